@@ -1,0 +1,378 @@
+package procstate
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sort"
+
+	"golang.org/x/sys/unix"
+)
+
+// Core is the ProcessState of an ELF core file, as the kernel and gcore write
+// them: threads, registers, and the memory that was dumped; code comes from
+// the files that were mapped, where these are still what they were. It may be
+// used by one goroutine at a time.
+type Core struct {
+	Signal int    // that ended the process; 0 for a core of a live one
+	Name   string // the process's name (comm), at most 15 bytes
+
+	path    string
+	file    *os.File
+	size    int64
+	arch    *Arch
+	pid     int
+	exe     string
+	loads   []coreLoad // by address
+	threads []coreThread
+	files   []coreFile
+	auxv    map[uint64]uint64
+	space   AddressSpace
+	mem     pageCache
+	images  []io.Closer
+}
+
+// coreLoad is a PT_LOAD segment: memory at run-time addresses [start, end),
+// of which the first dumped bytes are in the file at off.
+type coreLoad struct {
+	start, end uint64
+	off        uint64
+	dumped     uint64
+	exec       bool
+}
+
+type coreThread struct {
+	tid  ThreadID
+	regs Regs
+}
+
+// coreFile is an entry of the NT_FILE note.
+type coreFile struct {
+	start, end uint64 // run-time addresses
+	off        uint64 // in the file
+	path       string
+}
+
+// ErrNotCore is returned for a file that is not an ELF core.
+var ErrNotCore = errors.New("not an ELF core file")
+
+// ErrFileChanged is the ImageErr of a mapping whose file is another now than
+// when the core was written.
+var ErrFileChanged = errors.New("the file has another build ID than the one that was mapped")
+
+// Limits on what a core file may make us allocate.
+const (
+	maxCoreSegments = 1 << 20
+	maxCoreNotes    = 256 << 20
+	maxCoreThreads  = 1 << 20
+)
+
+// OpenCore opens a core file. exe names the program that it is of, "" for the
+// one it says it is of; a program of another build ID is refused. Close frees
+// what it holds.
+func OpenCore(path, exe string) (*Core, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	c := &Core{path: path, file: f, size: st.Size(), auxv: make(map[uint64]uint64)}
+	if err := c.read(exe); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (c *Core) read(exe string) error {
+	if err := c.readHeaders(); err != nil {
+		return err
+	}
+	if len(c.threads) == 0 {
+		return fmt.Errorf("%w: it has no threads", ErrNotCore)
+	}
+	c.mem = pageCache{source: c, width: c.arch.AddressWidth, active: true}
+	if c.exe = c.programPath(); exe != "" {
+		if err := c.checkProgram(exe); err != nil {
+			return err
+		}
+	}
+	c.mapCode(exe)
+	return nil
+}
+
+// Close closes the core and the files that were opened for it.
+func (c *Core) Close() error {
+	for _, im := range c.images {
+		im.Close()
+	}
+	return c.file.Close()
+}
+
+// programPath finds the program by its entry point, and by name when the core
+// does not tell that.
+func (c *Core) programPath() string {
+	const atEntry = 9 // AT_ENTRY
+	if f := c.fileAt(c.auxv[atEntry]); f != nil {
+		return f.path
+	}
+	return ""
+}
+
+// fileAt returns the mapped file at a run-time address.
+func (c *Core) fileAt(addr uint64) *coreFile {
+	i := sort.Search(len(c.files), func(i int) bool { return c.files[i].end > addr })
+	if i < len(c.files) && c.files[i].start <= addr {
+		return &c.files[i]
+	}
+	return nil
+}
+
+// mapCode builds the address space of the executable segments.
+func (c *Core) mapCode(exe string) {
+	files := mappedFiles{core: c, exe: exe, known: make(map[string]mappedFile)}
+	for _, l := range c.loads {
+		if !l.exec {
+			continue
+		}
+		m := &Mapping{Start: l.start, End: l.end}
+		if f := c.fileAt(l.start); f != nil {
+			m.Path, m.Offset = f.path, f.off+(l.start-f.start)
+			m.Image, m.ImageErr = files.open(f.path)
+		} else if c.auxv[atSysinfoEhdr] == l.start {
+			m.Path = "[vdso]"
+			m.Image, m.ImageErr = c.vdso(l)
+		}
+		c.space.Insert(m)
+	}
+	// gcore leaves out the segments of which it dumps nothing, code as a
+	// rule. The files say where their code is.
+	for i := range c.files {
+		f := &c.files[i]
+		if c.loadAt(f.start) != nil {
+			continue
+		}
+		im, err := files.open(f.path)
+		var format *FormatError
+		if err != nil && !errors.As(err, &format) { // it may have been code
+			c.space.Insert(&Mapping{Start: f.start, End: f.end, Offset: f.off, Path: f.path, ImageErr: err})
+		}
+		if err != nil {
+			continue
+		}
+		for _, s := range im.Segments() {
+			if s.Flags&elf.PF_X != 0 && s.Off < f.off+(f.end-f.start) && f.off < s.Off+s.Filesz {
+				c.space.Insert(&Mapping{Start: f.start, End: f.end, Offset: f.off, Path: f.path, Image: im})
+				break
+			}
+		}
+	}
+}
+
+// mappedFiles opens each mapped file once.
+type mappedFiles struct {
+	core  *Core
+	exe   string // stands in for the program; "" for none
+	known map[string]mappedFile
+}
+
+type mappedFile struct {
+	image *Image
+	err   error
+}
+
+func (fs *mappedFiles) open(path string) (*Image, error) {
+	f, ok := fs.known[path]
+	if !ok {
+		name := path
+		if fs.exe != "" && path == fs.core.exe {
+			name = fs.exe
+		}
+		f.image, f.err = fs.core.openMapped(name, path)
+		fs.known[path] = f
+	}
+	return f.image, f.err
+}
+
+const atSysinfoEhdr = 33 // AT_SYSINFO_EHDR: where the vdso is
+
+// vdso makes an Image of the vdso, which cores contain whole.
+func (c *Core) vdso(l coreLoad) (*Image, error) {
+	b := make([]byte, min(l.dumped, maxVDSO))
+	if n := c.readAt(l.start, b); n < len(b) {
+		return nil, ErrUnreadable
+	}
+	return NewImageBytes(b, "[vdso]")
+}
+
+// openMapped opens a file that was mapped, and checks that it is still the
+// one, as far as the core tells: its first page, with the build ID, is
+// dumped by default.
+func (c *Core) openMapped(name, mapped string) (*Image, error) {
+	// The name is the core's word: it may be that of a pipe.
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", name)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	im, err := NewImage(f, st.Size(), name)
+	if err == nil && im.Arch() != c.arch {
+		err = ErrFileChanged
+	}
+	if err == nil {
+		if id := c.mappedBuildID(mapped); id != "" && id != im.BuildID() {
+			err = ErrFileChanged
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	c.images = append(c.images, f)
+	return im, nil
+}
+
+// checkProgram refuses a program file that cannot be the core's.
+func (c *Core) checkProgram(exe string) error {
+	im, err := c.openMapped(exe, c.exe)
+	if err != nil {
+		return err
+	}
+	if t := im.Type(); t != elf.ET_EXEC && t != elf.ET_DYN {
+		return fmt.Errorf("%s is not a program", exe)
+	}
+	return nil
+}
+
+// mappedBuildID returns the build ID of a file as it was mapped, "" when the
+// core does not hold it.
+func (c *Core) mappedBuildID(path string) string {
+	for i := range c.files {
+		f := &c.files[i]
+		if f.path != path || f.off != 0 {
+			continue
+		}
+		// The headers and the note are in the first page of nearly all files.
+		page := make([]byte, min(f.end-f.start, cachePage))
+		page = page[:c.readAt(f.start, page)]
+		if im, err := NewImageBytes(page, path); err == nil {
+			return im.BuildID()
+		}
+	}
+	return ""
+}
+
+// readAt implements memorySource: dumped memory, then that of mapped code.
+func (c *Core) readAt(addr uint64, buf []byte) int {
+	done := 0
+	for done < len(buf) {
+		n := c.readDumped(addr+uint64(done), buf[done:])
+		if n == 0 {
+			break
+		}
+		done += n
+	}
+	return done
+}
+
+// loadAt returns the segment that holds addr.
+func (c *Core) loadAt(addr uint64) *coreLoad {
+	i := sort.Search(len(c.loads), func(i int) bool { return c.loads[i].end > addr })
+	if i == len(c.loads) || c.loads[i].start > addr {
+		return nil
+	}
+	return &c.loads[i]
+}
+
+// readDumped reads bytes of one segment.
+func (c *Core) readDumped(addr uint64, buf []byte) int {
+	l := c.loadAt(addr)
+	if l == nil || addr-l.start >= l.dumped {
+		return 0
+	}
+	at := addr - l.start
+	n, _ := c.file.ReadAt(buf[:min(uint64(len(buf)), l.dumped-at)], int64(l.off+at))
+	return n
+}
+
+// Arch implements ProcessState.
+func (c *Core) Arch() *Arch { return c.arch }
+
+// PID implements ProcessState: the ID that the process had.
+func (c *Core) PID() int { return c.pid }
+
+// ExecutablePath implements ProcessState.
+func (c *Core) ExecutablePath() string { return c.exe }
+
+// Threads implements ProcessState. The first is the one that the core was
+// written for: the one that got the signal.
+func (c *Core) Threads() ([]ThreadID, error) {
+	tids := make([]ThreadID, 0, len(c.threads))
+	for i := range c.threads {
+		tids = append(tids, c.threads[i].tid)
+	}
+	return tids, nil
+}
+
+// Registers implements ProcessState.
+func (c *Core) Registers(tid ThreadID, regs *Regs) error {
+	for i := range c.threads {
+		if t := &c.threads[i]; t.tid == tid || tid == DefaultThread {
+			*regs = t.regs
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: thread %d: %w", c.path, tid, ErrNoThread)
+}
+
+// Libraries implements ProcessState.
+func (c *Core) Libraries() LibraryState { return &c.space }
+
+// BeforeWalk implements ProcessState.
+func (c *Core) BeforeWalk(ThreadID) error { return nil }
+
+// AfterWalk implements ProcessState.
+func (c *Core) AfterWalk(ThreadID) error { return nil }
+
+// ReadMemory implements Memory.
+func (c *Core) ReadMemory(addr uint64, buf []byte) (int, error) {
+	n, err := c.mem.ReadMemory(addr, buf)
+	if err == nil {
+		return n, nil
+	}
+	// Code and read-only data of files are not dumped.
+	if readFiles(&c.space, addr+uint64(n), buf[n:]) == nil {
+		return len(buf), nil
+	}
+	return n, fmt.Errorf("%s: %w", c.path, err)
+}
+
+// ReadWord implements Memory.
+func (c *Core) ReadWord(addr uint64) (uint64, bool) {
+	if v, ok := c.mem.ReadWord(addr); ok {
+		return v, true
+	}
+	var b [8]byte
+	if readFiles(&c.space, addr, b[:c.arch.AddressWidth]) != nil {
+		return 0, false
+	}
+	var v uint64
+	for _, x := range slices.Backward(b[:]) {
+		v = v<<8 | uint64(x)
+	}
+	return v, true
+}

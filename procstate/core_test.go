@@ -1,0 +1,160 @@
+package procstate
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// coreOf builds a small core by hand: an ELF header, a note segment and one
+// load segment of 16 bytes at 0x1000.
+func coreOf(notes []byte, typ elf.Type) []byte {
+	le := binary.LittleEndian
+	b := make([]byte, 64+2*56)
+	copy(b, elf.ELFMAG)
+	b[4], b[5], b[6] = byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), 1
+	le.PutUint16(b[16:], uint16(typ))
+	le.PutUint16(b[18:], uint16(elf.EM_X86_64))
+	le.PutUint64(b[32:], 64) // phoff
+	le.PutUint16(b[54:], 56)
+	le.PutUint16(b[56:], 2)
+	ph := b[64:]
+	le.PutUint32(ph, uint32(elf.PT_NOTE))
+	le.PutUint64(ph[8:], uint64(len(b)))
+	le.PutUint64(ph[32:], uint64(len(notes)))
+	ph = ph[56:]
+	le.PutUint32(ph, uint32(elf.PT_LOAD))
+	le.PutUint32(ph[4:], uint32(elf.PF_R|elf.PF_W))
+	le.PutUint64(ph[8:], uint64(len(b)+len(notes)))
+	le.PutUint64(ph[16:], 0x1000)
+	le.PutUint64(ph[32:], 16)
+	le.PutUint64(ph[40:], 4096)
+	b = append(b, notes...)
+	return append(b, "0123456789abcdef"...)
+}
+
+// note makes an ELF note of the name CORE.
+func note(typ uint32, desc []byte) []byte {
+	le := binary.LittleEndian
+	var b []byte
+	b = le.AppendUint32(b, 5)
+	b = le.AppendUint32(b, uint32(len(desc)))
+	b = le.AppendUint32(b, typ)
+	b = append(b, "CORE\x00\x00\x00\x00"...)
+	b = append(b, desc...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+// prstatus makes the note of a thread.
+func prstatus(tid uint32, sig uint16, pc, sp uint64) []byte {
+	d := make([]byte, 336)
+	le := binary.LittleEndian
+	le.PutUint16(d[12:], sig)
+	le.PutUint32(d[32:], tid)
+	le.PutUint64(d[112+16*8:], pc)
+	le.PutUint64(d[112+19*8:], sp)
+	le.PutUint64(d[112+21*8:], 0x7000)
+	return note(ntPRStatus, d)
+}
+
+func openCoreBytes(t testing.TB, b []byte) (*Core, error) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "core")
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return OpenCore(name, "")
+}
+
+func TestCoreByHand(t *testing.T) {
+	notes := append(prstatus(11, 6, 0x401000, 0x1008), prstatus(12, 0, 0x402000, 0x1000)...)
+	c, err := openCoreBytes(t, coreOf(notes, elf.ET_CORE))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	tids, _ := c.Threads()
+	if len(tids) != 2 || tids[0] != 11 || tids[1] != 12 || c.Signal != 6 || c.PID() != 11 || c.Arch() != AMD64 {
+		t.Errorf("threads %v, signal %d, pid %d", tids, c.Signal, c.PID())
+	}
+	var regs Regs
+	if err := c.Registers(12, &regs); err != nil || regs.Raw(AMD64.PC) != 0x402000 || regs.Raw(AMD64.SP) != 0x1000 || regs.ThreadPointer != 0x7000 {
+		t.Errorf("registers %+v, %v", regs, err)
+	}
+	if err := c.Registers(13, &regs); err == nil {
+		t.Error("registers of no thread")
+	}
+	var b [16]byte
+	if n, err := c.ReadMemory(0x1000, b[:]); n != 16 || err != nil || string(b[:]) != "0123456789abcdef" {
+		t.Errorf("%d bytes %q, %v", n, b[:n], err)
+	}
+	for _, addr := range []uint64{0xfff, 0x1001, 0x100f, 0x1010, 0x1fff, 0x2000, 0, ^uint64(0)} {
+		if n, err := c.ReadMemory(addr, b[:]); err == nil {
+			t.Errorf("%d bytes at %#x, past what was dumped", n, addr)
+		}
+	}
+	if v, ok := c.ReadWord(0x1008); !ok || v != binary.LittleEndian.Uint64([]byte("89abcdef")) {
+		t.Errorf("word %#x, %v", v, ok)
+	}
+	if _, ok := c.ReadWord(0x1009); ok {
+		t.Error("a word past the end of what was dumped")
+	}
+}
+
+func TestCoreRefused(t *testing.T) {
+	good := coreOf(prstatus(1, 0, 1, 1), elf.ET_CORE)
+	for name, b := range map[string][]byte{
+		"empty":          nil,
+		"a program":      coreOf(prstatus(1, 0, 1, 1), elf.ET_EXEC),
+		"no threads":     coreOf(nil, elf.ET_CORE),
+		"short header":   good[:40],
+		"short segments": good[:100],
+		"short notes":    good[:64+2*56+20],
+	} {
+		if c, err := openCoreBytes(t, b); err == nil {
+			c.Close()
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+func FuzzCore(f *testing.F) {
+	f.Add(coreOf(prstatus(1, 0, 1, 1), elf.ET_CORE))
+	files := binary.LittleEndian.AppendUint64(nil, 1)
+	for _, v := range []uint64{4096, 0x1000, 0x2000, 0} {
+		files = binary.LittleEndian.AppendUint64(files, v)
+	}
+	files = append(files, "/nonexistent\x00"...)
+	f.Add(coreOf(bytes.Join([][]byte{prstatus(1, 0, 1, 1), note(ntFile, files), note(ntAuxv, files), note(ntPRPSInfo, make([]byte, 136))}, nil), elf.ET_CORE))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		name := filepath.Join(dir, "core")
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := OpenCore(name, "")
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		tids, _ := c.Threads()
+		var regs Regs
+		for _, tid := range tids {
+			if err := c.Registers(tid, &regs); err != nil {
+				t.Errorf("registers of thread %d: %v", tid, err)
+			}
+		}
+		for _, l := range c.loads {
+			var buf [64]byte
+			c.ReadMemory(l.start, buf[:])
+			c.ReadWord(l.end - 4)
+		}
+		c.Libraries().Libraries()
+	})
+}

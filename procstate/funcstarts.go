@@ -1,0 +1,87 @@
+package procstate
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"slices"
+)
+
+// Limits on what the tables of a file may make us read.
+const (
+	maxSymtab = 512 << 20
+	maxFDEs   = 16 << 20
+)
+
+// FuncStarts returns the link-time addresses at which functions begin, by
+// what the file says of itself: symbols of functions in .symtab and .dynsym,
+// and the search table of .eh_frame_hdr. They are sorted and unique. A file
+// that says nothing gives none; damaged tables are left out. The result is
+// made anew by each call.
+func (im *Image) FuncStarts() []uint64 {
+	var out []uint64
+	for _, name := range []string{".symtab", ".dynsym"} {
+		if s, ok := im.Section(name); ok {
+			out = im.appendFuncSymbols(out, s)
+		}
+	}
+	out = im.appendFDEStarts(out)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (im *Image) appendFuncSymbols(out []uint64, s Section) []uint64 {
+	b, err := im.SectionBytes(s, maxSymtab)
+	if err != nil {
+		return out
+	}
+	size, info, shndx, value := 24, 4, 6, 8
+	if im.arch.AddressWidth == 4 {
+		size, info, shndx, value = 16, 12, 14, 4
+	}
+	for ; len(b) >= size; b = b[size:] {
+		typ := elf.SymType(b[info] & 15)
+		if typ != elf.STT_FUNC && typ != elf.STT_GNU_IFUNC || binary.LittleEndian.Uint16(b[shndx:]) == 0 {
+			continue
+		}
+		out = append(out, im.word(b[value:]))
+	}
+	return out
+}
+
+// word reads an address of the file's width.
+func (im *Image) word(b []byte) uint64 {
+	if im.arch.AddressWidth == 4 {
+		return uint64(binary.LittleEndian.Uint32(b))
+	}
+	return binary.LittleEndian.Uint64(b)
+}
+
+// appendFDEStarts reads the search table of .eh_frame_hdr (Linux Standard
+// Base, Core, section 10.6.2) in the one encoding that linkers write: pairs
+// of 32-bit offsets from the start of the header.
+func (im *Image) appendFDEStarts(out []uint64) []uint64 {
+	p, ok := im.Prog(elf.PT_GNU_EH_FRAME)
+	if !ok || p.Filesz < 12 {
+		return out
+	}
+	var hdr [12]byte
+	if im.ReadVaddr(hdr[:], p.Vaddr) != nil {
+		return out
+	}
+	const udata4, sdata4, pcrel, datarelSdata4 = 0x03, 0x0b, 0x10, 0x3b
+	if hdr[0] != 1 || hdr[1] != pcrel|sdata4 && hdr[1] != pcrel|udata4 || hdr[2] != udata4 || hdr[3] != datarelSdata4 {
+		return out
+	}
+	n := uint64(binary.LittleEndian.Uint32(hdr[8:]))
+	if n > maxFDEs || n*8 > p.Filesz-12 {
+		return out
+	}
+	tab := make([]byte, n*8)
+	if im.ReadVaddr(tab, p.Vaddr+12) != nil {
+		return out
+	}
+	for ; len(tab) >= 8; tab = tab[8:] {
+		out = append(out, p.Vaddr+uint64(int64(int32(binary.LittleEndian.Uint32(tab)))))
+	}
+	return out
+}

@@ -1,0 +1,72 @@
+package procstate
+
+import (
+	"debug/elf"
+	"os"
+	"slices"
+	"testing"
+)
+
+func openTestImage(t *testing.T, path string) *Image {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := NewImageBytes(b, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// The starts hold every function symbol that debug/elf reads.
+func TestFuncStarts(t *testing.T) {
+	for _, path := range []string{"/bin/sh", "/bin/bash"} {
+		f, err := elf.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		syms, _ := f.Symbols()
+		dyn, _ := f.DynamicSymbols()
+		starts := openTestImage(t, path).FuncStarts()
+		if !slices.IsSorted(starts) || len(slices.Compact(slices.Clone(starts))) != len(starts) {
+			t.Errorf("%s: starts are not sorted and unique", path)
+		}
+		for _, s := range append(syms, dyn...) {
+			if elf.ST_TYPE(s.Info) != elf.STT_FUNC || s.Section == elf.SHN_UNDEF {
+				continue
+			}
+			if _, ok := slices.BinarySearch(starts, s.Value); !ok {
+				t.Errorf("%s: %s at %#x is missing", path, s.Name, s.Value)
+			}
+		}
+		if len(starts) < 10 {
+			t.Errorf("%s: only %d starts", path, len(starts))
+		}
+	}
+}
+
+// A file whose .eh_frame_hdr claims more entries than it has gives none.
+func TestFuncStartsDamagedHeader(t *testing.T) {
+	b, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := NewImageBytes(b, "sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, ok := im.Prog(elf.PT_GNU_EH_FRAME)
+	if !ok {
+		t.Fatal("no PT_GNU_EH_FRAME")
+	}
+	before := len(im.appendFDEStarts(nil))
+	for i := range 4 {
+		b[p.Off+8+uint64(i)] = 0xff
+	}
+	if after := im.appendFDEStarts(nil); before == 0 || len(after) != 0 {
+		t.Errorf("%d entries before, %d after the count was damaged", before, len(after))
+	}
+}

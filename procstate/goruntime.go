@@ -1,0 +1,217 @@
+package procstate
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// ErrGoVersion is returned for a Go program whose runtime is laid out in a
+// way that is not known.
+var ErrGoVersion = errors.New("unknown version of Go")
+
+// GoRuntime tells where the Go runtime of a program keeps what a stack walk
+// needs to cross from one stack of a thread to another: offsets in bytes in
+// the structures runtime.g, runtime.m and runtime.gobuf
+// (src/runtime/runtime2.go of each version). A zero word means a nil pointer.
+type GoRuntime struct {
+	Version string // "go1.26.8"
+
+	// The thread's current g is in register GReg while Go code runs, NoReg
+	// where it has none, and in the word at the thread pointer + TLSOffset
+	// when HasTLS.
+	GReg      Reg
+	HasTLS    bool
+	TLSOffset int64
+
+	StackLo, StackHi uint32 // in g: bounds of its stack
+	M                uint32 // in g: its m
+	SchedSP          uint32 // in g: sched.sp, where it goes on when it is not running
+	SchedPC          uint32 // in g: sched.pc
+	SchedLR          uint32 // in g: sched.lr
+	SchedBP          uint32 // in g: sched.bp
+	G0               uint32 // in m: the g of the thread's own stack
+	GSignal          uint32 // in m: the g of the signal stack
+	CurG             uint32 // in m: the goroutine that it runs
+	VDSOSP           uint32 // in m: SP of the caller of a running vdso call, else 0
+}
+
+// goLayouts are the layouts by minor version, for 64-bit machines: those of
+// amd64 and arm64 are the same. Taken from the DWARF of programs built with
+// each version.
+var goLayouts = []struct {
+	first, last int // minor versions
+	layout      GoRuntime
+}{
+	{20, 20, goLayout(80, 192, 800, 40)},
+	{21, 21, goLayout(80, 192, 808, 40)},
+	{22, 22, goLayout(80, 192, 1120, 40)},
+	{23, 23, goLayout(80, 192, 880, 40)},
+	{24, 24, goLayout(80, 192, 904, 40)},
+	{25, 26, goLayout(72, 184, 896, 32)},
+}
+
+// goLayout makes a layout of what differs between versions: gobuf.bp follows
+// gobuf.lr, and all else has kept its place.
+func goLayout(gsignal, curg, vdsoSP, lr uint32) GoRuntime {
+	const sched = 56
+	return GoRuntime{
+		StackLo: 0, StackHi: 8, M: 48,
+		SchedSP: sched, SchedPC: sched + 8, SchedLR: sched + lr, SchedBP: sched + lr + 8,
+		G0: 0, GSignal: gsignal, CurG: curg, VDSOSP: vdsoSP,
+	}
+}
+
+type goRuntimeCache struct {
+	once sync.Once
+	rt   *GoRuntime
+	err  error
+}
+
+// GoRuntimeOf returns the layout of the Go runtime in a file. The first call
+// finds it, further ones return the same. The error wraps ErrNoPclntab when
+// the file holds no Go program and ErrGoVersion when the layout of its
+// runtime is not known.
+func GoRuntimeOf(im *Image) (*GoRuntime, error) {
+	c := &im.goRuntime
+	c.once.Do(func() {
+		if c.rt, c.err = findGoRuntime(im); c.err != nil {
+			c.err = fmt.Errorf("%s: %w", im.Path, c.err)
+		}
+	})
+	return c.rt, c.err
+}
+
+func findGoRuntime(im *Image) (*GoRuntime, error) {
+	if im.arch != AMD64 && im.arch != ARM64 {
+		return nil, ErrNotSupported
+	}
+	t, err := Pclntab(im)
+	if err != nil {
+		return nil, err
+	}
+	version, err := goVersion(im)
+	if err != nil {
+		return nil, err
+	}
+	minor, ok := goMinor(version)
+	if !ok {
+		return nil, fmt.Errorf("%w: %q", ErrGoVersion, version)
+	}
+	for _, l := range goLayouts {
+		if minor < l.first || minor > l.last {
+			continue
+		}
+		rt := l.layout
+		rt.Version, rt.GReg = version, NoReg
+		if im.arch == ARM64 {
+			rt.GReg = 28
+		}
+		rt.TLSOffset, rt.HasTLS = goTLSOffset(im, t)
+		return &rt, nil
+	}
+	return nil, fmt.Errorf("%w: %q", ErrGoVersion, version)
+}
+
+// goMinor returns 21 for "go1.21.3" and "go1.21-custom X:experiment".
+func goMinor(version string) (int, bool) {
+	s, ok := strings.CutPrefix(version, "go1.")
+	if !ok {
+		return 0, false
+	}
+	end := 0
+	for end < len(s) && s[end] >= '0' && s[end] <= '9' {
+		end++
+	}
+	n, err := strconv.Atoi(s[:end])
+	return n, err == nil
+}
+
+// goVersion reads the version in the build information that the linker
+// leaves at the start of the data (debug/buildinfo describes it): a header of
+// 32 bytes, whose flag 2 says that the version follows as a string with its
+// length as a varint, as it does since Go 1.18.
+func goVersion(im *Image) (string, error) {
+	var off, size uint64
+	if s, ok := im.Section(".go.buildinfo"); ok {
+		off, size = s.Off, s.Size
+	} else {
+		for _, s := range im.segs {
+			if s.Flags&(elf.PF_X|elf.PF_W) == elf.PF_W {
+				off, size = s.Off, s.Filesz
+				break
+			}
+		}
+	}
+	size = min(size, 64<<10)
+	b := make([]byte, size)
+	if err := im.readFull(b, off); err != nil {
+		return "", err
+	}
+	magic := []byte("\xff Go buildinf:")
+	for at := 0; ; at += 16 {
+		i := bytes.Index(b[min(at, len(b)):], magic)
+		if i < 0 {
+			return "", fmt.Errorf("%w: no build information", ErrGoVersion)
+		}
+		if at += i; at%16 != 0 || len(b)-at < 32 || b[at+15]&2 == 0 {
+			at &^= 15
+			continue
+		}
+		n, w := binary.Uvarint(b[at+32:])
+		if rest := b[at+32+max(w, 0):]; w > 0 && n <= 256 && n <= uint64(len(rest)) {
+			return string(rest[:n]), nil
+		}
+	}
+}
+
+// goTLSOffset finds the thread-local slot of g, relative to the thread
+// pointer, in the code of runtime.systemstack, which loads it.
+func goTLSOffset(im *Image, t *GoTable) (int64, bool) {
+	if im.arch != AMD64 {
+		return 0, false
+	}
+	f, ok := t.funcNamed("runtime.systemstack")
+	if !ok {
+		return 0, false
+	}
+	var code [64]byte
+	if im.ReadVaddr(code[:], f.Entry) != nil {
+		return 0, false
+	}
+	return goTLSLoadAMD64(code[:])
+}
+
+// goTLSLoadAMD64 finds the first load from FS in code: with the offset in the
+// instruction, as the linkers leave it in programs, or in RCX, as they do in
+// position-independent ones.
+func goTLSLoadAMD64(code []byte) (int64, bool) {
+	le := binary.LittleEndian
+	direct := []byte{0x64, 0x48, 0x8b, 0x04, 0x25} // mov %fs:disp32,%rax
+	if i := bytes.Index(code, direct); i >= 0 && len(code)-i >= 9 {
+		return int64(int32(le.Uint32(code[i+5:]))), true
+	}
+	byRCX := []byte{0x64, 0x48, 0x8b, 0x01} // mov %fs:(%rcx),%rax
+	movRCX := []byte{0x48, 0xc7, 0xc1}      // mov $imm32,%rcx
+	if i := bytes.Index(code, byRCX); i >= 7 && bytes.Equal(code[i-7:i-4], movRCX) {
+		return int64(int32(le.Uint32(code[i-4:]))), true
+	}
+	return 0, false
+}
+
+// funcNamed finds a function of the runtime that is written in assembly, with
+// or without the suffix for its ABI.
+func (t *GoTable) funcNamed(name string) (GoFunc, bool) {
+	for i := range t.Len() {
+		f, ok := t.At(i)
+		if ok && f.Flag&GoFuncAsm != 0 && strings.TrimSuffix(f.Name(), ".abi0") == name {
+			return f, true
+		}
+	}
+	return GoFunc{}, false
+}

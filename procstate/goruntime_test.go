@@ -1,0 +1,159 @@
+package procstate
+
+import (
+	"debug/dwarf"
+	"debug/elf"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The layout agrees with the DWARF that the compiler writes. The installed
+// toolchain is tested, and those that SWBPF_GO_VERSIONS names, separated by
+// blanks: "go1.20.14 go1.21.13".
+func TestGoRuntimeAgainstDWARF(t *testing.T) {
+	versions := append([]string{"local"}, strings.Fields(os.Getenv("SWBPF_GO_VERSIONS"))...)
+	for _, version := range versions {
+		for _, arch := range []string{"amd64", "arm64"} {
+			t.Run(version+" "+arch, func(t *testing.T) {
+				path := buildGoMain(t, version, arch)
+				rt, err := GoRuntimeOf(openTestImage(t, path))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if version != "local" && rt.Version != version {
+					t.Errorf("version %q, want %q", rt.Version, version)
+				}
+				f, err := elf.Open(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				want := goFields(t, f)
+				sched := want["runtime.g.sched"]
+				for name, got := range map[string]uint32{
+					"runtime.g.m": rt.M, "runtime.m.g0": rt.G0, "runtime.m.gsignal": rt.GSignal, "runtime.m.curg": rt.CurG,
+					"runtime.m.vdsoSP": rt.VDSOSP, "runtime.g.stack": rt.StackLo,
+				} {
+					if want[name] != int64(got) {
+						t.Errorf("%s at %d, want %d", name, got, want[name])
+					}
+				}
+				for name, got := range map[string]uint32{"sp": rt.SchedSP, "pc": rt.SchedPC, "lr": rt.SchedLR, "bp": rt.SchedBP} {
+					if sched+want["runtime.gobuf."+name] != int64(got) {
+						t.Errorf("sched.%s at %d, want %d", name, got, sched+want["runtime.gobuf."+name])
+					}
+				}
+				switch arch {
+				case "amd64":
+					if !rt.HasTLS || rt.TLSOffset != -8 || rt.GReg != NoReg {
+						t.Errorf("g at TLS %+d, %v, register %d", rt.TLSOffset, rt.HasTLS, rt.GReg)
+					}
+				case "arm64":
+					if rt.HasTLS || ARM64.RegName(rt.GReg) != "x28" {
+						t.Errorf("g in register %d", rt.GReg)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A stripped and position-independent program tells the same.
+func TestGoRuntimeStripped(t *testing.T) {
+	for _, flags := range [][]string{{"-ldflags=-s -w"}, {"-buildmode=pie", "-ldflags=-s -w"}} {
+		rt, err := GoRuntimeOf(openTestImage(t, buildGoMain(t, "local", "amd64", flags...)))
+		if err != nil || !rt.HasTLS || rt.TLSOffset != -8 || rt.SchedSP != 56 {
+			t.Errorf("%v: %+v, %v", flags, rt, err)
+		}
+	}
+}
+
+func TestGoRuntimeOfOthers(t *testing.T) {
+	if _, err := GoRuntimeOf(openTestImage(t, "/bin/true")); !errors.Is(err, ErrNoPclntab) {
+		t.Errorf("/bin/true: %v", err)
+	}
+}
+
+func TestGoMinor(t *testing.T) {
+	for _, tc := range []struct {
+		version string
+		minor   int
+		ok      bool
+	}{
+		{"go1.21.13", 21, true}, {"go1.26-custom X:exp", 26, true}, {"go1.20", 20, true},
+		{"go1.", 0, false}, {"devel go1.27-abc", 0, false}, {"go2.1", 0, false}, {"", 0, false},
+		{"go1.99999999999999999999", 0, false},
+	} {
+		if n, ok := goMinor(tc.version); ok != tc.ok || ok && n != tc.minor {
+			t.Errorf("%q: %d, %v", tc.version, n, ok)
+		}
+	}
+}
+
+func buildGoMain(t *testing.T, version, arch string, flags ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"main.go": "package main\n\nfunc main() { println() }\n", "go.mod": "module m\n\ngo 1.20\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("go", append(append([]string{"build"}, flags...), "-o", "m", ".")...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+version, "GOARCH="+arch, "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	return filepath.Join(dir, "m")
+}
+
+// goFields returns the offsets of the fields of runtime structures.
+func goFields(t *testing.T, f *elf.File) map[string]int64 {
+	t.Helper()
+	d, err := f.DWARF()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]int64{}
+	r := d.Reader()
+	for {
+		e, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e == nil {
+			return fields
+		}
+		if e.Tag != dwarf.TagStructType {
+			continue
+		}
+		name, _ := e.Val(dwarf.AttrName).(string)
+		if name != "runtime.g" && name != "runtime.m" && name != "runtime.gobuf" {
+			continue
+		}
+		typ, err := d.Type(e.Offset)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, field := range typ.(*dwarf.StructType).Field {
+			fields[name+"."+field.Name] = field.ByteOffset
+		}
+	}
+}
+
+// FuzzGoTLSLoad looks for the load in any code.
+func FuzzGoTLSLoad(f *testing.F) {
+	f.Add([]byte{0x64, 0x48, 0x8b, 0x04, 0x25, 0xf8, 0xff, 0xff, 0xff})
+	f.Add([]byte{0x48, 0xc7, 0xc1, 0xf8, 0xff, 0xff, 0xff, 0x64, 0x48, 0x8b, 0x01})
+	f.Add([]byte{0x64, 0x48, 0x8b, 0x04, 0x25})
+	f.Fuzz(func(t *testing.T, code []byte) {
+		off, ok := goTLSLoadAMD64(code)
+		if ok && len(code) < 9 || !ok && off != 0 {
+			t.Fatalf("%d, %v", off, ok)
+		}
+	})
+}

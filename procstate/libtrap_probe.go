@@ -1,0 +1,265 @@
+package procstate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+)
+
+// libraryTrap stops a thread of the target at its loader's notification
+// function, so that library changes can be told before the library's code
+// runs.
+//
+// A breakpoint in the target's memory would do that too, but it would outlive
+// a tracer that is killed, and the target would die of it at its next dlopen.
+// A uprobe belongs to a file descriptor: the kernel removes it whenever that
+// is closed, in whatever way its owner ends. What a uprobe cannot do is to
+// stop the thread, so a BPF program on it (this is why the package depends on
+// cilium/ebpf) sends the thread a signal, and the thread under ptrace stops
+// to have the signal judged, before it runs any further. The tracer takes the
+// signal away. The signal is one that is ignored unless a handler asks for
+// it, and that comes unbidden to programs anyway: SIGWINCH, or SIGURG where
+// the thread blocks SIGWINCH. It is sent only while the thread is traced. When
+// the tracer dies between the sending and the stop, the signal finds nobody
+// and is ignored, or reaches a handler that has to expect it at any time.
+//
+// A thread that blocks both signals is not stopped; it is counted, and the
+// change is noticed before the next walk.
+type libraryTrap struct {
+	site  trapSite
+	owner ThreadID // thread that the perf event was opened on
+	perf  int      // descriptor of the uprobe
+	prog  *ebpf.Program
+	count *ebpf.Map
+
+	handled uint64 // stops that were taken; on the engine's goroutine
+	unheld  uint64 // value of the counter at the last look
+}
+
+// Slots of the map that the program counts in.
+const (
+	trapHeld   = iota // the thread was sent a signal
+	trapUnheld        // it blocks them
+	trapSlots
+)
+
+// trapSignals are tried in order.
+var trapSignals = []unix.Signal{unix.SIGWINCH, unix.SIGURG}
+
+// siKernel is SI_KERNEL of asm-generic/siginfo.h: sent by the kernel itself.
+const siKernel = 0x80
+
+// newLibraryTrap sets the trap in a process.
+func newLibraryTrap(pid int, owner ThreadID, site trapSite) (*libraryTrap, error) {
+	task, err := taskOffsets()
+	if err != nil {
+		return nil, fmt.Errorf("library trap: %w", err)
+	}
+	tr := &libraryTrap{site: site, owner: owner, perf: -1}
+	tr.count, err = ebpf.NewMap(&ebpf.MapSpec{Name: "swbpf_libtrap", Type: ebpf.Array,
+		KeySize: 4, ValueSize: 8, MaxEntries: trapSlots})
+	if err == nil {
+		tr.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "swbpf_libtrap", Type: ebpf.Kprobe,
+			License: "Dual BSD/GPL", Instructions: trapProgram(tr.count, task)})
+	}
+	if err == nil {
+		tr.perf, err = openUprobe(pid, owner, site)
+	}
+	if err == nil {
+		err = unix.IoctlSetInt(tr.perf, unix.PERF_EVENT_IOC_SET_BPF, tr.prog.FD())
+	}
+	if err == nil {
+		err = unix.IoctlSetInt(tr.perf, unix.PERF_EVENT_IOC_ENABLE, 0)
+	}
+	if err != nil {
+		tr.disarm()
+		tr.close()
+		return nil, fmt.Errorf("library trap (needs root or CAP_BPF and CAP_PERFMON): %w", err)
+	}
+	return tr, nil
+}
+
+// disarm removes the uprobe. The counts can still be read.
+func (tr *libraryTrap) disarm() {
+	if tr.perf >= 0 {
+		unix.Close(tr.perf)
+		tr.perf = -1
+	}
+}
+
+// close frees everything.
+func (tr *libraryTrap) close() {
+	tr.disarm()
+	tr.prog.Close()
+	tr.count.Close()
+}
+
+// read returns a counter.
+func (tr *libraryTrap) read(slot uint32) (n uint64) {
+	if tr.count.Lookup(slot, &n) != nil {
+		return 0
+	}
+	return n
+}
+
+// claims reports whether a signal that stopped a thread came from the trap.
+// A loader reports under its lock, so there is one report at a time.
+func (tr *libraryTrap) claims(sig unix.Signal, code int32) bool {
+	if code != siKernel || (sig != trapSignals[0] && sig != trapSignals[1]) {
+		return false
+	}
+	n := tr.read(trapHeld)
+	if n == tr.handled {
+		return false
+	}
+	tr.handled = n
+	return true
+}
+
+// missed reports whether changes went by without a stop since the last call.
+func (tr *libraryTrap) missed() bool {
+	n := tr.read(trapUnheld)
+	changed := n != tr.unheld
+	tr.unheld = n
+	return changed
+}
+
+// trapProgram sends the current thread, if it is traced, the first of
+// trapSignals that it does not block, and counts.
+func trapProgram(count *ebpf.Map, task taskLayout) asm.Instructions {
+	const valueAt, keyAt = -8, -16                    // on the program's stack
+	read := func(off, size uint32) asm.Instructions { // a member of the task
+		return asm.Instructions{
+			asm.Mov.Reg(asm.R3, asm.R8),
+			asm.Add.Imm(asm.R3, int32(off)),
+			asm.Mov.Reg(asm.R1, asm.RFP),
+			asm.Add.Imm(asm.R1, valueAt),
+			asm.Mov.Imm(asm.R2, int32(size)),
+			asm.FnProbeReadKernel.Call(),
+			asm.LoadMem(asm.R6, asm.RFP, valueAt, asm.DWord),
+		}
+	}
+	ins := asm.Instructions{
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.RFP, valueAt, asm.R1, asm.DWord),
+		asm.FnGetCurrentTask.Call(),
+		asm.Mov.Reg(asm.R8, asm.R0),
+	}
+	ins = append(ins, read(task.ptrace, 4)...)
+	ins = append(ins, asm.JEq.Imm(asm.R6, 0, "done"))
+	ins = append(ins, read(task.blocked, 8)...)
+	ins = append(ins, asm.Mov.Imm(asm.R7, trapUnheld))
+	for _, sig := range trapSignals {
+		skip := "blocks_" + strconv.Itoa(int(sig))
+		ins = append(ins,
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.RSh.Imm(asm.R1, int32(sig)-1),
+			asm.And.Imm(asm.R1, 1),
+			asm.JNE.Imm(asm.R1, 0, skip),
+			asm.Mov.Imm(asm.R1, int32(sig)),
+			asm.FnSendSignalThread.Call(),
+			asm.JNE.Imm(asm.R0, 0, "count"),
+			asm.Mov.Imm(asm.R7, trapHeld),
+			asm.Ja.Label("count"),
+			asm.Mov.Reg(asm.R0, asm.R0).WithSymbol(skip),
+		)
+	}
+	return append(ins,
+		asm.StoreMem(asm.RFP, keyAt, asm.R7, asm.Word).WithSymbol("count"),
+		asm.LoadMapPtr(asm.R1, count.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, keyAt),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "done"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("done"),
+		asm.Return(),
+	)
+}
+
+// taskLayout has offsets in the kernel's task_struct, in bytes.
+type taskLayout struct {
+	ptrace  uint32 // flags of the tracer, 32 bits; 0 without one
+	blocked uint32 // signal mask, 64 bits
+}
+
+// taskOffsets asks the running kernel's BTF.
+var taskOffsets = sync.OnceValues(func() (l taskLayout, err error) {
+	spec, err := btf.LoadKernelSpec()
+	if err != nil {
+		return l, err
+	}
+	var task *btf.Struct
+	if err := spec.TypeByName("task_struct", &task); err != nil {
+		return l, err
+	}
+	found := 0
+	for _, m := range task.Members {
+		switch m.Name {
+		case "ptrace":
+			l.ptrace = m.Offset.Bytes()
+			found++
+		case "blocked":
+			l.blocked = m.Offset.Bytes()
+			found++
+		}
+	}
+	if found != 2 {
+		return l, errors.New("the kernel's task_struct is not as expected")
+	}
+	return l, nil
+})
+
+const uprobePMU = "/sys/bus/event_source/devices/uprobe/type"
+
+// openUprobe opens a perf event on the trap's site, for one process: the
+// kernel sets the probe in the memory of that one only.
+func openUprobe(pid int, owner ThreadID, site trapSite) (int, error) {
+	b, err := os.ReadFile(uprobePMU)
+	if err != nil {
+		return -1, err
+	}
+	typ, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil {
+		return -1, fmt.Errorf("%s: %w", uprobePMU, err)
+	}
+	m := site.mapping
+	paths := []string{
+		fmt.Sprintf("/proc/%d/map_files/%x-%x", pid, m.Start, m.End),
+		fmt.Sprintf("/proc/%d/root%s", pid, m.Path),
+	}
+	for _, path := range paths {
+		var fd int
+		if fd, err = perfUprobe(uint32(typ), path, site.off, owner); err == nil {
+			return fd, nil
+		}
+	}
+	return -1, fmt.Errorf("uprobe on %s at offset %#x: %w", m.Path, site.off, err)
+}
+
+func perfUprobe(typ uint32, path string, off uint64, owner ThreadID) (int, error) {
+	name, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	attr := unix.PerfEventAttr{
+		Type: typ,
+		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Ext1: uint64(uintptr(unsafe.Pointer(name))), // uprobe_path
+		Ext2: off,                                   // probe_offset
+	}
+	fd, err := unix.PerfEventOpen(&attr, int(owner), -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	runtime.KeepAlive(name)
+	return fd, err
+}

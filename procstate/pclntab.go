@@ -1,0 +1,327 @@
+package procstate
+
+import (
+	"encoding/binary"
+	"errors"
+	"sort"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// ErrNoPclntab is returned for a file that holds no Go code.
+var ErrNoPclntab = errors.New("no Go function table")
+
+// Magic numbers of the function table: its first four bytes.
+const (
+	pclntab116 = 0xfffffffa // Go 1.16 and 1.17
+	pclntab118 = 0xfffffff0 // Go 1.18 and 1.19
+	pclntab120 = 0xfffffff1 // Go 1.20 and later
+)
+
+// maxPclntab bounds the function table of one file. Those of the largest Go
+// programs have some 100 MB.
+const maxPclntab = 1 << 30
+
+// Flags of a Go function (runtime/internal abi.FuncFlag), Go 1.17 and later.
+const (
+	GoFuncTopFrame = 1 << iota // the first frame of its stack: goexit, mstart, rt0_go...
+	GoFuncSPWrite              // writes an arbitrary value to SP: the tables do not tell its frame
+	GoFuncAsm                  // assembly
+)
+
+// GoTable is the function table (pclntab) that the Go linker leaves in each
+// program, stripped or not. It is immutable and may be shared; the bytes of
+// the file are read once. Its methods never panic whatever the file holds, and
+// take time bounded by the size of a function; but for Lines they never
+// allocate.
+//
+// The format is read in Go's src/runtime/symtab.go and
+// src/cmd/link/internal/ld/pcln.go of each version.
+type GoTable struct {
+	img   *Image
+	data  []byte // from the header on, relocations applied
+	vaddr uint64 // link-time address of data[0]
+	magic uint32
+
+	minLC, ptrSize uint64
+	nfunc          uint64
+	textStart      uint64 // link-time; base of the entries since Go 1.18
+	gofunc         uint64 // link-time; base of funcdata offsets since 1.18, 0 when not found
+
+	funcNames, cutab, filetab, pctab, pcln []byte
+}
+
+// GoFunc is a function of a GoTable.
+type GoFunc struct {
+	Entry, End uint64 // link-time addresses [Entry, End)
+	StartLine  int32  // line of the func keyword, 0 before Go 1.20
+	FuncID     uint8  // abi.FuncID; its values differ between Go versions
+	Flag       uint8  // GoFuncTopFrame..., 0 before Go 1.17
+
+	t   *GoTable
+	rec []byte // the _func record and what follows it
+}
+
+type pclntabCache struct {
+	once  sync.Once
+	table *GoTable
+	err   error
+}
+
+// Pclntab returns the Go function table of a file. The first call finds and
+// reads it, further ones return the same. The error wraps ErrNoPclntab when
+// the file has none, else it is a *FormatError or the reader's.
+func Pclntab(im *Image) (*GoTable, error) {
+	c := &im.pclntab
+	c.once.Do(func() { c.table, c.err = findPclntab(im) })
+	return c.table, c.err
+}
+
+// parsePclntab reads the header of a function table at link-time address
+// vaddr. data may be longer than the table.
+func parsePclntab(im *Image, data []byte, vaddr uint64) (*GoTable, error) {
+	bad := func(what string) (*GoTable, error) {
+		off, _ := im.OffsetOfVaddr(vaddr, 1)
+		return nil, &FormatError{int64(off), "pclntab: " + what}
+	}
+	if len(data) < 8 || data[4] != 0 || data[5] != 0 {
+		return bad("too short")
+	}
+	t := &GoTable{img: im, data: data, vaddr: vaddr, magic: binary.LittleEndian.Uint32(data)}
+	t.minLC, t.ptrSize = uint64(data[6]), uint64(data[7])
+	if t.minLC != 1 && t.minLC != 2 && t.minLC != 4 || t.ptrSize != 4 && t.ptrSize != 8 {
+		return bad("bad header")
+	}
+	tables := []*[]byte{&t.funcNames, &t.cutab, &t.filetab, &t.pctab, &t.pcln}
+	first := uint64(2) // index of the header's first table offset
+	switch t.magic {
+	case pclntab116:
+	case pclntab118, pclntab120:
+		first = 3
+	default:
+		return bad("unknown magic number")
+	}
+	if uint64(len(data)) < 8+(first+5)*t.ptrSize {
+		return bad("too short")
+	}
+	t.nfunc = t.headerWord(0)
+	if first == 3 {
+		t.textStart = t.headerWord(2) // 0 since Go 1.26
+	}
+	for i, p := range tables {
+		off := t.headerWord(first + uint64(i))
+		if off > uint64(len(data)) {
+			return bad("table offset past the end")
+		}
+		*p = data[off:]
+	}
+	if t.nfunc > uint64(len(t.pcln))/(2*t.entrySize()) || uint64(len(t.pcln)) < (2*t.nfunc+1)*t.entrySize() {
+		return bad("more functions than bytes")
+	}
+	return t, nil
+}
+
+// headerWord returns the i-th pointer-sized word after the first 8 bytes.
+func (t *GoTable) headerWord(i uint64) uint64 {
+	v, _ := word(t.data, 8+i*t.ptrSize, t.ptrSize)
+	return v
+}
+
+// entrySize is the width of a number in functab.
+func (t *GoTable) entrySize() uint64 {
+	if t.magic == pclntab116 {
+		return t.ptrSize
+	}
+	return 4
+}
+
+// word reads a little-endian number of 4 or 8 bytes at b[off:].
+func word(b []byte, off, size uint64) (uint64, bool) {
+	if off > uint64(len(b)) || size > uint64(len(b))-off {
+		return 0, false
+	}
+	if size == 8 {
+		return binary.LittleEndian.Uint64(b[off:]), true
+	}
+	return uint64(binary.LittleEndian.Uint32(b[off:])), true
+}
+
+// cstring returns the NUL-terminated string at b[off:] without copying it.
+func cstring(b []byte, off uint64) string {
+	if off >= uint64(len(b)) {
+		return ""
+	}
+	b = b[off:]
+	// Most names are short; the search must not run through the whole file.
+	n := 0
+	for n < len(b) && n < 1<<16 && b[n] != 0 {
+		n++
+	}
+	if n == 0 || n == len(b) || b[n] != 0 {
+		return ""
+	}
+	return unsafe.String(&b[0], n) // b is never written to
+}
+
+// Len is the number of functions.
+func (t *GoTable) Len() int { return int(t.nfunc) }
+
+// At returns the i-th function in order of address; ok is false when its
+// record is damaged.
+func (t *GoTable) At(i int) (f GoFunc, ok bool) {
+	if uint64(i) >= t.nfunc {
+		return f, false
+	}
+	es := t.entrySize()
+	at := 2 * uint64(i) * es
+	off, _ := word(t.pcln, at+es, es)
+	f.Entry, f.End, f.t = t.entry(at), t.entry(at+2*es), t
+	fixed := t.fixedSize()
+	if off > uint64(len(t.pcln)) || uint64(len(t.pcln))-off < fixed || f.End < f.Entry {
+		return f, false
+	}
+	f.rec = t.pcln[off:]
+	// _func ends with funcID, flag, pad, nfuncdata; StartLine comes before it
+	// since Go 1.20.
+	f.FuncID, f.Flag = f.rec[fixed-4], f.rec[fixed-3]
+	if t.magic == pclntab120 {
+		f.StartLine = int32(f.field(8))
+	}
+	return f, true
+}
+
+// entry returns the address in functab at offset at of pcln.
+func (t *GoTable) entry(at uint64) uint64 {
+	v, _ := word(t.pcln, at, t.entrySize())
+	if t.magic != pclntab116 {
+		v += t.textStart
+	}
+	return v
+}
+
+// fixedSize is the length of _func without the arrays that follow it.
+func (t *GoTable) fixedSize() uint64 {
+	switch t.magic {
+	case pclntab116:
+		return t.ptrSize + 8*4 + 4
+	case pclntab118:
+		return 4 + 8*4 + 4
+	}
+	return 4 + 9*4 + 4
+}
+
+// field returns the i-th 32-bit field of _func after the entry: nameOff 0,
+// args 1, deferreturn 2, pcsp 3, pcfile 4, pcln 5, npcdata 6, cuOffset 7,
+// startLine 8.
+func (f *GoFunc) field(i uint64) uint32 {
+	off := uint64(4)
+	if f.t.magic == pclntab116 {
+		off = f.t.ptrSize
+	}
+	v, _ := word(f.rec, off+4*i, 4)
+	return uint32(v)
+}
+
+// Func returns the function that holds a link-time address.
+func (t *GoTable) Func(vaddr uint64) (GoFunc, bool) {
+	es := t.entrySize()
+	i := sort.Search(int(t.nfunc), func(i int) bool { return t.entry(2*uint64(i)*es) > vaddr })
+	if i == 0 {
+		return GoFunc{}, false
+	}
+	f, ok := t.At(i - 1)
+	return f, ok && vaddr < f.End
+}
+
+// Range returns the link-time addresses [start, end) that the table covers.
+func (t *GoTable) Range() (start, end uint64) {
+	if t.nfunc == 0 {
+		return 0, 0
+	}
+	return t.entry(0), t.entry(2 * t.nfunc * t.entrySize())
+}
+
+// Name is the function's name as the linker wrote it: with full type
+// arguments in some versions. It shares the memory of the table.
+func (f *GoFunc) Name() string {
+	if f.t == nil {
+		return ""
+	}
+	return cstring(f.t.funcNames, uint64(f.field(0)))
+}
+
+// SPDelta returns the distance in bytes from SP to the SP at the function's
+// entry, for the instruction at vaddr: on amd64 the return address lies at
+// SP+delta, on arm64 the caller's SP is SP+delta. ok is false when the tables
+// do not tell, as in functions that write SP at will.
+func (t *GoTable) SPDelta(f *GoFunc, vaddr uint64) (delta int32, ok bool) {
+	if f.t != t {
+		return 0, false
+	}
+	return f.pcvalue(f.field(3), vaddr)
+}
+
+// pcvalue looks vaddr up in the pc-value table at offset off of pctab: a
+// sequence of (zigzag value delta, pc delta) varints that starts at the
+// function's entry with value -1 and ends at a zero value delta.
+func (f *GoFunc) pcvalue(off uint32, vaddr uint64) (int32, bool) {
+	t := f.t
+	if off == 0 || uint64(off) >= uint64(len(t.pctab)) || vaddr < f.Entry {
+		return 0, false
+	}
+	p := t.pctab[off:]
+	pc, val := f.Entry, int32(-1)
+	// No more values than instructions, with room for empty ranges.
+	limit := 2*(f.End-f.Entry) + 16
+	for first := true; limit > 0; first = false {
+		limit--
+		uv, n := uvarint32(p)
+		if n == 0 || uv == 0 && !first {
+			return 0, false
+		}
+		p = p[n:]
+		val += int32(-(uv & 1) ^ uv>>1)
+		step, n := uvarint32(p)
+		if n == 0 {
+			return 0, false
+		}
+		p = p[n:]
+		pc += uint64(step) * t.minLC
+		if vaddr < pc {
+			return val, true
+		}
+		if pc > f.End {
+			return 0, false
+		}
+	}
+	return 0, false
+}
+
+// uvarint32 reads an unsigned LEB128 number of at most 32 bits; n is 0 when b
+// ends before it does.
+func uvarint32(b []byte) (v uint32, n int) {
+	for shift := uint(0); n < len(b) && n < 5; shift += 7 {
+		c := b[n]
+		n++
+		v |= uint32(c&0x7f) << shift
+		if c&0x80 == 0 {
+			return v, n
+		}
+	}
+	return 0, 0
+}
+
+// GoName shortens the name of a generic function as Go prints it: with its
+// type arguments as [...].
+func GoName(name string) string {
+	i := strings.IndexByte(name, '[')
+	if i < 0 {
+		return name
+	}
+	j := strings.LastIndexByte(name, ']')
+	if j <= i || name[i:j+1] == "[...]" {
+		return name
+	}
+	return name[:i] + "[...]" + name[j+1:]
+}

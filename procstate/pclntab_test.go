@@ -1,0 +1,211 @@
+package procstate
+
+import (
+	"debug/elf"
+	"debug/gosym"
+	"math/rand"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const goProgram = `package main
+
+import (
+	"fmt"
+	"os"
+	"sort"
+)
+
+type num interface{ ~int | ~float64 }
+
+//go:noinline
+func sum[T num](v []T) (s T) {
+	for _, x := range v {
+		s = add(s, x)
+	}
+	return s
+}
+
+func add[T num](a, b T) T { return twice(a) + b }
+func twice[T num](a T) T  { return a + a }
+
+func main() {
+	v := []int{3, 1, 2}
+	sort.Slice(v, func(i, j int) bool { return v[i] < v[j] })
+	fmt.Println(sum(v), sum([]float64{1}), len(os.Args))
+}
+`
+
+// buildGo builds goProgram and opens the result.
+func buildGo(t *testing.T, args ...string) *Image {
+	t.Helper()
+	dir := t.TempDir()
+	src, out := filepath.Join(dir, "main.go"), filepath.Join(dir, "main")
+	if err := os.WriteFile(src, []byte(goProgram), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", append(append([]string{"build", "-o", out}, args...), src)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	return openImage(t, out)
+}
+
+func openImage(t *testing.T, path string) *Image {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := NewImage(f, st.Size(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// gosymTable is the standard library's reading of the same table.
+func gosymTable(t *testing.T, path string, text uint64) *gosym.Table {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := f.Section(".gopclntab")
+	if s == nil {
+		s = f.Section(".data.rel.ro.gopclntab")
+	}
+	b, err := s.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := gosym.NewTable(nil, gosym.NewLineTable(b, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tab
+}
+
+func TestPclntabAgainstGosym(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+	}{
+		{"exe", nil},
+		{"stripped", []string{"-ldflags=-s -w"}},
+		{"pie", []string{"-buildmode=pie", "-ldflags=-s -w"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			im := buildGo(t, tc.args...)
+			tab, err := Pclntab(im)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := gosymTable(t, im.Path, tab.textStart)
+			if tab.Len() != len(want.Funcs) || tab.Len() < 1000 {
+				t.Fatalf("%d functions, gosym has %d", tab.Len(), len(want.Funcs))
+			}
+			r := rand.New(rand.NewSource(1))
+			for i := range tab.Len() {
+				f, ok := tab.At(i)
+				w := want.Funcs[i]
+				if !ok || f.Entry != w.Entry || f.End != w.End || f.Name() != w.Name {
+					t.Fatalf("function %d: %#x-%#x %s, want %#x-%#x %s", i, f.Entry, f.End, f.Name(), w.Entry, w.End, w.Name)
+				}
+				if f.End == f.Entry {
+					continue
+				}
+				for _, a := range []uint64{f.Entry, f.End - 1, f.Entry + uint64(r.Int63n(int64(f.End-f.Entry)))} {
+					g, ok := tab.Func(a)
+					if !ok || g.Entry != f.Entry {
+						t.Fatalf("%#x: found %s, want %s", a, g.Name(), f.Name())
+					}
+					lines := tab.Lines(nil, &g, a)
+					file, line, _ := want.PCToLine(a)
+					if file == "" || line <= 0 { // not told
+						file, line = "", 0
+					}
+					if lines[0].File != file || int(lines[0].Line) != line {
+						t.Fatalf("%#x in %s: %s:%d, want %s:%d", a, f.Name(), lines[0].File, lines[0].Line, file, line)
+					}
+				}
+			}
+			start, end := tab.Range()
+			for _, a := range []uint64{0, start - 1, end, ^uint64(0)} {
+				if f, ok := tab.Func(a); ok {
+					t.Errorf("%#x is in %s", a, f.Name())
+				}
+			}
+		})
+	}
+}
+
+func TestPclntabInlines(t *testing.T) {
+	for _, args := range [][]string{nil, {"-ldflags=-s -w"}, {"-buildmode=pie", "-ldflags=-s -w"}} {
+		im := buildGo(t, args...)
+		tab, err := Pclntab(im)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen bool
+		for i := range tab.Len() {
+			f, ok := tab.At(i)
+			if !ok || GoName(f.Name()) != "main.sum[...]" {
+				continue
+			}
+			for a := f.Entry; a < f.End; a++ {
+				l := tab.Lines(nil, &f, a)
+				if len(l) != 3 {
+					continue
+				}
+				seen = true
+				if GoName(l[0].Name) != "main.twice[...]" || l[0].Line != 20 || !l[0].Inlined || l[0].StartLine != 20 ||
+					GoName(l[1].Name) != "main.add[...]" || l[1].Line != 19 || !l[1].Inlined ||
+					GoName(l[2].Name) != "main.sum[...]" || l[2].Line != 14 || l[2].Inlined || l[2].StartLine != 12 {
+					t.Fatalf("%v: %#x: %+v", args, a, l)
+				}
+			}
+		}
+		if !seen {
+			t.Errorf("%v: no address with two inlined calls", args)
+		}
+	}
+}
+
+func TestPclntabNone(t *testing.T) {
+	im := openImage(t, "/bin/sh")
+	if _, err := Pclntab(im); err == nil || !strings.Contains(err.Error(), ErrNoPclntab.Error()) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestPclntabAllocs(t *testing.T) {
+	im := buildGo(t)
+	tab, err := Pclntab(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, end := tab.Range()
+	pc := start
+	n := testing.AllocsPerRun(1000, func() {
+		f, ok := tab.Func(pc)
+		if ok {
+			tab.SPDelta(&f, pc)
+			_ = f.Name()
+		}
+		pc = start + (pc-start+4093)%(end-start)
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

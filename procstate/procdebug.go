@@ -1,0 +1,331 @@
+package procstate
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProcDebug is the ProcessState of a live process under ptrace.
+//
+// The target runs except while it is walked or captured, or paused. It is
+// attached with PTRACE_SEIZE, which sends it no signal: its own signals are
+// passed on as they come, a job control stop stays one, and when the tracer
+// dies, by SIGKILL too, the kernel detaches it and it goes on.
+//
+// A walk (BeforeWalk to AfterWalk) stops the one thread and reads its memory
+// as it is then. [ProcDebug.Capture] instead stops all threads for as long as
+// it takes to copy their registers and stacks.
+//
+// A child of this very process that is traced gives its stops to whoever waits
+// for it: wait for its end, with os/exec say, after Detach, or use Done.
+//
+// Pause, Resume, Detach, IsTerminated, Threads, Registers and Capture may be
+// called from any goroutine at any time; the rest by one goroutine at a time.
+type ProcDebug struct {
+	pid  int
+	e    *engine
+	arch *Arch
+	mem  pageCache
+	libs *liveLibraries
+	gate walkGate
+
+	exe       atomic.Pointer[string]
+	otherArch atomic.Bool // exec has changed the architecture
+
+	ended    chan struct{} // closed when the target has ended or was let go
+	dropOnce sync.Once
+
+	// These belong to the engine's goroutine.
+	threads    map[ThreadID]*tracee
+	skipped    map[ThreadID]bool // had exited before they could be seized
+	born       int               // threads that came without being seized
+	pausedAll  bool
+	detaching  bool
+	launched   bool // it is a child of this process
+	dropCont   bool // the next SIGCONT is ours
+	silent     bool // nobody knows of it: it causes no events
+	exitStatus unix.WaitStatus
+}
+
+// Errors of Attach, with context around them.
+var (
+	ErrNoProcess    = errors.New("no such process")
+	ErrZombie       = errors.New("has ended and is a zombie: it has no stack any more")
+	ErrKernelThread = errors.New("is a thread of the kernel: it has no user stack")
+	ErrNotPermitted = errors.New("may not be traced")
+	ErrTraced       = errors.New("is being traced already")
+	ErrDetached     = errors.New("has been detached")
+
+	errThreadExited   = errors.New("thread has exited")
+	errTooManyThreads = errors.New("threads are born faster than they can be attached")
+)
+
+// Attach starts to trace a process. It does not stop it. The errors wrap one
+// of those above where they apply.
+func Attach(pid int) (*ProcDebug, error) { return AttachWithExecutable(pid, "") }
+
+// AttachWithExecutable is Attach for a process whose program file cannot be
+// reached where the process says it is; exe is a copy of that file. It is not
+// used when the program can be reached.
+func AttachWithExecutable(pid int, exe string) (*ProcDebug, error) {
+	p, dir, err := newProcDebug(pid)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	defer dir.close()
+	if exe != "" {
+		if p.libs.exe, err = openStandIn(exe); err != nil {
+			p.e.do(p.drop)
+			return nil, fmt.Errorf("process %d: %w", pid, err)
+		}
+	}
+	p.e.do(func() {
+		if err = p.e.seize(p, dir, nil); err != nil {
+			p.e.abandon(p)
+		}
+	})
+	if err == nil {
+		err = p.learnArch()
+	}
+	if err != nil {
+		p.Detach()
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return p, nil
+}
+
+// newProcDebug checks what can be known before a process is attached.
+func newProcDebug(pid int) (*ProcDebug, *taskDir, error) {
+	if HostArch() == nil {
+		return nil, nil, fmt.Errorf("tracing on %s: %w", runtime.GOARCH, ErrNotSupported)
+	}
+	if err := checkTarget(pid); err != nil {
+		return nil, nil, err
+	}
+	dir, err := openTaskDir(pid)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := newDebug(pid)
+	p.learnExe()
+	return p, dir, nil
+}
+
+func newDebug(pid int) *ProcDebug {
+	p := &ProcDebug{
+		pid: pid, e: engineFor(pid), libs: newLiveLibraries(pid), ended: make(chan struct{}),
+		threads: make(map[ThreadID]*tracee), skipped: make(map[ThreadID]bool),
+	}
+	p.mem.source = liveProcess(readableTask(pid))
+	p.gate.init()
+	return p
+}
+
+// drop gives the engine back; there will be nothing more to trace.
+func (p *ProcDebug) drop() {
+	p.dropOnce.Do(func() {
+		theWatcher.drop(p.e)
+		close(p.ended)
+	})
+}
+
+// checkTarget tells why a process cannot be a target, as far as /proc says.
+func checkTarget(pid int) error {
+	if pid <= 0 {
+		return ErrNoProcess
+	}
+	if pid == os.Getpid() {
+		return fmt.Errorf("%w: it is this one; see ProcSelf", ErrNotPermitted)
+	}
+	tgid := statusInt(pid, "Tgid")
+	if tgid < 0 {
+		if here := pidInNamespaces(pid); len(here) > 0 {
+			return fmt.Errorf("%w here; in another PID namespace it is the process known here as %s", ErrNoProcess, strings.Join(here, " or "))
+		}
+		return ErrNoProcess
+	}
+	if tgid != pid {
+		return fmt.Errorf("%w; it is a thread of process %d", ErrNoProcess, tgid)
+	}
+	ts, err := ProcessThreads(pid)
+	if err != nil {
+		return err
+	}
+	dir, err := openTaskDir(pid)
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	s, err := dir.stat(ThreadID(pid))
+	if err != nil {
+		return ErrTerminated
+	}
+	if s.flags&pfKthread != 0 {
+		return ErrKernelThread
+	}
+	// The first thread of a process can end before the others.
+	alive := slices.ContainsFunc(ts, func(t Thread) bool { return t.State != StateZombie && t.State != StateDead })
+	if !alive {
+		return ErrZombie
+	}
+	return tracedBy(pid)
+}
+
+// tracedBy returns an error when the process has another tracer.
+func tracedBy(id int) error {
+	tracer := statusInt(id, "TracerPid")
+	if tracer <= 0 {
+		return nil
+	}
+	if isOurs(tracer) {
+		return nil // the engine knows whether it is still wanted
+	}
+	return fmt.Errorf("%w by process %d (%s)", ErrTraced, tracer, statusField(tracer, "Name"))
+}
+
+// isOurs reports whether a thread, such as a tracer, belongs to this process.
+func isOurs(tid int) bool { return statusInt(tid, "Tgid") == os.Getpid() }
+
+// whyNotSeized explains an EPERM. nil: the thread is this engine's, attached
+// by the kernel when it was born.
+func whyNotSeized(pid int, tid ThreadID, dir *taskDir) error {
+	s, err := dir.stat(tid)
+	if err != nil || s.state == StateZombie || s.state == StateDead {
+		return errThreadExited
+	}
+	switch tracer := statusInt(int(tid), "TracerPid"); {
+	case tracer > 0 && isOurs(tracer):
+		return nil
+	case tracer > 0:
+		return tracedBy(int(tid))
+	}
+	if uid := statusInt(pid, "Uid"); uid >= 0 && os.Geteuid() != 0 && uid != os.Geteuid() {
+		return fmt.Errorf("%w: it belongs to user %d; run as that user or as root", ErrNotPermitted, uid)
+	}
+	return fmt.Errorf("%w: the kernel refuses (see kernel.yama.ptrace_scope, CAP_SYS_PTRACE and the container's seccomp profile)", ErrNotPermitted)
+}
+
+// pidInNamespaces looks for processes that have the ID pid in a PID namespace
+// below this one.
+func pidInNamespaces(pid int) (here []string) {
+	names, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	want := strconv.Itoa(pid)
+	for _, n := range names {
+		id, err := strconv.Atoi(n.Name())
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(statusField(id, "NSpid"))
+		if len(f) > 1 && slices.Contains(f[1:], want) {
+			here = append(here, n.Name())
+		}
+	}
+	return here
+}
+
+func (p *ProcDebug) learnExe() {
+	path, err := os.Readlink("/proc/" + strconv.Itoa(p.pid) + "/exe")
+	if err != nil {
+		path = ""
+	}
+	p.exe.Store(&path)
+}
+
+// archOfProgram reads the architecture of a process from its program file;
+// nil when that cannot be read.
+func archOfProgram(pid int) *Arch {
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/exe")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var h [20]byte
+	if n, _ := f.ReadAt(h[:], 0); n < len(h) || string(h[:4]) != elf.ELFMAG {
+		return nil
+	}
+	return ArchByMachine(elf.Machine(binary.LittleEndian.Uint16(h[18:])))
+}
+
+// learnArch finds the architecture from the registers of a thread.
+func (p *ProcDebug) learnArch() error {
+	var regs Regs
+	p.arch = archOfProgram(p.pid) // for a thread that cannot be stopped now
+	a, err := p.registers(DefaultThread, &regs)
+	switch {
+	case err == nil:
+		p.setArch(a)
+	case p.arch != nil && !errors.Is(err, ErrTerminated) && !errors.Is(err, ErrNoThread):
+		p.setArch(p.arch) // it cannot be stopped now, but may be later
+	default:
+		return err
+	}
+	return nil
+}
+
+func (p *ProcDebug) setArch(a *Arch) {
+	p.arch = a
+	p.mem.width = a.AddressWidth
+}
+
+// programChanged follows an exec. It runs on the engine's goroutine, with the
+// one thread t stopped.
+func (p *ProcDebug) programChanged(t *tracee) {
+	p.learnExe()
+	var regs Regs
+	a, err := ptraceRegs(t.tid, &p.e.regs, &regs)
+	p.otherArch.Store(err == nil && p.arch != nil && a != p.arch)
+	p.tellLibraries(t, true)
+}
+
+// all returns the threads in order of ID; on the engine's goroutine.
+func (p *ProcDebug) all() []*tracee {
+	ts := make([]*tracee, 0, len(p.threads))
+	for _, t := range p.threads {
+		ts = append(ts, t)
+	}
+	slices.SortFunc(ts, func(a, b *tracee) int { return int(a.tid) - int(b.tid) })
+	return ts
+}
+
+// find returns a thread by ID; on the engine's goroutine.
+func (p *ProcDebug) find(tid ThreadID) (*tracee, error) {
+	if err := p.alive(); err != nil {
+		return nil, err
+	}
+	if tid == DefaultThread {
+		tid = ThreadID(p.pid)
+		if p.threads[tid] == nil { // the first thread may have exited
+			return p.all()[0], nil
+		}
+	}
+	if t := p.threads[tid]; t != nil {
+		return t, nil
+	}
+	return nil, fmt.Errorf("thread %d of process %d: %w", tid, p.pid, ErrNoThread)
+}
+
+// alive returns why there is nothing to trace any more; on the engine's
+// goroutine.
+func (p *ProcDebug) alive() error {
+	switch {
+	case p.detaching:
+		return fmt.Errorf("process %d %w", p.pid, ErrDetached)
+	case len(p.threads) == 0:
+		return fmt.Errorf("process %d: %w", p.pid, ErrTerminated)
+	}
+	return nil
+}

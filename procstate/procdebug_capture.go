@@ -1,0 +1,352 @@
+package procstate
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultStackBytes is how much of a thread's stack a capture copies at most,
+// unless it is told otherwise.
+const DefaultStackBytes = 1 << 20
+
+// captureBudget bounds the stack bytes of one capture, all threads together:
+// what can be copied in a few hundredths of a second. With many threads each
+// gets its share, but never less than minStackShare.
+const (
+	captureBudget = 256 << 20
+	minStackShare = 32 << 10
+)
+
+// fewThreads are stopped without much ado.
+const fewThreads = 16
+
+// A Collector picks memory beyond the live stack that a walk will need, such
+// as what tells where a language runtime keeps the rest of a stack. It runs
+// for each thread while the target stands still, so it must be quick; m reads
+// the target, add asks for n bytes at addr to be copied.
+type Collector func(m Memory, tid ThreadID, regs *Regs, add func(addr uint64, n int))
+
+// CaptureOptions say what a capture takes.
+type CaptureOptions struct {
+	// Threads are those to capture; empty means all, stopped together.
+	Threads []ThreadID
+
+	// StackBytes limits the copy of each stack; 0 is DefaultStackBytes.
+	StackBytes int
+
+	// Collect may be nil.
+	Collect Collector
+
+	// Also are addresses that must be in the copy of a thread, with what
+	// follows them: where an earlier walk found that something was missing.
+	Also map[ThreadID][]uint64
+}
+
+// rawCapture is what is taken while the target stands still.
+type rawCapture struct {
+	threads []rawThread
+	maps    []byte   // text of /proc/PID/maps
+	task    ThreadID // a thread that has its memory still
+	arch    *Arch
+	stopped time.Duration
+}
+
+type rawThread struct {
+	tid     ThreadID
+	regs    Regs
+	err     error // why there are no registers
+	blocked bool  // registers are those that the kernel shows of a blocked thread
+	regions []Region
+}
+
+// capture stops threads of p, copies what opts ask for and sets them going
+// again, or detaches them when letGo is set. On the engine's goroutine.
+func (e *engine) capture(p *ProcDebug, opts *CaptureOptions, letGo bool) (*rawCapture, error) {
+	ts, whole := p.all(), true
+	if len(opts.Threads) > 0 {
+		ts, whole = ts[:0], false
+		for _, tid := range opts.Threads {
+			t, err := p.find(tid)
+			if err != nil {
+				return nil, err
+			}
+			ts = append(ts, t)
+		}
+	}
+	rc := &rawCapture{threads: make([]rawThread, 0, len(ts)+16)}
+	arena := newArena(len(ts) * minArenaShare)
+	hold(ts)
+	if letGo {
+		p.detaching = true
+	}
+	if len(ts) > fewThreads {
+		defer quietStops()()
+	}
+	begin := time.Now()
+	ts, late := e.stop(p, ts, whole)
+	rc.take(e, p, ts, late, opts, arena)
+	if letGo {
+		for _, t := range ts {
+			t.letGo = true
+		}
+	}
+	e.release(ts)
+	rc.stopped = time.Since(begin)
+	if letGo && e.child != 0 {
+		e.giveBack(late)
+	}
+	if len(rc.threads) == 0 {
+		return nil, fmt.Errorf("process %d: %w", p.pid, ErrTerminated)
+	}
+	return rc, nil
+}
+
+// take copies registers, mappings and memory of the threads, which stand.
+func (rc *rawCapture) take(e *engine, p *ProcDebug, ts, late []*tracee, opts *CaptureOptions, arena *arena) {
+	for _, t := range ts {
+		if t.state == traceeGone {
+			continue
+		}
+		th := rawThread{tid: t.tid}
+		switch {
+		case t.state == traceeStopped:
+			var a *Arch
+			if a, th.err = ptraceRegs(t.tid, &e.regs, &th.regs); a != nil {
+				rc.arch = a
+			}
+		case slices.Contains(late, t):
+			th.blocked = true
+		default:
+			th.err = errThreadExited
+		}
+		rc.threads = append(rc.threads, th)
+	}
+	for i := range rc.threads {
+		if th := &rc.threads[i]; th.blocked {
+			if rc.arch == nil {
+				rc.arch = archOfProgram(p.pid)
+			}
+			th.err = blockedRegs(p.pid, th.tid, rc.arch, &th.regs)
+		}
+	}
+	for i := range rc.threads {
+		if th := &rc.threads[i]; th.err == nil {
+			rc.task = th.tid
+			rc.maps = readMapsText(p.pid, th.tid)
+			break
+		}
+	}
+	if rc.arch == nil {
+		return
+	}
+	areas := scanAreas(rc.maps)
+	rc.copyStacks(areas, opts, arena)
+	if opts.Collect != nil {
+		rc.collect(opts.Collect, arena)
+	}
+}
+
+// copyStacks copies the live stack of each thread: from a little below SP,
+// where a function may keep data without moving SP, to the end of the memory
+// area or the limit.
+func (rc *rawCapture) copyStacks(areas []area, opts *CaptureOptions, arena *arena) {
+	limit := uint64(DefaultStackBytes)
+	if opts.StackBytes > 0 {
+		limit = uint64(opts.StackBytes)
+	}
+	if share := uint64(captureBudget / max(len(rc.threads), 1)); limit > share {
+		limit = max(share, minStackShare)
+	}
+	batch := vmBatch{task: rc.task}
+	sp := rc.arch.SP
+	for i := range rc.threads {
+		th := &rc.threads[i]
+		if th.err != nil {
+			continue
+		}
+		at := th.regs.Raw(sp)
+		if a, ok := areaAt(areas, at); ok {
+			batch.add(th, max(a.start, at-redZone), min(a.end, at+limit), arena)
+		}
+		for _, at := range opts.Also[th.tid] {
+			if a, ok := areaAt(areas, at); ok {
+				batch.add(th, max(a.start, at-alsoBelow), min(a.end, at+limit), arena)
+			}
+		}
+	}
+	batch.run()
+}
+
+const (
+	redZone   = 128  // below SP, System V ABI for AMD64, section 3.2.2
+	alsoBelow = 4096 // what is taken below an address asked for
+)
+
+// collect lets the Collector look at each thread.
+func (rc *rawCapture) collect(f Collector, arena *arena) {
+	mem := pageCache{source: liveProcess(rc.task), width: rc.arch.AddressWidth, active: true}
+	batch := vmBatch{task: rc.task}
+	for i := range rc.threads {
+		th := &rc.threads[i]
+		if th.err != nil {
+			continue
+		}
+		f(&mem, th.tid, &th.regs, func(addr uint64, n int) {
+			if n > 0 && n <= captureBudget && addr+uint64(n) > addr {
+				batch.add(th, addr, addr+uint64(n), arena)
+			}
+		})
+	}
+	batch.run()
+}
+
+// arena hands out memory that was touched before the target was stopped, so
+// that the page faults of this process do not prolong the stop.
+type arena struct{ free []byte }
+
+const minArenaShare = 12 << 10
+
+func newArena(n int) *arena {
+	a := &arena{free: make([]byte, n)}
+	for i := 0; i < n; i += cachePage {
+		a.free[i] = 1
+	}
+	return a
+}
+
+func (a *arena) get(n int) []byte {
+	if n > len(a.free) {
+		a.free = make([]byte, max(n, 1<<20))
+	}
+	b := a.free[:n:n]
+	a.free = a.free[n:]
+	return b
+}
+
+// vmBatch reads many pieces of a process's memory with few system calls.
+type vmBatch struct {
+	task   ThreadID // one whose memory it is
+	local  []unix.Iovec
+	remote []remoteIovec
+	owner  []*rawThread
+	region []int // index in owner's regions
+}
+
+// maxIovecs is UIO_MAXIOV.
+const maxIovecs = 1024
+
+// add asks for the run-time addresses [start, end).
+func (b *vmBatch) add(th *rawThread, start, end uint64, arena *arena) {
+	if end <= start {
+		return
+	}
+	buf := arena.get(int(end - start))
+	l := unix.Iovec{Base: &buf[0]}
+	l.SetLen(len(buf))
+	b.local = append(b.local, l)
+	b.remote = append(b.remote, remoteIovec{start, end - start})
+	b.owner = append(b.owner, th)
+	b.region = append(b.region, len(th.regions))
+	th.regions = append(th.regions, Region{Addr: start, Data: buf})
+}
+
+// run reads all pieces. What cannot be read is cut off their ends.
+func (b *vmBatch) run() {
+	for i := 0; i < len(b.local); {
+		n := min(len(b.local)-i, maxIovecs)
+		got, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(b.task),
+			uintptr(unsafe.Pointer(&b.local[i])), uintptr(n),
+			uintptr(unsafe.Pointer(&b.remote[i])), uintptr(n), 0)
+		left := uint64(got)
+		if errno != 0 {
+			left = 0
+		}
+		end := i + n
+		for i < end && left >= b.remote[i].len {
+			left -= b.remote[i].len
+			i++
+		}
+		if i < end { // this piece failed after left bytes
+			r := &b.owner[i].regions[b.region[i]]
+			r.Data = r.Data[:left]
+			i++
+		}
+	}
+}
+
+// area is a readable memory area of a process.
+type area struct{ start, end uint64 }
+
+// areaAt finds the area that holds addr.
+func areaAt(areas []area, addr uint64) (area, bool) {
+	i := sort.Search(len(areas), func(i int) bool { return areas[i].end > addr })
+	if i < len(areas) && areas[i].start <= addr {
+		return areas[i], true
+	}
+	return area{}, false
+}
+
+// scanAreas reads the address ranges of the readable areas from the text of
+// /proc/PID/maps: lines that begin "START-END PERM".
+func scanAreas(text []byte) []area {
+	out := make([]area, 0, len(text)/64)
+	for i := 0; i < len(text); {
+		var a area
+		j := i
+		for ; j < len(text) && hexDigit(text[j]) < 16; j++ {
+			a.start = a.start<<4 | uint64(hexDigit(text[j]))
+		}
+		j++
+		for ; j < len(text) && hexDigit(text[j]) < 16; j++ {
+			a.end = a.end<<4 | uint64(hexDigit(text[j]))
+		}
+		j++
+		if j < len(text) && text[j] == 'r' && a.end > a.start {
+			out = append(out, a)
+		}
+		for i = j; i < len(text) && text[i] != '\n'; i++ {
+		}
+		i++
+	}
+	return out
+}
+
+func hexDigit(c byte) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0'
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10
+	}
+	return 0xff
+}
+
+// readMapsText reads the maps file of a process whole, through one of its
+// live threads; nil when it cannot be read.
+func readMapsText(pid int, tid ThreadID) []byte {
+	name := "/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(int(tid)) + "/maps"
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 0, 256<<10)
+	for len(buf) < maxMaps {
+		buf = slices.Grow(buf, 4096)
+		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			break
+		}
+		buf = buf[:len(buf)+n]
+	}
+	return buf
+}

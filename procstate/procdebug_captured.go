@@ -1,0 +1,291 @@
+package procstate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+)
+
+// Capture is the ProcessState of a whole process at one moment: registers and
+// live stacks of its threads, copied while all of them stood still. The
+// process itself has gone on since, or ended; it is not asked again, except
+// for the instructions of code that comes from no file.
+type Capture struct {
+	// Stopped is how long the target stood still: from the first request to
+	// stop to the last thread set going again.
+	Stopped time.Duration
+
+	pid     int
+	task    ThreadID // a thread that had the process's memory
+	exe     string
+	arch    *Arch
+	libs    LibraryState
+	threads []CapturedThread
+	areas   []area
+
+	all []Region // of all threads, by address
+
+	cur *CapturedThread // the thread being walked
+	hot Region          // of the last hit
+
+	missAddr uint64
+	missed   bool
+}
+
+// CapturedThread is one thread of a Capture.
+type CapturedThread struct {
+	Thread
+	Err     error // why it has no registers
+	Blocked bool  // it could not be stopped: only PC and SP are known
+
+	regs    Regs
+	regions []Region
+}
+
+// Capture copies the state of the target's threads and sets them going again.
+func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
+	infos, err := ProcessThreads(p.pid)
+	if err != nil {
+		return nil, err
+	}
+	var rc *rawCapture
+	p.e.do(func() {
+		if err = p.alive(); err == nil {
+			rc, err = p.e.capture(p, &opts, false)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newCapture(p, rc, infos)
+}
+
+// CaptureProcess attaches a process, captures it and lets it go, all within
+// one stop. The errors are those of Attach.
+func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
+	p, dir, err := newProcDebug(pid)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	defer dir.close()
+	p.silent = true
+	infos, err := ProcessThreads(pid)
+	if err != nil {
+		p.e.do(p.drop)
+		return nil, err
+	}
+	var rc *rawCapture
+	p.e.do(func() {
+		if err = p.e.seize(p, dir, opts.Threads); err == nil {
+			rc, err = p.e.capture(p, &opts, true)
+		}
+		if err != nil {
+			p.e.abandon(p)
+		}
+		p.e.forget(p)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return newCapture(p, rc, infos)
+}
+
+// newCapture makes a Capture of what was taken.
+func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) (*Capture, error) {
+	if rc.arch == nil {
+		err := rc.threads[0].err
+		return nil, fmt.Errorf("process %d: no registers of any thread: %w", p.pid, err)
+	}
+	c := &Capture{
+		Stopped: rc.stopped, pid: p.pid, task: rc.task, exe: p.ExecutablePath(), arch: rc.arch,
+		areas: scanAreas(rc.maps), threads: make([]CapturedThread, len(rc.threads)),
+	}
+	c.libs = spaceFromMaps(p.pid, rc.task, rc.maps)
+	var dir *taskDir
+	for i := range rc.threads {
+		t := &rc.threads[i]
+		ct := &c.threads[i]
+		*ct = CapturedThread{Thread: Thread{TID: t.tid}, Err: t.err, Blocked: t.blocked, regs: t.regs, regions: t.regions}
+		if j, ok := slices.BinarySearchFunc(infos, t.tid, func(i Thread, tid ThreadID) int { return int(i.TID) - int(tid) }); ok {
+			ct.Thread = infos[j]
+		} else { // born since they were listed
+			if dir == nil {
+				dir, _ = openTaskDir(p.pid)
+			}
+			if dir != nil {
+				if s, err := dir.stat(t.tid); err == nil {
+					ct.Name, ct.State = s.name, s.state
+				}
+			}
+		}
+		c.all = append(c.all, t.regions...)
+	}
+	if dir != nil {
+		dir.close()
+	}
+	// The first thread of a process can have exited before the others.
+	for _, in := range infos {
+		if in.State == StateZombie && c.find(in.TID) == nil {
+			c.threads = append(c.threads, CapturedThread{Thread: in, Err: errThreadExited})
+		}
+	}
+	slices.SortFunc(c.threads, func(a, b CapturedThread) int {
+		if (int(a.TID) == p.pid) != (int(b.TID) == p.pid) {
+			if int(a.TID) == p.pid {
+				return -1
+			}
+			return 1
+		}
+		return int(a.TID) - int(b.TID)
+	})
+	slices.SortFunc(c.all, func(a, b Region) int {
+		switch {
+		case a.Addr < b.Addr:
+			return -1
+		case a.Addr > b.Addr:
+			return 1
+		}
+		return len(b.Data) - len(a.Data)
+	})
+	return c, nil
+}
+
+// find returns a thread; nil when there is none of that ID.
+func (c *Capture) find(tid ThreadID) *CapturedThread {
+	for i := range c.threads {
+		if t := &c.threads[i]; t.TID == tid || tid == DefaultThread {
+			return t
+		}
+	}
+	return nil
+}
+
+// CapturedThreads returns the threads, the initial one first, those included
+// that have no registers. The slice must not be modified.
+func (c *Capture) CapturedThreads() []CapturedThread { return c.threads }
+
+// Arch implements ProcessState.
+func (c *Capture) Arch() *Arch { return c.arch }
+
+// PID implements ProcessState.
+func (c *Capture) PID() int { return c.pid }
+
+// ExecutablePath implements ProcessState.
+func (c *Capture) ExecutablePath() string { return c.exe }
+
+// Threads implements ProcessState.
+func (c *Capture) Threads() ([]ThreadID, error) {
+	tids := make([]ThreadID, 0, len(c.threads))
+	for i := range c.threads {
+		if c.threads[i].Err == nil {
+			tids = append(tids, c.threads[i].TID)
+		}
+	}
+	return tids, nil
+}
+
+// Registers implements ProcessState.
+func (c *Capture) Registers(tid ThreadID, regs *Regs) error {
+	t := c.find(tid)
+	if t == nil {
+		return fmt.Errorf("thread %d is not in the capture of process %d: %w", tid, c.pid, ErrNoThread)
+	}
+	if t.Err != nil {
+		return t.Err
+	}
+	*regs = t.regs
+	return nil
+}
+
+// Libraries implements ProcessState.
+func (c *Capture) Libraries() LibraryState { return c.libs }
+
+// BeforeWalk implements ProcessState. It stops nothing.
+func (c *Capture) BeforeWalk(tid ThreadID) error {
+	c.cur, c.hot, c.missed = c.find(tid), Region{}, false
+	if c.cur != nil && len(c.cur.regions) > 0 {
+		c.hot = c.cur.regions[0]
+	}
+	return nil
+}
+
+// AfterWalk implements ProcessState.
+func (c *Capture) AfterWalk(ThreadID) error { return nil }
+
+// Missed returns the address of the last read since BeforeWalk that the
+// capture does not hold, although the process had memory there: another
+// capture can ask for it with [CaptureOptions.Also].
+func (c *Capture) Missed() (addr uint64, ok bool) { return c.missAddr, c.missed }
+
+// ReadWord implements Memory.
+func (c *Capture) ReadWord(addr uint64) (uint64, bool) {
+	width := uint64(c.arch.AddressWidth)
+	if i := addr - c.hot.Addr; i >= uint64(len(c.hot.Data)) || width > uint64(len(c.hot.Data))-i {
+		r, ok := c.regionOf(addr, width)
+		if !ok {
+			var b [8]byte
+			if n, _ := c.ReadMemory(addr, b[:width]); n < int(width) {
+				return 0, false
+			}
+			return binary.LittleEndian.Uint64(b[:]), true
+		}
+		c.hot = r
+	}
+	if width == 4 {
+		return uint64(binary.LittleEndian.Uint32(c.hot.Data[addr-c.hot.Addr:])), true
+	}
+	return binary.LittleEndian.Uint64(c.hot.Data[addr-c.hot.Addr:]), true
+}
+
+// regionOf finds n copied bytes at addr.
+func (c *Capture) regionOf(addr, n uint64) (Region, bool) {
+	if c.cur != nil {
+		for _, r := range c.cur.regions {
+			if i := addr - r.Addr; i < uint64(len(r.Data)) && n <= uint64(len(r.Data))-i {
+				return r, true
+			}
+		}
+	}
+	// Regions may overlap, when threads share a memory area: look at some
+	// that begin before addr.
+	i := sort.Search(len(c.all), func(i int) bool { return c.all[i].Addr > addr })
+	for j := i - 1; j >= 0 && j >= i-8; j-- {
+		r := c.all[j]
+		if i := addr - r.Addr; i < uint64(len(r.Data)) && n <= uint64(len(r.Data))-i {
+			return r, true
+		}
+	}
+	return Region{}, false
+}
+
+// ReadMemory implements Memory.
+func (c *Capture) ReadMemory(addr uint64, buf []byte) (int, error) {
+	if len(buf) == 0 {
+		return 0, nil
+	}
+	if r, ok := c.regionOf(addr, 1); ok {
+		n := copy(buf, r.Data[addr-r.Addr:])
+		if n == len(buf) {
+			return n, nil
+		}
+		m, err := c.ReadMemory(addr+uint64(n), buf[n:])
+		return n + m, err
+	}
+	if readFiles(c.libs, addr, buf) == nil {
+		return len(buf), nil
+	}
+	if m := c.libs.MappingAt(addr); m != nil && m.Image == nil {
+		if n := readLive(int(c.task), addr, buf); n > 0 {
+			if n == len(buf) {
+				return n, nil
+			}
+			return n, ErrUnreadable
+		}
+	}
+	if _, ok := areaAt(c.areas, addr); ok {
+		c.missAddr, c.missed = addr, true
+	}
+	return 0, ErrUnreadable
+}

@@ -1,0 +1,221 @@
+package procstate
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pause stops a thread, or with DefaultThread all threads, those included
+// that are born later. It returns when they stand; a thread that waits in the
+// kernel uninterruptibly stops as soon as it comes out. Walks leave a paused
+// thread paused. Pausing twice is the same as once.
+func (p *ProcDebug) Pause(tid ThreadID) (err error) {
+	p.e.do(func() {
+		var ts []*tracee
+		if ts, err = p.chosen(tid); err != nil {
+			return
+		}
+		if tid == DefaultThread {
+			p.pausedAll = true
+		}
+		hold(ts)
+		ts, _ = p.e.stop(p, ts, tid == DefaultThread)
+		for _, t := range ts {
+			t.paused = true
+		}
+		p.e.release(ts)
+	})
+	return err
+}
+
+// Resume sets a paused thread going, or with DefaultThread all paused ones. It
+// is an error when no thread was paused.
+func (p *ProcDebug) Resume(tid ThreadID) (err error) {
+	p.e.do(func() {
+		var ts []*tracee
+		if ts, err = p.chosen(tid); err != nil {
+			return
+		}
+		if tid == DefaultThread {
+			p.pausedAll = false
+		}
+		any := false
+		for _, t := range ts {
+			if t.paused {
+				any, t.paused = true, false
+				p.e.settle(t)
+			}
+		}
+		if !any {
+			err = fmt.Errorf("process %d: no such thread is paused: %w", p.pid, ErrNoThread)
+		}
+	})
+	return err
+}
+
+// chosen returns one thread, or all of them for DefaultThread.
+func (p *ProcDebug) chosen(tid ThreadID) ([]*tracee, error) {
+	if tid == DefaultThread {
+		return p.all(), p.alive()
+	}
+	t, err := p.find(tid)
+	return []*tracee{t}, err
+}
+
+// Detach lets the target go. Paused threads go on. Nothing more can be asked
+// of p; a thread that waits in the kernel uninterruptibly is let go when it
+// comes out. Detaching twice, or from a process that has ended, is harmless.
+func (p *ProcDebug) Detach() {
+	tr := p.libs.dropTrap(false)
+	p.e.do(func() {
+		if p.alive() == nil {
+			p.e.abandon(p)
+		}
+	})
+	if tr != nil {
+		p.e.do(tr.close)
+	}
+}
+
+// IsTerminated reports whether the target has ended.
+func (p *ProcDebug) IsTerminated() (ended bool) {
+	p.e.do(func() { ended = len(p.threads) == 0 && !p.detaching })
+	return ended
+}
+
+// Done returns a channel that is closed when the target has ended or was
+// detached.
+func (p *ProcDebug) Done() <-chan struct{} { return p.ended }
+
+// ExitStatus returns how the target ended; ok is false while it has not.
+func (p *ProcDebug) ExitStatus() (ws unix.WaitStatus, ok bool) {
+	p.e.do(func() { ws, ok = p.exitStatus, len(p.threads) == 0 && !p.detaching })
+	return ws, ok
+}
+
+// Arch implements ProcessState.
+func (p *ProcDebug) Arch() *Arch { return p.arch }
+
+// PID implements ProcessState.
+func (p *ProcDebug) PID() int { return p.pid }
+
+// ExecutablePath implements ProcessState. It follows exec.
+func (p *ProcDebug) ExecutablePath() string { return *p.exe.Load() }
+
+// Threads implements ProcessState: the live threads, the initial one first.
+func (p *ProcDebug) Threads() (tids []ThreadID, err error) {
+	p.e.do(func() {
+		if err = p.alive(); err != nil {
+			return
+		}
+		for tid, t := range p.threads {
+			if t.state != traceeExited {
+				tids = append(tids, tid)
+			}
+		}
+	})
+	slices.Sort(tids)
+	if i := slices.Index(tids, ThreadID(p.pid)); i > 0 {
+		tids = slices.Insert(slices.Delete(tids, i, i+1), 0, ThreadID(p.pid))
+	}
+	return tids, err
+}
+
+// Registers implements ProcessState. It stops the thread for the moment if it
+// runs.
+func (p *ProcDebug) Registers(tid ThreadID, regs *Regs) error {
+	_, err := p.registers(tid, regs)
+	return err
+}
+
+func (p *ProcDebug) registers(tid ThreadID, regs *Regs) (a *Arch, err error) {
+	p.e.do(func() {
+		var t *tracee
+		if t, err = p.find(tid); err != nil {
+			return
+		}
+		ts := []*tracee{t}
+		hold(ts)
+		defer p.e.release(ts)
+		if _, late := p.e.stop(p, ts, false); len(late) > 0 {
+			a, err = p.arch, blockedRegs(p.pid, t.tid, p.arch, regs)
+			return
+		}
+		if t.state != traceeStopped {
+			err = fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
+			return
+		}
+		a, err = ptraceRegs(t.tid, &p.e.regs, regs)
+	})
+	return a, err
+}
+
+// BeforeWalk implements ProcessState: it stops the thread. Library changes
+// wait until AfterWalk to be told.
+func (p *ProcDebug) BeforeWalk(tid ThreadID) error {
+	p.gate.enter()
+	err := p.stopForWalk(tid)
+	if err != nil {
+		p.gate.leave()
+	}
+	return err
+}
+
+func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
+	if p.otherArch.Load() {
+		return fmt.Errorf("process %d now runs a program of another architecture: %w", p.pid, ErrNotSupported)
+	}
+	p.e.do(func() {
+		var t *tracee
+		if t, err = p.find(tid); err != nil {
+			return
+		}
+		ts := []*tracee{t}
+		p.mem.source = liveProcess(t.tid)
+		hold(ts) // until AfterWalk
+		p.e.stop(p, ts, false)
+		if t.state == traceeGone || t.state == traceeExited {
+			p.e.release(ts)
+			err = fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	p.mem.reset(true)
+	if err = p.libs.refresh(); err != nil {
+		p.letGo(tid)
+	}
+	return err
+}
+
+// letGo ends the hold of stopForWalk.
+func (p *ProcDebug) letGo(tid ThreadID) {
+	p.mem.reset(false)
+	p.e.do(func() {
+		if t, err := p.find(tid); err == nil && t.holds > 0 {
+			p.e.release([]*tracee{t})
+		}
+	})
+}
+
+// AfterWalk implements ProcessState.
+func (p *ProcDebug) AfterWalk(tid ThreadID) error {
+	p.letGo(tid)
+	p.gate.leave()
+	return nil
+}
+
+// ReadMemory implements Memory. It reads what is there now; in a walk, what
+// the walk has read already.
+func (p *ProcDebug) ReadMemory(addr uint64, buf []byte) (int, error) {
+	return p.mem.ReadMemory(addr, buf)
+}
+
+// ReadWord implements Memory.
+func (p *ProcDebug) ReadWord(addr uint64) (uint64, bool) { return p.mem.ReadWord(addr) }
+
+// Libraries implements ProcessState.
+func (p *ProcDebug) Libraries() LibraryState { return p.libs }

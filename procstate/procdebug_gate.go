@@ -1,0 +1,48 @@
+package procstate
+
+import "sync"
+
+// walkGate keeps walks and the telling of library changes apart: steppers are
+// not told of a change in the middle of a walk, and no walk begins while they
+// are being told. Walks may nest.
+type walkGate struct {
+	mu      sync.Mutex
+	free    sync.Cond
+	walks   int
+	telling bool
+}
+
+func (g *walkGate) init() { g.free.L = &g.mu }
+
+// enter begins a walk.
+func (g *walkGate) enter() {
+	g.mu.Lock()
+	for g.telling {
+		g.free.Wait()
+	}
+	g.walks++
+	g.mu.Unlock()
+}
+
+// leave ends a walk.
+func (g *walkGate) leave() {
+	g.mu.Lock()
+	g.walks--
+	g.free.Broadcast()
+	g.mu.Unlock()
+}
+
+// tell runs f between walks.
+func (g *walkGate) tell(f func()) {
+	g.mu.Lock()
+	for g.telling || g.walks > 0 {
+		g.free.Wait()
+	}
+	g.telling = true
+	g.mu.Unlock()
+	f()
+	g.mu.Lock()
+	g.telling = false
+	g.free.Broadcast()
+	g.mu.Unlock()
+}

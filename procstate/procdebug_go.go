@@ -1,0 +1,99 @@
+package procstate
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// GoCollector returns a Collector for a process whose program is written in
+// Go, and nil for others. A thread of a Go program has up to three stacks:
+// its own (g0), that of the goroutine it runs, and one for signals. Where
+// they are, and where a stack goes on that is not the current one, is in the
+// runtime's g and m; the Collector copies these and the other stacks' live
+// parts. See [GoRuntime].
+func GoCollector(pid int) Collector {
+	im := programOf(pid)
+	if im == nil {
+		return nil
+	}
+	rt, err := GoRuntimeOf(im)
+	if err != nil {
+		return nil
+	}
+	c := goCollector{rt: rt, sp: im.Arch().SP}
+	return c.collect
+}
+
+// programOf opens the program of a process.
+func programOf(pid int) *Image {
+	exe, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+	if err != nil {
+		return nil
+	}
+	tid := readableTask(pid)
+	for _, m := range spaceFromMaps(pid, tid, readMapsText(pid, tid)).Mappings() {
+		if m.Image != nil && m.Path == exe {
+			return m.Image
+		}
+	}
+	return nil
+}
+
+type goCollector struct {
+	rt *GoRuntime
+	sp Reg
+}
+
+// maxGoStack bounds the copy of one of a thread's other stacks.
+const maxGoStack = 256 << 10
+
+// collect is the Collector.
+func (c *goCollector) collect(mem Memory, _ ThreadID, regs *Regs, add func(addr uint64, n int)) {
+	rt := c.rt
+	word := func(addr uint64) uint64 {
+		v, _ := mem.ReadWord(addr)
+		return v
+	}
+	gSize := int(max(rt.SchedLR, rt.SchedBP, rt.StackHi, rt.M)) + 8
+	mSize := int(max(rt.G0, rt.GSignal, rt.CurG, rt.VDSOSP)) + 8
+	var g uint64
+	if rt.GReg != NoReg {
+		g = regs.Raw(rt.GReg)
+	}
+	if tp := regs.ThreadPointer; tp != 0 && rt.HasTLS {
+		tls := tp + uint64(rt.TLSOffset)
+		add(tls, 8)
+		if g == 0 {
+			g = word(tls)
+		}
+	}
+	if g == 0 {
+		return
+	}
+	add(g, gSize)
+	m := word(g + uint64(rt.M))
+	if m == 0 {
+		return
+	}
+	add(m, mSize)
+	sp := regs.Raw(c.sp)
+	for _, at := range []uint32{rt.G0, rt.CurG, rt.GSignal} {
+		other := word(m + uint64(at))
+		if other == 0 {
+			continue
+		}
+		if other != g {
+			add(other, gSize)
+		}
+		lo, hi := word(other+uint64(rt.StackLo)), word(other+uint64(rt.StackHi))
+		if hi <= lo || sp-lo < hi-lo { // the current stack is copied anyway
+			continue
+		}
+		from := word(other + uint64(rt.SchedSP))
+		if from < lo || from >= hi {
+			from = lo
+		}
+		add(from, int(min(hi-from, maxGoStack)))
+	}
+}

@@ -1,0 +1,300 @@
+package procstate
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// LibraryListener is told of a library that was loaded or unloaded.
+type LibraryListener func(lib Library, loaded bool)
+
+// LibraryNotifier is implemented by a ProcessState that can tell of library
+// changes as they happen.
+type LibraryNotifier interface {
+	// OnLibraryChange has f called for each library that comes or goes, from
+	// a goroutine of the ProcessState's own, but never during a walk: no walk
+	// begins before f has returned, so f must not walk. The thread that loads
+	// a library waits for f before it runs the library's code, where
+	// [ProcDebug.LibraryTrap] returns nil.
+	OnLibraryChange(f LibraryListener)
+}
+
+// liveLibraries is the LibraryState of a live process: its executable
+// mappings as /proc/PID/maps has them. They are read again before each walk,
+// unless the library trap tells of all changes.
+type liveLibraries struct {
+	pid   int
+	space *AddressSpace
+	text  []byte // of the maps file that space was made of
+	exe   *Image // stands in for a program file that cannot be reached; or nil
+
+	mu        sync.Mutex
+	listeners []LibraryListener
+	trap      *libraryTrap // nil when there is none
+	trapErr   error        // why
+	wanted    bool         // a program that exec brings gets one too
+}
+
+func newLiveLibraries(pid int) *liveLibraries {
+	return &liveLibraries{pid: pid, space: &AddressSpace{}, trapErr: errTrapNotAsked}
+}
+
+// SharedImages is the cache of files that all live processes use.
+var SharedImages = sync.OnceValue(func() *Images { return NewImages(0) })
+
+// spaceFromMaps makes an AddressSpace of the text of a maps file, which was
+// read through the thread tid of a process.
+func spaceFromMaps(pid int, tid ThreadID, text []byte) *AddressSpace {
+	images := SharedImages()
+	s := new(AddressSpace)
+	for len(text) > 0 {
+		var line []byte
+		line, text, _ = bytes.Cut(text, []byte{'\n'})
+		e, err := ParseMapsLine(line)
+		if err != nil || e.Prot&ProtExec == 0 {
+			continue
+		}
+		ref := FileRef{PID: int32(pid), TID: int32(tid), Path: e.Path, Start: e.Start, End: e.End,
+			Dev: unix.Mkdev(e.Major, e.Minor), Inode: e.Inode}
+		s.Insert(images.NewMapping(s, &ref, e.Offset))
+	}
+	return s
+}
+
+// refresh reads the mappings again when they may have changed.
+func (l *liveLibraries) refresh() error {
+	l.mu.Lock()
+	trusted := l.trap != nil && len(l.text) > 0 && !l.trap.missed()
+	l.mu.Unlock()
+	if trusted {
+		return nil
+	}
+	return l.Update()
+}
+
+// refreshOnce reads the mappings if that was not done yet.
+func (l *liveLibraries) refreshOnce() error {
+	if len(l.text) > 0 {
+		return nil
+	}
+	return l.Update()
+}
+
+// Update implements LibraryState.
+func (l *liveLibraries) Update() error {
+	tid := readableTask(l.pid)
+	text := readMapsText(l.pid, tid)
+	if len(text) == 0 {
+		return fmt.Errorf("mappings of process %d: %w", l.pid, ErrTerminated)
+	}
+	if !bytes.Equal(text, l.text) {
+		l.space, l.text = spaceFromMaps(l.pid, tid, text), text
+		l.standIn()
+	}
+	return nil
+}
+
+// openStandIn opens the copy of a program file.
+func openStandIn(path string) (*Image, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil {
+		var im *Image
+		if im, err = NewImage(f, st.Size(), path); err == nil {
+			return im, nil // it keeps the file open
+		}
+	}
+	f.Close()
+	return nil, err
+}
+
+// standIn puts the copy of the program file in place of the file.
+func (l *liveLibraries) standIn() {
+	if l.exe == nil {
+		return
+	}
+	path, err := os.Readlink("/proc/" + strconv.Itoa(l.pid) + "/exe")
+	if err != nil {
+		return
+	}
+	for _, m := range slices.Clone(l.space.Mappings()) {
+		if m.Path == path && m.Image == nil {
+			s := *m
+			s.Image, s.ImageErr = l.exe, nil
+			l.space.Insert(&s)
+		}
+	}
+}
+
+// MappingAt implements LibraryState.
+func (l *liveLibraries) MappingAt(addr uint64) *Mapping { return l.space.MappingAt(addr) }
+
+// Libraries implements LibraryState.
+func (l *liveLibraries) Libraries() []Library { return l.space.Libraries() }
+
+// TrapAddress implements LibraryState.
+func (l *liveLibraries) TrapAddress() uint64 {
+	site, err := findTrap(l.pid, l.space)
+	if err != nil {
+		return 0
+	}
+	return site.addr
+}
+
+// OnLibraryChange implements LibraryNotifier.
+func (p *ProcDebug) OnLibraryChange(f LibraryListener) {
+	p.libs.mu.Lock()
+	p.libs.listeners = append(p.libs.listeners, f)
+	p.libs.mu.Unlock()
+}
+
+// TrapLibraries has the target stop for a moment whenever it loads or unloads
+// libraries, so that LibraryState is up to date and listeners have been told
+// before code of a new library runs. Without it, the list is read again
+// before each walk. ErrNoLibraryTrap: the program has no loader.
+func (p *ProcDebug) TrapLibraries() error {
+	l := p.libs
+	l.mu.Lock()
+	set := l.trap != nil
+	l.mu.Unlock()
+	if set {
+		return nil
+	}
+	var err error
+	p.gate.tell(func() { err = p.setTrap() })
+	return err
+}
+
+// setTrap sets the trap in the program that the target runs now, between
+// walks.
+func (p *ProcDebug) setTrap() error {
+	l := p.libs
+	err := l.Update()
+	var site trapSite
+	if err == nil {
+		site, err = findTrap(p.pid, l.space)
+	}
+	var tr *libraryTrap
+	if err == nil {
+		if tids, e := p.Threads(); e != nil {
+			err = e
+		} else {
+			tr, err = newLibraryTrap(p.pid, tids[0], site)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("process %d: %w", p.pid, err)
+	} else {
+		err = l.Update() // what came before the trap was set
+	}
+	l.mu.Lock()
+	l.trap, l.trapErr, l.wanted = tr, err, true
+	l.mu.Unlock()
+	return err
+}
+
+// LibraryTrap returns nil when library changes are seen as they happen, else
+// why not.
+func (p *ProcDebug) LibraryTrap() error {
+	p.libs.mu.Lock()
+	defer p.libs.mu.Unlock()
+	return p.libs.trapErr
+}
+
+// dropTrap disarms the trap and returns it, so that its last stops can still
+// be told from others.
+func (l *liveLibraries) dropTrap(wanted bool) *libraryTrap {
+	l.mu.Lock()
+	tr := l.trap
+	l.wanted = l.wanted && wanted
+	if tr != nil {
+		l.trapErr = errTrapNotAsked
+	}
+	l.mu.Unlock()
+	if tr != nil {
+		tr.disarm()
+	}
+	return tr
+}
+
+// signalled looks at a signal that has stopped a thread: one that this tracer
+// has caused is taken away. On the engine's goroutine.
+func (e *engine) signalled(t *tracee) {
+	if t.sig == unix.SIGCONT && t.proc.dropCont {
+		t.sig, t.proc.dropCont = 0, false
+		return
+	}
+	l := t.proc.libs
+	l.mu.Lock()
+	ours := l.trap != nil && l.trap.claims(t.sig, t.code)
+	l.mu.Unlock()
+	if ours {
+		t.sig = 0
+		t.proc.tellLibraries(t, false)
+	}
+}
+
+// tellLibraries brings the libraries up to date and tells the listeners while
+// the thread t, which has just changed them, stands. On the engine's
+// goroutine; the telling is done by another, between walks. With exec set, t
+// has replaced the program, and the trap with it.
+func (p *ProcDebug) tellLibraries(t *tracee, exec bool) {
+	ts := []*tracee{t}
+	hold(ts)
+	go func() {
+		p.gate.tell(func() { p.changeLibraries(t.tid, exec) })
+		p.e.do(func() { p.e.release(ts) })
+	}()
+}
+
+func (p *ProcDebug) changeLibraries(tid ThreadID, exec bool) {
+	l := p.libs
+	before := l.space.Libraries()
+	if exec {
+		if tr := l.dropTrap(true); tr != nil {
+			tr.close()
+			l.mu.Lock()
+			l.trap = nil
+			l.mu.Unlock()
+		}
+		if l.wanted {
+			p.setTrap()
+		}
+	}
+	if l.Update() != nil {
+		return
+	}
+	after := l.space.Libraries()
+	l.mu.Lock()
+	listeners := slices.Clone(l.listeners)
+	l.mu.Unlock()
+	changed := false
+	for _, lib := range before {
+		if !slices.Contains(after, lib) {
+			changed = true
+			for _, f := range listeners {
+				f(lib, false)
+			}
+		}
+	}
+	for _, lib := range after {
+		if !slices.Contains(before, lib) {
+			changed = true
+			for _, f := range listeners {
+				f(lib, true)
+			}
+		}
+	}
+	if changed {
+		p.e.tell(Event{Process: p, Kind: LibrariesChanged, Thread: tid})
+	}
+}

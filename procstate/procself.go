@@ -1,0 +1,199 @@
+package procstate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProcSelf is the ProcessState of the calling process, for walks of the
+// calling goroutine: a first-party walk. Only the goroutine that walks can be
+// walked; its top frame is the one that called into package unwind.
+//
+// A goroutine's stack moves when it grows, which the walk itself may cause.
+// BeforeWalk therefore copies the stack, and the copy is walked. Other memory
+// is read by a system call, which fails where a direct read would fault.
+type ProcSelf struct {
+	arch *Arch
+	pid  int
+	exe  string
+	libs *liveLibraries
+
+	state selfState
+	regs  Regs
+	buf   []uint64 // copy of the stack from state.sp on
+	tid   ThreadID
+	depth int // nested walks
+}
+
+// selfState is what the assembly routine stores: the registers of its caller.
+type selfState struct {
+	pc, sp, fp uint64
+	g          uint64 // address of the runtime's g
+	words      uint64 // 8-byte words from sp to the end of the goroutine's stack
+}
+
+// copySelf stores the registers of its caller, and copies the stack from SP
+// on when it has at most words words; in one piece, so that the stack cannot
+// be moved in between. It is written in assembly.
+//
+//go:noescape
+func copySelf(s *selfState, buf *uint64, words uint64)
+
+// NewProcSelf makes a ProcSelf.
+func NewProcSelf() (*ProcSelf, error) {
+	a := HostArch()
+	if a == nil || a == I386 {
+		return nil, fmt.Errorf("first-party walks on %s: %w", runtime.GOARCH, ErrNotSupported)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		exe = ""
+	}
+	return &ProcSelf{arch: a, pid: os.Getpid(), exe: exe, libs: newLiveLibraries(os.Getpid())}, nil
+}
+
+// Arch implements ProcessState.
+func (p *ProcSelf) Arch() *Arch { return p.arch }
+
+// PID implements ProcessState.
+func (p *ProcSelf) PID() int { return p.pid }
+
+// ExecutablePath implements ProcessState.
+func (p *ProcSelf) ExecutablePath() string { return p.exe }
+
+// Threads implements ProcessState: the thread that asks.
+func (p *ProcSelf) Threads() ([]ThreadID, error) { return []ThreadID{ThreadID(unix.Gettid())}, nil }
+
+// Libraries implements ProcessState.
+func (p *ProcSelf) Libraries() LibraryState { return p.libs }
+
+// InCall tells the Walker that the PC of Registers is a return address.
+func (p *ProcSelf) InCall() bool { return true }
+
+// BeforeWalk implements ProcessState.
+func (p *ProcSelf) BeforeWalk(tid ThreadID) error {
+	if self := ThreadID(unix.Gettid()); tid != DefaultThread && tid != self && p.depth == 0 {
+		return fmt.Errorf("thread %d: a process can walk the calling goroutine only: %w", tid, ErrNoThread)
+	} else if p.depth == 0 {
+		p.tid = self
+	}
+	if p.depth++; p.depth > 1 {
+		return nil
+	}
+	for {
+		copySelf(&p.state, unsafe.SliceData(p.buf), uint64(len(p.buf)))
+		if p.state.words <= uint64(len(p.buf)) {
+			break
+		}
+		p.buf = make([]uint64, p.state.words+1024)
+	}
+	p.skipCallers()
+	if err := p.libs.refreshOnce(); err != nil {
+		p.depth--
+		return err
+	}
+	return nil
+}
+
+// AfterWalk implements ProcessState.
+func (p *ProcSelf) AfterWalk(ThreadID) error {
+	p.depth--
+	return nil
+}
+
+// skipCallers sets the registers to those of the function that called into
+// package unwind, by the frame pointers that Go functions keep.
+func (p *ProcSelf) skipCallers() {
+	s := p.state
+	for {
+		f := runtime.FuncForPC(uintptr(s.pc) - 1)
+		if f == nil || !isWalking(f) {
+			break
+		}
+		fp, ok1 := p.ReadWord(s.fp)
+		pc, ok2 := p.ReadWord(s.fp + 8)
+		if !ok1 || !ok2 {
+			break
+		}
+		// The word below a frame's caller's SP: the saved frame pointer on
+		// amd64, where the return address follows. On arm64 the frame pointer
+		// of a function points 8 below its SP.
+		sp := s.fp + 16
+		if p.arch == ARM64 {
+			sp = fp + 8
+		}
+		s.pc, s.sp, s.fp = pc, sp, fp
+	}
+	p.regs = Regs{}
+	p.regs.Set(p.arch.PC, s.pc)
+	p.regs.Set(p.arch.SP, s.sp)
+	p.regs.Set(p.arch.FP, s.fp)
+	if p.arch == ARM64 {
+		p.regs.Set(28, s.g)
+	}
+}
+
+// isWalking reports whether a function is part of the machinery of a walk.
+func isWalking(f *runtime.Func) bool {
+	if outer := runtime.FuncForPC(f.Entry()); outer != nil {
+		f = outer // a function that was inlined has no frame
+	}
+	_, name, _ := strings.Cut(f.Name(), "/swbpf/swbpf/")
+	return strings.HasPrefix(name, "procstate.(*ProcSelf).") ||
+		name == "procstate.copySelf" || strings.HasPrefix(name, "unwind.(*Walker).")
+}
+
+// Registers implements ProcessState. Outside of a walk they are those of the
+// moment.
+func (p *ProcSelf) Registers(tid ThreadID, regs *Regs) error {
+	if p.depth == 0 {
+		if err := p.BeforeWalk(tid); err != nil {
+			return err
+		}
+		defer p.AfterWalk(tid)
+	} else if tid != DefaultThread && tid != p.tid {
+		return fmt.Errorf("thread %d: a process can walk the calling goroutine only: %w", tid, ErrNoThread)
+	}
+	*regs = p.regs
+	return nil
+}
+
+// copied returns the copy of the stack while there is one.
+func (p *ProcSelf) copied() []byte {
+	if p.depth == 0 || len(p.buf) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&p.buf[0])), p.state.words*8)
+}
+
+// ReadWord implements Memory.
+func (p *ProcSelf) ReadWord(addr uint64) (uint64, bool) {
+	stack := p.copied()
+	if i := addr - p.state.sp; i < uint64(len(stack)) && uint64(len(stack))-i >= 8 {
+		return binary.LittleEndian.Uint64(stack[i:]), true
+	}
+	var b [8]byte
+	if n := readLive(p.pid, addr, b[:]); n < 8 {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b[:]), true
+}
+
+// ReadMemory implements Memory.
+func (p *ProcSelf) ReadMemory(addr uint64, buf []byte) (int, error) {
+	done := 0
+	if stack := p.copied(); addr-p.state.sp < uint64(len(stack)) {
+		done = copy(buf, stack[addr-p.state.sp:])
+	}
+	done += readLive(p.pid, addr+uint64(done), buf[done:])
+	if done < len(buf) {
+		return done, fmt.Errorf("this process at %#x: %w", addr+uint64(done), ErrUnreadable)
+	}
+	return done, nil
+}

@@ -1,0 +1,165 @@
+package procstate
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Region is a piece of captured memory: Data is what was at run-time address
+// Addr. Regions of one capture that overlap hold the same bytes there.
+type Region struct {
+	Addr uint64
+	Data []byte
+}
+
+// Snapshot is the ProcessState of one thread at one moment: its registers and
+// some of its memory (the live top of the stack, and whatever else the
+// capture added), with the code of the mapped files behind it. It is reused:
+// Reset loads the next sample without allocating.
+//
+// Reads that no region answers are answered from the files of the address
+// space (code and read-only data, as at link time; see [AddressSpace.ReadFile]).
+type Snapshot struct {
+	arch    *Arch
+	pid     int
+	tid     ThreadID
+	exe     string
+	libs    LibraryState
+	regs    Regs
+	regions []Region
+	probes  UserProbes
+
+	// The region of the last hit: nearly all reads are of one stack.
+	hot Region
+
+	// ReadWord reads files into it: a local array would escape to the heap.
+	word [8]byte
+
+	missAddr uint64 // address of the last read that nothing answered
+	missed   bool
+}
+
+// NewSnapshot makes an empty Snapshot of a process.
+func NewSnapshot(arch *Arch, pid int, exe string, libs LibraryState) *Snapshot {
+	return &Snapshot{arch: arch, pid: pid, exe: exe, libs: libs}
+}
+
+// Reset loads the state of a thread. The regions are kept, not copied: they
+// must stay unchanged while the Snapshot is in use.
+func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
+	s.tid = tid
+	s.regs = *regs
+	s.regions = append(s.regions[:0], regions...)
+	s.hot = Region{}
+	if len(regions) > 0 {
+		s.hot = regions[0]
+	}
+	s.missed = false
+	s.probes = UserProbes{}
+}
+
+// SetUserProbes adds to the state loaded by Reset what uretprobes have
+// replaced in it. The slice is kept, not copied.
+func (s *Snapshot) SetUserProbes(r UserProbes) { s.probes = r }
+
+// UserProbes implements ProbedState.
+func (s *Snapshot) UserProbes() *UserProbes { return &s.probes }
+
+// Missed returns the address of the last stack or data read that could not be
+// answered since Reset, for the reason of a short walk.
+func (s *Snapshot) Missed() (addr uint64, ok bool) { return s.missAddr, s.missed }
+
+// Regions returns the captured memory.
+func (s *Snapshot) Regions() []Region { return s.regions }
+
+// Arch implements ProcessState.
+func (s *Snapshot) Arch() *Arch { return s.arch }
+
+// PID implements ProcessState.
+func (s *Snapshot) PID() int { return s.pid }
+
+// ExecutablePath implements ProcessState.
+func (s *Snapshot) ExecutablePath() string { return s.exe }
+
+// Threads implements ProcessState: the one thread that was captured.
+func (s *Snapshot) Threads() ([]ThreadID, error) { return []ThreadID{s.tid}, nil }
+
+// Registers implements ProcessState.
+func (s *Snapshot) Registers(tid ThreadID, regs *Regs) error {
+	if tid != DefaultThread && tid != s.tid {
+		return fmt.Errorf("thread %d is not in the snapshot of %d: %w", tid, s.tid, ErrNoThread)
+	}
+	*regs = s.regs
+	return nil
+}
+
+// Libraries implements ProcessState.
+func (s *Snapshot) Libraries() LibraryState { return s.libs }
+
+// BeforeWalk implements ProcessState; a snapshot stands still by nature.
+func (s *Snapshot) BeforeWalk(ThreadID) error { return nil }
+
+// AfterWalk implements ProcessState.
+func (s *Snapshot) AfterWalk(ThreadID) error { return nil }
+
+// ReadWord implements Memory.
+func (s *Snapshot) ReadWord(addr uint64) (uint64, bool) {
+	width := uint64(s.arch.AddressWidth)
+	if i := addr - s.hot.Addr; i < uint64(len(s.hot.Data)) && width <= uint64(len(s.hot.Data))-i {
+		if width == 4 {
+			return uint64(binary.LittleEndian.Uint32(s.hot.Data[i:])), true
+		}
+		return binary.LittleEndian.Uint64(s.hot.Data[i:]), true
+	}
+	return s.readWordCold(addr)
+}
+
+func (s *Snapshot) readWordCold(addr uint64) (uint64, bool) {
+	for _, r := range s.regions {
+		if addr-r.Addr < uint64(len(r.Data)) {
+			s.hot = r
+			break
+		}
+	}
+	s.word = [8]byte{}
+	if n, _ := s.ReadMemory(addr, s.word[:s.arch.AddressWidth]); n < s.arch.AddressWidth {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(s.word[:]), true
+}
+
+// ReadMemory implements Memory.
+func (s *Snapshot) ReadMemory(addr uint64, buf []byte) (int, error) {
+	for _, r := range s.regions {
+		if i := addr - r.Addr; i < uint64(len(r.Data)) {
+			if n := copy(buf, r.Data[i:]); n == len(buf) {
+				return n, nil
+			} else {
+				m, err := s.ReadMemory(addr+uint64(n), buf[n:])
+				return n + m, err
+			}
+		}
+	}
+	if len(buf) == 0 {
+		return 0, nil
+	}
+	if err := readFiles(s.libs, addr, buf); err == nil {
+		return len(buf), nil
+	}
+	s.missAddr, s.missed = addr, true
+	return 0, ErrUnreadable
+}
+
+// readFiles reads bytes of the file whose code or constants are at addr.
+func readFiles(libs LibraryState, addr uint64, buf []byte) error {
+	switch libs := libs.(type) {
+	case nil:
+		return ErrUnreadable
+	case *AddressSpace:
+		return libs.ReadFile(buf, addr)
+	}
+	if m := libs.MappingAt(addr); m != nil && m.Image != nil {
+		return m.Image.readConstant(buf, addr-m.Bias)
+	}
+	return ErrUnreadable
+}

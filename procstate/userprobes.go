@@ -1,0 +1,35 @@
+package procstate
+
+// ReplacedReturn is a return address that the kernel has replaced on the
+// stack, or in the link register, by the address of its trampoline, since a
+// uretprobe is on the function that was called.
+type ReplacedReturn struct {
+	Stack uint64 // SP when the function was entered
+	RA    uint64 // the original return address
+}
+
+// UserProbes is what the kernel's uprobes and uretprobes have changed in a
+// thread. The zero value is nothing.
+type UserProbes struct {
+	// Trampoline is the run-time address that functions under a uretprobe
+	// return to; 0 when there is none.
+	Trampoline uint64
+
+	// Returns are the return addresses replaced, the innermost call first.
+	// Calls that were left by longjmp may still be among them.
+	Returns []ReplacedReturn
+
+	// Breakpoint is the address of a breakpoint instruction that a thread in
+	// the kernel stands at, or one byte behind: it may be a uprobe's, and the
+	// kernel may be about to execute the probed instruction in the thread's
+	// place. 0 for all other threads.
+	Breakpoint uint64
+}
+
+// ProbedState is implemented by a ProcessState that knows what uprobes have
+// changed in the thread that is being walked. That is in the kernel alone:
+// nothing in the memory of the process tells it. The result is valid until
+// the next walk.
+type ProbedState interface {
+	UserProbes() *UserProbes
+}
