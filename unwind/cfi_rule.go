@@ -1,0 +1,237 @@
+package unwind
+
+import (
+	"math"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// maxSaved is the number of callee-saved registers, the stack pointer aside,
+// of the architecture that has most.
+const maxSaved = 11
+
+// Rule is a row compiled for use: how to come from a frame whose code it
+// covers to the caller's frame. Rules are immutable and shared; a pointer to
+// one stays valid for ever.
+//
+// The usual rule reads
+//
+//	CFA  = reg + cfaOff, or *(reg + cfaOff) + cfaAdd
+//	RA   = *(CFA + raOff), or a register
+//	r[i] = *(base + off[i]) with base the CFA, or reg
+//
+// with every other callee-saved register unchanged and every caller-saved one
+// unknown. A row that does not fit is kept whole.
+type Rule struct {
+	row    *Row   // when the rule does not fit; what follows is not used then
+	carry  uint64 // registers with the same value in the caller: bit r is register r
+	cfaOff int32
+	cfaAdd int32
+	raOff  int16
+	flags  ruleFlags
+	cfaReg procstate.Reg
+	raReg  procstate.Reg // for ruleRAInReg
+	why    Reason        // what is wrong here; ReasonNone for a rule that can be used
+	n      uint8         // registers saved
+	reg    [maxSaved]procstate.Reg
+	off    [maxSaved]int16
+}
+
+type ruleFlags uint8
+
+const (
+	ruleDeref       ruleFlags = 1 << iota // CFA is in memory
+	ruleSavedByReg                        // base is reg, not the CFA
+	ruleRAInReg                           // RA is in a register
+	ruleRAUndefined                       // there is no caller
+	ruleRASigned                          // RA carries an authentication code
+	ruleSignal                            // a signal trampoline
+)
+
+// Rules for addresses that cannot be unwound, by reason.
+var (
+	ruleNone        = &Rule{why: NoUnwindInfo}
+	ruleBad         = &Rule{why: BadUnwindInfo}
+	ruleUnsupported = &Rule{why: UnsupportedUnwind}
+)
+
+func ruleFor(why Reason) *Rule {
+	switch why {
+	case NoUnwindInfo:
+		return ruleNone
+	case UnsupportedUnwind:
+		return ruleUnsupported
+	}
+	return ruleBad
+}
+
+// Reason tells why the code has no usable rule: NoUnwindInfo where no CFI
+// covers it, BadUnwindInfo or UnsupportedUnwind where it does. It is
+// ReasonNone for a rule that can be used.
+func (r *Rule) Reason() Reason { return r.why }
+
+// compact makes a Rule of p.row. ok is false when it does not fit.
+func (p *program) compact() (r Rule, ok bool) {
+	row, a := &p.row, p.arch
+	if !r.compactCFA(p) || !r.compactRA(p) {
+		return Rule{}, false
+	}
+	if row.Signal {
+		r.flags |= ruleSignal
+	}
+	r.carry = a.CalleeSaved &^ (1 << a.SP)
+	for i := range row.Regs[:a.NumRegs] {
+		rule := &row.Regs[i]
+		preserved := r.carry>>i&1 != 0
+		if rule.Kind == Unspecified || i == int(row.RA) {
+			continue
+		}
+		switch {
+		case rule.Kind == SameValue && preserved:
+		case rule.Kind == Undefined && !preserved && i != int(a.SP):
+		case i == int(a.SP) && rule.Kind == ValOffset && rule.Offset == 0: // the CFA, as ever
+		case preserved && r.compactSaved(p, procstate.Reg(i), rule):
+		default:
+			return Rule{}, false
+		}
+	}
+	for _, reg := range r.reg[:r.n] {
+		r.carry &^= 1 << reg
+	}
+	return r, true
+}
+
+func (r *Rule) compactCFA(p *program) bool {
+	cfa := &p.row.CFA
+	switch cfa.Kind {
+	case InReg:
+		if cfa.Reg == procstate.NoReg || int64(int32(cfa.Offset)) != cfa.Offset {
+			return false
+		}
+		r.cfaReg, r.cfaOff = cfa.Reg, int32(cfa.Offset)
+		return true
+	case ValExpression:
+		// DW_OP_bregN off; DW_OP_deref [; DW_OP_plus_uconst add]: functions
+		// that realign their stack, and hand-written ones.
+		c := cursor{b: p.bytesOf(*cfa)}
+		reg, off, ok := breg(&c, p.arch)
+		if !ok || c.u8() != opDeref {
+			return false
+		}
+		var add uint64
+		if c.more() && c.u8() == opPlusUconst {
+			add = c.uleb()
+		}
+		if c.bad || c.i != len(c.b) || add > math.MaxInt32 {
+			return false
+		}
+		r.flags |= ruleDeref
+		r.cfaReg, r.cfaOff, r.cfaAdd = reg, off, int32(add)
+		return true
+	}
+	return false
+}
+
+// breg reads a DW_OP_bregN of a tracked register.
+func breg(c *cursor, a *procstate.Arch) (reg procstate.Reg, off int32, ok bool) {
+	op := c.u8()
+	v := c.sleb()
+	reg = procstate.Reg(op - opBreg0)
+	if c.bad || op < opBreg0 || int(reg) >= a.NumRegs || reg == a.PC || int64(int32(v)) != v {
+		return 0, 0, false
+	}
+	return reg, int32(v), true
+}
+
+func (r *Rule) compactRA(p *program) bool {
+	row, a := &p.row, p.arch
+	if row.RASigned {
+		r.flags |= ruleRASigned
+	}
+	ra := &row.Regs[row.RA]
+	switch ra.Kind {
+	case AtOffset:
+		if int64(int16(ra.Offset)) != ra.Offset {
+			return false
+		}
+		r.raOff = int16(ra.Offset)
+		return true
+	case Undefined:
+		r.flags |= ruleRAUndefined
+		return true
+	case Unspecified, SameValue:
+		if a.LR != procstate.NoReg && row.RA == uint8(a.LR) {
+			r.flags |= ruleRAInReg
+			r.raReg = a.LR
+			return true
+		}
+	}
+	return false
+}
+
+// compactSaved adds a callee-saved register that is in memory.
+func (r *Rule) compactSaved(p *program, reg procstate.Reg, rule *RegRule) bool {
+	off := rule.Offset
+	switch rule.Kind {
+	case AtOffset:
+		if r.flags&ruleSavedByReg != 0 {
+			return false
+		}
+	case AtExpression:
+		// In functions that realign their stack: DW_OP_bregN off, with the
+		// register from which the CFA is found.
+		c := cursor{b: p.bytesOf(*rule)}
+		base, o, ok := breg(&c, p.arch)
+		if !ok || c.i != len(c.b) || base != r.cfaReg || r.flags&ruleDeref == 0 ||
+			r.n > 0 && r.flags&ruleSavedByReg == 0 {
+			return false
+		}
+		r.flags |= ruleSavedByReg
+		off = int64(o)
+	default:
+		return false
+	}
+	if r.n == maxSaved || int64(int16(off)) != off {
+		return false
+	}
+	r.reg[r.n], r.off[r.n] = reg, int16(off)
+	r.n++
+	return true
+}
+
+// pltExpression recognises the CFA of a linker's procedure linkage table on
+// x86: reg + off, plus one word when the last four bits of the PC are at least
+// threshold: DW_OP_breg(SP) off; breg(PC) 0; lit15; and; lit(threshold); ge;
+// lit(log2 word); shl; plus.
+func pltExpression(a *procstate.Arch, e []byte) (off int64, threshold uint64, ok bool) {
+	shift := byte(opLit0 + 3)
+	if a.AddressWidth == 4 {
+		shift = opLit0 + 2
+	}
+	if len(e) != 11 || e[0] != opBreg0+byte(a.SP) || e[1] >= 0x40 ||
+		e[2] != opBreg0+byte(a.PC) || e[3] != 0 || e[4] != opLit0+15 || e[5] != opAnd ||
+		e[6] < opLit0 || e[6] > opLit0+15 || e[7] != opGe || e[8] != shift || e[9] != opShl ||
+		e[10] != opPlus {
+		return 0, 0, false
+	}
+	return int64(e[1]), uint64(e[6] - opLit0), true
+}
+
+// maxLiveStack bounds how far beyond what was captured of a stack a read is
+// still one of that stack.
+const maxLiveStack = 64 << 20
+
+// ReadFailure tells why the word at addr could not be read: StackCut when it
+// lies past the captured part of a stack, else MemoryUnreadable.
+func ReadFailure(p procstate.ProcessState, addr uint64) Reason {
+	s, ok := p.(*procstate.Snapshot)
+	if !ok || len(s.Regions()) == 0 {
+		return MemoryUnreadable
+	}
+	stack := &s.Regions()[0]
+	past := addr + uint64(s.Arch().AddressWidth) - (stack.Addr + uint64(len(stack.Data)))
+	if addr >= stack.Addr && past > 0 && past <= maxLiveStack {
+		return StackCut
+	}
+	return MemoryUnreadable
+}

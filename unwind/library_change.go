@@ -1,0 +1,36 @@
+package unwind
+
+import "github.com/swbpf/swbpf/procstate"
+
+// LibraryChange tells what happened to a library.
+type LibraryChange uint8
+
+// The changes.
+const (
+	LibraryLoaded LibraryChange = iota
+	LibraryUnloaded
+)
+
+// LibraryListener is implemented by steppers and groups that want to know of
+// libraries that come and go.
+type LibraryListener interface {
+	LibraryChanged(w *Walker, lib procstate.Library, change LibraryChange)
+}
+
+// libraryChanged tells the group of a library that came or went; a group that
+// does not listen has its steppers told directly.
+func (w *Walker) libraryChanged(lib procstate.Library, loaded bool) {
+	change := LibraryUnloaded
+	if loaded {
+		change = LibraryLoaded
+	}
+	if l, ok := w.group.(LibraryListener); ok {
+		l.LibraryChanged(w, lib, change)
+		return
+	}
+	for _, s := range w.group.Steppers() {
+		if l, ok := s.(LibraryListener); ok {
+			l.LibraryChanged(w, lib, change)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package unwind
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// StepperGroup picks the stepper for a frame by the frame's address.
+type StepperGroup interface {
+	// AddStepper registers a stepper for all addresses.
+	AddStepper(s FrameStepper) error
+
+	// AddStepperRange registers a stepper for the run-time addresses
+	// [start, end). A stepper may have many ranges.
+	AddStepperRange(s FrameStepper, start, end uint64) error
+
+	// StepperFor returns the stepper to try for an address: the first in
+	// order of priority when lastTried is nil, else the one after lastTried.
+	StepperFor(addr uint64, lastTried FrameStepper) (FrameStepper, bool)
+
+	// Steppers returns all steppers, in the order of their StepperIDs.
+	Steppers() []FrameStepper
+}
+
+// ErrStepperLimit is returned for more steppers than a StepperID can tell.
+var ErrStepperLimit = errors.New("too many steppers in a group")
+
+// AddressRangeGroup is the default StepperGroup: address ranges with steppers
+// in order of priority.
+type AddressRangeGroup struct {
+	steppers []FrameStepper // by ID-1
+	all      []member       // registered for every address, by priority
+	ranges   []memberRange  // sorted by start, not overlapping
+}
+
+type member struct {
+	stepper FrameStepper
+	id      StepperID
+}
+
+// memberRange holds all that apply to [start, end), those of every address
+// included, by priority.
+type memberRange struct {
+	start, end uint64
+	members    []member
+}
+
+// NewGroup makes an AddressRangeGroup of steppers that cover all addresses.
+// It panics on more than 255 of them, a programmer's error.
+func NewGroup(steppers ...FrameStepper) *AddressRangeGroup {
+	g := &AddressRangeGroup{}
+	for _, s := range steppers {
+		if err := g.AddStepper(s); err != nil {
+			panic(err)
+		}
+	}
+	return g
+}
+
+// AddStepper implements StepperGroup. Adding a stepper twice is harmless.
+func (g *AddressRangeGroup) AddStepper(s FrameStepper) error {
+	m, isNew, err := g.enrol(s)
+	if err != nil {
+		return err
+	}
+	g.all = insertMember(g.all, m)
+	for i := range g.ranges {
+		g.ranges[i].members = insertMember(g.ranges[i].members, m)
+	}
+	if j, ok := s.(GroupMember); ok && isNew {
+		j.JoinGroup(g)
+	}
+	return nil
+}
+
+// AddStepperRange implements StepperGroup.
+func (g *AddressRangeGroup) AddStepperRange(s FrameStepper, start, end uint64) error {
+	if end <= start {
+		return fmt.Errorf("stepper %s: empty address range [%#x, %#x)", s.Name(), start, end)
+	}
+	m, isNew, err := g.enrol(s)
+	if err != nil {
+		return err
+	}
+	g.split(start)
+	g.split(end)
+	// Every existing range now lies inside or outside [start, end); the gaps
+	// inside get a range of their own.
+	var out []memberRange
+	at := start
+	gap := func(to uint64) {
+		if at < to {
+			out = append(out, memberRange{at, to, insertMember(slices.Clone(g.all), m)})
+		}
+	}
+	done := false
+	for _, r := range g.ranges {
+		switch {
+		case r.end <= start:
+		case r.start >= end:
+			if !done {
+				gap(end)
+				done = true
+			}
+		default:
+			gap(r.start)
+			r.members = insertMember(r.members, m)
+			at = r.end
+		}
+		out = append(out, r)
+	}
+	if !done {
+		gap(end)
+	}
+	g.ranges = out
+	if j, ok := s.(GroupMember); ok && isNew {
+		j.JoinGroup(g)
+	}
+	return nil
+}
+
+// split makes addr a border between ranges when it lies inside one.
+func (g *AddressRangeGroup) split(addr uint64) {
+	i := g.rangeIndex(addr)
+	if i < 0 || g.ranges[i].start == addr {
+		return
+	}
+	high := g.ranges[i]
+	high.start, high.members = addr, slices.Clone(high.members)
+	g.ranges[i].end = addr
+	g.ranges = slices.Insert(g.ranges, i+1, high)
+}
+
+// rangeIndex returns the index of the range that holds addr, or -1.
+func (g *AddressRangeGroup) rangeIndex(addr uint64) int {
+	i := sort.Search(len(g.ranges), func(i int) bool { return g.ranges[i].end > addr })
+	if i < len(g.ranges) && g.ranges[i].start <= addr {
+		return i
+	}
+	return -1
+}
+
+func (g *AddressRangeGroup) enrol(s FrameStepper) (m member, isNew bool, err error) {
+	if i := slices.Index(g.steppers, s); i >= 0 {
+		return member{s, StepperID(i + 1)}, false, nil
+	}
+	if len(g.steppers) >= 255 {
+		return member{}, false, ErrStepperLimit
+	}
+	g.steppers = append(g.steppers, s)
+	return member{s, StepperID(len(g.steppers))}, true, nil
+}
+
+// insertMember adds m after all members of the same or a higher priority.
+func insertMember(ms []member, m member) []member {
+	p := m.stepper.Priority()
+	at := len(ms)
+	for i, o := range ms {
+		if o.id == m.id {
+			return ms
+		}
+		if at == len(ms) && o.stepper.Priority() > p {
+			at = i
+		}
+	}
+	return slices.Insert(ms, at, m)
+}
+
+// members returns the steppers for an address, in order.
+func (g *AddressRangeGroup) members(addr uint64) []member {
+	if len(g.ranges) > 0 {
+		if i := g.rangeIndex(addr); i >= 0 {
+			return g.ranges[i].members
+		}
+	}
+	return g.all
+}
+
+// StepperFor implements StepperGroup.
+func (g *AddressRangeGroup) StepperFor(addr uint64, lastTried FrameStepper) (FrameStepper, bool) {
+	ms := g.members(addr)
+	if lastTried == nil {
+		if len(ms) == 0 {
+			return nil, false
+		}
+		return ms[0].stepper, true
+	}
+	for i, m := range ms {
+		if m.stepper == lastTried {
+			if i+1 < len(ms) {
+				return ms[i+1].stepper, true
+			}
+			break
+		}
+	}
+	return nil, false
+}
+
+// Steppers implements StepperGroup.
+func (g *AddressRangeGroup) Steppers() []FrameStepper { return g.steppers }
+
+// LibraryChanged implements LibraryListener: it tells all its steppers.
+func (g *AddressRangeGroup) LibraryChanged(w *Walker, lib procstate.Library, change LibraryChange) {
+	for _, s := range g.steppers {
+		if l, ok := s.(LibraryListener); ok {
+			l.LibraryChanged(w, lib, change)
+		}
+	}
+}

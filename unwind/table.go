@@ -1,0 +1,213 @@
+package unwind
+
+import (
+	"debug/elf"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// Table is the call frame information of one image: .eh_frame, and
+// .debug_frame for code that the former does not cover. It reads the file
+// lazily, compiles what is asked for, and keeps that in a compact form until
+// its Tables need the memory. It may be used by any goroutine.
+type Table struct {
+	img   *procstate.Image
+	owner *Tables // nil for a Table of its own
+
+	mu      sync.Mutex
+	opened  int       // of the kinds of source, how many have been looked for
+	sources []*source // those that were found
+	prog    program
+	fde     fde
+
+	base    uint64 // link-time address of the lowest segment
+	kept    rows
+	used    atomic.Int64  // bytes accounted for
+	lastUse atomic.Uint64 // by the clock of Tables
+}
+
+// NewTable makes the Table of an image, without a bound on its memory. Tables
+// that come and go are made by [Tables.For].
+func NewTable(img *procstate.Image) *Table { return &Table{img: img} }
+
+// Rule returns the rule for the code at a link-time address. The result is
+// never nil; its Reason tells when there is no rule. It allocates only for
+// code of which nothing is kept.
+func (t *Table) Rule(vaddr uint64) *Rule {
+	t.mu.Lock()
+	r, grown := t.rule(vaddr)
+	t.mu.Unlock()
+	if grown != 0 && t.owner != nil {
+		t.owner.grow(t, grown)
+	}
+	return r
+}
+
+// rule is Rule with the lock held. grown is the number of bytes that the Table
+// has grown by.
+func (t *Table) rule(vaddr uint64) (r *Rule, grown int64) {
+	if r := t.kept.find(vaddr - t.base); r != nil {
+		return r, 0
+	}
+	r = t.compile(vaddr)
+	size := t.size()
+	grown = size - t.used.Swap(size)
+	return r, grown
+}
+
+// Row returns the whole row for the code at a link-time address, and the
+// addresses [start, end) to which it applies. It reads the file each time. The
+// error is a Reason with context.
+func (t *Table) Row(vaddr uint64) (row Row, start, end uint64, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if why := t.seek(vaddr); why != ReasonNone {
+		return Row{}, 0, 0, fmt.Errorf("%s: CFI of %#x: %w", t.img.Path, vaddr, why)
+	}
+	end, why := t.runTo(vaddr)
+	if why != ReasonNone {
+		return Row{}, 0, 0, fmt.Errorf("%s: CFI of %#x: %w", t.img.Path, vaddr, why)
+	}
+	return t.prog.ownRow(), t.prog.loc, end, nil
+}
+
+// seek finds the FDE of vaddr and prepares t.prog to execute it. A source is
+// opened when those before it have nothing.
+func (t *Table) seek(vaddr uint64) Reason {
+	for i := 0; ; i++ {
+		for i >= len(t.sources) {
+			if !t.openNext() {
+				return NoUnwindInfo
+			}
+		}
+		switch why := t.sources[i].find(vaddr, &t.fde); why {
+		case NoUnwindInfo:
+		case ReasonNone:
+			t.prog.start(t.img.Arch(), &t.fde)
+			return ReasonNone
+		default:
+			return why
+		}
+	}
+}
+
+// runTo executes t.prog up to the row that holds vaddr and returns its end.
+func (t *Table) runTo(vaddr uint64) (end uint64, why Reason) {
+	for {
+		end, more, why := t.prog.next()
+		if why != ReasonNone {
+			return 0, why
+		}
+		if !more || end > vaddr {
+			if !more || end > t.fde.end {
+				end = t.fde.end
+			}
+			return end, ReasonNone
+		}
+		t.prog.loc = end
+	}
+}
+
+// openNext looks for the next kind of source. It returns false when there are
+// no more kinds.
+func (t *Table) openNext() bool {
+	var s *source
+	switch t.opened {
+	case 0:
+		segs := t.img.Segments()
+		for i := range segs {
+			if i == 0 || segs[i].Vaddr < t.base {
+				t.base = segs[i].Vaddr
+			}
+		}
+		s = t.openEhFrame()
+	case 1:
+		s = t.openDebugFrame()
+	default:
+		return false
+	}
+	t.opened++
+	if s != nil {
+		t.sources = append(t.sources, s)
+	}
+	return true
+}
+
+// openEhFrame opens .eh_frame: by its header, or else by section.
+func (t *Table) openEhFrame() *source {
+	s := &source{img: t.img, cies: map[uint64]*cie{}}
+	sec, named := t.img.Section(".eh_frame")
+	named = named && sec.Type != elf.SHT_NOBITS
+	if h, ok := readFrameHeader(t.img); ok {
+		if seg, ok := segmentOf(t.img, h.ehFrame); ok {
+			s.hdr = h
+			s.start, s.end, s.off = seg.Vaddr, seg.Vaddr+seg.Filesz, seg.Off
+		}
+	}
+	if s.hdr == nil {
+		if !named {
+			return nil
+		}
+		s.start, s.end, s.off = sec.Vaddr, sec.Vaddr+sec.Size, sec.Off
+	}
+	if s.end < s.start {
+		return nil
+	}
+	s.bases = t.bases()
+	if s.hdr == nil {
+		s.scan()
+	}
+	return s
+}
+
+// segmentOf returns the segment whose bytes in the file hold vaddr.
+func segmentOf(img *procstate.Image, vaddr uint64) (procstate.Segment, bool) {
+	for _, seg := range img.Segments() {
+		if vaddr-seg.Vaddr < seg.Filesz {
+			return seg, true
+		}
+	}
+	return procstate.Segment{}, false
+}
+
+// bases are the addresses that pointers of an image's .eh_frame are relative
+// to: text and the global offset table.
+func (t *Table) bases() pointerBases {
+	b := pointerBases{width: t.img.Arch().AddressWidth}
+	if sec, ok := t.img.Section(".text"); ok {
+		b.text = sec.Vaddr
+	}
+	if sec, ok := t.img.Section(".got.plt"); ok {
+		b.data = sec.Vaddr
+	} else if sec, ok := t.img.Section(".got"); ok {
+		b.data = sec.Vaddr
+	}
+	return b
+}
+
+// maxDebugFrame bounds the size of a .debug_frame in bytes, decompressed.
+const maxDebugFrame = 64 << 20
+
+// openDebugFrame opens .debug_frame, compressed or not.
+func (t *Table) openDebugFrame() *source {
+	sec, ok := t.img.Section(".debug_frame")
+	if !ok {
+		sec, ok = t.img.Section(".zdebug_frame")
+	}
+	if !ok || sec.Type == elf.SHT_NOBITS {
+		return nil
+	}
+	s := &source{img: t.img, debug: true, end: sec.Size, off: sec.Off, cies: map[uint64]*cie{}, bases: t.bases()}
+	if sec.Flags&elf.SHF_COMPRESSED != 0 || sec.Name == ".zdebug_frame" {
+		data, err := t.img.SectionBytes(sec, maxDebugFrame)
+		if err != nil || len(data) == 0 {
+			return nil
+		}
+		s.data, s.end = data, uint64(len(data))
+	}
+	s.scan()
+	return s
+}

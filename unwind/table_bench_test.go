@@ -1,0 +1,88 @@
+package unwind
+
+import (
+	"math/rand/v2"
+	"os"
+	"testing"
+)
+
+// benchmarkImage is the file that the benchmarks of tables read: that of
+// SWBPF_BENCH_IMAGE, for example a libLLVM, or else libcrypto.
+func benchmarkImage(b *testing.B) string {
+	if path := os.Getenv("SWBPF_BENCH_IMAGE"); path != "" {
+		return path
+	}
+	return libraryPath(b, "libcrypto.so.[0-9]")
+}
+
+// benchmarkAddresses returns code addresses in random order: at most n, one
+// of each FDE.
+func benchmarkAddresses(b *testing.B, t *Table, n int) []uint64 {
+	t.openNext()
+	h := t.sources[0].hdr
+	var addrs []uint64
+	for i := range h.count {
+		e := h.block(i / headerBlock)[i%headerBlock*uint64(2*h.size):]
+		start, _, ok := h.entry(e, i)
+		if !ok {
+			b.Fatal("unreadable header")
+		}
+		addrs = append(addrs, start)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	rng.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	return addrs[:min(n, len(addrs))]
+}
+
+// BenchmarkFirstRule is the first rule of an image never seen before.
+func BenchmarkFirstRule(b *testing.B) {
+	img := openTestImage(b, benchmarkImage(b))
+	addrs := benchmarkAddresses(b, NewTable(img), 1<<20)
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		NewTable(img).Rule(addrs[i%len(addrs)])
+		i++
+	}
+}
+
+// BenchmarkColdFDE is a rule of a function that nothing is kept of, in an
+// image of which other functions are.
+func BenchmarkColdFDE(b *testing.B) {
+	img := openTestImage(b, benchmarkImage(b))
+	t := NewTable(img)
+	addrs := benchmarkAddresses(b, t, 1<<20)
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		if i == len(addrs) {
+			b.StopTimer()
+			t.forget()
+			t.Rule(addrs[0])
+			i = 0
+			b.StartTimer()
+		}
+		t.Rule(addrs[i])
+		i++
+	}
+}
+
+// BenchmarkKeptRule is a rule that the Table keeps, of 4,000 functions.
+func BenchmarkKeptRule(b *testing.B) {
+	img := openTestImage(b, benchmarkImage(b))
+	t := NewTable(img)
+	addrs := benchmarkAddresses(b, t, 4000)
+	for _, a := range addrs {
+		t.Rule(a)
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		if t.Rule(addrs[i]).why != ReasonNone {
+			b.Fatal("no rule")
+		}
+		if i++; i == len(addrs) {
+			i = 0
+		}
+	}
+}

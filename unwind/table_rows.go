@@ -1,0 +1,286 @@
+package unwind
+
+import "unsafe"
+
+// Compiled rows are kept by pages of code, so that a few functions of a large
+// library cost only themselves and a row takes four bytes.
+const (
+	pageBits  = 12
+	groupBits = 8       // pages that are looked up together
+	maxGroups = 1 << 14 // 16 GB of code
+)
+
+// rows are the compiled rows of a Table. Addresses are relative to its base.
+type rows struct {
+	groups []*[1 << groupBits]uint32 // by page: 1 + index of its first piece
+	pieces []piece
+	rows   []compiledRow
+	rules  []*[ruleChunk]Rule
+	nrules int
+	byRule map[Rule]uint16
+	byRow  map[Row]uint16
+}
+
+const ruleChunk = 32
+
+// piece is the part of an FDE that lies in one page: the code from offset
+// start to last in the page, and the place of its rows.
+type piece struct {
+	start, last uint16
+	next        uint32 // 1 + index of the next piece of the page
+	first       uint32 // in rows.rows; they end where those of the next piece begin
+}
+
+// compiledRow says that from offset start in the page on rule applies.
+type compiledRow struct{ start, rule uint16 }
+
+// find returns the rule for a relative address, or nil when none is kept.
+func (k *rows) find(rel uint64) *Rule {
+	g := rel >> (pageBits + groupBits)
+	if g >= uint64(len(k.groups)) || k.groups[g] == nil {
+		return nil
+	}
+	at := uint16(rel & (1<<pageBits - 1))
+	for i := k.groups[g][rel>>pageBits&(1<<groupBits-1)]; i != 0; {
+		p := &k.pieces[i-1]
+		if at >= p.start && at <= p.last {
+			end := uint32(len(k.rows))
+			if int(i) < len(k.pieces) {
+				end = k.pieces[i].first
+			}
+			return k.rule(k.rows[p.first:end], at)
+		}
+		i = p.next
+	}
+	return nil
+}
+
+// rule returns the rule of the last row that begins at or below at.
+func (k *rows) rule(of []compiledRow, at uint16) *Rule {
+	lo, hi := 0, len(of)
+	for hi-lo > 1 {
+		if mid := int(uint(lo+hi) >> 1); of[mid].start <= at {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	id := of[lo].rule
+	return &k.rules[id/ruleChunk][id%ruleChunk]
+}
+
+// maxRules is one less than what a compiledRow can tell apart.
+const maxRules = 1<<16 - 1
+
+// intern returns the number of p.row's rule. ok is false when there are too
+// many.
+func (k *rows) intern(p *program) (id uint16, ok bool) {
+	if r, compact := p.compact(); compact {
+		return k.internRule(r)
+	}
+	row := p.ownRow()
+	if id, ok := k.byRow[row]; ok {
+		return id, true
+	}
+	id, ok = k.addRule(Rule{row: &row})
+	if ok {
+		if k.byRow == nil {
+			k.byRow = make(map[Row]uint16)
+		}
+		k.byRow[row] = id
+	}
+	return id, ok
+}
+
+func (k *rows) internRule(r Rule) (id uint16, ok bool) {
+	if id, ok := k.byRule[r]; ok {
+		return id, true
+	}
+	id, ok = k.addRule(r)
+	if ok {
+		if k.byRule == nil {
+			k.byRule = make(map[Rule]uint16)
+		}
+		k.byRule[r] = id
+	}
+	return id, ok
+}
+
+func (k *rows) addRule(r Rule) (id uint16, ok bool) {
+	if k.nrules >= maxRules {
+		return 0, false
+	}
+	if k.nrules%ruleChunk == 0 {
+		k.rules = append(k.rules, new([ruleChunk]Rule))
+	}
+	id = uint16(k.nrules)
+	k.rules[id/ruleChunk][id%ruleChunk] = r
+	k.nrules++
+	return id, true
+}
+
+// add keeps a row that begins at an offset in the page of the piece being
+// made, which began at index first. A row that is as the one before is merged.
+func (k *rows) add(first int, start, rule uint16) {
+	if n := len(k.rows); n > first {
+		switch last := &k.rows[n-1]; {
+		case last.rule == rule:
+			return
+		case last.start == start:
+			last.rule = rule
+			return
+		}
+	}
+	k.rows = append(k.rows, compiledRow{start, rule})
+}
+
+// keep makes a piece of the rows from index first on, for the relative
+// addresses [start, end) of one page. ok is false when the address is too high
+// to be kept.
+func (k *rows) keep(first int, start, end uint64) bool {
+	g := start >> (pageBits + groupBits)
+	if g >= maxGroups {
+		return false
+	}
+	for uint64(len(k.groups)) <= g {
+		k.groups = append(k.groups, nil)
+	}
+	if k.groups[g] == nil {
+		k.groups[g] = new([1 << groupBits]uint32)
+	}
+	head := &k.groups[g][start>>pageBits&(1<<groupBits-1)]
+	k.pieces = append(k.pieces, piece{
+		start: uint16(start & (1<<pageBits - 1)),
+		last:  uint16((end - 1) & (1<<pageBits - 1)),
+		next:  *head,
+		first: uint32(first),
+	})
+	*head = uint32(len(k.pieces))
+	return true
+}
+
+// size is the memory in use, in bytes; that of maps is an estimate.
+func (k *rows) size() int64 {
+	n := cap(k.groups)*8 + cap(k.pieces)*int(unsafe.Sizeof(piece{})) + cap(k.rows)*int(unsafe.Sizeof(compiledRow{}))
+	for _, g := range k.groups {
+		if g != nil {
+			n += int(unsafe.Sizeof(*g))
+		}
+	}
+	n += len(k.rules) * int(unsafe.Sizeof([ruleChunk]Rule{}))
+	n += 2 * len(k.byRule) * int(unsafe.Sizeof(Rule{}))
+	n += 3 * len(k.byRow) * int(unsafe.Sizeof(Row{}))
+	return int64(n)
+}
+
+// compile executes the FDE of vaddr over the page of vaddr, keeps the rows and
+// returns the rule for vaddr.
+func (t *Table) compile(vaddr uint64) *Rule {
+	if why := t.seek(vaddr); why != ReasonNone {
+		return ruleFor(why)
+	}
+	r, why := t.compileFDE(vaddr)
+	if why == errTooManyRules {
+		// No real code has so many in one image: begin again.
+		t.kept = rows{}
+		t.prog.start(t.img.Arch(), &t.fde)
+		r, why = t.compileFDE(vaddr)
+	}
+	if why != ReasonNone {
+		return ruleFor(why)
+	}
+	return r
+}
+
+// errTooManyRules is not a Reason that is ever shown.
+const errTooManyRules = NumReasons
+
+func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
+	const page = 1 << pageBits
+	f, p, k := &t.fde, &t.prog, &t.kept
+	low := t.base + (vaddr-t.base)&^(page-1)
+	from, to := max(low, f.start), min(low+page, f.end)
+	if low+page < low {
+		to = f.end
+	}
+	first := len(k.rows)
+	at := from // the end of what is compiled
+	for more := true; more && p.loc < to; {
+		var end uint64
+		var why Reason
+		end, more, why = p.next()
+		if why != ReasonNone {
+			if vaddr >= at {
+				k.rows = k.rows[:first]
+				return nil, why
+			}
+			to = at
+			break
+		}
+		if !more || end > to {
+			end = to
+		}
+		if end > from {
+			start := max(p.loc, from)
+			if !t.addRow(first, low, start, end) {
+				k.rows = k.rows[:first]
+				return nil, errTooManyRules
+			}
+			at = end
+		}
+		p.loc = end
+	}
+	r := k.rule(k.rows[first:], uint16(vaddr-low))
+	if !k.keep(first, from-t.base, to-t.base) {
+		k.rows = k.rows[:first]
+	}
+	return r, ReasonNone
+}
+
+// addRow keeps the present row for [start, end), in the page that begins at
+// low.
+func (t *Table) addRow(first int, low, start, end uint64) bool {
+	p, k := &t.prog, &t.kept
+	off, threshold, plt := pltExpression(p.arch, p.bytesOf(p.row.CFA))
+	if !plt {
+		id, ok := k.intern(p)
+		if ok {
+			k.add(first, uint16(start-low), id)
+		}
+		return ok
+	}
+	// The CFA depends on the low bits of the PC: one row for each half of a
+	// slot of 16 bytes.
+	saved := p.row.CFA
+	defer func() { p.row.CFA = saved }()
+	for at := start; at < end; {
+		p.row.CFA = RegRule{Kind: InReg, Reg: p.arch.SP, Offset: off}
+		next := at&^15 + threshold
+		if at&15 >= threshold {
+			p.row.CFA.Offset += int64(p.arch.AddressWidth)
+			next = at&^15 + 16
+		}
+		id, ok := k.intern(p)
+		if !ok {
+			return false
+		}
+		k.add(first, uint16(at-low), id)
+		at = next
+	}
+	return true
+}
+
+// size is the memory of the Table in bytes.
+func (t *Table) size() int64 {
+	n := t.kept.size()
+	for _, s := range t.sources {
+		n += int64(cap(s.data) + s.pages.size() + cap(s.index)*24 + len(s.cies)*1200)
+		if s.hdr != nil {
+			n += int64(8 * len(s.hdr.firsts))
+			for i := range s.hdr.blocks {
+				n += int64(cap(s.hdr.blocks[i].buf))
+			}
+		}
+	}
+	return n
+}

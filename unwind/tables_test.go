@@ -1,0 +1,117 @@
+package unwind
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// manyFunctions is an image of n functions of 16 bytes, with one row each of
+// its own.
+func manyFunctions(t testing.TB, n uint64) *procstate.Image {
+	t.Helper()
+	var c cfiBuilder
+	cie := c.zR()
+	for i := range n {
+		off := 16 + i*8
+		c.fde(cie, codeBase+i*16, 16, cfaDefCFAOffset, byte(off)|0x80, byte(off>>7)|0x80, byte(off>>14))
+	}
+	return c.image(t, procstate.AMD64, nil)
+}
+
+func TestTablesAreShared(t *testing.T) {
+	ts := NewTables()
+	a, b := manyFunctions(t, 3), manyFunctions(t, 3)
+	first := ts.For(a)
+	if ts.For(b) == first || ts.For(a) != first {
+		t.Error("not one Table for each image")
+	}
+	if r := ts.For(a).Rule(codeBase + 16); r != ts.For(a).Rule(codeBase+31) || r.cfaOff != 24 {
+		t.Errorf("rule CFA+%d", r.cfaOff)
+	}
+}
+
+// TestTablesBudget fills the budget many times over: what is kept stays
+// bounded, what was used last stays, and rules stay right.
+func TestTablesBudget(t *testing.T) {
+	const budget = 400 << 10
+	ts := NewTablesWithBudget(budget)
+	var images []*procstate.Image
+	for range 8 {
+		images = append(images, manyFunctions(t, 2000))
+	}
+	old := ts.For(images[0]).Rule(codeBase)
+	var most int64
+	for round := range 3 {
+		for _, img := range images {
+			for i := range uint64(2000) {
+				r := ts.For(img).Rule(codeBase + i*16 + 5)
+				if r.Reason() != ReasonNone || r.cfaOff != int32(16+i*8) {
+					t.Fatalf("round %d, function %d: %v, CFA+%d", round, i, r.Reason(), r.cfaOff)
+				}
+				most = max(most, ts.Used())
+			}
+		}
+	}
+	if most > budget+100<<10 || ts.Used() > budget {
+		t.Errorf("%d bytes at most, %d at the end, with a budget of %d", most, ts.Used(), budget)
+	}
+	if images[0].Index == 0 && old.cfaOff != 16 {
+		t.Error("a rule changed after it was forgotten")
+	}
+	var sum int64
+	for _, img := range images {
+		sum += ts.For(img).used.Load()
+	}
+	if sum != ts.Used() {
+		t.Errorf("the tables use %d bytes, accounted for are %d", sum, ts.Used())
+	}
+}
+
+func TestTablesConcurrently(t *testing.T) {
+	ts := NewTablesWithBudget(100 << 10)
+	images := []*procstate.Image{manyFunctions(t, 500), manyFunctions(t, 500), manyFunctions(t, 500)}
+	var wg sync.WaitGroup
+	for g := range uint64(4) {
+		wg.Go(func() {
+			for i := range uint64(3000) {
+				n := (i*7 + g*13) % 500
+				if r := ts.For(images[i%3]).Rule(codeBase + n*16); r.cfaOff != int32(16+n*8) {
+					t.Errorf("function %d: CFA+%d", n, r.cfaOff)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestKeptRuleDoesNotAllocate(t *testing.T) {
+	ts := NewTables()
+	img := manyFunctions(t, 500)
+	use := func() {
+		for i := range uint64(500) {
+			if ts.For(img).Rule(codeBase+i*16+1).Reason() != ReasonNone {
+				t.Fatal("no rule")
+			}
+		}
+	}
+	use()
+	if n := testing.AllocsPerRun(10, use); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestTooManyRules compiles more distinct rules than a table can number.
+func TestTooManyRules(t *testing.T) {
+	img := manyFunctions(t, maxRules+100)
+	tab := NewTable(img)
+	for _, i := range []uint64{0, 1} {
+		for j := range uint64(maxRules + 100) {
+			if r := tab.Rule(codeBase + j*16); r.cfaOff != int32(16+j*8) {
+				t.Fatalf("round %d, function %d: %v, CFA+%d", i, j, r.Reason(), r.cfaOff)
+			}
+		}
+	}
+}

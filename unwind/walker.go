@@ -1,0 +1,343 @@
+package unwind
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// DefaultMaxFrames bounds a walk unless Walker.MaxFrames says otherwise.
+const DefaultMaxFrames = 32768
+
+// Walker walks the stacks of one process.
+type Walker struct {
+	// MaxFrames is the number of frames after which a walk stops with the
+	// reason TooManyFrames; 0 means DefaultMaxFrames.
+	MaxFrames int
+
+	proc   procstate.ProcessState
+	group  StepperGroup
+	ranged *AddressRangeGroup // group, when it is the default kind
+	lookup SymbolLookup
+	arch   *procstate.Arch
+
+	work [2]Frame // the two frames that WalkPCs alternates between
+	last uint64   // SP of the last frame of the last WalkPCs
+
+	libs    procstate.LibraryState // of proc, during a walk
+	mapping *procstate.Mapping     // that MappingAt found last in this walk
+}
+
+// NewWalker makes a Walker from its parts. lookup may be nil: then frames
+// have no names. A default group comes from package steppers.
+func NewWalker(proc procstate.ProcessState, group StepperGroup, lookup SymbolLookup) *Walker {
+	w := &Walker{proc: proc, group: group, lookup: lookup, arch: proc.Arch()}
+	w.ranged, _ = group.(*AddressRangeGroup)
+	if n, ok := proc.(procstate.LibraryNotifier); ok {
+		n.OnLibraryChange(w.libraryChanged)
+	}
+	return w
+}
+
+// ProcessState returns the Walker's access to the process.
+func (w *Walker) ProcessState() procstate.ProcessState { return w.proc }
+
+// StepperGroup returns the Walker's steppers.
+func (w *Walker) StepperGroup() StepperGroup { return w.group }
+
+// SymbolLookup returns what names the Walker's frames; it may be nil.
+func (w *Walker) SymbolLookup() SymbolLookup { return w.lookup }
+
+// Arch is the architecture of the process.
+func (w *Walker) Arch() *procstate.Arch { return w.arch }
+
+// AddStepper adds a stepper to the group, for all addresses.
+func (w *Walker) AddStepper(s FrameStepper) error { return w.group.AddStepper(s) }
+
+// Threads returns the threads whose stacks can be walked, the default first.
+func (w *Walker) Threads() ([]procstate.ThreadID, error) { return w.proc.Threads() }
+
+// InitialFrame stores the top frame of a thread in f.
+func (w *Walker) InitialFrame(tid procstate.ThreadID, f *Frame) error {
+	if err := w.proc.BeforeWalk(tid); err != nil {
+		return err
+	}
+	err := w.initialFrame(tid, f)
+	if aerr := w.proc.AfterWalk(tid); err == nil {
+		err = aerr
+	}
+	return err
+}
+
+func (w *Walker) initialFrame(tid procstate.ThreadID, f *Frame) error {
+	var regs procstate.Regs
+	if err := w.proc.Registers(tid, &regs); err != nil {
+		return fmt.Errorf("registers of thread %d: %w", tid, err)
+	}
+	f.Load(w.arch, &regs)
+	if c, ok := w.proc.(inCall); ok && c.InCall() {
+		f.Flags &^= Interrupted
+	}
+	f.Thread = tid
+	return nil
+}
+
+// inCall is implemented by a ProcessState whose threads are in a call when
+// their registers are read: the PC is a return address.
+type inCall interface{ InCall() bool }
+
+// WalkStack walks the stack of a thread and appends its frames, top first, to
+// dst. The error is nil when the last frame is the bottom of the stack; when
+// it is a Reason the frames up to there are returned, and right.
+func (w *Walker) WalkStack(dst []Frame, tid procstate.ThreadID) ([]Frame, error) {
+	if err := w.proc.BeforeWalk(tid); err != nil {
+		return dst, err
+	}
+	var top Frame
+	err := w.initialFrame(tid, &top)
+	if err == nil {
+		dst, err = w.walkFrom(dst, &top)
+	}
+	if aerr := w.proc.AfterWalk(tid); err == nil {
+		err = aerr
+	}
+	return dst, err
+}
+
+// WalkFrom is WalkStack from a given frame on, which becomes the first of
+// those appended.
+func (w *Walker) WalkFrom(dst []Frame, f *Frame) ([]Frame, error) {
+	if err := w.proc.BeforeWalk(f.Thread); err != nil {
+		return dst, err
+	}
+	dst, err := w.walkFrom(dst, f)
+	if aerr := w.proc.AfterWalk(f.Thread); err == nil {
+		err = aerr
+	}
+	return dst, err
+}
+
+func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
+	w.begin()
+	base := len(dst)
+	dst = append(dst, *f)
+	for n := 1; ; n++ {
+		if n >= w.maxFrames() {
+			return dst, TooManyFrames
+		}
+		dst = slices.Grow(dst, 1)
+		out := &dst[:len(dst)+1][len(dst)]
+		in := &dst[len(dst)-1]
+		v, err := w.step(in, out, len(dst)-base)
+		switch v {
+		case Success:
+			dst = dst[:len(dst)+1]
+		case StackBottom:
+			in.Flags |= Bottom
+			return dst, nil
+		default:
+			return dst, err
+		}
+	}
+}
+
+// begin starts a walk: what was true of the process before may not be now.
+func (w *Walker) begin() {
+	w.libs = w.proc.Libraries()
+	w.mapping = nil
+}
+
+// MappingAt returns the executable mapping that holds addr, or nil: what the
+// process's libraries say, remembered within a walk. It is for steppers.
+func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
+	if m := w.mapping; m != nil && m.Contains(addr) {
+		return m
+	}
+	if w.libs == nil {
+		if w.libs = w.proc.Libraries(); w.libs == nil {
+			return nil
+		}
+	}
+	w.mapping = w.libs.MappingAt(addr)
+	return w.mapping
+}
+
+// Step walks through a single frame: it stores in's caller in out. The
+// verdict is never NotMe: that no stepper knows the frame is Failed with the
+// reason NoUnwindInfo.
+func (w *Walker) Step(in, out *Frame) (Verdict, error) {
+	if err := w.proc.BeforeWalk(in.Thread); err != nil {
+		return Failed, err
+	}
+	w.begin()
+	v, err := w.step(in, out, 1)
+	if aerr := w.proc.AfterWalk(in.Thread); err == nil && aerr != nil {
+		return Failed, aerr
+	}
+	return v, err
+}
+
+// PC is one frame of a walk by WalkPCs: an address for lookups, and flags.
+type PC struct {
+	Addr  uint64 // Frame.LookupPC
+	Flags FrameFlags
+}
+
+// WalkPCs walks the stack of a thread whose registers are given and appends
+// one PC a frame to dst: what a profile needs. It uses the same steppers as
+// WalkStack and allocates nothing once dst is large enough. It does not call
+// BeforeWalk and AfterWalk.
+func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
+	in, out := &w.work[0], &w.work[1]
+	w.begin()
+	in.Load(w.arch, regs)
+	for n := 1; ; n++ {
+		w.last = in.sp
+		dst = append(dst, PC{in.LookupPC(), in.Flags})
+		if n >= w.maxFrames() {
+			return dst, TooManyFrames
+		}
+		v, err := w.step(in, out, n)
+		dst[len(dst)-1] = PC{in.LookupPC(), in.Flags}
+		switch v {
+		case Success:
+			in, out = out, in
+		case StackBottom:
+			dst[len(dst)-1].Flags |= Bottom
+			return dst, nil
+		default:
+			return dst, err
+		}
+	}
+}
+
+// LastSP is the SP of the last frame that WalkPCs appended. When the walk was
+// complete, the thread's stack ends there.
+func (w *Walker) LastSP() uint64 { return w.last }
+
+func (w *Walker) maxFrames() int {
+	if w.MaxFrames > 0 {
+		return w.MaxFrames
+	}
+	return DefaultMaxFrames
+}
+
+// step asks the steppers in turn, and once more when one has mended the
+// frame. depth is the number of frames so far.
+func (w *Walker) step(in, out *Frame, depth int) (Verdict, error) {
+	v, err := w.ask(in, out)
+	if v == Mended {
+		v, err = w.ask(in, out)
+	}
+	if v == Mended {
+		return Failed, StepperFailed
+	}
+	return v, err
+}
+
+func (w *Walker) ask(in, out *Frame) (Verdict, error) {
+	addr := in.LookupPC()
+	*out = Frame{}
+	if w.ranged != nil {
+		for _, m := range w.ranged.members(addr) {
+			if v, err := m.stepper.CallerFrame(w, in, out); v != NotMe {
+				return w.check(in, out, m.id, v, err)
+			}
+		}
+	} else {
+		var last FrameStepper
+		for {
+			s, ok := w.group.StepperFor(addr, last)
+			if !ok {
+				break
+			}
+			if v, err := s.CallerFrame(w, in, out); v != NotMe {
+				id := StepperID(slices.Index(w.group.Steppers(), s) + 1)
+				return w.check(in, out, id, v, err)
+			}
+			last = s
+		}
+	}
+	return Failed, w.whyNone(addr)
+}
+
+// check completes a stepper's answer and refuses a caller that is not further
+// down its stack, unless the stepper says that the stack was switched.
+func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verdict, error) {
+	switch v {
+	case Failed:
+		if err == nil {
+			err = StepperFailed
+		}
+		return v, err
+	case StackBottom, Mended:
+		return v, nil
+	}
+	out.Thread, out.Stepper = in.Thread, id
+	if out.pc == 0 || out.pc&(w.arch.PCAlign-1) != 0 {
+		return Failed, BadPC
+	}
+	if out.sp <= in.sp && out.Flags&StackSwitched == 0 {
+		// A frame that calls nothing may have its return address in a
+		// register and nothing on the stack: leaves where there is a link
+		// register, and vfork and the unwinder's last jump on x86. That of
+		// instrumentation may be kept elsewhere.
+		inRegister := w.arch.LR != procstate.NoReg || out.PCLocation.Kind == LocationRegister
+		leaf := in.Flags&Interrupted != 0 && inRegister
+		if out.sp < in.sp || !leaf && in.Flags&Instrumentation == 0 {
+			return Failed, NoProgress
+		}
+	}
+	return Success, nil
+}
+
+// whyNone tells why no stepper knew the code at addr.
+func (w *Walker) whyNone(addr uint64) Reason {
+	libs := w.proc.Libraries()
+	if libs == nil {
+		return NoUnwindInfo
+	}
+	m := libs.MappingAt(addr)
+	switch {
+	case m == nil:
+		return NoMapping
+	case m.Image == nil && m.ImageErr != nil:
+		return NoFile
+	}
+	return NoUnwindInfo
+}
+
+// Stepper returns the stepper that made the frame; nil for a top frame.
+func (w *Walker) Stepper(f *Frame) FrameStepper {
+	if s := w.group.Steppers(); f.Stepper > 0 && int(f.Stepper) <= len(s) {
+		return s[f.Stepper-1]
+	}
+	return nil
+}
+
+// Name returns the symbol of the frame's function.
+func (w *Walker) Name(f *Frame) (Symbol, bool) {
+	if w.lookup == nil {
+		return Symbol{}, false
+	}
+	sym, ok := w.lookup.SymbolAt(f.LookupPC())
+	if ok {
+		sym.Offset += f.PC() - f.LookupPC()
+	}
+	return sym, ok
+}
+
+// Library returns the library of the frame's code and the link-time address
+// of its PC in it.
+func (w *Walker) Library(f *Frame) (lib procstate.Library, vaddr uint64, ok bool) {
+	libs := w.proc.Libraries()
+	if libs == nil {
+		return procstate.Library{}, 0, false
+	}
+	m := libs.MappingAt(f.LookupPC())
+	if m == nil {
+		return procstate.Library{}, 0, false
+	}
+	return procstate.Library{Path: m.Path, Bias: m.Bias, Image: m.Image}, f.PC() - m.Bias, true
+}

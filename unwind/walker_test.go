@@ -1,0 +1,173 @@
+package unwind
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// snapshot makes a Snapshot of a thread with the given PC, SP and FP.
+func snapshot(pc, sp, fp uint64, regions ...procstate.Region) *procstate.Snapshot {
+	var regs procstate.Regs
+	regs.Set(procstate.AMD64.PC, pc)
+	regs.Set(procstate.AMD64.SP, sp)
+	regs.Set(procstate.AMD64.FP, fp)
+	s := procstate.NewSnapshot(procstate.AMD64, 1, "", &procstate.AddressSpace{})
+	s.Reset(7, &regs, regions)
+	return s
+}
+
+// countdown walks n frames of 16 bytes each and then reports what end says.
+func countdown(n int, end Verdict, err error) *fakeStepper {
+	s := &fakeStepper{name: "countdown", verdict: Success}
+	s.step = func(in, out *Frame) {
+		if n == 0 {
+			s.verdict, s.err = end, err
+			return
+		}
+		n--
+		out.SetPC(procstate.AMD64, in.PC()+0x100)
+		out.SetSP(procstate.AMD64, in.SP()+16)
+		out.SetFP(procstate.AMD64, 0)
+	}
+	return s
+}
+
+func TestWalkStack(t *testing.T) {
+	own := errors.New("own error")
+	for _, tc := range []struct {
+		end    Verdict
+		err    error
+		want   error
+		reason Reason
+	}{
+		{StackBottom, nil, nil, ReasonNone},
+		{Failed, MemoryUnreadable, MemoryUnreadable, MemoryUnreadable},
+		{Failed, fmt.Errorf("at 5: %w", StackCut), StackCut, StackCut},
+		{Failed, own, own, StepperFailed},
+		{Failed, nil, StepperFailed, StepperFailed},
+		{NotMe, nil, NoMapping, NoMapping},
+	} {
+		other := &fakeStepper{name: "other", priority: 0}
+		w := NewWalker(snapshot(0x1000, 0x8000, 1), NewGroup(other, countdown(3, tc.end, tc.err)), nil)
+		frames, err := w.WalkStack(nil, procstate.DefaultThread)
+		if !errors.Is(err, tc.want) || ReasonOf(err) != tc.reason {
+			t.Errorf("%v, %v: walk ended with %v (%v)", tc.end, tc.err, err, ReasonOf(err))
+		}
+		if len(frames) != 4 {
+			t.Fatalf("%v: %d frames, want 4", tc.end, len(frames))
+		}
+		for i, f := range frames {
+			if f.PC() != 0x1000+0x100*uint64(i) || f.SP() != 0x8000+16*uint64(i) {
+				t.Errorf("frame %d: pc %#x sp %#x", i, f.PC(), f.SP())
+			}
+			if f.IsTop() != (i == 0) || f.IsBottom() != (i == 3 && tc.end == StackBottom) {
+				t.Errorf("frame %d: flags %b", i, f.Flags)
+			}
+			if made := w.Stepper(&f); (made == nil) != (i == 0) || i > 0 && made.Name() != "countdown" {
+				t.Errorf("frame %d: stepper %v", i, made)
+			}
+		}
+	}
+}
+
+func TestWalkPCsAgreesWithWalkStack(t *testing.T) {
+	ps := snapshot(0x1000, 0x8000, 1)
+	frames, err := NewWalker(ps, NewGroup(countdown(5, Failed, StackCut)), nil).WalkStack(nil, 0)
+	var regs procstate.Regs
+	if err := ps.Registers(0, &regs); err != nil {
+		t.Fatal(err)
+	}
+	pcs, perr := NewWalker(ps, NewGroup(countdown(5, Failed, StackCut)), nil).WalkPCs(nil, &regs)
+	if err != StackCut || perr != StackCut || len(pcs) != len(frames) {
+		t.Fatalf("%d frames (%v), %d PCs (%v)", len(frames), err, len(pcs), perr)
+	}
+	for i := range pcs {
+		if pcs[i].Addr != frames[i].LookupPC() || pcs[i].Flags != frames[i].Flags {
+			t.Errorf("frame %d: PC %+v, frame %#x %b", i, pcs[i], frames[i].LookupPC(), frames[i].Flags)
+		}
+	}
+}
+
+func TestWalkPCsDoesNotAllocate(t *testing.T) {
+	s := &fakeStepper{name: "s"}
+	s.step = func(in, out *Frame) {
+		s.verdict = StackBottom
+		if in.SP() < 0x8000+30*16 {
+			s.verdict = Success
+			out.SetPC(procstate.AMD64, in.PC())
+			out.SetSP(procstate.AMD64, in.SP()+16)
+		}
+	}
+	ps := snapshot(0x1000, 0x8000, 1)
+	w := NewWalker(ps, NewGroup(s), nil)
+	var regs procstate.Regs
+	ps.Registers(0, &regs)
+	pcs := make([]PC, 0, 64)
+	var err error
+	if n := testing.AllocsPerRun(100, func() { pcs, err = w.WalkPCs(pcs[:0], &regs) }); n != 0 {
+		t.Errorf("%v allocations a walk", n)
+	}
+	if len(pcs) != 31 || err != nil {
+		t.Errorf("%d PCs, %v", len(pcs), err)
+	}
+}
+
+// TestWalkerRefuses pins what a stepper may not claim.
+func TestWalkerRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		inFlags  FrameFlags
+		pc, sp   uint64
+		outFlags FrameFlags
+		pcIn     Location
+		want     Reason
+	}{
+		{"null return address", 0, 0, 0x9000, 0, InMemory(8), BadPC},
+		{"same SP", Interrupted, 0x2000, 0x8000, 0, InMemory(8), NoProgress},
+		{"same SP in a call", 0, 0x2000, 0x8000, 0, InRegister(5), NoProgress},
+		{"same SP, return address in a register", Interrupted, 0x2000, 0x8000, 0, InRegister(5), ReasonNone},
+		{"lower SP", Interrupted, 0x2000, 0x7ff8, 0, InRegister(5), NoProgress},
+		{"lower SP on another stack", 0, 0x2000, 0x1000, StackSwitched, InMemory(8), ReasonNone},
+		{"higher SP", 0, 0x2000, 0x8008, 0, InMemory(8), ReasonNone},
+	} {
+		s := &fakeStepper{name: "s", verdict: Success}
+		s.step = func(in, out *Frame) {
+			out.SetPC(procstate.AMD64, tc.pc)
+			out.SetSP(procstate.AMD64, tc.sp)
+			out.Flags |= tc.outFlags
+			out.PCLocation = tc.pcIn
+		}
+		w := NewWalker(snapshot(0x1000, 0x8000, 0), NewGroup(s), nil)
+		var in, out Frame
+		if err := w.InitialFrame(0, &in); err != nil {
+			t.Fatal(err)
+		}
+		in.Flags = tc.inFlags
+		v, err := w.Step(&in, &out)
+		if ReasonOf(err) != tc.want || (v == Success) != (tc.want == ReasonNone) {
+			t.Errorf("%s: %v, %v, want reason %v", tc.name, v, err, tc.want)
+		}
+	}
+}
+
+func TestMaxFrames(t *testing.T) {
+	w := NewWalker(snapshot(0x1000, 0x8000, 0), NewGroup(countdown(100, StackBottom, nil)), nil)
+	w.MaxFrames = 10
+	frames, err := w.WalkStack(nil, 0)
+	if len(frames) != 10 || err != TooManyFrames {
+		t.Errorf("%d frames, %v", len(frames), err)
+	}
+}
+
+func TestReasonsHaveNamesAndHelp(t *testing.T) {
+	seen := map[string]bool{}
+	for r := range NumReasons {
+		if r.String() == "" || r.Help() == "" || seen[r.String()] {
+			t.Errorf("reason %d: name %q, help %q", r, r.String(), r.Help())
+		}
+		seen[r.String()] = true
+	}
+}
