@@ -1,0 +1,185 @@
+package debuginfod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// server answers for build ID 01ab, fails for 05, and counts the questions.
+func server(t *testing.T, questions *atomic.Int32) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		questions.Add(1)
+		switch r.URL.Path {
+		case "/x/buildid/01ab/debuginfo":
+			io.WriteString(w, "contents")
+		case "/x/buildid/05/debuginfo":
+			http.Error(w, "broken", http.StatusInternalServerError)
+		case "/x/buildid/06/debuginfo": // cut short
+			w.Header().Set("Content-Length", "100")
+			io.WriteString(w, "part")
+		case "/x/buildid/07/debuginfo": // empty
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL + "/x/"
+}
+
+func TestClient(t *testing.T) {
+	var n atomic.Int32
+	c := &Client{URLs: []string{server(t, &n)}, Dir: t.TempDir()}
+	ctx := context.Background()
+	for range 2 {
+		path, err := c.DebugInfo(ctx, "01AB")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != "contents" {
+			t.Fatalf("%q, %v", b, err)
+		}
+	}
+	if n.Load() != 1 {
+		t.Errorf("%d questions for one file", n.Load())
+	}
+	// A miss is believed for a while.
+	for range 2 {
+		if _, err := c.DebugInfo(ctx, "02"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("unknown build ID: %v", err)
+		}
+	}
+	if n.Load() != 2 {
+		t.Errorf("%d questions after a miss", n.Load())
+	}
+	old := time.Now().Add(-2 * missLifetime)
+	if err := os.Chtimes(filepath.Join(c.Dir, "02", "debuginfo"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.DebugInfo(ctx, "02"); !errors.Is(err, ErrNotFound) || n.Load() != 3 {
+		t.Errorf("after the miss is old: %v, %d questions", err, n.Load())
+	}
+	// Failures are neither files nor misses, and leave nothing.
+	for _, id := range []string{"05", "06", "07"} {
+		if path, err := c.DebugInfo(ctx, id); err == nil || errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: %q, %v", id, path, err)
+		}
+		if left, err := os.ReadDir(filepath.Join(c.Dir, id)); err != nil || len(left) > 0 {
+			t.Errorf("%s: left %v, %v", id, left, err)
+		}
+	}
+	small := *c
+	small.MaxSize, small.Dir = 7, t.TempDir()
+	if _, err := small.DebugInfo(ctx, "01ab"); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("8 bytes of 7: %v", err)
+	}
+	small.MaxSize = 8
+	if _, err := small.DebugInfo(ctx, "01ab"); err != nil {
+		t.Errorf("8 bytes of 8: %v", err)
+	}
+	asked := n.Load()
+	for _, id := range []string{"", "0", "../../etc", "0g", strings.Repeat("00", 65)} {
+		if path, err := c.DebugInfo(ctx, id); err == nil {
+			t.Errorf("%q: %q", id, path)
+		}
+	}
+	if n.Load() != asked {
+		t.Error("a server was asked for what is no build ID")
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := c.DebugInfo(canceled, "08"); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+}
+
+func TestServersInOrder(t *testing.T) {
+	var n atomic.Int32
+	empty := httptest.NewServer(http.NotFoundHandler())
+	defer empty.Close()
+	c := &Client{URLs: []string{"http://127.0.0.1:1", empty.URL, server(t, &n)}, Dir: t.TempDir()}
+	if _, err := c.DebugInfo(context.Background(), "01ab"); err != nil {
+		t.Errorf("third server: %v", err)
+	}
+	if _, err := c.DebugInfo(context.Background(), "02"); err == nil || errors.Is(err, ErrNotFound) {
+		t.Errorf("a server was not reached, but the answer is %v", err)
+	}
+}
+
+func TestFromEnvironment(t *testing.T) {
+	t.Setenv("DEBUGINFOD_URLS", "")
+	if c := FromEnvironment(); c != nil {
+		t.Errorf("without servers: %+v", c)
+	}
+	t.Setenv("DEBUGINFOD_URLS", " http://a/  http://b ")
+	t.Setenv("DEBUGINFOD_CACHE_PATH", "/c")
+	if c := FromEnvironment(); c == nil || len(c.URLs) != 2 || c.URLs[1] != "http://b" || c.Dir != "/c" {
+		t.Errorf("%+v", c)
+	}
+	t.Setenv("DEBUGINFOD_CACHE_PATH", "")
+	t.Setenv("XDG_CACHE_HOME", "/d")
+	if c := FromEnvironment(); c.Dir != "/d/debuginfod_client" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestRealServer asks elfutils' server on loopback for a file that it found in
+// a directory.
+func TestRealServer(t *testing.T) {
+	if _, err := exec.LookPath("debuginfod"); err != nil {
+		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.c"), []byte("int f(int x) { return x + 1; }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("gcc", "-g", "-shared", "-nostdlib", "-Wl,--build-id=0xabcdef0123456789", "-o", "a.so", "a.c")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	srv := exec.Command("debuginfod", "-F", "-d", ":memory:", "-p", fmt.Sprint(port), "-t", "1", dir)
+	srv.Env = append(os.Environ(), "DEBUGINFOD_URLS=")
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { srv.Process.Kill(); srv.Wait() }()
+	c := &Client{URLs: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}, Dir: t.TempDir()}
+	var path string
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		if path, err = c.DebugInfo(context.Background(), "abcdef0123456789"); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		os.RemoveAll(filepath.Join(c.Dir, "abcdef0123456789")) // not yet scanned: no miss
+	}
+	want, err := os.ReadFile(filepath.Join(dir, "a.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != string(want) {
+		t.Errorf("%d bytes, %v; want %d", len(got), err, len(want))
+	}
+}

@@ -1,0 +1,234 @@
+package symbols
+
+import (
+	"debug/dwarf"
+	"fmt"
+	"sort"
+	"sync/atomic"
+)
+
+// unit is a unit of .debug_info: its header and what its root entry says.
+type unit struct {
+	off, end uint64 // in .debug_info: of the header, of the next unit
+	root     uint64 // of the root entry
+	abbrevs  uint64 // in .debug_abbrev
+	enc      encoding
+	tag      dwarf.Tag // of the root entry
+	kind     uint8     // unitCompile...
+
+	low                          uint64 // base address of range lists
+	addrBase, strBase, rangeBase uint64 // in .debug_addr, .debug_str_offsets, .debug_rnglists
+	stmt                         uint64 // in .debug_line
+	hasStmt                      bool
+
+	name, compDir, dwoName value // strings; formString values count from off
+	dwoID                  uint64
+	unranged               bool // has code, but does not say where
+
+	code atomic.Pointer[unitCode] // compiled on first use, dropped for memory
+	used atomic.Bool              // since the last round of dropping
+}
+
+// inUse implements evictable.
+func (u *unit) inUse() bool { return u.used.Swap(false) }
+
+// drop implements evictable.
+func (u *unit) drop() bool {
+	u.code.Store(nil)
+	return true
+}
+
+// rootEntrySize is how much of a unit is read for its header and root entry.
+const rootEntrySize = 512
+
+// maxUnits bounds the units of a file.
+const maxUnits = 1 << 19
+
+// readUnits reads the headers and root entries of all units.
+func (d *dwarfData) readUnits() error {
+	if err := d.info.inflate(); err != nil {
+		return err
+	}
+	d.allowRanges(d.info.size)
+	for off := uint64(0); off < d.info.size; {
+		if len(d.units) >= maxUnits {
+			return fmt.Errorf("too many units: %w", errDWARF)
+		}
+		u, err := d.readUnit(off)
+		if u == nil {
+			return err // nothing can be found behind it
+		}
+		if err == nil {
+			d.units = append(d.units, u)
+			d.version2 = d.version2 || u.enc.version == 2
+		} else if d.firstErr == nil {
+			d.firstErr = err
+		}
+		off = u.end
+	}
+	return nil
+}
+
+// readUnit reads the header and root entry of the unit at off. Without a
+// usable length it returns no unit; else the error means that this one unit
+// cannot be used.
+func (d *dwarfData) readUnit(off uint64) (*unit, error) {
+	b, err := d.info.upTo(off, rootEntrySize)
+	if err != nil {
+		return nil, err
+	}
+	c := cursor{b: b}
+	u := &unit{off: off}
+	n, dwarf64 := c.length()
+	if c.failed || n == 0 || n > d.info.size-off-uint64(c.off) {
+		return nil, fmt.Errorf("unit at %#x: bad length: %w", off, errDWARF)
+	}
+	u.end = off + uint64(c.off) + n
+	version := c.u16()
+	if version < 2 || version > 5 {
+		return u, fmt.Errorf("unit at %#x: version %d: %w", off, version, errDWARF)
+	}
+	u.enc = encoding{version: uint8(version), dwarf64: dwarf64}
+	u.kind = unitCompile
+	if version == 5 {
+		u.kind = c.u8()
+		u.enc.addrSize = c.u8()
+		u.abbrevs = c.uint(u.enc.offSize())
+		switch u.kind {
+		case unitSkeleton, unitSplitCompile:
+			u.dwoID = c.u64()
+		case unitType, unitSplitType:
+			c.skip(8 + uint64(u.enc.offSize()))
+		}
+	} else {
+		u.abbrevs = c.uint(u.enc.offSize())
+		u.enc.addrSize = c.u8()
+	}
+	u.root = off + uint64(c.off)
+	if c.failed || u.enc.addrSize != 4 && u.enc.addrSize != 8 || u.root > u.end {
+		return u, fmt.Errorf("unit at %#x: bad header: %w", off, errDWARF)
+	}
+	if u.kind == unitType || u.kind == unitSplitType {
+		u.tag = dwarf.TagTypeUnit
+		return u, nil
+	}
+	u.addrBase, u.strBase, u.rangeBase = u.enc.defaultBases()
+	return u, d.readRoot(u)
+}
+
+// defaultBases returns the bases of a unit that gives none: in split files
+// behind the one header of the section.
+func (e encoding) defaultBases() (addr, str, rng uint64) {
+	if e.version < 5 {
+		return 0, 0, 0
+	}
+	if e.dwarf64 {
+		return 16, 16, 20
+	}
+	return 8, 8, 12
+}
+
+// readRoot reads the attributes of the root entry.
+func (d *dwarfData) readRoot(u *unit) error {
+	size := uint64(rootEntrySize)
+	for {
+		b, err := d.info.upTo(u.root, min(size, u.end-u.root))
+		if err != nil {
+			return fmt.Errorf("unit at %#x: %w", u.off, err)
+		}
+		c := cursor{b: b}
+		code := c.uleb()
+		if code == 0 || c.failed {
+			return nil // an empty unit
+		}
+		a := &d.rootAbbrev
+		if key := (rootKey{abbrevKey{u.abbrevs, u.enc}, code}); d.rootKey != key {
+			d.rootKey = rootKey{}
+			if err := d.oneAbbrev(u.abbrevs, u.enc, code, a); err != nil {
+				return fmt.Errorf("unit at %#x: %w", u.off, err)
+			}
+			d.rootKey = key
+		}
+		if d.readRootAttrs(u, a, &c) {
+			return nil
+		}
+		if uint64(len(b)) < size || size > 1<<20 {
+			return fmt.Errorf("unit at %#x: root entry is cut short: %w", u.off, errDWARF)
+		}
+		size *= 16
+	}
+}
+
+func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor) bool {
+	u.tag = a.tag
+	var low, high, ranges, strBase value
+	for _, s := range a.attrs {
+		v := u.enc.read(c, s.form, s.implicit)
+		if v.form == formString {
+			v.u += u.root - u.off // from the unit, not from the root
+		}
+		switch s.attr {
+		case dwarf.AttrLowpc:
+			low = v
+		case dwarf.AttrHighpc:
+			high = v
+		case dwarf.AttrRanges:
+			ranges = v
+		case dwarf.AttrStmtList:
+			u.stmt, u.hasStmt = v.u, true
+		case dwarf.AttrName:
+			u.name = v
+		case dwarf.AttrCompDir:
+			u.compDir = v
+		case dwarf.AttrAddrBase, attrGNUAddrBase:
+			u.addrBase = v.u
+		case dwarf.AttrStrOffsetsBase:
+			strBase = v
+		case dwarf.AttrRnglistsBase, attrGNURangesBase:
+			u.rangeBase = v.u
+		case dwarf.AttrDwoName, attrGNUDwoName:
+			u.dwoName = v
+		case attrGNUDwoID:
+			u.dwoID = v.u
+		}
+	}
+	if c.failed {
+		return false
+	}
+	if strBase.form != 0 {
+		u.strBase = strBase.u
+	}
+	if low.form != 0 {
+		u.low, _ = d.address(u, low)
+	}
+	u.unranged = a.children && a.tag != dwarf.TagPartialUnit
+	if d.skeleton != nil {
+		return true // a split unit: its skeleton says where the code is
+	}
+	id := uint32(len(d.units))
+	d.eachRange(u, low, high, ranges, func(start, end uint64) {
+		u.unranged = false
+		if s, e, ok := d.offsets(start, end); ok {
+			d.spans = append(d.spans, span{s, e, id})
+		}
+	})
+	if ranges.form != 0 || low.form != 0 && high.form != 0 {
+		u.unranged = false // all its code was discarded by the linker
+	}
+	return true
+}
+
+// unitIndex returns the index of the unit that holds an offset of
+// .debug_info.
+func (d *dwarfData) unitIndex(off uint64) (i int, ok bool) {
+	i = sort.Search(len(d.units), func(i int) bool { return d.units[i].off > off }) - 1
+	return i, i >= 0 && off < d.units[i].end
+}
+
+// unitOf returns the unit that holds an offset of .debug_info, or nil.
+func (d *dwarfData) unitOf(off uint64) *unit {
+	if i, ok := d.unitIndex(off); ok {
+		return d.units[i]
+	}
+	return nil
+}

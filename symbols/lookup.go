@@ -1,0 +1,123 @@
+package symbols
+
+import "github.com/swbpf/swbpf/procstate"
+
+// Lookup names the run-time addresses of one process. It implements the
+// SymbolLookup of package unwind.
+//
+// Names of code that the process generated (JIT) come from its perf-PID.map
+// or jitdump file, which live in its mount namespace and grow while it runs:
+// a Lookup is best made while the process is there, and told to Update now
+// and then.
+type Lookup struct {
+	s    *Symbolizer
+	libs procstate.LibraryState
+	pid  int
+	buf  []Line
+
+	jit *jitFiles // nil until it is needed
+}
+
+// Process returns the Lookup of a process.
+func (s *Symbolizer) Process(ps procstate.ProcessState) *Lookup {
+	return s.Lookup(ps.Libraries(), ps.PID())
+}
+
+// Lookup returns the Lookup of the process pid (as we see it, 0 when not
+// known) with the given loaded code.
+func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
+	return &Lookup{s: s, libs: libs, pid: pid}
+}
+
+// Update reads what the process has told about generated code since the last
+// time. Entries that are new in a perf-PID.map, which has no times, count as
+// valid since the last Update, so that an address whose code was replaced is
+// named by what was there when it was sampled. It opens the files on first
+// use; a process that generates no code costs two system calls.
+func (l *Lookup) Update() {
+	if l.pid == 0 {
+		return
+	}
+	if l.jit == nil {
+		l.jit = openJITFiles(l.pid)
+	}
+	l.jit.update(l.libs)
+}
+
+// Close closes the files of the process.
+func (l *Lookup) Close() {
+	if l.jit != nil {
+		l.jit.close()
+		l.jit = nil
+	}
+}
+
+// Lines appends the logical frames at run-time address addr to dst; see
+// [Symbolizer.Lines]. FunctionStart is a run-time address here.
+func (l *Lookup) Lines(dst []Line, addr uint64) []Line { return l.LinesAt(dst, addr, 0) }
+
+// LinesAt is Lines for a moment in the past, in ns of CLOCK_MONOTONIC: it
+// tells generated code apart that was at one address at different times. 0 is
+// the latest.
+func (l *Lookup) LinesAt(dst []Line, addr, when uint64) []Line {
+	m := l.libs.MappingAt(addr)
+	if m == nil || m.Image == nil {
+		if v, ok := vsyscallLine(addr); ok {
+			return append(dst, v)
+		}
+		return l.jitLine(dst, addr, when)
+	}
+	n := len(dst)
+	dst = l.s.Lines(dst, m.Image, addr-m.Bias)
+	for i := n; i < len(dst); i++ {
+		dst[i].FunctionStart += m.Bias
+	}
+	return dst
+}
+
+// jitLine names generated code. Where there is no answer the files are read
+// again, but not more often than makes sense.
+func (l *Lookup) jitLine(dst []Line, addr, when uint64) []Line {
+	if l.pid == 0 {
+		return dst
+	}
+	if l.jit == nil {
+		l.Update()
+	}
+	e := l.jit.table.find(addr, when)
+	if e == nil && l.jit.stale() {
+		l.Update()
+		e = l.jit.table.find(addr, when)
+	}
+	if e == nil {
+		return dst
+	}
+	return append(dst, l.jit.table.line(e, addr, l.s.opt.Demangle))
+}
+
+// SymbolAt names the function that holds addr: not the calls inlined into
+// it, for which see Lines. Object is the *procstate.Image of the code, nil
+// for generated code.
+func (l *Lookup) SymbolAt(addr uint64) (sym procstate.Symbol, ok bool) {
+	l.buf = l.Lines(l.buf[:0], addr)
+	if len(l.buf) == 0 {
+		return sym, false
+	}
+	fn := &l.buf[len(l.buf)-1]
+	sym = procstate.Symbol{Name: fn.Function, Offset: addr - fn.FunctionStart}
+	if m := l.libs.MappingAt(addr); m != nil && m.Image != nil {
+		sym.Object = m.Image
+	}
+	return sym, true
+}
+
+// SourceLine returns the source line at a run-time address, in the function
+// that SymbolAt names.
+func (l *Lookup) SourceLine(addr uint64) (file string, line int, ok bool) {
+	l.buf = l.Lines(l.buf[:0], addr)
+	if len(l.buf) == 0 {
+		return "", 0, false
+	}
+	fn := &l.buf[len(l.buf)-1]
+	return fn.File, fn.Line, fn.Line > 0
+}

@@ -1,0 +1,258 @@
+package symbols
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// Line is one logical frame at an address.
+type Line struct {
+	Function      string // for people (demangled); never empty
+	SystemName    string // as in the file
+	File          string // source file, "" when not known
+	Line          int    // in File, 0 when not known
+	StartLine     int    // of the function, 0 when not known
+	FunctionStart uint64 // link-time address of the function; of its code there for an inlined call
+	Inlined       bool   // a call inlined into the next Line
+}
+
+// Options of a Symbolizer. The zero value is useful.
+type Options struct {
+	Demangle  DemangleMode
+	DebugDirs []string // searched for separate debug files; nil: DefaultDebugDir
+
+	// Fetch returns the path of the separate debug file of a build ID, in
+	// hex, that is not on this machine; nil when none shall be fetched. See
+	// package debuginfod.
+	Fetch func(buildID string) (path string, err error)
+
+	Memory int // for debug information that is kept, in bytes; 0: DefaultMemory
+}
+
+// Symbolizer names addresses of files. It is shared by all processes.
+type Symbolizer struct {
+	opt    Options
+	budget budget
+
+	mu     sync.Mutex
+	files  map[*procstate.Image]*file
+	opened []*openedImage
+	errs   []error
+}
+
+// New makes a Symbolizer.
+func New(opt Options) *Symbolizer {
+	if opt.DebugDirs == nil {
+		opt.DebugDirs = []string{DefaultDebugDir}
+	}
+	if opt.Memory == 0 {
+		opt.Memory = DefaultMemory
+	}
+	return &Symbolizer{opt: opt, budget: budget{limit: opt.Memory}, files: map[*procstate.Image]*file{}}
+}
+
+// Close closes the debug files that were opened. The Symbolizer must not be
+// used afterwards.
+func (s *Symbolizer) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.opened {
+		f.f.Close()
+	}
+	s.opened = nil
+	return nil
+}
+
+// Errors returns what went wrong in files so far: each cost names of that
+// file, and nothing else.
+func (s *Symbolizer) Errors() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]error(nil), s.errs...)
+}
+
+// maxErrors bounds the errors that are kept.
+const maxErrors = 1000
+
+func (s *Symbolizer) note(err error) {
+	if err == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.errs) < maxErrors {
+		s.errs = append(s.errs, err)
+	}
+}
+
+// file is what is known of the names of an Image.
+type file struct {
+	img *procstate.Image
+
+	goOnce sync.Once
+	golang *procstate.GoTable // nil when the file has no Go code
+
+	elfOnce sync.Once
+	elf     *symtab
+	dwarf   *dwarfData // nil when there is no debug information
+}
+
+// file returns the names of im.
+func (s *Symbolizer) file(im *procstate.Image) *file {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.files[im]
+	if f == nil {
+		f = &file{img: im}
+		s.files[im] = f
+	}
+	return f
+}
+
+// Lines appends the logical frames at link-time address vaddr of a file to
+// dst: inlined calls innermost first, the function itself last. It appends
+// nothing when the address has no name. vaddr is an address within the
+// instruction in question, so for a frame that is in a call one below its
+// return address.
+func (s *Symbolizer) Lines(dst []Line, im *procstate.Image, vaddr uint64) []Line {
+	f := s.file(im)
+	if t := f.goTable(s); t != nil {
+		if fn, ok := t.Func(vaddr); ok {
+			return s.goLines(dst, t, &fn, vaddr)
+		}
+	}
+	f.elfOnce.Do(func() { s.load(f) })
+	var symbol Line
+	if id, ok := f.elf.find(vaddr); ok {
+		n := f.elf.name(id, s.opt.Demangle)
+		symbol = Line{Function: n.function, SystemName: n.system, FunctionStart: f.elf.start(id)}
+	}
+	if f.dwarf != nil {
+		if out, ok := f.dwarf.lines(dst, vaddr, symbol); ok {
+			return out
+		}
+	}
+	if symbol.Function == "" {
+		return dst
+	}
+	return append(dst, symbol)
+}
+
+// goTable returns the Go function table of the file, or nil.
+func (f *file) goTable(s *Symbolizer) *procstate.GoTable {
+	f.goOnce.Do(func() {
+		t, err := procstate.Pclntab(f.img)
+		if err == nil {
+			f.golang = t
+		} else if !errors.Is(err, procstate.ErrNoPclntab) {
+			s.note(err)
+		}
+	})
+	return f.golang
+}
+
+func (s *Symbolizer) goLines(dst []Line, t *procstate.GoTable, fn *procstate.GoFunc, vaddr uint64) []Line {
+	var buf [8]procstate.GoLine
+	n := len(dst)
+	for _, l := range t.Lines(buf[:0], fn, vaddr) {
+		if l.Name == "" {
+			return dst[:n]
+		}
+		dst = append(dst, Line{
+			Function: goFunction(l.Name, s.opt.Demangle), SystemName: l.Name,
+			File: l.File, Line: int(l.Line), StartLine: int(l.StartLine),
+			Inlined: l.Inlined, FunctionStart: fn.Entry,
+		})
+	}
+	return dst
+}
+
+// load reads the symbols of a file and the index of its debug information,
+// either of which may be in a separate debug file.
+func (s *Symbolizer) load(f *file) {
+	im := f.img
+	b := newSymtabBuilder(im)
+	_, hasDWARF := im.Section(".debug_info")
+	full, hasSymtab := im.Section(".symtab")
+	var debug *openedImage
+	if !hasSymtab || !hasDWARF {
+		var err error
+		debug, err = debugFile(im, s.opt.DebugDirs)
+		s.note(err)
+		if debug == nil {
+			debug, err = s.fetch(im)
+			s.note(err)
+		}
+		if debug != nil {
+			s.keep(debug)
+		}
+	}
+	if hasSymtab {
+		s.note(b.addTable(im, full))
+	} else {
+		if dyn, ok := im.Section(".dynsym"); ok {
+			s.note(b.addTable(im, dyn))
+		}
+		s.loadSeparate(b, im, debug)
+	}
+	s.note(b.addPLT(im))
+
+	info := im
+	if !hasDWARF && debug != nil {
+		info = debug.Image
+	}
+	var err error
+	f.dwarf, err = openDWARF(s, info, b.code)
+	s.note(err)
+	f.elf = b.build()
+}
+
+// fetch gets the separate debug file of im from elsewhere; nil when there is
+// none.
+func (s *Symbolizer) fetch(im *procstate.Image) (*openedImage, error) {
+	if s.opt.Fetch == nil || im.ID.BuildID == "" {
+		return nil, nil
+	}
+	path, err := s.opt.Fetch(im.BuildID())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", im.Path, err)
+	}
+	f, err := openImage(path)
+	if err != nil {
+		return nil, err
+	}
+	if f.ID.BuildID != im.ID.BuildID {
+		f.f.Close()
+		return nil, fmt.Errorf("%s: %w", path, errNotSameFile)
+	}
+	return f, nil
+}
+
+// keep closes a file with the Symbolizer.
+func (s *Symbolizer) keep(im *openedImage) {
+	s.mu.Lock()
+	s.opened = append(s.opened, im)
+	s.mu.Unlock()
+}
+
+// loadSeparate adds the symbols of the separate debug file, or else of the
+// MiniDebugInfo in the file.
+func (s *Symbolizer) loadSeparate(b *symtabBuilder, im *procstate.Image, debug *openedImage) {
+	if debug != nil {
+		if t, ok := debug.Section(".symtab"); ok {
+			s.note(b.addTable(debug.Image, t))
+			return
+		}
+	}
+	mini, err := miniDebugInfo(im)
+	s.note(err)
+	if mini == nil {
+		return
+	}
+	if t, ok := mini.Section(".symtab"); ok {
+		s.note(b.addTable(mini, t))
+	}
+}

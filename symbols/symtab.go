@@ -1,0 +1,392 @@
+package symbols
+
+import (
+	"bytes"
+	"cmp"
+	"debug/elf"
+	"encoding/binary"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// maxNameLength bounds a symbol's name; longer ones are cut.
+const maxNameLength = 1 << 16
+
+// symtab is the index of all symbols of a file that name code: disjoint
+// ranges of link-time addresses, sorted, each with its symbol. Names stay in
+// the file until they are asked for. It is immutable but for its name cache.
+//
+// Where symbols share an address the one with the highest rank wins (see
+// symbolRank), then the one with fewer leading underscores, then the shorter,
+// then the first in order of bytes: the same for every order of symbols. A
+// sized symbol inside another takes its own bytes from that one. A symbol
+// without size reaches to the next symbol or the end of its section, and
+// takes nothing from sized ones.
+type symtab struct {
+	base   uint64   // link-time address that offsets count from
+	ranges rangeSet // of indices in addrs
+
+	addrs   []uint32 // of the symbols
+	names   []uint32 // offset of the name in its string table
+	sources []uint8  // index in strtabs
+
+	strtabs []strtab
+
+	mu    sync.RWMutex
+	cache map[uint32]symbolName
+}
+
+// strtab is a string table, left in its file, and what follows its names.
+type strtab struct {
+	img    *procstate.Image
+	off    uint64
+	size   uint64
+	raw    []byte // in memory instead, where it had to be decompressed
+	suffix string // "@plt"
+}
+
+// symbolName is a name as the file has it and as people read it.
+type symbolName struct{ system, function string }
+
+// entry is a symbol while the index is built.
+type entry struct {
+	off, size uint32 // from base
+	end       uint32 // of its section, for symbols without size
+	name      uint32
+	rank      uint8
+	source    uint8
+}
+
+// symbolRank orders symbols at one address: function before label, global
+// before weak before local, all before PLT entries.
+func symbolRank(info uint8) uint8 {
+	r := uint8(1)
+	switch elf.ST_BIND(info) {
+	case elf.STB_GLOBAL, elf.STB_LOOS: // LOOS is GNU_UNIQUE
+		r += 2
+	case elf.STB_WEAK:
+		r++
+	}
+	if t := elf.ST_TYPE(info); t == elf.STT_FUNC || t == elf.STT_GNU_IFUNC {
+		r += 4
+	}
+	return r
+}
+
+type symtabBuilder struct {
+	base    uint64
+	code    []codeRange // executable sections or segments, sorted
+	entries []entry
+	strtabs []strtab
+	strs    [][]byte // contents of strtabs, while building
+}
+
+type codeRange struct{ start, end uint64 }
+
+func newSymtabBuilder(im *procstate.Image) *symtabBuilder {
+	b := &symtabBuilder{base: ^uint64(0)}
+	for _, s := range im.Sections() {
+		if s.Flags&elf.SHF_EXECINSTR != 0 && s.Flags&elf.SHF_ALLOC != 0 && s.Size > 0 && s.Vaddr+s.Size > s.Vaddr {
+			b.code = append(b.code, codeRange{s.Vaddr, s.Vaddr + s.Size})
+		}
+	}
+	if len(b.code) == 0 {
+		for _, s := range im.Segments() {
+			if s.Flags&elf.PF_X != 0 && s.Vaddr+s.Memsz > s.Vaddr {
+				b.code = append(b.code, codeRange{s.Vaddr, s.Vaddr + s.Memsz})
+			}
+		}
+	}
+	slices.SortFunc(b.code, func(a, c codeRange) int { return cmp.Compare(a.start, c.start) })
+	if len(b.code) > 0 {
+		b.base = b.code[0].start
+	}
+	return b
+}
+
+// codeAt returns the one of sorted code ranges that holds vaddr.
+func codeAt(code []codeRange, vaddr uint64) (codeRange, bool) {
+	i := sort.Search(len(code), func(i int) bool { return code[i].start > vaddr }) - 1
+	if i < 0 || vaddr >= code[i].end {
+		return codeRange{}, false
+	}
+	return code[i], true
+}
+
+// add puts a symbol in; end is that of its section.
+func (b *symtabBuilder) add(vaddr, size uint64, end uint64, name uint32, rank, source uint8) {
+	off := vaddr - b.base
+	size, end = min(size, end-vaddr), end-b.base
+	if off >= none || off+size >= none {
+		return
+	}
+	b.entries = append(b.entries, entry{uint32(off), uint32(size), uint32(min(end, none-1)), name, rank, source})
+}
+
+// addSource registers a string table; ok is false when there are too many.
+func (b *symtabBuilder) addSource(s strtab, contents []byte) (source uint8, ok bool) {
+	if len(b.strtabs) == 255 {
+		return 0, false
+	}
+	b.strtabs = append(b.strtabs, s)
+	b.strs = append(b.strs, contents)
+	return uint8(len(b.strtabs) - 1), true
+}
+
+// addTable puts the symbols of a symbol table section in.
+func (b *symtabBuilder) addTable(im *procstate.Image, s procstate.Section) error {
+	if im.Type() == elf.ET_REL || len(b.code) == 0 || uint64(s.Link) >= uint64(len(im.Sections())) {
+		return nil
+	}
+	data, err := im.SectionBytes(s, 0)
+	if err != nil {
+		return err
+	}
+	str := im.Sections()[s.Link]
+	contents, err := im.SectionBytes(str, 0)
+	if err != nil {
+		return err
+	}
+	st := strtab{img: im, off: str.Off, size: str.Size}
+	if str.Flags&elf.SHF_COMPRESSED != 0 {
+		st.raw = contents
+	}
+	source, ok := b.addSource(st, contents)
+	if !ok {
+		return nil
+	}
+	arm := im.Arch() == procstate.ARM64
+	for sym, rest := nextSym(data, im.Arch().AddressWidth); rest != nil; sym, rest = nextSym(rest, im.Arch().AddressWidth) {
+		typ := elf.ST_TYPE(sym.info)
+		if typ != elf.STT_FUNC && typ != elf.STT_GNU_IFUNC && typ != elf.STT_NOTYPE || sym.shndx == elf.SHN_UNDEF || sym.name == 0 {
+			continue
+		}
+		if typ == elf.STT_NOTYPE {
+			if sym.shndx == elf.SHN_ABS || !isLabel(nameAt(contents, uint64(sym.name)), arm) {
+				continue
+			}
+		}
+		sec, ok := codeAt(b.code, sym.value)
+		if !ok {
+			continue
+		}
+		b.add(sym.value, sym.size, sec.end, sym.name, symbolRank(sym.info), source)
+	}
+	return nil
+}
+
+// isLabel reports whether a symbol without type can name code. Mapping
+// symbols ($x, $d) and the notes of annobin cannot.
+func isLabel(name []byte, arm bool) bool {
+	if len(name) == 0 || bytes.HasPrefix(name, []byte(".annobin")) || bytes.HasPrefix(name, []byte(".L")) {
+		return false
+	}
+	return !(arm && name[0] == '$' && len(name) >= 2 && (name[1] == 'x' || name[1] == 'd') && (len(name) == 2 || name[2] == '.'))
+}
+
+// rawSym is a symbol table entry of either class.
+type rawSym struct {
+	name        uint32
+	info        uint8
+	shndx       elf.SectionIndex
+	value, size uint64
+}
+
+// nextSym decodes the first entry of data; rest is nil at the end.
+func nextSym(data []byte, width int) (s rawSym, rest []byte) {
+	le := binary.LittleEndian
+	if width == 8 {
+		if len(data) < 24 {
+			return s, nil
+		}
+		return rawSym{le.Uint32(data), data[4], elf.SectionIndex(le.Uint16(data[6:])), le.Uint64(data[8:]), le.Uint64(data[16:])}, data[24:]
+	}
+	if len(data) < 16 {
+		return s, nil
+	}
+	return rawSym{le.Uint32(data), data[12], elf.SectionIndex(le.Uint16(data[14:])), uint64(le.Uint32(data[4:])), uint64(le.Uint32(data[8:]))}, data[16:]
+}
+
+// nameAt returns the string at b[off:], without its version.
+func nameAt(b []byte, off uint64) []byte {
+	if off >= uint64(len(b)) {
+		return nil
+	}
+	b = b[off:]
+	if len(b) > maxNameLength {
+		b = b[:maxNameLength]
+	}
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	if i := bytes.IndexByte(b, '@'); i > 0 {
+		b = b[:i]
+	}
+	return b
+}
+
+// better reports whether x names an address better than y.
+func (b *symtabBuilder) better(x, y *entry) bool {
+	if x.rank != y.rank {
+		return x.rank > y.rank
+	}
+	if x.source == y.source && x.name == y.name {
+		return false
+	}
+	n, m := nameAt(b.strs[x.source], uint64(x.name)), nameAt(b.strs[y.source], uint64(y.name))
+	if u, v := underscores(n), underscores(m); u != v {
+		return u < v
+	}
+	if len(n) != len(m) {
+		return len(n) < len(m)
+	}
+	if c := bytes.Compare(n, m); c != 0 {
+		return c < 0
+	}
+	return x.source < y.source
+}
+
+func underscores(name []byte) int {
+	n := 0
+	for n < len(name) && name[n] == '_' {
+		n++
+	}
+	return n
+}
+
+// build makes the index. The builder cannot be used afterwards.
+func (b *symtabBuilder) build() *symtab {
+	t := &symtab{base: b.base, strtabs: b.strtabs, cache: map[uint32]symbolName{}}
+	b.entries = sortEntries(b.entries)
+	var stack spanStack // sized symbols
+	for i := 0; i < len(b.entries); {
+		j := i + 1
+		for j < len(b.entries) && b.entries[j].off == b.entries[i].off {
+			j++
+		}
+		group, next := b.entries[i:j], uint32(none)
+		if len(group) > 1 { // the longest first
+			slices.SortStableFunc(group, func(x, y entry) int { return -cmp.Compare(x.size, y.size) })
+		}
+		if j < len(b.entries) {
+			next = b.entries[j].off
+		}
+		i = j
+		stack.closeUntil(&t.ranges, group[0].off)
+		// The best sized symbol takes its bytes; the longest one what is
+		// left beyond it.
+		best, longest := b.best(group), group[0]
+		if best.size == 0 {
+			if len(stack) == 0 {
+				t.ranges.add(best.off, t.addSymbol(&best))
+				t.ranges.add(min(next, best.end), none)
+			}
+			continue
+		}
+		if longest.size > best.size {
+			stack.open(&t.ranges, span{longest.off, longest.off + longest.size, t.addSymbol(&longest)})
+		}
+		stack.open(&t.ranges, span{best.off, best.off + best.size, t.addSymbol(&best)})
+	}
+	stack.closeUntil(&t.ranges, none)
+	t.ranges.clip()
+	t.addrs, t.names, t.sources = slices.Clip(t.addrs), slices.Clip(t.names), slices.Clip(t.sources)
+	return t
+}
+
+// sortEntries returns the entries in order of offset: a radix sort, as large
+// files have a million of them.
+func sortEntries(in []entry) []entry {
+	const bits = 11
+	out := make([]entry, len(in))
+	for shift := 0; shift < 32; shift += bits {
+		var at [1 << bits]int
+		for i := range in {
+			at[in[i].off>>shift&(1<<bits-1)]++
+		}
+		sum := 0
+		for i, n := range at {
+			at[i], sum = sum, sum+n
+		}
+		for i := range in {
+			k := in[i].off >> shift & (1<<bits - 1)
+			out[at[k]] = in[i]
+			at[k]++
+		}
+		in, out = out, in
+	}
+	return in
+}
+
+// best returns the best of the symbols at one address, a sized one where
+// there is any.
+func (b *symtabBuilder) best(group []entry) entry {
+	best := &group[0]
+	for i := 1; i < len(group) && (group[i].size > 0 || best.size == 0); i++ {
+		if b.better(&group[i], best) {
+			best = &group[i]
+		}
+	}
+	return *best
+}
+
+func (t *symtab) addSymbol(e *entry) (id uint32) {
+	t.addrs = append(t.addrs, e.off)
+	t.names = append(t.names, e.name)
+	t.sources = append(t.sources, e.source)
+	return uint32(len(t.addrs) - 1)
+}
+
+// find returns the symbol that holds a link-time address.
+func (t *symtab) find(vaddr uint64) (id uint32, ok bool) {
+	off := vaddr - t.base
+	if vaddr < t.base || off >= none {
+		return 0, false
+	}
+	return t.ranges.find(uint32(off))
+}
+
+// start is the link-time address of a symbol.
+func (t *symtab) start(id uint32) uint64 { return t.base + uint64(t.addrs[id]) }
+
+// name returns a symbol's name; both parts are empty when the file cannot be
+// read any more.
+func (t *symtab) name(id uint32, mode DemangleMode) symbolName {
+	t.mu.RLock()
+	n, ok := t.cache[id]
+	t.mu.RUnlock()
+	if ok {
+		return n
+	}
+	n.system = t.strtabs[t.sources[id]].read(uint64(t.names[id]))
+	n.function = Demangle(n.system, mode)
+	t.mu.Lock()
+	t.cache[id] = n
+	t.mu.Unlock()
+	return n
+}
+
+// read returns the name at an offset of the table.
+func (s *strtab) read(off uint64) string {
+	if s.raw != nil {
+		return string(nameAt(s.raw, off)) + s.suffix
+	}
+	var small [128]byte
+	buf := small[:]
+	for off < s.size {
+		buf = buf[:min(uint64(len(buf)), s.size-off)]
+		n, _ := s.img.ReadAt(buf, int64(s.off+off))
+		if bytes.IndexByte(buf[:n], 0) >= 0 || len(buf) >= maxNameLength || n < len(buf) {
+			return strings.Clone(string(nameAt(buf[:n], 0))) + s.suffix
+		}
+		if uint64(len(buf)) == s.size-off {
+			return string(nameAt(buf, 0)) + s.suffix
+		}
+		buf = make([]byte, 16*len(buf))
+	}
+	return s.suffix
+}

@@ -1,0 +1,270 @@
+package symbols
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// name returns the system name of the function at vaddr, or "".
+func name(s *Symbolizer, t testing.TB, path string) func(vaddr uint64) string {
+	im := open(t, path)
+	return func(vaddr uint64) string {
+		l := s.Lines(nil, im, vaddr)
+		if len(l) == 0 {
+			return ""
+		}
+		return l[len(l)-1].SystemName
+	}
+}
+
+const asmSource = `
+	.text
+	.globl start
+	.type start, @function
+start:	nop
+	nop
+	.size start, 2
+	nop			# a gap: no name
+	.type nosize, @function
+nosize:	nop			# reaches to the next symbol
+	nop
+	nop
+	.globl big, big_alias
+	.weak _big
+	.type big, @function
+	.type big_alias, @function
+	.type _big, @function
+big:
+big_alias:
+_big:
+__local_big:
+	nop
+label:	nop			# a label inside a sized function
+	.type inner, @function
+inner:	nop			# a sized function inside another
+	nop
+	.size inner, 2
+	nop
+	.size big, .-big
+	.size big_alias, .-big
+	.size _big, .-big
+bare:	nop			# reaches to the end of the section
+	nop
+	.section .text.second,"ax",@progbits
+	nop			# another section: no name
+	.type ifunc, @gnu_indirect_function
+	.globl ifunc
+ifunc:	ret
+	.size ifunc, 1
+	.data
+	.globl object
+object:	.quad 0
+	.globl absolute
+	.set absolute, 0x1234
+`
+
+func TestSymtabRules(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.s", asmSource)
+	run(t, dir, "gcc", "-c", "-o", "a.o", "a.s")
+	run(t, dir, "ld", "-e", "start", "--unique=.text.second", "-Ttext=0x401000", "-o", "a", "a.o")
+	at := name(newSymbolizer(t, Options{}), t, dir+"/a")
+	for _, tc := range []struct {
+		addr uint64
+		want string
+	}{
+		{0x400fff, ""}, {0x401000, "start"}, {0x401001, "start"}, {0x401002, ""},
+		{0x401003, "nosize"}, {0x401005, "nosize"},
+		{0x401006, "big"}, {0x401007, "big"}, {0x401008, "inner"}, {0x401009, "inner"}, {0x40100a, "big"},
+		{0x40100b, "bare"}, {0x40100c, "bare"}, {0x40100d, ""},
+		{0x40100e, "ifunc"}, {0x40100f, ""},
+		{0x1234, ""}, {0, ""}, {^uint64(0), ""},
+	} {
+		if got := at(tc.addr); got != tc.want {
+			t.Errorf("%#x is %q, want %q", tc.addr, got, tc.want)
+		}
+	}
+}
+
+// TestSymtabAgainstReadelf looks up every function of real files at its first,
+// middle and last byte.
+func TestSymtabAgainstReadelf(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.c", pltSource)
+	run(t, dir, "gcc", "-O2", "-static", "-o", "static", "a.c")
+	for _, tc := range []struct{ path, table string }{
+		{libc(t), ".dynsym"},
+		{dir + "/static", ".symtab"},
+	} {
+		s := newSymbolizer(t, Options{DebugDirs: []string{}})
+		f := s.file(open(t, tc.path))
+		s.load(f)
+		syms := readelfSymbols(t, tc.path, tc.table)
+		at := map[uint64][]elfSymbol{}
+		for _, y := range syms {
+			if (y.typ == "FUNC" || y.typ == "IFUNC" || y.typ == "NOTYPE") && y.section != "UND" && y.section != "ABS" {
+				at[y.addr] = append(at[y.addr], y)
+			}
+		}
+		checked := 0
+		for _, y := range syms {
+			if y.typ != "FUNC" && y.typ != "IFUNC" || y.section == "UND" || y.size == 0 {
+				continue
+			}
+			checked++
+			for _, a := range []uint64{y.addr, y.addr + y.size/2, y.addr + y.size - 1} {
+				id, ok := f.elf.find(a)
+				if !ok {
+					t.Fatalf("%s: %#x in %s has no name", tc.path, a, y.name)
+				}
+				// The answer is a symbol of the file that holds the address.
+				got, start := f.elf.name(id, DemangleNone).system, f.elf.start(id)
+				if !slices.ContainsFunc(at[start], func(z elfSymbol) bool { return z.name == got && z.addr+z.size > a }) {
+					t.Fatalf("%s: %#x in %s is called %s+%#x", tc.path, a, y.name, got, a-start)
+				}
+				if start < y.addr {
+					t.Fatalf("%s: %#x is in %s (%#x), but called %s (%#x)", tc.path, a, y.name, y.addr, got, start)
+				}
+			}
+		}
+		if checked < 1000 {
+			t.Errorf("%s: only %d functions", tc.path, checked)
+		}
+	}
+}
+
+// libc returns the path of the C library.
+func libc(t testing.TB) string {
+	t.Helper()
+	out := run(t, "", "ldd", "/bin/ls")
+	m := regexp.MustCompile(`=> (\S*libc\.\S+)`).FindStringSubmatch(out)
+	if m == nil {
+		t.Fatalf("no libc in %q", out)
+	}
+	return m[1]
+}
+
+const pltSource = `
+void abort(void), qsort(void *, unsigned long, unsigned long, void *);
+int puts(const char *), atoi(const char *), strcmp(const char *, const char *);
+char *getenv(const char *);
+void *keep = &getenv;
+int main(int argc, char **argv) {
+	if (argc > 5) { qsort(argv, argc, 8, (void *)strcmp); abort(); }
+	puts(getenv("HOME") ? "a" : argv[0]);
+	return atoi(argv[0]);
+}
+`
+
+// TestPLTAgainstObjdump compares the names of PLT entries with the synthetic
+// symbols of objdump.
+func TestPLTAgainstObjdump(t *testing.T) {
+	arm := []string{"clang-19", "--target=aarch64-linux-gnu", "-O1", "-fPIC", "-c", "-o", "a.o", "a.c"}
+	for _, tc := range []struct {
+		name    string
+		compile []string
+		link    []string
+		prefix  string
+	}{
+		{"lazy", []string{"gcc", "-O1", "-o", "a", "a.c", "-no-pie", "-Wl,-z,lazy", "-fcf-protection=none"}, nil, ""},
+		{"now", []string{"gcc", "-O1", "-o", "a", "a.c", "-pie", "-fPIE", "-Wl,-z,now", "-fcf-protection=none"}, nil, ""},
+		{"ibt", []string{"gcc", "-O1", "-o", "a", "a.c", "-pie", "-fPIE", "-Wl,-z,lazy", "-fcf-protection=full", "-Wl,-z,ibtplt"}, nil, ""},
+		{"i386", []string{"gcc", "-O1", "-o", "a", "a.c", "-m32", "-no-pie", "-Wl,-z,lazy"}, nil, ""},
+		{"i386pic", []string{"gcc", "-O1", "-o", "a", "a.c", "-m32", "-pie", "-fPIE", "-Wl,-z,lazy"}, nil, ""},
+		{"arm64", arm, []string{"ld", "-shared", "-z", "lazy", "-o", "a", "a.o"}, "aarch64-linux-gnu-"},
+		{"arm64bti", append(arm, "-mbranch-protection=standard"), []string{"ld", "-shared", "-z", "now", "-z", "force-bti", "-z", "pac-plt", "-o", "a", "a.o"}, "aarch64-linux-gnu-"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir, "a.c", pltSource)
+			run(t, dir, tc.compile...)
+			if tc.link != nil {
+				run(t, dir, append([]string{tc.prefix + tc.link[0]}, tc.link[1:]...)...)
+			}
+			run(t, dir, tc.prefix+"strip", "a")
+			at := name(newSymbolizer(t, Options{}), t, dir+"/a")
+			n := 0
+			header := regexp.MustCompile(`(?m)^([0-9a-f]+) <(\w+@plt)>:$`)
+			for _, m := range header.FindAllStringSubmatch(run(t, dir, tc.prefix+"objdump", "-d", "a"), -1) {
+				addr, err := strconv.ParseUint(m[1], 16, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, a := range []uint64{addr, addr + 7} {
+					if got := at(a); got != m[2] {
+						t.Errorf("%#x is %q, want %q", a, got, m[2])
+					}
+				}
+				n++
+			}
+			if n < 4 {
+				t.Errorf("objdump shows only %d entries", n)
+			}
+		})
+	}
+}
+
+// TestSymtabOrder checks that the choice among symbols of one address does not
+// depend on their order.
+func TestSymtabOrder(t *testing.T) {
+	names := []string{"_x", "x", "xx", "y", "__x"}
+	for rot := range names {
+		b := &symtabBuilder{code: []codeRange{{0x1000, 0x2000}}, base: 0x1000}
+		str := "\x00" + strings.Join(names, "\x00") + "\x00"
+		src, _ := b.addSource(strtab{raw: []byte(str)}, []byte(str))
+		for i := range names {
+			n := names[(i+rot)%len(names)]
+			b.add(0x1000, 16, 0x2000, uint32(strings.Index(str, "\x00"+n+"\x00")+1), 5, src)
+		}
+		tab := b.build()
+		id, ok := tab.find(0x100f)
+		if got := tab.name(id, DemangleNone).system; !ok || got != "x" {
+			t.Errorf("rotation %d: %q", rot, got)
+		}
+		if id, ok := tab.find(0x1010); ok {
+			t.Errorf("past the end: %q", tab.name(id, DemangleNone).system)
+		}
+	}
+}
+
+func TestLongName(t *testing.T) {
+	for _, n := range []int{100, 127, 128, 129, 3000, maxNameLength + 10} {
+		dir := t.TempDir()
+		long := strings.Repeat("a", n)
+		write(t, dir, "a.s", fmt.Sprintf(".globl _start,%s\n.type %s,@function\n_start: nop\n%s: nop\n.size %s,1\n", long, long, long, long))
+		run(t, dir, "gcc", "-nostdlib", "-static", "-o", "a", "a.s")
+		s := newSymbolizer(t, Options{})
+		f := s.file(open(t, dir+"/a"))
+		s.load(f)
+		got := ""
+		for _, id := range f.elf.ranges.ids {
+			if id != none {
+				got = max(got, f.elf.name(id, DemangleNone).system)
+			}
+		}
+		if want := long[:min(n, maxNameLength)]; got != want {
+			t.Errorf("%d: got %d bytes", n, len(got))
+		}
+	}
+}
+
+func TestSortEntries(t *testing.T) {
+	r := rand.New(rand.NewSource(1))
+	for _, n := range []int{0, 1, 2, 1000} {
+		in := make([]entry, n)
+		for i := range in {
+			in[i] = entry{off: r.Uint32() >> (r.Intn(4) * 8), name: uint32(i)}
+		}
+		want := slices.Clone(in)
+		slices.SortStableFunc(want, func(x, y entry) int { return cmp.Compare(x.off, y.off) })
+		if got := sortEntries(in); !slices.Equal(got, want) {
+			t.Errorf("%d entries: wrong order", n)
+		}
+	}
+}
