@@ -1,0 +1,260 @@
+package steppers
+
+import (
+	"debug/elf"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Analysis walks through optimised code that has neither unwind tables nor a
+// frame pointer, by data-flow analysis of its instructions (see package
+// dataflow). A file's code is looked through when a frame of it is first met
+// (a small section such as .init only by itself), a function is analysed at
+// its first frame; after that a step costs a look-up and allocates nothing.
+// Where the analysis is not sure, or finds a return
+// address that no call left there, the frame is not its own.
+//
+// An Analysis keeps no state of a process and can serve many Walkers of one
+// goroutine.
+type Analysis struct {
+	// InBackground has files looked through by another goroutine: until that
+	// is done, which takes a second for 100 MB of code, their frames are not
+	// the stepper's own. It goes through one file at a time, and leaves out
+	// those of more than 64 MB of code. It keeps a recording from falling
+	// behind.
+	InBackground bool
+	turn         chan struct{} // held while a file is looked through
+
+	code  perImage[analysedImage]
+	calls vaddrCache // whether a return address follows a call
+	buf   [40]byte
+}
+
+// analysedImage is what an Analysis knows of one file. A Code is nil when
+// there is nothing to analyse.
+type analysedImage struct {
+	small   map[uint64]*dataflow.Code // small sections, by address
+	whole   *dataflow.Code
+	done    bool                // whole is known
+	pending chan *dataflow.Code // brings whole; nil when nobody is at it
+}
+
+// maxBackground is the code of a file up to which it is looked through in the
+// background.
+const maxBackground = 64 << 20
+
+// codeBytes returns the size of a file's executable segments.
+func codeBytes(im *procstate.Image) (n uint64) {
+	for _, s := range im.Segments() {
+		if s.Flags&elf.PF_X != 0 {
+			n += s.Filesz
+		}
+	}
+	return n
+}
+
+// smallSection is the size up to which a section is analysed by itself.
+const smallSection = 64 << 10
+
+// NewAnalysis makes an Analysis stepper.
+func NewAnalysis() *Analysis { return &Analysis{} }
+
+// Name implements unwind.FrameStepper.
+func (a *Analysis) Name() string { return "analysis" }
+
+// Priority implements unwind.FrameStepper.
+func (a *Analysis) Priority() unwind.Priority { return unwind.PriorityAnalysis }
+
+// CallerFrame implements unwind.FrameStepper. Failed tells that the rule is
+// known but the stack it refers to is not there.
+func (a *Analysis) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	addr := in.LookupPC()
+	m := w.MappingAt(addr)
+	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
+		return unwind.NotMe, nil
+	}
+	code := a.codeAt(m.Image, addr-m.Bias)
+	if code == nil {
+		return unwind.NotMe, nil
+	}
+	r, ok := code.RuleAt(addr - m.Bias)
+	if !ok {
+		return unwind.NotMe, nil
+	}
+	switch v, err := applyRule(w, r, in, out); {
+	case v != unwind.Success:
+		return v, err
+	case !a.followsCall(w, out.PC()):
+		return unwind.NotMe, nil
+	}
+	return unwind.Success, nil
+}
+
+// codeAt returns the analysis of the code at a link-time address of a file,
+// nil when there is none, or none yet.
+func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
+	e := a.code.get(im)
+	if e == nil {
+		e = &analysedImage{small: map[uint64]*dataflow.Code{}}
+		a.code.put(im, e)
+	}
+	if s, ok := smallSectionAt(im, vaddr); ok {
+		c, known := e.small[s.Vaddr]
+		if !known {
+			c, _ = dataflow.NewRange(im, s.Vaddr, s.Vaddr+s.Size)
+			e.small[s.Vaddr] = c
+		}
+		return c
+	}
+	switch {
+	case e.done:
+	case !a.InBackground:
+		e.whole, _ = dataflow.New(im)
+		e.done = true
+	case e.pending == nil && codeBytes(im) > maxBackground:
+		e.done = true
+	case e.pending == nil:
+		e.pending = make(chan *dataflow.Code, 1)
+		if a.turn == nil {
+			a.turn = make(chan struct{}, 1)
+		}
+		go func() {
+			a.turn <- struct{}{}
+			c, _ := dataflow.New(im)
+			<-a.turn
+			e.pending <- c
+		}()
+	default:
+		select {
+		case e.whole = <-e.pending:
+			e.done = true
+		default:
+		}
+	}
+	return e.whole
+}
+
+// smallSectionAt returns the small executable section that holds vaddr, when
+// the file has such and it is not all of its code.
+func smallSectionAt(im *procstate.Image, vaddr uint64) (small procstate.Section, ok bool) {
+	const flags = elf.SHF_ALLOC | elf.SHF_EXECINSTR
+	larger := false
+	for _, s := range im.Sections() {
+		switch {
+		case s.Flags&flags != flags || s.Type == elf.SHT_NOBITS:
+		case s.Size > smallSection:
+			larger = true
+		case vaddr-s.Vaddr < s.Size:
+			small, ok = s, true
+		}
+	}
+	return small, ok && larger
+}
+
+// applyRule sets out to the caller of in.
+func applyRule(w *unwind.Walker, r *dataflow.Rule, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch, mem := w.Arch(), w.ProcessState()
+	cfa, ok := in.Regs.Value(r.Reg)
+	if !ok {
+		return unwind.NotMe, nil
+	}
+	cfa += uint64(int64(r.Off))
+	if r.Deref {
+		v, ok := mem.ReadWord(cfa)
+		if !ok {
+			return unwind.Failed, unwind.ReadFailure(mem, cfa)
+		}
+		cfa = v + uint64(int64(r.Add))
+	}
+	ra, ok := value(mem, &r.RA, arch.RA, cfa, in, &out.PCLocation)
+	if !ok {
+		if out.PCLocation.Kind == unwind.LocationAddress {
+			return unwind.Failed, unwind.ReadFailure(mem, out.PCLocation.Addr)
+		}
+		return unwind.NotMe, nil
+	}
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	var loc unwind.Location
+	for i, reg := range dataflow.SavedRegs(arch) {
+		v, ok := value(mem, &r.Saved[i], reg, cfa, in, &loc)
+		switch {
+		case !ok:
+		case reg == arch.FP:
+			out.SetFP(arch, v)
+			if out.FPLocation = loc; r.Saved[i].Kind == dataflow.Same {
+				out.FPLocation = in.FPLocation
+			}
+		default:
+			out.Regs.Set(reg, v)
+		}
+	}
+	out.SetPC(arch, ra&arch.CodeMask)
+	out.SetSP(arch, cfa)
+	return unwind.Success, nil
+}
+
+// value fetches the caller's value of reg from its place and says where that
+// was.
+func value(mem procstate.Memory, p *dataflow.Place, reg procstate.Reg, cfa uint64, in *unwind.Frame, loc *unwind.Location) (uint64, bool) {
+	*loc = unwind.Location{}
+	var at uint64
+	switch p.Kind {
+	case dataflow.InRegister:
+		reg = p.Reg
+		fallthrough
+	case dataflow.Same:
+		if in.IsTop() {
+			*loc = unwind.InRegister(reg)
+		}
+		return in.Regs.Value(reg)
+	case dataflow.AtCFA:
+		at = cfa + uint64(int64(p.Off))
+	case dataflow.AtRegister:
+		base, ok := in.Regs.Value(p.Reg)
+		if !ok {
+			return 0, false
+		}
+		at = base + uint64(int64(p.Off))
+	default:
+		return 0, false
+	}
+	*loc = unwind.InMemory(at)
+	return mem.ReadWord(at)
+}
+
+// Facts about a return address.
+const (
+	notAfterCall uint8 = iota
+	afterCall
+)
+
+// followsCall reports whether pc is where a call would return to, or one of
+// those places that the kernel or libc put on a stack as if a call had: the
+// trampoline of a signal handler and the end of a coroutine.
+func (a *Analysis) followsCall(w *unwind.Walker, pc uint64) bool {
+	m := w.MappingAt(pc - 1)
+	if m == nil {
+		return isReturnTrampoline(w, pc)
+	}
+	if m.Image != nil {
+		if fact, ok := a.calls.get(m.Image, pc-m.Bias); ok {
+			return fact == afterCall
+		}
+	}
+	before := min(maxCallLen, pc-m.Start)
+	code := readCode(w, m, pc-before, a.buf[:])
+	if uint64(len(code)) < before {
+		return false // not readable now, perhaps later
+	}
+	fact := notAfterCall
+	if _, _, ok := callBefore(w.Arch(), code[:before], pc); ok || isContextStart(w.Arch(), code[before:]) ||
+		classifyTrampoline(w.Arch(), nil, code[before:]) != noTrampoline {
+		fact = afterCall
+	}
+	if m.Image != nil {
+		a.calls.put(m.Image, pc-m.Bias, fact)
+	}
+	return fact == afterCall
+}

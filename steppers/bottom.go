@@ -1,0 +1,141 @@
+package steppers
+
+import (
+	"debug/elf"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Bottom recognises the first frame of a stack by its code: the entry point
+// of a program or a loader, a thread that clone has just made, and the
+// function that a makecontext coroutine returns to. It walks through no
+// frame. Bottoms that say so themselves are left to the stepper that reads
+// it: an undefined return address to Debug, goexit and its like to Go.
+type Bottom struct {
+	entries perImage[vaddrRange]
+	seen    vaddrCache
+}
+
+// vaddrRange is the link-time addresses [start, end).
+type vaddrRange struct{ start, end uint64 }
+
+// NewBottom makes a Bottom stepper.
+func NewBottom() *Bottom { return &Bottom{} }
+
+// Name implements unwind.FrameStepper.
+func (b *Bottom) Name() string { return "bottom" }
+
+// Priority implements unwind.FrameStepper.
+func (b *Bottom) Priority() unwind.Priority { return unwind.PriorityBottom }
+
+// CallerFrame implements unwind.FrameStepper. It never succeeds.
+func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
+	m := w.MappingAt(in.LookupPC())
+	if m == nil || m.Image == nil {
+		return unwind.NotMe, nil
+	}
+	e := b.entries.get(m.Image)
+	if e == nil {
+		e = new(vaddrRange)
+		*e = entryRange(m.Image)
+		b.entries.put(m.Image, e)
+	}
+	if vaddr := in.LookupPC() - m.Bias; vaddr-e.start < e.end-e.start {
+		return unwind.StackBottom, nil
+	}
+	// The other bottoms leave marks in the registers, which are at hand,
+	// whereas the code is not: a thread starts with a frame pointer of zero.
+	// A coroutine has the address of its uc_link, close by on its stack, in a
+	// register that calls preserve.
+	link := uint64(0)
+	switch w.Arch() {
+	case procstate.AMD64:
+		link = in.Regs.Raw(rbx) - in.SP()
+	case procstate.ARM64:
+		link = 1 // it holds uc_link itself; but its frame pointer is zero too
+	}
+	if in.FP() != 0 && (link > 1<<10 || link&7 != 0) {
+		return unwind.NotMe, nil
+	}
+	if b.isStart(w, m, in) {
+		return unwind.StackBottom, nil
+	}
+	return unwind.NotMe, nil
+}
+
+// entryRange returns where the code at the entry point of a file lies; it is
+// empty for one that is not a program or a loader.
+func entryRange(img *procstate.Image) (r vaddrRange) {
+	entry := img.Entry()
+	if entry == 0 {
+		return r
+	}
+	code := readVaddr(img, entry, entry+256)
+	if _, interp := img.Prog(elf.PT_INTERP); !interp && img.Type() != elf.ET_EXEC && !startsLikeEntry(img.Arch(), code) {
+		return r // linkers used to give libraries an entry of no meaning
+	}
+	// It ends where execution cannot go on, with a call of what follows it
+	// directly, or with a call right behind another: that of abort.
+	var in isa.Inst
+	r.start, r.end = entry, entry
+	called := false
+	for decode(img.Arch(), code, r.end, &in) {
+		r.end += uint64(in.Len)
+		code = code[in.Len:]
+		if in.Ends() || in.Flow == isa.Call && (called || in.Target-r.end < 16) {
+			break
+		}
+		called = in.Flow == isa.Call
+	}
+	return r
+}
+
+// startsLikeEntry reports whether code first takes the stack pointer, as the
+// kernel left it, or clears the frame pointer: what entry points do and
+// functions never.
+func startsLikeEntry(a *procstate.Arch, code []byte) bool {
+	var in isa.Inst
+	for i := 0; i < 3 && decode(a, code, 0, &in); i++ {
+		for _, op := range in.Ops[:in.NumOps] {
+			switch {
+			case op.Kind == isa.Set && op.Src == a.SP && op.Dst != a.SP && op.Dst != a.FP:
+				return true
+			case op.Dst == a.FP && (op.Kind == isa.Const && op.Imm == 0):
+				return true
+			}
+		}
+		if in.Ends() || in.Flow != isa.Next {
+			return false
+		}
+		code = code[in.Len:]
+	}
+	return false
+}
+
+// isStart looks at the code around a frame's PC, once.
+func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame) bool {
+	pc := in.PC()
+	interrupted := in.Flags&unwind.Interrupted != 0
+	// Interrupted frames and others that are in a call never share a fact:
+	// the former are known by PC, the latter by the byte before it.
+	key := in.LookupPC() - m.Bias
+	if fact, ok := b.seen.get(m.Image, key); ok {
+		return fact != 0
+	}
+	var buf [96]byte
+	before := min(32, pc-m.Start)
+	code := readCode(w, m, pc-before, buf[:])
+	if uint64(len(code)) <= before {
+		return false // not readable now, perhaps later
+	}
+	start := isThreadStart(w.Arch(), code[:before], code[before:], interrupted) ||
+		isContextStart(w.Arch(), code[before:])
+	fact := uint8(0)
+	if start {
+		fact = 1
+	}
+	b.seen.put(m.Image, key, fact)
+	return start
+}

@@ -1,0 +1,159 @@
+package steppers
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/procstate"
+)
+
+const emptyMain = "int main(void) { return 0; }\n"
+
+// The entry range holds the whole of _start, as the symbol table gives it,
+// and nothing of what follows.
+func TestEntryRange(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		cc   []string
+	}{
+		{"glibc", []string{"gcc"}},
+		{"glibc static", []string{"gcc", "-static"}},
+		{"glibc static-pie", []string{"gcc", "-static-pie"}},
+		{"glibc no-pie", []string{"gcc", "-no-pie"}},
+		{"musl", []string{"musl-gcc"}},
+		{"musl static", []string{"musl-gcc", "-static"}},
+		{"aarch64 static", []string{"aarch64-linux-gnu-gcc", "-static"}},
+		{"aarch64", []string{"aarch64-linux-gnu-gcc"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := steptest.Compile(t, tc.cc, "main.c", emptyMain)
+			img := steptest.OpenImage(t, path)
+			r := entryRange(img)
+			start, next := symbolAndNext(t, path, "_start")
+			if r.start != start || r.end <= start || r.end > next {
+				t.Errorf("entry range [%#x, %#x), _start is [%#x, %#x)", r.start, r.end, start, next)
+			}
+			// What the kernel enters last returns to: past the first call.
+			if call := firstCall(t, path, start, next); r.end < call {
+				t.Errorf("entry range ends at %#x, before the return address %#x", r.end, call)
+			}
+		})
+	}
+}
+
+// A library has an entry point at times, but no bottom of the stack.
+func TestEntryRangeLibrary(t *testing.T) {
+	path := steptest.Compile(t, []string{"gcc", "-shared", "-fPIC", "-Wl,-e,f"}, "lib.c",
+		"int g(int);\nint f(int x) { return g(x) + 1; }\n")
+	if r := entryRange(steptest.OpenImage(t, path)); r.start != r.end {
+		t.Errorf("entry range of a library is [%#x, %#x)", r.start, r.end)
+	}
+}
+
+func symbolAndNext(t *testing.T, path, name string) (start, next uint64) {
+	t.Helper()
+	out, err := exec.Command("nm", "-n", path).Output()
+	if err != nil {
+		t.Fatalf("nm %s: %v", path, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) != 3 || !strings.ContainsAny(f[1], "tTwWi") {
+			continue
+		}
+		v, _ := strconv.ParseUint(f[0], 16, 64)
+		if start != 0 && v > start {
+			return start, v
+		}
+		if f[2] == name {
+			start = v
+		}
+	}
+	t.Fatalf("no symbol %s in %s", name, path)
+	return 0, 0
+}
+
+// firstCall returns the return address of the first call instruction in
+// [start, end).
+func firstCall(t *testing.T, path string, start, end uint64) (ra uint64) {
+	t.Helper()
+	objdump := "objdump"
+	if strings.HasPrefix(filepath.Base(path), "aarch64") {
+		objdump = "aarch64-linux-gnu-objdump"
+	}
+	out, err := exec.Command(objdump, "-d", "--no-show-raw-insn",
+		"--start-address="+strconv.FormatUint(start, 10), "--stop-address="+strconv.FormatUint(end, 10), path).Output()
+	if err != nil {
+		t.Fatalf("objdump %s: %v", path, err)
+	}
+	called := false
+	for line := range strings.Lines(string(out)) {
+		addr, text, ok := strings.Cut(strings.TrimSpace(line), ":\t")
+		v, err := strconv.ParseUint(addr, 16, 64)
+		if !ok || err != nil {
+			continue
+		}
+		if called && ra == 0 {
+			ra = v
+		}
+		called = false
+		for _, op := range strings.Fields(text) {
+			called = called || op == "call" || op == "bl" || op == "blr"
+		}
+	}
+	if ra == 0 {
+		ra = end
+	}
+	return ra
+}
+
+func TestThreadStart(t *testing.T) {
+	amd64, arm64 := procstate.AMD64, procstate.ARM64
+	muslClone := []byte{
+		0x31, 0xed, // xor %ebp,%ebp
+		0x5f,             // pop %rdi
+		0x41, 0xff, 0xd1, // call *%r9
+		0x89, 0xc7, // mov %eax,%edi
+		0x31, 0xc0, // xor %eax,%eax
+		0xb0, 0x3c, // mov $60,%al
+		0x0f, 0x05, // syscall
+		0xf4, // hlt
+	}
+	armClone := []byte{
+		0x20, 0x00, 0x3f, 0xd6, // blr x1
+		0xa8, 0x0b, 0x80, 0xd2, // mov x8,#93
+		0x01, 0x00, 0x00, 0xd4, // svc #0
+	}
+	exitFunc := []byte{0xb8, 60, 0, 0, 0, 0x0f, 0x05, 0xc3} // mov $60,%eax; syscall; ret
+	callExit := append([]byte{0xff, 0xd0}, exitFunc...)
+	for _, tc := range []struct {
+		name        string
+		arch        *procstate.Arch
+		code        []byte
+		pc          int
+		interrupted bool
+		want        bool
+	}{
+		{"returned to", amd64, muslClone, 6, false, true},
+		{"first instruction", amd64, muslClone, 0, true, true},
+		{"at the call", amd64, muslClone, 3, true, true},
+		{"after the call", amd64, muslClone, 6, true, true},
+		{"cut short", amd64, muslClone[:11], 6, false, false},
+		{"in a call, before one", amd64, muslClone, 3, false, false},
+		{"interrupted in _exit", amd64, exitFunc, 0, true, false},
+		{"called a function, then exits", amd64, callExit, 2, false, true},
+		{"other system call", amd64, []byte{0xff, 0xd0, 0xb8, 61, 0, 0, 0, 0x0f, 0x05}, 2, false, false},
+		{"returns", amd64, []byte{0xff, 0xd0, 0xc3}, 2, false, false},
+		{"arm64 returned to", arm64, armClone, 4, false, true},
+		{"arm64 at the call", arm64, armClone, 0, true, true},
+		{"arm64 interrupted in exit", arm64, armClone[4:], 0, true, false},
+	} {
+		if got := isThreadStart(tc.arch, tc.code[:tc.pc], tc.code[tc.pc:], tc.interrupted); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package steppers
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"strings"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// maxSymtab bounds the symbol table that is read for the parts of functions.
+const maxSymtab = 256 << 20
+
+// coldParts returns the parts of functions that the compiler has moved away
+// and named after them, as GCC and LLVM do with code that is unlikely to run:
+// the link-time address of each, and that of its function. Such a part has a
+// symbol like a function, but begins in the middle of a frame.
+func coldParts(img *procstate.Image) map[uint64]uint64 {
+	tab, ok := img.Section(".symtab")
+	if !ok || img.Arch().AddressWidth != 8 || tab.Entsize != elf.Sym64Size || int(tab.Link) >= len(img.Sections()) {
+		return nil
+	}
+	syms, err := img.SectionBytes(tab, maxSymtab)
+	if err != nil {
+		return nil
+	}
+	names, err := img.SectionBytes(img.Sections()[tab.Link], maxSymtab)
+	if err != nil || !bytes.Contains(names, []byte(".cold")) {
+		return nil
+	}
+	parts := map[string]uint64{} // by name of the function
+	each := func(f func(name string, vaddr uint64)) {
+		for b := syms; len(b) >= elf.Sym64Size; b = b[elf.Sym64Size:] {
+			off := uint64(binary.LittleEndian.Uint32(b))
+			if elf.ST_TYPE(b[4]) != elf.STT_FUNC || off >= uint64(len(names)) {
+				continue
+			}
+			name, _, _ := bytes.Cut(names[off:], []byte{0})
+			f(string(name), binary.LittleEndian.Uint64(b[8:]))
+		}
+	}
+	each(func(name string, vaddr uint64) {
+		if base, rest, ok := strings.Cut(name, ".cold"); ok && (rest == "" || rest[0] == '.') {
+			parts[base] = vaddr
+		}
+	})
+	of := map[uint64]uint64{}
+	for _, vaddr := range parts {
+		of[vaddr] = 0 // of an unknown function until found
+	}
+	each(func(name string, vaddr uint64) {
+		if part, ok := parts[name]; ok {
+			of[part] = vaddr
+		}
+	})
+	return of
+}

@@ -1,0 +1,133 @@
+package dataflow
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// pendingCall is a call that is followed by code which something else may
+// lead to: whether the call returns there is decided late.
+type pendingCall struct {
+	site, next uint64
+	state      state
+}
+
+// resolvePending lets the pending call at the lowest address return, unless
+// other paths lead to what follows it with another height.
+func (f *flow) resolvePending() bool {
+	best := -1
+	for i := range f.pending {
+		if best < 0 || f.pending[i].site < f.pending[best].site {
+			best = i
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	p := f.pending[best]
+	f.pending = append(f.pending[:best], f.pending[best+1:]...)
+	switch b := f.blockStarting(p.next); {
+	case b != nil && conflict(f.arch, &b.state, &p.state):
+		return true // it does not return
+	case b == nil && f.c.jumpedTo(p.next):
+		return true // what follows belongs to another function
+	case b == nil && f.beginsAnother(&p):
+		return true
+	}
+	if len(f.guesses) < 1<<15 {
+		f.guesses = append(f.guesses, p.site)
+		p.state.weak = uint16(len(f.guesses))
+	}
+	f.arrive(p.next, &p.state)
+	return true
+}
+
+// beginsAnother reports whether the code behind a call makes sense as the
+// start of a function, and none as what the call returns to.
+func (f *flow) beginsAnother(p *pendingCall) bool {
+	ch := f.chunkAt(p.next)
+	if ch == nil || !f.padsTo(ch, p.next) {
+		return false
+	}
+	at := f.skipPadding(ch, p.next)
+	if at >= ch.hi || f.trial != nil {
+		return true
+	}
+	pending := f.pending
+	f.pending = nil
+	here, there := f.try(at, &p.state), f.try(at, entryState(f.arch, 0))
+	f.pending = pending
+	return here.score() < there.score() && (here.violations >= 4 || f.looksLikeEntry(ch, at))
+}
+
+// throughCall handles a call and reports whether the flow goes on behind it.
+func (f *flow) throughCall(ch *chunk, at uint64, in *isa.Inst, s *state) bool {
+	next := at + uint64(in.Len)
+	if in.Flow == isa.Call {
+		if f.arch.LR == procstate.NoReg && f.isPush(ch, next, in.Target) {
+			s.regs[f.arch.SP] = s.regs[f.arch.SP].plus(-int64(f.arch.AddressWidth))
+			if sp := s.regs[f.arch.SP]; sp.kind == stack {
+				s.killSlots(sp.base, sp.off, int32(f.arch.AddressWidth))
+			}
+			f.arrive(in.Target, s)
+			return false
+		}
+		if _, ok := f.c.spanOf(in.Target); ok && !f.c.doesReturn(in.Target) {
+			f.note(s)
+			return false
+		}
+	} else if in.Target != 0 && f.c.noReturn[in.Target] {
+		f.note(s)
+		return false
+	}
+	f.note(s)
+	s.call(f.arch)
+	if f.noRet[at] {
+		return false
+	}
+	s.lastCall = f.callIndex(at)
+	if next >= ch.hi {
+		return false // nothing of this function follows
+	}
+	if o := next - ch.lo; ch.leader[o] || ch.blockAt[o] != 0 || f.padsTo(ch, next) {
+		f.pending = append(f.pending, pendingCall{at, next, *s})
+		return false
+	}
+	return true
+}
+
+// callIndex returns one more than the index of a call in calls.
+func (f *flow) callIndex(at uint64) uint16 {
+	i, ok := f.callOf[at]
+	if !ok && len(f.calls) < 1<<15 {
+		f.calls = append(f.calls, at)
+		i = uint16(len(f.calls))
+		f.callOf[at] = i
+	}
+	return i
+}
+
+// isPush reports whether a call only pushes an address: to the next
+// instruction, or over a few bytes that wait for speculation, as indirect
+// branch thunks do.
+func (f *flow) isPush(ch *chunk, next, target uint64) bool {
+	return target >= next && target-next <= 16 && target < ch.hi && f.c.startsAt(target)&called == 0 &&
+		(target == next || f.c.startsAt(target) == 0)
+}
+
+// padsTo reports whether vaddr, or the end of the padding there, is where a
+// function could begin.
+func (f *flow) padsTo(ch *chunk, vaddr uint64) bool {
+	at := f.skipPadding(ch, vaddr)
+	return at%16 == 0 || at >= ch.hi
+}
+
+// skipPadding returns the address behind the padding at vaddr.
+func (f *flow) skipPadding(ch *chunk, vaddr uint64) uint64 {
+	var in isa.Inst
+	at := vaddr
+	for at < ch.hi && f.c.dec(ch.code[at-ch.lo:], at, &in) && isPadding(ch.code[at-ch.lo:at-ch.lo+uint64(in.Len)], &in) {
+		at += uint64(in.Len)
+	}
+	return at
+}

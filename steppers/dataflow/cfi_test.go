@@ -1,0 +1,240 @@
+package dataflow
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// cfiRow is a row of call frame information as readelf prints it: strings
+// such as "rsp+16", "exp", "c-24", "u", by column.
+type cfiRow struct {
+	vaddr uint64
+	cols  map[string]string
+}
+
+// cfiFunc is one FDE.
+type cfiFunc struct {
+	lo, hi uint64
+	rows   []cfiRow
+	signal bool
+}
+
+// readCFI has readelf interpret the call frame information of a file.
+func readCFI(t testing.TB, path string) []cfiFunc {
+	t.Helper()
+	cmd := exec.Command("readelf", "-W", "--debug-dump=frames-interp", path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var funcs []cfiFunc
+	var names []string
+	inFDE, signal := false, false
+	signals := map[string]bool{}
+	sc := bufio.NewScanner(out)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		line := sc.Text()
+		f := strings.Fields(line)
+		switch {
+		case len(f) > 3 && f[3] == "CIE":
+			inFDE = false
+			signals[f[0]] = strings.Contains(line, "zRS") || strings.Contains(line, "zPLRS")
+		case len(f) > 5 && f[3] == "FDE":
+			inFDE = true
+			cie := strings.TrimPrefix(f[4], "cie=")
+			signal = signals[cie]
+			lo, hi, _ := strings.Cut(strings.TrimPrefix(f[5], "pc="), "..")
+			l, _ := strconv.ParseUint(lo, 16, 64)
+			h, _ := strconv.ParseUint(hi, 16, 64)
+			funcs = append(funcs, cfiFunc{lo: l, hi: h, signal: signal})
+		case len(f) > 1 && f[0] == "LOC":
+			names = f[1:]
+		case inFDE && len(f) == len(names)+1:
+			v, err := strconv.ParseUint(f[0], 16, 64)
+			if err != nil {
+				continue
+			}
+			row := cfiRow{v, map[string]string{}}
+			for i, n := range names {
+				row.cols[n] = f[i+1]
+			}
+			fn := &funcs[len(funcs)-1]
+			fn.rows = append(fn.rows, row)
+		}
+	}
+	_ = cmd.Wait() // readelf warns of what it finds odd by its exit status
+	return funcs
+}
+
+// hiding gives a file with the named sections renamed and its program header
+// for unwind tables turned off: stripped of what it tells of functions.
+func hiding(t testing.TB, path string, names ...string) *procstate.Image {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		b = []byte(strings.ReplaceAll(string(b), "\x00"+n+"\x00", "\x00"+strings.Repeat("-", len(n))+"\x00"))
+	}
+	phoff, phnum := int(b[32])|int(b[33])<<8, int(b[56])
+	for i := range phnum {
+		p := b[phoff+56*i:]
+		if string(p[:4]) == "\x50\xe5\x74\x64" {
+			copy(p, "\x00\x00\x00\x00")
+		}
+	}
+	im, err := procstate.NewImageBytes(b, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// tally counts how rules compare with call frame information.
+type tally struct {
+	insts, exact, none, wrong, savedMissing, savedWrong int
+	shown                                               int
+}
+
+func (y *tally) String() string {
+	pct := func(n int) string { return fmt.Sprintf("%.3f %%", 100*float64(n)/float64(max(y.insts, 1))) }
+	return fmt.Sprintf("%d instructions: exact %s, none %s, wrong %s; saved registers missing %s, wrong %s",
+		y.insts, pct(y.exact), pct(y.none), pct(y.wrong), pct(y.savedMissing), pct(y.savedWrong))
+}
+
+// compareWithCFI compares the rule of every instruction of a file that has
+// call frame information of a kind that can be compared.
+func compareWithCFI(t testing.TB, path string, im *procstate.Image, show int) *tally {
+	c, err := New(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	regNames := map[procstate.Reg]string{}
+	for r := range procstate.Reg(c.arch.NumRegs) {
+		regNames[r] = c.arch.RegName(r)
+	}
+	y := &tally{}
+	var in isa.Inst
+	for _, fn := range readCFI(t, path) {
+		if fn.signal {
+			continue
+		}
+		code := c.read(fn.lo, fn.hi)
+		ri := 0
+		for at := fn.lo; at < fn.hi; {
+			for ri+1 < len(fn.rows) && fn.rows[ri+1].vaddr <= at {
+				ri++
+			}
+			if !c.dec(code[at-fn.lo:], at, &in) {
+				break
+			}
+			padding := isPadding(code[at-fn.lo:at-fn.lo+uint64(in.Len)], &in)
+			if ri < len(fn.rows) && fn.rows[ri].cols["ra"] != "u" && !padding {
+				cfa := fn.rows[ri].cols["CFA"]
+				y.insts++
+				r, ok := c.RuleAt(at)
+				what := ""
+				switch {
+				case !ok:
+					y.none++
+					what = "none"
+				case cfa == "exp" || r.Deref:
+					y.exact++ // cannot be told from here
+				default:
+					if y.equal(c, r, fn.rows[ri].cols, regNames, at) {
+						y.exact++
+					} else {
+						y.wrong++
+						what = fmt.Sprintf("wrong: %s%+d ra %+v", regNames[r.Reg], r.Off, r.RA)
+					}
+				}
+				if what != "" && y.shown < show {
+					y.shown++
+					t.Logf("%#x (function %#x-%#x): CFI %v: %s", at, fn.lo, fn.hi, fn.rows[ri].cols, what)
+				}
+			}
+			at += uint64(in.Len)
+		}
+	}
+	return y
+}
+
+// equal compares a rule with a row. Where they name different registers for
+// the CFA, the analysis is asked for the difference of the two.
+func (y *tally) equal(c *Code, r *Rule, cols map[string]string, names map[procstate.Reg]string, at uint64) bool {
+	reg, off, _ := strings.Cut(cols["CFA"], "+")
+	n, _ := strconv.Atoi(off)
+	if reg == names[r.Reg] && int32(n) != r.Off {
+		return false
+	}
+	if reg != names[r.Reg] {
+		return true // compared by the oracle, not here
+	}
+	ra := cols["ra"]
+	if ra == "c-8" && (r.RA.Kind != AtCFA || r.RA.Off != -8) {
+		return false
+	}
+	for i, sr := range SavedRegs(c.arch) {
+		want, ok := cols[names[sr]]
+		p := r.Saved[i]
+		switch {
+		case !ok || want == "u" || want == "s":
+			continue // CFI leaves out what it takes to be unchanged
+		case strings.HasPrefix(want, "c"):
+			n, _ := strconv.Atoi(want[1:])
+			if p.Kind == Unknown {
+				y.savedMissing++
+			} else if p.Kind == AtCFA && p.Off != int32(n) {
+				y.savedWrong++
+			}
+		}
+	}
+	return true
+}
+
+// The rules of whole libraries, with unwind tables and symbols hidden, agree
+// with the call frame information that they were compiled with. What CFI has
+// wrong, and code that only tables of exceptions lead to, is in the margins.
+func TestAgainstCFI(t *testing.T) {
+	if _, err := exec.LookPath("readelf"); err != nil {
+		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	for _, c := range []struct {
+		path         string
+		exact, wrong float64 // percent: at least, at most
+	}{
+		{"libc.so.6", 99.5, 0.05},
+		{"libm.so.6", 98, 0.2},
+		{"libz.so.1", 99.9, 0.01},
+		{"ld-linux-x86-64.so.2", 99.9, 0.01},
+		{"libstdc++.so.6", 97, 1},
+	} {
+		t.Run(c.path, func(t *testing.T) {
+			path := "/lib/x86_64-linux-gnu/" + c.path
+			if _, err := os.Stat(path); err != nil {
+				t.Skip(err)
+			}
+			y := compareWithCFI(t, path, hiding(t, path, ".symtab", ".dynsym", ".eh_frame", ".eh_frame_hdr", ".debug_frame"), 0)
+			if n := float64(y.insts) / 100; y.insts < 1000 || float64(y.exact)/n < c.exact || float64(y.wrong)/n > c.wrong {
+				t.Error(y)
+			}
+			t.Log(y)
+		})
+	}
+}

@@ -1,0 +1,214 @@
+package dataflow
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// Code is the code of one file and what was found out about it so far.
+type Code struct {
+	im   *procstate.Image
+	arch *procstate.Arch
+	dec  isa.Decoder
+
+	spans    []span   // executable ranges, sorted
+	lo       uint64   // the lowest vaddr of them: offsets count from here
+	starts   []uint32 // where functions start, sorted
+	evidence []uint8  // what says so, parallel to starts
+	taken    []uint32 // addresses that some instruction or relocation takes, sorted
+	incoming []jump   // jumps from one region into another, sorted by target
+
+	funcs     map[uint32]*function // by start; nil when analysis gave up
+	rules     []Rule               // rules[0] is none
+	ruleIndex map[Rule]uint16
+	noReturn  map[uint64]bool // words that hold the address of a function that never returns
+	returns   map[uint64]bool // whether a function returns, as far as found out
+	shared    map[uint64]bool // answers of isShared
+	spent     int             // instructions carried out so far
+	budget    int             // and how many are enough
+	depth     int             // of nested questions for that
+
+	cache [1 << 10]cached
+}
+
+// span is the executable link-time addresses [lo, hi).
+type span struct{ lo, hi uint64 }
+
+// jump is a branch from one region to another, by offset.
+type jump struct{ target, source uint32 }
+
+// cached is a past answer of RuleAt.
+type cached struct {
+	vaddr uint64
+	rule  uint16
+	valid bool
+}
+
+// Evidence that a function starts somewhere.
+const (
+	declared  = 1 << iota // a symbol or an unwind table says so
+	called                // a call goes there
+	continued             // a known continuation of other code, not an entry
+	stub                  // an entry of the procedure linkage table
+)
+
+// ErrNoCode is returned for a file without code that could be analysed.
+var ErrNoCode = errors.New("no code to analyse")
+
+// maxText bounds how much code of one file is looked at.
+const maxText = 1 << 30
+
+// How much work the analysis of all functions of a file may be: what real
+// files take is a tenth of it.
+const (
+	baseBudget    = 1 << 20
+	budgetPerByte = 512
+)
+
+// New looks through the code of a file for its functions: one or two passes
+// over its bytes, which take a second for 100 MB. The Image is kept.
+func New(im *procstate.Image) (*Code, error) {
+	return look(im, (*Code).findSpans)
+}
+
+// NewRange is New for the code at link-time addresses [lo, hi) alone, as if
+// the file had no other. It suits small sections that stand for themselves,
+// such as .init.
+func NewRange(im *procstate.Image, lo, hi uint64) (*Code, error) {
+	return look(im, func(c *Code) { c.addSpan(lo, hi-lo) })
+}
+
+func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {
+	c := &Code{
+		im: im, arch: im.Arch(), dec: isa.DecoderFor(im.Arch()),
+		funcs: map[uint32]*function{}, rules: make([]Rule, 1), ruleIndex: map[Rule]uint16{},
+		noReturn: map[uint64]bool{}, returns: map[uint64]bool{}, shared: map[uint64]bool{},
+	}
+	if c.dec == nil {
+		return nil, fmt.Errorf("%s: architecture %s: %w", im.Path, c.arch.Name, ErrNoCode)
+	}
+	findSpans(c)
+	if len(c.spans) == 0 || c.spans[len(c.spans)-1].hi-c.spans[0].lo > math.MaxUint32 {
+		return nil, fmt.Errorf("%s: %w", im.Path, ErrNoCode)
+	}
+	c.lo = c.spans[0].lo
+	c.budget = baseBudget
+	for _, s := range c.spans {
+		c.budget += budgetPerByte * int(s.hi-s.lo)
+	}
+	c.findNoReturn()
+	c.findFunctions()
+	return c, nil
+}
+
+// off turns a vaddr within the spans into an offset.
+func (c *Code) off(vaddr uint64) uint32 { return uint32(vaddr - c.lo) }
+
+// spanOf returns the executable range that holds vaddr.
+func (c *Code) spanOf(vaddr uint64) (span, bool) {
+	for _, s := range c.spans {
+		if vaddr >= s.lo && vaddr < s.hi {
+			return s, true
+		}
+	}
+	return span{}, false
+}
+
+// RuleAt returns the rule for the instruction that covers vaddr. ok is false
+// when there is none that is sure. The Rule is valid until the next call.
+func (c *Code) RuleAt(vaddr uint64) (r *Rule, ok bool) {
+	e := &c.cache[vaddr*0x9e3779b97f4a7c15>>(64-10)]
+	if !e.valid || e.vaddr != vaddr {
+		*e = cached{vaddr, c.find(vaddr), true}
+	}
+	if e.rule == 0 {
+		return nil, false
+	}
+	return &c.rules[e.rule], true
+}
+
+// maxSources bounds how many jumps into a region are followed back.
+const maxSources = 12
+
+// find answers RuleAt. Code may be a part of another function, moved away as
+// seldom executed: then that function's flow leads there. What a flow says is
+// believed before any guess.
+func (c *Code) find(vaddr uint64) uint16 {
+	if _, ok := c.spanOf(vaddr); !ok {
+		return 0
+	}
+	region, ev := c.region(vaddr)
+	if ev&called == 0 {
+		if r, sure := c.findFromSources(region, span{region.lo, region.lo + 1}, vaddr); sure {
+			return r
+		}
+	}
+	if c.isShared(region) {
+		if r, sure := c.findFromSources(region, span{region.lo, vaddr + 1}, vaddr); sure {
+			return r
+		}
+	}
+	rule, isGuess := uint16(0), false
+	if f := c.function(region.lo); f != nil && ev&continued == 0 {
+		if rule, isGuess = f.ruleAt(c.off(vaddr)); rule != 0 && !isGuess {
+			return rule
+		}
+	}
+	r, sure := c.findFromSources(region, span{region.lo, vaddr + 1}, vaddr)
+	if r != 0 && (sure || rule == 0) {
+		return r
+	}
+	return rule
+}
+
+// findFromSources looks for vaddr in the functions that jump from elsewhere to
+// the given targets in its region, the nearest first. sure tells that no
+// guess led there.
+func (c *Code) findFromSources(region, targets span, vaddr uint64) (rule uint16, sure bool) {
+	jumps := c.jumpsInto(targets)
+	last := uint64(0)
+	for i, n := len(jumps)-1, 0; i >= 0 && n < maxSources; i-- {
+		from, ev := c.region(c.lo + uint64(jumps[i].source))
+		if ev&continued != 0 || from == region || from.lo == last {
+			continue
+		}
+		n, last = n+1, from.lo
+		if f := c.function(from.lo); f != nil {
+			r, isGuess := f.ruleAt(c.off(vaddr))
+			if r != 0 && !isGuess {
+				return r, true
+			}
+			rule = max(rule, r)
+		}
+	}
+	return rule, false
+}
+
+// function returns the analysis of the function that starts at vaddr.
+func (c *Code) function(vaddr uint64) *function {
+	off := c.off(vaddr)
+	f, ok := c.funcs[off]
+	if !ok {
+		f = c.analyse(vaddr)
+		c.funcs[off] = f
+	}
+	return f
+}
+
+// internRule returns the index of a rule in rules, 0 when there are too many.
+func (c *Code) internRule(r *Rule) uint16 {
+	if i, ok := c.ruleIndex[*r]; ok {
+		return i
+	}
+	if len(c.rules) >= guessedRule {
+		return 0
+	}
+	i := uint16(len(c.rules))
+	c.rules = append(c.rules, *r)
+	c.ruleIndex[*r] = i
+	return i
+}

@@ -1,0 +1,455 @@
+package dataflow
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// Bounds on the analysis of one function.
+const (
+	maxChunks = 24
+	maxRegion = 1 << 20 // bytes of a region that are looked at
+
+	windowBefore = 2 << 10 // bytes around code elsewhere that are looked at
+	windowAfter  = 16 << 10
+
+	maxBlocks   = 60000
+	maxSteps    = 4 << 20 // instructions carried out, all visits together
+	maxRestarts = 12
+	trialSteps  = 4000
+	maxTried    = 4 << 20 // instructions carried out in trials
+	triedByte   = 256     // and, for a small function, how many a byte
+)
+
+// chunk is a piece of code that a function's flow has reached: one region.
+type chunk struct {
+	lo, hi  uint64
+	code    []byte
+	blockAt []int32 // one more than the index of the block that starts at each byte
+	leader  []bool  // targets of direct branches within the chunk
+	covered []bool  // bytes of instructions that some path reaches
+}
+
+// block is a run of instructions with the state before its first one.
+type block struct {
+	addr   uint64
+	state  state
+	queued bool
+}
+
+// flow is the analysis of one function in progress.
+type flow struct {
+	c      *Code
+	arch   *procstate.Arch
+	chunks []*chunk
+	blocks []block
+	work   []int32
+
+	pending []pendingCall
+	guesses []uint64 // call sites taken to return, by state.weak - 1
+	noRet   map[uint64]bool
+	calls   []uint64 // calls met, by state.lastCall - 1
+	callOf  map[uint64]uint16
+	settled bool             // no more starting over
+	bases   map[uint64]uint8 // which instruction defines which base
+	at      uint64           // the instruction being carried out
+	steps   int
+	tried   int // steps of them in trials
+	limit   int // how many steps there may be
+	restart bool
+	failed  bool
+
+	bodies   []body // states of the stack in the function's body: candidates
+	dispatch []body // states at jumps to an address in a register
+	trial    *verdict
+	exits    []exit
+	certain  int // blocks that a path from the entry reaches
+}
+
+// exit is where the function is left.
+type exit struct {
+	addr    uint64
+	state   state
+	returns bool // by a return; otherwise by a jump
+}
+
+// newFlow prepares an analysis; noRet carries what earlier ones learned.
+func newFlow(c *Code, noRet map[uint64]bool) *flow {
+	return &flow{limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: map[uint64]uint8{}}
+}
+
+// chunkAt returns the chunk that holds vaddr, nil when there is none yet.
+func (f *flow) chunkAt(vaddr uint64) *chunk {
+	for _, ch := range f.chunks {
+		if vaddr >= ch.lo && vaddr < ch.hi {
+			return ch
+		}
+	}
+	return nil
+}
+
+// open adds a chunk that holds vaddr: the region that starts there or, for
+// code elsewhere that the function jumps to, the part of a region around it.
+func (f *flow) open(vaddr uint64) *chunk {
+	if _, ok := f.c.spanOf(vaddr); !ok || len(f.chunks) >= maxChunks {
+		return nil
+	}
+	r, _ := f.c.region(vaddr)
+	if len(f.chunks) > 0 {
+		r.lo = max(r.lo, vaddr-min(vaddr, windowBefore))
+		r.hi = min(r.hi, vaddr+windowAfter)
+	}
+	r.hi = min(r.hi, r.lo+maxRegion)
+	for _, ch := range f.chunks { // chunks do not overlap
+		if ch.hi <= vaddr {
+			r.lo = max(r.lo, ch.hi)
+		} else if ch.lo > vaddr {
+			r.hi = min(r.hi, ch.lo)
+		}
+	}
+	if vaddr >= r.hi {
+		return nil
+	}
+	ch := &chunk{lo: r.lo, hi: r.hi, code: f.c.read(r.lo, r.hi)}
+	if ch.code == nil {
+		return nil
+	}
+	n := len(ch.code)
+	ch.blockAt, ch.leader, ch.covered = make([]int32, n), make([]bool, n), make([]bool, n)
+	f.chunks = append(f.chunks, ch)
+	for _, j := range f.c.jumpsInto(span{ch.lo, ch.hi}) {
+		ch.leader[f.c.lo+uint64(j.target)-ch.lo] = true
+	}
+	var in isa.Inst
+	for i := uint64(0); i < uint64(n); {
+		if !f.c.dec(ch.code[i:], ch.lo+i, &in) {
+			i += uint64(f.arch.PCAlign)
+			continue
+		}
+		if in.Flow == isa.Jump || in.Flow == isa.CondJump {
+			if in.Target >= ch.lo && in.Target < ch.hi {
+				ch.leader[in.Target-ch.lo] = true
+			}
+		}
+		i += uint64(in.Len)
+	}
+	return ch
+}
+
+// newBase returns the base that the current instruction defines.
+func (f *flow) newBase() uint8 {
+	b, ok := f.bases[f.at]
+	if !ok {
+		if len(f.bases) >= 255 {
+			return 0
+		}
+		b = uint8(len(f.bases) + 1)
+		f.bases[f.at] = b
+	}
+	return b
+}
+
+// run carries flows to their ends until nothing changes: first the certain
+// ones, then, one at a time, calls that may or may not return.
+func (f *flow) run() {
+	for !f.stopped() {
+		if n := len(f.work); n > 0 {
+			i := f.work[n-1]
+			f.work = f.work[:n-1]
+			f.blocks[i].queued = false
+			f.runBlock(i)
+			continue
+		}
+		if !f.resolvePending() {
+			return
+		}
+	}
+}
+
+func (f *flow) stopped() bool {
+	return f.failed || f.restart || f.trial != nil && f.trial.steps > trialSteps
+}
+
+// conflict reports whether two states of one frame cannot both be: SP at two
+// known places. With a frame pointer SP may differ, where it was lowered by
+// what only run time knows.
+func conflict(a *procstate.Arch, s, o *state) bool {
+	h1, ok1 := s.height(a)
+	h2, ok2 := o.height(a)
+	fp := s.regs[a.FP]
+	return ok1 && ok2 && h1 != h2 && (fp.kind != stack || fp != o.regs[a.FP])
+}
+
+// sameStack reports whether two states have the stack pointer at the same
+// place.
+func sameStack(a *procstate.Arch, s, o *state) bool { return s.regs[a.SP] == o.regs[a.SP] }
+
+func (f *flow) blockStarting(vaddr uint64) *block {
+	ch := f.chunkAt(vaddr)
+	if ch == nil || ch.blockAt[vaddr-ch.lo] == 0 {
+		return nil
+	}
+	return &f.blocks[ch.blockAt[vaddr-ch.lo]-1]
+}
+
+// runBlock carries out a block's instructions and passes the state on.
+func (f *flow) runBlock(i int32) {
+	b := &f.blocks[i]
+	ch := f.chunkAt(b.addr)
+	s := b.state
+	at := b.addr
+	var in isa.Inst
+	compared := isa.Op{Dst: procstate.NoReg}
+	for {
+		if at >= ch.hi {
+			f.fallOut(at, &s)
+			return
+		}
+		o := at - ch.lo
+		if at != f.blocks[i].addr && (ch.leader[o] || ch.blockAt[o] != 0) {
+			f.arrive(at, &s)
+			return
+		}
+		f.at = at
+		if f.steps++; f.steps > f.limit {
+			f.failed = true
+			return
+		}
+		if !f.c.dec(ch.code[o:], at, &in) {
+			f.blame(&s, 4)
+			return
+		}
+		if f.trial == nil {
+			for k := range uint64(in.Len) {
+				ch.covered[o+k] = true
+			}
+		} else if f.trial.steps++; f.trial.steps > trialSteps {
+			return
+		}
+		next := at + uint64(in.Len)
+		if in.Flow == isa.Return || in.Flow == isa.IndirectJump {
+			f.leave(at, &in, &s)
+			return
+		}
+		s.apply(f.arch, &in, f.newBase)
+		switch in.Flow {
+		case isa.Jump:
+			f.arrive(in.Target, &s)
+			return
+		case isa.Trap:
+			return
+		case isa.CondJump:
+			taken := s
+			if in.Equal && compared.Dst != procstate.NoReg {
+				equate(&s, compared)
+			}
+			f.arrive(in.Target, &taken)
+		case isa.Call, isa.IndirectCall:
+			if !f.throughCall(ch, at, &in, &s) {
+				return
+			}
+		}
+		compared.Dst = procstate.NoReg
+		if n := in.NumOps; n > 0 && in.Ops[n-1].Kind == isa.Compare {
+			compared = in.Ops[n-1]
+		}
+		at = next
+	}
+}
+
+// equate uses that two registers were found equal: where one is known, so is
+// the other. It is how loops that touch each page of a large frame end.
+func equate(s *state, op isa.Op) {
+	a, b := &s.regs[op.Dst], &s.regs[op.Src]
+	switch {
+	case a.kind == stack && b.kind != stack:
+		*b = *a
+	case b.kind == stack && a.kind != stack:
+		*a = *b
+	}
+}
+
+// note remembers the state at a call as one that the function's body has.
+func (f *flow) note(s *state) {
+	if f.trial != nil {
+		f.trial.call(f.arch, s)
+		return
+	}
+	c := *s
+	c.call(f.arch)
+	f.bodies = f.addBody(f.bodies, &c)
+}
+
+// body is a state of the stack that a function has at some of its calls or
+// indirect jumps.
+type body struct {
+	state state
+	count int // how many of them
+}
+
+const maxBodies = 6
+
+// addBody counts a state; the most frequent ones come first.
+func (f *flow) addBody(list []body, s *state) []body {
+	i := 0
+	for ; i < len(list); i++ {
+		if b := &list[i].state; sameStack(f.arch, b, s) && b.regs[f.arch.FP] == s.regs[f.arch.FP] {
+			b.meet(s)
+			break
+		}
+	}
+	if i == len(list) {
+		if s.regs[f.arch.SP].kind != stack || len(list) >= maxBodies {
+			return list
+		}
+		list = append(list, body{state: *s})
+	}
+	list[i].count++
+	for ; i > 0 && list[i].count > list[i-1].count; i-- {
+		list[i], list[i-1] = list[i-1], list[i]
+	}
+	return list
+}
+
+// dispatches reports whether an instruction jumps to an address that is
+// computed: a place in the same function, or a function.
+func dispatches(in *isa.Inst) bool {
+	return in.Flow == isa.IndirectJump && (in.Reg != procstate.NoReg || in.Target == 0)
+}
+
+// leave handles a return and an indirect jump: out of the function or, for
+// the latter, to places within it that are not known here.
+func (f *flow) leave(at uint64, in *isa.Inst, s *state) {
+	if f.trial != nil {
+		f.trial.exit(f.arch, s, in)
+		return
+	}
+	if h, ok := s.height(f.arch); ok && in.Flow == isa.Return && h != f.entryHeight() && s.lastCall != 0 && !f.settled {
+		// Not a return of this frame: the last call did not come back, and
+		// what stands behind it is another function.
+		f.noRet[f.calls[s.lastCall-1]] = true
+		f.restart = true
+		return
+	}
+	if dispatches(in) {
+		f.dispatch = f.addBody(f.dispatch, s)
+	}
+	f.exits = append(f.exits, exit{at, *s, in.Flow == isa.Return})
+	if _, ev := f.c.region(at); ev&stub != 0 && in.Flow == isa.IndirectJump {
+		// Until the function is looked up the jump goes to what follows it.
+		f.arrive(at+uint64(in.Len), s)
+	}
+}
+
+// fallOut handles code that runs on past its region, into what is declared
+// to be another function.
+func (f *flow) fallOut(at uint64, s *state) {
+	if f.trial != nil {
+		f.trial.fellOut()
+		return
+	}
+	if _, ok := f.c.spanOf(at); !ok || f.entryLike(s) {
+		return
+	}
+	if f.c.startsAt(at)&called == 0 {
+		f.arrive(at, s)
+	}
+}
+
+// entryHeight is SP relative to the CFA at the entry and at a return.
+func (f *flow) entryHeight() int32 {
+	if f.arch.LR == procstate.NoReg {
+		return -int32(f.arch.AddressWidth)
+	}
+	return 0
+}
+
+// entryLike reports whether the stack is as at the entry of a function that
+// returns to this one's caller.
+func (f *flow) entryLike(s *state) bool {
+	return sameStack(f.arch, s, entryState(f.arch, 0))
+}
+
+// arrive passes a state to a branch target, which may lie elsewhere.
+func (f *flow) arrive(vaddr uint64, s *state) {
+	ch := f.chunkAt(vaddr)
+	if ch == nil {
+		ev := f.c.startsAt(vaddr)
+		if f.entryLike(s) && ev != 0 || ev&called != 0 {
+			if f.trial != nil {
+				f.trial.exit(f.arch, s, &isa.Inst{Flow: isa.Jump})
+			} else {
+				f.exits = append(f.exits, exit{f.at, *s, false})
+			}
+			return
+		}
+		if f.trial != nil || s.regs[f.arch.SP].kind != stack || !f.mayEnter(vaddr) {
+			return
+		}
+		if ch = f.open(vaddr); ch == nil {
+			return
+		}
+	}
+	o := vaddr - ch.lo
+	idx := ch.blockAt[o]
+	if idx == 0 {
+		if len(f.blocks) >= maxBlocks {
+			f.failed = true
+			return
+		}
+		f.blocks = append(f.blocks, block{addr: vaddr, state: *s, queued: true})
+		ch.blockAt[o] = int32(len(f.blocks))
+		f.work = append(f.work, int32(len(f.blocks)-1))
+		return
+	}
+	b := &f.blocks[idx-1]
+	if f.trial != nil && int(idx) <= f.trial.firstBlock {
+		f.trial.join(f.arch, &b.state, s)
+		return
+	}
+	if conflict(f.arch, &b.state, s) && f.disagree(b, s) {
+		return
+	}
+	b.state.weak = min(b.state.weak, s.weak)
+	if b.state.lastCall != s.lastCall {
+		b.state.lastCall = 0
+	}
+	b.state.guessed = b.state.guessed && s.guessed
+	if b.state.meet(s) && !b.queued {
+		b.queued = true
+		f.work = append(f.work, idx-1)
+	}
+}
+
+// mayEnter reports whether the flow may go on in a region where it was not
+// before. From its own region it goes to parts of the function that were moved
+// away; from there only back. Where parts of many functions lie together, it
+// goes nowhere else.
+func (f *flow) mayEnter(vaddr uint64) bool {
+	here, _ := f.c.region(f.at)
+	there, _ := f.c.region(vaddr)
+	home := f.chunks[0]
+	return here == there || f.at >= home.lo && f.at < home.hi && !f.c.isShared(here)
+}
+
+// disagree handles two paths that meet with SP at different places. Where one
+// of them rests on the guess that a call returns, the guess was wrong: the
+// analysis starts over without it. It reports whether s is to be dropped.
+func (f *flow) disagree(b *block, s *state) bool {
+	if b.state.weak != s.weak && !f.settled {
+		f.noRet[f.guesses[max(b.state.weak, s.weak)-1]] = true
+		f.restart = true
+		return true
+	}
+	if f.trial != nil {
+		f.trial.bad(4)
+	}
+	return s.guessed && !b.state.guessed
+}
+
+// blame counts a path that ran into bytes that are no instruction.
+func (f *flow) blame(_ *state, n int) {
+	if f.trial != nil {
+		f.trial.bad(n)
+	}
+}

@@ -1,0 +1,262 @@
+package dataflow
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// function is a finished analysis: rules by address, as a CFI table has
+// them. A row holds from its address up to the next row's.
+type function struct {
+	at   []uint32 // offsets, sorted
+	rule []uint16 // 0: no rule; with guessedRule where it rests on a guess
+}
+
+// guessedRule marks the index of a rule for code that no path was found to.
+const guessedRule = 1 << 15
+
+// ruleAt returns the index of the rule for an offset, 0 when there is none.
+func (f *function) ruleAt(off uint32) (rule uint16, isGuess bool) {
+	i := sort.Search(len(f.at), func(i int) bool { return f.at[i] > off })
+	if i == 0 {
+		return 0, false
+	}
+	r := f.rule[i-1]
+	return r &^ guessedRule, r&guessedRule != 0
+}
+
+// analyse analyses the function that starts at vaddr; nil when it is too
+// much or makes no sense.
+func (c *Code) analyse(vaddr uint64) *function {
+	if c.spent > c.budget {
+		return nil
+	}
+	noRet := map[uint64]bool{}
+	extra := int32(0)
+	var f *flow
+	defer func() {
+		if f != nil {
+			c.spent += f.steps
+		}
+	}()
+	for i := 0; ; i++ {
+		steps, tried := 0, 0
+		if f != nil {
+			steps, tried = f.steps, f.tried
+		}
+		f = newFlow(c, noRet)
+		f.steps, f.tried = steps, tried
+		f.settled = i >= maxRestarts
+		home := f.open(vaddr)
+		if home == nil {
+			return nil
+		}
+		f.arrive(vaddr, entryState(c.arch, extra))
+		f.run()
+		if !f.restart && extra == 0 {
+			if extra = f.extraAtEntry(); extra != 0 {
+				continue
+			}
+		}
+		if !f.restart {
+			f.certain = len(f.blocks)
+			f.guessRest(home)
+		}
+		if f.failed {
+			return nil
+		}
+		if !f.restart {
+			return f.rows()
+		}
+	}
+}
+
+// maxExtra bounds what a function may take off the stack beyond its frame.
+const maxExtra = 64
+
+// extraAtEntry returns how many bytes the function takes off the stack
+// beyond its own: code that is entered by a jump with arguments pushed, as
+// the dynamic loader's resolver is, leaves by a jump with SP higher than it
+// came. All exits must agree.
+func (f *flow) extraAtEntry() int32 {
+	extra := int32(0)
+	base := int32(0)
+	if f.arch.LR == procstate.NoReg {
+		base = -int32(f.arch.AddressWidth)
+	}
+	for i, e := range f.exits {
+		h, ok := e.state.height(f.arch)
+		if !ok || i > 0 && h-base != extra {
+			return 0
+		}
+		extra = h - base
+	}
+	if extra < 0 || extra%8 != 0 || extra > maxExtra {
+		return 0
+	}
+	return extra
+}
+
+// rows turns the states of all reached instructions into rules.
+func (f *flow) rows() *function {
+	type row struct {
+		at, end uint32
+		rule    uint16
+	}
+	var rows []row
+	var in isa.Inst
+	for i := range f.blocks {
+		b := &f.blocks[i]
+		ch := f.chunkAt(b.addr)
+		s := b.state
+		var r Rule
+		for at := b.addr; at < ch.hi; {
+			o := at - ch.lo
+			if at != b.addr && (ch.leader[o] || ch.blockAt[o] != 0) || !f.c.dec(ch.code[o:], at, &in) {
+				break
+			}
+			idx := uint16(0)
+			if s.rule(f.arch, &r) {
+				if idx = f.c.internRule(&r); idx != 0 && i >= f.certain {
+					idx |= guessedRule
+				}
+			}
+			end := at + uint64(in.Len)
+			rows = append(rows, row{f.c.off(at), f.c.off(end), idx})
+			if in.Ends() {
+				break
+			}
+			f.at = at
+			s.apply(f.arch, &in, f.newBase)
+			if in.Flow == isa.Call || in.Flow == isa.IndirectCall {
+				s.call(f.arch)
+				if ch.blockAt[min(end, ch.hi-1)-ch.lo] == 0 && !ch.covered[min(end, ch.hi-1)-ch.lo] {
+					break
+				}
+			}
+			at = end
+		}
+	}
+	slices.SortFunc(rows, func(a, b row) int { return int(int64(a.at) - int64(b.at)) })
+	out := &function{}
+	add := func(at uint32, rule uint16) {
+		switch n := len(out.at); {
+		case n > 0 && out.at[n-1] == at:
+			out.rule[n-1] = rule
+		case n > 0 && out.rule[n-1] == rule:
+		default:
+			out.at, out.rule = append(out.at, at), append(out.rule, rule)
+		}
+	}
+	for i, r := range rows {
+		add(r.at, r.rule)
+		if i+1 == len(rows) || rows[i+1].at > r.end {
+			add(r.end, 0)
+		}
+	}
+	out.at, out.rule = slices.Clip(out.at), slices.Clip(out.rule)
+	return out
+}
+
+// rule makes the rule for a state, and reports whether there is one.
+func (s *state) rule(a *procstate.Arch, r *Rule) bool {
+	*r = Rule{}
+	if !s.cfa(a, r) {
+		return false
+	}
+	r.RA = s.place(a, a.RA)
+	if r.RA.Kind == Unknown {
+		return false
+	}
+	for i, reg := range SavedRegs(a) {
+		r.Saved[i] = s.place(a, reg)
+	}
+	return true
+}
+
+// cfa finds a way to the CFA, by what is known longest first: SP and
+// registers that calls preserve, memory, other registers.
+func (s *state) cfa(a *procstate.Arch, r *Rule) bool {
+	if reg, off, ok := s.holder(a, 0, a.CalleeSaved|1<<a.SP); ok {
+		r.Reg, r.Off = reg, -off
+		return true
+	}
+	for i := range s.slots[:s.nslots] {
+		t := &s.slots[i]
+		if t.val.kind != stack || t.val.base != 0 || t.base == 0 {
+			continue
+		}
+		if reg, off, ok := s.holder(a, t.base, a.CalleeSaved|1<<a.SP); ok {
+			*r = Rule{Reg: reg, Deref: true, Off: t.off - off, Add: -t.val.off}
+			return true
+		}
+	}
+	if reg, off, ok := s.holder(a, 0, ^uint64(0)); ok {
+		r.Reg, r.Off = reg, -off
+		return true
+	}
+	return false
+}
+
+// holder returns a register, of those in mask, that holds base + off; SP is
+// preferred, then the frame pointer.
+func (s *state) holder(a *procstate.Arch, base uint8, mask uint64) (reg procstate.Reg, off int32, ok bool) {
+	holds := func(r procstate.Reg) bool {
+		return mask&(1<<r) != 0 && s.regs[r].kind == stack && s.regs[r].base == base
+	}
+	for _, r := range [...]procstate.Reg{a.SP, a.FP} {
+		if holds(r) {
+			return r, s.regs[r].off, true
+		}
+	}
+	for r := range procstate.Reg(a.NumRegs) {
+		if holds(r) {
+			return r, s.regs[r].off, true
+		}
+	}
+	return 0, 0, false
+}
+
+// place finds where the entry value of a register is.
+func (s *state) place(a *procstate.Arch, reg procstate.Reg) Place {
+	want := value{kind: entry, base: uint8(reg)}
+	// A register that calls change is looked for in memory first: the rule
+	// also serves the frame that is in the call.
+	if reg != a.RA && s.regs[reg] == want {
+		return Place{Kind: Same}
+	}
+	below := Place{}
+	sp := s.regs[a.SP]
+	for i := range s.slots[:s.nslots] {
+		t := &s.slots[i]
+		if t.val != want {
+			continue
+		}
+		p := Place{Kind: AtCFA, Off: t.off}
+		if t.base != 0 {
+			r, off, ok := s.holder(a, t.base, ^uint64(0))
+			if !ok {
+				continue
+			}
+			p = Place{Kind: AtRegister, Reg: r, Off: t.off - off}
+		}
+		if sp.kind == stack && sp.base == t.base && t.off < sp.off {
+			below = p // still there, but nothing protects it for long
+			continue
+		}
+		return p
+	}
+	for r := range procstate.Reg(a.NumRegs) {
+		switch {
+		case s.regs[r] != want:
+		case r == reg:
+			return Place{Kind: Same}
+		default:
+			return Place{Kind: InRegister, Reg: r}
+		}
+	}
+	return below
+}

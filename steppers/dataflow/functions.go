@@ -1,0 +1,321 @@
+package dataflow
+
+import (
+	"debug/elf"
+	"slices"
+	"sort"
+
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// findSpans takes the executable sections, or the executable segments of a
+// file without sections.
+func (c *Code) findSpans() {
+	for _, s := range c.im.Sections() {
+		if s.Flags&elf.SHF_EXECINSTR != 0 && s.Flags&elf.SHF_ALLOC != 0 && s.Type != elf.SHT_NOBITS {
+			c.addSpan(s.Vaddr, s.Size)
+		}
+	}
+	if len(c.spans) == 0 {
+		for _, s := range c.im.Segments() {
+			if s.Flags&elf.PF_X != 0 {
+				c.addSpan(s.Vaddr, s.Filesz)
+			}
+		}
+	}
+	slices.SortFunc(c.spans, func(a, b span) int {
+		switch {
+		case a.lo < b.lo:
+			return -1
+		case a.lo > b.lo:
+			return 1
+		}
+		return 0
+	})
+	for i := 1; i < len(c.spans); i++ {
+		if c.spans[i].lo < c.spans[i-1].hi { // overlapping: a hostile file
+			c.spans = c.spans[:i]
+		}
+	}
+}
+
+func (c *Code) addSpan(vaddr, size uint64) {
+	if off, ok := c.im.OffsetOfVaddr(vaddr, size); !ok || size == 0 || size > maxText || off+size > uint64(c.im.Size()) {
+		return
+	}
+	c.spans = append(c.spans, span{vaddr, vaddr + size})
+}
+
+// read returns a copy of the code at [lo, hi), nil when it cannot be read.
+func (c *Code) read(lo, hi uint64) []byte {
+	b := make([]byte, hi-lo)
+	if c.im.ReadVaddr(b, lo) != nil {
+		return nil
+	}
+	return b
+}
+
+// sweep decodes a span from one end to the other and calls visit for each
+// instruction. fresh tells that nothing runs on into it: the instruction
+// before, padding left out, ends the flow.
+func (c *Code) sweep(s span, visit func(addr uint64, in *isa.Inst, fresh bool)) {
+	const block = 1 << 20
+	var in isa.Inst
+	fresh := true
+	for lo := s.lo; lo < s.hi; {
+		hi := min(lo+block+16, s.hi)
+		code := c.read(lo, hi)
+		if code == nil {
+			return
+		}
+		i := uint64(0)
+		for i < uint64(len(code)) && (i < block || hi == s.hi) {
+			if !c.dec(code[i:], lo+i, &in) {
+				i += uint64(c.arch.PCAlign)
+				fresh = true
+				continue
+			}
+			visit(lo+i, &in, fresh)
+			if !isPadding(code[i:i+uint64(in.Len)], &in) {
+				fresh = in.Ends()
+			}
+			i += uint64(in.Len)
+		}
+		lo += i
+	}
+}
+
+// isPadding reports whether an instruction is one that fills gaps.
+func isPadding(code []byte, in *isa.Inst) bool {
+	if in.Flow == isa.Trap {
+		return code[0] == 0xcc || len(code) == 4 && code[0]|code[1]|code[2]|code[3] == 0
+	}
+	if in.Flow != isa.Next {
+		return false
+	}
+	if len(code) == 4 && code[0] == 0x1f && code[1] == 0x20 && code[2] == 0x03 && code[3] == 0xd5 {
+		return true // AArch64 nop
+	}
+	for len(code) > 1 && (code[0] == 0x66 || code[0] == 0x2e) {
+		code = code[1:]
+	}
+	if code[0] == 0x90 || code[0] == 0xcc {
+		return true
+	}
+	return len(code) > 2 && code[0] == 0x0f && code[1] == 0x1f || len(code) == 2 && code[0]|code[1] == 0
+}
+
+// findFunctions fills starts, evidence, taken and incoming.
+func (c *Code) findFunctions() {
+	marks := map[uint32]uint8{}
+	for _, v := range c.im.FuncStarts() {
+		if _, ok := c.spanOf(v); ok {
+			marks[c.off(v)] |= declared
+		}
+	}
+	if e := c.im.Entry(); e != 0 {
+		if _, ok := c.spanOf(e); ok {
+			marks[c.off(e)] |= declared
+		}
+	}
+	for _, s := range c.spans {
+		marks[c.off(s.lo)] |= 0
+	}
+	c.markStubs(marks)
+	c.markCalled(marks)
+	c.starts = make([]uint32, 0, len(marks))
+	for o := range marks {
+		c.starts = append(c.starts, o)
+	}
+	slices.Sort(c.starts)
+	c.evidence = make([]uint8, len(c.starts))
+	for i, o := range c.starts {
+		c.evidence[i] = marks[o]
+	}
+	c.findJumps()
+}
+
+// markStubs marks the entries of the procedure linkage table. Its first
+// entry, where the others go to have their function looked up, is entered
+// with a word pushed.
+func (c *Code) markStubs(marks map[uint32]uint8) {
+	s, ok := c.im.Section(".plt")
+	if !ok || s.Size > maxText {
+		return
+	}
+	if _, ok := c.spanOf(s.Vaddr); !ok {
+		return
+	}
+	head, step := uint64(16), uint64(16)
+	if c.arch.PCAlign == 4 {
+		head = 32
+	}
+	var in isa.Inst
+	code := c.read(s.Vaddr, s.Vaddr+min(s.Size, 16))
+	if c.dec(code, s.Vaddr, &in) && in.Flow == isa.IndirectJump {
+		// A static program's, for functions that are chosen at its start.
+		head, step = 0, 16
+		if len(code) == 16 && c.dec(code[8:], s.Vaddr+8, &in) && in.Flow == isa.IndirectJump {
+			step = 8
+		}
+	} else {
+		marks[c.off(s.Vaddr)] |= continued
+	}
+	for o := head; o < s.Size; o += step {
+		marks[c.off(s.Vaddr+o)] |= called | stub
+	}
+}
+
+// markCalled marks the targets of direct calls, and what begins as functions
+// do and has its address taken. Bytes that are no code make
+// calls too: a single call to a place where other code runs on is not
+// believed.
+func (c *Code) markCalled(marks map[uint32]uint8) {
+	var targets []uint32
+	for _, s := range c.spans {
+		c.sweep(s, func(addr uint64, in *isa.Inst, _ bool) {
+			switch in.Flow {
+			case isa.Call:
+				if _, ok := c.spanOf(in.Target); ok && in.Target != addr+uint64(in.Len) {
+					targets = append(targets, c.off(in.Target))
+				}
+			default:
+				for _, op := range in.Ops[:in.NumOps] {
+					if op.Kind == isa.Const {
+						if _, ok := c.spanOf(uint64(op.Imm)); ok {
+							c.taken = append(c.taken, c.off(uint64(op.Imm)))
+						}
+					}
+				}
+			}
+		})
+	}
+	c.findRelocated()
+	c.findPointers()
+	slices.Sort(c.taken)
+	c.taken = slices.Compact(c.taken)
+	slices.Sort(targets)
+	i := 0
+	for _, s := range c.spans {
+		afterCall := false // which may not return
+		c.sweep(s, func(addr uint64, in *isa.Inst, fresh bool) {
+			defer func() { afterCall = in.Flow == isa.Call || in.Flow == isa.IndirectCall }()
+			o := c.off(addr)
+			for i < len(targets) && targets[i] < o {
+				i++ // within an instruction
+			}
+			n := 0
+			for ; i < len(targets) && targets[i] == o; i++ {
+				n++
+			}
+			if n > 1 || n == 1 && (fresh || afterCall || addr%16 == 0 || marks[o] != 0) {
+				marks[o] |= called
+			}
+			if fresh && lowersSP(c.arch, in) && c.isTaken(addr) {
+				marks[o] |= called // by address
+			}
+		})
+	}
+}
+
+// findJumps collects the jumps that leave their region.
+func (c *Code) findJumps() {
+	for _, s := range c.spans {
+		region := span{}
+		c.sweep(s, func(addr uint64, in *isa.Inst, _ bool) {
+			if in.Flow != isa.Jump && in.Flow != isa.CondJump {
+				return
+			}
+			if addr < region.lo || addr >= region.hi {
+				region, _ = c.region(addr)
+			}
+			if in.Target >= region.lo && in.Target < region.hi {
+				return
+			}
+			if _, ok := c.spanOf(in.Target); ok {
+				c.incoming = append(c.incoming, jump{c.off(in.Target), c.off(addr)})
+			}
+		})
+	}
+	slices.SortFunc(c.incoming, func(a, b jump) int {
+		if a.target != b.target {
+			return int(int64(a.target) - int64(b.target))
+		}
+		return int(int64(a.source) - int64(b.source))
+	})
+}
+
+// region returns the region that holds vaddr, which must be in a span, and
+// the evidence for its start.
+func (c *Code) region(vaddr uint64) (span, uint8) {
+	o := c.off(vaddr)
+	i := sort.Search(len(c.starts), func(i int) bool { return c.starts[i] > o }) - 1
+	s, _ := c.spanOf(vaddr)
+	if i < 0 {
+		return s, 0
+	}
+	r := span{c.lo + uint64(c.starts[i]), s.hi}
+	if i+1 < len(c.starts) {
+		r.hi = min(r.hi, c.lo+uint64(c.starts[i+1]))
+	}
+	return r, c.evidence[i]
+}
+
+// startsAt returns the evidence that a function starts at vaddr.
+func (c *Code) startsAt(vaddr uint64) uint8 {
+	if i, ok := slices.BinarySearch(c.starts, c.off(vaddr)); ok {
+		return c.evidence[i]
+	}
+	return 0
+}
+
+// isTaken reports whether the address is one that code or data refers to.
+func (c *Code) isTaken(vaddr uint64) bool {
+	_, ok := slices.BinarySearch(c.taken, c.off(vaddr))
+	return ok
+}
+
+// nextTaken returns the first address from vaddr on that code or data refers
+// to, or the end of all.
+func (c *Code) nextTaken(vaddr uint64) uint64 {
+	if i, _ := slices.BinarySearch(c.taken, c.off(vaddr)); i < len(c.taken) {
+		return c.lo + uint64(c.taken[i])
+	}
+	return ^uint64(0)
+}
+
+// jumpedTo reports whether another region jumps to vaddr.
+func (c *Code) jumpedTo(vaddr uint64) bool {
+	return len(c.jumpsInto(span{vaddr, vaddr + 1})) > 0
+}
+
+// isShared reports whether a region is one in which the seldom executed parts
+// of many functions lie together: many others jump into it.
+func (c *Code) isShared(r span) bool {
+	const many = 30
+	jumps := c.jumpsInto(r)
+	if len(jumps) < many {
+		return false
+	}
+	shared, ok := c.shared[r.lo]
+	if !ok {
+		from := map[uint64]bool{}
+		for _, j := range jumps {
+			s, _ := c.region(c.lo + uint64(j.source))
+			if from[s.lo] = true; len(from) >= many {
+				break
+			}
+		}
+		shared = len(from) >= many
+		c.shared[r.lo] = shared
+	}
+	return shared
+}
+
+// jumpsInto returns the jumps from elsewhere into a region.
+func (c *Code) jumpsInto(r span) []jump {
+	lo, hi := c.off(r.lo), c.off(r.hi-1)
+	i := sort.Search(len(c.incoming), func(i int) bool { return c.incoming[i].target >= lo })
+	j := sort.Search(len(c.incoming), func(i int) bool { return c.incoming[i].target > hi })
+	return c.incoming[i:j]
+}

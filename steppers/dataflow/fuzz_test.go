@@ -1,0 +1,64 @@
+package dataflow
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// codeImage makes an ELF file that has nothing but code at 0x1000.
+func codeImage(t testing.TB, machine elf.Machine, code []byte) *procstate.Image {
+	t.Helper()
+	const off = 0x1000
+	b := make([]byte, off, off+len(code))
+	copy(b, "\x7fELF\x02\x01\x01")
+	le := binary.LittleEndian
+	le.PutUint16(b[16:], uint16(elf.ET_DYN))
+	le.PutUint16(b[18:], uint16(machine))
+	le.PutUint64(b[24:], off) // entry
+	le.PutUint64(b[32:], 64)  // phoff
+	le.PutUint16(b[52:], 64)
+	le.PutUint16(b[54:], 56)
+	le.PutUint16(b[56:], 1)
+	p := b[64:]
+	le.PutUint32(p, uint32(elf.PT_LOAD))
+	le.PutUint32(p[4:], uint32(elf.PF_X|elf.PF_R))
+	le.PutUint64(p[8:], off)
+	le.PutUint64(p[16:], off)
+	le.PutUint64(p[24:], off)
+	le.PutUint64(p[32:], uint64(len(code)))
+	le.PutUint64(p[40:], uint64(len(code)))
+	im, err := procstate.NewImage(bytes.NewReader(append(b, code...)), int64(off+len(code)), "code")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// Whatever the bytes are, analysis ends, and a rule is one that can be used.
+func FuzzRuleAt(f *testing.F) {
+	f.Add([]byte("\x55\x48\x89\xe5\x48\x83\xec\x10\xe8\x00\x00\x00\x00\xc9\xc3"), false)
+	f.Add([]byte("\xeb\xfe\x74\xfc\x75\xfa\xff\xe0\xc2\x08\x00\x54\x5c\xc3"), false)
+	f.Add([]byte("\xfd\x7b\xbf\xa9\xfd\x03\x00\x91\xfd\x7b\xc1\xa8\xc0\x03\x5f\xd6"), true)
+	f.Fuzz(func(t *testing.T, code []byte, arm bool) {
+		if len(code) == 0 || len(code) > 4096 {
+			return
+		}
+		machine := elf.EM_X86_64
+		if arm {
+			machine = elf.EM_AARCH64
+		}
+		c, err := New(codeImage(t, machine, code))
+		if err != nil {
+			return
+		}
+		for i := range len(code) {
+			if r, ok := c.RuleAt(0x1000 + uint64(i)); ok && (int(r.Reg) >= c.arch.NumRegs || r.RA.Kind == Unknown) {
+				t.Errorf("%#x: rule %+v", 0x1000+i, r)
+			}
+		}
+	})
+}

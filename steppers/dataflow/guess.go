@@ -1,0 +1,321 @@
+package dataflow
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// verdict judges a guess by what the code that it leads to does.
+type verdict struct {
+	firstBlock int // blocks from here on belong to the trial
+	steps      int
+	f          *flow
+	violations int // weight of what cannot be
+	support    int // weight of what speaks for the guess
+	calls      int
+	extra      int32 // bytes that an exit takes off the stack beyond the frame
+	returned   bool  // left the function as it should be left
+}
+
+// bad counts something that cannot be.
+func (v *verdict) bad(n int) {
+	v.violations += n
+}
+
+// score is higher for better guesses.
+func (v *verdict) score() int { return v.support - 8*v.violations }
+
+// exit judges leaving the function: the frame must be gone and preserved
+// registers must have their values back. A jump to an address in a register
+// may stay within the function.
+func (v *verdict) exit(a *procstate.Arch, s *state, in *isa.Inst) {
+	want := int32(0)
+	if a.LR == procstate.NoReg {
+		want = -int32(a.AddressWidth)
+	}
+	isReturn := in.Flow == isa.Return
+	h, ok := s.height(a)
+	if ok && h > want {
+		v.extra = h - want
+	}
+	switch {
+	case dispatches(in):
+		for i := range v.f.dispatch {
+			if sameStack(a, &v.f.dispatch[i].state, s) {
+				v.support += 2
+				return
+			}
+		}
+		if h > want {
+			v.bad(4)
+		} else if len(v.f.dispatch) > 0 && h != want {
+			v.bad(2)
+		}
+		if h == want && v.extra == 0 {
+			v.support++
+		}
+		return
+	case !ok && s.regs[a.SP].kind == anything:
+		v.bad(1)
+		return
+	case !ok || h != want:
+		if isReturn {
+			v.bad(4)
+		}
+		return
+	}
+	lost := 0
+	for _, r := range SavedRegs(a) {
+		if s.regs[r] != (value{kind: entry, base: uint8(r)}) {
+			lost++
+		}
+	}
+	switch {
+	case lost > 0:
+		v.bad(min(2*lost, 4))
+	case isReturn:
+		v.support += 3
+		v.returned = true
+	default:
+		v.support++
+		v.returned = true
+	}
+}
+
+// call judges the stack at a call: the ABI wants SP to be a multiple of 16
+// there, as the CFA is.
+func (v *verdict) call(a *procstate.Arch, s *state) {
+	h, ok := s.height(a)
+	if !ok || v.calls > 3 {
+		return
+	}
+	v.calls++
+	if h%16 != 0 {
+		v.bad(1)
+	} else if v.calls == 1 {
+		v.support++
+	}
+}
+
+// join judges a path that leads into code analysed before.
+func (v *verdict) join(a *procstate.Arch, have, s *state) {
+	if have.regs[a.SP].kind != stack {
+		return
+	}
+	if conflict(a, have, s) {
+		v.bad(4)
+		return
+	}
+	if !sameStack(a, have, s) {
+		return
+	}
+	v.support += 2
+	for _, r := range SavedRegs(a) {
+		if have.place(a, r).Kind != Unknown && s.place(a, r).Kind == Unknown {
+			v.bad(1)
+		}
+	}
+}
+
+func (v *verdict) fellOut() { v.bad(1) }
+
+// guessRest finds the code of the home chunk that no path has reached, and
+// what it could be: the start of a function that nothing calls directly, or a
+// part of the function before it that an indirect jump or an exception leads
+// to. The best guess that breaks nothing is taken.
+func (f *flow) guessRest(home *chunk) {
+	var in isa.Inst
+	limit := min(maxTried, 100_000+triedByte*len(home.code))
+	for at := home.lo; at < home.hi && !f.stopped() && f.tried < limit; {
+		o := at - home.lo
+		if !f.c.dec(home.code[o:], at, &in) {
+			at += uint64(f.arch.PCAlign)
+			continue
+		}
+		next := at + uint64(in.Len)
+		if home.covered[o] || isPadding(home.code[o:next-home.lo], &in) {
+			at = next
+			continue
+		}
+		if f.c.jumpedTo(at) && !f.looksLikeEntry(home, at) || !f.guess(home, at) {
+			at = f.skipDead(home, at)
+		}
+	}
+}
+
+// skipDead returns the next address where something could begin.
+func (f *flow) skipDead(ch *chunk, at uint64) uint64 {
+	var in isa.Inst
+	for at < ch.hi {
+		o := at - ch.lo
+		if !f.c.dec(ch.code[o:], at, &in) {
+			return at + uint64(f.arch.PCAlign)
+		}
+		if next := f.c.nextTaken(at + 1); next < at+uint64(in.Len) {
+			return next // what was decoded is not what runs
+		}
+		at += uint64(in.Len)
+		if in.Ends() || at == f.c.nextTaken(at) || at < ch.hi && (ch.leader[at-ch.lo] || ch.covered[at-ch.lo]) {
+			return at
+		}
+	}
+	return at
+}
+
+// guess tries what the code at vaddr could be and takes the best. It reports
+// whether anything was good enough.
+func (f *flow) guess(ch *chunk, vaddr uint64) bool {
+	var candidates [2*maxBodies + 3]*state
+	n := 0
+	looksLikeEntry := f.looksLikeEntry(ch, vaddr)
+	if looksLikeEntry {
+		candidates[0], n = entryState(f.arch, 0), 1
+	}
+	bodies := [...][]body{f.dispatch, f.bodies}
+	if r, _ := f.c.region(vaddr); f.c.isShared(r) {
+		bodies = [...][]body{nil, nil} // of which function, nothing tells
+	} else if s := f.framed(); s != nil {
+		candidates[n], n = s, n+1
+	}
+	for _, list := range bodies {
+		for i := range list {
+			s := list[i].state
+			s.weak, s.guessed = 0, true
+			candidates[n] = &s
+			n++
+		}
+	}
+	if !looksLikeEntry {
+		candidates[n] = entryState(f.arch, 0)
+		n++
+	}
+	best, bestScore := -1, 0
+	for i := 0; i < n; i++ {
+		s := candidates[i]
+		v := f.try(vaddr, s)
+		if !s.guessed && v.extra > 0 && n < len(candidates) && v.extra <= maxExtra {
+			candidates[n], n = entryState(f.arch, v.extra), n+1
+		}
+		score := v.score()
+		if !s.guessed && !looksLikeEntry && !v.returned && (v.support < 2 || vaddr%16 != 0) {
+			continue // little speaks for a function here
+		}
+		if v.violations < 4 && (best < 0 || score > bestScore) {
+			best, bestScore = i, score
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	s := candidates[best]
+	if !s.guessed {
+		f.bodies, f.dispatch = f.bodies[:0], f.dispatch[:0]
+	}
+	f.arrive(vaddr, s)
+	f.run()
+	return ch.covered[vaddr-ch.lo]
+}
+
+// framed returns what the states of a body with a frame pointer have in
+// common when SP is not always at the same place in it; else nil.
+func (f *flow) framed() *state {
+	var s *state
+	n := 0
+	for i := range f.bodies {
+		b := f.bodies[i].state
+		switch fp := b.regs[f.arch.FP]; {
+		case fp.kind != stack:
+		case s == nil:
+			b.weak, b.guessed = 0, true
+			s, n = &b, 1
+		case s.regs[f.arch.FP] == fp:
+			s.meet(&b)
+			n++
+		}
+	}
+	if n < 2 {
+		return nil
+	}
+	return s
+}
+
+// looksLikeEntry reports whether the code at vaddr begins as functions do.
+func (f *flow) looksLikeEntry(ch *chunk, vaddr uint64) bool {
+	b := ch.code[vaddr-ch.lo:]
+	at, marked := vaddr, false
+	if len(b) >= 4 && (string(b[:4]) == endbr64 || string(b[:4]) == paciasp) {
+		b, at, marked = b[4:], at+4, true
+	}
+	var in isa.Inst
+	if !f.c.dec(b, at, &in) {
+		return false
+	}
+	if readsResult(f.arch, &in) {
+		return false // a landing pad: it takes the exception from there
+	}
+	if marked {
+		return true
+	}
+	taken := f.c.isTaken(vaddr)
+	if lowersSP(f.arch, &in) {
+		return taken || vaddr%16 == 0
+	}
+	return taken && len(f.dispatch) == 0
+}
+
+// lowersSP reports whether an instruction is one that begins a frame: push,
+// sub sp, stp with write-back.
+func lowersSP(a *procstate.Arch, in *isa.Inst) bool {
+	for _, op := range in.Ops[:in.NumOps] {
+		if op.Kind == isa.Set && op.Dst == a.SP && op.Src == a.SP && op.Imm < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Instructions that mark where an indirect branch may go.
+const (
+	endbr64 = "\xf3\x0f\x1e\xfa"
+	paciasp = "\x3f\x23\x03\xd5"
+)
+
+// readsResult reports whether an instruction copies the register that calls
+// return values in, which holds nothing of use at the entry of a function.
+func readsResult(a *procstate.Arch, in *isa.Inst) bool {
+	if a != procstate.AMD64 || in.NumOps != 1 {
+		return false
+	}
+	op := in.Ops[0]
+	return (op.Kind == isa.Set || op.Kind == isa.Store) && op.Src == 0
+}
+
+// try follows the code at vaddr with a state, and undoes it all. It learns
+// which calls do not return.
+func (f *flow) try(vaddr uint64, s *state) verdict {
+	for range maxRestarts {
+		v := f.tryOnce(vaddr, s)
+		if !f.restart {
+			return v
+		}
+		f.restart = false
+	}
+	return verdict{violations: 4}
+}
+
+func (f *flow) tryOnce(vaddr uint64, s *state) verdict {
+	defer func(before int) { f.tried += f.steps - before }(f.steps)
+	v := verdict{firstBlock: len(f.blocks), f: f}
+	f.trial = &v
+	f.arrive(vaddr, s)
+	f.run()
+	f.trial = nil
+	f.work, f.pending = f.work[:0], f.pending[:0]
+	for _, b := range f.blocks[v.firstBlock:] {
+		if ch := f.chunkAt(b.addr); ch != nil {
+			ch.blockAt[b.addr-ch.lo] = 0
+		}
+	}
+	f.blocks = f.blocks[:v.firstBlock]
+	return v
+}

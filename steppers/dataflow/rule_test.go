@@ -1,0 +1,102 @@
+package dataflow
+
+import (
+	"debug/elf"
+	"testing"
+)
+
+// rules of short functions, by what the ABI says of each instruction.
+func TestRules(t *testing.T) {
+	type want struct {
+		at   int
+		reg  uint8
+		off  int32
+		save string // where rbx is: "same", "cfa-16", ...
+	}
+	const rsp, rbp, r10 = 7, 6, 10
+	for name, c := range map[string]struct {
+		code string
+		want []want
+	}{
+		"push, sub, add, pop": {"\x53\x48\x83\xec\x20\x90\x48\x83\xc4\x20\x5b\xc3", []want{
+			{0, rsp, 8, "same"}, {1, rsp, 16, "same"}, {5, rsp, 48, "same"}, {10, rsp, 16, "same"}, {11, rsp, 8, "same"}}},
+		"a saved register": {"\x53\x31\xdb\x90\x5b\xc3", []want{{1, rsp, 16, "same"}, {3, rsp, 16, "cfa-16"}, {5, rsp, 8, "same"}}},
+		"frame pointer and variable frame": {"\x55\x48\x89\xe5\x48\x29\xc4\x90\xc9\xc3", []want{
+			{4, rsp, 16, "same"}, {7, rbp, 16, "same"}, {9, rsp, 8, "same"}}},
+		"aligned frame": {"\x4c\x8d\x54\x24\x08\x48\x83\xe4\xe0\x41\xff\x72\xf8\x90\x49\x8d\x62\xf8\xc3", []want{
+			{5, rsp, 8, "same"}, {9, r10, 0, "same"}, {18, rsp, 8, "same"}}},
+		"ret takes arguments off": {"\x53\x5b\xc2\x10\x00", []want{{1, rsp, 16, "same"}, {2, rsp, 8, "same"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, err := New(codeImage(t, elf.EM_X86_64, []byte(c.code)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range c.want {
+				r, ok := code.RuleAt(0x1000 + uint64(w.at))
+				if !ok {
+					t.Errorf("at %d: no rule", w.at)
+					continue
+				}
+				save := "same"
+				if p := r.Saved[0]; p.Kind == AtCFA && p.Off == -16 {
+					save = "cfa-16"
+				} else if p.Kind != Same {
+					save = "?"
+				}
+				if uint8(r.Reg) != w.reg || r.Off != w.off || r.Deref || save != w.save {
+					t.Errorf("at %d: CFA = %d%+d, rbx %s, want %d%+d %s", w.at, r.Reg, r.Off, save, w.reg, w.off, w.save)
+				}
+			}
+		})
+	}
+}
+
+// AArch64: the return address is in x30 until it is stored.
+func TestRulesARM64(t *testing.T) {
+	code, err := New(codeImage(t, elf.EM_AARCH64, []byte(
+		"\x3f\x23\x03\xd5"+ // paciasp
+			"\xfd\x7b\xbe\xa9"+ // stp x29, x30, [sp, #-32]!
+			"\xfd\x03\x00\x91"+ // mov x29, sp
+			"\xf3\x0b\x00\xf9"+ // str x19, [sp, #16]
+			"\xf3\x0b\x40\xf9"+ // ldr x19, [sp, #16]
+			"\xfd\x7b\xc2\xa8"+ // ldp x29, x30, [sp], #32
+			"\xbf\x23\x03\xd5"+ // autiasp
+			"\xc0\x03\x5f\xd6"))) // ret
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range []struct {
+		off int32
+		ra  Place
+	}{
+		{0, Place{Kind: Same}},
+		{0, Place{Kind: Same}},
+		{32, Place{Kind: AtCFA, Off: -24}},
+		{32, Place{Kind: AtCFA, Off: -24}},
+		{32, Place{Kind: AtCFA, Off: -24}},
+		{32, Place{Kind: AtCFA, Off: -24}},
+		{0, Place{Kind: Same}},
+		{0, Place{Kind: Same}},
+	} {
+		r, ok := code.RuleAt(0x1000 + uint64(4*i))
+		if !ok || r.Reg != 31 || r.Off != w.off || r.RA != w.ra {
+			t.Errorf("instruction %d: rule %+v %v, want sp%+d, RA %+v", i, r, ok, w.off, w.ra)
+		}
+	}
+}
+
+func TestRuleAtDoesNotAllocate(t *testing.T) {
+	code, err := New(codeImage(t, elf.EM_X86_64, []byte("\x53\x48\x83\xec\x20\x90\x48\x83\xc4\x20\x5b\xc3")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code.RuleAt(0x1005)
+	at := uint64(0x1000)
+	if n := testing.AllocsPerRun(1000, func() {
+		at++
+		code.RuleAt(0x1000 + at%12)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

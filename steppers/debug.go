@@ -1,0 +1,76 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Debug walks through code that has DWARF call frame information, in
+// .eh_frame or .debug_frame. It keeps no state of a process and can serve many
+// Walkers of one goroutine, each with its own address space.
+type Debug struct {
+	tables       *unwind.Tables
+	cache        []debugEntry
+	hits, misses uint64
+}
+
+// debugEntry is a slot of the cache: the rule for a link-time address of an
+// image.
+type debugEntry struct {
+	key  uint64 // packed image and address; 0 when the slot is empty
+	rule *unwind.Rule
+}
+
+const (
+	debugSlotBits = 14
+	// A key holds 44 bits of a link-time address and 20 bits of 1 + the
+	// index of the image. What does not fit is not cached.
+	debugVaddrBits = 44
+)
+
+// NewDebug makes a Debug stepper that finds rules in tables, which other
+// steppers may share.
+func NewDebug(tables *unwind.Tables) *Debug {
+	return &Debug{tables: tables, cache: make([]debugEntry, 1<<debugSlotBits)}
+}
+
+// Name implements unwind.FrameStepper.
+func (d *Debug) Name() string { return "debug" }
+
+// Priority implements unwind.FrameStepper.
+func (d *Debug) Priority() unwind.Priority { return unwind.PriorityDebug }
+
+// CacheStats returns how many rules were found in the stepper's own cache and
+// how many were asked of the tables.
+func (d *Debug) CacheStats() (hits, misses uint64) { return d.hits, d.misses }
+
+// CallerFrame implements unwind.FrameStepper. Code without CFI is NotMe; an
+// undefined return address is StackBottom; Failed tells that the CFI that
+// covers the code is malformed or uses what is not supported, or that a
+// register or memory it needs is not known.
+func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	addr := in.LookupPC()
+	m := w.MappingAt(addr)
+	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
+		return unwind.NotMe, nil
+	}
+	return d.rule(m.Image, addr-m.Bias).CallerFrame(w, in, out)
+}
+
+// rule finds the rule for a link-time address of an image.
+func (d *Debug) rule(img *procstate.Image, vaddr uint64) *unwind.Rule {
+	image := uint64(img.Index) + 1
+	if vaddr>>debugVaddrBits != 0 || image >= 1<<(64-debugVaddrBits) {
+		d.misses++
+		return d.tables.For(img).Rule(vaddr)
+	}
+	key := image<<debugVaddrBits | vaddr
+	e := &d.cache[key*0x9e3779b97f4a7c15>>(64-debugSlotBits)]
+	if e.key == key {
+		d.hits++
+		return e.rule
+	}
+	d.misses++
+	e.key, e.rule = key, d.tables.For(img).Rule(vaddr)
+	return e.rule
+}

@@ -1,0 +1,79 @@
+//go:build linux && amd64
+
+package steppers
+
+import (
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// debugSnapshot is a Snapshot of a real stack: that of deep.cc, with 30 calls
+// of step.
+func debugSnapshot(t testing.TB) (*procstate.Snapshot, *procstate.Regs) {
+	t.Helper()
+	p := startDebugTarget(t, debugBuild(t, "g++", "-O2", "-fomit-frame-pointer"), "plain")
+	snap := procstate.NewSnapshot(p.Arch(), p.pid, "", p.space)
+	stack := make([]byte, 1<<20)
+	low := p.regs.Rsp - p.Arch().RedZone
+	n, _ := p.ReadMemory(low, stack)
+	regs := new(procstate.Regs)
+	p.Registers(0, regs)
+	snap.Reset(procstate.ThreadID(p.tid), regs, []procstate.Region{{Addr: low, Data: stack[:n]}})
+	return snap, regs
+}
+
+func TestDebugDoesNotAllocate(t *testing.T) {
+	snap, regs := debugSnapshot(t)
+	d := NewDebug(unwind.NewTables())
+	w := unwind.NewWalker(snap, unwind.NewGroup(d), nil)
+	pcs, err := w.WalkPCs(nil, regs)
+	if err != nil || len(pcs) < 60 {
+		t.Fatalf("%d frames, %v", len(pcs), err)
+	}
+	if n := testing.AllocsPerRun(100, func() { pcs, err = w.WalkPCs(pcs[:0], regs) }); n != 0 {
+		t.Errorf("%v allocations a walk", n)
+	}
+	before, misses := d.CacheStats()
+	pcs, _ = w.WalkPCs(pcs[:0], regs)
+	if after, m := d.CacheStats(); after == before || m != misses {
+		t.Errorf("a repeated walk has %d hits and %d misses", after-before, m-misses)
+	}
+}
+
+// BenchmarkDebugWalk walks a real stack again and again: every rule is in the
+// stepper's cache.
+func BenchmarkDebugWalk(b *testing.B) {
+	snap, regs := debugSnapshot(b)
+	w := unwind.NewWalker(snap, unwind.NewGroup(NewDebug(unwind.NewTables())), nil)
+	var pcs []unwind.PC
+	var err error
+	b.ReportAllocs()
+	for b.Loop() {
+		if pcs, err = w.WalkPCs(pcs[:0], regs); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(pcs)), "ns/frame")
+}
+
+// BenchmarkDebugWalkKept does the same with a new stepper each time: every
+// rule is asked of the tables, which keep it.
+func BenchmarkDebugWalkKept(b *testing.B) {
+	snap, regs := debugSnapshot(b)
+	tables := unwind.NewTables()
+	d := NewDebug(tables)
+	w := unwind.NewWalker(snap, unwind.NewGroup(d), nil)
+	var pcs []unwind.PC
+	var err error
+	for b.Loop() {
+		b.StopTimer()
+		clear(d.cache)
+		b.StartTimer()
+		if pcs, err = w.WalkPCs(pcs[:0], regs); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(pcs)), "ns/frame")
+}

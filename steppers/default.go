@@ -1,0 +1,31 @@
+package steppers
+
+import "github.com/swbpf/swbpf/unwind"
+
+// Default makes the stepper group that a Walker uses unless it is given
+// another: all steppers of this package that prove what they say, in the
+// order of their priorities. It may be shared by the Walkers of many
+// processes, as long as these belong to one goroutine; tables may be shared
+// by all.
+//
+//	Bottom      is this the first frame?
+//	Dynamic     return addresses that uretprobes have replaced
+//	SigHandler  a signal trampoline has CFI at times, but all of them have
+//	            the kernel's frame
+//	Go          its table beats .debug_frame, see Go
+//	Debug       CFI
+//	FrameFunc   frame pointers, as the code proves them
+//	Analysis    data flow, for code with neither
+func Default(tables *unwind.Tables) *unwind.AddressRangeGroup {
+	return group(tables, NewAnalysis())
+}
+
+// ForSampling makes the same group for one who must not fall behind the
+// samples that come in: what takes long goes on in the background.
+func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
+	return group(tables, &Analysis{InBackground: true})
+}
+
+func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewDebug(tables), NewFrameFunc(nil), analysis)
+}

@@ -1,0 +1,20 @@
+// Package steppers holds the frame steppers that come with this module: each
+// knows how to walk through one kind of frame (see [unwind.FrameStepper]).
+// [Default] puts them together. In order of priority:
+//
+//   - [Bottom]: the first frame of a thread, known by its code;
+//   - [Dynamic]: return addresses that instrumentation has replaced;
+//   - [SigHandler]: signal trampolines;
+//   - [Go]: Go code, and the switches of stacks that its runtime makes;
+//   - [Debug]: code with DWARF call frame information;
+//   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
+//   - [Analysis]: optimised code with neither.
+//
+// Three more are added by those who need them: [Wanderer] searches the stack
+// when nothing else is left; [DyninstInstr] and [InstFrame] are for programs
+// that Dyninst has instrumented, the former for files that it has rewritten,
+// the latter for the frames that it builds for first-party walks.
+//
+// A stepper keeps no state of a process. One set of them can serve the
+// Walkers of many processes, as long as these belong to one goroutine.
+package steppers

@@ -1,0 +1,109 @@
+package steppers
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// DyninstInstr walks through instrumentation in files that Dyninst has
+// rewritten. Each piece of it, a base tramp, has a symbol
+//
+//	dyninstBT_ADDRESS_SIZE_HEIGHT
+//
+// with a height in hexadecimal and a size in bytes in decimal; one without
+// height has no frame and is left to others. In the
+// frame of one, at the frame pointer, the return address is a link-time
+// address, and the instrumented code's stack pointer is HEIGHT bytes above
+// the frame.
+type DyninstInstr struct{ tramps perImage[[]baseTramp] }
+
+// baseTramp is the link-time range [start, end) of a tramp.
+type baseTramp struct{ start, end, height uint64 }
+
+// NewDyninstInstr makes a DyninstInstr.
+func NewDyninstInstr() *DyninstInstr { return &DyninstInstr{} }
+
+// Name implements unwind.FrameStepper.
+func (*DyninstInstr) Name() string { return "dyninst-instr" }
+
+// Priority implements unwind.FrameStepper.
+func (*DyninstInstr) Priority() unwind.Priority { return unwind.PriorityInstrumentation }
+
+// CallerFrame implements unwind.FrameStepper.
+func (d *DyninstInstr) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	m := w.MappingAt(in.LookupPC())
+	if m == nil || m.Image == nil {
+		return unwind.NotMe, nil
+	}
+	tramps := d.tramps.get(m.Image)
+	if tramps == nil {
+		found := findBaseTramps(m.Image)
+		tramps = &found
+		d.tramps.put(m.Image, tramps)
+	}
+	t := trampAt(*tramps, in.LookupPC()-m.Bias)
+	if t == nil {
+		return unwind.NotMe, nil
+	}
+	arch, mem := w.Arch(), w.ProcessState()
+	width, fp := uint64(arch.AddressWidth), in.FP()
+	callerFP, ok1 := mem.ReadWord(fp)
+	pc, ok2 := mem.ReadWord(fp + width)
+	if !ok1 || !ok2 {
+		return unwind.Failed, unwind.ReadFailure(mem, fp)
+	}
+	out.SetPC(arch, pc+m.Bias)
+	out.SetSP(arch, fp+2*width+t.height)
+	out.SetFP(arch, callerFP)
+	out.PCLocation, out.FPLocation = unwind.InMemory(fp+width), unwind.InMemory(fp)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	in.Flags |= unwind.Instrumentation
+	return unwind.Success, nil
+}
+
+// trampAt returns the tramp that holds a link-time address, or nil.
+func trampAt(tramps []baseTramp, vaddr uint64) *baseTramp {
+	i, exact := slices.BinarySearchFunc(tramps, vaddr, func(t baseTramp, v uint64) int { return cmp.Compare(t.start, v) })
+	if !exact {
+		i--
+	}
+	if i < 0 || vaddr >= tramps[i].end {
+		return nil
+	}
+	return &tramps[i]
+}
+
+// findBaseTramps lists the tramps of a file by address. Only a file that has
+// Dyninst's section of instrumentation is searched.
+func findBaseTramps(im *procstate.Image) []baseTramp {
+	var tramps []baseTramp
+	if _, rewritten := im.Section(".dyninstInst"); !rewritten {
+		return tramps
+	}
+	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		size, height, ok := parseBaseTramp(s.Name)
+		if end := s.Value + size; ok && end > s.Value {
+			tramps = append(tramps, baseTramp{s.Value, end, height})
+		}
+		return true
+	})
+	slices.SortFunc(tramps, func(a, b baseTramp) int { return cmp.Compare(a.start, b.start) })
+	return tramps
+}
+
+// parseBaseTramp reads the name of a tramp that has a frame.
+func parseBaseTramp(name []byte) (size, height uint64, ok bool) {
+	rest, ok := bytes.CutPrefix(name, []byte("dyninstBT_"))
+	fields := bytes.Split(rest, []byte("_"))
+	if !ok || len(fields) != 3 {
+		return 0, 0, false
+	}
+	size, err1 := strconv.ParseUint(string(fields[1]), 10, 32)
+	height, err2 := strconv.ParseUint(string(fields[2]), 16, 32)
+	return size, height, err1 == nil && err2 == nil
+}

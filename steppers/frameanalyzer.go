@@ -1,0 +1,233 @@
+package steppers
+
+import (
+	"bytes"
+	"sort"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// FrameAnalyzer is the FrameFuncHelper that decodes the code: it follows each
+// path through a function from its first instruction and keeps account of
+// the stack pointer, the frame pointer and where the latter is saved. What it
+// learns of a file is kept for all processes that map it.
+//
+// Functions start where the file says so, else at the nearest prologue before
+// the address that pushes the frame pointer and sets it.
+type FrameAnalyzer struct {
+	images perImage[imageFrames]
+	seen   [1 << seenBits]seenLayout
+}
+
+// seenBits is the logarithm of the number of slots of the cache.
+const seenBits = 11
+
+// seenLayout is a slot of the direct-mapped cache by link-time address.
+type seenLayout struct {
+	vaddr  uint64
+	image  uint32 // Image.Index + 1
+	layout FrameLayout
+}
+
+// imageFrames is what is known of the functions of a file.
+type imageFrames struct {
+	starts []uint64          // sorted
+	whole  bool              // all functions are among starts
+	cold   map[uint64]uint64 // see coldParts
+	funcs  map[uint64]*funcFrames
+}
+
+// NewFrameAnalyzer makes a FrameAnalyzer.
+func NewFrameAnalyzer() *FrameAnalyzer { return &FrameAnalyzer{} }
+
+// Limits on the code that is analysed for one address: the length of a
+// function, and how far back a prologue is looked for.
+const (
+	maxFuncCode     = 64 << 10
+	maxPrologueScan = 4 << 10
+)
+
+// AllocatesFrame implements FrameFuncHelper.
+func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, addr uint64) FrameLayout {
+	m := w.MappingAt(addr)
+	if m == nil || isa.DecoderFor(w.Arch()) == nil {
+		return unknownLayout
+	}
+	if m.Image == nil {
+		return analyzeMemory(w, m, addr)
+	}
+	if m.Image.Arch() != w.Arch() {
+		return unknownLayout
+	}
+	vaddr := addr - m.Bias
+	h := (vaddr ^ uint64(m.Image.Index)<<48) * 0x9e3779b97f4a7c15
+	s := &a.seen[h>>(64-seenBits)]
+	if s.vaddr != vaddr || s.image != m.Image.Index+1 {
+		s.vaddr, s.image = vaddr, m.Image.Index+1
+		s.layout = a.analyzeFile(m.Image, vaddr)
+	}
+	return s.layout
+}
+
+// analyzeFile finds the layout at a link-time address of a file.
+func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, vaddr uint64) FrameLayout {
+	im := a.images.get(img)
+	if im == nil {
+		_, whole := img.Section(".symtab")
+		im = &imageFrames{starts: img.FuncStarts(), whole: whole, cold: coldParts(img), funcs: map[uint64]*funcFrames{}}
+		a.images.put(img, im)
+	}
+	start, end := im.function(vaddr)
+	if start != 0 {
+		if l, ok := im.analyze(img, start, end).at(vaddr); ok {
+			return l
+		}
+	}
+	// The symbol, if any, was of another function.
+	lowest := max(start, vaddr-min(vaddr, maxPrologueScan))
+	code, from := readAround(img, lowest, vaddr, vaddr+16)
+	for {
+		p := lastPrologue(img.Arch(), code)
+		if p < 0 {
+			return unknownLayout
+		}
+		if at := from + uint64(p); at <= vaddr {
+			f := im.funcs[at]
+			if f == nil {
+				f = analyzeFunc(img.Arch(), readVaddr(img, at, end), at, entryState(img.Arch()), false)
+				im.funcs[at] = f
+			}
+			if l, ok := f.at(vaddr); ok {
+				return l
+			}
+		}
+		code = code[:p]
+	}
+}
+
+// function returns the last known start of a function before vaddr, 0 when
+// there is none near, and the next one behind, or a limit.
+func (im *imageFrames) function(vaddr uint64) (start, end uint64) {
+	i := sort.Search(len(im.starts), func(i int) bool { return im.starts[i] > vaddr })
+	end = vaddr + maxFuncCode
+	if i < len(im.starts) {
+		end = min(end, im.starts[i])
+	}
+	if i > 0 && vaddr-im.starts[i-1] < maxFuncCode {
+		start = im.starts[i-1]
+	}
+	return start, end
+}
+
+// analyze returns the analysis of the function, or of the split-off part of
+// one, at [start, end).
+func (im *imageFrames) analyze(img *procstate.Image, start, end uint64) *funcFrames {
+	if f := im.funcs[start]; f != nil {
+		return f
+	}
+	entry := entryState(img.Arch())
+	code := readVaddr(img, start, end)
+	if parent, ok := im.cold[start]; ok {
+		// It starts with the state of the branch that leads there.
+		code = nil
+		if at, _ := im.function(parent); at == parent {
+			_, parentEnd := im.function(parent)
+			for _, e := range im.analyze(img, parent, parentEnd).exits {
+				if parent+e.off == start {
+					entry, code = e.state, readVaddr(img, start, end)
+				}
+			}
+		}
+	}
+	f := analyzeFunc(img.Arch(), code, start, entry, im.whole)
+	im.funcs[start] = f
+	return f
+}
+
+// readAround reads the code at link-time addresses [lowest, end) of the
+// segment that holds vaddr, and returns where it begins.
+func readAround(img *procstate.Image, lowest, vaddr, end uint64) (code []byte, from uint64) {
+	for _, s := range img.Segments() {
+		if vaddr-s.Vaddr < s.Filesz {
+			from = max(lowest, s.Vaddr)
+			return readVaddr(img, from, end), from
+		}
+	}
+	return nil, vaddr
+}
+
+// analyzeMemory finds the layout at an address of code that is in no file. It
+// may change at any time, so nothing is kept.
+func analyzeMemory(w *unwind.Walker, m *procstate.Mapping, addr uint64) FrameLayout {
+	from := max(m.Start, addr-min(addr, maxPrologueScan))
+	buf := make([]byte, min(m.End-from, 2*maxPrologueScan))
+	code := readCode(w, m, from, buf)
+	if uint64(len(code)) <= addr-from {
+		return unknownLayout
+	}
+	for p := len(code); ; {
+		p = lastPrologue(w.Arch(), code[:p])
+		if p < 0 {
+			return unknownLayout
+		}
+		if start := from + uint64(p); start <= addr {
+			if l, ok := analyzeFunc(w.Arch(), code[p:], start, entryState(w.Arch()), false).at(addr); ok {
+				return l
+			}
+		}
+	}
+}
+
+// lastPrologue returns the offset of the last prologue in code that sets a
+// frame pointer, -1 when there is none.
+func lastPrologue(a *procstate.Arch, code []byte) int {
+	switch a {
+	case procstate.AMD64:
+		for i := len(code) - 3; i > 0; i-- {
+			// mov %rsp,%rbp, in both of its encodings
+			if code[i] == 0x48 && (code[i+1] == 0x89 && code[i+2] == 0xe5 || code[i+1] == 0x8b && code[i+2] == 0xec) {
+				if p := pushBefore(code, i); p >= 0 {
+					return p
+				}
+			}
+		}
+	case procstate.ARM64:
+		for i := len(code)&^3 - 8; i >= 0; i -= 4 {
+			// stp x29,x30,[sp,#-n]!; mov x29,sp
+			if code[i] == 0xfd && code[i+1]&0x7f == 0x7b && code[i+2]>>6 == 2 && code[i+3] == 0xa9 &&
+				bytes.Equal(code[i+4:i+8], []byte{0xfd, 0x03, 0x00, 0x91}) {
+				if i >= 4 && bytes.Equal(code[i-4:i], []byte{0x3f, 0x23, 0x03, 0xd5}) { // paciasp
+					i -= 4
+				}
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// pushBefore returns the offset of the push %rbp that begins a function whose
+// mov %rsp,%rbp is at offset at of code, -1 when it does not: nothing but the
+// work of the function comes between them.
+func pushBefore(code []byte, at int) int {
+	for p := at - 1; p >= max(0, at-24); p-- {
+		if code[p] != 0x55 {
+			continue
+		}
+		var in isa.Inst
+		next := p
+		for n := 0; next < at && n < 4 && isa.DecodeAMD64(code[next:], 0, &in) && in.Flow == isa.Next; n++ {
+			next += int(in.Len)
+		}
+		if next != at {
+			continue
+		}
+		if bytes.HasSuffix(code[:p], []byte{0xf3, 0x0f, 0x1e, 0xfa}) { // endbr64
+			p -= 4
+		}
+		return p
+	}
+	return -1
+}

@@ -1,0 +1,341 @@
+package steppers
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// funcFrames is the result of the analysis of one function: the layout before
+// each instruction that a path from the start reaches.
+type funcFrames struct {
+	start   uint64
+	offs    []uint32 // of instructions, sorted
+	ends    []uint32 // of the same instructions
+	layouts []FrameLayout
+	exits   []frameVisit // branches out of the function
+}
+
+// at returns the layout before the instruction that holds addr.
+func (f *funcFrames) at(addr uint64) (FrameLayout, bool) {
+	off := addr - f.start
+	if addr < f.start || off > 1<<31 {
+		return unknownLayout, false
+	}
+	i := sort.Search(len(f.offs), func(i int) bool { return uint64(f.offs[i]) > off }) - 1
+	if i < 0 || off >= uint64(f.ends[i]) {
+		return unknownLayout, false
+	}
+	return f.layouts[i], true
+}
+
+// fpValue is what the frame pointer register holds.
+type fpValue uint8
+
+const (
+	fpCaller fpValue = iota // the caller's frame pointer
+	fpFrame                 // an address in the frame: fpDist below the CFA
+	fpOther                 // something else
+)
+
+// frameState is the state of the analysis before an instruction. Distances
+// are in bytes below the CFA.
+type frameState struct {
+	sp      int32 // negative: not known
+	fp      fpValue
+	fpDist  int32
+	savedFP int32 // where the caller's frame pointer is stored, 0 nowhere
+	ra      int32 // where the return address is stored, 0: in LR
+	lrGone  bool  // LR holds something else than the return address
+}
+
+// entryState is the state at the first instruction of a function.
+func entryState(a *procstate.Arch) frameState {
+	if a.LR != procstate.NoReg {
+		return frameState{}
+	}
+	return frameState{sp: int32(a.AddressWidth), ra: int32(a.AddressWidth)}
+}
+
+// frameVisit is a path that is still to be followed.
+type frameVisit struct {
+	off   uint64
+	state frameState
+}
+
+// frameInsn is an instruction that was reached.
+type frameInsn struct {
+	end   uint32
+	state frameState
+}
+
+// frameFlow is the analysis of one function.
+type frameFlow struct {
+	arch  *procstate.Arch
+	code  []byte
+	start uint64
+
+	whole bool // code is the function and nothing else
+
+	seen       map[uint64]frameInsn // by offset
+	work       []frameVisit
+	afterCalls []frameVisit // followed later: the call may never return
+	tables     []frameState // at indirect jumps within the frame
+	exits      []frameVisit // branches out of the code
+	high       uint64       // end of the last instruction that was reached
+	standard   bool         // the frame pointer pointed into the frame somewhere
+	saves      bool         // it was saved somewhere
+}
+
+// analyzeFunc analyses the code of the function at address start, or of a
+// part of one that is entered with a given state. Each instruction is visited
+// once. whole says that code is the function and nothing else: then its end
+// is known.
+func analyzeFunc(a *procstate.Arch, code []byte, start uint64, entry frameState, whole bool) *funcFrames {
+	w := &frameFlow{arch: a, code: code, start: start, whole: whole, seen: map[uint64]frameInsn{}}
+	w.work = append(w.work, frameVisit{0, entry})
+	w.follow()
+	// The targets of jump tables have the state of the jump. They are what no
+	// path has reached.
+	if len(w.tables) > 0 {
+		end := w.high
+		if whole {
+			end = uint64(len(code))
+		}
+		for off := uint64(0); off < end; {
+			if i, ok := w.seen[off]; ok {
+				off = uint64(i.end)
+				continue
+			}
+			w.work = append(w.work, frameVisit{off, w.tables[0]})
+			w.follow()
+			if i, ok := w.seen[off]; ok {
+				off = uint64(i.end)
+			} else {
+				off += a.PCAlign
+			}
+		}
+	}
+	return w.result()
+}
+
+// follow follows all paths to their ends.
+func (w *frameFlow) follow() {
+	for {
+		n := len(w.work)
+		if n == 0 {
+			if len(w.afterCalls) == 0 {
+				return
+			}
+			w.work = append(w.work, w.afterCalls[0])
+			w.afterCalls = w.afterCalls[1:]
+			n = 1
+		}
+		v := w.work[n-1]
+		w.work = w.work[:n-1]
+		for w.visit(&v) {
+		}
+	}
+}
+
+// visit executes the instruction at v and moves v behind it. It returns false
+// where the path ends.
+func (w *frameFlow) visit(v *frameVisit) bool {
+	if v.off >= uint64(len(w.code)) {
+		return false
+	}
+	if _, ok := w.seen[v.off]; ok {
+		return false
+	}
+	var in isa.Inst
+	if !decode(w.arch, w.code[v.off:], w.start+v.off, &in) {
+		return false
+	}
+	end := v.off + uint64(in.Len)
+	w.seen[v.off] = frameInsn{uint32(end), v.state}
+	w.high = max(w.high, end)
+	v.state.apply(w.arch, &in)
+	w.standard = w.standard || v.state.fp == fpFrame
+	w.saves = w.saves || v.state.savedFP != 0
+	v.off = end
+	switch in.Flow {
+	case isa.Jump, isa.CondJump:
+		to := frameVisit{in.Target - w.start, v.state}
+		if to.off < uint64(len(w.code)) {
+			w.work = append(w.work, to)
+		} else {
+			w.exits = append(w.exits, to)
+		}
+	case isa.IndirectJump:
+		if v.state.sp != entryState(w.arch).sp || v.state.fp == fpFrame { // else a tail call
+			w.tables = append(w.tables, v.state)
+		}
+	case isa.Call, isa.IndirectCall:
+		if w.whole || !startsFunction(w.arch, w.code[end:]) {
+			w.afterCalls = append(w.afterCalls, *v)
+		}
+		return false
+	}
+	return !in.Ends()
+}
+
+// startsFunction reports whether the code behind a call rather belongs to
+// another function: the call does not return, and padding follows it or the
+// first instruction of a function.
+func startsFunction(a *procstate.Arch, code []byte) bool {
+	if a != procstate.AMD64 || len(code) < 4 {
+		return len(code) == 0
+	}
+	switch {
+	case code[0] == 0xcc, code[0] == 0x55, code[0] == 0x90,
+		code[0] == 0x66 && (code[1] == 0x90 || code[1] == 0x66 || code[1] == 0x2e || code[1] == 0x0f && code[2] == 0x1f),
+		code[0] == 0x0f && code[1] == 0x1f,
+		code[0] == 0xf3 && code[1] == 0x0f && code[2] == 0x1e && code[3] == 0xfa:
+		return true
+	}
+	return false
+}
+
+// result sorts what was found.
+func (w *frameFlow) result() *funcFrames {
+	typ := NoFrame
+	switch {
+	case w.standard:
+		typ = StandardFrame
+	case w.saves:
+		typ = SaveFPOnlyFrame
+	}
+	f := &funcFrames{start: w.start, exits: w.exits}
+	for off := range w.seen {
+		f.offs = append(f.offs, uint32(off))
+	}
+	slices.Sort(f.offs)
+	for _, off := range f.offs {
+		i := w.seen[uint64(off)]
+		f.ends = append(f.ends, i.end)
+		f.layouts = append(f.layouts, i.state.layout(typ))
+	}
+	return f
+}
+
+// layout turns a state into its description.
+func (s *frameState) layout(typ FrameType) FrameLayout {
+	l := FrameLayout{Type: typ, SP: s.sp, FP: -1, RA: s.ra, SavedFP: s.savedFP}
+	switch {
+	case s.fp == fpFrame:
+		l.State, l.FP = SetFrame, s.fpDist
+	case s.sp < 0 || s.fp == fpOther && s.savedFP == 0 || s.ra == 0 && s.lrGone:
+		return FrameLayout{Type: typ, SP: -1, FP: -1}
+	case s.savedFP != 0 && s.fp == fpCaller:
+		l.State = HalfSetFrame
+	case typ == SaveFPOnlyFrame && s.savedFP != 0:
+		l.State = HalfSetFrame
+	default:
+		l.State = UnsetFrame
+	}
+	if s.fp == fpFrame && s.savedFP == 0 || s.ra == 0 && s.lrGone {
+		return FrameLayout{Type: typ, SP: -1, FP: -1}
+	}
+	return l
+}
+
+// apply executes an instruction.
+func (s *frameState) apply(a *procstate.Arch, in *isa.Inst) {
+	for _, op := range in.Ops[:in.NumOps] {
+		switch op.Kind {
+		case isa.Store:
+			s.store(a, &op)
+		case isa.Scratch:
+			s.scratch(a, &op)
+		case isa.Compare, isa.Sign:
+		case isa.Swap:
+			s.set(a, op.Dst, procstate.NoReg, 0)
+			s.set(a, op.Src, procstate.NoReg, 0)
+		case isa.Set:
+			s.set(a, op.Dst, op.Src, op.Imm)
+		case isa.Load:
+			s.load(a, &op)
+		default:
+			s.set(a, op.Dst, procstate.NoReg, 0)
+		}
+	}
+	if in.Flow == isa.Call || in.Flow == isa.IndirectCall {
+		s.lrGone = a.LR != procstate.NoReg
+	}
+}
+
+// dist returns how far below the CFA the value of a register plus imm is.
+func (s *frameState) dist(a *procstate.Arch, reg procstate.Reg, imm int64) (int32, bool) {
+	var d int32
+	switch {
+	case reg == a.SP && s.sp >= 0:
+		d = s.sp
+	case reg == a.FP && s.fp == fpFrame:
+		d = s.fpDist
+	default:
+		return 0, false
+	}
+	if v := int64(d) - imm; v >= -1<<30 && v < 1<<30 {
+		return int32(v), true
+	}
+	return 0, false
+}
+
+// set makes dst hold src + imm, or anything when src is NoReg.
+func (s *frameState) set(a *procstate.Arch, dst, src procstate.Reg, imm int64) {
+	d, ok := s.dist(a, src, imm)
+	switch dst {
+	case a.SP:
+		s.sp = -1
+		if ok && d >= 0 {
+			s.sp = d
+		}
+	case a.FP:
+		s.fp = fpOther
+		if ok {
+			s.fp, s.fpDist = fpFrame, d
+		}
+	case a.LR:
+		s.lrGone = a.LR != procstate.NoReg
+	}
+}
+
+// store stores a register in the frame: its place is known for the frame
+// pointer and the link register of the caller, the first time.
+func (s *frameState) store(a *procstate.Arch, op *isa.Op) {
+	d, ok := s.dist(a, op.Dst, op.Imm)
+	if !ok || d <= 0 {
+		return
+	}
+	switch {
+	case op.Src == a.FP && s.fp == fpCaller && s.savedFP == 0:
+		s.savedFP = d
+	case op.Src == a.LR && a.LR != procstate.NoReg && !s.lrGone && s.ra == 0:
+		s.ra = d
+	case d == s.savedFP:
+		s.savedFP = 0
+	}
+}
+
+// scratch writes anything into the frame.
+func (s *frameState) scratch(a *procstate.Arch, op *isa.Op) {
+	d, ok := s.dist(a, op.Dst, op.Imm)
+	if ok && s.savedFP != 0 && s.savedFP <= d && s.savedFP > d-int32(op.Size) {
+		s.savedFP = 0
+	}
+}
+
+// load loads a register: what was saved comes back.
+func (s *frameState) load(a *procstate.Arch, op *isa.Op) {
+	d, ok := s.dist(a, op.Src, op.Imm)
+	switch {
+	case ok && op.Dst == a.FP && d == s.savedFP && d != 0:
+		s.fp, s.savedFP = fpCaller, 0
+	case ok && op.Dst == a.LR && a.LR != procstate.NoReg && d == s.ra && d != 0:
+		s.lrGone, s.ra = false, 0
+	default:
+		s.set(a, op.Dst, procstate.NoReg, 0)
+	}
+}

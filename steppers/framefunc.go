@@ -1,0 +1,226 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// FrameType describes the stack frame that a function sets up.
+type FrameType uint8
+
+// The frame types.
+const (
+	UnknownFrame    FrameType = iota // it could not be found out
+	NoFrame                          // none: the frame pointer stays the caller's
+	StandardFrame                    // the frame pointer is saved, and points into the frame
+	SaveFPOnlyFrame                  // the frame pointer is saved and then used for something else
+)
+
+// FrameState tells how far a function has come in setting up its frame, or in
+// tearing it down.
+type FrameState uint8
+
+// The frame states.
+const (
+	UnknownState FrameState = iota // it could not be found out
+	UnsetFrame                     // the frame does not exist yet, or no more
+	HalfSetFrame                   // the old frame pointer is saved, the new one not set
+	SetFrame                       // the frame pointer points into the frame
+)
+
+// FrameLayout describes the frame of a function as it is when execution has
+// reached an instruction, before that is executed. Distances are in bytes
+// below the CFA.
+type FrameLayout struct {
+	Type  FrameType
+	State FrameState
+
+	// SP is how far the stack pointer is below the CFA, negative when not
+	// known, and FP the same of the frame pointer with SetFrame.
+	SP, FP int32
+
+	// RA is where the return address is, 0 when it is in the link register.
+	RA int32
+
+	// SavedFP is where the caller's frame pointer is, 0 when it is still in
+	// its register.
+	SavedFP int32
+}
+
+// unknownLayout is the answer when there is none.
+var unknownLayout = FrameLayout{SP: -1, FP: -1} // read only
+
+// FrameFuncHelper finds out about the frames of functions for FrameFunc.
+type FrameFuncHelper interface {
+	// AllocatesFrame describes the frame of the function at the run-time
+	// address addr of the Walker's process, when execution has reached the
+	// instruction that holds addr. It returns UnknownFrame and UnknownState
+	// when addr is invalid or its code cannot be read or understood.
+	AllocatesFrame(w *unwind.Walker, addr uint64) FrameLayout
+}
+
+// FrameFunc walks through frames that are linked by a frame pointer. Whether
+// a function has one, and whether it is set up at the instruction in
+// question, is asked of its helper. Code that cannot be read, as that of a
+// JIT compiler in a snapshot, is taken to keep a frame pointer when all that
+// can be checked agrees; such a frame is marked Heuristic.
+type FrameFunc struct {
+	helper FrameFuncHelper
+	buf    [maxCallLen]byte
+}
+
+// NewFrameFunc makes a FrameFunc. The helper may be nil: then a
+// FrameAnalyzer is used.
+func NewFrameFunc(helper FrameFuncHelper) *FrameFunc {
+	if helper == nil {
+		helper = NewFrameAnalyzer()
+	}
+	return &FrameFunc{helper: helper}
+}
+
+// Name implements unwind.FrameStepper.
+func (s *FrameFunc) Name() string { return "frame-pointer" }
+
+// Priority implements unwind.FrameStepper.
+func (s *FrameFunc) Priority() unwind.Priority { return unwind.PriorityFrame }
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	m := w.MappingAt(in.LookupPC())
+	if m == nil {
+		return unwind.NotMe, nil
+	}
+	l := s.helper.AllocatesFrame(w, in.LookupPC())
+	if l.State != UnknownState {
+		v, err := walkLayout(w, in, out, &l)
+		// A frame pointer proves itself. Where it is not set, the start of
+		// the function may have been guessed wrong.
+		if v == unwind.Success && l.State != SetFrame && !s.mayReturnTo(w, out.PC()) {
+			return unwind.NotMe, nil
+		}
+		return v, err
+	}
+	if m.Image != nil {
+		return unwind.NotMe, nil // there is code, and it does not show a frame pointer
+	}
+	return s.walkChain(w, in, out)
+}
+
+// walkLayout walks through a frame that the helper has described.
+func walkLayout(w *unwind.Walker, in, out *unwind.Frame, l *FrameLayout) (unwind.Verdict, error) {
+	arch, mem := w.Arch(), w.ProcessState()
+	fp, fpKnown := in.Regs.Value(arch.FP)
+	var cfa uint64
+	switch {
+	case l.State == SetFrame && fpKnown:
+		cfa = fp + uint64(int64(l.FP))
+	case l.SP >= 0:
+		cfa = in.SP() + uint64(int64(l.SP))
+	case l.State == SetFrame:
+		return unwind.Failed, unwind.NoRegister
+	default:
+		return unwind.NotMe, nil
+	}
+	if cfa < in.SP() || cfa%uint64(arch.AddressWidth) != 0 {
+		return unwind.Failed, unwind.NoProgress
+	}
+	var pc uint64
+	var ok bool
+	if l.RA == 0 {
+		if pc, ok = in.Regs.Value(arch.LR); !ok {
+			return unwind.Failed, unwind.NoRegister
+		}
+		out.PCLocation = unwind.InRegister(arch.LR)
+	} else {
+		slot := cfa - uint64(int64(l.RA))
+		if pc, ok = mem.ReadWord(slot); !ok {
+			return unwind.Failed, unwind.ReadFailure(mem, slot)
+		}
+		out.PCLocation = unwind.InMemory(slot)
+	}
+	callerFP, callerFPKnown := fp, fpKnown
+	if l.SavedFP != 0 {
+		slot := cfa - uint64(int64(l.SavedFP))
+		callerFP, callerFPKnown = mem.ReadWord(slot)
+		out.FPLocation = unwind.InMemory(slot)
+	} else {
+		out.FPLocation = in.FPLocation
+	}
+	if pc == 0 && callerFPKnown && callerFP == 0 {
+		return unwind.StackBottom, nil // what the ABIs ask of a thread's start
+	}
+	pc = codeAddress(w, pc)
+	if w.MappingAt(pc-1) == nil && !isReturnTrampoline(w, pc) {
+		return unwind.NotMe, nil
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, cfa)
+	if callerFPKnown {
+		out.SetFP(arch, callerFP)
+	}
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// maxChainFrame bounds the size of a frame that is taken on trust.
+const maxChainFrame = 1 << 20
+
+// walkChain follows the frame pointer of code that is not known.
+func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch, mem := w.Arch(), w.ProcessState()
+	width := uint64(arch.AddressWidth)
+	fp, ok := in.Regs.Value(arch.FP)
+	if !ok || fp < in.SP() || fp-in.SP() > maxChainFrame || fp%width != 0 {
+		return unwind.NotMe, nil
+	}
+	callerFP, ok1 := mem.ReadWord(fp)
+	pc, ok2 := mem.ReadWord(fp + width)
+	if !ok1 || !ok2 {
+		return unwind.Failed, unwind.ReadFailure(mem, fp+width)
+	}
+	if pc == 0 && callerFP == 0 {
+		return unwind.StackBottom, nil
+	}
+	if callerFP != 0 && callerFP <= fp {
+		return unwind.NotMe, nil
+	}
+	pc = codeAddress(w, pc)
+	if !s.mayReturnTo(w, pc) {
+		return unwind.NotMe, nil
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, fp+2*width)
+	out.SetFP(arch, callerFP)
+	out.PCLocation, out.FPLocation = unwind.InMemory(fp+width), unwind.InMemory(fp)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	out.Flags |= unwind.Heuristic
+	return unwind.Success, nil
+}
+
+// codeAddress removes what is not address from a stored return address: a
+// tag, or where it is in no code otherwise, a pointer authentication code
+// above the 48 bits of an arm64 user address.
+func codeAddress(w *unwind.Walker, pc uint64) uint64 {
+	arch := w.Arch()
+	pc &= arch.AddrMask
+	if arch == procstate.ARM64 && pc>>48 != 0 && w.MappingAt(pc-1) == nil {
+		pc &= 1<<48 - 1
+	}
+	return pc
+}
+
+// mayReturnTo reports whether pc lies in code, behind a call as far as can be
+// read.
+func (s *FrameFunc) mayReturnTo(w *unwind.Walker, pc uint64) bool {
+	m := w.MappingAt(pc - 1)
+	if m == nil {
+		return isReturnTrampoline(w, pc)
+	}
+	n := min(maxCallLen, pc-m.Start)
+	code := readCode(w, m, pc-n, s.buf[:n])
+	if uint64(len(code)) < n {
+		return true
+	}
+	_, _, ok := callBefore(w.Arch(), code, pc)
+	return ok
+}

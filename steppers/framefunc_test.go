@@ -1,0 +1,131 @@
+package steppers
+
+import (
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// frameProgram has functions of many shapes, and no library below it: calls
+// in loops and switches, recursion, large and variable frames, many saved
+// registers, leaf functions, early returns, tail calls.
+const frameProgram = `
+typedef unsigned long u64;
+#define NOINLINE __attribute__((noinline, noclone))
+static volatile u64 sink;
+NOINLINE u64 leaf(u64 a, u64 b) { return a * 3 + b; }
+NOINLINE u64 branchy(u64 a) {
+	if (a < 3) return 1;
+	sink += a;
+	u64 r = leaf(a, 2);
+	if (r & 1) r += leaf(r, a);
+	return r;
+}
+NOINLINE u64 big(u64 n) { volatile u64 buf[300]; for (u64 i = 0; i < 300; i++) buf[i] = i * n; return buf[n % 300] + leaf(n, 7); }
+NOINLINE u64 variable(u64 n) { volatile char *p = __builtin_alloca(n * 8 + 1); p[n] = 1; return p[n] + branchy(n); }
+NOINLINE u64 many(u64 a, u64 b, u64 c, u64 d, u64 e, u64 f, u64 g, u64 h) {
+	u64 x = leaf(a, b), y = leaf(c, d), z = leaf(e, f), w = leaf(g, h);
+	sink += x;
+	u64 v = leaf(x, y);
+	return x + y * z + w * v + leaf(z, w) + a + b + c + d + e + f + g + h;
+}
+NOINLINE u64 choose(u64 k, u64 n) {
+	switch (k) {
+	case 0: return leaf(n, 1);
+	case 1: return branchy(n);
+	case 2: return big(n);
+	case 3: return variable(n);
+	case 4: sink++; return many(n, 1, 2, 3, 4, 5, 6, 7);
+	case 5: return n * 5;
+	case 6: sink--; return leaf(leaf(n, 2), 3);
+	}
+	return 0;
+}
+NOINLINE u64 recurse(u64 n) { return n == 0 ? 1 : recurse(n - 1) + n; }
+NOINLINE u64 tail(u64 n) { sink += leaf(n, n); return choose(n % 7, n); }
+u64 (*volatile indirect)(u64) = recurse;
+NOINLINE u64 run(void) {
+	u64 s = 0;
+	for (u64 i = 0; i < 8; i++) { s += choose(i, i + 2); s += tail(i); }
+	return s + indirect(6);
+}
+__attribute__((noreturn)) void finish(u64 code) {
+	__asm__ volatile("syscall" : : "a"(60L), "D"(code) : "memory");
+	__builtin_unreachable();
+}
+__attribute__((noreturn, used)) void start(void) { sink = run(); finish(sink & 1); }
+__asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall start\nhlt\n");
+`
+
+// Programs with frame pointers and without unwind tables are walked at every
+// instruction from their first to their last.
+func TestFramePointersEveryInstruction(t *testing.T) {
+	needPtrace(t)
+	for _, tc := range []struct {
+		name  string
+		cc    []string
+		strip bool
+	}{
+		{"gcc O0", []string{"gcc", "-O0"}, false},
+		{"gcc O1", []string{"gcc", "-O1"}, false},
+		{"gcc O2", []string{"gcc", "-O2"}, false},
+		{"gcc O3", []string{"gcc", "-O3"}, false},
+		{"gcc Os", []string{"gcc", "-Os"}, false},
+		{"clang O0", []string{"clang-19", "-O0"}, false},
+		{"clang O2", []string{"clang-19", "-O2"}, false},
+		{"gcc O2 stripped", []string{"gcc", "-O2", "-s"}, true},
+		{"clang O2 stripped", []string{"clang-19", "-O2", "-s"}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := steptest.Compile(t, append(tc.cc, "-fno-asynchronous-unwind-tables", "-fno-unwind-tables",
+				"-fno-omit-frame-pointer", "-nostdlib", "-static", "-fno-stack-protector"), "frames.c", frameProgram)
+			p := steptest.Start(t, path)
+			w := unwind.NewWalker(p, unwind.NewGroup(NewBottom(), NewFrameFunc(nil)), nil)
+			n := stepAll(t, p, w, 0)
+			total := n[steptest.Exact] + n[steptest.Short] + n[steptest.Wrong]
+			t.Logf("%d instructions: %d exact, %d short, %d wrong", total, n[0], n[1], n[2])
+			least := total
+			if tc.strip {
+				least = total * 9 / 10 // functions without a frame cannot be told apart
+			}
+			if n[steptest.Wrong] > 0 || n[steptest.Exact] < least || total < 1000 {
+				t.Errorf("want at least %d exact and none wrong", least)
+			}
+		})
+	}
+}
+
+// stepAll runs the initial thread of a process to its end, compares a walk at
+// each of its instructions with the truth, and counts the results. limit
+// bounds the instructions, 0 does not.
+func stepAll(t *testing.T, p *steptest.Process, w *unwind.Walker, limit int) (n [steptest.NumResults]int) {
+	t.Helper()
+	s := steptest.NewShadow(p)
+	var regs procstate.Regs
+	if err := p.Registers(procstate.DefaultThread, &regs); err != nil {
+		t.Fatal(err)
+	}
+	var frames []unwind.Frame
+	shown := 0
+	for i := 0; limit == 0 || i < limit; i++ {
+		var top unwind.Frame
+		top.Load(p.Arch(), &regs)
+		var err error
+		frames, err = w.WalkFrom(frames[:0], &top)
+		r := s.Compare(frames, err)
+		n[r]++
+		if r != steptest.Exact && shown < 5 {
+			shown++
+			t.Logf("%s\n%s", r, s.Describe(w, frames, err))
+		}
+		if err := s.Step(p, &regs); err != nil {
+			t.Fatal(err)
+		}
+		if p.Exited() {
+			return n
+		}
+	}
+	return n
+}

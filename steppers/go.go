@@ -1,0 +1,130 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Go walks through Go code by the function table that every Go program
+// carries, stripped or not: it gives the exact height of the stack at every
+// instruction. It also crosses from one stack of a thread to another, as the
+// runtime does with systemstack, mcall, morestack, calls of C and calls back.
+//
+// It runs before the Debug stepper: the .debug_frame section of a Go program
+// says the same of ordinary functions, but is often stripped, and describes
+// the functions that switch stacks as if they did not.
+//
+// The current g of a thread is found through its thread pointer. Where that,
+// or the memory that it leads to, is not at hand, frame pointers lead across
+// systemstack and calls of C; the other switches fail.
+type Go struct {
+	images perImage[goImage]
+	rules  [1 << 12]goRule
+
+	walk goWalk
+}
+
+// goImage is what the stepper knows of a file; table is nil when it holds no
+// Go code and rt when its runtime is not known.
+type goImage struct {
+	table *procstate.GoTable
+	rt    *procstate.GoRuntime
+}
+
+// goWalk is what has been seen since the top of the stack. It only narrows
+// choices: without it, as when a walk starts in the middle, the first is
+// taken.
+type goWalk struct {
+	// scheduling is set below a frame of runtime.schedule: the m has let go
+	// of the goroutine that entered the scheduler, and its curg may already
+	// be the next.
+	scheduling bool
+
+	// callbackSP is the SP that g0 had in the next cgocallback frame to come,
+	// 0 before the first: then it is in g0.sched.sp.
+	callbackSP uint64
+}
+
+// NewGo makes a Go.
+func NewGo() *Go { return &Go{} }
+
+// Name implements unwind.FrameStepper.
+func (s *Go) Name() string { return "go" }
+
+// Priority implements unwind.FrameStepper.
+func (s *Go) Priority() unwind.Priority { return unwind.PriorityGo }
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *Go) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	if in.Flags&unwind.Top != 0 {
+		s.walk = goWalk{}
+	}
+	m := w.MappingAt(in.LookupPC())
+	if m == nil || m.Image == nil {
+		return unwind.NotMe, nil
+	}
+	im := s.images.get(m.Image)
+	if im == nil {
+		im = s.addImage(m.Image)
+	}
+	if im.table == nil {
+		return unwind.NotMe, nil
+	}
+	f := goFrame{w: w, arch: w.Arch(), mem: w.ProcessState(), rt: im.rt, m: m, in: in, out: out}
+	f.rule = s.rule(m.Image, im.table, in.LookupPC()-m.Bias)
+	return s.step(&f)
+}
+
+func (s *Go) addImage(img *procstate.Image) *goImage {
+	im := &goImage{}
+	// Whatever is missing, other steppers may still know the code.
+	if t, err := procstate.Pclntab(img); err == nil && (img.Arch() == procstate.AMD64 || img.Arch() == procstate.ARM64) {
+		im.table = t
+		im.rt, _ = procstate.GoRuntimeOf(img)
+	}
+	s.images.put(img, im)
+	return im
+}
+
+// step walks through one frame by its rule.
+func (s *Go) step(f *goFrame) (unwind.Verdict, error) {
+	switch f.rule.kind {
+	case goForeign:
+		return unwind.NotMe, nil
+	case goTop:
+		return unwind.StackBottom, nil
+	case goMstart:
+		return f.mstart()
+	case goSchedule:
+		s.walk.scheduling = true
+	case goSystemstack:
+		return f.systemstack()
+	case goMcall, goMorestack:
+		return f.neverReturns(s.walk.scheduling)
+	case goGogo:
+		return f.gogo()
+	case goAsmcgocall:
+		return f.asmcgocall()
+	case goCgocallback:
+		return f.cgocallback(&s.walk)
+	case goSavedSP:
+		return f.savedSP()
+	case goCrosscall2:
+		return f.crosscall2()
+	case goPoppedRA:
+		return f.poppedRA()
+	case goInjected:
+		return f.injected()
+	case goStoredSP:
+		return f.storedSP()
+	case goClone:
+		if f.newThread() {
+			return unwind.StackBottom, nil
+		}
+	case goCrashStack:
+		if f.in.Flags&unwind.Interrupted == 0 {
+			return f.byFramePointer(unwind.UnsupportedUnwind)
+		}
+	}
+	return f.plain(f.in.SP(), f.in.FP())
+}

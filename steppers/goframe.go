@@ -1,0 +1,219 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// goFrame is one step through a Go frame.
+type goFrame struct {
+	w    *unwind.Walker
+	arch *procstate.Arch
+	mem  procstate.ProcessState
+	rt   *procstate.GoRuntime // nil when not known
+	m    *procstate.Mapping   // of in's code
+	rule *goRule
+
+	in, out *unwind.Frame
+}
+
+// plain walks through a frame whose SP and FP are given: those of the frame
+// itself, or those that it has on the stack that it switched from.
+func (f *goFrame) plain(sp, fp uint64) (unwind.Verdict, error) {
+	if f.arch.LR != procstate.NoReg {
+		return f.plainLR(sp, fp)
+	}
+	cfa := sp + uint64(int64(f.rule.delta)) + 8
+	pc, ok := f.mem.ReadWord(cfa - 8)
+	if !ok {
+		return unwind.Failed, unwind.ReadFailure(f.mem, cfa-8)
+	}
+	f.finish(pc, cfa)
+	f.out.PCLocation = unwind.InMemory(cfa - 8)
+	f.framePointer(sp, fp, cfa-16)
+	return unwind.Success, nil
+}
+
+// framePointer recovers BP. A function with a frame saves it in the word
+// below its return address, then points it there; before and after, and in
+// assembly, it is the caller's.
+func (f *goFrame) framePointer(sp, fp, slot uint64) {
+	_, known := f.in.Regs.Value(f.arch.FP)
+	switch {
+	case f.rule.delta < 8:
+		if known {
+			f.keepFP(fp)
+		}
+	case known && fp == slot:
+		f.loadFP(slot)
+	case f.in.Flags&unwind.Interrupted != 0 && known:
+		// In the prologue the register still holds what was just saved.
+		if f.rule.kind == goPlain || f.rule.delta == 8 {
+			f.keepFP(fp)
+		}
+	case f.rule.kind != goAsm:
+		f.loadFP(slot)
+	}
+}
+
+// plainLR is plain for machines with a link register: a function without a
+// frame has its return address there, all others at SP, with the frame
+// pointer one word below.
+func (f *goFrame) plainLR(sp, fp uint64) (unwind.Verdict, error) {
+	cfa := sp + uint64(int64(f.rule.delta))
+	if f.rule.delta == 0 {
+		lr, ok := f.in.Regs.Value(f.arch.LR)
+		if !ok {
+			return unwind.Failed, unwind.NoRegister
+		}
+		f.finish(lr, cfa)
+		f.out.PCLocation = unwind.InRegister(f.arch.LR)
+		if _, ok := f.in.Regs.Value(f.arch.FP); ok {
+			f.keepFP(fp)
+		}
+		return unwind.Success, nil
+	}
+	pc, ok := f.mem.ReadWord(sp)
+	if !ok {
+		return unwind.Failed, unwind.ReadFailure(f.mem, sp)
+	}
+	f.finish(pc, cfa)
+	f.out.PCLocation = unwind.InMemory(sp)
+	if f.in.Flags&unwind.Interrupted != 0 && fp != sp-8 {
+		f.keepFP(fp)
+	} else {
+		f.loadFP(sp - 8)
+	}
+	return unwind.Success, nil
+}
+
+// finish sets PC and SP of the caller, and what Go code never changes.
+func (f *goFrame) finish(pc, sp uint64) {
+	f.out.SetPC(f.arch, pc&f.arch.AddrMask)
+	f.out.SetSP(f.arch, sp)
+	f.out.Regs.ThreadPointer = f.in.Regs.ThreadPointer
+	if f.rt != nil && f.rt.GReg != procstate.NoReg {
+		if g, ok := f.in.Regs.Value(f.rt.GReg); ok {
+			f.out.Regs.Set(f.rt.GReg, g)
+		}
+	}
+}
+
+func (f *goFrame) keepFP(fp uint64) {
+	f.out.SetFP(f.arch, fp)
+	f.out.FPLocation = f.in.FPLocation
+}
+
+func (f *goFrame) loadFP(slot uint64) {
+	if fp, ok := f.mem.ReadWord(slot); ok {
+		f.out.SetFP(f.arch, fp)
+		f.out.FPLocation = unwind.InMemory(slot)
+	}
+}
+
+// mstart walks from the first function of a thread to what made the thread,
+// runtime.clone or C. It is the bottom as well when that is out of sight.
+func (f *goFrame) mstart() (unwind.Verdict, error) {
+	if v, err := f.plain(f.in.SP(), f.in.FP()); v == unwind.Success {
+		return v, err
+	}
+	return unwind.StackBottom, nil
+}
+
+// newThread reports whether a thread in runtime.clone, behind the system
+// call, is the new one: it gets 0 from it, and calls a function.
+func (f *goFrame) newThread() bool {
+	if f.in.Flags&unwind.Interrupted == 0 {
+		return true
+	}
+	nr, ok := f.in.Regs.Value(rax)
+	return f.arch == procstate.AMD64 && ok && nr == 0
+}
+
+// savedSP walks through a function that runs C code of the vdso on the
+// thread's own stack, and keeps its SP in a register that C preserves.
+func (f *goFrame) savedSP() (unwind.Verdict, error) {
+	sp, ok := f.in.Regs.Value(f.rule.reg)
+	if !ok {
+		return unwind.Failed, unwind.NoRegister
+	}
+	return f.switched(sp)
+}
+
+// storedSP is savedSP for a function that keeps its SP where it points now.
+func (f *goFrame) storedSP() (unwind.Verdict, error) {
+	sp, ok := f.mem.ReadWord(f.in.SP())
+	if !ok {
+		return unwind.Failed, unwind.ReadFailure(f.mem, f.in.SP())
+	}
+	return f.plain(sp, f.in.FP())
+}
+
+// switched walks through a frame that was left at sp on another stack.
+func (f *goFrame) switched(sp uint64) (unwind.Verdict, error) {
+	v, err := f.plain(sp, f.in.FP())
+	if v == unwind.Success {
+		f.out.Flags |= unwind.StackSwitched
+	}
+	return v, err
+}
+
+// poppedRA walks through a function that holds its return address in a
+// register.
+func (f *goFrame) poppedRA() (unwind.Verdict, error) {
+	pc, ok := f.in.Regs.Value(f.rule.reg)
+	if !ok {
+		return unwind.Failed, unwind.NoRegister
+	}
+	f.finish(pc, f.in.SP()+uint64(int64(f.rule.delta))+8)
+	f.out.PCLocation = unwind.InRegister(f.rule.reg)
+	f.keepFP(f.in.FP())
+	if f.out.SP() == f.in.SP() {
+		f.out.Flags |= unwind.StackSwitched // popped already: SP is the caller's
+	}
+	return unwind.Success, nil
+}
+
+// injected walks from a function that a signal handler has made the
+// interrupted code call, as if by a call at that very instruction: it was
+// interrupted, not calling. With a link register the one it had is pushed
+// first, in a frame of two words.
+func (f *goFrame) injected() (unwind.Verdict, error) {
+	v, err := f.plain(f.in.SP(), f.in.FP())
+	if v != unwind.Success {
+		return v, err
+	}
+	f.out.Flags |= unwind.Interrupted
+	if f.arch.LR != procstate.NoReg {
+		sp := f.out.SP()
+		lr, ok := f.mem.ReadWord(sp)
+		if !ok {
+			return unwind.Failed, unwind.ReadFailure(f.mem, sp)
+		}
+		f.out.Regs.Set(f.arch.LR, lr)
+		f.out.SetSP(f.arch, sp+16)
+	}
+	return v, nil
+}
+
+// crosscall2 walks from Go to the C function that called it: the registers
+// that C expects to be preserved are in the frame.
+func (f *goFrame) crosscall2() (unwind.Verdict, error) {
+	v, err := f.plain(f.in.SP(), f.in.FP())
+	if v != unwind.Success || f.rule.base == 0 || f.rule.delta+8 < f.rule.base {
+		return v, err
+	}
+	base := f.out.SP() - uint64(f.rule.base)
+	for i, r := range [...]procstate.Reg{rbx, 12, 13, 14, 15, rbp} {
+		slot := base + 8*uint64(i)
+		v, ok := f.mem.ReadWord(slot)
+		switch {
+		case !ok:
+		case r != rbp:
+			f.out.Regs.Set(r, v)
+		case f.rule.base == 0x30+8: // else it was pushed before, as in any frame
+			f.loadFP(slot)
+		}
+	}
+	return v, nil
+}

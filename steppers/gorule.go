@@ -1,0 +1,273 @@
+package steppers
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// goKind says how the frame of a Go function is walked through.
+type goKind uint8
+
+const (
+	goForeign     goKind = iota // not in the table, or the table does not tell
+	goPlain                     // the caller's SP is delta above SP
+	goAsm                       // the same, but BP need not be a frame pointer
+	goTop                       // the first frame of its stack: goexit, rt0_go
+	goMstart                    // runtime.mstart, the first function of a thread
+	goSchedule                  // runtime.schedule
+	goSystemstack               // runtime.systemstack
+	goMcall                     // runtime.mcall
+	goMorestack                 // runtime.morestack
+	goGogo                      // gogo, which goes over to a goroutine
+	goAsmcgocall                // runtime.asmcgocall
+	goCgocallback               // runtime.cgocallback
+	goSavedSP                   // on another stack; SP is kept in register reg
+	goStoredSP                  // SP was aligned; the former value is at SP
+	goCrosscall2                // crosscall2, called by C
+	goPoppedRA                  // the return address is in register reg
+	goClone                     // runtime.clone, in the parent or in the new thread
+	goCrashStack                // runtime.switchToCrashStack0
+	goInjected                  // called by a signal handler in the name of what it interrupted
+)
+
+// goRule is how to walk through the frame of a Go function that is at an
+// instruction. It is cached by link-time address.
+type goRule struct {
+	vaddr uint64
+	image uint32 // Image.Index + 1
+	delta int32  // see procstate.GoTable.SPDelta
+	base  int32  // goCrosscall2: see crosscall2Base; goAsmcgocall: offset of the saved g
+	depth int32  // goAsmcgocall: offset of the saved depth or SP
+	kind  goKind
+	reg   procstate.Reg
+}
+
+// goKinds are the functions that need care, by the name that the table has
+// for them, without the suffix of their ABI.
+var goKinds = map[string]goKind{ // read only
+	"runtime.schedule":     goSchedule,
+	"runtime.systemstack":  goSystemstack,
+	"runtime.mcall":        goMcall,
+	"runtime.morestack":    goMorestack,
+	"gogo":                 goGogo,
+	"runtime.asmcgocall":   goAsmcgocall,
+	"runtime.cgocallback":  goCgocallback,
+	"runtime.mstart":       goMstart,
+	"_rt0_amd64":           goTop, // part of the entry point, without its mark
+	"_rt0_amd64_linux":     goTop,
+	"_rt0_arm64_linux":     goTop,
+	"crosscall2":           goCrosscall2,
+	"runtime.sigtramp":     goAsm, // marked as top frame, but it returns to the trampoline
+	"runtime.cgoSigtramp":  goAsm,
+	"runtime.asyncPreempt": goInjected,
+	"runtime.debugCallV2":  goInjected,
+	"runtime.clone":        goClone,
+
+	"runtime.switchToCrashStack0": goCrashStack,
+}
+
+var goCompiled = map[string]goKind{ // read only
+	"runtime.schedule": goSchedule,
+	"runtime.sigpanic": goInjected,
+}
+
+// rule returns the rule for the instruction at a link-time address.
+func (s *Go) rule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) *goRule {
+	h := (vaddr ^ uint64(img.Index)<<48) * 0x9e3779b97f4a7c15
+	r := &s.rules[h>>(64-12)]
+	if r.vaddr != vaddr || r.image != img.Index+1 {
+		*r = makeGoRule(img, t, vaddr)
+		r.vaddr, r.image = vaddr, img.Index+1
+	}
+	return r
+}
+
+func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goRule) {
+	f, ok := t.Func(vaddr)
+	if !ok {
+		return r
+	}
+	if r.delta, ok = t.SPDelta(&f, vaddr); !ok {
+		return r
+	}
+	r.kind = goPlain
+	if f.Flag&procstate.GoFuncAsm != 0 {
+		r.kind = goAsm
+	}
+	kinds := goCompiled
+	if r.kind == goAsm { // the wrappers of these functions have the same names
+		kinds = goKinds
+	}
+	if k, ok := kinds[strings.TrimSuffix(f.Name(), ".abi0")]; ok {
+		r.kind = k
+	} else if f.Flag&procstate.GoFuncTopFrame != 0 {
+		r.kind = goTop
+	}
+	amd64 := img.Arch() == procstate.AMD64
+	switch {
+	case r.kind == goAsmcgocall:
+		if !asmcgocallSlots(img, &f, vaddr, amd64, &r) {
+			r.base = -1
+		}
+	case r.kind == goCrosscall2:
+		r.base = crosscall2Base(img, t, &f, amd64)
+	case amd64 && r.delta == -8 && f.Flag&procstate.GoFuncAsm != 0:
+		// rawVforkSyscall keeps its return address away from the child, which
+		// runs on the same stack.
+		r.kind, r.reg = goPoppedRA, r12
+	case r.kind == goAsm && f.Flag&procstate.GoFuncSPWrite != 0:
+		code := funcCode(img, &f)
+		if r.reg = savedSPReg(code, vaddr-f.Entry, amd64); r.reg != procstate.NoReg {
+			r.kind = goSavedSP
+		}
+		if amd64 && between(code, vaddr-f.Entry, []byte{0x48, 0x89, 0x1c, 0x24}, []byte{0x48, 0x8b, 0x24, 0x24}) {
+			r.kind = goStoredSP // mov %rbx,(%rsp); mov (%rsp),%rsp
+		}
+	case r.kind == goClone:
+		r.kind = cloneKind(funcCode(img, &f), vaddr-f.Entry, amd64)
+	}
+	return r
+}
+
+// Registers of amd64 in the DWARF numbering.
+const (
+	rax procstate.Reg = 0
+	rbx procstate.Reg = 3
+	rbp procstate.Reg = 6
+	r12 procstate.Reg = 12
+)
+
+// funcCode reads the code of a function, at most 1 KiB of it: the assembly
+// functions that are looked at are short.
+func funcCode(img *procstate.Image, f *procstate.GoFunc) []byte {
+	code := make([]byte, min(f.End-f.Entry, 1024))
+	if img.ReadVaddr(code, f.Entry) != nil {
+		return nil
+	}
+	return code
+}
+
+// between reports whether offset at of code lies behind an instruction, first,
+// and up to another that undoes it, last.
+func between(code []byte, at uint64, first, last []byte) bool {
+	i := bytes.Index(code, first)
+	j := bytes.LastIndex(code, last)
+	return i >= 0 && j > i && at >= uint64(i+len(first)) && at <= uint64(j)
+}
+
+// savedSPReg returns the register that keeps SP at offset at of a function
+// that switches to another stack for a call of C, as nanotime1 does for the
+// vdso: one that is set from SP before and restores it after. NoReg says that
+// there is none.
+func savedSPReg(code []byte, at uint64, amd64 bool) procstate.Reg {
+	if !amd64 {
+		for r := procstate.Reg(19); r < 28; r++ {
+			// mov xN,sp; mov sp,xN
+			if between(code, at, []byte{0xe0 | byte(r), 0x03, 0x00, 0x91}, []byte{byte(r)<<5 | 0x1f, byte(r) >> 3, 0x00, 0x91}) {
+				return r
+			}
+		}
+		return procstate.NoReg
+	}
+	for r := procstate.Reg(12); r < 16; r++ {
+		// mov %rsp,%rN; mov %rN,%rsp
+		if between(code, at, []byte{0x49, 0x89, 0xe0 | byte(r)&7}, []byte{0x4c, 0x89, 0xc4 | byte(r)&7<<3}) {
+			return r
+		}
+	}
+	// mov %rsp,%rbx; mov %rbx,%rsp, or a store of it
+	save := []byte{0x48, 0x89, 0xe3}
+	if between(code, at, save, []byte{0x48, 0x89, 0xdc}) || between(code, at, save, []byte{0x48, 0x89, 0x1c, 0x24}) {
+		return rbx
+	}
+	return procstate.NoReg
+}
+
+// cloneKind tells the new thread, whose stack begins in runtime.clone, from
+// the old one, which returns from it.
+func cloneKind(code []byte, at uint64, amd64 bool) goKind {
+	if !amd64 {
+		return goClone
+	}
+	child := bytes.Index(code, []byte{0x48, 0x89, 0xf4}) // mov %rsi,%rsp
+	call := bytes.Index(code, syscall64)
+	switch {
+	case child < 0 || call < 0 || at <= uint64(call):
+		return goAsm
+	case at >= uint64(child):
+		return goTop
+	}
+	return goClone
+}
+
+// asmcgocallSlots finds the words at SP where asmcgocall keeps the goroutine
+// and the depth of its stack during the call, in the code that restores them
+// behind it. Where the function was called on g0 it keeps SP itself, and
+// there is no goroutine: then r.base is -2.
+func asmcgocallSlots(img *procstate.Image, f *procstate.GoFunc, vaddr uint64, amd64 bool, r *goRule) bool {
+	code := funcCode(img, f)
+	at := vaddr - f.Entry + 1 // vaddr is the last byte of the call, or of a frame that was interrupted
+	if at > uint64(len(code)) {
+		return false
+	}
+	code = code[at:]
+	code = code[:min(len(code), 24)]
+	if !amd64 {
+		return asmcgocallSlotsARM64(code, r)
+	}
+	g, ok := loadFromSP(code, 0x48, 0x8b, 7) // mov g(%rsp),%rdi
+	if ok {
+		r.base = g
+		r.depth, ok = loadFromSP(code, 0x48, 0x2b, 6) // sub depth(%rsp),%rsi
+		return ok
+	}
+	r.base = -2
+	r.depth, ok = loadFromSP(code, 0x48, 0x8b, 6) // mov sp(%rsp),%rsi
+	return ok
+}
+
+// loadFromSP finds an instruction with prefix rex, opcode op, register reg
+// and memory operand disp8(%rsp) in code, and returns the displacement.
+func loadFromSP(code []byte, rex, op, reg byte) (disp int32, ok bool) {
+	if bytes.Contains(code, []byte{rex, op, reg<<3 | 0x04, 0x24}) {
+		return 0, true
+	}
+	if i := bytes.Index(code, []byte{rex, op, reg<<3 | 0x44, 0x24}); i >= 0 && i+4 < len(code) {
+		return int32(int8(code[i+4])), true
+	}
+	return 0, false
+}
+
+// asmcgocallSlotsARM64 does the same for arm64, where all versions keep g at
+// SP and the depth behind it.
+func asmcgocallSlotsARM64(code []byte, r *goRule) bool {
+	r.base, r.depth = 0, 8
+	switch {
+	case bytes.Contains(code, []byte{0xfc, 0x03, 0x40, 0xf9}): // ldr x28,[sp]
+		return true
+	case bytes.Contains(code, []byte{0xe2, 0x07, 0x40, 0xf9}): // ldr x2,[sp,#8]
+		r.base = -2
+		return true
+	}
+	return false
+}
+
+// crosscall2Base returns the distance from the CFA down to where crosscall2
+// saves the registers that C expects to be preserved, 0 when it is not known.
+func crosscall2Base(img *procstate.Image, t *procstate.GoTable, f *procstate.GoFunc, amd64 bool) int32 {
+	if !amd64 {
+		return 0
+	}
+	code := funcCode(img, f)
+	i := bytes.Index(code[:min(len(code), 48)], []byte{0x48, 0x89, 0x6c, 0x24, 0x28}) // mov %rbp,0x28(%rsp)
+	if i < 0 {
+		return 0
+	}
+	delta, ok := t.SPDelta(f, f.Entry+uint64(i))
+	if !ok {
+		return 0
+	}
+	return delta + 8
+}

@@ -1,0 +1,367 @@
+package isa
+
+// Operand shapes of the x86-64 opcode maps (Intel SDM volume 2, appendix A),
+// one letter an opcode, rows of 16:
+//
+//	.  nothing            m  ModRM               x  no such instruction
+//	i  imm8               b  ModRM and imm8      p  prefix or escape
+//	I  imm16 or imm32     z  ModRM and imm16/32  w  imm16
+//	j  rel8               J  rel32               e  imm16 and imm8
+//	v  imm up to 64 bits  o  absolute address
+const (
+	shapes1 = "mmmmiIxxmmmmiIxp" + "mmmmiIxxmmmmiIxx" + "mmmmiIpxmmmmiIpx" + "mmmmiIpxmmmmiIpx" +
+		"pppppppppppppppp" + "................" + "xxpmppppIzib...." + "jjjjjjjjjjjjjjjj" +
+		"bzxbmmmmmmmmmmmm" + "..........x....." + "oooo....iI......" + "iiiiiiiivvvvvvvv" +
+		"bbw.ppbze.w..ix." + "mmmmxxx.mmmmmmmm" + "jjjjiiiiJJxj...." + "p.pp..mm......mm"
+
+	shapes0F = "mmmmx.....x.xm.b" + "mmmmmmmmmmmmmmmm" + "mmmmxxxxmmmmmmmm" + "......x.pxpxxxxx" +
+		"mmmmmmmmmmmmmmmm" + "mmmmmmmmmmmmmmmm" + "mmmmmmmmmmmmmmmm" + "bbbbmmm.mmxxmmmm" +
+		"JJJJJJJJJJJJJJJJ" + "mmmmmmmmmmmmmmmm" + "...mbmxx...mbmmm" + "mmmmmmmmmmbmmmmm" +
+		"mmbmbbbm........" + "mmmmmmmmmmmmmmmm" + "mmmmmmmmmmmmmmmm" + "mmmmmmmmmmmmmmmm"
+)
+
+// Bits of x86inst.rex, as in the REX prefix.
+const (
+	rexB = 1 << iota
+	rexX
+	rexR
+	rexW
+)
+
+// Encodings of an x86 instruction.
+const (
+	encLegacy = iota
+	encVEX
+	encEVEX
+	encXOP
+)
+
+// x86inst is an instruction taken apart into its fields.
+type x86inst struct {
+	enc    uint8
+	opmap  uint8 // 0: one byte, 1: 0F, 2: 0F38, 3: 0F3A, or the field of VEX
+	op     byte
+	rex    uint8
+	pp     byte // mandatory prefix: 0, 0x66, 0xF3 or 0xF2
+	size16 bool // operand size prefix
+	addr32 bool // address size prefix
+	rep    byte // F2 or F3 when given as a prefix
+	vvvv   uint8
+	vlen   uint8 // vector length in bytes: 16, 32 or 64
+
+	hasModRM  bool
+	mod       uint8
+	reg, rm   uint8 // with their REX bits
+	base      uint8 // of a memory operand; noBase when it has none
+	hasIndex  bool
+	ripRel    bool
+	disp      int64
+	imm       int64 // sign-extended, also a branch displacement
+	immSize   uint8
+	secondImm int64 // of enter: the nesting level
+}
+
+const noBase = 0xff
+
+// parse reads the fields of the instruction at the start of code and returns
+// its length, or 0 when there is no valid instruction.
+func (x *x86inst) parse(code []byte) int {
+	*x = x86inst{base: noBase, vlen: 16}
+	if len(code) > 15 {
+		code = code[:15]
+	}
+	i := 0
+prefixes:
+	for ; ; i++ {
+		if i >= len(code) {
+			return 0
+		}
+		switch b := code[i]; b {
+		case 0x66:
+			x.size16 = true
+		case 0x67:
+			x.addr32 = true
+		case 0xf2, 0xf3:
+			x.rep = b
+		case 0xf0, 0x2e, 0x36, 0x3e, 0x26, 0x64, 0x65:
+		default:
+			if b>>4 != 4 {
+				break prefixes
+			}
+			// A REX prefix counts only right before the opcode.
+			if i+1 < len(code) {
+				if n := code[i+1]; n>>4 != 4 && !legacyPrefix(n) {
+					x.rex = b & 15
+				}
+			}
+		}
+	}
+	x.pp = x.rep
+	if x.pp == 0 && x.size16 {
+		x.pp = 0x66
+	}
+	shape, i := x.opcode(code, i)
+	if i == 0 {
+		return 0
+	}
+	return x.operands(code, i, shape)
+}
+
+func legacyPrefix(b byte) bool {
+	switch b {
+	case 0x66, 0x67, 0xf2, 0xf3, 0xf0, 0x2e, 0x36, 0x3e, 0x26, 0x64, 0x65:
+		return true
+	}
+	return false
+}
+
+// opcode reads the opcode that starts at code[i], with its escapes, and
+// returns its shape and the index after it, 0 when it is not valid.
+func (x *x86inst) opcode(code []byte, i int) (shape byte, next int) {
+	rest := code[i:]
+	switch rest[0] {
+	case 0x0f:
+		if len(rest) < 2 {
+			return 0, 0
+		}
+		switch rest[1] {
+		case 0x38, 0x3a:
+			if len(rest) < 3 {
+				return 0, 0
+			}
+			x.op = rest[2]
+			if rest[1] == 0x38 {
+				x.opmap = 2
+				return 'm', i + 3
+			}
+			x.opmap = 3
+			return 'b', i + 3
+		}
+		x.opmap, x.op = 1, rest[1]
+		return shapes0F[x.op], i + 2
+	case 0xc5:
+		if len(rest) < 3 {
+			return 0, 0
+		}
+		x.enc, x.opmap, x.op = encVEX, 1, rest[2]
+		x.rex = ^rest[1] >> 5 & rexR
+		x.vex(rest[1])
+		return x.vectorShape(), i + 3
+	case 0xc4:
+		if len(rest) < 4 {
+			return 0, 0
+		}
+		x.enc, x.opmap, x.op = encVEX, rest[1]&31, rest[3]
+		x.rex = ^rest[1]>>5&7 | rest[2]>>7<<3
+		x.vex(rest[2])
+		return x.vectorShape(), i + 4
+	case 0x62:
+		if len(rest) < 5 {
+			return 0, 0
+		}
+		x.enc, x.opmap, x.op = encEVEX, rest[1]&7, rest[4]
+		x.rex = ^rest[1]>>5&7 | rest[2]>>7<<3
+		x.vex(rest[2])
+		x.vlen = 16 << min(rest[3]>>5&3, 2)
+		return x.vectorShape(), i + 5
+	case 0x8f:
+		// With a map number below 8 in its place this is pop.
+		if len(rest) < 4 || rest[1]&31 < 8 {
+			break
+		}
+		x.enc, x.opmap, x.op = encXOP, rest[1]&31, rest[3]
+		x.rex = ^rest[1]>>5&7 | rest[2]>>7<<3
+		x.vex(rest[2])
+		switch x.opmap {
+		case 8:
+			return 'b', i + 4
+		case 9:
+			return 'm', i + 4
+		case 10:
+			return 'z', i + 4
+		}
+		return 0, 0
+	}
+	x.op = rest[0]
+	return shapes1[x.op], i + 1
+}
+
+// vex takes the fields that the last payload byte of VEX and the second of
+// EVEX share.
+func (x *x86inst) vex(b byte) {
+	x.vvvv = ^b >> 3 & 15
+	x.pp = [4]byte{0, 0x66, 0xf3, 0xf2}[b&3]
+	if b&4 != 0 {
+		x.vlen = 32
+	}
+}
+
+func (x *x86inst) vectorShape() byte {
+	switch x.opmap {
+	case 1:
+		if x.op == 0x77 && x.enc == encVEX {
+			return '.'
+		}
+		if shapes0F[x.op] == 'b' {
+			return 'b'
+		}
+		return 'm'
+	case 2, 4, 5, 6:
+		return 'm'
+	case 3:
+		return 'b'
+	case 7:
+		return 'z'
+	}
+	return 0
+}
+
+// operands reads what follows the opcode and returns the instruction's
+// length, 0 when there is not enough or no such instruction.
+func (x *x86inst) operands(code []byte, i int, shape byte) int {
+	switch shape {
+	case 'm', 'b', 'z':
+		if i = x.modRM(code, i); i == 0 {
+			return 0
+		}
+	}
+	immz := 4
+	if x.size16 && x.rex&rexW == 0 {
+		immz = 2
+	}
+	n := 0
+	switch shape {
+	case '.':
+	case 'm':
+		switch {
+		case x.enc != encLegacy:
+		case x.opmap == 0 && (x.op == 0xf6 || x.op == 0xf7) && x.reg&7 < 2:
+			n = 1
+			if x.op == 0xf7 {
+				n = immz
+			}
+		case x.opmap == 1 && x.op == 0x78 && (x.pp == 0x66 || x.pp == 0xf2):
+			n = 2 // extrq, insertq: two bytes
+		}
+	case 'b', 'i', 'j':
+		n = 1
+	case 'z':
+		n = immz
+		if x.enc != encLegacy {
+			n = 4
+		}
+		if x.opmap == 0 && x.op == 0xc7 && x.mod == 3 && x.reg&7 == 7 {
+			n = 4 // xbegin
+		}
+	case 'I':
+		n = immz
+	case 'J':
+		n = 4
+	case 'w':
+		n = 2
+	case 'e':
+		n = 3
+	case 'v':
+		n = immz
+		if x.rex&rexW != 0 {
+			n = 8
+		}
+	case 'o':
+		n = 8
+		if x.addr32 {
+			n = 4
+		}
+	default:
+		return 0
+	}
+	if len(code)-i < n {
+		return 0
+	}
+	if shape == 'e' {
+		x.secondImm = int64(code[i+2])
+		x.imm = signed(code[i : i+2])
+		return i + 3
+	}
+	x.imm, x.immSize = signed(code[i:i+n]), uint8(n)
+	return i + n
+}
+
+// signed reads a little-endian two's complement number of any width.
+func signed(b []byte) int64 {
+	var v uint64
+	for i, c := range b {
+		v |= uint64(c) << (8 * i)
+	}
+	if n := len(b); n > 0 && n < 8 {
+		shift := 64 - 8*n
+		return int64(v<<shift) >> shift
+	}
+	return int64(v)
+}
+
+// modRM reads the ModRM byte at code[i], SIB and displacement included, and
+// returns the index after them, 0 when they are cut short.
+func (x *x86inst) modRM(code []byte, i int) int {
+	if i >= len(code) {
+		return 0
+	}
+	b := code[i]
+	i++
+	x.hasModRM = true
+	x.mod, x.reg, x.rm = b>>6, b>>3&7, b&7
+	if x.rex&rexR != 0 {
+		x.reg |= 8
+	}
+	low := x.rm
+	if x.rex&rexB != 0 {
+		x.rm |= 8
+	}
+	if x.enc == encLegacy && x.opmap == 1 && x.op >= 0x20 && x.op < 0x24 {
+		x.mod = 3 // moves of control registers ignore the field
+	}
+	if x.mod == 3 {
+		return i
+	}
+	x.base = x.rm
+	if low == 4 {
+		if i >= len(code) {
+			return 0
+		}
+		sib := code[i]
+		i++
+		index := sib >> 3 & 7
+		if x.rex&rexX != 0 {
+			index |= 8
+		}
+		x.hasIndex = index != 4
+		x.base = sib & 7
+		if x.rex&rexB != 0 {
+			x.base |= 8
+		}
+		if sib&7 == 5 && x.mod == 0 {
+			x.base, x.mod = noBase, 2 // disp32 without a base
+			return x.displacement(code, i, 4)
+		}
+	} else if low == 5 && x.mod == 0 {
+		x.base, x.ripRel = noBase, true
+		return x.displacement(code, i, 4)
+	}
+	switch x.mod {
+	case 1:
+		return x.displacement(code, i, 1)
+	case 2:
+		return x.displacement(code, i, 4)
+	}
+	return i
+}
+
+func (x *x86inst) displacement(code []byte, i, n int) int {
+	if len(code)-i < n {
+		return 0
+	}
+	x.disp = signed(code[i : i+n])
+	if n == 1 && x.enc == encEVEX {
+		x.disp *= int64(x.vlen) // the usual scale; exact for whole-vector moves
+	}
+	return i + n
+}

@@ -1,0 +1,246 @@
+package isa
+
+import (
+	"bufio"
+	"debug/elf"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// disassembled is one line of a disassembler's listing.
+type disassembled struct {
+	addr uint64
+	code []byte
+	text string // mnemonic and operands, comments cut
+}
+
+// listing runs a disassembler over the executable sections of a file. When
+// there is no such file or tool it skips, unless this is CI.
+func listing(t *testing.T, tool, pattern string, each func(disassembled)) {
+	t.Helper()
+	files, _ := filepath.Glob(pattern)
+	path, err := exec.LookPath(tool)
+	if err != nil || len(files) == 0 {
+		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+			t.Fatalf("%s or %s is missing", tool, pattern)
+		}
+		t.Skipf("%s or %s is missing", tool, pattern)
+	}
+	cmd := exec.Command(path, "-d", "-w", "--show-raw-insn", files[0])
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	sc := bufio.NewScanner(out)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		f := strings.SplitN(sc.Text(), "\t", 3)
+		if len(f) < 3 {
+			continue
+		}
+		addr, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(f[0]), ":"), 16, 64)
+		if err != nil {
+			continue
+		}
+		code, err := hex.DecodeString(strings.ReplaceAll(f[1], " ", ""))
+		if err != nil {
+			continue
+		}
+		text, _, _ := strings.Cut(f[2], "#")
+		text, _, _ = strings.Cut(text, "<")
+		each(disassembled{addr, code, strings.TrimSpace(strings.ReplaceAll(text, "\t", " "))})
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// flowOf is the flow of an x86-64 instruction by its AT&T mnemonic.
+func flowOf(text string) (f Flow, ok bool) {
+	words := strings.Fields(text)
+	for len(words) > 1 {
+		switch words[0] {
+		case "bnd", "notrack", "repz", "rep", "lock", "cs", "ds", "es", "data16", "repnz", "rex", "fs", "gs", "ss",
+			"xacquire", "xrelease", "addr32", "rex.W", "rex.R", "rex.X", "rex.B", "rex.WB", "rex.WR", "rex.WRB", "rex.RB", "rex.WRX", "rex.WX", "rex.WXB", "rex.WRXB", "rex.RX", "rex.RXB", "rex.XB":
+			words = words[1:]
+			continue
+		}
+		break
+	}
+	m := words[0]
+	m, _, _ = strings.Cut(m, ",") // branch hints: jne,pn
+	indirect := strings.Contains(text, "*")
+	switch {
+	case m == "call" && indirect:
+		return IndirectCall, true
+	case m == "call":
+		return Call, true
+	case m == "jmp" && indirect:
+		return IndirectJump, true
+	case m == "jmp":
+		return Jump, true
+	case m == "ret":
+		return Return, true
+	case m == "syscall" || m == "int":
+		return Syscall, true
+	case m == "hlt" || m == "ud2" || m == "ud1" || m == "ud0" || m == "int3" || m == "lret" || m == "iret" || m == "iretq" || m == "lretq" || m == "ljmp" || m == "lcall" || m == "iretl" || m == "lretw" || m == "iretw":
+		return Trap, true
+	case strings.HasPrefix(m, "rex") || strings.HasPrefix(m, "(bad)") || strings.HasPrefix(m, ".byte"):
+		return Next, false
+	case strings.HasPrefix(m, "j") || strings.HasPrefix(m, "loop"):
+		return CondJump, true
+	}
+	return Next, true
+}
+
+// writesSP reports whether the last operand of an AT&T instruction is %rsp.
+func writesSP(text string) bool {
+	if !strings.HasSuffix(text, "%rsp") {
+		return false
+	}
+	m, _, _ := strings.Cut(text, " ")
+	switch {
+	case strings.HasPrefix(m, "cmp"), strings.HasPrefix(m, "test"), strings.HasPrefix(m, "push"), m == "call", m == "jmp", strings.HasPrefix(m, "bt"):
+		return false
+	}
+	return true
+}
+
+// Every instruction of whole libraries has the length, flow and effect on the
+// stack pointer that objdump shows.
+func TestAMD64AgainstObjdump(t *testing.T) {
+	const lib = "/lib/x86_64-linux-gnu/"
+	for _, pattern := range []string{"libc.so.6", "libcrypto.so.3", "libm.so.6", "libz.so.1", "ld-linux-x86-64.so.2"} {
+		t.Run(pattern, func(t *testing.T) {
+			var n, bad int
+			complain := func(format string, args ...any) {
+				if bad++; bad <= 20 {
+					t.Errorf(format, args...)
+				}
+			}
+			listing(t, "objdump", lib+pattern, func(d disassembled) {
+				want, ok := flowOf(d.text)
+				if !ok || strings.Contains(d.text, "(bad)") {
+					return // not an instruction, by objdump
+				}
+				switch m, _, _ := strings.Cut(d.text, " "); {
+				case m == "jmpw" || m == "retw" || m == "ljmpw" || m == "callw":
+					return // processors disagree on 16-bit branches; no code has them
+				case d.code[0] == 0x9b:
+					return // objdump shows fwait and its neighbour as one
+				}
+				n++
+				code := append(d.code, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90)
+				var in Inst
+				if !DecodeAMD64(code, d.addr, &in) || int(in.Len) != len(d.code) {
+					complain("%#x: % x: length %d, objdump %d: %s", d.addr, d.code, in.Len, len(d.code), d.text)
+					return
+				}
+				if in.Flow != want {
+					complain("%#x: % x: flow %d, objdump: %s", d.addr, d.code, in.Flow, d.text)
+				}
+				if got := changesSP(&in); writesSP(d.text) && !got {
+					complain("%#x: % x: does not change SP, objdump: %s", d.addr, d.code, d.text)
+				}
+				if in.Flow == Call || in.Flow == Jump || in.Flow == CondJump {
+					f := strings.Fields(d.text)
+					if target, err := strconv.ParseUint(f[len(f)-1], 16, 64); err == nil && target != in.Target {
+						complain("%#x: target %#x, objdump: %s", d.addr, in.Target, d.text)
+					}
+				}
+			})
+			if n < 1000 {
+				t.Errorf("objdump listed %d instructions", n)
+			}
+			t.Logf("%d instructions, %d differ", n, bad)
+		})
+	}
+}
+
+func changesSP(in *Inst) bool {
+	for _, op := range in.Ops[:in.NumOps] {
+		if op.Dst == rsp && op.Kind != Store && op.Kind != Scratch && op.Kind != Compare {
+			return true
+		}
+		if op.Kind == Swap && op.Src == rsp {
+			return true
+		}
+	}
+	return false
+}
+
+// text reads the first bytes of a file's .text.
+func text(t testing.TB, path string) (code []byte, addr uint64) {
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer f.Close()
+	s := f.Section(".text")
+	code, err = s.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return code, s.Addr
+}
+
+func TestDecodeDoesNotAllocate(t *testing.T) {
+	code, addr := text(t, "/proc/self/exe")
+	dec := DecoderFor(procstate.AMD64)
+	if procstate.HostArch() == procstate.ARM64 {
+		dec = DecodeARM64
+	}
+	var in Inst
+	if n := testing.AllocsPerRun(10, func() {
+		for i := 0; i < 1000; {
+			if !dec(code[i:], addr+uint64(i), &in) {
+				i++
+				continue
+			}
+			i += int(in.Len)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte{0x48, 0x83, 0xec, 0x08})
+	f.Add([]byte{0x62, 0xf1, 0x7c, 0x48, 0x28, 0x05, 0, 0, 0, 0})
+	f.Add([]byte{0xc4, 0xe2, 0x7b, 0xf6, 0xc0})
+	f.Add([]byte{0xc8, 0x10, 0x00, 0x01})
+	f.Add([]byte{0xfd, 0x7b, 0xbf, 0xa9})
+	f.Fuzz(func(t *testing.T, code []byte) {
+		var in Inst
+		for _, dec := range []Decoder{DecodeAMD64, DecodeARM64} {
+			if dec(code, 0x1000, &in) && (in.Len == 0 || int(in.Len) > len(code) || in.NumOps > MaxOps) {
+				t.Errorf("% x: length %d, %d operations", code, in.Len, in.NumOps)
+			}
+		}
+	})
+}
+
+func BenchmarkDecodeAMD64(b *testing.B) {
+	code, addr := text(b, "/lib/x86_64-linux-gnu/libc.so.6")
+	b.SetBytes(int64(len(code)))
+	var in Inst
+	for range b.N {
+		for i := 0; i < len(code); {
+			if !DecodeAMD64(code[i:], addr+uint64(i), &in) {
+				i++
+				continue
+			}
+			i += int(in.Len)
+		}
+	}
+}

@@ -1,0 +1,30 @@
+package steppers
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+)
+
+// needPtrace skips a test where programs cannot be traced, unless that is
+// said to be a failure.
+func needPtrace(t *testing.T) {
+	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the program is for amd64")
+	}
+	cmd := exec.Command("/bin/true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+			t.Fatalf("ptrace: %v", err)
+		}
+		t.Skipf("ptrace: %v", err)
+	}
+	_ = cmd.Process.Kill()
+	_, _ = cmd.Process.Wait()
+}

@@ -1,0 +1,206 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// ReturnProbes is the DynamicHelper for uretprobes. The kernel makes a
+// function under one return to a trampoline, from which the probe is run, and
+// keeps the original return address to itself: a capture that reads it there
+// has to say it. Without, such a stack ends at the trampoline; memory alone
+// cannot tell more.
+type ReturnProbes struct {
+	// State is asked what the kernel has replaced in the thread being walked.
+	// When it is nil that is the Walker's ProcessState, if it knows.
+	State procstate.ProbedState
+}
+
+// IsInstrumentation implements DynamicHelper.
+func (p *ReturnProbes) IsInstrumentation(w *unwind.Walker, f *unwind.Frame) (ins Instrumentation, ok bool) {
+	var probes *procstate.UserProbes
+	if p.State != nil {
+		probes = p.State.UserProbes()
+	} else if probes = userProbes(w); probes == nil {
+		return ins, false
+	}
+	if probes.Breakpoint != 0 && f.IsTop() {
+		if pc := probedPC(w, f, probes.Breakpoint); pc != f.PC() {
+			return Instrumentation{OriginalPC: pc}, true
+		}
+	}
+	offset := f.PC() - probes.Trampoline
+	if offset >= trampolineBytes {
+		return ins, false
+	}
+	if f.Flags&unwind.Interrupted != 0 {
+		return inTrampoline(w, f, probes, offset)
+	}
+	if offset != 0 {
+		return ins, false
+	}
+	if ra, ok := returnFor(probes, entrySP(w.Arch(), f.SP())); ok {
+		return Instrumentation{OriginalPC: ra}, true
+	}
+	return ins, false
+}
+
+// userProbes returns what uretprobes have replaced in the stack that w
+// walks, nil when nothing is.
+func userProbes(w *unwind.Walker) *procstate.UserProbes {
+	p, ok := w.ProcessState().(procstate.ProbedState)
+	if !ok {
+		return nil
+	}
+	if r := p.UserProbes(); r.Trampoline|r.Breakpoint != 0 {
+		return r
+	}
+	return nil
+}
+
+// probedPC returns the PC that fits the other registers of a thread that the
+// kernel may have stopped at a uprobe, the breakpoint of which is at addr. The
+// kernel executes the probed instruction in the thread's place, or lets the
+// thread do so elsewhere. Until then the PC is behind the breakpoint, and at
+// it when the probe has run. A push that is emulated changes the stack first
+// and the PC after.
+func probedPC(w *unwind.Walker, f *unwind.Frame, addr uint64) uint64 {
+	pc := f.PC()
+	m := w.MappingAt(addr)
+	if m == nil || w.Arch() == procstate.ARM64 {
+		return pc
+	}
+	var buf [2]byte
+	code := readCode(w, m, addr, buf[:])
+	if len(code) < len(buf) || code[0] == 0xcc {
+		return pc // the program's own breakpoint
+	}
+	n, done, decided := hasExecuted(w, f, code)
+	switch {
+	case pc == addr && decided && done:
+		return addr + n
+	case pc == addr+1 && !(decided && done):
+		return addr
+	}
+	return pc
+}
+
+// hasExecuted reports whether a push or pop at the start of code has had its
+// effect, and its length. Other instructions are not decided.
+func hasExecuted(w *unwind.Walker, f *unwind.Frame, code []byte) (n uint64, done, decided bool) {
+	arch, mem := w.Arch(), w.ProcessState()
+	n, high := 1, procstate.Reg(0)
+	op := code[0]
+	if arch == procstate.AMD64 && op == 0x41 { // REX.B: r8 to r15
+		n, high, op = 2, 8, code[1]
+	}
+	reg := high + procstate.Reg(op&7)
+	if high == 0 {
+		reg = x86Register(arch, op&7)
+	}
+	at := f.SP()
+	switch op &^ 7 {
+	case 0x50: // push
+	case 0x58: // pop
+		at -= uint64(arch.AddressWidth)
+	default:
+		return 0, false, false
+	}
+	word, ok := mem.ReadWord(at)
+	return n, ok && word == f.Regs.Raw(reg), true
+}
+
+// x86Register is the DWARF number of a register as instructions encode it.
+func x86Register(arch *procstate.Arch, n byte) procstate.Reg {
+	if arch == procstate.I386 {
+		return procstate.Reg(n)
+	}
+	return [8]procstate.Reg{0, 2, 1, 3, 7, 6, 4, 5}[n] // ax cx dx bx sp bp si di
+}
+
+// isReturnTrampoline reports whether pc is the address that functions under a
+// uretprobe return to.
+func isReturnTrampoline(w *unwind.Walker, pc uint64) bool {
+	r := userProbes(w)
+	return r != nil && r.Trampoline == pc
+}
+
+// entrySP returns SP at the entry of a function that has just returned: where
+// calls push the return address it has been popped since.
+func entrySP(arch *procstate.Arch, sp uint64) uint64 {
+	if arch.LR == procstate.NoReg {
+		return sp - uint64(arch.AddressWidth)
+	}
+	return sp
+}
+
+// returnFor finds the original return address of the function that was
+// entered with a stack pointer. Functions that tail-called one another have
+// an entry each, with the same address.
+func returnFor(r *procstate.UserProbes, entry uint64) (ra uint64, ok bool) {
+	for i := range r.Returns {
+		if r.Returns[i].Stack == entry {
+			return r.Returns[i].RA, true
+		}
+	}
+	return 0, false
+}
+
+// trampolineBytes is more than the trampolines of all architectures.
+const trampolineBytes = 32
+
+// The trampoline was a breakpoint instruction alone, and is since Linux 6.11
+// for 64-bit programs on x86 (arch/x86/kernel/uprobes.c)
+//
+//	 0  push %rax
+//	 1  push %rcx
+//	 2  push %r11
+//	 4  mov $NR_uretprobe,%rax
+//	11  syscall                    puts the return address in place of rax
+//	13  pop %r11
+//	15  pop %rcx
+//	16  ret
+//
+// in which the stack pointer is this far above the slot of the return address
+// that was popped.
+var trampolineHeights = [...]struct{ offset, height int64 }{ // read only
+	{0, 8}, {1, 0}, {1, 8}, {2, -8}, {4, -16}, {11, -16}, {13, -16},
+}
+
+// inTrampoline finds where a thread goes to that was interrupted in the
+// trampoline.
+func inTrampoline(w *unwind.Walker, f *unwind.Frame, r *procstate.UserProbes, offset uint64) (ins Instrumentation, ok bool) {
+	arch := w.Arch()
+	width := uint64(arch.AddressWidth)
+	ins.CallerFP = f.FP()
+	if arch != procstate.AMD64 {
+		entry := entrySP(arch, f.SP())
+		ins.CallerPC, ok = returnFor(r, entry)
+		ins.CallerSP = f.SP()
+		return ins, ok
+	}
+	// The function that returns is the innermost one; more than one offset
+	// is possible only behind the breakpoint of older kernels.
+	for i := range r.Returns {
+		for _, t := range trampolineHeights {
+			if uint64(t.offset) == offset && r.Returns[i].Stack == f.SP()-uint64(t.height) {
+				ins.CallerPC, ins.CallerSP = r.Returns[i].RA, r.Returns[i].Stack+width
+				return ins, true
+			}
+		}
+	}
+	// Behind the system call the return address is on the stack again.
+	slot := f.SP()
+	switch offset {
+	case 13:
+		slot += 16
+	case 15:
+		slot += 8
+	case 16:
+	default:
+		return ins, false
+	}
+	ins.CallerPC, ok = w.ProcessState().ReadWord(slot)
+	ins.CallerSP = slot + width
+	return ins, ok
+}

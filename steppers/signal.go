@@ -1,0 +1,247 @@
+package steppers
+
+import (
+	"bytes"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// SigHandler walks from a signal trampoline to the frame that the
+// signal interrupted. It knows a trampoline by its instructions, so that it
+// needs neither names nor CFI: the restorers of glibc, musl and the Go
+// runtime, and those of the vdso, are all the same system call. Every
+// register of the interrupted frame is read from the kernel's signal frame.
+type SigHandler struct {
+	seen vaddrCache
+}
+
+// NewSigHandler makes a SigHandler.
+func NewSigHandler() *SigHandler { return &SigHandler{} }
+
+// Name implements unwind.FrameStepper.
+func (s *SigHandler) Name() string { return "signal" }
+
+// Priority implements unwind.FrameStepper.
+func (s *SigHandler) Priority() unwind.Priority { return unwind.PrioritySignalHandler }
+
+// trampoline tells which system call a trampoline makes, and so which frame
+// the kernel built.
+type trampoline = uint8
+
+const (
+	noTrampoline  trampoline = iota
+	rtSigreturn              // rt_sigreturn
+	sigreturn                // sigreturn of i386, the signal number on top of the stack
+	sigreturnLate            // the same, the signal number popped
+)
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *SigHandler) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch := w.Arch()
+	mem := w.ProcessState()
+	// The stack is in the cache already, the code is not: look there first.
+	// A kernel frame starts with small flags and a nil link (x86-64), or with
+	// a signal number.
+	sp := in.SP()
+	switch arch {
+	case procstate.AMD64:
+		if flags, ok := mem.ReadWord(sp); !ok || flags > 0xff {
+			return unwind.NotMe, nil
+		}
+		if link, ok := mem.ReadWord(sp + 8); !ok || link != 0 {
+			return unwind.NotMe, nil
+		}
+	case procstate.ARM64:
+		if info, ok := mem.ReadWord(sp); !ok || uint32(info)-1 >= 64 {
+			return unwind.NotMe, nil
+		}
+		if link, ok := mem.ReadWord(sp + 128 + 8); !ok || link != 0 {
+			return unwind.NotMe, nil
+		}
+	case procstate.I386:
+		if sig, ok := mem.ReadWord(sp); !ok || (sig-1 >= 64 && in.Flags&unwind.Interrupted == 0) {
+			return unwind.NotMe, nil
+		}
+	default:
+		return unwind.NotMe, nil
+	}
+	switch s.trampolineAt(w, in.PC()) {
+	case rtSigreturn:
+	case sigreturn:
+		return sigreturnI386(w, in, out, sp+4)
+	case sigreturnLate:
+		return sigreturnI386(w, in, out, sp)
+	default:
+		return unwind.NotMe, nil
+	}
+	switch arch {
+	case procstate.AMD64:
+		return ucontextFrame(w, in, out, sp, &ucontextAMD64)
+	case procstate.ARM64:
+		return ucontextFrame(w, in, out, sp+128, &ucontextARM64)
+	}
+	uc, ok := mem.ReadWord(sp + 8)
+	if !ok {
+		return unwind.Failed, unwind.MemoryUnreadable
+	}
+	return ucontextFrame(w, in, out, uc, &ucontextI386)
+}
+
+// trampolineAt tells what the code at pc is. The handler returns to the very
+// start of the trampoline, so pc itself is looked at, never the byte before.
+func (s *SigHandler) trampolineAt(w *unwind.Walker, pc uint64) trampoline {
+	m := w.MappingAt(pc)
+	if m == nil {
+		return noTrampoline
+	}
+	if m.Image != nil {
+		if t, ok := s.seen.get(m.Image, pc-m.Bias); ok {
+			return t
+		}
+	}
+	// Up to eight bytes before pc, for a thread that was interrupted between
+	// the two instructions of the trampoline.
+	var buf [24]byte
+	before := min(8, pc-m.Start)
+	code := readCode(w, m, pc-before, buf[:])
+	if uint64(len(code)) <= before {
+		return noTrampoline // not readable now, perhaps later
+	}
+	t := classifyTrampoline(w.Arch(), code[:before], code[before:])
+	if m.Image != nil {
+		s.seen.put(m.Image, pc-m.Bias, t)
+	}
+	return t
+}
+
+// The instructions of a trampoline that load the number of the system call,
+// each followed by the call itself.
+var (
+	movRt64Long  = []byte{0x48, 0xc7, 0xc0, 15, 0, 0, 0}    // mov $15,%rax
+	movRt64      = []byte{0xb8, 15, 0, 0, 0}                // mov $15,%eax
+	syscall64    = []byte{0x0f, 0x05}                       // syscall
+	movRtARM64   = []byte{0x68, 0x11, 0x80, 0xd2}           // mov x8,#139
+	svcARM64     = []byte{0x01, 0x00, 0x00, 0xd4}           // svc #0
+	movRtI386    = []byte{0xb8, 173, 0, 0, 0}               // mov $173,%eax
+	movSigI386   = []byte{0xb8, 119, 0, 0, 0}               // mov $119,%eax
+	popEAX       = []byte{0x58}                             // pop %eax
+	int80        = []byte{0xcd, 0x80}                       // int $0x80
+	popMovI386   = append(popEAX[:1:1], movSigI386...)      // pop %eax; mov $119,%eax
+	trampolineOf = map[*procstate.Arch][]trampolinePattern{ // read only
+		procstate.AMD64: {{movRt64Long, syscall64, rtSigreturn}, {movRt64, syscall64, rtSigreturn}},
+		procstate.ARM64: {{movRtARM64, svcARM64, rtSigreturn}},
+		procstate.I386:  {{movRtI386, int80, rtSigreturn}},
+	}
+)
+
+type trampolinePattern struct {
+	load, call []byte
+	kind       trampoline
+}
+
+// classifyTrampoline looks at the code on both sides of a PC.
+func classifyTrampoline(arch *procstate.Arch, before, at []byte) trampoline {
+	for _, p := range trampolineOf[arch] {
+		if rest, ok := bytes.CutPrefix(at, p.load); ok && bytes.HasPrefix(rest, p.call) {
+			return p.kind
+		}
+		if bytes.HasPrefix(at, p.call) && bytes.HasSuffix(before, p.load) {
+			return p.kind
+		}
+	}
+	if arch == procstate.I386 {
+		if rest, ok := bytes.CutPrefix(at, popMovI386); ok && bytes.HasPrefix(rest, int80) {
+			return sigreturn
+		}
+		if rest, ok := bytes.CutPrefix(at, movSigI386); ok && bytes.HasPrefix(rest, int80) && bytes.HasSuffix(before, popEAX) {
+			return sigreturnLate
+		}
+		if bytes.HasPrefix(at, int80) && bytes.HasSuffix(before, popMovI386) {
+			return sigreturnLate
+		}
+	}
+	return noTrampoline
+}
+
+// ucontextLayout describes the kernel's struct ucontext of an architecture.
+type ucontextLayout struct {
+	stack uint64          // offset of uc_stack
+	regs  uint64          // offset of the first of slots
+	slots []procstate.Reg // the register in each word from there on; NoReg to skip
+}
+
+// From arch/*/include/uapi/asm/{ucontext,sigcontext}.h of the kernel.
+var (
+	ucontextAMD64 = ucontextLayout{16, 40, []procstate.Reg{
+		8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16}}
+	ucontextARM64 = ucontextLayout{16, 184, []procstate.Reg{
+		0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
+		21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}}
+	ucontextI386 = ucontextLayout{8, 20 + 16, sigcontextI386}
+
+	// sigcontextI386 is struct sigcontext_32 after its four segment registers.
+	sigcontextI386 = []procstate.Reg{7, 6, 5, 4, 3, 2, 1, 0, procstate.NoReg, procstate.NoReg, 8}
+)
+
+// ucontextFrame fills out from the struct ucontext at run-time address uc.
+func ucontextFrame(w *unwind.Walker, in, out *unwind.Frame, uc uint64, l *ucontextLayout) (unwind.Verdict, error) {
+	v, err := sigcontextFrame(w, in, out, uc+l.regs, l.slots)
+	if v != unwind.Success {
+		return v, err
+	}
+	// uc_stack is the alternate stack as it was set when the signal came.
+	width := uint64(w.Arch().AddressWidth)
+	mem := w.ProcessState()
+	base, ok1 := mem.ReadWord(uc + l.stack)
+	size, ok2 := mem.ReadWord(uc + l.stack + 2*width)
+	if ok1 && ok2 && in.SP()-base < size && out.SP()-base >= size {
+		out.Flags |= unwind.StackSwitched
+	}
+	return v, nil
+}
+
+// sigreturnI386 fills out from the struct sigcontext of a frame without
+// siginfo.
+func sigreturnI386(w *unwind.Walker, in, out *unwind.Frame, sc uint64) (unwind.Verdict, error) {
+	v, err := sigcontextFrame(w, in, out, sc+16, sigcontextI386)
+	if v == unwind.Success && out.SP() <= in.SP() {
+		out.Flags |= unwind.StackSwitched // such a frame does not tell of the alternate stack
+	}
+	return v, err
+}
+
+// sigcontextFrame fills out with the registers stored from run-time address
+// addr on.
+func sigcontextFrame(w *unwind.Walker, in, out *unwind.Frame, addr uint64, slots []procstate.Reg) (unwind.Verdict, error) {
+	arch := w.Arch()
+	mem := w.ProcessState()
+	width := uint64(arch.AddressWidth)
+	for i, r := range slots {
+		if r == procstate.NoReg {
+			continue
+		}
+		at := addr + uint64(i)*width
+		v, ok := mem.ReadWord(at)
+		if !ok {
+			return unwind.Failed, unwind.ReadFailure(mem, at)
+		}
+		switch r {
+		case arch.PC:
+			out.SetPC(arch, v)
+			out.PCLocation = unwind.InMemory(at)
+		case arch.SP:
+			out.SetSP(arch, v)
+			out.SPLocation = unwind.InMemory(at)
+		case arch.FP:
+			out.SetFP(arch, v)
+			out.FPLocation = unwind.InMemory(at)
+		default:
+			out.Regs.Set(r, v)
+		}
+	}
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	out.Flags = unwind.Interrupted
+	in.Flags |= unwind.Signal
+	return unwind.Success, nil
+}

@@ -1,0 +1,45 @@
+// Command gocgo calls C, which calls back into Go, three times over.
+package main
+
+/*
+extern int goCallback(int);
+static __attribute__((noinline)) int spin(int n) {
+	volatile int x = 0;
+	for (int i = 0; i < n; i++) x += i;
+	return x;
+}
+static __attribute__((noinline)) int callGo(int depth) {
+	int r = spin(2000) + goCallback(depth);
+	return r + spin(1000);
+}
+*/
+import "C"
+
+func spin(n int) (sum C.int) {
+	for i := range n {
+		sum += C.int(i)
+	}
+	return sum
+}
+
+//export goCallback
+func goCallback(depth C.int) C.int {
+	n := spin(2000)
+	if depth > 0 {
+		n += C.callGo(depth - 1)
+	}
+	return n
+}
+
+var sink C.int
+
+func main() {
+	go func() {
+		for {
+			_ = make([]byte, 100_000)
+		}
+	}()
+	for {
+		sink += C.callGo(2)
+	}
+}
