@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The few fields of kernel structures that are read. Their true offsets are
+ * put in when the object is loaded, so neither the order here nor the fields
+ * left out matter.
+ */
+#ifndef SWBPF_KERNEL_H
+#define SWBPF_KERNEL_H
+
+#include "bpf.h"
+
+#define RELOCATED __attribute__((preserve_access_index))
+
+struct ns_common {
+	u32 inum;
+} RELOCATED;
+
+struct pid_namespace {
+	struct ns_common ns;
+} RELOCATED;
+
+struct upid {
+	s32 nr;
+	struct pid_namespace *ns;
+} RELOCATED;
+
+struct pid {
+	u32 level; /* depth of the namespace that the task lives in */
+	struct upid numbers[]; /* one for each level from 0 to level */
+} RELOCATED;
+
+struct xol_area {
+	unsigned long vaddr; /* of its page; the return trampoline is at the start */
+} RELOCATED;
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+} RELOCATED;
+
+struct mm_struct {
+	unsigned long start_stack;
+	struct uprobes_state uprobes_state;
+} RELOCATED;
+
+struct return_instance {
+	unsigned long stack; /* SP at the function's entry */
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+} RELOCATED;
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+} RELOCATED;
+
+#if defined(__TARGET_ARCH_x86)
+struct thread_struct {
+	unsigned long fsbase;
+} RELOCATED;
+#elif defined(__TARGET_ARCH_arm64)
+struct thread_struct {
+	struct {
+		unsigned long tp_value;
+	} uw;
+} RELOCATED;
+#else
+#error "unknown target architecture"
+#endif
+
+struct task_struct {
+	void *stack;
+	u32 flags;
+	u32 in_execve : 1;
+	u32 __state;
+	s32 pid;
+	s32 tgid;
+	struct mm_struct *mm;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	struct thread_struct thread;
+	struct uprobe_task *utask;
+} RELOCATED;
+
+struct task_struct___before_5_14 {
+	long state;
+} RELOCATED;
+
+/* task_struct.flags (include/linux/sched.h). */
+enum { PF_KTHREAD = 0x00200000 };
+
+/*
+ * The registers that the kernel saves when user code is interrupted: struct
+ * pt_regs on x86, its first member struct user_pt_regs on arm64. The layout is
+ * fixed by the interface to user space (asm/ptrace.h) and needs no relocation.
+ */
+#if defined(__TARGET_ARCH_x86)
+struct user_regs {
+	u64 r15, r14, r13, r12, rbp, rbx;
+	u64 r11, r10, r9, r8;
+	u64 rax, rcx, rdx, rsi, rdi;
+	u64 orig_ax;
+	u64 rip, cs, rflags, rsp, ss;
+};
+#else
+struct user_regs {
+	u64 x[31];
+	u64 sp, pc, pstate;
+};
+#endif
+
+/* All of what the kernel saves there. */
+struct pt_regs {
+#if defined(__TARGET_ARCH_arm64)
+	s32 syscallno; /* -1 outside of a system call */
+#endif
+} RELOCATED;
+
+/* The arguments of a tracepoint, as raw_tracepoint programs get them. */
+struct bpf_raw_tracepoint_args {
+	u64 args[4];
+};
+
+/* The context of a perf_event program (uapi/linux/bpf_perf_event.h). */
+struct bpf_perf_event_data {
+	struct user_regs regs; /* of the moment of the event: user's or kernel's */
+	u64 sample_period;
+	u64 addr;
+};
+
+#if defined(__TARGET_ARCH_x86)
+
+INLINE bool is_user_mode(u64 cs_or_pstate) { return (cs_or_pstate & 3) != 0; }
+
+/* __USER32_CS: the code segment of a 32-bit program on a 64-bit kernel. */
+INLINE bool is_compat32(const struct user_regs *regs) { return (regs->cs & 0xffff) == 0x23; }
+
+INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->rsp; }
+
+#define mode_of(regs) ((regs).cs)
+#define sp_of(regs) ((regs).rsp)
+#define thread_pointer_of(task) kernel_read(task, thread.fsbase)
+
+#else
+
+/* PSR_MODE_EL0t is zero in the low four bits, for 32-bit code too. */
+INLINE bool is_user_mode(u64 cs_or_pstate) { return (cs_or_pstate & 0xf) == 0; }
+
+/* PSR_MODE32_BIT */
+INLINE bool is_compat32(const struct user_regs *regs) { return (regs->pstate & 0x10) != 0; }
+
+INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->sp; }
+
+#define mode_of(regs) ((regs).pstate)
+#define sp_of(regs) ((regs).sp)
+#define thread_pointer_of(task) kernel_read(task, thread.uw.tp_value)
+
+#endif
+
+#endif

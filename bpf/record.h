@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The wire format: what one sample looks like in the ring. A record is
+ *
+ *     struct sample_header
+ *     u64 kernel_pc[kernel_frames]              leaf first
+ *     struct replaced_return[returns]           innermost call first
+ *     regions times:
+ *         struct region_header
+ *         u8 bytes[len], padded to 8
+ *
+ * With off-CPU time such a record tells where a thread blocked, and another of
+ * struct off_cpu_end, known by its length, that it runs again.
+ *
+ * All is in the byte order of the machine and nothing more: its length is what it
+ * needs. The Go side is generated from this file (package gen); a test
+ * compares the two layouts.
+ */
+#ifndef SWBPF_RECORD_H
+#define SWBPF_RECORD_H
+
+#include "kernel.h"
+
+/* What is known of the user part of the task. */
+enum user_state {
+	USER_NONE = 0,     /* a kernel thread: it has none */
+	USER_NATIVE = 1,   /* registers of a 64-bit program */
+	USER_COMPAT32 = 2, /* registers of a 32-bit program */
+	USER_EXITED = 3,   /* the task is exiting and its memory is gone */
+	USER_PARTIAL = 4,  /* the kernel was just saving the registers */
+	USER_EXEC = 5,     /* an exec has dropped the old program's memory */
+};
+
+/* Where and why the copy of the stack ended. */
+enum stack_end_kind {
+	STACK_END_NONE = 0,       /* no stack was copied */
+	STACK_END_BOTTOM = 1,     /* at the end of the stack */
+	STACK_END_LIMIT = 2,      /* at the limit set */
+	STACK_END_UNREADABLE = 3, /* at memory that could not be read */
+};
+
+/* Why a thread has left the CPU. */
+enum off_cpu_state {
+	OFF_CPU_NOT = 0,     /* it has not: a sample of any other event */
+	OFF_CPU_SLEEP = 1,   /* interruptible: a timer, a pipe, a socket, a child */
+	OFF_CPU_DISK = 2,    /* uninterruptible: a disk mostly */
+	OFF_CPU_LOCK = 3,    /* a futex: a lock of user space */
+	OFF_CPU_STOPPED = 4, /* by a signal or a tracer */
+};
+
+struct sample_header {
+	u64 time;           /* CLOCK_MONOTONIC, ns */
+	u64 weight;         /* events that this sample stands for */
+	u64 thread_pointer; /* base of thread-local storage */
+	u64 live;           /* bytes from SP to the stack's known end; 0: not known */
+	u64 trampoline;     /* to which functions under a uretprobe return; 0: none */
+	u32 tgid, tid;      /* as seen from the PID namespace of the loader */
+	u32 cpu;
+	u8 user;            /* enum user_state */
+	u8 stack_end;       /* enum stack_end_kind */
+	u8 kernel_frames;
+	u8 regions;         /* the first are the stack, from just below SP up */
+	u8 returns;
+	u8 off_cpu;         /* enum off_cpu_state */
+	u8 unused[6];
+	u64 breakpoint;     /* address of one at or right before PC, seen in the kernel; or 0 */
+	u8 comm[16];
+	struct user_regs regs;
+};
+
+/* A return address that the kernel has replaced by that of its trampoline. */
+struct replaced_return {
+	u64 stack; /* SP at the function's entry */
+	u64 ra;    /* the original return address */
+};
+
+/* The end of a thread's time off the CPU. */
+struct off_cpu_end {
+	u64 time;    /* CLOCK_MONOTONIC, ns */
+	u64 start;   /* time of the sample at which it began */
+	u32 tid;     /* as in that sample */
+	u32 dropped; /* whether it was shorter than asked for */
+};
+
+struct region_header {
+	u64 addr; /* run-time address of the first byte */
+	u64 len;  /* bytes, without the padding */
+};
+
+enum {
+	MAX_KERNEL_FRAMES = 127, /* the default of sysctl kernel.perf_event_max_stack */
+	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
+	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */
+	MAX_HOLES = 3,           /* unreadable pieces of a stack that are left out */
+	MAX_REGIONS = 6 + 2 * MAX_HOLES, /* stack, word with g, g, m, curg, stack of curg */
+};
+
+/*
+ * Events seen, each counted exactly once on the CPU where it fired:
+ * samples + lost_* + skipped_*; the rest is about the samples delivered.
+ */
+struct counters {
+	u64 samples;
+	u64 lost_ring_full;  /* no room in the ring, or its lock was taken under an NMI */
+	u64 lost_nested;     /* another sample was being taken on this CPU */
+	u64 lost_no_scratch; /* CPU number past those possible at start, or too many threads off the CPU */
+	u64 lost_foreign;    /* task outside of the loader's PID namespace */
+	u64 skipped_idle;    /* the idle task */
+	u64 skipped_filter;  /* a process that is not among those asked for */
+	u64 skipped_period;  /* tracepoints or uprobes between two samples */
+	u64 skipped_short;   /* times off the CPU shorter than the least of interest */
+	u64 skipped_rate;    /* times off the CPU at a rate above the limit */
+	u64 skipped_running; /* threads that left the CPU but could go on: preempted */
+
+	u64 wanted;           /* of them, those that passed the filters */
+	u64 stack_bytes;      /* copied from user memory */
+	u64 ring_bytes;       /* put in the ring */
+	u64 unreadable_stack; /* samples whose stack could not be read at all */
+	u64 partial_regs;     /* samples with USER_PARTIAL */
+	u64 exited;           /* samples with USER_EXITED */
+	u64 unsampled_time;   /* ns off the CPU in skipped_rate */
+	u64 window_start;     /* the time within which window_samples were taken */
+	u64 window_samples;
+	u64 untracked;        /* children not followed: table of processes full */
+};
+
+/* A thread that is off the CPU. */
+struct off_cpu_start {
+	u64 time;    /* when it left */
+	u32 tid;     /* in the loader's PID namespace */
+	u32 sampled; /* whether a sample was sent then */
+};
+
+/* Where to find the running goroutine's stacks in a Go process. */
+struct go_process {
+	s64 g_from_tp; /* address of the pointer to g, from the thread pointer */
+	u16 g_stack;   /* offset in g of stack.lo; stack.hi follows it */
+	u16 g_m;       /* offset in g of m */
+	u16 g_sched_sp;
+	u16 m_g0;
+	u16 m_curg;
+	u16 m_gsignal;
+	u16 m_vdso_sp; /* SP of the goroutine that calls the vdso on g0's stack */
+	u16 g_head;    /* bytes to copy of a g, at most MAX_GO_HEAD */
+	u16 m_head;    /* bytes to copy of an m, at most MAX_GO_HEAD */
+};
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Return addresses that uretprobes have replaced. When a probed function is
+ * entered, the kernel puts the address of its trampoline in place of the
+ * return address, and keeps the original in a list of the task, the innermost
+ * call first (kernel/events/uprobes.c, prepare_uretprobe).
+ */
+#ifndef SWBPF_RETURNS_H
+#define SWBPF_RETURNS_H
+
+#include "stack.h"
+
+/* Adds one element of the list. Returns the next one. */
+INLINE struct return_instance *add_return(struct scratch *s, struct return_instance *ri)
+{
+	u64 at = s->end;
+
+	hide(at);
+	if (!in_body(at))
+		return NULL;
+	struct replaced_return *out = (void *)(s->body + at);
+	out->stack = kernel_read(ri, stack);
+	out->ra = kernel_read(ri, orig_ret_vaddr);
+	s->end = at + sizeof(*out);
+	s->header.returns++;
+	return kernel_read(ri, next);
+}
+
+/*
+ * The address of a breakpoint instruction at the PC or right before it, 0 when
+ * there is none. Having met one, x86 stands behind it until the kernel has
+ * found the uprobe; then it stands at it.
+ */
+INLINE u64 breakpoint_at(const struct user_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	u8 bytes[2] = {};
+
+	bpf_probe_read_user(bytes, sizeof(bytes), (void *)(regs->rip - 1));
+	if (bytes[0] == 0xcc)
+		return regs->rip - 1;
+	if (bytes[1] == 0xcc)
+		return regs->rip;
+#endif
+	return 0;
+}
+
+/*
+ * Adds the list of the current task. Nearly all tasks have never met a uprobe
+ * and have no struct uprobe_task; one that has may be in the trampoline even
+ * when the list is empty.
+ */
+INLINE void add_returns(struct scratch *s, struct task_struct *task, bool in_kernel)
+{
+	if (!kernel_has(task, utask))
+		return;
+	struct uprobe_task *utask = kernel_read(task, utask);
+	if (!utask)
+		return;
+	if (in_kernel)
+		s->header.breakpoint = breakpoint_at(&s->header.regs);
+	struct mm_struct *mm = kernel_read(task, mm);
+	struct xol_area *area = kernel_read(mm, uprobes_state.xol_area);
+	s->header.trampoline = kernel_read(area, vaddr);
+	struct return_instance *ri = kernel_read(utask, return_instances);
+	for (int i = 0; i < MAX_RETURNS; i++) {
+		if (!ri)
+			break;
+		ri = add_return(s, ri);
+	}
+}
+
+#endif
