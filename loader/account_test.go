@@ -1,0 +1,202 @@
+package loader
+
+import (
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// burn keeps this thread busy for some milliseconds of its CPU time.
+func burn(t testing.TB, ms int) {
+	t.Helper()
+	for end := threadTime(t) + time.Duration(ms)*time.Millisecond; threadTime(t) < end; {
+		for i := range uint64(1 << 16) {
+			sink += i
+		}
+	}
+}
+
+var sink uint64
+
+func threadTime(t testing.TB) time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// started is a stopped command and the session that watches it.
+func started(t *testing.T, cfg Config, argv ...string) (*Command, *Session) {
+	t.Helper()
+	kernelTest(t)
+	c, err := StartCommand(argv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Kill)
+	cfg.PIDs = []int{c.PID()}
+	return c, startSession(t, cfg)
+}
+
+func finish(t *testing.T, c *Command, s *Session) {
+	t.Helper()
+	c.Resume()
+	ps, err := c.Wait()
+	if err != nil || !ps.Success() {
+		t.Fatalf("%v, %v", ps, err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustParse(t testing.TB, name string) Event {
+	t.Helper()
+	e, err := ParseEvent(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// Of an exactly known number of events each is a sample or a counted loss,
+// whether the ring suffices or not.
+func TestAccountIsExact(t *testing.T) {
+	const calls = 5000
+	for _, c := range []struct {
+		name   string
+		ring   int
+		period uint64
+	}{
+		{"roomy ring", 0, 1},
+		{"tiny ring", 4096, 1},
+		{"every seventh", 0, 7},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd, s := started(t, Config{
+				Event: mustParse(t, "syscalls:sys_enter_getppid"), Period: c.period,
+				RingBytes: c.ring, Kernel: true,
+			}, stackTarget(t), "getppid", strconv.Itoa(calls))
+			finish(t, cmd, s)
+			st := stats(t, s)
+			read, weight := uint64(0), uint64(0)
+			drain(t, s, func(p *Sample) {
+				read++
+				weight += p.Weight
+				if int(p.PID) != cmd.PID() {
+					t.Errorf("sample of process %d, want %d", p.PID, cmd.PID())
+				}
+			})
+			if got := st.Samples + st.Lost() + st.SkippedPeriod; got != calls {
+				t.Errorf("%d events accounted for, want %d: %+v", got, calls, st)
+			}
+			if read != st.Samples {
+				t.Errorf("%d samples read, %d sent", read, st.Samples)
+			}
+			switch {
+			case c.ring == 4096 && (st.LostRingFull == 0 || st.Samples == 0):
+				t.Errorf("a ring of %d bytes took %d samples and lost %d", s.RingBytes(), st.Samples, st.LostRingFull)
+			case c.ring != 4096 && st.Lost() != 0:
+				t.Errorf("losses in a roomy ring: %v", st.LostByReason())
+			}
+			// The two CPUs count to seven apart from each other.
+			if c.ring == 0 && (weight > calls || weight+c.period*16 < calls) {
+				t.Errorf("the samples stand for %d events, want %d", weight, calls)
+			}
+		})
+	}
+}
+
+// Page faults as counted by the kernel itself, for the same process.
+func TestPageFaultAccount(t *testing.T) {
+	cmd, s := started(t, Config{Event: mustParse(t, "page-faults"), Kernel: true},
+		stackTarget(t), "faults", "2000")
+	attr := unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_PAGE_FAULTS,
+		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+	}
+	fd, err := unix.PerfEventOpen(&attr, cmd.PID(), -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	finish(t, cmd, s)
+	var counted uint64
+	if _, err := unix.Read(fd, unsafe.Slice((*byte)(unsafe.Pointer(&counted)), 8)); err != nil {
+		t.Fatal(err)
+	}
+	st := stats(t, s)
+	if got := st.Samples + st.Lost(); got != counted || counted < 2000 {
+		t.Errorf("%d events accounted for, the kernel counted %d: %+v", got, counted, st)
+	}
+}
+
+// A timer samples CPU time at its frequency; idle CPUs do not count.
+func TestTimerFrequency(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "fill", "64")
+	s := startSession(t, Config{Event: cpuClock, Frequency: 997, PIDs: []int{p.pid}})
+	before, start := cpuTime(t, p.pid), monotonic()
+	time.Sleep(500 * time.Millisecond)
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	used := (cpuTime(t, p.pid) - before).Seconds()
+	wall := float64(monotonic()-start) / 1e9
+	weight, n := uint64(0), 0
+	drain(t, s, func(smp *Sample) { weight += smp.Weight; n++ })
+	// A timer tick is 1 ms, CPU time is known to the tick too.
+	if got := float64(weight) / 1e9; got < 0.9*used-0.02 || got > 1.1*used+0.02 {
+		t.Errorf("samples for %.3f s, used %.3f s of %.3f", got, used, wall)
+	}
+	if st := stats(t, s); st.Lost() != 0 || st.SkippedIdle != 0 || st.Samples != uint64(n) {
+		t.Errorf("%+v", st)
+	}
+}
+
+// cpuTime is the CPU time of another process, by its clock.
+func cpuTime(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	var ts unix.Timespec
+	clock := int32(^pid<<3 | 2) // CPUCLOCK_SCHED of a process, see clock_getcpuclockid(3)
+	if err := unix.ClockGettime(clock, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Samples come in the order of their time, from whatever CPU, and never newer
+// than the cutoff.
+func TestOrder(t *testing.T) {
+	s := startSession(t, Config{Event: mustParse(t, "context-switches"), RingBytes: 4 << 20})
+	var last uint64
+	cpus := make(map[uint32]int)
+	for range 50 {
+		syscall.Nanosleep(&syscall.Timespec{Nsec: 2e6}, nil)
+		cutoff := monotonic() - 1e6
+		err := s.ReadSamples(cutoff, func(p *Sample) error {
+			if p.Time < last || p.Time > cutoff {
+				t.Errorf("time %d after %d, cutoff %d", p.Time, last, cutoff)
+			}
+			last = p.Time
+			cpus[p.CPU]++
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if last == 0 {
+		t.Error("no context switches seen")
+	}
+	for cpu := range cpus {
+		if online, err := onlineCPUs(); err != nil || !slices.Contains(online, int(cpu)) {
+			t.Errorf("sample of CPU %d, which is not online", cpu)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package loader
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	onlineCPUsPath = "/sys/devices/system/cpu/online"
+	maxRatePath    = "/proc/sys/kernel/perf_event_max_sample_rate"
+)
+
+// onlineCPUs lists the CPUs that are online; their numbers may have gaps.
+func onlineCPUs() ([]int, error) {
+	b, err := os.ReadFile(onlineCPUsPath)
+	if err != nil {
+		return nil, fmt.Errorf("list of CPUs: %w", err)
+	}
+	return parseCPUList(string(b))
+}
+
+// CPUs is the number of CPUs that are online, whichever of them this process
+// may run on; 0 when that cannot be told.
+func CPUs() int {
+	online, _ := onlineCPUs()
+	return len(online)
+}
+
+// maxCPUs bounds CPU numbers (CONFIG_NR_CPUS is 8192 at most).
+const maxCPUs = 1 << 16
+
+// parseCPUList reads a list such as "0-3,8,10-11".
+func parseCPUList(list string) ([]int, error) {
+	var cpus []int
+	for _, part := range strings.Split(strings.TrimSpace(list), ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		lo, err1 := strconv.Atoi(first)
+		hi, err2 := strconv.Atoi(last)
+		if err1 != nil || err2 != nil || lo < 0 || hi < lo || hi >= maxCPUs {
+			return nil, fmt.Errorf("list of CPUs: malformed %q", list)
+		}
+		for cpu := lo; cpu <= hi; cpu++ {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
+}
+
+// cpuEvents is an event opened on every CPU.
+type cpuEvents struct {
+	event Event
+	attr  unix.PerfEventAttr
+	fds   map[int]int // by CPU
+
+	list    *os.File // the kernel's list of online CPUs
+	known   []byte   // its contents when last looked at
+	buf     []byte
+	checked time.Time
+}
+
+// checkCPUsEvery is how often hot-plugged CPUs are looked for.
+const checkCPUsEvery = 500 * time.Millisecond
+
+// openCPUEvents opens the event on the given CPUs, disabled.
+func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
+	c := &cpuEvents{event: e, fds: make(map[int]int), buf: make([]byte, 4096)}
+	c.attr = unix.PerfEventAttr{
+		Type:   e.typ,
+		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Config: e.config,
+		Bits:   unix.PerfBitDisabled,
+	}
+	if cfg.Frequency > 0 {
+		c.attr.Bits |= unix.PerfBitFreq
+		c.attr.Sample = uint64(cfg.Frequency)
+	} else {
+		c.attr.Sample = cfg.Period
+	}
+	if e.IsTimer() {
+		// A timer also ticks while the CPU idles, which is no news.
+		c.attr.Bits |= unix.PerfBitExcludeIdle
+	}
+	f, err := os.Open(onlineCPUsPath)
+	if err != nil {
+		return nil, fmt.Errorf("list of CPUs: %w", err)
+	}
+	c.list = f
+	c.known = bytes.Clone(c.readList())
+	c.checked = time.Now()
+	for _, cpu := range cpus {
+		if err := c.open(cpu); err != nil {
+			c.close()
+			return nil, err
+		}
+	}
+	if len(c.fds) == 0 {
+		c.close()
+		return nil, fmt.Errorf("open event %s: no CPU is online", e.Name)
+	}
+	return c, nil
+}
+
+// open opens the event on a CPU; one that is offline is passed over.
+func (c *cpuEvents) open(cpu int) error {
+	fd, err := unix.PerfEventOpen(&c.attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if most, ok := readInt(maxRatePath); ok && c.attr.Bits&unix.PerfBitFreq != 0 && errors.Is(err, unix.EINVAL) && int(c.attr.Sample) > most {
+		return fmt.Errorf("frequency %d Hz: the kernel allows %d at most; sysctl kernel.perf_event_max_sample_rate sets that", c.attr.Sample, most)
+	}
+	if err != nil {
+		return diagnose(err, fmt.Sprintf("open event %s on CPU %d", c.event.Name, cpu))
+	}
+	c.fds[cpu] = fd
+	return nil
+}
+
+// attach makes prog run for the event on every CPU.
+func (c *cpuEvents) attach(prog int) error {
+	for cpu, fd := range c.fds {
+		if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, prog); err != nil {
+			return fmt.Errorf("attach to %s on CPU %d: %w", c.event.Name, cpu, err)
+		}
+	}
+	return nil
+}
+
+func (c *cpuEvents) enable() error {
+	for cpu, fd := range c.fds {
+		if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_ENABLE, 0); err != nil {
+			return fmt.Errorf("enable %s on CPU %d: %w", c.event.Name, cpu, err)
+		}
+	}
+	return nil
+}
+
+// readList reads the list of online CPUs; the result is valid until the next
+// call.
+func (c *cpuEvents) readList() []byte {
+	n, _ := c.list.ReadAt(c.buf, 0)
+	return c.buf[:n]
+}
+
+// update opens the event on CPUs that came online and closes it on those that
+// went: the kernel has taken their events out, and does not put them back
+// when the CPU returns.
+func (c *cpuEvents) update(prog int, enabled bool) error {
+	now := time.Now()
+	if now.Sub(c.checked) < checkCPUsEvery {
+		return nil
+	}
+	c.checked = now
+	list := c.readList()
+	if bytes.Equal(list, c.known) {
+		return nil
+	}
+	cpus, err := parseCPUList(string(list))
+	if err != nil {
+		return err
+	}
+	c.known = bytes.Clone(list)
+	return c.follow(cpus, prog, enabled)
+}
+
+// follow makes cpus the set of CPUs with an event.
+func (c *cpuEvents) follow(cpus []int, prog int, enabled bool) error {
+	online := make(map[int]bool)
+	for _, cpu := range cpus {
+		online[cpu] = true
+	}
+	for cpu, fd := range c.fds {
+		if !online[cpu] {
+			unix.Close(fd)
+			delete(c.fds, cpu)
+		}
+	}
+	for _, cpu := range cpus {
+		if _, ok := c.fds[cpu]; ok {
+			continue
+		}
+		if err := c.open(cpu); err != nil {
+			return err
+		}
+		fd, ok := c.fds[cpu]
+		if !ok {
+			continue
+		}
+		if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, prog); err != nil {
+			return fmt.Errorf("attach to %s on CPU %d: %w", c.event.Name, cpu, err)
+		}
+		if !enabled {
+			continue
+		}
+		if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_ENABLE, 0); err != nil {
+			return fmt.Errorf("enable %s on CPU %d: %w", c.event.Name, cpu, err)
+		}
+	}
+	return nil
+}
+
+// close closes all events; the programs run no more.
+func (c *cpuEvents) close() error {
+	var err error
+	for cpu, fd := range c.fds {
+		err = errors.Join(err, unix.Close(fd))
+		delete(c.fds, cpu)
+	}
+	if c.list != nil {
+		err = errors.Join(err, c.list.Close())
+		c.list = nil
+	}
+	return err
+}
+
+// isUnsupportedEvent reports whether the system lacks an event.
+func isUnsupportedEvent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV)
+}
+
+// openTracepoint opens the event through which a program is attached to a
+// tracepoint. Programs attached so run whenever the tracepoint fires, on any
+// CPU and in any process; the event itself stays disabled and costs nothing.
+func openTracepoint(e Event, cpu int) (int, error) {
+	attr := unix.PerfEventAttr{
+		Type:   e.typ,
+		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Config: e.config,
+		Sample: 1,
+		Bits:   unix.PerfBitDisabled,
+	}
+	fd, err := unix.PerfEventOpen(&attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
+		return -1, diagnose(err, "open event "+e.Name)
+	}
+	return fd, nil
+}

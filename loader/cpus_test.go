@@ -1,0 +1,67 @@
+package loader
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+func TestParseCPUList(t *testing.T) {
+	for _, c := range []struct {
+		list string
+		want []int
+		ok   bool
+	}{
+		{"0", []int{0}, true},
+		{"0-3\n", []int{0, 1, 2, 3}, true},
+		{"1,3-4,8\n", []int{1, 3, 4, 8}, true},
+		{"", nil, false},
+		{"\n", nil, false},
+		{"-1", nil, false},
+		{"3-1", nil, false},
+		{"0-", nil, false},
+		{"a", nil, false},
+		{"0,,1", nil, false},
+		{"0-99999999", nil, false},
+		{"99999999999999999999", nil, false},
+	} {
+		got, err := parseCPUList(c.list)
+		if !slices.Equal(got, c.want) && c.ok || (err == nil) != c.ok {
+			t.Errorf("%q: %v, %v", c.list, got, err)
+		}
+	}
+}
+
+// A CPU that goes and comes back is sampled again.
+func TestCPUsComeAndGo(t *testing.T) {
+	online, err := onlineCPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := online[len(online)-1]
+	s := startSession(t, Config{Event: cpuClock, Frequency: 997})
+	if got := slices.Sorted(maps.Keys(s.cpus.fds)); !slices.Equal(got, online) {
+		t.Errorf("events on CPUs %v, online are %v", got, online)
+	}
+	if err := s.cpus.follow(online[:len(online)-1], s.prog.FD(), true); err != nil {
+		t.Fatal(err)
+	}
+	if _, there := s.cpus.fds[last]; there || len(s.cpus.fds) != len(online)-1 {
+		t.Errorf("events on CPUs %v after %d went", s.cpus.fds, last)
+	}
+	// The list in the kernel still has it: that is news compared with known.
+	s.cpus.known, s.cpus.checked = nil, time.Time{}
+	if err := s.followCPUs(); err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(s.cpus.fds)); !slices.Equal(got, online) {
+		t.Errorf("events on CPUs %v, online are %v", got, online)
+	}
+	since := monotonic()
+	p := startTarget(t, "/usr/bin/taskset", "-c", strconv.Itoa(last), stackTarget(t), "fill", "64")
+	readUntil(t, s, func(smp *Sample) bool {
+		return smp.Time > since && int(smp.CPU) == last && int(smp.PID) == p.pid
+	})
+}

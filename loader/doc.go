@@ -1,0 +1,43 @@
+// Package loader puts the sampling programs into the kernel and brings out
+// what they record, together with the kernel's news about processes.
+//
+// # Sampling
+//
+// [ParseEvent] names what is sampled. [Open] loads the programs of package
+// gen and opens the event on every CPU; [Session.Start] sets it going;
+// [Session.ReadSamples], called every few milliseconds, hands out what the
+// ring holds; [Session.Close] takes everything out of the kernel again. There
+// are no wake-ups: who does not poll, loses samples once the ring is full.
+//
+// The event is always opened on CPUs, never on threads, also when only some
+// processes are asked for; the programs filter by process. So a thread is in
+// from its first instruction, no thread is missed or counted twice however
+// fast threads are born, and short-lived processes get their fair share of
+// samples: a timer per thread starts anew with each thread and never ticks for
+// those that live less than its period.
+//
+// # Accounting
+//
+// Each event that fires is counted once, as a sample or under the reason why
+// there is none ([Stats]). What a sample itself lacks is said by the sample:
+// see [UserState] and [StackEnd].
+//
+// # Order
+//
+// Samples carry the time of CLOCK_MONOTONIC. Records of one CPU are in order;
+// those of different CPUs overtake each other by microseconds. ReadSamples
+// sorts, and leaves what is newer than its cutoff in the ring.
+//
+// # Processes
+//
+// [OpenSideband] follows executable mappings, forks, execs and exits of all
+// processes; [Processes] applies them in order of time and opens the mapped
+// files while the processes live. Their times are those of samples: once
+// [Processes.Collect] has returned a time, all that happened before it is
+// known, and samples up to it can be resolved.
+//
+// # Concurrency
+//
+// A Session belongs to one goroutine, except that Stats, SetGoProcess,
+// ForgetGoProcess and SetStackEnd may be called by any.
+package loader

@@ -1,0 +1,196 @@
+package loader
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unit says what an event counts.
+type Unit uint8
+
+// Units of events.
+const (
+	UnitCount       Unit = iota // occurrences
+	UnitNanoseconds             // of CPU time, or of time off the CPU
+	UnitCycles                  // of the processor
+)
+
+// Event is something that can be sampled. Make one with ParseEvent; the zero
+// Event is no event.
+type Event struct {
+	Name string // as perf has it
+	Unit Unit   // of Sample.Weight
+
+	typ    uint32 // PERF_TYPE_*, or the type of uprobes
+	config uint64 // PERF_COUNT_*, or the tracepoint's number
+
+	file   string // of a uprobe, absolute; empty for all others
+	offset uint64 // of a uprobe in its file
+}
+
+// IsTracepoint reports whether the event is a tracepoint of the kernel.
+func (e Event) IsTracepoint() bool { return e.typ == unix.PERF_TYPE_TRACEPOINT }
+
+// IsUprobe reports whether the event is a place in a program or library: the
+// execution of an instruction, or the return of a function.
+func (e Event) IsUprobe() bool { return e.file != "" }
+
+// isPoint reports whether a program is attached to the event that runs each
+// time it occurs, and itself counts to the period.
+func (e Event) isPoint() bool { return e.IsTracepoint() || e.IsUprobe() || e.IsOffCPU() }
+
+// IsTimer reports whether the event measures CPU time, so that a frequency is
+// a number of samples per second of it.
+func (e Event) IsTimer() bool { return e.Unit == UnitNanoseconds && !e.IsOffCPU() }
+
+// IsZero reports whether e is no event.
+func (e Event) IsZero() bool { return e.Name == "" }
+
+// knownEvents are perf's names for the general events.
+var knownEvents = []Event{
+	{Name: "cycles", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_CPU_CYCLES},
+	{Name: "cpu-cycles", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_CPU_CYCLES},
+	{Name: "instructions", Unit: UnitCount, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_INSTRUCTIONS},
+	{Name: "cache-references", Unit: UnitCount, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_CACHE_REFERENCES},
+	{Name: "cache-misses", Unit: UnitCount, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_CACHE_MISSES},
+	{Name: "branches", Unit: UnitCount, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_BRANCH_INSTRUCTIONS},
+	{Name: "branch-instructions", Unit: UnitCount, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_BRANCH_INSTRUCTIONS},
+	{Name: "branch-misses", Unit: UnitCount, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_BRANCH_MISSES},
+	{Name: "bus-cycles", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_BUS_CYCLES},
+	{Name: "ref-cycles", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_REF_CPU_CYCLES},
+	{Name: "stalled-cycles-frontend", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_STALLED_CYCLES_FRONTEND},
+	{Name: "stalled-cycles-backend", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_STALLED_CYCLES_BACKEND},
+	{Name: "cpu-clock", Unit: UnitNanoseconds, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CPU_CLOCK},
+	{Name: "task-clock", Unit: UnitNanoseconds, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_TASK_CLOCK},
+	{Name: "page-faults", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_PAGE_FAULTS},
+	{Name: "faults", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_PAGE_FAULTS},
+	{Name: "minor-faults", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_PAGE_FAULTS_MIN},
+	{Name: "major-faults", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_PAGE_FAULTS_MAJ},
+	{Name: "context-switches", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CONTEXT_SWITCHES},
+	{Name: "cs", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CONTEXT_SWITCHES},
+	{Name: "cpu-migrations", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CPU_MIGRATIONS},
+	{Name: "migrations", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CPU_MIGRATIONS},
+	{Name: "alignment-faults", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_ALIGNMENT_FAULTS},
+	{Name: "emulation-faults", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_EMULATION_FAULTS},
+}
+
+// cpuClock stands in for cycles where the hardware cannot count them.
+var cpuClock = Event{Name: "cpu-clock", Unit: UnitNanoseconds, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CPU_CLOCK}
+
+// UnknownEventError reports an event name that the system does not have.
+type UnknownEventError struct {
+	Name string
+	Near []string // names that are much like it, nearest first; at most five
+}
+
+func (e *UnknownEventError) Error() string {
+	msg := fmt.Sprintf("unknown event %q", e.Name)
+	if len(e.Near) > 0 {
+		msg += "; did you mean " + strings.Join(e.Near, ", ") + "?"
+	}
+	return msg
+}
+
+// ParseEvent returns the event of a name: one of perf's general events, off-cpu, a
+// tracepoint as subsystem:name, or a function of a program or library as
+// uprobe:FILE:FUNCTION or, when it returns, uretprobe:FILE:FUNCTION. FILE is
+// a path, or the name of a library or program as they are looked for;
+// in place of FUNCTION there may be FUNCTION+BYTES or an offset in the file,
+// 0xBYTES. Errors wrap *UnknownEventError, and *MissingError where events
+// cannot be looked up.
+func ParseEvent(name string) (Event, error) {
+	for _, e := range knownEvents {
+		if e.Name == name {
+			return e, nil
+		}
+	}
+	if name == OffCPU.Name {
+		return OffCPU, nil
+	}
+	if sys, tp, ok := strings.Cut(name, ":"); ok {
+		if sys == "uprobe" || sys == "uretprobe" {
+			return parseUprobe(name, sys == "uretprobe", tp)
+		}
+		return parseTracepoint(name, sys, tp)
+	}
+	// Half-remembered tracepoints lack their subsystem; without tracefs the
+	// general names must do.
+	return Event{}, &UnknownEventError{Name: name, Near: nearNames(name, EventNames())}
+}
+
+// EventNames lists the names that ParseEvent knows: the general events, and
+// the tracepoints where they can be looked up.
+func EventNames() []string {
+	names := make([]string, 0, len(knownEvents))
+	for _, e := range knownEvents {
+		names = append(names, e.Name)
+	}
+	if all, err := tracepointNames(); err == nil {
+		names = append(names, all...)
+	}
+	return names
+}
+
+// maxNear bounds what is suggested.
+const maxNear = 5
+
+// nearNames returns the names most like name, by edit distance; a tracepoint
+// may also be found by the part after its colon.
+func nearNames(name string, names []string) []string {
+	type candidate struct {
+		name     string
+		distance int
+	}
+	var found []candidate
+	worst := len(name)/3 + 1
+	for _, n := range names {
+		d := editDistance(name, n, worst)
+		if _, tp, ok := strings.Cut(n, ":"); ok && !strings.Contains(name, ":") {
+			d = min(d, editDistance(name, tp, worst))
+		}
+		if d <= worst {
+			found = append(found, candidate{n, d})
+		}
+	}
+	sort.SliceStable(found, func(i, j int) bool { return found[i].distance < found[j].distance })
+	var near []string
+	for _, c := range found[:min(len(found), maxNear)] {
+		near = append(near, c.name)
+	}
+	return near
+}
+
+// editDistance is the number of bytes to insert, delete, replace or swap with
+// a neighbour to make b of a; limit+1 when it is more than limit.
+func editDistance(a, b string, limit int) int {
+	if d := len(a) - len(b); d > limit || -d > limit {
+		return limit + 1
+	}
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		best := i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+			best = min(best, row[j])
+		}
+		if best > limit {
+			return limit + 1
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}

@@ -1,0 +1,228 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	rootRemedy = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,cap_syslog+ep FILE"
+
+	noRecording = "nothing can be recorded"
+)
+
+// ExamineSystem says what the kernel is and what it is set to allow: nothing
+// is tried.
+func ExamineSystem() []Finding {
+	return []Finding{
+		examineKernel(), examineBTF(), examineCaps(), examineParanoid(), examineRate(), examineDepth(),
+		examineLockdown(), examineSeccomp(), examineMemlock(), examineNamespace(), examineCgroup(),
+	}
+}
+
+// ExamineSampling tries what sampling is made of: each event is opened, each
+// kind of program and map made, and given back.
+func ExamineSampling() []Finding {
+	cpus, err := onlineCPUs()
+	if err != nil {
+		return []Finding{found("CPUs", "%v", err).lacks(Missing, noRecording, "have /sys mounted").required()}
+	}
+	return []Finding{
+		examineClock(cpus), examineCycles(cpus), examineSoftware(cpus), examineTracepoints(cpus),
+		examineUprobes(cpus), examineRing(), examineTaskPtRegs(), examineRunStats(), examineSideband(),
+	}
+}
+
+func examineClock(cpus []int) Finding {
+	f := found("CPU clock", "cpu-clock opens on %d CPUs", len(cpus)).required()
+	if err := tryEvent(cpuClock, cpus); err != nil {
+		f.Found = causeOf(err)
+		return f.lacks(Missing, noRecording, remedyOf(err, rootRemedy))
+	}
+	return f
+}
+
+func examineCycles(cpus []int) Finding {
+	f := found("hardware cycles", "counted")
+	err := tryEvent(knownEvents[0], cpus)
+	switch {
+	case err == nil:
+		return f
+	case isUnsupportedEvent(err):
+		f.Found = "not counted on this machine; cpu-clock stands in"
+		return f.lacks(Limited, "no cycles, instructions or cache misses; code that runs with interrupts off is charged to where they are let in again",
+			"on a virtual machine, have its host pass the PMU through")
+	}
+	f.Found = causeOf(err)
+	return f.lacks(Missing, "no hardware events", remedyOf(err, rootRemedy))
+}
+
+func examineSoftware(cpus []int) Finding {
+	names := []string{"page-faults", "context-switches", "cpu-migrations"}
+	f := found("software events", "%s open", strings.Join(names, ", "))
+	for _, name := range names {
+		e, err := ParseEvent(name)
+		if err == nil {
+			err = tryEvent(e, cpus[:1])
+		}
+		if err != nil {
+			f.Found = name + ": " + causeOf(err)
+			return f.lacks(Missing, "no -e "+name, remedyOf(err, rootRemedy))
+		}
+	}
+	return f
+}
+
+// tryEvent opens an event on CPUs and closes it again.
+func tryEvent(e Event, cpus []int) error {
+	cfg := Config{Event: e}
+	if err := cfg.complete(); err != nil {
+		return err
+	}
+	c, err := openCPUEvents(e, &cfg, cpus)
+	if err != nil {
+		return err
+	}
+	return c.close()
+}
+
+func examineTracepoints(cpus []int) Finding {
+	const name, without = "sched:sched_switch", "no tracepoints for -e"
+	f := found("tracepoints", "")
+	names, err := tracepointNames()
+	if err != nil {
+		f.Found = causeOf(err)
+		return f.lacks(Missing, without, remedyOf(err, "mount -t tracefs nodev /sys/kernel/tracing"))
+	}
+	f.Found = fmt.Sprintf("%d in tracefs", len(names))
+	e, err := ParseEvent(name)
+	if err == nil {
+		var fd int
+		if fd, err = openTracepoint(e, cpus[0]); err == nil {
+			unix.Close(fd)
+		}
+	}
+	if err != nil {
+		f.Found += "; " + name + ": " + causeOf(err)
+		return f.lacks(Missing, without, remedyOf(err, rootRemedy))
+	}
+	f.Found += ", and " + name + " opens"
+	return f
+}
+
+const uprobePMU = "/sys/bus/event_source/devices/uprobe/type"
+
+// examineUprobes opens a uprobe in a file that cannot be: the kernel looks at
+// the privileges first.
+func examineUprobes(cpus []int) Finding {
+	const without = "no functions of programs as events"
+	f := found("uprobes", "allowed")
+	typ, ok := readInt(uprobePMU)
+	if !ok {
+		f.Found = "the kernel has none"
+		return f.lacks(Missing, without, "run a kernel built with CONFIG_UPROBE_EVENTS=y")
+	}
+	path, err := unix.BytePtrFromString("/proc/self/exe/none")
+	if err != nil {
+		f.Found = err.Error()
+		return f.lacks(Missing, without, "")
+	}
+	attr := unix.PerfEventAttr{
+		Type: uint32(typ), Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Ext1: uint64(uintptr(unsafe.Pointer(path))), Sample: 1, Bits: unix.PerfBitDisabled,
+	}
+	fd, err := unix.PerfEventOpen(&attr, -1, cpus[0], -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if err == nil {
+		unix.Close(fd)
+	} else if !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ENOENT) {
+		f.Found = causeOf(err)
+		return f.lacks(Missing, without, "run as root, or with CAP_SYS_ADMIN: recent kernels want it for uprobes")
+	}
+	return f
+}
+
+func examineRing() Finding {
+	f := found("BPF ring buffer", "made").required()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: uint32(os.Getpagesize())})
+	if err != nil {
+		f.Found = causeOf(err)
+		return f.lacks(Missing, noRecording, remedyOf(diagnose(err, "make ring"), rootRemedy))
+	}
+	m.Close()
+	return f
+}
+
+func examineTaskPtRegs() Finding {
+	f := found("bpf_task_pt_regs", "there")
+	err := features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs)
+	switch {
+	case err == nil:
+	case errors.Is(err, ebpf.ErrNotSupported):
+		f.Found = "not in this kernel"
+		return f.lacks(Limited, "user registers are looked for at the end of the kernel stack: the same result, some nanoseconds more",
+			"run Linux 5.15 or later")
+	default:
+		f.Found = causeOf(err)
+		return f.lacks(Missing, "not known whether it is there", remedyOf(err, rootRemedy))
+	}
+	return f
+}
+
+func examineRunStats() Finding {
+	f := found("BPF run statistics", "kept when asked for")
+	c, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		f.Found = causeOf(err)
+		return f.lacks(Missing, "--stats does not tell the time spent in the kernel", "run as root, or with CAP_SYS_ADMIN")
+	}
+	c.Close()
+	return f
+}
+
+func examineSideband() Finding {
+	f := found("side-band events", "mappings, forks, execs and exits of all processes").required()
+	s, err := OpenSideband(SidebandConfig{})
+	if err != nil {
+		f.Found = causeOf(err)
+		return f.lacks(Missing, noRecording, remedyOf(err, rootRemedy))
+	}
+	s.Close()
+	return f
+}
+
+// causeOf is what the kernel said, without what explains it.
+func causeOf(err error) string {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	var missing *MissingError
+	if errors.As(err, &missing) && missing.Err == nil {
+		return "no " + missing.What
+	}
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// remedyOf is the remedy that an error names, or else that. Where capabilities
+// are lacking, they come first.
+func remedyOf(err error, otherwise string) string {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		if caps, err := effectiveCaps(); err == nil && len(lackingCaps(caps)) > 0 {
+			return "as for the capabilities"
+		}
+	}
+	var missing *MissingError
+	if errors.As(err, &missing) {
+		return missing.Remedy
+	}
+	return otherwise
+}

@@ -1,0 +1,167 @@
+package loader
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestExamine checks the findings against what a Session makes of the same
+// machine: nothing required is missing exactly where recording works.
+func TestExamine(t *testing.T) {
+	kernelTest(t)
+	if n, err := Rehearse(); err != nil || n == 0 {
+		t.Errorf("rehearsal: %d samples, %v", n, err)
+	}
+	for _, f := range append(ExamineSystem(), ExamineSampling()...) {
+		if f.Name == "" || f.Found == "" {
+			t.Errorf("%+v: no name, or nothing found", f)
+		}
+		if f.Level != OK && f.Without == "" {
+			t.Errorf("%s: %s, but nothing says what it costs", f.Name, f.Level)
+		}
+		if f.Required && f.Level == Missing {
+			t.Errorf("recording works without %s, which is required: %s", f.Name, f.Found)
+		}
+	}
+}
+
+// TestExamineUnprivileged checks what is found missing without privileges, and
+// with the two capabilities that recording needs.
+func TestExamineUnprivileged(t *testing.T) {
+	kernelTest(t)
+	for _, c := range []struct {
+		caps  []uintptr
+		works bool
+	}{
+		{nil, false},
+		{[]uintptr{unix.CAP_BPF}, false},
+		{[]uintptr{unix.CAP_BPF, unix.CAP_PERFMON}, true},
+	} {
+		out, err := asNobody(t, "examine", c.caps...)
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		var findings []struct {
+			Name, State string
+			Required    bool
+		}
+		if err := json.Unmarshal([]byte(out), &findings); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		missing := map[string]bool{}
+		for _, f := range findings {
+			if f.Required && f.State == "missing" {
+				missing[f.Name] = true
+			}
+		}
+		if c.works && len(missing) > 0 {
+			t.Errorf("capabilities %v: missing %v, but recording works", c.caps, missing)
+		}
+		if !c.works && (!missing["capabilities"] || !missing["side-band events"] || missing["kernel"] || missing["BTF"]) {
+			t.Errorf("capabilities %v: missing %v", c.caps, missing)
+		}
+	}
+}
+
+// printFindings is the role of TestExamineUnprivileged.
+func printFindings() error {
+	return json.NewEncoder(os.Stdout).Encode(append(ExamineSystem(), ExamineSampling()...))
+}
+
+func TestCgroupLimits(t *testing.T) {
+	root := t.TempDir()
+	for name, content := range map[string]string{
+		"memory.max":                       "max",
+		"a/memory.max":                     "1073741824",
+		"a/cpu.max":                        "150000 100000",
+		"a/b/memory.max":                   "max",
+		"a/b/cpu.max":                      "max 100000",
+		"memory/c/memory.limit_in_bytes":   "268435456",
+		"memory/c/d/memory.limit_in_bytes": "9223372036854771712",
+		"memory/bad/memory.limit_in_bytes": "many",
+		"zero/cpu.max":                     "100000 0",
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		list   string
+		memory uint64
+		cpus   float64
+	}{
+		{"0::/", 0, 0},
+		{"0::/a/b\n", 1 << 30, 1.5},
+		{"9:name=systemd:/\n4:memory:/c/d\n0::/\n", 256 << 20, 0},
+		{"4:memory:/bad\n", 0, 0},
+		{"0::/zero\n", 0, 0},
+		{"0::/../../a\n", 1 << 30, 1.5},
+		{"malformed\n\n", 0, 0},
+	} {
+		memory, cpus := cgroupLimits(root, c.list)
+		if memory != c.memory || cpus != c.cpus {
+			t.Errorf("%q: %d bytes, %v CPUs; want %d, %v", c.list, memory, cpus, c.memory, c.cpus)
+		}
+	}
+}
+
+func TestCausesAndRemedies(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("open: %w", unix.ENOENT), "no such file or directory"},
+		{&MissingError{What: "a thing", Err: fmt.Errorf("x: %w", unix.EINVAL)}, "invalid argument"},
+		{&MissingError{What: "a thing"}, "no a thing"},
+		{fmt.Errorf("one\ntwo"), "one"},
+	} {
+		if got := causeOf(c.err); got != c.want {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
+	}
+	if got := remedyOf(fmt.Errorf("x: %w", &MissingError{Remedy: "get it"}), "other"); got != "get it" {
+		t.Errorf("remedy %q", got)
+	}
+	if got := remedyOf(unix.EINVAL, "other"); got != "other" {
+		t.Errorf("remedy %q", got)
+	}
+}
+
+func TestCapabilitiesFound(t *testing.T) {
+	all := uint64(1<<41 - 1)
+	for _, c := range []struct {
+		caps uint64
+		want Level
+		says string
+	}{
+		{0, Missing, "CAP_BPF and CAP_PERFMON"},
+		{all, OK, ""},
+		{1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON, Limited, "CAP_SYS_PTRACE"},
+		{all &^ (1 << unix.CAP_SYSLOG), Limited, "CAP_SYSLOG"},
+	} {
+		f := found("capabilities", "").ofCaps(c.caps)
+		if f.Level != c.want || !strings.Contains(f.Without, c.says) {
+			t.Errorf("%#x: %+v", c.caps, f)
+		}
+	}
+}
+
+func TestBytesText(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0 bytes", 1023: "1023 bytes", 1024: "1 KiB", 1536: "1.5 KiB", 8 << 20: "8 MiB", 1 << 62: "4194304 TiB",
+	} {
+		if got := bytesText(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package loader
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// All threads of a process are sampled, with their names, those born after
+// Open too; and nobody else.
+func TestThreadsBornLater(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "threads", "6")
+	other := startTarget(t, stackTarget(t), "fill", "64")
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	if _, err := p.stdin.Write([]byte(".")); err != nil {
+		t.Fatal(err)
+	}
+	byName := make(map[string]int32)
+	readUntil(t, s, func(smp *Sample) bool {
+		if int(smp.PID) != p.pid {
+			t.Errorf("sample of process %d, want %d only", smp.PID, p.pid)
+		}
+		// A thread is born with the name of its parent.
+		if name := smp.CommString(); strings.HasPrefix(name, "t") {
+			byName[name] = smp.TID
+		}
+		return len(byName) == 6
+	})
+	for name, tid := range byName {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", p.pid, tid))
+		if err != nil || strings.TrimSpace(string(b)) != name {
+			t.Errorf("thread %d is called %q by /proc, %q in the sample (%v)", tid, b, name, err)
+		}
+	}
+	if st := stats(t, s); st.SkippedFilter == 0 {
+		t.Errorf("process %d ran beside and was not skipped: %+v", other.pid, st)
+	}
+}
+
+// Children of a command are sampled from their birth when asked for.
+func TestChildren(t *testing.T) {
+	for _, follow := range []bool{false, true} {
+		t.Run(fmt.Sprintf("follow=%v", follow), func(t *testing.T) {
+			const children, ms, hz = 10, 20, 997
+			cmd, s := started(t, Config{Event: cpuClock, Frequency: hz, FollowChildren: follow},
+				stackTarget(t), "children", fmt.Sprint(children), fmt.Sprint(ms))
+			finish(t, cmd, s)
+			n := make(map[int32]int)
+			drain(t, s, func(p *Sample) { n[p.PID]++ })
+			delete(n, int32(cmd.PID()))
+			if !follow {
+				if len(n) != 0 {
+					t.Errorf("samples of others: %v", n)
+				}
+				return
+			}
+			if len(n) != children {
+				t.Errorf("samples of %d children, want %d: %v", len(n), children, n)
+			}
+			for pid, samples := range n {
+				if samples < ms/2 {
+					t.Errorf("child %d: %d samples in %d ms of CPU at %d Hz", pid, samples, ms, hz)
+				}
+			}
+		})
+	}
+}
+
+// A number that is used again for another process does not make it one of
+// those asked for.
+func TestReusedPID(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "fill", "64")
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	// The next process gets a number that the table already holds.
+	next, window := nextPID(t), 2000
+	for pid := next; pid < next+window; pid++ {
+		if err := s.maps.Tracked.Put(uint32(pid), uint8(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fresh := startTarget(t, stackTarget(t), "fill", "64")
+	if fresh.pid <= next || fresh.pid >= next+window {
+		t.Fatalf("new process got number %d, expected one soon after %d", fresh.pid, next)
+	}
+	var value uint8
+	if err := s.maps.Tracked.Lookup(uint32(fresh.pid), &value); err == nil {
+		t.Errorf("process %d is tracked by the number it got", fresh.pid)
+	}
+}
+
+// nextPID starts a process for nothing and returns its number.
+func nextPID(t *testing.T) int {
+	t.Helper()
+	cmd := exec.Command("/bin/true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid
+}
+
+func TestPIDErrors(t *testing.T) {
+	kernelTest(t)
+	p := startTarget(t, stackTarget(t), "threads", "2")
+	var tid int
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		fmt.Sscan(e.Name(), &tid)
+	}
+	for _, c := range []struct {
+		pid  int
+		want string
+	}{
+		{-1, "no such process"},
+		{0, "no such process"},
+		{1 << 30, "no such process"},
+		{tid, fmt.Sprintf("it is a thread of process %d", p.pid)},
+	} {
+		s, err := Open(Config{PIDs: []int{c.pid}})
+		if err == nil {
+			s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("PID %d: %v, want %q", c.pid, err, c.want)
+		}
+	}
+}
+
+// In a PID namespace of its own a program sees its own numbers, and what is
+// outside is counted as such.
+func TestPIDNamespace(t *testing.T) {
+	kernelTest(t)
+	outside := startTarget(t, stackTarget(t), "fill", "64")
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "SWBPF_TEST_ROLE=namespace "+stackTarget(t))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	if err := cmd.Run(); err != nil {
+		t.Errorf("inside the namespace, with process %d outside: %v", outside.pid, err)
+	}
+}
+
+// sampleInNamespace is TestPIDNamespace's other half, process 1 of its
+// namespace.
+func sampleInNamespace(target string) error {
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount proc: %w", err)
+	}
+	if os.Getpid() != 1 {
+		return fmt.Errorf("process %d of its namespace, want 1", os.Getpid())
+	}
+	inside := exec.Command(target, "threads", "4")
+	stdin, err := inside.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := inside.Start(); err != nil {
+		return err
+	}
+	defer inside.Process.Kill()
+	stdin.Write([]byte("."))
+	for _, pids := range [][]int{nil, {inside.Process.Pid}} {
+		if err := sampleThreads(pids, inside.Process.Pid); err != nil {
+			return fmt.Errorf("PIDs %v: %w", pids, err)
+		}
+	}
+	return nil
+}
+
+// sampleThreads waits for samples of the threads t0 to t3 of a process.
+func sampleThreads(pids []int, want int) error {
+	s, err := Open(Config{Event: cpuClock, Frequency: 997, PIDs: pids})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.Start(); err != nil {
+		return err
+	}
+	byName := make(map[string]int32)
+	for end := time.Now().Add(patience); len(byName) < 4; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("only threads %v", byName)
+		}
+		err := s.ReadSamples(monotonic(), func(p *Sample) error {
+			if int(p.PID) != want && p.PID != 1 {
+				return fmt.Errorf("sample of process %d", p.PID)
+			}
+			if int(p.PID) == want && p.CommString()[0] == 't' {
+				byName[p.CommString()] = p.TID
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for name, tid := range byName {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", want, tid))
+		if err != nil || strings.TrimSpace(string(b)) != name {
+			return fmt.Errorf("thread %d: called %q by /proc, %q in the sample (%v)", tid, b, name, err)
+		}
+	}
+	st, err := s.Stats()
+	if err == nil && pids == nil && st.LostForeign == 0 {
+		err = fmt.Errorf("nothing outside was counted: %+v", st)
+	}
+	return err
+}

@@ -1,0 +1,217 @@
+package loader
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// kernelTest skips a test where this process may not load programs, and
+// fails it there when SWBPF_REQUIRE_KERNEL says that it must be possible.
+func kernelTest(t testing.TB) {
+	t.Helper()
+	err := checkSystem()
+	if err == nil {
+		return
+	}
+	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+		t.Fatal(err)
+	}
+	t.Skip(err)
+}
+
+// targetDir holds the targets built by this run.
+var targetDir string
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("SWBPF_TEST_ROLE"); role != "" {
+		os.Exit(playRole(role))
+	}
+	dir, err := os.MkdirTemp("", "swbpf-loader")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	targetDir = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+var builds struct {
+	sync.Mutex
+	done map[string]error
+}
+
+// build compiles a source of testdata once with gcc and the given flags, and
+// returns the program.
+func build(t testing.TB, source string, flags ...string) string {
+	t.Helper()
+	out := filepath.Join(targetDir, strings.TrimSuffix(source, filepath.Ext(source)))
+	builds.Lock()
+	defer builds.Unlock()
+	err, done := builds.done[out]
+	if !done {
+		args := append([]string{"-o", out, filepath.Join("testdata", source)}, flags...)
+		var msg []byte
+		if msg, err = exec.Command("gcc", args...).CombinedOutput(); err != nil {
+			err = fmt.Errorf("gcc %s: %w\n%s", source, err, msg)
+		}
+		if builds.done == nil {
+			builds.done = make(map[string]error)
+		}
+		builds.done[out] = err
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// stackTarget is the program of testdata/stack.c.
+func stackTarget(t testing.TB) string { return build(t, "stack.c", "-O2", "-pthread") }
+
+// target is a process under test.
+type target struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	pid   int
+}
+
+// startTarget starts a program and waits until it says that it is ready.
+func startTarget(t testing.TB, path string, args ...string) *target {
+	t.Helper()
+	cmd := exec.Command(path, args...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	// A test that panics leaves nothing spinning behind.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	if _, err := io.ReadFull(stdout, make([]byte, 1)); err != nil {
+		t.Fatalf("%s %v does not get ready: %v", path, args, err)
+	}
+	return &target{cmd: cmd, stdin: stdin, pid: cmd.Process.Pid}
+}
+
+// memory reads the target's memory as the kernel shows it in /proc.
+func (p *target) memory(t testing.TB, addr uint64, n int) []byte {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mem", p.pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, int64(addr)); err != nil {
+		t.Fatalf("memory at %#x: %v", addr, err)
+	}
+	return b
+}
+
+// startSession opens and starts a session that ends with the test.
+func startSession(t testing.TB, cfg Config) *Session {
+	t.Helper()
+	kernelTest(t)
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// patience bounds how long a test waits for something that must happen.
+const patience = 20 * time.Second
+
+// readUntil reads samples until fn has seen what it wants.
+func readUntil(t testing.TB, s *Session, fn func(*Sample) (enough bool)) {
+	t.Helper()
+	errEnough := errors.New("enough")
+	for end := time.Now().Add(patience); ; {
+		err := s.ReadSamples(monotonic(), func(p *Sample) error {
+			if fn(p) {
+				return errEnough
+			}
+			return nil
+		})
+		if err == errEnough {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(end) {
+			st, err := s.Stats()
+			t.Fatalf("the samples waited for do not come; %+v, %v", st, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// drain reads all samples that there are.
+func drain(t testing.TB, s *Session, fn func(*Sample)) {
+	t.Helper()
+	err := s.ReadSamples(^uint64(0), func(p *Sample) error {
+		fn(p)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stats(t testing.TB, s *Session) Stats {
+	t.Helper()
+	st, err := s.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// symbolValue returns the link-time address of a symbol by nm.
+func symbolValue(t testing.TB, path, name string) uint64 {
+	t.Helper()
+	out, err := exec.Command("nm", path).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(out) {
+		var addr uint64
+		var kind, sym string
+		if n, _ := fmt.Sscanf(string(line), "%x %s %s", &addr, &kind, &sym); n == 3 && sym == name {
+			return addr
+		}
+	}
+	t.Fatalf("%s has no symbol %s", path, name)
+	return 0
+}

@@ -1,0 +1,173 @@
+package loader
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// offCPUOf runs the program of testdata/block.c and returns, by thread, the
+// time off the CPU in calls of the function in ns, and what the program says.
+func offCPUOf(t *testing.T, mode string, n, ms int) (samples []blockedSample, said float64, st Stats) {
+	t.Helper()
+	path := build(t, "block.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")
+	out, err := os.CreateTemp(t.TempDir(), "out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	// The shell is the process that is recorded; exec keeps its number.
+	cmd, s := started(t, Config{Event: OffCPU, Kernel: true}, "/bin/sh", "-c",
+		fmt.Sprintf("exec %s %s %d %d >%s", path, mode, n, ms, out.Name()))
+	function := symbolValue(t, path, "block_in_"+mode)
+	finish(t, cmd, s)
+	drain(t, s, func(p *Sample) {
+		samples = append(samples, blockedSample{
+			ns: float64(p.Weight), state: p.Blocked, tid: p.TID,
+			inCall: p.TID == p.PID && returnsInto(p, function, function+64), kernel: len(p.Kernel),
+		})
+		if !p.HasUser() && p.User != UserExec && p.User != UserExited {
+			t.Errorf("sample without user part: %v", p.User)
+		}
+	})
+	b, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscan(string(b), &said); err != nil {
+		t.Fatal(err)
+	}
+	return samples, said, stats(t, s)
+}
+
+type blockedSample struct {
+	ns     float64
+	state  Blocked
+	tid    int32
+	inCall bool
+	kernel int
+}
+
+// returnsInto reports whether a word of the stack is an address in a range. It
+// may be left over from an earlier call.
+func returnsInto(p *Sample, start, end uint64) bool {
+	for _, r := range p.Regions {
+		for i := 0; i+8 <= len(r.Data); i += 8 {
+			v := uint64(0)
+			for j := range 8 {
+				v |= uint64(r.Data[i+j]) << (8 * j)
+			}
+			if v > start && v < end {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// The time that a program blocks in a function, by the samples, is what the
+// program itself measures, within two percent.
+func TestOffCPUDurations(t *testing.T) {
+	for _, c := range []struct {
+		mode  string
+		n, ms int
+		state Blocked
+	}{
+		{"sleep", 10, 30, BlockedSleep},
+		{"lock", 10, 30, BlockedLock},
+		{"pipe", 10, 30, BlockedSleep},
+	} {
+		t.Run(c.mode, func(t *testing.T) {
+			samples, said, st := offCPUOf(t, c.mode, c.n, c.ms)
+			sum, n := 0.0, 0
+			for _, s := range samples {
+				if s.inCall && s.ns > float64(c.ms)*1e6/2 { // else it waits for the other thread, above what a call has left
+					sum += s.ns
+					n++
+					if s.state != c.state || s.kernel == 0 {
+						t.Errorf("blocked by %v with %d kernel frames, want %v", s.state, s.kernel, c.state)
+					}
+				}
+			}
+			if n < c.n || math.Abs(sum-said) > 0.02*said {
+				t.Errorf("%d samples of %.1f ms, the program saw %d of %.1f ms", n, sum/1e6, c.n, said/1e6)
+			}
+			if st.Lost() != 0 || st.Samples != uint64(len(samples)) {
+				t.Errorf("%d samples read: %+v", len(samples), st)
+			}
+		})
+	}
+}
+
+// A thread that is still blocked at the end is a sample too, and short times
+// are left out.
+func TestOffCPUAtTheEnd(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "threads", "2") // its main thread waits for a byte
+	s := startSession(t, Config{Event: OffCPU, PIDs: []int{p.pid}, MinOffCPU: 50 * time.Millisecond})
+	begin := monotonic()
+	if _, err := p.stdin.Write([]byte{'.'}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	end := monotonic()
+	n := 0
+	for range 2 { // the second time there is nothing
+		drain(t, s, func(smp *Sample) {
+			if int(smp.TID) != p.pid {
+				return
+			}
+			n++
+			if smp.Weight < 100e6 || smp.Weight > end-begin || smp.Time > end {
+				t.Errorf("%d ms at the end, want about 200", smp.Weight/1e6)
+			}
+		})
+	}
+	if n != 1 {
+		t.Errorf("%d samples of the thread that waits", n)
+	}
+}
+
+// Every time off the CPU is accounted for, also when there are too many and
+// when the ring is small.
+func TestOffCPUAccount(t *testing.T) {
+	const times = 300
+	for _, ring := range []int{0, 4096} {
+		cmd, s := started(t, Config{Event: OffCPU, RingBytes: ring, MinOffCPU: 1}, "/bin/sh", "-c", "exec "+
+			build(t, "block.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")+" sleep 300 1 >/dev/null")
+		finish(t, cmd, s)
+		n := 0
+		drain(t, s, func(*Sample) { n++ })
+		st := stats(t, s)
+		// A thread that is preempted on its way to sleep may find its time over.
+		if got := st.Samples + st.Lost() + st.SkippedRate + st.SkippedShort + st.SkippedRunning; got < times {
+			t.Errorf("%d times accounted for, there were %d: %+v", got, times, st)
+		}
+		if ring == 0 && (uint64(n) != st.Samples || st.Lost() != 0) || ring != 0 && st.LostRingFull == 0 {
+			t.Errorf("ring of %d: %d samples read, %+v", ring, n, st)
+		}
+	}
+}
+
+// The kernel's own format file says whether the tracepoint has the state.
+func TestSwitchTellsState(t *testing.T) {
+	kernelTest(t)
+	got, err := switchTellsState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("uname", "-r").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	major, minor, ok := parseRelease(strings.TrimSpace(string(out)))
+	if want := major > 5 || major == 5 && minor >= 18; ok && got != want {
+		t.Errorf("Linux %d.%d: %v", major, minor, got)
+	}
+}

@@ -1,0 +1,188 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// MissingError reports something that the system lacks or forbids, and how to
+// get it.
+type MissingError struct {
+	What   string // "CAP_BPF"
+	Remedy string // "run as root, or ..."
+	Err    error  // what the kernel said; may be nil
+}
+
+func (e *MissingError) Error() string {
+	msg := "missing " + e.What
+	if e.Err != nil {
+		msg += " (" + e.Err.Error() + ")"
+	}
+	return msg + "; " + e.Remedy
+}
+
+func (e *MissingError) Unwrap() error { return e.Err }
+
+// The oldest kernel with all that is required: BPF ring buffers, CAP_BPF and
+// CAP_PERFMON, run-time statistics.
+const minMajor, minMinor = 5, 8
+
+const btfPath = "/sys/kernel/btf/vmlinux"
+
+// checkSystem reports what can be known to be missing before anything is
+// tried.
+func checkSystem() error {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fmt.Errorf("uname: %w", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	if major, minor, ok := parseRelease(release); ok && (major < minMajor || major == minMajor && minor < minMinor) {
+		return &MissingError{
+			What:   fmt.Sprintf("a kernel of version %d.%d or later: this is %s", minMajor, minMinor, release),
+			Remedy: "run a newer kernel",
+		}
+	}
+	caps, err := effectiveCaps()
+	if err != nil {
+		return err
+	}
+	if lacking := lackingCaps(caps); len(lacking) > 0 {
+		return &MissingError{
+			What:   strings.Join(lacking, " and "),
+			Remedy: "run as root, or give the program both: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep FILE",
+		}
+	}
+	if _, err := os.Stat(btfPath); err != nil {
+		return &MissingError{
+			What:   "type information of the kernel (BTF)",
+			Remedy: "run a kernel built with CONFIG_DEBUG_INFO_BTF=y, and have /sys mounted",
+			Err:    err,
+		}
+	}
+	return nil
+}
+
+// parseRelease reads the version from a release such as "6.1.0-13-amd64".
+func parseRelease(release string) (major, minor int, ok bool) {
+	a, rest, ok := strings.Cut(release, ".")
+	if !ok {
+		return 0, 0, false
+	}
+	b := rest
+	if i := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		b = rest[:i]
+	}
+	major, err1 := strconv.Atoi(a)
+	minor, err2 := strconv.Atoi(b)
+	return major, minor, err1 == nil && err2 == nil
+}
+
+// effectiveCaps is the set of capabilities of this process.
+func effectiveCaps() (uint64, error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return 0, fmt.Errorf("capabilities: %w", err)
+	}
+	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective), nil
+}
+
+// lackingCaps names the capabilities needed that caps does not have.
+// CAP_SYS_ADMIN includes both.
+func lackingCaps(caps uint64) []string {
+	if caps&(1<<unix.CAP_SYS_ADMIN) != 0 {
+		return nil
+	}
+	var lacking []string
+	if caps&(1<<unix.CAP_BPF) == 0 {
+		lacking = append(lacking, "CAP_BPF")
+	}
+	if caps&(1<<unix.CAP_PERFMON) == 0 {
+		lacking = append(lacking, "CAP_PERFMON")
+	}
+	return lacking
+}
+
+// diagnose explains an error of the kernel where its cause can be told; all
+// are wrapped with what was being done.
+func diagnose(err error, doing string) error {
+	var missing *MissingError
+	if errors.As(err, &missing) {
+		return err
+	}
+	err = fmt.Errorf("%s: %w", doing, err)
+	if mode := lockdownMode(); mode == "confidentiality" {
+		return &MissingError{
+			What:   "permission to read kernel memory: the kernel is locked down (" + mode + ")",
+			Remedy: "boot with lockdown=integrity or lockdown=none, or turn off Secure Boot",
+			Err:    err,
+		}
+	}
+	// The verifier's word for a program it rejects is "permission denied" too.
+	var rejected *ebpf.VerifierError
+	if errors.As(err, &rejected) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	if level, ok := readInt("/proc/sys/kernel/perf_event_paranoid"); ok && level > -1 {
+		return &MissingError{
+			What:   fmt.Sprintf("permission for performance events (kernel.perf_event_paranoid is %d)", level),
+			Remedy: "run as root with all capabilities, or: sysctl kernel.perf_event_paranoid=-1; inside a container also allow bpf and perf_event_open in its seccomp profile",
+			Err:    err,
+		}
+	}
+	return &MissingError{
+		What:   "permission to use BPF and performance events",
+		Remedy: "run as root; inside a container, give it CAP_BPF and CAP_PERFMON and allow bpf and perf_event_open in its seccomp profile",
+		Err:    err,
+	}
+}
+
+// lockdownMode returns the kernel's lockdown mode, "" when there is none.
+func lockdownMode() string {
+	b, err := os.ReadFile("/sys/kernel/security/lockdown")
+	if err != nil {
+		return ""
+	}
+	return selectedWord(string(b))
+}
+
+// selectedWord returns the word in brackets of "none [integrity] other".
+func selectedWord(s string) string {
+	_, s, _ = strings.Cut(s, "[")
+	s, _, _ = strings.Cut(s, "]")
+	return s
+}
+
+func readInt(path string) (int, bool) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	return n, err == nil
+}
+
+// tgidOf returns the process that a thread belongs to.
+func tgidOf(tid int) (int, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return 0, fmt.Errorf("process %d: no such process", tid)
+		}
+		return 0, fmt.Errorf("process %d: %w", tid, err)
+	}
+	_, rest, ok := strings.Cut(string(b), "\nTgid:")
+	line, _, _ := strings.Cut(rest, "\n")
+	tgid, err := strconv.Atoi(strings.TrimSpace(line))
+	if !ok || err != nil {
+		return 0, fmt.Errorf("process %d: no Tgid in its status", tid)
+	}
+	return tgid, nil
+}

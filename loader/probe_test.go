@@ -1,0 +1,191 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// asNobody runs a role of the test binary as an unprivileged user with some
+// capabilities, and returns what it printed.
+func asNobody(t *testing.T, role string, caps ...uintptr) (string, error) {
+	t.Helper()
+	// The user must be able to reach the program.
+	dir, err := os.MkdirTemp("/tmp", "swbpf-nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe := filepath.Join(dir, "test")
+	if err := os.WriteFile(exe, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "SWBPF_TEST_ROLE="+role)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential:  &syscall.Credential{Uid: 65534, Gid: 65534},
+		AmbientCaps: caps,
+	}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// CAP_BPF and CAP_PERFMON are all it takes to sample by a timer.
+func TestTwoCapabilitiesSuffice(t *testing.T) {
+	kernelTest(t)
+	if out, err := asNobody(t, "sample", unix.CAP_BPF, unix.CAP_PERFMON); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestMissingCapabilities(t *testing.T) {
+	kernelTest(t)
+	for _, c := range []struct {
+		caps []uintptr
+		want string
+	}{
+		{nil, "missing CAP_BPF and CAP_PERFMON; run as root"},
+		{[]uintptr{unix.CAP_BPF}, "missing CAP_PERFMON; run as root"},
+		{[]uintptr{unix.CAP_PERFMON}, "missing CAP_BPF; run as root"},
+	} {
+		out, err := asNobody(t, "sample", c.caps...)
+		if err == nil || !strings.Contains(out, c.want) {
+			t.Errorf("capabilities %v: %v: %q, want %q", c.caps, err, out, c.want)
+		}
+	}
+}
+
+// sampleMyself samples this process, which burns CPU time meanwhile.
+func sampleMyself() error {
+	s, err := Open(Config{Frequency: 997, PIDs: []int{os.Getpid()}, Kernel: true, RunStats: true})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.Start(); err != nil {
+		return err
+	}
+	n, user := 0, 0
+	for end := time.Now().Add(patience); user < 20; {
+		for i := range uint64(1 << 22) {
+			sink += i
+		}
+		err := s.ReadSamples(monotonic(), func(p *Sample) error {
+			n++
+			if int(p.PID) != os.Getpid() {
+				return fmt.Errorf("sample of process %d", p.PID)
+			}
+			if p.HasUser() && len(p.Regions[0].Data) > 0 {
+				user++
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d samples, %d with a stack", n, user)
+		}
+	}
+	return nil
+}
+
+func TestMissingErrorText(t *testing.T) {
+	e := &MissingError{What: "a thing", Remedy: "get it", Err: unix.EPERM}
+	if got, want := e.Error(), "missing a thing (operation not permitted); get it"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if !errors.Is(e, unix.EPERM) {
+		t.Error("the cause is lost")
+	}
+}
+
+func TestDiagnose(t *testing.T) {
+	var missing *MissingError
+	if err := diagnose(fmt.Errorf("wrapped: %w", unix.EPERM), "open"); !errors.As(err, &missing) || !errors.Is(err, unix.EPERM) {
+		t.Errorf("permission denied is diagnosed as %v", err)
+	}
+	if err := diagnose(missing, "open"); err != error(missing) {
+		t.Errorf("a diagnosis is diagnosed as %v", err)
+	}
+	missing = nil
+	if err := diagnose(unix.EBUSY, "open"); errors.As(err, &missing) || !errors.Is(err, unix.EBUSY) {
+		t.Errorf("busy is diagnosed as %v", err)
+	}
+}
+
+func TestLackingCaps(t *testing.T) {
+	bit := func(caps ...int) (set uint64) {
+		for _, c := range caps {
+			set |= 1 << c
+		}
+		return set
+	}
+	for _, c := range []struct {
+		caps uint64
+		want string
+	}{
+		{0, "CAP_BPF CAP_PERFMON"},
+		{bit(unix.CAP_BPF), "CAP_PERFMON"},
+		{bit(unix.CAP_PERFMON), "CAP_BPF"},
+		{bit(unix.CAP_PERFMON, unix.CAP_BPF), ""},
+		{bit(unix.CAP_SYS_ADMIN), ""},
+		{bit(unix.CAP_SYS_PTRACE), "CAP_BPF CAP_PERFMON"},
+	} {
+		if got := strings.Join(lackingCaps(c.caps), " "); got != c.want {
+			t.Errorf("capabilities %#x: lacking %q, want %q", c.caps, got, c.want)
+		}
+	}
+}
+
+func TestParseRelease(t *testing.T) {
+	for _, c := range []struct {
+		release      string
+		major, minor int
+		ok           bool
+	}{
+		{"5.8.0", 5, 8, true},
+		{"6.1.0-13-amd64", 6, 1, true},
+		{"6.18-rc1+", 6, 18, true},
+		{"5.10", 5, 10, true},
+		{"4.19.325", 4, 19, true},
+		{"6", 0, 0, false},
+		{"", 0, 0, false},
+		{"x.y", 0, 0, false},
+		{"6.", 0, 0, false},
+	} {
+		major, minor, ok := parseRelease(c.release)
+		if ok != c.ok || ok && (major != c.major || minor != c.minor) {
+			t.Errorf("%q: %d.%d, %v", c.release, major, minor, ok)
+		}
+	}
+}
+
+func TestSelectedWord(t *testing.T) {
+	for s, want := range map[string]string{
+		"[none] integrity confidentiality\n": "none",
+		"none integrity [confidentiality]\n": "confidentiality",
+		"":                                   "",
+		"none":                               "",
+	} {
+		if got := selectedWord(s); got != want {
+			t.Errorf("%q: %q, want %q", s, got, want)
+		}
+	}
+}

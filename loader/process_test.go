@@ -1,0 +1,255 @@
+package loader
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// Numbers that no process has, so that /proc tells nothing of them.
+const (
+	pidA = 1<<30 + iota
+	pidB
+	pidC
+)
+
+func anon(t uint64, pid int32, addr, n uint64) SidebandEvent {
+	return SidebandEvent{Kind: SidebandMmap, Time: t, PID: pid, TID: pid, Addr: addr, Len: n, Prot: 5, Path: "//anon"}
+}
+
+func fork(t uint64, parent, child int32) SidebandEvent {
+	return SidebandEvent{Kind: SidebandFork, Time: t, PID: child, TID: child, PPID: parent}
+}
+
+func ended(t uint64, pid, tid int32) SidebandEvent {
+	return SidebandEvent{Kind: SidebandExit, Time: t, PID: pid, TID: tid}
+}
+
+func execed(t uint64, pid int32, comm string) SidebandEvent {
+	return SidebandEvent{Kind: SidebandExec, Time: t, PID: pid, TID: pid, Comm: comm}
+}
+
+// describe tells what the table knows of a process.
+func describe(p *Process) string {
+	if p == nil {
+		return "none"
+	}
+	s := p.Comm
+	for _, m := range p.Space.Mappings() {
+		s += " " + string('a'+rune(m.Start>>12))
+		if n := (m.End - m.Start) >> 12; n > 1 {
+			s += string('0' + rune(n))
+		}
+	}
+	if p.Exited {
+		s += " exited"
+	}
+	if p.Data != nil {
+		s += " data"
+	}
+	return strings.TrimSpace(s)
+}
+
+func newTable(pids ...int32) *Processes {
+	return NewProcesses(ProcessesConfig{Images: procstate.NewImages(4), PIDs: pids})
+}
+
+func TestApply(t *testing.T) {
+	table := []struct {
+		name   string
+		pids   []int32
+		events []SidebandEvent
+		want   map[int32]string
+	}{
+		{"fork copies", nil, []SidebandEvent{
+			anon(1, pidA, 0x1000, 0x1000), fork(2, pidA, pidB), anon(3, pidA, 0x2000, 0x1000), anon(4, pidB, 0x3000, 0x1000),
+		}, map[int32]string{pidA: "b c", pidB: "b d"}},
+		{"exec clears", nil, []SidebandEvent{
+			anon(1, pidA, 0x1000, 0x1000), fork(2, pidA, pidB), execed(3, pidB, "x"), anon(4, pidB, 0x3000, 0x2000),
+		}, map[int32]string{pidA: "b", pidB: "x d2"}},
+		{"a chain of execs", nil, []SidebandEvent{
+			execed(1, pidA, "x"), anon(2, pidA, 0x1000, 0x1000), execed(3, pidA, "y"), anon(4, pidA, 0x2000, 0x1000),
+			execed(5, pidA, "z"), anon(6, pidA, 0x3000, 0x1000),
+		}, map[int32]string{pidA: "z d"}},
+		{"threads are no processes", nil, []SidebandEvent{
+			anon(1, pidA, 0x1000, 0x1000),
+			{Kind: SidebandFork, Time: 2, PID: pidA, TID: pidB, PPID: pidA},
+			ended(3, pidA, pidB),
+			{Kind: SidebandComm, Time: 4, PID: pidA, TID: pidC, Comm: "thread"},
+			{Kind: SidebandComm, Time: 5, PID: pidA, TID: pidA, Comm: "main"},
+		}, map[int32]string{pidA: "main b", pidB: "none"}},
+		{"an exit keeps the mappings", nil, []SidebandEvent{anon(1, pidA, 0x1000, 0x1000), ended(2, pidA, pidA)},
+			map[int32]string{pidA: "b exited"}},
+		{"a thread's exec goes on after the initial thread", nil, []SidebandEvent{
+			anon(1, pidA, 0x1000, 0x1000), ended(2, pidA, pidA), execed(3, pidA, "x"), anon(4, pidA, 0x2000, 0x1000),
+		}, map[int32]string{pidA: "x c"}},
+		{"a number is used again", nil, []SidebandEvent{
+			anon(1, pidA, 0x1000, 0x1000), anon(1, pidB, 0x5000, 0x1000), ended(2, pidB, pidB), fork(3, pidA, pidB),
+		}, map[int32]string{pidB: "b"}},
+		{"a parent that is not known", nil, []SidebandEvent{fork(1, pidC, pidA), anon(2, pidA, 0x1000, 0x1000)},
+			map[int32]string{pidA: "b", pidC: ""}},
+		{"mapped over", nil, []SidebandEvent{anon(1, pidA, 0x1000, 0x4000), anon(2, pidA, 0x2000, 0x1000)},
+			map[int32]string{pidA: "b c d2"}},
+		{"only some", []int32{pidA}, []SidebandEvent{
+			anon(1, pidA, 0x1000, 0x1000), anon(1, pidB, 0x1000, 0x1000), fork(2, pidA, pidC), execed(3, pidB, "x"),
+		}, map[int32]string{pidA: "b", pidB: "none", pidC: "b"}},
+		{"only some, a number is used again", []int32{pidA}, []SidebandEvent{
+			anon(1, pidA, 0x1000, 0x1000), fork(2, pidA, pidC), ended(3, pidC, pidC), fork(4, pidB, pidC),
+		}, map[int32]string{pidC: "none"}},
+	}
+	for _, test := range table {
+		p := newTable(test.pids...)
+		for i := range test.events {
+			p.Apply(&test.events[i])
+		}
+		for pid, want := range test.want {
+			if got := describe(p.procs[pid]); got != want {
+				t.Errorf("%s: process %d: %q, want %q", test.name, pid-pidA, got, want)
+			}
+		}
+	}
+}
+
+// Events of several CPUs are applied in order of time, and no further than
+// asked for.
+func TestAdvance(t *testing.T) {
+	p := newTable()
+	for _, e := range []SidebandEvent{
+		anon(40, pidB, 0x3000, 0x1000), execed(60, pidB, "x"), // one CPU
+		anon(10, pidA, 0x1000, 0x1000), fork(20, pidA, pidB), anon(30, pidA, 0x2000, 0x1000), // another
+	} {
+		p.take(&e)
+	}
+	for _, step := range []struct {
+		time uint64
+		want string
+	}{{9, "none"}, {19, "none"}, {20, "b"}, {39, "b"}, {40, "b d"}, {59, "b d"}, {60, "x"}, {1000, "x"}} {
+		p.Advance(step.time)
+		if got := describe(p.procs[pidB]); got != step.want {
+			t.Errorf("at %d: %q, want %q", step.time, got, step.want)
+		}
+	}
+	if len(p.pending) != 0 {
+		t.Errorf("%d events were kept", len(p.pending))
+	}
+	// What comes late is applied all the same.
+	late := anon(50, pidA, 0x5000, 0x1000)
+	p.take(&late)
+	p.Advance(1001)
+	if got := describe(p.procs[pidA]); got != "b c f" {
+		t.Errorf("after a late event: %q", got)
+	}
+}
+
+func TestExecDropsData(t *testing.T) {
+	p := newTable()
+	for _, e := range []SidebandEvent{anon(1, pidA, 0x1000, 0x1000)} {
+		p.Apply(&e)
+	}
+	a := p.Process(pidA)
+	a.Data = "attached"
+	e := fork(2, pidA, pidB)
+	p.Apply(&e)
+	if p.Process(pidB).Data != nil {
+		t.Error("a child has its parent's data")
+	}
+	space := a.Space
+	e = execed(3, pidA, "x")
+	p.Apply(&e)
+	if p.Process(pidA) != a || a.Data != nil || a.Space == space {
+		t.Errorf("after exec: %+v", a)
+	}
+}
+
+// The same mapping again leaves the address space as it is: whoever caches by
+// its generation need not start anew.
+func TestInsertAgain(t *testing.T) {
+	p := newTable()
+	e := anon(1, pidA, 0x1000, 0x1000)
+	p.Apply(&e)
+	gen := p.Process(pidA).Space.Generation()
+	p.Apply(&e)
+	if p.Process(pidA).Space.Generation() != gen {
+		t.Error("the same mapping changed the generation")
+	}
+	e.Len = 0x2000
+	p.Apply(&e)
+	if p.Process(pidA).Space.Generation() == gen {
+		t.Error("a longer mapping did not change the generation")
+	}
+}
+
+func TestExpireByTime(t *testing.T) {
+	self := int32(os.Getpid())
+	p := newTable()
+	for _, e := range []SidebandEvent{
+		anon(1, pidA, 0x1000, 0x1000), anon(1, pidB, 0x1000, 0x1000), anon(1, pidC, 0x1000, 0x1000),
+		anon(1, self, 0x1000, 0x1000),
+		ended(10, pidA, pidA), ended(20, pidB, pidB), ended(15, pidC, pidC), ended(15, self, self),
+		execed(30, pidC, "x"), // a thread went on
+	} {
+		p.Apply(&e)
+	}
+	for _, step := range []struct {
+		time      uint64
+		a, b, c   bool
+		remaining int
+	}{{10, true, true, true, 4}, {11, false, true, true, 3}, {20, false, true, true, 3}, {21, false, false, true, 2}} {
+		p.Expire(step.time)
+		_, a := p.procs[pidA]
+		_, b := p.procs[pidB]
+		_, c := p.procs[pidC]
+		if a != step.a || b != step.b || c != step.c || p.Len() != step.remaining {
+			t.Errorf("before %d: %v %v %v, %d processes", step.time, a, b, c, p.Len())
+		}
+	}
+	// We are still here: other threads go on.
+	if p.procs[self] == nil {
+		t.Error("a process with threads left is gone")
+	}
+}
+
+func TestProcessFromProc(t *testing.T) {
+	p := newTable()
+	self := p.Process(int32(os.Getpid()))
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if self == nil || self.Exe != exe || self.Arch != procstate.HostArch() || len(self.Space.Mappings()) == 0 {
+		t.Errorf("ourselves: %+v", self)
+	}
+	if p.Process(pidA) != nil || p.Process(0) != nil || p.Process(-1) != nil {
+		t.Error("a process that is not there")
+	}
+	if k := p.Process(2); k != nil && (k.Comm == "kthreadd") != k.KernelThread {
+		t.Errorf("kthreadd: %+v", k)
+	}
+	if newTable(pidA).Process(int32(os.Getpid())) != nil {
+		t.Error("a process that is not followed")
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	tests := []struct {
+		stat string
+		want taskStat
+		ok   bool
+	}{
+		{"1 (systemd) S 0 1 1 0 -1 4194560 1 2 3", taskStat{"systemd", 0, false}, true},
+		{"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0", taskStat{"kthreadd", 0, true}, true},
+		{"7 (a) b (c) d) R 3 1 1 0 -1 0", taskStat{"a) b (c) d", 3, false}, true},
+		{"7 () R -1 1 1 0 -1 0", taskStat{"", -1, false}, true},
+		{"7 (x) R 3 1 1 0 -1", taskStat{}, false},
+		{"7 (x) R y 1 1 0 -1 0", taskStat{}, false},
+		{"7 )x( R 3 1 1 0 -1 0", taskStat{}, false},
+		{"", taskStat{}, false},
+	}
+	for _, test := range tests {
+		if got, err := parseStat([]byte(test.stat)); got != test.want || (err == nil) != test.ok {
+			t.Errorf("%q: %+v, %v", test.stat, got, err)
+		}
+	}
+}

@@ -1,0 +1,428 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// ProcessesConfig says which processes are followed, and from where.
+type ProcessesConfig struct {
+	// Sideband is where events come from; it must have been opened before the
+	// first sample.
+	Sideband *Sideband
+
+	// Images opens and shares the mapped files.
+	Images *procstate.Images
+
+	// PIDs are the processes to follow, with all that they fork. Empty stands
+	// for every process of the machine.
+	PIDs []int32
+
+	// OnImage, if set, is called for each file that a process maps as code, as
+	// soon as that is known: ahead of Advance, at times repeatedly. Whoever
+	// calls Bootstrap, Collect, Watch, Advance, Process or Track calls it,
+	// never two at once; it must not use the Processes.
+	OnImage func(pid int32, im *procstate.Image)
+}
+
+// Processes is the table of processes, at one moment of the past: that of the
+// last Advance. To resolve samples by it, in order of time:
+//
+//	p.Bootstrap()              // once, with the side-band open
+//	go p.Watch(ctx)            // opens files as they are mapped
+//	for ... {
+//		upTo := p.Collect()    // all events up to that time are in
+//		// for each sample with Time <= upTo, in order:
+//		p.Advance(sample.Time)
+//		proc := p.Process(sample.PID)
+//		...
+//		p.Expire(upTo - horizon)
+//	}
+//
+// Collect and Watch may be called by any goroutine; everything else belongs to
+// one goroutine, to which the processes belong, too.
+type Processes struct {
+	sideband *Sideband
+	images   *procstate.Images
+	onImage  func(pid int32, im *procstate.Image)
+	imageMu  sync.Mutex // held while onImage runs
+
+	procs  map[int32]*Process
+	exits  []exit // in order of time
+	gone   map[int32]uint64
+	stats  ProcessesStats
+	now    uint64 // time of the last Advance
+	resync uint64 // time of the last loss of records that was made good
+	lossy  bool   // records were lost since
+
+	mu      sync.Mutex
+	pending []SidebandEvent // not yet applied
+	sorted  bool
+	synced  uint64         // time of the last SyncCPUs
+	wanted  map[int32]bool // processes whose files are opened early; nil: all
+	only    map[int32]bool // roots that are followed; nil: all
+}
+
+// ProcessesStats counts what the table has seen.
+type ProcessesStats struct {
+	Events   uint64 // applied
+	Forks    uint64 // new processes, without threads
+	Execs    uint64
+	Mappings uint64 // executable mappings reported
+	NoImage  uint64 // of these, mapped from a file that could not be opened
+	NotELF   uint64 // of these, mapped from a file that is not ELF
+	Resyncs  uint64 // times the table was read anew from /proc after a loss
+	FromProc uint64 // processes read from /proc
+	Removed  uint64 // processes removed by Expire
+}
+
+type exit struct {
+	proc *Process
+	time uint64
+}
+
+// watchNice is the nice value of the thread that opens files.
+const watchNice = -20
+
+// collectSlack is how much older than a Collect an event must be to be surely
+// in its ring: between taking its time and writing it the kernel may be
+// interrupted.
+const collectSlack = uint64(time.Millisecond)
+
+// syncCPUsEvery is how often CPUs that come and go are looked for.
+const syncCPUsEvery = uint64(time.Second)
+
+// resyncEvery bounds how often losses make the table be read anew.
+const resyncEvery = uint64(time.Second)
+
+// NewProcesses makes an empty table.
+func NewProcesses(cfg ProcessesConfig) *Processes {
+	p := &Processes{
+		sideband: cfg.Sideband, images: cfg.Images, onImage: cfg.OnImage,
+		procs: make(map[int32]*Process), gone: make(map[int32]uint64),
+	}
+	if len(cfg.PIDs) > 0 {
+		p.only, p.wanted = make(map[int32]bool), make(map[int32]bool)
+		for _, pid := range cfg.PIDs {
+			p.only[pid], p.wanted[pid] = true, true
+		}
+	}
+	return p
+}
+
+// Watch collects events whenever enough of them wait, so that files are
+// opened while the processes that map them live. It returns when ctx ends. Its
+// thread is given precedence, where that is allowed, as a busy machine is when
+// it would come too late.
+func (p *Processes) Watch(ctx context.Context) error {
+	// Not unlocked: the thread ends with the goroutine and its precedence.
+	runtime.LockOSThread()
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, watchNice)
+	for ctx.Err() == nil {
+		woken, err := p.sideband.Wait(100 * time.Millisecond)
+		if err != nil {
+			return err
+		}
+		if woken {
+			p.Collect()
+		}
+	}
+	return nil
+}
+
+// Collect takes in the events that wait in the side-band and opens the files
+// of new mappings. It returns the time (CLOCK_MONOTONIC, ns) up to which all
+// events are in.
+func (p *Processes) Collect() (upTo uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := monotonic()
+	p.sideband.Drain(p.take)
+	if now-p.synced > syncCPUsEvery {
+		p.synced = now
+		// Where CPUs cannot be listed any more, those known are followed on.
+		_ = p.sideband.SyncCPUs(p.take)
+	}
+	return now - collectSlack
+}
+
+// take queues an event.
+func (p *Processes) take(e *SidebandEvent) {
+	switch {
+	case e.Kind == SidebandFork && p.wanted != nil && p.wanted[e.PPID]:
+		p.wanted[e.PID] = true
+	case e.Kind == SidebandMmap && procstate.HasFile(e.Path) && (p.wanted == nil || p.wanted[e.PID]):
+		p.look(e)
+	}
+	if n := len(p.pending); n > 0 && p.pending[n-1].Time > e.Time {
+		p.sorted = false
+	}
+	p.pending = append(p.pending, *e)
+}
+
+// look opens the file of a mapping.
+func (p *Processes) look(e *SidebandEvent) {
+	e.image, e.imageErr = p.images.Open(e.ref())
+	e.looked = true
+	p.announce(e.PID, e.image)
+}
+
+// announce tells the user of the table of a file that a process maps.
+func (p *Processes) announce(pid int32, im *procstate.Image) {
+	if p.onImage != nil && im != nil {
+		p.imageMu.Lock()
+		defer p.imageMu.Unlock()
+		p.onImage(pid, im)
+	}
+}
+
+func (e *SidebandEvent) ref() *procstate.FileRef {
+	return &procstate.FileRef{
+		PID: e.PID, TID: e.TID, Path: e.Path, Start: e.Addr, End: e.Addr + e.Len,
+		Dev: e.Dev, Inode: e.Inode, Gen: e.Gen, HasGen: true, Mapped: e.Time,
+	}
+}
+
+// Advance applies all collected events up to time t (CLOCK_MONOTONIC, ns), in
+// order of time. The table cannot go back.
+func (p *Processes) Advance(t uint64) {
+	for _, e := range p.due(t) {
+		p.apply(&e)
+	}
+	p.now = max(p.now, t)
+	if p.lossy {
+		p.recover()
+	}
+}
+
+// recover reads the table anew after records were lost, not too often.
+func (p *Processes) recover() {
+	now := monotonic()
+	if now-p.resync <= resyncEvery {
+		return
+	}
+	p.lossy, p.resync = false, now
+	p.stats.Resyncs++
+	p.Bootstrap()
+}
+
+// due removes the events up to time t from the queue.
+func (p *Processes) due(t uint64) []SidebandEvent {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.pending) == 0 {
+		return nil
+	}
+	if !p.sorted {
+		slices.SortStableFunc(p.pending, func(a, b SidebandEvent) int {
+			switch {
+			case a.Time < b.Time:
+				return -1
+			case a.Time > b.Time:
+				return 1
+			}
+			return 0
+		})
+		p.sorted = true
+	}
+	n := 0
+	for n < len(p.pending) && p.pending[n].Time <= t {
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	out := slices.Clone(p.pending[:n])
+	rest := copy(p.pending, p.pending[n:])
+	clear(p.pending[rest:])
+	p.pending = p.pending[:rest]
+	return out
+}
+
+// Apply applies one event at once. Events must come in order of time.
+func (p *Processes) Apply(e *SidebandEvent) {
+	ev := *e
+	p.apply(&ev)
+	p.now = max(p.now, e.Time)
+}
+
+func (p *Processes) apply(e *SidebandEvent) {
+	p.stats.Events++
+	switch e.Kind {
+	case SidebandFork:
+		p.applyFork(e)
+	case SidebandExec:
+		if proc := p.forEvent(e.PID); proc != nil {
+			p.stats.Execs++
+			proc.exec(e.Comm)
+		}
+	case SidebandComm:
+		if proc := p.procs[e.PID]; proc != nil && e.TID == e.PID {
+			proc.Comm = e.Comm
+		}
+	case SidebandMmap:
+		p.applyMmap(e)
+	case SidebandExit:
+		p.applyExit(e)
+	case SidebandLost:
+		p.lossy = true
+	}
+}
+
+func (p *Processes) applyFork(e *SidebandEvent) {
+	if e.PID != e.TID || e.PID == e.PPID {
+		return // a thread
+	}
+	parent := p.forEvent(e.PPID)
+	if parent == nil {
+		if p.only == nil {
+			p.procs[e.PID] = p.empty(e.PID)
+		} else if !p.only[e.PID] {
+			delete(p.procs, e.PID) // the number's earlier owner
+		}
+		return
+	}
+	p.stats.Forks++
+	p.procs[e.PID] = parent.fork(e.PID)
+}
+
+func (p *Processes) applyMmap(e *SidebandEvent) {
+	proc := p.forEvent(e.PID)
+	if proc == nil {
+		return
+	}
+	p.stats.Mappings++
+	var m *procstate.Mapping
+	if e.looked {
+		m = procstate.NewFileMapping(e.ref(), e.Offset, e.image, e.imageErr)
+	} else {
+		m = p.images.NewMapping(proc.Space, e.ref(), e.Offset)
+		p.announce(e.PID, m.Image)
+	}
+	if m.ImageErr != nil {
+		var format *procstate.FormatError
+		if errors.As(m.ImageErr, &format) {
+			p.stats.NotELF++
+		} else {
+			p.stats.NoImage++
+		}
+	}
+	proc.insert(m)
+}
+
+func (p *Processes) applyExit(e *SidebandEvent) {
+	if e.PID != e.TID {
+		return // a thread other than the initial one
+	}
+	if proc := p.procs[e.PID]; proc != nil && !proc.Exited {
+		proc.Exited, proc.ExitTime = true, e.Time
+		p.exits = append(p.exits, exit{proc, e.Time})
+	}
+}
+
+// forEvent returns the process that an event tells of, which shows that it
+// lives, or nil when it is not followed.
+func (p *Processes) forEvent(pid int32) *Process {
+	proc := p.procs[pid]
+	if proc == nil {
+		if p.only != nil && !p.only[pid] {
+			return nil
+		}
+		// Born before the side-band was opened or by a lost record.
+		if proc = p.load(pid); proc == nil {
+			proc = p.empty(pid)
+		}
+		p.procs[pid] = proc
+	}
+	return proc
+}
+
+func (p *Processes) empty(pid int32) *Process {
+	return &Process{PID: pid, Arch: procstate.HostArch(), Space: new(procstate.AddressSpace)}
+}
+
+// Process returns a process, or nil when it is not followed or nothing is
+// known of it. One that no event told of is looked for in /proc.
+func (p *Processes) Process(pid int32) *Process {
+	if proc := p.procs[pid]; proc != nil {
+		return proc
+	}
+	if pid <= 0 || (p.only != nil && !p.only[pid]) {
+		return nil
+	}
+	if failed, ok := p.gone[pid]; ok && p.now-failed < resyncEvery {
+		return nil
+	}
+	proc := p.load(pid)
+	if proc == nil {
+		if len(p.gone) > 4096 {
+			clear(p.gone)
+		}
+		p.gone[pid] = p.now
+		return nil
+	}
+	p.procs[pid] = proc
+	return proc
+}
+
+// Expire removes processes that exited before time t (CLOCK_MONOTONIC, ns):
+// no sample that old is still to come. Processes whose initial thread has
+// ended but that still have others stay.
+func (p *Processes) Expire(t uint64) {
+	for len(p.exits) > 0 && p.exits[0].time < t {
+		x := p.exits[0]
+		p.exits = p.exits[1:]
+		switch {
+		case p.procs[x.proc.PID] != x.proc || !x.proc.Exited:
+			// Replaced by a namesake, or revived by the exec of a thread.
+		case exists(x.proc.PID):
+			p.exits = append(p.exits, exit{x.proc, p.now})
+		default:
+			delete(p.procs, x.proc.PID)
+			p.stats.Removed++
+			p.forgetWanted(x.proc.PID)
+		}
+	}
+}
+
+func (p *Processes) forgetWanted(pid int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wanted != nil && !p.only[pid] {
+		delete(p.wanted, pid)
+	}
+}
+
+// Track adds a process to those that are followed, with all that it forks
+// from now on.
+func (p *Processes) Track(pid int32) {
+	p.mu.Lock()
+	if p.only != nil {
+		p.only[pid], p.wanted[pid] = true, true
+	}
+	p.mu.Unlock()
+	if proc := p.load(pid); proc != nil && p.procs[pid] == nil {
+		p.procs[pid] = proc
+	}
+}
+
+// Len returns the number of processes in the table.
+func (p *Processes) Len() int { return len(p.procs) }
+
+// Stats returns the counters.
+func (p *Processes) Stats() ProcessesStats { return p.stats }
+
+// monotonic returns CLOCK_MONOTONIC in ns.
+func monotonic() uint64 {
+	var ts unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return uint64(ts.Nano())
+}

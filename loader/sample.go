@@ -1,0 +1,179 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// UserState tells what a sample knows of the user part of its task.
+type UserState uint8
+
+// The states; their numbers are those of enum user_state in bpf/record.h.
+const (
+	UserNone     UserState = iota // a kernel thread: there is none
+	UserNative                    // registers of a 64-bit program
+	UserCompat32                  // registers of a 32-bit program
+	UserExited                    // the task is exiting, its memory is gone
+	UserPartial                   // the kernel was just saving the registers
+	UserExec                      // an exec has dropped the old program's memory
+)
+
+var userStateNames = [...]string{"kernel thread", "64-bit", "32-bit", "exiting", "entering the kernel", "exec"}
+
+func (u UserState) String() string {
+	if int(u) < len(userStateNames) {
+		return userStateNames[u]
+	}
+	return fmt.Sprintf("UserState(%d)", uint8(u))
+}
+
+// StackEnd tells where and why the copy of a user stack ended.
+type StackEnd uint8
+
+// The reasons; their numbers are those of enum stack_end_kind in bpf/record.h.
+const (
+	StackEndNone       StackEnd = iota // no stack was copied
+	StackEndBottom                     // the stack's end: all of it is there
+	StackEndLimit                      // Config.StackBytes
+	StackEndUnreadable                 // a page not present, or no memory at all
+)
+
+var stackEndNames = [...]string{"no stack", "bottom", "limit", "unreadable page"}
+
+func (e StackEnd) String() string {
+	if int(e) < len(stackEndNames) {
+		return stackEndNames[e]
+	}
+	return fmt.Sprintf("StackEnd(%d)", uint8(e))
+}
+
+// Sample is one record of the sampling program. It is reused for the next
+// one: neither it nor what its slices refer to may be kept after the function
+// that received it returns.
+type Sample struct {
+	Time   uint64 // CLOCK_MONOTONIC, ns
+	Weight uint64 // events it stands for, in Event.Unit
+	PID    int32  // tgid, as this process sees it
+	TID    int32
+	CPU    uint32
+	Comm   [16]byte // name of the thread, ended by a zero byte
+
+	// Blocked tells what the thread waited for in a sample of OffCPU. Time is
+	// then the end of that.
+	Blocked Blocked
+
+	// User tells whether Regs and Regions are there: in the states
+	// UserNative and UserCompat32.
+	User UserState
+	// Arch is the architecture of the user code, whose numbering Regs has;
+	// nil without user part, and for 32-bit Arm, which is not known.
+	Arch *procstate.Arch
+	// Regs are the user registers, also of a sample that fell in the kernel:
+	// those with which it was entered.
+	Regs procstate.Regs
+
+	// Kernel is the kernel part of the stack, leaf first; empty when the
+	// sample fell in user code. At most 127 addresses.
+	Kernel []uint64
+
+	// Probes is what uprobes and uretprobes have changed in the thread.
+	Probes procstate.UserProbes
+
+	// Regions is the user memory copied. First comes the stack, from the red
+	// zone below SP (128 bytes on amd64) up; it is more than one region where
+	// pages in it could not be read. For Go processes made known by
+	// SetGoProcess and threads not on their own goroutine's stack there follow
+	// the word that holds the running g, that runtime.g, its runtime.m, the
+	// runtime.g of m.curg, and the live stack of m.curg.
+	Regions []procstate.Region
+	// StackEnd tells how the stack's copy ended, LiveBytes how long it had to be:
+	// the distance from SP to the stack's end, 0 when that is not known.
+	StackEnd  StackEnd
+	LiveBytes uint64
+}
+
+// HasUser reports whether the sample has user registers of an architecture
+// that is known.
+func (s *Sample) HasUser() bool { return s.Arch != nil }
+
+// CommString returns Comm as a string.
+func (s *Sample) CommString() string {
+	for i, c := range s.Comm {
+		if c == 0 {
+			return string(s.Comm[:i])
+		}
+	}
+	return string(s.Comm[:])
+}
+
+type (
+	sampleHeader   = gen.SamplerSampleHeader
+	regionHeader   = gen.SamplerRegionHeader
+	replacedReturn = gen.SamplerReplacedReturn
+)
+
+var errBadRecord = errors.New("malformed record")
+
+// decode loads the sample from a record as described in bpf/record.h. Slices
+// point into rec, which must be aligned to 8 bytes.
+func (s *Sample) decode(rec []byte) error {
+	if len(rec) < int(unsafe.Sizeof(sampleHeader{})) || uintptr(unsafe.Pointer(unsafe.SliceData(rec)))%8 != 0 {
+		return fmt.Errorf("%w: %d bytes", errBadRecord, len(rec))
+	}
+	h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec)))
+	rest := rec[unsafe.Sizeof(sampleHeader{}):]
+
+	s.Time, s.Weight = h.Time, h.Weight
+	s.PID, s.TID, s.CPU, s.Comm = int32(h.Tgid), int32(h.Tid), h.Cpu, h.Comm
+	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
+	s.Blocked = Blocked(h.OffCpu)
+	s.Arch, s.Regs = nil, procstate.Regs{}
+	if s.User == UserNative || s.User == UserCompat32 {
+		s.decodeRegs(h)
+	}
+
+	s.Probes = procstate.UserProbes{Trampoline: h.Trampoline}
+	s.Probes.Breakpoint = h.Breakpoint
+
+	n := int(h.KernelFrames)
+	if n*8 > len(rest) {
+		return fmt.Errorf("%w: %d kernel frames in %d bytes", errBadRecord, n, len(rest))
+	}
+	s.Kernel = nil
+	if n > 0 {
+		s.Kernel = unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(rest))), n)
+		rest = rest[n*8:]
+	}
+
+	if n = int(h.Returns); n*int(unsafe.Sizeof(replacedReturn{})) > len(rest) {
+		return fmt.Errorf("%w: %d replaced return addresses in %d bytes", errBadRecord, n, len(rest))
+	}
+	if n > 0 {
+		// The two structs are the same, which a test checks.
+		s.Probes.Returns = unsafe.Slice((*procstate.ReplacedReturn)(unsafe.Pointer(unsafe.SliceData(rest))), n)
+		rest = rest[n*int(unsafe.Sizeof(replacedReturn{})):]
+	}
+
+	s.Regions = s.Regions[:0]
+	for range h.Regions {
+		if len(rest) < int(unsafe.Sizeof(regionHeader{})) {
+			return fmt.Errorf("%w: region header in %d bytes", errBadRecord, len(rest))
+		}
+		r := (*regionHeader)(unsafe.Pointer(unsafe.SliceData(rest)))
+		rest = rest[unsafe.Sizeof(regionHeader{}):]
+		if r.Len > math.MaxInt32 || (r.Len+7)&^7 > uint64(len(rest)) {
+			return fmt.Errorf("%w: region of %d bytes in %d", errBadRecord, r.Len, len(rest))
+		}
+		s.Regions = append(s.Regions, procstate.Region{Addr: r.Addr, Data: rest[:r.Len:r.Len]})
+		rest = rest[(r.Len+7)&^7:]
+	}
+	if len(rest) != 0 {
+		return fmt.Errorf("%w: %d bytes too many", errBadRecord, len(rest))
+	}
+	return nil
+}

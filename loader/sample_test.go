@@ -1,0 +1,140 @@
+package loader
+
+import (
+	"errors"
+	"testing"
+	"unsafe"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+type testRegion struct{ addr, len uint64 }
+
+// testRecord makes a well-formed record, aligned to 8 bytes.
+func testRecord(kernelFrames int, regions ...testRegion) []byte {
+	size := uint64(unsafe.Sizeof(sampleHeader{})) + uint64(kernelFrames)*8
+	for _, r := range regions {
+		size += uint64(unsafe.Sizeof(regionHeader{})) + (r.len+7)&^7
+	}
+	words := make([]uint64, size/8)
+	h := (*sampleHeader)(unsafe.Pointer(&words[0]))
+	h.Time, h.Weight, h.Tgid, h.Tid, h.Cpu = 1000, 7, 11, 12, 3
+	h.User, h.StackEnd = uint8(UserNative), uint8(StackEndBottom)
+	h.KernelFrames, h.Regions = uint8(kernelFrames), uint8(len(regions))
+	copy(h.Comm[:], "name")
+	at := int(unsafe.Sizeof(*h)) / 8
+	for i := range kernelFrames {
+		words[at+i] = 0xffffffff81000000 + uint64(i)
+	}
+	at += kernelFrames
+	for _, r := range regions {
+		words[at], words[at+1] = r.addr, r.len
+		at += 2 + int(r.len+7)/8
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)
+}
+
+func TestDecode(t *testing.T) {
+	var s Sample
+	// What an earlier sample left must not show through.
+	if err := s.decode(testRecord(127, testRegion{1, 8}, testRegion{2, 0})); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.decode(testRecord(2, testRegion{0x7000, 13}, testRegion{0x8000, 0}, testRegion{0x9000, 8})); err != nil {
+		t.Fatal(err)
+	}
+	if s.Time != 1000 || s.Weight != 7 || s.PID != 11 || s.TID != 12 || s.CPU != 3 || s.CommString() != "name" {
+		t.Errorf("decoded %+v", s)
+	}
+	if len(s.Kernel) != 2 || s.Kernel[1] != 0xffffffff81000001 {
+		t.Errorf("kernel frames %#x", s.Kernel)
+	}
+	if len(s.Regions) != 3 || len(s.Regions[0].Data) != 13 || s.Regions[1].Addr != 0x8000 || s.Regions[2].Addr != 0x9000 {
+		t.Errorf("regions %+v", s.Regions)
+	}
+	if s.Arch != procstate.HostArch() || s.Regs.Known() == 0 {
+		t.Errorf("architecture %v, registers %#x", s.Arch, s.Regs.Known())
+	}
+}
+
+func TestDecodeMalformed(t *testing.T) {
+	header := int(unsafe.Sizeof(sampleHeader{}))
+	for name, damage := range map[string]func(rec []byte) []byte{
+		"empty":                 func([]byte) []byte { return nil },
+		"header cut":            func(rec []byte) []byte { return rec[:header-1] },
+		"kernel frames cut":     func(rec []byte) []byte { return rec[:header+8] },
+		"region header cut":     func(rec []byte) []byte { return rec[:header+16+8] },
+		"region cut":            func(rec []byte) []byte { return rec[:len(rec)-1] },
+		"too long":              func(rec []byte) []byte { return append(rec, 0) },
+		"region larger":         func(rec []byte) []byte { rec[header+16+8]++; return rec },
+		"region enormous":       func(rec []byte) []byte { rec[header+16+15] = 0xff; return rec },
+		"one region more":       func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).Regions++; return rec },
+		"one kernel frame more": func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).KernelFrames++; return rec },
+	} {
+		var s Sample
+		if err := s.decode(damage(testRecord(2, testRegion{0x7000, 16}))); !errors.Is(err, errBadRecord) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+func TestDecodeStates(t *testing.T) {
+	for u := UserNone; u <= UserExec+1; u++ {
+		rec := testRecord(0)
+		(*sampleHeader)(unsafe.Pointer(&rec[0])).User = uint8(u)
+		var s Sample
+		if err := s.decode(rec); err != nil {
+			t.Fatal(err)
+		}
+		if s.User != u || s.HasUser() != (u == UserNative || u == UserCompat32 && procstate.HostArch() == procstate.AMD64) {
+			t.Errorf("%v: user part %v", s.User, s.HasUser())
+		}
+		if u.String() == "" || StackEnd(u).String() == "" {
+			t.Errorf("state %d has no name", u)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(testRecord(0))
+	f.Add(testRecord(3, testRegion{0x7000, 100}, testRegion{0x8000, 3}))
+	var s Sample
+	f.Fuzz(func(t *testing.T, data []byte) {
+		rec := make([]uint64, len(data)/8+1) // aligned, as in the ring
+		b := unsafe.Slice((*byte)(unsafe.Pointer(&rec[0])), len(rec)*8)[:len(data):len(data)]
+		copy(b, data)
+		if err := s.decode(b); err != nil {
+			return
+		}
+		total := uintptr(len(s.Kernel) * 8)
+		for _, r := range s.Regions {
+			total += unsafe.Sizeof(regionHeader{}) + uintptr(len(r.Data)+7)&^7
+		}
+		if total += unsafe.Sizeof(sampleHeader{}); total != uintptr(len(data)) {
+			t.Errorf("parts of %d bytes in a record of %d", total, len(data))
+		}
+	})
+}
+
+// Return addresses that uretprobes replaced come before the regions.
+func TestDecodeReplacedReturns(t *testing.T) {
+	rec := testRecord(2, testRegion{0x7010, 0})
+	words := unsafe.Slice((*uint64)(unsafe.Pointer(&rec[0])), len(rec)/8)
+	words = words[:int(unsafe.Sizeof(sampleHeader{}))/8+2+2]
+	h := (*sampleHeader)(unsafe.Pointer(&words[0]))
+	words[len(words)-1] = 0x401234 // the region's header becomes a return address
+	h.Returns, h.Regions, h.Trampoline, h.Breakpoint = 1, 0, 0x7fffe000, 0x401000
+	rec = rec[:len(words)*8]
+	var s Sample
+	if err := s.decode(rec); err != nil {
+		t.Fatal(err)
+	}
+	want := procstate.ReplacedReturn{Stack: 0x7010, RA: 0x401234}
+	if p := s.Probes; p.Trampoline != 0x7fffe000 || p.Breakpoint != 0x401000 || len(p.Returns) != 1 || p.Returns[0] != want {
+		t.Errorf("decoded %x", p)
+	}
+	h.Returns = 2
+	if err := s.decode(rec); !errors.Is(err, errBadRecord) {
+		t.Errorf("one of two: %v", err)
+	}
+}

@@ -1,0 +1,562 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// Limits and defaults of a Config.
+const (
+	DefaultStackBytes = 64 << 10
+	MaxStackBytes     = 1 << 20
+	DefaultFrequency  = 99 // Hz: does not beat with periodic work
+
+	minRing = 1 << 20
+	maxRing = 128 << 20
+	cpuRing = 8 << 20 // the most for each CPU, unless asked for
+)
+
+// Config says what a Session samples.
+type Config struct {
+	// Event is what to sample. The zero Event is cycles. Where the hardware
+	// cannot count cycles, cpu-clock is taken: see Session.Event.
+	Event Event
+
+	// Frequency is the number of samples per second and CPU, Period the
+	// number of events per sample; at most one is set. Without both, a timer
+	// or a hardware event is sampled at DefaultFrequency, any other event
+	// each time. Tracepoints and uprobes know no frequency.
+	Frequency int
+	Period    uint64
+
+	// PIDs are the processes to sample, with all their threads; empty: all.
+	PIDs []int
+	// FollowChildren adds the descendants of PIDs born after Open.
+	FollowChildren bool
+
+	// MinOffCPU is the least duration of a sample of OffCPU; 0 means
+	// DefaultMinOffCPU.
+	MinOffCPU time.Duration
+
+	// StackBytes limits the user stack copied per sample: 0 means
+	// DefaultStackBytes; at most MaxStackBytes. It is rounded up to 4 KiB.
+	StackBytes int
+	// Kernel asks for the kernel part of stacks.
+	Kernel bool
+
+	// RingBytes is the room for samples not yet read, rounded up to a power
+	// of two; 0 means enough for a tenth of a second at full stacks, within
+	// reason. It is halved for as long as the kernel has not got so much.
+	RingBytes int
+
+	// RunStats has the kernel measure the programs (Stats.RunTime), which
+	// costs each run some 50 ns. Without CAP_SYS_ADMIN it has no effect.
+	RunStats bool
+}
+
+// Session is a running capture. See the package comment for its life.
+type Session struct {
+	event    Event
+	cfg      Config
+	prog     *ebpf.Program // the sampling program
+	maps     gen.SamplerMaps
+	ring     *ring
+	cpus     *cpuEvents      // nil for tracepoints and uprobes
+	blocked  *blockedThreads // for OffCPU
+	stopped  uint64          // CLOCK_MONOTONIC ns of Stop
+	flushed  atomic.Uint64   // samples of threads that were off the CPU then
+	points   []int           // descriptors of the events of tracepoints and uprobes
+	fork     link.Link       // the fork hook; nil without PIDs
+	switches link.Link       // of OffCPU, while it runs
+
+	runStats io.Closer // nil when not kept
+	sample   Sample
+	started  bool
+
+	mu     sync.Mutex // guards closed, last
+	closed bool
+	last   Stats // as of Close
+}
+
+// Open loads the programs, opens the event and reserves the ring; nothing is
+// sampled before Start. What the system lacks is reported as *MissingError.
+func Open(cfg Config) (*Session, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	if err := checkSystem(); err != nil {
+		return nil, err
+	}
+	s := &Session{event: cfg.Event, cfg: cfg}
+	if err := s.open(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// complete checks the configuration and fills in defaults.
+func (c *Config) complete() error {
+	if c.Event.IsZero() {
+		c.Event = knownEvents[0]
+	}
+	switch {
+	case c.Frequency < 0:
+		return fmt.Errorf("frequency %d Hz: must be positive", c.Frequency)
+	case c.Frequency > 0 && c.Period > 0:
+		return errors.New("frequency and period exclude each other")
+	case c.Event.isPoint() && c.Frequency > 0:
+		return fmt.Errorf("event %s: only timers and counters are sampled by frequency; this is sampled by period", c.Event.Name)
+	case c.Event.IsOffCPU() && c.Period > 1:
+		return fmt.Errorf("event %s: it has no period", c.Event.Name)
+	case c.MinOffCPU < 0:
+		return fmt.Errorf("least time off the CPU %v: must be positive", c.MinOffCPU)
+	case c.StackBytes < 0 || c.StackBytes > MaxStackBytes:
+		return fmt.Errorf("stack bytes %d: must be at most %d", c.StackBytes, MaxStackBytes)
+	case c.RingBytes < 0 || c.RingBytes > 1<<30:
+		return fmt.Errorf("ring bytes %d: must be at most %d", c.RingBytes, 1<<30)
+	}
+	if c.Frequency == 0 && c.Period == 0 {
+		if c.Event.IsTimer() || c.Event.typ == unix.PERF_TYPE_HARDWARE {
+			c.Frequency = DefaultFrequency
+		} else {
+			c.Period = 1
+		}
+	}
+	if c.MinOffCPU == 0 {
+		c.MinOffCPU = DefaultMinOffCPU
+	}
+	if c.StackBytes == 0 {
+		c.StackBytes = DefaultStackBytes
+	}
+	c.StackBytes = (c.StackBytes + 4095) &^ 4095
+	for _, pid := range c.PIDs {
+		if pid <= 0 {
+			return fmt.Errorf("process %d: no such process", pid)
+		}
+	}
+	return nil
+}
+
+// ringBytes is the size of the ring to try first.
+func (c *Config) ringBytes(cpus int) int {
+	n := c.RingBytes
+	if n == 0 {
+		rate := c.Frequency
+		if rate == 0 {
+			rate = 1000
+		}
+		n = max(4<<20, min(maxRing, cpus*cpuRing, cpus*rate*c.StackBytes/10))
+	}
+	n = max(n, os.Getpagesize())
+	return 1 << bits.Len(uint(n-1))
+}
+
+func (s *Session) open() error {
+	online, err := onlineCPUs()
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.event.IsTracepoint():
+		var fd int
+		if fd, err = openTracepoint(s.event, online[0]); err == nil {
+			s.points = []int{fd}
+		}
+	case s.event.IsUprobe():
+		s.points, err = openUprobes(s.event, &s.cfg, online[0])
+	case s.event.IsOffCPU():
+		s.blocked = newBlockedThreads()
+	default:
+		err = s.openCPUs(online)
+	}
+	if err != nil {
+		return err
+	}
+	// Kernels before 5.11 charge maps to the limit; later ones ignore it.
+	_ = rlimit.RemoveMemlock()
+	if err := s.load(len(online)); err != nil {
+		return diagnose(err, "load the sampling program")
+	}
+	if s.ring, err = newRing(s.maps.Ring); err != nil {
+		return err
+	}
+	if err := s.track(); err != nil {
+		return err
+	}
+	if s.cpus != nil {
+		if err := s.cpus.attach(s.prog.FD()); err != nil {
+			return diagnose(err, "attach the sampling program")
+		}
+	}
+	if s.cfg.RunStats {
+		if c, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME); err == nil {
+			s.runStats = c
+		}
+	}
+	return nil
+}
+
+// openCPUs opens the event on all CPUs, or cpu-clock in place of cycles.
+func (s *Session) openCPUs(online []int) error {
+	var err error
+	s.cpus, err = openCPUEvents(s.event, &s.cfg, online)
+	if err != nil && s.event.Unit == UnitCycles && isUnsupportedEvent(err) {
+		s.event = cpuClock
+		s.cpus, err = openCPUEvents(s.event, &s.cfg, online)
+	}
+	return err
+}
+
+// load puts maps and programs into the kernel.
+func (s *Session) load(cpus int) error {
+	spec, err := gen.LoadSampler()
+	if err != nil {
+		return err
+	}
+	possible, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	if err := s.setVariables(spec); err != nil {
+		return err
+	}
+	scratch := spec.Maps[gen.SamplerMapScratchAreas]
+	scratch.MaxEntries = uint32(possible)
+	scratch.ValueSize -= uint32(MaxStackBytes - s.cfg.StackBytes)
+	if len(s.cfg.PIDs) == 0 {
+		spec.Maps[gen.SamplerMapTracked].MaxEntries = 1
+	}
+	if !s.event.IsOffCPU() {
+		spec.Maps[gen.SamplerMapOffCpuStarts].MaxEntries = 1
+	}
+	size := s.cfg.ringBytes(cpus)
+	for {
+		spec.Maps[gen.SamplerMapRing].MaxEntries = uint32(size)
+		err := spec.LoadAndAssign(&s.maps, nil)
+		if err == nil {
+			return s.loadPrograms(spec)
+		}
+		if !errors.Is(err, unix.ENOMEM) || size/2 < minRing {
+			return err
+		}
+		size /= 2
+	}
+}
+
+// setVariables sets the constants of bpf/config.h.
+func (s *Session) setVariables(spec *ebpf.CollectionSpec) error {
+	ns, err := pidNamespace()
+	if err != nil {
+		return err
+	}
+	period := uint64(1)
+	if s.event.isPoint() {
+		period = s.cfg.Period
+	}
+	tellsState := false
+	if s.event.IsOffCPU() {
+		if tellsState, err = switchTellsState(); err != nil {
+			return err
+		}
+	}
+	havePtRegs := features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil && !testOldKernel
+	for name, value := range map[string]any{
+		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
+		gen.SamplerVarWantKernel:      s.cfg.Kernel,
+		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
+		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
+		gen.SamplerVarPidNamespace:    ns,
+		gen.SamplerVarHaveTaskPtRegs:  havePtRegs,
+		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),
+		gen.SamplerVarPointPeriod:     period,
+		gen.SamplerVarMinOffCpu:       uint64(s.cfg.MinOffCPU),
+		gen.SamplerVarHaveSwitchState: tellsState,
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// testOldKernel makes a Session do without helpers that Linux 5.8 lacks.
+var testOldKernel bool
+
+// initPIDNamespace is the inode of the machine's first PID namespace
+// (PROC_PID_INIT_INO).
+const initPIDNamespace = 0xEFFFFFFC
+
+// pidNamespace returns the inode of our PID namespace, 0 for the first one.
+func pidNamespace() (uint32, error) {
+	fi, err := os.Stat("/proc/self/ns/pid")
+	if err != nil {
+		return 0, fmt.Errorf("PID namespace: %w", err)
+	}
+	ino := uint32(fi.Sys().(*syscall.Stat_t).Ino)
+	if ino == initPIDNamespace {
+		return 0, nil
+	}
+	return ino, nil
+}
+
+// kernelStackBytes is THREAD_SIZE of the running kernel: 16 KiB, or a page
+// where that is larger.
+func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
+
+// loadPrograms loads those programs that this Session needs.
+func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
+	replace := map[string]*ebpf.Map{
+		gen.SamplerMapRing: s.maps.Ring, gen.SamplerMapScratchAreas: s.maps.ScratchAreas,
+		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapTracked: s.maps.Tracked,
+		gen.SamplerMapOffCpuStarts: s.maps.OffCpuStarts,
+		gen.SamplerMapStackEnds:    s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
+	}
+	load := func(name string) (*ebpf.Program, error) {
+		one := spec.Copy()
+		one.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}
+		coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{MapReplacements: replace})
+		if err != nil {
+			return nil, err
+		}
+		defer coll.Close()
+		return coll.DetachProgram(name), nil
+	}
+	name := gen.SamplerProgOnPerfEvent
+	switch {
+	case s.event.IsTracepoint():
+		name = gen.SamplerProgOnTracepoint
+	case s.event.IsUprobe():
+		name = gen.SamplerProgOnUprobe
+	case s.event.IsOffCPU():
+		name = gen.SamplerProgOnSwitch
+	}
+	var err error
+	if s.prog, err = load(name); err != nil || len(s.cfg.PIDs) == 0 {
+		return err
+	}
+	hook, err := load(gen.SamplerProgOnFork)
+	if err != nil {
+		return err
+	}
+	defer hook.Close()
+	s.fork, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_fork", Program: hook})
+	return err
+}
+
+// track enters the processes asked for, after the fork hook is in place.
+func (s *Session) track() error {
+	for _, pid := range s.cfg.PIDs {
+		tgid, err := tgidOf(pid)
+		if err != nil {
+			return err
+		}
+		if tgid != pid {
+			return fmt.Errorf("process %d: it is a thread of process %d", pid, tgid)
+		}
+		if err := s.maps.Tracked.Put(uint32(pid), uint8(1)); err != nil {
+			return fmt.Errorf("track process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// Event is what is sampled: the event asked for, or cpu-clock in place of
+// cycles.
+func (s *Session) Event() Event { return s.event }
+
+// Frequency is the sampling frequency in Hz, 0 when sampling by Period.
+func (s *Session) Frequency() int { return s.cfg.Frequency }
+
+// Period is the number of events per sample, 0 when sampling by Frequency.
+func (s *Session) Period() uint64 { return s.cfg.Period }
+
+// RingBytes is the room for samples that there is.
+func (s *Session) RingBytes() int { return int(s.maps.Ring.MaxEntries()) }
+
+// Start sets the sampling going.
+func (s *Session) Start() error {
+	if s.started {
+		return nil
+	}
+	s.started = true
+	if s.cpus != nil {
+		return s.cpus.enable()
+	}
+	if s.event.IsOffCPU() {
+		var err error
+		s.switches, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_switch", Program: s.prog})
+		return err
+	}
+	for _, fd := range s.points {
+		if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, s.prog.FD()); err != nil {
+			return fmt.Errorf("attach to %s: %w", s.event.Name, err)
+		}
+	}
+	return nil
+}
+
+// Stop ends the sampling; what is in the ring can still be read, and the
+// Session cannot be started again.
+func (s *Session) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stop()
+}
+
+func (s *Session) stop() error {
+	var err error
+	if s.cpus != nil {
+		err = s.cpus.close()
+		s.cpus = nil
+	}
+	if s.switches != nil {
+		err = errors.Join(err, s.switches.Close())
+		s.switches = nil
+		s.stopped = monotonic()
+	}
+	for _, fd := range s.points {
+		err = errors.Join(err, unix.Close(fd))
+	}
+	s.points = nil
+	return err
+}
+
+// ReadSamples calls fn for each sample in the ring with a Time of at most
+// upTo, in order of time, and removes it. Take a cutoff that lies a
+// millisecond in the past, so that programs that are still running have done
+// with what is older. An error of fn ends the read and is returned.
+func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
+	if err := s.followCPUs(); err != nil {
+		return err
+	}
+	err := s.ring.read(upTo, func(rec []byte) error {
+		if s.blocked != nil {
+			return s.readOffCPU(rec, fn)
+		}
+		if err := s.sample.decode(rec); err != nil {
+			return err
+		}
+		return fn(&s.sample)
+	})
+	if err == nil && s.stopped != 0 && upTo >= s.stopped {
+		err = s.flushOffCPU(fn)
+	}
+	return err
+}
+
+// followCPUs brings the events in line with the CPUs that are online.
+func (s *Session) followCPUs() error {
+	if s.cpus == nil {
+		return nil
+	}
+	return s.cpus.update(s.prog.FD(), s.started)
+}
+
+// GoOffsets tells where the Go runtime of a process keeps what a stack walk
+// needs. Offsets are in bytes.
+type GoOffsets struct {
+	GFromThreadPointer int64  // address of the pointer to the running g, from the thread pointer
+	GStack             uint16 // of stack (lo, hi) in runtime.g
+	GM                 uint16 // of m in runtime.g
+	GSchedSP           uint16 // of sched.sp in runtime.g
+	MG0                uint16 // of g0 in runtime.m
+	MCurg              uint16 // of curg in runtime.m
+	MGsignal           uint16 // of gsignal in runtime.m
+	MVDSOSP            uint16 // of vdsoSP in runtime.m
+}
+
+// maxGoHead is the most that is copied of a runtime.g or runtime.m
+// (MAX_GO_HEAD in bpf/record.h).
+const maxGoHead = 512
+
+// goSchedBytes is more than what is of use in a runtime.gobuf from sp on.
+const goSchedBytes = 64
+
+// SetGoProcess makes a Go process known, so that samples of it end at the end
+// of the goroutine's stack, and those on the runtime's own stacks carry the
+// stack of the goroutine being served.
+func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
+	gHead := max(int(o.GStack)+16, int(o.GM)+8, int(o.GSchedSP)+goSchedBytes)
+	mHead := int(max(o.MG0, o.MCurg, o.MGsignal)) + 8
+	if gHead > maxGoHead || mHead > maxGoHead {
+		return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
+	}
+	v := gen.SamplerGoProcess{
+		G_fromTp: o.GFromThreadPointer, G_stack: o.GStack, G_m: o.GM, G_schedSp: o.GSchedSP,
+		M_g0: o.MG0, M_curg: o.MCurg, M_gsignal: o.MGsignal, M_vdsoSp: o.MVDSOSP,
+		G_head: uint16(gHead), M_head: uint16(mHead),
+	}
+	if err := s.maps.GoProcesses.Put(uint32(pid), &v); err != nil {
+		return fmt.Errorf("process %d: tell the kernel its Go offsets: %w", pid, err)
+	}
+	return nil
+}
+
+// ForgetGoProcess undoes SetGoProcess, as after an exec.
+func (s *Session) ForgetGoProcess(pid int) error {
+	return ignoreMissing(s.maps.GoProcesses.Delete(uint32(pid)))
+}
+
+// SetStackEnd tells where the stack of a thread ends: the CFA of the
+// outermost frame of a complete walk. Later samples of the thread end there.
+// A main thread's end is known without. An end of 0 forgets it, as must be
+// done when a walk runs past the end: the thread may be a new one, or have
+// changed its stack.
+func (s *Session) SetStackEnd(tid int, end uint64) error {
+	if end == 0 {
+		return ignoreMissing(s.maps.StackEnds.Delete(uint32(tid)))
+	}
+	if err := s.maps.StackEnds.Put(uint32(tid), end); err != nil {
+		return fmt.Errorf("thread %d: tell the kernel its stack's end: %w", tid, err)
+	}
+	return nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Close ends the sampling and takes everything out of the kernel. Samples not
+// read are gone. Calling it again does nothing.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	err := s.stop()
+	if s.prog != nil {
+		s.last, _ = s.readStats()
+		err = errors.Join(err, s.prog.Close())
+	}
+	s.closed = true
+	for _, c := range []io.Closer{s.fork, s.runStats} {
+		if c != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}
+	if s.ring != nil {
+		err = errors.Join(err, s.ring.close())
+	}
+	return errors.Join(err, s.maps.Close())
+}

@@ -1,0 +1,289 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// SidebandConfig says how the side-band is read. The zero value is good for
+// most.
+type SidebandConfig struct {
+	// RingBytes is the room for records per CPU; it is rounded up to a power
+	// of two of pages. 0 stands for 2 MiB on small machines and less per CPU
+	// on large ones. Where the limit on locked memory forbids it, less is used.
+	RingBytes int
+
+	// WakeBytes is the amount of records on a CPU that ends a Wait. 0 stands
+	// for 512: about what one program that starts leaves.
+	WakeBytes int
+}
+
+const (
+	defaultRingBytes  = 2 << 20
+	maxAllRingBytes   = 64 << 20 // for all CPUs, unless RingBytes is set
+	minRingBytes      = 16 << 10
+	defaultWakeBytes  = 512
+	dummySampleType   = unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME | unix.PERF_SAMPLE_CPU
+	sidebandEventBits = unix.PerfBitExcludeKernel | unix.PerfBitExcludeHv | unix.PerfBitMmap |
+		unix.PerfBitMmap2 | unix.PerfBitComm | unix.PerfBitCommExec | unix.PerfBitTask |
+		unix.PerfBitSampleIDAll | unix.PerfBitUseClockID | unix.PerfBitWatermark
+)
+
+// Sideband is the kernel's news about all processes of the machine:
+// executable mappings, forks, execs and exits, from a perf event per CPU that
+// counts nothing. Files are told by device, inode and generation and not by
+// build ID: tools that move code within a file keep its build ID, and then
+// another's file would be used.
+//
+// The kernel does not report munmap, mremap, or mappings that lose the right
+// to be executed. Process IDs are those of the PID namespace of the opener;
+// what happens outside of it is left out.
+//
+// Methods may be called by any goroutine; Close must be the last.
+type Sideband struct {
+	wakeBytes int
+	ringBytes int
+	epoll     int
+
+	mu    sync.Mutex
+	rings map[int]*sidebandRing // by CPU
+	stats SidebandStats
+}
+
+// SidebandStats counts records since the side-band was opened.
+type SidebandStats struct {
+	Events    uint64 // handed out by Drain
+	Lost      uint64 // not written by the kernel, for want of room
+	Malformed uint64 // could not be parsed
+	Foreign   uint64 // of processes outside of our PID namespace
+}
+
+// OpenSideband opens the side-band on all CPUs that are online. It needs
+// CAP_PERFMON, or a kernel.perf_event_paranoid of 0 or less: the error is then
+// a *MissingError.
+func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
+	cpus, err := onlineCPUs()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sideband{
+		wakeBytes: cfg.WakeBytes, ringBytes: cfg.RingBytes,
+		rings: make(map[int]*sidebandRing, len(cpus)),
+	}
+	if s.wakeBytes <= 0 {
+		s.wakeBytes = defaultWakeBytes
+	}
+	if s.ringBytes <= 0 {
+		s.ringBytes = min(defaultRingBytes, max(maxAllRingBytes/len(cpus), 128<<10))
+	}
+	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("open side-band: %w", err)
+	}
+	for _, cpu := range cpus {
+		if err := s.openCPU(cpu); err != nil && !errors.Is(err, unix.ENODEV) {
+			s.Close()
+			return nil, diagnose(err, "open side-band")
+		}
+	}
+	if len(s.rings) == 0 {
+		s.Close()
+		return nil, fmt.Errorf("open side-band: no CPU could be followed: %w", unix.ENODEV)
+	}
+	return s, nil
+}
+
+// openCPU starts to follow a CPU. The error wraps ENODEV when it is offline.
+func (s *Sideband) openCPU(cpu int) error {
+	attr := unix.PerfEventAttr{
+		Type:        unix.PERF_TYPE_SOFTWARE,
+		Size:        uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Config:      unix.PERF_COUNT_SW_DUMMY,
+		Sample_type: dummySampleType,
+		Bits:        sidebandEventBits,
+		Wakeup:      uint32(s.wakeBytes),
+		Clockid:     unix.CLOCK_MONOTONIC,
+	}
+	fd, err := unix.PerfEventOpen(&attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("perf event on CPU %d: %w", cpu, err)
+	}
+	ring, err := mapSidebandRing(fd, s.ringBytes)
+	if err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("ring of CPU %d: %w", cpu, err)
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		ring.close()
+		return fmt.Errorf("wait for CPU %d: %w", cpu, err)
+	}
+	s.rings[cpu] = ring
+	return nil
+}
+
+// SyncCPUs starts to follow CPUs that came online since, and gives up those
+// that went offline, after their last events went to fn. It is cheap enough to
+// be called every second.
+func (s *Sideband) SyncCPUs(fn func(*SidebandEvent)) error {
+	cpus, err := onlineCPUs()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	online := make(map[int]bool, len(cpus))
+	for _, cpu := range cpus {
+		online[cpu] = true
+		if s.rings[cpu] == nil {
+			if err := s.openCPU(cpu); err != nil && !errors.Is(err, unix.ENODEV) {
+				return err
+			}
+		}
+	}
+	for cpu, ring := range s.rings {
+		if !online[cpu] {
+			s.drainRing(ring, fn)
+			ring.close()
+			delete(s.rings, cpu)
+		}
+	}
+	return nil
+}
+
+// Drain hands all events that are in the rings to fn, those of each CPU in
+// order of time. The event, except for its strings, is valid during the call.
+func (s *Sideband) Drain(fn func(*SidebandEvent)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ring := range s.rings {
+		s.drainRing(ring, fn)
+	}
+}
+
+func (s *Sideband) drainRing(ring *sidebandRing, fn func(*SidebandEvent)) {
+	var e SidebandEvent
+	ok := ring.read(func(record []byte) {
+		switch err := e.parse(record); {
+		case err == errOtherRecord:
+			return
+		case err != nil:
+			s.stats.Malformed++
+			return
+		case e.Kind == SidebandLost:
+			s.stats.Lost += e.Lost
+		case e.PID <= 0:
+			s.stats.Foreign++
+			return
+		}
+		s.stats.Events++
+		fn(&e)
+	})
+	if !ok {
+		s.stats.Malformed++
+	}
+}
+
+// Wait returns when a CPU has written WakeBytes of records since, or the
+// timeout has passed; woken tells which.
+func (s *Sideband) Wait(timeout time.Duration) (woken bool, err error) {
+	var events [16]unix.EpollEvent
+	ms := int((timeout + time.Millisecond - 1) / time.Millisecond)
+	n, err := unix.EpollWait(s.epoll, events[:], ms)
+	if err != nil && err != unix.EINTR {
+		return false, fmt.Errorf("wait for side-band: %w", err)
+	}
+	return n > 0, nil
+}
+
+// PollFD returns a descriptor that can be polled for what ends a Wait.
+func (s *Sideband) PollFD() int { return s.epoll }
+
+// Stats returns the counters.
+func (s *Sideband) Stats() SidebandStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// Close gives everything back to the kernel.
+func (s *Sideband) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for cpu, ring := range s.rings {
+		ring.close()
+		delete(s.rings, cpu)
+	}
+	return unix.Close(s.epoll)
+}
+
+// sidebandRing is the ring of a perf event: perf_event_open(2), "MMAP layout".
+type sidebandRing struct {
+	fd   int
+	mem  []byte
+	meta *unix.PerfEventMmapPage
+	data []byte // length is a power of two
+	tmp  []byte // a record that wraps around, in one piece
+}
+
+// mapSidebandRing maps a ring of size bytes, or of less where the limit on
+// locked memory forbids that.
+func mapSidebandRing(fd, size int) (*sidebandRing, error) {
+	page := os.Getpagesize()
+	size = 1 << bits.Len(uint(max(size, page)-1))
+	for {
+		mem, err := unix.Mmap(fd, 0, page+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err == nil {
+			r := &sidebandRing{fd: fd, mem: mem, data: mem[page:]}
+			r.meta = (*unix.PerfEventMmapPage)(unsafe.Pointer(unsafe.SliceData(mem)))
+			return r, nil
+		}
+		if (err != unix.EPERM && err != unix.ENOMEM) || size <= minRingBytes {
+			return nil, fmt.Errorf("map %d bytes: %w", size, err)
+		}
+		size /= 2
+	}
+}
+
+// read hands each record in the ring to fn, header included. It reports
+// whether the ring was in order; if not, what was in it is given up.
+func (r *sidebandRing) read(fn func(record []byte)) bool {
+	head := atomic.LoadUint64(&r.meta.Data_head)
+	tail := r.meta.Data_tail
+	defer func() { atomic.StoreUint64(&r.meta.Data_tail, head) }()
+	size := uint64(len(r.data))
+	if head-tail > size {
+		return false
+	}
+	for tail != head {
+		// Records are multiples of 8 bytes: a header never wraps around.
+		at := tail & (size - 1)
+		if size-at < recordHeaderBytes || head-tail < recordHeaderBytes {
+			return false
+		}
+		n := recordSize(r.data[at:])
+		if n < recordHeaderBytes || n > head-tail {
+			return false
+		}
+		record := r.data[at:min(at+n, size)]
+		if rest := n - uint64(len(record)); rest > 0 {
+			r.tmp = append(append(r.tmp[:0], record...), r.data[:rest]...)
+			record = r.tmp
+		}
+		fn(record)
+		tail += n
+	}
+	return true
+}
+
+func (r *sidebandRing) close() {
+	unix.Munmap(r.mem)
+	unix.Close(r.fd)
+}

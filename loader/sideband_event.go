@@ -1,0 +1,137 @@
+package loader
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// SidebandKind tells what happened to a process.
+type SidebandKind uint8
+
+// Kinds of events.
+const (
+	SidebandMmap SidebandKind = iota + 1 // memory became executable
+	SidebandComm                         // a thread was renamed
+	SidebandExec                         // a process runs another program now
+	SidebandFork                         // a thread or process was born
+	SidebandExit                         // a thread ended
+	SidebandLost                         // records are missing here
+)
+
+// SidebandEvent is one piece of news about a process. PID is the process
+// (tgid), TID the thread, both as our PID namespace sees them.
+type SidebandEvent struct {
+	Kind     SidebandKind
+	CPU      uint32
+	Time     uint64 // CLOCK_MONOTONIC, ns
+	PID, TID int32
+
+	PPID int32 // SidebandFork: the process that forked; PID itself for a thread
+
+	// SidebandMmap: run-time address, length in bytes, and file offset of a
+	// mapping that may merge several mmaps; its protection; the file.
+	Addr, Len, Offset uint64
+	Prot              procstate.Prot
+	Dev, Inode, Gen   uint64 // Dev of the superblock, as unix.Mkdev makes it
+	Path              string // "//anon", "[vdso]", ... where there is no file
+
+	Comm string // SidebandComm, SidebandExec: the new name
+	Lost uint64 // SidebandLost: number of records
+
+	// The file of a SidebandMmap, once it was looked for.
+	image    *procstate.Image
+	imageErr error
+	looked   bool
+}
+
+const (
+	recordHeaderBytes = 8
+	// sampleIDBytes is the length of what ends each record, after
+	// dummySampleType: pid, tid, time, cpu, reserved.
+	sampleIDBytes = 24
+	mmap2Bytes    = 72 // up to the file name
+)
+
+var (
+	errOtherRecord = errors.New("record of a kind that was not asked for")
+	errBadSideband = errors.New("malformed perf record")
+)
+
+func recordSize(b []byte) uint64 { return uint64(binary.LittleEndian.Uint16(b[6:])) }
+
+// parse decodes a record: enum perf_event_type in <linux/perf_event.h>.
+func (e *SidebandEvent) parse(record []byte) error {
+	le := binary.LittleEndian
+	if len(record) < recordHeaderBytes+sampleIDBytes {
+		return errBadSideband
+	}
+	typ, misc := le.Uint32(record), le.Uint16(record[4:])
+	id := record[len(record)-sampleIDBytes:]
+	body := record[recordHeaderBytes : len(record)-sampleIDBytes]
+	*e = SidebandEvent{
+		PID: int32(le.Uint32(id)), TID: int32(le.Uint32(id[4:])),
+		Time: le.Uint64(id[8:]), CPU: le.Uint32(id[16:]),
+	}
+	switch typ {
+	case unix.PERF_RECORD_MMAP2:
+		return e.parseMmap(body)
+	case unix.PERF_RECORD_COMM:
+		if len(body) < 8 {
+			return errBadSideband
+		}
+		e.Kind = SidebandComm
+		if misc&unix.PERF_RECORD_MISC_COMM_EXEC != 0 {
+			e.Kind = SidebandExec
+		}
+		e.PID, e.TID = int32(le.Uint32(body)), int32(le.Uint32(body[4:]))
+		e.Comm = cString(body[8:])
+	case unix.PERF_RECORD_FORK, unix.PERF_RECORD_EXIT:
+		if len(body) < 24 {
+			return errBadSideband
+		}
+		e.Kind = SidebandFork
+		if typ == unix.PERF_RECORD_EXIT {
+			e.Kind = SidebandExit
+		}
+		e.PID, e.PPID, e.TID = int32(le.Uint32(body)), int32(le.Uint32(body[4:])), int32(le.Uint32(body[8:]))
+	case unix.PERF_RECORD_LOST:
+		if len(body) < 16 {
+			return errBadSideband
+		}
+		e.Kind, e.Lost = SidebandLost, le.Uint64(body[8:])
+	default:
+		return errOtherRecord
+	}
+	return nil
+}
+
+func (e *SidebandEvent) parseMmap(body []byte) error {
+	le := binary.LittleEndian
+	if len(body) < mmap2Bytes-recordHeaderBytes {
+		return errBadSideband
+	}
+	e.Kind = SidebandMmap
+	e.PID, e.TID = int32(le.Uint32(body)), int32(le.Uint32(body[4:]))
+	e.Addr, e.Len, e.Offset = le.Uint64(body[8:]), le.Uint64(body[16:]), le.Uint64(body[24:])
+	e.Dev = unix.Mkdev(le.Uint32(body[32:]), le.Uint32(body[36:]))
+	e.Inode, e.Gen = le.Uint64(body[40:]), le.Uint64(body[48:])
+	e.Prot = procstate.Prot(le.Uint32(body[56:]) & 7)
+	e.Path = cString(body[64:])
+	if e.Addr+e.Len < e.Addr {
+		return errBadSideband
+	}
+	return nil
+}
+
+// cString returns what precedes the first NUL.
+func cString(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}

@@ -1,0 +1,212 @@
+package loader
+
+import (
+	"bytes"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// The stack of main has this much above its own frame at most: what the C
+// library's start needs, and the kernel's start_stack.
+const aboveMain = 4 << 10
+
+// redZone is what is copied from below SP (RED_ZONE in bpf/config.h).
+var redZone = map[string]uint64{"amd64": 128}[runtime.GOARCH]
+
+// fromSP returns the copied stack from SP up.
+func fromSP(t *testing.T, p *Sample) []byte {
+	t.Helper()
+	sp, r := p.Regs.Raw(p.Arch.SP), p.Regions[0]
+	if below := sp - r.Addr; below != 0 && below != redZone || below > uint64(len(r.Data)) {
+		t.Fatalf("stack of %d bytes at %#x, SP is %#x", len(r.Data), r.Addr, sp)
+	}
+	return r.Data[sp-r.Addr:]
+}
+
+// A copied stack is, byte for byte, what the kernel shows in /proc/PID/mem.
+func TestStackBytes(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fill  int
+		limit int
+		end   StackEnd
+	}{
+		{"less than a page", 100, 0, StackEndBottom},
+		{"some pages", 10 << 10, 0, StackEndBottom},
+		{"just below the limit", 60 << 10, 0, StackEndBottom},
+		{"over the limit", 90 << 10, 0, StackEndLimit},
+		{"90 KiB", 90 << 10, 128 << 10, StackEndBottom},
+		{"1 MiB less a little", 1<<20 - 8<<10, MaxStackBytes, StackEndBottom},
+		{"over 1 MiB", 1 << 20, MaxStackBytes, StackEndLimit},
+		{"limit of one page", 10 << 10, 1, StackEndLimit},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := startTarget(t, stackTarget(t), "fill", strconv.Itoa(c.fill))
+			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, StackBytes: c.limit})
+			bottom := readMainStack(t, p.pid)
+			limit := c.limit
+			switch {
+			case limit == 0:
+				limit = DefaultStackBytes
+			case limit < 4096:
+				limit = 4096
+			}
+			readUntil(t, s, func(smp *Sample) bool {
+				stack := smp.Regions[0]
+				sp := smp.Regs.Raw(smp.Arch.SP)
+				if bottom-sp < uint64(c.fill) {
+					return false // main's frame is not set up yet
+				}
+				if stack.Addr != sp-redZone || smp.StackEnd != c.end {
+					t.Errorf("stack at %#x (SP %#x) ends by %v, want %v", stack.Addr, sp, smp.StackEnd, c.end)
+				}
+				n := len(fromSP(t, smp))
+				switch {
+				case c.end == StackEndLimit && n != limit:
+					t.Errorf("%d bytes with a limit of %d", n, limit)
+				case c.end == StackEndBottom && (n < c.fill || n > c.fill+aboveMain || sp+uint64(n) < bottom):
+					t.Errorf("%d bytes for %d, up to %#x for %#x", n, c.fill, sp+uint64(n), bottom)
+				}
+				if live := smp.LiveBytes; live < bottom-sp || live > bottom-sp+aboveMain {
+					t.Errorf("%d live bytes, %d from SP to the start", live, bottom-sp)
+				}
+				if want := p.memory(t, stack.Addr, len(stack.Data)); !bytes.Equal(stack.Data, want) {
+					t.Errorf("the copy of %d bytes differs from the memory", n)
+				}
+				return true
+			})
+		})
+	}
+}
+
+// A copy ends at a page that cannot be read, at the very byte.
+func TestStackEndsAtHole(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "hole")
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	readUntil(t, s, func(smp *Sample) bool {
+		if smp.Regs.Raw(smp.Arch.SP)%4096 != 8 {
+			return false
+		}
+		data := fromSP(t, smp)
+		if smp.StackEnd != StackEndUnreadable || len(data) != 4*4096-8 || bytes.Count(data, []byte{0x5a}) != len(data) {
+			t.Errorf("%d bytes, ended by %v", len(data), smp.StackEnd)
+		}
+		if smp.LiveBytes != 0 {
+			t.Errorf("%d live bytes on a stack of unknown end", smp.LiveBytes)
+		}
+		return true
+	})
+}
+
+// Without a readable stack a sample still has its registers, and is counted.
+func TestUnreadableStack(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "nowhere")
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	readUntil(t, s, func(smp *Sample) bool {
+		if smp.Regs.Raw(smp.Arch.SP) != 0x10000 {
+			return false
+		}
+		if smp.StackEnd != StackEndUnreadable || len(smp.Regions) != 1 || len(smp.Regions[0].Data) != 0 {
+			t.Errorf("ended by %v, regions %v", smp.StackEnd, smp.Regions)
+		}
+		if st := stats(t, s); st.UnreadableStack == 0 || st.UnreadableStack > st.Samples {
+			t.Errorf("%d of %d samples without stack", st.UnreadableStack, st.Samples)
+		}
+		return true
+	})
+}
+
+// A thread's stack goes on past its end until its end is learned.
+func TestLearnedStackEnd(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "threads", "2")
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	var end uint64
+	readUntil(t, s, func(smp *Sample) bool {
+		if smp.TID == smp.PID {
+			return false
+		}
+		sp := smp.Regs.Raw(smp.Arch.SP)
+		if end == 0 {
+			if smp.StackEnd == StackEndBottom || smp.LiveBytes != 0 {
+				t.Errorf("unknown end: ended by %v, %d live bytes", smp.StackEnd, smp.LiveBytes)
+			}
+			end = sp + 100
+			if err := s.SetStackEnd(int(smp.TID), end); err != nil {
+				t.Fatal(err)
+			}
+			return false
+		}
+		if smp.StackEnd != StackEndBottom {
+			return false // taken before
+		}
+		if n := len(fromSP(t, smp)); n != 100 || smp.LiveBytes != 100 {
+			t.Errorf("%d bytes, %d live, want 100", n, smp.LiveBytes)
+		}
+		if err := s.SetStackEnd(int(smp.TID), 0); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	readUntil(t, s, func(smp *Sample) bool { return smp.TID != smp.PID && smp.StackEnd != StackEndBottom })
+}
+
+// The first region is found by its address whatever the thread runs.
+func TestRegionsMatchRegisters(t *testing.T) {
+	s := startSession(t, Config{Frequency: 997, Kernel: true})
+	burn(t, 200)
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	drain(t, s, func(smp *Sample) {
+		n++
+		if !smp.HasUser() {
+			if len(smp.Regions) != 0 || smp.StackEnd != StackEndNone || smp.Regs != (procstate.Regs{}) {
+				t.Errorf("%v sample of %s has user data", smp.User, smp.CommString())
+			}
+			return
+		}
+		if len(smp.Regions) == 0 {
+			t.Errorf("sample of %s has no stack", smp.CommString())
+			return
+		}
+		fromSP(t, smp)
+	})
+	if n == 0 {
+		t.Error("no samples of a busy machine")
+	}
+}
+
+// Pages that a large frame has not touched are not there; the copy goes on
+// behind them.
+func TestStackWithHole(t *testing.T) {
+	const frame = 80 << 10
+	p := startTarget(t, stackTarget(t), "gap", strconv.Itoa(frame))
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, StackBytes: 128 << 10})
+	bottom := readMainStack(t, p.pid)
+	readUntil(t, s, func(smp *Sample) bool {
+		sp := smp.Regs.Raw(smp.Arch.SP)
+		if bottom-sp < frame {
+			return false
+		}
+		copied := 0
+		for i, r := range smp.Regions {
+			copied += len(r.Data)
+			if !bytes.Equal(r.Data, p.memory(t, r.Addr, len(r.Data))) {
+				t.Errorf("region %d of %d bytes differs from the memory", i, len(r.Data))
+			}
+		}
+		last := smp.Regions[len(smp.Regions)-1]
+		if len(smp.Regions) != 2 || smp.StackEnd != StackEndBottom || last.Addr+uint64(len(last.Data)) < bottom {
+			t.Errorf("%d regions, the last up to %#x for %#x, ended by %v",
+				len(smp.Regions), last.Addr+uint64(len(last.Data)), bottom, smp.StackEnd)
+		}
+		if copied < 1024 || copied > frame/2 {
+			t.Errorf("%d bytes of a stack with a hole of some %d", copied, frame)
+		}
+		return true
+	})
+}

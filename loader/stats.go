@@ -1,0 +1,120 @@
+package loader
+
+import (
+	"fmt"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// Stats is the account of a Session since it was opened. Every event that
+// fired is in exactly one of Samples, the Lost fields and the Skipped fields.
+type Stats struct {
+	Samples uint64 // records put in the ring, read or not
+
+	LostRingFull  uint64 // no room in the ring
+	LostNested    uint64 // came while another sample was being taken
+	LostNoScratch uint64 // a CPU beyond those possible at start
+	LostForeign   uint64 // task that this PID namespace does not contain
+
+	SkippedIdle   uint64 // the idle task
+	SkippedFilter uint64 // processes not asked for
+	SkippedPeriod uint64 // tracepoints or uprobes between two samples
+
+	// Of OffCPU: times shorter than Config.MinOffCPU, times above the limit of
+	// 200 switches in 10 ms of a CPU and their sum in ns, and threads that
+	// left the CPU but could go on, which are not times off the CPU.
+	SkippedShort   uint64
+	SkippedRate    uint64
+	UnsampledTime  uint64
+	SkippedRunning uint64
+
+	StackBytes      uint64 // copied from user memory
+	RingBytes       uint64 // put in the ring
+	UnreadableStack uint64 // samples without a byte of user stack
+	PartialRegs     uint64 // samples in state UserPartial
+	Exited          uint64 // samples in state UserExited
+	Untracked       uint64 // child processes not followed: too many
+
+	// RunTime is the time that the programs took, in ns, and Runs how often
+	// they ran, by the kernel's account; 0 when it does not keep one (see
+	// Config.RunStats). Both include runs for skipped events.
+	RunTime, Runs uint64
+}
+
+// Lost is the number of events that should have become samples.
+func (s *Stats) Lost() uint64 {
+	return s.LostRingFull + s.LostNested + s.LostNoScratch + s.LostForeign
+}
+
+// LostByReason returns the losses by their names, without those that did not
+// occur.
+func (s *Stats) LostByReason() map[string]uint64 {
+	m := make(map[string]uint64)
+	for name, n := range map[string]uint64{
+		"ring_full":  s.LostRingFull,
+		"nested":     s.LostNested,
+		"no_scratch": s.LostNoScratch,
+		"foreign":    s.LostForeign,
+	} {
+		if n > 0 {
+			m[name] = n
+		}
+	}
+	return m
+}
+
+// Fired is the number of events that the programs saw.
+func (s *Stats) Fired() uint64 {
+	return s.Samples + s.Lost() + s.SkippedIdle + s.SkippedFilter + s.SkippedPeriod +
+		s.SkippedShort + s.SkippedRate + s.SkippedRunning
+}
+
+// Stats returns the account so far. After Close it returns the account as it
+// was then.
+func (s *Session) Stats() (Stats, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.last, nil
+	}
+	return s.readStats()
+}
+
+func (s *Session) readStats() (Stats, error) {
+	var perCPU []gen.SamplerCounters
+	if err := s.maps.CounterValues.Lookup(uint32(0), &perCPU); err != nil {
+		return Stats{}, fmt.Errorf("read counters: %w", err)
+	}
+	var st Stats
+	for i := range perCPU {
+		c := &perCPU[i]
+		st.Samples += c.Samples
+		st.LostRingFull += c.LostRingFull
+		st.LostNested += c.LostNested
+		st.LostNoScratch += c.LostNoScratch
+		st.LostForeign += c.LostForeign
+		st.SkippedIdle += c.SkippedIdle
+		st.SkippedFilter += c.SkippedFilter
+		st.SkippedPeriod += c.SkippedPeriod
+		st.SkippedShort += c.SkippedShort
+		st.SkippedRate += c.SkippedRate
+		st.UnsampledTime += c.UnsampledTime
+		st.SkippedRunning += c.SkippedRunning
+		st.StackBytes += c.StackBytes
+		st.RingBytes += c.RingBytes
+		st.UnreadableStack += c.UnreadableStack
+		st.PartialRegs += c.PartialRegs
+		st.Exited += c.Exited
+		st.Untracked += c.Untracked
+	}
+	st.Samples += s.flushed.Load()
+	ps, err := s.prog.Stats()
+	if err != nil {
+		return Stats{}, fmt.Errorf("read program statistics: %w", err)
+	}
+	st.RunTime, st.Runs = uint64(ps.Runtime), ps.RunCount
+	// The kernel runs no program inside another one and counts what it
+	// dropped for that (where it does count).
+	st.LostNested += ps.RecursionMisses
+	return st, nil
+}
