@@ -1,0 +1,295 @@
+package profile
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Build names the frames and returns the profile. It leaves the Builder as it
+// is, so that recording can go on after it.
+func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
+	p := &Profile{Meta: meta}
+	p.Meta.Lost = slices.Clone(meta.Lost)
+	sortTallies(p.Meta.Lost)
+	b.tally(p)
+	modules := b.orderModules(p)
+	locs := b.resolve(p, modules, sym)
+	nodes := b.orderNodes(p, locs)
+	threads := b.orderThreads(p)
+
+	p.samples = make([]sample, len(b.samples))
+	for i, s := range b.samples {
+		p.samples[i] = sample{nodes[s.node], threads[s.thread], s.count, s.value}
+	}
+	slices.SortFunc(p.samples, func(x, y sample) int {
+		return cmp.Or(cmp.Compare(x.node, y.node), cmp.Compare(x.thread, y.thread))
+	})
+	return p
+}
+
+// tally counts the samples by how their walk ended.
+func (b *Builder) tally(p *Profile) {
+	// roots[n] is the root frame of node n. Parents come before children.
+	roots := make([]uint32, len(b.stacks.nodes))
+	for i := 1; i < len(roots); i++ {
+		roots[i] = uint32(i)
+		if parent := b.stacks.nodes[i].parent; parent != 0 {
+			roots[i] = roots[parent]
+		}
+	}
+	byRoot := map[uint32]int64{}
+	for _, s := range b.samples {
+		p.Samples += s.count
+		p.Value += s.value
+		byRoot[roots[s.node]] += s.count
+	}
+	p.Complete = p.Samples
+	for reason, root := range b.truncated {
+		if n := byRoot[root]; n != 0 {
+			p.Truncated = append(p.Truncated, Tally{reason, n})
+			p.Complete -= n
+		}
+	}
+	sortTallies(p.Truncated)
+}
+
+func sortTallies(t []Tally) {
+	slices.SortFunc(t, func(x, y Tally) int {
+		return cmp.Or(cmp.Compare(y.N, x.N), cmp.Compare(x.Name, y.Name))
+	})
+}
+
+// orderModules puts the modules in which most samples fell first, since pprof
+// names a profile after the first that is a program, and leaves out those
+// without frames. It returns the new numbers by old ones.
+func (b *Builder) orderModules(p *Profile) []int {
+	used := make([]bool, len(b.modules))
+	for _, n := range b.stacks.nodes[1:] {
+		if n.module != markerModule {
+			used[b.moduleOf(n.module)] = true
+		}
+	}
+	self := make([]int64, len(b.modules))
+	for _, s := range b.samples {
+		if n := b.stacks.nodes[s.node]; s.node != 0 && n.module != markerModule {
+			self[b.moduleOf(n.module)] += s.count
+		}
+	}
+	var order []int
+	for i := 1; i < len(used); i++ {
+		if used[i] {
+			order = append(order, i)
+		}
+	}
+	slices.SortFunc(order, func(x, y int) int {
+		mx, my := &b.modules[x], &b.modules[y]
+		return cmp.Or(cmp.Compare(self[y], self[x]), cmp.Compare(mx.Path, my.Path),
+			cmp.Compare(mx.BuildID, my.BuildID), cmp.Compare(mx.Start, my.Start),
+			cmp.Compare(mx.Limit, my.Limit), cmp.Compare(mx.Offset, my.Offset), cmp.Compare(mx.Kind, my.Kind))
+	})
+	p.modules = append(p.modules, Module{})
+	renumbered := make([]int, len(b.modules))
+	for _, old := range order {
+		renumbered[old] = len(p.modules)
+		p.modules = append(p.modules, b.modules[old])
+	}
+	return renumbered
+}
+
+// moduleOf takes numbers that no call of Module returned for no module.
+func (b *Builder) moduleOf(id uint32) uint32 {
+	if id >= uint32(len(b.modules)) {
+		return 0
+	}
+	return id
+}
+
+// resolve makes the locations and names them. It returns their numbers by
+// nodes of the Builder.
+func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
+	ids := make(map[Loc]uint32)
+	var locs []Loc
+	for _, n := range b.stacks.nodes[1:] {
+		loc := Loc{n.module, n.addr}
+		if _, ok := ids[loc]; !ok {
+			ids[loc] = 0
+			locs = append(locs, loc)
+		}
+	}
+	// Ascending for the Symbolizer, by the caller's numbers.
+	slices.SortFunc(locs, func(x, y Loc) int {
+		return cmp.Or(cmp.Compare(x.Module, y.Module), cmp.Compare(x.Addr, y.Addr))
+	})
+	r := resolver{p: p, functions: map[function]int{}}
+	for _, loc := range locs {
+		if loc.Module == markerModule {
+			text := "[unknown marker]"
+			if loc.Addr < uint64(len(b.markers)) {
+				text = b.markers[loc.Addr]
+			}
+			r.add(location{module: noModule, addr: loc.Addr},
+				Line{Function: text, Kind: Marker})
+			continue
+		}
+		module := modules[b.moduleOf(loc.Module)]
+		r.lines = r.lines[:0]
+		addr := loc.Addr
+		if b.places != nil {
+			addr = b.places[loc.Addr].addr
+			r.lines = append(r.lines, b.places[loc.Addr].lines...)
+		} else if sym != nil {
+			r.lines = sym.Symbolize(r.lines, loc)
+		}
+		if len(r.lines) == 0 {
+			r.lines = append(r.lines, Line{Start: addr})
+		}
+		r.add(location{module: module, addr: addr}, r.lines...)
+	}
+	for i, n := range r.sort() {
+		ids[locs[i]] = n
+	}
+	byNode := make([]uint32, len(b.stacks.nodes))
+	for i, n := range b.stacks.nodes[1:] {
+		byNode[i+1] = ids[Loc{n.module, n.addr}]
+	}
+	return byNode
+}
+
+// resolver collects locations and their functions.
+type resolver struct {
+	p         *Profile
+	functions map[function]int // index of p.functions
+	lines     []Line           // scratch
+}
+
+func (r *resolver) add(loc location, lines ...Line) {
+	for _, l := range lines {
+		named := l.Function != "" && !l.byAddress
+		if l.Function == "" {
+			l.Function = r.p.modules[loc.module].unnamed(l.Start)
+		}
+		f := function{l.Function, l.SystemName, l.File, l.StartLine}
+		if f.systemName == "" {
+			f.systemName = f.name
+		}
+		id, ok := r.functions[f]
+		if !ok {
+			id = len(r.p.functions)
+			r.functions[f] = id
+			r.p.functions = append(r.p.functions, f)
+		}
+		if l.Kind == Unknown && loc.module != noModule {
+			l.Kind = r.p.modules[loc.module].Kind
+		}
+		loc.lines = append(loc.lines, line{id, l.Line, l.Kind, l.Inlined, named})
+	}
+	r.p.locations = append(r.p.locations, loc)
+}
+
+// sort brings locations and functions into their final order and returns the
+// locations' new numbers by old ones.
+func (r *resolver) sort() []uint32 {
+	p := r.p
+	order := make([]int, len(p.locations))
+	for i := range order {
+		order[i] = i
+	}
+	name := func(l *location) string { return p.functions[l.lines[0].function].name }
+	slices.SortFunc(order, func(x, y int) int {
+		lx, ly := &p.locations[x], &p.locations[y]
+		if lx.module == noModule && ly.module == noModule {
+			return cmp.Compare(name(lx), name(ly))
+		}
+		// As unsigned numbers, noModule comes last.
+		return cmp.Or(cmp.Compare(uint(lx.module), uint(ly.module)), cmp.Compare(lx.addr, ly.addr), cmp.Compare(x, y))
+	})
+	renumbered := make([]uint32, len(order))
+	locations := make([]location, len(order))
+	for i, old := range order {
+		renumbered[old] = uint32(i)
+		locations[i] = p.locations[old]
+	}
+	p.locations = locations
+
+	functions := make([]int, len(p.functions))
+	for i := range functions {
+		functions[i] = i
+	}
+	slices.SortFunc(functions, func(x, y int) int {
+		fx, fy := &p.functions[x], &p.functions[y]
+		return cmp.Or(cmp.Compare(fx.name, fy.name), cmp.Compare(fx.systemName, fy.systemName),
+			cmp.Compare(fx.file, fy.file), cmp.Compare(fx.startLine, fy.startLine))
+	})
+	newID := make([]int, len(functions))
+	sorted := make([]function, len(functions))
+	for i, old := range functions {
+		newID[old] = i
+		sorted[i] = p.functions[old]
+	}
+	p.functions = sorted
+	for i := range p.locations {
+		lines := p.locations[i].lines
+		for j := range lines {
+			lines[j].function = newID[lines[j].function]
+		}
+	}
+	return renumbered
+}
+
+// orderNodes lays the tree out in preorder, children by location. It returns
+// the new numbers by old ones.
+func (b *Builder) orderNodes(p *Profile, locs []uint32) []uint32 {
+	old := b.stacks.nodes
+	first, children := childLists(len(old), func(i int) uint32 { return old[i].parent })
+	renumbered := make([]uint32, len(old))
+	p.nodes = make([]pathNode, 0, len(old))
+	todo := []uint32{0}
+	for len(todo) > 0 {
+		n := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		renumbered[n] = uint32(len(p.nodes))
+		p.nodes = append(p.nodes, pathNode{renumbered[old[n].parent], locs[n]})
+		c := children[first[n]:first[n+1]]
+		slices.SortFunc(c, func(x, y uint32) int { return cmp.Compare(locs[y], locs[x]) }) // last in, first out
+		todo = append(todo, c...)
+	}
+	return renumbered
+}
+
+// childLists returns the children of each of n nodes, of which node 0 is
+// above all: children[first[i]:first[i+1]] are those of node i.
+func childLists(n int, parent func(int) uint32) (first, children []uint32) {
+	first = make([]uint32, n+1)
+	for i := 1; i < n; i++ {
+		first[parent(i)+1]++
+	}
+	for i := 1; i <= n; i++ {
+		first[i] += first[i-1]
+	}
+	children = make([]uint32, n-1)
+	next := slices.Clone(first[:n])
+	for i := 1; i < n; i++ {
+		children[next[parent(i)]] = uint32(i)
+		next[parent(i)]++
+	}
+	return first, children
+}
+
+// orderThreads returns the threads' new numbers by old ones.
+func (b *Builder) orderThreads(p *Profile) []uint32 {
+	order := make([]uint32, len(b.threads))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(x, y uint32) int {
+		tx, ty := &b.threads[x], &b.threads[y]
+		return cmp.Or(cmp.Compare(tx.PID, ty.PID), cmp.Compare(tx.TID, ty.TID),
+			slices.Compare(tx.Comm[:], ty.Comm[:]))
+	})
+	renumbered := make([]uint32, len(order))
+	for i, old := range order {
+		renumbered[old] = uint32(i)
+		p.threads = append(p.threads, b.threads[old])
+	}
+	return renumbered
+}

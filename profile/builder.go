@@ -1,0 +1,146 @@
+package profile
+
+// Thread is where a sample was taken. Comm is the thread's name as the kernel
+// keeps it, ended by a NUL when shorter.
+type Thread struct {
+	PID, TID int32
+	Comm     [16]byte
+}
+
+// Comm returns name as a Thread holds it, cut to 15 bytes.
+func Comm(name string) (c [16]byte) {
+	copy(c[:len(c)-1], name)
+	return c
+}
+
+// CommString returns the thread's name.
+func (t *Thread) CommString() string {
+	for i, b := range t.Comm {
+		if b == 0 {
+			return string(t.Comm[:i])
+		}
+	}
+	return string(t.Comm[:])
+}
+
+// sample is what was counted of one stack in one thread.
+type sample struct {
+	node, thread uint32
+	count, value int64
+}
+
+// place is a frame as a file told it.
+type place struct {
+	addr  uint64
+	lines []Line // innermost first, at least one
+}
+
+// Builder aggregates samples. It allocates only for what it has not seen
+// before: a stack, a thread, a stack in another thread, a module.
+type Builder struct {
+	modules   []Module
+	moduleIDs map[Module]uint32
+
+	threads   []Thread
+	threadIDs map[Thread]uint32
+
+	markers   []string          // texts of markers
+	truncated map[string]uint32 // nodes of the markers for truncated stacks, by reason
+
+	// places are set by the readers of profiles, for which a Loc's Addr is an
+	// index of it: two frames at one address need not be the same there.
+	places []place
+
+	stacks  stacks
+	samples []sample
+	index   []uint32 // hash table of samples by node and thread; 0 is free, else index + 1
+}
+
+// NewBuilder returns an empty Builder.
+func NewBuilder() *Builder {
+	return &Builder{
+		modules:   []Module{{}},
+		moduleIDs: map[Module]uint32{},
+		threadIDs: map[Thread]uint32{},
+		truncated: map[string]uint32{},
+		stacks:    newStacks(),
+		index:     make([]uint32, minTable),
+	}
+}
+
+// Module returns the number of m for use in a Loc. It is the same number for
+// the same m, and never 0.
+func (b *Builder) Module(m Module) uint32 {
+	id, ok := b.moduleIDs[m]
+	if !ok {
+		id = uint32(len(b.modules))
+		b.modules = append(b.modules, m)
+		b.moduleIDs[m] = id
+	}
+	return id
+}
+
+// Add counts a stack in thread t. The stack is leaf first: kernel frames, if
+// any, and then those of user space; it is copied. truncated names the reason
+// for which frames at the root are missing, and is empty for a complete
+// stack. count is the number of samples that this stands for, value the same
+// in units of Meta.Value.
+func (b *Builder) Add(t Thread, stack []Loc, truncated string, count, value int64) {
+	root := uint32(0)
+	if truncated != "" {
+		var ok bool
+		if root, ok = b.truncated[truncated]; !ok {
+			root = b.truncatedRoot(truncated)
+		}
+	}
+	thread, ok := b.threadIDs[t]
+	if !ok {
+		thread = uint32(len(b.threads))
+		b.threads = append(b.threads, t)
+		b.threadIDs[t] = thread
+	}
+	s := b.sample(b.stacks.add(stack, root), thread)
+	s.count += count
+	s.value += value
+}
+
+// truncatedRoot makes the marker under which stacks are put that were
+// truncated for a reason that is new.
+func (b *Builder) truncatedRoot(reason string) uint32 {
+	root := b.stacks.child(0, Loc{markerModule, uint64(len(b.markers))})
+	b.markers = append(b.markers, "[truncated: "+reason+"]")
+	b.truncated[reason] = root
+	return root
+}
+
+// sample returns the sample of a stack in a thread, made when there is none.
+func (b *Builder) sample(node, thread uint32) *sample {
+	mask := uint32(len(b.index) - 1)
+	i := hashSample(node, thread) & mask
+	for ; b.index[i] != 0; i = (i + 1) & mask {
+		s := &b.samples[b.index[i]-1]
+		if s.node == node && s.thread == thread {
+			return s
+		}
+	}
+	b.samples = append(b.samples, sample{node: node, thread: thread})
+	b.index[i] = uint32(len(b.samples))
+	if len(b.samples) > len(b.index)/2 {
+		b.growIndex()
+	}
+	return &b.samples[len(b.samples)-1]
+}
+
+func hashSample(node, thread uint32) uint32 { return uint32(mix(uint64(node), uint64(thread))) }
+
+func (b *Builder) growIndex() {
+	b.index = make([]uint32, 2*len(b.index))
+	mask := uint32(len(b.index) - 1)
+	for n, s := range b.samples {
+		i := hashSample(s.node, s.thread) & mask
+		for b.index[i] != 0 {
+			i = (i + 1) & mask
+		}
+		b.index[i] = uint32(n + 1)
+	}
+}

@@ -1,0 +1,180 @@
+package profile
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// deepStack returns a stack of n frames that ends in leaf.
+func deepStack(n int, leaf uint64) []Loc {
+	stack := make([]Loc, n)
+	for i := range stack {
+		stack[i] = Loc{1, uint64(0x1000 + i)}
+	}
+	stack[0].Addr = leaf
+	return stack
+}
+
+func TestAddSeenAllocatesNothing(t *testing.T) {
+	b := NewBuilder()
+	m := b.Module(Module{Path: "/bin/a"})
+	var stacks [][]Loc
+	for i := range 100 {
+		s := deepStack(40, uint64(i))
+		for j := range s {
+			s[j].Module = m
+		}
+		stacks = append(stacks, s)
+	}
+	threads := []Thread{{PID: 1, TID: 1, Comm: Comm("a")}, {PID: 1, TID: 2, Comm: Comm("b")}}
+	reasons := []string{"", "stack-cut", "no-mapping"}
+	add := func() {
+		for _, s := range stacks {
+			for _, th := range threads {
+				for _, r := range reasons {
+					b.Add(th, s, r, 1, 10)
+				}
+			}
+		}
+		b.Module(Module{Path: "/bin/a"})
+	}
+	add()
+	if n := testing.AllocsPerRun(10, add); n != 0 {
+		t.Errorf("%v allocations for what was seen before", n)
+	}
+	if len(b.samples) != len(stacks)*len(threads)*len(reasons) {
+		t.Errorf("%d samples, want %d", len(b.samples), len(stacks)*len(threads)*len(reasons))
+	}
+}
+
+// TestAgainstMap adds random stacks, with prefixes and suffixes of each other
+// among them, and compares with a map from their text.
+func TestAgainstMap(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	b := NewBuilder()
+	mods := []uint32{0, b.Module(Module{Path: "a"}), b.Module(Module{Path: "b"})}
+	reasons := []string{"", "x", "y"}
+	type total struct{ count, value int64 }
+	want := map[string]total{}
+	for range 50_000 {
+		n := rnd.IntN(6)
+		stack := make([]Loc, n)
+		for i := range stack {
+			stack[i] = Loc{mods[rnd.IntN(3)], uint64(rnd.IntN(4))}
+		}
+		th := Thread{PID: int32(rnd.IntN(3)), TID: int32(rnd.IntN(2))}
+		reason := reasons[rnd.IntN(3)]
+		count, value := int64(rnd.IntN(3)), int64(rnd.IntN(100))
+		b.Add(th, stack, reason, count, value)
+		k := fmt.Sprint(th.PID, th.TID, stack, reason)
+		w := want[k]
+		want[k] = total{w.count + count, w.value + value}
+	}
+	got := map[string]total{}
+	for _, s := range b.samples {
+		var stack []Loc
+		reason := ""
+		for n := s.node; n != 0; n = b.stacks.nodes[n].parent {
+			nd := b.stacks.nodes[n]
+			if nd.module == markerModule {
+				reason = b.markers[nd.addr]
+				continue
+			}
+			stack = append(stack, Loc{nd.module, nd.addr})
+		}
+		if reason != "" {
+			reason = reason[len("[truncated: ") : len(reason)-1]
+		}
+		th := b.threads[s.thread]
+		k := fmt.Sprint(th.PID, th.TID, stack, reason)
+		if _, dup := got[k]; dup {
+			t.Fatalf("stack %s is there twice", k)
+		}
+		got[k] = total{s.count, s.value}
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d distinct samples, want %d", len(got), len(want))
+	}
+	for k, w := range want {
+		if got[k] != w {
+			t.Fatalf("%s: %v, want %v", k, got[k], w)
+		}
+	}
+}
+
+// A stack that was added as part of a longer one is still a stack of its own.
+func TestPrefixOfStack(t *testing.T) {
+	b := NewBuilder()
+	m := b.Module(Module{Path: "a"})
+	long := []Loc{{m, 3}, {m, 2}, {m, 1}}
+	th := Thread{PID: 1, TID: 1}
+	b.Add(th, long, "", 1, 1)
+	b.Add(th, long[1:], "", 2, 2)
+	b.Add(th, nil, "", 4, 4)
+	b.Add(th, nil, "lost", 8, 8)
+	p := b.Build(Meta{}, nil)
+	if p.Samples != 15 || p.Complete != 7 || !slices.Equal(p.Truncated, []Tally{{"lost", 8}}) {
+		t.Errorf("samples %d, complete %d, truncated %v", p.Samples, p.Complete, p.Truncated)
+	}
+	if len(p.samples) != 4 || len(p.nodes) != 5 {
+		t.Errorf("%d samples, %d nodes, want 4 and 5", len(p.samples), len(p.nodes))
+	}
+}
+
+func TestComm(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "sh": "sh", "exactly-15-byte": "exactly-15-byte", "sixteen-bytes-16": "sixteen-bytes-1",
+	} {
+		th := Thread{Comm: Comm(in)}
+		if got := th.CommString(); got != want {
+			t.Errorf("Comm(%q) = %q, want %q", in, got, want)
+		}
+	}
+	full := Thread{Comm: [16]byte([]byte("no-nul-at-end-16"))}
+	if got := full.CommString(); got != "no-nul-at-end-16" {
+		t.Errorf("without NUL: %q", got)
+	}
+}
+
+func BenchmarkAddSeen(b *testing.B) {
+	for _, depth := range []int{10, 40, 160} {
+		b.Run(fmt.Sprintf("depth%d", depth), func(b *testing.B) {
+			bld := NewBuilder()
+			var stacks [][]Loc
+			for i := range 1000 {
+				stacks = append(stacks, deepStack(depth, uint64(i)))
+			}
+			th := Thread{PID: 1, TID: 1, Comm: Comm("bench")}
+			for _, s := range stacks {
+				bld.Add(th, s, "", 1, 1)
+			}
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				bld.Add(th, stacks[i], "", 1, 1)
+				if i++; i == len(stacks) {
+					i = 0
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkAddNew adds stacks that share all but their last eight frames.
+func BenchmarkAddNew(b *testing.B) {
+	bld := NewBuilder()
+	stack := deepStack(40, 0)
+	th := Thread{PID: 1, TID: 1, Comm: Comm("bench")}
+	i := uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		for j := range 8 {
+			stack[j].Addr = i
+		}
+		i++
+		bld.Add(th, stack, "", 1, 1)
+	}
+	b.ReportMetric(float64(len(bld.stacks.nodes)*16)/float64(len(bld.samples)), "node-bytes/stack")
+}

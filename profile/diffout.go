@@ -1,0 +1,156 @@
+package profile
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+)
+
+// diffTables is what the flame graph's page knows of a diff.
+type diffTables struct {
+	Absolute       bool    `json:"absolute"`
+	Rates          bool    `json:"rates"`
+	Unit           string  `json:"unit"`
+	Scale          float64 `json:"scale"` // values that are a whole, or one unit
+	BeforeExposure float64 `json:"beforeExposure"`
+	AfterExposure  float64 `json:"afterExposure"`
+	Threshold      float64 `json:"threshold"` // p-value at which a frame's change is significant
+}
+
+// frames returns the flame graph and the numbers of its frames, and sets what
+// the page knows of the diff.
+func (d *Diff) frames() (*flameTree, []sides) {
+	t := d.merged.flameTree()
+	bySide := make([]sides, len(t.nodes))
+	for _, s := range t.samples {
+		side := t.threads[s.thread].PID - beforeSide
+		bySide[s.node].count[side] += s.count
+		bySide[s.node].weight[side] += s.value
+	}
+	for i := len(t.nodes) - 1; i > 0; i-- {
+		bySide[t.nodes[i].parent].add(&bySide[i])
+	}
+	var least []float64
+	for i := 1; i < len(bySide); i++ {
+		if s := &bySide[i]; s.count != bySide[t.nodes[i].parent].count { // else it is the same test
+			_, m := d.exposure.compare(s.count[0], s.count[1])
+			least = append(least, m)
+		}
+	}
+	d.merged.diff = &diffTables{
+		Absolute: d.Absolute, Rates: d.exposure.rates, Unit: d.Unit, Scale: diffScale,
+		BeforeExposure: d.exposure.before, AfterExposure: d.exposure.after, Threshold: threshold(least),
+	}
+	return t, bySide
+}
+
+// changeRow is a line of the page's table.
+type changeRow struct {
+	Function, Module, Before, After, Delta, Verdict string
+}
+
+// WriteHTML writes a flame graph of both profiles in which frames that grew
+// are orange, those that shrank blue, and those grey that did neither for
+// sure. Widths are the mean of both, or of one side, as the reader likes.
+func (d *Diff) WriteHTML(w io.Writer) error {
+	d.frames()
+	var rows []changeRow
+	for _, f := range d.Functions[:min(len(d.Functions), topRows)] {
+		r := changeRow{Function: f.Function, Module: baseName(f.Module), Before: d.Value(f.Self.Before), After: d.Value(f.Self.After), Delta: d.Delta(&f.Self)}
+		if f.Self.Significant {
+			r.Verdict = "significant"
+		}
+		rows = append(rows, r)
+	}
+	var facts []fact
+	for _, side := range []struct {
+		name string
+		p    *Profile
+	}{{"Before", d.Before}, {"After", d.After}} {
+		facts = append(facts, fact{side.name, side.p.Meta.Target})
+		if how := side.p.Meta.how(); how != "" {
+			facts = append(facts, fact{"", how})
+		}
+		facts = append(facts, fact{"", thousands(side.p.Samples) + " " + side.p.Meta.counted()})
+	}
+	return d.merged.writePage(w, map[string]any{
+		"How": "", "Samples": thousands(d.Before.Samples) + " → " + thousands(d.After.Samples),
+		"Lost": int64(0), "Facts": facts, "Notes": []string{d.Method()}, "Changes": rows,
+	})
+}
+
+// Method says how changes are judged.
+func (d *Diff) Method() string {
+	test, what := "Fisher's exact test of shares", "the profiles are normalised to the same total"
+	if d.Absolute {
+		test, what = "the exact test of two Poisson rates", "rates in "+d.Unit+" are compared"
+	}
+	return fmt.Sprintf("What counts as changed: %s; %s, at a level of %g %% for any false report at all (Bonferroni's correction, as improved by Tarone). "+
+		"± is the 95 %% confidence interval. Both know sampling error only: samples are taken for independent, and what differs from run to run is not in them.",
+		what, test, 100*Alpha)
+}
+
+// Value prints a share as a percentage, or a rate.
+func (d *Diff) Value(v float64) string {
+	if d.Absolute {
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	return strconv.FormatFloat(100*v, 'f', 2, 64)
+}
+
+// Delta prints a change with its confidence interval: "+1.25 ± 0.31".
+func (d *Diff) Delta(c *Change) string {
+	sign := "+"
+	if c.Delta() < 0 {
+		sign = "−"
+	}
+	return sign + d.Value(math.Abs(c.Delta())) + " ± " + d.Value(c.Error)
+}
+
+// WriteSVG writes the flame graph of WriteHTML as a picture.
+func (d *Diff) WriteSVG(w io.Writer) error {
+	t, bySide := d.frames()
+	limit := d.merged.diff.Threshold
+	return d.merged.writeSVG(w, t, &svgDiff{d, func(node int) Change {
+		c, _ := d.change(&bySide[node])
+		c.Significant = c.P <= limit
+		return c
+	}})
+}
+
+// svgDiff is what the picture of a diff has of its own.
+type svgDiff struct {
+	d      *Diff
+	change func(node int) Change
+}
+
+// fill is the name of a frame's colour.
+func (s *svgDiff) fill(c *Change) string {
+	if !c.Significant || c.Delta() == 0 {
+		return "same"
+	}
+	side, step := "grew", "-3"
+	if c.Delta() < 0 {
+		side = "shrank"
+	}
+	if strength := math.Abs(c.Delta()) / (c.Before + c.After); strength < 0.15 {
+		step = "-1"
+	} else if strength < 0.5 {
+		step = "-2"
+	}
+	return side + step
+}
+
+// about is what is shown when a frame is pointed at.
+func (s *svgDiff) about(c *Change) string {
+	unit := s.d.Unit
+	if !s.d.Absolute {
+		unit = "%"
+	}
+	verdict := "within sampling error"
+	if c.Significant {
+		verdict = "significant"
+	}
+	return fmt.Sprintf("before %s %s, after %s %s\n%s (%s)", s.d.Value(c.Before), unit, s.d.Value(c.After), unit, s.d.Delta(c), verdict)
+}

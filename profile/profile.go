@@ -1,0 +1,56 @@
+package profile
+
+import pprof "github.com/google/pprof/profile"
+
+// Profile is a finished profile. Two profiles of the same samples are equal,
+// in whatever order these were added.
+type Profile struct {
+	Meta Meta
+
+	Samples   int64   // number of samples
+	Value     int64   // their sum in units of Meta.Value
+	Complete  int64   // samples with their whole stack
+	Truncated []Tally // the other ones by reason, most first
+
+	// Of a profile that was read: its format, and what it can be read for by
+	// ReadOptions.SampleType.
+	Format string
+	Types  []ValueType
+
+	source    *pprof.Profile // that it was read from, or nil
+	diff      *diffTables    // of a profile that is two, or nil
+	program   string         // name for processes of which none is known
+	modules   []Module       // module 0 is that of code in no module
+	functions []function
+	locations []location // by module and address; those of markers last
+	nodes     []pathNode // parents before children, children by location
+	threads   []Thread   // by PID, TID and name
+	samples   []sample   // by node and thread; numbered as nodes and threads are here
+}
+
+// noModule is the module of markers, which have none.
+const noModule = -1
+
+type function struct {
+	name, systemName, file string
+	startLine              int
+}
+
+// location is a distinct Loc with the functions at it, innermost first.
+type location struct {
+	module int // index of modules, or noModule
+	addr   uint64
+	lines  []line
+}
+
+type line struct {
+	function int
+	line     int
+	kind     Kind
+	inlined  bool
+	named    bool // and not called by its address
+}
+
+// pathNode is a frame in the tree of stacks; the parent of a frame is its
+// caller. Node 0 is above all roots and has no location.
+type pathNode struct{ parent, location uint32 }

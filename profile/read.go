@@ -1,0 +1,237 @@
+package profile
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+)
+
+// ReadOptions say how a profile is read. The zero value is useful.
+type ReadOptions struct {
+	// Name is where the profile comes from, as people call it: a file's name.
+	// It stands for Meta.Target where the profile does not tell that.
+	Name string
+	// SampleType picks what is counted where a file has several: a type of
+	// values of pprof ("cpu", "inuse_space"), an event of perf script. When it
+	// is empty, the file's default is taken, or else pprof's rule (the last
+	// type of values), or the event with most samples.
+	SampleType string
+	// MaxBytes bounds what is held in memory of the uncompressed file; 0
+	// stands for 1 GiB.
+	MaxBytes int64
+}
+
+const (
+	defaultMaxBytes = 1 << 30
+	maxLine         = 4 << 20 // bytes of a line of text
+	sniffBytes      = 64 << 10
+)
+
+// FormatError tells what is wrong with a profile, and where.
+type FormatError struct {
+	Format string // "pprof", "folded stacks", "perf script"
+	Offset int64  // in bytes from the start, after decompression
+	Line   int    // from 1; 0 in binary formats
+	What   string
+}
+
+func (e *FormatError) Error() string {
+	if e.Line > 0 {
+		return fmt.Sprintf("%s: line %d (byte %d): %s", e.Format, e.Line, e.Offset, e.What)
+	}
+	return fmt.Sprintf("%s: byte %d: %s", e.Format, e.Offset, e.What)
+}
+
+// ErrNoSuchType says that a profile does not have ReadOptions.SampleType. The
+// error's text lists those that it has.
+var ErrNoSuchType = errors.New("no such sample type")
+
+// errOverflow says that a file's numbers have a sum that is none.
+var errOverflow = errors.New("the values add up to more than 64 bits hold")
+
+// Read reads a profile of any known format, which it recognises by content:
+// pprof, folded stacks, or the text of perf script, each as it is or
+// compressed by gzip. A malformed profile yields a *FormatError.
+func Read(r io.Reader, o ReadOptions) (*Profile, error) {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = defaultMaxBytes
+	}
+	in := bufio.NewReaderSize(r, sniffBytes)
+	for depth := 0; ; depth++ {
+		head, err := in.Peek(2)
+		if err != nil && err != io.EOF {
+			return nil, err
+		}
+		if depth == 2 || !bytes.Equal(head, []byte{0x1f, 0x8b}) {
+			break
+		}
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, fmt.Errorf("gzip: %w", err)
+		}
+		in = bufio.NewReaderSize(&gzipErrors{z: z}, sniffBytes)
+	}
+	head, err := in.Peek(sniffBytes)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	kind, err := sniff(head)
+	if err != nil {
+		return nil, err
+	}
+	switch kind {
+	case foldedText:
+		return readFolded(in, o)
+	case perfText:
+		return readPerf(in, o)
+	}
+	data, err := io.ReadAll(io.LimitReader(in, o.MaxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > o.MaxBytes {
+		return nil, fmt.Errorf("the profile is larger than %d bytes", o.MaxBytes)
+	}
+	return readPprof(data, o)
+}
+
+// gzipErrors tells how far decompression came.
+type gzipErrors struct {
+	z *gzip.Reader
+	n int64
+}
+
+func (g *gzipErrors) Read(p []byte) (int, error) {
+	n, err := g.z.Read(p)
+	g.n += int64(n)
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("gzip: after byte %d of the uncompressed data: %w", g.n, err)
+	}
+	return n, err
+}
+
+type textKind int
+
+const (
+	binaryData textKind = iota
+	foldedText
+	perfText
+)
+
+// others are files that are no profiles for Read, and what to do with them.
+var others = []struct{ prefix, advice string }{
+	{"PERFILE2", "this is perf.data; pass it on as text: perf script -i FILE | swbpf view -"},
+	{"\x7fELF", "this is a program, not a profile"},
+	{"<", "this is a page or a picture, not a profile; keep the .pb.gz beside it"},
+	{"{", "this is JSON; profiles are read as pprof, folded stacks or the text of perf script"},
+}
+
+// sniff tells formats apart by the beginning of a file.
+func sniff(head []byte) (textKind, error) {
+	if len(bytes.TrimSpace(head)) == 0 {
+		return 0, errors.New("the profile is empty")
+	}
+	for _, o := range others {
+		if bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte(o.prefix)) {
+			return 0, errors.New(o.advice)
+		}
+	}
+	for _, c := range head {
+		if c < ' ' && c != '\t' && c != '\n' && c != '\r' && c != 0x1b {
+			return binaryData, nil
+		}
+	}
+	for line := range bytes.Lines(head) {
+		text := strings.TrimRight(string(line), "\r\n")
+		if strings.TrimSpace(text) == "" || text[0] == '#' {
+			continue
+		}
+		if _, ok := parsePerfHeader(text); ok {
+			return perfText, nil
+		}
+		break
+	}
+	return foldedText, nil
+}
+
+// lines reads a text line by line and knows where it is.
+type lines struct {
+	r      *bufio.Reader
+	format string
+	text   string // the line, without its end
+	line   int    // its number, from 1
+	offset int64  // its first byte
+	next   int64
+	buf    []byte
+}
+
+// read goes to the next line. It returns io.EOF after the last.
+func (l *lines) read() error {
+	l.offset, l.line = l.next, l.line+1
+	l.buf = l.buf[:0]
+	for {
+		part, err := l.r.ReadSlice('\n')
+		l.buf = append(l.buf, part...)
+		l.next += int64(len(part))
+		if len(l.buf) > maxLine {
+			return l.errorf("the line is longer than %d bytes", maxLine)
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		if err != nil && (err != io.EOF || len(l.buf) == 0) {
+			return err
+		}
+		l.text = strings.TrimRight(string(l.buf), "\r\n")
+		return nil
+	}
+}
+
+func (l *lines) errorf(format string, args ...any) error {
+	return &FormatError{l.format, l.offset, l.line, fmt.Sprintf(format, args...)}
+}
+
+// assembler makes a Profile from frames with names.
+type assembler struct {
+	b            *Builder
+	ids          map[string]Loc
+	count, value int64
+	key          []byte
+}
+
+func newAssembler() *assembler {
+	b := NewBuilder()
+	b.places = make([]place, 0, 64)
+	return &assembler{b: b, ids: map[string]Loc{}}
+}
+
+// place makes a frame. Its functions are innermost first.
+func (a *assembler) place(module uint32, addr uint64, lines []Line) Loc {
+	a.b.places = append(a.b.places, place{addr, lines})
+	return Loc{module, uint64(len(a.b.places) - 1)}
+}
+
+// add counts a stack, leaf first.
+func (a *assembler) add(t Thread, stack []Loc, truncated string, count, value int64) error {
+	if count < 0 || value < 0 || a.count > math.MaxInt64-count || a.value > math.MaxInt64-value {
+		return errOverflow
+	}
+	a.count += count
+	a.value += value
+	a.b.Add(t, stack, truncated, count, value)
+	return nil
+}
+
+// truncatedReason returns the reason that a marker names, "" if a name is
+// that of no marker.
+func truncatedReason(name string) string {
+	if rest, ok := strings.CutPrefix(name, "[truncated: "); ok && strings.HasSuffix(rest, "]") {
+		return rest[:len(rest)-1]
+	}
+	return ""
+}

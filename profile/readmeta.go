@@ -1,0 +1,44 @@
+package profile
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// What Profile.describe writes. The other facts have fields in pprof.
+var (
+	describedFirst   = regexp.MustCompile(`^(.*): (\S+?)(?: at (\d+) Hz|, one sample in (\d+))?(?: for [\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?)?(?: on (\d+) CPUs?)?, by (swbpf .*)$`)
+	describedSamples = regexp.MustCompile(`^\d+ samples, .* with complete stacks$`)
+	describedTally   = regexp.MustCompile(`^(\S+) (\d+)$`)
+)
+
+// parseDescription takes facts from the comments of a profile that swbpf
+// wrote, the reverse of describe, and reports whether it is one.
+func parseDescription(m *Meta, comments []string) bool {
+	if len(comments) == 0 {
+		return false
+	}
+	f := describedFirst.FindStringSubmatch(comments[0])
+	if f == nil {
+		return false
+	}
+	m.Target, m.Event, m.Tool = f[1], f[2], f[6]
+	m.FrequencyHz, _ = strconv.Atoi(f[3])
+	m.CPUs, _ = strconv.Atoi(f[5])
+	for _, text := range comments[1:] {
+		if rest, ok := strings.CutPrefix(text, "kernel "); ok {
+			m.Kernel = rest
+		} else if rest, ok := strings.CutPrefix(text, "lost: "); ok {
+			for part := range strings.SplitSeq(rest, ", ") {
+				if t := describedTally.FindStringSubmatch(part); t != nil {
+					n, _ := strconv.ParseInt(t[2], 10, 64)
+					m.Lost = append(m.Lost, Tally{t[1], n})
+				}
+			}
+		} else if !describedSamples.MatchString(text) && !strings.HasPrefix(text, "truncated: ") {
+			m.Notes = append(m.Notes, text)
+		}
+	}
+	return true
+}

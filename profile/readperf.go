@@ -1,0 +1,379 @@
+package profile
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const perfFormat = "perf script"
+
+// perfHeader is the first line of a sample in the text of perf script:
+//
+//	comm  pid/tid [cpu] seconds:  period event:  more
+//
+// of which pid, CPU, time and period may be missing, as `perf script -F` has
+// it. The name may have blanks in it.
+var perfHeader = regexp.MustCompile(`^\s*(\S.*?)\s+(?:(-?\d+)/)?(-?\d+)\s+(?:\[(\d+)\]\s+)?(?:[A-Za-z.]{4,8}\s+)?(?:(\d+)\.(\d+):\s*)?(?:(\d+)\s+)?(?:(\S+):(?:\s+(.*))?)?$`)
+
+// perfSample is a header.
+type perfSample struct {
+	comm     string
+	pid, tid int32
+	nanos    int64 // -1 when not told
+	period   int64 // -1 when not told
+	event    string
+	more     string // what follows the event
+}
+
+// parsePerfHeader reports whether a line is a header, which needs at least a
+// name, a thread and a time or an event.
+func parsePerfHeader(text string) (perfSample, bool) {
+	s := perfSample{nanos: -1, period: -1}
+	m := perfHeader.FindStringSubmatch(text)
+	if m == nil || m[5] == "" && m[8] == "" {
+		return s, false
+	}
+	s.comm, s.event, s.more = m[1], m[8], m[9]
+	tid, err := strconv.ParseInt(m[3], 10, 32)
+	if err != nil {
+		return s, false
+	}
+	s.tid, s.pid = int32(tid), int32(tid)
+	if m[2] != "" {
+		pid, err := strconv.ParseInt(m[2], 10, 32)
+		if err != nil {
+			return s, false
+		}
+		s.pid = int32(pid)
+	}
+	if m[5] != "" {
+		sec, err := strconv.ParseInt(m[5], 10, 32)
+		frac, err2 := strconv.ParseInt((m[6] + "000000000")[:9], 10, 64)
+		if err != nil || err2 != nil {
+			return s, false
+		}
+		s.nanos = sec*1e9 + frac
+	}
+	if m[7] != "" {
+		period, err := strconv.ParseInt(m[7], 10, 64)
+		if err != nil {
+			return s, false
+		}
+		s.period = period
+	}
+	return s, true
+}
+
+// perfEvent is what was read of the samples of one event.
+type perfEvent struct {
+	name          string
+	a             *assembler
+	unperiodic    bool  // a sample has no period
+	period        int64 // of all samples so far, or -1 when they differ
+	first, last   int64 // times, or -1
+	modules       map[string]uint32
+	samplesByComm map[string]int64
+}
+
+// perfReader reads the samples of one event, or of all events apart.
+type perfReader struct {
+	l      lines
+	events map[string]*perfEvent
+
+	in     bool // a sample has begun
+	sample perfSample
+	stack  []Loc
+	frames []perfFrame // inlined into one that comes later
+	event  *perfEvent  // of the sample
+}
+
+// perfFrame is a line of a stack.
+type perfFrame struct {
+	addr         uint64
+	name, module string
+	inlined      bool
+	source       string // "file.c:12", on a line of its own
+}
+
+// readPerf reads the text that perf script writes.
+func readPerf(r *bufio.Reader, o ReadOptions) (*Profile, error) {
+	p := perfReader{l: lines{r: r, format: perfFormat}, events: map[string]*perfEvent{}}
+	for {
+		err := p.l.read()
+		if err == io.EOF {
+			break
+		}
+		if err == nil {
+			err = p.line(strings.TrimRight(p.l.text, " \t"))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := p.finish(); err != nil {
+		return nil, err
+	}
+	return p.build(o)
+}
+
+func (p *perfReader) line(text string) error {
+	switch {
+	case text == "":
+		return p.finish()
+	case text[0] == '#':
+		return nil
+	case strings.Contains(text, " PERF_RECORD_"):
+		return p.finish() // perf script tells of mappings and the like, if asked
+	case p.in && (text[0] == '\t' || text[0] == ' ') && !perfTime.MatchString(text):
+		if frame, ok := parsePerfFrame(text); ok {
+			p.frame(frame)
+			return nil
+		}
+		if p.sourceLine(text) {
+			return nil
+		}
+	}
+	s, ok := parsePerfHeader(text)
+	if !ok {
+		return p.l.errorf("%q is neither a sample's first line nor a frame", clip(strings.TrimSpace(text), 80))
+	}
+	if err := p.finish(); err != nil {
+		return err
+	}
+	p.in, p.sample = true, s
+	p.event = p.eventOf(s.event)
+	if frame, ok := parsePerfFrame(s.more); ok && frame.addr != 0 && !strings.Contains(p.event.name, ":") {
+		p.frame(frame) // a sample without a stack, on one line
+		return p.finish()
+	}
+	return nil
+}
+
+func (p *perfReader) eventOf(name string) *perfEvent {
+	name = perfEventName(name)
+	e := p.events[name]
+	if e == nil {
+		e = &perfEvent{name: name, a: newAssembler(), first: -1, last: -1, modules: map[string]uint32{}, samplesByComm: map[string]int64{}}
+		p.events[name] = e
+	}
+	return e
+}
+
+// perfEventName leaves out modifiers: "cycles:ppp" is "cycles".
+func perfEventName(name string) string {
+	if i := strings.LastIndexByte(name, ':'); i > 0 && strings.Trim(name[i+1:], "ukhGHpPSDWIeb") == "" {
+		return name[:i]
+	}
+	return cmp.Or(name, "samples")
+}
+
+// perfTime is in headers and in no frame.
+var perfTime = regexp.MustCompile(`\s\d+\.\d{3,9}:(\s|$)`)
+
+var perfSource = regexp.MustCompile(`^\s+(.*):(\d+)$`)
+
+// sourceLine takes a line with the source of the frame above it.
+func (p *perfReader) sourceLine(text string) bool {
+	if m := perfSource.FindStringSubmatch(text); m != nil {
+		// ":0" stands where there is none.
+		if n := len(p.frames); n > 0 && p.frames[n-1].source == "" && m[1] != "" {
+			p.frames[n-1].source = strings.TrimSpace(text)
+		}
+		return true
+	}
+	// "libc.so.6[28d89]" stands where there is no source.
+	return strings.HasSuffix(text, "]") && strings.HasPrefix(text, "  ") && strings.Contains(text, "[")
+}
+
+// frame takes the next frame of the sample, from the leaf on.
+func (p *perfReader) frame(f perfFrame) {
+	if n := len(p.frames); n > 0 && !p.frames[n-1].inlined {
+		p.flush()
+	}
+	p.frames = append(p.frames, f)
+}
+
+// flush makes a place of the frames at one address, the inlined ones first.
+func (p *perfReader) flush() {
+	if len(p.frames) == 0 {
+		return
+	}
+	e := p.event
+	e.a.key = e.a.key[:0]
+	for _, f := range p.frames {
+		e.a.key = fmt.Appendf(e.a.key, "%x\x00%s\x00%s\x00%s\x00", f.addr, f.name, f.module, f.source)
+	}
+	loc, ok := e.a.ids[string(e.a.key)]
+	if !ok {
+		outer := p.frames[len(p.frames)-1]
+		kind := kindOfPath(outer.module)
+		module := uint32(0)
+		if outer.module != "" && outer.module != "[unknown]" && !outer.inlined {
+			if module, ok = e.modules[outer.module]; !ok {
+				module = e.a.b.Module(Module{Path: outer.module, Kind: kind})
+				e.modules[outer.module] = module
+			}
+		}
+		var lines []Line
+		for i, f := range p.frames {
+			ln := Line{Function: f.name, Inlined: i < len(p.frames)-1}
+			if f.name == "[unknown]" {
+				ln.Function = "" // called by its address, which tells more
+			}
+			if i := strings.LastIndexByte(f.source, ':'); i > 0 {
+				ln.File = f.source[:i]
+				ln.Line, _ = strconv.Atoi(f.source[i+1:])
+			}
+			if ln.Function == "" {
+				ln.Start = f.addr
+			} else if ln.byAddress = addressName(ln.Function); !ln.byAddress {
+				ln.Kind = kindOfLine(kind, ln.File)
+			}
+			lines = append(lines, ln)
+		}
+		loc = e.a.place(module, outer.addr, lines)
+		e.a.ids[string(e.a.key)] = loc
+	}
+	p.stack = append(p.stack, loc)
+	p.frames = p.frames[:0]
+}
+
+// finish counts the sample that has begun, if there is one.
+func (p *perfReader) finish() error {
+	if !p.in {
+		return nil
+	}
+	p.flush()
+	e, s := p.event, &p.sample
+	t := Thread{PID: max(s.pid, 0), TID: max(s.tid, 0), Comm: Comm(s.comm)}
+	if err := e.a.add(t, p.stack, "", 1, max(s.period, 0)); err != nil {
+		return p.l.errorf("%v", err)
+	}
+	e.samplesByComm[s.comm]++
+	if s.period < 0 {
+		e.unperiodic = true
+	} else if e.a.count == 1 {
+		e.period = s.period
+	} else if e.period != s.period {
+		e.period = -1
+	}
+	if s.nanos >= 0 {
+		if e.first < 0 || s.nanos < e.first {
+			e.first = s.nanos
+		}
+		e.last = max(e.last, s.nanos)
+	}
+	p.in, p.stack, p.frames = false, p.stack[:0], p.frames[:0]
+	return nil
+}
+
+func (p *perfReader) build(o ReadOptions) (*Profile, error) {
+	names := slices.SortedFunc(maps.Keys(p.events), func(x, y string) int {
+		return cmp.Or(cmp.Compare(p.events[y].a.count, p.events[x].a.count), cmp.Compare(x, y))
+	})
+	if len(names) == 0 {
+		return nil, p.l.errorf("no samples")
+	}
+	name := names[0]
+	if o.SampleType != "" {
+		if name = o.SampleType; p.events[name] == nil {
+			return nil, noSuchType(name, names)
+		}
+	}
+	e := p.events[name]
+	m := Meta{Target: o.Name, Event: e.name}
+	if m.Target == "" && len(e.samplesByComm) == 1 {
+		for comm := range e.samplesByComm {
+			m.Target = comm
+		}
+	}
+	if e.last > e.first && e.first >= 0 {
+		m.Duration = time.Duration(e.last - e.first)
+	}
+	if !e.unperiodic {
+		m.Value = ValueType{e.name, "count"}
+		if strings.HasSuffix(e.name, "-clock") {
+			m.Value.Unit = "nanoseconds"
+		}
+		m.Period, m.ByValue = max(e.period, 0), e.period < 0 && e.a.value > 0
+		if m.Value.Unit == "nanoseconds" && m.Period > 1 && m.Period < math.MaxInt32*1000 {
+			m.FrequencyHz = int((1e9 + m.Period/2) / m.Period)
+		}
+	}
+	out := e.a.b.Build(m, nil)
+	out.Format = perfFormat
+	for _, n := range names {
+		out.Types = append(out.Types, ValueType{n, "count"})
+	}
+	return out, nil
+}
+
+var (
+	perfAddress = regexp.MustCompile(`^\s*(?:([0-9a-f]+)\s+)?(.*)$`)
+	perfOffset  = regexp.MustCompile(`\+0x[0-9a-f]+$`)
+)
+
+// parsePerfFrame reads a line of a stack: an address, a name with or without
+// the offset in the function, and in brackets the module, of which the last
+// two may be missing:
+//
+//	7f2a45 read+0x12 (/lib/libc.so.6)
+//	7f2a45 [unknown] (/lib/libc.so.6+0x45)
+//	7f2a45 (/lib/libc.so.6)
+//	       read (/lib/libc.so.6)
+//	7f2a45
+func parsePerfFrame(text string) (perfFrame, bool) {
+	m := perfAddress.FindStringSubmatch(text)
+	if m == nil {
+		return perfFrame{}, false
+	}
+	var f perfFrame
+	rest := strings.TrimSpace(m[2])
+	if m[1] != "" {
+		addr, err := strconv.ParseUint(m[1], 16, 64)
+		if err != nil {
+			return f, false
+		}
+		f.addr = addr
+	} else if addr, err := strconv.ParseUint(rest, 16, 64); err == nil {
+		f.addr, f.name = addr, "[unknown]"
+		return f, true
+	}
+	if strings.HasSuffix(rest, ")") {
+		open := strings.LastIndex(strings.TrimSuffix(rest, " (deleted))"), " (")
+		if open < 0 && rest[0] == '(' {
+			open = 0
+		} else if open >= 0 {
+			open++
+		}
+		if open >= 0 {
+			f.module = rest[open+1 : len(rest)-1]
+			rest = strings.TrimSpace(rest[:open])
+		}
+	}
+	if m[1] == "" && f.module == "" {
+		return f, false // a name alone is too little to be sure of
+	}
+	f.module = strings.TrimSuffix(f.module, " (deleted)")
+	if f.module == "inlined" {
+		f.inlined, f.module = true, ""
+	}
+	f.module = perfOffset.ReplaceAllString(f.module, "")
+	f.name = rest
+	if named := perfOffset.ReplaceAllString(rest, ""); named != "" {
+		f.name = named
+	}
+	if f.name == "" {
+		f.name = "[unknown]"
+	}
+	return f, true
+}

@@ -1,0 +1,285 @@
+package profile
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	pprof "github.com/google/pprof/profile"
+)
+
+// readPprof reads pprof's format, uncompressed.
+func readPprof(data []byte, o ReadOptions) (*Profile, error) {
+	if err := checkPprof(data); err != nil {
+		return nil, err
+	}
+	src, err := pprof.ParseUncompressed(data)
+	if err == nil {
+		err = src.CheckValid()
+	}
+	if err != nil {
+		return nil, &FormatError{"pprof", int64(len(data)), 0, err.Error()}
+	}
+	var notes []string
+	if err := src.RemoveUninteresting(); err != nil {
+		notes = append(notes, "drop_frames is not applied: "+err.Error())
+	}
+	p, err := fromPprof(src, o)
+	if err != nil {
+		return nil, fmt.Errorf("pprof: %w", err)
+	}
+	p.Meta.Notes = append(p.Meta.Notes, notes...)
+	return p, nil
+}
+
+func noSuchType(wanted string, have []string) error {
+	return fmt.Errorf("%w: %q; there is %s", ErrNoSuchType, wanted, strings.Join(have, ", "))
+}
+
+// countTypes are types of values that count samples, with what these are when
+// they are something else.
+var countTypes = map[string]string{
+	"samples": "", "sample": "", "events": "events",
+	"contentions": "contentions", "alloc_objects": "objects", "inuse_objects": "objects", "objects": "objects",
+}
+
+// countOf are the types that count what a type of values measures.
+var countOf = map[string]string{
+	"alloc_space": "alloc_objects", "inuse_space": "inuse_objects", "space": "objects", "delay": "contentions",
+}
+
+// pprofColumns are the values of a sample that are used.
+type pprofColumns struct {
+	value   int    // that was asked for
+	count   int    // of samples, or -1
+	counted string // what count counts, when not samples
+}
+
+// chooseColumns picks by the file's default, and else as pprof does.
+func chooseColumns(src *pprof.Profile, wanted string) (pprofColumns, error) {
+	var names []string
+	for _, t := range src.SampleType {
+		names = append(names, t.Type)
+	}
+	c := pprofColumns{value: len(names) - 1, count: -1}
+	if wanted != "" {
+		if c.value = slices.Index(names, wanted); c.value < 0 {
+			return c, noSuchType(wanted, names)
+		}
+	} else if i := slices.Index(names, src.DefaultSampleType); i >= 0 {
+		c.value = i
+	}
+	name, unit := names[c.value], src.SampleType[c.value].Unit
+	if counted, ok := countTypes[name]; ok || unit == "count" && len(names) == 1 {
+		c.count, c.counted = c.value, counted
+		if !ok {
+			c.counted = name + "s"
+		}
+		return c, nil
+	}
+	if i := slices.Index(names, countOf[name]); i >= 0 && names[i] != "" {
+		c.count, c.counted = i, countTypes[names[i]]
+	} else if i := slices.IndexFunc(names, func(n string) bool { return n == "samples" || n == "sample" }); i >= 0 {
+		c.count = i
+	} else if i := slices.Index(names, strings.TrimSuffix(name, "_event")+"_sample"); i >= 0 {
+		c.count = i // as perf_to_profile names them
+	}
+	return c, nil
+}
+
+// fromPprof makes a Profile of a valid pprof profile.
+func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
+	c, err := chooseColumns(src, o.SampleType)
+	if err != nil {
+		return nil, err
+	}
+	a := newAssembler()
+	locs := pprofPlaces(a, src)
+	var stack []Loc
+	negative, single := 0, true
+	for _, s := range src.Sample {
+		value, count := s.Value[c.value], int64(1)
+		if c.count >= 0 {
+			count = s.Value[c.count]
+		}
+		if value < 0 || count < 0 {
+			negative++
+			continue
+		}
+		if value == 0 && count == 0 {
+			continue
+		}
+		places, truncated := s.Location, ""
+		if n := len(places); n > 0 {
+			if truncated = markerReason(places[n-1]); truncated != "" {
+				places = places[:n-1]
+			}
+		}
+		stack = stack[:0]
+		for _, l := range places {
+			stack = append(stack, locs[l])
+		}
+		if err := a.add(pprofThread(s), stack, truncated, count, value); err != nil {
+			return nil, err
+		}
+		single = single && c.count >= 0 && src.Period > 0 && count <= math.MaxInt64/src.Period && value == count*src.Period
+	}
+	meta := pprofMeta(src, o)
+	meta.Counted = c.counted
+	meta.Value = ValueType{src.SampleType[c.value].Type, src.SampleType[c.value].Unit}
+	meta.ByValue = c.value != c.count && !single
+	if c.value == c.count {
+		meta.Value = ValueType{}
+		// A period says what a sample stands for also where only samples count.
+		if t := src.PeriodType; t != nil && src.Period > 0 && c.counted == "" {
+			meta.Value = ValueType{t.Type, t.Unit}
+		}
+	}
+	if negative > 0 {
+		meta.Notes = append(meta.Notes, thousands(int64(negative))+" samples of negative value are left out")
+	}
+	p := a.b.Build(meta, nil)
+	p.Format, p.source = "pprof", src
+	for _, t := range src.SampleType {
+		p.Types = append(p.Types, ValueType{t.Type, t.Unit})
+	}
+	if c.value == c.count && meta.Value.Type != "" {
+		p.valueByPeriod()
+	}
+	if len(src.Mapping) > 0 && src.Mapping[0].File != "" {
+		p.program = baseName(src.Mapping[0].File)
+	}
+	return p, nil
+}
+
+// valueByPeriod sets the values of samples of which only the number is known.
+func (p *Profile) valueByPeriod() {
+	if p.Meta.Period <= 0 || p.Samples > math.MaxInt64/p.Meta.Period {
+		p.Meta.Value = ValueType{}
+		return
+	}
+	p.Value = p.Samples * p.Meta.Period
+	for i := range p.samples {
+		p.samples[i].value = p.samples[i].count * p.Meta.Period
+	}
+}
+
+// markerReason returns for what reason the stacks below a location are
+// truncated, "" if it is no marker that says so.
+func markerReason(l *pprof.Location) string {
+	if l.Mapping != nil || l.Address != 0 || len(l.Line) != 1 || l.Line[0].Function == nil {
+		return ""
+	}
+	return truncatedReason(l.Line[0].Function.Name)
+}
+
+// pprofPlaces makes the modules and frames.
+func pprofPlaces(a *assembler, src *pprof.Profile) map[*pprof.Location]Loc {
+	golang := map[*pprof.Mapping]bool{}
+	for _, l := range src.Location {
+		for _, ln := range l.Line {
+			if f := ln.Function; f != nil && (strings.HasSuffix(f.Filename, ".go") || f.Name == "runtime.goexit") {
+				golang[l.Mapping] = true
+			}
+		}
+	}
+	modules := map[*pprof.Mapping]uint32{}
+	kinds := map[*pprof.Mapping]Kind{}
+	for _, m := range src.Mapping {
+		kind := kindOfPath(m.File)
+		if golang[m] && (kind == Native || kind == Unknown) {
+			kind = Go
+		}
+		kinds[m] = kind
+		modules[m] = a.b.Module(Module{Path: m.File, BuildID: m.BuildID, Kind: kind, Start: m.Start, Limit: m.Limit, Offset: m.Offset})
+	}
+	if golang[nil] {
+		kinds[nil] = Go
+	}
+	locs := make(map[*pprof.Location]Loc, len(src.Location))
+	for _, l := range src.Location {
+		var lines []Line
+		for i, ln := range l.Line {
+			if ln.Function == nil {
+				continue
+			}
+			f := ln.Function
+			out := Line{
+				Function: f.Name, SystemName: f.SystemName, File: f.Filename,
+				Line: clampInt(ln.Line), StartLine: clampInt(f.StartLine), Inlined: i < len(l.Line)-1,
+			}
+			if out.Function == "" {
+				out.Function = f.SystemName
+			}
+			if out.byAddress = addressName(out.Function); !out.byAddress {
+				out.Kind = kindOfLine(kinds[l.Mapping], f.Filename)
+			}
+			if out.Function == "" {
+				out.Start = l.Address
+			}
+			lines = append(lines, out)
+		}
+		if len(lines) == 0 {
+			lines = []Line{{Start: l.Address}}
+		}
+		locs[l] = a.place(modules[l.Mapping], l.Address, lines)
+	}
+	return locs
+}
+
+// clampInt makes a line number of what a file says is one.
+func clampInt(n int64) int {
+	if n < 0 || n > math.MaxInt32 {
+		return 0
+	}
+	return int(n)
+}
+
+// Labels by which tools tell where a sample was taken.
+var (
+	pidLabels  = []string{"pid", "process_id", "process.pid", "tgid"}
+	tidLabels  = []string{"tid", "thread_id", "thread.id"}
+	commLabels = []string{"comm", "thread_comm", "thread.name", "thread_name", "thread", "process", "command"}
+)
+
+func pprofThread(s *pprof.Sample) Thread {
+	t := Thread{PID: numLabel(s, pidLabels), TID: numLabel(s, tidLabels)}
+	if t.TID == 0 {
+		t.TID = t.PID
+	}
+	for _, key := range commLabels {
+		if v := s.Label[key]; len(v) > 0 && v[0] != "" {
+			t.Comm = Comm(v[0])
+			break
+		}
+	}
+	return t
+}
+
+func numLabel(s *pprof.Sample, keys []string) int32 {
+	for _, key := range keys {
+		if v := s.NumLabel[key]; len(v) > 0 && v[0] > 0 && v[0] <= math.MaxInt32 {
+			return int32(v[0])
+		}
+	}
+	return 0
+}
+
+func pprofMeta(src *pprof.Profile, o ReadOptions) Meta {
+	m := Meta{Target: o.Name, Period: max(src.Period, 0), Duration: time.Duration(max(src.DurationNanos, 0))}
+	if src.TimeNanos > 0 {
+		m.Start = time.Unix(0, src.TimeNanos)
+	}
+	if !parseDescription(&m, src.Comments) {
+		if t := src.PeriodType; t != nil && t.Type != "" {
+			m.Event = t.Type
+		}
+		if m.Event == "cpu" && m.Period > 0 {
+			m.FrequencyHz = int((1e9 + m.Period/2) / m.Period)
+		}
+		m.Notes = append(m.Notes, src.Comments...)
+	}
+	return m
+}

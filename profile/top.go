@@ -1,0 +1,74 @@
+package profile
+
+import (
+	"cmp"
+	"slices"
+)
+
+// TopEntry is a function and what ran in it.
+type TopEntry struct {
+	Function string
+	Module   string // Path of its module, or ""
+	Kind     Kind
+	// Self is what ran in the function itself, Total that and what it called;
+	// a stack counts once however often the function is in it. Both are
+	// samples, or Meta.Value if Meta.ByValue is set.
+	Self, Total int64
+}
+
+// Top returns the n functions with the largest Self, largest first, without
+// markers. All are returned if n is negative.
+func (p *Profile) Top(n int) []TopEntry {
+	// Functions that differ only in their symbol, like the constructors of C++,
+	// are one. They are next to each other, and known by the first.
+	names := p.byName()
+	type key struct{ name, module int }
+	type entry struct {
+		TopEntry
+		counted uint32 // last stack, numbered from 1, for which Total was counted
+	}
+	// A stack's samples, one per thread, are together.
+	byKey := map[key]*entry{}
+	var stack []uint32
+	for i := 0; i < len(p.samples); {
+		node, weight := p.samples[i].node, int64(0)
+		for ; i < len(p.samples) && p.samples[i].node == node; i++ {
+			weight += p.weight(&p.samples[i])
+		}
+		stack = p.stack(stack[:0], node)
+		for depth, id := range stack {
+			loc := &p.locations[id]
+			if loc.module == noModule {
+				continue
+			}
+			for j, ln := range loc.lines {
+				k := key{names[ln.function], loc.module}
+				e := byKey[k]
+				if e == nil {
+					e = &entry{TopEntry: TopEntry{Function: p.functions[ln.function].name,
+						Module: p.modules[loc.module].Path, Kind: ln.kind}}
+					byKey[k] = e
+				}
+				if depth == 0 && j == 0 {
+					e.Self += weight
+				}
+				if e.counted != uint32(i) {
+					e.Total += weight
+					e.counted = uint32(i)
+				}
+			}
+		}
+	}
+	top := make([]TopEntry, 0, len(byKey))
+	for _, e := range byKey {
+		top = append(top, e.TopEntry)
+	}
+	slices.SortFunc(top, func(x, y TopEntry) int {
+		return cmp.Or(cmp.Compare(y.Self, x.Self), cmp.Compare(y.Total, x.Total),
+			cmp.Compare(x.Function, y.Function), cmp.Compare(x.Module, y.Module))
+	})
+	if n >= 0 && n < len(top) {
+		top = top[:n]
+	}
+	return top
+}
