@@ -1,0 +1,77 @@
+package oracle
+
+import (
+	"os"
+	"runtime"
+	"testing"
+)
+
+// limits are what a configuration must reach in every short case of a table:
+// percent of instructions exact, at least, and wrong, at most.
+type limits struct{ exact, wrong float64 }
+
+// The processor's truth against the steppers, in the short form of the
+// accuracy table: docs/ACCURACY.md has the long one, and why the figures that
+// are not 100 are not.
+func TestAccuracy(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the oracle knows x86-64 only")
+	}
+	want := map[string]limits{
+		"all":      {99.8, 0.16}, // glibc's longjmp, whose CFI tells of where it goes
+		"stripped": {99, 0.1},
+		"analysis": {98, 0.1}, // the ends of coroutines
+		"frame":    {70, 0},   // leaf functions without a frame are short
+	}
+	sources, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := t.TempDir()
+	cases := Cases()
+	for i := range cases {
+		c := &cases[i]
+		if !c.Short {
+			continue
+		}
+		t.Run(c.Table+"/"+c.Name, func(t *testing.T) {
+			if !c.Available() {
+				if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+					t.Fatalf("no %s", c.Needs)
+				}
+				t.Skipf("no %s", c.Needs)
+			}
+			r, err := RunCase(c, sources+"/testdata", work)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Steps-r.Unjudged < 100 {
+				t.Fatalf("%d instructions, %d unjudged", r.Steps, r.Unjudged)
+			}
+			for i := range r.Results {
+				res := &r.Results[i]
+				l, ok := want[res.Config]
+				if !ok {
+					continue
+				}
+				n := float64(res.Checked())
+				if n < 1000 {
+					l.exact = 98 // a few instructions of a thread's start weigh much
+				}
+				if exact := 100 * float64(res.Count[Exact]) / n; exact < l.exact {
+					t.Errorf("%s: %.3f %% exact of %.0f, want %v", res.Config, exact, n, l.exact)
+				}
+				if wrong := 100 * float64(res.Count[Wrong]) / n; wrong > l.wrong {
+					t.Errorf("%s: %.3f %% wrong of %.0f, want at most %v", res.Config, wrong, n, l.wrong)
+				}
+			}
+			if t.Failed() {
+				r.Print(testWriter{t}, 2)
+			}
+		})
+	}
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) { w.t.Logf("%s", b); return len(b), nil }

@@ -1,0 +1,119 @@
+package oracle
+
+import "time"
+
+// Case is a program of the accuracy table: how it is built and run, and which
+// configurations are judged on it.
+type Case struct {
+	Table string // the table that it is a row of
+	Name  string // its row
+	Needs string // a tool without which the case is left out; "" is none
+
+	// Build is the command that makes the program, a shell line in the
+	// directory of the sources with $OUT for the result; "" takes what is
+	// installed.
+	Build string
+	Run   []string // with $OUT for what was built
+	Env   []string
+
+	Steps       int // instructions judged at most
+	Windows     int
+	WindowSteps int
+	Thread      bool // judge the first thread that the program starts
+
+	Configs []string
+	Short   bool // part of the short form
+}
+
+// Names of the tables, in order.
+const (
+	tableCompilers = "Compilers and flags (C)"
+	tableFrames    = "Frame pointers and no unwind tables (C without a libc)"
+	tableLinking   = "Ways of linking (C)"
+	tableLanguages = "Languages"
+	tableGo        = "Go"
+	tableStacks    = "Signals, stacks, threads"
+	tablePrograms  = "Programs of the distribution"
+)
+
+var tables = []string{tableCompilers, tableFrames, tableLinking, tableLanguages, tableGo, tableStacks, tablePrograms}
+
+// Cases returns the rows of the accuracy table.
+func Cases() []Case {
+	var cases []Case
+	native := []string{"all", "debug", "stripped", "analysis"}
+	for _, cc := range []string{"gcc", "clang-19"} {
+		for _, opt := range []string{"-O0", "-O1", "-O2", "-O3", "-Os"} {
+			for _, fp := range []string{"-fomit-frame-pointer", "-fno-omit-frame-pointer"} {
+				cases = append(cases, Case{
+					Table: tableCompilers, Name: cc + " " + opt + " " + fp, Needs: cc,
+					Build:   cc + " -w " + opt + " " + fp + " -o $OUT work.c -lm",
+					Configs: native, Steps: 40000,
+					Short: opt == "-O2" && fp == "-fomit-frame-pointer" || cc == "gcc" && opt == "-Os" && fp == "-fomit-frame-pointer",
+				})
+			}
+			cases = append(cases, Case{
+				Table: tableFrames, Name: cc + " " + opt, Needs: cc,
+				Build: cc + " -w " + opt + " -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer -fno-asynchronous-unwind-tables" +
+					" -fno-stack-protector -fno-builtin -ffreestanding -static -nostdlib -o $OUT freestanding.c",
+				Configs: []string{"frame", "analysis"}, Short: opt == "-O0" || opt == "-O2",
+			})
+		}
+	}
+	link := func(name, needs, build string, short bool) {
+		cases = append(cases, Case{Table: tableLinking, Name: name, Needs: needs, Build: build, Configs: native, Steps: 40000, Short: short})
+	}
+	link("static", "gcc", "gcc -w -O2 -static -o $OUT work.c -lm", true)
+	link("static-pie", "gcc", "gcc -w -O2 -static-pie -o $OUT work.c -lm", false)
+	link("not PIE", "gcc", "gcc -w -O2 -no-pie -o $OUT work.c -lm", false)
+	link("lazy binding", "gcc", "gcc -w -O2 -Wl,-z,lazy -o $OUT work.c -lm", false)
+	link("bound at start, no PLT", "gcc", "gcc -w -O2 -fno-plt -Wl,-z,now -o $OUT work.c -lm", false)
+	link("musl, dynamic", "musl-gcc", "musl-gcc -w -O2 -o $OUT work.c -lm", false)
+	link("musl, static", "musl-gcc", "musl-gcc -w -O2 -static -o $OUT work.c -lm", true)
+	link("no unwind tables, stripped", "gcc", "gcc -w -O2 -fno-asynchronous-unwind-tables -s -o $OUT work.c -lm", true)
+
+	lang := func(name, needs, build string, steps int) {
+		cases = append(cases, Case{Table: tableLanguages, Name: name, Needs: needs, Build: build, Configs: native, Steps: steps})
+	}
+	lang("C++ with exceptions, g++ -O2", "g++", "g++ -O2 -o $OUT work.cc", 150000)
+	lang("C++ with exceptions, g++ -O0", "g++", "g++ -O0 -o $OUT work.cc", 150000)
+	lang("C++ with exceptions, g++ -Os -static", "g++", "g++ -Os -static -o $OUT work.cc", 150000)
+	lang("C++ with exceptions, clang++-19 -O2", "clang++-19", "clang++-19 -O2 -o $OUT work.cc", 150000)
+	lang("Rust -O, panic caught", "rustc", "rustc -O -o $OUT work.rs", 150000)
+	lang("Rust, panic caught", "rustc", "rustc -o $OUT work.rs", 100000)
+	goRow := func(name, flags string) {
+		cases = append(cases, Case{Table: tableGo, Name: name, Needs: "go", Build: "cd gowork && go build " + flags + " -o $OUT .",
+			Configs: []string{"all", "go"}, Steps: 400000, Env: []string{"GOMAXPROCS=1"}})
+	}
+	goRow("with symbols", "")
+	goRow("stripped", "-ldflags=-s")
+
+	stacks := func(name, needs, build string, args []string, thread, short bool) {
+		cases = append(cases, Case{Table: tableStacks, Name: name, Needs: needs, Build: build, Run: append([]string{"$OUT"}, args...),
+			Configs: native, Thread: thread, Short: short})
+	}
+	stacks("signals, alternate stack, siglongjmp", "gcc", "gcc -O2 -o $OUT signals.c", nil, false, true)
+	stacks("the same, alternate stack above", "gcc", "gcc -O2 -o $OUT signals.c", []string{"above"}, false, false)
+	stacks("the same, musl", "musl-gcc", "musl-gcc -O2 -static -o $OUT signals.c", nil, false, false)
+	stacks("coroutines, vfork, clone", "gcc", "gcc -O2 -o $OUT stacks.c -pthread", nil, false, true)
+	stacks("a thread", "gcc", "gcc -O2 -o $OUT stacks.c -pthread", nil, true, true)
+	stacks("a thread, musl", "musl-gcc", "musl-gcc -O2 -static -DNO_CONTEXT -o $OUT stacks.c -pthread", nil, true, false)
+
+	program := func(name string, run []string, steps, windows, window int) {
+		cases = append(cases, Case{Table: tablePrograms, Name: name, Needs: run[0], Run: run, Configs: native,
+			Steps: steps, Windows: windows, WindowSteps: window})
+	}
+	program("ls", []string{"/bin/ls", "-l", "/"}, 150000, 0, 0)
+	program("bash, loops and a trap", []string{"/bin/bash", "-c", `for i in 1 2 3; do echo $i; done; trap "echo hi" USR1; kill -USR1 $$; echo ${BASH_VERSION//[0-9]/x}`}, 150000, 0, 0)
+	program("openssl sha256 (libcrypto)", []string{"/usr/bin/openssl", "sha256", "/etc/services"}, 150000, 0, 0)
+	program("openssl speed (libcrypto)", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "sha256", "ecdsap256", "rsa2048"}, 0, 60, 1500)
+	program("python3, json and re", []string{"/usr/bin/python3", "-c", "import json,re\nfor i in range(4000): json.loads(json.dumps([{'a':i,'b':[1,2,{'x':'y'*i}]}]*20)); re.sub('a+b','x','aaab'*50)"}, 0, 60, 1500)
+	program("python3, zlib", []string{"/usr/bin/python3", "-c", "import zlib\nfor i in range(4000): zlib.decompress(zlib.compress(bytes(range(256))*200, i%9+1))"}, 0, 60, 1500)
+	program("perl", []string{"/usr/bin/perl", "-e", "print join ',', sort map { $_ * 7 % 13 } 1..300"}, 150000, 0, 0)
+	program("xz", []string{"/usr/bin/xz", "-c", "/usr/bin/python3"}, 0, 60, 1500)
+	program("g++ -O2 (cc1plus)", []string{"/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus", "-quiet", "-w", "-O2", "-D_GNU_SOURCE", "work.cc", "-o", "/dev/null"}, 0, 60, 1500)
+	return cases
+}
+
+// skip is the mean time between the windows of a case.
+const skip = 8 * time.Millisecond

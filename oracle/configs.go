@@ -1,0 +1,80 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Config is a set of steppers to judge, and what is hidden from them.
+type Config struct {
+	Name     string
+	Steppers []string // by name, see StepperNames
+	Hide     []string // names of sections
+}
+
+// makers makes steppers by name.
+var makers = map[string]func() unwind.FrameStepper{
+	"bottom":        func() unwind.FrameStepper { return steppers.NewBottom() },
+	"signal":        func() unwind.FrameStepper { return steppers.NewSigHandler() },
+	"debug":         func() unwind.FrameStepper { return steppers.NewDebug(unwind.NewTables()) },
+	"analysis":      func() unwind.FrameStepper { return steppers.NewAnalysis() },
+	"go":            func() unwind.FrameStepper { return steppers.NewGo() },
+	"wanderer":      func() unwind.FrameStepper { return steppers.NewWanderer(nil, nil) },
+	"frame-pointer": func() unwind.FrameStepper { return steppers.NewFrameFunc(nil) },
+}
+
+// StepperNames returns the names of the steppers that can be judged.
+func StepperNames() []string {
+	names := make([]string, 0, len(makers))
+	for n := range makers {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Configs are the configurations that have a name.
+var Configs = []Config{
+	{Name: "all", Steppers: []string{"bottom", "signal", "go", "debug", "frame-pointer", "analysis"}},
+	{Name: "debug", Steppers: []string{"bottom", "signal", "debug"}},
+	{Name: "analysis", Steppers: []string{"bottom", "signal", "analysis"},
+		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
+	{Name: "stripped", Steppers: []string{"bottom", "signal", "analysis"},
+		Hide: append(slices.Clone(UnwindSections), ".symtab", ".gnu_debugdata", ".gnu_debuglink")},
+	{Name: "frame", Steppers: []string{"bottom", "signal", "frame-pointer"},
+		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
+	{Name: "go", Steppers: []string{"bottom", "signal", "go"}},
+	{Name: "analysis-symbols", Steppers: []string{"bottom", "signal", "analysis"}, Hide: UnwindSections},
+}
+
+// ConfigByName returns a configuration that has a name, or makes one of
+// stepper names joined by "+".
+func ConfigByName(name string) (Config, error) {
+	for _, c := range Configs {
+		if c.Name == name {
+			return c, nil
+		}
+	}
+	c := Config{Name: name, Steppers: strings.Split(name, "+")}
+	for _, s := range c.Steppers {
+		if makers[s] == nil {
+			return c, fmt.Errorf("no stepper %q: there are %s", s, strings.Join(StepperNames(), ", "))
+		}
+	}
+	return c, nil
+}
+
+// group makes a new group of the configuration's steppers.
+func (c *Config) group() unwind.StepperGroup {
+	g := unwind.NewGroup()
+	for _, n := range c.Steppers {
+		if err := g.AddStepper(makers[n]()); err != nil {
+			panic(err) // a handful of steppers fit into any group
+		}
+	}
+	return g
+}

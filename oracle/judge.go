@@ -1,0 +1,225 @@
+package oracle
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// judge compares the walks of one configuration with the truth.
+type judge struct {
+	config Config
+	view   *view
+	walker *unwind.Walker
+	frames []unwind.Frame
+	images map[*procstate.Image]*procstate.Image // with sections hidden
+	result Result
+	sites  map[siteKey]*Site
+
+	fixtures string          // directory for fixtures, "" for none
+	at       map[string]bool // places, as module+vaddr, of which to take fixtures
+}
+
+type siteKey struct {
+	class  Class
+	module string
+	vaddr  uint64
+}
+
+// view is the target as one configuration sees it.
+type view struct {
+	*target
+	space *procstate.AddressSpace
+}
+
+// Libraries implements procstate.ProcessState.
+func (v *view) Libraries() procstate.LibraryState { return v.space }
+
+func newJudge(c Config, t *target) *judge {
+	j := &judge{config: c, view: &view{t, t.space}, images: map[*procstate.Image]*procstate.Image{}, sites: map[siteKey]*Site{}}
+	j.walker = unwind.NewWalker(j.view, c.group(), nil)
+	j.result.Config = c.Name
+	return j
+}
+
+// mapped takes over the mappings of the target, files with their hidden parts.
+func (j *judge) mapped(space *procstate.AddressSpace) error {
+	if len(j.config.Hide) == 0 {
+		j.view.space = space
+		return nil
+	}
+	own := &procstate.AddressSpace{}
+	for _, m := range space.Mappings() {
+		c := *m
+		if c.Image != nil {
+			im := j.images[c.Image]
+			if im == nil {
+				var err error
+				if im, err = hide(c.Image, j.config.Hide); err != nil {
+					return err
+				}
+				j.images[c.Image] = im
+			}
+			c.Image = im
+		}
+		own.Insert(&c)
+	}
+	j.view.space = own
+	return nil
+}
+
+// check walks the stack and compares it with the shadow stack.
+func (j *judge) check(s *Shadow) {
+	var err error
+	j.frames, err = j.walker.WalkStack(j.frames[:0], procstate.DefaultThread)
+	class, at := compare(j.frames, err == nil, s)
+	j.result.Count[class]++
+	if len(j.at) > 0 {
+		j.keepAt(s, j.frames[0].PC())
+	}
+	if class == Exact || class == LetGo {
+		return
+	}
+	f := &j.frames[at]
+	key := siteKey{class: class, module: "?", vaddr: f.LookupPC()}
+	if m := j.view.space.MappingAt(f.LookupPC()); m != nil {
+		key.module, key.vaddr = filepath.Base(m.Path), f.LookupPC()-m.Bias
+	}
+	site := j.sites[key]
+	if site == nil {
+		site = &Site{Class: class, Module: key.module, Vaddr: key.vaddr, First: j.describe(s, at, err)}
+		j.sites[key] = site
+		j.result.Sites = append(j.result.Sites, site)
+		j.keep(s, &key)
+	}
+	site.Count++
+}
+
+// keepAt writes a fixture when pc is a place of which one is wanted.
+func (j *judge) keepAt(s *Shadow, pc uint64) {
+	m := j.view.space.MappingAt(pc)
+	if m == nil {
+		return
+	}
+	key := siteKey{class: Exact, module: filepath.Base(m.Path), vaddr: pc - m.Bias}
+	if place := fmt.Sprintf("%s+%#x", key.module, key.vaddr); j.at[place] {
+		delete(j.at, place)
+		j.keep(s, &key)
+	}
+}
+
+// keep writes a fixture of a walk that went astray, where that is asked for.
+func (j *judge) keep(s *Shadow, key *siteKey) {
+	if j.fixtures == "" {
+		return
+	}
+	note := fmt.Sprintf("%s %s at %s+%#x", j.config.Name, key.class, key.module, key.vaddr)
+	f, err := newFixture(j.view, s, j.config.Name, note)
+	if err == nil {
+		err = f.Save(filepath.Join(j.fixtures, fmt.Sprintf("%s-%s-%x.json.gz", j.config.Name, key.module, key.vaddr)))
+	}
+	if err != nil {
+		j.result.FixtureError = err
+	}
+}
+
+// compare classifies a walk and returns the index of the last frame that is
+// right: the one whose caller is wrong or missing.
+func compare(frames []unwind.Frame, complete bool, s *Shadow) (Class, int) {
+	n := len(s.recs)
+	for i := 1; i < len(frames); i++ {
+		if i > n && s.partial {
+			break
+		}
+		if i > n {
+			return Wrong, i - 1
+		}
+		if r := &s.recs[n-i]; frames[i].PC() != r.pc || frames[i].SP() != r.sp {
+			return Wrong, i - 1
+		}
+	}
+	switch last := len(frames) - 1; {
+	case complete && last < n && last > 0 && s.recs[n-last].switched:
+		// A scheduler on a stack of its own may have let its caller go.
+		return LetGo, last
+	case complete && last < n:
+		return Wrong, last
+	case complete:
+		return Exact, last
+	default:
+		return Short, last
+	}
+}
+
+// describe tells of a walk that went astray: the code of the frame, and what
+// was expected and found for its caller.
+func (j *judge) describe(s *Shadow, at int, err error) string {
+	var b strings.Builder
+	f := &j.frames[at]
+	fmt.Fprintf(&b, "frame %d of %d, pc %#x sp %#x", at, len(s.recs)+1, f.PC(), f.SP())
+	if st := j.walker.Stepper(f); st != nil {
+		fmt.Fprintf(&b, ", found by %s", st.Name())
+	}
+	b.WriteString("\n  caller: ")
+	if n := len(s.recs); at < n {
+		fmt.Fprintf(&b, "pc %#x sp %#x (%s)", s.recs[n-at-1].pc, s.recs[n-at-1].sp, j.place(s.recs[n-at-1].pc))
+	} else {
+		b.WriteString("none, this is the bottom")
+	}
+	b.WriteString("\n  found:  ")
+	switch {
+	case at+1 < len(j.frames):
+		g := &j.frames[at+1]
+		fmt.Fprintf(&b, "pc %#x sp %#x", g.PC(), g.SP())
+		if st := j.walker.Stepper(g); st != nil {
+			fmt.Fprintf(&b, " by %s", st.Name())
+		}
+	case err == nil:
+		b.WriteString("bottom")
+	default:
+		fmt.Fprintf(&b, "%v", err)
+	}
+	b.WriteString("\n")
+	b.WriteString(disassemble(j.view, f.PC(), 6))
+	return b.String()
+}
+
+// place names an address by module and link-time address.
+func (j *judge) place(addr uint64) string {
+	if m := j.view.space.MappingAt(addr); m != nil {
+		return fmt.Sprintf("%s+%#x", filepath.Base(m.Path), addr-m.Bias)
+	}
+	return "unmapped"
+}
+
+// disassemble lists n instructions from addr on.
+func disassemble(mem procstate.Memory, addr uint64, n int) string {
+	var b strings.Builder
+	var code [16]byte
+	for range n {
+		k, _ := mem.ReadMemory(addr, code[:])
+		if k == 0 {
+			break
+		}
+		text, size := disassembleOne(code[:k], addr)
+		fmt.Fprintf(&b, "  %#x: % x  %s\n", addr, code[:size], text)
+		addr += uint64(size)
+	}
+	return b.String()
+}
+
+// disassembleOne guards against the disassembler, which is not made for all
+// that programs contain.
+func disassembleOne(code []byte, addr uint64) (text string, size int) {
+	text, size = "?", instructionLength(code, addr)
+	defer func() { _ = recover() }()
+	if in, err := x86asm.Decode(code, 64); err == nil && in.Len == size {
+		text = x86asm.GNUSyntax(in, addr, nil)
+	}
+	return text, size
+}

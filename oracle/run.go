@@ -1,0 +1,327 @@
+package oracle
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Options tell what to run and how.
+type Options struct {
+	Args    []string // the program and its arguments
+	Env     []string // added to the environment
+	Dir     string   // working directory; "" is the caller's
+	Configs []Config
+	Output  io.Writer // of the program; nil discards it
+
+	// Steps bounds the instructions that are judged; 0 is no bound.
+	Steps int
+
+	// Thread judges the first thread that the program starts, from its first
+	// instruction on, and lets the others run.
+	Thread bool
+
+	// Windows, when not 0, is the number of windows in which the program is
+	// judged, WindowSteps instructions each, with free runs between them of
+	// Skip on average. Otherwise it is judged from its entry point on.
+	Windows     int
+	WindowSteps int
+	Skip        time.Duration
+	Seed        uint64 // of the lengths of free runs
+
+	// Fixtures, when not "", is a directory to which a Fixture is written for
+	// each place where walks go astray, and for those in FixturesAt, named as
+	// module+0xvaddr.
+	Fixtures   string
+	FixturesAt []string
+}
+
+// runner is a run in progress.
+type runner struct {
+	opt    *Options
+	t      *tracee
+	target *target
+	images *procstate.Images
+	judges []*judge
+	seeder *judge // all steppers, nothing hidden
+	shadow Shadow
+	report Report
+	code   [16]byte
+	end    uint64 // end of the stack mapping that SP was last found in
+	start  uint64
+}
+
+// Run runs a program and judges every instruction of it, or of windows.
+func Run(opt Options) (*Report, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if opt.Output == nil {
+		opt.Output = io.Discard
+	}
+	began := time.Now()
+	t, err := startTracee(opt.Args, opt.Env, opt.Dir, opt.Output)
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", opt.Args[0], err)
+	}
+	defer t.kill()
+	r := &runner{opt: &opt, t: t, images: procstate.NewImages(0)}
+	defer r.images.Close()
+	r.target = &target{arch: procstate.AMD64, pid: t.pid, tid: t.tid, exe: opt.Args[0], space: &procstate.AddressSpace{}}
+	for _, c := range opt.Configs {
+		j := newJudge(c, r.target)
+		j.fixtures, j.at = opt.Fixtures, map[string]bool{}
+		for _, place := range opt.FixturesAt {
+			j.at[place] = true
+		}
+		r.judges = append(r.judges, j)
+	}
+	r.seeder = newJudge(Configs[0], r.target)
+	entry, err := t.entry()
+	if err != nil {
+		return nil, err
+	}
+	if err := t.runTo(entry, procstate.AMD64); err != nil {
+		return nil, err
+	}
+	switch {
+	case opt.Windows > 0:
+		err = r.windows()
+	default:
+		if opt.Thread {
+			err = t.runToThread()
+			r.target.tid = t.tid
+		}
+		if err == nil {
+			err = r.remap()
+		}
+		if err == nil {
+			err = r.steps(opt.Steps)
+		}
+	}
+	if err != nil && err != errExited {
+		return nil, err
+	}
+	r.report.Program = fmt.Sprint(opt.Args)
+	r.report.Ended, r.report.ExitStatus = err == errExited, t.status
+	r.report.Elapsed = time.Since(began)
+	for _, j := range r.judges {
+		r.report.Results = append(r.report.Results, j.result)
+	}
+	return &r.report, nil
+}
+
+// remap reads the target's mappings.
+func (r *runner) remap() error {
+	space, err := r.images.LoadAddressSpace(int32(r.t.pid))
+	if err != nil {
+		return err
+	}
+	r.target.space = space
+	for _, j := range append(r.judges, r.seeder) {
+		if err := j.mapped(space); err != nil {
+			return err
+		}
+	}
+	r.start, r.end = 0, 0
+	return nil
+}
+
+// findStack finds the mapping that SP is in.
+func (r *runner) findStack(sp uint64) {
+	if sp >= r.start && sp < r.end {
+		return
+	}
+	r.start, r.end = sp, sp
+	entries, err := procstate.ReadMaps(fmt.Sprintf("/proc/%d/maps", r.t.pid), false)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if sp >= e.Start && sp < e.End {
+			r.start, r.end = e.Start, e.End
+		}
+	}
+}
+
+// capture brings the target's state up to date with the stopped thread and
+// returns the code at its PC.
+func (r *runner) capture() ([]byte, error) {
+	if err := r.t.registers(r.target.arch, &r.target.regs); err != nil {
+		return nil, errExited
+	}
+	sp, pc := r.target.regs.Raw(procstate.AMD64.SP), r.target.regs.Raw(procstate.AMD64.PC)
+	r.findStack(sp)
+	return r.code[:r.target.capture(sp, r.end, pc, r.code[:])], nil
+}
+
+func (r *runner) moment() moment {
+	return moment{r.target.regs.Raw(procstate.AMD64.PC), r.target.regs.Raw(procstate.AMD64.SP)}
+}
+
+// steps executes up to n instructions (0: all) and judges at each.
+func (r *runner) steps(n int) error {
+	code, err := r.capture()
+	if err != nil {
+		return err
+	}
+	var in isa.Inst
+	sig := unix.Signal(0)
+	for i := 0; n == 0 || i < n; i++ {
+		r.judgeAll()
+		from := r.moment()
+		known := isa.DecodeAMD64(code, from.pc, &in)
+		rax := r.target.regs.Raw(0)
+		delivered := sig
+		if sig, err = r.t.step(sig); err != nil {
+			return err
+		}
+		if code, err = r.capture(); err != nil {
+			return err
+		}
+		to := r.moment()
+		switch {
+		case delivered != 0:
+			r.signalled(from, to)
+		case !known:
+			r.shadow.lost = true
+		case in.Flow == isa.Syscall && rax == unix.SYS_RT_SIGRETURN:
+			r.shadow.sigreturn(to, r.target.ReadWord)
+		case sig != unix.SIGTRAP && to == from:
+			// stopped before the instruction was executed
+		default:
+			r.shadow.step(&in, from, to, r.target.ReadWord)
+		}
+		if in.Flow == isa.Syscall && changesMappings(rax) {
+			if err := r.remap(); err != nil {
+				return err
+			}
+			if code, err = r.capture(); err != nil {
+				return err
+			}
+		}
+		if sig == unix.SIGTRAP || sig == unix.SIGSTOP {
+			sig = 0
+		}
+	}
+	return nil
+}
+
+func changesMappings(nr uint64) bool {
+	switch nr {
+	case unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_MPROTECT, unix.SYS_BRK, unix.SYS_EXECVE:
+		return true
+	}
+	return false
+}
+
+// judgeAll has every configuration walk the stack.
+func (r *runner) judgeAll() {
+	r.report.Steps++
+	if r.shadow.lost || !r.shadow.intact(r.target.ReadWord) {
+		r.report.Unjudged++
+		return
+	}
+	for _, j := range r.judges {
+		j.check(&r.shadow)
+	}
+}
+
+// Offsets in the kernel's struct rt_sigframe of x86-64, from where SP points
+// when the handler starts: the restorer's address, then struct ucontext with
+// the registers at 40 in it, RSP as the 16th and RIP as the 17th.
+const (
+	sigframeRSP = 8 + 40 + 15*8
+	sigframeRIP = 8 + 40 + 16*8
+)
+
+// signalled follows the delivery of a signal: to a handler when the kernel has
+// built a frame for one.
+func (r *runner) signalled(from, to moment) {
+	sp, ok1 := r.target.ReadWord(to.sp + sigframeRSP)
+	pc, ok2 := r.target.ReadWord(to.sp + sigframeRIP)
+	restorer, ok3 := r.target.ReadWord(to.sp)
+	if ok1 && ok2 && ok3 && sp == from.sp && to.sp != from.sp {
+		r.shadow.signal(moment{pc, sp}, to, restorer)
+	}
+}
+
+// windows lets the program run freely and judges it in between.
+func (r *runner) windows() error {
+	rnd := rand.New(rand.NewPCG(r.opt.Seed, 1))
+	for range r.opt.Windows {
+		if err := r.runFreely(time.Duration(rnd.Int64N(int64(2*r.opt.Skip) + 1))); err != nil {
+			return err
+		}
+		if err := r.remap(); err != nil {
+			return err
+		}
+		if _, err := r.capture(); err != nil {
+			return err
+		}
+		r.report.Windows++
+		if !r.seed() {
+			r.report.BadSeeds++
+			continue
+		}
+		if err := r.steps(r.opt.WindowSteps); err != nil {
+			return err
+		}
+		if r.shadow.SeedErrors > 0 {
+			r.report.BadSeeds++
+		}
+	}
+	return nil
+}
+
+// runFreely lets the program run for some time.
+func (r *runner) runFreely(d time.Duration) error {
+	timer := time.AfterFunc(d, func() { _ = unix.Tgkill(r.t.pid, r.t.tid, unix.SIGSTOP) })
+	defer timer.Stop()
+	sig := unix.Signal(0)
+	for {
+		var err error
+		if sig, err = r.t.cont(sig); err != nil {
+			return err
+		}
+		if sig == unix.SIGSTOP {
+			return nil
+		}
+		if sig == unix.SIGTRAP {
+			sig = 0
+		}
+	}
+}
+
+// seed makes the shadow stack of a walk by all steppers.
+func (r *runner) seed() bool {
+	r.shadow = Shadow{}
+	var err error
+	j := r.seeder
+	if j.frames, err = j.walker.WalkStack(j.frames[:0], procstate.DefaultThread); err != nil {
+		return false
+	}
+	for i := len(j.frames) - 1; i > 0; i-- {
+		f := &j.frames[i]
+		r.shadow.recs = append(r.shadow.recs,
+			record{pc: f.PC(), sp: f.SP(), seeded: true, signal: f.Flags&unwind.Interrupted != 0})
+	}
+	return true
+}
+
+// instructionLength returns how many bytes the first instruction of code has,
+// 1 when it is none.
+func instructionLength(code []byte, addr uint64) int {
+	var in isa.Inst
+	if isa.DecodeAMD64(code, addr, &in) {
+		return int(in.Len)
+	}
+	return 1
+}

@@ -1,0 +1,247 @@
+package oracle
+
+import "github.com/swbpf/swbpf/steppers/isa"
+
+// record is one frame below the running one, as a walk should find it: pc is
+// the return address and sp the CFA of the callee or, for a frame that a
+// signal interrupted, both are as they were then.
+type record struct {
+	pc, sp uint64
+	signal bool // interrupted by a signal, not in a call
+	seeded bool // not seen being made
+
+	// switched tells that the function that called had changed to another
+	// stack: its own caller's frames are on the one that it came from.
+	switched bool
+}
+
+// moment is the part of a thread's registers that a Shadow follows.
+type moment struct{ pc, sp uint64 }
+
+// wordReader reads a word of the stopped thread's memory.
+type wordReader func(addr uint64) (uint64, bool)
+
+// Shadow is a call stack kept from executed x86-64 instructions.
+type Shadow struct {
+	recs   []record // the running function's caller last
+	parked []parkedStack
+
+	// partial tells that the stack was met while it was in use: there are
+	// frames below the last record, but which is not known.
+	partial bool
+
+	// lost tells that no chain is the truth now: SP has left the frame, and
+	// what comes of it is still to be seen. switched tells that SP went to
+	// another stack meanwhile.
+	lost, switched bool
+	leftSP         uint64 // SP before the switch
+
+	// SeedErrors counts seeded frames that the processor returned through
+	// in another way than the seed said.
+	SeedErrors int
+}
+
+// parkedStack is a stack that the thread has switched away from.
+type parkedStack struct {
+	recs    []record
+	sp      uint64
+	partial bool
+}
+
+// farAway is a distance of SP that no frame has: a switch of the stack.
+const farAway = 1 << 20
+
+func far(a, b uint64) bool { return a-b > farAway && b-a > farAway }
+
+// top returns the last record, nil when there is none.
+func (s *Shadow) top() *record {
+	if n := len(s.recs); n > 0 {
+		return &s.recs[n-1]
+	}
+	return nil
+}
+
+// intact reports whether the nearest return addresses are still where the
+// calls put them. Code that is about to resume somewhere else, as the
+// unwinder of exceptions does, overwrites it.
+func (s *Shadow) intact(word wordReader) bool {
+	for n, i := 0, len(s.recs)-1; i >= 0 && n < 3; n, i = n+1, i-1 {
+		r := &s.recs[i]
+		if ra, ok := word(r.sp - 8); !r.signal && ok && ra != r.pc {
+			return false
+		}
+	}
+	return true
+}
+
+// step follows one instruction, from the registers before it to those after.
+func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
+	next := from.pc + uint64(in.Len)
+	switch in.Flow {
+	case isa.Call, isa.IndirectCall:
+		if to.sp != from.sp-8 {
+			break
+		}
+		if s.lost && !s.switched {
+			s.settle(from, word)
+		}
+		// A call on a stack that the function has just switched to leaves
+		// the chain as it is: the function is still the same.
+		s.recs = append(s.recs, record{pc: next, sp: from.sp, switched: s.switched})
+		s.lost, s.switched = false, false
+		return
+	case isa.Return:
+		s.ret(from, to, word)
+		return
+	case isa.Jump, isa.CondJump, isa.IndirectJump:
+		top := s.top()
+		released := top != nil && !top.signal && from.sp >= top.sp && !far(from.sp, top.sp)
+		if (s.lost || released) && to.pc != next && in.Flow != isa.CondJump {
+			s.settle(to, word)
+		}
+		return
+	}
+	if to.sp != from.sp {
+		s.move(in, from, to)
+	}
+}
+
+// move follows a change of SP that is no call or return.
+func (s *Shadow) move(in *isa.Inst, from, to moment) {
+	top := s.top()
+	other := far(to.sp, from.sp) || setsSP(in) && (to.sp+4096 < from.sp ||
+		len(s.recs) > 0 && from.sp <= s.recs[0].sp && to.sp > s.recs[0].sp)
+	switch {
+	case other && s.switched && to.sp <= s.leftSP && !far(to.sp, s.leftSP):
+		s.switched = false // back again
+		s.lost = top != nil && to.sp > top.sp
+	case other && !s.switched && top != nil && !top.signal && far(from.sp, top.sp) && !far(to.sp, top.sp):
+		s.lost = to.sp > top.sp // back from a call on the other stack
+	case other:
+		if !s.switched {
+			s.leftSP = from.sp
+		}
+		s.lost, s.switched = true, true
+	case top != nil && !far(to.sp, top.sp) && to.sp > top.sp:
+		s.lost = true
+	}
+}
+
+// setsSP reports whether an instruction gives SP a value that has nothing to
+// do with the frame: from memory, or from a register other than the frame
+// pointer.
+func setsSP(in *isa.Inst) bool {
+	const rsp, rbp = 7, 6 // in DWARF numbers
+	for _, op := range in.Ops[:in.NumOps] {
+		switch {
+		case op.Kind == isa.Swap && (op.Dst == rsp || op.Src == rsp):
+			return true
+		case op.Dst != rsp:
+		case op.Kind == isa.Load, op.Kind == isa.Clobber, op.Kind == isa.Set && op.Src != rsp && op.Src != rbp:
+			return true
+		}
+	}
+	return false
+}
+
+// ret follows a return: out of the running function, to what was pushed in
+// it, or out of several frames at once.
+func (s *Shadow) ret(from, to moment, word wordReader) {
+	if top := s.top(); top != nil && !s.lost {
+		switch {
+		case !top.signal && from.sp+8 == top.sp:
+			if top.seeded && top.pc != to.pc {
+				s.SeedErrors++
+			}
+			s.recs = s.recs[:len(s.recs)-1]
+			return
+		case from.sp+8 < top.sp && !far(from.sp, top.sp):
+			return // a jump by way of the stack
+		}
+	}
+	s.settle(to, word)
+}
+
+// settle ends a jump out of frames: those above the new SP are gone.
+func (s *Shadow) settle(to moment, word wordReader) {
+	if s.switched && !s.within(to.sp) {
+		s.park(to, word)
+	}
+	s.lost, s.switched = false, false
+	for top := s.top(); top != nil; top = s.top() {
+		if f := far(top.sp, to.sp); f && !s.within(to.sp) || !f && top.sp > to.sp {
+			break
+		}
+		s.recs = s.recs[:len(s.recs)-1]
+	}
+}
+
+// within reports whether SP is on a stack that the current chain passes
+// through further down: that of a frame which a signal on another stack
+// interrupted, or that a function has switched away from.
+func (s *Shadow) within(sp uint64) bool {
+	other := false
+	for i := len(s.recs) - 2; i >= 0; i-- {
+		if s.recs[i].sp < s.recs[i+1].sp || far(s.recs[i].sp, s.recs[i+1].sp) {
+			other = true
+		}
+		if other && s.recs[i].sp > sp && !far(s.recs[i].sp, sp) {
+			return true
+		}
+	}
+	return false
+}
+
+// park changes to another stack: one that was left before, as far as it is
+// still the same, or a new one. There the function that starts, or goes on,
+// has its return address on top.
+func (s *Shadow) park(to moment, word wordReader) {
+	old := parkedStack{s.recs, s.leftSP, s.partial}
+	s.recs, s.partial = nil, true
+	for i, p := range s.parked {
+		if n := len(p.recs); n == 0 || to.sp+256 < p.sp || to.sp > p.recs[0].sp {
+			continue
+		}
+		s.parked[i] = old
+		s.recs, s.partial = p.recs, p.partial
+		for k := range s.recs { // from the bottom up, as long as it is there
+			if ra, ok := word(s.recs[k].sp - 8); !s.recs[k].signal && (!ok || ra != s.recs[k].pc) {
+				s.recs = s.recs[:k]
+				s.partial = true
+				break
+			}
+		}
+		return
+	}
+	if len(s.parked) < 64 {
+		s.parked = append(s.parked, old)
+	}
+	if ra, ok := word(to.sp); ok && ra != 0 {
+		s.recs = append(s.recs, record{pc: ra, sp: to.sp + 8})
+	}
+}
+
+// signal follows the delivery of a signal to a handler: at stands where the
+// handler starts, interrupted where the thread was.
+func (s *Shadow) signal(interrupted, at moment, restorer uint64) {
+	s.recs = append(s.recs,
+		record{pc: interrupted.pc, sp: interrupted.sp, signal: true},
+		record{pc: restorer, sp: at.sp + 8})
+}
+
+// sigreturn follows the system call that ends a handler. The handler may have
+// changed what is returned to, as if the interrupted code had made a call.
+func (s *Shadow) sigreturn(to moment, word wordReader) {
+	for n := len(s.recs); n > 0; n-- {
+		r := s.recs[n-1]
+		if !r.signal || r.sp != to.sp && r.sp-8 != to.sp {
+			continue
+		}
+		s.recs, s.lost, s.switched = s.recs[:n-1], false, false
+		if ra, ok := word(to.sp); r.sp != to.sp && ok && ra == r.pc {
+			s.recs = append(s.recs, record{pc: r.pc, sp: r.sp})
+		}
+		return
+	}
+	s.lost = true
+}

@@ -1,0 +1,104 @@
+package oracle
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+func inst(f isa.Flow, n uint8) *isa.Inst { return &isa.Inst{Flow: f, Len: n} }
+
+func chain(s *Shadow) (out []uint64) {
+	for i := len(s.recs) - 1; i >= 0; i-- {
+		out = append(out, s.recs[i].pc)
+	}
+	return out
+}
+
+// memory is a sparse stack.
+type memory map[uint64]uint64
+
+func (m memory) word(a uint64) (uint64, bool) { v, ok := m[a]; return v, ok }
+
+func TestShadow(t *testing.T) {
+	const sp = 0x7fff0000
+	type move struct {
+		in       *isa.Inst
+		from, to moment
+	}
+	call := func(pc, sp, target uint64) move {
+		return move{inst(isa.Call, 5), moment{pc, sp}, moment{target, sp - 8}}
+	}
+	other := uint64(0x500000000)
+	for name, c := range map[string]struct {
+		moves []move
+		want  []uint64
+		lost  bool
+	}{
+		"two calls": {[]move{call(0x100, sp, 0x200), call(0x200, sp-8, 0x300)}, []uint64{0x205, 0x105}, false},
+		"a return": {[]move{call(0x100, sp, 0x200), call(0x200, sp-8, 0x300),
+			{inst(isa.Return, 1), moment{0x300, sp - 16}, moment{0x205, sp - 8}}}, []uint64{0x105}, false},
+		"a tail jump keeps the frame": {[]move{call(0x100, sp, 0x200),
+			{inst(isa.Jump, 5), moment{0x200, sp - 8}, moment{0x300, sp - 8}}}, []uint64{0x105}, false},
+		"a return to a pushed address is a jump": {[]move{call(0x100, sp, 0x200),
+			{inst(isa.Return, 1), moment{0x210, sp - 24}, moment{0x300, sp - 16}}}, []uint64{0x105}, false},
+		"SP above the frame": {[]move{call(0x100, sp, 0x200), call(0x200, sp-32, 0x300),
+			{inst(isa.Next, 3), moment{0x300, sp - 40}, moment{0x303, sp - 16}}}, []uint64{0x205, 0x105}, true},
+		"longjmp": {[]move{call(0x100, sp, 0x200), call(0x200, sp-32, 0x300),
+			{inst(isa.Next, 3), moment{0x300, sp - 40}, moment{0x303, sp - 16}},
+			{inst(isa.IndirectJump, 2), moment{0x303, sp - 16}, moment{0x208, sp - 16}}}, []uint64{0x105}, false},
+		"a call on another stack": {[]move{call(0x100, sp, 0x200),
+			{inst(isa.Next, 3), moment{0x200, sp - 8}, moment{0x203, other}},
+			{inst(isa.Call, 5), moment{0x203, other}, moment{0x300, other - 8}}}, []uint64{0x208, 0x105}, false},
+		"and back": {[]move{call(0x100, sp, 0x200),
+			{inst(isa.Next, 3), moment{0x200, sp - 8}, moment{0x203, other}},
+			{inst(isa.Call, 5), moment{0x203, other}, moment{0x300, other - 8}},
+			{inst(isa.Return, 1), moment{0x300, other - 8}, moment{0x208, other}},
+			{inst(isa.Next, 3), moment{0x208, other}, moment{0x20b, sp - 8}}}, []uint64{0x105}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s Shadow
+			for _, m := range c.moves {
+				s.step(m.in, m.from, m.to, memory{}.word)
+			}
+			if got := chain(&s); !slices.Equal(got, c.want) || s.lost != c.lost {
+				t.Errorf("chain %#x lost %v, want %#x lost %v", got, s.lost, c.want, c.lost)
+			}
+		})
+	}
+}
+
+// A switch by a jump leaves the old stack for when the thread comes back.
+func TestShadowSwitch(t *testing.T) {
+	const sp, other = 0x7fff0000, 0x500000000
+	mem := memory{other: 0x999, sp - 8: 0x105}
+	var s Shadow
+	s.step(inst(isa.Call, 5), moment{0x100, sp}, moment{0x200, sp - 8}, mem.word)
+	s.step(inst(isa.Next, 3), moment{0x200, sp - 8}, moment{0x203, other}, mem.word)
+	s.step(inst(isa.IndirectJump, 2), moment{0x203, other}, moment{0x700, other}, mem.word)
+	if got := chain(&s); !slices.Equal(got, []uint64{0x999}) || !s.partial {
+		t.Errorf("new stack: %#x partial %v", got, s.partial)
+	}
+	s.step(inst(isa.Next, 3), moment{0x700, other}, moment{0x703, sp - 8}, mem.word)
+	s.step(inst(isa.Return, 1), moment{0x703, sp - 16}, moment{0x210, sp - 8}, mem.word)
+	if got := chain(&s); !slices.Equal(got, []uint64{0x105}) || s.partial || s.lost {
+		t.Errorf("old stack: %#x partial %v lost %v", got, s.partial, s.lost)
+	}
+}
+
+func TestShadowSignal(t *testing.T) {
+	const sp = 0x7fff0000
+	mem := memory{}
+	var s Shadow
+	s.step(inst(isa.Call, 5), moment{0x100, sp}, moment{0x200, sp - 8}, mem.word)
+	s.signal(moment{0x200, sp - 8}, moment{0x800, sp - 0x500}, 0x900)
+	if got := chain(&s); !slices.Equal(got, []uint64{0x900, 0x200, 0x105}) {
+		t.Errorf("in the handler: %#x", got)
+	}
+	s.step(inst(isa.Return, 1), moment{0x801, sp - 0x500}, moment{0x900, sp - 0x4f8}, mem.word)
+	s.sigreturn(moment{0x200, sp - 8}, mem.word)
+	if got := chain(&s); !slices.Equal(got, []uint64{0x105}) || s.lost {
+		t.Errorf("after it: %#x lost %v", got, s.lost)
+	}
+}

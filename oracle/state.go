@@ -1,0 +1,121 @@
+package oracle
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// target is the ProcessState of the stopped thread that is being judged. Its
+// stack is read once an instruction, other memory when asked for.
+type target struct {
+	arch  *procstate.Arch
+	pid   int
+	tid   int
+	exe   string
+	regs  procstate.Regs
+	space *procstate.AddressSpace
+
+	stackAddr uint64
+	stack     []byte // what was read of it
+	buf       []byte
+}
+
+// redZone is how far below SP a function without calls may keep data.
+const redZone = 128
+
+// maxStack bounds how much of a stack is read at each instruction.
+const maxStack = 256 << 10
+
+// capture reads the stack from the red zone up to end, and the code at pc.
+func (t *target) capture(sp, end, pc uint64, code []byte) (codeLen int) {
+	t.stackAddr = sp - redZone
+	n := min(end-t.stackAddr, maxStack)
+	if end <= t.stackAddr {
+		n = 4096
+	}
+	if uint64(len(t.buf)) < n {
+		t.buf = make([]byte, n)
+	}
+	local := []unix.Iovec{{Base: &t.buf[0]}, {Base: &code[0]}}
+	local[0].SetLen(int(n))
+	local[1].SetLen(len(code))
+	remote := []unix.RemoteIovec{{Base: uintptr(t.stackAddr), Len: int(n)}, {Base: uintptr(pc), Len: len(code)}}
+	got, _ := unix.ProcessVMReadv(t.pid, local, remote, 0)
+	t.stack = t.buf[:min(uint64(max(got, 0)), n)]
+	if codeLen = got - int(n); codeLen > 0 {
+		return codeLen
+	}
+	return t.read(pc, code)
+}
+
+// read fills buf from the target's memory and returns how much there was, up
+// to the end of a page.
+func (t *target) read(addr uint64, buf []byte) int {
+	if len(buf) == 0 {
+		return 0
+	}
+	local := []unix.Iovec{{Base: &buf[0]}}
+	local[0].SetLen(len(buf))
+	n, err := unix.ProcessVMReadv(t.pid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(buf)}}, 0)
+	if rest := 4096 - addr%4096; (err != nil || n <= 0) && uint64(len(buf)) > rest {
+		local[0].SetLen(int(rest))
+		n, _ = unix.ProcessVMReadv(t.pid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: int(rest)}}, 0)
+	}
+	return max(n, 0)
+}
+
+// Arch implements procstate.ProcessState.
+func (t *target) Arch() *procstate.Arch { return t.arch }
+
+// PID implements procstate.ProcessState.
+func (t *target) PID() int { return t.pid }
+
+// ExecutablePath implements procstate.ProcessState.
+func (t *target) ExecutablePath() string { return t.exe }
+
+// Threads implements procstate.ProcessState.
+func (t *target) Threads() ([]procstate.ThreadID, error) {
+	return []procstate.ThreadID{procstate.ThreadID(t.tid)}, nil
+}
+
+// Registers implements procstate.ProcessState.
+func (t *target) Registers(_ procstate.ThreadID, regs *procstate.Regs) error {
+	*regs = t.regs
+	return nil
+}
+
+// Libraries implements procstate.ProcessState.
+func (t *target) Libraries() procstate.LibraryState { return t.space }
+
+// BeforeWalk implements procstate.ProcessState: the thread is stopped.
+func (t *target) BeforeWalk(procstate.ThreadID) error { return nil }
+
+// AfterWalk implements procstate.ProcessState.
+func (t *target) AfterWalk(procstate.ThreadID) error { return nil }
+
+// ReadWord implements procstate.Memory.
+func (t *target) ReadWord(addr uint64) (uint64, bool) {
+	if i := addr - t.stackAddr; i < uint64(len(t.stack)) && 8 <= uint64(len(t.stack))-i {
+		return binary.LittleEndian.Uint64(t.stack[i:]), true
+	}
+	var b [8]byte
+	if t.read(addr, b[:]) < 8 {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b[:]), true
+}
+
+// ReadMemory implements procstate.Memory.
+func (t *target) ReadMemory(addr uint64, buf []byte) (int, error) {
+	if i := addr - t.stackAddr; i < uint64(len(t.stack)) && uint64(len(buf)) <= uint64(len(t.stack))-i {
+		return copy(buf, t.stack[i:]), nil
+	}
+	n := t.read(addr, buf)
+	if n < len(buf) {
+		return n, procstate.ErrUnreadable
+	}
+	return n, nil
+}

@@ -1,0 +1,120 @@
+package oracle
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Row is the outcome of a Case.
+type Row struct {
+	Case   *Case
+	Report *Report
+	Err    error // why there is no report
+}
+
+// RunCase builds and runs one case. sources is the directory of the sources,
+// work one for what is built.
+func RunCase(c *Case, sources, work string) (*Report, error) {
+	out := filepath.Join(work, "program")
+	opt := Options{Env: c.Env, Steps: c.Steps, Windows: c.Windows, WindowSteps: c.WindowSteps, Skip: skip, Seed: 1,
+		Thread: c.Thread, Dir: sources}
+	if c.Build != "" {
+		cmd := exec.Command("/bin/sh", "-c", c.Build)
+		cmd.Dir = sources
+		cmd.Env = append(os.Environ(), "OUT="+out, "CGO_ENABLED=0")
+		if b, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s: %w: %s", c.Name, err, b)
+		}
+		defer os.Remove(out)
+	}
+	opt.Args = []string{out}
+	if len(c.Run) > 0 {
+		opt.Args = slices.Clone(c.Run)
+		for i := range opt.Args {
+			opt.Args[i] = strings.ReplaceAll(opt.Args[i], "$OUT", out)
+		}
+	}
+	for _, name := range c.Configs {
+		config, err := ConfigByName(name)
+		if err != nil {
+			return nil, err
+		}
+		opt.Configs = append(opt.Configs, config)
+	}
+	return Run(opt)
+}
+
+// Available reports whether the case's tool is on this machine.
+func (c *Case) Available() bool {
+	_, err := exec.LookPath(c.Needs)
+	return c.Needs == "" || err == nil
+}
+
+// WriteTables writes the rows as Markdown tables.
+func WriteTables(w io.Writer, rows []Row) error {
+	for _, table := range tables {
+		var configs []string
+		var of []Row
+		for _, r := range rows {
+			if r.Case.Table == table {
+				of, configs = append(of, r), r.Case.Configs
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		head := "\n### " + table + "\n\n| | instructions |"
+		line := "|---|---:|"
+		for _, c := range configs {
+			head += " " + c + " |"
+			line += "---|"
+		}
+		if _, err := fmt.Fprintf(w, "%s\n%s\n", head, line); err != nil {
+			return err
+		}
+		for _, r := range of {
+			if _, err := fmt.Fprintln(w, r.markdown()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Row) markdown() string {
+	var b strings.Builder
+	if r.Report == nil {
+		fmt.Fprintf(&b, "| %s | %v |%s", r.Case.Name, r.Err, strings.Repeat(" |", len(r.Case.Configs)))
+		return b.String()
+	}
+	fmt.Fprintf(&b, "| %s | %d |", r.Case.Name, r.Report.Steps-r.Report.Unjudged)
+	for i := range r.Report.Results {
+		b.WriteString(" " + r.Report.Results[i].cell() + " |")
+	}
+	return b.String()
+}
+
+// cell is a result as the table shows it: the share that is exact, and what
+// the rest is.
+func (r *Result) cell() string {
+	n := float64(max(r.Checked(), 1))
+	s := fmt.Sprintf("%.2f %%", floor2(100*float64(r.Count[Exact])/n))
+	if r.Count[Short] > 0 {
+		s += fmt.Sprintf(", short %d", r.Count[Short])
+	}
+	if r.Count[Wrong] > 0 {
+		s += fmt.Sprintf(", **wrong %d**", r.Count[Wrong])
+	}
+	if r.Count[LetGo] > 0 {
+		s += fmt.Sprintf(" (and %d at a switch)", r.Count[LetGo])
+	}
+	return s
+}
+
+// floor2 cuts a number to two digits, so that 100 means all.
+func floor2(x float64) float64 { return float64(int64(x*100)) / 100 }
