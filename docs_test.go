@@ -1,0 +1,148 @@
+package swbpf_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// declared collects the exported names of a package as "T", "F", "T.Method",
+// and how a program refers to each.
+func declared(t *testing.T, dir, pkg string) map[string]string {
+	t.Helper()
+	refs := make(map[string]string)
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					refs[d.Name.Name] = fmt.Sprintf("_ = %s.%s", pkg, d.Name.Name)
+					continue
+				}
+				recv := d.Recv.List[0].Type
+				if p, ok := recv.(*ast.StarExpr); ok {
+					recv = p.X
+				}
+				if id, ok := recv.(*ast.Ident); ok {
+					refs[id.Name+"."+d.Name.Name] = fmt.Sprintf("_ = (*%s.%s).%s", pkg, id.Name, d.Name.Name)
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					switch s := s.(type) {
+					case *ast.TypeSpec:
+						declareType(refs, pkg, s)
+					case *ast.ValueSpec:
+						for _, n := range s.Names {
+							refs[n.Name] = fmt.Sprintf("_ = %s.%s", pkg, n.Name)
+						}
+					}
+				}
+			}
+		}
+	}
+	return refs
+}
+
+func declareType(refs map[string]string, pkg string, s *ast.TypeSpec) {
+	name := s.Name.Name
+	refs[name] = fmt.Sprintf("var _ %s.%s", pkg, name)
+	var fields *ast.FieldList
+	format := "_ = %s.%s{}.%s"
+	switch typ := s.Type.(type) {
+	case *ast.StructType:
+		fields = typ.Fields
+	case *ast.InterfaceType:
+		fields, format = typ.Methods, "_ = %s.%s.%s"
+	case *ast.SelectorExpr: // an alias of a struct
+		refs[name+".Object"] = fmt.Sprintf("_ = %s.%s{}.Object", pkg, name)
+		return
+	default:
+		return
+	}
+	for _, f := range fields.List {
+		for _, n := range f.Names {
+			refs[name+"."+n.Name] = fmt.Sprintf(format, pkg, name, n.Name)
+		}
+	}
+}
+
+// TestManualTable compiles the Go side of docs/STACKWALKERAPI.md.
+func TestManualTable(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("docs", "STACKWALKERAPI.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := map[string]string{"swbpf": ".", "unwind": "unwind", "procstate": "procstate", "steppers": "steppers", "symbols": "symbols"}
+	refs := make(map[string]map[string]string)
+	for pkg, dir := range dirs {
+		refs[pkg] = declared(t, dir, pkg)
+	}
+	quoted := regexp.MustCompile("`([a-z]+)\\.([A-Za-z0-9.]+)`")
+	var lines []string
+	used := make(map[string]bool)
+	rows := 0
+	for i, line := range strings.Split(string(b), "\n") {
+		text := line
+		if cells := strings.Split(line, "|"); len(cells) == 5 {
+			text = cells[2]
+			rows++
+			if !strings.HasPrefix(strings.TrimSpace(text), "`") && !strings.Contains(text, "---") && !strings.Contains(text, "Go") {
+				t.Errorf("line %d: no Go name: %s", i+1, line)
+			}
+		}
+		for _, m := range quoted.FindAllStringSubmatch(text, -1) {
+			ref, ok := refs[m[1]][m[2]]
+			if refs[m[1]] == nil {
+				continue // another kind of name
+			}
+			if !ok {
+				t.Errorf("line %d: %s.%s does not exist", i+1, m[1], m[2])
+				continue
+			}
+			if !slices.Contains(lines, ref) {
+				lines = append(lines, ref)
+			}
+			used[m[1]] = true
+		}
+	}
+	if rows < 90 || len(lines) < 120 {
+		t.Errorf("only %d rows and %d names in the tables", rows, len(lines))
+	}
+	src := "package main\n\nimport (\n"
+	for pkg, dir := range dirs {
+		if used[pkg] {
+			path := "github.com/swbpf/swbpf"
+			if dir != "." {
+				path += "/" + dir
+			}
+			src += fmt.Sprintf("\t%s %q\n", pkg, path)
+		}
+	}
+	src += ")\n\nfunc main() {\n\t" + strings.Join(lines, "\n\t") + "\n}\n"
+	name := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(name, []byte(src), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "vet", name).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

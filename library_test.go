@@ -1,0 +1,349 @@
+package swbpf_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// listener is a stepper that hears of libraries and walks nothing.
+type listener struct {
+	mu     sync.Mutex
+	events []libraryEvent
+	onLoad func(lib procstate.Library)
+}
+
+type libraryEvent struct {
+	path   string
+	change unwind.LibraryChange
+}
+
+func (l *listener) Name() string              { return "listener" }
+func (l *listener) Priority() unwind.Priority { return unwind.PriorityWanderer + 1 }
+func (l *listener) CallerFrame(*unwind.Walker, *unwind.Frame, *unwind.Frame) (unwind.Verdict, error) {
+	return unwind.NotMe, nil
+}
+
+func (l *listener) LibraryChanged(_ *unwind.Walker, lib procstate.Library, change unwind.LibraryChange) {
+	l.mu.Lock()
+	l.events = append(l.events, libraryEvent{lib.Path, change})
+	onLoad := l.onLoad
+	l.mu.Unlock()
+	if onLoad != nil && change == unwind.LibraryLoaded {
+		onLoad(lib)
+	}
+}
+
+// take returns what was heard since the last call.
+func (l *listener) take() []libraryEvent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.events
+	l.events = nil
+	return e
+}
+
+// startLoader starts dlopen.c and returns where its variable loaded is.
+func startLoader(t testing.TB, program string, args ...string) (*target, uint64) {
+	t.Helper()
+	tg := start(t, program, args...)
+	addr, err := strconv.ParseUint(strings.TrimPrefix(tg.line(t), "0x"), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tg, addr
+}
+
+// trapWorks ends a test where the library trap cannot be set.
+func trapWorks(t testing.TB, p *procstate.ProcDebug) {
+	t.Helper()
+	if err := p.LibraryTrap(); err != nil {
+		missing(t, "no library trap: %v", err)
+	}
+}
+
+func TestLibraryTrap(t *testing.T) {
+	canTrace(t)
+	for _, c := range []struct{ name, cc string }{{"glibc", "gcc"}, {"musl", "musl-gcc"}} {
+		t.Run(c.name, func(t *testing.T) {
+			plugin := build(t, "plugin.c", c.cc+" -shared -fPIC")
+			tg, loaded := startLoader(t, build(t, "dlopen.c", c.cc+" -rdynamic"), plugin)
+			p, err := procstate.Attach(tg.pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Detach()
+			if err := p.TrapLibraries(); err != nil {
+				trapWorks(t, p)
+			}
+			if a := p.Libraries().TrapAddress(); a == 0 || p.Libraries().MappingAt(a) == nil {
+				t.Errorf("trap address %#x is in no library", a)
+			}
+			l := &listener{}
+			var before []uint64 // the mark at the time that the library is told of
+			l.onLoad = func(lib procstate.Library) {
+				if lib.Path != plugin {
+					return
+				}
+				var b [8]byte
+				p.ReadMemory(loaded, b[:])
+				before = append(before, binary.LittleEndian.Uint64(b[:]))
+			}
+			group := steppers.Default(unwind.NewTables())
+			if err := group.AddStepper(l); err != nil {
+				t.Fatal(err)
+			}
+			swbpf.With(p, group, nil)
+
+			if got := tg.ask(t, "open "+plugin); got != "42" {
+				t.Fatalf("dlopen: %s", got)
+			}
+			if want := []libraryEvent{{plugin, unwind.LibraryLoaded}}; !slices.Equal(l.take(), want) {
+				t.Errorf("the stepper did not hear of the library just once")
+			}
+			if !slices.Equal(before, []uint64{0}) {
+				t.Errorf("when the steppers were told, the library's constructor had left %v; want [0]", before)
+			}
+			if !slices.ContainsFunc(p.Libraries().Libraries(), func(l procstate.Library) bool { return l.Path == plugin }) {
+				t.Error("the library is not in LibraryState")
+			}
+			if got := tg.ask(t, "close"); got != "0" {
+				t.Fatalf("dlclose: %s", got)
+			}
+			if c.name == "glibc" { // musl keeps libraries
+				if want := []libraryEvent{{plugin, unwind.LibraryUnloaded}}; !slices.Equal(l.take(), want) {
+					t.Errorf("the stepper did not hear of the end of the library just once")
+				}
+				if slices.ContainsFunc(p.Libraries().Libraries(), func(l procstate.Library) bool { return l.Path == plugin }) {
+					t.Error("the library is still in LibraryState")
+				}
+			}
+			if got := tg.ask(t, "spin 20"); got != "20" {
+				t.Errorf("%s of 20 times", got)
+			}
+			if n := len(l.take()); c.name == "glibc" && n != 40 {
+				t.Errorf("%d notifications of 20 times loading and unloading", n)
+			}
+			if got := tg.ask(t, "signals"); got != "0" {
+				t.Errorf("the program has had %s signals", got)
+			}
+			// Its own signals do reach it.
+			unix.Kill(tg.pid, unix.SIGWINCH)
+			unix.Kill(tg.pid, unix.SIGURG)
+			for range 100 {
+				if got := tg.ask(t, "signals"); got == "2" {
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			if got := tg.ask(t, "signals"); got != "2" {
+				t.Errorf("of its own two signals the program has had %s", got)
+			}
+			p.Detach()
+			goesOn(t, tg.pid)
+			if got := tg.ask(t, "spin 5"); got != "5" {
+				t.Errorf("after detaching: %s of 5 times", got)
+			}
+		})
+	}
+}
+
+// TestLibraryTrapBlocked: a thread that blocks all signals is not stopped, but
+// the change is known before the next walk.
+func TestLibraryTrapBlocked(t *testing.T) {
+	canTrace(t)
+	plugin := build(t, "plugin.c", "gcc -shared -fPIC")
+	tg, _ := startLoader(t, build(t, "dlopen.c", "gcc -rdynamic"), plugin)
+	w, err := swbpf.ForPID(tg.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	p, _ := swbpf.Debug(w)
+	trapWorks(t, p)
+	tg.ask(t, "blocked")
+	if got := tg.ask(t, "open "+plugin); got != "42" {
+		t.Fatalf("dlopen: %s", got)
+	}
+	if _, err := w.WalkStack(nil, procstate.DefaultThread); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(p.Libraries().Libraries(), func(l procstate.Library) bool { return l.Path == plugin }) {
+		t.Error("the library is not in LibraryState")
+	}
+}
+
+// TestNoLoader: programs without a dynamic loader have no trap and are walked
+// all the same.
+func TestNoLoader(t *testing.T) {
+	canTrace(t)
+	for _, cc := range []string{"gcc -static -O1", "gcc -static-pie -O1", "musl-gcc -static -O1"} {
+		tg := start(t, build(t, "deep.c", cc))
+		w, err := swbpf.ForPID(tg.pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _ := swbpf.Debug(w)
+		if err := p.LibraryTrap(); err != nil && !errors.Is(err, procstate.ErrNoLibraryTrap) {
+			t.Errorf("%s: %v", cc, err)
+		}
+		if frames, err := w.WalkStack(nil, procstate.DefaultThread); err != nil || len(frames) < 53 {
+			t.Errorf("%s: %d frames, %v", cc, len(frames), err)
+		}
+		swbpf.Detach(w)
+		goesOn(t, tg.pid)
+	}
+}
+
+// TestTracerKilled runs this test binary as a tracer that it can kill.
+const tracerEnv = "SWBPF_TEST_TRACE_PID"
+
+func TestTracerProcess(t *testing.T) {
+	pid, err := strconv.Atoi(os.Getenv(tracerEnv))
+	if err != nil {
+		return // not asked for
+	}
+	w, err := swbpf.ForPID(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := swbpf.Debug(w)
+	if err := p.LibraryTrap(); err != nil {
+		t.Fatal(err)
+	}
+	os.Stdout.WriteString("tracing\n")
+	for { // stop and go until killed
+		if _, err := w.WalkStack(nil, procstate.DefaultThread); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Capture(procstate.CaptureOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTracerKilled kills a tracer with SIGKILL, again and again, while the
+// target loads and unloads libraries. The target must go on, its dlopen must
+// work, and no signal of ours may come through to it.
+func TestTracerKilled(t *testing.T) {
+	canTrace(t)
+	rounds := 10
+	if n, err := strconv.Atoi(os.Getenv("SWBPF_TEST_ROUNDS")); err == nil {
+		rounds = n
+	}
+	plugin := build(t, "plugin.c", "gcc -shared -fPIC")
+	tg, _ := startLoader(t, build(t, "dlopen.c", "gcc -rdynamic"), plugin)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range rounds {
+		tracer := exec.Command(self, "-test.run=^TestTracerProcess$")
+		tracer.Env = append(os.Environ(), tracerEnv+"="+itoa(tg.pid))
+		out, err := tracer.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tracer.Start(); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 64)
+		n, _ := out.Read(b)
+		if !strings.HasPrefix(string(b[:n]), "tracing") {
+			rest := make([]byte, 4096)
+			m, _ := out.Read(rest)
+			tracer.Wait()
+			missing(t, "tracer: %s%s", b[:n], rest[:m])
+		}
+		answer := make(chan string, 1)
+		go func() { answer <- tg.ask(t, "spin 300") }()
+		time.Sleep(time.Duration(i%20) * 3 * time.Millisecond)
+		tracer.Process.Kill()
+		tracer.Wait()
+		select {
+		case got := <-answer:
+			if got != "300" {
+				t.Fatalf("round %d: dlopen worked %s times of 300", i, got)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("round %d: the target hangs: %s", i, threadStates(tg.pid))
+		}
+		goesOn(t, tg.pid)
+		if got := tg.ask(t, "spin 3"); got != "3" {
+			t.Fatalf("round %d: the next dlopen: %s", i, got)
+		}
+	}
+	// A signal can come through when the tracer dies between its sending and
+	// the stop.
+	if n, err := strconv.Atoi(tg.ask(t, "signals")); err != nil || n > rounds {
+		t.Errorf("%d signals have come through in %d rounds", n, rounds)
+	}
+}
+
+// TestLaunch traces a program from its first instruction on, so that its own
+// libraries are heard of too.
+func TestLaunch(t *testing.T) {
+	canTrace(t)
+	program := build(t, "deep.c", "gcc -O0 -g")
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p, err := procstate.Launch(program, []string{"deep"}, &procstate.LaunchOptions{Files: []*os.File{nil, in, nil}})
+	in.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		unix.Kill(p.PID(), unix.SIGKILL)
+		<-p.Done()
+	}()
+	if got := filepath.Clean(p.ExecutablePath()); got != program {
+		t.Errorf("executable %s", got)
+	}
+	if err := p.TrapLibraries(); err != nil {
+		trapWorks(t, p)
+	}
+	l := &listener{}
+	group := steppers.Default(unwind.NewTables())
+	group.AddStepper(l)
+	w := swbpf.With(p, group, nil)
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	if len(frames) != 1 || err != nil {
+		t.Errorf("at its first instruction the program has %d frames, %v", len(frames), err)
+	}
+	if err := p.Resume(procstate.DefaultThread); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 16)
+	if n, _ := out.Read(b); string(b[:n]) != "ready\n" {
+		t.Fatalf("the program says %q", b[:n])
+	}
+	events := l.take()
+	if !slices.ContainsFunc(events, func(e libraryEvent) bool {
+		return strings.Contains(e.path, "libc.so") && e.change == unwind.LibraryLoaded
+	}) {
+		t.Errorf("libc was not heard of: %v", events)
+	}
+	time.Sleep(20 * time.Millisecond)
+	frames, err = w.WalkStack(nil, procstate.DefaultThread)
+	if err != nil || len(frames) < 52 {
+		t.Errorf("%d frames, %v", len(frames), err)
+	}
+}

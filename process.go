@@ -1,0 +1,112 @@
+package swbpf
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// ThreadStack is the stack of one thread of a process that was walked whole.
+type ThreadStack struct {
+	procstate.Thread
+	Frames []unwind.Frame
+
+	// Err is nil when the stack is complete. A Reason says why Frames ends
+	// early; anything else why there are none.
+	Err error
+
+	// Blocked: the thread waits in the kernel uninterruptibly and could not
+	// be stopped. Only its PC and SP were known.
+	Blocked bool
+
+	// Walker has what belongs to Frames: names, libraries, steppers.
+	Walker *unwind.Walker
+}
+
+// ProcessStacks are the stacks of a process at one moment.
+type ProcessStacks struct {
+	PID        int
+	Executable string
+	Arch       *procstate.Arch
+	Stacks     []ThreadStack // the initial thread first
+
+	// Stopped is for how long the process, or part of it, stood still.
+	Stopped time.Duration
+}
+
+// WalkOptions say what WalkProcess does. The zero value is useful.
+type WalkOptions struct {
+	// Threads are those to walk; empty means all.
+	Threads []procstate.ThreadID
+
+	// StackBytes limits what is copied of each stack; 0 stands for
+	// procstate.DefaultStackBytes.
+	StackBytes int
+
+	// Group makes the steppers; nil stands for DefaultGroup.
+	Group func() unwind.StepperGroup
+}
+
+// maxSecondLooks bounds how often threads are captured again because the
+// first capture did not hold all that their walk needs.
+const maxSecondLooks = 6
+
+// WalkProcess walks all threads of a process. They are stopped together, for
+// as long as it takes to copy their registers and live stacks, and go on
+// while the copies are walked. A thread whose walk finds that something more
+// is needed, the stack that a signal interrupted say, is captured anew, all
+// of it, for itself.
+func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
+	group := opts.Group
+	if group == nil {
+		group = DefaultGroup
+	}
+	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes,
+		Collect: procstate.GoCollector(pid)}
+	c, err := procstate.CaptureProcess(pid, copts)
+	if err != nil {
+		return nil, err
+	}
+	ps := &ProcessStacks{PID: pid, Executable: c.ExecutablePath(), Arch: c.Arch()}
+	stacks := make(map[procstate.ThreadID]*ThreadStack)
+	ps.Stacks = make([]ThreadStack, len(c.CapturedThreads()))
+	for i, t := range c.CapturedThreads() {
+		ps.Stacks[i] = ThreadStack{Thread: t.Thread, Err: t.Err, Blocked: t.Blocked}
+		stacks[t.TID] = &ps.Stacks[i]
+	}
+	copts.Also = make(map[procstate.ThreadID][]uint64)
+	steppers := group()
+	for look := 0; ; look++ {
+		ps.Stopped += c.Stopped
+		w := With(c, steppers, nil)
+		copts.Threads = copts.Threads[:0:0]
+		for i := range c.CapturedThreads() {
+			t := &c.CapturedThreads()[i]
+			s := stacks[t.TID]
+			if s == nil || t.Err != nil {
+				continue
+			}
+			frames, err := w.WalkStack(nil, t.TID)
+			if look == 0 || len(frames) > 0 {
+				s.Frames, s.Err, s.Walker, s.Blocked = frames, err, w, t.Blocked
+			}
+			if at, ok := c.Missed(); ok && err != nil {
+				copts.Also[t.TID] = append(copts.Also[t.TID], at)
+				copts.Threads = append(copts.Threads, t.TID)
+			}
+		}
+		if len(copts.Threads) == 0 || look == maxSecondLooks {
+			return ps, nil
+		}
+		if c, err = procstate.CaptureProcess(pid, copts); err != nil {
+			return ps, nil // what there is stays true
+		}
+	}
+}
+
+// String describes the process: "process 4711 (/usr/bin/x, amd64)".
+func (p *ProcessStacks) String() string {
+	return fmt.Sprintf("process %d (%s, %s)", p.PID, p.Executable, p.Arch.Name)
+}
