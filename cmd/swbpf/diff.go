@@ -1,0 +1,211 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/swbpf/swbpf/profile"
+)
+
+// diffOptions are the flags of diff.
+type diffOptions struct {
+	outputs    []string
+	sampleType string
+	absolute   bool
+	all        bool
+	rows       int
+}
+
+func newDiffCommand() *cobra.Command {
+	o := &diffOptions{}
+	c := &cobra.Command{
+		Use:   "diff BEFORE AFTER",
+		Short: "Tell what grew and what shrank between two profiles",
+		Long: `Diff compares two profiles, of any format that 'swbpf view' reads, and lists the
+functions that grew and those that shrank, by what ran in them. With -o it
+draws a flame graph in which frames that grew are orange and those that shrank
+blue: an interactive .html or an .svg for documents.
+
+The profiles are normalised to the same total, so that runs of different
+lengths compare; --absolute compares rates instead: CPUs, or samples a second.
+
+Only what changed by more than sampling error is reported: by Fisher's exact
+test (with --absolute, the exact test of two Poisson rates), at a level of 5 %
+for any false report at all, which is Bonferroni's correction as improved by
+Tarone. What differs from run to run for other reasons than sampling is not in
+it. --all lists the others too. ± is the 95 % confidence interval.
+
+Exit status: 0, whether something changed or not; 1 when a profile cannot be
+read; 2 for wrong usage.`,
+		Example: `  swbpf diff before.pb.gz after.pb.gz
+  swbpf diff -o diff.html before.pb.gz after.pb.gz
+  swbpf diff --absolute monday.pb.gz tuesday.pb.gz`,
+		Args: exactlyFiles(2),
+		RunE: func(_ *cobra.Command, args []string) error { return diff(o, args[0], args[1]) },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write a flame graph here, .html or .svg; may be repeated")
+	f.BoolVar(&o.absolute, "absolute", false, "compare rates instead of shares")
+	f.BoolVar(&o.all, "all", false, "list changes within sampling error too")
+	f.IntVarP(&o.rows, "rows", "n", 20, "list at most this many functions")
+	f.StringVar(&o.sampleType, "sample-type", "", "what to compare of profiles with several: cpu, inuse_space, cycles, ...")
+	return c
+}
+
+func diff(o *diffOptions, before, after string) error {
+	if before == "-" && after == "-" {
+		return withCode(exitCannot, errors.New("only one of the profiles can come from standard input"))
+	}
+	if o.rows < 0 {
+		return withCode(exitCannot, fmt.Errorf("-n %d: a number of functions is not negative", o.rows))
+	}
+	outs, err := openDiffOutputs(o.outputs)
+	if err != nil {
+		return withCode(exitCannot, err)
+	}
+	defer discardOutputs(outs)
+	var sides [2]*profile.Profile
+	for i, path := range []string{before, after} {
+		if sides[i], err = readProfile(path, o.sampleType); err != nil {
+			return err
+		}
+	}
+	d, err := profile.Compare(sides[0], sides[1], o.absolute)
+	if err != nil {
+		return err
+	}
+	for _, out := range outs {
+		if err := out.saveAs(func(w io.Writer) error {
+			if strings.HasSuffix(out.path, ".svg") {
+				return d.WriteSVG(w)
+			}
+			return d.WriteHTML(w)
+		}); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "wrote %s; see it with: %s\n", out.path, fmt.Sprintf(out.format.open, shellQuote(out.path)))
+	}
+	return printDiff(os.Stdout, d, o)
+}
+
+// openDiffOutputs is openOutputs for the formats that show two profiles.
+func openDiffOutputs(paths []string) ([]*output, error) {
+	for _, path := range paths {
+		if f, err := formatOf(path); err != nil || f.name != "html" && f.name != "svg" {
+			return nil, fmt.Errorf("output %q: a comparison is written as .html or .svg", path)
+		}
+	}
+	return openOutputs(paths)
+}
+
+// printDiff writes tables of what grew and what shrank.
+func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
+	e := &errWriter{w: w}
+	unit := "% of all samples"
+	if d.Absolute {
+		unit = d.Unit
+	}
+	for _, side := range []struct {
+		name string
+		p    *profile.Profile
+	}{{"before", d.Before}, {"after", d.After}} {
+		whole, counted := side.p.Whole()
+		e.printf("%-7s %s: %s %s", side.name, side.p.Meta.Target, profile.Thousands(whole), counted)
+		if s := side.p.Meta.Duration.Seconds(); s > 0 {
+			e.printf(" in %.1f s", s)
+		}
+		e.printf("\n")
+	}
+	changed := 0
+	for _, grew := range []bool{true, false} {
+		var rows []profile.DiffEntry
+		for _, f := range d.Functions {
+			c := leading(&f)
+			if (c.Delta() > 0) == grew && c.Delta() != 0 && (c.Significant || o.all) {
+				rows = append(rows, f)
+			}
+		}
+		// What certainly changed first, and by what ran in the function itself.
+		slices.SortStableFunc(rows, func(x, y profile.DiffEntry) int {
+			return cmp.Or(rank(&x)-rank(&y), cmp.Compare(math.Abs(leading(&y).Delta()), math.Abs(leading(&x).Delta())))
+		})
+		changed += len(rows)
+		if len(rows) == 0 {
+			continue
+		}
+		title := "grew"
+		if !grew {
+			title = "shrank"
+		}
+		e.printf("\n%s, in %s\n", title, unit)
+		e.printf("  %8s %8s  %-17s  %-17s  %s\n", "self", "→ self", "change", "change of total", "function (* significant)")
+		for i := range rows[:min(len(rows), o.rows)] {
+			f := &rows[i]
+			e.printf("  %8s %8s  %-16s%s  %-16s%s  %s\n", d.Value(f.Self.Before), d.Value(f.Self.After),
+				d.Delta(&f.Self), star(&f.Self), d.Delta(&f.Total), star(&f.Total), f.Function)
+		}
+		if n := len(rows) - o.rows; n > 0 {
+			e.printf("  and %d more; -n lists them\n", n)
+		}
+	}
+	if changed == 0 {
+		e.printf("\nno function changed by more than sampling error\n")
+	}
+	e.printf("\n%s\n", wrapText(d.Method(), 78))
+	return e.err
+}
+
+// leading is the change by which a function is listed: that of what ran in it,
+// unless only that with what it called is sure.
+func leading(f *profile.DiffEntry) *profile.Change {
+	if !f.Self.Significant && f.Total.Significant {
+		return &f.Total
+	}
+	return &f.Self
+}
+
+// rank orders functions: changes of their own, of what they called, unsure.
+func rank(f *profile.DiffEntry) int {
+	switch {
+	case f.Self.Significant:
+		return 0
+	case f.Total.Significant:
+		return 1
+	}
+	return 2
+}
+
+func star(c *profile.Change) string {
+	if c.Significant {
+		return "*"
+	}
+	return " "
+}
+
+// wrapText breaks a text into lines.
+func wrapText(s string, width int) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(s) {
+		n := len([]rune(word))
+		if i > 0 && column+1+n > width {
+			b.WriteByte('\n')
+			column = 0
+		} else if i > 0 {
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return b.String()
+}

@@ -1,0 +1,93 @@
+// Command swbpf profiles a Linux machine and walks the stacks of its
+// processes. See the help of each verb, and the README.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes, the same for every verb. A verb that runs a command passes the
+// command's own status on.
+const (
+	exitOK          = 0
+	exitFailure     = 1   // something went wrong on the way
+	exitCannot      = 2   // wrong usage, or the kernel or the privileges do not allow it
+	exitInterrupted = 130 // ended at once by a second Ctrl-C
+)
+
+// exitError carries an exit code out of a verb. A nil err says nothing.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// withCode gives err an exit code.
+func withCode(code int, err error) error { return &exitError{code, err} }
+
+func main() {
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	root := newRootCommand()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return exitOK
+	}
+	var exit *exitError
+	if !errors.As(err, &exit) {
+		exit = &exitError{exitFailure, err}
+	}
+	if exit.err != nil {
+		fmt.Fprintf(os.Stderr, "swbpf: %v\n", exit.err)
+	}
+	return exit.code
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "swbpf",
+		Short: "Exact stack walks and whole-machine profiles for Linux",
+		Long:  rootLong,
+		Args:  cobra.ArbitraryArgs,
+		RunE:  helpOrUnknown,
+
+		SuggestionsMinimumDistance: 2,
+		SilenceUsage:               true,
+		SilenceErrors:              true,
+		Version:                    version(),
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return withCode(exitCannot, fmt.Errorf("%w\nSee 'swbpf %s --help'", err, c.Name()))
+	})
+	root.AddCommand(newRecordCommand(), newViewCommand(), newDiffCommand(), newWalkCommand(), newTopCommand(), newDoctorCommand(), newManCommand())
+	addCompletions(root)
+	return root
+}
+
+// helpOrUnknown is run when there is no verb, or an unknown one.
+func helpOrUnknown(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return root.Help()
+	}
+	hint := "See 'swbpf --help'"
+	if near := root.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "Did you mean " + strings.Join(near, ", ") + "? " + hint
+	}
+	return withCode(exitCannot, fmt.Errorf("unknown verb %q\n%s", args[0], hint))
+}

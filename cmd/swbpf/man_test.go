@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// TestHelp checks that the help of every verb has what a user looks for.
+func TestHelp(t *testing.T) {
+	root := newRootCommand()
+	root.InitDefaultHelpCmd()
+	for _, verb := range root.Commands() {
+		if verb.Name() == "help" || verb.Name() == "completion" {
+			continue
+		}
+		if !strings.Contains(verb.Long, "Exit status: ") {
+			t.Errorf("%s: the help does not tell the exit status", verb.Name())
+		}
+		if verb.Example == "" || verb.Short == "" {
+			t.Errorf("%s: no examples, or no summary", verb.Name())
+		}
+		for line := range strings.Lines(verb.Long) {
+			if len(line) > 81 { // with its end
+				t.Errorf("%s: wider than a terminal: %s", verb.Name(), line)
+			}
+		}
+	}
+}
+
+// TestManPage has groff read the manual page, which must find no fault, and
+// checks that it has all that the help has.
+func TestManPage(t *testing.T) {
+	root := newRootCommand()
+	var page bytes.Buffer
+	if err := writeMan(&page, root); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath("groff"); err != nil {
+		cannot(t, "groff is needed: %v", err)
+	}
+	cmd := exec.Command("groff", "-man", "-ww", "-Tutf8", "-P-cbou", "-rLL=9000n")
+	cmd.Stdin = &page
+	var text, faults bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &text, &faults
+	if err := cmd.Run(); err != nil || faults.Len() > 0 {
+		t.Errorf("groff: %v: %s", err, faults.String())
+	}
+	words := strings.Join(strings.Fields(strings.NewReplacer("−", "-", "’", "'", "‐", "-").Replace(text.String())), " ")
+	for _, verb := range visibleVerbs(root) {
+		for _, want := range []string{verb.Short, verb.Long, verb.Example} {
+			if want = strings.Join(strings.Fields(want), " "); !strings.Contains(words, want) {
+				t.Errorf("%s: the page lacks %q", verb.Name(), want)
+			}
+		}
+		verb.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && !strings.Contains(words, "--"+f.Name) {
+				t.Errorf("%s: the page lacks --%s", verb.Name(), f.Name)
+			}
+		})
+	}
+}
+
+func TestRoff(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain": "plain", "± ü": `\[u00B1] \[u00FC]`, ".TH": `\&.TH`, "'quoted'": `\&'quoted'`, "a-b": `a\-b`, `a\b`: `a\eb`, "": "",
+	} {
+		if got := roff(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/symbols"
+)
+
+// modules numbers the code that frames are in, and names it at the end: it is
+// what a profile.Builder and its Symbolizer have in common.
+type modules struct {
+	builder *profile.Builder
+	images  []uint32 // profile module by Image.Index; 0 is not yet known
+	byPath  map[string]uint32
+	kernel  uint32
+
+	info       map[uint32]profile.Module   // by profile module
+	image      map[uint32]*procstate.Image // by profile module
+	jit        map[uint32]*symbols.Lookup  // of processes that generate code, by profile module
+	jitUpdated time.Time
+	*codeNames
+}
+
+// codeNames names code of files and of the kernel. It belongs to one
+// goroutine, which need not be that of the modules.
+type codeNames struct {
+	symbolizer *symbols.Symbolizer
+	starts     map[*procstate.Image][]uint64
+	kallsyms   *symbols.Kernel
+	notes      []string // what is missing in the names, each thing once
+}
+
+func newCodeNames() *codeNames {
+	return &codeNames{symbolizer: symbols.New(symbols.Options{}), starts: map[*procstate.Image][]uint64{}}
+}
+
+func newModules(b *profile.Builder) *modules {
+	ms := &modules{
+		builder:   b,
+		byPath:    map[string]uint32{},
+		info:      map[uint32]profile.Module{},
+		image:     map[uint32]*procstate.Image{},
+		jit:       map[uint32]*symbols.Lookup{},
+		codeNames: newCodeNames(),
+	}
+	ms.kernel = ms.number(profile.Module{Path: profile.KernelPath, Kind: profile.Kernel})
+	return ms
+}
+
+// number returns the number of a module in the profile.
+func (ms *modules) number(m profile.Module) uint32 {
+	id := ms.builder.Module(m)
+	ms.info[id] = m
+	return id
+}
+
+// user returns the place of a user address of a process in the mapping that
+// holds it; m is nil when there is none.
+func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, addr uint64) profile.Loc {
+	switch {
+	case m == nil:
+		return profile.Loc{Addr: addr}
+	case m.Image != nil:
+		return profile.Loc{Module: ms.ofImage(m), Addr: addr - m.Bias}
+	case m.ImageErr != nil: // a file that could not be opened: its offsets still mean something
+		return profile.Loc{Module: ms.ofPath(m.Path, profile.Native), Addr: addr - m.Start + m.Offset}
+	}
+	if wp.jit == 0 {
+		wp.jit = ms.ofJIT(wp)
+	}
+	return profile.Loc{Module: wp.jit, Addr: addr}
+}
+
+// maxJIT bounds the processes whose generated code gets names: each holds
+// files open.
+const maxJIT = 1000
+
+// ofJIT returns the module of the code that a process generates.
+func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
+	pid := wp.snapshot.PID()
+	id := ms.ofPath(fmt.Sprintf("[jit of %d]", pid), profile.JIT)
+	if len(ms.jit) < maxJIT && ms.jit[id] == nil {
+		ms.jit[id] = ms.symbolizer.Lookup(wp.space, pid)
+		ms.jit[id].Update()
+	}
+	return id
+}
+
+// updateJIT reads what processes have told about generated code since, once a
+// second: code may be gone and its place taken when the recording ends, and
+// the process, too.
+func (ms *modules) updateJIT() {
+	now := time.Now()
+	if len(ms.jit) == 0 || now.Sub(ms.jitUpdated) < time.Second {
+		return
+	}
+	ms.jitUpdated = now
+	for _, l := range ms.jit {
+		l.Update()
+	}
+}
+
+func (ms *modules) ofImage(m *procstate.Mapping) uint32 {
+	im := m.Image
+	if i := int(im.Index); i < len(ms.images) && ms.images[i] != 0 {
+		return ms.images[i]
+	}
+	for int(im.Index) >= len(ms.images) {
+		ms.images = append(ms.images, 0)
+	}
+	mod := profile.Module{Path: m.Path, BuildID: im.BuildID(), Kind: profile.Native}
+	if s, ok := codeSegment(im, m.Start-m.Bias); ok {
+		mod.Start, mod.Limit, mod.Offset = s.Vaddr, s.Vaddr+s.Memsz, s.Off
+	}
+	if _, err := procstate.Pclntab(im); err == nil {
+		mod.Kind = profile.Go
+	}
+	id := ms.number(mod)
+	ms.images[im.Index] = id
+	ms.image[id] = im
+	return id
+}
+
+// codeSegment returns the executable segment at a link-time address.
+func codeSegment(im *procstate.Image, vaddr uint64) (procstate.Segment, bool) {
+	for _, s := range im.Segments() {
+		if s.Flags&1 != 0 && vaddr+4095 >= s.Vaddr && vaddr < s.Vaddr+s.Memsz {
+			return s, true
+		}
+	}
+	return procstate.Segment{}, false
+}
+
+func (ms *modules) ofPath(path string, kind profile.Kind) uint32 {
+	id, ok := ms.byPath[path]
+	if !ok {
+		id = ms.number(profile.Module{Path: path, Kind: kind})
+		ms.byPath[path] = id
+	}
+	return id
+}
+
+// count returns the number of files that frames were found in.
+func (ms *modules) count() int { return len(ms.image) }
+
+// Symbolize implements profile.Symbolizer.
+func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line {
+	if loc.Module == ms.kernel {
+		return ms.kernelName(dst, loc.Addr)
+	}
+	if im := ms.image[loc.Module]; im != nil {
+		return ms.fileName(dst, im, loc.Addr)
+	}
+	if l := ms.jit[loc.Module]; l != nil {
+		var buf [1]symbols.Line
+		return appendLines(dst, l.Lines(buf[:0], loc.Addr))
+	}
+	return dst
+}
+
+// fileName names a link-time address of a file.
+func (n *codeNames) fileName(dst []profile.Line, im *procstate.Image, addr uint64) []profile.Line {
+	var buf [8]symbols.Line
+	lines := n.symbolizer.Lines(buf[:0], im, addr)
+	if len(lines) > 0 {
+		return appendLines(dst, lines)
+	}
+	if start, ok := n.functionStart(im, addr); ok {
+		dst = append(dst, profile.Line{Start: start})
+	}
+	return dst
+}
+
+func appendLines(dst []profile.Line, lines []symbols.Line) []profile.Line {
+	for _, l := range lines {
+		dst = append(dst, profile.Line{
+			Function: l.Function, SystemName: l.SystemName, File: l.File,
+			Line: l.Line, StartLine: l.StartLine, Inlined: l.Inlined,
+		})
+	}
+	return dst
+}
+
+// functionStart returns where the nameless function at a link-time address
+// begins, as the file's unwind tables tell, so that its frames can be one.
+func (n *codeNames) functionStart(im *procstate.Image, addr uint64) (uint64, bool) {
+	starts, known := n.starts[im]
+	if !known {
+		starts = im.FuncStarts()
+		n.starts[im] = starts
+	}
+	i, found := slices.BinarySearch(starts, addr)
+	switch {
+	case found:
+		return addr, true
+	case i == 0:
+		return 0, false
+	}
+	return starts[i-1], true
+}
+
+// kernelName names a kernel address. The symbols are read at the first one.
+func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
+	if n.kallsyms == nil {
+		k, err := symbols.OpenKernel()
+		if errors.Is(err, symbols.ErrRestricted) {
+			n.notes = append(n.notes, "kernel names are hidden; run as root, or set kernel.kptr_restrict=0")
+		} else if err != nil {
+			n.notes = append(n.notes, "no kernel names: "+err.Error())
+		}
+		if err != nil {
+			k = &symbols.Kernel{}
+		}
+		n.kallsyms = k
+	}
+	s, ok := n.kallsyms.Lookup(addr)
+	if !ok {
+		return dst
+	}
+	return append(dst, profile.Line{Function: s.Name, Kind: profile.Kernel})
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"time"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// pipeline turns samples, in order of time, into stacks of a profile while
+// they are recorded. It belongs to one goroutine.
+type pipeline struct {
+	procs   *loader.Processes
+	kernel  kernelHints
+	group   *unwind.AddressRangeGroup
+	builder *profile.Builder
+	sink    sampleSink // counts the stacks: builder, unless another is set
+	modules *modules
+	stats   recordStats
+
+	sampled map[int32]struct{} // PIDs with a sample
+
+	goPIDs map[int32]struct{} // Go processes that the kernel side was told of; for onImage alone
+
+	pcs   []unwind.PC
+	stack []profile.Loc
+}
+
+// sampleSink takes the stacks of samples: see profile.Builder.Add.
+type sampleSink interface {
+	Add(t profile.Thread, stack []profile.Loc, truncated string, count, value int64)
+}
+
+// kernelHints is what user space teaches the kernel side about where stacks
+// end: *loader.Session.
+type kernelHints interface {
+	SetStackEnd(tid int, end uint64) error
+	SetGoProcess(pid int, o loader.GoOffsets) error
+	ForgetGoProcess(pid int) error
+}
+
+// walkedProcess is what walks the stacks of a process until its next exec.
+type walkedProcess struct {
+	space    *procstate.AddressSpace
+	snapshot *procstate.Snapshot
+	walker   *unwind.Walker
+	isGo     bool
+	jit      uint32           // module of the code that it generates; 0 until there is some
+	ends     map[int32]uint64 // where threads' stacks end, as the kernel side was told
+}
+
+func newPipeline(kernel kernelHints) *pipeline {
+	b := profile.NewBuilder()
+	return &pipeline{
+		kernel:  kernel,
+		group:   steppers.ForSampling(unwind.NewTables()),
+		builder: b, sink: b, modules: newModules(b),
+		stats:   recordStats{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}, OffCPUNSByState: map[string]uint64{}},
+		sampled: map[int32]struct{}{},
+		goPIDs:  map[int32]struct{}{},
+	}
+}
+
+// add counts a sample. It uses the sample only until it returns.
+func (p *pipeline) add(s *loader.Sample) {
+	p.stats.Samples++
+	if s.Blocked != loader.NotBlocked {
+		p.stats.OffCPUNSByState[s.Blocked.String()] += s.Weight
+	}
+	p.sampled[s.PID] = struct{}{}
+	p.stack = p.stack[:0]
+	for _, pc := range s.Kernel {
+		p.stack = append(p.stack, profile.Loc{Module: p.modules.kernel, Addr: pc})
+	}
+	truncated := ""
+	switch s.User {
+	case loader.UserNone, loader.UserExited, loader.UserExec:
+		p.stats.KernelOnlySamples++
+	default:
+		p.stats.UserSamples++
+		if err := p.addUser(s); err == nil {
+			p.stats.Complete++
+		} else {
+			truncated = unwind.ReasonOf(err).String()
+			p.stats.Truncated++
+			p.stats.TruncatedByReason[truncated]++
+		}
+	}
+	p.sink.Add(profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm}, p.stack, truncated, 1, int64(s.Weight))
+}
+
+// addUser walks the user part of the sample and appends it to p.stack. A nil
+// error says that it is complete.
+func (p *pipeline) addUser(s *loader.Sample) error {
+	if !s.HasUser() {
+		return unwind.NoRegister
+	}
+	wp := p.process(s)
+	if wp != nil && wp.space.MappingAt(s.Regs.Raw(s.Arch.PC)) == nil {
+		wp = p.refresh(s)
+	}
+	if wp == nil {
+		p.stack = append(p.stack, profile.Loc{Addr: s.Regs.Raw(s.Arch.PC)})
+		return unwind.ProcessUnknown
+	}
+	start := time.Now()
+	wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, s.Regions)
+	wp.snapshot.SetUserProbes(s.Probes)
+	pcs, err := wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
+	p.pcs = pcs
+	p.stats.UnwindNS += uint64(time.Since(start))
+	p.stats.Frames += uint64(len(pcs))
+	for _, pc := range pcs {
+		p.stack = append(p.stack, p.modules.user(wp, wp.space.MappingAt(pc.Addr), pc.Addr))
+	}
+	p.learnStackEnd(wp, s, err)
+	return reasonOfEnd(wp.snapshot, s, err)
+}
+
+// reasonOfEnd tells a stack that is longer than the limit from memory that
+// could not be read.
+func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, err error) error {
+	if err != unwind.StackCut && err != unwind.MemoryUnreadable {
+		return err
+	}
+	missed, ok := snap.Missed()
+	last := s.Regions[len(s.Regions)-1]
+	if ok && s.StackEnd == loader.StackEndLimit && missed+8 > last.Addr+uint64(len(last.Data)) {
+		return unwind.StackCut
+	}
+	return unwind.MemoryUnreadable
+}
+
+// process returns what walks the process of a sample, nil when the process is
+// not known.
+func (p *pipeline) process(s *loader.Sample) *walkedProcess {
+	proc := p.procs.Process(s.PID)
+	if proc == nil {
+		return nil
+	}
+	if wp, ok := proc.Data.(*walkedProcess); ok && wp.snapshot.Arch() == s.Arch {
+		return wp
+	}
+	wp := &walkedProcess{
+		space:    proc.Space,
+		snapshot: procstate.NewSnapshot(s.Arch, int(s.PID), proc.Exe, proc.Space),
+		ends:     map[int32]uint64{},
+	}
+	wp.walker = unwind.NewWalker(wp.snapshot, p.group, nil)
+	for _, m := range proc.Space.Mappings() {
+		wp.isGo = wp.isGo || isGoProgram(m.Image)
+	}
+	proc.Data = wp
+	return wp
+}
+
+// refresh reads the mappings of a sample's process anew, since the sample is in
+// none that is known: mremap is not reported.
+func (p *pipeline) refresh(s *loader.Sample) *walkedProcess {
+	if proc := p.procs.Process(s.PID); proc != nil {
+		p.procs.Refresh(proc)
+	}
+	return p.process(s)
+}
+
+func isGoProgram(im *procstate.Image) bool {
+	if im == nil {
+		return false
+	}
+	_, err := procstate.GoRuntimeOf(im)
+	return err == nil
+}
+
+// onImage looks at each file that a process maps, as soon as it does: the
+// kernel side must know a Go program before it is sampled. The calls come from
+// several goroutines, one at a time.
+func (p *pipeline) onImage(pid int32, im *procstate.Image) {
+	rt, err := procstate.GoRuntimeOf(im)
+	if err == nil && rt.HasTLS {
+		p.goPIDs[pid] = struct{}{}
+		p.kernel.SetGoProcess(int(pid), loader.GoOffsets{
+			GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M),
+			GSchedSP: uint16(rt.SchedSP), MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal),
+			MVDSOSP: uint16(rt.VDSOSP),
+		})
+		return
+	}
+	// Another program under the number of a Go process: its successor by
+	// exec, or by chance.
+	if _, was := p.goPIDs[pid]; was && isProgram(im) {
+		delete(p.goPIDs, pid)
+		p.kernel.ForgetGoProcess(int(pid))
+	}
+}
+
+// isProgram reports whether a file is a program, not a library. A loader that
+// it asks for does not tell: glibc's libc.so.6 asks for one as well.
+func isProgram(im *procstate.Image) bool {
+	if im.Type() == elf.ET_EXEC {
+		return true
+	}
+	_, interpreted := im.Prog(elf.PT_INTERP)
+	dyn, ok := im.Prog(elf.PT_DYNAMIC)
+	if !interpreted || !ok || dyn.Filesz > 1<<16 {
+		return false
+	}
+	b := make([]byte, dyn.Filesz)
+	if n, _ := im.ReadAt(b, int64(dyn.Off)); n < len(b) {
+		return false
+	}
+	for ; len(b) >= 16; b = b[16:] {
+		if elf.DynTag(binary.LittleEndian.Uint64(b)) == elf.DT_FLAGS_1 {
+			return elf.DynFlag1(binary.LittleEndian.Uint64(b[8:]))&elf.DF_1_PIE != 0
+		}
+	}
+	return false
+}
+
+// learnStackEnd tells the kernel side where the stack of a thread other than
+// the main one ends, after its first complete walk: whatever lies beyond need
+// not be copied again. When a walk then runs past that end, it was that of
+// another stack, and is forgotten. Go threads are not learned: they run on
+// many stacks, whose ends the kernel side reads itself.
+func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error) {
+	if s.TID == s.PID || wp.isGo {
+		return
+	}
+	known := wp.ends[s.TID]
+	switch {
+	case walk == nil && known == 0:
+		end := wp.walker.LastSP() + stackEndSlack
+		if isCopied(s.Regions, end) && p.kernel.SetStackEnd(int(s.TID), end) == nil {
+			wp.ends[s.TID] = end
+		}
+	case walk != nil && known != 0 && s.StackEnd == loader.StackEndBottom:
+		if p.kernel.SetStackEnd(int(s.TID), 0) == nil {
+			delete(wp.ends, s.TID)
+		}
+	}
+}
+
+// stackEndSlack is what is copied above the SP of a thread's outermost frame.
+const stackEndSlack = 16
+
+// isCopied reports whether the bytes below addr are in a region.
+func isCopied(regions []procstate.Region, addr uint64) bool {
+	for _, r := range regions {
+		if n := addr - r.Addr; n > 0 && n <= uint64(len(r.Data)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// recorderNice is the nice value of a recorder: on a machine where everything
+// is busy, it must still get round to emptying the ring. What it uses is
+// little, and reported.
+const recorderNice = -10
+
+// raisePriority gives all threads of this program the recorder's nice value;
+// threads born later inherit it. Without the privilege nothing changes. A
+// command to record must have been started before.
+func raisePriority() {
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return
+	}
+	for _, t := range tasks {
+		if tid, err := strconv.Atoi(t.Name()); err == nil {
+			_ = unix.Setpriority(unix.PRIO_PROCESS, tid, recorderNice)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/swbpf/swbpf/loader"
+)
+
+// recordOptions are the flags of record, checked.
+type recordOptions struct {
+	all        bool
+	pids       pidsValue
+	command    []string
+	event      string
+	offCPU     bool
+	minOffCPU  durationValue
+	frequency  int // Hz; 0 when not given
+	duration   durationValue
+	outputs    []string
+	stackBytes bytesValue
+	noKernel   bool
+	stats      string
+}
+
+const (
+	defaultEvent      = "cycles"
+	defaultFrequency  = 99
+	defaultOutput     = "swbpf.pb.gz"
+	defaultStackBytes = 64 << 10
+	minStackBytes     = 1 << 10
+	maxStackBytes     = 1 << 20
+)
+
+func newRecordCommand() *cobra.Command {
+	o := &recordOptions{stackBytes: defaultStackBytes}
+	c := &cobra.Command{
+		Use:   "record [-a | -p PID[,PID...] | -- CMD ARGS...]",
+		Short: "Profile the machine, some processes or a command",
+		Long: `Record samples stacks in the kernel, unwinds them while it records, and writes
+a profile. Without -p or a command it records the whole machine until Ctrl-C.
+
+The extension of each -o tells its format: .pb.gz (pprof), .folded (folded
+stacks), .html (an interactive flame graph in one file), .svg (a flame graph
+for documents), .speedscope.json.
+
+Exit status: that of CMD when a command was recorded; else 0, 1 when something
+went wrong on the way, 2 for wrong usage or where the kernel or the privileges
+do not allow recording.`,
+		Example: `  swbpf record -d 10 -o profile.pb.gz -o profile.html    the whole machine for 10 s
+  swbpf record -p 4711 -F 997 -d 5 -o hot.html            one process, ~1,000 Hz
+  swbpf record -- make -j8                                a command and its children
+  swbpf record -e sched:sched_switch -d 2 -o off.folded   where threads leave the CPU
+  swbpf record -e page-faults -p 4711 -d 10               who touches new memory
+  swbpf record --off-cpu -p 4711 -d 10 -o off.html        where a process waits, and how long
+  swbpf record -e uprobe:libc:malloc -p 4711 -d 10        who calls a function`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			o.command = args
+			if err := o.check(c.ArgsLenAtDash()); err != nil {
+				return withCode(exitCannot, err)
+			}
+			return record(o)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p and CMD)")
+	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included")
+	f.IntVarP(&o.frequency, "freq", "F", 0, fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
+	f.StringVarP(&o.event, "event", "e", defaultEvent, "event by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION; cpu-clock stands in for cycles without hardware counters")
+	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads block, and how long, in place of an event")
+	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs)")
+	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C or the end of CMD)")
+	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile here; may be repeated (default "+defaultOutput+")")
+	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M")
+	f.BoolVar(&o.noKernel, "no-kernel", false, "leave out kernel frames")
+	f.StringVar(&o.stats, "stats", "", "write figures of the recording to this JSON file")
+	return c
+}
+
+// check completes the options; dash is the index of "--" among the arguments.
+func (o *recordOptions) check(dash int) error {
+	if len(o.command) > 0 && dash != 0 {
+		return fmt.Errorf("unexpected argument %q; a command to record comes after --", o.command[0])
+	}
+	given := 0
+	for _, b := range []bool{o.all, len(o.pids) > 0, len(o.command) > 0} {
+		if b {
+			given++
+		}
+	}
+	if given > 1 {
+		return errors.New("-a, -p and a command exclude each other")
+	}
+	if o.offCPU {
+		if o.event != defaultEvent || o.frequency != 0 {
+			return errors.New("--off-cpu excludes -e and -F")
+		}
+		o.event = loader.OffCPU.Name
+	}
+	if o.frequency < 0 {
+		return fmt.Errorf("-F %d: a frequency is positive", o.frequency)
+	}
+	if o.stackBytes < minStackBytes || o.stackBytes > maxStackBytes {
+		return fmt.Errorf("--stack-bytes %d is not between %d and %d", o.stackBytes, minStackBytes, maxStackBytes)
+	}
+	if len(o.outputs) == 0 {
+		o.outputs = []string{defaultOutput}
+	}
+	return nil
+}
+
+// target says in a few words what is recorded.
+func (o *recordOptions) target() string {
+	switch {
+	case len(o.command) > 0:
+		return o.command[0]
+	case len(o.pids) == 1:
+		return fmt.Sprintf("pid %d", o.pids[0])
+	case len(o.pids) > 1:
+		return "pids " + o.pids.String()
+	}
+	return "whole machine"
+}
+
+// record runs a recording from beginning to end.
+func record(o *recordOptions) error {
+	outs, err := openOutputs(o.outputs)
+	if err != nil {
+		return withCode(exitCannot, err)
+	}
+	defer discardOutputs(outs)
+
+	r, err := startRecorder(o)
+	if err != nil {
+		return withCode(exitCannot, err)
+	}
+	defer r.close()
+	r.abort = func() { discardOutputs(outs) }
+	if err := r.run(); err != nil {
+		return err
+	}
+	p, err := r.finish()
+	if err != nil {
+		return err
+	}
+	for _, out := range outs {
+		if err := out.save(p); err != nil {
+			return err
+		}
+	}
+	if o.stats != "" {
+		r.stats.addOwnUsage()
+		if err := r.stats.write(o.stats); err != nil {
+			return fmt.Errorf("write figures: %w", err)
+		}
+	}
+	printSummary(os.Stderr, r, p, outs)
+	status, err := r.commandStatus()
+	if err != nil {
+		return err
+	}
+	if status != 0 {
+		return withCode(status, nil)
+	}
+	return nil
+}

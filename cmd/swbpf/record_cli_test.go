@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// runSwbpf runs the command and returns what it printed and its status.
+func runSwbpf(t *testing.T, dir string, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	cmd := exec.Command(swbpf(t), args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &errOut
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// needRecord skips where nothing can be recorded.
+func needRecord(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		cannot(t, "recording needs root")
+	}
+}
+
+// TestRecordRefuses checks that what cannot work is refused before anything
+// is recorded, with status 2, a message that helps, and nothing left behind.
+func TestRecordRefuses(t *testing.T) {
+	needRecord(t)
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		args string
+		want []string // in the message
+	}{
+		{"-e cpu-clok", []string{"cpu-clok", "cpu-clock"}},
+		{"-e sched:sched_swich", []string{"sched:sched_switch"}},
+		{"-e nonsense-event", []string{"nonsense-event"}},
+		{"-p 0", []string{"process ID"}},
+		{"-p 4194305", []string{"4194305"}},
+		{"-a -p 1", []string{"exclude"}},
+		{"-a -- true", []string{"exclude"}},
+		{"true", []string{"after --"}},
+		{"-- /nonexistent/program", []string{"/nonexistent/program"}},
+		{"-F 99999999", []string{"perf_event_max_sample_rate"}},
+		{"-F -1", []string{"positive"}},
+		{"--stack-bytes 2M", []string{"--stack-bytes"}},
+		{"--stack-bytes many", []string{"64K"}},
+		{"-d 0", []string{"duration"}},
+		{"-o profile.txt", []string{".pb.gz", ".folded", ".html"}},
+		{"-o sub.html", []string{"directory"}},
+		{"-o /nonexistent/p.html", []string{"/nonexistent/p.html"}},
+		{"--no-such-flag", []string{"no-such-flag", "--help"}},
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, "sub.html"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		args := append([]string{"record"}, strings.Fields(tc.args)...)
+		_, msg, status := runSwbpf(t, dir, args...)
+		if status != exitCannot {
+			t.Errorf("%s: exit status %d\n%s", tc.args, status, msg)
+		}
+		for _, w := range tc.want {
+			if !strings.Contains(msg, w) {
+				t.Errorf("%s: the message does not contain %q: %s", tc.args, w, msg)
+			}
+		}
+		if left, _ := os.ReadDir(dir); len(left) != 1 {
+			t.Errorf("%s: left behind %v", tc.args, left)
+		}
+	}
+}
+
+// TestRecordUnprivileged checks what a user without rights is told.
+func TestRecordUnprivileged(t *testing.T) {
+	needRecord(t)
+	dir, err := os.MkdirTemp("/tmp", "swbpf-user-*") // where another user may go
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o777)
+	b, err := os.ReadFile(swbpf(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(dir, "swbpf")
+	if err := os.WriteFile(bin, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, "record", "-d", "0.1")
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != exitCannot || !bytes.Contains(out, []byte("CAP_BPF")) || !bytes.Contains(out, []byte("root")) {
+		t.Errorf("%v, status %d: %s", err, cmd.ProcessState.ExitCode(), out)
+	}
+}
+
+// TestRecordStatus checks that the status of a command is passed on.
+func TestRecordStatus(t *testing.T) {
+	needRecord(t)
+	for script, want := range map[string]int{"exit 0": 0, "exit 7": 7, "kill -9 $$": 137} {
+		_, msg, status := runSwbpf(t, t.TempDir(), "record", "--", "sh", "-c", script)
+		if status != want {
+			t.Errorf("%s: status %d, want %d\n%s", script, status, want, msg)
+		}
+	}
+}
+
+// TestRecordInterrupted checks that the first signal ends a recording cleanly
+// and a second one at once.
+func TestRecordInterrupted(t *testing.T) {
+	needRecord(t)
+	dir := t.TempDir()
+	cmd := exec.Command(swbpf(t), "record", "-o", "p.pb.gz")
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	cmd.Process.Signal(os.Interrupt)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after the first signal: %v\n%s", err, stderr.String())
+	}
+	if st, err := os.Stat(filepath.Join(dir, "p.pb.gz")); err != nil || st.Size() == 0 {
+		t.Errorf("no profile after Ctrl-C: %v", err)
+	}
+	if !strings.Contains(stderr.String(), "samples") || !strings.Contains(stderr.String(), "go tool pprof p.pb.gz") {
+		t.Errorf("summary: %s", stderr.String())
+	}
+
+	// A command that ignores the signal is waited for; the second one does
+	// not wait.
+	cmd = exec.Command(swbpf(t), "record", "-o", "q.pb.gz", "--", "sh", "-c", "trap '' INT; sleep 30")
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	time.Sleep(1500 * time.Millisecond)
+	cmd.Process.Signal(os.Interrupt)
+	time.Sleep(500 * time.Millisecond)
+	cmd.Process.Signal(os.Interrupt)
+	done := make(chan struct{})
+	go func() { cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+		if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
+			t.Errorf("after the second signal: status %d", code)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, ".q*")); len(left) > 0 {
+			t.Errorf("left behind %v", left)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the second signal did not end the recording")
+		cmd.Process.Kill()
+		<-done
+	}
+}
+
+// TestStatsKeys pins the keys of --stats, which scripts rely on.
+func TestStatsKeys(t *testing.T) {
+	want := strings.Fields(`duration_seconds event frequency_hz samples user_samples kernel_only_samples
+		complete truncated truncated_by_reason lost lost_by_reason frames bytes_copied bytes_sent bpf_run_ns
+		bpf_runs unwind_ns cpu_user_seconds cpu_system_seconds max_rss_bytes processes modules`)
+	b, err := json.Marshal(recordStats{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	// Only an off-CPU recording has more.
+	var got []string
+	for i := range reflect.TypeFor[recordStats]().NumField() {
+		if key := reflect.TypeFor[recordStats]().Field(i).Tag.Get("json"); !strings.HasSuffix(key, ",omitempty") {
+			got = append(got, key)
+		}
+	}
+	if !slices.Equal(got, want) || len(m) != len(want) {
+		t.Errorf("keys %v\nwant %v", got, want)
+	}
+}
+
+// TestRecordPprof lets pprof itself read a recording.
+func TestRecordPprof(t *testing.T) {
+	needRecord(t)
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	file := filepath.Join(t.TempDir(), "p.pb.gz")
+	if _, msg, status := runSwbpf(t, t.TempDir(), "record", "-F", "997", "-o", file, "--", target, "0.5"); status != 0 {
+		t.Fatalf("status %d: %s", status, msg)
+	}
+	for arg, want := range map[string][]string{
+		"-top":    {"Type: cpu", "__dynamic_cast"},
+		"-traces": {"_start", "__libc_start_main", "main", "chain::level", "comm:", "pid:"},
+		"-raw":    {"samples/count cpu/nanoseconds", "libstdc++", "PeriodType: cpu nanoseconds"},
+	} {
+		out, err := exec.Command("go", "tool", "pprof", "-symbolize=none", arg, file).CombinedOutput()
+		if err != nil {
+			t.Fatalf("pprof %s: %v\n%s", arg, err, out)
+		}
+		for _, w := range want {
+			if !bytes.Contains(out, []byte(w)) {
+				t.Errorf("pprof %s: no %q in\n%.3000s", arg, w, out)
+			}
+		}
+	}
+}
+
+// TestRecordThreads checks that threads born after the start are recorded.
+func TestRecordThreads(t *testing.T) {
+	needRecord(t)
+	target := build(t, "threads", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/threads.c")
+	cmd := exec.Command(target, "20", "100")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	r := runRecord(t, "-F", "997", "-d", "1.5", "-p", fmt.Sprint(cmd.Process.Pid))
+	tids := map[int64]bool{}
+	for _, s := range r.profile.Sample {
+		for _, tid := range s.NumLabel["tid"] {
+			tids[tid] = true
+		}
+	}
+	// One thread after the other, each of some 100 samples of work.
+	if want := int(r.stats.Samples)/100 - 1; len(tids) < max(3, want) {
+		t.Errorf("%d samples are of %d threads", r.stats.Samples, len(tids))
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
+}

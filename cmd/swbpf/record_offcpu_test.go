@@ -1,0 +1,48 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+)
+
+// sleeperProgram sleeps ten times for 50 ms and works in between.
+const sleeperProgram = `
+#include <time.h>
+__attribute__((noinline)) void nap(void) { struct timespec t = { 0, 50000000 }; nanosleep(&t, 0); __asm__ volatile(""); }
+int main(void) {
+	for (int i = 0; i < 10; i++) {
+		nap();
+		for (volatile long j = 0; j < 1000000; j++);
+	}
+	return 0;
+}
+`
+
+// The time off the CPU is in the profile by stack, in nanoseconds.
+func TestRecordOffCPU(t *testing.T) {
+	path := build(t, "sleeper", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -xc -o OUT -", "sh", sleeperProgram)
+	begin := time.Now()
+	r := runRecord(t, "--off-cpu", "--", path)
+	wall := time.Since(begin)
+	if v := r.profile.SampleType[len(r.profile.SampleType)-1]; v.Type != "off-cpu" || v.Unit != "nanoseconds" {
+		t.Errorf("sample type %v", v)
+	}
+	var napped int64
+	for _, s := range r.profile.Sample {
+		if slices.Contains(stackOf(s), "nap") {
+			napped += s.Value[len(s.Value)-1]
+		}
+	}
+	// Each nap takes 50 ms and what the timer and the scheduler add to it.
+	if ms := float64(napped) / 1e6; ms < 500 || napped > int64(wall) || r.stats.Lost > 0 {
+		t.Errorf("asleep for %.1f ms in %v; %v", ms, wall, r.stats.LostByReason)
+	}
+	if sleep := float64(r.stats.OffCPUNSByState["sleep"]); math.Abs(sleep-float64(napped)) > 0.2*float64(napped) {
+		t.Errorf("%v ns in naps, by state %v", napped, r.stats.OffCPUNSByState)
+	}
+	if r.stats.Complete*100 < r.stats.UserSamples*99 {
+		t.Errorf("%d of %d stacks complete: %v", r.stats.Complete, r.stats.UserSamples, r.stats.TruncatedByReason)
+	}
+}

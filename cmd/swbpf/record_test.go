@@ -1,0 +1,319 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	pprof "github.com/google/pprof/profile"
+
+	"github.com/swbpf/swbpf/internal/chromium"
+)
+
+// These tests run the built command on real programs with real BPF. They are
+// skipped only where the machine cannot, and SWBPF_REQUIRE_KERNEL=1 turns a
+// skip into a failure.
+
+// cannot skips the test, or fails it where the machine is known to be able.
+func cannot(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// binDir holds what the tests build, for the whole run.
+var binDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "swbpf-test-*") })
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	chromium.Close()
+	if dir, err := binDir(); err == nil {
+		os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// build runs a compiler once for each output name and returns its path. The
+// arguments may contain OUT, which stands for that path.
+func build(t *testing.T, name string, command ...string) string {
+	t.Helper()
+	dir, err := binDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, name)
+	if _, err := os.Stat(out); err == nil {
+		return out
+	}
+	if _, err := exec.LookPath(command[0]); err != nil {
+		cannot(t, "%s is needed to build %s: %v", command[0], name, err)
+	}
+	args := slices.Clone(command[1:])
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "OUT", out)
+	}
+	if b, err := exec.Command(command[0], args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, b)
+	}
+	return out
+}
+
+func swbpf(t *testing.T) string {
+	t.Helper()
+	return build(t, "swbpf", "go", "build", "-o", "OUT", ".")
+}
+
+// recording is what a run of the command left behind.
+type recording struct {
+	stats      recordStats
+	profile    *pprof.Profile
+	folded     string
+	html       string
+	stderr     string
+	exit       int
+	targetCPU  time.Duration // of the recorded command and its children
+	statsBytes []byte
+}
+
+// runRecord records with the given arguments and reads back all it wrote.
+func runRecord(t *testing.T, args ...string) *recording {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		cannot(t, "recording needs root")
+	}
+	dir := t.TempDir()
+	full := append([]string{"record",
+		"-o", filepath.Join(dir, "p.pb.gz"), "-o", filepath.Join(dir, "p.folded"), "-o", filepath.Join(dir, "p.html"),
+		"--stats", filepath.Join(dir, "stats.json")}, args...)
+	cmd := exec.Command(swbpf(t), full...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	r := &recording{stderr: stderr.String(), exit: cmd.ProcessState.ExitCode()}
+	if r.exit == exitCannot {
+		cannot(t, "record: %s", r.stderr)
+	}
+	r.statsBytes = read(t, filepath.Join(dir, "stats.json"), r)
+	if err := json.Unmarshal(r.statsBytes, &r.stats); err != nil {
+		t.Fatalf("stats: %v", err)
+	}
+	r.folded = string(read(t, filepath.Join(dir, "p.folded"), r))
+	r.html = string(read(t, filepath.Join(dir, "p.html"), r))
+	r.profile, err = pprof.ParseData(read(t, filepath.Join(dir, "p.pb.gz"), r))
+	if err != nil {
+		t.Fatalf("pprof: %v", err)
+	}
+	if err := r.profile.CheckValid(); err != nil {
+		t.Fatalf("pprof: %v", err)
+	}
+	ru := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	total := time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
+	r.targetCPU = total - time.Duration((r.stats.CPUUserSeconds+r.stats.CPUSystemSeconds)*1e9)
+	r.checkSums(t)
+	return r
+}
+
+func read(t *testing.T, path string, r *recording) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("exit status %d: %v\n%s", r.exit, err, r.stderr)
+	}
+	return b
+}
+
+// checkSums checks that the figures add up, among themselves and with the
+// profile.
+func (r *recording) checkSums(t *testing.T) {
+	t.Helper()
+	s := &r.stats
+	sum := func(m map[string]uint64) (n uint64) {
+		for v := range maps.Values(m) {
+			n += v
+		}
+		return n
+	}
+	if s.Samples != s.UserSamples+s.KernelOnlySamples {
+		t.Errorf("%d samples are not %d with and %d without user part", s.Samples, s.UserSamples, s.KernelOnlySamples)
+	}
+	if s.UserSamples != s.Complete+s.Truncated {
+		t.Errorf("%d user samples are not %d complete and %d truncated", s.UserSamples, s.Complete, s.Truncated)
+	}
+	if s.Truncated != sum(s.TruncatedByReason) {
+		t.Errorf("%d truncated, by reason %v", s.Truncated, s.TruncatedByReason)
+	}
+	if s.Lost != sum(s.LostByReason) {
+		t.Errorf("%d lost, by reason %v", s.Lost, s.LostByReason)
+	}
+	var inProfile uint64
+	for _, smp := range r.profile.Sample {
+		inProfile += uint64(smp.Value[0])
+	}
+	if inProfile != s.Samples {
+		t.Errorf("%d samples in the profile, %d in the figures", inProfile, s.Samples)
+	}
+	var inFolded uint64
+	for line := range strings.Lines(r.folded) {
+		var n uint64
+		if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &n); err != nil {
+			t.Fatalf("folded line %q: %v", line, err)
+		}
+		inFolded += n
+	}
+	want := s.Samples
+	if s.Event == "off-cpu" { // stacks are weighed by their time
+		want = sum(s.OffCPUNSByState)
+	}
+	if inFolded != want {
+		t.Errorf("%d in the folded stacks, %d in the figures", inFolded, want)
+	}
+}
+
+// stackOf returns the names of a pprof sample's functions as symbols have
+// them, root first.
+func stackOf(s *pprof.Sample) []string {
+	var names []string
+	for _, loc := range s.Location {
+		if len(loc.Line) == 0 {
+			names = append(names, fmt.Sprintf("%#x", loc.Address))
+		}
+		for _, l := range loc.Line {
+			names = append(names, l.Function.SystemName)
+		}
+	}
+	slices.Reverse(names)
+	return names
+}
+
+// wantShare checks a share of samples against a bound in percent.
+func wantShare(t *testing.T, what string, part, whole uint64, percent float64) {
+	t.Helper()
+	share := 100 * float64(part) / float64(whole)
+	t.Logf("%s: %d of %d, %.2f %%", what, part, whole, share)
+	if !(share >= percent) {
+		t.Errorf("%s: %d of %d samples, %.2f %%; want %g %%", what, part, whole, share, percent)
+	}
+}
+
+// wantRate checks the number of samples against the CPU time that the target
+// used, within 5 %. A target that shares its CPU meets the timer by chance, so
+// two standard deviations of a count come on top.
+func (r *recording) wantRate(t *testing.T, hz int) {
+	t.Helper()
+	want := r.targetCPU.Seconds() * float64(hz)
+	got := float64(r.stats.Samples)
+	t.Logf("%.0f samples, %.0f expected of %.2f s at %d Hz", got, want, r.targetCPU.Seconds(), hz)
+	if tolerance := 0.05*want + 2*math.Sqrt(want); got < want-tolerance || got > want+tolerance {
+		t.Errorf("%.0f samples, want %.0f within 5 %%", got, want)
+	}
+	if r.stats.Lost != 0 {
+		t.Errorf("%d samples lost: %v", r.stats.Lost, r.stats.LostByReason)
+	}
+}
+
+// chainStart is how a C program's main thread begins, root first.
+var chainStart = regexp.MustCompile(`^_start;(__libc_start_main[^;]*);(__libc_start_call_main);main(;|$)`)
+
+// TestRecordChain checks each stack of the C++ programs against the chain
+// that their source dictates.
+func TestRecordChain(t *testing.T) {
+	level := regexp.MustCompile(`^_ZN5chainILi(\d+)EE5levelEl$`)
+	for _, tc := range []struct {
+		name  string
+		flags []string
+		check func(calls []string) error // the frames called by main
+	}{
+		{"depth30", nil, func(calls []string) error {
+			for i, name := range calls {
+				if i >= 30 {
+					return nil // whatever level 0 calls
+				}
+				if m := level.FindStringSubmatch(name); m == nil || m[1] != fmt.Sprint(29-i) {
+					if i == 0 && strings.HasPrefix(name, "clock_gettime") || i == 0 && strings.HasPrefix(name, "__clock_gettime") {
+						return nil
+					}
+					return fmt.Errorf("frame %d below main is %s", i, name)
+				}
+			}
+			return nil
+		}},
+		{"depth200", []string{"--stack-bytes", "1M"}, func(calls []string) error {
+			deep := 0
+			for deep < len(calls) && calls[deep] == "_ZL4deepil" {
+				deep++
+			}
+			rest := calls[deep:]
+			leaf := len(rest) > 0 && rest[0] == "_ZL4leafl"
+			switch {
+			case leaf && deep != 200:
+				return fmt.Errorf("leaf called after %d levels", deep)
+			case deep > 200:
+				return fmt.Errorf("%d levels", deep)
+			case len(rest) > 0 && !leaf && deep > 0:
+				return fmt.Errorf("level %d calls %s", deep, rest[0])
+			}
+			return nil
+		}},
+	} {
+		for _, hz := range []int{99, 997} {
+			t.Run(fmt.Sprintf("%s/%dHz", tc.name, hz), func(t *testing.T) {
+				target := build(t, tc.name, "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/"+tc.name+".cc")
+				args := append([]string{"-F", fmt.Sprint(hz)}, tc.flags...)
+				r := runRecord(t, append(args, "--", target, "2")...)
+				r.wantRate(t, hz)
+				wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
+				var checked, wrong int64
+				for _, s := range r.profile.Sample {
+					names := slices.DeleteFunc(stackOf(s), func(n string) bool { return strings.HasPrefix(n, "[truncated") })
+					if len(names) != len(stackOf(s)) {
+						continue // short, and said so
+					}
+					m := chainStart.FindString(strings.Join(names, ";"))
+					if m == "" {
+						continue // before main: in the dynamic loader
+					}
+					checked += s.Value[0]
+					if err := tc.check(userPart(s, names)[4:]); err != nil {
+						wrong += s.Value[0]
+						t.Errorf("%v in %s", err, strings.Join(names, ";"))
+					}
+				}
+				wantShare(t, "stacks under main", uint64(checked), r.stats.Samples, 98)
+				if wrong > 0 {
+					t.Errorf("%d samples with a wrong chain", wrong)
+				}
+			})
+		}
+	}
+}
+
+// userPart cuts the kernel frames off the leaf end of names, root first.
+func userPart(s *pprof.Sample, names []string) []string {
+	kernel := 0
+	for _, loc := range s.Location {
+		if loc.Mapping == nil || !strings.HasPrefix(loc.Mapping.File, "[kernel") {
+			break
+		}
+		kernel += max(1, len(loc.Line))
+	}
+	return names[:len(names)-kernel]
+}

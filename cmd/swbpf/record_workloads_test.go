@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestRecordWorkloads records programs of the distribution and of the tests,
+// and checks that stacks are complete, that samples are as many as the CPU
+// time says, and that none is lost.
+func TestRecordWorkloads(t *testing.T) {
+	gogc := build(t, "gogc", "go", "build", "-o", "OUT", "./testdata/targets/gogc")
+	random := filepath.Join(t.TempDir(), "random")
+	writeCompressible(t, random, 4<<20)
+	for _, tc := range []struct {
+		name     string
+		hz       []int
+		complete float64 // percent of user samples
+		flags    []string
+		command  []string
+	}{
+		{"go-gc", []int{99, 997}, 99.5, nil, []string{gogc, "2"}},
+		// One stack in sixty is longer than the default limit.
+		{"cc1plus", []int{99, 997}, 99.5, []string{"--stack-bytes", "1M"}, []string{"g++", "-O2", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
+		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
+		{"xz", []int{997}, 99.5, nil, []string{"xz", "-k", "-c", "-9", random}},
+		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},
+		{"exec-chain", []int{99, 997}, 97, nil, []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sh testdata/targets/execchain.sh; done; true"}},
+	} {
+		for _, hz := range tc.hz {
+			t.Run(fmt.Sprintf("%s/%dHz", tc.name, hz), func(t *testing.T) {
+				if _, err := exec.LookPath(tc.command[0]); err != nil {
+					cannot(t, "%v", err)
+				}
+				null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer null.Close()
+				args := append([]string{"-F", fmt.Sprint(hz)}, tc.flags...)
+				r := runRecord(t, append(append(args, "--"), tc.command...)...)
+				if r.exit != 0 {
+					t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+				}
+				r.wantRate(t, hz)
+				wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, tc.complete)
+				if t.Failed() {
+					t.Logf("truncated: %v", r.stats.TruncatedByReason)
+				}
+			})
+		}
+	}
+}
+
+// writeCompressible writes n bytes that keep a compressor busy.
+func writeCompressible(t *testing.T, path string, n int) {
+	t.Helper()
+	b := make([]byte, 0, n)
+	for x := uint32(1); len(b) < n; {
+		x = x*1664525 + 1013904223
+		b = fmt.Appendf(b, "%d line %x\n", x>>20, x>>12)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRecordPID records a running server by its PID, under load.
+func TestRecordPID(t *testing.T) {
+	for _, prog := range []string{"redis-server", "redis-benchmark"} {
+		if _, err := exec.LookPath(prog); err != nil {
+			cannot(t, "%v", err)
+		}
+	}
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "redis.sock")
+	server := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { server.Process.Kill(); server.Wait() }()
+	waitFor(t, "redis to listen", func() bool {
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	load := exec.Command("redis-benchmark", "-s", socket, "-l", "-q", "-t", "set,get,lpush,zadd")
+	if err := load.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { load.Process.Kill(); load.Wait() }()
+
+	r := runRecord(t, "-F", "997", "-d", "3", "-p", fmt.Sprint(server.Process.Pid))
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
+	if r.stats.Lost != 0 {
+		t.Errorf("lost %v", r.stats.LostByReason)
+	}
+	if r.stats.Samples < 100 || r.stats.Processes != 1 {
+		t.Errorf("%d samples of %d processes", r.stats.Samples, r.stats.Processes)
+	}
+	if !strings.Contains(r.folded, "redis-server;_start;__libc_start_main") {
+		t.Errorf("no stack from _start on in the folded stacks:\n%.2000s", r.folded)
+	}
+}
+
+// TestRecordMachine records everything, while programs come and go.
+func TestRecordMachine(t *testing.T) {
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	done := make(chan error, 2)
+	for _, c := range []*exec.Cmd{exec.Command(target, "2"), exec.Command("sh", "testdata/targets/shortlived.sh", "40")} {
+		go func() { done <- c.Run() }()
+	}
+	r := runRecord(t, "-a", "-d", "3")
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if r.stats.FrequencyHz != defaultFrequency {
+		t.Errorf("default frequency is %d", r.stats.FrequencyHz)
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
+	if r.stats.Lost != 0 {
+		t.Errorf("lost %v", r.stats.LostByReason)
+	}
+	for _, comm := range []string{"depth30;", "sh;"} {
+		if !strings.Contains("\n"+r.folded, "\n"+comm) {
+			t.Errorf("no stacks of %s", comm)
+		}
+	}
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited in vain for %s", what)
+}

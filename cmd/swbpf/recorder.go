@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/profile"
+)
+
+// recorder runs a recording: it keeps the session, the side-band and the
+// pipeline together, and decides when to poll and when to stop.
+type recorder struct {
+	opt      *recordOptions
+	session  *loader.Session
+	sideband *loader.Sideband
+	command  *loader.Command // nil without a command
+	*pipeline
+
+	stop    context.CancelFunc // ends what watches for new files
+	abort   func()             // tidies up when a second signal ends the program at once
+	began   time.Time
+	ended   time.Time
+	signals chan os.Signal
+}
+
+const (
+	// wakeBytes of news are less than what the start of a static program makes.
+	wakeBytes = 200
+
+	// burstRing is the ring for events without a rate, which come in bursts.
+	burstRing = 16 << 20
+
+	// keep is how long a process is remembered after its end.
+	keep = time.Second
+
+	// The time between polls, within which it follows from the ring's size.
+	minPoll, maxPoll = 5 * time.Millisecond, 100 * time.Millisecond
+)
+
+// startRecorder sets everything up and starts sampling. Events of processes
+// are followed from before the first sample.
+func startRecorder(o *recordOptions) (*recorder, error) {
+	r := &recorder{opt: o, signals: make(chan os.Signal, 2), abort: func() {}}
+	if err := r.start(); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *recorder) start() error {
+	o := r.opt
+	event, err := loader.ParseEvent(o.event)
+	if err != nil {
+		return err
+	}
+	cfg := loader.Config{
+		Event: event, Frequency: o.frequency, StackBytes: int(o.stackBytes),
+		Kernel: !o.noKernel, PIDs: o.pids, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
+	}
+	if !event.IsTimer() && o.frequency == 0 {
+		cfg.RingBytes = burstRing
+	}
+	if len(o.command) > 0 {
+		if r.command, err = loader.StartCommand(o.command); err != nil {
+			return err
+		}
+		cfg.PIDs, cfg.FollowChildren = []int{r.command.PID()}, true
+	}
+	raisePriority()
+	if r.session, err = loader.Open(cfg); err != nil {
+		return err
+	}
+	if r.sideband, err = loader.OpenSideband(loader.SidebandConfig{WakeBytes: wakeBytes}); err != nil {
+		return err
+	}
+	r.pipeline = newPipeline(r.session)
+	r.procs = loader.NewProcesses(loader.ProcessesConfig{
+		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(cfg.PIDs), OnImage: r.onImage,
+	})
+	if err := r.procs.Bootstrap(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go r.procs.Watch(ctx)
+	signal.Notify(r.signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	r.began = time.Now()
+	if err := r.session.Start(); err != nil {
+		return err
+	}
+	if r.command != nil {
+		r.command.Resume()
+	}
+	return nil
+}
+
+// run records until the time is over, the command has ended, or a signal asks
+// to stop. A second signal ends the program at once.
+func (r *recorder) run() error {
+	var timeout <-chan time.Time
+	if r.opt.duration > 0 {
+		timeout = time.After(time.Duration(r.opt.duration))
+	}
+	var commandDone <-chan struct{}
+	if r.command != nil {
+		commandDone = r.command.Done()
+	}
+	progress := newProgress(os.Stderr, r)
+	defer progress.clear()
+	poll := time.NewTicker(r.pollInterval())
+	defer poll.Stop()
+	for {
+		select {
+		case <-poll.C:
+			if err := r.poll(r.procs.Collect()); err != nil {
+				return err
+			}
+			progress.update()
+			continue
+		case <-r.signals:
+			go func() {
+				<-r.signals
+				r.abort()
+				os.Exit(exitInterrupted)
+			}()
+		case <-timeout:
+		case <-commandDone:
+		}
+		return r.drain()
+	}
+}
+
+// drain stops sampling and takes what is left in the rings.
+func (r *recorder) drain() error {
+	r.ended = time.Now()
+	if err := r.session.Stop(); err != nil {
+		return fmt.Errorf("stop sampling: %w", err)
+	}
+	r.procs.Collect()
+	return r.poll(^uint64(0))
+}
+
+// poll takes the samples up to a time at which all events are known.
+func (r *recorder) poll(upTo uint64) error {
+	err := r.session.ReadSamples(upTo, func(s *loader.Sample) error {
+		r.procs.Advance(s.Time)
+		r.add(s)
+		return nil
+	})
+	r.procs.Advance(upTo)
+	r.procs.Expire(upTo - uint64(keep))
+	r.modules.updateJIT()
+	return err
+}
+
+// pollInterval is the time in which samples with full stacks would fill an
+// eighth of the ring.
+func (r *recorder) pollInterval() time.Duration {
+	hz := r.session.Frequency()
+	if hz == 0 {
+		return minPoll
+	}
+	perSecond := hz * max(1, loader.CPUs()) * int(r.opt.stackBytes)
+	d := time.Duration(float64(r.session.RingBytes()) / 8 / float64(perSecond) * float64(time.Second))
+	return min(max(d, minPoll), maxPoll)
+}
+
+// finish completes the figures and names the profile.
+func (r *recorder) finish() (*profile.Profile, error) {
+	st, err := r.session.Stats()
+	if err != nil {
+		return nil, err
+	}
+	s := &r.stats
+	s.DurationSeconds = r.ended.Sub(r.began).Seconds()
+	s.Event, s.FrequencyHz = r.session.Event().Name, r.session.Frequency()
+	s.Lost, s.LostByReason = st.Lost(), st.LostByReason()
+	s.BytesCopied, s.BytesSent = st.StackBytes, st.RingBytes
+	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
+	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
+	s.Processes = len(r.sampled)
+	s.Modules = r.modules.count()
+	return r.builder.Build(r.meta(), r.modules), nil
+}
+
+// close gives everything back. A command that is still running is left alone,
+// unless it was never let go.
+func (r *recorder) close() {
+	signal.Stop(r.signals)
+	if r.stop != nil {
+		r.stop()
+	}
+	if r.session != nil {
+		r.session.Close()
+	}
+	if r.sideband != nil {
+		r.sideband.Close()
+	}
+	if r.command != nil && r.began.IsZero() {
+		r.command.Kill()
+	}
+}
+
+// commandStatus waits for the recorded command and returns its exit code.
+func (r *recorder) commandStatus() (int, error) {
+	if r.command == nil {
+		return 0, nil
+	}
+	state, err := r.command.Wait()
+	if err != nil {
+		return 0, err
+	}
+	return loader.ExitCode(state), nil
+}
+
+func toInt32(pids []int) []int32 {
+	out := make([]int32, len(pids))
+	for i, pid := range pids {
+		out[i] = int32(pid)
+	}
+	return out
+}

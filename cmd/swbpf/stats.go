@@ -1,0 +1,58 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"syscall"
+	"time"
+)
+
+// recordStats is what --stats writes. Times in the names' units; bytes where
+// a name says so.
+type recordStats struct {
+	DurationSeconds    float64           `json:"duration_seconds"`
+	Event              string            `json:"event"`
+	FrequencyHz        int               `json:"frequency_hz"`
+	Samples            uint64            `json:"samples"`             // delivered
+	UserSamples        uint64            `json:"user_samples"`        // with a user stack
+	KernelOnlySamples  uint64            `json:"kernel_only_samples"` // kernel threads
+	Complete           uint64            `json:"complete"`            // user stacks walked to the bottom
+	Truncated          uint64            `json:"truncated"`           // user stacks that were not
+	TruncatedByReason  map[string]uint64 `json:"truncated_by_reason"`
+	Lost               uint64            `json:"lost"` // events without a sample
+	LostByReason       map[string]uint64 `json:"lost_by_reason"`
+	OffCPUNSByState    map[string]uint64 `json:"off_cpu_ns_by_state,omitempty"`
+	OffCPUSkippedShort uint64            `json:"off_cpu_skipped_short,omitempty"` // below --min-off-cpu
+	OffCPUUnsampled    uint64            `json:"off_cpu_unsampled,omitempty"`     // too many within a short time
+	OffCPUUnsampledNS  uint64            `json:"off_cpu_unsampled_ns,omitempty"`
+	Frames             uint64            `json:"frames"`       // user frames unwound
+	BytesCopied        uint64            `json:"bytes_copied"` // of user stacks, in the kernel
+	BytesSent          uint64            `json:"bytes_sent"`   // through the ring
+	BPFRunNS           uint64            `json:"bpf_run_ns"`
+	BPFRuns            uint64            `json:"bpf_runs"`
+	UnwindNS           uint64            `json:"unwind_ns"`
+	CPUUserSeconds     float64           `json:"cpu_user_seconds"` // of the recorder itself
+	CPUSystemSeconds   float64           `json:"cpu_system_seconds"`
+	MaxRSSBytes        int64             `json:"max_rss_bytes"`
+	Processes          int               `json:"processes"` // with at least one sample
+	Modules            int               `json:"modules"`   // files with at least one frame
+}
+
+// addOwnUsage fills in what the recorder itself has used.
+func (s *recordStats) addOwnUsage() {
+	var ru syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &ru) != nil {
+		return
+	}
+	s.CPUUserSeconds = time.Duration(ru.Utime.Nano()).Seconds()
+	s.CPUSystemSeconds = time.Duration(ru.Stime.Nano()).Seconds()
+	s.MaxRSSBytes = ru.Maxrss << 10
+}
+
+func (s *recordStats) write(path string) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}

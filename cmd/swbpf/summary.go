@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// meta describes the recording for whoever opens the profile.
+func (r *recorder) meta() profile.Meta {
+	event := r.session.Event()
+	m := profile.Meta{
+		Tool:        "swbpf " + version(),
+		Target:      r.opt.target(),
+		Event:       event.Name,
+		FrequencyHz: r.session.Frequency(),
+		Start:       r.began,
+		Duration:    r.ended.Sub(r.began),
+		CPUs:        loader.CPUs(),
+		Kernel:      kernelRelease(),
+		Help:        map[string]string{},
+		Notes:       r.modules.notes,
+	}
+	switch {
+	case event.IsOffCPU():
+		m.Value = profile.ValueType{Type: "off-cpu", Unit: "nanoseconds"}
+		m.ByValue = true
+	case event.Unit == loader.UnitNanoseconds:
+		m.Value = profile.ValueType{Type: "cpu", Unit: "nanoseconds"}
+		m.Period = int64(time.Second) / int64(max(1, r.session.Frequency()))
+	case event.Unit == loader.UnitCycles:
+		m.Value = profile.ValueType{Type: "cycles", Unit: "count"}
+	default:
+		m.Value = profile.ValueType{Type: event.Name, Unit: "count"}
+		m.Period = int64(r.session.Period())
+	}
+	for reason, n := range r.stats.LostByReason {
+		m.Lost = append(m.Lost, profile.Tally{Name: reason, N: int64(n)})
+	}
+	for reason := range unwind.NumReasons {
+		m.Help[reason.String()] = reason.Help()
+	}
+	return m
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+}
+
+// printSummary says at the end what was recorded and how to see it.
+func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) {
+	s := &r.stats
+	rate := ""
+	if s.FrequencyHz > 0 {
+		rate = fmt.Sprintf(" at %d Hz", s.FrequencyHz)
+	}
+	fmt.Fprintf(w, "%d samples of %s%s in %.1f s, %d processes\n", s.Samples, s.Event, rate, s.DurationSeconds, s.Processes)
+	if r.opt.event == "cycles" && s.Event != "cycles" {
+		fmt.Fprintf(w, "  (%s: this machine counts no cycles)\n", s.Event)
+	}
+	if s.UserSamples > 0 {
+		fmt.Fprintf(w, "user stacks: %d complete (%.2f %%)%s\n", s.Complete, percent(s.Complete, s.UserSamples), reasons(", truncated", s.TruncatedByReason))
+	}
+	if s.Lost > 0 {
+		fmt.Fprintf(w, "lost: %d samples%s\n", s.Lost, reasons(" by", s.LostByReason))
+	} else {
+		fmt.Fprintln(w, "lost: none")
+	}
+	whole := uint64(p.Samples)
+	if r.session.Event().IsOffCPU() { // stacks are weighed by their time
+		whole = uint64(p.Value)
+	}
+	if top := p.Top(5); len(top) > 0 && whole > 0 {
+		fmt.Fprintln(w, "top functions (self, with callees):")
+		for _, e := range top {
+			fmt.Fprintf(w, "  %5.1f %% %5.1f %%  %s\n", percent(uint64(e.Self), whole), percent(uint64(e.Total), whole), e.Function)
+		}
+	}
+	for _, note := range r.modules.notes {
+		fmt.Fprintln(w, "note:", note)
+	}
+	for _, o := range outs {
+		fmt.Fprintf(w, "wrote %s; see it with: %s\n", o.path, fmt.Sprintf(o.format.open, shellQuote(o.path)))
+	}
+}
+
+func percent(part, whole uint64) float64 { return 100 * float64(part) / float64(whole) }
+
+// reasons lists counts by reason, most first: ", truncated: stack-cut 3".
+func reasons(label string, counts map[string]uint64) string {
+	if len(counts) == 0 {
+		return ""
+	}
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		if counts[a] != counts[b] {
+			return int(counts[b]) - int(counts[a])
+		}
+		return strings.Compare(a, b)
+	})
+	for i, n := range names {
+		names[i] = fmt.Sprintf("%s %d", n, counts[n])
+	}
+	return label + ": " + strings.Join(names, ", ")
+}
+
+// shellQuote quotes a path for pasting where it needs that.
+func shellQuote(path string) string {
+	if strings.IndexFunc(path, func(c rune) bool {
+		return !strings.ContainsRune("/._-+,@%:=", c) && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+	}) < 0 {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}
+
+// progress is the line that a terminal shows while recording.
+type progress struct {
+	w     *os.File
+	r     *recorder
+	shown bool
+	next  time.Time
+}
+
+// progressEvery is how often the line is written anew.
+const progressEvery = 500 * time.Millisecond
+
+// newProgress writes to w when that is a terminal, and else nothing.
+func newProgress(w *os.File, r *recorder) *progress {
+	if _, err := unix.IoctlGetTermios(int(w.Fd()), unix.TCGETS); err != nil || r.command != nil {
+		return &progress{r: r} // a command may use the terminal itself
+	}
+	return &progress{w: w, r: r}
+}
+
+func (p *progress) update() {
+	now := time.Now()
+	if p.w == nil || now.Before(p.next) {
+		return
+	}
+	p.next = now.Add(progressEvery)
+	p.shown = true
+	var lost uint64
+	if st, err := p.r.session.Stats(); err == nil {
+		lost = st.Lost()
+	}
+	fmt.Fprintf(p.w, "\r\x1b[K%s: %.0f s, %d samples, %d lost, %d processes; Ctrl-C ends it",
+		p.r.opt.target(), now.Sub(p.r.began).Seconds(), p.r.stats.Samples, lost, len(p.r.sampled))
+}
+
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// umask returns the file mode creation mask. There is no way to read it but
+// to set it.
+func umask() os.FileMode {
+	m := unix.Umask(0o077)
+	unix.Umask(m)
+	return os.FileMode(m)
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// topOptions are the flags of top.
+type topOptions struct {
+	record recordOptions // those that it shares with record
+	window durationValue
+}
+
+const (
+	defaultTopWindow = 10 * time.Second
+	minTopWindow     = time.Second
+	maxTopWindow     = 10 * time.Minute
+
+	topRefresh = time.Second
+)
+
+func newTopCommand() *cobra.Command {
+	o := &topOptions{record: recordOptions{stackBytes: defaultStackBytes}, window: durationValue(defaultTopWindow)}
+	c := &cobra.Command{
+		Use:   "top [-p PID[,PID...]]",
+		Short: "Show live which functions, processes and threads are hottest",
+		Long: `Top samples as record does and shows what was hottest in the last seconds: by
+function (in itself, and with what it called), by process and by thread. Enter
+shows the stacks of the selected line; ? shows all keys.
+
+Kernel functions, Go and generated code have colours of their own, unless the
+environment has NO_COLOR.
+
+Exit status: 0 when it was left by q, Ctrl-C or a signal; 1 when something went
+wrong on the way, 2 for wrong usage, without a terminal, or where the kernel or
+the privileges do not allow sampling.`,
+		Example: `  swbpf top                     the whole machine
+  swbpf top -p 4711             one process
+  swbpf top -e page-faults      who touches new memory
+  swbpf top --window 60s        the last minute`,
+		Args: noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			if w := time.Duration(o.window); w < minTopWindow || w > maxTopWindow {
+				return withCode(exitCannot, fmt.Errorf("--window %v is not between %v and %v", w, minTopWindow, maxTopWindow))
+			}
+			if err := o.record.check(-1); err != nil {
+				return withCode(exitCannot, err)
+			}
+			return runTop(o)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.VarP(&o.record.pids, "pid", "p", "sample these processes only, threads born later included")
+	f.IntVarP(&o.record.frequency, "freq", "F", 0, fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
+	f.StringVarP(&o.record.event, "event", "e", "cycles", "event by perf's name; cpu-clock stands in for cycles without hardware counters")
+	f.Var(&o.window, "window", "the time that the figures are of, 1s to 10m")
+	f.BoolVar(&o.record.noKernel, "no-kernel", false, "leave out kernel frames")
+	return c
+}
+
+// top is a running live view. The screen and the keys belong to one goroutine,
+// sampling to another one, and names to a third.
+type top struct {
+	term   *terminal
+	rec    *recorder
+	window *topWindow
+	namer  *topNamer
+	view   *topView
+
+	stop   chan struct{}
+	failed chan error // a goroutine's end, with what went wrong
+	done   chan struct{}
+}
+
+func runTop(o *topOptions) (err error) {
+	term, err := openTerminal(os.Stdin, os.Stdout)
+	if err != nil {
+		return withCode(exitCannot, err)
+	}
+	// Whatever happens here; other goroutines report to failed. It is the last
+	// thing done, so that what is typed next is for the shell.
+	defer term.restore()
+	rec, err := startRecorder(&o.record)
+	if err != nil {
+		return withCode(exitCannot, err)
+	}
+	defer rec.close()
+	t := &top{
+		term: term, rec: rec, namer: newTopNamer(),
+		window: newTopWindow(time.Duration(o.window), rec.modules),
+		stop:   make(chan struct{}), done: make(chan struct{}), failed: make(chan error, 3),
+	}
+	rec.sink = t.window
+	event := rec.session.Event()
+	t.view = newTopView(topStatus{
+		target: o.record.target(), event: event.Name,
+		frequency: rec.session.Frequency(), isTimer: event.IsTimer(),
+	}, os.Getenv("NO_COLOR") == "")
+
+	signals := terminalSignals()
+	if err := term.take(); err != nil {
+		return err
+	}
+	keys := make(chan key)
+	t.guard(func() error { term.readKeys(keys); return nil })
+	t.guard(func() error { t.namer.run(t.stop); return nil })
+	t.guard(func() error { defer close(t.done); return t.sample() })
+	err = t.interact(keys, signals)
+	close(t.stop)
+	<-t.done
+	return err
+}
+
+// guard runs f in a goroutine of its own. An error or a panic ends the view.
+func (t *top) guard(f func() error) {
+	go func() {
+		defer func() {
+			if v := recover(); v != nil {
+				t.failed <- fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+			}
+		}()
+		if err := f(); err != nil {
+			t.failed <- err
+		}
+	}()
+}
+
+// sample fills the window until it is told to stop.
+func (t *top) sample() error {
+	poll := time.NewTicker(t.rec.pollInterval())
+	defer poll.Stop()
+	generated := time.NewTicker(topRefresh)
+	defer generated.Stop()
+	for {
+		select {
+		case <-t.stop:
+			return nil
+		case <-generated.C:
+			t.window.nameGenerated()
+		case <-poll.C:
+			if err := t.rec.poll(t.rec.procs.Collect()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// interact answers keys, signals and the clock until it is time to leave.
+func (t *top) interact(keys <-chan key, signals <-chan os.Signal) error {
+	refresh := time.NewTicker(topRefresh)
+	defer refresh.Stop()
+	first := time.After(topRefresh / 4) // not to begin with a second of nothing
+	for {
+		if err := t.term.draw(t.view.render(t.term.size())); err != nil {
+			return fmt.Errorf("draw: %w", err)
+		}
+		select {
+		case <-first:
+			t.refresh()
+		case <-refresh.C:
+			t.refresh()
+		case a := <-t.namer.answers:
+			t.view.names.learn(a.named, &t.view.now)
+			if a.done { // before that, the next refresh shows them
+				t.namer.busy = false
+				t.namer.ask()
+				t.view.update()
+			}
+		case k, ok := <-keys:
+			if !ok {
+				return errors.New("the terminal is gone")
+			}
+			_, height := t.term.size()
+			if k == keyRedraw {
+				t.term.forget()
+			} else if t.view.press(k, listLines(height)) {
+				return nil
+			}
+		case s := <-signals:
+			quit, err := t.signal(s, signals)
+			if quit || err != nil {
+				return err
+			}
+		case <-t.rec.signals:
+			return nil
+		case err := <-t.failed:
+			return err
+		}
+	}
+}
+
+// signal answers a signal of the terminal.
+func (t *top) signal(s os.Signal, more <-chan os.Signal) (quit bool, err error) {
+	switch s {
+	case unix.SIGTSTP:
+		err = t.term.suspend(more)
+	case unix.SIGCONT: // a shell may have changed the terminal meanwhile
+		err = t.term.take()
+	case unix.SIGWINCH:
+		t.term.forget()
+	case unix.SIGQUIT:
+		quit = true
+	}
+	return quit, err
+}
+
+// refresh shows what has come since.
+func (t *top) refresh() {
+	if st, err := t.rec.session.Stats(); err == nil {
+		t.view.status.lost = st.Lost()
+	}
+	t.namer.ask(t.view.show(t.window.roll(time.Now()))...)
+}

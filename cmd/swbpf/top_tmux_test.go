@@ -1,0 +1,271 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tmux is a terminal to look at: a server of its own, with one window that
+// runs a shell.
+type tmux struct {
+	t      *testing.T
+	socket string
+	dir    string
+
+	commands int // that the shell ran
+}
+
+func newTmux(t *testing.T) *tmux {
+	t.Helper()
+	needRecord(t)
+	if _, err := exec.LookPath("tmux"); err != nil {
+		cannot(t, "tmux is needed: %v", err)
+	}
+	m := &tmux{t: t, dir: t.TempDir()}
+	m.socket = filepath.Join(m.dir, "s")
+	m.run("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "env", "PS1=ready$ ", "TERM=screen", "bash", "--norc", "--noprofile")
+	t.Cleanup(func() { exec.Command("tmux", "-S", m.socket, "kill-server").Run() })
+	m.wait("ready$")
+	return m
+}
+
+func (m *tmux) run(args ...string) string {
+	m.t.Helper()
+	out, err := exec.Command("tmux", append([]string{"-S", m.socket}, args...)...).CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("tmux %v: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+func (m *tmux) keys(keys ...string) { m.t.Helper(); m.run(append([]string{"send-keys"}, keys...)...) }
+
+// screen is what is to be seen; styled, with its escape sequences.
+func (m *tmux) screen() string { m.t.Helper(); return m.run("capture-pane", "-p") }
+func (m *tmux) styled() string { m.t.Helper(); return m.run("capture-pane", "-p", "-e") }
+
+// wait waits until the screen has all texts, and returns it.
+func (m *tmux) wait(texts ...string) string {
+	m.t.Helper()
+	return m.waitUntil(fmt.Sprintf("%q", texts), func(screen string) bool {
+		for _, text := range texts {
+			if !strings.Contains(screen, text) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (m *tmux) waitUntil(what string, ok func(screen string) bool) string {
+	m.t.Helper()
+	var screen string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if screen = m.screen(); ok(screen) {
+			return screen
+		}
+	}
+	m.t.Fatalf("waited in vain for %s; the screen is\n%s", what, screen)
+	return ""
+}
+
+// shell runs a command in the shell and returns what it writes.
+func (m *tmux) shell(command string) string {
+	m.t.Helper()
+	m.commands++
+	m.keys(fmt.Sprintf("clear; %s; echo end of '%d'", command, m.commands), "Enter")
+	end := fmt.Sprintf("end of %d", m.commands)
+	out, _, _ := strings.Cut(m.wait(end), end)
+	return strings.TrimSpace(out)
+}
+
+// modes are the settings of the terminal, but for its size.
+func (m *tmux) modes() string { m.t.Helper(); return m.shell("stty -g") }
+
+// pid is the process ID of the swbpf that the shell runs.
+func (m *tmux) pid() string {
+	m.t.Helper()
+	shell := strings.TrimSpace(m.run("display-message", "-p", "#{pane_pid}"))
+	out, err := exec.Command("pgrep", "-P", shell, "-x", "swbpf").Output()
+	if err != nil {
+		m.t.Fatalf("no swbpf under the shell: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// left waits until the shell runs no swbpf any more.
+func (m *tmux) left(how string) {
+	m.t.Helper()
+	shell := strings.TrimSpace(m.run("display-message", "-p", "#{pane_pid}"))
+	m.waitUntil(how+": the shell", func(s string) bool {
+		return exec.Command("pgrep", "-P", shell, "-x", "swbpf").Run() != nil && !strings.Contains(s, "Functions")
+	})
+}
+
+// startTop starts top on a program that keeps a CPU busy in known functions.
+func (m *tmux) startTop(args string) (pid string) {
+	m.t.Helper()
+	target := build(m.t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	cmd := exec.Command(target, "120")
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	pid = fmt.Sprint(cmd.Process.Pid)
+	m.keys("clear; "+args+" "+swbpf(m.t)+" top -F 499 -p "+pid, "Enter")
+	return pid
+}
+
+// TestTopScreen drives top by its keys and looks at the screen.
+func TestTopScreen(t *testing.T) {
+	m := newTmux(t)
+	pid := m.startTop("")
+	m.wait("[1 Functions]", "pid "+pid, "SELF%", "chain::level", "depth30", "q quit")
+	if screen := m.screen(); strings.Count(screen, "\n") != 24 {
+		t.Errorf("%d lines:\n%s", strings.Count(screen, "\n"), screen)
+	}
+	m.keys("Tab")
+	m.wait("[2 Processes]", pid, "depth30", "100.00")
+	m.keys("3")
+	m.wait("[3 Threads]", pid)
+	m.keys("Enter")
+	screen := m.wait("ROOTS", "_start", "main", "100.0")
+	if strings.Index(screen, "_start") > strings.Index(screen, "main  ") {
+		t.Errorf("the root is not first:\n%s", screen)
+	}
+	m.keys("c")
+	m.wait("LEAVES")
+	m.keys("Escape")
+	m.wait("[3 Threads]", "COMMAND")
+
+	m.keys("1", "/", "dynamic")
+	m.wait("/dynamic", "__dynamic_cast")
+	m.waitUntil("the filter to hold", func(s string) bool { return !strings.Contains(s, "chain::level") })
+	m.keys("Enter")
+	m.wait("filter: dynamic")
+	m.keys("c")
+	m.wait("CALLERS", "100.0", "chain::level")
+	m.keys("Escape", "Escape")
+	m.waitUntil("the filter to go", func(s string) bool { return strings.Contains(s, "chain::level") && !strings.Contains(s, "filter:") })
+
+	m.keys("s")
+	m.wait("by total")
+	m.keys("?")
+	m.wait("HELP", "hold the screen")
+	m.keys("x")
+	m.wait("by total")
+
+	// What is held does not change.
+	m.keys("Space")
+	held := m.wait("PAUSED")
+	time.Sleep(2 * topRefresh)
+	if now := m.screen(); now != held {
+		t.Errorf("the screen changed while it was held:\n%s\n%s", held, now)
+	}
+	m.keys("Space")
+	m.waitUntil("samples to go on", func(s string) bool { return !strings.Contains(s, "PAUSED") })
+
+	for _, size := range [][2]int{{132, 40}, {40, 8}, {20, 4}, {80, 24}} {
+		m.run("resize-window", "-x", fmt.Sprint(size[0]), "-y", fmt.Sprint(size[1]))
+		keys := "Tab list"
+		m.waitUntil(fmt.Sprintf("%v", size), func(s string) bool {
+			lines := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
+			return len(lines) == size[1] && strings.HasPrefix(lines[0], "swbpf ") && strings.HasPrefix(lines[len(lines)-1], keys)
+		})
+	}
+	m.keys("q")
+	m.left("q")
+}
+
+// TestTopTerminal checks that the terminal is as it was, however top ends.
+func TestTopTerminal(t *testing.T) {
+	m := newTmux(t)
+	before := m.modes()
+	m.keys("echo here was a shell", "Enter")
+	for _, end := range []struct {
+		name string
+		end  func(pid string)
+	}{
+		{"q", func(string) { m.keys("q") }},
+		{"Ctrl-C", func(string) { m.keys("C-c") }},
+		{"Ctrl-\\", func(string) { m.keys("C-\\") }},
+		{"SIGTERM", func(pid string) { exec.Command("kill", "-TERM", pid).Run() }},
+		{"SIGHUP", func(pid string) { exec.Command("kill", "-HUP", pid).Run() }},
+		{"Ctrl-Z, fg, q", func(string) {
+			m.keys("C-z")
+			m.wait("Stopped", "ready$")
+			if now := m.modes(); now != before {
+				t.Errorf("stopped: the terminal's modes are %s, were %s", now, before)
+			}
+			m.keys("fg", "Enter")
+			m.wait("[1 Functions]")
+			m.keys("Down", "q")
+		}},
+	} {
+		m.startTop("")
+		m.wait("[1 Functions]", "q quit")
+		end.end(m.pid())
+		m.left(end.name)
+		if out := m.shell("echo status $?"); !strings.Contains(out, "status 0") {
+			t.Errorf("%s: %s", end.name, out)
+		}
+		if now := m.modes(); now != before {
+			t.Errorf("%s: the terminal's modes are %s, were %s", end.name, now, before)
+		}
+		if flags := m.run("display-message", "-p", "#{alternate_on} #{cursor_flag} #{wrap_flag}"); strings.TrimSpace(flags) != "0 1 1" {
+			t.Errorf("%s: other screen, cursor, wrapping: %s", end.name, flags)
+		}
+	}
+}
+
+// TestTopColours checks that kinds of functions have colours, unless NO_COLOR
+// forbids it.
+func TestTopColours(t *testing.T) {
+	m := newTmux(t)
+	colour := regexp.MustCompile(`\x1b\[([0-9]+;)*3[0-7][;m]`)
+	kernel := "\x1b[" + string(colourKernel) + "m"
+	m.keys(swbpf(t)+" top -F 499", "Enter")
+	m.waitUntil("a colour of the kernel", func(string) bool { return strings.Contains(m.styled(), kernel) })
+	m.keys("q")
+	m.left("q")
+	m.keys("clear; NO_COLOR=1 "+swbpf(t)+" top -F 499", "Enter")
+	m.waitUntil("a function of the kernel", func(s string) bool { return strings.Count(s, "[kernel.kallsyms]") > 2 })
+	if s := m.styled(); colour.MatchString(s) {
+		t.Errorf("colours in spite of NO_COLOR:\n%q", s)
+	}
+	m.keys("q")
+	m.left("q")
+}
+
+// TestTopRefuses checks what top says where it cannot run.
+func TestTopRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"top"}, "needs a terminal"},
+		{[]string{"top", "extra"}, "extra"},
+		{[]string{"top", "--window", "0.5"}, "--window"},
+		{[]string{"top", "--window", "11m"}, "--window"},
+		{[]string{"top", "-p", "0"}, "process ID"},
+	} {
+		_, msg, status := runSwbpf(t, t.TempDir(), tc.args...)
+		if status != exitCannot || !strings.Contains(msg, tc.want) {
+			t.Errorf("%v: status %d: %s", tc.args, status, msg)
+		}
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	m := newTmux(t)
+	m.keys("clear; TERM=dumb "+swbpf(t)+" top; echo status $?", "Enter")
+	m.wait("TERM is \"dumb\"", "status 2")
+	m.keys("clear; "+swbpf(t)+" top | cat; echo status ${PIPESTATUS[0]}", "Enter")
+	m.wait("needs a terminal", "status 2")
+}

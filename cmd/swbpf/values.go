@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// bytesValue is a flag for a number of bytes: 65536, 64K, 64KiB, 1M.
+type bytesValue int
+
+func (v *bytesValue) String() string {
+	switch n := int(*v); {
+	case n >= 1<<20 && n%(1<<20) == 0:
+		return fmt.Sprintf("%dM", n>>20)
+	case n >= 1<<10 && n%(1<<10) == 0:
+		return fmt.Sprintf("%dK", n>>10)
+	default:
+		return strconv.Itoa(n)
+	}
+}
+
+func (v *bytesValue) Set(s string) error {
+	num, shift := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(s), "B"), "I"), 0
+	for suffix, sh := range map[string]int{"K": 10, "M": 20, "G": 30} {
+		if rest, ok := strings.CutSuffix(num, suffix); ok {
+			num, shift = rest, sh
+			break
+		}
+	}
+	n, err := strconv.ParseUint(num, 10, 31)
+	if err != nil || n<<shift > math.MaxInt32 {
+		return fmt.Errorf("%q is not a number of bytes such as 65536, 64K or 1M", s)
+	}
+	*v = bytesValue(n << shift)
+	return nil
+}
+
+func (v *bytesValue) Type() string { return "bytes" }
+
+// durationValue is a flag for a time: Go's notation, or plain seconds.
+type durationValue time.Duration
+
+func (v *durationValue) String() string {
+	if *v == 0 {
+		return ""
+	}
+	return time.Duration(*v).String()
+}
+
+func (v *durationValue) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		secs, ferr := strconv.ParseFloat(s, 64)
+		if ferr != nil {
+			return fmt.Errorf("%q is not a duration such as 10, 1.5s or 2m", s)
+		}
+		d = time.Duration(secs * float64(time.Second))
+	}
+	if d <= 0 {
+		return fmt.Errorf("%q: a duration is longer than nothing", s)
+	}
+	*v = durationValue(d)
+	return nil
+}
+
+func (v *durationValue) Type() string { return "duration" }
+
+// pidsValue is a flag for process IDs, separated by commas or repeated.
+type pidsValue []int
+
+func (v *pidsValue) String() string {
+	if len(*v) == 0 {
+		return ""
+	}
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]int(*v)), " ", ","), "[]")
+}
+
+func (v *pidsValue) Set(s string) error {
+	for _, f := range strings.Split(s, ",") {
+		n, err := strconv.ParseInt(strings.TrimSpace(f), 10, 32)
+		if err != nil || n <= 0 {
+			return fmt.Errorf("%q is not a process ID", f)
+		}
+		*v = append(*v, int(n))
+	}
+	return nil
+}
+
+func (v *pidsValue) Type() string { return "pid[,pid...]" }

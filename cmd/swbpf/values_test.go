@@ -1,0 +1,65 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestBytesValue(t *testing.T) {
+	for s, want := range map[string]int{
+		"0": 0, "1": 1, "65536": 65536, "64K": 65536, "64k": 65536, "64KiB": 65536,
+		"64KB": 65536, "1M": 1 << 20, "1G": 1 << 30, "2147483647": 1<<31 - 1,
+	} {
+		var v bytesValue
+		if err := v.Set(s); err != nil || int(v) != want {
+			t.Errorf("%q: %d, %v; want %d", s, v, err, want)
+		}
+		var again bytesValue
+		if err := again.Set(v.String()); err != nil || again != v {
+			t.Errorf("%q prints as %q, which reads as %d, %v", s, v.String(), again, err)
+		}
+	}
+	for _, s := range []string{"", "K", "-1", "1.5K", "2G", "64X", "K64", "99999999999"} {
+		var v bytesValue
+		if err := v.Set(s); err == nil {
+			t.Errorf("%q was taken as %d", s, v)
+		}
+	}
+}
+
+func TestDurationValue(t *testing.T) {
+	for s, want := range map[string]time.Duration{
+		"10": 10 * time.Second, "1.5": 1500 * time.Millisecond, "2m": 2 * time.Minute, "250ms": 250 * time.Millisecond,
+	} {
+		var v durationValue
+		if err := v.Set(s); err != nil || time.Duration(v) != want {
+			t.Errorf("%q: %v, %v; want %v", s, time.Duration(v), err, want)
+		}
+	}
+	for _, s := range []string{"", "x", "0", "-1", "-1s", "NaN"} {
+		var v durationValue
+		if err := v.Set(s); err == nil {
+			t.Errorf("%q was taken as %v", s, time.Duration(v))
+		}
+	}
+}
+
+func TestPIDsValue(t *testing.T) {
+	var v pidsValue
+	if err := v.Set("1,22, 3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Set("44"); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(v, []int{1, 22, 3, 44}) || v.String() != "1,22,3,44" {
+		t.Errorf("got %v, %q", v, v.String())
+	}
+	for _, s := range []string{"", "0", "-5", "1,", "x", "4294967296"} {
+		var v pidsValue
+		if err := v.Set(s); err == nil {
+			t.Errorf("%q was taken as %v", s, v)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/swbpf/swbpf/profile"
+)
+
+// viewOptions are the flags of view.
+type viewOptions struct {
+	listen     string
+	outputs    []string
+	sampleType string
+	open       bool
+}
+
+func newViewCommand() *cobra.Command {
+	o := &viewOptions{}
+	c := &cobra.Command{
+		Use:   "view FILE",
+		Short: "Look at a profile in the browser, or convert it",
+		Long: `View shows a profile as local web pages: a flame graph, the hottest functions,
+the callers, callees and source lines of each, and pprof's own interface. The
+address is printed; it is of this machine only, and nothing is sent anywhere.
+Ctrl-C ends it.
+
+FILE is what 'swbpf record' wrote, any pprof file, folded stacks, or the text of
+'perf script', compressed or not; "-" is standard input. What it is shows by
+its content.
+
+With -o the profile is written to a file instead, in the format that the
+extension tells: .pb.gz, .folded, .html, .svg, .speedscope.json.
+
+Source lines are read from the files that the profile names, where they are on
+this machine. As with any local server, others who are logged in to this
+machine can open the pages while they are served.
+
+Exit status: 0, also after Ctrl-C; 1 when the profile cannot be read or
+written; 2 for wrong usage.`,
+		Example: `  swbpf view swbpf.pb.gz
+  perf script | swbpf view -
+  swbpf view cpu.prof -o cpu.html -o cpu.folded
+  swbpf view --sample-type inuse_objects heap.pb.gz
+  swbpf view --listen 127.0.0.1:8080 swbpf.pb.gz     behind ssh -L 8080:127.0.0.1:8080`,
+		Args: exactlyFiles(1),
+		RunE: func(_ *cobra.Command, args []string) error { return view(o, args[0]) },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "serve at this address, of the loopback interface")
+	f.BoolVar(&o.open, "open", false, "open the browser")
+	f.StringVar(&o.sampleType, "sample-type", "", "what to show of a profile with several: cpu, inuse_space, cycles, ...")
+	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile here and serve nothing; may be repeated")
+	return c
+}
+
+// exactlyFiles checks the number of arguments that are files.
+func exactlyFiles(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == n {
+			return nil
+		}
+		return withCode(exitCannot, fmt.Errorf("%d files given, where '%s' takes %d\nSee 'swbpf %s --help'", len(args), c.Use, n, c.Name()))
+	}
+}
+
+func view(o *viewOptions, path string) error {
+	outs, err := openOutputs(o.outputs)
+	if err != nil {
+		return withCode(exitCannot, err)
+	}
+	defer discardOutputs(outs)
+	var server *viewServer
+	if len(outs) == 0 {
+		if server, err = listenLoopback(o.listen); err != nil {
+			return withCode(exitCannot, err)
+		}
+		defer server.listener.Close()
+	}
+	p, err := readProfile(path, o.sampleType)
+	if err != nil {
+		return err
+	}
+	for _, out := range outs {
+		if err := out.save(p); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "wrote %s; see it with: %s\n", out.path, fmt.Sprintf(out.format.open, shellQuote(out.path)))
+	}
+	if server == nil {
+		return nil
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	whole, unit := p.Whole()
+	fmt.Fprintf(os.Stderr, "%s (%s): %s %s\n", displayName(path), p.Format, profile.Thousands(whole), unit)
+	if len(p.Types) > 1 {
+		var names []string
+		for _, t := range p.Types {
+			names = append(names, t.Type)
+		}
+		fmt.Fprintf(os.Stderr, "it also has, for --sample-type: %s\n", strings.Join(names, ", "))
+	}
+	url := "http://" + server.listener.Addr().String() + "/"
+	fmt.Fprintf(os.Stderr, "see it at %s; Ctrl-C ends it\n", url)
+	if o.open {
+		if err := exec.Command("xdg-open", url).Start(); err != nil {
+			fmt.Fprintln(os.Stderr, "note: no browser opened:", err)
+		}
+	}
+	return server.serve(ctx, p)
+}
+
+func displayName(path string) string {
+	if path == "-" {
+		return "standard input"
+	}
+	return filepath.Base(path)
+}
+
+// readProfile reads a file, or standard input for "-".
+func readProfile(path, sampleType string) (*profile.Profile, error) {
+	o := profile.ReadOptions{Name: displayName(path), SampleType: sampleType}
+	var in io.Reader = os.Stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	p, err := profile.Read(in, o)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", displayName(path), err)
+		if errors.Is(err, profile.ErrNoSuchType) {
+			err = withCode(exitCannot, err)
+		}
+		return nil, err
+	}
+	return p, nil
+}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	stackwalk "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// Exit codes of walk beyond those of all verbs.
+const (
+	exitNoProcess    = 3 // no such process or thread, or it has ended meanwhile
+	exitZombie       = 4
+	exitKernelThread = 5
+	exitNotPermitted = 6
+	exitTraced       = 7 // another tracer has the process
+	exitIncomplete   = 8 // output was written, but a thread could not be stopped or walked at all
+)
+
+// walkOptions are the flags of walk.
+type walkOptions struct {
+	pids    []int
+	tids    []int32
+	json    bool
+	symbols string
+	core    string
+	exe     string
+	watch   durationValue
+	noGroup bool
+}
+
+func newWalkCommand() *cobra.Command {
+	o := &walkOptions{symbols: "yes"}
+	c := &cobra.Command{
+		Use:   "walk PID... | --core FILE",
+		Short: "Print the stacks of running processes or of a core file",
+		Long: `Walk stops all threads of a process together, for as long as it takes to copy
+their registers and live stacks, sets them going again, and then walks the
+copies. The time the process stood still is printed.
+
+Threads with the same stack are shown together. A frame that was not found by
+plain call frame information shows the stepper that found it. Each stack is
+complete or says why it ends early.
+
+Exit status: 0; 1 when something went wrong on the way, 2 for wrong usage, 3
+when there is no such process, 4 for a zombie, 5 for a thread of the kernel, 6
+when the process may not be traced, 7 when another program traces it, 8 when a
+thread could not be stopped, being in an uninterruptible wait, or not walked.`,
+		Example: `  swbpf walk 4711                   all threads of a process
+  swbpf walk 4711 --tid 4715        one thread; only that one is stopped
+  swbpf walk 4711 --json            for programs
+  swbpf walk 4711 --watch 1s        what is it stuck in?
+  swbpf walk --core core.4711       a core file`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.check(args); err != nil {
+				return withCode(exitCannot, err)
+			}
+			return o.run(os.Stdout)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.Int32SliceVar(&o.tids, "tid", nil, "walk this thread only; may be repeated")
+	f.BoolVar(&o.json, "json", false, "write one JSON object per process")
+	f.StringVar(&o.symbols, "symbols", "yes", "no: leave out names, which is faster")
+	f.StringVar(&o.core, "core", "", "walk the threads of a core file")
+	f.StringVar(&o.exe, "exe", "", "the program of the core, when it is not where it was")
+	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
+	f.BoolVar(&o.noGroup, "no-group", false, "show each thread by itself")
+	return c
+}
+
+// check completes the options.
+func (o *walkOptions) check(args []string) error {
+	for _, a := range args {
+		pid, err := strconv.Atoi(a)
+		if err != nil || pid <= 0 {
+			return fmt.Errorf("%q is not a process ID", a)
+		}
+		o.pids = append(o.pids, pid)
+	}
+	switch {
+	case o.symbols != "yes" && o.symbols != "no":
+		return fmt.Errorf("--symbols is yes or no, not %q", o.symbols)
+	case o.core != "" && len(o.pids) > 0:
+		return errors.New("a process ID or --core, not both")
+	case o.core == "" && len(o.pids) == 0:
+		return errors.New("which process? Give its ID, or --core FILE\nSee 'swbpf walk --help'")
+	case o.core == "" && o.exe != "":
+		return errors.New("--exe goes with --core")
+	case o.core != "" && o.watch > 0:
+		return errors.New("a core file does not change: --watch goes with a process ID")
+	case len(o.tids) > 0 && len(o.pids) > 1:
+		return errors.New("--tid goes with one process ID")
+	}
+	return nil
+}
+
+func (o *walkOptions) run(w io.Writer) error {
+	if o.watch > 0 {
+		return o.runWatch(w, time.Duration(o.watch))
+	}
+	out := bufio.NewWriter(w)
+	defer out.Flush()
+	if o.core != "" {
+		pw, err := walkCore(o)
+		if err != nil {
+			return walkError(err)
+		}
+		defer pw.close()
+		if err := o.write(out, pw); err != nil {
+			return err
+		}
+		return pw.failure()
+	}
+	var first error
+	for i, pid := range o.pids {
+		pw, err := walkLive(o, pid)
+		if err != nil {
+			err = walkError(err)
+		} else {
+			if i > 0 && !o.json {
+				fmt.Fprintln(out)
+			}
+			if err := o.write(out, pw); err != nil {
+				return err
+			}
+			err = pw.failure()
+		}
+		switch {
+		case err == nil:
+		case first == nil:
+			first = err
+		default: // the last error is printed by main, the others here
+			fmt.Fprintf(os.Stderr, "swbpf: %v\n", err)
+		}
+	}
+	return first
+}
+
+func (o *walkOptions) write(out io.Writer, pw *processWalk) error {
+	if o.json {
+		return writeWalkJSON(out, pw)
+	}
+	return writeWalkText(out, pw, !o.noGroup)
+}
+
+// walkError gives an error the exit code of its cause.
+func walkError(err error) error {
+	for _, c := range []struct {
+		cause error
+		code  int
+	}{
+		{procstate.ErrNoProcess, exitNoProcess}, {procstate.ErrTerminated, exitNoProcess},
+		{procstate.ErrNoThread, exitNoProcess}, {procstate.ErrZombie, exitZombie},
+		{procstate.ErrKernelThread, exitKernelThread}, {procstate.ErrNotPermitted, exitNotPermitted},
+		{unix.EACCES, exitNotPermitted}, {procstate.ErrTraced, exitTraced},
+		{procstate.ErrNotSupported, exitCannot}, {procstate.ErrNotCore, exitCannot},
+	} {
+		if errors.Is(err, c.cause) {
+			return withCode(c.code, err)
+		}
+	}
+	return withCode(exitFailure, err)
+}
+
+// walkLive walks a running process.
+func walkLive(o *walkOptions, pid int) (*processWalk, error) {
+	opts := stackwalk.WalkOptions{}
+	for _, tid := range o.tids {
+		opts.Threads = append(opts.Threads, procstate.ThreadID(tid))
+	}
+	begin := time.Now()
+	ps, err := stackwalk.WalkProcess(pid, opts)
+	if err != nil {
+		return nil, err
+	}
+	pw := &processWalk{pid: pid, exe: ps.Executable, arch: ps.Arch, stopped: ps.Stopped, live: true}
+	for i := range ps.Stacks {
+		s := &ps.Stacks[i]
+		pw.threads = append(pw.threads, threadWalk{
+			tid: s.TID, name: s.Name, state: s.State.String(), blocked: s.Blocked,
+			walker: s.Walker, stack: s.Frames, err: s.Err,
+		})
+	}
+	pw.nameFrames(o.symbols == "yes")
+	pw.took = time.Since(begin)
+	return pw, nil
+}
+
+// walkCore walks the threads of a core file.
+func walkCore(o *walkOptions) (*processWalk, error) {
+	begin := time.Now()
+	w, err := stackwalk.ForCore(o.core, o.exe)
+	if err != nil {
+		return nil, err
+	}
+	core := w.ProcessState().(*procstate.Core)
+	pw := &processWalk{pid: core.PID(), exe: core.ExecutablePath(), arch: core.Arch(), closer: core}
+	tids, err := w.Threads()
+	if err != nil {
+		return nil, err
+	}
+	for i, tid := range tids {
+		if len(o.tids) > 0 && !containsTID(o.tids, tid) {
+			continue
+		}
+		t := threadWalk{tid: tid, name: core.Name, state: "dumped", walker: w}
+		if i == 0 && core.Signal != 0 {
+			t.state = unix.SignalName(unix.Signal(core.Signal))
+		}
+		t.stack, t.err = w.WalkStack(nil, tid)
+		pw.threads = append(pw.threads, t)
+	}
+	if len(pw.threads) == 0 {
+		core.Close()
+		return nil, fmt.Errorf("%s: thread %v: %w", o.core, o.tids, procstate.ErrNoThread)
+	}
+	pw.nameFrames(o.symbols == "yes")
+	pw.took = time.Since(begin)
+	return pw, nil
+}
+
+func containsTID(tids []int32, tid procstate.ThreadID) bool {
+	for _, t := range tids {
+		if procstate.ThreadID(t) == tid {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// processWalk is what walk has found of one process or core.
+type processWalk struct {
+	pid     int
+	exe     string
+	arch    *procstate.Arch
+	live    bool
+	stopped time.Duration
+	took    time.Duration // all in all, names included
+	threads []threadWalk
+	closer  io.Closer
+}
+
+// threadWalk is the stack of one thread.
+type threadWalk struct {
+	tid     procstate.ThreadID
+	name    string
+	state   string
+	blocked bool
+	walker  *unwind.Walker
+	stack   []unwind.Frame
+	err     error
+	frames  []walkFrame
+}
+
+// walkFrame is a logical frame: a frame of the stack, or a call that was
+// inlined into it, which comes before it.
+type walkFrame struct {
+	frame     *unwind.Frame
+	function  string // "" when there is no name
+	offset    uint64 // PC minus the start of the function
+	module    string // path; "" for code of no file
+	moduleOff uint64 // link-time address of PC in the module
+	buildID   string
+	file      string
+	line      int
+	inlined   bool
+	stepper   string
+}
+
+// complete reports whether the walk reached the thread's first frame.
+func (t *threadWalk) complete() bool { return t.err == nil && len(t.stack) > 0 }
+
+// reason says in a word why the walk ended early.
+func (t *threadWalk) reason() string {
+	switch {
+	case t.complete():
+		return ""
+	case len(t.stack) == 0 && t.err != nil:
+		return t.err.Error()
+	}
+	return unwind.ReasonOf(t.err).String()
+}
+
+// failure is an error when a thread has no stack, or could not be stopped.
+func (p *processWalk) failure() error {
+	for i := range p.threads {
+		t := &p.threads[i]
+		if t.state == procstate.StateZombie.String() {
+			continue // it has ended before the others: nothing is missing
+		}
+		switch {
+		case len(t.stack) == 0:
+			return withCode(exitIncomplete, fmt.Errorf("process %d: thread %d: %w", p.pid, t.tid, t.err))
+		case t.blocked:
+			return withCode(exitIncomplete, fmt.Errorf("process %d: thread %d waits in the kernel uninterruptibly and could not be stopped; its stack was read as it waits", p.pid, t.tid))
+		}
+	}
+	return nil
+}
+
+func (p *processWalk) close() {
+	if p.closer != nil {
+		p.closer.Close()
+	}
+}
+
+// lineNamer is a SymbolLookup that knows inlined calls and source lines.
+type lineNamer interface {
+	Lines(dst []symbols.Line, addr uint64) []symbols.Line
+}
+
+// namer makes the logical frames of one Walker's frames. A program's threads
+// share most of their frames: each address is looked up once.
+type namer struct {
+	w     *unwind.Walker
+	lines lineNamer
+	known map[uint64]*nameAt
+}
+
+// nameAt is all that depends on the address alone.
+type nameAt struct {
+	lines   []symbols.Line
+	module  string
+	bias    uint64
+	buildID string
+}
+
+// nameFrames makes the logical frames of all threads.
+func (p *processWalk) nameFrames(names bool) {
+	namers := make(map[*unwind.Walker]*namer)
+	for i := range p.threads {
+		t := &p.threads[i]
+		if t.walker == nil {
+			continue
+		}
+		n := namers[t.walker]
+		if n == nil {
+			n = &namer{w: t.walker, known: make(map[uint64]*nameAt)}
+			if names {
+				n.lines, _ = t.walker.SymbolLookup().(lineNamer)
+			}
+			namers[t.walker] = n
+		}
+		t.frames = make([]walkFrame, 0, len(t.stack))
+		for j := range t.stack {
+			t.frames = n.name(t.frames, &t.stack[j])
+		}
+	}
+}
+
+// name appends the logical frames of a frame, innermost call first.
+func (n *namer) name(dst []walkFrame, f *unwind.Frame) []walkFrame {
+	at := n.at(f.LookupPC())
+	wf := walkFrame{frame: f, module: at.module, buildID: at.buildID}
+	if at.module != "" {
+		wf.moduleOff = f.PC() - at.bias
+	}
+	if s := n.w.Stepper(f); s != nil {
+		wf.stepper = s.Name()
+	}
+	if len(at.lines) == 0 {
+		return append(dst, wf)
+	}
+	for i := range at.lines {
+		l := &at.lines[i]
+		wf.function, wf.file, wf.line, wf.inlined = l.Function, l.File, l.Line, l.Inlined
+		wf.offset = f.PC() - l.FunctionStart
+		dst = append(dst, wf)
+	}
+	return dst
+}
+
+// at looks up an address.
+func (n *namer) at(addr uint64) *nameAt {
+	if a := n.known[addr]; a != nil {
+		return a
+	}
+	a := &nameAt{}
+	if m := n.w.ProcessState().Libraries().MappingAt(addr); m != nil {
+		a.module, a.bias = m.Path, m.Bias
+		if m.Image != nil {
+			a.buildID = m.Image.BuildID()
+		} else {
+			a.bias = m.Start - m.Offset
+		}
+	}
+	if n.lines != nil {
+		a.lines = n.lines.Lines(nil, addr)
+	}
+	n.known[addr] = a
+	return a
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"strconv"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// The JSON form of a walk. Addresses are strings: "0x55d0c0a01139".
+type (
+	jsonProcess struct {
+		PID       int          `json:"pid"`
+		Exe       string       `json:"exe"`
+		Arch      string       `json:"arch"`
+		StoppedNs int64        `json:"stopped_ns"`
+		WalkNs    int64        `json:"walk_ns"`
+		Threads   []jsonThread `json:"threads"`
+	}
+
+	jsonThread struct {
+		TID      int32       `json:"tid"`
+		Name     string      `json:"name"`
+		State    string      `json:"state"`
+		Complete bool        `json:"complete"`
+		Reason   string      `json:"reason"`
+		Frames   []jsonFrame `json:"frames"`
+	}
+
+	jsonFrame struct {
+		Index        int          `json:"index"`
+		PC           string       `json:"pc"`
+		SP           string       `json:"sp"`
+		FP           string       `json:"fp"`
+		PCLocation   jsonLocation `json:"pc_location"`
+		SPLocation   jsonLocation `json:"sp_location"`
+		FPLocation   jsonLocation `json:"fp_location"`
+		Function     string       `json:"function"`
+		Offset       string       `json:"offset"`
+		Module       string       `json:"module"`
+		ModuleOffset string       `json:"module_offset"`
+		BuildID      string       `json:"build_id"`
+		File         string       `json:"file"`
+		Line         int          `json:"line"`
+		Inlined      bool         `json:"inlined"`
+		Stepper      string       `json:"stepper"`
+		NonCall      bool         `json:"non_call"`
+	}
+
+	jsonLocation struct {
+		Kind     string `json:"kind"`
+		Register string `json:"register,omitempty"`
+		Address  string `json:"address,omitempty"`
+	}
+)
+
+// writeWalkJSON writes a process as one line.
+func writeWalkJSON(w io.Writer, p *processWalk) error {
+	out := jsonProcess{PID: p.pid, Exe: p.exe, Arch: p.arch.Name, StoppedNs: p.stopped.Nanoseconds(),
+		WalkNs: p.took.Nanoseconds(), Threads: make([]jsonThread, 0, len(p.threads))}
+	for i := range p.threads {
+		t := &p.threads[i]
+		jt := jsonThread{TID: int32(t.tid), Name: t.name, State: t.state, Complete: t.complete(),
+			Reason: t.reason(), Frames: make([]jsonFrame, 0, len(t.frames))}
+		for j := range t.frames {
+			jt.Frames = append(jt.Frames, jsonFrameOf(p.arch, j, &t.frames[j]))
+		}
+		out.Threads = append(out.Threads, jt)
+	}
+	return json.NewEncoder(w).Encode(&out)
+}
+
+func jsonFrameOf(a *procstate.Arch, index int, f *walkFrame) jsonFrame {
+	fr := f.frame
+	jf := jsonFrame{
+		Index: index, PC: hex(fr.PC()), SP: hex(fr.SP()), FP: hex(fr.FP()),
+		PCLocation: jsonLocationOf(a, fr.PCLocation), SPLocation: jsonLocationOf(a, fr.SPLocation),
+		FPLocation: jsonLocationOf(a, fr.FPLocation),
+		Function:   f.function, Offset: hex(f.offset), Module: f.module, ModuleOffset: hex(f.moduleOff),
+		BuildID: f.buildID, File: f.file, Line: f.line, Inlined: f.inlined,
+		Stepper: f.stepper, NonCall: fr.NonCall(),
+	}
+	return jf
+}
+
+func jsonLocationOf(a *procstate.Arch, l unwind.Location) jsonLocation {
+	switch l.Kind {
+	case unwind.LocationRegister:
+		return jsonLocation{Kind: "register", Register: a.RegName(l.Reg)}
+	case unwind.LocationAddress:
+		return jsonLocation{Kind: "address", Address: hex(l.Addr)}
+	}
+	return jsonLocation{Kind: "unknown"}
+}
+
+func hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }

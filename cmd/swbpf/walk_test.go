@@ -1,0 +1,329 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// walkSource is a source file among the targets of the package at the root.
+func walkSource(name string) string { return filepath.Join("..", "..", "testdata", "walk", name) }
+
+// startWalkTarget builds and starts a program of testdata/walk.
+func startWalkTarget(t *testing.T, source string, flags []string, args ...string) *exec.Cmd {
+	t.Helper()
+	name := "walk-" + strings.TrimSuffix(source, ".c")
+	command := append(append([]string{"gcc"}, flags...), "-pthread", "-fno-optimize-sibling-calls", "-o", "OUT", walkSource(source))
+	cmd := exec.Command(build(t, name, command...), args...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("%s says %q, %v", source, line, err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	return cmd
+}
+
+// runWalk runs the command and returns its output and exit code.
+func runWalk(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.Command(swbpf(t), append([]string{"walk"}, args...)...)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// keysOf returns the keys of a JSON object, in the order they are written.
+func keysOf(t *testing.T, raw json.RawMessage) (keys []string) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.Token()
+	for d.More() {
+		k, err := d.Token()
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, k.(string))
+		var v json.RawMessage
+		if err := d.Decode(&v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return keys
+}
+
+func TestWalkJSON(t *testing.T) {
+	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "5", "7", "quiet")
+	out, stderr, code := runWalk(t, "--json", strconv.Itoa(cmd.Process.Pid))
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	if strings.Count(out, "\n") != 1 {
+		t.Errorf("%d lines, want one object on one", strings.Count(out, "\n"))
+	}
+	var p struct {
+		jsonProcess
+		Threads []json.RawMessage `json:"threads"`
+	}
+	if err := json.Unmarshal([]byte(out), &p); err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Fields("pid exe arch stopped_ns walk_ns threads"); !slices.Equal(keysOf(t, json.RawMessage(out)), want) {
+		t.Errorf("process has keys %v, want %v", keysOf(t, json.RawMessage(out)), want)
+	}
+	if p.PID != cmd.Process.Pid || p.StoppedNs <= 0 || p.WalkNs < p.StoppedNs || len(p.Threads) != 6 {
+		t.Errorf("pid %d, stopped %d ns, walk %d ns, %d threads", p.PID, p.StoppedNs, p.WalkNs, len(p.Threads))
+	}
+	for i, raw := range p.Threads {
+		if want := strings.Fields("tid name state complete reason frames"); !slices.Equal(keysOf(t, raw), want) {
+			t.Errorf("thread has keys %v, want %v", keysOf(t, raw), want)
+		}
+		var th struct {
+			jsonThread
+			Frames []json.RawMessage `json:"frames"`
+		}
+		if err := json.Unmarshal(raw, &th); err != nil {
+			t.Fatal(err)
+		}
+		if !th.Complete || th.Reason != "" || th.State != "sleeping" || th.Name != "walk-threads" {
+			t.Errorf("thread %+v", th.jsonThread)
+		}
+		steps := 0
+		var top string // PC of the top frame, which calls inlined into it share
+		for j, raw := range th.Frames {
+			if want := strings.Fields("index pc sp fp pc_location sp_location fp_location function offset module module_offset build_id file line inlined stepper non_call"); !slices.Equal(keysOf(t, raw), want) {
+				t.Fatalf("frame has keys %v, want %v", keysOf(t, raw), want)
+			}
+			var f jsonFrame
+			if err := json.Unmarshal(raw, &f); err != nil {
+				t.Fatal(err)
+			}
+			if f.Index != j {
+				t.Errorf("frame %d has index %d", j, f.Index)
+			}
+			for _, s := range []string{f.PC, f.SP, f.FP, f.Offset, f.ModuleOffset} {
+				if _, err := strconv.ParseUint(strings.TrimPrefix(s, "0x"), 16, 64); err != nil || !strings.HasPrefix(s, "0x") {
+					t.Errorf("address %q", s)
+				}
+			}
+			if j == 0 {
+				top = f.PC
+			}
+			if j == 0 && (f.PCLocation != jsonLocation{Kind: "register", Register: "rip"}) && (f.PCLocation != jsonLocation{Kind: "register", Register: "pc"}) {
+				t.Errorf("PC of the top frame is in %+v", f.PCLocation)
+			}
+			if f.PC != top && !f.Inlined && (f.PCLocation.Kind != "address" || f.PCLocation.Address == "") {
+				t.Errorf("frame %d: PC is in %+v", j, f.PCLocation)
+			}
+			if f.Function == "step" && !strings.HasSuffix(f.File, "threads.c") {
+				t.Errorf("step is in %q", f.File)
+			}
+			if f.Function == "step" && !f.Inlined {
+				steps++
+			}
+		}
+		if want := 8; i > 0 && steps != want {
+			t.Errorf("thread %d: %d frames of step, want %d", i, steps, want)
+		}
+	}
+}
+
+func TestWalkText(t *testing.T) {
+	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "5", "7", "quiet")
+	pid := strconv.Itoa(cmd.Process.Pid)
+	out, stderr, code := runWalk(t, pid)
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	if !strings.Contains(out, "6 threads, stopped for ") || !strings.Contains(out, "\n5 threads ") || strings.Count(out, ": complete\n") != 2 {
+		t.Errorf("grouped output:\n%s", out)
+	}
+	if strings.Count(out, " step+0x") != 8 || !strings.Contains(out, "threads.c:") {
+		t.Errorf("output:\n%s", out)
+	}
+	out, _, _ = runWalk(t, "--no-group", pid)
+	if strings.Count(out, ": complete\n") != 6 {
+		t.Errorf("--no-group:\n%s", out)
+	}
+	out, _, _ = runWalk(t, "--symbols=no", pid)
+	if strings.Contains(out, "step") || !strings.Contains(out, "walk-threads+0x") {
+		t.Errorf("--symbols=no:\n%s", out)
+	}
+	out, _, code = runWalk(t, "--tid", pid, pid)
+	if code != exitOK || strings.Count(out, ": complete\n") != 1 || !strings.Contains(out, "thread "+pid+" ") {
+		t.Errorf("--tid: exit %d\n%s", code, out)
+	}
+}
+
+func TestWalkCore(t *testing.T) {
+	if _, err := exec.LookPath("gdb"); err != nil {
+		cannot(t, "gdb is needed to write a core")
+	}
+	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "3", "7", "quiet")
+	core := filepath.Join(t.TempDir(), "core")
+	if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", strconv.Itoa(cmd.Process.Pid), "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	out, stderr, code := runWalk(t, "--core", core)
+	if code != exitOK || !strings.Contains(out, "\n3 threads ") || strings.Count(out, ": complete\n") != 2 || strings.Count(out, " step+0x") != 8 {
+		t.Errorf("exit %d, %s\n%s", code, stderr, out)
+	}
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _, code = runWalk(t, "--core", core, "--exe", exe, "--json", "--tid", strconv.Itoa(cmd.Process.Pid))
+	var p jsonProcess
+	if err := json.Unmarshal([]byte(out), &p); err != nil || code != exitOK || len(p.Threads) != 1 || p.PID != cmd.Process.Pid || p.StoppedNs != 0 {
+		t.Errorf("exit %d, %v\n%s", code, err, out)
+	}
+	if _, stderr, code := runWalk(t, "--core", exe); code != exitCannot || !strings.Contains(stderr, "not an ELF core file") {
+		t.Errorf("a program as core: exit %d, %s", code, stderr)
+	}
+}
+
+// TestWalkExit checks what the command says, and its exit code, where there is
+// nothing to walk.
+func TestWalkExit(t *testing.T) {
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { zombie.Wait() })
+	time.Sleep(100 * time.Millisecond)
+	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")
+	pid := strconv.Itoa(target.Process.Pid)
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{nil, exitCannot, "which process?"},
+		{[]string{"abc"}, exitCannot, `"abc" is not a process ID`},
+		{[]string{"--symbols=maybe", pid}, exitCannot, "yes or no"},
+		{[]string{"--exe", "x", pid}, exitCannot, "--core"},
+		{[]string{"4194303"}, exitNoProcess, "no such process"},
+		{[]string{"--tid", "4194303", pid}, exitNoProcess, "no such thread"},
+		{[]string{"--tid", strconv.Itoa(os.Getpid()), pid}, exitNoProcess, "no such thread"},
+		{[]string{strconv.Itoa(zombie.Process.Pid)}, exitZombie, "zombie"},
+		{[]string{"--core", "/nonexistent"}, exitFailure, "no such file"},
+	} {
+		_, stderr, code := runWalk(t, c.args...)
+		if code != c.code || !strings.Contains(stderr, c.says) || !strings.HasPrefix(stderr, "swbpf: ") {
+			t.Errorf("walk %v: exit %d, %q; want %d, %q", c.args, code, stderr, c.code, c.says)
+		}
+	}
+	// Of several processes, those that can be walked are.
+	out, stderr, code := runWalk(t, "4194303", pid)
+	if code != exitNoProcess || !strings.Contains(out, "process "+pid) || !strings.Contains(stderr, "no such process") {
+		t.Errorf("one of two: exit %d, %q\n%s", code, stderr, out)
+	}
+}
+
+// TestWalkOtherUser walks a process of another user, without privileges.
+func TestWalkOtherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		cannot(t, "changing the user needs root")
+	}
+	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")
+	b, err := os.ReadFile(swbpf(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A place that the other user can reach.
+	dir, err := os.MkdirTemp("/var/tmp", "swbpf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(dir, "swbpf")
+	if err := os.WriteFile(bin, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, "walk", strconv.Itoa(target.Process.Pid))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	cmd.Run()
+	if code := cmd.ProcessState.ExitCode(); code != exitNotPermitted || !strings.Contains(stderr.String(), "belongs to user 0") {
+		t.Errorf("exit %d: %s", code, stderr.String())
+	}
+}
+
+// TestWalkNamespace: the ID that a process has in its own PID namespace is
+// explained.
+func TestWalkNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		cannot(t, "a PID namespace needs root")
+	}
+	cmd := exec.Command("sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if err := cmd.Start(); err != nil {
+		cannot(t, "a PID namespace: %v", err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	out, stderr, code := runWalk(t, strconv.Itoa(cmd.Process.Pid))
+	if code != exitOK || !strings.Contains(out, ": complete\n") {
+		t.Errorf("by its ID here: exit %d, %s\n%s", code, stderr, out)
+	}
+}
+
+func TestWalkWatch(t *testing.T) {
+	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "4", "7", "quiet")
+	cmd := exec.Command(swbpf(t), "walk", "--watch", "50ms", strconv.Itoa(target.Process.Pid))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(600 * time.Millisecond)
+	cmd.Process.Signal(os.Interrupt)
+	b, _ := io.ReadAll(out)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v", err)
+	}
+	s := string(b)
+	if n := strings.Count(s, "5 threads, stopped for"); n < 3 {
+		t.Errorf("%d walks in 600 ms:\n%s", n, s)
+	}
+	if !strings.Contains(s, "    4 x sleeping   walk-threads: ") || !strings.Contains(s, "step x8 < work < ") || !strings.Contains(s, "[same for ") {
+		t.Errorf("output:\n%s", s)
+	}
+}

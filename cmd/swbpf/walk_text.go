@@ -1,0 +1,209 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// writeWalkText writes a process for people; with group set, threads with the
+// same stack are one.
+func writeWalkText(w io.Writer, p *processWalk, group bool) error {
+	head := fmt.Sprintf("process %d  %s  (%s, %s", p.pid, p.exe, p.arch.Name, plural(len(p.threads), "thread"))
+	if p.live {
+		head += ", stopped for " + duration(p.stopped)
+	}
+	if _, err := fmt.Fprintln(w, head+")"); err != nil {
+		return err
+	}
+	for _, g := range groupThreads(p, group) {
+		t := g[0]
+		fmt.Fprintf(w, "\n%s\n", groupHead(g))
+		writeFrames(w, p.arch, t.frames)
+		if !t.complete() && len(t.stack) > 0 {
+			r := unwind.ReasonOf(t.err)
+			if r == unwind.StepperFailed {
+				fmt.Fprintf(w, "  ends here: %v\n", t.err)
+			} else {
+				fmt.Fprintf(w, "  ends here: %s: %s\n", r, r.Help())
+			}
+		}
+	}
+	return nil
+}
+
+// groupThreads puts threads with the same stack, state and outcome together,
+// in the order of their first.
+func groupThreads(p *processWalk, group bool) [][]*threadWalk {
+	var groups [][]*threadWalk
+	index := make(map[string]int)
+	var key []byte
+	for i := range p.threads {
+		t := &p.threads[i]
+		key = append(key[:0], t.name...)
+		key = append(key, 0)
+		key = append(key, t.state...)
+		key = append(key, 0)
+		key = append(key, t.reason()...)
+		for j := range t.stack {
+			key = binary.LittleEndian.AppendUint64(key, t.stack[j].PC())
+			key = append(key, byte(t.stack[j].Flags))
+		}
+		if g, ok := index[string(key)]; ok && group {
+			groups[g] = append(groups[g], t)
+			continue
+		}
+		index[string(key)] = len(groups)
+		groups = append(groups, []*threadWalk{t})
+	}
+	return groups
+}
+
+// groupHead is the line above a stack: `3 threads 12-14 "worker", sleeping: complete`.
+func groupHead(g []*threadWalk) string {
+	t := g[0]
+	var b strings.Builder
+	if len(g) == 1 {
+		fmt.Fprintf(&b, "thread %d", t.tid)
+	} else {
+		fmt.Fprintf(&b, "%d threads %s", len(g), tidRanges(g))
+	}
+	if t.name != "" {
+		fmt.Fprintf(&b, " %q", t.name)
+	}
+	fmt.Fprintf(&b, " %s: ", t.state)
+	switch {
+	case t.complete():
+		b.WriteString("complete")
+	case len(t.stack) == 0:
+		b.WriteString(t.reason())
+	default:
+		b.WriteString("incomplete, " + t.reason())
+	}
+	if t.blocked {
+		b.WriteString(" (could not be stopped)")
+	}
+	return b.String()
+}
+
+// tidRanges writes thread IDs as ranges: "12-14, 17". Past some, it counts.
+func tidRanges(g []*threadWalk) string {
+	tids := make([]procstate.ThreadID, len(g))
+	for i, t := range g {
+		tids[i] = t.tid
+	}
+	slices.Sort(tids)
+	var parts []string
+	for i := 0; i < len(tids); {
+		j := i
+		for j+1 < len(tids) && tids[j+1] == tids[j]+1 {
+			j++
+		}
+		if len(parts) == 8 {
+			parts = append(parts, fmt.Sprintf("and %d more", len(tids)-i))
+			break
+		}
+		if i == j {
+			parts = append(parts, strconv.Itoa(int(tids[i])))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d-%d", tids[i], tids[j]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ", ")
+}
+
+const maxNameColumn = 48
+
+// writeFrames writes one line a frame: number, address, function+offset,
+// module, source line, and how it was found when that was not plain CFI.
+func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame) {
+	width := 0
+	labels := make([]string, len(frames))
+	for i := range frames {
+		labels[i] = frames[i].label()
+		if n := len(labels[i]); n <= maxNameColumn {
+			width = max(width, n)
+		}
+	}
+	for i := range frames {
+		f := &frames[i]
+		addr := fmt.Sprintf("0x%0*x", 2*a.AddressWidth, f.frame.PC())
+		if f.inlined {
+			addr = strings.Repeat(" ", len(addr)-7) + "inlined"
+		}
+		line := fmt.Sprintf("  #%-3d %s  %-*s", i, addr, width, labels[i])
+		if f.module != "" {
+			line += "  " + filepath.Base(f.module)
+		}
+		if f.file != "" {
+			line += "  " + f.file
+			if f.line > 0 {
+				line += ":" + strconv.Itoa(f.line)
+			}
+		}
+		if n := f.note(); n != "" && !f.inlined {
+			line += "  [" + n + "]"
+		}
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
+	}
+}
+
+// label is the name and offset, or the module's offset where there is no name.
+func (f *walkFrame) label() string {
+	switch {
+	case f.function != "" && f.inlined:
+		return f.function
+	case f.function != "":
+		return f.function + "+" + hex(f.offset)
+	case f.module != "":
+		return filepath.Base(f.module) + "+" + hex(f.moduleOff)
+	}
+	return "??"
+}
+
+// note tells what is special about a frame.
+func (f *walkFrame) note() string {
+	var notes []string
+	if f.stepper != "" && f.stepper != "debug" {
+		notes = append(notes, f.stepper)
+	}
+	fl := f.frame.Flags
+	if fl&unwind.Signal != 0 {
+		notes = append(notes, "signal frame")
+	} else if fl&unwind.Interrupted != 0 && fl&unwind.Top == 0 {
+		notes = append(notes, "interrupted")
+	}
+	if fl&unwind.Heuristic != 0 {
+		notes = append(notes, "heuristic")
+	}
+	return strings.Join(notes, ", ")
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// duration writes a time with a sensible number of digits: "4.3 ms".
+func duration(d time.Duration) string {
+	switch {
+	case d < 10*time.Microsecond:
+		return fmt.Sprintf("%.1f us", float64(d)/1e3)
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d us", d.Microseconds())
+	case d < time.Second:
+		return fmt.Sprintf("%.1f ms", float64(d)/1e6)
+	}
+	return fmt.Sprintf("%.2f s", d.Seconds())
+}

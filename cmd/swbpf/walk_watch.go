@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// watched remembers the stacks of the time before, to tell how long a thread
+// has been in the same one.
+type watched struct {
+	since map[string]time.Time // of each line that was there the last time
+}
+
+// runWatch walks at an interval until a signal ends it, or the last process.
+func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGINT, unix.SIGTERM)
+	defer signal.Stop(stop)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	seen := make(map[int]*watched)
+	out := bufio.NewWriter(w)
+	for {
+		var last error
+		alive := false
+		for _, pid := range o.pids {
+			pw, err := walkLive(o, pid)
+			if err != nil {
+				last = walkError(err)
+				continue
+			}
+			alive = true
+			if seen[pid] == nil {
+				seen[pid] = &watched{since: make(map[string]time.Time)}
+			}
+			if o.json {
+				err = writeWalkJSON(out, pw)
+			} else {
+				err = seen[pid].write(out, pw, time.Now())
+			}
+			if err == nil {
+				err = out.Flush()
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if !alive {
+			if len(seen) > 0 {
+				fmt.Fprintf(os.Stderr, "swbpf: %v\n", last)
+				return nil
+			}
+			return last
+		}
+		select {
+		case <-stop:
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// write writes a line for each distinct stack, that of the initial thread
+// first.
+func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
+	fmt.Fprintf(w, "%s  process %d  %s, stopped for %s\n", now.Format("15:04:05.000"), p.pid,
+		plural(len(p.threads), "thread"), duration(p.stopped))
+	before := s.since
+	s.since = make(map[string]time.Time)
+	for _, g := range groupThreads(p, true) {
+		t := g[0]
+		line := fmt.Sprintf("%5d x %-10s %s: %s", len(g), t.state, t.name, foldStack(t))
+		since, ok := before[line]
+		if !ok {
+			since = now
+		}
+		s.since[line] = since
+		note := ""
+		if d := now.Sub(since).Round(100 * time.Millisecond); ok && d > 0 {
+			note = fmt.Sprintf("  [same for %s]", d)
+		}
+		if _, err := fmt.Fprintf(w, "%s%s\n", line, note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// foldStack writes a stack in one line, top first, recursion counted:
+// "poll < loop x3 < main".
+func foldStack(t *threadWalk) string {
+	if len(t.frames) == 0 {
+		return t.reason()
+	}
+	var parts []string
+	for i := 0; i < len(t.frames); {
+		name := t.frames[i].function
+		if name == "" {
+			name = t.frames[i].label()
+		}
+		n := 1
+		for i+n < len(t.frames) && t.frames[i+n].function == name {
+			n++
+		}
+		if i += n; n > 1 {
+			name += fmt.Sprintf(" x%d", n)
+		}
+		parts = append(parts, name)
+	}
+	if !t.complete() {
+		parts = append(parts, "["+t.reason()+"]")
+	}
+	return strings.Join(parts, " < ")
+}
