@@ -1,0 +1,35 @@
+# The project builds with `go build ./cmd/swbpf` alone; this file names the
+# rest.
+
+.PHONY: build generate test ci bench bench-docs bench-peers clean
+
+build:
+	CGO_ENABLED=0 go build -trimpath -o swbpf ./cmd/swbpf
+
+# Compiles bpf/ anew. Needs clang-19 and libbpf's headers.
+generate:
+	go generate ./...
+
+test:
+	go test ./...
+
+# What has to hold before a change lands; installs what it needs.
+ci:
+	.ci/run
+
+# Costs beside those of perf, bpftrace, eu-stack and gdb; as root. `make bench
+# BENCH=-short` takes two minutes. bench-docs puts the tables into docs/, for
+# which the machine should have nothing else to do.
+BENCH =
+bench: bench-peers
+	go run ./bench $(BENCH)
+
+bench-docs: bench-peers
+	go run ./bench -o docs/BENCHMARKS.md $(BENCH)
+	go run ./bench -scaling -o docs/SCALING.md $(BENCH)
+
+bench-peers:
+	bench/install
+
+clean:
+	rm -rf swbpf build
