@@ -15,7 +15,7 @@ func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
 	modules := b.orderModules(p)
 	locs := b.resolve(p, modules, sym)
 	nodes := b.orderNodes(p, locs)
-	threads := b.orderThreads(p)
+	threads := b.orderThreads(p, b.orderLabels(p))
 
 	p.samples = make([]sample, len(b.samples))
 	for i, s := range b.samples {
@@ -275,8 +275,9 @@ func childLists(n int, parent func(int) uint32) (first, children []uint32) {
 	return first, children
 }
 
-// orderThreads returns the threads' new numbers by old ones.
-func (b *Builder) orderThreads(p *Profile) []uint32 {
+// orderThreads returns the threads' new numbers by old ones. labels are the
+// new numbers of sets of labels.
+func (b *Builder) orderThreads(p *Profile, labels []uint32) []uint32 {
 	order := make([]uint32, len(b.threads))
 	for i := range order {
 		order[i] = uint32(i)
@@ -284,12 +285,14 @@ func (b *Builder) orderThreads(p *Profile) []uint32 {
 	slices.SortFunc(order, func(x, y uint32) int {
 		tx, ty := &b.threads[x], &b.threads[y]
 		return cmp.Or(cmp.Compare(tx.PID, ty.PID), cmp.Compare(tx.TID, ty.TID),
-			slices.Compare(tx.Comm[:], ty.Comm[:]))
+			slices.Compare(tx.Comm[:], ty.Comm[:]), cmp.Compare(labels[tx.Labels], labels[ty.Labels]))
 	})
 	renumbered := make([]uint32, len(order))
 	for i, old := range order {
 		renumbered[old] = uint32(i)
-		p.threads = append(p.threads, b.threads[old])
+		t := b.threads[old]
+		t.Labels = labels[t.Labels]
+		p.threads = append(p.threads, t)
 	}
 	return renumbered
 }

@@ -5,6 +5,7 @@ package profile
 type Thread struct {
 	PID, TID int32
 	Comm     [16]byte
+	Labels   uint32 // what Builder.Labels returned, or 0 for none
 }
 
 // Comm returns name as a Thread holds it, cut to 15 bytes.
@@ -12,6 +13,9 @@ func Comm(name string) (c [16]byte) {
 	copy(c[:len(c)-1], name)
 	return c
 }
+
+// same reports whether two differ in their labels at most.
+func (t *Thread) same(o *Thread) bool { return t.PID == o.PID && t.TID == o.TID && t.Comm == o.Comm }
 
 // CommString returns the thread's name.
 func (t *Thread) CommString() string {
@@ -44,6 +48,9 @@ type Builder struct {
 	threads   []Thread
 	threadIDs map[Thread]uint32
 
+	labels   [][]Label         // sets of labels; 0 is the empty one
+	labelIDs map[string]uint32 // by their text
+
 	markers   []string          // texts of markers
 	truncated map[string]uint32 // nodes of the markers for truncated stacks, by reason
 
@@ -62,6 +69,8 @@ func NewBuilder() *Builder {
 		modules:   []Module{{}},
 		moduleIDs: map[Module]uint32{},
 		threadIDs: map[Thread]uint32{},
+		labels:    [][]Label{nil},
+		labelIDs:  map[string]uint32{"": 0},
 		truncated: map[string]uint32{},
 		stacks:    newStacks(),
 		index:     make([]uint32, minTable),

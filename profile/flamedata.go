@@ -37,6 +37,11 @@ type flameTables struct {
 	ThreadPID     []int32  `json:"threadPID"`
 	ThreadTID     []int32  `json:"threadTID"`
 	ThreadComm    []string `json:"threadComm"`
+	ThreadLabels  []uint32 `json:"threadLabels"` // sets of labels
+
+	LabelSets   [][]int  `json:"labelSets"` // labels by set, of which 0 is empty
+	LabelKeys   []string `json:"labelKeys"` // of a label
+	LabelValues []string `json:"labelValues"`
 }
 
 // columns turns strings into numbers of a list without repetitions.
@@ -74,6 +79,7 @@ func (p *Profile) flameData() (string, error) {
 	t := p.flameTree()
 	head := t.tables(&p.Meta)
 	head.Diff = p.diff
+	head.setLabels(p.labels)
 	tables, err := json.Marshal(head)
 	if err != nil {
 		return "", fmt.Errorf("encoding flame graph: %w", err)
@@ -130,7 +136,7 @@ func (t *flameTree) tables(m *Meta) *flameTables {
 		// A list without elements is not to become null.
 		FunctionName: []string{}, FunctionModule: []int{}, FunctionFile: []int{}, FunctionLine: []int{},
 		FunctionKind: []int{}, FunctionFlags: []int{},
-		ThreadProcess: []int{}, ThreadPID: []int32{}, ThreadTID: []int32{}, ThreadComm: []string{},
+		ThreadProcess: []int{}, ThreadPID: []int32{}, ThreadTID: []int32{}, ThreadComm: []string{}, ThreadLabels: []uint32{},
 	}
 	if m.Value.Unit == "nanoseconds" && !m.ByValue {
 		out.Period = m.Period
@@ -162,6 +168,26 @@ func (t *flameTree) tables(m *Meta) *flameTables {
 		out.ThreadPID = append(out.ThreadPID, th.PID)
 		out.ThreadTID = append(out.ThreadTID, th.TID)
 		out.ThreadComm = append(out.ThreadComm, th.CommString())
+		out.ThreadLabels = append(out.ThreadLabels, th.Labels)
 	}
 	return out
+}
+
+func (t *flameTables) setLabels(sets [][]Label) {
+	t.LabelSets, t.LabelKeys, t.LabelValues = [][]int{}, []string{}, []string{}
+	ids := map[Label]int{}
+	for _, set := range sets {
+		numbers := []int{}
+		for _, l := range set {
+			id, ok := ids[l]
+			if !ok {
+				id = len(ids)
+				ids[l] = id
+				t.LabelKeys = append(t.LabelKeys, strings.ToValidUTF8(l.Key, "\uFFFD"))
+				t.LabelValues = append(t.LabelValues, strings.ToValidUTF8(l.Value, "\uFFFD"))
+			}
+			numbers = append(numbers, id)
+		}
+		t.LabelSets = append(t.LabelSets, numbers)
+	}
 }

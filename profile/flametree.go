@@ -58,10 +58,14 @@ func (t *flameTree) nameProcesses(p *Profile) {
 		weight int64
 	}
 	mains := map[int32]main{}
-	for i := range p.threads {
-		th := &p.threads[i]
-		if m, ok := mains[th.PID]; th.TID == th.PID && (!ok || weights[i] > m.weight) {
-			mains[th.PID] = main{th.CommString(), weights[i]}
+	for i := 0; i < len(p.threads); {
+		th, weight := p.threads[i], int64(0)
+		// Those that differ in labels are next to each other.
+		for ; i < len(p.threads) && p.threads[i].same(&th); i++ {
+			weight += weights[i]
+		}
+		if m, ok := mains[th.PID]; th.TID == th.PID && (!ok || weight > m.weight) {
+			mains[th.PID] = main{th.CommString(), weight}
 		}
 	}
 	names := make([]string, len(p.threads))

@@ -183,8 +183,8 @@ func (p *Profile) facts() []fact {
 	facts = append(facts,
 		fact{"Samples", thousands(p.Samples)},
 		fact{"Complete stacks", share(p.Complete, p.Samples)},
-		fact{"Processes", thousands(int64(p.processes()))},
-		fact{"Threads", thousands(int64(len(p.threads)))},
+		fact{"Processes", thousands(int64(p.tasks(func(t *Thread) int32 { return t.PID })))},
+		fact{"Threads", thousands(int64(p.tasks(func(t *Thread) int32 { return t.TID })))},
 		fact{"Kernel", m.Kernel}, fact{"Recorded by", m.Tool})
 	shown := facts[:0]
 	for _, f := range facts {
@@ -195,14 +195,14 @@ func (p *Profile) facts() []fact {
 	return shown
 }
 
-// processes returns the number of process IDs. Threads are sorted by them.
-func (p *Profile) processes() (n int) {
+// tasks returns the number of different IDs, process by process.
+func (p *Profile) tasks(id func(*Thread) int32) int {
+	type task struct{ pid, id int32 }
+	seen := map[task]bool{}
 	for i := range p.threads {
-		if i == 0 || p.threads[i].PID != p.threads[i-1].PID {
-			n++
-		}
+		seen[task{p.threads[i].PID, id(&p.threads[i])}] = true
 	}
-	return n
+	return len(seen)
 }
 
 func (p *Profile) tallyRows(tallies []Tally, total int64) []tallyRow {

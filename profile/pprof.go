@@ -11,7 +11,8 @@ import (
 // WritePprof writes the profile in pprof's format, compressed.
 //
 // Samples carry the labels "pid" and "tid", numbers, and "comm", the name of
-// the thread: the keys by which perf_to_profile has them too. A frame without
+// the thread: the keys by which perf_to_profile has them too; and besides, as
+// texts, those of Thread.Labels. A frame without
 // name is a function "module+0xaddress", the address being link-time, as
 // addr2line takes it. Markers are functions in a location without mapping.
 func (p *Profile) WritePprof(w io.Writer) error {
@@ -78,8 +79,12 @@ func (p *Profile) pprof() *pprof.Profile {
 		if valued {
 			sample.Value = append(sample.Value, s.value)
 		}
+		sample.Label = map[string][]string{}
 		if comm := t.CommString(); comm != "" {
-			sample.Label = map[string][]string{"comm": {comm}}
+			sample.Label["comm"] = []string{comm}
+		}
+		for _, l := range p.labels[t.Labels] {
+			sample.Label[l.Key] = append(sample.Label[l.Key], l.Value)
 		}
 		out.Sample = append(out.Sample, sample)
 	}

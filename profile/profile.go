@@ -24,7 +24,8 @@ type Profile struct {
 	functions []function
 	locations []location // by module and address; those of markers last
 	nodes     []pathNode // parents before children, children by location
-	threads   []Thread   // by PID, TID and name
+	threads   []Thread   // by PID, TID, name and labels
+	labels    [][]Label  // sets by Thread.Labels; set 0 is empty
 	samples   []sample   // by node and thread; numbered as nodes and threads are here
 }
 

@@ -28,8 +28,9 @@ var perfHeader = regexp.MustCompile(`^\s*(\S.*?)\s+(?:(-?\d+)/)?(-?\d+)\s+(?:\[(
 type perfSample struct {
 	comm     string
 	pid, tid int32
-	nanos    int64 // -1 when not told
-	period   int64 // -1 when not told
+	cpu      string // "" when not told
+	nanos    int64  // -1 when not told
+	period   int64  // -1 when not told
 	event    string
 	more     string // what follows the event
 }
@@ -43,6 +44,9 @@ func parsePerfHeader(text string) (perfSample, bool) {
 		return s, false
 	}
 	s.comm, s.event, s.more = m[1], m[8], m[9]
+	if m[4] != "" {
+		s.cpu = cmp.Or(strings.TrimLeft(m[4], "0"), "0")
+	}
 	tid, err := strconv.ParseInt(m[3], 10, 32)
 	if err != nil {
 		return s, false
@@ -255,6 +259,9 @@ func (p *perfReader) finish() error {
 	p.flush()
 	e, s := p.event, &p.sample
 	t := Thread{PID: max(s.pid, 0), TID: max(s.tid, 0), Comm: Comm(s.comm)}
+	if s.cpu != "" {
+		t.Labels = e.a.b.Labels(Label{"cpu", s.cpu})
+	}
 	if err := e.a.add(t, p.stack, "", 1, max(s.period, 0)); err != nil {
 		return p.l.errorf("%v", err)
 	}

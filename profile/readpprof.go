@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -121,7 +122,9 @@ func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
 		for _, l := range places {
 			stack = append(stack, locs[l])
 		}
-		if err := a.add(pprofThread(s), stack, truncated, count, value); err != nil {
+		thread := pprofThread(s)
+		thread.Labels = a.b.Labels(pprofLabels(s, &thread)...)
+		if err := a.add(thread, stack, truncated, count, value); err != nil {
 			return nil, err
 		}
 		single = single && c.count >= 0 && src.Period > 0 && count <= math.MaxInt64/src.Period && value == count*src.Period
@@ -256,6 +259,31 @@ func pprofThread(s *pprof.Sample) Thread {
 		}
 	}
 	return t
+}
+
+// pprofLabels returns the labels that do not tell the thread, which is t.
+func pprofLabels(s *pprof.Sample, t *Thread) (labels []Label) {
+	for key, values := range s.Label {
+		if slices.Contains(commLabels, key) && len(values) > 0 && Comm(values[0]) == t.Comm {
+			continue
+		}
+		for _, v := range values {
+			labels = append(labels, Label{key, v})
+		}
+	}
+	for key, values := range s.NumLabel {
+		if slices.Contains(pidLabels, key) || slices.Contains(tidLabels, key) {
+			continue
+		}
+		for i, v := range values {
+			text := strconv.FormatInt(v, 10)
+			if units := s.NumUnit[key]; i < len(units) && units[i] != "" && units[i] != key {
+				text += " " + units[i]
+			}
+			labels = append(labels, Label{key, text})
+		}
+	}
+	return labels
 }
 
 func numLabel(s *pprof.Sample, keys []string) int32 {
