@@ -21,7 +21,7 @@ func TestAccuracy(t *testing.T) {
 		"all":      {99.8, 0.16}, // glibc's longjmp, whose CFI tells of where it goes
 		"stripped": {99, 0.1},
 		"analysis": {98, 0.1}, // the ends of coroutines
-		"frame":    {70, 0},   // leaf functions without a frame are short
+		"frame":    {99.9, 0},
 	}
 	sources, err := os.Getwd()
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 // learns of a file is kept for all processes that map it.
 //
 // Functions start where the file says so, else at the nearest prologue before
-// the address that pushes the frame pointer and sets it.
+// the address that pushes the frame pointer and sets it. In a file without
+// symbols, the paths from the address to a return are looked at too.
 type FrameAnalyzer struct {
 	images perImage[imageFrames]
 	seen   [1 << seenBits]seenLayout
@@ -37,6 +38,7 @@ type imageFrames struct {
 	whole  bool              // all functions are among starts
 	cold   map[uint64]uint64 // see coldParts
 	funcs  map[uint64]*funcFrames
+	behind map[uint64]foundLayout // what layoutBehind found
 }
 
 // NewFrameAnalyzer makes a FrameAnalyzer.
@@ -76,22 +78,32 @@ func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, vaddr uint64) FrameLay
 	im := a.images.get(img)
 	if im == nil {
 		_, whole := img.Section(".symtab")
-		im = &imageFrames{starts: img.FuncStarts(), whole: whole, cold: coldParts(img), funcs: map[uint64]*funcFrames{}}
+		im = &imageFrames{starts: img.FuncStarts(), whole: whole, cold: coldParts(img),
+			funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
 		a.images.put(img, im)
 	}
 	start, end := im.function(vaddr)
+	var before foundLayout
 	if start != 0 {
-		if l, ok := im.analyze(img, start, end).at(vaddr); ok {
-			return l
+		before = im.analyze(img, start, end).at(vaddr)
+		if before.ok && im.whole {
+			return before.layout
 		}
 	}
-	// The symbol, if any, was of another function.
-	lowest := max(start, vaddr-min(vaddr, maxPrologueScan))
+	if !before.ok { // the symbol, if any, was of another function
+		before = im.afterPrologue(img, max(start, vaddr-min(vaddr, maxPrologueScan)), vaddr, end)
+	}
+	return agreed(&before, im.forward(img, vaddr))
+}
+
+// afterPrologue finds the layout by the nearest prologue between lowest and
+// vaddr.
+func (im *imageFrames) afterPrologue(img *procstate.Image, lowest, vaddr, end uint64) foundLayout {
 	code, from := readAround(img, lowest, vaddr, vaddr+16)
 	for {
 		p := lastPrologue(img.Arch(), code)
 		if p < 0 {
-			return unknownLayout
+			return foundLayout{}
 		}
 		if at := from + uint64(p); at <= vaddr {
 			f := im.funcs[at]
@@ -99,12 +111,29 @@ func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, vaddr uint64) FrameLay
 				f = analyzeFunc(img.Arch(), readVaddr(img, at, end), at, entryState(img.Arch()), false)
 				im.funcs[at] = f
 			}
-			if l, ok := f.at(vaddr); ok {
+			if l := f.at(vaddr); l.ok {
 				return l
 			}
 		}
 		code = code[:p]
 	}
+}
+
+// maxBehind bounds the answers of layoutBehind that are kept of a file.
+const maxBehind = 1 << 18
+
+// forward is layoutBehind for code of a file.
+func (im *imageFrames) forward(img *procstate.Image, vaddr uint64) *foundLayout {
+	l, ok := im.behind[vaddr]
+	if !ok {
+		l = layoutBehind(img.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
+			return readAround(img, start, addr, end)
+		}, vaddr)
+		if len(im.behind) < maxBehind {
+			im.behind[vaddr] = l
+		}
+	}
+	return &l
 }
 
 // function returns the last known start of a function before vaddr, 0 when
@@ -167,17 +196,24 @@ func analyzeMemory(w *unwind.Walker, m *procstate.Mapping, addr uint64) FrameLay
 	if uint64(len(code)) <= addr-from {
 		return unknownLayout
 	}
-	for p := len(code); ; {
-		p = lastPrologue(w.Arch(), code[:p])
-		if p < 0 {
-			return unknownLayout
+	var before foundLayout
+	for p := len(code); !before.ok; {
+		if p = lastPrologue(w.Arch(), code[:p]); p < 0 {
+			break
 		}
 		if start := from + uint64(p); start <= addr {
-			if l, ok := analyzeFunc(w.Arch(), code[p:], start, entryState(w.Arch()), false).at(addr); ok {
-				return l
-			}
+			before = analyzeFunc(w.Arch(), code[p:], start, entryState(w.Arch()), false).at(addr)
 		}
 	}
+	behind := layoutBehind(w.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
+		m := w.MappingAt(addr)
+		if m == nil {
+			return nil, 0
+		}
+		start = max(start, m.Start)
+		return readCode(w, m, start, make([]byte, end-start)), start
+	}, addr)
+	return agreed(&before, &behind)
 }
 
 // lastPrologue returns the offset of the last prologue in code that sets a

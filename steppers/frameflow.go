@@ -15,20 +15,21 @@ type funcFrames struct {
 	offs    []uint32 // of instructions, sorted
 	ends    []uint32 // of the same instructions
 	layouts []FrameLayout
+	passes  []bool       // whether the path from the start passes a call, see foundLayout
 	exits   []frameVisit // branches out of the function
 }
 
 // at returns the layout before the instruction that holds addr.
-func (f *funcFrames) at(addr uint64) (FrameLayout, bool) {
+func (f *funcFrames) at(addr uint64) foundLayout {
 	off := addr - f.start
 	if addr < f.start || off > 1<<31 {
-		return unknownLayout, false
+		return foundLayout{}
 	}
 	i := sort.Search(len(f.offs), func(i int) bool { return uint64(f.offs[i]) > off }) - 1
 	if i < 0 || off >= uint64(f.ends[i]) {
-		return unknownLayout, false
+		return foundLayout{}
 	}
-	return f.layouts[i], true
+	return foundLayout{f.layouts[i], true, f.passes[i]}
 }
 
 // fpValue is what the frame pointer register holds.
@@ -61,14 +62,16 @@ func entryState(a *procstate.Arch) frameState {
 
 // frameVisit is a path that is still to be followed.
 type frameVisit struct {
-	off   uint64
-	state frameState
+	off    uint64
+	state  frameState
+	passes bool // a call lies behind
 }
 
 // frameInsn is an instruction that was reached.
 type frameInsn struct {
-	end   uint32
-	state frameState
+	end    uint32
+	state  frameState
+	passes bool
 }
 
 // frameFlow is the analysis of one function.
@@ -82,7 +85,7 @@ type frameFlow struct {
 	seen       map[uint64]frameInsn // by offset
 	work       []frameVisit
 	afterCalls []frameVisit // followed later: the call may never return
-	tables     []frameState // at indirect jumps within the frame
+	tables     []frameVisit // at indirect jumps within the frame
 	exits      []frameVisit // branches out of the code
 	high       uint64       // end of the last instruction that was reached
 	standard   bool         // the frame pointer pointed into the frame somewhere
@@ -95,7 +98,7 @@ type frameFlow struct {
 // is known.
 func analyzeFunc(a *procstate.Arch, code []byte, start uint64, entry frameState, whole bool) *funcFrames {
 	w := &frameFlow{arch: a, code: code, start: start, whole: whole, seen: map[uint64]frameInsn{}}
-	w.work = append(w.work, frameVisit{0, entry})
+	w.work = append(w.work, frameVisit{state: entry})
 	w.follow()
 	// The targets of jump tables have the state of the jump. They are what no
 	// path has reached.
@@ -109,7 +112,7 @@ func analyzeFunc(a *procstate.Arch, code []byte, start uint64, entry frameState,
 				off = uint64(i.end)
 				continue
 			}
-			w.work = append(w.work, frameVisit{off, w.tables[0]})
+			w.work = append(w.work, frameVisit{off, w.tables[0].state, true})
 			w.follow()
 			if i, ok := w.seen[off]; ok {
 				off = uint64(i.end)
@@ -154,7 +157,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 		return false
 	}
 	end := v.off + uint64(in.Len)
-	w.seen[v.off] = frameInsn{uint32(end), v.state}
+	w.seen[v.off] = frameInsn{uint32(end), v.state, v.passes}
 	w.high = max(w.high, end)
 	v.state.apply(w.arch, &in)
 	w.standard = w.standard || v.state.fp == fpFrame
@@ -162,7 +165,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 	v.off = end
 	switch in.Flow {
 	case isa.Jump, isa.CondJump:
-		to := frameVisit{in.Target - w.start, v.state}
+		to := frameVisit{in.Target - w.start, v.state, v.passes}
 		if to.off < uint64(len(w.code)) {
 			w.work = append(w.work, to)
 		} else {
@@ -170,13 +173,16 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 		}
 	case isa.IndirectJump:
 		if v.state.sp != entryState(w.arch).sp || v.state.fp == fpFrame { // else a tail call
-			w.tables = append(w.tables, v.state)
+			w.tables = append(w.tables, *v)
 		}
 	case isa.Call, isa.IndirectCall:
 		if w.whole || !startsFunction(w.arch, w.code[end:]) {
+			v.passes = true
 			w.afterCalls = append(w.afterCalls, *v)
 		}
 		return false
+	case isa.Syscall:
+		v.passes = true
 	}
 	return !in.Ends()
 }
@@ -216,6 +222,7 @@ func (w *frameFlow) result() *funcFrames {
 		i := w.seen[uint64(off)]
 		f.ends = append(f.ends, i.end)
 		f.layouts = append(f.layouts, i.state.layout(typ))
+		f.passes = append(f.passes, i.passes)
 	}
 	return f
 }

@@ -33,6 +33,39 @@ NOINLINE static long early(long x) {
 	return many(a, b, c, x, a + b, b + c, a + c, fib((int)(x & 3)));
 }
 
+NOINLINE static long aligned(long x) {
+	_Alignas(64) volatile long v[8];
+	for (int i = 0; i < 8; i++)
+		v[i] = leaf(x, i);
+	return v[3] + v[7];
+}
+
+__attribute__((noreturn, noinline, used)) static void stop(long code) {
+	__asm__ volatile("syscall" : : "a"(231), "D"(code) : "rcx", "r11", "memory");
+	__builtin_unreachable();
+}
+
+NOINLINE static long checked(long x) {
+	if (x < 0)
+		stop(x);
+	return leaf(x, 4) + last(x);
+}
+
+NOINLINE static long inLoop(const char *s) {
+	long n = 0;
+	while (*s++)
+		n = n * 7 + *s;
+	return n;
+}
+
+struct node { struct node *left, *right; long v; };
+
+NOINLINE static long tree(struct node *n) {
+	if (!n)
+		return 0;
+	return tree(n->left) + n->v + tree(n->right);
+}
+
 NOINLINE static long machine(const char *prog) {
 	long acc = 1;
 	for (; *prog; prog++) {
@@ -53,6 +86,8 @@ NOINLINE static long machine(const char *prog) {
 NOINLINE static long work(void) {
 	long (*volatile fp)(long) = tail;
 	long r = fib(8) + large(77) + variable(9) + variable(0) + fp(9);
+	struct node a = {0, 0, 1}, b = {&a, 0, 2}, c = {&a, &b, 3};
+	r += aligned(3) + checked(5) + inLoop("some text") + tree(&c);
 	for (int i = 0; i < 8; i++)
 		r += early(i) + machine("abcabdecfgzhab");
 	return r;
@@ -60,8 +95,7 @@ NOINLINE static long work(void) {
 
 __attribute__((noreturn, used)) static void begin(void) {
 	sink = work();
-	__asm__ volatile("syscall" : : "a"(231), "D"(0) : "rcx", "r11", "memory");
-	__builtin_unreachable();
+	stop(0);
 }
 
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n and $-16, %rsp\n call begin\n hlt\n");

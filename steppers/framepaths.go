@@ -1,0 +1,345 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// The way out of a function tells of its frame without any knowledge of where
+// the function starts: from an instruction forward, each path to a return
+// shows how far above SP, or above the frame pointer, the return address is,
+// and whether the caller's frame pointer is still in its register or where it
+// comes back from. Leaf functions that keep no frame, and those that set one
+// up late, are known by it in files that are stripped.
+
+// foundLayout is a layout as one way of looking at the code has it.
+type foundLayout struct {
+	layout FrameLayout
+	ok     bool // there is one
+
+	// passes tells that a call or a system call lies on the way, one that
+	// may not return: then what follows may belong to another function.
+	passes bool
+}
+
+// agreed chooses between the layout that follows from the start of a function
+// before an instruction, and that from the code behind it.
+func agreed(before, behind *foundLayout) FrameLayout {
+	b, l := &before.layout, &behind.layout
+	switch {
+	case !before.ok || b.State == UnknownState:
+		if behind.ok {
+			return *l
+		}
+	case !behind.ok, !before.passes && behind.passes, sameFrame(b, l):
+		return *b
+	case before.passes && !behind.passes:
+		return *l
+	}
+	return unknownLayout
+}
+
+// sameFrame reports whether two layouts can both be true.
+func sameFrame(a, b *FrameLayout) bool {
+	return (a.SP < 0 || b.SP < 0 || a.SP == b.SP) && (a.FP < 0 || b.FP < 0 || a.FP == b.FP) &&
+		a.RA == b.RA && a.SavedFP == b.SavedFP
+}
+
+// pathBase is what an address or a value on a path is relative to.
+type pathBase uint8
+
+const (
+	pathUnknown pathBase = iota
+	pathSP               // SP at the instruction in question
+	pathFP               // the frame pointer there
+	pathLR               // the link register there
+)
+
+// pathValue is what a register or a slot of the stack holds on a path: base +
+// off, or with inMemory what the word there held when the path began.
+type pathValue struct {
+	base     pathBase
+	inMemory bool
+	off      int32
+}
+
+// plus adds a constant.
+func (v pathValue) plus(n int64) pathValue {
+	if sum := int64(v.off) + n; v.base != pathUnknown && !v.inMemory && sum == int64(int32(sum)) {
+		v.off = int32(sum)
+		return v
+	}
+	if n == 0 {
+		return v
+	}
+	return pathValue{}
+}
+
+// pathStore is a word that was stored on a path.
+type pathStore struct{ at, value pathValue }
+
+// pathState is what is known before an instruction of a path.
+type pathState struct {
+	pc     uint64 // of the instruction
+	regs   [procstate.MaxRegs]pathValue
+	stores [12]pathStore
+	n      int
+}
+
+// Bounds of the paths that are followed from one instruction.
+const (
+	maxPathInsts = 600
+	maxPathCalls = 6
+)
+
+// framePaths follows the paths from one instruction to returns.
+type framePaths struct {
+	arch *procstate.Arch
+	read func(start, addr, end uint64) ([]byte, uint64)
+	code []codeWindow
+	seen map[uint64]bool // by address
+	now  []pathState     // paths that are still to be followed
+	next []pathState     // those that pass one more call, which may not return
+	left int             // instructions that may still be looked at
+
+	found  FrameLayout
+	any    bool
+	differ bool
+}
+
+// codeWindow is a piece of code that was read.
+type codeWindow struct {
+	start uint64
+	bytes []byte
+}
+
+// The bytes that are read before and behind an address that is met, and how
+// often.
+const (
+	pathBefore = 512
+	pathBehind = 2 << 10
+	maxWindows = 8
+)
+
+// layoutBehind finds the layout at addr by the code behind it; addr may be
+// the last byte of a call. read returns what there is of the code at
+// [start, end), which holds addr, and where that begins.
+func layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte, uint64), addr uint64) foundLayout {
+	p := framePaths{arch: a, read: read, seen: map[uint64]bool{}, left: maxPathInsts}
+	first := pathState{pc: p.instructionAt(addr)}
+	first.regs[a.SP] = pathValue{base: pathSP}
+	first.regs[a.FP] = pathValue{base: pathFP}
+	if a.LR != procstate.NoReg {
+		first.regs[a.LR] = pathValue{base: pathLR}
+	}
+	p.now = append(p.now, first)
+	calls := 0
+	for ; calls < maxPathCalls; calls++ {
+		for len(p.now) > 0 && !p.differ {
+			s := p.now[len(p.now)-1]
+			p.now = p.now[:len(p.now)-1]
+			p.follow(&s)
+		}
+		if p.any || p.differ {
+			break
+		}
+		p.now, p.next = p.next, nil
+	}
+	if !p.any || p.differ {
+		return foundLayout{}
+	}
+	return foundLayout{p.found, true, calls > 0}
+}
+
+// instructionAt returns where the instruction that holds addr starts, when it
+// is a call that ends there; otherwise addr is taken to be its first byte.
+func (p *framePaths) instructionAt(addr uint64) uint64 {
+	if n := p.arch.PCAlign; n > 1 {
+		return addr &^ (n - 1)
+	}
+	var in isa.Inst
+	for n := uint64(2); n <= min(maxCallLen, addr); n++ {
+		at := addr + 1 - n
+		if !decode(p.arch, p.codeAt(at), at, &in) || uint64(in.Len) != n {
+			continue
+		}
+		if in.Flow == isa.IndirectCall || in.Flow == isa.Call && p.codeAt(in.Target) != nil {
+			return at
+		}
+	}
+	return addr
+}
+
+// codeAt returns the code at an address, nil when it cannot be read.
+func (p *framePaths) codeAt(addr uint64) []byte {
+	const longest = 16 // bytes of an instruction
+	for i := range p.code {
+		if c := &p.code[i]; addr >= c.start && addr-c.start+longest <= uint64(len(c.bytes)) {
+			return c.bytes[addr-c.start:]
+		}
+	}
+	if len(p.code) >= maxWindows {
+		return nil
+	}
+	b, start := p.read(addr-min(addr, pathBefore), addr, addr+pathBehind)
+	if addr < start || addr-start >= uint64(len(b)) {
+		return nil
+	}
+	p.code = append(p.code, codeWindow{start, b})
+	return b[addr-start:]
+}
+
+// follow follows a path to its end or to a fork.
+func (p *framePaths) follow(s *pathState) {
+	var in isa.Inst
+	for !p.seen[s.pc] && p.left > 0 {
+		p.seen[s.pc] = true
+		p.left--
+		if !decode(p.arch, p.codeAt(s.pc), s.pc, &in) {
+			return
+		}
+		switch {
+		case in.Flow == isa.Return, in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0:
+			p.leave(s)
+			return
+		case in.Ends() && in.Flow != isa.Jump:
+			return
+		}
+		s.apply(p.arch, &in)
+		s.pc += uint64(in.Len)
+		switch in.Flow {
+		case isa.Jump:
+			s.pc = in.Target
+		case isa.CondJump:
+			taken := *s
+			taken.pc = in.Target
+			p.now = append(p.now, taken)
+		case isa.Call, isa.IndirectCall, isa.Syscall:
+			if code := p.codeAt(s.pc); len(code) > 0 && !startsFunction(p.arch, code) {
+				p.next = append(p.next, *s)
+			}
+			return
+		}
+	}
+}
+
+// leave takes the layout from the state at a return, or at a jump to another
+// function in its place.
+func (p *framePaths) leave(s *pathState) {
+	a := p.arch
+	cfa := s.regs[a.SP]
+	ra, fp := pathValue{}, s.regs[a.FP]
+	if a.LR == procstate.NoReg {
+		ra = s.wordAt(cfa)
+		cfa = cfa.plus(int64(a.AddressWidth))
+	} else {
+		ra = s.regs[a.LR]
+	}
+	l := FrameLayout{SP: -1, FP: -1}
+	var ok1, ok2 bool
+	switch {
+	case cfa.inMemory:
+		return
+	case cfa.base == pathSP && cfa.off >= 0:
+		l.SP, l.Type, l.State = cfa.off, NoFrame, UnsetFrame
+	case cfa.base == pathFP:
+		l.FP, l.Type, l.State = cfa.off, StandardFrame, SetFrame
+	default:
+		return
+	}
+	l.RA, ok1 = savedBelow(cfa, ra, pathLR)
+	l.SavedFP, ok2 = savedBelow(cfa, fp, pathFP)
+	switch {
+	case !ok1, !ok2, l.State == SetFrame && l.SavedFP == 0:
+		return
+	case l.State == UnsetFrame && l.SavedFP != 0:
+		l.Type, l.State = SaveFPOnlyFrame, HalfSetFrame
+	}
+	if p.any && l != p.found {
+		p.differ = true
+	}
+	p.found, p.any = l, true
+}
+
+// savedBelow returns how far below the CFA the place of a value is, 0 when it
+// is in its own register.
+func savedBelow(cfa, v pathValue, own pathBase) (int32, bool) {
+	switch {
+	case !v.inMemory:
+		return 0, v.base == own && v.off == 0
+	case v.base != cfa.base || v.off >= cfa.off:
+		return 0, false
+	}
+	return cfa.off - v.off, true
+}
+
+// wordAt returns what the word at an address holds.
+func (s *pathState) wordAt(at pathValue) pathValue {
+	if at.base == pathUnknown || at.inMemory {
+		return pathValue{}
+	}
+	for i := range s.stores[:s.n] {
+		if t := &s.stores[i]; t.at == at {
+			return t.value
+		}
+	}
+	if at.base == pathSP && at.off < 0 {
+		return pathValue{} // what calls leave there is nobody's
+	}
+	at.inMemory = true
+	return at
+}
+
+// store puts a value into a word of the stack.
+func (s *pathState) store(at, v pathValue, size int32) {
+	if at.base == pathUnknown || at.inMemory {
+		return
+	}
+	for i := 0; i < s.n; i++ {
+		if t := &s.stores[i]; t.at.base == at.base && t.at.off < at.off+size && at.off < t.at.off+8 {
+			s.stores[i].value = pathValue{}
+			if t.at == at {
+				s.stores[i].value = v
+				return
+			}
+		}
+	}
+	if v.base != pathUnknown && s.n < len(s.stores) {
+		s.stores[s.n] = pathStore{at, v}
+		s.n++
+	}
+}
+
+// apply executes an instruction.
+func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
+	for i := range in.Ops[:in.NumOps] {
+		op := &in.Ops[i]
+		if op.Dst >= procstate.MaxRegs || op.Src >= procstate.MaxRegs {
+			continue
+		}
+		dst := &s.regs[op.Dst]
+		switch op.Kind {
+		case isa.Set:
+			*dst = s.regs[op.Src].plus(op.Imm)
+		case isa.Load:
+			*dst = s.wordAt(s.regs[op.Src].plus(op.Imm))
+		case isa.Store:
+			s.store(dst.plus(op.Imm), s.regs[op.Src], 8)
+		case isa.Scratch:
+			s.store(dst.plus(op.Imm), pathValue{}, int32(op.Size))
+		case isa.Swap:
+			s.regs[op.Dst], s.regs[op.Src] = s.regs[op.Src], s.regs[op.Dst]
+		case isa.Compare, isa.Sign:
+		default:
+			*dst = pathValue{}
+		}
+	}
+	if in.Flow == isa.Call || in.Flow == isa.IndirectCall {
+		keep := a.CalleeSaved | 1<<a.SP
+		for r := range a.NumRegs {
+			if keep&(1<<r) == 0 {
+				s.regs[r] = pathValue{}
+			}
+		}
+	}
+}
