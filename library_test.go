@@ -82,7 +82,7 @@ func TestLibraryTrap(t *testing.T) {
 	for _, c := range []struct{ name, cc string }{{"glibc", "gcc"}, {"musl", "musl-gcc"}} {
 		t.Run(c.name, func(t *testing.T) {
 			plugin := build(t, "plugin.c", c.cc+" -shared -fPIC")
-			tg, loaded := startLoader(t, build(t, "dlopen.c", c.cc+" -rdynamic"), plugin)
+			tg, loaded := startLoader(t, build(t, "dlopen.c", c.cc+" -rdynamic -pthread"), plugin)
 			p, err := procstate.Attach(tg.pid)
 			if err != nil {
 				t.Fatal(err)
@@ -163,28 +163,65 @@ func TestLibraryTrap(t *testing.T) {
 	}
 }
 
-// TestLibraryTrapBlocked: a thread that blocks all signals is not stopped, but
-// the change is known before the next walk.
+// TestLibraryTrapBlocked: a thread that blocks all signals, in a process of
+// several threads, is stopped at the trap all the same.
 func TestLibraryTrapBlocked(t *testing.T) {
 	canTrace(t)
-	plugin := build(t, "plugin.c", "gcc -shared -fPIC")
-	tg, _ := startLoader(t, build(t, "dlopen.c", "gcc -rdynamic"), plugin)
-	w, err := swbpf.ForPID(tg.pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer swbpf.Detach(w)
-	p, _ := swbpf.Debug(w)
-	trapWorks(t, p)
-	tg.ask(t, "blocked")
-	if got := tg.ask(t, "open "+plugin); got != "42" {
-		t.Fatalf("dlopen: %s", got)
-	}
-	if _, err := w.WalkStack(nil, procstate.DefaultThread); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.ContainsFunc(p.Libraries().Libraries(), func(l procstate.Library) bool { return l.Path == plugin }) {
-		t.Error("the library is not in LibraryState")
+	for _, cc := range []string{"gcc", "musl-gcc"} {
+		t.Run(cc, func(t *testing.T) {
+			plugin := build(t, "plugin.c", cc+" -shared -fPIC")
+			tg, loaded := startLoader(t, build(t, "dlopen.c", cc+" -rdynamic -pthread"), plugin)
+			p, err := procstate.Attach(tg.pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Detach()
+			if err := p.TrapLibraries(); err != nil {
+				trapWorks(t, p)
+			}
+			l := &listener{}
+			var before []uint64 // what the constructor had left when the library was told of
+			l.onLoad = func(lib procstate.Library) {
+				if lib.Path == plugin {
+					var b [8]byte
+					p.ReadMemory(loaded, b[:])
+					before = append(before, binary.LittleEndian.Uint64(b[:]))
+				}
+			}
+			group := steppers.Default(unwind.NewTables())
+			if err := group.AddStepper(l); err != nil {
+				t.Fatal(err)
+			}
+			swbpf.With(p, group, nil)
+
+			if got := tg.ask(t, "blocked"); got != "0" {
+				t.Fatalf("starting a thread: %s", got)
+			}
+			if got := tg.ask(t, "open "+plugin); got != "42" {
+				t.Fatalf("dlopen: %s", got)
+			}
+			if !slices.Equal(before, []uint64{0}) {
+				t.Errorf("when the steppers were told, the library's constructor had left %v; want [0]", before)
+			}
+			if got := tg.ask(t, "close"); got != "0" {
+				t.Fatalf("dlclose: %s", got)
+			}
+			l.take()
+			if got := tg.ask(t, "spin 20"); got != "20" {
+				t.Errorf("%s of 20 times", got)
+			}
+			if n := len(l.take()); cc == "gcc" && n != 40 { // musl keeps libraries
+				t.Errorf("%d notifications of 20 times loading and unloading", n)
+			}
+			if got := tg.ask(t, "signals"); got != "0" {
+				t.Errorf("the program has had %s signals", got)
+			}
+			p.Detach()
+			goesOn(t, tg.pid)
+			if got := tg.ask(t, "spin 5"); got != "5" {
+				t.Errorf("after detaching: %s of 5 times", got)
+			}
+		})
 	}
 }
 
@@ -242,12 +279,21 @@ func TestTracerProcess(t *testing.T) {
 // work, and no signal of ours may come through to it.
 func TestTracerKilled(t *testing.T) {
 	canTrace(t)
+	for _, thread := range []string{"signals", "blocked"} {
+		t.Run(thread, func(t *testing.T) { killTracers(t, thread == "blocked") })
+	}
+}
+
+func killTracers(t *testing.T, blocked bool) {
 	rounds := 10
 	if n, err := strconv.Atoi(os.Getenv("SWBPF_TEST_ROUNDS")); err == nil {
 		rounds = n
 	}
 	plugin := build(t, "plugin.c", "gcc -shared -fPIC")
-	tg, _ := startLoader(t, build(t, "dlopen.c", "gcc -rdynamic"), plugin)
+	tg, _ := startLoader(t, build(t, "dlopen.c", "gcc -rdynamic -pthread"), plugin)
+	if blocked {
+		tg.ask(t, "blocked")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

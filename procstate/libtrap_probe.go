@@ -1,18 +1,17 @@
 package procstate
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,23 +32,30 @@ import (
 // the tracer dies between the sending and the stop, the signal finds nobody
 // and is ignored, or reaches a handler that has to expect it at any time.
 //
-// A thread that blocks both signals is not stopped; it is counted, and the
-// change is noticed before the next walk.
+// A thread that blocks both signals waits for the tracer to stop it; see
+// waitInstructions. Where the kernel cannot have it wait, it is counted, and
+// the change is noticed before the next walk.
 type libraryTrap struct {
 	site  trapSite
 	owner ThreadID // thread that the perf event was opened on
 	perf  int      // descriptor of the uprobe
 	prog  *ebpf.Program
 	count *ebpf.Map
+	ring  *ringbuf.Reader // IDs of threads that wait; nil where none can
 
-	handled uint64 // stops that were taken; on the engine's goroutine
-	unheld  uint64 // value of the counter at the last look
+	// On the engine's goroutine: values of the counters when a stop was taken.
+	handled uint64 // of trapHeld
+	stopped uint64 // of trapUnheld
+
+	unheld uint64 // value of that counter before the last walk
 }
 
 // Slots of the map that the program counts in.
 const (
 	trapHeld   = iota // the thread was sent a signal
 	trapUnheld        // it blocks them
+	trapWaiter        // ID of the last that did
+	trapVain          // waits in vain since the last that was not
 	trapSlots
 )
 
@@ -69,8 +75,9 @@ func newLibraryTrap(pid int, owner ThreadID, site trapSite) (*libraryTrap, error
 	tr.count, err = ebpf.NewMap(&ebpf.MapSpec{Name: "swbpf_libtrap", Type: ebpf.Array,
 		KeySize: 4, ValueSize: 8, MaxEntries: trapSlots})
 	if err == nil {
-		tr.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "swbpf_libtrap", Type: ebpf.Kprobe,
-			License: "Dual BSD/GPL", Instructions: trapProgram(tr.count, task)})
+		if err = tr.loadWaiting(task); err != nil {
+			tr.prog, err = ebpf.NewProgram(trapProgram(tr.count, nil, task, site.addr))
+		}
 	}
 	if err == nil {
 		tr.perf, err = openUprobe(pid, owner, site)
@@ -89,6 +96,25 @@ func newLibraryTrap(pid int, owner ThreadID, site trapSite) (*libraryTrap, error
 	return tr, nil
 }
 
+// loadWaiting loads the program for kernels where a thread can wait.
+func (tr *libraryTrap) loadWaiting(task taskLayout) error {
+	ring, err := ebpf.NewMap(&ebpf.MapSpec{Name: "swbpf_libtrap_w", Type: ebpf.RingBuf, MaxEntries: trapRingSize})
+	if err != nil {
+		return err
+	}
+	defer ring.Close() // the program and the reader hold it
+	prog, err := ebpf.NewProgram(trapProgram(tr.count, ring, task, tr.site.addr))
+	if err != nil {
+		return err
+	}
+	if tr.ring, err = ringbuf.NewReader(ring); err != nil {
+		prog.Close()
+		return err
+	}
+	tr.prog = prog
+	return nil
+}
+
 // disarm removes the uprobe. The counts can still be read.
 func (tr *libraryTrap) disarm() {
 	if tr.perf >= 0 {
@@ -100,6 +126,9 @@ func (tr *libraryTrap) disarm() {
 // close frees everything.
 func (tr *libraryTrap) close() {
 	tr.disarm()
+	if tr.ring != nil {
+		tr.ring.Close()
+	}
 	tr.prog.Close()
 	tr.count.Close()
 }
@@ -134,31 +163,51 @@ func (tr *libraryTrap) missed() bool {
 	return changed
 }
 
-// trapProgram sends the current thread, if it is traced, the first of
-// trapSignals that it does not block, and counts.
-func trapProgram(count *ebpf.Map, task taskLayout) asm.Instructions {
-	const valueAt, keyAt = -8, -16                    // on the program's stack
-	read := func(off, size uint32) asm.Instructions { // a member of the task
-		return asm.Instructions{
-			asm.Mov.Reg(asm.R3, asm.R8),
-			asm.Add.Imm(asm.R3, int32(off)),
-			asm.Mov.Reg(asm.R1, asm.RFP),
-			asm.Add.Imm(asm.R1, valueAt),
-			asm.Mov.Imm(asm.R2, int32(size)),
-			asm.FnProbeReadKernel.Call(),
-			asm.LoadMem(asm.R6, asm.RFP, valueAt, asm.DWord),
-		}
-	}
-	ins := asm.Instructions{
+// Where the program keeps things on its stack.
+const (
+	taskValueAt = -8
+	trapKeyAt   = -16
+)
+
+// readTask reads size bytes at base+off, in the kernel, into R6 and the
+// stack's taskValueAt.
+func readTask(base asm.Register, off uint32, size int32) asm.Instructions {
+	return asm.Instructions{
 		asm.Mov.Imm(asm.R1, 0),
-		asm.StoreMem(asm.RFP, valueAt, asm.R1, asm.DWord),
-		asm.FnGetCurrentTask.Call(),
+		asm.StoreMem(asm.RFP, taskValueAt, asm.R1, asm.DWord),
+		asm.Mov.Reg(asm.R3, base),
+		asm.Add.Imm(asm.R3, int32(off)),
+		asm.Mov.Reg(asm.R1, asm.RFP),
+		asm.Add.Imm(asm.R1, taskValueAt),
+		asm.Mov.Imm(asm.R2, size),
+		asm.FnProbeReadKernel.Call(),
+		asm.LoadMem(asm.R6, asm.RFP, taskValueAt, asm.DWord),
+	}
+}
+
+// trapSlot has R0 point to a slot of the map.
+func trapSlot(count *ebpf.Map, slot int64) asm.Instructions {
+	return asm.Instructions{
+		asm.StoreImm(asm.RFP, trapKeyAt, slot, asm.Word),
+		asm.LoadMapPtr(asm.R1, count.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, trapKeyAt),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "done"),
+	}
+}
+
+// trapProgram sends the current thread, if it is traced, the first of
+// trapSignals that it does not block, and counts. A thread that blocks them
+// waits, unless ring is nil.
+func trapProgram(count, ring *ebpf.Map, task taskLayout, site uint64) *ebpf.ProgramSpec {
+	ins := asm.Instructions{
+		btf.WithFuncMetadata(asm.FnGetCurrentTask.Call().WithSymbol("library_trap"), trapEntry),
 		asm.Mov.Reg(asm.R8, asm.R0),
 	}
-	ins = append(ins, read(task.ptrace, 4)...)
+	ins = append(ins, readTask(asm.R8, task.ptrace, 4)...)
 	ins = append(ins, asm.JEq.Imm(asm.R6, 0, "done"))
-	ins = append(ins, read(task.blocked, 8)...)
-	ins = append(ins, asm.Mov.Imm(asm.R7, trapUnheld))
+	ins = append(ins, readTask(asm.R8, task.blocked, 8)...)
 	for _, sig := range trapSignals {
 		skip := "blocks_" + strconv.Itoa(int(sig))
 		ins = append(ins,
@@ -168,58 +217,33 @@ func trapProgram(count *ebpf.Map, task taskLayout) asm.Instructions {
 			asm.JNE.Imm(asm.R1, 0, skip),
 			asm.Mov.Imm(asm.R1, int32(sig)),
 			asm.FnSendSignalThread.Call(),
-			asm.JNE.Imm(asm.R0, 0, "count"),
-			asm.Mov.Imm(asm.R7, trapHeld),
-			asm.Ja.Label("count"),
+			asm.JEq.Imm(asm.R0, 0, "sent"),
 			asm.Mov.Reg(asm.R0, asm.R0).WithSymbol(skip),
 		)
 	}
-	return append(ins,
-		asm.StoreMem(asm.RFP, keyAt, asm.R7, asm.Word).WithSymbol("count"),
-		asm.LoadMapPtr(asm.R1, count.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, keyAt),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "done"),
+	if ring != nil {
+		ins = append(ins, waitInstructions(count, ring, task)...)
+	} else {
+		ins = append(ins, trapSlot(count, trapUnheld)...)
+		ins = append(ins, asm.Mov.Imm(asm.R1, 1), asm.StoreXAdd(asm.R0, asm.R1, asm.DWord), asm.Ja.Label("done"))
+	}
+	sent := trapSlot(count, trapHeld)
+	sent[0] = sent[0].WithSymbol("sent")
+	ins = append(ins, sent...)
+	ins = append(ins,
 		asm.Mov.Imm(asm.R1, 1),
 		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
 		asm.Mov.Imm(asm.R0, 0).WithSymbol("done"),
 		asm.Return(),
 	)
+	spec := &ebpf.ProgramSpec{Name: "swbpf_libtrap", Type: ebpf.Kprobe, License: "Dual BSD/GPL"}
+	if ring != nil {
+		spec.Flags = unix.BPF_F_SLEEPABLE
+		ins = append(ins, waitFunction(task, site)...)
+	}
+	spec.Instructions = ins
+	return spec
 }
-
-// taskLayout has offsets in the kernel's task_struct, in bytes.
-type taskLayout struct {
-	ptrace  uint32 // flags of the tracer, 32 bits; 0 without one
-	blocked uint32 // signal mask, 64 bits
-}
-
-// taskOffsets asks the running kernel's BTF.
-var taskOffsets = sync.OnceValues(func() (l taskLayout, err error) {
-	spec, err := btf.LoadKernelSpec()
-	if err != nil {
-		return l, err
-	}
-	var task *btf.Struct
-	if err := spec.TypeByName("task_struct", &task); err != nil {
-		return l, err
-	}
-	found := 0
-	for _, m := range task.Members {
-		switch m.Name {
-		case "ptrace":
-			l.ptrace = m.Offset.Bytes()
-			found++
-		case "blocked":
-			l.blocked = m.Offset.Bytes()
-			found++
-		}
-	}
-	if found != 2 {
-		return l, errors.New("the kernel's task_struct is not as expected")
-	}
-	return l, nil
-})
 
 const uprobePMU = "/sys/bus/event_source/devices/uprobe/type"
 

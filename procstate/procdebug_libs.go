@@ -199,6 +199,9 @@ func (p *ProcDebug) setTrap() error {
 	l.mu.Lock()
 	l.trap, l.trapErr, l.wanted = tr, err, true
 	l.mu.Unlock()
+	if tr != nil && tr.ring != nil {
+		go p.wakeTracer(tr)
+	}
 	return err
 }
 
@@ -239,6 +242,18 @@ func (e *engine) signalled(t *tracee) {
 	l.mu.Unlock()
 	if ours {
 		t.sig = 0
+		t.proc.tellLibraries(t, false)
+	}
+}
+
+// interrupted looks at a thread that has stopped for its tracer: it may have
+// waited for that at the library trap. On the engine's goroutine.
+func (e *engine) interrupted(t *tracee) {
+	l := t.proc.libs
+	l.mu.Lock()
+	ours := l.trap != nil && l.trap.claimsStop(t.tid)
+	l.mu.Unlock()
+	if ours {
 		t.proc.tellLibraries(t, false)
 	}
 }

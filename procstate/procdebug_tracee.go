@@ -64,6 +64,7 @@ func (e *engine) observe(tid ThreadID, ws unix.WaitStatus) {
 	switch event := int(ws) >> 16; event {
 	case unix.PTRACE_EVENT_STOP:
 		t.group = sig != unix.SIGTRAP
+		e.interrupted(t)
 	case unix.PTRACE_EVENT_CLONE, unix.PTRACE_EVENT_FORK, unix.PTRACE_EVENT_VFORK:
 		e.born(t, ptraceEventMessage(tid), event)
 	case unix.PTRACE_EVENT_EXEC:

@@ -1,9 +1,11 @@
 // Loads and unloads libraries as it is told: "open PATH" answers with what the
 // library's constructor has left in loaded, "close" closes the last, "blocked"
-// blocks all signals from then on, "spin N" opens and closes argv[1] N times.
+// has a thread that blocks all signals do all of this from then on, "spin N"
+// opens and closes argv[1] N times.
 // "signals" answers with how many SIGWINCH and SIGURG handlers have run.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +16,9 @@ static volatile int signals;
 
 static void count(int sig) { signals++; }
 
-int main(int argc, char **argv) {
-	char line[4096];
+static void *serve(void *arg) {
+	char **argv = arg, line[4096];
 	void *last = NULL;
-	signal(SIGWINCH, count);
-	signal(SIGURG, count);
-	puts("ready");
-	printf("%p\n", (void *)&loaded);
-	fflush(stdout);
 	while (fgets(line, sizeof line, stdin)) {
 		line[strcspn(line, "\n")] = 0;
 		if (!strncmp(line, "open ", 5)) {
@@ -34,9 +31,15 @@ int main(int argc, char **argv) {
 		} else if (!strcmp(line, "close")) {
 			printf("%d\n", dlclose(last));
 		} else if (!strcmp(line, "blocked")) {
-			sigset_t all;
+			sigset_t all, old;
+			pthread_t t;
 			sigfillset(&all);
-			printf("%d\n", sigprocmask(SIG_SETMASK, &all, NULL));
+			pthread_sigmask(SIG_SETMASK, &all, &old);
+			printf("%d\n", pthread_create(&t, NULL, serve, argv));
+			fflush(stdout);
+			pthread_sigmask(SIG_SETMASK, &old, NULL);
+			pthread_join(t, NULL);
+			break;
 		} else if (!strncmp(line, "spin ", 5)) {
 			int n = atoi(line + 5), ok = 0;
 			for (int i = 0; i < n; i++) {
@@ -52,5 +55,15 @@ int main(int argc, char **argv) {
 		}
 		fflush(stdout);
 	}
+	return NULL;
+}
+
+int main(int argc, char **argv) {
+	signal(SIGWINCH, count);
+	signal(SIGURG, count);
+	puts("ready");
+	printf("%p\n", (void *)&loaded);
+	fflush(stdout);
+	serve(argv);
 	return 0;
 }
