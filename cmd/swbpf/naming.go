@@ -35,18 +35,18 @@ type codeNames struct {
 	notes      []string // what is missing in the names, each thing once
 }
 
-func newCodeNames() *codeNames {
-	return &codeNames{symbolizer: symbols.New(symbols.Options{}), starts: map[*procstate.Image][]uint64{}}
+func newCodeNames(opt symbols.Options) *codeNames {
+	return &codeNames{symbolizer: symbols.New(opt), starts: map[*procstate.Image][]uint64{}}
 }
 
-func newModules(b *profile.Builder) *modules {
+func newModules(b *profile.Builder, opt symbols.Options) *modules {
 	ms := &modules{
 		builder:   b,
 		byPath:    map[string]uint32{},
 		info:      map[uint32]profile.Module{},
 		image:     map[uint32]*procstate.Image{},
 		jit:       map[uint32]*symbols.Lookup{},
-		codeNames: newCodeNames(),
+		codeNames: newCodeNames(opt),
 	}
 	ms.kernel = ms.number(profile.Module{Path: profile.KernelPath, Kind: profile.Kernel})
 	return ms

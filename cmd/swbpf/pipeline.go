@@ -9,6 +9,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -54,12 +55,12 @@ type walkedProcess struct {
 	ends     map[int32]uint64 // where threads' stacks end, as the kernel side was told
 }
 
-func newPipeline(kernel kernelHints) *pipeline {
+func newPipeline(kernel kernelHints, names symbols.Options) *pipeline {
 	b := profile.NewBuilder()
 	return &pipeline{
 		kernel:  kernel,
 		group:   steppers.ForSampling(unwind.NewTables()),
-		builder: b, sink: b, modules: newModules(b),
+		builder: b, sink: b, modules: newModules(b, names),
 		stats:   recordStats{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}, OffCPUNSByState: map[string]uint64{}},
 		sampled: map[int32]struct{}{},
 		goPIDs:  map[int32]struct{}{},

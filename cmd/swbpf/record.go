@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/symbols"
 )
 
 // recordOptions are the flags of record, checked.
@@ -24,6 +25,8 @@ type recordOptions struct {
 	stackBytes bytesValue
 	noKernel   bool
 	stats      string
+	symbols    symbolFlags
+	names      symbols.Options // what the flags of symbols come to
 }
 
 const (
@@ -79,6 +82,7 @@ do not allow recording.`,
 	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M")
 	f.BoolVar(&o.noKernel, "no-kernel", false, "leave out kernel frames")
 	f.StringVar(&o.stats, "stats", "", "write figures of the recording to this JSON file")
+	o.symbols.add(f)
 	return c
 }
 
@@ -107,6 +111,10 @@ func (o *recordOptions) check(dash int) error {
 	}
 	if o.stackBytes < minStackBytes || o.stackBytes > maxStackBytes {
 		return fmt.Errorf("--stack-bytes %d is not between %d and %d", o.stackBytes, minStackBytes, maxStackBytes)
+	}
+	var err error
+	if o.names, err = o.symbols.options(); err != nil {
+		return err
 	}
 	if len(o.outputs) == 0 {
 		o.outputs = []string{defaultOutput}

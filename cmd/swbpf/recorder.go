@@ -81,7 +81,7 @@ func (r *recorder) start() error {
 	if r.sideband, err = loader.OpenSideband(loader.SidebandConfig{WakeBytes: wakeBytes}); err != nil {
 		return err
 	}
-	r.pipeline = newPipeline(r.session)
+	r.pipeline = newPipeline(r.session, o.names)
 	r.procs = loader.NewProcesses(loader.ProcessesConfig{
 		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(cfg.PIDs), OnImage: r.onImage,
 	})

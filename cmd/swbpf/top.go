@@ -62,6 +62,7 @@ the privileges do not allow sampling.`,
 	f.StringVarP(&o.record.event, "event", "e", "cycles", "event by perf's name; cpu-clock stands in for cycles without hardware counters")
 	f.Var(&o.window, "window", "the time that the figures are of, 1s to 10m")
 	f.BoolVar(&o.record.noKernel, "no-kernel", false, "leave out kernel frames")
+	o.record.symbols.add(f)
 	return c
 }
 
@@ -93,7 +94,7 @@ func runTop(o *topOptions) (err error) {
 	}
 	defer rec.close()
 	t := &top{
-		term: term, rec: rec, namer: newTopNamer(),
+		term: term, rec: rec, namer: newTopNamer(o.record.names),
 		window: newTopWindow(time.Duration(o.window), rec.modules),
 		stop:   make(chan struct{}), done: make(chan struct{}), failed: make(chan error, 3),
 	}

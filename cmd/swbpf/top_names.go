@@ -9,6 +9,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/symbols"
 )
 
 // topFunc is a function as it is shown. Functions that are equal are one.
@@ -132,6 +133,7 @@ func printable(s string) string {
 // topNamer names places in another goroutine: reading the debug information
 // of a large file takes a second.
 type topNamer struct {
+	options  symbols.Options
 	requests chan topNameRequest
 	answers  chan topNameAnswer
 
@@ -153,8 +155,8 @@ type topNameAnswer struct {
 	done  bool
 }
 
-func newTopNamer() *topNamer {
-	return &topNamer{requests: make(chan topNameRequest, 1), answers: make(chan topNameAnswer, 1)}
+func newTopNamer(opt symbols.Options) *topNamer {
+	return &topNamer{options: opt, requests: make(chan topNameRequest, 1), answers: make(chan topNameAnswer, 1)}
 }
 
 // ask has places named, one request after the other.
@@ -169,7 +171,7 @@ func (n *topNamer) ask(more ...topNameRequest) {
 
 // run answers requests until stop is closed.
 func (n *topNamer) run(stop <-chan struct{}) {
-	names := newCodeNames()
+	names := newCodeNames(n.options)
 	defer names.symbolizer.Close()
 	for {
 		var r topNameRequest

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/symbols"
 )
 
 // fakeWindow is a window whose places get their names from a table.
@@ -20,7 +21,7 @@ type fakeWindow struct {
 }
 
 func newFakeWindow(length time.Duration) *fakeWindow {
-	mods := newModules(profile.NewBuilder())
+	mods := newModules(profile.NewBuilder(), symbols.Options{})
 	w := &fakeWindow{topWindow: newTopWindow(length, mods), mods: mods,
 		view: newTopView(topStatus{target: "test", event: "cpu-clock", frequency: 100, isTimer: true}, true)}
 	w.begin = w.slots[0].begin

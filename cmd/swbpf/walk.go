@@ -14,6 +14,8 @@ import (
 
 	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // Exit codes of walk beyond those of all verbs.
@@ -36,6 +38,7 @@ type walkOptions struct {
 	exe     string
 	watch   durationValue
 	noGroup bool
+	names   symbolFlags
 }
 
 func newWalkCommand() *cobra.Command {
@@ -77,6 +80,7 @@ thread could not be stopped, being in an uninterruptible wait, or not walked.`,
 	f.StringVar(&o.exe, "exe", "", "the program of the core, when it is not where it was")
 	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
 	f.BoolVar(&o.noGroup, "no-group", false, "show each thread by itself")
+	o.names.add(f)
 	return c
 }
 
@@ -103,6 +107,12 @@ func (o *walkOptions) check(args []string) error {
 	case len(o.tids) > 0 && len(o.pids) > 1:
 		return errors.New("--tid goes with one process ID")
 	}
+	names, err := o.names.options()
+	if err != nil {
+		return err
+	}
+	symbolizer := symbols.New(names) // for as long as the program runs
+	stackwalk.SetSymbolReader(func(p procstate.ProcessState) unwind.SymbolLookup { return symbolizer.Process(p) })
 	return nil
 }
 

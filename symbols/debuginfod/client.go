@@ -50,6 +50,12 @@ func FromEnvironment() *Client {
 	if len(urls) == 0 {
 		return nil
 	}
+	return New(urls...)
+}
+
+// New makes a Client of these servers that keeps files where FromEnvironment
+// would.
+func New(urls ...string) *Client {
 	return &Client{URLs: urls, Dir: cacheDir()}
 }
 
