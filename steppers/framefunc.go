@@ -66,7 +66,7 @@ type FrameFuncHelper interface {
 // can be checked agrees; such a frame is marked Heuristic.
 type FrameFunc struct {
 	helper FrameFuncHelper
-	buf    [maxCallLen]byte
+	buf    [maxCallLen]byte // holds a return entry too, see hotspot.go
 }
 
 // NewFrameFunc makes a FrameFunc. The helper may be nil: then a
@@ -93,6 +93,13 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	l := s.helper.AllocatesFrame(w, in.LookupPC())
 	if l.State != UnknownState {
 		v, err := walkLayout(w, in, out, &l)
+		if v == unwind.Success && l.State == SetFrame && m.Image == nil {
+			if fp, ok := in.Regs.Value(w.Arch().FP); ok {
+				if sp, ok := senderSP(w, in.SP(), fp); ok {
+					out.SetSP(w.Arch(), sp)
+				}
+			}
+		}
 		// A frame pointer proves itself. Where it is not set, the start of
 		// the function may have been guessed wrong.
 		if v == unwind.Success && l.State != SetFrame && !s.mayReturnTo(w, out.PC()) {
@@ -181,19 +188,25 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if pc == 0 && callerFP == 0 {
 		return unwind.StackBottom, nil
 	}
-	if callerFP != 0 && callerFP <= fp {
-		return unwind.NotMe, nil
+	sp, interpreted := senderSP(w, in.SP(), fp)
+	if !interpreted {
+		if callerFP != 0 && callerFP <= fp {
+			return unwind.NotMe, nil
+		}
+		sp = fp + 2*width
 	}
 	pc = codeAddress(w, pc)
 	if !s.mayReturnTo(w, pc) {
 		return unwind.NotMe, nil
 	}
 	out.SetPC(arch, pc)
-	out.SetSP(arch, fp+2*width)
+	out.SetSP(arch, sp)
 	out.SetFP(arch, callerFP)
 	out.PCLocation, out.FPLocation = unwind.InMemory(fp+width), unwind.InMemory(fp)
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
-	out.Flags |= unwind.Heuristic
+	if in.Flags&unwind.Interrupted != 0 || !s.isReturnEntry(w, w.MappingAt(in.LookupPC()), in.PC()) {
+		out.Flags |= unwind.Heuristic
+	}
 	return unwind.Success, nil
 }
 
@@ -210,7 +223,7 @@ func codeAddress(w *unwind.Walker, pc uint64) uint64 {
 }
 
 // mayReturnTo reports whether pc lies in code, behind a call as far as can be
-// read.
+// read, or where an interpreter returns to.
 func (s *FrameFunc) mayReturnTo(w *unwind.Walker, pc uint64) bool {
 	m := w.MappingAt(pc - 1)
 	if m == nil {
@@ -221,6 +234,8 @@ func (s *FrameFunc) mayReturnTo(w *unwind.Walker, pc uint64) bool {
 	if uint64(len(code)) < n {
 		return true
 	}
-	_, _, ok := callBefore(w.Arch(), code, pc)
-	return ok
+	if _, _, ok := callBefore(w.Arch(), code, pc); ok {
+		return true
+	}
+	return s.isReturnEntry(w, m, pc)
 }

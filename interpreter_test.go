@@ -1,0 +1,116 @@
+package swbpf_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// TestInterpreter walks through code of no file that calls by jumps, behind
+// return addresses that it has pushed.
+func TestInterpreter(t *testing.T) {
+	amd64Only(t)
+	canTrace(t)
+	tg := start(t, build(t, "jit.c", "gcc -O1"), "interpreter")
+	ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &ps.Stacks[0]
+	if s.Err != nil {
+		t.Errorf("the stack ends early: %v", s.Err)
+	}
+	var methods []uint64 // addresses within the page that was made
+	for i := range s.Frames {
+		f := &s.Frames[i]
+		if f.Flags&unwind.Heuristic != 0 {
+			t.Errorf("frame %d is heuristic", i)
+		}
+		if _, _, ok := s.Walker.Library(f); !ok {
+			t.Errorf("frame %d is in no mapping", i)
+		}
+		if _, named := s.Walker.Name(f); !named {
+			methods = append(methods, f.PC()%4096)
+		}
+	}
+	if want := append([]uint64{64 + 44}, slices.Repeat([]uint64{64}, 9)...); !slices.Equal(methods, want) {
+		t.Errorf("frames of methods at %v, want %v", methods, want)
+	}
+	if fn := names(s); !slices.Contains(fn, "leaf") || !slices.Contains(fn, "enter") || !slices.Contains(fn, "main") {
+		t.Errorf("functions %v", fn)
+	}
+}
+
+var jstackThread = regexp.MustCompile(`^".*nid=0x([0-9a-f]+)`)
+
+// TestJava compares a Java program, interpreted and compiled, with what its
+// own jstack says of threads that wait.
+func TestJava(t *testing.T) {
+	amd64Only(t)
+	canTrace(t)
+	for _, tool := range []string{"java", "javac", "jstack"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip("no Java here")
+		}
+	}
+	dir := t.TempDir()
+	if b, err := exec.Command("javac", "-d", dir, filepath.Join("testdata", "walk", "Waits.java")).CombinedOutput(); err != nil {
+		t.Fatalf("javac: %v\n%s", err, b)
+	}
+	for name, flags := range map[string][]string{
+		"interpreted": {"-Xint"},
+		"mixed":       {"-Xmixed"},
+		"compiled":    {"-Xcomp", "-XX:-Inline", "-XX:CompileCommand=quiet", "-XX:CompileCommand=compileonly,Waits.*"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tg := start(t, "java", append(flags, "-cp", dir, "Waits")...)
+			out, err := exec.Command("jstack", itoa(tg.pid)).Output()
+			if err != nil {
+				t.Fatalf("jstack: %v", err)
+			}
+			want := make(map[procstate.ThreadID]int) // Java frames of each thread
+			var tid procstate.ThreadID
+			for line := range strings.Lines(string(out)) {
+				if m := jstackThread.FindStringSubmatch(line); m != nil {
+					n, _ := strconv.ParseInt(m[1], 16, 32)
+					tid = procstate.ThreadID(n)
+				} else if strings.HasPrefix(line, "\tat ") {
+					want[tid]++
+				}
+			}
+			ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := 0
+			for i := range ps.Stacks {
+				s := &ps.Stacks[i]
+				n := 0
+				for j := range s.Frames {
+					if lib, _, ok := s.Walker.Library(&s.Frames[j]); ok && lib.Path == "" {
+						n++
+					}
+				}
+				if !strings.HasPrefix(s.Name, "waits") {
+					continue
+				}
+				seen++
+				// The outermost is the way from C++ to Java.
+				if s.Err != nil || n != want[s.TID]+1 {
+					t.Errorf("%s: %d frames outside of files for %d of Java, %v", s.Name, n, want[s.TID], s.Err)
+				}
+			}
+			if seen != 4 {
+				t.Errorf("%d threads that wait", seen)
+			}
+		})
+	}
+}

@@ -1,0 +1,75 @@
+package steppers
+
+import (
+	"bytes"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// HotSpot's interpreter is made of code templates. It enters a method with a
+// jump, behind a return address that it has pushed itself: no call stands
+// before such an address. What stands there is as good: the code takes its
+// stack pointer from the frame that the frame pointer points to.
+//
+// The frame of an interpreted method (frame_x86.hpp) begins above the saved
+// frame pointer with the return address. But that is not where the caller's
+// stack goes on: the arguments of compiled code are pushed in between, and so
+// are the method's own variables. The word below the saved frame pointer tells
+// what SP the caller had.
+
+// returnEntries are the ways in which the code begins that methods return to;
+// the displacement, at returnDisp, may be any that is negative.
+var returnEntries = [][]byte{
+	{0x48, 0x8b, 0x65, 0},                               // mov -n(%rbp),%rsp
+	{0x48, 0x8b, 0x4d, 0, 0x48, 0x8d, 0x64, 0xcd, 0x00}, // mov -n(%rbp),%rcx; lea (%rbp,%rcx,8),%rsp
+	{0x48, 0xc7, 0x45, 0, 0x00, 0x00, 0x00, 0x00},       // movq $0,-n(%rbp)
+}
+
+const returnDisp = 3
+
+// isReturnEntry reports whether the code at pc, which is in no file, can only
+// be returned to with the frame pointer set.
+func (s *FrameFunc) isReturnEntry(w *unwind.Walker, m *procstate.Mapping, pc uint64) bool {
+	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 || !m.Contains(pc) {
+		return false
+	}
+	code := readCode(w, m, pc, s.buf[:])
+	if len(code) <= returnDisp || code[returnDisp] < 0x80 {
+		return false
+	}
+	for _, e := range returnEntries {
+		if len(code) >= len(e) && bytes.Equal(code[:returnDisp], e[:returnDisp]) &&
+			bytes.Equal(code[returnDisp+1:len(e)], e[returnDisp+1:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Words of an interpreted frame, in bytes below the saved frame pointer.
+const (
+	interpSenderSP  = 8  // the caller's SP
+	interpLocals    = 56 // address of the first local variable
+	interpInitialSP = 72 // address of the last monitor, or of this word
+
+	maxInterpLocals = 8 * (1<<16 + 2)
+)
+
+// senderSP returns the caller's SP of the interpreted method whose frame fp
+// points to; ok is false when it does not look like one.
+func senderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, ok bool) {
+	if w.Arch() != procstate.AMD64 || fp < sp || fp-sp < interpInitialSP {
+		return 0, false
+	}
+	mem, above := w.ProcessState(), fp+16
+	sender, ok1 := mem.ReadWord(fp - interpSenderSP)
+	locals, ok2 := mem.ReadWord(fp - interpLocals)
+	initial, ok3 := mem.ReadWord(fp - interpInitialSP)
+	ok = ok1 && ok2 && ok3 &&
+		sender >= above && sender-above <= maxInterpLocals &&
+		locals >= fp+8 && locals-above+8 <= maxInterpLocals &&
+		initial >= sp && initial <= fp-interpInitialSP &&
+		(sender|locals|initial)%8 == 0
+	return sender, ok
+}
