@@ -24,6 +24,7 @@ func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
 	slices.SortFunc(p.samples, func(x, y sample) int {
 		return cmp.Or(cmp.Compare(x.node, y.node), cmp.Compare(x.thread, y.thread))
 	})
+	p.times = b.orderTimes(nodes, threads)
 	return p
 }
 

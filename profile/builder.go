@@ -58,6 +58,10 @@ type Builder struct {
 	// index of it: two frames at one address need not be the same there.
 	places []place
 
+	keepTimes bool
+	now       int64
+	times     []moment // when samples were added, if keepTimes
+
 	stacks  stacks
 	samples []sample
 	index   []uint32 // hash table of samples by node and thread; 0 is free, else index + 1
@@ -108,9 +112,13 @@ func (b *Builder) Add(t Thread, stack []Loc, truncated string, count, value int6
 		b.threads = append(b.threads, t)
 		b.threadIDs[t] = thread
 	}
-	s := b.sample(b.stacks.add(stack, root), thread)
+	node := b.stacks.add(stack, root)
+	s := b.sample(node, thread)
 	s.count += count
 	s.value += value
+	if b.keepTimes {
+		b.times = append(b.times, moment{b.now, sample{node, thread, count, value}})
+	}
 }
 
 // truncatedRoot makes the marker under which stacks are put that were

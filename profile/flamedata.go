@@ -19,6 +19,7 @@ type flameTables struct {
 	ByValue bool   `json:"byValue"` // samples have a value beside their count
 	Counted string `json:"counted"` // what the counts are of, in the plural: "samples"
 
+	Meta *Meta       `json:"meta"`           // for reading it back
 	Diff *diffTables `json:"diff,omitempty"` // of two profiles in one; PIDs are then sides
 
 	Kinds     []string `json:"kinds"` // names by number
@@ -78,7 +79,7 @@ func (c *columns) id(s string) int {
 func (p *Profile) flameData() (string, error) {
 	t := p.flameTree()
 	head := t.tables(&p.Meta)
-	head.Diff = p.diff
+	head.Diff, head.Meta = p.diff, &p.Meta
 	head.setLabels(p.labels)
 	tables, err := json.Marshal(head)
 	if err != nil {

@@ -19,7 +19,7 @@ func kindOfPath(path string) Kind {
 		if kind, ok := userBrackets[path]; ok {
 			return kind
 		}
-		if strings.HasPrefix(path, "[anon:") || strings.HasPrefix(path, "[stack:") {
+		if strings.HasPrefix(path, "[anon:") || strings.HasPrefix(path, "[stack:") || strings.HasPrefix(path, "[jit of ") {
 			return JIT
 		}
 		return Kernel

@@ -30,6 +30,7 @@ type Meta struct {
 	ByValue bool
 
 	Start    time.Time     // of the recording
+	Clock    int64         // what Builder.SetTime's clock showed at Start
 	Duration time.Duration // of the recording
 	CPUs     int           // that were sampled; 0 when not known
 	Kernel   string        // release and machine of the kernel: "6.12.3 x86_64"; may be empty

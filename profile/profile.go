@@ -27,6 +27,7 @@ type Profile struct {
 	threads   []Thread   // by PID, TID, name and labels
 	labels    [][]Label  // sets by Thread.Labels; set 0 is empty
 	samples   []sample   // by node and thread; numbered as nodes and threads are here
+	times     []moment   // by time; none if they were not kept
 }
 
 // noModule is the module of markers, which have none.

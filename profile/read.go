@@ -21,6 +21,9 @@ type ReadOptions struct {
 	// is empty, the file's default is taken, or else pprof's rule (the last
 	// type of values), or the event with most samples.
 	SampleType string
+	// Times keeps the times of samples where the format has them, for writing
+	// a format with a time line.
+	Times bool
 	// MaxBytes bounds what is held in memory of the uncompressed file; 0
 	// stands for 1 GiB.
 	MaxBytes int64
@@ -29,12 +32,14 @@ type ReadOptions struct {
 const (
 	defaultMaxBytes = 1 << 30
 	maxLine         = 4 << 20 // bytes of a line of text
+	maxInlined      = 255     // functions inlined at one place
+	maxFrames       = 1 << 30 // of all stacks together, of which trees in files can hold very many
 	sniffBytes      = 64 << 10
 )
 
 // FormatError tells what is wrong with a profile, and where.
 type FormatError struct {
-	Format string // "pprof", "folded stacks", "perf script"
+	Format string // "pprof", "folded stacks", "perf script", "speedscope", ...
 	Offset int64  // in bytes from the start, after decompression
 	Line   int    // from 1; 0 in binary formats
 	What   string
@@ -54,9 +59,13 @@ var ErrNoSuchType = errors.New("no such sample type")
 // errOverflow says that a file's numbers have a sum that is none.
 var errOverflow = errors.New("the values add up to more than 64 bits hold")
 
+// errTooDeep says that reading a file would not end in reasonable time.
+var errTooDeep = fmt.Errorf("the stacks have more than %d frames together", maxFrames)
+
 // Read reads a profile of any known format, which it recognises by content:
-// pprof, folded stacks, or the text of perf script, each as it is or
-// compressed by gzip. A malformed profile yields a *FormatError.
+// pprof, folded stacks, the text of perf script, a flame graph that WriteHTML
+// wrote, speedscope's format, or that of the Firefox Profiler, each as it is
+// or compressed by gzip. A malformed profile yields a *FormatError.
 func Read(r io.Reader, o ReadOptions) (*Profile, error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = defaultMaxBytes
@@ -97,6 +106,12 @@ func Read(r io.Reader, o ReadOptions) (*Profile, error) {
 	if int64(len(data)) > o.MaxBytes {
 		return nil, fmt.Errorf("the profile is larger than %d bytes", o.MaxBytes)
 	}
+	switch kind {
+	case pageText:
+		return readPage(data, o)
+	case jsonText:
+		return readJSON(data, o)
+	}
 	return readPprof(data, o)
 }
 
@@ -121,14 +136,15 @@ const (
 	binaryData textKind = iota
 	foldedText
 	perfText
+	pageText
+	jsonText
 )
 
 // others are files that are no profiles for Read, and what to do with them.
 var others = []struct{ prefix, advice string }{
 	{"PERFILE2", "this is perf.data; pass it on as text: perf script -i FILE | swbpf view -"},
 	{"\x7fELF", "this is a program, not a profile"},
-	{"<", "this is a page or a picture, not a profile; keep the .pb.gz beside it"},
-	{"{", "this is JSON; profiles are read as pprof, folded stacks or the text of perf script"},
+	{"<svg", "this is a picture, not a profile; keep the .pb.gz beside it"},
 }
 
 // sniff tells formats apart by the beginning of a file.
@@ -140,6 +156,12 @@ func sniff(head []byte) (textKind, error) {
 		if bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte(o.prefix)) {
 			return 0, errors.New(o.advice)
 		}
+	}
+	switch bytes.TrimLeft(head, " \t\r\n")[0] {
+	case '<':
+		return pageText, nil
+	case '{':
+		return jsonText, nil
 	}
 	for _, c := range head {
 		if c < ' ' && c != '\t' && c != '\n' && c != '\r' && c != 0x1b {
@@ -201,6 +223,7 @@ type assembler struct {
 	b            *Builder
 	ids          map[string]Loc
 	count, value int64
+	frames       int // of all stacks
 	key          []byte
 }
 
@@ -221,6 +244,9 @@ func (a *assembler) add(t Thread, stack []Loc, truncated string, count, value in
 	if count < 0 || value < 0 || a.count > math.MaxInt64-count || a.value > math.MaxInt64-value {
 		return errOverflow
 	}
+	if a.frames += len(stack); a.frames > maxFrames {
+		return errTooDeep
+	}
 	a.count += count
 	a.value += value
 	a.b.Add(t, stack, truncated, count, value)
@@ -234,4 +260,30 @@ func truncatedReason(name string) string {
 		return rest[:len(rest)-1]
 	}
 	return ""
+}
+
+// typesOf returns what a profile can be read for that has one value at most.
+func typesOf(m *Meta) []ValueType {
+	types := []ValueType{{"samples", "count"}}
+	if m.Value.Type != "" {
+		types = append(types, m.Value)
+	}
+	return types
+}
+
+// checkType reports whether a profile has the type that was asked for, and
+// makes its widths those of it.
+func (o *ReadOptions) checkType(p *Profile) error {
+	if o.SampleType == "" {
+		return nil
+	}
+	var names []string
+	for i, t := range p.Types {
+		names = append(names, t.Type)
+		if t.Type == o.SampleType {
+			p.Meta.ByValue = i > 0
+			return nil
+		}
+	}
+	return noSuchType(o.SampleType, names)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -196,7 +197,7 @@ func TestReadMalformed(t *testing.T) {
 		{"negative", "x;a -1\n", "folded stacks: line 1 (byte 4): \"-1\" is not a count of samples"},
 		{"too much", "x;a 9223372036854775807\nx;b 1\n", errOverflow.Error()},
 		{"perf.data", "PERFILE2\x00\x01", "this is perf.data; pass it on as text: perf script -i FILE | swbpf view -"},
-		{"a page", "<!DOCTYPE html>", "this is a page or a picture, not a profile; keep the .pb.gz beside it"},
+		{"a page", "<!DOCTYPE html>", "this is a page or a picture, not a profile; of pages, flame graphs by swbpf can be read"},
 		{"a frame before a sample", "a 1 1.000001: cycles: \n\t1 f (/x)\n\nhello\n", "perf script: line 4 (byte 34): \"hello\" is neither a sample's first line nor a frame"},
 		{"cut off", raw[:len(raw)-1], "pprof: byte"},
 		{"wire type", "\x0f\x00", "pprof: byte 0: field sample_type is of wire type 7, which pprof does not have"},
@@ -235,6 +236,15 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Add(own.Bytes())
 	f.Add([]byte("\x0a\x02\x08\x00\x12\x04\x08\x09\x10\x01\x32\x00"))
+	for _, write := range []func(io.Writer) error{fixture().WriteHTML, fixture().WriteFirefox, fixture().WriteSpeedscope, timed().WriteFirefox} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			f.Fatal(err)
+		}
+		text := b.Bytes()
+		// Of pages, what is read suffices.
+		f.Add(text[max(0, bytes.Index(text, []byte(`<pre id="data"`))):])
+	}
 	f.Add([]byte("x-1/2;main;[truncated: a];f_[k] 3\nmain;f 1\n"))
 	f.Add([]byte(perfText1))
 	f.Add([]byte("a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n  a.c:3\n\nb 2 [000] 2.0: faults: 7f g+0x1 (inlined)\n"))
@@ -254,6 +264,7 @@ func FuzzRead(f *testing.F) {
 		for _, write := range []func() error{
 			func() error { return p.WritePprof(&b) }, func() error { return p.WriteFolded(&b) },
 			func() error { return p.WriteHTML(&b) }, func() error { return p.WriteSVG(&b) },
+			func() error { return p.WriteFirefox(&b) }, func() error { return p.WriteSpeedscope(&b) },
 		} {
 			if err := write(); err != nil {
 				t.Fatal(err)

@@ -96,28 +96,33 @@ var startFunctions = map[string]bool{
 	"runtime.systemstack": true, "ret_from_fork": true, "all": true, "root": true, "[unknown]": true,
 }
 
-// threaded reports whether all stacks begin with the name of a thread.
-func (f *folded) threaded() bool {
+// threaded reports whether all stacks begin with the name of a thread, and
+// whether all of these have IDs: else "clang-19" is but a name.
+func (f *folded) threaded() (named, numbered bool) {
+	numbered = true
 	for name := range f.roots {
-		if commPID.MatchString(name) {
-			continue
-		}
+		numbered = numbered && commPID.MatchString(name)
+	}
+	if numbered {
+		return true, true
+	}
+	for name := range f.roots {
 		if len(name) > 15 || f.inner[name] || startFunctions[name] || strings.ContainsAny(name, "()<>\"") ||
 			strings.Contains(name, "::") || strings.HasSuffix(name, "]") && len(name) > 4 && name[len(name)-4:len(name)-2] == "_[" {
-			return false
+			return false, false
 		}
 	}
-	return true
+	return true, false
 }
 
 func (f *folded) build(o ReadOptions) (*Profile, error) {
-	threaded := f.threaded()
+	threaded, numbered := f.threaded()
 	var stack []Loc
 	for _, s := range f.stacks {
 		var t Thread
 		frames := s.frames
 		if threaded {
-			t = foldedThread(frames[0])
+			t = foldedThread(frames[0], numbered)
 			frames = frames[1:]
 		}
 		truncated := ""
@@ -140,8 +145,8 @@ func (f *folded) build(o ReadOptions) (*Profile, error) {
 	return p, nil
 }
 
-func foldedThread(name string) Thread {
-	if m := commPID.FindStringSubmatch(name); m != nil {
+func foldedThread(name string, numbered bool) Thread {
+	if m := commPID.FindStringSubmatch(name); m != nil && numbered {
 		pid, _ := strconv.ParseInt(m[2], 10, 32) // "?" is 0
 		tid, _ := strconv.ParseInt(m[3], 10, 32)
 		if m[3] == "" {

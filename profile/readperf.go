@@ -82,6 +82,7 @@ type perfEvent struct {
 	name          string
 	a             *assembler
 	unperiodic    bool  // a sample has no period
+	untimed       bool  // a sample has no time
 	period        int64 // of all samples so far, or -1 when they differ
 	first, last   int64 // times, or -1
 	modules       map[string]uint32
@@ -91,6 +92,7 @@ type perfEvent struct {
 // perfReader reads the samples of one event, or of all events apart.
 type perfReader struct {
 	l      lines
+	times  bool // keep those of samples
 	events map[string]*perfEvent
 
 	in     bool // a sample has begun
@@ -110,7 +112,7 @@ type perfFrame struct {
 
 // readPerf reads the text that perf script writes.
 func readPerf(r *bufio.Reader, o ReadOptions) (*Profile, error) {
-	p := perfReader{l: lines{r: r, format: perfFormat}, events: map[string]*perfEvent{}}
+	p := perfReader{l: lines{r: r, format: perfFormat}, times: o.Times, events: map[string]*perfEvent{}}
 	for {
 		err := p.l.read()
 		if err == io.EOF {
@@ -168,6 +170,9 @@ func (p *perfReader) eventOf(name string) *perfEvent {
 	if e == nil {
 		e = &perfEvent{name: name, a: newAssembler(), first: -1, last: -1, modules: map[string]uint32{}, samplesByComm: map[string]int64{}}
 		p.events[name] = e
+		if p.times {
+			e.a.b.KeepTimes()
+		}
 	}
 	return e
 }
@@ -262,7 +267,16 @@ func (p *perfReader) finish() error {
 	if s.cpu != "" {
 		t.Labels = e.a.b.Labels(Label{"cpu", s.cpu})
 	}
-	if err := e.a.add(t, p.stack, "", 1, max(s.period, 0)); err != nil {
+	truncated := ""
+	if n := len(p.stack); n > 0 {
+		// A marker that WritePerfScript wrote.
+		if truncated = truncatedReason(e.a.b.places[p.stack[n-1].Addr].lines[0].Function); truncated != "" {
+			p.stack = p.stack[:n-1]
+		}
+	}
+	e.untimed = e.untimed || s.nanos < 0
+	e.a.b.SetTime(s.nanos)
+	if err := e.a.add(t, p.stack, truncated, 1, max(s.period, 0)); err != nil {
 		return p.l.errorf("%v", err)
 	}
 	e.samplesByComm[s.comm]++
@@ -318,6 +332,9 @@ func (p *perfReader) build(o ReadOptions) (*Profile, error) {
 	}
 	out := e.a.b.Build(m, nil)
 	out.Format = perfFormat
+	if e.untimed {
+		out.times = nil
+	}
 	for _, n := range names {
 		out.Types = append(out.Types, ValueType{n, "count"})
 	}

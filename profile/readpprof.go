@@ -192,6 +192,9 @@ func pprofPlaces(a *assembler, src *pprof.Profile) map[*pprof.Location]Loc {
 	kinds := map[*pprof.Mapping]Kind{}
 	for _, m := range src.Mapping {
 		kind := kindOfPath(m.File)
+		if kind == JIT && m.BuildID != "" {
+			kind = Native // a file that was linked, though it lies in memory
+		}
 		if golang[m] && (kind == Native || kind == Unknown) {
 			kind = Go
 		}

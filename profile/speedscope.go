@@ -8,12 +8,15 @@ import (
 	"slices"
 )
 
+const speedscopeSchema = "https://www.speedscope.app/file-format-schema.json"
+
 // speedscopeFile is speedscope's own format, of which there is one profile
 // for the whole and one for each process.
 type speedscopeFile struct {
 	Schema   string              `json:"$schema"`
 	Name     string              `json:"name"`
 	Exporter string              `json:"exporter,omitempty"`
+	Meta     *Meta               `json:"swbpf"` // for reading it back
 	Active   int                 `json:"activeProfileIndex"`
 	Shared   speedscopeShared    `json:"shared"`
 	Profiles []speedscopeProfile `json:"profiles"`
@@ -47,8 +50,8 @@ type speedscopeProfile struct {
 func (p *Profile) WriteSpeedscope(w io.Writer) error {
 	t := p.flameTree()
 	out := speedscopeFile{
-		Schema: "https://www.speedscope.app/file-format-schema.json",
-		Name:   p.Meta.Target, Exporter: p.Meta.Tool,
+		Schema: speedscopeSchema,
+		Name:   p.Meta.Target, Exporter: p.Meta.Tool, Meta: &p.Meta,
 	}
 	out.Shared.Frames = make([]speedscopeFrame, len(t.functions))
 	for i := range t.functions {

@@ -18,6 +18,7 @@ import (
 // diffOptions are the flags of diff.
 type diffOptions struct {
 	outputs    []string
+	format     string
 	sampleType string
 	absolute   bool
 	all        bool
@@ -32,7 +33,8 @@ func newDiffCommand() *cobra.Command {
 		Long: `Diff compares two profiles, of any format that 'swbpf view' reads, and lists the
 functions that grew and those that shrank, by what ran in them. With -o it
 draws a flame graph in which frames that grew are orange and those that shrank
-blue: an interactive .html or an .svg for documents.
+blue: an interactive .html or an .svg for documents; -o - --format html writes
+it to standard output, and the table to standard error.
 
 The profiles are normalised to the same total, so that runs of different
 lengths compare; --absolute compares rates instead: CPUs, or samples a second.
@@ -54,6 +56,7 @@ read; 2 for wrong usage.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write a flame graph here, .html or .svg; may be repeated")
+	f.StringVar(&o.format, "format", "", "write in this format, whatever the extension: html, svg")
 	f.BoolVar(&o.absolute, "absolute", false, "compare rates instead of shares")
 	f.BoolVar(&o.all, "all", false, "list changes within sampling error too")
 	f.IntVarP(&o.rows, "rows", "n", 20, "list at most this many functions")
@@ -68,14 +71,14 @@ func diff(o *diffOptions, before, after string) error {
 	if o.rows < 0 {
 		return withCode(exitCannot, fmt.Errorf("-n %d: a number of functions is not negative", o.rows))
 	}
-	outs, err := openDiffOutputs(o.outputs)
+	outs, err := openDiffOutputs(o.outputs, o.format)
 	if err != nil {
 		return withCode(exitCannot, err)
 	}
 	defer discardOutputs(outs)
 	var sides [2]*profile.Profile
 	for i, path := range []string{before, after} {
-		if sides[i], err = readProfile(path, o.sampleType); err != nil {
+		if sides[i], err = readProfile(path, profile.ReadOptions{SampleType: o.sampleType}); err != nil {
 			return err
 		}
 	}
@@ -83,28 +86,32 @@ func diff(o *diffOptions, before, after string) error {
 	if err != nil {
 		return err
 	}
+	table := os.Stdout
 	for _, out := range outs {
+		if out.toStdout() {
+			table = os.Stderr
+		}
 		if err := out.saveAs(func(w io.Writer) error {
-			if strings.HasSuffix(out.path, ".svg") {
+			if out.format.name == "svg" {
 				return d.WriteSVG(w)
 			}
 			return d.WriteHTML(w)
 		}); err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "wrote %s; see it with: %s\n", out.path, fmt.Sprintf(out.format.open, shellQuote(out.path)))
+		out.see(os.Stderr)
 	}
-	return printDiff(os.Stdout, d, o)
+	return printDiff(table, d, o)
 }
 
 // openDiffOutputs is openOutputs for the formats that show two profiles.
-func openDiffOutputs(paths []string) ([]*output, error) {
+func openDiffOutputs(paths []string, formatName string) ([]*output, error) {
 	for _, path := range paths {
-		if f, err := formatOf(path); err != nil || f.name != "html" && f.name != "svg" {
-			return nil, fmt.Errorf("output %q: a comparison is written as .html or .svg", path)
+		if f, _, err := formatOf(path, formatName); err != nil || f.name != "html" && f.name != "svg" {
+			return nil, fmt.Errorf("output %q: a comparison is written as .html or .svg, or as --format says", path)
 		}
 	}
-	return openOutputs(paths)
+	return openOutputs(paths, formatName)
 }
 
 // printDiff writes tables of what grew and what shrank.

@@ -2,13 +2,17 @@ package main
 
 import (
 	"bufio"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/profile"
 )
@@ -19,51 +23,112 @@ type format struct {
 	extensions []string
 	write      func(*profile.Profile, io.Writer) error
 	open       string // the command that shows such a file, %s its path
+	timed      bool   // it has the time of each sample, where that is known
 }
 
 var formats = []format{
-	{"pprof", []string{".pb.gz", ".pprof", ".prof"}, (*profile.Profile).WritePprof, "go tool pprof %s"},
-	{"folded", []string{".folded", ".collapsed"}, (*profile.Profile).WriteFolded, "less %s"},
-	{"html", []string{".html", ".htm"}, (*profile.Profile).WriteHTML, "xdg-open %s"},
-	{"svg", []string{".svg"}, (*profile.Profile).WriteSVG, "xdg-open %s"},
-	{"speedscope", []string{".speedscope.json"}, (*profile.Profile).WriteSpeedscope, "speedscope %s"},
+	{"pprof", []string{".pb.gz", ".pprof", ".prof"}, (*profile.Profile).WritePprof, "go tool pprof %s", false},
+	{"folded", []string{".folded", ".collapsed"}, (*profile.Profile).WriteFolded, "less %s", false},
+	{"html", []string{".html", ".htm"}, (*profile.Profile).WriteHTML, "xdg-open %s", false},
+	{"svg", []string{".svg"}, (*profile.Profile).WriteSVG, "xdg-open %s", false},
+	{"speedscope", []string{".speedscope.json"}, (*profile.Profile).WriteSpeedscope, "speedscope %s", false},
+	{"firefox", []string{".firefox.json"}, (*profile.Profile).WriteFirefox, "a browser: load %s in https://profiler.firefox.com", true},
+	{"perf", []string{".perf.txt", ".perf"}, (*profile.Profile).WritePerfScript, "less %s", true},
 }
 
-// formatOf picks the format by a path's extension.
-func formatOf(path string) (*format, error) {
-	var known []string
+// formatHelp lists the formats, for the help of verbs that write them.
+const formatHelp = `The extension of each -o tells its format, or --format does for all of them:
+
+  pprof        .pb.gz            for go tool pprof and 'swbpf view'
+  html         .html             an interactive flame graph in one file
+  svg          .svg              a flame graph for documents
+  folded       .folded           a line for each distinct stack, and its count
+  speedscope   .speedscope.json  for https://www.speedscope.app
+  firefox      .firefox.json     for https://profiler.firefox.com, with time line
+  perf         .perf.txt         the text of 'perf script', sample by sample
+
+A further .gz compresses the others than pprof, which always is. -o - writes to
+standard output, in pprof's format unless --format names another.`
+
+// stdoutPath stands for standard output.
+const stdoutPath = "-"
+
+// formatOf picks the format by name, or by a path's extension if that is "".
+func formatOf(path, name string) (f *format, compressed bool, err error) {
+	if name == "" && path == stdoutPath {
+		name = formats[0].name
+	}
+	bare, compressed := strings.CutSuffix(path, ".gz")
+	var names, known []string
 	for i := range formats {
-		for _, ext := range formats[i].extensions {
-			if strings.HasSuffix(path, ext) {
-				return &formats[i], nil
+		f := &formats[i]
+		if name == f.name {
+			return f, compressed && i > 0, nil
+		}
+		for _, ext := range f.extensions {
+			if name == "" && strings.HasSuffix(path, ext) {
+				return f, false, nil
+			}
+			if name == "" && i > 0 && compressed && strings.HasSuffix(bare, ext) {
+				return f, true, nil
 			}
 		}
-		known = append(known, formats[i].extensions[0])
+		names, known = append(names, f.name), append(known, f.extensions[0])
 	}
-	return nil, fmt.Errorf("output %q: the extension tells the format, and is none of %s", path, strings.Join(known, ", "))
+	if name != "" {
+		return nil, false, fmt.Errorf("--format %q is none of %s", name, strings.Join(names, ", "))
+	}
+	return nil, false, fmt.Errorf("output %q: the extension tells the format, and is none of %s; or name it by --format", path, strings.Join(known, ", "))
+}
+
+// anyTimed reports whether an output has the times of samples.
+func anyTimed(outs []*output) bool {
+	return slices.ContainsFunc(outs, func(o *output) bool { return o.format.timed })
 }
 
 // output is a file that a recording will leave behind. It is written under a
 // temporary name in the same directory and takes its own when complete, so
-// that an old file is only replaced by a whole new one.
+// that an old file is only replaced by a whole new one. Standard output is
+// written to as it is.
 type output struct {
-	path   string
-	format *format
-	tmp    *os.File
+	path       string
+	format     *format
+	compressed bool
+	tmp        *os.File
+}
+
+// toStdout reports whether the output is no file but standard output.
+func (o *output) toStdout() bool { return o.path == stdoutPath }
+
+// see says how to look at what was written, or nothing for standard output.
+func (o *output) see(w io.Writer) {
+	if !o.toStdout() {
+		fmt.Fprintf(w, "wrote %s; see it with: %s\n", o.path, fmt.Sprintf(o.format.open, shellQuote(o.path)))
+	}
 }
 
 // openOutputs makes sure, before anything is recorded, that every path can be
-// written.
-func openOutputs(paths []string) (outs []*output, err error) {
+// written. formatName is that of all, or "" for those of their extensions.
+func openOutputs(paths []string, formatName string) (outs []*output, err error) {
 	defer func() {
 		if err != nil {
 			discardOutputs(outs)
 		}
 	}()
 	for _, path := range paths {
-		f, err := formatOf(path)
+		f, compressed, err := formatOf(path, formatName)
 		if err != nil {
 			return outs, err
+		}
+		if path == stdoutPath {
+			if slices.ContainsFunc(outs, (*output).toStdout) {
+				return outs, errors.New("standard output can be written to once")
+			}
+			if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); err == nil && f.name == "pprof" {
+				return outs, errors.New("standard output is a terminal, and pprof's format is not for people; pass it on to a program or a file")
+			}
+			outs = append(outs, &output{path, f, false, os.Stdout})
+			continue
 		}
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			return outs, fmt.Errorf("output %s is a directory", path)
@@ -74,7 +139,7 @@ func openOutputs(paths []string) (outs []*output, err error) {
 		if err != nil {
 			return outs, fmt.Errorf("output %s cannot be written: %w", path, err)
 		}
-		outs = append(outs, &output{path, f, tmp})
+		outs = append(outs, &output{path, f, compressed, tmp})
 	}
 	return outs, nil
 }
@@ -82,7 +147,7 @@ func openOutputs(paths []string) (outs []*output, err error) {
 // discardOutputs removes what was not written.
 func discardOutputs(outs []*output) {
 	for _, o := range outs {
-		if o.tmp != nil {
+		if o.tmp != nil && !o.toStdout() {
 			o.tmp.Close()
 			os.Remove(o.tmp.Name())
 			o.tmp = nil
@@ -103,10 +168,15 @@ func (o *output) saveAs(write func(io.Writer) error) (err error) {
 		}
 	}()
 	w := bufio.NewWriterSize(o.tmp, 1<<16)
-	if err := write(w); err != nil {
+	if o.compressed {
+		z := gzip.NewWriter(w)
+		if err := errors.Join(write(z), z.Close()); err != nil {
+			return err
+		}
+	} else if err := write(w); err != nil {
 		return err
 	}
-	if err := w.Flush(); err != nil {
+	if err := w.Flush(); err != nil || o.toStdout() {
 		return err
 	}
 	if err := o.tmp.Chmod(0o644 &^ umask()); err != nil {

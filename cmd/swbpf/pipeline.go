@@ -92,6 +92,7 @@ func (p *pipeline) add(s *loader.Sample) {
 			p.stats.TruncatedByReason[truncated]++
 		}
 	}
+	p.builder.SetTime(int64(s.Time))
 	p.sink.Add(profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm}, p.stack, truncated, 1, int64(s.Weight))
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -22,8 +23,10 @@ type recordOptions struct {
 	frequency  int // Hz; 0 when not given
 	duration   durationValue
 	outputs    []string
+	format     string // of all outputs; "" for those of their extensions
 	stackBytes bytesValue
 	noKernel   bool
+	times      bool // an output has the times of samples
 	stats      string
 	symbols    symbolFlags
 	names      symbols.Options // what the flags of symbols come to
@@ -46,9 +49,8 @@ func newRecordCommand() *cobra.Command {
 		Long: `Record samples stacks in the kernel, unwinds them while it records, and writes
 a profile. Without -p or a command it records the whole machine until Ctrl-C.
 
-The extension of each -o tells its format: .pb.gz (pprof), .folded (folded
-stacks), .html (an interactive flame graph in one file), .svg (a flame graph
-for documents), .speedscope.json.
+` + formatHelp + `
+What CMD prints goes to standard error then.
 
 Exit status: that of CMD when a command was recorded; else 0, 1 when something
 went wrong on the way, 2 for wrong usage or where the kernel or the privileges
@@ -79,6 +81,7 @@ do not allow recording.`,
 	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs)")
 	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C or the end of CMD)")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile here; may be repeated (default "+defaultOutput+")")
+	f.StringVar(&o.format, "format", "", "write in this format, whatever the extension: pprof, html, svg, folded, speedscope, firefox, perf")
 	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M")
 	f.BoolVar(&o.noKernel, "no-kernel", false, "leave out kernel frames")
 	f.StringVar(&o.stats, "stats", "", "write figures of the recording to this JSON file")
@@ -137,11 +140,15 @@ func (o *recordOptions) target() string {
 
 // record runs a recording from beginning to end.
 func record(o *recordOptions) error {
-	outs, err := openOutputs(o.outputs)
+	outs, err := openOutputs(o.outputs, o.format)
 	if err != nil {
 		return withCode(exitCannot, err)
 	}
 	defer discardOutputs(outs)
+	if slices.ContainsFunc(outs, (*output).toStdout) {
+		os.Stdout = os.Stderr // for the command, which inherits it
+	}
+	o.times = anyTimed(outs)
 
 	r, err := startRecorder(o)
 	if err != nil {

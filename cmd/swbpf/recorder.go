@@ -26,6 +26,7 @@ type recorder struct {
 	stop    context.CancelFunc // ends what watches for new files
 	abort   func()             // tidies up when a second signal ends the program at once
 	began   time.Time
+	clock   int64 // CLOCK_MONOTONIC when it began, as samples have it
 	ended   time.Time
 	signals chan os.Signal
 }
@@ -82,6 +83,9 @@ func (r *recorder) start() error {
 		return err
 	}
 	r.pipeline = newPipeline(r.session, o.names)
+	if o.times {
+		r.builder.KeepTimes()
+	}
 	r.procs = loader.NewProcesses(loader.ProcessesConfig{
 		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(cfg.PIDs), OnImage: r.onImage,
 	})
@@ -92,7 +96,7 @@ func (r *recorder) start() error {
 	r.stop = stop
 	go r.procs.Watch(ctx)
 	signal.Notify(r.signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	r.began = time.Now()
+	r.began, r.clock = time.Now(), monotonic()
 	if err := r.session.Start(); err != nil {
 		return err
 	}
@@ -219,6 +223,15 @@ func (r *recorder) commandStatus() (int, error) {
 		return 0, err
 	}
 	return loader.ExitCode(state), nil
+}
+
+// monotonic returns what CLOCK_MONOTONIC shows, in nanoseconds.
+func monotonic() int64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0 // there is no such kernel
+	}
+	return now.Nano()
 }
 
 func toInt32(pids []int) []int32 {

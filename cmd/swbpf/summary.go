@@ -25,6 +25,7 @@ func (r *recorder) meta() profile.Meta {
 		Event:       event.Name,
 		FrequencyHz: r.session.Frequency(),
 		Start:       r.began,
+		Clock:       r.clock,
 		Duration:    r.ended.Sub(r.began),
 		CPUs:        loader.CPUs(),
 		Kernel:      kernelRelease(),
@@ -94,7 +95,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		fmt.Fprintln(w, "note:", note)
 	}
 	for _, o := range outs {
-		fmt.Fprintf(w, "wrote %s; see it with: %s\n", o.path, fmt.Sprintf(o.format.open, shellQuote(o.path)))
+		o.see(w)
 	}
 }
 

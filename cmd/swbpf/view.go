@@ -21,6 +21,7 @@ import (
 type viewOptions struct {
 	listen     string
 	outputs    []string
+	format     string
 	sampleType string
 	open       bool
 }
@@ -35,12 +36,13 @@ the callers, callees and source lines of each, and pprof's own interface. The
 address is printed; it is of this machine only, and nothing is sent anywhere.
 Ctrl-C ends it.
 
-FILE is what 'swbpf record' wrote, any pprof file, folded stacks, or the text of
-'perf script', compressed or not; "-" is standard input. What it is shows by
-its content.
+FILE is what 'swbpf record' wrote in any format but svg, any pprof file, folded
+stacks, the text of 'perf script', a file of speedscope or of the Firefox
+Profiler, compressed or not; "-" is standard input. What it is shows by its
+content.
 
-With -o the profile is written to a file instead, in the format that the
-extension tells: .pb.gz, .folded, .html, .svg, .speedscope.json.
+With -o the profile is written to a file instead, and nothing is served.
+` + formatHelp + `
 
 Source lines are read from the files that the profile names, where they are on
 this machine. As with any local server, others who are logged in to this
@@ -62,6 +64,7 @@ written; 2 for wrong usage.`,
 	f.BoolVar(&o.open, "open", false, "open the browser")
 	f.StringVar(&o.sampleType, "sample-type", "", "what to show of a profile with several: cpu, inuse_space, cycles, ...")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile here and serve nothing; may be repeated")
+	f.StringVar(&o.format, "format", "", "write in this format, whatever the extension")
 	return c
 }
 
@@ -76,7 +79,7 @@ func exactlyFiles(n int) cobra.PositionalArgs {
 }
 
 func view(o *viewOptions, path string) error {
-	outs, err := openOutputs(o.outputs)
+	outs, err := openOutputs(o.outputs, o.format)
 	if err != nil {
 		return withCode(exitCannot, err)
 	}
@@ -88,7 +91,7 @@ func view(o *viewOptions, path string) error {
 		}
 		defer server.listener.Close()
 	}
-	p, err := readProfile(path, o.sampleType)
+	p, err := readProfile(path, profile.ReadOptions{SampleType: o.sampleType, Times: anyTimed(outs)})
 	if err != nil {
 		return err
 	}
@@ -96,7 +99,7 @@ func view(o *viewOptions, path string) error {
 		if err := out.save(p); err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "wrote %s; see it with: %s\n", out.path, fmt.Sprintf(out.format.open, shellQuote(out.path)))
+		out.see(os.Stderr)
 	}
 	if server == nil {
 		return nil
@@ -130,8 +133,8 @@ func displayName(path string) string {
 }
 
 // readProfile reads a file, or standard input for "-".
-func readProfile(path, sampleType string) (*profile.Profile, error) {
-	o := profile.ReadOptions{Name: displayName(path), SampleType: sampleType}
+func readProfile(path string, o profile.ReadOptions) (*profile.Profile, error) {
+	o.Name = displayName(path)
 	var in io.Reader = os.Stdin
 	if path != "-" {
 		f, err := os.Open(path)

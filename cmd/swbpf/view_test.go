@@ -256,7 +256,7 @@ func TestViewCommand(t *testing.T) {
 		{[]string{"view", "--sample-type", "cpu", folded}, 2, `"cpu"; there is samples`},
 		{[]string{"view", folded, "-o", filepath.Join(dir, "x.txt")}, 2, "the extension tells the format"},
 		{[]string{"view", folded, "-o", filepath.Join(dir, "x.pb.gz"), "-o", filepath.Join(dir, "x.svg")}, 0, "see it with: go tool pprof"},
-		{[]string{"view", filepath.Join(dir, "x.svg")}, 1, "x.svg: this is a page or a picture"},
+		{[]string{"view", filepath.Join(dir, "x.svg")}, 1, "x.svg: this is a picture"},
 		{[]string{"view", filepath.Join(dir, "x.pb.gz"), "-o", filepath.Join(dir, "y.folded")}, 0, "y.folded"},
 	} {
 		out, err := exec.Command(swbpf(t), test.args...).CombinedOutput()

@@ -1,0 +1,281 @@
+package profile
+
+import (
+	"cmp"
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const firefoxFormat = "Firefox profile"
+
+// firefoxRead is a file as it is read: in older versions threads have tables
+// of their own.
+type firefoxRead struct {
+	firefoxFile
+	Threads []struct {
+		firefoxThread
+		firefoxTables
+	} `json:"threads"`
+}
+
+// readFirefox reads the processed format of the Firefox Profiler, in its
+// versions with one set of tables and with one for each thread.
+func readFirefox(data []byte, o ReadOptions) (*Profile, error) {
+	var file firefoxRead
+	if err := json.Unmarshal(data, &file); err != nil {
+		return nil, jsonError(firefoxFormat, data, err)
+	}
+	f := firefoxReader{data: data, file: &file, a: newAssembler()}
+	if o.Times {
+		f.a.b.KeepTimes()
+	}
+	if file.Shared != nil {
+		if err := f.setFrames(file.Shared, []any{"shared"}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range file.Threads {
+		if file.Shared == nil {
+			if err := f.setFrames(&file.Threads[i].firefoxTables, []any{"threads", i}); err != nil {
+				return nil, err
+			}
+		}
+		if err := f.thread(i); err != nil {
+			return nil, err
+		}
+	}
+	if f.a.count == 0 {
+		return nil, jsonErrorAt(firefoxFormat, data, []any{"threads"}, "no samples")
+	}
+	m := f.meta(o)
+	p := f.a.b.Build(m, nil)
+	p.Format, p.Types = firefoxFormat, typesOf(&m)
+	return p, o.checkType(p)
+}
+
+type firefoxReader struct {
+	data       []byte
+	file       *firefoxRead
+	a          *assembler
+	path       []any  // to the tables
+	stacks     []Loc  // frame of each stack
+	prefix     []int  // of each stack, or -1
+	weightType string // of samples
+	stack      []Loc
+}
+
+func (f *firefoxReader) meta(o ReadOptions) Meta {
+	fm := &f.file.Meta
+	m := Meta{Target: cmp.Or(fm.Product, o.Name), Kernel: fm.OSCPU, CPUs: fm.LogicalCPUs}
+	if fm.StartTime > 0 && fm.StartTime < 1<<52 {
+		m.Start = time.UnixMicro(int64(fm.StartTime * 1e3))
+	}
+	switch f.weightType {
+	case "tracing-ms":
+		m.Value, m.ByValue = ValueType{"time", "nanoseconds"}, true
+	case "bytes":
+		m.Value, m.ByValue = ValueType{"space", "bytes"}, true
+	default:
+		if fm.Interval > 0 && fm.Interval < 1e6 {
+			m.Value, m.Period = ValueType{"time", "nanoseconds"}, int64(fm.Interval*1e6)
+		}
+	}
+	return m
+}
+
+// column returns the value at an index, whose column may be too short.
+func column[T any](c []T, i int) (v T) {
+	if i >= 0 && i < len(c) {
+		v = c[i]
+	}
+	return v
+}
+
+// errorAt says what is wrong with a value of the tables.
+func (f *firefoxReader) errorAt(table, column string, i int, text string, args ...any) error {
+	return jsonErrorAt(firefoxFormat, f.data, append(f.path[:len(f.path):len(f.path)], table, column, i), text, args...)
+}
+
+// setFrames makes the frames of stacks from tables, which path leads to.
+func (f *firefoxReader) setFrames(t *firefoxTables, path []any) error {
+	f.path = path
+	texts := t.StringArray
+	if texts == nil {
+		texts = t.StringTable
+	}
+	var lines []Line // by frame
+	for i := range t.FrameTable.Func {
+		fn := t.FrameTable.Func[i]
+		if fn < 0 || fn >= len(t.FuncTable.Name) {
+			return f.errorAt("frameTable", "func", i, "function %d of %d", fn, len(t.FuncTable.Name))
+		}
+		name := t.FuncTable.Name[fn]
+		if name < 0 || name >= len(texts) {
+			return f.errorAt("funcTable", "name", fn, "string %d of %d", name, len(texts))
+		}
+		ln := Line{Function: texts[name], File: f.sourceOf(t, texts, fn)}
+		ln.Line = deref(column(t.FrameTable.Line, i))
+		ln.StartLine = deref(column(t.FuncTable.LineNumber, fn))
+		lines = append(lines, ln)
+	}
+	f.stacks, f.prefix = f.stacks[:0], f.prefix[:0]
+	modules := map[int]uint32{}
+	for i, frame := range t.StackTable.Frame {
+		if frame < 0 || frame >= len(lines) {
+			return f.errorAt("stackTable", "frame", i, "frame %d of %d", frame, len(lines))
+		}
+		prefix := -1
+		if p := column(t.StackTable.Prefix, i); p != nil {
+			if prefix = *p; prefix < 0 || prefix >= i {
+				return f.errorAt("stackTable", "prefix", i, "stack %d is none of those before it", prefix)
+			}
+		}
+		ln := lines[frame]
+		fn := t.FrameTable.Func[frame]
+		module, kind := uint32(0), f.kindOf(t, frame)
+		if resource := column(t.FuncTable.Resource, fn); resource >= 0 && resource < len(t.ResourceTable.Name) {
+			lib := deref(column(t.ResourceTable.Lib, resource))
+			id, ok := modules[resource]
+			if !ok {
+				m := Module{Kind: kind}
+				if column(t.ResourceTable.Lib, resource) != nil && lib >= 0 && lib < len(f.file.Libs) {
+					m.Path = f.file.Libs[lib].Path
+					if code := f.file.Libs[lib].CodeID; code != nil {
+						m.BuildID = *code
+					}
+				} else {
+					m.Path = column(texts, t.ResourceTable.Name[resource])
+				}
+				if m.Kind == Unknown {
+					m.Kind = kindOfPath(m.Path)
+				}
+				id = f.a.b.Module(m)
+				modules[resource] = id
+			}
+			module = id
+		}
+		addr := uint64(0)
+		if a := column(t.FrameTable.Address, frame); a > 0 && a < 1<<53 {
+			addr = uint64(a)
+		}
+		if ln.byAddress = addressName(ln.Function); !ln.byAddress {
+			ln.Kind = cmp.Or(kind, kindOfLine(kind, ln.File))
+		}
+		if ln.Function == "" {
+			ln.Start = addr
+		}
+		f.prefix = append(f.prefix, prefix)
+		if depth := column(t.FrameTable.InlineDepth, frame); depth > 0 && depth <= maxInlined && prefix >= 0 && column(t.FrameTable.InlineDepth, t.StackTable.Frame[prefix])+1 == depth {
+			// It is inlined into the frame of the stack before: both are one place.
+			outer := f.a.b.places[f.stacks[prefix].Addr]
+			ln.Inlined = true
+			f.stacks = append(f.stacks, f.a.place(f.stacks[prefix].Module, outer.addr, append([]Line{ln}, outer.lines...)))
+			f.prefix[i] = f.prefix[prefix]
+			continue
+		}
+		f.stacks = append(f.stacks, f.a.place(module, addr, []Line{ln}))
+	}
+	return nil
+}
+
+func deref(n *int) int {
+	if n == nil || *n < 0 || *n > math.MaxInt32 {
+		return 0
+	}
+	return *n
+}
+
+func (f *firefoxReader) sourceOf(t *firefoxTables, texts []string, fn int) string {
+	if source := column(t.FuncTable.Source, fn); source != nil {
+		return column(texts, column(t.Sources.Filename, *source))
+	}
+	if name := column(t.FuncTable.FileName, fn); name != nil {
+		return column(texts, *name)
+	}
+	return ""
+}
+
+// kindOf tells a frame's kind by the name of its category.
+func (f *firefoxReader) kindOf(t *firefoxTables, frame int) Kind {
+	category := column(t.FrameTable.Category, frame)
+	if category == nil {
+		return Unknown
+	}
+	name := column(f.file.Meta.Categories, *category).Name
+	for kind := range firefoxCategories {
+		if firefoxCategories[kind].Name == name && Kind(kind) != Marker {
+			return Kind(kind)
+		}
+	}
+	if name == "User" {
+		return Native
+	}
+	return Unknown
+}
+
+// number returns the ID of the kernel, which may be followed by that of an
+// exec: "123.1".
+func (id firefoxID) number() int32 {
+	text, _, _ := strings.Cut(string(id), ".")
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return int32(n)
+}
+
+func (f *firefoxReader) thread(i int) error {
+	t := &f.file.Threads[i]
+	f.weightType = cmp.Or(t.Samples.WeightType, f.weightType)
+	thread := Thread{Comm: Comm(t.Name)}
+	thread.PID, thread.TID = t.PID.number(), t.TID.number()
+	now := 0.0
+	for j, stack := range t.Samples.Stack {
+		at := func(column string) []any { return []any{"threads", i, "samples", column, j} }
+		if j < len(t.Samples.Time) {
+			now = t.Samples.Time[j]
+		} else {
+			now += column(t.Samples.TimeDeltas, j)
+		}
+		if stack == nil {
+			continue
+		}
+		if *stack < 0 || *stack >= len(f.stacks) {
+			return jsonErrorAt(firefoxFormat, f.data, at("stack"), "stack %d of %d", *stack, len(f.stacks))
+		}
+		weight := 1.0
+		if t.Samples.Weight != nil {
+			weight = column(t.Samples.Weight, j)
+		}
+		if t.Samples.WeightType == "tracing-ms" {
+			weight *= 1e6
+		}
+		if !(weight >= 0 && weight < 1<<62) || math.Abs(now) > 1<<43 {
+			return jsonErrorAt(firefoxFormat, f.data, at("weight"), "the weight %g at %g ms is none", weight, now)
+		}
+		f.a.b.SetTime(int64(now * 1e6))
+		count, value := int64(math.Round(weight)), int64(0)
+		if t.Samples.WeightType == "tracing-ms" || t.Samples.WeightType == "bytes" {
+			count, value = 1, count
+		} else if ns := f.file.Meta.Interval * 1e6; ns > 0 && ns < 1e12 && count < 1<<20 {
+			value = count * int64(ns)
+		}
+		f.stack = f.stack[:0]
+		truncated := ""
+		for s := *stack; s >= 0; s = f.prefix[s] {
+			if f.prefix[s] < 0 {
+				if truncated = truncatedReason(f.a.b.places[f.stacks[s].Addr].lines[0].Function); truncated != "" {
+					break
+				}
+			}
+			f.stack = append(f.stack, f.stacks[s])
+		}
+		if err := f.a.add(thread, f.stack, truncated, count, value); err != nil {
+			return jsonErrorAt(firefoxFormat, f.data, at("weight"), "%v", err)
+		}
+	}
+	return nil
+}

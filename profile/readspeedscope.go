@@ -1,0 +1,184 @@
+package profile
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+)
+
+const speedscopeFormat = "speedscope"
+
+// speedscopeUnits are nanoseconds by units of time.
+var speedscopeUnits = map[string]float64{"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
+
+// speedscopeRead is what is read of a file, where weights may have fractions.
+type speedscopeRead struct {
+	Name     string           `json:"name"`
+	Exporter string           `json:"exporter"`
+	Meta     *Meta            `json:"swbpf"`
+	Shared   speedscopeShared `json:"shared"`
+	Profiles []struct {
+		Type    string    `json:"type"`
+		Name    string    `json:"name"`
+		Unit    string    `json:"unit"`
+		Samples [][]int   `json:"samples"`
+		Weights []float64 `json:"weights"`
+		Events  []struct {
+			Type  string  `json:"type"` // "O" opens a frame, "C" closes it
+			At    float64 `json:"at"`
+			Frame int     `json:"frame"`
+		} `json:"events"`
+	} `json:"profiles"`
+}
+
+// readSpeedscope reads speedscope's own format. Its profiles are taken for
+// threads, which they are called after.
+func readSpeedscope(data []byte, o ReadOptions) (*Profile, error) {
+	var file speedscopeRead
+	if err := json.Unmarshal(data, &file); err != nil {
+		return nil, jsonError(speedscopeFormat, data, err)
+	}
+	s := speedscopeReader{data: data, file: &file, a: newAssembler()}
+	for _, f := range file.Shared.Frames {
+		s.frames = append(s.frames, s.frame(&f))
+	}
+	profiles := file.Profiles
+	first := 0
+	if file.Meta != nil && len(profiles) > 1 {
+		first = 1 // ours has all in the first, and then each process apart
+	}
+	for i := first; i < len(profiles); i++ {
+		if p := &profiles[i]; p.Unit != profiles[first].Unit {
+			return nil, jsonErrorAt(speedscopeFormat, data, []any{"profiles", i, "unit"}, "%q, where others of the file have %q", p.Unit, profiles[first].Unit)
+		}
+		if err := s.profile(i); err != nil {
+			return nil, err
+		}
+	}
+	if s.a.count == 0 {
+		return nil, jsonErrorAt(speedscopeFormat, data, []any{"profiles"}, "no samples")
+	}
+	m := Meta{Target: o.Name}
+	if file.Name != "" {
+		m.Target = file.Name
+	}
+	m.Value, m.ByValue = s.value(profiles[first].Unit)
+	if file.Meta != nil {
+		m = *file.Meta
+	}
+	p := s.a.b.Build(m, nil)
+	p.Format, p.Types = speedscopeFormat, typesOf(&m)
+	return p, o.checkType(p)
+}
+
+type speedscopeReader struct {
+	data   []byte
+	file   *speedscopeRead
+	a      *assembler
+	frames []Loc
+}
+
+// value tells what weights are.
+func (s *speedscopeReader) value(unit string) (ValueType, bool) {
+	switch {
+	case speedscopeUnits[unit] != 0:
+		return ValueType{"time", "nanoseconds"}, true
+	case unit == "bytes":
+		return ValueType{"space", "bytes"}, true
+	}
+	return ValueType{}, false
+}
+
+func (s *speedscopeReader) frame(f *speedscopeFrame) Loc {
+	ln := Line{Function: f.Name, File: f.File, StartLine: max(f.Line, 0)}
+	kind := kindOfPath(f.File)
+	module := uint32(0)
+	if kind == Kernel || kind == JIT || !strings.Contains(baseName(f.File), ".") || strings.Contains(baseName(f.File), ".so") {
+		// Where the source is not known, the file is that of the module.
+		ln.File = ""
+		if f.File != "" {
+			module = s.a.b.Module(Module{Path: f.File, Kind: kind})
+		}
+	}
+	if truncatedReason(f.Name) == "" {
+		if ln.byAddress = addressName(f.Name); !ln.byAddress {
+			ln.Kind = kindOfLine(kind, f.File)
+		}
+	}
+	return s.a.place(module, 0, []Line{ln})
+}
+
+func (s *speedscopeReader) profile(i int) error {
+	p := &s.file.Profiles[i]
+	t := Thread{Comm: Comm(p.Name)}
+	switch p.Type {
+	case "sampled":
+		if len(p.Samples) != len(p.Weights) {
+			return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "weights"}, "%d weights of %d samples", len(p.Weights), len(p.Samples))
+		}
+		for j, stack := range p.Samples {
+			if err := s.add(t, stack, p.Weights[j], p.Unit, []any{"profiles", i, "samples", j}); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "evented":
+		var open []int
+		last := 0.0
+		for j, e := range p.Events {
+			path := []any{"profiles", i, "events", j}
+			if weight := e.At - last; len(open) > 0 && weight != 0 {
+				if err := s.add(t, open, weight, p.Unit, path); err != nil {
+					return err
+				}
+			}
+			last = e.At
+			switch {
+			case e.Type == "O":
+				open = append(open, e.Frame)
+			case e.Type == "C" && len(open) > 0 && open[len(open)-1] == e.Frame:
+				open = open[:len(open)-1]
+			default:
+				return jsonErrorAt(speedscopeFormat, s.data, path, "closes frame %d, which is not the innermost open one", e.Frame)
+			}
+		}
+		return nil
+	}
+	return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "type"}, "%q is neither \"sampled\" nor \"evented\"", p.Type)
+}
+
+// add counts a stack, root first, that path leads to.
+func (s *speedscopeReader) add(t Thread, stack []int, weight float64, unit string, path []any) error {
+	per := 1.0
+	if ns := speedscopeUnits[unit]; ns != 0 {
+		per = ns
+	}
+	value := math.Round(weight * per)
+	if !(value >= 0 && value < 1<<62) {
+		return jsonErrorAt(speedscopeFormat, s.data, path, "the weight %g is none", weight)
+	}
+	count := int64(value)
+	if _, byValue := s.value(unit); byValue {
+		count = 1
+		if m := s.file.Meta; m != nil && !m.ByValue && m.Period > 0 {
+			count = int64(value) / m.Period
+		}
+	}
+	truncated := ""
+	if len(stack) > 0 && stack[0] >= 0 && stack[0] < len(s.frames) {
+		if truncated = truncatedReason(s.file.Shared.Frames[stack[0]].Name); truncated != "" {
+			stack = stack[1:]
+		}
+	}
+	locs := make([]Loc, len(stack))
+	for k, frame := range stack {
+		if frame < 0 || frame >= len(s.frames) {
+			return jsonErrorAt(speedscopeFormat, s.data, path, "frame %d of %d", frame, len(s.frames))
+		}
+		locs[len(stack)-1-k] = s.frames[frame]
+	}
+	if err := s.a.add(t, locs, truncated, count, int64(value)); err != nil {
+		return jsonErrorAt(speedscopeFormat, s.data, path, "%v", err)
+	}
+	return nil
+}
