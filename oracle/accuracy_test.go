@@ -18,8 +18,8 @@ func TestAccuracy(t *testing.T) {
 		t.Skip("the oracle knows x86-64 only")
 	}
 	want := map[string]limits{
-		"all":      {99.8, 0.16}, // glibc's longjmp, whose CFI tells of where it goes
-		"stripped": {99, 0.1},
+		"all":      {99.98, 0},
+		"stripped": {99.9, 0.02},
 		"analysis": {98, 0.1}, // the ends of coroutines
 		"frame":    {99.9, 0},
 	}

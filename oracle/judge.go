@@ -165,6 +165,9 @@ func (j *judge) describe(s *Shadow, at int, err error) string {
 	if st := j.walker.Stepper(f); st != nil {
 		fmt.Fprintf(&b, ", found by %s", st.Name())
 	}
+	if at > 0 {
+		fmt.Fprintf(&b, ", from %s", j.place(j.frames[0].PC()))
+	}
 	b.WriteString("\n  caller: ")
 	if n := len(s.recs); at < n {
 		fmt.Fprintf(&b, "pc %#x sp %#x (%s)", s.recs[n-at-1].pc, s.recs[n-at-1].sp, j.place(s.recs[n-at-1].pc))

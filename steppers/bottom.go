@@ -45,6 +45,9 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	if vaddr := in.LookupPC() - m.Bias; vaddr-e.start < e.end-e.start {
 		return unwind.StackBottom, nil
 	}
+	if in.IsTop() && in.Regs.Raw(syscallResult(w.Arch())) == 0 && b.isStart(w, m, in, true) {
+		return unwind.StackBottom, nil
+	}
 	// The other bottoms leave marks in the registers, which are at hand,
 	// whereas the code is not: a thread starts with a frame pointer of zero.
 	// A coroutine has the address of its uc_link, close by on its stack, in a
@@ -52,14 +55,16 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	link := uint64(0)
 	switch w.Arch() {
 	case procstate.AMD64:
-		link = in.Regs.Raw(rbx) - in.SP()
+		if v, known := in.Regs.Value(rbx); known {
+			link = v - in.SP()
+		}
 	case procstate.ARM64:
 		link = 1 // it holds uc_link itself; but its frame pointer is zero too
 	}
 	if in.FP() != 0 && (link > 1<<10 || link&7 != 0) {
 		return unwind.NotMe, nil
 	}
-	if b.isStart(w, m, in) {
+	if b.isStart(w, m, in, false) {
 		return unwind.StackBottom, nil
 	}
 	return unwind.NotMe, nil
@@ -114,24 +119,45 @@ func startsLikeEntry(a *procstate.Arch, code []byte) bool {
 	return false
 }
 
-// isStart looks at the code around a frame's PC, once.
-func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame) bool {
+// syscallResult is the register that a system call returns its result in.
+func syscallResult(a *procstate.Arch) procstate.Reg {
+	if a == procstate.ARM64 {
+		return 0
+	}
+	return rax
+}
+
+// fromSyscall marks the facts of a vaddrCache that hold only when the last
+// system call returned 0. Link-time addresses of user code do not reach it.
+const fromSyscall = 1 << 63
+
+// isStart looks at the code around a frame's PC, once. child asks for the
+// start of a thread that clone has just returned to.
+func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame, child bool) bool {
 	pc := in.PC()
 	interrupted := in.Flags&unwind.Interrupted != 0
 	// Interrupted frames and others that are in a call never share a fact:
 	// the former are known by PC, the latter by the byte before it.
 	key := in.LookupPC() - m.Bias
+	if child {
+		key |= fromSyscall
+	}
 	if fact, ok := b.seen.get(m.Image, key); ok {
 		return fact != 0
 	}
-	var buf [96]byte
-	before := min(32, pc-m.Start)
+	var buf [128]byte
+	before := min(48, pc-m.Start)
 	code := readCode(w, m, pc-before, buf[:])
 	if uint64(len(code)) <= before {
 		return false // not readable now, perhaps later
 	}
-	start := isThreadStart(w.Arch(), code[:before], code[before:], interrupted) ||
-		isContextStart(w.Arch(), code[before:])
+	start := false
+	if child {
+		start = isCloneChild(w.Arch(), code[:before], code[before:])
+	} else {
+		start = isThreadStart(w.Arch(), code[:before], code[before:], interrupted) ||
+			inContextStart(w.Arch(), code[:before], code[before:])
+	}
 	fact := uint8(0)
 	if start {
 		fact = 1

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
@@ -59,6 +60,63 @@ func isThreadStart(a *procstate.Arch, before, at []byte, interrupted bool) bool 
 	return false
 }
 
+// maxAfterSyscall bounds the instructions between the system call that makes a
+// thread and the place where the new thread goes a way of its own.
+const maxAfterSyscall = 8
+
+// isCloneChild reports whether code is where a thread goes that has just been
+// made: from the system call, which returned 0 to it, to the start of a
+// thread. at is the code from the PC on, before what precedes it.
+func isCloneChild(a *procstate.Arch, before, at []byte) bool {
+	call := syscall64
+	if a == procstate.ARM64 {
+		call = svcARM64
+	}
+	code, pc := slices.Concat(before, at), uint64(len(before))
+	for from := max(0, len(before)-24); from+len(call) <= len(before); from++ {
+		if !bytes.HasPrefix(code[from:], call) {
+			continue
+		}
+		off, passed := uint64(from+len(call)), false
+		var in isa.Inst
+		for range maxAfterSyscall {
+			passed = passed || off == pc
+			if passed && isThreadStart(a, nil, code[off:], true) {
+				return true
+			}
+			if !decode(a, code[off:], off, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
+				break
+			}
+			if off += uint64(in.Len); in.Flow == isa.CondJump && takenOnZero(a, code[off-uint64(in.Len):]) {
+				off = in.Target
+			}
+			if off >= uint64(len(code)) {
+				break
+			}
+		}
+	}
+	return false
+}
+
+// takenOnZero reports whether the conditional branch at the start of code is
+// taken after the result of a system call, 0, was compared with 0.
+func takenOnZero(a *procstate.Arch, code []byte) bool {
+	if a == procstate.ARM64 {
+		switch op := code[3]; {
+		case op&0x7f == 0x34: // cbz
+			return true
+		case op == 0x54: // b.cond: eq, cs, pl, vc, ls, ge, le
+			return 1<<(code[0]&15)&(1<<0|1<<2|1<<5|1<<7|1<<9|1<<10|1<<13) != 0
+		}
+		return false
+	}
+	cond := code[0]
+	if cond == 0x0f && len(code) > 1 {
+		cond = code[1]
+	}
+	return 1<<(cond&15)&(1<<1|1<<3|1<<4|1<<6|1<<9|1<<10|1<<13|1<<14) != 0 // no, ae, e, be, ns, p, ge, le
+}
+
 // loadsNumber returns the value of a register that is to hold the number of a
 // system call, after an instruction that sets it. before is the value
 // that it had.
@@ -108,6 +166,29 @@ var (
 		// cbnz x0 follows, or cbz
 	}
 )
+
+// inContextStart reports whether code is that of __start_context, anywhere
+// from its first instruction on: at is the code from the PC on, before what
+// precedes it.
+func inContextStart(a *procstate.Arch, before, at []byte) bool {
+	if isContextStart(a, at) {
+		return true
+	}
+	code := slices.Concat(before, at)
+	var in isa.Inst
+	for from := range before {
+		if !isContextStart(a, code[from:]) {
+			continue
+		}
+		for from < len(before) && decode(a, code[from:], 0, &in) && !in.Ends() {
+			from += int(in.Len)
+		}
+		if from == len(before) {
+			return true
+		}
+	}
+	return false
+}
 
 // isContextStart reports whether code is that of __start_context. With
 // shadow stacks enabled it begins with another test, but glibc for x86-64 is

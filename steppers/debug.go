@@ -44,8 +44,8 @@ func (d *Debug) Priority() unwind.Priority { return unwind.PriorityDebug }
 // how many were asked of the tables.
 func (d *Debug) CacheStats() (hits, misses uint64) { return d.hits, d.misses }
 
-// CallerFrame implements unwind.FrameStepper. Code without CFI is NotMe; an
-// undefined return address is StackBottom; Failed tells that the CFI that
+// CallerFrame implements unwind.FrameStepper. Code without CFI is NotMe, and
+// so is code whose CFI tells of where it is about to jump to; an undefined return address is StackBottom; Failed tells that the CFI that
 // covers the code is malformed or uses what is not supported, or that a
 // register or memory it needs is not known.
 func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
@@ -54,7 +54,13 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.NotMe, nil
 	}
-	return d.rule(m.Image, addr-m.Bias).CallerFrame(w, in, out)
+	r := d.rule(m.Image, addr-m.Bias)
+	v, err := r.CallerFrame(w, in, out)
+	if v == unwind.Success && r.Jumps(w.Arch()) && out.SP()-in.SP() > uint64(w.Arch().AddressWidth) {
+		*out = unwind.Frame{}
+		return unwind.NotMe, nil // not there yet: the caller's frame is still the truth
+	}
+	return v, err
 }
 
 // rule finds the rule for a link-time address of an image.

@@ -52,13 +52,14 @@ const (
 )
 
 // AllocatesFrame implements FrameFuncHelper.
-func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, addr uint64) FrameLayout {
+func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameLayout {
+	addr := f.LookupPC()
 	m := w.MappingAt(addr)
 	if m == nil || isa.DecoderFor(w.Arch()) == nil {
 		return unknownLayout
 	}
 	if m.Image == nil {
-		return analyzeMemory(w, m, addr)
+		return analyzeMemory(w, m, f)
 	}
 	if m.Image.Arch() != w.Arch() {
 		return unknownLayout
@@ -68,19 +69,24 @@ func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, addr uint64) FrameLayou
 	s := &a.seen[h>>(64-seenBits)]
 	if s.vaddr != vaddr || s.image != m.Image.Index+1 {
 		s.vaddr, s.image = vaddr, m.Image.Index+1
-		s.layout = a.analyzeFile(m.Image, vaddr)
+		s.layout = a.analyzeFile(m.Image, f.PC()-m.Bias, f.Flags&unwind.Interrupted == 0)
 	}
 	return s.layout
 }
 
-// analyzeFile finds the layout at a link-time address of a file.
-func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, vaddr uint64) FrameLayout {
+// analyzeFile finds the layout at a link-time address of a file; returned
+// tells that it is a return address.
+func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, pc uint64, returned bool) FrameLayout {
 	im := a.images.get(img)
 	if im == nil {
 		_, whole := img.Section(".symtab")
 		im = &imageFrames{starts: img.FuncStarts(), whole: whole, cold: coldParts(img),
 			funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
 		a.images.put(img, im)
+	}
+	vaddr := pc
+	if returned {
+		vaddr--
 	}
 	start, end := im.function(vaddr)
 	var before foundLayout
@@ -93,7 +99,7 @@ func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, vaddr uint64) FrameLay
 	if !before.ok { // the symbol, if any, was of another function
 		before = im.afterPrologue(img, max(start, vaddr-min(vaddr, maxPrologueScan)), vaddr, end)
 	}
-	return agreed(&before, im.forward(img, vaddr))
+	return agreed(&before, im.forward(img, pc, returned))
 }
 
 // afterPrologue finds the layout by the nearest prologue between lowest and
@@ -123,14 +129,18 @@ func (im *imageFrames) afterPrologue(img *procstate.Image, lowest, vaddr, end ui
 const maxBehind = 1 << 18
 
 // forward is layoutBehind for code of a file.
-func (im *imageFrames) forward(img *procstate.Image, vaddr uint64) *foundLayout {
-	l, ok := im.behind[vaddr]
+func (im *imageFrames) forward(img *procstate.Image, pc uint64, returned bool) *foundLayout {
+	key := pc
+	if returned {
+		key-- // never an instruction's start
+	}
+	l, ok := im.behind[key]
 	if !ok {
 		l = layoutBehind(img.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
 			return readAround(img, start, addr, end)
-		}, vaddr)
+		}, pc, returned)
 		if len(im.behind) < maxBehind {
-			im.behind[vaddr] = l
+			im.behind[key] = l
 		}
 	}
 	return &l
@@ -187,9 +197,10 @@ func readAround(img *procstate.Image, lowest, vaddr, end uint64) (code []byte, f
 	return nil, vaddr
 }
 
-// analyzeMemory finds the layout at an address of code that is in no file. It
+// analyzeMemory finds the layout of a frame whose code is in no file. It
 // may change at any time, so nothing is kept.
-func analyzeMemory(w *unwind.Walker, m *procstate.Mapping, addr uint64) FrameLayout {
+func analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) FrameLayout {
+	addr := f.LookupPC()
 	from := max(m.Start, addr-min(addr, maxPrologueScan))
 	buf := make([]byte, min(m.End-from, 2*maxPrologueScan))
 	code := readCode(w, m, from, buf)
@@ -212,7 +223,7 @@ func analyzeMemory(w *unwind.Walker, m *procstate.Mapping, addr uint64) FrameLay
 		}
 		start = max(start, m.Start)
 		return readCode(w, m, start, make([]byte, end-start)), start
-	}, addr)
+	}, f.PC(), f.Flags&unwind.Interrupted == 0)
 	return agreed(&before, &behind)
 }
 

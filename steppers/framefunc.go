@@ -52,11 +52,11 @@ var unknownLayout = FrameLayout{SP: -1, FP: -1} // read only
 
 // FrameFuncHelper finds out about the frames of functions for FrameFunc.
 type FrameFuncHelper interface {
-	// AllocatesFrame describes the frame of the function at the run-time
-	// address addr of the Walker's process, when execution has reached the
-	// instruction that holds addr. It returns UnknownFrame and UnknownState
-	// when addr is invalid or its code cannot be read or understood.
-	AllocatesFrame(w *unwind.Walker, addr uint64) FrameLayout
+	// AllocatesFrame describes the frame of the function that f is in, as it
+	// is when execution has reached f's PC or, where f is in a call, the
+	// call. It returns UnknownFrame and UnknownState when the code cannot be
+	// read or understood.
+	AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameLayout
 }
 
 // FrameFunc walks through frames that are linked by a frame pointer. Whether
@@ -90,7 +90,7 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	if m == nil {
 		return unwind.NotMe, nil
 	}
-	l := s.helper.AllocatesFrame(w, in.LookupPC())
+	l := s.helper.AllocatesFrame(w, in)
 	if l.State != UnknownState {
 		v, err := walkLayout(w, in, out, &l)
 		if v == unwind.Success && l.State == SetFrame && m.Image == nil {

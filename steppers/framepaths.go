@@ -111,6 +111,7 @@ type framePaths struct {
 type codeWindow struct {
 	start uint64
 	bytes []byte
+	last  bool // nothing follows it
 }
 
 // The bytes that are read before and behind an address that is met, and how
@@ -121,15 +122,19 @@ const (
 	maxWindows = 8
 )
 
-// layoutBehind finds the layout at addr by the code behind it; addr may be
-// the last byte of a call. read returns what there is of the code at
-// [start, end), which holds addr, and where that begins.
-func layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte, uint64), addr uint64) foundLayout {
+// layoutBehind finds the layout at an instruction by the code from there on;
+// returned tells that it is where a call returns to, which is under way. read
+// returns what there is of the code at [start, end), which holds addr, and
+// where that begins.
+func layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte, uint64), pc uint64, returned bool) foundLayout {
 	p := framePaths{arch: a, read: read, seen: map[uint64]bool{}, left: maxPathInsts}
-	first := pathState{pc: p.instructionAt(addr)}
+	if returned && startsFunction(a, p.codeAt(pc)) {
+		return foundLayout{} // it does not return
+	}
+	first := pathState{pc: pc}
 	first.regs[a.SP] = pathValue{base: pathSP}
 	first.regs[a.FP] = pathValue{base: pathFP}
-	if a.LR != procstate.NoReg {
+	if a.LR != procstate.NoReg && !returned {
 		first.regs[a.LR] = pathValue{base: pathLR}
 	}
 	p.now = append(p.now, first)
@@ -151,31 +156,13 @@ func layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte,
 	return foundLayout{p.found, true, calls > 0}
 }
 
-// instructionAt returns where the instruction that holds addr starts, when it
-// is a call that ends there; otherwise addr is taken to be its first byte.
-func (p *framePaths) instructionAt(addr uint64) uint64 {
-	if n := p.arch.PCAlign; n > 1 {
-		return addr &^ (n - 1)
-	}
-	var in isa.Inst
-	for n := uint64(2); n <= min(maxCallLen, addr); n++ {
-		at := addr + 1 - n
-		if !decode(p.arch, p.codeAt(at), at, &in) || uint64(in.Len) != n {
-			continue
-		}
-		if in.Flow == isa.IndirectCall || in.Flow == isa.Call && p.codeAt(in.Target) != nil {
-			return at
-		}
-	}
-	return addr
-}
-
 // codeAt returns the code at an address, nil when it cannot be read.
 func (p *framePaths) codeAt(addr uint64) []byte {
 	const longest = 16 // bytes of an instruction
 	for i := range p.code {
-		if c := &p.code[i]; addr >= c.start && addr-c.start+longest <= uint64(len(c.bytes)) {
-			return c.bytes[addr-c.start:]
+		c := &p.code[i]
+		if o := addr - c.start; addr >= c.start && o < uint64(len(c.bytes)) && (o+longest <= uint64(len(c.bytes)) || c.last) {
+			return c.bytes[o:]
 		}
 	}
 	if len(p.code) >= maxWindows {
@@ -185,7 +172,7 @@ func (p *framePaths) codeAt(addr uint64) []byte {
 	if addr < start || addr-start >= uint64(len(b)) {
 		return nil
 	}
-	p.code = append(p.code, codeWindow{start, b})
+	p.code = append(p.code, codeWindow{start, b, start+uint64(len(b)) < addr+pathBehind})
 	return b[addr-start:]
 }
 

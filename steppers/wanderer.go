@@ -125,7 +125,7 @@ func (s *Wanderer) found(w *unwind.Walker, in, out *unwind.Frame, at, pc uint64)
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
 	out.Flags |= unwind.Heuristic
 	// The frame pointer is the caller's, or saved next to the return address.
-	l := s.frames.AllocatesFrame(w, in.LookupPC())
+	l := s.frames.AllocatesFrame(w, in)
 	fp, known := in.Regs.Value(arch.FP)
 	slot := at - width
 	switch {

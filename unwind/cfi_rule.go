@@ -70,6 +70,14 @@ func ruleFor(why Reason) *Rule {
 // ReasonNone for a rule that can be used.
 func (r *Rule) Reason() Reason { return r.why }
 
+// Jumps reports whether the rule, for code of architecture a, tells of where
+// the code is about to jump to and not of its caller, as the tables of longjmp
+// and setcontext do: the caller's SP is not the CFA but is kept in a place of
+// its own, and the code is no signal trampoline.
+func (r *Rule) Jumps(a *procstate.Arch) bool {
+	return r.row != nil && !r.row.Signal && r.row.recovers(a, a.SP)
+}
+
 // compact makes a Rule of p.row. ok is false when it does not fit.
 func (p *program) compact() (r Rule, ok bool) {
 	row, a := &p.row, p.arch

@@ -236,14 +236,25 @@ func (w *Walker) step(in, out *Frame, depth int) (Verdict, error) {
 	return v, err
 }
 
+// ask asks the steppers in turn. One that finds a caller which is not further
+// down the stack has been given a register that is not the frame's, as those
+// that the unwinder of exceptions is about to change: another stepper may do
+// without it.
 func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 	addr := in.LookupPC()
 	*out = Frame{}
+	noProgress := false
 	if w.ranged != nil {
 		for _, m := range w.ranged.members(addr) {
-			if v, err := m.stepper.CallerFrame(w, in, out); v != NotMe {
-				return w.check(in, out, m.id, v, err)
+			v, err := m.stepper.CallerFrame(w, in, out)
+			if v == NotMe {
+				continue
 			}
+			if v, err = w.check(in, out, m.id, v, err); err != NoProgress {
+				return v, err
+			}
+			noProgress = true
+			*out = Frame{}
 		}
 	} else {
 		var last FrameStepper
@@ -252,12 +263,21 @@ func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 			if !ok {
 				break
 			}
-			if v, err := s.CallerFrame(w, in, out); v != NotMe {
-				id := StepperID(slices.Index(w.group.Steppers(), s) + 1)
-				return w.check(in, out, id, v, err)
-			}
 			last = s
+			v, err := s.CallerFrame(w, in, out)
+			if v == NotMe {
+				continue
+			}
+			id := StepperID(slices.Index(w.group.Steppers(), s) + 1)
+			if v, err = w.check(in, out, id, v, err); err != NoProgress {
+				return v, err
+			}
+			noProgress = true
+			*out = Frame{}
 		}
+	}
+	if noProgress {
+		return Failed, NoProgress
 	}
 	return Failed, w.whyNone(addr)
 }
