@@ -7,7 +7,7 @@ import (
 
 // firefoxVersion is that of the processed profile format which is written:
 // threads share their tables in it.
-const firefoxVersion = 62
+const firefoxVersion = 61
 
 // firefoxFile is a profile in the processed format of the Firefox Profiler.
 // Tables are lists of equal length, one a column, and refer to each other by

@@ -401,6 +401,13 @@ func TestReadFirefoxOlder(t *testing.T) {
 	if got := folding(t, p); got != "w;outer 1\nw;outer;inner 1\n" {
 		t.Errorf("got %s", got)
 	}
+	// In between, strings were shared and other tables were not.
+	const own = `,
+"stringArray":["outer","inner","/src/o.rs"]}]`
+	between := read(t, strings.Replace(text, own, `}],"shared":{`+own[2:len(own)-2]+`}`, 1), ReadOptions{})
+	if got := folding(t, between); !strings.Contains(text, own) || got != "w;outer 1\nw;outer;inner 1\n" {
+		t.Errorf("with shared strings: %s", got)
+	}
 	if p.Value != 4e6 || p.threads[0].PID != 7 || p.threads[0].TID != 8 || p.modules[1].BuildID != "abcd" || len(p.times) != 2 || p.times[1].time != 6e6 {
 		t.Errorf("value %d, thread %+v, modules %+v, times %+v", p.Value, p.threads[0], p.modules, p.times)
 	}

@@ -32,14 +32,20 @@ func readFirefox(data []byte, o ReadOptions) (*Profile, error) {
 	if o.Times {
 		f.a.b.KeepTimes()
 	}
-	if file.Shared != nil {
-		if err := f.setFrames(file.Shared, []any{"shared"}); err != nil {
-			return nil, err
-		}
+	shared := cmp.Or(file.Shared, &firefoxTables{})
+	if err := f.setFrames(shared, []any{"shared"}); err != nil {
+		return nil, err
 	}
 	for i := range file.Threads {
-		if file.Shared == nil {
-			if err := f.setFrames(&file.Threads[i].firefoxTables, []any{"threads", i}); err != nil {
+		if t := &file.Threads[i].firefoxTables; len(shared.FrameTable.Func) == 0 {
+			// Strings and sources were shared before the others.
+			if t.StringArray == nil {
+				t.StringArray = shared.StringArray
+			}
+			if t.Sources.Filename == nil {
+				t.Sources = shared.Sources
+			}
+			if err := f.setFrames(t, []any{"threads", i}); err != nil {
 				return nil, err
 			}
 		}
@@ -103,7 +109,7 @@ func (f *firefoxReader) errorAt(table, column string, i int, text string, args .
 func (f *firefoxReader) setFrames(t *firefoxTables, path []any) error {
 	f.path = path
 	texts := t.StringArray
-	if texts == nil {
+	if len(texts) == 0 {
 		texts = t.StringTable
 	}
 	var lines []Line // by frame
