@@ -79,6 +79,10 @@ func (m *sideMerger) add(p *Profile, side int32, per float64) {
 		m.b.places = append(m.b.places, place{loc.addr, lines})
 		locs[i] = Loc{module, uint64(len(m.b.places) - 1)}
 	}
+	labels := make([]uint32, len(p.labels))
+	for i, set := range p.labels {
+		labels[i] = m.b.Labels(set...)
+	}
 	var names flameTree
 	names.nameProcesses(p)
 	var stack []uint32
@@ -90,6 +94,6 @@ func (m *sideMerger) add(p *Profile, side int32, per float64) {
 			frames = append(frames, locs[id])
 		}
 		process := names.processes[names.threads[s.thread].process]
-		m.b.Add(Thread{PID: side, TID: side, Comm: Comm(process)}, frames, "", s.count, int64(float64(p.weight(s))*per+0.5))
+		m.b.Add(Thread{PID: side, TID: side, Comm: Comm(process), Labels: labels[p.threads[s.thread].Labels]}, frames, "", s.count, int64(float64(p.weight(s))*per+0.5))
 	}
 }

@@ -19,7 +19,7 @@ var webFiles embed.FS
 // scripts are the parts of the page's program, in order. They share a scope.
 var scripts = []string{
 	"inflate.js", "model.js", "names.js", "format.js", "diff.js", "trees.js", "layout.js",
-	"canvas.js", "search.js", "filter.js", "tooltip.js", "link.js", "app.js",
+	"canvas.js", "search.js", "filter.js", "tooltip.js", "link.js", "controls.js", "stage.js", "keys.js", "app.js",
 }
 
 var styles = []string{"style.css", "panels.css"}
@@ -132,6 +132,7 @@ func (p *Profile) WriteHTMLWithin(w io.Writer, links *Links) error {
 		"Top":       p.topTable(),
 		"Weight":    p.weightName(),
 		"Links":     links,
+		"Value":     p.valueName(),
 	})
 }
 
@@ -162,6 +163,14 @@ func (p *Profile) writePage(w io.Writer, about map[string]any) error {
 		return fmt.Errorf("writing flame graph: %w", err)
 	}
 	return nil
+}
+
+// valueName is what values are called where widths show them, or "".
+func (p *Profile) valueName() string {
+	if !p.Meta.ByValue {
+		return ""
+	}
+	return p.Meta.Value.Type
 }
 
 func (p *Profile) weightName() string {

@@ -42,7 +42,11 @@ function formatCount(model, n) {
 function formatWeight(model, weight) {
   const { diff } = model.tables;
   if (diff) return formatDiffValue(diff, weight / diff.scale);
-  if (!model.tables.byValue) return formatCount(model, weight);
+  return model.tables.byValue && !model.counts ? formatValue(model, weight) : formatCount(model, weight);
+}
+
+/** Prints a value with its unit. */
+function formatValue(model, weight) {
   if (model.tables.unit === "nanoseconds") return formatDuration(weight);
   if (model.tables.unit === "bytes") return formatBytes(weight);
   return grouped.format(weight) + " " + model.tables.weight;

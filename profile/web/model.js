@@ -40,9 +40,9 @@ const PROCESS = 2;
  * numbered in preorder, so the descendants of node n are n+1 .. end[n]-1;
  * node 0 is above all processes.
  *
- * The weights follow the filter: `self` and `total` are what widths show,
- * `selfSamples` and `totalSamples` count samples. The two are the same arrays
- * unless the profile is one of values.
+ * The weights follow the filter: `self` and `total` are what widths show. In a
+ * profile of values, that is values or counts, and `selfBeside` and
+ * `totalBeside` are the other of the two; else they are the same arrays.
  */
 class Model {
   constructor(bytes) {
@@ -75,30 +75,26 @@ class Model {
     this.sampleNode = new Uint32Array(samples);
     this.sampleThread = new Uint32Array(samples);
     this.sampleCount = new Float64Array(samples);
-    this.sampleWeight = t.byValue ? new Float64Array(samples) : this.sampleCount;
+    this.sampleValue = t.byValue ? new Float64Array(samples) : this.sampleCount;
     for (let i = 0, node = 0; i < samples; i++) {
       node += r.unsigned();
       this.sampleNode[i] = node;
       this.sampleThread[i] = r.unsigned();
       this.sampleCount[i] = r.unsigned();
-      if (t.byValue) this.sampleWeight[i] = r.unsigned();
+      if (t.byValue) this.sampleValue[i] = r.unsigned();
     }
 
     if (t.diff) {
-      this.ownWeight = this.sampleWeight; // without regard to what widths show
-      this.sampleWeight = new Float64Array(samples);
       // By side, 0 before and 1 after: of nodes themselves and with what is below.
       const bySide = () => SIDES.map(() => new Float64Array(n));
       this.sides = { selfCounts: bySide(), counts: bySide(), selfWeights: bySide(), weights: bySide() };
     }
     this.self = new Float64Array(n);
     this.total = new Float64Array(n);
-    this.selfSamples = t.byValue ? new Float64Array(n) : this.self;
-    this.totalSamples = t.byValue ? new Float64Array(n) : this.total;
+    this.selfBeside = t.byValue ? new Float64Array(n) : this.self;
+    this.totalBeside = t.byValue ? new Float64Array(n) : this.total;
     this.threadWeight = new Float64Array(t.threadPID.length);
-    if (t.diff) this.setWidths("both");
-    for (let i = 0; i < samples; i++) this.threadWeight[this.sampleThread[i]] += this.sampleWeight[i];
-    this.wholeWeight = this.threadWeight.reduce((sum, w) => sum + w, 0);
+    this.setWidths("both", false);
     this.filter(null);
   }
 
@@ -107,12 +103,20 @@ class Model {
     return this.tables.threadPID[this.sampleThread[sample]] - 1;
   }
 
-  /** Makes the widths of a diff those of one side, or "both": their mean. Takes effect with the next filter. */
-  setWidths(widths) {
-    for (let i = 0; i < this.sampleWeight.length; i++) {
-      const factor = widths === "both" ? 0.5 : SIDES[this.side(i)] === widths ? 1 : 0;
-      this.sampleWeight[i] = this.ownWeight[i] * factor;
+  /**
+   * Makes the widths counts where there are values too; and those of a diff
+   * what a side has, or the mean of "both". Takes effect with the next filter.
+   */
+  setWidths(widths, counts) {
+    this.counts = counts;
+    this.sampleWeight = counts ? this.sampleCount : this.sampleValue;
+    if (this.tables.diff) {
+      const factors = SIDES.map((side) => (widths === "both" ? 0.5 : side === widths ? 1 : 0));
+      this.sampleWeight = this.sampleValue.map((value, i) => value * factors[this.side(i)]);
     }
+    this.threadWeight.fill(0);
+    for (let i = 0; i < this.sampleWeight.length; i++) this.threadWeight[this.sampleThread[i]] += this.sampleWeight[i];
+    this.wholeWeight = this.threadWeight.reduce((sum, w) => sum + w, 0);
   }
 
   filterSides(shown) {
@@ -121,7 +125,7 @@ class Model {
     for (let i = 0; i < this.sampleNode.length; i++) {
       if (shown && !shown[this.sampleThread[i]]) continue;
       selfCounts[this.side(i)][this.sampleNode[i]] += this.sampleCount[i];
-      selfWeights[this.side(i)][this.sampleNode[i]] += this.ownWeight[i];
+      selfWeights[this.side(i)][this.sampleNode[i]] += this.sampleValue[i];
     }
     for (const side of [0, 1]) {
       this.addUp(selfCounts[side], counts[side]);
@@ -132,15 +136,16 @@ class Model {
   /** Counts only the threads for which shown, a list by thread, is true. */
   filter(shown) {
     this.self.fill(0);
-    this.selfSamples.fill(0);
+    this.selfBeside.fill(0);
+    const beside = this.counts ? this.sampleValue : this.sampleCount;
     for (let i = 0; i < this.sampleNode.length; i++) {
       if (shown && !shown[this.sampleThread[i]]) continue;
       this.self[this.sampleNode[i]] += this.sampleWeight[i];
-      if (this.tables.byValue) this.selfSamples[this.sampleNode[i]] += this.sampleCount[i];
+      if (this.tables.byValue) this.selfBeside[this.sampleNode[i]] += beside[i];
     }
     if (this.tables.diff) this.filterSides(shown);
     this.addUp(this.self, this.total);
-    if (this.tables.byValue) this.addUp(this.selfSamples, this.totalSamples);
+    if (this.tables.byValue) this.addUp(this.selfBeside, this.totalBeside);
   }
 
   addUp(self, total) {

@@ -16,7 +16,7 @@ function frameFacts(model, tree, frame) {
     if (file) facts.push(["Source", line ? `${file}:${line}` : file]);
   }
   if (model.tables.diff) return facts.concat(diffFacts(model, tree, frame));
-  facts.push(["Total", weightText(model, frame.total, tree.samples(frame))]);
+  facts.push(["Total", weightText(model, frame.total, tree.beside(frame))]);
   const self = tree.self(frame);
   if (fn >= 0 && self > 0 && self !== frame.total) facts.push(["Self", formatWeight(model, self) + ", " + formatShare(self, model.total[0])]);
   if (frame.parent && frame.parent.parent) {
@@ -25,9 +25,9 @@ function frameFacts(model, tree, frame) {
   return facts;
 }
 
-function weightText(model, weight, samples) {
+function weightText(model, weight, beside) {
   const parts = [formatWeight(model, weight)];
-  if (model.tables.byValue) parts.push(formatCount(model, samples));
+  if (model.tables.byValue) parts.push(model.counts ? formatValue(model, beside) : formatCount(model, beside));
   if (model.tables.period > 0) parts.push("≈ " + formatDuration(weight * model.tables.period));
   parts.push(formatShare(weight, model.total[0]) + (model.total[0] === model.wholeWeight ? "" : " of the filtered"));
   return parts.join(", ");

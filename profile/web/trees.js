@@ -53,8 +53,9 @@ class CalleeTree {
     return this.model.self[frame.source];
   }
 
-  samples(frame) {
-    return this.model.totalSamples[frame.source];
+  /** The count beside the value that the width shows, or the reverse. */
+  beside(frame) {
+    return this.model.totalBeside[frame.source];
   }
 
   line(frame) {
@@ -72,34 +73,34 @@ class CallerTree {
     this.model = model;
     const nodes = [];
     const weights = [];
-    const samples = [];
+    const beside = [];
     for (let n = 1; n < model.nodeCount; n++) {
       if (model.self[n] > 0) {
         nodes.push(n);
         weights.push(model.self[n]);
-        samples.push(model.selfSamples[n]);
+        beside.push(model.selfBeside[n]);
       }
     }
-    this.root = new Frame(null, -1, model.total[0], { nodes, weights, samples, leaves: nodes });
+    this.root = new Frame(null, -1, model.total[0], { nodes, weights, beside, leaves: nodes });
   }
 
   children(frame) {
     if (frame.children) return frame.children;
     const { fn, parent } = this.model;
-    const { nodes, weights, samples, leaves } = frame.source;
+    const { nodes, weights, beside, leaves } = frame.source;
     const groups = new Map();
     for (let i = 0; i < nodes.length; i++) {
       const node = frame.parent ? parent[nodes[i]] : nodes[i];
       if (node === 0) continue;
       let child = groups.get(fn[node]);
       if (!child) {
-        child = new Frame(frame, fn[node], 0, { nodes: [], weights: [], samples: [], leaves: [] });
+        child = new Frame(frame, fn[node], 0, { nodes: [], weights: [], beside: [], leaves: [] });
         groups.set(fn[node], child);
       }
       child.total += weights[i];
       child.source.nodes.push(node);
       child.source.weights.push(weights[i]);
-      child.source.samples.push(samples[i]);
+      child.source.beside.push(beside[i]);
       child.source.leaves.push(leaves[i]);
     }
     const children = [...groups.values()].sort((a, b) => b.total - a.total || a.fn - b.fn);
@@ -118,8 +119,8 @@ class CallerTree {
     return frame.depth === 1 ? frame.total : 0;
   }
 
-  samples(frame) {
-    return frame.source.samples.reduce((sum, n) => sum + n, 0);
+  beside(frame) {
+    return frame.source.beside.reduce((sum, n) => sum + n, 0);
   }
 
   /** The line of the heaviest node. */
