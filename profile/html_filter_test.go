@@ -29,7 +29,7 @@ func TestFlameGraphLabels(t *testing.T) {
 	b.ClickOn("#process-list li:nth-child(1) label")
 	b.WantText("#processes", "state sleep ▾")
 	b.ClickOn("#filter-by button:nth-child(3)")
-	b.WantText("#process-list", "060.0 %120.0 %without20.0 %")
+	b.WantText("#process-list", "060.0 %without20.0 %120.0 %")
 	b.ClickOn("#process-list li:nth-child(1) label")
 	b.WantText("#processes", "cpu 0, state sleep ▾")
 	b.Press("Escape")
