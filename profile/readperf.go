@@ -244,8 +244,11 @@ func (p *perfReader) flush() {
 			}
 			if ln.Function == "" {
 				ln.Start = f.addr
-			} else if ln.byAddress = addressName(ln.Function); !ln.byAddress {
-				ln.Kind = kindOfLine(kind, ln.File)
+			} else if ln.byAddress = addressName(ln.Function); !ln.byAddress && (kind != Native || strings.HasSuffix(ln.File, ".go")) {
+				ln.Kind = kindOfLine(kind, ln.File) // else that of the module, which may turn out to be of Go
+			}
+			if strings.HasPrefix(ln.Function, "runtime.") && startFunctions[ln.Function] && kind == Native {
+				e.a.b.modules[module].Kind = Go
 			}
 			lines = append(lines, ln)
 		}

@@ -67,8 +67,8 @@ class App {
     this.search.set(link.search);
     this.filter.restore(link.filter);
     this.model.filter(this.filter.shown());
-    this.grow(link.zoom);
     this.retheme();
+    this.grow(link.zoom);
   }
 
   /** Makes the tree anew and zooms to a path. */

@@ -26,19 +26,22 @@ class Stage {
     this.layout = new Layout(this.app.tree, this.app.zoomed, width);
     this.contentHeight = Math.max(this.layout.rows.length * ROW + 1, this.app.flame ? height : 0);
     this.element.style.height = this.contentHeight + "px";
-    this.redraw();
+    this.draw(); // at once: a canvas of new size is empty
   }
 
+  /** Draws before the next frame that the screen shows. */
   redraw() {
-    if (this.request !== 0) return;
-    this.request = requestAnimationFrame(() => {
-      this.request = 0;
-      if (!this.layout) return;
-      const { app } = this;
-      const label = `all · ${formatWeight(app.model, app.model.total[0])}`;
-      this.painter.draw(this.layout, (row) => this.rowTop(row), app.zoomed, app.selected || app.hovered, app.search, label);
-      performance.mark("drawn");
-    });
+    if (this.request === 0) this.request = requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    cancelAnimationFrame(this.request);
+    this.request = 0;
+    if (!this.layout) return;
+    const { app } = this;
+    const label = `all · ${formatWeight(app.model, app.model.total[0])}`;
+    this.painter.draw(this.layout, (row) => this.rowTop(row), app.zoomed, app.selected || app.hovered, app.search, label);
+    performance.mark("drawn");
   }
 
   retheme() {
