@@ -72,6 +72,17 @@ func (s *Snapshot) Missed() (addr uint64, ok bool) { return s.missAddr, s.missed
 // Regions returns the captured memory.
 func (s *Snapshot) Regions() []Region { return s.regions }
 
+// RegionAt returns the first region that holds addr, an empty one when there is
+// none.
+func (s *Snapshot) RegionAt(addr uint64) Region {
+	for _, r := range s.regions {
+		if addr-r.Addr < uint64(len(r.Data)) {
+			return r
+		}
+	}
+	return Region{}
+}
+
 // Arch implements ProcessState.
 func (s *Snapshot) Arch() *Arch { return s.arch }
 
@@ -115,11 +126,8 @@ func (s *Snapshot) ReadWord(addr uint64) (uint64, bool) {
 }
 
 func (s *Snapshot) readWordCold(addr uint64) (uint64, bool) {
-	for _, r := range s.regions {
-		if addr-r.Addr < uint64(len(r.Data)) {
-			s.hot = r
-			break
-		}
+	if r := s.RegionAt(addr); len(r.Data) > 0 {
+		s.hot = r
 	}
 	s.word = [8]byte{}
 	if n, _ := s.ReadMemory(addr, s.word[:s.arch.AddressWidth]); n < s.arch.AddressWidth {

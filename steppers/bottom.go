@@ -16,6 +16,7 @@ import (
 type Bottom struct {
 	entries perImage[vaddrRange]
 	seen    vaddrCache
+	buf     [128]byte
 }
 
 // vaddrRange is the link-time addresses [start, end).
@@ -36,17 +37,13 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	if m == nil || m.Image == nil {
 		return unwind.NotMe, nil
 	}
-	e := b.entries.get(m.Image)
-	if e == nil {
-		e = new(vaddrRange)
-		*e = entryRange(m.Image)
-		b.entries.put(m.Image, e)
-	}
-	if vaddr := in.LookupPC() - m.Bias; vaddr-e.start < e.end-e.start {
+	if b.isEntry(m.Image, in.LookupPC()-m.Bias) {
 		return unwind.StackBottom, nil
 	}
-	if in.IsTop() && in.Regs.Raw(syscallResult(w.Arch())) == 0 && b.isStart(w, m, in, true) {
-		return unwind.StackBottom, nil
+	if in.IsTop() && in.Regs.Raw(syscallResult(w.Arch())) == 0 {
+		if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), true); start {
+			return unwind.StackBottom, nil
+		}
 	}
 	// The other bottoms leave marks in the registers, which are at hand,
 	// whereas the code is not: a thread starts with a frame pointer of zero.
@@ -64,10 +61,22 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	if in.FP() != 0 && (link > 1<<10 || link&7 != 0) {
 		return unwind.NotMe, nil
 	}
-	if b.isStart(w, m, in, false) {
+	if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), false); start {
 		return unwind.StackBottom, nil
 	}
 	return unwind.NotMe, nil
+}
+
+// isEntry reports whether a link-time address is in the code at the entry
+// point of a file.
+func (b *Bottom) isEntry(im *procstate.Image, vaddr uint64) bool {
+	e := b.entries.get(im)
+	if e == nil {
+		e = new(vaddrRange)
+		*e = entryRange(im)
+		b.entries.put(im, e)
+	}
+	return vaddr-e.start < e.end-e.start
 }
 
 // entryRange returns where the code at the entry point of a file lies; it is
@@ -131,31 +140,28 @@ func syscallResult(a *procstate.Arch) procstate.Reg {
 // system call returned 0. Link-time addresses of user code do not reach it.
 const fromSyscall = 1 << 63
 
-// isStart looks at the code around a frame's PC, once. child asks for the
-// start of a thread that clone has just returned to.
-func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame, child bool) bool {
-	pc := in.PC()
-	interrupted := in.Flags&unwind.Interrupted != 0
-	// Interrupted frames and others that are in a call never share a fact:
-	// the former are known by PC, the latter by the byte before it.
-	key := in.LookupPC() - m.Bias
+// isStart looks at the code around a frame's PC, once. known is false when it
+// cannot be read now. child asks for the start of a thread that clone has just
+// returned to. Interrupted frames, whose lookup address is the PC itself, and
+// others that are in a call never share a fact: the former are known by PC, the
+// latter by the byte before it.
+func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup uint64, child bool) (start, known bool) {
+	key := lookup - m.Bias
 	if child {
 		key |= fromSyscall
 	}
 	if fact, ok := b.seen.get(m.Image, key); ok {
-		return fact != 0
+		return fact != 0, true
 	}
-	var buf [128]byte
 	before := min(48, pc-m.Start)
-	code := readCode(w, m, pc-before, buf[:])
+	code := readCode(w, m, pc-before, b.buf[:])
 	if uint64(len(code)) <= before {
-		return false // not readable now, perhaps later
+		return false, false // perhaps later
 	}
-	start := false
 	if child {
 		start = isCloneChild(w.Arch(), code[:before], code[before:])
 	} else {
-		start = isThreadStart(w.Arch(), code[:before], code[before:], interrupted) ||
+		start = isThreadStart(w.Arch(), code[:before], code[before:], lookup == pc) ||
 			inContextStart(w.Arch(), code[:before], code[before:])
 	}
 	fact := uint8(0)
@@ -163,5 +169,5 @@ func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, in *unwind.Fram
 		fact = 1
 	}
 	b.seen.put(m.Image, key, fact)
-	return start
+	return start, true
 }

@@ -63,10 +63,7 @@ func (s *Go) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 	if m == nil || m.Image == nil {
 		return unwind.NotMe, nil
 	}
-	im := s.images.get(m.Image)
-	if im == nil {
-		im = s.addImage(m.Image)
-	}
+	im := s.image(m.Image)
 	if im.table == nil {
 		return unwind.NotMe, nil
 	}
@@ -75,8 +72,13 @@ func (s *Go) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 	return s.step(&f)
 }
 
-func (s *Go) addImage(img *procstate.Image) *goImage {
-	im := &goImage{}
+// image returns what is known of a file.
+func (s *Go) image(img *procstate.Image) *goImage {
+	im := s.images.get(img)
+	if im != nil {
+		return im
+	}
+	im = &goImage{}
 	// Whatever is missing, other steppers may still know the code.
 	if t, err := procstate.Pclntab(img); err == nil && (img.Arch() == procstate.AMD64 || img.Arch() == procstate.ARM64) {
 		im.table = t

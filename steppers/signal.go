@@ -14,6 +14,7 @@ import (
 // register of the interrupted frame is read from the kernel's signal frame.
 type SigHandler struct {
 	seen vaddrCache
+	buf  [24]byte
 }
 
 // NewSigHandler makes a SigHandler.
@@ -66,7 +67,7 @@ func (s *SigHandler) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 	default:
 		return unwind.NotMe, nil
 	}
-	switch s.trampolineAt(w, in.PC()) {
+	switch t, _ := s.trampolineAt(w, in.PC()); t {
 	case rtSigreturn:
 	case sigreturn:
 		return sigreturnI386(w, in, out, sp+4)
@@ -88,31 +89,31 @@ func (s *SigHandler) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 	return ucontextFrame(w, in, out, uc, &ucontextI386)
 }
 
-// trampolineAt tells what the code at pc is. The handler returns to the very
+// trampolineAt tells what the code at pc is; known is false when it cannot be
+// read now. The handler returns to the very
 // start of the trampoline, so pc itself is looked at, never the byte before.
-func (s *SigHandler) trampolineAt(w *unwind.Walker, pc uint64) trampoline {
+func (s *SigHandler) trampolineAt(w *unwind.Walker, pc uint64) (t trampoline, known bool) {
 	m := w.MappingAt(pc)
 	if m == nil {
-		return noTrampoline
+		return noTrampoline, false
 	}
 	if m.Image != nil {
 		if t, ok := s.seen.get(m.Image, pc-m.Bias); ok {
-			return t
+			return t, true
 		}
 	}
 	// Up to eight bytes before pc, for a thread that was interrupted between
 	// the two instructions of the trampoline.
-	var buf [24]byte
 	before := min(8, pc-m.Start)
-	code := readCode(w, m, pc-before, buf[:])
+	code := readCode(w, m, pc-before, s.buf[:])
 	if uint64(len(code)) <= before {
-		return noTrampoline // not readable now, perhaps later
+		return noTrampoline, false // perhaps later
 	}
-	t := classifyTrampoline(w.Arch(), code[:before], code[before:])
+	t = classifyTrampoline(w.Arch(), code[:before], code[before:])
 	if m.Image != nil {
 		s.seen.put(m.Image, pc-m.Bias, t)
 	}
-	return t
+	return t, true
 }
 
 // The instructions of a trampoline that load the number of the system call,

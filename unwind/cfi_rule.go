@@ -46,6 +46,8 @@ const (
 	ruleRAUndefined                       // there is no caller
 	ruleRASigned                          // RA carries an authentication code
 	ruleSignal                            // a signal trampoline
+	rulePlain                             // made by PlainRule
+	ruleFPLinked                          // see PlainRule
 )
 
 // Rules for addresses that cannot be unwound, by reason.

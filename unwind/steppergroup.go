@@ -35,6 +35,7 @@ type AddressRangeGroup struct {
 	steppers []FrameStepper // by ID-1
 	all      []member       // registered for every address, by priority
 	ranges   []memberRange  // sorted by start, not overlapping
+	ruled    *ruledFrames   // by the steppers in all; nil before the first walk that uses them
 }
 
 type member struct {
@@ -68,6 +69,7 @@ func (g *AddressRangeGroup) AddStepper(s FrameStepper) error {
 		return err
 	}
 	g.all = insertMember(g.all, m)
+	g.ruled = nil
 	for i := range g.ranges {
 		g.ranges[i].members = insertMember(g.ranges[i].members, m)
 	}

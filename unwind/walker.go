@@ -22,11 +22,12 @@ type Walker struct {
 	lookup SymbolLookup
 	arch   *procstate.Arch
 
-	work [2]Frame // the two frames that WalkPCs alternates between
-	last uint64   // SP of the last frame of the last WalkPCs
+	work     [2]Frame // the two frames that WalkPCs alternates between
+	last     uint64   // SP of the last frame of the last WalkPCs
+	captured captured // proc, when it is one
 
-	libs    procstate.LibraryState // of proc, during a walk
-	mapping *procstate.Mapping     // that MappingAt found last in this walk
+	libs     procstate.LibraryState // of proc, during a walk
+	mappings [2]*procstate.Mapping  // that MappingAt found last in this walk, the last one first
 }
 
 // NewWalker makes a Walker from its parts. lookup may be nil: then frames
@@ -34,6 +35,7 @@ type Walker struct {
 func NewWalker(proc procstate.ProcessState, group StepperGroup, lookup SymbolLookup) *Walker {
 	w := &Walker{proc: proc, group: group, lookup: lookup, arch: proc.Arch()}
 	w.ranged, _ = group.(*AddressRangeGroup)
+	w.captured, _ = proc.(captured)
 	if n, ok := proc.(procstate.LibraryNotifier); ok {
 		n.OnLibraryChange(w.libraryChanged)
 	}
@@ -145,22 +147,30 @@ func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 // begin starts a walk: what was true of the process before may not be now.
 func (w *Walker) begin() {
 	w.libs = w.proc.Libraries()
-	w.mapping = nil
+	w.mappings = [2]*procstate.Mapping{}
 }
 
 // MappingAt returns the executable mapping that holds addr, or nil: what the
 // process's libraries say, remembered within a walk. It is for steppers.
 func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
-	if m := w.mapping; m != nil && m.Contains(addr) {
-		return m
+	last, before := w.mappings[0], w.mappings[1]
+	if last != nil && last.Contains(addr) {
+		return last
+	}
+	if before != nil && before.Contains(addr) {
+		w.mappings = [2]*procstate.Mapping{before, last}
+		return before
 	}
 	if w.libs == nil {
 		if w.libs = w.proc.Libraries(); w.libs == nil {
 			return nil
 		}
 	}
-	w.mapping = w.libs.MappingAt(addr)
-	return w.mapping
+	m := w.libs.MappingAt(addr)
+	if m != nil {
+		w.mappings = [2]*procstate.Mapping{m, last}
+	}
+	return m
 }
 
 // Step walks through a single frame: it stores in's caller in out. The
@@ -185,24 +195,42 @@ type PC struct {
 }
 
 // WalkPCs walks the stack of a thread whose registers are given and appends
-// one PC a frame to dst: what a profile needs. It uses the same steppers as
-// WalkStack and allocates nothing once dst is large enough. It does not call
-// BeforeWalk and AfterWalk.
+// one PC a frame to dst: what a profile needs. The result is that of
+// WalkStack; it is got by rules where the steppers have given such (see
+// [RuleStepper]). It allocates nothing once dst is large enough and the rules
+// are known. It does not call BeforeWalk and AfterWalk.
 func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
-	in, out := &w.work[0], &w.work[1]
 	w.begin()
+	rules := w.ruledFrames()
+	in := &w.work[0]
 	in.Load(w.arch, regs)
-	for n := 1; ; n++ {
-		w.last = in.sp
-		dst = append(dst, PC{in.LookupPC(), in.Flags})
-		if n >= w.maxFrames() {
-			return dst, TooManyFrames
+	w.last = in.sp
+	dst = append(dst, PC{in.LookupPC(), in.Flags})
+	for left := w.maxFrames() - 1; left > 0; left-- {
+		if rules != nil && in.Flags&^(Top|Interrupted) == 0 {
+			at, before := in.place(w.arch), len(dst)
+			var v Verdict
+			dst, at, v = w.walkRuled(dst, at, rules, left)
+			w.last = at.sp
+			switch v {
+			case StackBottom:
+				dst[len(dst)-1].Flags |= Bottom
+				return dst, nil
+			case Success:
+				return dst, TooManyFrames
+			}
+			n := len(dst) - before
+			left -= n
+			in = w.frameAt(&at, in, n)
 		}
-		v, err := w.step(in, out, n)
+		out := w.other(in)
+		v, err := w.step(in, out, len(dst))
 		dst[len(dst)-1] = PC{in.LookupPC(), in.Flags}
 		switch v {
 		case Success:
-			in, out = out, in
+			in = out
+			w.last = in.sp
+			dst = append(dst, PC{in.LookupPC(), in.Flags})
 		case StackBottom:
 			dst[len(dst)-1].Flags |= Bottom
 			return dst, nil
@@ -210,6 +238,7 @@ func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 			return dst, err
 		}
 	}
+	return dst, TooManyFrames
 }
 
 // LastSP is the SP of the last frame that WalkPCs appended. When the walk was

@@ -1,0 +1,207 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/recorded"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// recordedStacks are files of testdata/stacks: stacks of real programs, with
+// what they were made by internal/recorded/record from.
+//
+//	depth30    g++ 12 -O2 -fomit-frame-pointer cmd/swbpf/testdata/targets/depth30.cc
+//	cc1plus    that of g++ 12.2, compiling with -O2
+//	clang      clang 19.1 with libLLVM, compiling with -O2
+//	recursion  gcc 12 -O2 -fomit-frame-pointer bench/testdata/deep.c; 156 levels
+//	go         cmd/swbpf/testdata/targets/gogc
+var recordedStacks = []string{"depth30", "cc1plus", "clang", "recursion", "go"}
+
+func loadStacks(t testing.TB, name string) (*recorded.File, *procstate.Snapshot) {
+	t.Helper()
+	f, err := recorded.Load("testdata/stacks/" + name + ".zst")
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, err := f.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, snap
+}
+
+// bystander is a stepper that knows no frame, and is no RuleStepper: behind it
+// there are no rules.
+type bystander struct{ asked int }
+
+func (s *bystander) Name() string              { return "bystander" }
+func (s *bystander) Priority() unwind.Priority { return unwind.PriorityBottom - 1 }
+func (s *bystander) CallerFrame(*unwind.Walker, *unwind.Frame, *unwind.Frame) (unwind.Verdict, error) {
+	s.asked++
+	return unwind.NotMe, nil
+}
+
+// otherGroup is a StepperGroup that the Walker knows nothing of.
+type otherGroup struct{ unwind.StepperGroup }
+
+// sameWalk walks the stack in snap by WalkStack and by WalkPCs of other
+// Walkers, and wants the same frames and the same end.
+func sameWalk(t *testing.T, snap *procstate.Snapshot, regs *procstate.Regs, asking *unwind.Walker, others ...*unwind.Walker) {
+	t.Helper()
+	frames, err := asking.WalkStack(nil, 1)
+	for n, w := range others {
+		pcs, ruledErr := w.WalkPCs(nil, regs)
+		if ruledErr != err {
+			t.Errorf("walker %d: it ended with %v, by rules with %v", n, err, ruledErr)
+		}
+		if len(pcs) != len(frames) {
+			t.Errorf("walker %d: %d frames, by rules %d", n, len(frames), len(pcs))
+			continue
+		}
+		for i, f := range frames {
+			if want := (unwind.PC{Addr: f.LookupPC(), Flags: f.Flags}); pcs[i] != want {
+				t.Errorf("walker %d, frame %d: %x, by rules %x", n, i, want, pcs[i])
+				break
+			}
+		}
+		if sp := frames[len(frames)-1].SP(); w.LastSP() != sp {
+			t.Errorf("walker %d: the last SP is %#x, by rules %#x", n, sp, w.LastSP())
+		}
+	}
+}
+
+// TestRecordedWalks walks recorded stacks, whole and damaged, in all the ways
+// that there are: by asking the steppers frame by frame, by the rules that they
+// give, behind a stepper that gives none, and in a group of another kind.
+func TestRecordedWalks(t *testing.T) {
+	for _, name := range recordedStacks {
+		t.Run(name, func(t *testing.T) {
+			f, snap := loadStacks(t, name)
+			tables := unwind.NewTables()
+			by := &bystander{}
+			stood := Default(tables)
+			if err := stood.AddStepper(by); err != nil {
+				t.Fatal(err)
+			}
+			asking := unwind.NewWalker(snap, Default(tables), nil)
+			others := []*unwind.Walker{
+				unwind.NewWalker(snap, Default(tables), nil),
+				unwind.NewWalker(snap, stood, nil),
+				unwind.NewWalker(snap, otherGroup{Default(tables)}, nil),
+			}
+			frames := 0
+			for range 2 { // the second time by rules that are known
+				for i := range f.Stacks {
+					regs := f.Stacks[i].Registers()
+					snap.Reset(1, &regs, f.Stacks[i].Regions)
+					sameWalk(t, snap, &regs, asking, others...)
+					pcs, err := others[0].WalkPCs(nil, &regs)
+					if err != nil {
+						t.Errorf("stack %d: %v after %d frames", i, err, len(pcs))
+					}
+					frames += len(pcs)
+				}
+			}
+			if by.asked < frames {
+				t.Errorf("the stepper in front was asked about %d frames of %d", by.asked, frames)
+			}
+
+			rng := rand.New(rand.NewPCG(1, 2))
+			for range 1000 {
+				s := &f.Stacks[rng.IntN(len(f.Stacks))]
+				regs := s.Registers()
+				snap.Reset(1, &regs, damage(rng, s.Regions))
+				sameWalk(t, snap, &regs, asking, others[0])
+			}
+		})
+	}
+}
+
+// damage returns a copy of a stack with some words changed, or cut short, or
+// with a hole.
+func damage(rng *rand.Rand, of []procstate.Region) []procstate.Region {
+	stack := procstate.Region{Addr: of[0].Addr, Data: slices.Clone(of[0].Data)}
+	n := len(stack.Data)
+	switch rng.IntN(4) {
+	case 0:
+		stack.Data = stack.Data[:rng.IntN(n)]
+	case 1:
+		hole := rng.IntN(n)
+		end := min(n, hole+rng.IntN(64))
+		return []procstate.Region{
+			{Addr: stack.Addr, Data: stack.Data[:hole]},
+			{Addr: stack.Addr + uint64(end), Data: stack.Data[end:]},
+		}
+	default:
+		for range 1 + rng.IntN(4) {
+			at := rng.IntN(n/8) * 8
+			// A word from elsewhere in the stack, with a little added.
+			word := binary.LittleEndian.Uint64(stack.Data[rng.IntN(n/8)*8:])
+			binary.LittleEndian.PutUint64(stack.Data[at:], word+uint64(rng.IntN(3)))
+		}
+	}
+	return []procstate.Region{stack}
+}
+
+// threadCPU is the CPU time of the thread that the benchmark is bound to, in
+// ns: on a busy machine the time on the clock says little.
+func threadCPU(b *testing.B) int64 {
+	runtime.LockOSThread()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		b.Fatal(err)
+	}
+	return ts.Nano()
+}
+
+// BenchmarkRecorded walks recorded stacks, each in turn, with CFI alone and
+// with all steppers of a recording.
+func BenchmarkRecorded(b *testing.B) {
+	groups := map[string]func() *unwind.AddressRangeGroup{
+		"debug": func() *unwind.AddressRangeGroup { return unwind.NewGroup(NewDebug(unwind.NewTables())) },
+		"all":   func() *unwind.AddressRangeGroup { return ForSampling(unwind.NewTables()) },
+	}
+	for _, name := range recordedStacks {
+		for group, newGroup := range groups {
+			if name == "go" && group == "debug" {
+				continue
+			}
+			b.Run(name+"/"+group, func(b *testing.B) {
+				f, snap := loadStacks(b, name)
+				w := unwind.NewWalker(snap, newGroup(), nil)
+				regs := make([]procstate.Regs, len(f.Stacks))
+				for i := range regs {
+					regs[i] = f.Stacks[i].Registers()
+				}
+				var pcs []unwind.PC
+				frames, i := 0, 0
+				walk := func() {
+					snap.Reset(1, &regs[i], f.Stacks[i].Regions)
+					pcs, _ = w.WalkPCs(pcs[:0], &regs[i])
+					frames += len(pcs)
+					if i++; i == len(regs) {
+						i = 0
+					}
+				}
+				for range regs {
+					walk()
+				}
+				frames = 0
+				b.ReportAllocs()
+				start := threadCPU(b)
+				for b.Loop() {
+					walk()
+				}
+				b.ReportMetric(float64(threadCPU(b)-start)/float64(frames), "cpu-ns/frame")
+				b.ReportMetric(float64(frames)/float64(b.N), "frames/op")
+			})
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// These make unwind.RuleSteppers of the steppers whose answers follow from the
+// code alone, at most addresses.
+
+// RuleAt implements unwind.RuleStepper.
+func (b *Bottom) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m.Image == nil {
+		return unwind.RuleNotMe, true
+	}
+	lookup := lookupPC(pc, interrupted)
+	if b.isEntry(m.Image, lookup-m.Bias) {
+		return unwind.RuleBottom, true
+	}
+	// Where no thread starts, registers are never looked at.
+	if start, known := b.isStart(w, m, pc, lookup, false); start || !known {
+		return nil, false
+	}
+	if interrupted {
+		if start, known := b.isStart(w, m, pc, lookup, true); start || !known {
+			return nil, false
+		}
+	}
+	return unwind.RuleNotMe, true
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *SigHandler) RuleAt(w *unwind.Walker, _ *procstate.Mapping, pc uint64, _ bool) (*unwind.Rule, bool) {
+	t, known := s.trampolineAt(w, pc)
+	return unwind.RuleNotMe, known && t == noTrampoline
+}
+
+// RulesHold implements unwind.RuleGuard: uretprobes replace return addresses.
+func (d *Dynamic) RulesHold(w *unwind.Walker) bool {
+	p, ok := d.helper.(*ReturnProbes)
+	return ok && p.State == nil && userProbes(w) == nil
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (d *Dynamic) RuleAt(*unwind.Walker, *procstate.Mapping, uint64, bool) (*unwind.Rule, bool) {
+	return unwind.RuleNotMe, true
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *Go) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m.Image == nil {
+		return unwind.RuleNotMe, true
+	}
+	im := s.image(m.Image)
+	if im.table == nil {
+		return unwind.RuleNotMe, true
+	}
+	switch r := s.rule(m.Image, im.table, lookupPC(pc, interrupted)-m.Bias); {
+	case r.kind == goForeign:
+		return unwind.RuleNotMe, true
+	case r.kind == goTop:
+		return unwind.RuleBottom, true
+	case w.Arch() != procstate.AMD64:
+	case (r.kind == goPlain || r.kind == goAsm) && r.delta < 8: // see goFrame.framePointer
+		return unwind.PlainRule(w.Arch(), r.delta+8, 0, false), true
+	case r.kind == goPlain:
+		return unwind.PlainRule(w.Arch(), r.delta+8, -16, interrupted), true
+	}
+	return nil, false
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m.Image == nil || m.Image.Arch() != w.Arch() {
+		return unwind.RuleNotMe, true
+	}
+	return d.tables.For(m.Image).Rule(lookupPC(pc, interrupted) - m.Bias), true
+}
+
+// lookupPC is Frame.LookupPC of a frame whose PC is pc.
+func lookupPC(pc uint64, interrupted bool) uint64 {
+	if interrupted {
+		return pc
+	}
+	return pc - 1
+}

@@ -1,0 +1,202 @@
+package unwind
+
+import "github.com/swbpf/swbpf/procstate"
+
+// RuleStepper is a FrameStepper that can say beforehand what it will answer at
+// a code address. WalkPCs keeps such answers and walks through most frames by
+// them, without asking the steppers one by one. A frame that a stepper before
+// has not claimed by rule, and that comes to one that is no RuleStepper, is
+// asked about each time.
+type RuleStepper interface {
+	FrameStepper
+
+	// RuleAt returns the rule that CallerFrame applies to every frame whose PC
+	// is pc, an address of the mapping m, and that is in a call or, when
+	// interrupted is set, was interrupted there. It stands for all processes
+	// that map m.Image, and for good. RuleNotMe and RuleBottom are rules, too.
+	// ok is false when the answer depends on more.
+	RuleAt(w *Walker, m *procstate.Mapping, pc uint64, interrupted bool) (r *Rule, ok bool)
+}
+
+// RuleGuard is implemented by a RuleStepper whose rules hold for some stacks
+// only.
+type RuleGuard interface {
+	// RulesHold tells whether they do for the walk that w begins.
+	RulesHold(w *Walker) bool
+}
+
+// RuleNotMe and RuleBottom are the rules by which CallerFrame answers NotMe
+// and StackBottom.
+var (
+	RuleNotMe  = ruleNone
+	RuleBottom = &Rule{flags: ruleRAUndefined}
+)
+
+// PlainRule makes the rule of a frame that preserves no register but, if
+// anything, the frame pointer: the CFA is SP plus size bytes, the return address right
+// below it, and the caller's frame pointer at the CFA plus fp; it is unchanged
+// when fp is 0 or, with linked, when it does not point to that place.
+func PlainRule(a *procstate.Arch, size int32, fp int16, linked bool) *Rule {
+	r := &Rule{cfaReg: a.SP, cfaOff: size, raOff: -int16(a.AddressWidth), flags: rulePlain}
+	if fp == 0 {
+		r.carry = 1 << a.FP
+		return r
+	}
+	r.n, r.reg[0], r.off[0] = 1, a.FP, fp
+	if linked {
+		r.flags |= ruleFPLinked
+	}
+	return r
+}
+
+// ruledFrames remembers how frames are walked through, by image and link-time
+// address: a cache of what the RuleSteppers of a group answer, in sets of two.
+type ruledFrames struct {
+	slots  [1 << ruledSetBits][2]ruledFrame
+	guards []RuleGuard
+}
+
+const (
+	ruledSetBits = 14
+
+	// A key holds 43 bits of a link-time address, whether the frame was
+	// interrupted, and 1 + the index of the image. What does not fit is not
+	// kept.
+	keyVaddrBits   = 43
+	keyInterrupted = 1 << keyVaddrBits
+	keyImageShift  = keyVaddrBits + 1
+)
+
+// ruledFrame is a slot: how PC, SP and FP of the caller are found, and nothing
+// else.
+type ruledFrame struct {
+	key uint64 // 0 when the slot is empty
+	cfa int32  // CFA minus SP or FP
+	// Where the return address and the caller's FP are, as offsets from the CFA
+	// in words. fp is 0 when FP is unchanged.
+	ra, fp int8
+	how    ruledHow
+	only   ruledOnly
+}
+
+// ruledHow tells how a frame is walked through.
+type ruledHow uint8
+
+const (
+	ruledNot ruledHow = iota // by asking the steppers
+	ruledBySP
+	ruledByFP
+	ruledBottom
+)
+
+// ruledOnly are the rare traits of a rule.
+type ruledOnly uint8
+
+const (
+	ruledSigned ruledOnly = 1 << iota // the return address carries an authentication code
+	ruledLinked                       // FP is unchanged when it does not point to where it is saved
+	ruledPlain                        // no other registers are known in the caller
+)
+
+// imageKey returns the key of link-time address 0 of a mapping's image. ok is
+// false when its addresses cannot be keys.
+func imageKey(m *procstate.Mapping) (key uint64, ok bool) {
+	image := uint64(m.Image.Index) + 1
+	return image << keyImageShift, image < 1<<(64-keyImageShift) && (m.End-m.Bias)>>keyVaddrBits == 0
+}
+
+// find returns the slot of a key, or makes one free and returns it: then its
+// key is 0.
+func (c *ruledFrames) find(key uint64) *ruledFrame {
+	p := &c.slots[(key^key>>ruledSetBits)%(1<<ruledSetBits)]
+	if p[0].key == key {
+		return &p[0]
+	}
+	if p[1].key != key {
+		p[1], p[0] = p[0], ruledFrame{}
+		return &p[0]
+	}
+	return &p[1]
+}
+
+// newRuledFrames makes an empty cache for the steppers of a group.
+func newRuledFrames(members []member) *ruledFrames {
+	c := &ruledFrames{}
+	for _, m := range members {
+		if g, ok := m.stepper.(RuleGuard); ok {
+			c.guards = append(c.guards, g)
+		}
+	}
+	return c
+}
+
+// hold tells whether the rules hold for the walk that w begins.
+func (c *ruledFrames) hold(w *Walker) bool {
+	for _, g := range c.guards {
+		if !g.RulesHold(w) {
+			return false
+		}
+	}
+	return true
+}
+
+// fill stores in a slot how to walk from pc, by asking the steppers in order.
+func (s *ruledFrame) fill(w *Walker, key, pc uint64, interrupted bool) {
+	*s = ruledFrame{key: key}
+	lookup := pc
+	if !interrupted {
+		lookup--
+	}
+	m := w.MappingAt(lookup)
+	for _, member := range w.ranged.all {
+		rs, ok := member.stepper.(RuleStepper)
+		if !ok {
+			return
+		}
+		r, ok := rs.RuleAt(w, m, pc, interrupted)
+		switch {
+		case !ok:
+			return
+		case r.why != NoUnwindInfo:
+			s.set(w.arch, r)
+			return
+		}
+	}
+}
+
+// set stores what a rule says of PC, SP and FP, if the slot can hold it.
+func (s *ruledFrame) set(a *procstate.Arch, r *Rule) {
+	const known = ruleRAUndefined | ruleRASigned | ruleFPLinked | rulePlain
+	switch {
+	case r.why != ReasonNone || r.row != nil || r.flags&^known != 0:
+		return
+	case r.flags&ruleRAUndefined != 0:
+		s.how = ruledBottom
+		return
+	}
+	fp := int16(0)
+	for i, reg := range r.reg[:r.n] {
+		if reg == a.FP {
+			fp = r.off[i]
+		}
+	}
+	s.cfa, s.ra, s.fp = r.cfaOff, int8(r.raOff/wordBytes), int8(fp/wordBytes)
+	if int16(s.fp)*wordBytes != fp || int16(s.ra)*wordBytes != r.raOff || fp == 0 && r.carry>>a.FP&1 == 0 {
+		return
+	}
+	if r.flags&ruleRASigned != 0 {
+		s.only |= ruledSigned
+	}
+	if r.flags&ruleFPLinked != 0 {
+		s.only |= ruledLinked
+	}
+	if r.flags&rulePlain != 0 {
+		s.only |= ruledPlain
+	}
+	switch r.cfaReg {
+	case a.SP:
+		s.how = ruledBySP
+	case a.FP:
+		s.how = ruledByFP
+	}
+}
