@@ -116,10 +116,19 @@ func (f *flow) isPush(ch *chunk, next, target uint64) bool {
 }
 
 // padsTo reports whether vaddr, or the end of the padding there, is where a
-// function could begin.
+// function could begin. Where each fourth instruction is at such an address,
+// that alone says little.
 func (f *flow) padsTo(ch *chunk, vaddr uint64) bool {
 	at := f.skipPadding(ch, vaddr)
-	return at%16 == 0 || at >= ch.hi
+	switch {
+	case at >= ch.hi:
+		return true
+	case at%16 != 0:
+		return false
+	}
+	var in isa.Inst
+	return f.arch.PCAlign == 1 || at != vaddr ||
+		f.c.dec(ch.code[at-ch.lo:], at, &in) && (lowersSP(f.arch, &in) || string(ch.code[at-ch.lo:at-ch.lo+4]) == paciasp)
 }
 
 // skipPadding returns the address behind the padding at vaddr.

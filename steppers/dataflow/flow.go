@@ -45,19 +45,21 @@ type flow struct {
 	blocks []block
 	work   []int32
 
-	pending []pendingCall
-	guesses []uint64 // call sites taken to return, by state.weak - 1
-	noRet   map[uint64]bool
-	calls   []uint64 // calls met, by state.lastCall - 1
-	callOf  map[uint64]uint16
-	settled bool             // no more starting over
-	bases   map[uint64]uint8 // which instruction defines which base
-	at      uint64           // the instruction being carried out
-	steps   int
-	tried   int // steps of them in trials
-	limit   int // how many steps there may be
-	restart bool
-	failed  bool
+	pending  []pendingCall
+	guesses  []uint64 // call sites taken to return, by state.weak - 1
+	noRet    map[uint64]bool
+	calls    []uint64 // calls met, by state.lastCall - 1
+	callOf   map[uint64]uint16
+	settled  bool             // no more starting over
+	bases    map[uint64]uint8 // which instruction defines which base
+	moving   map[uint8]bool   // bases of SP in loops that lower it
+	movingAt map[uint64]bool  // heads of such loops
+	at       uint64           // the instruction being carried out
+	steps    int
+	tried    int // steps of them in trials
+	limit    int // how many steps there may be
+	restart  bool
+	failed   bool
 
 	bodies   []body // states of the stack in the function's body: candidates
 	dispatch []body // states at jumps to an address in a register
@@ -73,9 +75,10 @@ type exit struct {
 	returns bool // by a return; otherwise by a jump
 }
 
-// newFlow prepares an analysis; noRet carries what earlier ones learned.
-func newFlow(c *Code, noRet map[uint64]bool) *flow {
-	return &flow{limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: map[uint64]uint8{}}
+// newFlow prepares an analysis; noRet and movingAt
+// carry what earlier ones learned.
+func newFlow(c *Code, noRet, movingAt map[uint64]bool) *flow {
+	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: map[uint64]uint8{}}
 }
 
 // chunkAt returns the chunk that holds vaddr, nil when there is none yet.
@@ -390,6 +393,7 @@ func (f *flow) arrive(vaddr uint64, s *state) {
 			return
 		}
 	}
+	s.dropStale(f.arch)
 	o := vaddr - ch.lo
 	idx := ch.blockAt[o]
 	if idx == 0 {
@@ -399,6 +403,9 @@ func (f *flow) arrive(vaddr uint64, s *state) {
 		}
 		f.blocks = append(f.blocks, block{addr: vaddr, state: *s, queued: true})
 		ch.blockAt[o] = int32(len(f.blocks))
+		if f.trial == nil && f.movingAt[vaddr] {
+			f.moveStack(&f.blocks[len(f.blocks)-1].state, vaddr)
+		}
 		f.work = append(f.work, int32(len(f.blocks)-1))
 		return
 	}
@@ -415,6 +422,11 @@ func (f *flow) arrive(vaddr uint64, s *state) {
 		b.state.lastCall = 0
 	}
 	b.state.guessed = b.state.guessed && s.guessed
+	if f.trial == nil && (f.movingAt[vaddr] || b.state.regs[f.arch.SP] != s.regs[f.arch.SP]) {
+		if s = f.onMovingStack(b, s); s == nil {
+			return
+		}
+	}
 	if b.state.meet(s) && !b.queued {
 		b.queued = true
 		f.work = append(f.work, idx-1)

@@ -34,7 +34,7 @@ func (c *Code) analyse(vaddr uint64) *function {
 	if c.spent > c.budget {
 		return nil
 	}
-	noRet := map[uint64]bool{}
+	noRet, movingAt := map[uint64]bool{}, map[uint64]bool{}
 	extra := int32(0)
 	var f *flow
 	defer func() {
@@ -47,7 +47,7 @@ func (c *Code) analyse(vaddr uint64) *function {
 		if f != nil {
 			steps, tried = f.steps, f.tried
 		}
-		f = newFlow(c, noRet)
+		f = newFlow(c, noRet, movingAt)
 		f.steps, f.tried = steps, tried
 		f.settled = i >= maxRestarts
 		home := f.open(vaddr)

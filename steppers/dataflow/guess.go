@@ -172,7 +172,9 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 		candidates[0], n = entryState(f.arch, 0), 1
 	}
 	bodies := [...][]body{f.dispatch, f.bodies}
-	if r, _ := f.c.region(vaddr); f.c.isShared(r) {
+	r, _ := f.c.region(vaddr)
+	shared := f.c.isShared(r)
+	if shared {
 		bodies = [...][]body{nil, nil} // of which function, nothing tells
 	} else if s := f.framed(); s != nil {
 		candidates[n], n = s, n+1
@@ -197,7 +199,7 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 			candidates[n], n = entryState(f.arch, v.extra), n+1
 		}
 		score := v.score()
-		if !s.guessed && !looksLikeEntry && !v.returned && (v.support < 2 || vaddr%16 != 0) {
+		if !s.guessed && !looksLikeEntry && (shared || !v.returned && (v.support < 2 || vaddr%16 != 0)) {
 			continue // little speaks for a function here
 		}
 		if v.violations < 4 && (best < 0 || score > bestScore) {
@@ -253,14 +255,14 @@ func (f *flow) looksLikeEntry(ch *chunk, vaddr uint64) bool {
 	if readsResult(f.arch, &in) {
 		return false // a landing pad: it takes the exception from there
 	}
-	if marked {
-		return true
-	}
 	taken := f.c.isTaken(vaddr)
-	if lowersSP(f.arch, &in) {
-		return taken || vaddr%16 == 0
+	switch r, _ := f.c.region(vaddr); {
+	case lowersSP(f.arch, &in):
+		return marked || taken || vaddr%16 == 0
+	case f.c.isShared(r):
+		return false // rather a part of a function, that a table leads to
 	}
-	return taken && len(f.dispatch) == 0
+	return marked || taken && len(f.dispatch) == 0
 }
 
 // lowersSP reports whether an instruction is one that begins a frame: push,

@@ -120,6 +120,18 @@ func (s *state) dropSlot(i int) {
 	s.slots[s.nslots] = slot{}
 }
 
+// dropStale forgets words below SP that hold what their registers hold again:
+// another function that is jumped to has its own frame there.
+func (s *state) dropStale(a *procstate.Arch) {
+	sp := s.regs[a.SP]
+	for i := 0; sp.kind == stack && i < int(s.nslots); i++ {
+		if t := &s.slots[i]; t.base == sp.base && t.off < sp.off && t.val.kind == entry && s.regs[t.val.base] == t.val {
+			s.dropSlot(i)
+			i--
+		}
+	}
+}
+
 // slotAt returns what the word at base + off holds.
 func (s *state) slotAt(base uint8, off int32) value {
 	for i := range s.slots[:s.nslots] {

@@ -413,9 +413,13 @@ func (x *x86inst) incCallPush(in *Inst, next uint64) {
 			in.Target = next + uint64(x.disp)
 		}
 	case 6:
-		if x.mod == 3 {
+		switch {
+		case x.mod == 3:
 			push(in, x.rmReg())
-		} else {
+		case x.plainMem() && !x.size16:
+			in.add(Op{Kind: Load, Dst: Temp, Src: amd64Regs[x.base], Imm: x.disp})
+			push(in, Temp)
+		default:
 			pushAny(in)
 		}
 	default:

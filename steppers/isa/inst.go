@@ -39,6 +39,10 @@ const (
 	Sign                  // Dst is given, or freed of, a pointer authentication code
 )
 
+// Temp is no register of x86-64: it stands for the value that an instruction
+// moves from one word of memory to another.
+const Temp procstate.Reg = procstate.MaxRegs - 1
+
 // Op is one operation of an instruction.
 type Op struct {
 	Kind     OpKind
