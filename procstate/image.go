@@ -434,8 +434,9 @@ func decompress(s Section, raw []byte, limit uint64, is64 bool) ([]byte, error) 
 		return nil, &FormatError{int64(s.Off), "unknown compression"}
 	}
 	// The size is the file's word: let the buffer grow with what really comes.
+	// A read that finds the end needs room too.
 	var buf bytes.Buffer
-	buf.Grow(int(min(size, 4*uint64(len(raw)))))
+	buf.Grow(int(min(size+bytes.MinRead, 8*uint64(len(raw)))))
 	if _, err := io.Copy(&buf, io.LimitReader(zr, int64(size))); err != nil {
 		return nil, &FormatError{int64(s.Off), err.Error()}
 	}

@@ -4,6 +4,7 @@ import (
 	"debug/dwarf"
 	"fmt"
 	"sort"
+	"sync"
 	"sync/atomic"
 )
 
@@ -46,7 +47,7 @@ const maxUnits = 1 << 19
 
 // readUnits reads the headers and root entries of all units.
 func (d *dwarfData) readUnits() error {
-	if err := d.info.inflate(); err != nil {
+	if err := d.inflateTogether(); err != nil {
 		return err
 	}
 	d.allowRanges(d.info.size)
@@ -67,6 +68,24 @@ func (d *dwarfData) readUnits() error {
 		off = u.end
 	}
 	return nil
+}
+
+// inflateTogether decompresses side by side the sections that the first name
+// with its line needs: that takes longer than all the rest.
+func (d *dwarfData) inflateTogether() error {
+	var others sync.WaitGroup
+	for _, s := range []*dwarfSection{&d.abbrev, &d.line} {
+		if s.packed {
+			others.Go(func() {
+				if err := s.inflate(); err != nil {
+					d.owner.note(err)
+				}
+			})
+		}
+	}
+	err := d.info.inflate()
+	others.Wait()
+	return err
 }
 
 // readUnit reads the header and root entry of the unit at off. Without a
