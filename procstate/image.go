@@ -11,7 +11,6 @@ import (
 	"os"
 	"sync/atomic"
 
-	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -413,35 +412,40 @@ func decompress(s Section, raw []byte, limit uint64, is64 bool) ([]byte, error) 
 	if size > limit {
 		return nil, &FormatError{int64(s.Off), "decompressed section too large"}
 	}
-	var zr io.Reader
 	switch typ {
 	case elf.COMPRESS_ZLIB:
-		r, err := zlib.NewReader(bytes.NewReader(raw))
+		b, err := inflate(raw, size)
 		if err != nil {
 			return nil, &FormatError{int64(s.Off), err.Error()}
 		}
-		defer r.Close()
-		zr = r
+		return b, nil
 	case elf.COMPRESS_ZSTD:
-		r, err := zstd.NewReader(bytes.NewReader(raw), zstd.WithDecoderConcurrency(1),
-			zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxZstdWindow))
+		b, err := unzstd(raw, size)
 		if err != nil {
 			return nil, &FormatError{int64(s.Off), err.Error()}
 		}
-		defer r.Close()
-		zr = r
-	default:
-		return nil, &FormatError{int64(s.Off), "unknown compression"}
+		return b, nil
 	}
+	return nil, &FormatError{int64(s.Off), "unknown compression"}
+}
+
+// unzstd decompresses a zstd stream that holds size bytes.
+func unzstd(raw []byte, size uint64) ([]byte, error) {
+	r, err := zstd.NewReader(bytes.NewReader(raw), zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxZstdWindow))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
 	// The size is the file's word: let the buffer grow with what really comes.
 	// A read that finds the end needs room too.
 	var buf bytes.Buffer
 	buf.Grow(int(min(size+bytes.MinRead, 8*uint64(len(raw)))))
-	if _, err := io.Copy(&buf, io.LimitReader(zr, int64(size))); err != nil {
-		return nil, &FormatError{int64(s.Off), err.Error()}
+	if _, err := io.Copy(&buf, io.LimitReader(r, int64(size))); err != nil {
+		return nil, err
 	}
 	if uint64(buf.Len()) != size {
-		return nil, &FormatError{int64(s.Off), "compressed section is short"}
+		return nil, errors.New("compressed section is short")
 	}
 	return buf.Bytes(), nil
 }
