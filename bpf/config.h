@@ -29,13 +29,23 @@ const volatile u32 pid_namespace = 0;
 const volatile bool have_task_pt_regs = false;
 const volatile u64 thread_size = 16 << 10;
 
-/* Tracepoints and uprobes: every how many that fire on a CPU become a sample. */
+/* Tracepoints and uprobes: after how much of their weights on a CPU a sample is
+ * taken, and where in the program's context the weight is, a number of 1, 2, 4
+ * or 8 bytes; of 0 bytes, when each weighs 1. */
 const volatile u64 point_period = 1;
+const volatile u32 weight_offset = 0;
+const volatile u32 weight_size = 0;
+const volatile bool weight_signed = false;
 
 /* Off-CPU time: the least duration of interest in ns, and whether the
- * tracepoint sched_switch tells the state (5.18). */
+ * tracepoint sched_switch tells the state (5.18). Whether time on the CPU is
+ * accounted for, too. */
 const volatile u64 min_off_cpu = 0;
 const volatile bool have_switch_state = false;
+const volatile bool with_on_cpu = false;
+
+/* The scratch area that belongs to no CPU. */
+const volatile u32 spare_scratch = 0;
 
 /*
  * What belongs to a stack below SP: the red zone that the x86-64 ABI gives to
@@ -57,9 +67,12 @@ enum {
 	/* Steps that a copy may take beside those for its chunks: for the pages
 	 * around holes, and for those in holes. */
 	MORE_STEPS = 48,
-	/* Samples of off-CPU time that a CPU may take within 10 ms. */
+	/* Samples of off-CPU time that may be taken within 10 ms on a CPU and of a
+	 * thread; time without one that is too long to be carried over, ns. */
 	OFF_CPU_WINDOW = 10 * 1000 * 1000,
 	OFF_CPU_PER_WINDOW = 200,
+	OFF_CPU_PER_THREAD = 50,
+	LONG_UNSAMPLED = 1000 * 1000,
 	/* The limit that the loader accepts at most. */
 	MAX_STACK = 1 << 20,
 };
@@ -114,7 +127,7 @@ struct scratch {
 /* ...and one chunk more, so that a copy that starts inside cannot leave it. */
 struct {
 	MAP_UINT(type, MAP_ARRAY);
-	MAP_UINT(max_entries, 1); /* possible CPUs, set by the loader */
+	MAP_UINT(max_entries, 1); /* possible CPUs and one, set by the loader */
 	MAP_UINT(key_size, 4);
 	MAP_UINT(value_size, sizeof(struct scratch) + 8192 + MAX_STACK + CHUNK); /* lowered by the loader */
 } scratch_areas SEC(".maps");
@@ -134,13 +147,13 @@ struct {
 	MAP_TYPE(value, u8);
 } tracked SEC(".maps");
 
-/* Threads that are off the CPU, by their number in the first PID namespace. */
+/* Threads, by their number in the first PID namespace. */
 struct {
 	MAP_UINT(type, MAP_HASH);
 	MAP_UINT(max_entries, 1 << 17); /* 1 unless off-CPU time is sampled */
 	MAP_TYPE(key, u32);
-	MAP_TYPE(value, struct off_cpu_start);
-} off_cpu_starts SEC(".maps");
+	MAP_TYPE(value, struct thread_times);
+} times SEC(".maps");
 
 /* Address at which a thread's stack ends, by tid, as user space learned it. */
 struct {

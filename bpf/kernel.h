@@ -66,6 +66,18 @@ struct thread_struct {
 #error "unknown target architecture"
 #endif
 
+struct kernfs_node {
+	u64 id;
+} RELOCATED;
+
+struct cgroup {
+	struct kernfs_node *kn;
+} RELOCATED;
+
+struct css_set {
+	struct cgroup *dfl_cgrp; /* in the unified hierarchy */
+} RELOCATED;
+
 struct task_struct {
 	void *stack;
 	u32 flags;
@@ -78,6 +90,9 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct thread_struct thread;
 	struct uprobe_task *utask;
+	struct css_set *cgroups;
+	s32 on_cpu;
+	u8 comm[16];
 } RELOCATED;
 
 struct task_struct___before_5_14 {
@@ -117,6 +132,18 @@ struct pt_regs {
 /* The arguments of a tracepoint, as raw_tracepoint programs get them. */
 struct bpf_raw_tracepoint_args {
 	u64 args[4];
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} RELOCATED;
+
+/* The context of a program that is called for each task (iter/task). */
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task; /* NULL at the end */
 };
 
 /* The context of a perf_event program (uapi/linux/bpf_perf_event.h). */

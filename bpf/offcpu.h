@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Time off the CPU. A thread's stack can be read while it is current, which
- * when it blocks is the case at the switch away from it, and no more when it
- * is switched to: so its sample is taken then. How long it was away is known
- * at the switch back, which sends a small record of its own; user space puts
- * the two together (record.h).
+ * Time off the CPU, and with_on_cpu, the time on it between the samples. A
+ * thread's stack can be read while it is current, which when it blocks is the
+ * case at the switch away from it, and no more when it is switched to: so its
+ * sample is taken then. How long it was away is known at the switch back, which
+ * sends a small record of its own; user space puts the two together (record.h).
  */
 #ifndef SWBPF_OFFCPU_H
 #define SWBPF_OFFCPU_H
@@ -17,40 +17,69 @@ enum {
 	TASK_UNINTERRUPTIBLE = 0x02,
 	TASK_STOPPED_OR_TRACED = 0x04 | 0x08,
 	TASK_EXITING = 0x10 | 0x20 | 0x80, /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
+	TASK_NOLOAD = 0x400,
 };
 
+/* System calls that wait for a lock: futex, futex_waitv (5.16), futex_wait (6.7). */
+enum {
 #if defined(__TARGET_ARCH_x86)
-enum { NR_FUTEX = 202, NR_FUTEX_COMPAT32 = 240 };
+	NR_FUTEX = 202,
 #else
-enum { NR_FUTEX = 98, NR_FUTEX_COMPAT32 = 240 };
+	NR_FUTEX = 98,
 #endif
+	NR_FUTEX_WAITV = 449,
+	NR_FUTEX_WAIT = 455,
+	/* of 32-bit programs, on both architectures */
+	NR_COMPAT_FUTEX = 240,
+	NR_COMPAT_FUTEX_TIME64 = 422,
+};
 
-/* The number of the system call that the current task is in; -1 for none. */
-INLINE s64 current_syscall(struct task_struct *task)
+/*
+ * Whether a task whose user registers are saved is in a system call that waits
+ * for a lock.
+ */
+INLINE bool is_in_futex(struct user_regs *saved)
 {
-	struct user_regs *regs = saved_user_regs(task);
+	struct user_regs regs; /* of which a field or two are looked at */
 #if defined(__TARGET_ARCH_x86)
 	u64 nr = -1;
-	bpf_probe_read_kernel(&nr, sizeof(nr), &regs->orig_ax);
-	return nr;
+	bpf_probe_read_kernel(&nr, sizeof(nr), &saved->orig_ax);
+	bpf_probe_read_kernel(&regs.cs, sizeof(regs.cs), &saved->cs);
 #else
-	return kernel_read((struct pt_regs *)regs, syscallno);
+	u64 nr = kernel_read((struct pt_regs *)saved, syscallno);
+	bpf_probe_read_kernel(&regs.pstate, sizeof(regs.pstate), &saved->pstate);
 #endif
+	if (nr == NR_FUTEX_WAITV || nr == NR_FUTEX_WAIT)
+		return true;
+	if (is_compat32(&regs))
+		return nr == NR_COMPAT_FUTEX || nr == NR_COMPAT_FUTEX_TIME64;
+	return nr == NR_FUTEX;
 }
 
-/* Why the current task leaves the CPU, from its state. */
-INLINE u8 blocked_state(struct task_struct *task, u64 state)
+/* Why a task is off the CPU, from its state and its user registers. */
+INLINE u8 blocked_state(struct task_struct *task, u64 state, void *saved)
 {
+	if (!state)
+		return OFF_CPU_RUNNABLE;
 	if (state & TASK_STOPPED_OR_TRACED)
 		return OFF_CPU_STOPPED;
-	if (state & TASK_UNINTERRUPTIBLE)
+	if (state & TASK_UNINTERRUPTIBLE && !(state & TASK_NOLOAD))
 		return OFF_CPU_DISK;
-	if (!(kernel_read(task, flags) & PF_KTHREAD)) {
-		s64 nr = current_syscall(task);
-		if (nr == NR_FUTEX || nr == NR_FUTEX_COMPAT32)
-			return OFF_CPU_LOCK;
-	}
-	return OFF_CPU_SLEEP;
+	if (kernel_read(task, flags) & PF_KTHREAD)
+		return OFF_CPU_SLEEP;
+	return is_in_futex(saved) ? OFF_CPU_LOCK : OFF_CPU_SLEEP;
+}
+
+/* Whether a kernel thread waits for work, which it declares to be no load. */
+INLINE bool is_idle(struct task_struct *task, u64 state)
+{
+	return state & TASK_NOLOAD && kernel_read(task, flags) & PF_KTHREAD;
+}
+
+INLINE u64 state_of(struct task_struct *task)
+{
+	return kernel_has(task, __state) ? kernel_read(task, __state) :
+					   kernel_read((struct task_struct___before_5_14 *)task, state);
 }
 
 /* The state in which prev leaves the CPU; 0 when it could go on. */
@@ -60,16 +89,67 @@ INLINE u64 state_of_prev(const struct bpf_raw_tracepoint_args *ctx, struct task_
 		return 0;
 	if (have_switch_state) /* __state may have changed again by a wake-up */
 		return (u32)ctx->args[3];
-	return kernel_has(prev, __state) ? kernel_read(prev, __state) :
-					   kernel_read((struct task_struct___before_5_14 *)prev, state);
+	return state_of(prev);
+}
+
+/* The cgroup of any task in the unified hierarchy. */
+INLINE u64 cgroup_of(struct task_struct *task)
+{
+	struct css_set *set = kernel_read(task, cgroups);
+	struct cgroup *cgroup = kernel_read(set, dfl_cgrp);
+	struct kernfs_node *node = kernel_read(cgroup, kn);
+	return kernel_read(node, id);
+}
+
+/* The tid of any task in the loader's PID namespace, 0 when not visible. */
+INLINE u32 tid_of(struct task_struct *task)
+{
+	if (!pid_namespace)
+		return kernel_read(task, pid);
+	return number_in_namespace(kernel_read(task, thread_pid));
+}
+
+/* Whether a task with this tgid is asked for. */
+INLINE bool is_tracked(u32 tgid)
+{
+	return tgid && (!filter_processes || bpf_map_lookup_elem(&tracked, &tgid));
+}
+
+/* Fills in who a thread is. */
+INLINE void identify(struct thread_times *t, struct task_struct *task, u32 tgid, u64 cgroup)
+{
+	t->tgid = tgid;
+	t->tid = tid_of(task);
+	t->cgroup = cgroup;
+	bpf_probe_read_kernel(t->comm, sizeof(t->comm), kernel_address(task, comm));
+}
+
+/* The times of a thread, made when there are none; NULL when there is no room. */
+INLINE struct thread_times *times_of(struct counters *n, u32 pid)
+{
+	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+
+	if (t)
+		return t;
+	struct thread_times none = {};
+	if (bpf_map_update_elem(&times, &pid, &none, 0))
+		n->lost_no_scratch++;
+	return bpf_map_lookup_elem(&times, &pid);
 }
 
 /*
- * Whether this CPU has taken all the samples that it may within a time: with
- * too many switches, the samples would be what they measure.
+ * Whether a CPU or a thread has taken all the samples that it may within a
+ * time: with too many switches, the samples would be what they measure, and
+ * those of one thread would leave no room for others.
  */
-INLINE bool too_many_switches(struct counters *n, u64 now)
+INLINE bool too_many_switches(struct counters *n, struct thread_times *t, u64 now)
 {
+	if (now - t->window_start >= OFF_CPU_WINDOW) {
+		t->window_start = now;
+		t->window_samples = 0;
+	}
+	if (t->window_samples++ >= OFF_CPU_PER_THREAD)
+		return true;
 	if (now - n->window_start >= OFF_CPU_WINDOW) {
 		n->window_start = now;
 		n->window_samples = 0;
@@ -77,32 +157,106 @@ INLINE bool too_many_switches(struct counters *n, u64 now)
 	return n->window_samples++ >= OFF_CPU_PER_WINDOW;
 }
 
-/* The next task comes back: says how long it was away. */
-INLINE void end_off_cpu(struct counters *n, struct task_struct *next, u64 now)
+/* Sends time of which there is no sample. Returns whether there was room. */
+INLINE bool send_unsampled(struct counters *n, const struct thread_times *t, u8 state, u64 ns, u64 now)
 {
-	u32 pid = kernel_read(next, pid);
-	struct off_cpu_start *start = bpf_map_lookup_elem(&off_cpu_starts, &pid);
+	struct unsampled u = { .time = now, .ns = ns, .cgroup = t->cgroup, .tgid = t->tgid, .tid = t->tid, .off_cpu = state };
 
-	if (!start)
-		return;
-	struct off_cpu_end end = { .time = now, .start = start->time, .tid = start->tid };
-	bool sampled = start->sampled;
-	bpf_map_delete_elem(&off_cpu_starts, &pid);
-	if (!sampled) {
+	__builtin_memcpy(u.comm, t->comm, sizeof(u.comm));
+	if (bpf_ringbuf_output(&ring, &u, sizeof(u), RINGBUF_NO_WAKEUP))
+		return false;
+	n->ring_bytes += sizeof(u);
+	return true;
+}
+
+/* A time off the CPU without a sample ends. */
+INLINE void end_unsampled(struct counters *n, struct thread_times *t, u64 blocked, u64 runnable, u64 now)
+{
+	u8 state = t->off_cpu;
+
+	if (t->sampled == SAMPLED_NOT) {
 		n->skipped_rate++;
-		n->unsampled_time += now - end.start;
-		return;
+		n->unsampled_time += blocked + runnable;
 	}
-	end.dropped = now - end.start < min_off_cpu;
+	t->carried[OFF_CPU_RUNNABLE] += runnable;
+	if (state < OFF_CPU_STATES && (blocked < LONG_UNSAMPLED || !send_unsampled(n, t, state, blocked, now)))
+		t->carried[state] += blocked;
+}
+
+/* A time off the CPU with a sample ends: says how long it was. */
+INLINE void end_sampled(struct counters *n, struct thread_times *t, u64 left, u64 blocked, u64 runnable, u64 now)
+{
+	struct off_cpu_end end = { .time = now, .start = left, .tid = t->tid };
+	u8 state = t->off_cpu;
+
+	if (state >= OFF_CPU_STATES)
+		return;
+	end.dropped = blocked + runnable < min_off_cpu;
+	if (blocked)
+		end.blocked = blocked + t->carried[state];
+	if (runnable)
+		end.runnable = runnable + t->carried[OFF_CPU_RUNNABLE];
 	if (bpf_ringbuf_output(&ring, &end, sizeof(end), RINGBUF_NO_WAKEUP)) {
 		n->lost_ring_full++;
+	} else {
+		n->ring_bytes += sizeof(end);
+		if (!end.dropped) {
+			n->samples++;
+			if (blocked)
+				t->carried[state] = 0;
+			if (runnable)
+				t->carried[OFF_CPU_RUNNABLE] = 0;
+			return;
+		}
+		n->skipped_short++;
+		if (!with_on_cpu)
+			return;
+	}
+	t->carried[state] += blocked;
+	t->carried[OFF_CPU_RUNNABLE] += runnable;
+}
+
+/* The next task comes back to the CPU. */
+INLINE void come_back(struct counters *n, struct task_struct *next, u64 now)
+{
+	u32 pid = kernel_read(next, pid);
+
+	n->running = pid;
+	if (!pid)
+		return;
+	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+	if (!t) {
+		u32 tgid = tgid_of(next);
+		if (with_on_cpu && is_tracked(tgid) && (t = times_of(n, pid)))
+			identify(t, next, tgid, cgroup_of(next));
 		return;
 	}
-	n->ring_bytes += sizeof(end);
-	if (end.dropped)
-		n->skipped_short++;
+	u64 left = t->left, woken = t->woken;
+	if (!left)
+		return;
+	t->left = 0;
+	u64 runnable = woken >= left && woken <= now ? now - woken : 0;
+	u64 blocked = now - left - runnable;
+	if (t->sampled == SAMPLED)
+		end_sampled(n, t, left, blocked, runnable, now);
 	else
-		n->samples++;
+		end_unsampled(n, t, blocked, runnable, now);
+}
+
+/* The current task ends: sends what is left of its time, and forgets it. */
+INLINE void end_thread(struct counters *n, u32 pid, u64 ran, u64 now)
+{
+	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+
+	if (!t)
+		return;
+	if (with_on_cpu)
+		t->carried[OFF_CPU_NOT] += ran;
+	for (int state = 0; state < OFF_CPU_STATES; state++) {
+		if (t->carried[state] && !send_unsampled(n, t, state, t->carried[state], now))
+			n->lost_ring_full++;
+	}
+	bpf_map_delete_elem(&times, &pid);
 }
 
 #endif

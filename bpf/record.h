@@ -9,8 +9,9 @@
  *         struct region_header
  *         u8 bytes[len], padded to 8
  *
- * With off-CPU time such a record tells where a thread blocked, and another of
- * struct off_cpu_end, known by its length, that it runs again.
+ * With off-CPU time such a record tells where a thread left the CPU. Two other
+ * records, known by their lengths, are struct off_cpu_end, when it runs again,
+ * and struct unsampled, for time of which there is no sample.
  *
  * All is in the byte order of the machine and nothing more: its length is what it
  * needs. The Go side is generated from this file (package gen); a test
@@ -41,11 +42,13 @@ enum stack_end_kind {
 
 /* Why a thread has left the CPU. */
 enum off_cpu_state {
-	OFF_CPU_NOT = 0,     /* it has not: a sample of any other event */
-	OFF_CPU_SLEEP = 1,   /* interruptible: a timer, a pipe, a socket, a child */
-	OFF_CPU_DISK = 2,    /* uninterruptible: a disk mostly */
-	OFF_CPU_LOCK = 3,    /* a futex: a lock of user space */
-	OFF_CPU_STOPPED = 4, /* by a signal or a tracer */
+	OFF_CPU_NOT = 0,      /* it has not: a sample of any other event */
+	OFF_CPU_SLEEP = 1,    /* interruptible: a timer, a pipe, a socket, a child */
+	OFF_CPU_DISK = 2,     /* uninterruptible: a disk mostly */
+	OFF_CPU_LOCK = 3,     /* a futex: a lock of user space */
+	OFF_CPU_STOPPED = 4,  /* by a signal or a tracer */
+	OFF_CPU_RUNNABLE = 5, /* preempted, or woken up again: it waits for a CPU */
+	OFF_CPU_STATES = 6,
 };
 
 struct sample_header {
@@ -53,6 +56,7 @@ struct sample_header {
 	u64 weight;         /* events that this sample stands for */
 	u64 thread_pointer; /* base of thread-local storage */
 	u64 live;           /* bytes from SP to the stack's known end; 0: not known */
+	u64 cgroup;         /* ID in the unified hierarchy */
 	u64 trampoline;     /* to which functions under a uretprobe return; 0: none */
 	u32 tgid, tid;      /* as seen from the PID namespace of the loader */
 	u32 cpu;
@@ -76,10 +80,23 @@ struct replaced_return {
 
 /* The end of a thread's time off the CPU. */
 struct off_cpu_end {
-	u64 time;    /* CLOCK_MONOTONIC, ns */
-	u64 start;   /* time of the sample at which it began */
-	u32 tid;     /* as in that sample */
-	u32 dropped; /* whether it was shorter than asked for */
+	u64 time;     /* CLOCK_MONOTONIC, ns */
+	u64 start;    /* time of the sample at which it began */
+	u64 blocked;  /* ns in the state of that sample */
+	u64 runnable; /* ns since it could run again */
+	u32 tid;      /* as in that sample */
+	u32 dropped;  /* whether it was shorter than asked for */
+};
+
+/* Time of a thread on or off the CPU of which there is no sample. */
+struct unsampled {
+	u64 time; /* CLOCK_MONOTONIC, ns */
+	u64 ns;
+	u64 cgroup;
+	u32 tgid, tid;
+	u8 comm[16];
+	u8 off_cpu; /* enum off_cpu_state */
+	u8 unused[7];
 };
 
 struct region_header {
@@ -110,25 +127,46 @@ struct counters {
 	u64 skipped_period;  /* tracepoints or uprobes between two samples */
 	u64 skipped_short;   /* times off the CPU shorter than the least of interest */
 	u64 skipped_rate;    /* times off the CPU at a rate above the limit */
-	u64 skipped_running; /* threads that left the CPU but could go on: preempted */
 
-	u64 wanted;           /* of them, those that passed the filters */
+	u64 weight;           /* of tracepoints or uprobes since the last sample */
 	u64 stack_bytes;      /* copied from user memory */
 	u64 ring_bytes;       /* put in the ring */
 	u64 unreadable_stack; /* samples whose stack could not be read at all */
 	u64 partial_regs;     /* samples with USER_PARTIAL */
 	u64 exited;           /* samples with USER_EXITED */
 	u64 unsampled_time;   /* ns off the CPU in skipped_rate */
-	u64 window_start;     /* the time within which window_samples were taken */
-	u64 window_samples;
 	u64 untracked;        /* children not followed: table of processes full */
+
+	u64 started;      /* when the session was */
+	u64 on_cpu_since; /* since when the current task runs without a sample */
+	u64 running;      /* its number in the first PID namespace */
+	u64 window_start; /* the time within which window_samples were taken */
+	u64 window_samples;
 };
 
-/* A thread that is off the CPU. */
-struct off_cpu_start {
-	u64 time;    /* when it left */
-	u32 tid;     /* in the loader's PID namespace */
-	u32 sampled; /* whether a sample was sent then */
+/* Whether there is a sample of a thread's time off the CPU. */
+enum sampled {
+	SAMPLED_NOT = 0, /* there were too many */
+	SAMPLED = 1,
+	SAMPLED_LOST = 2,
+};
+
+/*
+ * How a thread spends its time. What has no sample of its own is carried over
+ * to the thread's next sample in the same state.
+ */
+struct thread_times {
+	u64 left;  /* when it left the CPU; 0 while it is on one */
+	u64 woken; /* since when it could run again; 0: it cannot */
+	u64 carried[OFF_CPU_STATES]; /* ns, by enum off_cpu_state */
+	u64 window_start; /* the time within which window_samples were taken */
+	u64 cgroup;
+	u32 window_samples;
+	u32 tgid, tid; /* in the loader's PID namespace */
+	u8 off_cpu;    /* enum off_cpu_state */
+	u8 sampled;    /* enum sampled */
+	u8 unused[2];
+	u8 comm[16];
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

@@ -20,6 +20,8 @@ enum user_state user_state_type __attribute__((unused));
 enum stack_end_kind stack_end_kind_type __attribute__((unused));
 enum off_cpu_state off_cpu_state_type __attribute__((unused));
 const struct off_cpu_end *off_cpu_end_type __attribute__((unused));
+const struct unsampled *unsampled_type __attribute__((unused));
+enum sampled sampled_type __attribute__((unused));
 
 /* Frames of a raw tracepoint's own: the program, and what calls it. */
 enum { RAW_TRACEPOINT_FRAMES = 2 };
@@ -98,6 +100,7 @@ INLINE bool record(void *ctx, struct scratch *s, struct counters *n, u32 tgid, c
 	h->off_cpu = o->off_cpu;
 	h->thread_pointer = 0;
 	h->live = 0;
+	h->cgroup = bpf_get_current_cgroup_id();
 	h->trampoline = 0;
 	h->tgid = tgid;
 	h->tid = current_tid(task);
@@ -168,6 +171,25 @@ INLINE bool sample(void *ctx, struct counters *n, u32 tgid, const struct occasio
 	return sent;
 }
 
+/*
+ * The time that the current task was on the CPU since its last sample becomes
+ * the weight of one. Returns the task's times; NULL when there is no room.
+ */
+INLINE struct thread_times *begin_on_cpu(struct counters *n, u32 tgid, struct occasion *o)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct thread_times *t = times_of(n, pid);
+
+	if (!t)
+		return NULL;
+	if (!t->tid)
+		identify(t, bpf_get_current_task(), tgid, bpf_get_current_cgroup_id());
+	o->weight = t->carried[OFF_CPU_NOT] + (o->time - n->on_cpu_since);
+	n->on_cpu_since = o->time;
+	n->running = pid;
+	return t;
+}
+
 SEC("perf_event")
 int on_perf_event(struct bpf_perf_event_data *ctx)
 {
@@ -177,15 +199,38 @@ int on_perf_event(struct bpf_perf_event_data *ctx)
 	if (!n || !is_wanted(n, &tgid))
 		return 0;
 	bool in_kernel = !is_user_mode(mode_of(ctx->regs));
+	struct thread_times *t = NULL;
 	struct occasion o = {
 		.time = bpf_ktime_get_ns(),
 		.weight = ctx->sample_period,
 		.in_kernel = in_kernel,
 		.kernel_sp = in_kernel ? sp_of(ctx->regs) : 0,
 	};
-	if (sample(ctx, n, tgid, &o))
+	if (with_on_cpu && !(t = begin_on_cpu(n, tgid, &o)))
+		return 0;
+	bool sent = sample(ctx, n, tgid, &o);
+	if (sent)
 		n->samples++;
+	if (with_on_cpu)
+		t->carried[OFF_CPU_NOT] = sent ? 0 : o.weight;
 	return 0;
+}
+
+/*
+ * The weight of an event in the context of its program; nothing that can be
+ * counted when it is negative or cannot be read.
+ */
+INLINE u64 weight_of(void *ctx)
+{
+	u64 value = 0;
+
+	if (!weight_size)
+		return 1;
+	if (weight_size > sizeof(value) || bpf_probe_read_kernel(&value, weight_size, ctx + weight_offset))
+		return 0;
+	if (weight_signed && value >> (8 * weight_size - 1))
+		return 0;
+	return value;
 }
 
 /* An event that occurs in the course of the current task. */
@@ -196,11 +241,13 @@ INLINE void on_point(void *ctx, bool in_kernel)
 
 	if (!n || !is_wanted(n, &tgid))
 		return;
-	if (point_period > 1 && ++n->wanted % point_period) {
+	n->weight += weight_of(ctx);
+	if (n->weight < point_period) {
 		n->skipped_period++;
 		return;
 	}
-	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = point_period, .in_kernel = in_kernel };
+	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = n->weight, .in_kernel = in_kernel };
+	n->weight = 0;
 	if (sample(ctx, n, tgid, &o))
 		n->samples++;
 }
@@ -225,27 +272,38 @@ int on_uprobe(void *ctx)
 }
 
 /* The current task leaves the CPU at this time. */
-INLINE void begin_off_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u64 now)
+INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u64 now)
 {
 	struct task_struct *task = bpf_get_current_task();
 	u32 pid = bpf_get_current_pid_tgid(), tgid;
 	u64 state = state_of_prev(ctx, task);
+	u64 ran = now - n->on_cpu_since;
 
-	if (state & TASK_EXITING || !is_wanted(n, &tgid))
-		return;
-	if (!state) {
-		n->skipped_running++;
+	n->on_cpu_since = now;
+	if (state & TASK_EXITING) {
+		end_thread(n, pid, ran, now);
 		return;
 	}
-	struct off_cpu_start start = { .time = now, .tid = current_tid(task) };
-	if (!too_many_switches(n, now)) {
-		struct occasion o = { .time = now, .in_kernel = true, .off_cpu = blocked_state(task, state) };
-		if (!sample(ctx, n, tgid, &o))
-			return;
-		start.sampled = 1;
+	if (!is_wanted(n, &tgid))
+		return;
+	struct thread_times *t = times_of(n, pid);
+	if (!t)
+		return;
+	identify(t, task, tgid, bpf_get_current_cgroup_id());
+	if (with_on_cpu)
+		t->carried[OFF_CPU_NOT] += ran;
+	if (is_idle(task, state)) {
+		n->skipped_idle++;
+		return;
 	}
-	if (bpf_map_update_elem(&off_cpu_starts, &pid, &start, 0))
-		n->lost_no_scratch++;
+	t->off_cpu = blocked_state(task, state, saved_user_regs(task));
+	t->sampled = SAMPLED_NOT;
+	t->woken = state ? 0 : now;
+	t->left = now;
+	if (too_many_switches(n, t, now))
+		return;
+	struct occasion o = { .time = now, .in_kernel = true, .off_cpu = t->off_cpu };
+	t->sampled = sample(ctx, n, tgid, &o) ? SAMPLED : SAMPLED_LOST;
 }
 
 /* Arguments: whether preempted, the task that goes, the one that comes, and
@@ -258,8 +316,20 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!n)
 		return 0;
-	end_off_cpu(n, (void *)ctx->args[2], now);
-	begin_off_cpu(ctx, n, now);
+	leave_cpu(ctx, n, now);
+	come_back(n, (void *)ctx->args[2], now);
+	return 0;
+}
+
+/* A task is to be woken up: from here on it waits for a CPU. Argument: it. */
+SEC("raw_tracepoint/sched_waking")
+int on_waking(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 pid = kernel_read((struct task_struct *)ctx->args[0], pid);
+	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+
+	if (t && t->left && !t->woken)
+		t->woken = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -284,5 +354,95 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	}
 	bpf_map_delete_elem(&tracked, &child);
+	return 0;
+}
+
+/* The registers of the user code of a task that need not be current. */
+INLINE void *saved_regs_of(struct task_struct *task)
+{
+	if (have_task_pt_regs)
+		return bpf_task_pt_regs(task);
+	return kernel_read(task, stack) + thread_size - kernel_sizeof(struct pt_regs);
+}
+
+INLINE bool is_on_cpu(struct task_struct *task)
+{
+	return kernel_has(task, on_cpu) && kernel_read(task, on_cpu);
+}
+
+/*
+ * Enters a task as one that is off the CPU since the session started. Returns
+ * whether it has been so without a break.
+ */
+INLINE bool begin_waiting(struct task_struct *task, struct counters *n, u32 tgid, u8 off_cpu)
+{
+	u32 pid = kernel_read(task, pid);
+	struct thread_times new = { .left = n->started, .sampled = SAMPLED, .off_cpu = off_cpu };
+
+	identify(&new, task, tgid, cgroup_of(task));
+	if (off_cpu == OFF_CPU_RUNNABLE)
+		new.woken = new.left;
+	if (bpf_map_update_elem(&times, &pid, &new, BPF_NOEXIST))
+		return false; /* it was switched since */
+	if (!is_on_cpu(task))
+		return true;
+	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+	if (t && t->left == new.left)
+		t->left = 0;
+	return false;
+}
+
+/*
+ * Writes the sample of a task that was off the CPU when the session started:
+ * its registers and its kernel stack. The reader adds the user stack, which
+ * stays as it is until the task runs again.
+ */
+SEC("iter/task")
+int on_waiting_task(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct counters *n = this_cpu_counters();
+	struct scratch *s = bpf_map_lookup_elem(&scratch_areas, (void *)&spare_scratch);
+
+	if (!task || !n || !s)
+		return 0;
+	u32 tgid = tgid_of(task);
+	u64 state = state_of(task);
+	if (!kernel_read(task, pid) || !is_tracked(tgid) || is_on_cpu(task) || state & TASK_EXITING || is_idle(task, state))
+		return 0;
+	void *saved = saved_regs_of(task);
+	u8 off_cpu = blocked_state(task, state, saved);
+	if (!begin_waiting(task, n, tgid, off_cpu))
+		return 0;
+	struct sample_header *h = &s->header;
+	__builtin_memset(h, 0, sizeof(*h));
+	h->time = n->started;
+	h->cgroup = cgroup_of(task);
+	h->tgid = tgid;
+	h->tid = tid_of(task);
+	h->off_cpu = off_cpu;
+	bpf_probe_read_kernel(h->comm, sizeof(h->comm), kernel_address(task, comm));
+	s->end = 0;
+	long bytes = want_kernel ? bpf_get_task_stack(task, s->body, MAX_KERNEL_FRAMES * 8, 0) : 0;
+	if (bytes > 0 && bytes <= MAX_KERNEL_FRAMES * 8) {
+		h->kernel_frames = (u64)bytes / 8;
+		s->end = bytes;
+	}
+	if (kernel_read(task, flags) & PF_KTHREAD)
+		h->user = USER_NONE;
+	else if (!kernel_read(task, mm) || bpf_probe_read_kernel(&h->regs, sizeof(h->regs), saved))
+		h->user = USER_EXITED;
+	else {
+		h->user = is_compat32(&h->regs) ? USER_COMPAT32 : USER_NATIVE;
+		h->thread_pointer = thread_pointer_of(task);
+		u64 end = known_stack_end(task, tgid, h->tid, stack_pointer(&h->regs));
+		h->live = end ? end - stack_pointer(&h->regs) : 0;
+		add_returns(s, task, false);
+	}
+	u64 body = s->end;
+	hide(body);
+	if (body > MAX_KERNEL_FRAMES * 8 + MAX_RETURNS * sizeof(struct replaced_return))
+		return 0;
+	bpf_seq_write(ctx->meta->seq, h, sizeof(*h) + body);
 	return 0;
 }

@@ -25,17 +25,19 @@ type SamplerCounters struct {
 	SkippedPeriod   uint64
 	SkippedShort    uint64
 	SkippedRate     uint64
-	SkippedRunning  uint64
-	Wanted          uint64
+	Weight          uint64
 	StackBytes      uint64
 	RingBytes       uint64
 	UnreadableStack uint64
 	PartialRegs     uint64
 	Exited          uint64
 	UnsampledTime   uint64
+	Untracked       uint64
+	Started         uint64
+	OnCpuSince      uint64
+	Running         uint64
 	WindowStart     uint64
 	WindowSamples   uint64
-	Untracked       uint64
 }
 
 type SamplerGoProcess struct {
@@ -54,28 +56,25 @@ type SamplerGoProcess struct {
 }
 
 type SamplerOffCpuEnd struct {
-	_       structs.HostLayout
-	Time    uint64
-	Start   uint64
-	Tid     uint32
-	Dropped uint32
-}
-
-type SamplerOffCpuStart struct {
-	_       structs.HostLayout
-	Time    uint64
-	Tid     uint32
-	Sampled uint32
+	_        structs.HostLayout
+	Time     uint64
+	Start    uint64
+	Blocked  uint64
+	Runnable uint64
+	Tid      uint32
+	Dropped  uint32
 }
 
 type SamplerOffCpuState uint32
 
 const (
-	SamplerOffCpuStateOFF_CPU_NOT     SamplerOffCpuState = 0
-	SamplerOffCpuStateOFF_CPU_SLEEP   SamplerOffCpuState = 1
-	SamplerOffCpuStateOFF_CPU_DISK    SamplerOffCpuState = 2
-	SamplerOffCpuStateOFF_CPU_LOCK    SamplerOffCpuState = 3
-	SamplerOffCpuStateOFF_CPU_STOPPED SamplerOffCpuState = 4
+	SamplerOffCpuStateOFF_CPU_NOT      SamplerOffCpuState = 0
+	SamplerOffCpuStateOFF_CPU_SLEEP    SamplerOffCpuState = 1
+	SamplerOffCpuStateOFF_CPU_DISK     SamplerOffCpuState = 2
+	SamplerOffCpuStateOFF_CPU_LOCK     SamplerOffCpuState = 3
+	SamplerOffCpuStateOFF_CPU_STOPPED  SamplerOffCpuState = 4
+	SamplerOffCpuStateOFF_CPU_RUNNABLE SamplerOffCpuState = 5
+	SamplerOffCpuStateOFF_CPU_STATES   SamplerOffCpuState = 6
 )
 
 type SamplerRegionHeader struct {
@@ -96,6 +95,7 @@ type SamplerSampleHeader struct {
 	Weight        uint64
 	ThreadPointer uint64
 	Live          uint64
+	Cgroup        uint64
 	Trampoline    uint64
 	Tgid          uint32
 	Tid           uint32
@@ -118,6 +118,14 @@ type SamplerSampleHeader struct {
 	}
 }
 
+type SamplerSampled uint32
+
+const (
+	SamplerSampledSAMPLED_NOT  SamplerSampled = 0
+	SamplerSampledSAMPLED      SamplerSampled = 1
+	SamplerSampledSAMPLED_LOST SamplerSampled = 2
+)
+
 type SamplerStackEndKind uint32
 
 const (
@@ -126,6 +134,34 @@ const (
 	SamplerStackEndKindSTACK_END_LIMIT      SamplerStackEndKind = 2
 	SamplerStackEndKindSTACK_END_UNREADABLE SamplerStackEndKind = 3
 )
+
+type SamplerThreadTimes struct {
+	_             structs.HostLayout
+	Left          uint64
+	Woken         uint64
+	Carried       [6]uint64
+	WindowStart   uint64
+	Cgroup        uint64
+	WindowSamples uint32
+	Tgid          uint32
+	Tid           uint32
+	OffCpu        uint8
+	Sampled       uint8
+	Unused        [2]uint8
+	Comm          [16]uint8
+}
+
+type SamplerUnsampled struct {
+	_      structs.HostLayout
+	Time   uint64
+	Ns     uint64
+	Cgroup uint64
+	Tgid   uint32
+	Tid    uint32
+	Comm   [16]uint8
+	OffCpu uint8
+	Unused [7]uint8
+}
 
 type SamplerUserState uint32
 
@@ -144,16 +180,18 @@ const (
 const (
 	SamplerMapCounterValues      = "counter_values"
 	SamplerMapGoProcesses        = "go_processes"
-	SamplerMapOffCpuStarts       = "off_cpu_starts"
 	SamplerMapRing               = "ring"
 	SamplerMapScratchAreas       = "scratch_areas"
 	SamplerMapStackEnds          = "stack_ends"
+	SamplerMapTimes              = "times"
 	SamplerMapTracked            = "tracked"
 	SamplerProgOnFork            = "on_fork"
 	SamplerProgOnPerfEvent       = "on_perf_event"
 	SamplerProgOnSwitch          = "on_switch"
 	SamplerProgOnTracepoint      = "on_tracepoint"
 	SamplerProgOnUprobe          = "on_uprobe"
+	SamplerProgOnWaitingTask     = "on_waiting_task"
+	SamplerProgOnWaking          = "on_waking"
 	SamplerVarFilterProcesses    = "filter_processes"
 	SamplerVarFollowChildren     = "follow_children"
 	SamplerVarHaveSwitchState    = "have_switch_state"
@@ -166,11 +204,18 @@ const (
 	SamplerVarRegionHeaderType   = "region_header_type"
 	SamplerVarReplacedReturnType = "replaced_return_type"
 	SamplerVarSampleHeaderType   = "sample_header_type"
+	SamplerVarSampledType        = "sampled_type"
+	SamplerVarSpareScratch       = "spare_scratch"
 	SamplerVarStackEndKindType   = "stack_end_kind_type"
 	SamplerVarStackLimit         = "stack_limit"
 	SamplerVarThreadSize         = "thread_size"
+	SamplerVarUnsampledType      = "unsampled_type"
 	SamplerVarUserStateType      = "user_state_type"
 	SamplerVarWantKernel         = "want_kernel"
+	SamplerVarWeightOffset       = "weight_offset"
+	SamplerVarWeightSigned       = "weight_signed"
+	SamplerVarWeightSize         = "weight_size"
+	SamplerVarWithOnCpu          = "with_on_cpu"
 )
 
 // LoadSampler returns the embedded CollectionSpec for Sampler.
@@ -215,11 +260,13 @@ type SamplerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerProgramSpecs struct {
-	OnFork       *ebpf.ProgramSpec `ebpf:"on_fork"`
-	OnPerfEvent  *ebpf.ProgramSpec `ebpf:"on_perf_event"`
-	OnSwitch     *ebpf.ProgramSpec `ebpf:"on_switch"`
-	OnTracepoint *ebpf.ProgramSpec `ebpf:"on_tracepoint"`
-	OnUprobe     *ebpf.ProgramSpec `ebpf:"on_uprobe"`
+	OnFork        *ebpf.ProgramSpec `ebpf:"on_fork"`
+	OnPerfEvent   *ebpf.ProgramSpec `ebpf:"on_perf_event"`
+	OnSwitch      *ebpf.ProgramSpec `ebpf:"on_switch"`
+	OnTracepoint  *ebpf.ProgramSpec `ebpf:"on_tracepoint"`
+	OnUprobe      *ebpf.ProgramSpec `ebpf:"on_uprobe"`
+	OnWaitingTask *ebpf.ProgramSpec `ebpf:"on_waiting_task"`
+	OnWaking      *ebpf.ProgramSpec `ebpf:"on_waking"`
 }
 
 // SamplerMapSpecs contains maps before they are loaded into the kernel.
@@ -228,10 +275,10 @@ type SamplerProgramSpecs struct {
 type SamplerMapSpecs struct {
 	CounterValues *ebpf.MapSpec `ebpf:"counter_values"`
 	GoProcesses   *ebpf.MapSpec `ebpf:"go_processes"`
-	OffCpuStarts  *ebpf.MapSpec `ebpf:"off_cpu_starts"`
 	Ring          *ebpf.MapSpec `ebpf:"ring"`
 	ScratchAreas  *ebpf.MapSpec `ebpf:"scratch_areas"`
 	StackEnds     *ebpf.MapSpec `ebpf:"stack_ends"`
+	Times         *ebpf.MapSpec `ebpf:"times"`
 	Tracked       *ebpf.MapSpec `ebpf:"tracked"`
 }
 
@@ -251,11 +298,18 @@ type SamplerVariableSpecs struct {
 	RegionHeaderType   *ebpf.VariableSpec `ebpf:"region_header_type"`
 	ReplacedReturnType *ebpf.VariableSpec `ebpf:"replaced_return_type"`
 	SampleHeaderType   *ebpf.VariableSpec `ebpf:"sample_header_type"`
+	SampledType        *ebpf.VariableSpec `ebpf:"sampled_type"`
+	SpareScratch       *ebpf.VariableSpec `ebpf:"spare_scratch"`
 	StackEndKindType   *ebpf.VariableSpec `ebpf:"stack_end_kind_type"`
 	StackLimit         *ebpf.VariableSpec `ebpf:"stack_limit"`
 	ThreadSize         *ebpf.VariableSpec `ebpf:"thread_size"`
+	UnsampledType      *ebpf.VariableSpec `ebpf:"unsampled_type"`
 	UserStateType      *ebpf.VariableSpec `ebpf:"user_state_type"`
 	WantKernel         *ebpf.VariableSpec `ebpf:"want_kernel"`
+	WeightOffset       *ebpf.VariableSpec `ebpf:"weight_offset"`
+	WeightSigned       *ebpf.VariableSpec `ebpf:"weight_signed"`
+	WeightSize         *ebpf.VariableSpec `ebpf:"weight_size"`
+	WithOnCpu          *ebpf.VariableSpec `ebpf:"with_on_cpu"`
 }
 
 // SamplerObjects contains all objects after they have been loaded into the kernel.
@@ -280,10 +334,10 @@ func (o *SamplerObjects) Close() error {
 type SamplerMaps struct {
 	CounterValues *ebpf.Map `ebpf:"counter_values"`
 	GoProcesses   *ebpf.Map `ebpf:"go_processes"`
-	OffCpuStarts  *ebpf.Map `ebpf:"off_cpu_starts"`
 	Ring          *ebpf.Map `ebpf:"ring"`
 	ScratchAreas  *ebpf.Map `ebpf:"scratch_areas"`
 	StackEnds     *ebpf.Map `ebpf:"stack_ends"`
+	Times         *ebpf.Map `ebpf:"times"`
 	Tracked       *ebpf.Map `ebpf:"tracked"`
 }
 
@@ -291,10 +345,10 @@ func (m *SamplerMaps) Close() error {
 	return _SamplerClose(
 		m.CounterValues,
 		m.GoProcesses,
-		m.OffCpuStarts,
 		m.Ring,
 		m.ScratchAreas,
 		m.StackEnds,
+		m.Times,
 		m.Tracked,
 	)
 }
@@ -315,22 +369,31 @@ type SamplerVariables struct {
 	RegionHeaderType   *ebpf.Variable `ebpf:"region_header_type"`
 	ReplacedReturnType *ebpf.Variable `ebpf:"replaced_return_type"`
 	SampleHeaderType   *ebpf.Variable `ebpf:"sample_header_type"`
+	SampledType        *ebpf.Variable `ebpf:"sampled_type"`
+	SpareScratch       *ebpf.Variable `ebpf:"spare_scratch"`
 	StackEndKindType   *ebpf.Variable `ebpf:"stack_end_kind_type"`
 	StackLimit         *ebpf.Variable `ebpf:"stack_limit"`
 	ThreadSize         *ebpf.Variable `ebpf:"thread_size"`
+	UnsampledType      *ebpf.Variable `ebpf:"unsampled_type"`
 	UserStateType      *ebpf.Variable `ebpf:"user_state_type"`
 	WantKernel         *ebpf.Variable `ebpf:"want_kernel"`
+	WeightOffset       *ebpf.Variable `ebpf:"weight_offset"`
+	WeightSigned       *ebpf.Variable `ebpf:"weight_signed"`
+	WeightSize         *ebpf.Variable `ebpf:"weight_size"`
+	WithOnCpu          *ebpf.Variable `ebpf:"with_on_cpu"`
 }
 
 // SamplerPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerPrograms struct {
-	OnFork       *ebpf.Program `ebpf:"on_fork"`
-	OnPerfEvent  *ebpf.Program `ebpf:"on_perf_event"`
-	OnSwitch     *ebpf.Program `ebpf:"on_switch"`
-	OnTracepoint *ebpf.Program `ebpf:"on_tracepoint"`
-	OnUprobe     *ebpf.Program `ebpf:"on_uprobe"`
+	OnFork        *ebpf.Program `ebpf:"on_fork"`
+	OnPerfEvent   *ebpf.Program `ebpf:"on_perf_event"`
+	OnSwitch      *ebpf.Program `ebpf:"on_switch"`
+	OnTracepoint  *ebpf.Program `ebpf:"on_tracepoint"`
+	OnUprobe      *ebpf.Program `ebpf:"on_uprobe"`
+	OnWaitingTask *ebpf.Program `ebpf:"on_waiting_task"`
+	OnWaking      *ebpf.Program `ebpf:"on_waking"`
 }
 
 func (p *SamplerPrograms) Close() error {
@@ -340,6 +403,8 @@ func (p *SamplerPrograms) Close() error {
 		p.OnSwitch,
 		p.OnTracepoint,
 		p.OnUprobe,
+		p.OnWaitingTask,
+		p.OnWaking,
 	)
 }
 

@@ -94,8 +94,8 @@ func (e *UnknownEventError) Error() string {
 	return msg
 }
 
-// ParseEvent returns the event of a name: one of perf's general events, off-cpu, a
-// tracepoint as subsystem:name, or a function of a program or library as
+// ParseEvent returns the event of a name: one of perf's general events, off-cpu,
+// wall, a tracepoint as subsystem:name, or a function of a program or library as
 // uprobe:FILE:FUNCTION or, when it returns, uretprobe:FILE:FUNCTION. FILE is
 // a path, or the name of a library or program as they are looked for;
 // in place of FUNCTION there may be FUNCTION+BYTES or an offset in the file,
@@ -107,8 +107,10 @@ func ParseEvent(name string) (Event, error) {
 			return e, nil
 		}
 	}
-	if name == OffCPU.Name {
-		return OffCPU, nil
+	for _, e := range []Event{OffCPU, Wall} {
+		if e.Name == name {
+			return e, nil
+		}
 	}
 	if sys, tp, ok := strings.Cut(name, ":"); ok {
 		if sys == "uprobe" || sys == "uretprobe" {

@@ -28,7 +28,8 @@ func TestWireLayout(t *testing.T) {
 		"region_header":   gen.SamplerRegionHeader{},
 		"replaced_return": gen.SamplerReplacedReturn{},
 		"off_cpu_end":     gen.SamplerOffCpuEnd{},
-		"off_cpu_start":   gen.SamplerOffCpuStart{},
+		"unsampled":       gen.SamplerUnsampled{},
+		"thread_times":    gen.SamplerThreadTimes{},
 		"counters":        gen.SamplerCounters{},
 		"go_process":      gen.SamplerGoProcess{},
 	} {
@@ -86,11 +87,12 @@ func TestWireConstants(t *testing.T) {
 		}
 	}
 	for want, got := range map[gen.SamplerOffCpuState]Blocked{
-		gen.SamplerOffCpuStateOFF_CPU_NOT:     NotBlocked,
-		gen.SamplerOffCpuStateOFF_CPU_SLEEP:   BlockedSleep,
-		gen.SamplerOffCpuStateOFF_CPU_DISK:    BlockedDisk,
-		gen.SamplerOffCpuStateOFF_CPU_LOCK:    BlockedLock,
-		gen.SamplerOffCpuStateOFF_CPU_STOPPED: BlockedStopped,
+		gen.SamplerOffCpuStateOFF_CPU_NOT:      NotBlocked,
+		gen.SamplerOffCpuStateOFF_CPU_SLEEP:    BlockedSleep,
+		gen.SamplerOffCpuStateOFF_CPU_DISK:     BlockedDisk,
+		gen.SamplerOffCpuStateOFF_CPU_LOCK:     BlockedLock,
+		gen.SamplerOffCpuStateOFF_CPU_STOPPED:  BlockedStopped,
+		gen.SamplerOffCpuStateOFF_CPU_RUNNABLE: BlockedRunnable,
 	} {
 		if uint32(want) != uint32(got) {
 			t.Errorf("%v is %d in C", got, want)

@@ -10,16 +10,33 @@ import (
 	"github.com/swbpf/swbpf/gen"
 )
 
-// OffCPU is the event of threads that leave the CPU because they block. Each
-// time that a thread was off the CPU is one sample, taken when the thread runs
-// again: its Weight is the duration in ns, its stack that of the switch away
-// from it. Threads that are still off the CPU when a Session stops come last,
-// with the time until then. What a thread waits for a CPU after its wake-up is
-// included; threads that are preempted have not blocked and do not count.
+// OffCPU is the event of threads that leave the CPU. Each time that a thread
+// was off the CPU is one sample, taken when the thread runs again: its Weight is
+// the duration in ns, its stack that of the switch away from it, Blocked what it
+// waited for. After its wake-up a thread waits for a CPU: that is a sample of
+// its own, Continued, of state BlockedRunnable, as is the whole time of a thread
+// that was preempted. Threads that were off the CPU already when the Session
+// started count from then on, with the stack that they had; those that still
+// are when it stops come last, with the time until then. Kernel threads that
+// wait for work (TASK_IDLE) do not count.
+//
+// The stack is taken of at most 50 switches of a thread, and 200 of a CPU, in 10
+// ms. Time without a stack is added to the thread's next sample in the same
+// state; when it is longer than 1 ms, it is a sample without stack, Unsampled.
+// So the sum of a thread's times is right however many there are.
 var OffCPU = Event{Name: "off-cpu", Unit: UnitNanoseconds, typ: typeOffCPU} // read only
 
-// typeOffCPU is no PERF_TYPE_*.
-const typeOffCPU = ^uint32(0)
+// Wall is OffCPU and cpu-clock together. The Weight of a sample on the CPU,
+// NotBlocked, is the time in ns that the thread was on a CPU since its last one;
+// what is left at its end, or at that of the Session, is Unsampled. The sum of
+// a thread's times is the time that it existed, from its first switch on.
+var Wall = Event{Name: "wall", Unit: UnitNanoseconds, typ: typeWall} // read only
+
+// These are no PERF_TYPE_*.
+const (
+	typeOffCPU = ^uint32(0) - iota
+	typeWall
+)
 
 // DefaultMinOffCPU is the least duration of interest unless a Config has
 // another.
@@ -28,19 +45,26 @@ const DefaultMinOffCPU = time.Microsecond
 // IsOffCPU reports whether the event is OffCPU.
 func (e Event) IsOffCPU() bool { return e.typ == typeOffCPU }
 
-// Blocked tells why a thread has left the CPU.
+// IsWall reports whether the event is Wall.
+func (e Event) IsWall() bool { return e.typ == typeWall }
+
+// hasOffCPU reports whether there are samples of time off the CPU.
+func (e Event) hasOffCPU() bool { return e.IsOffCPU() || e.IsWall() }
+
+// Blocked tells why a thread is off the CPU.
 type Blocked uint8
 
 // The reasons; their numbers are those of enum off_cpu_state in bpf/record.h.
 const (
-	NotBlocked     Blocked = iota // it has not: a sample of any event but OffCPU
-	BlockedSleep                  // interruptible: a timer, a pipe, a socket, a child
-	BlockedDisk                   // uninterruptible: a disk mostly
-	BlockedLock                   // a futex: a lock of user space
-	BlockedStopped                // by a signal or a tracer
+	NotBlocked      Blocked = iota // it is not: a sample of any other event
+	BlockedSleep                   // interruptible: a timer, a pipe, a socket, a child
+	BlockedDisk                    // uninterruptible: a disk mostly
+	BlockedLock                    // a futex: a lock of user space
+	BlockedStopped                 // by a signal or a tracer
+	BlockedRunnable                // it could go on: preempted, or woken up, it waits for a CPU
 )
 
-var blockedNames = [...]string{"running", "sleep", "disk", "lock", "stopped"}
+var blockedNames = [...]string{"running", "sleep", "disk", "lock", "stopped", "runnable"}
 
 func (b Blocked) String() string {
 	if int(b) < len(blockedNames) {
@@ -51,7 +75,8 @@ func (b Blocked) String() string {
 
 type (
 	offCPUEnd   = gen.SamplerOffCpuEnd
-	offCPUStart = gen.SamplerOffCpuStart
+	unsampled   = gen.SamplerUnsampled
+	threadTimes = gen.SamplerThreadTimes
 )
 
 // blockedThreads holds the samples of threads that are off the CPU.
@@ -66,11 +91,16 @@ type blockedRecord struct {
 	words []uint64
 }
 
+func (r *blockedRecord) bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(r.words))), len(r.words)*8)
+}
+
 func newBlockedThreads() *blockedThreads {
 	return &blockedThreads{byTID: make(map[uint32]*blockedRecord)}
 }
 
-// hold copies the record of a thread that has left the CPU.
+// hold copies the record of a thread that has left the CPU, unless a later one
+// is held.
 func (b *blockedThreads) hold(rec []byte) error {
 	if len(rec) < int(unsafe.Sizeof(sampleHeader{})) {
 		return fmt.Errorf("%w: %d bytes", errBadRecord, len(rec))
@@ -84,6 +114,8 @@ func (b *blockedThreads) hold(rec []byte) error {
 			r = new(blockedRecord)
 		}
 		b.byTID[h.Tid] = r
+	} else if r.time > h.Time {
+		return nil
 	}
 	n := len(rec) / 8
 	r.time = h.Time
@@ -103,64 +135,125 @@ func (b *blockedThreads) take(tid uint32, start uint64) *blockedRecord {
 	return r
 }
 
-// decode loads the sample of a thread that was off the CPU until end.
-func (r *blockedRecord) decode(s *Sample, end uint64) error {
-	rec := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(r.words))), len(r.words)*8)
-	if err := s.decode(rec); err != nil {
-		return err
-	}
-	s.Weight = end - s.Time
-	s.Time = end
-	return nil
-}
-
-// readOffCPU handles a record of a Session of OffCPU: fn is called with the
-// sample of a thread that runs again.
+// readOffCPU handles a record of a Session of OffCPU or Wall: fn is called with
+// the samples of a thread that runs again, or was on the CPU.
 func (s *Session) readOffCPU(rec []byte, fn func(*Sample) error) error {
-	if len(rec) != int(unsafe.Sizeof(offCPUEnd{})) {
+	switch len(rec) {
+	case int(unsafe.Sizeof(offCPUEnd{})):
+		end := (*offCPUEnd)(unsafe.Pointer(unsafe.SliceData(rec)))
+		r := s.blocked.take(end.Tid, end.Start)
+		if r == nil || end.Dropped != 0 {
+			return nil
+		}
+		return s.emitOffCPU(r, end.Blocked, end.Runnable, end.Time, fn)
+	case int(unsafe.Sizeof(unsampled{})):
+		return s.emitUnsampled((*unsampled)(unsafe.Pointer(unsafe.SliceData(rec))), fn)
+	}
+	if len(rec) >= int(unsafe.Sizeof(sampleHeader{})) &&
+		Blocked((*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec))).OffCpu) != NotBlocked {
 		return s.blocked.hold(rec)
 	}
-	end := (*offCPUEnd)(unsafe.Pointer(unsafe.SliceData(rec)))
-	r := s.blocked.take(end.Tid, end.Start)
-	if r == nil || end.Dropped != 0 {
-		return nil
-	}
-	if err := r.decode(&s.sample, end.Time); err != nil {
+	if err := s.sample.decode(rec); err != nil {
 		return err
 	}
 	return fn(&s.sample)
 }
 
-// flushOffCPU calls fn for the threads that were off the CPU when the Session
-// stopped, once. The kernel's own list tells them from those whose end was
-// lost.
-func (s *Session) flushOffCPU(fn func(*Sample) error) error {
-	blocked := s.blocked
-	s.blocked = newBlockedThreads()
-	if len(blocked.byTID) == 0 {
-		return nil
+// emitOffCPU calls fn with the samples of a thread that was off the CPU until
+// end: blocked ns in the state of the record, then runnable ns waiting for a CPU.
+func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, fn func(*Sample) error) error {
+	p := &s.sample
+	if err := p.decode(r.bytes()); err != nil {
+		return err
 	}
-	var pid uint32
-	var start offCPUStart
-	all := s.maps.OffCpuStarts.Iterate()
-	for all.Next(&pid, &start) {
-		if s.stopped-start.Time < uint64(s.cfg.MinOffCPU) {
-			continue
-		}
-		r := blocked.take(start.Tid, start.Time)
-		if r == nil {
-			continue
-		}
-		if err := r.decode(&s.sample, s.stopped); err != nil {
+	p.Time = end
+	if blocked > 0 {
+		p.Weight = blocked
+		if err := fn(p); err != nil {
 			return err
 		}
-		s.flushed.Add(1)
-		if err := fn(&s.sample); err != nil {
+	}
+	if runnable == 0 {
+		return nil
+	}
+	p.Weight, p.Blocked, p.Continued = runnable, BlockedRunnable, blocked > 0
+	return fn(p)
+}
+
+// emitUnsampled calls fn with time of which there is no sample.
+func (s *Session) emitUnsampled(u *unsampled, fn func(*Sample) error) error {
+	s.sample = Sample{
+		Time: u.Time, Weight: u.Ns, PID: int32(u.Tgid), TID: int32(u.Tid), Comm: u.Comm, Cgroup: u.Cgroup,
+		Blocked: Blocked(u.OffCpu), Unsampled: true, Regions: s.sample.Regions[:0],
+	}
+	return fn(&s.sample)
+}
+
+// flushTimes calls fn for the threads that were off the CPU when the Session
+// stopped, and for what time is left without a sample, once.
+func (s *Session) flushTimes(fn func(*Sample) error) error {
+	if s.flushedTimes {
+		return nil
+	}
+	s.flushedTimes = true
+	perCPU, err := s.counters()
+	if err != nil {
+		return err
+	}
+	runningSince := map[uint32]uint64{}
+	for i := range perCPU {
+		runningSince[uint32(perCPU[i].Running)] = perCPU[i].OnCpuSince
+	}
+	var pid uint32
+	var t threadTimes
+	all := s.maps.Times.Iterate()
+	for all.Next(&pid, &t) {
+		if since, ok := runningSince[pid]; ok && s.event.IsWall() && t.Left == 0 && since < s.stopped {
+			t.Carried[NotBlocked] += s.stopped - since
+		}
+		if err := s.flushThread(&t, fn); err != nil {
 			return err
 		}
 	}
 	if err := all.Err(); err != nil {
 		return fmt.Errorf("threads off the CPU: %w", err)
+	}
+	return nil
+}
+
+// flushThread is flushTimes for one thread.
+func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
+	if t.Left != 0 && t.Left < s.stopped {
+		blocked, runnable := s.stopped-t.Left, uint64(0)
+		if t.Woken >= t.Left && t.Woken < s.stopped {
+			runnable = s.stopped - t.Woken
+			blocked -= runnable
+		}
+		r := s.blocked.take(t.Tid, t.Left)
+		switch {
+		case blocked+runnable < uint64(s.cfg.MinOffCPU):
+		case r == nil || t.Sampled != uint8(gen.SamplerSampledSAMPLED):
+			if int(t.OffCpu) < len(t.Carried) {
+				t.Carried[t.OffCpu] += blocked
+			}
+			t.Carried[BlockedRunnable] += runnable
+		default:
+			s.flushed.Add(1)
+			if err := s.emitOffCPU(r, blocked, runnable, s.stopped, fn); err != nil {
+				return err
+			}
+		}
+	}
+	for state, ns := range t.Carried {
+		if ns == 0 {
+			continue
+		}
+		err := s.emitUnsampled(&unsampled{
+			Time: s.stopped, Ns: ns, Cgroup: t.Cgroup, Tgid: t.Tgid, Tid: t.Tid, Comm: t.Comm, OffCpu: uint8(state),
+		}, fn)
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

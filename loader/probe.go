@@ -38,12 +38,7 @@ const btfPath = "/sys/kernel/btf/vmlinux"
 // checkSystem reports what can be known to be missing before anything is
 // tried.
 func checkSystem() error {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return fmt.Errorf("uname: %w", err)
-	}
-	release := unix.ByteSliceToString(u.Release[:])
-	if major, minor, ok := parseRelease(release); ok && (major < minMajor || major == minMajor && minor < minMinor) {
+	if release := kernelRelease(); !kernelSince(minMajor, minMinor) {
 		return &MissingError{
 			What:   fmt.Sprintf("a kernel of version %d.%d or later: this is %s", minMajor, minMinor, release),
 			Remedy: "run a newer kernel",
@@ -67,6 +62,22 @@ func checkSystem() error {
 		}
 	}
 	return nil
+}
+
+// kernelRelease is the kernel's name for its version, "" when it tells none.
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// kernelSince reports whether the kernel is of a version or later, or of one
+// that it does not tell.
+func kernelSince(major, minor int) bool {
+	m, n, ok := parseRelease(kernelRelease())
+	return !ok || m > major || m == major && n >= minor
 }
 
 // parseRelease reads the version from a release such as "6.1.0-13-amd64".

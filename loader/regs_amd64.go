@@ -22,3 +22,8 @@ func (s *Sample) decodeRegs(h *sampleHeader) {
 		s.Regs.Set(procstate.Reg(reg), v)
 	}
 }
+
+// redZone is what belongs to a stack below SP.
+const redZone = 128
+
+func stackPointer(h *sampleHeader) uint64 { return h.Regs.Rsp }

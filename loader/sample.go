@@ -63,9 +63,17 @@ type Sample struct {
 	CPU    uint32
 	Comm   [16]byte // name of the thread, ended by a zero byte
 
-	// Blocked tells what the thread waited for in a sample of OffCPU. Time is
-	// then the end of that.
+	// Cgroup is the ID of the thread's cgroup in the unified hierarchy: the
+	// number of its directory there.
+	Cgroup uint64
+
+	// Blocked tells what the thread waited for in a sample of OffCPU or Wall.
+	// Time is then the end of that.
 	Blocked Blocked
+	// Continued says that the sample goes on where the last one ended: the
+	// thread has the same stack in another state. Unsampled, that of this time
+	// no sample was taken: there is no stack. Neither counts as a sample.
+	Continued, Unsampled bool
 
 	// User tells whether Regs and Regions are there: in the states
 	// UserNative and UserCompat32.
@@ -131,7 +139,8 @@ func (s *Sample) decode(rec []byte) error {
 	s.Time, s.Weight = h.Time, h.Weight
 	s.PID, s.TID, s.CPU, s.Comm = int32(h.Tgid), int32(h.Tid), h.Cpu, h.Comm
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
-	s.Blocked = Blocked(h.OffCpu)
+	s.Cgroup = h.Cgroup
+	s.Blocked, s.Continued, s.Unsampled = Blocked(h.OffCpu), false, false
 	s.Arch, s.Regs = nil, procstate.Regs{}
 	if s.User == UserNative || s.User == UserCompat32 {
 		s.decodeRegs(h)

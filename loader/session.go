@@ -50,8 +50,12 @@ type Config struct {
 	// FollowChildren adds the descendants of PIDs born after Open.
 	FollowChildren bool
 
+	// Weight is what an event of a tracepoint or uprobe counts for; the zero
+	// Weight is 1. Then Period is a sum of weights.
+	Weight Weight
+
 	// MinOffCPU is the least duration of a sample of OffCPU; 0 means
-	// DefaultMinOffCPU.
+	// DefaultMinOffCPU. With Wall shorter ones are added to the thread's next.
 	MinOffCPU time.Duration
 
 	// StackBytes limits the user stack copied per sample: 0 means
@@ -74,16 +78,20 @@ type Config struct {
 type Session struct {
 	event    Event
 	cfg      Config
-	prog     *ebpf.Program // the sampling program
+	prog     *ebpf.Program // the sampling program; nil for OffCPU
+	hooks    []hook        // of OffCPU and Wall
+	waiting  *ebpf.Program // lists threads off the CPU; nil without
 	maps     gen.SamplerMaps
 	ring     *ring
 	cpus     *cpuEvents      // nil for tracepoints and uprobes
-	blocked  *blockedThreads // for OffCPU
-	stopped  uint64          // CLOCK_MONOTONIC ns of Stop
-	flushed  atomic.Uint64   // samples of threads that were off the CPU then
+	blocked  *blockedThreads // for OffCPU and Wall
+	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
 	points   []int           // descriptors of the events of tracepoints and uprobes
 	fork     link.Link       // the fork hook; nil without PIDs
-	switches link.Link       // of OffCPU, while it runs
+	switches []link.Link     // of OffCPU and Wall, while it runs
+
+	startedAt, stopped uint64 // CLOCK_MONOTONIC ns of Start and Stop
+	flushedTimes       bool
 
 	runStats io.Closer // nil when not kept
 	sample   Sample
@@ -92,6 +100,24 @@ type Session struct {
 	mu     sync.Mutex // guards closed, last
 	closed bool
 	last   Stats // as of Close
+}
+
+// hook is a program that runs at a tracepoint.
+type hook struct {
+	tracepoint string
+	prog       *ebpf.Program
+}
+
+// programs are those that run while it samples.
+func (s *Session) programs() []*ebpf.Program {
+	var all []*ebpf.Program
+	if s.prog != nil {
+		all = append(all, s.prog)
+	}
+	for _, h := range s.hooks {
+		all = append(all, h.prog)
+	}
+	return all
 }
 
 // Open loads the programs, opens the event and reserves the ring; nothing is
@@ -123,6 +149,8 @@ func (c *Config) complete() error {
 		return errors.New("frequency and period exclude each other")
 	case c.Event.isPoint() && c.Frequency > 0:
 		return fmt.Errorf("event %s: only timers and counters are sampled by frequency; this is sampled by period", c.Event.Name)
+	case !c.Weight.isZero() && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
+		return fmt.Errorf("event %s: only tracepoints and uprobes have a weight", c.Event.Name)
 	case c.Event.IsOffCPU() && c.Period > 1:
 		return fmt.Errorf("event %s: it has no period", c.Event.Name)
 	case c.MinOffCPU < 0:
@@ -182,9 +210,11 @@ func (s *Session) open() error {
 	case s.event.IsUprobe():
 		s.points, err = openUprobes(s.event, &s.cfg, online[0])
 	case s.event.IsOffCPU():
-		s.blocked = newBlockedThreads()
 	default:
 		err = s.openCPUs(online)
+	}
+	if s.event.hasOffCPU() {
+		s.blocked = newBlockedThreads()
 	}
 	if err != nil {
 		return err
@@ -216,7 +246,11 @@ func (s *Session) open() error {
 // openCPUs opens the event on all CPUs, or cpu-clock in place of cycles.
 func (s *Session) openCPUs(online []int) error {
 	var err error
-	s.cpus, err = openCPUEvents(s.event, &s.cfg, online)
+	event := s.event
+	if event.IsWall() {
+		event = cpuClock
+	}
+	s.cpus, err = openCPUEvents(event, &s.cfg, online)
 	if err != nil && s.event.Unit == UnitCycles && isUnsupportedEvent(err) {
 		s.event = cpuClock
 		s.cpus, err = openCPUEvents(s.event, &s.cfg, online)
@@ -234,17 +268,17 @@ func (s *Session) load(cpus int) error {
 	if err != nil {
 		return err
 	}
-	if err := s.setVariables(spec); err != nil {
+	if err := s.setVariables(spec, possible); err != nil {
 		return err
 	}
 	scratch := spec.Maps[gen.SamplerMapScratchAreas]
-	scratch.MaxEntries = uint32(possible)
+	scratch.MaxEntries = uint32(possible) + 1
 	scratch.ValueSize -= uint32(MaxStackBytes - s.cfg.StackBytes)
 	if len(s.cfg.PIDs) == 0 {
 		spec.Maps[gen.SamplerMapTracked].MaxEntries = 1
 	}
-	if !s.event.IsOffCPU() {
-		spec.Maps[gen.SamplerMapOffCpuStarts].MaxEntries = 1
+	if !s.event.hasOffCPU() {
+		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 	}
 	size := s.cfg.ringBytes(cpus)
 	for {
@@ -260,8 +294,9 @@ func (s *Session) load(cpus int) error {
 	}
 }
 
-// setVariables sets the constants of bpf/config.h.
-func (s *Session) setVariables(spec *ebpf.CollectionSpec) error {
+// setVariables sets the constants of bpf/config.h. possible is the number of
+// CPUs that there can be.
+func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	ns, err := pidNamespace()
 	if err != nil {
 		return err
@@ -271,7 +306,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec) error {
 		period = s.cfg.Period
 	}
 	tellsState := false
-	if s.event.IsOffCPU() {
+	if s.event.hasOffCPU() {
 		if tellsState, err = switchTellsState(); err != nil {
 			return err
 		}
@@ -286,7 +321,12 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec) error {
 		gen.SamplerVarHaveTaskPtRegs:  havePtRegs,
 		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),
 		gen.SamplerVarPointPeriod:     period,
+		gen.SamplerVarWeightOffset:    uint32(s.cfg.Weight.offset),
+		gen.SamplerVarWeightSize:      uint32(s.cfg.Weight.size),
+		gen.SamplerVarWeightSigned:    s.cfg.Weight.signed,
 		gen.SamplerVarMinOffCpu:       uint64(s.cfg.MinOffCPU),
+		gen.SamplerVarWithOnCpu:       s.event.IsWall(),
+		gen.SamplerVarSpareScratch:    uint32(possible),
 		gen.SamplerVarHaveSwitchState: tellsState,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
@@ -325,8 +365,7 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	replace := map[string]*ebpf.Map{
 		gen.SamplerMapRing: s.maps.Ring, gen.SamplerMapScratchAreas: s.maps.ScratchAreas,
 		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapTracked: s.maps.Tracked,
-		gen.SamplerMapOffCpuStarts: s.maps.OffCpuStarts,
-		gen.SamplerMapStackEnds:    s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
+		gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
 	}
 	load := func(name string) (*ebpf.Program, error) {
 		one := spec.Copy()
@@ -344,19 +383,44 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 		name = gen.SamplerProgOnTracepoint
 	case s.event.IsUprobe():
 		name = gen.SamplerProgOnUprobe
-	case s.event.IsOffCPU():
-		name = gen.SamplerProgOnSwitch
 	}
 	var err error
-	if s.prog, err = load(name); err != nil || len(s.cfg.PIDs) == 0 {
-		return err
+	if !s.event.IsOffCPU() {
+		if s.prog, err = load(name); err != nil {
+			return err
+		}
 	}
-	hook, err := load(gen.SamplerProgOnFork)
+	if s.event.hasOffCPU() {
+		if err := s.loadHooks(load); err != nil {
+			return err
+		}
+	}
+	if len(s.cfg.PIDs) == 0 {
+		return nil
+	}
+	fork, err := load(gen.SamplerProgOnFork)
 	if err != nil {
 		return err
 	}
-	defer hook.Close()
-	s.fork, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_fork", Program: hook})
+	defer fork.Close()
+	s.fork, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_fork", Program: fork})
+	return err
+}
+
+// loadHooks loads the programs for time off the CPU.
+func (s *Session) loadHooks(load func(name string) (*ebpf.Program, error)) error {
+	for _, h := range [...][2]string{{"sched_waking", gen.SamplerProgOnWaking}, {"sched_switch", gen.SamplerProgOnSwitch}} {
+		prog, err := load(h[1])
+		if err != nil {
+			return err
+		}
+		s.hooks = append(s.hooks, hook{h[0], prog})
+	}
+	var err error
+	s.waiting, err = load(gen.SamplerProgOnWaitingTask)
+	if errors.Is(err, unix.EINVAL) && !kernelSince(5, 9) {
+		return nil // no bpf_get_task_stack: threads are met at their first switch
+	}
 	return err
 }
 
@@ -396,13 +460,13 @@ func (s *Session) Start() error {
 		return nil
 	}
 	s.started = true
+	if s.event.hasOffCPU() {
+		if err := s.attachSwitches(); err != nil {
+			return err
+		}
+	}
 	if s.cpus != nil {
 		return s.cpus.enable()
-	}
-	if s.event.IsOffCPU() {
-		var err error
-		s.switches, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_switch", Program: s.prog})
-		return err
 	}
 	for _, fd := range s.points {
 		if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, s.prog.FD()); err != nil {
@@ -427,7 +491,9 @@ func (s *Session) stop() error {
 		s.cpus = nil
 	}
 	if s.switches != nil {
-		err = errors.Join(err, s.switches.Close())
+		for _, l := range s.switches {
+			err = errors.Join(err, l.Close())
+		}
 		s.switches = nil
 		s.stopped = monotonic()
 	}
@@ -456,7 +522,7 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 		return fn(&s.sample)
 	})
 	if err == nil && s.stopped != 0 && upTo >= s.stopped {
-		err = s.flushOffCPU(fn)
+		err = s.flushTimes(fn)
 	}
 	return err
 }
@@ -545,9 +611,14 @@ func (s *Session) Close() error {
 		return nil
 	}
 	err := s.stop()
-	if s.prog != nil {
+	if progs := s.programs(); len(progs) > 0 {
 		s.last, _ = s.readStats()
-		err = errors.Join(err, s.prog.Close())
+		for _, prog := range progs {
+			err = errors.Join(err, prog.Close())
+		}
+	}
+	if s.waiting != nil {
+		err = errors.Join(err, s.waiting.Close())
 	}
 	s.closed = true
 	for _, c := range []io.Closer{s.fork, s.runStats} {

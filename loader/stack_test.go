@@ -2,7 +2,6 @@ package loader
 
 import (
 	"bytes"
-	"runtime"
 	"strconv"
 	"testing"
 
@@ -12,9 +11,6 @@ import (
 // The stack of main has this much above its own frame at most: what the C
 // library's start needs, and the kernel's start_stack.
 const aboveMain = 4 << 10
-
-// redZone is what is copied from below SP (RED_ZONE in bpf/config.h).
-var redZone = map[string]uint64{"amd64": 128}[runtime.GOARCH]
 
 // fromSP returns the copied stack from SP up.
 func fromSP(t *testing.T, p *Sample) []byte {

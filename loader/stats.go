@@ -16,17 +16,15 @@ type Stats struct {
 	LostNoScratch uint64 // a CPU beyond those possible at start
 	LostForeign   uint64 // task that this PID namespace does not contain
 
-	SkippedIdle   uint64 // the idle task
+	SkippedIdle   uint64 // the idle task, and kernel threads that begin to wait for work
 	SkippedFilter uint64 // processes not asked for
 	SkippedPeriod uint64 // tracepoints or uprobes between two samples
 
-	// Of OffCPU: times shorter than Config.MinOffCPU, times above the limit of
-	// 200 switches in 10 ms of a CPU and their sum in ns, and threads that
-	// left the CPU but could go on, which are not times off the CPU.
-	SkippedShort   uint64
-	SkippedRate    uint64
-	UnsampledTime  uint64
-	SkippedRunning uint64
+	// Of OffCPU and Wall: times shorter than Config.MinOffCPU, and times
+	// without a stack, as there were too many, with their sum in ns.
+	SkippedShort  uint64
+	SkippedRate   uint64
+	UnsampledTime uint64
 
 	StackBytes      uint64 // copied from user memory
 	RingBytes       uint64 // put in the ring
@@ -66,7 +64,7 @@ func (s *Stats) LostByReason() map[string]uint64 {
 // Fired is the number of events that the programs saw.
 func (s *Stats) Fired() uint64 {
 	return s.Samples + s.Lost() + s.SkippedIdle + s.SkippedFilter + s.SkippedPeriod +
-		s.SkippedShort + s.SkippedRate + s.SkippedRunning
+		s.SkippedShort + s.SkippedRate
 }
 
 // Stats returns the account so far. After Close it returns the account as it
@@ -81,9 +79,9 @@ func (s *Session) Stats() (Stats, error) {
 }
 
 func (s *Session) readStats() (Stats, error) {
-	var perCPU []gen.SamplerCounters
-	if err := s.maps.CounterValues.Lookup(uint32(0), &perCPU); err != nil {
-		return Stats{}, fmt.Errorf("read counters: %w", err)
+	perCPU, err := s.counters()
+	if err != nil {
+		return Stats{}, err
 	}
 	var st Stats
 	for i := range perCPU {
@@ -99,7 +97,6 @@ func (s *Session) readStats() (Stats, error) {
 		st.SkippedShort += c.SkippedShort
 		st.SkippedRate += c.SkippedRate
 		st.UnsampledTime += c.UnsampledTime
-		st.SkippedRunning += c.SkippedRunning
 		st.StackBytes += c.StackBytes
 		st.RingBytes += c.RingBytes
 		st.UnreadableStack += c.UnreadableStack
@@ -108,13 +105,24 @@ func (s *Session) readStats() (Stats, error) {
 		st.Untracked += c.Untracked
 	}
 	st.Samples += s.flushed.Load()
-	ps, err := s.prog.Stats()
-	if err != nil {
-		return Stats{}, fmt.Errorf("read program statistics: %w", err)
+	for _, prog := range s.programs() {
+		ps, err := prog.Stats()
+		if err != nil {
+			return Stats{}, fmt.Errorf("read program statistics: %w", err)
+		}
+		st.RunTime += uint64(ps.Runtime)
+		st.Runs += ps.RunCount
+		// The kernel runs no program inside another one and counts what it
+		// dropped for that (where it does count).
+		st.LostNested += ps.RecursionMisses
 	}
-	st.RunTime, st.Runs = uint64(ps.Runtime), ps.RunCount
-	// The kernel runs no program inside another one and counts what it
-	// dropped for that (where it does count).
-	st.LostNested += ps.RecursionMisses
 	return st, nil
+}
+
+// counters reads the kernel side's account by CPU.
+func (s *Session) counters() (perCPU []gen.SamplerCounters, err error) {
+	if err := s.maps.CounterValues.Lookup(uint32(0), &perCPU); err != nil {
+		return nil, fmt.Errorf("read counters: %w", err)
+	}
+	return perCPU, nil
 }

@@ -1,0 +1,243 @@
+package loader
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"unsafe"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// startTimes tells the kernel side when the Session starts.
+func (s *Session) startTimes() error {
+	perCPU, err := s.counters()
+	if err != nil {
+		return err
+	}
+	s.startedAt = monotonic()
+	for i := range perCPU {
+		perCPU[i].Started, perCPU[i].OnCpuSince = s.startedAt, s.startedAt
+	}
+	if err := s.maps.CounterValues.Put(uint32(0), perCPU); err != nil {
+		return fmt.Errorf("set the time of the start: %w", err)
+	}
+	return nil
+}
+
+// attachSwitches has the program run at each switch from one thread to another.
+func (s *Session) attachSwitches() error {
+	if err := s.startTimes(); err != nil {
+		return err
+	}
+	for _, hook := range s.hooks {
+		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: hook.tracepoint, Program: hook.prog})
+		if err != nil {
+			return diagnose(err, "attach to "+hook.tracepoint)
+		}
+		s.switches = append(s.switches, l)
+	}
+	// A command that is recorded waits to be let go, and has no life before.
+	if s.waiting == nil || s.cfg.FollowChildren {
+		return nil
+	}
+	return s.readWaiting()
+}
+
+// readWaiting takes the samples of threads that are off the CPU already. Their
+// user stacks are read from here: a thread that has not run since still has the
+// one it had, for which the kernel side vouches afterwards.
+func (s *Session) readWaiting() error {
+	it, err := link.AttachIter(link.IterOptions{Program: s.waiting})
+	if err != nil {
+		return diagnose(err, "list threads")
+	}
+	defer it.Close()
+	r, err := it.Open()
+	if err != nil {
+		return diagnose(err, "list threads")
+	}
+	defer r.Close()
+	all, err := io.ReadAll(r)
+	if err != nil {
+		return fmt.Errorf("list threads: %w", err)
+	}
+	w := waitingStack{s: s, page: make([]byte, 4096)}
+	for len(all) > 0 {
+		n, err := waitingRecordBytes(all)
+		if err != nil {
+			return err
+		}
+		if err := s.blocked.hold(w.complete(all[:n])); err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return s.checkWaiting()
+}
+
+// checkWaiting takes the user stacks back of threads that have run meanwhile.
+func (s *Session) checkWaiting() error {
+	waiting := map[uint32]bool{}
+	var pid uint32
+	var t threadTimes
+	times := s.maps.Times.Iterate()
+	for times.Next(&pid, &t) {
+		if t.Left == s.startedAt {
+			waiting[t.Tid] = true
+		}
+	}
+	if err := times.Err(); err != nil {
+		return fmt.Errorf("list threads: %w", err)
+	}
+	for tid, r := range s.blocked.byTID {
+		if waiting[tid] {
+			continue
+		}
+		rec := r.bytes()
+		n, err := waitingRecordBytes(rec)
+		if err != nil {
+			return err
+		}
+		h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec)))
+		if h.Regions > 0 {
+			r.words = append(r.words[:n/8], stackPointer(h), 0)
+			h = (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(r.words)))
+			h.Regions, h.StackEnd = 1, uint8(StackEndUnreadable)
+		}
+	}
+	return nil
+}
+
+// waitingRecordBytes is the length of the first record of on_waiting_task: a
+// sample without regions.
+func waitingRecordBytes(b []byte) (int, error) {
+	n := int(unsafe.Sizeof(sampleHeader{}))
+	if len(b) >= n {
+		h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(b)))
+		n += int(h.KernelFrames)*8 + int(h.Returns)*int(unsafe.Sizeof(replacedReturn{}))
+	}
+	if len(b) < n {
+		return 0, fmt.Errorf("%w: %d bytes", errBadRecord, len(b))
+	}
+	return n, nil
+}
+
+// waitingStack adds user stacks to the records of threads that wait.
+type waitingStack struct {
+	s    *Session
+	page []byte
+	rec  []byte // the record in the making
+}
+
+// complete returns the record with the regions that a sample of the thread has.
+// It is valid until the next call.
+func (w *waitingStack) complete(rec []byte) []byte {
+	w.rec = append(w.rec[:0], rec...)
+	h := w.header()
+	if u := UserState(h.User); u != UserNative && u != UserCompat32 {
+		return w.rec
+	}
+	sp := stackPointer(h)
+	live := h.Live
+	limit, end := uint64(w.s.cfg.StackBytes), uint8(StackEndLimit)
+	if live != 0 && live <= limit {
+		limit, end = live, uint8(StackEndBottom)
+	}
+	n := w.add(int(h.Tgid), sp-redZone, limit+redZone)
+	if n == 0 {
+		n = w.add(int(h.Tgid), sp, limit) + redZone
+	}
+	if n < limit+redZone {
+		end = uint8(StackEndUnreadable)
+	}
+	if goProc := (gen.SamplerGoProcess{}); w.s.maps.GoProcesses.Lookup(h.Tgid, &goProc) == nil {
+		w.addGoroutine(&goProc)
+	}
+	h = w.header()
+	h.StackEnd = end
+	if h.Regions == 0 { // as the kernel side has it: an empty stack
+		w.rec = binary.NativeEndian.AppendUint64(w.rec, sp)
+		w.rec = binary.NativeEndian.AppendUint64(w.rec, 0)
+		w.header().Regions = 1
+	}
+	return w.rec
+}
+
+func (w *waitingStack) header() *sampleHeader {
+	return (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(w.rec)))
+}
+
+// add adds memory of a process as a region, up to n bytes at addr. It returns
+// how many there are before some that cannot be read.
+func (w *waitingStack) add(pid int, addr, n uint64) uint64 {
+	header := len(w.rec)
+	w.rec = binary.NativeEndian.AppendUint64(w.rec, addr)
+	w.rec = binary.NativeEndian.AppendUint64(w.rec, 0)
+	got := uint64(0)
+	for got < n {
+		piece := min(n-got, uint64(len(w.page))-(addr+got)%uint64(len(w.page)))
+		if !readMemory(pid, addr+got, w.page[:piece]) {
+			break
+		}
+		w.rec = append(w.rec, w.page[:piece]...)
+		got += piece
+	}
+	if got == 0 {
+		w.rec = w.rec[:header]
+		return 0
+	}
+	binary.NativeEndian.PutUint64(w.rec[header+8:], got)
+	for len(w.rec)%8 != 0 {
+		w.rec = append(w.rec, 0)
+	}
+	w.header().Regions++
+	return got
+}
+
+// readMemory reads all of b from a process.
+func readMemory(pid int, addr uint64, b []byte) bool {
+	local := []unix.Iovec{{Base: unsafe.SliceData(b), Len: uint64(len(b))}}
+	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}
+	n, err := unix.ProcessVMReadv(pid, local, remote, 0)
+	return err == nil && n == len(b)
+}
+
+// word reads a word of the process, 0 when it cannot be read.
+func (w *waitingStack) word(addr uint64) uint64 {
+	var b [8]byte
+	if !readMemory(int(w.header().Tgid), addr, b[:]) {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// addGoroutine adds what leads from the runtime's stack to that of the
+// goroutine being served, as bpf/goroutine.h does.
+func (w *waitingStack) addGoroutine(p *gen.SamplerGoProcess) {
+	h := w.header()
+	pid, sp := int(h.Tgid), stackPointer(h)
+	at := h.ThreadPointer + uint64(p.G_fromTp)
+	g := w.word(at)
+	if h.ThreadPointer == 0 || g == 0 {
+		return
+	}
+	m := w.word(g + uint64(p.G_m))
+	curg := w.word(m + uint64(p.M_curg))
+	if lo, hi := w.word(g+uint64(p.G_stack)), w.word(g+uint64(p.G_stack)+8); curg == 0 || g == curg && sp-lo < hi-lo {
+		return
+	}
+	w.add(pid, at, 8)
+	w.add(pid, g, uint64(p.G_head))
+	w.add(pid, m, uint64(p.M_head))
+	if curg != g {
+		w.add(pid, curg, uint64(p.G_head))
+	}
+	from, lo, hi := w.word(curg+uint64(p.G_schedSp)), w.word(curg+uint64(p.G_stack)), w.word(curg+uint64(p.G_stack)+8)
+	if from-lo < hi-lo {
+		w.add(pid, from, min(hi-from, uint64(w.s.cfg.StackBytes)))
+	}
+}
