@@ -491,11 +491,11 @@ func (s *Session) stop() error {
 		s.cpus = nil
 	}
 	if s.switches != nil {
+		s.stopped = monotonic()
 		for _, l := range s.switches {
 			err = errors.Join(err, l.Close())
 		}
 		s.switches = nil
-		s.stopped = monotonic()
 	}
 	for _, fd := range s.points {
 		err = errors.Join(err, unix.Close(fd))

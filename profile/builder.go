@@ -1,5 +1,7 @@
 package profile
 
+import "slices"
+
 // Thread is where a sample was taken. Comm is the thread's name as the kernel
 // keeps it, ended by a NUL when shorter.
 type Thread struct {
@@ -121,11 +123,29 @@ func (b *Builder) Add(t Thread, stack []Loc, truncated string, count, value int6
 	}
 }
 
+// Marker returns a frame that is no code, but a remark about the stacks that it
+// is in: "[lock]". It is the same frame for the same text.
+func (b *Builder) Marker(text string) Loc {
+	i := slices.Index(b.markers, text)
+	if i < 0 {
+		i = len(b.markers)
+		b.markers = append(b.markers, text)
+	}
+	return Loc{markerModule, uint64(i)}
+}
+
+// MarkerText returns the text of a marker.
+func (b *Builder) MarkerText(loc Loc) (text string, ok bool) {
+	if loc.Module != markerModule || loc.Addr >= uint64(len(b.markers)) {
+		return "", false
+	}
+	return b.markers[loc.Addr], true
+}
+
 // truncatedRoot makes the marker under which stacks are put that were
 // truncated for a reason that is new.
 func (b *Builder) truncatedRoot(reason string) uint32 {
-	root := b.stacks.child(0, Loc{markerModule, uint64(len(b.markers))})
-	b.markers = append(b.markers, "[truncated: "+reason+"]")
+	root := b.stacks.child(0, b.Marker("[truncated: "+reason+"]"))
 	b.truncated[reason] = root
 	return root
 }

@@ -25,6 +25,10 @@ type Meta struct {
 	// Period is how much of Value one sample stands for; 0 when that is not
 	// known or differs from sample to sample.
 	Period int64
+	// Wall says that Value is time both on and off the CPU; the label "state" is
+	// "running" for the former. Formats with several values to a sample have
+	// both besides: "cpu" and "off-cpu".
+	Wall bool
 	// ByValue says that the width of a stack is its Value and not its number
 	// of samples, which is right when samples stand for different amounts.
 	ByValue bool

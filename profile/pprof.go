@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	pprof "github.com/google/pprof/profile"
 )
@@ -36,6 +37,9 @@ func (p *Profile) pprof() *pprof.Profile {
 	valued := p.Meta.Value.Type != ""
 	if valued {
 		v := p.Meta.Value
+		if p.Meta.Wall {
+			out.SampleType = append(out.SampleType, &pprof.ValueType{Type: "cpu", Unit: v.Unit}, &pprof.ValueType{Type: "off-cpu", Unit: v.Unit})
+		}
 		out.SampleType = append(out.SampleType, &pprof.ValueType{Type: v.Type, Unit: v.Unit})
 		out.PeriodType = &pprof.ValueType{Type: v.Type, Unit: v.Unit}
 		out.DefaultSampleType = v.Type
@@ -75,6 +79,13 @@ func (p *Profile) pprof() *pprof.Profile {
 			Location: stack,
 			Value:    []int64{s.count},
 			NumLabel: map[string][]int64{"pid": {int64(t.PID)}, "tid": {int64(t.TID)}},
+		}
+		if valued && p.Meta.Wall {
+			onCPU, offCPU := s.value, int64(0)
+			if !slices.Contains(p.labels[t.Labels], Label{"state", "running"}) {
+				onCPU, offCPU = offCPU, onCPU
+			}
+			sample.Value = append(sample.Value, onCPU, offCPU)
 		}
 		if valued {
 			sample.Value = append(sample.Value, s.value)

@@ -172,10 +172,17 @@ func (p *Profile) valueByPeriod() {
 // markerReason returns for what reason the stacks below a location are
 // truncated, "" if it is no marker that says so.
 func markerReason(l *pprof.Location) string {
+	text, _ := markerOf(l)
+	return truncatedReason(text)
+}
+
+// markerOf returns the text of a location that is a marker.
+func markerOf(l *pprof.Location) (text string, ok bool) {
 	if l.Mapping != nil || l.Address != 0 || len(l.Line) != 1 || l.Line[0].Function == nil {
-		return ""
+		return "", false
 	}
-	return truncatedReason(l.Line[0].Function.Name)
+	text = l.Line[0].Function.Name
+	return text, len(text) > 2 && text[0] == '[' && text[len(text)-1] == ']' && text != "[unknown]"
 }
 
 // pprofPlaces makes the modules and frames.
@@ -206,6 +213,10 @@ func pprofPlaces(a *assembler, src *pprof.Profile) map[*pprof.Location]Loc {
 	}
 	locs := make(map[*pprof.Location]Loc, len(src.Location))
 	for _, l := range src.Location {
+		if text, ok := markerOf(l); ok {
+			locs[l] = a.b.Marker(text)
+			continue
+		}
 		var lines []Line
 		for i, ln := range l.Line {
 			if ln.Function == nil {

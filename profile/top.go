@@ -16,9 +16,16 @@ type TopEntry struct {
 	Self, Total int64
 }
 
-// Top returns the n functions with the largest Self, largest first, without
-// markers. All are returned if n is negative.
-func (p *Profile) Top(n int) []TopEntry {
+// Top returns the n functions with the largest Self, largest first. Markers are
+// none: what was counted in them is their callers'. All are returned if n is
+// negative.
+func (p *Profile) Top(n int) []TopEntry { return p.top(n, false) }
+
+// TopUser is Top for code of user space alone: a Self includes what ran in the
+// kernel on the function's behalf.
+func (p *Profile) TopUser(n int) []TopEntry { return p.top(n, true) }
+
+func (p *Profile) top(n int, userOnly bool) []TopEntry {
 	// Functions that differ only in their symbol, like the constructors of C++,
 	// are one. They are next to each other, and known by the first.
 	names := p.byName()
@@ -36,9 +43,10 @@ func (p *Profile) Top(n int) []TopEntry {
 			weight += p.weight(&p.samples[i])
 		}
 		stack = p.stack(stack[:0], node)
-		for depth, id := range stack {
+		isLeaf := true
+		for _, id := range stack {
 			loc := &p.locations[id]
-			if loc.module == noModule {
+			if loc.module == noModule || userOnly && loc.lines[0].kind == Kernel {
 				continue
 			}
 			for j, ln := range loc.lines {
@@ -49,7 +57,7 @@ func (p *Profile) Top(n int) []TopEntry {
 						Module: p.modules[loc.module].Path, Kind: ln.kind}}
 					byKey[k] = e
 				}
-				if depth == 0 && j == 0 {
+				if isLeaf && j == 0 {
 					e.Self += weight
 				}
 				if e.counted != uint32(i) {
@@ -57,6 +65,7 @@ func (p *Profile) Top(n int) []TopEntry {
 					e.counted = uint32(i)
 				}
 			}
+			isLeaf = false
 		}
 	}
 	top := make([]TopEntry, 0, len(byKey))

@@ -22,15 +22,23 @@ type pipeline struct {
 	builder *profile.Builder
 	sink    sampleSink // counts the stacks: builder, unless another is set
 	modules *modules
+	labels  *labeller
 	stats   recordStats
 
 	sampled map[int32]struct{} // PIDs with a sample
 
 	goPIDs map[int32]struct{} // Go processes that the kernel side was told of; for onImage alone
 
-	pcs   []unwind.PC
-	stack []profile.Loc
+	pcs       []unwind.PC
+	stack     []profile.Loc // leaf first
+	truncated string        // why the stack is
+
+	states     [numStates]profile.Loc // remarks that tell why a thread is off the CPU
+	notSampled profile.Loc
 }
+
+// numStates is the number of states of threads.
+const numStates = int(loader.BlockedRunnable) + 1
 
 // sampleSink takes the stacks of samples: see profile.Builder.Add.
 type sampleSink interface {
@@ -57,28 +65,59 @@ type walkedProcess struct {
 
 func newPipeline(kernel kernelHints, names symbols.Options) *pipeline {
 	b := profile.NewBuilder()
-	return &pipeline{
+	p := &pipeline{
 		kernel:  kernel,
 		group:   steppers.ForSampling(unwind.NewTables()),
-		builder: b, sink: b, modules: newModules(b, names),
+		builder: b, sink: b, modules: newModules(b, names), labels: newLabeller(b),
 		stats:   recordStats{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}, OffCPUNSByState: map[string]uint64{}},
 		sampled: map[int32]struct{}{},
 		goPIDs:  map[int32]struct{}{},
+
+		notSampled: b.Marker("[not sampled]"),
 	}
+	for state := range p.states {
+		p.states[state] = b.Marker("[" + loader.Blocked(state).String() + "]")
+	}
+	return p
 }
 
-// add counts a sample. It uses the sample only until it returns.
+// add counts a sample. It uses the sample only until it returns. The stack of a
+// thread off the CPU ends in a remark that tells why it is.
 func (p *pipeline) add(s *loader.Sample) {
-	p.stats.Samples++
 	if s.Blocked != loader.NotBlocked {
 		p.stats.OffCPUNSByState[s.Blocked.String()] += s.Weight
 	}
+	count := int64(0)
+	switch {
+	case s.Continued: // the stack is that of the sample before
+		p.stack[0] = p.states[s.Blocked]
+	case s.Unsampled:
+		p.stats.UnsampledNS += s.Weight
+		p.stack, p.truncated = p.stack[:0], ""
+		if s.Blocked != loader.NotBlocked {
+			p.stack = append(p.stack, p.states[s.Blocked])
+		}
+		p.stack = append(p.stack, p.notSampled)
+	default:
+		count = 1
+		p.addStack(s)
+	}
+	p.builder.SetTime(int64(s.Time))
+	thread := profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm, Labels: p.labels.of(s)}
+	p.sink.Add(thread, p.stack, p.truncated, count, int64(s.Weight))
+}
+
+// addStack makes p.stack the stack of a sample.
+func (p *pipeline) addStack(s *loader.Sample) {
+	p.stats.Samples++
 	p.sampled[s.PID] = struct{}{}
-	p.stack = p.stack[:0]
+	p.stack, p.truncated = p.stack[:0], ""
+	if s.Blocked != loader.NotBlocked {
+		p.stack = append(p.stack, p.states[s.Blocked])
+	}
 	for _, pc := range s.Kernel {
 		p.stack = append(p.stack, profile.Loc{Module: p.modules.kernel, Addr: pc})
 	}
-	truncated := ""
 	switch s.User {
 	case loader.UserNone, loader.UserExited, loader.UserExec:
 		p.stats.KernelOnlySamples++
@@ -87,13 +126,11 @@ func (p *pipeline) add(s *loader.Sample) {
 		if err := p.addUser(s); err == nil {
 			p.stats.Complete++
 		} else {
-			truncated = unwind.ReasonOf(err).String()
+			p.truncated = unwind.ReasonOf(err).String()
 			p.stats.Truncated++
-			p.stats.TruncatedByReason[truncated]++
+			p.stats.TruncatedByReason[p.truncated]++
 		}
 	}
-	p.builder.SetTime(int64(s.Time))
-	p.sink.Add(profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm}, p.stack, truncated, 1, int64(s.Weight))
 }
 
 // addUser walks the user part of the sample and appends it to p.stack. A nil

@@ -18,9 +18,14 @@ type recordOptions struct {
 	pids       pidsValue
 	command    []string
 	event      string
+	weight     string
 	offCPU     bool
+	wall       bool
 	minOffCPU  durationValue
-	frequency  int // Hz; 0 when not given
+	frequency  int    // Hz; 0 when not given
+	period     uint64 // 0 when not given
+	labels     labelsValue
+	sampleCPU  bool
 	duration   durationValue
 	outputs    []string
 	format     string // of all outputs; "" for those of their extensions
@@ -76,9 +81,14 @@ do not allow recording.`,
 	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p and CMD)")
 	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included")
 	f.IntVarP(&o.frequency, "freq", "F", 0, fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
+	f.Uint64VarP(&o.period, "count", "c", 0, "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.StringVarP(&o.event, "event", "e", defaultEvent, "event by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION; cpu-clock stands in for cycles without hardware counters")
-	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads block, and how long, in place of an event")
-	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs)")
+	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe, what the uretprobe returns (ret); with :bytes, :nanoseconds or another unit where the name does not tell")
+	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
+	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")
+	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs); --wall adds them to the thread's next one")
+	f.Var(&o.labels, "label", "give all samples a label, key=value; may be repeated")
+	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
 	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C or the end of CMD)")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile here; may be repeated (default "+defaultOutput+")")
 	f.StringVar(&o.format, "format", "", "write in this format, whatever the extension: pprof, html, svg, folded, speedscope, firefox, perf")
@@ -103,11 +113,22 @@ func (o *recordOptions) check(dash int) error {
 	if given > 1 {
 		return errors.New("-a, -p and a command exclude each other")
 	}
-	if o.offCPU {
-		if o.event != defaultEvent || o.frequency != 0 {
-			return errors.New("--off-cpu excludes -e and -F")
-		}
+	switch {
+	case o.offCPU && o.wall:
+		return errors.New("--wall includes --off-cpu")
+	case o.offCPU && (o.event != defaultEvent || o.frequency != 0 || o.period != 0):
+		return errors.New("--off-cpu excludes -e, -F and -c")
+	case o.wall && (o.event != defaultEvent || o.period != 0):
+		return errors.New("--wall excludes -e and -c")
+	case o.frequency != 0 && o.period != 0:
+		return errors.New("-F and -c exclude each other")
+	case o.offCPU:
 		o.event = loader.OffCPU.Name
+	case o.wall:
+		o.event = loader.Wall.Name
+	}
+	if o.minOffCPU != 0 && o.event != loader.OffCPU.Name && o.event != loader.Wall.Name {
+		return errors.New("--min-off-cpu goes with --off-cpu or --wall")
 	}
 	if o.frequency < 0 {
 		return fmt.Errorf("-F %d: a frequency is positive", o.frequency)

@@ -182,6 +182,11 @@ func (r *recording) checkSums(t *testing.T) {
 	want := s.Samples
 	if s.Event == "off-cpu" { // stacks are weighed by their time
 		want = sum(s.OffCPUNSByState)
+	} else if s.Event == "wall" {
+		want = 0
+		for _, smp := range r.profile.Sample {
+			want += uint64(smp.Value[len(smp.Value)-1])
+		}
 	}
 	if inFolded != want {
 		t.Errorf("%d in the folded stacks, %d in the figures", inFolded, want)

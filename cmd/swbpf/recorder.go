@@ -21,6 +21,7 @@ type recorder struct {
 	session  *loader.Session
 	sideband *loader.Sideband
 	command  *loader.Command // nil without a command
+	weight   loader.Weight
 	*pipeline
 
 	stop    context.CancelFunc // ends what watches for new files
@@ -62,11 +63,15 @@ func (r *recorder) start() error {
 	if err != nil {
 		return err
 	}
+	weight, err := loader.ParseWeight(event, o.weight)
+	if err != nil {
+		return err
+	}
 	cfg := loader.Config{
-		Event: event, Frequency: o.frequency, StackBytes: int(o.stackBytes),
+		Event: event, Weight: weight, Frequency: o.frequency, Period: o.period, StackBytes: int(o.stackBytes),
 		Kernel: !o.noKernel, PIDs: o.pids, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
-	if !event.IsTimer() && o.frequency == 0 {
+	if event.IsWall() || !event.IsTimer() && o.frequency == 0 {
 		cfg.RingBytes = burstRing
 	}
 	if len(o.command) > 0 {
@@ -82,7 +87,10 @@ func (r *recorder) start() error {
 	if r.sideband, err = loader.OpenSideband(loader.SidebandConfig{WakeBytes: wakeBytes}); err != nil {
 		return err
 	}
+	r.weight = weight
 	r.pipeline = newPipeline(r.session, o.names)
+	r.labels.fixed, r.labels.withCPU = o.labels, o.sampleCPU
+	r.labels.withState = event.IsOffCPU() || event.IsWall()
 	if o.times {
 		r.builder.KeepTimes()
 	}
@@ -169,7 +177,7 @@ func (r *recorder) poll(upTo uint64) error {
 // eighth of the ring.
 func (r *recorder) pollInterval() time.Duration {
 	hz := r.session.Frequency()
-	if hz == 0 {
+	if hz == 0 || r.session.Event().IsWall() {
 		return minPoll
 	}
 	perSecond := hz * max(1, loader.CPUs()) * int(r.opt.stackBytes)
@@ -207,6 +215,9 @@ func (r *recorder) close() {
 	}
 	if r.sideband != nil {
 		r.sideband.Close()
+	}
+	if r.pipeline != nil {
+		r.labels.close()
 	}
 	if r.command != nil && r.began.IsZero() {
 		r.command.Kill()

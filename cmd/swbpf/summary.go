@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -36,9 +37,18 @@ func (r *recorder) meta() profile.Meta {
 	case event.IsOffCPU():
 		m.Value = profile.ValueType{Type: "off-cpu", Unit: "nanoseconds"}
 		m.ByValue = true
+	case event.IsWall():
+		m.Value = profile.ValueType{Type: "wall", Unit: "nanoseconds"}
+		m.ByValue, m.Wall = true, true
+	case r.weight.Name != "":
+		m.Value = profile.ValueType{Type: r.weight.Name, Unit: r.weight.Unit}
+		m.ByValue = true
 	case event.Unit == loader.UnitNanoseconds:
 		m.Value = profile.ValueType{Type: "cpu", Unit: "nanoseconds"}
-		m.Period = int64(time.Second) / int64(max(1, r.session.Frequency()))
+		m.Period = int64(r.session.Period())
+		if hz := r.session.Frequency(); hz > 0 {
+			m.Period = int64(time.Second) / int64(hz)
+		}
 	case event.Unit == loader.UnitCycles:
 		m.Value = profile.ValueType{Type: "cycles", Unit: "count"}
 	default:
@@ -81,12 +91,19 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	} else {
 		fmt.Fprintln(w, "lost: none")
 	}
-	whole := uint64(p.Samples)
-	if r.session.Event().IsOffCPU() { // stacks are weighed by their time
+	whole, top, title := uint64(p.Samples), p.Top, "top functions (self, with callees):"
+	if p.Meta.ByValue {
 		whole = uint64(p.Value)
 	}
-	if top := p.Top(5); len(top) > 0 && whole > 0 {
-		fmt.Fprintln(w, "top functions (self, with callees):")
+	if event := r.session.Event(); event.IsOffCPU() || event.IsWall() {
+		// In the kernel all threads leave the CPU at the same place.
+		top, title = p.TopUser, "top functions of user space (with the kernel, with callees):"
+		printStates(w, p, s)
+	} else if r.weight.Name != "" {
+		fmt.Fprintf(w, "%s: %s\n", r.weight.Name, amount(p.Value, r.weight.Unit))
+	}
+	if top := top(5); len(top) > 0 && whole > 0 {
+		fmt.Fprintln(w, title)
 		for _, e := range top {
 			fmt.Fprintf(w, "  %5.1f %% %5.1f %%  %s\n", percent(uint64(e.Self), whole), percent(uint64(e.Total), whole), e.Function)
 		}
@@ -97,6 +114,48 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	for _, o := range outs {
 		o.see(w)
 	}
+}
+
+// printStates says how much time threads spent in which state.
+func printStates(w io.Writer, p *profile.Profile, s *recordStats) {
+	total := uint64(p.Value)
+	off := uint64(0)
+	for _, ns := range s.OffCPUNSByState {
+		off += ns
+	}
+	var parts []string
+	if p.Meta.Wall {
+		parts = append(parts, "running "+amount(int64(total-off), "nanoseconds"))
+	}
+	for _, state := range slices.SortedFunc(maps.Keys(s.OffCPUNSByState), func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.OffCPUNSByState[b], s.OffCPUNSByState[a]), strings.Compare(a, b))
+	}) {
+		parts = append(parts, state+" "+amount(int64(s.OffCPUNSByState[state]), "nanoseconds"))
+	}
+	if len(parts) > 0 {
+		fmt.Fprintf(w, "time of threads: %s\n", strings.Join(parts, ", "))
+	}
+	if s.OffCPUUnsampled > 0 {
+		fmt.Fprintf(w, "sampled: %d switches of the busiest threads have no stack of their own; their %s are in the stacks of others of the same thread and state\n",
+			s.OffCPUUnsampled, amount(int64(s.OffCPUUnsampledNS), "nanoseconds"))
+	}
+}
+
+// amount is a number of units as people write it.
+func amount(n int64, unit string) string {
+	switch {
+	case unit == "nanoseconds" && n < int64(time.Second):
+		return fmt.Sprintf("%.3g ms", float64(n)/1e6)
+	case unit == "nanoseconds":
+		return fmt.Sprintf("%.2f s", float64(n)/1e9)
+	case unit == "bytes" && n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case unit == "bytes" && n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	case unit == "bytes" || unit == "count":
+		return strings.TrimSuffix(fmt.Sprintf("%d %s", n, unit), " count")
+	}
+	return fmt.Sprintf("%d %s", n, unit)
 }
 
 func percent(part, whole uint64) float64 { return 100 * float64(part) / float64(whole) }

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/profile"
+)
+
+// ownLabels are the keys that samples have by themselves.
+var ownLabels = []string{"pid", "tid", "comm", "cpu", "cgroup", "container", "unit", "state"}
+
+// labelsValue is the flag for labels of the whole recording: KEY=VALUE.
+type labelsValue []profile.Label
+
+func (v *labelsValue) String() string {
+	var parts []string
+	for _, l := range *v {
+		parts = append(parts, l.Key+"="+l.Value)
+	}
+	return strings.Join(parts, ",")
+}
+
+func (v *labelsValue) Set(s string) error {
+	key, value, ok := strings.Cut(s, "=")
+	switch {
+	case !ok || key == "" || strings.ContainsAny(key, " \t\n,:"):
+		return fmt.Errorf("%q is not a label such as version=1.2", s)
+	case slices.Contains(ownLabels, key):
+		return fmt.Errorf("%q: samples have a %s of their own", s, key)
+	case slices.ContainsFunc(*v, func(l profile.Label) bool { return l.Key == key }):
+		return fmt.Errorf("%q: there is a %s already", s, key)
+	}
+	*v = append(*v, profile.Label{Key: key, Value: value})
+	return nil
+}
+
+func (v *labelsValue) Type() string { return "key=value" }
+
+// labeller gives samples their labels, which it remembers: a set is made once.
+type labeller struct {
+	builder   *profile.Builder
+	fixed     []profile.Label // of the whole recording
+	withCPU   bool
+	withState bool
+
+	cgroups *loader.Cgroups // nil without
+	old     bool            // there are cgroups of the first version
+	own     int             // our PID
+	byPID   map[int32]processCgroup
+
+	sets map[labelKey]uint32
+}
+
+// labelKey is what the labels of a sample depend on.
+type labelKey struct {
+	cgroup uint64
+	path   string // of a cgroup of the first version
+	cpu    uint32
+	state  loader.Blocked
+}
+
+// processCgroup is what /proc said of a process.
+type processCgroup struct {
+	path string
+	at   time.Time
+}
+
+// cgroupCheck is how long the cgroup that /proc tells is taken for granted.
+const cgroupCheck = time.Second
+
+func newLabeller(b *profile.Builder) *labeller {
+	l := &labeller{builder: b, own: os.Getpid(), byPID: map[int32]processCgroup{}, sets: map[labelKey]uint32{}}
+	l.cgroups, _ = loader.OpenCgroups() // doctor says why there are none
+	l.old = loader.HasOldCgroups()
+	return l
+}
+
+func (l *labeller) close() {
+	if l.cgroups != nil {
+		l.cgroups.Close()
+		l.cgroups = nil
+	}
+}
+
+// of returns the number of a sample's labels.
+func (l *labeller) of(s *loader.Sample) uint32 {
+	key := labelKey{cgroup: s.Cgroup}
+	if l.withCPU && !s.Unsampled {
+		key.cpu = s.CPU + 1
+	}
+	if l.withState {
+		key.state = s.Blocked
+	}
+	if l.old {
+		key.path = l.ofProcess(s.PID)
+	}
+	set, ok := l.sets[key]
+	if !ok {
+		set = l.builder.Labels(l.labels(key, s)...)
+		l.sets[key] = set
+	}
+	return set
+}
+
+// ofProcess returns the cgroup of a process by /proc, where the unified
+// hierarchy does not tell.
+func (l *labeller) ofProcess(pid int32) string {
+	now := time.Now()
+	c, ok := l.byPID[pid]
+	if ok && now.Sub(c.at) < cgroupCheck {
+		return c.path
+	}
+	if path := loader.CgroupOfProcess(int(pid)); path != "" || !ok {
+		c.path = path
+	}
+	c.at = now
+	l.byPID[pid] = c
+	return c.path
+}
+
+func (l *labeller) labels(key labelKey, s *loader.Sample) []profile.Label {
+	labels := slices.Clone(l.fixed)
+	add := func(key, value string) {
+		if value != "" {
+			labels = append(labels, profile.Label{Key: key, Value: value})
+		}
+	}
+	path := ""
+	if l.cgroups != nil {
+		path = l.cgroups.Path(key.cgroup)
+	}
+	if path == "" && !l.old { // gone, or not to be looked up
+		path = loader.CgroupOfProcess(int(s.PID))
+	}
+	if len(path) <= 1 && key.path != "" {
+		path = key.path
+	}
+	if path != "/" {
+		add("cgroup", path)
+		add("container", loader.ContainerOfCgroup(path))
+		add("unit", loader.UnitOfCgroup(path))
+	}
+	if key.cpu > 0 {
+		add("cpu", strconv.Itoa(int(key.cpu-1)))
+	}
+	if l.withState {
+		add("state", key.state.String())
+	}
+	return labels
+}

@@ -1,0 +1,184 @@
+package loader
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cgroups finds the paths of cgroups by their IDs in the unified hierarchy. It
+// belongs to one goroutine.
+type Cgroups struct {
+	root   int // descriptor of the hierarchy's root, -1 without
+	prefix string
+	paths  map[uint64]string
+}
+
+// OpenCgroups looks for the unified hierarchy: where it is mounted, else by
+// itself.
+func OpenCgroups() (*Cgroups, error) {
+	c := &Cgroups{root: -1, paths: map[uint64]string{}}
+	var err error
+	if at := cgroupMount(); at != "" {
+		c.root, err = unix.Open(at, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	} else {
+		c.root, err = mountDetached("cgroup2")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
+	if c.prefix, err = pathOf(c.root); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
+	return c, nil
+}
+
+// Close gives the hierarchy back.
+func (c *Cgroups) Close() error { return unix.Close(c.root) }
+
+// cgroupMount returns where the unified hierarchy is mounted, "" when it is not.
+func cgroupMount() string {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		before, after, ok := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if ok && len(fields) >= 5 && strings.HasPrefix(after, "cgroup2 ") {
+			return unescapeMount(fields[4])
+		}
+	}
+	return ""
+}
+
+// unescapeMount undoes what the kernel does to blanks in mountinfo.
+var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
+
+// fileIDKernfs is FILEID_KERNFS (include/linux/exportfs.h): a handle of the
+// 64-bit ID.
+const fileIDKernfs = 0xfe
+
+// Path returns the path of a cgroup below the root, "/" for that, and "" for
+// one that is gone or cannot be looked up.
+func (c *Cgroups) Path(id uint64) string {
+	path, ok := c.paths[id]
+	if !ok {
+		path = c.find(id)
+		c.paths[id] = path
+	}
+	return path
+}
+
+func (c *Cgroups) find(id uint64) string {
+	handle := unix.NewFileHandle(fileIDKernfs, binary.NativeEndian.AppendUint64(nil, id))
+	fd, err := unix.OpenByHandleAt(c.root, handle, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	path, err := pathOf(fd)
+	if err != nil {
+		return ""
+	}
+	path = strings.TrimPrefix(path, "(unreachable)") // above the root of our cgroup namespace
+	if c.prefix != "/" {
+		path = strings.TrimPrefix(path, c.prefix)
+	}
+	if path == "" {
+		return "/"
+	}
+	return path
+}
+
+// pathOf returns the path of an open file.
+func pathOf(fd int) (string, error) { return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) }
+
+// HasOldCgroups reports whether there are hierarchies of the first version of
+// cgroups, in which processes may be elsewhere.
+func HasOldCgroups() bool {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return false
+	}
+	return strings.Count(strings.TrimSpace(string(b)), "\n") > 0
+}
+
+// CgroupOfProcess returns the longest of the paths that a process has in the
+// hierarchies of cgroups, as /proc tells; "" when it is gone.
+func CgroupOfProcess(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return ""
+	}
+	longest := ""
+	for line := range strings.Lines(string(b)) { // hierarchy:controllers:path
+		if _, rest, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ":"); ok {
+			if _, path, ok := strings.Cut(rest, ":"); ok && len(path) > len(longest) {
+				longest = path
+			}
+		}
+	}
+	return longest
+}
+
+// containerScopes are what container engines put before an ID in the name of a
+// cgroup: Docker, Podman, containerd's and CRI-O's part of Kubernetes, nerdctl.
+var containerScopes = []string{"docker-", "libpod-payload-", "libpod-", "cri-containerd-", "crio-", "nerdctl-"}
+
+// ContainerOfCgroup returns the ID of the container whose cgroup a path is or is
+// in, "" when there is none. With systemd an ID is part of a scope's name,
+// engine-ID.scope, or comes after a colon; else it is a directory's name.
+func ContainerOfCgroup(path string) string {
+	dirs := strings.Split(path, "/")
+	for i := len(dirs) - 1; i >= 0; i-- {
+		if id := containerID(dirs[i]); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+func containerID(dir string) string {
+	name := strings.TrimSuffix(dir, ".scope")
+	for _, prefix := range containerScopes {
+		if id, ok := strings.CutPrefix(name, prefix); ok && isContainerID(id) {
+			return id
+		}
+	}
+	if i := strings.LastIndexByte(name, ':'); i >= 0 { // slice:engine:ID
+		name = name[i+1:]
+	}
+	if isContainerID(name) {
+		return name
+	}
+	return ""
+}
+
+// isContainerID reports whether a text is what all engines make: 256 bits in
+// hexadecimal.
+func isContainerID(s string) bool {
+	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// unitTypes are the units of systemd that have processes of their own.
+var unitTypes = []string{".service", ".scope", ".socket", ".mount", ".swap"}
+
+// UnitOfCgroup returns the systemd unit whose cgroup a path is or is in: of a
+// user's manager, the unit there. The scopes of containers are none.
+func UnitOfCgroup(path string) string {
+	dirs := strings.Split(path, "/")
+	for i := len(dirs) - 1; i >= 0; i-- {
+		dir := strings.TrimPrefix(dirs[i], "_") // before names that the kernel could take for its own
+		for _, suffix := range unitTypes {
+			if strings.HasSuffix(dir, suffix) && len(dir) > len(suffix) && containerID(dir) == "" {
+				return dir
+			}
+		}
+	}
+	return ""
+}
