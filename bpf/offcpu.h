@@ -216,24 +216,11 @@ INLINE void end_sampled(struct counters *n, struct thread_times *t, u64 left, u6
 	t->carried[OFF_CPU_RUNNABLE] += runnable;
 }
 
-/* The next task comes back to the CPU. */
-INLINE void come_back(struct counters *n, struct task_struct *next, u64 now)
+/* A time off the CPU ends. */
+INLINE void end_off_cpu(struct counters *n, struct thread_times *t, u64 now)
 {
-	u32 pid = kernel_read(next, pid);
-
-	n->running = pid;
-	if (!pid)
-		return;
-	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
-	if (!t) {
-		u32 tgid = tgid_of(next);
-		if (with_on_cpu && is_tracked(tgid) && (t = times_of(n, pid)))
-			identify(t, next, tgid, cgroup_of(next));
-		return;
-	}
 	u64 left = t->left, woken = t->woken;
-	if (!left)
-		return;
+
 	t->left = 0;
 	u64 runnable = woken >= left && woken <= now ? now - woken : 0;
 	u64 blocked = now - left - runnable;
@@ -243,15 +230,55 @@ INLINE void come_back(struct counters *n, struct task_struct *next, u64 now)
 		end_unsampled(n, t, blocked, runnable, now);
 }
 
+/*
+ * The current task is on the CPU without having been seen to come back: some
+ * kernels leave a switch out now and then. It was after the last one on this
+ * CPU, and after the task was woken.
+ */
+INLINE void make_up(struct counters *n, struct thread_times *t)
+{
+	u64 back = n->on_cpu_since;
+
+	if (back < t->left)
+		back = t->left;
+	if (back < t->woken)
+		back = t->woken;
+	n->missed_switches++;
+	n->on_cpu_since = back;
+	end_off_cpu(n, t, back);
+}
+
+/* The next task comes back to the CPU. */
+INLINE void come_back(struct counters *n, struct task_struct *next, u64 now)
+{
+	u32 pid = kernel_read(next, pid);
+
+	n->running = pid;
+	n->on_cpu_since = now;
+	if (!pid)
+		return;
+	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+	if (t) {
+		if (t->left)
+			end_off_cpu(n, t, now);
+		return;
+	}
+	u32 tgid = tgid_of(next);
+	if (with_on_cpu && is_tracked(tgid) && (t = times_of(n, pid)))
+		identify(t, next, tgid, cgroup_of(next));
+}
+
 /* The current task ends: sends what is left of its time, and forgets it. */
-INLINE void end_thread(struct counters *n, u32 pid, u64 ran, u64 now)
+INLINE void end_thread(struct counters *n, u32 pid, u64 now)
 {
 	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
 
 	if (!t)
 		return;
+	if (t->left)
+		make_up(n, t);
 	if (with_on_cpu)
-		t->carried[OFF_CPU_NOT] += ran;
+		t->carried[OFF_CPU_NOT] += now - n->on_cpu_since;
 	for (int state = 0; state < OFF_CPU_STATES; state++) {
 		if (t->carried[state] && !send_unsampled(n, t, state, t->carried[state], now))
 			n->lost_ring_full++;

@@ -135,6 +135,7 @@ struct counters {
 	u64 partial_regs;     /* samples with USER_PARTIAL */
 	u64 exited;           /* samples with USER_EXITED */
 	u64 unsampled_time;   /* ns off the CPU in skipped_rate */
+	u64 missed_switches;  /* back to a thread, that were not reported */
 	u64 untracked;        /* children not followed: table of processes full */
 
 	u64 started;      /* when the session was */

@@ -184,6 +184,8 @@ INLINE struct thread_times *begin_on_cpu(struct counters *n, u32 tgid, struct oc
 		return NULL;
 	if (!t->tid)
 		identify(t, bpf_get_current_task(), tgid, bpf_get_current_cgroup_id());
+	if (t->left)
+		make_up(n, t);
 	o->weight = t->carried[OFF_CPU_NOT] + (o->time - n->on_cpu_since);
 	n->on_cpu_since = o->time;
 	n->running = pid;
@@ -277,11 +279,9 @@ INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u
 	struct task_struct *task = bpf_get_current_task();
 	u32 pid = bpf_get_current_pid_tgid(), tgid;
 	u64 state = state_of_prev(ctx, task);
-	u64 ran = now - n->on_cpu_since;
 
-	n->on_cpu_since = now;
 	if (state & TASK_EXITING) {
-		end_thread(n, pid, ran, now);
+		end_thread(n, pid, now);
 		return;
 	}
 	if (!is_wanted(n, &tgid))
@@ -290,8 +290,10 @@ INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u
 	if (!t)
 		return;
 	identify(t, task, tgid, bpf_get_current_cgroup_id());
+	if (t->left)
+		make_up(n, t);
 	if (with_on_cpu)
-		t->carried[OFF_CPU_NOT] += ran;
+		t->carried[OFF_CPU_NOT] += now - n->on_cpu_since;
 	if (is_idle(task, state)) {
 		n->skipped_idle++;
 		return;

@@ -32,6 +32,7 @@ type SamplerCounters struct {
 	PartialRegs     uint64
 	Exited          uint64
 	UnsampledTime   uint64
+	MissedSwitches  uint64
 	Untracked       uint64
 	Started         uint64
 	OnCpuSince      uint64

@@ -25,6 +25,9 @@ type Stats struct {
 	SkippedShort  uint64
 	SkippedRate   uint64
 	UnsampledTime uint64
+	// MissedSwitches are those back to a thread that the kernel did not
+	// report, and whose time is known within that of one on its CPU.
+	MissedSwitches uint64
 
 	StackBytes      uint64 // copied from user memory
 	RingBytes       uint64 // put in the ring
@@ -97,6 +100,7 @@ func (s *Session) readStats() (Stats, error) {
 		st.SkippedShort += c.SkippedShort
 		st.SkippedRate += c.SkippedRate
 		st.UnsampledTime += c.UnsampledTime
+		st.MissedSwitches += c.MissedSwitches
 		st.StackBytes += c.StackBytes
 		st.RingBytes += c.RingBytes
 		st.UnreadableStack += c.UnreadableStack

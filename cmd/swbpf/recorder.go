@@ -198,6 +198,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.BytesCopied, s.BytesSent = st.StackBytes, st.RingBytes
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
 	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
+	s.OffCPUMissed = st.MissedSwitches
 	s.Processes = len(r.sampled)
 	s.Modules = r.modules.count()
 	return r.builder.Build(r.meta(), r.modules), nil

@@ -25,10 +25,11 @@ type recordStats struct {
 	OffCPUSkippedShort uint64            `json:"off_cpu_skipped_short,omitempty"` // below --min-off-cpu
 	OffCPUUnsampled    uint64            `json:"off_cpu_unsampled,omitempty"`     // too many within a short time
 	OffCPUUnsampledNS  uint64            `json:"off_cpu_unsampled_ns,omitempty"`
-	UnsampledNS        uint64            `json:"not_sampled_ns,omitempty"` // in the profile as "[not sampled]"
-	Frames             uint64            `json:"frames"`                   // user frames unwound
-	BytesCopied        uint64            `json:"bytes_copied"`             // of user stacks, in the kernel
-	BytesSent          uint64            `json:"bytes_sent"`               // through the ring
+	OffCPUMissed       uint64            `json:"off_cpu_missed_switches,omitempty"` // that the kernel did not report
+	UnsampledNS        uint64            `json:"not_sampled_ns,omitempty"`          // in the profile as "[not sampled]"
+	Frames             uint64            `json:"frames"`                            // user frames unwound
+	BytesCopied        uint64            `json:"bytes_copied"`                      // of user stacks, in the kernel
+	BytesSent          uint64            `json:"bytes_sent"`                        // through the ring
 	BPFRunNS           uint64            `json:"bpf_run_ns"`
 	BPFRuns            uint64            `json:"bpf_runs"`
 	UnwindNS           uint64            `json:"unwind_ns"`

@@ -32,7 +32,7 @@ static void nap(void)
 }
 
 __attribute__((noinline)) static void spend_asleep(void) { nap(); asm volatile(""); }
-__attribute__((noinline)) static void spend_locked(void) { pthread_mutex_lock(&lock); pthread_mutex_unlock(&lock); }
+__attribute__((noinline)) static void spend_locked(void) { pthread_mutex_lock(&lock); pthread_mutex_unlock(&lock); asm volatile(""); }
 __attribute__((noinline)) static void spend_reading(void)
 {
 	char c;
