@@ -30,6 +30,7 @@ type Analysis struct {
 	code  perImage[analysedImage]
 	calls vaddrCache // whether a return address follows a call
 	buf   [40]byte
+	kept  keptRegs
 }
 
 // analysedImage is what an Analysis knows of one file. A Code is nil when
@@ -89,7 +90,22 @@ func (a *Analysis) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 	case !a.followsCall(w, out.PC()):
 		return unwind.NotMe, nil
 	}
+	if in.IsTop() && m.Contains(out.PC()-1) {
+		a.carry(w, code, m, in, out)
+	}
 	return unwind.Success, nil
+}
+
+// carry gives the caller of a top frame the register that its CFA is found
+// from, where a call does not preserve it but the callee has left it alone.
+func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Mapping, in, out *unwind.Frame) {
+	r, ok := code.RuleAt(out.PC() - 1 - m.Bias)
+	if !ok {
+		return
+	}
+	if _, known := out.Regs.Value(r.Reg); !known {
+		a.kept.carry(w, m, in, out, r.Reg)
+	}
 }
 
 // codeAt returns the analysis of the code at a link-time address of a file,

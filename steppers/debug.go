@@ -12,6 +12,7 @@ type Debug struct {
 	tables       *unwind.Tables
 	cache        []debugEntry
 	hits, misses uint64
+	kept         keptRegs
 }
 
 // debugEntry is a slot of the cache: the rule for a link-time address of an
@@ -56,11 +57,27 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	}
 	r := d.rule(m.Image, addr-m.Bias)
 	v, err := r.CallerFrame(w, in, out)
+	if v == unwind.Success && in.IsTop() {
+		d.carry(w, in, out)
+	}
 	if v == unwind.Success && r.Jumps(w.Arch()) && out.SP()-in.SP() > uint64(w.Arch().AddressWidth) {
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil // not there yet: the caller's frame is still the truth
 	}
 	return v, err
+}
+
+// carry gives the caller of a top frame the register that its CFA is found
+// from, where a call does not preserve it but the callee has left it alone.
+func (d *Debug) carry(w *unwind.Walker, in, out *unwind.Frame) {
+	m := w.MappingAt(out.PC() - 1)
+	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
+		return
+	}
+	reg := d.rule(m.Image, out.PC()-1-m.Bias).CFARegister()
+	if _, known := out.Regs.Value(reg); !known && reg != procstate.NoReg && reg != w.Arch().SP {
+		d.kept.carry(w, m, in, out, reg)
+	}
 }
 
 // rule finds the rule for a link-time address of an image.

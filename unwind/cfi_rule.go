@@ -72,6 +72,15 @@ func ruleFor(why Reason) *Rule {
 // ReasonNone for a rule that can be used.
 func (r *Rule) Reason() Reason { return r.why }
 
+// CFARegister returns the register that the CFA is found from, NoReg when that
+// takes more than one or the rule cannot be used.
+func (r *Rule) CFARegister() procstate.Reg {
+	if r.row != nil || r.why != ReasonNone {
+		return procstate.NoReg
+	}
+	return r.cfaReg
+}
+
 // Jumps reports whether the rule, for code of architecture a, tells of where
 // the code is about to jump to and not of its caller, as the tables of longjmp
 // and setcontext do: the caller's SP is not the CFA but is kept in a place of

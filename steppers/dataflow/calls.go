@@ -81,7 +81,11 @@ func (f *flow) throughCall(ch *chunk, at uint64, in *isa.Inst, s *state) bool {
 		return false
 	}
 	f.note(s)
-	s.call(f.arch)
+	if in.Flow == isa.Call {
+		f.afterCall(s, in.Target)
+	} else {
+		s.call(f.arch)
+	}
 	if f.noRet[at] {
 		return false
 	}

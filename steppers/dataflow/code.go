@@ -28,9 +28,10 @@ type Code struct {
 	noReturn  map[uint64]bool // words that hold the address of a function that never returns
 	returns   map[uint64]bool // whether a function returns, as far as found out
 	shared    map[uint64]bool // answers of isShared
-	spent     int             // instructions carried out so far
-	budget    int             // and how many are enough
-	depth     int             // of nested questions for that
+	callees   map[uint64]*Callee
+	spent     int // instructions carried out so far
+	budget    int // and how many are enough
+	depth     int // of nested questions for that
 
 	cache [1 << 10]cached
 }
@@ -86,7 +87,7 @@ func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {
 	c := &Code{
 		im: im, arch: im.Arch(), dec: isa.DecoderFor(im.Arch()),
 		funcs: map[uint32]*function{}, rules: make([]Rule, 1), ruleIndex: map[Rule]uint16{},
-		noReturn: map[uint64]bool{}, returns: map[uint64]bool{}, shared: map[uint64]bool{},
+		noReturn: map[uint64]bool{}, returns: map[uint64]bool{}, shared: map[uint64]bool{}, callees: map[uint64]*Callee{},
 	}
 	if c.dec == nil {
 		return nil, fmt.Errorf("%s: architecture %s: %w", im.Path, c.arch.Name, ErrNoCode)

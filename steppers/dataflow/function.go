@@ -131,8 +131,13 @@ func (f *flow) rows() *function {
 			}
 			f.at = at
 			s.apply(f.arch, &in, f.newBase)
-			if in.Flow == isa.Call || in.Flow == isa.IndirectCall {
+			switch in.Flow {
+			case isa.Call:
+				f.afterCall(&s, in.Target)
+			case isa.IndirectCall:
 				s.call(f.arch)
+			}
+			if in.Flow == isa.Call || in.Flow == isa.IndirectCall {
 				if ch.blockAt[min(end, ch.hi-1)-ch.lo] == 0 && !ch.covered[min(end, ch.hi-1)-ch.lo] {
 					break
 				}
