@@ -25,7 +25,9 @@ func (p *Profile) describe() []string {
 	if m.Kernel != "" {
 		lines = append(lines, "kernel "+m.Kernel)
 	}
-	lines = append(lines, fmt.Sprintf("%d samples, %s with complete stacks", p.Samples, share(p.Complete, p.Samples)))
+	if p.tellsComplete() {
+		lines = append(lines, fmt.Sprintf("%d samples, %s with complete stacks", p.Samples, share(p.Complete, p.Samples)))
+	}
 	if len(p.Truncated) > 0 {
 		lines = append(lines, "truncated: "+tallyText(p.Truncated))
 	}

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"time"
 )
 
 //go:embed web
@@ -133,6 +134,7 @@ func (p *Profile) WriteHTMLWithin(w io.Writer, links *Links) error {
 		"Weight":    p.weightName(),
 		"Links":     links,
 		"Value":     p.valueName(),
+		"Footer":    p.footer(),
 	})
 }
 
@@ -165,6 +167,30 @@ func (p *Profile) writePage(w io.Writer, about map[string]any) error {
 	return nil
 }
 
+// tellsComplete reports whether it is known which stacks are complete: other
+// tools do not say.
+func (p *Profile) tellsComplete() bool { return p.Meta.Tool != "" || len(p.Truncated) > 0 }
+
+// footer says in short how much there is and how much is missing.
+func (p *Profile) footer() string {
+	parts := []string{thousands(p.Samples) + " " + p.Meta.counted()}
+	if p.tellsComplete() {
+		parts = append(parts, share(p.Complete, p.Samples)+" with complete stacks")
+	}
+	if p.Meta.ByValue && p.Meta.Value.Unit == "nanoseconds" {
+		parts[0] = durationText(time.Duration(p.Value)) + " in " + parts[0]
+	}
+	if lost := p.Meta.LostTotal(); lost > 0 {
+		parts = append(parts, thousands(lost)+" lost")
+	} else if p.Meta.Tool != "" { // others do not tell
+		parts = append(parts, "none lost")
+	}
+	if p.Meta.Tool != "" {
+		parts = append(parts, p.Meta.Tool)
+	}
+	return strings.Join(parts, " · ")
+}
+
 // valueName is what values are called where widths show them, or "".
 func (p *Profile) valueName() string {
 	if !p.Meta.ByValue {
@@ -189,9 +215,13 @@ func (p *Profile) facts() []fact {
 	if !m.Start.IsZero() {
 		facts = append(facts, fact{"Start", m.Start.UTC().Format("2006-01-02 15:04:05 UTC")})
 	}
+	complete := ""
+	if p.tellsComplete() {
+		complete = share(p.Complete, p.Samples)
+	}
 	facts = append(facts,
 		fact{"Samples", thousands(p.Samples)},
-		fact{"Complete stacks", share(p.Complete, p.Samples)},
+		fact{"Complete stacks", complete},
 		fact{"Processes", thousands(int64(p.tasks(func(t *Thread) int32 { return t.PID })))},
 		fact{"Threads", thousands(int64(p.tasks(func(t *Thread) int32 { return t.TID })))},
 		fact{"Kernel", m.Kernel}, fact{"Recorded by", m.Tool})

@@ -85,6 +85,7 @@ func TestFlameGraph(t *testing.T) {
 		b.WantText(".title p", "cpu-clock at 99 Hz for 10 s on 2 CPUs · 99 samples")
 		b.WantText("#legend", "native 0 %inlined 62.6 %Go 12.1 %JIT 4.0 %kernel 20.2 %no name 1.0 %truncated 6.1 %")
 		b.WantText("#lost", "3 lost")
+		b.WantText("#about", "99 samples · 93.9 % with complete stacks · 3 lost · swbpf test")
 		if got := b.Text("document.title"); got != "whole machine – flame graph" {
 			t.Errorf("title %q", got)
 		}

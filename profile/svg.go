@@ -128,7 +128,10 @@ func (s *svgWriter) head() {
 			xmlText("coloured is what changed by more than sampling error; widths are the mean of before and after"))
 		return
 	}
-	facts := []string{thousands(s.p.Samples) + " samples", share(s.p.Complete, s.p.Samples) + " complete"}
+	facts := []string{thousands(s.p.Samples) + " " + m.counted()}
+	if s.p.tellsComplete() {
+		facts = append(facts, share(s.p.Complete, s.p.Samples)+" complete")
+	}
 	if how := m.how(); how != "" {
 		facts = slices.Insert(facts, 0, how)
 	}
