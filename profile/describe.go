@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -92,6 +93,43 @@ func durationText(d time.Duration) string {
 		return fmt.Sprintf("%d h %d min", h, m)
 	}
 	return fmt.Sprintf("%d min %d s", m, s)
+}
+
+// Amount prints a weight, in its unit if that is time or bytes: "1,234",
+// "1.25 s", "3.0 MiB".
+func (p *Profile) Amount(n int64) string {
+	switch {
+	case p.Meta.ByValue && p.Meta.Value.Unit == "nanoseconds":
+		return timeText(n)
+	case p.Meta.ByValue && p.Meta.Value.Unit == "bytes":
+		return bytesText(n)
+	}
+	return thousands(n)
+}
+
+// timeText prints nanoseconds in three digits, as the page does.
+func timeText(ns int64) string {
+	if ns >= 1000e9 {
+		return durationText(time.Duration(ns))
+	}
+	for _, unit := range []struct {
+		name string
+		size float64
+	}{{"s", 1e9}, {"ms", 1e6}, {"µs", 1e3}} {
+		if v := float64(ns) / unit.size; v >= 0.9995 {
+			return strconv.FormatFloat(v, 'f', max(0, 2-int(math.Log10(v*1.0005))), 64) + " " + unit.name
+		}
+	}
+	return strconv.FormatInt(ns, 10) + " ns"
+}
+
+func bytesText(n int64) string {
+	for i, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
+		if shift := 40 - 10*i; n >= 1<<shift {
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(int64(1)<<shift), unit)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
 }
 
 // share prints n of total as a percentage that is 100 % only when it is.

@@ -185,7 +185,8 @@ func (p *Profile) SourceFiles() map[string]bool {
 	return files
 }
 
-// Whole returns the weight of all samples, and what it counts: "samples".
+// Whole returns the weight of all samples, and what it is: "samples",
+// "off-cpu".
 func (p *Profile) Whole() (int64, string) {
 	if p.Meta.ByValue {
 		return p.Value, p.weightName()
@@ -196,6 +197,3 @@ func (p *Profile) Whole() (int64, string) {
 // Share prints a part of the whole as a percentage that is 100 % only when it
 // is: "12.5 %".
 func Share(part, whole int64) string { return share(part, whole) }
-
-// Thousands prints a number in groups of three digits.
-func Thousands(n int64) string { return thousands(n) }

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"strings"
 	"sync"
-	"time"
 )
 
 //go:embed web
@@ -97,8 +96,9 @@ func (p *Profile) WriteHTML(w io.Writer) error { return p.WriteHTMLWithin(w, nil
 // Links are those that a flame graph has when it is a page of several.
 type Links struct {
 	Pages []Link
+	Types []Link // this page, for each type of samples; none if there is one
 	// Function is the address of the page about a function, to which the page
-	// appends "?name=...&module=...".
+	// appends "name=...&module=...", after "?", or "&" if there is a query.
 	Function string
 }
 
@@ -177,8 +177,8 @@ func (p *Profile) footer() string {
 	if p.tellsComplete() {
 		parts = append(parts, share(p.Complete, p.Samples)+" with complete stacks")
 	}
-	if p.Meta.ByValue && p.Meta.Value.Unit == "nanoseconds" {
-		parts[0] = durationText(time.Duration(p.Value)) + " in " + parts[0]
+	if p.Meta.ByValue {
+		parts[0] = p.Amount(p.Value) + " " + p.weightName() + " in " + parts[0]
 	}
 	if lost := p.Meta.LostTotal(); lost > 0 {
 		parts = append(parts, thousands(lost)+" lost")
@@ -200,10 +200,14 @@ func (p *Profile) valueName() string {
 }
 
 func (p *Profile) weightName() string {
-	if p.Meta.ByValue {
-		return p.Meta.Value.Type + " " + p.Meta.Value.Unit
+	v := p.Meta.Value
+	switch {
+	case !p.Meta.ByValue:
+		return p.Meta.counted()
+	case v.Unit == "nanoseconds" || v.Unit == "bytes" || v.Unit == "count" || v.Unit == "":
+		return v.Type // Amount tells the unit, if there is one
 	}
-	return p.Meta.counted()
+	return v.Type + " " + v.Unit
 }
 
 // counted returns what a profile counts, in the plural.
@@ -263,8 +267,8 @@ func (p *Profile) topTable() []topRow {
 	for _, e := range p.Top(topRows) {
 		rows = append(rows, topRow{
 			Function: e.Function, Module: baseName(e.Module), Kind: e.Kind.String(),
-			Self: thousands(e.Self), SelfShare: share(e.Self, total),
-			Total: thousands(e.Total), TotalShare: share(e.Total, total),
+			Self: p.Amount(e.Self), SelfShare: share(e.Self, total),
+			Total: p.Amount(e.Total), TotalShare: share(e.Total, total),
 		})
 	}
 	return rows

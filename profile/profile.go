@@ -12,15 +12,17 @@ type Profile struct {
 	Complete  int64   // samples with their whole stack
 	Truncated []Tally // the other ones by reason, most first
 
-	// Of a profile that was read: its format, and what it can be read for by
-	// ReadOptions.SampleType.
+	// Of a profile that was read: its format, what it can be read for by
+	// ReadOptions.SampleType, and which of these it was read for.
 	Format string
 	Types  []ValueType
+	Type   string
 
-	source    *pprof.Profile // that it was read from, or nil
-	diff      *diffTables    // of a profile that is two, or nil
-	program   string         // name for processes of which none is known
-	modules   []Module       // module 0 is that of code in no module
+	source    *pprof.Profile                        // that it was read from, or nil
+	reread    func(o ReadOptions) (*Profile, error) // for another of Types; nil if ByValue tells them apart
+	diff      *diffTables                           // of a profile that is two, or nil
+	program   string                                // name for processes of which none is known
+	modules   []Module                              // module 0 is that of code in no module
 	functions []function
 	locations []location // by module and address; those of markers last
 	nodes     []pathNode // parents before children, children by location

@@ -275,13 +275,17 @@ func typesOf(m *Meta) []ValueType {
 // makes its widths those of it.
 func (o *ReadOptions) checkType(p *Profile) error {
 	if o.SampleType == "" {
+		p.Type = p.Types[0].Type
+		if p.Meta.ByValue {
+			p.Type = p.Meta.Value.Type
+		}
 		return nil
 	}
 	var names []string
 	for i, t := range p.Types {
 		names = append(names, t.Type)
 		if t.Type == o.SampleType {
-			p.Meta.ByValue = i > 0
+			p.Type, p.Meta.ByValue = t.Type, i > 0
 			return nil
 		}
 	}

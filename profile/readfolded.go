@@ -141,7 +141,7 @@ func (f *folded) build(o ReadOptions) (*Profile, error) {
 	}
 	p := f.a.b.Build(Meta{Target: o.Name}, nil)
 	p.Types = []ValueType{{"samples", "count"}}
-	p.Format = foldedFormat
+	p.Format, p.Type = foldedFormat, "samples"
 	return p, nil
 }
 

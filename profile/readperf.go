@@ -334,7 +334,7 @@ func (p *perfReader) build(o ReadOptions) (*Profile, error) {
 		}
 	}
 	out := e.a.b.Build(m, nil)
-	out.Format = perfFormat
+	out.Format, out.Type, out.reread = perfFormat, name, p.build
 	if e.untimed {
 		out.times = nil
 	}

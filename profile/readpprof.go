@@ -144,7 +144,8 @@ func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
 		meta.Notes = append(meta.Notes, thousands(int64(negative))+" samples of negative value are left out")
 	}
 	p := a.b.Build(meta, nil)
-	p.Format, p.source = "pprof", src
+	p.Format, p.Type, p.source = "pprof", src.SampleType[c.value].Type, src
+	p.reread = func(o ReadOptions) (*Profile, error) { return fromPprof(src, o) }
 	for _, t := range src.SampleType {
 		p.Types = append(p.Types, ValueType{t.Type, t.Unit})
 	}
@@ -155,6 +156,16 @@ func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
 		p.program = baseName(src.Mapping[0].File)
 	}
 	return p, nil
+}
+
+// OfType returns the profile with widths of another of its Types.
+func (p *Profile) OfType(name string) (*Profile, error) {
+	o := ReadOptions{Name: p.Meta.Target, SampleType: name}
+	if p.reread != nil {
+		return p.reread(o)
+	}
+	other := *p
+	return &other, o.checkType(&other)
 }
 
 // valueByPeriod sets the values of samples of which only the number is known.

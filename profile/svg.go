@@ -151,7 +151,7 @@ func (s *svgWriter) frame(i int) {
 			about = "\n" + f.module
 		}
 	}
-	weight := fmt.Sprintf("%s %s, %s", thousands(n.weight), s.p.weightName(), share(n.weight, s.t.nodes[0].weight))
+	weight := fmt.Sprintf("%s %s, %s", s.p.Amount(n.weight), s.p.weightName(), share(n.weight, s.t.nodes[0].weight))
 	if s.diff != nil {
 		c := s.diff.change(i)
 		weight = s.diff.about(&c)

@@ -126,7 +126,7 @@ func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
 		p    *profile.Profile
 	}{{"before", d.Before}, {"after", d.After}} {
 		whole, counted := side.p.Whole()
-		e.printf("%-7s %s: %s %s", side.name, side.p.Meta.Target, profile.Thousands(whole), counted)
+		e.printf("%-7s %s: %s %s", side.name, side.p.Meta.Target, side.p.Amount(whole), counted)
 		if s := side.p.Meta.Duration.Seconds(); s > 0 {
 			e.printf(" in %.1f s", s)
 		}

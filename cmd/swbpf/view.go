@@ -107,7 +107,7 @@ func view(o *viewOptions, path string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	whole, unit := p.Whole()
-	fmt.Fprintf(os.Stderr, "%s (%s): %s %s\n", displayName(path), p.Format, profile.Thousands(whole), unit)
+	fmt.Fprintf(os.Stderr, "%s (%s): %s %s\n", displayName(path), p.Format, p.Amount(whole), unit)
 	if len(p.Types) > 1 {
 		var names []string
 		for _, t := range p.Types {

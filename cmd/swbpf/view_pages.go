@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/base64"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -25,6 +26,7 @@ const topPageRows = 500
 // viewPages renders the pages about functions.
 type viewPages struct {
 	profile  *profile.Profile
+	typeName string             // of samples, as links tell it; "" if there is no choice
 	top      []profile.TopEntry // by self
 	whole    int64
 	unit     string
@@ -56,17 +58,65 @@ func newViewPages(p *profile.Profile) (*viewPages, error) {
 // frame is what all pages have.
 type viewFrame struct {
 	Title, Heading, Facts string
+	Type                  string // of samples; "" if there is one
 	Style                 template.CSS
-	Links                 []profile.Link
+	Links, Types          []profile.Link
 }
 
-func (v *viewPages) frame(heading, here string) viewFrame {
+// frame is that of a page, whose path is here and whose query is q.
+func (v *viewPages) frame(heading, here string, q url.Values) viewFrame {
 	target := cmp.Or(v.profile.Meta.Target, "profile")
-	facts := profile.Thousands(v.whole) + " " + v.unit
-	if v.profile.Meta.Event != "" {
+	facts := v.profile.Amount(v.whole) + " " + v.unit
+	if v.profile.Meta.Event != "" && v.profile.Meta.Event != v.unit {
 		facts = v.profile.Meta.Event + " · " + facts
 	}
-	return viewFrame{Title: heading + " – " + target, Heading: target, Facts: facts, Style: template.CSS(v.style), Links: viewLinks(here)}
+	return viewFrame{Title: heading + " – " + target, Heading: target, Facts: facts, Type: v.typeName,
+		Style: template.CSS(v.style), Links: v.links(here), Types: v.types(here, q)}
+}
+
+// setTypes gives the choice between types of samples if there is one: those
+// of a profile of samples that each stand for as much are the same.
+func (v *viewPages) setTypes(read *profile.Profile) {
+	if t := read.Types; len(t) > 2 || len(t) == 2 && (read.Meta.ByValue || t[0].Type != "samples") {
+		v.typeName = v.profile.Type
+	}
+}
+
+// address is that of a page for the type of samples that is shown.
+func (v *viewPages) address(path string, q url.Values) string { return addressOf(path, q, v.typeName) }
+
+func addressOf(path string, q url.Values, typeName string) string {
+	q = maps.Clone(q)
+	if typeName != "" {
+		if q == nil {
+			q = url.Values{}
+		}
+		q.Set("type", typeName)
+	}
+	if len(q) == 0 {
+		return path
+	}
+	return path + "?" + q.Encode()
+}
+
+// links are the pages, of which one is here.
+func (v *viewPages) links(here string) []profile.Link {
+	return []profile.Link{
+		{Text: "Flame graph", Address: v.address("/", nil), Here: here == "/"},
+		{Text: "Functions", Address: v.address("/top", nil), Here: here == "/top"},
+		{Text: "pprof", Address: "/pprof/"},
+	}
+}
+
+// types are the page that is here for each type of samples.
+func (v *viewPages) types(here string, q url.Values) (links []profile.Link) {
+	if v.typeName == "" {
+		return nil
+	}
+	for _, t := range v.profile.Types {
+		links = append(links, profile.Link{Text: t.Type, Address: addressOf(here, q, t.Type), Here: t.Type == v.typeName})
+	}
+	return links
 }
 
 func (v *viewPages) render(w http.ResponseWriter, status int, name string, data any) {
@@ -91,17 +141,13 @@ type functionRow struct {
 func (v *viewPages) row(e *profile.TopEntry) functionRow {
 	r := functionRow{
 		Function: e.Function, Module: e.Module[strings.LastIndexByte(e.Module, '/')+1:], ModulePath: e.Module, Kind: e.Kind.String(),
-		Self: profile.Thousands(e.Self), SelfShare: profile.Share(e.Self, v.whole), SelfBar: barOf(e.Self, v.whole),
-		Total: profile.Thousands(e.Total), TotalShare: profile.Share(e.Total, v.whole), TotalBar: barOf(e.Total, v.whole),
+		Self: v.profile.Amount(e.Self), SelfShare: profile.Share(e.Self, v.whole), SelfBar: barOf(e.Self, v.whole),
+		Total: v.profile.Amount(e.Total), TotalShare: profile.Share(e.Total, v.whole), TotalBar: barOf(e.Total, v.whole),
 	}
 	if e.Kind != profile.Marker {
-		r.Address = functionAddress(e.Function, e.Module)
+		r.Address = v.address("/function", url.Values{"name": {e.Function}, "module": {e.Module}})
 	}
 	return r
-}
-
-func functionAddress(name, module string) string {
-	return "/function?" + url.Values{"name": {name}, "module": {module}}.Encode()
 }
 
 func barOf(part, whole int64) float64 {
@@ -125,9 +171,9 @@ type topPage struct {
 // ?sort=total, those with most weight in all; ?q= selects by text.
 func (v *viewPages) serveTop(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	page := topPage{viewFrame: v.frame("Functions", "/top"), Query: q.Get("q"), Sort: q.Get("sort"), Unit: v.unit, All: len(v.top)}
-	page.BySelf = "/top?" + url.Values{"q": {page.Query}, "sort": {"self"}}.Encode()
-	page.ByTotal = "/top?" + url.Values{"q": {page.Query}, "sort": {"total"}}.Encode()
+	page := topPage{viewFrame: v.frame("Functions", "/top", q), Query: q.Get("q"), Sort: q.Get("sort"), Unit: v.unit, All: len(v.top)}
+	page.BySelf = v.address("/top", url.Values{"q": {page.Query}, "sort": {"self"}})
+	page.ByTotal = v.address("/top", url.Values{"q": {page.Query}, "sort": {"total"}})
 	entries := v.top
 	if wanted := strings.ToLower(page.Query); wanted != "" {
 		entries = nil
@@ -148,7 +194,7 @@ func (v *viewPages) serveTop(w http.ResponseWriter, r *http.Request) {
 	for i := range entries {
 		self += entries[i].Self
 	}
-	page.SelfSum, page.SelfNumber = profile.Share(self, v.whole), profile.Thousands(self)
+	page.SelfSum, page.SelfNumber = profile.Share(self, v.whole), v.profile.Amount(self)
 	if len(entries) > topPageRows {
 		entries, page.Shown = entries[:topPageRows], true
 	}
@@ -170,7 +216,7 @@ type functionPage struct {
 
 func (v *viewPages) serveFunction(w http.ResponseWriter, r *http.Request) {
 	name, module := r.URL.Query().Get("name"), r.URL.Query().Get("module")
-	page := functionPage{viewFrame: v.frame(name, ""), Unit: v.unit}
+	page := functionPage{viewFrame: v.frame(name, "/function", r.URL.Query()), Unit: v.unit}
 	f, ok := v.profile.Function(name, module)
 	if !ok {
 		page.Missing = true
@@ -179,7 +225,7 @@ func (v *viewPages) serveFunction(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page.functionRow = v.row(&f.TopEntry)
-	page.FlameAddress = "/#" + url.Values{"search": {name}}.Encode()
+	page.FlameAddress = v.address("/", nil) + "#" + url.Values{"search": {name}}.Encode()
 	page.Callers, page.Callees = v.edgeRows(f.Callers), v.edgeRows(f.Callees)
 	for i := range f.Sources {
 		if s := &f.Sources[i]; s.File != "" {
@@ -250,9 +296,9 @@ func (v *viewPages) sourceSection(s *profile.SourceView) sourceSection {
 		}
 		if l := byLine[n]; l != nil {
 			line.Hot = true
-			line.Total, line.SelfBar = profile.Thousands(l.Total), barOf(l.Total, max(s.Total, 1))
+			line.Total, line.SelfBar = v.profile.Amount(l.Total), barOf(l.Total, max(s.Total, 1))
 			if l.Self > 0 {
-				line.Self = profile.Thousands(l.Self)
+				line.Self = v.profile.Amount(l.Self)
 			}
 		}
 		out.Lines = append(out.Lines, line)

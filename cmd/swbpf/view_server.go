@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +21,16 @@ type viewServer struct {
 	listener net.Listener
 
 	profile *profile.Profile
-	pages   *viewPages
-	flame   func() ([]byte, error)
 	pprof   func() (map[string]http.Handler, error)
+
+	mu    sync.Mutex
+	types map[string]*viewType // those that were asked for
+}
+
+// viewType is what is shown of one type of samples.
+type viewType struct {
+	*viewPages
+	flame func() ([]byte, error)
 }
 
 // listenLoopback listens at an address that must be of this machine alone.
@@ -70,33 +78,66 @@ func (s *viewServer) serve(ctx context.Context, p *profile.Profile) error {
 
 // handler returns all pages.
 func (s *viewServer) handler(p *profile.Profile) (http.Handler, error) {
-	pages, err := newViewPages(p)
-	if err != nil {
+	s.profile = p
+	s.types = map[string]*viewType{}
+	if _, err := s.ofType(""); err != nil {
 		return nil, err
 	}
-	s.profile, s.pages = p, pages
-	s.flame = sync.OnceValues(func() ([]byte, error) {
-		var b bytes.Buffer
-		err := p.WriteHTMLWithin(&b, &profile.Links{Pages: viewLinks("/"), Function: "function"})
-		return b.Bytes(), err
-	})
 	s.pprof = sync.OnceValues(func() (map[string]http.Handler, error) { return pprofHandlers(p.Pprof(), p.Meta.Target) })
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", s.serveFlame)
-	mux.HandleFunc("GET /top", pages.serveTop)
-	mux.HandleFunc("GET /function", pages.serveFunction)
+	mux.HandleFunc("GET /{$}", s.forType((*viewType).serveFlame))
+	mux.HandleFunc("GET /top", s.forType((*viewType).serveTop))
+	mux.HandleFunc("GET /function", s.forType((*viewType).serveFunction))
 	mux.HandleFunc("GET /pprof/", s.servePprof)
 	mux.Handle("GET /pprof", http.RedirectHandler("/pprof/", http.StatusMovedPermanently))
 	return localOnly(mux), nil
 }
 
-// viewLinks are the pages, of which one is here.
-func viewLinks(here string) []profile.Link {
-	links := []profile.Link{{Text: "Flame graph", Address: "/"}, {Text: "Functions", Address: "/top"}, {Text: "pprof", Address: "/pprof/"}}
-	for i := range links {
-		links[i].Here = links[i].Address == here
+// ofType returns what is shown of a type of samples, or with "" of the one
+// that the profile was read for.
+func (s *viewServer) ofType(name string) (*viewType, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.profile
+	name = cmp.Or(name, p.Type)
+	if t := s.types[name]; t != nil {
+		return t, nil
 	}
-	return links
+	if name != p.Type {
+		var err error
+		if p, err = p.OfType(name); err != nil {
+			return nil, err
+		}
+	}
+	pages, err := newViewPages(p)
+	if err != nil {
+		return nil, err
+	}
+	pages.setTypes(s.profile)
+	flameTypes := pages.types("/", nil)
+	if p.Meta.ByValue && len(flameTypes) == 2 {
+		flameTypes = nil // the page itself shows values or counts
+	}
+	t := &viewType{pages, sync.OnceValues(func() ([]byte, error) {
+		var b bytes.Buffer
+		err := p.WriteHTMLWithin(&b, &profile.Links{Pages: pages.links("/"), Types: flameTypes, Function: pages.address("function", nil)})
+		return b.Bytes(), err
+	})}
+	s.types[name] = t
+	return t, nil
+}
+
+// forType answers a request by what is shown of the type of samples that it
+// names.
+func (s *viewServer) forType(serve func(*viewType, http.ResponseWriter, *http.Request)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		t, err := s.ofType(r.URL.Query().Get("type"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		serve(t, w, r)
+	}
 }
 
 // localOnly refuses requests that pages of others cause: those under a name
@@ -138,8 +179,8 @@ func loopbackHost(hostport string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-func (s *viewServer) serveFlame(w http.ResponseWriter, _ *http.Request) {
-	page, err := s.flame()
+func (t *viewType) serveFlame(w http.ResponseWriter, _ *http.Request) {
+	page, err := t.flame()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	pprof "github.com/google/pprof/profile"
 
 	"github.com/swbpf/swbpf/internal/chromium"
 	"github.com/swbpf/swbpf/profile"
@@ -305,5 +308,57 @@ func TestViewCommand(t *testing.T) {
 	}
 	if err := c.Wait(); err != nil {
 		t.Errorf("Ctrl-C: %v", err)
+	}
+}
+
+// Each type of samples of a profile has its own pages, which link to each
+// other.
+func TestViewTypes(t *testing.T) {
+	src := &pprof.Profile{SampleType: []*pprof.ValueType{
+		{Type: "alloc_objects", Unit: "count"}, {Type: "alloc_space", Unit: "bytes"},
+		{Type: "inuse_objects", Unit: "count"}, {Type: "inuse_space", Unit: "bytes"}}, DefaultSampleType: "inuse_space"}
+	for i, name := range []string{"keeps", "drops"} {
+		f := &pprof.Function{ID: uint64(i + 1), Name: name}
+		l := &pprof.Location{ID: uint64(i + 1), Line: []pprof.Line{{Function: f}}}
+		src.Function, src.Location = append(src.Function, f), append(src.Location, l)
+		value := []int64{3, 3 << 20, 1, 1 << 20}
+		if i == 1 {
+			value = []int64{30, 5 << 20, 0, 0}
+		}
+		src.Sample = append(src.Sample, &pprof.Sample{Location: []*pprof.Location{l}, Value: value})
+	}
+	var file bytes.Buffer
+	if err := src.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	p, err := profile.Read(&file, profile.ReadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := serveProfile(t, p)
+	b := viewPage(t, base)
+	b.Visit(base + "/top")
+	b.WantText("nav.types", "alloc_objectsalloc_spaceinuse_objectsinuse_space")
+	b.WantText("nav.types [aria-current]", "inuse_space")
+	b.WantText("tbody", "1.0 MiB100 %1.0 MiB100 %keeps")
+	b.ClickOn("nav.types a:nth-child(2)")
+	b.Wait("location.search.includes('type=alloc_space')")
+	b.WantText("tbody", "5.0 MiB62.5 %5.0 MiB62.5 %drops 3.0 MiB37.5 %3.0 MiB37.5 %keeps")
+	b.ClickOn("th:nth-child(2) a") // by total: the type stays
+	b.Wait("location.search.includes('total')")
+	b.WantText("nav.types [aria-current]", "alloc_space")
+	b.ClickOn("tbody a")
+	b.Wait("location.pathname === '/function'")
+	b.WantText(".facts", "Modulenot known · native Self5.0 MiB alloc_space, 62.5 % Total5.0 MiB alloc_space, 62.5 %")
+	b.ClickOn("nav.types a:nth-child(1)")
+	b.Wait("location.search.includes('alloc_objects')")
+	b.WantText(".facts", "Modulenot known · native Self30 objects, 90.9 % Total30 objects, 90.9 %")
+	b.ClickOn("nav.pages a")
+	b.Wait("location.pathname === '/' && performance.getEntriesByName('drawn').length > 0")
+	b.WantText("nav.types [aria-current]", "alloc_objects")
+	b.WantText("#about", "33 objects")
+	b.NoErrors()
+	if status, text := ask(t, "GET", base+"/top?type=nothing", nil); status != 404 || !strings.Contains(text, "inuse_space") {
+		t.Errorf("status %d: %s", status, text)
 	}
 }

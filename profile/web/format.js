@@ -26,7 +26,7 @@ function formatDuration(ns) {
 }
 
 function formatBytes(n) {
-  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
+  for (const [unit, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
     if (n >= size) return (n / size).toFixed(1) + " " + unit;
   }
   return n + " B";
