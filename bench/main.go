@@ -14,6 +14,8 @@ type config struct {
 	rates []int
 	runs  int
 	short bool
+
+	examples int // of each kind of difference, for names
 }
 
 // mode is one of the tables.
@@ -28,6 +30,7 @@ func main() {
 		{name: "records", help: "what recordings of many kinds of programs cost", run: records},
 		{name: "peers", help: "recordings beside perf and bpftrace", run: peers},
 		{name: "walks", help: "walks of live processes beside eu-stack and gdb", run: walks},
+		{name: "names", help: "names of addresses beside llvm-symbolizer, eu-addr2line, addr2line and go tool addr2line", run: names},
 		{name: "scaling", help: "how costs grow with processes, threads, mappings, depth and rate", run: scaling},
 	}
 	for _, m := range modes {
@@ -38,9 +41,17 @@ func main() {
 	rates := flag.String("rates", "99,997", "sampling rates in Hz, separated by commas")
 	flag.IntVar(&c.runs, "runs", 3, "runs of each")
 	flag.BoolVar(&c.short, "short", false, "about two minutes: one run at 997 Hz of what tells most")
+	flag.IntVar(&c.examples, "examples", 0, "with -names: print this many differences of each kind")
+	nameOnly := flag.Bool("name-file", false, "name the addresses on standard input in FILE, the argument; what -names measures")
 	measured := flag.String("swbpf", "", "measure this program instead of one built from the tree")
 	out := flag.String("o", "", "put the tables into the marked blocks of this document, too")
 	flag.Parse()
+	if *nameOnly {
+		if err := nameFile(flag.Arg(0)); err != nil {
+			fail(err)
+		}
+		return
+	}
 	if err := c.complete(*rates, modes); err != nil {
 		fail(err)
 	}
@@ -71,7 +82,7 @@ func (c *config) complete(rates string, modes []*mode) error {
 		rates = "997"
 	}
 	if c.short && !given["only"] {
-		c.only = "depth"
+		c.only = "depth" // of the workloads
 	}
 	for s := range strings.SplitSeq(rates, ",") {
 		hz, err := strconv.Atoi(s)
@@ -88,7 +99,7 @@ func (c *config) complete(rates string, modes []*mode) error {
 			return nil
 		}
 	}
-	for _, m := range modes[:3] {
+	for _, m := range modes[:4] {
 		*m.on = true
 	}
 	return nil
@@ -100,7 +111,7 @@ func (c *config) command(mode string) string {
 	if c.short {
 		s += " -short"
 	} else {
-		if mode != "-walks" && mode != "-scaling" {
+		if mode == "-records" || mode == "-peers" {
 			s += " -rates " + strings.Trim(strings.ReplaceAll(fmt.Sprint(c.rates), " ", ","), "[]")
 		}
 		s += fmt.Sprintf(" -runs %d", c.runs)

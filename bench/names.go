@@ -1,0 +1,180 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/swbpf/swbpf/symbols"
+)
+
+// namer is a program that names addresses: it prints the logical frames at
+// each address of its standard input, innermost first.
+type namer struct {
+	name    string
+	command []string // the file follows
+	parse   func(out []byte) ([][]symbols.Line, error)
+	chain   bool // whether inlined callers are printed
+}
+
+var (
+	llvmSymbolizer = &namer{"llvm-symbolizer", []string{"llvm-symbolizer-19", "-f", "-i", "--no-demangle", "--output-style=JSON", "-e"}, parseLLVM, true}
+	euAddr2line    = &namer{"eu-addr2line", []string{"eu-addr2line", "-a", "-f", "-i", "-e"}, parseAddr2line, true}
+	gnuAddr2line   = &namer{"addr2line", []string{"addr2line", "-a", "-f", "-i", "-e"}, parseAddr2line, true}
+	gdbNamer       = &namer{"gdb", []string{"gdb", "-nx", "-batch", "-x", "bench/testdata/names_gdb.py"}, parseAddr2line, true}
+	goAddr2line    = &namer{"go tool addr2line", []string{"go", "tool", "addr2line"}, parseGoAddr2line, false}
+)
+
+// namedFile is a file whose addresses are named.
+type namedFile struct {
+	name string
+	path func(*builder) string
+	peer []*namer
+}
+
+func installed(path string) func(*builder) string { return func(*builder) string { return path } }
+
+// built builds a C++ program with this compiler and flags.
+func built(compiler ...string) func(*builder) string {
+	name := "names-" + strings.Join(compiler, "")
+	return func(b *builder) string {
+		return b.run(name, append(compiler, "-std=c++17", "-o", "OUT", "bench/testdata/names.cc")...)
+	}
+}
+
+var (
+	nativeNamers = []*namer{llvmSymbolizer, euAddr2line, gnuAddr2line, gdbNamer}
+	goNamers     = []*namer{llvmSymbolizer, goAddr2line}
+)
+
+var namedFiles = []namedFile{
+	{"libc.so.6", installed("/lib/x86_64-linux-gnu/libc.so.6"), nativeNamers},
+	{"libm.so.6", installed("/lib/x86_64-linux-gnu/libm.so.6"), nativeNamers},
+	{"ld.so", installed("/lib64/ld-linux-x86-64.so.2"), nativeNamers},
+	{"python3.11-dbg", installed("/usr/bin/python3.11-dbg"), nativeNamers},
+	{"ld.gold (C++, dwz)", installed("/usr/bin/ld.gold"), nativeNamers},
+	{"objdump (dwz)", installed("/usr/bin/objdump"), nativeNamers},
+	{"libbfd (dwz)", installed("/lib/x86_64-linux-gnu/libbfd-2.40-system.so"), nativeNamers},
+	{"gprofng (C++, dwz)", installed("/lib/x86_64-linux-gnu/libgprofng.so.0"), nativeNamers},
+	{"libstdc++ (no debug information)", installed("/lib/x86_64-linux-gnu/libstdc++.so.6"), nativeNamers},
+	{"g++ -O2", built("g++", "-g", "-O2"), nativeNamers},
+	{"g++ -O2 -flto", built("g++", "-g", "-O2", "-flto=1"), nativeNamers},
+	{"g++ -O2 -gsplit-dwarf", built("g++", "-g", "-O2", "-gsplit-dwarf"), nativeNamers},
+	{"g++ -O0 -gdwarf-4", built("g++", "-g", "-O0", "-gdwarf-4"), nativeNamers},
+	{"clang++ -O2 -gsplit-dwarf", built("clang++-19", "-g", "-O2", "-gsplit-dwarf"), nativeNamers},
+	{"clang++ -O3, zstd", built("clang++-19", "-g", "-O3", "-gz=zstd"), nativeNamers},
+	{"rustc -O", func(b *builder) string {
+		return b.run("names-rust", "rustc", "-g", "-O", "-o", "OUT", "bench/testdata/names.rs")
+	}, nativeNamers},
+	{"Go (go vet)", func(b *builder) string { return b.run("names-go", "go", "build", "-o", "OUT", "cmd/vet") }, goNamers},
+	{"Go, stripped", func(b *builder) string {
+		return b.run("names-gostrip", "go", "build", "-ldflags=-s -w", "-o", "OUT", "cmd/vet")
+	}, []*namer{goAddr2line}},
+}
+
+// names compares the names of random addresses with those that other programs
+// give, and the time that it takes.
+func names(r *report, b *builder, c *config) error {
+	n := 100_000
+	if c.short {
+		n = 5000
+	}
+	r.machine(c.command("-names"))
+	r.printf("%d random addresses of each file. An answer is the whole chain: function, inlined callers, and file and line of each.\n\n", n)
+	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as none", "differences by kind")
+	for i := range namedFiles {
+		f := &namedFiles[i]
+		if !strings.Contains(f.name, c.only) {
+			continue
+		}
+		p := f.path(b)
+		if b.err != nil {
+			return b.err
+		}
+		if _, err := os.Stat(p); err != nil {
+			r.printf("\n%s is not here.\n\n", p)
+			continue
+		}
+		if err := compareNames(r, c, f, p, n); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return nameSpeed(r, b, c)
+}
+
+// compareNames prints the row of a file.
+func compareNames(r *report, c *config, f *namedFile, file string, n int) error {
+	addrs, err := randomCode(file, n)
+	if err != nil {
+		return err
+	}
+	own, err := nameAll(file, addrs)
+	if err != nil {
+		return err
+	}
+	values, err := symbolValues(file)
+	if err != nil {
+		return err
+	}
+	named, inlined := 0, 0
+	for _, o := range own {
+		if len(o) > 0 {
+			named++
+		}
+		if len(o) > 1 {
+			inlined++
+		}
+	}
+	same, failed := map[*namer]int{}, map[*namer]error{}
+	agreed := make([]bool, n)
+	kinds := map[string]int{}
+	for _, p := range f.peer {
+		theirs, err := p.ask(file, addrs)
+		if err != nil {
+			failed[p] = err
+			continue
+		}
+		for i := range addrs {
+			kind := difference(own[i], theirs[i], p.chain, values)
+			if kind == "" {
+				same[p]++
+				agreed[i] = true
+				continue
+			}
+			kinds[p.name+": "+kind]++
+			if kinds[p.name+": "+kind] <= c.examples {
+				fmt.Fprintf(os.Stderr, "%s %#x: %s: %s\n  here  %s\n  there %s\n", file, addrs[i], p.name, kind, chainText(own[i]), chainText(theirs[i]))
+			}
+		}
+	}
+	alone := 0
+	for _, a := range agreed {
+		if !a {
+			alone++
+		}
+	}
+	share := func(k int) string { return fmt.Sprintf("%.2f %%", 100*float64(k)/float64(n)) }
+	cells := []string{f.name, share(named), share(inlined)}
+	for _, p := range []*namer{llvmSymbolizer, euAddr2line, gnuAddr2line, gdbNamer, goAddr2line} {
+		switch {
+		case !slices.Contains(f.peer, p):
+			cells = append(cells, "-")
+		case failed[p] != nil:
+			cells = append(cells, "fails")
+			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", f.name, failed[p])
+		default:
+			cells = append(cells, share(same[p]))
+		}
+	}
+	var list []string
+	for k := range kinds {
+		list = append(list, k)
+	}
+	slices.SortFunc(list, func(a, b string) int { return kinds[b] - kinds[a] })
+	for i, k := range list {
+		list[i] = k + " " + share(kinds[k])
+	}
+	r.row(append(cells, share(alone), strings.Join(list, ", "))...)
+	return nil
+}

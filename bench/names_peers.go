@@ -1,0 +1,285 @@
+package main
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/json"
+	"fmt"
+	"math/rand"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+)
+
+// notSaid is the line of a frame that a program prints no place for.
+const notSaid = -1
+
+// randomCode returns n random addresses of a file's .text, the same in every
+// run.
+func randomCode(file string, n int) ([]uint64, error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text := f.Section(".text")
+	if text == nil {
+		return nil, fmt.Errorf("%s has no .text", file)
+	}
+	random := rand.New(rand.NewSource(1))
+	addrs := make([]uint64, n)
+	for i := range addrs {
+		addrs[i] = text.Addr + uint64(random.Int63n(int64(text.Size)))
+	}
+	return addrs, nil
+}
+
+// symbolValues are the addresses of the symbols of a file and of its debug
+// file: several where versions of a symbol share a name.
+func symbolValues(file string) (map[string][]uint64, error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	at := map[string][]uint64{}
+	add := func(f *elf.File) {
+		static, _ := f.Symbols()
+		dynamic, _ := f.DynamicSymbols()
+		for _, s := range append(static, dynamic...) {
+			name, _, _ := strings.Cut(s.Name, "@")
+			at[name] = append(at[name], s.Value)
+		}
+	}
+	add(f)
+	if note := f.Section(".note.gnu.build-id"); note != nil {
+		if data, err := note.Data(); err == nil && len(data) > 16 {
+			id := fmt.Sprintf("%x", data[16:])
+			if d, err := elf.Open("/usr/lib/debug/.build-id/" + id[:2] + "/" + id[2:] + ".debug"); err == nil {
+				add(d)
+				d.Close()
+			}
+		}
+	}
+	return at, nil
+}
+
+// nameAll names the addresses with package symbols.
+func nameAll(file string, addrs []uint64) ([][]symbols.Line, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	im, err := procstate.NewImage(f, st.Size(), file)
+	if err != nil {
+		return nil, err
+	}
+	s := symbols.New(symbols.Options{Demangle: symbols.DemangleNone})
+	defer s.Close()
+	all := make([][]symbols.Line, len(addrs))
+	for i, a := range addrs {
+		all[i] = s.Lines(nil, im, a)
+	}
+	for _, err := range s.Errors() {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+	}
+	return all, nil
+}
+
+// ask runs the program.
+func (p *namer) ask(file string, addrs []uint64) ([][]symbols.Line, error) {
+	cmd := exec.Command(p.command[0], append(p.command[1:len(p.command):len(p.command)], file)...)
+	cmd.Stdin = strings.NewReader(hexLines(addrs))
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.name, err)
+	}
+	all, err := p.parse(out)
+	if err == nil && len(all) != len(addrs) {
+		err = fmt.Errorf("%d answers to %d questions", len(all), len(addrs))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.name, err)
+	}
+	return all, nil
+}
+
+func hexLines(addrs []uint64) string {
+	var b strings.Builder
+	for _, a := range addrs {
+		fmt.Fprintf(&b, "%#x\n", a)
+	}
+	return b.String()
+}
+
+func parseLLVM(out []byte) (all [][]symbols.Line, err error) {
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		var r struct {
+			Symbol []struct {
+				FunctionName, FileName string
+				Line                   int
+			}
+		}
+		if err := dec.Decode(&r); err != nil {
+			return nil, err
+		}
+		var lines []symbols.Line
+		for _, s := range r.Symbol {
+			if s.FunctionName != "" {
+				lines = append(lines, symbols.Line{SystemName: s.FunctionName, File: s.FileName, Line: s.Line})
+			}
+		}
+		all = append(all, lines)
+	}
+	return all, nil
+}
+
+// parseAddr2line reads what addr2line and eu-addr2line print with -a -f -i: a
+// line with the address, then a function and its place for each frame.
+func parseAddr2line(out []byte) (all [][]symbols.Line, err error) {
+	function := ""
+	for line := range strings.Lines(string(out)) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "0x"):
+			all, function = append(all, nil), ""
+		case len(all) == 0:
+			return nil, fmt.Errorf("%q comes before an address", line)
+		case function == "":
+			function, _, _ = strings.Cut(line, " inlined at ")
+		default:
+			file, no := splitPlace(line)
+			if function != "??" {
+				last := &all[len(all)-1]
+				*last = append(*last, symbols.Line{SystemName: function, File: file, Line: no})
+			}
+			function = ""
+		}
+	}
+	return all, nil
+}
+
+// parseGoAddr2line reads pairs of lines: the function, and the place.
+func parseGoAddr2line(out []byte) (all [][]symbols.Line, err error) {
+	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	for i := 0; i+1 < len(lines); i += 2 {
+		var l []symbols.Line
+		if file, no := splitPlace(lines[i+1]); lines[i] != "?" {
+			l = []symbols.Line{{SystemName: lines[i], File: file, Line: no}}
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+// splitPlace takes FILE:LINE, FILE:LINE:COLUMN and what else stands behind
+// apart.
+func splitPlace(s string) (file string, line int) {
+	s, _, _ = strings.Cut(s, " (discriminator")
+	parts := strings.Split(s, ":")
+	for len(parts) > 1 {
+		v, err := strconv.Atoi(parts[1])
+		if err == nil || parts[1] == "?" {
+			line = v
+			break
+		}
+		parts = append([]string{parts[0] + ":" + parts[1]}, parts[2:]...)
+	}
+	if file = parts[0]; file == "??" {
+		file = ""
+	}
+	return file, line
+}
+
+// difference says in what another answer differs, "" when it does not. Names
+// of one address are the same. chain says whether theirs has inlined callers:
+// a program that prints none gives the outermost function and the innermost
+// place.
+func difference(own, theirs []symbols.Line, chain bool, at map[string][]uint64) string {
+	if !chain && len(own) > 1 {
+		own = []symbols.Line{{SystemName: own[len(own)-1].SystemName, File: own[0].File, Line: own[0].Line}}
+	}
+	switch {
+	case len(own) == 0 && len(theirs) == 0:
+		return ""
+	case len(own) == 0:
+		return "named there only"
+	case len(theirs) == 0:
+		return "named here only"
+	case len(own) != len(theirs):
+		return "chain"
+	}
+	for i := range own {
+		o, t := &own[i], &theirs[i]
+		switch {
+		case !sameName(o.SystemName, t.SystemName, at):
+			return "name"
+		case t.Line == notSaid:
+		case o.Line == 0 && t.Line == 0: // a file without a line says nothing
+		case o.Line == 0:
+			return "line there only"
+		case t.Line == 0:
+			return "line here only"
+		case !sameFile(o.File, t.File):
+			return "file"
+		case o.Line != t.Line:
+			return "line"
+		}
+	}
+	return ""
+}
+
+// sameFile compares paths, of which one may lack leading directories: programs
+// differ in what they put before a relative path.
+func sameFile(a, b string) bool {
+	for _, p := range []*string{&a, &b} {
+		*p = path.Clean(*p)
+		for strings.HasPrefix(*p, "../") {
+			*p = (*p)[3:]
+		}
+		*p = "/" + *p
+	}
+	return strings.HasSuffix(a, b) || strings.HasSuffix(b, a)
+}
+
+// sameName compares names of functions: mangled ones, aliases of one address,
+// and those that one program gives without what they are qualified by.
+func sameName(a, b string, at map[string][]uint64) bool {
+	if a == b || slices.ContainsFunc(at[a], func(v uint64) bool { return slices.Contains(at[b], v) }) {
+		return true
+	}
+	return baseName(a) == baseName(b)
+}
+
+// baseName is a name without scopes, parameters and suffixes of clones.
+func baseName(s string) string {
+	s = symbols.Demangle(s, symbols.DemangleSimple)
+	s, _, _ = strings.Cut(s, " [clone")
+	if i := strings.Index(s, "operator"); i >= 0 {
+		return s[i:]
+	}
+	s = strings.ReplaceAll(s, "(anonymous namespace)::", "")
+	s, _, _ = strings.Cut(s, ".")
+	s, _, _ = strings.Cut(s, "<")
+	s, _, _ = strings.Cut(s, "(")
+	return s[strings.LastIndexAny(s, ": ")+1:]
+}
+
+func chainText(lines []symbols.Line) string {
+	var b strings.Builder
+	for _, l := range lines {
+		fmt.Fprintf(&b, "%s %s:%d; ", l.SystemName, l.File, l.Line)
+	}
+	return b.String()
+}

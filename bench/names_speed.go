@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+)
+
+// nameFile prints the frames at the addresses on standard input as addr2line
+// -a -f -i -C does, with package symbols: what the namers are compared with.
+func nameFile(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	im, err := procstate.NewImage(f, st.Size(), file)
+	if err != nil {
+		return err
+	}
+	s := symbols.New(symbols.Options{})
+	defer s.Close()
+	out := bufio.NewWriter(os.Stdout)
+	var lines []symbols.Line
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		addr, err := strconv.ParseUint(in.Text(), 0, 64)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%#x\n", addr)
+		if lines = s.Lines(lines[:0], im, addr); len(lines) == 0 {
+			out.WriteString("??\n??:0\n")
+		}
+		for _, l := range lines {
+			fmt.Fprintf(out, "%s\n%s:%d\n", l.Function, l.File, l.Line)
+		}
+	}
+	return out.Flush()
+}
+
+// speedNamers are told to print names for people.
+func speedNamers() ([]namer, error) {
+	self, err := os.Executable()
+	return []namer{
+		{name: "swbpf", command: []string{self, "-name-file"}},
+		{name: "llvm-symbolizer", command: []string{"llvm-symbolizer-19", "-f", "-i", "-e"}},
+		{name: "eu-addr2line", command: []string{"eu-addr2line", "-a", "-f", "-i", "-C", "-e"}},
+		{name: "addr2line", command: []string{"addr2line", "-a", "-f", "-i", "-C", "-e"}},
+	}, err
+}
+
+// bigProgram is a program with 100 MB of debug information: many units of
+// many small functions.
+func (b *builder) bigProgram() string {
+	const units, functions = 100, 1000
+	out := filepath.Join(b.dir, "names-big")
+	if _, err := os.Stat(out); b.err != nil || err == nil {
+		return out
+	}
+	var src strings.Builder
+	src.WriteString("static inline __attribute__((always_inline)) int in(int x, int y) { return x * y + 1; }\n")
+	for i := range functions {
+		fmt.Fprintf(&src, `struct s%[1]d { int a, b; struct s%[1]d *next; char name[%[1]d + 1]; enum { red%[1]d, green%[1]d } colour; };
+__attribute__((noinline)) int f%[1]d(struct s%[1]d *p, int n)
+{
+	int sum = 0;
+	for (int i = 0; i < n; i++) {
+		struct s%[1]d *q = p->next;
+		sum += in(q->a, i) - in(sum, q->name[i]);
+		if (q->colour == green%[1]d)
+			p = q;
+	}
+	return sum;
+}
+`, i)
+	}
+	source := filepath.Join(b.dir, "names-big.c")
+	if b.err = os.WriteFile(source, []byte(src.String()), 0o644); b.err != nil {
+		return out
+	}
+	// One object, linked again and again: each copy is a unit of its own.
+	object := b.run("names-big.o", "gcc", "-g", "-O1", "-c", "-o", "OUT", source)
+	link := []string{"gcc", "-o", "OUT", "-Wl,-z,muldefs", "-Wl,--defsym=main=f0"}
+	for i := range units {
+		name := filepath.Join(b.dir, fmt.Sprintf("names-big-%d.o", i))
+		if err := os.Link(object, name); err != nil && b.err == nil {
+			b.err = err
+		}
+		link = append(link, name)
+	}
+	return b.run("names-big", link...)
+}
+
+// nameSpeed measures the time and memory that names take, all programs in
+// turns.
+func nameSpeed(r *report, b *builder, c *config) error {
+	programs, err := speedNamers()
+	if err != nil {
+		return err
+	}
+	many := 10_000
+	type cell struct{ first, many, rss series }
+	r.printf("\nTime from the start of the program to the first name, and for %d names, from a warm page cache; peak memory with the latter.\n\n", many)
+	r.header("file", "program", "first name, ms", fmt.Sprintf("%d names, ms", many), "names a second after the first", "peak MB")
+	for _, file := range []struct{ name, path string }{
+		{"100 MB of debug information", b.bigProgram()},
+		{"python3.11-dbg", "/usr/bin/python3.11-dbg"},
+		{"libc.so.6 (dwz, compressed)", "/lib/x86_64-linux-gnu/libc.so.6"},
+	} {
+		if b.err != nil {
+			return b.err
+		}
+		if _, err := os.Stat(file.path); err != nil {
+			r.printf("\n%s is not here.\n\n", file.path)
+			continue
+		}
+		addrs, err := randomCode(file.path, many)
+		if err != nil {
+			return err
+		}
+		cells := make([]cell, len(programs))
+		for range c.runs {
+			for i := range programs {
+				p, cl := &programs[i], &cells[i]
+				took, _, err := p.time(file.path, addrs[:1])
+				if err != nil {
+					continue // it cannot read this file
+				}
+				cl.first.add(took.Seconds() * 1e3)
+				took, rss, err := p.time(file.path, addrs)
+				if err != nil {
+					return err
+				}
+				cl.many.add(took.Seconds() * 1e3)
+				cl.rss.add(float64(rss) / (1 << 10))
+			}
+		}
+		for i := range programs {
+			cl := &cells[i]
+			rate := "-"
+			if len(cl.many) > 0 {
+				rate = fmt.Sprintf("%.0f", float64(many-1)/(max(cl.many.median()-cl.first.median(), 0.001)/1e3))
+			}
+			r.row(file.name, programs[i].name, cl.first.cell("%.0f"), cl.many.cell("%.0f"), rate, cl.rss.cell("%.0f"))
+		}
+	}
+	r.printf("\n")
+	return nil
+}
+
+// time runs the program; rss is its peak memory in KiB.
+func (p *namer) time(file string, addrs []uint64) (took time.Duration, rss int64, err error) {
+	cmd := exec.Command(p.command[0], append(p.command[1:len(p.command):len(p.command)], file)...)
+	cmd.Stdin = strings.NewReader(hexLines(addrs))
+	begin := time.Now()
+	if err := cmd.Run(); err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", p.name, err)
+	}
+	return time.Since(begin), cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss, nil
+}

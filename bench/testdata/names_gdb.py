@@ -1,0 +1,16 @@
+# Prints what gdb calls the addresses on standard input, as addr2line -a -f -i
+# does. gdb has the line of the innermost frame only; -1 stands for the others.
+import sys
+import gdb
+
+for word in sys.stdin.read().split():
+    address = int(word, 16)
+    print("%#x" % address)
+    place = gdb.find_pc_line(address)
+    place = "%s:%d" % (place.symtab.filename, place.line) if place.symtab else "??:0"
+    block = gdb.block_for_pc(address)
+    while block and not block.is_static and not block.is_global:
+        if block.function:
+            print("%s\n%s" % (block.function.linkage_name, place))
+            place = "??:-1"
+        block = block.superblock
