@@ -1,8 +1,10 @@
 package swbpf_test
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -274,6 +276,35 @@ func TestTracerProcess(t *testing.T) {
 	}
 }
 
+// startTracer runs this test binary as a tracer and returns what it says:
+// "tracing", or why it is not.
+func startTracer(t *testing.T, pid int) (tracer *exec.Cmd, line string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracer = exec.Command(self, "-test.run=^TestTracerProcess$")
+	tracer.Env = append(os.Environ(), tracerEnv+"="+itoa(pid))
+	out, err := tracer.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tracer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		tracer.Process.Kill()
+		tracer.Wait()
+	})
+	lines := bufio.NewReader(out)
+	if line, _ = lines.ReadString('\n'); line != "tracing\n" {
+		rest, _ := io.ReadAll(lines)
+		line += string(rest)
+	}
+	return tracer, strings.TrimSuffix(line, "\n")
+}
+
 // TestTracerKilled kills a tracer with SIGKILL, again and again, while the
 // target loads and unloads libraries. The target must go on, its dlopen must
 // work, and no signal of ours may come through to it.
@@ -294,27 +325,10 @@ func killTracers(t *testing.T, blocked bool) {
 	if blocked {
 		tg.ask(t, "blocked")
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range rounds {
-		tracer := exec.Command(self, "-test.run=^TestTracerProcess$")
-		tracer.Env = append(os.Environ(), tracerEnv+"="+itoa(tg.pid))
-		out, err := tracer.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tracer.Start(); err != nil {
-			t.Fatal(err)
-		}
-		b := make([]byte, 64)
-		n, _ := out.Read(b)
-		if !strings.HasPrefix(string(b[:n]), "tracing") {
-			rest := make([]byte, 4096)
-			m, _ := out.Read(rest)
-			tracer.Wait()
-			missing(t, "tracer: %s%s", b[:n], rest[:m])
+		tracer, line := startTracer(t, tg.pid)
+		if line != "tracing" {
+			missing(t, "tracer: %s", line)
 		}
 		answer := make(chan string, 1)
 		go func() { answer <- tg.ask(t, "spin 300") }()

@@ -174,12 +174,16 @@ func checkTarget(pid int) error {
 	if s.flags&pfKthread != 0 {
 		return ErrKernelThread
 	}
-	// The first thread of a process can end before the others.
-	alive := slices.ContainsFunc(ts, func(t Thread) bool { return t.State != StateZombie && t.State != StateDead })
-	if !alive {
+	if !anyAlive(ts) {
 		return ErrZombie
 	}
 	return tracedBy(pid)
+}
+
+// anyAlive reports whether one of the threads of a process has not ended. The
+// first one can end before the others.
+func anyAlive(ts []Thread) bool {
+	return slices.ContainsFunc(ts, func(t Thread) bool { return t.State != StateZombie && t.State != StateDead })
 }
 
 // tracedBy returns an error when the process has another tracer.

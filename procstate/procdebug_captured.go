@@ -46,58 +46,68 @@ type CapturedThread struct {
 
 // Capture copies the state of the target's threads and sets them going again.
 func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
-	infos, err := ProcessThreads(p.pid)
-	if err != nil {
-		return nil, err
-	}
-	var rc *rawCapture
-	p.e.do(func() {
-		if err = p.alive(); err == nil {
-			rc, err = p.e.capture(p, &opts, false)
-		}
+	return capture(p.pid, func() (_ *ProcDebug, rc *rawCapture, err error) {
+		p.e.do(func() {
+			if err = p.alive(); err == nil {
+				rc, err = p.e.capture(p, &opts, false)
+			}
+		})
+		return p, rc, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return newCapture(p, rc, infos)
 }
 
 // CaptureProcess attaches a process, captures it and lets it go, all within
 // one stop. The errors are those of Attach.
 func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
-	p, dir, err := newProcDebug(pid)
-	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", pid, err)
-	}
-	defer dir.close()
-	p.silent = true
-	infos, err := ProcessThreads(pid)
-	if err != nil {
-		p.e.do(p.drop)
-		return nil, err
-	}
-	var rc *rawCapture
-	p.e.do(func() {
-		if err = p.e.seize(p, dir, opts.Threads); err == nil {
-			rc, err = p.e.capture(p, &opts, true)
-		}
+	return capture(pid, func() (*ProcDebug, *rawCapture, error) {
+		p, dir, err := newProcDebug(pid)
 		if err != nil {
-			p.e.abandon(p)
+			return nil, nil, fmt.Errorf("process %d: %w", pid, err)
 		}
-		p.e.forget(p)
+		defer dir.close()
+		p.silent = true
+		var rc *rawCapture
+		p.e.do(func() {
+			if err = p.e.seize(p, dir, opts.Threads); err == nil {
+				rc, err = p.e.capture(p, &opts, true)
+			}
+			if err != nil {
+				p.e.abandon(p)
+			}
+			p.e.forget(p)
+		})
+		if err != nil {
+			err = fmt.Errorf("process %d: %w", pid, err)
+		}
+		return p, rc, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", pid, err)
+}
+
+// capture makes a Capture of what take takes. It takes again when there was no
+// thread that could be captured: one is about to run another program, and has
+// ended the others.
+func capture(pid int, take func() (*ProcDebug, *rawCapture, error)) (*Capture, error) {
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		infos, err := ProcessThreads(pid)
+		if err != nil {
+			infos = nil // take tells why
+		}
+		p, rc, err := take()
+		switch {
+		case err != nil:
+			return nil, err
+		case rc.arch != nil:
+			return newCapture(p, rc, infos), nil
+		case !anyAlive(infos):
+			return nil, fmt.Errorf("process %d: %w", pid, ErrTerminated)
+		case time.Since(begin) > stopLimit:
+			return nil, fmt.Errorf("process %d: no registers of any thread: %w", pid, rc.threads[0].err)
+		}
 	}
-	return newCapture(p, rc, infos)
 }
 
 // newCapture makes a Capture of what was taken.
-func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) (*Capture, error) {
-	if rc.arch == nil {
-		err := rc.threads[0].err
-		return nil, fmt.Errorf("process %d: no registers of any thread: %w", p.pid, err)
-	}
+func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) *Capture {
 	c := &Capture{
 		Stopped: rc.stopped, pid: p.pid, task: rc.task, exe: p.ExecutablePath(), arch: rc.arch,
 		areas: scanAreas(rc.maps), threads: make([]CapturedThread, len(rc.threads)),
@@ -149,7 +159,7 @@ func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) (*Capture, error) 
 		}
 		return len(b.Data) - len(a.Data)
 	})
-	return c, nil
+	return c
 }
 
 // find returns a thread; nil when there is none of that ID.

@@ -148,6 +148,9 @@ func (p *ProcDebug) registers(tid ThreadID, regs *Regs) (a *Arch, err error) {
 			return
 		}
 		a, err = ptraceRegs(t.tid, &p.e.regs, regs)
+		if err == unix.ESRCH { // killed while it stood
+			err = fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
+		}
 	})
 	return a, err
 }
@@ -187,6 +190,9 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 	p.mem.reset(true)
 	if err = p.libs.refresh(); err != nil {
 		p.letGo(tid)
+		if !p.IsTerminated() { // the thread, and all that there are, ends for an exec
+			err = fmt.Errorf("thread %d of process %d: %w", tid, p.pid, ErrNoThread)
+		}
 	}
 	return err
 }
