@@ -529,3 +529,27 @@ func TestEndsInTheMiddle(t *testing.T) {
 		}
 	}
 }
+
+// TestForeignProc: in a PID namespace that still sees the /proc of another
+// one, a process ID means two processes. The test runs itself there.
+func TestForeignProc(t *testing.T) {
+	if os.Getpid() == 1 {
+		if _, err := procstate.Attach(2); !errors.Is(err, procstate.ErrNotSupported) || !strings.Contains(err.Error(), "another PID namespace") {
+			t.Errorf("attach: %v", err)
+		}
+		return
+	}
+	need(t, "unshare")
+	if os.Geteuid() != 0 {
+		missing(t, "needs root to make a PID namespace")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("unshare", "--pid", "--fork", "--kill-child", self, "-test.run=^TestForeignProc$", "-test.v")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -148,6 +148,9 @@ func checkTarget(pid int) error {
 	if pid == os.Getpid() {
 		return fmt.Errorf("%w: it is this one; see ProcSelf", ErrNotPermitted)
 	}
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return fmt.Errorf("%w: /proc here shows the processes of another PID namespace, and would mix up two of them; mount one of this namespace", ErrNotSupported)
+	}
 	tgid := statusInt(pid, "Tgid")
 	if tgid < 0 {
 		if here := pidInNamespaces(pid); len(here) > 0 {
