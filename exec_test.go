@@ -246,9 +246,11 @@ func walkUnreachable(t *testing.T, pid int, program string) {
 	if _, err := swbpf.ForPIDWithExecutable(pid, "/proc/self/cmdline"); err == nil {
 		t.Error("what is no program stands in for one")
 	}
-	if w, err = swbpf.ForPIDWithExecutable(pid, program); err != nil {
+	set, err := swbpf.ForPIDsWithExecutable(program, pid)
+	if err != nil {
 		t.Fatal(err)
 	}
+	w = set.Walkers()[0]
 	defer swbpf.Detach(w)
 	frames, err := w.WalkStack(nil, procstate.DefaultThread)
 	if err != nil {

@@ -33,16 +33,10 @@ func NewWalker() (*unwind.Walker, error) {
 
 // ForPID attaches a process and makes a Walker of it: a third-party walk.
 // Detach lets the process go.
-func ForPID(pid int) (*unwind.Walker, error) {
-	p, err := procstate.Attach(pid)
-	if err != nil {
-		return nil, err
-	}
-	return ForProcess(p), nil
-}
+func ForPID(pid int) (*unwind.Walker, error) { return ForPIDWithExecutable(pid, "") }
 
 // ForPIDWithExecutable is ForPID for a process whose program file cannot be
-// reached where the process says it is; exe is a copy of it.
+// reached where the process says it is; exe is a copy of it, or "".
 func ForPIDWithExecutable(pid int, exe string) (*unwind.Walker, error) {
 	p, err := procstate.AttachWithExecutable(pid, exe)
 	if err != nil {
@@ -52,10 +46,14 @@ func ForPIDWithExecutable(pid int, exe string) (*unwind.Walker, error) {
 }
 
 // ForPIDs attaches a group of processes, or none of them.
-func ForPIDs(pids ...int) (*unwind.WalkerSet, error) {
+func ForPIDs(pids ...int) (*unwind.WalkerSet, error) { return ForPIDsWithExecutable("", pids...) }
+
+// ForPIDsWithExecutable is ForPIDs for processes of a program whose file cannot
+// be reached where they say it is; exe is a copy of it, or "".
+func ForPIDsWithExecutable(exe string, pids ...int) (*unwind.WalkerSet, error) {
 	set := new(unwind.WalkerSet)
 	for _, pid := range pids {
-		w, err := ForPID(pid)
+		w, err := ForPIDWithExecutable(pid, exe)
 		if err != nil {
 			for _, w := range set.Walkers() {
 				Detach(w)
