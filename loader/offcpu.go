@@ -1,7 +1,11 @@
 package loader
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
+	"os"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -167,6 +171,11 @@ func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, fn
 		return err
 	}
 	p.Time = end
+	// With several programs at the tracepoint, a function that calls them all
+	// is between __schedule and the frames that the kernel side leaves out.
+	if len(p.Kernel) > 0 && p.Kernel[0]-s.traceIterator < traceIteratorBytes {
+		p.Kernel = p.Kernel[1:]
+	}
 	if blocked > 0 {
 		p.Weight = blocked
 		if err := fn(p); err != nil {
@@ -256,6 +265,33 @@ func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
 		}
 	}
 	return nil
+}
+
+// traceIteratorBytes is more than the length of __traceiter_sched_switch; no
+// other function in its vicinity calls programs.
+const traceIteratorBytes = 512
+
+// findTraceIterator looks up the address of __traceiter_sched_switch; where it is
+// hidden, frames of it stay in the stacks.
+func (s *Session) findTraceIterator() {
+	s.traceIterator = ^uint64(0) - traceIteratorBytes
+	f, err := os.Open("/proc/kallsyms")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		line := lines.Bytes()
+		if !bytes.HasSuffix(line, []byte(" __traceiter_sched_switch")) {
+			continue
+		}
+		text, _, _ := bytes.Cut(line, []byte{' '})
+		if addr, err := strconv.ParseUint(string(text), 16, 64); err == nil && addr != 0 {
+			s.traceIterator = addr
+		}
+		return
+	}
 }
 
 // switchTellsState reports whether the tracepoint sched_switch has the state

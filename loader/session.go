@@ -92,6 +92,7 @@ type Session struct {
 
 	startedAt, stopped uint64 // CLOCK_MONOTONIC ns of Start and Stop
 	flushedTimes       bool
+	traceIterator      uint64 // address of __traceiter_sched_switch
 
 	runStats io.Closer // nil when not kept
 	sample   Sample
@@ -214,6 +215,7 @@ func (s *Session) open() error {
 		err = s.openCPUs(online)
 	}
 	if s.event.hasOffCPU() {
+		s.findTraceIterator()
 		s.blocked = newBlockedThreads()
 	}
 	if err != nil {

@@ -43,6 +43,8 @@ the privileges do not allow sampling.`,
 		Example: `  swbpf top                     the whole machine
   swbpf top -p 4711             one process
   swbpf top -e page-faults      who touches new memory
+  swbpf top --off-cpu -p 4711   what one process waits for
+  swbpf top --wall              on and off the CPU together
   swbpf top --window 60s        the last minute`,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error {
@@ -60,6 +62,11 @@ the privileges do not allow sampling.`,
 	f.VarP(&o.record.pids, "pid", "p", "sample these processes only, threads born later included")
 	f.IntVarP(&o.record.frequency, "freq", "F", 0, fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.StringVarP(&o.record.event, "event", "e", "cycles", "event by perf's name; cpu-clock stands in for cycles without hardware counters")
+	f.Uint64VarP(&o.record.period, "count", "c", 0, "in place of -F: a sample each this many events, or after as much of their --weight")
+	f.StringVar(&o.record.weight, "weight", "", "count events by a `field` of the tracepoint or an argument of the probe, as record does")
+	f.BoolVar(&o.record.offCPU, "off-cpu", false, "show where threads wait, by time")
+	f.BoolVar(&o.record.wall, "wall", false, "show time on and off the CPU together")
+	f.Var(&o.record.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs)")
 	f.Var(&o.window, "window", "the time that the figures are of, 1s to 10m")
 	f.BoolVar(&o.record.noKernel, "no-kernel", false, "leave out kernel frames")
 	o.record.symbols.add(f)
@@ -100,9 +107,11 @@ func runTop(o *topOptions) (err error) {
 	}
 	rec.sink = t.window
 	event := rec.session.Event()
+	byTime := event.IsOffCPU() || event.IsWall()
+	t.window.values = byTime || rec.weight.Name != ""
 	t.view = newTopView(topStatus{
 		target: o.record.target(), event: event.Name,
-		frequency: rec.session.Frequency(), isTimer: event.IsTimer(),
+		frequency: rec.session.Frequency(), isTimer: event.IsTimer(), byTime: byTime,
 	}, os.Getenv("NO_COLOR") == "")
 
 	signals := terminalSignals()

@@ -14,13 +14,33 @@ type topRow struct {
 	comm     string
 	threads  int    // of processes
 	hottest  uint32 // function with most samples of its own; of processes and threads
-	self     int64  // samples
+	self     int64  // samples, or their value
 	total    int64  // of functions: with what they call
+}
+
+// leaf returns where in a stack it is told that a sample was taken: at its first
+// function that is no remark and, in user space only, none of the kernel where
+// there is another one. It is the stack's length when there is no function.
+func (n *topNames) leaf(at [][]uint32, stack []uint32, userOnly bool) int {
+	first := len(stack)
+	for i, place := range stack {
+		switch n.funcs[at[place][0]].kind {
+		case profile.Marker:
+			continue
+		case profile.Kernel:
+			if userOnly {
+				first = min(first, i)
+				continue
+			}
+		}
+		return i
+	}
+	return first
 }
 
 // topFunctions counts samples by function, where they were taken and with
 // callers: a stack counts once however often a function is in it.
-func topFunctions(s *topSnapshot, names *topNames) []topRow {
+func topFunctions(s *topSnapshot, names *topNames, userOnly bool) []topRow {
 	rows := make([]topRow, len(names.funcs))
 	counted := make([]uint32, len(names.funcs)) // the last stack for which total was counted, from 1
 	stack := uint32(0)
@@ -29,9 +49,11 @@ func topFunctions(s *topSnapshot, names *topNames) []topRow {
 		for i := range slot.stacks {
 			k := &slot.stacks[i]
 			stack++
-			for depth, place := range slot.frames[k.first : k.first+k.n] {
+			frames := slot.frames[k.first : k.first+k.n]
+			leaf := names.leaf(at, frames, userOnly)
+			for depth, place := range frames {
 				for inlined, fn := range at[place] {
-					if depth == 0 && inlined == 0 {
+					if depth == leaf && inlined == 0 {
 						rows[fn].self += k.count
 					}
 					if counted[fn] != stack {
@@ -53,7 +75,7 @@ func topFunctions(s *topSnapshot, names *topNames) []topRow {
 }
 
 // topTasks counts samples by thread, or by process.
-func topTasks(s *topSnapshot, names *topNames, byThread bool) []topRow {
+func topTasks(s *topSnapshot, names *topNames, byThread, userOnly bool) []topRow {
 	type task struct {
 		topRow
 		comms map[[16]byte]int64
@@ -83,10 +105,9 @@ func topTasks(s *topSnapshot, names *topNames, byThread bool) []topRow {
 				weight += 1 << 40
 			}
 			t.comms[k.thread.Comm] += weight
-			if k.n > 0 {
-				if fns := at[slot.frames[k.first]]; len(fns) > 0 {
-					t.funcs[fns[0]] += k.count
-				}
+			frames := slot.frames[k.first : k.first+k.n]
+			if i := names.leaf(at, frames, userOnly); i < len(frames) {
+				t.funcs[at[frames[i]][0]] += k.count
 			}
 		}
 	}

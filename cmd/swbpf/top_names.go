@@ -107,6 +107,8 @@ func (n *topNames) sync(s *topSnapshot) (unnamed []topNameRequest) {
 // unnamed is what stands for a place that is not named yet.
 func (p *topPlace) unnamed() topFunc {
 	switch {
+	case strings.HasPrefix(p.marker, "["):
+		return topFunc{p.marker, "", profile.Marker}
 	case p.marker != "":
 		return topFunc{"[truncated: " + p.marker + "]", "", profile.Marker}
 	case p.module == "":

@@ -32,7 +32,7 @@ func (v *topView) render(width, height int) []string {
 	case topModeStacks:
 		r.stacks(body)
 	default:
-		r.list(body, samples)
+		r.list(body, v.weight())
 	}
 	for len(r.lines) < height-topBelow {
 		r.lines = append(r.lines, "")
@@ -114,6 +114,11 @@ func (r *topRenderer) list(lines int, samples int64) {
 		"  SELF%  TOTAL%  FUNCTION",
 		" SHARE%    CPU%      PID THREADS  COMMAND         HOTTEST FUNCTION",
 		" SHARE%    CPU%      TID     PID  COMMAND         HOTTEST FUNCTION",
+	}
+	if v.status.byTime {
+		for i := range heads {
+			heads[i] = strings.Replace(heads[i], " CPU%", "TIME%", 1)
+		}
 	}
 	head := r.line(reversed)
 	head.add(plain, heads[v.tab])
@@ -271,6 +276,8 @@ var topHelp = []string{
 	"SELF%   samples taken in the function itself",
 	"TOTAL%  samples taken in it or in what it called",
 	"CPU%    of one CPU, as far as the samples tell",
+	"TIME%   with --off-cpu and --wall: of a second, of one thread",
+	"        There, SELF% includes the kernel on a function's behalf.",
 }
 
 func (r *topRenderer) help(lines int) {

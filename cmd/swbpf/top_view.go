@@ -47,6 +47,7 @@ type topStatus struct {
 	event     string
 	frequency int // Hz; 0 without
 	isTimer   bool
+	byTime    bool   // stacks count by time on and off the CPU, in ns
 	lost      uint64 // since the start
 }
 
@@ -117,6 +118,14 @@ func (v *topView) samples() (samples, complete int64) {
 	return samples, complete
 }
 
+// weight is what all stacks shown count.
+func (v *topView) weight() (n int64) {
+	for _, slot := range v.now.slots {
+		n += slot.weight
+	}
+	return n
+}
+
 // id is what tells a row from others of its tab.
 func (v *topView) id(r *topRow) uint32 {
 	switch v.tab {
@@ -131,9 +140,9 @@ func (v *topView) id(r *topRow) uint32 {
 // update makes the list and the tree anew.
 func (v *topView) update() {
 	if v.tab == topTabFunctions {
-		v.rows = topFunctions(&v.now, v.names)
+		v.rows = topFunctions(&v.now, v.names, v.status.byTime)
 	} else {
-		v.rows = topTasks(&v.now, v.names, v.tab == topTabThreads)
+		v.rows = topTasks(&v.now, v.names, v.tab == topTabThreads, v.status.byTime)
 	}
 	if f := strings.ToLower(v.filters[v.tab]); f != "" {
 		v.rows = slices.DeleteFunc(v.rows, func(r topRow) bool { return !strings.Contains(strings.ToLower(v.text(&r)), f) })
@@ -372,9 +381,13 @@ func (v *topView) openStacks(callers bool) {
 	v.update()
 }
 
-// cpu is the number of CPUs that samples stand for, in percent of one.
+// cpu is the number of CPUs that samples stand for, in percent of one; by time,
+// how much of it there was in a second of the clock.
 func (v *topView) cpu(samples int64) (float64, bool) {
 	span := v.now.span()
+	if v.status.byTime && span >= 100*time.Millisecond {
+		return 100 * float64(samples) / float64(span), true
+	}
 	if !v.status.isTimer || v.status.frequency == 0 || span < 100*time.Millisecond {
 		return 0, false
 	}

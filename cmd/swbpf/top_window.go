@@ -16,6 +16,7 @@ import (
 // anyone may roll it over; slots that were rolled over do not change any more.
 type topWindow struct {
 	length time.Duration
+	values bool     // stacks count by their values, not their samples
 	mods   *modules // of the recorder's goroutine, as is all that is not guarded
 
 	mu     sync.Mutex
@@ -29,13 +30,14 @@ type topSlot struct {
 	begin, end time.Time
 	samples    int64
 	complete   int64
+	weight     int64      // of all stacks
 	places     *topPlaces // what frames refers to
 	frames     []uint32   // of all stacks, leaf first
 	stacks     []topStack
 	index      map[uint64]uint32 // of stacks, by hash
 }
 
-// topStack is a stack of a thread, and how often it was sampled.
+// topStack is a stack of a thread, and how often it was sampled, or its value.
 type topStack struct {
 	thread profile.Thread
 	first  uint32 // in frames
@@ -96,7 +98,7 @@ func newTopSlot(p *topPlaces, begin time.Time) *topSlot {
 }
 
 // Add implements sampleSink.
-func (w *topWindow) Add(t profile.Thread, stack []profile.Loc, truncated string, count, _ int64) {
+func (w *topWindow) Add(t profile.Thread, stack []profile.Loc, truncated string, count, value int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.slots[len(w.slots)-1]
@@ -110,7 +112,12 @@ func (w *topWindow) Add(t profile.Thread, stack []profile.Loc, truncated string,
 	} else {
 		s.frames = append(s.frames, w.place(topPlaceKey{marker: truncated}))
 	}
-	s.count(t, first, count)
+	weight := count
+	if w.values {
+		weight = value
+	}
+	s.weight += weight
+	s.count(t, first, weight)
 }
 
 // count counts the stack at the end of frames, from first on, and takes it
@@ -151,6 +158,9 @@ func (w *topWindow) place(key topPlaceKey) uint32 {
 	if mod, ok := w.mods.info[key.loc.Module]; ok {
 		place.module, place.kind = printable(filepath.Base(mod.Path)), mod.Kind
 		place.image, place.jit = w.mods.image[key.loc.Module], w.mods.jit[key.loc.Module]
+	}
+	if text, ok := w.mods.builder.MarkerText(key.loc); ok {
+		place.marker = text
 	}
 	if place.jit != nil {
 		p.unnamed = append(p.unnamed, topUnnamed{place: id})
