@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -86,15 +84,12 @@ func anyTimed(outs []*output) bool {
 	return slices.ContainsFunc(outs, func(o *output) bool { return o.format.timed })
 }
 
-// output is a file that a recording will leave behind. It is written under a
-// temporary name in the same directory and takes its own when complete, so
-// that an old file is only replaced by a whole new one. Standard output is
-// written to as it is.
+// output is a file that a recording will leave behind, or standard output.
 type output struct {
 	path       string
 	format     *format
 	compressed bool
-	tmp        *os.File
+	file       *outFile // nil for standard output
 }
 
 // toStdout reports whether the output is no file but standard output.
@@ -127,19 +122,14 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 			if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); err == nil && f.name == "pprof" {
 				return outs, errors.New("standard output is a terminal, and pprof's format is not for people; pass it on to a program or a file")
 			}
-			outs = append(outs, &output{path, f, false, os.Stdout})
+			outs = append(outs, &output{path, f, false, nil})
 			continue
 		}
-		if st, err := os.Stat(path); err == nil && st.IsDir() {
-			return outs, fmt.Errorf("output %s is a directory", path)
-		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return outs, fmt.Errorf("output: %w", err)
-		}
-		tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+		file, err := newOutFile(path)
 		if err != nil {
-			return outs, fmt.Errorf("output %s cannot be written: %w", path, err)
+			return outs, err
 		}
-		outs = append(outs, &output{path, f, compressed, tmp})
+		outs = append(outs, &output{path, f, compressed, file})
 	}
 	return outs, nil
 }
@@ -147,10 +137,8 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 // discardOutputs removes what was not written.
 func discardOutputs(outs []*output) {
 	for _, o := range outs {
-		if o.tmp != nil && !o.toStdout() {
-			o.tmp.Close()
-			os.Remove(o.tmp.Name())
-			o.tmp = nil
+		if o.file != nil {
+			o.file.discard()
 		}
 	}
 }
@@ -167,7 +155,11 @@ func (o *output) saveAs(write func(io.Writer) error) (err error) {
 			err = fmt.Errorf("write %s: %w", o.path, err)
 		}
 	}()
-	w := bufio.NewWriterSize(o.tmp, 1<<16)
+	to := io.Writer(os.Stdout)
+	if o.file != nil {
+		to = o.file
+	}
+	w := bufio.NewWriterSize(to, 1<<16)
 	if o.compressed {
 		z := gzip.NewWriter(w)
 		if err := errors.Join(write(z), z.Close()); err != nil {
@@ -176,18 +168,8 @@ func (o *output) saveAs(write func(io.Writer) error) (err error) {
 	} else if err := write(w); err != nil {
 		return err
 	}
-	if err := w.Flush(); err != nil || o.toStdout() {
+	if err := w.Flush(); err != nil || o.file == nil {
 		return err
 	}
-	if err := o.tmp.Chmod(0o644 &^ umask()); err != nil {
-		return err
-	}
-	if err := o.tmp.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(o.tmp.Name(), o.path); err != nil {
-		return err
-	}
-	o.tmp = nil
-	return nil
+	return o.file.commit()
 }

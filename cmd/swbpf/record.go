@@ -166,6 +166,13 @@ func record(o *recordOptions) error {
 		return withCode(exitCannot, err)
 	}
 	defer discardOutputs(outs)
+	var figures *outFile
+	if o.stats != "" {
+		if figures, err = newOutFile(o.stats); err != nil {
+			return withCode(exitCannot, err)
+		}
+		defer figures.discard()
+	}
 	if slices.ContainsFunc(outs, (*output).toStdout) {
 		os.Stdout = os.Stderr // for the command, which inherits it
 	}
@@ -191,8 +198,8 @@ func record(o *recordOptions) error {
 	}
 	if o.stats != "" {
 		r.stats.addOwnUsage()
-		if err := r.stats.write(o.stats); err != nil {
-			return fmt.Errorf("write figures: %w", err)
+		if err := r.stats.write(figures); err != nil {
+			return fmt.Errorf("write %s: %w", o.stats, err)
 		}
 	}
 	printSummary(os.Stderr, r, p, outs)

@@ -138,16 +138,23 @@ func (r *recorder) run() error {
 			progress.update()
 			continue
 		case <-r.signals:
-			go func() {
-				<-r.signals
-				r.abort()
-				os.Exit(exitInterrupted)
-			}()
+			go r.abortAfter(1)
+			return r.drain()
 		case <-timeout:
 		case <-commandDone:
 		}
+		go r.abortAfter(2) // the first is late for what ended by itself
 		return r.drain()
 	}
+}
+
+// abortAfter ends the program at once after n more signals.
+func (r *recorder) abortAfter(n int) {
+	for range n {
+		<-r.signals
+	}
+	r.abort()
+	os.Exit(exitInterrupted)
 }
 
 // drain stops sampling and takes what is left in the rings.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"syscall"
 	"time"
 )
@@ -51,10 +50,13 @@ func (s *recordStats) addOwnUsage() {
 	s.MaxRSSBytes = ru.Maxrss << 10
 }
 
-func (s *recordStats) write(path string) error {
+func (s *recordStats) write(f *outFile) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(b, '\n'), 0o644)
+	if _, err := f.Write(append(b, '\n')); err != nil {
+		return err
+	}
+	return f.commit()
 }

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// outFile is a file in the making. It has no name until it is complete, so that
+// an old file is only replaced by a whole new one, and nothing is left behind
+// whatever ends the program. Devices and pipes are written to as they are.
+type outFile struct {
+	path  string   // without symbolic links
+	file  *os.File // nil until it is written where files cannot be without a name
+	named bool     // file has a temporary name
+	plain bool     // no device
+}
+
+// newOutFile makes sure that path can be written, and says so if not.
+func newOutFile(path string) (*outFile, error) {
+	o := &outFile{path: path, plain: true}
+	st, err := os.Stat(path)
+	switch {
+	case err == nil && st.IsDir():
+		return nil, fmt.Errorf("output %s is a directory", path)
+	case err == nil && !st.Mode().IsRegular():
+		o.plain = false
+		o.file, err = os.OpenFile(path, os.O_WRONLY, 0)
+	case err == nil:
+		err = unix.Access(path, unix.W_OK)
+	case errors.Is(err, fs.ErrNotExist):
+		err = nil
+	}
+	if err == nil && o.plain {
+		if o.path, err = resolveLinks(path); err == nil {
+			err = o.create()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("output %s cannot be written: %w", path, err)
+	}
+	return o, nil
+}
+
+// maxLinks is how many symbolic links the kernel follows.
+const maxLinks = 40
+
+// resolveLinks follows symbolic links, also to a file that is not there yet.
+func resolveLinks(path string) (string, error) {
+	for range maxLinks {
+		target, err := os.Readlink(path)
+		if err != nil {
+			return path, nil // no link; whatever else is wrong shows later
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = target
+	}
+	return "", &fs.PathError{Op: "open", Path: path, Err: unix.ELOOP}
+}
+
+// create makes a file without name in the directory. Where the file system has
+// no such files it only tries whether it could make one.
+func (o *outFile) create() error {
+	dir := filepath.Dir(o.path)
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		o.file = os.NewFile(uintptr(fd), o.path)
+		return nil
+	}
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EINVAL) {
+		return &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	if err := o.createNamed(); err != nil {
+		return err
+	}
+	o.discard()
+	return nil
+}
+
+func (o *outFile) createNamed() (err error) {
+	o.file, err = os.CreateTemp(filepath.Dir(o.path), "."+filepath.Base(o.path)+".*")
+	o.named = err == nil
+	return err
+}
+
+// Write implements io.Writer.
+func (o *outFile) Write(b []byte) (int, error) {
+	if o.file == nil {
+		if err := o.createNamed(); err != nil {
+			return 0, err
+		}
+	}
+	return o.file.Write(b)
+}
+
+// commit gives the file its name.
+func (o *outFile) commit() error {
+	if _, err := o.Write(nil); err != nil { // it may be empty
+		return err
+	}
+	if !o.plain {
+		return o.close()
+	}
+	if err := o.file.Chmod(0o644 &^ umask()); err != nil {
+		return err
+	}
+	if !o.named {
+		if err := o.link(); err != nil {
+			return err
+		}
+		return o.close()
+	}
+	if err := os.Rename(o.file.Name(), o.path); err != nil {
+		return err
+	}
+	o.named = false
+	return o.close()
+}
+
+// link gives a file without name its own. Where that is taken it gives it a
+// temporary one, under which it then replaces the other.
+func (o *outFile) link() error {
+	from := fmt.Sprintf("/proc/self/fd/%d", o.file.Fd())
+	name := o.path
+	err := unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
+	for try := 0; errors.Is(err, unix.EEXIST) && try < 100; try++ {
+		name = filepath.Join(filepath.Dir(o.path), fmt.Sprintf(".%s.%08x", filepath.Base(o.path), rand.Uint32()))
+		err = unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
+	}
+	if err != nil || name == o.path {
+		return err
+	}
+	if err := os.Rename(name, o.path); err != nil {
+		os.Remove(name)
+		return err
+	}
+	return nil
+}
+
+func (o *outFile) close() error {
+	f := o.file
+	o.file = nil
+	return f.Close()
+}
+
+// discard forgets what was not committed.
+func (o *outFile) discard() {
+	if o.file == nil {
+		return
+	}
+	if o.named {
+		os.Remove(o.file.Name())
+		o.named = false
+	}
+	o.close()
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func entries(t *testing.T, dir string) string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+func writeOut(t *testing.T, path, text string) {
+	t.Helper()
+	o, err := newOutFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.discard()
+	if _, err := io.WriteString(o, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantText(t *testing.T, path, want string) {
+	t.Helper()
+	if b, err := os.ReadFile(path); err != nil || string(b) != want {
+		t.Errorf("%s: %q, %v; want %q", filepath.Base(path), b, err, want)
+	}
+}
+
+// A file has no name before it is complete, replaces an old one then, and
+// symbolic links stay what they are.
+func TestOutFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "p")
+	o, err := newOutFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(o, "new"); err != nil {
+		t.Fatal(err)
+	}
+	if o.named { // the file system has no files without names
+		t.Logf("in %s files have names", dir)
+	} else if got := entries(t, dir); got != "" {
+		t.Errorf("while it is written there is %s", got)
+	}
+	if err := o.commit(); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, path, "new")
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o644&^umask() {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+	writeOut(t, path, "newer")
+	wantText(t, path, "newer")
+
+	os.Symlink("p", filepath.Join(dir, "link"))
+	os.Symlink("link", filepath.Join(dir, "link2"))
+	os.Symlink("absent", filepath.Join(dir, "dangling"))
+	writeOut(t, filepath.Join(dir, "link2"), "by link")
+	writeOut(t, filepath.Join(dir, "dangling"), "by dangling link")
+	wantText(t, path, "by link")
+	wantText(t, filepath.Join(dir, "absent"), "by dangling link")
+
+	o, err = newOutFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Write([]byte("never"))
+	o.discard()
+	wantText(t, path, "by link")
+	if got := entries(t, dir); got != "absent dangling link link2 p" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// Where files cannot be without names they are made late, and have another name
+// until they are complete.
+func TestOutFileNamed(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "p")
+	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := &outFile{path: path, plain: true}
+	if _, err := io.WriteString(o, "new"); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, path, "old")
+	if err := o.commit(); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, path, "new")
+	o = &outFile{path: path, plain: true}
+	o.Write([]byte("never"))
+	o.discard()
+	if got := entries(t, dir); got != "p" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// Devices and pipes are written to, never replaced.
+func TestOutFileDevice(t *testing.T) {
+	writeOut(t, os.DevNull, "nothing")
+	if st, err := os.Stat(os.DevNull); err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		t.Fatalf("%s is no device any more: %v, %v", os.DevNull, st, err)
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan string)
+	go func() {
+		b, _ := os.ReadFile(fifo)
+		got <- string(b)
+	}()
+	writeOut(t, fifo, "through")
+	if s := <-got; s != "through" {
+		t.Errorf("%q came through the pipe", s)
+	}
+}
+
+// What cannot be written is refused at once.
+func TestOutFileRefuses(t *testing.T) {
+	dir := t.TempDir()
+	loop := filepath.Join(dir, "loop")
+	os.Symlink("loop", loop)
+	for path, want := range map[string]string{
+		dir: "is a directory", filepath.Join(dir, "no", "p"): "no such file", loop: "too many levels", "/proc/p": "cannot be written",
+	} {
+		if _, err := newOutFile(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}
+
+// A recorder that is killed leaves nothing beside its output.
+func TestRecordKilled(t *testing.T) {
+	needRecord(t)
+	dir := t.TempDir()
+	cmd := exec.Command(swbpf(t), "record", "-o", "p.pb.gz", "--stats", "s.json", "--", "sh", "-c", "echo on; exec sleep 30")
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		t.Errorf("the command did not run: %v: %s", err, stderr.String())
+	}
+	syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	cmd.Process.Wait()
+	if got := entries(t, dir); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
