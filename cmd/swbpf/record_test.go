@@ -182,7 +182,7 @@ func (r *recording) checkSums(t *testing.T) {
 	want := s.Samples
 	if s.Event == "off-cpu" { // stacks are weighed by their time
 		want = sum(s.OffCPUNSByState)
-	} else if s.Event == "wall" {
+	} else if s.Event == "wall" || s.Weight != "" {
 		want = 0
 		for _, smp := range r.profile.Sample {
 			want += uint64(smp.Value[len(smp.Value)-1])

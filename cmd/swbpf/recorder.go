@@ -201,6 +201,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s := &r.stats
 	s.DurationSeconds = r.ended.Sub(r.began).Seconds()
 	s.Event, s.FrequencyHz = r.session.Event().Name, r.session.Frequency()
+	s.Weight = r.weight.Name
 	s.Lost, s.LostByReason = st.Lost(), st.LostByReason()
 	s.BytesCopied, s.BytesSent = st.StackBytes, st.RingBytes
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs

@@ -11,6 +11,7 @@ import (
 type recordStats struct {
 	DurationSeconds    float64           `json:"duration_seconds"`
 	Event              string            `json:"event"`
+	Weight             string            `json:"weight,omitempty"` // by which events count
 	FrequencyHz        int               `json:"frequency_hz"`
 	Samples            uint64            `json:"samples"`             // delivered
 	UserSamples        uint64            `json:"user_samples"`        // with a user stack

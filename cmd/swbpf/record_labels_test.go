@@ -1,0 +1,213 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	pprof "github.com/google/pprof/profile"
+)
+
+// unifiedCgroups is where the unified hierarchy of cgroups is mounted.
+func unifiedCgroups(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return f[1]
+		}
+	}
+	t.Skip("no cgroup2 is mounted")
+	return ""
+}
+
+// Samples are labelled with the cgroup, the container and the unit of their
+// process, and with what the command line gives them.
+func TestRecordLabels(t *testing.T) {
+	needRecord(t)
+	root, err := os.MkdirTemp(unifiedCgroups(t), "swbpf-test-*")
+	if err != nil {
+		t.Skipf("cannot make cgroups: %v", err)
+	}
+	defer os.Remove(root)
+	id := strings.Repeat("feedc0de", 8)
+	type place struct{ dir, container, unit string }
+	places := []place{
+		{"docker-" + id + ".scope", id, ""},
+		{"libpod-" + id + ".scope/container", id, ""},
+		{"crio-" + id + ".scope", id, ""},
+		{"web.service", "", "web.service"},
+	}
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	byPID, pids := map[int64]place{}, []string{}
+	for _, p := range places {
+		dir := filepath.Join(root, p.dir)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			for ; dir != root; dir = filepath.Dir(dir) {
+				os.Remove(dir)
+			}
+		}()
+		cmd := exec.Command(target, "60")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { cmd.Process.Kill(); cmd.Wait() }()
+		pid := strconv.Itoa(cmd.Process.Pid)
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(pid), 0); err != nil {
+			t.Fatal(err)
+		}
+		byPID[int64(cmd.Process.Pid)] = p
+		pids = append(pids, pid)
+	}
+	r := runRecord(t, "-F", "499", "-d", "1", "--label", "release=1.2", "--label", "zone=a b", "--sample-cpu", "-p", strings.Join(pids, ","))
+	seen := map[int64]bool{}
+	for _, s := range r.profile.Sample {
+		pid := s.NumLabel["pid"][0]
+		p := byPID[pid]
+		seen[pid] = true
+		want := map[string]string{
+			"cgroup": "/" + filepath.Base(root) + "/" + p.dir, "container": p.container, "unit": p.unit,
+			"release": "1.2", "zone": "a b", "comm": "depth30", "state": "",
+		}
+		for key, value := range want {
+			if got := strings.Join(s.Label[key], ","); got != value {
+				t.Errorf("%s: %s is %q, want %q", p.dir, key, got, value)
+			}
+		}
+		if n, err := strconv.Atoi(strings.Join(s.Label["cpu"], ",")); err != nil || n < 0 || n > 4096 {
+			t.Errorf("%s: CPU %q", p.dir, s.Label["cpu"])
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	if len(seen) != len(places) {
+		t.Errorf("samples of %d processes, want %d", len(seen), len(places))
+	}
+}
+
+// Without --sample-cpu there is no label that would multiply stacks.
+func TestRecordFewLabels(t *testing.T) {
+	r := runRecord(t, "-F", "997", "--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+	for _, s := range r.profile.Sample {
+		for key := range s.Label {
+			if !slices.Contains([]string{"comm", "cgroup", "container", "unit"}, key) {
+				t.Fatalf("label %s", key)
+			}
+		}
+	}
+}
+
+// valuesOf sums the values of a type, by the function of a stack that is named.
+func valuesOf(p *pprof.Profile, name, function string) (samples, sum int64) {
+	for i, v := range p.SampleType {
+		if v.Type != name {
+			continue
+		}
+		for _, s := range p.Sample {
+			if function == "" || slices.Contains(stackOf(s), function) {
+				samples += s.Value[0]
+				sum += s.Value[i]
+			}
+		}
+	}
+	return samples, sum
+}
+
+// grabProgram calls grab 100 times for 1000 bytes and 10 times for 50000, and
+// writes 200 times 10 bytes.
+const grabProgram = `
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((noipa)) char *grab(long unused, unsigned long n) { return (char *)(n + unused * 0); }
+__attribute__((noinline)) void small(void) { for (int i = 0; i < 100; i++) grab(i, 1000); __asm__ volatile(""); }
+__attribute__((noinline)) void large(void) { for (int i = 0; i < 10; i++) grab(i, 50000); __asm__ volatile(""); }
+__attribute__((noinline)) void out(void) { for (int i = 0; i < 200; i++) if (write(1, "123456789\n", 10) != 10) _exit(1); __asm__ volatile(""); }
+int main(void) { small(); large(); out(); return 0; }
+`
+
+// An event can count by a number that it carries.
+func TestRecordWeights(t *testing.T) {
+	needRecord(t)
+	target := build(t, "grab", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -xc -o OUT -", "sh", grabProgram)
+	for _, tc := range []struct {
+		flags, name, unit string
+		want              map[string][2]int64 // samples and sum by function
+	}{
+		{"-e uprobe:TARGET:grab --weight arg2:bytes", "arg2", "bytes", map[string][2]int64{"small": {100, 100e3}, "large": {10, 500e3}}},
+		{"-e uprobe:TARGET:grab", "", "count", map[string][2]int64{"small": {100, 100}, "large": {10, 10}}},
+		{"-e uretprobe:TARGET:grab --weight ret", "ret", "count", map[string][2]int64{"small": {100, 100e3}, "large": {10, 500e3}}},
+		{"-e syscalls:sys_enter_write --weight count", "count", "bytes", map[string][2]int64{"out": {200, 2000}}},
+		{"-e syscalls:sys_exit_write --weight ret:bytes", "ret", "bytes", map[string][2]int64{"out": {200, 2000}}},
+		// A sample after each 50 bytes or more: every fifth write.
+		{"-e syscalls:sys_enter_write --weight count -c 50", "count", "bytes", map[string][2]int64{"out": {40, 2000}}},
+		{"-e syscalls:sys_enter_write -c 10", "", "count", map[string][2]int64{"out": {20, 200}}},
+	} {
+		args := strings.Fields(strings.ReplaceAll(tc.flags, "TARGET", target))
+		r := runRecord(t, append(args, "--", "taskset", "-c", "0", target)...)
+		last := r.profile.SampleType[len(r.profile.SampleType)-1]
+		if tc.name != "" && last.Type != tc.name || last.Unit != tc.unit {
+			t.Errorf("%s: values are %v", tc.flags, last)
+		}
+		for function, want := range tc.want {
+			samples, sum := valuesOf(r.profile, last.Type, function)
+			if got := [2]int64{samples, sum}; got != want {
+				t.Errorf("%s: %d samples of %d in %s, want %v; lost %v", tc.flags, samples, sum, function, want, r.stats.LostByReason)
+			}
+		}
+	}
+}
+
+// A period is a number of events, of a timer in nanoseconds.
+func TestRecordPeriod(t *testing.T) {
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	r := runRecord(t, "-e", "cpu-clock", "-c", "2000000", "--", target, "1")
+	if r.profile.Period != 2e6 {
+		t.Errorf("period %d", r.profile.Period)
+	}
+	// Samples are as many as the CPU time that was spent says.
+	if _, ns := valuesOf(r.profile, "cpu", ""); float64(ns) < 0.8*float64(r.targetCPU) || float64(ns) > 1.2*float64(r.targetCPU) {
+		t.Errorf("%.1f ms by samples, %v by the kernel", float64(ns)/1e6, r.targetCPU)
+	}
+}
+
+// Wrong flags are refused with what would be right.
+func TestRecordRefusesWeights(t *testing.T) {
+	needRecord(t)
+	dir := t.TempDir()
+	for args, want := range map[string][]string{
+		"-e syscalls:sys_enter_write --weight bytes": {"bytes", "count", "fd"},
+		"-e page-faults --weight bytes":              {"only tracepoints and uprobes"},
+		"-e uprobe:libc:malloc --weight size":        {"arg1", "ret"},
+		"-e uprobe:libc:malloc --weight ret":         {"uretprobe"},
+		"--label novalue":                            {"novalue", "version=1.2"},
+		"--label pid=3":                              {"of their own"},
+		"--label a=1 --label a=2":                    {"already"},
+		"-F 99 -c 5":                                 {"exclude"},
+		"--off-cpu --wall":                           {"includes"},
+		"--wall -e page-faults":                      {"exclude"},
+		"--min-off-cpu 5ms":                          {"--wall"},
+		"-e uprobe:libc:maloc":                       {"uprobe:libc:malloc"},
+		"-e syscalls:sys_enter_opnat":                {"syscalls:sys_enter_openat"},
+	} {
+		_, msg, status := runSwbpf(t, dir, append([]string{"record", "-d", "0.1"}, strings.Fields(args)...)...)
+		if status != exitCannot {
+			t.Errorf("%s: exit status %d: %s", args, status, msg)
+		}
+		for _, w := range want {
+			if !strings.Contains(msg, w) {
+				t.Errorf("%s: no %q in %s", args, w, msg)
+			}
+		}
+	}
+}

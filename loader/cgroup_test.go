@@ -1,0 +1,81 @@
+package loader
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Paths as the engines make them, by their documentation.
+func TestCgroupNames(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	for path, want := range map[string][2]string{ // container, unit
+		"/":                                     {},
+		"/docker/" + id:                         {id, ""}, // Docker, cgroupfs driver
+		"/system.slice/docker-" + id + ".scope": {id, ""}, // and systemd driver
+		"/system.slice/docker-" + id + ".scope/system.slice/nginx.service":                                          {id, "nginx.service"},
+		"/machine.slice/libpod-" + id + ".scope":                                                                    {id, ""}, // Podman
+		"/machine.slice/libpod-" + id + ".scope/container":                                                          {id, ""},
+		"/libpod_parent/libpod-" + id:                                                                               {id, ""},
+		"/system.slice/web.service/libpod-payload-" + id:                                                            {id, "web.service"}, // by Quadlet
+		"/machine.slice/libpod-conmon-" + id + ".scope":                                                             {"", "libpod-conmon-" + id + ".scope"},
+		"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + id + ".scope":                          {id, "user@1000.service"},
+		"/kubepods/besteffort/pod6a1f/" + id:                                                                        {id, ""}, // Kubernetes, cgroupfs driver
+		"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod6a1f.slice/cri-containerd-" + id + ".scope": {id, ""},
+		"/kubepods.slice/kubepods-pod6a1f.slice/crio-" + id + ".scope":                                              {id, ""},
+		"/kubepods.slice/kubepods-pod6a1f.slice/crio-conmon-" + id + ".scope":                                       {"", "crio-conmon-" + id + ".scope"},
+		"/kubepods-burstable-pod6a1f.slice:cri-containerd:" + id:                                                    {id, ""},
+		"/system.slice/nerdctl-" + id + ".scope":                                                                    {id, ""},
+		"/default/" + id:                                                                                            {id, ""}, // containerd by itself
+		"/system.slice/ssh.service":                                                                                 {"", "ssh.service"},
+		"/system.slice/system-getty.slice/getty@tty1.service":                                                       {"", "getty@tty1.service"},
+		"/user.slice/user-1000.slice/session-3.scope":                                                               {"", "session-3.scope"},
+		"/user.slice/user-1000.slice/user@1000.service/app.slice/app-foot@9.service":                                {"", "app-foot@9.service"},
+		"/system.slice/_cpu.service":                                                                                {"", "cpu.service"},
+		"/init.scope":                                                                                               {"", "init.scope"},
+		"/docker/" + id[1:]:                                                                                         {},
+		"/docker/" + strings.ToUpper(id):                                                                            {},
+		"/system.slice/.service":                                                                                    {},
+	} {
+		if got := [2]string{ContainerOfCgroup(path), UnitOfCgroup(path)}; got != want {
+			t.Errorf("%s: container %q, unit %q; want %q", path, got[0], got[1], want)
+		}
+	}
+}
+
+// A cgroup's ID is the number of its directory, and leads back to it.
+func TestCgroupsPath(t *testing.T) {
+	c, err := OpenCgroups()
+	if err != nil {
+		t.Skip(err)
+	}
+	defer c.Close()
+	root, err := pathOf(c.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(root, "swbpf-test-*")
+	if err != nil {
+		t.Skipf("cannot make cgroups: %v", err)
+	}
+	defer os.Remove(dir)
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Path(st.Ino), "/"+filepath.Base(dir); got != want {
+		t.Errorf("%d is %q, want %q", st.Ino, got, want)
+	}
+	if err := unix.Stat(root, &st); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Path(st.Ino); got != "/" {
+		t.Errorf("the root, %d, is %q", st.Ino, got)
+	}
+	if got := c.Path(1 << 40); got != "" {
+		t.Errorf("no cgroup is %q", got)
+	}
+}
