@@ -38,6 +38,7 @@ func ExamineSampling() []Finding {
 	return []Finding{
 		examineClock(cpus), examineCycles(cpus), examineSoftware(cpus), examineTracepoints(cpus),
 		examineUprobes(cpus), examineRing(), examineTaskPtRegs(), examineRunStats(), examineSideband(),
+		examineOffCPU(), examineCgroups(),
 	}
 }
 
@@ -174,6 +175,55 @@ func examineTaskPtRegs() Finding {
 		return f.lacks(Missing, "not known whether it is there", remedyOf(err, rootRemedy))
 	}
 	return f
+}
+
+// examineOffCPU records this process for a moment.
+func examineOffCPU() Finding {
+	f := found("time off the CPU", "")
+	s, err := Open(Config{Event: Wall, PIDs: []int{os.Getpid()}})
+	if err == nil {
+		defer s.Close()
+		err = s.Start()
+	}
+	if err != nil {
+		f.Found = causeOf(err)
+		return f.lacks(Missing, "no --off-cpu and no --wall", remedyOf(err, rootRemedy))
+	}
+	if s.waiting == nil {
+		f.Found = "switches are traced"
+		return f.lacks(Limited, "threads that wait since before a recording are not in it", "run Linux 5.9 or later")
+	}
+	f.Found = fmt.Sprintf("switches are traced, and %d threads of this process were found waiting", len(s.blocked.byTID))
+	return f
+}
+
+func examineCgroups() Finding {
+	f := found("cgroups", "the unified hierarchy")
+	c, err := OpenCgroups()
+	if err != nil {
+		f.Found = causeOf(err)
+		return f.lacks(Limited, "cgroup, container and unit of a sample are what /proc tells of its process, unless that is gone",
+			"mount -t cgroup2 none /sys/fs/cgroup/unified")
+	}
+	defer c.Close()
+	if c.Path(cgroupID(c)) == "" {
+		f.Found += ", whose directories cannot be opened by their IDs"
+		return f.lacks(Limited, "cgroup, container and unit of a sample are what /proc tells of its process, unless that is gone",
+			"run as root, or with CAP_DAC_READ_SEARCH")
+	}
+	if HasOldCgroups() {
+		f.Found += ", and by /proc those of version 1"
+	}
+	return f
+}
+
+// cgroupID is the ID of the root of the hierarchy.
+func cgroupID(c *Cgroups) uint64 {
+	var st unix.Stat_t
+	if unix.Fstat(c.root, &st) != nil {
+		return 0
+	}
+	return st.Ino
 }
 
 func examineRunStats() Finding {

@@ -17,7 +17,7 @@ var firefoxCategories = [numKinds]firefoxCategory{
 	Go:      {"Go", "green", []string{"Other"}},
 	Kernel:  {"Kernel", "lightblue", []string{"Other"}},
 	JIT:     {"JIT", "magenta", []string{"Other"}},
-	Marker:  {"Truncated", "darkgrey", []string{"Other"}},
+	Marker:  {"Remark", "darkgrey", []string{"Other"}},
 }
 
 // WriteFirefox writes the profile in the processed format of the Firefox

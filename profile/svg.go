@@ -27,7 +27,7 @@ const (
 // has them, and what they are called in the legend.
 var looks = []struct{ name, label string }{
 	{"native", "native"}, {"inlined", "inlined"}, {"go", "Go"}, {"jit", "JIT"}, {"kernel", "kernel"},
-	{"unknown", "no name"}, {"marker", "truncated"}, {"process", ""},
+	{"unknown", "no name"}, {"marker", "remark"}, {"process", ""},
 }
 
 func (f *flameFunction) look() string {

@@ -52,7 +52,19 @@ func newRecordCommand() *cobra.Command {
 		Use:   "record [-a | -p PID[,PID...] | -- CMD ARGS...]",
 		Short: "Profile the machine, some processes or a command",
 		Long: `Record samples stacks in the kernel, unwinds them while it records, and writes
-a profile. Without -p or a command it records the whole machine until Ctrl-C.
+a profile. Without -p or a command it records the whole machine until Ctrl-C,
+which always leaves a complete file; a second Ctrl-C leaves none.
+
+--off-cpu records where threads leave the CPU: each time is a sample with the
+stack at that moment, and weighs as long as it took. Stacks end in the reason: [sleep] (a timer, a pipe, a socket), [lock] (a futex), [disk]
+(uninterruptible), [stopped], or [runnable], waiting for a CPU, which is a part of
+its own after the others. --wall has the time on the CPU too, so that all times
+of a thread add up to the time that passed. Threads that wait since before the
+recording, or still do at its end, count for as long as it lasted.
+
+Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid, comm,
+state (with --off-cpu and --wall); cgroup, container and unit (of systemd) where
+there are; cpu with --sample-cpu; and those of --label.
 
 ` + formatHelp + `
 What CMD prints goes to standard error then.
@@ -63,10 +75,15 @@ do not allow recording.`,
 		Example: `  swbpf record -d 10 -o profile.pb.gz -o profile.html    the whole machine for 10 s
   swbpf record -p 4711 -F 997 -d 5 -o hot.html            one process, ~1,000 Hz
   swbpf record -- make -j8                                a command and its children
-  swbpf record -e sched:sched_switch -d 2 -o off.folded   where threads leave the CPU
   swbpf record -e page-faults -p 4711 -d 10               who touches new memory
   swbpf record --off-cpu -p 4711 -d 10 -o off.html        where a process waits, and how long
-  swbpf record -e uprobe:libc:malloc -p 4711 -d 10        who calls a function`,
+  swbpf record --wall --label build=42 -- ./request.sh    where a request's time goes
+  swbpf record -e sched:sched_switch -c 100 -d 2          every 100th switch on a CPU
+  swbpf record -e uprobe:libc:malloc -p 4711 -d 10        who calls a function
+  swbpf record -e uprobe:libc:malloc --weight arg1:bytes -- CMD
+                                                          and for how many bytes
+  swbpf record -e syscalls:sys_exit_read --weight ret:bytes -d 10
+                                                          who reads how much`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.command = args

@@ -95,9 +95,12 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	if p.Meta.ByValue {
 		whole = uint64(p.Value)
 	}
-	if event := r.session.Event(); event.IsOffCPU() || event.IsWall() {
-		// In the kernel all threads leave the CPU at the same place.
+	event := r.session.Event()
+	if event.IsOffCPU() || event.IsWall() || event.IsTracepoint() {
+		// In the kernel all are at the same place.
 		top, title = p.TopUser, "top functions of user space (with the kernel, with callees):"
+	}
+	if event.IsOffCPU() || event.IsWall() {
 		printStates(w, p, s)
 	} else if r.weight.Name != "" {
 		fmt.Fprintf(w, "%s: %s\n", r.weight.Name, amount(p.Value, r.weight.Unit))

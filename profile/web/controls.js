@@ -2,7 +2,7 @@
 // the colours are, how much a search has matched.
 
 /** How the looks are called in the legend. */
-const LOOK_LABELS = { native: "native", inlined: "inlined", go: "Go", jit: "JIT", kernel: "kernel", unknown: "no name", marker: "truncated" };
+const LOOK_LABELS = { native: "native", inlined: "inlined", go: "Go", jit: "JIT", kernel: "kernel", unknown: "no name", marker: "remark" };
 
 /** What the widths of a diff can show. */
 const WIDTHS = ["before", "both", "after"];
