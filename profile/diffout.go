@@ -86,7 +86,11 @@ func (d *Diff) Method() string {
 	if d.Absolute {
 		test, what = "the exact test of two Poisson rates", "rates in "+d.Unit+" are compared"
 	}
-	return fmt.Sprintf("What counts as changed: %s; %s, at a level of %g %% for any false report at all (Bonferroni's correction, as improved by Tarone). "+
+	values := ""
+	if d.Before.Meta.ByValue {
+		values = "The test is of the numbers of " + d.After.Meta.counted() + ", since how values differ within a stack is not kept: that something became longer or larger, but not more frequent, is not reported. "
+	}
+	return values + fmt.Sprintf("What counts as changed: %s; %s, at a level of %g %% for any false report at all (Bonferroni's correction, as improved by Tarone). "+
 		"± is the 95 %% confidence interval. Both know sampling error only: samples are taken for independent, and what differs from run to run is not in them.",
 		what, test, 100*Alpha)
 }

@@ -17,7 +17,7 @@ var firefoxCategories = [numKinds]firefoxCategory{
 	Go:      {"Go", "green", []string{"Other"}},
 	Kernel:  {"Kernel", "lightblue", []string{"Other"}},
 	JIT:     {"JIT", "magenta", []string{"Other"}},
-	Marker:  {"Remark", "darkgrey", []string{"Other"}},
+	Marker:  {"Remark", "purple", []string{"Other"}}, // waiting, or incomplete
 }
 
 // WriteFirefox writes the profile in the processed format of the Firefox
@@ -269,7 +269,7 @@ func (f *firefoxWriter) onCPU(s *sample) float64 {
 		return 0
 	}
 	for _, l := range f.p.labels[f.p.threads[s.thread].Labels] {
-		if l.Key == "state" && l.Value != "on-cpu" {
+		if l.Key == "state" && l.Value != "running" {
 			return 0
 		}
 	}

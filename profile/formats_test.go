@@ -427,3 +427,38 @@ func TestReadSpeedscopeEvented(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// Markers of waiting threads stay markers in all formats.
+func TestFormatsMarkers(t *testing.T) {
+	b := NewBuilder()
+	m := b.Module(Module{Path: "/bin/a", Kind: Native})
+	th := Thread{PID: 1, TID: 1, Comm: Comm("a")}
+	b.Add(th, []Loc{b.Marker("[sleep]"), {m, 1}}, "", 1, 700)
+	b.Add(th, []Loc{b.Marker(notSampled)}, "", 1, 100)
+	b.Add(th, []Loc{b.Marker("[lock]"), {m, 1}}, "stack-cut", 1, 200)
+	p := b.Build(Meta{Target: "m", Tool: "swbpf test", Event: "off-cpu", ByValue: true, Value: ValueType{"off-cpu", "nanoseconds"}},
+		symbols{{m, 1}: {{Function: "f"}}})
+	want := "a;[not sampled] 100\na;[truncated: stack-cut];f;[lock] 200\na;f;[sleep] 700\n"
+	for _, write := range []func(io.Writer) error{p.WritePprof, p.WriteHTML, p.WriteFirefox, p.WritePerfScript, p.WriteSpeedscope, p.WriteFolded} {
+		again, err := Read(bytes.NewReader(written(t, write)), ReadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again.Meta.ByValue = again.Format != foldedFormat
+		if got := folding(t, again); got != want {
+			t.Errorf("%s: %s", again.Format, got)
+		}
+		var svg bytes.Buffer
+		if err := again.WriteSVG(&svg); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{">waiting ", ">incomplete "} {
+			if !strings.Contains(svg.String(), text) {
+				t.Errorf("%s: no %s in the legend of\n%s", again.Format, text, svg.String())
+			}
+		}
+		if top := again.Top(-1); len(top) != 1 {
+			t.Errorf("%s: functions %+v", again.Format, top)
+		}
+	}
+}

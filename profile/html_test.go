@@ -83,7 +83,7 @@ func TestFlameGraph(t *testing.T) {
 		b.T = t
 		b.WantText("h1", "whole machine")
 		b.WantText(".title p", "cpu-clock at 99 Hz for 10 s on 2 CPUs · 99 samples")
-		b.WantText("#legend", "native 0 %inlined 62.6 %Go 12.1 %JIT 4.0 %kernel 20.2 %no name 1.0 %truncated 6.1 %")
+		b.WantText("#legend", "native 0 %inlined 62.6 %Go 12.1 %JIT 4.0 %kernel 20.2 %no name 1.0 %incomplete 6.1 %")
 		b.WantText("#lost", "3 lost")
 		b.WantText("#about", "99 samples · 93.9 % with complete stacks · 3 lost · swbpf test")
 		if got := b.Text("document.title"); got != "whole machine – flame graph" {
@@ -230,7 +230,7 @@ func TestFlameGraph(t *testing.T) {
 		}
 		b.Press("Escape")
 		b.WantText("#processes", "tid 101 ▾")
-		b.WantText("#legend", "native 0 %inlined 92.3 %no name 7.7 %truncated 46.2 %")
+		b.WantText("#legend", "native 0 %inlined 92.3 %no name 7.7 %incomplete 46.2 %")
 		b.Open(file, "#only=gosrv")
 		b.wantAt(1, 0.5, "gosrv", "Total: 16 samples, ≈ 162 ms, 100 % of the filtered")
 		b.Open(file, "#only=nobody")

@@ -57,6 +57,9 @@ type Symbolizer interface {
 // KernelPath is the Path of the kernel's module, by perf's convention.
 const KernelPath = "[kernel.kallsyms]"
 
+// notSampled is the marker of time in which a thread's stack was not sampled.
+const notSampled = "[not sampled]"
+
 // baseName returns what follows the last slash of a path.
 func baseName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 

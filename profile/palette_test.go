@@ -102,7 +102,7 @@ func themes(t *testing.T) map[string]map[string]string {
 // TestColoursApart: the fills of frames differ by at least 12 units of CIELAB
 // for everyone, of which about 2 can be told apart side by side.
 func TestColoursApart(t *testing.T) {
-	looks := []string{"native", "inlined", "go", "jit", "kernel", "unknown", "marker", "process"}
+	looks := []string{"native", "inlined", "go", "jit", "kernel", "unknown", "state", "marker", "process"}
 	for theme, colours := range themes(t) {
 		for vision, m := range visions {
 			for i, a := range looks {
@@ -123,7 +123,7 @@ func TestTextContrast(t *testing.T) {
 	for theme, colours := range themes(t) {
 		for _, pair := range [][2]string{
 			{"frame-text", "native"}, {"frame-text", "inlined"}, {"frame-text", "go"}, {"frame-text", "jit"},
-			{"frame-text", "kernel"}, {"frame-text", "unknown"}, {"frame-text", "marker"}, {"frame-text", "process"},
+			{"frame-text", "kernel"}, {"frame-text", "unknown"}, {"frame-text", "marker"}, {"frame-text", "state"}, {"frame-text", "process"},
 			{"frame-text", "root"}, {"faint-text", "faint"}, {"hit-text", "hit"},
 			{"foreground", "background"}, {"foreground", "surface"}, {"foreground", "share"},
 			{"quiet", "background"}, {"quiet", "surface"}, {"quiet", "share"}, {"accent", "background"},

@@ -174,7 +174,11 @@ func (f *firefoxReader) setFrames(t *firefoxTables, path []any) error {
 			ln.Start = addr
 		}
 		f.prefix = append(f.prefix, prefix)
-		if depth := column(t.FrameTable.InlineDepth, frame); depth > 0 && depth <= maxInlined && prefix >= 0 && column(t.FrameTable.InlineDepth, t.StackTable.Frame[prefix])+1 == depth {
+		if f.isMarker(t, frame) {
+			f.stacks = append(f.stacks, f.a.b.Marker(ln.Function))
+			continue
+		}
+		if depth := column(t.FrameTable.InlineDepth, frame); depth > 0 && depth <= maxInlined && prefix >= 0 && f.stacks[prefix].Module != markerModule && column(t.FrameTable.InlineDepth, t.StackTable.Frame[prefix])+1 == depth {
 			// It is inlined into the frame of the stack before: both are one place.
 			outer := f.a.b.places[f.stacks[prefix].Addr]
 			ln.Inlined = true
@@ -233,6 +237,12 @@ func (id firefoxID) number() int32 {
 	return int32(n)
 }
 
+// isMarker reports whether a frame is of our category for markers.
+func (f *firefoxReader) isMarker(t *firefoxTables, frame int) bool {
+	category := column(t.FrameTable.Category, frame)
+	return category != nil && column(f.file.Meta.Categories, *category).Name == firefoxCategories[Marker].Name
+}
+
 func (f *firefoxReader) thread(i int) error {
 	t := &f.file.Threads[i]
 	f.weightType = cmp.Or(t.Samples.WeightType, f.weightType)
@@ -273,7 +283,8 @@ func (f *firefoxReader) thread(i int) error {
 		truncated := ""
 		for s := *stack; s >= 0; s = f.prefix[s] {
 			if f.prefix[s] < 0 {
-				if truncated = truncatedReason(f.a.b.places[f.stacks[s].Addr].lines[0].Function); truncated != "" {
+				text, _ := f.a.b.MarkerText(f.stacks[s])
+				if truncated = truncatedReason(text); truncated != "" {
 					break
 				}
 			}

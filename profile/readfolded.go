@@ -157,6 +157,10 @@ func foldedThread(name string, numbered bool) Thread {
 	return Thread{Comm: Comm(name)}
 }
 
+// foldedMarkers are those that a recording of waiting threads has. Other names
+// in brackets are of modules, as collapsing scripts write them.
+var foldedMarkers = map[string]bool{"[sleep]": true, "[disk]": true, "[lock]": true, "[stopped]": true, "[runnable]": true, notSampled: true}
+
 // foldedSuffixes are those by which flamegraph.pl tells kinds.
 var foldedSuffixes = []struct {
 	suffix  string
@@ -166,6 +170,11 @@ var foldedSuffixes = []struct {
 
 func (f *folded) frame(name string) Loc {
 	if loc, ok := f.a.ids[name]; ok {
+		return loc
+	}
+	if foldedMarkers[name] {
+		loc := f.a.b.Marker(name)
+		f.a.ids[name] = loc
 		return loc
 	}
 	ln := Line{Function: name, Kind: Native}

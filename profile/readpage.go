@@ -145,7 +145,10 @@ func (r *pageReader) profile(o ReadOptions) (*Profile, error) {
 				}
 			}
 			if locs[n] == nil {
-				loc := a.place(modules[t.FunctionModule[f]], 0, nodes[n].lines)
+				loc := a.b.Marker(t.FunctionName[f])
+				if Kind(t.FunctionKind[f]) != Marker {
+					loc = a.place(modules[t.FunctionModule[f]], 0, nodes[n].lines)
+				}
 				locs[n] = &loc
 			}
 			stack = append(stack, *locs[n])

@@ -217,6 +217,10 @@ func (p *perfReader) flush() {
 		return
 	}
 	e := p.event
+	if f := &p.frames[0]; len(p.frames) == 1 && isMarker(f.name) && f.addr == 0 && f.module == "[unknown]" {
+		p.stack, p.frames = append(p.stack, e.a.b.Marker(f.name)), p.frames[:0]
+		return
+	}
 	e.a.key = e.a.key[:0]
 	for _, f := range p.frames {
 		e.a.key = fmt.Appendf(e.a.key, "%x\x00%s\x00%s\x00%s\x00", f.addr, f.name, f.module, f.source)
@@ -273,7 +277,8 @@ func (p *perfReader) finish() error {
 	truncated := ""
 	if n := len(p.stack); n > 0 {
 		// A marker that WritePerfScript wrote.
-		if truncated = truncatedReason(e.a.b.places[p.stack[n-1].Addr].lines[0].Function); truncated != "" {
+		text, _ := e.a.b.MarkerText(p.stack[n-1])
+		if truncated = truncatedReason(text); truncated != "" {
 			p.stack = p.stack[:n-1]
 		}
 	}

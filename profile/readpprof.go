@@ -193,7 +193,13 @@ func markerOf(l *pprof.Location) (text string, ok bool) {
 		return "", false
 	}
 	text = l.Line[0].Function.Name
-	return text, len(text) > 2 && text[0] == '[' && text[len(text)-1] == ']' && text != "[unknown]"
+	return text, isMarker(text)
+}
+
+// isMarker reports whether a function's name is the text of a marker, if it is
+// in no module and at no address.
+func isMarker(name string) bool {
+	return len(name) > 2 && name[0] == '[' && name[len(name)-1] == ']' && name != "[unknown]"
 }
 
 // pprofPlaces makes the modules and frames.

@@ -100,10 +100,11 @@ func (s *speedscopeReader) frame(f *speedscopeFrame) Loc {
 			module = s.a.b.Module(Module{Path: f.File, Kind: kind})
 		}
 	}
-	if truncatedReason(f.Name) == "" {
-		if ln.byAddress = addressName(f.Name); !ln.byAddress {
-			ln.Kind = kindOfLine(kind, f.File)
-		}
+	if isMarker(f.Name) && f.File == "" {
+		return s.a.b.Marker(f.Name)
+	}
+	if ln.byAddress = addressName(f.Name); !ln.byAddress {
+		ln.Kind = kindOfLine(kind, f.File)
 	}
 	return s.a.place(module, 0, []Line{ln})
 }

@@ -27,7 +27,7 @@ const (
 // has them, and what they are called in the legend.
 var looks = []struct{ name, label string }{
 	{"native", "native"}, {"inlined", "inlined"}, {"go", "Go"}, {"jit", "JIT"}, {"kernel", "kernel"},
-	{"unknown", "no name"}, {"marker", "remark"}, {"process", ""},
+	{"unknown", "no name"}, {"state", "waiting"}, {"marker", "incomplete"}, {"process", ""},
 }
 
 func (f *flameFunction) look() string {
@@ -36,6 +36,8 @@ func (f *flameFunction) look() string {
 		return "process"
 	case f.inlined:
 		return "inlined"
+	case f.kind == Marker && truncatedReason(f.name) == "" && f.name != notSampled:
+		return "state"
 	}
 	return f.kind.String()
 }
@@ -186,11 +188,14 @@ func (s *svgWriter) legend() {
 		self[t.functions[t.nodes[i].function].look()] += 0
 	}
 	for i := range t.samples {
-		look := t.functions[t.nodes[t.samples[i].node].function].look()
-		self[look] += s.p.weight(&t.samples[i])
-	}
-	for _, tally := range s.p.Truncated {
-		self["marker"] += tally.N
+		weight := s.p.weight(&t.samples[i])
+		n := t.samples[i].node
+		self[t.functions[t.nodes[n].function].look()] += weight
+		for n = t.nodes[n].parent; n != 0; n = t.nodes[n].parent {
+			if t.functions[t.nodes[n].function].look() == "marker" {
+				self["marker"] += weight // though what ran was another
+			}
+		}
 	}
 	x, y := float64(svgMargin), s.height()-10
 	for _, look := range looks {
@@ -198,11 +203,7 @@ func (s *svgWriter) legend() {
 		if !ok || look.label == "" {
 			continue
 		}
-		total := t.nodes[0].weight
-		if look.name == "marker" {
-			total = s.p.Samples
-		}
-		text := look.label + " " + share(weight, total)
+		text := look.label + " " + share(weight, t.nodes[0].weight)
 		s.print(`<rect x="%.2f" y="%d" width="10" height="10" fill="%s"/><text x="%.2f" y="%d">%s</text>`+"\n",
 			x, y-9, fills()[look.name], x+14, y, xmlText(text))
 		x += 14 + svgChar*float64(len(text)+3)

@@ -5,7 +5,7 @@ const FONT = "12px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-ser
 const MIN_LABEL = 26; // pixels; narrower frames have no label
 
 /** What frames are coloured by, in the order of the legend. */
-const LOOKS = ["native", "inlined", "go", "jit", "kernel", "unknown", "marker", "process"];
+const LOOKS = ["native", "inlined", "go", "jit", "kernel", "unknown", "state", "marker", "process"];
 
 /** Returns "#rrggbb" made lighter (amount > 0) or darker. */
 function shade(color, amount) {

@@ -2,7 +2,12 @@
 // the colours are, how much a search has matched.
 
 /** How the looks are called in the legend. */
-const LOOK_LABELS = { native: "native", inlined: "inlined", go: "Go", jit: "JIT", kernel: "kernel", unknown: "no name", marker: "remark" };
+const LOOK_LABELS = { native: "native", inlined: "inlined", go: "Go", jit: "JIT", kernel: "kernel", unknown: "no name", state: "waiting", marker: "incomplete" };
+
+const LOOK_TITLES = {
+  state: "What threads waited for, off the CPU; click to highlight that",
+  marker: "Stacks of which a part, or all, is missing; click to highlight them",
+};
 
 /** What the widths of a diff can show. */
 const WIDTHS = ["before", "both", "after"];
@@ -93,7 +98,7 @@ class Controls {
       const query = "kind:" + look;
       button.className = "look " + look;
       button.setAttribute("aria-pressed", String(search.text === query));
-      button.title = look === "marker" ? "Stacks with a part missing" : `What ran in ${LOOK_LABELS[look]} functions themselves; click to highlight them`;
+      button.title = LOOK_TITLES[look] || `What ran in ${LOOK_LABELS[look]} functions themselves; click to highlight them`;
       button.addEventListener("click", () => this.app.find(search.text === query ? "" : query));
       const swatch = document.createElement("i");
       button.append(swatch, `${LOOK_LABELS[look]} `);

@@ -32,6 +32,9 @@ class Reader {
   }
 }
 
+/** Markers of stacks with a part missing; others tell what a thread waited for. */
+const INCOMPLETE = /^\[(truncated: .*|not sampled)\]$/s;
+
 const INLINED = 1;
 const PROCESS = 2;
 
@@ -178,7 +181,8 @@ class Model {
   look(fn) {
     if (this.isProcess(fn)) return "process";
     if (this.inlined(fn)) return "inlined";
-    return this.tables.kinds[this.tables.functionKind[fn]];
+    const kind = this.tables.kinds[this.tables.functionKind[fn]];
+    return kind === "marker" && !INCOMPLETE.test(this.name(fn)) ? "state" : kind;
   }
 
   /** The weight that ran in functions of each look, and that of stacks with a marker. */
