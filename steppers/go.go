@@ -90,13 +90,19 @@ func (s *Go) image(img *procstate.Image) *goImage {
 
 // step walks through one frame by its rule.
 func (s *Go) step(f *goFrame) (unwind.Verdict, error) {
-	switch f.rule.kind {
+	kind := f.rule.kind
+	if kind == goAsmcgocall && f.in.Flags&unwind.Interrupted != 0 {
+		kind = f.rule.met
+	}
+	switch kind {
 	case goForeign:
 		return unwind.NotMe, nil
 	case goTop:
 		return unwind.StackBottom, nil
 	case goMstart:
 		return f.mstart()
+	case goRt0:
+		return f.rt0()
 	case goSchedule:
 		s.walk.scheduling = true
 	case goSystemstack:

@@ -120,6 +120,25 @@ func (f *goFrame) mstart() (unwind.Verdict, error) {
 	return unwind.StackBottom, nil
 }
 
+// rt0 walks from the first function of a program to the C code that called
+// it, as in programs that are linked with a C library. It is the bottom where
+// the kernel, or the dynamic loader, has jumped to the program's entry: then
+// argv, which it keeps in the word below its return address, lies right
+// above where SP was. The stack is aligned then, so that it was a word higher.
+func (f *goFrame) rt0() (unwind.Verdict, error) {
+	at := f.in.SP() + uint64(int64(f.rule.delta))
+	ra, ok1 := f.mem.ReadWord(at)
+	argv, ok2 := f.mem.ReadWord(at - 8)
+	if f.in.Flags&unwind.Interrupted != 0 && argv != at+16 {
+		argv, _ = f.in.Regs.Value(rbx) // not stored yet
+	}
+	m := f.w.MappingAt(ra - 1)
+	if f.arch != procstate.AMD64 || !ok1 || !ok2 || argv == at+16 || m == nil || m == f.m && f.isGo(ra) {
+		return unwind.StackBottom, nil
+	}
+	return f.plain(f.in.SP(), f.in.FP())
+}
+
 // newThread reports whether a thread in runtime.clone, behind the system
 // call, is the new one: it gets 0 from it, and calls a function.
 func (f *goFrame) newThread() bool {
@@ -142,9 +161,10 @@ func (f *goFrame) savedSP() (unwind.Verdict, error) {
 
 // storedSP is savedSP for a function that keeps its SP where it points now.
 func (f *goFrame) storedSP() (unwind.Verdict, error) {
-	sp, ok := f.mem.ReadWord(f.in.SP())
+	at := f.in.SP() + uint64(f.rule.depth)
+	sp, ok := f.mem.ReadWord(at)
 	if !ok {
-		return unwind.Failed, unwind.ReadFailure(f.mem, f.in.SP())
+		return unwind.Failed, unwind.ReadFailure(f.mem, at)
 	}
 	return f.plain(sp, f.in.FP())
 }

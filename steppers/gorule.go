@@ -17,14 +17,15 @@ const (
 	goTop                       // the first frame of its stack: goexit, rt0_go
 	goMstart                    // runtime.mstart, the first function of a thread
 	goSchedule                  // runtime.schedule
-	goSystemstack               // runtime.systemstack
+	goRt0                       // runtime.rt0_go, entered by the kernel or by C
+	goSystemstack               // runtime.systemstack, between its switches
 	goMcall                     // runtime.mcall
 	goMorestack                 // runtime.morestack
 	goGogo                      // gogo, which goes over to a goroutine
 	goAsmcgocall                // runtime.asmcgocall
 	goCgocallback               // runtime.cgocallback
 	goSavedSP                   // on another stack; SP is kept in register reg
-	goStoredSP                  // SP was aligned; the former value is at SP
+	goStoredSP                  // SP was aligned; the former value is at SP + depth
 	goCrosscall2                // crosscall2, called by C
 	goPoppedRA                  // the return address is in register reg
 	goClone                     // runtime.clone, in the parent or in the new thread
@@ -39,8 +40,9 @@ type goRule struct {
 	image uint32 // Image.Index + 1
 	delta int32  // see procstate.GoTable.SPDelta
 	base  int32  // goCrosscall2: see crosscall2Base; goAsmcgocall: offset of the saved g
-	depth int32  // goAsmcgocall: offset of the saved depth or SP
+	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP: of SP
 	kind  goKind
+	met   goKind // goAsmcgocall: how to walk when interrupted there
 	reg   procstate.Reg
 }
 
@@ -48,6 +50,7 @@ type goRule struct {
 // for them, without the suffix of their ABI.
 var goKinds = map[string]goKind{ // read only
 	"runtime.schedule":     goSchedule,
+	"runtime.rt0_go":       goRt0,
 	"runtime.systemstack":  goSystemstack,
 	"runtime.mcall":        goMcall,
 	"runtime.morestack":    goMorestack,
@@ -107,9 +110,22 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 	}
 	amd64 := img.Arch() == procstate.AMD64
 	switch {
+	case r.kind == goRt0:
+		// sub $40,%rsp, which the table does not count
+		if i := bytes.Index(funcCode(img, &f), []byte{0x48, 0x83, 0xec, 0x28}); i >= 0 && vaddr-f.Entry >= uint64(i)+4 {
+			r.delta += 40
+		}
+	case r.kind == goSystemstack:
+		if !onSystemstack(funcCode(img, &f), vaddr-f.Entry, amd64) {
+			r.kind = goAsm
+		}
 	case r.kind == goAsmcgocall:
 		if !asmcgocallSlots(img, &f, vaddr, amd64, &r) {
 			r.base = -1
+		}
+		r.met = goAsmcgocall
+		if amd64 {
+			asmcgocallMet(funcCode(img, &f), vaddr-f.Entry, &r)
 		}
 	case r.kind == goCrosscall2:
 		r.base = crosscall2Base(img, t, &f, amd64)
@@ -134,7 +150,9 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 // Registers of amd64 in the DWARF numbering.
 const (
 	rax procstate.Reg = 0
+	rdx procstate.Reg = 1
 	rbx procstate.Reg = 3
+	rsi procstate.Reg = 4
 	rbp procstate.Reg = 6
 	r12 procstate.Reg = 12
 )
@@ -155,6 +173,17 @@ func between(code []byte, at uint64, first, last []byte) bool {
 	i := bytes.Index(code, first)
 	j := bytes.LastIndex(code, last)
 	return i >= 0 && j > i && at >= uint64(i+len(first)) && at <= uint64(j)
+}
+
+// onSystemstack reports whether offset at of systemstack lies between its
+// switch to the thread's own stack and that back. Elsewhere, and where it is
+// called on that stack already and leaves at once, it is like any function.
+func onSystemstack(code []byte, at uint64, amd64 bool) bool {
+	if !amd64 { // mov sp,x3; mov sp,x0
+		return between(code, at, []byte{0x7f, 0x00, 0x00, 0x91}, []byte{0x1f, 0x00, 0x00, 0x91})
+	}
+	// mov 0x38(%rdx),%rsp; mov 0x38(%rax),%rsp: the SP of g0.sched, of g.sched
+	return between(code, at, []byte{0x48, 0x8b, 0x62, 0x38}, []byte{0x48, 0x8b, 0x60, 0x38})
 }
 
 // savedSPReg returns the register that keeps SP at offset at of a function
@@ -226,6 +255,34 @@ func asmcgocallSlots(img *procstate.Image, f *procstate.GoFunc, vaddr uint64, am
 	r.base = -2
 	r.depth, ok = loadFromSP(code, 0x48, 0x8b, 6) // mov sp(%rsp),%rsi
 	return ok
+}
+
+// asmcgocallMet finds how to walk from asmcgocall when it is interrupted at
+// offset at of its code. It is twice the same: with a switch to g0, and where
+// it is on such a stack already, when it aligns SP alone.
+func asmcgocallMet(code []byte, at uint64, r *goRule) {
+	toG0 := []byte{0x48, 0x8b, 0x66, 0x38}  // mov 0x38(%rsi),%rsp
+	align := []byte{0x48, 0x83, 0xe4, 0xf0} // and $-16,%rsp, behind a sub as long
+	back := []byte{0x48, 0x89, 0xf4}        // mov %rsi,%rsp
+	second := bytes.LastIndex(code, align)
+	r.met = goAsm
+	switch {
+	case second < 0:
+		r.met = goForeign
+	case at < uint64(second):
+		if between(code[:second], at, toG0, back) {
+			r.met = goAsmcgocall
+		}
+	case at <= uint64(max(bytes.LastIndex(code, back), 0)):
+		r.met, r.reg = goSavedSP, rdx
+		switch next := code[at:]; {
+		case bytes.HasPrefix(next, back):
+			r.reg = rsi
+		case next[0] == 0x48 && next[1] == 0x8b: // mov sp(%rsp),%rsi
+			r.met = goStoredSP
+			r.depth, _ = loadFromSP(next[:min(5, len(next))], 0x48, 0x8b, 6)
+		}
+	}
 }
 
 // loadFromSP finds an instruction with prefix rex, opcode op, register reg

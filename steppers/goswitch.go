@@ -83,17 +83,11 @@ func (f *goFrame) currentG() (uint64, error) {
 // systemstack leaves alone, leads there.
 func (f *goFrame) systemstack() (unwind.Verdict, error) {
 	s, err := f.stacks()
-	switch {
-	case err != nil:
+	if err != nil {
 		return f.byFramePointer(err)
-	case s.curg == 0 || s.onGoroutine(f.in.SP()):
-		return f.plain(f.in.SP(), f.in.FP())
-	case !s.onGoroutine(s.sp):
-		return f.byFramePointer(unwind.BadPC)
 	}
-	if f.arch.LR != procstate.NoReg && f.rule.delta == 0 {
-		// The prologue, or the epilogue: the switch is yet to come, or past.
-		return f.plain(f.in.SP(), f.in.FP())
+	if !s.onGoroutine(s.sp) {
+		return f.byFramePointer(unwind.BadPC)
 	}
 	return f.toSched(&s)
 }
@@ -211,7 +205,7 @@ func (f *goFrame) gogo() (unwind.Verdict, error) {
 func (f *goFrame) asmcgocall() (unwind.Verdict, error) {
 	in := f.in
 	if in.Flags&unwind.Interrupted != 0 {
-		// At some instruction before or after the call.
+		// At some instruction around the call.
 		s, err := f.stacks()
 		if err != nil {
 			return unwind.Failed, err
