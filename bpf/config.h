@@ -122,7 +122,7 @@ struct scratch {
 #define BODY_LIMIT                                                            \
 	(MAX_KERNEL_FRAMES * 8 + MAX_RETURNS * sizeof(struct replaced_return) +  \
 	 MAX_REGIONS * sizeof(struct region_header) + \
-	 3 * MAX_GO_HEAD + stack_limit + 192)
+	 4 * MAX_GO_HEAD + stack_limit + 192)
 
 /* ...and one chunk more, so that a copy that starts inside cannot leave it. */
 struct {

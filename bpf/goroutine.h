@@ -3,7 +3,8 @@
  * Stacks of Go programs. A goroutine's stack is a piece of the heap: without
  * its bounds one would copy far past its end. And the runtime changes stacks:
  * on the thread's own stack (g0) or in a signal handler (gsignal) the frames
- * of the goroutine that is being served are elsewhere, from curg.sched.sp up.
+ * of the goroutine that is being served are elsewhere, from curg.sched.sp up. In
+ * Go code that C has called it is the other way round: C's frames are on g0.
  */
 #ifndef SWBPF_GOROUTINE_H
 #define SWBPF_GOROUTINE_H
@@ -22,6 +23,19 @@ enum { VDSO_CALLER_FRAME = 128 };
  */
 enum { ABOVE_G0 = 1024 };
 
+/*
+ * The runtime takes a thread of C to have that much of a stack above SP where
+ * it cannot tell, as before Go 1.22.
+ */
+enum { ESTIMATED_ABOVE = 1024, NEAR_ESTIMATE = 512 };
+
+/* Where in its frame cgocallback keeps g0.sched.sp. */
+#if defined(__TARGET_ARCH_x86)
+enum { CALLBACK_KEEPS = 0 };
+#else
+enum { CALLBACK_KEEPS = 16 };
+#endif
+
 struct go_stack {
 	u64 lo, hi;
 };
@@ -32,8 +46,10 @@ struct go_thread {
 	u64 g_word; /* address of the word that holds g */
 	u64 g;    /* the one that runs; 0 when none could be read */
 	u64 m;
+	u64 g0;   /* that of the thread's own stack */
 	u64 curg; /* the user goroutine of the thread; 0 when there is none */
 	struct go_stack stack; /* of g */
+	struct go_stack curg_stack;
 };
 
 INLINE u64 read_user_word(u64 addr)
@@ -57,7 +73,11 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 		return;
 	t->g = g;
 	t->m = read_user_word(g + p->g_m);
+	t->g0 = read_user_word(t->m + p->m_g0);
 	t->curg = read_user_word(t->m + p->m_curg);
+	t->curg_stack = t->stack;
+	if (t->curg != g && bpf_probe_read_user(&t->curg_stack, sizeof(t->curg_stack), (void *)(t->curg + p->g_stack)))
+		t->curg = 0;
 }
 
 INLINE bool on_stack(const struct go_stack *stack, u64 sp)
@@ -65,9 +85,15 @@ INLINE bool on_stack(const struct go_stack *stack, u64 sp)
 	return sp - stack->lo < stack->hi - stack->lo;
 }
 
+/* Whether sp is on the stack of the goroutine that the thread runs. */
+INLINE bool is_at_home(const struct go_thread *t, u64 sp)
+{
+	return t->curg && on_stack(&t->curg_stack, sp);
+}
+
 /*
- * The end of the stack that holds sp, when it is that of the running goroutine
- * or, as in a call of the vdso, that of g0; else 0.
+ * The end of the stack that holds sp, when it is that of the goroutine or,
+ * as in a call of the vdso, that of g0; else 0.
  */
 INLINE u64 go_stack_end(const struct go_thread *t, u64 sp)
 {
@@ -75,12 +101,18 @@ INLINE u64 go_stack_end(const struct go_thread *t, u64 sp)
 
 	if (!t->g)
 		return 0;
-	u64 g0 = read_user_word(t->m + t->process->m_g0);
+	if (is_at_home(t, sp))
+		return t->curg_stack.hi;
 	if (on_stack(&t->stack, sp))
-		return t->stack.hi + (t->g == g0 ? ABOVE_G0 : 0);
-	if (bpf_probe_read_user(&stack, sizeof(stack), (void *)(g0 + t->process->g_stack)))
+		return t->stack.hi + (t->g == t->g0 ? ABOVE_G0 : 0);
+	if (bpf_probe_read_user(&stack, sizeof(stack), (void *)(t->g0 + t->process->g_stack)))
 		return 0;
 	return on_stack(&stack, sp) ? stack.hi + ABOVE_G0 : 0;
+}
+
+INLINE bool in_signal_handler(const struct go_thread *t)
+{
+	return read_user_word(t->m + t->process->m_gsignal) == t->g;
 }
 
 /*
@@ -88,14 +120,15 @@ INLINE u64 go_stack_end(const struct go_thread *t, u64 sp)
  * Usually curg.sched has kept it, but not while a signal is handled, which may
  * have met the goroutine running, nor in a call of the vdso.
  */
-INLINE u64 curg_stack_start(const struct go_thread *t, const struct go_stack *stack)
+INLINE u64 curg_stack_start(const struct go_thread *t)
 {
 	const struct go_process *p = t->process;
+	const struct go_stack *stack = &t->curg_stack;
 	u64 from = 0;
 
 	if (t->g == t->curg) /* the SP kept is that above the return address */
 		from = read_user_word(t->m + p->m_vdso_sp) - VDSO_CALLER_FRAME;
-	else if (read_user_word(t->m + p->m_gsignal) != t->g)
+	else if (!in_signal_handler(t))
 		from = read_user_word(t->curg + p->g_sched_sp);
 	if (from - stack->lo < stack->hi - stack->lo)
 		return from;
@@ -103,32 +136,83 @@ INLINE u64 curg_stack_start(const struct go_thread *t, const struct go_stack *st
 }
 
 /*
- * When the thread is not on the stack of its goroutine curg, adds that stack
- * and the structures which lead there. The limit holds for both stacks
- * together.
+ * Finds what is live of g0's stack while the thread is on another one: the
+ * frames of C that called the Go code that runs, from that of cgocallback up,
+ * or what a signal has met. cgocallback's frame is at g0.sched.sp and keeps the
+ * former one, on the same stack; in a thread that C has not called Go in, the
+ * word there may look so by chance, and a few bytes too many are taken. Returns
+ * false when there is nothing.
  */
-INLINE void add_served_goroutine(struct scratch *s, const struct go_thread *t, u64 sp, u64 own_bytes)
+INLINE bool find_g0_stack(const struct go_thread *t, u64 sp, struct go_stack *stack)
+{
+	const struct go_process *p = t->process;
+	bool at_home = is_at_home(t, sp), on_own = on_stack(&t->stack, sp);
+
+	if (at_home ? !p->calls_c : t->g == t->g0 && on_own)
+		return false;
+	if (bpf_probe_read_user(stack, sizeof(*stack), (void *)(t->g0 + p->g_stack)) || on_stack(stack, sp))
+		return false;
+	u64 from = read_user_word(t->g0 + p->g_sched_sp);
+	u64 above = stack->hi - from;
+	if (in_signal_handler(t) || !(at_home || on_own)) { /* first of all it changes g */
+		if (from - stack->lo >= stack->hi - stack->lo || above < SIGNALLED_STACK)
+			from = stack->hi - stack->lo > SIGNALLED_STACK ? stack->hi - SIGNALLED_STACK : stack->lo;
+	} else {
+		u64 former = read_user_word(from + CALLBACK_KEEPS);
+		if (former & 7 || former - from + MAIN_STACK_REACH >= 2 * MAIN_STACK_REACH)
+			return false;
+		if (former == from && above - ESTIMATED_ABOVE < NEAR_ESTIMATE)
+			stack->hi = from + SIGNALLED_STACK;
+	}
+	stack->lo = from;
+	stack->hi += ABOVE_G0;
+	return true;
+}
+
+/*
+ * Adds another stack of the thread, as far as the limit allows that holds for
+ * all of them together.
+ */
+INLINE void add_other_stack(struct scratch *s, const struct go_stack *stack, u64 *left)
+{
+	u64 n = stack->hi > stack->lo ? stack->hi - stack->lo : 0;
+
+	if (n > *left)
+		n = *left;
+	*left -= n;
+	if (n)
+		add_pages(s, stack->lo, stack->lo + n, true);
+}
+
+/*
+ * Adds the stacks that the frames of the one which the thread is on lead to,
+ * own_bytes of which have been copied, and the structures that tell where.
+ */
+INLINE void add_other_stacks(struct scratch *s, const struct go_thread *t, u64 sp, u64 own_bytes)
 {
 	const struct go_process *p = t->process;
 
-	if (!p || !t->g || !t->curg || (t->g == t->curg && on_stack(&t->stack, sp)))
+	if (!p || !t->g)
 		return;
+	struct go_stack g0;
+	bool at_home = is_at_home(t, sp);
+	bool has_g0 = find_g0_stack(t, sp, &g0);
+	if (!has_g0 && (at_home || !t->curg))
+		return;
+	u64 left = stack_limit > own_bytes ? stack_limit - own_bytes : 0;
 	add_bytes(s, t->g_word, sizeof(u64));
 	add_bytes(s, t->g, p->g_head);
 	add_bytes(s, t->m, p->m_head);
 	if (t->curg != t->g)
 		add_bytes(s, t->curg, p->g_head);
-
-	struct go_stack stack;
-	if (bpf_probe_read_user(&stack, sizeof(stack), (void *)(t->curg + p->g_stack)))
-		return;
-	u64 from = curg_stack_start(t, &stack);
-	if (from < stack.lo || from >= stack.hi || own_bytes >= stack_limit)
-		return;
-	u64 to = stack.hi;
-	if (to - from > stack_limit - own_bytes)
-		to = from + (stack_limit - own_bytes);
-	add_pages(s, from, to, true);
+	if (!at_home && t->curg) {
+		struct go_stack curg = { curg_stack_start(t), t->curg_stack.hi };
+		add_other_stack(s, &curg, &left);
+	}
+	if (t->g0 != t->g)
+		add_bytes(s, t->g0, p->g_head);
+	if (has_g0)
+		add_other_stack(s, &g0, &left);
 }
 
 #endif

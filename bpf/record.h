@@ -109,7 +109,7 @@ enum {
 	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
 	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */
 	MAX_HOLES = 3,           /* unreadable pieces of a stack that are left out */
-	MAX_REGIONS = 6 + 2 * MAX_HOLES, /* stack, word with g, g, m, curg, stack of curg */
+	MAX_REGIONS = 8 + 3 * MAX_HOLES, /* stack, word with g, g, m, curg, its stack, g0, its stack */
 };
 
 /*
@@ -182,6 +182,7 @@ struct go_process {
 	u16 m_vdso_sp; /* SP of the goroutine that calls the vdso on g0's stack */
 	u16 g_head;    /* bytes to copy of a g, at most MAX_GO_HEAD */
 	u16 m_head;    /* bytes to copy of an m, at most MAX_GO_HEAD */
+	u16 calls_c;   /* whether it has cgo, so that C may call Go */
 };
 
 #endif

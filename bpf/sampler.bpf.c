@@ -60,7 +60,7 @@ INLINE void add_user_stack(struct scratch *s, struct task_struct *task, struct c
 	}
 	if (!own_bytes)
 		n->unreadable_stack++;
-	add_served_goroutine(s, &go, sp, own_bytes);
+	add_other_stacks(s, &go, sp, own_bytes);
 	n->stack_bytes += s->end - before;
 }
 

@@ -53,7 +53,8 @@ type SamplerGoProcess struct {
 	M_vdsoSp  uint16
 	G_head    uint16
 	M_head    uint16
-	_         [6]byte
+	CallsC    uint16
+	_         [4]byte
 }
 
 type SamplerOffCpuEnd struct {

@@ -548,6 +548,7 @@ type GoOffsets struct {
 	MCurg              uint16 // of curg in runtime.m
 	MGsignal           uint16 // of gsignal in runtime.m
 	MVDSOSP            uint16 // of vdsoSP in runtime.m
+	CallsC             bool   // whether the program has cgo, and C may call Go
 }
 
 // maxGoHead is the most that is copied of a runtime.g or runtime.m
@@ -558,8 +559,8 @@ const maxGoHead = 512
 const goSchedBytes = 64
 
 // SetGoProcess makes a Go process known, so that samples of it end at the end
-// of the goroutine's stack, and those on the runtime's own stacks carry the
-// stack of the goroutine being served.
+// of the goroutine's stack, and carry the other stacks that its frames lead to:
+// that of the goroutine being served, and that of the C code which called Go.
 func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
 	gHead := max(int(o.GStack)+16, int(o.GM)+8, int(o.GSchedSP)+goSchedBytes)
 	mHead := int(max(o.MG0, o.MCurg, o.MGsignal)) + 8
@@ -570,6 +571,9 @@ func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
 		G_fromTp: o.GFromThreadPointer, G_stack: o.GStack, G_m: o.GM, G_schedSp: o.GSchedSP,
 		M_g0: o.MG0, M_curg: o.MCurg, M_gsignal: o.MGsignal, M_vdsoSp: o.MVDSOSP,
 		G_head: uint16(gHead), M_head: uint16(mHead),
+	}
+	if o.CallsC {
+		v.CallsC = 1
 	}
 	if err := s.maps.GoProcesses.Put(uint32(pid), &v); err != nil {
 		return fmt.Errorf("process %d: tell the kernel its Go offsets: %w", pid, err)

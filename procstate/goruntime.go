@@ -29,6 +29,9 @@ type GoRuntime struct {
 	HasTLS    bool
 	TLSOffset int64
 
+	// CallsC tells whether cgo is linked in, so that C may call Go.
+	CallsC bool
+
 	StackLo, StackHi uint32 // in g: bounds of its stack
 	M                uint32 // in g: its m
 	SchedSP          uint32 // in g: sched.sp, where it goes on when it is not running
@@ -113,6 +116,7 @@ func findGoRuntime(im *Image) (*GoRuntime, error) {
 			rt.GReg = 28
 		}
 		rt.TLSOffset, rt.HasTLS = goTLSOffset(im, t)
+		_, rt.CallsC = t.funcNamed("crosscall2")
 		return &rt, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrGoVersion, version)

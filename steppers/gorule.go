@@ -23,7 +23,7 @@ const (
 	goMorestack                 // runtime.morestack
 	goGogo                      // gogo, which goes over to a goroutine
 	goAsmcgocall                // runtime.asmcgocall
-	goCgocallback               // runtime.cgocallback
+	goCgocallback               // runtime.cgocallback, while on the goroutine's stack
 	goSavedSP                   // on another stack; SP is kept in register reg
 	goStoredSP                  // SP was aligned; the former value is at SP + depth
 	goCrosscall2                // crosscall2, called by C
@@ -40,7 +40,7 @@ type goRule struct {
 	image uint32 // Image.Index + 1
 	delta int32  // see procstate.GoTable.SPDelta
 	base  int32  // goCrosscall2: see crosscall2Base; goAsmcgocall: offset of the saved g
-	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP: of SP
+	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP
 	kind  goKind
 	met   goKind // goAsmcgocall: how to walk when interrupted there
 	reg   procstate.Reg
@@ -119,6 +119,12 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 		if !onSystemstack(funcCode(img, &f), vaddr-f.Entry, amd64) {
 			r.kind = goAsm
 		}
+	case r.kind == goCgocallback:
+		if !onGoroutineInCallback(funcCode(img, &f), vaddr-f.Entry, amd64) {
+			r.kind = goAsm
+		} else if !amd64 {
+			r.depth = 16
+		}
 	case r.kind == goAsmcgocall:
 		if !asmcgocallSlots(img, &f, vaddr, amd64, &r) {
 			r.base = -1
@@ -182,8 +188,20 @@ func onSystemstack(code []byte, at uint64, amd64 bool) bool {
 	if !amd64 { // mov sp,x3; mov sp,x0
 		return between(code, at, []byte{0x7f, 0x00, 0x00, 0x91}, []byte{0x1f, 0x00, 0x00, 0x91})
 	}
-	// mov 0x38(%rdx),%rsp; mov 0x38(%rax),%rsp: the SP of g0.sched, of g.sched
-	return between(code, at, []byte{0x48, 0x8b, 0x62, 0x38}, []byte{0x48, 0x8b, 0x60, 0x38})
+	// mov 0x38(%rax),%rsp is the way back, to g.sched.sp. The way there is
+	// mov 0x38(%rdx),%rsp or, up to Go 1.20, by way of mov %rbx,%rsp.
+	back := []byte{0x48, 0x8b, 0x60, 0x38}
+	return between(code, at, []byte{0x48, 0x8b, 0x62, 0x38}, back) || between(code, at, []byte{0x48, 0x89, 0xdc}, back)
+}
+
+// onGoroutineInCallback reports whether offset at of cgocallback lies between
+// its switch from the thread's own stack to the goroutine's and that back.
+func onGoroutineInCallback(code []byte, at uint64, amd64 bool) bool {
+	if !amd64 { // mov sp,x0
+		return between(code, at, []byte{0x1f, 0x00, 0x00, 0x91}, []byte{0x1f, 0x00, 0x00, 0x91})
+	}
+	// mov %rdi,%rsp; mov 0x38(%rsi),%rsp
+	return between(code, at, []byte{0x48, 0x89, 0xfc}, []byte{0x48, 0x8b, 0x66, 0x38})
 }
 
 // savedSPReg returns the register that keeps SP at offset at of a function

@@ -249,26 +249,30 @@ func (f *goFrame) asmcgocall() (unwind.Verdict, error) {
 // cgocallback walks from Go to the C code that called back into it. It has a
 // frame of the same size on both stacks; that on the goroutine's pretends to
 // have been called by the Go code that called C, that on g0 was called by C.
-// g0.sched.sp is its SP, and the word there that of the callback before.
+// g0.sched.sp is its SP, and it keeps there that of the callback before. This is
+// for the time that it spends on the goroutine's stack.
 func (f *goFrame) cgocallback(walk *goWalk) (unwind.Verdict, error) {
 	in := f.in
 	s, err := f.stacks()
-	if err != nil || s.curg == 0 || !s.onGoroutine(in.SP()) || f.rule.delta < 8 {
-		return f.plain(in.SP(), in.FP())
+	if err != nil {
+		return unwind.Failed, err
 	}
 	sp := walk.callbackSP
 	if sp == 0 {
 		sp, _ = f.mem.ReadWord(s.g0 + uint64(f.rt.SchedSP))
 	}
-	next, ok := f.mem.ReadWord(sp)
+	next, ok := f.mem.ReadWord(sp + uint64(f.rule.depth))
 	if !ok {
 		// The C frames are out of sight. The Go frames go on behind them, but
 		// a stack with a hole would look whole.
-		return unwind.Failed, unwind.MemoryUnreadable
+		return unwind.Failed, unwind.ReadFailure(f.mem, sp)
 	}
 	walk.callbackSP = next
-	v, _ := f.plain(sp, 0)
-	if v != unwind.Success || !f.isGo(f.out.PC()) { // crosscall2 is Go's assembly
+	v, err := f.plain(sp, 0)
+	if v != unwind.Success {
+		return v, err
+	}
+	if !f.isGo(f.out.PC()) { // crosscall2 is Go's assembly
 		*f.out = unwind.Frame{}
 		return f.plain(in.SP(), in.FP())
 	}

@@ -225,7 +225,7 @@ func (p *pipeline) onImage(pid int32, im *procstate.Image) {
 		p.kernel.SetGoProcess(int(pid), loader.GoOffsets{
 			GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M),
 			GSchedSP: uint16(rt.SchedSP), MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal),
-			MVDSOSP: uint16(rt.VDSOSP),
+			MVDSOSP: uint16(rt.VDSOSP), CallsC: rt.CallsC,
 		})
 		return
 	}

@@ -15,6 +15,11 @@ static __attribute__((noinline)) int callGo(int depth) {
 */
 import "C"
 
+import "runtime"
+
+// The main thread calls C, and nothing else.
+func init() { runtime.LockOSThread() }
+
 func spin(n int) (sum C.int) {
 	for i := range n {
 		sum += C.int(i)
