@@ -176,16 +176,25 @@ func (s *Shadow) settle(to moment, word wordReader) {
 	}
 }
 
-// within reports whether SP is on a stack that the current chain passes
-// through further down: that of a frame which a signal on another stack
-// interrupted, or that a function has switched away from.
+// within reports whether SP is in a frame of a stack that the current chain
+// passes through further down: that of a frame which a signal on another stack
+// interrupted, or that a function has switched away from. A stack close by,
+// as goroutines have, is another: there SP is below all frames.
 func (s *Shadow) within(sp uint64) bool {
 	other := false
 	for i := len(s.recs) - 2; i >= 0; i-- {
-		if s.recs[i].sp < s.recs[i+1].sp || far(s.recs[i].sp, s.recs[i+1].sp) {
+		r, callee := &s.recs[i], &s.recs[i+1]
+		if r.sp < callee.sp || far(r.sp, callee.sp) {
 			other = true
+			if r.signal && r.sp > sp && r.sp-sp < 256 {
+				return true // the interrupted frame was larger before
+			}
+			if r.sp == sp {
+				return true // as if the call that led away had returned
+			}
+			continue
 		}
-		if other && s.recs[i].sp > sp && !far(s.recs[i].sp, sp) {
+		if other && r.sp > sp && callee.sp <= sp {
 			return true
 		}
 	}
