@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -32,64 +33,98 @@ type spent struct {
 	elapsed, cpu float64
 }
 
-// Time on and off the CPU add up, thread by thread, to what the thread saw pass,
-// and the time on it is what the kernel charged it for.
-func TestRecordWall(t *testing.T) {
+// wallRecording is a recording of threads that tell their times themselves.
+type wallRecording struct {
+	p       *pprof.Profile
+	stderr  string
+	stats   recordStats
+	threads []spent
+	stolen  float64
+}
+
+// recordWall records a target of testdata that takes a number of milliseconds.
+func recordWall(t *testing.T, name, ms string) *wallRecording {
+	t.Helper()
 	needRecord(t)
-	target := build(t, "spend", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/spend.c")
-	file := filepath.Join(t.TempDir(), "p.pb.gz")
-	stolen := stolenTime(t)
-	stdout, stderr, status := runSwbpf(t, t.TempDir(), "record", "--wall", "-o", file, "--", target, "2000")
+	target := build(t, name, "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/"+name+".c")
+	dir := t.TempDir()
+	r := &wallRecording{stolen: -stolenTime(t)}
+	stdout, stderr, status := runSwbpf(t, dir, "record", "--wall", "-o", "p.pb.gz", "--stats", "s.json", "--", target, ms)
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	stolen = stolenTime(t) - stolen
-	p := readPprof(t, file)
-	wall, cpu, off := valueOf(t, p, "wall"), valueOf(t, p, "cpu"), valueOf(t, p, "off-cpu")
-	if p.DefaultSampleType != "wall" {
-		t.Errorf("default is %s", p.DefaultSampleType)
+	r.stolen += stolenTime(t)
+	r.p, r.stderr = readPprof(t, filepath.Join(dir, "p.pb.gz")), stderr
+	b, err := os.ReadFile(filepath.Join(dir, "s.json"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	var threads []spent
+	if err := json.Unmarshal(b, &r.stats); err != nil {
+		t.Fatal(err)
+	}
 	for lines := bufio.NewScanner(strings.NewReader(stdout)); lines.Scan(); {
 		var s spent
 		if _, err := fmt.Sscan(lines.Text(), &s.way, &s.tid, &s.elapsed, &s.cpu); err != nil {
 			t.Fatalf("%q: %v", lines.Text(), err)
 		}
-		threads = append(threads, s)
+		r.threads = append(r.threads, s)
 	}
-	if len(threads) != 5 {
-		t.Fatalf("threads: %s", stdout)
+	return r
+}
+
+// check checks the times of a thread: on and off the CPU they add up to what the
+// thread saw pass, and on it they are what the kernel charged it for. It returns
+// the thread's time in ns by state.
+func (r *wallRecording) check(t *testing.T, th spent) map[string]float64 {
+	t.Helper()
+	wall, cpu, off := valueOf(t, r.p, "wall"), valueOf(t, r.p, "cpu"), valueOf(t, r.p, "off-cpu")
+	total, byState := 0.0, map[string]float64{}
+	for _, s := range r.p.Sample {
+		if s.NumLabel["tid"][0] != th.tid {
+			continue
+		}
+		if s.Value[wall] != s.Value[cpu]+s.Value[off] || (s.Label["state"][0] == "running") != (s.Value[cpu] > 0) {
+			t.Errorf("%v of state %v", s.Value, s.Label["state"])
+		}
+		total += float64(s.Value[wall])
+		byState[s.Label["state"][0]] += float64(s.Value[wall])
 	}
-	for _, th := range threads {
-		total, onCPU, byState := 0.0, 0.0, map[string]float64{}
-		state := map[string]string{"asleep": "sleep", "reading": "sleep", "locked": "lock", "computing": "running", "uninterruptible": "disk"}[th.way]
-		inWay := 0.0 // of that state
-		for _, s := range p.Sample {
-			if s.NumLabel["tid"][0] != th.tid {
-				continue
-			}
-			if s.Value[wall] != s.Value[cpu]+s.Value[off] || (s.Label["state"][0] == "running") != (s.Value[cpu] > 0) {
-				t.Errorf("%v of state %v", s.Value, s.Label["state"])
-			}
-			total += float64(s.Value[wall])
-			onCPU += float64(s.Value[cpu])
-			byState[s.Label["state"][0]] += float64(s.Value[wall])
-			if s.Label["state"][0] == state && slices.Contains(stackOf(s), "spend_"+th.way) {
+	if math.Abs(total-th.elapsed) > 0.02*th.elapsed {
+		t.Errorf("%s: %.1f ms on and off the CPU, %.1f ms passed: %+v", th.way, total/1e6, th.elapsed/1e6, r.stats)
+	}
+	// A thread is not charged for what interrupts and the hypervisor take.
+	if onCPU, slack := byState["running"], 0.02*th.elapsed; onCPU < th.cpu-slack || onCPU > th.cpu+r.stolen+slack {
+		t.Errorf("%s: %.1f ms on the CPU, the kernel says %.1f and %.1f for others", th.way, onCPU/1e6, th.cpu/1e6, r.stolen/1e6)
+	}
+	return byState
+}
+
+// Threads that sleep, wait for a lock, read, compute and wait for a disk have
+// their times in the states and the functions where they spent them.
+func TestRecordWall(t *testing.T) {
+	r := recordWall(t, "spend", "2000")
+	if r.p.DefaultSampleType != "wall" {
+		t.Errorf("default is %s", r.p.DefaultSampleType)
+	}
+	states := map[string]string{"asleep": "sleep", "reading": "sleep", "locked": "lock", "computing": "running", "uninterruptible": "disk"}
+	if len(r.threads) != len(states) {
+		t.Fatalf("threads %v", r.threads)
+	}
+	wall := valueOf(t, r.p, "wall")
+	for _, th := range r.threads {
+		byState, state, inWay := r.check(t, th), states[th.way], 0.0
+		for _, s := range r.p.Sample {
+			if s.NumLabel["tid"][0] == th.tid && s.Label["state"][0] == state && slices.Contains(stackOf(s), "spend_"+th.way) {
 				inWay += float64(s.Value[wall])
 			}
 		}
-		if math.Abs(total-th.elapsed) > 0.02*th.elapsed {
-			t.Errorf("%s: %.1f ms on and off the CPU, %.1f ms passed", th.way, total/1e6, th.elapsed/1e6)
+		waits := 0.0 // for something; a CPU may be waited for on top of it
+		for s, ns := range byState {
+			if s != "running" && s != "runnable" {
+				waits += ns
+			}
 		}
-		// A thread is not charged for what interrupts and the hypervisor take.
-		if slack := 0.02 * th.elapsed; onCPU < th.cpu-slack || onCPU > th.cpu+stolen+slack {
-			t.Errorf("%s: %.1f ms on the CPU, the kernel says %.1f and %.1f for others", th.way, onCPU/1e6, th.cpu/1e6, stolen/1e6)
-		}
-		// Waits for a CPU come on top of what it waits for.
-		if rest := total - byState["runnable"] - byState["running"]; state != "running" && byState[state] < 0.9*rest {
-			t.Errorf("%s: by state %v", th.way, byState)
-		}
-		if state == "running" && byState[state]+byState["runnable"] < 0.98*total {
+		if state != "running" && byState[state] < 0.9*waits || state == "running" && waits > 0.02*th.elapsed {
 			t.Errorf("%s: by state %v", th.way, byState)
 		}
 		if inWay < 0.8*byState[state] {
@@ -97,9 +132,23 @@ func TestRecordWall(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"running ", "sleep ", "lock ", "disk "} {
-		if !strings.Contains(stderr, want) {
-			t.Errorf("no %q in the summary:\n%s", want, stderr)
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("no %q in the summary:\n%s", want, r.stderr)
 		}
+	}
+}
+
+// Times add up also where there are too many switches for a stack of each.
+func TestRecordWallSwitches(t *testing.T) {
+	r := recordWall(t, "pingpong", "2000")
+	if len(r.threads) != 2 {
+		t.Fatalf("threads %v", r.threads)
+	}
+	for _, th := range r.threads {
+		r.check(t, th)
+	}
+	if r.stats.OffCPUUnsampled == 0 || !strings.Contains(r.stderr, "switches of the busiest threads") {
+		t.Errorf("%d switches without a stack\n%s", r.stats.OffCPUUnsampled, r.stderr)
 	}
 }
 
