@@ -42,7 +42,7 @@ const formatHelp = `The extension of each -o tells its format, or --format does 
   svg          .svg              a flame graph for documents
   folded       .folded           a line for each distinct stack, and its count
   speedscope   .speedscope.json  for https://www.speedscope.app
-  firefox      .firefox.json     for https://profiler.firefox.com, with time line
+  firefox      .firefox.json     for https://profiler.firefox.com, by time
   perf         .perf.txt         the text of 'perf script', sample by sample
 
 A further .gz compresses the others than pprof, which always is. -o - writes to
@@ -90,6 +90,7 @@ type output struct {
 	format     *format
 	compressed bool
 	file       *outFile // nil for standard output
+	stdout     *os.File // that, as it is when the program starts
 }
 
 // toStdout reports whether the output is no file but standard output.
@@ -122,14 +123,14 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 			if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); err == nil && f.name == "pprof" {
 				return outs, errors.New("standard output is a terminal, and pprof's format is not for people; pass it on to a program or a file")
 			}
-			outs = append(outs, &output{path, f, false, nil})
+			outs = append(outs, &output{path: path, format: f, stdout: os.Stdout})
 			continue
 		}
 		file, err := newOutFile(path)
 		if err != nil {
 			return outs, err
 		}
-		outs = append(outs, &output{path, f, compressed, file})
+		outs = append(outs, &output{path: path, format: f, compressed: compressed, file: file})
 	}
 	return outs, nil
 }
@@ -155,7 +156,7 @@ func (o *output) saveAs(write func(io.Writer) error) (err error) {
 			err = fmt.Errorf("write %s: %w", o.path, err)
 		}
 	}()
-	to := io.Writer(os.Stdout)
+	to := io.Writer(o.stdout)
 	if o.file != nil {
 		to = o.file
 	}

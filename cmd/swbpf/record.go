@@ -56,15 +56,16 @@ a profile. Without -p or a command it records the whole machine until Ctrl-C,
 which always leaves a complete file; a second Ctrl-C leaves none.
 
 --off-cpu records where threads leave the CPU: each time is a sample with the
-stack at that moment, and weighs as long as it took. Stacks end in the reason: [sleep] (a timer, a pipe, a socket), [lock] (a futex), [disk]
-(uninterruptible), [stopped], or [runnable], waiting for a CPU, which is a part of
-its own after the others. --wall has the time on the CPU too, so that all times
-of a thread add up to the time that passed. Threads that wait since before the
-recording, or still do at its end, count for as long as it lasted.
+stack at that moment, and weighs as long as it took. Stacks end in the reason:
+[sleep] (a timer, a pipe, a socket), [lock] (a futex), [disk] (uninterruptible),
+[stopped], or [runnable], waiting for a CPU, which is a part of its own after
+the others. --wall has the time on the CPU too, so that all times of a thread
+add up to the time that passed. Threads that wait since before the recording,
+or still do at its end, count for as long as it lasted.
 
-Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid, comm,
-state (with --off-cpu and --wall); cgroup, container and unit (of systemd) where
-there are; cpu with --sample-cpu; and those of --label.
+Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
+comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
+where there are; cpu, with --sample-cpu; and those of --label.
 
 ` + formatHelp + `
 What CMD prints goes to standard error then.
