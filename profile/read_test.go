@@ -195,7 +195,7 @@ func TestReadMalformed(t *testing.T) {
 		{"no count", "x;a 1\nx;b\n", "folded stacks: line 2 (byte 6): no count after the stack \"x;b\""},
 		{"no number", "x;a 1\nx;b two\n", "folded stacks: line 2 (byte 10): \"two\" is not a count of samples"},
 		{"negative", "x;a -1\n", "folded stacks: line 1 (byte 4): \"-1\" is not a count of samples"},
-		{"too much", "x;a 9223372036854775807\nx;b 1\n", errOverflow.Error()},
+		{"too much", "x;a 9223372036854775807\nx;b 1\n", "folded stacks: line 2 (byte 28): " + errOverflow.Error()},
 		{"perf.data", "PERFILE2\x00\x01", "this is perf.data; pass it on as text: perf script -i FILE | swbpf view -"},
 		{"a page", "<!DOCTYPE html>", "this is a page or a picture, not a profile; of pages, flame graphs by swbpf can be read"},
 		{"a frame before a sample", "a 1 1.000001: cycles: \n\t1 f (/x)\n\nhello\n", "perf script: line 4 (byte 34): \"hello\" is neither a sample's first line nor a frame"},

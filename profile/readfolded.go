@@ -3,6 +3,7 @@ package profile
 import (
 	"bufio"
 	"io"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -48,6 +49,7 @@ type folded struct {
 	a            *assembler
 	stacks       []foldedStack
 	roots, inner map[string]bool // names of first frames, and of others
+	sum          int64           // of counts
 }
 
 type foldedStack struct {
@@ -65,10 +67,14 @@ func (f *folded) line(l *lines) error {
 		return l.errorf("no count after the stack %q", clip(text, 60))
 	}
 	count, err := strconv.ParseInt(text[i+1:], 10, 64)
+	at := l.offset + int64(strings.LastIndexAny(l.text[:len(strings.TrimRight(l.text, " \t"))], " \t")) + 1
 	if err != nil || count < 0 {
-		return &FormatError{foldedFormat, l.offset + int64(strings.LastIndexAny(l.text[:len(strings.TrimRight(l.text, " \t"))], " \t")) + 1, l.line,
-			strconv.Quote(clip(text[i+1:], 40)) + " is not a count of samples"}
+		return &FormatError{foldedFormat, at, l.line, strconv.Quote(clip(text[i+1:], 40)) + " is not a count of samples"}
 	}
+	if f.sum > math.MaxInt64-count {
+		return &FormatError{foldedFormat, at, l.line, errOverflow.Error()}
+	}
+	f.sum += count
 	frames := strings.Split(strings.TrimRight(text[:i], " \t"), ";")
 	for j, name := range frames {
 		if name == "" {

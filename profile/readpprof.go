@@ -100,7 +100,7 @@ func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
 	locs := pprofPlaces(a, src)
 	var stack []Loc
 	negative, single := 0, true
-	for _, s := range src.Sample {
+	for i, s := range src.Sample {
 		value, count := s.Value[c.value], int64(1)
 		if c.count >= 0 {
 			count = s.Value[c.count]
@@ -125,7 +125,7 @@ func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
 		thread := pprofThread(s)
 		thread.Labels = a.b.Labels(pprofLabels(s, &thread)...)
 		if err := a.add(thread, stack, truncated, count, value); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("sample %d: %w", i, err)
 		}
 		single = single && c.count >= 0 && src.Period > 0 && count <= math.MaxInt64/src.Period && value == count*src.Period
 	}
