@@ -114,7 +114,7 @@ func (b *Builder) Add(t Thread, stack []Loc, truncated string, count, value int6
 		b.threads = append(b.threads, t)
 		b.threadIDs[t] = thread
 	}
-	node := b.stacks.add(stack, root)
+	node := b.stacks.add(stack, root, thread)
 	s := b.sample(node, thread)
 	s.count += count
 	s.value += value

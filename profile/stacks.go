@@ -18,13 +18,22 @@ type node struct {
 // its leaf's index.
 type stacks struct {
 	nodes    []node
-	children []uint32   // hash table of nodes by parent and place; 0 is free
-	leaves   []leafSlot // hash table of stacks by all their frames
-	used     int        // slots of leaves
+	children []uint32 // hash table of nodes by parent and place; 0 is free
+
+	// paths are the stacks that threads had last, by the low bits of the
+	// threads' numbers: most of the next one is the same.
+	paths [1 << 8]path
 }
 
-// leafSlot is a stack that was added. The leaf is never 0 in a used slot.
-type leafSlot struct{ hash, leaf uint32 }
+// path is where a stack lies in the tree, from the root on.
+type path struct {
+	root  uint32
+	locs  []Loc
+	nodes []uint32
+}
+
+// maxPath is the number of frames up to which a path is remembered.
+const maxPath = 512
 
 const minTable = 1 << 10 // slots; a power of two
 
@@ -32,7 +41,6 @@ func newStacks() stacks {
 	return stacks{
 		nodes:    make([]node, 1, minTable),
 		children: make([]uint32, minTable),
-		leaves:   make([]leafSlot, minTable),
 	}
 }
 
@@ -42,55 +50,28 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// hashStack hashes frames in two lanes, which the processor runs abreast.
-func hashStack(stack []Loc, root uint32) uint32 {
-	h0, h1 := uint64(root), uint64(len(stack))
-	for len(stack) >= 2 {
-		h0 = mix(h0^stack[0].Addr, uint64(stack[0].Module))
-		h1 = mix(h1^stack[1].Addr, uint64(stack[1].Module))
-		stack = stack[2:]
-	}
-	if len(stack) == 1 {
-		h0 = mix(h0^stack[0].Addr, uint64(stack[0].Module))
-	}
-	return uint32(mix(h0, h1))
-}
-
-// add returns the leaf of a stack, leaf first, that hangs below the node root.
-func (s *stacks) add(stack []Loc, root uint32) uint32 {
-	if len(stack) == 0 {
-		return root
-	}
-	h := hashStack(stack, root)
-	mask := uint32(len(s.leaves) - 1)
-	i := h & mask
-	for ; s.leaves[i].leaf != 0; i = (i + 1) & mask {
-		if s.leaves[i].hash == h && s.equal(s.leaves[i].leaf, stack, root) {
-			return s.leaves[i].leaf
+// add returns the leaf of a stack of a thread, leaf first, that hangs below the
+// node root.
+func (s *stacks) add(stack []Loc, root, thread uint32) uint32 {
+	p := &s.paths[thread%uint32(len(s.paths))]
+	same := 0
+	if p.root == root {
+		for i := len(stack) - 1; i >= 0 && same < len(p.locs) && p.locs[same] == stack[i]; i-- {
+			same++
 		}
 	}
+	p.root, p.locs, p.nodes = root, p.locs[:same], p.nodes[:same]
 	leaf := root
-	for j := len(stack) - 1; j >= 0; j-- {
-		leaf = s.child(leaf, stack[j])
+	if same > 0 {
+		leaf = p.nodes[same-1]
 	}
-	s.leaves[i] = leafSlot{h, leaf}
-	if s.used++; s.used > len(s.leaves)/2 {
-		s.growLeaves()
+	for i := len(stack) - 1 - same; i >= 0; i-- {
+		leaf = s.child(leaf, stack[i])
+		if len(p.locs) < maxPath {
+			p.locs, p.nodes = append(p.locs, stack[i]), append(p.nodes, leaf)
+		}
 	}
 	return leaf
-}
-
-// equal reports whether leaf ends the path of stack below root.
-func (s *stacks) equal(leaf uint32, stack []Loc, root uint32) bool {
-	nodes := s.nodes
-	for i := range stack {
-		n := &nodes[leaf]
-		if leaf == 0 || n.addr != stack[i].Addr || n.module != stack[i].Module {
-			return false
-		}
-		leaf = n.parent
-	}
-	return leaf == root
 }
 
 // child returns the node for loc below parent, made when there is none.
@@ -114,22 +95,6 @@ func (s *stacks) child(parent uint32, loc Loc) uint32 {
 
 func hashChild(parent uint32, loc Loc) uint32 {
 	return uint32(mix(loc.Addr, uint64(parent)<<32|uint64(loc.Module)))
-}
-
-func (s *stacks) growLeaves() {
-	old := s.leaves
-	s.leaves = make([]leafSlot, 2*len(old))
-	mask := uint32(len(s.leaves) - 1)
-	for _, slot := range old {
-		if slot.leaf == 0 {
-			continue
-		}
-		i := slot.hash & mask
-		for s.leaves[i].leaf != 0 {
-			i = (i + 1) & mask
-		}
-		s.leaves[i] = slot
-	}
 }
 
 func (s *stacks) growChildren() {
