@@ -124,6 +124,65 @@ func TestRecordedWalks(t *testing.T) {
 	}
 }
 
+// TestMemo walks stacks with a memo of the walk before: the same stack with one
+// byte changed, which may be one that the walk reads, and other stacks of the
+// same thread.
+func TestMemo(t *testing.T) {
+	for _, name := range recordedStacks {
+		t.Run(name, func(t *testing.T) {
+			f, snap := loadStacks(t, name)
+			group := Default(unwind.NewTables())
+			plain := unwind.NewWalker(snap, group, nil)
+			again := unwind.NewWalker(snap, group, nil)
+			memo := new(unwind.Memo)
+			var before []unwind.PC
+			spared, frames := 0, 0
+			walk := func(regs *procstate.Regs, regions []procstate.Region) {
+				t.Helper()
+				snap.Reset(1, regs, regions)
+				want, wantErr := plain.WalkPCs(nil, regs)
+				got, same, err := again.WalkPCsAgain(nil, regs, memo)
+				if err != wantErr || !slices.Equal(got, want) || plain.LastSP() != again.LastSP() {
+					t.Fatalf("%d frames to %#x, %v; with a memo %d to %#x, %v",
+						len(want), plain.LastSP(), wantErr, len(got), again.LastSP(), err)
+				}
+				if same > len(got) || same > len(before) || !slices.Equal(got[len(got)-same:], before[len(before)-same:]) {
+					t.Fatalf("the last %d frames of %d are said to be those of before", same, len(got))
+				}
+				before, spared, frames = got, spared+same, frames+len(got)
+			}
+			rng := rand.New(rand.NewPCG(3, 4))
+			for range 3000 {
+				s := &f.Stacks[rng.IntN(len(f.Stacks))]
+				regs := s.Registers()
+				walk(&regs, s.Regions)
+				if rng.IntN(4) == 0 {
+					walk(&regs, damage(rng, s.Regions))
+				}
+				stack := slices.Clone(s.Regions[0].Data)
+				for range 4 {
+					stack[rng.IntN(len(stack))] ^= byte(1 + rng.IntN(255))
+					walk(&regs, []procstate.Region{{Addr: s.Regions[0].Addr, Data: stack}})
+				}
+			}
+			if spared < frames/50 {
+				t.Errorf("%d frames of %d were not walked again", spared, frames)
+			}
+			// Nothing of it may outlive a change of the mappings.
+			regs := f.Stacks[0].Registers()
+			walk(&regs, f.Stacks[0].Regions)
+			walk(&regs, f.Stacks[0].Regions)
+			space := snap.Libraries().(*procstate.AddressSpace)
+			last := space.MappingAt(before[len(before)-1].Addr)
+			space.Remove(last.Start, last.End)
+			walk(&regs, f.Stacks[0].Regions)
+			if last := before[len(before)-1]; last.Flags&unwind.Bottom != 0 {
+				t.Error("a walk through code that was unmapped is complete")
+			}
+		})
+	}
+}
+
 // damage returns a copy of a stack with some words changed, or cut short, or
 // with a hole.
 func damage(rng *rand.Rand, of []procstate.Region) []procstate.Region {
@@ -161,12 +220,14 @@ func threadCPU(b *testing.B) int64 {
 	return ts.Nano()
 }
 
-// BenchmarkRecorded walks recorded stacks, each in turn, with CFI alone and
-// with all steppers of a recording.
+// BenchmarkRecorded walks recorded stacks, each in turn: with CFI alone (debug),
+// with all steppers of a recording (all), and with a memo of the walk before as
+// well (again), which pays in so far as one stack is like the one before it.
 func BenchmarkRecorded(b *testing.B) {
 	groups := map[string]func() *unwind.AddressRangeGroup{
 		"debug": func() *unwind.AddressRangeGroup { return unwind.NewGroup(NewDebug(unwind.NewTables())) },
 		"all":   func() *unwind.AddressRangeGroup { return ForSampling(unwind.NewTables()) },
+		"again": func() *unwind.AddressRangeGroup { return ForSampling(unwind.NewTables()) },
 	}
 	for _, name := range recordedStacks {
 		for group, newGroup := range groups {
@@ -181,10 +242,15 @@ func BenchmarkRecorded(b *testing.B) {
 					regs[i] = f.Stacks[i].Registers()
 				}
 				var pcs []unwind.PC
+				var memo unwind.Memo
 				frames, i := 0, 0
 				walk := func() {
 					snap.Reset(1, &regs[i], f.Stacks[i].Regions)
-					pcs, _ = w.WalkPCs(pcs[:0], &regs[i])
+					if group == "again" {
+						pcs, _, _ = w.WalkPCsAgain(pcs[:0], &regs[i], &memo)
+					} else {
+						pcs, _ = w.WalkPCs(pcs[:0], &regs[i])
+					}
 					frames += len(pcs)
 					if i++; i == len(regs) {
 						i = 0

@@ -108,7 +108,7 @@ func imageKey(m *procstate.Mapping) (key uint64, ok bool) {
 // find returns the slot of a key, or makes one free and returns it: then its
 // key is 0.
 func (c *ruledFrames) find(key uint64) *ruledFrame {
-	p := &c.slots[(key^key>>ruledSetBits)%(1<<ruledSetBits)]
+	p := &c.slots[key*0x9e3779b97f4a7c15>>(64-ruledSetBits)]
 	if p[0].key == key {
 		return &p[0]
 	}

@@ -49,8 +49,8 @@ func (w *Walker) ruledFrames() *ruledFrames {
 // rules tell how, and appends at most limit frames. The verdict is Success when
 // it has appended as many, StackBottom when the last one is the bottom, and
 // NotMe when the steppers must be asked for the caller of the last one. It
-// returns the place of that.
-func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, limit int) ([]PC, place, Verdict) {
+// returns the place of that. memo may be nil.
+func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, limit int) ([]PC, place, Verdict) {
 	// All that changes from frame to frame is in variables of its own, which
 	// stay in registers.
 	pc, sp, fp, fpKnown := p.pc, p.sp, p.fp, p.fpKnown
@@ -60,11 +60,22 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, limit int) ([]
 	var only ruledOnly
 	verdict := Success
 	interrupted := p.interrupted
+	if memo != nil {
+		memo.enter()
+	}
 	for ; limit > 0; limit-- {
 		if pc-start >= size {
 			var ok bool
 			if start, size, toKey, ok = w.ruledMapping(pc, interrupted); !ok {
 				verdict = NotMe
+				break
+			}
+		}
+		if memo != nil && !interrupted {
+			if i := memo.find(pc, sp, fp, fpKnown, low, data); i >= 0 && i <= limit {
+				dst = memo.appendTo(dst, i)
+				sp = memo.frames[0].sp
+				verdict = StackBottom
 				break
 			}
 		}
@@ -76,6 +87,9 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, limit int) ([]
 		cfa := sp
 		if r.how != ruledBySP {
 			if r.how == ruledBottom {
+				if memo != nil {
+					memo.add(memoFrame{pc: pc, sp: sp, fp: fp}, r.only)
+				}
 				verdict = StackBottom
 				break
 			}
@@ -103,16 +117,24 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, limit int) ([]
 			verdict = NotMe
 			break
 		}
+		before, fpAt := fp, uint64(0)
 		if r.fp != 0 {
-			at := cfa + uint64(int64(r.fp)*wordBytes)
+			fpAt = cfa + uint64(int64(r.fp)*wordBytes)
 			saved, ok := uint64(0), false
-			if i := at - low; i < uint64(len(data)) && uint64(len(data))-i >= wordBytes {
+			if i := fpAt - low; i < uint64(len(data)) && uint64(len(data))-i >= wordBytes {
 				saved, ok = binary.LittleEndian.Uint64(data[i:]), true
 			} else {
-				saved, ok = w.proc.ReadWord(at)
+				saved, ok = w.proc.ReadWord(fpAt)
 			}
-			if !interrupted || !w.fpStays(r, at, sp, fp, fpKnown, ok) {
+			if !interrupted || !w.fpStays(r, fpAt, sp, fp, fpKnown, ok) {
 				fp, fpKnown = saved, ok
+			}
+		}
+		if memo != nil && !interrupted {
+			if fpKnown {
+				memo.add(memoFrame{pc: pc, sp: sp, fp: before, raAt: at, fpAt: fpAt, byFP: r.how == ruledByFP}, only)
+			} else {
+				memo.enter()
 			}
 		}
 		pc, sp = ra, cfa

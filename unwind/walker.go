@@ -201,7 +201,27 @@ type PC struct {
 // are known. It does not call BeforeWalk and AfterWalk.
 func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 	w.begin()
+	return w.walkPCs(dst, regs, w.ruledFrames(), nil)
+}
+
+// WalkPCsAgain is WalkPCs for a thread that was walked before with the same
+// memo. The result is the same; same tells how many PCs at its end are those
+// of the walk before.
+func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo) (pcs []PC, same int, err error) {
+	w.begin()
 	rules := w.ruledFrames()
+	if !memo.begin(w, rules) {
+		pcs, err = w.walkPCs(dst, regs, rules, nil)
+		return pcs, 0, err
+	}
+	memo.enter()
+	pcs, err = w.walkPCs(dst, regs, rules, memo)
+	memo.keep(err == nil)
+	return pcs, memo.same, err
+}
+
+// walkPCs is WalkPCs by rules, which may be nil, as may memo.
+func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, memo *Memo) ([]PC, error) {
 	in := &w.work[0]
 	in.Load(w.arch, regs)
 	w.last = in.sp
@@ -210,7 +230,7 @@ func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 		if rules != nil && in.Flags&^(Top|Interrupted) == 0 {
 			at, before := in.place(w.arch), len(dst)
 			var v Verdict
-			dst, at, v = w.walkRuled(dst, at, rules, left)
+			dst, at, v = w.walkRuled(dst, at, rules, memo, left)
 			w.last = at.sp
 			switch v {
 			case StackBottom:
@@ -222,6 +242,9 @@ func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 			n := len(dst) - before
 			left -= n
 			in = w.frameAt(&at, in, n)
+		}
+		if memo != nil {
+			memo.enter()
 		}
 		out := w.other(in)
 		v, err := w.step(in, out, len(dst))

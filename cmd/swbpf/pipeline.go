@@ -35,6 +35,24 @@ type pipeline struct {
 
 	states     [numStates]profile.Loc // remarks that tell why a thread is off the CPU
 	notSampled profile.Loc
+	memos      [256]threadMemo // by the low bits of the thread's ID
+}
+
+// threadMemo is what the last walk of a thread has left.
+type threadMemo struct {
+	of   *walkedProcess
+	tid  int32
+	memo unwind.Memo
+}
+
+// memo returns the memo of a thread.
+func (p *pipeline) memo(wp *walkedProcess, tid int32) *unwind.Memo {
+	m := &p.memos[uint32(tid)%uint32(len(p.memos))]
+	if m.of != wp || m.tid != tid {
+		m.of, m.tid = wp, tid
+		m.memo.Reset()
+	}
+	return &m.memo
 }
 
 // numStates is the number of states of threads.
@@ -150,7 +168,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	start := time.Now()
 	wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, s.Regions)
 	wp.snapshot.SetUserProbes(s.Probes)
-	pcs, err := wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
+	pcs, _, err := wp.walker.WalkPCsAgain(p.pcs[:0], &s.Regs, p.memo(wp, s.TID))
 	p.pcs = pcs
 	p.stats.UnwindNS += uint64(time.Since(start))
 	p.stats.Frames += uint64(len(pcs))

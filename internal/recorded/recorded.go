@@ -19,7 +19,10 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-const pageSize = 4096
+const (
+	pageSize = 4096
+	margin   = 256 // bytes on both sides of what is read that are kept as well
+)
 
 // File is the contents of a file of recorded stacks. All stacks are of one
 // process.
@@ -173,7 +176,7 @@ type recordingReader struct {
 func (r *recordingReader) ReadAt(b []byte, off int64) (int, error) {
 	r.into.mu.Lock()
 	defer r.into.mu.Unlock()
-	for at := off / pageSize * pageSize; at < off+int64(len(b)) && at < r.into.Size; at += pageSize {
+	for at := max(0, off-margin) / pageSize * pageSize; at < off+int64(len(b))+margin && at < r.into.Size; at += pageSize {
 		if _, ok := r.into.Pages[at]; ok {
 			continue
 		}
