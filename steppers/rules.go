@@ -46,6 +46,13 @@ func (d *Dynamic) RuleAt(*unwind.Walker, *procstate.Mapping, uint64, bool) (*unw
 	return unwind.RuleNotMe, true
 }
 
+// RulesHold implements unwind.RuleGuard. It only takes note that a walk begins,
+// whose top frame may go by a rule.
+func (s *Go) RulesHold(*unwind.Walker) bool {
+	s.walk = goWalk{}
+	return true
+}
+
 // RuleAt implements unwind.RuleStepper.
 func (s *Go) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
 	if m.Image == nil {
