@@ -20,6 +20,7 @@ type Case struct {
 	Windows     int
 	WindowSteps int
 	Thread      bool // judge the first thread that the program starts
+	Child       bool // judge the first child process, when there is one
 
 	Configs []string
 	Short   bool // part of the short form
@@ -29,20 +30,21 @@ type Case struct {
 const (
 	tableCompilers = "Compilers and flags (C)"
 	tableFrames    = "Frame pointers and no unwind tables (C without a libc)"
-	tableLinking   = "Ways of linking (C)"
+	tableJIT       = "Code made at run time, with frame pointers"
+	tableLinking   = "Ways of linking, and variants of libc's string functions (C)"
 	tableLanguages = "Languages"
 	tableGo        = "Go"
 	tableStacks    = "Signals, stacks, threads"
 	tablePrograms  = "Programs of the distribution"
 )
 
-var tables = []string{tableCompilers, tableFrames, tableLinking, tableLanguages, tableGo, tableStacks, tablePrograms}
+var tables = []string{tableCompilers, tableFrames, tableJIT, tableLinking, tableLanguages, tableGo, tableStacks, tablePrograms}
 
 // Cases returns the rows of the accuracy table.
 func Cases() []Case {
 	var cases []Case
 	native := []string{"all", "debug", "stripped", "analysis"}
-	for _, cc := range []string{"gcc", "clang-19"} {
+	for _, cc := range []string{"gcc", "clang-19", "musl-gcc"} {
 		for _, opt := range []string{"-O0", "-O1", "-O2", "-O3", "-Os"} {
 			for _, fp := range []string{"-fomit-frame-pointer", "-fno-omit-frame-pointer"} {
 				cases = append(cases, Case{
@@ -52,6 +54,9 @@ func Cases() []Case {
 					Short: opt == "-O2" && fp == "-fomit-frame-pointer" || cc == "gcc" && opt == "-Os" && fp == "-fomit-frame-pointer",
 				})
 			}
+			if cc == "musl-gcc" {
+				continue
+			}
 			cases = append(cases, Case{
 				Table: tableFrames, Name: cc + " " + opt, Needs: cc,
 				Build: cc + " -w " + opt + " -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer -fno-asynchronous-unwind-tables" +
@@ -60,8 +65,13 @@ func Cases() []Case {
 			})
 		}
 	}
-	link := func(name, needs, build string, short bool) {
-		cases = append(cases, Case{Table: tableLinking, Name: name, Needs: needs, Build: build, Configs: native, Steps: 40000, Short: short})
+	for _, opt := range []string{"-O0", "-O2"} {
+		cases = append(cases, Case{Table: tableJIT, Name: "called by gcc " + opt, Needs: "gcc", Build: "gcc -w " + opt + " -o $OUT jit.c",
+			Configs: []string{"all", "debug+frame"}, Steps: 20000, Short: opt == "-O2"})
+	}
+	link := func(name, needs, build string, short bool, env ...string) {
+		cases = append(cases, Case{Table: tableLinking, Name: name, Needs: needs, Build: build, Env: env,
+			Configs: native, Steps: 40000, Short: short})
 	}
 	link("static", "gcc", "gcc -w -O2 -static -o $OUT work.c -lm", true)
 	link("static-pie", "gcc", "gcc -w -O2 -static-pie -o $OUT work.c -lm", false)
@@ -70,6 +80,17 @@ func Cases() []Case {
 	link("bound at start, no PLT", "gcc", "gcc -w -O2 -fno-plt -Wl,-z,now -o $OUT work.c -lm", false)
 	link("musl, dynamic", "musl-gcc", "musl-gcc -w -O2 -o $OUT work.c -lm", false)
 	link("musl, static", "musl-gcc", "musl-gcc -w -O2 -static -o $OUT work.c -lm", true)
+	link("clang, static", "clang-19", "clang-19 -w -O2 -static -o $OUT work.c -lm", false)
+	link("clang, static-pie", "clang-19", "clang-19 -w -O2 -static-pie -o $OUT work.c -lm", false)
+	link("clang, not PIE", "clang-19", "clang-19 -w -O2 -no-pie -o $OUT work.c -lm", false)
+	link("clang, lazy binding", "clang-19", "clang-19 -w -O2 -Wl,-z,lazy -o $OUT work.c -lm", false)
+	link("clang, no PLT", "clang-19", "clang-19 -w -O2 -fno-plt -Wl,-z,now -o $OUT work.c -lm", false)
+	link("clang -Os, static, frame pointers", "clang-19", "clang-19 -w -Os -fno-omit-frame-pointer -static -o $OUT work.c -lm", false)
+	link("gcc -Os, static, frame pointers", "gcc", "gcc -w -Os -fno-omit-frame-pointer -static -o $OUT work.c -lm", false)
+	link("musl, static, not PIE, -Os", "musl-gcc", "musl-gcc -w -Os -static -no-pie -o $OUT work.c -lm", false)
+	const noEVEX = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512CD,-AVX512DQ"
+	link("libc's functions for AVX2", "gcc", "gcc -w -O1 -o $OUT work.c -lm", false, noEVEX)
+	link("libc's functions for SSE2", "gcc", "gcc -w -O1 -o $OUT work.c -lm", false, noEVEX+",-AVX2,-AVX,-SSE4_2,-SSE4_1,-SSSE3,-ERMS,-FSRM,-BMI2")
 	link("no unwind tables, stripped", "gcc", "gcc -w -O2 -fno-asynchronous-unwind-tables -s -o $OUT work.c -lm", true)
 
 	lang := func(name, needs, build string, steps int) {
@@ -79,6 +100,11 @@ func Cases() []Case {
 	lang("C++ with exceptions, g++ -O0", "g++", "g++ -O0 -o $OUT work.cc", 150000)
 	lang("C++ with exceptions, g++ -Os -static", "g++", "g++ -Os -static -o $OUT work.cc", 150000)
 	lang("C++ with exceptions, clang++-19 -O2", "clang++-19", "clang++-19 -O2 -o $OUT work.cc", 150000)
+	lang("C++ with exceptions, g++ -O3, frame pointers", "g++", "g++ -O3 -fno-omit-frame-pointer -o $OUT work.cc", 150000)
+	lang("C++ with exceptions, clang++-19 -O0", "clang++-19", "clang++-19 -O0 -o $OUT work.cc", 150000)
+	lang("C++ with exceptions, clang++-19 -Os, not PIE", "clang++-19", "clang++-19 -Os -no-pie -o $OUT work.cc", 150000)
+	lang("Rust -O, panic=abort, no unwind tables", "rustc",
+		"rustc -O -C panic=abort -C force-unwind-tables=no -C force-frame-pointers=yes -o $OUT abort.rs", 100000)
 	lang("Rust -O, panic caught", "rustc", "rustc -O -o $OUT work.rs", 150000)
 	lang("Rust, panic caught", "rustc", "rustc -o $OUT work.rs", 100000)
 	goRow := func(name, flags string) {
@@ -99,6 +125,16 @@ func Cases() []Case {
 	stacks("a thread", "gcc", "gcc -O2 -o $OUT stacks.c -pthread", nil, true, true)
 	stacks("a thread, musl", "musl-gcc", "musl-gcc -O2 -static -DNO_CONTEXT -o $OUT stacks.c -pthread", nil, true, false)
 
+	for _, cc := range []string{"gcc", "musl-gcc"} {
+		cases = append(cases, Case{Table: tableStacks, Name: "signals at any instruction, " + cc, Needs: cc, Build: cc + " -O2 -w -o $OUT ticks.c",
+			Configs: native, Steps: 40000})
+	}
+	cases = append(cases,
+		Case{Table: tableStacks, Name: "a child of vfork", Needs: "gcc", Build: "gcc -O2 -o $OUT children.c", Child: true, Configs: native, Short: true},
+		Case{Table: tableStacks, Name: "a child of vfork, musl", Needs: "musl-gcc", Build: "musl-gcc -O2 -static -o $OUT children.c", Child: true, Configs: native},
+		Case{Table: tableStacks, Name: "a child of posix_spawn, and its program", Needs: "gcc", Build: "gcc -O2 -o $OUT children.c",
+			Run: []string{"$OUT", "spawn"}, Child: true, Configs: native, Steps: 60000})
+
 	program := func(name string, run []string, steps, windows, window int) {
 		cases = append(cases, Case{Table: tablePrograms, Name: name, Needs: run[0], Run: run, Configs: native,
 			Steps: steps, Windows: windows, WindowSteps: window})
@@ -107,6 +143,10 @@ func Cases() []Case {
 	program("bash, loops and a trap", []string{"/bin/bash", "-c", `for i in 1 2 3; do echo $i; done; trap "echo hi" USR1; kill -USR1 $$; echo ${BASH_VERSION//[0-9]/x}`}, 150000, 0, 0)
 	program("openssl sha256 (libcrypto)", []string{"/usr/bin/openssl", "sha256", "/etc/services"}, 150000, 0, 0)
 	program("openssl speed (libcrypto)", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "sha256", "ecdsap256", "rsa2048"}, 0, 60, 1500)
+	program("openssl speed, AES-GCM", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "-evp", "aes-256-gcm"}, 0, 60, 1500)
+	program("openssl speed, ChaCha20-Poly1305", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "-evp", "chacha20-poly1305"}, 0, 60, 1500)
+	program("zstd", []string{"/usr/bin/zstd", "-q", "-9", "-c", "/usr/bin/python3"}, 0, 60, 1500)
+	program("git log", []string{"/usr/bin/git", "log", "--stat", "-30"}, 150000, 0, 0)
 	program("python3, json and re", []string{"/usr/bin/python3", "-c", "import json,re\nfor i in range(4000): json.loads(json.dumps([{'a':i,'b':[1,2,{'x':'y'*i}]}]*20)); re.sub('a+b','x','aaab'*50)"}, 0, 60, 1500)
 	program("python3, zlib", []string{"/usr/bin/python3", "-c", "import zlib\nfor i in range(4000): zlib.decompress(zlib.compress(bytes(range(256))*200, i%9+1))"}, 0, 60, 1500)
 	program("perl", []string{"/usr/bin/perl", "-e", "print join ',', sort map { $_ * 7 % 13 } 1..300"}, 150000, 0, 0)

@@ -47,6 +47,7 @@ var Configs = []Config{
 		Hide: append(slices.Clone(UnwindSections), ".symtab", ".gnu_debugdata", ".gnu_debuglink")},
 	{Name: "frame", Steppers: []string{"bottom", "signal", "frame-pointer"},
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
+	{Name: "debug+frame", Steppers: []string{"bottom", "signal", "debug", "frame-pointer"}},
 	{Name: "go", Steppers: []string{"bottom", "signal", "go"}},
 	{Name: "analysis-symbols", Steppers: []string{"bottom", "signal", "analysis"}, Hide: UnwindSections},
 }

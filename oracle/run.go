@@ -29,6 +29,10 @@ type Options struct {
 	// instruction on, and lets the others run.
 	Thread bool
 
+	// Child judges the program until it makes a child process, and then that
+	// child in its place.
+	Child bool
+
 	// Windows, when not 0, is the number of windows in which the program is
 	// judged, WindowSteps instructions each, with free runs between them of
 	// Skip on average. Otherwise it is judged from its entry point on.
@@ -101,6 +105,9 @@ func Run(opt Options) (*Report, error) {
 		}
 		if err == nil {
 			err = r.remap()
+		}
+		if err == nil && opt.Child {
+			err = t.watchChildren()
 		}
 		if err == nil {
 			err = r.steps(opt.Steps)
@@ -175,21 +182,28 @@ func (r *runner) steps(n int) error {
 	var in isa.Inst
 	sig := unix.Signal(0)
 	for i := 0; n == 0 || i < n; i++ {
-		r.judgeAll()
 		from := r.moment()
 		known := isa.DecodeAMD64(code, from.pc, &in)
+		r.judgeAll(known && r.shadow.landed && pushesMemory(&in))
 		rax := r.target.regs.Raw(0)
 		delivered := sig
 		if sig, err = r.t.step(sig); err != nil {
 			return err
+		}
+		if r.t.madeChild() {
+			if err := r.toChild(); err != nil {
+				return err
+			}
+			sig = unix.SIGTRAP
 		}
 		if code, err = r.capture(); err != nil {
 			return err
 		}
 		to := r.moment()
 		switch {
-		case delivered != 0:
-			r.signalled(from, to)
+		case delivered != 0 && r.signalled(from, to):
+			// one that is ignored is delivered to nobody: the instruction
+			// was executed
 		case !known:
 			r.shadow.lost = true
 		case in.Flow == isa.Syscall && rax == unix.SYS_RT_SIGRETURN:
@@ -198,6 +212,9 @@ func (r *runner) steps(n int) error {
 			// stopped before the instruction was executed
 		default:
 			r.shadow.step(&in, from, to, r.target.ReadWord)
+		}
+		if in.Flow == isa.Syscall && rax == unix.SYS_EXECVE && to.pc != from.pc+uint64(in.Len) {
+			r.shadow = Shadow{} // another program
 		}
 		if in.Flow == isa.Syscall && changesMappings(rax) {
 			if err := r.remap(); err != nil {
@@ -214,6 +231,26 @@ func (r *runner) steps(n int) error {
 	return nil
 }
 
+// toChild goes on with the child process that was just made. It runs on its
+// parent's stack, or at the bottom of one of its own.
+func (r *runner) toChild() error {
+	if err := r.t.toChild(); err != nil {
+		return err
+	}
+	r.target.pid, r.target.tid = r.t.pid, r.t.tid
+	before := r.moment()
+	if err := r.remap(); err != nil {
+		return err
+	}
+	if _, err := r.capture(); err != nil {
+		return err
+	}
+	if r.moment().sp != before.sp {
+		r.shadow = Shadow{}
+	}
+	return nil
+}
+
 func changesMappings(nr uint64) bool {
 	switch nr {
 	case unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_MPROTECT, unix.SYS_BRK, unix.SYS_EXECVE:
@@ -222,10 +259,11 @@ func changesMappings(nr uint64) bool {
 	return false
 }
 
-// judgeAll has every configuration walk the stack.
-func (r *runner) judgeAll() {
+// judgeAll has every configuration walk the stack, unless no chain is the
+// truth.
+func (r *runner) judgeAll(between bool) {
 	r.report.Steps++
-	if r.shadow.lost || !r.shadow.intact(r.target.ReadWord) {
+	if between || r.shadow.lost || !r.shadow.intact(r.target.ReadWord) {
 		r.report.Unjudged++
 		return
 	}
@@ -242,15 +280,17 @@ const (
 	sigframeRIP = 8 + 40 + 16*8
 )
 
-// signalled follows the delivery of a signal: to a handler when the kernel has
-// built a frame for one.
-func (r *runner) signalled(from, to moment) {
+// signalled follows the delivery of a signal to a handler, and reports whether
+// the kernel has built a frame for one.
+func (r *runner) signalled(from, to moment) bool {
 	sp, ok1 := r.target.ReadWord(to.sp + sigframeRSP)
 	pc, ok2 := r.target.ReadWord(to.sp + sigframeRIP)
 	restorer, ok3 := r.target.ReadWord(to.sp)
 	if ok1 && ok2 && ok3 && sp == from.sp && to.sp != from.sp {
 		r.shadow.signal(moment{pc, sp}, to, restorer)
+		return true
 	}
+	return false
 }
 
 // windows lets the program run freely and judges it in between.

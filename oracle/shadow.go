@@ -36,6 +36,9 @@ type Shadow struct {
 	lost, switched bool
 	leftSP         uint64 // SP before the switch
 
+	// landed tells that a jump out of frames has just ended.
+	landed bool
+
 	// SeedErrors counts seeded frames that the processor returned through
 	// in another way than the seed said.
 	SeedErrors int
@@ -77,6 +80,16 @@ func (s *Shadow) intact(word wordReader) bool {
 // step follows one instruction, from the registers before it to those after.
 func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
 	next := from.pc + uint64(in.Len)
+	landed := s.landed
+	s.landed = false
+	if landed && pushesMemory(in) {
+		// musl's sigsetjmp keeps its return address in the jump buffer while
+		// it calls setjmp, and puts it back each time that returns.
+		if ra, ok := word(to.sp); ok {
+			s.recs = append(s.recs, record{pc: ra, sp: from.sp})
+		}
+		return
+	}
 	switch in.Flow {
 	case isa.Call, isa.IndirectCall:
 		if to.sp != from.sp-8 {
@@ -127,6 +140,11 @@ func (s *Shadow) move(in *isa.Inst, from, to moment) {
 	}
 }
 
+// pushesMemory reports whether an instruction pushes a word of memory.
+func pushesMemory(in *isa.Inst) bool {
+	return in.NumOps > 1 && in.Ops[0].Kind == isa.Load && in.Ops[0].Dst == isa.Temp
+}
+
 // setsSP reports whether an instruction gives SP a value that has nothing to
 // do with the frame: from memory, or from a register other than the frame
 // pointer.
@@ -167,7 +185,7 @@ func (s *Shadow) settle(to moment, word wordReader) {
 	if s.switched && !s.within(to.sp) {
 		s.park(to, word)
 	}
-	s.lost, s.switched = false, false
+	s.lost, s.switched, s.landed = false, false, true
 	for top := s.top(); top != nil; top = s.top() {
 		if f := far(top.sp, to.sp); f && !s.within(to.sp) || !f && top.sp > to.sp {
 			break

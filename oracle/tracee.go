@@ -22,6 +22,8 @@ type tracee struct {
 	cmd    *exec.Cmd
 	pid    int
 	tid    int // the thread that is stepped
+	child  int // a child process that is stepped, 0 when it is the program itself
+	event  int // PTRACE_EVENT_* of the last stop, 0 when it was none
 	mem    *os.File
 	regbuf [1024]byte
 	status int // exit status, when it has ended
@@ -58,7 +60,11 @@ func startTracee(args, env []string, dir string, out io.Writer) (*tracee, error)
 
 // kill ends the target and waits for it.
 func (t *tracee) kill() {
-	_ = unix.Kill(t.pid, unix.SIGKILL)
+	if t.child != 0 {
+		_ = unix.Kill(t.child, unix.SIGKILL)
+		_, _ = unix.Wait4(t.child, nil, unix.WALL, nil)
+	}
+	_ = unix.Kill(t.cmd.Process.Pid, unix.SIGKILL)
 	_ = t.cmd.Wait()
 	if t.mem != nil {
 		t.mem.Close()
@@ -79,6 +85,7 @@ func (t *tracee) wait() (unix.Signal, error) {
 			t.status = int(ws)
 			return 0, errExited
 		case ws.Stopped():
+			t.event = max(ws.TrapCause(), 0)
 			return ws.StopSignal(), nil
 		}
 	}
@@ -175,6 +182,42 @@ func (t *tracee) runToThread() error {
 			}
 		}
 	}
+}
+
+// watchChildren has the program stop where it makes a child process.
+func (t *tracee) watchChildren() error {
+	const options = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACECLONE
+	if err := unix.PtraceSetOptions(t.tid, options); err != nil {
+		return fmt.Errorf("options of the trace: %w", err)
+	}
+	return nil
+}
+
+// madeChild reports whether the last stop was where a child process is made.
+func (t *tracee) madeChild() bool {
+	switch t.event {
+	case unix.PTRACE_EVENT_FORK, unix.PTRACE_EVENT_VFORK, unix.PTRACE_EVENT_CLONE:
+		return true
+	}
+	return false
+}
+
+// toChild changes over to the child process that was just made, and lets its
+// parent go.
+func (t *tracee) toChild() error {
+	id, err := unix.PtraceGetEventMsg(t.tid)
+	if err != nil {
+		return fmt.Errorf("child of %d: %w", t.tid, err)
+	}
+	parent := t.tid
+	t.pid, t.tid, t.child = int(id), int(id), int(id)
+	if _, err := t.wait(); err != nil {
+		return err
+	}
+	if err := unix.PtraceDetach(parent); err != nil {
+		return fmt.Errorf("let %d go: %w", parent, err)
+	}
+	return nil
 }
 
 // entry returns the address of the program's first own instruction, after

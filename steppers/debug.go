@@ -46,9 +46,10 @@ func (d *Debug) Priority() unwind.Priority { return unwind.PriorityDebug }
 func (d *Debug) CacheStats() (hits, misses uint64) { return d.hits, d.misses }
 
 // CallerFrame implements unwind.FrameStepper. Code without CFI is NotMe, and
-// so is code whose CFI tells of where it is about to jump to; an undefined return address is StackBottom; Failed tells that the CFI that
-// covers the code is malformed or uses what is not supported, or that a
-// register or memory it needs is not known.
+// so is code whose CFI tells of where it is about to jump to; an undefined
+// return address is StackBottom; Failed tells that the CFI that covers the
+// code is malformed or uses what is not supported, or that a register or
+// memory it needs is not known.
 func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	addr := in.LookupPC()
 	m := w.MappingAt(addr)

@@ -216,6 +216,9 @@ func analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) Fram
 			before = analyzeFunc(w.Arch(), code[p:], start, entryState(w.Arch()), false).at(addr)
 		}
 	}
+	if before.ok && !before.passes {
+		return before.layout
+	}
 	behind := layoutBehind(w.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
 		m := w.MappingAt(addr)
 		if m == nil {

@@ -130,13 +130,14 @@ func (row *Row) callerFrame(w *Walker, in, out *Frame) (Verdict, error) {
 	}
 	out.Regs.Inherit(&in.Regs, row.carried(a))
 	out.SetSP(a, cfa)
+	elsewhere := row.recovers(a, a.SP) // what is saved is not in the frame
 	for i := range row.Regs[:a.NumRegs] {
 		reg := procstate.Reg(i)
 		if !row.recovers(a, reg) {
 			continue
 		}
 		v, loc, why := row.value(&e, reg, cfa)
-		if loc.Kind == LocationAddress && loc.Addr < in.sp && popped(a, in, loc.Addr, why == ReasonNone) {
+		if loc.Kind == LocationAddress && loc.Addr < in.sp && !elsewhere && popped(a, in, loc.Addr, why == ReasonNone) {
 			if held, ok := in.Regs.Value(reg); ok {
 				v, why = held, ReasonNone
 				loc = InRegister(reg)

@@ -1,6 +1,7 @@
 package unwind
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -288,24 +289,24 @@ func (w *Walker) step(in, out *Frame, depth int) (Verdict, error) {
 	return v, err
 }
 
-// ask asks the steppers in turn. One that finds a caller which is not further
-// down the stack has been given a register that is not the frame's, as those
-// that the unwinder of exceptions is about to change: another stepper may do
-// without it.
+// ask asks the steppers in turn. One that needs a register which is not known,
+// or which is not the frame's, as those that the unwinder of exceptions is
+// about to change, so that the caller would not be further down the stack,
+// may be followed by one that does without it.
 func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 	addr := in.LookupPC()
 	*out = Frame{}
-	noProgress := false
+	var first error // why the first of them failed
 	if w.ranged != nil {
 		for _, m := range w.ranged.members(addr) {
 			v, err := m.stepper.CallerFrame(w, in, out)
 			if v == NotMe {
 				continue
 			}
-			if v, err = w.check(in, out, m.id, v, err); err != NoProgress {
+			if v, err = w.check(in, out, m.id, v, err); err != NoProgress && err != NoRegister {
 				return v, err
 			}
-			noProgress = true
+			first = cmp.Or(first, err)
 			*out = Frame{}
 		}
 	} else {
@@ -321,15 +322,15 @@ func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 				continue
 			}
 			id := StepperID(slices.Index(w.group.Steppers(), s) + 1)
-			if v, err = w.check(in, out, id, v, err); err != NoProgress {
+			if v, err = w.check(in, out, id, v, err); err != NoProgress && err != NoRegister {
 				return v, err
 			}
-			noProgress = true
+			first = cmp.Or(first, err)
 			*out = Frame{}
 		}
 	}
-	if noProgress {
-		return Failed, NoProgress
+	if first != nil {
+		return Failed, first
 	}
 	return Failed, w.whyNone(addr)
 }
@@ -354,15 +355,21 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 		// A frame that calls nothing may have its return address in a
 		// register and nothing on the stack: leaves where there is a link
 		// register, and vfork and the unwinder's last jump on x86. That of
-		// instrumentation may be kept elsewhere.
+		// instrumentation may be kept elsewhere, and so does musl's sigsetjmp
+		// with its own, over a call too.
 		inRegister := w.arch.LR != procstate.NoReg || out.PCLocation.Kind == LocationRegister
-		leaf := in.Flags&Interrupted != 0 && inRegister
+		leaf := in.Flags&Interrupted != 0 && inRegister ||
+			out.PCLocation.Kind == LocationAddress && out.PCLocation.Addr-in.sp+elsewhere >= 2*elsewhere
 		if out.sp < in.sp || !leaf && in.Flags&Instrumentation == 0 {
 			return Failed, NoProgress
 		}
 	}
 	return Success, nil
 }
+
+// elsewhere is a distance from SP beyond which a word is not in the frame of a
+// function that has nothing on the stack.
+const elsewhere = 128
 
 // whyNone tells why no stepper knew the code at addr.
 func (w *Walker) whyNone(addr uint64) Reason {

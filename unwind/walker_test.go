@@ -126,7 +126,9 @@ func TestWalkerRefuses(t *testing.T) {
 		want     Reason
 	}{
 		{"null return address", 0, 0, 0x9000, 0, InMemory(8), BadPC},
-		{"same SP", Interrupted, 0x2000, 0x8000, 0, InMemory(8), NoProgress},
+		{"same SP", Interrupted, 0x2000, 0x8000, 0, InMemory(0x7ff8), NoProgress},
+		{"same SP, return address in the frame", 0, 0x2000, 0x8000, 0, InMemory(0x8008), NoProgress},
+		{"same SP, return address elsewhere in memory", 0, 0x2000, 0x8000, 0, InMemory(8), ReasonNone},
 		{"same SP in a call", 0, 0x2000, 0x8000, 0, InRegister(5), NoProgress},
 		{"same SP, return address in a register", Interrupted, 0x2000, 0x8000, 0, InRegister(5), ReasonNone},
 		{"lower SP", Interrupted, 0x2000, 0x7ff8, 0, InRegister(5), NoProgress},

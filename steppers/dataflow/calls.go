@@ -144,3 +144,22 @@ func (f *flow) skipPadding(ch *chunk, vaddr uint64) uint64 {
 	}
 	return at
 }
+
+// endsThread reports whether a system call in state s is one that does not
+// return: exit, exit_group or rt_sigreturn.
+func (f *flow) endsThread(s *state) bool {
+	nr := s.regs[0]
+	if f.arch == procstate.ARM64 {
+		nr = s.regs[8]
+	}
+	if nr.kind != constant {
+		return false
+	}
+	switch f.arch {
+	case procstate.AMD64:
+		return nr.off == 60 || nr.off == 231 || nr.off == 15
+	case procstate.ARM64:
+		return nr.off == 93 || nr.off == 94 || nr.off == 139
+	}
+	return false
+}

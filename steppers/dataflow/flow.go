@@ -241,6 +241,10 @@ func (f *flow) runBlock(i int32) {
 			return
 		case isa.Trap:
 			return
+		case isa.Syscall:
+			if f.endsThread(&s) {
+				return
+			}
 		case isa.CondJump:
 			taken := s
 			if in.Equal && compared.Dst != procstate.NoReg {

@@ -199,7 +199,9 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 	for _, s := range c.spans {
 		afterCall := false // which may not return
 		c.sweep(s, func(addr uint64, in *isa.Inst, fresh bool) {
-			defer func() { afterCall = in.Flow == isa.Call || in.Flow == isa.IndirectCall }()
+			defer func() {
+				afterCall = in.Flow == isa.Call || in.Flow == isa.IndirectCall || in.Flow == isa.Syscall
+			}()
 			o := c.off(addr)
 			for i < len(targets) && targets[i] < o {
 				i++ // within an instruction

@@ -179,6 +179,11 @@ func (s *state) apply(a *procstate.Arch, in *isa.Inst, newBase func() uint8) {
 		case isa.Load:
 			*dst = s.load(s.regs[op.Src].plus(op.Imm))
 		case isa.Store:
+			// The return address itself is stored where something else
+			// points to only by code that takes it off the stack meanwhile.
+			if op.Dst != a.SP && dst.kind != stack && s.regs[op.Src] == (value{kind: entry, base: uint8(a.RA)}) && a.LR == procstate.NoReg {
+				s.define(op.Dst, newBase)
+			}
 			if at := dst.plus(op.Imm); at.kind == stack {
 				s.setSlot(at.base, at.off, s.regs[op.Src])
 			}

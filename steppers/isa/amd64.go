@@ -308,7 +308,12 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 			pop(in, x.rmReg())
 		} else {
 			in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: 8})
-			x.write(in, 8)
+			if x.plainMem() && !x.size16 {
+				in.add(Op{Kind: Load, Dst: Temp, Src: rsp, Imm: -8})
+				in.add(Op{Kind: Store, Dst: amd64Regs[x.base], Imm: x.disp, Src: Temp})
+			} else {
+				x.write(in, 8)
+			}
 		}
 	case 0x98, 0x9f, 0xd7, 0xe4, 0xe5, 0xec, 0xed, 0xa0, 0xa1:
 		clobber(in, rax)

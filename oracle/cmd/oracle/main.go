@@ -23,6 +23,7 @@ func main() {
 	fixtures := flag.String("fixtures", "", "directory for fixtures of the places where walks go astray")
 	at := flag.String("fixtures-at", "", "more places to take fixtures of, as module+0xvaddr,...")
 	thread := flag.Bool("thread", false, "judge the first thread that the program starts")
+	child := flag.Bool("child", false, "judge the first child process when the program makes one")
 	table := flag.String("table", "", "run the cases of the accuracy table and write it to this file, - for the terminal")
 	short := flag.Bool("short", false, "only the cases of the table's short form")
 	only := flag.String("case", "", "only cases whose name contains this, with all their misses")
@@ -35,7 +36,7 @@ func main() {
 		}
 		return
 	}
-	opt := oracle.Options{Args: flag.Args(), Steps: *steps, Windows: *windows, WindowSteps: *window, Skip: *skip, Seed: *seed, Thread: *thread, Fixtures: *fixtures}
+	opt := oracle.Options{Args: flag.Args(), Steps: *steps, Windows: *windows, WindowSteps: *window, Skip: *skip, Seed: *seed, Thread: *thread, Child: *child, Fixtures: *fixtures}
 	if *at != "" {
 		opt.FixturesAt = strings.Split(*at, ",")
 	}
