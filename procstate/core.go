@@ -74,13 +74,8 @@ const (
 // one it says it is of; a program of another build ID is refused. Close frees
 // what it holds.
 func OpenCore(path, exe string) (*Core, error) {
-	f, err := os.Open(path)
+	f, st, err := openRegular(path)
 	if err != nil {
-		return nil, err
-	}
-	st, err := f.Stat()
-	if err != nil {
-		f.Close()
 		return nil, err
 	}
 	c := &Core{path: path, file: f, size: st.Size(), auxv: make(map[uint64]uint64)}
@@ -89,6 +84,23 @@ func OpenCore(path, exe string) (*Core, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
+}
+
+// openRegular opens a regular file, and does not wait for any other.
+func openRegular(path string) (*os.File, os.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, st, nil
 }
 
 func (c *Core) read(exe string) error {
@@ -217,16 +229,8 @@ func (c *Core) vdso(l coreLoad) (*Image, error) {
 // dumped by default.
 func (c *Core) openMapped(name, mapped string) (*Image, error) {
 	// The name is the core's word: it may be that of a pipe.
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, st, err := openRegular(name)
 	if err != nil {
-		return nil, err
-	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", name)
-	}
-	if err != nil {
-		f.Close()
 		return nil, err
 	}
 	im, err := NewImage(f, st.Size(), name)

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // coreOf builds a small core by hand: an ELF header, a note segment and one
@@ -121,6 +123,13 @@ func TestCoreRefused(t *testing.T) {
 			c.Close()
 			t.Errorf("%s is accepted", name)
 		}
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenCore(pipe, ""); err == nil { // and it does not wait for a writer
+		t.Error("a pipe is accepted")
 	}
 }
 

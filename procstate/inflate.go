@@ -388,6 +388,13 @@ func (z *inflater) block() error {
 		if n > len(dst)-done {
 			return errZlibSize
 		}
+		if d >= 8 && n <= 64 && len(dst)-done >= n+8 { // most are: a word at a time, beyond the end
+			for i := 0; i < n; i += 8 {
+				binary.LittleEndian.PutUint64(dst[done+i:], binary.LittleEndian.Uint64(dst[done+i-d:]))
+			}
+			done += n
+			continue
+		}
 		from, to := dst[done-d:], dst[done:done+n]
 		done += n
 		if d >= n {

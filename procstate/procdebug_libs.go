@@ -102,19 +102,16 @@ func (l *liveLibraries) Update() error {
 
 // openStandIn opens the copy of a program file.
 func openStandIn(path string) (*Image, error) {
-	f, err := os.Open(path)
+	f, st, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
-	st, err := f.Stat()
-	if err == nil {
-		var im *Image
-		if im, err = NewImage(f, st.Size(), path); err == nil {
-			return im, nil // it keeps the file open
-		}
+	im, err := NewImage(f, st.Size(), path)
+	if err != nil {
+		f.Close()
+		return nil, err
 	}
-	f.Close()
-	return nil, err
+	return im, nil // it keeps the file open
 }
 
 // standIn puts the copy of the program file in place of the file.
