@@ -20,6 +20,8 @@ const (
 	svgHead     = 44   // title and what was sampled
 	svgFoot     = 26   // legend
 	svgMinWidth = 0.3  // of a frame; narrower ones are left out
+	svgMinRow   = 12   // of the frames of a row together; rows above the last such are left out...
+	svgMinRows  = 5    // ...if there are as many of them
 	svgChar     = 6.05 // advance of a character of the labels, 10 px high
 )
 
@@ -86,6 +88,7 @@ type svgWriter struct {
 	place []float64 // left edges by node
 	depth []int     // by node; -1 for those too narrow
 	rows  int
+	above int // rows that are left out
 }
 
 func (s *svgWriter) print(format string, args ...any) { fmt.Fprintf(s.w, format, args...) }
@@ -110,6 +113,31 @@ func (s *svgWriter) layOut() {
 		s.depth[i] = s.depth[parent] + 1
 		s.rows = max(s.rows, s.depth[i]+1)
 	}
+	s.cut()
+}
+
+// cut leaves out the rows of a deep stack that nothing else is as deep as.
+func (s *svgWriter) cut() {
+	widths := make([]float64, s.rows)
+	for i, depth := range s.depth {
+		if depth >= 0 {
+			widths[depth] += float64(s.t.nodes[i].weight) * s.scale
+		}
+	}
+	rows := s.rows
+	for rows > 1 && widths[rows-1] < svgMinRow {
+		rows--
+	}
+	if s.above = s.rows - rows; s.above < svgMinRows {
+		s.above = 0
+		return
+	}
+	s.rows = rows
+	for i, depth := range s.depth {
+		if depth >= rows {
+			s.depth[i] = -1
+		}
+	}
 }
 
 func (s *svgWriter) height() int { return svgHead + s.rows*svgRow + svgFoot }
@@ -125,9 +153,13 @@ func (s *svgWriter) head() {
 	s.print("<title>%s</title>\n", xmlText(title+" – flame graph"))
 	s.print("<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n")
 	s.print(`<text x="%d" y="18" font-size="14" font-weight="bold">%s</text>`+"\n", svgMargin, xmlText(title))
+	above := ""
+	if s.above > 0 {
+		above = fmt.Sprintf(" · %d narrow rows above left out", s.above)
+	}
 	if s.diff != nil {
 		s.print(`<text x="%d" y="34" fill="#5b616b">%s</text>`+"\n", svgMargin,
-			xmlText("coloured is what changed by more than sampling error; widths are the mean of before and after"))
+			xmlText("coloured is what changed by more than sampling error; widths are the mean of before and after"+above))
 		return
 	}
 	facts := []string{thousands(s.p.Samples) + " " + m.counted()}
@@ -140,7 +172,7 @@ func (s *svgWriter) head() {
 	if n := m.LostTotal(); n != 0 {
 		facts = append(facts, thousands(n)+" lost")
 	}
-	s.print(`<text x="%d" y="34" fill="#5b616b">%s</text>`+"\n", svgMargin, xmlText(strings.Join(facts, " · ")))
+	s.print(`<text x="%d" y="34" fill="#5b616b">%s</text>`+"\n", svgMargin, xmlText(strings.Join(facts, " · ")+above))
 }
 
 func (s *svgWriter) frame(i int) {

@@ -115,3 +115,24 @@ func TestClip(t *testing.T) {
 		}
 	}
 }
+
+// Rows that only a narrow stack reaches are left out, and that is said.
+func TestSVGDeep(t *testing.T) {
+	b := NewBuilder()
+	m := b.Module(Module{Path: "/bin/a", Kind: Native})
+	th := Thread{PID: 1, TID: 1, Comm: Comm("a")}
+	b.Add(th, []Loc{{m, 1}}, "", 999, 999)
+	var deep []Loc
+	for i := range uint64(100) {
+		deep = append(deep, Loc{m, 2 + i})
+	}
+	b.Add(th, deep, "", 1, 1)
+	var svg bytes.Buffer
+	if err := b.Build(Meta{Target: "deep"}, nil).WriteSVG(&svg); err != nil {
+		t.Fatal(err)
+	}
+	// The root, the process and the row of the wide function are left.
+	if text := svg.String(); !strings.Contains(text, fmt.Sprintf(`height="%d"`, svgHead+3*svgRow+svgFoot)) || !strings.Contains(text, "· 99 narrow rows above left out<") {
+		t.Errorf("%.1000s", text)
+	}
+}
