@@ -183,6 +183,30 @@ func TestTopScreen(t *testing.T) {
 	m.left("q")
 }
 
+// TestTopWall looks at threads that wait and work.
+func TestTopWall(t *testing.T) {
+	m := newTmux(t)
+	target := exec.Command(build(t, "spend", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/spend.c"), "120000")
+	if err := target.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { target.Process.Kill(); target.Wait() })
+	m.keys(fmt.Sprintf("clear; %s top --wall -p %d", swbpf(t), target.Process.Pid), "Enter")
+	m.wait("[1 Functions]", "wall 99 Hz", "spend_computing", "clock_nanosleep", "futex_wait")
+	m.keys("3")
+	m.wait("[3 Threads]", "TIME%", "spend_computing", "clock_nanosleep")
+	// A thread that sleeps from nap to nap is asleep nearly all of the time.
+	m.keys("/", "clock", "Enter")
+	m.wait("nothing matches") // threads are filtered by names and numbers
+	m.keys("Escape", "1", "/", "spend_asleep", "Enter", "Enter")
+	m.wait("CALLEES", "[sleep]", "__schedule")
+	m.keys("q")
+	m.left("q")
+	if out := m.shell("echo status $?"); !strings.Contains(out, "status 0") {
+		t.Error(out)
+	}
+}
+
 // TestTopTerminal checks that the terminal is as it was, however top ends.
 func TestTopTerminal(t *testing.T) {
 	m := newTmux(t)

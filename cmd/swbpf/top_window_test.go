@@ -318,3 +318,38 @@ func TestTopGuard(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// By time, stacks count by their values; a function of user space has what the
+// kernel did for it, and remarks have nothing.
+func TestTopByTime(t *testing.T) {
+	w := newFakeWindow(time.Minute)
+	w.values, w.view.status.byTime = true, true
+	kernel := w.mods.number(profile.Module{Path: profile.KernelPath, Kind: profile.Kernel})
+	lock := w.mods.builder.Marker("[lock]")
+	main, wait := profile.Loc{Module: w.id, Addr: 'm'}, profile.Loc{Module: w.id, Addr: 'w'}
+	th := profile.Thread{PID: 1, TID: 1, Comm: profile.Comm("c")}
+	w.Add(th, []profile.Loc{lock, {Module: kernel, Addr: 'k'}, wait, main}, "", 1, 3e9)
+	w.Add(th, []profile.Loc{main}, "", 1, 1e9)
+	w.Add(profile.Thread{PID: 2, TID: 2, Comm: profile.Comm("d")}, []profile.Loc{lock, {Module: kernel, Addr: 'k'}}, "", 1, 5e8)
+	w.show(2 * time.Second)
+	if got, want := w.table(), "w 3000000000/3000000000, m 1000000000/4000000000, k 500000000/3500000000"; got != want {
+		t.Errorf("functions: %s, want %s", got, want)
+	}
+	if n, _ := w.view.samples(); n != 3 || w.view.weight() != 45e8 {
+		t.Errorf("%d samples of %d", n, w.view.weight())
+	}
+	w.view.press('2', 10)
+	if got, want := w.table(), "c 4000000000/4000000000, d 500000000/500000000"; got != want {
+		t.Errorf("processes: %s, want %s", got, want)
+	}
+	screen := strings.Join(w.view.render(100, 24), "\n")
+	for _, want := range []string{"TIME%", "  88.89   200.0        1", "  11.11    25.0        2"} {
+		if !strings.Contains(screen, want) {
+			t.Errorf("no %q on\n%s", want, screen)
+		}
+	}
+	w.view.press(keyEnter, 10)
+	if screen := strings.Join(w.view.render(100, 24), "\n"); !strings.Contains(screen, "[lock]") {
+		t.Errorf("no state on\n%s", screen)
+	}
+}
