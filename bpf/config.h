@@ -70,8 +70,8 @@ enum {
 	/* Samples of off-CPU time that may be taken within 10 ms on a CPU and of a
 	 * thread; time without one that is too long to be carried over, ns. */
 	OFF_CPU_WINDOW = 10 * 1000 * 1000,
-	OFF_CPU_PER_WINDOW = 200,
-	OFF_CPU_PER_THREAD = 50,
+	OFF_CPU_PER_WINDOW = 100,
+	OFF_CPU_PER_THREAD = 25,
 	LONG_UNSAMPLED = 1000 * 1000,
 	/* The limit that the loader accepts at most. */
 	MAX_STACK = 1 << 20,

@@ -24,7 +24,7 @@ import (
 // are when it stops come last, with the time until then. Kernel threads that
 // wait for work (TASK_IDLE) do not count.
 //
-// The stack is taken of at most 50 switches of a thread, and 200 of a CPU, in 10
+// The stack is taken of at most 25 switches of a thread, and 100 of a CPU, in 10
 // ms. Time without a stack is added to the thread's next sample in the same
 // state; when it is longer than 1 ms, it is a sample without stack, Unsampled.
 // So the sum of a thread's times is right however many there are.

@@ -31,7 +31,8 @@ func TestRecordOffCPU(t *testing.T) {
 	}
 	var napped int64
 	for _, s := range r.profile.Sample {
-		if slices.Contains(stackOf(s), "nap") {
+		// What it waits for a CPU afterwards is of another state.
+		if slices.Contains(stackOf(s), "nap") && s.Label["state"][0] == "sleep" {
 			napped += s.Value[len(s.Value)-1]
 		}
 	}

@@ -36,8 +36,10 @@ const (
 	// wakeBytes of news are less than what the start of a static program makes.
 	wakeBytes = 200
 
-	// burstRing is the ring for events without a rate, which come in bursts.
-	burstRing = 16 << 20
+	// burstRing is the ring for events without a rate, which come in bursts,
+	// switchRing that for switches, of which there are many on a busy machine.
+	burstRing  = 16 << 20
+	switchRing = 32 << 20
 
 	// keep is how long a process is remembered after its end.
 	keep = time.Second
@@ -71,7 +73,10 @@ func (r *recorder) start() error {
 		Event: event, Weight: weight, Frequency: o.frequency, Period: o.period, StackBytes: int(o.stackBytes),
 		Kernel: !o.noKernel, PIDs: o.pids, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
-	if event.IsWall() || !event.IsTimer() && o.frequency == 0 {
+	switch {
+	case event.IsOffCPU() || event.IsWall():
+		cfg.RingBytes = switchRing
+	case !event.IsTimer() && o.frequency == 0:
 		cfg.RingBytes = burstRing
 	}
 	if len(o.command) > 0 {
