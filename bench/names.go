@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -16,15 +17,24 @@ type namer struct {
 	command []string // the file follows
 	parse   func(out []byte) ([][]symbols.Line, error)
 	chain   bool // whether inlined callers are printed
+	limit   int  // of addresses, for a slow one; 0: none
 }
 
 var (
-	llvmSymbolizer = &namer{"llvm-symbolizer", []string{"llvm-symbolizer-19", "-f", "-i", "--no-demangle", "--output-style=JSON", "-e"}, parseLLVM, true}
-	euAddr2line    = &namer{"eu-addr2line", []string{"eu-addr2line", "-a", "-f", "-i", "-e"}, parseAddr2line, true}
-	gnuAddr2line   = &namer{"addr2line", []string{"addr2line", "-a", "-f", "-i", "-e"}, parseAddr2line, true}
-	gdbNamer       = &namer{"gdb", []string{"gdb", "-nx", "-batch", "-x", "bench/testdata/names_gdb.py"}, parseAddr2line, true}
-	goAddr2line    = &namer{"go tool addr2line", []string{"go", "tool", "addr2line"}, parseGoAddr2line, false}
+	llvmSymbolizer = &namer{"llvm-symbolizer", []string{"llvm-symbolizer-19", "-f", "-i", "--no-demangle", "--output-style=JSON", "-e"}, parseLLVM, true, 0}
+	euAddr2line    = &namer{"eu-addr2line", []string{"eu-addr2line", "-a", "-f", "-i", "-e"}, parseAddr2line, true, 5000}
+	gnuAddr2line   = &namer{"addr2line", []string{"addr2line", "-a", "-f", "-i", "-e"}, parseAddr2line, true, 0}
+	gdbNamer       = &namer{"gdb", []string{"gdb", "-nx", "-batch", "-x", "bench/testdata/names_gdb.py"}, parseAddr2line, true, 0}
+	goAddr2line    = &namer{"go tool addr2line", []string{"go", "tool", "addr2line"}, parseGoAddr2line, false, 0}
 )
+
+// asked is how many of n addresses the program is asked for.
+func (p *namer) asked(n int) int {
+	if p.limit > 0 {
+		return min(p.limit, n)
+	}
+	return n
+}
 
 // namedFile is a file whose addresses are named.
 type namedFile struct {
@@ -81,7 +91,7 @@ func names(r *report, b *builder, c *config) error {
 		n = 5000
 	}
 	r.machine(c.command("-names"))
-	r.printf("%d random addresses of each file. An answer is the whole chain: function, inlined callers, and file and line of each.\n\n", n)
+	r.printf("%d random addresses of each file. An answer is the whole chain: function, inlined callers, and file and line of each. eu-addr2line, which is slow, is asked for the first %d; addresses that no program names alike are in the column \"as none\".\n\n", n, euAddr2line.asked(n))
 	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as none", "differences by kind")
 	for i := range namedFiles {
 		f := &namedFiles[i]
@@ -128,22 +138,27 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 	}
 	same, failed := map[*namer]int{}, map[*namer]error{}
 	agreed := make([]bool, n)
-	kinds := map[string]int{}
+	type kindOf struct {
+		peer *namer
+		kind string
+	}
+	kinds := map[kindOf]int{}
 	for _, p := range f.peer {
-		theirs, err := p.ask(file, addrs)
+		asked := addrs[:p.asked(n)]
+		theirs, err := p.ask(file, asked)
 		if err != nil {
 			failed[p] = err
 			continue
 		}
-		for i := range addrs {
+		for i := range asked {
 			kind := difference(own[i], theirs[i], p.chain, values)
 			if kind == "" {
 				same[p]++
 				agreed[i] = true
 				continue
 			}
-			kinds[p.name+": "+kind]++
-			if kinds[p.name+": "+kind] <= c.examples {
+			k := kindOf{p, kind}
+			if kinds[k]++; kinds[k] <= c.examples {
 				fmt.Fprintf(os.Stderr, "%s %#x: %s: %s\n  here  %s\n  there %s\n", file, addrs[i], p.name, kind, chainText(own[i]), chainText(theirs[i]))
 			}
 		}
@@ -154,8 +169,8 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 			alone++
 		}
 	}
-	share := func(k int) string { return fmt.Sprintf("%.2f %%", 100*float64(k)/float64(n)) }
-	cells := []string{f.name, share(named), share(inlined)}
+	share := func(k, of int) string { return fmt.Sprintf("%.2f %%", 100*float64(k)/float64(of)) }
+	cells := []string{f.name, share(named, n), share(inlined, n)}
 	for _, p := range []*namer{llvmSymbolizer, euAddr2line, gnuAddr2line, gdbNamer, goAddr2line} {
 		switch {
 		case !slices.Contains(f.peer, p):
@@ -164,17 +179,13 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 			cells = append(cells, "fails")
 			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", f.name, failed[p])
 		default:
-			cells = append(cells, share(same[p]))
+			cells = append(cells, share(same[p], p.asked(n)))
 		}
 	}
 	var list []string
-	for k := range kinds {
-		list = append(list, k)
+	for _, k := range slices.SortedFunc(maps.Keys(kinds), func(a, b kindOf) int { return kinds[b] - kinds[a] }) {
+		list = append(list, fmt.Sprintf("%s: %s %s", k.peer.name, k.kind, share(kinds[k], k.peer.asked(n))))
 	}
-	slices.SortFunc(list, func(a, b string) int { return kinds[b] - kinds[a] })
-	for i, k := range list {
-		list[i] = k + " " + share(kinds[k])
-	}
-	r.row(append(cells, share(alone), strings.Join(list, ", "))...)
+	r.row(append(cells, share(alone, n), strings.Join(list, ", "))...)
 	return nil
 }

@@ -9,6 +9,10 @@ for word in sys.stdin.read().split():
     place = gdb.find_pc_line(address)
     place = "%s:%d" % (place.symtab.filename, place.line) if place.symtab else "??:0"
     block = gdb.block_for_pc(address)
+    if not block:  # a symbol of the ELF table may name it
+        symbol = gdb.execute("info symbol %d" % address, to_string=True)
+        if not symbol.startswith("No symbol"):
+            print("%s\n??:0" % symbol.split()[0])
     while block and not block.is_static and not block.is_global:
         if block.function:
             print("%s\n%s" % (block.function.linkage_name, place))
