@@ -6,7 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/swbpf/swbpf/oracle"
@@ -27,10 +29,11 @@ func main() {
 	table := flag.String("table", "", "run the cases of the accuracy table and write it to this file, - for the terminal")
 	short := flag.Bool("short", false, "only the cases of the table's short form")
 	only := flag.String("case", "", "only cases whose name contains this, with all their misses")
+	jobs := flag.Int("jobs", runtime.NumCPU(), "cases of the table run at a time")
 	sources := flag.String("sources", "oracle/testdata", "where the sources of the cases are")
 	flag.Parse()
 	if *table != "" {
-		if err := runTable(*table, *sources, *only, *short, *sites); err != nil {
+		if err := runTable(*table, *sources, *only, *short, *sites, *jobs); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -60,8 +63,8 @@ func main() {
 	report.Print(os.Stdout, *sites)
 }
 
-// runTable runs the cases and writes the table.
-func runTable(file, sources, only string, short bool, sites int) error {
+// runTable runs the cases, several at a time, and writes the table.
+func runTable(file, sources, only string, short bool, sites, jobs int) error {
 	work, err := os.MkdirTemp("", "oracle")
 	if err != nil {
 		return err
@@ -71,24 +74,50 @@ func runTable(file, sources, only string, short bool, sites int) error {
 	var rows []oracle.Row
 	for i := range cases {
 		c := &cases[i]
-		if short && !c.Short || !strings.Contains(c.Name, only) || !c.Available() {
-			continue
+		if (!short || c.Short) && strings.Contains(c.Name, only) && c.Available() {
+			rows = append(rows, oracle.Row{Case: c})
 		}
-		row := oracle.Row{Case: c}
-		if row.Report, row.Err = oracle.RunCase(c, sources, work); row.Err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", c.Name, row.Err)
-		} else if only != "" {
-			row.Report.Print(os.Stderr, sites)
-		} else {
-			fmt.Fprintf(os.Stderr, "%s: %s\n", c.Table, c.Name)
-			row.Report.Print(os.Stderr, 0)
-		}
-		rows = append(rows, row)
 	}
+	var g sync.WaitGroup
+	next := make(chan *oracle.Row)
+	for range jobs {
+		g.Go(func() {
+			for row := range next {
+				runRow(row, sources, work, only != "", sites)
+			}
+		})
+	}
+	for i := range rows {
+		next <- &rows[i]
+	}
+	close(next)
+	g.Wait()
 	if file == "-" {
 		return oracle.WriteTables(os.Stdout, rows)
 	}
 	return updateFile(file, rows)
+}
+
+// runRow runs one case and says so.
+func runRow(row *oracle.Row, sources, work string, details bool, sites int) {
+	c := row.Case
+	dir, err := os.MkdirTemp(work, "case")
+	if err == nil {
+		row.Report, row.Err = oracle.RunCase(c, sources, dir)
+	} else {
+		row.Err = err
+	}
+	var b strings.Builder
+	switch {
+	case row.Err != nil:
+		fmt.Fprintf(&b, "%s: %v\n", c.Name, row.Err)
+	case details:
+		row.Report.Print(&b, sites)
+	default:
+		fmt.Fprintf(&b, "%s: %s\n", c.Table, c.Name)
+		row.Report.Print(&b, 0)
+	}
+	fmt.Fprint(os.Stderr, b.String())
 }
 
 // updateFile replaces what is between the two marks of a file by the tables.
