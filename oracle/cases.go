@@ -129,6 +129,7 @@ func Cases() []Case {
 		cases = append(cases, Case{Table: tableStacks, Name: "signals at any instruction, " + cc, Needs: cc, Build: cc + " -O2 -w -o $OUT ticks.c",
 			Configs: native, Steps: 40000})
 	}
+	stacks("hand-written frames", "gcc", "gcc -O2 -o $OUT assembly.c", nil, false, true)
 	cases = append(cases,
 		Case{Table: tableStacks, Name: "a child of vfork", Needs: "gcc", Build: "gcc -O2 -o $OUT children.c", Child: true, Configs: native, Short: true},
 		Case{Table: tableStacks, Name: "a child of vfork, musl", Needs: "musl-gcc", Build: "musl-gcc -O2 -static -o $OUT children.c", Child: true, Configs: native},

@@ -107,7 +107,10 @@ func crossSignal(in, out *Frame) {
 	}
 }
 
-// callerFrame is CallerFrame for a row of any form.
+// callerFrame is CallerFrame for a row of any form. GCC's tables of functions
+// that realign their stack have the frame pointer saved where it points to
+// itself, also when it has been restored already: then that is not in the
+// frame.
 func (row *Row) callerFrame(w *Walker, in, out *Frame) (Verdict, error) {
 	if row.Regs[row.RA].Kind == Undefined {
 		return StackBottom, nil
@@ -137,7 +140,8 @@ func (row *Row) callerFrame(w *Walker, in, out *Frame) (Verdict, error) {
 			continue
 		}
 		v, loc, why := row.value(&e, reg, cfa)
-		if loc.Kind == LocationAddress && loc.Addr < in.sp && !elsewhere && popped(a, in, loc.Addr, why == ReasonNone) {
+		if loc.Kind == LocationAddress && !elsewhere && (loc.Addr < in.sp && popped(a, in, loc.Addr, why == ReasonNone) ||
+			loc.Addr >= cfa && in.Flags&Interrupted != 0 && !row.Signal) {
 			if held, ok := in.Regs.Value(reg); ok {
 				v, why = held, ReasonNone
 				loc = InRegister(reg)
