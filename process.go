@@ -47,6 +47,11 @@ type WalkOptions struct {
 
 	// Group makes the steppers; nil stands for DefaultGroup.
 	Group func() unwind.StepperGroup
+
+	// Probes tells what uretprobes have replaced on the stacks of the threads,
+	// which only the kernel knows; see procstate.CaptureOptions. When it is nil,
+	// a stack under a uretprobe ends there.
+	Probes func() map[procstate.ThreadID]procstate.UserProbes
 }
 
 // maxSecondLooks bounds how often threads are captured again because the
@@ -64,7 +69,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		group = DefaultGroup
 	}
 	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes,
-		Collect: procstate.GoCollector(pid)}
+		Collect: procstate.GoCollector(pid), Probes: opts.Probes}
 	c, err := procstate.CaptureProcess(pid, copts)
 	if err != nil {
 		return nil, err

@@ -43,6 +43,10 @@ type CaptureOptions struct {
 	// Collect may be nil.
 	Collect Collector
 
+	// Probes tells what uretprobes have replaced on the stacks of the threads.
+	// It is asked while they stand still, and may be nil.
+	Probes func() map[ThreadID]UserProbes
+
 	// Also are addresses that must be in the copy of a thread, with what
 	// follows them: where an earlier walk found that something was missing.
 	Also map[ThreadID][]uint64
@@ -63,6 +67,7 @@ type rawThread struct {
 	err     error // why there are no registers
 	blocked bool  // registers are those that the kernel shows of a blocked thread
 	regions []Region
+	probes  UserProbes
 }
 
 // capture stops threads of p, copies what opts ask for and sets them going
@@ -144,6 +149,12 @@ func (rc *rawCapture) take(e *engine, p *ProcDebug, ts, late []*tracee, opts *Ca
 	}
 	if rc.arch == nil {
 		return
+	}
+	if opts.Probes != nil {
+		probes := opts.Probes()
+		for i := range rc.threads {
+			rc.threads[i].probes = probes[rc.threads[i].tid]
+		}
 	}
 	areas := scanAreas(rc.maps)
 	rc.copyStacks(areas, opts, arena)

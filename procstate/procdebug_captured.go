@@ -42,6 +42,7 @@ type CapturedThread struct {
 
 	regs    Regs
 	regions []Region
+	probes  UserProbes
 }
 
 // Capture copies the state of the target's threads and sets them going again.
@@ -117,7 +118,7 @@ func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) *Capture {
 	for i := range rc.threads {
 		t := &rc.threads[i]
 		ct := &c.threads[i]
-		*ct = CapturedThread{Thread: Thread{TID: t.tid}, Err: t.err, Blocked: t.blocked, regs: t.regs, regions: t.regions}
+		*ct = CapturedThread{Thread: Thread{TID: t.tid}, Err: t.err, Blocked: t.blocked, regs: t.regs, regions: t.regions, probes: t.probes}
 		if j, ok := slices.BinarySearchFunc(infos, t.tid, func(i Thread, tid ThreadID) int { return int(i.TID) - int(tid) }); ok {
 			ct.Thread = infos[j]
 		} else { // born since they were listed
@@ -219,6 +220,14 @@ func (c *Capture) BeforeWalk(tid ThreadID) error {
 		c.hot = c.cur.regions[0]
 	}
 	return nil
+}
+
+// UserProbes implements ProbedState.
+func (c *Capture) UserProbes() *UserProbes {
+	if c.cur == nil {
+		return &UserProbes{}
+	}
+	return &c.cur.probes
 }
 
 // AfterWalk implements ProcessState.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	stackwalk "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
@@ -185,12 +187,31 @@ func walkError(err error) error {
 }
 
 // walkLive walks a running process.
+// hasUprobes reports whether a process has met a uprobe: then the kernel has
+// given it a page for its trampoline.
+func hasUprobes(pid int) bool {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	return err == nil && bytes.Contains(maps, []byte("[uprobes]\n"))
+}
+
 func walkLive(o *walkOptions, pid int) (*processWalk, error) {
 	opts := stackwalk.WalkOptions{}
 	for _, tid := range o.tids {
 		opts.Threads = append(opts.Threads, procstate.ThreadID(tid))
 	}
 	begin := time.Now()
+	if hasUprobes(pid) {
+		probes, err := loader.OpenProbeReader(pid)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "stacks end at functions with a uretprobe: %v\n", err)
+		} else {
+			defer probes.Close()
+			opts.Probes = func() map[procstate.ThreadID]procstate.UserProbes {
+				found, _ := probes.Read() // else they end there, which shows
+				return found
+			}
+		}
+	}
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {
 		return nil, err
