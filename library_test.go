@@ -27,7 +27,8 @@ import (
 type listener struct {
 	mu     sync.Mutex
 	events []libraryEvent
-	onLoad func(lib procstate.Library)
+	onLoad func(lib procstate.Library) uint64
+	loads  []uint64 // what onLoad returned
 }
 
 type libraryEvent struct {
@@ -43,12 +44,18 @@ func (l *listener) CallerFrame(*unwind.Walker, *unwind.Frame, *unwind.Frame) (un
 
 func (l *listener) LibraryChanged(_ *unwind.Walker, lib procstate.Library, change unwind.LibraryChange) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.events = append(l.events, libraryEvent{lib.Path, change})
-	onLoad := l.onLoad
-	l.mu.Unlock()
-	if onLoad != nil && change == unwind.LibraryLoaded {
-		onLoad(lib)
+	if l.onLoad != nil && change == unwind.LibraryLoaded {
+		l.loads = append(l.loads, l.onLoad(lib))
 	}
+}
+
+// marks returns what onLoad has returned.
+func (l *listener) marks() []uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.loads)
 }
 
 // take returns what was heard since the last call.
@@ -69,6 +76,13 @@ func startLoader(t testing.TB, program string, args ...string) (*target, uint64)
 		t.Fatal(err)
 	}
 	return tg, addr
+}
+
+// markAt reads what a library's constructor leaves in the variable loaded.
+func markAt(p *procstate.ProcDebug, loaded uint64) uint64 {
+	var b [8]byte
+	p.ReadMemory(loaded, b[:])
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // trapWorks ends a test where the library trap cannot be set.
@@ -97,15 +111,7 @@ func TestLibraryTrap(t *testing.T) {
 				t.Errorf("trap address %#x is in no library", a)
 			}
 			l := &listener{}
-			var before []uint64 // the mark at the time that the library is told of
-			l.onLoad = func(lib procstate.Library) {
-				if lib.Path != plugin {
-					return
-				}
-				var b [8]byte
-				p.ReadMemory(loaded, b[:])
-				before = append(before, binary.LittleEndian.Uint64(b[:]))
-			}
+			l.onLoad = func(procstate.Library) uint64 { return markAt(p, loaded) }
 			group := steppers.Default(unwind.NewTables())
 			if err := group.AddStepper(l); err != nil {
 				t.Fatal(err)
@@ -118,7 +124,7 @@ func TestLibraryTrap(t *testing.T) {
 			if want := []libraryEvent{{plugin, unwind.LibraryLoaded}}; !slices.Equal(l.take(), want) {
 				t.Errorf("the stepper did not hear of the library just once")
 			}
-			if !slices.Equal(before, []uint64{0}) {
+			if before := l.marks(); !slices.Equal(before, []uint64{0}) {
 				t.Errorf("when the steppers were told, the library's constructor had left %v; want [0]", before)
 			}
 			if !slices.ContainsFunc(p.Libraries().Libraries(), func(l procstate.Library) bool { return l.Path == plugin }) {
@@ -182,14 +188,7 @@ func TestLibraryTrapBlocked(t *testing.T) {
 				trapWorks(t, p)
 			}
 			l := &listener{}
-			var before []uint64 // what the constructor had left when the library was told of
-			l.onLoad = func(lib procstate.Library) {
-				if lib.Path == plugin {
-					var b [8]byte
-					p.ReadMemory(loaded, b[:])
-					before = append(before, binary.LittleEndian.Uint64(b[:]))
-				}
-			}
+			l.onLoad = func(procstate.Library) uint64 { return markAt(p, loaded) }
 			group := steppers.Default(unwind.NewTables())
 			if err := group.AddStepper(l); err != nil {
 				t.Fatal(err)
@@ -202,7 +201,7 @@ func TestLibraryTrapBlocked(t *testing.T) {
 			if got := tg.ask(t, "open "+plugin); got != "42" {
 				t.Fatalf("dlopen: %s", got)
 			}
-			if !slices.Equal(before, []uint64{0}) {
+			if before := l.marks(); !slices.Equal(before, []uint64{0}) {
 				t.Errorf("when the steppers were told, the library's constructor had left %v; want [0]", before)
 			}
 			if got := tg.ask(t, "close"); got != "0" {

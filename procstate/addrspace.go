@@ -120,12 +120,20 @@ func (s *AddressSpace) MappingAt(addr uint64) *Mapping {
 	if m := s.last; m != nil && m.Contains(addr) {
 		return m
 	}
+	m := s.find(addr)
+	if m != nil {
+		s.last = m
+	}
+	return m
+}
+
+// find is MappingAt for any number of goroutines at a time.
+func (s *AddressSpace) find(addr uint64) *Mapping {
 	i := s.search(addr+1) - 1 // the last mapping that starts at or below addr
 	if addr == ^uint64(0) || i < 0 || !s.maps[i].Contains(addr) {
 		return nil
 	}
-	s.last = s.maps[i]
-	return s.last
+	return s.maps[i]
 }
 
 // Overlaps reports whether any mapping has an address in [start, end).

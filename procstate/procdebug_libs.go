@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,11 +29,16 @@ type LibraryNotifier interface {
 // liveLibraries is the LibraryState of a live process: its executable
 // mappings as /proc/PID/maps has them. They are read again before each walk,
 // unless the library trap tells of all changes.
+//
+// Changes are told by a goroutine of the process's own while others look
+// addresses up: a list that was published does not change any more.
 type liveLibraries struct {
 	pid   int
-	space *AddressSpace
-	text  []byte // of the maps file that space was made of
+	space atomic.Pointer[AddressSpace]
 	exe   *Image // stands in for a program file that cannot be reached; or nil
+
+	updating sync.Mutex
+	text     []byte // of the maps file that space was made of
 
 	mu        sync.Mutex
 	listeners []LibraryListener
@@ -42,7 +48,9 @@ type liveLibraries struct {
 }
 
 func newLiveLibraries(pid int) *liveLibraries {
-	return &liveLibraries{pid: pid, space: &AddressSpace{}, trapErr: errTrapNotAsked}
+	l := &liveLibraries{pid: pid, trapErr: errTrapNotAsked}
+	l.space.Store(&AddressSpace{})
+	return l
 }
 
 // SharedImages is the cache of files that all live processes use.
@@ -70,17 +78,24 @@ func spaceFromMaps(pid int, tid ThreadID, text []byte) *AddressSpace {
 // refresh reads the mappings again when they may have changed.
 func (l *liveLibraries) refresh() error {
 	l.mu.Lock()
-	trusted := l.trap != nil && len(l.text) > 0 && !l.trap.missed()
+	trusted := l.trap != nil && !l.trap.missed()
 	l.mu.Unlock()
-	if trusted {
+	if trusted && l.known() {
 		return nil
 	}
 	return l.Update()
 }
 
+// known reports whether the mappings have been read.
+func (l *liveLibraries) known() bool {
+	l.updating.Lock()
+	defer l.updating.Unlock()
+	return len(l.text) > 0
+}
+
 // refreshOnce reads the mappings if that was not done yet.
 func (l *liveLibraries) refreshOnce() error {
-	if len(l.text) > 0 {
+	if l.known() {
 		return nil
 	}
 	return l.Update()
@@ -88,14 +103,18 @@ func (l *liveLibraries) refreshOnce() error {
 
 // Update implements LibraryState.
 func (l *liveLibraries) Update() error {
+	l.updating.Lock()
+	defer l.updating.Unlock()
 	tid := readableTask(l.pid)
 	text := readMapsText(l.pid, tid)
 	if len(text) == 0 {
 		return fmt.Errorf("mappings of process %d: %w", l.pid, ErrTerminated)
 	}
 	if !bytes.Equal(text, l.text) {
-		l.space, l.text = spaceFromMaps(l.pid, tid, text), text
-		l.standIn()
+		space := spaceFromMaps(l.pid, tid, text)
+		l.standIn(space)
+		l.space.Store(space)
+		l.text = text
 	}
 	return nil
 }
@@ -115,7 +134,7 @@ func openStandIn(path string) (*Image, error) {
 }
 
 // standIn puts the copy of the program file in place of the file.
-func (l *liveLibraries) standIn() {
+func (l *liveLibraries) standIn(space *AddressSpace) {
 	if l.exe == nil {
 		return
 	}
@@ -123,24 +142,24 @@ func (l *liveLibraries) standIn() {
 	if err != nil {
 		return
 	}
-	for _, m := range slices.Clone(l.space.Mappings()) {
+	for _, m := range slices.Clone(space.Mappings()) {
 		if m.Path == path && m.Image == nil {
 			s := *m
 			s.Image, s.ImageErr = l.exe, nil
-			l.space.Insert(&s)
+			space.Insert(&s)
 		}
 	}
 }
 
 // MappingAt implements LibraryState.
-func (l *liveLibraries) MappingAt(addr uint64) *Mapping { return l.space.MappingAt(addr) }
+func (l *liveLibraries) MappingAt(addr uint64) *Mapping { return l.space.Load().find(addr) }
 
 // Libraries implements LibraryState.
-func (l *liveLibraries) Libraries() []Library { return l.space.Libraries() }
+func (l *liveLibraries) Libraries() []Library { return l.space.Load().Libraries() }
 
 // TrapAddress implements LibraryState.
 func (l *liveLibraries) TrapAddress() uint64 {
-	site, err := findTrap(l.pid, l.space)
+	site, err := findTrap(l.pid, l.space.Load())
 	if err != nil {
 		return 0
 	}
@@ -178,7 +197,7 @@ func (p *ProcDebug) setTrap() error {
 	err := l.Update()
 	var site trapSite
 	if err == nil {
-		site, err = findTrap(p.pid, l.space)
+		site, err = findTrap(p.pid, l.space.Load())
 	}
 	var tr *libraryTrap
 	if err == nil {
@@ -270,7 +289,7 @@ func (p *ProcDebug) tellLibraries(t *tracee, exec bool) {
 
 func (p *ProcDebug) changeLibraries(tid ThreadID, exec bool) {
 	l := p.libs
-	before := l.space.Libraries()
+	before := l.Libraries()
 	if exec {
 		if tr := l.dropTrap(true); tr != nil {
 			tr.close()
@@ -285,7 +304,7 @@ func (p *ProcDebug) changeLibraries(tid ThreadID, exec bool) {
 	if l.Update() != nil {
 		return
 	}
-	after := l.space.Libraries()
+	after := l.Libraries()
 	l.mu.Lock()
 	listeners := slices.Clone(l.listeners)
 	l.mu.Unlock()
