@@ -351,6 +351,7 @@ func (b *Page) Click(x, y float64) {
 // ClickOn clicks the middle of the element that a selector finds.
 func (b *Page) ClickOn(selector string) {
 	b.T.Helper()
+	b.waitFor(selector)
 	var at struct{ X, Y float64 }
 	b.Eval(fmt.Sprintf(`(() => {
 		const r = document.querySelector(%q).getBoundingClientRect();
@@ -412,13 +413,21 @@ func (b *Page) Screenshot(name string) []byte {
 }
 
 // WantText compares the text of the element that a selector finds, its blanks
-// made single.
+// made single. It waits for the element, and for the page if it was just left
+// for another.
 func (b *Page) WantText(selector, want string) {
 	b.T.Helper()
+	b.waitFor(selector)
 	got := b.Text(fmt.Sprintf("document.querySelector(%q).textContent.trim().replace(/\\s+/g, ' ')", selector))
 	if got != want {
 		b.T.Errorf("%s says %q, want %q", selector, got, want)
 	}
+}
+
+// waitFor waits until the page is complete and has an element.
+func (b *Page) waitFor(selector string) {
+	b.T.Helper()
+	b.Wait(fmt.Sprintf("document.readyState === 'complete' && document.querySelector(%q) !== null", selector))
 }
 
 // NoErrors fails the test if the page had an error or asked for anything.
