@@ -21,7 +21,8 @@ type RuleStepper interface {
 // RuleGuard is implemented by a RuleStepper whose rules hold for some stacks
 // only.
 type RuleGuard interface {
-	// RulesHold tells whether they do for the walk that w begins.
+	// RulesHold tells whether they do for the walk that w begins. It is called at
+	// the start of each.
 	RulesHold(w *Walker) bool
 }
 
