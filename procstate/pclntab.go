@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"unsafe"
+	"weak"
 )
 
 // ErrNoPclntab is returned for a file that holds no Go code.
@@ -63,19 +64,33 @@ type GoFunc struct {
 	rec []byte // the _func record and what follows it
 }
 
+// pclntabCache holds the table for as long as somebody else does: those of
+// programs that are mapped, but never sampled, would be most of the memory of a
+// recording.
 type pclntabCache struct {
-	once  sync.Once
-	table *GoTable
+	mu    sync.Mutex
+	table weak.Pointer[GoTable]
 	err   error
 }
 
 // Pclntab returns the Go function table of a file. The first call finds and
-// reads it, further ones return the same. The error wraps ErrNoPclntab when
-// the file has none, else it is a *FormatError or the reader's.
+// reads it, further ones return the same while it is in use, and read it again
+// after that. The error wraps ErrNoPclntab when the file has none, else it is a
+// *FormatError or the reader's.
 func Pclntab(im *Image) (*GoTable, error) {
 	c := &im.pclntab
-	c.once.Do(func() { c.table, c.err = findPclntab(im) })
-	return c.table, c.err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.table.Value(); t != nil || c.err != nil {
+		return t, c.err
+	}
+	t, err := findPclntab(im)
+	if err != nil {
+		c.err = err
+		return nil, err
+	}
+	c.table = weak.Make(t)
+	return t, nil
 }
 
 // parsePclntab reads the header of a function table at link-time address

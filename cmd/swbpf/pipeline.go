@@ -58,6 +58,10 @@ func (p *pipeline) memo(wp *walkedProcess, tid int32) *unwind.Memo {
 // numStates is the number of states of threads.
 const numStates = int(loader.BlockedRunnable) + 1
 
+// tableBudget is what compiled unwind tables may take, in bytes: millions of
+// rows.
+const tableBudget = 16 << 20
+
 // sampleSink takes the stacks of samples: see profile.Builder.Add.
 type sampleSink interface {
 	Add(t profile.Thread, stack []profile.Loc, truncated string, count, value int64)
@@ -85,7 +89,7 @@ func newPipeline(kernel kernelHints, names symbols.Options) *pipeline {
 	b := profile.NewBuilder()
 	p := &pipeline{
 		kernel:  kernel,
-		group:   steppers.ForSampling(unwind.NewTables()),
+		group:   steppers.ForSampling(unwind.NewTablesWithBudget(tableBudget)),
 		builder: b, sink: b, modules: newModules(b, names), labels: newLabeller(b),
 		stats:   recordStats{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}, OffCPUNSByState: map[string]uint64{}},
 		sampled: map[int32]struct{}{},

@@ -86,6 +86,7 @@ func (r *recorder) start() error {
 		cfg.PIDs, cfg.FollowChildren = []int{r.command.PID()}, true
 	}
 	raisePriority()
+	limitGarbage()
 	if r.session, err = loader.Open(cfg); err != nil {
 		return err
 	}
@@ -214,7 +215,19 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.OffCPUMissed = st.MissedSwitches
 	s.Processes = len(r.sampled)
 	s.Modules = r.modules.count()
-	return r.builder.Build(r.meta(), r.modules), nil
+	meta := r.meta()
+	r.release()
+	return r.builder.Build(meta, r.modules), nil
+}
+
+// release gives back what only recording needs, before names are read.
+func (r *recorder) release() {
+	r.stop()
+	r.session.Close()
+	r.sideband.Close()
+	r.sideband = nil
+	r.procs, r.group = nil, nil
+	clear(r.memos[:])
 }
 
 // close gives everything back. A command that is still running is left alone,
