@@ -20,6 +20,8 @@ typedef _Bool bool;
 
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
+/* A function that the verifier checks once, whatever calls it. */
+#define GLOBAL __attribute__((noinline))
 #define offsetof(type, member) __builtin_offsetof(type, member)
 
 /*
@@ -40,11 +42,10 @@ enum map_type {
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
 	MAP_LRU_HASH = 9,
-	MAP_RINGBUF = 27,
 };
 
-enum { RINGBUF_NO_WAKEUP = 1 };
 enum { BPF_NOEXIST = 1 };
+enum { MAP_MMAPABLE = 1 << 10 }; /* user space may map its memory */
 
 static void *(*const bpf_map_lookup_elem)(const void *map, const void *key) = (void *)1;
 static long (*const bpf_map_update_elem)(const void *map, const void *key, const void *value, u64 flags) = (void *)2;
@@ -52,14 +53,12 @@ static long (*const bpf_map_delete_elem)(const void *map, const void *key) = (vo
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
-static long (*const bpf_get_current_comm)(void *buf, u32 size) = (void *)16;
 static void *(*const bpf_get_current_task)(void) = (void *)35;
 static long (*const bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
 static u64 (*const bpf_get_current_cgroup_id)(void) = (void *)80;
 static long (*const bpf_probe_read_user)(void *dst, u32 size, const void *addr) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *dst, u32 size, const void *addr) = (void *)113;
 static long (*const bpf_seq_write)(void *seq, const void *data, u32 size) = (void *)127;
-static long (*const bpf_ringbuf_output)(const void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static long (*const bpf_get_task_stack)(void *task, void *buf, u32 size, u64 flags) = (void *)141;
 static void *(*const bpf_get_current_task_btf)(void) = (void *)158;
 static void *(*const bpf_task_pt_regs)(void *task) = (void *)175;

@@ -12,6 +12,17 @@
 /* Limit of the user stack bytes of one sample, a multiple of PAGE. */
 const volatile u64 stack_limit = 64 << 10;
 
+/* Size of a CPU's ring: records begin below it. A record takes record_limit at
+ * most, and is given a CHUNK more. */
+const volatile u64 ring_bytes = 1 << 20;
+const volatile u64 record_limit = 128 << 10;
+
+/* Whether of stacks only what has changed is sent; the size of a CPU's mirror,
+ * a power of two; and the room for the masks of the longest region. */
+const volatile bool send_changes = false;
+const volatile u64 mirror_bytes = 1 << 20;
+const volatile u64 mask_room = 0;
+
 /* Whether kernel stacks are wanted. */
 const volatile bool want_kernel = true;
 
@@ -24,8 +35,8 @@ const volatile bool follow_children = false;
 /* Inode of the loader's PID namespace; 0 for the machine's first one. */
 const volatile u32 pid_namespace = 0;
 
-/* Whether bpf_task_pt_regs exists (5.15), and the size of a kernel stack
- * where it does not. */
+/* Whether bpf_task_pt_regs exists (5.15) and with it pointers to tasks that
+ * can be followed without a helper; and the size of a kernel stack where not. */
 const volatile bool have_task_pt_regs = false;
 const volatile u64 thread_size = 16 << 10;
 
@@ -43,9 +54,6 @@ const volatile bool weight_signed = false;
 const volatile u64 min_off_cpu = 0;
 const volatile bool have_switch_state = false;
 const volatile bool with_on_cpu = false;
-
-/* The scratch area that belongs to no CPU. */
-const volatile u32 spare_scratch = 0;
 
 /*
  * What belongs to a stack below SP: the red zone that the x86-64 ABI gives to
@@ -73,15 +81,7 @@ enum {
 	OFF_CPU_PER_WINDOW = 100,
 	OFF_CPU_PER_THREAD = 25,
 	LONG_UNSAMPLED = 1000 * 1000,
-	/* The limit that the loader accepts at most. */
-	MAX_STACK = 1 << 20,
 };
-
-/* Records on their way to user space. The size is set by the loader. */
-struct {
-	MAP_UINT(type, MAP_RINGBUF);
-	MAP_UINT(max_entries, 4 << 20);
-} ring SEC(".maps");
 
 /*
  * The progress of a copy of user memory (stack.h). Between two reads it is in
@@ -100,37 +100,79 @@ struct copy {
 	u64 next;  /* size after a success */
 	u64 holes; /* that may still be left out */
 	u64 later; /* mask of holes once something was read */
+	u64 first, last; /* what was asked for; blocks may hold more */
+	u64 key;   /* tells the stack from others: mirror.h */
+};
+
+/* The progress of finding out what has changed in a region (mirror.h). */
+struct comparison {
+	u64 in;     /* offsets in the record: of the next block as copied... */
+	u64 out;    /* ...and of where what is sent of it goes */
+	u64 mirror; /* offset of the block in the mirror */
+	u64 blocks; /* still to compare */
 };
 
 /*
- * Where a CPU assembles its record. A per-CPU array would be the natural map,
- * but its values end at 32 KiB.
+ * A CPU's ring, in which records are assembled where user space reads them
+ * (ring.h), and the state of the one under way.
  *
  * What changes from step to step of a copy is here too: the verifier does not
  * follow values in maps, so it sees that each step is like the one before and
  * need not walk all combinations of what can happen in them.
  */
-struct scratch {
+struct cpu_ring {
+	u64 tail; /* written by user space: how far it has read */
+	u64 unused[7];
+	u64 head; /* up to where records are complete */
+	u64 wrap; /* where the lap before that of head ended */
 	u64 busy;
-	u64 end; /* of the body: where the next byte of the record goes */
+	u64 lap;     /* of the record under way */
+	u64 record;  /* its offset in the data */
+	u64 end;     /* offset in it of its next byte */
+	u64 copied;   /* of stacks */
+	u32 regions;  /* in it */
+	u32 mirrored; /* whether these have any in the mirror */
+	u64 changes;  /* records with such ones so far */
 	struct copy copy;
-	struct sample_header header;
-	u8 body[]; /* what follows the header in the record; body_size long */
+	struct comparison comparison;
+	/* and then the data */
 };
 
-/* The body holds at most this much (see record.h)... */
-#define BODY_LIMIT                                                            \
-	(MAX_KERNEL_FRAMES * 8 + MAX_RETURNS * sizeof(struct replaced_return) +  \
-	 MAX_REGIONS * sizeof(struct region_header) + \
-	 4 * MAX_GO_HEAD + stack_limit + 192)
-
-/* ...and one chunk more, so that a copy that starts inside cannot leave it. */
+/* An array and not a BPF ring buffer, which has one lock for all CPUs and does
+ * not let a program write into it by and by. */
 struct {
 	MAP_UINT(type, MAP_ARRAY);
-	MAP_UINT(max_entries, 1); /* possible CPUs and one, set by the loader */
+	MAP_UINT(max_entries, 1); /* possible CPUs, set by the loader */
 	MAP_UINT(key_size, 4);
-	MAP_UINT(value_size, sizeof(struct scratch) + 8192 + MAX_STACK + CHUNK); /* lowered by the loader */
-} scratch_areas SEC(".maps");
+	MAP_UINT(value_size, 4 << 20); /* set by the loader */
+	MAP_UINT(map_flags, MAP_MMAPABLE);
+} rings SEC(".maps");
+
+/* A CPU's mirror (mirror.h). */
+struct mirror {
+	u8 bytes[8];
+};
+
+struct {
+	MAP_UINT(type, MAP_ARRAY);
+	MAP_UINT(max_entries, 1); /* possible CPUs, set by the loader */
+	MAP_UINT(key_size, 4);
+	MAP_UINT(value_size, 4 << 20); /* set by the loader */
+} mirrors SEC(".maps");
+
+/* Where the record of a task that waits is assembled: it has no regions. */
+struct waiting_record {
+	struct sample_header header;
+	u8 kernel_pc[MAX_KERNEL_FRAMES * 8];
+	struct replaced_return returns[MAX_RETURNS];
+};
+
+struct {
+	MAP_UINT(type, MAP_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct waiting_record);
+} waiting_records SEC(".maps");
 
 struct {
 	MAP_UINT(type, MAP_PERCPU_ARRAY);

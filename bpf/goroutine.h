@@ -173,7 +173,7 @@ INLINE bool find_g0_stack(const struct go_thread *t, u64 sp, struct go_stack *st
  * Adds another stack of the thread, as far as the limit allows that holds for
  * all of them together.
  */
-INLINE void add_other_stack(struct scratch *s, const struct go_stack *stack, u64 *left)
+INLINE void add_other_stack(struct cpu_ring *r, const struct sample_header *h, const struct go_stack *stack, u64 *left)
 {
 	u64 n = stack->hi > stack->lo ? stack->hi - stack->lo : 0;
 
@@ -181,14 +181,15 @@ INLINE void add_other_stack(struct scratch *s, const struct go_stack *stack, u64
 		n = *left;
 	*left -= n;
 	if (n)
-		add_pages(s, stack->lo, stack->lo + n, true);
+		add_pages(r, h->cpu, stack->hi + h->tgid, stack->lo, stack->lo + n, true);
 }
 
 /*
  * Adds the stacks that the frames of the one which the thread is on lead to,
  * own_bytes of which have been copied, and the structures that tell where.
  */
-INLINE void add_other_stacks(struct scratch *s, const struct go_thread *t, u64 sp, u64 own_bytes)
+INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, const struct go_thread *t, u64 sp,
+			     u64 own_bytes)
 {
 	const struct go_process *p = t->process;
 
@@ -200,19 +201,19 @@ INLINE void add_other_stacks(struct scratch *s, const struct go_thread *t, u64 s
 	if (!has_g0 && (at_home || !t->curg))
 		return;
 	u64 left = stack_limit > own_bytes ? stack_limit - own_bytes : 0;
-	add_bytes(s, t->g_word, sizeof(u64));
-	add_bytes(s, t->g, p->g_head);
-	add_bytes(s, t->m, p->m_head);
+	add_bytes(r, t->g_word, sizeof(u64));
+	add_bytes(r, t->g, p->g_head);
+	add_bytes(r, t->m, p->m_head);
 	if (t->curg != t->g)
-		add_bytes(s, t->curg, p->g_head);
+		add_bytes(r, t->curg, p->g_head);
 	if (!at_home && t->curg) {
 		struct go_stack curg = { curg_stack_start(t), t->curg_stack.hi };
-		add_other_stack(s, &curg, &left);
+		add_other_stack(r, h, &curg, &left);
 	}
 	if (t->g0 != t->g)
-		add_bytes(s, t->g0, p->g_head);
+		add_bytes(r, t->g0, p->g_head);
 	if (has_g0)
-		add_other_stack(s, &g0, &left);
+		add_other_stack(r, h, &g0, &left);
 }
 
 #endif

@@ -164,7 +164,7 @@ INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->rsp; }
 
 #define mode_of(regs) ((regs).cs)
 #define sp_of(regs) ((regs).rsp)
-#define thread_pointer_of(task) kernel_read(task, thread.fsbase)
+#define thread_pointer_of(task) task_field(task, thread.fsbase)
 
 #else
 
@@ -178,7 +178,7 @@ INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->sp; }
 
 #define mode_of(regs) ((regs).pstate)
 #define sp_of(regs) ((regs).sp)
-#define thread_pointer_of(task) kernel_read(task, thread.uw.tp_value)
+#define thread_pointer_of(task) task_field(task, thread.uw.tp_value)
 
 #endif
 

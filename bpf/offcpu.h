@@ -9,6 +9,7 @@
 #ifndef SWBPF_OFFCPU_H
 #define SWBPF_OFFCPU_H
 
+#include "ring.h"
 #include "task.h"
 
 /* Bits of task_struct.__state and the tracepoint's prev_state (sched.h). */
@@ -101,6 +102,15 @@ INLINE u64 cgroup_of(struct task_struct *task)
 	return kernel_read(node, id);
 }
 
+/* That of the current task. */
+INLINE u64 current_cgroup(struct task_struct *task)
+{
+	struct css_set *set = task_field(task, cgroups);
+	struct cgroup *cgroup = set ? task_field(set, dfl_cgrp) : NULL;
+	struct kernfs_node *node = cgroup ? task_field(cgroup, kn) : NULL;
+	return node ? task_field(node, id) : 0;
+}
+
 /* The tid of any task in the loader's PID namespace, 0 when not visible. */
 INLINE u32 tid_of(struct task_struct *task)
 {
@@ -160,10 +170,10 @@ INLINE bool too_many_switches(struct counters *n, struct thread_times *t, u64 no
 /* Sends time of which there is no sample. Returns whether there was room. */
 INLINE bool send_unsampled(struct counters *n, const struct thread_times *t, u8 state, u64 ns, u64 now)
 {
-	struct unsampled u = { .time = now, .ns = ns, .cgroup = t->cgroup, .tgid = t->tgid, .tid = t->tid, .off_cpu = state };
+	struct unsampled u = { .time = now, .size = sizeof(u), .ns = ns, .cgroup = t->cgroup, .tgid = t->tgid, .tid = t->tid, .off_cpu = state };
 
 	__builtin_memcpy(u.comm, t->comm, sizeof(u.comm));
-	if (bpf_ringbuf_output(&ring, &u, sizeof(u), RINGBUF_NO_WAKEUP))
+	if (!put_record(&u, sizeof(u)))
 		return false;
 	n->ring_bytes += sizeof(u);
 	return true;
@@ -186,7 +196,7 @@ INLINE void end_unsampled(struct counters *n, struct thread_times *t, u64 blocke
 /* A time off the CPU with a sample ends: says how long it was. */
 INLINE void end_sampled(struct counters *n, struct thread_times *t, u64 left, u64 blocked, u64 runnable, u64 now)
 {
-	struct off_cpu_end end = { .time = now, .start = left, .tid = t->tid };
+	struct off_cpu_end end = { .time = now, .size = sizeof(end), .tid = t->tid, .start = left };
 	u8 state = t->off_cpu;
 
 	if (state >= OFF_CPU_STATES)
@@ -196,7 +206,7 @@ INLINE void end_sampled(struct counters *n, struct thread_times *t, u64 left, u6
 		end.blocked = blocked + t->carried[state];
 	if (runnable)
 		end.runnable = runnable + t->carried[OFF_CPU_RUNNABLE];
-	if (bpf_ringbuf_output(&ring, &end, sizeof(end), RINGBUF_NO_WAKEUP)) {
+	if (!put_record(&end, sizeof(end))) {
 		n->lost_ring_full++;
 	} else {
 		n->ring_bytes += sizeof(end);

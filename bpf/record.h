@@ -53,13 +53,15 @@ enum off_cpu_state {
 
 struct sample_header {
 	u64 time;           /* CLOCK_MONOTONIC, ns */
+	u32 size;           /* of the record, a multiple of 8 */
+	u32 cpu;
 	u64 weight;         /* events that this sample stands for */
 	u64 thread_pointer; /* base of thread-local storage */
 	u64 live;           /* bytes from SP to the stack's known end; 0: not known */
 	u64 cgroup;         /* ID in the unified hierarchy */
 	u64 trampoline;     /* to which functions under a uretprobe return; 0: none */
 	u32 tgid, tid;      /* as seen from the PID namespace of the loader */
-	u32 cpu;
+	u32 changes;        /* number of the record among those with mirrored regions */
 	u8 user;            /* enum user_state */
 	u8 stack_end;       /* enum stack_end_kind */
 	u8 kernel_frames;
@@ -81,30 +83,35 @@ struct replaced_return {
 /* The end of a thread's time off the CPU. */
 struct off_cpu_end {
 	u64 time;     /* CLOCK_MONOTONIC, ns */
-	u64 start;    /* time of the sample at which it began */
+	u32 size;     /* of the record */
+	u32 tid;      /* as in the sample at which it began */
+	u64 start;    /* time of that sample */
 	u64 blocked;  /* ns in the state of that sample */
 	u64 runnable; /* ns since it could run again */
-	u32 tid;      /* as in that sample */
-	u32 dropped;  /* whether it was shorter than asked for */
+	u64 dropped;  /* whether it was shorter than asked for */
 };
 
 /* Time of a thread on or off the CPU of which there is no sample. */
 struct unsampled {
 	u64 time; /* CLOCK_MONOTONIC, ns */
+	u32 size; /* of the record */
+	u32 off_cpu; /* enum off_cpu_state */
 	u64 ns;
 	u64 cgroup;
 	u32 tgid, tid;
 	u8 comm[16];
-	u8 off_cpu; /* enum off_cpu_state */
-	u8 unused[7];
 };
 
 struct region_header {
-	u64 addr; /* run-time address of the first byte */
-	u64 len;  /* bytes, without the padding */
+	u64 addr;   /* run-time address of the first byte */
+	u32 len;    /* bytes, without the padding */
+	u32 mirror; /* where it is in the CPU's mirror; NO_MIRROR: all bytes follow */
 };
 
-enum {
+enum limits {
+	NO_MIRROR = 0xffffffff,
+	BLOCK = 64,        /* bytes of a mirrored region that are compared at once */
+	GROUP_BLOCKS = 64, /* blocks with a bit each in the mask of a group */
 	MAX_KERNEL_FRAMES = 127, /* the default of sysctl kernel.perf_event_max_stack */
 	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
 	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */
@@ -118,7 +125,9 @@ enum {
  */
 struct counters {
 	u64 samples;
-	u64 lost_ring_full;  /* no room in the ring, or its lock was taken under an NMI */
+	u64 stack_bytes; /* copied from user memory */
+	u64 ring_bytes;  /* put in the ring */
+	u64 lost_ring_full;  /* no room in the ring */
 	u64 lost_nested;     /* another sample was being taken on this CPU */
 	u64 lost_no_scratch; /* CPU number past those possible at start, or too many threads off the CPU */
 	u64 lost_foreign;    /* task outside of the loader's PID namespace */
@@ -129,8 +138,6 @@ struct counters {
 	u64 skipped_rate;    /* times off the CPU at a rate above the limit */
 
 	u64 weight;           /* of tracepoints or uprobes since the last sample */
-	u64 stack_bytes;      /* copied from user memory */
-	u64 ring_bytes;       /* put in the ring */
 	u64 unreadable_stack; /* samples whose stack could not be read at all */
 	u64 partial_regs;     /* samples with USER_PARTIAL */
 	u64 exited;           /* samples with USER_EXITED */

@@ -10,22 +10,6 @@
 
 #include "stack.h"
 
-/* Adds one element of the list. Returns the next one. */
-INLINE struct return_instance *add_return(struct scratch *s, struct return_instance *ri)
-{
-	u64 at = s->end;
-
-	hide(at);
-	if (!in_body(at))
-		return NULL;
-	struct replaced_return *out = (void *)(s->body + at);
-	out->stack = kernel_read(ri, stack);
-	out->ra = kernel_read(ri, orig_ret_vaddr);
-	s->end = at + sizeof(*out);
-	s->header.returns++;
-	return kernel_read(ri, next);
-}
-
 /*
  * The address of a breakpoint instruction at the PC or right before it, 0 when
  * there is none. Having met one, x86 stands behind it until the kernel has
@@ -46,27 +30,32 @@ INLINE u64 breakpoint_at(const struct user_regs *regs)
 }
 
 /*
- * Adds the list of the current task. Nearly all tasks have never met a uprobe
+ * Adds the list of the current task behind what the record has, and says in
+ * its header how long it is. Nearly all tasks have never met a uprobe
  * and have no struct uprobe_task; one that has may be in the trampoline even
  * when the list is empty.
  */
-INLINE void add_returns(struct scratch *s, struct task_struct *task, bool in_kernel)
+INLINE void add_returns(struct replaced_return *out, struct sample_header *h, struct task_struct *task, bool in_kernel)
 {
-	if (!kernel_has(task, utask))
+	h->returns = 0;
+	if (!out || !kernel_has(task, utask))
 		return;
-	struct uprobe_task *utask = kernel_read(task, utask);
+	struct uprobe_task *utask = task_field(task, utask);
 	if (!utask)
 		return;
 	if (in_kernel)
-		s->header.breakpoint = breakpoint_at(&s->header.regs);
+		h->breakpoint = breakpoint_at(&h->regs);
 	struct mm_struct *mm = kernel_read(task, mm);
 	struct xol_area *area = kernel_read(mm, uprobes_state.xol_area);
-	s->header.trampoline = kernel_read(area, vaddr);
+	h->trampoline = kernel_read(area, vaddr);
 	struct return_instance *ri = kernel_read(utask, return_instances);
 	for (int i = 0; i < MAX_RETURNS; i++) {
 		if (!ri)
 			break;
-		ri = add_return(s, ri);
+		out[i].stack = kernel_read(ri, stack);
+		out[i].ra = kernel_read(ri, orig_ret_vaddr);
+		h->returns++;
+		ri = kernel_read(ri, next);
 	}
 }
 

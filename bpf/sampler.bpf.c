@@ -19,8 +19,10 @@ const struct replaced_return *replaced_return_type __attribute__((unused));
 enum user_state user_state_type __attribute__((unused));
 enum stack_end_kind stack_end_kind_type __attribute__((unused));
 enum off_cpu_state off_cpu_state_type __attribute__((unused));
+enum limits limits_type __attribute__((unused));
 const struct off_cpu_end *off_cpu_end_type __attribute__((unused));
 const struct unsampled *unsampled_type __attribute__((unused));
+const struct cpu_ring *cpu_ring_type __attribute__((unused));
 enum sampled sampled_type __attribute__((unused));
 
 /* Frames of a raw tracepoint's own: the program, and what calls it. */
@@ -28,57 +30,40 @@ enum { RAW_TRACEPOINT_FRAMES = 2 };
 
 /*
  * Adds the kernel part of the stack, leaf first, without its first frames.
- * Returns its bytes.
  */
-INLINE u64 add_kernel_stack(void *ctx, struct scratch *s, u64 skip)
+INLINE void add_kernel_stack(void *ctx, struct cpu_ring *r, struct sample_header *h, u64 skip)
 {
-	long n = bpf_get_stack(ctx, s->body, MAX_KERNEL_FRAMES * 8, skip);
+	long n = bpf_get_stack(ctx, h + 1, MAX_KERNEL_FRAMES * 8, skip);
 
 	if (n <= 0 || n > MAX_KERNEL_FRAMES * 8)
-		return 0;
-	s->header.kernel_frames = (u64)n / 8;
-	return n;
+		return;
+	h->kernel_frames = (u64)n / 8;
+	r->end += n;
 }
 
 /* Adds the user part: the stack, and what belongs to it in Go programs. */
-INLINE void add_user_stack(struct scratch *s, struct task_struct *task, struct counters *n)
+INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, struct counters *n)
 {
-	struct sample_header *h = &s->header;
-	u64 sp = stack_pointer(&h->regs);
-	u64 before = s->end;
+	u64 sp = stack_pointer(&h->regs), before = r->end;
 	struct go_thread go;
 
 	read_go_thread(&go, h->tgid, h);
 	u64 end = go_stack_end(&go, sp);
 	if (!end)
 		end = known_stack_end(task, h->tgid, h->tid, sp);
-	add_stack(s, sp, end);
-	u64 own_bytes = s->end - before - sizeof(struct region_header);
+	add_stack(r, h, sp, end);
+	u64 own_bytes = r->copied;
 	if (!own_bytes && is_in_exec(task)) {
 		h->user = USER_EXEC;
+		h->stack_end = STACK_END_NONE;
+		r->regions = 0;
+		r->end = before;
 		return;
 	}
 	if (!own_bytes)
 		n->unreadable_stack++;
-	add_other_stacks(s, &go, sp, own_bytes);
-	n->stack_bytes += s->end - before;
-}
-
-/* Sends the record. Returns whether there was room. */
-INLINE bool send(struct scratch *s, struct counters *n)
-{
-	u64 body = s->end;
-
-	hide(body);
-	if (body > BODY_LIMIT)
-		body = BODY_LIMIT;
-	u64 size = sizeof(s->header) + body;
-	if (bpf_ringbuf_output(&ring, &s->header, size, RINGBUF_NO_WAKEUP)) {
-		n->lost_ring_full++;
-		return false;
-	}
-	n->ring_bytes += size;
-	return true;
+	add_other_stacks(r, h, &go, sp, own_bytes);
+	n->stack_bytes += r->copied;
 }
 
 /* What a sample is of. */
@@ -89,38 +74,49 @@ struct occasion {
 	u8 off_cpu; /* enum off_cpu_state */
 };
 
-/* Assembles and sends the record of a sample. */
-INLINE bool record(void *ctx, struct scratch *s, struct counters *n, u32 tgid, const struct occasion *o)
+/* Assembles and publishes the record of a sample, if there is room. */
+INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u32 tgid, const struct occasion *o)
 {
-	struct task_struct *task = bpf_get_current_task();
-	struct sample_header *h = &s->header;
+	struct task_struct *task = current_task();
+	struct sample_header *h = begin_record(r);
 
+	if (!h) {
+		n->lost_ring_full++;
+		return false;
+	}
 	h->time = o->time;
+	h->cpu = cpu;
 	h->weight = o->weight;
-	h->off_cpu = o->off_cpu;
 	h->thread_pointer = 0;
 	h->live = 0;
-	h->cgroup = bpf_get_current_cgroup_id();
+	h->cgroup = current_cgroup(task);
 	h->trampoline = 0;
 	h->tgid = tgid;
 	h->tid = current_tid(task);
-	h->cpu = bpf_get_smp_processor_id();
 	h->stack_end = STACK_END_NONE;
 	h->kernel_frames = 0;
-	h->regions = 0;
 	h->returns = 0;
+	h->off_cpu = o->off_cpu;
 	h->breakpoint = 0;
-	bpf_get_current_comm(h->comm, sizeof(h->comm));
-	s->end = o->in_kernel && want_kernel ? add_kernel_stack(ctx, s, o->off_cpu ? RAW_TRACEPOINT_FRAMES : 0) : 0;
+	copy_comm(h->comm, task);
+	r->end = sizeof(*h);
+	if (o->in_kernel && want_kernel)
+		add_kernel_stack(ctx, r, h, o->off_cpu ? RAW_TRACEPOINT_FRAMES : 0);
 	h->user = read_user_regs(task, h, o->kernel_sp);
 	if (h->user == USER_NATIVE || h->user == USER_COMPAT32) {
-		add_returns(s, task, o->in_kernel);
-		add_user_stack(s, task, n);
+		add_returns(in_record(r, r->end), h, task, o->in_kernel);
+		r->end += h->returns * sizeof(struct replaced_return);
+		add_user_stack(r, h, task, n);
 	} else if (h->user == USER_EXITED)
 		n->exited++;
 	else if (h->user == USER_PARTIAL)
 		n->partial_regs++;
-	return send(s, n);
+	h->regions = r->regions;
+	h->changes = r->changes += r->mirrored;
+	h->size = r->end;
+	n->ring_bytes += r->end;
+	publish(r, r->end);
+	return true;
 }
 
 /*
@@ -129,11 +125,13 @@ INLINE bool record(void *ctx, struct scratch *s, struct counters *n, u32 tgid, c
  */
 INLINE bool is_wanted(struct counters *n, u32 *tgid)
 {
-	if (!(u32)bpf_get_current_pid_tgid()) {
+	struct task_struct *task = current_task();
+
+	if (!task_field(task, pid)) {
 		n->skipped_idle++;
 		return false;
 	}
-	*tgid = current_tgid(bpf_get_current_task());
+	*tgid = current_tgid(task);
 	if (filter_processes && (!*tgid || !bpf_map_lookup_elem(&tracked, tgid))) {
 		n->skipped_filter++;
 		return false;
@@ -146,28 +144,28 @@ INLINE bool is_wanted(struct counters *n, u32 *tgid)
 }
 
 /*
- * Takes the CPU's scratch area and records. An NMI can come while another
- * event of this CPU is here; then it must leave the area alone. Such runs nest
+ * Takes the CPU's ring and records. An NMI can come while another
+ * event of this CPU is here; then it must leave the ring alone. Such runs nest
  * strictly, so that a plain flag will do.
  */
 INLINE bool sample(void *ctx, struct counters *n, u32 tgid, const struct occasion *o)
 {
 	u32 cpu = bpf_get_smp_processor_id();
-	struct scratch *s = bpf_map_lookup_elem(&scratch_areas, &cpu);
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
 
-	if (!s) {
+	if (!r) {
 		n->lost_no_scratch++;
 		return false;
 	}
-	if (s->busy) {
+	if (r->busy) {
 		__sync_fetch_and_add(&n->lost_nested, 1);
 		return false;
 	}
-	s->busy = 1;
+	r->busy = 1;
 	compiler_barrier();
-	bool sent = record(ctx, s, n, tgid, o);
+	bool sent = record(ctx, r, n, cpu, tgid, o);
 	compiler_barrier();
-	s->busy = 0;
+	r->busy = 0;
 	return sent;
 }
 
@@ -276,8 +274,8 @@ int on_uprobe(void *ctx)
 /* The current task leaves the CPU at this time. */
 INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u64 now)
 {
-	struct task_struct *task = bpf_get_current_task();
-	u32 pid = bpf_get_current_pid_tgid(), tgid;
+	struct task_struct *task = current_task();
+	u32 pid = task_field(task, pid), tgid;
 	u64 state = state_of_prev(ctx, task);
 
 	if (state & TASK_EXITING) {
@@ -404,9 +402,10 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct counters *n = this_cpu_counters();
-	struct scratch *s = bpf_map_lookup_elem(&scratch_areas, (void *)&spare_scratch);
+	u32 zero = 0;
+	struct waiting_record *w = bpf_map_lookup_elem(&waiting_records, &zero);
 
-	if (!task || !n || !s)
+	if (!task || !n || !w)
 		return 0;
 	u32 tgid = tgid_of(task);
 	u64 state = state_of(task);
@@ -416,7 +415,7 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 	u8 off_cpu = blocked_state(task, state, saved);
 	if (!begin_waiting(task, n, tgid, off_cpu))
 		return 0;
-	struct sample_header *h = &s->header;
+	struct sample_header *h = &w->header;
 	__builtin_memset(h, 0, sizeof(*h));
 	h->time = n->started;
 	h->cgroup = cgroup_of(task);
@@ -424,11 +423,11 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 	h->tid = tid_of(task);
 	h->off_cpu = off_cpu;
 	bpf_probe_read_kernel(h->comm, sizeof(h->comm), kernel_address(task, comm));
-	s->end = 0;
-	long bytes = want_kernel ? bpf_get_task_stack(task, s->body, MAX_KERNEL_FRAMES * 8, 0) : 0;
-	if (bytes > 0 && bytes <= MAX_KERNEL_FRAMES * 8) {
+	u64 body = 0;
+	long bytes = want_kernel ? bpf_get_task_stack(task, w->kernel_pc, sizeof(w->kernel_pc), 0) : 0;
+	if (bytes > 0 && bytes <= (long)sizeof(w->kernel_pc)) {
 		h->kernel_frames = (u64)bytes / 8;
-		s->end = bytes;
+		body = bytes;
 	}
 	if (kernel_read(task, flags) & PF_KTHREAD)
 		h->user = USER_NONE;
@@ -439,11 +438,11 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 		h->thread_pointer = thread_pointer_of(task);
 		u64 end = known_stack_end(task, tgid, h->tid, stack_pointer(&h->regs));
 		h->live = end ? end - stack_pointer(&h->regs) : 0;
-		add_returns(s, task, false);
+		add_returns((void *)(w->kernel_pc + body), h, task, false);
+		body += h->returns * sizeof(struct replaced_return);
 	}
-	u64 body = s->end;
 	hide(body);
-	if (body > MAX_KERNEL_FRAMES * 8 + MAX_RETURNS * sizeof(struct replaced_return))
+	if (body > sizeof(*w) - sizeof(*h))
 		return 0;
 	bpf_seq_write(ctx->meta->seq, h, sizeof(*h) + body);
 	return 0;

@@ -3,6 +3,7 @@
 #ifndef SWBPF_STACK_H
 #define SWBPF_STACK_H
 
+#include "mirror.h"
 #include "task.h"
 
 /*
@@ -18,58 +19,73 @@ enum { ABOVE_START_STACK = 128 };
  */
 enum { MAIN_STACK_REACH = 128 << 20 };
 
-/* Whether a CHUNK more may be written at this offset of the body. */
-INLINE bool in_body(u64 at)
-{
-	return at <= BODY_LIMIT;
-}
-
 /*
- * Copies n bytes at addr, at most CHUNK, to the body at an offset. Says whether
- * that worked.
+ * Copies n bytes at addr, at most CHUNK, to the record at an offset. Says
+ * whether that worked.
  */
-INLINE bool copy_piece(struct scratch *s, u64 offset, u64 addr, u64 n)
+INLINE bool copy_piece(struct cpu_ring *r, u64 offset, u64 addr, u64 n)
 {
+	void *to = in_record(r, offset);
+
 	hide(n);
-	hide(offset);
-	return n <= CHUNK && in_body(offset) && !bpf_probe_read_user(s->body + offset, n, (void *)addr);
+	return to && n <= CHUNK && !bpf_probe_read_user(to, n, (void *)addr);
 }
 
 /* Puts the header of a region whose bytes [from, to) are already behind it. */
-INLINE void close_region(struct scratch *s, u64 from, u64 to)
+INLINE void close_region(struct cpu_ring *r, u64 from, u64 to)
 {
-	u64 at = s->end;
+	struct region_header *region = in_record(r, r->end);
 
-	hide(at);
-	if (!in_body(at))
+	if (!region)
 		return;
-	struct region_header *region = (void *)(s->body + at);
 	region->addr = from;
 	region->len = to - from;
-	s->end = at + sizeof(*region) + ((to - from + 7) & ~7ULL);
-	s->header.regions++;
+	region->mirror = NO_MIRROR;
+	r->end += sizeof(*region) + ((to - from + 7) & ~7ULL);
+	r->regions++;
 }
 
 /*
  * Adds n bytes at addr, at most CHUNK, as a region if they can be read. They
- * should not be many, as no limit but that of the body is heeded.
+ * should not be many, as no limit but that of the record is heeded.
  */
-INLINE void add_bytes(struct scratch *s, u64 addr, u64 n)
+INLINE void add_bytes(struct cpu_ring *r, u64 addr, u64 n)
 {
-	if (copy_piece(s, s->end + sizeof(struct region_header), addr, n))
-		close_region(s, addr, addr + n);
+	if (copy_piece(r, r->end + sizeof(struct region_header), addr, n))
+		close_region(r, addr, addr + n);
+}
+
+/* Ends a region of a stack, if there is anything in it. */
+INLINE void close_stack_region(struct cpu_ring *r, u32 cpu)
+{
+	struct copy *c = &r->copy;
+
+	if (c->addr <= c->from)
+		return;
+	r->copied += c->addr - c->from;
+	if (!send_changes) {
+		close_region(r, c->from, c->addr);
+		return;
+	}
+	struct region_header *region = in_record(r, r->end);
+	if (!region)
+		return;
+	u64 from = c->from < c->first ? c->first : c->from;
+	region->addr = from;
+	region->len = (c->addr > c->last ? c->last : c->addr) - from;
+	keep_changes(r, region, cpu, c->key, c->from, c->addr);
+	r->regions++;
 }
 
 /*
  * Leaves out the page at the copy's address: a region ends before it, another
  * may begin behind it.
  */
-INLINE void skip_page(struct scratch *s)
+INLINE void skip_page(struct cpu_ring *r, u32 cpu)
 {
-	struct copy *c = &s->copy;
+	struct copy *c = &r->copy;
 
-	if (c->addr > c->from)
-		close_region(s, c->from, c->addr);
+	close_stack_region(r, cpu);
 	c->addr = (c->addr | (PAGE - 1)) + 1;
 	c->from = c->addr;
 }
@@ -78,9 +94,9 @@ INLINE void skip_page(struct scratch *s)
  * Makes one step of a copy: reads a piece, or finds that it cannot be read.
  * Returns whether there may be more to do.
  */
-INLINE bool copy_step(struct scratch *s)
+INLINE bool copy_step(struct cpu_ring *r, u32 cpu)
 {
-	struct copy *c = &s->copy;
+	struct copy *c = &r->copy;
 	u64 addr = c->addr, left = c->to - addr;
 
 	if (addr >= c->to)
@@ -88,7 +104,7 @@ INLINE bool copy_step(struct scratch *s)
 	u64 n = c->size - (addr & (c->size - 1));
 	if (n > left)
 		n = left;
-	if (copy_piece(s, s->end + sizeof(struct region_header) + (addr - c->from), addr, n)) {
+	if (copy_piece(r, r->end + sizeof(struct region_header) + mask_room + (addr - c->from), addr, n)) {
 		c->addr = addr + n;
 		c->size = c->next;
 		c->holes &= c->later;
@@ -104,8 +120,23 @@ INLINE bool copy_step(struct scratch *s)
 		c->holes--;
 		c->next = CHUNK;
 	}
-	skip_page(s);
+	skip_page(r, cpu);
 	return true;
+}
+
+/* Makes a copy's steps, and closes its last region. */
+GLOBAL int make_copy(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (!r)
+		return 0;
+	for (u64 i = 0; i < stack_limit / CHUNK + MORE_STEPS; i++) {
+		if (!copy_step(r, cpu))
+			break;
+	}
+	close_stack_region(r, cpu);
+	return 0;
 }
 
 /*
@@ -116,8 +147,8 @@ INLINE bool copy_step(struct scratch *s)
 INLINE u64 known_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp)
 {
 	if (tgid == tid) {
-		struct mm_struct *mm = kernel_read(task, mm);
-		u64 end = kernel_read(mm, start_stack) + ABOVE_START_STACK;
+		struct mm_struct *mm = task_field(task, mm);
+		u64 end = mm ? task_field(mm, start_stack) + ABOVE_START_STACK : 0;
 		return end - sp <= MAIN_STACK_REACH ? end : 0;
 	}
 	u64 *learned = bpf_map_lookup_elem(&stack_ends, &tid);
@@ -136,26 +167,28 @@ INLINE u64 stack_start(u64 sp)
 }
 
 /*
- * Adds the stack [from, to). Pages that cannot be read are left out: those
- * that a large frame has not touched yet are not there. Past a stack of
- * unknown end, only those at its very top are. Returns whether the copy came
- * to the end.
+ * Adds the stack [from, to) of the thread told by key. Pages that cannot be
+ * read are left out: those that a large frame has not touched yet are not
+ * there. Past a stack of unknown end, only those at its very top are. Returns
+ * whether the copy came to the end.
  */
-INLINE bool add_pages(struct scratch *s, u64 from, u64 to, bool end_known)
+INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bool end_known)
 {
-	struct copy *c = &s->copy;
+	struct copy *c = &r->copy;
 
+	c->first = from;
+	c->last = to;
+	if (send_changes) { /* whole blocks, which are in the same pages */
+		from &= ~(BLOCK - 1ULL);
+		to = (to + BLOCK - 1) & ~(BLOCK - 1ULL);
+	}
 	c->from = c->addr = from;
 	c->to = to;
 	c->size = c->next = CHUNK;
 	c->holes = MAX_HOLES;
 	c->later = end_known ? ~0ULL : 0;
-	for (u64 i = 0; i < stack_limit / CHUNK + MORE_STEPS; i++) {
-		if (!copy_step(s))
-			break;
-	}
-	if (c->addr > c->from)
-		close_region(s, c->from, c->addr);
+	c->key = key;
+	make_copy(cpu);
 	return c->addr >= c->to && c->size == c->next;
 }
 
@@ -163,23 +196,23 @@ INLINE bool add_pages(struct scratch *s, u64 from, u64 to, bool end_known)
  * Adds the stack from the red zone below sp up to end (0: not known) or the
  * limit as the first regions; as an empty one when nothing can be read.
  */
-INLINE void add_stack(struct scratch *s, u64 sp, u64 end)
+INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 end)
 {
-	struct sample_header *h = &s->header;
-	u64 to = sp + stack_limit;
+	u64 to = sp + stack_limit, key = h->tid;
 	u8 reached = STACK_END_LIMIT;
 
 	if (end) {
+		key = end + h->tgid;
 		h->live = end - sp;
 		if (end <= to) {
 			to = end;
 			reached = STACK_END_BOTTOM;
 		}
 	}
-	if (!add_pages(s, stack_start(sp), to, end != 0))
+	if (!add_pages(r, h->cpu, key, stack_start(sp), to, end != 0))
 		reached = STACK_END_UNREADABLE;
-	if (!h->regions)
-		close_region(s, sp, sp);
+	if (!r->regions)
+		close_region(r, sp, sp);
 	h->stack_end = reached;
 }
 

@@ -29,6 +29,18 @@ INLINE u32 number_in_namespace(struct pid *pid)
 	return 0;
 }
 
+/*
+ * The current task. With a recent kernel, its fields and those of what it
+ * points to can be read by plain loads: see task_field.
+ */
+INLINE struct task_struct *current_task(void)
+{
+	return have_task_pt_regs ? bpf_get_current_task_btf() : bpf_get_current_task();
+}
+
+/* The value of ptr->field, where ptr comes from current_task(). */
+#define task_field(ptr, field) (have_task_pt_regs ? (ptr)->field : kernel_read(ptr, field))
+
 /* The tgid of any task in the loader's PID namespace, 0 when not visible. */
 INLINE u32 tgid_of(struct task_struct *task)
 {
@@ -42,15 +54,29 @@ INLINE u32 tgid_of(struct task_struct *task)
 INLINE u32 current_tid(struct task_struct *task)
 {
 	if (!pid_namespace)
-		return (u32)bpf_get_current_pid_tgid();
+		return task_field(task, pid);
 	return number_in_namespace(kernel_read(task, thread_pid));
 }
 
 INLINE u32 current_tgid(struct task_struct *task)
 {
 	if (!pid_namespace)
-		return bpf_get_current_pid_tgid() >> 32;
+		return task_field(task, tgid);
 	return tgid_of(task);
+}
+
+/* Copies the name of the current task. What is behind its zero byte may be
+ * left from a longer name before. */
+INLINE void copy_comm(u8 comm[16], struct task_struct *task)
+{
+	u64 *to = (void *)comm;
+
+	if (have_task_pt_regs) {
+		const u64 *from = (void *)task->comm;
+		to[0] = from[0];
+		to[1] = from[1];
+	} else
+		bpf_probe_read_kernel(to, 16, kernel_address(task, comm));
 }
 
 /*
@@ -60,7 +86,7 @@ INLINE u32 current_tgid(struct task_struct *task)
 INLINE void *saved_user_regs(struct task_struct *task)
 {
 	if (have_task_pt_regs)
-		return bpf_task_pt_regs(bpf_get_current_task_btf());
+		return bpf_task_pt_regs(task);
 	return kernel_read(task, stack) + thread_size - kernel_sizeof(struct pt_regs);
 }
 
@@ -94,9 +120,9 @@ INLINE bool is_in_exec(struct task_struct *task)
  */
 INLINE enum user_state read_user_regs(struct task_struct *task, struct sample_header *h, u64 kernel_sp)
 {
-	if (kernel_read(task, flags) & PF_KTHREAD)
+	if (task_field(task, flags) & PF_KTHREAD)
 		return USER_NONE;
-	if (!kernel_read(task, mm))
+	if (!task_field(task, mm))
 		return USER_EXITED;
 	void *saved = saved_user_regs(task);
 	if (kernel_sp && is_saving_regs(kernel_sp, saved))

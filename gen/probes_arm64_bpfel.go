@@ -16,6 +16,8 @@ import (
 type ProbesCounters struct {
 	_               structs.HostLayout
 	Samples         uint64
+	StackBytes      uint64
+	RingBytes       uint64
 	LostRingFull    uint64
 	LostNested      uint64
 	LostNoScratch   uint64
@@ -26,8 +28,6 @@ type ProbesCounters struct {
 	SkippedShort    uint64
 	SkippedRate     uint64
 	Weight          uint64
-	StackBytes      uint64
-	RingBytes       uint64
 	UnreadableStack uint64
 	PartialRegs     uint64
 	Exited          uint64
@@ -81,26 +81,71 @@ type ProbesThreadTimes struct {
 	Comm          [16]uint8
 }
 
+type ProbesWaitingRecord struct {
+	_      structs.HostLayout
+	Header struct {
+		_             structs.HostLayout
+		Time          uint64
+		Size          uint32
+		Cpu           uint32
+		Weight        uint64
+		ThreadPointer uint64
+		Live          uint64
+		Cgroup        uint64
+		Trampoline    uint64
+		Tgid          uint32
+		Tid           uint32
+		Changes       uint32
+		User          uint8
+		StackEnd      uint8
+		KernelFrames  uint8
+		Regions       uint8
+		Returns       uint8
+		OffCpu        uint8
+		Unused        [6]uint8
+		Breakpoint    uint64
+		Comm          [16]uint8
+		Regs          struct {
+			_      structs.HostLayout
+			X      [31]uint64
+			Sp     uint64
+			Pc     uint64
+			Pstate uint64
+		}
+	}
+	KernelPc [1016]uint8
+	Returns  [64]struct {
+		_     structs.HostLayout
+		Stack uint64
+		Ra    uint64
+	}
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ProbesMapCounterValues   = "counter_values"
 	ProbesMapGoProcesses     = "go_processes"
-	ProbesMapRing            = "ring"
-	ProbesMapScratchAreas    = "scratch_areas"
+	ProbesMapMirrors         = "mirrors"
+	ProbesMapRings           = "rings"
 	ProbesMapStackEnds       = "stack_ends"
 	ProbesMapTimes           = "times"
 	ProbesMapTracked         = "tracked"
+	ProbesMapWaitingRecords  = "waiting_records"
 	ProbesProgOnProbedTask   = "on_probed_task"
 	ProbesVarFilterProcesses = "filter_processes"
 	ProbesVarFollowChildren  = "follow_children"
 	ProbesVarHaveSwitchState = "have_switch_state"
 	ProbesVarHaveTaskPtRegs  = "have_task_pt_regs"
+	ProbesVarMaskRoom        = "mask_room"
 	ProbesVarMinOffCpu       = "min_off_cpu"
+	ProbesVarMirrorBytes     = "mirror_bytes"
 	ProbesVarPidNamespace    = "pid_namespace"
 	ProbesVarPointPeriod     = "point_period"
-	ProbesVarSpareScratch    = "spare_scratch"
+	ProbesVarRecordLimit     = "record_limit"
+	ProbesVarRingBytes       = "ring_bytes"
+	ProbesVarSendChanges     = "send_changes"
 	ProbesVarStackLimit      = "stack_limit"
 	ProbesVarTaskProbeType   = "task_probe_type"
 	ProbesVarThreadSize      = "thread_size"
@@ -161,13 +206,14 @@ type ProbesProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProbesMapSpecs struct {
-	CounterValues *ebpf.MapSpec `ebpf:"counter_values"`
-	GoProcesses   *ebpf.MapSpec `ebpf:"go_processes"`
-	Ring          *ebpf.MapSpec `ebpf:"ring"`
-	ScratchAreas  *ebpf.MapSpec `ebpf:"scratch_areas"`
-	StackEnds     *ebpf.MapSpec `ebpf:"stack_ends"`
-	Times         *ebpf.MapSpec `ebpf:"times"`
-	Tracked       *ebpf.MapSpec `ebpf:"tracked"`
+	CounterValues  *ebpf.MapSpec `ebpf:"counter_values"`
+	GoProcesses    *ebpf.MapSpec `ebpf:"go_processes"`
+	Mirrors        *ebpf.MapSpec `ebpf:"mirrors"`
+	Rings          *ebpf.MapSpec `ebpf:"rings"`
+	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
+	Times          *ebpf.MapSpec `ebpf:"times"`
+	Tracked        *ebpf.MapSpec `ebpf:"tracked"`
+	WaitingRecords *ebpf.MapSpec `ebpf:"waiting_records"`
 }
 
 // ProbesVariableSpecs contains global variables before they are loaded into the kernel.
@@ -178,10 +224,14 @@ type ProbesVariableSpecs struct {
 	FollowChildren  *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs  *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
+	MaskRoom        *ebpf.VariableSpec `ebpf:"mask_room"`
 	MinOffCpu       *ebpf.VariableSpec `ebpf:"min_off_cpu"`
+	MirrorBytes     *ebpf.VariableSpec `ebpf:"mirror_bytes"`
 	PidNamespace    *ebpf.VariableSpec `ebpf:"pid_namespace"`
 	PointPeriod     *ebpf.VariableSpec `ebpf:"point_period"`
-	SpareScratch    *ebpf.VariableSpec `ebpf:"spare_scratch"`
+	RecordLimit     *ebpf.VariableSpec `ebpf:"record_limit"`
+	RingBytes       *ebpf.VariableSpec `ebpf:"ring_bytes"`
+	SendChanges     *ebpf.VariableSpec `ebpf:"send_changes"`
 	StackLimit      *ebpf.VariableSpec `ebpf:"stack_limit"`
 	TaskProbeType   *ebpf.VariableSpec `ebpf:"task_probe_type"`
 	ThreadSize      *ebpf.VariableSpec `ebpf:"thread_size"`
@@ -213,24 +263,26 @@ func (o *ProbesObjects) Close() error {
 //
 // It can be passed to LoadProbesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProbesMaps struct {
-	CounterValues *ebpf.Map `ebpf:"counter_values"`
-	GoProcesses   *ebpf.Map `ebpf:"go_processes"`
-	Ring          *ebpf.Map `ebpf:"ring"`
-	ScratchAreas  *ebpf.Map `ebpf:"scratch_areas"`
-	StackEnds     *ebpf.Map `ebpf:"stack_ends"`
-	Times         *ebpf.Map `ebpf:"times"`
-	Tracked       *ebpf.Map `ebpf:"tracked"`
+	CounterValues  *ebpf.Map `ebpf:"counter_values"`
+	GoProcesses    *ebpf.Map `ebpf:"go_processes"`
+	Mirrors        *ebpf.Map `ebpf:"mirrors"`
+	Rings          *ebpf.Map `ebpf:"rings"`
+	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
+	Times          *ebpf.Map `ebpf:"times"`
+	Tracked        *ebpf.Map `ebpf:"tracked"`
+	WaitingRecords *ebpf.Map `ebpf:"waiting_records"`
 }
 
 func (m *ProbesMaps) Close() error {
 	return _ProbesClose(
 		m.CounterValues,
 		m.GoProcesses,
-		m.Ring,
-		m.ScratchAreas,
+		m.Mirrors,
+		m.Rings,
 		m.StackEnds,
 		m.Times,
 		m.Tracked,
+		m.WaitingRecords,
 	)
 }
 
@@ -242,10 +294,14 @@ type ProbesVariables struct {
 	FollowChildren  *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs  *ebpf.Variable `ebpf:"have_task_pt_regs"`
+	MaskRoom        *ebpf.Variable `ebpf:"mask_room"`
 	MinOffCpu       *ebpf.Variable `ebpf:"min_off_cpu"`
+	MirrorBytes     *ebpf.Variable `ebpf:"mirror_bytes"`
 	PidNamespace    *ebpf.Variable `ebpf:"pid_namespace"`
 	PointPeriod     *ebpf.Variable `ebpf:"point_period"`
-	SpareScratch    *ebpf.Variable `ebpf:"spare_scratch"`
+	RecordLimit     *ebpf.Variable `ebpf:"record_limit"`
+	RingBytes       *ebpf.Variable `ebpf:"ring_bytes"`
+	SendChanges     *ebpf.Variable `ebpf:"send_changes"`
 	StackLimit      *ebpf.Variable `ebpf:"stack_limit"`
 	TaskProbeType   *ebpf.Variable `ebpf:"task_probe_type"`
 	ThreadSize      *ebpf.Variable `ebpf:"thread_size"`

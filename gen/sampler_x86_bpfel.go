@@ -16,6 +16,8 @@ import (
 type SamplerCounters struct {
 	_               structs.HostLayout
 	Samples         uint64
+	StackBytes      uint64
+	RingBytes       uint64
 	LostRingFull    uint64
 	LostNested      uint64
 	LostNoScratch   uint64
@@ -26,8 +28,6 @@ type SamplerCounters struct {
 	SkippedShort    uint64
 	SkippedRate     uint64
 	Weight          uint64
-	StackBytes      uint64
-	RingBytes       uint64
 	UnreadableStack uint64
 	PartialRegs     uint64
 	Exited          uint64
@@ -39,6 +39,42 @@ type SamplerCounters struct {
 	Running         uint64
 	WindowStart     uint64
 	WindowSamples   uint64
+}
+
+type SamplerCpuRing struct {
+	_        structs.HostLayout
+	Tail     uint64
+	Unused   [7]uint64
+	Head     uint64
+	Wrap     uint64
+	Busy     uint64
+	Lap      uint64
+	Record   uint64
+	End      uint64
+	Copied   uint64
+	Regions  uint32
+	Mirrored uint32
+	Changes  uint64
+	Copy     struct {
+		_     structs.HostLayout
+		From  uint64
+		Addr  uint64
+		To    uint64
+		Size  uint64
+		Next  uint64
+		Holes uint64
+		Later uint64
+		First uint64
+		Last  uint64
+		Key   uint64
+	}
+	Comparison struct {
+		_      structs.HostLayout
+		In     uint64
+		Out    uint64
+		Mirror uint64
+		Blocks uint64
+	}
 }
 
 type SamplerGoProcess struct {
@@ -57,14 +93,28 @@ type SamplerGoProcess struct {
 	_         [4]byte
 }
 
+type SamplerLimits uint32
+
+const (
+	SamplerLimitsNO_MIRROR         SamplerLimits = 4294967295
+	SamplerLimitsBLOCK             SamplerLimits = 64
+	SamplerLimitsGROUP_BLOCKS      SamplerLimits = 64
+	SamplerLimitsMAX_KERNEL_FRAMES SamplerLimits = 127
+	SamplerLimitsMAX_RETURNS       SamplerLimits = 64
+	SamplerLimitsMAX_GO_HEAD       SamplerLimits = 512
+	SamplerLimitsMAX_HOLES         SamplerLimits = 3
+	SamplerLimitsMAX_REGIONS       SamplerLimits = 17
+)
+
 type SamplerOffCpuEnd struct {
 	_        structs.HostLayout
 	Time     uint64
+	Size     uint32
+	Tid      uint32
 	Start    uint64
 	Blocked  uint64
 	Runnable uint64
-	Tid      uint32
-	Dropped  uint32
+	Dropped  uint64
 }
 
 type SamplerOffCpuState uint32
@@ -80,9 +130,10 @@ const (
 )
 
 type SamplerRegionHeader struct {
-	_    structs.HostLayout
-	Addr uint64
-	Len  uint64
+	_      structs.HostLayout
+	Addr   uint64
+	Len    uint32
+	Mirror uint32
 }
 
 type SamplerReplacedReturn struct {
@@ -94,6 +145,8 @@ type SamplerReplacedReturn struct {
 type SamplerSampleHeader struct {
 	_             structs.HostLayout
 	Time          uint64
+	Size          uint32
+	Cpu           uint32
 	Weight        uint64
 	ThreadPointer uint64
 	Live          uint64
@@ -101,7 +154,7 @@ type SamplerSampleHeader struct {
 	Trampoline    uint64
 	Tgid          uint32
 	Tid           uint32
-	Cpu           uint32
+	Changes       uint32
 	User          uint8
 	StackEnd      uint8
 	KernelFrames  uint8
@@ -173,13 +226,13 @@ type SamplerThreadTimes struct {
 type SamplerUnsampled struct {
 	_      structs.HostLayout
 	Time   uint64
+	Size   uint32
+	OffCpu uint32
 	Ns     uint64
 	Cgroup uint64
 	Tgid   uint32
 	Tid    uint32
 	Comm   [16]uint8
-	OffCpu uint8
-	Unused [7]uint8
 }
 
 type SamplerUserState uint32
@@ -193,17 +246,25 @@ const (
 	SamplerUserStateUSER_EXEC     SamplerUserState = 5
 )
 
+type SamplerWaitingRecord struct {
+	_        structs.HostLayout
+	Header   SamplerSampleHeader
+	KernelPc [1016]uint8
+	Returns  [64]SamplerReplacedReturn
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	SamplerMapCounterValues      = "counter_values"
 	SamplerMapGoProcesses        = "go_processes"
-	SamplerMapRing               = "ring"
-	SamplerMapScratchAreas       = "scratch_areas"
+	SamplerMapMirrors            = "mirrors"
+	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
 	SamplerMapTimes              = "times"
 	SamplerMapTracked            = "tracked"
+	SamplerMapWaitingRecords     = "waiting_records"
 	SamplerProgOnFork            = "on_fork"
 	SamplerProgOnPerfEvent       = "on_perf_event"
 	SamplerProgOnSwitch          = "on_switch"
@@ -211,20 +272,26 @@ const (
 	SamplerProgOnUprobe          = "on_uprobe"
 	SamplerProgOnWaitingTask     = "on_waiting_task"
 	SamplerProgOnWaking          = "on_waking"
+	SamplerVarCpuRingType        = "cpu_ring_type"
 	SamplerVarFilterProcesses    = "filter_processes"
 	SamplerVarFollowChildren     = "follow_children"
 	SamplerVarHaveSwitchState    = "have_switch_state"
 	SamplerVarHaveTaskPtRegs     = "have_task_pt_regs"
+	SamplerVarLimitsType         = "limits_type"
+	SamplerVarMaskRoom           = "mask_room"
 	SamplerVarMinOffCpu          = "min_off_cpu"
+	SamplerVarMirrorBytes        = "mirror_bytes"
 	SamplerVarOffCpuEndType      = "off_cpu_end_type"
 	SamplerVarOffCpuStateType    = "off_cpu_state_type"
 	SamplerVarPidNamespace       = "pid_namespace"
 	SamplerVarPointPeriod        = "point_period"
+	SamplerVarRecordLimit        = "record_limit"
 	SamplerVarRegionHeaderType   = "region_header_type"
 	SamplerVarReplacedReturnType = "replaced_return_type"
+	SamplerVarRingBytes          = "ring_bytes"
 	SamplerVarSampleHeaderType   = "sample_header_type"
 	SamplerVarSampledType        = "sampled_type"
-	SamplerVarSpareScratch       = "spare_scratch"
+	SamplerVarSendChanges        = "send_changes"
 	SamplerVarStackEndKindType   = "stack_end_kind_type"
 	SamplerVarStackLimit         = "stack_limit"
 	SamplerVarThreadSize         = "thread_size"
@@ -292,33 +359,40 @@ type SamplerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerMapSpecs struct {
-	CounterValues *ebpf.MapSpec `ebpf:"counter_values"`
-	GoProcesses   *ebpf.MapSpec `ebpf:"go_processes"`
-	Ring          *ebpf.MapSpec `ebpf:"ring"`
-	ScratchAreas  *ebpf.MapSpec `ebpf:"scratch_areas"`
-	StackEnds     *ebpf.MapSpec `ebpf:"stack_ends"`
-	Times         *ebpf.MapSpec `ebpf:"times"`
-	Tracked       *ebpf.MapSpec `ebpf:"tracked"`
+	CounterValues  *ebpf.MapSpec `ebpf:"counter_values"`
+	GoProcesses    *ebpf.MapSpec `ebpf:"go_processes"`
+	Mirrors        *ebpf.MapSpec `ebpf:"mirrors"`
+	Rings          *ebpf.MapSpec `ebpf:"rings"`
+	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
+	Times          *ebpf.MapSpec `ebpf:"times"`
+	Tracked        *ebpf.MapSpec `ebpf:"tracked"`
+	WaitingRecords *ebpf.MapSpec `ebpf:"waiting_records"`
 }
 
 // SamplerVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerVariableSpecs struct {
+	CpuRingType        *ebpf.VariableSpec `ebpf:"cpu_ring_type"`
 	FilterProcesses    *ebpf.VariableSpec `ebpf:"filter_processes"`
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
+	LimitsType         *ebpf.VariableSpec `ebpf:"limits_type"`
+	MaskRoom           *ebpf.VariableSpec `ebpf:"mask_room"`
 	MinOffCpu          *ebpf.VariableSpec `ebpf:"min_off_cpu"`
+	MirrorBytes        *ebpf.VariableSpec `ebpf:"mirror_bytes"`
 	OffCpuEndType      *ebpf.VariableSpec `ebpf:"off_cpu_end_type"`
 	OffCpuStateType    *ebpf.VariableSpec `ebpf:"off_cpu_state_type"`
 	PidNamespace       *ebpf.VariableSpec `ebpf:"pid_namespace"`
 	PointPeriod        *ebpf.VariableSpec `ebpf:"point_period"`
+	RecordLimit        *ebpf.VariableSpec `ebpf:"record_limit"`
 	RegionHeaderType   *ebpf.VariableSpec `ebpf:"region_header_type"`
 	ReplacedReturnType *ebpf.VariableSpec `ebpf:"replaced_return_type"`
+	RingBytes          *ebpf.VariableSpec `ebpf:"ring_bytes"`
 	SampleHeaderType   *ebpf.VariableSpec `ebpf:"sample_header_type"`
 	SampledType        *ebpf.VariableSpec `ebpf:"sampled_type"`
-	SpareScratch       *ebpf.VariableSpec `ebpf:"spare_scratch"`
+	SendChanges        *ebpf.VariableSpec `ebpf:"send_changes"`
 	StackEndKindType   *ebpf.VariableSpec `ebpf:"stack_end_kind_type"`
 	StackLimit         *ebpf.VariableSpec `ebpf:"stack_limit"`
 	ThreadSize         *ebpf.VariableSpec `ebpf:"thread_size"`
@@ -351,24 +425,26 @@ func (o *SamplerObjects) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerMaps struct {
-	CounterValues *ebpf.Map `ebpf:"counter_values"`
-	GoProcesses   *ebpf.Map `ebpf:"go_processes"`
-	Ring          *ebpf.Map `ebpf:"ring"`
-	ScratchAreas  *ebpf.Map `ebpf:"scratch_areas"`
-	StackEnds     *ebpf.Map `ebpf:"stack_ends"`
-	Times         *ebpf.Map `ebpf:"times"`
-	Tracked       *ebpf.Map `ebpf:"tracked"`
+	CounterValues  *ebpf.Map `ebpf:"counter_values"`
+	GoProcesses    *ebpf.Map `ebpf:"go_processes"`
+	Mirrors        *ebpf.Map `ebpf:"mirrors"`
+	Rings          *ebpf.Map `ebpf:"rings"`
+	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
+	Times          *ebpf.Map `ebpf:"times"`
+	Tracked        *ebpf.Map `ebpf:"tracked"`
+	WaitingRecords *ebpf.Map `ebpf:"waiting_records"`
 }
 
 func (m *SamplerMaps) Close() error {
 	return _SamplerClose(
 		m.CounterValues,
 		m.GoProcesses,
-		m.Ring,
-		m.ScratchAreas,
+		m.Mirrors,
+		m.Rings,
 		m.StackEnds,
 		m.Times,
 		m.Tracked,
+		m.WaitingRecords,
 	)
 }
 
@@ -376,20 +452,26 @@ func (m *SamplerMaps) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerVariables struct {
+	CpuRingType        *ebpf.Variable `ebpf:"cpu_ring_type"`
 	FilterProcesses    *ebpf.Variable `ebpf:"filter_processes"`
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.Variable `ebpf:"have_task_pt_regs"`
+	LimitsType         *ebpf.Variable `ebpf:"limits_type"`
+	MaskRoom           *ebpf.Variable `ebpf:"mask_room"`
 	MinOffCpu          *ebpf.Variable `ebpf:"min_off_cpu"`
+	MirrorBytes        *ebpf.Variable `ebpf:"mirror_bytes"`
 	OffCpuEndType      *ebpf.Variable `ebpf:"off_cpu_end_type"`
 	OffCpuStateType    *ebpf.Variable `ebpf:"off_cpu_state_type"`
 	PidNamespace       *ebpf.Variable `ebpf:"pid_namespace"`
 	PointPeriod        *ebpf.Variable `ebpf:"point_period"`
+	RecordLimit        *ebpf.Variable `ebpf:"record_limit"`
 	RegionHeaderType   *ebpf.Variable `ebpf:"region_header_type"`
 	ReplacedReturnType *ebpf.Variable `ebpf:"replaced_return_type"`
+	RingBytes          *ebpf.Variable `ebpf:"ring_bytes"`
 	SampleHeaderType   *ebpf.Variable `ebpf:"sample_header_type"`
 	SampledType        *ebpf.Variable `ebpf:"sampled_type"`
-	SpareScratch       *ebpf.Variable `ebpf:"spare_scratch"`
+	SendChanges        *ebpf.Variable `ebpf:"send_changes"`
 	StackEndKindType   *ebpf.Variable `ebpf:"stack_end_kind_type"`
 	StackLimit         *ebpf.Variable `ebpf:"stack_limit"`
 	ThreadSize         *ebpf.Variable `ebpf:"thread_size"`

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
@@ -14,6 +15,8 @@ import (
 // burn keeps this thread busy for some milliseconds of its CPU time.
 func burn(t testing.TB, ms int) {
 	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	for end := threadTime(t) + time.Duration(ms)*time.Millisecond; threadTime(t) < end; {
 		for i := range uint64(1 << 16) {
 			sink += i

@@ -6,8 +6,8 @@
 // [ParseEvent] names what is sampled. [Open] loads the programs of package
 // gen and opens the event on every CPU; [Session.Start] sets it going;
 // [Session.ReadSamples], called every few milliseconds, hands out what the
-// ring holds; [Session.Close] takes everything out of the kernel again. There
-// are no wake-ups: who does not poll, loses samples once the ring is full.
+// rings hold; [Session.Close] takes everything out of the kernel again. There
+// are no wake-ups: who does not poll, loses samples once a ring is full.
 //
 // The event is always opened on CPUs, never on threads, also when only some
 // processes are asked for; the programs filter by process. So a thread is in
@@ -24,9 +24,9 @@
 //
 // # Order
 //
-// Samples carry the time of CLOCK_MONOTONIC. Records of one CPU are in order;
-// those of different CPUs overtake each other by microseconds. ReadSamples
-// sorts, and leaves what is newer than its cutoff in the ring.
+// Samples carry the time of CLOCK_MONOTONIC. Each CPU has a ring of its own,
+// whose records are in order; ReadSamples merges them, and keeps what is newer
+// than its cutoff for the next call.
 //
 // # Processes
 //

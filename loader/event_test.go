@@ -156,11 +156,15 @@ func TestRingBytes(t *testing.T) {
 		want int
 	}{
 		{Config{RingBytes: 1}, 1, 4096},
+		{Config{RingBytes: 1}, 2, 4096},
 		{Config{RingBytes: 4096}, 1, 4096},
 		{Config{RingBytes: 5000}, 1, 8192},
-		{Config{Frequency: 99, StackBytes: 64 << 10}, 1, 4 << 20},
-		{Config{Frequency: 997, StackBytes: 64 << 10}, 2, 16 << 20},
-		{Config{Frequency: 997, StackBytes: 1 << 20}, 256, 128 << 20},
+		{Config{RingBytes: 16384}, 2, 8192},
+		{Config{Frequency: 10, StackBytes: 4 << 10}, 1, 256 << 10},
+		{Config{Frequency: 64, StackBytes: 64 << 10}, 1, 2 << 20},
+		{Config{Frequency: 4999, StackBytes: 64 << 10}, 2, 8 << 20},
+		{Config{Frequency: 997, StackBytes: 64 << 10}, 8, 2 << 20},
+		{Config{Frequency: 997, StackBytes: 1 << 20}, 256, 512 << 10},
 	} {
 		if got := c.cfg.ringBytes(c.cpus); got != c.want {
 			t.Errorf("%+v on %d CPUs: %d, want %d", c.cfg, c.cpus, got, c.want)

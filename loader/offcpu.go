@@ -157,7 +157,7 @@ func (s *Session) readOffCPU(rec []byte, fn func(*Sample) error) error {
 		Blocked((*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec))).OffCpu) != NotBlocked {
 		return s.blocked.hold(rec)
 	}
-	if err := s.sample.decode(rec); err != nil {
+	if err := s.sample.decode(rec, nil); err != nil {
 		return err
 	}
 	return fn(&s.sample)
@@ -167,7 +167,7 @@ func (s *Session) readOffCPU(rec []byte, fn func(*Sample) error) error {
 // end: blocked ns in the state of the record, then runnable ns waiting for a CPU.
 func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, fn func(*Sample) error) error {
 	p := &s.sample
-	if err := p.decode(r.bytes()); err != nil {
+	if err := p.decode(r.bytes(), nil); err != nil {
 		return err
 	}
 	p.Time = end
@@ -258,7 +258,7 @@ func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
 			continue
 		}
 		err := s.emitUnsampled(&unsampled{
-			Time: s.stopped, Ns: ns, Cgroup: t.Cgroup, Tgid: t.Tgid, Tid: t.Tid, Comm: t.Comm, OffCpu: uint8(state),
+			Time: s.stopped, Ns: ns, Cgroup: t.Cgroup, Tgid: t.Tgid, Tid: t.Tid, Comm: t.Comm, OffCpu: uint32(state),
 		}, fn)
 		if err != nil {
 			return err

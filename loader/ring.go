@@ -3,141 +3,154 @@ package loader
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/gen"
 )
 
-// Record header of a BPF ring buffer (Documentation/bpf/ringbuf.rst): length
-// with two flag bits, and a page offset that is the kernel's own business.
-const (
-	ringHeaderBytes = 8
-	ringBusyBit     = 1 << 31 // reserved, not yet committed
-	ringDiscardBit  = 1 << 30 // committed as void
-)
+var errRingCorrupt = errors.New("ring holds an impossible record")
 
-var errRingCorrupt = errors.New("ring buffer holds an impossible record")
+// rings is the reader's side of the rings of all CPUs: bpf/ring.h.
+type rings struct {
+	mem  []byte // the map, one cpu_ring after the other
+	cpus []cpuRing
 
-// ring is the consumer's side of a BPF_MAP_TYPE_RINGBUF. The kernel maps the
-// data twice in a row, so that every record is contiguous in memory.
-type ring struct {
-	consumerPage []byte         // written by us
-	producerPage []byte         // written by the kernel; data follows
-	consumer     *atomic.Uint64 // position up to which records are released
-	producer     *atomic.Uint64 // position up to which records are reserved
-	data         []byte         // twice the ring's size
-	mask         uint64
-
-	scanned uint64       // position up to which pending knows the records
-	pending []ringRecord // known and not released, sorted by time
+	pending []ringRecord // known and not handed out, sorted by time
+	held    []uint64     // what of them was copied out
+	spare   []uint64     // for the next time
 }
 
-// ringRecord is a committed record that waits in the ring.
+// cpuRing is the ring of one CPU.
+type cpuRing struct {
+	tail, head, wrap *atomic.Uint64 // positions
+	data             []byte
+	scanned          ringPos // position up to which pending knows the records
+	last             uint64  // the latest time of a record
+}
+
+// ringPos is a lap of a ring and an offset in its data.
+type ringPos struct{ lap, at uint32 }
+
+func unpackPos(v uint64) ringPos { return ringPos{uint32(v >> 32), uint32(v)} }
+
+func (p ringPos) pack() uint64 { return uint64(p.lap)<<32 | uint64(p.at) }
+
+// ringRecord is a record that waits.
 type ringRecord struct {
-	time  uint64 // first word of the record
-	pos   uint64 // of its header
-	bytes uint32 // of its data; 0 for a discarded one
+	time uint64 // first word of the record
+	data []byte // in the ring, or held
+	cpu  int
+	end  ringPos // where the next one begins
+	held bool
 }
 
-// newRing maps a ring buffer map of the given size.
-func newRing(m *ebpf.Map) (*ring, error) {
-	page, size := os.Getpagesize(), int(m.MaxEntries())
-	consumer, err := unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+// Every record begins with its time, its size and its CPU.
+const recordMin = 16
+
+type ringLayout = gen.SamplerCpuRing
+
+// newRings maps the map of rings, whose records begin below bytes in each.
+func newRings(m *ebpf.Map) (*rings, error) {
+	mem, err := unix.Mmap(m.FD(), 0, int(m.ValueSize())*int(m.MaxEntries()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("map ring: %w", err)
+		return nil, fmt.Errorf("map rings: %w", err)
 	}
-	producer, err := unix.Mmap(m.FD(), int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		unix.Munmap(consumer)
-		return nil, fmt.Errorf("map ring: %w", err)
+	r := &rings{mem: mem, cpus: make([]cpuRing, m.MaxEntries())}
+	for i := range r.cpus {
+		r.cpus[i].lay(mem[i*int(m.ValueSize()):][:m.ValueSize()])
 	}
-	r := &ring{
-		consumerPage: consumer, producerPage: producer,
-		consumer: (*atomic.Uint64)(unsafe.Pointer(&consumer[0])),
-		producer: (*atomic.Uint64)(unsafe.Pointer(&producer[0])),
-		data:     producer[page:], mask: uint64(size) - 1,
-	}
-	r.scanned = r.consumer.Load()
 	return r, nil
 }
 
-// close unmaps the ring; records handed out are gone with it.
-func (r *ring) close() error {
-	return errors.Join(unix.Munmap(r.consumerPage), unix.Munmap(r.producerPage))
+// lay puts the ring over its memory.
+func (c *cpuRing) lay(mem []byte) {
+	l := (*ringLayout)(unsafe.Pointer(unsafe.SliceData(mem)))
+	c.tail = (*atomic.Uint64)(unsafe.Pointer(&l.Tail))
+	c.head = (*atomic.Uint64)(unsafe.Pointer(&l.Head))
+	c.wrap = (*atomic.Uint64)(unsafe.Pointer(&l.Wrap))
+	c.data = mem[unsafe.Sizeof(ringLayout{}):]
+	c.scanned = unpackPos(c.tail.Load())
 }
 
-// scan takes note of all records committed since the last scan. One that is
-// still being written ends it: those behind have to wait.
-func (r *ring) scan() error {
-	from := len(r.pending)
+// close unmaps the rings; records handed out are gone with it.
+func (r *rings) close() error { return unix.Munmap(r.mem) }
+
+// scan takes note of all records published since the last scan.
+func (r *rings) scan() error {
 	sorted := true
-	for end := r.producer.Load(); r.scanned < end; {
-		at := r.scanned & r.mask
-		word := (*atomic.Uint32)(unsafe.Pointer(&r.data[at])).Load()
-		if word&ringBusyBit != 0 {
-			break
+	for i := range r.cpus {
+		c := &r.cpus[i]
+		for head := unpackPos(c.head.Load()); c.scanned != head; {
+			end := head.at
+			if c.scanned.lap != head.lap {
+				if end = uint32(c.wrap.Load()); c.scanned.at == end {
+					c.scanned = ringPos{lap: head.lap}
+					continue
+				}
+			}
+			if c.scanned.at > end || end-c.scanned.at < recordMin || uint64(end) > uint64(len(c.data)) {
+				return fmt.Errorf("%w: at %d of %d", errRingCorrupt, c.scanned.at, end)
+			}
+			data := c.data[c.scanned.at:end]
+			size := *(*uint32)(unsafe.Pointer(&data[8]))
+			if size < recordMin || size%8 != 0 || uint64(size) > uint64(len(data)) {
+				return fmt.Errorf("%w: %d bytes at %d of %d", errRingCorrupt, size, c.scanned.at, end)
+			}
+			c.scanned.at += size
+			// The clock may go back a little when it is being adjusted.
+			c.last = max(c.last, *(*uint64)(unsafe.Pointer(&data[0])))
+			rec := ringRecord{time: c.last, data: data[:size:size], cpu: i, end: c.scanned}
+			if n := len(r.pending); n > 0 && r.pending[n-1].time > rec.time {
+				sorted = false
+			}
+			r.pending = append(r.pending, rec)
 		}
-		n := word &^ ringDiscardBit
-		step := (uint64(n) + ringHeaderBytes + 7) &^ 7
-		if step > end-r.scanned {
-			return fmt.Errorf("%w: %d bytes at %d, end %d", errRingCorrupt, n, r.scanned, end)
-		}
-		rec := ringRecord{pos: r.scanned}
-		if word&ringDiscardBit == 0 && n >= 8 {
-			rec.bytes = n
-			rec.time = *(*uint64)(unsafe.Pointer(&r.data[at+ringHeaderBytes]))
-		}
-		if k := len(r.pending); k > 0 && r.pending[k-1].time > rec.time {
-			sorted = false
-		}
-		r.pending = append(r.pending, rec)
-		r.scanned += step
 	}
 	if !sorted {
-		sortByTime(r.pending, from)
+		// Those of a CPU are in order and stay so.
+		slices.SortStableFunc(r.pending, func(a, b ringRecord) int {
+			switch {
+			case a.time < b.time:
+				return -1
+			case a.time > b.time:
+				return 1
+			}
+			return 0
+		})
 	}
 	return nil
 }
 
-// sortByTime sorts records of which those before from are in order already
-// and the others nearly so.
-func sortByTime(recs []ringRecord, from int) {
-	for i := max(from, 1); i < len(recs); i++ {
-		rec := recs[i]
-		j := i
-		for ; j > 0 && recs[j-1].time > rec.time; j-- {
-			recs[j] = recs[j-1]
-		}
-		recs[j] = rec
-	}
-}
-
-// read calls fn with the data of each committed record whose first word is at
-// most upTo, in ascending order of that word, and releases them. The data is
-// in the ring itself: it is valid until fn returns. An error of fn ends the
-// read; the record at which it happened counts as read.
-func (r *ring) read(upTo uint64, fn func(data []byte) error) error {
+// read calls fn with each record with a time of at most upTo and the number of
+// its CPU, in order of time, and releases them. The data is valid until fn
+// returns. An error of fn ends the read; the record at which it happened
+// counts as read.
+//
+// Those that are newer are copied and released as well: a ring that is empty
+// starts anew, and so makes do with memory that is in a cache.
+func (r *rings) read(upTo uint64, fn func(cpu int, data []byte) error) error {
 	err := r.scan()
-	// The kernel gets room back now and then, not just at the end.
 	batch := max(minRelease, len(r.pending)/4)
 	done := 0
 	for err == nil && done < len(r.pending) && r.pending[done].time <= upTo {
-		rec := r.pending[done]
+		rec := &r.pending[done]
 		done++
-		if rec.bytes > 0 {
-			at := rec.pos&r.mask + ringHeaderBytes
-			err = fn(r.data[at : at+uint64(rec.bytes) : at+uint64(rec.bytes)])
-		}
-		if done == batch {
-			r.release(done)
-			done = 0
+		err = fn(rec.cpu, rec.data)
+		if done%batch == 0 {
+			r.release(r.pending[done-batch : done])
 		}
 	}
-	r.release(done)
+	r.release(r.pending[done/batch*batch : done])
+	r.pending = slices.Delete(r.pending, 0, done)
+	if e := r.scan(); err == nil {
+		err = e
+	}
+	r.hold()
 	return err
 }
 
@@ -145,13 +158,37 @@ func (r *ring) read(upTo uint64, fn func(data []byte) error) error {
 // back.
 const minRelease = 64
 
-// release forgets the first n pending records and gives the kernel the room
-// in front of the oldest one that remains.
-func (r *ring) release(n int) {
-	r.pending = slices.Delete(r.pending, 0, n)
-	oldest := r.scanned
-	for i := range r.pending {
-		oldest = min(oldest, r.pending[i].pos)
+// release gives the kernel the room of records, which are in order.
+func (r *rings) release(records []ringRecord) {
+	for i := range records {
+		if rec := &records[i]; !rec.held {
+			r.cpus[rec.cpu].tail.Store(rec.end.pack())
+		}
 	}
-	r.consumer.Store(oldest)
+}
+
+// maxHeld bounds what is held, in words.
+const maxHeld = 128 << 10
+
+// hold copies the pending records out of the rings, unless they are many.
+func (r *rings) hold() {
+	n := 0
+	for i := range r.pending {
+		n += len(r.pending[i].data) / 8
+	}
+	if n > maxHeld {
+		return
+	}
+	buf := slices.Grow(r.spare[:0], n)
+	for i := range r.pending {
+		rec := &r.pending[i]
+		from := len(buf)
+		buf = append(buf, unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(rec.data))), len(rec.data)/8)...)
+		rec.data = unsafe.Slice((*byte)(unsafe.Pointer(&buf[from])), len(rec.data))
+	}
+	r.held, r.spare = buf, r.held
+	r.release(r.pending)
+	for i := range r.pending {
+		r.pending[i].held = true
+	}
 }

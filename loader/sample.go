@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -128,8 +129,9 @@ type (
 var errBadRecord = errors.New("malformed record")
 
 // decode loads the sample from a record as described in bpf/record.h. Slices
-// point into rec, which must be aligned to 8 bytes.
-func (s *Sample) decode(rec []byte) error {
+// point into rec, which must be aligned to 8 bytes, or into the mirror of its
+// CPU; m is nil when there is none.
+func (s *Sample) decode(rec []byte, m *mirror) error {
 	if len(rec) < int(unsafe.Sizeof(sampleHeader{})) || uintptr(unsafe.Pointer(unsafe.SliceData(rec)))%8 != 0 {
 		return fmt.Errorf("%w: %d bytes", errBadRecord, len(rec))
 	}
@@ -138,6 +140,7 @@ func (s *Sample) decode(rec []byte) error {
 
 	s.Time, s.Weight = h.Time, h.Weight
 	s.PID, s.TID, s.CPU, s.Comm = int32(h.Tgid), int32(h.Tid), h.Cpu, h.Comm
+	clear(s.Comm[bytes.IndexByte(s.Comm[:len(s.Comm)-1], 0)+1:])
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
 	s.Cgroup = h.Cgroup
 	s.Blocked, s.Continued, s.Unsampled = Blocked(h.OffCpu), false, false
@@ -169,13 +172,29 @@ func (s *Sample) decode(rec []byte) error {
 	}
 
 	s.Regions = s.Regions[:0]
+	mirrored := false
 	for range h.Regions {
 		if len(rest) < int(unsafe.Sizeof(regionHeader{})) {
 			return fmt.Errorf("%w: region header in %d bytes", errBadRecord, len(rest))
 		}
 		r := (*regionHeader)(unsafe.Pointer(unsafe.SliceData(rest)))
 		rest = rest[unsafe.Sizeof(regionHeader{}):]
-		if r.Len > math.MaxInt32 || (r.Len+7)&^7 > uint64(len(rest)) {
+		if r.Mirror != noMirror {
+			if !mirrored {
+				mirrored = true
+				if err := m.begin(h.Changes); err != nil {
+					return err
+				}
+			}
+			data, n, err := m.apply(r, rest, s.Regions)
+			if err != nil {
+				return err
+			}
+			s.Regions = append(s.Regions, procstate.Region{Addr: r.Addr, Data: data})
+			rest = rest[n:]
+			continue
+		}
+		if r.Len > math.MaxInt32 || int(r.Len+7)&^7 > len(rest) {
 			return fmt.Errorf("%w: region of %d bytes in %d", errBadRecord, r.Len, len(rest))
 		}
 		s.Regions = append(s.Regions, procstate.Region{Addr: r.Addr, Data: rest[:r.Len:r.Len]})

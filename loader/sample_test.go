@@ -28,7 +28,7 @@ func testRecord(kernelFrames int, regions ...testRegion) []byte {
 	}
 	at += kernelFrames
 	for _, r := range regions {
-		words[at], words[at+1] = r.addr, r.len
+		*(*regionHeader)(unsafe.Pointer(&words[at])) = regionHeader{Addr: r.addr, Len: uint32(r.len), Mirror: noMirror}
 		at += 2 + int(r.len+7)/8
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)
@@ -37,13 +37,13 @@ func testRecord(kernelFrames int, regions ...testRegion) []byte {
 func TestDecode(t *testing.T) {
 	var s Sample
 	// What an earlier sample left must not show through.
-	if err := s.decode(testRecord(127, testRegion{1, 8}, testRegion{2, 0})); err != nil {
+	if err := s.decode(testRecord(127, testRegion{1, 8}, testRegion{2, 0}), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.decode(testRecord(2, testRegion{0x7000, 13}, testRegion{0x8000, 0}, testRegion{0x9000, 8})); err != nil {
+	if err := s.decode(testRecord(2, testRegion{0x7000, 13}, testRegion{0x8000, 0}, testRegion{0x9000, 8}), nil); err != nil {
 		t.Fatal(err)
 	}
-	if s.Time != 1000 || s.Weight != 7 || s.PID != 11 || s.TID != 12 || s.CPU != 3 || s.CommString() != "name" {
+	if s.Time != 1000 || s.Weight != 7 || s.PID != 11 || s.TID != 12 || s.CPU != 3 || s.Comm != [16]byte{'n', 'a', 'm', 'e'} {
 		t.Errorf("decoded %+v", s)
 	}
 	if len(s.Kernel) != 2 || s.Kernel[1] != 0xffffffff81000001 {
@@ -67,12 +67,13 @@ func TestDecodeMalformed(t *testing.T) {
 		"region cut":            func(rec []byte) []byte { return rec[:len(rec)-1] },
 		"too long":              func(rec []byte) []byte { return append(rec, 0) },
 		"region larger":         func(rec []byte) []byte { rec[header+16+8]++; return rec },
-		"region enormous":       func(rec []byte) []byte { rec[header+16+15] = 0xff; return rec },
+		"region enormous":       func(rec []byte) []byte { rec[header+16+11] = 0xff; return rec },
+		"without a mirror":      func(rec []byte) []byte { clear(rec[header+16+12 : header+16+16]); return rec },
 		"one region more":       func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).Regions++; return rec },
 		"one kernel frame more": func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).KernelFrames++; return rec },
 	} {
 		var s Sample
-		if err := s.decode(damage(testRecord(2, testRegion{0x7000, 16}))); !errors.Is(err, errBadRecord) {
+		if err := s.decode(damage(testRecord(2, testRegion{0x7000, 16})), nil); !errors.Is(err, errBadRecord) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
@@ -83,7 +84,7 @@ func TestDecodeStates(t *testing.T) {
 		rec := testRecord(0)
 		(*sampleHeader)(unsafe.Pointer(&rec[0])).User = uint8(u)
 		var s Sample
-		if err := s.decode(rec); err != nil {
+		if err := s.decode(rec, nil); err != nil {
 			t.Fatal(err)
 		}
 		if s.User != u || s.HasUser() != (u == UserNative || u == UserCompat32 && procstate.HostArch() == procstate.AMD64) {
@@ -98,19 +99,25 @@ func TestDecodeStates(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(testRecord(0))
 	f.Add(testRecord(3, testRegion{0x7000, 100}, testRegion{0x8000, 3}))
-	var s Sample
+	mirrored := testRecord(0, testRegion{0x7010, 120})
+	(*sampleHeader)(unsafe.Pointer(&mirrored[0])).Changes = 1
+	copy(mirrored[unsafe.Sizeof(sampleHeader{})+12:], []byte{64, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1})
+	f.Add(mirrored)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		rec := make([]uint64, len(data)/8+1) // aligned, as in the ring
 		b := unsafe.Slice((*byte)(unsafe.Pointer(&rec[0])), len(rec)*8)[:len(data):len(data)]
 		copy(b, data)
-		if err := s.decode(b); err != nil {
+		var s Sample
+		m := &mirror{bytes: make([]byte, 1<<16)}
+		if err := s.decode(b, m); err != nil {
 			return
 		}
 		total := uintptr(len(s.Kernel) * 8)
 		for _, r := range s.Regions {
 			total += unsafe.Sizeof(regionHeader{}) + uintptr(len(r.Data)+7)&^7
 		}
-		if total += unsafe.Sizeof(sampleHeader{}); total != uintptr(len(data)) {
+		total += unsafe.Sizeof(sampleHeader{}) + uintptr(len(s.Probes.Returns))*unsafe.Sizeof(replacedReturn{})
+		if total != uintptr(len(data)) && m.changes == 0 {
 			t.Errorf("parts of %d bytes in a record of %d", total, len(data))
 		}
 	})
@@ -126,7 +133,7 @@ func TestDecodeReplacedReturns(t *testing.T) {
 	h.Returns, h.Regions, h.Trampoline, h.Breakpoint = 1, 0, 0x7fffe000, 0x401000
 	rec = rec[:len(words)*8]
 	var s Sample
-	if err := s.decode(rec); err != nil {
+	if err := s.decode(rec, nil); err != nil {
 		t.Fatal(err)
 	}
 	want := procstate.ReplacedReturn{Stack: 0x7010, RA: 0x401234}
@@ -134,7 +141,7 @@ func TestDecodeReplacedReturns(t *testing.T) {
 		t.Errorf("decoded %x", p)
 	}
 	h.Returns = 2
-	if err := s.decode(rec); !errors.Is(err, errBadRecord) {
+	if err := s.decode(rec, nil); !errors.Is(err, errBadRecord) {
 		t.Errorf("one of two: %v", err)
 	}
 }

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -27,9 +27,9 @@ const (
 	MaxStackBytes     = 1 << 20
 	DefaultFrequency  = 99 // Hz: does not beat with periodic work
 
-	minRing = 1 << 20
-	maxRing = 128 << 20
-	cpuRing = 8 << 20 // the most for each CPU, unless asked for
+	minCPURing, maxCPURing = 256 << 10, 8 << 20
+	allRings               = 16 << 20  // the most for all CPUs if these are few...
+	allRingsOfMany         = 128 << 20 // ...and if they are many
 )
 
 // Config says what a Session samples.
@@ -64,10 +64,17 @@ type Config struct {
 	// Kernel asks for the kernel part of stacks.
 	Kernel bool
 
-	// RingBytes is the room for samples not yet read, rounded up to a power
-	// of two; 0 means enough for a tenth of a second at full stacks, within
-	// reason. It is halved for as long as the kernel has not got so much.
+	// RingBytes is the room for samples not yet read, of all CPUs together;
+	// 0 means enough for half a second at full stacks, within reason.
+	// Each CPU has its share, a multiple of the page. It is halved for as
+	// long as the kernel has not got so much.
 	RingBytes int
+
+	// Changes has the kernel send of stacks only what has changed since an
+	// earlier sample (bpf/mirror.h); samples are the same. It makes samples
+	// cheaper when they are frequent, and cannot be had with OffCPU and
+	// Wall.
+	Changes bool
 
 	// RunStats has the kernel measure the programs (Stats.RunTime), which
 	// costs each run some 50 ns. Without CAP_SYS_ADMIN it has no effect.
@@ -82,7 +89,9 @@ type Session struct {
 	hooks    []hook        // of OffCPU and Wall
 	waiting  *ebpf.Program // lists threads off the CPU; nil without
 	maps     gen.SamplerMaps
-	ring     *ring
+	rings    *rings
+	mirrors  []mirror        // by CPU; nil without Config.Changes
+	cpuRing  int             // bytes of a CPU's ring
 	cpus     *cpuEvents      // nil for tracepoints and uprobes
 	blocked  *blockedThreads // for OffCPU and Wall
 	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
@@ -175,6 +184,7 @@ func (c *Config) complete() error {
 		c.StackBytes = DefaultStackBytes
 	}
 	c.StackBytes = (c.StackBytes + 4095) &^ 4095
+	c.Changes = c.Changes && !c.Event.hasOffCPU()
 	for _, pid := range c.PIDs {
 		if pid <= 0 {
 			return fmt.Errorf("process %d: no such process", pid)
@@ -183,18 +193,19 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// ringBytes is the size of the ring to try first.
+// ringBytes is the size of each CPU's ring to try first.
 func (c *Config) ringBytes(cpus int) int {
-	n := c.RingBytes
-	if n == 0 {
+	n := max(1, c.RingBytes/cpus)
+	if c.RingBytes == 0 {
 		rate := c.Frequency
 		if rate == 0 {
 			rate = 1000
 		}
-		n = max(4<<20, min(maxRing, cpus*cpuRing, cpus*rate*c.StackBytes/10))
+		most := min(maxCPURing, max(allRings/cpus, min(allRingsOfMany/cpus, 1<<20)))
+		n = max(minCPURing, min(most, rate*c.StackBytes/2))
 	}
-	n = max(n, os.Getpagesize())
-	return 1 << bits.Len(uint(n-1))
+	page := os.Getpagesize()
+	return (n + page - 1) &^ (page - 1)
 }
 
 func (s *Session) open() error {
@@ -223,10 +234,10 @@ func (s *Session) open() error {
 	}
 	// Kernels before 5.11 charge maps to the limit; later ones ignore it.
 	_ = rlimit.RemoveMemlock()
-	if err := s.load(len(online)); err != nil {
+	if err := s.load(); err != nil {
 		return diagnose(err, "load the sampling program")
 	}
-	if s.ring, err = newRing(s.maps.Ring); err != nil {
+	if s.rings, err = newRings(s.maps.Rings); err != nil {
 		return err
 	}
 	if err := s.track(); err != nil {
@@ -261,7 +272,7 @@ func (s *Session) openCPUs(online []int) error {
 }
 
 // load puts maps and programs into the kernel.
-func (s *Session) load(cpus int) error {
+func (s *Session) load() error {
 	spec, err := gen.LoadSampler()
 	if err != nil {
 		return err
@@ -273,28 +284,61 @@ func (s *Session) load(cpus int) error {
 	if err := s.setVariables(spec, possible); err != nil {
 		return err
 	}
-	scratch := spec.Maps[gen.SamplerMapScratchAreas]
-	scratch.MaxEntries = uint32(possible) + 1
-	scratch.ValueSize -= uint32(MaxStackBytes - s.cfg.StackBytes)
+	for _, name := range []string{gen.SamplerMapRings, gen.SamplerMapMirrors} {
+		spec.Maps[name].MaxEntries = uint32(possible)
+	}
 	if len(s.cfg.PIDs) == 0 {
 		spec.Maps[gen.SamplerMapTracked].MaxEntries = 1
 	}
 	if !s.event.hasOffCPU() {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 	}
-	size := s.cfg.ringBytes(cpus)
-	for {
-		spec.Maps[gen.SamplerMapRing].MaxEntries = uint32(size)
+	if s.cfg.Changes {
+		s.mirrors = newMirrors(possible, s.cfg.StackBytes)
+		spec.Maps[gen.SamplerMapMirrors].ValueSize = uint32(len(s.mirrors[0].bytes))
+	} else {
+		spec.Maps[gen.SamplerMapMirrors].MaxEntries, spec.Maps[gen.SamplerMapMirrors].ValueSize = 1, 8
+	}
+	for s.cpuRing = s.cfg.ringBytes(possible); ; s.cpuRing /= 2 {
+		spec.Maps[gen.SamplerMapRings].ValueSize = s.ringValueBytes()
+		if err := spec.Variables[gen.SamplerVarRingBytes].Set(uint64(s.cpuRing)); err != nil {
+			return err
+		}
 		err := spec.LoadAndAssign(&s.maps, nil)
 		if err == nil {
 			return s.loadPrograms(spec)
 		}
-		if !errors.Is(err, unix.ENOMEM) || size/2 < minRing {
+		// Kernels before 5.18 have no values over 4 MiB.
+		if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) || s.cpuRing/2 < minCPURing {
 			return err
 		}
-		size /= 2
 	}
 }
+
+// ringValueBytes is the size of a ring with its state and the room that a
+// record has which begins at its end.
+func (s *Session) ringValueBytes() uint32 {
+	n := int(unsafe.Sizeof(ringLayout{})) + s.cpuRing + s.cfg.recordLimit() + copyChunk
+	page := os.Getpagesize()
+	return uint32((n + page - 1) &^ (page - 1))
+}
+
+// recordLimit is the most that a record takes.
+func (c *Config) recordLimit() int {
+	const beside = 16 << 10 // more than all that is not stack
+	return beside + c.StackBytes + int(gen.SamplerLimitsMAX_REGIONS)*(c.maskRoom()+2*mirrorBlock)
+}
+
+// maskRoom is what the masks of the longest region take.
+func (c *Config) maskRoom() int {
+	if !c.Changes {
+		return 0
+	}
+	return (c.StackBytes/(mirrorBlock*groupBlocks) + 2) * (8 + groupBlocks)
+}
+
+// copyChunk is at least CHUNK of bpf/config.h.
+const copyChunk = 16 << 10
 
 // setVariables sets the constants of bpf/config.h. possible is the number of
 // CPUs that there can be.
@@ -316,6 +360,10 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	havePtRegs := features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil && !testOldKernel
 	for name, value := range map[string]any{
 		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
+		gen.SamplerVarRecordLimit:     uint64(s.cfg.recordLimit()),
+		gen.SamplerVarSendChanges:     s.cfg.Changes,
+		gen.SamplerVarMaskRoom:        uint64(s.cfg.maskRoom()),
+		gen.SamplerVarMirrorBytes:     uint64(mirrorBytes(possible)),
 		gen.SamplerVarWantKernel:      s.cfg.Kernel,
 		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
 		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
@@ -328,7 +376,6 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarWeightSigned:    s.cfg.Weight.signed,
 		gen.SamplerVarMinOffCpu:       uint64(s.cfg.MinOffCPU),
 		gen.SamplerVarWithOnCpu:       s.event.IsWall(),
-		gen.SamplerVarSpareScratch:    uint32(possible),
 		gen.SamplerVarHaveSwitchState: tellsState,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
@@ -365,7 +412,7 @@ func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
 // loadPrograms loads those programs that this Session needs.
 func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	replace := map[string]*ebpf.Map{
-		gen.SamplerMapRing: s.maps.Ring, gen.SamplerMapScratchAreas: s.maps.ScratchAreas,
+		gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
 		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapTracked: s.maps.Tracked,
 		gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
 	}
@@ -453,8 +500,8 @@ func (s *Session) Frequency() int { return s.cfg.Frequency }
 // Period is the number of events per sample, 0 when sampling by Frequency.
 func (s *Session) Period() uint64 { return s.cfg.Period }
 
-// RingBytes is the room for samples that there is.
-func (s *Session) RingBytes() int { return int(s.maps.Ring.MaxEntries()) }
+// RingBytes is the room for samples that there is, on all CPUs.
+func (s *Session) RingBytes() int { return s.cpuRing * len(s.rings.cpus) }
 
 // Start sets the sampling going.
 func (s *Session) Start() error {
@@ -514,11 +561,15 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 	if err := s.followCPUs(); err != nil {
 		return err
 	}
-	err := s.ring.read(upTo, func(rec []byte) error {
+	err := s.rings.read(upTo, func(cpu int, rec []byte) error {
 		if s.blocked != nil {
 			return s.readOffCPU(rec, fn)
 		}
-		if err := s.sample.decode(rec); err != nil {
+		var m *mirror
+		if s.mirrors != nil {
+			m = &s.mirrors[cpu]
+		}
+		if err := s.sample.decode(rec, m); err != nil {
 			return err
 		}
 		return fn(&s.sample)
@@ -632,8 +683,8 @@ func (s *Session) Close() error {
 			err = errors.Join(err, c.Close())
 		}
 	}
-	if s.ring != nil {
-		err = errors.Join(err, s.ring.close())
+	if s.rings != nil {
+		err = errors.Join(err, s.rings.close())
 	}
 	return errors.Join(err, s.maps.Close())
 }

@@ -44,7 +44,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Errorf("second Start: %v", err)
 		}
 		readUntil(t, s, func(*Sample) bool { return true })
-		progID, mapID := programID(t, s.prog), mapID(t, s.maps.Ring)
+		progID, mapID := programID(t, s.prog), mapID(t, s.maps.Rings)
 		for range 2 {
 			if err := s.Close(); err != nil {
 				t.Error(err)
@@ -145,7 +145,7 @@ func TestDefaultEvent(t *testing.T) {
 	if name := s.Event().Name; name != "cycles" && name != "cpu-clock" {
 		t.Errorf("default event %s", name)
 	}
-	if s.Frequency() != DefaultFrequency || s.Period() != 0 || s.RingBytes() < 4<<20 {
+	if s.Frequency() != DefaultFrequency || s.Period() != 0 || s.RingBytes() < 1<<20 {
 		t.Errorf("%d Hz, period %d, ring of %d", s.Frequency(), s.Period(), s.RingBytes())
 	}
 }

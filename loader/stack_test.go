@@ -169,6 +169,9 @@ func TestRegionsMatchRegisters(t *testing.T) {
 			t.Errorf("sample of %s has no stack", smp.CommString())
 			return
 		}
+		if at := smp.Regions[0].Addr; at > smp.Regs.Raw(smp.Arch.SP) && at%4096 == 0 {
+			return // the page of SP itself was not there
+		}
 		fromSP(t, smp)
 	})
 	if n == 0 {

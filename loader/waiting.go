@@ -104,7 +104,7 @@ func (s *Session) checkWaiting() error {
 		}
 		h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec)))
 		if h.Regions > 0 {
-			r.words = append(r.words[:n/8], stackPointer(h), 0)
+			r.words = append(r.words[:n/8], stackPointer(h), regionWord(0))
 			h = (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(r.words)))
 			h.Regions, h.StackEnd = 1, uint8(StackEndUnreadable)
 		}
@@ -161,11 +161,14 @@ func (w *waitingStack) complete(rec []byte) []byte {
 	h.StackEnd = end
 	if h.Regions == 0 { // as the kernel side has it: an empty stack
 		w.rec = binary.NativeEndian.AppendUint64(w.rec, sp)
-		w.rec = binary.NativeEndian.AppendUint64(w.rec, 0)
+		w.rec = binary.NativeEndian.AppendUint64(w.rec, regionWord(0))
 		w.header().Regions = 1
 	}
 	return w.rec
 }
+
+// regionWord is the second word of the header of a region of n bytes.
+func regionWord(n uint64) uint64 { return n | uint64(noMirror)<<32 }
 
 func (w *waitingStack) header() *sampleHeader {
 	return (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(w.rec)))
@@ -190,7 +193,7 @@ func (w *waitingStack) add(pid int, addr, n uint64) uint64 {
 		w.rec = w.rec[:header]
 		return 0
 	}
-	binary.NativeEndian.PutUint64(w.rec[header+8:], got)
+	binary.NativeEndian.PutUint64(w.rec[header+8:], regionWord(got))
 	for len(w.rec)%8 != 0 {
 		w.rec = append(w.rec, 0)
 	}

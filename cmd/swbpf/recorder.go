@@ -41,10 +41,15 @@ const (
 	burstRing  = 16 << 20
 	switchRing = 32 << 20
 
+	// changesFrom is the rate in Hz from which only changes of stacks are sent.
+	// Below it the memory to compare with is in no cache any more, and reading
+	// it costs more than it saves.
+	changesFrom = 500
+
 	// keep is how long a process is remembered after its end.
 	keep = time.Second
 
-	// The time between polls, within which it follows from the ring's size.
+	// The time between polls, within which it follows from the rings' size.
 	minPoll, maxPoll = 5 * time.Millisecond, 100 * time.Millisecond
 )
 
@@ -73,6 +78,7 @@ func (r *recorder) start() error {
 		Event: event, Weight: weight, Frequency: o.frequency, Period: o.period, StackBytes: int(o.stackBytes),
 		Kernel: !o.noKernel, PIDs: o.pids, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
+	cfg.Changes = o.frequency >= changesFrom
 	switch {
 	case event.IsOffCPU() || event.IsWall():
 		cfg.RingBytes = switchRing
@@ -187,7 +193,7 @@ func (r *recorder) poll(upTo uint64) error {
 }
 
 // pollInterval is the time in which samples with full stacks would fill an
-// eighth of the ring.
+// eighth of each ring.
 func (r *recorder) pollInterval() time.Duration {
 	hz := r.session.Frequency()
 	if hz == 0 || r.session.Event().IsWall() {

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The ring of a CPU: how a record is begun, filled and published.
+ *
+ * A position is a lap and an offset in the data behind struct cpu_ring. Records
+ * are contiguous and begin below ring_bytes, the last of a lap may end above;
+ * the next lap begins at offset 0. It begins early when user space has read all
+ * there is, so that no more memory is used, and cached, than records wait in.
+ */
+#ifndef SWBPF_RING_H
+#define SWBPF_RING_H
+
+#include "config.h"
+
+/* The place in the record under way at an offset, with a CHUNK of room. */
+INLINE void *in_record(struct cpu_ring *r, u64 at)
+{
+	u64 record = r->record;
+
+	hide(at);
+	if (at > record_limit || record > ring_bytes)
+		return NULL;
+	return (u8 *)(r + 1) + record + at;
+}
+
+/*
+ * Begins a record if there is room for the longest one. Returns its header.
+ * What user space writes into the ring is not trusted: whatever it is, only
+ * the contents of records suffer.
+ */
+INLINE struct sample_header *begin_record(struct cpu_ring *r)
+{
+	u64 head = r->head, tail = *(volatile u64 *)&r->tail;
+	u64 at = (u32)head, lap = head >> 32, read = (u32)tail, read_lap = tail >> 32;
+	u64 room = record_limit + CHUNK;
+
+	if (read_lap != lap && read == r->wrap) { /* at the end of the lap before */
+		read = 0;
+		read_lap = lap;
+	}
+	if (read_lap != lap) {
+		if (at + room > read)
+			return NULL;
+	} else if ((at && read == at) || at >= ring_bytes) {
+		if (read != at && read < room)
+			return NULL;
+		r->wrap = at;
+		at = 0;
+		lap++;
+	}
+	r->lap = lap;
+	r->record = at;
+	r->copied = r->regions = r->mirrored = 0;
+	return in_record(r, 0);
+}
+
+/* Gives the record, of so many bytes, to user space. */
+INLINE void publish(struct cpu_ring *r, u64 size)
+{
+	compiler_barrier(); /* the record before the head */
+	*(volatile u64 *)&r->head = r->lap << 32 | (r->record + size);
+}
+
+/* Puts a record into this CPU's ring. Returns whether there was room. */
+INLINE bool put_record(const void *record, u64 size)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (!r || r->busy)
+		return false;
+	r->busy = 1;
+	compiler_barrier();
+	void *to = begin_record(r);
+	if (to) {
+		__builtin_memcpy(to, record, size);
+		publish(r, size);
+	}
+	compiler_barrier();
+	r->busy = 0;
+	return to != NULL;
+}
+
+#endif

@@ -1,0 +1,122 @@
+package loader
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// See bpf/record.h.
+const (
+	mirrorBlock = int(gen.SamplerLimitsBLOCK)
+	groupBlocks = int(gen.SamplerLimitsGROUP_BLOCKS)
+	noMirror    = uint32(gen.SamplerLimitsNO_MIRROR)
+)
+
+// allMirrors bounds the mirrors of all CPUs; each has at most maxMirror.
+const (
+	allMirrors = 32 << 20
+	maxMirror  = 1 << 20
+)
+
+// mirror is our side of a CPU's mirror: bpf/mirror.h.
+type mirror struct {
+	bytes   []byte
+	changes uint32 // number of the record whose regions were put in last
+	saved   []byte // bytes of its regions that another was laid over
+}
+
+// mirrorBytes is the size of each mirror, a power of two.
+func mirrorBytes(cpus int) int {
+	return 1 << (bits.Len(uint(min(maxMirror, allMirrors/cpus))) - 1)
+}
+
+// newMirrors makes a mirror for each CPU, empty like the kernel's.
+func newMirrors(cpus, stackBytes int) []mirror {
+	m := make([]mirror, cpus)
+	for i := range m {
+		// The last group of a region begins below mirrorBytes + stackBytes.
+		m[i].bytes = make([]byte, mirrorBytes(cpus)+stackBytes+2*groupBlocks*mirrorBlock)
+	}
+	return m
+}
+
+// begin starts a record with mirrored regions. Should one be missing, or come
+// twice, that is an error: the mirror is not the kernel's any more.
+func (m *mirror) begin(changes uint32) error {
+	if m == nil || changes != m.changes+1 {
+		return fmt.Errorf("%w: number %d of those with changes is out of turn", errBadRecord, changes)
+	}
+	m.changes = changes
+	m.saved = m.saved[:0]
+	return nil
+}
+
+// apply puts what is sent of a region into the mirror. It returns the region's
+// bytes, valid until the next record of the CPU, and how many bytes of rest it
+// has used. Bytes of the record's earlier regions are saved from being
+// overwritten.
+func (m *mirror) apply(r *regionHeader, rest []byte, earlier []procstate.Region) ([]byte, int, error) {
+	before := int(r.Addr % uint64(mirrorBlock))
+	size := (before + int(r.Len) + mirrorBlock - 1) &^ (mirrorBlock - 1)
+	if int(r.Mirror)+size > len(m.bytes) {
+		return nil, 0, fmt.Errorf("%w: region of %d bytes at %d of the mirror", errBadRecord, r.Len, r.Mirror)
+	}
+	blocks := m.bytes[r.Mirror:][:size]
+	for i := range earlier {
+		if overlap(earlier[i].Data, blocks) {
+			from := len(m.saved)
+			m.saved = append(m.saved, earlier[i].Data...)
+			earlier[i].Data = m.saved[from:]
+		}
+	}
+	used := 0
+	for group := blocks; len(group) > 0; {
+		n, err := applyGroup(group, rest[used:])
+		if err != nil {
+			return nil, 0, err
+		}
+		used += n
+		group = group[min(len(group), groupBlocks*mirrorBlock):]
+	}
+	return blocks[before:][:r.Len:r.Len], used, nil
+}
+
+// applyGroup puts what is sent of a group into its blocks and returns how many
+// bytes of sent that was.
+func applyGroup(blocks, sent []byte) (int, error) {
+	if len(sent) < 8 {
+		return 0, fmt.Errorf("%w: group of blocks in %d bytes", errBadRecord, len(sent))
+	}
+	mask := binary.NativeEndian.Uint64(sent)
+	used := 8
+	for ; mask != 0; mask &= mask - 1 {
+		to := bits.TrailingZeros64(mask) * mirrorBlock
+		if to >= len(blocks) || used >= len(sent) {
+			return 0, fmt.Errorf("%w: block at %d of %d", errBadRecord, to, len(blocks))
+		}
+		words := sent[used]
+		used++
+		if used+8*bits.OnesCount8(words) > len(sent) {
+			return 0, fmt.Errorf("%w: block cut", errBadRecord)
+		}
+		for ; words != 0; words &= words - 1 {
+			copy(blocks[to+bits.TrailingZeros8(words)*8:][:8], sent[used:])
+			used += 8
+		}
+	}
+	if used = (used + 7) &^ 7; used > len(sent) {
+		return 0, fmt.Errorf("%w: group of blocks cut", errBadRecord)
+	}
+	return used, nil
+}
+
+// overlap reports whether two slices share memory.
+func overlap(a, b []byte) bool {
+	pa, pb := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return pa < pb+uintptr(len(b)) && pb < pa+uintptr(len(a))
+}
