@@ -91,7 +91,7 @@ func TestManualTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dirs := map[string]string{"swbpf": ".", "unwind": "unwind", "procstate": "procstate", "steppers": "steppers", "symbols": "symbols"}
+	dirs := map[string]string{"swbpf": ".", "unwind": "unwind", "procstate": "procstate", "steppers": "steppers", "symbols": "symbols", "variables": "variables"}
 	refs := make(map[string]map[string]string)
 	for pkg, dir := range dirs {
 		refs[pkg] = declared(t, dir, pkg)

@@ -129,6 +129,15 @@ func (c *cursor) skip(n uint64) {
 	c.off += int(n)
 }
 
+// take returns the next n bytes.
+func (c *cursor) take(n uint64) []byte {
+	at := c.off
+	if c.skip(n); c.failed {
+		return nil
+	}
+	return c.b[at:c.off]
+}
+
 // skipString passes over a NUL-terminated string.
 func (c *cursor) skipString() {
 	i := bytes.IndexByte(c.b[c.off:], 0)

@@ -20,6 +20,10 @@
 // code (JIT) included, from the files in which the process tells of it. A
 // [Kernel] names kernel addresses.
 //
+// [Symbolizer.Functions] tells of the parameters and variables in scope at an
+// address: their types, and the expressions that say where they are. Package
+// variables evaluates these for a frame.
+//
 // Nothing is read before the first question about a file, so that a recording
 // does not wait for names. Of debug information only the root entries are read
 // then, and each unit when one of its addresses is asked for; what was read is

@@ -20,6 +20,7 @@ type dwarfData struct {
 
 	info, abbrev, strings, lineStr, line        dwarfSection
 	ranges, rnglists, addr, strOffsets, aranges dwarfSection
+	loc, loclists                               dwarfSection
 
 	base       uint64 // link-time address that offsets count from
 	codeRanges []codeRange
@@ -45,6 +46,8 @@ type dwarfData struct {
 	abbrevCache map[abbrevKey]*abbrevTable
 	abbrevWork  uint64 // bytes of abbreviations that were read
 	rangeWork   uint64 // range list entries that may still be read
+	entryWork   uint64 // entries that may still be read
+	types       map[uint64]*Type
 	names       map[uint64]*funcName
 }
 
@@ -118,6 +121,8 @@ func (d *dwarfData) openSections(im *procstate.Image, suffix string) error {
 		{&d.addr, "debug_addr", windowTables},
 		{&d.strOffsets, "debug_str_offsets", windowTables},
 		{&d.aranges, "debug_aranges", windowTables},
+		{&d.loc, "debug_loc", windowTables},
+		{&d.loclists, "debug_loclists", windowTables},
 	} {
 		var err error
 		if *s.to, err = d.openSection(im, s.name+suffix, s.window); err != nil {

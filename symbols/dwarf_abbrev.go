@@ -34,6 +34,7 @@ type abbrev struct {
 
 // abbrevTable is a table of .debug_abbrev, by code.
 type abbrevTable struct {
+	enc    encoding
 	dense  []abbrev // codes from 1 on, as compilers number them
 	sparse map[uint64]*abbrev
 }
@@ -49,7 +50,7 @@ func (t *abbrevTable) get(code uint64) *abbrev {
 // parseAbbrevs reads the table at the start of b. complete is false when b
 // ends before the table does.
 func parseAbbrevs(b []byte, enc encoding) (t *abbrevTable, complete bool, err error) {
-	t = &abbrevTable{}
+	t = &abbrevTable{enc: enc}
 	var specs []attrSpec // of all abbreviations
 	c := cursor{b: b}
 	for range maxAbbrevs {

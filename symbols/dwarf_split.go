@@ -103,6 +103,7 @@ type dwarfPackage struct {
 const (
 	dwpInfo       = 1
 	dwpAbbrev     = 3
+	dwpLoclists   = 5 // .debug_loc.dwo in version 2
 	dwpStrOffsets = 6
 	dwpRnglists   = 8 // .debug_macro.dwo in version 2
 )
@@ -137,6 +138,12 @@ func (d *dwarfData) fromPackage(u *unit) (*splitUnit, error) {
 			data.info, err = p.all.info.part(off, size)
 		case dwpAbbrev:
 			data.abbrev, err = p.all.abbrev.part(off, size)
+		case dwpLoclists:
+			if p.version == 5 {
+				data.loclists, err = p.all.loclists.part(off, size)
+			} else {
+				data.loc, err = p.all.loc.part(off, size)
+			}
 		case dwpStrOffsets:
 			data.strOffsets, err = p.all.strOffsets.part(off, size)
 		case dwpRnglists:

@@ -19,12 +19,14 @@ type unit struct {
 
 	low                          uint64 // base address of range lists
 	addrBase, strBase, rangeBase uint64 // in .debug_addr, .debug_str_offsets, .debug_rnglists
+	locBase                      uint64 // in .debug_loclists
 	stmt                         uint64 // in .debug_line
 	hasStmt                      bool
 
-	name, compDir, dwoName value // strings; formString values count from off
-	dwoID                  uint64
-	unranged               bool // has code, but does not say where
+	name, compDir, dwoName value  // strings; formString values count from off
+	dwoID                  uint64 // of a type unit: its signature
+	typeOff                uint64 // of a type unit: its type, from off
+	unranged               bool   // has code, but does not say where
 
 	code atomic.Pointer[unitCode] // compiled on first use, dropped for memory
 	used atomic.Bool              // since the last round of dropping
@@ -117,7 +119,7 @@ func (d *dwarfData) readUnit(off uint64) (*unit, error) {
 		case unitSkeleton, unitSplitCompile:
 			u.dwoID = c.u64()
 		case unitType, unitSplitType:
-			c.skip(8 + uint64(u.enc.offSize()))
+			u.dwoID, u.typeOff = c.u64(), c.uint(u.enc.offSize())
 		}
 	} else {
 		u.abbrevs = c.uint(u.enc.offSize())
@@ -127,11 +129,8 @@ func (d *dwarfData) readUnit(off uint64) (*unit, error) {
 	if c.failed || u.enc.addrSize != 4 && u.enc.addrSize != 8 || u.root > u.end {
 		return u, fmt.Errorf("unit at %#x: bad header: %w", off, errDWARF)
 	}
-	if u.kind == unitType || u.kind == unitSplitType {
-		u.tag = dwarf.TagTypeUnit
-		return u, nil
-	}
 	u.addrBase, u.strBase, u.rangeBase = u.enc.defaultBases()
+	u.locBase = u.rangeBase
 	return u, d.readRoot(u)
 }
 
@@ -205,6 +204,8 @@ func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor) bool {
 			strBase = v
 		case dwarf.AttrRnglistsBase, attrGNURangesBase:
 			u.rangeBase = v.u
+		case dwarf.AttrLoclistsBase:
+			u.locBase = v.u
 		case dwarf.AttrDwoName, attrGNUDwoName:
 			u.dwoName = v
 		case attrGNUDwoID:
@@ -220,7 +221,7 @@ func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor) bool {
 	if low.form != 0 {
 		u.low, _ = d.address(u, low)
 	}
-	u.unranged = a.children && a.tag != dwarf.TagPartialUnit
+	u.unranged = a.children && a.tag != dwarf.TagPartialUnit && a.tag != dwarf.TagTypeUnit
 	if d.skeleton != nil {
 		return true // a split unit: its skeleton says where the code is
 	}

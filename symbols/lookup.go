@@ -121,3 +121,6 @@ func (l *Lookup) SourceLine(addr uint64) (file string, line int, ok bool) {
 	fn := &l.buf[len(l.buf)-1]
 	return fn.File, fn.Line, fn.Line > 0
 }
+
+// Symbolizer returns what knows the files of the process.
+func (l *Lookup) Symbolizer() *Symbolizer { return l.s }

@@ -40,6 +40,8 @@ type walkOptions struct {
 	exe     string
 	watch   durationValue
 	noGroup bool
+	args    bool
+	locals  bool
 	names   symbolFlags
 }
 
@@ -64,6 +66,7 @@ thread could not be stopped, being in an uninterruptible wait, or not walked.`,
   swbpf walk 4711 --tid 4715        one thread; only that one is stopped
   swbpf walk 4711 --json            for programs
   swbpf walk 4711 --watch 1s        what is it stuck in?
+  swbpf walk 4711 --locals          with parameters and local variables
   swbpf walk --core core.4711       a core file`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -82,6 +85,8 @@ thread could not be stopped, being in an uninterruptible wait, or not walked.`,
 	f.StringVar(&o.exe, "exe", "", "the program of the core, when it is not where it was")
 	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
 	f.BoolVar(&o.noGroup, "no-group", false, "show each thread by itself")
+	f.BoolVar(&o.args, "args", false, "show the parameters of each function")
+	f.BoolVar(&o.locals, "locals", false, "show parameters and local variables; the process stands until they are read")
 	o.names.add(f)
 	return c
 }
@@ -106,6 +111,10 @@ func (o *walkOptions) check(args []string) error {
 		return errors.New("--exe goes with --core")
 	case o.core != "" && o.watch > 0:
 		return errors.New("a core file does not change: --watch goes with a process ID")
+	case (o.args || o.locals) && o.watch > 0:
+		return errors.New("--args and --locals do not go with --watch")
+	case (o.args || o.locals) && o.symbols == "no":
+		return errors.New("--args and --locals do not go with --symbols=no")
 	case len(o.tids) > 0 && len(o.pids) > 1:
 		return errors.New("--tid goes with one process ID")
 	}
@@ -161,6 +170,7 @@ func (o *walkOptions) run(w io.Writer) error {
 }
 
 func (o *walkOptions) write(out io.Writer, pw *processWalk) error {
+	pw.locals = o.locals
 	if o.json {
 		return writeWalkJSON(out, pw)
 	}
@@ -186,7 +196,6 @@ func walkError(err error) error {
 	return withCode(exitFailure, err)
 }
 
-// walkLive walks a running process.
 // hasUprobes reports whether a process has met a uprobe: then the kernel has
 // given it a page for its trampoline.
 func hasUprobes(pid int) bool {
@@ -194,12 +203,18 @@ func hasUprobes(pid int) bool {
 	return err == nil && bytes.Contains(maps, []byte("[uprobes]\n"))
 }
 
+// walkLive walks a running process.
 func walkLive(o *walkOptions, pid int) (*processWalk, error) {
-	opts := stackwalk.WalkOptions{}
-	for _, tid := range o.tids {
-		opts.Threads = append(opts.Threads, procstate.ThreadID(tid))
+	if o.args || o.locals {
+		return walkLiveVariables(o, pid)
 	}
+	return walkLiveOnce(o, pid)
+}
+
+// walkLiveOnce walks a copy of a running process.
+func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	begin := time.Now()
+	opts := stackwalk.WalkOptions{Threads: o.threads()}
 	if hasUprobes(pid) {
 		probes, err := loader.OpenProbeReader(pid)
 		if err != nil {
@@ -216,17 +231,31 @@ func walkLive(o *walkOptions, pid int) (*processWalk, error) {
 	if err != nil {
 		return nil, err
 	}
-	pw := &processWalk{pid: pid, exe: ps.Executable, arch: ps.Arch, stopped: ps.Stopped, live: true}
+	pw := &processWalk{pid: pid, stopped: ps.Stopped, live: true}
+	pw.take(ps)
+	pw.nameFrames(o.symbols == "yes")
+	pw.took = time.Since(begin)
+	return pw, nil
+}
+
+// threads returns the threads to walk; none stands for all.
+func (o *walkOptions) threads() (tids []procstate.ThreadID) {
+	for _, tid := range o.tids {
+		tids = append(tids, procstate.ThreadID(tid))
+	}
+	return tids
+}
+
+// take takes over the stacks of a process.
+func (p *processWalk) take(ps *stackwalk.ProcessStacks) {
+	p.exe, p.arch = ps.Executable, ps.Arch
 	for i := range ps.Stacks {
 		s := &ps.Stacks[i]
-		pw.threads = append(pw.threads, threadWalk{
+		p.threads = append(p.threads, threadWalk{
 			tid: s.TID, name: s.Name, state: s.State.String(), blocked: s.Blocked,
 			walker: s.Walker, stack: s.Frames, err: s.Err,
 		})
 	}
-	pw.nameFrames(o.symbols == "yes")
-	pw.took = time.Since(begin)
-	return pw, nil
 }
 
 // walkCore walks the threads of a core file.
@@ -258,6 +287,9 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		return nil, fmt.Errorf("%s: thread %v: %w", o.core, o.tids, procstate.ErrNoThread)
 	}
 	pw.nameFrames(o.symbols == "yes")
+	if o.args || o.locals {
+		pw.readVariables()
+	}
 	pw.took = time.Since(begin)
 	return pw, nil
 }

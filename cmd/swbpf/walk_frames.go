@@ -20,6 +20,9 @@ type processWalk struct {
 	took    time.Duration // all in all, names included
 	threads []threadWalk
 	closer  io.Closer
+
+	variables bool // were read
+	locals    bool // shall be written, beside parameters
 }
 
 // threadWalk is the stack of one thread.
@@ -47,6 +50,9 @@ type walkFrame struct {
 	line      int
 	inlined   bool
 	stepper   string
+
+	described bool // the debug information has the function
+	variables []walkVariable
 }
 
 // complete reports whether the walk reached the thread's first frame.

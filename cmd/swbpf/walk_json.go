@@ -47,6 +47,8 @@ type (
 		Inlined      bool         `json:"inlined"`
 		Stepper      string       `json:"stepper"`
 		NonCall      bool         `json:"non_call"`
+
+		Variables *[]jsonVariable `json:"variables,omitempty"` // with --args or --locals
 	}
 
 	jsonLocation struct {
@@ -65,7 +67,12 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 		jt := jsonThread{TID: int32(t.tid), Name: t.name, State: t.state, Complete: t.complete(),
 			Reason: t.reason(), Frames: make([]jsonFrame, 0, len(t.frames))}
 		for j := range t.frames {
-			jt.Frames = append(jt.Frames, jsonFrameOf(p.arch, j, &t.frames[j]))
+			jf := jsonFrameOf(p.arch, j, &t.frames[j])
+			if p.variables {
+				vars := jsonVariablesOf(&t.frames[j])
+				jf.Variables = &vars
+			}
+			jt.Frames = append(jt.Frames, jf)
 		}
 		out.Threads = append(out.Threads, jt)
 	}

@@ -327,3 +327,81 @@ func TestWalkWatch(t *testing.T) {
 		t.Errorf("output:\n%s", s)
 	}
 }
+
+// TestWalkVariables: parameters in the line of a frame, variables below it, in
+// text and JSON, of a process and of its core.
+func TestWalkVariables(t *testing.T) {
+	cmd := startWalkTarget(t, "vars.c", []string{"-O0", "-g"})
+	pid := strconv.Itoa(cmd.Process.Pid)
+	out, stderr, code := runWalk(t, "--locals", pid)
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	for _, want := range []string{
+		`  stand(why=0x`, ` "scalars", depth=-1)`, `  scalars(i=-1, u=2, l=3, uc=200 '\310', sc=-100 '\234', s=-5, d=2.5, f=0.1)`, "\n        wide = -1234567898765432019864197523\n",
+		", by_value=..., by_pointer=0x", "\n        vla = {0, 1, 4}\n", "inlined  inlined(outer_arg=1)", "\n        mine = 3\n", "recurse(depth=3, name=0x",
+		"\n        anonymous = {inner = 8, p = {...}}\n", "\n        fn = 0x",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(out)
+	}
+	out, _, code = runWalk(t, "--args", pid)
+	if code != exitOK || !strings.Contains(out, "scalars(i=-1, u=2,") || strings.Contains(out, "wide =") {
+		t.Errorf("--args: exit %d\n%s", code, out)
+	}
+	out, stderr, code = runWalk(t, "--locals", "--json", pid)
+	var p struct {
+		Threads []struct{ Frames []json.RawMessage }
+	}
+	if err := json.Unmarshal([]byte(out), &p); err != nil || code != exitOK {
+		t.Fatalf("exit %d, %v, %s", code, err, stderr)
+	}
+	found := make(map[string]jsonVariable)
+	for _, raw := range p.Threads[0].Frames {
+		keys := keysOf(t, raw)
+		if keys[len(keys)-1] != "variables" || keys[len(keys)-2] != "non_call" {
+			t.Errorf("frame has keys %v", keys)
+		}
+		var f jsonFrame
+		if err := json.Unmarshal(raw, &f); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range *f.Variables {
+			if f.Function == "scalars" || f.Function == "variable_length" {
+				found[v.Name] = v
+			}
+		}
+	}
+	for _, want := range []jsonVariable{
+		{Name: "us", Type: "short unsigned int", Line: 75, Status: "ok", Value: "65535"},
+		{Name: "n", Type: "int", Parameter: true, Line: 118, Status: "ok", Value: "3"},
+		{Name: "grid", Type: "short int[][]", Line: 120, Status: "ok", Value: "{{0, 1}, {10, 11}, {20, 21}}"},
+	} {
+		got := found[want.Name]
+		if !strings.HasPrefix(got.Address, "0x7f") {
+			t.Errorf("%s is at %q", want.Name, got.Address)
+		}
+		if got.Address = ""; got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	if _, err := exec.LookPath("gdb"); err != nil {
+		cannot(t, "gdb is needed to write a core")
+	}
+	core := filepath.Join(t.TempDir(), "core")
+	if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", pid, "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	if out, stderr, code = runWalk(t, "--locals", "--core", core); code != exitOK || !strings.Contains(out, "\n        vla = {0, 1, 4}\n") {
+		t.Errorf("core: exit %d, %s\n%s", code, stderr, out)
+	}
+	for _, args := range [][]string{{"--locals", "--watch", "1s", pid}, {"--args", "--symbols=no", pid}} {
+		if _, stderr, code := runWalk(t, args...); code != exitCannot || !strings.Contains(stderr, "do not go with") {
+			t.Errorf("%v: exit %d, %s", args, code, stderr)
+		}
+	}
+}

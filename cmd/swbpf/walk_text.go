@@ -27,7 +27,7 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	for _, g := range groupThreads(p, group) {
 		t := g[0]
 		fmt.Fprintf(w, "\n%s\n", groupHead(g))
-		writeFrames(w, p.arch, t.frames)
+		writeFrames(w, p.arch, t.frames, p.locals)
 		if !t.complete() && len(t.stack) > 0 {
 			r := unwind.ReasonOf(t.err)
 			if r == unwind.StepperFailed {
@@ -56,6 +56,11 @@ func groupThreads(p *processWalk, group bool) [][]*threadWalk {
 		for j := range t.stack {
 			key = binary.LittleEndian.AppendUint64(key, t.stack[j].PC())
 			key = append(key, byte(t.stack[j].Flags))
+		}
+		for j := range t.frames {
+			if f := &t.frames[j]; len(f.variables) > 0 {
+				key = append(append(key, f.arguments()...), f.locals()...)
+			}
 		}
 		if g, ok := index[string(key)]; ok && group {
 			groups[g] = append(groups[g], t)
@@ -125,7 +130,7 @@ const maxNameColumn = 48
 
 // writeFrames writes one line a frame: number, address, function+offset,
 // module, source line, and how it was found when that was not plain CFI.
-func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame) {
+func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool) {
 	width := 0
 	labels := make([]string, len(frames))
 	for i := range frames {
@@ -154,12 +159,17 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame) {
 			line += "  [" + n + "]"
 		}
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
+		if locals {
+			io.WriteString(w, f.locals())
+		}
 	}
 }
 
 // label is the name and offset, or the module's offset where there is no name.
 func (f *walkFrame) label() string {
 	switch {
+	case f.function != "" && f.described:
+		return f.function + f.arguments()
 	case f.function != "" && f.inlined:
 		return f.function
 	case f.function != "":

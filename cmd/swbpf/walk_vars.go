@@ -1,0 +1,232 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	stackwalk "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
+	"github.com/swbpf/swbpf/variables"
+)
+
+// walkVariable is a parameter or local variable of a logical frame.
+type walkVariable struct {
+	name      string
+	typ       string
+	parameter bool
+	line      int
+	value     string // as gdb writes it
+	short     string // in one word, for the line of the frame
+	address   uint64 // 0: not in memory
+	err       error  // why there is no value
+}
+
+// variableReader reads the variables of the frames of one Walker.
+type variableReader struct {
+	r      *variables.Reader
+	format variables.Format
+}
+
+func newVariableReader(w *unwind.Walker) *variableReader {
+	v := &variableReader{r: stackwalk.Variables(w)}
+	v.format.Code = func(addr uint64) string {
+		sym, ok := w.SymbolLookup().SymbolAt(addr)
+		switch {
+		case !ok:
+			return ""
+		case sym.Offset == 0:
+			return sym.Name
+		}
+		return fmt.Sprintf("%s+%d", sym.Name, sym.Offset)
+	}
+	return v
+}
+
+// readVariables reads the variables of all frames, which have their names.
+func (p *processWalk) readVariables() {
+	readers := make(map[*unwind.Walker]*variableReader)
+	for i := range p.threads {
+		t := &p.threads[i]
+		if t.walker == nil {
+			continue
+		}
+		r := readers[t.walker]
+		if r == nil {
+			r = newVariableReader(t.walker)
+			readers[t.walker] = r
+		}
+		if r.r != nil {
+			r.thread(t)
+		}
+	}
+	p.variables = true
+}
+
+// thread reads the variables of a thread.
+func (r *variableReader) thread(t *threadWalk) {
+	frames := t.frames
+	for i := range t.stack {
+		n := 0
+		for n < len(frames) && frames[n].frame == &t.stack[i] {
+			n++
+		}
+		fns, err := r.r.Functions(&t.stack[i])
+		if err == nil {
+			r.match(t.stack, i, frames[:n], fns)
+		}
+		frames = frames[n:]
+	}
+}
+
+// match gives the logical frames of one frame their variables. The names of a
+// Go program come from another table, which can have fewer inlined calls.
+func (r *variableReader) match(walk []unwind.Frame, i int, frames []walkFrame, fns []*symbols.Function) {
+	equal := len(frames) == len(fns)
+	for j, k := len(frames)-1, len(fns)-1; j >= 0 && k >= 0; k-- {
+		if f := &frames[j]; equal || f.function == fns[k].Name || k == len(fns)-1 {
+			f.variables = r.read(walk, i, fns[k].Variables)
+			f.described = true
+			j--
+		}
+	}
+}
+
+// read reads variables of frame i of a walk.
+func (r *variableReader) read(walk []unwind.Frame, i int, vars []*symbols.Variable) []walkVariable {
+	out := make([]walkVariable, 0, len(vars))
+	for _, v := range vars {
+		wv := walkVariable{name: v.Name, typ: v.Type().String(), parameter: v.Parameter, line: v.Line}
+		value, err := r.r.Value(walk, i, v)
+		if err != nil {
+			wv.err, wv.value = err, variables.Unknown(err)
+			wv.short = wv.value
+		} else {
+			wv.address, _ = value.Address()
+			wv.value = value.Format(r.format)
+			wv.short = wv.value
+			if value.Aggregate() {
+				wv.short = "..."
+			}
+		}
+		out = append(out, wv)
+	}
+	return out
+}
+
+// arguments writes the parameters in one line: "(input=0x7f00, depth=3)".
+func (f *walkFrame) arguments() string {
+	var b strings.Builder
+	b.WriteByte('(')
+	for i := range f.variables {
+		v := &f.variables[i]
+		if !v.parameter {
+			continue
+		}
+		if b.Len() > 1 {
+			b.WriteString(", ")
+		}
+		b.WriteString(v.name + "=" + v.short)
+	}
+	return b.String() + ")"
+}
+
+// locals writes the variables that are no parameters, one a line.
+func (f *walkFrame) locals() string {
+	var b strings.Builder
+	for i := range f.variables {
+		if v := &f.variables[i]; !v.parameter {
+			fmt.Fprintf(&b, "        %s = %s\n", v.name, v.value)
+		}
+	}
+	return b.String()
+}
+
+// jsonVariable is a variable of a frame in the JSON form.
+type jsonVariable struct {
+	Name      string `json:"name"`
+	Type      string `json:"type"`
+	Parameter bool   `json:"parameter"`
+	Line      int    `json:"line"`
+	Status    string `json:"status"`
+	Value     string `json:"value"`
+	Address   string `json:"address,omitempty"`
+}
+
+func jsonVariablesOf(f *walkFrame) []jsonVariable {
+	out := make([]jsonVariable, 0, len(f.variables))
+	for i := range f.variables {
+		v := &f.variables[i]
+		j := jsonVariable{Name: v.name, Type: v.typ, Parameter: v.parameter, Line: v.line, Status: v.status(), Value: v.value}
+		if v.address != 0 {
+			j.Address = hex(v.address)
+		}
+		out = append(out, j)
+	}
+	return out
+}
+
+// status says in a word whether there is a value, or why not.
+func (v *walkVariable) status() string {
+	switch {
+	case v.err == nil:
+		return "ok"
+	case errors.Is(v.err, variables.ErrNotSaved):
+		return "not saved"
+	case errors.Is(v.err, symbols.ErrOptimizedOut):
+		return "optimized out"
+	case errors.Is(v.err, procstate.ErrUnreadable):
+		return "not readable"
+	case errors.Is(v.err, symbols.ErrUnsupported):
+		return "not supported"
+	}
+	return "bad debug information"
+}
+
+// walkLiveVariables walks a running process and reads its variables while it
+// stands still. So that this does not take long, the debug information that it
+// needs is read before, for the stacks of a moment ago.
+func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
+	before, err := walkLiveOnce(o, pid)
+	if err != nil {
+		return nil, err
+	}
+	before.readDebugInfo()
+	opts := stackwalk.WalkOptions{Threads: o.threads()}
+	pw := &processWalk{pid: pid, live: true}
+	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
+		pw.take(ps)
+		pw.nameFrames(true)
+		pw.readVariables()
+	})
+	if err != nil {
+		return nil, err
+	}
+	pw.stopped = before.stopped + ps.Stopped
+	pw.took = before.took + ps.Stopped
+	return pw, nil
+}
+
+// readDebugInfo has the debug information of all frames read.
+func (p *processWalk) readDebugInfo() {
+	for i := range p.threads {
+		t := &p.threads[i]
+		if t.walker == nil {
+			continue
+		}
+		r := stackwalk.Variables(t.walker)
+		if r == nil {
+			continue
+		}
+		for j := range t.stack {
+			fns, _ := r.Functions(&t.stack[j])
+			for _, fn := range fns {
+				for _, v := range fn.Variables {
+					_ = v.Type().String()
+				}
+			}
+		}
+	}
+}

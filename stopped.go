@@ -1,0 +1,72 @@
+package swbpf
+
+import (
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
+	"github.com/swbpf/swbpf/variables"
+)
+
+// WalkStopped walks the threads of a process as WalkProcess does, but the
+// process itself and not a copy: it stands still until look, which gets the
+// stacks, has returned. What look reads of the process's memory, as the values
+// of variables, belongs to the stacks. With opts.Threads only those threads
+// stand, and the others may change what they share with them.
+func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*ProcessStacks, error) {
+	group := opts.Group
+	if group == nil {
+		group = DefaultGroup
+	}
+	infos, err := procstate.ProcessThreads(pid)
+	if err != nil {
+		infos = nil // Attach knows better why
+	}
+	p, err := procstate.Attach(pid)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Detach()
+	w := With(p, group(), nil)
+	begin := time.Now()
+	tids := opts.Threads
+	if len(tids) == 0 {
+		if err := p.Pause(procstate.DefaultThread); err != nil {
+			return nil, err
+		}
+		if tids, err = p.Threads(); err != nil {
+			return nil, err
+		}
+	}
+	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch()}
+	for _, tid := range tids {
+		if len(opts.Threads) > 0 {
+			if err := p.Pause(tid); err != nil {
+				return nil, err
+			}
+		}
+		s := ThreadStack{Thread: procstate.Thread{TID: tid}, Walker: w}
+		for _, in := range infos {
+			if in.TID == tid {
+				s.Thread = in
+			}
+		}
+		s.Frames, s.Err = w.WalkStack(nil, tid)
+		ps.Stacks = append(ps.Stacks, s)
+	}
+	look(ps)
+	p.Detach()
+	ps.Stopped = time.Since(begin)
+	return ps, nil
+}
+
+// Variables returns what reads the variables of a Walker's frames, and nil
+// for a Walker whose SymbolLookup does not know debug information.
+func Variables(w *unwind.Walker) *variables.Reader {
+	l, ok := w.SymbolLookup().(interface{ Symbolizer() *symbols.Symbolizer })
+	if !ok {
+		return nil
+	}
+	return variables.New(w, l.Symbolizer())
+}

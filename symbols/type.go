@@ -1,0 +1,279 @@
+package symbols
+
+import (
+	"strconv"
+	"strings"
+)
+
+// TypeKind says what a Type is.
+type TypeKind uint8
+
+// The kinds of type.
+const (
+	KindUnknown TypeKind = iota
+	KindVoid
+	KindBase
+	KindPointer
+	KindReference
+	KindRvalueReference
+	KindMemberPointer
+	KindEnum
+	KindStruct
+	KindClass
+	KindUnion
+	KindArray
+	KindFunction
+	KindTypedef
+	KindConst
+	KindVolatile
+	KindOther // another qualifier
+)
+
+// Encoding is how the bits of a base type are to be read (DW_ATE: DWARF 5,
+// table 7.11).
+type Encoding uint8
+
+// The encodings.
+const (
+	EncodingAddress      Encoding = 0x01
+	EncodingBoolean      Encoding = 0x02
+	EncodingComplex      Encoding = 0x03
+	EncodingFloat        Encoding = 0x04
+	EncodingSigned       Encoding = 0x05
+	EncodingSignedChar   Encoding = 0x06
+	EncodingUnsigned     Encoding = 0x07
+	EncodingUnsignedChar Encoding = 0x08
+	EncodingUTF          Encoding = 0x10
+)
+
+// Type is the type of a variable, of a member of one, or of what one points
+// to.
+type Type struct {
+	Kind       TypeKind
+	Name       string   // "" for types without
+	Encoding   Encoding // of a base type
+	Incomplete bool     // a declaration: its size and members are elsewhere
+	Scoped     bool     // an enumeration whose names are written with that of the type
+
+	// GoKind is the runtime's number for the kind of a Go type (package
+	// reflect), 0 in other languages.
+	GoKind uint8
+
+	size    uint64
+	hasSize bool
+	entry   *die // nil for void
+
+	elem    *Type
+	class   *Type // that a member pointer points into
+	members []Member
+	enum    []Enumerator
+	dims    []Dimension
+	done    bool // the five above are read
+
+	prefix   string // of the name
+	prefixed bool   // prefix is read
+}
+
+var voidType = &Type{Kind: KindVoid, Name: "void"}
+
+// Member is a member or base class of a struct, class or union.
+type Member struct {
+	Name   string
+	Type   *Type
+	Offset uint64 // bytes from the start of the struct
+
+	// BitSize is the size of a bit field, 0 for other members; BitOffset is
+	// where it starts, in bits from the start of the struct.
+	BitSize, BitOffset uint64
+
+	Base bool // a base class
+
+	// Place computes the address of a virtual base from that of the object;
+	// nil for others.
+	Place *Expression
+}
+
+// Enumerator is a name of a value of an enumeration type.
+type Enumerator struct {
+	Name  string
+	Value int64
+}
+
+// Dimension is one dimension of an array.
+type Dimension struct {
+	Count int64 // elements; -1 when not known
+
+	// Upper computes the upper bound, and Bound is the variable that holds
+	// it, where the bound is known only when the program runs.
+	Upper *Expression
+	Bound *Variable
+	Lower int64
+}
+
+// QualifiedName returns the name with those of the namespaces and types around
+// it, "" for types without a name.
+func (t *Type) QualifiedName() string {
+	t.qualify()
+	return t.prefix + t.Name
+}
+
+// Class returns the class of a member pointer.
+func (t *Type) Class() *Type {
+	if t.load(); t.class != nil {
+		return t.class
+	}
+	return voidType
+}
+
+// Strip returns the type behind names and qualifiers.
+func (t *Type) Strip() *Type {
+	for range maxOrigins {
+		switch t.Kind {
+		case KindTypedef, KindConst, KindVolatile, KindOther:
+			t = t.Elem()
+			continue
+		}
+		return t
+	}
+	return &Type{}
+}
+
+// IsStruct reports whether the type is a struct, class or union.
+func (t *Type) IsStruct() bool {
+	return t.Kind == KindStruct || t.Kind == KindClass || t.Kind == KindUnion
+}
+
+// Size returns the size of the type in bytes; ok is false when it is not
+// known, or only when the program runs.
+func (t *Type) Size() (size uint64, ok bool) {
+	t = t.Strip()
+	if t.hasSize {
+		return t.size, true
+	}
+	switch t.Kind {
+	case KindPointer, KindReference, KindRvalueReference:
+		return uint64(t.entry.u.enc.addrSize), true
+	case KindMemberPointer:
+		if t.Elem().Strip().Kind == KindFunction {
+			return 2 * uint64(t.entry.u.enc.addrSize), true
+		}
+		return uint64(t.entry.u.enc.addrSize), true
+	case KindEnum:
+		if e := t.Elem().Strip(); e.Kind == KindBase {
+			return e.size, e.hasSize
+		}
+	case KindVoid:
+		if t.IsNullptr() {
+			return uint64(t.entry.u.enc.addrSize), true
+		}
+	case KindArray:
+		n, ok := t.Elem().Size()
+		for _, d := range t.Dimensions() {
+			if d.Count < 0 || d.Count > 0 && n > maxObject/uint64(d.Count) {
+				return 0, false
+			}
+			n *= uint64(d.Count)
+		}
+		return n, ok
+	}
+	return 0, false
+}
+
+// maxObject bounds the size of a variable.
+const maxObject = 1 << 47
+
+// String returns the type as it is written in C, or the name that the
+// language gives it.
+func (t *Type) String() string { return t.declare("", 0) }
+
+// maxTypeDepth bounds how deeply types are written.
+const maxTypeDepth = 32
+
+// declare writes a declaration of inner with the type.
+func (t *Type) declare(inner string, depth int) string {
+	if depth > maxTypeDepth {
+		return "..."
+	}
+	join := func(name string) string {
+		if inner == "" || inner[0] == '[' {
+			return name + inner
+		}
+		return name + " " + inner
+	}
+	around := func() string { // binds tighter than the declarators after it
+		if k := t.Elem().Kind; (k == KindArray || k == KindFunction) && !t.IsGo() {
+			return "("
+		}
+		return ""
+	}
+	pointer := func(sign string) string {
+		if around() != "" {
+			return t.Elem().declare("("+sign+inner+")", depth+1)
+		}
+		return t.Elem().declare(sign+inner, depth+1)
+	}
+	if t.IsGo() && t.Name != "" {
+		return join(t.Name)
+	}
+	switch t.Kind {
+	case KindPointer:
+		return pointer("*")
+	case KindReference:
+		return pointer("&")
+	case KindRvalueReference:
+		return pointer("&&")
+	case KindArray:
+		for _, d := range t.Dimensions() {
+			if d.Count >= 0 {
+				inner += "[" + strconv.FormatInt(d.Count, 10) + "]"
+			} else {
+				inner += "[]"
+			}
+		}
+		return t.Elem().declare(inner, depth+1)
+	case KindFunction:
+		var params []string
+		for _, m := range t.Members() {
+			params = append(params, m.Type.declare("", depth+1))
+		}
+		if len(params) == 0 {
+			params = []string{"void"}
+		}
+		return t.Elem().declare(inner+"("+strings.Join(params, ", ")+")", depth+1)
+	case KindConst:
+		return t.qualified("const", inner, depth)
+	case KindVolatile:
+		return t.qualified("volatile", inner, depth)
+	case KindOther:
+		return t.Elem().declare(inner, depth+1)
+	case KindUnknown:
+		return join("?")
+	}
+	if t.Kind == KindMemberPointer {
+		return t.Elem().declare(t.Class().QualifiedName()+"::*"+inner, depth+1)
+	}
+	if t.Name != "" {
+		return join(t.QualifiedName())
+	}
+	return join(map[TypeKind]string{KindStruct: "struct", KindClass: "class", KindUnion: "union", KindEnum: "enum"}[t.Kind] + " {...}")
+}
+
+// qualified writes a qualifier: after a pointer's star, before other types.
+func (t *Type) qualified(word, inner string, depth int) string {
+	switch t.Elem().Kind {
+	case KindPointer, KindReference, KindRvalueReference:
+		if inner != "" {
+			word += " "
+		}
+		return t.Elem().declare(word+inner, depth+1)
+	}
+	return word + " " + t.Elem().declare(inner, depth+1)
+}
+
+// IsNullptr reports whether the type is that of C++'s nullptr.
+func (t *Type) IsNullptr() bool {
+	return t.Kind == KindVoid && strings.Contains(t.Name, "nullptr") && t.entry != nil
+}
+
+// IsGo reports whether the type is one of the Go language.
+func (t *Type) IsGo() bool { return t.GoKind != 0 }

@@ -1,0 +1,41 @@
+// Package variables reads the parameters and local variables of the frames of
+// a walk, with the debug information (DWARF) of the program.
+//
+// It stands above package symbols, which knows what the debug information
+// says, and package unwind, which knows the registers of each frame: a
+// variable is where an expression says, in terms of both.
+//
+//	r := variables.New(w, symbolizer)
+//	fns, err := r.Functions(&frames[i])
+//	for _, fn := range fns { // calls inlined there, innermost first
+//		for _, v := range fn.Variables {
+//			value, err := r.Value(frames, i, v)
+//			...
+//		}
+//	}
+//
+// # What is exact
+//
+// A frame's registers are those that the walk recovered for it, the
+// callee-saved ones at the values that they had there. A variable in a
+// register that was not recovered is ErrNotSaved; no stale value of another
+// frame is shown for it. The value that a parameter had on entry is taken from
+// the caller's frame only where the call is proved to be the one that entered
+// the function: by its instruction, or by its name or pointer, and by the
+// absence of jumps that could have entered it anew.
+//
+// Memory is read when a [Value] is asked for its bytes or its text. With a
+// core file or a capture that holds the memory there is no haste. Of a live
+// process the values belong to the frames only while it stands still: pause it
+// before the walk ([procstate.ProcDebug.Pause]), and resume it after the
+// values were read.
+//
+// Not read: registers for floating point and vectors (parts of a value there
+// are ErrNotSaved), thread-local variables of shared objects, and what has no
+// counterpart in C, C++, Rust or Go.
+//
+// # Concurrency
+//
+// A Reader, and the Values that come from it, belong to the goroutine of its
+// Walker.
+package variables

@@ -1,0 +1,465 @@
+package variables
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+)
+
+// Format says how a Value is written. The zero value is useful.
+type Format struct {
+	Elements int // of an array, and characters of a string, at most; 0: 200
+	Depth    int // how deeply structs are written; 0: 1
+	Repeats  int // elements in a row that are written once; 0: 10, below 0: never
+
+	// Code names a code address, for pointers to functions; it may be nil.
+	Code func(addr uint64) string
+}
+
+// Format writes the value as gdb does.
+func (v *Value) Format(o Format) string {
+	if o.Elements <= 0 {
+		o.Elements = 200
+	}
+	if o.Depth <= 0 {
+		o.Depth = 1
+	}
+	if o.Repeats == 0 {
+		o.Repeats = 10
+	}
+	p := printer{o: o}
+	p.value(v, 0)
+	return p.b.String()
+}
+
+// Aggregate reports whether the value is a struct, a union or an array that
+// is no string: what takes more than a word to write.
+func (v *Value) Aggregate() bool {
+	switch goKind(v.Type) {
+	case goString, goInterface:
+		return false
+	}
+	t := v.Type.Strip()
+	return t.IsStruct() || t.Kind == symbols.KindArray
+}
+
+// Unknown writes the reason why a value is not known, in angle brackets.
+func Unknown(err error) string {
+	var m *memoryError
+	switch {
+	case errors.As(err, &m):
+		return "<" + m.Error() + ">"
+	case errors.Is(err, ErrSynthetic):
+		return "<synthetic pointer>"
+	case errors.Is(err, ErrNotSaved):
+		return "<not saved>"
+	case errors.Is(err, symbols.ErrOptimizedOut):
+		return "<optimized out>"
+	case errors.Is(err, procstate.ErrUnreadable):
+		return "<not readable>"
+	}
+	return "<" + err.Error() + ">"
+}
+
+// printer writes a value.
+type printer struct {
+	b bytes.Buffer
+	o Format
+}
+
+// maxText bounds the text of one value, in bytes.
+const maxText = 1 << 16
+
+func (p *printer) value(v *Value, depth int) {
+	if p.b.Len() > maxText {
+		p.b.WriteString("...")
+		return
+	}
+	if err := v.unknown(); err != nil {
+		p.b.WriteString(Unknown(err))
+		return
+	}
+	t := v.Type.Strip()
+	if goKind(v.Type) != 0 && p.golang(v, t, depth) {
+		return
+	}
+	switch t.Kind {
+	case symbols.KindPointer:
+		p.pointer(v, t)
+	case symbols.KindReference, symbols.KindRvalueReference:
+		p.reference(v, depth)
+	case symbols.KindBase:
+		p.base(v, t)
+	case symbols.KindMemberPointer:
+		p.memberPointer(v, t)
+	case symbols.KindEnum:
+		p.enum(v, t)
+	case symbols.KindStruct, symbols.KindClass, symbols.KindUnion:
+		p.structure(v, t, depth, false)
+	case symbols.KindArray:
+		p.array(v, t, v.counts(t), depth)
+	case symbols.KindFunction:
+		p.b.WriteString("{" + t.String() + "} " + hex(v.addr))
+	case symbols.KindVoid:
+		if t.IsNullptr() {
+			p.b.WriteString("nullptr")
+		} else {
+			p.b.WriteString("void")
+		}
+	default:
+		p.b.WriteString("<a type that is not known>")
+	}
+}
+
+// scalar writes f of the value's bytes, or why they are not known.
+func (p *printer) scalar(v *Value, f func(b []byte) string) {
+	if !v.sized || v.size > maxOpaque {
+		p.b.WriteString("<incomplete type>")
+		return
+	}
+	b, err := v.bytes(0, int(v.size))
+	if err != nil {
+		p.b.WriteString(Unknown(err))
+		return
+	}
+	p.b.WriteString(f(b))
+}
+
+func hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }
+
+func (p *printer) pointer(v *Value, t *symbols.Type) {
+	if v.pointer != nil {
+		p.b.WriteString("<synthetic pointer>")
+		return
+	}
+	addr, err := v.word()
+	if err != nil {
+		p.b.WriteString(Unknown(err))
+		return
+	}
+	p.b.WriteString(hex(addr))
+	to := t.Elem().Strip()
+	switch {
+	case to.Kind == symbols.KindFunction && p.o.Code != nil && addr != 0:
+		if name := p.o.Code(addr); name != "" {
+			p.b.WriteString(" <" + name + ">")
+		}
+	case isText(to) && addr != 0:
+		p.b.WriteByte(' ')
+		p.text(v.f, addr)
+	}
+}
+
+// memberPointer writes a pointer to a member of a class.
+func (p *printer) memberPointer(v *Value, t *symbols.Type) {
+	p.scalar(v, func(b []byte) string {
+		if len(b) != v.f.arch().AddressWidth {
+			return hexBytes(b) // to a method
+		}
+		at := decode(signed, b).signedBits()
+		for _, m := range t.Class().Members() {
+			if !m.Base && m.BitSize == 0 && at == int64(m.Offset) {
+				return "&" + t.Class().QualifiedName() + "::" + m.Name
+			}
+		}
+		return strconv.FormatInt(at, 10)
+	})
+}
+
+// isText reports whether arrays of a type are strings.
+func isText(t *symbols.Type) bool {
+	n, _ := t.Size()
+	return t.Kind == symbols.KindBase && n == 1 && t.GoKind == 0 &&
+		(t.Encoding == symbols.EncodingSignedChar || t.Encoding == symbols.EncodingUnsignedChar || t.Encoding == symbols.EncodingUTF)
+}
+
+// text writes the string that ends with a zero byte at an address.
+func (p *printer) text(f *frame, addr uint64) {
+	const page = 4096
+	var s []byte
+	for len(s) <= p.o.Elements {
+		// Up to the end of the page: the next need not be readable.
+		b := make([]byte, min(uint64(p.o.Elements+1-len(s)), page-addr%page))
+		if err := f.r.read(addr, b); err != nil {
+			if len(s) == 0 {
+				p.b.WriteString(Unknown(err))
+				return
+			}
+			p.b.WriteString(quote(s, '"') + Unknown(err))
+			return
+		}
+		if i := bytes.IndexByte(b, 0); i >= 0 {
+			s = append(s, b[:i]...)
+			p.quoted(s, len(s) > p.o.Elements)
+			return
+		}
+		s = append(s, b...)
+		addr += uint64(len(b))
+	}
+	p.quoted(s, true)
+}
+
+// quoted writes a string, up to the limit.
+func (p *printer) quoted(s []byte, more bool) {
+	if len(s) > p.o.Elements {
+		s, more = s[:p.o.Elements], true
+	}
+	p.b.WriteString(quote(s, '"'))
+	if more {
+		p.b.WriteString("...")
+	}
+}
+
+// quote writes characters as C has them.
+func quote(s []byte, mark rune) string {
+	var b strings.Builder
+	b.WriteRune(mark)
+	for len(s) > 0 {
+		r, n := utf8.DecodeRune(s)
+		switch i := strings.IndexRune("\a\b\f\n\r\t\v\\", r); {
+		case i >= 0:
+			b.WriteString(`\` + "abfnrtv\\"[i:i+1])
+		case r == mark:
+			b.WriteString(`\` + string(mark))
+		case r == utf8.RuneError && n == 1, r < ' ', r == 0x7f, !unicode.IsPrint(r):
+			for _, c := range s[:n] {
+				fmt.Fprintf(&b, `\%03o`, c)
+			}
+		default:
+			b.Write(s[:n])
+		}
+		s = s[n:]
+	}
+	b.WriteRune(mark)
+	return b.String()
+}
+
+func (p *printer) reference(v *Value, depth int) {
+	if v.pointer != nil {
+		p.b.WriteString("<synthetic pointer>")
+	} else {
+		addr, err := v.word()
+		if err != nil {
+			p.b.WriteString(Unknown(err))
+			return
+		}
+		p.b.WriteString("@" + hex(addr))
+	}
+	if depth > 0 {
+		return
+	}
+	p.b.WriteString(": ")
+	to, err := v.Target()
+	if err != nil {
+		p.b.WriteString(Unknown(err))
+		return
+	}
+	if k := to.Type.Strip().Kind; k == symbols.KindReference || k == symbols.KindRvalueReference {
+		p.b.WriteString("...") // there are none in a program
+		return
+	}
+	p.value(to, depth)
+}
+
+// structure writes a struct, class or union. Those of a base class are on the
+// same level as what they are the base of.
+func (p *printer) structure(v *Value, t *symbols.Type, depth int, base bool) {
+	switch {
+	case t.Incomplete:
+		p.b.WriteString("<incomplete type>")
+		return
+	case depth >= p.o.Depth && !base:
+		p.b.WriteString("{...}")
+		return
+	}
+	p.b.WriteByte('{')
+	members := t.Members()
+	for i := range members {
+		m := &members[i]
+		if i == p.o.Elements {
+			p.b.WriteString("...")
+			break
+		}
+		if i > 0 {
+			p.b.WriteString(", ")
+		}
+		p.member(v, m, depth)
+	}
+	switch {
+	case len(members) == 0:
+		p.b.WriteString("<No data fields>")
+	case members[len(members)-1].Base:
+		p.b.WriteString(", <No data fields>")
+	}
+	p.b.WriteByte('}')
+}
+
+// maxBases bounds how deeply base classes are written.
+const maxBases = 8
+
+func (p *printer) member(v *Value, m *symbols.Member, depth int) {
+	part := v.part(m.Type, m.Offset)
+	if m.Place != nil {
+		part = nil
+		if v.memory {
+			if pieces, err := v.f.locations(m.Place, &v.addr); err == nil && len(pieces) == 1 && pieces[0].kind == inMemory {
+				part = v.f.at(m.Type, pieces[0].addr)
+			}
+		}
+	}
+	switch {
+	case m.Base:
+		p.b.WriteString("<" + m.Type.Strip().QualifiedName() + "> = ")
+	case m.Name != "":
+		p.b.WriteString(m.Name + " = ")
+	}
+	switch {
+	case part == nil:
+		p.b.WriteString("<invalid address>")
+	case m.BitSize != 0:
+		p.bitField(v, m)
+	case m.Base && depth < p.o.Depth+maxBases:
+		p.structure(part, m.Type.Strip(), max(depth, p.o.Depth)+1, true)
+	default:
+		p.value(part, depth+1)
+	}
+}
+
+// bitField writes a member that is a bit field.
+func (p *printer) bitField(v *Value, m *symbols.Member) {
+	b, err := v.bits(m.BitOffset, m.BitSize)
+	if err != nil {
+		p.b.WriteString(Unknown(err))
+		return
+	}
+	t := m.Type.Strip()
+	size, ok := t.Size()
+	if !ok || size > 16 || m.BitSize > 8*size {
+		p.b.WriteString("<incomplete type>")
+		return
+	}
+	full := make([]byte, size)
+	copy(full, b)
+	if isSigned(t) && m.BitSize < 8*size && b[(m.BitSize-1)/8]>>((m.BitSize-1)%8)&1 != 0 {
+		for i := m.BitSize; i < 8*size; i++ {
+			full[i/8] |= 1 << (i % 8)
+		}
+	}
+	p.value(&Value{Type: m.Type, f: v.f, size: size, sized: true, data: full, why: make([]error, size)}, p.o.Depth)
+}
+
+// counts returns the numbers of elements of an array's dimensions.
+func (v *Value) counts(t *symbols.Type) (counts []int64) {
+	dims := t.Dimensions()
+	for i := range dims {
+		counts = append(counts, v.f.count(&dims[i]))
+	}
+	return counts
+}
+
+// array writes an array of the given dimensions.
+func (p *printer) array(v *Value, t *symbols.Type, counts []int64, depth int) {
+	elem := t.Elem()
+	size, ok := v.f.sizeOf(elem)
+	if len(counts) == 0 || !ok || slices.Min(counts) < 0 {
+		if v.memory { // of unknown size: as C has it, its address
+			p.b.WriteString(hex(v.addr))
+		} else {
+			p.b.WriteString("<incomplete type>")
+		}
+		return
+	}
+	if len(counts) == 1 && isText(elem.Strip()) && p.chars(v, counts[0]) {
+		return
+	}
+	for _, n := range counts[1:] {
+		if n > 0 && size > maxArray/uint64(n) {
+			p.b.WriteString("<incomplete type>")
+			return
+		}
+		size *= uint64(n)
+	}
+	p.elements(counts[0], func(i int64) {
+		if len(counts) > 1 {
+			row := *v.part(elem, uint64(i)*size)
+			if !v.memory {
+				row = *v.cut(uint64(i)*size, size)
+			}
+			p.array(&row, t, counts[1:], depth)
+			return
+		}
+		p.value(v.part(elem, uint64(i)*size), depth)
+	})
+}
+
+// cut returns n bytes of a value that is not in memory.
+func (v *Value) cut(off, n uint64) *Value {
+	c := &Value{Type: v.Type, f: v.f, size: n, sized: true}
+	if off <= uint64(len(v.data)) && n <= uint64(len(v.data))-off {
+		c.data, c.why = v.data[off:off+n], v.why[off:off+n]
+	}
+	return c
+}
+
+// elements writes the elements of an array, each by write, equal ones in a row
+// once.
+func (p *printer) elements(n int64, write func(i int64)) {
+	p.b.WriteByte('{')
+	shown := 0
+	text := func(i int64) string {
+		from := p.b.Len()
+		write(i)
+		s := string(p.b.Bytes()[from:])
+		p.b.Truncate(from)
+		return s
+	}
+	for i := int64(0); i < n; {
+		if shown >= p.o.Elements || p.b.Len() > maxText {
+			p.b.WriteString("...")
+			break
+		}
+		if i > 0 {
+			p.b.WriteString(", ")
+		}
+		s := text(i)
+		run := int64(1)
+		for p.o.Repeats > 0 && i+run < n && run < maxRun && text(i+run) == s {
+			run++
+		}
+		if run > int64(p.o.Repeats) && p.o.Repeats > 0 {
+			fmt.Fprintf(&p.b, "%s <repeats %d times>", s, run)
+			i += run
+			shown += p.o.Repeats
+			continue
+		}
+		p.b.WriteString(s)
+		i++
+		shown++
+	}
+	p.b.WriteByte('}')
+}
+
+// maxRun bounds how far equal elements are looked for.
+const maxRun = 1 << 16
+
+// chars writes an array of characters as a string, without the zero bytes at
+// its end. It does not when only some of them are known.
+func (p *printer) chars(v *Value, n int64) bool {
+	b, err := v.bytes(0, int(min(n, int64(p.o.Elements)+1)))
+	if err != nil {
+		return false
+	}
+	if int64(len(b)) == n {
+		b = bytes.TrimRight(b, "\x00")
+	}
+	p.quoted(b, false)
+	return true
+}

@@ -1,0 +1,214 @@
+package variables
+
+import (
+	"fmt"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+)
+
+// Kinds of Go types, as the runtime numbers them (package reflect).
+const (
+	goFunc      = 19
+	goInterface = 20
+	goSlice     = 23
+	goString    = 24
+)
+
+// goKind returns the kind of a Go type, 0 for those of other languages. An
+// interface is a name for one of the runtime's structs.
+func goKind(t *symbols.Type) uint8 {
+	for range 16 {
+		if t.GoKind != 0 || t.Kind != symbols.KindTypedef {
+			break
+		}
+		t = t.Elem()
+	}
+	return t.GoKind
+}
+
+// golang writes a value of a Go type that is more than its debug information
+// says: a string, a slice, an interface, a function. It reports whether it did.
+func (p *printer) golang(v *Value, t *symbols.Type, depth int) bool {
+	switch goKind(v.Type) {
+	case goInterface:
+		p.goInterface(v, t)
+		return true
+	case goFunc:
+		p.goFunc(v)
+		return true
+	case goString:
+		str, n, err := v.goSlice(t, "str")
+		if err != nil {
+			p.b.WriteString(Unknown(err))
+			return true
+		}
+		b := make([]byte, min(uint64(p.o.Elements), n))
+		if err := v.f.r.read(str, b); err != nil {
+			p.b.WriteString(Unknown(err))
+			return true
+		}
+		p.quoted(b, uint64(len(b)) < n)
+		return true
+	case goSlice:
+		array, n, err := v.goSlice(t, "array")
+		if err != nil {
+			p.b.WriteString(Unknown(err))
+			return true
+		}
+		m := memberOf(t, "array")
+		elem := m.Type.Strip().Elem()
+		size, ok := elem.Size()
+		if !ok || n > maxArray || size > 0 && n > maxArray/size {
+			p.b.WriteString("<incomplete type>")
+			return true
+		}
+		fmt.Fprintf(&p.b, "%s len %d ", v.Type, n)
+		p.elements(int64(n), func(i int64) { p.value(v.f.at(elem, array+uint64(i)*size), depth) })
+		return true
+	}
+	return false
+}
+
+// memberOf returns a member of a struct by its name, or nil.
+func memberOf(t *symbols.Type, name string) *symbols.Member {
+	members := t.Members()
+	for i := range members {
+		if members[i].Name == name {
+			return &members[i]
+		}
+	}
+	return nil
+}
+
+// goSlice returns the address and number of the elements of a string or slice.
+func (v *Value) goSlice(t *symbols.Type, pointer string) (addr, n uint64, err error) {
+	for _, m := range []struct {
+		name string
+		to   *uint64
+	}{{pointer, &addr}, {"len", &n}} {
+		member := memberOf(t, m.name)
+		if member == nil {
+			return 0, 0, symbols.ErrUnsupported
+		}
+		if *m.to, err = v.part(member.Type, member.Offset).word(); err != nil {
+			return 0, 0, err
+		}
+	}
+	return addr, n, nil
+}
+
+// goInterface writes the type of what is in an interface, and its address.
+func (p *printer) goInterface(v *Value, t *symbols.Type) {
+	tab, what := memberOf(t, "tab"), memberOf(t, "data")
+	direct := tab == nil // interface{} has the type itself, others a table
+	if direct {
+		tab = memberOf(t, "_type")
+	}
+	if tab == nil || what == nil {
+		p.b.WriteString(Unknown(symbols.ErrUnsupported))
+		return
+	}
+	pointer := v.part(tab.Type, tab.Offset)
+	typ, err := pointer.word()
+	var data uint64
+	if err == nil {
+		data, err = v.part(what.Type, what.Offset).word()
+	}
+	switch {
+	case err != nil:
+		p.b.WriteString(Unknown(err))
+		return
+	case typ == 0:
+		p.b.WriteString("nil")
+		return
+	}
+	desc := v.f.at(tab.Type.Strip().Elem(), typ)
+	if !direct {
+		if m := memberOf(desc.Type.Strip(), "Type"); m != nil {
+			if typ, err = desc.part(m.Type, m.Offset).word(); err == nil {
+				desc = v.f.at(m.Type.Strip().Elem(), typ)
+			}
+		}
+	}
+	name, ok := desc.goTypeName()
+	if !ok {
+		name = hex(typ)
+	}
+	fmt.Fprintf(&p.b, "{type = %s, data = %#x}", name, data)
+}
+
+// goTypeName reads the name of a type from its description at run time: a
+// reference to a flag byte, a length and the name (package internal/abi).
+func (v *Value) goTypeName() (string, bool) {
+	str, flag := memberOf(v.Type.Strip(), "Str"), memberOf(v.Type.Strip(), "TFlag")
+	base, ok := v.f.r.goTypes(v.f)
+	if str == nil || flag == nil || !ok {
+		return "", false
+	}
+	off, err := v.bytes(str.Offset, 4)
+	if err != nil {
+		return "", false
+	}
+	flags, err := v.bytes(flag.Offset, 1)
+	if err != nil {
+		return "", false
+	}
+	at := base + decode(unsigned, off).bits
+	var head [3]byte
+	if v.f.r.read(at, head[:]) != nil {
+		return "", false
+	}
+	n, size := int(head[1]), 1
+	if n >= 0x80 {
+		n, size = n&0x7f|int(head[2])<<7, 2
+	}
+	name := make([]byte, n)
+	if n == 0 || n > maxTypeName || v.f.r.read(at+1+uint64(size), name) != nil {
+		return "", false
+	}
+	const extraStar = 1 << 1 // the name has a star that is not part of it
+	if flags[0]&extraStar != 0 {
+		name = name[1:]
+	}
+	return string(name), true
+}
+
+const maxTypeName = 1 << 12
+
+// goTypes returns the run-time address that references to names of types count
+// from, in the program of a frame.
+func (r *Reader) goTypes(f *frame) (uint64, bool) {
+	vaddr, ok := r.types[f.image]
+	if !ok {
+		f.image.EachSymbol(func(s *procstate.ELFSymbol) bool {
+			if string(s.Name) == "runtime.types" {
+				vaddr = s.Value
+			}
+			return vaddr == 0
+		})
+		r.types[f.image] = vaddr
+	}
+	return vaddr + f.bias, vaddr != 0
+}
+
+// goFunc writes a function value: the address of a closure, which begins with
+// that of the code.
+func (p *printer) goFunc(v *Value) {
+	closure, err := v.word()
+	if err != nil {
+		p.b.WriteString(Unknown(err))
+		return
+	}
+	if closure == 0 {
+		p.b.WriteString("nil")
+		return
+	}
+	p.b.WriteString(hex(closure))
+	code := v.f.at(v.Type, closure)
+	if addr, err := code.word(); err == nil && p.o.Code != nil {
+		if name := p.o.Code(addr); name != "" {
+			p.b.WriteString(" <" + name + ">")
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package variables_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/unwind"
+	"github.com/swbpf/swbpf/variables"
+)
+
+// missing ends a test that the machine cannot run: a skip, except where it is
+// declared that the machine can.
+func missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// compile builds a program of testdata/walk with a compiler command.
+func compile(t testing.TB, source, command string) string {
+	t.Helper()
+	args := strings.Fields(command)
+	if _, err := exec.LookPath(args[0]); err != nil {
+		missing(t, "%s is not installed", args[0])
+	}
+	src, err := filepath.Abs(filepath.Join("..", "testdata", "walk", source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "target")
+	cmd := exec.Command(args[0], append(args[1:], "-o", out, src)...)
+	cmd.Dir = filepath.Dir(out)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, b)
+	}
+	return out
+}
+
+// start runs a program until it stands still, having said "ready".
+func start(t testing.TB, path string) (pid int, said []string) {
+	t.Helper()
+	cmd := exec.Command(path)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	for s := bufio.NewScanner(out); s.Scan(); {
+		if s.Text() == "ready" {
+			waitBlocked(t, cmd.Process.Pid)
+			return cmd.Process.Pid, said
+		}
+		said = append(said, s.Text())
+	}
+	t.Fatalf("%s ended", path)
+	return 0, nil
+}
+
+// waitBlocked waits until a thread of a program reads its input.
+func waitBlocked(t testing.TB, pid int) {
+	t.Helper()
+	for range 60000 {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
+		if err != nil || len(tasks) == 0 {
+			t.Fatalf("no threads: %v", err)
+		}
+		for _, task := range tasks {
+			b, err := os.ReadFile(task)
+			if os.IsPermission(err) {
+				missing(t, "%v", err)
+			}
+			if s := string(b); strings.HasPrefix(s, "0 0x0 ") || strings.HasPrefix(s, "3 0x0 ") || strings.HasPrefix(s, "63 0x0 ") { // read(0, ...
+				return
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("the program does not come to a stand")
+}
+
+// gdbFrame is a frame as gdb shows it.
+type gdbFrame struct {
+	function     string
+	args, locals []string // "name = value"
+}
+
+// gdbFrames has gdb show all variables of all frames, as "bt full" does.
+func gdbFrames(t testing.TB, args ...string) (frames []gdbFrame) {
+	t.Helper()
+	if _, err := exec.LookPath("gdb"); err != nil {
+		missing(t, "gdb is not installed")
+	}
+	script := filepath.Join(t.TempDir(), "show.py")
+	const text = `
+import gdb
+for c in ("set width 0", "set height 0", "set print repeats unlimited", "set print elements 200", "set print symbol off", "set print static-members off",
+          "set print max-depth unlimited", "set print entry-values no", "disable pretty-printer", "set print frame-arguments all", "set print object off", "set backtrace past-main on", "set host-charset UTF-8"):
+    gdb.execute(c)
+f = gdb.newest_frame()
+while f is not None:
+    if f.type() != gdb.TAILCALL_FRAME:
+        f.select()
+        print("F\t" + str(f.name()))
+        for kind in ("args", "locals"):
+            try:
+                for line in gdb.execute("info " + kind, to_string=True).splitlines():
+                    print(kind + "\t" + line)
+            except gdb.error as e:
+                print("error\t" + str(e))
+        # Constants of some forms are known, but not listed.
+        try:
+            b = f.block()
+        except RuntimeError:
+            b = None
+        while b is not None:
+            for s in b:
+                if s.addr_class == gdb.SYMBOL_LOC_CONST_BYTES:
+                    print("locals\t" + s.name + " = " + gdb.execute("output " + s.name, to_string=True))
+            if b.function is not None:
+                break
+            b = b.superblock
+    f = f.older()
+`
+	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("gdb", append([]string{"-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-load no"}, append(args, "-x", script)...)...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "HOME="+t.TempDir())
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("gdb: %v\n%s", err, stderr.String())
+	}
+	for _, line := range strings.Split(out.String(), "\n") {
+		kind, rest, ok := strings.Cut(line, "\t")
+		switch {
+		case !ok:
+		case kind == "F":
+			frames = append(frames, gdbFrame{function: rest})
+		case kind == "error":
+			t.Errorf("gdb: %s", rest)
+		case rest == "No locals." || rest == "No arguments." || strings.HasPrefix(rest, "No symbol table"):
+		case kind == "args":
+			f := &frames[len(frames)-1]
+			f.args = append(f.args, rest)
+		case kind == "locals":
+			f := &frames[len(frames)-1]
+			f.locals = append(f.locals, rest)
+		}
+	}
+	if len(frames) == 0 {
+		t.Fatalf("gdb shows no frames:\n%s\n%s", out.String(), stderr.String())
+	}
+	return frames
+}
+
+// ourFrames reads the same by the library.
+func ourFrames(t testing.TB, w *unwind.Walker, walk []unwind.Frame) (frames []gdbFrame) {
+	t.Helper()
+	r := swbpf.Variables(w)
+	format := variables.Format{Elements: 200, Depth: 50, Repeats: -1, Code: func(addr uint64) string {
+		s, ok := w.SymbolLookup().SymbolAt(addr)
+		switch {
+		case !ok:
+			return ""
+		case s.Offset == 0:
+			return s.Name
+		}
+		return fmt.Sprintf("%s+%d", s.Name, s.Offset)
+	}}
+	for i := range walk {
+		fns, err := r.Functions(&walk[i])
+		if err != nil {
+			s, _ := w.Name(&walk[i])
+			frames = append(frames, gdbFrame{function: s.Name})
+			continue
+		}
+		for _, fn := range fns {
+			f := gdbFrame{function: fn.Name}
+			for _, v := range fn.Variables {
+				text := ""
+				if value, err := r.Value(walk, i, v); err != nil {
+					text = variables.Unknown(err)
+				} else {
+					text = value.Format(format)
+				}
+				line := v.Name + " = " + text
+				if v.Parameter {
+					f.args = append(f.args, line)
+				} else {
+					f.locals = append(f.locals, line)
+				}
+			}
+			frames = append(frames, f)
+		}
+	}
+	return frames
+}
+
+var (
+	params = regexp.MustCompile(`<(\w+)\([^)>]*\)>`)
+	vtable = regexp.MustCompile(` <(vtable|VTT) for [^>]*>`)
+	zeros  = regexp.MustCompile(`(\\000)+"`)
+	number = regexp.MustCompile(`-?(inf|nan(\([^)]*\))?|[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?)`)
+)
+
+// same reports whether two texts mean the same value: gdb writes floating
+// point numbers with more digits than it takes, and some of the zero bytes
+// after a string.
+func same(gdb, ours string) bool {
+	gdb = params.ReplaceAllString(gdb, "<$1>")
+	gdb = zeros.ReplaceAllString(vtable.ReplaceAllString(gdb, ""), `"`)
+	if gdb == ours {
+		return true
+	}
+	a, b := number.FindAllString(gdb, -1), number.FindAllString(ours, -1)
+	if len(a) != len(b) || number.ReplaceAllString(gdb, "#") != number.ReplaceAllString(ours, "#") {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] && !sameNumber(a[i], b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameNumber(gdb, ours string) bool {
+	if strings.Contains(gdb, "nan") || strings.Contains(ours, "nan") {
+		return strings.Contains(gdb, "nan") && strings.Contains(ours, "nan")
+	}
+	if !strings.ContainsAny(gdb, ".e") {
+		return false // an integer
+	}
+	x, err := strconv.ParseFloat(gdb, 64)
+	y, err2 := strconv.ParseFloat(ours, 64)
+	return err == nil && err2 == nil && (x == y || float32(x) == float32(y) && len(gdb) < 15)
+}
+
+// explained are the differences from gdb 13 that are not ours.
+var explained = []struct{ command, variable, gdb, ours, why string }{
+	{"", "", "^<error reading variable", "", "what gdb cannot read"},
+	{"clang", "", "", "<not saved>", "gdb shows the register of another frame: a call has overwritten it since"},
+	{"clang", "", "<synthetic pointer>|^\"t\\\\000", "<optimized out>", "the pieces end before the variable does"},
+	{"clang", "rest", "^4$", "^3$", "gdb shows the last of equal names for all of them"},
+	{"++", "null", "<incomplete type>", "^nullptr$", "gdb does not know the size of nullptr_t"},
+}
+
+// compare compares the frames with those of gdb and returns how many variables
+// are the same.
+func compare(t *testing.T, gdb, ours []gdbFrame) (equal int) {
+	t.Helper()
+	if len(gdb) != len(ours) {
+		t.Errorf("%d frames, gdb has %d", len(ours), len(gdb))
+	}
+	for i := range min(len(gdb), len(ours)) {
+		g, o := &gdb[i], &ours[i]
+		equal += compareLists(t, fmt.Sprintf("frame %d %s arguments", i, g.function), g.args, o.args)
+		equal += compareLists(t, fmt.Sprintf("frame %d %s locals", i, g.function), g.locals, o.locals)
+	}
+	return equal
+}
+
+func compareLists(t *testing.T, where string, gdb, ours []string) (equal int) {
+	t.Helper()
+	if len(gdb) > len(ours) {
+		gdb = withoutRepeats(gdb)
+	}
+	if len(gdb) != len(ours) {
+		t.Errorf("%s: %d, gdb has %d\n gdb  %s\n ours %s", where, len(ours), len(gdb), strings.Join(gdb, "\n      "), strings.Join(ours, "\n      "))
+		return 0
+	}
+	// gdb has the variables of some blocks in the order of a hash table.
+	slices.Sort(gdb)
+	slices.Sort(ours)
+	for i := range gdb {
+		if same(gdb[i], ours[i]) {
+			equal++
+		} else if !isExplained(t.Name(), gdb[i], ours[i]) {
+			t.Errorf("%s:\n gdb  %s\n ours %s", where, gdb[i], ours[i])
+		}
+	}
+	return equal
+}
+
+// withoutRepeats leaves out what gdb shows a second time, without a value: the
+// variables of a block that does not say which one it stems from.
+func withoutRepeats(lines []string) (out []string) {
+	for i, line := range lines {
+		name, unknown := strings.CutSuffix(line, " = <optimized out>")
+		repeated := func(o string) bool { return strings.HasPrefix(o, name+" = ") }
+		if unknown && (slices.ContainsFunc(out, repeated) || slices.ContainsFunc(lines[i+1:], repeated)) {
+			continue
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func isExplained(test, gdb, ours string) bool {
+	name, g, _ := strings.Cut(gdb, " = ")
+	_, o, _ := strings.Cut(ours, " = ")
+	for _, e := range explained {
+		if strings.Contains(test, e.command) && (e.variable == "" || e.variable == name) &&
+			regexp.MustCompile(e.gdb).MatchString(g) && regexp.MustCompile(e.ours).MatchString(o) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestGDB compares every variable of every frame of programs in C and C++,
+// from several compilers, with what gdb says of the same stopped process.
+func TestGDB(t *testing.T) {
+	for _, c := range []struct{ source, command string }{
+		{"vars.c", "gcc -g -O0"},
+		{"vars.c", "gcc -gdwarf-4 -O2"},
+		{"vars.c", "gcc -gdwarf-5 -O2"},
+		{"vars.c", "gcc -gdwarf-5 -gsplit-dwarf -O2"},
+		{"vars.c", "gcc -gdwarf-4 -gsplit-dwarf -O2"},
+		{"vars.c", "gcc -g -O2 -m32"},
+		{"vars.c", "clang-19 -gdwarf-5 -O0"},
+		{"vars.c", "clang-19 -gdwarf-4 -O2"},
+		{"vars.c", "clang-19 -gdwarf-5 -O2"},
+		{"vars.cc", "g++ -g -O0"},
+		{"vars.cc", "g++ -gdwarf-4 -O2"},
+		{"vars.cc", "g++ -gdwarf-5 -O2"},
+		{"vars.cc", "g++ -gdwarf-5 -O1 -fdebug-types-section"},
+		{"vars.cc", "clang++-19 -gdwarf-5 -O0"},
+		{"vars.cc", "clang++-19 -gdwarf-5 -O2"},
+	} {
+		t.Run(strings.ReplaceAll(c.source+" "+c.command, " ", "_"), func(t *testing.T) {
+			pid, _ := start(t, compile(t, c.source, c.command))
+			var ours []gdbFrame
+			_, err := swbpf.WalkStopped(pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
+				s := &ps.Stacks[0]
+				if s.Err != nil {
+					t.Error(s.Err)
+				}
+				ours = ourFrames(t, s.Walker, s.Frames)
+			})
+			if err != nil {
+				missing(t, "%v", err)
+			}
+			if equal := compare(t, gdbFrames(t, "-p", strconv.Itoa(pid)), ours); equal < 55 {
+				t.Errorf("only %d variables are the same", equal)
+			}
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package variables_test
+
+import (
+	"strings"
+	"testing"
+
+	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/unwind"
+	"github.com/swbpf/swbpf/variables"
+)
+
+// TestGo compares what is read of a Go program's variables with what the
+// program itself prints of them, and with its source.
+func TestGo(t *testing.T) {
+	source := map[string]string{
+		"numbers": `[]int len 5 {3, 1, 4, 1, 5}`, "none": `[]string len 0 {}`, "array": `{1, 2, 3}`, "empty": `nil`, "e": `{type = *errors.errorString, data = 0x`,
+		"sh": `{type = main.point, data = 0x`, "any5": `{type = int, data = 0x`, "c": `1.5 + -2i`, "fn": `0x`, "m": `0x`,
+		"rec": `{Name = "rec", At = {...}, Tags = []string len 2 {"x", "y"}, Next = 0x`,
+	}
+	for _, c := range []struct {
+		command string
+		known   int // at least so many of the variables have a value
+	}{
+		{"go build -gcflags=-N", 20}, {"go build", 9}, {"go build -ldflags=-compressdwarf=false", 9},
+	} {
+		path := compile(t, "vars.go", c.command)
+		pid, said := start(t, path)
+		prints := make(map[string]string)
+		for _, line := range said {
+			if name, value, ok := strings.Cut(line, "\t"); ok {
+				prints[name] = value
+			}
+		}
+		if len(prints) < 12 {
+			t.Fatalf("the program prints %v", prints)
+		}
+		known := 0
+		_, err := swbpf.WalkStopped(pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
+			for _, s := range ps.Stacks { // any thread may run main
+				known = max(known, compareGo(t, c.command, s.Walker, s.Frames, prints, source))
+			}
+		})
+		if err != nil {
+			missing(t, "%v", err)
+		}
+		if known < c.known {
+			t.Errorf("%s: only %d variables have a value", c.command, known)
+		}
+	}
+}
+
+// compareGo returns how many variables are known, and as they should be.
+func compareGo(t *testing.T, command string, w *unwind.Walker, walk []unwind.Frame, prints, source map[string]string) (known int) {
+	t.Helper()
+	r := swbpf.Variables(w)
+	format := variables.Format{Code: func(addr uint64) string {
+		s, _ := w.SymbolLookup().SymbolAt(addr)
+		return s.Name
+	}}
+	functions := 0
+	for i := range walk {
+		fns, err := r.Functions(&walk[i])
+		if err != nil {
+			continue
+		}
+		for _, fn := range fns {
+			if !strings.HasPrefix(fn.Name, "main.s") || fn.Name == "main.stand" {
+				continue
+			}
+			functions++
+			for _, v := range fn.Variables {
+				value, err := r.Value(walk, i, v)
+				if err != nil {
+					continue
+				}
+				got := value.Format(format)
+				if v.Name == "n" && strings.HasPrefix(fn.Name, "main.scalars") || got == "<optimized out>" {
+					continue // not assigned yet
+				}
+				if want, ok := prints[v.Name]; ok {
+					if got != want {
+						t.Errorf("%s: %s is %s, the program prints %s", command, v.Name, got, want)
+					}
+					known++
+				} else if want, ok := source[v.Name]; ok {
+					if !strings.HasPrefix(got, want) {
+						t.Errorf("%s: %s is %s, want %s", command, v.Name, got, want)
+					}
+					known++
+				}
+				if v.Name == "fn" && !strings.HasSuffix(got, "<main.scalars.func1>") {
+					t.Errorf("%s: fn is %s", command, got)
+				}
+			}
+		}
+	}
+	if functions != 2 && functions != 0 {
+		t.Errorf("%s: %d functions of the program", command, functions)
+	}
+	return known
+}

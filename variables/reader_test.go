@@ -1,0 +1,222 @@
+package variables_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
+	"github.com/swbpf/swbpf/variables"
+)
+
+// stopped runs look on the walk of the initial thread of a program that stands
+// still.
+func stopped(t *testing.T, path string, look func(w *unwind.Walker, walk []unwind.Frame)) {
+	t.Helper()
+	pid, _ := start(t, path)
+	_, err := swbpf.WalkStopped(pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
+		look(ps.Stacks[0].Walker, ps.Stacks[0].Frames)
+	})
+	if err != nil {
+		missing(t, "%v", err)
+	}
+}
+
+// find returns the frame of a function and one of its variables.
+func find(t *testing.T, r *variables.Reader, walk []unwind.Frame, function, name string, all bool) (int, *symbols.Variable) {
+	t.Helper()
+	for i := range walk {
+		fns, err := r.Functions(&walk[i])
+		if err != nil {
+			continue
+		}
+		for _, fn := range fns {
+			if fn.Name != function {
+				continue
+			}
+			vars := fn.Variables
+			if all {
+				if vars, err = fn.AllVariables(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, v := range vars {
+				if v.Name == name {
+					return i, v
+				}
+			}
+		}
+	}
+	t.Fatalf("no variable %s of %s", name, function)
+	return 0, nil
+}
+
+// TestResults goes through the results that the manual has for reading a
+// variable.
+func TestResults(t *testing.T) {
+	stopped(t, compile(t, "vars.c", "gcc -g -O0"), func(w *unwind.Walker, walk []unwind.Frame) {
+		r := swbpf.Variables(w)
+		i, v := find(t, r, walk, "recurse", "local", false)
+		var buf [4]byte
+		for depth := range 4 { // the same variable in each frame of a recursion
+			value, err := r.Value(walk, i+depth, v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := value.Read(buf[:]); n != 4 || err != nil {
+				t.Errorf("depth %d: %d bytes, %v", depth, n, err)
+			}
+			if got := binary.LittleEndian.Uint32(buf[:]); got != uint32(100*depth) {
+				t.Errorf("depth %d: local is %d", depth, got)
+			}
+			if _, err := value.Read(buf[:3]); !errors.Is(err, variables.ErrShortBuffer) {
+				t.Errorf("a buffer of 3 bytes: %v", err)
+			}
+			if a, ok := value.Address(); !ok || a <= walk[i+depth].SP() || a >= walk[i+depth+1].SP() {
+				t.Errorf("depth %d: at %#x, the frame is [%#x, %#x)", depth, a, walk[i+depth].SP(), walk[i+depth+1].SP())
+			}
+		}
+		for _, c := range []struct {
+			frame int
+			v     *symbols.Variable
+		}{{i - 1, v}, {i + 4, v}, {-1, v}, {len(walk), v}, {i, nil}} {
+			if _, err := r.Value(walk, c.frame, c.v); !errors.Is(err, variables.ErrNotVariable) && !errors.Is(err, symbols.ErrNoDebugInfo) {
+				t.Errorf("frame %d of another function: %v", c.frame, err)
+			}
+		}
+		i, never := find(t, r, walk, "many", "never", true)
+		if _, err := r.Value(walk, i, never); !errors.Is(err, symbols.ErrOutOfScope) {
+			t.Errorf("a variable of another block: %v", err)
+		}
+		// A frame alone is enough: its caller is found when it is needed.
+		i, v = find(t, r, walk, "many", "sum", false)
+		value, err := r.Value(walk[i:i+1], 0, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := value.Format(variables.Format{}); got != "36" {
+			t.Errorf("sum is %s", got)
+		}
+		// Code without debug information.
+		if _, err := r.Functions(&walk[len(walk)-1]); !errors.Is(err, symbols.ErrNoDebugInfo) {
+			t.Errorf("_start: %v", err)
+		}
+	})
+	stopped(t, compile(t, "vars.c", "gcc -g -O2"), func(w *unwind.Walker, walk []unwind.Frame) {
+		r := swbpf.Variables(w)
+		i, v := find(t, r, walk, "stand", "n", false)
+		if _, err := r.Value(walk, i, v); !errors.Is(err, symbols.ErrOptimizedOut) {
+			t.Errorf("the result of a call that has not returned: %v", err)
+		}
+	})
+}
+
+// TestFormatBounds: what is written of large values is bounded.
+func TestFormatBounds(t *testing.T) {
+	stopped(t, compile(t, "vars.c", "gcc -g -O0"), func(w *unwind.Walker, walk []unwind.Frame) {
+		r := swbpf.Variables(w)
+		for _, c := range []struct {
+			function, name string
+			format         variables.Format
+			want           string
+		}{
+			{"aggregates", "zeros", variables.Format{}, `{0 <repeats 40 times>}`},
+			{"aggregates", "zeros", variables.Format{Elements: 3, Repeats: -1}, `{0, 0, 0...}`},
+			{"aggregates", "text", variables.Format{Elements: 5}, `"tab\tq"...`},
+			{"aggregates", "points", variables.Format{}, `{{x = 1, y = 2}, {x = 3, y = 4}}`},
+			{"aggregates", "matrix", variables.Format{}, `{{1, 2, 3}, {4, 5, 6}}`},
+			{"aggregates", "anonymous", variables.Format{}, `{inner = 8, p = {...}}`},
+			{"aggregates", "anonymous", variables.Format{Depth: 2}, `{inner = 8, p = {x = 9, y = 10}}`},
+			{"variable_length", "vla", variables.Format{}, `{0, 1, 4}`},
+			{"variable_length", "grid", variables.Format{}, `{{0, 1}, {10, 11}, {20, 21}}`},
+			{"scalars", "wide", variables.Format{}, `-1234567898765432019864197523`},
+			{"scalars", "f", variables.Format{}, `0.1`},
+			{"scalars", "ld", variables.Format{}, `0.333333333333333333342`},
+		} {
+			i, v := find(t, r, walk, c.function, c.name, false)
+			value, err := r.Value(walk, i, v)
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+				continue
+			}
+			if got := value.Format(c.format); got != c.want {
+				t.Errorf("%s: %s, want %s", c.name, got, c.want)
+			}
+		}
+		for name, want := range map[string]string{
+			"fn": "apply_t", "self": "point *volatile", "text": "char[14]", "strings": "const char *[2]", "matrix": "int[2][3]",
+			"cv": "volatile const int", "by_pointer": "const point *", "rec": "record_t *", "nothing": "void *",
+		} {
+			_, v := find(t, r, walk, "aggregates", name, false)
+			if got := v.Type().String(); got != want {
+				t.Errorf("type of %s: %s, want %s", name, got, want)
+			}
+		}
+	})
+}
+
+// TestCore reads the same values from a core file as from the process.
+func TestCore(t *testing.T) {
+	if _, err := exec.LookPath("gdb"); err != nil {
+		missing(t, "gdb is needed to write a core")
+	}
+	for _, command := range []string{"gcc -g -O0", "gcc -g -O2"} {
+		path := compile(t, "vars.c", command)
+		pid, _ := start(t, path)
+		core := filepath.Join(t.TempDir(), "core")
+		if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", strconv.Itoa(pid), "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, b)
+		}
+		w, err := swbpf.ForCore(core, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		walk, err := w.WalkStack(nil, procstate.DefaultThread)
+		if err != nil {
+			t.Error(err)
+		}
+		if equal := compare(t, gdbFrames(t, path, core), ourFrames(t, w, walk)); equal < 55 {
+			t.Errorf("%s: only %d variables are the same", command, equal)
+		}
+		swbpf.Detach(w)
+	}
+}
+
+// TestSplit: debug information in a file of its own says the same. (gdb 13
+// does not read the location lists of Clang's.)
+func TestSplit(t *testing.T) {
+	var lists [2][]gdbFrame
+	for i, command := range []string{"clang-19 -gdwarf-5 -O2", "clang-19 -gdwarf-5 -gsplit-dwarf -O2"} {
+		stopped(t, compile(t, "vars.c", command), func(w *unwind.Walker, walk []unwind.Frame) { lists[i] = ourFrames(t, w, walk) })
+	}
+	address := regexp.MustCompile(`0x[0-9a-f]{6,}`)
+	n := 0
+	for i := range min(len(lists[0]), len(lists[1])) {
+		for _, pair := range [][2][]string{{lists[0][i].args, lists[1][i].args}, {lists[0][i].locals, lists[1][i].locals}} {
+			for j := range pair {
+				for k := range pair[j] {
+					pair[j][k] = address.ReplaceAllString(pair[j][k], "0x")
+				}
+			}
+			if !slices.Equal(pair[0], pair[1]) {
+				t.Errorf("%s:\n whole %s\n split %s", lists[0][i].function, strings.Join(pair[0], "; "), strings.Join(pair[1], "; "))
+			}
+			n += len(pair[0])
+		}
+		if lists[0][i].function == "main" {
+			break // what called it does not clear its variables
+		}
+	}
+	if n < 90 || len(lists[0]) != len(lists[1]) {
+		t.Errorf("%d variables in %d and %d frames", n, len(lists[0]), len(lists[1]))
+	}
+}
