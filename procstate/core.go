@@ -45,8 +45,9 @@ type coreLoad struct {
 }
 
 type coreThread struct {
-	tid  ThreadID
-	regs Regs
+	tid    ThreadID
+	regs   Regs
+	floats []byte // block of the registers for floating point
 }
 
 // coreFile is an entry of the NT_FILE note.
@@ -334,13 +335,22 @@ func (c *Core) Threads() ([]ThreadID, error) {
 
 // Registers implements ProcessState.
 func (c *Core) Registers(tid ThreadID, regs *Regs) error {
+	t := c.find(tid)
+	if t == nil {
+		return fmt.Errorf("%s: thread %d: %w", c.path, tid, ErrNoThread)
+	}
+	*regs = t.regs
+	return nil
+}
+
+// find returns a thread, or nil.
+func (c *Core) find(tid ThreadID) *coreThread {
 	for i := range c.threads {
 		if t := &c.threads[i]; t.tid == tid || tid == DefaultThread {
-			*regs = t.regs
-			return nil
+			return t
 		}
 	}
-	return fmt.Errorf("%s: thread %d: %w", c.path, tid, ErrNoThread)
+	return nil
 }
 
 // Libraries implements ProcessState.

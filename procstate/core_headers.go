@@ -174,6 +174,10 @@ func (c *Core) readNote(typ uint32, d []byte, lay *coreLayout) {
 		if n := len(c.threads); n > 0 && len(d) >= 8 && c.arch == ARM64 {
 			c.threads[n-1].regs.ThreadPointer = le.Uint64(d)
 		}
+	case floatNote(c.arch), ntXState:
+		if n := len(c.threads); n > 0 {
+			c.threads[n-1].floats = bytes.Clone(d[:min(len(d), maxFloatBlock)])
+		}
 	case ntPRPSInfo:
 		if len(d) >= lay.psName+16 {
 			c.pid = int(le.Uint32(d[lay.psPID:]))

@@ -30,9 +30,9 @@
 // before the walk ([procstate.ProcDebug.Pause]), and resume it after the
 // values were read.
 //
-// Not read: registers for floating point and vectors (parts of a value there
-// are ErrNotSaved), thread-local variables of shared objects, and what has no
-// counterpart in C, C++, Rust or Go.
+// The registers for floating point and vectors are known of the frame that
+// runs ([procstate.FloatState]), as calls do not preserve them. Not read are
+// thread-local variables, and what has no counterpart in C, C++, Rust or Go.
 //
 // # Concurrency
 //

@@ -29,6 +29,10 @@ func isSigned(t *symbols.Type) bool {
 // base writes a value of a base type.
 func (p *printer) base(v *Value, t *symbols.Type) {
 	name := v.Type.Name
+	if t.Encoding == symbols.EncodingFloat && v.sized && isExtended(int(v.size), t.Name, v.f.arch()) {
+		v = v.part(t, 0)
+		v.size = 10 // the rest is padding, and need not be known
+	}
 	p.scalar(v, func(b []byte) string {
 		switch t.Encoding {
 		case symbols.EncodingBoolean:
@@ -100,13 +104,18 @@ func formatFloat(b []byte, typ string, a *procstate.Arch) string {
 	case 8:
 		return shortest(math.Float64frombits(le.Uint64(b)), -1, 64)
 	case 10, 12, 16:
-		quad := len(b) == 16 && (a == procstate.ARM64 || strings.Contains(typ, "128"))
-		if quad {
+		if !isExtended(len(b), typ, a) {
 			return formatWide(le.Uint64(b), le.Uint64(b[8:])&(1<<48-1), int(le.Uint16(b[14:])), 112, 36)
 		}
 		return formatWide(0, le.Uint64(b), int(le.Uint16(b[8:])), 63, 21)
 	}
 	return hexBytes(b)
+}
+
+// isExtended reports whether a number is in the format of the x87, whatever
+// room it takes.
+func isExtended(size int, typ string, a *procstate.Arch) bool {
+	return size == 10 || size == 12 || size == 16 && a != procstate.ARM64 && !strings.Contains(typ, "128")
 }
 
 // shortest writes a number as C does.

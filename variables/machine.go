@@ -44,6 +44,25 @@ func (f *frame) register(n uint64) (uint64, error) {
 	return 0, ErrNotSaved
 }
 
+// registerBytes returns the bytes of a register, those for floating point
+// and vectors included where the frame is the one that runs: calls do not
+// preserve them.
+func (f *frame) registerBytes(n uint64) ([]byte, error) {
+	if n < uint64(f.arch().NumRegs) {
+		v, err := f.register(n)
+		return number{kind: unsigned, size: f.arch().AddressWidth, bits: v}.bytes(), err
+	}
+	s, ok := f.r.w.ProcessState().(procstate.FloatState)
+	if !ok || !f.walk[0].IsTop() {
+		return nil, ErrNotSaved
+	}
+	b, err := s.FloatRegister(f.walk[0].Thread, n)
+	if err != nil {
+		return nil, ErrNotSaved
+	}
+	return b, nil
+}
+
 // caller returns the frame of the caller, found anew where the walk does not
 // go on.
 func (f *frame) caller() (*frame, error) {
@@ -436,14 +455,14 @@ func (m *machine) typed(x *symbols.Expression, o *symbols.Operation) error {
 		}
 		n = decode(kind, o.Block)
 	case symbols.OpRegType:
-		v, err := m.f.register(o.A)
+		b, err := m.f.registerBytes(o.A)
 		if err != nil {
 			return err
 		}
-		if size > m.f.arch().AddressWidth {
+		if size > len(b) {
 			return fmt.Errorf("a register of %d bytes: %w", size, symbols.ErrUnsupported)
 		}
-		n = decode(kind, number{kind: unsigned, size: 8, bits: v}.bytes()[:size])
+		n = decode(kind, b[:size])
 	case symbols.OpConvert:
 		n, ok = m.pop().convert(kind, size)
 	case symbols.OpReinterpret:

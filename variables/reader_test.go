@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	swbpf "github.com/swbpf/swbpf"
@@ -218,5 +219,87 @@ func TestSplit(t *testing.T) {
 	}
 	if n < 90 || len(lists[0]) != len(lists[1]) {
 		t.Errorf("%d variables in %d and %d frames", n, len(lists[0]), len(lists[1]))
+	}
+}
+
+// TestCapture reads variables from a copy of the stacks, when the process has
+// gone on or ended: what lay on the stack is there, and nothing else.
+func TestCapture(t *testing.T) {
+	pid, _ := start(t, compile(t, "vars.c", "gcc -g -O0"))
+	ps, err := swbpf.WalkProcess(pid, swbpf.WalkOptions{})
+	if err != nil {
+		missing(t, "%v", err)
+	}
+	walk := ps.Stacks[0].Frames
+	r := swbpf.Variables(ps.Stacks[0].Walker)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	i, v := find(t, r, walk, "variable_length", "big", false)
+	value, err := r.Value(walk, i, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{r = {name = "record", at = {...}, text = 0x`
+	if got := value.Format(variables.Format{Depth: 2}); !strings.Contains(got, want) {
+		t.Errorf("big is %s", got)
+	}
+	i, v = find(t, r, walk, "stand", "calls", false) // static, so not on the stack
+	if value, err = r.Value(walk, i, v); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := value.Read(make([]byte, 4)); !errors.Is(err, procstate.ErrUnreadable) {
+		t.Errorf("a static variable: %v", err)
+	}
+	if got := value.Format(variables.Format{}); !strings.HasPrefix(got, "<cannot access memory at address 0x") {
+		t.Errorf("calls is %s", got)
+	}
+}
+
+// TestFloatRegisters compares the variables of the function that runs with
+// what gdb says of them, in a core file and live.
+func TestFloatRegisters(t *testing.T) {
+	if _, err := exec.LookPath("gdb"); err != nil {
+		missing(t, "gdb is needed to write a core")
+	}
+	for _, command := range []string{"gcc -g -O2", "clang-19 -g -O2", "gcc -g -O2 -m32 -msse2 -mfpmath=sse"} {
+		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
+			path := compile(t, "varsleaf.c", command)
+			core := filepath.Join(t.TempDir(), "core")
+			if b, err := exec.Command("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "-ex", "generate-core-file "+core, path).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, b)
+			}
+			w, err := swbpf.ForCore(core, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer swbpf.Detach(w)
+			walk, err := w.WalkStack(nil, procstate.DefaultThread)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if equal := compare(t, gdbFrames(t, path, core)[:1], ourFrames(t, w, walk)[:1]); equal < 7 {
+				t.Errorf("core: only %d variables are the same", equal)
+			}
+			// Live, where it has got into the loop.
+			cmd := exec.Command(path, "on")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer cmd.Wait()
+			defer cmd.Process.Kill()
+			var ours []gdbFrame
+			for len(ours) == 0 || ours[0].function != "leaf" {
+				_, err := swbpf.WalkStopped(cmd.Process.Pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
+					ours = ourFrames(t, ps.Stacks[0].Walker, ps.Stacks[0].Frames)
+				})
+				if err != nil {
+					missing(t, "%v", err)
+				}
+			}
+			if equal := compare(t, gdbFrames(t, "-p", strconv.Itoa(cmd.Process.Pid))[:1], ours[:1]); equal < 7 {
+				t.Errorf("live: only %d variables are the same", equal)
+			}
+		})
 	}
 }

@@ -2,7 +2,6 @@ package variables
 
 import (
 	"bytes"
-	"encoding/binary"
 
 	"github.com/swbpf/swbpf/symbols"
 )
@@ -160,11 +159,10 @@ func (v *Value) source(p *piece, n uint64) ([]byte, error) {
 		b := make([]byte, need)
 		return b, v.f.r.read(p.addr, b)
 	case inRegister:
-		r, err := v.f.register(p.addr)
+		b, err := v.f.registerBytes(p.addr)
 		if err != nil {
 			return nil, err
 		}
-		b := binary.LittleEndian.AppendUint64(nil, r)[:v.f.arch().AddressWidth]
 		if need > len(b) {
 			return nil, ErrNotSaved // a register wider than those that are known
 		}
