@@ -32,7 +32,8 @@
 //
 // The registers for floating point and vectors are known of the frame that
 // runs ([procstate.FloatState]), as calls do not preserve them. Not read are
-// thread-local variables, and what has no counterpart in C, C++, Rust or Go.
+// thread-local variables of libraries, and what has no counterpart in C, C++,
+// Rust or Go.
 //
 // # Concurrency
 //

@@ -291,6 +291,16 @@ func (m *machine) step(x *symbols.Expression, o *symbols.Operation) error {
 			return err
 		}
 		m.pushAddr(v)
+	case symbols.OpTLSAddress:
+		n := m.pop()
+		if n.kind == opaque {
+			return errBadExpression
+		}
+		v, err := f.threadLocal(n.bits)
+		if err != nil {
+			return err
+		}
+		m.pushAddr(v)
 	case symbols.OpDrop, symbols.OpPick, symbols.OpSwap, symbols.OpRot:
 		return m.shuffle(o)
 	case symbols.OpDeref, symbols.OpDerefType:

@@ -377,9 +377,9 @@ func TestWalkVariables(t *testing.T) {
 		}
 	}
 	for _, want := range []jsonVariable{
-		{Name: "us", Type: "short unsigned int", Line: 75, Status: "ok", Value: "65535"},
-		{Name: "n", Type: "int", Parameter: true, Line: 118, Status: "ok", Value: "3"},
-		{Name: "grid", Type: "short int[][]", Line: 120, Status: "ok", Value: "{{0, 1}, {10, 11}, {20, 21}}"},
+		{Name: "us", Type: "short unsigned int", Line: 77, Status: "ok", Value: "65535"},
+		{Name: "n", Type: "int", Parameter: true, Line: 120, Status: "ok", Value: "3"},
+		{Name: "grid", Type: "short int[][]", Line: 122, Status: "ok", Value: "{{0, 1}, {10, 11}, {20, 21}}"},
 	} {
 		got := found[want.Name]
 		if !strings.HasPrefix(got.Address, "0x7f") {

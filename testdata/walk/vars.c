@@ -61,11 +61,13 @@ static int twice(int v) { return v + v; }
 NOINLINE static long stand(const char *why, int depth) {
 	char c[4] = {1, 2, 3, 4};
 	static int calls = 7;
+	static __thread char mark = 'm';
+	static __thread long per_thread __attribute__((aligned(64))) = 17;
 	calls++;
 	printf("ready\n");
 	fflush(stdout);
 	long n = read(0, c, 1);
-	sink += c[0] + (int)strlen(why) + depth + calls + counter;
+	sink += c[0] + (int)strlen(why) + depth + calls + counter + mark + (int)per_thread;
 	return n;
 }
 
