@@ -7,6 +7,8 @@ const (
 	attrGoKind        dwarf.Attr = 0x2900
 	attrDataBitOffset dwarf.Attr = 0x6b
 	attrEnumClass     dwarf.Attr = 0x6d
+	attrDiscr         dwarf.Attr = 0x15
+	attrDiscrValue    dwarf.Attr = 0x16
 )
 
 // Limits on one type.
@@ -16,6 +18,8 @@ const (
 	maxDimensions  = 64
 	tagAtomicType  = dwarf.Tag(0x47)
 	tagInheritance = dwarf.TagInheritance
+	tagVariantPart = dwarf.Tag(0x33)
+	tagVariant     = dwarf.Tag(0x19)
 )
 
 var typeKinds = map[dwarf.Tag]TypeKind{
@@ -108,12 +112,43 @@ func (t *Type) load() {
 			t.dims = append(t.dims, c.dimension())
 		case c.tag == dwarf.TagFormalParameter && t.Kind == KindFunction:
 			t.members = append(t.members, Member{Type: c.typeOf(dwarf.AttrType)})
+		case c.tag == tagVariantPart && t.IsStruct() && t.cases == nil:
+			t.variants(c)
 		case (c.tag == dwarf.TagMember || c.tag == tagInheritance) && t.IsStruct():
 			if m, ok := c.member(); ok {
 				t.members = append(t.members, m)
 			}
 		}
 		return len(t.members) < maxMembers && len(t.enum) < maxMembers && len(t.dims) < maxDimensions
+	})
+	if err != nil {
+		e.d.owner.note(err)
+	}
+}
+
+// variants reads the entry of a variant part.
+func (t *Type) variants(e *die) {
+	if c := e.referred(attrDiscr); c != nil {
+		if m, ok := c.member(); ok {
+			t.tag = &m
+		}
+	}
+	err := e.eachChild(func(c *die) bool {
+		if c.tag != tagVariant {
+			return true
+		}
+		v := Variant{Value: int64(c.get(attrDiscrValue).value.u), Default: c.get(attrDiscrValue).value.form == 0}
+		err := c.eachChild(func(m *die) bool {
+			var ok bool
+			if m.tag == dwarf.TagMember {
+				v.Member, ok = m.member()
+			}
+			return !ok
+		})
+		if err == nil && v.Type != nil {
+			t.cases = append(t.cases, v)
+		}
+		return err == nil && len(t.cases) < maxMembers
 	})
 	if err != nil {
 		e.d.owner.note(err)
@@ -135,6 +170,13 @@ func (t *Type) Elem() *Type {
 func (t *Type) Members() []Member {
 	t.load()
 	return t.members
+}
+
+// Variants returns the forms that a value of the type can have, and the member
+// that tells them apart; nil where there is but one form.
+func (t *Type) Variants() (cases []Variant, tag *Member) {
+	t.load()
+	return t.cases, t.tag
 }
 
 // Enumerators returns the names of an enumeration type.

@@ -68,7 +68,9 @@ type Type struct {
 	members []Member
 	enum    []Enumerator
 	dims    []Dimension
-	done    bool // the five above are read
+	cases   []Variant
+	tag     *Member // that tells the cases apart
+	done    bool    // the seven above are read
 
 	prefix   string // of the name
 	prefixed bool   // prefix is read
@@ -91,6 +93,14 @@ type Member struct {
 	// Place computes the address of a virtual base from that of the object;
 	// nil for others.
 	Place *Expression
+}
+
+// Variant is one of the forms that a value of a type can have, as those of an
+// enum in Rust.
+type Variant struct {
+	Member
+	Value   int64 // of the tag
+	Default bool  // for all other values of the tag
 }
 
 // Enumerator is a name of a value of an enumeration type.

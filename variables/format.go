@@ -48,6 +48,9 @@ func (v *Value) Aggregate() bool {
 		return false
 	}
 	t := v.Type.Strip()
+	if cases, _ := t.Variants(); len(cases) > 0 || t.Name == "&str" {
+		return false
+	}
 	return t.IsStruct() || t.Kind == symbols.KindArray
 }
 
@@ -88,6 +91,9 @@ func (p *printer) value(v *Value, depth int) {
 		return
 	}
 	t := v.Type.Strip()
+	if t.Name == "&str" && p.text8(v, t) {
+		return
+	}
 	if goKind(v.Type) != 0 && p.golang(v, t, depth) {
 		return
 	}
@@ -278,6 +284,10 @@ func (p *printer) structure(v *Value, t *symbols.Type, depth int, base bool) {
 		return
 	case depth >= p.o.Depth && !base:
 		p.b.WriteString("{...}")
+		return
+	}
+	if cases, tag := t.Variants(); len(cases) > 0 && len(t.Members()) == 0 {
+		p.variant(v, cases, tag, depth)
 		return
 	}
 	p.b.WriteByte('{')

@@ -38,20 +38,15 @@ func (p *printer) golang(v *Value, t *symbols.Type, depth int) bool {
 		p.goFunc(v)
 		return true
 	case goString:
-		str, n, err := v.goSlice(t, "str")
+		str, n, err := v.addressAndCount(t, "str", "len")
 		if err != nil {
 			p.b.WriteString(Unknown(err))
 			return true
 		}
-		b := make([]byte, min(uint64(p.o.Elements), n))
-		if err := v.f.r.read(str, b); err != nil {
-			p.b.WriteString(Unknown(err))
-			return true
-		}
-		p.quoted(b, uint64(len(b)) < n)
+		p.bytesAt(v.f, str, n)
 		return true
 	case goSlice:
-		array, n, err := v.goSlice(t, "array")
+		array, n, err := v.addressAndCount(t, "array", "len")
 		if err != nil {
 			p.b.WriteString(Unknown(err))
 			return true
@@ -81,12 +76,13 @@ func memberOf(t *symbols.Type, name string) *symbols.Member {
 	return nil
 }
 
-// goSlice returns the address and number of the elements of a string or slice.
-func (v *Value) goSlice(t *symbols.Type, pointer string) (addr, n uint64, err error) {
+// addressAndCount returns the address and number of the elements of a string
+// or slice, given the names of the two members.
+func (v *Value) addressAndCount(t *symbols.Type, pointer, count string) (addr, n uint64, err error) {
 	for _, m := range []struct {
 		name string
 		to   *uint64
-	}{{pointer, &addr}, {"len", &n}} {
+	}{{pointer, &addr}, {count, &n}} {
 		member := memberOf(t, m.name)
 		if member == nil {
 			return 0, 0, symbols.ErrUnsupported
@@ -211,4 +207,14 @@ func (p *printer) goFunc(v *Value) {
 			p.b.WriteString(" <" + name + ">")
 		}
 	}
+}
+
+// bytesAt writes a string of known length.
+func (p *printer) bytesAt(f *frame, addr, n uint64) {
+	b := make([]byte, min(uint64(p.o.Elements), n))
+	if err := f.r.read(addr, b); err != nil {
+		p.b.WriteString(Unknown(err))
+		return
+	}
+	p.quoted(b, uint64(len(b)) < n)
 }

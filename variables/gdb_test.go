@@ -150,6 +150,7 @@ while f is not None:
 		t.Fatal(err)
 	}
 	cmd := exec.Command("gdb", append([]string{"-nx", "-batch", "-iex", "set debuginfod enabled off"}, append(args, "-x", script)...)...)
+	cmd.Dir = filepath.Dir(script)
 	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "HOME="+t.TempDir())
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr

@@ -99,3 +99,34 @@ func compareGo(t *testing.T, command string, w *unwind.Walker, walk []unwind.Fra
 	}
 	return known
 }
+
+// TestRust compares what is read of a Rust program's variables with its
+// source.
+func TestRust(t *testing.T) {
+	want := map[string]map[string]string{
+		"vars::shapes": {
+			"a": "Empty", "b": "Circle {__0 = 1.5}", "c": "Rect {w = 3, h = -4}", "flag": "true", "letter": "233 'é'", "p": "{x = -3, y = 250}",
+			"list": "{1, 2, 3}", "tuple": "{__0 = 1, __1 = 2.5}", "wide": "-170141183460469231731687303715884105728",
+		},
+		"vars::stand": {
+			"text": `"hello \"rust\""`, "some": "Some {__0 = -5}", "none": "None", "boxed": "Some {__0 = 0x", "nothing": "None",
+		},
+	}
+	path := compile(t, "vars.rs", "rustc -g -C debug-assertions=off -C overflow-checks=off")
+	stopped(t, path, func(w *unwind.Walker, walk []unwind.Frame) {
+		r := swbpf.Variables(w)
+		for function, vars := range want {
+			for name, text := range vars {
+				i, v := find(t, r, walk, function, name, false)
+				value, err := r.Value(walk, i, v)
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+					continue
+				}
+				if got := value.Format(variables.Format{}); !strings.HasPrefix(got, text) {
+					t.Errorf("%s is %s, want %s", name, got, text)
+				}
+			}
+		}
+	})
+}
