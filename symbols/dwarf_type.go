@@ -14,7 +14,7 @@ const (
 // Limits on one type.
 const (
 	maxMembers     = 1 << 16
-	maxTypes       = 1 << 16 // that are kept of a file
+	maxTypes       = 1 << 14 // that are kept of a file
 	maxDimensions  = 64
 	tagAtomicType  = dwarf.Tag(0x47)
 	tagInheritance = dwarf.TagInheritance

@@ -348,13 +348,10 @@ func TestGDB(t *testing.T) {
 		{"vars.c", "gcc -gdwarf-4 -gsplit-dwarf -O2"},
 		{"vars.c", "gcc -g -O2 -m32"},
 		{"vars.c", "clang-19 -gdwarf-5 -O0"},
-		{"vars.c", "clang-19 -gdwarf-4 -O2"},
 		{"vars.c", "clang-19 -gdwarf-5 -O2"},
 		{"vars.cc", "g++ -g -O0"},
-		{"vars.cc", "g++ -gdwarf-4 -O2"},
 		{"vars.cc", "g++ -gdwarf-5 -O2"},
 		{"vars.cc", "g++ -gdwarf-5 -O1 -fdebug-types-section"},
-		{"vars.cc", "clang++-19 -gdwarf-5 -O0"},
 		{"vars.cc", "clang++-19 -gdwarf-5 -O2"},
 	} {
 		t.Run(strings.ReplaceAll(c.source+" "+c.command, " ", "_"), func(t *testing.T) {

@@ -58,6 +58,11 @@ Threads with the same stack are shown together. A frame that was not found by
 plain call frame information shows the stepper that found it. Each stack is
 complete or says why it ends early.
 
+With --args or --locals the process stands still a second time, until the
+values are read, so that they belong to the stacks; what that needs of the
+debug information is read before. With --tid the other threads go on, and may
+change what they share with the one that stands.
+
 Exit status: 0; 1 when something went wrong on the way, 2 for wrong usage, 3
 when there is no such process, 4 for a zombie, 5 for a thread of the kernel, 6
 when the process may not be traced, 7 when another program traces it, 8 when a

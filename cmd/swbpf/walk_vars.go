@@ -193,7 +193,7 @@ func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
 	if err != nil {
 		return nil, err
 	}
-	before.readDebugInfo()
+	before.readVariables()
 	opts := stackwalk.WalkOptions{Threads: o.threads()}
 	pw := &processWalk{pid: pid, live: true}
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
@@ -207,26 +207,4 @@ func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
 	pw.stopped = before.stopped + ps.Stopped
 	pw.took = before.took + ps.Stopped
 	return pw, nil
-}
-
-// readDebugInfo has the debug information of all frames read.
-func (p *processWalk) readDebugInfo() {
-	for i := range p.threads {
-		t := &p.threads[i]
-		if t.walker == nil {
-			continue
-		}
-		r := stackwalk.Variables(t.walker)
-		if r == nil {
-			continue
-		}
-		for j := range t.stack {
-			fns, _ := r.Functions(&t.stack[j])
-			for _, fn := range fns {
-				for _, v := range fn.Variables {
-					_ = v.Type().String()
-				}
-			}
-		}
-	}
 }
