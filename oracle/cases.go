@@ -107,12 +107,16 @@ func Cases() []Case {
 		"rustc -O -C panic=abort -C force-unwind-tables=no -C force-frame-pointers=yes -o $OUT abort.rs", 100000)
 	lang("Rust -O, panic caught", "rustc", "rustc -O -o $OUT work.rs", 150000)
 	lang("Rust, panic caught", "rustc", "rustc -o $OUT work.rs", 100000)
-	goRow := func(name, flags string) {
-		cases = append(cases, Case{Table: tableGo, Name: name, Needs: "go", Build: "cd gowork && go build " + flags + " -o $OUT .",
-			Configs: []string{"all", "go"}, Steps: 400000, Env: []string{"GOMAXPROCS=1"}})
+	goRow := func(name, dir, flags string, steps int, args ...string) {
+		cases = append(cases, Case{Table: tableGo, Name: name, Needs: "go", Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
+			Run: append([]string{"$OUT"}, args...), Configs: []string{"all", "go"}, Steps: steps, Env: []string{"GOMAXPROCS=1"}})
 	}
-	goRow("with symbols", "")
-	goRow("stripped", "-ldflags=-s")
+	goRow("with symbols", "gowork", "0 go build", 400000)
+	goRow("stripped", "gowork", "0 go build -ldflags=-s", 400000)
+	goRow("signals, faults, preemption", "gosignals", "0 go build", 400000)
+	goRow("the same, PIE, stripped", "gosignals", "0 go build -buildmode=pie '-ldflags=-s -w'", 400000)
+	goRow("called by C, cgo", "gocallbacks", "1 go build", 900000)
+	goRow("the same, static, stripped", "gocallbacks", "1 go build '-ldflags=-s -w -extldflags=-static'", 900000)
 
 	stacks := func(name, needs, build string, args []string, thread, short bool) {
 		cases = append(cases, Case{Table: tableStacks, Name: name, Needs: needs, Build: build, Run: append([]string{"$OUT"}, args...),
