@@ -79,7 +79,8 @@ enum {
 	 * thread; time without one that is too long to be carried over, ns. */
 	OFF_CPU_WINDOW = 10 * 1000 * 1000,
 	OFF_CPU_PER_WINDOW = 100,
-	OFF_CPU_PER_THREAD = 25,
+	BLOCKED_PER_THREAD = 25,
+	PREEMPTED_PER_THREAD = 5,
 	LONG_UNSAMPLED = 1000 * 1000,
 };
 

@@ -150,15 +150,18 @@ INLINE struct thread_times *times_of(struct counters *n, u32 pid)
 /*
  * Whether a CPU or a thread has taken all the samples that it may within a
  * time: with too many switches, the samples would be what they measure, and
- * those of one thread would leave no room for others.
+ * those of one thread would leave no room for others. Preemptions have a part
+ * of their own, so that they leave room for a thread's waits.
  */
 INLINE bool too_many_switches(struct counters *n, struct thread_times *t, u64 now)
 {
 	if (now - t->window_start >= OFF_CPU_WINDOW) {
 		t->window_start = now;
-		t->window_samples = 0;
+		t->window_blocked = 0;
+		t->window_preempted = 0;
 	}
-	if (t->window_samples++ >= OFF_CPU_PER_THREAD)
+	if (t->off_cpu == OFF_CPU_RUNNABLE ? t->window_preempted++ >= PREEMPTED_PER_THREAD :
+					     t->window_blocked++ >= BLOCKED_PER_THREAD)
 		return true;
 	if (now - n->window_start >= OFF_CPU_WINDOW) {
 		n->window_start = now;

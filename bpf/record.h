@@ -167,13 +167,13 @@ struct thread_times {
 	u64 left;  /* when it left the CPU; 0 while it is on one */
 	u64 woken; /* since when it could run again; 0: it cannot */
 	u64 carried[OFF_CPU_STATES]; /* ns, by enum off_cpu_state */
-	u64 window_start; /* the time within which window_samples were taken */
+	u64 window_start; /* the time within which these samples were taken */
 	u64 cgroup;
-	u32 window_samples;
+	u32 window_blocked, window_preempted;
 	u32 tgid, tid; /* in the loader's PID namespace */
 	u8 off_cpu;    /* enum off_cpu_state */
 	u8 sampled;    /* enum sampled */
-	u8 unused[2];
+	u8 unused[6];
 	u8 comm[16];
 };
 

@@ -191,19 +191,20 @@ const (
 )
 
 type SamplerThreadTimes struct {
-	_             structs.HostLayout
-	Left          uint64
-	Woken         uint64
-	Carried       [6]uint64
-	WindowStart   uint64
-	Cgroup        uint64
-	WindowSamples uint32
-	Tgid          uint32
-	Tid           uint32
-	OffCpu        uint8
-	Sampled       uint8
-	Unused        [2]uint8
-	Comm          [16]uint8
+	_               structs.HostLayout
+	Left            uint64
+	Woken           uint64
+	Carried         [6]uint64
+	WindowStart     uint64
+	Cgroup          uint64
+	WindowBlocked   uint32
+	WindowPreempted uint32
+	Tgid            uint32
+	Tid             uint32
+	OffCpu          uint8
+	Sampled         uint8
+	Unused          [6]uint8
+	Comm            [16]uint8
 }
 
 type SamplerUnsampled struct {

@@ -24,10 +24,10 @@ import (
 // are when it stops come last, with the time until then. Kernel threads that
 // wait for work (TASK_IDLE) do not count.
 //
-// The stack is taken of at most 25 switches of a thread, and 100 of a CPU, in 10
-// ms. Time without a stack is added to the thread's next sample in the same
-// state; when it is longer than 1 ms, it is a sample without stack, Unsampled.
-// So the sum of a thread's times is right however many there are.
+// The stack is taken of at most 100 switches of a CPU in 10 ms, and of a thread,
+// of 25 where it waits and 5 where it is preempted. Time without a stack is added
+// to the thread's next sample in the same state; when it is longer than 1 ms, it
+// is a sample without stack, Unsampled. So the sum of a thread's times is right however many there are.
 var OffCPU = Event{Name: "off-cpu", Unit: UnitNanoseconds, typ: typeOffCPU} // read only
 
 // Wall is OffCPU and cpu-clock together. The Weight of a sample on the CPU,

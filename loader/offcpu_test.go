@@ -2,7 +2,6 @@ package loader
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"strings"
@@ -27,12 +26,12 @@ func offCPUOf(t *testing.T, mode string, n, ms int) (samples []blockedSample, sa
 	finish(t, cmd, s)
 	drain(t, s, func(p *Sample) {
 		if p.Unsampled {
-			samples = append(samples, blockedSample{ns: float64(p.Weight), state: p.Blocked, tid: p.TID, rest: true})
+			samples = append(samples, blockedSample{ns: float64(p.Weight), state: p.Blocked, pid: p.PID, tid: p.TID, rest: true})
 			return
 		}
 		samples = append(samples, blockedSample{
-			rest: p.Continued,
-			ns:   float64(p.Weight), state: p.Blocked, tid: p.TID,
+			rest: p.Continued, pid: p.PID,
+			ns: float64(p.Weight), state: p.Blocked, tid: p.TID,
 			inCall: p.TID == p.PID && returnsInto(p, function, function+64), kernel: len(p.Kernel),
 		})
 		if !p.HasUser() && p.User != UserExec && p.User != UserExited {
@@ -52,6 +51,7 @@ func offCPUOf(t *testing.T, mode string, n, ms int) (samples []blockedSample, sa
 type blockedSample struct {
 	ns     float64
 	state  Blocked
+	pid    int32
 	tid    int32
 	inCall bool
 	rest   bool // no sample of its own
@@ -89,25 +89,28 @@ func TestOffCPUDurations(t *testing.T) {
 	} {
 		t.Run(c.mode, func(t *testing.T) {
 			samples, said, st := offCPUOf(t, c.mode, c.n, c.ms)
-			sum, n, counted, long := 0.0, 0, 0, false
+			// What the program sees pass is the time that it waits, and what it
+			// then waits for a CPU; it runs for next to nothing.
+			waits, runnable, n, counted := 0.0, 0.0, 0, 0
 			for _, s := range samples {
 				if !s.rest {
 					counted++
 				}
-				// Short ones wait for the other thread, above what a call has left.
-				if s.inCall && s.ns > float64(c.ms)*1e6/2 && s.state != BlockedRunnable {
-					n++
-					if s.state != c.state || s.kernel == 0 {
-						t.Errorf("blocked by %v with %d kernel frames, want %v", s.state, s.kernel, c.state)
+				switch {
+				case s.state == BlockedRunnable && s.tid == s.pid:
+					runnable += s.ns
+				case s.inCall && s.state == c.state:
+					waits += s.ns
+					if s.ns > float64(c.ms)*1e6/2 {
+						n++
 					}
-					long = true
-					sum += s.ns
-				} else if long = long && s.rest && s.inCall; long { // until it had a CPU again
-					sum += s.ns
+					if s.kernel == 0 {
+						t.Errorf("blocked by %v without kernel frames", s.state)
+					}
 				}
 			}
-			if n < c.n || math.Abs(sum-said) > 0.02*said {
-				t.Errorf("%d samples of %.1f ms, the program saw %d of %.1f ms", n, sum/1e6, c.n, said/1e6)
+			if n != c.n || waits > 1.02*said || said > 1.02*(waits+runnable) {
+				t.Errorf("%d waits of %.1f ms, and %.1f ms for a CPU; the program saw %d of %.1f ms", n, waits/1e6, runnable/1e6, c.n, said/1e6)
 			}
 			if st.Lost() != 0 || st.Samples != uint64(counted) {
 				t.Errorf("%d samples read: %+v", counted, st)

@@ -20,6 +20,18 @@ static pthread_barrier_t barrier;
 static int fds[2];
 static long n, ms;
 static int locking;
+static int meeting[2][2];
+
+// Both threads wait for each other: by a barrier, which is a futex, or in the
+// mode lock by pipes, so that a wait for the lock is told from it.
+static void meet(int self)
+{
+	char c = '.';
+	if (!locking)
+		pthread_barrier_wait(&barrier);
+	else if (write(meeting[self][1], &c, 1) != 1 || read(meeting[!self][0], &c, 1) != 1)
+		exit(1);
+}
 
 static long long now(void)
 {
@@ -48,13 +60,13 @@ static void *other(void *arg)
 	for (long i = 0; i < n; i++) {
 		if (locking)
 			pthread_mutex_lock(&lock);
-		pthread_barrier_wait(&barrier);
+		meet(1);
 		sleep_ms();
 		if (locking)
 			pthread_mutex_unlock(&lock);
 		else if (write(fds[1], ".", 1) != 1)
 			exit(1);
-		pthread_barrier_wait(&barrier);
+		meet(1);
 	}
 	return arg;
 }
@@ -64,7 +76,7 @@ int main(int argc, char **argv)
 	pthread_t t;
 	long long total = 0;
 
-	if (argc != 4 || pipe(fds))
+	if (argc != 4 || pipe(fds) || pipe(meeting[0]) || pipe(meeting[1]))
 		return 2;
 	n = atol(argv[2]);
 	ms = atol(argv[3]);
@@ -75,7 +87,7 @@ int main(int argc, char **argv)
 		return 1;
 	for (long i = 0; i < n; i++) {
 		if (!alone)
-			pthread_barrier_wait(&barrier);
+			meet(0);
 		long long start = now();
 		if (alone)
 			block_in_sleep();
@@ -85,7 +97,7 @@ int main(int argc, char **argv)
 			block_in_pipe();
 		total += now() - start;
 		if (!alone)
-			pthread_barrier_wait(&barrier);
+			meet(0);
 	}
 	printf("%lld\n", total);
 	return 0;
