@@ -3,8 +3,10 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -29,6 +31,7 @@ type rings struct {
 type cpuRing struct {
 	tail, head, wrap *atomic.Uint64 // positions
 	data             []byte
+	published        ringPos // the head when it was last looked at
 	scanned          ringPos // position up to which pending knows the records
 	last             uint64  // the latest time of a record
 }
@@ -82,10 +85,19 @@ func (r *rings) close() error { return unix.Munmap(r.mem) }
 
 // scan takes note of all records published since the last scan.
 func (r *rings) scan() error {
+	for i := range r.cpus {
+		r.cpus[i].published = unpackPos(r.cpus[i].head.Load())
+	}
+	if runtime.GOARCH != "amd64" {
+		// A program's stores have no order there that others can rely on: the
+		// head may be seen before the record. They are seen within less than a
+		// microsecond.
+		time.Sleep(20 * time.Microsecond)
+	}
 	sorted := true
 	for i := range r.cpus {
 		c := &r.cpus[i]
-		for head := unpackPos(c.head.Load()); c.scanned != head; {
+		for head := c.published; c.scanned != head; {
 			end := head.at
 			if c.scanned.lap != head.lap {
 				if end = uint32(c.wrap.Load()); c.scanned.at == end {
