@@ -150,7 +150,7 @@ func Cases() []Case {
 	program("openssl speed (libcrypto)", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "sha256", "ecdsap256", "rsa2048"}, 0, 60, 1500)
 	program("openssl speed, AES-GCM", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "-evp", "aes-256-gcm"}, 0, 60, 1500)
 	program("openssl speed, ChaCha20-Poly1305", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "-evp", "chacha20-poly1305"}, 0, 60, 1500)
-	program("zstd", []string{"/usr/bin/zstd", "-q", "-9", "-c", "/usr/bin/python3"}, 0, 60, 1500)
+	program("zstd", []string{"/usr/bin/zstd", "-q", "--single-thread", "-9", "-c", "/usr/bin/python3.11"}, 0, 60, 1500)
 	program("git log", []string{"/usr/bin/git", "log", "--stat", "-30"}, 150000, 0, 0)
 	program("python3, json and re", []string{"/usr/bin/python3", "-c", "import json,re\nfor i in range(4000): json.loads(json.dumps([{'a':i,'b':[1,2,{'x':'y'*i}]}]*20)); re.sub('a+b','x','aaab'*50)"}, 0, 60, 1500)
 	program("python3, zlib", []string{"/usr/bin/python3", "-c", "import zlib\nfor i in range(4000): zlib.decompress(zlib.compress(bytes(range(256))*200, i%9+1))"}, 0, 60, 1500)

@@ -90,13 +90,13 @@ func (a *Analysis) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 	case !a.followsCall(w, out.PC()):
 		return unwind.NotMe, nil
 	}
-	if in.IsTop() && m.Contains(out.PC()-1) {
+	if in.Flags&unwind.Interrupted != 0 && m.Contains(out.PC()-1) {
 		a.carry(w, code, m, in, out)
 	}
 	return unwind.Success, nil
 }
 
-// carry gives the caller of a top frame the register that its CFA is found
+// carry gives the caller of an interrupted frame the register that its CFA is found
 // from, where a call does not preserve it but the callee has left it alone.
 func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Mapping, in, out *unwind.Frame) {
 	r, ok := code.RuleAt(out.PC() - 1 - m.Bias)

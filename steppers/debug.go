@@ -58,7 +58,7 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	}
 	r := d.rule(m.Image, addr-m.Bias)
 	v, err := r.CallerFrame(w, in, out)
-	if v == unwind.Success && in.IsTop() {
+	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
 		d.carry(w, in, out)
 	}
 	if v == unwind.Success && r.Jumps(w.Arch()) && out.SP()-in.SP() > uint64(w.Arch().AddressWidth) {
@@ -68,7 +68,7 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	return v, err
 }
 
-// carry gives the caller of a top frame the register that its CFA is found
+// carry gives the caller of an interrupted frame the register that its CFA is found
 // from, where a call does not preserve it but the callee has left it alone.
 func (d *Debug) carry(w *unwind.Walker, in, out *unwind.Frame) {
 	m := w.MappingAt(out.PC() - 1)
