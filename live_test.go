@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
@@ -125,10 +126,13 @@ func TestTargets(t *testing.T) {
 				amd64Only(t)
 			}
 			tg := start(t, build(t, c.source, c.command), c.args...)
-			if c.source != "deep.go" {
+			var ps *swbpf.ProcessStacks
+			if c.source == "deep.go" {
+				ps = walkGo(t, tg.pid)
+			} else {
 				tg.settle(t)
+				ps = walkAll(t, tg.pid)
 			}
-			ps := walkAll(t, tg.pid)
 			if c.chain != nil {
 				if c.source == "deep.go" {
 					goChain(t, ps, c.chain)
@@ -169,6 +173,23 @@ func goChain(t *testing.T, ps *swbpf.ProcessStacks, want []string) {
 		}
 	}
 	t.Error("no thread runs the goroutine of main")
+}
+
+// walkGo walks deep.go when the goroutine of main has come to its read; until
+// then the scheduler may have it on no thread.
+func walkGo(t *testing.T, pid int) *swbpf.ProcessStacks {
+	t.Helper()
+	for range 500 {
+		ps := walkAll(t, pid)
+		for i := range ps.Stacks {
+			if got := names(&ps.Stacks[i]); slices.Contains(got, "syscall.read") && slices.Contains(got, "main.step") {
+				return ps
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("no thread runs the goroutine of main")
+	return nil
 }
 
 // TestFrameSurvives: a frame is a snapshot, and has what it needs after the
