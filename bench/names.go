@@ -91,6 +91,12 @@ func names(r *report, b *builder, c *config) error {
 		n = 5000
 	}
 	r.machine(c.command("-names"))
+	if c.only == "" {
+		// First: the peak memory of a program counts that of this one at its start.
+		if err := nameSpeed(r, b, c); err != nil {
+			return err
+		}
+	}
 	r.printf("%d random addresses of each file. An answer is the whole chain: function, inlined callers, and file and line of each. eu-addr2line, which is slow, is asked for the first %d; addresses that no program names alike are in the column \"as none\".\n\n", n, euAddr2line.asked(n))
 	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as none", "differences by kind")
 	for i := range namedFiles {
@@ -110,7 +116,8 @@ func names(r *report, b *builder, c *config) error {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
-	return nameSpeed(r, b, c)
+	r.printf("\n")
+	return nil
 }
 
 // compareNames prints the row of a file.

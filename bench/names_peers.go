@@ -269,10 +269,20 @@ func baseName(s string) string {
 	if i := strings.Index(s, "operator"); i >= 0 {
 		return s[i:]
 	}
-	s = strings.ReplaceAll(s, "(anonymous namespace)::", "")
 	s, _, _ = strings.Cut(s, ".")
-	s, _, _ = strings.Cut(s, "<")
-	s, _, _ = strings.Cut(s, "(")
+	var plain strings.Builder // without what is in brackets
+	depth := 0
+	for _, c := range s {
+		switch {
+		case strings.ContainsRune("<([", c):
+			depth++
+		case strings.ContainsRune(">)]", c):
+			depth--
+		case depth == 0:
+			plain.WriteRune(c)
+		}
+	}
+	s = strings.TrimSuffix(strings.TrimSpace(plain.String()), " const")
 	return s[strings.LastIndexAny(s, ": ")+1:]
 }
 

@@ -3,6 +3,8 @@
 import sys
 import gdb
 
+gdb.execute("set print demangle off")
+gdb.execute("set print asm-demangle off")
 for word in sys.stdin.read().split():
     address = int(word, 16)
     print("%#x" % address)
