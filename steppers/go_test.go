@@ -146,7 +146,7 @@ func TestGoCallbacks(t *testing.T) {
 		`(crosscall2 runtime\.cgocallback runtime\.cgocallbackg runtime\.cgocallbackg runtime\.cgocallbackg1 ` +
 		`_cgoexp_\w+_goCallback main\.goCallback (main\.spin )?)?)*`)
 	depths := map[int]int{}
-	for range 400 {
+	for i := 0; i < 400 || i < 5000 && len(depths) < 4; i++ {
 		if err := p.Run(randomSleep(time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func TestGoEveryInstruction(t *testing.T) {
 	w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
 	var n [steptest.NumResults]int
 	switched, shown := 0, 0
-	for windows := 0; windows < 200 && n[steptest.Exact] < 8000; windows++ {
+	for windows := 0; windows < 5000 && n[steptest.Exact] < 8000; windows++ {
 		if err := p.Run(randomSleep(8 * time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}

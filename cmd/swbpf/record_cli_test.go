@@ -232,7 +232,7 @@ func TestRecordThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
-	r := runRecord(t, "-F", "997", "-d", "1.5", "-p", fmt.Sprint(cmd.Process.Pid))
+	r := runRecord(t, "-F", "997", "-d", "3", "-p", fmt.Sprint(cmd.Process.Pid))
 	tids := map[int64]bool{}
 	for _, s := range r.profile.Sample {
 		for _, tid := range s.NumLabel["tid"] {
