@@ -57,11 +57,23 @@ func parseCPUList(list string) ([]int, error) {
 	return cpus, nil
 }
 
+// incarnation tells a CPU from itself before it went offline and came back,
+// which may be over between two looks at the list: the kernel makes the
+// directory anew. 0 when it is not known.
+func incarnation(cpu int) uint64 {
+	var st unix.Stat_t
+	if unix.Stat(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology", cpu), &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
 // cpuEvents is an event opened on every CPU.
 type cpuEvents struct {
 	event Event
 	attr  unix.PerfEventAttr
-	fds   map[int]int // by CPU
+	fds   map[int]int    // by CPU
+	born  map[int]uint64 // incarnation of each CPU in fds
 
 	list    *os.File // the kernel's list of online CPUs
 	known   []byte   // its contents when last looked at
@@ -74,7 +86,7 @@ const checkCPUsEvery = 500 * time.Millisecond
 
 // openCPUEvents opens the event on the given CPUs, disabled.
 func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
-	c := &cpuEvents{event: e, fds: make(map[int]int), buf: make([]byte, 4096)}
+	c := &cpuEvents{event: e, fds: make(map[int]int), born: make(map[int]uint64), buf: make([]byte, 4096)}
 	c.attr = unix.PerfEventAttr{
 		Type:   e.typ,
 		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
@@ -113,6 +125,7 @@ func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
 
 // open opens the event on a CPU; one that is offline is passed over.
 func (c *cpuEvents) open(cpu int) error {
+	c.born[cpu] = incarnation(cpu)
 	fd, err := unix.PerfEventOpen(&c.attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
 	if errors.Is(err, unix.ENODEV) {
 		return nil
@@ -163,7 +176,7 @@ func (c *cpuEvents) update(prog int, enabled bool) error {
 	}
 	c.checked = now
 	list := c.readList()
-	if bytes.Equal(list, c.known) {
+	if bytes.Equal(list, c.known) && !c.reborn() {
 		return nil
 	}
 	cpus, err := parseCPUList(string(list))
@@ -174,6 +187,16 @@ func (c *cpuEvents) update(prog int, enabled bool) error {
 	return c.follow(cpus, prog, enabled)
 }
 
+// reborn reports whether a CPU has been offline unnoticed.
+func (c *cpuEvents) reborn() bool {
+	for cpu := range c.fds {
+		if c.born[cpu] != incarnation(cpu) {
+			return true
+		}
+	}
+	return false
+}
+
 // follow makes cpus the set of CPUs with an event.
 func (c *cpuEvents) follow(cpus []int, prog int, enabled bool) error {
 	online := make(map[int]bool)
@@ -181,7 +204,7 @@ func (c *cpuEvents) follow(cpus []int, prog int, enabled bool) error {
 		online[cpu] = true
 	}
 	for cpu, fd := range c.fds {
-		if !online[cpu] {
+		if !online[cpu] || c.born[cpu] != incarnation(cpu) {
 			unix.Close(fd)
 			delete(c.fds, cpu)
 		}

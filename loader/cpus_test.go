@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseCPUList(t *testing.T) {
@@ -58,6 +60,32 @@ func TestCPUsComeAndGo(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(s.cpus.fds)); !slices.Equal(got, online) {
 		t.Errorf("events on CPUs %v, online are %v", got, online)
+	}
+	since := monotonic()
+	p := startTarget(t, "/usr/bin/taskset", "-c", strconv.Itoa(last), stackTarget(t), "fill", "64")
+	readUntil(t, s, func(smp *Sample) bool {
+		return smp.Time > since && int(smp.CPU) == last && int(smp.PID) == p.pid
+	})
+}
+
+// So is one that went and came back between two looks at the list: its event
+// is dead. Here it is stopped by hand, and the CPU said to have been another.
+func TestCPUBackUnnoticed(t *testing.T) {
+	online, err := onlineCPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := online[len(online)-1]
+	if incarnation(last) == 0 {
+		t.Fatalf("CPU %d has no directory of its own", last)
+	}
+	s := startSession(t, Config{Event: cpuClock, Frequency: 997})
+	if err := unix.IoctlSetInt(s.cpus.fds[last], unix.PERF_EVENT_IOC_DISABLE, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.cpus.born[last], s.cpus.checked = 1, time.Time{}
+	if err := s.followCPUs(); err != nil {
+		t.Fatal(err)
 	}
 	since := monotonic()
 	p := startTarget(t, "/usr/bin/taskset", "-c", strconv.Itoa(last), stackTarget(t), "fill", "64")

@@ -125,6 +125,7 @@ func (s *Sideband) openCPU(cpu int) error {
 		ring.close()
 		return fmt.Errorf("wait for CPU %d: %w", cpu, err)
 	}
+	ring.born = incarnation(cpu)
 	s.rings[cpu] = ring
 	return nil
 }
@@ -142,6 +143,11 @@ func (s *Sideband) SyncCPUs(fn func(*SidebandEvent)) error {
 	online := make(map[int]bool, len(cpus))
 	for _, cpu := range cpus {
 		online[cpu] = true
+		if ring := s.rings[cpu]; ring != nil && ring.born != incarnation(cpu) {
+			s.drainRing(ring, fn)
+			ring.close()
+			delete(s.rings, cpu)
+		}
 		if s.rings[cpu] == nil {
 			if err := s.openCPU(cpu); err != nil && !errors.Is(err, unix.ENODEV) {
 				return err
@@ -227,6 +233,7 @@ func (s *Sideband) Close() error {
 // sidebandRing is the ring of a perf event: perf_event_open(2), "MMAP layout".
 type sidebandRing struct {
 	fd   int
+	born uint64 // incarnation of its CPU
 	mem  []byte
 	meta *unix.PerfEventMmapPage
 	data []byte // length is a power of two
