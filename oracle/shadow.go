@@ -155,7 +155,7 @@ func setsSP(in *isa.Inst) bool {
 		case op.Kind == isa.Swap && (op.Dst == rsp || op.Src == rsp):
 			return true
 		case op.Dst != rsp:
-		case op.Kind == isa.Load, op.Kind == isa.Clobber, op.Kind == isa.Set && op.Src != rsp && op.Src != rbp:
+		case op.Kind == isa.Load, op.Kind == isa.Clobber, op.Kind == isa.SetIndexed, op.Kind == isa.Set && op.Src != rsp && op.Src != rbp:
 			return true
 		}
 	}

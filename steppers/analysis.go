@@ -177,6 +177,13 @@ func applyRule(w *unwind.Walker, r *dataflow.Rule, in, out *unwind.Frame) (unwin
 		return unwind.NotMe, nil
 	}
 	cfa += uint64(int64(r.Off))
+	if r.Scale != 0 {
+		index, ok := in.Regs.Value(r.Index)
+		if !ok {
+			return unwind.NotMe, nil
+		}
+		cfa += index * uint64(r.Scale)
+	}
 	if r.Deref {
 		v, ok := mem.ReadWord(cfa)
 		if !ok {

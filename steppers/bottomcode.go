@@ -131,7 +131,7 @@ func loadsNumber(a *procstate.Arch, code []byte, in *isa.Inst, number procstate.
 		switch op.Kind {
 		case isa.Const:
 			return op.Imm, true
-		case isa.Store, isa.Scratch, isa.Compare:
+		case isa.Store, isa.Scratch, isa.Compare, isa.StoreIndexed:
 		default:
 			return -1, true
 		}

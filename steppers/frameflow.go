@@ -256,7 +256,7 @@ func (s *frameState) apply(a *procstate.Arch, in *isa.Inst) {
 			s.store(a, &op)
 		case isa.Scratch:
 			s.scratch(a, &op)
-		case isa.Compare, isa.Sign:
+		case isa.Compare, isa.Sign, isa.StoreIndexed:
 		case isa.Swap:
 			s.set(a, op.Dst, procstate.NoReg, 0)
 			s.set(a, op.Src, procstate.NoReg, 0)

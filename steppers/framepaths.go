@@ -316,7 +316,7 @@ func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 			s.store(dst.plus(op.Imm), pathValue{}, int32(op.Size))
 		case isa.Swap:
 			s.regs[op.Dst], s.regs[op.Src] = s.regs[op.Src], s.regs[op.Dst]
-		case isa.Compare, isa.Sign:
+		case isa.Compare, isa.Sign, isa.StoreIndexed:
 		default:
 			*dst = pathValue{}
 		}

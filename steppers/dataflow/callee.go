@@ -47,7 +47,7 @@ func NewCallee(im *procstate.Image, vaddr uint64) *Callee {
 			c.insns[at] = true
 			for _, op := range in.Ops[:in.NumOps] {
 				switch op.Kind {
-				case isa.Store, isa.Scratch, isa.Compare, isa.Sign:
+				case isa.Store, isa.Scratch, isa.Compare, isa.Sign, isa.StoreIndexed:
 				case isa.Swap:
 					writes |= 1 << op.Src
 					fallthrough
@@ -88,7 +88,7 @@ func (f *flow) afterCall(s *state, target uint64) {
 	before := *s
 	s.call(f.arch)
 	var r Rule
-	if s.cfa(f.arch, &r) || !before.cfa(f.arch, &r) {
+	if s.cfa(f.arch, f.bases, &r) || !before.cfa(f.arch, f.bases, &r) {
 		return
 	}
 	if _, ok := f.c.spanOf(target); !ok {

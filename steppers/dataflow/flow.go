@@ -50,11 +50,11 @@ type flow struct {
 	noRet    map[uint64]bool
 	calls    []uint64 // calls met, by state.lastCall - 1
 	callOf   map[uint64]uint16
-	settled  bool             // no more starting over
-	bases    map[uint64]uint8 // which instruction defines which base
-	moving   map[uint8]bool   // bases of SP in loops that lower it
-	movingAt map[uint64]bool  // heads of such loops
-	at       uint64           // the instruction being carried out
+	settled  bool // no more starting over
+	bases    *bases
+	moving   map[uint8]bool  // bases of SP in loops that lower it
+	movingAt map[uint64]bool // heads of such loops
+	at       uint64          // the instruction being carried out
 	steps    int
 	tried    int // steps of them in trials
 	limit    int // how many steps there may be
@@ -78,7 +78,7 @@ type exit struct {
 // newFlow prepares an analysis; noRet and movingAt
 // carry what earlier ones learned.
 func newFlow(c *Code, noRet, movingAt map[uint64]bool) *flow {
-	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: map[uint64]uint8{}}
+	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: newBases()}
 }
 
 // chunkAt returns the chunk that holds vaddr, nil when there is none yet.
@@ -137,19 +137,6 @@ func (f *flow) open(vaddr uint64) *chunk {
 		i += uint64(in.Len)
 	}
 	return ch
-}
-
-// newBase returns the base that the current instruction defines.
-func (f *flow) newBase() uint8 {
-	b, ok := f.bases[f.at]
-	if !ok {
-		if len(f.bases) >= 255 {
-			return 0
-		}
-		b = uint8(len(f.bases) + 1)
-		f.bases[f.at] = b
-	}
-	return b
 }
 
 // run carries flows to their ends until nothing changes: first the certain
@@ -234,7 +221,7 @@ func (f *flow) runBlock(i int32) {
 			f.leave(at, &in, &s)
 			return
 		}
-		s.apply(f.arch, &in, f.newBase)
+		s.apply(f.arch, &in, at, f.bases)
 		switch in.Flow {
 		case isa.Jump:
 			f.arrive(in.Target, &s)

@@ -119,7 +119,7 @@ func (f *flow) rows() *function {
 				break
 			}
 			idx := uint16(0)
-			if s.rule(f.arch, &r) {
+			if s.rule(f.arch, f.bases, &r) {
 				if idx = f.c.internRule(&r); idx != 0 && i >= f.certain {
 					idx |= guessedRule
 				}
@@ -130,7 +130,7 @@ func (f *flow) rows() *function {
 				break
 			}
 			f.at = at
-			s.apply(f.arch, &in, f.newBase)
+			s.apply(f.arch, &in, at, f.bases)
 			switch in.Flow {
 			case isa.Call:
 				f.afterCall(&s, in.Target)
@@ -167,9 +167,9 @@ func (f *flow) rows() *function {
 }
 
 // rule makes the rule for a state, and reports whether there is one.
-func (s *state) rule(a *procstate.Arch, r *Rule) bool {
+func (s *state) rule(a *procstate.Arch, bs *bases, r *Rule) bool {
 	*r = Rule{}
-	if !s.cfa(a, r) {
+	if !s.cfa(a, bs, r) {
 		return false
 	}
 	r.RA = s.place(a, a.RA)
@@ -184,11 +184,24 @@ func (s *state) rule(a *procstate.Arch, r *Rule) bool {
 
 // cfa finds a way to the CFA, by what is known longest first: SP and
 // registers that calls preserve, memory, other registers.
-func (s *state) cfa(a *procstate.Arch, r *Rule) bool {
+func (s *state) cfa(a *procstate.Arch, bs *bases, r *Rule) bool {
 	if reg, off, ok := s.holder(a, 0, a.CalleeSaved|1<<a.SP); ok {
 		r.Reg, r.Off = reg, -off
 		return true
 	}
+	if s.cfaInMemory(a, r) {
+		return true
+	}
+	if reg, off, ok := s.holder(a, 0, ^uint64(0)); ok {
+		r.Reg, r.Off = reg, -off
+		return true
+	}
+	return s.cfaIndexed(a, bs, r)
+}
+
+// cfaInMemory finds a word that leads to the CFA and is at a known distance
+// from a register that calls preserve.
+func (s *state) cfaInMemory(a *procstate.Arch, r *Rule) bool {
 	for i := range s.slots[:s.nslots] {
 		t := &s.slots[i]
 		if t.val.kind != stack || t.val.base != 0 || t.base == 0 {
@@ -198,10 +211,6 @@ func (s *state) cfa(a *procstate.Arch, r *Rule) bool {
 			*r = Rule{Reg: reg, Deref: true, Off: t.off - off, Add: -t.val.off}
 			return true
 		}
-	}
-	if reg, off, ok := s.holder(a, 0, ^uint64(0)); ok {
-		r.Reg, r.Off = reg, -off
-		return true
 	}
 	return false
 }
@@ -228,11 +237,10 @@ func (s *state) holder(a *procstate.Arch, base uint8, mask uint64) (reg procstat
 // place finds where the entry value of a register is.
 func (s *state) place(a *procstate.Arch, reg procstate.Reg) Place {
 	want := value{kind: entry, base: uint8(reg)}
-	// A register that calls change is looked for in memory first: the rule
-	// also serves the frame that is in the call.
-	if reg != a.RA && s.regs[reg] == want {
-		return Place{Kind: Same}
-	}
+	// Memory comes first. Where the rule serves a frame that is in a call, the
+	// register may have changed: those that a call does not preserve, and the
+	// others too in subroutines of hand-written code, which leave it to their
+	// callers to save them.
 	below := Place{}
 	sp := s.regs[a.SP]
 	for i := range s.slots[:s.nslots] {

@@ -1,5 +1,7 @@
 package dataflow
 
+import "github.com/swbpf/swbpf/procstate"
+
 // Hand-written code may lower SP in a loop and move the word that holds the
 // CFA, or the SP of the entry, along with it. At the head of such a loop SP is
 // at no known distance from the CFA, but that word is at a known distance
@@ -22,13 +24,10 @@ func (f *flow) onMovingStack(b *block, s *state) *state {
 	switch {
 	case have.kind != stack || come.kind != stack:
 	case f.movingAt[b.addr]:
-		if !leadsToCFA(&b.state, have, s, come) {
-			break
-		}
 		moved := *s
 		f.moveStack(&moved, b.addr)
 		return &moved
-	case leadsToCFA(&b.state, have, s, come):
+	case leadsToCFA(&b.state, have, s, come), have.base != 0 && come.base != 0 && cfaInScratch(f.arch, &b.state, s):
 		if !f.settled {
 			f.movingAt[b.addr] = true
 			f.restart = true
@@ -45,13 +44,9 @@ func (f *flow) moveStack(s *state, addr uint64) {
 	if sp.kind != stack {
 		return
 	}
-	at := f.at
-	f.at = addr | atBlock
-	base := f.newBase()
-	f.at = at
-	if base != 0 {
+	if base := f.bases.definedAt(addr | atBlock); base != 0 {
 		f.moving[base] = true
-		s.rebase(sp, base)
+		s.rebase(sp, base, f.bases)
 	}
 }
 
@@ -66,12 +61,28 @@ func leadsToCFA(a *state, spA value, b *state, spB value) bool {
 	return false
 }
 
+// cfaInScratch reports whether a register that calls do not preserve holds
+// the same address in the frame in both states, and none that they do: the
+// next thing to come is that it is stored.
+func cfaInScratch(arch *procstate.Arch, a, b *state) bool {
+	found := false
+	for r, v := range a.regs {
+		if v.kind == stack && v.base == 0 && v == b.regs[r] {
+			if arch.CalleeSaved&(1<<r) != 0 {
+				return false
+			}
+			found = true
+		}
+	}
+	return found
+}
+
 // rebase names the place that SP is at anew: base, with SP at its offset 0.
 // What was relative to the old name follows, or where that is the CFA, words
 // that hold addresses in the frame get a second name.
-func (s *state) rebase(sp value, base uint8) {
+func (s *state) rebase(sp value, base uint8, bs *bases) {
 	if sp.base != base {
-		s.killBase(base)
+		s.killBase(base, bs)
 	} else if sp.off == 0 {
 		return
 	}

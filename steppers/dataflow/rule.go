@@ -27,9 +27,12 @@ const MaxSaved = 11
 // Rule tells how to get from one instruction to the caller of its function.
 // It is a plain value.
 type Rule struct {
-	// CFA = Reg + Off, or with Deref the word at Reg + Off, plus Add.
+	// CFA = Reg + Off, or with Deref the word at Reg + Off, plus Add. Where
+	// Scale is not 0, that word is at Reg + Index*Scale + Off.
 	Reg   procstate.Reg
 	Deref bool
+	Index procstate.Reg
+	Scale uint8
 	Off   int32
 	Add   int32
 

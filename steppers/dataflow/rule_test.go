@@ -19,13 +19,13 @@ func TestRules(t *testing.T) {
 		want []want
 	}{
 		"push, sub, add, pop": {"\x53\x48\x83\xec\x20\x90\x48\x83\xc4\x20\x5b\xc3", []want{
-			{0, rsp, 8, "same"}, {1, rsp, 16, "same"}, {5, rsp, 48, "same"}, {10, rsp, 16, "same"}, {11, rsp, 8, "same"}}},
-		"a saved register": {"\x53\x31\xdb\x90\x5b\xc3", []want{{1, rsp, 16, "same"}, {3, rsp, 16, "cfa-16"}, {5, rsp, 8, "same"}}},
+			{0, rsp, 8, "same"}, {1, rsp, 16, "cfa-16"}, {5, rsp, 48, "cfa-16"}, {10, rsp, 16, "cfa-16"}, {11, rsp, 8, "same"}}},
+		"a saved register": {"\x53\x31\xdb\x90\x5b\xc3", []want{{1, rsp, 16, "cfa-16"}, {3, rsp, 16, "cfa-16"}, {5, rsp, 8, "same"}}},
 		"frame pointer and variable frame": {"\x55\x48\x89\xe5\x48\x29\xc4\x90\xc9\xc3", []want{
 			{4, rsp, 16, "same"}, {7, rbp, 16, "same"}, {9, rsp, 8, "same"}}},
 		"aligned frame": {"\x4c\x8d\x54\x24\x08\x48\x83\xe4\xe0\x41\xff\x72\xf8\x90\x49\x8d\x62\xf8\xc3", []want{
 			{5, rsp, 8, "same"}, {9, r10, 0, "same"}, {18, rsp, 8, "same"}}},
-		"ret takes arguments off": {"\x53\x5b\xc2\x10\x00", []want{{1, rsp, 16, "same"}, {2, rsp, 8, "same"}}},
+		"ret takes arguments off": {"\x53\x5b\xc2\x10\x00", []want{{1, rsp, 16, "cfa-16"}, {2, rsp, 8, "same"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, err := New(codeImage(t, elf.EM_X86_64, []byte(c.code)))
@@ -98,5 +98,57 @@ func TestRuleAtDoesNotAllocate(t *testing.T) {
 		code.RuleAt(0x1000 + at%12)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A frame as big as a register says, whose pages are touched one by one, with
+// the SP of the entry at an indexed place of it.
+func TestRuleAtIndex(t *testing.T) {
+	code, err := New(codeImage(t, elf.EM_X86_64, []byte(
+		"\x45\x89\xc9"+ // mov %r9d,%r9d
+			"\x48\x89\xe0"+ // mov %rsp,%rax
+			"\x53"+ // push %rbx
+			"\x4e\x8d\x54\xcc\xf0"+ // lea -0x10(%rsp,%r9,8),%r10
+			"\x49\x81\xe2\x00\xfc\xff\xff"+ // and $-0x400,%r10
+			"\x49\x89\xe3"+ // mov %rsp,%r11
+			"\x4d\x29\xd3"+ // sub %r10,%r11
+			"\x49\x81\xe3\x00\xf0\xff\xff"+ // and $-0x1000,%r11
+			"\x4b\x8d\x24\x1a"+ // lea (%r10,%r11),%rsp
+			"\x48\x8d\xa4\x24\x00\xf0\xff\xff"+ // 24: lea -0x1000(%rsp),%rsp
+			"\x4c\x8b\x1c\x24"+ // mov (%rsp),%r11
+			"\x4c\x39\xd4"+ // cmp %r10,%rsp
+			"\x77\xef"+ // ja 24
+			"\x4a\x89\x44\xcc\x08"+ // mov %rax,8(%rsp,%r9,8)
+			"\x31\xc0"+ // xor %eax,%eax
+			"\x90"+ // 3c: nop
+			"\x4a\x8b\x74\xcc\x08"+ // mov 8(%rsp,%r9,8),%rsi
+			"\x90"+ // 42: nop
+			"\x48\x8b\x5e\xf8"+ // mov -8(%rsi),%rbx
+			"\x48\x8d\x26"+ // lea (%rsi),%rsp
+			"\xc3"))) // 4a: ret
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rax, rsi, rsp, r9 = 0, 4, 7, 9
+	for at, want := range map[uint64]Rule{
+		0x24: {Reg: rax, Off: 8},
+		0x2c: {Reg: rax, Off: 8},
+		0x3c: {Reg: rsp, Index: r9, Scale: 8, Off: 8, Deref: true, Add: 8},
+		0x42: {Reg: rsi, Off: 8},
+		0x4a: {Reg: rsp, Off: 8},
+	} {
+		r, ok := code.RuleAt(0x1000 + at)
+		if !ok {
+			t.Errorf("at %#x: no rule", at)
+			continue
+		}
+		got := Rule{Reg: r.Reg, Index: r.Index, Scale: r.Scale, Off: r.Off, Deref: r.Deref, Add: r.Add}
+		rbx := Place{Kind: AtCFA, Off: -16}
+		if at == 0x4a {
+			rbx = Place{Kind: Same}
+		}
+		if got != want || r.RA != (Place{Kind: AtCFA, Off: -8}) || r.Saved[0] != rbx {
+			t.Errorf("at %#x: %+v, want %+v", at, *r, want)
+		}
 	}
 }

@@ -142,26 +142,8 @@ func (s *state) slotAt(base uint8, off int32) value {
 	return value{}
 }
 
-// killBase forgets every value that depends on a base that is about to be
-// defined anew.
-func (s *state) killBase(base uint8) {
-	for r := range s.regs {
-		if s.regs[r].kind == stack && s.regs[r].base == base {
-			s.regs[r] = value{}
-		}
-	}
-	for i := 0; i < int(s.nslots); i++ {
-		t := &s.slots[i]
-		if t.base == base || t.val.kind == stack && t.val.base == base {
-			s.dropSlot(i)
-			i--
-		}
-	}
-}
-
-// apply carries out an instruction's operations. newBase gives the base for
-// an address that only run time knows, 0 when there are no more.
-func (s *state) apply(a *procstate.Arch, in *isa.Inst, newBase func() uint8) {
+// apply carries out the operations of the instruction at vaddr at.
+func (s *state) apply(a *procstate.Arch, in *isa.Inst, at uint64, bs *bases) {
 	for i := range in.Ops[:in.NumOps] {
 		op := &in.Ops[i]
 		if op.Dst >= procstate.MaxRegs || op.Src >= procstate.MaxRegs {
@@ -182,25 +164,41 @@ func (s *state) apply(a *procstate.Arch, in *isa.Inst, newBase func() uint8) {
 			// The return address itself is stored where something else
 			// points to only by code that takes it off the stack meanwhile.
 			if op.Dst != a.SP && dst.kind != stack && s.regs[op.Src] == (value{kind: entry, base: uint8(a.RA)}) && a.LR == procstate.NoReg {
-				s.define(op.Dst, newBase)
+				s.define(op.Dst, at, bs)
 			}
-			if at := dst.plus(op.Imm); at.kind == stack {
-				s.setSlot(at.base, at.off, s.regs[op.Src])
+			if p := dst.plus(op.Imm); p.kind == stack {
+				s.setSlot(p.base, p.off, s.regs[op.Src])
 			}
 		case isa.Scratch:
-			if at := dst.plus(op.Imm); at.kind == stack {
-				s.killSlots(at.base, at.off, int32(op.Size))
+			if p := dst.plus(op.Imm); p.kind == stack {
+				s.killSlots(p.base, p.off, int32(op.Size))
 			}
 		case isa.Add, isa.Sub:
-			s.addReg(a, op, newBase)
+			s.addReg(a, op, at, bs)
 		case isa.Align:
 			switch {
 			case dst.kind == stack && op.Imm >= math.MinInt32:
-				s.define(op.Dst, newBase)
+				s.define(op.Dst, at, bs)
 			case dst.kind == constant:
 				dst.off &= int32(op.Imm)
 			default:
 				*dst = value{}
+			}
+		case isa.SetIndexed:
+			v := s.indexed(op, op.Src, bs)
+			if op.Dst == a.SP && (v.kind != stack || bs.isSum(v.base)) {
+				s.define(op.Dst, at, bs)
+				continue
+			}
+			*dst = v
+		case isa.LoadIndexed:
+			*dst = s.load(s.indexed(op, op.Src, bs))
+		case isa.StoreIndexed:
+			if v := s.regs[op.Src]; v.kind == stack && v.base == 0 && s.regs[op.Index].kind == anything {
+				s.define(op.Index, at, bs)
+			}
+			if p := s.indexed(op, op.Dst, bs); p.kind == stack {
+				s.setSlot(p.base, p.off, s.regs[op.Src])
 			}
 		case isa.Swap:
 			s.regs[op.Dst], s.regs[op.Src] = s.regs[op.Src], s.regs[op.Dst]
@@ -217,7 +215,7 @@ func (s *state) load(at value) value {
 	return value{}
 }
 
-func (s *state) addReg(a *procstate.Arch, op *isa.Op, newBase func() uint8) {
+func (s *state) addReg(a *procstate.Arch, op *isa.Op, at uint64, bs *bases) {
 	dst, src := &s.regs[op.Dst], s.regs[op.Src]
 	switch {
 	case src.kind == constant && op.Kind == isa.Add:
@@ -227,21 +225,10 @@ func (s *state) addReg(a *procstate.Arch, op *isa.Op, newBase func() uint8) {
 	case dst.kind == constant && op.Kind == isa.Add:
 		*dst = src.plus(int64(dst.off))
 	case op.Dst == a.SP:
-		s.define(op.Dst, newBase)
+		s.define(op.Dst, at, bs)
 	default:
 		*dst = value{}
 	}
-}
-
-// define makes reg hold an address that only run time knows.
-func (s *state) define(reg procstate.Reg, newBase func() uint8) {
-	b := newBase()
-	if b == 0 {
-		s.regs[reg] = value{}
-		return
-	}
-	s.killBase(b)
-	s.regs[reg] = value{kind: stack, base: b}
 }
 
 // call forgets what a called function may change: the registers that a call

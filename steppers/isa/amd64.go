@@ -52,6 +52,16 @@ func (x *x86inst) wide() bool            { return x.rex&rexW != 0 }
 // offset.
 func (x *x86inst) plainMem() bool { return x.mod != 3 && x.base != noBase && !x.hasIndex }
 
+// indexedMem reports whether it is memory at a register plus an index and an
+// offset.
+func (x *x86inst) indexedMem() bool { return x.mod != 3 && x.base != noBase && x.hasIndex }
+
+// indexed makes an operation of the address of that operand, of which dst or
+// src, as the kind has it, is the base.
+func (x *x86inst) indexed(in *Inst, kind OpKind, dst, src procstate.Reg) {
+	in.add(Op{Kind: kind, Dst: dst, Src: src, Index: amd64Regs[x.index], Scale: x.scale, Imm: x.disp})
+}
+
 func clobber(in *Inst, regs ...procstate.Reg) {
 	for _, r := range regs {
 		in.add(Op{Kind: Clobber, Dst: r})
@@ -280,6 +290,8 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 			in.add(Op{Kind: Set, Dst: x.rmReg(), Src: x.regReg()})
 		case x.plainMem():
 			in.add(Op{Kind: Store, Dst: amd64Regs[x.base], Imm: x.disp, Src: x.regReg()})
+		case x.indexedMem():
+			x.indexed(in, StoreIndexed, amd64Regs[x.base], x.regReg())
 		}
 	case 0x8a:
 		clobber(in, x.byteReg(x.reg, 1))
@@ -289,6 +301,8 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 			in.add(Op{Kind: Set, Dst: x.regReg(), Src: x.rmReg()})
 		case x.wide() && x.plainMem():
 			in.add(Op{Kind: Load, Dst: x.regReg(), Src: amd64Regs[x.base], Imm: x.disp})
+		case x.wide() && x.indexedMem():
+			x.indexed(in, LoadIndexed, x.regReg(), amd64Regs[x.base])
 		default:
 			clobber(in, x.regReg())
 		}
@@ -300,6 +314,8 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 			in.add(Op{Kind: Set, Dst: x.regReg(), Src: amd64Regs[x.base], Imm: x.disp})
 		case x.wide() && x.ripRel:
 			in.add(Op{Kind: Const, Dst: x.regReg(), Imm: int64(next) + x.disp})
+		case x.wide() && x.indexedMem():
+			x.indexed(in, SetIndexed, x.regReg(), amd64Regs[x.base])
 		default:
 			clobber(in, x.regReg())
 		}

@@ -54,6 +54,8 @@ type x86inst struct {
 	reg, rm   uint8 // with their REX bits
 	base      uint8 // of a memory operand; noBase when it has none
 	hasIndex  bool
+	index     uint8
+	scale     uint8
 	ripRel    bool
 	disp      int64
 	imm       int64 // sign-extended, also a branch displacement
@@ -334,6 +336,7 @@ func (x *x86inst) modRM(code []byte, i int) int {
 			index |= 8
 		}
 		x.hasIndex = index != 4
+		x.index, x.scale = index, 1<<(sib>>6)
 		x.base = sib & 7
 		if x.rex&rexB != 0 {
 			x.base |= 8

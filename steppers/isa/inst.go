@@ -22,8 +22,8 @@ const (
 type OpKind uint8
 
 // The kinds of operation. Memory operands are addressed by a register and an
-// offset; operands addressed in other ways are left out (stores) or make a
-// Clobber (loads).
+// offset, words of memory on x86-64 also with an index; operands addressed in
+// other ways are left out (stores) or make a Clobber (loads).
 const (
 	Set     OpKind = iota // Dst = Src + Imm
 	Const                 // Dst = Imm
@@ -37,6 +37,10 @@ const (
 	Compare               // sets the flags by Dst - Src
 	Clobber               // Dst = anything
 	Sign                  // Dst is given, or freed of, a pointer authentication code
+
+	SetIndexed   // Dst = Src + Index*Scale + Imm
+	LoadIndexed  // Dst = the word at Src + Index*Scale + Imm
+	StoreIndexed // the word at Dst + Index*Scale + Imm = Src
 )
 
 // Temp is no register of x86-64: it stands for the value that an instruction
@@ -47,7 +51,9 @@ const Temp procstate.Reg = procstate.MaxRegs - 1
 type Op struct {
 	Kind     OpKind
 	Dst, Src procstate.Reg
-	Size     uint8 // bytes, for Scratch
+	Size     uint8         // bytes, for Scratch
+	Index    procstate.Reg // of the kinds with an index
+	Scale    uint8
 	Imm      int64
 }
 
