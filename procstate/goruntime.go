@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,8 +116,9 @@ func findGoRuntime(im *Image) (*GoRuntime, error) {
 		if im.arch == ARM64 {
 			rt.GReg = 28
 		}
-		rt.TLSOffset, rt.HasTLS = goTLSOffset(im, t)
-		_, rt.CallsC = t.funcNamed("crosscall2")
+		funcs := t.asmFuncs("runtime.systemstack", "crosscall2")
+		rt.TLSOffset, rt.HasTLS = goTLSOffset(im, funcs["runtime.systemstack"])
+		_, rt.CallsC = funcs["crosscall2"]
 		return &rt, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrGoVersion, version)
@@ -175,17 +177,11 @@ func goVersion(im *Image) (string, error) {
 }
 
 // goTLSOffset finds the thread-local slot of g, relative to the thread
-// pointer, in the code of runtime.systemstack, which loads it.
-func goTLSOffset(im *Image, t *GoTable) (int64, bool) {
-	if im.arch != AMD64 {
-		return 0, false
-	}
-	f, ok := t.funcNamed("runtime.systemstack")
-	if !ok {
-		return 0, false
-	}
+// pointer, in the code of runtime.systemstack, which loads it. entry is 0 when
+// there is no such function.
+func goTLSOffset(im *Image, entry uint64) (int64, bool) {
 	var code [64]byte
-	if im.ReadVaddr(code[:], f.Entry) != nil {
+	if im.arch != AMD64 || entry == 0 || im.ReadVaddr(code[:], entry) != nil {
 		return 0, false
 	}
 	return goTLSLoadAMD64(code[:])
@@ -208,14 +204,26 @@ func goTLSLoadAMD64(code []byte) (int64, bool) {
 	return 0, false
 }
 
-// funcNamed finds a function of the runtime that is written in assembly, with
-// or without the suffix for its ABI.
-func (t *GoTable) funcNamed(name string) (GoFunc, bool) {
-	for i := range t.Len() {
-		f, ok := t.At(i)
-		if ok && f.Flag&GoFuncAsm != 0 && strings.TrimSuffix(f.Name(), ".abi0") == name {
-			return f, true
+// asmFuncs finds the link-time addresses of functions of the runtime that are
+// written in assembly, by their names without the suffix for their ABI. It
+// reads all records, and keeps none.
+func (t *GoTable) asmFuncs(names ...string) map[string]uint64 {
+	found := make(map[string]uint64, len(names))
+	pairs, records := newWindow(t.data), newWindow(t.data)
+	for i := uint64(0); i < t.nfunc && len(found) < len(names); i++ {
+		pair := pairs.from(t.pair(i))
+		off, ok := word(pair, t.entrySize(), t.entrySize())
+		if !ok {
+			break
+		}
+		f, ok := t.function(pair, off, records.from(t.pcln+min(off, t.data.size)))
+		if !ok || f.Flag&GoFuncAsm == 0 {
+			continue
+		}
+		name := strings.TrimSuffix(f.Name(), ".abi0")
+		if _, again := found[name]; !again && slices.Contains(names, name) {
+			found[name] = f.Entry
 		}
 	}
-	return GoFunc{}, false
+	return found
 }

@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"sort"
@@ -32,17 +33,18 @@ const (
 )
 
 // GoTable is the function table (pclntab) that the Go linker leaves in each
-// program, stripped or not. It is immutable and may be shared; the bytes of
-// the file are read once. Its methods never panic whatever the file holds, and
-// take time bounded by the size of a function; but for Lines they never
-// allocate.
+// program, stripped or not. It may be used by any goroutine. Of the file it
+// reads what it is asked for, and keeps that until Forget. Its methods never
+// panic whatever the file holds, and take time bounded by the size of a
+// function; but for Lines, and names of more than 255 bytes, they allocate only
+// for parts of the file that are not kept.
 //
 // The format is read in Go's src/runtime/symtab.go and
 // src/cmd/link/internal/ld/pcln.go of each version.
 type GoTable struct {
 	img   *Image
-	data  []byte // from the header on, relocations applied
-	vaddr uint64 // link-time address of data[0]
+	data  *chunked // from the header on
+	vaddr uint64   // link-time address of its first byte
 	magic uint32
 
 	minLC, ptrSize uint64
@@ -50,7 +52,7 @@ type GoTable struct {
 	textStart      uint64 // link-time; base of the entries since Go 1.18
 	gofunc         uint64 // link-time; base of funcdata offsets since 1.18, 0 when not found
 
-	funcNames, cutab, filetab, pctab, pcln []byte
+	funcNames, cutab, filetab, pctab, pcln uint64 // offsets in data
 }
 
 // GoFunc is a function of a GoTable.
@@ -61,12 +63,10 @@ type GoFunc struct {
 	Flag       uint8  // GoFuncTopFrame..., 0 before Go 1.17
 
 	t   *GoTable
-	rec []byte // the _func record and what follows it
+	rec uint64 // offset in data of the _func record and what follows it
 }
 
-// pclntabCache holds the table for as long as somebody else does: those of
-// programs that are mapped, but never sampled, would be most of the memory of a
-// recording.
+// pclntabCache holds the table for as long as somebody else does.
 type pclntabCache struct {
 	mu    sync.Mutex
 	table weak.Pointer[GoTable]
@@ -95,20 +95,21 @@ func Pclntab(im *Image) (*GoTable, error) {
 
 // parsePclntab reads the header of a function table at link-time address
 // vaddr. data may be longer than the table.
-func parsePclntab(im *Image, data []byte, vaddr uint64) (*GoTable, error) {
+func parsePclntab(im *Image, data *chunked, vaddr uint64) (*GoTable, error) {
 	bad := func(what string) (*GoTable, error) {
 		off, _ := im.OffsetOfVaddr(vaddr, 1)
 		return nil, &FormatError{int64(off), "pclntab: " + what}
 	}
-	if len(data) < 8 || data[4] != 0 || data[5] != 0 {
+	head := data.from(0)
+	if len(head) < 8 || head[4] != 0 || head[5] != 0 {
 		return bad("too short")
 	}
-	t := &GoTable{img: im, data: data, vaddr: vaddr, magic: binary.LittleEndian.Uint32(data)}
-	t.minLC, t.ptrSize = uint64(data[6]), uint64(data[7])
+	t := &GoTable{img: im, data: data, vaddr: vaddr, magic: binary.LittleEndian.Uint32(head)}
+	t.minLC, t.ptrSize = uint64(head[6]), uint64(head[7])
 	if t.minLC != 1 && t.minLC != 2 && t.minLC != 4 || t.ptrSize != 4 && t.ptrSize != 8 {
 		return bad("bad header")
 	}
-	tables := []*[]byte{&t.funcNames, &t.cutab, &t.filetab, &t.pctab, &t.pcln}
+	tables := []*uint64{&t.funcNames, &t.cutab, &t.filetab, &t.pctab, &t.pcln}
 	first := uint64(2) // index of the header's first table offset
 	switch t.magic {
 	case pclntab116:
@@ -117,7 +118,7 @@ func parsePclntab(im *Image, data []byte, vaddr uint64) (*GoTable, error) {
 	default:
 		return bad("unknown magic number")
 	}
-	if uint64(len(data)) < 8+(first+5)*t.ptrSize {
+	if uint64(len(head)) < 8+(first+5)*t.ptrSize {
 		return bad("too short")
 	}
 	t.nfunc = t.headerWord(0)
@@ -125,13 +126,11 @@ func parsePclntab(im *Image, data []byte, vaddr uint64) (*GoTable, error) {
 		t.textStart = t.headerWord(2) // 0 since Go 1.26
 	}
 	for i, p := range tables {
-		off := t.headerWord(first + uint64(i))
-		if off > uint64(len(data)) {
+		if *p = t.headerWord(first + uint64(i)); *p > data.size {
 			return bad("table offset past the end")
 		}
-		*p = data[off:]
 	}
-	if t.nfunc > uint64(len(t.pcln))/(2*t.entrySize()) || uint64(len(t.pcln)) < (2*t.nfunc+1)*t.entrySize() {
+	if n := data.size - t.pcln; t.nfunc > n/(2*t.entrySize()) || n < (2*t.nfunc+1)*t.entrySize() {
 		return bad("more functions than bytes")
 	}
 	return t, nil
@@ -139,7 +138,7 @@ func parsePclntab(im *Image, data []byte, vaddr uint64) (*GoTable, error) {
 
 // headerWord returns the i-th pointer-sized word after the first 8 bytes.
 func (t *GoTable) headerWord(i uint64) uint64 {
-	v, _ := word(t.data, 8+i*t.ptrSize, t.ptrSize)
+	v, _ := t.word(8+i*t.ptrSize, t.ptrSize)
 	return v
 }
 
@@ -150,6 +149,9 @@ func (t *GoTable) entrySize() uint64 {
 	}
 	return 4
 }
+
+// word reads a little-endian number of 4 or 8 bytes of the table.
+func (t *GoTable) word(off, size uint64) (uint64, bool) { return word(t.data.from(off), 0, size) }
 
 // word reads a little-endian number of 4 or 8 bytes at b[off:].
 func word(b []byte, off, size uint64) (uint64, bool) {
@@ -162,22 +164,33 @@ func word(b []byte, off, size uint64) (uint64, bool) {
 	return uint64(binary.LittleEndian.Uint32(b[off:])), true
 }
 
-// cstring returns the NUL-terminated string at b[off:] without copying it.
-func cstring(b []byte, off uint64) string {
-	if off >= uint64(len(b)) {
+// maxGoName bounds the length of a name.
+const maxGoName = 1 << 16
+
+// cstring returns the NUL-terminated string at an offset of the table.
+func (t *GoTable) cstring(off uint64) string {
+	b := t.data.from(off)
+	if n := bytes.IndexByte(b[:min(len(b), chunkOverlap)], 0); n > 0 {
+		return unsafe.String(&b[0], n) // b is never written to
+	} else if n == 0 {
 		return ""
 	}
-	b = b[off:]
-	// Most names are short; the search must not run through the whole file.
-	n := 0
-	for n < len(b) && n < 1<<16 && b[n] != 0 {
-		n++
+	var long []byte
+	for len(b) > 0 && len(long) < maxGoName {
+		if n := bytes.IndexByte(b, 0); n >= 0 {
+			return string(append(long, b[:n]...))
+		}
+		long = append(long, b...)
+		b = t.data.from(off + uint64(len(long)))
 	}
-	if n == 0 || n == len(b) || b[n] != 0 {
-		return ""
-	}
-	return unsafe.String(&b[0], n) // b is never written to
+	return ""
 }
+
+// Memory is what is kept of the file, in bytes.
+func (t *GoTable) Memory() int64 { return t.data.memory() }
+
+// Forget lets go of what is kept of the file.
+func (t *GoTable) Forget() { t.data.forget() }
 
 // Len is the number of functions.
 func (t *GoTable) Len() int { return int(t.nfunc) }
@@ -188,32 +201,46 @@ func (t *GoTable) At(i int) (f GoFunc, ok bool) {
 	if uint64(i) >= t.nfunc {
 		return f, false
 	}
-	es := t.entrySize()
-	at := 2 * uint64(i) * es
-	off, _ := word(t.pcln, at+es, es)
-	f.Entry, f.End, f.t = t.entry(at), t.entry(at+2*es), t
-	fixed := t.fixedSize()
-	if off > uint64(len(t.pcln)) || uint64(len(t.pcln))-off < fixed || f.End < f.Entry {
+	pair := t.data.from(t.pair(uint64(i)))
+	off, ok := word(pair, t.entrySize(), t.entrySize())
+	if !ok {
 		return f, false
 	}
-	f.rec = t.pcln[off:]
+	return t.function(pair, off, t.data.from(t.pcln+min(off, t.data.size)))
+}
+
+// pair is the offset of the i-th entry of functab.
+func (t *GoTable) pair(i uint64) uint64 { return t.pcln + 2*i*t.entrySize() }
+
+// function decodes a function from its entry in functab and the one that
+// follows, and its record, at offset off of pcln.
+func (t *GoTable) function(pair []byte, off uint64, rec []byte) (f GoFunc, ok bool) {
+	f = GoFunc{Entry: t.address(pair, 0), End: t.address(pair, 2), t: t, rec: t.pcln + off}
+	fixed := t.fixedSize()
+	if uint64(len(pair)) < 3*t.entrySize() || uint64(len(rec)) < fixed || f.End < f.Entry {
+		return f, false
+	}
 	// _func ends with funcID, flag, pad, nfuncdata; StartLine comes before it
 	// since Go 1.20.
-	f.FuncID, f.Flag = f.rec[fixed-4], f.rec[fixed-3]
+	f.FuncID, f.Flag = rec[fixed-4], rec[fixed-3]
 	if t.magic == pclntab120 {
-		f.StartLine = int32(f.field(8))
+		v, _ := word(rec, 4+4*8, 4)
+		f.StartLine = int32(v)
 	}
 	return f, true
 }
 
-// entry returns the address in functab at offset at of pcln.
-func (t *GoTable) entry(at uint64) uint64 {
-	v, _ := word(t.pcln, at, t.entrySize())
+// address returns the address that is the i-th number of functab.
+func (t *GoTable) address(functab []byte, i uint64) uint64 {
+	v, _ := word(functab, i*t.entrySize(), t.entrySize())
 	if t.magic != pclntab116 {
 		v += t.textStart
 	}
 	return v
 }
+
+// entry returns the address of the i-th function, or the end of the last.
+func (t *GoTable) entry(i uint64) uint64 { return t.address(t.data.from(t.pair(i)), 0) }
 
 // fixedSize is the length of _func without the arrays that follow it.
 func (t *GoTable) fixedSize() uint64 {
@@ -234,19 +261,18 @@ func (f *GoFunc) field(i uint64) uint32 {
 	if f.t.magic == pclntab116 {
 		off = f.t.ptrSize
 	}
-	v, _ := word(f.rec, off+4*i, 4)
+	v, _ := f.t.word(f.rec+off+4*i, 4)
 	return uint32(v)
 }
 
 // Func returns the function that holds a link-time address.
 func (t *GoTable) Func(vaddr uint64) (GoFunc, bool) {
-	es := t.entrySize()
-	i := sort.Search(int(t.nfunc), func(i int) bool { return t.entry(2*uint64(i)*es) > vaddr })
+	i := sort.Search(int(t.nfunc), func(i int) bool { return t.entry(uint64(i)) > vaddr })
 	if i == 0 {
 		return GoFunc{}, false
 	}
 	f, ok := t.At(i - 1)
-	return f, ok && vaddr < f.End
+	return f, ok && f.Entry <= vaddr && vaddr < f.End
 }
 
 // Range returns the link-time addresses [start, end) that the table covers.
@@ -254,16 +280,16 @@ func (t *GoTable) Range() (start, end uint64) {
 	if t.nfunc == 0 {
 		return 0, 0
 	}
-	return t.entry(0), t.entry(2 * t.nfunc * t.entrySize())
+	return t.entry(0), t.entry(t.nfunc)
 }
 
 // Name is the function's name as the linker wrote it: with full type
-// arguments in some versions. It shares the memory of the table.
+// arguments in some versions. It may share the memory of the table.
 func (f *GoFunc) Name() string {
 	if f.t == nil {
 		return ""
 	}
-	return cstring(f.t.funcNames, uint64(f.field(0)))
+	return f.t.cstring(f.t.funcNames + uint64(f.field(0)))
 }
 
 // SPDelta returns the distance in bytes from SP to the SP at the function's
@@ -282,26 +308,29 @@ func (t *GoTable) SPDelta(f *GoFunc, vaddr uint64) (delta int32, ok bool) {
 // function's entry with value -1 and ends at a zero value delta.
 func (f *GoFunc) pcvalue(off uint32, vaddr uint64) (int32, bool) {
 	t := f.t
-	if off == 0 || uint64(off) >= uint64(len(t.pctab)) || vaddr < f.Entry {
+	at := t.pctab + uint64(off)
+	if off == 0 || vaddr < f.Entry {
 		return 0, false
 	}
-	p := t.pctab[off:]
+	p := t.data.from(at)
 	pc, val := f.Entry, int32(-1)
 	// No more values than instructions, with room for empty ranges.
 	limit := 2*(f.End-f.Entry) + 16
 	for first := true; limit > 0; first = false {
 		limit--
+		if len(p) < 2*maxVarint32 {
+			p = t.data.from(at)
+		}
 		uv, n := uvarint32(p)
 		if n == 0 || uv == 0 && !first {
 			return 0, false
 		}
-		p = p[n:]
-		val += int32(-(uv & 1) ^ uv>>1)
-		step, n := uvarint32(p)
-		if n == 0 {
+		step, m := uvarint32(p[n:])
+		if m == 0 {
 			return 0, false
 		}
-		p = p[n:]
+		p, at = p[n+m:], at+uint64(n+m)
+		val += int32(-(uv & 1) ^ uv>>1)
 		pc += uint64(step) * t.minLC
 		if vaddr < pc {
 			return val, true
@@ -313,10 +342,13 @@ func (f *GoFunc) pcvalue(off uint32, vaddr uint64) (int32, bool) {
 	return 0, false
 }
 
+// maxVarint32 is the most bytes that uvarint32 reads.
+const maxVarint32 = 5
+
 // uvarint32 reads an unsigned LEB128 number of at most 32 bits; n is 0 when b
 // ends before it does.
 func uvarint32(b []byte) (v uint32, n int) {
-	for shift := uint(0); n < len(b) && n < 5; shift += 7 {
+	for shift := uint(0); n < len(b) && n < maxVarint32; shift += 7 {
 		c := b[n]
 		n++
 		v |= uint32(c&0x7f) << shift

@@ -67,20 +67,32 @@ func mayHoldGo(im *Image) bool {
 	return !text && im.typ != elf.ET_REL
 }
 
-// readPclntab reads a table of at most size bytes that starts at file offset
-// off, and applies the relocations to it.
+// readPclntab takes a table of at most size bytes that starts at file offset
+// off, with the relocations applied.
 func readPclntab(im *Image, vaddr, off, size uint64) (*GoTable, error) {
-	if size > maxPclntab || size > uint64(im.size) {
+	if size > maxPclntab || off > uint64(im.size) || size > uint64(im.size)-off {
 		return nil, &FormatError{int64(off), "pclntab: too large"}
 	}
-	data := make([]byte, size)
-	if err := im.readFull(data, off); err != nil {
+	t, err := parsePclntab(im, newChunked(im, off, size), vaddr)
+	if err != nil || im.typ != elf.ET_DYN {
+		return t, err
+	}
+	if t.magic == pclntab116 { // functab is all pointers
+		data := make([]byte, size)
+		if err := im.readFull(data, off); err != nil {
+			return nil, err
+		}
+		applyRelative(im, data, vaddr)
+		return parsePclntab(im, inMemory(data), vaddr)
+	}
+	var text [8]byte
+	at := 8 + 2*t.ptrSize // its only pointer: headerWord(2)
+	if err := im.readFull(text[:t.ptrSize], off+at); err != nil {
 		return nil, err
 	}
-	if im.typ == elf.ET_DYN {
-		applyRelative(im, data, vaddr)
-	}
-	return parsePclntab(im, data, vaddr)
+	applyRelative(im, text[:t.ptrSize], vaddr+at)
+	t.textStart, _ = word(text[:], 0, t.ptrSize)
+	return t, nil
 }
 
 // scanPclntab searches the segments for a plausible header.
@@ -197,8 +209,8 @@ func readModuledata(im *Image, t *GoTable, vaddr uint64) (md goModuledata, ok bo
 		applyRelative(im, b, vaddr)
 	}
 	at := func(i uint64) uint64 { v, _ := word(b, i*t.ptrSize, t.ptrSize); return v }
-	names := t.vaddr + uint64(len(t.data)-len(t.funcNames))
-	first, _ := word(t.pcln, 0, 4)
+	names := t.vaddr + t.funcNames
+	first, _ := t.word(t.pcln, 4)
 	if at(0) != t.vaddr || at(1) != names || at(mdMinPC) != at(mdText)+first || !executable(im, at(mdMinPC)) {
 		return md, false
 	}

@@ -30,7 +30,7 @@ func to116(t *testing.T, tab *GoTable) []byte {
 		}
 		pcln = append(pcln, f.FuncID, f.Flag, 0, 0)
 		for k := range uint64(f.field(6)) {
-			v, _ := word(f.rec, tab.fixedSize()+4*k, 4)
+			v, _ := tab.word(f.rec+tab.fixedSize()+4*k, 4)
 			pcln = le.AppendUint32(pcln, uint32(v))
 		}
 		for len(pcln)%8 != 0 {
@@ -47,9 +47,13 @@ func to116(t *testing.T, tab *GoTable) []byte {
 		}
 		ft = le.AppendUint64(ft, v)
 	}
-	parts := [][]byte{tab.funcNames, tab.cutab, tab.filetab, tab.pctab, append(ft, pcln...)}
-	for i := range parts[:4] { // each reaches to the end of the table
-		parts[i] = parts[i][:len(parts[i])-len([][]byte{tab.cutab, tab.filetab, tab.pctab, tab.pcln}[i])]
+	data := make([]byte, tab.data.size)
+	if err := tab.img.readFull(data, tab.data.off); err != nil {
+		t.Fatal(err)
+	}
+	parts := [][]byte{
+		data[tab.funcNames:tab.cutab], data[tab.cutab:tab.filetab], data[tab.filetab:tab.pctab], data[tab.pctab:tab.pcln],
+		append(ft, pcln...),
 	}
 	out := le.AppendUint32(nil, pclntab116)
 	out = append(out, 0, 0, byte(tab.minLC), 8)
@@ -76,7 +80,7 @@ func TestPclntab116(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := to116(t, real)
-	tab, err := parsePclntab(im, data, 0x1000)
+	tab, err := parsePclntab(im, inMemory(data), 0x1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +219,7 @@ func FuzzPclntab(f *testing.F) {
 	}
 	im := &Image{Path: "fuzz"}
 	f.Fuzz(func(t *testing.T, b []byte, vaddr uint64) {
-		tab, err := parsePclntab(im, b, 0x400000)
+		tab, err := parsePclntab(im, inMemory(b), 0x400000)
 		if err != nil {
 			return
 		}

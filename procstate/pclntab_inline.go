@@ -21,8 +21,8 @@ type GoLine struct {
 }
 
 // Lines appends the logical frames at a link-time address to dst: inlined
-// calls innermost first, the function itself last. The strings share the
-// memory of the table. Without its inline tree a function still has its line.
+// calls innermost first, the function itself last. The strings may share
+// the memory of the table. Without its inline tree a function still has its line.
 func (t *GoTable) Lines(dst []GoLine, f *GoFunc, vaddr uint64) []GoLine {
 	if f.t != t {
 		return dst
@@ -38,7 +38,7 @@ func (t *GoTable) Lines(dst []GoLine, f *GoFunc, vaddr uint64) []GoLine {
 		if !found {
 			return append(dst, GoLine{f.Name(), file, line, f.StartLine, false})
 		}
-		dst = append(dst, GoLine{cstring(t.funcNames, uint64(call.name)), file, line, call.startLine, true})
+		dst = append(dst, GoLine{t.cstring(t.funcNames + uint64(call.name)), file, line, call.startLine, true})
 		vaddr = f.Entry + uint64(call.parentPC)
 	}
 	return append(dst, GoLine{Name: f.Name(), StartLine: f.StartLine})
@@ -55,11 +55,11 @@ func (f *GoFunc) fileLine(vaddr uint64) (file string, line int32) {
 	if !ok || line < 0 {
 		return "", 0
 	}
-	off, ok := word(t.cutab, (uint64(f.field(7))+uint64(fileno))*4, 4)
+	off, ok := t.word(t.cutab+(uint64(f.field(7))+uint64(fileno))*4, 4)
 	if !ok || off == 1<<32-1 {
 		return "", 0
 	}
-	return cstring(t.filetab, off), line
+	return t.cstring(t.filetab + off), line
 }
 
 // inlineIndex returns the innermost inlined call at vaddr, -1 for none.
@@ -68,7 +68,7 @@ func (f *GoFunc) inlineIndex(vaddr uint64) int32 {
 	if npcdata <= pcdataInlTreeIndex {
 		return -1
 	}
-	off, ok := word(f.rec, f.t.fixedSize()+4*pcdataInlTreeIndex, 4)
+	off, ok := f.t.word(f.rec+f.t.fixedSize()+4*pcdataInlTreeIndex, 4)
 	if !ok {
 		return -1
 	}
@@ -83,19 +83,19 @@ func (f *GoFunc) inlineIndex(vaddr uint64) int32 {
 func (f *GoFunc) inlineTree() (vaddr uint64, ok bool) {
 	t := f.t
 	fixed := t.fixedSize()
-	if f.rec[fixed-1] <= funcdataInlTree { // nfuncdata
+	if last := t.data.from(f.rec + fixed - 1); len(last) == 0 || last[0] <= funcdataInlTree { // nfuncdata
 		return 0, false
 	}
 	at := fixed + 4*uint64(f.field(6))
 	if t.magic == pclntab116 { // pointers, aligned
 		// The record is aligned in pcln, which is aligned in memory.
-		if t.ptrSize == 8 && (t.vaddr+uint64(len(t.data)-len(f.rec))+at)%8 != 0 {
+		if t.ptrSize == 8 && (t.vaddr+f.rec+at)%8 != 0 {
 			at += 4
 		}
-		v, ok := word(f.rec, at+t.ptrSize*funcdataInlTree, t.ptrSize)
+		v, ok := t.word(f.rec+at+t.ptrSize*funcdataInlTree, t.ptrSize)
 		return v, ok && v != 0
 	}
-	off, ok := word(f.rec, at+4*funcdataInlTree, 4)
+	off, ok := t.word(f.rec+at+4*funcdataInlTree, 4)
 	if !ok || off == 1<<32-1 || t.gofunc == 0 {
 		return 0, false
 	}
@@ -128,14 +128,16 @@ func (f *GoFunc) inlinedCall(tree uint64, index int32) (c goInlinedCall, ok bool
 	} else {
 		c = goInlinedCall{le.Uint32(b[12:]), 0, le.Uint32(b[16:])}
 	}
-	return c, uint64(c.name) < uint64(len(f.t.funcNames)) && uint64(c.parentPC) < f.End-f.Entry
+	return c, uint64(c.name) < f.t.data.size-f.t.funcNames && uint64(c.parentPC) < f.End-f.Entry
 }
 
-// bytesAt returns n bytes of the file at a link-time address: a part of the
-// table where that holds them, as since Go 1.26.
+// bytesAt returns n bytes of the file at a link-time address, at most
+// chunkOverlap: a part of the table where that holds them, as since Go 1.26.
 func (t *GoTable) bytesAt(vaddr, n uint64) ([]byte, bool) {
-	if off := vaddr - t.vaddr; vaddr >= t.vaddr && off < uint64(len(t.data)) && n <= uint64(len(t.data))-off {
-		return t.data[off : off+n], true
+	if vaddr >= t.vaddr {
+		if b := t.data.from(vaddr - t.vaddr); uint64(len(b)) >= n {
+			return b[:n], true
+		}
 	}
 	b := make([]byte, n)
 	return b, t.img.ReadVaddr(b, vaddr) == nil

@@ -196,16 +196,50 @@ func TestPclntabAllocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	start, end := tab.Range()
-	pc := start
-	n := testing.AllocsPerRun(1000, func() {
-		f, ok := tab.Func(pc)
-		if ok {
-			tab.SPDelta(&f, pc)
-			_ = f.Name()
+	n := testing.AllocsPerRun(3, func() { // the first of which reads the file
+		for pc := start; pc < end; pc += 4093 {
+			if f, ok := tab.Func(pc); ok {
+				tab.SPDelta(&f, pc)
+				_ = f.Name()
+			}
 		}
-		pc = start + (pc-start+4093)%(end-start)
 	})
 	if n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestPclntabMemory checks that of a table only what is asked for is kept, and
+// nothing after Forget, which leaves names as they are.
+func TestPclntabMemory(t *testing.T) {
+	im := buildGo(t)
+	if _, err := GoRuntimeOf(im); err != nil { // looks through all functions
+		t.Fatal(err)
+	}
+	tab, err := Pclntab(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := int64(tab.data.size)
+	few := tab.Memory()
+	if few > whole/4 {
+		t.Errorf("keeps %d bytes of %d before anything was asked for", few, whole)
+	}
+	var names []string
+	for i := range tab.Len() {
+		f, _ := tab.At(i)
+		names = append(names, f.Name())
+	}
+	if all := tab.Memory(); all <= few || all > whole*5/4 {
+		t.Errorf("keeps %d bytes of %d after all names, %d before", all, whole, few)
+	}
+	tab.Forget()
+	if none := tab.Memory(); none > whole/100 {
+		t.Errorf("keeps %d bytes of %d after Forget", none, whole)
+	}
+	for i, want := range names {
+		if f, ok := tab.At(i); !ok || f.Name() != want {
+			t.Fatalf("function %d: %q, was %q", i, f.Name(), want)
+		}
 	}
 }

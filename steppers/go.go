@@ -20,6 +20,7 @@ import (
 type Go struct {
 	images perImage[goImage]
 	rules  [1 << 12]goRule
+	kept   int64 // bytes of function tables read for rules
 
 	walk goWalk
 }
@@ -30,6 +31,10 @@ type goImage struct {
 	table *procstate.GoTable
 	rt    *procstate.GoRuntime
 }
+
+// goTableBudget bounds what is kept of all function tables, in bytes: those of
+// programs that came and went would add up.
+const goTableBudget = 4 << 20
 
 // goWalk is what has been seen since the top of the stack. It only narrows
 // choices: without it, as when a walk starts in the middle, the first is

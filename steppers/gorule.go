@@ -81,10 +81,24 @@ func (s *Go) rule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) *goR
 	h := (vaddr ^ uint64(img.Index)<<48) * 0x9e3779b97f4a7c15
 	r := &s.rules[h>>(64-12)]
 	if r.vaddr != vaddr || r.image != img.Index+1 {
+		before := t.Memory()
 		*r = makeGoRule(img, t, vaddr)
 		r.vaddr, r.image = vaddr, img.Index+1
+		if s.kept += t.Memory() - before; s.kept > goTableBudget {
+			s.forgetTables()
+		}
 	}
 	return r
+}
+
+// forgetTables lets go of what is kept of function tables.
+func (s *Go) forgetTables() {
+	for _, im := range s.images.of {
+		if im != nil && im.table != nil {
+			im.table.Forget()
+		}
+	}
+	s.kept = 0
 }
 
 func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goRule) {
@@ -92,7 +106,8 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 	if !ok {
 		return r
 	}
-	if r.delta, ok = t.SPDelta(&f, vaddr); !ok {
+	name := strings.TrimSuffix(f.Name(), ".abi0")
+	if r.delta, ok = t.SPDelta(&f, vaddr); !ok || name == "" { // or it cannot be read
 		return r
 	}
 	r.kind = goPlain
@@ -103,7 +118,7 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 	if r.kind == goAsm { // the wrappers of these functions have the same names
 		kinds = goKinds
 	}
-	if k, ok := kinds[strings.TrimSuffix(f.Name(), ".abi0")]; ok {
+	if k, ok := kinds[name]; ok {
 		r.kind = k
 	} else if f.Flag&procstate.GoFuncTopFrame != 0 {
 		r.kind = goTop
