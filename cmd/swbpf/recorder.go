@@ -36,9 +36,8 @@ const (
 	// wakeBytes of news are less than what the start of a static program makes.
 	wakeBytes = 200
 
-	// burstRing is the ring for events without a rate, which come in bursts,
-	// switchRing that for switches, of which there are many on a busy machine.
-	burstRing  = 16 << 20
+	// switchRing is the ring for switches, of which there are many on a busy
+	// machine.
 	switchRing = 32 << 20
 
 	// changesFrom is the rate in Hz from which only changes of stacks are sent.
@@ -79,11 +78,8 @@ func (r *recorder) start() error {
 		Kernel: !o.noKernel, PIDs: o.pids, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
 	cfg.Changes = o.frequency >= changesFrom
-	switch {
-	case event.IsOffCPU() || event.IsWall():
+	if event.IsOffCPU() || event.IsWall() {
 		cfg.RingBytes = switchRing
-	case !event.IsTimer() && o.frequency == 0:
-		cfg.RingBytes = burstRing
 	}
 	if len(o.command) > 0 {
 		if r.command, err = loader.StartCommand(o.command); err != nil {
