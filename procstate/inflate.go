@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// Decompression of zlib data (RFC 1950, RFC 1951) from memory into memory. The
-// readers that stream take twice as long, and the first name of a program can
-// wait for nothing else: libc's debug information alone is 6 MB.
+// Decompression of zlib data (RFC 1950, RFC 1951) into memory. The readers that
+// stream take twice as long, and the first name of a program can wait for
+// nothing else: libc's debug information alone is 6 MB.
 
 var (
 	errZlib     = errors.New("malformed zlib data")
@@ -22,7 +22,7 @@ const maxExpansion = 1032
 
 // inflate decompresses a zlib stream that holds size bytes.
 func inflate(src []byte, size uint64) ([]byte, error) {
-	if len(src) < 6 || src[0]&15 != 8 || src[0]>>4 > 7 || src[1]&0x20 != 0 || (uint(src[0])<<8|uint(src[1]))%31 != 0 {
+	if len(src) < 6 || !isZlib(src) {
 		return nil, errZlib
 	}
 	if size > maxExpansion*uint64(len(src)) {
@@ -30,27 +30,13 @@ func inflate(src []byte, size uint64) ([]byte, error) {
 	}
 	z := inflaters.Get().(*inflater)
 	defer inflaters.Put(z)
-	z.src, z.pos, z.bits, z.n = src[:len(src)-4], 2, 0, 0
-	z.dst, z.done = make([]byte, size), 0
-	defer func() { z.src, z.dst = nil, nil }()
+	scratch := z.dst
+	defer func() { z.src, z.dst = nil, scratch }()
+	z.src, z.pos, z.bits, z.n, z.more = src[:len(src)-4], 2, 0, 0, nil
+	z.dst, z.done, z.limit = make([]byte, size), 0, int(size)
 	for last := false; !last; {
-		z.fill()
-		last = z.take(1) == 1
 		var err error
-		switch z.take(2) {
-		case 0:
-			err = z.stored()
-		case 1:
-			z.fixedCodes()
-			err = z.block()
-		case 2:
-			if err = z.readCodes(); err == nil {
-				err = z.block()
-			}
-		default:
-			err = errZlib
-		}
-		if err != nil {
+		if last, err = z.oneBlock(); err != nil {
 			return nil, err
 		}
 	}
@@ -66,19 +52,47 @@ func inflate(src []byte, size uint64) ([]byte, error) {
 	return z.dst, nil
 }
 
+// isZlib reports whether b begins with a header of zlib data without a preset
+// dictionary.
+func isZlib(b []byte) bool {
+	return b[0]&15 == 8 && b[0]>>4 <= 7 && b[1]&0x20 == 0 && (uint(b[0])<<8|uint(b[1]))%31 == 0
+}
+
 var inflaters = sync.Pool{New: func() any { return new(inflater) }}
 
 // inflater is the state of a decompression.
 type inflater struct {
-	src  []byte
-	pos  int    // of the next byte for bits
-	bits uint64 // read ahead, the next lowest
-	n    int    // how many; negative past the end
-	dst  []byte
-	done int // bytes of dst that are there
+	src   []byte
+	pos   int                            // of the next byte for bits
+	bits  uint64                         // read ahead, the next lowest
+	n     int                            // how many; negative past the end
+	more  func(rest []byte) (src []byte) // what follows src, behind the rest of it; nil: nothing does
+	dst   []byte
+	done  int // bytes of dst that are there
+	limit int // how long dst may become
 
 	literals, distances huffman
 	lengths             [maxLiterals + maxDistances]uint8
+}
+
+// oneBlock decompresses the next block.
+func (z *inflater) oneBlock() (last bool, err error) {
+	z.fill()
+	last = z.take(1) == 1
+	switch z.take(2) {
+	case 0:
+		err = z.stored()
+	case 1:
+		z.fixedCodes()
+		err = z.block()
+	case 2:
+		if err = z.readCodes(); err == nil {
+			err = z.block()
+		}
+	default:
+		err = errZlib
+	}
+	return last, err
 }
 
 const (
@@ -139,12 +153,37 @@ func (z *inflater) fill() {
 		z.n |= 56
 		return
 	}
-	for z.n >= 0 && z.n <= 56 && z.pos < len(z.src) {
+	z.fillEnd()
+}
+
+// fillEnd is fill where src ends.
+func (z *inflater) fillEnd() {
+	z.next()
+	for z.n >= 0 && z.n < 56 && z.pos < len(z.src) {
 		z.bits |= uint64(z.src[z.pos]) << uint(z.n)
 		z.pos++
 		z.n += 8
 	}
 }
+
+// next makes src reach further, where there is more. It keeps what was read
+// ahead and may be given back.
+func (z *inflater) next() {
+	if z.more != nil {
+		back := min(z.pos, 8)
+		z.src, z.pos = z.more(z.src[z.pos-back:]), back
+	}
+}
+
+// room makes dst longer when it has less room than a copy may need.
+func (z *inflater) room(done int) {
+	if len(z.dst)-done < maxCopy && len(z.dst) < z.limit {
+		z.dst = append(z.dst, make([]byte, min(len(z.dst)+maxCopy, z.limit-len(z.dst)))...)
+	}
+}
+
+// maxCopy is the longest copy that deflate knows, and a word beyond it.
+const maxCopy = 258 + 8
 
 // take removes up to 16 bits of those that fill has read.
 func (z *inflater) take(n int) int {
@@ -163,6 +202,9 @@ func (z *inflater) stored() error {
 	z.pos -= z.n / 8
 	z.bits, z.n = 0, 0
 	if len(z.src)-z.pos < 4 {
+		z.next()
+	}
+	if len(z.src)-z.pos < 4 {
 		return errZlib
 	}
 	n := int(binary.LittleEndian.Uint16(z.src[z.pos:]))
@@ -170,15 +212,23 @@ func (z *inflater) stored() error {
 		return errZlib
 	}
 	z.pos += 4
-	if n > len(z.src)-z.pos {
-		return errZlib
+	for n > 0 {
+		if z.pos == len(z.src) {
+			z.next()
+		}
+		z.room(z.done)
+		k := min(n, len(z.src)-z.pos, len(z.dst)-z.done)
+		switch {
+		case z.pos == len(z.src):
+			return errZlib
+		case k == 0:
+			return errZlibSize
+		}
+		copy(z.dst[z.done:], z.src[z.pos:z.pos+k])
+		z.pos += k
+		z.done += k
+		n -= k
 	}
-	if n > len(z.dst)-z.done {
-		return errZlibSize
-	}
-	copy(z.dst[z.done:], z.src[z.pos:z.pos+n])
-	z.pos += n
-	z.done += n
 	return nil
 }
 
@@ -341,6 +391,10 @@ func (h *huffman) long(z *inflater, entries *[maxLiterals]codeEntry) codeEntry {
 func (z *inflater) block() error {
 	dst, done := z.dst, z.done
 	for {
+		if len(dst)-done < maxCopy {
+			z.room(done)
+			dst = z.dst
+		}
 		z.fill()
 		if z.n < 0 {
 			return errZlib

@@ -32,8 +32,8 @@ type budgetItem struct {
 type evictable interface {
 	// inUse reports whether it was used since the last call.
 	inUse() bool
-	// drop gives the memory back; false when that is not possible now.
-	drop() bool
+	// drop gives the memory back. It must not wait for who may add.
+	drop()
 }
 
 // add accounts for something new, which stays this time.
@@ -45,10 +45,11 @@ func (b *budget) add(e evictable, size int) {
 			b.hand = 0
 		}
 		v := b.items[b.hand]
-		if v.inUse() || !v.drop() {
+		if v.inUse() {
 			b.hand++
 			continue
 		}
+		v.drop()
 		b.total -= v.size
 		last := len(b.items) - 1
 		b.items[b.hand] = b.items[last]

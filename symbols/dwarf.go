@@ -8,13 +8,11 @@ import (
 
 // dwarfData is the debug information of one file: of a program or its debug
 // file, of a split unit's file, or of the file that dwz moved common entries
-// to. Opening it reads the root entry of each unit; units are read on first
-// use.
+// to. Units are read on first use.
 //
-// The sections and caches belong to who holds the lock of the main file.
+// The sections and caches belong to who holds the lock of the group.
 type dwarfData struct {
-	mu sync.Mutex // of the main file; guards split and alternate files too
-
+	group *fileGroup
 	owner *Symbolizer
 	img   *procstate.Image
 
@@ -25,30 +23,30 @@ type dwarfData struct {
 	base       uint64 // link-time address that offsets count from
 	codeRanges []codeRange
 
-	units      []*unit
-	spans      []span   // of units, while they are read
-	unitRanges rangeSet // of indices in units
-	version2   bool     // some unit is of DWARF 2
-	expanded   bool     // unitRanges covers the units that do not say where they are
-	firstErr   error    // of a unit that could not be read
+	unitIndex
 
 	main     *dwarfData            // of a split unit: the file with its addresses
 	skeleton *unit                 // of a split unit, in main
 	splits   map[uint64]*splitUnit // by offset of the skeleton
 	dwp      *dwarfPackage
 	dwpDone  bool
-	alt      *dwarfData
-	altDone  bool
-	user     *dwarfData // of an alternate file: the one that refers to it
+	altDone  bool // it was tried to open the alternate file of the group from here
 
 	rootAbbrev  abbrev // of the root entry that was read last
 	rootKey     rootKey
 	abbrevCache map[abbrevKey]*abbrevTable
 	abbrevWork  uint64 // bytes of abbreviations that were read
 	rangeWork   uint64 // range list entries that may still be read
-	entryWork   uint64 // entries that may still be read
 	types       map[uint64]*Type
 	names       map[uint64]*funcName
+}
+
+// fileGroup is of files that refer to each other: a program, its split files,
+// and the file that dwz moved entries to, which other programs share.
+type fileGroup struct {
+	mu        sync.Mutex
+	entryWork uint64 // entries that may still be read
+	alternate *dwarfData
 }
 
 // Sizes of the windows through which sections are read.
@@ -58,51 +56,24 @@ const (
 	windowString = 256
 )
 
-// openDWARF reads the units of a file; it returns nil when there is no debug
-// information in it. The code ranges are those of the program.
+// openDWARF opens the debug information of a file; it returns nil when there
+// is none in it. The code ranges are those of the program.
 func openDWARF(s *Symbolizer, im *procstate.Image, code []codeRange) (*dwarfData, error) {
-	d := &dwarfData{owner: s, img: im, codeRanges: code}
 	if len(code) == 0 {
 		return nil, nil
 	}
-	d.base = code[0].start
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d := &dwarfData{group: s.groupOf(im), owner: s, img: im, codeRanges: code, base: code[0].start}
 	if err := d.openSections(im, ""); err != nil {
 		return nil, err
 	}
 	if d.info.size == 0 || d.abbrev.size == 0 {
 		return nil, nil
 	}
-	return d, d.finish()
-}
-
-// finish reads the units and the index of their code.
-func (d *dwarfData) finish() error {
-	err := d.readUnits()
-	if err == nil {
-		err = d.firstErr
-	}
-	if d.version2 {
-		d.readAranges()
-	}
-	// Several units can claim the one copy of an inline function that the
-	// linker kept: the first of them is as good as any.
-	d.unitRanges = flattenFirst(d.spans)
-	d.spans = nil
-	return err
+	return d, nil
 }
 
 // lock returns the lock that guards d.
-func (d *dwarfData) lock() *sync.Mutex {
-	if d.main != nil {
-		d = d.main
-	}
-	if d.user != nil {
-		d = d.user
-	}
-	return &d.mu
-}
+func (d *dwarfData) lock() *sync.Mutex { return &d.group.mu }
 
 // openSections finds the debug sections; suffix is ".dwo" in split files.
 func (d *dwarfData) openSections(im *procstate.Image, suffix string) error {
@@ -142,8 +113,8 @@ func (d *dwarfData) lines(dst []Line, vaddr uint64, symbol Line) (out []Line, ok
 		return dst, false
 	}
 	off := uint32(vaddr - d.base)
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.lock().Lock()
+	defer d.lock().Unlock()
 	u := d.unitAt(off)
 	if u == nil {
 		return dst, false
@@ -211,46 +182,6 @@ func (u *unitCode) mayBelong(id uint32, off uint64) bool {
 		}
 	}
 	return false
-}
-
-// unitAt returns the unit that holds the code at an offset, or nil.
-func (d *dwarfData) unitAt(off uint32) *unit {
-	id, ok := d.unitRanges.find(off)
-	if !ok && !d.expanded {
-		d.expand()
-		id, ok = d.unitRanges.find(off)
-	}
-	if !ok {
-		return nil
-	}
-	return d.units[id]
-}
-
-// expand adds the code of units whose root entry does not tell where it is.
-func (d *dwarfData) expand() {
-	d.expanded = true
-	var spans []span
-	for i, u := range d.units {
-		if !u.unranged {
-			continue
-		}
-		code := d.unitCode(u)
-		for j, id := range code.ranges.ids {
-			if id != none && j+1 < len(code.ranges.starts) {
-				spans = append(spans, span{code.ranges.starts[j], code.ranges.starts[j+1], uint32(i)})
-			}
-		}
-	}
-	if len(spans) == 0 {
-		return
-	}
-	r := &d.unitRanges
-	for j, id := range r.ids {
-		if id != none && j+1 < len(r.starts) {
-			spans = append(spans, span{r.starts[j], r.starts[j+1], id})
-		}
-	}
-	*r = flattenFirst(spans)
 }
 
 // unitCode returns the code of a unit, read on first use.

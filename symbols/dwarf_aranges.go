@@ -1,8 +1,34 @@
 package symbols
 
-// readAranges adds the code that .debug_aranges tells of units of DWARF 2,
-// whose root entry can name one range only (DWARF 5, section 6.1.2).
-func (d *dwarfData) readAranges() {
+// readTable reads which units .debug_aranges gives code to.
+func (d *dwarfData) readTable() {
+	d.tableRead = true
+	var spans []span
+	d.readAranges(func(info uint64, start, end uint32) {
+		if n := len(d.tableUnits); n == 0 || d.tableUnits[n-1] != info {
+			d.tableUnits = append(d.tableUnits, info)
+		}
+		spans = append(spans, span{start, end, uint32(len(d.tableUnits) - 1)})
+	})
+	d.tableRanges = flattenFirst(spans)
+}
+
+// addTableOf2 adds the code that .debug_aranges tells of units of DWARF 2,
+// whose root entry can name one range only.
+func (d *dwarfData) addTableOf2() {
+	d.readAranges(func(info uint64, start, end uint32) {
+		i := unitIndexOf(d.units, info)
+		if i < 0 || d.units[i].enc.version > 2 {
+			return
+		}
+		d.spans = append(d.spans, span{start, end, uint32(i)})
+		d.units[i].unranged = false
+	})
+}
+
+// readAranges calls f for what .debug_aranges (DWARF 5, section 6.1.2) says:
+// the place of a unit in .debug_info, and offsets of its code.
+func (d *dwarfData) readAranges(f func(info uint64, start, end uint32)) {
 	for off := uint64(0); off < d.aranges.size; {
 		b, err := d.aranges.upTo(off, windowTables)
 		if err != nil {
@@ -18,19 +44,18 @@ func (d *dwarfData) readAranges() {
 			return
 		}
 		c.b = b
-		d.arangesSet(&c, encoding{version: 2, dwarf64: dwarf64})
+		d.arangesSet(&c, encoding{version: 2, dwarf64: dwarf64}, f)
 		off = next
 	}
 }
 
 // arangesSet reads what follows the length of the set of one unit.
-func (d *dwarfData) arangesSet(c *cursor, enc encoding) {
+func (d *dwarfData) arangesSet(c *cursor, enc encoding, f func(info uint64, start, end uint32)) {
 	c.u16() // version
 	info := c.uint(enc.offSize())
 	width := int(c.u8())
-	c.u8() // segment selector size
-	i, ok := d.unitIndex(info)
-	if c.failed || width != 4 && width != 8 || !ok || d.units[i].enc.version > 2 {
+	segment := c.u8()
+	if c.failed || width != 4 && width != 8 || segment != 0 || info >= d.info.size {
 		return
 	}
 	// Pairs are aligned to their size from the start of the set.
@@ -41,8 +66,7 @@ func (d *dwarfData) arangesSet(c *cursor, enc encoding) {
 			return
 		}
 		if s, e, ok := d.offsets(start, start+n); ok {
-			d.spans = append(d.spans, span{s, e, uint32(i)})
-			d.units[i].unranged = false
+			f(info, s, e)
 		}
 	}
 }

@@ -11,7 +11,7 @@ const freeEntries = 1 << 10
 
 // allowEntries sets how many entries may be read for a question about a unit:
 // each of them, and what they refer to.
-func (d *dwarfData) allowEntries(u *unit) { d.mainFile().entryWork = freeEntries + (u.end-u.off)/2 }
+func (d *dwarfData) allowEntries(u *unit) { d.group.entryWork = freeEntries + (u.end-u.off)/2 }
 
 // die is a debugging information entry (DIE), read whole.
 type die struct {
@@ -64,11 +64,10 @@ func (e *die) string(attr dwarf.Attr) string {
 // readEntry reads the entry at an offset of .debug_info in u. With skim set,
 // only the shape is of interest.
 func (d *dwarfData) readEntry(u *unit, off uint64, e *die, skim bool) error {
-	main := d.mainFile()
-	if main.entryWork == 0 {
+	if d.group.entryWork == 0 {
 		return fmt.Errorf("unit at %#x: too many entries: %w", u.off, errDWARF)
 	}
-	main.entryWork--
+	d.group.entryWork--
 	if off < u.root || off >= u.end {
 		return fmt.Errorf("entry at %#x is not in its unit: %w", off, errDWARF)
 	}
@@ -162,17 +161,6 @@ func blockOf(b []byte, stored, f form) []byte {
 	return bytes.Clone(c.b[c.off:])
 }
 
-// mainFile returns the file that has the lock, and so what belongs to it.
-func (d *dwarfData) mainFile() *dwarfData {
-	if d.main != nil {
-		d = d.main
-	}
-	if d.user != nil {
-		d = d.user
-	}
-	return d
-}
-
 // dieAt reads the entry at an offset of .debug_info.
 func (d *dwarfData) dieAt(off uint64) (*die, error) {
 	u := d.unitOf(off)
@@ -210,6 +198,7 @@ func (e *die) referred(attr dwarf.Attr) *die {
 
 // typeUnitEntry reads the type that the type unit with a signature is about.
 func (d *dwarfData) typeUnitEntry(signature uint64) *die {
+	d.readUnits(d.info.size)
 	for _, u := range d.units {
 		if u.tag == dwarf.TagTypeUnit && u.dwoID == signature {
 			if e, err := d.dieAt(u.off + u.typeOff); err == nil {

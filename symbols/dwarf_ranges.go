@@ -85,11 +85,14 @@ func (d *dwarfData) rangeList(u *unit, v value, f func(start, end uint64)) {
 
 // allowRanges sets how many range list entries may be read for n bytes of
 // units. Entries of units can share a list, but not each of them all lists.
-func (d *dwarfData) allowRanges(n uint64) {
-	d.rangeWork = 1024 + n + d.ranges.size + d.rnglists.size
+func (d *dwarfData) allowRanges(n uint64) { d.rangeWork = d.rangeLimit(n) }
+
+func (d *dwarfData) rangeLimit(n uint64) uint64 {
+	n += 1024 + d.ranges.size + d.rnglists.size
 	if d.main != nil {
-		d.rangeWork += d.main.ranges.size
+		n += d.main.ranges.size
 	}
+	return n
 }
 
 func (d *dwarfData) mayReadRange() bool {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -14,24 +15,22 @@ import (
 // errDWARF is what malformed debug information is reported as.
 var errDWARF = errors.New("bad DWARF")
 
-// dwarfSection is a debug section of a file. A compressed one is held in
-// memory whole, from its first use until the memory is wanted for something
-// else; of others only a window is.
+// dwarfSection is a debug section of a file, of which only a window is in
+// memory, and of a compressed one some parts.
 type dwarfSection struct {
-	img  *procstate.Image
-	off  uint64 // in the file
-	size uint64 // when decompressed
-
-	packed  bool // compressed
-	header  procstate.Section
-	raw     []byte // all of it, decompressed; nil when it is not there
-	owner   *dwarfData
-	touched bool // since the last round of dropping
+	path   string      // for messages
+	r      io.ReaderAt // the file
+	off    uint64      // in the file, or in what packed decompresses to
+	size   uint64      // when decompressed
+	packed *packedSection
 
 	window    []byte // what was read last: section offsets [windowAt, ...)
 	windowAt  uint64
 	windowLen uint64 // how much to read at a time
 }
+
+// leastMemory may be taken by a part of a section, whatever Options.Memory is.
+const leastMemory = 1 << 20
 
 // openSection finds a section by name, compressed or not, in a file.
 func (d *dwarfData) openSection(im *procstate.Image, name string, window uint64) (dwarfSection, error) {
@@ -42,89 +41,26 @@ func (d *dwarfData) openSection(im *procstate.Image, name string, window uint64)
 	if !ok || h.Size == 0 || h.Type == elf.SHT_NOBITS || h.Off > uint64(im.Size()) || h.Size > uint64(im.Size())-h.Off {
 		return dwarfSection{}, nil
 	}
-	s := dwarfSection{img: im, off: h.Off, size: h.Size, windowLen: window}
-	if h.Flags&elf.SHF_COMPRESSED == 0 && h.Name[1] != 'z' {
-		return s, nil
-	}
-	s.packed, s.header, s.owner = true, h, d
-	var err error
-	s.size, err = inflatedSize(im, h)
-	if err == nil && s.size > uint64(d.owner.opt.Memory) {
-		err = fmt.Errorf("%s: section %s needs %d bytes: %w", im.Path, h.Name, s.size, ErrMemory)
-	}
-	return s, err
-}
-
-// inflatedSize reads the size of a compressed section before compression.
-func inflatedSize(im *procstate.Image, h procstate.Section) (uint64, error) {
-	var b [24]byte
-	if n, _ := im.ReadAt(b[:min(h.Size, 24)], int64(h.Off)); n < 12 {
-		return 0, fmt.Errorf("%s: section %s: header is cut short: %w", im.Path, h.Name, errDWARF)
-	}
-	switch {
-	case h.Flags&elf.SHF_COMPRESSED == 0: // "ZLIB" and a big-endian number
-		return binary.BigEndian.Uint64(b[4:]), nil
-	case im.Arch().AddressWidth == 8:
-		return binary.LittleEndian.Uint64(b[8:]), nil
-	}
-	return uint64(binary.LittleEndian.Uint32(b[4:])), nil
-}
-
-// inflate makes the contents of a compressed section available in raw.
-func (s *dwarfSection) inflate() error {
-	s.touched = true
-	if !s.packed || s.raw != nil {
-		return nil
-	}
-	raw, err := s.img.SectionBytes(s.header, s.size)
-	if err == nil && uint64(len(raw)) != s.size {
-		err = fmt.Errorf("%s: section %s: %w", s.img.Path, s.header.Name, errDWARF)
-	}
+	z, err := im.Packed(h)
 	if err != nil {
-		s.packed, s.size = false, 0 // as if there were none
-		return err
+		return dwarfSection{}, err
 	}
-	s.raw = raw
-	s.owner.owner.budget.add(s, len(raw))
-	return nil
-}
-
-// inUse implements evictable.
-func (s *dwarfSection) inUse() bool {
-	mu := s.owner.lock()
-	if !mu.TryLock() {
-		return true
+	if z == nil {
+		return dwarfSection{path: im.Path, r: im, off: h.Off, size: h.Size, windowLen: window}, nil
 	}
-	defer mu.Unlock()
-	t := s.touched
-	s.touched = false
-	return t
-}
-
-// drop implements evictable.
-func (s *dwarfSection) drop() bool {
-	mu := s.owner.lock()
-	if !mu.TryLock() {
-		return false
+	if z.PartSize() > max(uint64(d.owner.opt.Memory), leastMemory) {
+		return dwarfSection{}, fmt.Errorf("%s: section %s needs %d bytes: %w", im.Path, h.Name, z.PartSize(), ErrMemory)
 	}
-	defer mu.Unlock()
-	s.raw = nil
-	return true
+	p := &packedSection{z: z, owner: d.owner}
+	return dwarfSection{path: im.Path, size: z.Size(), packed: p, windowLen: window}, nil
 }
 
 // part returns the section [off, off+size) as a section of its own.
 func (s *dwarfSection) part(off, size uint64) (dwarfSection, error) {
-	if err := s.inflate(); err != nil {
-		return dwarfSection{}, err
-	}
 	if off > s.size || size > s.size-off {
 		return dwarfSection{}, fmt.Errorf("part [%#x, +%#x) is not in the section: %w", off, size, errDWARF)
 	}
-	p := dwarfSection{img: s.img, off: s.off + off, size: size, windowLen: s.windowLen}
-	if s.raw != nil {
-		p.raw = s.raw[off : off+size]
-	}
-	return p, nil
+	return dwarfSection{path: s.path, r: s.r, off: s.off + off, size: size, packed: s.packed, windowLen: s.windowLen}, nil
 }
 
 // bytes returns n bytes at a section offset, valid until the next call.
@@ -132,13 +68,10 @@ func (s *dwarfSection) bytes(off, n uint64) ([]byte, error) {
 	if off > s.size || n > s.size-off {
 		return nil, fmt.Errorf("offset %#x is past the end of the section: %w", off, errDWARF)
 	}
-	if s.packed {
-		if err := s.inflate(); err != nil {
-			return nil, err
+	if s.packed != nil {
+		if b, err := s.packed.at(s.off+off, n); b != nil || err != nil {
+			return b, err
 		}
-	}
-	if s.raw != nil {
-		return s.raw[off : off+n], nil
 	}
 	if i := off - s.windowAt; off >= s.windowAt && i <= uint64(len(s.window)) && n <= uint64(len(s.window))-i {
 		return s.window[i : i+n], nil
@@ -148,12 +81,23 @@ func (s *dwarfSection) bytes(off, n uint64) ([]byte, error) {
 		s.window = make([]byte, want)
 	}
 	s.window = s.window[:want]
-	if m, err := s.img.ReadAt(s.window, int64(s.off+off)); uint64(m) < want {
+	if err := s.read(s.window, off); err != nil {
 		s.window = s.window[:0]
-		return nil, fmt.Errorf("%s: section is cut short: %w", s.img.Path, err)
+		return nil, err
 	}
 	s.windowAt = off
 	return s.window[:n], nil
+}
+
+// read fills b from a section offset.
+func (s *dwarfSection) read(b []byte, off uint64) error {
+	if s.packed != nil {
+		return s.packed.read(b, s.off+off)
+	}
+	if n, err := s.r.ReadAt(b, int64(s.off+off)); n < len(b) {
+		return fmt.Errorf("%s: section is cut short: %w", s.path, err)
+	}
+	return nil
 }
 
 // upTo returns between 1 and n bytes at a section offset, as many as there
@@ -178,13 +122,10 @@ func (s *dwarfSection) readPooled(off, n uint64) (b []byte, free func(), err err
 	if off > s.size || n > s.size-off {
 		return nil, nil, fmt.Errorf("offset %#x is past the end of the section: %w", off, errDWARF)
 	}
-	if s.packed {
-		if err := s.inflate(); err != nil {
-			return nil, nil, err
+	if s.packed != nil {
+		if b, err := s.packed.at(s.off+off, n); b != nil || err != nil {
+			return b, func() {}, err
 		}
-	}
-	if s.raw != nil {
-		return s.raw[off : off+n], func() {}, nil
 	}
 	buf, _ := sectionBuffers.Get().(*[]byte)
 	if buf == nil || uint64(cap(*buf)) < n {
@@ -192,8 +133,8 @@ func (s *dwarfSection) readPooled(off, n uint64) (b []byte, free func(), err err
 		buf = &fresh
 	}
 	b = (*buf)[:n]
-	if m, err := s.img.ReadAt(b, int64(s.off+off)); uint64(m) < n {
-		return nil, nil, fmt.Errorf("%s: section is cut short: %w", s.img.Path, err)
+	if err := s.read(b, off); err != nil {
+		return nil, nil, err
 	}
 	return b, func() {
 		if cap(*buf) <= maxPooled {

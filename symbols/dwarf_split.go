@@ -65,7 +65,7 @@ func (d *dwarfData) openSplit(u *unit) (*splitUnit, error) {
 			return nil, err
 		}
 		d.owner.keep(im)
-		data := &dwarfData{img: im.Image, main: d, skeleton: u, base: d.base, codeRanges: d.codeRanges, owner: d.owner}
+		data := &dwarfData{group: d.group, img: im.Image, main: d, skeleton: u, base: d.base, codeRanges: d.codeRanges, owner: d.owner}
 		if err := data.openSections(im.Image, ".dwo"); err != nil {
 			return nil, err
 		}
@@ -76,9 +76,7 @@ func (d *dwarfData) openSplit(u *unit) (*splitUnit, error) {
 
 // splitUnit finds the unit of a skeleton among those of d.
 func (d *dwarfData) splitUnit(skeleton *unit) (*splitUnit, error) {
-	if err := d.readUnits(); err != nil {
-		return nil, err
-	}
+	d.readUnits(d.info.size)
 	for _, u := range d.units {
 		if u.tag == dwarf.TagCompileUnit && u.dwoID == skeleton.dwoID {
 			return &splitUnit{d, u}, nil
@@ -128,7 +126,7 @@ func (d *dwarfData) fromPackage(u *unit) (*splitUnit, error) {
 	if !ok {
 		return nil, nil
 	}
-	data := &dwarfData{img: p.img, main: d, skeleton: u, base: d.base, codeRanges: d.codeRanges, owner: d.owner}
+	data := &dwarfData{group: d.group, img: p.img, main: d, skeleton: u, base: d.base, codeRanges: d.codeRanges, owner: d.owner}
 	data.strings, data.ranges = p.all.strings, p.all.ranges
 	var err error
 	for i, column := range p.columns {
@@ -169,7 +167,7 @@ func (d *dwarfData) openPackage() (*dwarfPackage, error) {
 		return nil, err
 	}
 	d.owner.keep(im)
-	p := &dwarfPackage{img: im.Image, all: dwarfData{owner: d.owner, main: d}}
+	p := &dwarfPackage{img: im.Image, all: dwarfData{group: d.group, owner: d.owner, main: d}}
 	if err := p.all.openSections(im.Image, ".dwo"); err != nil {
 		return nil, err
 	}
@@ -235,29 +233,59 @@ func (d *dwarfData) alternate() *dwarfData {
 	if d.main != nil {
 		return d.main.alternate()
 	}
-	if !d.altDone {
-		d.altDone = true
+	if d.group.alternate == d {
+		return nil
+	}
+	if !d.altDone && d.group.alternate == nil {
 		var err error
-		if d.alt, err = d.openAlternate(); err != nil {
+		if d.group.alternate, err = d.openAlternate(); err != nil {
 			d.owner.note(err)
 		}
 	}
-	return d.alt
+	d.altDone = true
+	return d.group.alternate
 }
 
-// openAlternate follows .gnu_debugaltlink: a file name and a build ID.
-func (d *dwarfData) openAlternate() (*dwarfData, error) {
-	s, ok := d.img.Section(".gnu_debugaltlink")
+// alternateLink reads .gnu_debugaltlink: a file name and a build ID; name is
+// "" when there is none.
+func alternateLink(im *procstate.Image) (name, id string, err error) {
+	s, ok := im.Section(".gnu_debugaltlink")
 	if !ok {
-		return nil, nil
+		return "", "", nil
 	}
-	b, err := d.img.SectionBytes(s, 1<<12)
+	b, err := im.SectionBytes(s, 1<<12)
 	if err != nil {
-		return nil, err
+		return "", "", err
 	}
-	name, id, ok := strings.Cut(string(b), "\x00")
+	name, id, ok = strings.Cut(string(b), "\x00")
 	if !ok || name == "" {
-		return nil, fmt.Errorf("%s: .gnu_debugaltlink: %w", d.img.Path, errDWARF)
+		return "", "", fmt.Errorf("%s: .gnu_debugaltlink: %w", im.Path, errDWARF)
+	}
+	return name, id, nil
+}
+
+// groupOf returns the group of a file: with those that refer to the same
+// alternate file, or alone.
+func (s *Symbolizer) groupOf(im *procstate.Image) *fileGroup {
+	_, id, err := alternateLink(im)
+	if err != nil || id == "" {
+		return &fileGroup{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.groups[id]
+	if g == nil {
+		g = &fileGroup{}
+		s.groups[id] = g
+	}
+	return g
+}
+
+// openAlternate opens the file that .gnu_debugaltlink names.
+func (d *dwarfData) openAlternate() (*dwarfData, error) {
+	name, id, err := alternateLink(d.img)
+	if name == "" {
+		return nil, err
 	}
 	root := rootOf(d.img.Path)
 	var paths []string
@@ -284,11 +312,8 @@ func (d *dwarfData) openAlternate() (*dwarfData, error) {
 			continue
 		}
 		d.owner.keep(im)
-		alt := &dwarfData{img: im.Image, user: d, altDone: true, base: d.base, owner: d.owner}
+		alt := &dwarfData{group: d.group, img: im.Image, base: d.base, owner: d.owner}
 		if err := alt.openSections(im.Image, ""); err != nil {
-			return nil, err
-		}
-		if err := alt.readUnits(); err != nil {
 			return nil, err
 		}
 		return alt, nil

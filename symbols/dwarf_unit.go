@@ -3,8 +3,6 @@ package symbols
 import (
 	"debug/dwarf"
 	"fmt"
-	"sort"
-	"sync"
 	"sync/atomic"
 )
 
@@ -36,64 +34,15 @@ type unit struct {
 func (u *unit) inUse() bool { return u.used.Swap(false) }
 
 // drop implements evictable.
-func (u *unit) drop() bool {
-	u.code.Store(nil)
-	return true
-}
+func (u *unit) drop() { u.code.Store(nil) }
 
 // rootEntrySize is how much of a unit is read for its header and root entry.
 const rootEntrySize = 512
 
-// maxUnits bounds the units of a file.
-const maxUnits = 1 << 19
-
-// readUnits reads the headers and root entries of all units.
-func (d *dwarfData) readUnits() error {
-	if err := d.inflateTogether(); err != nil {
-		return err
-	}
-	d.allowRanges(d.info.size)
-	for off := uint64(0); off < d.info.size; {
-		if len(d.units) >= maxUnits {
-			return fmt.Errorf("too many units: %w", errDWARF)
-		}
-		u, err := d.readUnit(off)
-		if u == nil {
-			return err // nothing can be found behind it
-		}
-		if err == nil {
-			d.units = append(d.units, u)
-			d.version2 = d.version2 || u.enc.version == 2
-		} else if d.firstErr == nil {
-			d.firstErr = err
-		}
-		off = u.end
-	}
-	return nil
-}
-
-// inflateTogether decompresses side by side the sections that the first name
-// with its line needs: that takes longer than all the rest.
-func (d *dwarfData) inflateTogether() error {
-	var others sync.WaitGroup
-	for _, s := range []*dwarfSection{&d.abbrev, &d.line} {
-		if s.packed {
-			others.Go(func() {
-				if err := s.inflate(); err != nil {
-					d.owner.note(err)
-				}
-			})
-		}
-	}
-	err := d.info.inflate()
-	others.Wait()
-	return err
-}
-
 // readUnit reads the header and root entry of the unit at off. Without a
 // usable length it returns no unit; else the error means that this one unit
-// cannot be used.
-func (d *dwarfData) readUnit(off uint64) (*unit, error) {
+// cannot be used. One that is read in order tells d.spans where its code is.
+func (d *dwarfData) readUnit(off uint64, inOrder bool) (*unit, error) {
 	b, err := d.info.upTo(off, rootEntrySize)
 	if err != nil {
 		return nil, err
@@ -131,7 +80,11 @@ func (d *dwarfData) readUnit(off uint64) (*unit, error) {
 	}
 	u.addrBase, u.strBase, u.rangeBase = u.enc.defaultBases()
 	u.locBase = u.rangeBase
-	return u, d.readRoot(u)
+	saved := d.rangeWork
+	d.rangeWork = d.rootWork
+	err = d.readRoot(u, inOrder)
+	d.rootWork, d.rangeWork = d.rangeWork, saved
+	return u, err
 }
 
 // defaultBases returns the bases of a unit that gives none: in split files
@@ -147,7 +100,7 @@ func (e encoding) defaultBases() (addr, str, rng uint64) {
 }
 
 // readRoot reads the attributes of the root entry.
-func (d *dwarfData) readRoot(u *unit) error {
+func (d *dwarfData) readRoot(u *unit, inOrder bool) error {
 	size := uint64(rootEntrySize)
 	for {
 		b, err := d.info.upTo(u.root, min(size, u.end-u.root))
@@ -167,7 +120,7 @@ func (d *dwarfData) readRoot(u *unit) error {
 			}
 			d.rootKey = key
 		}
-		if d.readRootAttrs(u, a, &c) {
+		if d.readRootAttrs(u, a, &c, inOrder) {
 			return nil
 		}
 		if uint64(len(b)) < size || size > 1<<20 {
@@ -177,7 +130,7 @@ func (d *dwarfData) readRoot(u *unit) error {
 	}
 }
 
-func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor) bool {
+func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor, inOrder bool) bool {
 	u.tag = a.tag
 	var low, high, ranges, strBase value
 	for _, s := range a.attrs {
@@ -228,7 +181,7 @@ func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor) bool {
 	id := uint32(len(d.units))
 	d.eachRange(u, low, high, ranges, func(start, end uint64) {
 		u.unranged = false
-		if s, e, ok := d.offsets(start, end); ok {
+		if s, e, ok := d.offsets(start, end); ok && inOrder {
 			d.spans = append(d.spans, span{s, e, id})
 		}
 	})
@@ -236,19 +189,4 @@ func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor) bool {
 		u.unranged = false // all its code was discarded by the linker
 	}
 	return true
-}
-
-// unitIndex returns the index of the unit that holds an offset of
-// .debug_info.
-func (d *dwarfData) unitIndex(off uint64) (i int, ok bool) {
-	i = sort.Search(len(d.units), func(i int) bool { return d.units[i].off > off }) - 1
-	return i, i >= 0 && off < d.units[i].end
-}
-
-// unitOf returns the unit that holds an offset of .debug_info, or nil.
-func (d *dwarfData) unitOf(off uint64) *unit {
-	if i, ok := d.unitIndex(off); ok {
-		return d.units[i]
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package symbols
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -51,15 +52,16 @@ func FuzzFunctions(f *testing.F) {
 		f.Add(b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9])
 	}
 	f.Fuzz(func(t *testing.T, info, abbrev, str, ranges, rnglists, addr, strOffsets, loc, loclists, lineStr []byte) {
-		section := func(b []byte) dwarfSection { return dwarfSection{raw: b, size: uint64(len(b))} }
+		section := func(b []byte) dwarfSection {
+			return dwarfSection{r: bytes.NewReader(b), size: uint64(len(b)), windowLen: 64}
+		}
 		const text = 0x1000
 		d := &dwarfData{
-			owner: New(Options{}), img: &procstate.Image{}, base: text, codeRanges: []codeRange{{text, text + 0x400}}, altDone: true, dwpDone: true,
+			group: &fileGroup{}, owner: New(Options{}), img: &procstate.Image{}, base: text, codeRanges: []codeRange{{text, text + 0x400}}, altDone: true, dwpDone: true,
 			info: section(info), abbrev: section(abbrev), strings: section(str), lineStr: section(lineStr),
 			ranges: section(ranges), rnglists: section(rnglists), addr: section(addr), strOffsets: section(strOffsets),
 			loc: section(loc), loclists: section(loclists),
 		}
-		_ = d.finish() // a damaged unit costs itself
 		for a := uint64(text); a < text+0x400; a += 96 {
 			fns, err := d.functions(a)
 			if (err == nil) != (len(fns) > 0) {

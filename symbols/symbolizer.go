@@ -39,6 +39,7 @@ type Symbolizer struct {
 
 	mu     sync.Mutex
 	files  map[*procstate.Image]*file
+	groups map[string]*fileGroup // of files with an alternate file, by its build ID
 	opened []*openedImage
 	errs   []error
 }
@@ -51,7 +52,7 @@ func New(opt Options) *Symbolizer {
 	if opt.Memory == 0 {
 		opt.Memory = DefaultMemory
 	}
-	return &Symbolizer{opt: opt, budget: budget{limit: opt.Memory}, files: map[*procstate.Image]*file{}}
+	return &Symbolizer{opt: opt, budget: budget{limit: opt.Memory}, files: map[*procstate.Image]*file{}, groups: map[string]*fileGroup{}}
 }
 
 // Close closes the debug files that were opened. The Symbolizer must not be

@@ -219,7 +219,10 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.Modules = r.modules.count()
 	meta := r.meta()
 	r.release()
-	return r.builder.Build(meta, r.modules), nil
+	before := ownCPU()
+	prof := r.builder.Build(meta, r.modules)
+	s.NamingCPUSeconds = ownCPU() - before
+	return prof, nil
 }
 
 // release gives back what only recording needs, before names are read.

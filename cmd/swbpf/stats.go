@@ -33,11 +33,21 @@ type recordStats struct {
 	BPFRunNS           uint64            `json:"bpf_run_ns"`
 	BPFRuns            uint64            `json:"bpf_runs"`
 	UnwindNS           uint64            `json:"unwind_ns"`
-	CPUUserSeconds     float64           `json:"cpu_user_seconds"` // of the recorder itself
+	NamingCPUSeconds   float64           `json:"naming_cpu_seconds"` // of the recorder, at the end; the next two hold it
+	CPUUserSeconds     float64           `json:"cpu_user_seconds"`   // of the recorder itself
 	CPUSystemSeconds   float64           `json:"cpu_system_seconds"`
 	MaxRSSBytes        int64             `json:"max_rss_bytes"`
 	Processes          int               `json:"processes"` // with at least one sample
 	Modules            int               `json:"modules"`   // files with at least one frame
+}
+
+// ownCPU returns the CPU time that this program has used so far, in seconds.
+func ownCPU() float64 {
+	var ru syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &ru) != nil {
+		return 0
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()
 }
 
 // addOwnUsage fills in what the recorder itself has used.
