@@ -17,6 +17,12 @@ var ErrRestricted = errors.New("kernel addresses are hidden: run as root, or set
 // maxKallsyms bounds /proc/kallsyms; real ones have some 10 MB.
 const maxKallsyms = 256 << 20
 
+// Room for the symbols of a usual kernel, and for their names in bytes.
+const (
+	usualSymbols = 1 << 17
+	usualNames   = 3 << 20
+)
+
 // maxLastSymbol bounds a symbol that is followed by one of another module, as
 // its size is not told.
 const maxLastSymbol = 64 << 10
@@ -53,7 +59,10 @@ func OpenKernel() (*Kernel, error) {
 // ParseKallsyms reads a file in the format of /proc/kallsyms: on each line an
 // address in hex, a type letter, a name, and perhaps a [module].
 func ParseKallsyms(r io.Reader) (*Kernel, error) {
-	k := &Kernel{blob: []byte{0}, modnames: []string{""}}
+	k := &Kernel{
+		addrs: make([]uint64, 0, usualSymbols), names: make([]uint32, 0, usualSymbols), modules: make([]uint16, 0, usualSymbols),
+		blob: append(make([]byte, 0, usualNames), 0), modnames: []string{""},
+	}
 	mods := map[string]uint16{"": 0}
 	r = io.LimitReader(r, maxKallsyms)
 	buf := make([]byte, 1<<16)
@@ -102,23 +111,18 @@ func (k *Kernel) addLine(line []byte, mods map[string]uint16) int {
 	if addr == 0 {
 		return 1
 	}
-	var module []byte
-	if i := bytes.IndexByte(name, '\t'); i >= 0 {
-		module, name = bytes.Trim(name[i+1:], "[]"), name[:i]
+	var mod uint16
+	if name[len(name)-1] == ']' {
+		if i := bytes.IndexByte(name, '\t'); i >= 0 {
+			mod, name = k.module(bytes.Trim(name[i+1:], "[]"), mods), name[:i]
+		}
 	}
-	name = nulTerminated(name)
 	code := typ|0x20 == 't' || typ|0x20 == 'w'
-	if last := len(k.addrs) - 1; !code && len(module) == 0 && last >= 0 && k.names[last] == 0 && k.addrs[last] <= addr {
+	if last := len(k.addrs) - 1; !code && mod == 0 && last >= 0 && k.names[last] == 0 && k.addrs[last] <= addr {
 		return 1 // the kernel's own are in order: one boundary is enough
 	}
-	mod, ok := mods[string(module)]
-	if !ok && len(k.modnames) < 1<<16-1 {
-		mod = uint16(len(k.modnames))
-		k.modnames = append(k.modnames, string(module))
-		mods[string(module)] = mod
-	}
 	var off uint32
-	if code && len(name) > 0 && len(k.blob)+len(name) < 1<<31 {
+	if name = nulTerminated(name); code && len(name) > 0 && len(k.blob)+len(name) < 1<<31 {
 		off = uint32(len(k.blob))
 		k.blob = append(append(k.blob, name...), 0)
 	}
@@ -126,6 +130,20 @@ func (k *Kernel) addLine(line []byte, mods map[string]uint16) int {
 	k.names = append(k.names, off)
 	k.modules = append(k.modules, mod)
 	return 1
+}
+
+// module returns the number of a module.
+func (k *Kernel) module(name []byte, mods map[string]uint16) uint16 {
+	if last := len(k.modnames) - 1; k.modnames[last] == string(name) {
+		return uint16(last)
+	}
+	mod, ok := mods[string(name)]
+	if !ok && len(k.modnames) < 1<<16-1 {
+		mod = uint16(len(k.modnames))
+		k.modnames = append(k.modnames, string(name))
+		mods[string(name)] = mod
+	}
+	return mod
 }
 
 // hexPrefix reads the hex number that b starts with.
