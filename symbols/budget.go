@@ -3,6 +3,7 @@ package symbols
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 )
 
 // DefaultMemory is what debug information may take, in bytes.
@@ -12,9 +13,9 @@ const DefaultMemory = 256 << 20
 // reported as.
 var ErrMemory = errors.New("more than the memory for symbols allows")
 
-// budget bounds the memory of what is read from debug information and can be
-// read again: compiled units and decompressed sections. When they take more
-// than the limit, those not used since the last round are dropped.
+// budget bounds the memory of what is read from files. Compiled units,
+// decompressed sections and names can be read again: when all takes more than
+// the limit, those not used since the last round are dropped.
 type budget struct {
 	mu    sync.Mutex
 	limit int
@@ -40,6 +41,21 @@ type evictable interface {
 func (b *budget) add(e evictable, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.makeRoom(size)
+	b.items = append(b.items, budgetItem{e, size})
+	b.total += size
+}
+
+// charge accounts for what stays as long as the Symbolizer.
+func (b *budget) charge(size int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.makeRoom(size)
+	b.total += size
+}
+
+// makeRoom drops what it may until there is room for size bytes.
+func (b *budget) makeRoom(size int) {
 	for tries := 2 * len(b.items); b.total+size > b.limit && len(b.items) > 0 && tries > 0; tries-- {
 		if b.hand >= len(b.items) {
 			b.hand = 0
@@ -56,6 +72,41 @@ func (b *budget) add(e evictable, size int) {
 		b.items[last] = budgetItem{}
 		b.items = b.items[:last]
 	}
-	b.items = append(b.items, budgetItem{e, size})
-	b.total += size
 }
+
+// cachePortion is in how many bytes the memory of a cache is counted.
+const cachePortion = 256 << 10
+
+// cacheShare counts the memory of a cache of small things, which are all
+// dropped when the memory for some of them is wanted.
+type cacheShare struct {
+	mark  *cacheMark
+	bytes int // not counted yet
+}
+
+// begin reports whether the cache must be emptied before it is used.
+func (c *cacheShare) begin() bool {
+	if c.mark != nil && !c.mark.dropped.Load() {
+		c.mark.used.Store(true)
+		return false
+	}
+	*c = cacheShare{mark: &cacheMark{}}
+	return true
+}
+
+// grow accounts for something new in the cache.
+func (c *cacheShare) grow(b *budget, size int) {
+	if c.bytes += size; c.bytes >= cachePortion {
+		b.add(c.mark, c.bytes)
+		c.bytes = 0
+	}
+}
+
+// cacheMark stands for what a cache holds.
+type cacheMark struct{ used, dropped atomic.Bool }
+
+// inUse implements evictable.
+func (m *cacheMark) inUse() bool { return m.used.Swap(false) }
+
+// drop implements evictable.
+func (m *cacheMark) drop() { m.dropped.Store(true) }

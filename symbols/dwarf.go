@@ -35,10 +35,11 @@ type dwarfData struct {
 	rootAbbrev  abbrev // of the root entry that was read last
 	rootKey     rootKey
 	abbrevCache map[abbrevKey]*abbrevTable
+	abbrevShare cacheShare
 	abbrevWork  uint64 // bytes of abbreviations that were read
 	rangeWork   uint64 // range list entries that may still be read
 	types       map[uint64]*Type
-	names       map[uint64]*funcName
+	names       nameCache
 }
 
 // fileGroup is of files that refer to each other: a program, its split files,

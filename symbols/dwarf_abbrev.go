@@ -39,6 +39,18 @@ type abbrevTable struct {
 	sparse map[uint64]*abbrev
 }
 
+// memory is what the table takes, in bytes.
+func (t *abbrevTable) memory() int {
+	n := 64 + 48*cap(t.dense) + 64*len(t.sparse)
+	for i := range t.dense {
+		n += 24 * len(t.dense[i].attrs)
+	}
+	for _, a := range t.sparse {
+		n += 24 * len(a.attrs)
+	}
+	return n
+}
+
 // get returns the abbreviation of a code, or nil.
 func (t *abbrevTable) get(code uint64) *abbrev {
 	if code-1 < uint64(len(t.dense)) {
@@ -173,9 +185,12 @@ func skipAbbrev(c *cursor) {
 }
 
 // abbrevs returns the table at an offset of .debug_abbrev. Units share
-// tables, so they are kept; all are dropped when they become many.
+// tables, so they are kept.
 func (d *dwarfData) abbrevs(off uint64, enc encoding) (*abbrevTable, error) {
 	key := abbrevKey{off, enc}
+	if d.abbrevShare.begin() {
+		d.abbrevCache = map[abbrevKey]*abbrevTable{}
+	}
 	if t := d.abbrevCache[key]; t != nil {
 		return t, nil
 	}
@@ -190,10 +205,8 @@ func (d *dwarfData) abbrevs(off uint64, enc encoding) (*abbrevTable, error) {
 			return nil, err
 		}
 		if complete {
-			if d.abbrevCache == nil || len(d.abbrevCache) >= maxAbbrevTables {
-				d.abbrevCache = map[abbrevKey]*abbrevTable{}
-			}
 			d.abbrevCache[key] = t
+			d.abbrevShare.grow(&d.owner.budget, t.memory())
 			return t, nil
 		}
 		if uint64(len(b)) < n || n >= maxAbbrevTable {
@@ -201,9 +214,6 @@ func (d *dwarfData) abbrevs(off uint64, enc encoding) (*abbrevTable, error) {
 		}
 	}
 }
-
-// maxAbbrevTables bounds the tables that are kept.
-const maxAbbrevTables = 1024
 
 type abbrevKey struct {
 	off uint64

@@ -11,9 +11,25 @@ const maxOrigins = 16
 // maxEntry bounds the size of one entry.
 const maxEntry = 1 << 16
 
-// maxNames bounds the names that are kept of one file; they are all dropped
-// when they become more.
-const maxNames = 1 << 20
+// nameCache keeps names of a file by the offset of their entry.
+type nameCache struct {
+	names map[uint64]*funcName
+	share cacheShare
+}
+
+// get returns the name of an entry, or nil.
+func (c *nameCache) get(off uint64) *funcName {
+	if c.share.begin() {
+		c.names = map[uint64]*funcName{}
+	}
+	return c.names[off]
+}
+
+// put keeps the name of an entry.
+func (c *nameCache) put(off uint64, n *funcName, b *budget) {
+	c.names[off] = n
+	c.share.grow(b, 128+len(n.system)+len(n.function))
+}
 
 // funcName is what an entry tells of a function, by itself or through those
 // that it refers to.
@@ -25,7 +41,7 @@ type funcName struct {
 // funcName returns the name of the function or inlined call whose entry is at
 // an offset of .debug_info.
 func (d *dwarfData) funcName(off uint64, mode DemangleMode) *funcName {
-	if n := d.names[off]; n != nil {
+	if n := d.names.get(off); n != nil {
 		return n
 	}
 	n := &funcName{}
@@ -55,10 +71,7 @@ func (d *dwarfData) funcName(off uint64, mode DemangleMode) *funcName {
 		n.system = plain
 	}
 	n.function = Demangle(n.system, mode)
-	if d.names == nil || len(d.names) >= maxNames {
-		d.names = map[uint64]*funcName{}
-	}
-	d.names[off] = n
+	d.names.put(off, n, &d.owner.budget)
 	return n
 }
 

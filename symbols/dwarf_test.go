@@ -375,7 +375,7 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	run(t, dir, args...)
 	im := open(t, filepath.Join(dir, "a"))
-	const limit = 2 << 10
+	const limit = 8 << 10
 	large, small := newSymbolizer(t, Options{}), newSymbolizer(t, Options{Memory: limit})
 	addrs := textAddresses(im, 300)
 	for range 2 {

@@ -68,8 +68,12 @@ func (e *die) asType() *Type {
 		d.types = map[uint64]*Type{}
 	}
 	d.types[e.off] = t
+	d.owner.budget.charge(typeMemory)
 	return t
 }
+
+// typeMemory is about what a type takes with its members, in bytes.
+const typeMemory = 600
 
 // isConstant reports whether a value is a number and no reference.
 func isConstant(f form) bool {

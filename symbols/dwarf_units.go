@@ -29,6 +29,9 @@ type unitIndex struct {
 	tableRead   bool
 }
 
+// unitMemory is what is kept of a unit, in bytes, as long as its file.
+const unitMemory = 384
+
 // maxUnits bounds the units of a file.
 const maxUnits = 1 << 19
 
@@ -58,6 +61,7 @@ func (d *dwarfData) readUnits(upTo uint64) {
 			u = known
 		}
 		d.units = append(d.units, u)
+		d.owner.budget.charge(unitMemory)
 		d.version2 = d.version2 || u.enc.version == 2
 	}
 }

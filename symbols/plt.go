@@ -10,6 +10,30 @@ import (
 // maxPLT bounds the bytes of PLT code and of relocations that are read.
 const maxPLT = 64 << 20
 
+// pltNames are the sections of the procedure linkage table.
+var pltNames = []string{".plt", ".plt.sec", ".plt.got", ".iplt"}
+
+// pltCode returns where the procedure linkage table is.
+func pltCode(im *procstate.Image) (code []codeRange) {
+	for _, name := range pltNames {
+		if s, ok := im.Section(name); ok {
+			code = append(code, codeRange{s.Vaddr, s.Vaddr + s.Size})
+		}
+	}
+	return code
+}
+
+// inPLT reports whether a link-time address lies in the procedure linkage
+// table.
+func (f *file) inPLT(vaddr uint64) bool {
+	for _, r := range f.pltCode {
+		if vaddr >= r.start && vaddr < r.end {
+			return true
+		}
+	}
+	return false
+}
+
 // addPLT puts the entries of the procedure linkage table in, each named after
 // the symbol whose address it jumps through: "name@plt". An entry's code is
 // decoded to the slot of the global offset table that it loads, and the
@@ -20,7 +44,7 @@ func (b *symtabBuilder) addPLT(im *procstate.Image) error {
 	if err != nil || !ok {
 		return err
 	}
-	for _, name := range []string{".plt", ".plt.sec", ".plt.got", ".iplt"} {
+	for _, name := range pltNames {
 		s, found := im.Section(name)
 		if !found || s.Type == elf.SHT_NOBITS || len(b.code) == 0 {
 			continue

@@ -29,7 +29,7 @@ type Options struct {
 	// package debuginfod.
 	Fetch func(buildID string) (path string, err error)
 
-	Memory int // for debug information that is kept, in bytes; 0: DefaultMemory
+	Memory int // for what is kept of files, in bytes; 0: DefaultMemory
 }
 
 // Symbolizer names addresses of files. It is shared by all processes.
@@ -99,6 +99,10 @@ type file struct {
 	elfOnce sync.Once
 	elf     *symtab
 	dwarf   *dwarfData // nil when there is no debug information
+
+	pltCode []codeRange // of the procedure linkage table
+	pltOnce sync.Once
+	plt     *symtab
 }
 
 // file returns the names of im.
@@ -107,7 +111,7 @@ func (s *Symbolizer) file(im *procstate.Image) *file {
 	defer s.mu.Unlock()
 	f := s.files[im]
 	if f == nil {
-		f = &file{img: im}
+		f = &file{img: im, pltCode: pltCode(im)}
 		s.files[im] = f
 	}
 	return f
@@ -125,12 +129,14 @@ func (s *Symbolizer) Lines(dst []Line, im *procstate.Image, vaddr uint64) []Line
 			return s.goLines(dst, t, &fn, vaddr)
 		}
 	}
-	f.elfOnce.Do(func() { s.load(f) })
-	var symbol Line
-	if id, ok := f.elf.find(vaddr); ok {
-		n := f.elf.name(id, s.opt.Demangle)
-		symbol = Line{Function: n.function, SystemName: n.system, FunctionStart: f.elf.start(id)}
+	if f.inPLT(vaddr) {
+		f.pltOnce.Do(func() { s.loadPLT(f) })
+		if l, ok := s.symbol(f.plt, vaddr); ok {
+			return append(dst, l)
+		}
 	}
+	f.elfOnce.Do(func() { s.load(f) })
+	symbol, _ := s.symbol(f.elf, vaddr)
 	if f.dwarf != nil {
 		if out, ok := f.dwarf.lines(dst, vaddr, symbol); ok {
 			return out
@@ -140,6 +146,16 @@ func (s *Symbolizer) Lines(dst []Line, im *procstate.Image, vaddr uint64) []Line
 		return dst
 	}
 	return append(dst, symbol)
+}
+
+// symbol returns the symbol of a table at a link-time address.
+func (s *Symbolizer) symbol(t *symtab, vaddr uint64) (l Line, ok bool) {
+	id, ok := t.find(vaddr)
+	if !ok {
+		return l, false
+	}
+	n := t.name(id, s.opt.Demangle)
+	return Line{Function: n.function, SystemName: n.system, FunctionStart: t.start(id)}, true
 }
 
 // goTable returns the Go function table of the file, or nil.
@@ -199,7 +215,6 @@ func (s *Symbolizer) load(f *file) {
 		}
 		s.loadSeparate(b, im, debug)
 	}
-	s.note(b.addPLT(im))
 
 	info := im
 	if !hasDWARF && debug != nil {
@@ -209,6 +224,15 @@ func (s *Symbolizer) load(f *file) {
 	f.dwarf, err = openDWARF(s, info, b.code)
 	s.note(err)
 	f.elf = b.build()
+	s.budget.charge(f.elf.memory())
+}
+
+// loadPLT reads the names of the procedure linkage table.
+func (s *Symbolizer) loadPLT(f *file) {
+	b := newSymtabBuilder(f.img)
+	s.note(b.addPLT(f.img))
+	f.plt = b.build()
+	s.budget.charge(f.plt.memory())
 }
 
 // fetch gets the separate debug file of im from elsewhere; nil when there is

@@ -341,6 +341,11 @@ func (t *symtab) addSymbol(e *entry) (id uint32) {
 	return uint32(len(t.addrs) - 1)
 }
 
+// memory is what the index takes, in bytes.
+func (t *symtab) memory() int {
+	return 8*cap(t.ranges.starts) + 9*cap(t.addrs)
+}
+
 // find returns the symbol that holds a link-time address.
 func (t *symtab) find(vaddr uint64) (id uint32, ok bool) {
 	off := vaddr - t.base
