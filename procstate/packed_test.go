@@ -12,7 +12,7 @@ import (
 // packedOf makes a section of zlib data that claims to hold size bytes, at an
 // odd place of a file.
 func packedOf(stream []byte, size uint64) (*Packed, error) {
-	file := append(binary.BigEndian.AppendUint64([]byte("odd" + "ZLIB"), size), stream...)
+	file := append(binary.BigEndian.AppendUint64([]byte("odd"+"ZLIB"), size), stream...)
 	im := &Image{r: bytes.NewReader(file), size: int64(len(file)), arch: AMD64}
 	return im.Packed(Section{Name: ".zdebug_info", Off: 3, Size: uint64(len(file) - 3)})
 }
