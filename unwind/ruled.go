@@ -1,6 +1,10 @@
 package unwind
 
-import "github.com/swbpf/swbpf/procstate"
+import (
+	"math"
+
+	"github.com/swbpf/swbpf/procstate"
+)
 
 // RuleStepper is a FrameStepper that can say beforehand what it will answer at
 // a code address. WalkPCs keeps such answers and walks through most frames by
@@ -53,12 +57,12 @@ func PlainRule(a *procstate.Arch, size int32, fp int16, linked bool) *Rule {
 // ruledFrames remembers how frames are walked through, by image and link-time
 // address: a cache of what the RuleSteppers of a group answer, in sets of two.
 type ruledFrames struct {
-	slots  [1 << ruledSetBits][2]ruledFrame
+	slots  [2 << ruledSetBits]ruledFrame
 	guards []RuleGuard
 }
 
 const (
-	ruledSetBits = 14
+	ruledSetBits = 14 // slots are numbered in 16 bits
 
 	// A key holds 43 bits of a link-time address, whether the frame was
 	// interrupted, and 1 + the index of the image. What does not fit is not
@@ -72,12 +76,16 @@ const (
 // else.
 type ruledFrame struct {
 	key uint64 // 0 when the slot is empty
-	cfa int32  // CFA minus SP or FP
+	cfa int16  // CFA minus SP or FP, in words
 	// Where the return address and the caller's FP are, as offsets from the CFA
-	// in words. fp is 0 when FP is unchanged.
+	// in words. fp is 0 when FP is unchanged. For ruledNot, ra is the index of
+	// the first stepper that may know the frame.
 	ra, fp int8
 	how    ruledHow
 	only   ruledOnly
+	// next is the slot of the caller's frame when this one was met last: a
+	// guess that lets the processor go ahead before it has read the key.
+	next uint16
 }
 
 // ruledHow tells how a frame is walked through.
@@ -106,18 +114,19 @@ func imageKey(m *procstate.Mapping) (key uint64, ok bool) {
 	return image << keyImageShift, image < 1<<(64-keyImageShift) && (m.End-m.Bias)>>keyVaddrBits == 0
 }
 
-// find returns the slot of a key, or makes one free and returns it: then its
-// key is 0.
-func (c *ruledFrames) find(key uint64) *ruledFrame {
-	p := &c.slots[key*0x9e3779b97f4a7c15>>(64-ruledSetBits)]
+// find returns the number of the slot of a key, or makes one free and returns
+// that: then its key is 0.
+func (c *ruledFrames) find(key uint64) uint16 {
+	i := uint16(key * 0x9e3779b97f4a7c15 >> (64 - ruledSetBits) * 2)
+	p := (*[2]ruledFrame)(c.slots[i:])
 	if p[0].key == key {
-		return &p[0]
+		return i
 	}
 	if p[1].key != key {
 		p[1], p[0] = p[0], ruledFrame{}
-		return &p[0]
+		return i
 	}
-	return &p[1]
+	return i + 1
 }
 
 // newRuledFrames makes an empty cache for the steppers of a group.
@@ -149,7 +158,8 @@ func (s *ruledFrame) fill(w *Walker, key, pc uint64, interrupted bool) {
 		lookup--
 	}
 	m := w.MappingAt(lookup)
-	for _, member := range w.ranged.all {
+	for i, member := range w.ranged.all {
+		s.ra = int8(min(i, math.MaxInt8))
 		rs, ok := member.stepper.(RuleStepper)
 		if !ok {
 			return
@@ -181,10 +191,12 @@ func (s *ruledFrame) set(a *procstate.Arch, r *Rule) {
 			fp = r.off[i]
 		}
 	}
-	s.cfa, s.ra, s.fp = r.cfaOff, int8(r.raOff/wordBytes), int8(fp/wordBytes)
-	if int16(s.fp)*wordBytes != fp || int16(s.ra)*wordBytes != r.raOff || fp == 0 && r.carry>>a.FP&1 == 0 {
+	cfa, ra, saved := int16(r.cfaOff/wordBytes), int8(r.raOff/wordBytes), int8(fp/wordBytes)
+	if int32(cfa)*wordBytes != r.cfaOff || int16(saved)*wordBytes != fp || int16(ra)*wordBytes != r.raOff ||
+		fp == 0 && r.carry>>a.FP&1 == 0 || r.cfaReg != a.SP && r.cfaReg != a.FP {
 		return
 	}
+	s.cfa, s.ra, s.fp = cfa, ra, saved
 	if r.flags&ruleRASigned != 0 {
 		s.only |= ruledSigned
 	}
@@ -194,10 +206,8 @@ func (s *ruledFrame) set(a *procstate.Arch, r *Rule) {
 	if r.flags&rulePlain != 0 {
 		s.only |= ruledPlain
 	}
-	switch r.cfaReg {
-	case a.SP:
-		s.how = ruledBySP
-	case a.FP:
+	s.how = ruledBySP
+	if r.cfaReg == a.FP {
 		s.how = ruledByFP
 	}
 }

@@ -23,10 +23,17 @@ type place struct {
 	fpKnown     bool
 	interrupted bool
 	plain       bool // no other register is known
+	ask         int  // index of the first stepper that may know the frame
 }
 
 func (f *Frame) place(a *procstate.Arch) place {
-	return place{f.pc, f.sp, f.fp, f.Regs.Known()>>a.FP&1 != 0, f.Flags&Interrupted != 0, false}
+	return place{pc: f.pc, sp: f.sp, fp: f.fp, fpKnown: f.Regs.Known()>>a.FP&1 != 0, interrupted: f.Flags&Interrupted != 0}
+}
+
+// topPlace is the place of a top frame.
+func topPlace(a *procstate.Arch, regs *procstate.Regs) place {
+	fp, known := regs.Value(a.FP)
+	return place{pc: regs.Raw(a.PC), sp: regs.Raw(a.SP), fp: fp, fpKnown: known, interrupted: true}
 }
 
 // ruledFrames returns the rules for the walk that begins, nil when the
@@ -58,6 +65,8 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 	low, data := stack.Addr, stack.Data
 	var start, size, toKey uint64 // of the mapping that holds the code
 	var only ruledOnly
+	var before *ruledFrame // of the callee
+	next, ask := uint16(0), 0
 	verdict := Success
 	interrupted := p.interrupted
 	if memo != nil {
@@ -80,10 +89,17 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 			}
 		}
 		key := pc + toKey
-		r := rules.find(key)
-		if r.key == 0 {
-			r.fill(w, key, pc, interrupted)
+		r := &rules.slots[next&(2<<ruledSetBits-1)]
+		if r.key != key {
+			n := rules.find(key)
+			if r = &rules.slots[n&(2<<ruledSetBits-1)]; r.key == 0 {
+				r.fill(w, key, pc, interrupted)
+			}
+			if before != nil {
+				before.next = n
+			}
 		}
+		before, next = r, r.next
 		cfa := sp
 		if r.how != ruledBySP {
 			if r.how == ruledBottom {
@@ -94,12 +110,15 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 				break
 			}
 			if r.how != ruledByFP || !fpKnown {
+				if r.how == ruledNot {
+					ask = int(r.ra)
+				}
 				verdict = NotMe
 				break
 			}
 			cfa = fp
 		}
-		cfa += uint64(int64(r.cfa))
+		cfa += uint64(int64(r.cfa) * wordBytes)
 		only = r.only
 		at := cfa + uint64(int64(r.ra)*wordBytes)
 		if i := at - low; i > uint64(len(data)) || uint64(len(data))-i < wordBytes {
@@ -117,7 +136,7 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 			verdict = NotMe
 			break
 		}
-		before, fpAt := fp, uint64(0)
+		fpBefore, fpAt := fp, uint64(0)
 		if r.fp != 0 {
 			fpAt = cfa + uint64(int64(r.fp)*wordBytes)
 			saved, ok := uint64(0), false
@@ -132,7 +151,7 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 		}
 		if memo != nil && !interrupted {
 			if fpKnown {
-				memo.add(memoFrame{pc: pc, sp: sp, fp: before, raAt: at, fpAt: fpAt, byFP: r.how == ruledByFP}, only)
+				memo.add(memoFrame{pc: pc, sp: sp, fp: fpBefore, raAt: at, fpAt: fpAt, byFP: r.how == ruledByFP}, only)
 			} else {
 				memo.enter()
 			}
@@ -143,7 +162,7 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 			interrupted, start, size = false, 0, 0
 		}
 	}
-	return dst, place{pc, sp, fp, fpKnown, interrupted, only&ruledPlain != 0}, verdict
+	return dst, place{pc, sp, fp, fpKnown, interrupted, only&ruledPlain != 0, ask}, verdict
 }
 
 // ruledMapping returns the addresses [start, start+size) of the PCs for which
@@ -180,13 +199,16 @@ func (w *Walker) regionAt(addr uint64) procstate.Region {
 	return w.captured.RegionAt(addr)
 }
 
-// frameAt returns the last frame that walkRuled has found, n callers from f on,
-// with all its registers. f is one of w.work, as is the result.
-func (w *Walker) frameAt(p *place, f *Frame, n int) *Frame {
+// frameAt stores in one of w.work the last frame that walkRuled has found, n
+// callers from f on, with all its registers. f is nil for the top frame, whose
+// registers are regs.
+func (w *Walker) frameAt(p *place, f *Frame, regs *procstate.Regs, n int) *Frame {
 	if n > 0 && p.plain {
-		tp := f.Regs.ThreadPointer
+		if f == nil {
+			f = &w.work[0]
+		}
 		*f = Frame{}
-		f.Regs.ThreadPointer = tp
+		f.Regs.ThreadPointer = regs.ThreadPointer // the same along a stack
 		f.SetPC(w.arch, p.pc)
 		f.SetSP(w.arch, p.sp)
 		if p.fpKnown {
@@ -194,9 +216,13 @@ func (w *Walker) frameAt(p *place, f *Frame, n int) *Frame {
 		}
 		return f
 	}
+	if f == nil {
+		f = &w.work[0]
+		f.Load(w.arch, regs)
+	}
 	for range n {
 		out := w.other(f)
-		w.step(f, out, 1)
+		w.step(f, out, 0)
 		f = out
 	}
 	return f

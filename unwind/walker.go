@@ -123,7 +123,6 @@ func (w *Walker) WalkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 
 func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 	w.begin()
-	base := len(dst)
 	dst = append(dst, *f)
 	for n := 1; ; n++ {
 		if n >= w.maxFrames() {
@@ -132,7 +131,7 @@ func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 		dst = slices.Grow(dst, 1)
 		out := &dst[:len(dst)+1][len(dst)]
 		in := &dst[len(dst)-1]
-		v, err := w.step(in, out, len(dst)-base)
+		v, err := w.step(in, out, 0)
 		switch v {
 		case Success:
 			dst = dst[:len(dst)+1]
@@ -182,7 +181,7 @@ func (w *Walker) Step(in, out *Frame) (Verdict, error) {
 		return Failed, err
 	}
 	w.begin()
-	v, err := w.step(in, out, 1)
+	v, err := w.step(in, out, 0)
 	if aerr := w.proc.AfterWalk(in.Thread); err == nil && aerr != nil {
 		return Failed, aerr
 	}
@@ -223,13 +222,21 @@ func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo) (pcs [
 
 // walkPCs is WalkPCs by rules, which may be nil, as may memo.
 func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, memo *Memo) ([]PC, error) {
-	in := &w.work[0]
-	in.Load(w.arch, regs)
-	w.last = in.sp
-	dst = append(dst, PC{in.LookupPC(), in.Flags})
+	at := topPlace(w.arch, regs)
+	var in *Frame // nil for the top frame by rules: most walks need no other
+	if rules == nil {
+		in = &w.work[0]
+		in.Load(w.arch, regs)
+	}
+	w.last = at.sp
+	dst = append(dst, PC{at.pc, Top | Interrupted})
 	for left := w.maxFrames() - 1; left > 0; left-- {
-		if rules != nil && in.Flags&^(Top|Interrupted) == 0 {
-			at, before := in.place(w.arch), len(dst)
+		first := 0 // of the steppers to ask
+		if rules != nil && (in == nil || in.Flags&^(Top|Interrupted|StackSwitched) == 0) {
+			if in != nil {
+				at = in.place(w.arch)
+			}
+			before := len(dst)
 			var v Verdict
 			dst, at, v = w.walkRuled(dst, at, rules, memo, left)
 			w.last = at.sp
@@ -242,13 +249,14 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 			}
 			n := len(dst) - before
 			left -= n
-			in = w.frameAt(&at, in, n)
+			in = w.frameAt(&at, in, regs, n)
+			first = at.ask
 		}
 		if memo != nil {
 			memo.enter()
 		}
 		out := w.other(in)
-		v, err := w.step(in, out, len(dst))
+		v, err := w.step(in, out, first)
 		dst[len(dst)-1] = PC{in.LookupPC(), in.Flags}
 		switch v {
 		case Success:
@@ -277,11 +285,12 @@ func (w *Walker) maxFrames() int {
 }
 
 // step asks the steppers in turn, and once more when one has mended the
-// frame. depth is the number of frames so far.
-func (w *Walker) step(in, out *Frame, depth int) (Verdict, error) {
-	v, err := w.ask(in, out)
+// frame. Those before the first of a group for all addresses are known not to
+// know the frame.
+func (w *Walker) step(in, out *Frame, first int) (Verdict, error) {
+	v, err := w.ask(in, out, first)
 	if v == Mended {
-		v, err = w.ask(in, out)
+		v, err = w.ask(in, out, 0)
 	}
 	if v == Mended {
 		return Failed, StepperFailed
@@ -293,12 +302,12 @@ func (w *Walker) step(in, out *Frame, depth int) (Verdict, error) {
 // or which is not the frame's, as those that the unwinder of exceptions is
 // about to change, so that the caller would not be further down the stack,
 // may be followed by one that does without it.
-func (w *Walker) ask(in, out *Frame) (Verdict, error) {
+func (w *Walker) ask(in, out *Frame, first int) (Verdict, error) {
 	addr := in.LookupPC()
 	*out = Frame{}
-	var first error // why the first of them failed
+	var why error // of the first of them that failed
 	if w.ranged != nil {
-		for _, m := range w.ranged.members(addr) {
+		for _, m := range w.ranged.members(addr)[first:] {
 			v, err := m.stepper.CallerFrame(w, in, out)
 			if v == NotMe {
 				continue
@@ -306,7 +315,7 @@ func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 			if v, err = w.check(in, out, m.id, v, err); err != NoProgress && err != NoRegister {
 				return v, err
 			}
-			first = cmp.Or(first, err)
+			why = cmp.Or(why, err)
 			*out = Frame{}
 		}
 	} else {
@@ -325,12 +334,12 @@ func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 			if v, err = w.check(in, out, id, v, err); err != NoProgress && err != NoRegister {
 				return v, err
 			}
-			first = cmp.Or(first, err)
+			why = cmp.Or(why, err)
 			*out = Frame{}
 		}
 	}
-	if first != nil {
-		return Failed, first
+	if why != nil {
+		return Failed, why
 	}
 	return Failed, w.whyNone(addr)
 }
