@@ -26,16 +26,16 @@ type Memo struct {
 	same    int // frames that the walk was spared
 
 	// Where stacks have little in common a memo costs more than it spares: after
-	// a round of walks of that kind, some are done without.
+	// a round of walks of that kind come some without, and more each time.
 	walks, spared, found int // of this round
 	without              int // walks still to come
+	pause                int // walks without before this round
 }
 
-// A Memo pays when it spares half of the frames or more.
+// A Memo pays when it spares two thirds of the frames or more.
 const (
-	memoRound   = 16
-	memoWithout = 100
-	memoShare   = 2
+	memoRound                = 16
+	memoPause, memoPauseMost = 128, 2048
 )
 
 // memoFrame is a frame in a call, and the words that lead to its caller, the
@@ -137,9 +137,11 @@ func (m *Memo) appendTo(dst []PC, i int) []PC {
 func (m *Memo) keep(complete bool) {
 	m.walks, m.spared, m.found = m.walks+1, m.spared+m.same, m.found+m.same+len(m.fresh)
 	if m.walks == memoRound {
-		if m.spared*memoShare < m.found {
-			m.without = memoWithout
+		m.pause = min(max(memoPause, 2*m.pause), memoPauseMost)
+		if m.spared*3 >= m.found*2 {
+			m.pause = 0
 		}
+		m.without = m.pause
 		m.walks, m.spared, m.found = 0, 0, 0
 	}
 	if !complete {

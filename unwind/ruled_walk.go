@@ -158,8 +158,9 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 		}
 		pc, sp = ra, cfa
 		dst = append(dst, PC{Addr: ra - 1})
-		if interrupted {
-			interrupted, start, size = false, 0, 0
+		if interrupted { // from here on PCs are return addresses: see ruledMapping
+			interrupted = false
+			start, toKey = start+1, toKey-keyInterrupted-1
 		}
 	}
 	return dst, place{pc, sp, fp, fpKnown, interrupted, only&ruledPlain != 0, ask}, verdict
