@@ -30,7 +30,7 @@ struct pid {
 } RELOCATED;
 
 struct xol_area {
-	unsigned long vaddr; /* of its page; the return trampoline is at the start */
+	unsigned long vaddr; /* of its page; the return trampoline is at the start, then slots for probed instructions */
 } RELOCATED;
 
 struct uprobes_state {
@@ -50,6 +50,9 @@ struct return_instance {
 
 struct uprobe_task {
 	struct return_instance *return_instances;
+	void *active_uprobe; /* whose instruction is being executed in the page, or NULL; then: */
+	unsigned long vaddr;     /* where the instruction was */
+	unsigned long xol_vaddr; /* and where it is executed */
 } RELOCATED;
 
 #if defined(__TARGET_ARCH_x86)
@@ -161,6 +164,7 @@ INLINE bool is_user_mode(u64 cs_or_pstate) { return (cs_or_pstate & 3) != 0; }
 INLINE bool is_compat32(const struct user_regs *regs) { return (regs->cs & 0xffff) == 0x23; }
 
 INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->rsp; }
+INLINE u64 program_counter(const struct user_regs *regs) { return regs->rip; }
 
 #define mode_of(regs) ((regs).cs)
 #define sp_of(regs) ((regs).rsp)
@@ -175,6 +179,7 @@ INLINE bool is_user_mode(u64 cs_or_pstate) { return (cs_or_pstate & 0xf) == 0; }
 INLINE bool is_compat32(const struct user_regs *regs) { return (regs->pstate & 0x10) != 0; }
 
 INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->sp; }
+INLINE u64 program_counter(const struct user_regs *regs) { return regs->pc; }
 
 #define mode_of(regs) ((regs).pstate)
 #define sp_of(regs) ((regs).sp)

@@ -70,6 +70,7 @@ struct sample_header {
 	u8 off_cpu;         /* enum off_cpu_state */
 	u8 unused[6];
 	u64 breakpoint;     /* address of one at or right before PC, seen in the kernel; or 0 */
+	u64 slot;           /* where the instruction of the breakpoint is executed in its place; or 0 */
 	u8 comm[16];
 	struct user_regs regs;
 };
@@ -131,6 +132,7 @@ struct counters {
 	u64 lost_nested;     /* another sample was being taken on this CPU */
 	u64 lost_no_scratch; /* CPU number past those possible at start, or too many threads off the CPU */
 	u64 lost_foreign;    /* task outside of the loader's PID namespace */
+	u64 lost_deferred;   /* put off (deferred.h) and not taken yet */
 	u64 skipped_idle;    /* the idle task */
 	u64 skipped_filter;  /* a process that is not among those asked for */
 	u64 skipped_period;  /* tracepoints or uprobes between two samples */

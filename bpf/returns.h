@@ -15,25 +15,26 @@
  * there is none. Having met one, x86 stands behind it until the kernel has
  * found the uprobe; then it stands at it.
  */
-INLINE u64 breakpoint_at(const struct user_regs *regs)
+INLINE u64 breakpoint_at(u64 pc)
 {
 #if defined(__TARGET_ARCH_x86)
 	u8 bytes[2] = {};
 
-	bpf_probe_read_user(bytes, sizeof(bytes), (void *)(regs->rip - 1));
+	bpf_probe_read_user(bytes, sizeof(bytes), (void *)(pc - 1));
 	if (bytes[0] == 0xcc)
-		return regs->rip - 1;
+		return pc - 1;
 	if (bytes[1] == 0xcc)
-		return regs->rip;
+		return pc;
 #endif
 	return 0;
 }
 
 /*
  * Adds the list of the current task behind what the record has, and says in
- * its header how long it is. Nearly all tasks have never met a uprobe
- * and have no struct uprobe_task; one that has may be in the trampoline even
- * when the list is empty.
+ * its header how long it is, and where an instruction is executed in place of a
+ * breakpoint. Nearly all tasks have never met a uprobe and have no struct
+ * uprobe_task; one that has may be in the trampoline even when the list is
+ * empty.
  */
 INLINE void add_returns(struct replaced_return *out, struct sample_header *h, struct task_struct *task, bool in_kernel)
 {
@@ -44,10 +45,14 @@ INLINE void add_returns(struct replaced_return *out, struct sample_header *h, st
 	if (!utask)
 		return;
 	if (in_kernel)
-		h->breakpoint = breakpoint_at(&h->regs);
+		h->breakpoint = breakpoint_at(program_counter(&h->regs));
 	struct mm_struct *mm = kernel_read(task, mm);
 	struct xol_area *area = kernel_read(mm, uprobes_state.xol_area);
 	h->trampoline = kernel_read(area, vaddr);
+	if (kernel_read(utask, active_uprobe)) {
+		h->breakpoint = kernel_read(utask, vaddr);
+		h->slot = kernel_read(utask, xol_vaddr);
+	}
 	struct return_instance *ri = kernel_read(utask, return_instances);
 	for (int i = 0; i < MAX_RETURNS; i++) {
 		if (!ri)

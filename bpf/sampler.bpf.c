@@ -4,9 +4,9 @@
  * registers, kernel stack and live user stack go to the ring as one record
  * (record.h). Nothing is unwound here.
  */
+#include "deferred.h"
 #include "goroutine.h"
 #include "offcpu.h"
-#include "returns.h"
 
 /* The verifier lets programs use these helpers only under a GPL-compatible
  * licence, of which it has a list. */
@@ -41,6 +41,18 @@ INLINE void add_kernel_stack(void *ctx, struct cpu_ring *r, struct sample_header
 	r->end += n;
 }
 
+/* Adds the kernel part that was kept of a sample put off. */
+INLINE void add_kept_kernel_stack(const struct deferred *d, struct cpu_ring *r, struct sample_header *h)
+{
+	u64 n = d->kernel_bytes;
+
+	hide(n);
+	if (n > sizeof(d->kernel_pc) || bpf_probe_read_kernel(h + 1, n, d->kernel_pc))
+		return;
+	h->kernel_frames = n / 8;
+	r->end += n;
+}
+
 /* Adds the user part: the stack, and what belongs to it in Go programs. */
 INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, struct counters *n)
 {
@@ -72,6 +84,7 @@ struct occasion {
 	u64 kernel_sp; /* as in read_user_regs */
 	bool in_kernel;
 	u8 off_cpu; /* enum off_cpu_state */
+	const struct deferred *deferred; /* what was kept of one put off, or NULL */
 };
 
 /* Assembles and publishes the record of a sample, if there is room. */
@@ -98,9 +111,12 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u
 	h->returns = 0;
 	h->off_cpu = o->off_cpu;
 	h->breakpoint = 0;
+	h->slot = 0;
 	copy_comm(h->comm, task);
 	r->end = sizeof(*h);
-	if (o->in_kernel && want_kernel)
+	if (o->deferred)
+		add_kept_kernel_stack(o->deferred, r, h);
+	else if (o->in_kernel && want_kernel)
 		add_kernel_stack(ctx, r, h, o->off_cpu ? RAW_TRACEPOINT_FRAMES : 0);
 	h->user = read_user_regs(task, h, o->kernel_sp);
 	if (h->user == USER_NATIVE || h->user == USER_COMPAT32) {
@@ -169,6 +185,61 @@ INLINE bool sample(void *ctx, struct counters *n, u32 tgid, const struct occasio
 	return sent;
 }
 
+/* Takes a sample that was put off. */
+static int take_deferred(struct bpf_map *map, void *key, void *value)
+{
+	struct deferred *d = value;
+	unsigned long flags;
+
+	bpf_local_irq_save(&flags); /* other samples would find the ring busy */
+	struct counters *n = this_cpu_counters();
+	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = d->weight, .deferred = d };
+	if (n) {
+		n->lost_deferred--;
+		if (sample(NULL, n, current_tgid(current_task()), &o))
+			n->samples++;
+	}
+	d->pending = 0;
+	bpf_local_irq_restore(&flags);
+	return 0;
+}
+
+/* Puts the sample off by what is given for it. */
+INLINE bool defer_to(void *ctx, struct counters *n, struct deferred *d, const struct occasion *o)
+{
+	long bytes = want_kernel ? bpf_get_stack(ctx, d->kernel_pc, sizeof(d->kernel_pc), 0) : 0;
+
+	d->kernel_bytes = bytes > 0 ? bytes : 0;
+	d->weight = o->weight;
+	d->pending = 1;
+	if (bpf_task_work_schedule_resume_impl(current_task(), &d->work, &deferred_samples, take_deferred, NULL)) {
+		d->pending = 0;
+		return false;
+	}
+	n->lost_deferred++;
+	return true;
+}
+
+/*
+ * Puts the sample off until the task goes back to user code. Returns whether
+ * it will be taken then. It uses the mark of the CPU's ring to be alone.
+ */
+INLINE bool defer(void *ctx, struct counters *n, const struct occasion *o)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (!r || r->busy)
+		return false;
+	r->busy = 1;
+	compiler_barrier();
+	struct deferred *d = free_deferred(cpu);
+	bool put_off = d && defer_to(ctx, n, d, o);
+	compiler_barrier();
+	r->busy = 0;
+	return put_off;
+}
+
 /*
  * The time that the current task was on the CPU since its last sample becomes
  * the weight of one. Returns the task's times; NULL when there is no room.
@@ -208,11 +279,13 @@ int on_perf_event(struct bpf_perf_event_data *ctx)
 	};
 	if (with_on_cpu && !(t = begin_on_cpu(n, tgid, &o)))
 		return 0;
-	bool sent = sample(ctx, n, tgid, &o);
-	if (sent)
+	bool sent = false, put_off = false;
+	if (have_task_pt_regs && bpf_task_work_schedule_resume_impl && in_kernel && may_be_in_uprobe(current_task()))
+		put_off = defer(ctx, n, &o);
+	if (!put_off && (sent = sample(ctx, n, tgid, &o)))
 		n->samples++;
 	if (with_on_cpu)
-		t->carried[OFF_CPU_NOT] = sent ? 0 : o.weight;
+		t->carried[OFF_CPU_NOT] = sent || put_off ? 0 : o.weight;
 	return 0;
 }
 

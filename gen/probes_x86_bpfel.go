@@ -22,6 +22,7 @@ type ProbesCounters struct {
 	LostNested      uint64
 	LostNoScratch   uint64
 	LostForeign     uint64
+	LostDeferred    uint64
 	SkippedIdle     uint64
 	SkippedFilter   uint64
 	SkippedPeriod   uint64
@@ -105,6 +106,7 @@ type ProbesWaitingRecord struct {
 		OffCpu        uint8
 		Unused        [6]uint8
 		Breakpoint    uint64
+		Slot          uint64
 		Comm          [16]uint8
 		Regs          struct {
 			_      structs.HostLayout

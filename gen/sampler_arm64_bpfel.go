@@ -22,6 +22,7 @@ type SamplerCounters struct {
 	LostNested      uint64
 	LostNoScratch   uint64
 	LostForeign     uint64
+	LostDeferred    uint64
 	SkippedIdle     uint64
 	SkippedFilter   uint64
 	SkippedPeriod   uint64
@@ -75,6 +76,18 @@ type SamplerCpuRing struct {
 		Mirror uint64
 		Blocks uint64
 	}
+}
+
+type SamplerDeferred struct {
+	_    structs.HostLayout
+	Work struct {
+		_      structs.HostLayout
+		Opaque uint64
+	}
+	Pending     uint64
+	Weight      uint64
+	KernelBytes uint64
+	KernelPc    [1016]uint8
 }
 
 type SamplerGoProcess struct {
@@ -163,6 +176,7 @@ type SamplerSampleHeader struct {
 	OffCpu        uint8
 	Unused        [6]uint8
 	Breakpoint    uint64
+	Slot          uint64
 	Comm          [16]uint8
 	Regs          struct {
 		_      structs.HostLayout
@@ -242,6 +256,7 @@ type SamplerWaitingRecord struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	SamplerMapCounterValues      = "counter_values"
+	SamplerMapDeferredSamples    = "deferred_samples"
 	SamplerMapGoProcesses        = "go_processes"
 	SamplerMapMirrors            = "mirrors"
 	SamplerMapRings              = "rings"
@@ -343,14 +358,15 @@ type SamplerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerMapSpecs struct {
-	CounterValues  *ebpf.MapSpec `ebpf:"counter_values"`
-	GoProcesses    *ebpf.MapSpec `ebpf:"go_processes"`
-	Mirrors        *ebpf.MapSpec `ebpf:"mirrors"`
-	Rings          *ebpf.MapSpec `ebpf:"rings"`
-	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
-	Times          *ebpf.MapSpec `ebpf:"times"`
-	Tracked        *ebpf.MapSpec `ebpf:"tracked"`
-	WaitingRecords *ebpf.MapSpec `ebpf:"waiting_records"`
+	CounterValues   *ebpf.MapSpec `ebpf:"counter_values"`
+	DeferredSamples *ebpf.MapSpec `ebpf:"deferred_samples"`
+	GoProcesses     *ebpf.MapSpec `ebpf:"go_processes"`
+	Mirrors         *ebpf.MapSpec `ebpf:"mirrors"`
+	Rings           *ebpf.MapSpec `ebpf:"rings"`
+	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
+	Times           *ebpf.MapSpec `ebpf:"times"`
+	Tracked         *ebpf.MapSpec `ebpf:"tracked"`
+	WaitingRecords  *ebpf.MapSpec `ebpf:"waiting_records"`
 }
 
 // SamplerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -409,19 +425,21 @@ func (o *SamplerObjects) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerMaps struct {
-	CounterValues  *ebpf.Map `ebpf:"counter_values"`
-	GoProcesses    *ebpf.Map `ebpf:"go_processes"`
-	Mirrors        *ebpf.Map `ebpf:"mirrors"`
-	Rings          *ebpf.Map `ebpf:"rings"`
-	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
-	Times          *ebpf.Map `ebpf:"times"`
-	Tracked        *ebpf.Map `ebpf:"tracked"`
-	WaitingRecords *ebpf.Map `ebpf:"waiting_records"`
+	CounterValues   *ebpf.Map `ebpf:"counter_values"`
+	DeferredSamples *ebpf.Map `ebpf:"deferred_samples"`
+	GoProcesses     *ebpf.Map `ebpf:"go_processes"`
+	Mirrors         *ebpf.Map `ebpf:"mirrors"`
+	Rings           *ebpf.Map `ebpf:"rings"`
+	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
+	Times           *ebpf.Map `ebpf:"times"`
+	Tracked         *ebpf.Map `ebpf:"tracked"`
+	WaitingRecords  *ebpf.Map `ebpf:"waiting_records"`
 }
 
 func (m *SamplerMaps) Close() error {
 	return _SamplerClose(
 		m.CounterValues,
+		m.DeferredSamples,
 		m.GoProcesses,
 		m.Mirrors,
 		m.Rings,

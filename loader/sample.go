@@ -149,8 +149,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		s.decodeRegs(h)
 	}
 
-	s.Probes = procstate.UserProbes{Trampoline: h.Trampoline}
-	s.Probes.Breakpoint = h.Breakpoint
+	s.Probes = procstate.UserProbes{Trampoline: h.Trampoline, Breakpoint: h.Breakpoint, Slot: h.Slot}
 
 	n := int(h.KernelFrames)
 	if n*8 > len(rest) {

@@ -287,6 +287,7 @@ func (s *Session) load() error {
 	for _, name := range []string{gen.SamplerMapRings, gen.SamplerMapMirrors} {
 		spec.Maps[name].MaxEntries = uint32(possible)
 	}
+	spec.Maps[gen.SamplerMapDeferredSamples].MaxEntries *= uint32(possible)
 	if len(s.cfg.PIDs) == 0 {
 		spec.Maps[gen.SamplerMapTracked].MaxEntries = 1
 	}
@@ -415,6 +416,7 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 		gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
 		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapTracked: s.maps.Tracked,
 		gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
+		gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 	}
 	load := func(name string) (*ebpf.Program, error) {
 		one := spec.Copy()

@@ -15,6 +15,7 @@ type Stats struct {
 	LostNested    uint64 // came while another sample was being taken
 	LostNoScratch uint64 // a CPU beyond those possible at start
 	LostForeign   uint64 // task that this PID namespace does not contain
+	LostDeferred  uint64 // in a thread that the kernel has not gone back to from a uprobe
 
 	SkippedIdle   uint64 // the idle task, and kernel threads that begin to wait for work
 	SkippedFilter uint64 // processes not asked for
@@ -44,7 +45,7 @@ type Stats struct {
 
 // Lost is the number of events that should have become samples.
 func (s *Stats) Lost() uint64 {
-	return s.LostRingFull + s.LostNested + s.LostNoScratch + s.LostForeign
+	return s.LostRingFull + s.LostNested + s.LostNoScratch + s.LostForeign + s.LostDeferred
 }
 
 // LostByReason returns the losses by their names, without those that did not
@@ -56,6 +57,7 @@ func (s *Stats) LostByReason() map[string]uint64 {
 		"nested":     s.LostNested,
 		"no_scratch": s.LostNoScratch,
 		"foreign":    s.LostForeign,
+		"deferred":   s.LostDeferred,
 	} {
 		if n > 0 {
 			m[name] = n
@@ -94,6 +96,7 @@ func (s *Session) readStats() (Stats, error) {
 		st.LostNested += c.LostNested
 		st.LostNoScratch += c.LostNoScratch
 		st.LostForeign += c.LostForeign
+		st.LostDeferred += c.LostDeferred
 		st.SkippedIdle += c.SkippedIdle
 		st.SkippedFilter += c.SkippedFilter
 		st.SkippedPeriod += c.SkippedPeriod

@@ -41,7 +41,14 @@ type coreLoad struct {
 	start, end uint64
 	off        uint64
 	dumped     uint64
-	exec       bool
+	exec, read bool
+}
+
+// isUprobes reports whether a segment is the page of uprobes, which the notes
+// do not name: one that can be executed and not read, and is not dumped. The
+// old page of system calls is like that, but at the top of all addresses.
+func (l *coreLoad) isUprobes() bool {
+	return l.exec && !l.read && l.dumped == 0 && l.end-l.start == pageSize && l.start>>63 == 0
 }
 
 type coreThread struct {
@@ -162,6 +169,8 @@ func (c *Core) mapCode(exe string) {
 		} else if c.auxv[atSysinfoEhdr] == l.start {
 			m.Path = "[vdso]"
 			m.Image, m.ImageErr = c.vdso(l)
+		} else if l.isUprobes() {
+			m.Path = UprobesMapping
 		}
 		c.space.Insert(m)
 	}

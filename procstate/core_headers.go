@@ -116,7 +116,7 @@ func (c *Core) readSegment(b []byte, lay *coreLayout) error {
 	case elf.PT_LOAD:
 		if memsz > 0 && vaddr+memsz > vaddr {
 			c.loads = append(c.loads, coreLoad{start: vaddr, end: vaddr + memsz, off: off,
-				dumped: min(filesz, memsz), exec: flags&elf.PF_X != 0})
+				dumped: min(filesz, memsz), exec: flags&elf.PF_X != 0, read: flags&elf.PF_R != 0})
 		}
 	case elf.PT_NOTE:
 		if filesz > maxCoreNotes {

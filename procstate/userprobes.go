@@ -24,7 +24,16 @@ type UserProbes struct {
 	// kernel may be about to execute the probed instruction in the thread's
 	// place. 0 for all other threads.
 	Breakpoint uint64
+
+	// Slot, when not 0, is the run-time address at which the thread executes a
+	// copy of the instruction that belongs where the breakpoint is.
+	Slot uint64
 }
+
+// UprobesMapping is the Path of the page that the kernel maps into a process
+// that has met a uprobe: functions under a uretprobe return to its start, and
+// copies of probed instructions are executed in it.
+const UprobesMapping = "[uprobes]"
 
 // ProbedState is implemented by a ProcessState that knows what uprobes have
 // changed in the thread that is being walked. That is in the kernel alone:

@@ -3,7 +3,8 @@ package steppers
 import "github.com/swbpf/swbpf/unwind"
 
 // Instrumentation is what a DynamicHelper knows of a frame whose PC is not
-// the program's own. Exactly one of the two PCs is set.
+// the program's own. At most one of the two PCs is set; neither is when the
+// code that the frame came from cannot be known: there the walk ends.
 type Instrumentation struct {
 	// OriginalPC is what the frame's PC stands for: the return address that
 	// instrumentation has replaced. The frame is the caller's, and nothing
@@ -55,9 +56,13 @@ func (d *Dynamic) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	arch := w.Arch()
-	if ins.OriginalPC != 0 {
+	switch {
+	case ins.OriginalPC != 0:
 		in.SetPC(arch, ins.OriginalPC)
 		return unwind.Mended, nil
+	case ins.CallerPC == 0:
+		in.Flags |= unwind.Instrumentation
+		return unwind.Failed, unwind.ReturnReplaced
 	}
 	out.Regs = in.Regs
 	out.SetPC(arch, ins.CallerPC)

@@ -40,7 +40,8 @@ func madeUp(arch *procstate.Arch, m *procstate.Mapping, words ...uint64) *procst
 
 var noMapping = &procstate.Mapping{}
 
-// Where a thread in the trampoline goes, at each of its instructions.
+// Where a thread in the trampoline goes, at each of its instructions; nowhere
+// when the original return address is in none of the places where it can be.
 func TestReturnTrampoline(t *testing.T) {
 	const tramp, slot, ra = 0x7fffffffe000, 0x7010, 0x401234
 	const top = unwind.Interrupted | unwind.Top
@@ -49,30 +50,31 @@ func TestReturnTrampoline(t *testing.T) {
 		arch           *procstate.Arch
 		pc, sp, entry  uint64
 		flags          unwind.FrameFlags
-		mended, ok     bool
+		want           unwind.Verdict
 		wantSP, wantRA uint64
 	}{
-		{"return to it", procstate.AMD64, tramp, slot + 8, slot, 0, true, true, slot + 8, ra},
-		{"return of another frame", procstate.AMD64, tramp, slot + 24, slot, 0, false, false, 0, 0},
-		{"return behind its start", procstate.AMD64, tramp + 1, slot + 8, slot, 0, false, false, 0, 0},
-		{"elsewhere", procstate.AMD64, 0x401000, slot + 8, slot, 0, false, false, 0, 0},
-		{"below it", procstate.AMD64, tramp - 1, slot + 8, slot, top, false, false, 0, 0},
-		{"at its start", procstate.AMD64, tramp, slot + 8, slot, top, false, true, slot + 8, ra},
-		{"breakpoint taken", procstate.AMD64, tramp + 1, slot + 8, slot, top, false, true, slot + 8, ra},
-		{"rax pushed", procstate.AMD64, tramp + 1, slot, slot, top, false, true, slot + 8, ra},
-		{"rcx pushed", procstate.AMD64, tramp + 2, slot - 8, slot, top, false, true, slot + 8, ra},
-		{"r11 pushed", procstate.AMD64, tramp + 4, slot - 16, slot, top, false, true, slot + 8, ra},
-		{"at the call", procstate.AMD64, tramp + 11, slot - 16, slot, top, false, true, slot + 8, ra},
-		{"in the call", procstate.AMD64, tramp + 13, slot - 16, slot, top, false, true, slot + 8, ra},
-		{"behind the call", procstate.AMD64, tramp + 13, slot - 16, 0, top, false, true, slot + 8, 0x402},
-		{"r11 popped", procstate.AMD64, tramp + 15, slot - 8, 0, top, false, true, slot + 8, 0x402},
-		{"at its return", procstate.AMD64, tramp + 16, slot, 0, top, false, true, slot + 8, 0x402},
-		{"between instructions", procstate.AMD64, tramp + 3, slot - 8, slot, top, false, false, 0, 0},
-		{"in the next slot", procstate.AMD64, tramp + 128, slot + 8, slot, top, false, false, 0, 0},
-		{"i386", procstate.I386, 0xffffd000, 0x700c, 0x7008, 0, true, true, 0x700c, ra},
-		{"i386, at its start", procstate.I386, 0xffffd000, 0x700c, 0x7008, top, false, true, 0x700c, ra},
-		{"arm64", procstate.ARM64, tramp, slot, slot, 0, true, true, slot, ra},
-		{"arm64, at its start", procstate.ARM64, tramp, slot, slot, top, false, true, slot, ra},
+		{"return to it", procstate.AMD64, tramp, slot + 8, slot, 0, unwind.Mended, slot + 8, ra},
+		{"return of another frame", procstate.AMD64, tramp, slot + 24, slot, 0, unwind.Failed, 0, 0},
+		{"return behind its start", procstate.AMD64, tramp + 1, slot + 8, slot, 0, unwind.Failed, 0, 0},
+		{"elsewhere", procstate.AMD64, 0x401000, slot + 8, slot, 0, unwind.NotMe, 0, 0},
+		{"below it", procstate.AMD64, tramp - 1, slot + 8, slot, top, unwind.NotMe, 0, 0},
+		{"at its start", procstate.AMD64, tramp, slot + 8, slot, top, unwind.Success, slot + 8, ra},
+		{"breakpoint taken", procstate.AMD64, tramp + 1, slot + 8, slot, top, unwind.Success, slot + 8, ra},
+		{"rax pushed", procstate.AMD64, tramp + 1, slot, slot, top, unwind.Success, slot + 8, ra},
+		{"rcx pushed", procstate.AMD64, tramp + 2, slot - 8, slot, top, unwind.Success, slot + 8, ra},
+		{"r11 pushed", procstate.AMD64, tramp + 4, slot - 16, slot, top, unwind.Success, slot + 8, ra},
+		{"at the call", procstate.AMD64, tramp + 11, slot - 16, slot, top, unwind.Success, slot + 8, ra},
+		{"in the call", procstate.AMD64, tramp + 13, slot - 16, slot, top, unwind.Success, slot + 8, ra},
+		{"behind the call", procstate.AMD64, tramp + 13, slot - 16, 0, top, unwind.Success, slot + 8, 0x402},
+		{"still in the call", procstate.AMD64, tramp + 13, slot - 16, 0, top, unwind.Failed, slot + 8, ra},
+		{"r11 popped", procstate.AMD64, tramp + 15, slot - 8, 0, top, unwind.Success, slot + 8, 0x402},
+		{"at its return", procstate.AMD64, tramp + 16, slot, 0, top, unwind.Success, slot + 8, 0x402},
+		{"between instructions", procstate.AMD64, tramp + 3, slot - 8, slot, top, unwind.Failed, 0, 0},
+		{"in the next slot", procstate.AMD64, tramp + 128, slot + 8, slot, top, unwind.NotMe, 0, 0},
+		{"i386", procstate.I386, 0xffffd000, 0x700c, 0x7008, 0, unwind.Mended, 0x700c, ra},
+		{"i386, at its start", procstate.I386, 0xffffd000, 0x700c, 0x7008, top, unwind.Success, 0x700c, ra},
+		{"arm64", procstate.ARM64, tramp, slot, slot, 0, unwind.Mended, slot, ra},
+		{"arm64, at its start", procstate.ARM64, tramp, slot, slot, top, unwind.Success, slot, ra},
 	} {
 		snap := madeUp(c.arch, noMapping, 0x400, 0x401, 0x402, 0x403)
 		at := uint64(tramp)
@@ -85,21 +87,26 @@ func TestReturnTrampoline(t *testing.T) {
 		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 		in := unwind.NewFrame(c.arch, c.pc, c.sp, 0x7018)
 		in.Flags = c.flags
+		if c.name == "behind the call" {
+			in.Regs.Set(rcx, c.pc)
+		}
 		var out unwind.Frame
 		v, err := NewDynamic(nil).CallerFrame(w, &in, &out)
-		switch {
-		case err != nil:
-			t.Errorf("%s: %v", c.name, err)
-		case !c.ok:
-			if v != unwind.NotMe || in.PC() != c.pc {
-				t.Errorf("%s: %v, PC %#x", c.name, v, in.PC())
+		if v != c.want || (v == unwind.Failed) != (err == unwind.ReturnReplaced) {
+			t.Errorf("%s: %v, %v, want %v", c.name, v, err, c.want)
+			continue
+		}
+		switch v {
+		case unwind.NotMe, unwind.Failed:
+			if in.PC() != c.pc {
+				t.Errorf("%s: PC %#x", c.name, in.PC())
 			}
-		case c.mended:
-			if v != unwind.Mended || in.PC() != c.wantRA || in.SP() != c.wantSP || in.Flags != c.flags {
+		case unwind.Mended:
+			if in.PC() != c.wantRA || in.SP() != c.wantSP || in.Flags != c.flags {
 				t.Errorf("%s: %v, PC %#x, SP %#x", c.name, v, in.PC(), in.SP())
 			}
 		default:
-			if v != unwind.Success || out.PC() != c.wantRA || out.SP() != c.wantSP || out.FP() != 0x7018 || in.Flags&unwind.Instrumentation == 0 {
+			if out.PC() != c.wantRA || out.SP() != c.wantSP || out.FP() != 0x7018 || in.Flags&unwind.Instrumentation == 0 {
 				t.Errorf("%s: %v, caller's PC %#x, SP %#x", c.name, v, out.PC(), out.SP())
 			}
 		}
@@ -162,8 +169,30 @@ _start:	push %rbp
 		f := unwind.NewFrame(procstate.AMD64, start+c.pc, 0x7008, c.rbp)
 		f.Regs.Set(12, c.r12)
 		f.Regs.Set(3, c.bx)
-		if got := probedPC(w, &f, start+c.breakpoint) - start; got != c.want {
+		if got := probedPC(w, &f, &procstate.UserProbes{Breakpoint: start + c.breakpoint}) - start; got != c.want {
 			t.Errorf("%s: PC %#x, want %#x", c.name, got, c.want)
+		}
+	}
+}
+
+// A thread that executes a probed instruction elsewhere is where it belongs.
+func TestProbedInstructionElsewhere(t *testing.T) {
+	const tramp, slot, probed = 0x7fffffffe000, 0x7fffffffe080, 0x401000
+	for _, c := range []struct {
+		pc, slot uint64
+		want     uint64 // 0: the PC is the thread's own
+	}{
+		{slot, slot, probed}, {slot + 4, slot, probed + 4}, {slot + 15, slot, probed + 15}, {slot + 16, slot, 0},
+		{slot - 1, slot, 0}, {slot, 0, 0}, {slot, slot + 128, 0}, {0x402000, slot, 0},
+	} {
+		snap := madeUp(procstate.AMD64, noMapping, 0x400)
+		snap.SetUserProbes(procstate.UserProbes{Trampoline: tramp, Breakpoint: probed, Slot: c.slot})
+		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+		in := unwind.NewFrame(procstate.AMD64, c.pc, 0x7000, 0)
+		in.Flags = unwind.Interrupted | unwind.Top
+		v, err := NewDynamic(nil).CallerFrame(w, &in, new(unwind.Frame))
+		if c.want == 0 && (v != unwind.NotMe || in.PC() != c.pc) || c.want != 0 && (v != unwind.Mended || in.PC() != c.want) {
+			t.Errorf("%+v: %v, %v, PC %#x", c, v, err, in.PC())
 		}
 	}
 }

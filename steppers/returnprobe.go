@@ -8,8 +8,8 @@ import (
 // ReturnProbes is the DynamicHelper for uretprobes. The kernel makes a
 // function under one return to a trampoline, from which the probe is run, and
 // keeps the original return address to itself: a capture that reads it there
-// has to say it. Without, such a stack ends at the trampoline; memory alone
-// cannot tell more.
+// has to say it. Without, such a stack ends at the trampoline, for the reason
+// unwind.ReturnReplaced; memory alone cannot tell more.
 type ReturnProbes struct {
 	// State is asked what the kernel has replaced in the thread being walked.
 	// When it is nil that is the Walker's ProcessState, if it knows.
@@ -22,27 +22,46 @@ func (p *ReturnProbes) IsInstrumentation(w *unwind.Walker, f *unwind.Frame) (ins
 	if p.State != nil {
 		probes = p.State.UserProbes()
 	} else if probes = userProbes(w); probes == nil {
-		return ins, false
+		probes = &noProbes
 	}
 	if probes.Breakpoint != 0 && f.IsTop() {
-		if pc := probedPC(w, f, probes.Breakpoint); pc != f.PC() {
+		if pc := probedPC(w, f, probes); pc != f.PC() {
 			return Instrumentation{OriginalPC: pc}, true
 		}
 	}
-	offset := f.PC() - probes.Trampoline
-	if offset >= trampolineBytes {
+	offset, ok := inUprobesPage(w, probes, f.PC())
+	if !ok {
 		return ins, false
 	}
 	if f.Flags&unwind.Interrupted != 0 {
-		return inTrampoline(w, f, probes, offset)
+		return inTrampoline(w, f, probes, offset), true
 	}
-	if offset != 0 {
-		return ins, false
+	if probes == &noProbes {
+		return ins, false // another helper may know
 	}
-	if ra, ok := returnFor(probes, entrySP(w.Arch(), f.SP())); ok {
-		return Instrumentation{OriginalPC: ra}, true
+	if offset == 0 {
+		ins.OriginalPC, _ = returnFor(probes, entrySP(w.Arch(), f.SP()))
 	}
-	return ins, false
+	return ins, true
+}
+
+var noProbes procstate.UserProbes // read only
+
+// minPage is the smallest page that there is.
+const minPage = 4096
+
+// inUprobesPage reports whether pc is in the trampoline, and how far behind
+// its start. Where the kernel was not asked, the page has a name.
+func inUprobesPage(w *unwind.Walker, probes *procstate.UserProbes, pc uint64) (offset uint64, ok bool) {
+	if probes.Trampoline != 0 {
+		offset = pc - probes.Trampoline
+		return offset, offset < trampolineBytes
+	}
+	if offset = pc % minPage; offset >= trampolineBytes {
+		return 0, false
+	}
+	m := w.MappingAt(pc)
+	return offset, m != nil && m.Path == procstate.UprobesMapping && m.Start == pc-offset
 }
 
 // userProbes returns what uretprobes have replaced in the stack that w
@@ -59,13 +78,19 @@ func userProbes(w *unwind.Walker) *procstate.UserProbes {
 }
 
 // probedPC returns the PC that fits the other registers of a thread that the
-// kernel may have stopped at a uprobe, the breakpoint of which is at addr. The
-// kernel executes the probed instruction in the thread's place, or lets the
-// thread do so elsewhere. Until then the PC is behind the breakpoint, and at
+// kernel may have stopped at a uprobe. The kernel executes the probed
+// instruction in the thread's place, or lets the thread do so in a slot of the
+// page of uprobes. Until then the PC is behind the breakpoint, and at
 // it when the probe has run. A push that is emulated changes the stack first
 // and the PC after.
-func probedPC(w *unwind.Walker, f *unwind.Frame, addr uint64) uint64 {
-	pc := f.PC()
+func probedPC(w *unwind.Walker, f *unwind.Frame, probes *procstate.UserProbes) uint64 {
+	pc, addr := f.PC(), probes.Breakpoint
+	if probes.Slot != 0 {
+		if done := pc - probes.Slot; done <= maxInstruction {
+			return addr + done
+		}
+		return pc
+	}
 	m := w.MappingAt(addr)
 	if m == nil || w.Arch() == procstate.ARM64 {
 		return pc
@@ -84,6 +109,9 @@ func probedPC(w *unwind.Walker, f *unwind.Frame, addr uint64) uint64 {
 	}
 	return pc
 }
+
+// maxInstruction is the length of the longest instruction.
+const maxInstruction = 15
 
 // hasExecuted reports whether a push or pop at the start of code has had its
 // effect, and its length. Other instructions are not decided.
@@ -121,8 +149,12 @@ func x86Register(arch *procstate.Arch, n byte) procstate.Reg {
 // isReturnTrampoline reports whether pc is the address that functions under a
 // uretprobe return to.
 func isReturnTrampoline(w *unwind.Walker, pc uint64) bool {
-	r := userProbes(w)
-	return r != nil && r.Trampoline == pc
+	probes := userProbes(w)
+	if probes == nil {
+		probes = &noProbes
+	}
+	offset, ok := inUprobesPage(w, probes, pc)
+	return ok && offset == 0
 }
 
 // entrySP returns SP at the entry of a function that has just returned: where
@@ -169,15 +201,15 @@ var trampolineHeights = [...]struct{ offset, height int64 }{ // read only
 
 // inTrampoline finds where a thread goes to that was interrupted in the
 // trampoline.
-func inTrampoline(w *unwind.Walker, f *unwind.Frame, r *procstate.UserProbes, offset uint64) (ins Instrumentation, ok bool) {
+func inTrampoline(w *unwind.Walker, f *unwind.Frame, r *procstate.UserProbes, offset uint64) (ins Instrumentation) {
 	arch := w.Arch()
 	width := uint64(arch.AddressWidth)
 	ins.CallerFP = f.FP()
 	if arch != procstate.AMD64 {
 		entry := entrySP(arch, f.SP())
-		ins.CallerPC, ok = returnFor(r, entry)
+		ins.CallerPC, _ = returnFor(r, entry)
 		ins.CallerSP = f.SP()
-		return ins, ok
+		return ins
 	}
 	// The function that returns is the innermost one; more than one offset
 	// is possible only behind the breakpoint of older kernels.
@@ -185,22 +217,28 @@ func inTrampoline(w *unwind.Walker, f *unwind.Frame, r *procstate.UserProbes, of
 		for _, t := range trampolineHeights {
 			if uint64(t.offset) == offset && r.Returns[i].Stack == f.SP()-uint64(t.height) {
 				ins.CallerPC, ins.CallerSP = r.Returns[i].RA, r.Returns[i].Stack+width
-				return ins, true
+				return ins
 			}
 		}
 	}
-	// Behind the system call the return address is on the stack again.
+	// Behind the system call the return address is on the stack again. A
+	// system call leaves the PC in rcx: in between, it is not the PC.
 	slot := f.SP()
 	switch offset {
 	case 13:
+		if f.Regs.Raw(rcx) != f.PC() {
+			return ins
+		}
 		slot += 16
 	case 15:
 		slot += 8
 	case 16:
 	default:
-		return ins, false
+		return ins
 	}
-	ins.CallerPC, ok = w.ProcessState().ReadWord(slot)
+	ins.CallerPC, _ = w.ProcessState().ReadWord(slot)
 	ins.CallerSP = slot + width
-	return ins, ok
+	return ins
 }
+
+const rcx = procstate.Reg(2) // in DWARF's numbers of x86-64

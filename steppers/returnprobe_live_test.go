@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/internal/steptest"
@@ -100,6 +101,7 @@ type walkedSample struct {
 	top   string   // where the thread was: a function, or the number of a PC
 	err   error
 	pcs   []unwind.PC
+	page  bool // the thread was in the page of uprobes
 }
 
 // recordNested runs the program under an event, with uretprobes on functions,
@@ -154,6 +156,7 @@ func recordNested(t *testing.T, group *unwind.AddressRangeGroup, path string, cf
 			var ws walkedSample
 			ws.pcs, ws.err = unwind.NewWalker(snap, group, nil).WalkPCs(nil, &p.Regs)
 			ws.top = fmt.Sprintf("%#x", p.Regs.Raw(p.Arch.PC))
+			ws.page = p.Probes.Trampoline != 0 && p.Regs.Raw(p.Arch.PC)-p.Probes.Trampoline < 4096
 			for i, pc := range ws.pcs {
 				m := proc.Space.MappingAt(pc.Addr)
 				if m == nil || m.Path != path {
@@ -308,9 +311,8 @@ func TestStacksUnderReturnProbes(t *testing.T) {
 
 // A timer meets the program anywhere, in the kernel's trampoline and in its
 // handling of breakpoints too. A stack that is complete is a way down the
-// chain that the program has. Few may be short: between putting the
-// trampoline in place of a return address and noting the original, the kernel
-// has that nowhere where it can be found.
+// chain that the program has. Few may be short, as an original return address
+// is nowhere at times: Linux 6.18 lets samples that fall there be put off.
 func TestStacksWhileReturning(t *testing.T) {
 	needPtrace(t)
 	path := steptest.Compile(t, []string{"gcc", "-O2"}, "nested.c", nestedProgram)
@@ -318,15 +320,15 @@ func TestStacksWhileReturning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	samples, inTrampoline, short := 0, 0, 0
+	samples, inPage, short := 0, 0, 0
 	recordNested(t, Default(unwind.NewTables()), path, loader.Config{Event: event, Frequency: 4999},
-		[]string{"f1", "f2", "f3", "f4", "f5", "rec", "jumper", "tail", "leaf"}, []string{"10000", "0"}, func(s *walkedSample) {
-			if len(s.names) == 0 {
+		[]string{"f1", "f2", "f3", "f4", "f5", "rec", "jumper", "tail", "leaf"}, []string{"2000", "0"}, func(s *walkedSample) {
+			if len(s.names) == 0 && !s.page {
 				return // the loader
 			}
 			samples++
-			if s.pcs[0].Flags&unwind.Instrumentation != 0 {
-				inTrampoline++
+			if s.page {
+				inPage++
 			}
 			if s.err != nil {
 				short++
@@ -337,10 +339,18 @@ func TestStacksWhileReturning(t *testing.T) {
 				t.Errorf("at %s: %v, %x", s.top, s.names, s.pcs)
 			}
 		})
-	if samples < 100 || inTrampoline == 0 || short*10 > samples {
-		t.Errorf("%d samples, %d in the trampoline, %d short", samples, inTrampoline, short)
+	t.Logf("%d samples, %d in the page of uprobes, %d short", samples, inPage, short)
+	if samples < 100 || inPage == 0 {
+		t.Error("too few samples")
 	}
-	t.Logf("%d samples, %d in the trampoline, %d short", samples, inTrampoline, short)
+	var putOff *btf.Func
+	spec, err := btf.LoadKernelSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec.TypeByName("bpf_task_work_schedule_resume_impl", &putOff) == nil && short*100 > samples {
+		t.Error("too many stacks are short")
+	}
 }
 
 const probedProgram = `

@@ -341,7 +341,7 @@ func (w *Walker) ask(in, out *Frame, first int) (Verdict, error) {
 	if why != nil {
 		return Failed, why
 	}
-	return Failed, w.whyNone(addr)
+	return Failed, w.whyNone(in)
 }
 
 // check completes a stepper's answer and refuses a caller that is not further
@@ -380,13 +380,16 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 // function that has nothing on the stack.
 const elsewhere = 128
 
-// whyNone tells why no stepper knew the code at addr.
-func (w *Walker) whyNone(addr uint64) Reason {
+// whyNone tells why no stepper knew the code of a frame.
+func (w *Walker) whyNone(f *Frame) Reason {
 	libs := w.proc.Libraries()
 	if libs == nil {
 		return NoUnwindInfo
 	}
-	m := libs.MappingAt(addr)
+	if m := libs.MappingAt(f.PC()); m != nil && m.Path == procstate.UprobesMapping {
+		return ReturnReplaced
+	}
+	m := libs.MappingAt(f.LookupPC())
 	switch {
 	case m == nil:
 		return NoMapping
