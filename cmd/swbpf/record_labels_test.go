@@ -171,13 +171,13 @@ func TestRecordWeights(t *testing.T) {
 // A period is a number of events, of a timer in nanoseconds.
 func TestRecordPeriod(t *testing.T) {
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
-	r := runRecord(t, "-e", "cpu-clock", "-c", "2000000", "--", target, "1")
+	r, clock := runClocked(t, []string{"-e", "cpu-clock", "-c", "2000000"}, target, "1")
 	if r.profile.Period != 2e6 {
 		t.Errorf("period %d", r.profile.Period)
 	}
-	// Samples are as many as the CPU time that was spent says.
-	if _, ns := valuesOf(r.profile, "cpu", ""); float64(ns) < 0.8*float64(r.targetCPU) || float64(ns) > 1.2*float64(r.targetCPU) {
-		t.Errorf("%.1f ms by samples, %v by the kernel", float64(ns)/1e6, r.targetCPU)
+	r.wantRate(t, clock, 500)
+	if samples, ns := valuesOf(r.profile, "cpu", ""); ns != 2e6*samples {
+		t.Errorf("%d samples are of %d ns", samples, ns)
 	}
 }
 

@@ -38,17 +38,11 @@ func TestRecordWorkloads(t *testing.T) {
 				if _, err := exec.LookPath(tc.command[0]); err != nil {
 					cannot(t, "%v", err)
 				}
-				null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer null.Close()
-				args := append([]string{"-F", fmt.Sprint(hz)}, tc.flags...)
-				r := runRecord(t, append(append(args, "--"), tc.command...)...)
+				r, clock := runClocked(t, append([]string{"-F", fmt.Sprint(hz)}, tc.flags...), tc.command...)
 				if r.exit != 0 {
 					t.Errorf("exit status %d\n%s", r.exit, r.stderr)
 				}
-				r.wantRate(t, hz)
+				r.wantRate(t, clock, float64(hz))
 				wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, tc.complete)
 				if t.Failed() {
 					t.Logf("truncated: %v", r.stats.TruncatedByReason)
