@@ -42,7 +42,7 @@ func workloads(b *builder) []workload {
 			fixed: []string{depth30, "100", "50000"}, comm: "depth30", judge: judge{"chain::level", 30}},
 		{name: "C++ depth 200, 96 KB of stack", flags: []string{"--stack-bytes", "128K"}, command: []string{depth200, "5"},
 			fixed: []string{depth200, "100", "8000"}, comm: "depth200", judge: judge{"deep", 200}},
-		{name: "Go with GC", command: []string{gogc, "4"},
+		{name: "Go with GC", command: []string{gogc, "8"},
 			fixed: []string{gogc, "100", "1500"}, comm: "gogc"},
 		{name: "cc1plus", command: heavy, fixed: heavy, comm: "cc1plus"},
 		{name: "cc1plus, --stack-bytes 1M", flags: []string{"--stack-bytes", "1M"}, command: heavy},

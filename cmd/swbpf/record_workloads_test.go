@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -25,7 +27,7 @@ func TestRecordWorkloads(t *testing.T) {
 		flags    []string
 		command  []string
 	}{
-		{"go-gc", []int{99, 997}, 99.5, nil, []string{gogc, "2"}},
+		{"go-gc", []int{99, 997}, 99.5, nil, []string{gogc, "4"}},
 		// One stack in sixty is longer than the default limit.
 		{"cc1plus", []int{99, 997}, 99.5, []string{"--stack-bytes", "1M"}, []string{"g++", "-O2", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
 		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
@@ -33,22 +35,27 @@ func TestRecordWorkloads(t *testing.T) {
 		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},
 		{"exec-chain", []int{99, 997}, 97, nil, []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sh testdata/targets/execchain.sh; done; true"}},
 	} {
-		for _, hz := range tc.hz {
-			t.Run(fmt.Sprintf("%s/%dHz", tc.name, hz), func(t *testing.T) {
-				if _, err := exec.LookPath(tc.command[0]); err != nil {
-					cannot(t, "%v", err)
-				}
+		t.Run(tc.name, func(t *testing.T) {
+			if _, err := exec.LookPath(tc.command[0]); err != nil {
+				cannot(t, "%v", err)
+			}
+			// Of all rates together: at 99 Hz a single sample is a quarter of a
+			// percent.
+			var complete, user uint64
+			for _, hz := range tc.hz {
 				r, clock := runClocked(t, append([]string{"-F", fmt.Sprint(hz)}, tc.flags...), tc.command...)
 				if r.exit != 0 {
-					t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+					t.Errorf("%d Hz: exit status %d\n%s", hz, r.exit, r.stderr)
 				}
 				r.wantRate(t, clock, float64(hz))
-				wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, tc.complete)
-				if t.Failed() {
-					t.Logf("truncated: %v", r.stats.TruncatedByReason)
+				complete += r.stats.Complete
+				user += r.stats.UserSamples
+				if r.stats.Truncated > 0 {
+					t.Logf("%d Hz: truncated: %v", hz, r.stats.TruncatedByReason)
 				}
-			})
-		}
+			}
+			wantShare(t, "complete", complete, user, tc.complete)
+		})
 	}
 }
 
@@ -97,7 +104,7 @@ func TestRecordPID(t *testing.T) {
 	if r.stats.Lost != 0 {
 		t.Errorf("lost %v", r.stats.LostByReason)
 	}
-	if r.stats.Samples < 100 || r.stats.Processes != 1 {
+	if r.stats.Processes != 1 {
 		t.Errorf("%d samples of %d processes", r.stats.Samples, r.stats.Processes)
 	}
 	if !strings.Contains(r.folded, "redis-server;_start;__libc_start_main") {
@@ -108,33 +115,47 @@ func TestRecordPID(t *testing.T) {
 // TestRecordMachine records everything, while programs come and go.
 func TestRecordMachine(t *testing.T) {
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
-	done := make(chan error, 2)
-	for _, c := range []*exec.Cmd{exec.Command(target, "2"), exec.Command("sh", "testdata/targets/shortlived.sh", "40")} {
-		go func() { done <- c.Run() }()
+	ours := []string{"depth30", "sh"}
+	for _, c := range []*exec.Cmd{exec.Command(target, "1000"), exec.Command("sh", "testdata/targets/shortlived.sh", "100000")} {
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer c.Wait()
+		defer syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
 	}
 	r := runRecord(t, "-a", "-d", "3")
-	for range 2 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
 	if r.stats.FrequencyHz != defaultFrequency {
 		t.Errorf("default frequency is %d", r.stats.FrequencyHz)
 	}
-	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
 	if r.stats.Lost != 0 {
 		t.Errorf("lost %v", r.stats.LostByReason)
 	}
-	for _, comm := range []string{"depth30;", "sh;"} {
-		if !strings.Contains("\n"+r.folded, "\n"+comm) {
+	// What else runs on the machine may have no unwind tables, which is then
+	// said: only of these programs it is known that they can be unwound.
+	var complete, all int64
+	for _, comm := range ours {
+		n := int64(0)
+		for _, s := range r.profile.Sample {
+			if !slices.Equal(s.Label["comm"], []string{comm}) {
+				continue
+			}
+			n += s.Value[0]
+			if !slices.ContainsFunc(stackOf(s), func(name string) bool { return strings.HasPrefix(name, "[truncated") }) {
+				complete += s.Value[0]
+			}
+		}
+		if n == 0 {
 			t.Errorf("no stacks of %s", comm)
 		}
+		all += n
 	}
+	wantShare(t, "complete", uint64(complete), uint64(all), 97)
 }
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if ok() {
 			return
 		}

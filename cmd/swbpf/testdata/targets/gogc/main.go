@@ -1,5 +1,6 @@
 // Command gogc allocates linked structures from several goroutines, so that
-// the garbage collector is always at work. Usage: gogc SECONDS [ROUNDS]
+// the garbage collector is always at work, until the process has used SECONDS of
+// CPU time. Usage: gogc SECONDS [ROUNDS]
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -32,6 +34,15 @@ func count(n *node) int {
 	return 1 + count(n.left) + count(n.right)
 }
 
+// cpuTime is what the process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 func main() {
 	seconds := 1.0
 	if len(os.Args) > 1 {
@@ -41,12 +52,12 @@ func main() {
 	if len(os.Args) > 2 {
 		rounds, _ = strconv.Atoi(os.Args[2])
 	}
-	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
+	end := time.Duration(seconds * float64(time.Second))
 	keep := tree(16)
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			for n := 0; n < rounds && time.Now().Before(end); n++ {
+			for n := 0; n < rounds && cpuTime() < end; n++ {
 				if c := count(tree(12)); c != 1<<13-1 {
 					panic(fmt.Sprintf("tree has %d nodes", c))
 				}
