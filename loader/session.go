@@ -502,6 +502,15 @@ func (s *Session) Frequency() int { return s.cfg.Frequency }
 // Period is the number of events per sample, 0 when sampling by Frequency.
 func (s *Session) Period() uint64 { return s.cfg.Period }
 
+// Duration is how long it sampled, from Start to Stop; time off the CPU counts
+// within it. It is 0 before Stop.
+func (s *Session) Duration() time.Duration {
+	if s.stopped == 0 {
+		return 0
+	}
+	return time.Duration(s.stopped - s.startedAt)
+}
+
 // RingBytes is the room for samples that there is, on all CPUs.
 func (s *Session) RingBytes() int { return s.cpuRing * len(s.rings.cpus) }
 
@@ -510,7 +519,7 @@ func (s *Session) Start() error {
 	if s.started {
 		return nil
 	}
-	s.started = true
+	s.started, s.startedAt = true, monotonic()
 	if s.event.hasOffCPU() {
 		if err := s.attachSwitches(); err != nil {
 			return err
@@ -541,8 +550,10 @@ func (s *Session) stop() error {
 		err = s.cpus.close()
 		s.cpus = nil
 	}
-	if s.switches != nil {
+	if s.started && s.stopped == 0 {
 		s.stopped = monotonic()
+	}
+	if s.switches != nil {
 		for _, l := range s.switches {
 			err = errors.Join(err, l.Close())
 		}
@@ -576,7 +587,7 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 		}
 		return fn(&s.sample)
 	})
-	if err == nil && s.stopped != 0 && upTo >= s.stopped {
+	if err == nil && s.blocked != nil && s.stopped != 0 && upTo >= s.stopped {
 		err = s.flushTimes(fn)
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,54 +124,55 @@ func TestRecordStatus(t *testing.T) {
 // and a second one at once.
 func TestRecordInterrupted(t *testing.T) {
 	needRecord(t)
-	dir := t.TempDir()
-	cmd := exec.Command(swbpf(t), "record", "-o", "p.pb.gz")
-	cmd.Dir = dir
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	m := newTmux(t)
+	m.keys("clear; cd "+m.dir+"; "+swbpf(t)+" record -o p.pb.gz", "Enter")
+	m.wait("whole machine: ", " samples") // what a terminal shows meanwhile
+	m.keys("C-c")
+	m.wait(" samples of ", "go tool pprof p.pb.gz")
+	if out := m.shell("echo status $?"); !strings.Contains(out, "status 0") {
+		t.Errorf("after the first signal: %s", out)
 	}
-	time.Sleep(1500 * time.Millisecond)
-	cmd.Process.Signal(os.Interrupt)
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after the first signal: %v\n%s", err, stderr.String())
-	}
-	if st, err := os.Stat(filepath.Join(dir, "p.pb.gz")); err != nil || st.Size() == 0 {
+	if st, err := os.Stat(filepath.Join(m.dir, "p.pb.gz")); err != nil || st.Size() == 0 {
 		t.Errorf("no profile after Ctrl-C: %v", err)
-	}
-	if !strings.Contains(stderr.String(), "samples") || !strings.Contains(stderr.String(), "go tool pprof p.pb.gz") {
-		t.Errorf("summary: %s", stderr.String())
 	}
 
 	// A command that ignores the signal is waited for; the second one does
-	// not wait.
-	cmd = exec.Command(swbpf(t), "record", "-o", "q.pb.gz", "--", "sh", "-c", "trap '' INT; sleep 30")
+	// not wait. Two that come too soon after each other are one.
+	dir := t.TempDir()
+	cmd := exec.Command(swbpf(t), "record", "-o", "q.pb.gz", "--", "sh", "-c", "trap '' INT; echo on; sleep 1000")
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	time.Sleep(1500 * time.Millisecond)
-	cmd.Process.Signal(os.Interrupt)
-	time.Sleep(500 * time.Millisecond)
-	cmd.Process.Signal(os.Interrupt)
-	done := make(chan struct{})
-	go func() { cmd.Wait(); close(done) }()
-	select {
-	case <-done:
-		if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
-			t.Errorf("after the second signal: status %d", code)
-		}
-		if left, _ := filepath.Glob(filepath.Join(dir, ".q*")); len(left) > 0 {
-			t.Errorf("left behind %v", left)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the second signal did not end the recording")
-		cmd.Process.Kill()
-		<-done
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		t.Fatalf("the command did not run: %v", err)
 	}
+	done := make(chan *os.ProcessState, 1)
+	go func() {
+		state, _ := cmd.Process.Wait()
+		done <- state
+	}()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		cmd.Process.Signal(os.Interrupt)
+		select {
+		case state := <-done:
+			if state.ExitCode() != exitInterrupted {
+				t.Errorf("after the second signal: %v", state)
+			}
+			if got := entries(t, dir); got != "" && got != "q.pb.gz" { // saved after the first, or not
+				t.Errorf("left behind %s", got)
+			}
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Error("the second signal did not end the recording")
 }
 
 // TestStatsKeys pins the keys of --stats, which scripts rely on.
@@ -227,7 +229,7 @@ func TestRecordPprof(t *testing.T) {
 func TestRecordThreads(t *testing.T) {
 	needRecord(t)
 	target := build(t, "threads", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/threads.c")
-	cmd := exec.Command(target, "20", "100")
+	cmd := exec.Command(target, "10000", "100")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -239,8 +241,9 @@ func TestRecordThreads(t *testing.T) {
 			tids[tid] = true
 		}
 	}
-	// One thread after the other, each of some 100 samples of work.
-	if want := int(r.stats.Samples)/100 - 1; len(tids) < max(3, want) {
+	// One thread after the other, each of 100 ms of CPU time: of any 200 samples
+	// in a row some are of a thread born later.
+	if want := int(r.stats.Samples) / 200; len(tids) < want || want == 0 {
 		t.Errorf("%d samples are of %d threads", r.stats.Samples, len(tids))
 	}
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)

@@ -28,7 +28,6 @@ type recorder struct {
 	abort   func()             // tidies up when a second signal ends the program at once
 	began   time.Time
 	clock   int64 // CLOCK_MONOTONIC when it began, as samples have it
-	ended   time.Time
 	signals chan os.Signal
 }
 
@@ -167,7 +166,6 @@ func (r *recorder) abortAfter(n int) {
 
 // drain stops sampling and takes what is left in the rings.
 func (r *recorder) drain() error {
-	r.ended = time.Now()
 	if err := r.session.Stop(); err != nil {
 		return fmt.Errorf("stop sampling: %w", err)
 	}
@@ -207,7 +205,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 		return nil, err
 	}
 	s := &r.stats
-	s.DurationSeconds = r.ended.Sub(r.began).Seconds()
+	s.DurationSeconds = r.session.Duration().Seconds()
 	s.Event, s.FrequencyHz = r.session.Event().Name, r.session.Frequency()
 	s.Weight = r.weight.Name
 	s.Lost, s.LostByReason = st.Lost(), st.LostByReason()

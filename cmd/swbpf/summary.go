@@ -27,7 +27,7 @@ func (r *recorder) meta() profile.Meta {
 		FrequencyHz: r.session.Frequency(),
 		Start:       r.began,
 		Clock:       r.clock,
-		Duration:    r.ended.Sub(r.began),
+		Duration:    r.session.Duration(),
 		CPUs:        loader.CPUs(),
 		Kernel:      kernelRelease(),
 		Help:        map[string]string{},

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // walkSource is a source file among the targets of the package at the root.
@@ -46,8 +44,25 @@ func startWalkTarget(t *testing.T, source string, flags []string, args ...string
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("%s says %q, %v", source, line, err)
 	}
-	time.Sleep(50 * time.Millisecond)
+	waitFor(t, source+" to come to rest", func() bool { return !strings.ContainsAny(threadStates(t, cmd.Process.Pid), "RD") })
 	return cmd
+}
+
+// threadStates returns the letters of the states of a process's threads.
+func threadStates(t *testing.T, pid int) (states string) {
+	t.Helper()
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no threads of process %d: %v", pid, err)
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		states += string(b[bytes.LastIndexByte(b, ')')+2])
+	}
+	return states
 }
 
 // runWalk runs the command and returns its output and exit code.
@@ -221,7 +236,7 @@ func TestWalkExit(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { zombie.Wait() })
-	time.Sleep(100 * time.Millisecond)
+	waitFor(t, "its end", func() bool { return threadStates(t, zombie.Process.Pid) == "Z" })
 	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")
 	pid := strconv.Itoa(target.Process.Pid)
 	for _, c := range []struct {
@@ -233,8 +248,8 @@ func TestWalkExit(t *testing.T) {
 		{[]string{"abc"}, exitCannot, `"abc" is not a process ID`},
 		{[]string{"--symbols=maybe", pid}, exitCannot, "yes or no"},
 		{[]string{"--exe", "x", pid}, exitCannot, "--core"},
-		{[]string{"4194303"}, exitNoProcess, "no such process"},
-		{[]string{"--tid", "4194303", pid}, exitNoProcess, "no such thread"},
+		{[]string{"4194304"}, exitNoProcess, "no such process"},
+		{[]string{"--tid", "4194304", pid}, exitNoProcess, "no such thread"},
 		{[]string{"--tid", strconv.Itoa(os.Getpid()), pid}, exitNoProcess, "no such thread"},
 		{[]string{strconv.Itoa(zombie.Process.Pid)}, exitZombie, "zombie"},
 		{[]string{"--core", "/nonexistent"}, exitFailure, "no such file"},
@@ -245,7 +260,7 @@ func TestWalkExit(t *testing.T) {
 		}
 	}
 	// Of several processes, those that can be walked are.
-	out, stderr, code := runWalk(t, "4194303", pid)
+	out, stderr, code := runWalk(t, "4194304", pid)
 	if code != exitNoProcess || !strings.Contains(out, "process "+pid) || !strings.Contains(stderr, "no such process") {
 		t.Errorf("one of two: exit %d, %q\n%s", code, stderr, out)
 	}
@@ -313,15 +328,17 @@ func TestWalkWatch(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(600 * time.Millisecond)
-	cmd.Process.Signal(os.Interrupt)
-	b, _ := io.ReadAll(out)
+	var s string
+	enough := false
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		s += lines.Text() + "\n"
+		if !enough && strings.Count(s, "5 threads, stopped for") >= 3 && strings.Contains(s, "[same for ") {
+			enough = true
+			cmd.Process.Signal(os.Interrupt)
+		}
+	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v", err)
-	}
-	s := string(b)
-	if n := strings.Count(s, "5 threads, stopped for"); n < 3 {
-		t.Errorf("%d walks in 600 ms:\n%s", n, s)
 	}
 	if !strings.Contains(s, "    4 x sleeping   walk-threads: ") || !strings.Contains(s, "step x8 < work < ") || !strings.Contains(s, "[same for ") {
 		t.Errorf("output:\n%s", s)

@@ -1,7 +1,6 @@
 // pingpong MS: two threads that wait for each other through pipes, as often as
-// they can in MS milliseconds. A line for each tells its tid, the nanoseconds
-// from its beginning to its end, and those of them that it was on a CPU. Built
-// with -pthread.
+// they can in MS milliseconds. A line for each is as that of spend. Built with
+// -pthread.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -20,9 +19,17 @@ static long long now(clockid_t clock)
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+static struct player {
+	pthread_t thread;
+	int in;
+	long tid;
+	long long created, own, cpu;
+} players[2] = { { .in = 0 }, { .in = 1 } };
+
 static void *play(void *arg)
 {
-	int in = arg ? 1 : 0, out = !in;
+	struct player *p = arg;
+	int in = p->in, out = !in;
 	long long start = now(CLOCK_MONOTONIC);
 	char c = '.';
 
@@ -34,22 +41,25 @@ static void *play(void *arg)
 	} while (c != 'x');
 	if (write(pipes[out][1], &c, 1) != 1)
 		exit(1);
-	char line[100];
-	int n = snprintf(line, sizeof(line), "switching %ld %lld %lld\n", syscall(SYS_gettid),
-			 now(CLOCK_MONOTONIC) - start, now(CLOCK_THREAD_CPUTIME_ID));
-	return (void *)(long)write(1, line, n);
+	p->tid = syscall(SYS_gettid);
+	p->cpu = now(CLOCK_THREAD_CPUTIME_ID);
+	p->own = now(CLOCK_MONOTONIC) - start;
+	return NULL;
 }
 
 int main(int argc, char **argv)
 {
-	pthread_t a, b;
-
 	if (argc != 2 || pipe(pipes[0]) || pipe(pipes[1]))
 		return 2;
 	deadline = now(CLOCK_MONOTONIC) + atoll(argv[1]) * 1000000;
-	if (pthread_create(&a, NULL, play, NULL) || pthread_create(&b, NULL, play, argv))
-		return 1;
-	pthread_join(a, NULL);
-	pthread_join(b, NULL);
+	for (struct player *p = players; p < players + 2; p++) {
+		p->created = now(CLOCK_MONOTONIC);
+		if (pthread_create(&p->thread, NULL, play, p))
+			return 1;
+	}
+	for (struct player *p = players; p < players + 2; p++) {
+		pthread_join(p->thread, NULL);
+		printf("switching %ld %lld %lld %lld\n", p->tid, p->own, now(CLOCK_MONOTONIC) - p->created, p->cpu);
+	}
 	return 0;
 }

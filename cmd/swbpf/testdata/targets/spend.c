@@ -1,7 +1,7 @@
 // spend MS: five threads that spend about MS milliseconds each, every one in
-// its own way. A line for each tells its way, its tid, the nanoseconds from its
-// beginning to its end, and those of them that it was on a CPU. Built with
-// -pthread.
+// its own way. A line for each tells its way, its tid, the nanoseconds from the
+// beginning to the end of what it does, from before it was made until it was seen
+// to have ended, and those that it was on a CPU. Built with -pthread.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -57,9 +57,12 @@ __attribute__((noinline)) static void spend_uninterruptible(void)
 	waitpid(child, NULL, 0);
 }
 
-static const struct way {
+static struct way {
 	const char *name;
 	void (*spend)(void);
+	pthread_t thread;
+	long tid;
+	long long created, own, cpu;
 } ways[] = {
 	{ "asleep", spend_asleep }, { "locked", spend_locked }, { "reading", spend_reading },
 	{ "computing", spend_computing }, { "uninterruptible", spend_uninterruptible },
@@ -68,26 +71,25 @@ enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
 
 static void *spend(void *arg)
 {
-	const struct way *way = arg;
+	struct way *way = arg;
 	long long start = now(CLOCK_MONOTONIC);
 
 	while (!is_over())
 		way->spend();
-	char line[100];
-	int n = snprintf(line, sizeof(line), "%s %ld %lld %lld\n", way->name, syscall(SYS_gettid),
-			 now(CLOCK_MONOTONIC) - start, now(CLOCK_THREAD_CPUTIME_ID));
-	return (void *)(long)write(1, line, n);
+	way->tid = syscall(SYS_gettid);
+	way->cpu = now(CLOCK_THREAD_CPUTIME_ID);
+	way->own = now(CLOCK_MONOTONIC) - start;
+	return NULL;
 }
 
 int main(int argc, char **argv)
 {
-	pthread_t threads[WAYS];
-
 	if (argc != 2 || pipe(fds))
 		return 2;
 	deadline = now(CLOCK_MONOTONIC) + atoll(argv[1]) * 1000000;
-	for (int i = 0; i < WAYS; i++) {
-		if (pthread_create(&threads[i], NULL, spend, (void *)&ways[i]))
+	for (struct way *w = ways; w < ways + WAYS; w++) {
+		w->created = now(CLOCK_MONOTONIC);
+		if (pthread_create(&w->thread, NULL, spend, w))
 			return 1;
 	}
 	// Holds the lock nearly always, and feeds the reader.
@@ -101,7 +103,9 @@ int main(int argc, char **argv)
 	}
 	if (write(fds[1], "..", 2) != 2)
 		return 1;
-	for (int i = 0; i < WAYS; i++)
-		pthread_join(threads[i], NULL);
+	for (struct way *w = ways; w < ways + WAYS; w++) {
+		pthread_join(w->thread, NULL);
+		printf("%s %ld %lld %lld %lld\n", w->name, w->tid, w->own, now(CLOCK_MONOTONIC) - w->created, w->cpu);
+	}
 	return 0;
 }
