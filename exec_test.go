@@ -279,12 +279,10 @@ func TestTracerStopped(t *testing.T) {
 		missing(t, "tracer: %s", line)
 	}
 	tracer.Process.Signal(unix.SIGSTOP)
-	for range 1000 {
-		if threadStates(tracer.Process.Pid) != "" && strings.Trim(threadStates(tracer.Process.Pid), "T") == "" {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "the tracer is stopped", func() bool {
+		states := threadStates(tracer.Process.Pid)
+		return states != "" && strings.Trim(states, "T") == ""
+	})
 	tg.say("spin 3")
 	time.Sleep(20 * time.Millisecond)
 	tracer.Process.Kill()

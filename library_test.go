@@ -153,15 +153,7 @@ func TestLibraryTrap(t *testing.T) {
 			// Its own signals do reach it.
 			unix.Kill(tg.pid, unix.SIGWINCH)
 			unix.Kill(tg.pid, unix.SIGURG)
-			for range 100 {
-				if got := tg.ask(t, "signals"); got == "2" {
-					break
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
-			if got := tg.ask(t, "signals"); got != "2" {
-				t.Errorf("of its own two signals the program has had %s", got)
-			}
+			eventually(t, "the program has had its own two signals", func() bool { return tg.ask(t, "signals") == "2" })
 			p.Detach()
 			goesOn(t, tg.pid)
 			if got := tg.ask(t, "spin 5"); got != "5" {
@@ -329,18 +321,12 @@ func killTracers(t *testing.T, blocked bool) {
 		if line != "tracing" {
 			missing(t, "tracer: %s", line)
 		}
-		answer := make(chan string, 1)
-		go func() { answer <- tg.ask(t, "spin 300") }()
+		tg.say("spin 300")
 		time.Sleep(time.Duration(i%20) * 3 * time.Millisecond)
 		tracer.Process.Kill()
 		tracer.Wait()
-		select {
-		case got := <-answer:
-			if got != "300" {
-				t.Fatalf("round %d: dlopen worked %s times of 300", i, got)
-			}
-		case <-time.After(30 * time.Second):
-			t.Fatalf("round %d: the target hangs: %s", i, threadStates(tg.pid))
+		if got := tg.line(t); got != "300" {
+			t.Fatalf("round %d: dlopen worked %s times of 300", i, got)
 		}
 		goesOn(t, tg.pid)
 		if got := tg.ask(t, "spin 3"); got != "3" {
@@ -400,7 +386,7 @@ func TestLaunch(t *testing.T) {
 	}) {
 		t.Errorf("libc was not heard of: %v", events)
 	}
-	time.Sleep(20 * time.Millisecond)
+	settle(t, p.PID())
 	frames, err = w.WalkStack(nil, procstate.DefaultThread)
 	if err != nil || len(frames) < 52 {
 		t.Errorf("%d frames, %v", len(frames), err)

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
@@ -179,17 +178,15 @@ func goChain(t *testing.T, ps *swbpf.ProcessStacks, want []string) {
 // then the scheduler may have it on no thread.
 func walkGo(t *testing.T, pid int) *swbpf.ProcessStacks {
 	t.Helper()
-	for range 500 {
-		ps := walkAll(t, pid)
-		for i := range ps.Stacks {
-			if got := names(&ps.Stacks[i]); slices.Contains(got, "syscall.read") && slices.Contains(got, "main.step") {
-				return ps
-			}
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("no thread runs the goroutine of main")
-	return nil
+	var ps *swbpf.ProcessStacks
+	eventually(t, "a thread runs the goroutine of main", func() bool {
+		ps = walkAll(t, pid)
+		return slices.ContainsFunc(ps.Stacks, func(s swbpf.ThreadStack) bool {
+			got := names(&s)
+			return slices.Contains(got, "syscall.read") && slices.Contains(got, "main.step")
+		})
+	})
+	return ps
 }
 
 // TestFrameSurvives: a frame is a snapshot, and has what it needs after the

@@ -124,6 +124,20 @@ func start(t testing.TB, path string, args ...string) *target {
 	return tg
 }
 
+// patience is how long a test waits for what must come, on however busy a
+// machine.
+const patience = 2 * time.Minute
+
+// eventually waits until something is so.
+func eventually(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
 // line reads a line of the program's output.
 func (tg *target) line(t testing.TB) string {
 	t.Helper()
@@ -135,7 +149,7 @@ func (tg *target) line(t testing.TB) string {
 	select {
 	case s := <-got:
 		return strings.TrimSuffix(s, "\n")
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("the program says nothing:%s", tasks(tg.pid))
 		return ""
 	}
@@ -151,15 +165,11 @@ func (tg *target) ask(t testing.TB, line string) string {
 
 // settle waits until all threads of the program sleep, so that other tools
 // see the same stacks.
-func (tg *target) settle(t testing.TB) {
+func (tg *target) settle(t testing.TB) { t.Helper(); settle(t, tg.pid) }
+
+func settle(t testing.TB, pid int) {
 	t.Helper()
-	for range 500 {
-		if !strings.ContainsAny(threadStates(tg.pid), "RD") {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("threads do not come to rest: %s", threadStates(tg.pid))
+	eventually(t, "all threads sleep", func() bool { return !strings.ContainsAny(threadStates(pid), "RD") })
 }
 
 // threadStates returns the state letters of a process's threads.
@@ -196,16 +206,12 @@ func tasks(pid int) string {
 	return s.String()
 }
 
-// goesOn fails when a process is stopped, or is traced.
+// goesOn fails when a process stays stopped, or traced.
 func goesOn(t testing.TB, pid int) {
 	t.Helper()
-	for range 200 {
-		if !strings.ContainsAny(threadStates(pid), "tT") && statusValue(pid, "TracerPid") == "0" {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatalf("process %d: states %q, tracer %s", pid, threadStates(pid), statusValue(pid, "TracerPid"))
+	eventually(t, "process "+itoa(pid)+" goes on", func() bool {
+		return !strings.ContainsAny(threadStates(pid), "tT") && statusValue(pid, "TracerPid") == "0"
+	})
 }
 
 func statusValue(pid int, field string) string {

@@ -7,12 +7,13 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 volatile long loaded;
-static volatile int signals;
+static atomic_int signals;
 
 static void count(int sig) { signals++; }
 

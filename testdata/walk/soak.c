@@ -83,7 +83,6 @@ int main(int argc, char **argv) {
 	end = 1;
 	for (int i = 0; i < 3; i++)
 		pthread_join(t[i], NULL);
-	usleep(100000); // signals that are under way
 	printf("%ld %ld %ld %ld %ld\n", threads, loads, forks, failures, signals);
 	return 0;
 }
