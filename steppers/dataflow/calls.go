@@ -120,19 +120,18 @@ func (f *flow) isPush(ch *chunk, next, target uint64) bool {
 }
 
 // padsTo reports whether vaddr, or the end of the padding there, is where a
-// function could begin. Where each fourth instruction is at such an address,
-// that alone says little.
+// function could begin: at a multiple of 16 or, on AArch64 where functions need
+// not be aligned, with the first instruction of one.
 func (f *flow) padsTo(ch *chunk, vaddr uint64) bool {
 	at := f.skipPadding(ch, vaddr)
+	var in isa.Inst
 	switch {
 	case at >= ch.hi:
 		return true
-	case at%16 != 0:
-		return false
+	case f.arch.PCAlign == 1 || at != vaddr:
+		return at%16 == 0
 	}
-	var in isa.Inst
-	return f.arch.PCAlign == 1 || at != vaddr ||
-		f.c.dec(ch.code[at-ch.lo:], at, &in) && (lowersSP(f.arch, &in) || string(ch.code[at-ch.lo:at-ch.lo+4]) == paciasp)
+	return f.c.dec(ch.code[at-ch.lo:], at, &in) && (lowersSP(f.arch, &in) || string(ch.code[at-ch.lo:at-ch.lo+4]) == paciasp)
 }
 
 // skipPadding returns the address behind the padding at vaddr.

@@ -7,7 +7,7 @@ import (
 
 // Bounds on the analysis of one function.
 const (
-	maxChunks = 24
+	maxChunks = 32
 	maxRegion = 1 << 20 // bytes of a region that are looked at
 
 	windowBefore = 2 << 10 // bytes around code elsewhere that are looked at
@@ -221,6 +221,9 @@ func (f *flow) runBlock(i int32) {
 			f.leave(at, &in, &s)
 			return
 		}
+		if f.trial != nil {
+			f.trial.reads(f.arch, &s, &in)
+		}
 		s.apply(f.arch, &in, at, f.bases)
 		switch in.Flow {
 		case isa.Jump:
@@ -369,7 +372,7 @@ func (f *flow) arrive(vaddr uint64, s *state) {
 	ch := f.chunkAt(vaddr)
 	if ch == nil {
 		ev := f.c.startsAt(vaddr)
-		if f.entryLike(s) && ev != 0 || ev&called != 0 {
+		if f.entryLike(s) && (ev != 0 || f.trial != nil && s.guessed) || ev&called != 0 {
 			if f.trial != nil {
 				f.trial.exit(f.arch, s, &isa.Inst{Flow: isa.Jump})
 			} else {
@@ -377,7 +380,7 @@ func (f *flow) arrive(vaddr uint64, s *state) {
 			}
 			return
 		}
-		if f.trial != nil || s.regs[f.arch.SP].kind != stack || !f.mayEnter(vaddr) {
+		if s.regs[f.arch.SP].kind != stack || !f.mayEnter(vaddr) || f.trial != nil && len(f.chunks) >= maxChunks/2 {
 			return
 		}
 		if ch = f.open(vaddr); ch == nil {

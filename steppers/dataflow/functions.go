@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
 
@@ -173,19 +174,18 @@ func (c *Code) markStubs(marks map[uint32]uint8) {
 func (c *Code) markCalled(marks map[uint32]uint8) {
 	var targets []uint32
 	for _, s := range c.spans {
+		var consts constants
 		c.sweep(s, func(addr uint64, in *isa.Inst, _ bool) {
-			switch in.Flow {
-			case isa.Call:
+			if in.Flow == isa.Call {
 				if _, ok := c.spanOf(in.Target); ok && in.Target != addr+uint64(in.Len) {
 					targets = append(targets, c.off(in.Target))
 				}
-			default:
-				for _, op := range in.Ops[:in.NumOps] {
-					if op.Kind == isa.Const {
-						if _, ok := c.spanOf(uint64(op.Imm)); ok {
-							c.taken = append(c.taken, c.off(uint64(op.Imm)))
-						}
-					}
+				return
+			}
+			for i := range in.Ops[:in.NumOps] {
+				v, known := consts.apply(&in.Ops[i])
+				if _, ok := c.spanOf(v); known && ok {
+					c.taken = append(c.taken, c.off(v))
 				}
 			}
 		})
@@ -218,6 +218,29 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 			}
 		})
 	}
+}
+
+// constants are the addresses that the code before put into registers. AArch64
+// takes two instructions for one: adrp, and an addition that follows it.
+type constants [procstate.MaxRegs]uint64
+
+// apply follows an operation and returns the constant that it makes.
+func (k *constants) apply(op *isa.Op) (v uint64, known bool) {
+	if op.Dst >= procstate.MaxRegs || op.Src >= procstate.MaxRegs {
+		return 0, false
+	}
+	switch op.Kind {
+	case isa.Const:
+		v = uint64(op.Imm)
+	case isa.Set:
+		if k[op.Src] != 0 {
+			v = k[op.Src] + uint64(op.Imm)
+		}
+	case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
+		return 0, false
+	}
+	k[op.Dst] = v
+	return v, v != 0
 }
 
 // findJumps collects the jumps that leave their region.

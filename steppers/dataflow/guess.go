@@ -90,10 +90,39 @@ func (v *verdict) call(a *procstate.Arch, s *state) {
 		return
 	}
 	v.calls++
-	if h%16 != 0 {
+	switch {
+	case h%16 == 0:
+		if v.calls == 1 {
+			v.support++
+		}
+	case s.guessed:
 		v.bad(1)
-	} else if v.calls == 1 {
-		v.support++
+	default:
+		v.bad(2)
+	}
+}
+
+// reads judges what an instruction does with the registers that calls
+// preserve: at the entry of a function they hold what its caller keeps there.
+// A function saves it, but has no other use for it, as an address for one.
+func (v *verdict) reads(a *procstate.Arch, s *state, in *isa.Inst) {
+	for i := range in.Ops[:in.NumOps] {
+		op := &in.Ops[i]
+		base := op.Src
+		switch op.Kind {
+		case isa.Load, isa.LoadIndexed:
+		case isa.Store, isa.StoreIndexed, isa.Scratch:
+			base = op.Dst
+		default:
+			continue
+		}
+		if base < procstate.MaxRegs && a.CalleeSaved&(1<<base) != 0 && s.regs[base] == (value{kind: entry, base: uint8(base)}) {
+			if s.guessed {
+				v.bad(1)
+			} else {
+				v.bad(2)
+			}
+		}
 	}
 }
 
@@ -258,7 +287,7 @@ func (f *flow) looksLikeEntry(ch *chunk, vaddr uint64) bool {
 	taken := f.c.isTaken(vaddr)
 	switch r, _ := f.c.region(vaddr); {
 	case lowersSP(f.arch, &in):
-		return marked || taken || vaddr%16 == 0
+		return marked || taken || vaddr%16 == 0 || f.arch.PCAlign > 1
 	case f.c.isShared(r):
 		return false // rather a part of a function, that a table leads to
 	}
