@@ -51,6 +51,7 @@ static void *(*const bpf_map_lookup_elem)(const void *map, const void *key) = (v
 static long (*const bpf_map_update_elem)(const void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static long (*const bpf_map_delete_elem)(const void *map, const void *key) = (void *)3;
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static u64 (*const bpf_get_prandom_u32)(void) = (void *)7; /* of 32 bits */
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
 static void *(*const bpf_get_current_task)(void) = (void *)35;

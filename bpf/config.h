@@ -75,13 +75,17 @@ enum {
 	/* Steps that a copy may take beside those for its chunks: for the pages
 	 * around holes, and for those in holes. */
 	MORE_STEPS = 48,
-	/* Samples of off-CPU time that may be taken within 10 ms on a CPU and of a
-	 * thread; time without one that is too long to be carried over, ns. */
+	/* Times off the CPU that are all sampled within 10 ms: of a thread from a
+	 * place, and on a CPU. From then on they are less and less likely to be. */
 	OFF_CPU_WINDOW = 10 * 1000 * 1000,
-	OFF_CPU_PER_WINDOW = 100,
 	BLOCKED_PER_THREAD = 25,
 	PREEMPTED_PER_THREAD = 5,
-	LONG_UNSAMPLED = 1000 * 1000,
+	RARE_PER_THREAD = 3, /* up to which they go by the first limit of a CPU */
+	RARE_PER_CPU = 300,
+	FREQUENT_PER_CPU = 50,
+	/* Of how many a sample is one: the unit, and the most. */
+	ONE = 1 << 10,
+	MOST = 1 << 30,
 };
 
 /*
@@ -197,6 +201,15 @@ struct {
 	MAP_TYPE(key, u32);
 	MAP_TYPE(value, struct thread_times);
 } times SEC(".maps");
+
+/* What thinned threads' times still weigh. Of what is forgotten for others only
+ * the sum remains, in thread_times. */
+struct {
+	MAP_UINT(type, MAP_LRU_HASH);
+	MAP_UINT(max_entries, 1 << 16); /* 1 unless off-CPU time is sampled */
+	MAP_TYPE(key, struct length_key);
+	MAP_TYPE(value, struct length_account);
+} lengths SEC(".maps");
 
 /* Address at which a thread's stack ends, by tid, as user space learned it. */
 struct {

@@ -85,6 +85,7 @@ struct task_struct {
 	void *stack;
 	u32 flags;
 	u32 in_execve : 1;
+	u32 in_iowait : 1;
 	u32 __state;
 	s32 pid;
 	s32 tgid;

@@ -9,7 +9,7 @@
 #ifndef SWBPF_OFFCPU_H
 #define SWBPF_OFFCPU_H
 
-#include "ring.h"
+#include "estimate.h"
 #include "task.h"
 
 /* Bits of task_struct.__state and the tracepoint's prev_state (sched.h). */
@@ -65,7 +65,7 @@ INLINE u8 blocked_state(struct task_struct *task, u64 state, void *saved)
 	if (state & TASK_STOPPED_OR_TRACED)
 		return OFF_CPU_STOPPED;
 	if (state & TASK_UNINTERRUPTIBLE && !(state & TASK_NOLOAD))
-		return OFF_CPU_DISK;
+		return kernel_read_bit(task, in_iowait) ? OFF_CPU_DISK : OFF_CPU_UNINTERRUPTIBLE;
 	if (kernel_read(task, flags) & PF_KTHREAD)
 		return OFF_CPU_SLEEP;
 	return is_in_futex(saved) ? OFF_CPU_LOCK : OFF_CPU_SLEEP;
@@ -141,33 +141,10 @@ INLINE struct thread_times *times_of(struct counters *n, u32 pid)
 
 	if (t)
 		return t;
-	struct thread_times none = {};
+	struct thread_times none = { .born = bpf_ktime_get_ns() };
 	if (bpf_map_update_elem(&times, &pid, &none, 0))
 		n->lost_no_scratch++;
 	return bpf_map_lookup_elem(&times, &pid);
-}
-
-/*
- * Whether a CPU or a thread has taken all the samples that it may within a
- * time: with too many switches, the samples would be what they measure, and
- * those of one thread would leave no room for others. Preemptions have a part
- * of their own, so that they leave room for a thread's waits.
- */
-INLINE bool too_many_switches(struct counters *n, struct thread_times *t, u64 now)
-{
-	if (now - t->window_start >= OFF_CPU_WINDOW) {
-		t->window_start = now;
-		t->window_blocked = 0;
-		t->window_preempted = 0;
-	}
-	if (t->off_cpu == OFF_CPU_RUNNABLE ? t->window_preempted++ >= PREEMPTED_PER_THREAD :
-					     t->window_blocked++ >= BLOCKED_PER_THREAD)
-		return true;
-	if (now - n->window_start >= OFF_CPU_WINDOW) {
-		n->window_start = now;
-		n->window_samples = 0;
-	}
-	return n->window_samples++ >= OFF_CPU_PER_WINDOW;
 }
 
 /* Sends time of which there is no sample. Returns whether there was room. */
@@ -182,49 +159,54 @@ INLINE bool send_unsampled(struct counters *n, const struct thread_times *t, u8 
 	return true;
 }
 
-/* A time off the CPU without a sample ends. */
-INLINE void end_unsampled(struct counters *n, struct thread_times *t, u64 blocked, u64 runnable, u64 now)
+/* Sends the end of a time off the CPU. Returns whether there was room. */
+INLINE bool send_end(struct counters *n, const struct off_cpu_end *end)
 {
-	u8 state = t->off_cpu;
-
-	if (t->sampled == SAMPLED_NOT) {
-		n->skipped_rate++;
-		n->unsampled_time += blocked + runnable;
-	}
-	t->carried[OFF_CPU_RUNNABLE] += runnable;
-	if (state < OFF_CPU_STATES && (blocked < LONG_UNSAMPLED || !send_unsampled(n, t, state, blocked, now)))
-		t->carried[state] += blocked;
+	if (!put_record(end, sizeof(*end)))
+		return false;
+	n->ring_bytes += sizeof(*end);
+	return true;
 }
 
-/* A time off the CPU with a sample ends: says how long it was. */
-INLINE void end_sampled(struct counters *n, struct thread_times *t, u64 left, u64 blocked, u64 runnable, u64 now)
+/* A time off the CPU with a sample ends: says how long it was, and what it
+ * weighs. */
+INLINE void end_sampled(struct counters *n, struct thread_times *t, struct off_cpu_end *end, u64 blocked, u64 runnable)
 {
-	struct off_cpu_end end = { .time = now, .size = sizeof(end), .tid = t->tid, .start = left };
 	u8 state = t->off_cpu;
 
 	if (state >= OFF_CPU_STATES)
 		return;
-	end.dropped = blocked + runnable < min_off_cpu;
 	if (blocked)
-		end.blocked = blocked + t->carried[state];
+		end->blocked = weigh(t, state, blocked, t->cost) + t->carried[state];
 	if (runnable)
-		end.runnable = runnable + t->carried[OFF_CPU_RUNNABLE];
-	if (!put_record(&end, sizeof(end))) {
+		end->runnable = weigh(t, OFF_CPU_RUNNABLE, runnable, blocked ? 0 : t->cost) + t->carried[OFF_CPU_RUNNABLE];
+	bool sent = send_end(n, end);
+	if (sent)
+		n->samples++;
+	else
 		n->lost_ring_full++;
-	} else {
-		n->ring_bytes += sizeof(end);
-		if (!end.dropped) {
-			n->samples++;
-			if (blocked)
-				t->carried[state] = 0;
-			if (runnable)
-				t->carried[OFF_CPU_RUNNABLE] = 0;
-			return;
-		}
-		n->skipped_short++;
-		if (!with_on_cpu)
-			return;
+	if (blocked)
+		t->carried[state] = 0;
+	if (runnable)
+		t->carried[OFF_CPU_RUNNABLE] = 0;
+	if (!sent) {
+		owe(t, state, end->blocked, blocked);
+		owe(t, OFF_CPU_RUNNABLE, end->runnable, runnable);
 	}
+}
+
+/* A time off the CPU ends that is too short to be of interest. */
+INLINE void end_short(struct counters *n, struct thread_times *t, struct off_cpu_end *end, u64 blocked, u64 runnable)
+{
+	u8 state = t->off_cpu;
+
+	n->skipped_short++;
+	if (t->sampled == SAMPLED) {
+		end->dropped = true;
+		send_end(n, end);
+	}
+	if (!with_on_cpu || state >= OFF_CPU_STATES)
+		return;
 	t->carried[state] += blocked;
 	t->carried[OFF_CPU_RUNNABLE] += runnable;
 }
@@ -233,14 +215,23 @@ INLINE void end_sampled(struct counters *n, struct thread_times *t, u64 left, u6
 INLINE void end_off_cpu(struct counters *n, struct thread_times *t, u64 now)
 {
 	u64 left = t->left, woken = t->woken;
+	struct off_cpu_end end = { .time = now, .size = sizeof(end), .tid = t->tid, .start = left };
 
 	t->left = 0;
 	u64 runnable = woken >= left && woken <= now ? now - woken : 0;
 	u64 blocked = now - left - runnable;
-	if (t->sampled == SAMPLED)
-		end_sampled(n, t, left, blocked, runnable, now);
-	else
-		end_unsampled(n, t, blocked, runnable, now);
+	if (blocked + runnable < min_off_cpu)
+		end_short(n, t, &end, blocked, runnable);
+	else if (t->sampled == SAMPLED)
+		end_sampled(n, t, &end, blocked, runnable);
+	else {
+		if (t->sampled == SAMPLED_NOT) {
+			n->skipped_rate++;
+			n->unsampled_time += blocked + runnable;
+		}
+		owe(t, t->off_cpu, blocked, blocked);
+		owe(t, OFF_CPU_RUNNABLE, runnable, runnable);
+	}
 }
 
 /*
@@ -293,7 +284,8 @@ INLINE void end_thread(struct counters *n, u32 pid, u64 now)
 	if (with_on_cpu)
 		t->carried[OFF_CPU_NOT] += now - n->on_cpu_since;
 	for (int state = 0; state < OFF_CPU_STATES; state++) {
-		if (t->carried[state] && !send_unsampled(n, t, state, t->carried[state], now))
+		u64 left = t->carried[state] + t->owed[state];
+		if (left && !send_unsampled(n, t, state, left, now))
 			n->lost_ring_full++;
 	}
 	bpf_map_delete_elem(&times, &pid);

@@ -44,11 +44,12 @@ enum stack_end_kind {
 enum off_cpu_state {
 	OFF_CPU_NOT = 0,      /* it has not: a sample of any other event */
 	OFF_CPU_SLEEP = 1,    /* interruptible: a timer, a pipe, a socket, a child */
-	OFF_CPU_DISK = 2,     /* uninterruptible: a disk mostly */
+	OFF_CPU_DISK = 2,     /* I/O of a block device */
 	OFF_CPU_LOCK = 3,     /* a futex: a lock of user space */
 	OFF_CPU_STOPPED = 4,  /* by a signal or a tracer */
-	OFF_CPU_RUNNABLE = 5, /* preempted, or woken up again: it waits for a CPU */
-	OFF_CPU_STATES = 6,
+	OFF_CPU_UNINTERRUPTIBLE = 5, /* in the kernel, but for no disk: a vfork child, a lock of its own */
+	OFF_CPU_RUNNABLE = 6, /* preempted, or woken up again: it waits for a CPU */
+	OFF_CPU_STATES = 7,
 };
 
 struct sample_header {
@@ -87,8 +88,8 @@ struct off_cpu_end {
 	u32 size;     /* of the record */
 	u32 tid;      /* as in the sample at which it began */
 	u64 start;    /* time of that sample */
-	u64 blocked;  /* ns in the state of that sample */
-	u64 runnable; /* ns since it could run again */
+	u64 blocked;  /* ns in the state of that sample, and of what it stands for */
+	u64 runnable; /* ns since it could run again, likewise */
 	u64 dropped;  /* whether it was shorter than asked for */
 };
 
@@ -150,9 +151,13 @@ struct counters {
 	u64 started;      /* when the session was */
 	u64 on_cpu_since; /* since when the current task runs without a sample */
 	u64 running;      /* its number in the first PID namespace */
-	u64 window_start; /* the time within which window_samples were taken */
-	u64 window_samples;
+	u64 window_start; /* of the time within which these were drawn */
+	u64 window_rare;  /* times off the CPU from places with few of them */
+	u64 window_frequent;
 };
+
+/* Where a thread's switches are counted: one slot is for those by force. */
+enum slots { PREEMPTED_SLOT = 32, WINDOW_SLOTS = 36 };
 
 /* Whether there is a sample of a thread's time off the CPU. */
 enum sampled {
@@ -162,21 +167,40 @@ enum sampled {
 };
 
 /*
- * How a thread spends its time. What has no sample of its own is carried over
- * to the thread's next sample in the same state.
+ * How a thread spends its time. What is too short for a sample of its own is
+ * carried over to the thread's next one in the same state.
  */
 struct thread_times {
 	u64 left;  /* when it left the CPU; 0 while it is on one */
 	u64 woken; /* since when it could run again; 0: it cannot */
+	u64 born;  /* when this was made */
 	u64 carried[OFF_CPU_STATES]; /* ns, by enum off_cpu_state */
-	u64 window_start; /* the time within which these samples were taken */
+	u64 owed[OFF_CPU_STATES]; /* ns that no sample weighs yet */
+	u64 window_start; /* of the time within which those counted in window were */
 	u64 cgroup;
-	u32 window_blocked, window_preempted;
-	u32 tgid, tid; /* in the loader's PID namespace */
-	u8 off_cpu;    /* enum off_cpu_state */
-	u8 sampled;    /* enum sampled */
-	u8 unused[6];
+	u32 tgid, tid;  /* in the loader's PID namespace */
+	u32 stands_for; /* of the sample of this time, in parts of ONE */
+	u32 cost;       /* of taking it, ns */
+	u8 off_cpu;     /* enum off_cpu_state */
+	u8 sampled;     /* enum sampled */
+	u8 is_thinned;  /* whether it had times without a sample */
+	u8 unused;
+	u32 place;      /* where it left the CPU (estimate.h) */
+	u16 window[WINDOW_SLOTS];
 	u8 comm[16];
+};
+
+/* Times of a thread off the CPU, alike in these. */
+struct length_key {
+	u32 tid, place;
+	u16 state; /* enum off_cpu_state */
+	u16 length;
+};
+
+/* What no sample of them weighs yet. */
+struct length_account {
+	u64 born; /* of the thread */
+	u64 owed; /* ns */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

@@ -54,6 +54,17 @@ INLINE struct sample_header *begin_record(struct cpu_ring *r)
 	return in_record(r, 0);
 }
 
+/* About how many bytes of records wait to be read. */
+INLINE u64 filled(const struct cpu_ring *r)
+{
+	u64 head = r->head, tail = *(volatile u64 *)&r->tail;
+	u64 at = (u32)head, read = (u32)tail;
+
+	if (head >> 32 == tail >> 32)
+		return at > read ? at - read : 0;
+	return at + (r->wrap > read ? r->wrap - read : 0);
+}
+
 /* Gives the record, of so many bytes, to user space. */
 INLINE void publish(struct cpu_ring *r, u64 size)
 {

@@ -369,14 +369,20 @@ INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u
 		n->skipped_idle++;
 		return;
 	}
-	t->off_cpu = blocked_state(task, state, saved_user_regs(task));
+	void *saved = saved_user_regs(task);
+	t->off_cpu = blocked_state(task, state, saved);
 	t->sampled = SAMPLED_NOT;
 	t->woken = state ? 0 : now;
 	t->left = now;
-	if (too_many_switches(n, t, now))
+	t->place = place_of(saved, t->off_cpu == OFF_CPU_RUNNABLE);
+	t->stands_for = draw(n, t, now);
+	if (!t->stands_for) {
+		t->is_thinned = 1;
 		return;
+	}
 	struct occasion o = { .time = now, .in_kernel = true, .off_cpu = t->off_cpu };
 	t->sampled = sample(ctx, n, tgid, &o) ? SAMPLED : SAMPLED_LOST;
+	t->cost = bpf_ktime_get_ns() - now;
 }
 
 /* Arguments: whether preempted, the task that goes, the one that comes, and
@@ -450,7 +456,9 @@ INLINE bool is_on_cpu(struct task_struct *task)
 INLINE bool begin_waiting(struct task_struct *task, struct counters *n, u32 tgid, u8 off_cpu)
 {
 	u32 pid = kernel_read(task, pid);
-	struct thread_times new = { .left = n->started, .sampled = SAMPLED, .off_cpu = off_cpu };
+	struct thread_times new = {
+		.left = n->started, .born = n->started, .sampled = SAMPLED, .stands_for = ONE, .off_cpu = off_cpu
+	};
 
 	identify(&new, task, tgid, cgroup_of(task));
 	if (off_cpu == OFF_CPU_RUNNABLE)

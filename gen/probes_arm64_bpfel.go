@@ -39,7 +39,8 @@ type ProbesCounters struct {
 	OnCpuSince      uint64
 	Running         uint64
 	WindowStart     uint64
-	WindowSamples   uint64
+	WindowRare      uint64
+	WindowFrequent  uint64
 }
 
 type ProbesGoProcess struct {
@@ -58,6 +59,20 @@ type ProbesGoProcess struct {
 	_         [4]byte
 }
 
+type ProbesLengthAccount struct {
+	_    structs.HostLayout
+	Born uint64
+	Owed uint64
+}
+
+type ProbesLengthKey struct {
+	_      structs.HostLayout
+	Tid    uint32
+	Place  uint32
+	State  uint16
+	Length uint16
+}
+
 type ProbesTaskProbe struct {
 	_        structs.HostLayout
 	Tid      uint32
@@ -67,20 +82,25 @@ type ProbesTaskProbe struct {
 }
 
 type ProbesThreadTimes struct {
-	_               structs.HostLayout
-	Left            uint64
-	Woken           uint64
-	Carried         [6]uint64
-	WindowStart     uint64
-	Cgroup          uint64
-	WindowBlocked   uint32
-	WindowPreempted uint32
-	Tgid            uint32
-	Tid             uint32
-	OffCpu          uint8
-	Sampled         uint8
-	Unused          [6]uint8
-	Comm            [16]uint8
+	_           structs.HostLayout
+	Left        uint64
+	Woken       uint64
+	Born        uint64
+	Carried     [7]uint64
+	Owed        [7]uint64
+	WindowStart uint64
+	Cgroup      uint64
+	Tgid        uint32
+	Tid         uint32
+	StandsFor   uint32
+	Cost        uint32
+	OffCpu      uint8
+	Sampled     uint8
+	IsThinned   uint8
+	Unused      uint8
+	Place       uint32
+	Window      [36]uint16
+	Comm        [16]uint8
 }
 
 type ProbesWaitingRecord struct {
@@ -130,6 +150,7 @@ type ProbesWaitingRecord struct {
 const (
 	ProbesMapCounterValues   = "counter_values"
 	ProbesMapGoProcesses     = "go_processes"
+	ProbesMapLengths         = "lengths"
 	ProbesMapMirrors         = "mirrors"
 	ProbesMapRings           = "rings"
 	ProbesMapStackEnds       = "stack_ends"
@@ -211,6 +232,7 @@ type ProbesProgramSpecs struct {
 type ProbesMapSpecs struct {
 	CounterValues  *ebpf.MapSpec `ebpf:"counter_values"`
 	GoProcesses    *ebpf.MapSpec `ebpf:"go_processes"`
+	Lengths        *ebpf.MapSpec `ebpf:"lengths"`
 	Mirrors        *ebpf.MapSpec `ebpf:"mirrors"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
@@ -268,6 +290,7 @@ func (o *ProbesObjects) Close() error {
 type ProbesMaps struct {
 	CounterValues  *ebpf.Map `ebpf:"counter_values"`
 	GoProcesses    *ebpf.Map `ebpf:"go_processes"`
+	Lengths        *ebpf.Map `ebpf:"lengths"`
 	Mirrors        *ebpf.Map `ebpf:"mirrors"`
 	Rings          *ebpf.Map `ebpf:"rings"`
 	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
@@ -280,6 +303,7 @@ func (m *ProbesMaps) Close() error {
 	return _ProbesClose(
 		m.CounterValues,
 		m.GoProcesses,
+		m.Lengths,
 		m.Mirrors,
 		m.Rings,
 		m.StackEnds,

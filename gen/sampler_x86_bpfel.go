@@ -39,7 +39,8 @@ type SamplerCounters struct {
 	OnCpuSince      uint64
 	Running         uint64
 	WindowStart     uint64
-	WindowSamples   uint64
+	WindowRare      uint64
+	WindowFrequent  uint64
 }
 
 type SamplerCpuRing struct {
@@ -106,6 +107,20 @@ type SamplerGoProcess struct {
 	_         [4]byte
 }
 
+type SamplerLengthAccount struct {
+	_    structs.HostLayout
+	Born uint64
+	Owed uint64
+}
+
+type SamplerLengthKey struct {
+	_      structs.HostLayout
+	Tid    uint32
+	Place  uint32
+	State  uint16
+	Length uint16
+}
+
 type SamplerLimits uint32
 
 const (
@@ -133,13 +148,14 @@ type SamplerOffCpuEnd struct {
 type SamplerOffCpuState uint32
 
 const (
-	SamplerOffCpuStateOFF_CPU_NOT      SamplerOffCpuState = 0
-	SamplerOffCpuStateOFF_CPU_SLEEP    SamplerOffCpuState = 1
-	SamplerOffCpuStateOFF_CPU_DISK     SamplerOffCpuState = 2
-	SamplerOffCpuStateOFF_CPU_LOCK     SamplerOffCpuState = 3
-	SamplerOffCpuStateOFF_CPU_STOPPED  SamplerOffCpuState = 4
-	SamplerOffCpuStateOFF_CPU_RUNNABLE SamplerOffCpuState = 5
-	SamplerOffCpuStateOFF_CPU_STATES   SamplerOffCpuState = 6
+	SamplerOffCpuStateOFF_CPU_NOT             SamplerOffCpuState = 0
+	SamplerOffCpuStateOFF_CPU_SLEEP           SamplerOffCpuState = 1
+	SamplerOffCpuStateOFF_CPU_DISK            SamplerOffCpuState = 2
+	SamplerOffCpuStateOFF_CPU_LOCK            SamplerOffCpuState = 3
+	SamplerOffCpuStateOFF_CPU_STOPPED         SamplerOffCpuState = 4
+	SamplerOffCpuStateOFF_CPU_UNINTERRUPTIBLE SamplerOffCpuState = 5
+	SamplerOffCpuStateOFF_CPU_RUNNABLE        SamplerOffCpuState = 6
+	SamplerOffCpuStateOFF_CPU_STATES          SamplerOffCpuState = 7
 )
 
 type SamplerRegionHeader struct {
@@ -222,20 +238,25 @@ const (
 )
 
 type SamplerThreadTimes struct {
-	_               structs.HostLayout
-	Left            uint64
-	Woken           uint64
-	Carried         [6]uint64
-	WindowStart     uint64
-	Cgroup          uint64
-	WindowBlocked   uint32
-	WindowPreempted uint32
-	Tgid            uint32
-	Tid             uint32
-	OffCpu          uint8
-	Sampled         uint8
-	Unused          [6]uint8
-	Comm            [16]uint8
+	_           structs.HostLayout
+	Left        uint64
+	Woken       uint64
+	Born        uint64
+	Carried     [7]uint64
+	Owed        [7]uint64
+	WindowStart uint64
+	Cgroup      uint64
+	Tgid        uint32
+	Tid         uint32
+	StandsFor   uint32
+	Cost        uint32
+	OffCpu      uint8
+	Sampled     uint8
+	IsThinned   uint8
+	Unused      uint8
+	Place       uint32
+	Window      [36]uint16
+	Comm        [16]uint8
 }
 
 type SamplerUnsampled struct {
@@ -275,6 +296,7 @@ const (
 	SamplerMapCounterValues      = "counter_values"
 	SamplerMapDeferredSamples    = "deferred_samples"
 	SamplerMapGoProcesses        = "go_processes"
+	SamplerMapLengths            = "lengths"
 	SamplerMapMirrors            = "mirrors"
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
@@ -378,6 +400,7 @@ type SamplerMapSpecs struct {
 	CounterValues   *ebpf.MapSpec `ebpf:"counter_values"`
 	DeferredSamples *ebpf.MapSpec `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.MapSpec `ebpf:"go_processes"`
+	Lengths         *ebpf.MapSpec `ebpf:"lengths"`
 	Mirrors         *ebpf.MapSpec `ebpf:"mirrors"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
@@ -445,6 +468,7 @@ type SamplerMaps struct {
 	CounterValues   *ebpf.Map `ebpf:"counter_values"`
 	DeferredSamples *ebpf.Map `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.Map `ebpf:"go_processes"`
+	Lengths         *ebpf.Map `ebpf:"lengths"`
 	Mirrors         *ebpf.Map `ebpf:"mirrors"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
@@ -458,6 +482,7 @@ func (m *SamplerMaps) Close() error {
 		m.CounterValues,
 		m.DeferredSamples,
 		m.GoProcesses,
+		m.Lengths,
 		m.Mirrors,
 		m.Rings,
 		m.StackEnds,

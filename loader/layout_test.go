@@ -88,12 +88,13 @@ func TestWireConstants(t *testing.T) {
 		}
 	}
 	for want, got := range map[gen.SamplerOffCpuState]Blocked{
-		gen.SamplerOffCpuStateOFF_CPU_NOT:      NotBlocked,
-		gen.SamplerOffCpuStateOFF_CPU_SLEEP:    BlockedSleep,
-		gen.SamplerOffCpuStateOFF_CPU_DISK:     BlockedDisk,
-		gen.SamplerOffCpuStateOFF_CPU_LOCK:     BlockedLock,
-		gen.SamplerOffCpuStateOFF_CPU_STOPPED:  BlockedStopped,
-		gen.SamplerOffCpuStateOFF_CPU_RUNNABLE: BlockedRunnable,
+		gen.SamplerOffCpuStateOFF_CPU_NOT:             NotBlocked,
+		gen.SamplerOffCpuStateOFF_CPU_SLEEP:           BlockedSleep,
+		gen.SamplerOffCpuStateOFF_CPU_DISK:            BlockedDisk,
+		gen.SamplerOffCpuStateOFF_CPU_LOCK:            BlockedLock,
+		gen.SamplerOffCpuStateOFF_CPU_STOPPED:         BlockedStopped,
+		gen.SamplerOffCpuStateOFF_CPU_UNINTERRUPTIBLE: BlockedUninterruptible,
+		gen.SamplerOffCpuStateOFF_CPU_RUNNABLE:        BlockedRunnable,
 	} {
 		if uint32(want) != uint32(got) {
 			t.Errorf("%v is %d in C", got, want)

@@ -24,10 +24,13 @@ import (
 // are when it stops come last, with the time until then. Kernel threads that
 // wait for work (TASK_IDLE) do not count.
 //
-// The stack is taken of at most 100 switches of a CPU in 10 ms, and of a thread,
-// of 25 where it waits and 5 where it is preempted. Time without a stack is added
-// to the thread's next sample in the same state; when it is longer than 1 ms, it
-// is a sample without stack, Unsampled. So the sum of a thread's times is right however many there are.
+// With many switches a part of them is sampled, by chance: all of the first 25 in
+// 10 ms of a thread from the same place in its program (5 where it is preempted),
+// as far as its CPU has no more than 300 of the first 3 of each, and 50 others;
+// then fewer and fewer, also while the ring is filled. The Weight of a sample has the times of those that it
+// stands for, of the same thread, place, state and about the same length. What no
+// sample stood for when the thread ends, or the Session stops, is one without
+// stack, Unsampled. So the sum of a thread's times is right however many there are.
 var OffCPU = Event{Name: "off-cpu", Unit: UnitNanoseconds, typ: typeOffCPU} // read only
 
 // Wall is OffCPU and cpu-clock together. The Weight of a sample on the CPU,
@@ -60,15 +63,16 @@ type Blocked uint8
 
 // The reasons; their numbers are those of enum off_cpu_state in bpf/record.h.
 const (
-	NotBlocked      Blocked = iota // it is not: a sample of any other event
-	BlockedSleep                   // interruptible: a timer, a pipe, a socket, a child
-	BlockedDisk                    // uninterruptible: a disk mostly
-	BlockedLock                    // a futex: a lock of user space
-	BlockedStopped                 // by a signal or a tracer
-	BlockedRunnable                // it could go on: preempted, or woken up, it waits for a CPU
+	NotBlocked             Blocked = iota // it is not: a sample of any other event
+	BlockedSleep                          // interruptible: a timer, a pipe, a socket, a child
+	BlockedDisk                           // I/O of a block device
+	BlockedLock                           // a futex: a lock of user space
+	BlockedStopped                        // by a signal or a tracer
+	BlockedUninterruptible                // in the kernel, but for no disk: a vfork child, a lock of its own
+	BlockedRunnable                       // it could go on: preempted, or woken up, it waits for a CPU
 )
 
-var blockedNames = [...]string{"running", "sleep", "disk", "lock", "stopped", "runnable"}
+var blockedNames = [...]string{"running", "sleep", "disk", "lock", "stopped", "uninterruptible", "runnable"}
 
 func (b Blocked) String() string {
 	if int(b) < len(blockedNames) {
@@ -242,10 +246,10 @@ func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
 		switch {
 		case blocked+runnable < uint64(s.cfg.MinOffCPU):
 		case r == nil || t.Sampled != uint8(gen.SamplerSampledSAMPLED):
-			if int(t.OffCpu) < len(t.Carried) {
-				t.Carried[t.OffCpu] += blocked
+			if int(t.OffCpu) < len(t.Owed) {
+				t.Owed[t.OffCpu] += blocked
 			}
-			t.Carried[BlockedRunnable] += runnable
+			t.Owed[BlockedRunnable] += runnable
 		default:
 			s.flushed.Add(1)
 			if err := s.emitOffCPU(r, blocked, runnable, s.stopped, fn); err != nil {
@@ -253,7 +257,8 @@ func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
 			}
 		}
 	}
-	for state, ns := range t.Carried {
+	for state, owed := range t.Owed {
+		ns := t.Carried[state] + owed
 		if ns == 0 {
 			continue
 		}

@@ -293,6 +293,7 @@ func (s *Session) load() error {
 	}
 	if !s.event.hasOffCPU() {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
+		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
 	}
 	if s.cfg.Changes {
 		s.mirrors = newMirrors(possible, s.cfg.StackBytes)

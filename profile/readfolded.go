@@ -165,7 +165,7 @@ func foldedThread(name string, numbered bool) Thread {
 
 // foldedMarkers are those that a recording of waiting threads has. Other names
 // in brackets are of modules, as collapsing scripts write them.
-var foldedMarkers = map[string]bool{"[sleep]": true, "[disk]": true, "[lock]": true, "[stopped]": true, "[runnable]": true, notSampled: true}
+var foldedMarkers = map[string]bool{"[sleep]": true, "[disk]": true, "[lock]": true, "[stopped]": true, "[uninterruptible]": true, "[runnable]": true, notSampled: true}
 
 // foldedSuffixes are those by which flamegraph.pl tells kinds.
 var foldedSuffixes = []struct {

@@ -57,9 +57,10 @@ which always leaves a complete file; a second Ctrl-C leaves none.
 
 --off-cpu records where threads leave the CPU: each time is a sample with the
 stack at that moment, and weighs as long as it took. Stacks end in the reason:
-[sleep] (a timer, a pipe, a socket), [lock] (a futex), [disk] (uninterruptible),
-[stopped], or [runnable], waiting for a CPU, which is a part of its own after
-the others. --wall has the time on the CPU too, so that all times of a thread
+[sleep] (a timer, a pipe, a socket), [lock] (a futex), [disk], [uninterruptible]
+(otherwise in the kernel: a vfork child, a lock of its own), [stopped], or
+[runnable], waiting for a CPU, which is a part of its own after the others. Of
+too many a part is sampled, and stands for the others. --wall has the time on the CPU too, so that all times of a thread
 add up to the time that passed. Threads that wait since before the recording,
 or still do at its end, count for as long as it lasted.
 

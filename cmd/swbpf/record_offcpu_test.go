@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -46,4 +49,52 @@ func TestRecordOffCPU(t *testing.T) {
 	if r.stats.Complete*100 < r.stats.UserSamples*99 {
 		t.Errorf("%d of %d stacks complete: %v", r.stats.Complete, r.stats.UserSamples, r.stats.TruncatedByReason)
 	}
+}
+
+// Long waits of a thread that also switches a hundred thousand times are told
+// from the short ones, and from each other, though not all have a stack. Which
+// ones have is chance, which may go wrong once.
+func TestRecordOffCPUThinned(t *testing.T) {
+	path := build(t, "often", "gcc", "-O1", "-pthread", "-o", "OUT", "testdata/targets/often.c")
+	var wrong string
+	for range 4 {
+		out := filepath.Join(t.TempDir(), "out")
+		r := runRecord(t, "--off-cpu", "--", "sh", "-c", "exec "+path+" 2000 >"+out)
+		b, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asked, got [2]float64
+		if _, err := fmt.Sscan(string(b), &asked[0], &got[0], &asked[1], &got[1]); err != nil {
+			t.Fatal(err)
+		}
+		if r.stats.Lost > 0 {
+			t.Errorf("lost: %v", r.stats.LostByReason)
+		}
+		if r.stats.OffCPUUnsampled == 0 {
+			t.Skip("this machine switches too seldom")
+		}
+		var slept [2]float64
+		for _, s := range r.profile.Sample {
+			if s.Label["state"][0] != "sleep" {
+				continue
+			}
+			for i, function := range []string{"rest_short", "rest_long"} {
+				if slices.Contains(stackOf(s), function) {
+					slept[i] += float64(s.Value[len(s.Value)-1])
+				}
+			}
+		}
+		wrong = ""
+		for i := range slept {
+			if slept[i] < 0.9*asked[i] || slept[i] > 1.1*got[i] {
+				wrong += fmt.Sprintf("asleep for %.1f ms, asked for %.1f and got %.1f; ", slept[i]/1e6, asked[i]/1e6, got[i]/1e6)
+			}
+		}
+		if wrong == "" {
+			return
+		}
+		t.Log(wrong)
+	}
+	t.Error(wrong)
 }

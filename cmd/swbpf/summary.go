@@ -139,8 +139,12 @@ func printStates(w io.Writer, p *profile.Profile, s *recordStats) {
 		fmt.Fprintf(w, "time of threads: %s\n", strings.Join(parts, ", "))
 	}
 	if s.OffCPUUnsampled > 0 {
-		fmt.Fprintf(w, "sampled: %d switches of the busiest threads have no stack of their own; their %s are in the stacks of others of the same thread and state\n",
+		fmt.Fprintf(w, "sampled: %d switches of the busiest threads have no stack of their own; others like them stand for their %s",
 			s.OffCPUUnsampled, amount(int64(s.OffCPUUnsampledNS), "nanoseconds"))
+		if s.UnsampledNS > 0 {
+			fmt.Fprintf(w, ", without %s [not sampled]", amount(int64(s.UnsampledNS), "nanoseconds"))
+		}
+		fmt.Fprintln(w)
 	}
 }
 

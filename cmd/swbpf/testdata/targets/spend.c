@@ -3,6 +3,7 @@
 // beginning to the end of what it does, from before it was made until it was seen
 // to have ended, and those that it was on a CPU. Built with -pthread.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -46,7 +47,7 @@ __attribute__((noinline)) static void spend_computing(void)
 		;
 }
 
-// A parent waits for its vfork child uninterruptibly, as for a disk.
+// A parent waits for its vfork child uninterruptibly, though for no disk.
 __attribute__((noinline)) static void spend_uninterruptible(void)
 {
 	pid_t child = vfork();
@@ -55,6 +56,18 @@ __attribute__((noinline)) static void spend_uninterruptible(void)
 		_exit(0);
 	}
 	waitpid(child, NULL, 0);
+}
+
+// Reads past the page cache where the file system allows that.
+__attribute__((noinline)) static void spend_disk(void)
+{
+	static _Alignas(4096) char block[4096];
+	static int file = -1;
+
+	if (file < 0)
+		file = open("/proc/self/exe", O_RDONLY | O_DIRECT);
+	if (file < 0 || pread(file, block, sizeof(block), 0) <= 0)
+		nap();
 }
 
 static struct way {
@@ -66,6 +79,7 @@ static struct way {
 } ways[] = {
 	{ "asleep", spend_asleep }, { "locked", spend_locked }, { "reading", spend_reading },
 	{ "computing", spend_computing }, { "uninterruptible", spend_uninterruptible },
+	{ "disk", spend_disk },
 };
 enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
 
