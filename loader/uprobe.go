@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -182,6 +183,16 @@ func openUprobe(e Event, pid, cpu int) (int, error) {
 		return -1, diagnose(err, "open event "+e.Name)
 	}
 	return fd, nil
+}
+
+// PutProbe puts the probe of a uprobe event into a process, or all (-1), until
+// it is closed. It takes no samples.
+func PutProbe(e Event, pid int) (io.Closer, error) {
+	fd, err := openUprobe(e, pid, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), e.Name), nil
 }
 
 // openUprobes opens a uprobe for the processes asked for. One that is to be

@@ -19,8 +19,9 @@ type Case struct {
 	Steps       int // instructions judged at most
 	Windows     int
 	WindowSteps int
-	Thread      bool // judge the first thread that the program starts
-	Child       bool // judge the first child process, when there is one
+	Thread      bool     // judge the first thread that the program starts
+	Child       bool     // judge the first child process, when there is one
+	Probes      []string // functions under a uretprobe
 
 	Configs []string
 	Short   bool // part of the short form
@@ -139,6 +140,14 @@ func Cases() []Case {
 		Case{Table: tableStacks, Name: "a child of vfork, musl", Needs: "musl-gcc", Build: "musl-gcc -O2 -static -o $OUT children.c", Child: true, Configs: native},
 		Case{Table: tableStacks, Name: "a child of posix_spawn, and its program", Needs: "gcc", Build: "gcc -O2 -o $OUT children.c",
 			Run: []string{"$OUT", "spawn"}, Child: true, Configs: native, Steps: 60000})
+
+	for _, b := range []struct{ name, flags string }{
+		{"nested uretprobes", "-O2"}, {"the same, unoptimised", "-O0"}, {"the same, frame pointers, static", "-O2 -fno-omit-frame-pointer -static"},
+	} {
+		cases = append(cases, Case{Table: tableStacks, Name: b.name, Needs: "gcc", Build: "gcc " + b.flags + " -o $OUT nested.c",
+			Probes:  []string{"main", "f1", "f2", "f3", "framed", "rec", "plain", "jumper", "tail", "leaf", "leave", "jump"},
+			Configs: native, Short: b.flags == "-O2"})
+	}
 
 	program := func(name string, run []string, steps, windows, window int) {
 		cases = append(cases, Case{Table: tablePrograms, Name: name, Needs: run[0], Run: run, Configs: native,

@@ -19,6 +19,7 @@ type Config struct {
 // makers makes steppers by name.
 var makers = map[string]func() unwind.FrameStepper{
 	"bottom":        func() unwind.FrameStepper { return steppers.NewBottom() },
+	"uretprobe":     func() unwind.FrameStepper { return steppers.NewDynamic(nil) },
 	"signal":        func() unwind.FrameStepper { return steppers.NewSigHandler() },
 	"debug":         func() unwind.FrameStepper { return steppers.NewDebug(unwind.NewTables()) },
 	"analysis":      func() unwind.FrameStepper { return steppers.NewAnalysis() },
@@ -39,17 +40,17 @@ func StepperNames() []string {
 
 // Configs are the configurations that have a name.
 var Configs = []Config{
-	{Name: "all", Steppers: []string{"bottom", "signal", "go", "debug", "frame-pointer", "analysis"}},
-	{Name: "debug", Steppers: []string{"bottom", "signal", "debug"}},
-	{Name: "analysis", Steppers: []string{"bottom", "signal", "analysis"},
+	{Name: "all", Steppers: []string{"bottom", "uretprobe", "signal", "go", "debug", "frame-pointer", "analysis"}},
+	{Name: "debug", Steppers: []string{"bottom", "uretprobe", "signal", "debug"}},
+	{Name: "analysis", Steppers: []string{"bottom", "uretprobe", "signal", "analysis"},
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
-	{Name: "stripped", Steppers: []string{"bottom", "signal", "analysis"},
+	{Name: "stripped", Steppers: []string{"bottom", "uretprobe", "signal", "analysis"},
 		Hide: append(slices.Clone(UnwindSections), ".symtab", ".gnu_debugdata", ".gnu_debuglink")},
-	{Name: "frame", Steppers: []string{"bottom", "signal", "frame-pointer"},
+	{Name: "frame", Steppers: []string{"bottom", "uretprobe", "signal", "frame-pointer"},
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
-	{Name: "debug+frame", Steppers: []string{"bottom", "signal", "debug", "frame-pointer"}},
-	{Name: "go", Steppers: []string{"bottom", "signal", "go"}},
-	{Name: "analysis-symbols", Steppers: []string{"bottom", "signal", "analysis"}, Hide: UnwindSections},
+	{Name: "debug+frame", Steppers: []string{"bottom", "uretprobe", "signal", "debug", "frame-pointer"}},
+	{Name: "go", Steppers: []string{"bottom", "uretprobe", "signal", "go"}},
+	{Name: "analysis-symbols", Steppers: []string{"bottom", "uretprobe", "signal", "analysis"}, Hide: UnwindSections},
 }
 
 // ConfigByName returns a configuration that has a name, or makes one of

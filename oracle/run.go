@@ -33,6 +33,9 @@ type Options struct {
 	// child in its place.
 	Child bool
 
+	// Probes are functions of the program that are put under a uretprobe.
+	Probes []string
+
 	// Windows, when not 0, is the number of windows in which the program is
 	// judged, WindowSteps instructions each, with free runs between them of
 	// Skip on average. Otherwise it is judged from its entry point on.
@@ -78,7 +81,7 @@ func Run(opt Options) (*Report, error) {
 	defer t.kill()
 	r := &runner{opt: &opt, t: t, images: procstate.NewImages(0)}
 	defer r.images.Close()
-	r.target = &target{arch: procstate.AMD64, pid: t.pid, tid: t.tid, exe: opt.Args[0], space: &procstate.AddressSpace{}}
+	r.target = &target{arch: procstate.AMD64, pid: t.pid, tid: t.tid, exe: opt.Args[0], space: &procstate.AddressSpace{}, probes: &probes{}}
 	for _, c := range opt.Configs {
 		j := newJudge(c, r.target)
 		j.fixtures, j.at = opt.Fixtures, map[string]bool{}
@@ -94,6 +97,14 @@ func Run(opt Options) (*Report, error) {
 	}
 	if err := t.runTo(entry, procstate.AMD64); err != nil {
 		return nil, err
+	}
+	if len(opt.Probes) > 0 {
+		p, err := openProbes(t.pid, opt.Args[0], opt.Probes)
+		if err != nil {
+			return nil, err
+		}
+		defer p.close()
+		r.target.probes = p
 	}
 	switch {
 	case opt.Windows > 0:
@@ -166,7 +177,22 @@ func (r *runner) capture() ([]byte, error) {
 	}
 	sp, pc := r.target.regs.Raw(procstate.AMD64.SP), r.target.regs.Raw(procstate.AMD64.PC)
 	r.findStack(sp)
-	return r.code[:r.target.capture(sp, r.end, pc, r.code[:])], nil
+	code := r.code[:r.target.capture(sp, r.end, pc, r.code[:])]
+	if r.target.probes.reader == nil {
+		return code, nil
+	}
+	err := r.target.probes.read(r.t.tid)
+	r.shadow.trampoline = r.target.probes.state.Trampoline
+	switch offset := pc - r.shadow.trampoline; {
+	case offset < uint64(len(trampolineCode)):
+		code = r.code[:copy(r.code[:], trampolineCode[offset:])]
+	case r.target.isBreakpoint(code):
+		r.target.original(code, pc)
+	}
+	if r.shadow.trampoline != 0 && r.target.space.MappingAt(r.shadow.trampoline) == nil {
+		return code, r.remap() // the kernel has just mapped it
+	}
+	return code, err
 }
 
 func (r *runner) moment() moment {

@@ -36,6 +36,10 @@ type Shadow struct {
 	lost, switched bool
 	leftSP         uint64 // SP before the switch
 
+	// trampoline, when not 0, is an address that the kernel may put in place of
+	// a return address: code there returns to the original one.
+	trampoline uint64
+
 	// landed tells that a jump out of frames has just ended.
 	landed bool
 
@@ -70,7 +74,7 @@ func (s *Shadow) top() *record {
 func (s *Shadow) intact(word wordReader) bool {
 	for n, i := 0, len(s.recs)-1; i >= 0 && n < 3; n, i = n+1, i-1 {
 		r := &s.recs[i]
-		if ra, ok := word(r.sp - 8); !r.signal && ok && ra != r.pc {
+		if ra, ok := word(r.sp - 8); !r.signal && ok && ra != r.pc && (s.trampoline == 0 || ra != s.trampoline) {
 			return false
 		}
 	}
@@ -167,6 +171,8 @@ func setsSP(in *isa.Inst) bool {
 func (s *Shadow) ret(from, to moment, word wordReader) {
 	if top := s.top(); top != nil && !s.lost {
 		switch {
+		case s.trampoline != 0 && to.pc == s.trampoline && !top.signal && from.sp+8 == top.sp:
+			return // to code that runs in place of the caller, and returns there
 		case !top.signal && from.sp+8 == top.sp:
 			if top.seeded && top.pc != to.pc {
 				s.SeedErrors++

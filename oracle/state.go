@@ -18,6 +18,8 @@ type target struct {
 	regs  procstate.Regs
 	space *procstate.AddressSpace
 
+	probes *probes
+
 	stackAddr uint64
 	stack     []byte // what was read of it
 	buf       []byte

@@ -22,7 +22,7 @@ type Row struct {
 func RunCase(c *Case, sources, work string) (*Report, error) {
 	out := filepath.Join(work, "program")
 	opt := Options{Env: c.Env, Steps: c.Steps, Windows: c.Windows, WindowSteps: c.WindowSteps, Skip: skip, Seed: 1,
-		Thread: c.Thread, Child: c.Child, Dir: sources}
+		Thread: c.Thread, Child: c.Child, Probes: c.Probes, Dir: sources}
 	if c.Build != "" {
 		cmd := exec.Command("/bin/sh", "-c", c.Build)
 		cmd.Dir = sources

@@ -45,10 +45,10 @@ type coreLoad struct {
 }
 
 // isUprobes reports whether a segment is the page of uprobes, which the notes
-// do not name: one that can be executed and not read, and is not dumped. The
-// old page of system calls is like that, but at the top of all addresses.
+// do not name: one that can be executed and not read. The old page of system
+// calls is like that, but at the top of all addresses.
 func (l *coreLoad) isUprobes() bool {
-	return l.exec && !l.read && l.dumped == 0 && l.end-l.start == pageSize && l.start>>63 == 0
+	return l.exec && !l.read && l.end-l.start == pageSize && l.start>>63 == 0
 }
 
 type coreThread struct {

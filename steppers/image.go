@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"bytes"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -53,7 +55,8 @@ func (c *vaddrCache) put(im *procstate.Image, vaddr uint64, fact uint8) {
 }
 
 // readCode reads up to len(buf) bytes of code at addr: as many as come before
-// the end of the mapping m, and of what its file has there.
+// the end of the mapping m, and of what its file has there. Breakpoints that
+// are not in the file, those of uprobes and debuggers, are left out.
 func readCode(w *unwind.Walker, m *procstate.Mapping, addr uint64, buf []byte) []byte {
 	buf = buf[:min(uint64(len(buf)), m.End-addr)]
 	if m.Image != nil {
@@ -65,8 +68,15 @@ func readCode(w *unwind.Walker, m *procstate.Mapping, addr uint64, buf []byte) [
 		}
 	}
 	n, _ := w.ProcessState().ReadMemory(addr, buf)
-	return buf[:n]
+	buf = buf[:n]
+	if m.Image != nil && bytes.IndexByte(buf, breakpointAMD64) >= 0 && m.Image.ReadVaddr(buf, addr-m.Bias) != nil {
+		return nil
+	}
+	return buf
 }
+
+// breakpointAMD64 is the instruction int3.
+const breakpointAMD64 = 0xcc
 
 // readVaddr reads the code at link-time addresses [start, end), as much of it
 // as the file has from start on.

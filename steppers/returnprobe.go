@@ -97,7 +97,7 @@ func probedPC(w *unwind.Walker, f *unwind.Frame, probes *procstate.UserProbes) u
 	}
 	var buf [2]byte
 	code := readCode(w, m, addr, buf[:])
-	if len(code) < len(buf) || code[0] == 0xcc {
+	if len(code) < len(buf) || code[0] == breakpointAMD64 {
 		return pc // the program's own breakpoint
 	}
 	n, done, decided := hasExecuted(w, f, code)
