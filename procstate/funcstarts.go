@@ -26,7 +26,7 @@ func (im *Image) FuncStarts() []uint64 {
 	}
 	out = im.appendFDEStarts(out)
 	slices.Sort(out)
-	return slices.Compact(out)
+	return slices.Clone(slices.Compact(out)) // half of it is often the same twice
 }
 
 func (im *Image) appendFuncSymbols(out []uint64, s Section) []uint64 {

@@ -72,8 +72,8 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 // from, where a call does not preserve it but the callee has left it alone.
 func (d *Debug) carry(w *unwind.Walker, in, out *unwind.Frame) {
 	m := w.MappingAt(out.PC() - 1)
-	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
-		return
+	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() || !m.Contains(in.PC()) {
+		return // a callee in another file is not looked at
 	}
 	reg := d.rule(m.Image, out.PC()-1-m.Bias).CFARegister()
 	if _, known := out.Regs.Value(reg); !known && reg != procstate.NoReg && reg != w.Arch().SP {

@@ -19,8 +19,14 @@ import (
 // symbols, the paths from the address to a return are looked at too.
 type FrameAnalyzer struct {
 	images perImage[imageFrames]
+	kept   int // bytes of images, about
 	seen   [1 << seenBits]seenLayout
+	code   []byte // of memory without a file
 }
+
+// maxFramesKept bounds what is kept of all files, in bytes. Past it all is
+// forgotten.
+const maxFramesKept = 8 << 20
 
 // seenBits is the logarithm of the number of slots of the cache.
 const seenBits = 11
@@ -39,6 +45,8 @@ type imageFrames struct {
 	cold   map[uint64]uint64 // see coldParts
 	funcs  map[uint64]*funcFrames
 	behind map[uint64]foundLayout // what layoutBehind found
+
+	kept int // bytes, about
 }
 
 // NewFrameAnalyzer makes a FrameAnalyzer.
@@ -59,7 +67,7 @@ func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameL
 		return unknownLayout
 	}
 	if m.Image == nil {
-		return analyzeMemory(w, m, f)
+		return a.analyzeMemory(w, m, f)
 	}
 	if m.Image.Arch() != w.Arch() {
 		return unknownLayout
@@ -78,12 +86,25 @@ func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameL
 // tells that it is a return address.
 func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, pc uint64, returned bool) FrameLayout {
 	im := a.images.get(img)
+	known := 0
 	if im == nil {
 		_, whole := img.Section(".symtab")
 		im = &imageFrames{starts: img.FuncStarts(), whole: whole, cold: coldParts(img),
 			funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
+		im.kept = 8*len(im.starts) + 32*len(im.cold)
 		a.images.put(img, im)
+	} else {
+		known = im.kept
 	}
+	l := im.layout(img, pc, returned)
+	if a.kept += im.kept - known; a.kept > maxFramesKept {
+		a.images, a.kept = perImage[imageFrames]{}, 0
+	}
+	return l
+}
+
+// layout finds the layout at a link-time address of the file.
+func (im *imageFrames) layout(img *procstate.Image, pc uint64, returned bool) FrameLayout {
 	vaddr := pc
 	if returned {
 		vaddr--
@@ -115,7 +136,7 @@ func (im *imageFrames) afterPrologue(img *procstate.Image, lowest, vaddr, end ui
 			f := im.funcs[at]
 			if f == nil {
 				f = analyzeFunc(img.Arch(), readVaddr(img, at, end), at, entryState(img.Arch()), false)
-				im.funcs[at] = f
+				im.keep(at, f)
 			}
 			if l := f.at(vaddr); l.ok {
 				return l
@@ -124,9 +145,6 @@ func (im *imageFrames) afterPrologue(img *procstate.Image, lowest, vaddr, end ui
 		code = code[:p]
 	}
 }
-
-// maxBehind bounds the answers of layoutBehind that are kept of a file.
-const maxBehind = 1 << 18
 
 // forward is layoutBehind for code of a file.
 func (im *imageFrames) forward(img *procstate.Image, pc uint64, returned bool) *foundLayout {
@@ -139,9 +157,8 @@ func (im *imageFrames) forward(img *procstate.Image, pc uint64, returned bool) *
 		l = layoutBehind(img.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
 			return readAround(img, start, addr, end)
 		}, pc, returned)
-		if len(im.behind) < maxBehind {
-			im.behind[key] = l
-		}
+		im.behind[key] = l
+		im.kept += 64
 	}
 	return &l
 }
@@ -181,8 +198,15 @@ func (im *imageFrames) analyze(img *procstate.Image, start, end uint64) *funcFra
 		}
 	}
 	f := analyzeFunc(img.Arch(), code, start, entry, im.whole)
-	im.funcs[start] = f
+	im.keep(start, f)
 	return f
+}
+
+// keep remembers the analysis of a function.
+func (im *imageFrames) keep(start uint64, f *funcFrames) {
+	const perInst = 32 // bytes of all slices of a funcFrames
+	im.funcs[start] = f
+	im.kept += perInst*len(f.offs) + 128
 }
 
 // readAround reads the code at link-time addresses [lowest, end) of the
@@ -199,11 +223,13 @@ func readAround(img *procstate.Image, lowest, vaddr, end uint64) (code []byte, f
 
 // analyzeMemory finds the layout of a frame whose code is in no file. It
 // may change at any time, so nothing is kept.
-func analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) FrameLayout {
+func (a *FrameAnalyzer) analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) FrameLayout {
 	addr := f.LookupPC()
 	from := max(m.Start, addr-min(addr, maxPrologueScan))
-	buf := make([]byte, min(m.End-from, 2*maxPrologueScan))
-	code := readCode(w, m, from, buf)
+	if a.code == nil {
+		a.code = make([]byte, 2*maxPrologueScan)
+	}
+	code := readCode(w, m, from, a.code)
 	if uint64(len(code)) <= addr-from {
 		return unknownLayout
 	}

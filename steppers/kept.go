@@ -14,11 +14,11 @@ type keptRegs struct {
 	images perImage[map[uint64]*dataflow.Callee] // by link-time address
 }
 
-// carry sets reg of out, whose code m maps, to its value in the frame in that
-// out has called, where the code between proves that it is the same.
+// carry sets reg of out to its value in the frame in that out has called, where
+// the code between proves that it is the same. m maps the code of both.
 func (k *keptRegs) carry(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame, reg procstate.Reg) {
 	v, known := in.Regs.Value(reg)
-	if !known || !m.Contains(in.PC()) {
+	if !known {
 		return
 	}
 	var buf [maxCallLen]byte
