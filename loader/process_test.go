@@ -1,7 +1,9 @@
 package loader
 
 import (
+	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -252,4 +254,56 @@ func TestParseStat(t *testing.T) {
 			t.Errorf("%q: %+v, %v", test.stat, got, err)
 		}
 	}
+}
+
+// The files of a process are held open while it lives and when somebody wants
+// them, and closed then: deleted files would keep their room.
+func TestCloseFiles(t *testing.T) {
+	cat := exec.Command("cat")
+	stdin, err := cat.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cat.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cat.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stdin.Write([]byte("x"))
+	if _, err := io.ReadFull(stdout, make([]byte, 1)); err != nil { // it runs
+		t.Fatal(err)
+	}
+	pid := int32(cat.Process.Pid)
+	images := procstate.NewImages(0)
+	p := NewProcesses(ProcessesConfig{Images: images, PIDs: []int32{pid}})
+	proc := p.Process(pid)
+	if proc == nil {
+		t.Fatal("no process")
+	}
+	held := images.Stats().OpenNow
+	if held == 0 {
+		t.Fatal("no file is open")
+	}
+	program := proc.Space.Mappings()[0].Image
+	closeFiles := func(when string, want int, keep func(*procstate.Image) bool) {
+		t.Helper()
+		p.CloseFiles(keep) // used since the last one
+		p.CloseFiles(keep)
+		if n := images.Stats().OpenNow; n != want {
+			t.Errorf("%s: %d files open, want %d", when, n, want)
+		}
+	}
+	none := func(*procstate.Image) bool { return false }
+	closeFiles("mapped", held, none)
+
+	stdin.Close()
+	if err := cat.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p.Apply(&SidebandEvent{Kind: SidebandExit, Time: 1, PID: pid, TID: pid})
+	p.Expire(2)
+	closeFiles("wanted", 1, func(im *procstate.Image) bool { return im == program })
+	closeFiles("not wanted", 0, none)
 }

@@ -54,6 +54,7 @@ type Processes struct {
 	images   *procstate.Images
 	onImage  func(pid int32, im *procstate.Image)
 	imageMu  sync.Mutex // held while onImage runs
+	news     chan struct{}
 
 	procs  map[int32]*Process
 	exits  []exit // in order of time
@@ -65,6 +66,7 @@ type Processes struct {
 
 	mu      sync.Mutex
 	pending []SidebandEvent // not yet applied
+	applied []SidebandEvent // memory for those that are due
 	sorted  bool
 	synced  uint64         // time of the last SyncCPUs
 	wanted  map[int32]bool // processes whose files are opened early; nil: all
@@ -103,11 +105,14 @@ const syncCPUsEvery = uint64(time.Second)
 // resyncEvery bounds how often losses make the table be read anew.
 const resyncEvery = uint64(time.Second)
 
+// keepEvents is the number of events for which memory is kept.
+const keepEvents = 1024
+
 // NewProcesses makes an empty table.
 func NewProcesses(cfg ProcessesConfig) *Processes {
 	p := &Processes{
 		sideband: cfg.Sideband, images: cfg.Images, onImage: cfg.OnImage,
-		procs: make(map[int32]*Process), gone: make(map[int32]uint64),
+		procs: make(map[int32]*Process), gone: make(map[int32]uint64), news: make(chan struct{}, 1),
 	}
 	if len(cfg.PIDs) > 0 {
 		p.only, p.wanted = make(map[int32]bool), make(map[int32]bool)
@@ -119,24 +124,33 @@ func NewProcesses(cfg ProcessesConfig) *Processes {
 }
 
 // Watch collects events whenever enough of them wait, so that files are
-// opened while the processes that map them live. It returns when ctx ends. Its
-// thread is given precedence, where that is allowed, as a busy machine is when
-// it would come too late.
+// opened while the processes that map them live. It returns when ctx ends, and
+// ends the side-band's Waits with it. Its thread is given precedence, where that
+// is allowed, as a busy machine is when it would come too late.
 func (p *Processes) Watch(ctx context.Context) error {
 	// Not unlocked: the thread ends with the goroutine and its precedence.
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, watchNice)
+	defer context.AfterFunc(ctx, p.sideband.Wake)()
 	for ctx.Err() == nil {
-		woken, err := p.sideband.Wait(100 * time.Millisecond)
+		woken, err := p.sideband.Wait(time.Minute)
 		if err != nil {
 			return err
 		}
-		if woken {
-			p.Collect()
+		if !woken {
+			continue
+		}
+		p.Collect()
+		select {
+		case p.news <- struct{}{}:
+		default:
 		}
 	}
 	return nil
 }
+
+// News receives when Watch has collected events since the last time.
+func (p *Processes) News() <-chan struct{} { return p.news }
 
 // Collect takes in the events that wait in the side-band and opens the files
 // of new mappings. It returns the time (CLOCK_MONOTONIC, ns) up to which all
@@ -214,7 +228,8 @@ func (p *Processes) recover() {
 	p.Bootstrap()
 }
 
-// due removes the events up to time t from the queue.
+// due removes the events up to time t from the queue. They are valid until the
+// next call.
 func (p *Processes) due(t uint64) []SidebandEvent {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,10 +255,13 @@ func (p *Processes) due(t uint64) []SidebandEvent {
 	if n == 0 {
 		return nil
 	}
-	out := slices.Clone(p.pending[:n])
+	out := append(p.applied[:0], p.pending[:n]...)
 	rest := copy(p.pending, p.pending[n:])
 	clear(p.pending[rest:])
-	p.pending = p.pending[:rest]
+	p.pending, p.applied = p.pending[:rest], out
+	if n > keepEvents { // a burst
+		p.pending, p.applied = slices.Clone(p.pending), nil
+	}
 	return out
 }
 
@@ -391,6 +409,19 @@ func (p *Processes) Expire(t uint64) {
 			p.forgetWanted(x.proc.PID)
 		}
 	}
+}
+
+// CloseFiles closes the files that no process maps any more, unless they were
+// mapped since the call before or keep wants them. It is meant to be called
+// every now and then.
+func (p *Processes) CloseFiles(keep func(*procstate.Image) bool) {
+	mapped := make(map[*procstate.Image]bool)
+	for _, proc := range p.procs {
+		for _, m := range proc.Space.Mappings() {
+			mapped[m.Image] = true
+		}
+	}
+	p.images.CloseIdle(func(im *procstate.Image) bool { return mapped[im] || keep(im) })
 }
 
 func (p *Processes) forgetWanted(pid int32) {

@@ -52,6 +52,7 @@ type Sideband struct {
 	wakeBytes int
 	ringBytes int
 	epoll     int
+	wake      int // eventfd that ends a Wait
 
 	mu    sync.Mutex
 	rings map[int]*sidebandRing // by CPU
@@ -76,7 +77,7 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 	}
 	s := &Sideband{
 		wakeBytes: cfg.WakeBytes, ringBytes: cfg.RingBytes,
-		rings: make(map[int]*sidebandRing, len(cpus)),
+		rings: make(map[int]*sidebandRing, len(cpus)), wake: -1,
 	}
 	if s.wakeBytes <= 0 {
 		s.wakeBytes = defaultWakeBytes
@@ -85,6 +86,10 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 		s.ringBytes = min(defaultRingBytes, max(maxAllRingBytes/len(cpus), 128<<10))
 	}
 	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("open side-band: %w", err)
+	}
+	if err := s.openWake(); err != nil {
+		s.Close()
 		return nil, fmt.Errorf("open side-band: %w", err)
 	}
 	for _, cpu := range cpus {
@@ -98,6 +103,13 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 		return nil, fmt.Errorf("open side-band: no CPU could be followed: %w", unix.ENODEV)
 	}
 	return s, nil
+}
+
+func (s *Sideband) openWake() (err error) {
+	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return err
+	}
+	return unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, s.wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.wake)})
 }
 
 // openCPU starts to follow a CPU. The error wraps ENODEV when it is offline.
@@ -197,8 +209,8 @@ func (s *Sideband) drainRing(ring *sidebandRing, fn func(*SidebandEvent)) {
 	}
 }
 
-// Wait returns when a CPU has written WakeBytes of records since, or the
-// timeout has passed; woken tells which.
+// Wait returns when a CPU has written WakeBytes of records since, or Wake was
+// called, or the timeout has passed; woken is false after the last.
 func (s *Sideband) Wait(timeout time.Duration) (woken bool, err error) {
 	var events [16]unix.EpollEvent
 	ms := int((timeout + time.Millisecond - 1) / time.Millisecond)
@@ -207,6 +219,15 @@ func (s *Sideband) Wait(timeout time.Duration) (woken bool, err error) {
 		return false, fmt.Errorf("wait for side-band: %w", err)
 	}
 	return n > 0, nil
+}
+
+// Wake ends all Waits, those to come included.
+func (s *Sideband) Wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wake >= 0 {
+		_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full counts as well
+	}
 }
 
 // PollFD returns a descriptor that can be polled for what ends a Wait.
@@ -226,6 +247,10 @@ func (s *Sideband) Close() error {
 	for cpu, ring := range s.rings {
 		ring.close()
 		delete(s.rings, cpu)
+	}
+	if s.wake >= 0 {
+		unix.Close(s.wake)
+		s.wake = -1
 	}
 	return unix.Close(s.epoll)
 }

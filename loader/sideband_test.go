@@ -294,3 +294,24 @@ func BenchmarkDrain(b *testing.B) {
 		s.Drain(func(*SidebandEvent) {})
 	}
 }
+
+// Wake ends a Wait that is under way, and those to come.
+func TestSidebandWake(t *testing.T) {
+	sb := followWith(t, SidebandConfig{WakeBytes: 1 << 20}).sb
+	woken := make(chan bool)
+	go func() {
+		for range 2 {
+			w, err := sb.Wait(time.Hour)
+			if err != nil {
+				t.Error(err)
+			}
+			woken <- w
+		}
+	}()
+	sb.Wake()
+	for range 2 {
+		if !<-woken {
+			t.Error("not woken")
+		}
+	}
+}

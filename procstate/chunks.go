@@ -5,8 +5,8 @@ import "sync/atomic"
 // Sizes of a chunk, in bytes. Both together are a size of which the allocator
 // wastes nothing.
 const (
-	chunkBytes   = 2048
-	chunkOverlap = 256 // of the chunks that follow
+	chunkBytes   = 1024
+	chunkOverlap = 128 // of the chunks that follow
 )
 
 // chunked is a part of a file that is read as it is asked for, in chunks, which

@@ -48,6 +48,7 @@ type Images struct {
 	builds map[string][]*imageEntry // by build ID
 	vdsos  vdsoCache
 	stats  ImagesStats
+	idle   uint64 // the clock at the last CloseIdle
 
 	clock  atomic.Uint64 // counts uses, for the order of eviction
 	closed atomic.Bool
@@ -60,7 +61,7 @@ type ImagesStats struct {
 	Shared      uint64 // files opened whose contents were known from another inode
 	Failed      uint64 // files that could not be opened or are not ELF
 	FailedAgain uint64 // failures answered from memory
-	Evicted     uint64 // files closed to stay below the limit
+	Evicted     uint64 // files closed to stay below the limit, or idle
 	OpenNow     int    // descriptors held
 }
 
@@ -240,6 +241,21 @@ func (c *Images) evict(keep *imageEntry) {
 			c.stats.Evicted++
 		}
 	}
+}
+
+// CloseIdle closes the files that have not been used since the call before,
+// but for those of Images that keep wants. So a file that was deleted gives its
+// room back when all processes that had it mapped are gone.
+func (c *Images) CloseIdle(keep func(*Image) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, e := range c.files {
+		if e.err == nil && e.file.used.Load() <= c.idle && !keep(e.image) {
+			c.forget(key)
+			c.stats.Evicted++
+		}
+	}
+	c.idle = c.clock.Load()
 }
 
 // sweep bounds the number of remembered failures.

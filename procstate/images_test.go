@@ -358,3 +358,43 @@ func TestHasFile(t *testing.T) {
 		}
 	}
 }
+
+// Files that nobody used since the call before are closed, and opened again
+// for those who still read them.
+func TestImagesCloseIdle(t *testing.T) {
+	dir := t.TempDir()
+	images := NewImages(0)
+	defer images.Close()
+	var ims [3]*Image
+	var refs [3]*FileRef
+	for i, program := range []string{"/bin/sh", "/bin/ls", "/bin/cat"} {
+		refs[i] = refTo(t, copyFile(t, program, filepath.Join(dir, filepath.Base(program))))
+		im, err := images.Open(refs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		ims[i] = im
+	}
+	keep := func(im *Image) bool { return im == ims[0] }
+	open := func(when string, want int) {
+		t.Helper()
+		if s := images.Stats(); s.OpenNow != want || s.Evicted != uint64(len(ims)-want) {
+			t.Errorf("%s: %+v, want %d open", when, s, want)
+		}
+	}
+	images.CloseIdle(keep)
+	open("all just opened", 3)
+	if _, err := images.Open(refs[1]); err != nil {
+		t.Fatal(err)
+	}
+	images.CloseIdle(keep)
+	open("one kept, one mapped again", 2)
+	images.CloseIdle(keep)
+	open("one kept", 1)
+	for i, im := range ims {
+		var b [4]byte
+		if _, err := im.ReadAt(b[:], 0); err != nil || string(b[:]) != "\x7fELF" {
+			t.Errorf("file %d: %q, %v", i, b, err)
+		}
+	}
+}

@@ -36,7 +36,7 @@ const (
 // program, stripped or not. It may be used by any goroutine. Of the file it
 // reads what it is asked for, and keeps that until Forget. Its methods never
 // panic whatever the file holds, and take time bounded by the size of a
-// function; but for Lines, and names of more than 255 bytes, they allocate only
+// function; but for Lines, and names of more than 127 bytes, they allocate only
 // for parts of the file that are not kept.
 //
 // The format is read in Go's src/runtime/symtab.go and

@@ -145,6 +145,12 @@ func (ms *modules) ofPath(path string, kind profile.Kind) uint32 {
 	return id
 }
 
+// has reports whether frames were found in a file.
+func (ms *modules) has(im *procstate.Image) bool {
+	i := int(im.Index)
+	return i < len(ms.images) && ms.images[i] != 0
+}
+
 // count returns the number of files that frames were found in.
 func (ms *modules) count() int { return len(ms.image) }
 

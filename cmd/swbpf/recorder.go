@@ -25,9 +25,13 @@ type recorder struct {
 	*pipeline
 
 	stop    context.CancelFunc // ends what watches for new files
+	watched chan struct{}      // closed when it has
 	abort   func()             // tidies up when a second signal ends the program at once
 	began   time.Time
 	clock   int64 // CLOCK_MONOTONIC when it began, as samples have it
+
+	filesClosed time.Time // when idle files were closed last
+
 	signals chan os.Signal
 }
 
@@ -47,8 +51,9 @@ const (
 	// keep is how long a process is remembered after its end.
 	keep = time.Second
 
-	// The time between polls, within which it follows from the rings' size.
-	minPoll, maxPoll = 5 * time.Millisecond, 100 * time.Millisecond
+	// closeFilesEvery is how often files are closed that no process maps any
+	// more and that no sample was in.
+	closeFilesEvery = 30 * time.Second
 )
 
 // startRecorder sets everything up and starts sampling. Events of processes
@@ -108,10 +113,14 @@ func (r *recorder) start() error {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	r.stop = stop
-	go r.procs.Watch(ctx)
+	r.stop, r.watched = stop, make(chan struct{})
+	go func(p *loader.Processes) {
+		defer close(r.watched)
+		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
+	}(r.procs)
 	signal.Notify(r.signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	r.began, r.clock = time.Now(), monotonic()
+	r.filesClosed = r.began
 	if err := r.session.Start(); err != nil {
 		return err
 	}
@@ -134,15 +143,28 @@ func (r *recorder) run() error {
 	}
 	progress := newProgress(os.Stderr, r)
 	defer progress.clear()
-	poll := time.NewTicker(r.pollInterval())
+	pace := r.newPace()
+	poll := time.NewTimer(pace.wait)
 	defer poll.Stop()
+	var news <-chan struct{} // nil while polls are frequent
 	for {
 		select {
 		case <-poll.C:
+			before := r.stats.Samples
 			if err := r.poll(r.procs.Collect()); err != nil {
 				return err
 			}
 			progress.update()
+			pace.polled(r.stats.Samples - before)
+			if news = nil; pace.isCalm() {
+				news = r.procs.News()
+			}
+			poll.Reset(pace.wait)
+			continue
+		case <-news:
+			news = nil
+			pace.hurry()
+			poll.Reset(pace.wait)
 			continue
 		case <-r.signals:
 			go r.abortAfter(1)
@@ -183,19 +205,11 @@ func (r *recorder) poll(upTo uint64) error {
 	r.procs.Advance(upTo)
 	r.procs.Expire(upTo - uint64(keep))
 	r.modules.updateJIT()
-	return err
-}
-
-// pollInterval is the time in which samples with full stacks would fill an
-// eighth of each ring.
-func (r *recorder) pollInterval() time.Duration {
-	hz := r.session.Frequency()
-	if hz == 0 || r.session.Event().IsWall() {
-		return minPoll
+	if now := time.Now(); now.Sub(r.filesClosed) > closeFilesEvery {
+		r.filesClosed = now
+		r.procs.CloseFiles(r.modules.has)
 	}
-	perSecond := hz * max(1, loader.CPUs()) * int(r.opt.stackBytes)
-	d := time.Duration(float64(r.session.RingBytes()) / 8 / float64(perSecond) * float64(time.Second))
-	return min(max(d, minPoll), maxPoll)
+	return err
 }
 
 // finish completes the figures and names the profile.
@@ -225,27 +239,32 @@ func (r *recorder) finish() (*profile.Profile, error) {
 
 // release gives back what only recording needs, before names are read.
 func (r *recorder) release() {
-	r.stop()
 	r.session.Close()
-	r.sideband.Close()
-	r.sideband = nil
+	r.unwatch()
 	r.procs, r.group = nil, nil
 	clear(r.memos[:])
+}
+
+// unwatch closes the side-band.
+func (r *recorder) unwatch() {
+	if r.stop != nil {
+		r.stop()
+		<-r.watched
+	}
+	if r.sideband != nil {
+		r.sideband.Close()
+		r.sideband = nil
+	}
 }
 
 // close gives everything back. A command that is still running is left alone,
 // unless it was never let go.
 func (r *recorder) close() {
 	signal.Stop(r.signals)
-	if r.stop != nil {
-		r.stop()
-	}
 	if r.session != nil {
 		r.session.Close()
 	}
-	if r.sideband != nil {
-		r.sideband.Close()
-	}
+	r.unwatch()
 	if r.pipeline != nil {
 		r.labels.close()
 	}
