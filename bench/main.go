@@ -42,16 +42,9 @@ func main() {
 	flag.IntVar(&c.runs, "runs", 3, "runs of each")
 	flag.BoolVar(&c.short, "short", false, "about two minutes: one run at 997 Hz of what tells most")
 	flag.IntVar(&c.examples, "examples", 0, "with -names: print this many differences of each kind")
-	nameOnly := flag.Bool("name-file", false, "name the addresses on standard input in FILE, the argument; what -names measures")
 	measured := flag.String("swbpf", "", "measure this program instead of one built from the tree")
 	out := flag.String("o", "", "put the tables into the marked blocks of this document, too")
 	flag.Parse()
-	if *nameOnly {
-		if err := nameFile(flag.Arg(0)); err != nil {
-			fail(err)
-		}
-		return
-	}
 	if err := c.complete(*rates, modes); err != nil {
 		fail(err)
 	}

@@ -1,65 +1,23 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/symbols"
 )
 
-// nameFile prints the frames at the addresses on standard input as addr2line
-// -a -f -i -C does, with package symbols: what the namers are compared with.
-func nameFile(file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	im, err := procstate.NewImage(f, st.Size(), file)
-	if err != nil {
-		return err
-	}
-	s := symbols.New(symbols.Options{})
-	defer s.Close()
-	out := bufio.NewWriter(os.Stdout)
-	var lines []symbols.Line
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		addr, err := strconv.ParseUint(in.Text(), 0, 64)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "%#x\n", addr)
-		if lines = s.Lines(lines[:0], im, addr); len(lines) == 0 {
-			out.WriteString("??\n??:0\n")
-		}
-		for _, l := range lines {
-			fmt.Fprintf(out, "%s\n%s:%d\n", l.Function, l.File, l.Line)
-		}
-	}
-	return out.Flush()
-}
-
 // speedNamers are told to print names for people.
-func speedNamers() ([]namer, error) {
-	self, err := os.Executable()
+func speedNamers(b *builder) []namer {
 	return []namer{
-		{name: "swbpf", command: []string{self, "-name-file"}},
+		{name: "swbpf", command: []string{b.run("namer", "go", "build", "-o", "OUT", "./bench/namer")}},
 		{name: "llvm-symbolizer", command: []string{"llvm-symbolizer-19", "-f", "-i", "-e"}},
 		{name: "eu-addr2line", command: []string{"eu-addr2line", "-a", "-f", "-i", "-C", "-e"}},
 		{name: "addr2line", command: []string{"addr2line", "-a", "-f", "-i", "-C", "-e"}},
-	}, err
+	}
 }
 
 // bigProgram is a program with 100 MB of debug information: many units of
@@ -107,10 +65,7 @@ __attribute__((noinline)) int f%[1]d(struct s%[1]d *p, int n)
 // nameSpeed measures the time and memory that names take, all programs in
 // turns.
 func nameSpeed(r *report, b *builder, c *config) error {
-	programs, err := speedNamers()
-	if err != nil {
-		return err
-	}
+	programs := speedNamers(b)
 	many := 10_000
 	type cell struct{ first, many, rss series }
 	r.printf("\nTime from the start of the program to the first name, and for %d names, from a warm page cache; peak memory with the latter.\n\n", many)

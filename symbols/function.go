@@ -50,7 +50,7 @@ type Variable struct {
 // Lines. The error is ErrNoDebugInfo where there is none.
 func (s *Symbolizer) Functions(im *procstate.Image, vaddr uint64) ([]*Function, error) {
 	f := s.file(im)
-	f.elfOnce.Do(func() { s.load(f) })
+	f.openOnce.Do(func() { s.open(f) })
 	if f.dwarf == nil {
 		return nil, ErrNoDebugInfo
 	}

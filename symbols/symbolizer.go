@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -89,6 +90,12 @@ func (s *Symbolizer) note(err error) {
 	}
 }
 
+// symbolTable is a section of ELF symbols of an Image.
+type symbolTable struct {
+	img     *procstate.Image
+	section procstate.Section
+}
+
 // file is what is known of the names of an Image.
 type file struct {
 	img *procstate.Image
@@ -96,9 +103,13 @@ type file struct {
 	goOnce sync.Once
 	golang *procstate.GoTable // nil when the file has no Go code
 
+	openOnce sync.Once
+	tables   []symbolTable // of ELF symbols
+	dwarf    *dwarfData    // nil when there is no debug information
+
+	scans   atomic.Int32 // symbols that were looked for without an index
 	elfOnce sync.Once
-	elf     *symtab
-	dwarf   *dwarfData // nil when there is no debug information
+	elf     *symtab // after elfOnce
 
 	pltCode []codeRange // of the procedure linkage table
 	pltOnce sync.Once
@@ -135,8 +146,8 @@ func (s *Symbolizer) Lines(dst []Line, im *procstate.Image, vaddr uint64) []Line
 			return append(dst, l)
 		}
 	}
-	f.elfOnce.Do(func() { s.load(f) })
-	symbol, _ := s.symbol(f.elf, vaddr)
+	f.openOnce.Do(func() { s.open(f) })
+	symbol, _ := s.symbol(s.symbolsAt(f, vaddr), vaddr)
 	if f.dwarf != nil {
 		if out, ok := f.dwarf.lines(dst, vaddr, symbol); ok {
 			return out
@@ -187,11 +198,10 @@ func (s *Symbolizer) goLines(dst []Line, t *procstate.GoTable, fn *procstate.GoF
 	return dst
 }
 
-// load reads the symbols of a file and the index of its debug information,
-// either of which may be in a separate debug file.
-func (s *Symbolizer) load(f *file) {
+// open finds the symbols of a file and opens its debug information, either of
+// which may be in a separate debug file.
+func (s *Symbolizer) open(f *file) {
 	im := f.img
-	b := newSymtabBuilder(im)
 	_, hasDWARF := im.Section(".debug_info")
 	full, hasSymtab := im.Section(".symtab")
 	var debug *openedImage
@@ -208,12 +218,12 @@ func (s *Symbolizer) load(f *file) {
 		}
 	}
 	if hasSymtab {
-		s.note(b.addTable(im, full))
+		f.tables = []symbolTable{{im, full}}
 	} else {
 		if dyn, ok := im.Section(".dynsym"); ok {
-			s.note(b.addTable(im, dyn))
+			f.tables = []symbolTable{{im, dyn}}
 		}
-		s.loadSeparate(b, im, debug)
+		s.openSeparate(f, debug)
 	}
 
 	info := im
@@ -221,10 +231,34 @@ func (s *Symbolizer) load(f *file) {
 		info = debug.Image
 	}
 	var err error
-	f.dwarf, err = openDWARF(s, info, b.code)
+	f.dwarf, err = openDWARF(s, info, newSymtabBuilder(im).code)
 	s.note(err)
-	f.elf = b.build()
-	s.budget.charge(f.elf.memory())
+}
+
+// symbolsAt returns an index of ELF symbols with the one at a link-time
+// address: of all of them, but for the first few questions.
+func (s *Symbolizer) symbolsAt(f *file, vaddr uint64) *symtab {
+	if f.scans.Load() < scansFirst && f.scans.Add(1) <= scansFirst {
+		if t, err := scan(newSymtabBuilder(f.img), vaddr, f.addTables); err == nil {
+			return t
+		}
+	}
+	f.elfOnce.Do(func() {
+		b := newSymtabBuilder(f.img)
+		s.note(f.addTables(b))
+		f.elf = b.build()
+		s.budget.charge(f.elf.memory())
+	})
+	return f.elf
+}
+
+// addTables puts the symbols of a file in.
+func (f *file) addTables(b *symtabBuilder) error {
+	var errs []error
+	for _, t := range f.tables {
+		errs = append(errs, b.addTable(t.img, t.section))
+	}
+	return errors.Join(errs...)
 }
 
 // loadPLT reads the names of the procedure linkage table.
@@ -263,21 +297,22 @@ func (s *Symbolizer) keep(im *openedImage) {
 	s.mu.Unlock()
 }
 
-// loadSeparate adds the symbols of the separate debug file, or else of the
-// MiniDebugInfo in the file.
-func (s *Symbolizer) loadSeparate(b *symtabBuilder, im *procstate.Image, debug *openedImage) {
+// openSeparate finds the symbols in the separate debug file, or else in the
+// MiniDebugInfo of the file.
+func (s *Symbolizer) openSeparate(f *file, debug *openedImage) {
 	if debug != nil {
 		if t, ok := debug.Section(".symtab"); ok {
-			s.note(b.addTable(debug.Image, t))
+			f.tables = append(f.tables, symbolTable{debug.Image, t})
 			return
 		}
 	}
-	mini, err := miniDebugInfo(im)
+	mini, err := miniDebugInfo(f.img)
 	s.note(err)
 	if mini == nil {
 		return
 	}
 	if t, ok := mini.Section(".symtab"); ok {
-		s.note(b.addTable(mini, t))
+		f.tables = append(f.tables, symbolTable{mini, t})
+		s.budget.charge(int(mini.Size()))
 	}
 }

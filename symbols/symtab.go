@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"debug/elf"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -82,13 +83,16 @@ type symtabBuilder struct {
 	code    []codeRange // executable sections or segments, sorted
 	entries []entry
 	strtabs []strtab
-	strs    [][]byte // contents of strtabs, while building
+	strs    [][]byte         // contents of strtabs, while building; nil to read each name
+	wanted  func(entry) bool // of entries, the ones to add; nil for all
+	added   func(entry)      // is told of those; may be nil
+	upTo    uint64           // symbols behind this address are left out
 }
 
 type codeRange struct{ start, end uint64 }
 
 func newSymtabBuilder(im *procstate.Image) *symtabBuilder {
-	b := &symtabBuilder{base: ^uint64(0)}
+	b := &symtabBuilder{base: ^uint64(0), upTo: ^uint64(0)}
 	for _, s := range im.Sections() {
 		if s.Flags&elf.SHF_EXECINSTR != 0 && s.Flags&elf.SHF_ALLOC != 0 && s.Size > 0 && s.Vaddr+s.Size > s.Vaddr {
 			b.code = append(b.code, codeRange{s.Vaddr, s.Vaddr + s.Size})
@@ -124,7 +128,10 @@ func (b *symtabBuilder) add(vaddr, size uint64, end uint64, name uint32, rank, s
 	if off >= none || off+size >= none {
 		return
 	}
-	b.entries = append(b.entries, entry{uint32(off), uint32(size), uint32(min(end, none-1)), name, rank, source})
+	e := entry{uint32(off), uint32(size), uint32(min(end, none-1)), name, rank, source}
+	if b.wanted == nil || b.wanted(e) {
+		b.entries = append(b.entries, e)
+	}
 }
 
 // addSource registers a string table; ok is false when there are too many.
@@ -142,16 +149,15 @@ func (b *symtabBuilder) addTable(im *procstate.Image, s procstate.Section) error
 	if im.Type() == elf.ET_REL || len(b.code) == 0 || uint64(s.Link) >= uint64(len(im.Sections())) {
 		return nil
 	}
-	data, err := im.SectionBytes(s, 0)
-	if err != nil {
-		return err
-	}
 	str := im.Sections()[s.Link]
-	contents, err := im.SectionBytes(str, 0)
-	if err != nil {
-		return err
-	}
 	st := strtab{img: im, off: str.Off, size: str.Size}
+	var contents []byte
+	if b.wanted == nil || str.Flags&elf.SHF_COMPRESSED != 0 {
+		var err error
+		if contents, err = im.SectionBytes(str, 0); err != nil {
+			return err
+		}
+	}
 	if str.Flags&elf.SHF_COMPRESSED != 0 {
 		st.raw = contents
 	}
@@ -160,23 +166,71 @@ func (b *symtabBuilder) addTable(im *procstate.Image, s procstate.Section) error
 		return nil
 	}
 	arm := im.Arch() == procstate.ARM64
-	for sym, rest := nextSym(data, im.Arch().AddressWidth); rest != nil; sym, rest = nextSym(rest, im.Arch().AddressWidth) {
-		typ := elf.ST_TYPE(sym.info)
-		if typ != elf.STT_FUNC && typ != elf.STT_GNU_IFUNC && typ != elf.STT_NOTYPE || sym.shndx == elf.SHN_UNDEF || sym.name == 0 {
-			continue
-		}
-		if typ == elf.STT_NOTYPE {
-			if sym.shndx == elf.SHN_ABS || !isLabel(nameAt(contents, uint64(sym.name)), arm) {
-				continue
+	width := im.Arch().AddressWidth
+	return eachChunk(im, s, func(data []byte) {
+		for sym, rest := nextSym(data, width); rest != nil; sym, rest = nextSym(rest, width) {
+			if sym.value <= b.upTo {
+				b.addSymbol(&sym, source, arm)
 			}
 		}
-		sec, ok := codeAt(b.code, sym.value)
-		if !ok {
-			continue
+	})
+}
+
+// addSymbol puts a symbol in, if it names code.
+func (b *symtabBuilder) addSymbol(sym *rawSym, source uint8, arm bool) {
+	typ := elf.ST_TYPE(sym.info)
+	if typ != elf.STT_FUNC && typ != elf.STT_GNU_IFUNC && typ != elf.STT_NOTYPE || sym.shndx == elf.SHN_UNDEF || sym.name == 0 {
+		return
+	}
+	sec, ok := codeAt(b.code, sym.value)
+	if !ok {
+		return
+	}
+	n := len(b.entries)
+	b.add(sym.value, sym.size, sec.end, sym.name, symbolRank(sym.info), source)
+	if len(b.entries) == n {
+		return
+	}
+	if typ == elf.STT_NOTYPE && (sym.shndx == elf.SHN_ABS || !isLabel(b.nameOf(&b.entries[n]), arm)) {
+		b.entries = b.entries[:n]
+	} else if b.added != nil {
+		b.added(b.entries[n])
+	}
+}
+
+// symChunk is how many bytes of a symbol table are read at a time: a multiple
+// of the size of a symbol.
+const symChunk = 48 << 10
+
+// eachChunk calls f for the bytes of a symbol table, part by part.
+func eachChunk(im *procstate.Image, s procstate.Section, f func(data []byte)) error {
+	if s.Flags&elf.SHF_COMPRESSED != 0 {
+		data, err := im.SectionBytes(s, 0)
+		if err == nil {
+			f(data)
 		}
-		b.add(sym.value, sym.size, sec.end, sym.name, symbolRank(sym.info), source)
+		return err
+	}
+	if s.Type == elf.SHT_NOBITS || s.Off > uint64(im.Size()) || s.Size > uint64(im.Size())-s.Off {
+		return fmt.Errorf("%s: section %s is past the end of the file", im.Path, s.Name)
+	}
+	buf := make([]byte, min(s.Size, symChunk))
+	for at := uint64(0); at < s.Size; at += symChunk {
+		data := buf[:min(s.Size-at, symChunk)]
+		if n, err := im.ReadAt(data, int64(s.Off+at)); n < len(data) {
+			return fmt.Errorf("%s: section %s: %w", im.Path, s.Name, err)
+		}
+		f(data)
 	}
 	return nil
+}
+
+// nameOf returns the name of an entry, without its version.
+func (b *symtabBuilder) nameOf(e *entry) []byte {
+	if c := b.strs[e.source]; c != nil {
+		return nameAt(c, uint64(e.name))
+	}
+	return []byte(b.strtabs[e.source].read(uint64(e.name)))
 }
 
 // isLabel reports whether a symbol without type can name code. Mapping
@@ -237,7 +291,7 @@ func (b *symtabBuilder) better(x, y *entry) bool {
 	if x.source == y.source && x.name == y.name {
 		return false
 	}
-	n, m := nameAt(b.strs[x.source], uint64(x.name)), nameAt(b.strs[y.source], uint64(y.name))
+	n, m := b.nameOf(x), b.nameOf(y)
 	if u, v := underscores(n), underscores(m); u != v {
 		return u < v
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // name returns the system name of the function at vaddr, or "".
@@ -103,8 +105,7 @@ func TestSymtabAgainstReadelf(t *testing.T) {
 		{dir + "/static", ".symtab"},
 	} {
 		s := newSymbolizer(t, Options{DebugDirs: []string{}})
-		f := s.file(open(t, tc.path))
-		s.load(f)
+		f := indexed(s, open(t, tc.path))
 		syms := readelfSymbols(t, tc.path, tc.table)
 		at := map[uint64][]elfSymbol{}
 		for _, y := range syms {
@@ -240,8 +241,7 @@ func TestLongName(t *testing.T) {
 		write(t, dir, "a.s", fmt.Sprintf(".globl _start,%s\n.type %s,@function\n_start: nop\n%s: nop\n.size %s,1\n", long, long, long, long))
 		run(t, dir, "gcc", "-nostdlib", "-static", "-o", "a", "a.s")
 		s := newSymbolizer(t, Options{})
-		f := s.file(open(t, dir+"/a"))
-		s.load(f)
+		f := indexed(s, open(t, dir+"/a"))
 		got := ""
 		for _, id := range f.elf.ranges.ids {
 			if id != none {
@@ -268,3 +268,74 @@ func TestSortEntries(t *testing.T) {
 		}
 	}
 }
+
+// indexed returns the names of a file with the index of all its symbols.
+func indexed(s *Symbolizer, im *procstate.Image) *file {
+	f := s.file(im)
+	f.openOnce.Do(func() { s.open(f) })
+	f.scans.Store(scansFirst)
+	s.symbolsAt(f, 0)
+	return f
+}
+
+// TestScan compares symbols that are looked for one by one with the index.
+func TestScan(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.s", scanSource)
+	run(t, dir, "gcc", "-nostdlib", "-static", "-o", "a", "a.s")
+	small := open(t, dir+"/a")
+	for _, tc := range []struct {
+		im    *procstate.Image
+		addrs []uint64
+	}{
+		{small, textAddresses(small, 1000)},
+		{open(t, libc(t)), nil},
+	} {
+		if tc.addrs == nil {
+			tc.addrs = benchAddresses(tc.im, 200)
+		}
+		s := newSymbolizer(t, Options{})
+		f := indexed(s, tc.im)
+		for _, a := range tc.addrs {
+			one, err := scan(newSymtabBuilder(tc.im), a, f.addTables)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, _ := s.symbol(f.elf, a)
+			if got, _ := s.symbol(one, a); got != want {
+				t.Errorf("%s: %#x: %+v, in the index %+v", tc.im.Path, a, got, want)
+			}
+		}
+	}
+}
+
+// scanSource has symbols that nest, overlap, share an address, have no size,
+// or are none.
+const scanSource = `
+.text
+.globl _start, alias, __alias
+.type _start,@function
+.type alias,@function
+.type __alias,@function
+.type outer,@function
+.type inner,@function
+.type second,@function
+_start: alias: __alias: .fill 16,1,0x90
+.size _start,8
+.size alias,16
+.size __alias,12
+bare: .fill 8,1,0x90
+outer: .fill 4,1,0x90
+inner: .fill 8,1,0x90
+label: .fill 4,1,0x90
+.size inner,8
+.fill 8,1,0x90
+.size outer,.-outer
+late: .fill 4,1,0x90
+second: .fill 4,1,0x90
+across: .fill 12,1,0x90
+.size second,10
+.type across,@function
+.size across,12
+tail: .fill 8,1,0x90
+`
