@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"math"
 	"runtime"
 	"slices"
 	"strconv"
@@ -108,8 +109,8 @@ func TestAccountIsExact(t *testing.T) {
 			case c.ring != 4096 && st.Lost() != 0:
 				t.Errorf("losses in a roomy ring: %v", st.LostByReason())
 			}
-			// The two CPUs count to seven apart from each other.
-			if c.ring == 0 && (weight > calls || weight+c.period*16 < calls) {
+			// The CPUs count to seven apart from each other.
+			if c.ring == 0 && (weight > calls || weight+c.period*uint64(CPUs()) < calls) {
 				t.Errorf("the samples stand for %d events, want %d", weight, calls)
 			}
 		})
@@ -140,37 +141,44 @@ func TestPageFaultAccount(t *testing.T) {
 	}
 }
 
-// A timer samples CPU time at its frequency; idle CPUs do not count.
+// A timer samples CPU time at its frequency; idle CPUs do not count. A tick that
+// is due while the hypervisor has the CPU comes late, and of several only one:
+// the samples stand for what the scheduler charges, which is without that time,
+// or for what perf's clock counts, which is with it, or between. By chance there
+// is a tick more or less in each turn that the threads have on a CPU, which for a
+// number of turns is a variance of a quarter of it at most.
 func TestTimerFrequency(t *testing.T) {
-	p := startTarget(t, stackTarget(t), "fill", "64")
-	s := startSession(t, Config{Event: cpuClock, Frequency: 997, PIDs: []int{p.pid}})
-	before, start := cpuTime(t, p.pid), monotonic()
-	time.Sleep(500 * time.Millisecond)
-	if err := s.Stop(); err != nil {
+	const hz = 997
+	cmd, s := started(t, Config{Event: cpuClock, Frequency: hz, FollowChildren: true}, stackTarget(t), "children", "1", "1000")
+	attr := unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_TASK_CLOCK, Bits: unix.PerfBitInherit,
+		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+	}
+	fd, err := unix.PerfEventOpen(&attr, cmd.PID(), -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
 		t.Fatal(err)
 	}
-	used := (cpuTime(t, p.pid) - before).Seconds()
-	wall := float64(monotonic()-start) / 1e9
+	defer unix.Close(fd)
+	finish(t, cmd, s)
+	var clock uint64
+	if _, err := unix.Read(fd, unsafe.Slice((*byte)(unsafe.Pointer(&clock)), 8)); err != nil {
+		t.Fatal(err)
+	}
+	ps, err := cmd.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
 	weight, n := uint64(0), 0
 	drain(t, s, func(smp *Sample) { weight += smp.Weight; n++ })
-	// A timer tick is 1 ms, CPU time is known to the tick too.
-	if got := float64(weight) / 1e9; got < 0.9*used-0.02 || got > 1.1*used+0.02 {
-		t.Errorf("samples for %.3f s, used %.3f s of %.3f", got, used, wall)
+	used := ps.SysUsage().(*syscall.Rusage) // of its child too
+	charged := float64(used.Utime.Nano() + used.Stime.Nano())
+	chance := 5 * math.Sqrt(float64(used.Nvcsw+used.Nivcsw)/4) * 1e9 / hz
+	if got := float64(weight); got < 0.95*charged-chance || got > 1.05*float64(clock)+chance {
+		t.Errorf("samples for %.1f ms, charged %.1f, %.1f by perf's clock, and by chance %.1f", got/1e6, charged/1e6, float64(clock)/1e6, chance/1e6)
 	}
 	if st := stats(t, s); st.Lost() != 0 || st.SkippedIdle != 0 || st.Samples != uint64(n) {
 		t.Errorf("%+v", st)
 	}
-}
-
-// cpuTime is the CPU time of another process, by its clock.
-func cpuTime(t testing.TB, pid int) time.Duration {
-	t.Helper()
-	var ts unix.Timespec
-	clock := int32(^pid<<3 | 2) // CPUCLOCK_SCHED of a process, see clock_getcpuclockid(3)
-	if err := unix.ClockGettime(clock, &ts); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(ts.Nano())
 }
 
 // Samples come in the order of their time, from whatever CPU, and never newer

@@ -14,7 +14,7 @@ import (
 // Open too; and nobody else.
 func TestThreadsBornLater(t *testing.T) {
 	p := startTarget(t, stackTarget(t), "threads", "6")
-	other := startTarget(t, stackTarget(t), "fill", "64")
+	startTarget(t, stackTarget(t), "fill", "64") // is skipped
 	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
 	if _, err := p.stdin.Write([]byte(".")); err != nil {
 		t.Fatal(err)
@@ -28,16 +28,13 @@ func TestThreadsBornLater(t *testing.T) {
 		if name := smp.CommString(); strings.HasPrefix(name, "t") {
 			byName[name] = smp.TID
 		}
-		return len(byName) == 6
+		return len(byName) == 6 && stats(t, s).SkippedFilter > 0
 	})
 	for name, tid := range byName {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", p.pid, tid))
 		if err != nil || strings.TrimSpace(string(b)) != name {
 			t.Errorf("thread %d is called %q by /proc, %q in the sample (%v)", tid, b, name, err)
 		}
-	}
-	if st := stats(t, s); st.SkippedFilter == 0 {
-		t.Errorf("process %d ran beside and was not skipped: %+v", other.pid, st)
 	}
 }
 
@@ -75,16 +72,18 @@ func TestChildren(t *testing.T) {
 func TestReusedPID(t *testing.T) {
 	p := startTarget(t, stackTarget(t), "fill", "64")
 	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
-	// The next process gets a number that the table already holds.
-	next, window := nextPID(t), 2000
-	for pid := next; pid < next+window; pid++ {
-		if err := s.maps.Tracked.Put(uint32(pid), uint8(1)); err != nil {
-			t.Fatal(err)
+	// The next process gets a number that the table already holds, unless too
+	// many others have come in between, or numbers begin anew.
+	const window = 2000
+	var fresh *target
+	for next := 0; fresh == nil || fresh.pid <= next || fresh.pid >= next+window; {
+		next = nextPID(t)
+		for pid := next; pid < next+window; pid++ {
+			if err := s.maps.Tracked.Put(uint32(pid), uint8(1)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	fresh := startTarget(t, stackTarget(t), "fill", "64")
-	if fresh.pid <= next || fresh.pid >= next+window {
-		t.Fatalf("new process got number %d, expected one soon after %d", fresh.pid, next)
+		fresh = startTarget(t, stackTarget(t), "fill", "64")
 	}
 	var value uint8
 	if err := s.maps.Tracked.Lookup(uint32(fresh.pid), &value); err == nil {
@@ -187,11 +186,17 @@ func sampleThreads(pids []int, want int) error {
 		return err
 	}
 	byName := make(map[string]int32)
-	for end := time.Now().Add(patience); len(byName) < 4; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			return fmt.Errorf("only threads %v", byName)
+	outside := pids != nil // or what is outside was counted
+	for end := time.Now().Add(patience); len(byName) < 4 || !outside; time.Sleep(5 * time.Millisecond) {
+		st, err := s.Stats()
+		if err != nil {
+			return err
 		}
-		err := s.ReadSamples(monotonic(), func(p *Sample) error {
+		if time.Now().After(end) {
+			return fmt.Errorf("only threads %v; %+v", byName, st)
+		}
+		outside = outside || st.LostForeign > 0
+		err = s.ReadSamples(monotonic(), func(p *Sample) error {
 			if int(p.PID) != want && p.PID != 1 {
 				return fmt.Errorf("sample of process %d", p.PID)
 			}
@@ -210,9 +215,5 @@ func sampleThreads(pids []int, want int) error {
 			return fmt.Errorf("thread %d: called %q by /proc, %q in the sample (%v)", tid, b, name, err)
 		}
 	}
-	st, err := s.Stats()
-	if err == nil && pids == nil && st.LostForeign == 0 {
-		err = fmt.Errorf("nothing outside was counted: %+v", st)
-	}
-	return err
+	return nil
 }

@@ -13,6 +13,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // kernelTest skips a test where this process may not load programs, and
@@ -149,8 +153,36 @@ func startSession(t testing.TB, cfg Config) *Session {
 	return s
 }
 
-// patience bounds how long a test waits for something that must happen.
-const patience = 20 * time.Second
+// patience bounds how long a test waits for something that must happen, on
+// however busy a machine.
+const patience = 2 * time.Minute
+
+// steady tells when a thread of a program that spins has come to its loop, by
+// two samples with the same registers in a row: what it did before, it did not
+// do for so long.
+type steady struct{ last procstate.Regs }
+
+func (s *steady) holds(p *Sample) bool {
+	same := p.Regs == s.last
+	s.last = p.Regs
+	return same
+}
+
+// allowedCPU is one of those that this process may run on.
+func allowedCPU(t testing.TB) int {
+	t.Helper()
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		t.Fatal(err)
+	}
+	for cpu := range maxCPUs {
+		if set.IsSet(cpu) {
+			return cpu
+		}
+	}
+	t.Fatal("no CPU")
+	return 0
+}
 
 // readUntil reads samples until fn has seen what it wants.
 func readUntil(t testing.TB, s *Session, fn func(*Sample) (enough bool)) {

@@ -139,13 +139,13 @@ func checkScribbles(t *testing.T, p *Sample, threads []scribbler) {
 func TestChangesOfStackBounds(t *testing.T) {
 	p := startTarget(t, stackTarget(t), "fill", "5000")
 	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: true})
-	bottom := readMainStack(t, p.pid)
 	n := 0
+	var loop steady
 	readUntil(t, s, func(smp *Sample) bool {
-		stack, sp := smp.Regions[0], smp.Regs.Raw(smp.Arch.SP)
-		if bottom-sp < 5000 {
+		if !loop.holds(smp) {
 			return false
 		}
+		stack, sp := smp.Regions[0], smp.Regs.Raw(smp.Arch.SP)
 		n++
 		if stack.Addr != sp-redZone || uint64(len(stack.Data)) != redZone+smp.LiveBytes || smp.StackEnd != StackEndBottom {
 			t.Errorf("stack at %#x (SP %#x), %d bytes for %d live, ended by %v", stack.Addr, sp, len(stack.Data), smp.LiveBytes, smp.StackEnd)

@@ -27,7 +27,8 @@ type follower struct {
 }
 
 func follow(t *testing.T, pids ...int32) *follower {
-	return followWith(t, SidebandConfig{}, pids...)
+	// Room for all that a test does, also when nobody comes to read it.
+	return followWith(t, SidebandConfig{RingBytes: 4 << 20}, pids...)
 }
 
 func followWith(t *testing.T, cfg SidebandConfig, pids ...int32) *follower {
@@ -176,6 +177,18 @@ func buildVictim(t *testing.T, flags ...string) string {
 		t.Fatalf("cc: %v\n%s", err, b)
 	}
 	return out
+}
+
+// uniqueVictim is the victim under a name that no other process has.
+func uniqueVictim(t *testing.T) (path, name string) {
+	t.Helper()
+	victim := buildVictim(t)
+	name = "victim" + strconv.Itoa(os.Getpid())
+	path = filepath.Join(filepath.Dir(victim), name)
+	if err := os.Rename(victim, path); err != nil {
+		t.Fatal(err)
+	}
+	return path, name
 }
 
 // run runs a program that prints its mappings.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,7 +54,7 @@ func TestProgramsOfEveryOrigin(t *testing.T) {
 		}
 		return path
 	}
-	mountScript := fmt.Sprintf(`mount -t tmpfs none /mnt && cp %s /mnt/only-here && exec /mnt/only-here linger`, victim)
+	mountScript := fmt.Sprintf(`mount -t tmpfs none /mnt && cp %s /mnt/only-here && exec /mnt/only-here wait`, victim)
 	tests := []struct {
 		name string
 		cmd  []string
@@ -69,8 +70,10 @@ func TestProgramsOfEveryOrigin(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			f := follow(t)
-			pid, entries := run(t, test.cmd[0], test.cmd[1:]...)
-			if f.playDumps(map[int32][]procstate.MapsEntry{pid: entries}) == 0 {
+			w := start(t, test.cmd[0], test.cmd[1:]...)
+			f.procs.Collect() // of some the file is only to be had while they live
+			w.stop()
+			if f.playDumps(map[int32][]procstate.MapsEntry{w.pid: w.entries}) == 0 {
 				t.Error("its end was not seen")
 			}
 		})
@@ -246,7 +249,7 @@ func TestRefresh(t *testing.T) {
 
 // An exec in another PID namespace is seen under our numbers.
 func TestProcessInPIDNamespace(t *testing.T) {
-	victim := buildVictim(t)
+	victim, name := uniqueVictim(t)
 	f := follow(t)
 	inner, entries := run(t, "unshare", "--pid", "--fork", "--mount-proc", victim, "dump")
 	if inner != 1 {
@@ -254,7 +257,7 @@ func TestProcessInPIDNamespace(t *testing.T) {
 	}
 	seen := 0
 	f.play(func(p *Process) {
-		if p.Comm == "victim" {
+		if p.Comm == name {
 			compareMappings(t, p, entries)
 			seen++
 		}
@@ -337,11 +340,11 @@ func TestFollowSomeProcesses(t *testing.T) {
 
 // Processes that come and go leave nothing behind.
 func TestExpire(t *testing.T) {
-	victim := buildVictim(t)
+	victim, name := uniqueVictim(t)
 	f := follow(t)
 	victims := func() (n int) {
 		for _, p := range f.procs.procs {
-			if p.Comm == "victim" {
+			if p.Comm == name {
 				n++
 			}
 		}
@@ -379,12 +382,14 @@ func TestLostRecords(t *testing.T) {
 	images := procstate.NewImages(0)
 	defer images.Close()
 	p := NewProcesses(ProcessesConfig{Sideband: sb, Images: images})
-	run(t, victim, "burst", "300")
-	w := start(t, victim, "wait")
+	// All on one CPU: each has a ring of its own.
+	cpu := strconv.Itoa(allowedCPU(t))
+	run(t, "taskset", "-c", cpu, victim, "burst", "300")
+	w := start(t, "taskset", "-c", cpu, victim, "wait")
 	p.Collect()
 	// The record of the loss is written once there is room again.
-	for range 4 {
-		exec.Command("true").Run()
+	if err := exec.Command("taskset", "-c", cpu, "true").Run(); err != nil {
+		t.Fatal(err)
 	}
 	upTo := p.Collect()
 	p.Advance(upTo + 2*collectSlack)

@@ -50,7 +50,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if after := openFDs(t); after != before {
+		// What others left to the garbage collector may be closed meanwhile.
+		if after := openFDs(t); after > before {
 			t.Errorf("%s: %d descriptors before, %d after", name, before, after)
 		}
 		if st := stats(t, s); st.Samples == 0 || st.Runs == 0 {

@@ -50,12 +50,13 @@ func TestStackBytes(t *testing.T) {
 			case limit < 4096:
 				limit = 4096
 			}
+			var loop steady
 			readUntil(t, s, func(smp *Sample) bool {
+				if !loop.holds(smp) {
+					return false
+				}
 				stack := smp.Regions[0]
 				sp := smp.Regs.Raw(smp.Arch.SP)
-				if bottom-sp < uint64(c.fill) {
-					return false // main's frame is not set up yet
-				}
 				if stack.Addr != sp-redZone || smp.StackEnd != c.end {
 					t.Errorf("stack at %#x (SP %#x) ends by %v, want %v", stack.Addr, sp, smp.StackEnd, c.end)
 				}
@@ -120,8 +121,9 @@ func TestLearnedStackEnd(t *testing.T) {
 	p := startTarget(t, stackTarget(t), "threads", "2")
 	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
 	var end uint64
+	var loop steady
 	readUntil(t, s, func(smp *Sample) bool {
-		if smp.TID == smp.PID {
+		if smp.TID == smp.PID || !loop.holds(smp) {
 			return false
 		}
 		sp := smp.Regs.Raw(smp.Arch.SP)
@@ -186,9 +188,9 @@ func TestStackWithHole(t *testing.T) {
 	p := startTarget(t, stackTarget(t), "gap", strconv.Itoa(frame))
 	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, StackBytes: 128 << 10})
 	bottom := readMainStack(t, p.pid)
+	var loop steady
 	readUntil(t, s, func(smp *Sample) bool {
-		sp := smp.Regs.Raw(smp.Arch.SP)
-		if bottom-sp < frame {
+		if !loop.holds(smp) {
 			return false
 		}
 		copied := 0

@@ -2,12 +2,13 @@
 //
 //   block sleep N MS   sleeps N times for MS milliseconds
 //   block lock N MS    waits N times for a lock that another thread holds for
-//                      about MS milliseconds
+//                      MS milliseconds more
 //   block pipe N MS    reads N times from a pipe that another thread writes
-//                      to every MS milliseconds
+//                      to MS milliseconds later
 //
 // It writes the nanoseconds that the calls took, as it saw them, and exits.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,12 +56,32 @@ __attribute__((noinline)) static void block_in_pipe(void)
 		exit(1);
 }
 
+// Waits until the main thread blocks, by what the kernel says of it.
+static void await_blocked(void)
+{
+	char stat[512], path[64];
+	struct timespec t = { 0, 1000000 };
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", getpid());
+	for (;;) {
+		int fd = open(path, O_RDONLY);
+		ssize_t length = read(fd, stat, sizeof(stat) - 1);
+		close(fd);
+		stat[length > 0 ? length : 0] = 0;
+		char *state = strrchr(stat, ')');
+		if (state && state[2] == 'S')
+			return;
+		nanosleep(&t, NULL);
+	}
+}
+
 static void *other(void *arg)
 {
 	for (long i = 0; i < n; i++) {
 		if (locking)
 			pthread_mutex_lock(&lock);
 		meet(1);
+		await_blocked();
 		sleep_ms();
 		if (locking)
 			pthread_mutex_unlock(&lock);

@@ -126,9 +126,6 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IONBF, 0);
 	if (!strcmp(what, "dump")) {
 		dump();
-	} else if (!strcmp(what, "linger")) { // long enough for its file to be found
-		usleep(100000);
-		dump();
 	} else if (!strcmp(what, "wait")) { // until standard input ends
 		dump();
 		getchar();
@@ -170,7 +167,7 @@ int main(int argc, char **argv)
 				die("write");
 		if (write(fd, "different", 9) != 9) // from the file on disk
 			die("write");
-		char *args[] = {"victim", "linger", NULL};
+		char *args[] = {"victim", "wait", NULL};
 		syscall(SYS_execveat, fd, "", args, environ, 0x1000 /* AT_EMPTY_PATH */);
 		die("execveat");
 	} else if (!strcmp(what, "threadexec")) {
