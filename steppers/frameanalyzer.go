@@ -204,9 +204,9 @@ func (im *imageFrames) analyze(img *procstate.Image, start, end uint64) *funcFra
 
 // keep remembers the analysis of a function.
 func (im *imageFrames) keep(start uint64, f *funcFrames) {
-	const perInst = 32 // bytes of all slices of a funcFrames
+	const perRun = 48 // bytes of all slices of a funcFrames, with room to grow
 	im.funcs[start] = f
-	im.kept += perInst*len(f.offs) + 128
+	im.kept += perRun*len(f.offs) + 128
 }
 
 // readAround reads the code at link-time addresses [lowest, end) of the

@@ -9,11 +9,12 @@ import (
 )
 
 // funcFrames is the result of the analysis of one function: the layout before
-// each instruction that a path from the start reaches.
+// each instruction that a path from the start reaches. Instructions that follow
+// each other and have the same layout are one run.
 type funcFrames struct {
 	start   uint64
-	offs    []uint32 // of instructions, sorted
-	ends    []uint32 // of the same instructions
+	offs    []uint32 // of the first instructions of runs, sorted
+	ends    []uint32 // of the last ones
 	layouts []FrameLayout
 	passes  []bool       // whether the path from the start passes a call, see foundLayout
 	exits   []frameVisit // branches out of the function
@@ -214,14 +215,21 @@ func (w *frameFlow) result() *funcFrames {
 		typ = SaveFPOnlyFrame
 	}
 	f := &funcFrames{start: w.start, exits: w.exits}
+	offs := make([]uint32, 0, len(w.seen))
 	for off := range w.seen {
-		f.offs = append(f.offs, uint32(off))
+		offs = append(offs, uint32(off))
 	}
-	slices.Sort(f.offs)
-	for _, off := range f.offs {
+	slices.Sort(offs)
+	for _, off := range offs {
 		i := w.seen[uint64(off)]
+		l := i.state.layout(typ)
+		if n := len(f.offs) - 1; n >= 0 && f.ends[n] == off && f.layouts[n] == l && f.passes[n] == i.passes {
+			f.ends[n] = i.end
+			continue
+		}
+		f.offs = append(f.offs, off)
 		f.ends = append(f.ends, i.end)
-		f.layouts = append(f.layouts, i.state.layout(typ))
+		f.layouts = append(f.layouts, l)
 		f.passes = append(f.passes, i.passes)
 	}
 	return f
