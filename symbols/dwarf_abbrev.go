@@ -10,17 +10,19 @@ const (
 	maxAbbrevTable = 16 << 20 // bytes
 	maxAbbrevs     = 1 << 20
 	maxAbbrevAttrs = 1 << 12
+	usualAttrs     = 20
 
 	// maxAbbrevWork bounds the bytes that are read for all units of a file.
 	// Real files stay far below: units share tables, or have small ones.
 	maxAbbrevWork = 2 << 30
 )
 
-// attrSpec says how an attribute of an entry is stored.
+// attrSpec says how an attribute of an entry is stored. There are a million of
+// them in a large file.
 type attrSpec struct {
 	attr     dwarf.Attr
 	form     form
-	implicit int64 // the value itself, for formImplicit
+	implicit int16 // the value itself, for formImplicit; its index in wide for formImplicitWide
 }
 
 // abbrev is the shape of a debugging information entry (DIE).
@@ -30,6 +32,7 @@ type abbrev struct {
 	sibling  bool  // has DW_AT_sibling
 	fixed    int32 // size of all attributes, or -1 when it varies
 	attrs    []attrSpec
+	wide     *[]int64 // implicit values that have no room in attrs; nil when there are none
 }
 
 // abbrevTable is a table of .debug_abbrev, by code.
@@ -43,10 +46,10 @@ type abbrevTable struct {
 func (t *abbrevTable) memory() int {
 	n := 64 + 48*cap(t.dense) + 64*len(t.sparse)
 	for i := range t.dense {
-		n += 24 * len(t.dense[i].attrs)
+		n += 8 * len(t.dense[i].attrs)
 	}
 	for _, a := range t.sparse {
-		n += 24 * len(a.attrs)
+		n += 8 * len(a.attrs)
 	}
 	return n
 }
@@ -63,18 +66,23 @@ func (t *abbrevTable) get(code uint64) *abbrev {
 // ends before the table does.
 func parseAbbrevs(b []byte, enc encoding) (t *abbrevTable, complete bool, err error) {
 	t = &abbrevTable{enc: enc}
-	var specs []attrSpec // of all abbreviations
+	var specs []attrSpec // of abbreviations; what is full stays in those
+	total := 0
 	c := cursor{b: b}
 	for range maxAbbrevs {
 		code := c.uleb()
 		if code == 0 {
 			return t, !c.failed, nil
 		}
+		if cap(specs)-len(specs) < usualAttrs {
+			specs = make([]attrSpec, 0, max(4*usualAttrs, total/2))
+		}
 		var a abbrev
 		var ok bool
 		if specs, ok = a.parse(&c, enc, specs); !ok {
 			return t, false, nil
 		}
+		total += len(a.attrs)
 		if len(a.attrs) > maxAbbrevAttrs {
 			return nil, false, fmt.Errorf("too many attributes: %w", errDWARF)
 		}
@@ -100,8 +108,11 @@ func (a *abbrev) parse(c *cursor, enc encoding, specs []attrSpec) (_ []attrSpec,
 	first := len(specs)
 	for {
 		s := attrSpec{attr: dwarf.Attr(c.uleb()), form: form(c.uleb())}
-		if s.form == formImplicit {
-			s.implicit = c.sleb()
+		switch s.form {
+		case formImplicitWide:
+			s.form = 0 // no such form
+		case formImplicit:
+			a.setImplicit(&s, c.sleb())
 		}
 		if c.failed {
 			return specs, false
@@ -122,6 +133,28 @@ func (a *abbrev) parse(c *cursor, enc encoding, specs []attrSpec) (_ []attrSpec,
 			specs = append(specs, s)
 		}
 	}
+}
+
+// setImplicit gives an attribute its implicit value.
+func (a *abbrev) setImplicit(s *attrSpec, v int64) {
+	if s.implicit = int16(v); int64(s.implicit) == v {
+		return
+	}
+	if a.wide == nil {
+		a.wide = new([]int64)
+	}
+	if len(*a.wide) < maxAbbrevAttrs {
+		s.form, s.implicit = formImplicitWide, int16(len(*a.wide))
+		*a.wide = append(*a.wide, v)
+	}
+}
+
+// read reads an attribute of an entry.
+func (a *abbrev) read(enc encoding, c *cursor, s *attrSpec) value {
+	if s.form == formImplicitWide {
+		return value{formImplicit, uint64((*a.wide)[s.implicit])}
+	}
+	return enc.read(c, s.form, int64(s.implicit))
 }
 
 // oneAbbrev reads the abbreviation of one code from the table at an offset,

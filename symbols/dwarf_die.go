@@ -122,7 +122,7 @@ func (e *die) parse(c *cursor, table *abbrevTable, skim bool) (ok bool, err erro
 			continue
 		}
 		start := c.off
-		v := enc.read(c, s.form, s.implicit)
+		v := a.read(enc, c, s)
 		if s.attr == dwarf.AttrSibling {
 			if isUnitRef(v.form) {
 				e.sibling = v.u

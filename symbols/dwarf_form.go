@@ -55,6 +55,9 @@ const (
 	formGNUStrpAlt   form = 0x1f21
 )
 
+// formImplicitWide stands for formImplicit of a large value.
+const formImplicitWide form = 0xffff
+
 // Attributes that debug/dwarf does not name.
 const (
 	attrGNUDwoName    dwarf.Attr = 0x2130
@@ -91,7 +94,7 @@ func (e encoding) offSize() int {
 // fixedSize returns the size of a form, or -1 when it varies.
 func (e encoding) fixedSize(f form) int {
 	switch f {
-	case formFlagPresent, formImplicit:
+	case formFlagPresent, formImplicit, formImplicitWide:
 		return 0
 	case formData1, formRef1, formFlag, formStrx1, formAddrx1:
 		return 1

@@ -92,3 +92,27 @@ func TestLineHeader(t *testing.T) {
 		}
 	}
 }
+
+// TestImplicitConstants reads values that abbreviations hold, small and large.
+func TestImplicitConstants(t *testing.T) {
+	values := []int64{0, 1, -1, 1<<15 - 1, -1 << 15, 1 << 15, -1<<15 - 1, 1 << 40, -1 << 63, 1<<63 - 1}
+	b := []byte{1, 0x34, 0} // code 1, a variable, no children
+	for _, v := range values {
+		b = append(b, 0x1c, 0x21) // DW_AT_const_value, DW_FORM_implicit_const
+		for v < -64 || v > 63 {
+			b = append(b, byte(v)|0x80)
+			v >>= 7
+		}
+		b = append(b, byte(v)&0x7f)
+	}
+	table, complete, err := parseAbbrevs(append(b, 0, 0, 0), encoding{version: 5, addrSize: 8})
+	if err != nil || !complete {
+		t.Fatal(complete, err)
+	}
+	a := table.get(1)
+	for i, want := range values {
+		if got := a.read(table.enc, &cursor{}, &a.attrs[i]); got != (value{formImplicit, uint64(want)}) {
+			t.Errorf("%d: %+v", want, got)
+		}
+	}
+}

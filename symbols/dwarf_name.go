@@ -105,16 +105,17 @@ func (d *dwarfData) nameEntry(off uint64) (e nameEntry, ok bool) {
 		}
 		var name, linkage, origin value
 		e.line = 0
-		for _, s := range a.attrs {
+		for i := range a.attrs {
+			s := &a.attrs[i]
 			switch s.attr {
 			case dwarf.AttrName:
-				name = u.enc.read(&c, s.form, s.implicit)
+				name = a.read(u.enc, &c, s)
 			case dwarf.AttrLinkageName, attrMIPSLinkage:
-				linkage = u.enc.read(&c, s.form, s.implicit)
+				linkage = a.read(u.enc, &c, s)
 			case dwarf.AttrSpecification, dwarf.AttrAbstractOrigin:
-				origin = u.enc.read(&c, s.form, s.implicit)
+				origin = a.read(u.enc, &c, s)
 			case dwarf.AttrDeclLine:
-				e.line = uint32(u.enc.read(&c, s.form, s.implicit).u)
+				e.line = uint32(a.read(u.enc, &c, s).u)
 			default:
 				u.enc.skip(&c, s.form)
 			}

@@ -141,7 +141,7 @@ func (w *scopeWalk) sibling(a *abbrev) int {
 	for i := range a.attrs {
 		s := &a.attrs[i]
 		if s.attr == dwarf.AttrSibling {
-			v := w.u.enc.read(&w.c, s.form, s.implicit)
+			v := a.read(w.u.enc, &w.c, s)
 			if isUnitRef(v.form) && v.u < uint64(len(w.c.b)) {
 				next = int(v.u)
 			}
@@ -166,17 +166,17 @@ func (w *scopeWalk) scope(a *abbrev, at int, parent uint32) uint32 {
 		spec := &a.attrs[i]
 		switch spec.attr {
 		case dwarf.AttrLowpc:
-			low = w.u.enc.read(&w.c, spec.form, spec.implicit)
+			low = a.read(w.u.enc, &w.c, spec)
 		case dwarf.AttrHighpc:
-			high = w.u.enc.read(&w.c, spec.form, spec.implicit)
+			high = a.read(w.u.enc, &w.c, spec)
 		case dwarf.AttrRanges:
-			ranges = w.u.enc.read(&w.c, spec.form, spec.implicit)
+			ranges = a.read(w.u.enc, &w.c, spec)
 		case dwarf.AttrEntrypc:
-			entry = w.u.enc.read(&w.c, spec.form, spec.implicit)
+			entry = a.read(w.u.enc, &w.c, spec)
 		case dwarf.AttrCallFile:
-			s.callFile = uint32(w.u.enc.read(&w.c, spec.form, spec.implicit).u)
+			s.callFile = uint32(a.read(w.u.enc, &w.c, spec).u)
 		case dwarf.AttrCallLine:
-			s.callLine = uint32(w.u.enc.read(&w.c, spec.form, spec.implicit).u)
+			s.callLine = uint32(a.read(w.u.enc, &w.c, spec).u)
 		default:
 			w.u.enc.skip(&w.c, spec.form)
 		}

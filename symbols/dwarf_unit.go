@@ -133,8 +133,9 @@ func (d *dwarfData) readRoot(u *unit, inOrder bool) error {
 func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor, inOrder bool) bool {
 	u.tag = a.tag
 	var low, high, ranges, strBase value
-	for _, s := range a.attrs {
-		v := u.enc.read(c, s.form, s.implicit)
+	for i := range a.attrs {
+		s := &a.attrs[i]
+		v := a.read(u.enc, c, s)
 		if v.form == formString {
 			v.u += u.root - u.off // from the unit, not from the root
 		}
