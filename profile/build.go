@@ -8,7 +8,7 @@ import (
 // Build names the frames and returns the profile. It leaves the Builder as it
 // is, so that recording can go on after it.
 func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
-	p := &Profile{Meta: meta}
+	p := &Profile{Meta: meta, squaresKnown: !b.squaresGuessed}
 	p.Meta.Lost = slices.Clone(meta.Lost)
 	sortTallies(p.Meta.Lost)
 	b.tally(p)
@@ -19,7 +19,7 @@ func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
 
 	p.samples = make([]sample, len(b.samples))
 	for i, s := range b.samples {
-		p.samples[i] = sample{nodes[s.node], threads[s.thread], s.count, s.value}
+		p.samples[i] = sample{tally{nodes[s.node], threads[s.thread], s.count, s.value}, s.squares}
 	}
 	slices.SortFunc(p.samples, func(x, y sample) int {
 		return cmp.Or(cmp.Compare(x.node, y.node), cmp.Compare(x.thread, y.thread))

@@ -29,10 +29,17 @@ func (t *Thread) CommString() string {
 	return string(t.Comm[:])
 }
 
-// sample is what was counted of one stack in one thread.
-type sample struct {
+// tally is what was counted of one stack in one thread.
+type tally struct {
 	node, thread uint32
 	count, value int64
+}
+
+// sample is a tally, and the sum of the squares of the values in it, which tells
+// how uncertain the sum of them is.
+type sample struct {
+	tally
+	squares float64
 }
 
 // place is a frame as a file told it.
@@ -63,6 +70,8 @@ type Builder struct {
 	keepTimes bool
 	now       int64
 	times     []moment // when samples were added, if keepTimes
+
+	squaresGuessed bool // whether squares of samples are not those of the values that were added
 
 	stacks  stacks
 	samples []sample
@@ -101,6 +110,14 @@ func (b *Builder) Module(m Module) uint32 {
 // stack. count is the number of samples that this stands for, value the same
 // in units of Meta.Value.
 func (b *Builder) Add(t Thread, stack []Loc, truncated string, count, value int64) {
+	if count > 1 { // their values are taken for equal
+		b.squaresGuessed = true
+	}
+	b.add(t, stack, truncated, count, value, float64(value)*float64(value)/float64(max(count, 1)))
+}
+
+// add is Add for values of which the sum of squares is known.
+func (b *Builder) add(t Thread, stack []Loc, truncated string, count, value int64, squares float64) {
 	root := uint32(0)
 	if truncated != "" {
 		var ok bool
@@ -118,8 +135,9 @@ func (b *Builder) Add(t Thread, stack []Loc, truncated string, count, value int6
 	s := b.sample(node, thread)
 	s.count += count
 	s.value += value
+	s.squares += squares
 	if b.keepTimes {
-		b.times = append(b.times, moment{b.now, sample{node, thread, count, value}})
+		b.times = append(b.times, moment{b.now, tally{node, thread, count, value}})
 	}
 }
 
@@ -160,7 +178,7 @@ func (b *Builder) sample(node, thread uint32) *sample {
 			return s
 		}
 	}
-	b.samples = append(b.samples, sample{node: node, thread: thread})
+	b.samples = append(b.samples, sample{tally: tally{node: node, thread: thread}})
 	b.index[i] = uint32(len(b.samples))
 	if len(b.samples) > len(b.index)/2 {
 		b.growIndex()

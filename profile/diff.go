@@ -21,6 +21,8 @@ type Diff struct {
 
 	merged   *Profile // both, with the side as process ID: 1 before, 2 after
 	exposure exposure
+	all      sides      // of both whole profiles
+	per      [2]float64 // parts of diffScale that a unit of weight is
 }
 
 // DiffEntry is a function. Functions are the same when they have the same name
@@ -36,7 +38,7 @@ type Change struct {
 	BeforeSamples, AfterSamples int64
 	Before, After               float64 // shares of 1, or in Diff.Unit
 	// Error is half of the 95 % confidence interval of After - Before that
-	// comes from sampling: counts are taken for independent.
+	// comes from sampling: samples are taken for independent.
 	Error float64
 	// P is the chance of a change at least as unlikely when there is none.
 	P           float64
@@ -76,6 +78,10 @@ func Compare(before, after *Profile, absolute bool) (*Diff, error) {
 		}
 	}
 	d.merged = mergeSides(before, after, perBefore, perAfter)
+	d.per = [2]float64{perBefore, perAfter}
+	for i := range d.merged.samples {
+		d.all.addSample(d.merged, &d.merged.samples[i])
+	}
 	d.compareFunctions()
 	return d, nil
 }
@@ -119,14 +125,20 @@ func (d *Diff) rates() (perBefore, perAfter float64, err error) {
 
 // sides are numbers of both sides.
 type sides struct {
-	count  [2]int64
-	weight [2]int64 // in parts of diffScale
+	count   [2]int64
+	weight  [2]int64   // in parts of diffScale
+	squares [2]float64 // sums of the squares of those of single samples
 }
 
 // change judges numbers of both sides, but for significance.
 func (d *Diff) change(s *sides) (c Change, least float64) {
 	c = Change{BeforeSamples: s.count[0], AfterSamples: s.count[1],
 		Before: float64(s.weight[0]) / diffScale, After: float64(s.weight[1]) / diffScale}
+	if d.Before.Meta.ByValue {
+		c.P, least = d.compareWeights(s)
+		c.Error = 1.96 * math.Sqrt(d.varianceOfWeight(s, 0)+d.varianceOfWeight(s, 1))
+		return c, least
+	}
 	c.P, least = d.exposure.compare(s.count[0], s.count[1])
 	c.Error = 1.96 * math.Sqrt(d.variance(s.count[0], c.Before, d.exposure.before)+d.variance(s.count[1], c.After, d.exposure.after))
 	return c, least
@@ -162,9 +174,7 @@ func (d *Diff) compareFunctions() {
 		node := p.samples[i].node
 		var s sides
 		for ; i < len(p.samples) && p.samples[i].node == node; i++ {
-			side := p.threads[p.samples[i].thread].PID - beforeSide
-			s.count[side] += p.samples[i].count
-			s.weight[side] += p.samples[i].value
+			s.addSample(p, &p.samples[i])
 		}
 		frames, stack = p.expand(frames[:0], node, names), p.stack(stack[:0], node)
 		at := 0
@@ -220,5 +230,14 @@ func (s *sides) add(o *sides) {
 	for i := range s.count {
 		s.count[i] += o.count[i]
 		s.weight[i] += o.weight[i]
+		s.squares[i] += o.squares[i]
 	}
+}
+
+// addSample adds a sample of a merged profile.
+func (s *sides) addSample(p *Profile, o *sample) {
+	side := p.threads[o.thread].PID - beforeSide
+	s.count[side] += o.count
+	s.weight[side] += o.value
+	s.squares[side] += o.squares
 }

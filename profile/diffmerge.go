@@ -94,6 +94,11 @@ func (m *sideMerger) add(p *Profile, side int32, per float64) {
 			frames = append(frames, locs[id])
 		}
 		process := names.processes[names.threads[s.thread].process]
-		m.b.Add(Thread{PID: side, TID: side, Comm: Comm(process), Labels: labels[p.threads[s.thread].Labels]}, frames, "", s.count, int64(float64(p.weight(s))*per+0.5))
+		squares := s.squares
+		if !p.Meta.ByValue {
+			squares = float64(s.count)
+		}
+		thread := Thread{PID: side, TID: side, Comm: Comm(process), Labels: labels[p.threads[s.thread].Labels]}
+		m.b.add(thread, frames, "", s.count, int64(float64(p.weight(&s.tally))*per+0.5), squares*per*per)
 	}
 }

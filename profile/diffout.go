@@ -16,6 +16,13 @@ type diffTables struct {
 	BeforeExposure float64 `json:"beforeExposure"`
 	AfterExposure  float64 `json:"afterExposure"`
 	Threshold      float64 `json:"threshold"` // p-value at which a frame's change is significant
+
+	// Where samples have weights of their own: what a unit of them is of Scale,
+	// and the weight and the sum of squares of the whole, in such units.
+	Weighted bool       `json:"weighted"`
+	Per      [2]float64 `json:"per"`
+	Whole    [2]float64 `json:"whole"`
+	Squares  [2]float64 `json:"squares"`
 }
 
 // frames returns the flame graph and the numbers of its frames, and sets what
@@ -24,24 +31,25 @@ func (d *Diff) frames() (*flameTree, []sides) {
 	t := d.merged.flameTree()
 	bySide := make([]sides, len(t.nodes))
 	for _, s := range t.samples {
-		side := t.threads[s.thread].PID - beforeSide
-		bySide[s.node].count[side] += s.count
-		bySide[s.node].weight[side] += s.value
+		bySide[s.node].addSample(d.merged, &s)
 	}
 	for i := len(t.nodes) - 1; i > 0; i-- {
 		bySide[t.nodes[i].parent].add(&bySide[i])
 	}
 	var least []float64
 	for i := 1; i < len(bySide); i++ {
-		if s := &bySide[i]; s.count != bySide[t.nodes[i].parent].count { // else it is the same test
-			_, m := d.exposure.compare(s.count[0], s.count[1])
+		if s := &bySide[i]; *s != bySide[t.nodes[i].parent] { // else it is the same test
+			_, m := d.change(s)
 			least = append(least, m)
 		}
 	}
 	d.merged.diff = &diffTables{
 		Absolute: d.Absolute, Rates: d.exposure.rates, Unit: d.Unit, Scale: diffScale,
 		BeforeExposure: d.exposure.before, AfterExposure: d.exposure.after, Threshold: threshold(least),
+		Weighted: d.Before.Meta.ByValue, Per: d.per,
 	}
+	all := d.weights(&d.all)
+	d.merged.diff.Whole, d.merged.diff.Squares = all.weight, all.squares
 	return t, bySide
 }
 
@@ -88,7 +96,10 @@ func (d *Diff) Method() string {
 	}
 	values := ""
 	if d.Before.Meta.ByValue {
-		values = "The test is of the numbers of " + d.After.Meta.counted() + ", since how values differ within a stack is not kept: that something became longer or larger, but not more frequent, is not reported. "
+		values = "Weights are tested as so many equal " + d.After.Meta.counted() + " as would be as uncertain: a few large ones are few. "
+		if !d.Before.squaresKnown || !d.After.squaresKnown {
+			values += "One of the files does not tell how the weights within a stack differ; they are taken for equal there. "
+		}
 	}
 	return values + fmt.Sprintf("What counts as changed: %s; %s, at a level of %g %% for any false report at all (Bonferroni's correction, as improved by Tarone). "+
 		"± is the 95 %% confidence interval. Both know sampling error only: samples are taken for independent, and what differs from run to run is not in them.",

@@ -196,13 +196,13 @@ func (f *firefoxWriter) threads() []firefoxThread {
 		}
 		for i := range p.times {
 			m := &p.times[i]
-			byThread[m.thread].add(f, &m.sample, float64(m.time-zero)/1e6)
+			byThread[m.thread].add(f, &m.tally, float64(m.time-zero)/1e6)
 		}
 	} else {
 		for i := range p.samples {
 			s := &p.samples[i]
 			line := byThread[s.thread]
-			line.add(f, s, line.end)
+			line.add(f, &s.tally, line.end)
 			per := cmp.Or(f.perSample(), 1e6)
 			if p.Meta.ByValue && p.Meta.Value.Unit == "nanoseconds" {
 				line.end += float64(s.value) / 1e6
@@ -239,7 +239,7 @@ func newFirefoxLine(t *Thread, process string) *firefoxLine {
 	return line
 }
 
-func (l *firefoxLine) add(f *firefoxWriter, s *sample, ms float64) {
+func (l *firefoxLine) add(f *firefoxWriter, s *tally, ms float64) {
 	m := &f.p.Meta
 	weight := float64(s.count)
 	if m.ByValue {
@@ -264,7 +264,7 @@ func (l *firefoxLine) add(f *firefoxWriter, s *sample, ms float64) {
 }
 
 // onCPU is the time on the CPU that a sample stands for, in nanoseconds.
-func (f *firefoxWriter) onCPU(s *sample) float64 {
+func (f *firefoxWriter) onCPU(s *tally) float64 {
 	if f.p.Meta.Value.Type == "off-cpu" {
 		return 0
 	}

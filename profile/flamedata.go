@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -73,7 +74,8 @@ func (c *columns) id(s string) int {
 //	then the function of each,
 //	then its line, less that on which the function begins, zigzag,
 //	number of samples, then for each:
-//	  node less that of the previous sample, thread, count, value if ByValue
+//	  node less that of the previous sample, thread, count, value if ByValue,
+//	  and of a diff, the root of the sum of the squares of its values
 //
 // where all numbers are varints as of encoding/binary.
 func (p *Profile) flameData() (string, error) {
@@ -112,6 +114,9 @@ func (p *Profile) flameData() (string, error) {
 		b = binary.AppendUvarint(b, uint64(max(s.count, 0)))
 		if p.Meta.ByValue {
 			b = binary.AppendUvarint(b, uint64(max(s.value, 0)))
+		}
+		if p.diff != nil {
+			b = binary.AppendUvarint(b, uint64(math.Sqrt(s.squares)+0.5))
 		}
 		last = s.node
 	}

@@ -51,7 +51,7 @@ func (p *Profile) flameTree() *flameTree {
 func (t *flameTree) nameProcesses(p *Profile) {
 	weights := make([]int64, len(p.threads))
 	for i := range p.samples {
-		weights[p.samples[i].thread] += p.weight(&p.samples[i])
+		weights[p.samples[i].thread] += p.weight(&p.samples[i].tally)
 	}
 	type main struct {
 		name   string
@@ -123,7 +123,7 @@ func (g *flameGrower) grow() {
 		used = used[:0]
 		for i := range samples {
 			s := &samples[i]
-			weights[s.node] += p.weight(s)
+			weights[s.node] += p.weight(&s.tally)
 			for n := s.node; n != 0 && inProcess[n] != process+1; n = p.nodes[n].parent {
 				inProcess[n] = process + 1
 				used = append(used, n)
@@ -153,7 +153,7 @@ func (g *flameGrower) grow() {
 		t.nodes[i+1] = flameNode{parent: n.parent, function: uint32(n.addr)}
 	}
 	for i := range t.samples {
-		t.nodes[t.samples[i].node].weight += p.weight(&t.samples[i])
+		t.nodes[t.samples[i].node].weight += p.weight(&t.samples[i].tally)
 	}
 	for i := len(t.nodes) - 1; i > 0; i-- {
 		n := &t.nodes[i]
@@ -256,6 +256,7 @@ func (t *flameTree) sortByWeight() {
 		if n := len(merged); n > 0 && merged[n-1].node == s.node && merged[n-1].thread == s.thread {
 			merged[n-1].count += s.count
 			merged[n-1].value += s.value
+			merged[n-1].squares += s.squares
 		} else {
 			merged = append(merged, s)
 		}

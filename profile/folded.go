@@ -35,7 +35,7 @@ func (p *Profile) WriteFolded(w io.Writer) error {
 				text = append(text, ln.suffix()...)
 			}
 		}
-		totals[string(text)] += p.weight(&s)
+		totals[string(text)] += p.weight(&s.tally)
 	}
 	out := bufio.NewWriter(w)
 	for _, stack := range slices.Sorted(maps.Keys(totals)) {
@@ -59,7 +59,7 @@ func (p *Profile) stack(dst []uint32, leaf uint32) []uint32 {
 }
 
 // weight returns what a sample counts for in pictures.
-func (p *Profile) weight(s *sample) int64 {
+func (p *Profile) weight(s *tally) int64 {
 	if p.Meta.ByValue {
 		return s.value
 	}

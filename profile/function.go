@@ -106,7 +106,7 @@ func (p *Profile) Function(name, module string) (*FunctionView, bool) {
 	for i := 0; i < len(p.samples); {
 		node, weight := p.samples[i].node, int64(0)
 		for ; i < len(p.samples) && p.samples[i].node == node; i++ {
-			weight += p.weight(&p.samples[i])
+			weight += p.weight(&p.samples[i].tally)
 		}
 		stack = p.stack(stack[:0], node)
 		frames = p.expand(frames[:0], node, names)

@@ -37,12 +37,12 @@ func (p *Profile) WritePerfScript(w io.Writer) error {
 	}
 	out.setFrames()
 	for i := range p.times {
-		if out.write(&p.times[i].sample, p.times[i].time, 1) != nil {
+		if out.write(&p.times[i].tally, p.times[i].time, 1) != nil {
 			break
 		}
 	}
 	for i := range p.samples {
-		if len(p.times) > 0 || out.write(&p.samples[i], -1, p.samples[i].count) != nil {
+		if len(p.times) > 0 || out.write(&p.samples[i].tally, -1, p.samples[i].count) != nil {
 			break
 		}
 	}
@@ -103,7 +103,7 @@ func perfModule(m *Module) string {
 }
 
 // write writes a stack n times, with its value in equal parts.
-func (o *perfWriter) write(s *sample, time, n int64) error {
+func (o *perfWriter) write(s *tally, time, n int64) error {
 	t := &o.p.threads[s.thread]
 	comm := perfNames.Replace(t.CommString())
 	if strings.TrimSpace(comm) == "" {

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"compress/gzip"
 	"fmt"
 	"io"
 	"math"
@@ -16,8 +17,19 @@ import (
 // texts, those of Thread.Labels. A frame without
 // name is a function "module+0xaddress", the address being link-time, as
 // addr2line takes it. Markers are functions in a location without mapping.
+//
+// Where samples have values of their own, a field that pprof does not know tells
+// how they differ: see squaresField.
 func (p *Profile) WritePprof(w io.Writer) error {
-	if err := p.pprof().Write(w); err != nil {
+	z := gzip.NewWriter(w)
+	err := p.pprof().WriteUncompressed(z)
+	if err == nil && p.Meta.ByValue && p.squaresKnown {
+		_, err = z.Write(p.pprofSquares())
+	}
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
 		return fmt.Errorf("writing pprof: %w", err)
 	}
 	return nil

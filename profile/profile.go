@@ -30,6 +30,8 @@ type Profile struct {
 	labels    [][]Label  // sets by Thread.Labels; set 0 is empty
 	samples   []sample   // by node and thread; numbered as nodes and threads are here
 	times     []moment   // by time; none if they were not kept
+
+	squaresKnown bool // whether the squares of samples are those of the values that were added
 }
 
 // noModule is the module of markers, which have none.

@@ -241,6 +241,11 @@ func (a *assembler) place(module uint32, addr uint64, lines []Line) Loc {
 
 // add counts a stack, leaf first.
 func (a *assembler) add(t Thread, stack []Loc, truncated string, count, value int64) error {
+	return a.addSquares(t, stack, truncated, count, value, 0)
+}
+
+// addSquares is add where the sum of the squares of the values is known, or 0.
+func (a *assembler) addSquares(t Thread, stack []Loc, truncated string, count, value int64, squares float64) error {
 	if count < 0 || value < 0 || a.count > math.MaxInt64-count || a.value > math.MaxInt64-value {
 		return errOverflow
 	}
@@ -249,7 +254,11 @@ func (a *assembler) add(t Thread, stack []Loc, truncated string, count, value in
 	}
 	a.count += count
 	a.value += value
-	a.b.Add(t, stack, truncated, count, value)
+	if squares > 0 {
+		a.b.add(t, stack, truncated, count, value, squares)
+	} else {
+		a.b.Add(t, stack, truncated, count, value)
+	}
 	return nil
 }
 

@@ -27,7 +27,7 @@ func readPprof(data []byte, o ReadOptions) (*Profile, error) {
 	if err := src.RemoveUninteresting(); err != nil {
 		notes = append(notes, "drop_frames is not applied: "+err.Error())
 	}
-	p, err := fromPprof(src, o)
+	p, err := fromPprof(src, squaresOfPprof(data, len(src.Sample)), o)
 	if err != nil {
 		return nil, fmt.Errorf("pprof: %w", err)
 	}
@@ -90,8 +90,9 @@ func chooseColumns(src *pprof.Profile, wanted string) (pprofColumns, error) {
 	return c, nil
 }
 
-// fromPprof makes a Profile of a valid pprof profile.
-func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
+// fromPprof makes a Profile of a valid pprof profile. equal has what
+// squaresField tells of each sample, if anything.
+func fromPprof(src *pprof.Profile, equal []float64, o ReadOptions) (*Profile, error) {
 	c, err := chooseColumns(src, o.SampleType)
 	if err != nil {
 		return nil, err
@@ -124,7 +125,11 @@ func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
 		}
 		thread := pprofThread(s)
 		thread.Labels = a.b.Labels(pprofLabels(s, &thread)...)
-		if err := a.add(thread, stack, truncated, count, value); err != nil {
+		squares := 0.0
+		if equal != nil && equal[i] > 0 {
+			squares = float64(value) * float64(value) / equal[i]
+		}
+		if err := a.addSquares(thread, stack, truncated, count, value, squares); err != nil {
 			return nil, fmt.Errorf("sample %d: %w", i, err)
 		}
 		single = single && c.count >= 0 && src.Period > 0 && count <= math.MaxInt64/src.Period && value == count*src.Period
@@ -145,7 +150,7 @@ func fromPprof(src *pprof.Profile, o ReadOptions) (*Profile, error) {
 	}
 	p := a.b.Build(meta, nil)
 	p.Format, p.Type, p.source = "pprof", src.SampleType[c.value].Type, src
-	p.reread = func(o ReadOptions) (*Profile, error) { return fromPprof(src, o) }
+	p.reread = func(o ReadOptions) (*Profile, error) { return fromPprof(src, equal, o) }
 	for _, t := range src.SampleType {
 		p.Types = append(p.Types, ValueType{t.Type, t.Unit})
 	}

@@ -75,7 +75,7 @@ func (p *Profile) WriteSpeedscope(w io.Writer) error {
 			stack = append(stack, int(t.nodes[n].function))
 		}
 		slices.Reverse(stack)
-		weight := p.weight(s)
+		weight := p.weight(&s.tally)
 		if unit == "nanoseconds" && !p.Meta.ByValue {
 			weight *= p.Meta.Period
 		}

@@ -220,7 +220,7 @@ func (s *svgWriter) legend() {
 		self[t.functions[t.nodes[i].function].look()] += 0
 	}
 	for i := range t.samples {
-		weight := s.p.weight(&t.samples[i])
+		weight := s.p.weight(&t.samples[i].tally)
 		n := t.samples[i].node
 		self[t.functions[t.nodes[n].function].look()] += weight
 		for n = t.nodes[n].parent; n != 0; n = t.nodes[n].parent {

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// moment is when a sample was added. Its sample is numbered as those of the
+// moment is when a sample was added. Its tally is numbered as those of the
 // Builder or of the Profile are.
 type moment struct {
 	time int64 // nanoseconds by SetTime's clock
-	sample
+	tally
 }
 
 // KeepTimes makes the Builder note the time of each sample from now on, for

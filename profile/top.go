@@ -40,7 +40,7 @@ func (p *Profile) top(n int, userOnly bool) []TopEntry {
 	for i := 0; i < len(p.samples); {
 		node, weight := p.samples[i].node, int64(0)
 		for ; i < len(p.samples) && p.samples[i].node == node; i++ {
-			weight += p.weight(&p.samples[i])
+			weight += p.weight(&p.samples[i].tally)
 		}
 		stack = p.stack(stack[:0], node)
 		isLeaf := true

@@ -63,12 +63,50 @@ function variance(diff, count, weight, exposure) {
   return ((weight * weight) / count) * (diff.rates ? 1 : Math.max(0, 1 - count / exposure));
 }
 
+const ROUNDING = 1e-3; // more than what weights are off by, in samples
+
+/** The weight of each of equal samples that are as uncertain as those of a frame: see profile/weights.go. */
+function equalSample(diff, weights, squares) {
+  const weight = weights[0] + weights[1];
+  const square = squares[0] + squares[1];
+  const rest = diff.whole[0] + diff.whole[1] - weight;
+  if (weight <= 0) return 0;
+  const unit = square / weight;
+  if (diff.rates || rest <= 0) return unit;
+  const r = weight / (weight + rest);
+  return (1 - r) * unit + (r * (diff.squares[0] + diff.squares[1] - square)) / rest;
+}
+
+/** The p-value of a frame's weights on both sides, and the variances of these, as of equal samples. */
+function compareWeights(diff, sides) {
+  const weights = sides.weights.map((w, side) => w / diff.per[side]);
+  const squares = sides.squares.map((s, side) => s / diff.per[side] ** 2);
+  const unit = equalSample(diff, weights, squares);
+  if (unit <= 0) return { p: 1, variances: [0, 0] };
+  let [before, after] = weights.map((w) => w / unit);
+  const e = { rates: diff.rates };
+  if (diff.rates) [e.beforeExposure, e.afterExposure] = diff.per.map((per) => diff.scale / (per * unit));
+  else [e.beforeExposure, e.afterExposure] = diff.whole.map((w) => Math.ceil(w / unit - ROUNDING));
+  if (before * e.afterExposure > after * e.beforeExposure) [before, after] = [Math.floor(before + ROUNDING), Math.ceil(after - ROUNDING)];
+  else [before, after] = [Math.ceil(before - ROUNDING), Math.floor(after + ROUNDING)];
+  const variances = weights.map((w, side) => {
+    const scale = (diff.per[side] / diff.scale) ** 2;
+    if (w === 0) return unit ** 2 * scale;
+    if (diff.rates) return squares[side] * scale;
+    const r = w / diff.whole[side];
+    return ((1 - r) ** 2 * squares[side] + r ** 2 * Math.max(0, diff.squares[side] - squares[side])) * scale;
+  });
+  return { p: compareCounts(e, before, after), variances };
+}
+
 /** What changed between the sides of a frame. Weights become shares of 1, or rates. */
 function judge(diff, sides) {
   const [b, a] = sides.weights.map((w) => w / diff.scale);
   const [cb, ca] = sides.counts;
-  const p = compareCounts(diff, cb, ca);
-  const error = 1.96 * Math.sqrt(variance(diff, cb, b, diff.beforeExposure) + variance(diff, ca, a, diff.afterExposure));
+  const { p, variances } = diff.weighted
+    ? compareWeights(diff, sides)
+    : { p: compareCounts(diff, cb, ca), variances: [variance(diff, cb, b, diff.beforeExposure), variance(diff, ca, a, diff.afterExposure)] };
+  const error = 1.96 * Math.sqrt(variances[0] + variances[1]);
   return { before: b, after: a, counts: sides.counts, delta: a - b, error, p, significant: p <= diff.threshold };
 }
 

@@ -79,18 +79,20 @@ class Model {
     this.sampleThread = new Uint32Array(samples);
     this.sampleCount = new Float64Array(samples);
     this.sampleValue = t.byValue ? new Float64Array(samples) : this.sampleCount;
+    if (t.diff) this.sampleSquares = new Float64Array(samples); // sums over what is in the sample
     for (let i = 0, node = 0; i < samples; i++) {
       node += r.unsigned();
       this.sampleNode[i] = node;
       this.sampleThread[i] = r.unsigned();
       this.sampleCount[i] = r.unsigned();
       if (t.byValue) this.sampleValue[i] = r.unsigned();
+      if (t.diff) this.sampleSquares[i] = r.unsigned() ** 2;
     }
 
     if (t.diff) {
       // By side, 0 before and 1 after: of nodes themselves and with what is below.
       const bySide = () => SIDES.map(() => new Float64Array(n));
-      this.sides = { selfCounts: bySide(), counts: bySide(), selfWeights: bySide(), weights: bySide() };
+      this.sides = { selfCounts: bySide(), counts: bySide(), selfWeights: bySide(), weights: bySide(), selfSquares: bySide(), squares: bySide() };
     }
     this.self = new Float64Array(n);
     this.total = new Float64Array(n);
@@ -123,16 +125,18 @@ class Model {
   }
 
   filterSides(shown) {
-    const { selfCounts, counts, selfWeights, weights } = this.sides;
-    for (const arrays of [selfCounts, selfWeights]) for (const array of arrays) array.fill(0);
+    const { selfCounts, counts, selfWeights, weights, selfSquares, squares } = this.sides;
+    for (const arrays of [selfCounts, selfWeights, selfSquares]) for (const array of arrays) array.fill(0);
     for (let i = 0; i < this.sampleNode.length; i++) {
       if (shown && !shown[this.sampleThread[i]]) continue;
       selfCounts[this.side(i)][this.sampleNode[i]] += this.sampleCount[i];
       selfWeights[this.side(i)][this.sampleNode[i]] += this.sampleValue[i];
+      selfSquares[this.side(i)][this.sampleNode[i]] += this.sampleSquares[i];
     }
     for (const side of [0, 1]) {
       this.addUp(selfCounts[side], counts[side]);
       this.addUp(selfWeights[side], weights[side]);
+      this.addUp(selfSquares[side], squares[side]);
     }
   }
 

@@ -45,8 +45,9 @@ class CalleeTree {
 
   /** Of a diff: numbers before and after. */
   sides(frame) {
-    const { counts, weights } = this.model.sides;
-    return { counts: counts.map((a) => a[frame.source]), weights: weights.map((a) => a[frame.source]) };
+    const { counts, weights, squares } = this.model.sides;
+    const own = (a) => a[frame.source];
+    return { counts: counts.map(own), weights: weights.map(own), squares: squares.map(own) };
   }
 
   self(frame) {
@@ -109,9 +110,9 @@ class CallerTree {
 
   /** Of a diff: numbers before and after. */
   sides(frame) {
-    const { selfCounts, selfWeights } = this.model.sides;
+    const { selfCounts, selfWeights, selfSquares } = this.model.sides;
     const sum = (array) => frame.source.leaves.reduce((s, leaf) => s + array[leaf], 0);
-    return { counts: selfCounts.map(sum), weights: selfWeights.map(sum) };
+    return { counts: selfCounts.map(sum), weights: selfWeights.map(sum), squares: selfSquares.map(sum) };
   }
 
   /** What ran in the function itself: all of it in the first row, where the functions that ran are. */
