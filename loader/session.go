@@ -21,66 +21,6 @@ import (
 	"github.com/swbpf/swbpf/gen"
 )
 
-// Limits and defaults of a Config.
-const (
-	DefaultStackBytes = 64 << 10
-	MaxStackBytes     = 1 << 20
-	DefaultFrequency  = 99 // Hz: does not beat with periodic work
-
-	minCPURing, maxCPURing = 256 << 10, 8 << 20
-	allRings               = 16 << 20  // the most for all CPUs if these are few...
-	allRingsOfMany         = 128 << 20 // ...and if they are many
-)
-
-// Config says what a Session samples.
-type Config struct {
-	// Event is what to sample. The zero Event is cycles. Where the hardware
-	// cannot count cycles, cpu-clock is taken: see Session.Event.
-	Event Event
-
-	// Frequency is the number of samples per second and CPU, Period the
-	// number of events per sample; at most one is set. Without both, a timer
-	// or a hardware event is sampled at DefaultFrequency, any other event
-	// each time. Tracepoints and uprobes know no frequency.
-	Frequency int
-	Period    uint64
-
-	// PIDs are the processes to sample, with all their threads; empty: all.
-	PIDs []int
-	// FollowChildren adds the descendants of PIDs born after Open.
-	FollowChildren bool
-
-	// Weight is what an event of a tracepoint or uprobe counts for; the zero
-	// Weight is 1. Then Period is a sum of weights.
-	Weight Weight
-
-	// MinOffCPU is the least duration of a sample of OffCPU; 0 means
-	// DefaultMinOffCPU. With Wall shorter ones are added to the thread's next.
-	MinOffCPU time.Duration
-
-	// StackBytes limits the user stack copied per sample: 0 means
-	// DefaultStackBytes; at most MaxStackBytes. It is rounded up to 4 KiB.
-	StackBytes int
-	// Kernel asks for the kernel part of stacks.
-	Kernel bool
-
-	// RingBytes is the room for samples not yet read, of all CPUs together;
-	// 0 means enough for half a second at full stacks, within reason.
-	// Each CPU has its share, a multiple of the page. It is halved for as
-	// long as the kernel has not got so much.
-	RingBytes int
-
-	// Changes has the kernel send of stacks only what has changed since an
-	// earlier sample (bpf/mirror.h); samples are the same. It makes samples
-	// cheaper when they are frequent, and cannot be had with OffCPU and
-	// Wall.
-	Changes bool
-
-	// RunStats has the kernel measure the programs (Stats.RunTime), which
-	// costs each run some 50 ns. Without CAP_SYS_ADMIN it has no effect.
-	RunStats bool
-}
-
 // Session is a running capture. See the package comment for its life.
 type Session struct {
 	event    Event
@@ -145,67 +85,6 @@ func Open(cfg Config) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// complete checks the configuration and fills in defaults.
-func (c *Config) complete() error {
-	if c.Event.IsZero() {
-		c.Event = knownEvents[0]
-	}
-	switch {
-	case c.Frequency < 0:
-		return fmt.Errorf("frequency %d Hz: must be positive", c.Frequency)
-	case c.Frequency > 0 && c.Period > 0:
-		return errors.New("frequency and period exclude each other")
-	case c.Event.isPoint() && c.Frequency > 0:
-		return fmt.Errorf("event %s: only timers and counters are sampled by frequency; this is sampled by period", c.Event.Name)
-	case !c.Weight.isZero() && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
-		return fmt.Errorf("event %s: only tracepoints and uprobes have a weight", c.Event.Name)
-	case c.Event.IsOffCPU() && c.Period > 1:
-		return fmt.Errorf("event %s: it has no period", c.Event.Name)
-	case c.MinOffCPU < 0:
-		return fmt.Errorf("least time off the CPU %v: must be positive", c.MinOffCPU)
-	case c.StackBytes < 0 || c.StackBytes > MaxStackBytes:
-		return fmt.Errorf("stack bytes %d: must be at most %d", c.StackBytes, MaxStackBytes)
-	case c.RingBytes < 0 || c.RingBytes > 1<<30:
-		return fmt.Errorf("ring bytes %d: must be at most %d", c.RingBytes, 1<<30)
-	}
-	if c.Frequency == 0 && c.Period == 0 {
-		if c.Event.IsTimer() || c.Event.typ == unix.PERF_TYPE_HARDWARE {
-			c.Frequency = DefaultFrequency
-		} else {
-			c.Period = 1
-		}
-	}
-	if c.MinOffCPU == 0 {
-		c.MinOffCPU = DefaultMinOffCPU
-	}
-	if c.StackBytes == 0 {
-		c.StackBytes = DefaultStackBytes
-	}
-	c.StackBytes = (c.StackBytes + 4095) &^ 4095
-	c.Changes = c.Changes && !c.Event.hasOffCPU()
-	for _, pid := range c.PIDs {
-		if pid <= 0 {
-			return fmt.Errorf("process %d: no such process", pid)
-		}
-	}
-	return nil
-}
-
-// ringBytes is the size of each CPU's ring to try first.
-func (c *Config) ringBytes(cpus int) int {
-	n := max(1, c.RingBytes/cpus)
-	if c.RingBytes == 0 {
-		rate := c.Frequency
-		if rate == 0 {
-			rate = 1000
-		}
-		most := min(maxCPURing, max(allRings/cpus, min(allRingsOfMany/cpus, 1<<20)))
-		n = max(minCPURing, min(most, rate*c.StackBytes/2))
-	}
-	page := os.Getpagesize()
-	return (n + page - 1) &^ (page - 1)
 }
 
 func (s *Session) open() error {
@@ -324,23 +203,6 @@ func (s *Session) ringValueBytes() uint32 {
 	page := os.Getpagesize()
 	return uint32((n + page - 1) &^ (page - 1))
 }
-
-// recordLimit is the most that a record takes.
-func (c *Config) recordLimit() int {
-	const beside = 16 << 10 // more than all that is not stack
-	return beside + c.StackBytes + int(gen.SamplerLimitsMAX_REGIONS)*(c.maskRoom()+2*mirrorBlock)
-}
-
-// maskRoom is what the masks of the longest region take.
-func (c *Config) maskRoom() int {
-	if !c.Changes {
-		return 0
-	}
-	return (c.StackBytes/(mirrorBlock*groupBlocks) + 2) * (8 + groupBlocks)
-}
-
-// copyChunk is at least CHUNK of bpf/config.h.
-const copyChunk = 16 << 10
 
 // setVariables sets the constants of bpf/config.h. possible is the number of
 // CPUs that there can be.
@@ -600,77 +462,6 @@ func (s *Session) followCPUs() error {
 		return nil
 	}
 	return s.cpus.update(s.prog.FD(), s.started)
-}
-
-// GoOffsets tells where the Go runtime of a process keeps what a stack walk
-// needs. Offsets are in bytes.
-type GoOffsets struct {
-	GFromThreadPointer int64  // address of the pointer to the running g, from the thread pointer
-	GStack             uint16 // of stack (lo, hi) in runtime.g
-	GM                 uint16 // of m in runtime.g
-	GSchedSP           uint16 // of sched.sp in runtime.g
-	MG0                uint16 // of g0 in runtime.m
-	MCurg              uint16 // of curg in runtime.m
-	MGsignal           uint16 // of gsignal in runtime.m
-	MVDSOSP            uint16 // of vdsoSP in runtime.m
-	CallsC             bool   // whether the program has cgo, and C may call Go
-}
-
-// maxGoHead is the most that is copied of a runtime.g or runtime.m
-// (MAX_GO_HEAD in bpf/record.h).
-const maxGoHead = 512
-
-// goSchedBytes is more than what is of use in a runtime.gobuf from sp on.
-const goSchedBytes = 64
-
-// SetGoProcess makes a Go process known, so that samples of it end at the end
-// of the goroutine's stack, and carry the other stacks that its frames lead to:
-// that of the goroutine being served, and that of the C code which called Go.
-func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
-	gHead := max(int(o.GStack)+16, int(o.GM)+8, int(o.GSchedSP)+goSchedBytes)
-	mHead := int(max(o.MG0, o.MCurg, o.MGsignal)) + 8
-	if gHead > maxGoHead || mHead > maxGoHead {
-		return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
-	}
-	v := gen.SamplerGoProcess{
-		G_fromTp: o.GFromThreadPointer, G_stack: o.GStack, G_m: o.GM, G_schedSp: o.GSchedSP,
-		M_g0: o.MG0, M_curg: o.MCurg, M_gsignal: o.MGsignal, M_vdsoSp: o.MVDSOSP,
-		G_head: uint16(gHead), M_head: uint16(mHead),
-	}
-	if o.CallsC {
-		v.CallsC = 1
-	}
-	if err := s.maps.GoProcesses.Put(uint32(pid), &v); err != nil {
-		return fmt.Errorf("process %d: tell the kernel its Go offsets: %w", pid, err)
-	}
-	return nil
-}
-
-// ForgetGoProcess undoes SetGoProcess, as after an exec.
-func (s *Session) ForgetGoProcess(pid int) error {
-	return ignoreMissing(s.maps.GoProcesses.Delete(uint32(pid)))
-}
-
-// SetStackEnd tells where the stack of a thread ends: the CFA of the
-// outermost frame of a complete walk. Later samples of the thread end there.
-// A main thread's end is known without. An end of 0 forgets it, as must be
-// done when a walk runs past the end: the thread may be a new one, or have
-// changed its stack.
-func (s *Session) SetStackEnd(tid int, end uint64) error {
-	if end == 0 {
-		return ignoreMissing(s.maps.StackEnds.Delete(uint32(tid)))
-	}
-	if err := s.maps.StackEnds.Put(uint32(tid), end); err != nil {
-		return fmt.Errorf("thread %d: tell the kernel its stack's end: %w", tid, err)
-	}
-	return nil
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return err
 }
 
 // Close ends the sampling and takes everything out of the kernel. Samples not

@@ -94,7 +94,7 @@ func startARM64(t *testing.T, path string) *gdbStub {
 	})
 	var conn net.Conn
 	var err error
-	for range 500 {
+	for range 12000 {
 		if conn, err = net.Dial("unix", socket); err == nil {
 			break
 		}

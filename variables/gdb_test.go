@@ -84,7 +84,7 @@ func start(t testing.TB, path string) (pid int, said []string) {
 // waitBlocked waits until a thread of a program reads its input.
 func waitBlocked(t testing.TB, pid int) {
 	t.Helper()
-	for range 60000 {
+	for range 120000 {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
 		if err != nil || len(tasks) == 0 {
 			t.Fatalf("no threads: %v", err)

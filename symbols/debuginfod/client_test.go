@@ -166,7 +166,7 @@ func TestRealServer(t *testing.T) {
 	defer func() { srv.Process.Kill(); srv.Wait() }()
 	c := &Client{URLs: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}, Dir: t.TempDir()}
 	var path string
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if path, err = c.DebugInfo(context.Background(), "abcdef0123456789"); err == nil {
 			break
 		}

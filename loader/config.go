@@ -1,0 +1,150 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// Limits and defaults of a Config.
+const (
+	DefaultStackBytes = 64 << 10
+	MaxStackBytes     = 1 << 20
+	DefaultFrequency  = 99 // Hz: does not beat with periodic work
+
+	minCPURing, maxCPURing = 256 << 10, 8 << 20
+	allRings               = 16 << 20  // the most for all CPUs if these are few...
+	allRingsOfMany         = 128 << 20 // ...and if they are many
+)
+
+// Config says what a Session samples.
+type Config struct {
+	// Event is what to sample. The zero Event is cycles. Where the hardware
+	// cannot count cycles, cpu-clock is taken: see Session.Event.
+	Event Event
+
+	// Frequency is the number of samples per second and CPU, Period the
+	// number of events per sample; at most one is set. Without both, a timer
+	// or a hardware event is sampled at DefaultFrequency, any other event
+	// each time. Tracepoints and uprobes know no frequency.
+	Frequency int
+	Period    uint64
+
+	// PIDs are the processes to sample, with all their threads; empty: all.
+	PIDs []int
+	// FollowChildren adds the descendants of PIDs born after Open.
+	FollowChildren bool
+
+	// Weight is what an event of a tracepoint or uprobe counts for; the zero
+	// Weight is 1. Then Period is a sum of weights.
+	Weight Weight
+
+	// MinOffCPU is the least duration of a sample of OffCPU; 0 means
+	// DefaultMinOffCPU. With Wall shorter ones are added to the thread's next.
+	MinOffCPU time.Duration
+
+	// StackBytes limits the user stack copied per sample: 0 means
+	// DefaultStackBytes; at most MaxStackBytes. It is rounded up to 4 KiB.
+	StackBytes int
+	// Kernel asks for the kernel part of stacks.
+	Kernel bool
+
+	// RingBytes is the room for samples not yet read, of all CPUs together;
+	// 0 means enough for half a second at full stacks, within reason.
+	// Each CPU has its share, a multiple of the page. It is halved for as
+	// long as the kernel has not got so much.
+	RingBytes int
+
+	// Changes has the kernel send of stacks only what has changed since an
+	// earlier sample (bpf/mirror.h); samples are the same. It makes samples
+	// cheaper when they are frequent, and cannot be had with OffCPU and
+	// Wall.
+	Changes bool
+
+	// RunStats has the kernel measure the programs (Stats.RunTime), which
+	// costs each run some 50 ns. Without CAP_SYS_ADMIN it has no effect.
+	RunStats bool
+}
+
+// complete checks the configuration and fills in defaults.
+func (c *Config) complete() error {
+	if c.Event.IsZero() {
+		c.Event = knownEvents[0]
+	}
+	switch {
+	case c.Frequency < 0:
+		return fmt.Errorf("frequency %d Hz: must be positive", c.Frequency)
+	case c.Frequency > 0 && c.Period > 0:
+		return errors.New("frequency and period exclude each other")
+	case c.Event.isPoint() && c.Frequency > 0:
+		return fmt.Errorf("event %s: only timers and counters are sampled by frequency; this is sampled by period", c.Event.Name)
+	case !c.Weight.isZero() && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
+		return fmt.Errorf("event %s: only tracepoints and uprobes have a weight", c.Event.Name)
+	case c.Event.IsOffCPU() && c.Period > 1:
+		return fmt.Errorf("event %s: it has no period", c.Event.Name)
+	case c.MinOffCPU < 0:
+		return fmt.Errorf("least time off the CPU %v: must be positive", c.MinOffCPU)
+	case c.StackBytes < 0 || c.StackBytes > MaxStackBytes:
+		return fmt.Errorf("stack bytes %d: must be at most %d", c.StackBytes, MaxStackBytes)
+	case c.RingBytes < 0 || c.RingBytes > 1<<30:
+		return fmt.Errorf("ring bytes %d: must be at most %d", c.RingBytes, 1<<30)
+	}
+	if c.Frequency == 0 && c.Period == 0 {
+		if c.Event.IsTimer() || c.Event.typ == unix.PERF_TYPE_HARDWARE {
+			c.Frequency = DefaultFrequency
+		} else {
+			c.Period = 1
+		}
+	}
+	if c.MinOffCPU == 0 {
+		c.MinOffCPU = DefaultMinOffCPU
+	}
+	if c.StackBytes == 0 {
+		c.StackBytes = DefaultStackBytes
+	}
+	c.StackBytes = (c.StackBytes + 4095) &^ 4095
+	c.Changes = c.Changes && !c.Event.hasOffCPU()
+	for _, pid := range c.PIDs {
+		if pid <= 0 {
+			return fmt.Errorf("process %d: no such process", pid)
+		}
+	}
+	return nil
+}
+
+// ringBytes is the size of each CPU's ring to try first.
+func (c *Config) ringBytes(cpus int) int {
+	n := max(1, c.RingBytes/cpus)
+	if c.RingBytes == 0 {
+		rate := c.Frequency
+		if rate == 0 {
+			rate = 1000
+		}
+		most := min(maxCPURing, max(allRings/cpus, min(allRingsOfMany/cpus, 1<<20)))
+		n = max(minCPURing, min(most, rate*c.StackBytes/2))
+	}
+	page := os.Getpagesize()
+	return (n + page - 1) &^ (page - 1)
+}
+
+// recordLimit is the most that a record takes.
+func (c *Config) recordLimit() int {
+	const beside = 16 << 10 // more than all that is not stack
+	return beside + c.StackBytes + int(gen.SamplerLimitsMAX_REGIONS)*(c.maskRoom()+2*mirrorBlock)
+}
+
+// maskRoom is what the masks of the longest region take.
+func (c *Config) maskRoom() int {
+	if !c.Changes {
+		return 0
+	}
+	return (c.StackBytes/(mirrorBlock*groupBlocks) + 2) * (8 + groupBlocks)
+}
+
+// copyChunk is at least CHUNK of bpf/config.h.
+const copyChunk = 16 << 10

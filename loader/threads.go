@@ -1,0 +1,81 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// GoOffsets tells where the Go runtime of a process keeps what a stack walk
+// needs. Offsets are in bytes.
+type GoOffsets struct {
+	GFromThreadPointer int64  // address of the pointer to the running g, from the thread pointer
+	GStack             uint16 // of stack (lo, hi) in runtime.g
+	GM                 uint16 // of m in runtime.g
+	GSchedSP           uint16 // of sched.sp in runtime.g
+	MG0                uint16 // of g0 in runtime.m
+	MCurg              uint16 // of curg in runtime.m
+	MGsignal           uint16 // of gsignal in runtime.m
+	MVDSOSP            uint16 // of vdsoSP in runtime.m
+	CallsC             bool   // whether the program has cgo, and C may call Go
+}
+
+// maxGoHead is the most that is copied of a runtime.g or runtime.m
+// (MAX_GO_HEAD in bpf/record.h).
+const maxGoHead = 512
+
+// goSchedBytes is more than what is of use in a runtime.gobuf from sp on.
+const goSchedBytes = 64
+
+// SetGoProcess makes a Go process known, so that samples of it end at the end
+// of the goroutine's stack, and carry the other stacks that its frames lead to:
+// that of the goroutine being served, and that of the C code which called Go.
+func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
+	gHead := max(int(o.GStack)+16, int(o.GM)+8, int(o.GSchedSP)+goSchedBytes)
+	mHead := int(max(o.MG0, o.MCurg, o.MGsignal)) + 8
+	if gHead > maxGoHead || mHead > maxGoHead {
+		return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
+	}
+	v := gen.SamplerGoProcess{
+		G_fromTp: o.GFromThreadPointer, G_stack: o.GStack, G_m: o.GM, G_schedSp: o.GSchedSP,
+		M_g0: o.MG0, M_curg: o.MCurg, M_gsignal: o.MGsignal, M_vdsoSp: o.MVDSOSP,
+		G_head: uint16(gHead), M_head: uint16(mHead),
+	}
+	if o.CallsC {
+		v.CallsC = 1
+	}
+	if err := s.maps.GoProcesses.Put(uint32(pid), &v); err != nil {
+		return fmt.Errorf("process %d: tell the kernel its Go offsets: %w", pid, err)
+	}
+	return nil
+}
+
+// ForgetGoProcess undoes SetGoProcess, as after an exec.
+func (s *Session) ForgetGoProcess(pid int) error {
+	return ignoreMissing(s.maps.GoProcesses.Delete(uint32(pid)))
+}
+
+// SetStackEnd tells where the stack of a thread ends: the CFA of the
+// outermost frame of a complete walk. Later samples of the thread end there.
+// A main thread's end is known without. An end of 0 forgets it, as must be
+// done when a walk runs past the end: the thread may be a new one, or have
+// changed its stack.
+func (s *Session) SetStackEnd(tid int, end uint64) error {
+	if end == 0 {
+		return ignoreMissing(s.maps.StackEnds.Delete(uint32(tid)))
+	}
+	if err := s.maps.StackEnds.Put(uint32(tid), end); err != nil {
+		return fmt.Errorf("thread %d: tell the kernel its stack's end: %w", tid, err)
+	}
+	return nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}
