@@ -163,6 +163,11 @@ func (e *imageEntry) fits(ref *FileRef) bool {
 func (c *Images) openFile(ref *FileRef) *imageEntry {
 	e := &imageEntry{gen: ref.Gen, hasGen: ref.HasGen, until: time.Now().Add(retryAfter)}
 	fd, st, err := findFile(ref)
+	if errors.Is(err, unix.EMFILE) && c.stats.OpenNow > 0 {
+		c.limit = max(c.stats.OpenNow/2, 1) // the rest is for others, and for reads of what is evicted
+		c.evict(nil)
+		fd, st, err = findFile(ref)
+	}
 	if err != nil {
 		e.err = err
 		return e

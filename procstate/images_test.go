@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -393,8 +394,42 @@ func TestImagesCloseIdle(t *testing.T) {
 	open("one kept", 1)
 	for i, im := range ims {
 		var b [4]byte
-		if _, err := im.ReadAt(b[:], 0); err != nil || string(b[:]) != "\x7fELF" {
+		if _, err := im.ReadAt(b[:], 0); err != nil || string(b[:]) != elf.ELFMAG {
 			t.Errorf("file %d: %q, %v", i, b, err)
 		}
+	}
+}
+
+// Where the process may not open more files, some of those held are given up
+// for new ones, and can be read all the same.
+func TestImagesTooManyOpen(t *testing.T) {
+	dir := t.TempDir()
+	images := NewImages(1000)
+	defer images.Close()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	few := unix.Rlimit{Cur: uint64(openFDs(t) + 12), Max: limit.Max}
+	var refs []*FileRef
+	for i := range 40 {
+		refs = append(refs, refTo(t, copyFile(t, "/bin/sh", filepath.Join(dir, fmt.Sprint(i)))))
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	for _, ref := range refs {
+		im, err := images.Open(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b [4]byte
+		if _, err := im.ReadAt(b[:], 0); err != nil || string(b[:]) != elf.ELFMAG {
+			t.Fatalf("%s: %q, %v", ref.Path, b, err)
+		}
+	}
+	if s := images.Stats(); s.Evicted == 0 || s.Failed != 0 || s.OpenNow > 12 {
+		t.Errorf("%+v", s)
 	}
 }
