@@ -25,7 +25,7 @@ type dwarfData struct {
 
 	unitIndex
 
-	main     *dwarfData            // of a split unit: the file with its addresses
+	main     *dwarfData            // of a split unit: the file with its addresses; of .debug_types: the file itself
 	skeleton *unit                 // of a split unit, in main
 	splits   map[uint64]*splitUnit // by offset of the skeleton
 	dwp      *dwarfPackage
@@ -39,7 +39,12 @@ type dwarfData struct {
 	abbrevWork  uint64 // bytes of abbreviations that were read
 	rangeWork   uint64 // range list entries that may still be read
 	types       map[uint64]*Type
-	names       nameCache
+
+	typesSection dwarfSection        // .debug_types, of DWARF 4
+	ofTypes      bool                // that is its .debug_info
+	signatures   map[uint64]typeUnit // of main or of a file of its own; nil until they are asked for
+
+	names nameCache
 }
 
 // fileGroup is of files that refer to each other: a program, its split files,
@@ -95,6 +100,7 @@ func (d *dwarfData) openSections(im *procstate.Image, suffix string) error {
 		{&d.aranges, "debug_aranges", windowTables},
 		{&d.loc, "debug_loc", windowTables},
 		{&d.loclists, "debug_loclists", windowTables},
+		{&d.typesSection, "debug_types", windowInfo},
 	} {
 		var err error
 		if *s.to, err = d.openSection(im, s.name+suffix, s.window); err != nil {

@@ -196,19 +196,6 @@ func (e *die) referred(attr dwarf.Attr) *die {
 	return r
 }
 
-// typeUnitEntry reads the type that the type unit with a signature is about.
-func (d *dwarfData) typeUnitEntry(signature uint64) *die {
-	d.readUnits(d.info.size)
-	for _, u := range d.units {
-		if u.tag == dwarf.TagTypeUnit && u.dwoID == signature {
-			if e, err := d.dieAt(u.off + u.typeOff); err == nil {
-				return e
-			}
-		}
-	}
-	return nil
-}
-
 // completed returns e and the entries that complete it: those of its abstract
 // instance and of its declaration.
 func (e *die) completed() []*die {

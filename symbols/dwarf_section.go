@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sort"
 	"sync"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -41,6 +42,11 @@ func (d *dwarfData) openSection(im *procstate.Image, name string, window uint64)
 	if !ok || h.Size == 0 || h.Type == elf.SHT_NOBITS || h.Off > uint64(im.Size()) || h.Size > uint64(im.Size())-h.Off {
 		return dwarfSection{}, nil
 	}
+	if im.Type() == elf.ET_REL {
+		if j := joinSections(im, h.Name); len(j.starts) > 1 {
+			return dwarfSection{path: im.Path, r: j, size: j.size, windowLen: window}, nil
+		}
+	}
 	z, err := im.Packed(h)
 	if err != nil {
 		return dwarfSection{}, err
@@ -61,6 +67,55 @@ func (s *dwarfSection) part(off, size uint64) (dwarfSection, error) {
 		return dwarfSection{}, fmt.Errorf("part [%#x, +%#x) is not in the section: %w", off, size, errDWARF)
 	}
 	return dwarfSection{path: s.path, r: s.r, off: s.off + off, size: size, packed: s.packed, windowLen: s.windowLen}, nil
+}
+
+// joinedSections are sections of one name as one: an object file has each type
+// unit in a section of its own.
+type joinedSections struct {
+	img    *procstate.Image
+	starts []uint64 // of the sections, in all of them
+	offs   []uint64 // in the file
+	size   uint64
+}
+
+// joinSections joins the sections of a name that are not compressed.
+func joinSections(im *procstate.Image, name string) *joinedSections {
+	j := &joinedSections{img: im}
+	for _, s := range im.Sections() {
+		if s.Name != name || s.Type == elf.SHT_NOBITS || s.Flags&elf.SHF_COMPRESSED != 0 || s.Size == 0 ||
+			s.Off > uint64(im.Size()) || s.Size > uint64(im.Size())-s.Off {
+			continue
+		}
+		j.starts, j.offs = append(j.starts, j.size), append(j.offs, s.Off)
+		j.size += s.Size
+	}
+	return j
+}
+
+// ReadAt implements io.ReaderAt.
+func (j *joinedSections) ReadAt(b []byte, off int64) (n int, err error) {
+	for n < len(b) && uint64(off) < j.size {
+		at := uint64(off)
+		i := sort.Search(len(j.starts), func(i int) bool { return j.starts[i] > at }) - 1
+		end := j.size
+		if i+1 < len(j.starts) {
+			end = j.starts[i+1]
+		}
+		k, err := j.img.ReadAt(b[n:n+int(min(uint64(len(b)-n), end-at))], int64(j.offs[i]+at-j.starts[i]))
+		n, off = n+k, off+int64(k)
+		if k == 0 {
+			return n, err
+		}
+	}
+	if n < len(b) {
+		return n, io.ErrUnexpectedEOF
+	}
+	return n, nil
+}
+
+// again returns the section with a window of its own.
+func (s *dwarfSection) again() dwarfSection {
+	return dwarfSection{path: s.path, r: s.r, off: s.off, size: s.size, packed: s.packed, windowLen: s.windowLen}
 }
 
 // bytes returns n bytes at a section offset, valid until the next call.

@@ -174,6 +174,7 @@ func TestDWARFAgainstLLVM(t *testing.T) {
 		{"g++ O0", [][]string{{"g++", "-g", "-O0", "-o", "a", "a.cc"}}},
 		{"g++ LTO", [][]string{{"g++", "-g", "-O2", "-flto=1", "-o", "a", "a.cc"}}},
 		{"g++ split", [][]string{{"g++", "-g", "-O2", "-gsplit-dwarf", "-o", "a", "a.cc"}}},
+		{"g++ split, type units", [][]string{{"g++", "-gdwarf-5", "-O2", "-gsplit-dwarf", "-fdebug-types-section", "-o", "a", "a.cc"}}},
 		{"gcc v3", [][]string{{"gcc", "-gdwarf-3", "-O2", "-o", "a", "a.c"}}},
 		{"gcc v4 zlib", [][]string{{"gcc", "-gdwarf-4", "-gz=zlib", "-O2", "-o", "a", "a.c"}}},
 		{"gcc v5 64 bit", [][]string{{"gcc", "-gdwarf-5", "-gdwarf64", "-O2", "-o", "a", "a.c"}}},

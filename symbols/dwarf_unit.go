@@ -73,6 +73,9 @@ func (d *dwarfData) readUnit(off uint64, inOrder bool) (*unit, error) {
 	} else {
 		u.abbrevs = c.uint(u.enc.offSize())
 		u.enc.addrSize = c.u8()
+		if d.ofTypes {
+			u.dwoID, u.typeOff = c.u64(), c.uint(u.enc.offSize())
+		}
 	}
 	u.root = off + uint64(c.off)
 	if c.failed || u.enc.addrSize != 4 && u.enc.addrSize != 8 || u.root > u.end {

@@ -352,6 +352,8 @@ func TestGDB(t *testing.T) {
 		{"vars.cc", "g++ -g -O0"},
 		{"vars.cc", "g++ -gdwarf-5 -O2"},
 		{"vars.cc", "g++ -gdwarf-5 -O1 -fdebug-types-section"},
+		{"vars.cc", "g++ -gdwarf-4 -O1 -fdebug-types-section"},
+		{"vars.cc", "g++ -gdwarf-4 -O2 -fdebug-types-section -gsplit-dwarf"},
 		{"vars.cc", "clang++-19 -gdwarf-5 -O2"},
 	} {
 		t.Run(strings.ReplaceAll(c.source+" "+c.command, " ", "_"), func(t *testing.T) {
