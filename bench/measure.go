@@ -16,10 +16,12 @@ type figures struct {
 	expected      series // percent of the target's CPU time times the rate; empty when not known
 	complete      series // percent of user stacks
 	bytes         series // copied a sample
+	live          series // bytes copied by those that were live
 	sent          series // through the ring a sample
 	bpf           series // ns of BPF run time a sample, skipped events included
 	unwind        series // ns a frame
-	cpu           series // us of the recorder's CPU time a sample, start and end included
+	recording     series // us of the recorder's CPU time a sample, without its start and the naming at the end
+	cpu           series // the same with both
 	rss           series // MB
 }
 
@@ -32,7 +34,8 @@ func records(r *report, b *builder, c *config) error {
 	}
 	r.machine(c.command("-records"))
 	r.header("workload", "Hz", "samples", "of those expected", "complete", "lost", "stack bytes a sample",
-		"bytes sent", "BPF ns a sample", "unwind ns a frame", "recorder's CPU us a sample", "peak MB")
+		"by those live", "bytes sent", "BPF ns a sample", "unwind ns a frame", "CPU us a sample while recording",
+		"start and end included", "peak MB")
 	for _, w := range loads {
 		if !strings.Contains(w.name, c.only) {
 			continue
@@ -45,8 +48,8 @@ func records(r *report, b *builder, c *config) error {
 				}
 			}
 			r.row(w.name, strconv.Itoa(hz), f.samples.cell("%.0f"), f.expected.cell("%.1f %%"), f.complete.cell("%.2f %%"),
-				f.lost.cell("%.0f"), f.bytes.cell("%.0f"), f.sent.cell("%.0f"), f.bpf.cell("%.0f"),
-				f.unwind.cell("%.0f"), f.cpu.cell("%.0f"), f.rss.cell("%.0f"))
+				f.lost.cell("%.0f"), f.bytes.cell("%.0f"), f.live.cell("%.2f"), f.sent.cell("%.0f"), f.bpf.cell("%.0f"),
+				f.unwind.cell("%.0f"), f.recording.cell("%.1f"), f.cpu.cell("%.0f"), f.rss.cell("%.0f"))
 		}
 	}
 	r.printf("\n")
@@ -66,7 +69,10 @@ func (f *figures) measure(swbpf, dir string, w workload, hz int) error {
 			return err
 		}
 		defer stop()
-		args = append(args, "-p", strconv.Itoa(pid), "-d", "5")
+		if pid != 0 {
+			args = append(args, "-p", strconv.Itoa(pid))
+		}
+		args = append(args, "-d", "5")
 	}
 	cmd := exec.Command(swbpf, args...)
 	if msg, err := cmd.CombinedOutput(); err != nil {
@@ -82,9 +88,13 @@ func (f *figures) measure(swbpf, dir string, w workload, hz int) error {
 	f.complete.add(100 * float64(s.Complete) / float64(max(1, s.User)))
 	f.lost.add(float64(s.Lost))
 	f.bytes.add(float64(s.Copied) / n)
+	if s.Live > 0 {
+		f.live.add(float64(s.LiveCopied) / float64(s.Live))
+	}
 	f.sent.add(float64(s.Sent) / n)
 	f.bpf.add(float64(s.RunNS) / n)
 	f.unwind.add(float64(s.Unwind) / float64(max(1, s.Frames)))
+	f.recording.add(s.CPURecording * 1e6 / n)
 	f.cpu.add(own * 1e6 / n)
 	f.rss.add(float64(s.RSS) / (1 << 20))
 	if w.command != nil {

@@ -77,6 +77,9 @@ type recordStats struct {
 	RunNS                   uint64  `json:"bpf_run_ns"`
 	Runs                    uint64  `json:"bpf_runs"`
 	Unwind                  uint64  `json:"unwind_ns"`
+	Live                    uint64  `json:"live_bytes"`
+	LiveCopied              uint64  `json:"live_bytes_copied"`
+	CPURecording            float64 `json:"recording_cpu_seconds"`
 	CPUUser                 float64 `json:"cpu_user_seconds"`
 	CPUSystem               float64 `json:"cpu_system_seconds"`
 	RSS                     uint64  `json:"max_rss_bytes"`

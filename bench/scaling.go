@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/pprof/profile"
@@ -127,22 +128,25 @@ func scaleAxes(b *builder, short bool) []axis {
 	}
 }
 
-// startCommands runs n copies of a command.
-func startCommands(n int, command []string) (end func(), err error) {
+// startCommands runs n copies of each command, in process groups of their own.
+func startCommands(n int, commands ...[]string) (end func(), err error) {
 	var all []*exec.Cmd
 	end = func() {
 		for _, c := range all {
-			c.Process.Kill()
+			syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
 			c.Wait()
 		}
 	}
 	for range n {
-		c := exec.Command(command[0], command[1:]...)
-		if err := c.Start(); err != nil {
-			end()
-			return nil, err
+		for _, command := range commands {
+			c := exec.Command(command[0], command[1:]...)
+			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if err := c.Start(); err != nil {
+				end()
+				return nil, err
+			}
+			all = append(all, c)
 		}
-		all = append(all, c)
 	}
 	return end, nil
 }

@@ -14,7 +14,8 @@ type workload struct {
 	name string
 	// flags of record that it needs beyond the rate.
 	flags []string
-	// command to record, or, when nil, what start returns the PID of.
+	// command to record, or, when nil, what start returns the PID of: 0 for the
+	// whole machine.
 	command []string
 	start   func() (pid int, stop func(), err error)
 
@@ -32,11 +33,14 @@ func workloads(b *builder) []workload {
 	depth30 := b.run("depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", targets+"depth30.cc")
 	depth200 := b.run("depth200", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", targets+"depth200.cc")
 	gogc := b.run("gogc", "go", "build", "-o", "OUT", "./"+targets+"gogc")
+	churn := b.c("churn")
 	text := filepath.Join(b.dir, "text")
 	if err := writeText(text, 6<<20); err != nil && b.err == nil {
 		b.err = err
 	}
 	heavy := []string{"g++", "-O2", "-c", targets + "heavy.cc", "-o", "/dev/null"}
+	spin := []string{"python3", "-c", "s = 0\nfor i in range(40000000): s += i * i"}
+	xz := []string{"xz", "-k", "-c", "-9", text}
 	return []workload{
 		{name: "C++ depth 30", command: []string{depth30, "5"},
 			fixed: []string{depth30, "100", "50000"}, comm: "depth30", judge: judge{"chain::level", 30}},
@@ -47,12 +51,29 @@ func workloads(b *builder) []workload {
 		{name: "cc1plus", command: heavy, fixed: heavy, comm: "cc1plus"},
 		{name: "cc1plus, --stack-bytes 1M", flags: []string{"--stack-bytes", "1M"}, command: heavy},
 		{name: "redis under load", start: redis(b.dir)},
-		{name: "python3", command: []string{"python3", "-c", "s = 0\nfor i in range(40000000): s += i * i"}},
-		{name: "xz", command: []string{"xz", "-k", "-c", "-9", text}},
+		{name: "python3", command: spin},
+		{name: "xz", command: xz},
+		{name: "all of these side by side", start: func() (int, func(), error) {
+			_, stop, err := redis(b.dir)()
+			if err != nil {
+				return 0, nil, err
+			}
+			end, err := startCommands(1, []string{depth30, "60"}, []string{gogc, "60"}, forever(heavy), forever(spin), forever(xz))
+			return 0, func() { end(); stop() }, err
+		}},
 		{name: "processes of 40 ms", command: []string{"sh", targets + "shortlived.sh", "120"},
 			fixed: []string{"sh", targets + "shortlived.sh", "60"}, comm: "sh"},
+		{name: "170 processes a second", start: func() (int, func(), error) {
+			stop, err := startCommands(1, []string{churn, "170", "60", "/bin/true"})
+			return 0, stop, err
+		}},
 		{name: "chains of three execs, 100 ms", command: []string{"sh", "-c", "i=0; while [ $i -lt 40 ]; do i=$((i+1)); sh " + targets + "execchain.sh; done"}},
 	}
+}
+
+// forever is a command that runs another over and over.
+func forever(command []string) []string {
+	return append([]string{"sh", "-c", `while "$@" >/dev/null; do :; done`, "sh"}, command...)
 }
 
 // writeText writes n bytes that keep a compressor busy.

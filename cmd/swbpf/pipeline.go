@@ -179,6 +179,9 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	for _, pc := range pcs {
 		p.stack = append(p.stack, p.modules.user(wp, wp.space.MappingAt(pc.Addr), pc.Addr))
 	}
+	if err == nil {
+		p.stats.addLive(s, pcs, wp.walker.LastSP())
+	}
 	p.learnStackEnd(wp, s, err)
 	return reasonOfEnd(wp.snapshot, s, err)
 }

@@ -178,8 +178,9 @@ func TestRecordInterrupted(t *testing.T) {
 // TestStatsKeys pins the keys of --stats, which scripts rely on.
 func TestStatsKeys(t *testing.T) {
 	want := strings.Fields(`duration_seconds event frequency_hz samples user_samples kernel_only_samples
-		complete truncated truncated_by_reason lost lost_by_reason frames bytes_copied bytes_sent bpf_run_ns
-		bpf_runs unwind_ns cpu_user_seconds cpu_system_seconds max_rss_bytes processes modules`)
+		complete truncated truncated_by_reason lost lost_by_reason frames bytes_copied bytes_sent live_bytes
+		live_bytes_copied bpf_run_ns bpf_runs unwind_ns recording_cpu_seconds naming_cpu_seconds
+		cpu_user_seconds cpu_system_seconds max_rss_bytes processes modules`)
 	b, err := json.Marshal(recordStats{})
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,8 @@ type recorder struct {
 	watched chan struct{}      // closed when it has
 	abort   func()             // tidies up when a second signal ends the program at once
 	began   time.Time
-	clock   int64 // CLOCK_MONOTONIC when it began, as samples have it
+	clock   int64   // CLOCK_MONOTONIC when it began, as samples have it
+	cpu     float64 // ownCPU when it began
 
 	filesClosed time.Time // when idle files were closed last
 
@@ -119,7 +120,7 @@ func (r *recorder) start() error {
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
 	}(r.procs)
 	signal.Notify(r.signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	r.began, r.clock = time.Now(), monotonic()
+	r.began, r.clock, r.cpu = time.Now(), monotonic(), ownCPU()
 	r.filesClosed = r.began
 	if err := r.session.Start(); err != nil {
 		return err
@@ -219,6 +220,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 		return nil, err
 	}
 	s := &r.stats
+	s.RecordingCPUSeconds = ownCPU() - r.cpu
 	s.DurationSeconds = r.session.Duration().Seconds()
 	s.Event, s.FrequencyHz = r.session.Event().Name, r.session.Frequency()
 	s.Weight = r.weight.Name

@@ -4,41 +4,47 @@ import (
 	"encoding/json"
 	"syscall"
 	"time"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // recordStats is what --stats writes. Times in the names' units; bytes where
 // a name says so.
 type recordStats struct {
-	DurationSeconds    float64           `json:"duration_seconds"`
-	Event              string            `json:"event"`
-	Weight             string            `json:"weight,omitempty"` // by which events count
-	FrequencyHz        int               `json:"frequency_hz"`
-	Samples            uint64            `json:"samples"`             // delivered
-	UserSamples        uint64            `json:"user_samples"`        // with a user stack
-	KernelOnlySamples  uint64            `json:"kernel_only_samples"` // kernel threads
-	Complete           uint64            `json:"complete"`            // user stacks walked to the bottom
-	Truncated          uint64            `json:"truncated"`           // user stacks that were not
-	TruncatedByReason  map[string]uint64 `json:"truncated_by_reason"`
-	Lost               uint64            `json:"lost"` // events without a sample
-	LostByReason       map[string]uint64 `json:"lost_by_reason"`
-	OffCPUNSByState    map[string]uint64 `json:"off_cpu_ns_by_state,omitempty"`
-	OffCPUSkippedShort uint64            `json:"off_cpu_skipped_short,omitempty"` // below --min-off-cpu
-	OffCPUUnsampled    uint64            `json:"off_cpu_unsampled,omitempty"`     // too many within a short time
-	OffCPUUnsampledNS  uint64            `json:"off_cpu_unsampled_ns,omitempty"`
-	OffCPUMissed       uint64            `json:"off_cpu_missed_switches,omitempty"` // that the kernel did not report
-	UnsampledNS        uint64            `json:"not_sampled_ns,omitempty"`          // in the profile as "[not sampled]"
-	Frames             uint64            `json:"frames"`                            // user frames unwound
-	BytesCopied        uint64            `json:"bytes_copied"`                      // of user stacks, in the kernel
-	BytesSent          uint64            `json:"bytes_sent"`                        // through the ring
-	BPFRunNS           uint64            `json:"bpf_run_ns"`
-	BPFRuns            uint64            `json:"bpf_runs"`
-	UnwindNS           uint64            `json:"unwind_ns"`
-	NamingCPUSeconds   float64           `json:"naming_cpu_seconds"` // of the recorder, at the end; the next two hold it
-	CPUUserSeconds     float64           `json:"cpu_user_seconds"`   // of the recorder itself
-	CPUSystemSeconds   float64           `json:"cpu_system_seconds"`
-	MaxRSSBytes        int64             `json:"max_rss_bytes"`
-	Processes          int               `json:"processes"` // with at least one sample
-	Modules            int               `json:"modules"`   // files with at least one frame
+	DurationSeconds     float64           `json:"duration_seconds"`
+	Event               string            `json:"event"`
+	Weight              string            `json:"weight,omitempty"` // by which events count
+	FrequencyHz         int               `json:"frequency_hz"`
+	Samples             uint64            `json:"samples"`             // delivered
+	UserSamples         uint64            `json:"user_samples"`        // with a user stack
+	KernelOnlySamples   uint64            `json:"kernel_only_samples"` // kernel threads
+	Complete            uint64            `json:"complete"`            // user stacks walked to the bottom
+	Truncated           uint64            `json:"truncated"`           // user stacks that were not
+	TruncatedByReason   map[string]uint64 `json:"truncated_by_reason"`
+	Lost                uint64            `json:"lost"` // events without a sample
+	LostByReason        map[string]uint64 `json:"lost_by_reason"`
+	OffCPUNSByState     map[string]uint64 `json:"off_cpu_ns_by_state,omitempty"`
+	OffCPUSkippedShort  uint64            `json:"off_cpu_skipped_short,omitempty"` // below --min-off-cpu
+	OffCPUUnsampled     uint64            `json:"off_cpu_unsampled,omitempty"`     // too many within a short time
+	OffCPUUnsampledNS   uint64            `json:"off_cpu_unsampled_ns,omitempty"`
+	OffCPUMissed        uint64            `json:"off_cpu_missed_switches,omitempty"` // that the kernel did not report
+	UnsampledNS         uint64            `json:"not_sampled_ns,omitempty"`          // in the profile as "[not sampled]"
+	Frames              uint64            `json:"frames"`                            // user frames unwound
+	BytesCopied         uint64            `json:"bytes_copied"`                      // of user stacks, in the kernel
+	BytesSent           uint64            `json:"bytes_sent"`                        // through the ring
+	LiveBytes           uint64            `json:"live_bytes"`                        // of stacks known in full: from SP to the outermost frame
+	LiveBytesCopied     uint64            `json:"live_bytes_copied"`                 // for these stacks
+	BPFRunNS            uint64            `json:"bpf_run_ns"`
+	BPFRuns             uint64            `json:"bpf_runs"`
+	UnwindNS            uint64            `json:"unwind_ns"`
+	RecordingCPUSeconds float64           `json:"recording_cpu_seconds"` // of the recorder, from the first sample possible until all are counted
+	NamingCPUSeconds    float64           `json:"naming_cpu_seconds"`    // of the recorder, at the end; the next two hold both
+	CPUUserSeconds      float64           `json:"cpu_user_seconds"`      // of the recorder itself
+	CPUSystemSeconds    float64           `json:"cpu_system_seconds"`
+	MaxRSSBytes         int64             `json:"max_rss_bytes"`
+	Processes           int               `json:"processes"` // with at least one sample
+	Modules             int               `json:"modules"`   // files with at least one frame
 }
 
 // ownCPU returns the CPU time that this program has used so far, in seconds.
@@ -59,6 +65,22 @@ func (s *recordStats) addOwnUsage() {
 	s.CPUUserSeconds = time.Duration(ru.Utime.Nano()).Seconds()
 	s.CPUSystemSeconds = time.Duration(ru.Stime.Nano()).Seconds()
 	s.MaxRSSBytes = ru.Maxrss << 10
+}
+
+// addLive counts a stack of which all is known: how much of it was live, and
+// how much was copied. pcs are its frames and sp the outermost one's SP. Stacks
+// that go on elsewhere, as those of Go do, are left out: not all of their SPs
+// are known here.
+func (s *recordStats) addLive(sample *loader.Sample, pcs []unwind.PC, sp uint64) {
+	for i := range pcs {
+		if pcs[i].Flags&unwind.StackSwitched != 0 {
+			return
+		}
+	}
+	s.LiveBytes += sp - sample.Regs.Raw(sample.Arch.SP)
+	for i := range sample.Regions {
+		s.LiveBytesCopied += uint64(len(sample.Regions[i].Data))
+	}
 }
 
 func (s *recordStats) write(f *outFile) error {
