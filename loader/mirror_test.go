@@ -167,13 +167,15 @@ func group(words map[int]map[int]uint64) []byte {
 		}
 		mask |= 1 << b
 		at := len(out)
-		out = append(out, 0)
+		out = append(out, 0, 0)
+		var halves uint16
 		for w := range 8 {
 			if v, ok := words[b][w]; ok {
-				out[at] |= 1 << w
+				halves |= 3 << (2 * w)
 				out = binary.NativeEndian.AppendUint64(out, v)
 			}
 		}
+		binary.NativeEndian.PutUint16(out[at:], halves)
 	}
 	binary.NativeEndian.PutUint64(out, mask)
 	return append(out, make([]byte, -len(out)&7)...)
@@ -187,7 +189,7 @@ func TestMirrorOverlap(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, n, err := m.apply(&regionHeader{Addr: 0x1008, Len: 100, Mirror: 0}, group(map[int]map[int]uint64{0: {1: 0x11}, 1: {0: 0x22}}), nil)
-	if err != nil || n != 8+1+8+1+8+6 {
+	if err != nil || n != 8+2+8+2+8+4 {
 		t.Fatalf("%d bytes used, %v", n, err)
 	}
 	regions := []procstate.Region{{Addr: 0x1008, Data: first}}
