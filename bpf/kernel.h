@@ -167,6 +167,9 @@ INLINE bool is_compat32(const struct user_regs *regs) { return (regs->cs & 0xfff
 INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->rsp; }
 INLINE u64 program_counter(const struct user_regs *regs) { return regs->rip; }
 
+/* Whether it was by a system call that the kernel was entered. */
+INLINE bool is_in_syscall(const struct user_regs *regs) { return !(regs->orig_ax >> 63); }
+
 #define mode_of(regs) ((regs).cs)
 #define sp_of(regs) ((regs).rsp)
 #define thread_pointer_of(task) task_field(task, thread.fsbase)
@@ -181,6 +184,10 @@ INLINE bool is_compat32(const struct user_regs *regs) { return (regs->pstate & 0
 
 INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->sp; }
 INLINE u64 program_counter(const struct user_regs *regs) { return regs->pc; }
+
+/* Whether it was by a system call that the kernel was entered; of no interest
+ * without a red zone. */
+INLINE bool is_in_syscall(const struct user_regs *regs) { return false; }
 
 #define mode_of(regs) ((regs).pstate)
 #define sp_of(regs) ((regs).sp)

@@ -63,7 +63,7 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 	u64 end = go_stack_end(&go, sp);
 	if (!end)
 		end = known_stack_end(task, h->tgid, h->tid, sp);
-	add_stack(r, h, sp, end);
+	add_stack(r, h, sp, end, !(go.g && is_at_home(&go, sp)) && !is_in_syscall(&h->regs));
 	u64 own_bytes = r->copied;
 	if (!own_bytes && is_in_exec(task)) {
 		h->user = USER_EXEC;

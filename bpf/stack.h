@@ -9,9 +9,10 @@
 /*
  * The kernel puts argc at start_stack and sets SP to it; the frames of _start
  * and below lie under it. Run as "ld.so program", the loader drops its own
- * arguments by moving SP up a word for each: hence a few words more.
+ * arguments by moving SP up a word for each, and _start, which aligns SP and
+ * pushes two words, calls from there: hence as much more as for eight arguments.
  */
-enum { ABOVE_START_STACK = 128 };
+enum { ABOVE_START_STACK = 48 };
 
 /*
  * The kernel keeps mappings at least this far below the main stack (MIN_GAP),
@@ -155,12 +156,18 @@ INLINE u64 known_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp)
 	return learned && *learned > sp ? *learned : 0;
 }
 
-/* Where the copy of a stack begins: below SP, unless that page is not there. */
-INLINE u64 stack_start(u64 sp)
+/*
+ * Where the copy of a stack begins: below SP, unless that page is not there or
+ * nothing below SP is of use. For the system call a function has its registers
+ * saved above; and Go code knows no red zone.
+ */
+INLINE u64 stack_start(u64 sp, bool in_red_zone)
 {
 	u64 from = sp - RED_ZONE;
 	u8 byte;
 
+	if (!in_red_zone)
+		return sp;
 	if ((from ^ sp) & ~(PAGE - 1ULL) && bpf_probe_read_user(&byte, 1, (void *)from))
 		return sp;
 	return from;
@@ -193,10 +200,10 @@ INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bo
 }
 
 /*
- * Adds the stack from the red zone below sp up to end (0: not known) or the
- * limit as the first regions; as an empty one when nothing can be read.
+ * Adds the stack from sp, or the red zone below it, up to end (0: not known) or
+ * the limit as the first regions; as an empty one when nothing can be read.
  */
-INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 end)
+INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 end, bool in_red_zone)
 {
 	u64 to = sp + stack_limit, key = h->tid;
 	u8 reached = STACK_END_LIMIT;
@@ -209,7 +216,7 @@ INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 e
 			reached = STACK_END_BOTTOM;
 		}
 	}
-	if (!add_pages(r, h->cpu, key, stack_start(sp), to, end != 0))
+	if (!add_pages(r, h->cpu, key, stack_start(sp, in_red_zone), to, end != 0))
 		reached = STACK_END_UNREADABLE;
 	if (!r->regions)
 		close_region(r, sp, sp);

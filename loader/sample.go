@@ -94,7 +94,8 @@ type Sample struct {
 	Probes procstate.UserProbes
 
 	// Regions is the user memory copied. First comes the stack, from the red
-	// zone below SP (128 bytes on amd64) up; it is more than one region where
+	// zone below SP (128 bytes on amd64; not in a system call, nor on a
+	// goroutine's stack) up; it is more than one region where
 	// pages in it could not be read. For Go processes made known by
 	// SetGoProcess and threads not on their own goroutine's stack there follow
 	// the word that holds the running g, that runtime.g, its runtime.m, the
