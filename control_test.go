@@ -238,6 +238,31 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestReapedByParent: the end of a child is told of also where this process
+// waits for it, and may take its status away.
+func TestReapedByParent(t *testing.T) {
+	for range 20 {
+		tg, p := attachLife(t)
+		reaped := make(chan error, 1)
+		go func() { reaped <- tg.cmd.Wait() }()
+		tg.say("exit 9")
+		evs := eventsUntil(t, procstate.Terminated)
+		if last := evs[len(evs)-1]; last.Process != p {
+			t.Errorf("last event %+v", last)
+		}
+		<-p.Done()
+		if ws, ok := p.ExitStatus(); !ok || ws.Exited() && ws.ExitStatus() != 9 || ws.Signaled() {
+			t.Errorf("status %v, %v", ws, ok)
+		}
+		if err := <-reaped; tg.cmd.ProcessState.ExitCode() != 9 {
+			t.Errorf("the parent sees %v", err)
+		}
+	}
+	if _, err := procstate.HandleDebugEvents(true); !errors.Is(err, procstate.ErrNoTarget) {
+		t.Errorf("waiting for events of nobody: %v", err)
+	}
+}
+
 // TestSignalsPass: signals that queue all come through, while the program is
 // traced and stopped again and again.
 func TestSignalsPass(t *testing.T) {

@@ -83,11 +83,9 @@ func TestWalkerSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		for _, w := range set.Walkers() {
-			swbpf.Detach(w)
-		}
-	}()
+	for _, w := range set.Walkers() {
+		defer swbpf.Detach(w)
+	}
 	walks, err := set.WalkStacks()
 	if err != nil || len(walks) != 52 {
 		t.Fatalf("%d walks, %v", len(walks), err)

@@ -89,7 +89,9 @@ func (p *ProcDebug) IsTerminated() (ended bool) {
 // detached.
 func (p *ProcDebug) Done() <-chan struct{} { return p.ended }
 
-// ExitStatus returns how the target ended; ok is false while it has not.
+// ExitStatus returns how the target ended; ok is false while it has not. It is
+// not known, and neither Exited nor Signaled, of a child of this process whom
+// the parent has reaped first, before Linux 6.15.
 func (p *ProcDebug) ExitStatus() (ws unix.WaitStatus, ok bool) {
 	p.e.do(func() { ws, ok = p.exitStatus, len(p.threads) == 0 && !p.detaching })
 	return ws, ok

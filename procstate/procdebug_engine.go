@@ -28,6 +28,7 @@ type engine struct {
 	started chan struct{} // closed when the engine has its thread
 	ended   chan struct{} // closed when the engine of a child has ended
 	child   int           // PID of the only target, which the parent will reap; 0 for none
+	end     *os.File      // tells of the child's end; nil where nothing does
 	users   int           // ProcDebugs that hold it; guarded by the watcher's mu
 
 	// These belong to the engine's goroutine.
@@ -48,6 +49,9 @@ func newEngine(child int) *engine {
 		child:   child,
 		tracees: make(map[ThreadID]*tracee),
 		targets: make(map[int]*ProcDebug),
+	}
+	if child != 0 {
+		e.end = e.awaitEnd()
 	}
 	go e.run()
 	return e
@@ -86,6 +90,9 @@ func (e *engine) run() {
 		}
 		if e.child != 0 && len(e.tracees) == 0 && theWatcher.removeUnused(e) {
 			close(e.ended)
+			if e.end != nil {
+				e.end.Close()
+			}
 			return
 		}
 	}
