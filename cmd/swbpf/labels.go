@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -53,6 +54,9 @@ type labeller struct {
 	old     bool            // there are cgroups of the first version
 	own     int             // our PID
 	byPID   map[int32]processCgroup
+	paths   map[string]string // those in byPID, each once
+
+	forgetAt int // size of byPID at which the old are forgotten
 
 	sets map[labelKey]uint32
 }
@@ -71,11 +75,20 @@ type processCgroup struct {
 	at   time.Time
 }
 
-// cgroupCheck is how long the cgroup that /proc tells is taken for granted.
-const cgroupCheck = time.Second
+// cgroupCheck is how long the cgroup that /proc tells is taken for granted,
+// cgroupKeep how long at least that of a process is remembered which has no more
+// samples.
+const (
+	cgroupCheck = time.Second
+	cgroupKeep  = 30 * time.Second
+)
+
+// maxCgroups is the number of processes from which on they are looked through
+// for those to forget.
+const maxCgroups = 1 << 10
 
 func newLabeller(b *profile.Builder) *labeller {
-	l := &labeller{builder: b, own: os.Getpid(), byPID: map[int32]processCgroup{}, sets: map[labelKey]uint32{}}
+	l := &labeller{builder: b, own: os.Getpid(), byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, sets: map[labelKey]uint32{}}
 	l.cgroups, _ = loader.OpenCgroups() // doctor says why there are none
 	l.old = loader.HasOldCgroups()
 	return l
@@ -117,9 +130,16 @@ func (l *labeller) ofProcess(pid int32) string {
 		return c.path
 	}
 	if path := loader.CgroupOfProcess(int(pid)); path != "" || !ok {
-		c.path = path
+		if _, known := l.paths[path]; !known {
+			l.paths[path] = path
+		}
+		c.path = l.paths[path]
 	}
 	c.at = now
+	if !ok && len(l.byPID) >= l.forgetAt {
+		maps.DeleteFunc(l.byPID, func(_ int32, c processCgroup) bool { return now.Sub(c.at) > cgroupKeep })
+		l.forgetAt = max(maxCgroups, 2*len(l.byPID))
+	}
 	l.byPID[pid] = c
 	return c.path
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	pprof "github.com/google/pprof/profile"
+
+	"github.com/swbpf/swbpf/profile"
 )
 
 // unifiedCgroups is where the unified hierarchy of cgroups is mounted.
@@ -209,5 +211,28 @@ func TestRecordRefusesWeights(t *testing.T) {
 				t.Errorf("%s: no %q in %s", args, w, msg)
 			}
 		}
+	}
+}
+
+// The cgroups of processes without samples are forgotten in time.
+func TestLabellerForgets(t *testing.T) {
+	l := newLabeller(profile.NewBuilder())
+	defer l.close()
+	const none = 1 << 30 // no process has such a number
+	for i := range int32(maxCgroups) {
+		l.ofProcess(none + i)
+	}
+	if len(l.byPID) != maxCgroups {
+		t.Fatalf("%d processes known", len(l.byPID))
+	}
+	for pid, c := range l.byPID {
+		if pid != none {
+			c.at = c.at.Add(-2 * cgroupKeep)
+			l.byPID[pid] = c
+		}
+	}
+	l.ofProcess(none - 1)
+	if _, recent := l.byPID[none]; len(l.byPID) != 2 || !recent {
+		t.Errorf("%d processes known, the one of late among them: %v", len(l.byPID), recent)
 	}
 }
