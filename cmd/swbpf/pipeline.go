@@ -17,7 +17,7 @@ import (
 // they are recorded. It belongs to one goroutine.
 type pipeline struct {
 	procs   *loader.Processes
-	kernel  kernelHints
+	kernel  kernelHints // nil before connect
 	group   *unwind.AddressRangeGroup
 	builder *profile.Builder
 	sink    sampleSink // counts the stacks: builder, unless another is set
@@ -27,7 +27,7 @@ type pipeline struct {
 
 	sampled map[int32]struct{} // PIDs with a sample
 
-	goPIDs map[int32]struct{} // Go processes that the kernel side was told of; for onImage alone
+	goPIDs map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 
 	pcs       []unwind.PC
 	stack     []profile.Loc // leaf first
@@ -85,15 +85,14 @@ type walkedProcess struct {
 	ends     map[int32]uint64 // where threads' stacks end, as the kernel side was told
 }
 
-func newPipeline(kernel kernelHints, names symbols.Options) *pipeline {
+func newPipeline(names symbols.Options) *pipeline {
 	b := profile.NewBuilder()
 	p := &pipeline{
-		kernel:  kernel,
 		group:   steppers.ForSampling(unwind.NewTablesWithBudget(tableBudget)),
 		builder: b, sink: b, modules: newModules(b, names), labels: newLabeller(b),
 		stats:   recordStats{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}, OffCPUNSByState: map[string]uint64{}},
 		sampled: map[int32]struct{}{},
-		goPIDs:  map[int32]struct{}{},
+		goPIDs:  map[int32]loader.GoOffsets{},
 
 		notSampled: b.Marker("[not sampled]"),
 	}
@@ -101,6 +100,15 @@ func newPipeline(kernel kernelHints, names symbols.Options) *pipeline {
 		p.states[state] = b.Marker("[" + loader.Blocked(state).String() + "]")
 	}
 	return p
+}
+
+// connect gives the pipeline its kernel side, and tells that of the Go processes
+// that were met before.
+func (p *pipeline) connect(kernel kernelHints) {
+	p.kernel = kernel
+	for pid, o := range p.goPIDs {
+		kernel.SetGoProcess(int(pid), o)
+	}
 }
 
 // add counts a sample. It uses the sample only until it returns. The stack of a
@@ -246,19 +254,24 @@ func isGoProgram(im *procstate.Image) bool {
 func (p *pipeline) onImage(pid int32, im *procstate.Image) {
 	rt, err := procstate.GoRuntimeOf(im)
 	if err == nil && rt.HasTLS {
-		p.goPIDs[pid] = struct{}{}
-		p.kernel.SetGoProcess(int(pid), loader.GoOffsets{
+		o := loader.GoOffsets{
 			GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M),
 			GSchedSP: uint16(rt.SchedSP), MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal),
 			MVDSOSP: uint16(rt.VDSOSP), CallsC: rt.CallsC,
-		})
+		}
+		p.goPIDs[pid] = o
+		if p.kernel != nil {
+			p.kernel.SetGoProcess(int(pid), o)
+		}
 		return
 	}
 	// Another program under the number of a Go process: its successor by
 	// exec, or by chance.
 	if _, was := p.goPIDs[pid]; was && isProgram(im) {
 		delete(p.goPIDs, pid)
-		p.kernel.ForgetGoProcess(int(pid))
+		if p.kernel != nil {
+			p.kernel.ForgetGoProcess(int(pid))
+		}
 	}
 }
 

@@ -93,26 +93,29 @@ func (r *recorder) start() error {
 		cfg.PIDs, cfg.FollowChildren = []int{r.command.PID()}, true
 	}
 	raisePriority()
-	limitGarbage()
-	if r.session, err = loader.Open(cfg); err != nil {
-		return err
-	}
-	if r.sideband, err = loader.OpenSideband(loader.SidebandConfig{WakeBytes: wakeBytes}); err != nil {
-		return err
-	}
+	// The programs are checked and loaded while /proc is read.
+	opened := make(chan error)
+	go func() {
+		var err error
+		r.session, err = loader.Open(cfg)
+		opened <- err
+	}()
 	r.weight = weight
-	r.pipeline = newPipeline(r.session, o.names)
+	r.pipeline = newPipeline(o.names)
 	r.labels.fixed, r.labels.withCPU = o.labels, o.sampleCPU
 	r.labels.withState = event.IsOffCPU() || event.IsWall()
 	if o.times {
 		r.builder.KeepTimes()
 	}
-	r.procs = loader.NewProcesses(loader.ProcessesConfig{
-		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(cfg.PIDs), OnImage: r.onImage,
-	})
-	if err := r.procs.Bootstrap(); err != nil {
-		return err
+	followed := r.follow(cfg.PIDs)
+	if err := <-opened; err != nil {
+		return err // says best what is missing
 	}
+	if followed != nil {
+		return followed
+	}
+	r.connect(r.session)
+	limitGarbage()
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop, r.watched = stop, make(chan struct{})
 	go func(p *loader.Processes) {
@@ -129,6 +132,17 @@ func (r *recorder) start() error {
 		r.command.Resume()
 	}
 	return nil
+}
+
+// follow begins to follow processes, those that run included.
+func (r *recorder) follow(pids []int) (err error) {
+	if r.sideband, err = loader.OpenSideband(loader.SidebandConfig{WakeBytes: wakeBytes}); err != nil {
+		return err
+	}
+	r.procs = loader.NewProcesses(loader.ProcessesConfig{
+		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(pids), OnImage: r.onImage,
+	})
+	return r.procs.Bootstrap()
 }
 
 // run records until the time is over, the command has ended, or a signal asks
