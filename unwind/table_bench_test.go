@@ -86,3 +86,30 @@ func BenchmarkKeptRule(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkTableMemory compiles all functions of an image. It reports the size
+// of the table, in all and for each row.
+func BenchmarkTableMemory(b *testing.B) {
+	img := openTestImage(b, benchmarkImage(b))
+	addrs := benchmarkAddresses(b, NewTable(img), 1<<20)
+	var t *Table
+	for b.Loop() {
+		t = NewTable(img)
+		for _, a := range addrs {
+			for vaddr := a; ; {
+				_, start, end, err := t.Row(vaddr)
+				if err != nil {
+					break
+				}
+				t.Rule(start)
+				if vaddr = end; end == t.fde.end {
+					break
+				}
+			}
+		}
+	}
+	rows := len(t.kept.rows)
+	b.ReportMetric(float64(rows), "rows")
+	b.ReportMetric(float64(t.size()), "bytes")
+	b.ReportMetric(float64(t.size())/float64(rows), "bytes/row")
+}
