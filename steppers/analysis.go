@@ -259,6 +259,9 @@ const (
 func (a *Analysis) followsCall(w *unwind.Walker, pc uint64) bool {
 	m := w.MappingAt(pc - 1)
 	if m == nil {
+		if at := w.MappingAt(pc); at != nil && classifyTrampoline(w.Arch(), nil, readCode(w, at, pc, a.buf[:])) != noTrampoline {
+			return true
+		}
 		return isReturnTrampoline(w, pc)
 	}
 	if m.Image != nil {

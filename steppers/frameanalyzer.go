@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"bytes"
+	"encoding/binary"
 	"sort"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -270,18 +271,47 @@ func lastPrologue(a *procstate.Arch, code []byte) int {
 			}
 		}
 	case procstate.ARM64:
-		for i := len(code)&^3 - 8; i >= 0; i -= 4 {
-			// stp x29,x30,[sp,#-n]!; mov x29,sp
-			if code[i] == 0xfd && code[i+1]&0x7f == 0x7b && code[i+2]>>6 == 2 && code[i+3] == 0xa9 &&
-				bytes.Equal(code[i+4:i+8], []byte{0xfd, 0x03, 0x00, 0x91}) {
-				if i >= 4 && bytes.Equal(code[i-4:i], []byte{0x3f, 0x23, 0x03, 0xd5}) { // paciasp
-					i -= 4
+		for i := len(code)&^3 - 4; i > 0; i -= 4 {
+			// add x29,sp,#n; with 0 it is mov
+			if w := binary.LittleEndian.Uint32(code[i:]); w&0xffc003ff == 0x910003fd {
+				if p := lowerBefore(code, i); p >= 0 {
+					return p
 				}
-				return i
 			}
 		}
 	}
 	return -1
+}
+
+// lowerBefore returns the offset of the instruction that begins an AArch64
+// function whose frame pointer is set at offset at of code, -1 when it does
+// not: it lowers SP, x29 and x30 are stored, and nothing but the work of the
+// function comes between.
+func lowerBefore(code []byte, at int) int {
+	const most = 16
+	start, stored := -1, uint64(0)
+	var in isa.Inst
+	p := at - 4
+	for ; p >= max(0, at-4*most); p -= 4 {
+		if !isa.DecodeARM64(code[p:], 0, &in) || in.Flow != isa.Next {
+			break
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			switch {
+			case op.Kind == isa.Store && op.Dst == procstate.ARM64.SP:
+				stored |= 1 << op.Src
+			case op.Kind == isa.Set && op.Dst == procstate.ARM64.SP && op.Src == procstate.ARM64.SP && op.Imm < 0:
+				start = p
+			}
+		}
+	}
+	if stored>>29&3 != 3 || start < 0 {
+		return -1
+	}
+	if start >= 4 && bytes.Equal(code[start-4:start], []byte{0x3f, 0x23, 0x03, 0xd5}) { // paciasp
+		start -= 4
+	}
+	return start
 }
 
 // pushBefore returns the offset of the push %rbp that begins a function whose

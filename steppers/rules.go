@@ -81,7 +81,8 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	if m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.RuleNotMe, true
 	}
-	return d.tables.For(m.Image).Rule(lookupPC(pc, interrupted) - m.Bias), true
+	r := d.tables.For(m.Image).Rule(lookupPC(pc, interrupted) - m.Bias)
+	return r, !r.Jumps(w.Arch())
 }
 
 // lookupPC is Frame.LookupPC of a frame whose PC is pc.

@@ -42,8 +42,9 @@ func (s *SigHandler) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 	arch := w.Arch()
 	mem := w.ProcessState()
 	// The stack is in the cache already, the code is not: look there first.
-	// A kernel frame starts with small flags and a nil link (x86-64), or with
-	// a signal number.
+	// A kernel frame starts with small flags and a nil link, on AArch64 behind
+	// a struct siginfo that is filled only for a handler with SA_SIGINFO, and
+	// on i386 with a signal number.
 	sp := in.SP()
 	switch arch {
 	case procstate.AMD64:
@@ -54,7 +55,7 @@ func (s *SigHandler) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 			return unwind.NotMe, nil
 		}
 	case procstate.ARM64:
-		if info, ok := mem.ReadWord(sp); !ok || uint32(info)-1 >= 64 {
+		if flags, ok := mem.ReadWord(sp + 128); !ok || flags > 0xff {
 			return unwind.NotMe, nil
 		}
 		if link, ok := mem.ReadWord(sp + 128 + 8); !ok || link != 0 {

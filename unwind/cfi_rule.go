@@ -84,9 +84,60 @@ func (r *Rule) CFARegister() procstate.Reg {
 // Jumps reports whether the rule, for code of architecture a, tells of where
 // the code is about to jump to and not of its caller, as the tables of longjmp
 // and setcontext do: the caller's SP is not the CFA but is kept in a place of
-// its own, and the code is no signal trampoline.
+// its own, or the return address is at or above the CFA, and the code is no
+// signal trampoline.
 func (r *Rule) Jumps(a *procstate.Arch) bool {
-	return r.row != nil && !r.row.Signal && r.row.recovers(a, a.SP)
+	if r.row != nil {
+		ra := &r.row.Regs[r.row.RA]
+		return !r.row.Signal && (r.row.recovers(a, a.SP) || ra.Kind == AtOffset && ra.Offset >= 0)
+	}
+	return r.why == ReasonNone && r.flags&(ruleRAInReg|ruleRAUndefined|ruleSignal) == 0 && r.raOff >= 0
+}
+
+// mendCFA raises the CFA of a row that is found from SP with the return address
+// at or above it, as glibc's tables of _dl_runtime_resolve for AArch64 have it:
+// they leave out the two words that the procedure linkage table pushes.
+func (r *Row) mendCFA(a *procstate.Arch) {
+	up := r.pushed(a)
+	if up == 0 {
+		return
+	}
+	r.CFA.Offset += up
+	for i := range r.Regs {
+		if rule := &r.Regs[i]; rule.Kind == AtOffset {
+			rule.Offset -= up
+		}
+	}
+}
+
+// pushed returns by how much the CFA of a row is too low, in bytes.
+func (r *Row) pushed(a *procstate.Arch) int64 {
+	const most = 256
+	ra := &r.Regs[r.RA]
+	if r.Signal || ra.Kind != AtOffset || ra.Offset < 0 || ra.Offset > most || r.CFA.Kind != InReg || r.CFA.Reg != a.SP || r.recovers(a, a.SP) {
+		return 0
+	}
+	up := ra.Offset + int64(a.AddressWidth)
+	if a.LR != procstate.NoReg {
+		up = (up + 15) &^ 15
+	}
+	return up
+}
+
+// pushedBefore returns by how much the CFA of an FDE's first row, which ends at
+// end, is too low because that of the second is: the first still has the
+// return address in its register.
+func (p *program) pushedBefore(end uint64) int64 {
+	ra := p.row.Regs[p.row.RA].Kind
+	if p.arch.LR == procstate.NoReg || ra != Unspecified && ra != SameValue || !p.cursor.more() {
+		return 0
+	}
+	ahead := *p
+	ahead.loc, ahead.remember = end, nil
+	if _, _, why := ahead.next(); why != ReasonNone || ahead.row.CFA != p.row.CFA {
+		return 0
+	}
+	return ahead.row.pushed(p.arch)
 }
 
 // compact makes a Rule of p.row. ok is false when it does not fit.

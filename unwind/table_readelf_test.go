@@ -169,7 +169,7 @@ func compareInterp(t *testing.T, tab *Table, want *interpFDE) int {
 			t.Errorf("%#x: no row begins here", want.rows[next].loc)
 			next++
 		}
-		compareRule(t, tab, &p, end)
+		compareRule(t, tab, &p, end, p.loc == f.start)
 		p.loc = end
 	}
 	return n
@@ -204,8 +204,10 @@ func compareRow(t *testing.T, row *Row, a *procstate.Arch, want *interpFDE, w *i
 	}
 }
 
-// compareRule checks what is compiled for the present row of p.
-func compareRule(t *testing.T, tab *Table, p *program, end uint64) {
+// compareRule checks what is compiled for the present row of p: the row, with a
+// CFA that leaves out what the linkage table pushes mended. first tells that
+// the row is the first of an FDE.
+func compareRule(t *testing.T, tab *Table, p *program, end uint64, first bool) {
 	t.Helper()
 	a := tab.img.Arch()
 	if end == p.loc || len(p.bytesOf(p.row.CFA)) == 11 {
@@ -220,6 +222,10 @@ func compareRule(t *testing.T, tab *Table, p *program, end uint64) {
 		t.Errorf("%#x: another rule at the end of the row, %#x", p.loc, end-1)
 	}
 	want := p.ownRow()
+	if first {
+		want.CFA.Offset += p.pushedBefore(end)
+	}
+	want.mendCFA(a)
 	if r.row != nil {
 		if *r.row != want {
 			t.Errorf("%#x: rule of another row", p.loc)

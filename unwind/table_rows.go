@@ -222,7 +222,14 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 		}
 		if end > from {
 			start := max(p.loc, from)
-			if !t.addRow(first, low, start, end) {
+			up := int64(0)
+			if p.loc == f.start {
+				up = p.pushedBefore(end)
+			}
+			p.row.CFA.Offset += up
+			added := t.addRow(first, low, start, end)
+			p.row.CFA.Offset -= up
+			if !added {
 				k.rows = k.rows[:first]
 				return nil, errTooManyRules
 			}
@@ -243,7 +250,10 @@ func (t *Table) addRow(first int, low, start, end uint64) bool {
 	p, k := &t.prog, &t.kept
 	off, threshold, plt := pltExpression(p.arch, p.bytesOf(p.row.CFA))
 	if !plt {
+		saved := p.row
+		p.row.mendCFA(p.arch)
 		id, ok := k.intern(p)
+		p.row = saved
 		if ok {
 			k.add(first, uint16(start-low), id)
 		}

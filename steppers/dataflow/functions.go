@@ -148,8 +148,10 @@ func (c *Code) markStubs(marks map[uint32]uint8) {
 		return
 	}
 	head, step := uint64(16), uint64(16)
-	if c.arch.PCAlign == 4 {
+	if c.arch == procstate.ARM64 {
+		// The first entry is twice as long, and pushes the word itself.
 		head = 32
+		marks[c.off(s.Vaddr)] |= called | stub
 	}
 	var in isa.Inst
 	code := c.read(s.Vaddr, s.Vaddr+min(s.Size, 16))
@@ -159,7 +161,7 @@ func (c *Code) markStubs(marks map[uint32]uint8) {
 		if len(code) == 16 && c.dec(code[8:], s.Vaddr+8, &in) && in.Flow == isa.IndirectJump {
 			step = 8
 		}
-	} else {
+	} else if c.arch != procstate.ARM64 {
 		marks[c.off(s.Vaddr)] |= continued
 	}
 	for o := head; o < s.Size; o += step {

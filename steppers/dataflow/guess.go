@@ -162,7 +162,7 @@ func (f *flow) guessRest(home *chunk) {
 			continue
 		}
 		next := at + uint64(in.Len)
-		if home.covered[o] || isPadding(home.code[o:next-home.lo], &in) {
+		if home.covered[o] || isPadding(home.code[o:next-home.lo], &in) && !f.c.isTaken(at) {
 			at = next
 			continue
 		}

@@ -81,6 +81,9 @@ func entryState(a *procstate.Arch, extra int32) *state {
 		s.setSlot(0, -w, value{kind: entry, base: uint8(a.RA)})
 	} else {
 		s.regs[a.SP] = value{kind: stack, off: -extra}
+		if extra > 0 { // what pushed them, the linkage table, pushed X30 too
+			s.setSlot(0, -int32(a.AddressWidth), value{kind: entry, base: uint8(a.RA)})
+		}
 	}
 	s.regs[a.PC] = value{}
 	return s
