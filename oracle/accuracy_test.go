@@ -65,6 +65,9 @@ func TestAccuracy(t *testing.T) {
 				if n < 1000 {
 					l.exact = 98 // a few instructions of a thread's start weigh much
 				}
+				if c.Table == tableARM64 {
+					l.exact = min(l.exact, 99.7) // longjmp has no copy of its return address
+				}
 				if exact := 100 * float64(res.Count[Exact]) / n; exact < l.exact {
 					t.Errorf("%s: %.3f %% exact of %.0f, want %v", res.Config, exact, n, l.exact)
 				}

@@ -6,7 +6,8 @@ import "time"
 // configurations are judged on it.
 type Case struct {
 	Table string // the table that it is a row of
-	Name  string // its row
+	Name  string
+	Row   string // the row that it is summed up in with others; "" is one of its own
 	Needs string // a tool without which the case is left out; "" is none
 
 	// Build is the command that makes the program, a shell line in the
@@ -35,11 +36,14 @@ const (
 	tableLinking   = "Ways of linking, and variants of libc's string functions (C)"
 	tableLanguages = "Languages"
 	tableGo        = "Go"
+	tableProduct   = "All compilers, flags and ways of linking (C), summed up over -O0 to -Os with and without frame pointers"
+	tableARM64     = "AArch64, under qemu-user"
+	tableFramesARM = "AArch64: frame pointers and no unwind tables (C without a libc)"
 	tableStacks    = "Signals, stacks, threads"
 	tablePrograms  = "Programs of the distribution"
 )
 
-var tables = []string{tableCompilers, tableFrames, tableJIT, tableLinking, tableLanguages, tableGo, tableStacks, tablePrograms}
+var tables = []string{tableCompilers, tableProduct, tableFrames, tableJIT, tableLinking, tableARM64, tableFramesARM, tableLanguages, tableGo, tableStacks, tablePrograms}
 
 // Cases returns the rows of the accuracy table.
 func Cases() []Case {
@@ -118,6 +122,16 @@ func Cases() []Case {
 	goRow("the same, PIE, stripped", "gosignals", "0 go build -buildmode=pie '-ldflags=-s -w'", 400000)
 	goRow("called by C, cgo", "gocallbacks", "1 go build", 900000)
 	goRow("the same, static, stripped", "gocallbacks", "1 go build '-ldflags=-s -w -extldflags=-static'", 900000)
+
+	cases = append(cases, productCases(native)...)
+	cases = append(cases, arm64Cases(native)...)
+	for _, version := range []string{"1.20.14", "1.21.13", "1.22.12", "1.23.12", "1.24.13", "1.25.5"} {
+		for _, program := range []string{"gowork", "gosignals"} {
+			cases = append(cases, Case{Table: tableGo, Name: "Go " + version + ", " + program, Needs: "go",
+				Build:   "cd " + program + " && GO111MODULE=off GOTOOLCHAIN=go" + version + " CGO_ENABLED=0 go build -o $OUT main.go",
+				Configs: []string{"all", "go"}, Steps: 400000, Env: []string{"GOMAXPROCS=1"}})
+		}
+	}
 
 	stacks := func(name, needs, build string, args []string, thread, short bool) {
 		cases = append(cases, Case{Table: tableStacks, Name: name, Needs: needs, Build: build, Run: append([]string{"$OUT"}, args...),

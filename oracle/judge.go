@@ -5,9 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/arch/arm64/arm64asm"
 	"golang.org/x/arch/x86/x86asm"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -201,27 +203,35 @@ func (j *judge) place(addr uint64) string {
 }
 
 // disassemble lists n instructions from addr on.
-func disassemble(mem procstate.Memory, addr uint64, n int) string {
+func disassemble(v *view, addr uint64, n int) string {
 	var b strings.Builder
 	var code [16]byte
 	for range n {
-		k, _ := mem.ReadMemory(addr, code[:])
+		k, _ := v.ReadMemory(addr, code[:])
 		if k == 0 {
 			break
 		}
-		text, size := disassembleOne(code[:k], addr)
+		text, size := disassembleOne(v.arch, code[:k], addr)
 		fmt.Fprintf(&b, "  %#x: % x  %s\n", addr, code[:size], text)
 		addr += uint64(size)
 	}
 	return b.String()
 }
 
-// disassembleOne guards against the disassembler, which is not made for all
-// that programs contain.
-func disassembleOne(code []byte, addr uint64) (text string, size int) {
-	text, size = "?", instructionLength(code, addr)
+// disassembleOne guards against disassemblers, which are not made for all that
+// programs contain.
+func disassembleOne(arch *procstate.Arch, code []byte, addr uint64) (text string, size int) {
+	text, size = "?", 1
+	var in isa.Inst
+	if isa.DecoderFor(arch)(code, addr, &in) {
+		size = int(in.Len)
+	}
 	defer func() { _ = recover() }()
-	if in, err := x86asm.Decode(code, 64); err == nil && in.Len == size {
+	if arch == procstate.ARM64 {
+		if in, err := arm64asm.Decode(code); err == nil {
+			text = arm64asm.GNUSyntax(in)
+		}
+	} else if in, err := x86asm.Decode(code, 64); err == nil && in.Len == size {
 		text = x86asm.GNUSyntax(in, addr, nil)
 	}
 	return text, size

@@ -68,29 +68,23 @@ type runner struct {
 
 // Run runs a program and judges every instruction of it, or of windows.
 func Run(opt Options) (*Report, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	if opt.Output == nil {
 		opt.Output = io.Discard
 	}
+	if isARM64(opt.Args[0]) {
+		return runEmulated(&opt)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	began := time.Now()
 	t, err := startTracee(opt.Args, opt.Env, opt.Dir, opt.Output)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", opt.Args[0], err)
 	}
 	defer t.kill()
-	r := &runner{opt: &opt, t: t, images: procstate.NewImages(0)}
+	r := newRunner(&opt, procstate.AMD64, t.pid, t.tid)
 	defer r.images.Close()
-	r.target = &target{arch: procstate.AMD64, pid: t.pid, tid: t.tid, exe: opt.Args[0], space: &procstate.AddressSpace{}, probes: &probes{}}
-	for _, c := range opt.Configs {
-		j := newJudge(c, r.target)
-		j.fixtures, j.at = opt.Fixtures, map[string]bool{}
-		for _, place := range opt.FixturesAt {
-			j.at[place] = true
-		}
-		r.judges = append(r.judges, j)
-	}
-	r.seeder = newJudge(Configs[0], r.target)
+	r.t = t
 	entry, err := t.entry()
 	if err != nil {
 		return nil, err
@@ -127,18 +121,44 @@ func Run(opt Options) (*Report, error) {
 	if err != nil && err != errExited {
 		return nil, err
 	}
-	r.report.Program = fmt.Sprint(opt.Args)
 	r.report.Ended, r.report.ExitStatus = err == errExited, t.status
+	return r.finish(began), nil
+}
+
+func newRunner(opt *Options, arch *procstate.Arch, pid, tid int) *runner {
+	r := &runner{opt: opt, images: procstate.NewImages(0)}
+	r.target = &target{arch: arch, pid: pid, tid: tid, exe: opt.Args[0], space: &procstate.AddressSpace{}, probes: &probes{}}
+	for _, c := range opt.Configs {
+		j := newJudge(c, r.target)
+		j.fixtures, j.at = opt.Fixtures, map[string]bool{}
+		for _, place := range opt.FixturesAt {
+			j.at[place] = true
+		}
+		r.judges = append(r.judges, j)
+	}
+	r.seeder = newJudge(Configs[0], r.target)
+	return r
+}
+
+// finish completes the report.
+func (r *runner) finish(began time.Time) *Report {
+	r.report.Program = fmt.Sprint(r.opt.Args)
 	r.report.Elapsed = time.Since(began)
 	for _, j := range r.judges {
 		r.report.Results = append(r.report.Results, j.result)
 	}
-	return &r.report, nil
+	return &r.report
 }
 
 // remap reads the target's mappings.
 func (r *runner) remap() error {
-	space, err := r.images.LoadAddressSpace(int32(r.t.pid))
+	var space *procstate.AddressSpace
+	var err error
+	if r.target.arch == procstate.ARM64 {
+		space, err = r.emulatedSpace()
+	} else {
+		space, err = r.images.LoadAddressSpace(int32(r.target.pid))
+	}
 	if err != nil {
 		return err
 	}
@@ -158,7 +178,7 @@ func (r *runner) findStack(sp uint64) {
 		return
 	}
 	r.start, r.end = sp, sp
-	entries, err := procstate.ReadMaps(fmt.Sprintf("/proc/%d/maps", r.t.pid), false)
+	entries, err := procstate.ReadMaps(fmt.Sprintf("/proc/%d/maps", r.target.pid), false)
 	if err != nil {
 		return
 	}
@@ -176,8 +196,7 @@ func (r *runner) capture() ([]byte, error) {
 		return nil, errExited
 	}
 	sp, pc := r.target.regs.Raw(procstate.AMD64.SP), r.target.regs.Raw(procstate.AMD64.PC)
-	r.findStack(sp)
-	code := r.code[:r.target.capture(sp, r.end, pc, r.code[:])]
+	code := r.captureAt(sp, pc)
 	if r.target.probes.reader == nil {
 		return code, nil
 	}
@@ -195,8 +214,14 @@ func (r *runner) capture() ([]byte, error) {
 	return code, err
 }
 
+// captureAt reads the stack of the stopped thread and returns the code at pc.
+func (r *runner) captureAt(sp, pc uint64) []byte {
+	r.findStack(sp)
+	return r.code[:r.target.capture(sp, r.end, pc, r.code[:])]
+}
+
 func (r *runner) moment() moment {
-	return moment{r.target.regs.Raw(procstate.AMD64.PC), r.target.regs.Raw(procstate.AMD64.SP)}
+	return moment{r.target.regs.Raw(r.target.arch.PC), r.target.regs.Raw(r.target.arch.SP)}
 }
 
 // steps executes up to n instructions (0: all) and judges at each.
@@ -210,7 +235,7 @@ func (r *runner) steps(n int) error {
 	for i := 0; n == 0 || i < n; i++ {
 		from := r.moment()
 		known := isa.DecodeAMD64(code, from.pc, &in)
-		r.judgeAll(known && r.shadow.landed && pushesMemory(&in))
+		r.judgeAll(known && r.shadow.landed && pushesMemory(&in) || !r.shadow.intact(r.target.ReadWord))
 		rax := r.target.regs.Raw(0)
 		delivered := sig
 		if sig, err = r.t.step(sig); err != nil {
@@ -289,7 +314,7 @@ func changesMappings(nr uint64) bool {
 // truth.
 func (r *runner) judgeAll(between bool) {
 	r.report.Steps++
-	if between || r.shadow.lost || !r.shadow.intact(r.target.ReadWord) {
+	if between || r.shadow.lost {
 		r.report.Unjudged++
 		return
 	}
@@ -313,7 +338,7 @@ func (r *runner) signalled(from, to moment) bool {
 	pc, ok2 := r.target.ReadWord(to.sp + sigframeRIP)
 	restorer, ok3 := r.target.ReadWord(to.sp)
 	if ok1 && ok2 && ok3 && sp == from.sp && to.sp != from.sp {
-		r.shadow.signal(moment{pc, sp}, to, restorer)
+		r.shadow.signal(moment{pc, sp}, to, restorer, 8)
 		return true
 	}
 	return false
@@ -380,14 +405,4 @@ func (r *runner) seed() bool {
 			record{pc: f.PC(), sp: f.SP(), seeded: true, signal: f.Flags&unwind.Interrupted != 0})
 	}
 	return true
-}
-
-// instructionLength returns how many bytes the first instruction of code has,
-// 1 when it is none.
-func instructionLength(code []byte, addr uint64) int {
-	var in isa.Inst
-	if isa.DecodeAMD64(code, addr, &in) {
-		return int(in.Len)
-	}
-	return 1
 }

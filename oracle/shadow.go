@@ -1,6 +1,9 @@
 package oracle
 
-import "github.com/swbpf/swbpf/steppers/isa"
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
 
 // record is one frame below the running one, as a walk should find it: pc is
 // the return address and sp the CFA of the callee or, for a frame that a
@@ -13,6 +16,8 @@ type record struct {
 	// switched tells that the function that called had changed to another
 	// stack: its own caller's frames are on the one that it came from.
 	switched bool
+
+	saved uint64 // on AArch64, where the return address is stored; 0: not known
 }
 
 // moment is the part of a thread's registers that a Shadow follows.
@@ -21,7 +26,7 @@ type moment struct{ pc, sp uint64 }
 // wordReader reads a word of the stopped thread's memory.
 type wordReader func(addr uint64) (uint64, bool)
 
-// Shadow is a call stack kept from executed x86-64 instructions.
+// Shadow is a call stack kept from executed instructions.
 type Shadow struct {
 	recs   []record // the running function's caller last
 	parked []parkedStack
@@ -119,14 +124,14 @@ func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
 		return
 	}
 	if to.sp != from.sp {
-		s.move(in, from, to)
+		s.move(in, procstate.AMD64, from, to)
 	}
 }
 
 // move follows a change of SP that is no call or return.
-func (s *Shadow) move(in *isa.Inst, from, to moment) {
+func (s *Shadow) move(in *isa.Inst, a *procstate.Arch, from, to moment) {
 	top := s.top()
-	other := far(to.sp, from.sp) || setsSP(in) && (to.sp+4096 < from.sp ||
+	other := far(to.sp, from.sp) || setsSP(in, a) && (to.sp+4096 < from.sp ||
 		len(s.recs) > 0 && from.sp <= s.recs[0].sp && to.sp > s.recs[0].sp)
 	switch {
 	case other && s.switched && to.sp <= s.leftSP && !far(to.sp, s.leftSP):
@@ -152,14 +157,13 @@ func pushesMemory(in *isa.Inst) bool {
 // setsSP reports whether an instruction gives SP a value that has nothing to
 // do with the frame: from memory, or from a register other than the frame
 // pointer.
-func setsSP(in *isa.Inst) bool {
-	const rsp, rbp = 7, 6 // in DWARF numbers
+func setsSP(in *isa.Inst, a *procstate.Arch) bool {
 	for _, op := range in.Ops[:in.NumOps] {
 		switch {
-		case op.Kind == isa.Swap && (op.Dst == rsp || op.Src == rsp):
+		case op.Kind == isa.Swap && (op.Dst == a.SP || op.Src == a.SP):
 			return true
-		case op.Dst != rsp:
-		case op.Kind == isa.Load, op.Kind == isa.Clobber, op.Kind == isa.SetIndexed, op.Kind == isa.Set && op.Src != rsp && op.Src != rbp:
+		case op.Dst != a.SP:
+		case op.Kind == isa.Load, op.Kind == isa.Clobber, op.Kind == isa.SetIndexed, op.Kind == isa.Set && op.Src != a.SP && op.Src != a.FP:
 			return true
 		}
 	}
@@ -255,11 +259,12 @@ func (s *Shadow) park(to moment, word wordReader) {
 }
 
 // signal follows the delivery of a signal to a handler: at stands where the
-// handler starts, interrupted where the thread was.
-func (s *Shadow) signal(interrupted, at moment, restorer uint64) {
+// handler starts, interrupted where the thread was. The call of the handler has
+// pushed so many bytes.
+func (s *Shadow) signal(interrupted, at moment, restorer, pushed uint64) {
 	s.recs = append(s.recs,
 		record{pc: interrupted.pc, sp: interrupted.sp, signal: true},
-		record{pc: restorer, sp: at.sp + 8})
+		record{pc: restorer, sp: at.sp + pushed})
 }
 
 // sigreturn follows the system call that ends a handler. The handler may have

@@ -92,7 +92,7 @@ func TestShadowSignal(t *testing.T) {
 	mem := memory{}
 	var s Shadow
 	s.step(inst(isa.Call, 5), moment{0x100, sp}, moment{0x200, sp - 8}, mem.word)
-	s.signal(moment{0x200, sp - 8}, moment{0x800, sp - 0x500}, 0x900)
+	s.signal(moment{0x200, sp - 8}, moment{0x800, sp - 0x500}, 0x900, 8)
 	if got := chain(&s); !slices.Equal(got, []uint64{0x900, 0x200, 0x105}) {
 		t.Errorf("in the handler: %#x", got)
 	}

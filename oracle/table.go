@@ -60,10 +60,21 @@ func WriteTables(w io.Writer, rows []Row) error {
 	for _, table := range tables {
 		var configs []string
 		var of []Row
+		sums := map[string]int{}
 		for _, r := range rows {
-			if r.Case.Table == table {
-				of, configs = append(of, r), r.Case.Configs
+			if r.Case.Table != table {
+				continue
 			}
+			configs = r.Case.Configs
+			if i, ok := sums[r.Case.Row]; ok && r.Case.Row != "" {
+				of[i].add(&r)
+				continue
+			}
+			sums[r.Case.Row] = len(of)
+			if r.Case.Row != "" {
+				r = r.alone()
+			}
+			of = append(of, r)
 		}
 		if len(of) == 0 {
 			continue
@@ -84,6 +95,35 @@ func WriteTables(w io.Writer, rows []Row) error {
 		}
 	}
 	return nil
+}
+
+// alone returns a row that others can be added to.
+func (r *Row) alone() Row {
+	sum := Row{Case: &Case{Table: r.Case.Table, Name: r.Case.Row, Configs: r.Case.Configs}, Err: r.Err}
+	if r.Report != nil {
+		report := *r.Report
+		report.Results = slices.Clone(report.Results)
+		sum.Report = &report
+	}
+	return sum
+}
+
+// add adds the counts of a row; one without a report makes the sum one.
+func (r *Row) add(o *Row) {
+	if r.Report == nil || o.Report == nil {
+		r.Report = nil
+		if o.Err != nil {
+			r.Err = o.Err
+		}
+		return
+	}
+	r.Report.Steps += o.Report.Steps
+	r.Report.Unjudged += o.Report.Unjudged
+	for i := range r.Report.Results {
+		for class, n := range o.Report.Results[i].Count {
+			r.Report.Results[i].Count[class] += n
+		}
+	}
 }
 
 func (r *Row) markdown() string {

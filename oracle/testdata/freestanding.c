@@ -41,7 +41,12 @@ NOINLINE static long aligned(long x) {
 }
 
 __attribute__((noreturn, noinline, used)) static void stop(long code) {
+#ifdef __aarch64__
+	register long number __asm__("x8") = 94, first __asm__("x0") = code;
+	__asm__ volatile("svc #0" : : "r"(number), "r"(first) : "memory");
+#else
 	__asm__ volatile("syscall" : : "a"(231), "D"(code) : "rcx", "r11", "memory");
+#endif
 	__builtin_unreachable();
 }
 
@@ -98,4 +103,8 @@ __attribute__((noreturn, used)) static void begin(void) {
 	stop(0);
 }
 
+#ifdef __aarch64__
+__asm__(".globl _start\n_start: mov x29, #0\n mov x30, #0\n bl begin\n brk #1\n");
+#else
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n and $-16, %rsp\n call begin\n hlt\n");
+#endif

@@ -1,0 +1,58 @@
+package oracle
+
+// productCases are all combinations of compiler, optimisation, frame pointers,
+// ways of linking and libc.
+func productCases(configs []string) []Case {
+	var cases []Case
+	for _, cc := range []string{"gcc", "clang-19", "musl-gcc"} {
+		ways := []struct{ name, flags string }{{"PIE", "-pie"}, {"not PIE", "-no-pie"}, {"static", "-static"}, {"static-pie", "-static-pie"}}
+		if cc == "musl-gcc" {
+			ways = ways[:3] // its specs have no static-pie
+		}
+		for _, way := range ways {
+			for _, opt := range []string{"-O0", "-O1", "-O2", "-O3", "-Os"} {
+				for _, fp := range []string{"-fomit-frame-pointer", "-fno-omit-frame-pointer"} {
+					flags := way.flags + " " + opt + " " + fp
+					if way.flags == "-pie" || way.flags == "-static-pie" {
+						flags += " -fpie"
+					} else {
+						flags += " -fno-pie"
+					}
+					cases = append(cases, Case{Table: tableProduct, Name: cc + " " + flags, Row: cc + ", " + way.name, Needs: cc,
+						Build: cc + " -w " + flags + " -o $OUT work.c -lm", Configs: configs, Steps: 30000})
+				}
+			}
+		}
+	}
+	return cases
+}
+
+// arm64Cases are programs for AArch64.
+func arm64Cases(configs []string) []Case {
+	const gcc, gxx, clang = "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-g++", "clang-19"
+	var cases []Case
+	add := func(name, needs, build string, steps int, short bool) {
+		cases = append(cases, Case{Table: tableARM64, Name: name, Needs: needs, Build: build, Configs: configs, Steps: steps, Short: short})
+	}
+	for _, opt := range []string{"-O0", "-O1", "-O2", "-O3", "-Os"} {
+		add("gcc "+opt, gcc, gcc+" -w "+opt+" -o $OUT work.c -lm", 30000, opt == "-O2")
+		add("clang "+opt, clang, clang+" --target=aarch64-linux-gnu -w "+opt+" -o $OUT work.c -lm", 30000, false)
+	}
+	add("gcc -O2 -fomit-frame-pointer, bound at start", gcc, gcc+" -w -O2 -fomit-frame-pointer -Wl,-z,now -o $OUT work.c -lm", 30000, false)
+	add("gcc -O2, static", gcc, gcc+" -w -O2 -static -o $OUT work.c -lm", 30000, false)
+	add("gcc -O2, pointer authentication, static", gcc, gcc+" -w -O2 -mbranch-protection=standard -static -o $OUT work.c -lm", 30000, true)
+	add("gcc -O0, pointer authentication of leaves too", gcc, gcc+" -w -O0 -mbranch-protection=pac-ret+leaf+bti -o $OUT work.c -lm", 30000, false)
+	add("clang -Os, pointer authentication", clang, clang+" --target=aarch64-linux-gnu -w -Os -mbranch-protection=standard -o $OUT work.c -lm", 30000, false)
+	add("C++ with exceptions, g++ -O2", gxx, gxx+" -O2 -o $OUT work.cc", 150000, false)
+	add("C++ with exceptions, g++ -Os, pointer authentication", gxx, gxx+" -Os -mbranch-protection=standard -o $OUT work.cc", 150000, false)
+	add("signals, alternate stack, siglongjmp", gcc, gcc+" -O2 -o $OUT signals.c", 0, true)
+	for _, opt := range []string{"-O0", "-O2", "-Os"} {
+		for _, pac := range []string{"none", "standard"} {
+			cases = append(cases, Case{Table: tableFramesARM, Name: "gcc " + opt + " -mbranch-protection=" + pac, Needs: gcc,
+				Build: gcc + " -w " + opt + " -mbranch-protection=" + pac + " -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer" +
+					" -fno-asynchronous-unwind-tables -fno-stack-protector -fno-builtin -ffreestanding -static -nostdlib -o $OUT freestanding.c",
+				Configs: []string{"all", "frame", "stripped", "analysis"}, Short: opt == "-O2"})
+		}
+	}
+	return cases
+}

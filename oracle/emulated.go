@@ -1,0 +1,192 @@
+package oracle
+
+import (
+	"debug/elf"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// isARM64 reports whether a file is an AArch64 program.
+func isARM64(path string) bool {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return f.Machine == elf.EM_AARCH64
+}
+
+// runEmulated is Run for an AArch64 program, under qemu-user, from its entry
+// point on.
+func runEmulated(opt *Options) (*Report, error) {
+	if opt.Windows > 0 || opt.Thread || opt.Child {
+		return nil, fmt.Errorf("windows, threads and children of AArch64 programs: %w", procstate.ErrNotSupported)
+	}
+	began := time.Now()
+	e, err := startEmulator(opt.Args, opt.Env, opt.Dir, opt.Output)
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", opt.Args[0], err)
+	}
+	defer e.kill()
+	r := newRunner(opt, procstate.ARM64, e.pid, e.pid)
+	defer r.images.Close()
+	if err := r.remap(); err != nil {
+		return nil, err
+	}
+	for _, m := range r.target.space.Mappings() {
+		if m.Path == opt.Args[0] && m.Image != nil {
+			if err := e.runTo(m.Bias + m.Image.Entry()); err != nil {
+				return nil, err
+			}
+			break
+		}
+	}
+	err = r.remap()
+	if err == nil {
+		err = r.stepsEmulated(e, opt.Steps)
+	}
+	if err != nil && err != errExited {
+		return nil, err
+	}
+	r.report.Ended = err == errExited
+	return r.finish(began), nil
+}
+
+// stepsEmulated executes up to n instructions (0: all) and judges at each.
+func (r *runner) stepsEmulated(e *emulator, n int) error {
+	const x8 = 8 // the number of a system call
+	arch := procstate.ARM64
+	var in isa.Inst
+	sig := unix.Signal(0)
+	for i := 0; n == 0 || i < n; i++ {
+		if err := e.registers(&r.target.regs); err != nil {
+			return err
+		}
+		code := r.captureAt(r.target.regs.Raw(arch.SP), r.target.regs.Raw(arch.PC))
+		from, before := r.moment(), r.target.regs
+		known := isa.DecodeARM64(code, from.pc, &in)
+		r.judgeAll(!r.shadow.intactARM64(from.sp, r.target.ReadWord))
+		delivered := sig
+		var err error
+		if sig, err = e.step(sig); err != nil {
+			return err
+		}
+		if err := e.registers(&r.target.regs); err != nil {
+			return err
+		}
+		r.captureAt(r.target.regs.Raw(arch.SP), r.target.regs.Raw(arch.PC))
+		to := r.moment()
+		nr := before.Raw(x8)
+		switch {
+		case delivered != 0 && r.signalledARM64(from, to):
+		case !known:
+			r.shadow.lost = true
+		case in.Flow == isa.Syscall && nr == arm64Sigreturn:
+			pc, _ := r.target.ReadWord(from.sp + sigframePCARM64)
+			sp, _ := r.target.ReadWord(from.sp + sigframeSPARM64)
+			r.shadow.sigreturn(moment{pc, sp}, r.target.ReadWord)
+			r.afterSyscall(moment{pc, sp}, to, &before)
+		case in.Flow == isa.Syscall:
+			r.afterSyscall(moment{from.pc + 4, from.sp}, to, &before)
+		case sig != unix.SIGTRAP && to == from:
+			// stopped before the instruction was executed
+		default:
+			r.shadow.stepARM64(&in, from, to, &before, r.target.ReadWord)
+		}
+		if in.Flow == isa.Syscall && changesMappingsARM64(nr) {
+			if err := r.remap(); err != nil {
+				return err
+			}
+		}
+		if sig == unix.SIGTRAP {
+			sig = 0
+		}
+	}
+	return nil
+}
+
+// afterSyscall follows the instruction behind a system call, which qemu executes
+// in the same step unless a signal is there. before are the registers before
+// it, but for those that the kernel has changed.
+func (r *runner) afterSyscall(from, to moment, before *procstate.Regs) {
+	var in isa.Inst
+	var code [4]byte
+	if to.pc == from.pc {
+		return
+	}
+	if r.target.read(from.pc, code[:]) < 4 || !isa.DecodeARM64(code[:], from.pc, &in) {
+		r.shadow.lost = true
+		return
+	}
+	r.shadow.stepARM64(&in, from, to, before, r.target.ReadWord)
+}
+
+// System calls of AArch64, from the kernel's asm-generic/unistd.h.
+const arm64Sigreturn = 139
+
+func changesMappingsARM64(nr uint64) bool {
+	switch nr {
+	case 214, 215, 216, 221, 222, 226: // brk, munmap, mremap, execve, mmap, mprotect
+		return true
+	}
+	return false
+}
+
+// Offsets in the kernel's struct rt_sigframe of AArch64: struct siginfo, then
+// struct ucontext with the registers at 176 in it, behind a fault address.
+const (
+	sigframeSPARM64 = 128 + 176 + 8 + 31*8
+	sigframePCARM64 = sigframeSPARM64 + 8
+)
+
+// signalledARM64 is signalled for AArch64. The first instruction of the handler
+// has been executed already: the frame that the kernel built is a little above
+// SP.
+func (r *runner) signalledARM64(from, to moment) bool {
+	for at := to.sp; at < to.sp+1024; at += 16 {
+		sp, ok1 := r.target.ReadWord(at + sigframeSPARM64)
+		pc, ok2 := r.target.ReadWord(at + sigframePCARM64)
+		if ok1 && ok2 && sp == from.sp && pc == from.pc {
+			r.shadow.signal(from, moment{to.pc, at}, r.target.regs.Raw(procstate.ARM64.LR), 0)
+			return true
+		}
+	}
+	return false
+}
+
+// emulatedSpace returns the executable mappings of an AArch64 program under
+// qemu-user. For the host they are not executable: the headers of the files
+// tell.
+func (r *runner) emulatedSpace() (*procstate.AddressSpace, error) {
+	entries, err := procstate.ReadMaps(fmt.Sprintf("/proc/%d/maps", r.target.pid), false)
+	if err != nil {
+		return nil, err
+	}
+	space := &procstate.AddressSpace{}
+	for _, e := range entries {
+		ref := procstate.FileRef{PID: int32(r.target.pid), TID: int32(r.target.pid), Path: e.Path, Start: e.Start, End: e.End,
+			Dev: unix.Mkdev(e.Major, e.Minor), Inode: e.Inode}
+		if e.Path == "" && e.Prot&^procstate.ProtExec == procstate.ProtRead { // the signal trampoline
+			space.Insert(&procstate.Mapping{Start: e.Start, End: e.End})
+		}
+		if !procstate.HasFile(e.Path) {
+			continue
+		}
+		im, err := r.images.Open(&ref)
+		if err != nil || im.Arch() != procstate.ARM64 {
+			continue
+		}
+		for _, s := range im.Segments() {
+			if s.Flags&elf.PF_X != 0 && e.Offset < s.Off+s.Filesz && s.Off < e.Offset+e.End-e.Start {
+				space.Insert(procstate.NewFileMapping(&ref, e.Offset, im, nil))
+				break
+			}
+		}
+	}
+	return space, nil
+}
