@@ -90,6 +90,11 @@ func TestFlameGraphLarge(t *testing.T) {
 	measure("zoom", "document.getElementById('canvas').dispatchEvent(new MouseEvent('click', { clientX: 200, clientY: document.getElementById('canvas').getBoundingClientRect().top + 19 * 6 }))")
 	measure("zoom out", "document.querySelector('#crumbs button').click()")
 	b.Screenshot("large")
+	measure("100 moves of the pointer", `const canvas = document.getElementById("canvas");
+			for (let i = 0; i < 100; i++) {
+				canvas.dispatchEvent(new MouseEvent("mousemove", { clientX: 15 * i, clientY: canvas.getBoundingClientRect().top + 19 * (i % 12) + 4, bubbles: true }));
+				await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+			}`)
 	measure("list of processes", "document.getElementById('processes').click()")
 	measure("filter", "document.querySelector('#process-list input').click()")
 	b.NoErrors()

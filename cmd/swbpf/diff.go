@@ -42,9 +42,10 @@ lengths compare; --absolute compares rates instead: CPUs, or samples a second.
 Only what changed by more than sampling error is reported: by Fisher's exact
 test (with --absolute, the exact test of two Poisson rates), at a level of 5 %
 for any false report at all, which is Bonferroni's correction as improved by
-Tarone. Where samples have weights, as times off the CPU or bytes, these count as
-so many equal samples as would be as uncertain. What differs from run to run for other reasons than sampling is not in
-it. --all lists the others too. ± is the 95 % confidence interval.
+Tarone. Where samples have weights, as times off the CPU or bytes, these count
+as so many equal samples as would be as uncertain. What differs from run to run
+for other reasons than sampling is not in it. --all lists the others too. ± is
+the 95 % confidence interval.
 
 Exit status: 0, whether something changed or not; 1 when a profile cannot be
 read; 2 for wrong usage.`,

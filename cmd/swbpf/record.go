@@ -60,9 +60,10 @@ stack at that moment, and weighs as long as it took. Stacks end in the reason:
 [sleep] (a timer, a pipe, a socket), [lock] (a futex), [disk], [uninterruptible]
 (otherwise in the kernel: a vfork child, a lock of its own), [stopped], or
 [runnable], waiting for a CPU, which is a part of its own after the others. Of
-too many a part is sampled, and stands for the others. --wall has the time on the CPU too, so that all times of a thread
-add up to the time that passed. Threads that wait since before the recording,
-or still do at its end, count for as long as it lasted.
+too many a part is sampled, and stands for the others. --wall has the time on
+the CPU too, so that all times of a thread add up to the time that passed.
+Threads that wait since before the recording, or still do at its end, count for
+as long as it lasted.
 
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
@@ -180,6 +181,7 @@ func (o *recordOptions) target() string {
 
 // record runs a recording from beginning to end.
 func record(o *recordOptions) error {
+	signals := endSignals() // also while it starts Ctrl-C leaves a file, be it empty
 	outs, err := openOutputs(o.outputs, o.format)
 	if err != nil {
 		return withCode(exitCannot, err)
@@ -197,7 +199,7 @@ func record(o *recordOptions) error {
 	}
 	o.times = anyTimed(outs)
 
-	r, err := startRecorder(o)
+	r, err := startRecorder(o, signals)
 	if err != nil {
 		return withCode(exitCannot, err)
 	}

@@ -249,3 +249,32 @@ func TestRecordThreads(t *testing.T) {
 	}
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
 }
+
+// A signal while the recording starts ends it, with a file.
+func TestRecordInterruptedAtStart(t *testing.T) {
+	needRecord(t)
+	dir := t.TempDir()
+	cmd := exec.Command(swbpf(t), "record", "-o", "p.pb.gz")
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	// It opens the file before it does anything else that takes time, and then
+	// makes its maps.
+	fds := fmt.Sprintf("/proc/%d/fd", cmd.Process.Pid)
+	waitFor(t, "the file under way", func() bool {
+		files, _ := os.ReadDir(fds)
+		return slices.ContainsFunc(files, func(f os.DirEntry) bool {
+			link, _ := os.Readlink(filepath.Join(fds, f.Name()))
+			return strings.HasPrefix(link, dir) || strings.Contains(link, "bpf")
+		})
+	})
+	cmd.Process.Signal(os.Interrupt)
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	readPprof(t, filepath.Join(dir, "p.pb.gz"))
+}

@@ -57,10 +57,17 @@ const (
 	closeFilesEvery = 30 * time.Second
 )
 
+// endSignals returns a channel of the signals that end a recording, from here on.
+func endSignals() chan os.Signal {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	return signals
+}
+
 // startRecorder sets everything up and starts sampling. Events of processes
 // are followed from before the first sample.
-func startRecorder(o *recordOptions) (*recorder, error) {
-	r := &recorder{opt: o, signals: make(chan os.Signal, 2), abort: func() {}}
+func startRecorder(o *recordOptions, signals chan os.Signal) (*recorder, error) {
+	r := &recorder{opt: o, signals: signals, abort: func() {}}
 	if err := r.start(); err != nil {
 		r.close()
 		return nil, err
@@ -122,7 +129,6 @@ func (r *recorder) start() error {
 		defer close(r.watched)
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
 	}(r.procs)
-	signal.Notify(r.signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	r.began, r.clock, r.cpu = time.Now(), monotonic(), ownCPU()
 	r.filesClosed = r.began
 	if err := r.session.Start(); err != nil {
