@@ -21,7 +21,7 @@ func TestRecordCallbacks(t *testing.T) {
 	fromC := regexp.MustCompile(`;(clone3?|__clone3?);start_thread;inThread;level(\.\w+)*(` + toGo + `;` + toC + `)?(` + inC + `|` + toGo + inGo + `)$`)
 	leaf := regexp.MustCompile(inC + `|` + inGo + `$`)
 
-	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "2s")
+	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "4s")
 	if r.exit != 0 {
 		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
 	}

@@ -1,6 +1,6 @@
 // Command gocallbacks burns CPU in Go that C has called and in C that such Go
-// has called, on the main thread and on one that C has made, for as long as
-// its argument says.
+// has called, on the main thread and on one that C has made, until it has used
+// as much CPU time as its argument says.
 package main
 
 /*
@@ -35,6 +35,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -55,6 +56,15 @@ func goBurn(n C.long) C.long {
 	return r + C.long(burn(10000))
 }
 
+// cpuTime is what the process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 func main() {
 	d, err := time.ParseDuration(os.Args[1])
 	if err != nil {
@@ -62,7 +72,7 @@ func main() {
 		os.Exit(2)
 	}
 	C.startThread()
-	for end := time.Now().Add(d); time.Now().Before(end); {
+	for cpuTime() < d {
 		C.level(2)
 	}
 }
