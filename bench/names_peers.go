@@ -221,10 +221,13 @@ func difference(own, theirs []symbols.Line, chain bool, at map[string][]uint64) 
 		return "chain"
 	}
 	for i := range own {
+		if !sameName(own[i].SystemName, theirs[i].SystemName, at) {
+			return "name"
+		}
+	}
+	for i := range own {
 		o, t := &own[i], &theirs[i]
 		switch {
-		case !sameName(o.SystemName, t.SystemName, at):
-			return "name"
 		case t.Line == notSaid:
 		case o.Line == 0 && t.Line == 0: // a file without a line says nothing
 		case o.Line == 0:
