@@ -165,6 +165,9 @@ func TestRingBytes(t *testing.T) {
 		{Config{Frequency: 4999, StackBytes: 64 << 10}, 2, 8 << 20},
 		{Config{Frequency: 997, StackBytes: 64 << 10}, 8, 2 << 20},
 		{Config{Frequency: 997, StackBytes: 1 << 20}, 256, 512 << 10},
+		{Config{Frequency: 99, StackBytes: 64 << 10}, 2, 99 * 32 << 10},
+		{Config{Frequency: 99, StackBytes: 64 << 10}, 256, 512 << 10}, // 128 MB in all
+		{Config{Frequency: 99, StackBytes: 64 << 10}, 8192, 256 << 10},
 	} {
 		if got := c.cfg.ringBytes(c.cpus); got != c.want {
 			t.Errorf("%+v on %d CPUs: %d, want %d", c.cfg, c.cpus, got, c.want)
