@@ -129,6 +129,13 @@ func diagnose(err error, doing string) error {
 		return err
 	}
 	err = fmt.Errorf("%s: %w", doing, err)
+	if errors.Is(err, unix.EMFILE) {
+		return &MissingError{
+			What:   "room for open files",
+			Remedy: "raise the limit (ulimit -n): it takes some 40, and 2 for each CPU",
+			Err:    err,
+		}
+	}
 	if mode := lockdownMode(); mode == "confidentiality" {
 		return &MissingError{
 			What:   "permission to read kernel memory: the kernel is locked down (" + mode + ")",

@@ -124,6 +124,9 @@ func TestDiagnose(t *testing.T) {
 	if err := diagnose(missing, "open"); err != error(missing) {
 		t.Errorf("a diagnosis is diagnosed as %v", err)
 	}
+	if err := diagnose(unix.EMFILE, "open"); !errors.As(err, &missing) || !strings.Contains(err.Error(), "ulimit") {
+		t.Errorf("a low limit on files is diagnosed as %v", err)
+	}
 	missing = nil
 	if err := diagnose(unix.EBUSY, "open"); errors.As(err, &missing) || !errors.Is(err, unix.EBUSY) {
 		t.Errorf("busy is diagnosed as %v", err)
