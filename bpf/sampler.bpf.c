@@ -505,11 +505,14 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 	h->off_cpu = off_cpu;
 	bpf_probe_read_kernel(h->comm, sizeof(h->comm), kernel_address(task, comm));
 	u64 body = 0;
-	long bytes = want_kernel ? bpf_get_task_stack(task, w->kernel_pc, sizeof(w->kernel_pc), 0) : 0;
-	if (bytes > 0 && bytes <= (long)sizeof(w->kernel_pc)) {
-		h->kernel_frames = (u64)bytes / 8;
+	u64 bytes = want_kernel ? bpf_get_task_stack(task, w->kernel_pc, sizeof(w->kernel_pc), 0) : 0;
+	hide(bytes);
+	if (bytes <= sizeof(w->kernel_pc)) { /* no error, which is negative */
+		h->kernel_frames = bytes / 8;
 		body = bytes;
 	}
+	void *returns = w->kernel_pc + body;
+	hide(returns); /* computed now: before Linux 5.13 body loses its bounds when it is put on the stack */
 	if (kernel_read(task, flags) & PF_KTHREAD)
 		h->user = USER_NONE;
 	else if (!kernel_read(task, mm) || bpf_probe_read_kernel(&h->regs, sizeof(h->regs), saved))
@@ -519,7 +522,7 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 		h->thread_pointer = thread_pointer_of(task);
 		u64 end = known_stack_end(task, tgid, h->tid, stack_pointer(&h->regs));
 		h->live = end ? end - stack_pointer(&h->regs) : 0;
-		add_returns((void *)(w->kernel_pc + body), h, task, false);
+		add_returns(returns, h, task, false);
 		body += h->returns * sizeof(struct replaced_return);
 	}
 	hide(body);

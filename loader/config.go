@@ -63,7 +63,7 @@ type Config struct {
 	// Changes has the kernel send of stacks only what has changed since an
 	// earlier sample (bpf/mirror.h); samples are the same. It makes samples
 	// cheaper when they are frequent, and cannot be had with OffCPU and
-	// Wall.
+	// Wall, nor with a kernel whose verifier rejects it.
 	Changes bool
 
 	// RunStats has the kernel measure the programs (Stats.RunTime), which

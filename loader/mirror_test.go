@@ -135,6 +135,22 @@ func checkScribbles(t *testing.T, p *Sample, threads []scribbler) {
 	}
 }
 
+// Where the verifier rejects the program that sends changes, all is sent.
+func TestChangesRejected(t *testing.T) {
+	testOldKernel = true
+	defer func() { testOldKernel = false }()
+	p := startTarget(t, stackTarget(t), "fill", "5000")
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: true})
+	if s.mirrors != nil {
+		t.Fatal("the kernel has accepted what is out of bounds")
+	}
+	bottom := readMainStack(t, p.pid)
+	readUntil(t, s, func(smp *Sample) bool {
+		sp := smp.Regs.Raw(smp.Arch.SP)
+		return bottom-sp >= 5000 && uint64(len(smp.Regions[0].Data)) == redZone+smp.LiveBytes && smp.StackEnd == StackEndBottom
+	})
+}
+
 // With and without changes the same is copied: the bounds of regions show no
 // blocks.
 func TestChangesOfStackBounds(t *testing.T) {

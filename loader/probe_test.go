@@ -54,6 +54,32 @@ func TestTwoCapabilitiesSuffice(t *testing.T) {
 	}
 }
 
+// The side-band fits in what each user may lock for perf events. All CPUs share
+// that: the first must not take the room of the last.
+func TestSidebandWithoutLockedMemory(t *testing.T) {
+	kernelTest(t)
+	if out, err := asNobody(t, "sideband", unix.CAP_BPF, unix.CAP_PERFMON); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func openSidebandUnlocked() error {
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{}); err != nil {
+		return err
+	}
+	s, err := OpenSideband(SidebandConfig{RingBytes: 64 << 20})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for cpu, ring := range s.rings {
+		if len(ring.data) != s.ringBytes {
+			return fmt.Errorf("ring of CPU %d: %d bytes, those of others %d", cpu, len(ring.data), s.ringBytes)
+		}
+	}
+	return nil
+}
+
 func TestMissingCapabilities(t *testing.T) {
 	kernelTest(t)
 	for _, c := range []struct {

@@ -14,6 +14,8 @@ func playRole(role string) int {
 	switch name {
 	case "sample":
 		err = sampleMyself()
+	case "sideband":
+		err = openSidebandUnlocked()
 	case "examine":
 		err = printFindings()
 	case "namespace":

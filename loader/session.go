@@ -150,8 +150,23 @@ func (s *Session) openCPUs(online []int) error {
 	return err
 }
 
-// load puts maps and programs into the kernel.
+// load puts maps and programs into the kernel. A program that sends changes is
+// too much for the verifiers of older kernels (of 5.10 for one): there all is
+// sent.
 func (s *Session) load() error {
+	err := s.loadAll()
+	if err != nil && s.cfg.Changes {
+		for _, prog := range s.programs() {
+			prog.Close()
+		}
+		s.maps.Close()
+		s.cfg.Changes, s.mirrors = false, nil
+		err = s.loadAll()
+	}
+	return err
+}
+
+func (s *Session) loadAll() error {
 	spec, err := gen.LoadSampler()
 	if err != nil {
 		return err
@@ -221,13 +236,17 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 			return err
 		}
 	}
+	mirror := uint64(mirrorBytes(possible))
+	if testOldKernel {
+		mirror = 1 << 40 // more than there is: the verifier rejects it
+	}
 	havePtRegs := features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil && !testOldKernel
 	for name, value := range map[string]any{
 		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
 		gen.SamplerVarRecordLimit:     uint64(s.cfg.recordLimit()),
 		gen.SamplerVarSendChanges:     s.cfg.Changes,
 		gen.SamplerVarMaskRoom:        uint64(s.cfg.maskRoom()),
-		gen.SamplerVarMirrorBytes:     uint64(mirrorBytes(possible)),
+		gen.SamplerVarMirrorBytes:     mirror,
 		gen.SamplerVarWantKernel:      s.cfg.Kernel,
 		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
 		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
@@ -249,7 +268,8 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	return nil
 }
 
-// testOldKernel makes a Session do without helpers that Linux 5.8 lacks.
+// testOldKernel makes a Session do without helpers that Linux 5.8 lacks, and
+// has the kernel reject the program that older ones reject.
 var testOldKernel bool
 
 // initPIDNamespace is the inode of the machine's first PID namespace
@@ -284,7 +304,10 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	load := func(name string) (*ebpf.Program, error) {
 		one := spec.Copy()
 		one.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}
-		coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{MapReplacements: replace})
+		coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{
+			MapReplacements: replace,
+			Programs:        ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
+		})
 		if err != nil {
 			return nil, err
 		}

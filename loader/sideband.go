@@ -18,7 +18,8 @@ import (
 type SidebandConfig struct {
 	// RingBytes is the room for records per CPU; it is rounded up to a power
 	// of two of pages. 0 stands for 2 MiB on small machines and less per CPU
-	// on large ones. Where the limit on locked memory forbids it, less is used.
+	// on large ones. Where the limit on locked memory forbids it, all CPUs
+	// have less.
 	RingBytes int
 
 	// WakeBytes is the amount of records on a CPU that ends a Wait. 0 stands
@@ -92,17 +93,44 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 		s.Close()
 		return nil, fmt.Errorf("open side-band: %w", err)
 	}
+	for err = s.openAll(cpus); errors.Is(err, errNoRoom) && s.ringBytes > minRingBytes; err = s.openAll(cpus) {
+		s.ringBytes /= 2
+	}
+	if err != nil {
+		s.Close()
+		return nil, diagnoseSideband(err)
+	}
+	return s, nil
+}
+
+// errNoRoom says that there is no memory for a ring, or none that may be locked.
+var errNoRoom = errors.New("no room")
+
+// diagnoseSideband explains why the side-band could not be opened.
+func diagnoseSideband(err error) error {
+	if !errors.Is(err, errNoRoom) {
+		return diagnose(err, "open side-band")
+	}
+	perCPU, _ := readInt("/proc/sys/kernel/perf_event_mlock_kb")
+	return &MissingError{
+		What:   fmt.Sprintf("memory that may be locked (kernel.perf_event_mlock_kb is %d)", perCPU),
+		Remedy: "ulimit -l unlimited, or give the program cap_ipc_lock, or: sysctl kernel.perf_event_mlock_kb=2052",
+		Err:    fmt.Errorf("open side-band: %w", err),
+	}
+}
+
+// openAll starts to follow CPUs, all or none.
+func (s *Sideband) openAll(cpus []int) error {
 	for _, cpu := range cpus {
-		if err := s.openCPU(cpu); err != nil && !errors.Is(err, unix.ENODEV) {
-			s.Close()
-			return nil, diagnose(err, "open side-band")
+		if err := s.openCPU(cpu, s.ringBytes); err != nil && !errors.Is(err, unix.ENODEV) {
+			s.closeRings()
+			return err
 		}
 	}
 	if len(s.rings) == 0 {
-		s.Close()
-		return nil, fmt.Errorf("open side-band: no CPU could be followed: %w", unix.ENODEV)
+		return fmt.Errorf("no CPU could be followed: %w", unix.ENODEV)
 	}
-	return s, nil
+	return nil
 }
 
 func (s *Sideband) openWake() (err error) {
@@ -112,8 +140,9 @@ func (s *Sideband) openWake() (err error) {
 	return unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, s.wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.wake)})
 }
 
-// openCPU starts to follow a CPU. The error wraps ENODEV when it is offline.
-func (s *Sideband) openCPU(cpu int) error {
+// openCPU starts to follow a CPU. The error wraps ENODEV when it is offline,
+// errNoRoom when there is none for a ring of that size.
+func (s *Sideband) openCPU(cpu, ringBytes int) error {
 	attr := unix.PerfEventAttr{
 		Type:        unix.PERF_TYPE_SOFTWARE,
 		Size:        uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
@@ -127,7 +156,7 @@ func (s *Sideband) openCPU(cpu int) error {
 	if err != nil {
 		return fmt.Errorf("perf event on CPU %d: %w", cpu, err)
 	}
-	ring, err := mapSidebandRing(fd, s.ringBytes)
+	ring, err := mapSidebandRing(fd, ringBytes)
 	if err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("ring of CPU %d: %w", cpu, err)
@@ -161,7 +190,12 @@ func (s *Sideband) SyncCPUs(fn func(*SidebandEvent)) error {
 			delete(s.rings, cpu)
 		}
 		if s.rings[cpu] == nil {
-			if err := s.openCPU(cpu); err != nil && !errors.Is(err, unix.ENODEV) {
+			size := s.ringBytes
+			err := s.openCPU(cpu, size)
+			for ; errors.Is(err, errNoRoom) && size > minRingBytes; err = s.openCPU(cpu, size) {
+				size /= 2
+			}
+			if err != nil && !errors.Is(err, unix.ENODEV) {
 				return err
 			}
 		}
@@ -244,15 +278,19 @@ func (s *Sideband) Stats() SidebandStats {
 func (s *Sideband) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for cpu, ring := range s.rings {
-		ring.close()
-		delete(s.rings, cpu)
-	}
+	s.closeRings()
 	if s.wake >= 0 {
 		unix.Close(s.wake)
 		s.wake = -1
 	}
 	return unix.Close(s.epoll)
+}
+
+func (s *Sideband) closeRings() {
+	for cpu, ring := range s.rings {
+		ring.close()
+		delete(s.rings, cpu)
+	}
 }
 
 // sidebandRing is the ring of a perf event: perf_event_open(2), "MMAP layout".
@@ -265,23 +303,20 @@ type sidebandRing struct {
 	tmp  []byte // a record that wraps around, in one piece
 }
 
-// mapSidebandRing maps a ring of size bytes, or of less where the limit on
-// locked memory forbids that.
+// mapSidebandRing maps a ring of size bytes.
 func mapSidebandRing(fd, size int) (*sidebandRing, error) {
 	page := os.Getpagesize()
 	size = 1 << bits.Len(uint(max(size, page)-1))
-	for {
-		mem, err := unix.Mmap(fd, 0, page+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err == nil {
-			r := &sidebandRing{fd: fd, mem: mem, data: mem[page:]}
-			r.meta = (*unix.PerfEventMmapPage)(unsafe.Pointer(unsafe.SliceData(mem)))
-			return r, nil
-		}
-		if (err != unix.EPERM && err != unix.ENOMEM) || size <= minRingBytes {
-			return nil, fmt.Errorf("map %d bytes: %w", size, err)
-		}
-		size /= 2
+	mem, err := unix.Mmap(fd, 0, page+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	switch {
+	case err == unix.EPERM || err == unix.ENOMEM: // the right to the event was had when it was opened
+		return nil, fmt.Errorf("%w for %d bytes: %w", errNoRoom, size, err)
+	case err != nil:
+		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
+	r := &sidebandRing{fd: fd, mem: mem, data: mem[page:]}
+	r.meta = (*unix.PerfEventMmapPage)(unsafe.Pointer(unsafe.SliceData(mem)))
+	return r, nil
 }
 
 // read hands each record in the ring to fn, header included. It reports
