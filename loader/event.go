@@ -73,6 +73,7 @@ var knownEvents = []Event{
 	{Name: "cs", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CONTEXT_SWITCHES},
 	{Name: "cpu-migrations", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CPU_MIGRATIONS},
 	{Name: "migrations", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CPU_MIGRATIONS},
+	{Name: "cgroup-switches", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: 11}, // PERF_COUNT_SW_CGROUP_SWITCHES, since Linux 5.13
 	{Name: "alignment-faults", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_ALIGNMENT_FAULTS},
 	{Name: "emulation-faults", Unit: UnitCount, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_EMULATION_FAULTS},
 }
@@ -88,10 +89,10 @@ type UnknownEventError struct {
 
 func (e *UnknownEventError) Error() string {
 	msg := fmt.Sprintf("unknown event %q", e.Name)
-	if len(e.Near) > 0 {
-		msg += "; did you mean " + strings.Join(e.Near, ", ") + "?"
+	if len(e.Near) == 0 {
+		return msg + "; names are those of perf, like cpu-clock, page-faults or sched:sched_switch"
 	}
-	return msg
+	return msg + "; did you mean " + strings.Join(e.Near, ", ") + "?"
 }
 
 // ParseEvent returns the event of a name: one of perf's general events, off-cpu,
@@ -123,10 +124,10 @@ func ParseEvent(name string) (Event, error) {
 	return Event{}, &UnknownEventError{Name: name, Near: nearNames(name, EventNames())}
 }
 
-// EventNames lists the names that ParseEvent knows: the general events, and
-// the tracepoints where they can be looked up.
+// EventNames lists the names that ParseEvent knows: off-cpu, wall, the general
+// events, and the tracepoints where they can be looked up.
 func EventNames() []string {
-	names := make([]string, 0, len(knownEvents))
+	names := []string{OffCPU.Name, Wall.Name}
 	for _, e := range knownEvents {
 		names = append(names, e.Name)
 	}

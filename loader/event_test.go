@@ -2,11 +2,14 @@ package loader
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseEvent(t *testing.T) {
@@ -51,6 +54,7 @@ func TestUnknownEvents(t *testing.T) {
 		{"sched:../sched_switch", "sched:sched_switch"},
 		{":", ""},
 		{"sched:", ""},
+		{"off-cp", "off-cpu"},
 	} {
 		_, err := ParseEvent(c.name)
 		var unknown *UnknownEventError
@@ -64,6 +68,25 @@ func TestUnknownEvents(t *testing.T) {
 		if c.near != "" && (!slices.Contains(unknown.Near, c.near) || !strings.Contains(err.Error(), c.near)) {
 			t.Errorf("%q: suggestions %q without %q", c.name, unknown.Near, c.near)
 		}
+	}
+}
+
+func TestUnknownEventOfSubsystem(t *testing.T) {
+	kernelTest(t) // tracepoints must be readable
+	_, err := ParseEvent("sched:nothing-of-the-kind")
+	if !strings.Contains(fmt.Sprint(err), "did you mean sched:") {
+		t.Errorf("%v", err)
+	}
+}
+
+// An event that is not counted here is reported as missing, with what to do.
+func TestUncountedEvent(t *testing.T) {
+	kernelTest(t)
+	none := Event{Name: "none", typ: unix.PERF_TYPE_SOFTWARE, config: 1 << 40}
+	_, err := Open(Config{Event: none})
+	var missing *MissingError
+	if !errors.As(err, &missing) || missing.What != "a counter of none on this machine" {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -147,6 +147,13 @@ func (s *Session) openCPUs(online []int) error {
 		s.event = cpuClock
 		s.cpus, err = openCPUEvents(s.event, &s.cfg, online)
 	}
+	if err != nil && isUnsupportedEvent(err) {
+		err = &MissingError{
+			What:   "a counter of " + s.event.Name + " on this machine",
+			Remedy: "sample cpu-clock, or another event that 'perf list' shows; where it is virtual, have its host pass the PMU through",
+			Err:    err,
+		}
+	}
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -98,7 +99,13 @@ func parseTracepoint(name, sys, tp string) (Event, error) {
 	if err != nil {
 		return Event{}, fmt.Errorf("list of tracepoints: %w", err)
 	}
-	return Event{}, &UnknownEventError{Name: name, Near: nearNames(name, strings.Fields(string(b)))}
+	all := strings.Fields(string(b))
+	near := nearNames(name, all)
+	if len(near) == 0 { // of a subsystem that exists, any
+		near = slices.DeleteFunc(all, func(n string) bool { return !strings.HasPrefix(n, sys+":") })
+		near = near[:min(len(near), maxNear)]
+	}
+	return Event{}, &UnknownEventError{Name: name, Near: near}
 }
 
 // plainName reports whether s can be a file name of tracefs and nothing else.
