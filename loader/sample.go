@@ -141,7 +141,9 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 
 	s.Time, s.Weight = h.Time, h.Weight
 	s.PID, s.TID, s.CPU, s.Comm = int32(h.Tgid), int32(h.Tid), h.Cpu, h.Comm
-	clear(s.Comm[bytes.IndexByte(s.Comm[:len(s.Comm)-1], 0)+1:])
+	if end := bytes.IndexByte(s.Comm[:], 0); end >= 0 {
+		clear(s.Comm[end:])
+	}
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
 	s.Cgroup = h.Cgroup
 	s.Blocked, s.Continued, s.Unsampled = Blocked(h.OffCpu), false, false

@@ -34,6 +34,30 @@ func testRecord(kernelFrames int, regions ...testRegion) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)
 }
 
+// Names end at their first zero byte, whatever is behind it; the longest has 15
+// bytes before it.
+func TestDecodeComm(t *testing.T) {
+	for raw, want := range map[string]string{
+		"name\x00s-of-before": "name",
+		"exactly fifteen":     "exactly fifteen",
+		"":                    "",
+	} {
+		rec := testRecord(0)
+		comm := rec[unsafe.Offsetof(sampleHeader{}.Comm):][:16]
+		clear(comm)
+		copy(comm, raw)
+		var s Sample
+		if err := s.decode(rec, nil); err != nil {
+			t.Fatal(err)
+		}
+		var full [16]byte
+		copy(full[:], want)
+		if s.CommString() != want || s.Comm != full {
+			t.Errorf("%q: %q", raw, s.Comm)
+		}
+	}
+}
+
 func TestDecode(t *testing.T) {
 	var s Sample
 	// What an earlier sample left must not show through.
