@@ -28,7 +28,7 @@ func main() {
 	child := flag.Bool("child", false, "judge the first child process when the program makes one")
 	table := flag.String("table", "", "run the cases of the accuracy table and write it to this file, - for the terminal")
 	short := flag.Bool("short", false, "only the cases of the table's short form")
-	only := flag.String("case", "", "only cases whose name contains this, with all their misses")
+	only := flag.String("case", "", "only cases whose table and name, as TABLE: NAME, contain this, with all their misses")
 	jobs := flag.Int("jobs", runtime.NumCPU(), "cases of the table run at a time")
 	sources := flag.String("sources", "oracle/testdata", "where the sources of the cases are")
 	flag.Parse()
@@ -74,7 +74,7 @@ func runTable(file, sources, only string, short bool, sites, jobs int) error {
 	var rows []oracle.Row
 	for i := range cases {
 		c := &cases[i]
-		if (!short || c.Short) && strings.Contains(c.Name, only) && c.Available() {
+		if (!short || c.Short) && strings.Contains(c.Table+": "+c.Name, only) && c.Available() {
 			rows = append(rows, oracle.Row{Case: c})
 		}
 	}
