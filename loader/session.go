@@ -462,7 +462,9 @@ func (s *Session) stop() error {
 // ReadSamples calls fn for each sample in the ring with a Time of at most
 // upTo, in order of time, and removes it. Take a cutoff that lies a
 // millisecond in the past, so that programs that are still running have done
-// with what is older. An error of fn ends the read and is returned.
+// with what is older; what a CPU that was stopped in its program for longer
+// leaves comes late, after newer ones. An error of fn ends the read and is
+// returned.
 func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 	if err := s.followCPUs(); err != nil {
 		return err
