@@ -11,7 +11,8 @@ import (
 // Capture is the ProcessState of a whole process at one moment: registers and
 // live stacks of its threads, copied while all of them stood still. The
 // process itself has gone on since, or ended; it is not asked again, except
-// for the instructions of code that comes from no file.
+// for the instructions of code that comes from no file, and for what the program
+// itself knows of that.
 type Capture struct {
 	// Stopped is how long the target stood still: from the first request to
 	// stop to the last thread set going again.
@@ -237,6 +238,9 @@ func (c *Capture) AfterWalk(ThreadID) error { return nil }
 // capture does not hold, although the process had memory there: another
 // capture can ask for it with [CaptureOptions.Also].
 func (c *Capture) Missed() (addr uint64, ok bool) { return c.missAddr, c.missed }
+
+// ReadLive implements LiveMemory.
+func (c *Capture) ReadLive(addr uint64, buf []byte) int { return readLive(int(c.task), addr, buf) }
 
 // ReadWord implements Memory.
 func (c *Capture) ReadWord(addr uint64) (uint64, bool) {

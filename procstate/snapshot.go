@@ -19,6 +19,7 @@ type Region struct {
 //
 // Reads that no region answers are answered from the files of the address
 // space (code and read-only data, as at link time; see [AddressSpace.ReadFile]).
+// Code in no file may be read from the process; see SetLiveCode.
 type Snapshot struct {
 	arch    *Arch
 	pid     int
@@ -28,6 +29,7 @@ type Snapshot struct {
 	regs    Regs
 	regions []Region
 	probes  UserProbes
+	live    *LiveCode
 
 	// The region of the last hit: nearly all reads are of one stack.
 	hot Region
@@ -61,6 +63,18 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 // SetUserProbes adds to the state loaded by Reset what uretprobes have
 // replaced in it. The slice is kept, not copied.
 func (s *Snapshot) SetUserProbes(r UserProbes) { s.probes = r }
+
+// SetLiveCode has ReadMemory read code that is in no file from the process that
+// the Snapshot is of, as long as that runs.
+func (s *Snapshot) SetLiveCode(c *LiveCode) { s.live = c }
+
+// ReadLive implements LiveMemory: it reads nothing without SetLiveCode.
+func (s *Snapshot) ReadLive(addr uint64, buf []byte) int {
+	if s.live == nil {
+		return 0
+	}
+	return s.live.read(addr, buf)
+}
 
 // UserProbes implements ProbedState.
 func (s *Snapshot) UserProbes() *UserProbes { return &s.probes }
@@ -130,7 +144,7 @@ func (s *Snapshot) readWordCold(addr uint64) (uint64, bool) {
 		s.hot = r
 	}
 	s.word = [8]byte{}
-	if n, _ := s.ReadMemory(addr, s.word[:s.arch.AddressWidth]); n < s.arch.AddressWidth {
+	if n, _ := s.readCaptured(addr, s.word[:s.arch.AddressWidth]); n < s.arch.AddressWidth {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(s.word[:]), true
@@ -138,12 +152,33 @@ func (s *Snapshot) readWordCold(addr uint64) (uint64, bool) {
 
 // ReadMemory implements Memory.
 func (s *Snapshot) ReadMemory(addr uint64, buf []byte) (int, error) {
+	addrBefore, before := s.missAddr, s.missed
+	n, err := s.readCaptured(addr, buf)
+	if err == nil || n > 0 || s.live == nil {
+		return n, err
+	}
+	m := s.libs.MappingAt(addr)
+	if m == nil || m.Image != nil || HasFile(m.Path) {
+		return 0, err
+	}
+	if n = s.live.read(addr, buf[:min(uint64(len(buf)), m.End-addr)]); n == 0 {
+		return 0, err
+	}
+	s.missAddr, s.missed = addrBefore, before
+	if n < len(buf) {
+		return n, ErrUnreadable
+	}
+	return n, nil
+}
+
+// readCaptured reads what is in regions and files.
+func (s *Snapshot) readCaptured(addr uint64, buf []byte) (int, error) {
 	for _, r := range s.regions {
 		if i := addr - r.Addr; i < uint64(len(r.Data)) {
 			if n := copy(buf, r.Data[i:]); n == len(buf) {
 				return n, nil
 			} else {
-				m, err := s.ReadMemory(addr+uint64(n), buf[n:])
+				m, err := s.readCaptured(addr+uint64(n), buf[n:])
 				return n + m, err
 			}
 		}

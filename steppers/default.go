@@ -14,6 +14,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	            the kernel's frame
 //	Go          its table beats .debug_frame, see Go
 //	Debug       CFI
+//	HotSpot     compiled Java, by what its virtual machine has noted
 //	FrameFunc   frame pointers, as the code proves them
 //	Analysis    data flow, for code with neither
 func Default(tables *unwind.Tables) *unwind.AddressRangeGroup {
@@ -27,5 +28,5 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 }
 
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewDebug(tables), NewFrameFunc(nil), analysis)
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewDebug(tables), NewHotSpot(), NewFrameFunc(nil), analysis)
 }

@@ -3,6 +3,7 @@ package steppers
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/maphash"
 	"sort"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -22,7 +23,19 @@ type FrameAnalyzer struct {
 	images perImage[imageFrames]
 	kept   int // bytes of images, about
 	seen   [1 << seenBits]seenLayout
-	code   []byte // of memory without a file
+
+	made   [1 << seenBits]madeLayout
+	window []byte
+	seed   maphash.Seed
+}
+
+// madeLayout is a slot of the direct-mapped cache of layouts in code that is in
+// no file. It holds as long as the code around the PC is the same.
+type madeLayout struct {
+	pc          uint64
+	code        uint64 // hash of it
+	interrupted bool
+	layout      FrameLayout
 }
 
 // maxFramesKept bounds what is kept of all files, in bytes. Past it all is
@@ -51,7 +64,7 @@ type imageFrames struct {
 }
 
 // NewFrameAnalyzer makes a FrameAnalyzer.
-func NewFrameAnalyzer() *FrameAnalyzer { return &FrameAnalyzer{} }
+func NewFrameAnalyzer() *FrameAnalyzer { return &FrameAnalyzer{seed: maphash.MakeSeed()} }
 
 // Limits on the code that is analysed for one address: the length of a
 // function, and how far back a prologue is looked for.
@@ -222,18 +235,30 @@ func readAround(img *procstate.Image, lowest, vaddr, end uint64) (code []byte, f
 	return nil, vaddr
 }
 
-// analyzeMemory finds the layout of a frame whose code is in no file. It
-// may change at any time, so nothing is kept.
+// analyzeMemory finds the layout of a frame whose code is in no file. It may
+// change at any time: what was found is kept for code that is the same.
 func (a *FrameAnalyzer) analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) FrameLayout {
-	addr := f.LookupPC()
+	addr, interrupted := f.LookupPC(), f.Flags&unwind.Interrupted != 0
 	from := max(m.Start, addr-min(addr, maxPrologueScan))
-	if a.code == nil {
-		a.code = make([]byte, 2*maxPrologueScan)
+	if a.window == nil {
+		a.window = make([]byte, 2*maxPrologueScan)
 	}
-	code := readCode(w, m, from, a.code)
+	code := readCode(w, m, from, a.window[:min(m.End-from, 2*maxPrologueScan)])
 	if uint64(len(code)) <= addr-from {
 		return unknownLayout
 	}
+	sum := maphash.Bytes(a.seed, code)
+	s := &a.made[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
+	if s.pc != f.PC() || s.code != sum || s.interrupted != interrupted {
+		*s = madeLayout{f.PC(), sum, interrupted, analyzeCode(w, f, code, from)}
+	}
+	return s.layout
+}
+
+// analyzeCode finds the layout of a frame by the code around its PC, which
+// begins at from.
+func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) FrameLayout {
+	addr := f.LookupPC()
 	var before foundLayout
 	for p := len(code); !before.ok; {
 		if p = lastPrologue(w.Arch(), code[:p]); p < 0 {

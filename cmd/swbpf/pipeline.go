@@ -223,6 +223,7 @@ func (p *pipeline) process(s *loader.Sample) *walkedProcess {
 		snapshot: procstate.NewSnapshot(s.Arch, int(s.PID), proc.Exe, proc.Space),
 		ends:     map[int32]uint64{},
 	}
+	wp.snapshot.SetLiveCode(procstate.NewLiveCode(int(s.PID), proc.Exe))
 	wp.walker = unwind.NewWalker(wp.snapshot, p.group, nil)
 	for _, m := range proc.Space.Mappings() {
 		wp.isGo = wp.isGo || isGoProgram(m.Image)

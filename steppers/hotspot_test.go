@@ -1,0 +1,90 @@
+package steppers
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// startJava compiles and starts testdata/walk/Busy.java.
+func startJava(t *testing.T, flags ...string) (pid int) {
+	t.Helper()
+	for _, tool := range []string{"java", "javac"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip("no Java here")
+		}
+	}
+	dir := t.TempDir()
+	if b, err := exec.Command("javac", "-d", dir, filepath.Join("..", "testdata", "walk", "Busy.java")).CombinedOutput(); err != nil {
+		t.Fatalf("javac: %v\n%s", err, b)
+	}
+	cmd := exec.Command("java", append(flags, "-cp", dir, "Busy", "600000")...)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd.Process.Pid
+}
+
+// Java that keeps frame pointers tells itself where its frames are: what its
+// virtual machine has noted of them says the same. Where a thread was in
+// generated code, which may be building a frame, neither is sure at every
+// instruction.
+func TestJavaFrames(t *testing.T) {
+	needPtrace(t)
+	pid := startJava(t, "-XX:+PreserveFramePointer")
+	tables := unwind.NewTables()
+	noted := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewHotSpot(), NewFrameFunc(nil), NewAnalysis())
+	linked := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewFrameFunc(nil), NewAnalysis())
+	calls, interrupted, differ, frames := 0, 0, 0, 0
+	for deadline := time.Now().Add(4 * time.Minute); frames < 2000; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d frames of Java", frames)
+		}
+		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tids, err := c.Threads()
+		if err != nil {
+			t.Fatal(err)
+		}
+		wn, wl := unwind.NewWalker(c, noted, nil), unwind.NewWalker(c, linked, nil)
+		for _, tid := range tids {
+			want, err := wl.WalkStack(nil, tid)
+			if err != nil || slices.ContainsFunc(want, func(f unwind.Frame) bool { return f.Flags&unwind.Heuristic != 0 }) {
+				continue
+			}
+			got, err := wn.WalkStack(nil, tid)
+			same := err == nil && slices.EqualFunc(got, want, func(a, b unwind.Frame) bool { return a.PC() == b.PC() })
+			m := wn.MappingAt(want[0].PC())
+			switch inCall := m == nil || m.Image != nil; {
+			case inCall && !same:
+				t.Errorf("thread %d: %d frames and %v, want %d", tid, len(got), err, len(want))
+			case inCall:
+				calls++
+			case !same:
+				differ++
+				fallthrough
+			default:
+				interrupted++
+			}
+			for i := range got {
+				if st := wn.Stepper(&got[i]); st != nil && st.Name() == "hotspot" {
+					frames++
+				}
+			}
+		}
+	}
+	if differ*20 > interrupted {
+		t.Errorf("%d of %d stacks are others than by frame pointers", differ, interrupted)
+	}
+	t.Logf("%d stacks of calls, %d interrupted in Java, %d of them others; %d frames of Java", calls, interrupted, differ, frames)
+}

@@ -1,0 +1,228 @@
+package steppers
+
+import (
+	"path/filepath"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// HotSpot walks through the compiled code of Java's virtual machine, which
+// keeps no frame pointer, by the sizes of frames that the machine has noted.
+// They are read from the process while it runs, also for a Snapshot of it (see
+// procstate.LiveCode). Frames of the interpreter and of stubs without a size
+// are FrameFunc's.
+type HotSpot struct {
+	fields perImage[vmFields]            // of libjvm
+	of     map[*unwind.Walker]*hotspotVM // nil: none
+	last   *unwind.Walker
+	vm     *hotspotVM // of last
+	buf    [128]byte
+
+	analyzer *FrameAnalyzer
+}
+
+// NewHotSpot makes a HotSpot.
+func NewHotSpot() *HotSpot {
+	return &HotSpot{of: map[*unwind.Walker]*hotspotVM{}, analyzer: NewFrameAnalyzer()}
+}
+
+// Name implements unwind.FrameStepper.
+func (s *HotSpot) Name() string { return "hotspot" }
+
+// Priority implements unwind.FrameStepper.
+func (s *HotSpot) Priority() unwind.Priority { return unwind.PriorityFrame - 1 }
+
+// maxVMs bounds the virtual machines that are remembered.
+const maxVMs = 64
+
+// machine returns the virtual machine of the process that w walks.
+func (s *HotSpot) machine(w *unwind.Walker) *hotspotVM {
+	if s.last == w {
+		return s.vm
+	}
+	vm, known := s.of[w]
+	if !known {
+		if len(s.of) >= maxVMs {
+			clear(s.of)
+		}
+		vm = s.findMachine(w)
+		s.of[w] = vm
+	}
+	s.last, s.vm = w, vm
+	return vm
+}
+
+func (s *HotSpot) findMachine(w *unwind.Walker) *hotspotVM {
+	libs := w.ProcessState().Libraries()
+	if libs == nil {
+		return nil
+	}
+	vm := &hotspotVM{mem: w.ProcessState()}
+	vm.live, _ = w.ProcessState().(procstate.LiveMemory)
+	for _, lib := range libs.Libraries() {
+		if lib.Image == nil || filepath.Base(lib.Path) != "libjvm.so" {
+			continue
+		}
+		fields := s.fields.get(lib.Image)
+		if fields == nil {
+			if fields = findVMFields(lib.Image, lib.Bias, vm.read); fields == nil {
+				continue
+			}
+			s.fields.put(lib.Image, fields)
+		}
+		vm.fields, vm.bias = fields, lib.Bias
+		return vm
+	}
+	return nil
+}
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	m := w.MappingAt(in.LookupPC())
+	if m == nil || m.Image != nil || procstate.HasFile(m.Path) || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	vm := s.machine(w)
+	if vm == nil {
+		return unwind.NotMe, nil
+	}
+	b := vm.blobAt(in.LookupPC())
+	if b != nil && b.interpreter && in.Flags&unwind.Interrupted != 0 {
+		return s.beginning(w, in, out)
+	}
+	if b == nil || !b.fixed || b.frame < 16 {
+		return unwind.NotMe, nil
+	}
+	cfa, fpSaved := in.SP()+b.frame, true
+	if in.Flags&unwind.Interrupted != 0 {
+		if b.complete < 0 {
+			return unwind.NotMe, nil
+		}
+		var ok bool
+		if cfa, fpSaved, ok = s.interrupted(w, m, in, b); !ok {
+			return unwind.Failed, unwind.NoUnwindInfo
+		}
+	}
+	arch, mem := w.Arch(), w.ProcessState()
+	ra, ok := mem.ReadWord(cfa - 8)
+	if !ok {
+		return unwind.Failed, unwind.ReadFailure(mem, cfa-8)
+	}
+	fp, fpKnown := in.Regs.Value(arch.FP)
+	out.FPLocation = in.FPLocation
+	if fpSaved {
+		if fp, fpKnown = mem.ReadWord(cfa - 16); !fpKnown {
+			return unwind.Failed, unwind.ReadFailure(mem, cfa-16)
+		}
+		out.FPLocation = unwind.InMemory(cfa - 16)
+	}
+	out.SetPC(arch, ra)
+	out.SetSP(arch, cfa)
+	if fpKnown {
+		out.SetFP(arch, fp)
+	}
+	out.PCLocation = unwind.InMemory(cfa - 8)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// interrupted finds the CFA of the frame of b in which a thread was interrupted,
+// which may not be whole, and whether the frame pointer is saved: what the
+// instructions up to the place where it is, or those up to a return that is
+// near, do to the stack.
+func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
+	arch, pc := w.Arch(), f.PC()
+	whole := b.begin + uint64(b.complete)
+	code := readCode(w, m, pc, s.buf[:min(uint64(len(s.buf)), b.end-pc)])
+	at := pathState{pc: pc}
+	at.regs[arch.SP] = pathValue{base: pathSP}
+	at.regs[arch.FP] = pathValue{base: pathFP}
+	var in isa.Inst
+	steady := pathValue{base: pathSP} // where SP is but for words that are moved by way of the stack
+	for n := 0; ; n++ {
+		sp := at.regs[arch.SP]
+		if sp.base != pathSP || sp.inMemory {
+			return 0, false, false
+		}
+		steady.off = max(steady.off, sp.off)
+		if pc < whole && at.pc >= whole {
+			return frameAt(&at, arch, sp.plus(int64(b.frame)), f.SP())
+		}
+		if n >= maxWayOut && pc >= whole {
+			break
+		}
+		if !decode(arch, code, at.pc, &in) {
+			if pc < whole || len(code) == 0 {
+				return 0, false, false
+			}
+			break
+		}
+		code = code[in.Len:]
+		switch {
+		case in.Flow == isa.Return:
+			return frameAt(&at, arch, sp.plus(8), f.SP())
+		case in.Flow == isa.IndirectJump, in.Flow == isa.Jump && in.Target-b.begin >= b.end-b.begin:
+			return 0, false, false // to other code, with or without this frame
+		case in.Flow == isa.Jump && pc < whole:
+			return 0, false, false
+		case pc >= whole && (in.Ends() || in.Flow == isa.Call || in.Flow == isa.IndirectCall):
+			return frameAt(&at, arch, steady.plus(int64(b.frame)), f.SP())
+		}
+		at.apply(arch, &in)
+		at.pc += uint64(in.Len)
+		if after := at.regs[arch.SP]; pc >= whole && after.base == pathSP && after.off > sp.off+8 {
+			// The way out begins: the frame is whole before it.
+			return f.SP() + uint64(sp.off) + b.frame, true, true
+		}
+	}
+	return frameAt(&at, arch, steady.plus(int64(b.frame)), f.SP())
+}
+
+// beginning walks from a frame that the interpreter is building: there is the
+// caller's SP already, but not yet the rest of what senderSP looks at. Other
+// frames of the interpreter are FrameFunc's.
+func (s *HotSpot) beginning(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	fp, sp := in.FP(), in.SP()
+	if fp < sp+interpSenderSP || fp-sp >= interpInitialSP || fp%8 != 0 {
+		return unwind.NotMe, nil
+	}
+	if s.analyzer.AllocatesFrame(w, in).State != SetFrame {
+		return unwind.NotMe, nil
+	}
+	arch, mem, above := w.Arch(), w.ProcessState(), fp+16
+	callerFP, ok1 := mem.ReadWord(fp)
+	pc, ok2 := mem.ReadWord(fp + 8)
+	sender, ok3 := mem.ReadWord(fp - interpSenderSP)
+	if !ok1 || !ok2 || !ok3 || sender < above || sender-above > maxInterpLocals || sender%8 != 0 {
+		return unwind.NotMe, nil
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, sender)
+	out.SetFP(arch, callerFP)
+	out.PCLocation, out.FPLocation = unwind.InMemory(fp+8), unwind.InMemory(fp)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// maxWayOut is how many instructions before a return the frame may not be whole
+// any more.
+const maxWayOut = 12
+
+// frameAt finds the CFA from the state where it is known relative to SP.
+func frameAt(at *pathState, arch *procstate.Arch, cfa pathValue, sp uint64) (addr uint64, fpSaved, ok bool) {
+	if cfa.base != pathSP || cfa.inMemory || cfa.off < 8 {
+		return 0, false, false
+	}
+	slot := at.wordAt(cfa.plus(-16))
+	fp := at.regs[arch.FP]
+	pending := slot.base == pathFP && !slot.inMemory // it will be saved
+	kept := fp.base == pathFP && !fp.inMemory && cfa.off == 8
+	return sp + uint64(cfa.off), !pending && !kept, true
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *HotSpot) RuleAt(_ *unwind.Walker, m *procstate.Mapping, _ uint64, _ bool) (*unwind.Rule, bool) {
+	return unwind.RuleNotMe, m.Image != nil
+}

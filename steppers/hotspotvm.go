@@ -1,0 +1,268 @@
+package steppers
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// HotSpot, the Java virtual machine, describes its own structures in a table
+// that it exports for debuggers (vmStructs.cpp): the type and name of each
+// field, and its offset, or its address when it is static. The code cache is
+// found by it:
+//
+//	CodeCache::_heaps    a GrowableArray of CodeHeaps
+//	CodeHeap             its memory, and a map of it with a byte for each segment
+//	CodeBlob             a compiled method or stub: where its code is, and the
+//	                     size of its frame
+
+// vmFields are the offsets of fields in HotSpot's structures.
+type vmFields struct {
+	heaps                         uint64 // link-time address of CodeCache::_heaps
+	arrayLen, arrayData           uint64
+	heapMemory, heapMap, heapLog2 uint64
+	spaceLow, spaceHigh           uint64
+	blobComplete, blobFrame       uint64
+	blobCodeBegin, blobCodeEnd    uint64
+	blobName                      uint64
+	blobEnd                       uint64 // behind the last of them
+}
+
+// vmStruct is an entry of the table.
+const vmStructBytes = 48
+
+const maxVMStructs = 20000
+
+// findVMFields reads the table of libjvm, which is mapped with a bias; nil
+// when it has none, or lacks a field, as those of other versions may.
+func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf []byte) bool) *vmFields {
+	var at uint64
+	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		if string(s.Name) == "gHotSpotVMStructs" {
+			at = s.Value
+		}
+		return at == 0
+	})
+	var table [8]byte
+	if at == 0 || !read(at+bias, table[:]) {
+		return nil
+	}
+	var f vmFields
+	array := map[string]*uint64{"_len": &f.arrayLen, "_data": &f.arrayData}
+	wanted := map[string]map[string]*uint64{
+		"CodeCache":            {"_heaps": &f.heaps},
+		"GrowableArrayBase":    array,
+		"GenericGrowableArray": array, // before JDK 15
+		"GrowableArray<int>":   array,
+		"CodeHeap":             {"_memory": &f.heapMemory, "_segmap": &f.heapMap, "_log2_segment_size": &f.heapLog2},
+		"VirtualSpace":         {"_low": &f.spaceLow, "_high": &f.spaceHigh},
+		"CodeBlob": {"_frame_complete_offset": &f.blobComplete, "_frame_size": &f.blobFrame,
+			"_code_begin": &f.blobCodeBegin, "_code_end": &f.blobCodeEnd, "_name": &f.blobName},
+	}
+	const all = 13
+	seen := map[*uint64]bool{}
+	names := map[uint64]string{} // of types, which follow one another
+	text := func(addr uint64) string {
+		var b [32]byte
+		if addr == 0 || im.ReadVaddr(b[:], addr-bias) != nil {
+			return ""
+		}
+		n := bytes.IndexByte(b[:], 0)
+		return string(b[:max(n, 0)])
+	}
+	entry := make([]byte, vmStructBytes)
+	for i, addr := 0, binary.LittleEndian.Uint64(table[:]); i < maxVMStructs && read(addr, entry); i, addr = i+1, addr+vmStructBytes {
+		typ := binary.LittleEndian.Uint64(entry)
+		if typ == 0 {
+			break
+		}
+		name, ok := names[typ]
+		if !ok {
+			name = text(typ)
+			names[typ] = name
+		}
+		fields := wanted[name]
+		if fields == nil {
+			continue
+		}
+		if to := fields[text(binary.LittleEndian.Uint64(entry[8:]))]; to != nil {
+			seen[to] = true
+			if *to = binary.LittleEndian.Uint64(entry[32:]); binary.LittleEndian.Uint32(entry[24:]) != 0 {
+				*to = binary.LittleEndian.Uint64(entry[40:]) - bias
+			}
+		}
+	}
+	f.blobEnd = max(f.blobComplete+4, f.blobFrame+4, f.blobCodeBegin+8, f.blobCodeEnd+8, f.blobName+8)
+	if len(seen) != all || f.blobEnd > maxBlobHeader {
+		return nil
+	}
+	return &f
+}
+
+// maxBlobHeader bounds what is read of a CodeBlob.
+const maxBlobHeader = 256
+
+// codeHeap is a heap of the code cache: its memory [low, high), of segments of
+// 1<<log2 bytes, and the map with a byte for each: 0 where a block begins, else
+// a number of segments to go back by, 0xff where there is none.
+type codeHeap struct {
+	low, high uint64
+	segments  uint64
+	log2      uint32
+}
+
+// codeBlob is a compiled method or stub. Its frame, where it is complete, has
+// frame bytes above SP, the return address and below it the caller's frame
+// pointer last.
+type codeBlob struct {
+	header     uint64 // address of the CodeBlob
+	begin, end uint64 // its code
+	complete   int32  // offset in the code from which the frame is; negative: nowhere for sure
+	frame      uint64
+	name       uint64 // address of what kind it is
+	// fixed says that SP stays where it is between prologue and epilogue.
+	fixed, interpreter bool
+}
+
+// hotspotVM is what is known of a virtual machine.
+type hotspotVM struct {
+	fields *vmFields
+	bias   uint64 // of libjvm
+	mem    procstate.Memory
+	live   procstate.LiveMemory // nil where mem is live
+	heaps  []codeHeap
+	blobs  [1 << 8]codeBlob // direct-mapped by PC
+	buf    [maxBlobHeader]byte
+}
+
+const (
+	maxHeaps        = 8
+	maxSegmentHops  = 1 << 16
+	heapBlockHeader = 16 // struct HeapBlock: a length and whether it is in use
+)
+
+// read reads memory of the process as it is now.
+func (vm *hotspotVM) read(addr uint64, buf []byte) bool {
+	if vm.live != nil {
+		return vm.live.ReadLive(addr, buf) == len(buf)
+	}
+	n, err := vm.mem.ReadMemory(addr, buf)
+	return err == nil && n == len(buf)
+}
+
+func (vm *hotspotVM) word(addr uint64) (uint64, bool) {
+	ok := vm.read(addr, vm.buf[:8])
+	return binary.LittleEndian.Uint64(vm.buf[:]), ok
+}
+
+// readHeaps reads where the heaps are: they grow.
+func (vm *hotspotVM) readHeaps() {
+	f := vm.fields
+	vm.heaps = vm.heaps[:0]
+	array, ok1 := vm.word(f.heaps + vm.bias)
+	n, ok2 := vm.word(array + f.arrayLen)
+	data, ok3 := vm.word(array + f.arrayData)
+	if n &= 0xffffffff; !ok1 || !ok2 || !ok3 || n > maxHeaps {
+		return
+	}
+	for i := range n {
+		heap, ok := vm.word(data + 8*i)
+		low, ok1 := vm.word(heap + f.heapMemory + f.spaceLow)
+		high, ok2 := vm.word(heap + f.heapMemory + f.spaceHigh)
+		segments, ok3 := vm.word(heap + f.heapMap + f.spaceLow)
+		log2, ok4 := vm.word(heap + f.heapLog2)
+		if log2 &= 0xffffffff; ok && ok1 && ok2 && ok3 && ok4 && low < high && log2 < 32 {
+			vm.heaps = append(vm.heaps, codeHeap{low, high, segments, uint32(log2)})
+		}
+	}
+}
+
+// heapAt returns the heap that holds an address, nil when there is none.
+func (vm *hotspotVM) heapAt(addr uint64) *codeHeap {
+	for i := range vm.heaps {
+		if h := &vm.heaps[i]; addr-h.low < h.high-h.low {
+			return h
+		}
+	}
+	return nil
+}
+
+// blobAt returns what holds the code at pc, nil when nothing is known to. What
+// was found before is checked: the memory of code is used again.
+func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
+	b := &vm.blobs[pc*0x9e3779b97f4a7c15>>(64-8)]
+	if b.header != 0 && pc-b.begin < b.end-b.begin {
+		if now, ok := vm.readBlob(b.header); ok {
+			if now.fixed, now.interpreter = b.fixed, b.interpreter; now == *b {
+				return b
+			}
+		}
+	}
+	h := vm.heapAt(pc)
+	if h == nil {
+		vm.readHeaps()
+		if h = vm.heapAt(pc); h == nil {
+			return nil
+		}
+	}
+	segment := (pc - h.low) >> h.log2
+	for range maxSegmentHops {
+		if !vm.read(h.segments+segment, vm.buf[:1]) || vm.buf[0] == 0xff || uint64(vm.buf[0]) > segment {
+			return nil
+		}
+		if vm.buf[0] == 0 {
+			break
+		}
+		segment -= uint64(vm.buf[0])
+	}
+	block := h.low + segment<<h.log2
+	used, ok := vm.word(block + 8)
+	if !ok || used&0xff != 1 {
+		return nil
+	}
+	now, ok := vm.readBlob(block + heapBlockHeader)
+	if !ok || pc-now.begin >= now.end-now.begin {
+		return nil
+	}
+	vm.classify(&now)
+	*b = now
+	return b
+}
+
+// classify tells from the name of a blob whether it is a compiled method, a
+// stub that C2 has compiled, or that by which exceptions pass. Other stubs are
+// written by hand and push before they call.
+func (vm *hotspotVM) classify(b *codeBlob) {
+	buf := vm.buf[:64]
+	if !vm.read(b.name, buf) {
+		return
+	}
+	name := buf[:max(bytes.IndexByte(buf, 0), 0)]
+	switch {
+	case bytes.Equal(name, []byte("Interpreter")):
+		b.interpreter = true
+	case bytes.Equal(name, []byte("nmethod")), bytes.Equal(name, []byte("native nmethod")), bytes.Equal(name, []byte("ExceptionBlob")),
+		bytes.HasPrefix(name, []byte("_")) && bytes.HasSuffix(name, []byte("_Java")):
+		b.fixed = true
+	}
+}
+
+// readBlob reads a CodeBlob.
+func (vm *hotspotVM) readBlob(header uint64) (b codeBlob, ok bool) {
+	f := vm.fields
+	buf := vm.buf[:f.blobEnd]
+	if !vm.read(header, buf) {
+		return b, false
+	}
+	b = codeBlob{
+		header:   header,
+		begin:    binary.LittleEndian.Uint64(buf[f.blobCodeBegin:]),
+		end:      binary.LittleEndian.Uint64(buf[f.blobCodeEnd:]),
+		name:     binary.LittleEndian.Uint64(buf[f.blobName:]),
+		complete: int32(binary.LittleEndian.Uint32(buf[f.blobComplete:])),
+	}
+	words := binary.LittleEndian.Uint32(buf[f.blobFrame:])
+	b.frame = 8 * uint64(words)
+	return b, b.begin > header && b.begin <= b.end && words < 1<<20
+}
