@@ -11,9 +11,8 @@
  *
  * A mirrored region is, in the record, its header and for each GROUP_BLOCKS
  * blocks a word that tells which of them follow, the first in bit 0. Of each
- * of these there are 16 bits that tell which of its pieces of 4 bytes follow,
- * and these: of most pointers only the lower half changes. A group is padded to
- * 8. Blocks are aligned; the first and the last may hold more
+ * of these there is a byte that tells which words follow, and these. A group
+ * is padded to 8. Blocks are aligned; the first and the last may hold more
  * than the region.
  */
 #ifndef SWBPF_MIRROR_H
@@ -45,28 +44,22 @@ INLINE bool differ(const u64 *a, const u64 *b)
 }
 
 /*
- * Puts the half words of a block that differ from the known ones behind a mask
- * of them, and makes them known. Returns the bytes that this takes. What is sent
+ * Puts the words of a block that differ from the known ones behind a mask of
+ * them, and makes them known. Returns the bytes that this takes. What is sent
  * lies before the fresh words that are still to be read.
  */
 INLINE u64 send_block(u8 *sent, const u64 *fresh, u64 *known)
 {
-	u64 halves = 0, n = sizeof(u16);
+	u64 words = 0, n = 1;
 
 	for (int k = 0; k < BLOCK / 8; k++) { /* without a branch: these would be mispredicted */
-		u64 word = fresh[k], d = word ^ known[k];
-		u64 low = -(d & 0xffffffff), high = -(d >> 32);
-		hide(low); /* or the compiler makes a branch of it */
-		hide(high);
+		u64 word = fresh[k], d = word ^ known[k], differs = (d | -d) >> 63;
 		known[k] = word;
-		*(u32 *)(sent + n) = word;
-		n += low >> 63 << 2;
-		halves |= low >> 63 << (2 * k);
-		*(u32 *)(sent + n) = word >> 32;
-		n += high >> 63 << 2;
-		halves |= high >> 63 << (2 * k + 1);
+		*(u64 *)(sent + n) = word;
+		n += differs * 8;
+		words |= differs << k;
 	}
-	*(u16 *)sent = halves;
+	*sent = words;
 	return n;
 }
 

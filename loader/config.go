@@ -143,7 +143,7 @@ func (c *Config) maskRoom() int {
 	if !c.Changes {
 		return 0
 	}
-	return (c.StackBytes/(mirrorBlock*groupBlocks) + 2) * (8 + 2*groupBlocks)
+	return (c.StackBytes/(mirrorBlock*groupBlocks) + 2) * (8 + groupBlocks)
 }
 
 // copyChunk is at least CHUNK of bpf/config.h.

@@ -96,17 +96,17 @@ func applyGroup(blocks, sent []byte) (int, error) {
 	used := 8
 	for ; mask != 0; mask &= mask - 1 {
 		to := bits.TrailingZeros64(mask) * mirrorBlock
-		if to >= len(blocks) || used+2 > len(sent) {
+		if to >= len(blocks) || used >= len(sent) {
 			return 0, fmt.Errorf("%w: block at %d of %d", errBadRecord, to, len(blocks))
 		}
-		halves := binary.NativeEndian.Uint16(sent[used:])
-		used += 2
-		if used+4*bits.OnesCount16(halves) > len(sent) {
+		words := sent[used]
+		used++
+		if used+8*bits.OnesCount8(words) > len(sent) {
 			return 0, fmt.Errorf("%w: block cut", errBadRecord)
 		}
-		for ; halves != 0; halves &= halves - 1 {
-			copy(blocks[to+bits.TrailingZeros16(halves)*4:][:4], sent[used:])
-			used += 4
+		for ; words != 0; words &= words - 1 {
+			copy(blocks[to+bits.TrailingZeros8(words)*8:][:8], sent[used:])
+			used += 8
 		}
 	}
 	if used = (used + 7) &^ 7; used > len(sent) {

@@ -10,9 +10,6 @@
 
 static long calls, words;
 
-// Of half of the words that change it is one half only.
-static const uint64_t kept[] = {0, 0xffffffff, 0xffffffff00000000, 0};
-
 __attribute__((noinline)) static void scribble(uint64_t thread)
 {
 	volatile uint64_t *p = __builtin_alloca((3 + words) * 8);
@@ -26,8 +23,7 @@ __attribute__((noinline)) static void scribble(uint64_t thread)
 		// Once in a while all of them, else a few.
 		for (long n = round % 97 ? round % 13 : words; n > 0; n--) {
 			x = x * 6364136223846793005 + 1442695040888963407;
-			volatile uint64_t *word = &p[3 + (x >> 20) % words];
-			*word = (*word & kept[x >> 60 & 3]) | (x & ~kept[x >> 60 & 3]);
+			p[3 + (x >> 20) % words] = x;
 		}
 		p[2] = round;
 		syscall(SYS_getppid);
