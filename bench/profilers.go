@@ -61,7 +61,7 @@ func profilers() []profiler {
 }
 
 func swbpfRecord(j *job) []string {
-	args := []string{j.swbpf, "record", "-F", strconv.Itoa(j.hz), "--stats", j.file("stats.json"),
+	args := []string{j.swbpf, "record", "-F", strconv.Itoa(j.hz), "--stats", j.file("stats.json"), "--stats-detail",
 		"-o", j.file(textFile), "-o", j.file("graph.html")}
 	return append(append(append(args, j.flags...), "--"), j.command...)
 }

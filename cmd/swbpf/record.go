@@ -14,27 +14,28 @@ import (
 
 // recordOptions are the flags of record, checked.
 type recordOptions struct {
-	all        bool
-	pids       pidsValue
-	command    []string
-	event      string
-	weight     string
-	offCPU     bool
-	wall       bool
-	minOffCPU  durationValue
-	frequency  int    // Hz; 0 when not given
-	period     uint64 // 0 when not given
-	labels     labelsValue
-	sampleCPU  bool
-	duration   durationValue
-	outputs    []string
-	format     string // of all outputs; "" for those of their extensions
-	stackBytes bytesValue
-	noKernel   bool
-	times      bool // an output has the times of samples
-	stats      string
-	symbols    symbolFlags
-	names      symbols.Options // what the flags of symbols come to
+	all         bool
+	pids        pidsValue
+	command     []string
+	event       string
+	weight      string
+	offCPU      bool
+	wall        bool
+	minOffCPU   durationValue
+	frequency   int    // Hz; 0 when not given
+	period      uint64 // 0 when not given
+	labels      labelsValue
+	sampleCPU   bool
+	duration    durationValue
+	outputs     []string
+	format      string // of all outputs; "" for those of their extensions
+	stackBytes  bytesValue
+	noKernel    bool
+	times       bool // an output has the times of samples
+	stats       string
+	statsDetail bool
+	symbols     symbolFlags
+	names       symbols.Options // what the flags of symbols come to
 }
 
 const (
@@ -115,6 +116,7 @@ do not allow recording.`,
 	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M")
 	f.BoolVar(&o.noKernel, "no-kernel", false, "leave out kernel frames")
 	f.StringVar(&o.stats, "stats", "", "write figures of the recording to this JSON file")
+	f.BoolVar(&o.statsDetail, "stats-detail", false, "with --stats: also how much of the stacks was live, and the CPU time of recording and naming")
 	o.symbols.add(f)
 	return c
 }
@@ -219,7 +221,7 @@ func record(o *recordOptions) error {
 	}
 	if o.stats != "" {
 		r.stats.addOwnUsage()
-		if err := r.stats.write(figures); err != nil {
+		if err := r.stats.write(figures, o.statsDetail); err != nil {
 			return fmt.Errorf("write %s: %w", o.stats, err)
 		}
 	}

@@ -178,8 +178,8 @@ func TestRecordInterrupted(t *testing.T) {
 // TestStatsKeys pins the keys of --stats, which scripts rely on.
 func TestStatsKeys(t *testing.T) {
 	want := strings.Fields(`duration_seconds event frequency_hz samples user_samples kernel_only_samples
-		complete truncated truncated_by_reason lost lost_by_reason frames bytes_copied bytes_sent live_bytes
-		live_bytes_copied bpf_run_ns bpf_runs unwind_ns recording_cpu_seconds naming_cpu_seconds
+		complete truncated truncated_by_reason lost lost_by_reason frames bytes_copied bytes_sent
+		bpf_run_ns bpf_runs unwind_ns
 		cpu_user_seconds cpu_system_seconds max_rss_bytes processes modules`)
 	b, err := json.Marshal(recordStats{})
 	if err != nil {
@@ -189,7 +189,7 @@ func TestStatsKeys(t *testing.T) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		t.Fatal(err)
 	}
-	// Only an off-CPU recording has more.
+	// Only an off-CPU recording and --stats-detail have more.
 	var got []string
 	for i := range reflect.TypeFor[recordStats]().NumField() {
 		if key := reflect.TypeFor[recordStats]().Field(i).Tag.Get("json"); !strings.HasSuffix(key, ",omitempty") {

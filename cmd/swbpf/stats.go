@@ -33,14 +33,14 @@ type recordStats struct {
 	Frames              uint64            `json:"frames"`                            // user frames unwound
 	BytesCopied         uint64            `json:"bytes_copied"`                      // of user stacks, in the kernel
 	BytesSent           uint64            `json:"bytes_sent"`                        // through the ring
-	LiveBytes           uint64            `json:"live_bytes"`                        // of stacks known in full: from SP to the outermost frame
-	LiveBytesCopied     uint64            `json:"live_bytes_copied"`                 // for these stacks
+	LiveBytes           uint64            `json:"live_bytes,omitempty"`              // of stacks known in full: from SP to the outermost frame
+	LiveBytesCopied     uint64            `json:"live_bytes_copied,omitempty"`       // for these stacks
 	BPFRunNS            uint64            `json:"bpf_run_ns"`
 	BPFRuns             uint64            `json:"bpf_runs"`
 	UnwindNS            uint64            `json:"unwind_ns"`
-	RecordingCPUSeconds float64           `json:"recording_cpu_seconds"` // of the recorder, from the first sample possible until all are counted
-	NamingCPUSeconds    float64           `json:"naming_cpu_seconds"`    // of the recorder, at the end; the next two hold both
-	CPUUserSeconds      float64           `json:"cpu_user_seconds"`      // of the recorder itself
+	RecordingCPUSeconds float64           `json:"recording_cpu_seconds,omitempty"` // of the recorder, from the first sample possible until all are counted
+	NamingCPUSeconds    float64           `json:"naming_cpu_seconds,omitempty"`    // of the recorder, at the end; the next two hold both
+	CPUUserSeconds      float64           `json:"cpu_user_seconds"`                // of the recorder itself
 	CPUSystemSeconds    float64           `json:"cpu_system_seconds"`
 	MaxRSSBytes         int64             `json:"max_rss_bytes"`
 	Processes           int               `json:"processes"` // with at least one sample
@@ -83,7 +83,13 @@ func (s *recordStats) addLive(sample *loader.Sample, pcs []unwind.PC, sp uint64)
 	}
 }
 
-func (s *recordStats) write(f *outFile) error {
+// write writes the figures to f; those that only --stats-detail asks for are
+// left out without detail.
+func (s recordStats) write(f *outFile, detail bool) error {
+	if !detail {
+		s.LiveBytes, s.LiveBytesCopied = 0, 0
+		s.RecordingCPUSeconds, s.NamingCPUSeconds = 0, 0
+	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
