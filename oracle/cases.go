@@ -120,6 +120,7 @@ func Cases() []Case {
 	goRow("stripped", "gowork", "0 go build -ldflags=-s", 400000)
 	goRow("signals, faults, preemption", "gosignals", "0 go build", 400000)
 	goRow("the same, PIE, stripped", "gosignals", "0 go build -buildmode=pie '-ldflags=-s -w'", 400000)
+	goRow("signals at any instruction", "goticks", "0 go build", 400000)
 	goRow("called by C, cgo", "gocallbacks", "1 go build", 900000)
 	goRow("the same, static, stripped", "gocallbacks", "1 go build '-ldflags=-s -w -extldflags=-static'", 900000)
 

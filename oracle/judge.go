@@ -80,6 +80,9 @@ func (j *judge) check(s *Shadow) {
 	var err error
 	j.frames, err = j.walker.WalkStack(j.frames[:0], procstate.DefaultThread)
 	class, at := compare(j.frames, err == nil, s)
+	if class == LetGo && !j.letsGo(&j.frames[at]) {
+		class = Wrong
+	}
 	j.result.Count[class]++
 	if len(j.at) > 0 {
 		j.keepAt(s, j.frames[0].PC())
@@ -147,7 +150,6 @@ func compare(frames []unwind.Frame, complete bool, s *Shadow) (Class, int) {
 	}
 	switch last := len(frames) - 1; {
 	case complete && last < n && last > 0 && s.recs[n-last].switched:
-		// A scheduler on a stack of its own may have let its caller go.
 		return LetGo, last
 	case complete && last < n:
 		return Wrong, last
@@ -156,6 +158,25 @@ func compare(frames []unwind.Frame, complete bool, s *Shadow) (Class, int) {
 	default:
 		return Short, last
 	}
+}
+
+// letsGo reports whether a frame that changed to another stack is of a function
+// of Go that never returns: only there may the scheduler let its caller go.
+func (j *judge) letsGo(f *unwind.Frame) bool {
+	m := j.view.space.MappingAt(f.LookupPC())
+	if m == nil || m.Image == nil {
+		return false
+	}
+	t, err := procstate.Pclntab(m.Image)
+	if err != nil {
+		return false
+	}
+	fn, ok := t.Func(f.LookupPC() - m.Bias)
+	if !ok {
+		return false
+	}
+	name := strings.TrimSuffix(fn.Name(), ".abi0")
+	return name == "runtime.mcall" || name == "runtime.morestack"
 }
 
 // describe tells of a walk that went astray: the code of the frame, and what

@@ -16,7 +16,7 @@ const (
 	Exact Class = iota // every frame, and the bottom
 	Short              // right as far as it goes, and not called complete
 	Wrong              // a frame or a bottom that is none
-	LetGo              // right up to a bottom where a function has changed stacks
+	LetGo              // right up to a bottom where Go's scheduler may have let its caller go
 
 	numClasses
 )

@@ -314,7 +314,7 @@ func changesMappings(nr uint64) bool {
 // truth.
 func (r *runner) judgeAll(between bool) {
 	r.report.Steps++
-	if between || r.shadow.lost {
+	if between || r.shadow.unsettled() {
 		r.report.Unjudged++
 		return
 	}

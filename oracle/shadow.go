@@ -1,6 +1,8 @@
 package oracle
 
 import (
+	"slices"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
@@ -18,6 +20,20 @@ type record struct {
 	switched bool
 
 	saved uint64 // on AArch64, where the return address is stored; 0: not known
+
+	gap gap // signal: what the interrupted function was in the middle of
+}
+
+// gap is what a function is in the middle of when it leaves its frame.
+type gap struct {
+	// lost tells that no chain is the truth now: SP has left the frame, and
+	// what comes of it is still to be seen. switched tells that SP went to
+	// another stack meanwhile.
+	lost, switched bool
+	leftSP         uint64 // SP before the switch
+
+	// landed tells that a jump out of frames has just ended.
+	landed bool
 }
 
 // moment is the part of a thread's registers that a Shadow follows.
@@ -35,18 +51,11 @@ type Shadow struct {
 	// frames below the last record, but which is not known.
 	partial bool
 
-	// lost tells that no chain is the truth now: SP has left the frame, and
-	// what comes of it is still to be seen. switched tells that SP went to
-	// another stack meanwhile.
-	lost, switched bool
-	leftSP         uint64 // SP before the switch
+	gap // of the running function
 
 	// trampoline, when not 0, is an address that the kernel may put in place of
 	// a return address: code there returns to the original one.
 	trampoline uint64
-
-	// landed tells that a jump out of frames has just ended.
-	landed bool
 
 	// SeedErrors counts seeded frames that the processor returned through
 	// in another way than the seed said.
@@ -71,6 +80,12 @@ func (s *Shadow) top() *record {
 		return &s.recs[n-1]
 	}
 	return nil
+}
+
+// unsettled reports whether no chain is the truth now: not of the running
+// function, or not of one that a signal has interrupted.
+func (s *Shadow) unsettled() bool {
+	return s.lost || slices.ContainsFunc(s.recs, func(r record) bool { return r.gap.lost })
 }
 
 // intact reports whether the nearest return addresses are still where the
@@ -263,8 +278,9 @@ func (s *Shadow) park(to moment, word wordReader) {
 // pushed so many bytes.
 func (s *Shadow) signal(interrupted, at moment, restorer, pushed uint64) {
 	s.recs = append(s.recs,
-		record{pc: interrupted.pc, sp: interrupted.sp, signal: true},
+		record{pc: interrupted.pc, sp: interrupted.sp, signal: true, gap: s.gap},
 		record{pc: restorer, sp: at.sp + pushed})
+	s.gap = gap{}
 }
 
 // sigreturn follows the system call that ends a handler. The handler may have
@@ -275,7 +291,7 @@ func (s *Shadow) sigreturn(to moment, word wordReader) {
 		if !r.signal || r.sp != to.sp && r.sp-8 != to.sp {
 			continue
 		}
-		s.recs, s.lost, s.switched = s.recs[:n-1], false, false
+		s.recs, s.gap = s.recs[:n-1], r.gap
 		if ra, ok := word(to.sp); r.sp != to.sp && ok && ra == r.pc {
 			s.recs = append(s.recs, record{pc: r.pc, sp: r.sp})
 		}

@@ -102,3 +102,28 @@ func TestShadowSignal(t *testing.T) {
 		t.Errorf("after it: %#x lost %v", got, s.lost)
 	}
 }
+
+// A signal between a switch of the stack and the call there, as in Go's
+// morestack: afterwards the call is still one of a function that has switched.
+func TestShadowSignalInSwitch(t *testing.T) {
+	const sp, other, handler = 0x7fff0000, 0x500000000, 0x600000000
+	mem := memory{}
+	var s Shadow
+	s.step(inst(isa.Call, 5), moment{0x100, sp}, moment{0x200, sp - 8}, mem.word)
+	s.step(inst(isa.Next, 3), moment{0x200, sp - 8}, moment{0x203, other}, mem.word)
+	s.signal(moment{0x203, other}, moment{0x800, handler}, 0x900, 8)
+	s.step(inst(isa.Call, 5), moment{0x800, handler}, moment{0x850, handler - 8}, mem.word)
+	if top := s.top(); top.switched || s.lost || !s.unsettled() {
+		t.Errorf("in the handler: switched %v lost %v unsettled %v", top.switched, s.lost, s.unsettled())
+	}
+	s.step(inst(isa.Return, 1), moment{0x850, handler - 8}, moment{0x805, handler}, mem.word)
+	s.step(inst(isa.Return, 1), moment{0x806, handler}, moment{0x900, handler + 8}, mem.word)
+	s.sigreturn(moment{0x203, other}, mem.word)
+	if !s.lost || !s.switched {
+		t.Errorf("after it: lost %v switched %v", s.lost, s.switched)
+	}
+	s.step(inst(isa.Call, 5), moment{0x203, other}, moment{0x300, other - 8}, mem.word)
+	if got := chain(&s); !slices.Equal(got, []uint64{0x208, 0x105}) || !s.top().switched || s.unsettled() {
+		t.Errorf("called: %#x switched %v unsettled %v", got, s.top().switched, s.unsettled())
+	}
+}
