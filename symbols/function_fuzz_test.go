@@ -27,7 +27,7 @@ int top(int n, struct list *l) {
 
 // functionSections are those that tell of functions and variables.
 var functionSections = []string{".debug_info", ".debug_abbrev", ".debug_str", ".debug_ranges", ".debug_rnglists", ".debug_addr",
-	".debug_str_offsets", ".debug_loc", ".debug_loclists", ".debug_line_str"}
+	".debug_str_offsets", ".debug_loc", ".debug_loclists", ".debug_line_str", ".debug_types"}
 
 // FuzzFunctions reads functions, variables, types and call sites of damaged
 // debug sections.
@@ -37,10 +37,11 @@ func FuzzFunctions(f *testing.F) {
 	for _, args := range [][]string{
 		{"gcc", "-gdwarf-5", "-O2"}, {"gcc", "-gdwarf-4", "-O2"}, {"gcc", "-gdwarf-5", "-O0"}, {"gcc", "-gdwarf-2", "-gstrict-dwarf", "-O1"},
 		{"clang-19", "-gdwarf-5", "-O2"}, {"clang-19", "-gdwarf-4", "-O1"}, {"gcc", "-g", "-O2", "-fdebug-types-section"},
+		{"gcc", "-gdwarf-4", "-O2", "-fdebug-types-section"},
 	} {
 		run(f, dir, append(args, "-shared", "-fPIC", "-nostdlib", "-o", "v.so", "v.c")...)
 		im := open(f, dir+"/v.so")
-		var b [10][]byte
+		var b [11][]byte
 		for i, n := range functionSections {
 			if s, ok := im.Section(n); ok {
 				var err error
@@ -49,9 +50,9 @@ func FuzzFunctions(f *testing.F) {
 				}
 			}
 		}
-		f.Add(b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9])
+		f.Add(b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10])
 	}
-	f.Fuzz(func(t *testing.T, info, abbrev, str, ranges, rnglists, addr, strOffsets, loc, loclists, lineStr []byte) {
+	f.Fuzz(func(t *testing.T, info, abbrev, str, ranges, rnglists, addr, strOffsets, loc, loclists, lineStr, types []byte) {
 		section := func(b []byte) dwarfSection {
 			return dwarfSection{r: bytes.NewReader(b), size: uint64(len(b)), windowLen: 64}
 		}
@@ -60,8 +61,9 @@ func FuzzFunctions(f *testing.F) {
 			group: &fileGroup{}, owner: New(Options{}), img: &procstate.Image{}, base: text, codeRanges: []codeRange{{text, text + 0x400}}, altDone: true, dwpDone: true,
 			info: section(info), abbrev: section(abbrev), strings: section(str), lineStr: section(lineStr),
 			ranges: section(ranges), rnglists: section(rnglists), addr: section(addr), strOffsets: section(strOffsets),
-			loc: section(loc), loclists: section(loclists),
+			loc: section(loc), loclists: section(loclists), typesSection: section(types),
 		}
+		defer boundAllocations(t)()
 		for a := uint64(text); a < text+0x400; a += 96 {
 			fns, err := d.functions(a)
 			if (err == nil) != (len(fns) > 0) {

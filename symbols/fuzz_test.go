@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime/metrics"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -24,12 +25,33 @@ func fuzzFiles(f *testing.F) (paths []string) {
 	for i, args := range [][]string{
 		{"gcc", "-gdwarf-5", "-O2"}, {"gcc", "-gdwarf-4", "-O2"}, {"gcc", "-gdwarf-2", "-gstrict-dwarf", "-O1"},
 		{"clang-19", "-gdwarf-5", "-O2"}, {"gcc", "-g", "-O2", "-m32"}, {"gcc", "-g", "-gz=zlib", "-O2", "-fno-asynchronous-unwind-tables"},
+		{"clang-19", "-g", "-gz=zstd", "-O2"},
 	} {
 		out := filepath.Join(dir, string(rune('a'+i))+".so")
 		run(f, dir, append(args, "-shared", "-fPIC", "-nostdlib", "-o", out, "a.c")...)
 		paths = append(paths, out)
 	}
 	return paths
+}
+
+// maxAllocated is what the questions of one fuzzed file may allocate, in bytes:
+// all fuzzed files are small.
+const maxAllocated = 256 << 20
+
+// boundAllocations begins to count what is allocated; the result ends it and
+// fails the test when it was too much.
+func boundAllocations(t testing.TB) (end func()) {
+	allocated := func() uint64 {
+		s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+		metrics.Read(s)
+		return s[0].Value.Uint64()
+	}
+	begin := allocated()
+	return func() {
+		if n := allocated() - begin; n > maxAllocated {
+			t.Errorf("allocated %d MB", n>>20)
+		}
+	}
 }
 
 // FuzzFile asks a Symbolizer about addresses of a damaged file.
@@ -46,7 +68,8 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		s := New(Options{DebugDirs: []string{}})
+		defer boundAllocations(t)()
+		s := New(Options{DebugDirs: []string{}, Memory: 16 << 20})
 		defer s.Close()
 		for _, sec := range im.Sections() {
 			for _, a := range []uint64{sec.Vaddr, sec.Vaddr + sec.Size/2, sec.Vaddr + sec.Size - 1} {
@@ -86,6 +109,7 @@ func FuzzDWARF(f *testing.F) {
 			info: section(info), abbrev: section(abbrev), line: section(line), strings: section(str), lineStr: section(lineStr),
 			ranges: section(ranges), rnglists: section(rnglists), aranges: section(aranges), addr: section(addr), strOffsets: section(strOffsets),
 		}
+		defer boundAllocations(t)()
 		for a := uint64(text); a < text+0x1000; a += 16 {
 			out, ok := d.lines(nil, a, Line{})
 			if ok != (len(out) > 0) {
