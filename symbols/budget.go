@@ -17,11 +17,12 @@ var ErrMemory = errors.New("more than the memory for symbols allows")
 // decompressed sections and names can be read again: when all takes more than
 // the limit, those not used since the last round are dropped.
 type budget struct {
-	mu    sync.Mutex
-	limit int
-	total int
-	items []budgetItem
-	hand  int // where the next round goes on
+	mu     sync.Mutex
+	limit  int
+	total  int
+	spared int // of total, what mayCharge accepted
+	items  []budgetItem
+	hand   int // where the next round goes on
 }
 
 type budgetItem struct {
@@ -52,6 +53,20 @@ func (b *budget) charge(size int) {
 	defer b.mu.Unlock()
 	b.makeRoom(size)
 	b.total += size
+}
+
+// mayCharge accounts for something that stays and that could be done without:
+// it refuses when that leaves less than half of the limit to the rest.
+func (b *budget) mayCharge(size int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.spared+size > b.limit/2 {
+		return false
+	}
+	b.makeRoom(size)
+	b.spared += size
+	b.total += size
+	return true
 }
 
 // makeRoom drops what it may until there is room for size bytes.

@@ -146,7 +146,7 @@ func (d *dwarfData) lines(dst []Line, vaddr uint64, symbol Line) (out []Line, ok
 	first := len(dst)
 	for range maxUnitDepth {
 		s := &code.scopes[id]
-		n := code.owner.funcName(code.unit.off+uint64(s.die), mode)
+		n := code.owner.funcName(code.unit.off+uint64(s.name), mode)
 		l := Line{
 			Function: n.function, SystemName: n.system, File: file, Line: int(line), StartLine: int(n.line),
 			FunctionStart: d.base + uint64(s.start), Inlined: s.parent != none,

@@ -30,7 +30,7 @@ func (d *dwarfData) addTableOf2() {
 // the place of a unit in .debug_info, and offsets of its code.
 func (d *dwarfData) readAranges(f func(info uint64, start, end uint32)) {
 	for off := uint64(0); off < d.aranges.size; {
-		b, err := d.aranges.upTo(off, windowTables)
+		b, err := d.aranges.upTo(off, 12)
 		if err != nil {
 			return
 		}

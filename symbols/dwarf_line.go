@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync"
 )
 
 // Limits on one line table.
@@ -12,14 +13,12 @@ const (
 	maxLineRows    = 1 << 26
 	maxLineFiles   = 1 << 20
 	maxLineFormats = 64
+	maxPooledRows  = 1 << 17 // in a buffer that is kept
 )
 
-// lineTable maps offsets from the base of the file's code to source lines: a
-// row holds from its offset to that of the next.
+// lineTable maps offsets from the base of the file's code to source lines.
 type lineTable struct {
-	offs  []uint32
-	files []uint32 // none: no code
-	lines []uint32
+	lineColumns
 
 	version uint16
 	names   []lineFile // by file number: from 0 since version 5, from 1 before
@@ -246,26 +245,53 @@ func (s *lineState) advance(h *lineHeader, n uint64) {
 
 // lineRows collects the rows of a program.
 type lineRows struct {
-	d     *dwarfData
-	t     *lineTable
+	d *dwarfData
+	lineColumns
 	seqs  []sequence
 	first int  // of the current sequence
 	skip  bool // the current sequence is not of this file's code
 	open  bool // the current sequence has rows
 }
 
+// lineColumns are rows of a line table: a row holds from its offset to that
+// of the next.
+type lineColumns struct {
+	offs  []uint32 // from the base of the file's code
+	files []uint32 // none: no code
+	lines []uint32
+}
+
+// lineBuffers are rows while a program runs, before they have their order.
+var lineBuffers = sync.Pool{New: func() any { return new(lineColumns) }}
+
+// special is what a special opcode adds (section 6.2.5.1).
+type special struct {
+	advance uint8
+	line    int16
+}
+
 // runLines runs a line number program.
 func (d *dwarfData) runLines(t *lineTable, h lineHeader, c *cursor) error {
-	rows := lineRows{d: d, t: t}
-	n := len(c.b) - c.off
-	t.offs, t.files, t.lines = make([]uint32, 0, n/4), make([]uint32, 0, n/4), make([]uint32, 0, n/4)
+	buf := lineBuffers.Get().(*lineColumns)
+	rows := lineRows{d: d, lineColumns: lineColumns{buf.offs[:0], buf.files[:0], buf.lines[:0]}}
+	defer func() {
+		t.lineColumns = rows.ordered()
+		if cap(rows.offs) <= maxPooledRows {
+			*buf = rows.lineColumns
+			lineBuffers.Put(buf)
+		}
+	}()
+	var specials [256]special
+	for op := int(h.opcodeBase); op < len(specials); op++ {
+		adj := uint8(op) - h.opcodeBase
+		specials[op] = special{adj / h.lineRange, int16(h.lineBase) + int16(adj%h.lineRange)}
+	}
 	s := lineState{file: 1, line: 1}
 	for c.off < len(c.b) {
 		op := c.u8()
 		if op >= h.opcodeBase {
-			adj := op - h.opcodeBase
-			s.advance(&h, uint64(adj/h.lineRange))
-			s.line += uint32(int32(h.lineBase) + int32(adj%h.lineRange))
+			s.advance(&h, uint64(specials[op].advance))
+			s.line += uint32(int32(specials[op].line))
 			rows.add(&s)
 			continue
 		}
@@ -302,68 +328,62 @@ func (d *dwarfData) runLines(t *lineTable, h lineHeader, c *cursor) error {
 				c.uleb()
 			}
 		}
-		if c.failed || len(t.offs) >= maxLineRows {
-			rows.order()
+		if c.failed || len(rows.offs) >= maxLineRows {
 			return fmt.Errorf("line table at %#x: program is cut short: %w", t.program, errDWARF)
 		}
 	}
-	rows.order()
 	return nil
 }
 
 // add appends a row.
 func (r *lineRows) add(s *lineState) {
-	t := r.t
 	if !r.open {
 		// Discarded functions keep their sequence, at address 0 or -1.
-		r.open, r.first, r.skip = true, len(t.offs), !r.d.isCode(s.addr)
+		r.open, r.first, r.skip = true, len(r.offs), !r.d.isCode(s.addr)
 	}
 	off := s.addr - r.d.base
 	if r.skip || off >= none {
 		return
 	}
-	if n := len(t.offs); n > r.first {
-		last := t.offs[n-1]
+	if n := len(r.offs); n > r.first {
+		last := r.offs[n-1]
 		if uint32(off) < last {
 			r.skip = true // addresses must not go back
 			return
 		}
 		if uint32(off) == last { // the last row at an address counts
-			t.files[n-1], t.lines[n-1] = s.file, s.line
+			r.files[n-1], r.lines[n-1] = s.file, s.line
 			return
 		}
 	}
-	t.offs = append(t.offs, uint32(off))
-	t.files = append(t.files, s.file)
-	t.lines = append(t.lines, s.line)
+	r.offs = append(r.offs, uint32(off))
+	r.files = append(r.files, s.file)
+	r.lines = append(r.lines, s.line)
 }
 
 // end ends the sequence at the current address.
 func (r *lineRows) end(s *lineState) {
-	t := r.t
-	if r.open && len(t.offs) > r.first {
+	if r.open && len(r.offs) > r.first {
 		off := s.addr - r.d.base
-		last := t.offs[len(t.offs)-1]
+		last := r.offs[len(r.offs)-1]
 		if r.skip || off < uint64(last) || off >= none {
 			off = uint64(last) // how far it reaches is not known
 		}
 		if uint32(off) == last {
-			t.files[len(t.files)-1] = none
+			r.files[len(r.files)-1] = none
 		} else {
-			t.offs, t.files, t.lines = append(t.offs, uint32(off)), append(t.files, none), append(t.lines, 0)
+			r.offs, r.files, r.lines = append(r.offs, uint32(off)), append(r.files, none), append(r.lines, 0)
 		}
-		r.seqs = append(r.seqs, sequence{r.first, len(t.offs)})
+		r.seqs = append(r.seqs, sequence{r.first, len(r.offs)})
 	}
 	r.open, r.skip = false, false
 }
 
-// order drops a sequence without an end, and puts the others in order of
-// offset. One that begins within another is dropped.
-func (r *lineRows) order() {
-	t := r.t
-	byStart := func(a, b sequence) int { return cmp.Compare(t.offs[a.first], t.offs[b.first]) }
-	sorted := slices.IsSortedFunc(r.seqs, byStart)
-	if !sorted {
+// ordered returns the rows in order of offset, but for a sequence without an
+// end, and one that begins within another.
+func (r *lineRows) ordered() lineColumns {
+	byStart := func(a, b sequence) int { return cmp.Compare(r.offs[a.first], r.offs[b.first]) }
+	if !slices.IsSortedFunc(r.seqs, byStart) {
 		slices.SortStableFunc(r.seqs, byStart)
 	}
 	n := 0
@@ -374,16 +394,16 @@ func (r *lineRows) order() {
 	for _, s := range r.seqs {
 		if k := len(offs); k > 0 {
 			last := offs[k-1]
-			if t.offs[s.first] < last {
+			if r.offs[s.first] < last {
 				continue
 			}
-			if t.offs[s.first] == last { // takes the place of the end row
+			if r.offs[s.first] == last { // takes the place of the end row
 				offs, files, lines = offs[:k-1], files[:k-1], lines[:k-1]
 			}
 		}
-		offs = append(offs, t.offs[s.first:s.end]...)
-		files = append(files, t.files[s.first:s.end]...)
-		lines = append(lines, t.lines[s.first:s.end]...)
+		offs = append(offs, r.offs[s.first:s.end]...)
+		files = append(files, r.files[s.first:s.end]...)
+		lines = append(lines, r.lines[s.first:s.end]...)
 	}
-	t.offs, t.files, t.lines = offs, files, lines
+	return lineColumns{offs, files, lines}
 }

@@ -26,7 +26,7 @@ func lineSection(headerLength int, lineRange, opcodeBase byte, program ...byte) 
 func setAddress(a uint64) []byte { return binary.LittleEndian.AppendUint64([]byte{0, 9, 2}, a) }
 
 func testLines(section []byte) (*lineTable, error) {
-	d := &dwarfData{base: 0x1000, codeRanges: []codeRange{{0x1000, 0x2000}}, line: dwarfSection{r: bytes.NewReader(section), size: uint64(len(section))}}
+	d := &dwarfData{base: 0x1000, codeRanges: []codeRange{{0x1000, 0x2000}}, line: dwarfSection{r: bytes.NewReader(section), size: uint64(len(section)), budget: &budget{}}}
 	return d.compileLines(&unit{enc: encoding{version: 4, addrSize: 8}})
 }
 

@@ -14,6 +14,7 @@ const (
 // scope is a function, or a call inlined into another scope.
 type scope struct {
 	die      uint32 // its entry, from the start of the unit
+	name     uint32 // the entry that its name is asked of: that of an inlined call may be another's
 	parent   uint32 // the scope that it was inlined into; none for a function
 	start    uint32 // of its first range, from the base of the file's code
 	callFile uint32 // of an inlined call
@@ -33,7 +34,7 @@ type unitCode struct {
 
 // size is the memory that it takes, in bytes.
 func (u *unitCode) size() int {
-	n := 64 + 20*cap(u.scopes) + 4*cap(u.ranges.starts) + 4*cap(u.ranges.ids)
+	n := 64 + 24*cap(u.scopes) + 4*cap(u.ranges.starts) + 4*cap(u.ranges.ids)
 	if u.lines != nil {
 		n += u.lines.memory()
 	}
@@ -160,8 +161,9 @@ func isUnitRef(f form) bool {
 // scope reads the entry of a function or inlined call and returns its index,
 // or the scope around it where it has no code.
 func (w *scopeWalk) scope(a *abbrev, at int, parent uint32) uint32 {
-	var low, high, ranges, entry value
-	s := scope{die: uint32(at), parent: none}
+	var low, high, ranges, entry, origin value
+	s := scope{die: uint32(at), name: uint32(at), parent: none}
+	named := false // by the entry itself
 	for i := range a.attrs {
 		spec := &a.attrs[i]
 		switch spec.attr {
@@ -177,9 +179,18 @@ func (w *scopeWalk) scope(a *abbrev, at int, parent uint32) uint32 {
 			s.callFile = uint32(a.read(w.u.enc, &w.c, spec).u)
 		case dwarf.AttrCallLine:
 			s.callLine = uint32(a.read(w.u.enc, &w.c, spec).u)
+		case dwarf.AttrAbstractOrigin:
+			origin = a.read(w.u.enc, &w.c, spec)
 		default:
+			switch spec.attr {
+			case dwarf.AttrName, dwarf.AttrLinkageName, attrMIPSLinkage, dwarf.AttrDeclLine, dwarf.AttrSpecification:
+				named = true
+			}
 			w.u.enc.skip(&w.c, spec.form)
 		}
+	}
+	if !named && isUnitRef(origin.form) && origin.u < uint64(len(w.c.b)) {
+		s.name = uint32(origin.u)
 	}
 	if a.tag == dwarf.TagInlinedSubroutine {
 		if parent == none {

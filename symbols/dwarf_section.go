@@ -28,7 +28,16 @@ type dwarfSection struct {
 	window    []byte // what was read last: section offsets [windowAt, ...)
 	windowAt  uint64
 	windowLen uint64 // how much to read at a time
+	missed    uint64 // what was read so far, and what it cost to ask for it
+	budget    *budget
 }
+
+// A small section that is asked for here and there is read whole as soon as
+// the parts that were read have cost as much.
+const (
+	maxWhole = 1 << 20
+	readCost = 4 << 10 // of one read, in bytes that could be read instead
+)
 
 // leastMemory may be taken by a part of a section, whatever Options.Memory is.
 const leastMemory = 1 << 20
@@ -44,7 +53,7 @@ func (d *dwarfData) openSection(im *procstate.Image, name string, window uint64)
 	}
 	if im.Type() == elf.ET_REL {
 		if j := joinSections(im, h.Name); len(j.starts) > 1 {
-			return dwarfSection{path: im.Path, r: j, size: j.size, windowLen: window}, nil
+			return dwarfSection{path: im.Path, r: j, size: j.size, windowLen: window, budget: &d.owner.budget}, nil
 		}
 	}
 	z, err := im.Packed(h)
@@ -52,13 +61,13 @@ func (d *dwarfData) openSection(im *procstate.Image, name string, window uint64)
 		return dwarfSection{}, err
 	}
 	if z == nil {
-		return dwarfSection{path: im.Path, r: im, off: h.Off, size: h.Size, windowLen: window}, nil
+		return dwarfSection{path: im.Path, r: im, off: h.Off, size: h.Size, windowLen: window, budget: &d.owner.budget}, nil
 	}
 	if z.PartSize() > max(uint64(d.owner.opt.Memory), leastMemory) {
 		return dwarfSection{}, fmt.Errorf("%s: section %s needs %d bytes: %w", im.Path, h.Name, z.PartSize(), ErrMemory)
 	}
 	p := &packedSection{z: z, owner: d.owner}
-	return dwarfSection{path: im.Path, size: z.Size(), packed: p, windowLen: window}, nil
+	return dwarfSection{path: im.Path, size: z.Size(), packed: p, windowLen: window, budget: &d.owner.budget}, nil
 }
 
 // part returns the section [off, off+size) as a section of its own.
@@ -66,7 +75,7 @@ func (s *dwarfSection) part(off, size uint64) (dwarfSection, error) {
 	if off > s.size || size > s.size-off {
 		return dwarfSection{}, fmt.Errorf("part [%#x, +%#x) is not in the section: %w", off, size, errDWARF)
 	}
-	return dwarfSection{path: s.path, r: s.r, off: s.off + off, size: size, packed: s.packed, windowLen: s.windowLen}, nil
+	return dwarfSection{path: s.path, r: s.r, off: s.off + off, size: size, packed: s.packed, windowLen: s.windowLen, budget: s.budget}, nil
 }
 
 // joinedSections are sections of one name as one: an object file has each type
@@ -115,7 +124,7 @@ func (j *joinedSections) ReadAt(b []byte, off int64) (n int, err error) {
 
 // again returns the section with a window of its own.
 func (s *dwarfSection) again() dwarfSection {
-	return dwarfSection{path: s.path, r: s.r, off: s.off, size: s.size, packed: s.packed, windowLen: s.windowLen}
+	return dwarfSection{path: s.path, r: s.r, off: s.off, size: s.size, packed: s.packed, windowLen: s.windowLen, budget: s.budget}
 }
 
 // bytes returns n bytes at a section offset, valid until the next call.
@@ -132,6 +141,13 @@ func (s *dwarfSection) bytes(off, n uint64) ([]byte, error) {
 		return s.window[i : i+n], nil
 	}
 	want := min(max(n, s.windowLen), s.size-off)
+	if s.missed += want + readCost; s.missed > s.size && s.size <= maxWhole && s.budget.mayCharge(int(s.size)) {
+		whole := make([]byte, s.size)
+		if err := s.read(whole, 0); err == nil {
+			s.window, s.windowAt = whole, 0
+			return whole[off : off+n], nil
+		}
+	}
 	if uint64(cap(s.window)) < want {
 		s.window = make([]byte, want)
 	}

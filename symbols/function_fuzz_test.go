@@ -54,7 +54,7 @@ func FuzzFunctions(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, info, abbrev, str, ranges, rnglists, addr, strOffsets, loc, loclists, lineStr, types []byte) {
 		section := func(b []byte) dwarfSection {
-			return dwarfSection{r: bytes.NewReader(b), size: uint64(len(b)), windowLen: 64}
+			return dwarfSection{r: bytes.NewReader(b), size: uint64(len(b)), windowLen: 64, budget: &budget{}}
 		}
 		const text = 0x1000
 		d := &dwarfData{

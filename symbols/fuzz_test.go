@@ -101,7 +101,7 @@ func FuzzDWARF(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, info, abbrev, line, str, lineStr, ranges, rnglists, aranges, addr, strOffsets []byte) {
 		section := func(b []byte) dwarfSection {
-			return dwarfSection{r: bytes.NewReader(b), size: uint64(len(b)), windowLen: 64}
+			return dwarfSection{r: bytes.NewReader(b), size: uint64(len(b)), windowLen: 64, budget: &budget{}}
 		}
 		const text = 0x1000
 		d := &dwarfData{

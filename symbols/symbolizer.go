@@ -165,7 +165,7 @@ func (s *Symbolizer) symbol(t *symtab, vaddr uint64) (l Line, ok bool) {
 	if !ok {
 		return l, false
 	}
-	n := t.name(id, s.opt.Demangle)
+	n := t.name(id, s.opt.Demangle, &s.budget)
 	return Line{Function: n.function, SystemName: n.system, FunctionStart: t.start(id)}, true
 }
 

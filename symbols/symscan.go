@@ -23,22 +23,35 @@ func scan(b *symtabBuilder, vaddr uint64, add func(*symtabBuilder) error) (*symt
 	// around these or around the address, and on all that begin where one of
 	// them does.
 	last, found := uint32(0), false
-	err := each(func(e entry) bool { return !found || e.off > last }, func(e entry) {
-		last, found = e.off, true
-		b.entries = b.entries[:0]
-	})
-	if err != nil || !found {
-		return b.build(), err
+	matters := func(e entry) bool {
+		covers := func(off uint32) bool { return e.off <= off && off-e.off < e.size }
+		return !found || e.off >= last || covers(at) || covers(last)
 	}
-	covers := func(e entry, off uint32) bool { return e.off <= off && off-e.off < e.size }
-	starts := []uint32{last}
-	err = each(func(e entry) bool { return e.off == last || covers(e, at) || covers(e, last) }, func(e entry) {
-		if e.off != last {
-			starts = append(starts, e.off)
+	forget := func() {
+		b.entries = slices.DeleteFunc(b.entries, func(e entry) bool { return !matters(e) })
+	}
+	room := scanRoom
+	err := each(matters, func(e entry) {
+		if !found || e.off > last {
+			last, found = e.off, true
+			b.from = b.base + uint64(last)
+		}
+		if len(b.entries) >= room {
+			forget()
+			room = 2*len(b.entries) + scanRoom
 		}
 	})
-	if err == nil && len(starts) > 1 {
-		slices.Sort(starts)
+	if err != nil {
+		return b.build(), err
+	}
+	forget()
+	starts := make([]uint32, 0, scanRoom)
+	for _, e := range b.entries {
+		starts = append(starts, e.off)
+	}
+	slices.Sort(starts)
+	if starts = slices.Compact(starts); len(starts) > 1 {
+		b.from = b.base + uint64(starts[0])
 		err = each(func(e entry) bool {
 			_, ok := slices.BinarySearch(starts, e.off)
 			return ok
@@ -46,3 +59,6 @@ func scan(b *symtabBuilder, vaddr uint64, add func(*symtabBuilder) error) (*symt
 	}
 	return b.build(), err
 }
+
+// scanRoom is how many symbols may be kept that turn out not to matter.
+const scanRoom = 16

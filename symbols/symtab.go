@@ -46,7 +46,8 @@ type strtab struct {
 	img    *procstate.Image
 	off    uint64
 	size   uint64
-	raw    []byte // in memory instead, where it had to be decompressed
+	raw    []byte // in memory instead, where it had to be decompressed, or is asked for often
+	missed uint64 // what was read so far cost, as with a dwarfSection
 	suffix string // "@plt"
 }
 
@@ -86,7 +87,8 @@ type symtabBuilder struct {
 	strs    [][]byte         // contents of strtabs, while building; nil to read each name
 	wanted  func(entry) bool // of entries, the ones to add; nil for all
 	added   func(entry)      // is told of those; may be nil
-	upTo    uint64           // symbols behind this address are left out
+	from    uint64           // symbols that end at this address or before are left out,
+	upTo    uint64           // and those behind this one
 }
 
 type codeRange struct{ start, end uint64 }
@@ -168,12 +170,27 @@ func (b *symtabBuilder) addTable(im *procstate.Image, s procstate.Section) error
 	arm := im.Arch() == procstate.ARM64
 	width := im.Arch().AddressWidth
 	return eachChunk(im, s, func(data []byte) {
-		for sym, rest := nextSym(data, width); rest != nil; sym, rest = nextSym(rest, width) {
-			if sym.value <= b.upTo {
-				b.addSymbol(&sym, source, arm)
+		for size := symSize(width); len(data) >= size; data = data[size:] {
+			if b.outside(data, width) {
+				continue
 			}
+			sym := decodeSym(data, width)
+			b.addSymbol(&sym, source, arm)
 		}
 	})
+}
+
+// outside reports whether a symbol table entry is of a symbol that is left out
+// for its address.
+func (b *symtabBuilder) outside(entry []byte, width int) bool {
+	le := binary.LittleEndian
+	var value, size uint64
+	if width == 8 {
+		value, size = le.Uint64(entry[8:]), le.Uint64(entry[16:])
+	} else {
+		value, size = uint64(le.Uint32(entry[4:])), uint64(le.Uint32(entry[8:]))
+	}
+	return value > b.upTo || value < b.from && size <= b.from-value
 }
 
 // addSymbol puts a symbol in, if it names code.
@@ -250,19 +267,21 @@ type rawSym struct {
 	value, size uint64
 }
 
-// nextSym decodes the first entry of data; rest is nil at the end.
-func nextSym(data []byte, width int) (s rawSym, rest []byte) {
+// symSize is the size of a symbol table entry, given that of an address.
+func symSize(width int) int {
+	if width == 8 {
+		return 24
+	}
+	return 16
+}
+
+// decodeSym decodes a symbol table entry.
+func decodeSym(data []byte, width int) rawSym {
 	le := binary.LittleEndian
 	if width == 8 {
-		if len(data) < 24 {
-			return s, nil
-		}
-		return rawSym{le.Uint32(data), data[4], elf.SectionIndex(le.Uint16(data[6:])), le.Uint64(data[8:]), le.Uint64(data[16:])}, data[24:]
+		return rawSym{le.Uint32(data), data[4], elf.SectionIndex(le.Uint16(data[6:])), le.Uint64(data[8:]), le.Uint64(data[16:])}
 	}
-	if len(data) < 16 {
-		return s, nil
-	}
-	return rawSym{le.Uint32(data), data[12], elf.SectionIndex(le.Uint16(data[14:])), uint64(le.Uint32(data[4:])), uint64(le.Uint32(data[8:]))}, data[16:]
+	return rawSym{le.Uint32(data), data[12], elf.SectionIndex(le.Uint16(data[14:])), uint64(le.Uint32(data[4:])), uint64(le.Uint32(data[8:]))}
 }
 
 // nameAt returns the string at b[off:], without its version.
@@ -414,19 +433,33 @@ func (t *symtab) start(id uint32) uint64 { return t.base + uint64(t.addrs[id]) }
 
 // name returns a symbol's name; both parts are empty when the file cannot be
 // read any more.
-func (t *symtab) name(id uint32, mode DemangleMode) symbolName {
+func (t *symtab) name(id uint32, mode DemangleMode, b *budget) symbolName {
 	t.mu.RLock()
 	n, ok := t.cache[id]
 	t.mu.RUnlock()
 	if ok {
 		return n
 	}
-	n.system = t.strtabs[t.sources[id]].read(uint64(t.names[id]))
-	n.function = Demangle(n.system, mode)
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	strs := &t.strtabs[t.sources[id]]
+	strs.asked(b)
+	n.system = strs.read(uint64(t.names[id]))
+	n.function = Demangle(n.system, mode)
 	t.cache[id] = n
-	t.mu.Unlock()
 	return n
+}
+
+// asked counts a question, and reads the table whole when that had been the
+// cheaper way to answer all so far.
+func (s *strtab) asked(b *budget) {
+	if s.missed += readCost; s.raw != nil || s.missed < s.size || s.size > maxWhole || s.size > uint64(s.img.Size()) || !b.mayCharge(int(s.size)) {
+		return
+	}
+	whole := make([]byte, s.size)
+	if n, _ := s.img.ReadAt(whole, int64(s.off)); n == len(whole) {
+		s.raw = whole
+	}
 }
 
 // read returns the name at an offset of the table.

@@ -125,7 +125,7 @@ func TestSymtabAgainstReadelf(t *testing.T) {
 					t.Fatalf("%s: %#x in %s has no name", tc.path, a, y.name)
 				}
 				// The answer is a symbol of the file that holds the address.
-				got, start := f.elf.name(id, DemangleNone).system, f.elf.start(id)
+				got, start := f.elf.name(id, DemangleNone, &budget{}).system, f.elf.start(id)
 				if !slices.ContainsFunc(at[start], func(z elfSymbol) bool { return z.name == got && z.addr+z.size > a }) {
 					t.Fatalf("%s: %#x in %s is called %s+%#x", tc.path, a, y.name, got, a-start)
 				}
@@ -225,11 +225,11 @@ func TestSymtabOrder(t *testing.T) {
 		}
 		tab := b.build()
 		id, ok := tab.find(0x100f)
-		if got := tab.name(id, DemangleNone).system; !ok || got != "x" {
+		if got := tab.name(id, DemangleNone, &budget{}).system; !ok || got != "x" {
 			t.Errorf("rotation %d: %q", rot, got)
 		}
 		if id, ok := tab.find(0x1010); ok {
-			t.Errorf("past the end: %q", tab.name(id, DemangleNone).system)
+			t.Errorf("past the end: %q", tab.name(id, DemangleNone, &budget{}).system)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func TestLongName(t *testing.T) {
 		got := ""
 		for _, id := range f.elf.ranges.ids {
 			if id != none {
-				got = max(got, f.elf.name(id, DemangleNone).system)
+				got = max(got, f.elf.name(id, DemangleNone, &budget{}).system)
 			}
 		}
 		if want := long[:min(n, maxNameLength)]; got != want {
