@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // Build names the frames and returns the profile. It leaves the Builder as it
@@ -10,6 +11,7 @@ import (
 func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
 	p := &Profile{Meta: meta, squaresKnown: !b.squaresGuessed}
 	p.Meta.Lost = slices.Clone(meta.Lost)
+	p.Meta.Target = validText(meta.Target)
 	sortTallies(p.Meta.Lost)
 	b.tally(p)
 	modules := b.orderModules(p)
@@ -27,6 +29,11 @@ func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
 	p.times = b.orderTimes(nodes, threads)
 	return p
 }
+
+// validText returns UTF-8, as formats ask for. The kernel and ELF files know
+// bytes alone, and cut a thread's name in the middle of a character. The text is
+// no longer than it was.
+func validText(s string) string { return strings.ToValidUTF8(s, "?") }
 
 // tally counts the samples by how their walk ended.
 func (b *Builder) tally(p *Profile) {
@@ -92,7 +99,9 @@ func (b *Builder) orderModules(p *Profile) []int {
 	renumbered := make([]int, len(b.modules))
 	for _, old := range order {
 		renumbered[old] = len(p.modules)
-		p.modules = append(p.modules, b.modules[old])
+		m := b.modules[old]
+		m.Path = validText(m.Path)
+		p.modules = append(p.modules, m)
 	}
 	return renumbered
 }
@@ -169,7 +178,7 @@ func (r *resolver) add(loc location, lines ...Line) {
 		if l.Function == "" {
 			l.Function = r.p.modules[loc.module].unnamed(l.Start)
 		}
-		f := function{l.Function, l.SystemName, l.File, l.StartLine}
+		f := function{validText(l.Function), validText(l.SystemName), validText(l.File), l.StartLine}
 		if f.systemName == "" {
 			f.systemName = f.name
 		}
@@ -292,7 +301,7 @@ func (b *Builder) orderThreads(p *Profile, labels []uint32) []uint32 {
 	for i, old := range order {
 		renumbered[old] = uint32(i)
 		t := b.threads[old]
-		t.Labels = labels[t.Labels]
+		t.Comm, t.Labels = Comm(validText(t.CommString())), labels[t.Labels]
 		p.threads = append(p.threads, t)
 	}
 	return renumbered

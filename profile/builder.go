@@ -10,7 +10,8 @@ type Thread struct {
 	Labels   uint32 // what Builder.Labels returned, or 0 for none
 }
 
-// Comm returns name as a Thread holds it, cut to 15 bytes.
+// Comm returns name as a Thread holds it, cut to 15 bytes, as the kernel does: in
+// the middle of a character, too.
 func Comm(name string) (c [16]byte) {
 	copy(c[:len(c)-1], name)
 	return c

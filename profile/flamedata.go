@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"strings"
 )
 
 // flameTables is the part of a flame graph's data that is JSON. Lists with a
@@ -160,7 +159,7 @@ func (t *flameTree) tables(m *Meta) *flameTables {
 		if f.process {
 			flags |= 2
 		}
-		out.FunctionName = append(out.FunctionName, strings.ToValidUTF8(f.name, "\uFFFD"))
+		out.FunctionName = append(out.FunctionName, f.name)
 		out.FunctionModule = append(out.FunctionModule, modules.id(f.module))
 		out.FunctionFile = append(out.FunctionFile, files.id(f.file))
 		out.FunctionLine = append(out.FunctionLine, f.startLine)
@@ -189,8 +188,8 @@ func (t *flameTables) setLabels(sets [][]Label) {
 			if !ok {
 				id = len(ids)
 				ids[l] = id
-				t.LabelKeys = append(t.LabelKeys, strings.ToValidUTF8(l.Key, "\uFFFD"))
-				t.LabelValues = append(t.LabelValues, strings.ToValidUTF8(l.Value, "\uFFFD"))
+				t.LabelKeys = append(t.LabelKeys, l.Key)
+				t.LabelValues = append(t.LabelValues, l.Value)
 			}
 			numbers = append(numbers, id)
 		}

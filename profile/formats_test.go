@@ -149,9 +149,9 @@ func TestReadJSONMalformed(t *testing.T) {
 			"speedscope: byte %d: profiles[1].samples[0]: frame 9876 of ", "[9876,"},
 		{speedscope, "]}]}\n", ",12345]}]}\n", "speedscope: byte %d: profiles[2].weights: 3 weights of 2 samples", "[121212120,40404040,12345]"},
 		{firefox, `"stackTable":{"length":`, `"stackTable":{"length":"x","was":`, "Firefox profile: byte %d: json: cannot unmarshal string", `,"was"`},
-		{firefox, `"frame":[`, `"frame":[9876,`, "Firefox profile: byte %d: shared.stackTable.frame[0]: frame 9876 of", "9876,"},
+		{firefox, `"frame":[9,`, `"frame":[9876,`, "Firefox profile: byte %d: shared.stackTable.frame[0]: frame 9876 of", "9876,"},
 		{firefox, `"prefix":[null,`, `"prefix":[9876,`, "Firefox profile: byte %d: shared.stackTable.prefix[0]: stack 9876 is none of those before it", "9876,"},
-		{firefox, `"samples":{"length":2,"stack":[`, `"samples":{"length":2,"stack":[9876,`, "Firefox profile: byte %d: threads[0].samples.stack[0]: stack 9876 of", "9876,"},
+		{firefox, `"samples":{"length":2,"stack":[7,`, `"samples":{"length":2,"stack":[9876,`, "Firefox profile: byte %d: threads[0].samples.stack[0]: stack 9876 of", "9876,"},
 	} {
 		text := strings.Replace(test.text, test.old, test.new, 1)
 		if test.new != "" && text == test.text {

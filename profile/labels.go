@@ -15,7 +15,10 @@ type Label struct{ Key, Value string }
 // same number for the same set, in whatever order, and 0 for the empty one.
 // The Builder keeps each set once; who asks per sample should remember it.
 func (b *Builder) Labels(labels ...Label) uint32 {
-	set := slices.Clone(labels)
+	set := make([]Label, len(labels))
+	for i, l := range labels {
+		set[i] = Label{validText(l.Key), validText(l.Value)}
+	}
 	slices.SortFunc(set, compareLabels)
 	set = slices.Compact(set)
 	var key []byte

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"strings"
+	"unicode/utf8"
 )
 
 // ReadOptions say how a profile is read. The zero value is useful.
@@ -81,7 +82,7 @@ func Read(r io.Reader, o ReadOptions) (*Profile, error) {
 		}
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("gzip: %w", err)
+			return nil, &FormatError{"gzip", 0, 0, "the header: " + err.Error()}
 		}
 		in = bufio.NewReaderSize(&gzipErrors{z: z}, sniffBytes)
 	}
@@ -163,10 +164,8 @@ func sniff(head []byte) (textKind, error) {
 	case '{':
 		return jsonText, nil
 	}
-	for _, c := range head {
-		if c < ' ' && c != '\t' && c != '\n' && c != '\r' && c != 0x1b {
-			return binaryData, nil
-		}
+	if isBinary(head) {
+		return binaryData, nil
 	}
 	for line := range bytes.Lines(head) {
 		text := strings.TrimRight(string(line), "\r\n")
@@ -181,11 +180,41 @@ func sniff(head []byte) (textKind, error) {
 	return foldedText, nil
 }
 
+// isBinary tells data from text, of which a byte or two may be damaged.
+func isBinary(head []byte) bool {
+	odd := 0
+	for i := 0; i < len(head); {
+		r, n := utf8.DecodeRune(head[i:])
+		if r == utf8.RuneError && n == 1 || !isTextByte(head[i]) {
+			odd++
+		}
+		i += n
+	}
+	// A table of strings that comes first in pprof's format has hardly any.
+	return odd > len(head)/4 || odd > 2 && odd > len(head)/64 || bytes.HasPrefix(head, []byte("2\x00"))
+}
+
+// invalidUTF8 returns where a text is not UTF-8, or -1.
+func invalidUTF8(s string) int {
+	for i, r := range s {
+		if r == utf8.RuneError {
+			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// isTextByte reports whether a byte can be in a line of text.
+func isTextByte(c byte) bool { return c >= ' ' || c == '\t' || c == '\n' || c == '\r' || c == 0x1b }
+
 // lines reads a text line by line and knows where it is.
 type lines struct {
 	r      *bufio.Reader
 	format string
 	text   string // the line, without its end
+	ended  bool   // it had one
 	line   int    // its number, from 1
 	offset int64  // its first byte
 	next   int64
@@ -208,6 +237,12 @@ func (l *lines) read() error {
 		}
 		if err != nil && (err != io.EOF || len(l.buf) == 0) {
 			return err
+		}
+		l.ended = err == nil
+		for i, c := range l.buf {
+			if !isTextByte(c) {
+				return &FormatError{l.format, l.offset + int64(i), l.line, fmt.Sprintf("the byte %#02x is none of a text", c)}
+			}
 		}
 		l.text = strings.TrimRight(string(l.buf), "\r\n")
 		return nil

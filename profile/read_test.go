@@ -147,9 +147,9 @@ func TestReadPerfForms(t *testing.T) {
 		{"tracepoint", "sh 7 [000] 1.000001: sched:sched_switch: prev_comm=sh (x) ==> next_comm=y\n" +
 			"\tffff1 schedule+0x1 ([kernel.kallsyms])\n\n", "", "sh;schedule_[k] 1\n"},
 		{"tracepoint without stacks", "   sh 7 [000] 1.000001: sched:sched_switch: a (b)\n   sh 7 [000] 1.000002: sched:sched_switch: a (b)\n", "", "sh 2\n"},
-		{"two events", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 9 faults: \n\t1 g (/x)\n\na 1 1.000003: 9 faults: \n\t1 g (/x)\n", "cycles", "a;f 1\n"},
-		{"the commoner event", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 9 faults: \n\t1 g (/x)\n\na 1 1.000003: 9 faults: \n\t1 g (/x)\n", "", "a;g 2\n"},
-		{"differing periods", "a 1 1.000001: 5 cycles: \n\t1 f (/x)\n\na 1 1.000002: 90 cycles: \n\t1 g (/x)\n", "", "a;f 5\na;g 90\n"},
+		{"two events", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 9 faults: \n\t1 g (/x)\n\na 1 1.000003: 9 faults: \n\t1 g (/x)\n\n", "cycles", "a;f 1\n"},
+		{"the commoner event", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 9 faults: \n\t1 g (/x)\n\na 1 1.000003: 9 faults: \n\t1 g (/x)\n\n", "", "a;g 2\n"},
+		{"differing periods", "a 1 1.000001: 5 cycles: \n\t1 f (/x)\n\na 1 1.000002: 90 cycles: \n\t1 g (/x)\n\n", "", "a;f 5\na;g 90\n"},
 		{"no time", "a 1 cycles: \n\t1 f (/x)\n\n", "", "a;f 1\n"},
 		{"no period", "a 1 1.000001: cycles: \n\t1 f (/x)\n\n", "", "a;f 1\n"},
 		{"addresses only", "a 1 1.000001: cycles: \n\t          7f00\n\n", "", "a;[unknown]+0x7f00 1\n"},
@@ -157,7 +157,12 @@ func TestReadPerfForms(t *testing.T) {
 		{"no symbols", "a 1 1.000001: cycles: \n\t  7f00 (/lib/c)\n\n", "", "a;c+0x7f00 1\n"},
 		{"offset of the module", "a 1 1.000001: cycles: \n\t  7f00 read+0x5 (/lib/c+0x45)\n\n", "", "a;read 1\n"},
 		{"one address, two programs", "a 1 1.000001: cycles: \n\t  7f00 x (/lib/c)\n\nb 2 1.000002: cycles: \n\t  7f00 y (/lib/c)\n\n", "", "a;x 1\nb;y 1\n"},
-		{"no source", "a 1 1.000001: cycles: \n\t  7f00 x (/c)\n  :0\n\t  7f01 y (/c)\n  c[7f01]\n", "", "a;y;x 1\n"},
+		{"no source", "a 1 1.000001: cycles: \n\t  7f00 x (/c)\n  :0\n\t  7f01 y (/c)\n  c[7f01]\n\n", "", "a;y;x 1\n"},
+		{"inlined, by source", "a 1 1.0: cycles: \n\t  7f00 x+0x1\n  a.h:3 (inlined)\n\t  7f00 y+0x1 (/c)\n  a.c:4\n\n", "", "a;y;x_[i] 1\n"},
+		{"source of samples without stacks", "a 1 1.0: 1 cycles:  7f00 x (/c)\n  a.c:3\nb 1 1.1: 1 cycles:  7f00 x (/c)\n  a.c:3\n", "", "a;x 1\nb;x 1\n"},
+		{"address of data", "a 1 1.0: 1 faults:  55f3 v (/c) 7f00 x (/c)\n", "", "a;x 1\n"},
+		{"address of data, with stacks", "a 1 1.0: 1 faults:  55f3 v+0x0 (/c)\n\t  7f00 x (/c)\n\n", "", "a;x 1\n"},
+		{"flags, registers, code", "a 1 [000] K     1.0: faults: \n\t  7f00 x (/c)\n ABI:2    AX:0x1 \nb 2 [001] K     1.0: faults: \n\t  7f01 y (/c)\n  a.c:2\n\n|2        y();\n", "", "a;x 1\nb;y 1\n"},
 		{"no blank line between", "a 1 1.000001: cycles: \n\t  7f00 x (/c)\nfeed 2 1.000002: cycles: \n\t  7f00 y (/c)\n", "", "a;x 1\nfeed;y 1\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"math"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +34,9 @@ func readFirefox(data []byte, o ReadOptions) (*Profile, error) {
 		f.a.b.KeepTimes()
 	}
 	shared := cmp.Or(file.Shared, &firefoxTables{})
+	if err := f.checkLengths(shared, []any{"shared"}); err != nil {
+		return nil, err
+	}
 	if err := f.setFrames(shared, []any{"shared"}); err != nil {
 		return nil, err
 	}
@@ -45,15 +49,21 @@ func readFirefox(data []byte, o ReadOptions) (*Profile, error) {
 			if t.Sources.Filename == nil {
 				t.Sources = shared.Sources
 			}
+			if err := f.checkLengths(t, []any{"threads", i}); err != nil {
+				return nil, err
+			}
 			if err := f.setFrames(t, []any{"threads", i}); err != nil {
 				return nil, err
 			}
+		}
+		if err := f.checkColumns(file.Threads[i].Samples, []any{"threads", i, "samples"}); err != nil {
+			return nil, err
 		}
 		if err := f.thread(i); err != nil {
 			return nil, err
 		}
 	}
-	if f.a.count == 0 {
+	if f.a.count == 0 && (len(file.Threads) > 0 || file.Threads == nil) {
 		return nil, jsonErrorAt(firefoxFormat, data, []any{"threads"}, "no samples")
 	}
 	m := f.meta(o)
@@ -92,7 +102,34 @@ func (f *firefoxReader) meta(o ReadOptions) Meta {
 	return m
 }
 
-// column returns the value at an index, whose column may be too short.
+// checkLengths refuses tables whose columns are of other lengths than they say.
+func (f *firefoxReader) checkLengths(t *firefoxTables, path []any) error {
+	for _, table := range []struct {
+		name    string
+		columns any
+	}{{"stackTable", t.StackTable}, {"frameTable", t.FrameTable}, {"funcTable", t.FuncTable}, {"resourceTable", t.ResourceTable}, {"sources", t.Sources}} {
+		if err := f.checkColumns(table.columns, append(path[:len(path):len(path)], table.name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkColumns is checkLengths for one table. Versions of the format differ in
+// which columns there are.
+func (f *firefoxReader) checkColumns(table any, path []any) error {
+	v := reflect.ValueOf(table)
+	length := int(v.FieldByName("Length").Int())
+	for i := range v.NumField() {
+		if column := v.Field(i); column.Kind() == reflect.Slice && !column.IsNil() && column.Len() != length {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			return jsonErrorAt(firefoxFormat, f.data, append(path, name), "%d values, where the table's length is %d", column.Len(), length)
+		}
+	}
+	return nil
+}
+
+// column returns the value at an index, whose column may be missing.
 func column[T any](c []T, i int) (v T) {
 	if i >= 0 && i < len(c) {
 		v = c[i]

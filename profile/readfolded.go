@@ -42,7 +42,11 @@ func readFolded(r *bufio.Reader, o ReadOptions) (*Profile, error) {
 	if len(f.stacks) == 0 {
 		return nil, l.errorf("no stacks")
 	}
-	return f.build(o)
+	p, err := f.build(o)
+	if err == nil && !l.ended {
+		p.Meta.Notes = append(p.Meta.Notes, "the last line of the text has no end; it may be cut off")
+	}
+	return p, err
 }
 
 type folded struct {
@@ -58,6 +62,9 @@ type foldedStack struct {
 }
 
 func (f *folded) line(l *lines) error {
+	if i := invalidUTF8(l.text); i >= 0 {
+		return &FormatError{foldedFormat, l.offset + int64(i), l.line, "the text is not UTF-8"}
+	}
 	text := strings.TrimSpace(l.text)
 	if text == "" || text[0] == '#' {
 		return nil

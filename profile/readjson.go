@@ -10,6 +10,9 @@ import (
 // readJSON reads the formats that are JSON: speedscope's and that of the
 // Firefox Profiler.
 func readJSON(data []byte, o ReadOptions) (*Profile, error) {
+	if i := invalidUTF8(string(data)); i >= 0 {
+		return nil, &FormatError{"JSON", int64(i), 0, "the text is not UTF-8"}
+	}
 	var head struct {
 		Schema string `json:"$schema"`
 		Meta   *struct {

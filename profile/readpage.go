@@ -158,6 +158,9 @@ func (r *pageReader) profile(o ReadOptions) (*Profile, error) {
 			r.fail("%v", err)
 		}
 	}
+	if left := len(r.b) - r.at; left > 0 || samples == 0 && len(nodes) > 1 {
+		r.fail("%d bytes are left, after %d samples", left, samples)
+	}
 	if r.err != nil {
 		return nil, r.err
 	}

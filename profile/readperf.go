@@ -22,7 +22,7 @@ const perfFormat = "perf script"
 //
 // of which pid, CPU, time and period may be missing, as `perf script -F` has
 // it. The name may have blanks in it.
-var perfHeader = regexp.MustCompile(`^\s*(\S.*?)\s+(?:(-?\d+)/)?(-?\d+)\s+(?:\[(\d+)\]\s+)?(?:[A-Za-z.]{4,8}\s+)?(?:(\d+)\.(\d+):\s*)?(?:(\d+)\s+)?(?:(\S+):(?:\s+(.*))?)?$`)
+var perfHeader = regexp.MustCompile(`^\s*(\S.*?)\s+(?:(-?\d+)/)?(-?\d+)\s+(?:\[(\d+)\]\s+)?(?:[A-Za-z.]{1,8}\s+)?(?:(\d+)\.(\d+):\s*)?(?:(\d+)\s+)?(?:(\S+):(?:\s+(.*))?)?$`)
 
 // perfSample is a header.
 type perfSample struct {
@@ -81,8 +81,9 @@ func parsePerfHeader(text string) (perfSample, bool) {
 type perfEvent struct {
 	name          string
 	a             *assembler
-	unperiodic    bool  // a sample has no period
-	untimed       bool  // a sample has no time
+	begun         bool  // there is a sample
+	unperiodic    bool  // samples have no period
+	untimed       bool  // samples have no time
 	period        int64 // of all samples so far, or -1 when they differ
 	first, last   int64 // times, or -1
 	modules       map[string]uint32
@@ -95,16 +96,22 @@ type perfReader struct {
 	times  bool // keep those of samples
 	events map[string]*perfEvent
 
-	in     bool // a sample has begun
-	sample perfSample
-	stack  []Loc
-	frames []perfFrame // inlined into one that comes later
-	event  *perfEvent  // of the sample
+	in      bool // a sample has begun
+	oneLine bool // its frame is on its first line
+	sample  perfSample
+	stack   []Loc
+	frames  []perfFrame // inlined into one that comes later
+	event   *perfEvent  // of the sample
+
+	like    *perfFrame // the first frame on a line of its own, which all others are like
+	bare    error      // the last frame has no module, which is wrong unless it was inlined
+	endless bool       // a sample that has such frames ended without an empty line
 }
 
 // perfFrame is a line of a stack.
 type perfFrame struct {
 	addr         uint64
+	hasAddr      bool
 	name, module string
 	inlined      bool
 	source       string // "file.c:12", on a line of its own
@@ -125,24 +132,50 @@ func readPerf(r *bufio.Reader, o ReadOptions) (*Profile, error) {
 			return nil, err
 		}
 	}
+	if err := p.checkEnd(); err != nil {
+		return nil, err
+	}
 	if err := p.finish(); err != nil {
 		return nil, err
 	}
 	return p.build(o)
 }
 
+// checkEnd refuses a text that is cut off: where there are stacks, perf script
+// ends each with an empty line, and it ends all lines.
+func (p *perfReader) checkEnd() error {
+	if p.bare != nil {
+		return p.bare
+	}
+	p.l.offset = p.l.next
+	switch {
+	case p.l.line > 1 && !p.l.ended:
+		p.l.line-- // of the end of the text
+		return p.l.errorf("the text is cut off, in a line")
+	case p.in && !p.oneLine && p.like != nil && !p.endless:
+		return p.l.errorf("the text is cut off, before the empty line that ends the last sample")
+	}
+	return nil
+}
+
 func (p *perfReader) line(text string) error {
 	switch {
+	case p.inlinedSource(text):
+		return nil
+	case p.bare != nil:
+		return p.bare
 	case text == "":
 		return p.finish()
-	case text[0] == '#':
+	case text[0] == '#' || strings.HasPrefix(text, perfRegisters) || perfCode.MatchString(text):
 		return nil
 	case strings.Contains(text, " PERF_RECORD_"):
 		return p.finish() // perf script tells of mappings and the like, if asked
+	case p.in && p.oneLine && text[0] == '\t':
+		p.oneLine, p.frames = false, p.frames[:0] // that was the address of data
+		fallthrough
 	case p.in && (text[0] == '\t' || text[0] == ' ') && !perfTime.MatchString(text):
-		if frame, ok := parsePerfFrame(text); ok {
-			p.frame(frame)
-			return nil
+		if frame, ok := parsePerfFrame(text); ok && !p.oneLine {
+			return p.frameLine(frame)
 		}
 		if p.sourceLine(text) {
 			return nil
@@ -152,15 +185,64 @@ func (p *perfReader) line(text string) error {
 	if !ok {
 		return p.l.errorf("%q is neither a sample's first line nor a frame", clip(strings.TrimSpace(text), 80))
 	}
+	if p.in && len(p.stack)+len(p.frames) > 0 && !p.oneLine {
+		p.endless = true
+	}
 	if err := p.finish(); err != nil {
 		return err
 	}
-	p.in, p.sample = true, s
+	p.in, p.oneLine, p.sample = true, false, s
 	p.event = p.eventOf(s.event)
-	if frame, ok := parsePerfFrame(s.more); ok && frame.addr != 0 && !strings.Contains(p.event.name, ":") {
-		p.frame(frame) // a sample without a stack, on one line
-		return p.finish()
+	if err := p.checkHeader(); err != nil {
+		return err
 	}
+	if m := perfData.FindStringSubmatch(s.more); m != nil {
+		s.more = m[1]
+	}
+	if frame, ok := parsePerfFrame(s.more); ok && frame.addr != 0 && !strings.Contains(p.event.name, ":") {
+		p.frame(frame) // a sample without a stack
+		p.oneLine = true
+	}
+	return nil
+}
+
+// perf script writes these besides, if asked: registers, a line of source, and
+// the address of data before that of the code, of which it keeps the latter.
+const perfRegisters = " ABI:"
+
+var (
+	perfCode = regexp.MustCompile(`^\|\d+\s`)
+	perfData = regexp.MustCompile(`^[0-9a-f]+ .+ \(.*\) ([0-9a-f]+ .+ \(.*\))$`)
+)
+
+// checkHeader refuses a sample that lacks what others of its event have.
+func (p *perfReader) checkHeader() error {
+	e, s := p.event, &p.sample
+	if !e.begun {
+		e.begun, e.untimed, e.unperiodic = true, s.nanos < 0, s.period < 0
+	}
+	switch {
+	case e.untimed != (s.nanos < 0):
+		return p.l.errorf("samples of %s with a time, and without", e.name)
+	case e.unperiodic != (s.period < 0):
+		return p.l.errorf("samples of %s with a period, and without", e.name)
+	}
+	return nil
+}
+
+// frameLine takes a frame that has a line of its own. All have an address, or
+// none does, and the same of modules.
+func (p *perfReader) frameLine(f perfFrame) error {
+	if p.like == nil {
+		p.like = &f
+	}
+	switch {
+	case p.like.hasAddr != f.hasAddr:
+		return p.l.errorf("frames with an address, and without")
+	case p.like.module != "" && strings.Contains("/[", p.like.module[:1]) && f.module == "" && !f.inlined:
+		p.bare = p.l.errorf("frames with a module, and without")
+	}
+	p.frame(f)
 	return nil
 }
 
@@ -189,6 +271,19 @@ func perfEventName(name string) string {
 var perfTime = regexp.MustCompile(`\s\d+\.\d{3,9}:(\s|$)`)
 
 var perfSource = regexp.MustCompile(`^\s+(.*):(\d+)$`)
+
+// perfInlined is the source of a frame that was inlined, which has no module then.
+var perfInlined = regexp.MustCompile(`^  (\S.*:\d+) \(inlined\)$`)
+
+func (p *perfReader) inlinedSource(text string) bool {
+	m := perfInlined.FindStringSubmatch(text)
+	if m == nil || len(p.frames) == 0 {
+		return false
+	}
+	f := &p.frames[len(p.frames)-1]
+	f.source, f.inlined, p.bare = m[1], true, nil
+	return true
+}
 
 // sourceLine takes a line with the source of the frame above it.
 func (p *perfReader) sourceLine(text string) bool {
@@ -282,15 +377,12 @@ func (p *perfReader) finish() error {
 			p.stack = p.stack[:n-1]
 		}
 	}
-	e.untimed = e.untimed || s.nanos < 0
 	e.a.b.SetTime(s.nanos)
 	if err := e.a.add(t, p.stack, truncated, 1, max(s.period, 0)); err != nil {
 		return p.l.errorf("%v", err)
 	}
 	e.samplesByComm[s.comm]++
-	if s.period < 0 {
-		e.unperiodic = true
-	} else if e.a.count == 1 {
+	if e.a.count == 1 {
 		e.period = s.period
 	} else if e.period != s.period {
 		e.period = -1
@@ -375,9 +467,9 @@ func parsePerfFrame(text string) (perfFrame, bool) {
 		if err != nil {
 			return f, false
 		}
-		f.addr = addr
+		f.addr, f.hasAddr = addr, true
 	} else if addr, err := strconv.ParseUint(rest, 16, 64); err == nil {
-		f.addr, f.name = addr, "[unknown]"
+		f.addr, f.hasAddr, f.name = addr, true, "[unknown]"
 		return f, true
 	}
 	if strings.HasSuffix(rest, ")") {

@@ -8,22 +8,30 @@ import (
 
 const speedscopeFormat = "speedscope"
 
-// speedscopeUnits are nanoseconds by units of time.
-var speedscopeUnits = map[string]float64{"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
+// speedscopeUnits are nanoseconds by units of time; the others are 0.
+var speedscopeUnits = map[string]float64{"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9, "bytes": 0, "none": 0}
 
 // speedscopeRead is what is read of a file, where weights may have fractions.
 type speedscopeRead struct {
-	Name     string           `json:"name"`
-	Exporter string           `json:"exporter"`
-	Meta     *Meta            `json:"swbpf"`
-	Shared   speedscopeShared `json:"shared"`
+	Name     string `json:"name"`
+	Exporter string `json:"exporter"`
+	Meta     *Meta  `json:"swbpf"`
+	Shared   struct {
+		Frames []struct {
+			Name *string `json:"name"`
+			File string  `json:"file"`
+			Line int     `json:"line"`
+		} `json:"frames"`
+	} `json:"shared"`
 	Profiles []struct {
-		Type    string    `json:"type"`
-		Name    string    `json:"name"`
-		Unit    string    `json:"unit"`
-		Samples [][]int   `json:"samples"`
-		Weights []float64 `json:"weights"`
-		Events  []struct {
+		Type       string    `json:"type"`
+		Name       string    `json:"name"`
+		Unit       string    `json:"unit"`
+		StartValue float64   `json:"startValue"`
+		EndValue   float64   `json:"endValue"`
+		Samples    [][]int   `json:"samples"`
+		Weights    []float64 `json:"weights"`
+		Events     []struct {
 			Type  string  `json:"type"` // "O" opens a frame, "C" closes it
 			At    float64 `json:"at"`
 			Frame int     `json:"frame"`
@@ -39,8 +47,12 @@ func readSpeedscope(data []byte, o ReadOptions) (*Profile, error) {
 		return nil, jsonError(speedscopeFormat, data, err)
 	}
 	s := speedscopeReader{data: data, file: &file, a: newAssembler()}
-	for _, f := range file.Shared.Frames {
-		s.frames = append(s.frames, s.frame(&f))
+	for i, f := range file.Shared.Frames {
+		if f.Name == nil {
+			return nil, jsonErrorAt(speedscopeFormat, data, []any{"shared", "frames", i}, "the frame has no name")
+		}
+		s.names = append(s.names, *f.Name)
+		s.frames = append(s.frames, s.frame(*f.Name, f.File, f.Line))
 	}
 	profiles := file.Profiles
 	first := 0
@@ -55,7 +67,7 @@ func readSpeedscope(data []byte, o ReadOptions) (*Profile, error) {
 			return nil, err
 		}
 	}
-	if s.a.count == 0 {
+	if s.a.count == 0 && (file.Meta == nil || len(profiles) == 0) { // a recording of nothing says so
 		return nil, jsonErrorAt(speedscopeFormat, data, []any{"profiles"}, "no samples")
 	}
 	m := Meta{Target: o.Name}
@@ -76,6 +88,7 @@ type speedscopeReader struct {
 	file   *speedscopeRead
 	a      *assembler
 	frames []Loc
+	names  []string // of the frames
 }
 
 // value tells what weights are.
@@ -89,22 +102,22 @@ func (s *speedscopeReader) value(unit string) (ValueType, bool) {
 	return ValueType{}, false
 }
 
-func (s *speedscopeReader) frame(f *speedscopeFrame) Loc {
-	ln := Line{Function: f.Name, File: f.File, StartLine: max(f.Line, 0)}
-	kind := kindOfPath(f.File)
+func (s *speedscopeReader) frame(name, file string, start int) Loc {
+	ln := Line{Function: name, File: file, StartLine: max(start, 0)}
+	kind := kindOfPath(file)
 	module := uint32(0)
-	if kind == Kernel || kind == JIT || !strings.Contains(baseName(f.File), ".") || strings.Contains(baseName(f.File), ".so") {
+	if kind == Kernel || kind == JIT || !strings.Contains(baseName(file), ".") || strings.Contains(baseName(file), ".so") {
 		// Where the source is not known, the file is that of the module.
 		ln.File = ""
-		if f.File != "" {
-			module = s.a.b.Module(Module{Path: f.File, Kind: kind})
+		if file != "" {
+			module = s.a.b.Module(Module{Path: file, Kind: kind})
 		}
 	}
-	if isMarker(f.Name) && f.File == "" {
-		return s.a.b.Marker(f.Name)
+	if isMarker(name) && file == "" {
+		return s.a.b.Marker(name)
 	}
-	if ln.byAddress = addressName(f.Name); !ln.byAddress {
-		ln.Kind = kindOfLine(kind, f.File)
+	if ln.byAddress = addressName(name); !ln.byAddress {
+		ln.Kind = kindOfLine(kind, file)
 	}
 	return s.a.place(module, 0, []Line{ln})
 }
@@ -112,15 +125,24 @@ func (s *speedscopeReader) frame(f *speedscopeFrame) Loc {
 func (s *speedscopeReader) profile(i int) error {
 	p := &s.file.Profiles[i]
 	t := Thread{Comm: Comm(p.Name)}
+	if _, ok := speedscopeUnits[p.Unit]; !ok {
+		return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "unit"}, "%q is no unit", p.Unit)
+	}
 	switch p.Type {
 	case "sampled":
 		if len(p.Samples) != len(p.Weights) {
 			return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "weights"}, "%d weights of %d samples", len(p.Weights), len(p.Samples))
 		}
+		sum := 0.0
 		for j, stack := range p.Samples {
 			if err := s.add(t, stack, p.Weights[j], p.Unit, []any{"profiles", i, "samples", j}); err != nil {
 				return err
 			}
+			sum += p.Weights[j]
+		}
+		// Ours tell the sum, which is exact up to 2^53.
+		if s.file.Meta != nil && sum != p.EndValue-p.StartValue && sum < 1<<53 {
+			return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "weights"}, "their sum is %.0f, not %.0f", sum, p.EndValue-p.StartValue)
 		}
 		return nil
 	case "evented":
@@ -128,6 +150,12 @@ func (s *speedscopeReader) profile(i int) error {
 		last := 0.0
 		for j, e := range p.Events {
 			path := []any{"profiles", i, "events", j}
+			if e.Frame < 0 || e.Frame >= len(s.frames) {
+				return jsonErrorAt(speedscopeFormat, s.data, path, "frame %d of %d", e.Frame, len(s.frames))
+			}
+			if j > 0 && e.At < last {
+				return jsonErrorAt(speedscopeFormat, s.data, path, "at %g, after one at %g", e.At, last)
+			}
 			if weight := e.At - last; len(open) > 0 && weight != 0 {
 				if err := s.add(t, open, weight, p.Unit, path); err != nil {
 					return err
@@ -139,9 +167,14 @@ func (s *speedscopeReader) profile(i int) error {
 				open = append(open, e.Frame)
 			case e.Type == "C" && len(open) > 0 && open[len(open)-1] == e.Frame:
 				open = open[:len(open)-1]
-			default:
+			case e.Type == "C":
 				return jsonErrorAt(speedscopeFormat, s.data, path, "closes frame %d, which is not the innermost open one", e.Frame)
+			default:
+				return jsonErrorAt(speedscopeFormat, s.data, path, "type %q is neither \"O\" nor \"C\"", e.Type)
 			}
+		}
+		if len(open) > 0 {
+			return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "events"}, "%d frames are never closed", len(open))
 		}
 		return nil
 	}
@@ -167,7 +200,7 @@ func (s *speedscopeReader) add(t Thread, stack []int, weight float64, unit strin
 	}
 	truncated := ""
 	if len(stack) > 0 && stack[0] >= 0 && stack[0] < len(s.frames) {
-		if truncated = truncatedReason(s.file.Shared.Frames[stack[0]].Name); truncated != "" {
+		if truncated = truncatedReason(s.names[stack[0]]); truncated != "" {
 			stack = stack[1:]
 		}
 	}
