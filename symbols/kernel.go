@@ -12,7 +12,7 @@ import (
 )
 
 // ErrRestricted is returned where the kernel hides its addresses.
-var ErrRestricted = errors.New("kernel addresses are hidden: run as root, or set kernel.kptr_restrict to 0")
+var ErrRestricted = errors.New("kernel addresses are hidden: they need root or cap_syslog, and kernel.kptr_restrict below 2")
 
 // maxKallsyms bounds /proc/kallsyms; real ones have some 10 MB.
 const maxKallsyms = 256 << 20
@@ -28,7 +28,9 @@ const (
 const maxLastSymbol = 64 << 10
 
 // Kernel names kernel addresses from /proc/kallsyms: the kernel proper, its
-// modules, and BPF programs. It is a snapshot and immutable.
+// modules, and BPF programs. It is a snapshot and immutable, but for the sizes
+// of BPF programs, which it asks for at the first of their addresses; these
+// have names only where they are told, which takes CAP_SYS_ADMIN.
 type Kernel struct {
 	addrs   []uint64
 	names   []uint32 // offset in blob; 0 for a boundary that is no code
@@ -36,6 +38,8 @@ type Kernel struct {
 	blob    []byte   // names, each ended by NUL; blob[0] is NUL
 
 	modnames []string // modnames[0] is "", the kernel proper
+
+	bpf *bpfFunctions // nil when the symbols are not of this kernel
 }
 
 // KernelSymbol is what Kernel knows of an address.
@@ -53,7 +57,11 @@ func OpenKernel() (*Kernel, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return ParseKallsyms(f)
+	k, err := ParseKallsyms(f)
+	if err == nil {
+		k.bpf = new(bpfFunctions)
+	}
+	return k, err
 }
 
 // ParseKallsyms reads a file in the format of /proc/kallsyms: on each line an
@@ -223,7 +231,11 @@ func (k *Kernel) Lookup(addr uint64) (s KernelSymbol, ok bool) {
 	if (i+1 == len(k.addrs) || k.modules[i+1] != k.modules[i]) && off >= maxLastSymbol {
 		return s, false
 	}
-	return KernelSymbol{string(k.nameBytes(uint32(i))), k.modnames[k.modules[i]], off}, true
+	s = KernelSymbol{string(k.nameBytes(uint32(i))), k.modnames[k.modules[i]], off}
+	if k.bpf != nil && s.Module == "bpf" && !k.bpf.holds(k.addrs[i], s.Name, off) {
+		return KernelSymbol{}, false
+	}
+	return s, true
 }
 
 // Len is the number of symbols.

@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 )
 
 const kallsyms = `0000000000000000 A fixed_percpu_data
@@ -120,5 +123,41 @@ func BenchmarkOpenKernel(b *testing.B) {
 		if _, err := OpenKernel(); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestKernelBPF names the code of a BPF program, and nothing behind it: what
+// lies there may be a filter of a socket, which the kernel does not list.
+func TestKernelBPF(t *testing.T) {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "swbpf_names", Type: ebpf.SocketFilter, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts, _ := info.JitedKsymAddrs()
+	lens, _ := info.JitedFuncLens()
+	k, err := OpenKernel()
+	if err != nil || len(starts) != 1 || len(lens) != 1 || starts[0] == 0 {
+		t.Fatal(starts, lens, err)
+	}
+	start, size := uint64(starts[0]), uint64(lens[0])
+	for _, off := range []uint64{0, size - 1} {
+		s, ok := k.Lookup(start + off)
+		if !ok || s.Module != "bpf" || s.Offset != off || !strings.HasSuffix(s.Name, "_swbpf_names") {
+			t.Errorf("+%#x: %+v %v", off, s, ok)
+		}
+	}
+	if s, ok := k.Lookup(start + size); ok && s.Offset == size {
+		t.Errorf("behind it: %+v", s)
 	}
 }

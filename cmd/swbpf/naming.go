@@ -215,7 +215,7 @@ func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
 	if n.kallsyms == nil {
 		k, err := symbols.OpenKernel()
 		if errors.Is(err, symbols.ErrRestricted) {
-			n.notes = append(n.notes, "kernel names are hidden; run as root, or set kernel.kptr_restrict=0")
+			n.notes = append(n.notes, "kernel names are hidden: they need root or cap_syslog, and kernel.kptr_restrict below 2")
 		} else if err != nil {
 			n.notes = append(n.notes, "no kernel names: "+err.Error())
 		}
