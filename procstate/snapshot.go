@@ -65,7 +65,7 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 func (s *Snapshot) SetUserProbes(r UserProbes) { s.probes = r }
 
 // SetLiveCode has ReadMemory read code that is in no file from the process that
-// the Snapshot is of, as long as that runs.
+// the Snapshot is of, and of what was read so when that has ended.
 func (s *Snapshot) SetLiveCode(c *LiveCode) { s.live = c }
 
 // ReadLive implements LiveMemory: it reads nothing without SetLiveCode.
@@ -161,7 +161,7 @@ func (s *Snapshot) ReadMemory(addr uint64, buf []byte) (int, error) {
 	if m == nil || m.Image != nil || HasFile(m.Path) {
 		return 0, err
 	}
-	if n = s.live.read(addr, buf[:min(uint64(len(buf)), m.End-addr)]); n == 0 {
+	if n = s.live.readCode(addr, buf[:min(uint64(len(buf)), m.End-addr)]); n == 0 {
 		return 0, err
 	}
 	s.missAddr, s.missed = addrBefore, before
