@@ -55,6 +55,7 @@ type coreThread struct {
 	tid    ThreadID
 	regs   Regs
 	floats []byte // block of the registers for floating point
+	gs     uint16 // selector of the thread pointer's segment, of 386
 }
 
 // coreFile is an entry of the NT_FILE note.

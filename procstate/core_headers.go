@@ -163,6 +163,9 @@ func (c *Core) readNote(typ uint32, d []byte, lay *coreLayout) {
 		}
 		t := coreThread{tid: ThreadID(le.Uint32(d[lay.prPID:]))}
 		set.decode(d[lay.prReg:], &t.regs)
+		if c.arch == I386 {
+			t.gs = gsOf(d[lay.prReg:])
+		}
 		if len(c.threads) == 0 {
 			c.Signal = int(le.Uint16(d[lay.prSig:]))
 			if c.pid == 0 {
@@ -173,6 +176,10 @@ func (c *Core) readNote(typ uint32, d []byte, lay *coreLayout) {
 	case ntARMTLS:
 		if n := len(c.threads); n > 0 && len(d) >= 8 && c.arch == ARM64 {
 			c.threads[n-1].regs.ThreadPointer = le.Uint64(d)
+		}
+	case nt386TLS:
+		if n := len(c.threads); n > 0 && c.arch == I386 {
+			c.threads[n-1].regs.ThreadPointer = segmentBase(d, c.threads[n-1].gs)
 		}
 	case floatNote(c.arch), ntXState:
 		if n := len(c.threads); n > 0 {

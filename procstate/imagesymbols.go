@@ -28,38 +28,74 @@ func (im *Image) EachSymbol(fn func(*ELFSymbol) bool) {
 	}
 }
 
+// DynamicSymbol returns the symbol of .dynsym with an index, as relocations
+// have it; ok is false when the file does not define it.
+func (im *Image) DynamicSymbol(index uint32) (sym ELFSymbol, ok bool) {
+	s, found := im.Section(".dynsym")
+	if !found {
+		return sym, false
+	}
+	t, err := im.symbolTable(s)
+	if err != nil || uint64(index) >= uint64(len(t.entries)/t.size) {
+		return sym, false
+	}
+	ok = t.read(t.entries[int(index)*t.size:], &sym)
+	return sym, ok
+}
+
 func (im *Image) eachSymbolOf(s Section, fn func(*ELFSymbol) bool) bool {
-	if uint64(s.Link) >= uint64(len(im.sections)) {
-		return true
-	}
-	table, err := im.SectionBytes(s, maxSymtab)
+	t, err := im.symbolTable(s)
 	if err != nil {
 		return true
-	}
-	names, err := im.SectionBytes(im.sections[s.Link], maxStrtab)
-	if err != nil {
-		return true
-	}
-	le := binary.LittleEndian
-	entry, info, shndx, value, size := 24, 4, 6, 8, 16
-	if im.arch.AddressWidth == 4 {
-		entry, info, shndx, value, size = 16, 12, 14, 4, 8
 	}
 	var sym ELFSymbol
-	for ; len(table) >= entry; table = table[entry:] {
-		at := uint64(le.Uint32(table))
-		if le.Uint16(table[shndx:]) == uint16(elf.SHN_UNDEF) || at >= uint64(len(names)) {
-			continue
-		}
-		sym.Name = names[at:]
-		if n := bytes.IndexByte(sym.Name, 0); n >= 0 {
-			sym.Name = sym.Name[:n]
-		}
-		sym.Value, sym.Size = im.word(table[value:]), im.word(table[size:])
-		sym.Type = elf.SymType(table[info] & 15)
-		if !fn(&sym) {
+	for b := t.entries; len(b) >= t.size; b = b[t.size:] {
+		if t.read(b, &sym) && !fn(&sym) {
 			return false
 		}
 	}
+	return true
+}
+
+// symbolTable is a table of symbols and their names.
+type symbolTable struct {
+	im             *Image
+	entries, names []byte
+	size           int // bytes of an entry
+}
+
+func (im *Image) symbolTable(s Section) (t symbolTable, err error) {
+	if uint64(s.Link) >= uint64(len(im.sections)) {
+		return t, &FormatError{int64(s.Off), "symbols without names"}
+	}
+	t = symbolTable{im: im, size: 24}
+	if im.arch.AddressWidth == 4 {
+		t.size = 16
+	}
+	if t.entries, err = im.SectionBytes(s, maxSymtab); err != nil {
+		return t, err
+	}
+	t.names, err = im.SectionBytes(im.sections[s.Link], maxStrtab)
+	return t, err
+}
+
+// read reads the entry at the start of b; ok is false when the file does not
+// define the symbol.
+func (t *symbolTable) read(b []byte, sym *ELFSymbol) (ok bool) {
+	le := binary.LittleEndian
+	info, shndx, value, size := 4, 6, 8, 16
+	if t.size == 16 {
+		info, shndx, value, size = 12, 14, 4, 8
+	}
+	at := uint64(le.Uint32(b))
+	if le.Uint16(b[shndx:]) == uint16(elf.SHN_UNDEF) || at >= uint64(len(t.names)) {
+		return false
+	}
+	sym.Name = t.names[at:]
+	if n := bytes.IndexByte(sym.Name, 0); n >= 0 {
+		sym.Name = sym.Name[:n]
+	}
+	sym.Value, sym.Size = t.im.word(b[value:]), t.im.word(b[size:])
+	sym.Type = elf.SymType(b[info] & 15)
 	return true
 }

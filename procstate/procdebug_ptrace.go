@@ -85,10 +85,17 @@ func ptraceRegs(tid ThreadID, buf *regsetBuffer, regs *Regs) (*Arch, error) {
 	if set == nil {
 		return nil, fmt.Errorf("register set of %d bytes: %w", n, ErrNotSupported)
 	}
-	set.decode(unsafe.Slice((*byte)(unsafe.Pointer(buf)), n), regs)
-	if set.arch == ARM64 {
+	block := unsafe.Slice((*byte)(unsafe.Pointer(buf)), unsafe.Sizeof(*buf))
+	set.decode(block[:n], regs)
+	switch set.arch {
+	case ARM64:
 		if n, errno := ptraceRegset(tid, ntARMTLS, buf); errno == 0 && n >= 8 {
 			regs.ThreadPointer = buf[0]
+		}
+	case I386:
+		gs := gsOf(block)
+		if n, errno := ptraceRegset(tid, nt386TLS, buf); errno == 0 {
+			regs.ThreadPointer = segmentBase(block[:n], gs)
 		}
 	}
 	return set.arch, nil

@@ -6,7 +6,7 @@ import "math/bits"
 // assigning it copies it. The zero Regs knows nothing.
 type Regs struct {
 	// ThreadPointer is the base of the thread's local storage (FS base on
-	// amd64, TPIDR_EL0 on arm64); 0 when not known. It does not change along
+	// amd64, GS base on 386, TPIDR_EL0 on arm64); 0 when not known. It does not change along
 	// a stack.
 	ThreadPointer uint64
 

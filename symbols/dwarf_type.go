@@ -290,7 +290,7 @@ func (c *die) dimension() Dimension {
 // qualify reads the name of a type with those of the namespaces and types
 // around it. It is called without the lock.
 func (t *Type) qualify() {
-	if t.entry == nil || t.Name == "" || t.GoKind != 0 {
+	if t.entry == nil || t.Name == "" && t.Kind != KindEnum || t.GoKind != 0 {
 		return
 	}
 	e := t.entry

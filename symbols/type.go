@@ -127,6 +127,13 @@ func (t *Type) QualifiedName() string {
 	return t.prefix + t.Name
 }
 
+// Scope returns the names of the namespaces and types around a type, as they
+// stand before its own: "std::", or "".
+func (t *Type) Scope() string {
+	t.qualify()
+	return t.prefix
+}
+
 // Class returns the class of a member pointer.
 func (t *Type) Class() *Type {
 	if t.load(); t.class != nil {

@@ -33,9 +33,9 @@
 // The registers for floating point and vectors are known of the frame that
 // runs ([procstate.FloatState]), as calls do not preserve them. Thread-local
 // variables of a library are found by the relocations that tell its own code
-// where they are; not found are those of libraries with TLS descriptors (the
-// usual on arm64) and of 386 processes, and what has no counterpart in C, C++,
-// Rust or Go.
+// where they are, descriptors included; a variable is not found where the
+// thread has not got its storage yet, or where another file defines the same
+// name. Not written is what has no counterpart in C, C++, Rust or Go.
 //
 // # Concurrency
 //

@@ -59,7 +59,7 @@ func Unknown(err error) string {
 	var m *memoryError
 	switch {
 	case errors.As(err, &m):
-		return "<" + m.Error() + ">"
+		return fmt.Sprintf("<error: Cannot access memory at address %#x>", m.addr)
 	case errors.Is(err, ErrSynthetic):
 		return "<synthetic pointer>"
 	case errors.Is(err, ErrNotSaved):
@@ -74,8 +74,9 @@ func Unknown(err error) string {
 
 // printer writes a value.
 type printer struct {
-	b bytes.Buffer
-	o Format
+	b     bytes.Buffer
+	o     Format
+	bases int // that the one being written is in
 }
 
 // maxText bounds the text of one value, in bytes.
@@ -109,7 +110,7 @@ func (p *printer) value(v *Value, depth int) {
 	case symbols.KindEnum:
 		p.enum(v, t)
 	case symbols.KindStruct, symbols.KindClass, symbols.KindUnion:
-		p.structure(v, t, depth, false)
+		p.structure(v, t, depth)
 	case symbols.KindArray:
 		p.array(v, t, v.counts(t), depth)
 	case symbols.KindFunction:
@@ -154,10 +155,8 @@ func (p *printer) pointer(v *Value, t *symbols.Type) {
 	p.b.WriteString(hex(addr))
 	to := t.Elem().Strip()
 	switch {
-	case to.Kind == symbols.KindFunction && p.o.Code != nil && addr != 0:
-		if name := p.o.Code(addr); name != "" {
-			p.b.WriteString(" <" + name + ">")
-		}
+	case to.Kind == symbols.KindFunction:
+		p.b.WriteString(p.codeName(addr))
 	case isText(to) && addr != 0:
 		p.b.WriteByte(' ')
 		p.text(v.f, addr)
@@ -167,10 +166,13 @@ func (p *printer) pointer(v *Value, t *symbols.Type) {
 // memberPointer writes a pointer to a member of a class.
 func (p *printer) memberPointer(v *Value, t *symbols.Type) {
 	p.scalar(v, func(b []byte) string {
-		if len(b) != v.f.arch().AddressWidth {
-			return hexBytes(b) // to a method
+		if t.Elem().Strip().Kind == symbols.KindFunction {
+			return p.methodPointer(v, b)
 		}
 		at := decode(signed, b).signedBits()
+		if at == -1 {
+			return "NULL"
+		}
 		for _, m := range t.Class().Members() {
 			if !m.Base && m.BitSize == 0 && at == int64(m.Offset) {
 				return "&" + t.Class().QualifiedName() + "::" + m.Name
@@ -178,6 +180,47 @@ func (p *printer) memberPointer(v *Value, t *symbols.Type) {
 		}
 		return strconv.FormatInt(at, 10)
 	})
+}
+
+// methodPointer writes a pointer to a method: two words, the address of the
+// code or an offset in the table of virtual methods, and what is added to the
+// object's address (Itanium C++ ABI, section 2.3).
+func (p *printer) methodPointer(v *Value, b []byte) string {
+	size := v.f.arch().AddressWidth
+	if len(b) != 2*size {
+		return hexBytes(b)
+	}
+	code, adjustment := decode(generic, b[:size]).bits, decode(signed, b[size:]).signedBits()
+	virtual := code&1 != 0
+	if v.f.arch() == procstate.ARM64 { // whose code may lie at odd addresses
+		virtual, adjustment = adjustment&1 != 0, adjustment>>1
+	} else if virtual {
+		code--
+	}
+	var s string
+	switch {
+	case virtual:
+		s = fmt.Sprintf("&virtual table offset %d", code)
+	case code == 0:
+		return "NULL"
+	default:
+		s = hex(code) + p.codeName(code)
+	}
+	if adjustment != 0 {
+		s += fmt.Sprintf(", this adjustment %d", adjustment)
+	}
+	return s
+}
+
+// codeName is the name of a code address as it follows the address, or "".
+func (p *printer) codeName(addr uint64) string {
+	if p.o.Code == nil || addr == 0 {
+		return ""
+	}
+	if name := p.o.Code(addr); name != "" {
+		return " <" + name + ">"
+	}
+	return ""
 }
 
 // isText reports whether arrays of a type are strings.
@@ -277,12 +320,12 @@ func (p *printer) reference(v *Value, depth int) {
 
 // structure writes a struct, class or union. Those of a base class are on the
 // same level as what they are the base of.
-func (p *printer) structure(v *Value, t *symbols.Type, depth int, base bool) {
+func (p *printer) structure(v *Value, t *symbols.Type, depth int) {
 	switch {
 	case t.Incomplete:
 		p.b.WriteString("<incomplete type>")
 		return
-	case depth >= p.o.Depth && !base:
+	case depth >= p.o.Depth:
 		p.b.WriteString("{...}")
 		return
 	}
@@ -336,8 +379,10 @@ func (p *printer) member(v *Value, m *symbols.Member, depth int) {
 		p.b.WriteString("<invalid address>")
 	case m.BitSize != 0:
 		p.bitField(v, m)
-	case m.Base && depth < p.o.Depth+maxBases:
-		p.structure(part, m.Type.Strip(), max(depth, p.o.Depth)+1, true)
+	case m.Base && p.bases < maxBases:
+		p.bases++
+		p.structure(part, m.Type.Strip(), depth)
+		p.bases--
 	default:
 		p.value(part, depth+1)
 	}

@@ -93,6 +93,12 @@ func character(b []byte, typ string, n *big.Int) string {
 // to tell it from its neighbours.
 func formatFloat(b []byte, typ string, a *procstate.Arch) string {
 	le := binary.LittleEndian
+	switch {
+	case len(b) == 4 && le.Uint32(b)&^(1<<31) > 0xff<<23:
+		return notANumber(b[3]&0x80 != 0, uint64(le.Uint32(b)&(1<<23-1)))
+	case len(b) == 8 && le.Uint64(b)&^(1<<63) > 0x7ff<<52:
+		return notANumber(b[7]&0x80 != 0, le.Uint64(b)&(1<<52-1))
+	}
 	switch len(b) {
 	case 2:
 		if typ == "__bf16" || typ == "std::bfloat16_t" {
@@ -110,6 +116,16 @@ func formatFloat(b []byte, typ string, a *procstate.Arch) string {
 		return formatWide(0, le.Uint64(b), int(le.Uint16(b[8:])), 63, 21)
 	}
 	return hexBytes(b)
+}
+
+// notANumber writes a NaN with the bits of its fraction, which tell what is
+// wrong with it.
+func notANumber(sign bool, fraction uint64) string {
+	s := fmt.Sprintf("nan(%#x)", fraction)
+	if sign {
+		s = "-" + s
+	}
+	return s
 }
 
 // isExtended reports whether a number is in the format of the x87, whatever
@@ -165,7 +181,7 @@ func formatWide(lo, hi uint64, signExp, fraction, digits int) string {
 	case exp == 0x7fff && empty:
 		return sign + "inf"
 	case exp == 0x7fff:
-		return sign + "nan"
+		return sign + "nan(0x" + m.Text(16) + ")"
 	case exp == 0:
 		exp = 1
 	case fraction == 112:
@@ -221,10 +237,11 @@ func contiguous(v uint64) bool {
 	return v&(v+1) == 0
 }
 
-// enumName writes an enumerator, with its type where the language wants that.
+// enumName writes an enumerator, with the names around it, and that of its
+// type where the language wants that.
 func enumName(t *symbols.Type, name string) string {
 	if t.Scoped && t.Name != "" {
 		return t.QualifiedName() + "::" + name
 	}
-	return name
+	return t.Scope() + name
 }

@@ -202,10 +202,8 @@ func (p *printer) goFunc(v *Value) {
 	}
 	p.b.WriteString(hex(closure))
 	code := v.f.at(v.Type, closure)
-	if addr, err := code.word(); err == nil && p.o.Code != nil {
-		if name := p.o.Code(addr); name != "" {
-			p.b.WriteString(" <" + name + ">")
-		}
+	if addr, err := code.word(); err == nil {
+		p.b.WriteString(p.codeName(addr))
 	}
 }
 

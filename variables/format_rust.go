@@ -35,7 +35,7 @@ func (p *printer) variant(v *Value, cases []symbols.Variant, tag *symbols.Member
 	p.b.WriteString(chosen.Name)
 	if t := chosen.Type.Strip(); len(t.Members()) > 0 {
 		p.b.WriteByte(' ')
-		p.structure(v.part(t, chosen.Offset), t, depth, false)
+		p.structure(v.part(t, chosen.Offset), t, depth)
 	}
 }
 

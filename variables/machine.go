@@ -469,6 +469,9 @@ func (m *machine) typed(x *symbols.Expression, o *symbols.Operation) error {
 		if err != nil {
 			return err
 		}
+		if kind == float && len(b) == sizeExtended {
+			b = fromExtended(b, size)
+		}
 		if size > len(b) {
 			return fmt.Errorf("a register of %d bytes: %w", size, symbols.ErrUnsupported)
 		}

@@ -255,3 +255,27 @@ func (a number) binaryFloat(op symbols.Op, b number) (out number, ok bool) {
 	}
 	return out, false
 }
+
+// sizeExtended is the size of the x87's registers in bytes. They hold numbers
+// of every type in its extended format.
+const sizeExtended = 10
+
+// fromExtended returns the bytes of a number as its type of 4 or 8 bytes has
+// it; those of other sizes are as in the register.
+func fromExtended(b []byte, size int) []byte {
+	if size != 4 && size != 8 {
+		return b
+	}
+	mantissa, head := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint16(b[8:])
+	sign, exp := uint64(head>>15), int(head&0x7fff)
+	f := math.Copysign(math.Ldexp(float64(mantissa), max(exp, 1)-16383-63), 1-2*float64(sign))
+	switch {
+	case exp == 0x7fff && size == 4: // infinity, or none
+		return binary.LittleEndian.AppendUint32(nil, uint32(sign<<31|0xff<<23|mantissa<<1>>41))
+	case exp == 0x7fff:
+		return binary.LittleEndian.AppendUint64(nil, sign<<63|0x7ff<<52|mantissa<<1>>12)
+	case size == 4:
+		return binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(f)))
+	}
+	return binary.LittleEndian.AppendUint64(nil, math.Float64bits(f))
+}

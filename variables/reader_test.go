@@ -251,7 +251,7 @@ func TestCapture(t *testing.T) {
 	if _, err := value.Read(make([]byte, 4)); !errors.Is(err, procstate.ErrUnreadable) {
 		t.Errorf("a static variable: %v", err)
 	}
-	if got := value.Format(variables.Format{}); !strings.HasPrefix(got, "<cannot access memory at address 0x") {
+	if got := value.Format(variables.Format{}); !strings.HasPrefix(got, "<error: Cannot access memory at address 0x") {
 		t.Errorf("calls is %s", got)
 	}
 }

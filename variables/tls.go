@@ -29,7 +29,7 @@ func (f *frame) threadLocal(off uint64) (uint64, error) {
 	if !ok {
 		return 0, unsupported
 	}
-	return base + off, nil
+	return f.wrap(base + off), nil
 }
 
 // storageOfProgram returns where a thread's storage of the program begins: it
@@ -44,74 +44,204 @@ func (f *frame) storageOfProgram(tls elf.ProgHeader, tp uint64) (base uint64, ok
 		return tp + (16+mask)&^mask + tls.Vaddr&mask, true
 	}
 	// The least distance that holds it all and keeps the alignment.
-	return tp - tls.Memsz - (-tls.Memsz-tls.Vaddr)&mask, true
+	return f.wrap(tp - tls.Memsz - (-tls.Memsz-tls.Vaddr)&mask), true
 }
 
 // maxRelocations bounds the bytes of relocations that are read of a library.
 const maxRelocations = 16 << 20
 
+// maxTLSRelocations bounds those that are tried.
+const maxTLSRelocations = 64
+
+// tlsRelocations are the types of relocation that tell where thread-local
+// storage is, and how it is found, on an architecture.
+type tlsRelocations struct {
+	module, distance, descriptor uint32
+	vector                       uint64 // of the vector's address, bytes from the thread pointer
+}
+
+var tlsRelocationsOf = map[*procstate.Arch]tlsRelocations{
+	procstate.AMD64: {uint32(elf.R_X86_64_DTPMOD64), uint32(elf.R_X86_64_TPOFF64), uint32(elf.R_X86_64_TLSDESC), 8},
+	procstate.I386:  {uint32(elf.R_386_TLS_DTPMOD32), uint32(elf.R_386_TLS_TPOFF), uint32(elf.R_386_TLS_DESC), 4},
+	procstate.ARM64: {uint32(elf.R_AARCH64_TLS_DTPMOD64), uint32(elf.R_AARCH64_TLS_TPREL64), uint32(elf.R_AARCH64_TLSDESC), 0},
+}
+
 // storageOfLibrary returns where a thread's storage of a library begins. Only
 // the loader knows; but it has told the library's code, by relocations: either
 // the distance from the thread pointer, or the number under which the thread's
-// vector (section 3, "dynamic thread vector") has the address.
+// vector (section 3, "dynamic thread vector") has the address, or a descriptor
+// with one of the two.
 func (f *frame) storageOfLibrary(tp uint64) (base uint64, ok bool) {
-	module, distance := uint32(elf.R_X86_64_DTPMOD64), uint32(elf.R_X86_64_TPOFF64)
-	vector := tp + 8
-	switch f.arch() {
-	case procstate.AMD64:
-	case procstate.ARM64:
-		module, distance, vector = uint32(elf.R_AARCH64_TLS_DTPMOD64), uint32(elf.R_AARCH64_TLS_TPREL64), tp
-	default:
-		return 0, false
+	types, tries := tlsRelocationsOf[f.arch()], maxTLSRelocations
+	err := f.eachRelocation(func(r *relocation) bool {
+		value, known := uint64(0), false
+		switch r.typ {
+		case types.module, types.distance:
+			value, known = f.word(f.bias + r.at)
+		case types.descriptor: // the address of code, and what it needs to know
+			value, known = f.word(f.bias + r.at + uint64(f.arch().AddressWidth))
+		default:
+			return true
+		}
+		off, own := f.ownSymbol(r.symbol)
+		if !known || !own {
+			tries--
+			return tries > 0 // it can be about another file's storage
+		}
+		off += uint64(r.addend)
+		switch r.typ {
+		case types.module:
+			base, ok = f.storageInVector(tp+types.vector, value)
+		case types.distance:
+			base, ok = f.wrap(tp+value-off), true
+		case types.descriptor:
+			base, ok = f.storageDescribed(tp, types.vector, value, off)
+		}
+		tries--
+		return !ok && tries > 0
+	})
+	return base, ok && err == nil
+}
+
+// storageDescribed returns what a descriptor of the variable at an offset of
+// the storage says. Its argument is the variable's distance from the thread
+// pointer, or the address of a module's number and the offset (Oliva and
+// Araújo, Speeding Up Thread-Local Storage Access in Dynamic Libraries).
+func (f *frame) storageDescribed(tp, vector, argument, off uint64) (base uint64, ok bool) {
+	const lowest = 1 << 16 // that an address can be
+	width := uint64(f.arch().AddressWidth)
+	if argument >= lowest && argument < f.wrap(^uint64(lowest-1)) {
+		module, ok1 := f.word(argument)
+		at, ok2 := f.word(argument + width)
+		if base, ok = f.storageInVector(tp+vector, module); ok && ok1 && ok2 && at == off {
+			return base, true
+		}
 	}
-	ps := f.r.w.ProcessState()
-	for _, name := range []string{".rela.dyn", ".rela.plt"} {
+	base = f.wrap(tp + argument - off)
+	_, ok = f.word(base + off)
+	return base, ok
+}
+
+// word reads a word of the process's memory.
+func (f *frame) word(addr uint64) (uint64, bool) {
+	return f.r.w.ProcessState().ReadWord(f.wrap(addr))
+}
+
+// wrap cuts an address to the width that addresses have.
+func (f *frame) wrap(addr uint64) uint64 {
+	if f.arch().AddressWidth == 4 {
+		return uint64(uint32(addr))
+	}
+	return addr
+}
+
+// relocation is an entry of a table of relocations.
+type relocation struct {
+	at          uint64 // link-time address
+	typ, symbol uint32 // of .dynsym; 0: none
+	addend      int64
+}
+
+// eachRelocation calls fn for the relocations that the loader does for the
+// file, until it returns false.
+func (f *frame) eachRelocation(fn func(*relocation) bool) error {
+	le := binary.LittleEndian
+	for _, name := range []string{".rela.dyn", ".rela.plt", ".rel.dyn", ".rel.plt"} {
 		s, found := f.image.Section(name)
-		if !found || s.Type != elf.SHT_RELA {
+		if !found || s.Type != elf.SHT_RELA && s.Type != elf.SHT_REL {
 			continue
 		}
 		b, err := f.image.SectionBytes(s, maxRelocations)
 		if err != nil {
-			continue
+			return err
 		}
-		for le := binary.LittleEndian; len(b) >= 24; b = b[24:] {
-			typ, symbol := le.Uint32(b[8:]), le.Uint32(b[12:])
-			if symbol != 0 || typ != module && typ != distance {
-				continue // a symbol can be another file's
-			}
-			slot, ok := ps.ReadWord(f.bias + le.Uint64(b))
-			if !ok {
+		for more := true; more; {
+			var r relocation
+			switch {
+			case f.arch().AddressWidth == 8 && s.Type == elf.SHT_RELA && len(b) >= 24:
+				r = relocation{le.Uint64(b), le.Uint32(b[8:]), le.Uint32(b[12:]), int64(le.Uint64(b[16:]))}
+				b = b[24:]
+			case f.arch() == procstate.I386 && s.Type == elf.SHT_REL && len(b) >= 8:
+				info := le.Uint32(b[4:])
+				r = relocation{at: uint64(le.Uint32(b)), typ: info & 0xff, symbol: info >> 8}
+				r.addend = f.storedAddend(&r)
+				b = b[8:]
+			default:
+				more = false
 				continue
 			}
-			if typ == distance {
-				return tp + slot - le.Uint64(b[16:]), true
+			if !fn(&r) {
+				return nil
 			}
-			return f.storageInVector(vector, slot)
 		}
 	}
-	return 0, false
+	return nil
+}
+
+// storedAddend returns the addend that the file has in the place of a
+// relocation that a thread's storage is found by.
+func (f *frame) storedAddend(r *relocation) int64 {
+	at := r.at
+	switch r.typ {
+	case uint32(elf.R_386_TLS_TPOFF):
+	case uint32(elf.R_386_TLS_DESC):
+		at += 4
+	default:
+		return 0
+	}
+	var b [4]byte
+	if f.image.ReadVaddr(b[:], at) != nil {
+		return 0
+	}
+	return int64(int32(binary.LittleEndian.Uint32(b[:])))
+}
+
+// ownSymbol returns the offset in the file's storage of the variable that a
+// symbol of a relocation is; ok is false when it may be another file's. Symbol
+// 0 is the storage itself.
+func (f *frame) ownSymbol(index uint32) (off uint64, ok bool) {
+	if index == 0 {
+		return 0, true
+	}
+	s, defined := f.image.DynamicSymbol(index)
+	if !defined || s.Type != elf.STT_TLS || len(s.Name) == 0 {
+		return 0, false
+	}
+	for _, l := range f.r.w.ProcessState().Libraries().Libraries() {
+		if _, has := l.Image.Prog(elf.PT_TLS); !has || l.Image == f.image {
+			continue
+		}
+		l.Image.EachSymbol(func(o *procstate.ELFSymbol) bool {
+			ok = ok || o.Type == elf.STT_TLS && string(o.Name) == string(s.Name)
+			return !ok
+		})
+		if ok {
+			return 0, false // which of them the loader has taken is not known
+		}
+	}
+	return s.Value, true
 }
 
 // storageInVector returns what the vector whose address is at vector has for a
 // module; ok is false when the thread has not got its memory yet.
 func (f *frame) storageInVector(vector, module uint64) (base uint64, ok bool) {
-	ps := f.r.w.ProcessState()
-	entries, ok := ps.ReadWord(vector)
+	width := uint64(f.arch().AddressWidth)
+	entries, ok := f.word(vector)
 	if !ok {
 		return 0, false
 	}
 	// glibc's entries have two words, and their number is in the one before
 	// the first; musl's have one, and their number is in the first.
-	size, count := uint64(16), entries-16
+	size, count := 2*width, entries-2*width
 	if f.usesMusl() {
-		size, count = 8, entries
+		size, count = width, entries
 	}
-	n, ok := ps.ReadWord(count)
+	n, ok := f.word(count)
 	if !ok || module == 0 || module > n || n > 1<<20 {
 		return 0, false
 	}
-	base, ok = ps.ReadWord(entries + size*module)
-	return base, ok && base != 0 && base != ^uint64(0)
+	base, ok = f.word(entries + size*module)
+	return base, ok && base != 0 && base != f.wrap(^uint64(0))
 }
 
 // usesMusl reports whether the process has the C library musl, whose loader

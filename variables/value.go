@@ -163,6 +163,9 @@ func (v *Value) source(p *piece, n uint64) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		if s := v.Type.Strip(); len(b) == sizeExtended && s.Kind == symbols.KindBase && s.Encoding == symbols.EncodingFloat {
+			b = fromExtended(b, int(v.size))
+		}
 		if need > len(b) {
 			return nil, ErrNotSaved // a register wider than those that are known
 		}

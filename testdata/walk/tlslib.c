@@ -29,9 +29,17 @@ int main(void)
 #include <stdio.h>
 #include <unistd.h>
 
-static __thread char before[100] = "before";
+#ifdef __cplusplus
+// Other files could define these as well: the loader finds them by name.
+#define EXPORTED inline
+extern "C" int wait_here(int, int);
+#else
+#define EXPORTED static
+#endif
 
-int wait_here(int n, int last)
+EXPORTED __thread char before[100] = "before";
+
+EXPORTED int waiting(int n, int last)
 {
 	static __thread long mine = 17;
 	static __thread int zero;
@@ -46,4 +54,6 @@ int wait_here(int n, int last)
 	}
 	return (int)mine + zero + before[0];
 }
+
+int wait_here(int n, int last) { return waiting(n, last); }
 #endif
