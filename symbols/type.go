@@ -43,7 +43,10 @@ const (
 	EncodingSignedChar   Encoding = 0x06
 	EncodingUnsigned     Encoding = 0x07
 	EncodingUnsignedChar Encoding = 0x08
+	EncodingDecimal      Encoding = 0x0f
 	EncodingUTF          Encoding = 0x10
+
+	EncodingComplexInteger Encoding = 0x80 // GNU
 )
 
 // Type is the type of a variable, of a member of one, or of what one points

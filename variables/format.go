@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/symbols"
@@ -157,9 +154,11 @@ func (p *printer) pointer(v *Value, t *symbols.Type) {
 	switch {
 	case to.Kind == symbols.KindFunction:
 		p.b.WriteString(p.codeName(addr))
-	case isText(to) && addr != 0:
-		p.b.WriteByte(' ')
-		p.text(v.f, addr)
+	case addr != 0:
+		if x, ok := textOf(t.Elem()); ok {
+			p.b.WriteByte(' ')
+			p.text(v.f, x, addr)
+		}
 	}
 }
 
@@ -221,74 +220,6 @@ func (p *printer) codeName(addr uint64) string {
 		return " <" + name + ">"
 	}
 	return ""
-}
-
-// isText reports whether arrays of a type are strings.
-func isText(t *symbols.Type) bool {
-	n, _ := t.Size()
-	return t.Kind == symbols.KindBase && n == 1 && t.GoKind == 0 &&
-		(t.Encoding == symbols.EncodingSignedChar || t.Encoding == symbols.EncodingUnsignedChar || t.Encoding == symbols.EncodingUTF)
-}
-
-// text writes the string that ends with a zero byte at an address.
-func (p *printer) text(f *frame, addr uint64) {
-	const page = 4096
-	var s []byte
-	for len(s) <= p.o.Elements {
-		// Up to the end of the page: the next need not be readable.
-		b := make([]byte, min(uint64(p.o.Elements+1-len(s)), page-addr%page))
-		if err := f.r.read(addr, b); err != nil {
-			if len(s) == 0 {
-				p.b.WriteString(Unknown(err))
-				return
-			}
-			p.b.WriteString(quote(s, '"') + Unknown(err))
-			return
-		}
-		if i := bytes.IndexByte(b, 0); i >= 0 {
-			s = append(s, b[:i]...)
-			p.quoted(s, len(s) > p.o.Elements)
-			return
-		}
-		s = append(s, b...)
-		addr += uint64(len(b))
-	}
-	p.quoted(s, true)
-}
-
-// quoted writes a string, up to the limit.
-func (p *printer) quoted(s []byte, more bool) {
-	if len(s) > p.o.Elements {
-		s, more = s[:p.o.Elements], true
-	}
-	p.b.WriteString(quote(s, '"'))
-	if more {
-		p.b.WriteString("...")
-	}
-}
-
-// quote writes characters as C has them.
-func quote(s []byte, mark rune) string {
-	var b strings.Builder
-	b.WriteRune(mark)
-	for len(s) > 0 {
-		r, n := utf8.DecodeRune(s)
-		switch i := strings.IndexRune("\a\b\f\n\r\t\v\\", r); {
-		case i >= 0:
-			b.WriteString(`\` + "abfnrtv\\"[i:i+1])
-		case r == mark:
-			b.WriteString(`\` + string(mark))
-		case r == utf8.RuneError && n == 1, r < ' ', r == 0x7f, !unicode.IsPrint(r):
-			for _, c := range s[:n] {
-				fmt.Fprintf(&b, `\%03o`, c)
-			}
-		default:
-			b.Write(s[:n])
-		}
-		s = s[n:]
-	}
-	b.WriteRune(mark)
-	return b.String()
 }
 
 func (p *printer) reference(v *Value, depth int) {
@@ -432,7 +363,7 @@ func (p *printer) array(v *Value, t *symbols.Type, counts []int64, depth int) {
 		}
 		return
 	}
-	if len(counts) == 1 && isText(elem.Strip()) && p.chars(v, counts[0]) {
+	if x, ok := textOf(elem); ok && len(counts) == 1 && p.chars(v, x, counts[0]) {
 		return
 	}
 	for _, n := range counts[1:] {
@@ -504,17 +435,3 @@ func (p *printer) elements(n int64, write func(i int64)) {
 
 // maxRun bounds how far equal elements are looked for.
 const maxRun = 1 << 16
-
-// chars writes an array of characters as a string, without the zero bytes at
-// its end. It does not when only some of them are known.
-func (p *printer) chars(v *Value, n int64) bool {
-	b, err := v.bytes(0, int(min(n, int64(p.o.Elements)+1)))
-	if err != nil {
-		return false
-	}
-	if int64(len(b)) == n {
-		b = bytes.TrimRight(b, "\x00")
-	}
-	p.quoted(b, false)
-	return true
-}

@@ -28,7 +28,6 @@ func isSigned(t *symbols.Type) bool {
 
 // base writes a value of a base type.
 func (p *printer) base(v *Value, t *symbols.Type) {
-	name := v.Type.Name
 	if t.Encoding == symbols.EncodingFloat && v.sized && isExtended(int(v.size), t.Name, v.f.arch()) {
 		v = v.part(t, 0)
 		v.size = 10 // the rest is padding, and need not be known
@@ -50,14 +49,22 @@ func (p *printer) base(v *Value, t *symbols.Type) {
 			half := len(b) / 2
 			part := strings.TrimPrefix(t.Name, "complex ")
 			return formatFloat(b[:half], part, v.f.arch()) + " + " + formatFloat(b[half:], part, v.f.arch()) + "i"
+		case symbols.EncodingComplexInteger:
+			half, signed := len(b)/2, !strings.Contains(t.Name, "unsigned")
+			return integer(b[:half], signed).String() + " + " + integer(b[half:], signed).String() + "i"
+		case symbols.EncodingDecimal:
+			return formatDecimal(b)
 		case symbols.EncodingAddress:
 			return hexBytes(b)
+		case symbols.EncodingSigned, symbols.EncodingSignedChar, symbols.EncodingUnsigned, symbols.EncodingUnsignedChar, symbols.EncodingUTF:
+		default:
+			return Unknown(fmt.Errorf("numbers of kind %#x: %w", uint8(t.Encoding), symbols.ErrUnsupported))
 		}
-		n := integer(b, isSigned(t))
-		if isText(t) || t.Encoding == symbols.EncodingUTF || name == "wchar_t" {
-			return n.String() + " " + character(b, name, n)
+		n := integer(b, isSigned(t)).String()
+		if x, ok := textOf(v.Type); ok {
+			n += " " + x.character(b)
 		}
-		return n.String()
+		return n
 	})
 }
 
@@ -73,21 +80,6 @@ func integer(b []byte, withSign bool) *big.Int {
 }
 
 func hexBytes(b []byte) string { return "0x" + integer(b, false).Text(16) }
-
-// character writes a character constant.
-func character(b []byte, typ string, n *big.Int) string {
-	switch {
-	case len(b) == 1 && typ != "char8_t":
-		return quote(b, '\'')
-	case len(b) == 1:
-		return "u8" + quote(b, '\'')
-	}
-	mark := map[string]string{"wchar_t": "L", "char16_t": "u", "char32_t": "U"}[typ]
-	if !n.IsInt64() || n.Int64() > 0x10ffff || n.Int64() < 0 {
-		return mark + "'?'"
-	}
-	return mark + quote([]byte(string(rune(n.Int64()))), '\'')
-}
 
 // formatFloat writes a floating point number with as many digits as it takes
 // to tell it from its neighbours.

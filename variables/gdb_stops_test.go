@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ var stopCount = flag.Int("stops", 12, "random instructions of each program at wh
 const stopScript = `
 import random
 random.seed(%d)
+gdb.execute("set charset ASCII")
 gdb.execute("break main")
 gdb.execute("run")
 bias = int(gdb.parse_and_eval("(unsigned long)&main")) - %#x
@@ -122,6 +124,24 @@ func (n *tally) compare(t *testing.T, where string, gdb, ours []string) {
 	}
 }
 
+var cutCharacter = regexp.MustCompile(`"?(, )?<incomplete sequence ([^>]*)>`)
+
+// asASCII writes values as gdb does where that is all that can be printed: how
+// it writes bytes that are no text depends on the C library.
+func asASCII(lines []string) {
+	for i, line := range lines {
+		var b strings.Builder
+		for _, c := range []byte(cutCharacter.ReplaceAllString(line, `$2"`)) {
+			if c < 0x80 {
+				b.WriteByte(c)
+			} else {
+				fmt.Fprintf(&b, `\%03o`, c)
+			}
+		}
+		lines[i] = b.String()
+	}
+}
+
 // withoutUnlisted leaves out lines without a value for what has no line in
 // another list, or fewer.
 func withoutUnlisted(lines, other []string) (out []string) {
@@ -187,6 +207,10 @@ func TestStops(t *testing.T) {
 				}
 				_, stop, _ = strings.Cut(stop, "\n")
 				gdb, ours := parseFrames(t, stop), ourFrames(t, w, walk)
+				for i := range ours {
+					asASCII(ours[i].args)
+					asASCII(ours[i].locals)
+				}
 				if len(gdb) != len(ours) {
 					t.Errorf("stop %d: %d frames, gdb has %d", stops, len(ours), len(gdb))
 				}

@@ -240,7 +240,7 @@ func TestCapture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{r = {name = "record", at = {...}, text = 0x`
+	const want = `{r = {name = "record\000\000\000\000\000\000\000\000\000", at = {...}, text = 0x`
 	if got := value.Format(variables.Format{Depth: 2}); !strings.Contains(got, want) {
 		t.Errorf("big is %s", got)
 	}
