@@ -142,6 +142,17 @@ INLINE struct length_account *account_of(const struct thread_times *t, u8 state,
 	return a;
 }
 
+/*
+ * What an array of times has for a state that is known to be one. Its bounds are
+ * looked at here once more: before Linux 5.13 the verifier has forgotten them
+ * when the number was on the stack since.
+ */
+INLINE u64 *in_state(u64 *ns, u64 state)
+{
+	hide(state);
+	return &ns[state < OFF_CPU_STATES ? state : OFF_CPU_NOT];
+}
+
 /* Leaves time for samples of times as long as this to weigh. */
 INLINE void owe(struct thread_times *t, u8 state, u64 ns, u64 length)
 {
@@ -149,7 +160,7 @@ INLINE void owe(struct thread_times *t, u8 state, u64 ns, u64 length)
 
 	if (!ns || state >= OFF_CPU_STATES)
 		return;
-	t->owed[state] += ns;
+	*in_state(t->owed, state) += ns;
 	if ((a = account_of(t, state, length)))
 		a->owed += ns;
 }
@@ -173,7 +184,7 @@ INLINE u64 weigh(struct thread_times *t, u8 state, u64 ns, u64 cost)
 	if (others > a->owed)
 		others = a->owed;
 	a->owed -= others;
-	t->owed[state] -= others;
+	*in_state(t->owed, state) -= others;
 	return ns + others;
 }
 

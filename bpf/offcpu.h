@@ -177,7 +177,7 @@ INLINE void end_sampled(struct counters *n, struct thread_times *t, struct off_c
 	if (state >= OFF_CPU_STATES)
 		return;
 	if (blocked)
-		end->blocked = weigh(t, state, blocked, t->cost) + t->carried[state];
+		end->blocked = weigh(t, state, blocked, t->cost) + *in_state(t->carried, state);
 	if (runnable)
 		end->runnable = weigh(t, OFF_CPU_RUNNABLE, runnable, blocked ? 0 : t->cost) + t->carried[OFF_CPU_RUNNABLE];
 	bool sent = send_end(n, end);
@@ -186,7 +186,7 @@ INLINE void end_sampled(struct counters *n, struct thread_times *t, struct off_c
 	else
 		n->lost_ring_full++;
 	if (blocked)
-		t->carried[state] = 0;
+		*in_state(t->carried, state) = 0;
 	if (runnable)
 		t->carried[OFF_CPU_RUNNABLE] = 0;
 	if (!sent) {
@@ -207,7 +207,7 @@ INLINE void end_short(struct counters *n, struct thread_times *t, struct off_cpu
 	}
 	if (!with_on_cpu || state >= OFF_CPU_STATES)
 		return;
-	t->carried[state] += blocked;
+	*in_state(t->carried, state) += blocked;
 	t->carried[OFF_CPU_RUNNABLE] += runnable;
 }
 

@@ -12,8 +12,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
@@ -182,7 +180,13 @@ func (s *Session) loadAll() error {
 	if err != nil {
 		return err
 	}
-	if err := s.setVariables(spec, possible); err != nil {
+	newHelpers := haveNewHelpers()
+	if !newHelpers {
+		for _, prog := range spec.Programs {
+			prog.Instructions = withoutCallbacks(prog.Instructions)
+		}
+	}
+	if err := s.setVariables(spec, possible, newHelpers); err != nil {
 		return err
 	}
 	for _, name := range []string{gen.SamplerMapRings, gen.SamplerMapMirrors} {
@@ -228,7 +232,7 @@ func (s *Session) ringValueBytes() uint32 {
 
 // setVariables sets the constants of bpf/config.h. possible is the number of
 // CPUs that there can be.
-func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
+func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int, newHelpers bool) error {
 	ns, err := pidNamespace()
 	if err != nil {
 		return err
@@ -247,7 +251,6 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	if testOldKernel {
 		mirror = 1 << 40 // more than there is: the verifier rejects it
 	}
-	havePtRegs := features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil && !testOldKernel
 	for name, value := range map[string]any{
 		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
 		gen.SamplerVarRecordLimit:     uint64(s.cfg.recordLimit()),
@@ -258,7 +261,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
 		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
 		gen.SamplerVarPidNamespace:    ns,
-		gen.SamplerVarHaveTaskPtRegs:  havePtRegs,
+		gen.SamplerVarHaveTaskPtRegs:  newHelpers,
 		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),
 		gen.SamplerVarPointPeriod:     period,
 		gen.SamplerVarWeightOffset:    uint32(s.cfg.Weight.offset),
@@ -274,10 +277,6 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	}
 	return nil
 }
-
-// testOldKernel makes a Session do without helpers that Linux 5.8 lacks, and
-// has the kernel reject the program that older ones reject.
-var testOldKernel bool
 
 // initPIDNamespace is the inode of the machine's first PID namespace
 // (PROC_PID_INIT_INO).

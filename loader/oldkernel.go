@@ -1,0 +1,51 @@
+package loader
+
+import (
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
+)
+
+// testOldKernel makes a Session do without helpers that Linux 5.8 lacks, and
+// has the kernel reject the program that older ones reject.
+var testOldKernel bool
+
+// haveNewHelpers reports whether the kernel has the helpers of Linux 5.15 that
+// the programs use where they can (have_task_pt_regs of bpf/config.h).
+func haveNewHelpers() bool {
+	return !testOldKernel && features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil
+}
+
+// withoutCallbacks returns a program without the functions that it hands to the
+// kernel, and with NULL in their place. Kernels before 5.13 reject a program
+// that has one, even where it is never reached; only those since 6.18 call any.
+func withoutCallbacks(insns asm.Instructions) asm.Instructions {
+	callbacks := make(map[string]bool)
+	for i := range insns {
+		if isCallback(&insns[i]) {
+			callbacks[insns[i].Reference()] = true
+		}
+	}
+	var kept asm.Instructions
+	inCallback := false
+	for _, ins := range insns {
+		if btf.FuncMetadata(&ins) != nil {
+			inCallback = callbacks[ins.Symbol()]
+		}
+		if inCallback {
+			continue
+		}
+		if isCallback(&ins) {
+			ins = ins.WithReference("")
+			ins.Src, ins.Constant = 0, 0
+		}
+		kept = append(kept, ins)
+	}
+	return kept
+}
+
+// isCallback reports whether an instruction takes the address of a function.
+func isCallback(ins *asm.Instruction) bool {
+	return ins.OpCode.IsDWordLoad() && ins.Src == asm.PseudoFunc
+}
