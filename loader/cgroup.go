@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -111,7 +113,7 @@ func HasOldCgroups() bool {
 // CgroupOfProcess returns the longest of the paths that a process has in the
 // hierarchies of cgroups, as /proc tells; "" when it is gone.
 func CgroupOfProcess(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	b, err := readProc("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
 		return ""
 	}
@@ -124,6 +126,29 @@ func CgroupOfProcess(pid int) string {
 		}
 	}
 	return longest
+}
+
+// readProc is os.ReadFile for what is in memory anyway and read often: without
+// the poller, which takes longer than the reading.
+func readProc(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 0, 1024)
+	for {
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return b, nil
+		}
+		b = slices.Grow(b[:len(b)+n], 512)
+	}
 }
 
 // containerScopes are what container engines put before an ID in the name of a

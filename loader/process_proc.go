@@ -213,6 +213,4 @@ func parseStat(b []byte) (taskStat, error) {
 }
 
 // exists reports whether a process still has a thread, or waits to be reaped.
-func exists(pid int32) bool {
-	return unix.Access(fmt.Sprintf("/proc/%d", pid), unix.F_OK) == nil
-}
+func exists(pid int32) bool { return unix.Kill(int(pid), 0) != unix.ESRCH }

@@ -69,6 +69,8 @@ type Processes struct {
 	applied []SidebandEvent // memory for those that are due
 	sorted  bool
 	synced  uint64         // time of the last SyncCPUs
+	urgent  bool           // a Go program was mapped since tookUrgent
+	opened  uint64         // files that had been looked for then
 	wanted  map[int32]bool // processes whose files are opened early; nil: all
 	only    map[int32]bool // roots that are followed; nil: all
 }
@@ -93,6 +95,10 @@ type exit struct {
 
 // watchNice is the nice value of the thread that opens files.
 const watchNice = -20
+
+// watchRest is how long Watch lets events gather at most. A file that comes as
+// the first unknown one after many that were known is opened that much later.
+const watchRest = 16 * time.Millisecond
 
 // collectSlack is how much older than a Collect an event must be to be surely
 // in its ring: between taking its time and writing it the kernel may be
@@ -124,14 +130,16 @@ func NewProcesses(cfg ProcessesConfig) *Processes {
 }
 
 // Watch collects events whenever enough of them wait, so that files are
-// opened while the processes that map them live. It returns when ctx ends, and
-// ends the side-band's Waits with it. Its thread is given precedence, where that
-// is allowed, as a busy machine is when it would come too late.
+// opened while the processes that map them live. While all that is mapped is
+// known already, it lets them gather for up to watchRest. It returns when ctx
+// ends, and ends the side-band's Waits with it. Its thread is given precedence,
+// where that is allowed, as a busy machine is when it would come too late.
 func (p *Processes) Watch(ctx context.Context) error {
 	// Not unlocked: the thread ends with the goroutine and its precedence.
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, watchNice)
 	defer context.AfterFunc(ctx, p.sideband.Wake)()
+	rest := time.Duration(0)
 	for ctx.Err() == nil {
 		woken, err := p.sideband.Wait(time.Minute)
 		if err != nil {
@@ -140,13 +148,32 @@ func (p *Processes) Watch(ctx context.Context) error {
 		if !woken {
 			continue
 		}
-		p.Collect()
+		if rest > 0 {
+			ts := unix.NsecToTimespec(int64(rest))
+			_ = unix.Nanosleep(&ts, nil)
+		}
+		if p.Collect(); p.tookUrgent() {
+			rest = 0
+		} else {
+			rest = min(rest+watchRest/64, watchRest)
+		}
 		select {
 		case p.news <- struct{}{}:
 		default:
 		}
 	}
 	return nil
+}
+
+// tookUrgent reports whether there was a mapping since the last call that had to
+// be looked at without delay.
+func (p *Processes) tookUrgent() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.images.Stats()
+	urgent := p.urgent || st.Opened+st.Failed != p.opened
+	p.urgent, p.opened = false, st.Opened+st.Failed
+	return urgent
 }
 
 // News receives when Watch has collected events since the last time.
@@ -186,6 +213,10 @@ func (p *Processes) take(e *SidebandEvent) {
 func (p *Processes) look(e *SidebandEvent) {
 	e.image, e.imageErr = p.images.Open(e.ref())
 	e.looked = true
+	if e.image != nil && !p.urgent {
+		_, err := procstate.GoRuntimeOf(e.image)
+		p.urgent = err == nil // the kernel side is to know the process before it is sampled
+	}
 	p.announce(e.PID, e.image)
 }
 
@@ -208,8 +239,9 @@ func (e *SidebandEvent) ref() *procstate.FileRef {
 // Advance applies all collected events up to time t (CLOCK_MONOTONIC, ns), in
 // order of time. The table cannot go back.
 func (p *Processes) Advance(t uint64) {
-	for _, e := range p.due(t) {
-		p.apply(&e)
+	due := p.due(t)
+	for i := range due {
+		p.apply(&due[i])
 	}
 	p.now = max(p.now, t)
 	if p.lossy {

@@ -23,6 +23,7 @@ type rings struct {
 	cpus []cpuRing
 
 	pending []ringRecord // known and not handed out, sorted by time
+	bytes   uint64       // of all records seen so far
 	held    []uint64     // what of them was copied out
 	spare   []uint64     // for the next time
 }
@@ -114,6 +115,7 @@ func (r *rings) scan() error {
 				return fmt.Errorf("%w: %d bytes at %d of %d", errRingCorrupt, size, c.scanned.at, end)
 			}
 			c.scanned.at += size
+			r.bytes += uint64(size)
 			// The clock may go back a little when it is being adjusted.
 			c.last = max(c.last, *(*uint64)(unsafe.Pointer(&data[0])))
 			rec := ringRecord{time: c.last, data: data[:size:size], cpu: i, end: c.scanned}

@@ -406,6 +406,10 @@ func (s *Session) Duration() time.Duration {
 // RingBytes is the room for samples that there is, on all CPUs.
 func (s *Session) RingBytes() int { return s.cpuRing * len(s.rings.cpus) }
 
+// BytesRead is how much has come through the rings so far, in bytes. It belongs
+// to the goroutine that calls ReadSamples.
+func (s *Session) BytesRead() uint64 { return s.rings.bytes }
+
 // Start sets the sampling going.
 func (s *Session) Start() error {
 	if s.started {

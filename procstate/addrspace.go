@@ -3,6 +3,7 @@ package procstate
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 )
 
@@ -103,9 +104,11 @@ func (s *AddressSpace) Clear() {
 	s.generation++
 }
 
-// Clone returns an independent copy, as fork makes it.
+// Clone returns an independent copy, as fork makes it. It costs little: the list
+// is copied by the first of both that changes.
 func (s *AddressSpace) Clone() *AddressSpace {
-	return &AddressSpace{maps: append([]*Mapping(nil), s.maps...)}
+	s.maps = slices.Clip(s.maps)
+	return &AddressSpace{maps: s.maps}
 }
 
 // Generation changes whenever the mappings do.

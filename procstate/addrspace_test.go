@@ -226,3 +226,45 @@ func TestMappingAtAllocates(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A process and its child share their mappings until either changes them, and
+// never see what the other does after.
+func TestAddressSpaceCloneIsIndependent(t *testing.T) {
+	add := func(s *AddressSpace, page uint64, path string) {
+		s.Insert(&Mapping{Start: page << 12, End: (page + 1) << 12, Path: path})
+	}
+	list := func(s *AddressSpace) (all string) {
+		for _, m := range s.Mappings() {
+			all += m.Path
+		}
+		return all
+	}
+	// One more each time, so that the list has room left at some and none at others.
+	for n := uint64(0); n < 12; n++ {
+		var parent AddressSpace
+		want := ""
+		for i := range n {
+			add(&parent, 2*i+1, "p")
+			want += "p"
+		}
+		child := parent.Clone()
+		grandchild := child.Clone()
+		add(child, 0, "c")
+		add(&parent, 100, "q")
+		add(grandchild, 100, "g")
+		child.Remove(1<<12, 2<<12)
+		second := parent.Clone()
+		parent.Clear()
+		add(second, 101, "s")
+		left := "c" + want[min(n, 1):]
+		for _, tc := range []struct {
+			of   string
+			s    *AddressSpace
+			want string
+		}{{"parent", &parent, ""}, {"child", child, left}, {"grandchild", grandchild, want + "g"}, {"second", second, want + "qs"}} {
+			if got := list(tc.s); got != tc.want {
+				t.Errorf("%d mappings: %s has %q, want %q", n, tc.of, got, tc.want)
+			}
+		}
+	}
+}

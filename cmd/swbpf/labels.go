@@ -58,7 +58,9 @@ type labeller struct {
 
 	forgetAt int // size of byPID at which the old are forgotten
 
-	sets map[labelKey]uint32
+	sets    map[labelKey]uint32
+	last    labelKey // of the sample before
+	lastSet uint32
 }
 
 // labelKey is what the labels of a sample depend on.
@@ -72,7 +74,7 @@ type labelKey struct {
 // processCgroup is what /proc said of a process.
 type processCgroup struct {
 	path string
-	at   time.Time
+	at   uint64 // CLOCK_MONOTONIC, ns
 }
 
 // cgroupCheck is how long the cgroup that /proc tells is taken for granted,
@@ -111,22 +113,25 @@ func (l *labeller) of(s *loader.Sample) uint32 {
 		key.state = s.Blocked
 	}
 	if l.old {
-		key.path = l.ofProcess(s.PID)
+		key.path = l.ofProcess(s.PID, s.Time)
+	}
+	if key == l.last && len(l.sets) > 0 {
+		return l.lastSet
 	}
 	set, ok := l.sets[key]
 	if !ok {
 		set = l.builder.Labels(l.labels(key, s)...)
 		l.sets[key] = set
 	}
+	l.last, l.lastSet = key, set
 	return set
 }
 
 // ofProcess returns the cgroup of a process by /proc, where the unified
-// hierarchy does not tell.
-func (l *labeller) ofProcess(pid int32) string {
-	now := time.Now()
+// hierarchy does not tell. now is a sample's time.
+func (l *labeller) ofProcess(pid int32, now uint64) string {
 	c, ok := l.byPID[pid]
-	if ok && now.Sub(c.at) < cgroupCheck {
+	if ok && now < c.at+uint64(cgroupCheck) {
 		return c.path
 	}
 	if path := loader.CgroupOfProcess(int(pid)); path != "" || !ok {
@@ -137,7 +142,7 @@ func (l *labeller) ofProcess(pid int32) string {
 	}
 	c.at = now
 	if !ok && len(l.byPID) >= l.forgetAt {
-		maps.DeleteFunc(l.byPID, func(_ int32, c processCgroup) bool { return now.Sub(c.at) > cgroupKeep })
+		maps.DeleteFunc(l.byPID, func(_ int32, c processCgroup) bool { return now > c.at+uint64(cgroupKeep) })
 		l.forgetAt = max(maxCgroups, 2*len(l.byPID))
 	}
 	l.byPID[pid] = c

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Waits grow while next to nothing is sampled, and never so far that full
-// stacks on all CPUs would fill more than half of the rings.
+// Waits grow while next to nothing is sampled or samples are small, and never so
+// far that full stacks on all CPUs would fill more than half of the rings.
 func TestPace(t *testing.T) {
 	for _, tc := range []struct{ hz, cpus, ring, stack int }{
 		{99, 2, 6 << 20, 64 << 10},
@@ -22,7 +22,7 @@ func TestPace(t *testing.T) {
 			t.Errorf("%+v: begins with %v", tc, busy)
 		}
 		for last := busy; ; last = p.wait {
-			if p.polled(0); p.wait < last {
+			if p.polled(0, 0); p.wait < last {
 				t.Fatalf("%+v: from %v to %v", tc, last, p.wait)
 			}
 			if p.wait == last {
@@ -32,11 +32,24 @@ func TestPace(t *testing.T) {
 		if come := p.wait.Seconds() * float64(tc.hz*tc.cpus*tc.stack); p.wait > calmPoll || p.isCalm() && come > float64(tc.ring)/2 {
 			t.Errorf("%+v: waits %v, in which %.0f bytes may come", tc, p.wait, come)
 		}
-		p.polled(uint64(p.few*p.wait.Seconds()) + 1)
-		if p.wait != busy {
-			t.Errorf("%+v: %v after samples, want %v", tc, p.wait, busy)
+		many := func() uint64 { return uint64(p.few*p.wait.Seconds()) + 1 }
+		if p.polled(many(), uint64(tc.ring)); p.wait != busy && p.wait >= calmPoll/4 {
+			t.Errorf("%+v: %v after rings that were full", tc, p.wait)
 		}
-		p.polled(0)
+		for range 20 {
+			p.polled(many(), 1)
+		}
+		if come := p.wait.Seconds() * float64(tc.hz*tc.cpus*tc.stack); p.isCalm() || p.wait > maxPoll || p.wait > busy && come > float64(tc.ring)/2 {
+			t.Errorf("%+v: waits %v between small samples, in which %.0f bytes may come", tc, p.wait, come)
+		}
+		for range 20 {
+			p.polled(many(), uint64(tc.ring)/8)
+			p.polled(many(), uint64(tc.ring)/2)
+		}
+		if p.wait != busy {
+			t.Errorf("%+v: %v while rings fill, want %v", tc, p.wait, busy)
+		}
+		p.polled(0, 0)
 		if p.hurry(); p.wait != busy {
 			t.Errorf("%+v: %v after news, want %v", tc, p.wait, busy)
 		}

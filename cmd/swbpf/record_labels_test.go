@@ -218,19 +218,20 @@ func TestLabellerForgets(t *testing.T) {
 	l := newLabeller(profile.NewBuilder())
 	defer l.close()
 	const none = 1 << 30 // no process has such a number
+	const now = uint64(3 * cgroupKeep)
 	for i := range int32(maxCgroups) {
-		l.ofProcess(none + i)
+		l.ofProcess(none+i, now)
 	}
 	if len(l.byPID) != maxCgroups {
 		t.Fatalf("%d processes known", len(l.byPID))
 	}
 	for pid, c := range l.byPID {
 		if pid != none {
-			c.at = c.at.Add(-2 * cgroupKeep)
+			c.at -= 2 * uint64(cgroupKeep)
 			l.byPID[pid] = c
 		}
 	}
-	l.ofProcess(none - 1)
+	l.ofProcess(none-1, now)
 	if _, recent := l.byPID[none]; len(l.byPID) != 2 || !recent {
 		t.Errorf("%d processes known, the one of late among them: %v", len(l.byPID), recent)
 	}

@@ -171,12 +171,12 @@ func (r *recorder) run() error {
 	for {
 		select {
 		case <-poll.C:
-			before := r.stats.Samples
+			samples, bytes := r.stats.Samples, r.session.BytesRead()
 			if err := r.poll(r.procs.Collect()); err != nil {
 				return err
 			}
 			progress.update()
-			pace.polled(r.stats.Samples - before)
+			pace.polled(r.stats.Samples-samples, r.session.BytesRead()-bytes)
 			if news = nil; pace.isCalm() {
 				news = r.procs.News()
 			}
