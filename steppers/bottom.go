@@ -162,7 +162,7 @@ func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup uint
 		start = isCloneChild(w.Arch(), code[:before], code[before:])
 	} else {
 		start = isThreadStart(w.Arch(), code[:before], code[before:], lookup == pc) ||
-			inContextStart(w.Arch(), code[:before], code[before:])
+			inContextStart(w.Arch(), code, int(before))
 	}
 	fact := uint8(0)
 	if start {

@@ -168,26 +168,33 @@ var (
 )
 
 // inContextStart reports whether code is that of __start_context, anywhere
-// from its first instruction on: at is the code from the PC on, before what
-// precedes it.
-func inContextStart(a *procstate.Arch, before, at []byte) bool {
-	if isContextStart(a, at) {
+// from its first instruction on, where the PC is at an offset of it.
+func inContextStart(a *procstate.Arch, code []byte, pc int) bool {
+	if isContextStart(a, code[pc:]) {
 		return true
 	}
-	code := slices.Concat(before, at)
+	first := startContextAMD64
+	if a == procstate.ARM64 {
+		first = startContextARM64
+	}
 	var in isa.Inst
-	for from := range before {
+	for from := 0; ; from++ {
+		i := bytes.Index(code[from:], first)
+		if i < 0 || from+i >= pc {
+			return false
+		}
+		from += i
 		if !isContextStart(a, code[from:]) {
 			continue
 		}
-		for from < len(before) && decode(a, code[from:], 0, &in) && !in.Ends() {
-			from += int(in.Len)
+		at := from
+		for at < pc && decode(a, code[at:], 0, &in) && !in.Ends() {
+			at += int(in.Len)
 		}
-		if from == len(before) {
+		if at == pc {
 			return true
 		}
 	}
-	return false
 }
 
 // isContextStart reports whether code is that of __start_context. With
