@@ -83,6 +83,7 @@ type Image struct {
 	byName   map[string]int
 	buildID  []byte
 	near     nearBytes
+	rare     rareCode
 
 	pclntab   pclntabCache
 	goRuntime goRuntimeCache

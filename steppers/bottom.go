@@ -16,8 +16,11 @@ import (
 type Bottom struct {
 	entries perImage[vaddrRange]
 	seen    vaddrCache
-	buf     [128]byte
+	buf     [bottomBefore + 80]byte
 }
+
+// bottomBefore is how much code before a PC is looked at, in bytes.
+const bottomBefore = 48
 
 // vaddrRange is the link-time addresses [start, end).
 type vaddrRange struct{ start, end uint64 }
@@ -150,10 +153,13 @@ func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup uint
 	if child {
 		key |= fromSyscall
 	}
+	if !m.Image.HasRareCode(pc-m.Bias, holdsEntryCode) {
+		return false, true
+	}
 	if fact, ok := b.seen.get(m.Image, key); ok {
 		return fact != 0, true
 	}
-	before := min(48, pc-m.Start)
+	before := min(bottomBefore, pc-m.Start)
 	code := readCode(w, m, pc-before, b.buf[:])
 	if uint64(len(code)) <= before {
 		return false, false // perhaps later

@@ -18,6 +18,14 @@ const (
 // system call that ends it.
 const maxStartInsts = 16
 
+// holdsEntryCode reports whether code may hold a place that isThreadStart,
+// isCloneChild, inContextStart or classifyTrampoline recognise, by bytes that
+// each of these has. It is for Image.HasRareCode: what they look at lies within
+// its margin.
+func holdsEntryCode(a *procstate.Arch, code []byte) bool {
+	return a != procstate.AMD64 || bytes.Contains(code, syscall64) || bytes.Contains(code, startContextAMD64)
+}
+
 // isThreadStart reports whether code is where a new thread starts: it calls
 // the thread's function through a register and, when that returns, ends the
 // thread by a system call. at is the code from the PC on, before what
