@@ -358,7 +358,7 @@ func compareFile(t *testing.T, path string, minRows int) {
 	}
 	k := &tab.kept
 	t.Logf("%s: %d FDEs, %d rows, %d rules (%d whole), %d bytes for %d kept rows in %d pieces", filepath.Base(path),
-		fdes, rows, k.nrules, len(k.byRow), tab.size(), len(k.rows), len(k.pieces))
+		fdes, rows, k.nrules, k.nrows, tab.size(), len(k.rows), len(k.pieces))
 }
 
 // libraryPath finds a library of the distribution.

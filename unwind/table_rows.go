@@ -17,8 +17,10 @@ type rows struct {
 	rows   []compiledRow
 	rules  []*[ruleChunk]Rule
 	nrules int
-	byRule map[Rule]uint16
-	byRow  map[Row]uint16
+	index  []uint16 // hash table of rules: 0 is free, else 1 + a rule's number
+	after  []uint16 // by rule: which one came after it last
+	last   uint16   // the rule of the last row
+	nrows  int      // of the rules, those that are whole rows
 }
 
 const ruleChunk = 32
@@ -65,8 +67,7 @@ func (k *rows) rule(of []compiledRow, at uint16) *Rule {
 			hi = mid
 		}
 	}
-	id := of[lo].rule
-	return &k.rules[id/ruleChunk][id%ruleChunk]
+	return k.number(of[lo].rule)
 }
 
 // maxRules is one less than what a compiledRow can tell apart.
@@ -75,38 +76,43 @@ const maxRules = 1<<16 - 1
 // intern returns the number of p.row's rule. ok is false when there are too
 // many.
 func (k *rows) intern(p *program) (id uint16, ok bool) {
-	if r, compact := p.compact(); compact {
-		return k.internRule(r)
+	r, compact := p.compact()
+	if !compact {
+		row := p.ownRow()
+		r = Rule{row: &row}
 	}
-	row := p.ownRow()
-	if id, ok := k.byRow[row]; ok {
-		return id, true
-	}
-	id, ok = k.addRule(Rule{row: &row})
-	if ok {
-		if k.byRow == nil {
-			k.byRow = make(map[Row]uint16)
+	// Functions save registers in the same order.
+	if k.nrules > 0 {
+		if id = k.after[k.last]; k.number(id).same(&r) {
+			k.last = id
+			return id, true
 		}
-		k.byRow[row] = id
+	}
+	if id, ok = k.numberOf(&r); ok {
+		if k.nrules > 1 {
+			k.after[k.last] = id
+		}
+		k.last = id
 	}
 	return id, ok
 }
 
-func (k *rows) internRule(r Rule) (id uint16, ok bool) {
-	if id, ok := k.byRule[r]; ok {
-		return id, true
-	}
-	id, ok = k.addRule(r)
-	if ok {
-		if k.byRule == nil {
-			k.byRule = make(map[Rule]uint16)
-		}
-		k.byRule[r] = id
-	}
-	return id, ok
-}
+// number returns a rule by its number.
+func (k *rows) number(id uint16) *Rule { return &k.rules[id/ruleChunk][id%ruleChunk] }
 
-func (k *rows) addRule(r Rule) (id uint16, ok bool) {
+// numberOf returns the number of a rule, which is added when it is new. ok is
+// false when there are too many.
+func (k *rows) numberOf(r *Rule) (id uint16, ok bool) {
+	if 4*(k.nrules+1) > 3*len(k.index) {
+		k.growIndex()
+	}
+	mask := uint32(len(k.index) - 1)
+	i := r.hash() & mask
+	for ; k.index[i] != 0; i = (i + 1) & mask {
+		if id := k.index[i] - 1; k.number(id).same(r) {
+			return id, true
+		}
+	}
 	if k.nrules >= maxRules {
 		return 0, false
 	}
@@ -114,9 +120,55 @@ func (k *rows) addRule(r Rule) (id uint16, ok bool) {
 		k.rules = append(k.rules, new([ruleChunk]Rule))
 	}
 	id = uint16(k.nrules)
-	k.rules[id/ruleChunk][id%ruleChunk] = r
+	*k.number(id) = *r
 	k.nrules++
+	k.index[i] = id + 1
+	k.after = append(k.after, 0)
+	if r.row != nil {
+		k.nrows++
+	}
 	return id, true
+}
+
+func (k *rows) growIndex() {
+	k.index = make([]uint16, max(64, 2*len(k.index)))
+	mask := uint32(len(k.index) - 1)
+	for id := range k.nrules {
+		i := k.number(uint16(id)).hash() & mask
+		for k.index[i] != 0 {
+			i = (i + 1) & mask
+		}
+		k.index[i] = uint16(id + 1)
+	}
+}
+
+// same reports whether two rules say the same.
+func (r *Rule) same(o *Rule) bool {
+	if r.row != nil || o.row != nil {
+		return r.row != nil && o.row != nil && *r.row == *o.row
+	}
+	return *r == *o
+}
+
+// hash is the same for rules that say the same.
+func (r *Rule) hash() uint32 {
+	const factor = 0x9e3779b97f4a7c15
+	if r.row != nil {
+		h := uint64(r.row.CFA.Kind) ^ uint64(r.row.CFA.Offset)<<8
+		for i := range r.row.Regs {
+			reg := &r.row.Regs[i]
+			h = (h ^ uint64(reg.Kind) ^ uint64(reg.Reg)<<8 ^ uint64(reg.size)<<16 ^ uint64(reg.Offset)<<24) * factor
+		}
+		for i := range len(r.row.code) {
+			h = (h ^ uint64(r.row.code[i])) * factor
+		}
+		return uint32(h >> 32)
+	}
+	h := r.carry ^ uint64(uint32(r.cfaOff))<<32 ^ uint64(uint16(r.raOff))<<16 ^ uint64(r.cfaReg)<<8 ^ uint64(r.flags)
+	for i := range r.n {
+		h = (h ^ uint64(r.reg[i])<<16 ^ uint64(uint16(r.off[i]))) * factor
+	}
+	return uint32(h * factor >> 32)
 }
 
 // add keeps a row that begins at an offset in the page of the piece being
@@ -159,7 +211,7 @@ func (k *rows) keep(first int, start, end uint64) bool {
 	return true
 }
 
-// size is the memory in use, in bytes; that of maps is an estimate.
+// size is the memory in use, in bytes.
 func (k *rows) size() int64 {
 	n := cap(k.groups)*8 + cap(k.pieces)*int(unsafe.Sizeof(piece{})) + cap(k.rows)*int(unsafe.Sizeof(compiledRow{}))
 	for _, g := range k.groups {
@@ -168,8 +220,8 @@ func (k *rows) size() int64 {
 		}
 	}
 	n += len(k.rules) * int(unsafe.Sizeof([ruleChunk]Rule{}))
-	n += 2 * len(k.byRule) * int(unsafe.Sizeof(Rule{}))
-	n += 3 * len(k.byRow) * int(unsafe.Sizeof(Row{}))
+	n += (cap(k.index) + cap(k.after)) * 2
+	n += k.nrows * int(unsafe.Sizeof(Row{}))
 	return int64(n)
 }
 

@@ -171,6 +171,10 @@ func (r *recorder) run() error {
 	for {
 		select {
 		case <-poll.C:
+			select {
+			case <-r.procs.News(): // nothing is new after the poll
+			default:
+			}
 			samples, bytes := r.stats.Samples, r.session.BytesRead()
 			if err := r.poll(r.procs.Collect()); err != nil {
 				return err
