@@ -68,6 +68,7 @@ type ImageIdentity struct {
 // is safe for concurrent use.
 type Image struct {
 	Path  string // for messages; where it was opened
+	Root  string // "", or a directory that Path counts from: where the process that maps it has another root
 	Index uint32 // unique among all Images of this run, dense from 0
 
 	ID ImageIdentity

@@ -47,6 +47,7 @@ type Images struct {
 	files  map[fileKey]*imageEntry
 	builds map[string][]*imageEntry // by build ID
 	vdsos  vdsoCache
+	roots  imageRoots
 	stats  ImagesStats
 	idle   uint64 // the clock at the last CloseIdle
 
@@ -107,6 +108,7 @@ func NewImages(limit int) *Images {
 		limit:  max(limit, 1),
 		files:  make(map[fileKey]*imageEntry),
 		builds: make(map[string][]*imageEntry),
+		roots:  make(imageRoots),
 	}
 }
 
@@ -183,6 +185,7 @@ func (c *Images) openFile(ref *FileRef) *imageEntry {
 		e.gen, e.hasGen = generation(fd)
 	}
 	im.ID.Dev, im.ID.Inode, im.ID.Generation = ref.Dev, ref.Inode, e.gen
+	im.Root = c.roots.of(ref.PID, ref.TID)
 	e.file, e.image, e.source = f, im, f
 	c.stats.Opened++
 	c.stats.OpenNow++
@@ -261,6 +264,13 @@ func (c *Images) CloseIdle(keep func(*Image) bool) {
 		}
 	}
 	c.idle = c.clock.Load()
+	wanted := map[string]bool{}
+	for _, e := range c.files {
+		if e.err == nil {
+			wanted[e.image.Root] = true
+		}
+	}
+	c.roots.keepOnly(wanted)
 }
 
 // sweep bounds the number of remembered failures.
@@ -284,6 +294,7 @@ func (c *Images) Close() error {
 	for key := range c.files {
 		c.forget(key)
 	}
+	c.roots.keepOnly(nil)
 	return nil
 }
 

@@ -37,6 +37,7 @@ func TestLiveCodeKept(t *testing.T) {
 	i := slices.IndexFunc(maps, func(e MapsEntry) bool { return e.Path == "[stack]" })
 	start := maps[i].End - 4*codePage
 	live := NewLiveCode(pid, exe)
+	defer func() { live.mem.Close() }() // not when it is garbage: other tests count descriptors
 	// Across the end of a page, and a part of that again.
 	at := start + codePage - 100
 	var first, again [300]byte

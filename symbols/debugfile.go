@@ -52,7 +52,7 @@ func openImage(path string) (*openedImage, error) {
 // directory, and under the debug directories. It returns nil when there is
 // none; err tells of one that was refused.
 func debugFile(im *procstate.Image, dirs []string) (found *openedImage, err error) {
-	root := rootOf(im.Path)
+	root, path := placeOf(im)
 	all := dirs
 	if root != "" {
 		for _, d := range dirs {
@@ -80,7 +80,7 @@ func debugFile(im *procstate.Image, dirs []string) (found *openedImage, err erro
 	if !ok {
 		return nil, err
 	}
-	dir := filepath.Dir(im.Path)
+	dir := filepath.Dir(path)
 	paths := []string{filepath.Join(dir, name), filepath.Join(dir, ".debug", name)}
 	for _, d := range all {
 		paths = append(paths, filepath.Join(d, strings.TrimPrefix(dir, root), name))
@@ -103,18 +103,29 @@ func debugFile(im *procstate.Image, dirs []string) (found *openedImage, err erro
 	return nil, err
 }
 
+// placeOf returns the root of the file system that a file lies in, "" for
+// ours, and the path that leads us to the file.
+func placeOf(im *procstate.Image) (root, path string) {
+	if im.Root != "" {
+		return im.Root, im.Root + im.Path
+	}
+	return rootOf(im.Path), im.Path
+}
+
 // rootOf returns the part of a path that leads into another process's file
-// system, "/proc/PID/root", or "".
+// system, "/proc/PID/root" or "/proc/self/fd/N", or "".
 func rootOf(path string) string {
-	rest, ok := strings.CutPrefix(path, "/proc/")
-	if !ok {
+	part := strings.SplitN(path, "/", 6) // "", "proc", PID, "root"
+	if len(part) < 5 || part[0] != "" || part[1] != "proc" {
 		return ""
 	}
-	pid, rest, ok := strings.Cut(rest, "/")
-	if !ok || !strings.HasPrefix(rest, "root/") {
-		return ""
+	switch {
+	case part[3] == "root":
+		return strings.Join(part[:4], "/")
+	case part[2] == "self" && part[3] == "fd" && len(part) == 6:
+		return strings.Join(part[:5], "/")
 	}
-	return "/proc/" + pid + "/root"
+	return ""
 }
 
 // debugLink reads .gnu_debuglink: a file name, padding, and the CRC-32 of the

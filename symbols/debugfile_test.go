@@ -177,6 +177,8 @@ func FuzzUnxz(f *testing.F) {
 func TestRootOf(t *testing.T) {
 	for path, want := range map[string]string{
 		"/proc/12/root/usr/lib/x.so": "/proc/12/root",
+		"/proc/self/fd/7/usr/x.so":   "/proc/self/fd/7",
+		"/proc/self/fd/7":            "",
 		"/proc/12/map_files/1-2":     "",
 		"/usr/lib/x.so":              "",
 		"/proc/12":                   "",

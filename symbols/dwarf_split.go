@@ -49,13 +49,14 @@ func (d *dwarfData) openSplit(u *unit) (*splitUnit, error) {
 		return nil, nil
 	}
 	var paths []string
-	root := rootOf(d.img.Path)
+	root, place := placeOf(d.img)
+	dir := filepath.Dir(place)
 	if strings.HasPrefix(name, "/") {
 		paths = append(paths, root+name)
 	} else {
-		paths = append(paths, root+join(d.str(u, u.compDir, 0), name), filepath.Join(filepath.Dir(d.img.Path), name))
+		paths = append(paths, root+join(d.str(u, u.compDir, 0), name), filepath.Join(dir, name))
 	}
-	paths = append(paths, filepath.Join(filepath.Dir(d.img.Path), filepath.Base(name)))
+	paths = append(paths, filepath.Join(dir, filepath.Base(name)))
 	for _, path := range paths {
 		im, err := openImage(path)
 		if err != nil {
@@ -158,7 +159,8 @@ func (d *dwarfData) fromPackage(u *unit) (*splitUnit, error) {
 
 // openPackage opens the package beside the program, if there is one.
 func (d *dwarfData) openPackage() (*dwarfPackage, error) {
-	path := strings.TrimSuffix(d.img.Path, ".debug") + ".dwp"
+	_, path := placeOf(d.img)
+	path = strings.TrimSuffix(path, ".debug") + ".dwp"
 	im, err := openImage(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -287,16 +289,18 @@ func (d *dwarfData) openAlternate() (*dwarfData, error) {
 	if name == "" {
 		return nil, err
 	}
-	root := rootOf(d.img.Path)
+	root, place := placeOf(d.img)
 	var paths []string
 	if strings.HasPrefix(name, "/") {
 		paths = append(paths, root+name)
 	} else {
-		paths = append(paths, filepath.Join(filepath.Dir(d.img.Path), name))
+		paths = append(paths, filepath.Join(filepath.Dir(place), name))
 	}
 	if hex := fmt.Sprintf("%x", id); len(hex) > 2 {
 		for _, dir := range d.owner.opt.DebugDirs {
-			paths = append(paths, filepath.Join(dir, ".build-id", hex[:2], hex[2:]+".debug"), filepath.Join(dir, ".dwz", filepath.Base(name)))
+			for _, dir := range []string{root + dir, dir} {
+				paths = append(paths, filepath.Join(dir, ".build-id", hex[:2], hex[2:]+".debug"), filepath.Join(dir, ".dwz", filepath.Base(name)))
+			}
 		}
 	}
 	for _, path := range paths {
