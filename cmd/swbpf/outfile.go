@@ -21,13 +21,15 @@ type outFile struct {
 	plain bool     // no device
 }
 
+func errIsDir(path string) error { return fmt.Errorf("output %s is a directory", path) }
+
 // newOutFile makes sure that path can be written, and says so if not.
 func newOutFile(path string) (*outFile, error) {
 	o := &outFile{path: path, plain: true}
 	st, err := os.Stat(path)
 	switch {
 	case err == nil && st.IsDir():
-		return nil, fmt.Errorf("output %s is a directory", path)
+		return nil, errIsDir(path)
 	case err == nil && !st.Mode().IsRegular():
 		o.plain = false
 		o.file, err = os.OpenFile(path, os.O_WRONLY, 0)
@@ -41,7 +43,11 @@ func newOutFile(path string) (*outFile, error) {
 			err = o.create()
 		}
 	}
+	if err == nil && o.plain {
+		err = o.checkRoom()
+	}
 	if err != nil {
+		o.discard()
 		return nil, fmt.Errorf("output %s cannot be written: %w", path, err)
 	}
 	return o, nil
@@ -81,6 +87,29 @@ func (o *outFile) create() error {
 		return err
 	}
 	o.discard()
+	return nil
+}
+
+// leastRoom is what a file system must have left, in bytes: of less, no profile
+// can be made.
+const leastRoom = 64 << 10
+
+// checkRoom reports a file system that is full.
+func (o *outFile) checkRoom() error {
+	if o.file != nil {
+		err := unix.Fallocate(int(o.file.Fd()), 0, 0, leastRoom)
+		if err == nil {
+			return o.file.Truncate(0)
+		}
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			return err
+		}
+	}
+	// It cannot be tried, but some tell.
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(o.path), &st); err == nil && st.Blocks > 0 && st.Bfree == 0 {
+		return unix.ENOSPC
+	}
 	return nil
 }
 

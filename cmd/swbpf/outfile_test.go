@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -152,6 +153,35 @@ func TestOutFileRefuses(t *testing.T) {
 		if _, err := newOutFile(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
+	}
+}
+
+// A file system without room is told before anything is recorded.
+func TestOutFileFull(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"); err != nil {
+		t.Skipf("mounting a small file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(dir, "p")
+	writeOut(t, path, "old")
+	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 100<<10), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newOutFile(path); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("error %v, want %v", err, unix.ENOSPC)
+	}
+	wantText(t, path, "old")
+	if got := entries(t, dir); got != "filler p" {
+		t.Errorf("left: %s", got)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Bfree == 0 {
+		t.Errorf("%d blocks are free: %v", st.Bfree, err)
 	}
 }
 

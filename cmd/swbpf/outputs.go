@@ -111,9 +111,15 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 			discardOutputs(outs)
 		}
 	}()
-	for _, path := range paths {
+	for i, path := range paths {
+		if path != stdoutPath && slices.Contains(paths[:i], path) {
+			return outs, fmt.Errorf("output %s is given twice", path)
+		}
 		f, compressed, err := formatOf(path, formatName)
 		if err != nil {
+			if st, statErr := os.Stat(path); statErr == nil && st.IsDir() {
+				err = errIsDir(path) // says more
+			}
 			return outs, err
 		}
 		if path == stdoutPath {
@@ -142,6 +148,19 @@ func discardOutputs(outs []*output) {
 			o.file.discard()
 		}
 	}
+}
+
+// saveOutputs saves the profile everywhere. It returns the outputs that could be
+// written, and what is wrong with the others.
+func saveOutputs(outs []*output, p *profile.Profile) (saved []*output, failed error) {
+	for _, o := range outs {
+		if err := o.save(p); err != nil {
+			failed = errors.Join(failed, err)
+		} else {
+			saved = append(saved, o)
+		}
+	}
+	return saved, failed
 }
 
 // save writes the profile and gives the file its name.

@@ -97,12 +97,26 @@ func TestViewConverts(t *testing.T) {
 	if text, err := io.ReadAll(z); err != nil || string(text) != want {
 		t.Errorf("%v\n%s", err, text)
 	}
-	for _, args := range [][]string{{"-o", "-", "-o", "-"}, {"-o", "x.pdf"}, {"-o", "x.html", "--format", "pdf"}, {"-o", dir}} {
+	for _, args := range [][]string{{"-o", "-", "-o", "-"}, {"-o", "x.html", "-o", "x.html"}, {"-o", "x.pdf"}, {"-o", "x.html", "--format", "pdf"}, {"-o", dir}} {
 		_, errOut, status := runSwbpf(t, dir, append([]string{"view", file}, args...)...)
 		if status != exitCannot || errOut == "" {
 			t.Errorf("%v: status %d, %s", args, status, errOut)
 		}
 	}
+}
+
+// One output that cannot be written, which shows late on a device, takes no
+// other with it.
+func TestViewSavesOthers(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "in.perf.txt"), []byte(perfSamples), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, errOut, status := runSwbpf(t, dir, "view", "in.perf.txt", "--format", "folded", "-o", "/dev/full", "-o", "x.folded")
+	if status != exitFailure || !strings.Contains(errOut, "write /dev/full") || !strings.Contains(errOut, "wrote x.folded") {
+		t.Errorf("status %d: %s", status, errOut)
+	}
+	wantText(t, filepath.Join(dir, "x.folded"), "srv;main 1\nsrv;main;inner 1\n")
 }
 
 // TestRecordToStdout has a profile on standard output and nothing else: what

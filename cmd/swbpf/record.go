@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/swbpf/swbpf/internal/endsignals"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/symbols"
 )
@@ -183,7 +184,7 @@ func (o *recordOptions) target() string {
 
 // record runs a recording from beginning to end.
 func record(o *recordOptions) error {
-	signals := endSignals() // also while it starts Ctrl-C leaves a file, be it empty
+	signals := endsignals.Channel()
 	outs, err := openOutputs(o.outputs, o.format)
 	if err != nil {
 		return withCode(exitCannot, err)
@@ -214,18 +215,17 @@ func record(o *recordOptions) error {
 	if err != nil {
 		return err
 	}
-	for _, out := range outs {
-		if err := out.save(p); err != nil {
-			return err
-		}
-	}
+	outs, failed := saveOutputs(outs, p)
 	if o.stats != "" {
 		r.stats.addOwnUsage()
 		if err := r.stats.write(figures, o.statsDetail); err != nil {
-			return fmt.Errorf("write %s: %w", o.stats, err)
+			failed = errors.Join(failed, fmt.Errorf("write %s: %w", o.stats, err))
 		}
 	}
 	printSummary(os.Stderr, r, p, outs)
+	if failed != nil {
+		return failed
+	}
 	status, err := r.commandStatus()
 	if err != nil {
 		return err

@@ -57,13 +57,6 @@ const (
 	closeFilesEvery = 30 * time.Second
 )
 
-// endSignals returns a channel of the signals that end a recording, from here on.
-func endSignals() chan os.Signal {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	return signals
-}
-
 // startRecorder sets everything up and starts sampling. Events of processes
 // are followed from before the first sample.
 func startRecorder(o *recordOptions, signals chan os.Signal) (*recorder, error) {

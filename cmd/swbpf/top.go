@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/endsignals"
 )
 
 // topOptions are the flags of top.
@@ -95,7 +97,7 @@ func runTop(o *topOptions) (err error) {
 	// Whatever happens here; other goroutines report to failed. It is the last
 	// thing done, so that what is typed next is for the shell.
 	defer term.restore()
-	rec, err := startRecorder(&o.record, endSignals())
+	rec, err := startRecorder(&o.record, endsignals.Channel())
 	if err != nil {
 		return withCode(exitCannot, err)
 	}

@@ -95,14 +95,12 @@ func view(o *viewOptions, path string) error {
 	if err != nil {
 		return err
 	}
-	for _, out := range outs {
-		if err := out.save(p); err != nil {
-			return err
-		}
-		out.see(os.Stderr)
-	}
 	if server == nil {
-		return nil
+		outs, failed := saveOutputs(outs, p)
+		for _, out := range outs {
+			out.see(os.Stderr)
+		}
+		return failed
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
