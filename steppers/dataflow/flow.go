@@ -372,7 +372,7 @@ func (f *flow) arrive(vaddr uint64, s *state) {
 	ch := f.chunkAt(vaddr)
 	if ch == nil {
 		ev := f.c.startsAt(vaddr)
-		if f.entryLike(s) && (ev != 0 || f.trial != nil && s.guessed) || ev&called != 0 {
+		if f.entryLike(s) && (ev != 0 || f.trial != nil && (s.guessed || vaddr%16 == 0)) || ev&called != 0 {
 			if f.trial != nil {
 				f.trial.exit(f.arch, s, &isa.Inst{Flow: isa.Jump})
 			} else {

@@ -245,11 +245,28 @@ func (k *constants) apply(op *isa.Op) (v uint64, known bool) {
 	return v, v != 0
 }
 
-// findJumps collects the jumps that leave their region.
+// findJumps collects the jumps that leave their region, and finds functions
+// that do not return by where they are called: what ends two functions at
+// least is none that comes back.
 func (c *Code) findJumps() {
+	ends := map[uint64]int{} // how many functions end with a call of it
 	for _, s := range c.spans {
 		region := span{}
+		callee := uint64(0) // that was called right before, but for padding
+		var code [16]byte
 		c.sweep(s, func(addr uint64, in *isa.Inst, _ bool) {
+			if callee != 0 {
+				switch b := code[:in.Len]; {
+				case c.startsAt(addr)&(declared|called) != 0:
+					ends[callee]++
+					callee = 0
+				case c.im.ReadVaddr(b, addr) != nil || !isPadding(b, in):
+					callee = 0
+				}
+			}
+			if in.Flow == isa.Call {
+				callee = in.Target
+			}
 			if in.Flow != isa.Jump && in.Flow != isa.CondJump {
 				return
 			}
@@ -263,6 +280,11 @@ func (c *Code) findJumps() {
 				c.incoming = append(c.incoming, jump{c.off(in.Target), c.off(addr)})
 			}
 		})
+	}
+	for callee, n := range ends {
+		if n > 1 {
+			c.returns[callee] = false
+		}
 	}
 	slices.SortFunc(c.incoming, func(a, b jump) int {
 		if a.target != b.target {
