@@ -46,7 +46,9 @@ func (v *verdict) exit(a *procstate.Arch, s *state, in *isa.Inst) {
 				return
 			}
 		}
-		if h > want {
+		if !ok {
+			v.bad(1)
+		} else if h > want {
 			v.bad(4)
 		} else if len(v.f.dispatch) > 0 && h != want {
 			v.bad(2)

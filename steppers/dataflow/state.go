@@ -169,7 +169,7 @@ func (s *state) apply(a *procstate.Arch, in *isa.Inst, at uint64, bs *bases) {
 			if op.Dst != a.SP && dst.kind != stack && s.regs[op.Src] == (value{kind: entry, base: uint8(a.RA)}) && a.LR == procstate.NoReg {
 				s.define(op.Dst, at, bs)
 			}
-			if p := dst.plus(op.Imm); p.kind == stack {
+			if p := dst.plus(op.Imm); p.kind == stack && !s.replacesReturn(a, p, s.regs[op.Src]) {
 				s.setSlot(p.base, p.off, s.regs[op.Src])
 			}
 		case isa.Scratch:
@@ -211,6 +211,22 @@ func (s *state) apply(a *procstate.Arch, in *isa.Inst, at uint64, bs *bases) {
 	}
 }
 
+// replacesReturn reports whether storing v at p gives the function another
+// place to return to: where an exception is handled. From then on that is the
+// return address.
+func (s *state) replacesReturn(a *procstate.Arch, p, v value) bool {
+	ra := value{kind: entry, base: uint8(a.RA)}
+	if v.kind != anything || s.slotAt(p.base, p.off) != ra {
+		return false
+	}
+	for _, r := range s.regs {
+		if r == ra {
+			return false
+		}
+	}
+	return true
+}
+
 func (s *state) load(at value) value {
 	if at.kind == stack {
 		return s.slotAt(at.base, at.off)
@@ -227,6 +243,10 @@ func (s *state) addReg(a *procstate.Arch, op *isa.Op, at uint64, bs *bases) {
 		*dst = dst.plus(-int64(src.off))
 	case dst.kind == constant && op.Kind == isa.Add:
 		*dst = src.plus(int64(dst.off))
+	case op.Dst == a.SP && op.Kind == isa.Add && a.LR != procstate.NoReg && *dst == value{kind: stack}:
+		// The frame is gone, and SP goes up to that of the function where an
+		// exception is handled, or by 0 when there is none: what X30 returns to
+		// has it.
 	case op.Dst == a.SP:
 		s.define(op.Dst, at, bs)
 	default:

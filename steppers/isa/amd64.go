@@ -137,7 +137,7 @@ func (x *x86inst) oneByte(in *Inst, next uint64) {
 		} else if x.mod != 3 {
 			x.x87Store(in)
 		}
-	case op > 0x90 && op < 0x98:
+	case op > 0x90 && op < 0x98, op == 0x90 && x.rex&rexB != 0: // without it, 0x90 is nop
 		x.exchange(in, rax, amd64Regs[op&7|x.rex&rexB<<3])
 	default:
 		x.oneByteOther(in, next)

@@ -26,6 +26,7 @@ const (
 	rexX
 	rexR
 	rexW
+	rexAny // there is a REX prefix, if only for a byte register
 )
 
 // Encodings of an x86 instruction.
@@ -93,7 +94,7 @@ prefixes:
 			// A REX prefix counts only right before the opcode.
 			if i+1 < len(code) {
 				if n := code[i+1]; n>>4 != 4 && !legacyPrefix(n) {
-					x.rex = b & 15
+					x.rex = b&15 | rexAny
 				}
 			}
 		}

@@ -65,8 +65,9 @@ func listing(t *testing.T, tool, pattern string, each func(disassembled)) {
 	}
 }
 
-// flowOf is the flow of an x86-64 instruction by its AT&T mnemonic.
-func flowOf(text string) (f Flow, ok bool) {
+// unprefixed cuts the prefixes of an AT&T instruction that objdump shows as
+// words of their own.
+func unprefixed(text string) []string {
 	words := strings.Fields(text)
 	for len(words) > 1 {
 		switch words[0] {
@@ -77,6 +78,12 @@ func flowOf(text string) (f Flow, ok bool) {
 		}
 		break
 	}
+	return words
+}
+
+// flowOf is the flow of an x86-64 instruction by its AT&T mnemonic.
+func flowOf(text string) (f Flow, ok bool) {
+	words := unprefixed(text)
 	m := words[0]
 	m, _, _ = strings.Cut(m, ",") // branch hints: jne,pn
 	indirect := strings.Contains(text, "*")
@@ -152,6 +159,14 @@ func TestAMD64AgainstObjdump(t *testing.T) {
 				if got := changesSP(&in); writesSP(d.text) && !got {
 					complain("%#x: % x: does not change SP, objdump: %s", d.addr, d.code, d.text)
 				}
+				if reg := destination(d.text); reg != procstate.NoReg && !writesReg(&in, reg) {
+					complain("%#x: % x: does not change %s, objdump: %s", d.addr, d.code, procstate.AMD64.RegName(reg), d.text)
+				}
+				for reg := range procstate.Reg(16) {
+					if reg != rsp && procstate.AMD64.CalleeSaved>>reg&1 != 0 && writesReg(&in, reg) && !mentions(d.text, reg) {
+						complain("%#x: % x: changes %s, objdump: %s", d.addr, d.code, procstate.AMD64.RegName(reg), d.text)
+					}
+				}
 				if in.Flow == Call || in.Flow == Jump || in.Flow == CondJump {
 					f := strings.Fields(d.text)
 					if target, err := strconv.ParseUint(f[len(f)-1], 16, 64); err == nil && target != in.Target {
@@ -173,6 +188,73 @@ func changesSP(in *Inst) bool {
 			return true
 		}
 		if op.Kind == Swap && op.Src == rsp {
+			return true
+		}
+	}
+	return false
+}
+
+// registerOf gives the register that an operand of AT&T syntax names, or a
+// part of: %bpl, %r12d.
+func registerOf(operand string) procstate.Reg {
+	name, ok := strings.CutPrefix(operand, "%")
+	if !ok {
+		return procstate.NoReg
+	}
+	if n, err := strconv.Atoi(strings.TrimRight(strings.TrimPrefix(name, "r"), "bwd")); err == nil && name[0] == 'r' && n >= 8 && n < 16 {
+		return procstate.Reg(n)
+	}
+	for reg := range procstate.Reg(8) {
+		full := procstate.AMD64.RegName(reg)[1:]
+		switch name {
+		case "r" + full, "e" + full, full, full + "l":
+			return reg
+		}
+		if full[1] == 'x' && (name == full[:1]+"l" || name == full[:1]+"h") {
+			return reg
+		}
+	}
+	return procstate.NoReg
+}
+
+// destination gives the general register that an AT&T instruction writes as
+// its last operand, when that is plain from its mnemonic.
+func destination(text string) procstate.Reg {
+	words := unprefixed(text)
+	m, operands := words[0], strings.Join(words[1:], " ")
+	switch {
+	case strings.HasPrefix(m, "cmp") && m != "cmpxchg", strings.HasPrefix(m, "test"), strings.HasPrefix(m, "push"), strings.HasPrefix(m, "call"),
+		strings.HasPrefix(m, "jmp"), strings.HasPrefix(m, "nop"), strings.HasPrefix(m, "scas"), text == "xchg   %ax,%ax", m == "bt", m == "btl", m == "btq", strings.HasPrefix(m, "mul"), strings.HasPrefix(m, "div"),
+		strings.HasPrefix(m, "imul") && !strings.Contains(operands, ","), strings.HasPrefix(m, "idiv"), m == "out", m == "in", m == "ud0", m == "ud1", m == "vmwrite", m == "lfs", m == "lgs", m == "lss", m == "incsspq", m == "incsspd", m == "notrack":
+		return procstate.NoReg
+	}
+	return registerOf(operands[strings.LastIndex(operands, ",")+1:])
+}
+
+// mentions reports whether an instruction names a register, or writes it
+// without naming it.
+func mentions(text string, reg procstate.Reg) bool {
+	switch unprefixed(text)[0] {
+	case "leave", "leavew", "enter":
+		return reg == procstate.AMD64.FP
+	case "cpuid":
+		return reg == 3
+	}
+	for _, operand := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ,()", r) }) {
+		if registerOf(operand) == reg {
+			return true
+		}
+	}
+	return false
+}
+
+func writesReg(in *Inst, reg procstate.Reg) bool {
+	for _, op := range in.Ops[:in.NumOps] {
+		switch op.Kind {
+		case Store, StoreIndexed, Scratch, Compare:
+			continue
+		}
+		if op.Dst == reg || op.Kind == Swap && op.Src == reg {
 			return true
 		}
 	}
