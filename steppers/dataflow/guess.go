@@ -168,7 +168,11 @@ func (f *flow) guessRest(home *chunk) {
 			at = next
 			continue
 		}
-		if f.c.jumpedTo(at) && !f.looksLikeEntry(home, at) || !f.guess(home, at) {
+		if f.c.jumpedTo(at) && !f.looksLikeEntry(home, at) {
+			// A part of another function, and what follows is, too.
+			f.bodies, f.dispatch = f.bodies[:0], f.dispatch[:0]
+			at = f.skipDead(home, at)
+		} else if !f.guess(home, at) {
 			at = f.skipDead(home, at)
 		}
 	}
