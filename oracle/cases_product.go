@@ -19,7 +19,8 @@ func productCases(configs []string) []Case {
 						flags += " -fno-pie"
 					}
 					cases = append(cases, Case{Table: tableProduct, Name: cc + " " + flags, Row: cc + ", " + way.name, Needs: cc,
-						Build: cc + " -w " + flags + " -o $OUT work.c -lm", Configs: configs, Steps: 30000})
+						Build: cc + " -w " + flags + " -o $OUT work.c -lm", Configs: configs, Steps: 30000,
+						Short: cc == "gcc" && flags == "-no-pie -O1 -fomit-frame-pointer -fno-pie"}) // jump tables of absolute addresses
 				}
 			}
 		}

@@ -20,8 +20,8 @@ import (
 // goroutine.
 type Analysis struct {
 	// InBackground has files looked through by another goroutine: until that
-	// is done, which takes a second for 100 MB of code, their frames are not
-	// the stepper's own. It goes through one file at a time, and leaves out
+	// is done, which takes four seconds for 100 MB of code, their frames are
+	// not the stepper's own. It goes through one file at a time, and leaves out
 	// those of more than 64 MB of code. It keeps a recording from falling
 	// behind.
 	InBackground bool

@@ -72,15 +72,11 @@ func (f *flow) throughCall(ch *chunk, at uint64, in *isa.Inst, s *state) bool {
 			f.arrive(in.Target, s)
 			return false
 		}
-		if _, ok := f.c.spanOf(in.Target); ok && !f.c.doesReturn(in.Target) {
-			f.note(s)
-			return false
-		}
-	} else if in.Target != 0 && f.c.noReturn[in.Target] {
-		f.note(s)
-		return false
 	}
 	f.note(s)
+	if f.neverReturns(in) {
+		return false
+	}
 	if in.Flow == isa.Call {
 		f.afterCall(s, in.Target)
 	} else {

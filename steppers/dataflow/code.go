@@ -20,6 +20,7 @@ type Code struct {
 	starts   []uint32 // where functions start, sorted
 	evidence []uint8  // what says so, parallel to starts
 	taken    []uint32 // addresses that some instruction or relocation takes, sorted
+	tables   []uint64 // addresses of jump tables of absolute addresses, sorted
 	incoming []jump   // jumps from one region into another, sorted by target
 
 	funcs     map[uint32]*function // by start; nil when analysis gave up
@@ -63,15 +64,15 @@ var ErrNoCode = errors.New("no code to analyse")
 // maxText bounds how much code of one file is looked at.
 const maxText = 1 << 30
 
-// How much work the analysis of all functions of a file may be: what real
-// files take is a tenth of it.
+// How many instructions the analysis of all functions of a file may carry
+// out: real files take one or two a byte.
 const (
 	baseBudget    = 1 << 20
-	budgetPerByte = 512
+	budgetPerByte = 32
 )
 
-// New looks through the code of a file for its functions: one or two passes
-// over its bytes, which take a second for 100 MB. The Image is kept.
+// New looks through the code of a file for its functions: a few passes over
+// its bytes, which take four seconds for 100 MB. The Image is kept.
 func New(im *procstate.Image) (*Code, error) {
 	return look(im, (*Code).findSpans)
 }

@@ -217,6 +217,9 @@ func (f *flow) runBlock(i int32) {
 			return
 		}
 		next := at + uint64(in.Len)
+		if in.Table != 0 {
+			f.dispatchBy(in.Table, &s)
+		}
 		if in.Flow == isa.Return || in.Flow == isa.IndirectJump {
 			f.leave(at, &in, &s)
 			return
@@ -321,11 +324,7 @@ func (f *flow) leave(at uint64, in *isa.Inst, s *state) {
 		f.trial.exit(f.arch, s, in)
 		return
 	}
-	if h, ok := s.height(f.arch); ok && in.Flow == isa.Return && h != f.entryHeight() && s.lastCall != 0 && !f.settled {
-		// Not a return of this frame: the last call did not come back, and
-		// what stands behind it is another function.
-		f.noRet[f.calls[s.lastCall-1]] = true
-		f.restart = true
+	if in.Flow == isa.Return && f.leavesAnother(s) {
 		return
 	}
 	if dispatches(in) {
@@ -336,6 +335,19 @@ func (f *flow) leave(at uint64, in *isa.Inst, s *state) {
 		// Until the function is looked up the jump goes to what follows it.
 		f.arrive(at+uint64(in.Len), s)
 	}
+}
+
+// leavesAnother reports whether a way out with the frame still there
+// is one of another function: the last call did not come back, and what stands
+// behind it does not belong to this one. The analysis starts over.
+func (f *flow) leavesAnother(s *state) bool {
+	h, ok := s.height(f.arch)
+	if !ok || h == f.entryHeight() || s.lastCall == 0 || f.settled {
+		return false
+	}
+	f.noRet[f.calls[s.lastCall-1]] = true
+	f.restart = true
+	return true
 }
 
 // fallOut handles code that runs on past its region, into what is declared
@@ -374,8 +386,8 @@ func (f *flow) arrive(vaddr uint64, s *state) {
 		ev := f.c.startsAt(vaddr)
 		if f.entryLike(s) && (ev != 0 || f.trial != nil && (s.guessed || vaddr%16 == 0)) || ev&called != 0 {
 			if f.trial != nil {
-				f.trial.exit(f.arch, s, &isa.Inst{Flow: isa.Jump})
-			} else {
+				f.trial.exit(f.arch, s, &isa.Inst{Flow: isa.Jump, Target: vaddr})
+			} else if ev&stub == 0 || !f.leavesAnother(s) {
 				f.exits = append(f.exits, exit{f.at, *s, false})
 			}
 			return

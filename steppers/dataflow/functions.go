@@ -184,14 +184,19 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 				}
 				return
 			}
+			if in.Table != 0 {
+				c.tables = append(c.tables, in.Table)
+			}
 			for i := range in.Ops[:in.NumOps] {
-				v, known := consts.apply(&in.Ops[i])
-				if _, ok := c.spanOf(v); known && ok {
-					c.taken = append(c.taken, c.off(v))
+				if v, known := consts.apply(&in.Ops[i]); known {
+					c.take(v)
 				}
 			}
 		})
 	}
+	slices.Sort(c.tables)
+	c.tables = slices.Compact(c.tables)
+	labels := c.labels()
 	c.findRelocated()
 	c.findPointers()
 	slices.Sort(c.taken)
@@ -215,10 +220,17 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 			if n > 1 || n == 1 && (fresh || afterCall || addr%16 == 0 || marks[o] != 0) {
 				marks[o] |= called
 			}
-			if fresh && lowersSP(c.arch, in) && c.isTaken(addr) {
+			if fresh && lowersSP(c.arch, in) && c.isTaken(addr) && !labels[o] {
 				marks[o] |= called // by address
 			}
 		})
+	}
+}
+
+// take notes that something refers to vaddr, when code could begin there.
+func (c *Code) take(vaddr uint64) {
+	if _, ok := c.spanOf(vaddr); ok && vaddr%uint64(c.arch.PCAlign) == 0 {
+		c.taken = append(c.taken, c.off(vaddr))
 	}
 }
 

@@ -61,7 +61,7 @@ func (v *verdict) exit(a *procstate.Arch, s *state, in *isa.Inst) {
 		v.bad(1)
 		return
 	case !ok || h != want:
-		if isReturn {
+		if isReturn || v.f.c.startsAt(in.Target)&stub != 0 {
 			v.bad(4)
 		}
 		return
@@ -189,12 +189,29 @@ func (f *flow) skipDead(ch *chunk, at uint64) uint64 {
 		if next := f.c.nextTaken(at + 1); next < at+uint64(in.Len) {
 			return next // what was decoded is not what runs
 		}
+		padding := isPadding(ch.code[o:o+uint64(in.Len)], &in)
 		at += uint64(in.Len)
-		if in.Ends() || at == f.c.nextTaken(at) || at < ch.hi && (ch.leader[at-ch.lo] || ch.covered[at-ch.lo]) {
+		if padding && at%16 == 0 && at < ch.hi && f.looksLikeEntry(ch, at) {
+			return at
+		}
+		if in.Ends() || f.neverReturns(&in) || at == f.c.nextTaken(at) || at < ch.hi && (ch.leader[at-ch.lo] || ch.covered[at-ch.lo]) {
 			return at
 		}
 	}
 	return at
+}
+
+// neverReturns reports whether an instruction is a call of a function that
+// does not come back.
+func (f *flow) neverReturns(in *isa.Inst) bool {
+	if in.Flow == isa.IndirectCall {
+		return in.Target != 0 && f.c.noReturn[in.Target]
+	}
+	if in.Flow != isa.Call {
+		return false
+	}
+	_, ok := f.c.spanOf(in.Target)
+	return ok && !f.c.doesReturn(in.Target)
 }
 
 // guess tries what the code at vaddr could be and takes the best. It reports
@@ -226,7 +243,7 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 		candidates[n] = entryState(f.arch, 0)
 		n++
 	}
-	best, bestScore := -1, 0
+	best, bestScore, doubt := -1, 0, 0
 	for i := 0; i < n; i++ {
 		s := candidates[i]
 		v := f.try(vaddr, s)
@@ -235,13 +252,14 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 		}
 		score := v.score()
 		if !s.guessed && !looksLikeEntry && (shared || !v.returned && (v.support < 2 || vaddr%16 != 0)) {
-			continue // little speaks for a function here
+			doubt = max(doubt, score) // little speaks for a function here
+			continue
 		}
 		if v.violations < 4 && (best < 0 || score > bestScore) {
 			best, bestScore = i, score
 		}
 	}
-	if best < 0 {
+	if best < 0 || bestScore < 0 && doubt > 0 {
 		return false
 	}
 	s := candidates[best]

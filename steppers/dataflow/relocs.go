@@ -48,9 +48,7 @@ func (c *Code) findRelocated() {
 		default:
 			return
 		}
-		if _, ok := c.spanOf(addend); ok {
-			c.taken = append(c.taken, c.off(addend))
-		}
+		c.take(addend)
 	})
 }
 
@@ -74,9 +72,7 @@ func (c *Code) findPointers() {
 		}
 		for ; len(b) >= 8; b = b[8:] {
 			if v := binary.LittleEndian.Uint64(b); v >= c.lo {
-				if _, ok := c.spanOf(v); ok {
-					c.taken = append(c.taken, c.off(v))
-				}
+				c.take(v)
 			}
 		}
 	}

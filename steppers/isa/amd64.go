@@ -37,8 +37,8 @@ func DecodeAMD64(code []byte, pc uint64, in *Inst) bool {
 	case x.opmap == 2:
 		x.map38(in)
 	case x.opmap == 3:
-		if x.op >= 0x14 && x.op <= 0x17 { // pextr
-			x.write(in, 8)
+		if x.op >= 0x14 && x.op <= 0x17 {
+			x.extract(in)
 		}
 	}
 	return true
@@ -73,7 +73,11 @@ func (x *x86inst) write(in *Inst, size uint8) {
 	if x.mod == 3 {
 		clobber(in, x.byteReg(x.rm, size))
 	} else if x.plainMem() {
-		in.add(Op{Kind: Scratch, Dst: amd64Regs[x.base], Imm: x.disp, Size: size})
+		disp := x.disp
+		if x.enc == encEVEX && x.mod == 1 {
+			disp *= int64(size)
+		}
+		in.add(Op{Kind: Scratch, Dst: amd64Regs[x.base], Imm: disp, Size: size})
 	}
 }
 
@@ -147,18 +151,18 @@ func (x *x86inst) oneByte(in *Inst, next uint64) {
 // x87Store scratches memory that a floating-point store may write: at most
 // 108 bytes by fsave, 28 by fstenv, 10 by the rest.
 func (x *x86inst) x87Store(in *Inst) {
-	size := uint8(0)
-	switch k := x.reg & 7; {
-	case x.op == 0xdd && k == 6:
-		size = 108
-	case x.op == 0xd9 && k == 6:
-		size = 28
-	case x.op&1 == 1 && (k == 1 || k == 2 || k == 3 || k == 6 || k == 7):
-		size = 10
-	}
-	if size > 0 {
+	if size := x87Sizes[x.op&7][x.reg&7]; size > 0 {
 		x.write(in, size)
 	}
+}
+
+// x87Sizes has the bytes that the x87 instructions store, by opcode from D8
+// on and by the field of ModRM: fst, fist, fnstcw and so on.
+var x87Sizes = [8][8]uint8{
+	1: {2: 4, 3: 4, 6: 28, 7: 2},
+	3: {1: 4, 2: 4, 3: 4, 7: 10},
+	5: {1: 8, 2: 8, 3: 8, 6: 108, 7: 2},
+	7: {1: 2, 2: 2, 3: 2, 6: 10, 7: 8},
 }
 
 // arithmetic handles add, or, adc, sbb, and, sub, xor and cmp of the regular
@@ -353,6 +357,9 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 		if x.mod == 3 && x.reg&7 == 0 && x.wide() {
 			in.add(Op{Kind: Const, Dst: x.rmReg(), Imm: x.imm})
 		} else {
+			if x.mod != 3 {
+				in.add(Op{Kind: Const, Dst: Temp, Imm: x.imm}) // perhaps the address of a function
+			}
 			x.write(in, x.opSize())
 		}
 	case 0xc8:
@@ -432,6 +439,8 @@ func (x *x86inst) incCallPush(in *Inst, next uint64) {
 			in.Reg = x.rmReg()
 		} else if x.ripRel {
 			in.Target = next + uint64(x.disp)
+		} else if in.Flow == IndirectJump && x.base == noBase && x.hasIndex && x.scale == 8 && x.disp > 0 {
+			in.Table = uint64(x.disp)
 		}
 	case 6:
 		switch {

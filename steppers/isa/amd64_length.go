@@ -58,7 +58,7 @@ type x86inst struct {
 	index     uint8
 	scale     uint8
 	ripRel    bool
-	disp      int64
+	disp      int64 // of one byte in EVEX encoding (mod 1): in units of the operand's size
 	imm       int64 // sign-extended, also a branch displacement
 	immSize   uint8
 	secondImm int64 // of enter: the nesting level
@@ -364,8 +364,5 @@ func (x *x86inst) displacement(code []byte, i, n int) int {
 		return 0
 	}
 	x.disp = signed(code[i : i+n])
-	if n == 1 && x.enc == encEVEX {
-		x.disp *= int64(x.vlen) // the usual scale; exact for whole-vector moves
-	}
 	return i + n
 }

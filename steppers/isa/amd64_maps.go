@@ -37,14 +37,8 @@ func (x *x86inst) twoByteOther(in *Inst) {
 		clobber(in, rax, rcx, r11)
 	case 0x0b, 0xb9, 0xff: // ud2, ud1, ud0
 		in.Flow = Trap
-	case 0x11, 0x29, 0x2b, 0x7f, 0xe7:
-		if x.mod != 3 {
-			x.write(in, 16)
-		}
-	case 0x13, 0x17, 0xd6:
-		if x.mod != 3 {
-			x.write(in, 8)
-		}
+	case 0x11, 0x13, 0x17, 0x29, 0x2b, 0x7f, 0xd6, 0xe7:
+		x.storeVector(in)
 	case 0x20, 0x21: // mov from control and debug registers
 		clobber(in, x.rmReg())
 	case 0x2c, 0x2d:
@@ -57,7 +51,7 @@ func (x *x86inst) twoByteOther(in *Inst) {
 		clobber(in, x.regReg())
 	case 0x7e:
 		if x.pp != 0xf3 {
-			x.write(in, 8)
+			x.write(in, x.generalSize())
 		}
 	case 0xa1, 0xa9: // pop fs, pop gs
 		in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: 8})
@@ -113,6 +107,47 @@ func (x *x86inst) twoByteOther(in *Inst) {
 	}
 }
 
+// storeVector handles moves of a vector register, or of its low part, to
+// memory.
+func (x *x86inst) storeVector(in *Inst) {
+	size := x.vlen
+	switch {
+	case x.mod == 3:
+		return
+	case x.op == 0x13 || x.op == 0x17 || x.op == 0xd6:
+		size = 8
+	case (x.op == 0x11 || x.op == 0x2b) && x.pp == 0xf3:
+		size = 4
+	case (x.op == 0x11 || x.op == 0x2b) && x.pp == 0xf2:
+		size = 8
+	case (x.op == 0x7f || x.op == 0xe7) && x.pp == 0:
+		size = 8 // of an MMX register
+	}
+	x.write(in, size)
+}
+
+// extract handles pextrb, pextrw, pextrd, pextrq and extractps.
+func (x *x86inst) extract(in *Inst) {
+	switch {
+	case x.mod == 3:
+		clobber(in, x.rmReg())
+	case x.op == 0x14 || x.op == 0x15:
+		x.write(in, x.op-0x13)
+	case x.op == 0x16:
+		x.write(in, x.generalSize())
+	default:
+		x.write(in, 4)
+	}
+}
+
+// generalSize is the size of a general register that goes with a vector.
+func (x *x86inst) generalSize() uint8 {
+	if x.wide() {
+		return 8
+	}
+	return 4
+}
+
 // map38 handles the map behind 0F 38.
 func (x *x86inst) map38(in *Inst) {
 	switch x.op {
@@ -146,14 +181,8 @@ func (x *x86inst) vector(in *Inst) {
 		}
 	case x.opmap == 1:
 		switch x.op {
-		case 0x11, 0x29, 0x2b, 0x7f, 0xe7:
-			if x.mod != 3 {
-				x.write(in, x.vlen)
-			}
-		case 0x13, 0x17, 0xd6:
-			if x.mod != 3 {
-				x.write(in, 8)
-			}
+		case 0x11, 0x13, 0x17, 0x29, 0x2b, 0x7f, 0xd6, 0xe7:
+			x.storeVector(in)
 		case 0x2c, 0x2d, 0x50, 0xc5, 0xd7, 0x93:
 			clobber(in, x.regReg())
 		case 0x78, 0x79:
@@ -162,7 +191,7 @@ func (x *x86inst) vector(in *Inst) {
 			}
 		case 0x7e:
 			if x.pp == 0x66 {
-				x.write(in, 8)
+				x.write(in, x.generalSize())
 			}
 		case 0x91: // kmov to memory
 			x.write(in, 8)
@@ -182,13 +211,14 @@ func (x *x86inst) vector(in *Inst) {
 	case x.opmap == 3:
 		switch {
 		case x.op >= 0x14 && x.op <= 0x17: // vpextr
-			x.write(in, 8)
+			x.extract(in)
 		case x.enc == encVEX && x.op == 0xf0: // rorx
 			clobber(in, x.regReg())
-		case x.op == 0x39 || x.op == 0x19 || x.op == 0x1b || x.op == 0x3b: // vextract
-			if x.mod != 3 {
-				x.write(in, 32)
-			}
+		case x.mod == 3:
+		case x.op == 0x19 || x.op == 0x39: // vextract of 128 bits
+			x.write(in, 16)
+		case x.op == 0x1b || x.op == 0x3b: // of 256
+			x.write(in, 32)
 		}
 	}
 }

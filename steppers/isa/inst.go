@@ -73,6 +73,7 @@ type Inst struct {
 	// space of pc; for an indirect one through memory at a fixed address,
 	// the address of that word. 0 is neither.
 	Target uint64
+	Table  uint64 // of an IndirectJump to one of several words of memory: the address of the first; 0 is none
 	Ops    [MaxOps]Op
 }
 

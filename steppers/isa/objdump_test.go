@@ -23,7 +23,7 @@ type disassembled struct {
 
 // listing runs a disassembler over the executable sections of a file. When
 // there is no such file or tool it skips, unless this is CI.
-func listing(t *testing.T, tool, pattern string, each func(disassembled)) {
+func listing(t *testing.T, tool, pattern string, each func(disassembled), options ...string) {
 	t.Helper()
 	files, _ := filepath.Glob(pattern)
 	path, err := exec.LookPath(tool)
@@ -33,7 +33,7 @@ func listing(t *testing.T, tool, pattern string, each func(disassembled)) {
 		}
 		t.Skipf("%s or %s is missing", tool, pattern)
 	}
-	cmd := exec.Command(path, "-d", "-w", "--show-raw-insn", files[0])
+	cmd := exec.Command(path, append(options, "-d", "-w", "--show-raw-insn", files[0])...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -178,6 +178,69 @@ func TestAMD64AgainstObjdump(t *testing.T) {
 				t.Errorf("objdump listed %d instructions", n)
 			}
 			t.Logf("%d instructions, %d differ", n, bad)
+		})
+	}
+}
+
+// intelStore gives the size in bytes, the base register and the displacement
+// of the memory that an instruction in Intel syntax writes first, when that is
+// at a register and a displacement.
+func intelStore(text string) (size uint8, base procstate.Reg, disp int64, ok bool) {
+	_, operands, _ := strings.Cut(text, " ")
+	operand, _, _ := strings.Cut(operands, ",")
+	width, place, found := strings.Cut(strings.TrimSpace(operand), " PTR [")
+	if !found {
+		return 0, 0, 0, false
+	}
+	for name, n := range map[string]uint8{"BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8, "XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64} {
+		if width == name {
+			size = n
+		}
+	}
+	place, _, _ = strings.Cut(place, "]")
+	name, rest := place, ""
+	if i := strings.IndexAny(place, "+-"); i >= 0 {
+		name, rest = place[:i], place[i:]
+	}
+	base = registerOf("%" + name)
+	if rest != "" {
+		n, err := strconv.ParseInt(rest, 0, 64)
+		if err != nil {
+			return 0, 0, 0, false
+		}
+		disp = n
+	}
+	return size, base, disp, size != 0 && base != procstate.NoReg
+}
+
+// A store that makes memory unknown has the place and the size that objdump
+// shows: a size too large forgets what is saved next to it.
+func TestAMD64StoresAgainstObjdump(t *testing.T) {
+	const lib = "/lib/x86_64-linux-gnu/"
+	for _, pattern := range []string{"libc.so.6", "libm.so.6"} {
+		t.Run(pattern, func(t *testing.T) {
+			n, bad := 0, 0
+			listing(t, "objdump", lib+pattern, func(d disassembled) {
+				size, base, disp, ok := intelStore(strings.Join(unprefixed(d.text), " "))
+				var in Inst
+				if !ok || !DecodeAMD64(append(d.code, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90), d.addr, &in) {
+					return
+				}
+				for _, op := range in.Ops[:in.NumOps] {
+					if op.Kind != Scratch || op.Size == 255 {
+						continue
+					}
+					n++
+					if op.Size != size || op.Dst != base || op.Imm != disp {
+						if bad++; bad <= 20 {
+							t.Errorf("%#x: % x: %d bytes at %s%+d, objdump: %s", d.addr, d.code, op.Size, procstate.AMD64.RegName(op.Dst), op.Imm, d.text)
+						}
+					}
+				}
+			}, "-M", "intel")
+			if n < 1000 {
+				t.Errorf("%d stores", n)
+			}
 		})
 	}
 }
