@@ -28,6 +28,7 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		return nil, err
 	}
 	defer p.Detach()
+	p.SetProbes(opts.Probes)
 	w := With(p, group(), nil)
 	begin := time.Now()
 	tids := opts.Threads

@@ -33,12 +33,13 @@ import (
 // Pause, Resume, Detach, IsTerminated, Threads, Registers and Capture may be
 // called from any goroutine at any time; the rest by one goroutine at a time.
 type ProcDebug struct {
-	pid  int
-	e    *engine
-	arch *Arch
-	mem  pageCache
-	libs *liveLibraries
-	gate walkGate
+	pid    int
+	e      *engine
+	arch   *Arch
+	mem    pageCache
+	libs   *liveLibraries
+	gate   walkGate
+	probes liveProbes
 
 	exe       atomic.Pointer[string]
 	otherArch atomic.Bool // exec has changed the architecture

@@ -48,6 +48,9 @@ type CapturedThread struct {
 
 // Capture copies the state of the target's threads and sets them going again.
 func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
+	if opts.Probes == nil {
+		opts.Probes = p.probes.ask
+	}
 	return capture(p.pid, func() (_ *ProcDebug, rc *rawCapture, err error) {
 		p.e.do(func() {
 			if err = p.alive(); err == nil {

@@ -168,6 +168,16 @@ func (p *ProcDebug) BeforeWalk(tid ThreadID) error {
 	return err
 }
 
+// SetProbes has each walk, and each capture with no other source, ask what
+// uretprobes have replaced on the stacks of the threads, which only the kernel
+// knows: the reader for that is package loader's ProbeReader. Where nobody is
+// asked, a stack under a uretprobe ends there. f is called with the thread
+// stopped.
+func (p *ProcDebug) SetProbes(f func() map[ThreadID]UserProbes) { p.probes.ask = f }
+
+// UserProbes implements ProbedState.
+func (p *ProcDebug) UserProbes() *UserProbes { return &p.probes.now }
+
 func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 	if p.otherArch.Load() {
 		return fmt.Errorf("process %d now runs a program of another architecture: %w", p.pid, ErrNotSupported)
@@ -179,6 +189,7 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 		}
 		ts := []*tracee{t}
 		p.mem.source = liveProcess(t.tid)
+		tid = t.tid
 		hold(ts) // until AfterWalk
 		p.e.stop(p, ts, false)
 		if t.state == traceeGone || t.state == traceeExited {
@@ -195,8 +206,10 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 		if !p.IsTerminated() { // the thread, and all that there are, ends for an exec
 			err = fmt.Errorf("thread %d of process %d: %w", tid, p.pid, ErrNoThread)
 		}
+		return err
 	}
-	return err
+	p.probes.look(tid)
+	return nil
 }
 
 // letGo ends the hold of stopForWalk.

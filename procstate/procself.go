@@ -22,13 +22,14 @@ type ProcSelf struct {
 	arch *Arch
 	pid  int
 	exe  string
-	libs *liveLibraries
+	libs selfLibraries
 
-	state selfState
-	regs  Regs
-	buf   []uint64 // copy of the stack from state.sp on
-	tid   ThreadID
-	depth int // nested walks
+	probes liveProbes
+	state  selfState
+	regs   Regs
+	buf    []uint64 // copy of the stack from state.sp on
+	tid    ThreadID
+	depth  int // nested walks
 }
 
 // selfState is what the assembly routine stores: the registers of its caller.
@@ -55,7 +56,7 @@ func NewProcSelf() (*ProcSelf, error) {
 	if err != nil {
 		exe = ""
 	}
-	return &ProcSelf{arch: a, pid: os.Getpid(), exe: exe, libs: newLiveLibraries(os.Getpid())}, nil
+	return &ProcSelf{arch: a, pid: os.Getpid(), exe: exe, libs: selfLibraries{liveLibraries: newLiveLibraries(os.Getpid())}}, nil
 }
 
 // Arch implements ProcessState.
@@ -71,20 +72,57 @@ func (p *ProcSelf) ExecutablePath() string { return p.exe }
 func (p *ProcSelf) Threads() ([]ThreadID, error) { return []ThreadID{ThreadID(unix.Gettid())}, nil }
 
 // Libraries implements ProcessState.
-func (p *ProcSelf) Libraries() LibraryState { return p.libs }
+func (p *ProcSelf) Libraries() LibraryState { return &p.libs }
+
+// selfLibraries are the libraries of the own process. They are read again when
+// a walk meets code that none of them holds.
+type selfLibraries struct {
+	*liveLibraries
+	again bool // may be read again in this walk
+}
+
+// MappingAt implements LibraryState.
+func (l *selfLibraries) MappingAt(addr uint64) *Mapping {
+	m := l.liveLibraries.MappingAt(addr)
+	if m == nil && l.again {
+		l.again = false
+		if l.Update() == nil {
+			m = l.liveLibraries.MappingAt(addr)
+		}
+	}
+	return m
+}
+
+// SetProbes has each walk ask what uretprobes have replaced on the stack, see
+// [ProcDebug.SetProbes].
+func (p *ProcSelf) SetProbes(f func() map[ThreadID]UserProbes) { p.probes.ask = f }
+
+// UserProbes implements ProbedState.
+func (p *ProcSelf) UserProbes() *UserProbes { return &p.probes.now }
 
 // InCall tells the Walker that the PC of Registers is a return address.
 func (p *ProcSelf) InCall() bool { return true }
 
-// BeforeWalk implements ProcessState.
+// BeforeWalk implements ProcessState. Until AfterWalk the goroutine stays on
+// its thread, on whose own stack the C code is that it was called by.
 func (p *ProcSelf) BeforeWalk(tid ThreadID) error {
-	if self := ThreadID(unix.Gettid()); tid != DefaultThread && tid != self && p.depth == 0 {
-		return fmt.Errorf("thread %d: a process can walk the calling goroutine only: %w", tid, ErrNoThread)
-	} else if p.depth == 0 {
-		p.tid = self
-	}
+	runtime.LockOSThread()
 	if p.depth++; p.depth > 1 {
 		return nil
+	}
+	p.tid = ThreadID(unix.Gettid())
+	err := p.takeState(tid)
+	if err != nil {
+		_ = p.AfterWalk(tid)
+	}
+	return err
+}
+
+// takeState copies the goroutine's registers and stack, and finds out what else
+// belongs to the walk that begins.
+func (p *ProcSelf) takeState(tid ThreadID) error {
+	if tid != DefaultThread && tid != p.tid {
+		return fmt.Errorf("thread %d: a process can walk the calling goroutine only: %w", tid, ErrNoThread)
 	}
 	for {
 		copySelf(&p.state, unsafe.SliceData(p.buf), uint64(len(p.buf)))
@@ -94,16 +132,19 @@ func (p *ProcSelf) BeforeWalk(tid ThreadID) error {
 		p.buf = make([]uint64, p.state.words+1024)
 	}
 	p.skipCallers()
+	p.regs.ThreadPointer = threadPointer()
 	if err := p.libs.refreshOnce(); err != nil {
-		p.depth--
 		return err
 	}
+	p.libs.again = true
+	p.probes.look(p.tid)
 	return nil
 }
 
 // AfterWalk implements ProcessState.
 func (p *ProcSelf) AfterWalk(ThreadID) error {
 	p.depth--
+	runtime.UnlockOSThread()
 	return nil
 }
 

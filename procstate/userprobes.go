@@ -42,3 +42,16 @@ const UprobesMapping = "[uprobes]"
 type ProbedState interface {
 	UserProbes() *UserProbes
 }
+
+// liveProbes asks the kernel, for each walk, what uretprobes have replaced.
+type liveProbes struct {
+	ask func() map[ThreadID]UserProbes // nil: it is not asked
+	now UserProbes                     // of the thread being walked
+}
+
+// look asks about a thread that stands still.
+func (p *liveProbes) look(tid ThreadID) {
+	if p.ask != nil {
+		p.now = p.ask()[tid]
+	}
+}

@@ -69,7 +69,9 @@ func (f *goFrame) currentG() (uint64, error) {
 	}
 	tp := f.in.Regs.ThreadPointer
 	if tp == 0 || !f.rt.HasTLS {
-		return 0, unwind.NoRegister
+		// Not NoRegister: then the Debug stepper would be asked, which knows
+		// of no switch, and walk on over what is on the other stack.
+		return 0, unwind.MemoryUnreadable
 	}
 	g, ok := f.mem.ReadWord(tp + uint64(f.rt.TLSOffset))
 	if !ok || g == 0 {

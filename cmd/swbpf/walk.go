@@ -201,11 +201,37 @@ func walkError(err error) error {
 	return withCode(exitFailure, err)
 }
 
-// hasUprobes reports whether a process has met a uprobe: then the kernel has
-// given it a page for its trampoline.
-func hasUprobes(pid int) bool {
+// userProbes tells what uretprobes have replaced on the stacks of a process.
+// It asks the kernel, if the process has met a uprobe at all: then it has a
+// page for the trampoline.
+type userProbes struct{ reader *loader.ProbeReader } // nil: nothing to ask
+
+// openProbes looks for uretprobes in a process, and says where it may not.
+func openProbes(pid int) userProbes {
+	p := userProbes{}
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	return err == nil && bytes.Contains(maps, []byte("[uprobes]\n"))
+	if err != nil || !bytes.Contains(maps, []byte(procstate.UprobesMapping+"\n")) {
+		return p
+	}
+	if p.reader, err = loader.OpenProbeReader(pid); err != nil {
+		fmt.Fprintf(os.Stderr, "stacks end at functions with a uretprobe: %v\n", err)
+	}
+	return p
+}
+
+// read is a function for WalkOptions.
+func (p *userProbes) read() map[procstate.ThreadID]procstate.UserProbes {
+	if p.reader == nil {
+		return nil
+	}
+	found, _ := p.reader.Read() // else stacks end there, which shows
+	return found
+}
+
+func (p *userProbes) close() {
+	if p.reader != nil {
+		p.reader.Close()
+	}
 }
 
 // walkLive walks a running process.
@@ -219,19 +245,9 @@ func walkLive(o *walkOptions, pid int) (*processWalk, error) {
 // walkLiveOnce walks a copy of a running process.
 func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	begin := time.Now()
-	opts := stackwalk.WalkOptions{Threads: o.threads()}
-	if hasUprobes(pid) {
-		probes, err := loader.OpenProbeReader(pid)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "stacks end at functions with a uretprobe: %v\n", err)
-		} else {
-			defer probes.Close()
-			opts.Probes = func() map[procstate.ThreadID]procstate.UserProbes {
-				found, _ := probes.Read() // else they end there, which shows
-				return found
-			}
-		}
-	}
+	probes := openProbes(pid)
+	defer probes.close()
+	opts := stackwalk.WalkOptions{Threads: o.threads(), Probes: probes.read}
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {
 		return nil, err

@@ -194,7 +194,9 @@ func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
 		return nil, err
 	}
 	before.readVariables()
-	opts := stackwalk.WalkOptions{Threads: o.threads()}
+	probes := openProbes(pid)
+	defer probes.close()
+	opts := stackwalk.WalkOptions{Threads: o.threads(), Probes: probes.read}
 	pw := &processWalk{pid: pid, live: true}
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
 		pw.take(ps)
