@@ -1,6 +1,7 @@
 package swbpf
 
 import (
+	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -40,6 +41,13 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 			return nil, err
 		}
 	}
+	blocked := func(t procstate.Thread) bool { return t.State == procstate.StateDiskWait }
+	var now []procstate.Thread // with those that still wait, and were not stopped
+	if slices.ContainsFunc(infos, blocked) {
+		if now, err = procstate.ProcessThreads(pid); err != nil {
+			return nil, err
+		}
+	}
 	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch()}
 	for _, tid := range tids {
 		if len(opts.Threads) > 0 {
@@ -51,6 +59,11 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		for _, in := range infos {
 			if in.TID == tid {
 				s.Thread = in
+			}
+		}
+		for _, in := range now {
+			if in.TID == tid {
+				s.Blocked = blocked(in)
 			}
 		}
 		s.Frames, s.Err = w.WalkStack(nil, tid)

@@ -9,9 +9,14 @@ import (
 // freeEntries may be read for any question, however small the unit.
 const freeEntries = 1 << 10
 
+// maxEntries bounds the entries that are read for one question.
+const maxEntries = 1 << 22
+
 // allowEntries sets how many entries may be read for a question about a unit:
 // each of them, and what they refer to.
-func (d *dwarfData) allowEntries(u *unit) { d.group.entryWork = freeEntries + (u.end-u.off)/2 }
+func (d *dwarfData) allowEntries(u *unit) {
+	d.group.entryWork = min(freeEntries+(u.end-u.off)/2, maxEntries)
+}
 
 // die is a debugging information entry (DIE), read whole.
 type die struct {

@@ -37,14 +37,17 @@ func (v *Value) Format(o Format) string {
 	return p.b.String()
 }
 
-// Aggregate reports whether the value is a struct, a union or an array that
-// is no string: what takes more than a word to write.
+// Aggregate reports whether the value is, or refers to, a struct, a union or an
+// array: what takes more than a word to write.
 func (v *Value) Aggregate() bool {
 	switch goKind(v.Type) {
 	case goString, goInterface:
 		return false
 	}
 	t := v.Type.Strip()
+	for t.Kind == symbols.KindReference || t.Kind == symbols.KindRvalueReference {
+		t = t.Elem().Strip()
+	}
 	if cases, _ := t.Variants(); len(cases) > 0 || t.Name == "&str" {
 		return false
 	}
@@ -55,6 +58,8 @@ func (v *Value) Aggregate() bool {
 func Unknown(err error) string {
 	var m *memoryError
 	switch {
+	case errors.Is(err, ErrLate):
+		return "<not read in time>"
 	case errors.As(err, &m):
 		return fmt.Sprintf("<error: Cannot access memory at address %#x>", m.addr)
 	case errors.Is(err, ErrSynthetic):
@@ -84,7 +89,11 @@ func (p *printer) value(v *Value, depth int) {
 		p.b.WriteString("...")
 		return
 	}
-	if err := v.unknown(); err != nil {
+	err := v.unknown()
+	if late := v.f.r.late(); late != nil {
+		err = late
+	}
+	if err != nil {
 		p.b.WriteString(Unknown(err))
 		return
 	}
@@ -366,6 +375,10 @@ func (p *printer) array(v *Value, t *symbols.Type, counts []int64, depth int) {
 	if x, ok := textOf(elem); ok && len(counts) == 1 && p.chars(v, x, counts[0]) {
 		return
 	}
+	if err := v.readable(); err != nil && size > 0 && counts[0] > 0 {
+		p.b.WriteString(Unknown(err))
+		return
+	}
 	for _, n := range counts[1:] {
 		if n > 0 && size > maxArray/uint64(n) {
 			p.b.WriteString("<incomplete type>")
@@ -373,42 +386,84 @@ func (p *printer) array(v *Value, t *symbols.Type, counts []int64, depth int) {
 		}
 		size *= uint64(n)
 	}
-	p.elements(counts[0], func(i int64) {
+	p.elements(v, size, counts[0], func(part *Value) {
 		if len(counts) > 1 {
-			row := *v.part(elem, uint64(i)*size)
-			if !v.memory {
-				row = *v.cut(uint64(i)*size, size)
-			}
-			p.array(&row, t, counts[1:], depth)
+			part.Type = v.Type
+			p.array(part, t, counts[1:], depth)
 			return
 		}
-		p.value(v.part(elem, uint64(i)*size), depth)
+		p.value(part.as(elem), depth)
 	})
 }
 
-// cut returns n bytes of a value that is not in memory.
+// cut returns n bytes of a value, without a type.
 func (v *Value) cut(off, n uint64) *Value {
 	c := &Value{Type: v.Type, f: v.f, size: n, sized: true}
-	if off <= uint64(len(v.data)) && n <= uint64(len(v.data))-off {
+	if v.memory {
+		c.memory, c.addr, c.block = true, v.addr+off, v.block
+	} else if off <= uint64(len(v.data)) && n <= uint64(len(v.data))-off {
 		c.data, c.why = v.data[off:off+n], v.why[off:off+n]
 	}
 	return c
 }
 
-// elements writes the elements of an array, each by write, equal ones in a row
-// once.
-func (p *printer) elements(n int64, write func(i int64)) {
+// as returns the value as one of another type of its size.
+func (v *Value) as(t *symbols.Type) *Value {
+	c := *v
+	c.Type = t
+	return &c
+}
+
+// Bounds on the memory that is read of an array, in bytes.
+const (
+	arrayRead    = 1 << 16 // at a time
+	maxArrayRead = 1 << 20
+)
+
+// readable returns why the memory of a value cannot be read.
+func (v *Value) readable() error {
+	if !v.memory {
+		return nil
+	}
+	_, err := v.bytes(0, 1)
+	return err
+}
+
+// window returns the element of an array, n elements of a size, at an index,
+// with the memory around it.
+func (v *Value) window(i, n int64, size uint64) *Value {
+	off := uint64(i) * size
+	part := v.cut(off, size)
+	if v.memory && size > 0 && size <= arrayRead && !v.single && v.block.at(part.addr, int(size)) == nil {
+		b := make([]byte, min(uint64(n-i)*size, arrayRead/size*size))
+		if v.single = v.f.r.read(part.addr, b) != nil; !v.single {
+			v.block = &block{part.addr, b}
+			part.block = v.block
+		}
+	}
+	return part
+}
+
+// elements writes the n elements of an array, of size bytes each, by write;
+// equal ones in a row once.
+func (p *printer) elements(v *Value, size uint64, n int64, write func(part *Value)) {
+	array := *v
 	p.b.WriteByte('{')
-	shown := 0
 	text := func(i int64) string {
 		from := p.b.Len()
-		write(i)
+		write(array.window(i, n, size))
 		s := string(p.b.Bytes()[from:])
 		p.b.Truncate(from)
 		return s
 	}
+	// last is the last element that may be looked at.
+	last := n - 1
+	if size > 0 {
+		last = min(last, int64(maxArrayRead/size))
+	}
+	shown := 0
 	for i := int64(0); i < n; {
-		if shown >= p.o.Elements || p.b.Len() > maxText {
+		if shown >= p.o.Elements || p.b.Len() > maxText || i > last {
 			p.b.WriteString("...")
 			break
 		}
@@ -417,8 +472,9 @@ func (p *printer) elements(n int64, write func(i int64)) {
 		}
 		s := text(i)
 		run := int64(1)
-		for p.o.Repeats > 0 && i+run < n && run < maxRun && text(i+run) == s {
+		for p.o.Repeats > 0 && i+run <= last && text(i+run) == s {
 			run++
+			run += array.sameBytes(i+run-1, last, size)
 		}
 		if run > int64(p.o.Repeats) && p.o.Repeats > 0 {
 			fmt.Fprintf(&p.b, "%s <repeats %d times>", s, run)
@@ -433,5 +489,31 @@ func (p *printer) elements(n int64, write func(i int64)) {
 	p.b.WriteByte('}')
 }
 
-// maxRun bounds how far equal elements are looked for.
-const maxRun = 1 << 16
+// sameBytes returns how many elements after the one at an index, up to the
+// last, have the same bytes as it.
+func (v *Value) sameBytes(i, last int64, size uint64) (count int64) {
+	if size == 0 || size > arrayRead/2 {
+		return 0
+	}
+	for i < last {
+		v.window(i, last+1, size)
+		b := v.block.at(v.addr+uint64(i)*size, int(size))
+		if b == nil {
+			return count
+		}
+		b = v.block.data[v.addr+uint64(i)*size-v.block.addr:]
+		n := int64(min(uint64(len(b))/size, uint64(last-i+1))) - 1
+		b = b[:uint64(n+1)*size]
+		if n == 0 {
+			v.block = nil // to be read from the element on
+			continue
+		}
+		if !bytes.Equal(b[size:], b[:uint64(n)*size]) {
+			for n = 0; bytes.Equal(b[uint64(n)*size:][:size], b[uint64(n+1)*size:][:size]); n++ {
+			}
+			return count + n
+		}
+		count, i = count+n, i+n
+	}
+	return count
+}

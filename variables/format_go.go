@@ -59,7 +59,7 @@ func (p *printer) golang(v *Value, t *symbols.Type, depth int) bool {
 			return true
 		}
 		fmt.Fprintf(&p.b, "%s len %d ", v.Type, n)
-		p.elements(int64(n), func(i int64) { p.value(v.f.at(elem, array+uint64(i)*size), depth) })
+		p.elements(v.f.at(elem, array), size, int64(n), func(part *Value) { p.value(part.as(elem), depth) })
 		return true
 	}
 	return false

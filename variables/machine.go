@@ -216,6 +216,9 @@ func (m *machine) run(x *symbols.Expression) error {
 	if m.f.nest >= maxNest {
 		return fmt.Errorf("expressions nest too deeply: %w", symbols.ErrUnsupported)
 	}
+	if err := m.f.r.late(); err != nil {
+		return err
+	}
 	m.f.nest++
 	defer func() { m.f.nest-- }()
 	for at := 0; at < len(x.Code); {

@@ -1,6 +1,7 @@
 package variables
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -16,12 +17,14 @@ var (
 	ErrShortBuffer = errors.New("the value does not fit into the buffer")
 	ErrNotSaved    = errors.New("not saved")
 	ErrSynthetic   = errors.New("a pointer to something that has no address")
+	ErrLate        = errors.New("not read in time")
 )
 
 // Reader reads the variables of the frames of one Walker.
 type Reader struct {
 	w     *unwind.Walker
 	s     *symbols.Symbolizer
+	ctx   context.Context
 	known map[place]functions
 	types map[*procstate.Image]uint64 // of Go programs: see goTypes
 }
@@ -40,7 +43,20 @@ type functions struct {
 // New makes a Reader of the frames of w, with the debug information that s
 // finds.
 func New(w *unwind.Walker, s *symbols.Symbolizer) *Reader {
-	return &Reader{w: w, s: s, known: make(map[place]functions), types: make(map[*procstate.Image]uint64)}
+	return &Reader{w: w, s: s, ctx: context.Background(), known: make(map[place]functions), types: make(map[*procstate.Image]uint64)}
+}
+
+// Until makes reading end with a context: what is asked for when it is done is
+// ErrLate. So a process need not stand still for longer than it may, whatever
+// its variables and its debug information are.
+func (r *Reader) Until(ctx context.Context) { r.ctx = ctx }
+
+// late returns ErrLate when the time for reading is over.
+func (r *Reader) late() error {
+	if r.ctx.Err() != nil {
+		return ErrLate
+	}
+	return nil
 }
 
 // Functions returns the functions that a frame is in: calls inlined there,
@@ -59,6 +75,9 @@ func (r *Reader) Functions(f *unwind.Frame) ([]*symbols.Function, error) {
 const maxPlaces = 1 << 14
 
 func (r *Reader) functionsAt(im *procstate.Image, vaddr uint64) ([]*symbols.Function, error) {
+	if err := r.late(); err != nil {
+		return nil, err
+	}
 	at := place{im, vaddr}
 	if f, ok := r.known[at]; ok {
 		return f.list, f.err
@@ -77,7 +96,7 @@ func (r *Reader) functionsAt(im *procstate.Image, vaddr uint64) ([]*symbols.Func
 // Value returns the value of a variable in frame i of a walk. What lies in
 // memory is read when the Value is asked for it, so it is true as long as the
 // process stands where it stood when it was walked. The errors are
-// ErrNotVariable, symbols.ErrOutOfScope, symbols.ErrOptimizedOut, ErrNotSaved,
+// ErrNotVariable, ErrLate, symbols.ErrOutOfScope, symbols.ErrOptimizedOut, ErrNotSaved,
 // symbols.ErrUnsupported, procstate.ErrUnreadable, with context.
 func (r *Reader) Value(walk []unwind.Frame, i int, v *symbols.Variable) (*Value, error) {
 	if i < 0 || i >= len(walk) || v == nil || v.Function() == nil {
@@ -175,6 +194,9 @@ func (f *frame) count(d *symbols.Dimension) int64 {
 func (r *Reader) read(addr uint64, b []byte) error {
 	if len(b) == 0 {
 		return nil
+	}
+	if err := r.late(); err != nil {
+		return err
 	}
 	n, err := r.w.ProcessState().ReadMemory(addr, b)
 	if n < len(b) {

@@ -16,6 +16,8 @@ type Value struct {
 
 	memory bool   // it lies at addr
 	addr   uint64 // run-time address
+	block  *block // memory that was read already; may be nil
+	single bool   // of an array: its elements are to be read one by one
 
 	data    []byte  // else: its bytes
 	why     []error // by byte: nil where data is right
@@ -50,6 +52,9 @@ func (v *Value) Read(buf []byte) (int, error) {
 // bytes returns n bytes of the value, or why they are not known.
 func (v *Value) bytes(off uint64, n int) ([]byte, error) {
 	if v.memory {
+		if b := v.block.at(v.addr+off, n); b != nil {
+			return b, nil
+		}
 		b := make([]byte, n)
 		return b, v.f.r.read(v.addr+off, b)
 	}
@@ -62,6 +67,20 @@ func (v *Value) bytes(off uint64, n int) ([]byte, error) {
 		}
 	}
 	return v.data[off : off+uint64(n)], nil
+}
+
+// block is a copy of memory.
+type block struct {
+	addr uint64
+	data []byte
+}
+
+// at returns n bytes at an address, nil when the block has not got them.
+func (b *block) at(addr uint64, n int) []byte {
+	if b == nil || addr < b.addr || addr-b.addr > uint64(len(b.data)) || n > len(b.data)-int(addr-b.addr) {
+		return nil
+	}
+	return b.data[addr-b.addr:][:n:n]
 }
 
 // unknown returns the reason when no byte of the value is there, all for one
@@ -83,7 +102,7 @@ func (v *Value) part(t *symbols.Type, off uint64) *Value {
 	p := &Value{Type: t, f: v.f}
 	p.size, p.sized = v.f.sizeOf(t)
 	if v.memory {
-		p.memory, p.addr = true, v.addr+off
+		p.memory, p.addr, p.block = true, v.addr+off, v.block
 		return p
 	}
 	if off <= uint64(len(v.data)) && p.size <= uint64(len(v.data))-off {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -42,11 +43,12 @@ type walkOptions struct {
 	noGroup bool
 	args    bool
 	locals  bool
+	stop    durationValue
 	names   symbolFlags
 }
 
 func newWalkCommand() *cobra.Command {
-	o := &walkOptions{symbols: "yes"}
+	o := &walkOptions{symbols: "yes", stop: durationValue(time.Second)}
 	c := &cobra.Command{
 		Use:   "walk PID... | --core FILE",
 		Short: "Print the stacks of running processes or of a core file",
@@ -60,8 +62,9 @@ complete or says why it ends early.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
-debug information is read before. With --tid the other threads go on, and may
-change what they share with the one that stands.
+debug information is read before, and what is not read within --stop-limit says
+so. With --tid the other threads go on, and may change what they share with the
+one that stands.
 
 Exit status: 0; 1 when something went wrong on the way, 2 for wrong usage, 3
 when there is no such process, 4 for a zombie, 5 for a thread of the kernel, 6
@@ -92,6 +95,7 @@ thread could not be stopped, being in an uninterruptible wait, or not walked.`,
 	f.BoolVar(&o.noGroup, "no-group", false, "show each thread by itself")
 	f.BoolVar(&o.args, "args", false, "show the parameters of each function")
 	f.BoolVar(&o.locals, "locals", false, "show parameters and local variables; the process stands until they are read")
+	f.Var(&o.stop, "stop-limit", "how long the process may stand for --args and --locals; what is not read by then says so")
 	o.names.add(f)
 	return c
 }
@@ -309,7 +313,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	}
 	pw.nameFrames(o.symbols == "yes")
 	if o.args || o.locals {
-		pw.readVariables()
+		pw.readVariables(context.Background())
 	}
 	pw.took = time.Since(begin)
 	return pw, nil

@@ -52,6 +52,7 @@ type walkFrame struct {
 	stepper   string
 
 	described bool // the debug information has the function
+	late      bool // its variables were not read in time
 	variables []walkVariable
 }
 

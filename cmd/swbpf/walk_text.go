@@ -12,6 +12,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
+	"github.com/swbpf/swbpf/variables"
 )
 
 // writeWalkText writes a process for people; with group set, threads with the
@@ -168,6 +169,8 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool
 // label is the name and offset, or the module's offset where there is no name.
 func (f *walkFrame) label() string {
 	switch {
+	case f.function != "" && f.late:
+		return f.function + "(" + variables.Unknown(variables.ErrLate) + ")"
 	case f.function != "" && f.described:
 		return f.function + f.arguments()
 	case f.function != "" && f.inlined:

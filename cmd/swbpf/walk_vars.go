@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
@@ -45,8 +47,9 @@ func newVariableReader(w *unwind.Walker) *variableReader {
 	return v
 }
 
-// readVariables reads the variables of all frames, which have their names.
-func (p *processWalk) readVariables() {
+// readVariables reads the variables of all frames, which have their names,
+// until ctx is done.
+func (p *processWalk) readVariables(ctx context.Context) {
 	readers := make(map[*unwind.Walker]*variableReader)
 	for i := range p.threads {
 		t := &p.threads[i]
@@ -59,6 +62,7 @@ func (p *processWalk) readVariables() {
 			readers[t.walker] = r
 		}
 		if r.r != nil {
+			r.r.Until(ctx)
 			r.thread(t)
 		}
 	}
@@ -76,6 +80,9 @@ func (r *variableReader) thread(t *threadWalk) {
 		fns, err := r.r.Functions(&t.stack[i])
 		if err == nil {
 			r.match(t.stack, i, frames[:n], fns)
+		}
+		for j := range frames[:n] {
+			frames[j].late = errors.Is(err, variables.ErrLate)
 		}
 		frames = frames[n:]
 	}
@@ -173,6 +180,8 @@ func (v *walkVariable) status() string {
 	switch {
 	case v.err == nil:
 		return "ok"
+	case errors.Is(v.err, variables.ErrLate):
+		return "not read in time"
 	case errors.Is(v.err, variables.ErrNotSaved):
 		return "not saved"
 	case errors.Is(v.err, symbols.ErrOptimizedOut):
@@ -185,6 +194,10 @@ func (v *walkVariable) status() string {
 	return "bad debug information"
 }
 
+// warmLimit bounds the time for reading debug information before the process
+// stands still.
+const warmLimit = 10 * time.Second
+
 // walkLiveVariables walks a running process and reads its variables while it
 // stands still. So that this does not take long, the debug information that it
 // needs is read before, for the stacks of a moment ago.
@@ -193,15 +206,19 @@ func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
 	if err != nil {
 		return nil, err
 	}
-	before.readVariables()
+	ctx, cancel := context.WithTimeout(context.Background(), warmLimit)
+	before.readVariables(ctx)
+	cancel()
 	probes := openProbes(pid)
 	defer probes.close()
 	opts := stackwalk.WalkOptions{Threads: o.threads(), Probes: probes.read}
 	pw := &processWalk{pid: pid, live: true}
+	ctx, cancel = context.WithTimeout(context.Background(), time.Duration(o.stop))
+	defer cancel()
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
 		pw.take(ps)
 		pw.nameFrames(true)
-		pw.readVariables()
+		pw.readVariables(ctx)
 	})
 	if err != nil {
 		return nil, err
