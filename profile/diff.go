@@ -13,7 +13,7 @@ import (
 type Diff struct {
 	Before, After *Profile
 	Absolute      bool
-	Unit          string // of the numbers of Change: "" for shares; "CPUs", "samples/s"
+	Unit          string // of the numbers of Change: "" for shares; "CPUs", "threads", "samples/s"
 	Functions     []DiffEntry
 	// Threshold is the p-value from which on the change of a function is
 	// significant: by Alpha, corrected for the number of functions.
@@ -86,6 +86,15 @@ func Compare(before, after *Profile, absolute bool) (*Diff, error) {
 	return d, nil
 }
 
+// Waits reports whether a profile is of times off the CPU, of which rates are
+// compared best: how many threads wait at a time. Of shares, threads that wait
+// all the time are most, and uncertain, since each is one sample; all other
+// shares are as uncertain then.
+func (p *Profile) Waits() bool {
+	m := &p.Meta
+	return m.ByValue && (m.Value.Type == "off-cpu" || m.Value.Type == "wall") && m.Duration > 0
+}
+
 // rates sets the unit and the exposure of rates, and returns how much of
 // diffScale a unit of weight is on both sides.
 func (d *Diff) rates() (perBefore, perAfter float64, err error) {
@@ -96,6 +105,8 @@ func (d *Diff) rates() (perBefore, perAfter float64, err error) {
 		}
 		seconds := m.Duration.Seconds()
 		switch {
+		case p.Waits():
+			return 1 / (1e9 * seconds), "threads", nil
 		case m.Value.Unit == "nanoseconds" && m.ByValue:
 			return 1 / (1e9 * seconds), "CPUs", nil
 		case m.Value.Unit == "nanoseconds" && m.Period > 0:

@@ -109,9 +109,17 @@ func (d *Diff) Method() string {
 // Value prints a share as a percentage, or a rate.
 func (d *Diff) Value(v float64) string {
 	if d.Absolute {
-		return strconv.FormatFloat(v, 'g', 3, 64)
+		return strconv.FormatFloat(v, 'f', decimals(v), 64)
 	}
 	return strconv.FormatFloat(100*v, 'f', 2, 64)
+}
+
+// decimals is how many of a rate are printed.
+func decimals(v float64) int {
+	if math.Abs(v) < 100 {
+		return 4
+	}
+	return 1
 }
 
 // Delta prints a change with its confidence interval: "+1.25 ± 0.31".

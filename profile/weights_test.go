@@ -105,6 +105,50 @@ func TestCompareWeightsChange(t *testing.T) {
 	}
 }
 
+// Beside threads that wait all the time, of which each is one sample, rates tell
+// that others wait longer, and shares do not.
+func TestCompareWaits(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(17, 18))
+	waits := func(factor float64) *Profile {
+		b := NewBuilder()
+		m := b.Module(Module{Path: "/bin/x", Kind: Native})
+		for tid := range int32(8) {
+			b.Add(Thread{PID: 1, TID: 10 + tid, Comm: Comm("idle")}, []Loc{b.Marker("[sleep]"), {m, 1}}, "", 1, 5e9)
+		}
+		for range 2000 {
+			b.Add(Thread{PID: 1, TID: 1, Comm: Comm("busy")}, []Loc{b.Marker("[lock]"), {m, 2}}, "", 1, int64(factor*1e6*(0.5+rnd.Float64())))
+		}
+		return b.Build(Meta{Target: "x", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true, Duration: 5 * time.Second},
+			symbols{{m, 1}: {{Function: "waits"}}, {m, 2}: {{Function: "locks"}}})
+	}
+	before, same, after := waits(1), waits(1), waits(1.1)
+	if !before.Waits() {
+		t.Error("times off the CPU are not known for that")
+	}
+	for _, test := range []struct {
+		after    *Profile
+		absolute bool
+		want     string // what changed
+	}{{same, true, ""}, {after, true, "locks"}, {after, false, ""}} {
+		d, err := Compare(before, test.after, test.absolute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, f := range d.Functions {
+			if f.Total.Significant {
+				got += f.Function
+			}
+			if test.absolute && f.Function == "locks" && (math.Abs(f.Total.Before-0.4) > 0.01 || d.Unit != "threads") {
+				t.Errorf("%g %s before, want 0.4 threads", f.Total.Before, d.Unit)
+			}
+		}
+		if got != test.want {
+			t.Errorf("absolute %v: %q changed, want %q", test.absolute, got, test.want)
+		}
+	}
+}
+
 // The interval holds the true difference in 95 of 100 cases, of shares and of
 // rates, though a function's times are three times as long as those of others.
 func TestCompareWeightsError(t *testing.T) {

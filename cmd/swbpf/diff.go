@@ -21,6 +21,7 @@ type diffOptions struct {
 	format     string
 	sampleType string
 	absolute   bool
+	normalise  bool // shares were asked for
 	all        bool
 	rows       int
 }
@@ -38,6 +39,9 @@ it to standard output, and the table to standard error.
 
 The profiles are normalised to the same total, so that runs of different
 lengths compare; --absolute compares rates instead: CPUs, or samples a second.
+Times off the CPU are compared by rates (threads that wait at a time), unless
+--absolute=false is given: beside threads that wait all the time, shares tell
+little.
 
 Only what changed by more than sampling error is reported: by Fisher's exact
 test (with --absolute, the exact test of two Poisson rates), at a level of 5 %
@@ -53,7 +57,10 @@ read; 2 for wrong usage.`,
   swbpf diff -o diff.html before.pb.gz after.pb.gz
   swbpf diff --absolute monday.pb.gz tuesday.pb.gz`,
 		Args: exactlyFiles(2),
-		RunE: func(_ *cobra.Command, args []string) error { return diff(o, args[0], args[1]) },
+		RunE: func(c *cobra.Command, args []string) error {
+			o.normalise = !o.absolute && c.Flags().Changed("absolute")
+			return diff(o, args[0], args[1])
+		},
 	}
 	f := c.Flags()
 	f.SortFlags = false
@@ -84,7 +91,8 @@ func diff(o *diffOptions, before, after string) error {
 			return err
 		}
 	}
-	d, err := profile.Compare(sides[0], sides[1], o.absolute)
+	waits := sides[0].Waits() && sides[1].Waits() && !o.normalise
+	d, err := profile.Compare(sides[0], sides[1], o.absolute || waits)
 	if err != nil {
 		return err
 	}
