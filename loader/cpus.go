@@ -34,6 +34,10 @@ func CPUs() int {
 	return len(online)
 }
 
+// MaxFrequency is the most samples a second that the kernel allows now, for each
+// CPU; false when that is not known.
+func MaxFrequency() (hz int, ok bool) { return readInt(maxRatePath) }
+
 // maxCPUs bounds CPU numbers (CONFIG_NR_CPUS is 8192 at most).
 const maxCPUs = 1 << 16
 
@@ -130,7 +134,7 @@ func (c *cpuEvents) open(cpu int) error {
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
-	if most, ok := readInt(maxRatePath); ok && c.attr.Bits&unix.PerfBitFreq != 0 && errors.Is(err, unix.EINVAL) && int(c.attr.Sample) > most {
+	if most, ok := MaxFrequency(); ok && c.attr.Bits&unix.PerfBitFreq != 0 && errors.Is(err, unix.EINVAL) && int(c.attr.Sample) > most {
 		return fmt.Errorf("frequency %d Hz: the kernel allows %d at most; sysctl kernel.perf_event_max_sample_rate sets that", c.attr.Sample, most)
 	}
 	if err != nil {

@@ -105,7 +105,7 @@ func examineParanoid() Finding {
 
 func examineRate() Finding {
 	f := found("sampling rate", "")
-	rate, ok := readInt(maxRatePath)
+	rate, ok := MaxFrequency()
 	if !ok {
 		f.Found = "no limit known"
 		return f

@@ -23,8 +23,8 @@ type recordOptions struct {
 	offCPU      bool
 	wall        bool
 	minOffCPU   durationValue
-	frequency   int    // Hz; 0 when not given
-	period      uint64 // 0 when not given
+	frequency   hertzValue // 0 when not given
+	period      countValue // 0 when not given
 	labels      labelsValue
 	sampleCPU   bool
 	duration    durationValue
@@ -102,8 +102,8 @@ do not allow recording.`,
 	f.SortFlags = false
 	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p and CMD)")
 	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included")
-	f.IntVarP(&o.frequency, "freq", "F", 0, fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
-	f.Uint64VarP(&o.period, "count", "c", 0, "in place of -F: a sample each this many events, or after as much of their --weight")
+	f.VarP(&o.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
+	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.StringVarP(&o.event, "event", "e", defaultEvent, "event by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION; cpu-clock stands in for cycles without hardware counters")
 	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe, what the uretprobe returns (ret); with :bytes, :nanoseconds or another unit where the name does not tell")
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
@@ -152,9 +152,6 @@ func (o *recordOptions) check(dash int) error {
 	}
 	if o.minOffCPU != 0 && o.event != loader.OffCPU.Name && o.event != loader.Wall.Name {
 		return errors.New("--min-off-cpu goes with --off-cpu or --wall")
-	}
-	if o.frequency < 0 {
-		return fmt.Errorf("-F %d: a frequency is positive", o.frequency)
 	}
 	if o.stackBytes < minStackBytes || o.stackBytes > maxStackBytes {
 		return fmt.Errorf("--stack-bytes %d is not between %d and %d", o.stackBytes, minStackBytes, maxStackBytes)
@@ -226,7 +223,7 @@ func record(o *recordOptions) error {
 	if failed != nil {
 		return failed
 	}
-	status, err := r.commandStatus()
+	status, err := r.commandStatus(os.Stderr)
 	if err != nil {
 		return err
 	}

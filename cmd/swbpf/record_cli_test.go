@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -55,7 +56,9 @@ func TestRecordRefuses(t *testing.T) {
 		{"true", []string{"after --"}},
 		{"-- /nonexistent/program", []string{"/nonexistent/program"}},
 		{"-F 99999999", []string{"perf_event_max_sample_rate"}},
-		{"-F -1", []string{"positive"}},
+		{"-F -1", []string{"from 1 to", "perf_event_max_sample_rate"}},
+		{"-F 0", []string{"from 1 to", "perf_event_max_sample_rate"}},
+		{"-c 0", []string{"from 1"}},
 		{"--stack-bytes 2M", []string{"--stack-bytes"}},
 		{"--stack-bytes many", []string{"64K"}},
 		{"-d 0", []string{"duration"}},
@@ -117,6 +120,35 @@ func TestRecordStatus(t *testing.T) {
 		if status != want {
 			t.Errorf("%s: status %d, want %d\n%s", script, status, want, msg)
 		}
+	}
+}
+
+// A command that goes on after the recording is waited for, which is said.
+func TestRecordWaits(t *testing.T) {
+	needRecord(t)
+	cmd := exec.Command(swbpf(t), "record", "-d", "0.1", "-o", "p.folded", "--", "sh", "-c", "read line; exit 3")
+	cmd.Dir = t.TempDir()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	said := ""
+	for lines := bufio.NewScanner(stderr); !strings.HasPrefix(said, "waiting for the end of sh (process "); said = lines.Text() {
+		if !lines.Scan() {
+			t.Fatal("it does not say that it waits")
+		}
+	}
+	stdin.Close() // which ends the command
+	if cmd.Wait(); cmd.ProcessState.ExitCode() != 3 {
+		t.Errorf("%v", cmd.ProcessState)
 	}
 }
 
@@ -262,14 +294,13 @@ func TestRecordInterruptedAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cmd.Process.Kill()
-	// It opens the file before it does anything else that takes time, and then
-	// makes its maps.
+	// It heeds signals from before it opens the file and its events.
 	fds := fmt.Sprintf("/proc/%d/fd", cmd.Process.Pid)
 	waitFor(t, "the file under way", func() bool {
 		files, _ := os.ReadDir(fds)
 		return slices.ContainsFunc(files, func(f os.DirEntry) bool {
 			link, _ := os.Readlink(filepath.Join(fds, f.Name()))
-			return strings.HasPrefix(link, dir) || strings.Contains(link, "bpf")
+			return strings.HasPrefix(link, dir) || strings.Contains(link, "perf_event")
 		})
 	})
 	cmd.Process.Signal(os.Interrupt)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"time"
@@ -79,7 +80,7 @@ func (r *recorder) start() error {
 		return err
 	}
 	cfg := loader.Config{
-		Event: event, Weight: weight, Frequency: o.frequency, Period: o.period, StackBytes: int(o.stackBytes),
+		Event: event, Weight: weight, Frequency: int(o.frequency), Period: uint64(o.period), StackBytes: int(o.stackBytes),
 		Kernel: !o.noKernel, PIDs: o.pids, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
 	cfg.Changes = o.frequency >= changesFrom
@@ -292,10 +293,16 @@ func (r *recorder) close() {
 	}
 }
 
-// commandStatus waits for the recorded command and returns its exit code.
-func (r *recorder) commandStatus() (int, error) {
+// commandStatus waits for the recorded command, and says so on w if it still
+// runs, and returns its exit code.
+func (r *recorder) commandStatus(w io.Writer) (int, error) {
 	if r.command == nil {
 		return 0, nil
+	}
+	select {
+	case <-r.command.Done():
+	default:
+		fmt.Fprintf(w, "waiting for the end of %s (process %d), for its exit status; Ctrl-C waits no longer\n", r.opt.command[0], r.command.PID())
 	}
 	state, err := r.command.Wait()
 	if err != nil {

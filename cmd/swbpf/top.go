@@ -62,9 +62,9 @@ the privileges do not allow sampling.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.VarP(&o.record.pids, "pid", "p", "sample these processes only, threads born later included")
-	f.IntVarP(&o.record.frequency, "freq", "F", 0, fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
+	f.VarP(&o.record.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.StringVarP(&o.record.event, "event", "e", "cycles", "event by perf's name; cpu-clock stands in for cycles without hardware counters")
-	f.Uint64VarP(&o.record.period, "count", "c", 0, "in place of -F: a sample each this many events, or after as much of their --weight")
+	f.VarP(&o.record.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.StringVar(&o.record.weight, "weight", "", "count events by a `field` of the tracepoint or an argument of the probe, as record does")
 	f.BoolVar(&o.record.offCPU, "off-cpu", false, "show where threads wait, by time")
 	f.BoolVar(&o.record.wall, "wall", false, "show time on and off the CPU together")

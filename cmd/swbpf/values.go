@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/swbpf/swbpf/loader"
 )
 
 // bytesValue is a flag for a number of bytes: 65536, 64K, 64KiB, 1M.
@@ -90,3 +92,43 @@ func (v *pidsValue) Set(s string) error {
 }
 
 func (v *pidsValue) Type() string { return "pid[,pid...]" }
+
+// hertzValue is a flag for a frequency in Hz.
+type hertzValue int
+
+func (v *hertzValue) String() string { return strconv.Itoa(int(*v)) }
+
+func (v *hertzValue) Set(s string) error {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q is not a frequency: whole Hz, from 1 to %s (kernel.perf_event_max_sample_rate)", s, maxFrequency())
+	}
+	*v = hertzValue(n)
+	return nil
+}
+
+// maxFrequency is what the kernel allows, in words.
+func maxFrequency() string {
+	if hz, ok := loader.MaxFrequency(); ok {
+		return strconv.Itoa(hz)
+	}
+	return "what the kernel allows"
+}
+
+func (v *hertzValue) Type() string { return "Hz" }
+
+// countValue is a flag for a number of events.
+type countValue uint64
+
+func (v *countValue) String() string { return strconv.FormatUint(uint64(*v), 10) }
+
+func (v *countValue) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q is not a number of events, from 1 on", s)
+	}
+	*v = countValue(n)
+	return nil
+}
+
+func (v *countValue) Type() string { return "n" }

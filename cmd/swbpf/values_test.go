@@ -63,3 +63,22 @@ func TestPIDsValue(t *testing.T) {
 		}
 	}
 }
+
+func TestPositiveValues(t *testing.T) {
+	var hz hertzValue
+	if err := hz.Set("997"); err != nil || hz != 997 || hz.String() != "997" {
+		t.Errorf("got %v, %q, %v", hz, hz.String(), err)
+	}
+	var n countValue
+	if err := n.Set("18446744073709551615"); err != nil || n != 1<<64-1 {
+		t.Errorf("got %v, %v", n, err)
+	}
+	for _, s := range []string{"", "0", "-1", "1.5", "many", "18446744073709551616"} {
+		if err := hz.Set(s); err == nil {
+			t.Errorf("%q was taken as %d Hz", s, hz)
+		}
+		if err := n.Set(s); err == nil {
+			t.Errorf("%q was taken as %d events", s, n)
+		}
+	}
+}
