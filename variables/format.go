@@ -43,6 +43,8 @@ func (v *Value) Aggregate() bool {
 	switch goKind(v.Type) {
 	case goString, goInterface:
 		return false
+	case goMap:
+		return true
 	}
 	t := v.Type.Strip()
 	for t.Kind == symbols.KindReference || t.Kind == symbols.KindRvalueReference {

@@ -9,8 +9,10 @@ import (
 
 // Kinds of Go types, as the runtime numbers them (package reflect).
 const (
+	goChan      = 18
 	goFunc      = 19
 	goInterface = 20
+	goMap       = 21
 	goSlice     = 23
 	goString    = 24
 )
@@ -36,6 +38,12 @@ func (p *printer) golang(v *Value, t *symbols.Type, depth int) bool {
 		return true
 	case goFunc:
 		p.goFunc(v)
+		return true
+	case goMap:
+		p.goMap(v, t, depth)
+		return true
+	case goChan:
+		p.goChannel(v)
 		return true
 	case goString:
 		str, n, err := v.addressAndCount(t, "str", "len")

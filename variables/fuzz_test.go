@@ -40,7 +40,7 @@ func FuzzValues(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"gcc", "-gdwarf-5", "-O2"}, {"gcc", "-gdwarf-4", "-O2"}, {"gcc", "-gdwarf-5", "-O0"}, {"clang-19", "-gdwarf-5", "-O2"}, {"gcc", "-g", "-O2", "-m32"},
+		{"gcc", "-gdwarf-5", "-O2"}, {"gcc", "-gdwarf-4", "-O2"}, {"gcc", "-gdwarf-4", "-O1", "-fdebug-types-section"}, {"gcc", "-gdwarf-5", "-O2", "-gz"}, {"gcc", "-gdwarf-5", "-O0"}, {"clang-19", "-gdwarf-5", "-O2"}, {"gcc", "-g", "-O2", "-m32"},
 	} {
 		out := filepath.Join(dir, "v.so")
 		if b, err := exec.Command(args[0], append(args[1:], "-shared", "-fPIC", "-nostdlib", "-o", out, src)...).CombinedOutput(); err != nil {

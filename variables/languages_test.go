@@ -1,6 +1,8 @@
 package variables_test
 
 import (
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,7 +16,8 @@ import (
 func TestGo(t *testing.T) {
 	source := map[string]string{
 		"numbers": `[]int len 5 {3, 1, 4, 1, 5}`, "none": `[]string len 0 {}`, "array": `{1, 2, 3}`, "empty": `nil`, "e": `{type = *errors.errorString, data = 0x`,
-		"sh": `{type = main.point, data = 0x`, "any5": `{type = int, data = 0x`, "c": `1.5 + -2i`, "fn": `0x`, "m": `0x`,
+		"sh": `{type = main.point, data = 0x`, "any5": `{type = int, data = 0x`, "c": `1.5 + -2i`, "fn": `0x`,
+		"m": `map[string]int len 1 {"one": 1}`, "noMap": "nil", "squares": `map[int]main.point len 1000 {`, "queue": "chan string 0x",
 		"rec": `{Name = "rec", At = {...}, Tags = []string len 2 {"x", "y"}, Next = 0x`,
 	}
 	for _, c := range []struct {
@@ -88,6 +91,9 @@ func compareGo(t *testing.T, command string, w *unwind.Walker, walk []unwind.Fra
 					}
 					known++
 				}
+				if v.Name == "squares" {
+					checkSquares(t, value)
+				}
 				if v.Name == "fn" && !strings.HasSuffix(got, "<main.scalars.func1>") {
 					t.Errorf("%s: fn is %s", command, got)
 				}
@@ -98,6 +104,25 @@ func compareGo(t *testing.T, command string, w *unwind.Walker, walk []unwind.Fra
 		t.Errorf("%s: %d functions of the program", command, functions)
 	}
 	return known
+}
+
+// checkSquares looks for all entries of a map of numbers and points.
+func checkSquares(t *testing.T, value *variables.Value) {
+	t.Helper()
+	entries := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(\d+): \{X = (\d+), Y = (\d+)\}`).FindAllStringSubmatch(value.Format(variables.Format{Elements: 2000, Depth: 2}), -1) {
+		x, _ := strconv.Atoi(m[1])
+		if m[1] != m[2] || strconv.Itoa(x*x) != m[3] || x >= 1000 {
+			t.Errorf("squares has the entry %s", m[0])
+		}
+		entries[m[1]] = true
+	}
+	if len(entries) != 1000 {
+		t.Errorf("squares has %d entries", len(entries))
+	}
+	if got := value.Format(variables.Format{Elements: 3}); !strings.HasSuffix(got, "{...}, ...}") || strings.Count(got, ": ") != 3 {
+		t.Errorf("3 entries of squares are %s", got)
+	}
 }
 
 // TestRust compares what is read of a Rust program's variables with its

@@ -68,6 +68,16 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	var empty any
 	var any5 any = 5
 	m := map[string]int{"one": 1}
+	var noMap map[string]int
+	squares := map[int]point{}
+	for i := range 1500 {
+		squares[i] = point{int32(i), int32(i) * int32(i)}
+	}
+	for i := 1000; i < 1500; i++ {
+		delete(squares, i)
+	}
+	queue := make(chan string, 3)
+	queue <- "first"
 	fn := func(x int) int { return x + i }
 	rec := record{Name: "rec", At: p, Tags: []string{"x", "y"}}
 	rec.Next = &rec
@@ -85,7 +95,7 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	n := sum(numbers, 100)
 	show("n", "%v", n)
 	_, _, _, _ = none, array, sh, empty
-	keep(none, array, p, ptr, sh, empty, any5, m, fn, rec, c, e)
+	keep(none, array, p, ptr, sh, empty, any5, m, noMap, squares, queue, fn, rec, c, e)
 	return n + int(small) + int(big) + len(name)
 }
 
