@@ -13,6 +13,8 @@ type Debug struct {
 	cache        []debugEntry
 	hits, misses uint64
 	kept         keptRegs
+	returns      vaddrCache // facts about return addresses
+	buf          [maxCallLen]byte
 }
 
 // debugEntry is a slot of the cache: the rule for a link-time address of an
@@ -56,6 +58,9 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.NotMe, nil
 	}
+	if in.Flags&unwind.Interrupted == 0 && d.putThere(m, in.PC()) {
+		return unwind.Failed, unwind.ReturnReplaced
+	}
 	r := d.rule(m.Image, addr-m.Bias)
 	v, err := r.CallerFrame(w, in, out)
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
@@ -66,6 +71,28 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return unwind.NotMe, nil // not there yet: the caller's frame is still the truth
 	}
 	return v, err
+}
+
+// putThere reports whether no call can have left a return address, and it is
+// the start of a function: instrumentation, such as a function tracer that
+// wants to see functions return, has put it in place of the original.
+func (d *Debug) putThere(m *procstate.Mapping, pc uint64) bool {
+	const ordinary, put = 1, 2
+	vaddr := pc - m.Bias
+	fact, ok := d.returns.get(m.Image, vaddr)
+	if !ok {
+		fact = ordinary
+		code := d.buf[:]
+		if m.Image.ReadVaddr(code, vaddr-maxCallLen) == nil {
+			if _, _, call := callBefore(m.Image.Arch(), code, vaddr); !call {
+				if start, known := d.tables.For(m.Image).FunctionAt(vaddr); known && start == vaddr {
+					fact = put
+				}
+			}
+		}
+		d.returns.put(m.Image, vaddr, fact)
+	}
+	return fact == put
 }
 
 // carry gives the caller of an interrupted frame the register that its CFA is found

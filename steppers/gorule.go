@@ -60,6 +60,7 @@ var goKinds = map[string]goKind{ // read only
 	"runtime.mstart":       goMstart,
 	"_rt0_amd64":           goTop, // part of the entry point, without its mark
 	"_rt0_amd64_linux":     goTop,
+	"_rt0_arm64":           goTop,
 	"_rt0_arm64_linux":     goTop,
 	"crosscall2":           goCrosscall2,
 	"runtime.sigtramp":     goAsm, // marked as top frame, but it returns to the trampoline

@@ -81,6 +81,9 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	if m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.RuleNotMe, true
 	}
+	if !interrupted && d.putThere(m, pc) {
+		return nil, false
+	}
 	r := d.tables.For(m.Image).Rule(lookupPC(pc, interrupted) - m.Bias)
 	return r, !r.Jumps(w.Arch())
 }

@@ -23,7 +23,7 @@ const (
 	TooManyFrames            // the limit on frames was reached
 	ProcessUnknown           // the process ended before its mappings were known
 	StepperFailed            // a stepper gave up for a reason of its own
-	ReturnReplaced           // a uretprobe has replaced the return address; the original is not known
+	ReturnReplaced           // instrumentation, as a uretprobe, has replaced the return address; the original is not known
 	NumReasons
 )
 
@@ -42,7 +42,7 @@ var reasonText = [NumReasons]struct{ name, help string }{
 	TooManyFrames:     {"too-many-frames", "the limit on frames was reached"},
 	ProcessUnknown:    {"process-unknown", "the process ended before its mappings were known"},
 	StepperFailed:     {"stepper-failed", "a frame stepper reported an error of its own"},
-	ReturnReplaced:    {"return-replaced", "a uretprobe has replaced the return address, and what it was is not known here"},
+	ReturnReplaced:    {"return-replaced", "a uretprobe or a function tracer has replaced the return address, and what it was is not known here"},
 }
 
 // String returns the name, as in counters and output: "stack-cut".

@@ -74,6 +74,17 @@ func (t *Table) Row(vaddr uint64) (row Row, start, end uint64, err error) {
 	return t.prog.ownRow(), t.prog.loc, end, nil
 }
 
+// FunctionAt returns the start of the function, or part of one, that has
+// CFI and holds a link-time address.
+func (t *Table) FunctionAt(vaddr uint64) (start uint64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.seek(vaddr) != ReasonNone {
+		return 0, false
+	}
+	return t.fde.start, true
+}
+
 // seek finds the FDE of vaddr and prepares t.prog to execute it. A source is
 // opened when those before it have nothing.
 func (t *Table) seek(vaddr uint64) Reason {
