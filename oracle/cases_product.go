@@ -47,6 +47,11 @@ func arm64Cases(configs []string) []Case {
 	add("C++ with exceptions, g++ -O2", gxx, gxx+" -O2 -o $OUT work.cc", 150000, false)
 	add("C++ with exceptions, g++ -Os, pointer authentication", gxx, gxx+" -Os -mbranch-protection=standard -o $OUT work.cc", 150000, false)
 	add("signals, alternate stack, siglongjmp", gcc, gcc+" -O2 -o $OUT signals.c", 0, true)
+	for _, program := range []string{"gowork", "gosignals"} {
+		cases = append(cases, Case{Table: tableGo, Name: "AArch64, " + program, Needs: "go",
+			Build:   "cd " + program + " && GOARCH=arm64 CGO_ENABLED=0 go build '-ldflags=-s -w' -o $OUT .",
+			Configs: []string{"all", "go"}, Steps: 200000, Env: []string{"GOMAXPROCS=1"}})
+	}
 	for _, opt := range []string{"-O0", "-O2", "-Os"} {
 		for _, pac := range []string{"none", "standard"} {
 			cases = append(cases, Case{Table: tableFramesARM, Name: "gcc " + opt + " -mbranch-protection=" + pac, Needs: gcc,

@@ -79,6 +79,9 @@ func (j *judge) mapped(space *procstate.AddressSpace) error {
 func (j *judge) check(s *Shadow) {
 	var err error
 	j.frames, err = j.walker.WalkStack(j.frames[:0], procstate.DefaultThread)
+	if last := len(j.frames) - 1; err != nil && last > 0 && j.frames[last].Flags&unwind.Instrumentation != 0 {
+		j.frames = j.frames[:last] // said to be none of the program's
+	}
 	class, at := compare(j.frames, err == nil, s)
 	if class == LetGo && !j.letsGo(&j.frames[at]) {
 		class = Wrong

@@ -33,6 +33,10 @@ type Options struct {
 	// child in its place.
 	Child bool
 
+	// Trampoline, when not 0, is the address of code that the program itself puts
+	// in place of return addresses.
+	Trampoline uint64
+
 	// Probes are functions of the program that are put under a uretprobe.
 	Probes []string
 
@@ -126,7 +130,7 @@ func Run(opt Options) (*Report, error) {
 }
 
 func newRunner(opt *Options, arch *procstate.Arch, pid, tid int) *runner {
-	r := &runner{opt: opt, images: procstate.NewImages(0)}
+	r := &runner{opt: opt, images: procstate.NewImages(0), shadow: Shadow{trampoline: opt.Trampoline}}
 	r.target = &target{arch: arch, pid: pid, tid: tid, exe: opt.Args[0], space: &procstate.AddressSpace{}, probes: &probes{}}
 	for _, c := range opt.Configs {
 		j := newJudge(c, r.target)

@@ -59,6 +59,7 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return unwind.NotMe, nil
 	}
 	if in.Flags&unwind.Interrupted == 0 && d.putThere(m, in.PC()) {
+		in.Flags |= unwind.Instrumentation | unwind.Interrupted // its first instruction is the next
 		return unwind.Failed, unwind.ReturnReplaced
 	}
 	r := d.rule(m.Image, addr-m.Bias)
