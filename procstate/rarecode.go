@@ -1,18 +1,25 @@
 package procstate
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
-// rareCode remembers of each page of a file whether it holds rare code.
+// rareCode remembers of each page of a file whether it may hold rare code.
 type rareCode struct {
-	mu     sync.Mutex
-	looked []uint64 // a bit for each page
-	rare   []uint64 // likewise
-	buf    []byte
+	pages atomic.Pointer[[]atomic.Uint64] // two bits for each page: 0 when it was not looked at
+	mu    sync.Mutex
+	buf   []byte
 }
 
 const (
-	rarePage   = 4096
-	rareMargin = 128
+	plainPage = 1
+	rarePage  = 2
+
+	rarePageBytes = 4096
+	rareMargin    = 128
+
+	maxRareOffset = 4 << 30 // what lies beyond in a file may always be rare
 )
 
 // HasRareCode reports whether rare finds something in the page of the file that
@@ -21,33 +28,33 @@ const (
 // Image. It is true where the file cannot be read.
 func (im *Image) HasRareCode(vaddr uint64, rare func(a *Arch, code []byte) bool) bool {
 	off, ok := im.OffsetOfVaddr(vaddr, 1)
-	if !ok {
+	if !ok || off >= min(uint64(im.size), maxRareOffset) {
 		return true
 	}
-	k, page := &im.rare, off/rarePage
-	word, bit := page/64, uint64(1)<<(page%64)
+	page := off / rarePageBytes
+	if p := im.rare.pages.Load(); p != nil {
+		if is := (*p)[page/32].Load() >> (page % 32 * 2) & 3; is != 0 {
+			return is == rarePage
+		}
+	}
+	return im.lookForRareCode(page, rare)
+}
+
+func (im *Image) lookForRareCode(page uint64, rare func(a *Arch, code []byte) bool) bool {
+	k, size := &im.rare, uint64(im.size)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.looked == nil {
-		n := (uint64(im.size)/rarePage + 64) / 64
-		k.looked, k.rare = make([]uint64, n), make([]uint64, n)
+	if k.buf == nil {
+		pages := make([]atomic.Uint64, min(size, maxRareOffset)/rarePageBytes/32+1)
+		k.pages.Store(&pages)
+		k.buf = make([]byte, rarePageBytes+2*rareMargin)
 	}
-	if word >= uint64(len(k.looked)) {
-		return true
+	from := page*rarePageBytes - min(page*rarePageBytes, rareMargin)
+	b := k.buf[:min((page+1)*rarePageBytes+rareMargin, size)-from]
+	is := uint64(rarePage)
+	if n, _ := im.r.ReadAt(b, int64(from)); n == len(b) && !rare(im.arch, b) {
+		is = plainPage
 	}
-	if k.looked[word]&bit == 0 {
-		from := page*rarePage - min(page*rarePage, rareMargin)
-		n := min((page+1)*rarePage+rareMargin, uint64(im.size)) - from
-		if k.buf == nil {
-			k.buf = make([]byte, rarePage+2*rareMargin)
-		}
-		if m, _ := im.r.ReadAt(k.buf[:n], int64(from)); uint64(m) < n {
-			return true
-		}
-		if rare(im.arch, k.buf[:n]) {
-			k.rare[word] |= bit
-		}
-		k.looked[word] |= bit
-	}
-	return k.rare[word]&bit != 0
+	(*k.pages.Load())[page/32].Or(is << (page % 32 * 2))
+	return is == rarePage
 }
