@@ -153,11 +153,11 @@ func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup uint
 	if child {
 		key |= fromSyscall
 	}
-	if !m.Image.HasRareCode(pc-m.Bias, holdsEntryCode) {
-		return false, true
-	}
 	if fact, ok := b.seen.get(m.Image, key); ok {
 		return fact != 0, true
+	}
+	if !m.Image.HasRareCode(pc-m.Bias, holdsEntryCode) {
+		return false, true
 	}
 	before := min(bottomBefore, pc-m.Start)
 	code := readCode(w, m, pc-before, b.buf[:])
