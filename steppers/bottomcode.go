@@ -23,7 +23,20 @@ const maxStartInsts = 16
 // each of these has. It is for Image.HasRareCode: what they look at lies within
 // its margin.
 func holdsEntryCode(a *procstate.Arch, code []byte) bool {
-	return a != procstate.AMD64 || bytes.Contains(code, syscall64) || bytes.Contains(code, startContextAMD64)
+	return a != procstate.AMD64 || holds(code, syscall64, 1) || holds(code, startContextAMD64, 2)
+}
+
+// holds is bytes.Contains for a pattern of which byte i is a rare one.
+func holds(code, pattern []byte, i int) bool {
+	for at := 0; ; at++ {
+		n := bytes.IndexByte(code[at:], pattern[i])
+		if n < 0 {
+			return false
+		}
+		if at += n; at >= i && bytes.HasPrefix(code[at-i:], pattern) {
+			return true
+		}
+	}
 }
 
 // isThreadStart reports whether code is where a new thread starts: it calls
