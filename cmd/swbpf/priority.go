@@ -28,6 +28,14 @@ func raisePriority() {
 	}
 }
 
+// idleHeap is memory that is reserved while it records and never touched, so
+// that none is there. The garbage collector takes it for used, and so lets half
+// as much garbage gather: the rest of the heap is so small that it would run for
+// every few processes or stacks that are new.
+var idleHeap []byte
+
+const idleHeapBytes = 8 << 20
+
 // limitGarbage has the garbage collector run when there is half as much garbage
 // as there is in use, and not as much: a recorder allocates little but when it
 // reads names, and its memory is missed by what it records. GOGC in the
@@ -35,5 +43,9 @@ func raisePriority() {
 func limitGarbage() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
+		idleHeap = make([]byte, idleHeapBytes)
 	}
 }
+
+// releaseIdleHeap ends the reservation: names take much more than half of it.
+func releaseIdleHeap() { idleHeap = nil }

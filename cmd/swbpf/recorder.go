@@ -263,6 +263,7 @@ func (r *recorder) release() {
 	r.unwatch()
 	r.procs, r.group = nil, nil
 	clear(r.memos[:])
+	releaseIdleHeap()
 }
 
 // unwatch closes the side-band.
