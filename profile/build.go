@@ -288,19 +288,19 @@ func childLists(n int, parent func(int) uint32) (first, children []uint32) {
 // orderThreads returns the threads' new numbers by old ones. labels are the
 // new numbers of sets of labels.
 func (b *Builder) orderThreads(p *Profile, labels []uint32) []uint32 {
-	order := make([]uint32, len(b.threads))
+	order := make([]uint32, len(b.threads.all))
 	for i := range order {
 		order[i] = uint32(i)
 	}
 	slices.SortFunc(order, func(x, y uint32) int {
-		tx, ty := &b.threads[x], &b.threads[y]
+		tx, ty := &b.threads.all[x], &b.threads.all[y]
 		return cmp.Or(cmp.Compare(tx.PID, ty.PID), cmp.Compare(tx.TID, ty.TID),
 			slices.Compare(tx.Comm[:], ty.Comm[:]), cmp.Compare(labels[tx.Labels], labels[ty.Labels]))
 	})
 	renumbered := make([]uint32, len(order))
 	for i, old := range order {
 		renumbered[old] = uint32(i)
-		t := b.threads[old]
+		t := b.threads.all[old]
 		t.Comm, t.Labels = Comm(validText(t.CommString())), labels[t.Labels]
 		p.threads = append(p.threads, t)
 	}

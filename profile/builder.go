@@ -55,8 +55,7 @@ type Builder struct {
 	modules   []Module
 	moduleIDs map[Module]uint32
 
-	threads   []Thread
-	threadIDs map[Thread]uint32
+	threads threadTable
 
 	labels   [][]Label         // sets of labels; 0 is the empty one
 	labelIDs map[string]uint32 // by their text
@@ -84,7 +83,6 @@ func NewBuilder() *Builder {
 	return &Builder{
 		modules:   []Module{{}},
 		moduleIDs: map[Module]uint32{},
-		threadIDs: map[Thread]uint32{},
 		labels:    [][]Label{nil},
 		labelIDs:  map[string]uint32{"": 0},
 		truncated: map[string]uint32{},
@@ -126,12 +124,7 @@ func (b *Builder) add(t Thread, stack []Loc, truncated string, count, value int6
 			root = b.truncatedRoot(truncated)
 		}
 	}
-	thread, ok := b.threadIDs[t]
-	if !ok {
-		thread = uint32(len(b.threads))
-		b.threads = append(b.threads, t)
-		b.threadIDs[t] = thread
-	}
+	thread := b.threads.number(&t)
 	node := b.stacks.add(stack, root, thread)
 	s := b.sample(node, thread)
 	s.count += count

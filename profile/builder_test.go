@@ -87,7 +87,7 @@ func TestAgainstMap(t *testing.T) {
 		if reason != "" {
 			reason = reason[len("[truncated: ") : len(reason)-1]
 		}
-		th := b.threads[s.thread]
+		th := b.threads.all[s.thread]
 		k := fmt.Sprint(th.PID, th.TID, stack, reason)
 		if _, dup := got[k]; dup {
 			t.Fatalf("stack %s is there twice", k)

@@ -43,8 +43,8 @@ func compareLabels(x, y Label) int {
 // returns their new numbers by old ones.
 func (b *Builder) orderLabels(p *Profile) []uint32 {
 	used := make([]bool, len(b.labels))
-	for i := range b.threads {
-		used[b.threads[i].Labels] = true
+	for i := range b.threads.all {
+		used[b.threads.all[i].Labels] = true
 	}
 	var order []int
 	for i := 1; i < len(used); i++ {
