@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 
@@ -48,4 +49,7 @@ func limitGarbage() {
 }
 
 // releaseIdleHeap ends the reservation: names take much more than half of it.
-func releaseIdleHeap() { idleHeap = nil }
+func releaseIdleHeap() {
+	runtime.KeepAlive(idleHeap)
+	idleHeap = nil
+}
