@@ -17,9 +17,14 @@ func haveNewHelpers() bool {
 	return !testOldKernel && features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil
 }
 
+// haveTaskWork reports whether the kernel may call a function of a program when
+// a task goes back to user code (bpf/deferred.h).
+func haveTaskWork() bool { return !testOldKernel && kernelSince(6, 18) }
+
 // withoutCallbacks returns a program without the functions that it hands to the
-// kernel, and with NULL in their place. Kernels before 5.13 reject a program
-// that has one, even where it is never reached; only those since 6.18 call any.
+// kernel, and with NULL in their place. Where they are never called, kernels may
+// reject the program for them all the same: before 5.13 they know no such
+// functions, and later ones add up the stacks of these and of what they call.
 func withoutCallbacks(insns asm.Instructions) asm.Instructions {
 	callbacks := make(map[string]bool)
 	for i := range insns {

@@ -180,13 +180,12 @@ func (s *Session) loadAll() error {
 	if err != nil {
 		return err
 	}
-	newHelpers := haveNewHelpers()
-	if !newHelpers {
+	if !haveTaskWork() {
 		for _, prog := range spec.Programs {
 			prog.Instructions = withoutCallbacks(prog.Instructions)
 		}
 	}
-	if err := s.setVariables(spec, possible, newHelpers); err != nil {
+	if err := s.setVariables(spec, possible); err != nil {
 		return err
 	}
 	for _, name := range []string{gen.SamplerMapRings, gen.SamplerMapMirrors} {
@@ -232,7 +231,7 @@ func (s *Session) ringValueBytes() uint32 {
 
 // setVariables sets the constants of bpf/config.h. possible is the number of
 // CPUs that there can be.
-func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int, newHelpers bool) error {
+func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	ns, err := pidNamespace()
 	if err != nil {
 		return err
@@ -261,7 +260,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int, newHelpe
 		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
 		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
 		gen.SamplerVarPidNamespace:    ns,
-		gen.SamplerVarHaveTaskPtRegs:  newHelpers,
+		gen.SamplerVarHaveTaskPtRegs:  haveNewHelpers(),
 		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),
 		gen.SamplerVarPointPeriod:     period,
 		gen.SamplerVarWeightOffset:    uint32(s.cfg.Weight.offset),
