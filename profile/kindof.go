@@ -60,13 +60,13 @@ func cSource(file string) bool {
 }
 
 // addressName reports whether a function's name only is a module and an
-// address, "app+0x2345", or says that there is none.
+// address, "app+0x2345" or "[jit of 12]+0x7f00", or says that there is none.
 func addressName(name string) bool {
 	if name == "" || name == "[unknown]" {
 		return true
 	}
 	i := strings.LastIndex(name, "+0x")
-	if i < 1 || strings.ContainsAny(name[:i], " (<") {
+	if i < 1 || name[0] != '[' && strings.ContainsAny(name[:i], " (<") {
 		return false
 	}
 	digits := name[i+3:]

@@ -173,6 +173,17 @@ func TestReadPerfForms(t *testing.T) {
 	}
 }
 
+func TestAddressName(t *testing.T) {
+	for name, want := range map[string]bool{
+		"": true, "[unknown]": true, "app+0x2345": true, "[jit of 12]+0x7f00": true,
+		"main": false, "+0x5": false, "app+0x": false, "app+0x12x": false, "operator new(unsigned long)+0x12": false,
+	} {
+		if got := addressName(name); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}
+
 func TestReadCompressed(t *testing.T) {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)

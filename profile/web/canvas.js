@@ -7,6 +7,9 @@ const MIN_LABEL = 26; // pixels; narrower frames have no label
 /** What frames are coloured by, in the order of the legend. */
 const LOOKS = ["native", "inlined", "go", "jit", "kernel", "unknown", "state", "marker", "process"];
 
+/** Shades of a colour, by which neighbours of one kind are told apart. */
+const SHADES = [0, 0.07, 0.14, -0.05];
+
 /** Returns "#rrggbb" made lighter (amount > 0) or darker. */
 function shade(color, amount) {
   const to = amount > 0 ? 255 : 0;
@@ -30,8 +33,7 @@ class Painter {
   readTheme() {
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue("--" + name).trim();
-    // Four shades tell neighbours of one kind apart.
-    this.fills = LOOKS.map((look) => [0, 0.1, 0.2, -0.06].map((amount) => shade(color(look), amount)));
+    this.fills = LOOKS.map((look) => SHADES.map((amount) => shade(color(look), amount)));
     this.diffFills = {
       same: color("same"),
       grew: [1, 2, 3].map((i) => color("grew-" + i)),
