@@ -383,6 +383,7 @@ func TestGDB(t *testing.T) {
 		{"vars.c", "gcc -gdwarf-5 -gsplit-dwarf -O2"},
 		{"vars.c", "gcc -gdwarf-4 -gsplit-dwarf -O2"},
 		{"vars.c", "gcc -g -O2 -m32"},
+		{"vars.c", "gcc -g -O2 -gz"},
 		{"vars.c", "clang-19 -gdwarf-5 -O0"},
 		{"vars.c", "clang-19 -gdwarf-5 -O2"},
 		{"vars.cc", "g++ -g -O0"},
