@@ -1,7 +1,5 @@
 package oracle
 
-import "time"
-
 // Case is a program of the accuracy table: how it is built and run, and which
 // configurations are judged on it.
 type Case struct {
@@ -41,9 +39,10 @@ const (
 	tableFramesARM = "AArch64: frame pointers and no unwind tables (C without a libc)"
 	tableStacks    = "Signals, stacks, threads"
 	tablePrograms  = "Programs of the distribution"
+	tableWanderer  = "The Wanderer, which guesses"
 )
 
-var tables = []string{tableCompilers, tableProduct, tableFrames, tableJIT, tableLinking, tableARM64, tableFramesARM, tableLanguages, tableGo, tableStacks, tablePrograms}
+var tables = []string{tableCompilers, tableProduct, tableFrames, tableJIT, tableLinking, tableARM64, tableFramesARM, tableLanguages, tableGo, tableStacks, tablePrograms, tableWanderer}
 
 // Cases returns the rows of the accuracy table.
 func Cases() []Case {
@@ -164,25 +163,5 @@ func Cases() []Case {
 			Configs: native, Short: b.flags == "-O2"})
 	}
 
-	program := func(name string, run []string, steps, windows, window int) {
-		cases = append(cases, Case{Table: tablePrograms, Name: name, Needs: run[0], Run: run, Configs: native,
-			Steps: steps, Windows: windows, WindowSteps: window})
-	}
-	program("ls", []string{"/bin/ls", "-l", "/"}, 150000, 0, 0)
-	program("bash, loops and a trap", []string{"/bin/bash", "-c", `for i in 1 2 3; do echo $i; done; trap "echo hi" USR1; kill -USR1 $$; echo ${BASH_VERSION//[0-9]/x}`}, 150000, 0, 0)
-	program("openssl sha256 (libcrypto)", []string{"/usr/bin/openssl", "sha256", "/etc/services"}, 150000, 0, 0)
-	program("openssl speed (libcrypto)", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "sha256", "ecdsap256", "rsa2048"}, 0, 60, 1500)
-	program("openssl speed, AES-GCM", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "-evp", "aes-256-gcm"}, 0, 60, 1500)
-	program("openssl speed, ChaCha20-Poly1305", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "-evp", "chacha20-poly1305"}, 0, 60, 1500)
-	program("zstd", []string{"/usr/bin/zstd", "-q", "--single-thread", "-9", "-c", "/usr/bin/python3.11"}, 0, 60, 1500)
-	program("git log", []string{"/usr/bin/git", "log", "--stat", "-30"}, 150000, 0, 0)
-	program("python3, json and re", []string{"/usr/bin/python3", "-c", "import json,re\nfor i in range(4000): json.loads(json.dumps([{'a':i,'b':[1,2,{'x':'y'*i}]}]*20)); re.sub('a+b','x','aaab'*50)"}, 0, 60, 1500)
-	program("python3, zlib", []string{"/usr/bin/python3", "-c", "import zlib\nfor i in range(4000): zlib.decompress(zlib.compress(bytes(range(256))*200, i%9+1))"}, 0, 60, 1500)
-	program("perl", []string{"/usr/bin/perl", "-e", "print join ',', sort map { $_ * 7 % 13 } 1..300"}, 150000, 0, 0)
-	program("xz", []string{"/usr/bin/xz", "-c", "/usr/bin/python3"}, 0, 60, 1500)
-	program("g++ -O2 (cc1plus)", []string{"/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus", "-quiet", "-w", "-O2", "-D_GNU_SOURCE", "work.cc", "-o", "/dev/null"}, 0, 60, 1500)
-	return cases
+	return append(cases, programCases(native)...)
 }
-
-// skip is the mean time between the windows of a case.
-const skip = 8 * time.Millisecond

@@ -50,6 +50,11 @@ var Configs = []Config{
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
 	{Name: "debug+frame", Steppers: []string{"bottom", "uretprobe", "signal", "debug", "frame-pointer"}},
 	{Name: "go", Steppers: []string{"bottom", "uretprobe", "signal", "go"}},
+	{Name: "wanderer", Steppers: []string{"bottom", "uretprobe", "signal", "wanderer"},
+		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
+	{Name: "analysis+wanderer", Steppers: []string{"bottom", "uretprobe", "signal", "analysis", "wanderer"},
+		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
+	{Name: "debug+wanderer", Steppers: []string{"bottom", "uretprobe", "signal", "debug", "wanderer"}},
 	{Name: "analysis-symbols", Steppers: []string{"bottom", "uretprobe", "signal", "analysis"}, Hide: UnwindSections},
 }
 

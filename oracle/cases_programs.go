@@ -1,0 +1,50 @@
+package oracle
+
+import "time"
+
+// programCases are programs as the distribution has them, and what the Wanderer
+// makes of some.
+func programCases(native []string) []Case {
+	var cases []Case
+	program := func(name string, run []string, steps, windows, window int) {
+		cases = append(cases, Case{Table: tablePrograms, Name: name, Needs: run[0], Run: run, Configs: native,
+			Steps: steps, Windows: windows, WindowSteps: window})
+	}
+	program("ls", []string{"/bin/ls", "-l", "/"}, 150000, 0, 0)
+	program("bash, loops and a trap", []string{"/bin/bash", "-c", `for i in 1 2 3; do echo $i; done; trap "echo hi" USR1; kill -USR1 $$; echo ${BASH_VERSION//[0-9]/x}`}, 150000, 0, 0)
+	program("openssl sha256 (libcrypto)", []string{"/usr/bin/openssl", "sha256", "/etc/services"}, 150000, 0, 0)
+	program("openssl speed (libcrypto)", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "sha256", "ecdsap256", "rsa2048"}, 0, 60, 1500)
+	program("openssl speed, AES-GCM", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "-evp", "aes-256-gcm"}, 0, 60, 1500)
+	program("openssl speed, ChaCha20-Poly1305", []string{"/usr/bin/openssl", "speed", "-seconds", "1", "-evp", "chacha20-poly1305"}, 0, 60, 1500)
+	for _, algorithm := range []string{"aes-128-cbc", "sha512", "md5", "rsa4096", "ecdsap256", "ed25519", "ecdhx25519"} {
+		program("openssl speed, "+algorithm, []string{"/usr/bin/openssl", "speed", "-seconds", "1", algorithm}, 0, 60, 1500)
+	}
+	program("zstd", []string{"/usr/bin/zstd", "-q", "--single-thread", "-9", "-c", "/usr/bin/python3.11"}, 0, 60, 1500)
+	program("git log", []string{"/usr/bin/git", "log", "--stat", "-30"}, 150000, 0, 0)
+	program("python3, json and re", []string{"/usr/bin/python3", "-c", "import json,re\nfor i in range(4000): json.loads(json.dumps([{'a':i,'b':[1,2,{'x':'y'*i}]}]*20)); re.sub('a+b','x','aaab'*50)"}, 0, 60, 1500)
+	program("python3, zlib", []string{"/usr/bin/python3", "-c", "import zlib\nfor i in range(4000): zlib.decompress(zlib.compress(bytes(range(256))*200, i%9+1))"}, 0, 60, 1500)
+	program("perl", []string{"/usr/bin/perl", "-e", "print join ',', sort map { $_ * 7 % 13 } 1..300"}, 150000, 0, 0)
+	program("sqlite3", []string{"/usr/bin/sqlite3", ":memory:", "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<400000) SELECT count(*), sum(x*x%7), max(hex(x)) FROM c"}, 0, 60, 1500)
+	program("ruby", []string{"/usr/bin/ruby", "-e", "300.times { |i| (1..400).map { |x| (x * i).to_s.reverse }.sort.join.scan(/[0-4]+/).tally }"}, 0, 60, 1500)
+	program("php", []string{"/usr/bin/php", "-r", "for ($i = 0; $i < 3000; $i++) { $a = range(1, 200); usort($a, fn($x, $y) => $y <=> $x); preg_match_all('/[1-4]+/', json_encode($a), $m); }"}, 0, 60, 1500)
+	program("clang++ -O2 (libLLVM)", []string{"/usr/bin/clang++-19", "-O2", "-w", "-c", "-o", "/dev/null", "work.cc"}, 0, 60, 1500)
+	program("factor (libgmp)", []string{"/usr/bin/factor", "1606938044258990275541962092341162602522202993782792835301399"}, 0, 60, 1500)
+	program("xz", []string{"/usr/bin/xz", "-c", "/usr/bin/python3"}, 0, 60, 1500)
+	program("g++ -O2 (cc1plus)", []string{"/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus", "-quiet", "-w", "-O2", "-D_GNU_SOURCE", "work.cc", "-o", "/dev/null"}, 0, 60, 1500)
+
+	guess := []string{"debug+wanderer", "analysis+wanderer", "wanderer"}
+	wander := func(c Case) {
+		c.Table, c.Configs = tableWanderer, guess
+		cases = append(cases, c)
+	}
+	wander(Case{Name: "gcc -O0", Needs: "gcc", Build: "gcc -w -O0 -o $OUT work.c -lm", Steps: 30000})
+	wander(Case{Name: "gcc -O2", Needs: "gcc", Build: "gcc -w -O2 -o $OUT work.c -lm", Steps: 30000})
+	wander(Case{Name: "musl-gcc -O2", Needs: "musl-gcc", Build: "musl-gcc -w -O2 -o $OUT work.c -lm", Steps: 30000})
+	wander(Case{Name: "C++ with exceptions, g++ -O2", Needs: "g++", Build: "g++ -O2 -o $OUT work.cc", Steps: 150000})
+	wander(Case{Name: "python3, json and re", Needs: "/usr/bin/python3", Run: []string{"/usr/bin/python3", "-c",
+		"import json,re\nfor i in range(4000): json.loads(json.dumps([{'a':i,'b':[1,2,{'x':'y'*i}]}]*20)); re.sub('a+b','x','aaab'*50)"}, Windows: 60, WindowSteps: 1500})
+	return cases
+}
+
+// skip is the mean time between the windows of a case.
+const skip = 8 * time.Millisecond
