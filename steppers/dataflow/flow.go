@@ -14,6 +14,7 @@ const (
 	windowAfter  = 16 << 10
 
 	maxBlocks   = 60000
+	openBytes   = 8       // bytes of a chunk that are as much work as an instruction
 	maxSteps    = 4 << 20 // instructions carried out, all visits together
 	maxRestarts = 12
 	trialSteps  = 4000
@@ -120,6 +121,7 @@ func (f *flow) open(vaddr uint64) *chunk {
 	n := len(ch.code)
 	ch.blockAt, ch.leader, ch.covered = make([]int32, n), make([]bool, n), make([]bool, n)
 	f.chunks = append(f.chunks, ch)
+	f.steps += n / openBytes
 	for _, j := range f.c.jumpsInto(span{ch.lo, ch.hi}) {
 		ch.leader[f.c.lo+uint64(j.target)-ch.lo] = true
 	}

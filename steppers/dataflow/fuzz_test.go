@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -61,4 +62,41 @@ func FuzzRuleAt(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Code that is nothing but branches into each other's middle, calls and moves
+// of the stack pointer takes the work that is allowed, and no more.
+func TestHostileCode(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	code := make([]byte, 0, 256<<10)
+	for len(code) < 256<<10-16 {
+		near := func(op ...byte) { // a branch to somewhere within 32 KB
+			code = binary.LittleEndian.AppendUint32(append(code, op...), uint32(r.IntN(64<<10)-32<<10))
+		}
+		switch r.IntN(8) {
+		case 0, 1, 2:
+			near(0x0f, 0x84+byte(r.IntN(8)))
+		case 3:
+			near(0xe8)
+		case 4:
+			near(0xe9)
+		case 5:
+			code = append(code, 0x50+byte(r.IntN(16)))
+		case 6:
+			code = append(code, 0x48, 0x83, 0xc4+byte(r.IntN(2)*40), 8)
+		case 7:
+			code = append(code, 0xc3)
+		}
+	}
+	c, err := New(codeImage(t, elf.EM_X86_64, code))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.budget = 200_000
+	for i := range code {
+		c.RuleAt(0x1000 + uint64(i))
+	}
+	if c.spent < c.budget || c.spent > c.budget+maxCallDepth*maxReturnSteps+maxCallee+len(code)/openBytes {
+		t.Errorf("%d instructions carried out, %d allowed", c.spent, c.budget)
+	}
 }

@@ -137,7 +137,7 @@ func (c *Code) doesReturn(vaddr uint64) bool {
 	if r, ok := c.returns[vaddr]; ok {
 		return r
 	}
-	if c.depth >= maxCallDepth {
+	if c.depth >= maxCallDepth || c.spent > c.budget {
 		return true
 	}
 	c.depth++
@@ -153,7 +153,9 @@ func (c *Code) searchReturn(vaddr uint64) bool {
 	var buf [16]byte
 	seen := map[uint64]bool{}
 	work := []uint64{vaddr}
-	for steps := 0; len(work) > 0; {
+	steps := 0
+	defer func() { c.spent += steps }()
+	for len(work) > 0 {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
 		for !seen[at] {
