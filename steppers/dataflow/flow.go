@@ -219,8 +219,8 @@ func (f *flow) runBlock(i int32) {
 			return
 		}
 		next := at + uint64(in.Len)
-		if in.Table != 0 {
-			f.dispatchBy(in.Table, &s)
+		if in.Table != 0 && f.dispatchBy(in.Table, &s) {
+			return
 		}
 		if in.Flow == isa.Return || in.Flow == isa.IndirectJump {
 			f.leave(at, &in, &s)

@@ -38,12 +38,14 @@ func (c *Code) labels() map[uint32]bool {
 }
 
 // dispatchBy passes a state on to the entries of a jump table that are in the
-// same piece of code as the jump.
-func (f *flow) dispatchBy(table uint64, s *state) {
+// same piece of code as the jump, and reports whether there are any.
+func (f *flow) dispatchBy(table uint64, s *state) (any bool) {
 	ch := f.chunkAt(f.at)
 	f.c.eachLabel(table, func(label uint64) {
 		if f.steps++; f.chunkAt(label) == ch {
 			f.arrive(label, s)
+			any = true
 		}
 	})
+	return any
 }
