@@ -106,6 +106,12 @@ func isPadding(code []byte, in *isa.Inst) bool {
 	return len(code) > 2 && code[0] == 0x0f && code[1] == 0x1f || len(code) == 2 && code[0]|code[1] == 0
 }
 
+// pads is isPadding for an instruction of the file.
+func (c *Code) pads(addr uint64, in *isa.Inst) bool {
+	var b [16]byte
+	return c.im.ReadVaddr(b[:in.Len], addr) == nil && isPadding(b[:in.Len], in)
+}
+
 // findFunctions fills starts, evidence, taken and incoming.
 func (c *Code) findFunctions() {
 	marks := map[uint32]uint8{}
@@ -207,6 +213,9 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 		afterCall := false // which may not return
 		c.sweep(s, func(addr uint64, in *isa.Inst, fresh bool) {
 			defer func() {
+				if afterCall && c.pads(addr, in) {
+					return
+				}
 				afterCall = in.Flow == isa.Call || in.Flow == isa.IndirectCall || in.Flow == isa.Syscall
 			}()
 			o := c.off(addr)
@@ -265,14 +274,13 @@ func (c *Code) findJumps() {
 	for _, s := range c.spans {
 		region := span{}
 		callee := uint64(0) // that was called right before, but for padding
-		var code [16]byte
 		c.sweep(s, func(addr uint64, in *isa.Inst, _ bool) {
 			if callee != 0 {
-				switch b := code[:in.Len]; {
+				switch {
 				case c.startsAt(addr)&(declared|called) != 0:
 					ends[callee]++
 					callee = 0
-				case c.im.ReadVaddr(b, addr) != nil || !isPadding(b, in):
+				case !c.pads(addr, in):
 					callee = 0
 				}
 			}
