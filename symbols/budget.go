@@ -38,6 +38,13 @@ type evictable interface {
 	drop()
 }
 
+// reset forgets all that was accounted for.
+func (b *budget) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.total, b.spared, b.items, b.hand = 0, 0, nil, 0
+}
+
 // add accounts for something new, which stays this time.
 func (b *budget) add(e evictable, size int) {
 	b.mu.Lock()

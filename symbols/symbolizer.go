@@ -59,13 +59,22 @@ func New(opt Options) *Symbolizer {
 // Close closes the debug files that were opened. The Symbolizer must not be
 // used afterwards.
 func (s *Symbolizer) Close() error {
+	s.Forget()
+	return nil
+}
+
+// Forget gives back what is known of files so far: those that are asked for
+// again are read again. Nothing else may use the Symbolizer meanwhile.
+func (s *Symbolizer) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.opened {
 		f.f.Close()
 	}
 	s.opened = nil
-	return nil
+	clear(s.files)
+	clear(s.groups)
+	s.budget.reset()
 }
 
 // Errors returns what went wrong in files so far: each cost names of that

@@ -23,6 +23,7 @@ type modules struct {
 	image      map[uint32]*procstate.Image // by profile module
 	jit        map[uint32]*symbols.Lookup  // of processes that generate code, by profile module
 	jitUpdated time.Time
+	named      uint32 // the module of the last address that was named
 	*codeNames
 }
 
@@ -154,8 +155,15 @@ func (ms *modules) has(im *procstate.Image) bool {
 // count returns the number of files that frames were found in.
 func (ms *modules) count() int { return len(ms.image) }
 
-// Symbolize implements profile.Symbolizer.
+// Symbolize implements profile.Symbolizer. Addresses come in order of modules:
+// what names those of one is given back before the next.
 func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line {
+	if loc.Module != ms.named {
+		ms.named = loc.Module
+		ms.symbolizer.Forget()
+		clear(ms.starts)
+		ms.kallsyms = nil
+	}
 	if loc.Module == ms.kernel {
 		return ms.kernelName(dst, loc.Addr)
 	}

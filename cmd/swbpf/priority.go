@@ -48,8 +48,12 @@ func limitGarbage() {
 	}
 }
 
-// releaseIdleHeap ends the reservation: names take much more than half of it.
+// releaseIdleHeap ends the reservation for naming: names are read and given
+// back file by file, which makes much garbage of little.
 func releaseIdleHeap() {
 	runtime.KeepAlive(idleHeap)
 	idleHeap = nil
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(100)
+	}
 }
