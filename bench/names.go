@@ -72,6 +72,9 @@ var namedFiles = []namedFile{
 	{"g++ -O2 -flto", built("g++", "-g", "-O2", "-flto=1"), nativeNamers},
 	{"g++ -O2 -gsplit-dwarf", built("g++", "-g", "-O2", "-gsplit-dwarf"), nativeNamers},
 	{"g++ -O0 -gdwarf-4", built("g++", "-g", "-O0", "-gdwarf-4"), nativeNamers},
+	{"g++ -O2 -gdwarf-3", built("g++", "-O2", "-gdwarf-3", "-gstrict-dwarf"), nativeNamers},
+	{"g++ -O1 -gdwarf-2", built("g++", "-O1", "-gdwarf-2", "-gstrict-dwarf"), nativeNamers},
+	{"clang++ -O2, .debug_names", built("clang++-19", "-g", "-O2", "-gpubnames"), nativeNamers},
 	{"clang++ -O2 -gsplit-dwarf", built("clang++-19", "-g", "-O2", "-gsplit-dwarf"), nativeNamers},
 	{"clang++ -O3, zstd", built("clang++-19", "-g", "-O3", "-gz=zstd"), nativeNamers},
 	{"rustc -O", func(b *builder) string {

@@ -26,8 +26,8 @@ type openedImage struct {
 	f *os.File
 }
 
-// openImage opens an ELF file. Anything but a regular file is refused: a name
-// in another process's file system may be a pipe.
+// openImage opens an ELF file for its sections. Anything but a regular file is
+// refused: a name in another process's file system may be a pipe.
 func openImage(path string) (*openedImage, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -39,8 +39,11 @@ func openImage(path string) (*openedImage, error) {
 	}
 	if err == nil {
 		var im *procstate.Image
-		if im, err = procstate.NewImage(f, st.Size(), path); err == nil {
+		if im, err = procstate.NewImage(f, st.Size(), path); err == nil && len(im.Sections()) > 0 {
 			return &openedImage{im, f}, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s: no sections can be read", path)
 		}
 	}
 	f.Close()

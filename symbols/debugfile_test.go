@@ -96,6 +96,17 @@ func TestBuildIDDir(t *testing.T) {
 	if got := name(newSymbolizer(t, Options{DebugDirs: []string{dir}}), t, lib)(hidden); got != "" {
 		t.Errorf("without its debug file: %q", got)
 	}
+	// One that is cut short says so.
+	whole, err := os.ReadFile(filepath.Join(to, "cdef0123.debug"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, to, "cdef0123.debug", string(whole[:1000]))
+	cut := newSymbolizer(t, Options{DebugDirs: []string{debugdir}})
+	if got := name(cut, t, lib)(hidden); got != "" || len(cut.Errors()) != 1 {
+		t.Errorf("cut short: %q, %v", got, cut.Errors())
+	}
+	write(t, to, "cdef0123.debug", string(whole))
 	// Another program's file under this build ID.
 	run(t, dir, "objcopy", "--update-section", ".note.gnu.build-id=/dev/null", filepath.Join(to, "cdef0123.debug"))
 	s := newSymbolizer(t, Options{DebugDirs: []string{debugdir}})

@@ -218,6 +218,13 @@ func (n *codeNames) functionStart(im *procstate.Image, addr uint64) (uint64, boo
 	return starts[i-1], true
 }
 
+// noteErrors says, once, that files could not be used for names.
+func (n *codeNames) noteErrors() {
+	if errs := n.symbolizer.Errors(); len(errs) > 0 {
+		n.notes = append(n.notes, fmt.Sprintf("names may be missing: %d files, or parts of them, could not be used; the first: %v", len(errs), errs[0]))
+	}
+}
+
 // kernelName names a kernel address. The symbols are read at the first one.
 func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
 	if n.kallsyms == nil {

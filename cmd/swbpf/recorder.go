@@ -253,6 +253,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	r.release()
 	before := ownCPU()
 	prof := r.builder.Build(meta, r.modules)
+	r.modules.noteErrors()
 	s.NamingCPUSeconds = ownCPU() - before
 	return prof, nil
 }
