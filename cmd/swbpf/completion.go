@@ -37,8 +37,13 @@ var argumentCompletions = map[string]cobra.CompletionFunc{
 	"diff":   completeProfiles,
 }
 
-// addCompletions tells the shell what the flags and arguments of all verbs are.
+// addCompletions tells the shell what the flags and arguments of all verbs are,
+// and adds the verb that writes its script.
 func addCompletions(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	if c, _, err := root.Find([]string{"completion"}); err == nil {
+		c.Example = completionExample
+	}
 	for _, verb := range root.Commands() {
 		verb.Flags().VisitAll(func(f *pflag.Flag) {
 			complete, ok := completions[f.Name]
@@ -55,6 +60,11 @@ func addCompletions(root *cobra.Command) {
 		}
 	}
 }
+
+const completionExample = `  source <(swbpf completion bash)       for this shell; needs the package bash-completion
+  swbpf completion bash > /etc/bash_completion.d/swbpf
+  swbpf completion zsh > "${fpath[1]}/_swbpf"
+  swbpf completion fish > ~/.config/fish/completions/swbpf.fish`
 
 func noCompletion(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveNoFileComp
