@@ -267,7 +267,13 @@ func TestRecordThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
-	r := runRecord(t, "-F", "997", "-d", "3", "-p", fmt.Sprint(cmd.Process.Pid))
+	var r *recording
+	for seconds := 3; seconds < 100; seconds *= 3 { // a busy machine gives little of each
+		r = runRecord(t, "-F", "997", "-d", fmt.Sprint(seconds), "-p", fmt.Sprint(cmd.Process.Pid))
+		if r.stats.Samples >= 600 {
+			break
+		}
+	}
 	tids := map[int64]bool{}
 	for _, s := range r.profile.Sample {
 		for _, tid := range s.NumLabel["tid"] {
