@@ -14,6 +14,7 @@ type Debug struct {
 	hits, misses uint64
 	kept         keptRegs
 	returns      vaddrCache // facts about return addresses
+	ends         vaddrCache // whether an instruction returns
 	buf          [maxCallLen]byte
 }
 
@@ -48,8 +49,8 @@ func (d *Debug) Priority() unwind.Priority { return unwind.PriorityDebug }
 func (d *Debug) CacheStats() (hits, misses uint64) { return d.hits, d.misses }
 
 // CallerFrame implements unwind.FrameStepper. Code without CFI is NotMe, and
-// so is code whose CFI tells of where it is about to jump to; an undefined
-// return address is StackBottom; Failed tells that the CFI that covers the
+// so is code whose CFI tells of where it is about to jump to, or not of where it
+// is about to return to; an undefined return address is StackBottom; Failed tells that the CFI that covers the
 // code is malformed or uses what is not supported, or that a register or
 // memory it needs is not known.
 func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
@@ -65,6 +66,10 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	r := d.rule(m.Image, addr-m.Bias)
 	v, err := r.CallerFrame(w, in, out)
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
+		if d.missesReturn(w, m, in, out) {
+			*out = unwind.Frame{}
+			return unwind.NotMe, nil
+		}
 		d.carry(w, in, out)
 	}
 	if v == unwind.Success && r.Jumps(w.Arch()) && out.SP()-in.SP() > uint64(w.Arch().AddressWidth) {
@@ -94,6 +99,49 @@ func (d *Debug) putThere(m *procstate.Mapping, pc uint64) bool {
 		d.returns.put(m.Image, vaddr, fact)
 	}
 	return fact == put
+}
+
+// missesReturn reports whether the CFI is wrong at a return instruction: one
+// that takes its address from SP, where one behind a call is, while the CFI has
+// another for it, as in libcrypto's X25519.
+func (d *Debug) missesReturn(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) bool {
+	arch := w.Arch()
+	if out.SP() == in.SP()+uint64(arch.AddressWidth) || !d.isReturn(m, in.PC()) {
+		return false
+	}
+	ra, ok := w.ProcessState().ReadWord(in.SP())
+	if !ok {
+		return false
+	}
+	to := w.MappingAt(ra - 1)
+	if to == nil || to.Image == nil {
+		return false
+	}
+	vaddr := ra - to.Bias
+	if to.Image.ReadVaddr(d.buf[:], vaddr-maxCallLen) != nil {
+		return false
+	}
+	_, _, call := callBefore(arch, d.buf[:], vaddr)
+	return call
+}
+
+// isReturn reports whether the instruction at pc returns to the address at SP.
+func (d *Debug) isReturn(m *procstate.Mapping, pc uint64) bool {
+	if m.Image.Arch() == procstate.ARM64 {
+		return false
+	}
+	const other, returns = 1, 2
+	vaddr := pc - m.Bias
+	fact, ok := d.ends.get(m.Image, vaddr)
+	if !ok {
+		fact = other
+		code := d.buf[:2]
+		if m.Image.ReadVaddr(code, vaddr) == nil && (code[0] == 0xc3 || code[0] == 0xc2 || code[1] == 0xc3 && (code[0] == 0xf3 || code[0] == 0xf2)) {
+			fact = returns
+		}
+		d.ends.put(m.Image, vaddr, fact)
+	}
+	return fact == returns
 }
 
 // carry gives the caller of an interrupted frame the register that its CFA is found

@@ -85,6 +85,9 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 		return nil, false
 	}
 	r := d.tables.For(m.Image).Rule(lookupPC(pc, interrupted) - m.Bias)
+	if interrupted && d.isReturn(m, pc) && !r.CFAIs(w.Arch().SP, int64(w.Arch().AddressWidth)) {
+		return nil, false
+	}
 	return r, !r.Jumps(w.Arch())
 }
 

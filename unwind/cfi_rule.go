@@ -81,6 +81,11 @@ func (r *Rule) CFARegister() procstate.Reg {
 	return r.cfaReg
 }
 
+// CFAIs reports whether the CFA is a register plus so many bytes.
+func (r *Rule) CFAIs(reg procstate.Reg, bytes int64) bool {
+	return r.CFARegister() == reg && r.flags&ruleDeref == 0 && int64(r.cfaOff) == bytes
+}
+
 // Jumps reports whether the rule, for code of architecture a, tells of where
 // the code is about to jump to and not of its caller, as the tables of longjmp
 // and setcontext do: the caller's SP is not the CFA but is kept in a place of
