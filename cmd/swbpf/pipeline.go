@@ -90,7 +90,10 @@ func newPipeline(names symbols.Options) *pipeline {
 	p := &pipeline{
 		group:   steppers.ForSampling(unwind.NewTablesWithBudget(tableBudget)),
 		builder: b, sink: b, modules: newModules(b, names), labels: newLabeller(b),
-		stats:   recordStats{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}, OffCPUNSByState: map[string]uint64{}},
+		stats: recordStats{
+			figures{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}},
+			detail{OffCPUNSByState: map[string]uint64{}},
+		},
 		sampled: map[int32]struct{}{},
 		goPIDs:  map[int32]loader.GoOffsets{},
 

@@ -117,7 +117,7 @@ do not allow recording.`,
 	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M")
 	f.BoolVar(&o.noKernel, "no-kernel", false, "leave out kernel frames")
 	f.StringVar(&o.stats, "stats", "", "write figures of the recording to this JSON file")
-	f.BoolVar(&o.statsDetail, "stats-detail", false, "with --stats: also how much of the stacks was live, and the CPU time of recording and naming")
+	f.BoolVar(&o.statsDetail, "stats-detail", false, "with --stats: also times off the CPU by state, how much of the stacks was live, and the CPU time of recording and naming")
 	o.symbols.add(f)
 	return c
 }

@@ -95,7 +95,7 @@ func runRecord(t *testing.T, args ...string) *recording {
 	dir := t.TempDir()
 	full := append([]string{"record",
 		"-o", filepath.Join(dir, "p.pb.gz"), "-o", filepath.Join(dir, "p.folded"), "-o", filepath.Join(dir, "p.html"),
-		"--stats", filepath.Join(dir, "stats.json")}, args...)
+		"--stats", filepath.Join(dir, "stats.json"), "--stats-detail"}, args...)
 	cmd := exec.Command(swbpf(t), full...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -50,7 +50,7 @@ func recordWall(t *testing.T, name, ms string) *wallRecording {
 	target := build(t, name, "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/"+name+".c")
 	dir := t.TempDir()
 	r := &wallRecording{stolen: -stolenTime(t)}
-	stdout, stderr, status := runSwbpf(t, dir, "record", "--wall", "-o", "p.pb.gz", "--stats", "s.json", "--", target, ms)
+	stdout, stderr, status := runSwbpf(t, dir, "record", "--wall", "-o", "p.pb.gz", "--stats", "s.json", "--stats-detail", "--", target, ms)
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}

@@ -9,42 +9,52 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// recordStats is what --stats writes. Times in the names' units; bytes where
-// a name says so.
+// recordStats is what is known of a recording. Times in the names' units; bytes
+// where a name says so.
 type recordStats struct {
-	DurationSeconds     float64           `json:"duration_seconds"`
-	Event               string            `json:"event"`
+	figures
+	detail
+}
+
+// figures are what --stats writes.
+type figures struct {
+	DurationSeconds   float64           `json:"duration_seconds"`
+	Event             string            `json:"event"`
+	FrequencyHz       int               `json:"frequency_hz"`
+	Samples           uint64            `json:"samples"`             // delivered
+	UserSamples       uint64            `json:"user_samples"`        // with a user stack
+	KernelOnlySamples uint64            `json:"kernel_only_samples"` // kernel threads
+	Complete          uint64            `json:"complete"`            // user stacks walked to the bottom
+	Truncated         uint64            `json:"truncated"`           // user stacks that were not
+	TruncatedByReason map[string]uint64 `json:"truncated_by_reason"`
+	Lost              uint64            `json:"lost"` // events without a sample
+	LostByReason      map[string]uint64 `json:"lost_by_reason"`
+	Frames            uint64            `json:"frames"`       // user frames unwound
+	BytesCopied       uint64            `json:"bytes_copied"` // of user stacks, in the kernel
+	BytesSent         uint64            `json:"bytes_sent"`   // through the ring
+	BPFRunNS          uint64            `json:"bpf_run_ns"`
+	BPFRuns           uint64            `json:"bpf_runs"`
+	UnwindNS          uint64            `json:"unwind_ns"`
+	CPUUserSeconds    float64           `json:"cpu_user_seconds"` // of the recorder itself
+	CPUSystemSeconds  float64           `json:"cpu_system_seconds"`
+	MaxRSSBytes       int64             `json:"max_rss_bytes"`
+	Processes         int               `json:"processes"` // with at least one sample
+	Modules           int               `json:"modules"`   // files with at least one frame
+}
+
+// detail is what --stats writes with --stats-detail besides.
+type detail struct {
 	Weight              string            `json:"weight,omitempty"` // by which events count
-	FrequencyHz         int               `json:"frequency_hz"`
-	Samples             uint64            `json:"samples"`             // delivered
-	UserSamples         uint64            `json:"user_samples"`        // with a user stack
-	KernelOnlySamples   uint64            `json:"kernel_only_samples"` // kernel threads
-	Complete            uint64            `json:"complete"`            // user stacks walked to the bottom
-	Truncated           uint64            `json:"truncated"`           // user stacks that were not
-	TruncatedByReason   map[string]uint64 `json:"truncated_by_reason"`
-	Lost                uint64            `json:"lost"` // events without a sample
-	LostByReason        map[string]uint64 `json:"lost_by_reason"`
 	OffCPUNSByState     map[string]uint64 `json:"off_cpu_ns_by_state,omitempty"`
 	OffCPUSkippedShort  uint64            `json:"off_cpu_skipped_short,omitempty"` // below --min-off-cpu
 	OffCPUUnsampled     uint64            `json:"off_cpu_unsampled,omitempty"`     // too many within a short time
 	OffCPUUnsampledNS   uint64            `json:"off_cpu_unsampled_ns,omitempty"`
 	OffCPUMissed        uint64            `json:"off_cpu_missed_switches,omitempty"` // that the kernel did not report
 	UnsampledNS         uint64            `json:"not_sampled_ns,omitempty"`          // in the profile as "[not sampled]"
-	Frames              uint64            `json:"frames"`                            // user frames unwound
-	BytesCopied         uint64            `json:"bytes_copied"`                      // of user stacks, in the kernel
-	BytesSent           uint64            `json:"bytes_sent"`                        // through the ring
-	LiveBytes           uint64            `json:"live_bytes,omitempty"`              // of stacks known in full: from SP to the outermost frame
-	LiveBytesCopied     uint64            `json:"live_bytes_copied,omitempty"`       // for these stacks
-	BPFRunNS            uint64            `json:"bpf_run_ns"`
-	BPFRuns             uint64            `json:"bpf_runs"`
-	UnwindNS            uint64            `json:"unwind_ns"`
-	RecordingCPUSeconds float64           `json:"recording_cpu_seconds,omitempty"` // of the recorder, from the first sample possible until all are counted
-	NamingCPUSeconds    float64           `json:"naming_cpu_seconds,omitempty"`    // of the recorder, at the end; the next two hold both
-	CPUUserSeconds      float64           `json:"cpu_user_seconds"`                // of the recorder itself
-	CPUSystemSeconds    float64           `json:"cpu_system_seconds"`
-	MaxRSSBytes         int64             `json:"max_rss_bytes"`
-	Processes           int               `json:"processes"` // with at least one sample
-	Modules             int               `json:"modules"`   // files with at least one frame
+	LiveBytes           uint64            `json:"live_bytes"`                        // of stacks known in full: from SP to the outermost frame
+	LiveBytesCopied     uint64            `json:"live_bytes_copied"`                 // for these stacks
+	RecordingCPUSeconds float64           `json:"recording_cpu_seconds"`             // of the recorder, from the first sample possible until all are counted
+	NamingCPUSeconds    float64           `json:"naming_cpu_seconds"`                // of the recorder, at the end; cpu_user_seconds and cpu_system_seconds hold both
 }
 
 // ownCPU returns the CPU time that this program has used so far, in seconds.
@@ -83,14 +93,13 @@ func (s *recordStats) addLive(sample *loader.Sample, pcs []unwind.PC, sp uint64)
 	}
 }
 
-// write writes the figures to f; those that only --stats-detail asks for are
-// left out without detail.
-func (s recordStats) write(f *outFile, detail bool) error {
-	if !detail {
-		s.LiveBytes, s.LiveBytesCopied = 0, 0
-		s.RecordingCPUSeconds, s.NamingCPUSeconds = 0, 0
+// write writes the figures to f, and with detail all that is known.
+func (s *recordStats) write(f *outFile, detail bool) error {
+	var v any = &s.figures
+	if detail {
+		v = s
 	}
-	b, err := json.MarshalIndent(s, "", "  ")
+	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
