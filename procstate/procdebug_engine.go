@@ -103,7 +103,7 @@ func (e *engine) drain() (n int) {
 	for {
 		tid := ThreadID(-1)
 		if e.child != 0 {
-			// Look before reaping.
+			// Look before taking.
 			var ws unix.WaitStatus
 			var exited bool
 			if tid, ws, exited = peek(-1); tid <= 0 {
@@ -117,7 +117,7 @@ func (e *engine) drain() (n int) {
 				return n
 			}
 		}
-		tid, ws, errno := waitNow(tid)
+		tid, ws, errno := e.wait(tid)
 		if errno == unix.EINTR {
 			continue
 		}
@@ -127,6 +127,15 @@ func (e *engine) drain() (n int) {
 		e.observe(tid, ws)
 		n++
 	}
+}
+
+// wait takes in a change of state of a tracee, or of any. The end of a child is
+// its parent's to wait for, and could come after any look for it.
+func (e *engine) wait(tid ThreadID) (ThreadID, unix.WaitStatus, unix.Errno) {
+	if e.child != 0 && int(tid) == e.child {
+		return waitStopNow(tid)
+	}
+	return waitNow(tid)
 }
 
 // do runs f on the engine's goroutine and waits for it. When the engine has

@@ -118,16 +118,29 @@ func waitNow(tid ThreadID) (ThreadID, unix.WaitStatus, unix.Errno) {
 	return ThreadID(r), unix.WaitStatus(status), 0
 }
 
+// waitStopNow takes in a stop of a thread like waitNow, never its end.
+func waitStopNow(tid ThreadID) (ThreadID, unix.WaitStatus, unix.Errno) {
+	var info childInfo
+	errno := waitID(unix.P_PID, tid, &info, unix.WSTOPPED|unix.WNOHANG|unix.WALL)
+	if errno == unix.ECHILD {
+		// Also the answer for a leader that has ended before its threads.
+		errno = waitID(unix.P_PID, tid, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG|unix.WALL)
+	}
+	if errno != 0 || info.pid == 0 {
+		return 0, 0, errno
+	}
+	return ThreadID(info.pid), unix.WaitStatus(info.status)<<8 | 0x7f, 0
+}
+
 // peek looks for a change of state like waitNow, and leaves it. exited tells
 // that the thread has ended, with status ws.
 func peek(tid ThreadID) (who ThreadID, ws unix.WaitStatus, exited bool) {
-	kind, opts := uintptr(unix.P_PID), uintptr(unix.WALL)
+	kind, opts := unix.P_PID, unix.WALL
 	if tid == -1 {
 		kind, opts, tid = unix.P_ALL, unix.WCLONE|unix.WNOTHREAD, 0
 	}
 	var info childInfo
-	_, _, errno := unix.RawSyscall6(unix.SYS_WAITID, kind, uintptr(tid), uintptr(unsafe.Pointer(&info)),
-		opts|unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT|unix.WNOHANG, 0, 0)
+	errno := waitID(kind, tid, &info, opts|unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT|unix.WNOHANG)
 	if errno != 0 || info.pid == 0 {
 		return 0, 0, false
 	}
@@ -141,6 +154,12 @@ func peek(tid ThreadID) (who ThreadID, ws unix.WaitStatus, exited bool) {
 		return ThreadID(info.pid), unix.WaitStatus(info.status&0x7f | 0x80), true
 	}
 	return ThreadID(info.pid), 0, false
+}
+
+// waitID is waitid(2), which must not block.
+func waitID(kind int, tid ThreadID, info *childInfo, opts int) unix.Errno {
+	_, _, errno := unix.RawSyscall6(unix.SYS_WAITID, uintptr(kind), uintptr(tid), uintptr(unsafe.Pointer(info)), uintptr(opts), 0, 0)
+	return errno
 }
 
 // childInfo is siginfo_t as waitid fills it on 64-bit machines.

@@ -190,7 +190,7 @@ func (e *engine) poll(t *tracee) {
 			return
 		}
 	}
-	switch tid, ws, errno := waitNow(t.tid); {
+	switch tid, ws, errno := e.wait(t.tid); {
 	case errno == unix.ECHILD:
 		e.gone(t, 0)
 	case tid == t.tid:
