@@ -79,7 +79,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	if s.FrequencyHz > 0 {
 		rate = fmt.Sprintf(" at %d Hz", s.FrequencyHz)
 	}
-	fmt.Fprintf(w, "%d samples of %s%s in %.1f s, %d processes\n", s.Samples, s.Event, rate, s.DurationSeconds, s.Processes)
+	fmt.Fprintf(w, "%s of %s%s in %.1f s, %s\n", plural(s.Samples, "sample"), s.Event, rate, s.DurationSeconds, plural(s.Processes, "process"))
 	if r.opt.event == "cycles" && s.Event != "cycles" {
 		fmt.Fprintf(w, "  (%s: this machine counts no cycles)\n", s.Event)
 	}
@@ -87,7 +87,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		fmt.Fprintf(w, "user stacks: %d complete (%.2f %%)%s\n", s.Complete, percent(s.Complete, s.UserSamples), reasons(", truncated", s.TruncatedByReason))
 	}
 	if s.Lost > 0 {
-		fmt.Fprintf(w, "lost: %d samples%s\n", s.Lost, reasons(" by", s.LostByReason))
+		fmt.Fprintf(w, "lost: %s%s\n", plural(s.Lost, "sample"), reasons(" by", s.LostByReason))
 	} else {
 		fmt.Fprintln(w, "lost: none")
 	}
@@ -224,8 +224,8 @@ func (p *progress) update() {
 	if st, err := p.r.session.Stats(); err == nil {
 		lost = st.Lost()
 	}
-	fmt.Fprintf(p.w, "\r\x1b[K%s: %.0f s, %d samples, %d lost, %d processes; Ctrl-C ends it",
-		p.r.opt.target(), now.Sub(p.r.began).Seconds(), p.r.stats.Samples, lost, len(p.r.sampled))
+	fmt.Fprintf(p.w, "\r\x1b[K%s: %.0f s, %s, %d lost, %s; Ctrl-C ends it",
+		p.r.opt.target(), now.Sub(p.r.began).Seconds(), plural(p.r.stats.Samples, "sample"), lost, plural(len(p.r.sampled), "process"))
 }
 
 func (p *progress) clear() {

@@ -201,11 +201,15 @@ func (f *walkFrame) note() string {
 	return strings.Join(notes, ", ")
 }
 
-func plural(n int, noun string) string {
-	if n == 1 {
+// plural writes a number of things: "1 process", "2 processes".
+func plural[N int | uint64](n N, noun string) string {
+	switch {
+	case n == 1:
 		return "1 " + noun
+	case strings.HasSuffix(noun, "s"):
+		noun += "e"
 	}
-	return strconv.Itoa(n) + " " + noun + "s"
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // duration writes a time with a sensible number of digits: "4.3 ms".
