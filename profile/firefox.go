@@ -6,18 +6,31 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
+	"slices"
+	"strings"
 )
 
-// firefoxCategories are what frames are coloured by, by Kind. One of them has
-// to be grey.
-var firefoxCategories = [numKinds]firefoxCategory{
+// firefoxCategories are what frames are coloured by: by Kind, and the reasons of
+// waiting after these. One of them has to be grey.
+var firefoxCategories = [...]firefoxCategory{
 	Unknown: {"Unknown", "grey", []string{"Other"}},
 	Native:  {"Native", "orange", []string{"Other"}},
 	Go:      {"Go", "green", []string{"Other"}},
 	Kernel:  {"Kernel", "lightblue", []string{"Other"}},
 	JIT:     {"JIT", "magenta", []string{"Other"}},
-	Marker:  {"Remark", "purple", []string{"Other"}}, // waiting, or incomplete
+	Marker:  {"Incomplete", "darkgrey", []string{"Other"}},
+	waiting: {"Waiting", "purple", []string{"Other", "sleep", "disk", "lock", "stopped", "uninterruptible", "runnable"}},
+}
+
+// waiting is the category of the markers that tell why a thread waits.
+const waiting = int(numKinds)
+
+// firefoxCategoryOf returns the category and subcategory of a frame.
+func firefoxCategoryOf(kind Kind, name string) (category, sub int) {
+	if kind != Marker || !waits(name) {
+		return int(kind), 0
+	}
+	return waiting, max(0, slices.Index(firefoxCategories[waiting].Subcategories, strings.Trim(name, "[]")))
 }
 
 // WriteFirefox writes the profile in the processed format of the Firefox
@@ -30,7 +43,8 @@ var firefoxCategories = [numKinds]firefoxCategory{
 func (p *Profile) WriteFirefox(w io.Writer) error {
 	f := firefoxWriter{p: p, strings: columns{}, tables: &firefoxTables{}}
 	f.setTables()
-	out := firefoxFile{Meta: f.meta(), Libs: f.libs(), Pages: []struct{}{}, Threads: f.threads(), Shared: f.tables}
+	threads := f.threads()
+	out := firefoxFile{Meta: f.meta(), Libs: f.libs(), Pages: []struct{}{}, Threads: threads, Shared: f.tables}
 	f.tables.StringArray = append([]string{}, f.strings.list...)
 	buffered := bufio.NewWriterSize(w, 1<<16)
 	err := json.NewEncoder(buffered).Encode(&out)
@@ -48,14 +62,17 @@ type firefoxWriter struct {
 	strings columns
 	tables  *firefoxTables
 	stacks  []*int // by node
+	zero    int64  // time of a sample that is 0 in the file
+	visible []int  // threads to show at first, or nil for the Firefox Profiler's choice
 }
 
 func (f *firefoxWriter) meta() firefoxMeta {
 	m := &f.p.Meta
 	out := firefoxMeta{
-		Version: 24, Preprocessed: firefoxVersion, Interval: 1, Product: cmp.Or(m.Target, "profile"),
+		Version: 24, Preprocessed: firefoxVersion, Interval: 1, Product: f.product(),
 		OSCPU: m.Kernel, LogicalCPUs: m.CPUs, Stackwalk: 1, Symbolicated: true, OneStackType: true, NotOnSearchfox: true,
 		Categories: firefoxCategories[:], MarkerSchema: []struct{}{},
+		Visible:     f.visible,
 		SampleUnits: map[string]string{"time": "ms", "eventDelay": "ms", "threadCPUDelta": "ns"},
 	}
 	if ns := f.perSample(); ns > 0 {
@@ -63,9 +80,6 @@ func (f *firefoxWriter) meta() firefoxMeta {
 	}
 	if !m.Start.IsZero() {
 		out.StartTime = float64(m.Start.UnixMicro()) / 1e3
-	}
-	if len(f.p.times) == 0 {
-		out.Product += " (times unknown: samples end to end)"
 	}
 	var facts []firefoxFact
 	for _, fact := range f.p.facts() {
@@ -78,6 +92,14 @@ func (f *firefoxWriter) meta() firefoxMeta {
 	}
 	out.Extra = []firefoxExtra{{"Recording", facts}}
 	return out
+}
+
+func (f *firefoxWriter) product() string {
+	name := cmp.Or(f.p.Meta.Target, "profile")
+	if len(f.p.times) == 0 && f.p.Samples > 0 {
+		name += " (times unknown: samples end to end)"
+	}
+	return name
 }
 
 // perSample is the time that a sample stands for, or 0.
@@ -139,7 +161,7 @@ func (f *firefoxWriter) setTables() {
 			if loc.module > 0 && loc.addr < 1<<53 {
 				addr = float64(loc.addr)
 			}
-			t.FrameTable.add(id, addr, depth, int(ln.kind), positive(ln.line))
+			t.FrameTable.add(id, addr, depth, ln.kind, fn.name, positive(ln.line))
 		}
 	}
 	f.stacks = make([]*int, len(p.nodes))
@@ -159,121 +181,6 @@ func positive(n int) *int {
 		return nil
 	}
 	return &n
-}
-
-// firefoxKey is a thread under one name: it may have another after an exec.
-type firefoxKey struct {
-	pid, tid int32
-	comm     [16]byte
-}
-
-func (f *firefoxWriter) threads() []firefoxThread {
-	p := f.p
-	var names flameTree
-	names.nameProcesses(p)
-	var out []*firefoxLine
-	ids := map[firefoxKey]*firefoxLine{}
-	earlier := map[int32]int{} // lines by TID
-	byThread := make([]*firefoxLine, len(p.threads))
-	for i := range p.threads {
-		t := &p.threads[i]
-		key := firefoxKey{t.PID, t.TID, t.Comm}
-		if ids[key] == nil {
-			process := names.processes[names.threads[i].process]
-			ids[key] = newFirefoxLine(t, process)
-			if n := earlier[t.TID]; n > 0 {
-				ids[key].TID += firefoxID(fmt.Sprintf(".%d", n)) // no two have the same
-			}
-			earlier[t.TID]++
-			out = append(out, ids[key])
-		}
-		byThread[i] = ids[key]
-	}
-	if len(p.times) > 0 {
-		zero := p.times[0].time
-		if p.Meta.Clock > 0 && p.Meta.Clock < zero {
-			zero = p.Meta.Clock
-		}
-		for i := range p.times {
-			m := &p.times[i]
-			byThread[m.thread].add(f, &m.tally, float64(m.time-zero)/1e6)
-		}
-	} else {
-		for i := range p.samples {
-			s := &p.samples[i]
-			line := byThread[s.thread]
-			line.add(f, &s.tally, line.end)
-			per := cmp.Or(f.perSample(), 1e6)
-			if p.Meta.ByValue && p.Meta.Value.Unit == "nanoseconds" {
-				line.end += float64(s.value) / 1e6
-			} else {
-				line.end += float64(s.count) * float64(per) / 1e6
-			}
-		}
-	}
-	threads := make([]firefoxThread, 0, len(out))
-	for _, line := range out {
-		if !line.weighted {
-			line.Samples.Weight = nil
-		}
-		threads = append(threads, line.firefoxThread)
-	}
-	return threads
-}
-
-// firefoxLine is a thread to which samples are added in order of time.
-type firefoxLine struct {
-	firefoxThread
-	end      float64 // of what was laid end to end
-	weighted bool    // samples count for other than 1
-}
-
-func newFirefoxLine(t *Thread, process string) *firefoxLine {
-	id := func(n int32) firefoxID { return firefoxID(strconv.Itoa(int(n))) }
-	line := &firefoxLine{firefoxThread: firefoxThread{
-		Name: cmp.Or(t.CommString(), process), ProcessName: process, ProcessType: "default", IsMainThread: t.PID == t.TID,
-		PID: id(t.PID), TID: id(t.TID), Paused: []struct{}{},
-		Markers: firefoxMarkers{Data: []any{}, Name: []int{}, StartTime: []float64{}, EndTime: []float64{}, Phase: []int{}, Category: []int{}},
-		Samples: firefoxSamples{Stack: []*int{}, Time: []float64{}, Weight: []float64{}, WeightType: "samples"},
-	}}
-	return line
-}
-
-func (l *firefoxLine) add(f *firefoxWriter, s *tally, ms float64) {
-	m := &f.p.Meta
-	weight := float64(s.count)
-	if m.ByValue {
-		weight = float64(s.value)
-		switch m.Value.Unit {
-		case "nanoseconds":
-			l.Samples.WeightType, weight = "tracing-ms", weight/1e6
-		case "bytes":
-			l.Samples.WeightType = "bytes"
-		}
-	}
-	l.weighted = l.weighted || weight != 1 || m.ByValue
-	l.Samples.Length++
-	l.Samples.Stack = append(l.Samples.Stack, f.stacks[s.node])
-	l.Samples.Time = append(l.Samples.Time, ms)
-	l.Samples.Weight = append(l.Samples.Weight, weight)
-	// Without it, a thread seems to have run all the time from one sample to
-	// the next.
-	if len(f.p.times) > 0 && m.Value.Unit == "nanoseconds" {
-		l.Samples.CPU = append(l.Samples.CPU, f.onCPU(s))
-	}
-}
-
-// onCPU is the time on the CPU that a sample stands for, in nanoseconds.
-func (f *firefoxWriter) onCPU(s *tally) float64 {
-	if f.p.Meta.Value.Type == "off-cpu" {
-		return 0
-	}
-	for _, l := range f.p.labels[f.p.threads[s.thread].Labels] {
-		if l.Key == "state" && l.Value != "running" {
-			return 0
-		}
-	}
-	return float64(s.value)
 }
 
 func (t *firefoxTables) setEmpty() {
@@ -296,11 +203,12 @@ func (t *firefoxStacks) add(frame int, prefix *int) *int {
 	return &id
 }
 
-func (t *firefoxFrames) add(fn int, addr float64, depth, category int, line *int) {
+func (t *firefoxFrames) add(fn int, addr float64, depth int, kind Kind, name string, line *int) {
 	zero := 0
+	category, sub := firefoxCategoryOf(kind, name)
 	t.Length++
 	t.Func, t.Address, t.InlineDepth = append(t.Func, fn), append(t.Address, addr), append(t.InlineDepth, depth)
-	t.Category, t.Subcategory = append(t.Category, &category), append(t.Subcategory, &zero)
+	t.Category, t.Subcategory = append(t.Category, &category), append(t.Subcategory, &sub)
 	t.NativeSymbol, t.WindowID = append(t.NativeSymbol, nil), append(t.WindowID, &zero)
 	t.Line, t.Column = append(t.Line, line), append(t.Column, nil)
 }

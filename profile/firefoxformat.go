@@ -37,6 +37,7 @@ type firefoxMeta struct {
 	Categories     []firefoxCategory `json:"categories"`
 	MarkerSchema   []struct{}        `json:"markerSchema"`
 	SampleUnits    map[string]string `json:"sampleUnits,omitempty"`
+	Visible        []int             `json:"initialVisibleThreads,omitempty"`
 	Extra          []firefoxExtra    `json:"extra,omitempty"`
 }
 

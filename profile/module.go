@@ -60,6 +60,10 @@ const KernelPath = "[kernel.kallsyms]"
 // notSampled is the marker of time in which a thread's stack was not sampled.
 const notSampled = "[not sampled]"
 
+// waits reports whether a marker tells why a thread waits; the others tell what
+// is missing.
+func waits(marker string) bool { return truncatedReason(marker) == "" && marker != notSampled }
+
 // baseName returns what follows the last slash of a path.
 func baseName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 

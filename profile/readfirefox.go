@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,10 +17,12 @@ const firefoxFormat = "Firefox profile"
 // of their own.
 type firefoxRead struct {
 	firefoxFile
-	Threads []struct {
-		firefoxThread
-		firefoxTables
-	} `json:"threads"`
+	Threads []firefoxReadThread `json:"threads"`
+}
+
+type firefoxReadThread struct {
+	firefoxThread
+	firefoxTables
 }
 
 // readFirefox reads the processed format of the Firefox Profiler, in its
@@ -63,7 +66,7 @@ func readFirefox(data []byte, o ReadOptions) (*Profile, error) {
 			return nil, err
 		}
 	}
-	if f.a.count == 0 && (len(file.Threads) > 0 || file.Threads == nil) {
+	if f.a.count == 0 && !slices.ContainsFunc(file.Threads, func(t firefoxReadThread) bool { return t.Samples.Stack != nil }) {
 		return nil, jsonErrorAt(firefoxFormat, data, []any{"threads"}, "no samples")
 	}
 	m := f.meta(o)
@@ -252,9 +255,9 @@ func (f *firefoxReader) kindOf(t *firefoxTables, frame int) Kind {
 		return Unknown
 	}
 	name := column(f.file.Meta.Categories, *category).Name
-	for kind := range firefoxCategories {
-		if firefoxCategories[kind].Name == name && Kind(kind) != Marker {
-			return Kind(kind)
+	for kind := range Marker {
+		if firefoxCategories[kind].Name == name {
+			return kind
 		}
 	}
 	if name == "User" {
@@ -274,10 +277,15 @@ func (id firefoxID) number() int32 {
 	return int32(n)
 }
 
-// isMarker reports whether a frame is of our category for markers.
+// isMarker reports whether a frame is of one of our categories for markers.
 func (f *firefoxReader) isMarker(t *firefoxTables, frame int) bool {
 	category := column(t.FrameTable.Category, frame)
-	return category != nil && column(f.file.Meta.Categories, *category).Name == firefoxCategories[Marker].Name
+	if category == nil {
+		return false
+	}
+	name := column(f.file.Meta.Categories, *category).Name
+	return name == firefoxCategories[Marker].Name || name == firefoxCategories[waiting].Name ||
+		name == "Remark" // that had both until they were told apart
 }
 
 func (f *firefoxReader) thread(i int) error {
@@ -293,7 +301,7 @@ func (f *firefoxReader) thread(i int) error {
 		} else {
 			now += column(t.Samples.TimeDeltas, j)
 		}
-		if stack == nil {
+		if stack == nil || t.Samples.Weight != nil && column(t.Samples.Weight, j) == 0 {
 			continue
 		}
 		if *stack < 0 || *stack >= len(f.stacks) {

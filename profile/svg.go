@@ -38,7 +38,7 @@ func (f *flameFunction) look() string {
 		return "process"
 	case f.inlined:
 		return "inlined"
-	case f.kind == Marker && truncatedReason(f.name) == "" && f.name != notSampled:
+	case f.kind == Marker && waits(f.name):
 		return "state"
 	}
 	return f.kind.String()

@@ -21,15 +21,13 @@ func (b *Builder) KeepTimes() { b.keepTimes = true }
 // nanoseconds by any clock.
 func (b *Builder) SetTime(ns int64) { b.now = ns }
 
-// orderTimes sorts the moments by time. nodes and threads are new numbers by
-// old ones.
+// orderTimes sorts the moments by time, those of one time as they were added.
+// nodes and threads are new numbers by old ones.
 func (b *Builder) orderTimes(nodes, threads []uint32) []moment {
 	times := slices.Clone(b.times)
 	for i := range times {
 		times[i].node, times[i].thread = nodes[times[i].node], threads[times[i].thread]
 	}
-	slices.SortFunc(times, func(x, y moment) int {
-		return cmp.Or(cmp.Compare(x.time, y.time), cmp.Compare(x.thread, y.thread), cmp.Compare(x.node, y.node))
-	})
+	slices.SortStableFunc(times, func(x, y moment) int { return cmp.Compare(x.time, y.time) })
 	return times
 }
