@@ -170,7 +170,7 @@ func TestReadJSONMalformed(t *testing.T) {
 
 // collapse reads text of perf script by the rules of FlameGraph's
 // stackcollapse-perf.pl: a header begins with a name and numbers, a frame is
-// an address, a name and a module in brackets.
+// an address, a name and a module in brackets, and "#" a remark.
 func collapse(t *testing.T, text string) map[string]int64 {
 	header := regexp.MustCompile(`^(\S.+?)\s+(\d+)/*(\d+)*\s+`)
 	frame := regexp.MustCompile(`^\s*(\w+)\s*(.+) \((\S*)\)$`)
@@ -184,6 +184,7 @@ func collapse(t *testing.T, text string) map[string]int64 {
 			slices.Reverse(stack)
 			stacks[strings.Join(stack, ";")]++
 			stack = nil
+		case line[0] == '#':
 		case header.MatchString(line) && stack == nil:
 			stack = []string{}
 		case frame.MatchString(line):

@@ -21,9 +21,10 @@ var ErrTooManySamples = errors.New("too many samples for the text of perf script
 //	comm pid/tid [cpu] seconds:  period event:
 //		address function (module)
 //
-// With the times of samples (Builder.KeepTimes) they are in order of time;
-// without, samples of a stack follow each other, no time is told, and each
-// has an equal part of the stack's value for its period. Addresses are
+// With the times of samples (Builder.KeepTimes) they are in order of time.
+// Without, samples of a stack follow each other, and each has an equal part of
+// the stack's value for its period; those of a thread are laid end to end, as
+// others read no samples without time, and a remark at the head says so. Addresses are
 // link-time, for what the function is called does not depend on them. A frame
 // without name is "[unknown]", inlined functions have "inlined" for their
 // module, and generated code has perf's map for its own.
@@ -31,11 +32,14 @@ func (p *Profile) WritePerfScript(w io.Writer) error {
 	if p.Samples > maxPerfSamples {
 		return fmt.Errorf("%w: %d", ErrTooManySamples, p.Samples)
 	}
-	out := perfWriter{w: bufio.NewWriterSize(w, 1<<16), p: p, event: strings.ReplaceAll(p.Meta.Event, " ", "_")}
+	out := perfWriter{w: bufio.NewWriterSize(w, 1<<16), p: p, ends: map[[2]int32]int64{}, event: strings.ReplaceAll(p.Meta.Event, " ", "_")}
 	if out.event == "" {
 		out.event = "samples"
 	}
 	out.setFrames()
+	if len(p.times) == 0 {
+		fmt.Fprintf(out.w, "# ========\n%s\n# ========\n#\n", perfUntimed)
+	}
 	for i := range p.times {
 		if out.write(&p.times[i].tally, p.times[i].time, 1) != nil {
 			break
@@ -52,12 +56,16 @@ func (p *Profile) WritePerfScript(w io.Writer) error {
 	return nil
 }
 
+// perfUntimed is a line of the head where the times of samples are not known.
+const perfUntimed = "# times unknown: samples of a thread are laid end to end"
+
 type perfWriter struct {
 	w      *bufio.Writer
 	p      *Profile
 	event  string
 	frames []string // by location
 	stack  []uint32
+	ends   map[[2]int32]int64 // by PID and TID, of the samples laid end to end, ns
 }
 
 // perfNames are names as lines can have them.
@@ -102,7 +110,8 @@ func perfModule(m *Module) string {
 	return perfNames.Replace(m.Path)
 }
 
-// write writes a stack n times, with its value in equal parts.
+// write writes a stack n times, with its value in equal parts. A time below 0
+// is not known.
 func (o *perfWriter) write(s *tally, time, n int64) error {
 	t := &o.p.threads[s.thread]
 	comm := perfNames.Replace(t.CommString())
@@ -115,18 +124,26 @@ func (o *perfWriter) write(s *tally, time, n int64) error {
 			head += fmt.Sprintf("[%03s] ", l.Value)
 		}
 	}
-	if time >= 0 {
-		head += fmt.Sprintf("%d.%09d: ", time/1e9, time%1e9)
-	}
 	o.stack = o.p.stack(o.stack[:0], s.node)
+	id := [2]int32{t.PID, t.TID}
 	for i := range n {
-		o.w.WriteString(head)
-		if o.p.Meta.Value.Type != "" {
-			// The first ones take what does not divide evenly.
-			period := s.value / n
-			if i < s.value%n {
-				period++
+		// The first ones take what does not divide evenly.
+		period := s.value / n
+		if i < s.value%n {
+			period++
+		}
+		at := time
+		if at < 0 {
+			at = o.ends[id]
+			if o.p.Meta.Value.Unit == "nanoseconds" {
+				o.ends[id] += period
+			} else {
+				o.ends[id] += 1e6
 			}
+		}
+		o.w.WriteString(head)
+		fmt.Fprintf(o.w, "%d.%09d: ", at/1e9, at%1e9)
+		if o.p.Meta.Value.Type != "" {
 			fmt.Fprintf(o.w, "%10d ", period)
 		}
 		o.w.WriteString(o.event)

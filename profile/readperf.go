@@ -92,9 +92,10 @@ type perfEvent struct {
 
 // perfReader reads the samples of one event, or of all events apart.
 type perfReader struct {
-	l      lines
-	times  bool // keep those of samples
-	events map[string]*perfEvent
+	l       lines
+	times   bool // keep those of samples
+	untimed bool // those of samples are not true
+	events  map[string]*perfEvent
 
 	in      bool // a sample has begun
 	oneLine bool // its frame is on its first line
@@ -166,6 +167,9 @@ func (p *perfReader) line(text string) error {
 		return p.bare
 	case text == "":
 		return p.finish()
+	case text == perfUntimed:
+		p.untimed = true
+		return nil
 	case text[0] == '#' || strings.HasPrefix(text, perfRegisters) || perfCode.MatchString(text):
 		return nil
 	case strings.Contains(text, " PERF_RECORD_"):
@@ -190,6 +194,9 @@ func (p *perfReader) line(text string) error {
 	}
 	if err := p.finish(); err != nil {
 		return err
+	}
+	if p.untimed {
+		s.nanos = -1
 	}
 	p.in, p.oneLine, p.sample = true, false, s
 	p.event = p.eventOf(s.event)
