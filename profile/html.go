@@ -73,7 +73,7 @@ func (p *page) policy() string {
 		sum := sha256.Sum256([]byte(s))
 		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	}
-	return "default-src 'none'; style-src " + hash(p.style) + "; script-src " + hash(p.script)
+	return "default-src 'none'; img-src data:; style-src " + hash(p.style) + "; script-src " + hash(p.script)
 }
 
 // tallyRow is a reason with its share of a whole.
@@ -106,6 +106,17 @@ type Links struct {
 type Link struct {
 	Text, Address string
 	Here          bool // it is the page itself
+}
+
+// Icon is the icon of the pages: an SVG.
+//
+//go:embed web/icon.svg
+var Icon string
+
+// IconAddress is an address that has Icon in it. A page's policy must allow
+// images of the scheme "data".
+func IconAddress() template.URL {
+	return template.URL("data:image/svg+xml;base64," + base64.StdEncoding.EncodeToString([]byte(Icon)))
 }
 
 // Style returns the style sheet of the flame graph's page, for pages that go
@@ -154,6 +165,7 @@ func (p *Profile) writePage(w io.Writer, about map[string]any) error {
 	}
 	maps.Copy(about, map[string]any{
 		"Policy":  page.policy(),
+		"Icon":    IconAddress(),
 		"Style":   template.CSS(page.style),
 		"Script":  template.JS(page.script),
 		"Data":    template.HTML(data), // base64

@@ -49,7 +49,7 @@ func newViewPages(p *profile.Profile) (*viewPages, error) {
 	}
 	v.style = shared + string(own)
 	sum := sha256.Sum256([]byte(v.style))
-	v.policy = "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'; style-src 'sha256-" +
+	v.policy = "default-src 'none'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'; style-src 'sha256-" +
 		base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	v.template, err = template.ParseFS(viewFiles, "web/*.html")
 	return v, err
@@ -60,6 +60,7 @@ type viewFrame struct {
 	Title, Heading, Facts string
 	Type                  string // of samples; "" if there is one
 	Style                 template.CSS
+	Icon                  template.URL
 	Links, Types          []profile.Link
 }
 
@@ -71,7 +72,7 @@ func (v *viewPages) frame(heading, here string, q url.Values) viewFrame {
 		facts = v.profile.Meta.Event + " · " + facts
 	}
 	return viewFrame{Title: heading + " – " + target, Heading: target, Facts: facts, Type: v.typeName,
-		Style: template.CSS(v.style), Links: v.links(here), Types: v.types(here, q)}
+		Style: template.CSS(v.style), Icon: profile.IconAddress(), Links: v.links(here), Types: v.types(here, q)}
 }
 
 // setTypes gives the choice between types of samples if there is one: those

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"path"
@@ -88,6 +89,7 @@ func (s *viewServer) handler(p *profile.Profile) (http.Handler, error) {
 	mux.HandleFunc("GET /{$}", s.forType((*viewType).serveFlame))
 	mux.HandleFunc("GET /top", s.forType((*viewType).serveTop))
 	mux.HandleFunc("GET /function", s.forType((*viewType).serveFunction))
+	mux.HandleFunc("GET /favicon.ico", serveIcon) // of pprof's pages, which name none
 	mux.HandleFunc("GET /pprof/", s.servePprof)
 	mux.Handle("GET /pprof", http.RedirectHandler("/pprof/", http.StatusMovedPermanently))
 	return localOnly(mux), nil
@@ -187,6 +189,11 @@ func (t *viewType) serveFlame(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Write(page)
+}
+
+func serveIcon(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "image/svg+xml")
+	io.WriteString(w, profile.Icon)
 }
 
 // servePprof serves pprof's interface below /pprof/.

@@ -175,6 +175,7 @@ func TestViewAnswers(t *testing.T) {
 		{"GET", "/function?name=nothing", nil, 404, "no function of this name"},
 		{"GET", "/function?name=main&module=/other", nil, 404, "no function of this name"},
 		{"GET", "/nothing", nil, 404, ""},
+		{"GET", "/favicon.ico", nil, 200, "<svg"},
 		{"GET", "/pprof/top", nil, 200, "hot(int)"},
 		{"GET", "/pprof/peek?f=main", nil, 200, "hot(int)"},
 		{"GET", "/pprof/source?f=hot", nil, 200, "static int hot"},
