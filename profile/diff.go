@@ -48,6 +48,19 @@ type Change struct {
 // Delta is After - Before.
 func (c *Change) Delta() float64 { return c.After - c.Before }
 
+// HasSelf reports whether anything ran in the function itself on either side. In
+// times off the CPU nothing does: there threads wait.
+func (f *DiffEntry) HasSelf() bool { return f.Self.Before != 0 || f.Self.After != 0 }
+
+// Leading is the change by which a function is listed: that of what ran in it,
+// unless there is none, or only that with what it called is significant.
+func (f *DiffEntry) Leading() *Change {
+	if !f.HasSelf() || !f.Self.Significant && f.Total.Significant {
+		return &f.Total
+	}
+	return &f.Self
+}
+
 // Sides of a diff, as process IDs of Diff.merged.
 const (
 	beforeSide = 1

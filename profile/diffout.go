@@ -55,7 +55,7 @@ func (d *Diff) frames() (*flameTree, []sides) {
 
 // changeRow is a line of the page's table.
 type changeRow struct {
-	Function, Module, Before, After, Delta, Verdict string
+	Function, Module, Of, Before, After, Delta, Verdict string
 }
 
 // WriteHTML writes a flame graph of both profiles in which frames that grew
@@ -65,8 +65,12 @@ func (d *Diff) WriteHTML(w io.Writer) error {
 	d.frames()
 	var rows []changeRow
 	for _, f := range d.Functions[:min(len(d.Functions), topRows)] {
-		r := changeRow{Function: f.Function, Module: baseName(f.Module), Before: d.Value(f.Self.Before), After: d.Value(f.Self.After), Delta: d.Delta(&f.Self)}
-		if f.Self.Significant {
+		c, of := f.Leading(), "total"
+		if c == &f.Self {
+			of = "self"
+		}
+		r := changeRow{Function: f.Function, Module: baseName(f.Module), Of: of, Before: d.Value(c.Before), After: d.Value(c.After), Delta: d.Delta(c)}
+		if c.Significant {
 			r.Verdict = "significant"
 		}
 		rows = append(rows, r)

@@ -37,7 +37,7 @@ draws a flame graph in which frames that grew are orange and those that shrank
 blue: an interactive .html or an .svg for documents; -o - --format html writes
 it to standard output, and the table to standard error.
 
-The profiles are normalised to the same total, so that runs of different
+Functions are the same that have one name in files of one base name. The profiles are normalised to the same total, so that runs of different
 lengths compare; --absolute compares rates instead: CPUs, or samples a second.
 Times off the CPU are compared by rates (threads that wait at a time), unless
 --absolute=false is given: beside threads that wait all the time, shares tell
@@ -146,14 +146,14 @@ func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
 	for _, grew := range []bool{true, false} {
 		var rows []profile.DiffEntry
 		for _, f := range d.Functions {
-			c := leading(&f)
+			c := f.Leading()
 			if (c.Delta() > 0) == grew && c.Delta() != 0 && (c.Significant || o.all) {
 				rows = append(rows, f)
 			}
 		}
 		// What certainly changed first, and by what ran in the function itself.
 		slices.SortStableFunc(rows, func(x, y profile.DiffEntry) int {
-			return cmp.Or(rank(&x)-rank(&y), cmp.Compare(math.Abs(leading(&y).Delta()), math.Abs(leading(&x).Delta())))
+			return cmp.Or(rank(&x)-rank(&y), cmp.Compare(math.Abs(y.Leading().Delta()), math.Abs(x.Leading().Delta())))
 		})
 		changed += len(rows)
 		if len(rows) == 0 {
@@ -164,12 +164,7 @@ func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
 			title = "shrank"
 		}
 		e.printf("\n%s, in %s\n", title, unit)
-		e.printf("  %8s %8s  %-17s  %-17s  %s\n", "self", "→ self", "change", "change of total", "function (* significant)")
-		for i := range rows[:min(len(rows), o.rows)] {
-			f := &rows[i]
-			e.printf("  %8s %8s  %-16s%s  %-16s%s  %s\n", d.Value(f.Self.Before), d.Value(f.Self.After),
-				d.Delta(&f.Self), star(&f.Self), d.Delta(&f.Total), star(&f.Total), f.Function)
-		}
+		printRows(e, d, rows[:min(len(rows), o.rows)])
 		if n := len(rows) - o.rows; n > 0 {
 			e.printf("  and %d more; -n lists them\n", n)
 		}
@@ -181,13 +176,26 @@ func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
 	return e.err
 }
 
-// leading is the change by which a function is listed: that of what ran in it,
-// unless only that with what it called is sure.
-func leading(f *profile.DiffEntry) *profile.Change {
-	if !f.Self.Significant && f.Total.Significant {
-		return &f.Total
+// printRows writes a table of functions: of what ran in them, or only with what
+// they called where that is all there is.
+func printRows(e *errWriter, d *profile.Diff, rows []profile.DiffEntry) {
+	if !slices.ContainsFunc(rows, func(f profile.DiffEntry) bool { return f.HasSelf() }) {
+		e.printf("  %8s %8s  %-17s  %s\n", "total", "→ total", "change of total", "function (* significant)")
+		for i := range rows {
+			f := &rows[i]
+			e.printf("  %8s %8s  %-16s%s  %s\n", d.Value(f.Total.Before), d.Value(f.Total.After), d.Delta(&f.Total), star(&f.Total), f.Function)
+		}
+		return
 	}
-	return &f.Self
+	e.printf("  %8s %8s  %-17s  %-17s  %s\n", "self", "→ self", "change", "change of total", "function (* significant)")
+	for i := range rows {
+		f := &rows[i]
+		before, after, change := "–", "–", "–"
+		if f.HasSelf() {
+			before, after, change = d.Value(f.Self.Before), d.Value(f.Self.After), d.Delta(&f.Self)
+		}
+		e.printf("  %8s %8s  %-16s%s  %-16s%s  %s\n", before, after, change, star(&f.Self), d.Delta(&f.Total), star(&f.Total), f.Function)
+	}
 }
 
 // rank orders functions: changes of their own, of what they called, unsure.

@@ -47,6 +47,42 @@ shrank, in % of all samples
 	}
 }
 
+// Functions that nothing ran in are compared by what they called.
+func TestPrintDiffOfWaits(t *testing.T) {
+	waits := func(ns ...int64) *profile.Profile {
+		b := profile.NewBuilder()
+		m := b.Module(profile.Module{Path: "/bin/app", Kind: profile.Native})
+		for i, n := range ns {
+			for range 50 {
+				b.Add(profile.Thread{PID: 1, TID: 1}, []profile.Loc{b.Marker("[sleep]"), {Module: m, Addr: uint64(i + 1)}}, "", 1, n)
+			}
+		}
+		return b.Build(profile.Meta{Target: "app", Event: "off-cpu", ByValue: true, Duration: 1e9, Value: profile.ValueType{Type: "off-cpu", Unit: "nanoseconds"}},
+			viewSymbols{{Module: m, Addr: 1}: {{Function: "nap"}}, {Module: m, Addr: 2}: {{Function: "doze"}}})
+	}
+	d, err := profile.Compare(waits(1e6, 2e6), waits(16e6, 3e6), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		all  bool
+		want string
+	}{
+		// 1.96 standard deviations of 50 samples: 1.96 * sqrt(50) * hypot(1, 16) ms.
+		{false, "    0.0500   0.8000  +0.7500 ± 0.2222*  nap\n"},
+		{true, "    0.0500   0.8000  +0.7500 ± 0.2222*  nap\n    0.1000   0.1500  +0.0500 ± 0.0500   doze\n"},
+	} {
+		var b bytes.Buffer
+		if err := printDiff(&b, d, &diffOptions{rows: 20, all: test.all}); err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(b.String(), "function (* significant)\n")
+		if table, _, _ = strings.Cut(table, "\nWeights are tested"); table != test.want {
+			t.Errorf("got\n%s\nwant\n%s", table, test.want)
+		}
+	}
+}
+
 func TestDiffCommand(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
