@@ -26,10 +26,10 @@ const volatile u64 mask_room = 0;
 /* Whether kernel stacks are wanted. */
 const volatile bool want_kernel = true;
 
-/* Whether only processes in the map "tracked" are sampled. */
+/* Whether only processes with SAMPLED are sampled. */
 const volatile bool filter_processes = false;
 
-/* Whether children of tracked processes become tracked. */
+/* Whether their children become such, too. */
 const volatile bool follow_children = false;
 
 /* Inode of the loader's PID namespace; 0 for the machine's first one. */
@@ -186,13 +186,19 @@ struct {
 	MAP_TYPE(value, struct counters);
 } counter_values SEC(".maps");
 
-/* Processes to sample, by tgid. */
+/* What is known of processes: enum process_flags by tgid, of all that there can
+ * be. A hash table would be smaller, but costs a sample several cache misses. */
+struct process_page {
+	u8 flags[PROCESS_PAGE];
+};
+
 struct {
-	MAP_UINT(type, MAP_HASH);
-	MAP_UINT(max_entries, 65536);
+	MAP_UINT(type, MAP_ARRAY);
+	MAP_UINT(max_entries, PROCESS_PAGES);
 	MAP_TYPE(key, u32);
-	MAP_TYPE(value, u8);
-} tracked SEC(".maps");
+	MAP_TYPE(value, struct process_page);
+	MAP_UINT(map_flags, MAP_MMAPABLE);
+} processes SEC(".maps");
 
 /* Threads, by their number in the first PID namespace. */
 struct {
@@ -226,6 +232,21 @@ struct {
 	MAP_TYPE(key, u32);
 	MAP_TYPE(value, struct go_process);
 } go_processes SEC(".maps");
+
+/* The flags of a process, NULL when there can be none of this number. */
+INLINE u8 *flags_of_process(u32 tgid)
+{
+	u32 page = tgid / PROCESS_PAGE;
+	struct process_page *p = bpf_map_lookup_elem(&processes, &page);
+
+	return p ? &p->flags[tgid % PROCESS_PAGE] : NULL;
+}
+
+INLINE bool process_has(u32 tgid, u8 flag)
+{
+	u8 *flags = flags_of_process(tgid);
+	return flags && *flags & flag;
+}
 
 INLINE struct counters *this_cpu_counters(void)
 {

@@ -61,8 +61,10 @@ INLINE u64 read_user_word(u64 addr)
 
 INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_header *h)
 {
-	const struct go_process *p = bpf_map_lookup_elem(&go_processes, &tgid);
+	const struct go_process *p = NULL;
 
+	if (process_has(tgid, PROCESS_IS_GO))
+		p = bpf_map_lookup_elem(&go_processes, &tgid);
 	t->process = p;
 	t->g = 0;
 	if (!p || !h->thread_pointer)

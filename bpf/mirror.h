@@ -53,11 +53,14 @@ INLINE u64 send_block(u8 *sent, const u64 *fresh, u64 *known)
 	u64 words = 0, n = 1;
 
 	for (int k = 0; k < BLOCK / 8; k++) { /* without a branch: these would be mispredicted */
-		u64 word = fresh[k], d = word ^ known[k], differs = (d | -d) >> 63;
+		u64 word = fresh[k], d = word ^ known[k], minus = -d;
+		hide(minus); /* or else the compiler sees what this is for, and branches */
+		u64 differs = (d | minus) >> 63;
 		known[k] = word;
 		*(u64 *)(sent + n) = word;
 		n += differs * 8;
 		words |= differs << k;
+		hide(words); /* now, not all at the end */
 	}
 	*sent = words;
 	return n;

@@ -122,7 +122,7 @@ INLINE u32 tid_of(struct task_struct *task)
 /* Whether a task with this tgid is asked for. */
 INLINE bool is_tracked(u32 tgid)
 {
-	return tgid && (!filter_processes || bpf_map_lookup_elem(&tracked, &tgid));
+	return tgid && (!filter_processes || process_has(tgid, PROCESS_SAMPLED));
 }
 
 /* Fills in who a thread is. */

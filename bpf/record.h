@@ -146,7 +146,6 @@ struct counters {
 	u64 exited;           /* samples with USER_EXITED */
 	u64 unsampled_time;   /* ns off the CPU in skipped_rate */
 	u64 missed_switches;  /* back to a thread, that were not reported */
-	u64 untracked;        /* children not followed: table of processes full */
 
 	u64 started;      /* when the session was */
 	u64 on_cpu_since; /* since when the current task runs without a sample */
@@ -201,6 +200,14 @@ struct length_key {
 struct length_account {
 	u64 born; /* of the thread */
 	u64 owed; /* ns */
+};
+
+/* What is known of a process. */
+enum process_flags {
+	PROCESS_SAMPLED = 1 << 0, /* it is one of those asked for */
+	PROCESS_IS_GO = 1 << 1,   /* there is a struct go_process of it */
+	PROCESS_PAGE = 1 << 16,   /* flags in a value of the map... */
+	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

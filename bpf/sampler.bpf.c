@@ -24,6 +24,7 @@ const struct off_cpu_end *off_cpu_end_type __attribute__((unused));
 const struct unsampled *unsampled_type __attribute__((unused));
 const struct cpu_ring *cpu_ring_type __attribute__((unused));
 enum sampled sampled_type __attribute__((unused));
+enum process_flags process_flags_type __attribute__((unused));
 
 /* Frames of a raw tracepoint's own: the program, and what calls it. */
 enum { RAW_TRACEPOINT_FRAMES = 2 };
@@ -148,7 +149,7 @@ INLINE bool is_wanted(struct counters *n, u32 *tgid)
 		return false;
 	}
 	*tgid = current_tgid(task);
-	if (filter_processes && (!*tgid || !bpf_map_lookup_elem(&tracked, tgid))) {
+	if (filter_processes && (!*tgid || !process_has(*tgid, PROCESS_SAMPLED))) {
 		n->skipped_filter++;
 		return false;
 	}
@@ -413,26 +414,20 @@ int on_waking(struct bpf_raw_tracepoint_args *ctx)
 }
 
 /*
- * Keeps the map of tracked processes right: a child's tgid is fresh, so
- * whatever the map held under it belonged to a process now gone. Runs before
- * the child does. Arguments: parent, child.
+ * Marks a new process as one to sample, or not: its tgid may have been that of
+ * another before. Runs before it does. Arguments: parent, child.
  */
 SEC("raw_tracepoint/sched_process_fork")
 int on_fork(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 parent = tgid_of((void *)ctx->args[0]);
 	u32 child = tgid_of((void *)ctx->args[1]);
-	u8 yes = 1;
 
 	if (!child || parent == child) /* a thread of the same process */
 		return 0;
-	if (follow_children && parent && bpf_map_lookup_elem(&tracked, &parent)) {
-		struct counters *n = this_cpu_counters();
-		if (bpf_map_update_elem(&tracked, &child, &yes, 0) && n)
-			__sync_fetch_and_add(&n->untracked, 1);
-		return 0;
-	}
-	bpf_map_delete_elem(&tracked, &child);
+	u8 *flags = flags_of_process(child);
+	if (flags)
+		*flags = follow_children && parent && process_has(parent, PROCESS_SAMPLED) ? PROCESS_SAMPLED : 0;
 	return 0;
 }
 

@@ -34,7 +34,6 @@ type ProbesCounters struct {
 	Exited          uint64
 	UnsampledTime   uint64
 	MissedSwitches  uint64
-	Untracked       uint64
 	Started         uint64
 	OnCpuSince      uint64
 	Running         uint64
@@ -71,6 +70,11 @@ type ProbesLengthKey struct {
 	Place  uint32
 	State  uint16
 	Length uint16
+}
+
+type ProbesProcessPage struct {
+	_     structs.HostLayout
+	Flags [65536]uint8
 }
 
 type ProbesTaskProbe struct {
@@ -169,10 +173,10 @@ const (
 	ProbesMapGoProcesses     = "go_processes"
 	ProbesMapLengths         = "lengths"
 	ProbesMapMirrors         = "mirrors"
+	ProbesMapProcesses       = "processes"
 	ProbesMapRings           = "rings"
 	ProbesMapStackEnds       = "stack_ends"
 	ProbesMapTimes           = "times"
-	ProbesMapTracked         = "tracked"
 	ProbesMapWaitingRecords  = "waiting_records"
 	ProbesProgOnProbedTask   = "on_probed_task"
 	ProbesVarFilterProcesses = "filter_processes"
@@ -251,10 +255,10 @@ type ProbesMapSpecs struct {
 	GoProcesses    *ebpf.MapSpec `ebpf:"go_processes"`
 	Lengths        *ebpf.MapSpec `ebpf:"lengths"`
 	Mirrors        *ebpf.MapSpec `ebpf:"mirrors"`
+	Processes      *ebpf.MapSpec `ebpf:"processes"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
 	Times          *ebpf.MapSpec `ebpf:"times"`
-	Tracked        *ebpf.MapSpec `ebpf:"tracked"`
 	WaitingRecords *ebpf.MapSpec `ebpf:"waiting_records"`
 }
 
@@ -309,10 +313,10 @@ type ProbesMaps struct {
 	GoProcesses    *ebpf.Map `ebpf:"go_processes"`
 	Lengths        *ebpf.Map `ebpf:"lengths"`
 	Mirrors        *ebpf.Map `ebpf:"mirrors"`
+	Processes      *ebpf.Map `ebpf:"processes"`
 	Rings          *ebpf.Map `ebpf:"rings"`
 	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
 	Times          *ebpf.Map `ebpf:"times"`
-	Tracked        *ebpf.Map `ebpf:"tracked"`
 	WaitingRecords *ebpf.Map `ebpf:"waiting_records"`
 }
 
@@ -322,10 +326,10 @@ func (m *ProbesMaps) Close() error {
 		m.GoProcesses,
 		m.Lengths,
 		m.Mirrors,
+		m.Processes,
 		m.Rings,
 		m.StackEnds,
 		m.Times,
-		m.Tracked,
 		m.WaitingRecords,
 	)
 }

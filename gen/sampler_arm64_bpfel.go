@@ -34,7 +34,6 @@ type SamplerCounters struct {
 	Exited          uint64
 	UnsampledTime   uint64
 	MissedSwitches  uint64
-	Untracked       uint64
 	Started         uint64
 	OnCpuSince      uint64
 	Running         uint64
@@ -157,6 +156,20 @@ const (
 	SamplerOffCpuStateOFF_CPU_RUNNABLE        SamplerOffCpuState = 6
 	SamplerOffCpuStateOFF_CPU_STATES          SamplerOffCpuState = 7
 )
+
+type SamplerProcessFlags uint32
+
+const (
+	SamplerProcessFlagsPROCESS_SAMPLED SamplerProcessFlags = 1
+	SamplerProcessFlagsPROCESS_IS_GO   SamplerProcessFlags = 2
+	SamplerProcessFlagsPROCESS_PAGE    SamplerProcessFlags = 65536
+	SamplerProcessFlagsPROCESS_PAGES   SamplerProcessFlags = 64
+)
+
+type SamplerProcessPage struct {
+	_     structs.HostLayout
+	Flags [65536]uint8
+}
 
 type SamplerRegionHeader struct {
 	_      structs.HostLayout
@@ -281,10 +294,10 @@ const (
 	SamplerMapGoProcesses        = "go_processes"
 	SamplerMapLengths            = "lengths"
 	SamplerMapMirrors            = "mirrors"
+	SamplerMapProcesses          = "processes"
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
 	SamplerMapTimes              = "times"
-	SamplerMapTracked            = "tracked"
 	SamplerMapWaitingRecords     = "waiting_records"
 	SamplerProgOnFork            = "on_fork"
 	SamplerProgOnPerfEvent       = "on_perf_event"
@@ -306,6 +319,7 @@ const (
 	SamplerVarOffCpuStateType    = "off_cpu_state_type"
 	SamplerVarPidNamespace       = "pid_namespace"
 	SamplerVarPointPeriod        = "point_period"
+	SamplerVarProcessFlagsType   = "process_flags_type"
 	SamplerVarRecordLimit        = "record_limit"
 	SamplerVarRegionHeaderType   = "region_header_type"
 	SamplerVarReplacedReturnType = "replaced_return_type"
@@ -385,10 +399,10 @@ type SamplerMapSpecs struct {
 	GoProcesses     *ebpf.MapSpec `ebpf:"go_processes"`
 	Lengths         *ebpf.MapSpec `ebpf:"lengths"`
 	Mirrors         *ebpf.MapSpec `ebpf:"mirrors"`
+	Processes       *ebpf.MapSpec `ebpf:"processes"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
 	Times           *ebpf.MapSpec `ebpf:"times"`
-	Tracked         *ebpf.MapSpec `ebpf:"tracked"`
 	WaitingRecords  *ebpf.MapSpec `ebpf:"waiting_records"`
 }
 
@@ -409,6 +423,7 @@ type SamplerVariableSpecs struct {
 	OffCpuStateType    *ebpf.VariableSpec `ebpf:"off_cpu_state_type"`
 	PidNamespace       *ebpf.VariableSpec `ebpf:"pid_namespace"`
 	PointPeriod        *ebpf.VariableSpec `ebpf:"point_period"`
+	ProcessFlagsType   *ebpf.VariableSpec `ebpf:"process_flags_type"`
 	RecordLimit        *ebpf.VariableSpec `ebpf:"record_limit"`
 	RegionHeaderType   *ebpf.VariableSpec `ebpf:"region_header_type"`
 	ReplacedReturnType *ebpf.VariableSpec `ebpf:"replaced_return_type"`
@@ -453,10 +468,10 @@ type SamplerMaps struct {
 	GoProcesses     *ebpf.Map `ebpf:"go_processes"`
 	Lengths         *ebpf.Map `ebpf:"lengths"`
 	Mirrors         *ebpf.Map `ebpf:"mirrors"`
+	Processes       *ebpf.Map `ebpf:"processes"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
 	Times           *ebpf.Map `ebpf:"times"`
-	Tracked         *ebpf.Map `ebpf:"tracked"`
 	WaitingRecords  *ebpf.Map `ebpf:"waiting_records"`
 }
 
@@ -467,10 +482,10 @@ func (m *SamplerMaps) Close() error {
 		m.GoProcesses,
 		m.Lengths,
 		m.Mirrors,
+		m.Processes,
 		m.Rings,
 		m.StackEnds,
 		m.Times,
-		m.Tracked,
 		m.WaitingRecords,
 	)
 }
@@ -492,6 +507,7 @@ type SamplerVariables struct {
 	OffCpuStateType    *ebpf.Variable `ebpf:"off_cpu_state_type"`
 	PidNamespace       *ebpf.Variable `ebpf:"pid_namespace"`
 	PointPeriod        *ebpf.Variable `ebpf:"point_period"`
+	ProcessFlagsType   *ebpf.Variable `ebpf:"process_flags_type"`
 	RecordLimit        *ebpf.Variable `ebpf:"record_limit"`
 	RegionHeaderType   *ebpf.Variable `ebpf:"region_header_type"`
 	ReplacedReturnType *ebpf.Variable `ebpf:"replaced_return_type"`

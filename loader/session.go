@@ -28,6 +28,7 @@ type Session struct {
 	waiting  *ebpf.Program // lists threads off the CPU; nil without
 	maps     gen.SamplerMaps
 	rings    *rings
+	flags    processFlags
 	mirrors  []mirror        // by CPU; nil without Config.Changes
 	cpuRing  int             // bytes of a CPU's ring
 	cpus     *cpuEvents      // nil for tracepoints and uprobes
@@ -45,7 +46,7 @@ type Session struct {
 	sample   Sample
 	started  bool
 
-	mu     sync.Mutex // guards closed, last
+	mu     sync.Mutex // guards closed, last, flags
 	closed bool
 	last   Stats // as of Close
 }
@@ -115,6 +116,9 @@ func (s *Session) open() error {
 		return diagnose(err, "load the sampling program")
 	}
 	if s.rings, err = newRings(s.maps.Rings); err != nil {
+		return err
+	}
+	if s.flags, err = mapProcesses(s.maps.Processes); err != nil {
 		return err
 	}
 	if err := s.track(); err != nil {
@@ -192,9 +196,6 @@ func (s *Session) loadAll() error {
 		spec.Maps[name].MaxEntries = uint32(possible)
 	}
 	spec.Maps[gen.SamplerMapDeferredSamples].MaxEntries *= uint32(possible)
-	if len(s.cfg.PIDs) == 0 {
-		spec.Maps[gen.SamplerMapTracked].MaxEntries = 1
-	}
 	if !s.event.hasOffCPU() {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
@@ -302,7 +303,7 @@ func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
 func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	replace := map[string]*ebpf.Map{
 		gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
-		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapTracked: s.maps.Tracked,
+		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapProcesses: s.maps.Processes,
 		gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
 		gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 	}
@@ -376,9 +377,7 @@ func (s *Session) track() error {
 		if tgid != pid {
 			return fmt.Errorf("process %d: it is a thread of process %d", pid, tgid)
 		}
-		if err := s.maps.Tracked.Put(uint32(pid), uint8(1)); err != nil {
-			return fmt.Errorf("track process %d: %w", pid, err)
-		}
+		s.flags.set(pid, processSampled)
 	}
 	return nil
 }
@@ -525,5 +524,5 @@ func (s *Session) Close() error {
 	if s.rings != nil {
 		err = errors.Join(err, s.rings.close())
 	}
-	return errors.Join(err, s.maps.Close())
+	return errors.Join(err, s.flags.close(), s.maps.Close())
 }

@@ -35,7 +35,6 @@ type Stats struct {
 	UnreadableStack uint64 // samples without a byte of user stack
 	PartialRegs     uint64 // samples in state UserPartial
 	Exited          uint64 // samples in state UserExited
-	Untracked       uint64 // child processes not followed: too many
 
 	// RunTime is the time that the programs took, in ns, and Runs how often
 	// they ran, by the kernel's account; 0 when it does not keep one (see
@@ -109,7 +108,6 @@ func (s *Session) readStats() (Stats, error) {
 		st.UnreadableStack += c.UnreadableStack
 		st.PartialRegs += c.PartialRegs
 		st.Exited += c.Exited
-		st.Untracked += c.Untracked
 	}
 	st.Samples += s.flushed.Load()
 	for _, prog := range s.programs() {

@@ -50,11 +50,17 @@ func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
 	if err := s.maps.GoProcesses.Put(uint32(pid), &v); err != nil {
 		return fmt.Errorf("process %d: tell the kernel its Go offsets: %w", pid, err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flags.set(pid, processIsGo)
 	return nil
 }
 
 // ForgetGoProcess undoes SetGoProcess, as after an exec.
 func (s *Session) ForgetGoProcess(pid int) error {
+	s.mu.Lock()
+	s.flags.clear(pid, processIsGo)
+	s.mu.Unlock()
 	return ignoreMissing(s.maps.GoProcesses.Delete(uint32(pid)))
 }
 
