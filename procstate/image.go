@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
@@ -83,7 +82,6 @@ type Image struct {
 	sections []Section
 	byName   map[string]int
 	buildID  []byte
-	near     nearBytes
 	rare     rareCode
 
 	pclntab   pclntabCache
@@ -553,33 +551,9 @@ func (im *Image) readConstant(b []byte, vaddr uint64) error {
 		if s.Flags&elf.PF_W != 0 || vaddr-s.Vaddr >= s.Filesz || uint64(len(b)) > s.Filesz-(vaddr-s.Vaddr) {
 			continue
 		}
-		if im.near.read(im.r, b, int64(s.Off+(vaddr-s.Vaddr))) {
+		if n, _ := im.r.ReadAt(b, int64(s.Off+(vaddr-s.Vaddr))); n == len(b) {
 			return nil
 		}
 	}
 	return ErrUnreadable
-}
-
-// nearBytes keeps the piece of a file that was read last: those who look at
-// code look at the same place one after the other.
-type nearBytes struct {
-	mu  sync.Mutex
-	off int64
-	n   int
-	buf [512]byte
-}
-
-// read fills b with the bytes at an offset of the file.
-func (k *nearBytes) read(r io.ReaderAt, b []byte, off int64) bool {
-	if len(b) > len(k.buf)/2 {
-		n, _ := r.ReadAt(b, off)
-		return n == len(b)
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if off < k.off || off+int64(len(b)) > k.off+int64(k.n) {
-		k.off = off
-		k.n, _ = r.ReadAt(k.buf[:], off)
-	}
-	return copy(b, k.buf[off-k.off:k.n]) == len(b)
 }

@@ -38,9 +38,13 @@ func newImageFile(c *Images, ref *FileRef, fd int, st *fileStat) *imageFile {
 
 func (f *imageFile) touch() { f.used.Store(f.cache.clock.Add(1)) }
 
-// ReadAt implements io.ReaderAt. It fails when the file is not what it was.
+// ReadAt implements io.ReaderAt. It fails when the file is not what it was, but
+// for what is still at hand.
 func (f *imageFile) ReadAt(b []byte, off int64) (int, error) {
 	f.touch()
+	if len(b) <= 2*blockBytes && off >= 0 {
+		return f.cache.blocks.read(f, b, off)
+	}
 	return f.read(b, off)
 }
 

@@ -51,6 +51,7 @@ type Images struct {
 	stats  ImagesStats
 	idle   uint64 // the clock at the last CloseIdle
 
+	blocks fileBlocks    // of all files
 	clock  atomic.Uint64 // counts uses, for the order of eviction
 	closed atomic.Bool
 }
@@ -291,6 +292,7 @@ func (c *Images) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed.Store(true)
+	c.blocks.forget()
 	for key := range c.files {
 		c.forget(key)
 	}

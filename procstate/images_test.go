@@ -180,8 +180,12 @@ func TestImagesChangedFile(t *testing.T) {
 	}
 	time.Sleep(20 * time.Millisecond) // the kernel's clock of files has ticks
 	copyFile(t, "/bin/true", path)
-	if _, err := old.ReadAt(b[:], 0); !errors.Is(err, errFileChanged) {
+	if _, err := old.ReadAt(b[:], old.Size()/2); !errors.Is(err, errFileChanged) {
 		t.Errorf("read of a file that changed: %v", err)
+	}
+	now := b
+	if _, err := old.ReadAt(now[:], 0); err == nil && now != b {
+		t.Error("what was read before is not as it was")
 	}
 	again, err := images.Open(ref)
 	if err != nil || again == old {
