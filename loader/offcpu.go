@@ -301,8 +301,8 @@ func (s *Session) findTraceIterator() {
 
 // switchTellsState reports whether the tracepoint sched_switch has the state
 // of the thread that leaves as its fourth argument.
-func switchTellsState() (bool, error) {
-	kernel, err := btf.LoadKernelSpec()
+func switchTellsState(types *btf.Cache) (bool, error) {
+	kernel, err := types.Kernel()
 	if err != nil {
 		return false, fmt.Errorf("type information of the kernel: %w", err)
 	}

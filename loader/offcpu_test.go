@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf/btf"
 )
 
 // offCPUOf runs the program of testdata/block.c and returns, by thread, the
@@ -193,7 +195,7 @@ func TestOffCPUAccount(t *testing.T) {
 // The kernel's own format file says whether the tracepoint has the state.
 func TestSwitchTellsState(t *testing.T) {
 	kernelTest(t)
-	got, err := switchTellsState()
+	got, err := switchTellsState(btf.NewCache())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
@@ -42,7 +43,8 @@ type Session struct {
 	flushedTimes       bool
 	traceIterator      uint64 // address of __traceiter_sched_switch
 
-	runStats io.Closer // nil when not kept
+	types    *btf.Cache // of the kernel; nil once all is loaded
+	runStats io.Closer  // nil when not kept
 	sample   Sample
 	started  bool
 
@@ -87,6 +89,9 @@ func Open(cfg Config) (*Session, error) {
 }
 
 func (s *Session) open() error {
+	s.types = btf.NewCache()
+	defer func() { s.types = nil }()
+	go s.types.Kernel() // it takes a while, and is not needed first
 	online, err := onlineCPUs()
 	if err != nil {
 		return err
@@ -243,7 +248,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	}
 	tellsState := false
 	if s.event.hasOffCPU() {
-		if tellsState, err = switchTellsState(); err != nil {
+		if tellsState, err = switchTellsState(s.types); err != nil {
 			return err
 		}
 	}
@@ -312,6 +317,7 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 		one.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}
 		coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{
 			MapReplacements: replace,
+			Cache:           s.types,
 			Programs:        ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
 		})
 		if err != nil {
