@@ -23,7 +23,7 @@ func TestAccuracy(t *testing.T) {
 	want := map[string]limits{
 		"all":      {99.98, 0},
 		"stripped": {99.9, 0.02},
-		"analysis": {98, 0.1}, // the ends of coroutines
+		"analysis": {99.9, 0.02},
 		"frame":    {99.9, 0},
 	}
 	sources, err := os.Getwd()

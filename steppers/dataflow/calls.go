@@ -55,7 +55,7 @@ func (f *flow) beginsAnother(p *pendingCall) bool {
 	}
 	pending := f.pending
 	f.pending = nil
-	here, there := f.try(at, &p.state), f.try(at, entryState(f.arch, 0))
+	here, there := f.try(at, &p.state, false), f.try(at, entryState(f.arch, 0), false)
 	f.pending = pending
 	return here.score() < there.score() && (here.violations >= 4 || f.looksLikeEntry(ch, at))
 }

@@ -228,6 +228,7 @@ func (f *flow) runBlock(i int32) {
 		}
 		if f.trial != nil {
 			f.trial.reads(f.arch, &s, &in)
+			f.trial.stores(f.arch, &s, &in)
 		}
 		s.apply(f.arch, &in, at, f.bases)
 		switch in.Flow {
@@ -322,11 +323,11 @@ func dispatches(in *isa.Inst) bool {
 // leave handles a return and an indirect jump: out of the function or, for
 // the latter, to places within it that are not known here.
 func (f *flow) leave(at uint64, in *isa.Inst, s *state) {
-	if f.trial != nil {
-		f.trial.exit(f.arch, s, in)
+	if in.Flow == isa.Return && (f.trial == nil || f.trial.function) && f.leavesAnother(s) {
 		return
 	}
-	if in.Flow == isa.Return && f.leavesAnother(s) {
+	if f.trial != nil {
+		f.trial.exit(f.arch, s, in)
 		return
 	}
 	if dispatches(in) {
@@ -347,9 +348,28 @@ func (f *flow) leavesAnother(s *state) bool {
 	if !ok || h == f.entryHeight() || s.lastCall == 0 || f.settled {
 		return false
 	}
-	f.noRet[f.calls[s.lastCall-1]] = true
+	call := f.calls[s.lastCall-1]
+	if f.trial != nil {
+		if !f.mayEnd(call) {
+			return false
+		}
+		f.trial.noRet = append(f.trial.noRet, call)
+	}
+	f.noRet[call] = true
 	f.restart = true
 	return true
+}
+
+// mayEnd reports whether a function may end with the call at vaddr: another
+// could begin behind it.
+func (f *flow) mayEnd(vaddr uint64) bool {
+	var in isa.Inst
+	ch := f.chunkAt(vaddr)
+	if ch == nil || !f.c.dec(ch.code[vaddr-ch.lo:], vaddr, &in) {
+		return false
+	}
+	next := vaddr + uint64(in.Len)
+	return next < ch.hi && !ch.leader[next-ch.lo] && (f.arch.PCAlign > 1 || f.padsTo(ch, next))
 }
 
 // fallOut handles code that runs on past its region, into what is declared

@@ -13,8 +13,11 @@ type verdict struct {
 	violations int // weight of what cannot be
 	support    int // weight of what speaks for the guess
 	calls      int
-	extra      int32 // bytes that an exit takes off the stack beyond the frame
-	returned   bool  // left the function as it should be left
+	extra      int32    // bytes that an exit takes off the stack beyond the frame
+	kept       uint64   // registers whose value of the entry was stored
+	function   bool     // the guess is that a function begins, as its code does
+	noRet      []uint64 // calls that must not return for the guess to be right
+	returned   bool     // left the function as it should be left
 }
 
 // bad counts something that cannot be.
@@ -50,8 +53,8 @@ func (v *verdict) exit(a *procstate.Arch, s *state, in *isa.Inst) {
 			v.bad(1)
 		} else if h > want {
 			v.bad(4)
-		} else if len(v.f.dispatch) > 0 && h != want {
-			v.bad(2)
+		} else if s.guessed && len(v.f.dispatch) > 0 && h != want {
+			v.bad(2) // a function has jumps of its own
 		}
 		if h == want && v.extra == 0 {
 			v.support++
@@ -128,6 +131,38 @@ func (v *verdict) reads(a *procstate.Arch, s *state, in *isa.Inst) {
 	}
 }
 
+// stores judges what is stored by code that may be a function: one keeps in
+// its frame what it found in the registers that calls preserve, on AArch64
+// the return address with them, or keeps its return address elsewhere, to go
+// on with another stack.
+func (v *verdict) stores(a *procstate.Arch, s *state, in *isa.Inst) {
+	if s.guessed {
+		return
+	}
+	for i := range in.Ops[:in.NumOps] {
+		op := &in.Ops[i]
+		if op.Kind != isa.Store || op.Dst >= procstate.MaxRegs || op.Src >= procstate.MaxRegs {
+			continue
+		}
+		val, to := s.regs[op.Src], s.regs[op.Dst].plus(op.Imm)
+		if val.kind != entry || v.kept>>val.base&1 != 0 {
+			continue
+		}
+		inFrame := to.kind == stack && to.base == 0 && to.off < 0
+		pushed := a.LR == procstate.NoReg // the return address, by the call
+		switch {
+		case inFrame && val.base == uint8(a.LR):
+		case inFrame && a.CalleeSaved>>val.base&1 != 0 && (pushed || v.kept>>a.LR&1 != 0):
+			v.support++
+		case to.kind != stack && val.base == uint8(a.RA) && pushed:
+			v.support += 2
+		default:
+			continue
+		}
+		v.kept |= 1 << val.base
+	}
+}
+
 // join judges a path that leads into code analysed before.
 func (v *verdict) join(a *procstate.Arch, have, s *state) {
 	if have.regs[a.SP].kind != stack {
@@ -141,6 +176,7 @@ func (v *verdict) join(a *procstate.Arch, have, s *state) {
 		return
 	}
 	v.support += 2
+	v.returned = v.returned || v.kept != 0 // what it kept, this code gives back
 	for _, r := range SavedRegs(a) {
 		if have.place(a, r).Kind != Unknown && s.place(a, r).Kind == Unknown {
 			v.bad(1)
@@ -244,9 +280,10 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 		n++
 	}
 	best, bestScore, doubt := -1, 0, 0
+	var noRet []uint64
 	for i := 0; i < n; i++ {
 		s := candidates[i]
-		v := f.try(vaddr, s)
+		v := f.try(vaddr, s, !s.guessed && looksLikeEntry)
 		if !s.guessed && v.extra > 0 && n < len(candidates) && v.extra <= maxExtra {
 			candidates[n], n = entryState(f.arch, v.extra), n+1
 		}
@@ -256,11 +293,14 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 			continue
 		}
 		if v.violations < 4 && (best < 0 || score > bestScore) {
-			best, bestScore = i, score
+			best, bestScore, noRet = i, score, v.noRet
 		}
 	}
 	if best < 0 || bestScore < 0 && doubt > 0 {
 		return false
+	}
+	for _, call := range noRet {
+		f.noRet[call] = true
 	}
 	s := candidates[best]
 	if !s.guessed {
@@ -346,10 +386,19 @@ func readsResult(a *procstate.Arch, in *isa.Inst) bool {
 }
 
 // try follows the code at vaddr with a state, and undoes it all. It learns
-// which calls do not return.
-func (f *flow) try(vaddr uint64, s *state) verdict {
+// which calls do not return; of a guess that a function begins there, the
+// verdict tells of those that are none that come back if it is right.
+func (f *flow) try(vaddr uint64, s *state, function bool) verdict {
+	var noRet []uint64
+	defer func() {
+		for _, call := range noRet {
+			delete(f.noRet, call)
+		}
+	}()
 	for range maxRestarts {
-		v := f.tryOnce(vaddr, s)
+		v := f.tryOnce(vaddr, s, function)
+		noRet = append(noRet, v.noRet...)
+		v.noRet = noRet
 		if !f.restart {
 			return v
 		}
@@ -358,9 +407,9 @@ func (f *flow) try(vaddr uint64, s *state) verdict {
 	return verdict{violations: 4}
 }
 
-func (f *flow) tryOnce(vaddr uint64, s *state) verdict {
+func (f *flow) tryOnce(vaddr uint64, s *state, function bool) verdict {
 	defer func(before int) { f.tried += f.steps - before }(f.steps)
-	v := verdict{firstBlock: len(f.blocks), f: f}
+	v := verdict{firstBlock: len(f.blocks), f: f, function: function}
 	f.trial = &v
 	f.arrive(vaddr, s)
 	f.run()
