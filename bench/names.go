@@ -101,7 +101,7 @@ func names(r *report, b *builder, c *config) error {
 		}
 	}
 	r.printf("%d random addresses of each file. An answer is the whole chain: function, inlined callers, and file and line of each. eu-addr2line, which is slow, is asked for the first %d; addresses that no program names alike are in the column \"as none\".\n\n", n, euAddr2line.asked(n))
-	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as none", "differences by kind")
+	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as the file says", "as none", "not explained", "differences by kind")
 	for i := range namedFiles {
 		f := &namedFiles[i]
 		if !strings.Contains(f.name, c.only) {
@@ -133,7 +133,7 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 	if err != nil {
 		return err
 	}
-	values, err := symbolValues(file)
+	facts, err := readEvidence(file, addrs)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,8 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 		}
 	}
 	same, failed := map[*namer]int{}, map[*namer]error{}
-	agreed := make([]bool, n)
+	namesSeen, placesSeen := make([]bool, n), make([]bool, n)
+	unexplained := map[int]bool{}
 	type kindOf struct {
 		peer *namer
 		kind string
@@ -161,22 +162,41 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 			continue
 		}
 		for i := range asked {
-			kind := difference(own[i], theirs[i], p.chain, values)
+			kind := difference(own[i], theirs[i], p.chain, facts.values)
 			if kind == "" {
 				same[p]++
-				agreed[i] = true
+			}
+			if len(own[i]) == len(theirs[i]) || kind == "" {
+				names, places := parts(own[i], theirs[i], p.chain, facts.values)
+				namesSeen[i] = namesSeen[i] || names
+				placesSeen[i] = placesSeen[i] || places
+			}
+			if kind == "" {
 				continue
 			}
+			if reason := facts.why(p, kind, i, own[i], theirs[i]); reason != "" {
+				kind += " (" + reason + ")"
+			} else {
+				unexplained[i] = true
+			}
 			k := kindOf{p, kind}
-			if kinds[k]++; kinds[k] <= c.examples {
-				fmt.Fprintf(os.Stderr, "%s %#x: %s: %s\n  here  %s\n  there %s\n", file, addrs[i], p.name, kind, chainText(own[i]), chainText(theirs[i]))
+			if kinds[k]++; unexplained[i] && kinds[k] <= c.examples {
+				printExample(file, addrs[i], p, kind, own[i], theirs[i])
 			}
 		}
 	}
-	alone := 0
-	for _, a := range agreed {
-		if !a {
+	alone, judged, right := 0, 0, 0
+	for i := range addrs {
+		if !namesSeen[i] || !placesSeen[i] {
 			alone++
+		}
+		if same, ok := facts.says(i, own[i]); ok {
+			judged++
+			if same {
+				right++
+			} else if judged-right <= c.examples {
+				fmt.Fprintf(os.Stderr, "%s %#x: the file says otherwise: %s\n", file, addrs[i], chainText(own[i]))
+			}
 		}
 	}
 	share := func(k, of int) string { return fmt.Sprintf("%.2f %%", 100*float64(k)/float64(of)) }
@@ -196,6 +216,10 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 	for _, k := range slices.SortedFunc(maps.Keys(kinds), func(a, b kindOf) int { return kinds[b] - kinds[a] }) {
 		list = append(list, fmt.Sprintf("%s: %s %s", k.peer.name, k.kind, share(kinds[k], k.peer.asked(n))))
 	}
-	r.row(append(cells, share(alone, n), strings.Join(list, ", "))...)
+	says := "-"
+	if judged > 0 {
+		says = share(right, judged)
+	}
+	r.row(append(cells, says, share(alone, n), share(len(unexplained), n), strings.Join(list, ", "))...)
 	return nil
 }

@@ -40,36 +40,6 @@ func randomCode(file string, n int) ([]uint64, error) {
 	return addrs, nil
 }
 
-// symbolValues are the addresses of the symbols of a file and of its debug
-// file: several where versions of a symbol share a name.
-func symbolValues(file string) (map[string][]uint64, error) {
-	f, err := elf.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	at := map[string][]uint64{}
-	add := func(f *elf.File) {
-		static, _ := f.Symbols()
-		dynamic, _ := f.DynamicSymbols()
-		for _, s := range append(static, dynamic...) {
-			name, _, _ := strings.Cut(s.Name, "@")
-			at[name] = append(at[name], s.Value)
-		}
-	}
-	add(f)
-	if note := f.Section(".note.gnu.build-id"); note != nil {
-		if data, err := note.Data(); err == nil && len(data) > 16 {
-			id := fmt.Sprintf("%x", data[16:])
-			if d, err := elf.Open("/usr/lib/debug/.build-id/" + id[:2] + "/" + id[2:] + ".debug"); err == nil {
-				add(d)
-				d.Close()
-			}
-		}
-	}
-	return at, nil
-}
-
 // nameAll names the addresses with package symbols.
 func nameAll(file string, addrs []uint64) ([][]symbols.Line, error) {
 	f, err := os.Open(file)
@@ -136,7 +106,7 @@ func parseLLVM(out []byte) (all [][]symbols.Line, err error) {
 		}
 		var lines []symbols.Line
 		for _, s := range r.Symbol {
-			if s.FunctionName != "" {
+			if s.FunctionName != "" || s.Line > 0 {
 				lines = append(lines, symbols.Line{SystemName: s.FunctionName, File: s.FileName, Line: s.Line})
 			}
 		}
@@ -148,15 +118,16 @@ func parseLLVM(out []byte) (all [][]symbols.Line, err error) {
 // parseAddr2line reads what addr2line and eu-addr2line print with -a -f -i: a
 // line with the address, then a function and its place for each frame.
 func parseAddr2line(out []byte) (all [][]symbols.Line, err error) {
-	function := ""
+	function, named := "", false
 	for line := range strings.Lines(string(out)) {
 		line = strings.TrimSuffix(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "0x"):
-			all, function = append(all, nil), ""
+			all, function, named = append(all, nil), "", false
 		case len(all) == 0:
 			return nil, fmt.Errorf("%q comes before an address", line)
-		case function == "":
+		case !named:
+			named = true
 			function, _, _ = strings.Cut(line, " inlined at ")
 		default:
 			file, no := splitPlace(line)
@@ -164,7 +135,7 @@ func parseAddr2line(out []byte) (all [][]symbols.Line, err error) {
 				last := &all[len(all)-1]
 				*last = append(*last, symbols.Line{SystemName: function, File: file, Line: no})
 			}
-			function = ""
+			function, named = "", false
 		}
 	}
 	return all, nil
@@ -181,6 +152,11 @@ func parseGoAddr2line(out []byte) (all [][]symbols.Line, err error) {
 		all = append(all, l)
 	}
 	return all, nil
+}
+
+// unnamed says whether an answer has no name at all.
+func unnamed(lines []symbols.Line) bool {
+	return !slices.ContainsFunc(lines, func(l symbols.Line) bool { return l.SystemName != "" })
 }
 
 // splitPlace takes FILE:LINE, FILE:LINE:COLUMN and what else stands behind
@@ -211,7 +187,7 @@ func difference(own, theirs []symbols.Line, chain bool, at map[string][]uint64) 
 		own = []symbols.Line{{SystemName: own[len(own)-1].SystemName, File: own[0].File, Line: own[0].Line}}
 	}
 	switch {
-	case len(own) == 0 && len(theirs) == 0:
+	case len(own) == 0 && unnamed(theirs):
 		return ""
 	case len(own) == 0:
 		return "named there only"
@@ -220,8 +196,11 @@ func difference(own, theirs []symbols.Line, chain bool, at map[string][]uint64) 
 	case len(own) != len(theirs):
 		return "chain"
 	}
+	noName := false
 	for i := range own {
-		if !sameName(own[i].SystemName, theirs[i].SystemName, at) {
+		if theirs[i].SystemName == "" {
+			noName = true
+		} else if !sameName(own[i].SystemName, theirs[i].SystemName, at) {
 			return "name"
 		}
 	}
@@ -240,7 +219,27 @@ func difference(own, theirs []symbols.Line, chain bool, at map[string][]uint64) 
 			return "line"
 		}
 	}
+	if noName {
+		return "name here only"
+	}
 	return ""
+}
+
+// parts says whether another answer has the same calls by names, and by places.
+func parts(own, theirs []symbols.Line, chain bool, at map[string][]uint64) (names, places bool) {
+	if difference(own, theirs, chain, at) == "" {
+		return true, true
+	}
+	if len(own) != len(theirs) {
+		return false, false
+	}
+	names, places = true, true
+	for i := range own {
+		o, t := own[i], theirs[i]
+		names = names && t.SystemName != "" && sameName(o.SystemName, t.SystemName, at)
+		places = places && o.Line == t.Line && (o.Line == 0 || sameFile(o.File, t.File))
+	}
+	return names, places
 }
 
 // sameFile compares paths, of which one may lack leading directories: programs
@@ -265,11 +264,20 @@ func sameName(a, b string, at map[string][]uint64) bool {
 	return baseName(a) == baseName(b)
 }
 
+// operators that functions are named after, long ones before what they begin
+// with.
+var operators = strings.Fields("() [] <=> ->* <<= >>= && || ++ -- += -= *= /= %= ^= &= |= << >> == != <= >= -> + - * / % ^ & | ~ ! = < > ,")
+
 // baseName is a name without scopes, parameters and suffixes of clones.
 func baseName(s string) string {
 	s = symbols.Demangle(s, symbols.DemangleSimple)
 	s, _, _ = strings.Cut(s, " [clone")
 	if i := strings.Index(s, "operator"); i >= 0 {
+		for _, op := range operators {
+			if strings.HasPrefix(s[i+len("operator"):], op) {
+				return "operator" + op
+			}
+		}
 		return s[i:]
 	}
 	s, _, _ = strings.Cut(s, ".")

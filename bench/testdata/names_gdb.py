@@ -19,4 +19,7 @@ for word in sys.stdin.read().split():
         if block.function:
             print("%s\n%s" % (block.function.linkage_name, place))
             place = "??:-1"
-        block = block.superblock
+        outer = block.superblock
+        if block.function and outer and not outer.start <= address < outer.end:
+            break  # a function that stands within another is no call in it
+        block = outer
