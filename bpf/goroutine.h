@@ -9,6 +9,7 @@
 #ifndef SWBPF_GOROUTINE_H
 #define SWBPF_GOROUTINE_H
 
+#include "signal.h"
 #include "stack.h"
 
 /* How much of a goroutine's stack is taken when its SP is not known. */
@@ -50,6 +51,8 @@ struct go_thread {
 	u64 curg; /* the user goroutine of the thread; 0 when there is none */
 	struct go_stack stack; /* of g */
 	struct go_stack curg_stack;
+	bool signalled; /* on the stack for signals */
+	u64 sp; /* what it is, or, when signalled, was before; 0: not known */
 };
 
 INLINE u64 read_user_word(u64 addr)
@@ -67,6 +70,7 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 		p = bpf_map_lookup_elem(&go_processes, &tgid);
 	t->process = p;
 	t->g = 0;
+	t->signalled = false;
 	if (!p || !h->thread_pointer)
 		return;
 	t->g_word = h->thread_pointer + p->g_from_tp;
@@ -82,9 +86,15 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 		t->curg = 0;
 }
 
+/* While the runtime moves a stack, hi may be below lo. */
 INLINE bool on_stack(const struct go_stack *stack, u64 sp)
 {
-	return sp - stack->lo < stack->hi - stack->lo;
+	return sp >= stack->lo && sp < stack->hi;
+}
+
+INLINE bool read_stack_of(const struct go_thread *t, u64 g, struct go_stack *stack)
+{
+	return !bpf_probe_read_user(stack, sizeof(*stack), (void *)(g + t->process->g_stack));
 }
 
 /* Whether sp is on the stack of the goroutine that the thread runs. */
@@ -94,46 +104,51 @@ INLINE bool is_at_home(const struct go_thread *t, u64 sp)
 }
 
 /*
- * The end of the stack that holds sp, when it is that of the goroutine or,
- * as in a call of the vdso, that of g0; else 0.
+ * Finds where on the thread's stacks sp is. Returns the end of the stack that
+ * holds it when it is that of the goroutine or, as also in a call of the vdso,
+ * that of g0; else 0.
  */
-INLINE u64 go_stack_end(const struct go_thread *t, u64 sp)
+INLINE u64 find_go_stack(struct go_thread *t, u64 sp, const struct signal_stack *signal)
 {
 	struct go_stack stack;
 
+	t->sp = sp;
 	if (!t->g)
 		return 0;
 	if (is_at_home(t, sp))
 		return t->curg_stack.hi;
-	if (on_stack(&t->stack, sp))
-		return t->stack.hi + (t->g == t->g0 ? ABOVE_G0 : 0);
-	if (bpf_probe_read_user(&stack, sizeof(stack), (void *)(t->g0 + t->process->g_stack)))
-		return 0;
-	return on_stack(&stack, sp) ? stack.hi + ABOVE_G0 : 0;
-}
-
-INLINE bool in_signal_handler(const struct go_thread *t)
-{
-	return read_user_word(t->m + t->process->m_gsignal) == t->g;
+	if (t->g == t->g0 && on_stack(&t->stack, sp))
+		return t->stack.hi + ABOVE_G0;
+	if (t->g != t->g0 && read_stack_of(t, t->g0, &stack) && on_stack(&stack, sp))
+		return stack.hi + ABOVE_G0;
+	if (signal->end) {
+		t->signalled = true;
+		t->sp = signal->met;
+	}
+	return 0;
 }
 
 /*
  * Where the stack of curg is live from, while the thread is on another one.
- * Usually curg.sched has kept it, but not while a signal is handled, which may
- * have met the goroutine running, nor in a call of the vdso.
+ * Usually curg.sched has kept it, but not while a signal is handled that has met
+ * the goroutine running, nor in a call of the vdso.
  */
 INLINE u64 curg_stack_start(const struct go_thread *t)
 {
 	const struct go_process *p = t->process;
 	const struct go_stack *stack = &t->curg_stack;
-	u64 from = 0;
 
-	if (t->g == t->curg) /* the SP kept is that above the return address */
-		from = read_user_word(t->m + p->m_vdso_sp) - VDSO_CALLER_FRAME;
-	else if (!in_signal_handler(t))
+	if (is_at_home(t, t->sp))
+		return t->sp;
+	if (t->sp) {
+		/* the SP kept is that above the return address */
+		u64 from = read_user_word(t->m + p->m_vdso_sp) - VDSO_CALLER_FRAME;
+		if (on_stack(stack, from))
+			return from;
 		from = read_user_word(t->curg + p->g_sched_sp);
-	if (from - stack->lo < stack->hi - stack->lo)
-		return from;
+		if (on_stack(stack, from))
+			return from;
+	}
 	return stack->hi - stack->lo > SIGNALLED_STACK ? stack->hi - SIGNALLED_STACK : stack->lo;
 }
 
@@ -145,19 +160,24 @@ INLINE u64 curg_stack_start(const struct go_thread *t)
  * word there may look so by chance, and a few bytes too many are taken. Returns
  * false when there is nothing.
  */
-INLINE bool find_g0_stack(const struct go_thread *t, u64 sp, struct go_stack *stack)
+INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
 {
 	const struct go_process *p = t->process;
-	bool at_home = is_at_home(t, sp), on_own = on_stack(&t->stack, sp);
+	bool at_home = is_at_home(t, t->sp);
 
-	if (at_home ? !p->calls_c : t->g == t->g0 && on_own)
+	if (at_home && !p->calls_c)
 		return false;
-	if (bpf_probe_read_user(stack, sizeof(*stack), (void *)(t->g0 + p->g_stack)) || on_stack(stack, sp))
+	if (!read_stack_of(t, t->g0, stack))
+		return false;
+	bool on_g0 = on_stack(stack, t->sp);
+	if (on_g0 && !t->signalled)
 		return false;
 	u64 from = read_user_word(t->g0 + p->g_sched_sp);
 	u64 above = stack->hi - from;
-	if (in_signal_handler(t) || !(at_home || on_own)) { /* first of all it changes g */
-		if (from - stack->lo >= stack->hi - stack->lo || above < SIGNALLED_STACK)
+	if (on_g0)
+		from = t->sp - RED_ZONE;
+	else if (!at_home) {
+		if (!on_stack(stack, from) || above < SIGNALLED_STACK)
 			from = stack->hi - stack->lo > SIGNALLED_STACK ? stack->hi - SIGNALLED_STACK : stack->lo;
 	} else {
 		u64 former = read_user_word(from + CALLBACK_KEEPS);
@@ -169,6 +189,19 @@ INLINE bool find_g0_stack(const struct go_thread *t, u64 sp, struct go_stack *st
 	stack->lo = from;
 	stack->hi += ABOVE_G0;
 	return true;
+}
+
+/*
+ * Whether the thread is on the point of going on with its goroutine: what it
+ * goes on with is in g.sched, to which a register points.
+ */
+INLINE bool is_in_gogo(const struct go_thread *t, const struct sample_header *h)
+{
+#if defined(__TARGET_ARCH_x86)
+	return h->regs.rbx == t->g + t->process->g_sched_sp;
+#else
+	return false;
+#endif
 }
 
 /*
@@ -190,25 +223,25 @@ INLINE void add_other_stack(struct cpu_ring *r, const struct sample_header *h, c
  * Adds the stacks that the frames of the one which the thread is on lead to,
  * own_bytes of which have been copied, and the structures that tell where.
  */
-INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, const struct go_thread *t, u64 sp,
-			     u64 own_bytes)
+INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, const struct go_thread *t, u64 own_bytes)
 {
 	const struct go_process *p = t->process;
 
-	if (!p || !t->g)
-		return;
 	struct go_stack g0;
-	bool at_home = is_at_home(t, sp);
-	bool has_g0 = find_g0_stack(t, sp, &g0);
-	if (!has_g0 && (at_home || !t->curg))
+	bool has_g0 = find_g0_stack(t, &g0);
+	bool has_curg = t->curg && (t->signalled || !is_at_home(t, t->sp));
+	if (!has_g0 && !has_curg) {
+		if (is_in_gogo(t, h))
+			add_bytes(r, t->g, p->g_head);
 		return;
+	}
 	u64 left = stack_limit > own_bytes ? stack_limit - own_bytes : 0;
 	add_bytes(r, t->g_word, sizeof(u64));
 	add_bytes(r, t->g, p->g_head);
 	add_bytes(r, t->m, p->m_head);
 	if (t->curg != t->g)
 		add_bytes(r, t->curg, p->g_head);
-	if (!at_home && t->curg) {
+	if (has_curg) {
 		struct go_stack curg = { curg_stack_start(t), t->curg_stack.hi };
 		add_other_stack(r, h, &curg, &left);
 	}

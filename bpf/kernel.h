@@ -96,6 +96,8 @@ struct task_struct {
 	struct uprobe_task *utask;
 	struct css_set *cgroups;
 	s32 on_cpu;
+	u64 sas_ss_sp; /* the alternate stack for signals */
+	u64 sas_ss_size;
 	u8 comm[16];
 } RELOCATED;
 

@@ -61,7 +61,10 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 	struct go_thread go;
 
 	read_go_thread(&go, h->tgid, h);
-	u64 end = go_stack_end(&go, sp);
+	struct signal_stack signal = signal_stack_of(task, sp);
+	u64 end = find_go_stack(&go, sp, &signal);
+	if (!end)
+		end = signal.end;
 	if (!end)
 		end = known_stack_end(task, h->tgid, h->tid, sp);
 	add_stack(r, h, sp, end, !(go.g && is_at_home(&go, sp)) && !is_in_syscall(&h->regs));
@@ -75,7 +78,10 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 	}
 	if (!own_bytes)
 		n->unreadable_stack++;
-	add_other_stacks(r, h, &go, sp, own_bytes);
+	if (go.g)
+		add_other_stacks(r, h, &go, own_bytes);
+	else if (signal.met)
+		add_interrupted_stack(r, h, task, signal.met, own_bytes);
 	n->stack_bytes += r->copied;
 }
 

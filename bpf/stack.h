@@ -201,26 +201,42 @@ INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bo
 
 /*
  * Adds the stack from sp, or the red zone below it, up to end (0: not known) or
- * the limit as the first regions; as an empty one when nothing can be read.
+ * to most bytes. Returns how that ended.
  */
-INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 end, bool in_red_zone)
+INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_header *h, u64 sp, u64 end, u64 most,
+				      bool in_red_zone)
 {
-	u64 to = sp + stack_limit, key = h->tid;
-	u8 reached = STACK_END_LIMIT;
+	u64 to = sp + most, key = end ? end + h->tgid : h->tid;
+	enum stack_end_kind reached = STACK_END_LIMIT;
 
-	if (end) {
-		key = end + h->tgid;
-		h->live = end - sp;
-		if (end <= to) {
-			to = end;
-			reached = STACK_END_BOTTOM;
-		}
+	if (end && end <= to) {
+		to = end;
+		reached = STACK_END_BOTTOM;
 	}
 	if (!add_pages(r, h->cpu, key, stack_start(sp, in_red_zone), to, end != 0))
 		reached = STACK_END_UNREADABLE;
+	return reached;
+}
+
+/* Adds the stack that the thread is on as the first regions; as an empty one
+ * when nothing can be read. */
+INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 end, bool in_red_zone)
+{
+	if (end)
+		h->live = end - sp;
+	h->stack_end = copy_stack(r, h, sp, end, stack_limit, in_red_zone);
 	if (!r->regions)
 		close_region(r, sp, sp);
-	h->stack_end = reached;
+}
+
+/* Adds the stack that a signal has interrupted, own_bytes of the one on which
+ * it is handled having been copied. */
+INLINE void add_interrupted_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 sp,
+				  u64 own_bytes)
+{
+	u64 left = stack_limit > own_bytes ? stack_limit - own_bytes : 0;
+
+	h->stack_end = copy_stack(r, h, sp, known_stack_end(task, h->tgid, h->tid, sp), left, true);
 }
 
 #endif

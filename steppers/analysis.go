@@ -23,7 +23,7 @@ type Analysis struct {
 	// is done, which takes four seconds for 100 MB of code, their frames are
 	// not the stepper's own. It goes through one file at a time, and leaves out
 	// those of more than 64 MB of code. It keeps a recording from falling
-	// behind.
+	// behind. Files of up to 256 KB of code, 10 ms, are looked through at once.
 	InBackground bool
 	turn         chan struct{} // held while a file is looked through
 
@@ -45,6 +45,9 @@ type analysedImage struct {
 // maxBackground is the code of a file up to which it is looked through in the
 // background.
 const maxBackground = 64 << 20
+
+// maxAtOnce is the code of a file up to which it is looked through at once.
+const maxAtOnce = 256 << 10
 
 // codeBytes returns the size of a file's executable segments.
 func codeBytes(im *procstate.Image) (n uint64) {
@@ -126,7 +129,7 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 	}
 	switch {
 	case e.done:
-	case !a.InBackground:
+	case !a.InBackground, e.pending == nil && codeBytes(im) <= maxAtOnce:
 		e.whole, _ = dataflow.New(im)
 		e.done = true
 	case e.pending == nil && codeBytes(im) > maxBackground:

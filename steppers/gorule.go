@@ -21,7 +21,7 @@ const (
 	goSystemstack               // runtime.systemstack, between its switches
 	goMcall                     // runtime.mcall
 	goMorestack                 // runtime.morestack
-	goGogo                      // gogo, which goes over to a goroutine
+	goGogo                      // gogo, which goes over to a goroutine; amd64: when it has
 	goAsmcgocall                // runtime.asmcgocall
 	goCgocallback               // runtime.cgocallback, while on the goroutine's stack
 	goSavedSP                   // on another stack; SP is kept in register reg
@@ -40,7 +40,7 @@ type goRule struct {
 	image uint32 // Image.Index + 1
 	delta int32  // see procstate.GoTable.SPDelta
 	base  int32  // goCrosscall2: see crosscall2Base; goAsmcgocall: offset of the saved g
-	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP
+	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goGogo: of BP in the gobuf while it is to be loaded
 	kind  goKind
 	met   goKind // goAsmcgocall: how to walk when interrupted there
 	reg   procstate.Reg
@@ -131,6 +131,14 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 		if i := bytes.Index(funcCode(img, &f), []byte{0x48, 0x83, 0xec, 0x28}); i >= 0 && vaddr-f.Entry >= uint64(i)+4 {
 			r.delta += 40
 		}
+	case r.kind == goMcall, r.kind == goMorestack:
+		if amd64 && !behind(funcCode(img, &f), vaddr-f.Entry, loadsG0SP[r.kind]) {
+			r.kind = goAsm
+		}
+	case r.kind == goGogo:
+		if amd64 {
+			gogoRule(funcCode(img, &f), vaddr-f.Entry, &r)
+		}
 	case r.kind == goSystemstack:
 		if !onSystemstack(funcCode(img, &f), vaddr-f.Entry, amd64) {
 			r.kind = goAsm
@@ -195,6 +203,37 @@ func between(code []byte, at uint64, first, last []byte) bool {
 	i := bytes.Index(code, first)
 	j := bytes.LastIndex(code, last)
 	return i >= 0 && j > i && at >= uint64(i+len(first)) && at <= uint64(j)
+}
+
+// behind reports whether offset at of code lies behind an instruction.
+func behind(code []byte, at uint64, inst []byte) bool {
+	i := bytes.Index(code, inst)
+	return i >= 0 && at > uint64(i)
+}
+
+// loadsG0SP are the instructions by which functions that never return go over
+// to the thread's own stack.
+var loadsG0SP = map[goKind][]byte{ // read only
+	goMcall:     {0x49, 0x8b, 0x66, 0x38}, // mov 0x38(%r14),%rsp
+	goMorestack: {0x48, 0x8b, 0x63, 0x38}, // mov 0x38(%rbx),%rsp
+}
+
+// gogoRule tells gogo on the thread's own stack, where it is like any function,
+// from gogo on the goroutine's. There RBX points to the gobuf that holds where
+// it goes on; at last, when r.reg is set, it is that place.
+func gogoRule(code []byte, at uint64, r *goRule) {
+	if !behind(code, at, []byte{0x48, 0x8b, 0x23}) { // mov (%rbx),%rsp
+		r.kind = goAsm
+		return
+	}
+	r.reg = procstate.NoReg
+	if bytes.HasPrefix(code[at:], []byte{0xff, 0xe3}) { // jmp *%rbx
+		r.reg = rbx
+	}
+	// mov bp(%rbx),%rbp
+	if i := bytes.Index(code, []byte{0x48, 0x8b, 0x6b}); i >= 0 && i+3 < len(code) && at <= uint64(i) {
+		r.depth = int32(code[i+3])
+	}
 }
 
 // onSystemstack reports whether offset at of systemstack lies between its

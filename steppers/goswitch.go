@@ -182,9 +182,12 @@ func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
 	return unwind.Success, nil
 }
 
-// gogo walks from the switch to a goroutine: before it to the scheduler,
-// after it to where the goroutine goes on.
+// gogo walks from the switch to a goroutine: before it to the scheduler (on
+// amd64 the rule knows that), after it to where the goroutine goes on.
 func (f *goFrame) gogo() (unwind.Verdict, error) {
+	if f.arch.LR == procstate.NoReg {
+		return f.byGobuf()
+	}
 	s, err := f.stacks()
 	if err != nil {
 		return unwind.Failed, err
@@ -197,6 +200,32 @@ func (f *goFrame) gogo() (unwind.Verdict, error) {
 		f.keepFP(f.in.FP())
 	}
 	f.setG(s.curg)
+	// A new goroutine goes on at the first instruction of its function.
+	f.out.Flags |= unwind.Interrupted | unwind.StackSwitched
+	return unwind.Success, nil
+}
+
+// byGobuf is gogo on amd64, on the goroutine's stack.
+func (f *goFrame) byGobuf() (unwind.Verdict, error) {
+	const pcInGobuf = 8
+	buf, ok := f.in.Regs.Value(rbx)
+	if !ok {
+		return unwind.Failed, unwind.NoRegister
+	}
+	pc, where := buf, unwind.InRegister(rbx)
+	if f.rule.reg == procstate.NoReg {
+		if pc, ok = f.mem.ReadWord(buf + pcInGobuf); !ok {
+			return unwind.Failed, unwind.ReadFailure(f.mem, buf+pcInGobuf)
+		}
+		where = unwind.InMemory(buf + pcInGobuf)
+	}
+	f.finish(pc, f.in.SP())
+	f.out.PCLocation = where
+	if f.rule.depth != 0 {
+		f.loadFP(buf + uint64(f.rule.depth))
+	} else {
+		f.keepFP(f.in.FP())
+	}
 	// A new goroutine goes on at the first instruction of its function.
 	f.out.Flags |= unwind.Interrupted | unwind.StackSwitched
 	return unwind.Success, nil

@@ -215,7 +215,7 @@ type functionRange struct {
 func functionsOf(im *procstate.Image) []functionRange {
 	var out []functionRange
 	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
-		if name := string(s.Name); slices.Contains(nestedChain, name) || name == "jumper" {
+		if name := string(s.Name); slices.Contains(nestedChain, name) || name == "jumper" || slices.Contains(alternateFunctions, name) {
 			out = append(out, functionRange{s.Value, s.Value + s.Size, name})
 		}
 		return true

@@ -14,7 +14,7 @@ import (
 // register of the interrupted frame is read from the kernel's signal frame.
 type SigHandler struct {
 	seen vaddrCache
-	buf  [24]byte
+	buf  [32]byte
 }
 
 // NewSigHandler makes a SigHandler.
@@ -35,6 +35,10 @@ const (
 	rtSigreturn              // rt_sigreturn
 	sigreturn                // sigreturn of i386, the signal number on top of the stack
 	sigreturnLate            // the same, the signal number popped
+
+	// inSyscall is set behind the system call, which never returns: a thread is
+	// there while the kernel carries it out.
+	inSyscall trampoline = 0x80
 )
 
 // CallerFrame implements unwind.FrameStepper.
@@ -68,7 +72,11 @@ func (s *SigHandler) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 	default:
 		return unwind.NotMe, nil
 	}
-	switch t, _ := s.trampolineAt(w, in.PC()); t {
+	t, _ := s.trampolineAt(w, in.PC())
+	if t&inSyscall != 0 && !isInSyscall(w, in, t) {
+		return unwind.NotMe, nil
+	}
+	switch t &^ inSyscall {
 	case rtSigreturn:
 	case sigreturn:
 		return sigreturnI386(w, in, out, sp+4)
@@ -90,6 +98,32 @@ func (s *SigHandler) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 	return ucontextFrame(w, in, out, uc, &ucontextI386)
 }
 
+// isInSyscall reports whether a frame right behind a trampoline is in its system
+// call, and not in a function that begins there: the code segment in the
+// kernel's frame is that of user code, or, on AArch64, the call's number is in
+// its register. The kernel may have restored some of the other registers.
+func isInSyscall(w *unwind.Walker, in *unwind.Frame, t trampoline) bool {
+	if in.Flags&unwind.Interrupted == 0 {
+		return false
+	}
+	mem, at := w.ProcessState(), in.SP()
+	switch w.Arch() {
+	case procstate.ARM64:
+		return in.Regs.Raw(8) == 139
+	case procstate.AMD64:
+		at += ucontextAMD64.regs + 8*18
+	case procstate.I386:
+		if t&^inSyscall == rtSigreturn {
+			uc, _ := mem.ReadWord(at + 8)
+			at = uc + 20
+		}
+		at += 4 * 15
+	}
+	cs, ok := mem.ReadWord(at)
+	// __USER_CS, __USER32_CS, and __USER_CS of 32-bit kernels
+	return ok && (cs&0xffff == 0x33 || cs&0xffff == 0x23 || cs&0xffff == 0x73)
+}
+
 // trampolineAt tells what the code at pc is; known is false when it cannot be
 // read now. The handler returns to the very
 // start of the trampoline, so pc itself is looked at, never the byte before.
@@ -106,9 +140,9 @@ func (s *SigHandler) trampolineAt(w *unwind.Walker, pc uint64) (t trampoline, kn
 			return noTrampoline, true
 		}
 	}
-	// Up to eight bytes before pc, for a thread that was interrupted between
-	// the two instructions of the trampoline.
-	before := min(8, pc-m.Start)
+	// Some bytes before pc, for a thread that was interrupted between the
+	// instructions of the trampoline or in its system call.
+	before := min(trampolineBefore, pc-m.Start)
 	code := readCode(w, m, pc-before, s.buf[:])
 	if uint64(len(code)) <= before {
 		return noTrampoline, false // perhaps later
@@ -140,6 +174,9 @@ var (
 	}
 )
 
+// trampolineBefore is the most that a trampoline has before a PC in it, in bytes.
+const trampolineBefore = 9
+
 type trampolinePattern struct {
 	load, call []byte
 	kind       trampoline
@@ -154,6 +191,9 @@ func classifyTrampoline(arch *procstate.Arch, before, at []byte) trampoline {
 		if bytes.HasPrefix(at, p.call) && bytes.HasSuffix(before, p.load) {
 			return p.kind
 		}
+		if rest, ok := bytes.CutSuffix(before, p.call); ok && bytes.HasSuffix(rest, p.load) {
+			return p.kind | inSyscall
+		}
 	}
 	if arch == procstate.I386 {
 		if rest, ok := bytes.CutPrefix(at, popMovI386); ok && bytes.HasPrefix(rest, int80) {
@@ -164,6 +204,9 @@ func classifyTrampoline(arch *procstate.Arch, before, at []byte) trampoline {
 		}
 		if bytes.HasPrefix(at, int80) && bytes.HasSuffix(before, popMovI386) {
 			return sigreturnLate
+		}
+		if rest, ok := bytes.CutSuffix(before, int80); ok && bytes.HasSuffix(rest, popMovI386) {
+			return sigreturnLate | inSyscall
 		}
 	}
 	return noTrampoline

@@ -131,11 +131,17 @@ func TestSignalFrameRegisters(t *testing.T) {
 		code []byte
 		uc   uint64 // offset from SP
 		l    *ucontextLayout
+		in   bool   // in the system call
+		cs   uint64 // where the code segment is
+		user uint64 // that of user code
 	}{
-		{procstate.AMD64, []byte{0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05}, 0, &ucontextAMD64},
-		{procstate.AMD64, []byte{0xb8, 15, 0, 0, 0, 0x0f, 0x05}, 0, &ucontextAMD64},
-		{procstate.ARM64, []byte{0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4}, 128, &ucontextARM64},
-		{procstate.I386, []byte{0xb8, 173, 0, 0, 0, 0xcd, 0x80}, 0x80, &ucontextI386},
+		{procstate.AMD64, []byte{0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05}, 0, &ucontextAMD64, false, 184, 0x33},
+		{procstate.AMD64, []byte{0xb8, 15, 0, 0, 0, 0x0f, 0x05}, 0, &ucontextAMD64, false, 184, 0x33},
+		{procstate.ARM64, []byte{0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4}, 128, &ucontextARM64, false, 0, 10},
+		{procstate.I386, []byte{0xb8, 173, 0, 0, 0, 0xcd, 0x80}, 0x80, &ucontextI386, false, 0x80 + 80, 0x23},
+		{procstate.AMD64, []byte{0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05}, 0, &ucontextAMD64, true, 184, 0x33},
+		{procstate.ARM64, []byte{0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4}, 128, &ucontextARM64, true, 0, 10},
+		{procstate.I386, []byte{0xb8, 173, 0, 0, 0, 0xcd, 0x80}, 0x80, &ucontextI386, true, 0x80 + 80, 0x23},
 	} {
 		const codeAt, sp = 0x10000, 0x20000
 		width := uint64(tc.arch.AddressWidth)
@@ -159,18 +165,28 @@ func TestSignalFrameRegisters(t *testing.T) {
 				put(tc.uc+tc.l.regs+uint64(i)*width, 0x30000+uint64(r)*16)
 			}
 		}
+		put(tc.cs, tc.user)
 		libs := &procstate.AddressSpace{}
 		libs.Insert(&procstate.Mapping{Start: codeAt, End: codeAt + 4096})
 		snap := procstate.NewSnapshot(tc.arch, 1, "", libs)
 		var regs procstate.Regs
 		regs.Set(tc.arch.PC, codeAt)
 		regs.Set(tc.arch.SP, sp)
+		code := append(tc.code, 0x90)
+		if tc.in {
+			regs.Set(tc.arch.PC, codeAt+uint64(len(tc.code)))
+			if tc.arch == procstate.ARM64 {
+				regs.Set(8, 139)
+			}
+		}
 		regs.ThreadPointer = 0x1234
-		snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack}, {Addr: codeAt, Data: tc.code}})
+		snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack}, {Addr: codeAt, Data: code}})
 		w := unwind.NewWalker(snap, unwind.NewGroup(NewSigHandler()), nil)
 		var in, out unwind.Frame
 		in.Load(tc.arch, &regs)
-		in.Flags = 0 // returned to, not interrupted
+		if !tc.in {
+			in.Flags = 0 // returned to, not interrupted
+		}
 		v, err := NewSigHandler().CallerFrame(w, &in, &out)
 		if v != unwind.Success || err != nil {
 			t.Errorf("%s: %v, %v", tc.arch.Name, v, err)
@@ -186,6 +202,15 @@ func TestSignalFrameRegisters(t *testing.T) {
 		}
 		if out.PC() != out.Regs.Raw(tc.arch.PC) || out.Flags&unwind.Interrupted == 0 || in.Flags&unwind.Signal == 0 || out.Regs.ThreadPointer != 0x1234 {
 			t.Errorf("%s: pc %#x, flags %b and %b", tc.arch.Name, out.PC(), in.Flags, out.Flags)
+		}
+		if tc.in { // what begins behind a trampoline is none
+			in.Load(tc.arch, &regs)
+			if put(tc.cs, 0); tc.arch == procstate.ARM64 {
+				in.Regs.Set(8, 1)
+			}
+			if v, _ := NewSigHandler().CallerFrame(w, &in, new(unwind.Frame)); v != unwind.NotMe {
+				t.Errorf("%s: %v behind a system call that was not made", tc.arch.Name, v)
+			}
 		}
 	}
 }
@@ -209,6 +234,11 @@ func TestClassifyTrampoline(t *testing.T) {
 		{"i386", procstate.I386, []byte{0x58, 0xb8, 119, 0, 0, 0, 0xcd, 0x80}, 0, sigreturn},
 		{"i386, number popped", procstate.I386, []byte{0x58, 0xb8, 119, 0, 0, 0, 0xcd, 0x80}, 1, sigreturnLate},
 		{"i386 at its call", procstate.I386, []byte{0x58, 0xb8, 119, 0, 0, 0, 0xcd, 0x80}, 6, sigreturnLate},
+		{"in its system call", procstate.AMD64, []byte{0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05, 0x90}, 9, rtSigreturn | inSyscall},
+		{"in another system call", procstate.AMD64, []byte{0x48, 0xc7, 0xc0, 14, 0, 0, 0, 0x0f, 0x05, 0x90}, 9, noTrampoline},
+		{"arm64 in its system call", procstate.ARM64, []byte{0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4, 0, 0, 0, 0}, 8, rtSigreturn | inSyscall},
+		{"i386 in its system call", procstate.I386, []byte{0x58, 0xb8, 119, 0, 0, 0, 0xcd, 0x80, 0x90}, 8, sigreturnLate | inSyscall},
+		{"i386 in its system call, with siginfo", procstate.I386, []byte{0xb8, 173, 0, 0, 0, 0xcd, 0x80, 0x90}, 7, rtSigreturn | inSyscall},
 		{"i386 with siginfo", procstate.I386, []byte{0xb8, 173, 0, 0, 0, 0xcd, 0x80}, 0, rtSigreturn},
 	} {
 		if got := classifyTrampoline(tc.arch, tc.code[:tc.pc], tc.code[tc.pc:]); got != tc.want {

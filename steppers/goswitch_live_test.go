@@ -1,0 +1,175 @@
+package steppers
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// startGo builds a Go program of testdata and starts it. It has written its
+// first byte.
+func startGo(t *testing.T, name string) (path string, pid int) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	build := exec.Command("go", "build", "-o", path, "./testdata/"+name)
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.Command(path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return path, cmd.Process.Pid
+}
+
+// recordGoAt takes samples of a running Go program at an instruction, given as
+// an offset in its file, and returns the functions of n stacks, leaf first, with
+// how their walks ended.
+func recordGoAt(t *testing.T, path string, pid int, at uint64, n int) (stacks [][]string, ends []error) {
+	t.Helper()
+	im := steptest.OpenImage(t, path)
+	rt, err := procstate.GoRuntimeOf(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := procstate.Pclntab(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, err := loader.ParseEvent(fmt.Sprintf("uprobe:%s:%#x", path, at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := loader.Open(loader.Config{Event: event, PIDs: []int{pid}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	err = s.SetGoProcess(pid, loader.GoOffsets{
+		GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M), GSchedSP: uint16(rt.SchedSP),
+		MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal), MVDSOSP: uint16(rt.VDSOSP), CallsC: rt.CallsC,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := procstate.NewImages(0)
+	defer images.Close()
+	procs := loader.NewProcesses(loader.ProcessesConfig{Images: images, PIDs: []int32{int32(pid)}})
+	if err := procs.Bootstrap(); err != nil {
+		t.Fatal(err)
+	}
+	proc := procs.Process(int32(pid))
+	if proc == nil {
+		t.Fatal("the process is not known")
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	group := Default(unwind.NewTables())
+	snap := procstate.NewSnapshot(im.Arch(), pid, proc.Exe, proc.Space)
+	walker := unwind.NewWalker(snap, group, nil)
+	for deadline := time.Now().Add(time.Minute); len(stacks) < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d samples at %#x", len(stacks), at)
+		}
+		err := s.ReadSamples(^uint64(0), func(p *loader.Sample) error {
+			if len(stacks) == n || !p.HasUser() {
+				return nil
+			}
+			snap.Reset(procstate.ThreadID(p.TID), &p.Regs, p.Regions)
+			pcs, err := walker.WalkPCs(nil, &p.Regs)
+			var names []string
+			for _, pc := range pcs {
+				name := fmt.Sprintf("%#x", pc.Addr)
+				if m := proc.Space.MappingAt(pc.Addr); m != nil && m.Path == path {
+					if f, ok := table.Func(pc.Addr - m.Bias); ok {
+						name = f.Name()
+					}
+				}
+				names = append(names, name)
+			}
+			stacks, ends = append(stacks, names), append(ends, err)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return stacks, ends
+}
+
+// A sample at any of the instructions that change from one stack to another
+// holds all that the walk needs, down to where the goroutine began.
+func TestGoSwitchesRecorded(t *testing.T) {
+	needPtrace(t)
+	path, pid := startGo(t, "goswitches")
+	im := steptest.OpenImage(t, path)
+	table, err := procstate.Pclntab(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions := map[string]procstate.GoFunc{}
+	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		name := strings.TrimSuffix(string(s.Name), ".abi0")
+		switch name {
+		case "gogo", "runtime.mcall", "runtime.morestack":
+			if f, ok := table.Func(s.Value); ok && f.Entry == s.Value {
+				functions[name] = f
+			}
+		}
+		return true
+	})
+	for _, c := range []struct {
+		function string
+		inst     []byte
+		behind   bool // at the instruction behind it
+	}{
+		{"runtime.mcall", loadsG0SP[goMcall], false},
+		{"runtime.mcall", loadsG0SP[goMcall], true},
+		{"runtime.morestack", loadsG0SP[goMorestack], false},
+		{"gogo", []byte{0x48, 0x8b, 0x23}, true}, // mov (%rbx),%rsp
+		{"gogo", []byte{0xff, 0xe3}, false},      // jmp *%rbx
+	} {
+		f, ok := functions[c.function]
+		if !ok {
+			t.Fatalf("no %s", c.function)
+		}
+		at := bytes.Index(funcCode(im, &f), c.inst)
+		if at < 0 {
+			t.Fatalf("%s has no % x", c.function, c.inst)
+		}
+		if c.behind {
+			at += len(c.inst)
+		}
+		off, ok := im.OffsetOfVaddr(f.Entry+uint64(at), 1)
+		if !ok {
+			t.Fatalf("%s is not in the file", c.function)
+		}
+		stacks, ends := recordGoAt(t, path, pid, off, 20)
+		for i, names := range stacks {
+			top, bottom := strings.TrimSuffix(names[0], ".abi0"), names[len(names)-1]
+			if ends[i] != nil || top != c.function || !strings.HasPrefix(bottom, "runtime.goexit") {
+				t.Errorf("%s+%d: %v, ended by %v", c.function, at, names, ends[i])
+			}
+		}
+		t.Logf("%s+%d: %v", c.function, at, stacks[0])
+	}
+}
