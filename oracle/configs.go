@@ -49,7 +49,8 @@ var Configs = []Config{
 	{Name: "frame", Steppers: []string{"bottom", "uretprobe", "signal", "frame-pointer"},
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
 	{Name: "debug+frame", Steppers: []string{"bottom", "uretprobe", "signal", "debug", "frame-pointer"}},
-	{Name: "go", Steppers: []string{"bottom", "uretprobe", "signal", "go"}},
+	// Go's own CFI is in .debug_frame alone: so Debug is for C and the vdso.
+	{Name: "go", Steppers: []string{"bottom", "uretprobe", "signal", "go", "debug"}, Hide: []string{".debug_frame", ".zdebug_frame"}},
 	{Name: "wanderer", Steppers: []string{"bottom", "uretprobe", "signal", "wanderer"},
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
 	{Name: "analysis+wanderer", Steppers: []string{"bottom", "uretprobe", "signal", "analysis", "wanderer"},
