@@ -18,8 +18,10 @@ type Table struct {
 	owner *Tables // nil for a Table of its own
 
 	mu      sync.Mutex
-	opened  int       // of the kinds of source, how many have been looked for
-	sources []*source // those that were found
+	caches  *pageCaches
+	pages   *pageCache // while the file is read
+	opened  int        // of the kinds of source, how many have been looked for
+	sources []*source  // those that were found
 	prog    program
 	fde     fde
 
@@ -31,7 +33,7 @@ type Table struct {
 
 // NewTable makes the Table of an image, without a bound on its memory. Tables
 // that come and go are made by [Tables.For].
-func NewTable(img *procstate.Image) *Table { return &Table{img: img} }
+func NewTable(img *procstate.Image) *Table { return &Table{img: img, caches: new(pageCaches)} }
 
 // Rule returns the rule for the code at a link-time address. The result is
 // never nil; its Reason tells when there is no rule. It allocates only for
@@ -52,7 +54,9 @@ func (t *Table) rule(vaddr uint64) (r *Rule, grown int64) {
 	if r := t.kept.find(vaddr - t.base); r != nil {
 		return r, 0
 	}
+	t.begin()
 	r = t.compile(vaddr)
+	t.end()
 	size := t.size()
 	grown = size - t.used.Swap(size)
 	return r, grown
@@ -64,6 +68,8 @@ func (t *Table) rule(vaddr uint64) (r *Rule, grown int64) {
 func (t *Table) Row(vaddr uint64) (row Row, start, end uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.begin()
+	defer t.end()
 	if why := t.seek(vaddr); why != ReasonNone {
 		return Row{}, 0, 0, fmt.Errorf("%s: CFI of %#x: %w", t.img.Path, vaddr, why)
 	}
@@ -79,10 +85,20 @@ func (t *Table) Row(vaddr uint64) (row Row, start, end uint64, err error) {
 func (t *Table) FunctionAt(vaddr uint64) (start uint64, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.begin()
+	defer t.end()
 	if t.seek(vaddr) != ReasonNone {
 		return 0, false
 	}
 	return t.fde.start, true
+}
+
+// begin and end enclose reads of the file.
+func (t *Table) begin() { t.pages = t.caches.take() }
+
+func (t *Table) end() {
+	t.caches.give(t.pages)
+	t.pages = nil
 }
 
 // seek finds the FDE of vaddr and prepares t.prog to execute it. A source is
@@ -149,7 +165,7 @@ func (t *Table) openNext() bool {
 
 // openEhFrame opens .eh_frame: by its header, or else by section.
 func (t *Table) openEhFrame() *source {
-	s := &source{img: t.img, cies: map[uint64]*cie{}}
+	s := &source{img: t.img, table: t, cies: map[uint64]*cie{}}
 	sec, named := t.img.Section(".eh_frame")
 	named = named && sec.Type != elf.SHT_NOBITS
 	if h, ok := readFrameHeader(t.img); ok {
@@ -211,7 +227,7 @@ func (t *Table) openDebugFrame() *source {
 	if !ok || sec.Type == elf.SHT_NOBITS {
 		return nil
 	}
-	s := &source{img: t.img, debug: true, end: sec.Size, off: sec.Off, cies: map[uint64]*cie{}, bases: t.bases()}
+	s := &source{img: t.img, table: t, debug: true, end: sec.Size, off: sec.Off, cies: map[uint64]*cie{}, bases: t.bases()}
 	if sec.Flags&elf.SHF_COMPRESSED != 0 || sec.Name == ".zdebug_frame" {
 		data, err := t.img.SectionBytes(sec, maxDebugFrame)
 		if err != nil || len(data) == 0 {

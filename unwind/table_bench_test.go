@@ -21,8 +21,9 @@ func benchmarkAddresses(b *testing.B, t *Table, n int) []uint64 {
 	t.openNext()
 	h := t.sources[0].hdr
 	var addrs []uint64
+	pages := new(pageCache)
 	for i := range h.count {
-		e := h.block(i / headerBlock)[i%headerBlock*uint64(2*h.size):]
+		e := h.block(pages, i/headerBlock)[i%headerBlock*uint64(2*h.size):]
 		start, _, ok := h.entry(e, i)
 		if !ok {
 			b.Fatal("unreadable header")

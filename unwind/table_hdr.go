@@ -18,7 +18,6 @@ type frameHeader struct {
 	size    int // bytes in an encoded pointer; an entry has two
 	bases   pointerBases
 	ehFrame uint64 // link-time address of .eh_frame
-	blocks  [4]cachedPage
 
 	// firsts are the addresses of the first entry of each block, 0 where that
 	// has not been read yet.
@@ -27,7 +26,7 @@ type frameHeader struct {
 }
 
 const (
-	headerBlock      = 256     // entries that are read together
+	headerBlock      = 256     // entries that are read together, a page at most
 	maxHeaderEntries = 1 << 26 // more than any program has
 )
 
@@ -81,13 +80,9 @@ func (h *frameHeader) entry(b []byte, i uint64) (start, fde uint64, ok bool) {
 }
 
 // block returns the bytes of a block; the last one may be shorter.
-func (h *frameHeader) block(n uint64) []byte {
-	off := h.off + n*headerBlock*uint64(2*h.size)
-	p := &h.blocks[n%uint64(len(h.blocks))]
-	if p.off != off || len(p.data) == 0 {
-		p.load(h.img, off, headerBlock*2*h.size)
-	}
-	return p.data
+func (h *frameHeader) block(pages *pageCache, n uint64) []byte {
+	size := headerBlock * 2 * h.size
+	return pages.piece(h.img, h.off+n*uint64(size), size)
 }
 
 // first returns the address of the first entry of a block.
@@ -107,7 +102,7 @@ func (h *frameHeader) first(block uint64) (start uint64, ok bool) {
 
 // search returns the link-time address of the last FDE that begins at or
 // below vaddr, and where the code of the one after it begins.
-func (h *frameHeader) search(vaddr uint64) (fde, next uint64, ok bool) {
+func (h *frameHeader) search(pages *pageCache, vaddr uint64) (fde, next uint64, ok bool) {
 	next = ^uint64(0)
 	// Blocks below lo begin at or below vaddr, those from hi on above.
 	lo, hi := uint64(0), uint64(len(h.firsts))
@@ -128,7 +123,7 @@ func (h *frameHeader) search(vaddr uint64) (fde, next uint64, ok bool) {
 	}
 	i := (lo - 1) * headerBlock
 	j := min(i+headerBlock, h.count)
-	b := h.block(lo - 1)
+	b := h.block(pages, lo-1)
 	entry := uint64(2 * h.size)
 	if uint64(len(b)) < (j-i)*entry {
 		return 0, 0, false

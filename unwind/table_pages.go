@@ -1,24 +1,30 @@
 package unwind
 
-import "github.com/swbpf/swbpf/procstate"
+import (
+	"sync"
 
-// pageCache reads a file by pages and keeps the last few, so that what lies
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// pageCache reads files by pieces and keeps the last few, so that what lies
 // together is read once. The zero value is ready for use.
 type pageCache struct {
-	slots [4]cachedPage
+	slots [16]cachedPiece
 	buf   []byte // for what does not lie in one page
 }
 
-// cachedPage is a piece of a file.
-type cachedPage struct {
-	off  uint64 // in the file
-	data []byte // empty, or shorter than buf at the end of the file
-	buf  []byte
+// cachedPiece is a piece of a file, a page at most.
+type cachedPiece struct {
+	off   uint64 // in the file
+	image uint32 // its Index
+	size  int    // asked for; 0 when there is nothing
+	data  []byte // shorter at the end of the file
+	buf   []byte // a page; nil before the first
 }
 
 const filePage = 4096
 
-// read returns n bytes of the file, valid until the next read. n must be
+// read returns n bytes of a file, valid until the next read. n must be
 // bounded by the caller.
 func (c *pageCache) read(img *procstate.Image, off uint64, n int) ([]byte, bool) {
 	start := off &^ (filePage - 1)
@@ -26,23 +32,25 @@ func (c *pageCache) read(img *procstate.Image, off uint64, n int) ([]byte, bool)
 	if i+uint64(n) > filePage {
 		return c.readAcross(img, off, n)
 	}
-	p := &c.slots[off/filePage%uint64(len(c.slots))]
-	if p.off != start || len(p.data) == 0 {
-		p.load(img, start, filePage)
-	}
-	if i+uint64(n) > uint64(len(p.data)) {
+	data := c.piece(img, start, filePage)
+	if i+uint64(n) > uint64(len(data)) {
 		return nil, false
 	}
-	return p.data[i : i+uint64(n)], true
+	return data[i : i+uint64(n)], true
 }
 
-// load reads size bytes, always the same number; there may be fewer.
-func (p *cachedPage) load(img *procstate.Image, start uint64, size int) {
-	if p.buf == nil {
-		p.buf = make([]byte, size)
+// piece returns size bytes of a file, a page at most, or what there is of them.
+// They are valid until the next read.
+func (c *pageCache) piece(img *procstate.Image, off uint64, size int) []byte {
+	p := &c.slots[(off/(filePage/2)+5*uint64(img.Index))%uint64(len(c.slots))]
+	if p.off != off || p.image != img.Index || p.size != size {
+		if p.buf == nil {
+			p.buf = make([]byte, filePage)
+		}
+		n, _ := img.ReadAt(p.buf[:size], int64(off))
+		p.off, p.image, p.size, p.data = off, img.Index, size, p.buf[:max(n, 0)]
 	}
-	n, _ := img.ReadAt(p.buf, int64(start))
-	p.off, p.data = start, p.buf[:max(n, 0)]
+	return p.data
 }
 
 // readAcross reads what lies in more than one page.
@@ -58,11 +66,27 @@ func (c *pageCache) readAcross(img *procstate.Image, off uint64, n int) ([]byte,
 	return b, m == n
 }
 
-// size is the memory in use, in bytes.
-func (c *pageCache) size() int {
-	n := cap(c.buf)
-	for i := range c.slots {
-		n += cap(c.slots[i].buf)
+// pageCaches lends a pageCache to each goroutine that reads files.
+type pageCaches struct {
+	mu   sync.Mutex
+	free []*pageCache
+}
+
+// take takes a pageCache; give gives it back.
+func (p *pageCaches) take() *pageCache {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.free)
+	if n == 0 {
+		return new(pageCache)
 	}
-	return n
+	c := p.free[n-1]
+	p.free = p.free[:n-1]
+	return c
+}
+
+func (p *pageCaches) give(c *pageCache) {
+	p.mu.Lock()
+	p.free = append(p.free, c)
+	p.mu.Unlock()
 }

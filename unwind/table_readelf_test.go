@@ -121,8 +121,8 @@ func cfaCell(a *procstate.Arch, r RegRule) string {
 }
 
 // compareInterp compares the rows of an FDE with readelf's, and the compiled
-// rules with the rows. It returns the number of rows.
-func compareInterp(t *testing.T, tab *Table, want *interpFDE) int {
+// rules with the rows, which are read with pages. It returns the number of rows.
+func compareInterp(t *testing.T, tab *Table, pages *pageCache, want *interpFDE) int {
 	t.Helper()
 	a := tab.img.Arch()
 	var src *source
@@ -132,6 +132,7 @@ func compareInterp(t *testing.T, tab *Table, want *interpFDE) int {
 		}
 	}
 	var f fde
+	tab.pages = pages
 	if why := src.find(want.start, &f); why != ReasonNone {
 		t.Errorf("%#x: %v", want.start, why)
 		return 0
@@ -325,7 +326,9 @@ func compareFile(t *testing.T, path string, minRows int) {
 	t.Helper()
 	img := openTestImage(t, path)
 	tab := NewTable(img)
+	pages := new(pageCache)
 	tab.mu.Lock()
+	tab.pages = pages
 	for tab.openNext() {
 	}
 	tab.mu.Unlock()
@@ -351,7 +354,7 @@ func compareFile(t *testing.T, path string, minRows int) {
 		}
 		seen[f.start] = true
 		fdes++
-		rows += compareInterp(t, tab, f)
+		rows += compareInterp(t, tab, pages, f)
 	})
 	if rows < minRows {
 		t.Errorf("%s: compared %d rows of %d FDEs, expected at least %d", path, rows, fdes, minRows)

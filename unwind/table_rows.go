@@ -23,7 +23,7 @@ type rows struct {
 	nrows  int      // of the rules, those that are whole rows
 }
 
-const ruleChunk = 32
+const ruleChunk = 16
 
 // piece is the part of an FDE that lies in one page: the code from offset
 // start to last in the page, and the place of its rows.
@@ -123,7 +123,7 @@ func (k *rows) numberOf(r *Rule) (id uint16, ok bool) {
 	*k.number(id) = *r
 	k.nrules++
 	k.index[i] = id + 1
-	k.after = append(k.after, 0)
+	k.after = append(withRoom(k.after), 0)
 	if r.row != nil {
 		k.nrows++
 	}
@@ -183,7 +183,7 @@ func (k *rows) add(first int, start, rule uint16) {
 			return
 		}
 	}
-	k.rows = append(k.rows, compiledRow{start, rule})
+	k.rows = append(withRoom(k.rows), compiledRow{start, rule})
 }
 
 // keep makes a piece of the rows from index first on, for the relative
@@ -201,7 +201,7 @@ func (k *rows) keep(first int, start, end uint64) bool {
 		k.groups[g] = new([1 << groupBits]uint32)
 	}
 	head := &k.groups[g][start>>pageBits&(1<<groupBits-1)]
-	k.pieces = append(k.pieces, piece{
+	k.pieces = append(withRoom(k.pieces), piece{
 		start: uint16(start & (1<<pageBits - 1)),
 		last:  uint16((end - 1) & (1<<pageBits - 1)),
 		next:  *head,
@@ -209,6 +209,15 @@ func (k *rows) keep(first int, start, end uint64) bool {
 	})
 	*head = uint32(len(k.pieces))
 	return true
+}
+
+// withRoom returns s with room for another element, and not much more: there are
+// many tables.
+func withRoom[T any](s []T) []T {
+	if len(s) < cap(s) {
+		return s
+	}
+	return append(make([]T, 0, len(s)+max(16, len(s)/16)), s...)
 }
 
 // size is the memory in use, in bytes.
@@ -332,16 +341,13 @@ func (t *Table) addRow(first int, low, start, end uint64) bool {
 	return true
 }
 
-// size is the memory of the Table in bytes.
+// size is the memory of the Table in bytes, without the pages that it shares.
 func (t *Table) size() int64 {
 	n := t.kept.size()
 	for _, s := range t.sources {
-		n += int64(cap(s.data) + s.pages.size() + cap(s.index)*24 + len(s.cies)*1200)
+		n += int64(cap(s.data) + cap(s.index)*24 + len(s.cies)*1200)
 		if s.hdr != nil {
 			n += int64(8 * len(s.hdr.firsts))
-			for i := range s.hdr.blocks {
-				n += int64(cap(s.hdr.blocks[i].buf))
-			}
 		}
 	}
 	return n

@@ -18,6 +18,7 @@ type Tables struct {
 	budget int64
 	used   atomic.Int64
 	clock  atomic.Uint64
+	caches pageCaches // of all of them
 
 	mu     sync.RWMutex
 	tables []*Table // by Image.Index
@@ -52,8 +53,7 @@ func (ts *Tables) add(img *procstate.Image) *Table {
 		ts.tables = append(ts.tables, nil)
 	}
 	if ts.tables[img.Index] == nil {
-		t := NewTable(img)
-		t.owner = ts
+		t := &Table{img: img, caches: &ts.caches, owner: ts}
 		ts.tables[img.Index] = t
 	}
 	return ts.tables[img.Index]
