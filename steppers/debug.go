@@ -59,11 +59,11 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.NotMe, nil
 	}
+	r := d.rule(m.Image, addr-m.Bias)
 	if in.Flags&unwind.Interrupted == 0 && d.putThere(m, in.PC()) {
 		in.Flags |= unwind.Instrumentation | unwind.Interrupted // its first instruction is the next
 		return unwind.Failed, unwind.ReturnReplaced
 	}
-	r := d.rule(m.Image, addr-m.Bias)
 	v, err := r.CallerFrame(w, in, out)
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
 		if d.missesReturn(w, m, in, out) {
@@ -81,17 +81,18 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 
 // putThere reports whether no call can have left a return address, and it is
 // the start of a function: instrumentation, such as a function tracer that
-// wants to see functions return, has put it in place of the original.
+// wants to see functions return, has put it in place of the original. Its rule
+// has been asked for before, which mostly tells enough.
 func (d *Debug) putThere(m *procstate.Mapping, pc uint64) bool {
 	const ordinary, put = 1, 2
 	vaddr := pc - m.Bias
 	fact, ok := d.returns.get(m.Image, vaddr)
 	if !ok {
 		fact = ordinary
-		code := d.buf[:]
-		if m.Image.ReadVaddr(code, vaddr-maxCallLen) == nil {
+		code, table := d.buf[:], d.tables.For(m.Image)
+		if !table.IsInside(vaddr) && m.Image.ReadVaddr(code, vaddr-maxCallLen) == nil {
 			if _, _, call := callBefore(m.Image.Arch(), code, vaddr); !call {
-				if start, known := d.tables.For(m.Image).FunctionAt(vaddr); known && start == vaddr {
+				if start, known := table.FunctionAt(vaddr); known && start == vaddr {
 					fact = put
 				}
 			}

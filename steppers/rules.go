@@ -81,11 +81,11 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	if m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.RuleNotMe, true
 	}
+	r := d.tables.For(m.Image).Rule(lookupPC(pc, interrupted) - m.Bias)
 	if !interrupted && d.putThere(m, pc) {
 		return nil, false
 	}
-	r := d.tables.For(m.Image).Rule(lookupPC(pc, interrupted) - m.Bias)
-	if interrupted && d.isReturn(m, pc) && !r.CFAIs(w.Arch().SP, int64(w.Arch().AddressWidth)) {
+	if interrupted && !r.CFAIs(w.Arch().SP, int64(w.Arch().AddressWidth)) && d.isReturn(m, pc) {
 		return nil, false
 	}
 	return r, !r.Jumps(w.Arch())

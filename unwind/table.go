@@ -101,6 +101,14 @@ func (t *Table) end() {
 	t.pages = nil
 }
 
+// IsInside reports whether what is kept tells that a link-time address is in the
+// middle of a function: then FunctionAt is of an address below. It reads nothing.
+func (t *Table) IsInside(vaddr uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.kept.inside(vaddr - t.base)
+}
+
 // seek finds the FDE of vaddr and prepares t.prog to execute it. A source is
 // opened when those before it have nothing.
 func (t *Table) seek(vaddr uint64) Reason {

@@ -57,6 +57,24 @@ func (k *rows) find(rel uint64) *Rule {
 	return nil
 }
 
+// inside reports whether one of the pieces holds a relative address and the one
+// before it.
+func (k *rows) inside(rel uint64) bool {
+	g := rel >> (pageBits + groupBits)
+	at := uint16(rel & (1<<pageBits - 1))
+	if at == 0 || g >= uint64(len(k.groups)) || k.groups[g] == nil {
+		return false
+	}
+	for i := k.groups[g][rel>>pageBits&(1<<groupBits-1)]; i != 0; {
+		p := &k.pieces[i-1]
+		if at > p.start && at <= p.last {
+			return true
+		}
+		i = p.next
+	}
+	return false
+}
+
 // rule returns the rule of the last row that begins at or below at.
 func (k *rows) rule(of []compiledRow, at uint16) *Rule {
 	lo, hi := 0, len(of)
