@@ -115,3 +115,35 @@ func TestTooManyRules(t *testing.T) {
 		}
 	}
 }
+
+// Where IsInside is true, FunctionAt is of an address below; once the rules of a
+// function are kept, it is true nearly everywhere in it.
+func TestIsInside(t *testing.T) {
+	img := openTestImage(t, libraryPath(t, "libc.so.6"))
+	table := NewTable(img)
+	starts := img.FuncStarts()
+	if len(starts) < 1000 {
+		t.Fatalf("libc has %d functions", len(starts))
+	}
+	if table.IsInside(starts[0] + 1) {
+		t.Error("something is known of a table that was not asked for anything")
+	}
+	for _, start := range starts {
+		table.Rule(start)
+	}
+	inside := 0
+	for _, start := range starts {
+		for vaddr := start; vaddr < start+3; vaddr++ {
+			if !table.IsInside(vaddr) {
+				continue
+			}
+			inside++
+			if at, ok := table.FunctionAt(vaddr); !ok || at >= vaddr {
+				t.Fatalf("%#x is taken for the middle of a function: FunctionAt is %#x, %v", vaddr, at, ok)
+			}
+		}
+	}
+	if inside < len(starts) {
+		t.Errorf("of %d functions, %d addresses are known to be inside", len(starts), inside)
+	}
+}
