@@ -120,6 +120,9 @@ type file struct {
 	elfOnce sync.Once
 	elf     *symtab // after elfOnce
 
+	objectsOnce sync.Once
+	objects     *symtab // symbols of data; after objectsOnce
+
 	pltCode []codeRange // of the procedure linkage table
 	pltOnce sync.Once
 	plt     *symtab

@@ -89,12 +89,13 @@ type symtabBuilder struct {
 	added   func(entry)      // is told of those; may be nil
 	from    uint64           // symbols that end at this address or before are left out,
 	upTo    uint64           // and those behind this one
+	objects bool             // symbols of data instead of code; code are the sections of data then
 }
 
 type codeRange struct{ start, end uint64 }
 
 func newSymtabBuilder(im *procstate.Image) *symtabBuilder {
-	b := &symtabBuilder{base: ^uint64(0), upTo: ^uint64(0)}
+	b := &symtabBuilder{upTo: ^uint64(0)}
 	for _, s := range im.Sections() {
 		if s.Flags&elf.SHF_EXECINSTR != 0 && s.Flags&elf.SHF_ALLOC != 0 && s.Size > 0 && s.Vaddr+s.Size > s.Vaddr {
 			b.code = append(b.code, codeRange{s.Vaddr, s.Vaddr + s.Size})
@@ -107,11 +108,17 @@ func newSymtabBuilder(im *procstate.Image) *symtabBuilder {
 			}
 		}
 	}
+	b.sortCode()
+	return b
+}
+
+// sortCode puts the ranges of addresses in order and finds the base.
+func (b *symtabBuilder) sortCode() {
 	slices.SortFunc(b.code, func(a, c codeRange) int { return cmp.Compare(a.start, c.start) })
+	b.base = ^uint64(0)
 	if len(b.code) > 0 {
 		b.base = b.code[0].start
 	}
-	return b
 }
 
 // codeAt returns the one of sorted code ranges that holds vaddr.
@@ -196,7 +203,23 @@ func (b *symtabBuilder) outside(entry []byte, width int) bool {
 // addSymbol puts a symbol in, if it names code.
 func (b *symtabBuilder) addSymbol(sym *rawSym, source uint8, arm bool) {
 	typ := elf.ST_TYPE(sym.info)
-	if typ != elf.STT_FUNC && typ != elf.STT_GNU_IFUNC && typ != elf.STT_NOTYPE || sym.shndx == elf.SHN_UNDEF || sym.name == 0 {
+	if sym.shndx == elf.SHN_UNDEF || sym.name == 0 {
+		return
+	}
+	switch typ {
+	case elf.STT_FUNC, elf.STT_GNU_IFUNC:
+		if b.objects {
+			return
+		}
+	case elf.STT_OBJECT, elf.STT_COMMON:
+		if !b.objects || sym.size == 0 {
+			return
+		}
+	case elf.STT_NOTYPE:
+		if b.objects && sym.size == 0 {
+			return
+		}
+	default:
 		return
 	}
 	sec, ok := codeAt(b.code, sym.value)

@@ -19,6 +19,10 @@ type Format struct {
 
 	// Code names a code address, for pointers to functions; it may be nil.
 	Code func(addr uint64) string
+
+	// Data names an address of data or of code, for other pointers; it may be
+	// nil.
+	Data func(addr uint64) string
 }
 
 // Format writes the value as gdb does.
@@ -164,8 +168,9 @@ func (p *printer) pointer(v *Value, t *symbols.Type) {
 	to := t.Elem().Strip()
 	switch {
 	case to.Kind == symbols.KindFunction:
-		p.b.WriteString(p.codeName(addr))
+		p.b.WriteString(nameIn(p.o.Code, addr))
 	case addr != 0:
+		p.b.WriteString(nameIn(p.o.Data, addr))
 		if x, ok := textOf(t.Elem()); ok {
 			p.b.WriteByte(' ')
 			p.text(v.f, x, addr)
@@ -214,7 +219,7 @@ func (p *printer) methodPointer(v *Value, b []byte) string {
 	case code == 0:
 		return "NULL"
 	default:
-		s = hex(code) + p.codeName(code)
+		s = hex(code) + nameIn(p.o.Code, code)
 	}
 	if adjustment != 0 {
 		s += fmt.Sprintf(", this adjustment %d", adjustment)
@@ -222,13 +227,13 @@ func (p *printer) methodPointer(v *Value, b []byte) string {
 	return s
 }
 
-// codeName is the name of a code address as it follows the address, or "".
-func (p *printer) codeName(addr uint64) string {
-	if p.o.Code == nil || addr == 0 {
+// nameIn is the name of an address as it follows the address, or "".
+func nameIn(name func(addr uint64) string, addr uint64) string {
+	if name == nil || addr == 0 {
 		return ""
 	}
-	if name := p.o.Code(addr); name != "" {
-		return " <" + name + ">"
+	if s := name(addr); s != "" {
+		return " <" + s + ">"
 	}
 	return ""
 }

@@ -211,7 +211,7 @@ func (p *printer) goFunc(v *Value) {
 	p.b.WriteString(hex(closure))
 	code := v.f.at(v.Type, closure)
 	if addr, err := code.word(); err == nil {
-		p.b.WriteString(p.codeName(addr))
+		p.b.WriteString(nameIn(p.o.Code, addr))
 	}
 }
 

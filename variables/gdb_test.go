@@ -15,6 +15,8 @@ import (
 	"time"
 
 	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 	"github.com/swbpf/swbpf/variables"
 )
@@ -113,7 +115,7 @@ type gdbFrame struct {
 // full" does.
 const gdbShow = `
 import gdb
-for c in ("set width 0", "set height 0", "set pagination off", "set print repeats unlimited", "set print elements 200", "set print symbol off", "set print static-members off",
+for c in ("set width 0", "set height 0", "set pagination off", "set print repeats unlimited", "set print elements 200", "set print static-members off",
           "set print max-depth unlimited", "set print entry-values no", "disable pretty-printer", "set print frame-arguments all", "set print object off", "set backtrace past-main on", "set host-charset UTF-8"):
     gdb.execute(c)
 def show():
@@ -206,11 +208,10 @@ func ourFrames(t testing.TB, w *unwind.Walker, walk []unwind.Frame) (frames []gd
 	return ourFramesAs(t, w, walk, variables.Format{Elements: 200, Depth: 50, Repeats: -1})
 }
 
-func ourFramesAs(t testing.TB, w *unwind.Walker, walk []unwind.Frame, format variables.Format) (frames []gdbFrame) {
-	t.Helper()
-	r := swbpf.Variables(w)
-	format.Code = func(addr uint64) string {
-		s, ok := w.SymbolLookup().SymbolAt(addr)
+// symbolText makes what writes an address as gdb does.
+func symbolText(at func(addr uint64) (procstate.Symbol, bool)) func(addr uint64) string {
+	return func(addr uint64) string {
+		s, ok := at(addr)
 		switch {
 		case !ok:
 			return ""
@@ -219,6 +220,13 @@ func ourFramesAs(t testing.TB, w *unwind.Walker, walk []unwind.Frame, format var
 		}
 		return fmt.Sprintf("%s+%d", s.Name, s.Offset)
 	}
+}
+
+func ourFramesAs(t testing.TB, w *unwind.Walker, walk []unwind.Frame, format variables.Format) (frames []gdbFrame) {
+	t.Helper()
+	r := swbpf.Variables(w)
+	format.Code = symbolText(w.SymbolLookup().SymbolAt)
+	format.Data = symbolText(w.SymbolLookup().(*symbols.Lookup).ObjectAt)
 	for i := range walk {
 		fns, err := r.Functions(&walk[i])
 		if err != nil {
@@ -250,7 +258,6 @@ func ourFramesAs(t testing.TB, w *unwind.Walker, walk []unwind.Frame, format var
 
 var (
 	params = regexp.MustCompile(`<(\w+)\([^)>]*\)>`)
-	vtable = regexp.MustCompile(` <(vtable|VTT) for [^>]*>`)
 	method = regexp.MustCompile(`\([^()=]* \([^()=]*::\*\)\([^()=]*\)( const)?\) 0x`)
 	// gdb writes names of types anew, with const after what is constant.
 	typeName = regexp.MustCompile(`\bconst | const\b| ([*&])`)
@@ -262,7 +269,6 @@ var (
 // after a string.
 func same(gdb, ours string) bool {
 	gdb = params.ReplaceAllString(gdb, "<$1>")
-	gdb = vtable.ReplaceAllString(gdb, "")
 	gdb = method.ReplaceAllString(gdb, "0x")
 	gdb, ours = typeName.ReplaceAllString(gdb, "$1"), typeName.ReplaceAllString(ours, "$1")
 	if gdb == ours || sameButCut(gdb, ours) {

@@ -34,8 +34,17 @@ type variableReader struct {
 
 func newVariableReader(w *unwind.Walker) *variableReader {
 	v := &variableReader{r: stackwalk.Variables(w)}
-	v.format.Code = func(addr uint64) string {
-		sym, ok := w.SymbolLookup().SymbolAt(addr)
+	v.format.Code = symbolText(w.SymbolLookup().SymbolAt)
+	if l, ok := w.SymbolLookup().(*symbols.Lookup); ok {
+		v.format.Data = symbolText(l.ObjectAt)
+	}
+	return v
+}
+
+// symbolText makes what writes "name+offset" of a look-up.
+func symbolText(at func(addr uint64) (procstate.Symbol, bool)) func(addr uint64) string {
+	return func(addr uint64) string {
+		sym, ok := at(addr)
 		switch {
 		case !ok:
 			return ""
@@ -44,7 +53,6 @@ func newVariableReader(w *unwind.Walker) *variableReader {
 		}
 		return fmt.Sprintf("%s+%d", sym.Name, sym.Offset)
 	}
-	return v
 }
 
 // readVariables reads the variables of all frames, which have their names,
