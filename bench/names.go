@@ -55,7 +55,7 @@ func built(compiler ...string) func(*builder) string {
 
 var (
 	nativeNamers = []*namer{llvmSymbolizer, euAddr2line, gnuAddr2line, gdbNamer}
-	goNamers     = []*namer{llvmSymbolizer, goAddr2line}
+	goNamers     = []*namer{goAddr2line, llvmSymbolizer}
 )
 
 var namedFiles = []namedFile{
@@ -148,6 +148,7 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 	}
 	same, failed := map[*namer]int{}, map[*namer]error{}
 	namesSeen, placesSeen := make([]bool, n), make([]bool, n)
+	asGo := make([]bool, n) // by go tool addr2line, which is asked first
 	unexplained := map[int]bool{}
 	type kindOf struct {
 		peer *namer
@@ -165,6 +166,7 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 			kind := difference(own[i], theirs[i], p.chain, facts.values)
 			if kind == "" {
 				same[p]++
+				asGo[i] = p == goAddr2line
 			}
 			if len(own[i]) == len(theirs[i]) || kind == "" {
 				names, places := parts(own[i], theirs[i], p.chain, facts.values)
@@ -174,7 +176,11 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 			if kind == "" {
 				continue
 			}
-			if reason := facts.why(p, kind, i, own[i], theirs[i]); reason != "" {
+			reason := facts.why(p, kind, i, own[i], theirs[i])
+			if reason == "" && p != goAddr2line && asGo[i] {
+				reason = "not in the Go table"
+			}
+			if reason != "" {
 				kind += " (" + reason + ")"
 			} else {
 				unexplained[i] = true

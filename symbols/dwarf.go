@@ -40,6 +40,8 @@ type dwarfData struct {
 	rangeWork   uint64 // range list entries that may still be read
 	types       map[uint64]*Type
 
+	definitions *definitions // nil until they are asked for
+
 	typesSection dwarfSection        // .debug_types, of DWARF 4
 	ofTypes      bool                // that is its .debug_info
 	signatures   map[uint64]typeUnit // of main or of a file of its own; nil until they are asked for

@@ -55,7 +55,7 @@ type Type struct {
 	Kind       TypeKind
 	Name       string   // "" for types without
 	Encoding   Encoding // of a base type
-	Incomplete bool     // a declaration: its size and members are elsewhere
+	Incomplete bool     // a declaration: its members are elsewhere, see Definition
 	Scoped     bool     // an enumeration whose names are written with that of the type
 
 	// GoKind is the runtime's number for the kind of a Go type (package
@@ -74,6 +74,8 @@ type Type struct {
 	cases   []Variant
 	tag     *Member // that tells the cases apart
 	done    bool    // the seven above are read
+
+	definition *Type // of a declaration; nil until it is asked for
 
 	prefix   string // of the name
 	prefixed bool   // prefix is read
@@ -171,6 +173,9 @@ func (t *Type) Size() (size uint64, ok bool) {
 		return t.size, true
 	}
 	switch t.Kind {
+	case KindStruct, KindClass, KindUnion:
+		t = t.Definition()
+		return t.size, t.hasSize
 	case KindPointer, KindReference, KindRvalueReference:
 		return uint64(t.entry.u.enc.addrSize), true
 	case KindMemberPointer:

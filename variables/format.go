@@ -268,6 +268,7 @@ func (p *printer) reference(v *Value, depth int) {
 // structure writes a struct, class or union. Those of a base class are on the
 // same level as what they are the base of.
 func (p *printer) structure(v *Value, t *symbols.Type, depth int) {
+	t = t.Definition()
 	switch {
 	case t.Incomplete:
 		p.b.WriteString("<incomplete type>")

@@ -31,19 +31,24 @@ func missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// compile builds a program of testdata/walk with a compiler command.
-func compile(t testing.TB, source, command string) string {
+// compile builds a program of testdata/walk with a compiler command; more are
+// other sources of it.
+func compile(t testing.TB, source, command string, more ...string) string {
 	t.Helper()
 	args := strings.Fields(command)
 	if _, err := exec.LookPath(args[0]); err != nil {
 		missing(t, "%s is not installed", args[0])
 	}
-	src, err := filepath.Abs(filepath.Join("..", "testdata", "walk", source))
-	if err != nil {
-		t.Fatal(err)
-	}
 	out := filepath.Join(t.TempDir(), "target")
-	cmd := exec.Command(args[0], append(args[1:], "-o", out, src)...)
+	args = append(args, "-o", out)
+	for _, s := range append(more, source) {
+		src, err := filepath.Abs(filepath.Join("..", "testdata", "walk", s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, src)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = filepath.Dir(out)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := cmd.CombinedOutput(); err != nil {
@@ -413,6 +418,26 @@ func TestGDB(t *testing.T) {
 				missing(t, "%v", err)
 			}
 			if equal := compare(t, gdbFrames(t, "-p", strconv.Itoa(pid)), ours); equal < 55 {
+				t.Errorf("only %d variables are the same", equal)
+			}
+		})
+	}
+}
+
+// TestTypesOfOtherUnits compares variables whose types are but declared in the
+// unit of the function.
+func TestTypesOfOtherUnits(t *testing.T) {
+	for _, command := range []string{"clang++-19 -gdwarf-5 -O0", "clang++-19 -gdwarf-4 -O0 -gz", "g++ -g -O0 -femit-struct-debug-baseonly"} {
+		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
+			pid, _ := start(t, compile(t, "varsunits.cc", command, "varsunits_types.cc"))
+			var ours []gdbFrame
+			_, err := swbpf.WalkStopped(pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
+				ours = ourFrames(t, ps.Stacks[0].Walker, ps.Stacks[0].Frames)
+			})
+			if err != nil {
+				missing(t, "%v", err)
+			}
+			if equal := compare(t, gdbFrames(t, "-p", strconv.Itoa(pid)), ours); equal < 7 {
 				t.Errorf("only %d variables are the same", equal)
 			}
 		})
