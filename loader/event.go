@@ -84,12 +84,19 @@ var cpuClock = Event{Name: "cpu-clock", Unit: UnitNanoseconds, typ: unix.PERF_TY
 // UnknownEventError reports an event name that the system does not have.
 type UnknownEventError struct {
 	Name string
+	Why  string   // of an event in a file, what the file lacks; else empty
 	Near []string // names that are much like it, nearest first; at most five
 }
 
 func (e *UnknownEventError) Error() string {
 	msg := fmt.Sprintf("unknown event %q", e.Name)
-	if len(e.Near) == 0 {
+	if e.Why != "" {
+		msg = "event " + e.Name + ": " + e.Why
+	}
+	switch {
+	case len(e.Near) == 0 && e.Why != "":
+		return msg
+	case len(e.Near) == 0:
 		return msg + "; names are those of perf, like cpu-clock, page-faults or sched:sched_switch"
 	}
 	return msg + "; did you mean " + strings.Join(e.Near, ", ") + "?"

@@ -99,7 +99,11 @@ func placeInFile(im *procstate.Image, event, place string) (uint64, error) {
 		}
 	}
 	var found *procstate.ELFSymbol
+	why := im.Path + " names no functions; give the place by its offset in the file, 0xBYTES"
 	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		if isFunction(s) && s.Value != 0 {
+			why = im.Path + " has no function " + symbol
+		}
 		if isFunction(s) && string(s.Name) == symbol {
 			copied := *s
 			found = &copied
@@ -108,7 +112,7 @@ func placeInFile(im *procstate.Image, event, place string) (uint64, error) {
 	})
 	switch {
 	case found == nil:
-		return 0, &UnknownEventError{Name: event, Near: nearSymbols(im, strings.TrimSuffix(event, place), symbol)}
+		return 0, &UnknownEventError{Name: event, Why: why, Near: nearSymbols(im, strings.TrimSuffix(event, place), symbol)}
 	case found.Type == elf.STT_GNU_IFUNC:
 		return 0, fmt.Errorf("event %s: %s is chosen among several functions when programs start; name one of those", event, symbol)
 	case hasPlus && found.Size > 0 && add >= found.Size:

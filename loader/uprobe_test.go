@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +55,10 @@ func TestParseUprobe(t *testing.T) {
 			t.Errorf("%s: %+v, want offset %#x", c.event, e, c.offset)
 		}
 	}
+	bare := filepath.Join(t.TempDir(), "bare")
+	if out, err := exec.Command("strip", "-o", bare, path).CombinedOutput(); err != nil {
+		t.Fatalf("strip: %v\n%s", err, out)
+	}
 	for _, c := range []struct{ event, want string }{
 		{"uprobe:", "should be"},
 		{"uprobe:main", "should be"},
@@ -68,6 +73,8 @@ func TestParseUprobe(t *testing.T) {
 		{"uprobe:" + path + ":0x0", "not code"},
 		{"uprobe:" + path + ":0x7fffffffffffffff", "not code"},
 		{"uprobe:libc.so.6:strlen", "chosen among"},
+		{"uprobe:libc.so.6:completely-different-from-all", "libc.so.6 has no function completely-different-from-all"},
+		{"uprobe:" + bare + ":main", bare + " names no functions; give the place by its offset"},
 	} {
 		if _, err := ParseEvent(c.event); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.event, err, c.want)
