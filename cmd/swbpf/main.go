@@ -39,6 +39,9 @@ func (e *exitError) Unwrap() error { return e.err }
 func withCode(code int, err error) error { return &exitError{code, err} }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == keeperVerb {
+		os.Exit(keepTerminal())
+	}
 	os.Exit(run(os.Args[1:]))
 }
 

@@ -17,7 +17,8 @@ type terminal struct {
 	in, out *os.File
 	saved   unix.Termios // as it was
 	taken   bool
-	last    string // what was drawn
+	last    string  // what was drawn
+	keeper  *keeper // nil where it cannot be had
 }
 
 // The sequences of ANSI X3.64, ECMA-48 and xterm that all terminals of today
@@ -61,6 +62,10 @@ func (t *terminal) take() error {
 	raw.Lflag &^= unix.ICANON | unix.ECHO
 	raw.Iflag &^= unix.ICRNL | unix.IXON
 	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
+	if t.keeper == nil {
+		t.keeper, _ = startKeeper(t.in, t.out, &keeperModes{saved: t.saved, taken: raw})
+	}
+	t.keeper.tell(keeperTaken)
 	if err := unix.IoctlSetTermios(int(t.in.Fd()), unix.TCSETS, &raw); err != nil {
 		return fmt.Errorf("terminal: %w", err)
 	}
@@ -77,6 +82,7 @@ func (t *terminal) restore() {
 	t.taken = false
 	_ = unix.IoctlSetTermios(int(t.in.Fd()), unix.TCSETSF, &t.saved)
 	_, _ = t.out.WriteString(leaveScreen)
+	t.keeper.tell(keeperRestored)
 }
 
 // suspend gives the terminal back and stops this process, as Ctrl-Z does, until
