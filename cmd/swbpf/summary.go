@@ -85,6 +85,11 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 	if s.UserSamples > 0 {
 		fmt.Fprintf(w, "user stacks: %d complete (%.2f %%)%s\n", s.Complete, percent(s.Complete, s.UserSamples), reasons(", truncated", s.TruncatedByReason))
+		for reason := range unwind.NumReasons {
+			if n := s.TruncatedByReason[reason.String()]; percent(n, s.UserSamples) >= 1 {
+				fmt.Fprintf(w, "  (%s: %s)\n", reason, reason.Help())
+			}
+		}
 	}
 	if s.Lost > 0 {
 		fmt.Fprintf(w, "lost: %s%s\n", plural(s.Lost, "sample"), reasons(" by", s.LostByReason))
