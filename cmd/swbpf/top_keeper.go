@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"unsafe"
 
@@ -17,8 +19,15 @@ const keeperVerb = "keep-terminal"
 
 // keeper is a process that gives the terminal back when this one ends without
 // having done so: killed, or by a fault of which the runtime lets nobody
-// recover. It is told by a pipe what to restore, and then of each change.
+// recover. It is told by a pipe what to restore, and then of each change. What the
+// runtime says of a fault goes through it, for the other screen shows it in vain.
+//
+// A shell may be faster. It sets its own modes when a program is ended by a
+// signal, and so the runtime is to end by one.
 type keeper struct{ pipe *os.File }
+
+// maxCrash is how much of what the runtime says is kept.
+const maxCrash = 64 << 10
 
 const (
 	keeperTaken    = 't'
@@ -35,13 +44,23 @@ func (m *keeperModes) bytes() []byte {
 
 // startKeeper starts a keeper. Without one, which an error means, the rest works.
 func startKeeper(in, out *os.File, modes *keeperModes) (*keeper, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer read.Close()
-	cmd := exec.Command("/proc/self/exe", keeperVerb)
-	cmd.Stdin, cmd.Stdout, cmd.ExtraFiles = read, out, []*os.File{in}
+	readCrash, writeCrash, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	defer readCrash.Close()
+	defer writeCrash.Close() // the runtime has its own
+	cmd := exec.Command(program, keeperVerb)
+	cmd.Stdin, cmd.Stdout, cmd.ExtraFiles = read, out, []*os.File{in, readCrash}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // keys are not for it
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, write.Close())
@@ -49,7 +68,8 @@ func startKeeper(in, out *os.File, modes *keeperModes) (*keeper, error) {
 	if _, err := write.Write(modes.bytes()); err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
-	return &keeper{write}, nil
+	debug.SetTraceback("crash")
+	return &keeper{write}, debug.SetCrashOutput(writeCrash, debug.CrashOptions{})
 }
 
 // tell tells the keeper what has become of the terminal. k may be nil.
@@ -60,7 +80,7 @@ func (k *keeper) tell(what byte) {
 }
 
 // keepTerminal is the keeper. Its standard input is the pipe, its output the
-// screen, and descriptor 3 the keyboard.
+// screen, descriptor 3 the keyboard and 4 the pipe of what is said of a fault.
 func keepTerminal() int {
 	// It belongs to the terminal's background, which may not change the terminal
 	// unless it ignores that.
@@ -69,6 +89,13 @@ func keepTerminal() int {
 	if _, err := io.ReadFull(os.Stdin, modes.bytes()); err != nil {
 		return exitFailure
 	}
+	crash := make(chan []byte, 1)
+	go func() {
+		pipe := os.NewFile(4, "crash")
+		text, _ := io.ReadAll(io.LimitReader(pipe, maxCrash))
+		_, _ = io.Copy(io.Discard, pipe)
+		crash <- text
+	}()
 	told := make([]byte, 1)
 	last := byte(keeperRestored)
 	for {
@@ -84,5 +111,6 @@ func keepTerminal() int {
 		_ = unix.IoctlSetTermios(3, unix.TCSETSF, &modes.saved)
 	}
 	_, _ = os.Stdout.WriteString(leaveScreen)
+	_, _ = os.Stdout.Write(bytes.ReplaceAll(<-crash, []byte("\n"), []byte("\r\n")))
 	return exitOK
 }

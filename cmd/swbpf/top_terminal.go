@@ -25,7 +25,9 @@ type terminal struct {
 // know.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J" // other screen, no cursor, no wrapping
-	leaveScreen = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+	// Where a screen that has changed its size is not empty, tmux moves lines of
+	// it to the first one.
+	leaveScreen = "\x1b[0m\x1b[H\x1b[2J\x1b[?7h\x1b[?25h\x1b[?1049l"
 	home        = "\x1b[H"
 	clearLine   = "\x1b[K" // to its end
 	clearBelow  = "\x1b[J"

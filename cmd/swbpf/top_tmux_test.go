@@ -110,6 +110,22 @@ func (m *tmux) left(how string) {
 	})
 }
 
+// fault ends top by a signal that it cannot answer, and waits for the process
+// that restores the terminal then.
+func (m *tmux) fault(signal, pid string) {
+	m.t.Helper()
+	out, err := exec.Command("pgrep", "-P", pid, "-x", "swbpf").Output()
+	if err != nil {
+		m.t.Fatalf("swbpf has no process that restores the terminal: %v", err)
+	}
+	exec.Command("kill", signal, pid).Run()
+	stat := "/proc/" + strings.TrimSpace(string(out)) + "/stat"
+	m.waitUntil(signal+": the end of the process that restores the terminal", func(string) bool {
+		text, err := os.ReadFile(stat)
+		return err != nil || strings.Contains(string(text), ") Z ")
+	})
+}
+
 // startTop starts top on a program that keeps a CPU busy in known functions.
 func (m *tmux) startTop(args string) (pid string) {
 	m.t.Helper()
@@ -237,22 +253,21 @@ func TestTopTerminal(t *testing.T) {
 			m.keys("Down", "q")
 		}},
 		// It can do nothing about these itself.
-		{"SIGKILL", func(pid string) { exec.Command("kill", "-KILL", pid).Run() }, "137"},
-		{"SIGABRT", func(pid string) { exec.Command("kill", "-ABRT", pid).Run() }, "2"},
+		{"SIGKILL", func(pid string) { m.fault("-KILL", pid) }, "137"},
+		{"SIGABRT", func(pid string) { m.fault("-ABRT", pid) }, "134"},
 	} {
 		m.startTop("")
 		m.wait("[1 Functions]", "q quit")
 		end.end(m.pid())
 		m.left(end.name)
-		// The shell, and what restores the terminal, may be not as fast as we.
-		m.waitUntil(end.name+": the screen", func(string) bool {
-			return strings.TrimSpace(m.run("display-message", "-p", "#{alternate_on} #{cursor_flag} #{wrap_flag}")) == "0 1 1"
-		})
 		if out := m.shell("echo status $?"); !strings.Contains(out, "status "+cmp.Or(end.status, "0")) {
 			t.Errorf("%s: %s", end.name, out)
 		}
 		if now := m.modes(); now != before {
 			t.Errorf("%s: the terminal's modes are %s, were %s", end.name, now, before)
+		}
+		if flags := m.run("display-message", "-p", "#{alternate_on} #{cursor_flag} #{wrap_flag}"); strings.TrimSpace(flags) != "0 1 1" {
+			t.Errorf("%s: other screen, cursor, wrapping: %s", end.name, flags)
 		}
 	}
 }
