@@ -26,7 +26,8 @@ type Diff struct {
 }
 
 // DiffEntry is a function. Functions are the same when they have the same name
-// in modules of the same base name.
+// in modules of the same base name; the programs that are the targets are taken
+// for the same, if only their names differ.
 type DiffEntry struct {
 	Function, Module string
 	Kind             Kind

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -341,6 +342,43 @@ func TestDiffScript(t *testing.T) {
 		want, _ := e.compare(before, after)
 		if math.Abs(got-want) > 1e-5*want+1e-12 {
 			t.Errorf("%+v %d, %d: %g, want %g", e, before, after, got, want)
+		}
+	}
+}
+
+// The program that was recorded is compared with itself, whatever it is called;
+// another one that both sides know, with itself.
+func TestCompareRenamedProgram(t *testing.T) {
+	of := func(target, program string, n int64) *Profile {
+		b := NewBuilder()
+		m := b.Module(Module{Path: "/build/" + program, Kind: Native})
+		b.Add(Thread{PID: 1, TID: 1, Comm: Comm(program)}, []Loc{{m, 1}}, "", n, n)
+		return b.Build(Meta{Target: target}, symbols{{m, 1}: {{Function: "work"}}})
+	}
+	const long = "server-of-yesterday"
+	for _, test := range []struct {
+		before, after *Profile
+		want          string
+	}{
+		{of("./"+long, long, 7), of("./server", "server", 9), "work in /build/server: 7 and 9"},
+		{of("./server", "server", 7), of("./"+long, long, 9), "work in /build/" + long + ": 7 and 9"},
+		{of("whole machine", "old", 7), of("whole machine", "new", 9), "work in /build/new: 0 and 9; work in /build/old: 7 and 0"},
+		{of("./other", "server", 7), of("./server", "server", 9), "work in /build/server: 7 and 9"},
+	} {
+		d, err := Compare(test.before, test.after, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range d.Functions {
+			got = append(got, fmt.Sprintf("%s in %s: %d and %d", f.Function, f.Module, f.Self.BeforeSamples, f.Self.AfterSamples))
+		}
+		slices.Sort(got)
+		if text := strings.Join(got, "; "); text != test.want {
+			t.Errorf("got %s, want %s", text, test.want)
+		}
+		if tree := d.merged.flameTree(); len(got) == 1 && len(tree.processes) != 1 {
+			t.Errorf("processes %q", tree.processes)
 		}
 	}
 }

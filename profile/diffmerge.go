@@ -1,12 +1,16 @@
 package profile
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // mergeSides puts two profiles into one in which the process ID tells the side.
 // Their values are the weights, times perBefore and perAfter. What is the same
 // function on both sides has the file and line that it has after.
 func mergeSides(before, after *Profile, perBefore, perAfter float64) *Profile {
 	m := sideMerger{b: NewBuilder(), paths: map[string]Module{}, named: map[sideFunction]Line{}}
+	m.wasCalled, m.isCalled = renamedProgram(before, after)
 	m.b.places = make([]place, 0, 64)
 	for _, p := range []*Profile{after, before} {
 		m.learn(p)
@@ -28,12 +32,37 @@ type sideMerger struct {
 	b     *Builder
 	paths map[string]Module // modules by base name, with path and kind
 	named map[sideFunction]Line
+
+	wasCalled, isCalled string // the program before and after; "" if it is called the same
+}
+
+// renamedProgram returns what the command that was sampled is called on both
+// sides, if it is one of two names, as builds to compare may have: each is on its
+// own side alone.
+func renamedProgram(before, after *Profile) (was, is string) {
+	was, is = baseName(before.Meta.Target), baseName(after.Meta.Target)
+	has := func(p *Profile, name string) bool {
+		return slices.ContainsFunc(p.modules, func(m Module) bool { return baseName(m.Path) == name })
+	}
+	if was == is || !has(before, was) || !has(after, is) || has(before, is) || has(after, was) {
+		return "", ""
+	}
+	return was, is
+}
+
+// called returns the name that a program or process of this name has after. Names
+// of processes are cut to 15 bytes.
+func (m *sideMerger) called(name string) string {
+	if name != "" && (name == m.wasCalled || name == m.wasCalled[:min(len(m.wasCalled), 15)]) {
+		return m.isCalled
+	}
+	return name
 }
 
 // learn notes what things are called; the first to tell is right.
 func (m *sideMerger) learn(p *Profile) {
 	for i := range p.modules {
-		base := baseName(p.modules[i].Path)
+		base := m.called(baseName(p.modules[i].Path))
 		if _, ok := m.paths[base]; !ok {
 			m.paths[base] = Module{Path: p.modules[i].Path, Kind: p.modules[i].Kind}
 		}
@@ -42,7 +71,7 @@ func (m *sideMerger) learn(p *Profile) {
 		loc := &p.locations[i]
 		for _, ln := range loc.lines {
 			f := &p.functions[ln.function]
-			key := sideFunction{f.name, p.baseOf(loc)}
+			key := sideFunction{f.name, m.baseOf(p, loc)}
 			if _, ok := m.named[key]; !ok {
 				m.named[key] = Line{Function: f.name, File: f.file, StartLine: f.startLine, Kind: ln.kind, byAddress: !ln.named}
 			}
@@ -50,11 +79,11 @@ func (m *sideMerger) learn(p *Profile) {
 	}
 }
 
-func (p *Profile) baseOf(loc *location) string {
+func (m *sideMerger) baseOf(p *Profile, loc *location) string {
 	if loc.module == noModule {
 		return ""
 	}
-	return baseName(p.modules[loc.module].Path)
+	return m.called(baseName(p.modules[loc.module].Path))
 }
 
 func (m *sideMerger) add(p *Profile, side int32, per float64) {
@@ -63,13 +92,12 @@ func (m *sideMerger) add(p *Profile, side int32, per float64) {
 		loc := &p.locations[i]
 		module := uint32(markerModule)
 		if loc.module != noModule {
-			base := baseName(p.modules[loc.module].Path)
-			module = m.b.Module(m.paths[base])
+			module = m.b.Module(m.paths[m.baseOf(p, loc)])
 		}
 		var lines []Line
 		for _, ln := range loc.lines {
 			// That it is inlined is left out: it may be so on one side only.
-			lines = append(lines, m.named[sideFunction{p.functions[ln.function].name, p.baseOf(loc)}])
+			lines = append(lines, m.named[sideFunction{p.functions[ln.function].name, m.baseOf(p, loc)}])
 		}
 		if module == markerModule {
 			locs[i] = Loc{module, uint64(len(m.b.markers))}
@@ -98,7 +126,7 @@ func (m *sideMerger) add(p *Profile, side int32, per float64) {
 		if !p.Meta.ByValue {
 			squares = float64(s.count)
 		}
-		thread := Thread{PID: side, TID: side, Comm: Comm(process), Labels: labels[p.threads[s.thread].Labels]}
+		thread := Thread{PID: side, TID: side, Comm: Comm(m.called(process)), Labels: labels[p.threads[s.thread].Labels]}
 		m.b.add(thread, frames, "", s.count, int64(float64(p.weight(&s.tally))*per+0.5), squares*per*per)
 	}
 }

@@ -37,7 +37,10 @@ draws a flame graph in which frames that grew are orange and those that shrank
 blue: an interactive .html or an .svg for documents; -o - --format html writes
 it to standard output, and the table to standard error.
 
-Functions are the same that have one name in files of one base name. The profiles are normalised to the same total, so that runs of different
+Functions are the same that have one name in files of one base name; the command
+that was recorded is one program, even if its name differs.
+
+The profiles are normalised to the same total, so that runs of different
 lengths compare; --absolute compares rates instead: CPUs, or samples a second.
 Times off the CPU are compared by rates (threads that wait at a time), unless
 --absolute=false is given: beside threads that wait all the time, shares tell
