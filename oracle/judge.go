@@ -82,6 +82,7 @@ func (j *judge) check(s *Shadow) {
 	if last := len(j.frames) - 1; err != nil && last > 0 && j.frames[last].Flags&unwind.Instrumentation != 0 {
 		j.frames = j.frames[:last] // said to be none of the program's
 	}
+	s = s.framed(j.frames[0].PC())
 	class, at := compare(j.frames, err == nil, s)
 	if class == LetGo && !j.letsGo(&j.frames[at]) {
 		class = Wrong

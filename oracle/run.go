@@ -37,6 +37,9 @@ type Options struct {
 	// in place of return addresses.
 	Trampoline uint64
 
+	// Tramps are the instrumentation of the program, at link-time addresses.
+	Tramps []Tramp
+
 	// Probes are functions of the program that are put under a uretprobe.
 	Probes []string
 
@@ -114,6 +117,7 @@ func Run(opt Options) (*Report, error) {
 		}
 		if err == nil {
 			err = r.remap()
+			r.placeTramps()
 		}
 		if err == nil && opt.Child {
 			err = t.watchChildren()
@@ -174,6 +178,19 @@ func (r *runner) remap() error {
 	}
 	r.start, r.end = 0, 0
 	return nil
+}
+
+// placeTramps tells the Shadow where the program's tramps are.
+func (r *runner) placeTramps() {
+	bias := uint64(0)
+	for _, m := range r.target.space.Mappings() {
+		if m.Path == r.opt.Args[0] {
+			bias = m.Bias
+		}
+	}
+	for _, t := range r.opt.Tramps {
+		r.shadow.tramps = append(r.shadow.tramps, Tramp{t.Start + bias, t.End + bias, t.Up + bias, t.Down + bias})
+	}
 }
 
 // findStack finds the mapping that SP is in.

@@ -15,6 +15,8 @@ type record struct {
 	signal bool // interrupted by a signal, not in a call
 	seeded bool // not seen being made
 
+	point bool // instrumented code that a tramp was put into, not in a call
+
 	// switched tells that the function that called had changed to another
 	// stack: its own caller's frames are on the one that it came from.
 	switched bool
@@ -57,6 +59,8 @@ type Shadow struct {
 	// a return address: code there returns to the original one.
 	trampoline uint64
 
+	tramps []Tramp // instrumentation of the program, if there is
+
 	// SeedErrors counts seeded frames that the processor returned through
 	// in another way than the seed said.
 	SeedErrors int
@@ -94,7 +98,7 @@ func (s *Shadow) unsettled() bool {
 func (s *Shadow) intact(word wordReader) bool {
 	for n, i := 0, len(s.recs)-1; i >= 0 && n < 3; n, i = n+1, i-1 {
 		r := &s.recs[i]
-		if ra, ok := word(r.sp - 8); !r.signal && ok && ra != r.pc && (s.trampoline == 0 || ra != s.trampoline) {
+		if ra, ok := word(r.sp - 8); !r.signal && !r.point && ok && ra != r.pc && (s.trampoline == 0 || ra != s.trampoline) {
 			return false
 		}
 	}
@@ -131,6 +135,9 @@ func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
 		s.ret(from, to, word)
 		return
 	case isa.Jump, isa.CondJump, isa.IndirectJump:
+		if s.jump(from, to) {
+			return
+		}
 		top := s.top()
 		released := top != nil && !top.signal && from.sp >= top.sp && !far(from.sp, top.sp)
 		if (s.lost || released) && to.pc != next && in.Flow != isa.CondJump {

@@ -15,6 +15,10 @@ type Instrumentation struct {
 	// one of instrumentation itself, came from or will return to. All other
 	// registers are the same in both.
 	CallerPC, CallerSP, CallerFP uint64
+
+	// Interrupted tells that CallerPC is the address of an instruction that was
+	// instrumented, and not a return address.
+	Interrupted bool
 }
 
 // DynamicHelper knows instrumentation that was put into a process at run
@@ -68,6 +72,9 @@ func (d *Dynamic) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	out.SetPC(arch, ins.CallerPC)
 	out.SetSP(arch, ins.CallerSP)
 	out.SetFP(arch, ins.CallerFP)
+	if ins.Interrupted {
+		out.Flags |= unwind.Interrupted
+	}
 	in.Flags |= unwind.Instrumentation
 	return unwind.Success, nil
 }

@@ -230,14 +230,26 @@ _start:	ret
 	.section .dyninstInst,"ax"
 	.type dyninstBT_1000_16_20,@function
 dyninstBT_1000_16_20:
-	.fill 16,1,0x90
+	push %rbp
+	mov %rsp,%rbp
+	.fill 10,1,0x90
+	leave
+	nop
 	.type dyninstBT_2000_16,@function
 dyninstBT_2000_16:
 	.fill 16,1,0x90
+	.type dyninstBT_3000_16_20,@function
+dyninstBT_3000_16_20:
+	.fill 16,1,0x90
+	.type dyninstBT_4000_16_20,@function
+dyninstBT_4000_16_20:
+	push %rbp
+	mov %rsp,%rbp
+	.fill 12,1,0x90
 `)
 	im := steptest.OpenImage(t, path)
 	tramps := findBaseTramps(im)
-	if len(tramps) != 1 || tramps[0].end != tramps[0].start+16 || tramps[0].height != 0x20 {
+	if len(tramps) != 1 || tramps[0].end != tramps[0].start+11 || tramps[0].height != 0x20 {
 		t.Fatalf("tramps %+v", tramps)
 	}
 	const bias = 0x10000
@@ -248,10 +260,13 @@ dyninstBT_2000_16:
 		pc   uint64
 		want unwind.Verdict
 	}{
-		{"before it", start - 1, unwind.NotMe},
-		{"its first byte", start, unwind.Success},
-		{"its last byte", start + 15, unwind.Success},
-		{"one without a frame", start + 16, unwind.NotMe},
+		{"before its frame", start - 1, unwind.NotMe},
+		{"with its frame", start, unwind.Success},
+		{"at the end of it", start + 10, unwind.Success},
+		{"behind it", start + 11, unwind.NotMe},
+		{"one without a height", start + 12, unwind.NotMe},
+		{"one without a frame", start + 28, unwind.NotMe},
+		{"one that has no end", start + 48, unwind.NotMe},
 		{"no file", 0x100, unwind.NotMe},
 	} {
 		w := unwind.NewWalker(madeUp(procstate.AMD64, m, 1, 0x7100, 0x401000), unwind.NewGroup(), nil)
@@ -262,7 +277,7 @@ dyninstBT_2000_16:
 		if v != c.want || err != nil {
 			t.Errorf("%s: %v, %v, want %v", c.name, v, err, c.want)
 		}
-		if v == unwind.Success && (out.PC() != 0x401000+bias || out.SP() != 0x7018+0x20 || out.FP() != 0x7100) {
+		if v == unwind.Success && (out.PC() != 0x401000+bias || out.SP() != 0x7018+0x20 || out.FP() != 0x7100 || !out.NonCall()) {
 			t.Errorf("%s: %#x %#x %#x", c.name, out.PC(), out.SP(), out.FP())
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -16,13 +17,13 @@ import (
 //	dyninstBT_ADDRESS_SIZE_HEIGHT
 //
 // with a height in hexadecimal and a size in bytes in decimal; one without
-// height has no frame and is left to others. In the
-// frame of one, at the frame pointer, the return address is a link-time
-// address, and the instrumented code's stack pointer is HEIGHT bytes above
-// the frame.
+// height has no frame and is left to others, and so is a tramp's code before
+// its frame is set up and after that is gone. In the frame, at the frame
+// pointer, the return address is the link-time address of the instrumented
+// instruction, whose stack pointer is HEIGHT bytes above the frame.
 type DyninstInstr struct{ tramps perImage[[]baseTramp] }
 
-// baseTramp is the link-time range [start, end) of a tramp.
+// baseTramp is the link-time range [start, end) in which a tramp has its frame.
 type baseTramp struct{ start, end, height uint64 }
 
 // NewDyninstInstr makes a DyninstInstr.
@@ -62,6 +63,7 @@ func (d *DyninstInstr) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unw
 	out.SetFP(arch, callerFP)
 	out.PCLocation, out.FPLocation = unwind.InMemory(fp+width), unwind.InMemory(fp)
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	out.Flags |= unwind.Interrupted
 	in.Flags |= unwind.Instrumentation
 	return unwind.Success, nil
 }
@@ -78,22 +80,55 @@ func trampAt(tramps []baseTramp, vaddr uint64) *baseTramp {
 	return &tramps[i]
 }
 
+// dyninstSection is the section of instrumentation in a file that Dyninst has
+// rewritten.
+const dyninstSection = ".dyninstInst"
+
 // findBaseTramps lists the tramps of a file by address. Only a file that has
 // Dyninst's section of instrumentation is searched.
 func findBaseTramps(im *procstate.Image) []baseTramp {
 	var tramps []baseTramp
-	if _, rewritten := im.Section(".dyninstInst"); !rewritten {
+	if _, rewritten := im.Section(dyninstSection); !rewritten {
 		return tramps
 	}
 	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
 		size, height, ok := parseBaseTramp(s.Name)
-		if end := s.Value + size; ok && end > s.Value {
-			tramps = append(tramps, baseTramp{s.Value, end, height})
+		if start, end, framed := framedPart(im, s.Value, size); ok && framed {
+			tramps = append(tramps, baseTramp{start, end, height})
 		}
 		return true
 	})
 	slices.SortFunc(tramps, func(a, b baseTramp) int { return cmp.Compare(a.start, b.start) })
 	return tramps
+}
+
+// maxTramp bounds the bytes of a tramp.
+const maxTramp = 64 << 10
+
+// framedPart returns the link-time range in which the code of a tramp has its
+// frame: from behind the instruction that sets the frame pointer to the last
+// LEAVE. Of what is not code of x86-64 it is all.
+func framedPart(im *procstate.Image, vaddr, size uint64) (start, end uint64, ok bool) {
+	if size == 0 || size > maxTramp || vaddr+size < vaddr {
+		return 0, 0, false
+	}
+	if im.Arch() != procstate.AMD64 {
+		return vaddr, vaddr + size, true
+	}
+	code := make([]byte, size)
+	if im.ReadVaddr(code, vaddr) != nil {
+		return 0, 0, false
+	}
+	var in isa.Inst
+	for i := uint64(0); i < size && isa.DecodeAMD64(code[i:], vaddr+i, &in); i += uint64(in.Len) {
+		switch b := code[i : i+uint64(in.Len)]; {
+		case start == 0 && (string(b) == "\x48\x89\xe5" || string(b) == "\x48\x8b\xec"): // mov %rsp,%rbp
+			start = vaddr + i + uint64(in.Len)
+		case string(b) == "\xc9": // leave
+			end = vaddr + i + 1
+		}
+	}
+	return start, end, start != 0 && end > start
 }
 
 // parseBaseTramp reads the name of a tramp that has a frame.

@@ -7,11 +7,11 @@ import (
 
 // InstFrame walks over the frames that Dyninst's instrumentation builds for
 // first-party walks on x86-64. It knows them by a mark behind the frame
-// pointer:
+// pointer of code that is in no file, or in the section that the binary rewriter adds:
 //
 //	FP+24  the stack pointer of the instrumented code
 //	FP+16  the mark, 0xbeefdead
-//	FP+8   the address at which the instrumented code goes on
+//	FP+8   the address of the instrumented instruction
 //	FP     its frame pointer
 type InstFrame struct{}
 
@@ -30,6 +30,9 @@ func (*InstFrame) Priority() unwind.Priority { return unwind.PriorityInstrumenta
 // CallerFrame implements unwind.FrameStepper.
 func (*InstFrame) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	fp := in.FP()
+	if m := w.MappingAt(in.LookupPC()); m != nil && !maybeTramp(m.Image, in.LookupPC()-m.Bias) {
+		return unwind.NotMe, nil // called by the instrumentation, or the program's own
+	}
 	if w.Arch() != procstate.AMD64 || fp < in.SP() || fp-in.SP() > maxChainFrame || fp%8 != 0 {
 		return unwind.NotMe, nil
 	}
@@ -49,6 +52,17 @@ func (*InstFrame) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	out.SetFP(arch, callerFP)
 	out.PCLocation, out.SPLocation, out.FPLocation = unwind.InMemory(fp+8), unwind.InMemory(fp+24), unwind.InMemory(fp)
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	out.Flags |= unwind.Interrupted
 	in.Flags |= unwind.Instrumentation
 	return unwind.Success, nil
+}
+
+// maybeTramp reports whether instrumentation can be at a link-time address of a
+// file, which is nil where there is none.
+func maybeTramp(im *procstate.Image, vaddr uint64) bool {
+	if im == nil {
+		return true
+	}
+	s, ok := im.Section(dyninstSection)
+	return ok && vaddr-s.Vaddr < s.Size
 }
