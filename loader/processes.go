@@ -96,6 +96,10 @@ type exit struct {
 // watchNice is the nice value of the thread that opens files.
 const watchNice = -20
 
+// watchSlack is how late that thread's timers may be, whatever the program's
+// other threads have.
+const watchSlack = 50 * time.Microsecond
+
 // watchRest is how long Watch lets events gather at most. A file that comes as
 // the first unknown one after many that were known is opened that much later.
 const watchRest = 16 * time.Millisecond
@@ -138,6 +142,7 @@ func (p *Processes) Watch(ctx context.Context) error {
 	// Not unlocked: the thread ends with the goroutine and its precedence.
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, watchNice)
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(watchSlack), 0, 0, 0)
 	defer context.AfterFunc(ctx, p.sideband.Wake)()
 	rest := time.Duration(0)
 	for ctx.Err() == nil {

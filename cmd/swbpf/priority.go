@@ -19,7 +19,7 @@ const recorderNice = -10
 // timerSlack is how late a timer of a recorder may be. Go's runtime has a thread
 // that looks for work every 20 us for as long as there has lately been some:
 // with the usual slack of 50 us that costs more than what there is to do.
-const timerSlack = 2 * time.Millisecond
+const timerSlack = 5 * time.Millisecond
 
 // raisePriority gives all threads of this program the recorder's nice value and
 // timer slack; threads born later inherit both. Without the privilege nothing
