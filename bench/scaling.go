@@ -35,7 +35,7 @@ type scaleFigures struct {
 	samples, lost, complete         series
 	bpf, copied, sent               series // a sample; bpf in ns a run
 	unwind                          series // ns a frame
-	cpu                             series // us a sample, without start
+	cpu                             series // us a sample, without start and naming, as idle
 	processes                       series
 }
 
@@ -55,7 +55,7 @@ func scaling(r *report, b *builder, c *config) error {
 			continue
 		}
 		r.printf("**%s**\n\n", a.name)
-		r.header(a.grows, "first sample possible after ms", "done after ms", "recorder's CPU % of a core", "CPU us a sample",
+		r.header(a.grows, "first sample possible after ms", "done after ms", "CPU % of a core while recording", "CPU us a sample",
 			"samples", "lost", "complete", "BPF ns a run", "bytes copied a sample", "sent", "unwind ns a frame",
 			"peak MB", "descriptors", "processes sampled")
 		for _, p := range a.points {
@@ -158,10 +158,10 @@ func (f *scaleFigures) measure(swbpf, dir string, p point) error {
 	}
 	defer end()
 	stats, prof := filepath.Join(dir, "stats.json"), filepath.Join(dir, "p.pb.gz")
-	args := append([]string{"record", "-a", "-d", strconv.Itoa(scaleSeconds), "-o", prof, "--stats", stats}, p.flags...)
+	args := append([]string{"record", "-a", "-d", strconv.Itoa(scaleSeconds), "-o", prof, "--stats", stats, "--stats-detail"}, p.flags...)
 	w := newWatch()
 	began := time.Now()
-	cpu, _, err := runWatched(w, append([]string{swbpf}, args...), nil)
+	_, _, err = runWatched(w, append([]string{swbpf}, args...), nil)
 	if err != nil {
 		return err
 	}
@@ -182,8 +182,8 @@ func (f *scaleFigures) measure(swbpf, dir string, p point) error {
 	n := float64(max(1, s.Samples))
 	f.startup.add(start.Sub(began).Seconds() * 1e3)
 	f.finish.add((ended.Sub(start).Seconds() - s.Duration) * 1e3)
-	f.idle.add(100 * cpu / s.Duration)
-	f.cpu.add(cpu * 1e6 / n)
+	f.idle.add(100 * s.CPURecording / s.Duration)
+	f.cpu.add(s.CPURecording * 1e6 / n)
 	f.samples.add(float64(s.Samples))
 	f.lost.add(float64(s.Lost))
 	f.complete.add(100 * float64(s.Complete) / float64(max(1, s.User)))
