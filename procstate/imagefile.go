@@ -42,7 +42,7 @@ func (f *imageFile) touch() { f.used.Store(f.cache.clock.Add(1)) }
 // for what is still at hand.
 func (f *imageFile) ReadAt(b []byte, off int64) (int, error) {
 	f.touch()
-	if len(b) <= 2*blockBytes && off >= 0 {
+	if len(b) <= blockBytes && off >= 0 {
 		return f.cache.blocks.read(f, b, off)
 	}
 	return f.read(b, off)
