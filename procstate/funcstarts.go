@@ -14,6 +14,7 @@ const (
 
 // FuncStarts returns the link-time addresses at which functions begin, by
 // what the file says of itself: symbols of functions in .symtab and .dynsym,
+// global ones without a type in code, which are functions written in assembly,
 // and the search table of .eh_frame_hdr. They are sorted and unique. A file
 // that says nothing gives none; damaged tables are left out. The result is
 // made anew by each call.
@@ -39,8 +40,17 @@ func (im *Image) appendFuncSymbols(out []uint64, s Section) []uint64 {
 		size, info, shndx, value = 16, 12, 14, 4
 	}
 	for ; len(b) >= size; b = b[size:] {
-		typ := elf.SymType(b[info] & 15)
-		if typ != elf.STT_FUNC && typ != elf.STT_GNU_IFUNC || binary.LittleEndian.Uint16(b[shndx:]) == 0 {
+		in := int(binary.LittleEndian.Uint16(b[shndx:]))
+		switch elf.SymType(b[info] & 15) {
+		case elf.STT_FUNC, elf.STT_GNU_IFUNC:
+		case elf.STT_NOTYPE:
+			if elf.ST_BIND(b[info]) != elf.STB_GLOBAL || in >= len(im.sections) || im.sections[in].Flags&elf.SHF_EXECINSTR == 0 {
+				continue
+			}
+		default:
+			continue
+		}
+		if in == int(elf.SHN_UNDEF) {
 			continue
 		}
 		out = append(out, im.word(b[value:]))

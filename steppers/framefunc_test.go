@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
@@ -128,4 +129,50 @@ func stepAll(t *testing.T, p *steptest.Process, w *unwind.Walker, limit int) (n 
 		}
 	}
 	return n
+}
+
+// untypedFunction is a function in assembly, whose symbol has no type, as Go's
+// crosscall1 is. What is before it calls one that never returns.
+const untypedFunction = `
+#include <stdlib.h>
+void untyped(void (*f)(void));
+void before(void);
+__asm__(".text\n"
+	".type before,@function\n"
+	".globl before\n"
+	"before: push %rax\n"
+	"	call abort\n"
+	".globl untyped\n"
+	"untyped: push %rbx\n"
+	"	push %rbp\n"
+	"	push %r12\n"
+	"	mov %rdi,%rbx\n"
+	"	call *%rbx\n"
+	"	pop %r12\n"
+	"	pop %rbp\n"
+	"	pop %rbx\n"
+	"	ret\n");
+static void nothing(void) {}
+int main(int argc, char **argv) { (void)argv; if (argc > 9) before(); untyped(nothing); return 0; }
+`
+
+// A function whose symbol has no type is not taken for a part of the one
+// before it.
+func TestUntypedFunction(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the function is for amd64")
+	}
+	img := steptest.OpenImage(t, steptest.Compile(t, []string{"gcc", "-O2", "-no-pie"}, "untyped.c", untypedFunction))
+	var entry uint64
+	img.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		if string(s.Name) == "untyped" {
+			entry = s.Value
+		}
+		return entry == 0
+	})
+	const behindCall = 9 // bytes into it
+	got := NewFrameAnalyzer().analyzeFile(img, entry+behindCall, true)
+	if want := (FrameLayout{Type: SaveFPOnlyFrame, State: HalfSetFrame, SP: 32, FP: -1, RA: 8, SavedFP: 24}); entry == 0 || got != want {
+		t.Errorf("untyped at %#x: %+v, want %+v", entry, got, want)
+	}
 }
