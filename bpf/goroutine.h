@@ -73,7 +73,7 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 	t->signalled = false;
 	if (!p || !h->thread_pointer)
 		return;
-	t->g_word = h->thread_pointer + p->g_from_tp;
+	t->g_word = h->thread_pointer + (p->g_slot ? read_user_word(p->g_slot) : p->g_from_tp);
 	u64 g = read_user_word(t->g_word);
 	if (!g || bpf_probe_read_user(&t->stack, sizeof(t->stack), (void *)(g + p->g_stack)))
 		return;
@@ -237,6 +237,8 @@ INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, 
 	}
 	u64 left = stack_limit > own_bytes ? stack_limit - own_bytes : 0;
 	add_bytes(r, t->g_word, sizeof(u64));
+	if (p->g_slot)
+		add_bytes(r, p->g_slot, sizeof(u64));
 	add_bytes(r, t->g, p->g_head);
 	add_bytes(r, t->m, p->m_head);
 	if (t->curg != t->g)

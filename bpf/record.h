@@ -118,7 +118,7 @@ enum limits {
 	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
 	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */
 	MAX_HOLES = 3,           /* unreadable pieces of a stack that are left out */
-	MAX_REGIONS = 8 + 3 * MAX_HOLES, /* stack, word with g, g, m, curg, its stack, g0, its stack */
+	MAX_REGIONS = 9 + 3 * MAX_HOLES, /* stack, word with g, its place, g, m, curg, its stack, g0, its stack */
 };
 
 /*
@@ -213,6 +213,7 @@ enum process_flags {
 /* Where to find the running goroutine's stacks in a Go process. */
 struct go_process {
 	s64 g_from_tp; /* address of the pointer to g, from the thread pointer */
+	u64 g_slot;    /* address of the word that holds that instead; or 0 */
 	u16 g_stack;   /* offset in g of stack.lo; stack.hi follows it */
 	u16 g_m;       /* offset in g of m */
 	u16 g_sched_sp;

@@ -45,6 +45,7 @@ type ProbesCounters struct {
 type ProbesGoProcess struct {
 	_         structs.HostLayout
 	G_fromTp  int64
+	G_slot    uint64
 	G_stack   uint16
 	G_m       uint16
 	G_schedSp uint16

@@ -93,6 +93,7 @@ type SamplerDeferred struct {
 type SamplerGoProcess struct {
 	_         structs.HostLayout
 	G_fromTp  int64
+	G_slot    uint64
 	G_stack   uint16
 	G_m       uint16
 	G_schedSp uint16
@@ -130,7 +131,7 @@ const (
 	SamplerLimitsMAX_RETURNS       SamplerLimits = 64
 	SamplerLimitsMAX_GO_HEAD       SamplerLimits = 512
 	SamplerLimitsMAX_HOLES         SamplerLimits = 3
-	SamplerLimitsMAX_REGIONS       SamplerLimits = 17
+	SamplerLimitsMAX_REGIONS       SamplerLimits = 18
 )
 
 type SamplerOffCpuEnd struct {

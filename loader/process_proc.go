@@ -131,7 +131,7 @@ func (p *Processes) Refresh(proc *Process) bool {
 		if proc.Space.Overlaps(m.Start, m.End) {
 			continue
 		}
-		p.announce(proc.PID, m.Image)
+		p.announce(proc.PID, m.Image, m.Start, m.Offset)
 		proc.insert(m)
 		added = true
 	}
@@ -163,7 +163,7 @@ func (p *Processes) load(pid int32) *Process {
 		if proc.Exe == "" && procstate.HasFile(m.Path) {
 			proc.Exe = m.Path // the initial thread has ended; programs lie below libraries
 		}
-		p.announce(pid, m.Image)
+		p.announce(pid, m.Image, m.Start, m.Offset)
 		if m.Image != nil && m.Path == proc.Exe {
 			proc.Arch = m.Image.Arch()
 		}

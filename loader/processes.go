@@ -26,11 +26,12 @@ type ProcessesConfig struct {
 	// for every process of the machine.
 	PIDs []int32
 
-	// OnImage, if set, is called for each file that a process maps as code, as
+	// OnImage, if set, is called for each file that a process maps as code, with
+	// what is to be added to its link-time addresses, as
 	// soon as that is known: ahead of Advance, at times repeatedly. Whoever
 	// calls Bootstrap, Collect, Watch, Advance, Process or Track calls it,
 	// never two at once; it must not use the Processes.
-	OnImage func(pid int32, im *procstate.Image)
+	OnImage func(pid int32, im *procstate.Image, bias uint64)
 }
 
 // Processes is the table of processes, at one moment of the past: that of the
@@ -52,7 +53,7 @@ type ProcessesConfig struct {
 type Processes struct {
 	sideband *Sideband
 	images   *procstate.Images
-	onImage  func(pid int32, im *procstate.Image)
+	onImage  func(pid int32, im *procstate.Image, bias uint64)
 	imageMu  sync.Mutex // held while onImage runs
 	news     chan struct{}
 
@@ -222,15 +223,19 @@ func (p *Processes) look(e *SidebandEvent) {
 		_, err := procstate.GoRuntimeOf(e.image)
 		p.urgent = err == nil // the kernel side is to know the process before it is sampled
 	}
-	p.announce(e.PID, e.image)
+	p.announce(e.PID, e.image, e.Addr, e.Offset)
 }
 
-// announce tells the user of the table of a file that a process maps.
-func (p *Processes) announce(pid int32, im *procstate.Image) {
-	if p.onImage != nil && im != nil {
+// announce tells the user of the table of a file that a process maps at start,
+// from an offset on.
+func (p *Processes) announce(pid int32, im *procstate.Image, start, offset uint64) {
+	if p.onImage == nil || im == nil {
+		return
+	}
+	if vaddr, ok := im.VaddrOfOffset(offset); ok {
 		p.imageMu.Lock()
 		defer p.imageMu.Unlock()
-		p.onImage(pid, im)
+		p.onImage(pid, im, start-vaddr)
 	}
 }
 
@@ -360,7 +365,7 @@ func (p *Processes) applyMmap(e *SidebandEvent) {
 		m = procstate.NewFileMapping(e.ref(), e.Offset, e.image, e.imageErr)
 	} else {
 		m = p.images.NewMapping(proc.Space, e.ref(), e.Offset)
-		p.announce(e.PID, m.Image)
+		p.announce(e.PID, m.Image, m.Start, m.Offset)
 	}
 	if m.ImageErr != nil {
 		var format *procstate.FormatError

@@ -96,10 +96,13 @@ type Sample struct {
 	// Regions is the user memory copied. First comes the stack, from the red
 	// zone below SP (128 bytes on amd64; not in a system call, nor on a
 	// goroutine's stack) up; it is more than one region where
-	// pages in it could not be read. For Go processes made known by
-	// SetGoProcess and threads not on their own goroutine's stack there follow
-	// the word that holds the running g, that runtime.g, its runtime.m, the
-	// runtime.g of m.curg, and the live stack of m.curg.
+	// pages in it could not be read. On an alternate stack for signals there
+	// follows the stack that was interrupted. For Go processes made known by
+	// SetGoProcess there follow, when the thread is not on its own goroutine's
+	// stack or C has called Go in it, the word that holds the running g and
+	// GoOffsets.GSlot, that runtime.g, its runtime.m, the runtime.g of m.curg and
+	// its live stack, and that of m.g0 and its live stack; or, when the thread
+	// is about to go on with a goroutine, that runtime.g alone.
 	Regions []procstate.Region
 	// StackEnd tells how the stack's copy ended, LiveBytes how long it had to be:
 	// the distance from SP to the stack's end, 0 when that is not known.

@@ -13,6 +13,7 @@ import (
 // needs. Offsets are in bytes.
 type GoOffsets struct {
 	GFromThreadPointer int64  // address of the pointer to the running g, from the thread pointer
+	GSlot              uint64 // run-time address of the word that holds GFromThreadPointer instead; 0: none
 	GStack             uint16 // of stack (lo, hi) in runtime.g
 	GM                 uint16 // of m in runtime.g
 	GSchedSP           uint16 // of sched.sp in runtime.g
@@ -40,7 +41,7 @@ func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
 		return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
 	}
 	v := gen.SamplerGoProcess{
-		G_fromTp: o.GFromThreadPointer, G_stack: o.GStack, G_m: o.GM, G_schedSp: o.GSchedSP,
+		G_fromTp: o.GFromThreadPointer, G_slot: o.GSlot, G_stack: o.GStack, G_m: o.GM, G_schedSp: o.GSchedSP,
 		M_g0: o.MG0, M_curg: o.MCurg, M_gsignal: o.MGsignal, M_vdsoSp: o.MVDSOSP,
 		G_head: uint16(gHead), M_head: uint16(mHead),
 	}

@@ -223,7 +223,11 @@ func (w *waitingStack) word(addr uint64) uint64 {
 func (w *waitingStack) addGoroutine(p *gen.SamplerGoProcess) {
 	h := w.header()
 	pid, sp := int(h.Tgid), stackPointer(h)
-	at := h.ThreadPointer + uint64(p.G_fromTp)
+	offset := uint64(p.G_fromTp)
+	if p.G_slot != 0 {
+		offset = w.word(p.G_slot)
+	}
+	at := h.ThreadPointer + offset
 	g := w.word(at)
 	if h.ThreadPointer == 0 || g == 0 {
 		return
@@ -234,6 +238,9 @@ func (w *waitingStack) addGoroutine(p *gen.SamplerGoProcess) {
 		return
 	}
 	w.add(pid, at, 8)
+	if p.G_slot != 0 {
+		w.add(pid, p.G_slot, 8)
+	}
 	w.add(pid, g, uint64(p.G_head))
 	w.add(pid, m, uint64(p.M_head))
 	if curg != g {

@@ -25,10 +25,12 @@ type GoRuntime struct {
 
 	// The thread's current g is in register GReg while Go code runs, NoReg
 	// where it has none, and in the word at the thread pointer + TLSOffset
-	// when HasTLS.
+	// when HasTLS. In a shared library the dynamic loader chooses the offset,
+	// and stores it at the link-time address TLSSlot, which is 0 elsewhere.
 	GReg      Reg
 	HasTLS    bool
 	TLSOffset int64
+	TLSSlot   uint64
 
 	// CallsC tells whether cgo is linked in, so that C may call Go.
 	CallsC bool
@@ -117,7 +119,7 @@ func findGoRuntime(im *Image) (*GoRuntime, error) {
 			rt.GReg = 28
 		}
 		funcs := t.asmFuncs("runtime.systemstack", "crosscall2")
-		rt.TLSOffset, rt.HasTLS = goTLSOffset(im, funcs["runtime.systemstack"])
+		rt.TLSOffset, rt.TLSSlot, rt.HasTLS = goTLSOffset(im, funcs["runtime.systemstack"])
 		_, rt.CallsC = funcs["crosscall2"]
 		return &rt, nil
 	}
@@ -176,32 +178,56 @@ func goVersion(im *Image) (string, error) {
 	}
 }
 
-// goTLSOffset finds the thread-local slot of g, relative to the thread
-// pointer, in the code of runtime.systemstack, which loads it. entry is 0 when
-// there is no such function.
-func goTLSOffset(im *Image, entry uint64) (int64, bool) {
-	var code [64]byte
-	if im.arch != AMD64 || entry == 0 || im.ReadVaddr(code[:], entry) != nil {
+// GAddr returns the run-time address of the word that holds the current g of a
+// thread, given its thread pointer. mem is the process's, and bias what is added
+// to link-time addresses of the file.
+func (rt *GoRuntime) GAddr(mem Memory, bias, threadPointer uint64) (addr uint64, ok bool) {
+	if !rt.HasTLS || threadPointer == 0 {
 		return 0, false
 	}
-	return goTLSLoadAMD64(code[:])
+	offset := uint64(rt.TLSOffset)
+	if rt.TLSSlot != 0 {
+		if offset, ok = mem.ReadWord(bias + rt.TLSSlot); !ok {
+			return 0, false
+		}
+	}
+	return threadPointer + offset, true
 }
 
-// goTLSLoadAMD64 finds the first load from FS in code: with the offset in the
-// instruction, as the linkers leave it in programs, or in RCX, as they do in
-// position-independent ones.
-func goTLSLoadAMD64(code []byte) (int64, bool) {
+// goTLSOffset finds the thread-local slot of g, relative to the thread
+// pointer, or where that is stored, in the code of runtime.systemstack, which
+// loads it. entry is 0 when there is no such function.
+func goTLSOffset(im *Image, entry uint64) (offset int64, slot uint64, ok bool) {
+	var code [64]byte
+	if im.arch != AMD64 || entry == 0 || im.ReadVaddr(code[:], entry) != nil {
+		return 0, 0, false
+	}
+	return goTLSLoadAMD64(code[:], entry)
+}
+
+// goTLSLoadAMD64 finds the first load from FS in the code at a link-time
+// address: with the offset in the instruction, as the linkers leave it in
+// programs, or in RCX, which is set to it in position-independent ones, and
+// loaded from the slot in shared libraries.
+func goTLSLoadAMD64(code []byte, vaddr uint64) (offset int64, slot uint64, ok bool) {
 	le := binary.LittleEndian
 	direct := []byte{0x64, 0x48, 0x8b, 0x04, 0x25} // mov %fs:disp32,%rax
 	if i := bytes.Index(code, direct); i >= 0 && len(code)-i >= 9 {
-		return int64(int32(le.Uint32(code[i+5:]))), true
+		return int64(int32(le.Uint32(code[i+5:]))), 0, true
 	}
 	byRCX := []byte{0x64, 0x48, 0x8b, 0x01} // mov %fs:(%rcx),%rax
-	movRCX := []byte{0x48, 0xc7, 0xc1}      // mov $imm32,%rcx
-	if i := bytes.Index(code, byRCX); i >= 7 && bytes.Equal(code[i-7:i-4], movRCX) {
-		return int64(int32(le.Uint32(code[i-4:]))), true
+	i := bytes.Index(code, byRCX)
+	if i < 7 {
+		return 0, 0, false
 	}
-	return 0, false
+	n := int64(int32(le.Uint32(code[i-4:])))
+	switch load := code[i-7 : i-4]; {
+	case bytes.Equal(load, []byte{0x48, 0xc7, 0xc1}): // mov $imm32,%rcx
+		return n, 0, true
+	case bytes.Equal(load, []byte{0x48, 0x8b, 0x0d}): // mov disp32(%rip),%rcx
+		return 0, vaddr + uint64(i) + uint64(n), true
+	}
+	return 0, 0, false
 }
 
 // asmFuncs finds the link-time addresses of functions of the runtime that are

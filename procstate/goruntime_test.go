@@ -3,10 +3,13 @@ package procstate
 import (
 	"debug/dwarf"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -145,15 +148,56 @@ func goFields(t *testing.T, f *elf.File) map[string]int64 {
 	}
 }
 
+// In a shared library the dynamic loader stores the offset of g in a word that a
+// relocation tells of.
+func TestGoRuntimeOfLibrary(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("on arm64 g is in a register")
+	}
+	dir := t.TempDir()
+	src, out := filepath.Join(dir, "library.go"), filepath.Join(dir, "library.so")
+	if err := os.WriteFile(src, []byte("package main\n\nimport \"C\"\n\n//export F\nfunc F() {}\n\nfunc main() {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-o", out, src)
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=1")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	rt, err := GoRuntimeOf(openTestImage(t, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := elf.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rela, err := f.Section(".rela.dyn").Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var slots []uint64
+	for ; len(rela) >= 24; rela = rela[24:] {
+		if elf.R_X86_64(binary.LittleEndian.Uint32(rela[8:])) == elf.R_X86_64_TPOFF64 {
+			slots = append(slots, binary.LittleEndian.Uint64(rela))
+		}
+	}
+	if !rt.HasTLS || rt.TLSOffset != 0 || !slices.Contains(slots, rt.TLSSlot) {
+		t.Errorf("g at %+d, or what %#x holds, %v; relocated are %#x", rt.TLSOffset, rt.TLSSlot, rt.HasTLS, slots)
+	}
+}
+
 // FuzzGoTLSLoad looks for the load in any code.
 func FuzzGoTLSLoad(f *testing.F) {
 	f.Add([]byte{0x64, 0x48, 0x8b, 0x04, 0x25, 0xf8, 0xff, 0xff, 0xff})
 	f.Add([]byte{0x48, 0xc7, 0xc1, 0xf8, 0xff, 0xff, 0xff, 0x64, 0x48, 0x8b, 0x01})
+	f.Add([]byte{0x48, 0x8b, 0x0d, 0xf8, 0xff, 0xff, 0xff, 0x64, 0x48, 0x8b, 0x01})
 	f.Add([]byte{0x64, 0x48, 0x8b, 0x04, 0x25})
 	f.Fuzz(func(t *testing.T, code []byte) {
-		off, ok := goTLSLoadAMD64(code)
-		if ok && len(code) < 9 || !ok && off != 0 {
-			t.Fatalf("%d, %v", off, ok)
+		off, slot, ok := goTLSLoadAMD64(code, 0x1000)
+		if ok && len(code) < 9 || !ok && (off != 0 || slot != 0) || off != 0 && slot != 0 {
+			t.Fatalf("%d, %#x, %v", off, slot, ok)
 		}
 	})
 }

@@ -6,43 +6,38 @@ import (
 	"strconv"
 )
 
-// GoCollector returns a Collector for a process whose program is written in
-// Go, and nil for others. A thread of a Go program has up to three stacks:
+// GoCollector returns a Collector for a process whose program, or a library of
+// it, is written in Go, and nil for others. A thread of a Go program has up to three stacks:
 // its own (g0), that of the goroutine it runs, and one for signals. Where
 // they are, and where a stack goes on that is not the current one, is in the
 // runtime's g and m; the Collector copies these and the other stacks' live
 // parts. See [GoRuntime].
 func GoCollector(pid int) Collector {
-	im := programOf(pid)
-	if im == nil {
-		return nil
-	}
-	rt, err := GoRuntimeOf(im)
-	if err != nil {
-		return nil
-	}
-	c := goCollector{rt: rt, sp: im.Arch().SP}
-	return c.collect
-}
-
-// programOf opens the program of a process.
-func programOf(pid int) *Image {
 	exe, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
 	if err != nil {
 		return nil
 	}
 	tid := readableTask(pid)
 	for _, m := range spaceFromMaps(pid, tid, readMapsText(pid, tid)).Mappings() {
-		if m.Image != nil && m.Path == exe {
-			return m.Image
+		if m.Image == nil {
+			continue
+		}
+		// Those without sections are not looked through, but the program.
+		if _, ok := m.Image.Section(".go.buildinfo"); !ok && m.Path != exe {
+			continue
+		}
+		if rt, err := GoRuntimeOf(m.Image); err == nil {
+			c := goCollector{rt: rt, bias: m.Bias, sp: m.Image.Arch().SP}
+			return c.collect
 		}
 	}
 	return nil
 }
 
 type goCollector struct {
-	rt *GoRuntime
-	sp Reg
+	rt   *GoRuntime
+	bias uint64
+	sp   Reg
 }
 
 // maxGoStack bounds the copy of one of a thread's other stacks.
@@ -61,9 +56,11 @@ func (c *goCollector) collect(mem Memory, _ ThreadID, regs *Regs, add func(addr 
 	if rt.GReg != NoReg {
 		g = regs.Raw(rt.GReg)
 	}
-	if tp := regs.ThreadPointer; tp != 0 && rt.HasTLS {
-		tls := tp + uint64(rt.TLSOffset)
+	if tls, ok := rt.GAddr(mem, c.bias, regs.ThreadPointer); ok {
 		add(tls, 8)
+		if rt.TLSSlot != 0 {
+			add(c.bias+rt.TLSSlot, 8)
+		}
 		if g == 0 {
 			g = word(tls)
 		}

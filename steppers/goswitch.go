@@ -67,13 +67,13 @@ func (f *goFrame) currentG() (uint64, error) {
 			return g, nil
 		}
 	}
-	tp := f.in.Regs.ThreadPointer
-	if tp == 0 || !f.rt.HasTLS {
+	at, ok := f.rt.GAddr(f.mem, f.m.Bias, f.in.Regs.ThreadPointer)
+	if !ok {
 		// Not NoRegister: then the Debug stepper would be asked, which knows
 		// of no switch, and walk on over what is on the other stack.
 		return 0, unwind.MemoryUnreadable
 	}
-	g, ok := f.mem.ReadWord(tp + uint64(f.rt.TLSOffset))
+	g, ok := f.mem.ReadWord(at)
 	if !ok || g == 0 {
 		return 0, unwind.MemoryUnreadable
 	}

@@ -255,13 +255,16 @@ func isGoProgram(im *procstate.Image) bool {
 // onImage looks at each file that a process maps, as soon as it does: the
 // kernel side must know a Go program before it is sampled. The calls come from
 // several goroutines, one at a time.
-func (p *pipeline) onImage(pid int32, im *procstate.Image) {
+func (p *pipeline) onImage(pid int32, im *procstate.Image, bias uint64) {
 	rt, err := procstate.GoRuntimeOf(im)
 	if err == nil && rt.HasTLS {
 		o := loader.GoOffsets{
 			GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M),
 			GSchedSP: uint16(rt.SchedSP), MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal),
 			MVDSOSP: uint16(rt.VDSOSP), CallsC: rt.CallsC,
+		}
+		if rt.TLSSlot != 0 {
+			o.GSlot = bias + rt.TLSSlot
 		}
 		p.goPIDs[pid] = o
 		if p.kernel != nil {

@@ -58,3 +58,29 @@ func TestRecordCallbacks(t *testing.T) {
 		t.Errorf("%d of %d stacks truncated", truncated, whole)
 	}
 }
+
+// Stacks of a C program with a library in Go, where the dynamic loader places
+// what tells of the current goroutine, are whole: Go that C has called, and C
+// that this calls, in each thread.
+func TestRecordGoLibrary(t *testing.T) {
+	prog := build(t, "golibrary", "sh", "-c", "d=$(dirname OUT) && "+
+		"CGO_ENABLED=1 go build -buildmode=c-shared -o $d/libgolibrary.so ./testdata/targets/golibrary/main.go && "+
+		"gcc -O2 -pthread -Wl,-rpath,'$ORIGIN' -o OUT testdata/targets/golibrary/main.c -L$d -lgolibrary")
+	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "20000")
+	if r.exit != 0 {
+		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
+	const called = `work;GoWork;crosscall2;runtime\.cgocallback;`
+	for what, re := range map[string]string{
+		"Go in the main thread": `;main;` + called + `.*;main\.GoWork;main\.grow`,
+		"Go in another thread":  `;start_thread;` + called + `.*;main\.GoWork;main\.grow`,
+		"C called by Go":        `;` + called + `.*;runtime\.asmcgocall;_cgo_\w+;(call;|call_\[i\];)?back;burnC`,
+	} {
+		n := len(regexp.MustCompile(re).FindAllString(r.folded, -1))
+		if n == 0 {
+			t.Errorf("no stack of %s:\n%.3000s", what, r.folded)
+		}
+		t.Logf("%s: %d different stacks", what, n)
+	}
+}
