@@ -92,16 +92,21 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if b != nil && b.interpreter && in.Flags&unwind.Interrupted != 0 {
 		return s.beginning(w, in, out)
 	}
-	if b == nil || !b.fixed || b.frame < 16 {
+	if b == nil || !b.jumps && (!b.fixed || b.frame < 16) {
 		return unwind.NotMe, nil
 	}
 	cfa, fpSaved := in.SP()+b.frame, true
-	if in.Flags&unwind.Interrupted != 0 {
-		if b.complete < 0 {
-			return unwind.NotMe, nil
-		}
+	switch {
+	case b.jumps:
+		cfa, fpSaved = in.SP()+8, false
+	case in.Flags&unwind.Interrupted != 0:
 		var ok bool
-		if cfa, fpSaved, ok = s.interrupted(w, m, in, b); !ok {
+		if b.complete < 0 {
+			cfa, fpSaved, ok = s.interruptedStub(w, m, in, b)
+		} else {
+			cfa, fpSaved, ok = s.interrupted(w, m, in, b)
+		}
+		if !ok {
 			return unwind.Failed, unwind.NoUnwindInfo
 		}
 	}
@@ -144,6 +149,10 @@ func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 	for n := 0; ; n++ {
 		sp := at.regs[arch.SP]
 		if sp.base != pathSP || sp.inMemory {
+			// Around its call a native method aligns SP.
+			if cfa := f.SP() + uint64(steady.off) + b.frame; pc >= whole && f.FP() == cfa-16 {
+				return cfa, true, true
+			}
 			return 0, false, false
 		}
 		steady.off = max(steady.off, sp.off)
@@ -163,6 +172,10 @@ func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 		switch {
 		case in.Flow == isa.Return:
 			return frameAt(&at, arch, sp.plus(8), f.SP())
+		case in.Flow == isa.Jump && pc < whole && sp.off == 0 && in.Target-b.begin >= b.end-b.begin:
+			return frameAt(&at, arch, sp.plus(8), f.SP()) // the method is not to be entered any more
+		case in.Flow == isa.Jump && pc >= whole && at.regs[arch.FP] == pathValue{base: pathSP, inMemory: true, off: sp.off - 8}:
+			return frameAt(&at, arch, sp.plus(8), f.SP()) // the frame has been taken down, FP last
 		case in.Flow == isa.IndirectJump, in.Flow == isa.Jump && in.Target-b.begin >= b.end-b.begin:
 			return 0, false, false // to other code, with or without this frame
 		case in.Flow == isa.Jump && pc < whole:
@@ -178,6 +191,48 @@ func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 		}
 	}
 	return frameAt(&at, arch, steady.plus(int64(b.frame)), f.SP())
+}
+
+// interruptedStub is interrupted for a stub of which it is not noted where its
+// frame is whole: it is followed from its start. Behind a way out it is whole.
+func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
+	arch, pc := w.Arch(), f.PC()
+	if pc-b.begin >= uint64(len(s.buf)) {
+		return 0, false, false
+	}
+	code := readCode(w, m, b.begin, s.buf[:min(uint64(len(s.buf)), b.end-b.begin)])
+	at := pathState{pc: b.begin}
+	at.regs[arch.SP] = pathValue{base: pathSP}
+	at.regs[arch.FP] = pathValue{base: pathFP}
+	steady := pathValue{base: pathSP, off: 8 - int32(b.frame)}
+	whole, saved := false, false // the frame is; FP is, below the return address
+	var in isa.Inst
+	for at.pc < pc {
+		if !decode(arch, code, at.pc, &in) {
+			return 0, false, false
+		}
+		code = code[in.Len:]
+		at.apply(arch, &in)
+		at.pc += uint64(in.Len)
+		sp := at.regs[arch.SP]
+		if sp.base != pathSP || sp.inMemory {
+			return 0, false, false
+		}
+		slot := at.wordAt(pathValue{base: pathSP, off: -8})
+		saved = whole || slot.base == pathFP && !slot.inMemory
+		whole = whole || saved && sp == steady
+		if in.Ends() {
+			if !whole {
+				return 0, false, false
+			}
+			at.regs[arch.SP] = steady
+		}
+	}
+	sp := at.regs[arch.SP].off
+	if at.pc != pc || sp > 0 {
+		return 0, false, false // or the return address is popped
+	}
+	return f.SP() + uint64(8-sp), saved && sp <= -8, true
 }
 
 // beginning walks from a frame that the interpreter is building: there is the

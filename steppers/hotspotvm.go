@@ -123,6 +123,9 @@ type codeBlob struct {
 	name       uint64 // address of what kind it is
 	// fixed says that SP stays where it is between prologue and epilogue.
 	fixed, interpreter bool
+	// jumps says that it is jumps to other methods, which leave the stack and
+	// the frame pointer alone.
+	jumps bool
 }
 
 // hotspotVM is what is known of a virtual machine.
@@ -194,7 +197,7 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 	b := &vm.blobs[pc*0x9e3779b97f4a7c15>>(64-8)]
 	if b.header != 0 && pc-b.begin < b.end-b.begin {
 		if now, ok := vm.readBlob(b.header); ok {
-			if now.fixed, now.interpreter = b.fixed, b.interpreter; now == *b {
+			if now.fixed, now.interpreter, now.jumps = b.fixed, b.interpreter, b.jumps; now == *b {
 				return b
 			}
 		}
@@ -231,7 +234,8 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 }
 
 // classify tells from the name of a blob whether it is a compiled method, a
-// stub that C2 has compiled, or that by which exceptions pass. Other stubs are
+// stub that C2 has compiled, that by which exceptions pass, or those by which
+// virtual methods are called. Other stubs are
 // written by hand and push before they call.
 func (vm *hotspotVM) classify(b *codeBlob) {
 	buf := vm.buf[:64]
@@ -242,9 +246,12 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 	switch {
 	case bytes.Equal(name, []byte("Interpreter")):
 		b.interpreter = true
+	case bytes.Equal(name, []byte("vtable chunks")):
+		b.jumps = true
 	case bytes.Equal(name, []byte("nmethod")), bytes.Equal(name, []byte("native nmethod")), bytes.Equal(name, []byte("ExceptionBlob")),
 		bytes.HasPrefix(name, []byte("_")) && bytes.HasSuffix(name, []byte("_Java")):
 		b.fixed = true
+		b.jumps = b.frame == 0 // by method handles
 	}
 }
 
