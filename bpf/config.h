@@ -117,13 +117,32 @@ struct comparison {
 	u64 blocks; /* still to compare */
 };
 
+struct go_stack {
+	u64 lo, hi;
+};
+
+/* What is known of the thread's goroutines (goroutine.h). */
+struct go_thread {
+	struct go_process process;
+	u64 g_word; /* address of the word that holds g */
+	u64 g;    /* the one that runs; 0 when none could be read */
+	u64 m;
+	u64 g0;   /* that of the thread's own stack */
+	u64 curg; /* the user goroutine of the thread; 0 when there is none */
+	struct go_stack stack; /* of g */
+	struct go_stack curg_stack;
+	bool signalled; /* on the stack for signals */
+	u64 sp; /* what it is, or, when signalled, was before; 0: not known */
+};
+
 /*
  * A CPU's ring, in which records are assembled where user space reads them
  * (ring.h), and the state of the one under way.
  *
  * What changes from step to step of a copy is here too: the verifier does not
  * follow values in maps, so it sees that each step is like the one before and
- * need not walk all combinations of what can happen in them.
+ * need not walk all combinations of what can happen in them. And what is large,
+ * for which the stack of programs has no room.
  */
 struct cpu_ring {
 	u64 tail; /* written by user space: how far it has read */
@@ -140,6 +159,7 @@ struct cpu_ring {
 	u64 changes;  /* records with such ones so far */
 	struct copy copy;
 	struct comparison comparison;
+	struct go_thread go;
 	/* and then the data */
 };
 

@@ -37,24 +37,6 @@ enum { CALLBACK_KEEPS = 0 };
 enum { CALLBACK_KEEPS = 16 };
 #endif
 
-struct go_stack {
-	u64 lo, hi;
-};
-
-/* What is known of the thread's goroutines. */
-struct go_thread {
-	const struct go_process *process;
-	u64 g_word; /* address of the word that holds g */
-	u64 g;    /* the one that runs; 0 when none could be read */
-	u64 m;
-	u64 g0;   /* that of the thread's own stack */
-	u64 curg; /* the user goroutine of the thread; 0 when there is none */
-	struct go_stack stack; /* of g */
-	struct go_stack curg_stack;
-	bool signalled; /* on the stack for signals */
-	u64 sp; /* what it is, or, when signalled, was before; 0: not known */
-};
-
 INLINE u64 read_user_word(u64 addr)
 {
 	u64 word = 0;
@@ -68,11 +50,11 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 
 	if (process_has(tgid, PROCESS_IS_GO))
 		p = bpf_map_lookup_elem(&go_processes, &tgid);
-	t->process = p;
 	t->g = 0;
 	t->signalled = false;
 	if (!p || !h->thread_pointer)
 		return;
+	t->process = *p;
 	t->g_word = h->thread_pointer + (p->g_slot ? read_user_word(p->g_slot) : p->g_from_tp);
 	u64 g = read_user_word(t->g_word);
 	if (!g || bpf_probe_read_user(&t->stack, sizeof(t->stack), (void *)(g + p->g_stack)))
@@ -94,7 +76,7 @@ INLINE bool on_stack(const struct go_stack *stack, u64 sp)
 
 INLINE bool read_stack_of(const struct go_thread *t, u64 g, struct go_stack *stack)
 {
-	return !bpf_probe_read_user(stack, sizeof(*stack), (void *)(g + t->process->g_stack));
+	return !bpf_probe_read_user(stack, sizeof(*stack), (void *)(g + t->process.g_stack));
 }
 
 /* Whether sp is on the stack of the goroutine that the thread runs. */
@@ -135,7 +117,7 @@ INLINE u64 find_go_stack(struct go_thread *t, u64 sp, const struct signal_stack 
  */
 INLINE u64 curg_stack_start(const struct go_thread *t)
 {
-	const struct go_process *p = t->process;
+	const struct go_process *p = &t->process;
 	const struct go_stack *stack = &t->curg_stack;
 
 	if (is_at_home(t, t->sp))
@@ -162,7 +144,7 @@ INLINE u64 curg_stack_start(const struct go_thread *t)
  */
 INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
 {
-	const struct go_process *p = t->process;
+	const struct go_process *p = &t->process;
 	bool at_home = is_at_home(t, t->sp);
 
 	if (at_home && !p->calls_c)
@@ -198,7 +180,7 @@ INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
 INLINE bool is_in_gogo(const struct go_thread *t, const struct sample_header *h)
 {
 #if defined(__TARGET_ARCH_x86)
-	return h->regs.rbx == t->g + t->process->g_sched_sp;
+	return h->regs.rbx == t->g + t->process.g_sched_sp;
 #else
 	return false;
 #endif
@@ -225,7 +207,7 @@ INLINE void add_other_stack(struct cpu_ring *r, const struct sample_header *h, c
  */
 INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, const struct go_thread *t, u64 own_bytes)
 {
-	const struct go_process *p = t->process;
+	const struct go_process *p = &t->process;
 
 	struct go_stack g0;
 	bool has_g0 = find_g0_stack(t, &g0);

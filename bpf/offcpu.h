@@ -134,6 +134,9 @@ INLINE void identify(struct thread_times *t, struct task_struct *task, u32 tgid,
 	bpf_probe_read_kernel(t->comm, sizeof(t->comm), kernel_address(task, comm));
 }
 
+/* Of a thread that nothing is known of: too large for the stack. */
+const volatile struct thread_times no_times = {};
+
 /* The times of a thread, made when there are none; NULL when there is no room. */
 INLINE struct thread_times *times_of(struct counters *n, u32 pid)
 {
@@ -141,10 +144,11 @@ INLINE struct thread_times *times_of(struct counters *n, u32 pid)
 
 	if (t)
 		return t;
-	struct thread_times none = { .born = bpf_ktime_get_ns() };
-	if (bpf_map_update_elem(&times, &pid, &none, 0))
+	if (bpf_map_update_elem(&times, &pid, (const void *)&no_times, 0))
 		n->lost_no_scratch++;
-	return bpf_map_lookup_elem(&times, &pid);
+	if ((t = bpf_map_lookup_elem(&times, &pid)))
+		t->born = bpf_ktime_get_ns();
+	return t;
 }
 
 /* Sends time of which there is no sample. Returns whether there was room. */

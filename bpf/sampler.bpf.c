@@ -58,16 +58,16 @@ INLINE void add_kept_kernel_stack(const struct deferred *d, struct cpu_ring *r, 
 INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, struct counters *n)
 {
 	u64 sp = stack_pointer(&h->regs), before = r->end;
-	struct go_thread go;
+	struct go_thread *go = &r->go;
 
-	read_go_thread(&go, h->tgid, h);
+	read_go_thread(go, h->tgid, h);
 	struct signal_stack signal = signal_stack_of(task, sp);
-	u64 end = find_go_stack(&go, sp, &signal);
+	u64 end = find_go_stack(go, sp, &signal);
 	if (!end)
 		end = signal.end;
 	if (!end)
 		end = known_stack_end(task, h->tgid, h->tid, sp);
-	add_stack(r, h, sp, end, !(go.g && is_at_home(&go, sp)) && !is_in_syscall(&h->regs));
+	add_stack(r, h, sp, end, !(go->g && is_at_home(go, sp)) && !is_in_syscall(&h->regs));
 	u64 own_bytes = r->copied;
 	if (!own_bytes && is_in_exec(task)) {
 		h->user = USER_EXEC;
@@ -78,8 +78,8 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 	}
 	if (!own_bytes)
 		n->unreadable_stack++;
-	if (go.g)
-		add_other_stacks(r, h, &go, own_bytes);
+	if (go->g)
+		add_other_stacks(r, h, go, own_bytes);
 	else if (signal.met)
 		add_interrupted_stack(r, h, task, signal.met, own_bytes);
 	n->stack_bytes += r->copied;

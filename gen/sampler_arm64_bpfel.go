@@ -76,6 +76,28 @@ type SamplerCpuRing struct {
 		Mirror uint64
 		Blocks uint64
 	}
+	Go struct {
+		_       structs.HostLayout
+		Process SamplerGoProcess
+		G_word  uint64
+		G       uint64
+		M       uint64
+		G0      uint64
+		Curg    uint64
+		Stack   struct {
+			_  structs.HostLayout
+			Lo uint64
+			Hi uint64
+		}
+		CurgStack struct {
+			_  structs.HostLayout
+			Lo uint64
+			Hi uint64
+		}
+		Signalled bool
+		_         [7]byte
+		Sp        uint64
+	}
 }
 
 type SamplerDeferred struct {
@@ -316,6 +338,7 @@ const (
 	SamplerVarMaskRoom           = "mask_room"
 	SamplerVarMinOffCpu          = "min_off_cpu"
 	SamplerVarMirrorBytes        = "mirror_bytes"
+	SamplerVarNoTimes            = "no_times"
 	SamplerVarOffCpuEndType      = "off_cpu_end_type"
 	SamplerVarOffCpuStateType    = "off_cpu_state_type"
 	SamplerVarPidNamespace       = "pid_namespace"
@@ -420,6 +443,7 @@ type SamplerVariableSpecs struct {
 	MaskRoom           *ebpf.VariableSpec `ebpf:"mask_room"`
 	MinOffCpu          *ebpf.VariableSpec `ebpf:"min_off_cpu"`
 	MirrorBytes        *ebpf.VariableSpec `ebpf:"mirror_bytes"`
+	NoTimes            *ebpf.VariableSpec `ebpf:"no_times"`
 	OffCpuEndType      *ebpf.VariableSpec `ebpf:"off_cpu_end_type"`
 	OffCpuStateType    *ebpf.VariableSpec `ebpf:"off_cpu_state_type"`
 	PidNamespace       *ebpf.VariableSpec `ebpf:"pid_namespace"`
@@ -504,6 +528,7 @@ type SamplerVariables struct {
 	MaskRoom           *ebpf.Variable `ebpf:"mask_room"`
 	MinOffCpu          *ebpf.Variable `ebpf:"min_off_cpu"`
 	MirrorBytes        *ebpf.Variable `ebpf:"mirror_bytes"`
+	NoTimes            *ebpf.Variable `ebpf:"no_times"`
 	OffCpuEndType      *ebpf.Variable `ebpf:"off_cpu_end_type"`
 	OffCpuStateType    *ebpf.Variable `ebpf:"off_cpu_state_type"`
 	PidNamespace       *ebpf.Variable `ebpf:"pid_namespace"`

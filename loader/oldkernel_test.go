@@ -135,9 +135,26 @@ type registers [asm.RFP + 1]value
 const kfunc = asm.BuiltinFunc(math.MaxInt32)
 
 // helpersReached lists the helpers that a program can call, sorted, given the
-// values of .rodata: as the verifier does, it follows a branch on a constant
-// only to where it goes.
+// values of .rodata.
 func helpersReached(t *testing.T, spec *ebpf.CollectionSpec, insns asm.Instructions) []asm.BuiltinFunc {
+	t.Helper()
+	helpers := map[asm.BuiltinFunc]bool{}
+	for i := range reached(t, spec, insns, 0) {
+		switch ins := &insns[i]; {
+		case ins.OpCode.JumpOp() != asm.Call || ins.IsFunctionCall():
+		case ins.IsBuiltinCall():
+			helpers[asm.BuiltinFunc(ins.Constant)] = true
+		default:
+			helpers[kfunc] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(helpers))
+}
+
+// reached returns the instructions, by number, that a program can come to from
+// some, given the values of .rodata, and what holds before each. As the verifier
+// does, it follows a branch on a constant only to where it goes.
+func reached(t *testing.T, spec *ebpf.CollectionSpec, insns asm.Instructions, starts ...int) map[int]registers {
 	t.Helper()
 	rodata := slices.Clone(spec.Maps[".rodata"].Contents[0].Value.([]byte))
 	for _, v := range spec.Variables {
@@ -168,8 +185,9 @@ func helpersReached(t *testing.T, spec *ebpf.CollectionSpec, insns asm.Instructi
 			todo = append(todo, i)
 		}
 	}
-	helpers := map[asm.BuiltinFunc]bool{}
-	reach(0, registers{})
+	for _, i := range starts {
+		reach(i, registers{})
+	}
 	for len(todo) > 0 {
 		i := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -189,13 +207,8 @@ func helpersReached(t *testing.T, spec *ebpf.CollectionSpec, insns asm.Instructi
 			reach(target(), r)
 			continue
 		case op.JumpOp() == asm.Call:
-			switch {
-			case ins.IsBuiltinCall():
-				helpers[asm.BuiltinFunc(ins.Constant)] = true
-			case ins.IsFunctionCall():
+			if ins.IsFunctionCall() {
 				reach(functions[ins.Reference()], registers{})
-			default:
-				helpers[kfunc] = true
 			}
 			for reg := asm.R0; reg <= asm.R5; reg++ {
 				r[reg] = value{}
@@ -215,7 +228,7 @@ func helpersReached(t *testing.T, spec *ebpf.CollectionSpec, insns asm.Instructi
 		}
 		reach(i+1, r)
 	}
-	return slices.Sorted(maps.Keys(helpers))
+	return before
 }
 
 // result is what an instruction puts into its destination.
