@@ -35,7 +35,10 @@
 // variables of a library are found by the relocations that tell its own code
 // where they are, descriptors included; a variable is not found where the
 // thread has not got its storage yet, or where another file defines the same
-// name. Not written is what has no counterpart in C, C++, Rust or Go.
+// name. A type that the unit of the function only declares is that which
+// another unit of the same file describes under its name; within split DWARF,
+// and between files, it is not looked for. Not written is what has no
+// counterpart in C, C++, Rust or Go.
 //
 // # Concurrency
 //
