@@ -44,7 +44,13 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 		return unwind.StackBottom, nil
 	}
 	if in.IsTop() && in.Regs.Raw(syscallResult(w.Arch())) == 0 {
-		if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), true); start {
+		if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), fromSyscall); start {
+			return unwind.StackBottom, nil
+		}
+	}
+	// A system call leaves the PC behind it in RCX.
+	if in.IsTop() && w.Arch() == procstate.AMD64 && in.Regs.Raw(rcx) == in.PC() {
+		if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), inExit); start {
 			return unwind.StackBottom, nil
 		}
 	}
@@ -64,7 +70,7 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	if in.FP() != 0 && (link > 1<<10 || link&7 != 0) {
 		return unwind.NotMe, nil
 	}
-	if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), false); start {
+	if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), 0); start {
 		return unwind.StackBottom, nil
 	}
 	return unwind.NotMe, nil
@@ -139,20 +145,22 @@ func syscallResult(a *procstate.Arch) procstate.Reg {
 	return rax
 }
 
-// fromSyscall marks the facts of a vaddrCache that hold only when the last
-// system call returned 0. Link-time addresses of user code do not reach it.
-const fromSyscall = 1 << 63
+// These mark the facts of a vaddrCache that hold only when the last system call
+// returned 0, and when the thread is in one. Link-time addresses of user code do
+// not reach them.
+const (
+	fromSyscall = 1 << 63
+	inExit      = 1 << 62
+)
 
 // isStart looks at the code around a frame's PC, once. known is false when it
-// cannot be read now. child asks for the start of a thread that clone has just
-// returned to. Interrupted frames, whose lookup address is the PC itself, and
+// cannot be read now. With fromSyscall it is asked whether the PC is in the start
+// of a thread that clone has just returned to, with inExit whether it is behind
+// the system call that ends one. Interrupted frames, whose lookup address is the PC itself, and
 // others that are in a call never share a fact: the former are known by PC, the
 // latter by the byte before it.
-func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup uint64, child bool) (start, known bool) {
-	key := lookup - m.Bias
-	if child {
-		key |= fromSyscall
-	}
+func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup, when uint64) (start, known bool) {
+	key := (lookup - m.Bias) | when
 	if fact, ok := b.seen.get(m.Image, key); ok {
 		return fact != 0, true
 	}
@@ -164,9 +172,12 @@ func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup uint
 	if uint64(len(code)) <= before {
 		return false, false // perhaps later
 	}
-	if child {
+	switch when {
+	case fromSyscall:
 		start = isCloneChild(w.Arch(), code[:before], code[before:])
-	} else {
+	case inExit:
+		start = isThreadEnd(w.Arch(), code[:before])
+	default:
 		start = isThreadStart(w.Arch(), code[:before], code[before:], lookup == pc) ||
 			inContextStart(w.Arch(), code, int(before))
 	}

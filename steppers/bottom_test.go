@@ -157,3 +157,24 @@ func TestThreadStart(t *testing.T) {
 		}
 	}
 }
+
+// Behind the system call that ends a thread is another way through the
+// function: glibc's clone, and musl's __clone.
+func TestThreadEnd(t *testing.T) {
+	for name, code := range map[string][]byte{
+		"glibc": {0xff, 0xd0, 0x48, 0x89, 0xc7, 0xb8, 0x3c, 0, 0, 0, 0x0f, 0x05},
+		"musl":  {0xff, 0xd1, 0x89, 0xc7, 0x31, 0xc0, 0xb0, 0x3c, 0x0f, 0x05},
+	} {
+		if !isThreadEnd(procstate.AMD64, code) {
+			t.Errorf("%s: not known", name)
+		}
+		for i := range code {
+			if isThreadEnd(procstate.AMD64, code[:i]) {
+				t.Errorf("%s: known before it, at %d", name, i)
+			}
+		}
+		if isThreadEnd(procstate.AMD64, append([]byte{0x90, 0x90}, code[2:]...)) {
+			t.Errorf("%s: known without a call", name)
+		}
+	}
+}

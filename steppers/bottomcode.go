@@ -19,7 +19,7 @@ const (
 const maxStartInsts = 16
 
 // holdsEntryCode reports whether code may hold a place that isThreadStart,
-// isCloneChild, inContextStart or classifyTrampoline recognise, by bytes that
+// isThreadEnd, isCloneChild, inContextStart or classifyTrampoline recognise, by bytes that
 // each of these has. It is for Image.HasRareCode: what they look at lies within
 // its margin.
 func holdsEntryCode(a *procstate.Arch, code []byte) bool {
@@ -77,6 +77,25 @@ func isThreadStart(a *procstate.Arch, before, at []byte, interrupted bool) bool 
 			nr = n
 		}
 		at = at[in.Len:]
+	}
+	return false
+}
+
+// maxThreadEnd bounds the code between the call of a thread's function and the
+// end of the thread, in bytes.
+const maxThreadEnd = 20
+
+// isThreadEnd reports whether a PC, with the code before it, is behind the
+// system call that ends a thread whose function has returned. What is there is
+// another way through the function.
+func isThreadEnd(a *procstate.Arch, before []byte) bool {
+	if a != procstate.AMD64 || !bytes.HasSuffix(before, syscall64) {
+		return false
+	}
+	for n := len(syscall64); n <= min(maxThreadEnd, len(before)); n++ {
+		if i := len(before) - n; isThreadStart(a, before[:i], before[i:], false) {
+			return true
+		}
 	}
 	return false
 }

@@ -18,12 +18,14 @@ func (b *Bottom) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, inter
 		return unwind.RuleBottom, true
 	}
 	// Where no thread starts, registers are never looked at.
-	if start, known := b.isStart(w, m, pc, lookup, false); start || !known {
+	if start, known := b.isStart(w, m, pc, lookup, 0); start || !known {
 		return nil, false
 	}
 	if interrupted {
-		if start, known := b.isStart(w, m, pc, lookup, true); start || !known {
-			return nil, false
+		for _, when := range []uint64{fromSyscall, inExit} {
+			if start, known := b.isStart(w, m, pc, lookup, when); start || !known {
+				return nil, false
+			}
 		}
 	}
 	return unwind.RuleNotMe, true
