@@ -15,6 +15,8 @@ type Debug struct {
 	kept         keptRegs
 	returns      vaddrCache // facts about return addresses
 	ends         vaddrCache // whether an instruction returns
+	raised       vaddrCache // whether SP was raised right before, within a row of CFI
+	before       [maxRaise]byte
 	buf          [maxCallLen]byte
 }
 
@@ -66,7 +68,7 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	}
 	v, err := r.CallerFrame(w, in, out)
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
-		if d.missesReturn(w, m, in, out) {
+		if d.missesReturn(w, m, in, out) || r.CFARegister() == w.Arch().SP && d.lags(w, m, in, out) {
 			*out = unwind.Frame{}
 			return unwind.NotMe, nil
 		}
@@ -111,18 +113,21 @@ func (d *Debug) missesReturn(w *unwind.Walker, m *procstate.Mapping, in, out *un
 		return false
 	}
 	ra, ok := w.ProcessState().ReadWord(in.SP())
-	if !ok {
+	return ok && d.behindCall(w, ra)
+}
+
+// behindCall reports whether an instruction of a file that stands before pc is
+// a call.
+func (d *Debug) behindCall(w *unwind.Walker, pc uint64) bool {
+	m := w.MappingAt(pc - 1)
+	if m == nil || m.Image == nil {
 		return false
 	}
-	to := w.MappingAt(ra - 1)
-	if to == nil || to.Image == nil {
+	vaddr := pc - m.Bias
+	if m.Image.ReadVaddr(d.buf[:], vaddr-maxCallLen) != nil {
 		return false
 	}
-	vaddr := ra - to.Bias
-	if to.Image.ReadVaddr(d.buf[:], vaddr-maxCallLen) != nil {
-		return false
-	}
-	_, _, call := callBefore(arch, d.buf[:], vaddr)
+	_, _, call := callBefore(w.Arch(), d.buf[:], vaddr)
 	return call
 }
 

@@ -1,10 +1,12 @@
 /* What hand-written code does with the stack, as cryptographic libraries have
    it: the frame is found from a register that calls do not preserve, over calls
    of a subroutine that leaves it alone; and a loop lowers the stack pointer
-   and takes the word along that holds the way back. The second has no CFI. */
+   and takes the word along that holds the way back. The second has no CFI. That
+   of the third knows of the addition to SP one instruction late, as in clang's
+   own libraries. */
 #include <stdio.h>
 
-long outer(long), moving(long);
+long outer(long), moving(long), lagging(long);
 
 __asm__(
 	".text\n"
@@ -70,9 +72,28 @@ __asm__(
 	"	mov -8(%rsi), %rbx\n"
 	"	lea (%rsi), %rsp\n"
 	"	ret\n"
-	".size moving, . - moving\n");
+	".size moving, . - moving\n"
+	".type lagging, @function\n"
+	"lagging:\n"
+	"	.cfi_startproc\n"
+	"	push %rbx\n"
+	"	.cfi_def_cfa_offset 16\n"
+	"	.cfi_offset %rbx, -16\n"
+	"	sub $24, %rsp\n"
+	"	.cfi_def_cfa_offset 40\n"
+	"	mov %rdi, %rbx\n"
+	"	call inner\n"
+	"	mov %rdx, %rax\n"
+	"	add $24, %rsp\n"
+	"	cmp %rbx, %rdi\n"
+	"	.cfi_def_cfa_offset 16\n"
+	"	pop %rbx\n"
+	"	.cfi_def_cfa_offset 8\n"
+	"	ret\n"
+	"	.cfi_endproc\n"
+	".size lagging, . - lagging\n");
 
-__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n); }
+__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n); }
 
 int main(void) {
 	printf("%ld\n", both(3) + both(4));
