@@ -33,6 +33,13 @@ INLINE u64 mirror_offset(u64 key, u64 from)
 	return ((key * 0x9e3779b97f4a7c15ULL >> 32) * BLOCK + from) & (mirror_bytes - 1);
 }
 
+/* The place at an offset in the mirror. */
+INLINE void *in_mirror(u8 *mirror, u64 at)
+{
+	hide(at); /* older kernels forget the bound of what is put on the stack before */
+	return at > MIRROR_LIMIT ? NULL : mirror + at;
+}
+
 /* Whether two blocks differ. */
 INLINE bool differ(const u64 *a, const u64 *b)
 {
@@ -79,11 +86,10 @@ GLOBAL int compare_group(u32 cpu)
 	if (!r || !mirror)
 		return 0;
 	struct comparison *c = &r->comparison;
-	u64 left = c->blocks, at = c->mirror, mask = 0;
-	u64 *masked = in_record(r, c->out), *fresh = in_record(r, c->in);
-	if (!masked || !fresh || at > MIRROR_LIMIT)
+	u64 left = c->blocks, mask = 0;
+	u64 *masked = in_record(r, c->out), *fresh = in_record(r, c->in), *known = in_mirror(mirror, c->mirror);
+	if (!masked || !fresh || !known)
 		return 0;
-	u64 *known = (void *)(mirror + at);
 
 	c->out += sizeof(*masked);
 	/* What changes by the outcome of a comparison is kept in memory, for the
@@ -105,7 +111,7 @@ GLOBAL int compare_group(u32 cpu)
 	*masked = mask;
 	c->out = (c->out + 7) & ~7ULL;
 	c->in += GROUP_BLOCKS * BLOCK;
-	c->mirror = at + GROUP_BLOCKS * BLOCK;
+	c->mirror += GROUP_BLOCKS * BLOCK;
 	if (left <= GROUP_BLOCKS)
 		return 0;
 	c->blocks = left - GROUP_BLOCKS;
