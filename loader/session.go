@@ -164,9 +164,8 @@ func (s *Session) openCPUs(online []int) error {
 	return err
 }
 
-// load puts maps and programs into the kernel. A program that sends changes is
-// too much for the verifiers of older kernels (of 5.10 for one): there all is
-// sent.
+// load puts maps and programs into the kernel. Where its verifier finds the
+// program that sends changes too much, all is sent; those of 5.10 and 6.1 do not.
 func (s *Session) load() error {
 	err := s.loadAll()
 	if err != nil && s.cfg.Changes {
