@@ -446,6 +446,24 @@ func TestUninterruptible(t *testing.T) {
 	goesOn(t, tg.pid)
 }
 
+// TestMergedMappings: a program that has made its code writable has one
+// mapping for what were several segments.
+func TestMergedMappings(t *testing.T) {
+	canTrace(t)
+	tg := start(t, build(t, "merged.c", "gcc -O1"))
+	ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &ps.Stacks[0]
+	for _, name := range []string{"main", "start"} {
+		if !slices.Contains(names(s), name) {
+			t.Errorf("%v, %v: without %s", names(s), s.Err, name)
+		}
+	}
+	goesOn(t, tg.pid)
+}
+
 // TestAnyGoroutine uses one ProcDebug from many goroutines at once.
 func TestAnyGoroutine(t *testing.T) {
 	tg, p := attachLife(t)

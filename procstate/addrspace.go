@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,17 +25,28 @@ func (m *Mapping) Contains(addr uint64) bool { return addr-m.Start < m.End-m.Sta
 
 var errNoSegment = errors.New("mapped part of the file is in no loaded segment")
 
-// clip ends the mapping where the segment does that it starts in. Loaders
-// map a library whole before they put its data segments in place, of which a
-// report of executable mappings tells nothing.
+// clip ends the mapping where the segment does that it starts in, or one of
+// code that follows it without a gap: a program that makes its code writable
+// may have one mapping for them. Loaders map a library whole before they put
+// its data segments in place, of which a report of executable mappings tells
+// nothing.
 func (m *Mapping) clip() {
 	if m.Image == nil {
 		return
 	}
-	if seg := m.Image.segmentOfOffset(m.Offset, pageSize); seg != nil {
-		_, end := seg.pages(pageSize)
-		m.End = m.Start + min(m.End-m.Start, end-m.Offset)
+	seg := m.Image.segmentOfOffset(m.Offset, pageSize)
+	if seg == nil {
+		return
 	}
+	_, end := seg.pages(pageSize)
+	for i := range m.Image.segs {
+		next := &m.Image.segs[i]
+		from, to := next.pages(pageSize)
+		if next.Flags&elf.PF_X != 0 && next.Vaddr-next.Off == seg.Vaddr-seg.Off && from <= end && to > end {
+			end = to
+		}
+	}
+	m.End = m.Start + min(m.End-m.Start, end-m.Offset)
 }
 
 // AddressSpace is the set of executable mappings of a process, in order and
