@@ -110,6 +110,34 @@ func waitBlocked(t testing.TB, pid int) {
 	t.Fatal("the program does not come to a stand")
 }
 
+// walkBlocked runs look on the walk of the initial thread of a program where it
+// waits for input, as gdb will see it: after a stop, a thread is at its system
+// call again before it is in it.
+func walkBlocked(t testing.TB, pid int, look func(s *swbpf.ThreadStack)) {
+	t.Helper()
+	for there := false; !there; {
+		waitBlocked(t, pid)
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := strings.Fields(string(b))
+		_, err = swbpf.WalkStopped(pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
+			s := &ps.Stacks[0]
+			if s.Err != nil || len(s.Frames) == 0 {
+				t.Fatalf("%d frames, %v", len(s.Frames), s.Err)
+			}
+			if there = fields[len(fields)-1] == fmt.Sprintf("%#x", s.Frames[0].PC()); there {
+				look(s)
+			}
+		})
+		if err != nil {
+			missing(t, "%v", err)
+		}
+	}
+	waitBlocked(t, pid)
+}
+
 // gdbFrame is a frame as gdb shows it.
 type gdbFrame struct {
 	function     string
@@ -407,16 +435,7 @@ func TestGDB(t *testing.T) {
 		t.Run(strings.ReplaceAll(c.source+" "+c.command, " ", "_"), func(t *testing.T) {
 			pid, _ := start(t, compile(t, c.source, c.command))
 			var ours []gdbFrame
-			_, err := swbpf.WalkStopped(pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
-				s := &ps.Stacks[0]
-				if s.Err != nil {
-					t.Error(s.Err)
-				}
-				ours = ourFrames(t, s.Walker, s.Frames)
-			})
-			if err != nil {
-				missing(t, "%v", err)
-			}
+			walkBlocked(t, pid, func(s *swbpf.ThreadStack) { ours = ourFrames(t, s.Walker, s.Frames) })
 			if equal := compare(t, gdbFrames(t, "-p", strconv.Itoa(pid)), ours); equal < 55 {
 				t.Errorf("only %d variables are the same", equal)
 			}
@@ -431,12 +450,7 @@ func TestTypesOfOtherUnits(t *testing.T) {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			pid, _ := start(t, compile(t, "varsunits.cc", command, "varsunits_types.cc"))
 			var ours []gdbFrame
-			_, err := swbpf.WalkStopped(pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
-				ours = ourFrames(t, ps.Stacks[0].Walker, ps.Stacks[0].Frames)
-			})
-			if err != nil {
-				missing(t, "%v", err)
-			}
+			walkBlocked(t, pid, func(s *swbpf.ThreadStack) { ours = ourFrames(t, s.Walker, s.Frames) })
 			if equal := compare(t, gdbFrames(t, "-p", strconv.Itoa(pid)), ours); equal < 7 {
 				t.Errorf("only %d variables are the same", equal)
 			}
@@ -451,12 +465,9 @@ func TestKinds(t *testing.T) {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			pid, _ := start(t, compile(t, "varskinds.c", command))
 			var ours []gdbFrame
-			_, err := swbpf.WalkStopped(pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
-				ours = ourFramesAs(t, ps.Stacks[0].Walker, ps.Stacks[0].Frames, variables.Format{Depth: 20})
+			walkBlocked(t, pid, func(s *swbpf.ThreadStack) {
+				ours = ourFramesAs(t, s.Walker, s.Frames, variables.Format{Depth: 20})
 			})
-			if err != nil {
-				missing(t, "%v", err)
-			}
 			const settings = "gdb.execute('set print repeats 10')\ngdb.execute('set print max-depth 20')\nshow()\n"
 			if equal := compare(t, parseFrames(t, runGDB(t, settings, "-p", strconv.Itoa(pid))), ours); equal < 65 {
 				t.Errorf("only %d variables are the same", equal)

@@ -19,7 +19,7 @@ func TestRecordCallbacks(t *testing.T) {
 	inC, inGo := `(;burnC(\.\w+)*)`, `(;main\.burn)`
 	fromGo := regexp.MustCompile(`;runtime\.goexit;runtime\.main;main\.main;` + toC + `(` + toGo + `;` + toC + `){0,2}(` + inC + `|` + toGo + inGo + `)$`)
 	fromC := regexp.MustCompile(`;(clone3?|__clone3?);start_thread;inThread;level(\.\w+)*(` + toGo + `;` + toC + `)?(` + inC + `|` + toGo + inGo + `)$`)
-	leaf := regexp.MustCompile(inC + `|` + inGo + `$`)
+	leaf := regexp.MustCompile(`(` + inC + `|` + inGo + `)$`)
 
 	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "4s")
 	if r.exit != 0 {
