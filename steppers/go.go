@@ -40,9 +40,9 @@ const goTableBudget = 4 << 20
 // choices: without it, as when a walk starts in the middle, the first is
 // taken.
 type goWalk struct {
-	// scheduling is set below a frame of runtime.schedule: the m has let go
-	// of the goroutine that entered the scheduler, and its curg may already
-	// be the next.
+	// scheduling is set below a frame of runtime.schedule, as is Walker.Noted
+	// when that went by a rule: the m has let go of the goroutine that entered
+	// the scheduler, and its curg may already be the next.
 	scheduling bool
 
 	// callbackSP is the SP that g0 had in the next cgocallback frame to come,
@@ -72,7 +72,7 @@ func (s *Go) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 	if im.table == nil {
 		return unwind.NotMe, nil
 	}
-	f := goFrame{w: w, arch: w.Arch(), mem: w.ProcessState(), rt: im.rt, m: m, in: in, out: out}
+	f := goFrame{s: s, w: w, arch: w.Arch(), mem: w.ProcessState(), rt: im.rt, m: m, in: in, out: out}
 	f.rule = s.rule(m.Image, im.table, in.LookupPC()-m.Bias)
 	return s.step(&f)
 }
@@ -113,7 +113,7 @@ func (s *Go) step(f *goFrame) (unwind.Verdict, error) {
 	case goSystemstack:
 		return f.systemstack()
 	case goMcall, goMorestack:
-		return f.neverReturns(s.walk.scheduling)
+		return f.neverReturns(s.walk.scheduling || f.w.Noted())
 	case goGogo:
 		return f.gogo()
 	case goAsmcgocall:

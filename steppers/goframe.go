@@ -7,6 +7,7 @@ import (
 
 // goFrame is one step through a Go frame.
 type goFrame struct {
+	s    *Go
 	w    *unwind.Walker
 	arch *procstate.Arch
 	mem  procstate.ProcessState

@@ -79,9 +79,8 @@ var goCompiled = map[string]goKind{ // read only
 
 // rule returns the rule for the instruction at a link-time address.
 func (s *Go) rule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) *goRule {
-	h := (vaddr ^ uint64(img.Index)<<48) * 0x9e3779b97f4a7c15
-	r := &s.rules[h>>(64-12)]
-	if r.vaddr != vaddr || r.image != img.Index+1 {
+	r := s.slot(img, vaddr)
+	if !r.isOf(img, vaddr) {
 		before := t.Memory()
 		*r = makeGoRule(img, t, vaddr)
 		r.vaddr, r.image = vaddr, img.Index+1
@@ -90,6 +89,18 @@ func (s *Go) rule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) *goR
 		}
 	}
 	return r
+}
+
+// slot returns the place for the rule of a link-time address, which may hold
+// another's.
+func (s *Go) slot(img *procstate.Image, vaddr uint64) *goRule {
+	h := (vaddr ^ uint64(img.Index)<<48) * 0x9e3779b97f4a7c15
+	return &s.rules[h>>(64-12)]
+}
+
+// isOf reports whether r is the rule of a link-time address.
+func (r *goRule) isOf(img *procstate.Image, vaddr uint64) bool {
+	return r.vaddr == vaddr && r.image == img.Index+1
 }
 
 // forgetTables lets go of what is kept of function tables.

@@ -143,11 +143,12 @@ func (f *goFrame) isGo(pc uint64) bool {
 	if !f.m.Contains(pc - 1) {
 		return false
 	}
-	t, err := procstate.Pclntab(f.m.Image)
-	if err != nil {
-		return false
+	vaddr := pc - 1 - f.m.Bias
+	// Not rule: it might make its place that of f.rule.
+	if r := f.s.slot(f.m.Image, vaddr); r.isOf(f.m.Image, vaddr) && r.kind != goForeign {
+		return true
 	}
-	_, ok := t.Func(pc - 1 - f.m.Bias)
+	_, ok := f.s.image(f.m.Image).table.Func(vaddr)
 	return ok
 }
 
@@ -155,6 +156,9 @@ func (f *goFrame) isGo(pc uint64) bool {
 // goroutine that entered them, as long as the m still has it. Afterwards they
 // are the bottom of the scheduler's stack.
 func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
+	if scheduling && f.arch == procstate.AMD64 { // the rule knows that it is on g0
+		return unwind.StackBottom, nil
+	}
 	s, err := f.stacks()
 	if err != nil {
 		if f.in.Flags&unwind.Interrupted != 0 {

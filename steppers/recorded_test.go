@@ -56,8 +56,11 @@ type otherGroup struct{ unwind.StepperGroup }
 func sameWalk(t *testing.T, snap *procstate.Snapshot, regs *procstate.Regs, asking *unwind.Walker, others ...*unwind.Walker) {
 	t.Helper()
 	frames, err := asking.WalkStack(nil, 1)
-	for n, w := range others {
-		pcs, ruledErr := w.WalkPCs(nil, regs)
+	for i := range 2 * len(others) {
+		n := i / 2
+		w := others[n]
+		room := i % 2 * len(frames) // none, and as much as it takes
+		pcs, ruledErr := w.WalkPCs(make([]unwind.PC, 0, room), regs)
 		if ruledErr != err {
 			t.Errorf("walker %d: it ended with %v, by rules with %v", n, err, ruledErr)
 		}
@@ -118,6 +121,15 @@ func TestRecordedWalks(t *testing.T) {
 				s := &f.Stacks[rng.IntN(len(f.Stacks))]
 				regs := s.Registers()
 				snap.Reset(1, &regs, damage(rng, s.Regions))
+				sameWalk(t, snap, &regs, asking, others[0])
+			}
+
+			for i := range f.Stacks { // cut off at some frame
+				s := &f.Stacks[i]
+				regs := s.Registers()
+				snap.Reset(1, &regs, s.Regions)
+				asking.MaxFrames = 1 + i%20
+				others[0].MaxFrames = asking.MaxFrames
 				sameWalk(t, snap, &regs, asking, others[0])
 			}
 		})

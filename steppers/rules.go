@@ -72,6 +72,8 @@ func (s *Go) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupt
 	case w.Arch() != procstate.AMD64:
 	case (r.kind == goPlain || r.kind == goAsm) && r.delta < 8: // see goFrame.framePointer
 		return unwind.PlainRule(w.Arch(), r.delta+8, 0, false), true
+	case r.kind == goSchedule && r.delta >= 8 && !interrupted:
+		return unwind.PlainRule(w.Arch(), r.delta+8, -16, false).Noted(), true
 	case r.kind == goPlain:
 		return unwind.PlainRule(w.Arch(), r.delta+8, -16, interrupted), true
 	}

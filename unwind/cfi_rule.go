@@ -48,6 +48,9 @@ const (
 	ruleSignal                            // a signal trampoline
 	rulePlain                             // made by PlainRule
 	ruleFPLinked                          // see PlainRule
+
+	// A plain rule never saves by a register.
+	ruleNoted = ruleSavedByReg // see Noted
 )
 
 // Rules for addresses that cannot be unwound, by reason.

@@ -54,10 +54,17 @@ func PlainRule(a *procstate.Arch, size int32, fp int16, linked bool) *Rule {
 	return r
 }
 
+// Noted makes a PlainRule one that leaves a trace in the walk: Walker.Noted.
+func (r *Rule) Noted() *Rule {
+	r.flags |= ruleNoted
+	return r
+}
+
 // ruledFrames remembers how frames are walked through, by image and link-time
 // address: a cache of what the RuleSteppers of a group answer, in sets of two.
 type ruledFrames struct {
 	slots  [2 << ruledSetBits]ruledFrame
+	none   ruledFrame // the callee of a frame where a walk begins
 	guards []RuleGuard
 }
 
@@ -105,6 +112,7 @@ const (
 	ruledSigned ruledOnly = 1 << iota // the return address carries an authentication code
 	ruledLinked                       // FP is unchanged when it does not point to where it is saved
 	ruledPlain                        // no other registers are known in the caller
+	ruledNoted                        // Walker.Noted is true from here on
 )
 
 // imageKey returns the key of link-time address 0 of a mapping's image. ok is
@@ -114,10 +122,15 @@ func imageKey(m *procstate.Mapping) (key uint64, ok bool) {
 	return image << keyImageShift, image < 1<<(64-keyImageShift) && (m.End-m.Bias)>>keyVaddrBits == 0
 }
 
+// ruledSet returns the number of the first of the two slots that a key may be in.
+func ruledSet(key uint64) uint16 {
+	return uint16(key * 0x9e3779b97f4a7c15 >> (64 - ruledSetBits) * 2)
+}
+
 // find returns the number of the slot of a key, or makes one free and returns
 // that: then its key is 0.
 func (c *ruledFrames) find(key uint64) uint16 {
-	i := uint16(key * 0x9e3779b97f4a7c15 >> (64 - ruledSetBits) * 2)
+	i := ruledSet(key)
 	p := (*[2]ruledFrame)(c.slots[i:])
 	if p[0].key == key {
 		return i
@@ -178,8 +191,12 @@ func (s *ruledFrame) fill(w *Walker, key, pc uint64, interrupted bool) {
 // set stores what a rule says of PC, SP and FP, if the slot can hold it.
 func (s *ruledFrame) set(a *procstate.Arch, r *Rule) {
 	const known = ruleRAUndefined | ruleRASigned | ruleFPLinked | rulePlain
+	flags, noted := r.flags, r.flags&(rulePlain|ruleNoted) == rulePlain|ruleNoted
+	if noted {
+		flags &^= ruleNoted
+	}
 	switch {
-	case r.why != ReasonNone || r.row != nil || r.flags&^known != 0:
+	case r.why != ReasonNone || r.row != nil || flags&^known != 0:
 		return
 	case r.flags&ruleRAUndefined != 0:
 		s.how = ruledBottom
@@ -205,6 +222,9 @@ func (s *ruledFrame) set(a *procstate.Arch, r *Rule) {
 	}
 	if r.flags&rulePlain != 0 {
 		s.only |= ruledPlain
+	}
+	if noted {
+		s.only |= ruledNoted
 	}
 	s.how = ruledBySP
 	if r.cfaReg == a.FP {

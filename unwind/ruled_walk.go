@@ -2,6 +2,7 @@ package unwind
 
 import (
 	"encoding/binary"
+	"unsafe"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -26,14 +27,15 @@ type place struct {
 	ask         int  // index of the first stepper that may know the frame
 }
 
-func (f *Frame) place(a *procstate.Arch) place {
-	return place{pc: f.pc, sp: f.sp, fp: f.fp, fpKnown: f.Regs.Known()>>a.FP&1 != 0, interrupted: f.Flags&Interrupted != 0}
+// setFrame makes p the place of a frame.
+func (p *place) setFrame(a *procstate.Arch, f *Frame) {
+	p.pc, p.sp, p.fp, p.fpKnown, p.interrupted = f.pc, f.sp, f.fp, f.Regs.Known()>>a.FP&1 != 0, f.Flags&Interrupted != 0
 }
 
-// topPlace is the place of a top frame.
-func topPlace(a *procstate.Arch, regs *procstate.Regs) place {
-	fp, known := regs.Value(a.FP)
-	return place{pc: regs.Raw(a.PC), sp: regs.Raw(a.SP), fp: fp, fpKnown: known, interrupted: true}
+// setTop makes p the place of a top frame.
+func (p *place) setTop(a *procstate.Arch, regs *procstate.Regs) {
+	p.pc, p.sp, p.interrupted = regs.Raw(a.PC), regs.Raw(a.SP), true
+	p.fp, p.fpKnown = regs.Value(a.FP)
 }
 
 // ruledFrames returns the rules for the walk that begins, nil when the
@@ -52,54 +54,54 @@ func (w *Walker) ruledFrames() *ruledFrames {
 	return g.ruled
 }
 
-// walkRuled walks from p, the place of the last frame of dst, for as long as
+// walkRuled walks from at, the place of the last frame of dst, for as long as
 // rules tell how, and appends at most limit frames. The verdict is Success when
 // it has appended as many, StackBottom when the last one is the bottom, and
-// NotMe when the steppers must be asked for the caller of the last one. It
-// returns the place of that. memo may be nil.
-func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, limit int) ([]PC, place, Verdict) {
-	// All that changes from frame to frame is in variables of its own, which
-	// stay in registers.
-	pc, sp, fp, fpKnown := p.pc, p.sp, p.fp, p.fpKnown
+// NotMe when the steppers must be asked for the caller of the last one, whose
+// place at is then. memo may be nil.
+func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, limit int) ([]PC, Verdict) {
+	pc, sp, fp, fpKnown, interrupted := at.pc, at.sp, at.fp, at.fpKnown, at.interrupted
+	at.ask = 0
 	stack := w.regionAt(sp)
-	low, data := stack.Addr, stack.Data
-	var start, size, toKey uint64 // of the mapping that holds the code
+	run := &w.run
+	run.last, run.low, run.stack, run.start, run.size, run.align = &rules.none, stack.Addr, stack.Data, 0, 0, w.arch.PCAlign-1
 	var only ruledOnly
-	var before *ruledFrame // of the callee
-	next, ask := uint16(0), 0
 	verdict := Success
-	interrupted := p.interrupted
 	if memo != nil {
 		memo.enter()
 	}
-	for ; limit > 0; limit-- {
-		if pc-start >= size {
-			var ok bool
-			if start, size, toKey, ok = w.ruledMapping(pc, interrupted); !ok {
-				verdict = NotMe
-				break
-			}
+	for limit > 0 {
+		if pc-run.start >= run.size && !w.ruledMapping(pc, interrupted) {
+			verdict = NotMe
+			break
 		}
 		if memo != nil && !interrupted {
-			if i := memo.find(pc, sp, fp, fpKnown, low, data); i >= 0 && i <= limit {
+			if i := memo.find(pc, sp, fp, fpKnown, run.low, run.stack); i >= 0 && i <= limit {
 				dst = memo.appendTo(dst, i)
 				sp = memo.frames[0].sp
 				verdict = StackBottom
 				break
 			}
 		}
-		key := pc + toKey
-		r := &rules.slots[next&(2<<ruledSetBits-1)]
+		if memo == nil && !interrupted && fpKnown {
+			run.pc, run.sp, run.fp = pc, sp, fp
+			if n := rules.run(run, dst[len(dst):min(cap(dst), len(dst)+limit)]); n > 0 {
+				pc, sp, fp, only = run.pc, run.sp, run.fp, run.last.only
+				dst = dst[:len(dst)+n]
+				limit -= n
+				continue
+			}
+		}
+		key := pc + run.toKey
+		r := &rules.slots[run.last.next&(2<<ruledSetBits-1)]
 		if r.key != key {
 			n := rules.find(key)
 			if r = &rules.slots[n&(2<<ruledSetBits-1)]; r.key == 0 {
 				r.fill(w, key, pc, interrupted)
 			}
-			if before != nil {
-				before.next = n
-			}
+			run.last.next = n
 		}
-		before, next = r, r.next
+		run.last = r
 		cfa := sp
 		if r.how != ruledBySP {
 			if r.how == ruledBottom {
@@ -111,7 +113,7 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 			}
 			if r.how != ruledByFP || !fpKnown {
 				if r.how == ruledNot {
-					ask = int(r.ra)
+					at.ask = int(r.ra)
 				}
 				verdict = NotMe
 				break
@@ -120,29 +122,28 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 		}
 		cfa += uint64(int64(r.cfa) * wordBytes)
 		only = r.only
-		at := cfa + uint64(int64(r.ra)*wordBytes)
-		if i := at - low; i > uint64(len(data)) || uint64(len(data))-i < wordBytes {
-			stack = w.regionAt(at)
-			if low, data = stack.Addr, stack.Data; at-low > uint64(len(data)) || uint64(len(data))-(at-low) < wordBytes {
+		raAt := cfa + uint64(int64(r.ra)*wordBytes)
+		ra, ok := wordAt(run.low, run.stack, raAt)
+		if !ok {
+			stack := w.regionAt(raAt)
+			run.low, run.stack = stack.Addr, stack.Data
+			if ra, ok = wordAt(run.low, run.stack, raAt); !ok {
 				verdict = NotMe
 				break
 			}
 		}
-		ra := binary.LittleEndian.Uint64(data[at-low:])
 		if only&ruledSigned != 0 {
 			ra &= w.arch.CodeMask
 		}
-		if ra == 0 || ra&(w.arch.PCAlign-1) != 0 || cfa <= sp {
+		if ra == 0 || ra&run.align != 0 || cfa <= sp {
 			verdict = NotMe
 			break
 		}
 		fpBefore, fpAt := fp, uint64(0)
 		if r.fp != 0 {
 			fpAt = cfa + uint64(int64(r.fp)*wordBytes)
-			saved, ok := uint64(0), false
-			if i := fpAt - low; i < uint64(len(data)) && uint64(len(data))-i >= wordBytes {
-				saved, ok = binary.LittleEndian.Uint64(data[i:]), true
-			} else {
+			saved, ok := wordAt(run.low, run.stack, fpAt)
+			if !ok {
 				saved, ok = w.proc.ReadWord(fpAt)
 			}
 			if !interrupted || !w.fpStays(r, fpAt, sp, fp, fpKnown, ok) {
@@ -151,25 +152,102 @@ func (w *Walker) walkRuled(dst []PC, p place, rules *ruledFrames, memo *Memo, li
 		}
 		if memo != nil && !interrupted {
 			if fpKnown {
-				memo.add(memoFrame{pc: pc, sp: sp, fp: fpBefore, raAt: at, fpAt: fpAt, byFP: r.how == ruledByFP}, only)
+				memo.add(memoFrame{pc: pc, sp: sp, fp: fpBefore, raAt: raAt, fpAt: fpAt, byFP: r.how == ruledByFP}, only)
 			} else {
 				memo.enter()
 			}
 		}
+		w.noted = w.noted || only&ruledNoted != 0
 		pc, sp = ra, cfa
 		dst = append(dst, PC{Addr: ra - 1})
+		limit--
 		if interrupted { // from here on PCs are return addresses: see ruledMapping
 			interrupted = false
-			start, toKey = start+1, toKey-keyInterrupted-1
+			run.start, run.toKey = run.start+1, run.toKey-keyInterrupted-1
 		}
 	}
-	return dst, place{pc, sp, fp, fpKnown, interrupted, only&ruledPlain != 0, ask}, verdict
+	at.pc, at.sp, at.fp, at.fpKnown, at.interrupted, at.plain = pc, sp, fp, fpKnown, interrupted, only&ruledPlain != 0
+	return dst, verdict
 }
 
-// ruledMapping returns the addresses [start, start+size) of the PCs for which
-// the mapping at pc counts, and what makes keys of them. ok is false when rules
-// tell nothing of it.
-func (w *Walker) ruledMapping(pc uint64, interrupted bool) (start, size, toKey uint64, ok bool) {
+// wordAt returns the word at an address of stack, which begins at low.
+func wordAt(low uint64, stack []byte, addr uint64) (uint64, bool) {
+	i := addr - low
+	if i >= uint64(len(stack)) || uint64(len(stack))-i < wordBytes {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(stack[i:]), true
+}
+
+// ruledRun is the place that a walk by rules has come to, and what it has at
+// hand. It lies in the Walker: a copy of it would cost as much as a frame.
+type ruledRun struct {
+	pc, sp, fp uint64
+	last       *ruledFrame // the callee's
+
+	low   uint64 // address of stack, captured memory
+	stack []byte
+	align uint64 // bits that no PC has
+
+	// The mapping that holds the code: PCs in [start, start+size) are looked up
+	// in it, and toKey makes keys of them.
+	start, size, toKey uint64
+}
+
+// run goes on from a frame in a call for as long as that takes nothing but what
+// is at hand and rules that are known, which is so for most frames. It calls
+// nothing, so that all that changes from frame to frame stays in registers. It
+// stores the callers in dst and returns how many there were.
+func (c *ruledFrames) run(at *ruledRun, dst []PC) int {
+	if len(at.stack) < wordBytes {
+		return 0
+	}
+	pc, sp, fp, last := at.pc, at.sp, at.fp, at.last
+	stack, end := unsafe.Pointer(unsafe.SliceData(at.stack)), uint64(len(at.stack)-wordBytes)
+	n := 0
+	for n < len(dst) && pc-at.start < at.size {
+		key := pc + at.toKey
+		r := &c.slots[last.next&(2<<ruledSetBits-1)]
+		if r.key != key {
+			i := ruledSet(key)
+			if r = &c.slots[i&(2<<ruledSetBits-1)]; r.key != key {
+				i++
+				if r = &c.slots[i&(2<<ruledSetBits-1)]; r.key != key {
+					break
+				}
+			}
+			last.next = i
+		}
+		cfa := sp
+		if r.how != ruledBySP {
+			if r.how != ruledByFP {
+				break
+			}
+			cfa = fp
+		}
+		cfa += uint64(int64(r.cfa) * wordBytes)
+		raAt, fpAt := cfa+uint64(int64(r.ra)*wordBytes)-at.low, cfa+uint64(int64(r.fp)*wordBytes)-at.low
+		if r.only&(ruledSigned|ruledNoted) != 0 || cfa <= sp || raAt > end || r.fp != 0 && fpAt > end {
+			break
+		}
+		ra := *(*uint64)(unsafe.Add(stack, raAt))
+		if ra == 0 || ra&at.align != 0 {
+			break
+		}
+		if r.fp != 0 {
+			fp = *(*uint64)(unsafe.Add(stack, fpAt))
+		}
+		pc, sp, last = ra, cfa, r
+		dst[n] = PC{Addr: ra - 1}
+		n++
+	}
+	at.pc, at.sp, at.fp, at.last = pc, sp, fp, last
+	return n
+}
+
+// ruledMapping finds the mapping for which the code at pc counts. It reports
+// false when rules tell nothing of it.
+func (w *Walker) ruledMapping(pc uint64, interrupted bool) bool {
 	back := uint64(1) // from PC to LookupPC
 	flag := uint64(0)
 	if interrupted {
@@ -177,10 +255,11 @@ func (w *Walker) ruledMapping(pc uint64, interrupted bool) (start, size, toKey u
 	}
 	m := w.MappingAt(pc - back)
 	if m == nil || m.Image == nil || m.Image.Arch() != w.arch {
-		return 0, 0, 0, false
+		return false
 	}
 	key, ok := imageKey(m)
-	return m.Start + back, m.End - m.Start, key + flag - m.Bias - back, ok
+	w.run.start, w.run.size, w.run.toKey = m.Start+back, m.End-m.Start, key+flag-m.Bias-back
+	return ok
 }
 
 // fpStays reports whether the frame pointer of an interrupted frame, which its

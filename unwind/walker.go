@@ -26,6 +26,9 @@ type Walker struct {
 	work     [2]Frame // the two frames that WalkPCs alternates between
 	last     uint64   // SP of the last frame of the last WalkPCs
 	captured captured // proc, when it is one
+	at       place    // where WalkPCs is
+	run      ruledRun
+	noted    bool // see Noted
 
 	libs     procstate.LibraryState // of proc, during a walk
 	mappings [2]*procstate.Mapping  // that MappingAt found last in this walk, the last one first
@@ -148,7 +151,12 @@ func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 func (w *Walker) begin() {
 	w.libs = w.proc.Libraries()
 	w.mappings = [2]*procstate.Mapping{}
+	w.noted = false
 }
+
+// Noted reports whether the walk has come through a frame whose rule is noted:
+// see [Rule.Noted]. It is for steppers.
+func (w *Walker) Noted() bool { return w.noted }
 
 // MappingAt returns the executable mapping that holds addr, or nil: what the
 // process's libraries say, remembered within a walk. It is for steppers.
@@ -222,7 +230,8 @@ func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo) (pcs [
 
 // walkPCs is WalkPCs by rules, which may be nil, as may memo.
 func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, memo *Memo) ([]PC, error) {
-	at := topPlace(w.arch, regs)
+	at := &w.at
+	at.setTop(w.arch, regs)
 	var in *Frame // nil for the top frame by rules: most walks need no other
 	if rules == nil {
 		in = &w.work[0]
@@ -234,11 +243,11 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 		first := 0 // of the steppers to ask
 		if rules != nil && (in == nil || in.Flags&^(Top|Interrupted|StackSwitched) == 0) {
 			if in != nil {
-				at = in.place(w.arch)
+				at.setFrame(w.arch, in)
 			}
 			before := len(dst)
 			var v Verdict
-			dst, at, v = w.walkRuled(dst, at, rules, memo, left)
+			dst, v = w.walkRuled(dst, at, rules, memo, left)
 			w.last = at.sp
 			switch v {
 			case StackBottom:
@@ -249,7 +258,7 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 			}
 			n := len(dst) - before
 			left -= n
-			in = w.frameAt(&at, in, regs, n)
+			in = w.frameAt(at, in, regs, n)
 			first = at.ask
 		}
 		if memo != nil {
