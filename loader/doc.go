@@ -31,10 +31,10 @@
 // # Processes
 //
 // [OpenSideband] follows executable mappings, forks, execs and exits of all
-// processes; [Processes] applies them in order of time and opens the mapped
-// files while the processes live. Their times are those of samples: once
-// [Processes.Collect] has returned a time, all that happened before it is
-// known, and samples up to it can be resolved.
+// processes, and BPF programs that come and go; [Processes] applies them in
+// order of time and opens the mapped files while the processes live. Their
+// times are those of samples: once [Processes.Collect] has returned a time, all
+// that happened before it is known, and samples up to it can be resolved.
 //
 // # Concurrency
 //

@@ -32,6 +32,9 @@ type ProcessesConfig struct {
 	// calls Bootstrap, Collect, Watch, Advance, Process or Track calls it,
 	// never two at once; it must not use the Processes.
 	OnImage func(pid int32, im *procstate.Image, bias uint64)
+
+	// OnBPF, if set, is called by Advance for each SidebandBPF.
+	OnBPF func(*SidebandEvent)
 }
 
 // Processes is the table of processes, at one moment of the past: that of the
@@ -55,6 +58,7 @@ type Processes struct {
 	images   *procstate.Images
 	onImage  func(pid int32, im *procstate.Image, bias uint64)
 	imageMu  sync.Mutex // held while onImage runs
+	onBPF    func(*SidebandEvent)
 	news     chan struct{}
 
 	procs  map[int32]*Process
@@ -122,7 +126,7 @@ const keepEvents = 1024
 // NewProcesses makes an empty table.
 func NewProcesses(cfg ProcessesConfig) *Processes {
 	p := &Processes{
-		sideband: cfg.Sideband, images: cfg.Images, onImage: cfg.OnImage,
+		sideband: cfg.Sideband, images: cfg.Images, onImage: cfg.OnImage, onBPF: cfg.OnBPF,
 		procs: make(map[int32]*Process), gone: make(map[int32]uint64), news: make(chan struct{}, 1),
 	}
 	if len(cfg.PIDs) > 0 {
@@ -334,6 +338,10 @@ func (p *Processes) apply(e *SidebandEvent) {
 		p.applyExit(e)
 	case SidebandLost:
 		p.lossy = true
+	case SidebandBPF:
+		if p.onBPF != nil {
+			p.onBPF(e)
+		}
 	}
 }
 

@@ -35,12 +35,14 @@ const (
 	dummySampleType   = unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME | unix.PERF_SAMPLE_CPU
 	sidebandEventBits = unix.PerfBitExcludeKernel | unix.PerfBitExcludeHv | unix.PerfBitMmap |
 		unix.PerfBitMmap2 | unix.PerfBitComm | unix.PerfBitCommExec | unix.PerfBitTask |
-		unix.PerfBitSampleIDAll | unix.PerfBitUseClockID | unix.PerfBitWatermark
+		unix.PerfBitSampleIDAll | unix.PerfBitUseClockID | unix.PerfBitWatermark | perfBitKsymbol
+
+	perfBitKsymbol = unix.CBitFieldMaskBit29 // Linux 5.1
 )
 
 // Sideband is the kernel's news about all processes of the machine:
-// executable mappings, forks, execs and exits, from a perf event per CPU that
-// counts nothing. Files are told by device, inode and generation and not by
+// executable mappings, forks, execs and exits, and about BPF code that comes and
+// goes, from a perf event per CPU that counts nothing. Files are told by device, inode and generation and not by
 // build ID: tools that move code within a file keep its build ID, and then
 // another's file would be used.
 //
@@ -231,7 +233,7 @@ func (s *Sideband) drainRing(ring *sidebandRing, fn func(*SidebandEvent)) {
 			return
 		case e.Kind == SidebandLost:
 			s.stats.Lost += e.Lost
-		case e.PID <= 0:
+		case e.PID <= 0 && e.Kind != SidebandBPF:
 			s.stats.Foreign++
 			return
 		}

@@ -21,6 +21,7 @@ const (
 	SidebandFork                         // a thread or process was born
 	SidebandExit                         // a thread ended
 	SidebandLost                         // records are missing here
+	SidebandBPF                          // code of a BPF program or trampoline came into the kernel, or went
 )
 
 // SidebandEvent is one piece of news about a process. PID is the process
@@ -43,6 +44,11 @@ type SidebandEvent struct {
 	Comm string // SidebandComm, SidebandExec: the new name
 	Lost uint64 // SidebandLost: number of records
 
+	// SidebandBPF: the name of the code at Addr, of Len bytes, and whether it
+	// went. Who brought or took it is PID and TID, which may be foreign.
+	Symbol string
+	Gone   bool
+
 	// The file of a SidebandMmap, once it was looked for.
 	image    *procstate.Image
 	imageErr error
@@ -55,6 +61,7 @@ const (
 	// dummySampleType: pid, tid, time, cpu, reserved.
 	sampleIDBytes = 24
 	mmap2Bytes    = 72 // up to the file name
+	ksymbolBytes  = 24 // up to the name
 )
 
 var (
@@ -104,6 +111,8 @@ func (e *SidebandEvent) parse(record []byte) error {
 			return errBadSideband
 		}
 		e.Kind, e.Lost = SidebandLost, le.Uint64(body[8:])
+	case unix.PERF_RECORD_KSYMBOL:
+		return e.parseKernelSymbol(body)
 	default:
 		return errOtherRecord
 	}
@@ -122,6 +131,24 @@ func (e *SidebandEvent) parseMmap(body []byte) error {
 	e.Inode, e.Gen = le.Uint64(body[40:]), le.Uint64(body[48:])
 	e.Prot = procstate.Prot(le.Uint32(body[56:]) & 7)
 	e.Path = cString(body[64:])
+	if e.Addr+e.Len < e.Addr {
+		return errBadSideband
+	}
+	return nil
+}
+
+// parseKernelSymbol decodes a record of code that the kernel made.
+func (e *SidebandEvent) parseKernelSymbol(body []byte) error {
+	le := binary.LittleEndian
+	if len(body) < ksymbolBytes-recordHeaderBytes {
+		return errBadSideband
+	}
+	if le.Uint16(body[12:]) != unix.PERF_RECORD_KSYMBOL_TYPE_BPF {
+		return errOtherRecord // pages of kprobes and ftrace
+	}
+	e.Kind, e.Addr, e.Len = SidebandBPF, le.Uint64(body), uint64(le.Uint32(body[8:]))
+	e.Gone = le.Uint16(body[14:])&unix.PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER != 0
+	e.Symbol = cString(body[16:])
 	if e.Addr+e.Len < e.Addr {
 		return errBadSideband
 	}

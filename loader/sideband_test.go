@@ -52,6 +52,16 @@ func taskBody(pid, ppid, tid, ptid uint32) []byte {
 	return append(b, make([]byte, 8)...)
 }
 
+func ksymbolBody(addr uint64, n uint32, typ, flags uint16, name string) []byte {
+	le := binary.LittleEndian
+	b := le.AppendUint64(nil, addr)
+	b = le.AppendUint32(b, n)
+	b = le.AppendUint16(b, typ)
+	b = le.AppendUint16(b, flags)
+	b = append(b, name...)
+	return append(b, make([]byte, 8-len(name)%8)...)
+}
+
 func TestParseSideband(t *testing.T) {
 	comm := append(taskBody(17, 18, 0, 0)[:8], "name\x00\x00\x00\x00"...)
 	lost := binary.LittleEndian.AppendUint64(make([]byte, 8), 42)
@@ -85,6 +95,15 @@ func TestParseSideband(t *testing.T) {
 		{"lost", record(unix.PERF_RECORD_LOST, 0, lost),
 			with(func(e *SidebandEvent) { e.Kind, e.Lost, e.PID, e.TID = SidebandLost, 42, 7, 8 }), nil},
 		{"lost too short", record(unix.PERF_RECORD_LOST, 0, lost[:8]), SidebandEvent{}, errBadSideband},
+		{"code of BPF", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 1, 0, "bpf_prog_x")), with(func(e *SidebandEvent) {
+			e.Kind, e.Addr, e.Len, e.Symbol, e.PID, e.TID = SidebandBPF, 0x1000, 0x20, "bpf_prog_x", 7, 8
+		}), nil},
+		{"code of BPF that went", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 1, 1, "x")), with(func(e *SidebandEvent) {
+			e.Kind, e.Addr, e.Len, e.Symbol, e.Gone, e.PID, e.TID = SidebandBPF, 0x1000, 0x20, "x", true, 7, 8
+		}), nil},
+		{"other code of the kernel", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 2, 0, "x")), SidebandEvent{}, errOtherRecord},
+		{"code that wraps around", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(^uint64(0), 2, 1, 0, "x")), SidebandEvent{}, errBadSideband},
+		{"code too short", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0, 2, 1, 0, "")[:12]), SidebandEvent{}, errBadSideband},
 		{"another", record(unix.PERF_RECORD_THROTTLE, 0, make([]byte, 24)), SidebandEvent{}, errOtherRecord},
 		{"header only", make([]byte, 8), SidebandEvent{}, errBadSideband},
 		{"nothing", nil, SidebandEvent{}, errBadSideband},
@@ -103,6 +122,7 @@ func FuzzParseSideband(f *testing.F) {
 	f.Add(record(unix.PERF_RECORD_COMM, unix.PERF_RECORD_MISC_COMM_EXEC, []byte("12345678name\x00\x00\x00\x00")))
 	f.Add(record(unix.PERF_RECORD_FORK, 0, taskBody(17, 11, 18, 12)))
 	f.Add(record(unix.PERF_RECORD_LOST, 0, make([]byte, 16)))
+	f.Add(record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 1, 1, "bpf_prog_x")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e SidebandEvent
 		if e.parse(b) == nil && e.Addr+e.Len < e.Addr {
@@ -193,12 +213,15 @@ func TestDrainCounts(t *testing.T) {
 	r.put(record(unix.PERF_RECORD_LOST, 0, binary.LittleEndian.AppendUint64(make([]byte, 8), 42)))
 	r.put(record(unix.PERF_RECORD_MMAP2, 0, nil))
 	r.put(record(unix.PERF_RECORD_THROTTLE, 0, make([]byte, 24)))
+	foreign := record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 1, 0, "x"))
+	copy(foreign[len(foreign)-sampleIDBytes:], make([]byte, 8))
+	r.put(foreign) // whoever brought it, it is in the kernel
 	var kinds []SidebandKind
 	s.Drain(func(e *SidebandEvent) { kinds = append(kinds, e.Kind) })
-	if want := (SidebandStats{Events: 2, Lost: 42, Malformed: 1, Foreign: 2}); s.Stats() != want {
+	if want := (SidebandStats{Events: 3, Lost: 42, Malformed: 1, Foreign: 2}); s.Stats() != want {
 		t.Errorf("%+v, want %+v", s.Stats(), want)
 	}
-	if fmt.Sprint(kinds) != fmt.Sprint([]SidebandKind{SidebandComm, SidebandLost}) {
+	if fmt.Sprint(kinds) != fmt.Sprint([]SidebandKind{SidebandComm, SidebandLost, SidebandBPF}) {
 		t.Errorf("kinds %v", kinds)
 	}
 }

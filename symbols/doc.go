@@ -19,7 +19,7 @@
 // A [Lookup] answers for the run-time addresses of one process, generated
 // code (JIT) included, from the files in which the process tells of it, and
 // names what a pointer to data points to ([Lookup.ObjectAt]). A [Kernel] names
-// kernel addresses.
+// kernel addresses, and a [BPFCode] those of BPF programs that have gone since.
 //
 // [Symbolizer.Functions] tells of the parameters and variables in scope at an
 // address: their types, and the expressions that say where they are. Package

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/symbols"
@@ -18,6 +19,8 @@ type modules struct {
 	images  []uint32 // profile module by Image.Index; 0 is not yet known
 	byPath  map[string]uint32
 	kernel  uint32
+	bpf     uint32          // of code that is numbered by bpfCode
+	bpfCode symbols.BPFCode // that came into the kernel and went since it records
 
 	info       map[uint32]profile.Module   // by profile module
 	image      map[uint32]*procstate.Image // by profile module
@@ -50,6 +53,7 @@ func newModules(b *profile.Builder, opt symbols.Options) *modules {
 		codeNames: newCodeNames(opt),
 	}
 	ms.kernel = ms.number(profile.Module{Path: profile.KernelPath, Kind: profile.Kernel})
+	ms.bpf = ms.number(profile.Module{Path: "[bpf]", Kind: profile.Kernel})
 	return ms
 }
 
@@ -58,6 +62,24 @@ func (ms *modules) number(m profile.Module) uint32 {
 	id := ms.builder.Module(m)
 	ms.info[id] = m
 	return id
+}
+
+// onBPF follows BPF programs: those that end before names are read have none
+// then, and others are where they were.
+func (ms *modules) onBPF(e *loader.SidebandEvent) {
+	if e.Gone {
+		ms.bpfCode.Went(e.Addr, e.Len, e.Symbol)
+	} else {
+		ms.bpfCode.Came(e.Addr, e.Len, e.Symbol)
+	}
+}
+
+// ofKernel returns the place of a kernel address.
+func (ms *modules) ofKernel(addr uint64) profile.Loc {
+	if place, ok := ms.bpfCode.At(addr); ok {
+		return profile.Loc{Module: ms.bpf, Addr: place}
+	}
+	return profile.Loc{Module: ms.kernel, Addr: addr}
 }
 
 // user returns the place of a user address of a process in the mapping that
@@ -164,8 +186,15 @@ func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line
 		clear(ms.starts)
 		ms.kallsyms = nil
 	}
-	if loc.Module == ms.kernel {
+	switch loc.Module {
+	case ms.kernel:
+		if s, decided := ms.bpfCode.Earlier(loc.Addr); decided {
+			return appendSymbol(dst, s)
+		}
 		return ms.kernelName(dst, loc.Addr)
+	case ms.bpf:
+		s, _ := ms.bpfCode.Name(loc.Addr)
+		return appendSymbol(dst, s)
 	}
 	if im := ms.image[loc.Module]; im != nil {
 		return ms.fileName(dst, im, loc.Addr)
@@ -239,8 +268,13 @@ func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
 		}
 		n.kallsyms = k
 	}
-	s, ok := n.kallsyms.Lookup(addr)
-	if !ok {
+	s, _ := n.kallsyms.Lookup(addr)
+	return appendSymbol(dst, s)
+}
+
+// appendSymbol appends the line of a symbol of the kernel, if it has a name.
+func appendSymbol(dst []profile.Line, s symbols.KernelSymbol) []profile.Line {
+	if s.Name == "" {
 		return dst
 	}
 	return append(dst, profile.Line{Function: s.Name, Kind: profile.Kernel})

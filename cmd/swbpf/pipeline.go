@@ -149,7 +149,7 @@ func (p *pipeline) addStack(s *loader.Sample) {
 		p.stack = append(p.stack, p.states[s.Blocked])
 	}
 	for _, pc := range s.Kernel {
-		p.stack = append(p.stack, profile.Loc{Module: p.modules.kernel, Addr: pc})
+		p.stack = append(p.stack, p.modules.ofKernel(pc))
 	}
 	switch s.User {
 	case loader.UserNone, loader.UserExited, loader.UserExec:

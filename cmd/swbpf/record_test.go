@@ -294,7 +294,7 @@ func TestRecordChain(t *testing.T) {
 func userPart(s *pprof.Sample, names []string) []string {
 	kernel := 0
 	for _, loc := range s.Location {
-		if loc.Mapping == nil || !strings.HasPrefix(loc.Mapping.File, "[kernel") {
+		if loc.Mapping == nil || !strings.HasPrefix(loc.Mapping.File, "[kernel") && loc.Mapping.File != "[bpf]" {
 			break
 		}
 		kernel += max(1, len(loc.Line))

@@ -140,7 +140,7 @@ func (r *recorder) follow(pids []int) (err error) {
 		return err
 	}
 	r.procs = loader.NewProcesses(loader.ProcessesConfig{
-		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(pids), OnImage: r.onImage,
+		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(pids), OnImage: r.onImage, OnBPF: r.modules.onBPF,
 	})
 	return r.procs.Bootstrap()
 }
@@ -261,6 +261,8 @@ func (r *recorder) finish() (*profile.Profile, error) {
 // release gives back what only recording needs, before names are read.
 func (r *recorder) release() {
 	r.session.Close()
+	r.procs.Collect()
+	r.procs.Advance(^uint64(0)) // what has happened since the last sample, to our programs as well
 	r.unwatch()
 	r.procs, r.group = nil, nil
 	clear(r.memos[:])

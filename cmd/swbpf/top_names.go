@@ -92,7 +92,7 @@ func (n *topNames) sync(s *topSnapshot) (unnamed []topNameRequest) {
 		for i := len(at); i < len(list); i++ {
 			p := &list[i]
 			at = append(at, []uint32{n.id(p.unnamed())})
-			if p.image != nil || p.kind == profile.Kernel {
+			if p.image != nil || p.kernel {
 				ask.ids = append(ask.ids, uint32(i))
 			}
 		}
@@ -113,6 +113,8 @@ func (p *topPlace) unnamed() topFunc {
 		return topFunc{"[truncated: " + p.marker + "]", "", profile.Marker}
 	case p.module == "":
 		return topFunc{"[unknown]", "", profile.Unknown}
+	case p.name != "":
+		return topFunc{printable(p.name), p.module, p.kind}
 	}
 	return topFunc{p.module, p.module, p.kind}
 }

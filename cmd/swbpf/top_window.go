@@ -58,14 +58,16 @@ type topPlaceKey struct {
 	marker string
 }
 
-// topPlace is a place and where its name comes from: nowhere when neither
-// source is set and it is not of the kernel.
+// topPlace is a place and where its name comes from: nowhere when no source is
+// set.
 type topPlace struct {
 	module string // file name; "" for code in no module
 	kind   profile.Kind
 	addr   uint64 // link-time; run-time in the kernel and in generated code
 	image  *procstate.Image
 	jit    *symbols.Lookup
+	kernel bool   // kallsyms have it
+	name   string // of BPF code, as it was when it was sampled
 	marker string // a remark in place of code
 }
 
@@ -158,6 +160,11 @@ func (w *topWindow) place(key topPlaceKey) uint32 {
 	if mod, ok := w.mods.info[key.loc.Module]; ok {
 		place.module, place.kind = printable(filepath.Base(mod.Path)), mod.Kind
 		place.image, place.jit = w.mods.image[key.loc.Module], w.mods.jit[key.loc.Module]
+		place.kernel = key.loc.Module == w.mods.kernel
+	}
+	if key.loc.Module == w.mods.bpf {
+		s, _ := w.mods.bpfCode.Name(key.loc.Addr)
+		place.name = s.Name
 	}
 	if text, ok := w.mods.builder.MarkerText(key.loc); ok {
 		place.marker = text

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/symbols"
 )
@@ -351,5 +352,24 @@ func TestTopByTime(t *testing.T) {
 	w.view.press(keyEnter, 10)
 	if screen := strings.Join(w.view.render(100, 24), "\n"); !strings.Contains(screen, "[lock]") {
 		t.Errorf("no state on\n%s", screen)
+	}
+}
+
+// Code of BPF programs is named by what was there when it was sampled, without
+// asking for names.
+func TestTopBPF(t *testing.T) {
+	w := newFakeWindow(time.Minute)
+	const addr = 0xffffffffc0001000
+	th := profile.Thread{PID: 1, TID: 1, Comm: profile.Comm("c")}
+	for i, name := range []string{"bpf_prog_1_a", "bpf_prog_2_b"} {
+		w.mods.onBPF(&loader.SidebandEvent{Kind: loader.SidebandBPF, Addr: addr, Len: 64, Symbol: name})
+		w.Add(th, []profile.Loc{w.mods.ofKernel(addr + 4)}, "", int64(2-i), 1)
+		w.mods.onBPF(&loader.SidebandEvent{Kind: loader.SidebandBPF, Addr: addr, Len: 64, Symbol: name, Gone: true})
+	}
+	if asked := w.view.show(w.roll(w.begin.Add(time.Second))); len(asked) > 0 {
+		t.Errorf("asked for %+v", asked)
+	}
+	if got, want := w.table(), "bpf_prog_1_a 2/2, bpf_prog_2_b 1/1"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
