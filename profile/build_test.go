@@ -80,7 +80,7 @@ func TestUndeclaredModule(t *testing.T) {
 	if want := []string{"[unknown marker]", "[unknown]+0x10"}; !slices.Equal(names, want) {
 		t.Errorf("functions %v, want %v", names, want)
 	}
-	if err := p.pprof().CheckValid(); err != nil {
+	if err := inPprof(t, p).CheckValid(); err != nil {
 		t.Error(err)
 	}
 }

@@ -92,7 +92,7 @@ func fixtureTexts(t *testing.T) map[string][]byte {
 	t.Helper()
 	p := fixture()
 	var raw bytes.Buffer
-	if err := p.pprof().WriteUncompressed(&raw); err != nil {
+	if err := p.encodePprof(&raw); err != nil {
 		t.Fatal(err)
 	}
 	page := written(t, p.WriteHTML)

@@ -1,7 +1,9 @@
 package profile
 
 import (
+	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -20,12 +22,12 @@ import (
 //
 // Where samples have values of their own, a field that pprof does not know tells
 // how they differ: see squaresField.
+//
+// It is written as it is encoded: a sample takes a kilobyte in pprof's own
+// types, where it takes 32 bytes here.
 func (p *Profile) WritePprof(w io.Writer) error {
 	z := gzip.NewWriter(w)
-	err := p.pprof().WriteUncompressed(z)
-	if err == nil && p.Meta.ByValue && p.squaresKnown {
-		_, err = z.Write(p.pprofSquares())
-	}
+	err := p.encodePprof(z)
 	if err == nil {
 		err = z.Close()
 	}
@@ -35,127 +37,188 @@ func (p *Profile) WritePprof(w io.Writer) error {
 	return nil
 }
 
-func (p *Profile) pprof() *pprof.Profile {
-	out := &pprof.Profile{
-		SampleType:        []*pprof.ValueType{{Type: "samples", Unit: "count"}},
-		DefaultSampleType: "samples",
-		DurationNanos:     int64(p.Meta.Duration),
-		Period:            p.Meta.Period,
-		Comments:          p.describe(),
+// Pprof returns the profile in pprof's terms: as it was read, with all its
+// types of samples and labels, when it was read from a pprof file. The result
+// is not to be changed.
+func (p *Profile) Pprof() (*pprof.Profile, error) {
+	if p.source != nil {
+		return p.source, nil
 	}
-	if !p.Meta.Start.IsZero() {
-		out.TimeNanos = p.Meta.Start.UnixNano()
+	var raw bytes.Buffer
+	if err := p.encodePprof(&raw); err != nil {
+		return nil, err
 	}
-	valued := p.Meta.Value.Type != ""
-	if valued {
-		v := p.Meta.Value
-		if p.Meta.Wall {
-			out.SampleType = append(out.SampleType, &pprof.ValueType{Type: "cpu", Unit: v.Unit}, &pprof.ValueType{Type: "off-cpu", Unit: v.Unit})
-		}
-		out.SampleType = append(out.SampleType, &pprof.ValueType{Type: v.Type, Unit: v.Unit})
-		out.PeriodType = &pprof.ValueType{Type: v.Type, Unit: v.Unit}
-		out.DefaultSampleType = v.Type
-	}
-	for i, f := range p.functions {
-		out.Function = append(out.Function, &pprof.Function{
-			ID: uint64(i + 1), Name: f.name, SystemName: f.systemName,
-			Filename: f.file, StartLine: int64(f.startLine),
-		})
-	}
-	out.Mapping = p.pprofMappings()
+	return pprof.ParseUncompressed(raw.Bytes())
+}
+
+// encodePprof writes the profile in pprof's format, not compressed. The numbers
+// of fields are those of
+// https://github.com/google/pprof/blob/main/proto/profile.proto.
+func (p *Profile) encodePprof(w io.Writer) error {
+	e := newPprofEncoder(w)
+	p.encodeTypes(e)
+	p.encodeSamples(e)
+	p.encodeMappings(e)
+	var line, msg []byte
 	for i, l := range p.locations {
-		loc := &pprof.Location{ID: uint64(i + 1), Address: l.addr}
-		if l.module > 0 {
-			loc.Mapping = out.Mapping[l.module-1]
-		}
-		if l.module == noModule {
-			loc.Address = 0
+		msg = appendNumber(msg[:0], 1, int64(i+1))
+		if l.module != noModule {
+			msg = appendNumber(msg, 2, int64(l.module))
+			msg = appendNumber(msg, 3, int64(l.addr))
 		}
 		for _, ln := range l.lines {
-			loc.Line = append(loc.Line, pprof.Line{Function: out.Function[ln.function], Line: int64(ln.line)})
+			line = appendNumber(line[:0], 1, int64(ln.function+1))
+			line = appendNumber(line, 2, int64(ln.line))
+			msg = appendMessage(msg, 4, line)
 		}
-		out.Location = append(out.Location, loc)
+		e.message(4, msg)
 	}
-	var stack []*pprof.Location
+	for i, f := range p.functions {
+		msg = appendNumber(msg[:0], 1, int64(i+1))
+		msg = appendNumber(msg, 2, e.text(f.name))
+		msg = appendNumber(msg, 3, e.text(f.systemName))
+		msg = appendNumber(msg, 4, e.text(f.file))
+		msg = appendNumber(msg, 5, int64(f.startLine))
+		e.message(5, msg)
+	}
+	if !p.Meta.Start.IsZero() {
+		e.number(9, p.Meta.Start.UnixNano())
+	}
+	e.number(10, int64(p.Meta.Duration))
+	e.number(12, p.Meta.Period)
+	for _, c := range p.describe() {
+		e.number(13, e.text(c))
+	}
+	if p.Meta.ByValue && p.squaresKnown {
+		e.message(squaresField, p.pprofSquares())
+	}
+	return e.close()
+}
+
+// encodeTypes writes what the values of a sample are: their number, and where
+// the profile has values, the part on and off the CPU (Meta.Wall) and the value.
+func (p *Profile) encodeTypes(e *pprofEncoder) {
+	types := []ValueType{{"samples", "count"}}
+	if v := p.Meta.Value; v.Type != "" {
+		if p.Meta.Wall {
+			types = append(types, ValueType{"cpu", v.Unit}, ValueType{"off-cpu", v.Unit})
+		}
+		types = append(types, v)
+		e.message(11, e.valueType(v))
+	}
+	for _, t := range types {
+		e.message(1, e.valueType(t))
+	}
+	e.number(14, e.text(types[len(types)-1].Type))
+}
+
+func (e *pprofEncoder) valueType(t ValueType) []byte {
+	return appendNumber(appendNumber(nil, 1, e.text(t.Type)), 2, e.text(t.Unit))
+}
+
+func (p *Profile) encodeSamples(e *pprofEncoder) {
+	labels := make([][]byte, len(p.threads)) // as encoded, of threads met
+	var msg, stack, values []byte
 	last := uint32(math.MaxUint32)
 	for _, s := range p.samples {
-		if s.node != last { // samples of a stack share its slice
-			stack = nil
+		if s.node != last { // samples lie by their stacks
+			stack = stack[:0]
 			for n := s.node; n != 0; n = p.nodes[n].parent {
-				stack = append(stack, out.Location[p.nodes[n].location])
+				stack = binary.AppendUvarint(stack, uint64(p.nodes[n].location)+1)
 			}
 			last = s.node
 		}
-		t := &p.threads[s.thread]
-		sample := &pprof.Sample{
-			Location: stack,
-			Value:    []int64{s.count},
-			NumLabel: map[string][]int64{"pid": {int64(t.PID)}, "tid": {int64(t.TID)}},
+		if labels[s.thread] == nil {
+			labels[s.thread] = p.encodeLabels(e, &p.threads[s.thread])
 		}
-		if valued && p.Meta.Wall {
-			onCPU, offCPU := s.value, int64(0)
-			if !slices.Contains(p.labels[t.Labels], Label{"state", "running"}) {
-				onCPU, offCPU = offCPU, onCPU
+		values = binary.AppendUvarint(values[:0], uint64(s.count))
+		if p.Meta.Value.Type != "" {
+			if p.Meta.Wall {
+				onCPU, offCPU := s.value, int64(0)
+				if !slices.Contains(p.labels[p.threads[s.thread].Labels], Label{"state", "running"}) {
+					onCPU, offCPU = offCPU, onCPU
+				}
+				values = binary.AppendUvarint(values, uint64(onCPU))
+				values = binary.AppendUvarint(values, uint64(offCPU))
 			}
-			sample.Value = append(sample.Value, onCPU, offCPU)
+			values = binary.AppendUvarint(values, uint64(s.value))
 		}
-		if valued {
-			sample.Value = append(sample.Value, s.value)
+		msg = msg[:0]
+		if len(stack) > 0 {
+			msg = appendMessage(msg, 1, stack)
 		}
-		sample.Label = map[string][]string{}
-		if comm := t.CommString(); comm != "" {
-			sample.Label["comm"] = []string{comm}
-		}
-		for _, l := range p.labels[t.Labels] {
-			sample.Label[l.Key] = append(sample.Label[l.Key], l.Value)
-		}
-		out.Sample = append(out.Sample, sample)
+		msg = appendMessage(msg, 2, values)
+		msg = append(msg, labels[s.thread]...)
+		e.message(2, msg)
 	}
+}
+
+// encodeLabels returns the labels of a thread as fields of a sample.
+func (p *Profile) encodeLabels(e *pprofEncoder, t *Thread) []byte {
+	var out, label []byte
+	text := func(key, s string) {
+		label = appendNumber(label[:0], 1, e.text(key))
+		label = appendNumber(label, 2, e.text(s))
+		out = appendMessage(out, 3, label)
+	}
+	number := func(key string, n int32) {
+		label = appendNumber(label[:0], 1, e.text(key))
+		label = appendNumber(label, 3, int64(n))
+		out = appendMessage(out, 3, label)
+	}
+	if comm := t.CommString(); comm != "" {
+		text("comm", comm)
+	}
+	for _, l := range p.labels[t.Labels] {
+		text(l.Key, l.Value)
+	}
+	number("pid", t.PID)
+	number("tid", t.TID)
 	return out
 }
 
-// pprofMappings returns a mapping for each module but the one that is none.
-func (p *Profile) pprofMappings() []*pprof.Mapping {
-	type span struct{ min, max uint64 }
-	spans := make([]span, len(p.modules))
-	mappings := make([]*pprof.Mapping, len(p.modules))
-	for i, m := range p.modules {
-		spans[i].min = math.MaxUint64
-		mappings[i] = &pprof.Mapping{
-			ID: uint64(i), File: m.Path, BuildID: m.BuildID,
-			Start: m.Start, Limit: m.Limit, Offset: m.Offset,
-		}
+// encodeMappings writes a mapping for each module but the one that is none.
+func (p *Profile) encodeMappings(e *pprofEncoder) {
+	type mapping struct {
+		min, max                         uint64
+		functions, files, lines, inlines bool
+	}
+	mappings := make([]mapping, len(p.modules))
+	for i := range mappings {
+		mappings[i].min = math.MaxUint64
 	}
 	for _, l := range p.locations {
 		if l.module == noModule {
 			continue
 		}
-		s, m := &spans[l.module], mappings[l.module]
-		s.min, s.max = min(s.min, l.addr), max(s.max, l.addr)
+		m := &mappings[l.module]
+		m.min, m.max = min(m.min, l.addr), max(m.max, l.addr)
 		for _, ln := range l.lines {
-			m.HasFunctions = m.HasFunctions || ln.named
-			m.HasFilenames = m.HasFilenames || p.functions[ln.function].file != ""
-			m.HasLineNumbers = m.HasLineNumbers || ln.line != 0
-			m.HasInlineFrames = m.HasInlineFrames || ln.inlined
+			m.functions = m.functions || ln.named
+			m.files = m.files || p.functions[ln.function].file != ""
+			m.lines = m.lines || ln.line != 0
+			m.inlines = m.inlines || ln.inlined
 		}
 	}
-	for i, m := range mappings {
-		if m.Limit == 0 && spans[i].min <= spans[i].max {
-			m.Start, m.Limit = spans[i].min, spans[i].max
+	var msg []byte
+	for i := 1; i < len(p.modules); i++ {
+		m, f := p.modules[i], &mappings[i]
+		if m.Limit == 0 && f.min <= f.max {
+			m.Start, m.Limit = f.min, f.max
 			if m.Limit < math.MaxUint64 {
 				m.Limit++
 			}
 		}
+		msg = appendNumber(msg[:0], 1, int64(i))
+		msg = appendNumber(msg, 2, int64(m.Start))
+		msg = appendNumber(msg, 3, int64(m.Limit))
+		msg = appendNumber(msg, 4, int64(m.Offset))
+		msg = appendNumber(msg, 5, e.text(m.Path))
+		msg = appendNumber(msg, 6, e.text(m.BuildID))
+		msg = appendFlag(msg, 7, f.functions)
+		msg = appendFlag(msg, 8, f.files)
+		msg = appendFlag(msg, 9, f.lines)
+		msg = appendFlag(msg, 10, f.inlines)
+		e.message(3, msg)
 	}
-	return mappings[1:]
-}
-
-// Pprof returns the profile in pprof's terms: as it was read, with all its
-// types of samples and labels, when it was read from a pprof file. The result
-// is not to be changed.
-func (p *Profile) Pprof() *pprof.Profile {
-	if p.source != nil {
-		return p.source
-	}
-	return p.pprof()
 }

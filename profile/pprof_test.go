@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,15 @@ func writePprof(t *testing.T, p *Profile) []byte {
 		t.Fatal(err)
 	}
 	return buf.Bytes()
+}
+
+func inPprof(t *testing.T, p *Profile) *pprof.Profile {
+	t.Helper()
+	q, err := p.Pprof()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
 }
 
 func TestPprofParsed(t *testing.T) {
@@ -40,7 +50,7 @@ func TestPprofParsed(t *testing.T) {
 }
 
 func TestPprofFlags(t *testing.T) {
-	p := fixture().pprof()
+	p := inPprof(t, fixture())
 	if err := p.CheckValid(); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +86,7 @@ func TestPprofUnnamed(t *testing.T) {
 	m := b.Module(Module{Path: "/lib/libfoo.so", Kind: Native, Start: 0x1000, Limit: 0x3000, Offset: 0x1000})
 	b.Module(Module{Path: "/lib/unused.so"})
 	b.Add(Thread{PID: 1, TID: 1}, []Loc{{m, 0x1234}, {0, 0x7f0012345678}}, "", 1, 1)
-	p := b.Build(Meta{}, nil).pprof()
+	p := inPprof(t, b.Build(Meta{}, nil))
 	if len(p.Mapping) != 1 || p.Mapping[0].HasFunctions {
 		t.Errorf("mappings: %v", p.Mapping)
 	}
@@ -149,4 +159,15 @@ func TestGoToolPprof(t *testing.T) {
 			}
 		}
 	}
+}
+
+func BenchmarkWritePprof(b *testing.B) {
+	p := largeProfile(100_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := p.WritePprof(io.Discard); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(p.samples)), "ns/sample")
 }

@@ -15,9 +15,7 @@ const (
 	equalScale   = 64
 )
 
-const wireBytes = 2 // protobuf's type of a field with a length
-
-// pprofSquares returns squaresField of the profile as it is in a message.
+// pprofSquares returns the numbers of squaresField.
 func (p *Profile) pprofSquares() []byte {
 	var numbers []byte
 	for i := range p.samples {
@@ -27,9 +25,7 @@ func (p *Profile) pprofSquares() []byte {
 		}
 		numbers = binary.AppendUvarint(numbers, uint64(max(equal, 0)))
 	}
-	out := binary.AppendUvarint(nil, squaresField<<3|wireBytes)
-	out = binary.AppendUvarint(out, uint64(len(numbers)))
-	return append(out, numbers...)
+	return numbers
 }
 
 // squaresOfPprof returns the numbers of squaresField, without equalScale, in a

@@ -201,7 +201,7 @@ func TestReadCompressed(t *testing.T) {
 // Errors say where.
 func TestReadMalformed(t *testing.T) {
 	var own bytes.Buffer
-	if err := fixture().pprof().WriteUncompressed(&own); err != nil {
+	if err := fixture().encodePprof(&own); err != nil {
 		t.Fatal(err)
 	}
 	raw := own.String()
@@ -247,7 +247,7 @@ func TestReadMalformed(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	var own bytes.Buffer
-	if err := fixture().pprof().WriteUncompressed(&own); err != nil {
+	if err := fixture().encodePprof(&own); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(own.Bytes())

@@ -224,7 +224,7 @@ func TestPprofSquares(t *testing.T) {
 		}
 	}
 	var plain bytes.Buffer // as other tools write it
-	if err := again.Pprof().Write(&plain); err != nil {
+	if err := inPprof(t, again).Write(&plain); err != nil {
 		t.Fatal(err)
 	}
 	without, err := Read(&plain, ReadOptions{})

@@ -84,7 +84,13 @@ func (s *viewServer) handler(p *profile.Profile) (http.Handler, error) {
 	if _, err := s.ofType(""); err != nil {
 		return nil, err
 	}
-	s.pprof = sync.OnceValues(func() (map[string]http.Handler, error) { return pprofHandlers(p.Pprof(), p.Meta.Target) })
+	s.pprof = sync.OnceValues(func() (map[string]http.Handler, error) {
+		inPprof, err := p.Pprof()
+		if err != nil {
+			return nil, err
+		}
+		return pprofHandlers(inPprof, p.Meta.Target)
+	})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.forType((*viewType).serveFlame))
 	mux.HandleFunc("GET /top", s.forType((*viewType).serveTop))
