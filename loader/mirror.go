@@ -105,7 +105,7 @@ func applyGroup(blocks, sent []byte) (int, error) {
 			return 0, fmt.Errorf("%w: block cut", errBadRecord)
 		}
 		for ; words != 0; words &= words - 1 {
-			copy(blocks[to+bits.TrailingZeros8(words)*8:][:8], sent[used:])
+			*(*[8]byte)(blocks[to+bits.TrailingZeros8(words)*8:]) = *(*[8]byte)(sent[used:])
 			used += 8
 		}
 	}

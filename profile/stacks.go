@@ -11,6 +11,7 @@ const markerModule = 1<<32 - 1
 type node struct {
 	addr           uint64
 	module, parent uint32
+	first          uint32 // the child that was made first; 0 is none
 }
 
 // stacks keeps each distinct stack once, as a path in a tree: stacks share
@@ -18,7 +19,8 @@ type node struct {
 // its leaf's index.
 type stacks struct {
 	nodes    []node
-	children []uint32 // hash table of nodes by parent and place; 0 is free
+	others   int      // of the nodes, those that are not the first child of their parent
+	children []uint32 // hash table of these by parent and place; 0 is free
 
 	// paths are the stacks that threads had last, by the low bits of the
 	// threads' numbers: most of the next one is the same.
@@ -76,6 +78,15 @@ func (s *stacks) add(stack []Loc, root, thread uint32) uint32 {
 
 // child returns the node for loc below parent, made when there is none.
 func (s *stacks) child(parent uint32, loc Loc) uint32 {
+	first := s.nodes[parent].first
+	if first == 0 {
+		c := s.newNode(parent, loc)
+		s.nodes[parent].first = c
+		return c
+	}
+	if n := &s.nodes[first]; n.addr == loc.Addr && n.module == loc.Module {
+		return first
+	}
 	mask := uint32(len(s.children) - 1)
 	i := hashChild(parent, loc) & mask
 	for ; s.children[i] != 0; i = (i + 1) & mask {
@@ -84,13 +95,17 @@ func (s *stacks) child(parent uint32, loc Loc) uint32 {
 			return s.children[i]
 		}
 	}
-	c := uint32(len(s.nodes))
-	s.nodes = append(s.nodes, node{loc.Addr, loc.Module, parent})
+	c := s.newNode(parent, loc)
 	s.children[i] = c
-	if len(s.nodes) > len(s.children)/2 {
+	if s.others++; s.others > len(s.children)/2 {
 		s.growChildren()
 	}
 	return c
+}
+
+func (s *stacks) newNode(parent uint32, loc Loc) uint32 {
+	s.nodes = append(s.nodes, node{addr: loc.Addr, module: loc.Module, parent: parent})
+	return uint32(len(s.nodes) - 1)
 }
 
 func hashChild(parent uint32, loc Loc) uint32 {
@@ -102,6 +117,9 @@ func (s *stacks) growChildren() {
 	mask := uint32(len(s.children) - 1)
 	for c := 1; c < len(s.nodes); c++ {
 		n := &s.nodes[c]
+		if s.nodes[n.parent].first == uint32(c) {
+			continue
+		}
 		i := hashChild(n.parent, Loc{n.module, n.addr}) & mask
 		for s.children[i] != 0 {
 			i = (i + 1) & mask

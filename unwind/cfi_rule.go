@@ -102,11 +102,8 @@ func (r *Rule) Jumps(a *procstate.Arch) bool {
 	return r.why == ReasonNone && r.flags&(ruleRAInReg|ruleRAUndefined|ruleSignal) == 0 && r.raOff >= 0
 }
 
-// mendCFA raises the CFA of a row that is found from SP with the return address
-// at or above it, as glibc's tables of _dl_runtime_resolve for AArch64 have it:
-// they leave out the two words that the procedure linkage table pushes.
-func (r *Row) mendCFA(a *procstate.Arch) {
-	up := r.pushed(a)
+// raiseCFA raises the CFA of a row and leaves where registers are saved as it is.
+func (r *Row) raiseCFA(up int64) {
 	if up == 0 {
 		return
 	}
@@ -118,7 +115,10 @@ func (r *Row) mendCFA(a *procstate.Arch) {
 	}
 }
 
-// pushed returns by how much the CFA of a row is too low, in bytes.
+// pushed returns by how much the CFA of a row is too low, in bytes: that of one
+// that is found from SP with the return address at or above it, as glibc's tables
+// of _dl_runtime_resolve for AArch64 have it. They leave out the two words that
+// the procedure linkage table pushes.
 func (r *Row) pushed(a *procstate.Arch) int64 {
 	const most = 256
 	ra := &r.Regs[r.RA]

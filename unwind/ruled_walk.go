@@ -23,8 +23,9 @@ type place struct {
 	pc, sp, fp  uint64
 	fpKnown     bool
 	interrupted bool
-	plain       bool // no other register is known
-	ask         int  // index of the first stepper that may know the frame
+	plain       bool   // no other register is known
+	ask         int    // index of the first stepper that may know the frame
+	why         Reason // why the walk has failed
 }
 
 // setFrame makes p the place of a frame.
@@ -56,9 +57,10 @@ func (w *Walker) ruledFrames() *ruledFrames {
 
 // walkRuled walks from at, the place of the last frame of dst, for as long as
 // rules tell how, and appends at most limit frames. The verdict is Success when
-// it has appended as many, StackBottom when the last one is the bottom, and
-// NotMe when the steppers must be asked for the caller of the last one, whose
-// place at is then. memo may be nil.
+// it has appended as many, StackBottom when the last one is the bottom, Failed
+// when the return address of the last one cannot be read, and NotMe when the
+// steppers must be asked for its caller. at is the place of the last one then.
+// memo may be nil.
 func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, limit int) ([]PC, Verdict) {
 	pc, sp, fp, fpKnown, interrupted := at.pc, at.sp, at.fp, at.fpKnown, at.interrupted
 	at.ask = 0
@@ -128,7 +130,9 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 			stack := w.regionAt(raAt)
 			run.low, run.stack = stack.Addr, stack.Data
 			if ra, ok = wordAt(run.low, run.stack, raAt); !ok {
-				verdict = NotMe
+				if verdict = NotMe; !w.isReadable(raAt) {
+					verdict, at.why = Failed, ReadFailure(w.proc, raAt)
+				}
 				break
 			}
 		}
@@ -269,6 +273,11 @@ func (w *Walker) fpStays(r *ruledFrame, at, sp, fp uint64, known, readable bool)
 		return known && fp != at
 	}
 	return at < sp && (!readable || sp-at > w.arch.RedZone) // see popped
+}
+
+func (w *Walker) isReadable(addr uint64) bool {
+	_, ok := w.proc.ReadWord(addr)
+	return ok
 }
 
 // regionAt returns the captured memory that holds an address, if any.

@@ -226,7 +226,7 @@ func compareRule(t *testing.T, tab *Table, p *program, end uint64, first bool) {
 	if first {
 		want.CFA.Offset += p.pushedBefore(end)
 	}
-	want.mendCFA(a)
+	want.raiseCFA(want.pushed(a))
 	if r.row != nil {
 		if *r.row != want {
 			t.Errorf("%#x: rule of another row", p.loc)

@@ -235,7 +235,7 @@ func withRoom[T any](s []T) []T {
 	if len(s) < cap(s) {
 		return s
 	}
-	return append(make([]T, 0, len(s)+max(16, len(s)/16)), s...)
+	return append(make([]T, 0, len(s)+max(16, len(s)/4)), s...)
 }
 
 // size is the memory in use, in bytes.
@@ -329,10 +329,10 @@ func (t *Table) addRow(first int, low, start, end uint64) bool {
 	p, k := &t.prog, &t.kept
 	off, threshold, plt := pltExpression(p.arch, p.bytesOf(p.row.CFA))
 	if !plt {
-		saved := p.row
-		p.row.mendCFA(p.arch)
+		up := p.row.pushed(p.arch)
+		p.row.raiseCFA(up)
 		id, ok := k.intern(p)
-		p.row = saved
+		p.row.raiseCFA(-up)
 		if ok {
 			k.add(first, uint16(start-low), id)
 		}

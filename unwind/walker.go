@@ -255,6 +255,8 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 				return dst, nil
 			case Success:
 				return dst, TooManyFrames
+			case Failed:
+				return dst, at.why
 			}
 			n := len(dst) - before
 			left -= n
