@@ -40,6 +40,9 @@ const goTableBudget = 4 << 20
 // choices: without it, as when a walk starts in the middle, the first is
 // taken.
 type goWalk struct {
+	walker *unwind.Walker
+	number uint64 // as of Walker.Walks
+
 	// scheduling is set below a frame of runtime.schedule, as is Walker.Noted
 	// when that went by a rule: the m has let go of the goroutine that entered
 	// the scheduler, and its curg may already be the next.
@@ -61,8 +64,8 @@ func (s *Go) Priority() unwind.Priority { return unwind.PriorityGo }
 
 // CallerFrame implements unwind.FrameStepper.
 func (s *Go) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
-	if in.Flags&unwind.Top != 0 {
-		s.walk = goWalk{}
+	if s.walk.walker != w || s.walk.number != w.Walks() {
+		s.walk = goWalk{walker: w, number: w.Walks()}
 	}
 	m := w.MappingAt(in.LookupPC())
 	if m == nil || m.Image == nil {

@@ -30,6 +30,7 @@ type Walker struct {
 	run      ruledRun
 	noted    bool // see Noted
 
+	walks    uint64                 // begun so far
 	libs     procstate.LibraryState // of proc, during a walk
 	mappings [2]*procstate.Mapping  // that MappingAt found last in this walk, the last one first
 }
@@ -125,7 +126,7 @@ func (w *Walker) WalkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 }
 
 func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
-	w.begin()
+	w.begin(true)
 	dst = append(dst, *f)
 	for n := 1; ; n++ {
 		if n >= w.maxFrames() {
@@ -147,8 +148,12 @@ func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 	}
 }
 
-// begin starts a walk: what was true of the process before may not be now.
-func (w *Walker) begin() {
+// begin starts a walk, or goes on with one: what was true of the process before
+// may not be now.
+func (w *Walker) begin(another bool) {
+	if another {
+		w.walks++
+	}
 	w.libs = w.proc.Libraries()
 	w.mappings = [2]*procstate.Mapping{}
 	w.noted = false
@@ -157,6 +162,12 @@ func (w *Walker) begin() {
 // Noted reports whether the walk has come through a frame whose rule is noted:
 // see [Rule.Noted]. It is for steppers.
 func (w *Walker) Noted() bool { return w.noted }
+
+// Walks is the number of walks that the Walker has begun. A stepper that
+// remembers what it has seen in a walk tells by it that this is another: the
+// top frame may have been walked by another stepper, or by rules. Frames walked
+// one at a time, by Step, are of one walk from a top frame on.
+func (w *Walker) Walks() uint64 { return w.walks }
 
 // MappingAt returns the executable mapping that holds addr, or nil: what the
 // process's libraries say, remembered within a walk. It is for steppers.
@@ -188,7 +199,7 @@ func (w *Walker) Step(in, out *Frame) (Verdict, error) {
 	if err := w.proc.BeforeWalk(in.Thread); err != nil {
 		return Failed, err
 	}
-	w.begin()
+	w.begin(in.Flags&Top != 0)
 	v, err := w.step(in, out, 0)
 	if aerr := w.proc.AfterWalk(in.Thread); err == nil && aerr != nil {
 		return Failed, aerr
@@ -208,7 +219,7 @@ type PC struct {
 // [RuleStepper]). It allocates nothing once dst is large enough and the rules
 // are known. It does not call BeforeWalk and AfterWalk.
 func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
-	w.begin()
+	w.begin(true)
 	return w.walkPCs(dst, regs, w.ruledFrames(), nil)
 }
 
@@ -216,7 +227,7 @@ func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 // memo. The result is the same; same tells how many PCs at its end are those
 // of the walk before.
 func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo) (pcs []PC, same int, err error) {
-	w.begin()
+	w.begin(true)
 	rules := w.ruledFrames()
 	if !memo.begin(w, rules) {
 		pcs, err = w.walkPCs(dst, regs, rules, nil)
