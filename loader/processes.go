@@ -71,10 +71,11 @@ type Processes struct {
 
 	mu      sync.Mutex
 	pending []SidebandEvent // not yet applied
+	taken   int             // events since tookSince
 	applied []SidebandEvent // memory for those that are due
 	sorted  bool
 	synced  uint64         // time of the last SyncCPUs
-	urgent  bool           // a Go program was mapped since tookUrgent
+	urgent  bool           // a Go program was mapped since tookSince
 	opened  uint64         // files that had been looked for then
 	wanted  map[int32]bool // processes whose files are opened early; nil: all
 	only    map[int32]bool // roots that are followed; nil: all
@@ -108,6 +109,10 @@ const watchSlack = 50 * time.Microsecond
 // watchRest is how long Watch lets events gather at most. A file that comes as
 // the first unknown one after many that were known is opened that much later.
 const watchRest = 16 * time.Millisecond
+
+// watchEvents in a rest are so many that another follows at once: to wait for the
+// first of the next costs more than to rest in vain.
+const watchEvents = 6
 
 // collectSlack is how much older than a Collect an event must be to be surely
 // in its ring: between taking its time and writing it the kernel may be
@@ -150,23 +155,28 @@ func (p *Processes) Watch(ctx context.Context) error {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(watchSlack), 0, 0, 0)
 	defer context.AfterFunc(ctx, p.sideband.Wake)()
 	rest := time.Duration(0)
-	for ctx.Err() == nil {
-		woken, err := p.sideband.Wait(time.Minute)
-		if err != nil {
-			return err
-		}
-		if !woken {
-			continue
+	for calm := true; ctx.Err() == nil; {
+		if calm {
+			woken, err := p.sideband.Wait(time.Minute)
+			if err != nil {
+				return err
+			}
+			if !woken {
+				continue
+			}
 		}
 		if rest > 0 {
 			ts := unix.NsecToTimespec(int64(rest))
 			_ = unix.Nanosleep(&ts, nil)
 		}
-		if p.Collect(); p.tookUrgent() {
+		p.Collect()
+		events, urgent := p.tookSince()
+		if urgent {
 			rest = 0
 		} else {
 			rest = min(rest+watchRest/64, watchRest)
 		}
+		calm = rest < watchRest || events < watchEvents
 		select {
 		case p.news <- struct{}{}:
 		default:
@@ -175,15 +185,15 @@ func (p *Processes) Watch(ctx context.Context) error {
 	return nil
 }
 
-// tookUrgent reports whether there was a mapping since the last call that had to
-// be looked at without delay.
-func (p *Processes) tookUrgent() bool {
+// tookSince returns how many events came since the last call, and whether a
+// mapping was among them that had to be looked at without delay.
+func (p *Processes) tookSince() (events int, urgent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := p.images.Stats()
-	urgent := p.urgent || st.Opened+st.Failed != p.opened
-	p.urgent, p.opened = false, st.Opened+st.Failed
-	return urgent
+	events, urgent = p.taken, p.urgent || st.Opened+st.Failed != p.opened
+	p.taken, p.urgent, p.opened = 0, false, st.Opened+st.Failed
+	return events, urgent
 }
 
 // News receives when Watch has collected events since the last time.
@@ -217,6 +227,7 @@ func (p *Processes) take(e *SidebandEvent) {
 		p.sorted = false
 	}
 	p.pending = append(p.pending, *e)
+	p.taken++
 }
 
 // look opens the file of a mapping.

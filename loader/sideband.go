@@ -59,6 +59,7 @@ type Sideband struct {
 
 	mu    sync.Mutex
 	rings map[int]*sidebandRing // by CPU
+	names names
 	stats SidebandStats
 }
 
@@ -80,7 +81,7 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 	}
 	s := &Sideband{
 		wakeBytes: cfg.WakeBytes, ringBytes: cfg.RingBytes,
-		rings: make(map[int]*sidebandRing, len(cpus)), wake: -1,
+		rings: make(map[int]*sidebandRing, len(cpus)), names: names{}, wake: -1,
 	}
 	if s.wakeBytes <= 0 {
 		s.wakeBytes = defaultWakeBytes
@@ -225,7 +226,7 @@ func (s *Sideband) Drain(fn func(*SidebandEvent)) {
 func (s *Sideband) drainRing(ring *sidebandRing, fn func(*SidebandEvent)) {
 	var e SidebandEvent
 	ok := ring.read(func(record []byte) {
-		switch err := e.parse(record); {
+		switch err := e.parse(record, s.names); {
 		case err == errOtherRecord:
 			return
 		case err != nil:

@@ -71,8 +71,30 @@ var (
 
 func recordSize(b []byte) uint64 { return uint64(binary.LittleEndian.Uint16(b[6:])) }
 
+// names makes strings of the names in records, most of which come again and
+// again.
+type names map[string]string
+
+const maxNames = 1024
+
+// of returns what of b precedes the first NUL.
+func (n names) of(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	s, ok := n[string(b)]
+	if !ok {
+		if len(n) >= maxNames {
+			clear(n)
+		}
+		s = string(b)
+		n[s] = s
+	}
+	return s
+}
+
 // parse decodes a record: enum perf_event_type in <linux/perf_event.h>.
-func (e *SidebandEvent) parse(record []byte) error {
+func (e *SidebandEvent) parse(record []byte, known names) error {
 	le := binary.LittleEndian
 	if len(record) < recordHeaderBytes+sampleIDBytes {
 		return errBadSideband
@@ -86,7 +108,7 @@ func (e *SidebandEvent) parse(record []byte) error {
 	}
 	switch typ {
 	case unix.PERF_RECORD_MMAP2:
-		return e.parseMmap(body)
+		return e.parseMmap(body, known)
 	case unix.PERF_RECORD_COMM:
 		if len(body) < 8 {
 			return errBadSideband
@@ -96,7 +118,7 @@ func (e *SidebandEvent) parse(record []byte) error {
 			e.Kind = SidebandExec
 		}
 		e.PID, e.TID = int32(le.Uint32(body)), int32(le.Uint32(body[4:]))
-		e.Comm = cString(body[8:])
+		e.Comm = known.of(body[8:])
 	case unix.PERF_RECORD_FORK, unix.PERF_RECORD_EXIT:
 		if len(body) < 24 {
 			return errBadSideband
@@ -112,14 +134,14 @@ func (e *SidebandEvent) parse(record []byte) error {
 		}
 		e.Kind, e.Lost = SidebandLost, le.Uint64(body[8:])
 	case unix.PERF_RECORD_KSYMBOL:
-		return e.parseKernelSymbol(body)
+		return e.parseKernelSymbol(body, known)
 	default:
 		return errOtherRecord
 	}
 	return nil
 }
 
-func (e *SidebandEvent) parseMmap(body []byte) error {
+func (e *SidebandEvent) parseMmap(body []byte, known names) error {
 	le := binary.LittleEndian
 	if len(body) < mmap2Bytes-recordHeaderBytes {
 		return errBadSideband
@@ -130,7 +152,7 @@ func (e *SidebandEvent) parseMmap(body []byte) error {
 	e.Dev = unix.Mkdev(le.Uint32(body[32:]), le.Uint32(body[36:]))
 	e.Inode, e.Gen = le.Uint64(body[40:]), le.Uint64(body[48:])
 	e.Prot = procstate.Prot(le.Uint32(body[56:]) & 7)
-	e.Path = cString(body[64:])
+	e.Path = known.of(body[64:])
 	if e.Addr+e.Len < e.Addr {
 		return errBadSideband
 	}
@@ -138,7 +160,7 @@ func (e *SidebandEvent) parseMmap(body []byte) error {
 }
 
 // parseKernelSymbol decodes a record of code that the kernel made.
-func (e *SidebandEvent) parseKernelSymbol(body []byte) error {
+func (e *SidebandEvent) parseKernelSymbol(body []byte, known names) error {
 	le := binary.LittleEndian
 	if len(body) < ksymbolBytes-recordHeaderBytes {
 		return errBadSideband
@@ -148,17 +170,9 @@ func (e *SidebandEvent) parseKernelSymbol(body []byte) error {
 	}
 	e.Kind, e.Addr, e.Len = SidebandBPF, le.Uint64(body), uint64(le.Uint32(body[8:]))
 	e.Gone = le.Uint16(body[14:])&unix.PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER != 0
-	e.Symbol = cString(body[16:])
+	e.Symbol = known.of(body[16:])
 	if e.Addr+e.Len < e.Addr {
 		return errBadSideband
 	}
 	return nil
-}
-
-// cString returns what precedes the first NUL.
-func cString(b []byte) string {
-	if i := bytes.IndexByte(b, 0); i >= 0 {
-		b = b[:i]
-	}
-	return string(b)
 }

@@ -110,7 +110,7 @@ func TestParseSideband(t *testing.T) {
 	}
 	for _, test := range tests {
 		var e SidebandEvent
-		err := e.parse(test.record)
+		err := e.parse(test.record, names{})
 		if err != test.err || (err == nil && e != test.want) {
 			t.Errorf("%s: %+v, %v; want %+v, %v", test.name, e, err, test.want, test.err)
 		}
@@ -125,7 +125,7 @@ func FuzzParseSideband(f *testing.F) {
 	f.Add(record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 1, 1, "bpf_prog_x")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e SidebandEvent
-		if e.parse(b) == nil && e.Addr+e.Len < e.Addr {
+		if e.parse(b, names{}) == nil && e.Addr+e.Len < e.Addr {
 			t.Errorf("a mapping wraps around: %+v", e)
 		}
 	})
@@ -205,7 +205,7 @@ func TestRingOutOfOrder(t *testing.T) {
 }
 
 func TestDrainCounts(t *testing.T) {
-	s := &Sideband{rings: map[int]*sidebandRing{0: testRing(4096)}}
+	s := &Sideband{rings: map[int]*sidebandRing{0: testRing(4096)}, names: names{}}
 	r := s.rings[0]
 	r.put(record(unix.PERF_RECORD_COMM, 0, append(taskBody(17, 18, 0, 0)[:8], "name\x00\x00\x00\x00"...)))
 	r.put(record(unix.PERF_RECORD_FORK, 0, taskBody(0, 0, 0, 0))) // of another PID namespace
@@ -310,7 +310,7 @@ func TestCloseSideband(t *testing.T) {
 }
 
 func BenchmarkDrain(b *testing.B) {
-	s := &Sideband{rings: map[int]*sidebandRing{0: testRing(1 << 20)}}
+	s := &Sideband{rings: map[int]*sidebandRing{0: testRing(1 << 20)}, names: names{}}
 	rec := record(unix.PERF_RECORD_MMAP2, 0, mmapBody(0x1000, 0x2000, "/usr/lib/x86_64-linux-gnu/libc.so.6"))
 	for b.Loop() {
 		s.rings[0].put(rec)

@@ -26,6 +26,8 @@ type imageFile struct {
 	mtime unix.StatxTimestamp
 	used  atomic.Uint64 // value of Images.clock at the last use
 
+	checked atomic.Uint64 // CLOCK_MONOTONIC ns of the last time that unchanged looked
+
 	mu sync.RWMutex
 	fd int // -1 when closed
 }
@@ -102,11 +104,26 @@ func (f *imageFile) sameAs(fd int) bool {
 		st.Mtim.Sec == f.mtime.Sec && uint32(st.Mtim.Nsec) == f.mtime.Nsec
 }
 
-// unchanged reports whether the file is still what it was when opened.
-func (f *imageFile) unchanged() bool {
+// unchanged reports whether the file is still what it was when opened, or was so
+// after a moment of CLOCK_MONOTONIC that is not 0: its processes come in groups.
+func (f *imageFile) unchanged(since uint64) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.fd >= 0 && f.sameAs(f.fd)
+	if f.fd < 0 {
+		return false
+	}
+	if since != 0 && since < f.checked.Load() {
+		return true
+	}
+	var now unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	if !f.sameAs(f.fd) {
+		return false
+	}
+	if err == nil {
+		f.checked.Store(uint64(now.Nano()))
+	}
+	return true
 }
 
 // close gives the descriptor back; reads open the file again. It reports

@@ -135,7 +135,7 @@ func (c *Images) Open(ref *FileRef) (*Image, error) {
 		case known.err != nil && time.Now().Before(known.until):
 			c.stats.FailedAgain++
 			return nil, known.err
-		case known.err == nil && known.file.unchanged():
+		case known.err == nil && known.file.unchanged(ref.Mapped):
 			c.stats.Hits++
 			known.file.touch()
 			known.source.touch()
@@ -192,7 +192,7 @@ func (c *Images) openFile(ref *FileRef) *imageEntry {
 	c.stats.OpenNow++
 	if id := im.ID.BuildID; id != "" {
 		for _, known := range c.builds[id] {
-			if known.file.unchanged() && sameContents(known.file, f) {
+			if known.file.unchanged(0) && sameContents(known.file, f) {
 				e.image, e.source = known.image, known.source
 				c.stats.Shared++
 				break
