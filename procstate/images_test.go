@@ -199,6 +199,37 @@ func TestImagesChangedFile(t *testing.T) {
 	}
 }
 
+// A mapping from before the last look at its file is of what was there then.
+func TestImagesLookedAt(t *testing.T) {
+	path := copyFile(t, "/bin/sh", filepath.Join(t.TempDir(), "x"))
+	images := NewImages(0)
+	defer images.Close()
+	ref := refTo(t, path)
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	mapped := uint64(now.Nano())
+	var im *Image
+	for range 2 { // it is looked at when it is found open
+		var err error
+		if im, err = images.Open(ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(path, im.Size()/2); err != nil {
+		t.Fatal(err)
+	}
+	ref.Mapped = mapped
+	if again, err := images.Open(ref); err != nil || again != im {
+		t.Errorf("mapped before it was cut short: another Image, error %v", err)
+	}
+	ref.Mapped = 0
+	if again, _ := images.Open(ref); again == im {
+		t.Error("mapped after it was cut short: the same Image")
+	}
+}
+
 // More files than may be open: the cache stays within its limit, and images
 // that are still held can be read.
 func TestImagesLimit(t *testing.T) {
