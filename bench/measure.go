@@ -60,7 +60,6 @@ func records(r *report, b *builder, c *config) error {
 func (f *figures) measure(swbpf, dir string, w workload, hz int) error {
 	statsFile := filepath.Join(dir, "stats.json")
 	args := []string{"record", "-F", strconv.Itoa(hz), "-o", filepath.Join(dir, "p.pb.gz"), "--stats", statsFile, "--stats-detail"}
-	args = append(args, w.flags...)
 	if w.command != nil {
 		args = append(append(args, "--"), w.command...)
 	} else {

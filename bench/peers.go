@@ -87,7 +87,7 @@ func peersRound(dir, swbpf, timed string, w workload, hz int, all map[string]*pe
 		if err != nil {
 			return err
 		}
-		j := &job{dir: runDir, swbpf: swbpf, hz: hz, comm: w.comm, flags: w.flags, judge: w.judge}
+		j := &job{dir: runDir, swbpf: swbpf, hz: hz, comm: w.comm, judge: w.judge}
 		j.command = append([]string{timed, j.file("timed")}, w.fixed...)
 		s, err := runProfiler(p, j)
 		os.RemoveAll(runDir)

@@ -16,7 +16,6 @@ type job struct {
 	hz      int
 	comm    string   // name of the program whose stacks are judged
 	command []string // the program, within bench/testdata/timed.c
-	flags   []string // of swbpf record
 	judge   judge
 }
 
@@ -63,7 +62,7 @@ func profilers() []profiler {
 func swbpfRecord(j *job) []string {
 	args := []string{j.swbpf, "record", "-F", strconv.Itoa(j.hz), "--stats", j.file("stats.json"), "--stats-detail",
 		"-o", j.file(textFile), "-o", j.file("graph.html")}
-	return append(append(append(args, j.flags...), "--"), j.command...)
+	return append(append(args, "--"), j.command...)
 }
 
 // recordStats are the figures that swbpf record --stats writes.

@@ -12,8 +12,6 @@ import (
 // workload is something to record.
 type workload struct {
 	name string
-	// flags of record that it needs beyond the rate.
-	flags []string
 	// command to record, or, when nil, what start returns the PID of: 0 for the
 	// whole machine.
 	command []string
@@ -44,12 +42,11 @@ func workloads(b *builder) []workload {
 	return []workload{
 		{name: "C++ depth 30", command: []string{depth30, "5"},
 			fixed: []string{depth30, "100", "50000"}, comm: "depth30", judge: judge{"chain::level", 30}},
-		{name: "C++ depth 200, 96 KB of stack", flags: []string{"--stack-bytes", "128K"}, command: []string{depth200, "5"},
+		{name: "C++ depth 200, 96 KB of stack", command: []string{depth200, "5"},
 			fixed: []string{depth200, "100", "8000"}, comm: "depth200", judge: judge{"deep", 200}},
 		{name: "Go with GC", command: []string{gogc, "8"},
 			fixed: []string{gogc, "100", "1500"}, comm: "gogc"},
 		{name: "cc1plus", command: heavy, fixed: heavy, comm: "cc1plus"},
-		{name: "cc1plus, --stack-bytes 1M", flags: []string{"--stack-bytes", "1M"}, command: heavy},
 		{name: "redis under load", start: redis(b.dir)},
 		{name: "python3", command: spin},
 		{name: "xz", command: xz},

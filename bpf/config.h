@@ -9,11 +9,14 @@
 
 #include "record.h"
 
-/* Limit of the user stack bytes of one sample, a multiple of PAGE. */
+/* Limit of the user stack bytes of one sample, a multiple of PAGE; and up to
+ * where a stack is copied beyond it, if it then is whole: the same, or more. */
 const volatile u64 stack_limit = 64 << 10;
+const volatile u64 whole_limit = 64 << 10;
 
 /* Size of a CPU's ring: records begin below it. A record takes record_limit at
- * most, and is given a CHUNK more. */
+ * most, and is given a CHUNK more; and what its stacks have beyond stack_limit,
+ * where there is room. */
 const volatile u64 ring_bytes = 1 << 20;
 const volatile u64 record_limit = 128 << 10;
 
@@ -154,6 +157,7 @@ struct cpu_ring {
 	u64 record;  /* its offset in the data */
 	u64 end;     /* offset in it of its next byte */
 	u64 copied;   /* of stacks */
+	u64 room;     /* up to where there is room for the record */
 	u32 regions;  /* in it */
 	u32 mirrored; /* whether these have any in the mirror */
 	u64 changes;  /* records with such ones so far */

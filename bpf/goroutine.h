@@ -186,26 +186,22 @@ INLINE bool is_in_gogo(const struct go_thread *t, const struct sample_header *h)
 #endif
 }
 
-/*
- * Adds another stack of the thread, as far as the limit allows that holds for
- * all of them together.
- */
-INLINE void add_other_stack(struct cpu_ring *r, const struct sample_header *h, const struct go_stack *stack, u64 *left)
+/* Adds another stack of the thread, as far as the limit allows. */
+INLINE void add_other_stack(struct cpu_ring *r, const struct sample_header *h, const struct go_stack *stack)
 {
-	u64 n = stack->hi > stack->lo ? stack->hi - stack->lo : 0;
+	u64 n = stack->hi > stack->lo ? stack->hi - stack->lo : 0, limit = limit_of_stack(r, n);
 
-	if (n > *left)
-		n = *left;
-	*left -= n;
+	if (n > limit)
+		n = limit;
 	if (n)
 		add_pages(r, h->cpu, stack->hi + h->tgid, stack->lo, stack->lo + n, true);
 }
 
 /*
- * Adds the stacks that the frames of the one which the thread is on lead to,
- * own_bytes of which have been copied, and the structures that tell where.
+ * Adds the stacks that the frames of the one which the thread is on lead to, and
+ * the structures that tell where.
  */
-INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, const struct go_thread *t, u64 own_bytes)
+INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, const struct go_thread *t)
 {
 	const struct go_process *p = &t->process;
 
@@ -217,7 +213,6 @@ INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, 
 			add_bytes(r, t->g, p->g_head);
 		return;
 	}
-	u64 left = stack_limit > own_bytes ? stack_limit - own_bytes : 0;
 	add_bytes(r, t->g_word, sizeof(u64));
 	if (p->g_slot)
 		add_bytes(r, p->g_slot, sizeof(u64));
@@ -227,12 +222,12 @@ INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, 
 		add_bytes(r, t->curg, p->g_head);
 	if (has_curg) {
 		struct go_stack curg = { curg_stack_start(t), t->curg_stack.hi };
-		add_other_stack(r, h, &curg, &left);
+		add_other_stack(r, h, &curg);
 	}
 	if (t->g0 != t->g)
 		add_bytes(r, t->g0, p->g_head);
 	if (has_g0)
-		add_other_stack(r, h, &g0, &left);
+		add_other_stack(r, h, &g0);
 }
 
 #endif

@@ -24,13 +24,16 @@
 #define MIRROR_LIMIT (mirror_bytes + stack_limit)
 
 /*
- * Where in the mirror a region is laid: such that the stack of one thread,
- * told by key, is always compared with itself, and those of different threads
- * seldom meet.
+ * Where in the mirror a region of n bytes is laid: such that the stack of one
+ * thread, told by key, is always compared with itself, and those of different
+ * threads seldom meet. One beyond stack_limit, which always ends at the same
+ * address, may have to end with the mirror.
  */
-INLINE u64 mirror_offset(u64 key, u64 from)
+INLINE u64 mirror_offset(u64 key, u64 from, u64 n)
 {
-	return ((key * 0x9e3779b97f4a7c15ULL >> 32) * BLOCK + from) & (mirror_bytes - 1);
+	u64 at = ((key * 0x9e3779b97f4a7c15ULL >> 32) * BLOCK + from) & (mirror_bytes - 1);
+
+	return at + n > MIRROR_LIMIT ? MIRROR_LIMIT - n : at;
 }
 
 /* The place at an offset in the mirror. */
@@ -121,7 +124,7 @@ GLOBAL int compare_group(u32 cpu)
 /* Compares all groups of a region. */
 GLOBAL int compare_region(u32 cpu)
 {
-	for (u64 i = 0; i < stack_limit / (GROUP_BLOCKS * BLOCK) + 2; i++) {
+	for (u64 i = 0; i < whole_limit / (GROUP_BLOCKS * BLOCK) + 2; i++) {
 		if (!compare_group(cpu))
 			break;
 	}
@@ -136,7 +139,7 @@ INLINE void keep_changes(struct cpu_ring *r, struct region_header *region, u32 c
 
 	c->out = r->end + sizeof(*region);
 	c->in = c->out + mask_room;
-	c->mirror = mirror_offset(key, from);
+	c->mirror = mirror_offset(key, from, to - from);
 	c->blocks = (to - from) / BLOCK;
 	region->mirror = c->mirror;
 	r->mirrored = 1;

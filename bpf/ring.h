@@ -15,16 +15,17 @@
 /* The place in the record under way at an offset, with a CHUNK of room. */
 INLINE void *in_record(struct cpu_ring *r, u64 at)
 {
-	u64 record = r->record;
-
+	at += r->record;
 	hide(at);
-	if (at > record_limit || record > ring_bytes)
+	if (at > ring_bytes + record_limit)
 		return NULL;
-	return (u8 *)(r + 1) + record + at;
+	hide(at); /* or else it may be added to the address before */
+	return (u8 *)(r + 1) + at;
 }
 
 /*
- * Begins a record if there is room for the longest one. Returns its header.
+ * Begins a record if there is room for one with stacks of stack_limit, and finds
+ * out how much longer they may be. Returns its header.
  * What user space writes into the ring is not trusted: whatever it is, only
  * the contents of records suffer.
  */
@@ -34,6 +35,7 @@ INLINE struct sample_header *begin_record(struct cpu_ring *r)
 	u64 at = (u32)head, lap = head >> 32, read = (u32)tail, read_lap = tail >> 32;
 	u64 room = record_limit + CHUNK;
 
+	r->room = ring_bytes + room;
 	if (read_lap != lap && read == r->wrap) { /* at the end of the lap before */
 		read = 0;
 		read_lap = lap;
@@ -41,9 +43,13 @@ INLINE struct sample_header *begin_record(struct cpu_ring *r)
 	if (read_lap != lap) {
 		if (at + room > read)
 			return NULL;
+		r->room = read;
 	} else if ((at && read == at) || at >= ring_bytes) {
-		if (read != at && read < room)
-			return NULL;
+		if (read != at) {
+			if (read < room)
+				return NULL;
+			r->room = read;
+		}
 		r->wrap = at;
 		at = 0;
 		lap++;

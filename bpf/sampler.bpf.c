@@ -68,20 +68,19 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 	if (!end)
 		end = known_stack_end(task, h->tgid, h->tid, sp);
 	add_stack(r, h, sp, end, !(go->g && is_at_home(go, sp)) && !is_in_syscall(&h->regs));
-	u64 own_bytes = r->copied;
-	if (!own_bytes && is_in_exec(task)) {
+	if (!r->copied && is_in_exec(task)) {
 		h->user = USER_EXEC;
 		h->stack_end = STACK_END_NONE;
 		r->regions = 0;
 		r->end = before;
 		return;
 	}
-	if (!own_bytes)
+	if (!r->copied)
 		n->unreadable_stack++;
 	if (go->g)
-		add_other_stacks(r, h, go, own_bytes);
+		add_other_stacks(r, h, go);
 	else if (signal.met)
-		add_interrupted_stack(r, h, task, signal.met, own_bytes);
+		add_interrupted_stack(r, h, task, signal.met);
 	n->stack_bytes += r->copied;
 }
 

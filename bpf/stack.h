@@ -132,7 +132,7 @@ GLOBAL int make_copy(u32 cpu)
 
 	if (!r)
 		return 0;
-	for (u64 i = 0; i < stack_limit / CHUNK + MORE_STEPS; i++) {
+	for (u64 i = 0; i < whole_limit / CHUNK + MORE_STEPS; i++) {
 		if (!copy_step(r, cpu))
 			break;
 	}
@@ -200,13 +200,38 @@ INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bo
 }
 
 /*
- * Adds the stack from sp, or the red zone below it, up to end (0: not known) or
- * to most bytes. Returns how that ended.
+ * How much of a stack of so many bytes may be copied. The limits hold for all of
+ * a sample's stacks together. It is beyond the first one only if the stack is
+ * then whole, and there is room.
  */
-INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_header *h, u64 sp, u64 end, u64 most,
+INLINE u64 limit_of_stack(const struct cpu_ring *r, u64 live)
+{
+	u64 cut = stack_limit > r->copied ? stack_limit - r->copied : 0;
+	u64 all = r->copied + live, beside = record_limit - stack_limit + CHUNK;
+
+	if (live > cut && live <= whole_limit && all <= whole_limit && r->record + beside + all <= r->room)
+		return live;
+	return cut;
+}
+
+/*
+ * Where a stack of unknown end does end at the latest, likely: the C libraries
+ * keep what a thread pointer points to at the top of the thread's stack.
+ */
+INLINE u64 likely_stack_end(const struct sample_header *h)
+{
+	return h->tid != h->tgid ? h->thread_pointer : 0;
+}
+
+/*
+ * Adds the stack from sp, or the red zone below it, up to end (0: not known) or
+ * the limit. Returns how that ended.
+ */
+INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_header *h, u64 sp, u64 end,
 				      bool in_red_zone)
 {
-	u64 to = sp + most, key = end ? end + h->tgid : h->tid;
+	u64 live = (end ? end : likely_stack_end(h)) - sp;
+	u64 to = sp + limit_of_stack(r, live), key = end ? end + h->tgid : h->tid;
 	enum stack_end_kind reached = STACK_END_LIMIT;
 
 	if (end && end <= to) {
@@ -224,19 +249,16 @@ INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 e
 {
 	if (end)
 		h->live = end - sp;
-	h->stack_end = copy_stack(r, h, sp, end, stack_limit, in_red_zone);
+	h->stack_end = copy_stack(r, h, sp, end, in_red_zone);
 	if (!r->regions)
 		close_region(r, sp, sp);
 }
 
-/* Adds the stack that a signal has interrupted, own_bytes of the one on which
- * it is handled having been copied. */
-INLINE void add_interrupted_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 sp,
-				  u64 own_bytes)
+/* Adds the stack that a signal has interrupted, after the one on which it is
+ * handled. */
+INLINE void add_interrupted_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 sp)
 {
-	u64 left = stack_limit > own_bytes ? stack_limit - own_bytes : 0;
-
-	h->stack_end = copy_stack(r, h, sp, known_stack_end(task, h->tgid, h->tid, sp), left, true);
+	h->stack_end = copy_stack(r, h, sp, known_stack_end(task, h->tgid, h->tid, sp), true);
 }
 
 #endif

@@ -183,6 +183,7 @@ const (
 	ProbesVarWeightOffset    = "weight_offset"
 	ProbesVarWeightSigned    = "weight_signed"
 	ProbesVarWeightSize      = "weight_size"
+	ProbesVarWholeLimit      = "whole_limit"
 	ProbesVarWithOnCpu       = "with_on_cpu"
 )
 
@@ -270,6 +271,7 @@ type ProbesVariableSpecs struct {
 	WeightOffset    *ebpf.VariableSpec `ebpf:"weight_offset"`
 	WeightSigned    *ebpf.VariableSpec `ebpf:"weight_signed"`
 	WeightSize      *ebpf.VariableSpec `ebpf:"weight_size"`
+	WholeLimit      *ebpf.VariableSpec `ebpf:"whole_limit"`
 	WithOnCpu       *ebpf.VariableSpec `ebpf:"with_on_cpu"`
 }
 
@@ -342,6 +344,7 @@ type ProbesVariables struct {
 	WeightOffset    *ebpf.Variable `ebpf:"weight_offset"`
 	WeightSigned    *ebpf.Variable `ebpf:"weight_signed"`
 	WeightSize      *ebpf.Variable `ebpf:"weight_size"`
+	WholeLimit      *ebpf.Variable `ebpf:"whole_limit"`
 	WithOnCpu       *ebpf.Variable `ebpf:"with_on_cpu"`
 }
 

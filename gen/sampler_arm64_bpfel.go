@@ -53,6 +53,7 @@ type SamplerCpuRing struct {
 	Record   uint64
 	End      uint64
 	Copied   uint64
+	Room     uint64
 	Regions  uint32
 	Mirrored uint32
 	Changes  uint64
@@ -360,6 +361,7 @@ const (
 	SamplerVarWeightOffset       = "weight_offset"
 	SamplerVarWeightSigned       = "weight_signed"
 	SamplerVarWeightSize         = "weight_size"
+	SamplerVarWholeLimit         = "whole_limit"
 	SamplerVarWithOnCpu          = "with_on_cpu"
 )
 
@@ -465,6 +467,7 @@ type SamplerVariableSpecs struct {
 	WeightOffset       *ebpf.VariableSpec `ebpf:"weight_offset"`
 	WeightSigned       *ebpf.VariableSpec `ebpf:"weight_signed"`
 	WeightSize         *ebpf.VariableSpec `ebpf:"weight_size"`
+	WholeLimit         *ebpf.VariableSpec `ebpf:"whole_limit"`
 	WithOnCpu          *ebpf.VariableSpec `ebpf:"with_on_cpu"`
 }
 
@@ -550,6 +553,7 @@ type SamplerVariables struct {
 	WeightOffset       *ebpf.Variable `ebpf:"weight_offset"`
 	WeightSigned       *ebpf.Variable `ebpf:"weight_signed"`
 	WeightSize         *ebpf.Variable `ebpf:"weight_size"`
+	WholeLimit         *ebpf.Variable `ebpf:"whole_limit"`
 	WithOnCpu          *ebpf.Variable `ebpf:"with_on_cpu"`
 }
 

@@ -14,6 +14,7 @@ import (
 // Limits and defaults of a Config.
 const (
 	DefaultStackBytes = 64 << 10
+	WholeStackBytes   = 256 << 10
 	MaxStackBytes     = 1 << 20
 	DefaultFrequency  = 99 // Hz: does not beat with periodic work
 
@@ -48,9 +49,12 @@ type Config struct {
 	// DefaultMinOffCPU. With Wall shorter ones are added to the thread's next.
 	MinOffCPU time.Duration
 
-	// StackBytes limits the user stack copied per sample: 0 means
-	// DefaultStackBytes; at most MaxStackBytes. It is rounded up to 4 KiB.
+	// StackBytes limits the user stack copied per sample, at most
+	// MaxStackBytes. It is rounded up to 4 KiB. 0 means DefaultStackBytes,
+	// and up to WholeStackBytes where that makes the copy whole, as far as
+	// the stack's end is known and there is room.
 	StackBytes int
+	whole      int // how long a stack may be if it is copied whole
 	// Kernel asks for the kernel part of stacks.
 	Kernel bool
 
@@ -105,9 +109,10 @@ func (c *Config) complete() error {
 		c.MinOffCPU = DefaultMinOffCPU
 	}
 	if c.StackBytes == 0 {
-		c.StackBytes = DefaultStackBytes
+		c.StackBytes, c.whole = DefaultStackBytes, WholeStackBytes
 	}
 	c.StackBytes = (c.StackBytes + 4095) &^ 4095
+	c.whole = max(c.whole, c.StackBytes)
 	c.Changes = c.Changes && !c.Event.hasOffCPU()
 	for _, pid := range c.PIDs {
 		if pid <= 0 {
@@ -132,10 +137,12 @@ func (c *Config) ringBytes(cpus int) int {
 	return (n + page - 1) &^ (page - 1)
 }
 
-// recordLimit is the most that a record takes.
+// recordLimit is the most that a record takes, but for what is copied of stacks
+// beyond StackBytes. Each region may have blocks that it shares with others, and
+// as many groups with masks as they fill.
 func (c *Config) recordLimit() int {
 	const beside = 16 << 10 // more than all that is not stack
-	return beside + c.StackBytes + int(gen.SamplerLimitsMAX_REGIONS)*(c.maskRoom()+2*mirrorBlock)
+	return beside + c.StackBytes + 2*c.maskRoom() + int(gen.SamplerLimitsMAX_REGIONS)*2*(mirrorBlock+maskBytes)
 }
 
 // maskRoom is what the masks of the longest region take.
@@ -143,8 +150,11 @@ func (c *Config) maskRoom() int {
 	if !c.Changes {
 		return 0
 	}
-	return (c.StackBytes/(mirrorBlock*groupBlocks) + 2) * (8 + groupBlocks)
+	return (c.whole/(mirrorBlock*groupBlocks) + 2) * maskBytes
 }
+
+// maskBytes is what the masks of a group take, at most.
+const maskBytes = 8 + groupBlocks
 
 // copyChunk is at least CHUNK of bpf/config.h.
 const copyChunk = 16 << 10

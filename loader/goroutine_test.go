@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -75,40 +76,44 @@ func goOffsets(t *testing.T, path string) (o GoOffsets) {
 	return o
 }
 
-// The copy of a goroutine's stack ends where the runtime says that it ends.
+// The copy of a goroutine's stack ends where the runtime says that it ends, also
+// when that is beyond the limit.
 func TestGoroutineStack(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("on arm64 a program without cgo keeps g in a register only")
 	}
 	prog := goTarget(t)
 	offsets := goOffsets(t, prog)
-	p := startTarget(t, prog)
-	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
-	if err := s.SetGoProcess(p.pid, offsets); err != nil {
-		t.Fatal(err)
-	}
 	spin := symbolValue(t, prog, "main.spin")
 	r14 := procstate.AMD64.RegByName("r14")
-	readUntil(t, s, func(smp *Sample) bool {
-		if pc := smp.Regs.Raw(smp.Arch.PC); pc < spin || pc > spin+0x100 || smp.StackEnd != StackEndBottom {
-			return false
+	for _, c := range []struct{ depth, least int }{{50, 50 * 16}, {4096, DefaultStackBytes}} {
+		p := startTarget(t, prog, strconv.Itoa(c.depth))
+		s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+		if err := s.SetGoProcess(p.pid, offsets); err != nil {
+			t.Fatal(err)
 		}
-		// Compiled Go code keeps g in R14 (cmd/compile/abi-internal.md).
-		g := smp.Regs.Raw(r14)
-		hi := binary.LittleEndian.Uint64(p.memory(t, g+uint64(offsets.GStack)+8, 8))
-		stack := smp.Regions[0]
-		if end := stack.Addr + uint64(len(stack.Data)); end != hi || len(smp.Regions) != 1 {
-			t.Errorf("%d regions, stack up to %#x, the goroutine's ends at %#x", len(smp.Regions), end, hi)
+		var loop steady
+		readUntil(t, s, func(smp *Sample) bool {
+			if pc := smp.Regs.Raw(smp.Arch.PC); pc < spin || pc > spin+0x100 || smp.StackEnd != StackEndBottom || !loop.holds(smp) {
+				return false
+			}
+			// Compiled Go code keeps g in R14 (cmd/compile/abi-internal.md).
+			g := smp.Regs.Raw(r14)
+			hi := binary.LittleEndian.Uint64(p.memory(t, g+uint64(offsets.GStack)+8, 8))
+			stack := smp.Regions[0]
+			if end := stack.Addr + uint64(len(stack.Data)); end != hi || len(smp.Regions) != 1 || len(stack.Data) < c.least {
+				t.Errorf("%d regions, %d bytes up to %#x, the goroutine's stack ends at %#x", len(smp.Regions), len(stack.Data), end, hi)
+			}
+			return true
+		})
+		if err := s.ForgetGoProcess(p.pid); err != nil {
+			t.Fatal(err)
 		}
-		return true
-	})
-	if err := s.ForgetGoProcess(p.pid); err != nil {
-		t.Fatal(err)
+		if err := s.ForgetGoProcess(p.pid); err != nil {
+			t.Errorf("forgotten twice: %v", err)
+		}
+		readUntil(t, s, func(smp *Sample) bool { return smp.StackEnd != StackEndBottom })
 	}
-	if err := s.ForgetGoProcess(p.pid); err != nil {
-		t.Errorf("forgotten twice: %v", err)
-	}
-	readUntil(t, s, func(smp *Sample) bool { return smp.StackEnd != StackEndBottom })
 }
 
 // On the thread's own stack the sample carries what leads to the goroutine
@@ -119,7 +124,7 @@ func TestServedGoroutine(t *testing.T) {
 	}
 	prog := goTarget(t)
 	o := goOffsets(t, prog)
-	p := startTarget(t, prog)
+	p := startTarget(t, prog, "50")
 	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
 	if err := s.SetGoProcess(p.pid, o); err != nil {
 		t.Fatal(err)
@@ -129,15 +134,18 @@ func TestServedGoroutine(t *testing.T) {
 		if len(smp.Regions) != 6 || smp.StackEnd != StackEndBottom {
 			return false // not on g0, or a stack with holes
 		}
-		seen++
 		word := func(region int, off uint16) uint64 {
 			return binary.LittleEndian.Uint64(smp.Regions[region].Data[off:])
 		}
+		if word(3, o.MCurg) == word(1, 0) {
+			return false // in a signal handler, before it has a g of its own
+		}
+		seen++
 		own, g, m, curg, stack := smp.Regions[0], smp.Regions[2], smp.Regions[3], smp.Regions[4], smp.Regions[5]
 		if at := smp.Regions[1].Addr; at != smp.Regs.ThreadPointer-8 || word(1, 0) != g.Addr {
 			t.Errorf("g at %#x, the word at %#x says %#x", g.Addr, at, word(1, 0))
 		}
-		if word(2, o.GM) != m.Addr || word(3, o.MCurg) != curg.Addr || g.Addr == curg.Addr {
+		if word(2, o.GM) != m.Addr || word(3, o.MCurg) != curg.Addr {
 			t.Errorf("g %#x of m %#x, curg %#x: have %#x, %#x", g.Addr, word(2, o.GM), word(3, o.MCurg), m.Addr, curg.Addr)
 		}
 		// The first frames on g0's stack are a little above its stack.hi.

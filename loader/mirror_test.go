@@ -43,6 +43,7 @@ func TestChangesOfStacks(t *testing.T) {
 	}{
 		{"small", 3, 300, Config{}},
 		{"large", 3, 6000, Config{}},
+		{"over the limit, whole", 3, 25_000, Config{}},
 		{"larger than the mirror", 2, 80_000, Config{StackBytes: MaxStackBytes, RingBytes: 64 << 20}},
 		{"more than the mirror holds", 30, 6000, Config{}},
 		{"lost records", 3, 2000, Config{RingBytes: 4096}},

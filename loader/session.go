@@ -193,9 +193,6 @@ func (s *Session) loadAll() error {
 			prog.Instructions = withoutCallbacks(prog.Instructions)
 		}
 	}
-	if err := s.setVariables(spec, possible); err != nil {
-		return err
-	}
 	for _, name := range []string{gen.SamplerMapRings, gen.SamplerMapMirrors} {
 		spec.Maps[name].MaxEntries = uint32(possible)
 	}
@@ -205,10 +202,14 @@ func (s *Session) loadAll() error {
 		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
 	}
 	if s.cfg.Changes {
+		s.cfg.whole = max(s.cfg.StackBytes, min(s.cfg.whole, mirrorBytes(possible)))
 		s.mirrors = newMirrors(possible, s.cfg.StackBytes)
 		spec.Maps[gen.SamplerMapMirrors].ValueSize = uint32(len(s.mirrors[0].bytes))
 	} else {
 		spec.Maps[gen.SamplerMapMirrors].MaxEntries, spec.Maps[gen.SamplerMapMirrors].ValueSize = 1, 8
+	}
+	if err := s.setVariables(spec, possible); err != nil {
+		return err
 	}
 	for s.cpuRing = s.cfg.ringBytes(possible); ; s.cpuRing /= 2 {
 		spec.Maps[gen.SamplerMapRings].ValueSize = s.ringValueBytes()
@@ -257,6 +258,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	}
 	for name, value := range map[string]any{
 		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
+		gen.SamplerVarWholeLimit:      uint64(s.cfg.whole),
 		gen.SamplerVarRecordLimit:     uint64(s.cfg.recordLimit()),
 		gen.SamplerVarSendChanges:     s.cfg.Changes,
 		gen.SamplerVarMaskRoom:        uint64(s.cfg.maskRoom()),

@@ -33,7 +33,10 @@ func TestStackBytes(t *testing.T) {
 		{"less than a page", 100, 0, StackEndBottom},
 		{"some pages", 10 << 10, 0, StackEndBottom},
 		{"just below the limit", 60 << 10, 0, StackEndBottom},
-		{"over the limit", 90 << 10, 0, StackEndLimit},
+		{"over the limit, whole", 90 << 10, 0, StackEndBottom},
+		{"all that is copied whole", WholeStackBytes - aboveMain, 0, StackEndBottom},
+		{"more than is copied whole", WholeStackBytes, 0, StackEndLimit},
+		{"over a limit asked for", 90 << 10, DefaultStackBytes, StackEndLimit},
 		{"90 KiB", 90 << 10, 128 << 10, StackEndBottom},
 		{"1 MiB less a little", 1<<20 - 8<<10, MaxStackBytes, StackEndBottom},
 		{"over 1 MiB", 1 << 20, MaxStackBytes, StackEndLimit},
@@ -152,6 +155,38 @@ func TestLearnedStackEnd(t *testing.T) {
 		return true
 	})
 	readUntil(t, s, func(smp *Sample) bool { return smp.TID != smp.PID && smp.StackEnd != StackEndBottom })
+}
+
+// The stack of a thread is copied whole beyond the limit, too, before its end is
+// learned: then up to what belongs to the thread at its top.
+func TestDeepThread(t *testing.T) {
+	const fill = 90 << 10
+	p := startTarget(t, stackTarget(t), "deep", strconv.Itoa(fill))
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	learned := 0
+	var loop steady
+	readUntil(t, s, func(smp *Sample) bool {
+		if smp.TID == smp.PID || !loop.holds(smp) {
+			return false
+		}
+		sp, n := smp.Regs.Raw(smp.Arch.SP), len(fromSP(t, smp))
+		if learned == 0 {
+			if top := smp.Regs.ThreadPointer; smp.StackEnd != StackEndLimit || n < fill || sp+uint64(n) != top {
+				t.Fatalf("%d bytes up to %#x, the thread pointer is %#x, ended by %v", n, sp+uint64(n), top, smp.StackEnd)
+			}
+			learned = n - 100
+			if err := s.SetStackEnd(int(smp.TID), sp+uint64(learned)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if smp.StackEnd != StackEndBottom {
+			return false // taken before
+		}
+		if n != learned || smp.LiveBytes != uint64(learned) {
+			t.Errorf("%d bytes, %d live, want %d", n, smp.LiveBytes, learned)
+		}
+		return true
+	})
 }
 
 // The first region is found by its address whatever the thread runs.

@@ -142,9 +142,8 @@ func (w *waitingStack) complete(rec []byte) []byte {
 		return w.rec
 	}
 	sp := stackPointer(h)
-	live := h.Live
 	limit, end := uint64(w.s.cfg.StackBytes), uint8(StackEndLimit)
-	if live != 0 && live <= limit {
+	if live := h.Live; live != 0 && live <= uint64(w.s.cfg.whole) {
 		limit, end = live, uint8(StackEndBottom)
 	}
 	n := w.add(int(h.Tgid), sp-redZone, limit+redZone)
@@ -248,6 +247,10 @@ func (w *waitingStack) addGoroutine(p *gen.SamplerGoProcess) {
 	}
 	from, lo, hi := w.word(curg+uint64(p.G_schedSp)), w.word(curg+uint64(p.G_stack)), w.word(curg+uint64(p.G_stack)+8)
 	if from-lo < hi-lo {
-		w.add(pid, from, min(hi-from, uint64(w.s.cfg.StackBytes)))
+		n := hi - from
+		if n > uint64(w.s.cfg.whole) {
+			n = uint64(w.s.cfg.StackBytes)
+		}
+		w.add(pid, from, n)
 	}
 }

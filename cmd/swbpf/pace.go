@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/swbpf/swbpf/loader"
@@ -32,7 +33,7 @@ func (r *recorder) newPace() *pace {
 	if hz == 0 || r.session.Event().IsWall() {
 		return &pace{wait: minPoll, busy: minPoll, most: minPoll, calm: minPoll}
 	}
-	return paceOf(hz, max(1, loader.CPUs()), r.session.RingBytes(), int(r.opt.stackBytes))
+	return paceOf(hz, max(1, loader.CPUs()), r.session.RingBytes(), cmp.Or(int(r.opt.stackBytes), loader.DefaultStackBytes))
 }
 
 // paceOf makes the pace for a rate in Hz: stacks of the greatest size fill an

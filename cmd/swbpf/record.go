@@ -29,8 +29,8 @@ type recordOptions struct {
 	sampleCPU   bool
 	duration    durationValue
 	outputs     []string
-	format      string // of all outputs; "" for those of their extensions
-	stackBytes  bytesValue
+	format      string     // of all outputs; "" for those of their extensions
+	stackBytes  bytesValue // 0 when not given
 	noKernel    bool
 	times       bool // an output has the times of samples
 	stats       string
@@ -40,16 +40,15 @@ type recordOptions struct {
 }
 
 const (
-	defaultEvent      = "cycles"
-	defaultFrequency  = 99
-	defaultOutput     = "swbpf.pb.gz"
-	defaultStackBytes = 64 << 10
-	minStackBytes     = 1 << 10
-	maxStackBytes     = 1 << 20
+	defaultEvent     = "cycles"
+	defaultFrequency = 99
+	defaultOutput    = "swbpf.pb.gz"
+	minStackBytes    = 1 << 10
+	maxStackBytes    = loader.MaxStackBytes
 )
 
 func newRecordCommand() *cobra.Command {
-	o := &recordOptions{stackBytes: defaultStackBytes}
+	o := &recordOptions{}
 	c := &cobra.Command{
 		Use:   "record [-a | -p PID[,PID...] | -- CMD ARGS...]",
 		Short: "Profile the machine, some processes or a command",
@@ -114,7 +113,7 @@ do not allow recording.`,
 	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C or the end of CMD)")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile here; may be repeated (default "+defaultOutput+")")
 	f.StringVar(&o.format, "format", "", "write in this format, whatever the extension: pprof, html, svg, folded, speedscope, firefox, perf")
-	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M")
+	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M (default 64K, and 256K where that has all of it)")
 	f.BoolVar(&o.noKernel, "no-kernel", false, "leave out kernel frames")
 	f.StringVar(&o.stats, "stats", "", "write figures of the recording to this JSON file")
 	f.BoolVar(&o.statsDetail, "stats-detail", false, "with --stats: also times off the CPU by state, how much of the stacks was live, and the CPU time of recording and naming")
@@ -153,7 +152,7 @@ func (o *recordOptions) check(dash int) error {
 	if o.minOffCPU != 0 && o.event != loader.OffCPU.Name && o.event != loader.Wall.Name {
 		return errors.New("--min-off-cpu goes with --off-cpu or --wall")
 	}
-	if o.stackBytes < minStackBytes || o.stackBytes > maxStackBytes {
+	if o.stackBytes != 0 && (o.stackBytes < minStackBytes || o.stackBytes > maxStackBytes) {
 		return fmt.Errorf("--stack-bytes %d is not between %d and %d", o.stackBytes, minStackBytes, maxStackBytes)
 	}
 	var err error

@@ -238,7 +238,7 @@ func TestRecordChain(t *testing.T) {
 			}
 			return nil
 		}},
-		{"depth200", []string{"--stack-bytes", "1M"}, func(calls []string) error {
+		{"depth200", nil, func(calls []string) error {
 			deep := 0
 			for deep < len(calls) && calls[deep] == "_ZL4deepil" {
 				deep++

@@ -18,6 +18,7 @@ import (
 // time says, and that none is lost.
 func TestRecordWorkloads(t *testing.T) {
 	gogc := build(t, "gogc", "go", "build", "-o", "OUT", "./testdata/targets/gogc")
+	deepThread := build(t, "deepthread", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/deepthread.c")
 	random := filepath.Join(t.TempDir(), "random")
 	writeCompressible(t, random, 4<<20)
 	for _, tc := range []struct {
@@ -28,8 +29,10 @@ func TestRecordWorkloads(t *testing.T) {
 		command  []string
 	}{
 		{"go-gc", []int{99, 997}, 99.5, nil, []string{gogc, "4"}},
-		// One stack in sixty is longer than the default limit.
-		{"cc1plus", []int{99, 997}, 99.5, []string{"--stack-bytes", "1M"}, []string{"g++", "-O2", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
+		// One stack in sixty is longer than 64 KiB...
+		{"cc1plus", []int{99, 997}, 99.5, nil, []string{"g++", "-O2", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
+		// ...and nearly all are of this, in a thread.
+		{"deep-thread", []int{997}, 99.5, nil, []string{deepThread, "1"}},
 		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
 		{"xz", []int{997}, 99.5, nil, []string{"xz", "-k", "-c", "-9", random}},
 		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},

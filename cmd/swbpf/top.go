@@ -28,7 +28,7 @@ const (
 )
 
 func newTopCommand() *cobra.Command {
-	o := &topOptions{record: recordOptions{stackBytes: defaultStackBytes}, window: durationValue(defaultTopWindow)}
+	o := &topOptions{window: durationValue(defaultTopWindow)}
 	c := &cobra.Command{
 		Use:   "top [-p PID[,PID...]]",
 		Short: "Show live which functions, processes and threads are hottest",

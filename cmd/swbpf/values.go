@@ -33,7 +33,7 @@ func (v *bytesValue) Set(s string) error {
 		}
 	}
 	n, err := strconv.ParseUint(num, 10, 31)
-	if err != nil || n<<shift > math.MaxInt32 {
+	if err != nil || n == 0 || n<<shift > math.MaxInt32 {
 		return fmt.Errorf("%q is not a number of bytes such as 65536, 64K or 1M", s)
 	}
 	*v = bytesValue(n << shift)

@@ -8,7 +8,7 @@ import (
 
 func TestBytesValue(t *testing.T) {
 	for s, want := range map[string]int{
-		"0": 0, "1": 1, "65536": 65536, "64K": 65536, "64k": 65536, "64KiB": 65536,
+		"1": 1, "65536": 65536, "64K": 65536, "64k": 65536, "64KiB": 65536,
 		"64KB": 65536, "1M": 1 << 20, "1G": 1 << 30, "2147483647": 1<<31 - 1,
 	} {
 		var v bytesValue
@@ -20,7 +20,7 @@ func TestBytesValue(t *testing.T) {
 			t.Errorf("%q prints as %q, which reads as %d, %v", s, v.String(), again, err)
 		}
 	}
-	for _, s := range []string{"", "K", "-1", "1.5K", "2G", "64X", "K64", "99999999999"} {
+	for _, s := range []string{"", "0", "0K", "K", "-1", "1.5K", "2G", "64X", "K64", "99999999999"} {
 		var v bytesValue
 		if err := v.Set(s); err == nil {
 			t.Errorf("%q was taken as %d", s, v)

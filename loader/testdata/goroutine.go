@@ -1,8 +1,12 @@
-// A Go program that burns CPU time in a goroutine and keeps the garbage
-// collector busy. It writes one byte when it is about to begin.
+// A Go program that burns CPU time in a goroutine, below a recursion of so many
+// levels as its argument says, and keeps the garbage collector busy. It writes
+// one byte when it is about to begin.
 package main
 
-import "os"
+import (
+	"os"
+	"strconv"
+)
 
 type node struct{ left, right *node }
 
@@ -26,8 +30,12 @@ func spin(depth int) (n int) {
 var keep *node
 
 func main() {
+	depth, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		panic(err)
+	}
 	os.Stdout.Write([]byte("."))
-	go spin(50)
+	go spin(depth)
 	for {
 		keep = tree(16)
 	}

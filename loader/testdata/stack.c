@@ -1,6 +1,7 @@
 // Programs with a known stack. Each writes one byte when it is set up.
 //
 //   stack fill BYTES     fills BYTES of main's stack with a pattern and spins
+//   stack deep BYTES     does so in a thread
 //   stack gap BYTES      spins below a frame of BYTES that were never touched
 //   stack hole           spins with SP four pages below an unmapped page
 //   stack nowhere        spins with SP at an address that is not mapped
@@ -44,6 +45,12 @@ __attribute__((noinline)) static void fill(size_t bytes)
 	ready();
 	spin(p);
 	asm volatile("" : : "r"(p) : "memory");
+}
+
+static void *deep(void *bytes)
+{
+	fill((size_t)bytes);
+	return NULL;
 }
 
 __attribute__((noinline)) static void gap(size_t bytes)
@@ -95,6 +102,11 @@ int main(int argc, char **argv)
 
 	if (!strcmp(what, "fill"))
 		fill(n);
+	if (!strcmp(what, "deep")) {
+		pthread_t t;
+		if (pthread_create(&t, NULL, deep, (void *)n) || pthread_join(t, NULL))
+			return 1;
+	}
 	if (!strcmp(what, "gap")) {
 		ready();
 		gap(n);
