@@ -38,11 +38,11 @@ func validText(s string) string { return strings.ToValidUTF8(s, "?") }
 // tally counts the samples by how their walk ended.
 func (b *Builder) tally(p *Profile) {
 	// roots[n] is the root frame of node n. Parents come before children.
-	roots := make([]uint32, len(b.stacks.nodes))
-	for i := 1; i < len(roots); i++ {
+	roots := make([]uint32, b.stacks.count)
+	for i, n := range b.stacks.all() {
 		roots[i] = uint32(i)
-		if parent := b.stacks.nodes[i].parent; parent != 0 {
-			roots[i] = roots[parent]
+		if n.parent != 0 {
+			roots[i] = roots[n.parent]
 		}
 	}
 	byRoot := map[uint32]int64{}
@@ -72,14 +72,14 @@ func sortTallies(t []Tally) {
 // without frames. It returns the new numbers by old ones.
 func (b *Builder) orderModules(p *Profile) []int {
 	used := make([]bool, len(b.modules))
-	for _, n := range b.stacks.nodes[1:] {
+	for _, n := range b.stacks.all() {
 		if n.module != markerModule {
 			used[b.moduleOf(n.module)] = true
 		}
 	}
 	self := make([]int64, len(b.modules))
 	for _, s := range b.samples {
-		if n := b.stacks.nodes[s.node]; s.node != 0 && n.module != markerModule {
+		if n := b.stacks.at(s.node); s.node != 0 && n.module != markerModule {
 			self[b.moduleOf(n.module)] += s.count
 		}
 	}
@@ -119,7 +119,7 @@ func (b *Builder) moduleOf(id uint32) uint32 {
 func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
 	ids := make(map[Loc]uint32)
 	var locs []Loc
-	for _, n := range b.stacks.nodes[1:] {
+	for _, n := range b.stacks.all() {
 		loc := Loc{n.module, n.addr}
 		if _, ok := ids[loc]; !ok {
 			ids[loc] = 0
@@ -158,9 +158,9 @@ func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
 	for i, n := range r.sort() {
 		ids[locs[i]] = n
 	}
-	byNode := make([]uint32, len(b.stacks.nodes))
-	for i, n := range b.stacks.nodes[1:] {
-		byNode[i+1] = ids[Loc{n.module, n.addr}]
+	byNode := make([]uint32, b.stacks.count)
+	for i, n := range b.stacks.all() {
+		byNode[i] = ids[Loc{n.module, n.addr}]
 	}
 	return byNode
 }
@@ -249,16 +249,17 @@ func (r *resolver) sort() []uint32 {
 // orderNodes lays the tree out in preorder, children by location. It returns
 // the new numbers by old ones.
 func (b *Builder) orderNodes(p *Profile, locs []uint32) []uint32 {
-	old := b.stacks.nodes
-	first, children := childLists(len(old), func(i int) uint32 { return old[i].parent })
-	renumbered := make([]uint32, len(old))
-	p.nodes = make([]pathNode, 0, len(old))
+	old := &b.stacks
+	parent := func(n int) uint32 { return old.at(uint32(n)).parent }
+	first, children := childLists(old.count, parent)
+	renumbered := make([]uint32, old.count)
+	p.nodes = make([]pathNode, 0, old.count)
 	todo := []uint32{0}
 	for len(todo) > 0 {
 		n := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		renumbered[n] = uint32(len(p.nodes))
-		p.nodes = append(p.nodes, pathNode{renumbered[old[n].parent], locs[n]})
+		p.nodes = append(p.nodes, pathNode{renumbered[parent(int(n))], locs[n]})
 		c := children[first[n]:first[n+1]]
 		slices.SortFunc(c, func(x, y uint32) int { return cmp.Compare(locs[y], locs[x]) }) // last in, first out
 		todo = append(todo, c...)

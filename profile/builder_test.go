@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 )
 
 // deepStack returns a stack of n frames that ends in leaf.
@@ -76,8 +77,8 @@ func TestAgainstMap(t *testing.T) {
 	for _, s := range b.samples {
 		var stack []Loc
 		reason := ""
-		for n := s.node; n != 0; n = b.stacks.nodes[n].parent {
-			nd := b.stacks.nodes[n]
+		for n := s.node; n != 0; n = b.stacks.at(n).parent {
+			nd := b.stacks.at(n)
 			if nd.module == markerModule {
 				reason = b.markers[nd.addr]
 				continue
@@ -176,5 +177,5 @@ func BenchmarkAddNew(b *testing.B) {
 		i++
 		bld.Add(th, stack, "", 1, 1)
 	}
-	b.ReportMetric(float64(len(bld.stacks.nodes)*16)/float64(len(bld.samples)), "node-bytes/stack")
+	b.ReportMetric(float64(bld.stacks.count*int(unsafe.Sizeof(node{})))/float64(len(bld.samples)), "node-bytes/stack")
 }

@@ -148,9 +148,9 @@ func (g *flameGrower) grow() {
 			t.samples = append(t.samples, s)
 		}
 	}
-	t.nodes = make([]flameNode, len(g.tree.nodes))
-	for i, n := range g.tree.nodes[1:] {
-		t.nodes[i+1] = flameNode{parent: n.parent, function: uint32(n.addr)}
+	t.nodes = make([]flameNode, g.tree.count)
+	for i, n := range g.tree.all() {
+		t.nodes[i] = flameNode{parent: n.parent, function: uint32(n.addr)}
 	}
 	for i := range t.samples {
 		t.nodes[t.samples[i].node].weight += p.weight(&t.samples[i].tally)
@@ -196,7 +196,7 @@ func (g *flameGrower) addLines(node uint32, loc *location, weight int64) {
 		if ln.line != 0 {
 			g.lines = append(g.lines, flameLine{node, ln.line, weight})
 		}
-		node = g.tree.nodes[node].parent
+		node = g.tree.at(node).parent
 	}
 }
 

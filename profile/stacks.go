@@ -1,6 +1,9 @@
 package profile
 
-import "math/bits"
+import (
+	"iter"
+	"math/bits"
+)
 
 // markerModule is the Module of a Loc that is a marker; its Addr is an index
 // of Builder.markers.
@@ -18,9 +21,10 @@ type node struct {
 // the frames that they have in common from the root on. A stack is known by
 // its leaf's index.
 type stacks struct {
-	nodes    []node
-	others   int      // of the nodes, those that are not the first child of their parent
-	children []uint32 // hash table of these by parent and place; 0 is free
+	chunks   []*[nodeChunk]node // grown without copies
+	count    int                // of nodes
+	others   int                // of the nodes, those that are not the first child of their parent
+	children []uint32           // hash table of these by parent and place; 0 is free
 
 	// paths are the stacks that threads had last, by the low bits of the
 	// threads' numbers: most of the next one is the same.
@@ -37,12 +41,29 @@ type path struct {
 // maxPath is the number of frames up to which a path is remembered.
 const maxPath = 512
 
+const nodeChunk = 1 << 10
+
 const minTable = 1 << 10 // slots; a power of two
 
 func newStacks() stacks {
 	return stacks{
-		nodes:    make([]node, 1, minTable),
+		chunks:   []*[nodeChunk]node{new([nodeChunk]node)},
+		count:    1,
 		children: make([]uint32, minTable),
+	}
+}
+
+// at returns a node.
+func (s *stacks) at(n uint32) *node { return &s.chunks[n/nodeChunk][n%nodeChunk] }
+
+// all yields the frames, callers before those that they call.
+func (s *stacks) all() iter.Seq2[int, *node] {
+	return func(yield func(int, *node) bool) {
+		for i := 1; i < s.count; i++ {
+			if !yield(i, s.at(uint32(i))) {
+				return
+			}
+		}
 	}
 }
 
@@ -78,19 +99,18 @@ func (s *stacks) add(stack []Loc, root, thread uint32) uint32 {
 
 // child returns the node for loc below parent, made when there is none.
 func (s *stacks) child(parent uint32, loc Loc) uint32 {
-	first := s.nodes[parent].first
-	if first == 0 {
-		c := s.newNode(parent, loc)
-		s.nodes[parent].first = c
-		return c
+	above := s.at(parent)
+	if above.first == 0 {
+		above.first = s.newNode(parent, loc)
+		return above.first
 	}
-	if n := &s.nodes[first]; n.addr == loc.Addr && n.module == loc.Module {
-		return first
+	if n := s.at(above.first); n.addr == loc.Addr && n.module == loc.Module {
+		return above.first
 	}
 	mask := uint32(len(s.children) - 1)
 	i := hashChild(parent, loc) & mask
 	for ; s.children[i] != 0; i = (i + 1) & mask {
-		n := &s.nodes[s.children[i]]
+		n := s.at(s.children[i])
 		if n.parent == parent && n.addr == loc.Addr && n.module == loc.Module {
 			return s.children[i]
 		}
@@ -104,8 +124,13 @@ func (s *stacks) child(parent uint32, loc Loc) uint32 {
 }
 
 func (s *stacks) newNode(parent uint32, loc Loc) uint32 {
-	s.nodes = append(s.nodes, node{addr: loc.Addr, module: loc.Module, parent: parent})
-	return uint32(len(s.nodes) - 1)
+	c := uint32(s.count)
+	if c%nodeChunk == 0 {
+		s.chunks = append(s.chunks, new([nodeChunk]node))
+	}
+	*s.at(c) = node{addr: loc.Addr, module: loc.Module, parent: parent}
+	s.count++
+	return c
 }
 
 func hashChild(parent uint32, loc Loc) uint32 {
@@ -115,9 +140,8 @@ func hashChild(parent uint32, loc Loc) uint32 {
 func (s *stacks) growChildren() {
 	s.children = make([]uint32, 2*len(s.children))
 	mask := uint32(len(s.children) - 1)
-	for c := 1; c < len(s.nodes); c++ {
-		n := &s.nodes[c]
-		if s.nodes[n.parent].first == uint32(c) {
+	for c, n := range s.all() {
+		if s.at(n.parent).first == uint32(c) {
 			continue
 		}
 		i := hashChild(n.parent, Loc{n.module, n.addr}) & mask
