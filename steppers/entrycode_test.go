@@ -33,7 +33,7 @@ func TestHoldsEntryCode(t *testing.T) {
 				t.Fatal(err)
 			}
 			for pc := range code {
-				if pc%4096 == 0 {
+				if pc%4096 == 2048 {
 					pages++
 					if img.HasRareCode(s.Vaddr+uint64(pc), holdsEntryCode) {
 						rare++
