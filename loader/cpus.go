@@ -65,12 +65,42 @@ func parseCPUList(list string) ([]int, error) {
 // which may be over between two looks at the list: the kernel makes the
 // directory anew. 0 when it is not known.
 func incarnation(cpu int) uint64 {
-	var st unix.Stat_t
-	if unix.Stat(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology", cpu), &st) != nil {
+	path := fmt.Appendf(nil, "/sys/devices/system/cpu/cpu%d/topology\x00", cpu)
+	at := unix.AT_FDCWD
+	var st unix.Statx_t
+	// Raw: see monotonic.
+	_, _, err := unix.RawSyscall6(unix.SYS_STATX, uintptr(at), uintptr(unsafe.Pointer(&path[0])), 0, unix.STATX_INO, uintptr(unsafe.Pointer(&st)), 0)
+	if err != 0 {
 		return 0
 	}
 	return st.Ino
 }
+
+// cpuList is the kernel's list of online CPUs, kept open.
+type cpuList struct {
+	fd  int
+	buf [4096]byte
+}
+
+func openCPUList() (*cpuList, error) {
+	fd, err := unix.Open(onlineCPUsPath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("list of CPUs: %w", err)
+	}
+	return &cpuList{fd: fd}, nil
+}
+
+// read returns the list as it is now. It is valid until the next call.
+func (l *cpuList) read() []byte {
+	// Raw: see monotonic.
+	n, _, err := unix.RawSyscall6(unix.SYS_PREAD64, uintptr(l.fd), uintptr(unsafe.Pointer(&l.buf)), unsafe.Sizeof(l.buf), 0, 0, 0)
+	if err != 0 {
+		return nil
+	}
+	return l.buf[:n]
+}
+
+func (l *cpuList) close() error { return unix.Close(l.fd) }
 
 // cpuEvents is an event opened on every CPU.
 type cpuEvents struct {
@@ -79,18 +109,17 @@ type cpuEvents struct {
 	fds   map[int]int    // by CPU
 	born  map[int]uint64 // incarnation of each CPU in fds
 
-	list    *os.File // the kernel's list of online CPUs
-	known   []byte   // its contents when last looked at
-	buf     []byte
+	list    *cpuList
+	known   []byte // its contents when last looked at
 	checked time.Time
 }
 
 // checkCPUsEvery is how often hot-plugged CPUs are looked for.
-const checkCPUsEvery = 500 * time.Millisecond
+const checkCPUsEvery = time.Second
 
 // openCPUEvents opens the event on the given CPUs, disabled.
 func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
-	c := &cpuEvents{event: e, fds: make(map[int]int), born: make(map[int]uint64), buf: make([]byte, 4096)}
+	c := &cpuEvents{event: e, fds: make(map[int]int), born: make(map[int]uint64)}
 	c.attr = unix.PerfEventAttr{
 		Type:   e.typ,
 		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
@@ -107,12 +136,11 @@ func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
 		// A timer also ticks while the CPU idles, which is no news.
 		c.attr.Bits |= unix.PerfBitExcludeIdle
 	}
-	f, err := os.Open(onlineCPUsPath)
-	if err != nil {
-		return nil, fmt.Errorf("list of CPUs: %w", err)
+	var err error
+	if c.list, err = openCPUList(); err != nil {
+		return nil, err
 	}
-	c.list = f
-	c.known = bytes.Clone(c.readList())
+	c.known = bytes.Clone(c.list.read())
 	c.checked = time.Now()
 	for _, cpu := range cpus {
 		if err := c.open(cpu); err != nil {
@@ -163,13 +191,6 @@ func (c *cpuEvents) enable() error {
 	return nil
 }
 
-// readList reads the list of online CPUs; the result is valid until the next
-// call.
-func (c *cpuEvents) readList() []byte {
-	n, _ := c.list.ReadAt(c.buf, 0)
-	return c.buf[:n]
-}
-
 // update opens the event on CPUs that came online and closes it on those that
 // went: the kernel has taken their events out, and does not put them back
 // when the CPU returns.
@@ -179,7 +200,7 @@ func (c *cpuEvents) update(prog int, enabled bool) error {
 		return nil
 	}
 	c.checked = now
-	list := c.readList()
+	list := c.list.read()
 	if bytes.Equal(list, c.known) && !c.reborn() {
 		return nil
 	}
@@ -245,7 +266,7 @@ func (c *cpuEvents) close() error {
 		delete(c.fds, cpu)
 	}
 	if c.list != nil {
-		err = errors.Join(err, c.list.Close())
+		err = errors.Join(err, c.list.close())
 		c.list = nil
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,9 @@ type ProcessesConfig struct {
 	// PIDs are the processes to follow, with all that they fork. Empty stands
 	// for every process of the machine.
 	PIDs []int32
+
+	// OnNews, if set, is called by Watch when it has collected events.
+	OnNews func()
 
 	// OnImage, if set, is called for each file that a process maps as code, with
 	// what is to be added to its link-time addresses, as
@@ -59,7 +63,7 @@ type Processes struct {
 	onImage  func(pid int32, im *procstate.Image, bias uint64)
 	imageMu  sync.Mutex // held while onImage runs
 	onBPF    func(*SidebandEvent)
-	news     chan struct{}
+	onNews   func() // may be nil
 
 	procs  map[int32]*Process
 	exits  []exit // in order of time
@@ -132,7 +136,7 @@ const keepEvents = 1024
 func NewProcesses(cfg ProcessesConfig) *Processes {
 	p := &Processes{
 		sideband: cfg.Sideband, images: cfg.Images, onImage: cfg.OnImage, onBPF: cfg.OnBPF,
-		procs: make(map[int32]*Process), gone: make(map[int32]uint64), news: make(chan struct{}, 1),
+		procs: make(map[int32]*Process), gone: make(map[int32]uint64), onNews: cfg.OnNews,
 	}
 	if len(cfg.PIDs) > 0 {
 		p.only, p.wanted = make(map[int32]bool), make(map[int32]bool)
@@ -177,9 +181,8 @@ func (p *Processes) Watch(ctx context.Context) error {
 			rest = min(rest+watchRest/64, watchRest)
 		}
 		calm = rest < watchRest || events < watchEvents
-		select {
-		case p.news <- struct{}{}:
-		default:
+		if p.onNews != nil {
+			p.onNews()
 		}
 	}
 	return nil
@@ -195,9 +198,6 @@ func (p *Processes) tookSince() (events int, urgent bool) {
 	p.taken, p.urgent, p.opened = 0, false, st.Opened+st.Failed
 	return events, urgent
 }
-
-// News receives when Watch has collected events since the last time.
-func (p *Processes) News() <-chan struct{} { return p.news }
 
 // Collect takes in the events that wait in the side-band and opens the files
 // of new mappings. It returns the time (CLOCK_MONOTONIC, ns) up to which all
@@ -512,9 +512,10 @@ func (p *Processes) Len() int { return len(p.procs) }
 // Stats returns the counters.
 func (p *Processes) Stats() ProcessesStats { return p.stats }
 
-// monotonic returns CLOCK_MONOTONIC in ns.
+// monotonic returns CLOCK_MONOTONIC in ns. The runtime is not told of the system
+// call, which does not block: it would wake a thread to watch it.
 func monotonic() uint64 {
 	var ts unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0)
 	return uint64(ts.Nano())
 }

@@ -54,6 +54,7 @@ const (
 type Sideband struct {
 	wakeBytes int
 	ringBytes int
+	online    *cpuList
 	epoll     int
 	wake      int // eventfd that ends a Wait
 
@@ -89,7 +90,11 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 	if s.ringBytes <= 0 {
 		s.ringBytes = min(defaultRingBytes, max(maxAllRingBytes/len(cpus), 128<<10))
 	}
+	if s.online, err = openCPUList(); err != nil {
+		return nil, err
+	}
 	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		s.online.close()
 		return nil, fmt.Errorf("open side-band: %w", err)
 	}
 	if err := s.openWake(); err != nil {
@@ -178,12 +183,12 @@ func (s *Sideband) openCPU(cpu, ringBytes int) error {
 // that went offline, after their last events went to fn. It is cheap enough to
 // be called every second.
 func (s *Sideband) SyncCPUs(fn func(*SidebandEvent)) error {
-	cpus, err := onlineCPUs()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cpus, err := parseCPUList(string(s.online.read()))
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	online := make(map[int]bool, len(cpus))
 	for _, cpu := range cpus {
 		online[cpu] = true
@@ -286,7 +291,7 @@ func (s *Sideband) Close() error {
 		unix.Close(s.wake)
 		s.wake = -1
 	}
-	return unix.Close(s.epoll)
+	return errors.Join(s.online.close(), unix.Close(s.epoll))
 }
 
 func (s *Sideband) closeRings() {

@@ -51,7 +51,7 @@ func paceOf(hz, cpus, ringBytes, stackBytes int) *pace {
 // polled sets the wait after a poll that took so many samples, in so many bytes.
 func (p *pace) polled(samples, bytes uint64) {
 	if float64(samples) <= p.few*p.wait.Seconds() {
-		p.wait = min(2*p.wait, p.calm)
+		p.wait = min(4*p.wait, p.calm)
 		return
 	}
 	fills := min(p.eighth/float64(bytes), 2) // lest it grow on a whim

@@ -25,6 +25,7 @@ type recorder struct {
 	weight   loader.Weight
 	*pipeline
 
+	alarm   *alarm             // rings for the next poll
 	stop    context.CancelFunc // ends what watches for new files
 	watched chan struct{}      // closed when it has
 	abort   func()             // tidies up when a second signal ends the program at once
@@ -136,11 +137,15 @@ func (r *recorder) start() error {
 
 // follow begins to follow processes, those that run included.
 func (r *recorder) follow(pids []int) (err error) {
+	if r.alarm, err = newAlarm(); err != nil {
+		return err
+	}
 	if r.sideband, err = loader.OpenSideband(loader.SidebandConfig{WakeBytes: wakeBytes}); err != nil {
 		return err
 	}
 	r.procs = loader.NewProcesses(loader.ProcessesConfig{
 		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(pids), OnImage: r.onImage, OnBPF: r.modules.onBPF,
+		OnNews: r.alarm.tellNews,
 	})
 	return r.procs.Bootstrap()
 }
@@ -148,6 +153,41 @@ func (r *recorder) follow(pids []int) (err error) {
 // run records until the time is over, the command has ended, or a signal asks
 // to stop. A second signal ends the program at once.
 func (r *recorder) run() error {
+	ended := make(chan int, 1)
+	go r.awaitEnd(ended)
+	progress := newProgress(os.Stderr, r)
+	defer progress.clear()
+	for pace := r.newPace(); ; {
+		hasten := time.Duration(0)
+		if pace.isCalm() {
+			hasten = pace.busy
+		}
+		r.alarm.set(pace.wait, hasten)
+		select {
+		case signals := <-ended:
+			go r.abortAfter(signals)
+			return r.drain()
+		default: // from here on the alarm rings for the end
+		}
+		hastened, err := r.alarm.wait()
+		if err != nil {
+			return err
+		}
+		if hastened {
+			pace.hurry()
+		}
+		samples, bytes := r.stats.Samples, r.session.BytesRead()
+		if err := r.poll(r.procs.Collect()); err != nil {
+			return err
+		}
+		progress.update()
+		pace.polled(r.stats.Samples-samples, r.session.BytesRead()-bytes)
+	}
+}
+
+// awaitEnd waits until it is time to stop. It tells by how many more signals the
+// program then ends at once.
+func (r *recorder) awaitEnd(ended chan<- int) {
 	var timeout <-chan time.Time
 	if r.opt.duration > 0 {
 		timeout = time.After(time.Duration(r.opt.duration))
@@ -156,44 +196,15 @@ func (r *recorder) run() error {
 	if r.command != nil {
 		commandDone = r.command.Done()
 	}
-	progress := newProgress(os.Stderr, r)
-	defer progress.clear()
-	pace := r.newPace()
-	poll := time.NewTimer(pace.wait)
-	defer poll.Stop()
-	var news <-chan struct{} // nil while polls are frequent
-	for {
-		select {
-		case <-poll.C:
-			select {
-			case <-r.procs.News(): // nothing is new after the poll
-			default:
-			}
-			samples, bytes := r.stats.Samples, r.session.BytesRead()
-			if err := r.poll(r.procs.Collect()); err != nil {
-				return err
-			}
-			progress.update()
-			pace.polled(r.stats.Samples-samples, r.session.BytesRead()-bytes)
-			if news = nil; pace.isCalm() {
-				news = r.procs.News()
-			}
-			poll.Reset(pace.wait)
-			continue
-		case <-news:
-			news = nil
-			pace.hurry()
-			poll.Reset(pace.wait)
-			continue
-		case <-r.signals:
-			go r.abortAfter(1)
-			return r.drain()
-		case <-timeout:
-		case <-commandDone:
-		}
-		go r.abortAfter(2) // the first is late for what ended by itself
-		return r.drain()
+	signals := 2 // the first is late for what ended by itself
+	select {
+	case <-r.signals:
+		signals = 1
+	case <-timeout:
+	case <-commandDone:
 	}
+	ended <- signals
+	r.alarm.arm(0)
 }
 
 // abortAfter ends the program at once after n more signals.
@@ -289,6 +300,9 @@ func (r *recorder) close() {
 		r.session.Close()
 	}
 	r.unwatch()
+	if r.alarm != nil {
+		r.alarm.close()
+	}
 	if r.pipeline != nil {
 		r.labels.close()
 	}

@@ -208,7 +208,7 @@ type progress struct {
 }
 
 // progressEvery is how often the line is written anew.
-const progressEvery = 500 * time.Millisecond
+const progressEvery = time.Second
 
 // newProgress writes to w when that is a terminal, and else nothing.
 func newProgress(w *os.File, r *recorder) *progress {
