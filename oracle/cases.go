@@ -15,7 +15,8 @@ type Case struct {
 	Run   []string // with $OUT for what was built
 	Env   []string
 
-	Steps       int // instructions judged at most
+	Steps       int  // instructions judged at most
+	Marked      bool // judge from a call of getppid on
 	Windows     int
 	WindowSteps int
 	Thread      bool     // judge the first thread that the program starts
@@ -34,6 +35,7 @@ const (
 	tableLinking   = "Ways of linking, and variants of libc's string functions (C)"
 	tableLanguages = "Languages"
 	tableGo        = "Go"
+	tableMarked    = "From the middle of longer programs on"
 	tableProduct   = "All compilers, flags and ways of linking (C), summed up over -O0 to -Os with and without frame pointers"
 	tableARM64     = "AArch64, under qemu-user"
 	tableFramesARM = "AArch64: frame pointers and no unwind tables (C without a libc)"
@@ -42,7 +44,16 @@ const (
 	tableWanderer  = "The Wanderer, which guesses"
 )
 
-var tables = []string{tableCompilers, tableProduct, tableFrames, tableJIT, tableLinking, tableARM64, tableFramesARM, tableLanguages, tableGo, tableStacks, tablePrograms, tableWanderer}
+var tables = []string{tableCompilers, tableProduct, tableFrames, tableJIT, tableLinking, tableARM64, tableFramesARM, tableLanguages, tableGo, tableMarked, tableStacks, tablePrograms, tableWanderer}
+
+// Environments of Go programs. One that is executed an instruction at a time is
+// slow enough to be preempted all the time, and comes no further in its own code.
+var (
+	goPreempted = []string{"GOMAXPROCS=1"}
+	goOnward    = []string{"GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1"}
+)
+
+const rustNoTables = "rustc -O -C panic=abort -C force-unwind-tables=no -C force-frame-pointers=yes -o $OUT abort.rs"
 
 // Cases returns the rows of the accuracy table.
 func Cases() []Case {
@@ -80,7 +91,7 @@ func Cases() []Case {
 	link("static", "gcc", "gcc -w -O2 -static -o $OUT work.c -lm", true)
 	link("static-pie", "gcc", "gcc -w -O2 -static-pie -o $OUT work.c -lm", false)
 	link("not PIE", "gcc", "gcc -w -O2 -no-pie -o $OUT work.c -lm", false)
-	link("lazy binding", "gcc", "gcc -w -O2 -Wl,-z,lazy -o $OUT work.c -lm", false)
+	link("lazy binding", "gcc", "gcc -w -O2 -Wl,-z,lazy -o $OUT work.c -lm", true)
 	link("bound at start, no PLT", "gcc", "gcc -w -O2 -fno-plt -Wl,-z,now -o $OUT work.c -lm", false)
 	link("musl, dynamic", "musl-gcc", "musl-gcc -w -O2 -o $OUT work.c -lm", false)
 	link("musl, static", "musl-gcc", "musl-gcc -w -O2 -static -o $OUT work.c -lm", true)
@@ -100,28 +111,31 @@ func Cases() []Case {
 	lang := func(name, needs, build string, steps int) {
 		cases = append(cases, Case{Table: tableLanguages, Name: name, Needs: needs, Build: build, Configs: native, Steps: steps})
 	}
-	lang("C++ with exceptions, g++ -O2", "g++", "g++ -O2 -o $OUT work.cc", 150000)
-	lang("C++ with exceptions, g++ -O0", "g++", "g++ -O0 -o $OUT work.cc", 150000)
-	lang("C++ with exceptions, g++ -Os -static", "g++", "g++ -Os -static -o $OUT work.cc", 150000)
-	lang("C++ with exceptions, clang++-19 -O2", "clang++-19", "clang++-19 -O2 -o $OUT work.cc", 150000)
-	lang("C++ with exceptions, g++ -O3, frame pointers", "g++", "g++ -O3 -fno-omit-frame-pointer -o $OUT work.cc", 150000)
-	lang("C++ with exceptions, clang++-19 -O0", "clang++-19", "clang++-19 -O0 -o $OUT work.cc", 150000)
-	lang("C++ with exceptions, clang++-19 -Os, not PIE", "clang++-19", "clang++-19 -Os -no-pie -o $OUT work.cc", 150000)
+	lang("C++ with exceptions, g++ -O2", "g++", "g++ -O2 -o $OUT work.cc", 0)
+	lang("C++ with exceptions, g++ -O0", "g++", "g++ -O0 -o $OUT work.cc", 0)
+	lang("C++ with exceptions, g++ -Os -static", "g++", "g++ -Os -static -o $OUT work.cc", 0)
+	lang("C++ with exceptions, clang++-19 -O2", "clang++-19", "clang++-19 -O2 -o $OUT work.cc", 0)
+	lang("C++ with exceptions, g++ -O3, frame pointers", "g++", "g++ -O3 -fno-omit-frame-pointer -o $OUT work.cc", 0)
+	lang("C++ with exceptions, clang++-19 -O0", "clang++-19", "clang++-19 -O0 -o $OUT work.cc", 0)
+	lang("C++ with exceptions, clang++-19 -Os, not PIE", "clang++-19", "clang++-19 -Os -no-pie -o $OUT work.cc", 0)
 	lang("Rust -O, panic=abort, no unwind tables", "rustc",
-		"rustc -O -C panic=abort -C force-unwind-tables=no -C force-frame-pointers=yes -o $OUT abort.rs", 100000)
-	lang("Rust -O, panic caught", "rustc", "rustc -O -o $OUT work.rs", 150000)
-	lang("Rust, panic caught", "rustc", "rustc -o $OUT work.rs", 100000)
-	goRow := func(name, dir, flags string, steps int, args ...string) {
+		rustNoTables, 0)
+	lang("Rust -O, panic caught", "rustc", "rustc -O -o $OUT work.rs", 0)
+	lang("Rust, panic caught", "rustc", "rustc -o $OUT work.rs", 0)
+	goRow := func(name, dir, flags string, marked bool, env []string) {
 		cases = append(cases, Case{Table: tableGo, Name: name, Needs: "go", Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
-			Run: append([]string{"$OUT"}, args...), Configs: []string{"all", "go"}, Steps: steps, Env: []string{"GOMAXPROCS=1"}})
+			Configs: []string{"all", "go"}, Steps: 400000, Marked: marked, Env: env})
 	}
-	goRow("with symbols", "gowork", "0 go build", 400000)
-	goRow("stripped", "gowork", "0 go build -ldflags=-s", 400000)
-	goRow("signals, faults, preemption", "gosignals", "0 go build", 400000)
-	goRow("the same, PIE, stripped", "gosignals", "0 go build -buildmode=pie '-ldflags=-s -w'", 400000)
-	goRow("signals at any instruction", "goticks", "0 go build", 400000)
-	goRow("called by C, cgo", "gocallbacks", "1 go build", 900000)
-	goRow("the same, static, stripped", "gocallbacks", "1 go build '-ldflags=-s -w -extldflags=-static'", 900000)
+	goRow("the runtime's start", "gowork", "0 go build", false, goPreempted)
+	goRow("with symbols", "gowork", "0 go build", true, goOnward)
+	goRow("stripped", "gowork", "0 go build -ldflags=-s", true, goOnward)
+	goRow("signals and faults", "gosignals", "0 go build", true, goOnward)
+	goRow("the same, PIE, stripped", "gosignals", "0 go build -buildmode=pie '-ldflags=-s -w'", true, goOnward)
+	goRow("signals at any instruction", "goticks", "0 go build", true, goOnward)
+	goRow("preempted again and again", "gosignals", "0 go build", true, goPreempted)
+	goRow("called by C, cgo", "gocallbacks", "1 go build", true, goOnward)
+	goRow("the same, static, stripped", "gocallbacks", "1 go build '-ldflags=-s -w -extldflags=-static'", true, goOnward)
+	goRow("the same, preempted again and again", "gocallbacks", "1 go build", true, goPreempted)
 
 	cases = append(cases, productCases(native)...)
 	cases = append(cases, arm64Cases(native)...)
@@ -129,7 +143,7 @@ func Cases() []Case {
 		for _, program := range []string{"gowork", "gosignals"} {
 			cases = append(cases, Case{Table: tableGo, Name: "Go " + version + ", " + program, Needs: "go",
 				Build:   "cd " + program + " && GO111MODULE=off GOTOOLCHAIN=go" + version + " CGO_ENABLED=0 go build -o $OUT main.go",
-				Configs: []string{"all", "go"}, Steps: 400000, Env: []string{"GOMAXPROCS=1"}})
+				Configs: []string{"all", "go"}, Steps: 400000, Marked: true, Env: goOnward})
 		}
 	}
 
@@ -163,5 +177,6 @@ func Cases() []Case {
 			Configs: native, Short: b.flags == "-O2"})
 	}
 
+	cases = append(cases, markedCases(native)...)
 	return append(cases, programCases(native)...)
 }

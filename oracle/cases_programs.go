@@ -46,5 +46,38 @@ func programCases(native []string) []Case {
 	return cases
 }
 
+// markedCases are parts of programs that take long to get there.
+func markedCases(native []string) []Case {
+	var cases []Case
+	add := func(name, needs, build string, steps int, configs []string, run ...string) {
+		cases = append(cases, Case{Table: tableMarked, Name: name, Needs: needs, Build: build, Run: run, Configs: configs,
+			Steps: steps, Marked: true, Short: true})
+	}
+	golang := func(name, dir, flags string, steps int, env []string) {
+		cases = append(cases, Case{Table: tableMarked, Name: name, Needs: "go", Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
+			Env: env, Configs: []string{"all", "go"}, Steps: steps, Marked: true, Short: true})
+	}
+	// What lies below a landing pad that is apart from its function, nothing in
+	// the code tells: unoptimised they are together.
+	add("C++, an exception, -O2", "g++", "g++ -O2 -o $OUT work.cc", 60000, []string{"all", "debug"})
+	add("C++, an exception, -O0", "g++", "g++ -O0 -o $OUT work.cc", 60000, native)
+	add("Rust, a panic caught", "rustc", "rustc -O -o $OUT work.rs", 0, native)
+	add("Rust without unwind tables", "rustc", rustNoTables, 0, native)
+	golang("Go, stripped", "gowork", "0 go build -ldflags=-s", 60000, goOnward)
+	golang("Go, signals and faults", "gosignals", "0 go build", 60000, goOnward)
+	golang("Go called by C, preempted again and again", "gocallbacks", "1 go build", 40000, goPreempted)
+	add("libcrypto", "gcc", "gcc -O2 -o $OUT crypto.c -l:libcrypto.so.3", 60000, native)
+	add("zlib", "gcc", "gcc -O2 -o $OUT zlib.c -l:libz.so.1", 60000, native)
+	add("python3, json, re and zlib", "/usr/bin/python3", "", 60000, native, "/usr/bin/python3", "-c", `import json, os, re, zlib
+def work():
+    json.loads(json.dumps([{"a": 1.5, "b": [1, 2, {"x": "yy"}]}] * 2))
+    re.sub("a+b", "x", "aaab" * 3)
+    return sorted(zlib.decompress(zlib.compress(b"abc" * 20)))
+work()
+os.getppid()
+work()`)
+	return cases
+}
+
 // skip is the mean time between the windows of a case.
 const skip = 8 * time.Millisecond

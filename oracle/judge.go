@@ -83,7 +83,7 @@ func (j *judge) check(s *Shadow) {
 		j.frames = j.frames[:last] // said to be none of the program's
 	}
 	s = s.framed(j.frames[0].PC())
-	class, at := compare(j.frames, err == nil, s)
+	class, at := compare(j.frames, err == nil, s, j.view.ReadWord)
 	if class == LetGo && !j.letsGo(&j.frames[at]) {
 		class = Wrong
 	}
@@ -91,7 +91,7 @@ func (j *judge) check(s *Shadow) {
 	if len(j.at) > 0 {
 		j.keepAt(s, j.frames[0].PC())
 	}
-	if class == Exact || class == LetGo {
+	if class == Exact || class == LetGo || class == Moved {
 		return
 	}
 	f := &j.frames[at]
@@ -139,8 +139,9 @@ func (j *judge) keep(s *Shadow, key *siteKey) {
 
 // compare classifies a walk and returns the index of the last frame that is
 // right: the one whose caller is wrong or missing.
-func compare(frames []unwind.Frame, complete bool, s *Shadow) (Class, int) {
+func compare(frames []unwind.Frame, complete bool, s *Shadow, word wordReader) (Class, int) {
 	n := len(s.recs)
+	moved, by := false, uint64(0) // the stack that the frames are on, and how far
 	for i := 1; i < len(frames); i++ {
 		if i > n && s.partial {
 			break
@@ -148,7 +149,19 @@ func compare(frames []unwind.Frame, complete bool, s *Shadow) (Class, int) {
 		if i > n {
 			return Wrong, i - 1
 		}
-		if r := &s.recs[n-i]; frames[i].PC() != r.pc || frames[i].SP() != r.sp {
+		r, pc, sp := &s.recs[n-i], frames[i].PC(), frames[i].SP()
+		left := i > 1 && s.recs[n-i+1].switched // its stack, by this frame
+		switch {
+		case left:
+			by = sp - r.sp
+			moved = moved || by != 0
+		case r.signal:
+			by = 0
+		}
+		if pc != r.pc || sp != r.sp+by {
+			return Wrong, i - 1
+		}
+		if ra, ok := word(sp - 8); by != 0 && !left && (!ok || ra != pc) {
 			return Wrong, i - 1
 		}
 	}
@@ -157,6 +170,8 @@ func compare(frames []unwind.Frame, complete bool, s *Shadow) (Class, int) {
 		return LetGo, last
 	case complete && last < n:
 		return Wrong, last
+	case complete && moved:
+		return Moved, last
 	case complete:
 		return Exact, last
 	default:

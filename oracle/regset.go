@@ -9,8 +9,9 @@ import (
 
 // The register block NT_PRSTATUS of x86-64, struct user_regs_struct.
 const (
-	ntPrstatus = 1
-	regsetRIP  = 16 // word that holds RIP
+	ntPrstatus    = 1
+	regsetOrigRAX = 15 // word that holds the number of a system call
+	regsetRIP     = 16 // word that holds RIP
 )
 
 // regset reads or writes the register block of the stopped thread.

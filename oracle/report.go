@@ -17,11 +17,14 @@ const (
 	Short              // right as far as it goes, and not called complete
 	Wrong              // a frame or a bottom that is none
 	LetGo              // right up to a bottom where Go's scheduler may have let its caller go
+	Moved              // right, with the frames of a stack that was left where that has been moved to
 
 	numClasses
 )
 
-func (c Class) String() string { return [...]string{"exact", "short", "wrong", "let go"}[c%numClasses] }
+func (c Class) String() string {
+	return [...]string{"exact", "short", "wrong", "let go", "moved"}[c%numClasses]
+}
 
 // Report is the outcome of a run.
 type Report struct {
@@ -75,6 +78,9 @@ func (r *Report) Print(w io.Writer, sites int) {
 			100*float64(s.Count[Exact])/n, 100*float64(s.Count[Short])/n, 100*float64(s.Count[Wrong])/n)
 		if s.Count[LetGo] > 0 {
 			fmt.Fprintf(w, "    %d more end where a function changed stacks\n", s.Count[LetGo])
+		}
+		if s.Count[Moved] > 0 {
+			fmt.Fprintf(w, "    %d more have frames of a stack that was left where it has been moved to\n", s.Count[Moved])
 		}
 		slices.SortFunc(s.Sites, func(a, b *Site) int {
 			if a.Class != b.Class {

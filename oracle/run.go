@@ -43,6 +43,10 @@ type Options struct {
 	// Probes are functions of the program that are put under a uretprobe.
 	Probes []string
 
+	// Marked judges from where the program first asks who its parent is, which
+	// it does for nothing else. Until then it runs freely.
+	Marked bool
+
 	// Windows, when not 0, is the number of windows in which the program is
 	// judged, WindowSteps instructions each, with free runs between them of
 	// Skip on average. Otherwise it is judged from its entry point on.
@@ -110,6 +114,10 @@ func Run(opt Options) (*Report, error) {
 	switch {
 	case opt.Windows > 0:
 		err = r.windows()
+	case opt.Marked:
+		if err = t.runPast(unix.SYS_GETPPID); err == nil {
+			err = r.window(opt.Steps)
+		}
 	default:
 		if opt.Thread {
 			err = t.runToThread()
@@ -256,7 +264,8 @@ func (r *runner) steps(n int) error {
 	for i := 0; n == 0 || i < n; i++ {
 		from := r.moment()
 		known := isa.DecodeAMD64(code, from.pc, &in)
-		r.judgeAll(known && r.shadow.landed && pushesMemory(&in) || !r.shadow.intact(r.target.ReadWord))
+		between := known && r.shadow.landed && pushesMemory(&in) || !r.shadow.intact(r.target.ReadWord)
+		r.judgeAll(r.shadow.resumed(r.target.ReadWord) || between)
 		rax := r.target.regs.Raw(0)
 		delivered := sig
 		if sig, err = r.t.step(sig); err != nil {
@@ -344,14 +353,6 @@ func (r *runner) judgeAll(between bool) {
 	}
 }
 
-// Offsets in the kernel's struct rt_sigframe of x86-64, from where SP points
-// when the handler starts: the restorer's address, then struct ucontext with
-// the registers at 40 in it, RSP as the 16th and RIP as the 17th.
-const (
-	sigframeRSP = 8 + 40 + 15*8
-	sigframeRIP = 8 + 40 + 16*8
-)
-
 // signalled follows the delivery of a signal to a handler, and reports whether
 // the kernel has built a frame for one.
 func (r *runner) signalled(from, to moment) bool {
@@ -372,25 +373,31 @@ func (r *runner) windows() error {
 		if err := r.runFreely(time.Duration(rnd.Int64N(int64(2*r.opt.Skip) + 1))); err != nil {
 			return err
 		}
-		if err := r.remap(); err != nil {
+		if err := r.window(r.opt.WindowSteps); err != nil {
 			return err
-		}
-		if _, err := r.capture(); err != nil {
-			return err
-		}
-		r.report.Windows++
-		if !r.seed() {
-			r.report.BadSeeds++
-			continue
-		}
-		if err := r.steps(r.opt.WindowSteps); err != nil {
-			return err
-		}
-		if r.shadow.SeedErrors > 0 {
-			r.report.BadSeeds++
 		}
 	}
 	return nil
+}
+
+// window judges up to n instructions (0: all) from where the program is.
+func (r *runner) window(n int) error {
+	if err := r.remap(); err != nil {
+		return err
+	}
+	if _, err := r.capture(); err != nil {
+		return err
+	}
+	r.report.Windows++
+	if !r.seed() {
+		r.report.BadSeeds++
+		return nil
+	}
+	err := r.steps(n)
+	if r.shadow.SeedErrors > 0 {
+		r.report.BadSeeds++
+	}
+	return err
 }
 
 // runFreely lets the program run for some time.

@@ -21,7 +21,8 @@ type record struct {
 	// stack: its own caller's frames are on the one that it came from.
 	switched bool
 
-	saved uint64 // on AArch64, where the return address is stored; 0: not known
+	context uint64 // signal: where the kernel's frame is
+	saved   uint64 // on AArch64, where the return address is stored; 0: not known
 
 	gap gap // signal: what the interrupted function was in the middle of
 }
@@ -285,9 +286,46 @@ func (s *Shadow) park(to moment, word wordReader) {
 // pushed so many bytes.
 func (s *Shadow) signal(interrupted, at moment, restorer, pushed uint64) {
 	s.recs = append(s.recs,
-		record{pc: interrupted.pc, sp: interrupted.sp, signal: true, gap: s.gap},
+		record{pc: interrupted.pc, sp: interrupted.sp, signal: true, context: at.sp, gap: s.gap},
 		record{pc: restorer, sp: at.sp + pushed})
 	s.gap = gap{}
+}
+
+// Offsets in the kernel's struct rt_sigframe of x86-64, from where SP points
+// when the handler starts: the restorer's address, then struct ucontext with
+// the registers at 40 in it, RSP as the 16th and RIP as the 17th.
+const (
+	sigframeRSP = 8 + 40 + 15*8
+	sigframeRIP = 8 + 40 + 16*8
+)
+
+// resumed follows what handlers change of the registers that they return to:
+// Go's have the interrupted code go on elsewhere, often as if it had made a
+// call. It reports whether a handler is in the middle of that: no chain is the
+// truth then.
+func (s *Shadow) resumed(word wordReader) (between bool) {
+	for i := 0; i < len(s.recs); i++ {
+		r := &s.recs[i]
+		if !r.signal {
+			continue
+		}
+		pc, ok1 := word(r.context + sigframeRIP)
+		sp, ok2 := word(r.context + sigframeRSP)
+		pushed, _ := word(sp)
+		switch {
+		case !ok1 || !ok2 || pc == r.pc && sp == r.sp:
+		case sp == r.sp:
+			r.pc = pc
+		case sp == r.sp-8 && pushed == r.pc && pc != r.pc:
+			call := record{pc: r.pc, sp: r.sp}
+			r.pc, r.sp = pc, sp
+			s.recs = slices.Insert(s.recs, i, call)
+			i++
+		default:
+			between = true
+		}
+	}
+	return between
 }
 
 // sigreturn follows the system call that ends a handler. The handler may have

@@ -21,7 +21,7 @@ type Row struct {
 // work one for what is built.
 func RunCase(c *Case, sources, work string) (*Report, error) {
 	out := filepath.Join(work, "program")
-	opt := Options{Env: c.Env, Steps: c.Steps, Windows: c.Windows, WindowSteps: c.WindowSteps, Skip: skip, Seed: 1,
+	opt := Options{Env: c.Env, Steps: c.Steps, Marked: c.Marked, Windows: c.Windows, WindowSteps: c.WindowSteps, Skip: skip, Seed: 1,
 		Thread: c.Thread, Child: c.Child, Probes: c.Probes, Dir: sources}
 	if c.Build != "" {
 		cmd := exec.Command("/bin/sh", "-c", c.Build)
@@ -152,6 +152,9 @@ func (r *Result) cell() string {
 	}
 	if r.Count[LetGo] > 0 {
 		s += fmt.Sprintf(" (and %d at a switch)", r.Count[LetGo])
+	}
+	if r.Count[Moved] > 0 {
+		s += fmt.Sprintf(" (and %d moved)", r.Count[Moved])
 	}
 	return s
 }

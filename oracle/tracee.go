@@ -155,6 +155,37 @@ func (t *tracee) runTo(addr uint64, arch *procstate.Arch) error {
 	return t.setPC(addr)
 }
 
+// runPast lets the program run until it has made a system call of that number.
+func (t *tracee) runPast(number uint64) error {
+	const options, stop = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESYSGOOD, unix.SIGTRAP | 0x80
+	if err := unix.PtraceSetOptions(t.tid, options); err != nil {
+		return fmt.Errorf("options of the trace: %w", err)
+	}
+	sig, made := unix.Signal(0), false
+	for {
+		if err := t.ptrace(unix.PTRACE_SYSCALL, 0, uintptr(sig)); err != nil {
+			return errExited
+		}
+		var err error
+		if sig, err = t.wait(); err != nil {
+			return err
+		}
+		switch sig {
+		case stop:
+			if made {
+				return nil // on the way back from the call
+			}
+			if _, err := t.regset(unix.PTRACE_GETREGSET, t.regbuf[:]); err != nil {
+				return fmt.Errorf("registers of thread %d: %w", t.tid, err)
+			}
+			made = binary.LittleEndian.Uint64(t.regbuf[regsetOrigRAX*8:]) == number
+			sig = 0
+		case unix.SIGTRAP:
+			sig = 0
+		}
+	}
+}
+
 // runToThread lets the program run until it starts a thread, and changes over
 // to that thread, which has not executed anything yet. The others run on.
 func (t *tracee) runToThread() error {

@@ -172,6 +172,11 @@ func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
 	if s.curg == 0 || scheduling || !s.onGoroutine(s.sp) {
 		return unwind.StackBottom, nil
 	}
+	if f.rule.kind == goMcall && f.arch == procstate.AMD64 {
+		if ra, ok := f.mem.ReadWord(s.sp - 8); ok && ra != s.pc {
+			return unwind.StackBottom, nil // recovery from a panic has it go on elsewhere
+		}
+	}
 	f.finish(s.pc, s.sp)
 	f.out.SetFP(f.arch, s.bp)
 	if f.arch.LR != procstate.NoReg {

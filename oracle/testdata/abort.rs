@@ -12,6 +12,7 @@ fn early(n: u32, f: &dyn Fn(u32) -> u64) -> u64 {
 }
 
 fn main() {
+    let _ = std::os::unix::process::parent_id();
     let mut m = BTreeMap::new();
     for i in 0..12u64 { *m.entry(format!("key{}", i % 5)).or_insert(0) += fib(i as u32 % 7); }
     let mut words: Vec<&String> = m.keys().collect();

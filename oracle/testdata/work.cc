@@ -7,6 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #define NOINLINE __attribute__((noinline))
@@ -50,6 +51,7 @@ NOINLINE static int rethrower(int n) {
 }
 
 NOINLINE static size_t catcher() {
+	getppid();
 	try {
 		rethrower(4);
 	} catch (const std::exception &e) {

@@ -38,6 +38,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"syscall"
 	"unsafe"
 )
 
@@ -73,6 +74,7 @@ func caught(n int) (r any) {
 }
 
 func main() {
+	syscall.Getppid()
 	if len(os.Args) > 1 { // the stack of a thread that C has made
 		fmt.Println(C.in_thread())
 		return

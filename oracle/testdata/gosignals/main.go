@@ -34,6 +34,7 @@ func deep(n int) int {
 }
 
 func main() {
+	syscall.Getppid()
 	c := make(chan os.Signal, 16)
 	signal.Notify(c, syscall.SIGUSR1, syscall.SIGWINCH)
 	pid, tid := syscall.Getpid(), syscall.Gettid()

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sort"
 	"strings"
+	"syscall"
 )
 
 type shape interface{ area() float64 }
@@ -46,7 +47,12 @@ func risky(n int) (err error) {
 	return fmt.Errorf("%d", a[n])
 }
 
+// The oracle looks at the thread that the program starts with.
+func init() { runtime.LockOSThread() }
+
 func main() {
+	syscall.Getppid()
+	runtime.UnlockOSThread()
 	m := map[string]int{}
 	for i := range 20 {
 		m[fmt.Sprintf("key%d", i%7)] += fib(i % 6)
