@@ -1,8 +1,10 @@
 package oracle
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/arch/arm64/arm64asm"
@@ -19,6 +21,7 @@ type judge struct {
 	view   *view
 	walker *unwind.Walker
 	frames []unwind.Frame
+	pcs    []unwind.PC
 	images map[*procstate.Image]*procstate.Image // with sections hidden
 	result Result
 	sites  map[siteKey]*Site
@@ -79,6 +82,7 @@ func (j *judge) mapped(space *procstate.AddressSpace) error {
 func (j *judge) check(s *Shadow) {
 	var err error
 	j.frames, err = j.walker.WalkStack(j.frames[:0], procstate.DefaultThread)
+	sameByRules := j.sameByRules(err)
 	if last := len(j.frames) - 1; err != nil && last > 0 && j.frames[last].Flags&unwind.Instrumentation != 0 {
 		j.frames = j.frames[:last] // said to be none of the program's
 	}
@@ -86,6 +90,10 @@ func (j *judge) check(s *Shadow) {
 	class, at := compare(j.frames, err == nil, s, j.view.ReadWord)
 	if class == LetGo && !j.letsGo(&j.frames[at]) {
 		class = Wrong
+	}
+	if !sameByRules {
+		class, at = Wrong, 0
+		err = errByRules
 	}
 	j.result.Count[class]++
 	if len(j.at) > 0 {
@@ -107,6 +115,19 @@ func (j *judge) check(s *Shadow) {
 		j.keep(s, &key)
 	}
 	site.Count++
+}
+
+// errByRules is why a walk that may be right is wrong.
+var errByRules = errors.New("walked by rules it is another")
+
+// sameByRules reports whether the frames are also those of the walk by rules,
+// which profiles are made by. err is how the walk ended.
+func (j *judge) sameByRules(err error) bool {
+	var perr error
+	j.pcs, perr = j.walker.WalkPCs(j.pcs[:0], &j.view.regs)
+	return errors.Is(perr, err) && slices.EqualFunc(j.pcs, j.frames, func(p unwind.PC, f unwind.Frame) bool {
+		return p.Addr == f.LookupPC() && p.Flags == f.Flags
+	})
 }
 
 // keepAt writes a fixture when pc is a place of which one is wanted.
