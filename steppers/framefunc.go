@@ -55,7 +55,8 @@ type FrameFuncHelper interface {
 	// AllocatesFrame describes the frame of the function that f is in, as it
 	// is when execution has reached f's PC or, where f is in a call, the
 	// call. It returns UnknownFrame and UnknownState when the code cannot be
-	// read or understood.
+	// read or understood, and NoFrame and UnknownState when all that it knows is
+	// that the frame pointer is not of this code.
 	AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameLayout
 }
 
@@ -107,7 +108,7 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 		}
 		return v, err
 	}
-	if m.Image != nil {
+	if m.Image != nil || l.Type == NoFrame {
 		return unwind.NotMe, nil // there is code, and it does not show a frame pointer
 	}
 	return s.walkChain(w, in, out)

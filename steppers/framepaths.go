@@ -3,6 +3,7 @@ package steppers
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // The way out of a function tells of its frame without any knowledge of where
@@ -53,6 +54,7 @@ const (
 	pathSP               // SP at the instruction in question
 	pathFP               // the frame pointer there
 	pathLR               // the link register there
+	pathAligned          // SP where it was last aligned since
 )
 
 // pathValue is what a register or a slot of the stack holds on a path: base +
@@ -154,6 +156,46 @@ func layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte,
 		return foundLayout{}
 	}
 	return foundLayout{p.found, true, calls > 0}
+}
+
+// leadsTo follows code that is in no file, which begins at from, straight on from
+// pc, and returns where it jumps out of that with the frame pointer as it is
+// now; 0 when it does not.
+func leadsTo(w *unwind.Walker, code []byte, from, pc uint64) uint64 {
+	a := w.Arch()
+	s := pathState{pc: pc}
+	s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, pathValue{base: pathFP}
+	var in isa.Inst
+	for range maxPathInsts {
+		at := s.pc - from
+		if at >= uint64(len(code)) || !decode(a, code[at:], s.pc, &in) {
+			return 0
+		}
+		to := in.Target
+		switch {
+		case in.Flow == isa.Jump:
+		case in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0:
+			to, _ = w.ProcessState().ReadWord(in.Target)
+		case in.Ends():
+			return 0
+		default:
+			s.apply(a, &in)
+			for _, op := range in.Ops[:in.NumOps] {
+				if op.Kind == isa.Align && op.Dst == a.SP {
+					s.regs[a.SP] = pathValue{base: pathAligned}
+				}
+			}
+			to = s.pc + uint64(in.Len)
+		}
+		if to-from >= uint64(len(code)) {
+			if s.regs[a.FP] != (pathValue{base: pathFP}) {
+				return 0
+			}
+			return to
+		}
+		s.pc = to
+	}
+	return 0
 }
 
 // codeAt returns the code at an address, nil when it cannot be read.
