@@ -17,6 +17,7 @@ type Case struct {
 
 	Steps       int  // instructions judged at most
 	Marked      bool // judge from a call of getppid on
+	PCs         bool // and of frames their PCs alone
 	Windows     int
 	WindowSteps int
 	Thread      bool     // judge the first thread that the program starts
@@ -30,7 +31,7 @@ type Case struct {
 // Names of the tables, in order.
 const (
 	tableCompilers = "Compilers and flags (C)"
-	tableFrames    = "Frame pointers and no unwind tables (C without a libc)"
+	tableFrames    = "Frame pointers and no unwind tables (C and Rust without libraries)"
 	tableJIT       = "Code made at run time, with frame pointers"
 	tableLinking   = "Ways of linking, and variants of libc's string functions (C)"
 	tableLanguages = "Languages"
@@ -79,6 +80,12 @@ func Cases() []Case {
 				Configs: []string{"frame", "analysis"}, Short: opt == "-O0" || opt == "-O2",
 			})
 		}
+	}
+	for _, opt := range []string{"1", "2", "3", "s"} {
+		cases = append(cases, Case{Table: tableFrames, Name: "Rust without std, panic=abort, opt-level=" + opt, Needs: "rustc",
+			Build: "rustc --edition 2024 -C opt-level=" + opt + " -C panic=abort -C force-unwind-tables=no -C force-frame-pointers=yes" +
+				" -C relocation-model=static -C link-args='-nostartfiles -nostdlib -static' -o $OUT nostd.rs",
+			Configs: []string{"frame", "analysis"}, Short: opt == "2"})
 	}
 	for _, opt := range []string{"-O0", "-O2"} {
 		cases = append(cases, Case{Table: tableJIT, Name: "called by gcc " + opt, Needs: "gcc", Build: "gcc -w " + opt + " -o $OUT jit.c",
@@ -155,6 +162,7 @@ func Cases() []Case {
 	stacks("the same, alternate stack above", "gcc", "gcc -O2 -o $OUT signals.c", []string{"above"}, false, false)
 	stacks("the same, musl", "musl-gcc", "musl-gcc -O2 -static -o $OUT signals.c", nil, false, false)
 	stacks("coroutines, vfork, clone", "gcc", "gcc -O2 -o $OUT stacks.c -pthread", nil, false, true)
+	stacks("contexts gone back to, uc_link", "gcc", "gcc -O2 -o $OUT contexts.c", nil, false, true)
 	stacks("a thread", "gcc", "gcc -O2 -o $OUT stacks.c -pthread", nil, true, true)
 	stacks("a thread, musl", "musl-gcc", "musl-gcc -O2 -static -DNO_CONTEXT -o $OUT stacks.c -pthread", nil, true, false)
 

@@ -76,6 +76,10 @@ def work():
 work()
 os.getppid()
 work()`)
+	for _, run := range []struct{ name, mode string }{{"node, PCs, interpreted", "--jitless"}, {"node, PCs, compiled", "--perf-basic-prof"}} {
+		cases = append(cases, Case{Table: tableMarked, Name: run.name, Needs: "/usr/bin/node", Marked: true, PCs: true,
+			Run: []string{"/usr/bin/node", run.mode, "node.js"}, Configs: []string{"all", "debug+frame"}, Steps: 100000})
+	}
 	return cases
 }
 

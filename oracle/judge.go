@@ -26,6 +26,7 @@ type judge struct {
 	result Result
 	sites  map[siteKey]*Site
 
+	pcsOnly  bool            // see Options.PCs
 	fixtures string          // directory for fixtures, "" for none
 	at       map[string]bool // places, as module+vaddr, of which to take fixtures
 }
@@ -87,7 +88,7 @@ func (j *judge) check(s *Shadow) {
 		j.frames = j.frames[:last] // said to be none of the program's
 	}
 	s = s.framed(j.frames[0].PC())
-	class, at := compare(j.frames, err == nil, s, j.view.ReadWord)
+	class, at := compare(j.frames, err == nil, s, j.view.ReadWord, j.pcsOnly)
 	if class == LetGo && !j.letsGo(&j.frames[at]) {
 		class = Wrong
 	}
@@ -160,7 +161,7 @@ func (j *judge) keep(s *Shadow, key *siteKey) {
 
 // compare classifies a walk and returns the index of the last frame that is
 // right: the one whose caller is wrong or missing.
-func compare(frames []unwind.Frame, complete bool, s *Shadow, word wordReader) (Class, int) {
+func compare(frames []unwind.Frame, complete bool, s *Shadow, word wordReader, pcsOnly bool) (Class, int) {
 	n := len(s.recs)
 	moved, by := false, uint64(0) // the stack that the frames are on, and how far
 	for i := 1; i < len(frames); i++ {
@@ -179,7 +180,7 @@ func compare(frames []unwind.Frame, complete bool, s *Shadow, word wordReader) (
 		case r.signal:
 			by = 0
 		}
-		if pc != r.pc || sp != r.sp+by {
+		if pc != r.pc || sp != r.sp+by && !pcsOnly {
 			return Wrong, i - 1
 		}
 		if ra, ok := word(sp - 8); by != 0 && !left && (!ok || ra != pc) {

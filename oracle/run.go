@@ -47,6 +47,11 @@ type Options struct {
 	// it does for nothing else. Until then it runs freely.
 	Marked bool
 
+	// PCs compares the PCs of frames alone, not their CFAs: of code that moves
+	// its return address and takes its arguments off the stack, as that of V8
+	// does, calls do not tell where a frame ends.
+	PCs bool
+
 	// Windows, when not 0, is the number of windows in which the program is
 	// judged, WindowSteps instructions each, with free runs between them of
 	// Skip on average. Otherwise it is judged from its entry point on.
@@ -146,7 +151,7 @@ func newRunner(opt *Options, arch *procstate.Arch, pid, tid int) *runner {
 	r.target = &target{arch: arch, pid: pid, tid: tid, exe: opt.Args[0], space: &procstate.AddressSpace{}, probes: &probes{}}
 	for _, c := range opt.Configs {
 		j := newJudge(c, r.target)
-		j.fixtures, j.at = opt.Fixtures, map[string]bool{}
+		j.fixtures, j.at, j.pcsOnly = opt.Fixtures, map[string]bool{}, opt.PCs
 		for _, place := range opt.FixturesAt {
 			j.at[place] = true
 		}
@@ -264,7 +269,7 @@ func (r *runner) steps(n int) error {
 	for i := 0; n == 0 || i < n; i++ {
 		from := r.moment()
 		known := isa.DecodeAMD64(code, from.pc, &in)
-		between := known && r.shadow.landed && pushesMemory(&in) || !r.shadow.intact(r.target.ReadWord)
+		between := known && r.shadow.landed && pushesMemory(&in) || !r.opt.PCs && !r.shadow.intact(r.target.ReadWord)
 		r.judgeAll(r.shadow.resumed(r.target.ReadWord) || between)
 		rax := r.target.regs.Raw(0)
 		delivered := sig

@@ -206,6 +206,9 @@ func (s *Shadow) ret(from, to moment, word wordReader) {
 			}
 			s.recs = s.recs[:len(s.recs)-1]
 			return
+		case !top.signal && to.pc == top.pc && from.sp+8 < top.sp:
+			s.recs = s.recs[:len(s.recs)-1] // by a copy of the return address
+			return
 		case from.sp+8 < top.sp && !far(from.sp, top.sp):
 			return // a jump by way of the stack
 		}

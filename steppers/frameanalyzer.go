@@ -250,14 +250,14 @@ func (a *FrameAnalyzer) analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f 
 	sum := maphash.Bytes(a.seed, code)
 	s := &a.made[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
 	if s.pc != f.PC() || s.code != sum || s.interrupted != interrupted {
-		*s = madeLayout{f.PC(), sum, interrupted, a.analyzeCode(w, f, code, from)}
+		*s = madeLayout{f.PC(), sum, interrupted, analyzeCode(w, f, code, from)}
 	}
 	return s.layout
 }
 
 // analyzeCode finds the layout of a frame by the code around its PC, which
 // begins at from.
-func (a *FrameAnalyzer) analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) FrameLayout {
+func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) FrameLayout {
 	addr := f.LookupPC()
 	var before foundLayout
 	for p := len(code); !before.ok; {
@@ -271,30 +271,19 @@ func (a *FrameAnalyzer) analyzeCode(w *unwind.Walker, f *unwind.Frame, code []by
 	if before.ok && !before.passes {
 		return before.layout
 	}
-	behind := layoutBehind(w.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
+	read := func(start, addr, end uint64) ([]byte, uint64) {
 		m := w.MappingAt(addr)
 		if m == nil {
 			return nil, 0
 		}
 		start = max(start, m.Start)
 		return readCode(w, m, start, make([]byte, end-start)), start
-	}, f.PC(), f.Flags&unwind.Interrupted == 0)
+	}
+	behind := layoutBehind(w.Arch(), read, f.PC(), f.Flags&unwind.Interrupted == 0)
 	l := agreed(&before, &behind)
-	if l.State != UnknownState {
-		return l
+	if l.State == UnknownState && lendsFP(w, read, f.PC(), from, from+uint64(len(code))) {
+		l.Type = NoFrame
 	}
-	to := leadsTo(w, code, from, f.PC())
-	m := w.MappingAt(to)
-	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
-		return l
-	}
-	// Instrumentation, which goes back to what it was put into: the frame
-	// pointer is that function's.
-	if there := a.analyzeFile(m.Image, to-m.Bias, false); there.State == SetFrame {
-		there.SP = -1
-		return there
-	}
-	l.Type = NoFrame
 	return l
 }
 

@@ -158,26 +158,31 @@ func layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte,
 	return foundLayout{p.found, true, calls > 0}
 }
 
-// leadsTo follows code that is in no file, which begins at from, straight on from
-// pc, and returns where it jumps out of that with the frame pointer as it is
-// now; 0 when it does not.
-func leadsTo(w *unwind.Walker, code []byte, from, pc uint64) uint64 {
+// lendsFP reports whether code that is in no file, at [from, end), leaves the
+// frame pointer to the code that it goes back to, and that returns with it as it
+// is now: so does instrumentation that was put into a function before that has
+// a frame. It follows the code straight on.
+func lendsFP(w *unwind.Walker, read func(start, addr, end uint64) ([]byte, uint64), pc, from, end uint64) bool {
 	a := w.Arch()
+	p := framePaths{arch: a, read: read}
+	fp := pathValue{base: pathFP}
 	s := pathState{pc: pc}
-	s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, pathValue{base: pathFP}
+	s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, fp
+	back := false // in that code
 	var in isa.Inst
 	for range maxPathInsts {
-		at := s.pc - from
-		if at >= uint64(len(code)) || !decode(a, code[at:], s.pc, &in) {
-			return 0
+		if !decode(a, p.codeAt(s.pc), s.pc, &in) {
+			return false
 		}
 		to := in.Target
 		switch {
 		case in.Flow == isa.Jump:
-		case in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0:
+		case in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0 && !back:
 			to, _ = w.ProcessState().ReadWord(in.Target)
+		case in.Flow == isa.Return:
+			return back && s.regs[a.FP] == fp
 		case in.Ends():
-			return 0
+			return false
 		default:
 			s.apply(a, &in)
 			for _, op := range in.Ops[:in.NumOps] {
@@ -187,15 +192,17 @@ func leadsTo(w *unwind.Walker, code []byte, from, pc uint64) uint64 {
 			}
 			to = s.pc + uint64(in.Len)
 		}
-		if to-from >= uint64(len(code)) {
-			if s.regs[a.FP] != (pathValue{base: pathFP}) {
-				return 0
+		if !back && (to < from || to >= end) {
+			if s.regs[a.FP] != fp {
+				return false
 			}
-			return to
+			back = true
+			s = pathState{}
+			s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, fp
 		}
 		s.pc = to
 	}
-	return 0
+	return false
 }
 
 // codeAt returns the code at an address, nil when it cannot be read.
