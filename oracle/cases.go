@@ -131,7 +131,7 @@ func Cases() []Case {
 	lang("Rust, panic caught", "rustc", "rustc -o $OUT work.rs", 0)
 	goRow := func(name, dir, flags string, marked bool, env []string) {
 		cases = append(cases, Case{Table: tableGo, Name: name, Needs: "go", Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
-			Configs: []string{"all", "go"}, Steps: 400000, Marked: marked, Env: env})
+			Configs: []string{"all", "go"}, Steps: 200000, Marked: marked, Env: env})
 	}
 	goRow("the runtime's start", "gowork", "0 go build", false, goPreempted)
 	goRow("with symbols", "gowork", "0 go build", true, goOnward)
@@ -150,7 +150,7 @@ func Cases() []Case {
 		for _, program := range []string{"gowork", "gosignals"} {
 			cases = append(cases, Case{Table: tableGo, Name: "Go " + version + ", " + program, Needs: "go",
 				Build:   "cd " + program + " && GO111MODULE=off GOTOOLCHAIN=go" + version + " CGO_ENABLED=0 go build -o $OUT main.go",
-				Configs: []string{"all", "go"}, Steps: 400000, Marked: true, Env: goOnward})
+				Configs: []string{"all", "go"}, Steps: 200000, Marked: true, Env: goOnward})
 		}
 	}
 

@@ -23,6 +23,18 @@ type target struct {
 	stackAddr uint64
 	stack     []byte // what was read of it
 	buf       []byte
+
+	stops uint64 // captures so far
+	pages [32]page
+}
+
+// page is a slot of the direct-mapped cache of other memory, as it is at one
+// stop.
+type page struct {
+	addr uint64
+	stop uint64
+	n    int // bytes that could be read
+	data [4096]byte
 }
 
 // redZone is how far below SP a function without calls may keep data.
@@ -33,6 +45,7 @@ const maxStack = 256 << 10
 
 // capture reads the stack from the red zone up to end, and the code at pc.
 func (t *target) capture(sp, end, pc uint64, code []byte) (codeLen int) {
+	t.stops++
 	t.stackAddr = sp - redZone
 	n := min(end-t.stackAddr, maxStack)
 	if end <= t.stackAddr {
@@ -102,6 +115,15 @@ func (t *target) AfterWalk(procstate.ThreadID) error { return nil }
 func (t *target) ReadWord(addr uint64) (uint64, bool) {
 	if i := addr - t.stackAddr; i < uint64(len(t.stack)) && 8 <= uint64(len(t.stack))-i {
 		return binary.LittleEndian.Uint64(t.stack[i:]), true
+	}
+	at := int(addr % 4096)
+	p := &t.pages[addr>>12%uint64(len(t.pages))]
+	if p.addr != addr>>12 || p.stop != t.stops {
+		p.addr, p.stop = addr>>12, t.stops
+		p.n = t.read(addr&^4095, p.data[:])
+	}
+	if at+8 <= p.n {
+		return binary.LittleEndian.Uint64(p.data[at:]), true
 	}
 	var b [8]byte
 	if t.read(addr, b[:]) < 8 {
