@@ -90,8 +90,10 @@ struct task_struct {
 	s32 pid;
 	s32 tgid;
 	struct mm_struct *mm;
+	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
+	void *vfork_done; /* of a child that its parent waits for: vfork */
 	struct thread_struct thread;
 	struct uprobe_task *utask;
 	struct css_set *cgroups;
@@ -164,7 +166,7 @@ struct bpf_perf_event_data {
 INLINE bool is_user_mode(u64 cs_or_pstate) { return (cs_or_pstate & 3) != 0; }
 
 /* __USER32_CS: the code segment of a 32-bit program on a 64-bit kernel. */
-INLINE bool is_compat32(const struct user_regs *regs) { return (regs->cs & 0xffff) == 0x23; }
+INLINE bool is_mode32(u64 cs) { return (cs & 0xffff) == 0x23; }
 
 INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->rsp; }
 INLINE u64 program_counter(const struct user_regs *regs) { return regs->rip; }
@@ -174,6 +176,10 @@ INLINE bool is_in_syscall(const struct user_regs *regs) { return !(regs->orig_ax
 
 #define mode_of(regs) ((regs).cs)
 #define sp_of(regs) ((regs).rsp)
+#define system_call_of(regs) ((regs).orig_ax)
+#define first_argument_of(regs) ((regs).rdi)
+#define second_argument_of(regs) ((regs).rsi)
+enum { NR_CLONE = 56 };
 #define thread_pointer_of(task) task_field(task, thread.fsbase)
 
 #else
@@ -182,7 +188,7 @@ INLINE bool is_in_syscall(const struct user_regs *regs) { return !(regs->orig_ax
 INLINE bool is_user_mode(u64 cs_or_pstate) { return (cs_or_pstate & 0xf) == 0; }
 
 /* PSR_MODE32_BIT */
-INLINE bool is_compat32(const struct user_regs *regs) { return (regs->pstate & 0x10) != 0; }
+INLINE bool is_mode32(u64 pstate) { return (pstate & 0x10) != 0; }
 
 INLINE u64 stack_pointer(const struct user_regs *regs) { return regs->sp; }
 INLINE u64 program_counter(const struct user_regs *regs) { return regs->pc; }
@@ -193,8 +199,14 @@ INLINE bool is_in_syscall(const struct user_regs *regs) { return false; }
 
 #define mode_of(regs) ((regs).pstate)
 #define sp_of(regs) ((regs).sp)
+#define system_call_of(regs) ((regs).x[8])
+#define first_argument_of(regs) ((regs).x[0])
+#define second_argument_of(regs) ((regs).x[1])
+enum { NR_CLONE = 220 };
 #define thread_pointer_of(task) task_field(task, thread.uw.tp_value)
 
 #endif
+
+INLINE bool is_compat32(const struct user_regs *regs) { return is_mode32(mode_of(*regs)); }
 
 #endif

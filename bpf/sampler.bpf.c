@@ -67,6 +67,11 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 		end = signal.end;
 	if (!end)
 		end = known_stack_end(task, h->tgid, h->tid, sp);
+	if (!end && h->tgid == h->tid) {
+		int above = spawned_stack(sp);
+		if (above >= 0)
+			end = sp + above;
+	}
 	add_stack(r, h, sp, end, !(go->g && is_at_home(go, sp)) && !is_in_syscall(&h->regs));
 	if (!r->copied && is_in_exec(task)) {
 		h->user = USER_EXEC;
@@ -75,7 +80,7 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 		r->end = before;
 		return;
 	}
-	if (!r->copied)
+	if (!r->copied && h->stack_end != STACK_END_BOTTOM)
 		n->unreadable_stack++;
 	if (go->g)
 		add_other_stacks(r, h, go);

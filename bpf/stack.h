@@ -4,7 +4,7 @@
 #define SWBPF_STACK_H
 
 #include "mirror.h"
-#include "task.h"
+#include "spawn.h"
 
 /*
  * The kernel puts argc at start_stack and sets SP to it; the frames of _start
@@ -13,12 +13,6 @@
  * pushes two words, calls from there: hence as much more as for eight arguments.
  */
 enum { ABOVE_START_STACK = 48 };
-
-/*
- * The kernel keeps mappings at least this far below the main stack (MIN_GAP),
- * so an SP farther away is on some other stack, a coroutine's for example.
- */
-enum { MAIN_STACK_REACH = 128 << 20 };
 
 /*
  * Copies n bytes at addr, at most CHUNK, to the record at an offset. Says

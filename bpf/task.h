@@ -8,6 +8,12 @@
 enum { MAX_PID_LEVELS = 32 }; /* MAX_PID_NS_LEVEL */
 
 /*
+ * The kernel keeps mappings at least this far below the main stack (MIN_GAP),
+ * so an SP farther away is on some other stack, a coroutine's for example.
+ */
+enum { MAIN_STACK_REACH = 128 << 20 };
+
+/*
  * The number of a struct pid in the loader's PID namespace, 0 when it has
  * none there. A task has a number at each level from the first namespace down
  * to its own; ours is nearly always the last or the one before.

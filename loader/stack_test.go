@@ -2,8 +2,14 @@ package loader
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -187,6 +193,45 @@ func TestDeepThread(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// The stack of a child that its parent waits for ends where the parent said.
+func TestSpawnedStackEnd(t *testing.T) {
+	for name, nr := range map[string]int{"clone": unix.SYS_CLONE, "clone3": unix.SYS_CLONE3} {
+		t.Run(name, func(t *testing.T) {
+			p := startTarget(t, stackTarget(t), "spawn", strconv.Itoa(nr))
+			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid, childOf(t, p.pid)}})
+			var loop steady
+			readUntil(t, s, func(smp *Sample) bool {
+				if int(smp.PID) == p.pid || !loop.holds(smp) {
+					return false
+				}
+				data := fromSP(t, smp)
+				if smp.StackEnd != StackEndBottom || smp.LiveBytes != 512 || len(data) != 512 || bytes.Count(data, []byte{0x5a}) != 512 {
+					t.Errorf("%d bytes, %d live, ended by %v", len(data), smp.LiveBytes, smp.StackEnd)
+				}
+				return true
+			})
+		})
+	}
+}
+
+// childOf waits until a process has a child.
+func childOf(t *testing.T, pid int) int {
+	t.Helper()
+	file := fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if child, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
+			return child
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d has no child", pid)
+		}
+	}
 }
 
 // The first region is found by its address whatever the thread runs.

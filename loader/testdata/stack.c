@@ -7,16 +7,21 @@
 //   stack nowhere        spins with SP at an address that is not mapped
 //   stack threads N      spins in N threads named t0, t1, ..., the later
 //                        half of them started once a byte can be read
+//   stack spawn N        waits for a child that spins 512 bytes below the end of
+//                        the stack given to it by system call N, clone or clone3
 //   stack faults N       maps N pages and touches each; exits
 //   stack getppid N      makes N system calls getppid; exits
 //   stack children N MS  runs N children, one after another, that each burn
 //                        MS milliseconds of CPU; exits
 #define _GNU_SOURCE
+#include <linux/sched.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -94,6 +99,61 @@ static void burn(long ms)
 	while (ts.tv_sec * 1000 + ts.tv_nsec / 1000000 < ms);
 }
 
+// Makes a child that ends with us.
+static void spawn_at(long nr, unsigned long first, unsigned long second)
+{
+#if defined(__x86_64__)
+	asm volatile("syscall\n"
+		     "test %%rax, %%rax\n"
+		     "jnz 2f\n"
+		     "sub $512, %%rsp\n"
+		     "mov %3, %%eax\n"
+		     "mov %4, %%edi\n"
+		     "mov %5, %%esi\n"
+		     "syscall\n"
+		     "1: jmp 1b\n"
+		     "2:"
+		     : "+a"(nr)
+		     : "D"(first), "S"(second), "i"(SYS_prctl), "i"(PR_SET_PDEATHSIG), "i"(SIGKILL)
+		     : "rcx", "r11", "memory");
+#elif defined(__aarch64__)
+	register long x8 asm("x8") = nr;
+	register unsigned long x0 asm("x0") = first, x1 asm("x1") = second;
+	asm volatile("svc #0\n"
+		     "cbnz x0, 2f\n"
+		     "sub sp, sp, #512\n"
+		     "mov x8, %3\n"
+		     "mov x0, %4\n"
+		     "mov x1, %5\n"
+		     "svc #0\n"
+		     "1: b 1b\n"
+		     "2:"
+		     : "+r"(x0), "+r"(x1), "+r"(x8)
+		     : "i"(SYS_prctl), "i"(PR_SET_PDEATHSIG), "i"(SIGKILL)
+		     : "memory");
+#endif
+}
+
+static void spawn(long nr)
+{
+	const size_t size = 16 << 10;
+	char *stack = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct clone_args args = {
+		.flags = CLONE_VM | CLONE_VFORK,
+		.exit_signal = SIGCHLD,
+		.stack = (unsigned long)stack,
+		.stack_size = size,
+	};
+
+	memset(stack, 0x5a, size);
+	memset(stack + size, 0x77, size); // not of the stack
+	ready();
+	if (nr == SYS_clone)
+		spawn_at(nr, CLONE_VM | CLONE_VFORK | SIGCHLD, (unsigned long)(stack + size));
+	else
+		spawn_at(nr, (unsigned long)&args, sizeof args);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -128,6 +188,10 @@ int main(int argc, char **argv)
 		for (long i = n / 2; i < n; i++)
 			start(i);
 		pause();
+	}
+	if (!strcmp(what, "spawn")) {
+		spawn(n);
+		return 3; // the child cannot have ended
 	}
 	if (!strcmp(what, "faults")) {
 		char *p = mmap(NULL, n * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
