@@ -52,6 +52,10 @@ type WalkOptions struct {
 	// which only the kernel knows; see procstate.CaptureOptions. When it is nil,
 	// a stack under a uretprobe ends there.
 	Probes func() map[procstate.ThreadID]procstate.UserProbes
+
+	// StopLimit is how long WalkStopped holds a process that it has walked; 0
+	// is as long as it takes.
+	StopLimit time.Duration
 }
 
 // maxSecondLooks bounds how often threads are captured again because the

@@ -2,6 +2,7 @@ package swbpf
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -14,7 +15,9 @@ import (
 // process itself and not a copy: it stands still until look, which gets the
 // stacks, has returned. What look reads of the process's memory, as the values
 // of variables, belongs to the stacks. With opts.Threads only those threads
-// stand, and the others may change what they share with them.
+// stand, and the others may change what they share with them. When the process
+// has stood for opts.StopLimit and is walked, it goes on, whatever look is at,
+// and its memory cannot be read any more.
 func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*ProcessStacks, error) {
 	group := opts.Group
 	if group == nil {
@@ -69,9 +72,16 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		s.Frames, s.Err = w.WalkStack(nil, tid)
 		ps.Stacks = append(ps.Stacks, s)
 	}
+	release := sync.OnceFunc(func() {
+		p.Detach()
+		ps.Stopped = time.Since(begin)
+	})
+	if opts.StopLimit > 0 {
+		timer := time.AfterFunc(opts.StopLimit-time.Since(begin), release)
+		defer timer.Stop()
+	}
 	look(ps)
-	p.Detach()
-	ps.Stopped = time.Since(begin)
+	release()
 	return ps, nil
 }
 

@@ -43,6 +43,7 @@ type ProcDebug struct {
 
 	exe       atomic.Pointer[string]
 	otherArch atomic.Bool // exec has changed the architecture
+	letGone   atomic.Bool // by Detach
 
 	ended    chan struct{} // closed when the target has ended or was let go
 	dropOnce sync.Once

@@ -70,6 +70,7 @@ func (p *ProcDebug) chosen(tid ThreadID) ([]*tracee, error) {
 func (p *ProcDebug) Detach() {
 	tr := p.libs.dropTrap(false)
 	p.e.do(func() {
+		p.letGone.Store(true)
 		if p.alive() == nil {
 			p.e.abandon(p)
 		}
@@ -230,9 +231,14 @@ func (p *ProcDebug) AfterWalk(tid ThreadID) error {
 }
 
 // ReadMemory implements Memory. It reads what is there now; in a walk, what
-// the walk has read already.
+// the walk has read already. From Detach on it is ErrDetached: what it returns
+// of a paused process was there while that stood.
 func (p *ProcDebug) ReadMemory(addr uint64, buf []byte) (int, error) {
-	return p.mem.ReadMemory(addr, buf)
+	n, err := p.mem.ReadMemory(addr, buf)
+	if p.letGone.Load() { // perhaps before all was read
+		return 0, fmt.Errorf("process %d: %w", p.pid, ErrDetached)
+	}
+	return n, err
 }
 
 // ReadWord implements Memory.

@@ -40,7 +40,7 @@ type dwarfData struct {
 	rangeWork   uint64 // range list entries that may still be read
 	types       map[uint64]*Type
 
-	definitions *definitions // nil until they are asked for
+	definitions *definitions // of the program; nil until they are asked for
 
 	typesSection dwarfSection        // .debug_types, of DWARF 4
 	ofTypes      bool                // that is its .debug_info

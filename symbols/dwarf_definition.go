@@ -3,19 +3,65 @@ package symbols
 import (
 	"debug/dwarf"
 	"hash/maphash"
+	"slices"
 )
 
-// definitions finds the types of a file by name.
+// definitions finds the types of a program by name, those in its split files
+// included.
 type definitions struct {
 	seed maphash.Seed
-	at   map[uint64]uint64 // offset in .debug_info by the hash of the qualified name
+	at   map[uint64]definition // by the hash of the qualified name
+}
+
+// definition is where a type is described.
+type definition struct {
+	in  *dwarfData
+	off uint64 // in its .debug_info
 }
 
 // Limits on the index of types.
 const (
 	maxDefinitions   = 1 << 20
-	definitionMemory = 40 // of one, in bytes
+	definitionMemory = 48   // of one, in bytes
+	maxSplitFiles    = 1024 // that are open for it; each is a descriptor
 )
+
+// DeferTypes makes [Type.Definition] leave types as they are where it had to
+// read all debug information of a program for them, until ReadTypes is called:
+// for the time in which a process stands still.
+func (s *Symbolizer) DeferTypes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deferred = true
+}
+
+// ReadTypes ends what DeferTypes began and reads what was left. It reports
+// whether anything was.
+func (s *Symbolizer) ReadTypes() bool {
+	s.mu.Lock()
+	wanted := s.wanted
+	s.deferred, s.wanted = false, nil
+	s.mu.Unlock()
+	for _, d := range wanted {
+		mu := d.lock()
+		mu.Lock()
+		if d.definitions == nil {
+			d.readDefinitions()
+		}
+		mu.Unlock()
+	}
+	return len(wanted) > 0
+}
+
+// defers reports whether the types of a program are to be read later.
+func (s *Symbolizer) defers(d *dwarfData) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deferred && !slices.Contains(s.wanted, d) {
+		s.wanted = append(s.wanted, d)
+	}
+	return s.deferred
+}
 
 // Definition returns the type that a declaration stands for, as another unit
 // of the file describes it under the same name. It is t itself where t is no
@@ -30,8 +76,12 @@ func (t *Type) Definition() *Type {
 	mu.Lock()
 	defer mu.Unlock()
 	if t.definition == nil {
+		d := e.d.program()
+		if d.definitions == nil && d.owner.defers(d) {
+			return t
+		}
 		t.definition = t
-		if o := e.d.define(name, e.tag); o != nil {
+		if o := d.define(name, e.tag); o != nil {
 			t.definition = o.asType()
 		}
 	}
@@ -41,17 +91,14 @@ func (t *Type) Definition() *Type {
 // define reads the entry that describes the type of a qualified name; nil when
 // there is none.
 func (d *dwarfData) define(name string, tag dwarf.Tag) *die {
-	if d.ofTypes {
-		d = d.main
-	}
 	if d.definitions == nil {
 		d.readDefinitions()
 	}
-	off, ok := d.definitions.at[d.definitions.hash(name)]
+	at, ok := d.definitions.at[d.definitions.hash(name)]
 	if !ok {
 		return nil
 	}
-	e, err := d.dieAt(off)
+	e, err := at.in.dieAt(at.off)
 	if err != nil {
 		d.owner.note(err)
 		return nil
@@ -62,6 +109,14 @@ func (d *dwarfData) define(name string, tag dwarf.Tag) *die {
 	return e
 }
 
+// program returns the file that d is a split file of, or the type units.
+func (d *dwarfData) program() *dwarfData {
+	for d.main != nil {
+		d = d.main
+	}
+	return d
+}
+
 func (x *definitions) hash(name string) uint64 { return maphash.String(x.seed, name) }
 
 func isClass(tag dwarf.Tag) bool { return tag == dwarf.TagClassType || tag == dwarf.TagStructType }
@@ -69,15 +124,26 @@ func isClass(tag dwarf.Tag) bool { return tag == dwarf.TagClassType || tag == dw
 // readDefinitions makes the index: of types with a name that stand by
 // themselves or in a namespace. Of several that share a name the first counts.
 func (d *dwarfData) readDefinitions() {
-	d.definitions = &definitions{seed: maphash.MakeSeed(), at: map[uint64]uint64{}}
+	d.definitions = &definitions{seed: maphash.MakeSeed(), at: map[uint64]definition{}}
 	d.readUnits(d.info.size)
 	for _, u := range d.units {
 		if u.tag == dwarf.TagTypeUnit {
 			continue // found by signature
 		}
-		d.allowEntries(u)
+		in := d
+		if u.dwoName.form != 0 {
+			if _, open := d.splits[u.off]; !open && d.dwp == nil && len(d.splits) >= maxSplitFiles {
+				continue
+			}
+			split := d.split(u)
+			if split == nil {
+				continue
+			}
+			in, u = split.data, split.unit
+		}
+		in.allowEntries(u)
 		root := &die{}
-		if err := d.readEntry(u, u.root, root, false); err != nil {
+		if err := in.readEntry(u, u.root, root, false); err != nil {
 			d.owner.note(err)
 			continue
 		}
@@ -112,7 +178,7 @@ func (d *dwarfData) addDefinitions(e *die, prefix string, depth int) error {
 			}
 			key := d.definitions.hash(prefix + name)
 			if _, known := d.definitions.at[key]; !known {
-				d.definitions.at[key] = c.off
+				d.definitions.at[key] = definition{c.d, c.off}
 			}
 		}
 		return failed == nil

@@ -43,6 +43,9 @@ type Symbolizer struct {
 	groups map[string]*fileGroup // of files with an alternate file, by its build ID
 	opened []*openedImage
 	errs   []error
+
+	deferred bool         // types are left
+	wanted   []*dwarfData // whose types were wanted meanwhile
 }
 
 // New makes a Symbolizer.

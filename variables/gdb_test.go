@@ -446,7 +446,8 @@ func TestGDB(t *testing.T) {
 // TestTypesOfOtherUnits compares variables whose types are but declared in the
 // unit of the function.
 func TestTypesOfOtherUnits(t *testing.T) {
-	for _, command := range []string{"clang++-19 -gdwarf-5 -O0", "clang++-19 -gdwarf-4 -O0 -gz", "g++ -g -O0 -femit-struct-debug-baseonly"} {
+	for _, command := range []string{"clang++-19 -gdwarf-5 -O0", "clang++-19 -gdwarf-4 -O0 -gz", "g++ -g -O0 -femit-struct-debug-baseonly",
+		"clang++-19 -gdwarf-5 -gsplit-dwarf -O0", "g++ -gdwarf-4 -gsplit-dwarf -O0 -femit-struct-debug-baseonly"} {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			pid, _ := start(t, compile(t, "varsunits.cc", command, "varsunits_types.cc"))
 			var ours []gdbFrame
@@ -456,6 +457,34 @@ func TestTypesOfOtherUnits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDeferTypes reads no other units while that is to be left, and all that
+// was left when it is not any more.
+func TestDeferTypes(t *testing.T) {
+	pid, _ := start(t, compile(t, "varsunits.cc", "clang++-19 -g -O0", "varsunits_types.cc"))
+	walkBlocked(t, pid, func(s *swbpf.ThreadStack) {
+		lookup, ok := s.Walker.SymbolLookup().(*symbols.Lookup)
+		if !ok {
+			t.Fatal("no debug information")
+		}
+		incomplete := func() bool {
+			return strings.Contains(fmt.Sprint(ourFrames(t, s.Walker, s.Frames)), "<incomplete type>")
+		}
+		if lookup.Symbolizer().ReadTypes() {
+			t.Error("types were left before anybody asked")
+		}
+		lookup.Symbolizer().DeferTypes()
+		if !incomplete() {
+			t.Error("nothing was left")
+		}
+		if !lookup.Symbolizer().ReadTypes() {
+			t.Error("it is not said that something was left")
+		}
+		if incomplete() {
+			t.Error("what was left was not read")
+		}
+	})
 }
 
 // TestKinds compares values of every kind with gdb's, as they are written by

@@ -57,7 +57,10 @@ func (f *frame) registerBytes(n uint64) ([]byte, error) {
 		return nil, ErrNotSaved
 	}
 	b, err := s.FloatRegister(f.walk[0].Thread, n)
-	if err != nil {
+	switch {
+	case errors.Is(err, procstate.ErrDetached):
+		return nil, ErrLate
+	case err != nil:
 		return nil, ErrNotSaved
 	}
 	return b, nil

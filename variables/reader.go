@@ -199,6 +199,9 @@ func (r *Reader) read(addr uint64, b []byte) error {
 		return err
 	}
 	n, err := r.w.ProcessState().ReadMemory(addr, b)
+	if errors.Is(err, procstate.ErrDetached) {
+		return ErrLate
+	}
 	if n < len(b) {
 		if err == nil {
 			err = procstate.ErrUnreadable

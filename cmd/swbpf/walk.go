@@ -45,6 +45,8 @@ type walkOptions struct {
 	locals  bool
 	stop    durationValue
 	names   symbolFlags
+
+	symbolizer *symbols.Symbolizer // for as long as the program runs
 }
 
 func newWalkCommand() *cobra.Command {
@@ -62,9 +64,9 @@ complete or says why it ends early.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
-debug information is read before, and what is not read within --stop-limit says
-so. With --tid the other threads go on, and may change what they share with the
-one that stands.
+debug information is read before, or between two stops. After --stop-limit the
+process goes on, and what was not read by then says so. With --tid the other
+threads go on, and may change what they share with the one that stands.
 
 Exit status: 0; 1 when something went wrong on the way, 2 for wrong usage, 3
 when there is no such process, 4 for a zombie, 5 for a thread of the kernel, 6
@@ -131,8 +133,8 @@ func (o *walkOptions) check(args []string) error {
 	if err != nil {
 		return err
 	}
-	symbolizer := symbols.New(names) // for as long as the program runs
-	stackwalk.SetSymbolReader(func(p procstate.ProcessState) unwind.SymbolLookup { return symbolizer.Process(p) })
+	o.symbolizer = symbols.New(names)
+	stackwalk.SetSymbolReader(func(p procstate.ProcessState) unwind.SymbolLookup { return o.symbolizer.Process(p) })
 	return nil
 }
 

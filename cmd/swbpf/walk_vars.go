@@ -206,10 +206,17 @@ func (v *walkVariable) status() string {
 // stands still.
 const warmLimit = 10 * time.Second
 
+// variableStops is how often a process is stopped at most for its variables:
+// again when types turn out to be described somewhere else, for which all
+// debug information of a program has to be read.
+const variableStops = 3
+
 // walkLiveVariables walks a running process and reads its variables while it
-// stands still. So that this does not take long, the debug information that it
-// needs is read before, for the stacks of a moment ago.
+// stands still, for all stops together no longer than the limit. So that this
+// does not take long, the debug information that it needs is read before, for
+// the stacks of a moment ago.
 func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
+	begin := time.Now()
 	before, err := walkLiveOnce(o, pid)
 	if err != nil {
 		return nil, err
@@ -219,19 +226,36 @@ func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
 	cancel()
 	probes := openProbes(pid)
 	defer probes.close()
-	opts := stackwalk.WalkOptions{Threads: o.threads(), Probes: probes.read}
-	pw := &processWalk{pid: pid, live: true}
-	ctx, cancel = context.WithTimeout(context.Background(), time.Duration(o.stop))
+	left := time.Duration(o.stop)
+	stopped := before.stopped
+	for try := 1; ; try++ {
+		pw, took, err := walkStoppedVariables(o, pid, &probes, left)
+		if err != nil {
+			return nil, err
+		}
+		stopped, left = stopped+took, left-took
+		if again := o.symbolizer.ReadTypes(); !again || try == variableStops || left <= 0 {
+			pw.stopped, pw.took = stopped, time.Since(begin)
+			return pw, nil
+		}
+	}
+}
+
+// walkStoppedVariables stops a process once, for as long as the limit allows,
+// and reads its stacks and their variables.
+func walkStoppedVariables(o *walkOptions, pid int, probes *userProbes, limit time.Duration) (*processWalk, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	o.symbolizer.DeferTypes()
+	pw := &processWalk{pid: pid, live: true}
+	opts := stackwalk.WalkOptions{Threads: o.threads(), Probes: probes.read, StopLimit: limit}
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
 		pw.take(ps)
 		pw.nameFrames(true)
 		pw.readVariables(ctx)
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	pw.stopped = before.stopped + ps.Stopped
-	pw.took = before.took + ps.Stopped
-	return pw, nil
+	return pw, ps.Stopped, nil
 }

@@ -1,0 +1,66 @@
+package swbpf_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// TestStopLimit holds a process for no longer than it may stand, whatever is
+// done meanwhile, and then nothing of it can be read any more.
+func TestStopLimit(t *testing.T) {
+	tg, p := attachLife(t)
+	busy := busyThread(t, tg.pid)
+	p.Detach()
+	stands := func() bool {
+		all, err := procstate.ProcessThreads(tg.pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(all, func(th procstate.Thread) bool { return th.TID == busy })
+		return all[i].State == procstate.StateTraced
+	}
+	const limit = 50 * time.Millisecond
+	looked := false
+	ps, err := swbpf.WalkStopped(tg.pid, swbpf.WalkOptions{StopLimit: limit}, func(ps *swbpf.ProcessStacks) {
+		looked = true
+		if len(ps.Stacks) < 2 {
+			t.Errorf("%d threads", len(ps.Stacks))
+		}
+		s := &ps.Stacks[0]
+		word := make([]byte, 8)
+		read := func() error {
+			_, err := s.Walker.ProcessState().ReadMemory(s.Frames[0].SP(), word)
+			return err
+		}
+		eventually(t, "the process goes on", func() bool { return !stands() })
+		if err := read(); !errors.Is(err, procstate.ErrDetached) {
+			t.Errorf("memory of a process that goes on: %v", err)
+		}
+	})
+	if err != nil || !looked {
+		t.Fatal(looked, err)
+	}
+	if ps.Stopped < limit {
+		t.Errorf("it stood for %v only", ps.Stopped)
+	}
+
+	// Without a limit it stands until all is done.
+	_, err = swbpf.WalkStopped(tg.pid, swbpf.WalkOptions{}, func(ps *swbpf.ProcessStacks) {
+		s := &ps.Stacks[0]
+		time.Sleep(2 * limit)
+		if _, err := s.Walker.ProcessState().ReadMemory(s.Frames[0].SP(), make([]byte, 8)); err != nil {
+			t.Errorf("memory of a process that stands: %v", err)
+		}
+		if !stands() {
+			t.Error("the process went on")
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
