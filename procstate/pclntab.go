@@ -76,7 +76,7 @@ type pclntabCache struct {
 // Pclntab returns the Go function table of a file. The first call finds and
 // reads it, further ones return the same while it is in use, and read it again
 // after that. The error wraps ErrNoPclntab when the file has none, else it is a
-// *FormatError or the reader's.
+// *FormatError or the reader's, after which another call reads again.
 func Pclntab(im *Image) (*GoTable, error) {
 	c := &im.pclntab
 	c.mu.Lock()
@@ -86,7 +86,9 @@ func Pclntab(im *Image) (*GoTable, error) {
 	}
 	t, err := findPclntab(im)
 	if err != nil {
-		c.err = err
+		if _, bad := errors.AsType[*FormatError](err); bad || errors.Is(err, ErrNoPclntab) {
+			c.err = err
+		}
 		return nil, err
 	}
 	c.table = weak.Make(t)

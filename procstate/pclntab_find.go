@@ -73,6 +73,12 @@ func readPclntab(im *Image, vaddr, off, size uint64) (*GoTable, error) {
 	if size > maxPclntab || off > uint64(im.size) || size > uint64(im.size)-off {
 		return nil, &FormatError{int64(off), "pclntab: too large"}
 	}
+	var head [8]byte
+	if size >= uint64(len(head)) {
+		if err := im.readFull(head[:], off); err != nil {
+			return nil, err
+		}
+	}
 	t, err := parsePclntab(im, newChunked(im, off, size), vaddr)
 	if err != nil || im.typ != elf.ET_DYN {
 		return t, err

@@ -3,6 +3,8 @@ package procstate
 import (
 	"debug/elf"
 	"debug/gosym"
+	"errors"
+	"io"
 	"math/rand"
 	"os"
 	"os/exec"
@@ -241,5 +243,48 @@ func TestPclntabMemory(t *testing.T) {
 		if f, ok := tab.At(i); !ok || f.Name() != want {
 			t.Fatalf("function %d: %q, was %q", i, f.Name(), want)
 		}
+	}
+}
+
+// absentReader fails to read while err is set.
+type absentReader struct {
+	io.ReaderAt
+	err error
+}
+
+func (r *absentReader) ReadAt(b []byte, off int64) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	return r.ReaderAt.ReadAt(b, off)
+}
+
+// A file that cannot be read now says so, and is no bad file for ever.
+func TestPclntabUnreadable(t *testing.T) {
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &absentReader{ReaderAt: f}
+	im, err := NewImage(r, st.Size(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.err = errors.New("no such luck")
+	if _, err := Pclntab(im); !errors.Is(err, r.err) {
+		t.Errorf("unreadable: %v, want %v", err, r.err)
+	}
+	r.err = nil
+	if tab, err := Pclntab(im); err != nil || tab.Len() == 0 {
+		t.Errorf("readable again: %v", err)
 	}
 }
