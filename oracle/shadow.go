@@ -259,6 +259,7 @@ func (s *Shadow) within(sp uint64) bool {
 // still the same, or a new one. There the function that starts, or goes on,
 // has its return address on top.
 func (s *Shadow) park(to moment, word wordReader) {
+	unknown := s.partial && len(s.recs) == 0 // what it returns to
 	old := parkedStack{s.recs, s.leftSP, s.partial}
 	s.recs, s.partial = nil, true
 	for i, p := range s.parked {
@@ -279,7 +280,7 @@ func (s *Shadow) park(to moment, word wordReader) {
 	if len(s.parked) < 64 {
 		s.parked = append(s.parked, old)
 	}
-	if ra, ok := word(to.sp); ok && ra != 0 {
+	if ra, ok := word(to.sp); ok && ra != 0 && !unknown {
 		s.recs = append(s.recs, record{pc: ra, sp: to.sp + 8})
 	}
 }
