@@ -118,13 +118,13 @@ func Cases() []Case {
 	lang := func(name, needs, build string, steps int) {
 		cases = append(cases, Case{Table: tableLanguages, Name: name, Needs: needs, Build: build, Configs: native, Steps: steps})
 	}
-	lang("C++ with exceptions, g++ -O2", "g++", "g++ -O2 -o $OUT work.cc", 0)
-	lang("C++ with exceptions, g++ -O0", "g++", "g++ -O0 -o $OUT work.cc", 0)
-	lang("C++ with exceptions, g++ -Os -static", "g++", "g++ -Os -static -o $OUT work.cc", 0)
-	lang("C++ with exceptions, clang++-19 -O2", "clang++-19", "clang++-19 -O2 -o $OUT work.cc", 0)
-	lang("C++ with exceptions, g++ -O3, frame pointers", "g++", "g++ -O3 -fno-omit-frame-pointer -o $OUT work.cc", 0)
-	lang("C++ with exceptions, clang++-19 -O0", "clang++-19", "clang++-19 -O0 -o $OUT work.cc", 0)
-	lang("C++ with exceptions, clang++-19 -Os, not PIE", "clang++-19", "clang++-19 -Os -no-pie -o $OUT work.cc", 0)
+	lang("C++ with exceptions, g++ -O2", "g++", "g++ -O2 -o $OUT work.cc", 400000)
+	lang("C++ with exceptions, g++ -O0", "g++", "g++ -O0 -o $OUT work.cc", 400000)
+	lang("C++ with exceptions, g++ -Os -static", "g++", "g++ -Os -static -o $OUT work.cc", 400000)
+	lang("C++ with exceptions, clang++-19 -O2", "clang++-19", "clang++-19 -O2 -o $OUT work.cc", 400000)
+	lang("C++ with exceptions, g++ -O3, frame pointers", "g++", "g++ -O3 -fno-omit-frame-pointer -o $OUT work.cc", 400000)
+	lang("C++ with exceptions, clang++-19 -O0", "clang++-19", "clang++-19 -O0 -o $OUT work.cc", 400000)
+	lang("C++ with exceptions, clang++-19 -Os, not PIE", "clang++-19", "clang++-19 -Os -no-pie -o $OUT work.cc", 400000)
 	lang("Rust -O, panic=abort, no unwind tables", "rustc",
 		rustNoTables, 0)
 	lang("Rust -O, panic caught", "rustc", "rustc -O -o $OUT work.rs", 0)
