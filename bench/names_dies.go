@@ -11,12 +11,20 @@ import (
 	"strings"
 )
 
-// scope is the entry of a function or of an inlined call.
+// scope is an entry that may hold code: of a function, of an inlined call, of a
+// block in one, or of what these stand in.
 type scope struct {
 	entry *dwarf.Entry // nil when it was read
 	files []*dwarf.LineFile
 
+	tag      dwarf.Tag
+	unit     *unit
+	off      dwarf.Offset
+	parent   *scope // around it; nil for a unit
+	ranges   [][2]uint64
+	ended    int      // how many scopes end before it does
 	names    []string // linkage name first; those of what it is an instance of
+	linked   bool     // it has a linkage name
 	inlined  bool
 	callFile string
 	callLine int  // 0: the entry does not say
@@ -25,12 +33,46 @@ type scope struct {
 	listed   bool // its addresses are a DW_FORM_rnglistx
 }
 
+// unit is what is noted of a unit.
+type unit struct {
+	// alternate is where the first function is that is an instance of one in
+	// the common file of dwz, 0 when there is none.
+	alternate dwarf.Offset
+	rows      int64 // its line table, -1 when it has none
+}
+
+// isFunction says whether a scope is a function or an inlined call.
+func (s *scope) isFunction() bool {
+	return s.tag == dwarf.TagSubprogram || s.tag == dwarf.TagInlinedSubroutine
+}
+
+// covers says whether the scope's own addresses hold addr.
+func (s *scope) covers(addr uint64) bool {
+	return slices.ContainsFunc(s.ranges, func(r [2]uint64) bool { return r[0] <= addr && addr < r[1] })
+}
+
+// calls returns the function that a scope lies in and the calls inlined around
+// it there, itself included, innermost first.
+func (s *scope) calls() (all []*scope) {
+	for ; s != nil; s = s.parent {
+		if s.isFunction() {
+			all = append(all, s)
+		}
+		if s.tag == dwarf.TagSubprogram {
+			break
+		}
+	}
+	return all
+}
+
 // debugInfo is the debug information of a file, as debug/dwarf reads it.
 type debugInfo struct {
 	dwarf  *dwarf.Data
 	common *dwarf.Data // of the common file of dwz, or nil
 	strs   []byte      // .debug_str of that
 	units  []dwarf.Offset
+
+	partial map[int64]bool // line tables of partial units
 }
 
 func openDebugInfo(f *elf.File, path string) (*debugInfo, error) {
@@ -38,7 +80,7 @@ func openDebugInfo(f *elf.File, path string) (*debugInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &debugInfo{dwarf: data}
+	d := &debugInfo{dwarf: data, partial: map[int64]bool{}}
 	for r := data.Reader(); ; r.SkipChildren() {
 		e, err := r.Next()
 		if err != nil {
@@ -81,61 +123,89 @@ func (d *debugInfo) unitOf(off dwarf.Offset) dwarf.Offset {
 	return d.units[max(i-1, 0)]
 }
 
-// scopesAt returns the scopes at each of some addresses, outermost first.
-func (d *debugInfo) scopesAt(addrs []uint64) ([][]*scope, error) {
+// scopesAt returns the functions and inlined calls at each of some addresses,
+// outermost first, and all scopes that hold the address, in the order in which
+// they end.
+func (d *debugInfo) scopesAt(addrs []uint64) (calls, holding [][]*scope, err error) {
 	order := make([]int, len(addrs)) // of the addresses
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(addrs[a], addrs[b]) })
-	all := make([][]*scope, len(addrs))
+	calls, holding = make([][]*scope, len(addrs)), make([][]*scope, len(addrs))
 	var files []*dwarf.LineFile
-	var open []*scope // entries around the next one; nil for those that are no calls
+	var around *scope // the next entry
+	var u *unit
+	ended := 0
 	r := d.dwarf.Reader()
 	for {
 		e, err := r.Next()
 		if e == nil || err != nil {
-			return all, err
+			for _, h := range holding {
+				slices.SortFunc(h, func(a, b *scope) int { return cmp.Compare(a.ended, b.ended) })
+			}
+			return calls, holding, err
 		}
-		var s *scope
+		s := &scope{tag: e.Tag, unit: u, off: e.Offset, parent: around}
 		switch e.Tag {
 		case 0:
-			open = open[:max(len(open)-1, 0)]
+			if around != nil {
+				around.ended = ended
+				ended++
+				around = around.parent
+			}
 			continue
 		case dwarf.TagCompileUnit, dwarf.TagPartialUnit:
-			files, open = nil, open[:0]
+			u, files, s.parent = &unit{rows: -1}, nil, nil
+			if at, ok := e.Val(dwarf.AttrStmtList).(int64); ok {
+				u.rows = at
+				if e.Tag == dwarf.TagPartialUnit {
+					d.partial[at] = true
+				}
+			}
 			if lr, err := d.dwarf.LineReader(e); err == nil && lr != nil {
 				files = lr.Files()
 			}
-		case dwarf.TagSubprogram, dwarf.TagInlinedSubroutine:
-			ranges, err := d.dwarf.Ranges(e)
-			if err != nil {
-				return nil, err
+		case dwarf.TagSubprogram, dwarf.TagInlinedSubroutine, dwarf.TagLexDwarfBlock, dwarf.TagTryDwarfBlock, dwarf.TagCatchDwarfBlock:
+			if s.ranges, err = d.dwarf.Ranges(e); err != nil {
+				return nil, nil, err
 			}
-			s = &scope{entry: e, files: files, inlined: e.Tag == dwarf.TagInlinedSubroutine}
-			for _, rg := range ranges {
+			s.entry, s.files, s.inlined = e, files, e.Tag == dwarf.TagInlinedSubroutine
+			if u != nil && u.alternate == 0 && s.isFunction() && instanceOf(e) != nil && instanceOf(e).Class == dwarf.ClassReferenceAlt {
+				u.alternate = e.Offset
+			}
+			for _, rg := range s.ranges {
 				i := sort.Search(len(order), func(i int) bool { return addrs[order[i]] >= rg[0] })
 				for ; i < len(order) && addrs[order[i]] < rg[1]; i++ {
-					at := &all[order[i]]
-					if !s.inlined {
-						*at = (*at)[:0] // one that stands within another is no call in it
-					}
-					for _, o := range open {
-						if o != nil && !slices.Contains(*at, o) { // its own addresses may lack this one: DWARF 2 has no lists
-							d.complete(o)
-							*at = append(*at, o)
-						}
-					}
-					d.complete(s)
-					*at = append(*at, s)
+					d.add(s, &calls[order[i]], &holding[order[i]])
 				}
 			}
 		}
 		if e.Children {
-			if s != nil && !s.inlined {
-				s = nil
-			}
-			open = append(open, s)
+			around = s
+		} else {
+			s.ended = ended
+			ended++
+		}
+	}
+}
+
+// add notes that a scope holds an address.
+func (d *debugInfo) add(s *scope, calls, holding *[]*scope) {
+	*holding = append(*holding, s)
+	if !s.isFunction() {
+		return
+	}
+	if !s.inlined {
+		*calls = (*calls)[:0] // one that stands within another is no call in it
+	}
+	// The addresses of those around it may lack this one: DWARF 2 has no lists.
+	all := s.calls()
+	slices.Reverse(all)
+	for _, o := range all {
+		if !slices.Contains(*calls, o) {
+			d.complete(o)
+			*calls = append(*calls, o)
 		}
 	}
 }
@@ -161,6 +231,7 @@ func (d *debugInfo) complete(s *scope) {
 		for _, a := range []dwarf.Attr{dwarf.AttrLinkageName, dwarf.AttrName} {
 			switch f := e.AttrField(a); {
 			case f == nil:
+				continue
 			case f.Class == dwarf.ClassString:
 				s.names = append(s.names, f.Val.(string))
 			case f.Class == dwarf.ClassStringAlt:
@@ -170,11 +241,9 @@ func (d *debugInfo) complete(s *scope) {
 					s.names = append(s.names, string(name))
 				}
 			}
+			s.linked = s.linked || a == dwarf.AttrLinkageName
 		}
-		to := e.AttrField(dwarf.AttrAbstractOrigin)
-		if to == nil {
-			to = e.AttrField(dwarf.AttrSpecification)
-		}
+		to := instanceOf(e)
 		if to == nil {
 			break
 		}
@@ -197,4 +266,12 @@ func (d *debugInfo) complete(s *scope) {
 		}
 		e = next
 	}
+}
+
+// instanceOf returns what refers to the entry that another is an instance of.
+func instanceOf(e *dwarf.Entry) *dwarf.Field {
+	if to := e.AttrField(dwarf.AttrAbstractOrigin); to != nil {
+		return to
+	}
+	return e.AttrField(dwarf.AttrSpecification)
 }

@@ -128,7 +128,7 @@ func parseAddr2line(out []byte) (all [][]symbols.Line, err error) {
 			return nil, fmt.Errorf("%q comes before an address", line)
 		case !named:
 			named = true
-			function, _, _ = strings.Cut(line, " inlined at ")
+			function, _, _ = strings.Cut(line, " inlined ")
 		default:
 			file, no := splitPlace(line)
 			if function != "??" {

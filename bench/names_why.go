@@ -22,7 +22,8 @@ type evidence struct {
 	info   *debugInfo          // nil when there is none, or it is elsewhere
 	split  bool                // it is in files of its own
 	rows   lineRows
-	scopes [][]*scope // at each address, outermost first
+	scopes [][]*scope // functions and calls at each address, outermost first
+	holds  [][]*scope // all scopes there, in the order in which they end
 }
 
 // elfSymbols are symbols of code in the order of addresses.
@@ -80,7 +81,7 @@ func readEvidence(path string, addrs []uint64) (*evidence, error) {
 	if e.info, err = openDebugInfo(info, path); err != nil {
 		return nil, err
 	}
-	e.scopes, err = e.info.scopesAt(addrs)
+	e.scopes, e.holds, err = e.info.scopesAt(addrs)
 	return e, err
 }
 
@@ -221,9 +222,16 @@ func (e *evidence) rule(peer *namer, kind string, i int, own, theirs []symbols.L
 				return "a statement's row"
 			}
 		case "chain":
-			if left(func(s *scope) bool { return !s.inlined || s.callLine != 0 }) {
+			switch {
+			case left(func(s *scope) bool { return !s.inlined || s.callLine != 0 }):
 				return "no call line"
+			case e.besideEarlier(i, theirs):
+				return "side by side"
 			}
+		}
+		if len(scopes) > 0 && scopes[0].inFunctionWithoutCode() &&
+			(len(theirs) == 0 || len(theirs) == 1 && slices.Contains(e.symbolsAt(i), theirs[0].SystemName)) {
+			return "in a function without code"
 		}
 	case gnuAddr2line:
 		switch kind {
@@ -241,26 +249,24 @@ func (e *evidence) rule(peer *namer, kind string, i int, own, theirs []symbols.L
 				return "rnglistx"
 			}
 		}
+		return e.byAddr2line(i, theirs)
 	case euAddr2line:
-		switch {
-		case kind == "chain" && e.split && len(theirs) == 1:
+		if kind == "chain" && e.split && len(theirs) == 1 {
 			return "split file"
-		case kind == "chain" && len(scopes) > 1 && scopes[len(scopes)-1].foreign && len(theirs) == 1:
-			return "of another unit"
 		}
+		return e.byElfutils(i, theirs)
 	case llvmSymbolizer:
-		switch kind {
-		case "name here only":
+		unknown := kind == "named here only" || kind == "name here only" && len(scopes) == 0
+		switch {
+		case unknown && !slices.Contains(e.own.before(addr), own[0].SystemName) && slices.Contains(e.debug.before(addr), own[0].SystemName):
+			return "symbol of the debug file"
+		case kind == "name here only":
 			for k, o := range theirs {
 				if s := len(scopes) - 1 - k; o.SystemName == "" && (s < 0 || !scopes[s].common) {
 					return ""
 				}
 			}
 			return "common file"
-		case "named here only":
-			if !slices.Contains(e.own.before(addr), own[0].SystemName) && slices.Contains(e.debug.before(addr), own[0].SystemName) {
-				return "symbol of the debug file"
-			}
 		}
 	}
 	return ""

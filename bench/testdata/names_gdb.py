@@ -11,15 +11,16 @@ for word in sys.stdin.read().split():
     place = gdb.find_pc_line(address)
     place = "%s:%d" % (place.symtab.filename, place.line) if place.symtab else "??:0"
     block = gdb.block_for_pc(address)
-    if not block:  # a symbol of the ELF table may name it
-        symbol = gdb.execute("info symbol %d" % address, to_string=True)
-        if not symbol.startswith("No symbol"):
-            print("%s\n??:0" % symbol.split()[0])
+    named = False
     while block and not block.is_static and not block.is_global:
         if block.function:
             print("%s\n%s" % (block.function.linkage_name, place))
-            place = "??:-1"
+            place, named = "??:-1", True
         outer = block.superblock
         if block.function and outer and not outer.start <= address < outer.end:
             break  # a function that stands within another is no call in it
         block = outer
+    if not named:  # a symbol of the ELF table may name it
+        symbol = gdb.execute("info symbol %d" % address, to_string=True)
+        if not symbol.startswith("No symbol"):
+            print("%s\n%s" % (symbol.split()[0], place))
