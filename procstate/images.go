@@ -274,6 +274,10 @@ func (c *Images) CloseIdle(keep func(*Image) bool) {
 	c.roots.keepOnly(wanted)
 }
 
+// ForgetBlocks lets go of the parts of files that are kept because they may be
+// read again soon: of 4 MB at most.
+func (c *Images) ForgetBlocks() { c.blocks.forget() }
+
 // sweep bounds the number of remembered failures.
 func (c *Images) sweep() {
 	if len(c.files) < 2*c.limit+1024 {

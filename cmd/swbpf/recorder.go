@@ -23,6 +23,7 @@ type recorder struct {
 	sideband *loader.Sideband
 	command  *loader.Command // nil without a command
 	weight   loader.Weight
+	images   *procstate.Images
 	*pipeline
 
 	alarm   *alarm             // rings for the next poll
@@ -143,8 +144,9 @@ func (r *recorder) follow(pids []int) (err error) {
 	if r.sideband, err = loader.OpenSideband(loader.SidebandConfig{WakeBytes: wakeBytes}); err != nil {
 		return err
 	}
+	r.images = procstate.NewImages(0)
 	r.procs = loader.NewProcesses(loader.ProcessesConfig{
-		Sideband: r.sideband, Images: procstate.NewImages(0), PIDs: toInt32(pids), OnImage: r.onImage, OnBPF: r.modules.onBPF,
+		Sideband: r.sideband, Images: r.images, PIDs: toInt32(pids), OnImage: r.onImage, OnBPF: r.modules.onBPF,
 		OnNews: r.alarm.tellNews,
 	})
 	return r.procs.Bootstrap()
@@ -277,6 +279,7 @@ func (r *recorder) release() {
 	r.unwatch()
 	r.procs, r.group = nil, nil
 	clear(r.memos[:])
+	r.images.ForgetBlocks()
 	releaseIdleHeap()
 }
 
