@@ -57,15 +57,9 @@ func markedCases(native []string) []Case {
 		cases = append(cases, Case{Table: tableMarked, Name: name, Needs: "go", Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
 			Env: env, Configs: []string{"all", "go"}, Steps: steps, Marked: true, Short: true})
 	}
-	// What lies below a landing pad that is apart from its function, nothing in
-	// the code tells: unoptimised they are together.
-	add("C++, an exception, -O2", "g++", "g++ -O2 -o $OUT work.cc", 60000, []string{"all", "debug"})
 	add("C++, an exception, -O0", "g++", "g++ -O0 -o $OUT work.cc", 60000, native)
 	add("Rust, a panic caught", "rustc", "rustc -O -o $OUT work.rs", 0, native)
 	add("Rust without unwind tables", "rustc", rustNoTables, 0, native)
-	golang("Go, stripped", "gowork", "0 go build -ldflags=-s", 60000, goOnward)
-	golang("Go, signals and faults", "gosignals", "0 go build", 60000, goOnward)
-	golang("Go called by C, preempted again and again", "gocallbacks", "1 go build", 40000, goPreempted)
 	add("libcrypto", "gcc", "gcc -O2 -o $OUT crypto.c -l:libcrypto.so.3", 60000, native)
 	add("zlib", "gcc", "gcc -O2 -o $OUT zlib.c -l:libz.so.1", 60000, native)
 	add("python3, json, re and zlib", "/usr/bin/python3", "", 60000, native, "/usr/bin/python3", "-c", `import json, os, re, zlib
@@ -76,6 +70,12 @@ def work():
 work()
 os.getppid()
 work()`)
+	// What lies below a landing pad that is apart from its function, nothing in
+	// the code tells: unoptimised they are together.
+	add("C++, an exception, -O2", "g++", "g++ -O2 -o $OUT work.cc", 60000, []string{"all", "debug"})
+	golang("Go, stripped", "gowork", "0 go build -ldflags=-s", 60000, goOnward)
+	golang("Go, signals and faults", "gosignals", "0 go build", 60000, goOnward)
+	golang("Go called by C, preempted again and again", "gocallbacks", "1 go build", 40000, goPreempted)
 	for _, run := range []struct{ name, mode string }{{"node, PCs, interpreted", "--jitless"}, {"node, PCs, compiled", "--perf-basic-prof"}} {
 		cases = append(cases, Case{Table: tableMarked, Name: run.name, Needs: "/usr/bin/node", Marked: true, PCs: true,
 			Run: []string{"/usr/bin/node", run.mode, "node.js"}, Configs: []string{"all", "debug+frame"}, Steps: 100000})

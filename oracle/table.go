@@ -58,14 +58,12 @@ func (c *Case) Available() bool {
 // WriteTables writes the rows as Markdown tables.
 func WriteTables(w io.Writer, rows []Row) error {
 	for _, table := range tables {
-		var configs []string
 		var of []Row
 		sums := map[string]int{}
 		for _, r := range rows {
 			if r.Case.Table != table {
 				continue
 			}
-			configs = r.Case.Configs
 			if i, ok := sums[r.Case.Row]; ok && r.Case.Row != "" {
 				of[i].add(&r)
 				continue
@@ -79,19 +77,18 @@ func WriteTables(w io.Writer, rows []Row) error {
 		if len(of) == 0 {
 			continue
 		}
-		head := "\n### " + table + "\n\n| | instructions |"
-		line := "|---|---:|"
-		for _, c := range configs {
-			head += " " + c + " |"
-			line += "---|"
-		}
-		if _, err := fmt.Fprintf(w, "%s\n%s\n", head, line); err != nil {
-			return err
-		}
+		var b strings.Builder
+		fmt.Fprintf(&b, "\n### %s\n", table)
+		var configs []string
 		for _, r := range of {
-			if _, err := fmt.Fprintln(w, r.markdown()); err != nil {
-				return err
+			if !slices.Equal(configs, r.Case.Configs) { // other columns
+				configs = r.Case.Configs
+				fmt.Fprintf(&b, "\n| | instructions | %s |\n|---|---:|%s\n", strings.Join(configs, " | "), strings.Repeat("---|", len(configs)))
 			}
+			fmt.Fprintln(&b, r.markdown())
+		}
+		if _, err := io.WriteString(w, b.String()); err != nil {
+			return err
 		}
 	}
 	return nil
