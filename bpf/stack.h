@@ -196,14 +196,14 @@ INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bo
 /*
  * How much of a stack of so many bytes may be copied. The limits hold for all of
  * a sample's stacks together. It is beyond the first one only if the stack is
- * then whole, and there is room.
+ * then whole, and within the first half of the room, lest others find none.
  */
 INLINE u64 limit_of_stack(const struct cpu_ring *r, u64 live)
 {
 	u64 cut = stack_limit > r->copied ? stack_limit - r->copied : 0;
 	u64 all = r->copied + live, beside = record_limit - stack_limit + CHUNK;
 
-	if (live > cut && live <= whole_limit && all <= whole_limit && r->record + beside + all <= r->room)
+	if (live > cut && live <= whole_limit && all <= whole_limit && 2 * (r->record + beside + all) <= r->room)
 		return live;
 	return cut;
 }

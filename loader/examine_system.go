@@ -18,7 +18,7 @@ func examineKernel() Finding {
 		f.Found = err.Error()
 		return f.lacks(Missing, "its version is not known", "")
 	}
-	f.Found = unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+	f.Found = kernelRelease() + " " + unix.ByteSliceToString(u.Machine[:])
 	major, minor, ok := parseRelease(f.Found)
 	if ok && (major < minMajor || major == minMajor && minor < minMinor) {
 		return f.lacks(Missing, noRecording, fmt.Sprintf("run Linux %d.%d or later", minMajor, minMinor))

@@ -137,8 +137,8 @@ func checkScribbles(t *testing.T, p *Sample, threads []scribbler) {
 
 // Where the verifier rejects the program that sends changes, all is sent.
 func TestChangesRejected(t *testing.T) {
-	testOldKernel = true
-	defer func() { testOldKernel = false }()
+	testRejectChanges = true
+	defer func() { testRejectChanges = false }()
 	p := startTarget(t, stackTarget(t), "fill", "5000")
 	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: true})
 	if s.mirrors != nil {

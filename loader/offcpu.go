@@ -300,8 +300,12 @@ func (s *Session) findTraceIterator() {
 }
 
 // switchTellsState reports whether the tracepoint sched_switch has the state
-// of the thread that leaves as its fourth argument.
+// of the thread that leaves as its fourth argument, since Linux 5.18; some have
+// it earlier.
 func switchTellsState(types *btf.Cache) (bool, error) {
+	if assumedRelease != "" {
+		return false, nil
+	}
 	kernel, err := types.Kernel()
 	if err != nil {
 		return false, fmt.Errorf("type information of the kernel: %w", err)

@@ -1,25 +1,41 @@
 package loader
 
 import (
+	"math"
+
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 )
 
-// testOldKernel makes a Session do without helpers that Linux 5.8 lacks, and
-// has the kernel reject the program that older ones reject.
-var testOldKernel bool
+// assumedRelease is what tests have the kernel take itself for, by
+// -ldflags "-X github.com/swbpf/swbpf/loader.assumedRelease=5.8.0" too: nothing
+// that is newer is used then.
+var assumedRelease string
 
 // haveNewHelpers reports whether the kernel has the helpers of Linux 5.15 that
-// the programs use where they can (have_task_pt_regs of bpf/config.h).
+// the programs use where they can (have_task_pt_regs of bpf/config.h). Some had
+// them earlier: they are probed for.
 func haveNewHelpers() bool {
-	return !testOldKernel && features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil
+	return assumedRelease == "" && features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil
 }
 
 // haveTaskWork reports whether the kernel may call a function of a program when
 // a task goes back to user code (bpf/deferred.h).
-func haveTaskWork() bool { return !testOldKernel && kernelSince(6, 18) }
+func haveTaskWork() bool { return kernelSince(6, 18) }
+
+// haveTaskStacks reports whether programs can have the stacks of other tasks
+// (bpf_get_task_stack), as for threads that wait since before a recording.
+func haveTaskStacks() bool { return kernelSince(5, 9) }
+
+// maxValue is the most bytes that a value of a map may have.
+func maxValue() int {
+	if kernelSince(5, 18) {
+		return math.MaxInt32
+	}
+	return 4 << 20
+}
 
 // withoutCallbacks returns a program without the functions that it hands to the
 // kernel, and with NULL in their place. Where they are never called, kernels may

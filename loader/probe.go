@@ -66,6 +66,9 @@ func checkSystem() error {
 
 // kernelRelease is the kernel's name for its version, "" when it tells none.
 func kernelRelease() string {
+	if assumedRelease != "" {
+		return assumedRelease
+	}
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return ""

@@ -27,8 +27,8 @@ func checkKnownRegs(t *testing.T, p *Sample, except map[string]uint64) {
 func testOldAndNew(t *testing.T, f func(t *testing.T)) {
 	t.Run("helpers", f)
 	t.Run("Linux 5.8", func(t *testing.T) {
-		testOldKernel = true
-		defer func() { testOldKernel = false }()
+		assumedRelease = "5.8.0"
+		defer func() { assumedRelease = "" }()
 		f(t)
 	})
 }

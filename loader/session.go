@@ -211,8 +211,11 @@ func (s *Session) loadAll() error {
 	if err := s.setVariables(spec, possible); err != nil {
 		return err
 	}
-	for s.cpuRing = s.cfg.ringBytes(possible); ; s.cpuRing /= 2 {
-		spec.Maps[gen.SamplerMapRings].ValueSize = s.ringValueBytes()
+	for s.cpuRing = s.cfg.ringBytes(possible); s.ringValueBytes() > maxValue() && s.cpuRing/2 >= minCPURing; {
+		s.cpuRing /= 2
+	}
+	for ; ; s.cpuRing /= 2 {
+		spec.Maps[gen.SamplerMapRings].ValueSize = uint32(s.ringValueBytes())
 		if err := spec.Variables[gen.SamplerVarRingBytes].Set(uint64(s.cpuRing)); err != nil {
 			return err
 		}
@@ -220,19 +223,21 @@ func (s *Session) loadAll() error {
 		if err == nil {
 			return s.loadPrograms(spec)
 		}
-		// Kernels before 5.18 have no values over 4 MiB.
 		if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) || s.cpuRing/2 < minCPURing {
 			return err
 		}
 	}
 }
 
+// testRejectChanges has the verifier reject the program that sends changes.
+var testRejectChanges bool
+
 // ringValueBytes is the size of a ring with its state and the room that a
 // record has which begins at its end.
-func (s *Session) ringValueBytes() uint32 {
+func (s *Session) ringValueBytes() int {
 	n := int(unsafe.Sizeof(ringLayout{})) + s.cpuRing + s.cfg.recordLimit() + copyChunk
 	page := os.Getpagesize()
-	return uint32((n + page - 1) &^ (page - 1))
+	return (n + page - 1) &^ (page - 1)
 }
 
 // setVariables sets the constants of bpf/config.h. possible is the number of
@@ -253,8 +258,8 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		}
 	}
 	mirror := uint64(mirrorBytes(possible))
-	if testOldKernel {
-		mirror = 1 << 40 // more than there is: the verifier rejects it
+	if testRejectChanges {
+		mirror = 1 << 40 // more than there is
 	}
 	for name, value := range map[string]any{
 		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
@@ -366,11 +371,11 @@ func (s *Session) loadHooks(load func(name string) (*ebpf.Program, error)) error
 		}
 		s.hooks = append(s.hooks, hook{h[0], prog})
 	}
+	if !haveTaskStacks() {
+		return nil // threads are met at their first switch
+	}
 	var err error
 	s.waiting, err = load(gen.SamplerProgOnWaitingTask)
-	if errors.Is(err, unix.EINVAL) && !kernelSince(5, 9) {
-		return nil // no bpf_get_task_stack: threads are met at their first switch
-	}
 	return err
 }
 

@@ -89,6 +89,12 @@ type recording struct {
 // runRecord records with the given arguments and reads back all it wrote.
 func runRecord(t *testing.T, args ...string) *recording {
 	t.Helper()
+	return runRecordBy(t, swbpf(t), args...)
+}
+
+// runRecordBy does so with some build of the command.
+func runRecordBy(t *testing.T, program string, args ...string) *recording {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		cannot(t, "recording needs root")
 	}
@@ -96,7 +102,7 @@ func runRecord(t *testing.T, args ...string) *recording {
 	full := append([]string{"record",
 		"-o", filepath.Join(dir, "p.pb.gz"), "-o", filepath.Join(dir, "p.folded"), "-o", filepath.Join(dir, "p.html"),
 		"--stats", filepath.Join(dir, "stats.json"), "--stats-detail"}, args...)
-	cmd := exec.Command(swbpf(t), full...)
+	cmd := exec.Command(program, full...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	err := cmd.Run()
@@ -215,30 +221,34 @@ func wantShare(t *testing.T, what string, part, whole uint64, percent float64) {
 // chainStart is how a C program's main thread begins, root first.
 var chainStart = regexp.MustCompile(`^_start;(__libc_start_main[^;]*);(__libc_start_call_main);main(;|$)`)
 
+var level30 = regexp.MustCompile(`^_ZN5chainILi(\d+)EE5levelEl$`)
+
+// checkDepth30 checks the frames that main of testdata/targets/depth30.cc calls.
+func checkDepth30(calls []string) error {
+	for i, name := range calls {
+		if i >= 30 {
+			return nil // whatever level 0 calls
+		}
+		if m := level30.FindStringSubmatch(name); m == nil || m[1] != fmt.Sprint(29-i) {
+			if i == 0 && strings.HasPrefix(name, "clock_gettime") || i == 0 && strings.HasPrefix(name, "__clock_gettime") {
+				return nil
+			}
+			return fmt.Errorf("frame %d below main is %s", i, name)
+		}
+	}
+	return nil
+}
+
 // TestRecordChain checks each stack of the C++ programs against the chain
 // that their source dictates.
 func TestRecordChain(t *testing.T) {
-	level := regexp.MustCompile(`^_ZN5chainILi(\d+)EE5levelEl$`)
 	for _, tc := range []struct {
 		name  string
-		flags []string
+		at99  []string                   // flags at 99 Hz, where rings are small: a recorder that is late has long stacks cut
 		check func(calls []string) error // the frames called by main
 	}{
-		{"depth30", nil, func(calls []string) error {
-			for i, name := range calls {
-				if i >= 30 {
-					return nil // whatever level 0 calls
-				}
-				if m := level.FindStringSubmatch(name); m == nil || m[1] != fmt.Sprint(29-i) {
-					if i == 0 && strings.HasPrefix(name, "clock_gettime") || i == 0 && strings.HasPrefix(name, "__clock_gettime") {
-						return nil
-					}
-					return fmt.Errorf("frame %d below main is %s", i, name)
-				}
-			}
-			return nil
-		}},
-		{"depth200", nil, func(calls []string) error {
+		{"depth30", nil, checkDepth30},
+		{"depth200", []string{"--stack-bytes", "1M"}, func(calls []string) error {
 			deep := 0
 			for deep < len(calls) && calls[deep] == "_ZL4deepil" {
 				deep++
@@ -259,34 +269,44 @@ func TestRecordChain(t *testing.T) {
 		for _, hz := range []int{99, 997} {
 			t.Run(fmt.Sprintf("%s/%dHz", tc.name, hz), func(t *testing.T) {
 				target := build(t, tc.name, "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/"+tc.name+".cc")
-				r, clock := runClocked(t, append([]string{"-F", fmt.Sprint(hz)}, tc.flags...), target, "2")
+				flags := []string{"-F", fmt.Sprint(hz)}
+				if hz == 99 {
+					flags = append(flags, tc.at99...)
+				}
+				r, clock := runClocked(t, flags, target, "2")
 				r.wantRate(t, clock, float64(hz))
 				wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
-				var checked, wrong int64
-				for _, s := range r.profile.Sample {
-					if s.Label["comm"][0] != tc.name {
-						continue // what starts it
-					}
-					names := slices.DeleteFunc(stackOf(s), func(n string) bool { return strings.HasPrefix(n, "[truncated") })
-					if len(names) != len(stackOf(s)) {
-						continue // short, and said so
-					}
-					m := chainStart.FindString(strings.Join(names, ";"))
-					if m == "" {
-						continue // before main: in the dynamic loader
-					}
-					checked += s.Value[0]
-					if err := tc.check(userPart(s, names)[4:]); err != nil {
-						wrong += s.Value[0]
-						t.Errorf("%v in %s", err, strings.Join(names, ";"))
-					}
-				}
-				wantShare(t, "stacks under main", uint64(checked), r.stats.Samples, 98)
-				if wrong > 0 {
-					t.Errorf("%d samples with a wrong chain", wrong)
-				}
+				r.wantChain(t, tc.name, tc.check)
 			})
 		}
+	}
+}
+
+// wantChain checks the frames that main calls in each stack of a program.
+func (r *recording) wantChain(t *testing.T, comm string, check func(calls []string) error) {
+	t.Helper()
+	var checked, wrong int64
+	for _, s := range r.profile.Sample {
+		if s.Label["comm"][0] != comm {
+			continue // what starts it
+		}
+		names := slices.DeleteFunc(stackOf(s), func(n string) bool { return strings.HasPrefix(n, "[truncated") })
+		if len(names) != len(stackOf(s)) {
+			continue // short, and said so
+		}
+		m := chainStart.FindString(strings.Join(names, ";"))
+		if m == "" {
+			continue // before main: in the dynamic loader
+		}
+		checked += s.Value[0]
+		if err := check(userPart(s, names)[4:]); err != nil {
+			wrong += s.Value[0]
+			t.Errorf("%v in %s", err, strings.Join(names, ";"))
+		}
+	}
+	wantShare(t, "stacks under main", uint64(checked), r.stats.Samples, 98)
+	if wrong > 0 {
+		t.Errorf("%d samples with a wrong chain", wrong)
 	}
 }
 

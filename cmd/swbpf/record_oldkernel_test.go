@@ -1,0 +1,39 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// With no more than Linux 5.8 has, recordings are the same: the kernel says that
+// it is one, and nothing newer is used.
+func TestRecordAsOnLinux58(t *testing.T) {
+	const release = "5.8.0-test"
+	program := build(t, "swbpf58", "go", "build", "-ldflags", "-X github.com/swbpf/swbpf/loader.assumedRelease="+release, "-o", "OUT", ".")
+	out, err := exec.Command(program, "doctor").CombinedOutput()
+	if !strings.Contains(string(out), release) {
+		t.Fatalf("it takes the kernel for another one: %v\n%s", err, out)
+	}
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	for _, flags := range []string{"-F 99", "-F 997", "-F 997 --stack-bytes 1M --no-kernel"} {
+		t.Run(flags, func(t *testing.T) {
+			r := runRecordBy(t, program, append(strings.Fields(flags), "--", target, "2")...)
+			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
+			r.wantChain(t, "depth30", checkDepth30)
+			if r.stats.Lost != 0 {
+				t.Errorf("lost %v", r.stats.LostByReason)
+			}
+		})
+	}
+	// Programs that wait, come and go.
+	for _, flags := range []string{"-F 997", "-e sched:sched_switch", "-e page-faults", "--off-cpu", "--wall"} {
+		t.Run(flags+" sh", func(t *testing.T) {
+			r := runRecordBy(t, program, append(strings.Fields(flags), "--", "sh", "testdata/targets/shortlived.sh", "10")...)
+			if r.exit != 0 {
+				t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+			}
+			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
+		})
+	}
+}
