@@ -131,7 +131,7 @@ func (c *Config) ringBytes(cpus int) int {
 			rate = 1000
 		}
 		most := min(maxCPURing, max(allRings/cpus, min(allRingsOfMany/cpus, 1<<20)))
-		n = max(minCPURing, min(most, rate*c.whole/2))
+		n = max(minCPURing, min(most, rate*max(c.StackBytes, c.whole)/2))
 	}
 	page := os.Getpagesize()
 	return (n + page - 1) &^ (page - 1)
