@@ -186,7 +186,7 @@ func compareNames(r *report, c *config, f *namedFile, file string, n int) error 
 				unexplained[i] = true
 			}
 			k := kindOf{p, kind}
-			if kinds[k]++; unexplained[i] && kinds[k] <= c.examples {
+			if kinds[k]++; (unexplained[i] || reason == notInFile) && kinds[k] <= c.examples {
 				printExample(file, addrs[i], p, kind, own[i], theirs[i])
 			}
 		}

@@ -25,6 +25,7 @@ type scope struct {
 	ended    int      // how many scopes end before it does
 	names    []string // linkage name first; those of what it is an instance of
 	linked   bool     // it has a linkage name
+	local    bool     // a name is in this file, not in the common one of dwz
 	inlined  bool
 	callFile string
 	callLine int  // 0: the entry does not say
@@ -38,7 +39,8 @@ type unit struct {
 	// alternate is where the first function is that is an instance of one in
 	// the common file of dwz, 0 when there is none.
 	alternate dwarf.Offset
-	rows      int64 // its line table, -1 when it has none
+	rows      int64       // its line table, -1 when it has none
+	ranges    [][2]uint64 // its own; of strict DWARF 2 one only
 }
 
 // isFunction says whether a scope is a function or an inlined call.
@@ -48,7 +50,12 @@ func (s *scope) isFunction() bool {
 
 // covers says whether the scope's own addresses hold addr.
 func (s *scope) covers(addr uint64) bool {
-	return slices.ContainsFunc(s.ranges, func(r [2]uint64) bool { return r[0] <= addr && addr < r[1] })
+	return within(addr, s.ranges)
+}
+
+// within says whether one of some ranges holds an address.
+func within(addr uint64, ranges [][2]uint64) bool {
+	return slices.ContainsFunc(ranges, func(r [2]uint64) bool { return r[0] <= addr && addr < r[1] })
 }
 
 // calls returns the function that a scope lies in and the calls inlined around
@@ -157,6 +164,9 @@ func (d *debugInfo) scopesAt(addrs []uint64) (calls, holding [][]*scope, err err
 			continue
 		case dwarf.TagCompileUnit, dwarf.TagPartialUnit:
 			u, files, s.parent = &unit{rows: -1}, nil, nil
+			if u.ranges, err = d.dwarf.Ranges(e); err != nil {
+				return nil, nil, err
+			}
 			if at, ok := e.Val(dwarf.AttrStmtList).(int64); ok {
 				u.rows = at
 				if e.Tag == dwarf.TagPartialUnit {
@@ -234,6 +244,7 @@ func (d *debugInfo) complete(s *scope) {
 				continue
 			case f.Class == dwarf.ClassString:
 				s.names = append(s.names, f.Val.(string))
+				s.local = s.local || data == d.dwarf
 			case f.Class == dwarf.ClassStringAlt:
 				s.common = true
 				if off := f.Val.(int64); off >= 0 && off < int64(len(d.strs)) {

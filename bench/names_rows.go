@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"sort"
+
+	"github.com/swbpf/swbpf/symbols"
 )
 
 // lineRow is a row of a line table.
@@ -92,6 +94,18 @@ func (all lineRows) at(addr uint64) (*lineUnit, lineRow, bool) {
 	rows := s.unit.rows[s.first:s.last]
 	j := sort.Search(len(rows), func(j int) bool { return rows[j].addr > addr }) - 1
 	return s.unit, rows[j], true
+}
+
+// beforeEnd says whether the last sequence before an address has a row of no
+// code at its end, and this is its place. eu-addr2line puts it behind the end
+// (compare_lines of libdw), from where it reaches to the next sequence.
+func (all lineRows) beforeEnd(addr uint64, place symbols.Line) bool {
+	i := sort.Search(len(all), func(i int) bool { return all[i].start > addr }) - 1
+	if i < 0 || addr < all[i].end {
+		return false
+	}
+	r := all[i].unit.rows[all[i].last-1]
+	return r.addr == all[i].end && r.file != nil && r.line == place.Line && sameFile(r.file.Name, place.File)
 }
 
 // gdbRow is an entry of the table that gdb 13 makes of the rows of one file.

@@ -51,14 +51,12 @@ func (s *scope) inFunctionWithoutCode() bool {
 	return false
 }
 
-// shortest returns the calls at an address, innermost first, that addr2line
-// finds: those of the function, inlined or not, of which the range that holds
-// the address is the shortest, the last of several
-// (lookup_address_in_function_info_table of bfd/dwarf2.c). From the first
-// function of the unit on that is an instance of one in the common file of dwz
-// it knows none, for which whole is false.
-func (e *evidence) shortest(i int) (calls []*scope, whole bool) {
-	var best *scope
+// shortest returns the function, inlined or not, that addr2line finds at an
+// address: that of which the range that holds the address is the shortest, the
+// last of several (lookup_address_in_function_info_table of bfd/dwarf2.c). From
+// the first function of the unit on that is an instance of one in the common
+// file of dwz it knows none, for which whole is false.
+func (e *evidence) shortest(i int) (best *scope, whole bool) {
 	var least uint64
 	whole = true
 	for _, s := range slices.Backward(e.holds[i]) { // outer ones first
@@ -75,28 +73,78 @@ func (e *evidence) shortest(i int) (calls []*scope, whole bool) {
 			}
 		}
 	}
-	if best != nil {
-		calls = best.calls()
+	return best, whole
+}
+
+// firstAsked returns the index of the first address at which addr2line finds a
+// function.
+func (e *evidence) firstAsked(s *scope) int {
+	if e.first == nil {
+		e.first = map[*scope]int{}
+		for i := range slices.Backward(e.addrs) {
+			if s, _ := e.shortest(i); s != nil {
+				e.first[s] = i
+			}
+		}
 	}
-	return e.completed(calls), whole
+	return e.first[s]
+}
+
+// unread says whether addr2line has not read the lines and functions of the
+// unit at an address when it is asked for it: it reads those of a unit with the
+// first address that the unit's own ranges hold, and learns from the lines which
+// others it has. In strict DWARF 2 a unit has but one range.
+func (e *evidence) unread(i int) bool {
+	u := e.holds[i][0].unit
+	return len(u.ranges) > 0 && !slices.ContainsFunc(e.addrs[:i+1], func(a uint64) bool { return within(a, u.ranges) })
+}
+
+// symbolCalls says whether an answer names these calls, innermost first, but
+// for functions without a linkage name: the innermost gets the name of the
+// symbol there, the first time that addr2line finds it, and keeps that if it
+// begins where the symbol does (_bfd_dwarf2_find_nearest_line_with_alt).
+func (e *evidence) symbolCalls(i int, calls []*scope, theirs []symbols.Line) bool {
+	if len(calls) != len(theirs) {
+		return false
+	}
+	for k, s := range calls {
+		name := theirs[k].SystemName
+		asked := k == 0 && e.firstAsked(s) == i && slices.Contains(e.symbolsAt(i), name)
+		kept := len(s.ranges) > 0 && slices.Contains(e.values[name], s.ranges[0][0])
+		if !(!s.linked && (asked || kept)) && !e.sameCalls(calls[k:k+1], theirs[k:k+1]) {
+			return false
+		}
+	}
+	return true
 }
 
 // byAddr2line says by which rule an answer of addr2line is made.
 func (e *evidence) byAddr2line(i int, theirs []symbols.Line) string {
-	if e.holds == nil || len(theirs) == 0 {
+	if e.holds == nil || len(e.holds[i]) == 0 {
 		return ""
 	}
-	calls, whole := e.shortest(i)
+	best, whole := e.shortest(i)
+	calls := e.completed(best.calls())
+	// Of a name in the common file it prints question marks.
+	local := slices.DeleteFunc(slices.Clone(calls), func(s *scope) bool { return !s.local })
+	if len(local) < len(calls) && e.sameCalls(local, theirs) {
+		return "common file"
+	}
+	if len(theirs) == 0 {
+		return ""
+	}
 	symbol := slices.Contains(e.symbolsAt(i), theirs[0].SystemName)
 	switch {
-	case len(e.holds[i]) > 0 && e.info.partial[e.holds[i][0].unit.rows] && len(theirs) == 1 && symbol:
+	case len(theirs) == 1 && symbol && theirs[0].Line == 0 && e.unread(i):
+		return "unit not read yet"
+	case e.info.partial[e.holds[i][0].unit.rows] && len(theirs) == 1 && symbol:
 		// A partial unit of dwz has the lines of another, and no functions.
 		return "line table of a partial unit"
 	case !whole && (e.sameCalls(calls, theirs) || len(calls) <= 1 && len(theirs) == 1 && symbol):
 		return "common file"
 	case e.sameCalls(calls, theirs):
 		return "shortest range"
-	case len(calls) > 0 && !calls[0].linked && symbol && e.sameCalls(calls[1:], theirs[1:]):
+	case e.symbolCalls(i, calls, theirs):
 		return "symbol for a name that is not mangled"
 	}
 	return ""
@@ -135,42 +183,71 @@ next:
 	return all
 }
 
-// byElfutils says by which rule an answer of eu-addr2line is made: it looks
-// only into entries that hold the address themselves, takes the first that ends
-// of those that hold it, and gives up where the innermost call in that is an
-// instance of one in another unit (dwarf_getscopes). Then it knows the symbol.
-func (e *evidence) byElfutils(i int, theirs []symbols.Line) string {
-	if e.holds == nil || len(e.scopes[i]) == 0 || len(theirs) == 0 {
-		return ""
-	}
-	symbol := len(theirs) == 1 && slices.ContainsFunc(e.symbolsAt(i), func(n string) bool { return sameName(n, theirs[0].SystemName, e.values) })
-	enter := func(s *scope) bool {
-		for ; s.parent != nil; s = s.parent {
-			if !s.covers(e.addrs[i]) {
-				return false
-			}
+// entered says whether a scope and those around it all hold an address
+// themselves. eu-addr2line looks into no others (dwarf_getscopes).
+func (s *scope) entered(addr uint64) bool {
+	for ; s.parent != nil; s = s.parent {
+		if !s.covers(addr) {
+			return false
 		}
-		return true
 	}
-	at := slices.IndexFunc(e.holds[i], enter)
+	return true
+}
+
+// firstEnded returns the calls, innermost first, that eu-addr2line finds at an
+// address that these scopes hold. It takes the first that ends of those that it
+// enters, and gives up where the innermost call in that is an instance of one in
+// another unit (dwarf_getscopes); rule says why there are none.
+func (e *evidence) firstEnded(addr uint64, holds []*scope) (calls []*scope, rule string) {
+	at := slices.IndexFunc(holds, func(s *scope) bool { return s.entered(addr) })
 	if at < 0 {
-		return onlyIf(symbol, "not entered")
+		return nil, "not entered"
 	}
-	calls := e.completed(e.holds[i][at].calls())
-	switch {
-	case len(calls) == 0:
-		return ""
-	case calls[0].inlined && calls[0].foreign:
-		return onlyIf(symbol, "of another unit")
-	case !e.sameCalls(calls, theirs):
-		return ""
+	calls = e.completed(holds[at].calls())
+	if len(calls) > 0 && calls[0].inlined && calls[0].foreign {
+		return nil, "of another unit"
+	}
+	return calls, ""
+}
+
+// sameCallers says whether an answer has the callers, with the lines of their
+// calls, of the innermost of these calls.
+func (e *evidence) sameCallers(calls []*scope, theirs []symbols.Line) bool {
+	if len(calls) <= 1 || len(theirs) == 1 {
+		return len(calls) <= 1 && len(theirs) == 1
 	}
 	for k := range calls[1:] {
-		if calls[k].callLine != max(theirs[k+1].Line, 0) {
-			return ""
+		if k+1 < len(theirs) && calls[k].callLine != max(theirs[k+1].Line, 0) {
+			return false
 		}
 	}
-	if innermost := e.scopes[i][len(e.scopes[i])-1]; !enter(innermost) {
+	return e.sameCalls(calls[1:], theirs[1:])
+}
+
+// byElfutils says by which rule an answer of eu-addr2line is made. It looks for
+// the function at the address, and for the callers where the row of the line
+// table begins (handle_address of addr2line.c). Where it finds no function it
+// knows the symbol.
+func (e *evidence) byElfutils(i int, theirs []symbols.Line) string {
+	if e.holds == nil || i >= len(e.starts) || len(e.scopes[i]) == 0 || len(theirs) == 0 {
+		return ""
+	}
+	addr, start := e.addrs[i], e.starts[i]
+	if _, row, known := e.rows.at(addr); known && row.line != theirs[0].Line {
+		return ""
+	}
+	calls, rule := e.firstEnded(addr, e.holds[i])
+	switch {
+	case len(calls) > 0 && !e.sameCalls(calls[:1], theirs[:1]):
+		return ""
+	case len(calls) == 0 && !slices.ContainsFunc(e.symbolsAt(i), func(n string) bool { return sameName(n, theirs[0].SystemName, e.values) }):
+		return ""
+	case !e.sameCallers(calls, theirs):
+		callers, _ := e.firstEnded(start, e.holds[len(e.addrs)+i])
+		return onlyIf(e.sameCallers(callers, theirs), "callers of the row's start")
+	case rule != "":
+		return rule
+	case !e.scopes[i][len(e.scopes[i])-1].entered(addr):
 		return "not entered"
 	}
 	return "side by side"

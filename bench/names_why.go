@@ -22,8 +22,10 @@ type evidence struct {
 	info   *debugInfo          // nil when there is none, or it is elsewhere
 	split  bool                // it is in files of its own
 	rows   lineRows
-	scopes [][]*scope // functions and calls at each address, outermost first
-	holds  [][]*scope // all scopes there, in the order in which they end
+	scopes [][]*scope     // functions and calls at each address, outermost first
+	holds  [][]*scope     // all scopes there, in the order in which they end
+	first  map[*scope]int // the first address of each that addr2line finds there; nil until it is needed
+	starts []uint64       // where the rows at the addresses begin, for those that eu-addr2line is asked for
 }
 
 // elfSymbols are symbols of code in the order of addresses.
@@ -81,7 +83,13 @@ func readEvidence(path string, addrs []uint64) (*evidence, error) {
 	if e.info, err = openDebugInfo(info, path); err != nil {
 		return nil, err
 	}
-	e.scopes, e.holds, err = e.info.scopesAt(addrs)
+	for _, a := range addrs[:euAddr2line.asked(len(addrs))] {
+		if _, row, known := e.rows.at(a); known {
+			a = row.addr
+		}
+		e.starts = append(e.starts, a)
+	}
+	e.scopes, e.holds, err = e.info.scopesAt(slices.Concat(addrs, e.starts))
 	return e, err
 }
 
@@ -110,7 +118,10 @@ func (e *evidence) symbols(f *elf.File) (all elfSymbols) {
 	for _, s := range append(static, dynamic...) {
 		s.Name, _, _ = strings.Cut(s.Name, "@")
 		e.values[s.Name] = append(e.values[s.Name], s.Value)
-		if t := elf.ST_TYPE(s.Info); s.Section != elf.SHN_UNDEF && (t == elf.STT_FUNC || t == elf.STT_NOTYPE || t == elf.STT_GNU_IFUNC) {
+		if i := int(s.Section); i < len(f.Sections) && f.Sections[i].Flags&elf.SHF_EXECINSTR == 0 {
+			continue // undefined, or of data
+		}
+		if t := elf.ST_TYPE(s.Info); t == elf.STT_FUNC || t == elf.STT_NOTYPE || t == elf.STT_GNU_IFUNC {
 			all = append(all, s)
 		}
 	}
@@ -174,6 +185,10 @@ func (e *evidence) says(i int, own []symbols.Line) (same, ok bool) {
 	return true, true
 }
 
+// notInFile is the reason where the file says what is said here, and no rule of
+// the peer is known by which it says something else.
+const notInFile = "not in the file"
+
 // why returns the reason for a difference of a kind from a peer's answer at
 // an address: a rule of the peer, by which its answer follows from what the
 // file says, or at least that the file says what is said here. It returns ""
@@ -183,7 +198,7 @@ func (e *evidence) why(peer *namer, kind string, i int, own, theirs []symbols.Li
 		return rule
 	}
 	if same, ok := e.says(i, own); ok && same {
-		return "not in the file"
+		return notInFile
 	}
 	return ""
 }
@@ -204,14 +219,14 @@ func (e *evidence) rule(peer *namer, kind string, i int, own, theirs []symbols.L
 	if e.scopes != nil {
 		scopes = e.scopes[i]
 	}
-	left := func(keep func(*scope) bool) bool { // the entries that the peer keeps
+	left := func(keep func(*scope) bool) bool { // whether the peer leaves out all others
 		n := 0
 		for _, s := range scopes {
 			if keep(s) {
 				n++
 			}
 		}
-		return n == len(theirs)
+		return n == len(theirs) && n < len(scopes)
 	}
 	unit, row, known := e.rows.at(addr)
 	switch peer {
@@ -251,8 +266,11 @@ func (e *evidence) rule(peer *namer, kind string, i int, own, theirs []symbols.L
 		}
 		return e.byAddr2line(i, theirs)
 	case euAddr2line:
-		if kind == "chain" && e.split && len(theirs) == 1 {
+		switch {
+		case kind == "chain" && e.split && len(theirs) == 1:
 			return "split file"
+		case kind == "line there only" && e.rows.beforeEnd(addr, theirs[0]):
+			return "row of the end"
 		}
 		return e.byElfutils(i, theirs)
 	case llvmSymbolizer:
