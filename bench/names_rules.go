@@ -53,14 +53,15 @@ func (s *scope) inFunctionWithoutCode() bool {
 
 // shortest returns the function, inlined or not, that addr2line finds at an
 // address: that of which the range that holds the address is the shortest, the
-// last of several (lookup_address_in_function_info_table of bfd/dwarf2.c). From
+// last of several (lookup_address_in_function_info_table of bfd/dwarf2.c), and
+// not one whose addresses are a DW_FORM_rnglistx, which it does not read. From
 // the first function of the unit on that is an instance of one in the common
 // file of dwz it knows none, for which whole is false.
 func (e *evidence) shortest(i int) (best *scope, whole bool) {
 	var least uint64
 	whole = true
 	for _, s := range slices.Backward(e.holds[i]) { // outer ones first
-		if !s.isFunction() {
+		if !s.isFunction() || s.listed {
 			continue
 		}
 		if at := s.unit.alternate; at != 0 && s.off >= at {
@@ -142,6 +143,8 @@ func (e *evidence) byAddr2line(i int, theirs []symbols.Line) string {
 		return "line table of a partial unit"
 	case !whole && (e.sameCalls(calls, theirs) || len(calls) <= 1 && len(theirs) == 1 && symbol):
 		return "common file"
+	case e.sameCalls(calls, theirs) && slices.ContainsFunc(e.holds[i], func(s *scope) bool { return s.listed }):
+		return "rnglistx"
 	case e.sameCalls(calls, theirs):
 		return "shortest range"
 	case e.symbolCalls(i, calls, theirs):
@@ -181,6 +184,23 @@ next:
 		all = append(all, r)
 	}
 	return all
+}
+
+// hidden says whether an answer of llvm-symbolizer lacks only calls whose name
+// is in the common file and that have no line: nothing is left of these.
+func (e *evidence) hidden(i int, own, theirs []symbols.Line) bool {
+	if e.scopes == nil || len(own) != len(e.scopes[i]) {
+		return false
+	}
+	var left []symbols.Line
+	for k, o := range own {
+		if o.Line != 0 || !e.scopes[i][len(own)-1-k].common {
+			left = append(left, o)
+		}
+	}
+	return slices.EqualFunc(left, theirs, func(o, t symbols.Line) bool {
+		return o.Line == t.Line && (t.SystemName == "" || sameName(o.SystemName, t.SystemName, e.values))
+	})
 }
 
 // entered says whether a scope and those around it all hold an address

@@ -260,8 +260,6 @@ func (e *evidence) rule(peer *namer, kind string, i int, own, theirs []symbols.L
 				return "common file"
 			case e.split && len(theirs) == 1:
 				return "split file"
-			case left(func(s *scope) bool { return !s.inlined || !s.listed }):
-				return "rnglistx"
 			}
 		}
 		return e.byAddr2line(i, theirs)
@@ -276,6 +274,8 @@ func (e *evidence) rule(peer *namer, kind string, i int, own, theirs []symbols.L
 	case llvmSymbolizer:
 		unknown := kind == "named here only" || kind == "name here only" && len(scopes) == 0
 		switch {
+		case kind == "chain" && e.hidden(i, own, theirs):
+			return "common file"
 		case unknown && !slices.Contains(e.own.before(addr), own[0].SystemName) && slices.Contains(e.debug.before(addr), own[0].SystemName):
 			return "symbol of the debug file"
 		case kind == "name here only":
