@@ -52,15 +52,15 @@ func (r *recording) wantRate(t *testing.T, c onCPU, hz float64) {
 	t.Helper()
 	got, least, most := float64(r.stats.Samples), c.charged.Seconds()*hz, c.clock.Seconds()*hz
 	chance := 5 * math.Sqrt(min(most, float64(c.turns)/4))
-	inKernel := 0.0
+	kernel := 0.0
 	for _, s := range r.profile.Sample {
-		if len(s.Location) > 0 && s.Location[0].Mapping != nil && strings.HasPrefix(s.Location[0].Mapping.File, "[kernel") {
-			inKernel += float64(s.Value[0])
+		if len(s.Location) > 0 && inKernel(s.Location[0]) {
+			kernel += float64(s.Value[0])
 		}
 	}
 	t.Logf("%.0f samples, %.0f of them in the kernel, %.0f to %.0f expected of %v in %d turns, by chance %.0f more or less",
-		got, inKernel, least, most, c.charged, c.turns, chance)
-	if got < 0.95*least-chance || got-inKernel > 1.05*most+chance {
+		got, kernel, least, most, c.charged, c.turns, chance)
+	if got < 0.95*least-chance || got-kernel > 1.05*most+chance {
 		t.Errorf("%.0f samples, want %.0f to %.0f within 5 %%, and %.0f for chance", got, least, most, chance)
 	}
 	if r.stats.Lost != 0 {
