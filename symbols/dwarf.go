@@ -29,6 +29,7 @@ type dwarfData struct {
 	skeleton *unit                 // of a split unit, in main
 	splits   map[uint64]*splitUnit // by offset of the skeleton
 	dwp      *dwarfPackage
+	pack     *dwarfPackage // of a unit in a package
 	dwpDone  bool
 	altDone  bool // it was tried to open the alternate file of the group from here
 

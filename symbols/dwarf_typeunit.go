@@ -11,13 +11,7 @@ type typeUnit struct {
 // typeUnitEntry reads the type that the type unit with a signature is about;
 // nil when there is none.
 func (d *dwarfData) typeUnitEntry(signature uint64) *die {
-	if d.ofTypes {
-		d = d.main
-	}
-	if d.signatures == nil {
-		d.readSignatures()
-	}
-	t, ok := d.signatures[signature]
+	t, ok := d.typeUnit(signature)
 	if !ok {
 		return nil
 	}
@@ -27,6 +21,21 @@ func (d *dwarfData) typeUnitEntry(signature uint64) *die {
 		return nil
 	}
 	return e
+}
+
+// typeUnit finds the type unit with a signature.
+func (d *dwarfData) typeUnit(signature uint64) (t typeUnit, ok bool) {
+	if d.pack != nil {
+		return d.pack.typeUnit(d.main, signature)
+	}
+	if d.ofTypes {
+		d = d.main
+	}
+	if d.signatures == nil {
+		d.readSignatures()
+	}
+	t, ok = d.signatures[signature]
+	return t, ok
 }
 
 // readSignatures finds the type units of a file. Copies of one are alike: the

@@ -18,6 +18,8 @@ var splitSeeds = []struct {
 	{"a.dwo", [][]string{{"clang-19", "-gdwarf-5", "-gsplit-dwarf", "-c", "-o", "a.o", "a.c"}, {"gcc", "-o", "a", "a.o"}}},
 	{"a.dwp", [][]string{{"gcc", "-gdwarf-4", "-gsplit-dwarf", "-c", "-o", "a.o", "a.c"}, {"gcc", "-o", "a", "a.o"}, {"dwp", "-e", "a", "-o", "a.dwp"}}},
 	{"a.dwp", [][]string{{"clang-19", "-gdwarf-5", "-gsplit-dwarf", "-c", "-o", "a.o", "a.c"}, {"gcc", "-o", "a", "a.o"}, {"llvm-dwp-19", "-e", "a", "-o", "a.dwp"}}},
+	{"a.dwp", [][]string{{"gcc", "-gdwarf-4", "-gsplit-dwarf", "-fdebug-types-section", "-c", "-o", "a.o", "a.c"}, {"gcc", "-o", "a", "a.o"}, {"dwp", "-e", "a", "-o", "a.dwp"}}},
+	{"a.dwp", [][]string{{"gcc", "-gdwarf-5", "-gsplit-dwarf", "-fdebug-types-section", "-c", "-o", "a.o", "a.c"}, {"gcc", "-o", "a", "a.o"}, {"llvm-dwp-19", "-e", "a", "-o", "a.dwp"}}},
 	{"common", [][]string{{"gcc", "-gdwarf-4", "-o", "a", "a.c"}, {"cp", "a", "b"}, {"dwz", "-m", "common", "a", "b"}}},
 }
 

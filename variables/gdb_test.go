@@ -346,6 +346,7 @@ var explained = []struct{ command, variable, gdb, ours, why string }{
 	{"clang", "", "", "<not saved>", "gdb shows the register of another frame: a call has overwritten it since"},
 	{"clang", "", "<synthetic pointer>|^\"t\\\\000", "<optimized out>", "the pieces end before the variable does"},
 	{"clang", "rest", "^4$", "^3$", "gdb shows the last of equal names for all of them"},
+	{"dwp", "", "^<synthetic pointer>: {", "^<synthetic pointer>: <.*: bad DWARF>$", "g++ does not say in a split file which variable is pointed to"},
 	{"++", "null", "<incomplete type>", "^nullptr$", "gdb does not know the size of nullptr_t"},
 }
 
@@ -437,6 +438,49 @@ func TestGDB(t *testing.T) {
 			var ours []gdbFrame
 			walkBlocked(t, pid, func(s *swbpf.ThreadStack) { ours = ourFrames(t, s.Walker, s.Frames) })
 			if equal := compare(t, gdbFrames(t, "-p", strconv.Itoa(pid)), ours); equal < 55 {
+				t.Errorf("only %d variables are the same", equal)
+			}
+		})
+	}
+}
+
+// TestPackages compares the variables of split units, and of type units, that
+// are together in one file, with what gdb says of the same code with its debug
+// information whole: gdb 13 does not survive packages of DWARF 5.
+func TestPackages(t *testing.T) {
+	for _, c := range []struct{ command, pack string }{
+		{"g++ -gdwarf-4 -O2", "dwp"},
+		{"g++ -gdwarf-4 -O0", "llvm-dwp-19"},
+		{"g++ -gdwarf-5 -O2", "llvm-dwp-19"},
+		{"clang++-19 -gdwarf-5 -O0", "llvm-dwp-19"},
+	} {
+		t.Run(strings.ReplaceAll(c.command+" "+c.pack, " ", "_"), func(t *testing.T) {
+			if _, err := exec.LookPath(c.pack); err != nil {
+				missing(t, "%s is not installed", c.pack)
+			}
+			whole := compile(t, "vars.cc", c.command)
+			path := compile(t, "vars.cc", c.command+" -gsplit-dwarf -fdebug-types-section")
+			cmd := exec.Command(c.pack, "-e", path, "-o", path+".dwp")
+			cmd.Dir = filepath.Dir(path)
+			if b, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", cmd, err, b)
+			}
+			parts, err := filepath.Glob(filepath.Join(cmd.Dir, "*.dwo"))
+			if err != nil || len(parts) == 0 {
+				t.Fatalf("split files %v: %v", parts, err)
+			}
+			for _, part := range parts {
+				if err := os.Remove(part); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pid, _ := start(t, path)
+			var ours []gdbFrame
+			walkBlocked(t, pid, func(s *swbpf.ThreadStack) { ours = ourFrames(t, s.Walker, s.Frames) })
+			if err := os.Remove(path + ".dwp"); err != nil { // which gdb would find
+				t.Fatal(err)
+			}
+			if equal := compare(t, gdbFrames(t, "-iex", "set exec-file-mismatch off", whole, "-p", strconv.Itoa(pid)), ours); equal < 55 {
 				t.Errorf("only %d variables are the same", equal)
 			}
 		})
