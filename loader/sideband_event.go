@@ -100,6 +100,9 @@ func (e *SidebandEvent) parse(record []byte, known names) error {
 		return errBadSideband
 	}
 	typ, misc := le.Uint32(record), le.Uint16(record[4:])
+	if typ == unix.PERF_RECORD_KSYMBOL {
+		record = trimKernelSymbol(record)
+	}
 	id := record[len(record)-sampleIDBytes:]
 	body := record[recordHeaderBytes : len(record)-sampleIDBytes]
 	*e = SidebandEvent{
@@ -157,6 +160,21 @@ func (e *SidebandEvent) parseMmap(body []byte, known names) error {
 		return errBadSideband
 	}
 	return nil
+}
+
+// trimKernelSymbol cuts off what the kernel leaves behind a record of code that
+// it made: perf_event_ksymbol_output adds the length of the ID again for each
+// other event on the CPU that is told of it. The record itself ends with the
+// name, padded to 8 bytes, and the ID.
+func trimKernelSymbol(record []byte) []byte {
+	if len(record) < ksymbolBytes {
+		return record
+	}
+	n := bytes.IndexByte(record[ksymbolBytes:], 0)
+	if end := ksymbolBytes + (n+8)&^7 + sampleIDBytes; n >= 0 && end < len(record) {
+		record = record[:end]
+	}
+	return record
 }
 
 // parseKernelSymbol decodes a record of code that the kernel made.

@@ -7,9 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,6 +65,13 @@ func ksymbolBody(addr uint64, n uint32, typ, flags uint16, name string) []byte {
 	return append(b, make([]byte, 8-len(name)%8)...)
 }
 
+// longer makes a record longer by n bytes.
+func longer(record []byte, n int) []byte {
+	record = append(record, bytes.Repeat([]byte{0xff}, n)...)
+	binary.LittleEndian.PutUint16(record[6:], uint16(len(record)))
+	return record
+}
+
 func TestParseSideband(t *testing.T) {
 	comm := append(taskBody(17, 18, 0, 0)[:8], "name\x00\x00\x00\x00"...)
 	lost := binary.LittleEndian.AppendUint64(make([]byte, 8), 42)
@@ -101,6 +111,10 @@ func TestParseSideband(t *testing.T) {
 		{"code of BPF that went", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 1, 1, "x")), with(func(e *SidebandEvent) {
 			e.Kind, e.Addr, e.Len, e.Symbol, e.Gone, e.PID, e.TID = SidebandBPF, 0x1000, 0x20, "x", true, 7, 8
 		}), nil},
+		{"code of BPF, with what the kernel leaves behind it", longer(record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 1, 0, "bpf_prog_1234567")), 48),
+			with(func(e *SidebandEvent) {
+				e.Kind, e.Addr, e.Len, e.Symbol, e.PID, e.TID = SidebandBPF, 0x1000, 0x20, "bpf_prog_1234567", 7, 8
+			}), nil},
 		{"other code of the kernel", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0x1000, 0x20, 2, 0, "x")), SidebandEvent{}, errOtherRecord},
 		{"code that wraps around", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(^uint64(0), 2, 1, 0, "x")), SidebandEvent{}, errBadSideband},
 		{"code too short", record(unix.PERF_RECORD_KSYMBOL, 0, ksymbolBody(0, 2, 1, 0, "")[:12]), SidebandEvent{}, errBadSideband},
@@ -274,6 +288,55 @@ func TestSyncCPUs(t *testing.T) {
 	}
 	if len(f.sb.rings) != all || f.sb.rings[offline] != nil || n != 1 {
 		t.Errorf("%d CPUs followed, want %d; %d events of the one that left", len(f.sb.rings), all, n)
+	}
+}
+
+// Each of several that follow the same CPUs is told when a BPF program came and
+// went.
+func TestListeners(t *testing.T) {
+	var all []*Sideband
+	for range 3 {
+		s, err := OpenSideband(SidebandConfig{RingBytes: 4 << 20})
+		if err != nil {
+			if os.Geteuid() != 0 && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
+				t.Skipf("the side-band needs root: %v", err)
+			}
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		all = append(all, s)
+	}
+	name := fmt.Sprintf("l%d", os.Getpid())
+	before := monotonic()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.SocketFilter, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := monotonic()
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range all {
+		var came, went uint64
+		for end := time.Now().Add(patience); went == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			s.Drain(func(e *SidebandEvent) {
+				switch {
+				case e.Kind != SidebandBPF || !strings.HasSuffix(e.Symbol, "_"+name):
+				case e.Gone:
+					went = max(e.Time, 1)
+				default:
+					came = e.Time
+				}
+			})
+		}
+		if came < before || came > loaded || went < loaded || went > monotonic() {
+			t.Errorf("%d: came at %d and went at %d; loaded between %d and %d", i, came, went, before, loaded)
+		}
+		if stats := s.Stats(); stats.Malformed > 0 {
+			t.Errorf("%d: %+v", i, stats)
+		}
 	}
 }
 

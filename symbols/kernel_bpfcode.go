@@ -3,6 +3,7 @@ package symbols
 import (
 	"slices"
 	"sort"
+	"strings"
 )
 
 // BPFCode knows the BPF programs and trampolines that come and go while it is
@@ -54,16 +55,36 @@ const noBPFPlace = 1 << 63
 // Came tells of code that is there from now on.
 func (c *BPFCode) Came(start, size uint64, name string) {
 	if size > 0 && start+size > start {
-		c.put(bpfRange{start, start + size, c.program(bpfKey{name, size})})
+		c.put(c.reach(bpfRange{start, start + size, c.program(bpfKey{name, size})}, name))
 	}
 }
+
+// reach ends the range of code where others begin, if that is not told: of a
+// trampoline the kernel always says that it has a page, though since Linux 6.9
+// it shares that with others (bpf_image_ksym_add).
+func (c *BPFCode) reach(r bpfRange, name string) bpfRange {
+	if !isTrampoline(name) {
+		return r
+	}
+	for i := overlap(c.at, r); i < len(c.at) && c.at[i].start < r.end; i++ {
+		if n := &c.at[i]; n.start > r.start && n.id != unknownBPF {
+			r.end = n.start
+			break
+		}
+	}
+	return r
+}
+
+// isTrampoline reports whether code is what the kernel calls an image:
+// bpf_trampoline_*, bpf_dispatcher_*, or that of a struct_ops, bpf__*.
+func isTrampoline(name string) bool { return !strings.HasPrefix(name, "bpf_prog_") }
 
 // Went tells of code that is not there any more.
 func (c *BPFCode) Went(start, size uint64, name string) {
 	if size == 0 || start+size < start {
 		return
 	}
-	r := bpfRange{start, start + size, unknownBPF}
+	r := c.reach(bpfRange{start, start + size, unknownBPF}, name)
 	if i := overlap(c.at, r); i == len(c.at) || c.at[i].start >= r.end {
 		c.wentFirst(r, name)
 	}
@@ -145,7 +166,11 @@ func (c *BPFCode) put(r bpfRange) {
 	}
 	var now []bpfRange
 	if i < j && c.at[i].start < r.start {
-		now = append(now, bpfRange{c.at[i].start, r.start, unknownBPF})
+		left := bpfRange{c.at[i].start, r.start, unknownBPF}
+		if id := c.at[i].id; id != unknownBPF && isTrampoline(c.programs[id].name) {
+			left.id = id
+		}
+		now = append(now, left)
 	}
 	now = append(now, r)
 	if i < j && c.at[j-1].end > r.end {

@@ -64,6 +64,32 @@ func whatWasAt(c *BPFCode, addr uint64) string {
 	return s.Name
 }
 
+// Of trampolines a whole page is told, though programs lie behind them.
+func TestTrampolines(t *testing.T) {
+	var c BPFCode
+	c.Came(0x1400, 0x40, "bpf_prog_a")
+	c.Came(0x1040, 0x1000, "bpf_trampoline_1")
+	c.Came(0x1100, 0x80, "bpf_prog_b")
+	c.Came(0x1200, 0x1000, "bpf_trampoline_2")
+	look := func(want map[uint64]string) {
+		t.Helper()
+		for addr, name := range want {
+			if got := whatIsAt(&c, addr); got != name {
+				t.Errorf("%#x: %q, want %q", addr, got, name)
+			}
+		}
+	}
+	look(map[uint64]string{
+		0x103f: "", 0x1040: "bpf_trampoline_1", 0x10ff: "bpf_trampoline_1", 0x1100: "bpf_prog_b", 0x117f: "bpf_prog_b",
+		0x1180: "?", 0x1200: "bpf_trampoline_2", 0x13ff: "bpf_trampoline_2", 0x1400: "bpf_prog_a", 0x143f: "bpf_prog_a",
+	})
+	c.Went(0x1040, 0x1000, "bpf_trampoline_1")
+	look(map[uint64]string{0x1040: "?", 0x1100: "bpf_prog_b", 0x1200: "bpf_trampoline_2", 0x1400: "bpf_prog_a"})
+	c.Went(0x1100, 0x80, "bpf_prog_b")
+	c.Went(0x1200, 0x1000, "bpf_trampoline_2")
+	look(map[uint64]string{0x1100: "?", 0x1200: "?", 0x1400: "bpf_prog_a"})
+}
+
 // TestBPFCodeModel compares with a table that has each byte of a small memory,
 // over random events, overlapping ones as after losses included. Of a program of
 // which a part was taken nothing is known any more.
@@ -77,7 +103,7 @@ func TestBPFCodeModel(t *testing.T) {
 		for n := 1; n <= 100; n++ {
 			start, size := r.Uint64N(memory-1), 1+r.Uint64N(24)
 			size = min(size, memory-start)
-			name := fmt.Sprint("p", r.IntN(6))
+			name := fmt.Sprint("bpf_prog_", r.IntN(6))
 			told := false
 			broken := map[int]bool{}
 			for a := start; a < start+size; a++ {
