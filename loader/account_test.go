@@ -181,33 +181,54 @@ func TestTimerFrequency(t *testing.T) {
 	}
 }
 
-// Samples come in the order of their time, from whatever CPU, and never newer
-// than the cutoff.
+// Samples come in the order of their time, and never newer than the cutoff:
+// those of a CPU while it writes more, those of all from what they have written.
 func TestOrder(t *testing.T) {
-	s := startSession(t, Config{Event: mustParse(t, "context-switches"), RingBytes: 4 << 20})
-	var last uint64
-	cpus := make(map[uint32]int)
-	for range 200 {
-		syscall.Nanosleep(&syscall.Timespec{Nsec: 2e6}, nil)
-		// A virtual CPU may be stopped for long between the time of a record
-		// and its place in the ring.
-		cutoff := monotonic() - 200e6
+	s := startSession(t, Config{Event: mustParse(t, "context-switches"), RingBytes: 16 << 20})
+	read := func(cutoff uint64, fn func(*Sample)) {
 		err := s.ReadSamples(cutoff, func(p *Sample) error {
-			if p.Time < last || p.Time > cutoff {
-				t.Errorf("time %d after %d, cutoff %d", p.Time, last, cutoff)
+			if p.Time > cutoff {
+				t.Errorf("time %d, cutoff %d", p.Time, cutoff)
 			}
-			last = p.Time
-			cpus[p.CPU]++
+			fn(p)
 			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if last == 0 {
-		t.Error("no context switches seen")
+	rest := func() { syscall.Nanosleep(&syscall.Timespec{Nsec: 2e6}, nil) }
+	lastOf := make(map[uint32]uint64) // by CPU
+	for range 100 {
+		rest()
+		read(monotonic()-1e6, func(p *Sample) {
+			if p.Time < lastOf[p.CPU] {
+				t.Errorf("CPU %d: time %d after %d", p.CPU, p.Time, lastOf[p.CPU])
+			}
+			lastOf[p.CPU] = p.Time
+		})
 	}
-	for cpu := range cpus {
+	begin := monotonic()
+	for range 100 {
+		rest()
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	var last uint64
+	for end, cutoff := monotonic(), begin; cutoff < end; cutoff += 3e6 {
+		read(cutoff, func(p *Sample) {
+			if p.Time < last {
+				t.Errorf("time %d after %d", p.Time, last)
+			}
+			last = p.Time
+			lastOf[p.CPU] = p.Time
+		})
+	}
+	if last < begin {
+		t.Error("no context switches seen at the end")
+	}
+	for cpu := range lastOf {
 		if online, err := onlineCPUs(); err != nil || !slices.Contains(online, int(cpu)) {
 			t.Errorf("sample of CPU %d, which is not online", cpu)
 		}

@@ -35,6 +35,9 @@ func asNobody(t *testing.T, role string, caps ...uintptr) (string, error) {
 	if err := os.WriteFile(exe, self, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(exe, 0o755); err != nil { // whatever the umask
+		t.Fatal(err)
+	}
 	cmd := exec.Command(exe)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "SWBPF_TEST_ROLE="+role)

@@ -253,14 +253,14 @@ func TestWait(t *testing.T) {
 	if err := exec.Command("true").Run(); err != nil {
 		t.Fatal(err)
 	}
-	if woken, err := f.sb.Wait(5 * time.Second); !woken || err != nil {
+	if woken, err := f.sb.Wait(patience); !woken || err != nil {
 		t.Errorf("a program that started: %v, %v", woken, err)
 	}
 	poll := []unix.PollFd{{Fd: int32(f.sb.PollFD()), Events: unix.POLLIN}}
 	if err := exec.Command("true").Run(); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := unix.Poll(poll, 5000); n != 1 || err != nil {
+	if n, err := unix.Poll(poll, int(patience.Milliseconds())); n != 1 || err != nil {
 		t.Errorf("poll: %d, %v", n, err)
 	}
 }
