@@ -90,9 +90,12 @@ func TestRegistersUnderTimer(t *testing.T) {
 		prog := build(t, "registers_amd64.S", "-nostdlib", "-static")
 		p := startTarget(t, prog, "yield")
 		s := startSession(t, Config{Event: cpuClock, Frequency: 997, PIDs: []int{p.pid}, Kernel: true})
-		kernel := 0
+		yielded := symbolValue(t, prog, "yielded")
+		kernel, begun := 0, false
 		readUntil(t, s, func(p *Sample) bool {
-			if len(p.Kernel) == 0 {
+			// Before it, it may be in the call that said that it is about to begin.
+			begun = begun || p.Regs.Raw(procstate.AMD64.PC) == yielded
+			if len(p.Kernel) == 0 || !begun {
 				return false
 			}
 			checkKnownRegs(t, p, map[string]uint64{

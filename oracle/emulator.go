@@ -55,7 +55,7 @@ func startEmulator(args, env []string, dir string, out io.Writer) (*emulator, er
 		_ = e.cmd.Wait()
 		close(e.done)
 	}()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it listens
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(time.Millisecond) { // until it listens
 		if e.conn, err = net.Dial("unix", socket); err == nil {
 			break
 		}

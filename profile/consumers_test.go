@@ -79,7 +79,7 @@ func startFirefoxProfiler(t *testing.T, data []byte) *firefoxProfiler {
 			t.Logf("it said:\n%s", out.Bytes())
 		}
 	})
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		switch kind, _, err := f.message(map[string]any{"type": "status"}); {
 		case err == nil && kind == "ready":
 			return f
@@ -322,7 +322,7 @@ func TestSpeedscopeReads(t *testing.T) {
 			b.Visit("file://" + index + "#view=sandwich&localProfilePath=" + script)
 			// It draws the rows after the head of their table.
 			got := ""
-			for deadline := time.Now().Add(time.Minute); got != test.want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+			for deadline := time.Now().Add(4 * time.Minute); got != test.want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 				_, got, _ = strings.Cut(strings.Join(strings.Fields(b.Text("document.body.innerText")), " "), "Symbol Name ")
 				if strings.HasSuffix(test.name, ".perf.txt") {
 					got = weights.ReplaceAllString(got, "")

@@ -106,7 +106,7 @@ func TestGoStacksAreComplete(t *testing.T) {
 			p := steptest.Start(t, buildGo(t, "go", flags...))
 			w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
 			crossed := 0
-			for range 60 {
+			for i := 0; i < 60 || i < 5000 && crossed == 0; i++ {
 				if err := p.Run(randomSleep(4 * time.Millisecond)); err != nil {
 					t.Fatal(err)
 				}

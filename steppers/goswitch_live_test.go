@@ -86,7 +86,7 @@ func recordGoAt(t *testing.T, path string, pid int, at uint64, n int) (stacks []
 	group := Default(unwind.NewTables())
 	snap := procstate.NewSnapshot(im.Arch(), pid, proc.Exe, proc.Space)
 	walker := unwind.NewWalker(snap, group, nil)
-	for deadline := time.Now().Add(time.Minute); len(stacks) < n; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); len(stacks) < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d samples at %#x", len(stacks), at)
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -19,24 +18,8 @@ import (
 // runDoctor runs doctor as a user with capabilities.
 func runDoctor(t *testing.T, uid uint32, caps ...uintptr) (*diagnosis, int) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "swbpf-doctor-*") // where another user may go
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(swbpf(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(dir, "swbpf")
-	if err := os.WriteFile(bin, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(bin, "doctor", "--json")
-	cmd.Dir = dir
+	cmd := exec.Command(forOthers(t), "doctor", "--json")
+	cmd.Dir = filepath.Dir(cmd.Path)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, AmbientCaps: caps}
 	out, err := cmd.Output()
 	var exit *exec.ExitError

@@ -89,22 +89,8 @@ func TestRecordRefuses(t *testing.T) {
 // TestRecordUnprivileged checks what a user without rights is told.
 func TestRecordUnprivileged(t *testing.T) {
 	needRecord(t)
-	dir, err := os.MkdirTemp("/tmp", "swbpf-user-*") // where another user may go
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	os.Chmod(dir, 0o777)
-	b, err := os.ReadFile(swbpf(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(dir, "swbpf")
-	if err := os.WriteFile(bin, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(bin, "record", "-d", "0.1")
-	cmd.Dir = dir
+	cmd := exec.Command(forOthers(t), "record", "-d", "0.1")
+	cmd.Dir = filepath.Dir(cmd.Path)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != exitCannot || !bytes.Contains(out, []byte("CAP_BPF")) || !bytes.Contains(out, []byte("root")) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math/bits"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	pprof "github.com/google/pprof/profile"
+	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/profile"
 )
@@ -137,9 +139,26 @@ __attribute__((noinline)) void out(void) { for (int i = 0; i < 200; i++) if (wri
 int main(void) { small(); large(); out(); return 0; }
 `
 
+// allowedCPU is the number of a CPU that this process may run on.
+func allowedCPU(t *testing.T) string {
+	t.Helper()
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		t.Fatal(err)
+	}
+	for cpu := range len(set) * bits.UintSize {
+		if set.IsSet(cpu) {
+			return strconv.Itoa(cpu)
+		}
+	}
+	t.Fatal("no CPU")
+	return ""
+}
+
 // An event can count by a number that it carries.
 func TestRecordWeights(t *testing.T) {
 	needRecord(t)
+	cpu := allowedCPU(t) // one, as each counts to the period by itself
 	target := build(t, "grab", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -xc -o OUT -", "sh", grabProgram)
 	for _, tc := range []struct {
 		flags, name, unit string
@@ -155,7 +174,7 @@ func TestRecordWeights(t *testing.T) {
 		{"-e syscalls:sys_enter_write -c 10", "", "count", map[string][2]int64{"out": {20, 200}}},
 	} {
 		args := strings.Fields(strings.ReplaceAll(tc.flags, "TARGET", target))
-		r := runRecord(t, append(args, "--", "taskset", "-c", "0", target)...)
+		r := runRecord(t, append(args, "--", "taskset", "-c", cpu, target)...)
 		last := r.profile.SampleType[len(r.profile.SampleType)-1]
 		if tc.name != "" && last.Type != tc.name || last.Unit != tc.unit {
 			t.Errorf("%s: values are %v", tc.flags, last)

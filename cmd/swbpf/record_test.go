@@ -75,6 +75,29 @@ func swbpf(t *testing.T) string {
 	return build(t, "swbpf", "go", "build", "-o", "OUT", ".")
 }
 
+// forOthers copies the command to a directory of its own where every user may
+// run it, whatever the umask.
+func forOthers(t *testing.T) (path string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "swbpf-others-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b, err := os.ReadFile(swbpf(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(dir, "swbpf")
+	if err := os.WriteFile(path, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(path, 0o755), os.Chmod(dir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // recording is what a run of the command left behind.
 type recording struct {
 	stats      recordStats

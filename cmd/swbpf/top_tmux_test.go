@@ -19,7 +19,8 @@ type tmux struct {
 	socket string
 	dir    string
 
-	commands int // that the shell ran
+	commands int       // that the shell ran
+	target   *exec.Cmd // of startTop
 }
 
 func newTmux(t *testing.T) *tmux {
@@ -67,7 +68,7 @@ func (m *tmux) wait(texts ...string) string {
 func (m *tmux) waitUntil(what string, ok func(screen string) bool) string {
 	m.t.Helper()
 	var screen string
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if screen = m.screen(); ok(screen) {
 			return screen
 		}
@@ -130,10 +131,15 @@ func (m *tmux) fault(signal, pid string) {
 func (m *tmux) startTop(args string) (pid string) {
 	m.t.Helper()
 	target := build(m.t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
-	cmd := exec.Command(target, "120")
+	if m.target != nil { // the one before is looked at no more
+		m.target.Process.Kill()
+		m.target.Wait()
+	}
+	cmd := exec.Command(target, "600")
 	if err := cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
+	m.target = cmd
 	m.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	pid = fmt.Sprint(cmd.Process.Pid)
 	m.keys("clear; "+args+" "+swbpf(m.t)+" top -F 499 -p "+pid, "Enter")

@@ -272,24 +272,7 @@ func TestWalkOtherUser(t *testing.T) {
 		cannot(t, "changing the user needs root")
 	}
 	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")
-	b, err := os.ReadFile(swbpf(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A place that the other user can reach.
-	dir, err := os.MkdirTemp("/var/tmp", "swbpf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(dir, "swbpf")
-	if err := os.WriteFile(bin, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(bin, "walk", strconv.Itoa(target.Process.Pid))
+	cmd := exec.Command(forOthers(t), "walk", strconv.Itoa(target.Process.Pid))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -45,7 +45,9 @@ type reply struct {
 	Error  *struct{ Message string }
 }
 
-const browserTimeout = 60 * time.Second
+// browserTimeout is how long Chromium may take for what it must do, on however
+// busy a machine: to start from a cold disk among it.
+const browserTimeout = 4 * time.Minute
 
 var theChromium *chromium
 
@@ -262,7 +264,7 @@ func (b *Page) Eval(expression string, result any) {
 	}
 	params := map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}
 	err := b.call("Runtime.evaluate", params, &r)
-	for try := 0; err != nil && try < 100; try++ { // the page was just left for another
+	for end := time.Now().Add(browserTimeout); err != nil && time.Now().Before(end); { // the page was just left for another
 		time.Sleep(10 * time.Millisecond)
 		err = b.call("Runtime.evaluate", params, &r)
 	}
