@@ -122,8 +122,7 @@ func TestFlameGraph(t *testing.T) {
 		b.wantAt(4, 0.05, "fill(int)", "Code: native · /usr/bin/app", "Source: /src/app.cc:12",
 			"Total: 57 samples, ≈ 576 ms, 57.6 %", "Of parent: 74.0 %")
 		b.Eval("history.back()", nil)
-		b.Wait(fmt.Sprintf("location.hash === %q", zoomed))
-		b.WantText("#crumbs li:last-child", "read")
+		b.Wait(fmt.Sprintf("location.hash === %q && document.querySelector('#crumbs li:last-child').textContent.trim() === 'read'", zoomed))
 		b.Open(file, zoomed) // a deep link
 		b.WantText("#crumbs li:last-child", "read")
 		b.Press("Escape")

@@ -31,7 +31,7 @@ func newTmux(t *testing.T) *tmux {
 	}
 	m := &tmux{t: t, dir: t.TempDir()}
 	m.socket = filepath.Join(m.dir, "s")
-	m.run("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "env", "PS1=ready$ ", "TERM=screen", "bash", "--norc", "--noprofile")
+	m.run("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "env", "-u", "NO_COLOR", "PS1=ready$ ", "TERM=screen", "bash", "--norc", "--noprofile")
 	t.Cleanup(func() { exec.Command("tmux", "-S", m.socket, "kill-server").Run() })
 	m.wait("ready$")
 	return m
