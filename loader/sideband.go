@@ -180,8 +180,9 @@ func (s *Sideband) openCPU(cpu, ringBytes int) error {
 }
 
 // SyncCPUs starts to follow CPUs that came online since, and gives up those
-// that went offline, after their last events went to fn. It is cheap enough to
-// be called every second.
+// that went offline, after their last events went to fn. Of a CPU that came fn
+// gets a SidebandLost: what happened on it before is not known. It is cheap
+// enough to be called every second.
 func (s *Sideband) SyncCPUs(fn func(*SidebandEvent)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +204,10 @@ func (s *Sideband) SyncCPUs(fn func(*SidebandEvent)) error {
 			for ; errors.Is(err, errNoRoom) && size > minRingBytes; err = s.openCPU(cpu, size) {
 				size /= 2
 			}
-			if err != nil && !errors.Is(err, unix.ENODEV) {
+			switch {
+			case err == nil:
+				fn(&SidebandEvent{Kind: SidebandLost, CPU: uint32(cpu), Time: monotonic()})
+			case !errors.Is(err, unix.ENODEV):
 				return err
 			}
 		}

@@ -42,7 +42,7 @@ type SidebandEvent struct {
 	Path              string // "//anon", "[vdso]", ... where there is no file
 
 	Comm string // SidebandComm, SidebandExec: the new name
-	Lost uint64 // SidebandLost: number of records
+	Lost uint64 // SidebandLost: number of records; 0 when that is not known
 
 	// SidebandBPF: the name of the code at Addr, of Len bytes, and whether it
 	// went. Who brought or took it is PID and TID, which may be foreign.

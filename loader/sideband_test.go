@@ -265,7 +265,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A CPU that is not followed any more is followed again when it is online.
+// A CPU that is not followed any more is followed again when it is online, and
+// the table is told that it has missed what happened there.
 func TestSyncCPUs(t *testing.T) {
 	f := follow(t)
 	f.cancel()
@@ -274,20 +275,33 @@ func TestSyncCPUs(t *testing.T) {
 	}
 	f.watched <- nil
 	all := len(f.sb.rings)
+	var came uint32
 	for cpu, ring := range f.sb.rings {
 		ring.close()
 		delete(f.sb.rings, cpu)
+		came = uint32(cpu)
 		break
 	}
 	offline := 1 << 15 // no machine has so many
 	f.sb.rings[offline] = testRing(4096)
 	f.sb.rings[offline].put(record(unix.PERF_RECORD_FORK, 0, taskBody(17, 11, 18, 12)))
-	n := 0
-	if err := f.sb.SyncCPUs(func(*SidebandEvent) { n++ }); err != nil {
+	left, missed := 0, 0
+	before := monotonic()
+	err := f.sb.SyncCPUs(func(e *SidebandEvent) {
+		switch {
+		case e.Kind == SidebandFork && e.PID == 17:
+			left++
+		case e.Kind == SidebandLost && e.CPU == came && e.Time >= before:
+			missed++
+		default:
+			t.Errorf("%+v", *e)
+		}
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if len(f.sb.rings) != all || f.sb.rings[offline] != nil || n != 1 {
-		t.Errorf("%d CPUs followed, want %d; %d events of the one that left", len(f.sb.rings), all, n)
+	if len(f.sb.rings) != all || f.sb.rings[offline] != nil || left != 1 || missed != 1 {
+		t.Errorf("%d CPUs followed, want %d; %d events of the one that left, %d of the one that came", len(f.sb.rings), all, left, missed)
 	}
 }
 
