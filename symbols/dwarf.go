@@ -41,7 +41,8 @@ type dwarfData struct {
 	rangeWork   uint64 // range list entries that may still be read
 	types       map[uint64]*Type
 
-	definitions *definitions // of the program; nil until they are asked for
+	definitions *definitions      // of the program; nil until they are asked for
+	goTypes     map[uint64]uint64 // entries of Go types, by offset in the program; nil until they are asked for
 
 	typesSection dwarfSection        // .debug_types, of DWARF 4
 	ofTypes      bool                // that is its .debug_info

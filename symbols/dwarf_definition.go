@@ -26,9 +26,16 @@ const (
 	maxSplitFiles    = 1024 // that are open for it; each is a descriptor
 )
 
-// DeferTypes makes [Type.Definition] leave types as they are where it had to
-// read all debug information of a program for them, until ReadTypes is called:
-// for the time in which a process stands still.
+// wantedTypes are types of a program that are to be read later.
+type wantedTypes struct {
+	d      *dwarfData
+	golang bool // those that have a description at run time, not definitions
+}
+
+// DeferTypes makes [Type.Definition] leave types as they are, and
+// [Type.RuntimeType] find none, where all debug information of a program had to
+// be read for them, until ReadTypes is called: for the time in which a process
+// stands still.
 func (s *Symbolizer) DeferTypes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,10 +49,14 @@ func (s *Symbolizer) ReadTypes() bool {
 	wanted := s.wanted
 	s.deferred, s.wanted = false, nil
 	s.mu.Unlock()
-	for _, d := range wanted {
+	for _, w := range wanted {
+		d := w.d
 		mu := d.lock()
 		mu.Lock()
-		if d.definitions == nil {
+		switch {
+		case w.golang && d.goTypes == nil:
+			d.readGoTypes()
+		case !w.golang && d.definitions == nil:
 			d.readDefinitions()
 		}
 		mu.Unlock()
@@ -54,11 +65,11 @@ func (s *Symbolizer) ReadTypes() bool {
 }
 
 // defers reports whether the types of a program are to be read later.
-func (s *Symbolizer) defers(d *dwarfData) bool {
+func (s *Symbolizer) defers(w wantedTypes) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.deferred && !slices.Contains(s.wanted, d) {
-		s.wanted = append(s.wanted, d)
+	if s.deferred && !slices.Contains(s.wanted, w) {
+		s.wanted = append(s.wanted, w)
 	}
 	return s.deferred
 }
@@ -77,7 +88,7 @@ func (t *Type) Definition() *Type {
 	defer mu.Unlock()
 	if t.definition == nil {
 		d := e.d.program()
-		if d.definitions == nil && d.owner.defers(d) {
+		if d.definitions == nil && d.owner.defers(wantedTypes{d, false}) {
 			return t
 		}
 		t.definition = t

@@ -44,8 +44,8 @@ type Symbolizer struct {
 	opened []*openedImage
 	errs   []error
 
-	deferred bool         // types are left
-	wanted   []*dwarfData // whose types were wanted meanwhile
+	deferred bool          // types are left
+	wanted   []wantedTypes // whose types were wanted meanwhile
 }
 
 // New makes a Symbolizer.

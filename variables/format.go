@@ -14,7 +14,7 @@ import (
 // Format says how a Value is written. The zero value is useful.
 type Format struct {
 	Elements int // of an array, and characters of a string, at most; 0: 200
-	Depth    int // how deeply structs are written; 0: 1
+	Depth    int // how deeply structs are written; 0: 1, below 0: not at all
 	Repeats  int // elements in a row that are written once; 0: 10, below 0: never
 
 	// Code names a code address, for pointers to functions; it may be nil.
@@ -30,7 +30,7 @@ func (v *Value) Format(o Format) string {
 	if o.Elements <= 0 {
 		o.Elements = 200
 	}
-	if o.Depth <= 0 {
+	if o.Depth == 0 {
 		o.Depth = 1
 	}
 	if o.Repeats == 0 {
@@ -85,6 +85,8 @@ type printer struct {
 	b     bytes.Buffer
 	o     Format
 	bases int // that the one being written is in
+
+	inInterface bool // what is being written is what one of Go holds
 }
 
 // maxText bounds the text of one value, in bytes.

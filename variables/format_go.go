@@ -13,6 +13,7 @@ const (
 	goFunc      = 19
 	goInterface = 20
 	goMap       = 21
+	goPointer   = 22
 	goSlice     = 23
 	goString    = 24
 )
@@ -34,7 +35,7 @@ func goKind(t *symbols.Type) uint8 {
 func (p *printer) golang(v *Value, t *symbols.Type, depth int) bool {
 	switch goKind(v.Type) {
 	case goInterface:
-		p.goInterface(v, t)
+		p.goInterface(v, t, depth)
 		return true
 	case goFunc:
 		p.goFunc(v)
@@ -102,8 +103,9 @@ func (v *Value) addressAndCount(t *symbols.Type, pointer, count string) (addr, n
 	return addr, n, nil
 }
 
-// goInterface writes the type of what is in an interface, and its address.
-func (p *printer) goInterface(v *Value, t *symbols.Type) {
+// goInterface writes the type of what is in an interface, its address, and,
+// where that is not within something else, what is there.
+func (p *printer) goInterface(v *Value, t *symbols.Type, depth int) {
 	tab, what := memberOf(t, "tab"), memberOf(t, "data")
 	direct := tab == nil // interface{} has the type itself, others a table
 	if direct {
@@ -113,11 +115,11 @@ func (p *printer) goInterface(v *Value, t *symbols.Type) {
 		p.b.WriteString(Unknown(symbols.ErrUnsupported))
 		return
 	}
-	pointer := v.part(tab.Type, tab.Offset)
+	pointer, word := v.part(tab.Type, tab.Offset), v.part(what.Type, what.Offset)
 	typ, err := pointer.word()
 	var data uint64
 	if err == nil {
-		data, err = v.part(what.Type, what.Offset).word()
+		data, err = word.word()
 	}
 	switch {
 	case err != nil:
@@ -129,7 +131,11 @@ func (p *printer) goInterface(v *Value, t *symbols.Type) {
 	}
 	desc := v.f.at(tab.Type.Strip().Elem(), typ)
 	if !direct {
-		if m := memberOf(desc.Type.Strip(), "Type"); m != nil {
+		m := memberOf(desc.Type.Strip(), "Type")
+		if m == nil {
+			m = memberOf(desc.Type.Strip(), "_type") // before Go 1.23
+		}
+		if m != nil {
 			if typ, err = desc.part(m.Type, m.Offset).word(); err == nil {
 				desc = v.f.at(m.Type.Strip().Elem(), typ)
 			}
@@ -139,7 +145,42 @@ func (p *printer) goInterface(v *Value, t *symbols.Type) {
 	if !ok {
 		name = hex(typ)
 	}
-	fmt.Fprintf(&p.b, "{type = %s, data = %#x}", name, data)
+	fmt.Fprintf(&p.b, "{type = %s, data = %#x", name, data)
+	if depth == 0 && !p.inInterface {
+		p.inInterface = true
+		p.goDynamic(desc, word, data)
+		p.inInterface = false
+	}
+	p.b.WriteByte('}')
+}
+
+// goDynamic writes what is in an interface: word, which is the value itself or
+// its address. Of a pointer it is what that points to.
+func (p *printer) goDynamic(desc, word *Value, data uint64) {
+	base, ok := desc.f.r.goTypes(desc.f)
+	if !ok || data == 0 {
+		return
+	}
+	t := desc.Type.RuntimeType(desc.addr - base)
+	if t == nil {
+		return
+	}
+	kind, err := desc.member("Kind_")
+	flags, err2 := desc.member("TFlag")
+	if err != nil || err2 != nil {
+		return
+	}
+	// Until Go 1.25 it is a flag of the kind, then one of the others.
+	const directIface = 1 << 5
+	what := word.f.at(t, data)
+	switch isDirect := (kind|flags)&directIface != 0; {
+	case isDirect && goKind(t) == goPointer:
+		what = word.f.at(t.Strip().Elem(), data)
+	case isDirect:
+		what = word.as(t)
+	}
+	p.b.WriteString(": ")
+	p.value(what, 0)
 }
 
 // goTypeName reads the name of a type from its description at run time: a

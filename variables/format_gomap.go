@@ -13,9 +13,7 @@ const (
 )
 
 // goMap writes a map with its entries, in the order in which they lie in
-// memory. Since Go 1.24 they are in groups of eight, those of a small map in
-// one, else in tables of them (package internal/runtime/maps); of older
-// programs the number of entries is written.
+// memory.
 func (p *printer) goMap(v *Value, t *symbols.Type, depth int) {
 	m, err := v.Target()
 	if err != nil {
@@ -36,25 +34,23 @@ func (p *printer) goMap(v *Value, t *symbols.Type, depth int) {
 		return
 	}
 	fmt.Fprintf(&p.b, "%s len %d ", v.Type, n)
-	if n > 0 && depth >= p.o.Depth || memberOf(t.Elem().Strip(), "dirPtr") == nil {
+	if n > 0 && depth >= p.o.Depth {
 		p.b.WriteString("{...}")
 		return
 	}
 	p.b.WriteByte('{')
 	shown := 0
-	whole := m.eachGroup(func(group *Value) bool {
-		return group.eachSlot(func(key, elem *Value) bool {
-			if shown > 0 {
-				p.b.WriteString(", ")
-			}
-			if shown++; shown > p.o.Elements || p.b.Len() > maxText {
-				return false
-			}
-			p.value(key, depth+1)
-			p.b.WriteString(": ")
-			p.value(elem, depth+1)
-			return true
-		})
+	whole := m.eachEntry(func(key, elem *Value) bool {
+		if shown > 0 {
+			p.b.WriteString(", ")
+		}
+		if shown++; shown > p.o.Elements || p.b.Len() > maxText {
+			return false
+		}
+		p.value(key, depth+1)
+		p.b.WriteString(": ")
+		p.value(elem, depth+1)
+		return true
 	})
 	if !whole {
 		p.b.WriteString("...")
@@ -77,6 +73,17 @@ func (v *Value) member(name string) (uint64, error) {
 		return 0, err
 	}
 	return decode(unsigned, b).bits, nil
+}
+
+// eachEntry calls fn for the entries of a map until it returns false; whole
+// tells that it was called for all of them. Since Go 1.24 they are in groups of
+// eight, those of a small map in one, else in tables of them (package
+// internal/runtime/maps).
+func (v *Value) eachEntry(fn func(key, elem *Value) bool) (whole bool) {
+	if memberOf(v.Type.Strip(), "dirPtr") == nil {
+		return v.eachOldEntry(fn)
+	}
+	return v.eachGroup(func(group *Value) bool { return group.eachSlot(fn) })
 }
 
 // eachGroup calls fn for the groups of a map until it returns false; whole

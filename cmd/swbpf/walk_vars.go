@@ -115,15 +115,26 @@ func (r *variableReader) read(walk []unwind.Frame, i int, vars []*symbols.Variab
 	for _, v := range vars {
 		wv := walkVariable{name: v.Name, typ: v.Type().String(), parameter: v.Parameter, line: v.Line}
 		value, err := r.r.Value(walk, i, v)
+		if moved, ok := strings.CutPrefix(v.Name, "&"); ok && err == nil { // by Go, to the heap
+			if target, err := value.Target(); err == nil {
+				if at, _ := target.Address(); at != 0 {
+					value, wv.name, wv.typ = target, moved, target.Type.String()
+				}
+			}
+		}
 		if err != nil {
 			wv.err, wv.value = err, variables.Unknown(err)
 			wv.short = wv.value
 		} else {
 			wv.address, _ = value.Address()
 			wv.value = value.Format(r.format)
-			wv.short = wv.value
-			if value.Aggregate() {
+			switch wv.short = wv.value; {
+			case value.Aggregate():
 				wv.short = "..."
+			case strings.HasPrefix(wv.value, "{"): // an interface, with what it holds
+				brief := r.format
+				brief.Depth = -1
+				wv.short = value.Format(brief)
 			}
 		}
 		out = append(out, wv)

@@ -22,6 +22,8 @@ type record struct {
 	Next *record
 }
 
+type box struct{ p *point }
+
 type shape interface{ Area() float64 }
 
 func (p point) Area() float64 { return float64(p.X) * float64(p.Y) }
@@ -81,6 +83,11 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	fn := func(x int) int { return x + i }
 	rec := record{Name: "rec", At: p, Tags: []string{"x", "y"}}
 	rec.Next = &rec
+	var anyMap any = m
+	var anyBox any = box{ptr}
+	var anyRec any = &rec
+	var anyNil any = (*record)(nil)
+	list := []any{1, nil, ptr}
 	show("i", "%v", i)
 	show("u", "%v", u)
 	show("f32", "%v", f32)
@@ -95,7 +102,7 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	n := sum(numbers, 100)
 	show("n", "%v", n)
 	_, _, _, _ = none, array, sh, empty
-	keep(none, array, p, ptr, sh, empty, any5, m, noMap, squares, queue, fn, rec, c, e)
+	keep(none, array, p, ptr, sh, empty, any5, m, noMap, squares, queue, fn, rec, c, e, anyMap, anyBox, anyRec, anyNil, list)
 	return n + int(small) + int(big) + len(name)
 }
 
