@@ -40,7 +40,14 @@ type unit struct {
 	// the common file of dwz, 0 when there is none.
 	alternate dwarf.Offset
 	rows      int64       // its line table, -1 when it has none
+	cplus     bool        // its language is C++
 	ranges    [][2]uint64 // its own; of strict DWARF 2 one only
+}
+
+// isCPlus says whether the entry of a unit has one of the numbers of C++.
+func isCPlus(e *dwarf.Entry) bool {
+	language, _ := e.Val(dwarf.AttrLanguage).(int64)
+	return slices.Contains([]int64{0x04, 0x1a, 0x21, 0x2b, 0x3a}, language)
 }
 
 // isFunction says whether a scope is a function or an inlined call.
@@ -163,7 +170,7 @@ func (d *debugInfo) scopesAt(addrs []uint64) (calls, holding [][]*scope, err err
 			}
 			continue
 		case dwarf.TagCompileUnit, dwarf.TagPartialUnit:
-			u, files, s.parent = &unit{rows: -1}, nil, nil
+			u, files, s.parent = &unit{rows: -1, cplus: isCPlus(e)}, nil, nil
 			if u.ranges, err = d.dwarf.Ranges(e); err != nil {
 				return nil, nil, err
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"debug/dwarf"
 	"slices"
+	"strings"
 
 	"github.com/swbpf/swbpf/symbols"
 )
@@ -49,6 +50,26 @@ func (s *scope) inFunctionWithoutCode() bool {
 		}
 	}
 	return false
+}
+
+// withParameters says whether an answer names the calls at an address, but with
+// parameters where a function of a unit of C++ has no linkage name: gdb makes it
+// one (dwarf2_compute_name). With LTO such a function may be of C.
+func (e *evidence) withParameters(i int, theirs []symbols.Line) bool {
+	if e.scopes == nil || len(e.scopes[i]) != len(theirs) {
+		return false
+	}
+	for k, s := range slices.Backward(e.scopes[i]) {
+		l := theirs[len(theirs)-1-k : len(theirs)-k]
+		name, _, made := strings.Cut(l[0].SystemName, "(")
+		if made && !s.linked && s.unit.cplus && slices.Contains(s.names, name) {
+			continue
+		}
+		if !e.sameCalls([]*scope{s}, l) {
+			return false
+		}
+	}
+	return true
 }
 
 // shortest returns the function, inlined or not, that addr2line finds at an

@@ -236,6 +236,10 @@ func (e *evidence) rule(peer *namer, kind string, i int, own, theirs []symbols.L
 			if known && own[0].Line == row.line && unit.gdbTakes(theirs[0].File, theirs[0].Line, addr) {
 				return "a statement's row"
 			}
+		case "name":
+			if e.withParameters(i, theirs) {
+				return "a name made with parameters"
+			}
 		case "chain":
 			switch {
 			case left(func(s *scope) bool { return !s.inlined || s.callLine != 0 }):
