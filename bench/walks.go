@@ -33,6 +33,9 @@ func walkers(swbpf string) []walker {
 	return []walker{
 		// --no-group prints each frame, as the others do.
 		{"swbpf walk", func(pid string) []string { return []string{swbpf, "walk", "--no-group", pid} }, regexp.MustCompile(`(?m)^ +#\d+ `)},
+		{"swbpf walk --symbols functions", func(pid string) []string {
+			return []string{swbpf, "walk", "--no-group", "--symbols", "functions", pid}
+		}, regexp.MustCompile(`(?m)^ +#\d+ `)},
 		{"swbpf walk --symbols no", func(pid string) []string { return []string{swbpf, "walk", "--no-group", "--symbols", "no", pid} }, regexp.MustCompile(`(?m)^ +#\d+ `)},
 		{"eu-stack", func(pid string) []string { return []string{"eu-stack", "-n", "0", "-p", pid} }, regexp.MustCompile(`(?m)^#\d+ `)},
 		{"gdb", func(pid string) []string {

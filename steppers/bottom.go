@@ -160,12 +160,12 @@ const (
 // others that are in a call never share a fact: the former are known by PC, the
 // latter by the byte before it.
 func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup, when uint64) (start, known bool) {
+	if !m.Image.HasRareCode(pc-m.Bias, holdsEntryCode) {
+		return false, true
+	}
 	key := (lookup - m.Bias) | when
 	if fact, ok := b.seen.get(m.Image, key); ok {
 		return fact != 0, true
-	}
-	if !m.Image.HasRareCode(pc-m.Bias, holdsEntryCode) {
-		return false, true
 	}
 	before := min(bottomBefore, pc-m.Start)
 	code := readCode(w, m, pc-before, b.buf[:])

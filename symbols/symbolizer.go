@@ -30,6 +30,11 @@ type Options struct {
 	// package debuginfod.
 	Fetch func(buildID string) (path string, err error)
 
+	// NoDebugInfo leaves out what debug information tells, lines and inlined
+	// calls: functions are named by symbol tables, those of separate debug
+	// files included, and Go code by Go's own table, which has all of it.
+	NoDebugInfo bool
+
 	Memory int // for what is kept of files, in bytes; 0: DefaultMemory
 }
 
@@ -241,6 +246,9 @@ func (s *Symbolizer) open(f *file) {
 		s.openSeparate(f, debug)
 	}
 
+	if s.opt.NoDebugInfo {
+		return
+	}
 	info := im
 	if !hasDWARF && debug != nil {
 		info = debug.Image

@@ -24,7 +24,7 @@ var completions = map[string]cobra.CompletionFunc{
 	"core":   completeFiles,
 	"exe":    completeFiles,
 	"symbols": func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return []string{"yes", "no"}, cobra.ShellCompDirectiveNoFileComp
+		return []string{"yes", "functions", "no"}, cobra.ShellCompDirectiveNoFileComp
 	},
 }
 

@@ -36,7 +36,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"record", "-p", self}, []string{self}, nil},
 		{[]string{"record", "-p", "1," + self}, []string{"1," + self}, nil},
 		{[]string{"walk", self}, []string{self}, nil},
-		{[]string{"walk", "--symbols", ""}, []string{"yes", "no"}, nil},
+		{[]string{"walk", "--symbols", ""}, []string{"yes", "functions", "no"}, nil},
 		{[]string{"record", "--", "ca"}, []string{"cat"}, []string{"ls"}},
 		{[]string{"doctor", ""}, nil, []string{"record"}},
 		{[]string{"doctor", "--"}, []string{"--json"}, nil},

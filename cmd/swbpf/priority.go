@@ -37,13 +37,20 @@ func raisePriority() {
 	}
 }
 
-// idleHeap is memory that is reserved while it records and never touched, so
-// that none is there. The garbage collector takes it for used, and so lets half
-// as much garbage gather: the rest of the heap is so small that it would run for
-// every few processes or stacks that are new.
+// idleHeap is memory that is reserved and never touched, so that none is there.
+// The garbage collector takes it for used, and lets garbage gather accordingly:
+// the rest of the heap of a recorder is so small that it would run for every few
+// processes or stacks that are new.
 var idleHeap []byte
 
 const idleHeapBytes = 8 << 20
+
+// reserveIdleHeap makes the idle heap. GOGC in the environment counts more.
+func reserveIdleHeap(bytes int) {
+	if os.Getenv("GOGC") == "" {
+		idleHeap = make([]byte, bytes)
+	}
+}
 
 // limitGarbage has the garbage collector run when there is half as much garbage
 // as there is in use, and not as much: a recorder allocates little but when it
@@ -52,8 +59,8 @@ const idleHeapBytes = 8 << 20
 func limitGarbage() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
-		idleHeap = make([]byte, idleHeapBytes)
 	}
+	reserveIdleHeap(idleHeapBytes)
 }
 
 // releaseIdleHeap ends the reservation for naming: names are read and given

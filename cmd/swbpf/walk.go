@@ -31,6 +31,10 @@ const (
 	exitIncomplete   = 8 // output was written, but a thread could not be stopped or walked at all
 )
 
+// walkIdleHeap is so much that a walk of a program of usual size makes no more
+// garbage: collecting it took a tenth of the time.
+const walkIdleHeap = 16 << 20
+
 // walkOptions are the flags of walk.
 type walkOptions struct {
 	pids    []int
@@ -74,6 +78,7 @@ when the process may not be traced, 7 when another program traces it, 8 when a
 thread could not be stopped, being in an uninterruptible wait, or not walked.`,
 		Example: `  swbpf walk 4711                   all threads of a process
   swbpf walk 4711 --tid 4715        one thread; only that one is stopped
+  swbpf walk 4711 --symbols functions   in a quarter of the time, without lines
   swbpf walk 4711 --json            for programs
   swbpf walk 4711 --watch 1s        what is it stuck in?
   swbpf walk 4711 --locals          with parameters and local variables
@@ -90,7 +95,7 @@ thread could not be stopped, being in an uninterruptible wait, or not walked.`,
 	f.SortFlags = false
 	f.Int32SliceVar(&o.tids, "tid", nil, "walk this thread only; may be repeated")
 	f.BoolVar(&o.json, "json", false, "write one JSON object per process")
-	f.StringVar(&o.symbols, "symbols", "yes", "no: leave out names, which is faster")
+	f.StringVar(&o.symbols, "symbols", "yes", "functions: leave out lines and inlined calls, no: names as well, which is faster")
 	f.StringVar(&o.core, "core", "", "walk the threads of a core file")
 	f.StringVar(&o.exe, "exe", "", "the program of the core, when it is not where it was")
 	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
@@ -112,8 +117,8 @@ func (o *walkOptions) check(args []string) error {
 		o.pids = append(o.pids, pid)
 	}
 	switch {
-	case o.symbols != "yes" && o.symbols != "no":
-		return fmt.Errorf("--symbols is yes or no, not %q", o.symbols)
+	case o.symbols != "yes" && o.symbols != "functions" && o.symbols != "no":
+		return fmt.Errorf("--symbols is yes, functions or no, not %q", o.symbols)
 	case o.core != "" && len(o.pids) > 0:
 		return errors.New("a process ID or --core, not both")
 	case o.core == "" && len(o.pids) == 0:
@@ -124,8 +129,8 @@ func (o *walkOptions) check(args []string) error {
 		return errors.New("a core file does not change: --watch goes with a process ID")
 	case (o.args || o.locals) && o.watch > 0:
 		return errors.New("--args and --locals do not go with --watch")
-	case (o.args || o.locals) && o.symbols == "no":
-		return errors.New("--args and --locals do not go with --symbols=no")
+	case (o.args || o.locals) && o.symbols != "yes":
+		return fmt.Errorf("--args and --locals do not go with --symbols=%s", o.symbols)
 	case len(o.tids) > 0 && len(o.pids) > 1:
 		return errors.New("--tid goes with one process ID")
 	}
@@ -133,12 +138,14 @@ func (o *walkOptions) check(args []string) error {
 	if err != nil {
 		return err
 	}
+	names.NoDebugInfo = o.symbols == "functions"
 	o.symbolizer = symbols.New(names)
 	stackwalk.SetSymbolReader(func(p procstate.ProcessState) unwind.SymbolLookup { return o.symbolizer.Process(p) })
 	return nil
 }
 
 func (o *walkOptions) run(w io.Writer) error {
+	reserveIdleHeap(walkIdleHeap)
 	if o.watch > 0 {
 		return o.runWatch(w, time.Duration(o.watch))
 	}
@@ -260,7 +267,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	}
 	pw := &processWalk{pid: pid, stopped: ps.Stopped, live: true}
 	pw.take(ps)
-	pw.nameFrames(o.symbols == "yes")
+	pw.nameFrames(o.symbols != "no")
 	pw.took = time.Since(begin)
 	return pw, nil
 }
@@ -313,7 +320,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		core.Close()
 		return nil, fmt.Errorf("%s: thread %v: %w", o.core, o.tids, procstate.ErrNoThread)
 	}
-	pw.nameFrames(o.symbols == "yes")
+	pw.nameFrames(o.symbols != "no")
 	if o.args || o.locals {
 		pw.readVariables(context.Background())
 	}

@@ -195,6 +195,10 @@ func TestWalkText(t *testing.T) {
 	if strings.Contains(out, "step") || !strings.Contains(out, "walk-threads+0x") {
 		t.Errorf("--symbols=no:\n%s", out)
 	}
+	out, _, _ = runWalk(t, "--symbols=functions", pid)
+	if strings.Count(out, " step+0x") != 8 || strings.Contains(out, "threads.c:") {
+		t.Errorf("--symbols=functions:\n%s", out)
+	}
 	out, _, code = runWalk(t, "--tid", pid, pid)
 	if code != exitOK || strings.Count(out, ": complete\n") != 1 || !strings.Contains(out, "thread "+pid+" ") {
 		t.Errorf("--tid: exit %d\n%s", code, out)
@@ -246,7 +250,7 @@ func TestWalkExit(t *testing.T) {
 	}{
 		{nil, exitCannot, "which process?"},
 		{[]string{"abc"}, exitCannot, `"abc" is not a process ID`},
-		{[]string{"--symbols=maybe", pid}, exitCannot, "yes or no"},
+		{[]string{"--symbols=maybe", pid}, exitCannot, "yes, functions or no"},
 		{[]string{"--exe", "x", pid}, exitCannot, "--core"},
 		{[]string{"4194304"}, exitNoProcess, "no such process"},
 		{[]string{"--tid", "4194304", pid}, exitNoProcess, "no such thread"},
@@ -399,7 +403,7 @@ func TestWalkVariables(t *testing.T) {
 	if out, stderr, code = runWalk(t, "--locals", "--core", core); code != exitOK || !strings.Contains(out, "\n        vla = {0, 1, 4}\n") {
 		t.Errorf("core: exit %d, %s\n%s", code, stderr, out)
 	}
-	for _, args := range [][]string{{"--locals", "--watch", "1s", pid}, {"--args", "--symbols=no", pid}} {
+	for _, args := range [][]string{{"--locals", "--watch", "1s", pid}, {"--args", "--symbols=no", pid}, {"--locals", "--symbols=functions", pid}} {
 		if _, stderr, code := runWalk(t, args...); code != exitCannot || !strings.Contains(stderr, "do not go with") {
 			t.Errorf("%v: exit %d, %s", args, code, stderr)
 		}
