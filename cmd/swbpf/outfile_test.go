@@ -189,7 +189,7 @@ func TestOutFileFull(t *testing.T) {
 func TestRecordKilled(t *testing.T) {
 	needRecord(t)
 	dir := t.TempDir()
-	cmd := exec.Command(swbpf(t), "record", "-o", "p.pb.gz", "--stats", "s.json", "--", "sh", "-c", "echo on; exec sleep 30")
+	cmd := exec.Command(swbpf(t), "record", "-o", "p.pb.gz", "--stats", "s.json", "--", "sh", "-c", "echo on; exec sleep 1000")
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()

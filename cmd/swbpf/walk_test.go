@@ -292,7 +292,7 @@ func TestWalkNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		cannot(t, "a PID namespace needs root")
 	}
-	cmd := exec.Command("sleep", "60")
+	cmd := exec.Command("sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	if err := cmd.Start(); err != nil {
 		cannot(t, "a PID namespace: %v", err)
