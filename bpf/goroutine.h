@@ -44,6 +44,25 @@ INLINE u64 read_user_word(u64 addr)
 	return word;
 }
 
+/*
+ * The g that the thread has; 0 when it is not known. On arm64 it is in a
+ * register, and in programs with C, which may use that, also in the thread's
+ * word for it. Of a thread that was never off the CPU since it has begun such a
+ * program the thread pointer is not known.
+ */
+INLINE u64 find_g(struct go_thread *t, const struct go_process *p, const struct sample_header *h)
+{
+	t->g_word = 0;
+#if defined(__TARGET_ARCH_arm64)
+	if (!p->calls_c || !h->thread_pointer)
+		return h->regs.x[28];
+#endif
+	if (!h->thread_pointer)
+		return 0;
+	t->g_word = h->thread_pointer + (p->g_slot ? read_user_word(p->g_slot) : p->g_from_tp);
+	return read_user_word(t->g_word);
+}
+
 INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_header *h)
 {
 	const struct go_process *p = NULL;
@@ -52,11 +71,10 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 		p = bpf_map_lookup_elem(&go_processes, &tgid);
 	t->g = 0;
 	t->signalled = false;
-	if (!p || !h->thread_pointer)
+	if (!p)
 		return;
 	t->process = *p;
-	t->g_word = h->thread_pointer + (p->g_slot ? read_user_word(p->g_slot) : p->g_from_tp);
-	u64 g = read_user_word(t->g_word);
+	u64 g = find_g(t, p, h);
 	if (!g || bpf_probe_read_user(&t->stack, sizeof(t->stack), (void *)(g + p->g_stack)))
 		return;
 	t->g = g;
@@ -174,15 +192,25 @@ INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
 }
 
 /*
- * Whether the thread is on the point of going on with its goroutine: what it
- * goes on with is in g.sched, to which a register points.
+ * Adds what tells where the goroutine goes on while the thread changes over to
+ * it, or from it, and is on its stack. It is in curg.sched, to which a register
+ * points when it is gone over to. On arm64 the thread pretends to run g0 before
+ * it leaves; there one also comes to curg by way of g and m alone.
  */
-INLINE bool is_in_gogo(const struct go_thread *t, const struct sample_header *h)
+INLINE void add_switch(struct cpu_ring *r, const struct sample_header *h, const struct go_thread *t)
 {
+	const struct go_process *p = &t->process;
+
 #if defined(__TARGET_ARCH_x86)
-	return h->regs.rbx == t->g + t->process.g_sched_sp;
+	if (h->regs.rbx == t->g + p->g_sched_sp)
+		add_bytes(r, t->g, p->g_head);
 #else
-	return false;
+	if (h->regs.x[28] == t->g0 && t->curg)
+		add_bytes(r, t->g0, p->g_head);
+	else if (h->regs.x[5] != t->g + p->g_sched_sp)
+		return;
+	add_bytes(r, t->m, p->m_head);
+	add_bytes(r, t->curg, p->g_head);
 #endif
 }
 
@@ -209,11 +237,11 @@ INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, 
 	bool has_g0 = find_g0_stack(t, &g0);
 	bool has_curg = t->curg && (t->signalled || !is_at_home(t, t->sp));
 	if (!has_g0 && !has_curg) {
-		if (is_in_gogo(t, h))
-			add_bytes(r, t->g, p->g_head);
+		add_switch(r, h, t);
 		return;
 	}
-	add_bytes(r, t->g_word, sizeof(u64));
+	if (t->g_word)
+		add_bytes(r, t->g_word, sizeof(u64));
 	if (p->g_slot)
 		add_bytes(r, p->g_slot, sizeof(u64));
 	add_bytes(r, t->g, p->g_head);

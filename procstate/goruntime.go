@@ -25,8 +25,9 @@ type GoRuntime struct {
 
 	// The thread's current g is in register GReg while Go code runs, NoReg
 	// where it has none, and in the word at the thread pointer + TLSOffset
-	// when HasTLS. In a shared library the dynamic loader chooses the offset,
-	// and stores it at the link-time address TLSSlot, which is 0 elsewhere.
+	// when HasTLS: always on amd64, with cgo on arm64, where C may use the
+	// register. In a shared library the dynamic loader chooses the offset, and
+	// stores it at the link-time address TLSSlot, which is 0 elsewhere.
 	GReg      Reg
 	HasTLS    bool
 	TLSOffset int64
@@ -118,9 +119,13 @@ func findGoRuntime(im *Image) (*GoRuntime, error) {
 		if im.arch == ARM64 {
 			rt.GReg = 28
 		}
-		funcs := t.asmFuncs("runtime.systemstack", "crosscall2")
-		rt.TLSOffset, rt.TLSSlot, rt.HasTLS = goTLSOffset(im, funcs["runtime.systemstack"])
+		funcs := t.asmFuncs("runtime.systemstack", "runtime.load_g", "crosscall2")
 		_, rt.CallsC = funcs["crosscall2"]
+		if im.arch == AMD64 {
+			rt.TLSOffset, rt.TLSSlot, rt.HasTLS = goTLSOffset(im, funcs["runtime.systemstack"], goTLSLoadAMD64)
+		} else if rt.CallsC {
+			rt.TLSOffset, rt.TLSSlot, rt.HasTLS = goTLSOffset(im, funcs["runtime.load_g"], goTLSLoadARM64)
+		}
 		return &rt, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrGoVersion, version)
@@ -178,6 +183,10 @@ func goVersion(im *Image) (string, error) {
 	}
 }
 
+// Samplable reports whether the g of a running thread can be found from its
+// registers, also while it runs C.
+func (rt *GoRuntime) Samplable() bool { return rt.HasTLS || rt.GReg != NoReg && !rt.CallsC }
+
 // GAddr returns the run-time address of the word that holds the current g of a
 // thread, given its thread pointer. mem is the process's, and bias what is added
 // to link-time addresses of the file.
@@ -195,14 +204,14 @@ func (rt *GoRuntime) GAddr(mem Memory, bias, threadPointer uint64) (addr uint64,
 }
 
 // goTLSOffset finds the thread-local slot of g, relative to the thread
-// pointer, or where that is stored, in the code of runtime.systemstack, which
-// loads it. entry is 0 when there is no such function.
-func goTLSOffset(im *Image, entry uint64) (offset int64, slot uint64, ok bool) {
+// pointer, or where that is stored, in the code of a function that loads it.
+// entry is 0 when there is no such function.
+func goTLSOffset(im *Image, entry uint64, load func(code []byte, vaddr uint64) (int64, uint64, bool)) (offset int64, slot uint64, ok bool) {
 	var code [64]byte
-	if im.arch != AMD64 || entry == 0 || im.ReadVaddr(code[:], entry) != nil {
+	if entry == 0 || im.ReadVaddr(code[:], entry) != nil {
 		return 0, 0, false
 	}
-	return goTLSLoadAMD64(code[:], entry)
+	return load(code[:], entry)
 }
 
 // goTLSLoadAMD64 finds the first load from FS in the code at a link-time
@@ -226,6 +235,42 @@ func goTLSLoadAMD64(code []byte, vaddr uint64) (offset int64, slot uint64, ok bo
 		return n, 0, true
 	case bytes.Equal(load, []byte{0x48, 0x8b, 0x0d}): // mov disp32(%rip),%rcx
 		return 0, vaddr + uint64(i) + uint64(n), true
+	}
+	return 0, 0, false
+}
+
+// goTLSLoadARM64 is goTLSLoadAMD64 for the load of g relative to TPIDR_EL0, in
+// X0. The offset is in X27: moved there in programs, in one instruction or two,
+// and loaded from the slot in shared libraries.
+func goTLSLoadARM64(code []byte, vaddr uint64) (offset int64, slot uint64, ok bool) {
+	const (
+		mrs  = 0xd53bd040 // mrs x0, tpidr_el0
+		load = 0xf87b681c // ldr x28, [x0, x27]
+		movz = 0xd280001b // movz x27, #imm16, lsl #(16*hw)
+		movk = 0xf280001b
+		adrp = 0x9000001b // adrp x27, page
+		ldr  = 0xf940037b // ldr x27, [x27, #(8*imm12)]
+
+		ofMove, ofPage, ofLoad = 0xff80001f, 0x9f00001f, 0xffc003ff // what is not in operands
+	)
+	inst := func(at int) uint32 { return binary.LittleEndian.Uint32(code[at:]) }
+	at := 0
+	for at+16 <= len(code) && inst(at) != mrs {
+		at += 4
+	}
+	if at+16 > len(code) {
+		return 0, 0, false
+	}
+	first, second, third := inst(at+4), inst(at+8), inst(at+12)
+	moved := func(in uint32) int64 { return int64(in>>5&0xffff) << (in >> 21 & 3 * 16) }
+	switch {
+	case first&ofMove == movz && second == load:
+		return moved(first), 0, true
+	case first&ofMove == movz && second&ofMove == movk && third == load:
+		return moved(first) | moved(second), 0, true
+	case first&ofPage == adrp && second&ofLoad == ldr && third == load:
+		pages := int64(int32(first<<8)>>13)<<2 | int64(first>>29&3)
+		return 0, (vaddr+uint64(at)+4)&^0xfff + uint64(pages<<12) + uint64(second>>10&0xfff*8), true
 	}
 	return 0, 0, false
 }

@@ -53,17 +53,15 @@ func (c *goCollector) collect(mem Memory, _ ThreadID, regs *Regs, add func(addr 
 	gSize := int(max(rt.SchedLR, rt.SchedBP, rt.StackHi, rt.M)) + 8
 	mSize := int(max(rt.G0, rt.GSignal, rt.CurG, rt.VDSOSP)) + 8
 	var g uint64
-	if rt.GReg != NoReg {
-		g = regs.Raw(rt.GReg)
-	}
 	if tls, ok := rt.GAddr(mem, c.bias, regs.ThreadPointer); ok {
 		add(tls, 8)
 		if rt.TLSSlot != 0 {
 			add(c.bias+rt.TLSSlot, 8)
 		}
-		if g == 0 {
-			g = word(tls)
-		}
+		g = word(tls)
+	}
+	if g == 0 && rt.GReg != NoReg {
+		g = regs.Raw(rt.GReg)
 	}
 	if g == 0 {
 		return

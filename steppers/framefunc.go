@@ -161,12 +161,15 @@ func walkLayout(w *unwind.Walker, in, out *unwind.Frame, l *FrameLayout) (unwind
 	if w.MappingAt(pc-1) == nil && !isReturnTrampoline(w, pc) {
 		return unwind.NotMe, nil
 	}
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	if l.RA == 0 && cfa == in.SP() { // where would it have saved anything?
+		out.Regs.Inherit(&in.Regs, arch.CalleeSaved)
+	}
 	out.SetPC(arch, pc)
 	out.SetSP(arch, cfa)
 	if callerFPKnown {
 		out.SetFP(arch, callerFP)
 	}
-	out.Regs.ThreadPointer = in.Regs.ThreadPointer
 	return unwind.Success, nil
 }
 

@@ -131,6 +131,8 @@ func (s *Go) step(f *goFrame) (unwind.Verdict, error) {
 		return f.poppedRA()
 	case goInjected:
 		return f.injected()
+	case goLeaving:
+		return f.leaving()
 	case goStoredSP:
 		return f.storedSP()
 	case goClone:

@@ -58,8 +58,8 @@ func (f *goFrame) framePointer(sp, fp, slot uint64) {
 }
 
 // plainLR is plain for machines with a link register: a function without a
-// frame has its return address there, all others at SP, with the frame
-// pointer one word below.
+// frame has its return address there, all others at SP or, in assembly, above
+// it, with the frame pointer one word below.
 func (f *goFrame) plainLR(sp, fp uint64) (unwind.Verdict, error) {
 	cfa := sp + uint64(int64(f.rule.delta))
 	if f.rule.delta == 0 {
@@ -74,16 +74,20 @@ func (f *goFrame) plainLR(sp, fp uint64) (unwind.Verdict, error) {
 		}
 		return unwind.Success, nil
 	}
-	pc, ok := f.mem.ReadWord(sp)
+	slot := sp
+	if f.rule.kind == goAsm {
+		slot += uint64(f.rule.depth)
+	}
+	pc, ok := f.mem.ReadWord(slot)
 	if !ok {
-		return unwind.Failed, unwind.ReadFailure(f.mem, sp)
+		return unwind.Failed, unwind.ReadFailure(f.mem, slot)
 	}
 	f.finish(pc, cfa)
-	f.out.PCLocation = unwind.InMemory(sp)
-	if f.in.Flags&unwind.Interrupted != 0 && fp != sp-8 {
+	f.out.PCLocation = unwind.InMemory(slot)
+	if f.in.Flags&unwind.Interrupted != 0 && fp != slot-8 {
 		f.keepFP(fp)
 	} else {
-		f.loadFP(sp - 8)
+		f.loadFP(slot - 8)
 	}
 	return unwind.Success, nil
 }
@@ -146,8 +150,9 @@ func (f *goFrame) newThread() bool {
 	if f.in.Flags&unwind.Interrupted == 0 {
 		return true
 	}
-	nr, ok := f.in.Regs.Value(rax)
-	return f.arch == procstate.AMD64 && ok && nr == 0
+	got := procstate.Reg(0) // RAX, X0
+	nr, ok := f.in.Regs.Value(got)
+	return ok && nr == 0
 }
 
 // savedSP walks through a function that runs C code of the vdso on the
@@ -220,6 +225,9 @@ func (f *goFrame) injected() (unwind.Verdict, error) {
 // crosscall2 walks from Go to the C function that called it: the registers
 // that C expects to be preserved are in the frame.
 func (f *goFrame) crosscall2() (unwind.Verdict, error) {
+	if f.arch.LR != procstate.NoReg {
+		return f.crosscall2LR()
+	}
 	v, err := f.plain(f.in.SP(), f.in.FP())
 	if v != unwind.Success || f.rule.base == 0 || f.rule.delta+8 < f.rule.base {
 		return v, err
@@ -237,4 +245,37 @@ func (f *goFrame) crosscall2() (unwind.Verdict, error) {
 		}
 	}
 	return v, nil
+}
+
+// crosscall2LR is crosscall2 for machines with a link register, which is saved
+// with the others that C expects to be preserved.
+func (f *goFrame) crosscall2LR() (unwind.Verdict, error) {
+	const firstSaved, lastSaved = 19, 28
+	sp := f.in.SP()
+	cfa := sp + uint64(int64(f.rule.delta))
+	if f.rule.delta == 0 || f.rule.depth == 0 {
+		lr, ok := f.in.Regs.Value(f.arch.LR)
+		if !ok {
+			return unwind.Failed, unwind.NoRegister
+		}
+		f.out.Regs.Inherit(&f.in.Regs, f.arch.CalleeSaved)
+		f.finish(lr, cfa)
+		f.out.PCLocation, f.out.FPLocation = unwind.InRegister(f.arch.LR), f.in.FPLocation
+		return unwind.Success, nil
+	}
+	pair := sp + uint64(f.rule.depth)
+	lr, ok := f.mem.ReadWord(pair + 8)
+	if !ok {
+		return unwind.Failed, unwind.ReadFailure(f.mem, pair+8)
+	}
+	f.finish(lr, cfa)
+	f.out.PCLocation = unwind.InMemory(pair + 8)
+	f.loadFP(pair)
+	for r := procstate.Reg(firstSaved); r <= lastSaved; r++ {
+		f.out.Regs.Forget(r)
+		if v, ok := f.mem.ReadWord(sp + uint64(f.rule.base) + 8*uint64(r-firstSaved)); ok {
+			f.out.Regs.Set(r, v)
+		}
+	}
+	return unwind.Success, nil
 }

@@ -31,6 +31,7 @@ const (
 	goClone                     // runtime.clone, in the parent or in the new thread
 	goCrashStack                // runtime.switchToCrashStack0
 	goInjected                  // called by a signal handler in the name of what it interrupted
+	goLeaving                   // arm64: runtime.mcall or morestack, on the goroutine's stack
 )
 
 // goRule is how to walk through the frame of a Go function that is at an
@@ -39,8 +40,8 @@ type goRule struct {
 	vaddr uint64
 	image uint32 // Image.Index + 1
 	delta int32  // see procstate.GoTable.SPDelta
-	base  int32  // goCrosscall2: see crosscall2Base; goAsmcgocall: offset of the saved g
-	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goGogo: of BP in the gobuf while it is to be loaded
+	base  int32  // goCrosscall2: see crosscall2Base; on arm64 the offset of the saved X19; goAsmcgocall: offset of the saved g
+	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goGogo: of BP in the gobuf while it is to be loaded; on arm64 goCrosscall2: of the saved X29 and X30, goAsm: of the saved X30
 	kind  goKind
 	met   goKind // goAsmcgocall: how to walk when interrupted there
 	reg   procstate.Reg
@@ -142,8 +143,10 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 		if i := bytes.Index(funcCode(img, &f), []byte{0x48, 0x83, 0xec, 0x28}); i >= 0 && vaddr-f.Entry >= uint64(i)+4 {
 			r.delta += 40
 		}
+	case !amd64 && (r.kind == goMcall || r.kind == goMorestack):
+		leavingARM64(funcCode(img, &f), vaddr-f.Entry, &r)
 	case r.kind == goMcall, r.kind == goMorestack:
-		if amd64 && !behind(funcCode(img, &f), vaddr-f.Entry, loadsG0SP[r.kind]) {
+		if !behind(funcCode(img, &f), vaddr-f.Entry, loadsG0SP[r.kind]) {
 			r.kind = goAsm
 		}
 	case r.kind == goGogo:
@@ -161,15 +164,21 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 			r.depth = 16
 		}
 	case r.kind == goAsmcgocall:
-		if !asmcgocallSlots(img, &f, vaddr, amd64, &r) {
+		code := funcCode(img, &f)
+		if !amd64 {
+			asmcgocallARM64(code, vaddr-f.Entry, &r)
+			break
+		}
+		if !asmcgocallSlots(code, vaddr-f.Entry, &r) {
 			r.base = -1
 		}
-		r.met = goAsmcgocall
-		if amd64 {
-			asmcgocallMet(funcCode(img, &f), vaddr-f.Entry, &r)
-		}
+		asmcgocallMet(code, vaddr-f.Entry, &r)
 	case r.kind == goCrosscall2:
-		r.base = crosscall2Base(img, t, &f, amd64)
+		if amd64 {
+			r.base = crosscall2Base(img, t, &f)
+		} else {
+			crosscall2ARM64(funcCode(img, &f), vaddr-f.Entry, &r)
+		}
 	case amd64 && r.delta == -8 && f.Flag&procstate.GoFuncAsm != 0:
 		// rawVforkSyscall keeps its return address away from the child, which
 		// runs on the same stack.
@@ -184,6 +193,9 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 		}
 	case r.kind == goClone:
 		r.kind = cloneKind(funcCode(img, &f), vaddr-f.Entry, amd64)
+	}
+	if !amd64 && r.kind == goAsm {
+		r.depth = savedLR(funcCode(img, &f), vaddr-f.Entry, r.delta)
 	}
 	return r
 }
@@ -301,11 +313,12 @@ func savedSPReg(code []byte, at uint64, amd64 bool) procstate.Reg {
 // cloneKind tells the new thread, whose stack begins in runtime.clone, from
 // the old one, which returns from it.
 func cloneKind(code []byte, at uint64, amd64 bool) goKind {
-	if !amd64 {
-		return goClone
-	}
 	child := bytes.Index(code, []byte{0x48, 0x89, 0xf4}) // mov %rsi,%rsp
 	call := bytes.Index(code, syscall64)
+	if !amd64 {
+		child = bytes.Index(code, []byte{0xea, 0x03, 0x5e, 0xf8}) // ldur x10,[sp,#-32]
+		call = bytes.Index(code, []byte{0x01, 0x00, 0x00, 0xd4})  // svc #0
+	}
 	switch {
 	case child < 0 || call < 0 || at <= uint64(call):
 		return goAsm
@@ -319,17 +332,13 @@ func cloneKind(code []byte, at uint64, amd64 bool) goKind {
 // and the depth of its stack during the call, in the code that restores them
 // behind it. Where the function was called on g0 it keeps SP itself, and
 // there is no goroutine: then r.base is -2.
-func asmcgocallSlots(img *procstate.Image, f *procstate.GoFunc, vaddr uint64, amd64 bool, r *goRule) bool {
-	code := funcCode(img, f)
-	at := vaddr - f.Entry + 1 // vaddr is the last byte of the call, or of a frame that was interrupted
+func asmcgocallSlots(code []byte, at uint64, r *goRule) bool {
+	at++ // it is the last byte of the call, or of a frame that was interrupted
 	if at > uint64(len(code)) {
 		return false
 	}
 	code = code[at:]
 	code = code[:min(len(code), 24)]
-	if !amd64 {
-		return asmcgocallSlotsARM64(code, r)
-	}
 	g, ok := loadFromSP(code, 0x48, 0x8b, 7) // mov g(%rsp),%rdi
 	if ok {
 		r.base = g
@@ -381,26 +390,9 @@ func loadFromSP(code []byte, rex, op, reg byte) (disp int32, ok bool) {
 	return 0, false
 }
 
-// asmcgocallSlotsARM64 does the same for arm64, where all versions keep g at
-// SP and the depth behind it.
-func asmcgocallSlotsARM64(code []byte, r *goRule) bool {
-	r.base, r.depth = 0, 8
-	switch {
-	case bytes.Contains(code, []byte{0xfc, 0x03, 0x40, 0xf9}): // ldr x28,[sp]
-		return true
-	case bytes.Contains(code, []byte{0xe2, 0x07, 0x40, 0xf9}): // ldr x2,[sp,#8]
-		r.base = -2
-		return true
-	}
-	return false
-}
-
 // crosscall2Base returns the distance from the CFA down to where crosscall2
 // saves the registers that C expects to be preserved, 0 when it is not known.
-func crosscall2Base(img *procstate.Image, t *procstate.GoTable, f *procstate.GoFunc, amd64 bool) int32 {
-	if !amd64 {
-		return 0
-	}
+func crosscall2Base(img *procstate.Image, t *procstate.GoTable, f *procstate.GoFunc) int32 {
 	code := funcCode(img, f)
 	i := bytes.Index(code[:min(len(code), 48)], []byte{0x48, 0x89, 0x6c, 0x24, 0x28}) // mov %rbp,0x28(%rsp)
 	if i < 0 {

@@ -60,24 +60,22 @@ func (f *goFrame) stacks() (s goStacks, err error) {
 	return s, nil
 }
 
-// currentG finds the g of the thread.
+// currentG finds the g of the thread. It is in the thread's word for it sooner
+// than in the register, which C may have used.
 func (f *goFrame) currentG() (uint64, error) {
+	if at, ok := f.rt.GAddr(f.mem, f.m.Bias, f.in.Regs.ThreadPointer); ok {
+		if g, ok := f.mem.ReadWord(at); ok && g != 0 {
+			return g, nil
+		}
+	}
 	if f.rt.GReg != procstate.NoReg {
 		if g, ok := f.in.Regs.Value(f.rt.GReg); ok && g != 0 {
 			return g, nil
 		}
 	}
-	at, ok := f.rt.GAddr(f.mem, f.m.Bias, f.in.Regs.ThreadPointer)
-	if !ok {
-		// Not NoRegister: then the Debug stepper would be asked, which knows
-		// of no switch, and walk on over what is on the other stack.
-		return 0, unwind.MemoryUnreadable
-	}
-	g, ok := f.mem.ReadWord(at)
-	if !ok || g == 0 {
-		return 0, unwind.MemoryUnreadable
-	}
-	return g, nil
+	// Not NoRegister: then the Debug stepper would be asked, which knows
+	// of no switch, and walk on over what is on the other stack.
+	return 0, unwind.MemoryUnreadable
 }
 
 // systemstack walks from a function that runs on g0 to the goroutine that
@@ -166,10 +164,11 @@ func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
 		}
 		return unwind.StackBottom, nil
 	}
-	if s.curg != 0 && s.onGoroutine(f.in.SP()) {
+	home := s.curg != 0 && s.onGoroutine(f.in.SP())
+	if home && f.arch.LR == procstate.NoReg {
 		return f.plain(f.in.SP(), f.in.FP())
 	}
-	if s.curg == 0 || scheduling || !s.onGoroutine(s.sp) {
+	if s.curg == 0 || scheduling && !home || !s.onGoroutine(s.sp) {
 		return unwind.StackBottom, nil
 	}
 	if f.rule.kind == goMcall && f.arch == procstate.AMD64 {
@@ -189,6 +188,18 @@ func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
 		f.out.Flags |= unwind.Interrupted
 	}
 	return unwind.Success, nil
+}
+
+// leaving walks from mcall and morestack where they have changed nothing yet. The
+// register r.reg, if any, is the link register of the caller, which has not saved
+// it.
+func (f *goFrame) leaving() (unwind.Verdict, error) {
+	v, err := f.plain(f.in.SP(), f.in.FP())
+	if lr, ok := f.in.Regs.Value(f.rule.reg); ok && v == unwind.Success {
+		f.out.Regs.Set(f.arch.LR, lr)
+		f.out.Flags |= unwind.Interrupted
+	}
+	return v, err
 }
 
 // gogo walks from the switch to a goroutine: before it to the scheduler (on

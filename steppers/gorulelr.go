@@ -1,0 +1,98 @@
+package steppers
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// Instructions of arm64 as they are in memory.
+var (
+	moveX0ToSP  = []byte{0x1f, 0x00, 0x00, 0x91} // read only: mov sp,x0
+	moveX2ToSP  = []byte{0x5f, 0x00, 0x00, 0x91} // read only: mov sp,x2
+	moveX5ToSP  = []byte{0xbf, 0x00, 0x00, 0x91} // read only: mov sp,x5
+	moveX13ToSP = []byte{0xbf, 0x01, 0x00, 0x91} // read only: mov sp,x13
+	storeX2     = []byte{0xe2, 0x07, 0x00, 0xf9} // read only: str x2,[sp,#8]
+)
+
+// savedLR returns how far above SP a function written in assembly keeps its
+// return address at offset at of its code, given its SPDelta there: it is saved
+// at SP by the first instruction, which makes the frame, but the code may move
+// SP further.
+func savedLR(code []byte, at uint64, delta int32) int32 {
+	const push, operand = 0xf8000ffe, 0x1ff << 12 // str x30,[sp,#-n]!
+	if len(code) < 4 || at < 4 {
+		return 0
+	}
+	inst := binary.LittleEndian.Uint32(code)
+	frame := -(int32(inst<<11) >> 23)
+	if inst&^operand != push || frame <= 0 || delta <= frame {
+		return 0
+	}
+	return delta - frame
+}
+
+// leavingARM64 tells mcall and morestack before they go over to g0, where r.kind
+// becomes goLeaving. A little before, the call of save_g overwrites the link
+// register; then where the goroutine goes on is in its sched already, as
+// afterwards. In morestack X3 is the link register of its caller.
+func leavingARM64(code []byte, at uint64, r *goRule) {
+	const call, operand = 0x94000000, 1<<26 - 1 // bl
+	i := bytes.Index(code, moveX0ToSP)
+	for i -= 4; i > 0; i -= 4 {
+		if binary.LittleEndian.Uint32(code[i:])&^operand == call {
+			break
+		}
+	}
+	if i <= 0 || at > uint64(i) {
+		return
+	}
+	r.reg = procstate.NoReg
+	if r.kind == goMorestack {
+		r.reg = 3
+	}
+	r.kind = goLeaving
+}
+
+// asmcgocallARM64 is asmcgocallSlots and asmcgocallMet: all versions keep g at SP
+// and the depth behind it or, where they are on g0 already, zero and SP.
+func asmcgocallARM64(code []byte, at uint64, r *goRule) {
+	r.base, r.depth, r.met = -1, 8, goAsm
+	second := bytes.LastIndex(code, moveX13ToSP)
+	switch {
+	case second < 0:
+		r.met = goForeign
+	case at < uint64(second):
+		if between(code[:second], at, moveX13ToSP, moveX5ToSP) {
+			r.base = 0
+		}
+		if between(code[:second], at, moveX0ToSP, moveX5ToSP) {
+			r.met = goAsmcgocall
+		}
+	case between(code[second:], at-uint64(second), moveX13ToSP, moveX2ToSP):
+		r.base, r.met, r.reg = -2, goSavedSP, 2
+		if behind(code[second:], at-uint64(second), storeX2) {
+			r.met = goStoredSP
+		}
+	}
+}
+
+// crosscall2ARM64 finds where in its frame crosscall2 has saved the registers
+// that C expects to be preserved, at offset at of its code: X19 to X28, and FP
+// and LR. All are still in place when the last of them, FP and LR, are not saved
+// yet; then r.depth is 0.
+func crosscall2ARM64(code []byte, at uint64, r *goRule) {
+	// stp x19,x20,[sp,#n] and stp x29,x30,[sp,#n], with n/8 in bits 15 to 21
+	const saveX19, saveFP, operand = 0xa90053f3, 0xa9007bfd, 0x7f << 15
+	for i := 0; i+4 <= len(code) && uint64(i) < at; i += 4 {
+		inst := binary.LittleEndian.Uint32(code[i:])
+		switch n := int32(inst>>15&0x3f) * 8; inst &^ operand {
+		case saveX19:
+			r.base = n
+		case saveFP:
+			r.depth = n
+			return
+		}
+	}
+}
