@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // GoOffsets tells where the Go runtime of a process keeps what a stack walk
@@ -22,6 +23,18 @@ type GoOffsets struct {
 	MGsignal           uint16 // of gsignal in runtime.m
 	MVDSOSP            uint16 // of vdsoSP in runtime.m
 	CallsC             bool   // whether the program has cgo, and C may call Go
+}
+
+// GoOffsetsOf returns the offsets of a Go runtime that is mapped with a bias.
+func GoOffsetsOf(rt *procstate.GoRuntime, bias uint64) GoOffsets {
+	o := GoOffsets{
+		GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M), GSchedSP: uint16(rt.SchedSP),
+		MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal), MVDSOSP: uint16(rt.VDSOSP), CallsC: rt.CallsC,
+	}
+	if rt.TLSSlot != 0 {
+		o.GSlot = bias + rt.TLSSlot
+	}
+	return o
 }
 
 // maxGoHead is the most that is copied of a runtime.g or runtime.m

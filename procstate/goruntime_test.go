@@ -188,6 +188,36 @@ func TestGoRuntimeOfLibrary(t *testing.T) {
 	}
 }
 
+// How the linkers leave the load of g in runtime.load_g of programs with cgo for
+// arm64; objdump -d and the file's TLS segment say where g is.
+func TestGoTLSLoadARM64(t *testing.T) {
+	const mrs, load, ret = 0xd53bd040, 0xf87b681c, 0xd65f03c0
+	for _, c := range []struct {
+		name   string
+		code   []uint32
+		offset int64
+		slot   uint64
+		ok     bool
+	}{
+		{"program", []uint32{0xb000085b, 0x39b61360, 0xb4000080, mrs, 0xd280021b, load, ret}, 0x10, 0, true},
+		{"static", []uint32{0x90000d7b, 0x39961360, 0xb4000080, mrs, 0xd280061b, load, ret}, 0x30, 0, true},
+		{"PIE", []uint32{0xf00007fb, 0x39b61360, 0xb40000a0, mrs, 0xd2a0001b, 0xf280021b, load, ret}, 0x10, 0, true},
+		{"PIE, far", []uint32{mrs, 0xd2a0003b, 0xf280021b, load, ret}, 0x10010, 0, true},
+		{"library", []uint32{0xb00005bb, 0x399d1360, 0xb40000a0, mrs, 0x9000059b, 0xf947cb7b, load, ret}, 0, 0x13ff90, true},
+		{"without cgo", []uint32{0xb00005bb, 0x399d1360, 0xb40000a0, ret}, 0, 0, false},
+		{"another register", []uint32{mrs, 0xd280021a, load, ret, ret}, 0, 0, false},
+		{"cut off", []uint32{mrs, 0xd280021b, load}, 0, 0, false},
+	} {
+		var code []byte
+		for _, inst := range c.code {
+			code = binary.LittleEndian.AppendUint32(code, inst)
+		}
+		if offset, slot, ok := goTLSLoadARM64(code, 0x8f2b0); offset != c.offset || slot != c.slot || ok != c.ok {
+			t.Errorf("%s: %#x, slot %#x, %v", c.name, offset, slot, ok)
+		}
+	}
+}
+
 // FuzzGoTLSLoad looks for the load in any code.
 func FuzzGoTLSLoad(f *testing.F) {
 	f.Add([]byte{0x64, 0x48, 0x8b, 0x04, 0x25, 0xf8, 0xff, 0xff, 0xff})
@@ -195,6 +225,7 @@ func FuzzGoTLSLoad(f *testing.F) {
 	f.Add([]byte{0x48, 0x8b, 0x0d, 0xf8, 0xff, 0xff, 0xff, 0x64, 0x48, 0x8b, 0x01})
 	f.Add([]byte{0x64, 0x48, 0x8b, 0x04, 0x25})
 	f.Fuzz(func(t *testing.T, code []byte) {
+		_, _, _ = goTLSLoadARM64(code, 0x1000)
 		off, slot, ok := goTLSLoadAMD64(code, 0x1000)
 		if ok && len(code) < 9 || !ok && (off != 0 || slot != 0) || off != 0 && slot != 0 {
 			t.Fatalf("%d, %#x, %v", off, slot, ok)

@@ -28,7 +28,7 @@ func buildGo(t *testing.T, dir string, flags ...string) string {
 
 // goName returns the name of the Go function at a run-time address, "C" for
 // other code, without the suffix of its ABI.
-func goName(p *steptest.Process, pc uint64) (name string, entry uint64) {
+func goName(p procstate.ProcessState, pc uint64) (name string, entry uint64) {
 	m := p.Libraries().MappingAt(pc)
 	if m == nil || m.Image == nil {
 		return "C", 0
@@ -47,7 +47,7 @@ func goName(p *steptest.Process, pc uint64) (name string, entry uint64) {
 // checkLinks checks each pair of frames by the code: a caller's PC is behind
 // a call, and a direct one leads to the function of its callee, or to one
 // that is known to jump on.
-func checkLinks(p *steptest.Process, frames []unwind.Frame) error {
+func checkLinks(p procstate.ProcessState, frames []unwind.Frame) error {
 	for i := 1; i < len(frames); i++ {
 		callee, _ := goName(p, frames[i-1].LookupPC())
 		f := &frames[i]
@@ -60,7 +60,9 @@ func checkLinks(p *steptest.Process, frames []unwind.Frame) error {
 		}
 		ra := f.PC()
 		var buf [maxCallLen]byte
-		if _, err := p.ReadMemory(ra-maxCallLen, buf[:]); err != nil {
+		if m := p.Libraries().MappingAt(ra - 1); m == nil || m.Image == nil {
+			return fmt.Errorf("return address %#x is in no file", ra)
+		} else if err := m.Image.ReadVaddr(buf[:], ra-maxCallLen-m.Bias); err != nil {
 			return err
 		}
 		target, direct, ok := callBefore(p.Arch(), buf[:], ra)
@@ -83,7 +85,7 @@ func checkLinks(p *steptest.Process, frames []unwind.Frame) error {
 	return nil
 }
 
-func describe(p *steptest.Process, frames []unwind.Frame) string {
+func describe(p procstate.ProcessState, frames []unwind.Frame) string {
 	var b strings.Builder
 	for i := range frames {
 		f := &frames[i]

@@ -71,6 +71,7 @@ var goKinds = map[string]goKind{ // read only
 	"runtime.clone":        goClone,
 
 	"runtime.switchToCrashStack0": goCrashStack,
+	"runtime.morestack_noctxt":    goMorestack, // which it goes on to
 }
 
 var goCompiled = map[string]goKind{ // read only

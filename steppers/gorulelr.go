@@ -39,14 +39,12 @@ func savedLR(code []byte, at uint64, delta int32) int32 {
 // afterwards. In morestack X3 is the link register of its caller.
 func leavingARM64(code []byte, at uint64, r *goRule) {
 	const call, operand = 0x94000000, 1<<26 - 1 // bl
-	i := bytes.Index(code, moveX0ToSP)
-	for i -= 4; i > 0; i -= 4 {
-		if binary.LittleEndian.Uint32(code[i:])&^operand == call {
-			break
+	if i := bytes.Index(code, moveX0ToSP); i >= 0 {
+		for i -= 4; i > 0 && binary.LittleEndian.Uint32(code[i:])&^operand != call; i -= 4 {
 		}
-	}
-	if i <= 0 || at > uint64(i) {
-		return
+		if at > uint64(max(i, 0)) {
+			return
+		}
 	}
 	r.reg = procstate.NoReg
 	if r.kind == goMorestack {

@@ -63,10 +63,7 @@ func recordGoAt(t *testing.T, path string, pid int, at uint64, n int) (stacks []
 		t.Fatal(err)
 	}
 	defer s.Close()
-	err = s.SetGoProcess(pid, loader.GoOffsets{
-		GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M), GSchedSP: uint16(rt.SchedSP),
-		MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal), MVDSOSP: uint16(rt.VDSOSP), CallsC: rt.CallsC,
-	})
+	err = s.SetGoProcess(pid, loader.GoOffsetsOf(rt, 0))
 	if err != nil {
 		t.Fatal(err)
 	}

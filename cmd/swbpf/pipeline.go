@@ -258,14 +258,7 @@ func isGoProgram(im *procstate.Image) bool {
 func (p *pipeline) onImage(pid int32, im *procstate.Image, bias uint64) {
 	rt, err := procstate.GoRuntimeOf(im)
 	if err == nil && rt.Samplable() {
-		o := loader.GoOffsets{
-			GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M),
-			GSchedSP: uint16(rt.SchedSP), MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal),
-			MVDSOSP: uint16(rt.VDSOSP), CallsC: rt.CallsC,
-		}
-		if rt.TLSSlot != 0 {
-			o.GSlot = bias + rt.TLSSlot
-		}
+		o := loader.GoOffsetsOf(rt, bias)
 		p.goPIDs[pid] = o
 		if p.kernel != nil {
 			p.kernel.SetGoProcess(int(pid), o)

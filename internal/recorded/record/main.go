@@ -2,6 +2,9 @@
 // now and then, and copies the stacks of its threads.
 //
 //	go run ./internal/recorded/record -comm cc1plus -n 300 -o cc1plus.zst g++ -O2 -c heavy.cc -o /dev/null
+//
+// With -samples it records a Go program instead, as samples hold its stacks:
+// those of them that hold more than one.
 package main
 
 import (
@@ -29,6 +32,8 @@ var (
 	every = flag.Duration("every", 20*time.Millisecond, "mean time between two")
 	delay = flag.Duration("delay", 200*time.Millisecond, "time before the first")
 	out   = flag.String("o", "stacks.zst", "output")
+
+	samples = flag.Bool("samples", false, "take samples, of a Go program")
 )
 
 func main() {
@@ -39,7 +44,11 @@ func main() {
 	if err := cmd.Start(); err != nil {
 		log.Fatal(err)
 	}
-	err := record(cmd.Process.Pid)
+	take := record
+	if *samples {
+		take = recordSamples
+	}
+	err := take(cmd.Process.Pid)
 	cmd.Process.Kill()
 	cmd.Wait()
 	if err != nil {
