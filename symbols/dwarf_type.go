@@ -7,6 +7,7 @@ const (
 	attrGoKind        dwarf.Attr = 0x2900
 	attrDataBitOffset dwarf.Attr = 0x6b
 	attrEnumClass     dwarf.Attr = 0x6d
+	attrGNUVector     dwarf.Attr = 0x2107
 	attrDiscr         dwarf.Attr = 0x15
 	attrDiscrValue    dwarf.Attr = 0x16
 )
@@ -59,6 +60,7 @@ func (e *die) asType() *Type {
 	}
 	t.Encoding = Encoding(e.get(dwarf.AttrEncoding).value.u)
 	t.GoKind = uint8(e.get(attrGoKind).value.u)
+	t.Vector = e.has(attrGNUVector)
 	t.Scoped = e.has(attrEnumClass)
 	t.Incomplete = e.has(dwarf.AttrDeclaration)
 	if v := e.get(dwarf.AttrByteSize).value; isConstant(v.form) && v.u < maxObject && !t.Incomplete {

@@ -56,6 +56,7 @@ type Type struct {
 	Name       string   // "" for types without
 	Encoding   Encoding // of a base type
 	Incomplete bool     // a declaration: its members are elsewhere, see Definition
+	Vector     bool     // an array that is one number to the processor
 	Scoped     bool     // an enumeration whose names are written with that of the type
 
 	// GoKind is the runtime's number for the kind of a Go type (package

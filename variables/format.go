@@ -86,6 +86,9 @@ type printer struct {
 	o     Format
 	bases int // that the one being written is in
 
+	virtual []*symbols.Type // bases of the object being written that were written
+	vector  bool            // the elements being written are those of a vector
+
 	inInterface bool // what is being written is what one of Go holds
 }
 
@@ -124,7 +127,10 @@ func (p *printer) value(v *Value, depth int) {
 	case symbols.KindEnum:
 		p.enum(v, t)
 	case symbols.KindStruct, symbols.KindClass, symbols.KindUnion:
+		around := p.virtual
+		p.virtual = nil
 		p.structure(v, t, depth)
+		p.virtual = around
 	case symbols.KindArray:
 		p.array(v, t, v.counts(t), depth)
 	case symbols.KindFunction:
@@ -284,7 +290,7 @@ func (p *printer) structure(v *Value, t *symbols.Type, depth int) {
 		return
 	}
 	p.b.WriteByte('{')
-	members := t.Members()
+	members := p.once(t.Members())
 	for i := range members {
 		m := &members[i]
 		if i == p.o.Elements {
@@ -305,6 +311,18 @@ func (p *printer) structure(v *Value, t *symbols.Type, depth int) {
 	p.b.WriteByte('}')
 }
 
+// once leaves out the virtual bases that were written: an object has one of
+// each.
+func (p *printer) once(members []symbols.Member) []symbols.Member {
+	written := func(m symbols.Member) bool {
+		return m.Base && m.Place != nil && slices.Contains(p.virtual, m.Type.Strip())
+	}
+	if !slices.ContainsFunc(members, written) {
+		return members
+	}
+	return slices.DeleteFunc(slices.Clone(members), written)
+}
+
 // maxBases bounds how deeply base classes are written.
 const maxBases = 8
 
@@ -320,6 +338,9 @@ func (p *printer) member(v *Value, m *symbols.Member, depth int) {
 	}
 	switch {
 	case m.Base:
+		if m.Place != nil {
+			p.virtual = append(p.virtual, m.Type.Strip())
+		}
 		p.b.WriteString("<" + m.Type.Strip().QualifiedName() + "> = ")
 	case m.Name != "":
 		p.b.WriteString(m.Name + " = ")
@@ -382,7 +403,7 @@ func (p *printer) array(v *Value, t *symbols.Type, counts []int64, depth int) {
 		}
 		return
 	}
-	if x, ok := textOf(elem); ok && len(counts) == 1 && p.chars(v, x, counts[0]) {
+	if x, ok := textOf(elem); ok && !t.Vector && len(counts) == 1 && p.chars(v, x, counts[0]) {
 		return
 	}
 	if err := v.readable(); err != nil && size > 0 && counts[0] > 0 {
@@ -396,6 +417,9 @@ func (p *printer) array(v *Value, t *symbols.Type, counts []int64, depth int) {
 		}
 		size *= uint64(n)
 	}
+	around := p.vector
+	p.vector = t.Vector
+	defer func() { p.vector = around }()
 	p.elements(v, size, counts[0], func(part *Value) {
 		if len(counts) > 1 {
 			part.Type = v.Type

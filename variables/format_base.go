@@ -61,7 +61,7 @@ func (p *printer) base(v *Value, t *symbols.Type) {
 			return Unknown(fmt.Errorf("numbers of kind %#x: %w", uint8(t.Encoding), symbols.ErrUnsupported))
 		}
 		n := integer(b, isSigned(t)).String()
-		if x, ok := textOf(v.Type); ok {
+		if x, ok := textOf(v.Type); ok && !p.vector {
 			n += " " + x.character(b)
 		}
 		return n

@@ -38,6 +38,14 @@ struct Diamond : virtual Virtual {
 	int d = 15;
 };
 
+struct OtherSide : virtual Virtual {
+	int o = 16;
+};
+
+struct Both : Diamond, OtherSide { // with one Virtual
+	int b = 17;
+};
+
 template <typename T> struct Box {
 	T value;
 	T *again;
@@ -72,6 +80,7 @@ long Derived::method(const std::string &text, Derived &&rest, int &out) {
 	Box<short> box{7, nullptr};
 	Box<Box<int>> nested{{1, nullptr}, nullptr};
 	Diamond diamond;
+	Both both;
 	const int &ref = out;
 	int array[3] = {out, ref, 3};
 	int(&array_ref)[3] = array;
@@ -84,7 +93,7 @@ long Derived::method(const std::string &text, Derived &&rest, int &out) {
 		long r = variadic(2.5f, 3, 4L);
 		if (tried < 0)
 			throw tried;
-		sink += base->id() + this->*member + box.value + nested.value.value + diamond.d + diamond.shared + array_ref[1] + pair.first +
+		sink += base->id() + this->*member + box.value + nested.value.value + diamond.d + diamond.shared + both.b + both.shared + array_ref[1] + pair.first +
 			(int)high + (null == nullptr) + (int)text.size() + rest.own;
 		return r;
 	} catch (int caught) {

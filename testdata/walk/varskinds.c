@@ -9,6 +9,8 @@
 #include <wchar.h>
 
 typedef int v4 __attribute__((vector_size(16)));
+typedef signed char v8c __attribute__((vector_size(8)));
+typedef unsigned char v8u __attribute__((vector_size(8)));
 typedef float v2f __attribute__((vector_size(8)));
 enum flags { A = 1, B = 2, C = 4 };
 enum negative { M = -1, Z };
@@ -74,6 +76,8 @@ int main(void) {
 	_Decimal128 decimal128 = -3.125DL;
 #endif
 	v4 vector = {1, 2, 3, 4};
+	v8c vector_char = {'a', -1, 2};
+	v8u vector_unsigned = {'a', 255};
 	v2f vector_float = {1.5f, 2.5f};
 	// Enumerations
 	enum flags both = A | C, no_flags = 0, unknown_flags = (enum flags)(8 | 1), only_unknown = (enum flags)64;
@@ -105,7 +109,7 @@ int main(void) {
 	stand(escapes, embedded, invalid, empty, zero, zeros, repeated, mixed, full, many, cut, letters, tail, bytes, wide, wide_repeats, wide_zeros,
 		negative_wide, utf16, utf16_empty, utf32, beyond, &none, &bad, &text, &long_text, &long_repeat, &wide_text, &wide_none, &text16, &text32,
 		&unsigned_text, &control, &quote, &double_quote, &small, &large, &wide_char, &no_char, &surrogate, &face, &no_char32, &bell, &nan32,
-		&minus_inf, &nan64, &nan80, &third, &complex32, &yes, &half, &vector, &vector_float, &both, &no_flags, &unknown_flags, &only_unknown, &minus,
+		&minus_inf, &nan64, &nan80, &third, &complex32, &yes, &half, &vector, &vector_char, &vector_unsigned, &vector_float, &both, &no_flags, &unknown_flags, &only_unknown, &minus,
 		&not_one, &bits, &anonymous, &nothing, cube, runs, hundreds, strings, &pointer, &null_pointer, &to_array, &to_struct, &to_opaque, &function
 #ifdef __SIZEOF_INT128__
 		, &wide_int, &wide_unsigned, &quad
