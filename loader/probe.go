@@ -108,6 +108,12 @@ func effectiveCaps() (uint64, error) {
 	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective), nil
 }
 
+// hasCap reports whether this process has a capability.
+func hasCap(n uint) bool {
+	caps, err := effectiveCaps()
+	return err == nil && caps&(1<<n) != 0
+}
+
 // lackingCaps names the capabilities needed that caps does not have.
 // CAP_SYS_ADMIN includes both.
 func lackingCaps(caps uint64) []string {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,6 +97,46 @@ func TestMissingCapabilities(t *testing.T) {
 		out, err := asNobody(t, "sample", c.caps...)
 		if err == nil || !strings.Contains(out, c.want) {
 			t.Errorf("capabilities %v: %v: %q, want %q", c.caps, err, out, c.want)
+		}
+	}
+}
+
+// openEvent opens an event by its name.
+func openEvent(name string) error {
+	e, err := ParseEvent(name)
+	if err != nil {
+		return err
+	}
+	s, err := Open(Config{Event: e, Period: 1})
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// What is said to suffice for an event beyond the two capabilities suffices.
+func TestCapabilitiesOfEvents(t *testing.T) {
+	kernelTest(t)
+	two := []uintptr{unix.CAP_BPF, unix.CAP_PERFMON}
+	mounted := slices.ContainsFunc(tracefsPlaces, func(dir string) bool {
+		_, err := os.Stat(dir + "/events")
+		return err == nil
+	})
+	for _, c := range []struct {
+		event, remedy string
+		more          uintptr
+	}{
+		{"sched:sched_switch", "setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep", unix.CAP_DAC_READ_SEARCH},
+		{"uprobe:libc:malloc", "setcap cap_sys_admin,", unix.CAP_SYS_ADMIN},
+	} {
+		if c.more == unix.CAP_DAC_READ_SEARCH && !mounted {
+			continue // who may not mount it is told to have it mounted
+		}
+		if out, err := asNobody(t, "event "+c.event, two...); err != nil && !strings.Contains(out, c.remedy) {
+			t.Errorf("%s: %v: %q", c.event, err, out)
+		}
+		if out, err := asNobody(t, "event "+c.event, append(two, c.more)...); err != nil {
+			t.Errorf("%s with capability %d more: %v: %q", c.event, c.more, err, out)
 		}
 	}
 }

@@ -18,6 +18,8 @@ func playRole(role string) int {
 		err = openSidebandUnlocked()
 	case "examine":
 		err = printFindings()
+	case "event":
+		err = openEvent(arg)
 	case "namespace":
 		err = sampleInNamespace(arg)
 	}

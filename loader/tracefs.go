@@ -16,6 +16,8 @@ import (
 // tracefsPlaces are where distributions mount tracefs.
 var tracefsPlaces = []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"}
 
+const tracefsRemedy = "run as root, or give the program cap_dac_read_search: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep FILE"
+
 // tracefsReader reads files of tracefs by their path in it.
 type tracefsReader func(path string) ([]byte, error)
 
@@ -29,7 +31,7 @@ func openTracefs() (read tracefsReader, done func(), err error) {
 		} else if errors.Is(err, fs.ErrPermission) {
 			return nil, nil, &MissingError{
 				What:   "permission to read " + dir,
-				Remedy: "run as root, or have the administrator make it readable: chmod -R a+rX " + dir,
+				Remedy: tracefsRemedy,
 			}
 		}
 	}
@@ -89,7 +91,7 @@ func parseTracepoint(name, sys, tp string) (Event, error) {
 		case errors.Is(err, fs.ErrPermission):
 			return Event{}, fmt.Errorf("event %s: %w", name, &MissingError{
 				What:   "permission to read tracefs",
-				Remedy: "run as root, or have the administrator make /sys/kernel/tracing readable",
+				Remedy: tracefsRemedy,
 			})
 		case !errors.Is(err, fs.ErrNotExist):
 			return Event{}, fmt.Errorf("event %s: %w", name, err)

@@ -183,6 +183,12 @@ func openUprobe(e Event, pid, cpu int) (int, error) {
 		return -1, fmt.Errorf("process %d: no such process", pid)
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP):
 		return -1, fmt.Errorf("open event %s: the kernel puts no probe at offset %#x of %s: %w", e.Name, e.offset, e.file, err)
+	case errors.Is(err, unix.EACCES) && !hasCap(unix.CAP_SYS_ADMIN):
+		return -1, &MissingError{
+			What:   "CAP_SYS_ADMIN, which this kernel wants for uprobes",
+			Remedy: "run as root, or: setcap cap_sys_admin,cap_sys_ptrace,cap_dac_read_search+ep FILE",
+			Err:    fmt.Errorf("open event %s: %w", e.Name, err),
+		}
 	case err != nil:
 		return -1, diagnose(err, "open event "+e.Name)
 	}
@@ -192,7 +198,11 @@ func openUprobe(e Event, pid, cpu int) (int, error) {
 // PutProbe puts the probe of a uprobe event into a process, or all (-1), until
 // it is closed. It takes no samples.
 func PutProbe(e Event, pid int) (io.Closer, error) {
-	fd, err := openUprobe(e, pid, 0)
+	cpus, err := onlineCPUs()
+	if err != nil {
+		return nil, err
+	}
+	fd, err := openUprobe(e, pid, cpus[0])
 	if err != nil {
 		return nil, err
 	}
