@@ -58,6 +58,10 @@ func markedCases(native []string) []Case {
 			Env: env, Configs: []string{"all", "go"}, Steps: steps, Marked: true, Short: true})
 	}
 	add("C++, an exception, -O0", "g++", "g++ -O0 -o $OUT work.cc", 60000, native)
+	const throws = "g++ -O0 -fno-omit-frame-pointer -o $OUT throws.cc"
+	add("C++, throws through frame pointers", "g++", throws, 0, native)
+	cases = append(cases, Case{Table: tableMarked, Name: "the same, sizes of frames chosen at run time", Needs: "g++", Build: throws,
+		Run: []string{"$OUT", "variable"}, Configs: native, Marked: true})
 	add("Rust, a panic caught", "rustc", "rustc -O -o $OUT work.rs", 0, native)
 	add("Rust without unwind tables", "rustc", rustNoTables, 0, native)
 	// Which code libcrypto runs, the CPU decides. That of the short form is the same everywhere.
@@ -75,15 +79,13 @@ def work():
 work()
 os.getppid()
 work()`)
-	// What lies below a landing pad that is apart from its function, nothing in
-	// the code tells: unoptimised they are together.
-	add("C++, an exception, -O2", "g++", "g++ -O2 -o $OUT work.cc", 60000, []string{"all", "debug"})
+	add("C++, an exception, -O2", "g++", "g++ -O2 -o $OUT work.cc", 60000, native)
 	golang("Go, stripped", "gowork", "0 go build -ldflags=-s", 60000, goOnward)
 	golang("Go, signals and faults", "gosignals", "0 go build", 60000, goOnward)
 	golang("Go called by C, preempted again and again", "gocallbacks", "1 go build", 40000, goPreempted)
 	for _, run := range []struct{ name, mode string }{{"node, PCs, interpreted", "--jitless"}, {"node, PCs, compiled", "--perf-basic-prof"}} {
 		cases = append(cases, Case{Table: tableMarked, Name: run.name, Needs: "/usr/bin/node", Marked: true, PCs: true,
-			Run: []string{"/usr/bin/node", run.mode, "node.js"}, Configs: []string{"all", "debug+frame"}, Steps: 100000})
+			Run: []string{"/usr/bin/node", "--logfile=+", "--no-logfile-per-isolate", run.mode, "node.js"}, Configs: []string{"all", "debug+frame"}, Steps: 100000})
 	}
 	return cases
 }

@@ -31,6 +31,8 @@ type Analysis struct {
 	calls vaddrCache // whether a return address follows a call
 	buf   [40]byte
 	kept  keptRegs
+
+	resuming resuming
 }
 
 // analysedImage is what an Analysis knows of one file. A Code is nil when
@@ -92,6 +94,9 @@ func (a *Analysis) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 		return v, err
 	case !a.followsCall(w, out.PC()):
 		return unwind.NotMe, nil
+	}
+	if r.Results && a.resuming.at(m, in.PC()) {
+		distrust(w, a, nil, out)
 	}
 	if in.Flags&unwind.Interrupted != 0 && m.Contains(out.PC()-1) {
 		a.carry(w, code, m, in, out)

@@ -16,6 +16,8 @@ type Debug struct {
 	returns      vaddrCache // facts about return addresses
 	ends         vaddrCache // whether an instruction returns
 	raised       vaddrCache // whether SP was raised right before, within a row of CFI
+	resuming     resuming
+	sizes        vaddrCache // from SP to the CFA, in words
 	before       [maxRaise]byte
 	buf          [maxCallLen]byte
 }
@@ -74,6 +76,9 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		}
 		d.carry(w, in, out)
 	}
+	if v == unwind.Success && r.SavesResults() && d.resuming.at(m, in.PC()) {
+		distrust(w, d, d.fpBySize, out)
+	}
 	if v == unwind.Success && r.Jumps(w.Arch()) && out.SP()-in.SP() > uint64(w.Arch().AddressWidth) {
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil // not there yet: the caller's frame is still the truth
@@ -94,7 +99,7 @@ func (d *Debug) putThere(m *procstate.Mapping, pc uint64) bool {
 		code, table := d.buf[:], d.tables.For(m.Image)
 		if !table.IsInside(vaddr) && m.Image.ReadVaddr(code, vaddr-maxCallLen) == nil {
 			if _, _, call := callBefore(m.Image.Arch(), code, vaddr); !call {
-				if start, known := table.FunctionAt(vaddr); known && start == vaddr {
+				if start, _, known := table.FunctionAt(vaddr); known && start == vaddr {
 					fact = put
 				}
 			}
@@ -113,22 +118,7 @@ func (d *Debug) missesReturn(w *unwind.Walker, m *procstate.Mapping, in, out *un
 		return false
 	}
 	ra, ok := w.ProcessState().ReadWord(in.SP())
-	return ok && d.behindCall(w, ra)
-}
-
-// behindCall reports whether an instruction of a file that stands before pc is
-// a call.
-func (d *Debug) behindCall(w *unwind.Walker, pc uint64) bool {
-	m := w.MappingAt(pc - 1)
-	if m == nil || m.Image == nil {
-		return false
-	}
-	vaddr := pc - m.Bias
-	if m.Image.ReadVaddr(d.buf[:], vaddr-maxCallLen) != nil {
-		return false
-	}
-	_, _, call := callBefore(w.Arch(), d.buf[:], vaddr)
-	return call
+	return ok && behindCall(w, d.buf[:], ra)
 }
 
 // isReturn reports whether the instruction at pc returns to the address at SP.

@@ -25,7 +25,7 @@ func (d *Debug) lags(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Fra
 		return false
 	}
 	ra, ok := w.ProcessState().ReadWord(out.SP() - raise - 8)
-	return ok && d.behindCall(w, ra)
+	return ok && behindCall(w, d.buf[:], ra)
 }
 
 // raise returns by how many bytes SP was raised right before pc without a row

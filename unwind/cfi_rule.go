@@ -78,15 +78,39 @@ func (r *Rule) Reason() Reason { return r.why }
 // CFARegister returns the register that the CFA is found from, NoReg when that
 // takes more than one or the rule cannot be used.
 func (r *Rule) CFARegister() procstate.Reg {
-	if r.row != nil || r.why != ReasonNone {
+	switch {
+	case r.why != ReasonNone, r.row != nil && r.row.CFA.Kind != InReg:
 		return procstate.NoReg
+	case r.row != nil:
+		return r.row.CFA.Reg
 	}
 	return r.cfaReg
 }
 
+// CFA returns the register and the bytes that the CFA is the sum of. ok is false
+// when it is found in another way.
+func (r *Rule) CFA() (reg procstate.Reg, bytes int64, ok bool) {
+	switch reg = r.CFARegister(); {
+	case reg == procstate.NoReg, r.flags&ruleDeref != 0:
+		return procstate.NoReg, 0, false
+	case r.row != nil:
+		return reg, r.row.CFA.Offset, true
+	}
+	return reg, int64(r.cfaOff), true
+}
+
 // CFAIs reports whether the CFA is a register plus so many bytes.
 func (r *Rule) CFAIs(reg procstate.Reg, bytes int64) bool {
-	return r.CFARegister() == reg && r.flags&ruleDeref == 0 && int64(r.cfaOff) == bytes
+	base, off, ok := r.CFA()
+	return ok && base == reg && off == bytes
+}
+
+// SavesResults reports whether the rule has the register that calls return
+// their result in saved in the frame: no function keeps that for its caller but
+// the unwinder of exceptions, for the landing pad.
+func (r *Rule) SavesResults() bool {
+	const result = 0 // RAX, X0
+	return r.row != nil && !r.row.Signal && r.row.Regs[result].Kind == AtOffset
 }
 
 // Jumps reports whether the rule, for code of architecture a, tells of where

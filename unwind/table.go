@@ -80,17 +80,17 @@ func (t *Table) Row(vaddr uint64) (row Row, start, end uint64, err error) {
 	return t.prog.ownRow(), t.prog.loc, end, nil
 }
 
-// FunctionAt returns the start of the function, or part of one, that has
-// CFI and holds a link-time address.
-func (t *Table) FunctionAt(vaddr uint64) (start uint64, ok bool) {
+// FunctionAt returns the link-time addresses [start, end) of the function, or
+// part of one, that has CFI and holds vaddr.
+func (t *Table) FunctionAt(vaddr uint64) (start, end uint64, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.begin()
 	defer t.end()
 	if t.seek(vaddr) != ReasonNone {
-		return 0, false
+		return 0, 0, false
 	}
-	return t.fde.start, true
+	return t.fde.start, t.fde.end, true
 }
 
 // begin and end enclose reads of the file.

@@ -138,7 +138,7 @@ func TestIsInside(t *testing.T) {
 				continue
 			}
 			inside++
-			if at, ok := table.FunctionAt(vaddr); !ok || at >= vaddr {
+			if at, _, ok := table.FunctionAt(vaddr); !ok || at >= vaddr {
 				t.Fatalf("%#x is taken for the middle of a function: FunctionAt is %#x, %v", vaddr, at, ok)
 			}
 		}

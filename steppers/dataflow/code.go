@@ -145,7 +145,8 @@ func (c *Code) find(vaddr uint64) uint16 {
 	}
 	region, ev := c.region(vaddr)
 	if ev&called == 0 {
-		if r, sure := c.findFromSources(region, span{region.lo, region.lo + 1}, vaddr); sure {
+		r, sure := c.findFromSources(region, span{region.lo, region.lo + 1}, vaddr)
+		if sure || r != 0 && c.isPart(region, ev) {
 			return r
 		}
 	}

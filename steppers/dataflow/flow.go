@@ -66,7 +66,9 @@ type flow struct {
 	dispatch []body // states at jumps to an address in a register
 	trial    *verdict
 	exits    []exit
-	certain  int // blocks that a path from the entry reaches
+	behind   map[uint64]bool // ends of parts elsewhere, behind which guessParts has looked
+	part     bool            // the trial is of such a part
+	certain  int             // blocks that a path from the entry reaches
 }
 
 // exit is where the function is left.
@@ -79,7 +81,7 @@ type exit struct {
 // newFlow prepares an analysis; noRet and movingAt
 // carry what earlier ones learned.
 func newFlow(c *Code, noRet, movingAt map[uint64]bool) *flow {
-	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: newBases()}
+	return &flow{behind: map[uint64]bool{}, movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: newBases()}
 }
 
 // chunkAt returns the chunk that holds vaddr, nil when there is none yet.
@@ -230,7 +232,13 @@ func (f *flow) runBlock(i int32) {
 			f.trial.reads(f.arch, &s, &in)
 			f.trial.stores(f.arch, &s, &in)
 		}
-		s.apply(f.arch, &in, at, f.bases)
+		if f.trial != nil && f.part {
+			before := s
+			s.apply(f.arch, &in, at, f.bases)
+			f.trial.keeps(f, &before, &s)
+		} else {
+			s.apply(f.arch, &in, at, f.bases)
+		}
 		switch in.Flow {
 		case isa.Jump:
 			f.arrive(in.Target, &s)

@@ -358,6 +358,24 @@ func (c *Code) jumpedTo(vaddr uint64) bool {
 	return len(c.jumpsInto(span{vaddr, vaddr + 1})) > 0
 }
 
+// jumpedToByFunction reports whether one of the regions that jump to vaddr begins
+// with a function: others may be parts of the function there.
+func (c *Code) jumpedToByFunction(vaddr uint64) bool {
+	for _, j := range c.jumpsInto(span{vaddr, vaddr + 1}) {
+		r, ev := c.region(c.lo + uint64(j.source))
+		if ev&(declared|called) != 0 && !c.isPart(r, ev) {
+			return true
+		}
+	}
+	return false
+}
+
+// isPart reports whether a region that is declared begins with a part of a
+// function: others jump there, and nothing calls it.
+func (c *Code) isPart(r span, ev uint8) bool {
+	return ev&declared != 0 && ev&called == 0 && c.jumpedTo(r.lo) && !c.isTaken(r.lo)
+}
+
 // isShared reports whether a region is one in which the seldom executed parts
 // of many functions lie together: many others jump into it.
 func (c *Code) isShared(r span) bool {

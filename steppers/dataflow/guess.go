@@ -193,6 +193,7 @@ func (v *verdict) fellOut() { v.bad(1) }
 func (f *flow) guessRest(home *chunk) {
 	var in isa.Inst
 	limit := min(maxTried, 100_000+triedByte*len(home.code))
+	f.guessParts(home)
 	for at := home.lo; at < home.hi && !f.stopped() && f.tried < limit; {
 		o := at - home.lo
 		if !f.c.dec(home.code[o:], at, &in) {
@@ -204,7 +205,7 @@ func (f *flow) guessRest(home *chunk) {
 			at = next
 			continue
 		}
-		if f.c.jumpedTo(at) && !f.looksLikeEntry(home, at) {
+		if f.c.jumpedToByFunction(at) && !f.looksLikeEntry(home, at) {
 			// A part of another function, and what follows is, too.
 			f.bodies, f.dispatch = f.bodies[:0], f.dispatch[:0]
 			at = f.skipDead(home, at)
@@ -308,6 +309,7 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 	}
 	f.arrive(vaddr, s)
 	f.run()
+	f.guessParts(ch)
 	return ch.covered[vaddr-ch.lo]
 }
 

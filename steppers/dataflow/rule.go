@@ -36,6 +36,11 @@ type Rule struct {
 	Off   int32
 	Add   int32
 
+	// Results tells that what the function found in the register that calls
+	// return their result in is kept in the frame, as by the unwinder of
+	// exceptions.
+	Results bool
+
 	RA    Place
 	Saved [MaxSaved]Place // of the registers in SavedRegs, in that order
 }

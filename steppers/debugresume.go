@@ -1,0 +1,227 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// The unwinder of exceptions, libgcc's, goes on at a landing pad like this: it
+// writes over the registers that its own frame has saved, with their values at
+// the pad, and has its way out restore them. Meanwhile its CFI gives the caller
+// those registers, the frame pointer above all, of a frame further down. What
+// SP is in the caller is right all the time.
+
+const (
+	maxResume  = 512 // instructions looked at to find the way out
+	maxCarried = 64  // frames that leave a frame pointer as it is
+
+	maxLeftOut = 64 << 10 // bytes that a frame may have to be looked through
+)
+
+// resuming knows where code is about to leave several frames at once.
+type resuming struct{ facts vaddrCache }
+
+// at reports whether code that goes on at pc leaves by giving SP a value of
+// its own, with one call at most before that, which tells debuggers.
+func (k *resuming) at(m *procstate.Mapping, pc uint64) bool {
+	const returns, jumps = 1, 2
+	vaddr := pc - m.Bias
+	fact, ok := k.facts.get(m.Image, vaddr)
+	if !ok {
+		fact = returns
+		if leavesFrames(m.Image, vaddr) {
+			fact = jumps
+		}
+		k.facts.put(m.Image, vaddr, fact)
+	}
+	return fact == jumps
+}
+
+// leavesFrames answers resuming.at for a link-time address.
+func leavesFrames(im *procstate.Image, vaddr uint64) bool {
+	arch := im.Arch()
+	var code [16]byte
+	var in isa.Inst
+	seen := map[uint64]bool{}
+	work, called := []uint64{vaddr}, []uint64(nil) // where to look now, and behind a call
+	for first := true; first || len(called) > 0; first = false {
+		if !first {
+			work, called = called, nil
+		}
+		for len(work) > 0 {
+			at := work[len(work)-1]
+			work = work[:len(work)-1]
+			for !seen[at] && len(seen) < maxResume {
+				seen[at] = true
+				if im.ReadVaddr(code[:], at) != nil || !decode(arch, code[:], at, &in) {
+					break
+				}
+				if leavesSP(arch, &in) {
+					return true
+				}
+				at += uint64(in.Len)
+				switch in.Flow {
+				case isa.Jump, isa.CondJump:
+					work = append(work, in.Target)
+				case isa.Call, isa.IndirectCall:
+					if first {
+						called = append(called, at)
+					}
+				}
+				if in.Ends() || in.Flow == isa.Call || in.Flow == isa.IndirectCall {
+					break
+				}
+			}
+		}
+	}
+	return false
+}
+
+// leavesSP reports whether an instruction gives SP a value that no frame of
+// the function tells.
+func leavesSP(a *procstate.Arch, in *isa.Inst) bool {
+	for _, op := range in.Ops[:in.NumOps] {
+		switch op.Kind {
+		case isa.Set:
+			if op.Dst == a.SP && op.Src != a.SP && op.Src != a.FP {
+				return true
+			}
+		case isa.Add, isa.SetIndexed:
+			if op.Dst == a.SP {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// distrust takes from the caller of an unwinder that has begun to go on
+// elsewhere the registers that may not be its own any more. The frame pointer it
+// leaves or sets right where it can be told what it is in the frame that needs
+// it: s walks from there, and bySize, which may be nil, finds it from SP.
+func distrust(w *unwind.Walker, s unwind.FrameStepper, bySize func(*unwind.Walker, *unwind.Frame) (fp uint64, ok bool), out *unwind.Frame) {
+	a := w.Arch()
+	suspect := out.FP()
+	out.SetFP(a, 0)
+	out.FPLocation = unwind.Location{}
+	out.Regs.Retain(^a.CalleeSaved | 1<<a.SP)
+	f := *out
+	for range maxCarried {
+		var next unwind.Frame
+		if v, _ := s.CallerFrame(w, &f, &next); v == unwind.Success {
+			if next.Regs.Known()>>a.FP&1 != 0 {
+				return
+			}
+			f = next
+			continue
+		}
+		if bySize != nil {
+			if fp, ok := bySize(w, &f); ok {
+				out.SetFP(a, fp)
+				return
+			}
+		}
+		f.SetFP(a, suspect)
+		next = unwind.Frame{}
+		if v, _ := s.CallerFrame(w, &f, &next); v == unwind.Success && leavesOutNone(w, &f, &next) {
+			out.SetFP(a, suspect)
+		}
+		return
+	}
+}
+
+// leavesOutNone reports whether no word between SP of a frame and where its
+// return address was found could be that.
+func leavesOutNone(w *unwind.Walker, f, caller *unwind.Frame) bool {
+	a, end := w.Arch(), caller.PCLocation.Addr
+	if caller.PCLocation.Kind != unwind.LocationAddress || end-f.SP() > maxLeftOut {
+		return false
+	}
+	var code [maxCallLen]byte
+	for at := f.SP(); at < end; at += uint64(a.AddressWidth) {
+		if v, ok := w.ProcessState().ReadWord(at); !ok || behindCall(w, code[:], v&a.CodeMask) {
+			return false
+		}
+	}
+	return true
+}
+
+// behindCall reports whether an instruction of a file that stands before pc is
+// a call. It reads that into buf, of maxCallLen bytes.
+func behindCall(w *unwind.Walker, buf []byte, pc uint64) bool {
+	m := w.MappingAt(pc - 1)
+	if m == nil || m.Image == nil {
+		return false
+	}
+	vaddr := pc - m.Bias
+	if m.Image.ReadVaddr(buf, vaddr-maxCallLen) != nil {
+		return false
+	}
+	_, _, call := callBefore(w.Arch(), buf, vaddr)
+	return call
+}
+
+// fpBySize finds the frame pointer of a frame whose CFA is found from it, by the
+// size of the frame.
+func (d *Debug) fpBySize(w *unwind.Walker, f *unwind.Frame) (fp uint64, ok bool) {
+	a := w.Arch()
+	m := w.MappingAt(f.LookupPC())
+	if m == nil || m.Image == nil || m.Image.Arch() != a {
+		return 0, false
+	}
+	r := d.rule(m.Image, f.LookupPC()-m.Bias)
+	reg, off, plain := r.CFA()
+	if !plain || reg != a.FP {
+		return 0, false
+	}
+	size := d.sizeAt(m, f.LookupPC())
+	if size == 0 {
+		return 0, false
+	}
+	with, next := *f, unwind.Frame{}
+	fp = f.SP() + size - uint64(off)
+	with.SetFP(a, fp)
+	v, _ := r.CallerFrame(w, &with, &next)
+	return fp, v == unwind.Success && behindCall(w, d.buf[:], next.PC())
+}
+
+// sizeAt returns how far the CFA is above SP at pc, in bytes, by the instructions
+// of the function; 0 when they do not tell.
+func (d *Debug) sizeAt(m *procstate.Mapping, pc uint64) uint64 {
+	const unknown = 0xff
+	vaddr := pc - m.Bias
+	words, ok := d.sizes.get(m.Image, vaddr)
+	if !ok {
+		words = uint8(min(d.frameSize(m.Image, vaddr)/8, unknown))
+		d.sizes.put(m.Image, vaddr, words)
+	}
+	if words == unknown {
+		return 0
+	}
+	return uint64(words) * 8
+}
+
+// frameSize answers sizeAt for a link-time address. A part of a function that
+// begins in the middle of a frame tells nothing.
+func (d *Debug) frameSize(im *procstate.Image, vaddr uint64) int32 {
+	a, table := im.Arch(), d.tables.For(im)
+	start, end, ok := table.FunctionAt(vaddr)
+	entry := int64(0)
+	if a.LR == procstate.NoReg {
+		entry = int64(a.AddressWidth)
+	}
+	if !ok || !table.Rule(start).CFAIs(a.SP, entry) {
+		return 0
+	}
+	code, err := dataflow.NewRange(im, start, end)
+	if err != nil {
+		return 0
+	}
+	r, ok := code.RuleAt(vaddr)
+	if !ok || r.Reg != a.SP || r.Deref || r.Scale != 0 || r.Off < 0 || r.Off%8 != 0 {
+		return 0
+	}
+	return r.Off
+}
