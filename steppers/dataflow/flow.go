@@ -66,9 +66,10 @@ type flow struct {
 	dispatch []body // states at jumps to an address in a register
 	trial    *verdict
 	exits    []exit
-	behind   map[uint64]bool // ends of parts elsewhere, behind which guessParts has looked
-	part     bool            // the trial is of such a part
-	certain  int             // blocks that a path from the entry reaches
+	mayTry   int  // how many steps in trials there may be
+	followed int  // blocks behind which guessParts has looked
+	part     bool // the trial is of what it has found
+	certain  int  // blocks that a path from the entry reaches
 }
 
 // exit is where the function is left.
@@ -81,7 +82,7 @@ type exit struct {
 // newFlow prepares an analysis; noRet and movingAt
 // carry what earlier ones learned.
 func newFlow(c *Code, noRet, movingAt map[uint64]bool) *flow {
-	return &flow{behind: map[uint64]bool{}, movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: newBases()}
+	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: newBases()}
 }
 
 // chunkAt returns the chunk that holds vaddr, nil when there is none yet.

@@ -192,9 +192,9 @@ func (v *verdict) fellOut() { v.bad(1) }
 // to. The best guess that breaks nothing is taken.
 func (f *flow) guessRest(home *chunk) {
 	var in isa.Inst
-	limit := min(maxTried, 100_000+triedByte*len(home.code))
+	f.mayTry = min(maxTried, 100_000+triedByte*len(home.code))
 	f.guessParts(home)
-	for at := home.lo; at < home.hi && !f.stopped() && f.tried < limit; {
+	for at := home.lo; at < home.hi && !f.stopped() && f.tried < f.mayTry; {
 		o := at - home.lo
 		if !f.c.dec(home.code[o:], at, &in) {
 			at += uint64(f.arch.PCAlign)

@@ -10,16 +10,17 @@ import "github.com/swbpf/swbpf/steppers/isa"
 // home, with what follows the parts that end without going on. It looks at each
 // such place once: they are the function's whose bodies are known now.
 func (f *flow) guessParts(home *chunk) {
-	for i := 0; i < len(f.chunks); i++ {
-		ch := f.chunks[i]
+	for ; f.followed < len(f.blocks) && !f.stopped() && f.tried < f.mayTry; f.followed++ {
+		addr := f.blocks[f.followed].addr
+		ch := f.chunkAt(addr)
 		if ch == f.chunks[0] || ch == home {
 			continue
 		}
-		for o := 1; o < len(ch.code) && !f.stopped(); o++ {
-			if at := ch.lo + uint64(o); ch.covered[o-1] && !ch.covered[o] && !f.behind[at] {
-				f.behind[at] = true
-				f.guessPart(ch, at)
-			}
+		o := addr - ch.lo
+		for o++; o < uint64(len(ch.code)) && ch.covered[o] && ch.blockAt[o] == 0; o++ {
+		}
+		if o < uint64(len(ch.code)) && !ch.covered[o] {
+			f.guessPart(ch, ch.lo+o)
 		}
 	}
 }
@@ -29,30 +30,35 @@ func (f *flow) guessPart(ch *chunk, vaddr uint64) {
 	if ch.leader[vaddr-ch.lo] || f.c.isTaken(vaddr) || f.c.startsAt(vaddr) != 0 || !f.catches(ch, vaddr) {
 		return
 	}
-	best, bestScore := -1, 0
-	f.part = true
-	for i := range f.bodies {
-		s := f.bodies[i].state
+	var best *state
+	bestScore := 0
+	judge := func(s *state) {
 		s.weak, s.guessed = 0, true
-		if v := f.try(vaddr, &s, false); v.violations == 0 && (best < 0 || v.score() > bestScore) {
-			best, bestScore = i, v.score()
+		if v := f.try(vaddr, s, false); v.violations == 0 && (best == nil || v.score() > bestScore) {
+			best, bestScore = s, v.score()
 		}
 	}
-	f.part = false
-	if best < 0 {
-		return
+	f.part = true
+	if s := f.framed(); s != nil {
+		judge(s)
 	}
-	s := f.bodies[best].state
-	s.weak, s.guessed = 0, true
-	f.arrive(vaddr, &s)
-	f.run()
+	for i := range f.bodies {
+		s := f.bodies[i].state
+		judge(&s)
+	}
+	f.part = false
+	if best != nil {
+		f.arrive(vaddr, best)
+		f.run()
+	}
 }
 
 // catches reports whether the code at vaddr reads the register that calls return
 // values in before it writes it or calls: a landing pad has the exception there.
 func (f *flow) catches(ch *chunk, vaddr uint64) bool {
 	var in isa.Inst
-	for at := vaddr; at < ch.hi && f.c.dec(ch.code[at-ch.lo:], at, &in); at += uint64(in.Len) {
+	const most = 16 // instructions
+	for n, at := 0, vaddr; n < most && at < ch.hi && f.c.dec(ch.code[at-ch.lo:], at, &in); n, at = n+1, at+uint64(in.Len) {
 		if lowersSP(f.arch, &in) {
 			return false // the start of a function
 		}
