@@ -185,6 +185,9 @@ func examineMemlock() Finding {
 
 func examineNamespace() Finding {
 	ns, err := pidNamespace()
+	if err == nil {
+		err = checkProc()
+	}
 	switch {
 	case err != nil:
 		return found("PID namespace", "%s", causeOf(err)).lacks(Missing, noRecording, "mount -t proc proc /proc").required()

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -147,6 +148,13 @@ func TestPIDNamespace(t *testing.T) {
 func sampleInNamespace(target string) error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
+	}
+	var missing *MissingError
+	if s, err := Open(Config{Event: cpuClock, Frequency: 997}); err == nil {
+		s.Close()
+		return errors.New("processes are taken for those of the /proc outside")
+	} else if !errors.As(err, &missing) || !strings.Contains(missing.What, "/proc") {
+		return fmt.Errorf("with the /proc outside: %w", err)
 	}
 	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount proc: %w", err)

@@ -61,7 +61,21 @@ func checkSystem() error {
 			Err:    err,
 		}
 	}
-	return nil
+	return checkProc()
+}
+
+// checkProc reports a /proc that is not that of our PID namespace: its numbers
+// are of other processes.
+func checkProc() error {
+	self, err := os.Readlink("/proc/self")
+	if err == nil && self == strconv.Itoa(os.Getpid()) {
+		return nil
+	}
+	return &MissingError{
+		What:   "/proc of this PID namespace",
+		Remedy: "mount it: mount -t proc proc /proc; or make the namespace with unshare --pid --fork --mount-proc",
+		Err:    err,
+	}
 }
 
 // kernelRelease is the kernel's name for its version, "" when it tells none.
