@@ -94,9 +94,9 @@ func names(r *report, b *builder, c *config) error {
 		n = 5000
 	}
 	r.machine(c.command("-names"))
-	if c.only == "" {
+	if c.only == "" || c.only == "speed" {
 		// First: the peak memory of a program counts that of this one at its start.
-		if err := nameSpeed(r, b, c); err != nil {
+		if err := nameSpeed(r, b, c); err != nil || c.only == "speed" {
 			return err
 		}
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // speedNamers are told to print names for people.
@@ -62,14 +66,65 @@ __attribute__((noinline)) int f%[1]d(struct s%[1]d *p, int n)
 	return b.run("names-big", link...)
 }
 
+// firstNames is how many addresses the first name is asked for.
+const firstNames = 11
+
+// readFor returns the files that are read for names of a file: itself, its
+// debug file, and what dwz moved common entries to.
+func readFor(path string) ([]string, error) {
+	files := []string{path}
+	for {
+		f, err := elf.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		id := buildID(f)
+		var common []byte
+		if link := f.Section(".gnu_debugaltlink"); link != nil {
+			common, err = link.Data()
+		}
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		if name, _, _ := strings.Cut(string(common), "\x00"); name != "" {
+			return append(files, filepath.Join(filepath.Dir(path), name)), nil
+		}
+		if len(files) > 1 || len(id) < 3 {
+			return files, nil
+		}
+		path = "/usr/lib/debug/.build-id/" + id[:2] + "/" + id[2:] + ".debug"
+		if _, err := os.Stat(path); err != nil {
+			return files, nil
+		}
+		files = append(files, path)
+	}
+}
+
+// dropCache has the kernel forget the contents of files that nobody maps.
+func dropCache(files []string) error {
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(unix.Fsync(int(f.Fd())), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // nameSpeed measures the time and memory that names take, all programs in
 // turns.
 func nameSpeed(r *report, b *builder, c *config) error {
 	programs := speedNamers(b)
 	many := 10_000
-	type cell struct{ first, many, rss series }
-	r.printf("\nTime from the start of the program to the first name, and for %d names, from a warm page cache; peak memory with the latter.\n\n", many)
-	r.header("file", "program", "first name, ms", fmt.Sprintf("%d names, ms", many), "names a second after the first", "peak MB")
+	type cell struct{ first, cold, many, rss series }
+	r.printf("\nTime from the start of the program to the name of one address, of %d addresses in turns, with the file and its debug files in the page cache, and without (cold); time for %d names, from the page cache; peak memory with these.\n\n", firstNames, many)
+	r.header("file", "program", "first name, ms", "cold, ms", fmt.Sprintf("%d names, ms", many), "names a second after the first", "peak MB")
 	for _, file := range []struct{ name, path string }{
 		{"100 MB of debug information", b.bigProgram()},
 		{"python3.11-dbg", "/usr/bin/python3.11-dbg"},
@@ -86,15 +141,32 @@ func nameSpeed(r *report, b *builder, c *config) error {
 		if err != nil {
 			return err
 		}
+		files, err := readFor(file.path)
+		if err != nil {
+			return err
+		}
 		cells := make([]cell, len(programs))
 		for range c.runs {
+			for j := range 2 * firstNames {
+				for i := range programs {
+					to := &cells[i].first
+					if j >= firstNames {
+						to = &cells[i].cold
+						if err := dropCache(files); err != nil {
+							return err
+						}
+					}
+					took, _, err := programs[i].time(file.path, addrs[j%firstNames:][:1])
+					if err == nil { // else it cannot read this file
+						to.add(took.Seconds() * 1e3)
+					}
+				}
+			}
 			for i := range programs {
 				p, cl := &programs[i], &cells[i]
-				took, _, err := p.time(file.path, addrs[:1])
-				if err != nil {
-					continue // it cannot read this file
+				if len(cl.first) == 0 {
+					continue
 				}
-				cl.first.add(took.Seconds() * 1e3)
 				took, rss, err := p.time(file.path, addrs)
 				if err != nil {
 					return err
@@ -109,7 +181,7 @@ func nameSpeed(r *report, b *builder, c *config) error {
 			if len(cl.many) > 0 {
 				rate = fmt.Sprintf("%.0f", float64(many-1)/(max(cl.many.median()-cl.first.median(), 0.001)/1e3))
 			}
-			r.row(file.name, programs[i].name, cl.first.cell("%.0f"), cl.many.cell("%.0f"), rate, cl.rss.cell("%.0f"))
+			r.row(file.name, programs[i].name, cl.first.cell("%.1f"), cl.cold.cell("%.1f"), cl.many.cell("%.0f"), rate, cl.rss.cell("%.0f"))
 		}
 	}
 	r.printf("\n")

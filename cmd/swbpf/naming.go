@@ -250,7 +250,7 @@ func (n *codeNames) functionStart(im *procstate.Image, addr uint64) (uint64, boo
 // noteErrors says, once, that files could not be used for names.
 func (n *codeNames) noteErrors() {
 	if errs := n.symbolizer.Errors(); len(errs) > 0 {
-		n.notes = append(n.notes, fmt.Sprintf("names may be missing: %d files, or parts of them, could not be used; the first: %v", len(errs), errs[0]))
+		n.notes = append(n.notes, fmt.Sprintf("names may be missing: %s could not be used, or not all of it; the first: %v", plural(len(errs), "file"), errs[0]))
 	}
 }
 
