@@ -89,6 +89,7 @@ type printer struct {
 	virtual []*symbols.Type // bases of the object being written that were written
 	vector  bool            // the elements being written are those of a vector
 
+	slices      int  // of Go that the one being written is in
 	inInterface bool // what is being written is what one of Go holds
 }
 

@@ -68,11 +68,20 @@ func (p *printer) golang(v *Value, t *symbols.Type, depth int) bool {
 			return true
 		}
 		fmt.Fprintf(&p.b, "%s len %d ", v.Type, n)
+		if n > 0 && p.slices == maxSlices {
+			p.b.WriteString("{...}")
+			return true
+		}
+		p.slices++
 		p.elements(v.f.at(elem, array), size, int64(n), func(part *Value) { p.value(part.as(elem), depth) })
+		p.slices--
 		return true
 	}
 	return false
 }
+
+// maxSlices bounds how deeply slices are written in slices: one can hold itself.
+const maxSlices = 4
 
 // memberOf returns a member of a struct by its name, or nil.
 func memberOf(t *symbols.Type, name string) *symbols.Member {

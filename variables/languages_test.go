@@ -26,6 +26,7 @@ func TestGo(t *testing.T) {
 		"any5": `{type = int, data = 0x: 5}`, "anyMap": `{type = map[string]int, data = 0x: map[string]int len 1 {"one": 1}}`,
 		"anyBox": `{type = main.box, data = 0x: {p = 0x}}`, "anyNil": `{type = *main.record, data = 0x}`,
 		"anyRec": `{type = *main.record, data = 0x: {Name = "rec", At = {...}, Tags = []string len 2 {"x", "y"}, Next = 0x}}`,
+		"cycle":  `main.loop len 3 {main.loop len 3 {main.loop len 3 {main.loop len 3 {main.loop len 3 {...}, main.loop len 0 {}, main.loop len 3 {...}}, main`,
 		"list":   `[]interface {} len 3 {{type = int, data = 0x: 1}, nil, {type = *main.point, data = 0x: {X = 42, Y = 9}}}`, "c": `1.5 + -2i`, "fn": `0x`,
 		"m": `map[string]int len 1 {"one": 1}`, "noMap": "nil", "squares": `map[int]main.point len 1000 {`, "queue": "chan string 0x",
 		"rec": `{Name = "rec", At = {...}, Tags = []string len 2 {"x", "y"}, Next = 0x`,

@@ -22,6 +22,8 @@ type record struct {
 	Next *record
 }
 
+type loop []loop
+
 type box struct{ p *point }
 
 type shape interface{ Area() float64 }
@@ -88,6 +90,8 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	var anyRec any = &rec
 	var anyNil any = (*record)(nil)
 	list := []any{1, nil, ptr}
+	cycle := make(loop, 3)
+	cycle[0], cycle[2] = cycle, cycle
 	show("i", "%v", i)
 	show("u", "%v", u)
 	show("f32", "%v", f32)
@@ -102,7 +106,7 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	n := sum(numbers, 100)
 	show("n", "%v", n)
 	_, _, _, _ = none, array, sh, empty
-	keep(none, array, p, ptr, sh, empty, any5, m, noMap, squares, queue, fn, rec, c, e, anyMap, anyBox, anyRec, anyNil, list)
+	keep(none, array, p, ptr, sh, empty, any5, m, noMap, squares, queue, fn, rec, c, e, anyMap, anyBox, anyRec, anyNil, list, cycle)
 	return n + int(small) + int(big) + len(name)
 }
 
