@@ -1,12 +1,23 @@
 package oracle
 
+import "fmt"
+
+// clangMusl compiles against musl with clang, for which there is no musl-gcc.
+const clangMusl = "clang-19 -w -nostdlib -nostdinc -isystem /usr/include/x86_64-linux-musl -isystem $(clang-19 -print-resource-dir)/include" +
+	" -L/usr/lib/x86_64-linux-musl -Wl,-dynamic-linker,/lib/ld-musl-x86_64.so.1 -o $OUT %s" +
+	" /usr/lib/x86_64-linux-musl/Scrt1.o /usr/lib/x86_64-linux-musl/crti.o work.c -lc /usr/lib/x86_64-linux-musl/crtn.o"
+
 // productCases are all combinations of compiler, optimisation, frame pointers,
 // ways of linking and libc.
 func productCases(configs []string) []Case {
 	var cases []Case
-	for _, cc := range []string{"gcc", "clang-19", "musl-gcc"} {
+	for _, cc := range []string{"gcc", "clang-19", "musl-gcc", "clang-19 with musl"} {
 		ways := []struct{ name, flags string }{{"PIE", "-pie"}, {"not PIE", "-no-pie"}, {"static", "-static"}, {"static-pie", "-static-pie"}}
-		if cc == "musl-gcc" {
+		needs, build := cc, cc+" -w %s -o $OUT work.c -lm"
+		if cc == "clang-19 with musl" {
+			needs, build = "musl-gcc", clangMusl
+		}
+		if needs == "musl-gcc" {
 			ways = ways[:3] // its specs have no static-pie
 		}
 		for _, way := range ways {
@@ -18,8 +29,8 @@ func productCases(configs []string) []Case {
 					} else {
 						flags += " -fno-pie"
 					}
-					cases = append(cases, Case{Table: tableProduct, Name: cc + " " + flags, Row: cc + ", " + way.name, Needs: cc,
-						Build: cc + " -w " + flags + " -o $OUT work.c -lm", Configs: configs, Steps: 30000,
+					cases = append(cases, Case{Table: tableProduct, Name: cc + " " + flags, Row: cc + ", " + way.name, Needs: needs,
+						Build: fmt.Sprintf(build, flags), Configs: configs, Steps: 30000,
 						Short: cc == "gcc" && flags == "-no-pie -O1 -fomit-frame-pointer -fno-pie"}) // jump tables of absolute addresses
 				}
 			}
