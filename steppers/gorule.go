@@ -40,7 +40,7 @@ type goRule struct {
 	vaddr uint64
 	image uint32 // Image.Index + 1
 	delta int32  // see procstate.GoTable.SPDelta
-	base  int32  // goCrosscall2: see crosscall2Base; on arm64 the offset of the saved X19; goAsmcgocall: offset of the saved g
+	base  int32  // goCrosscall2: see crosscall2Base; on arm64 the offset of the saved X19; goAsmcgocall: offset of the saved g; goGogo: -1 where the return address is lost
 	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goGogo: of BP in the gobuf while it is to be loaded; on arm64 goCrosscall2: of the saved X29 and X30, goAsm: of the saved X30
 	kind  goKind
 	met   goKind // goAsmcgocall: how to walk when interrupted there
@@ -150,9 +150,11 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 		if !behind(funcCode(img, &f), vaddr-f.Entry, loadsG0SP[r.kind]) {
 			r.kind = goAsm
 		}
+	case r.kind == goGogo && amd64:
+		gogoRule(funcCode(img, &f), vaddr-f.Entry, &r)
 	case r.kind == goGogo:
-		if amd64 {
-			gogoRule(funcCode(img, &f), vaddr-f.Entry, &r)
+		if lostLR(funcCode(img, &f), vaddr-f.Entry) {
+			r.base = -1
 		}
 	case r.kind == goSystemstack:
 		if !onSystemstack(funcCode(img, &f), vaddr-f.Entry, amd64) {

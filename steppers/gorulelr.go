@@ -33,14 +33,32 @@ func savedLR(code []byte, at uint64, delta int32) int32 {
 	return delta - frame
 }
 
+// A call, and its operand.
+const (
+	callARM64 = 0x94000000 // bl
+	ofCall    = 1<<26 - 1
+)
+
+// lostLR reports whether offset at of gogo, which keeps no return address but the
+// link register, lies behind its call of save_g, which overwrites that, and
+// before the goroutine's stack.
+func lostLR(code []byte, at uint64) bool {
+	to := bytes.Index(code, moveX0ToSP)
+	for i := 0; i < to; i += 4 {
+		if binary.LittleEndian.Uint32(code[i:])&^ofCall == callARM64 {
+			return at > uint64(i) && at <= uint64(to)
+		}
+	}
+	return false
+}
+
 // leavingARM64 tells mcall and morestack before they go over to g0, where r.kind
 // becomes goLeaving. A little before, the call of save_g overwrites the link
 // register; then where the goroutine goes on is in its sched already, as
 // afterwards. In morestack X3 is the link register of its caller.
 func leavingARM64(code []byte, at uint64, r *goRule) {
-	const call, operand = 0x94000000, 1<<26 - 1 // bl
 	if i := bytes.Index(code, moveX0ToSP); i >= 0 {
-		for i -= 4; i > 0 && binary.LittleEndian.Uint32(code[i:])&^operand != call; i -= 4 {
+		for i -= 4; i > 0 && binary.LittleEndian.Uint32(code[i:])&^ofCall != callARM64; i -= 4 {
 		}
 		if at > uint64(max(i, 0)) {
 			return

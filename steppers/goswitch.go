@@ -208,6 +208,9 @@ func (f *goFrame) gogo() (unwind.Verdict, error) {
 	if f.arch.LR == procstate.NoReg {
 		return f.byGobuf()
 	}
+	if f.rule.base < 0 {
+		return unwind.Failed, unwind.NoUnwindInfo
+	}
 	s, err := f.stacks()
 	if err != nil {
 		return unwind.Failed, err
