@@ -151,6 +151,9 @@ func (l *liveLibraries) standIn(space *AddressSpace) {
 	}
 }
 
+// Mappings returns the executable mappings, in order of address.
+func (l *liveLibraries) Mappings() []*Mapping { return l.space.Load().Mappings() }
+
 // MappingAt implements LibraryState.
 func (l *liveLibraries) MappingAt(addr uint64) *Mapping { return l.space.Load().find(addr) }
 

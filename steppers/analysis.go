@@ -221,7 +221,7 @@ func applyRule(w *unwind.Walker, r *dataflow.Rule, in, out *unwind.Frame) (unwin
 			out.Regs.Set(reg, v)
 		}
 	}
-	out.SetPC(arch, ra&arch.CodeMask)
+	out.SetPC(arch, w.CodeAddress(ra))
 	out.SetSP(arch, cfa)
 	return unwind.Success, nil
 }

@@ -1,7 +1,6 @@
 package steppers
 
 import (
-	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -215,13 +214,12 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 }
 
 // codeAddress removes what is not address from a stored return address: a
-// tag, or where it is in no code otherwise, a pointer authentication code
-// above the 48 bits of an arm64 user address.
+// tag, or where it is in no code otherwise, a pointer authentication code.
 func codeAddress(w *unwind.Walker, pc uint64) uint64 {
 	arch := w.Arch()
 	pc &= arch.AddrMask
-	if arch == procstate.ARM64 && pc>>48 != 0 && w.MappingAt(pc-1) == nil {
-		pc &= 1<<48 - 1
+	if address := w.CodeAddress(pc); address != pc && w.MappingAt(pc-1) == nil {
+		return address
 	}
 	return pc
 }

@@ -54,7 +54,7 @@ func (r *Rule) CallerFrame(w *Walker, in, out *Frame) (Verdict, error) {
 		}
 	}
 	if r.flags&ruleRASigned != 0 {
-		ra &= a.CodeMask
+		ra = w.CodeAddress(ra)
 	}
 	out.Regs.Inherit(&in.Regs, r.carry)
 	if r.carry>>a.FP&1 != 0 {
@@ -129,7 +129,7 @@ func (row *Row) callerFrame(w *Walker, in, out *Frame) (Verdict, error) {
 		return Failed, why
 	}
 	if row.RASigned {
-		ra &= a.CodeMask
+		ra = w.CodeAddress(ra)
 	}
 	out.Regs.Inherit(&in.Regs, row.carried(a))
 	out.SetSP(a, cfa)

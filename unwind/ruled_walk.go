@@ -137,7 +137,7 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 			}
 		}
 		if only&ruledSigned != 0 {
-			ra &= w.arch.CodeMask
+			ra = w.CodeAddress(ra)
 		}
 		if ra == 0 || ra&run.align != 0 || cfa <= sp {
 			verdict = NotMe

@@ -3,6 +3,7 @@ package unwind
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -33,12 +34,13 @@ type Walker struct {
 	walks    uint64                 // begun so far
 	libs     procstate.LibraryState // of proc, during a walk
 	mappings [2]*procstate.Mapping  // that MappingAt found last in this walk, the last one first
+	codeMask uint64                 // see CodeAddress
 }
 
 // NewWalker makes a Walker from its parts. lookup may be nil: then frames
 // have no names. A default group comes from package steppers.
 func NewWalker(proc procstate.ProcessState, group StepperGroup, lookup SymbolLookup) *Walker {
-	w := &Walker{proc: proc, group: group, lookup: lookup, arch: proc.Arch()}
+	w := &Walker{proc: proc, group: group, lookup: lookup, arch: proc.Arch(), codeMask: proc.Arch().CodeMask}
 	w.ranged, _ = group.(*AddressRangeGroup)
 	w.captured, _ = proc.(captured)
 	if n, ok := proc.(procstate.LibraryNotifier); ok {
@@ -157,7 +159,28 @@ func (w *Walker) begin(another bool) {
 	w.libs = w.proc.Libraries()
 	w.mappings = [2]*procstate.Mapping{}
 	w.noted = false
+	w.codeMask = w.arch.CodeMask
+	if w.arch == procstate.ARM64 {
+		w.codeMask &= addressBits(w.libs)
+	}
 }
+
+// addressBits returns the bits of which there is one in the address of any
+// mapping, and those below.
+func addressBits(libs procstate.LibraryState) uint64 {
+	if s, ok := libs.(interface{ Mappings() []*procstate.Mapping }); ok {
+		if m := s.Mappings(); len(m) > 0 {
+			return 1<<bits.Len64(m[len(m)-1].End-1) - 1
+		}
+	}
+	return ^uint64(0)
+}
+
+// CodeAddress removes from a signed return address what is not address: the
+// pointer authentication code of AArch64. How many bits it leaves to addresses
+// depends on the kernel, 48 or fewer, with pages of 16 KB 47: it begins above
+// those that the process's mappings have. It is for steppers.
+func (w *Walker) CodeAddress(ra uint64) uint64 { return ra & w.codeMask }
 
 // Noted reports whether the walk has come through a frame whose rule is noted:
 // see [Rule.Noted]. It is for steppers.
