@@ -159,6 +159,13 @@ func diagnose(err error, doing string) error {
 			Err:    err,
 		}
 	}
+	if errors.Is(err, unix.ENOMEM) {
+		return &MissingError{
+			What:   "memory in the kernel for rings and tables",
+			Remedy: "raise the memory limit of this cgroup, if it has one: 64 MiB do for most events, 256 MiB for --off-cpu and --wall",
+			Err:    err,
+		}
+	}
 	if mode := lockdownMode(); mode == "confidentiality" {
 		return &MissingError{
 			What:   "permission to read kernel memory: the kernel is locked down (" + mode + ")",
@@ -183,6 +190,30 @@ func diagnose(err error, doing string) error {
 		Remedy: "run as root; inside a container, give it CAP_BPF and CAP_PERFMON and allow bpf and perf_event_open in its seccomp profile",
 		Err:    err,
 	}
+}
+
+// diagnoseLoad explains why maps and programs could not be loaded.
+func diagnoseLoad(err error) error {
+	const doing = "load the sampling program"
+	limit, ok := chargedMemlock()
+	if !ok || !errors.Is(err, unix.EPERM) {
+		return diagnose(err, doing)
+	}
+	return &MissingError{
+		What:   fmt.Sprintf("memory that may be locked: the limit is %d KiB, and kernels before 5.11 charge rings and tables to it", limit>>10),
+		Remedy: "ulimit -l unlimited, or give the program cap_sys_resource, which lets it raise the limit",
+		Err:    fmt.Errorf("%s: %w", doing, err),
+	}
+}
+
+// chargedMemlock returns the limit on locked memory, in bytes, where there is one
+// and the kernel charges BPF maps to it.
+func chargedMemlock() (limit uint64, ok bool) {
+	var l unix.Rlimit
+	if kernelSince(5, 11) || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) != nil {
+		return 0, false
+	}
+	return l.Cur, l.Cur != unix.RLIM_INFINITY
 }
 
 // lockdownMode returns the kernel's lockdown mode, "" when there is none.

@@ -197,9 +197,38 @@ func TestDiagnose(t *testing.T) {
 	if err := diagnose(unix.EMFILE, "open"); !errors.As(err, &missing) || !strings.Contains(err.Error(), "ulimit") {
 		t.Errorf("a low limit on files is diagnosed as %v", err)
 	}
+	if err := diagnose(unix.ENOMEM, "load"); !errors.As(err, &missing) || !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "cgroup") {
+		t.Errorf("no memory is diagnosed as %v", err)
+	}
 	missing = nil
 	if err := diagnose(unix.EBUSY, "open"); errors.As(err, &missing) || !errors.Is(err, unix.EBUSY) {
 		t.Errorf("busy is diagnosed as %v", err)
+	}
+}
+
+// Kernels before 5.11 charge maps to the limit on locked memory.
+func TestDiagnoseLockedMemory(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		t.Fatal(err)
+	}
+	low := unix.Rlimit{Cur: min(64<<10, limit.Max), Max: limit.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &low); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		assumedRelease = ""
+		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+			t.Error(err)
+		}
+	}()
+	for release, want := range map[string]bool{"5.10.0-32-amd64": true, "5.11.0": false} {
+		assumedRelease = release
+		err := diagnoseLoad(unix.EPERM)
+		var missing *MissingError
+		if !errors.As(err, &missing) || strings.Contains(missing.Remedy, "ulimit -l") != want || !errors.Is(err, unix.EPERM) {
+			t.Errorf("%s: %v", release, err)
+		}
 	}
 }
 

@@ -118,7 +118,7 @@ func (s *Session) open() error {
 	// Kernels before 5.11 charge maps to the limit; later ones ignore it.
 	_ = rlimit.RemoveMemlock()
 	if err := s.load(); err != nil {
-		return diagnose(err, "load the sampling program")
+		return diagnoseLoad(err)
 	}
 	if s.rings, err = newRings(s.maps.Rings); err != nil {
 		return err
