@@ -134,6 +134,45 @@ func TestFromEnvironment(t *testing.T) {
 	}
 }
 
+// askServer has elfutils' server find the files of a directory, and asks it for
+// that of TestRealServer until it answers or has ended: another program may have
+// taken its port.
+func askServer(t *testing.T, dir string, deadline time.Time) (path string, err error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	srv := exec.Command("debuginfod", "-F", "-d", ":memory:", "-p", fmt.Sprint(port), "-t", "1", dir)
+	srv.Env = append(os.Environ(), "DEBUGINFOD_URLS=")
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		srv.Wait()
+		close(ended)
+	}()
+	defer func() {
+		srv.Process.Kill()
+		<-ended
+	}()
+	c := &Client{URLs: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}, Dir: t.TempDir()}
+	for {
+		if path, err = c.DebugInfo(context.Background(), "abcdef0123456789"); err == nil || time.Now().After(deadline) {
+			return path, err
+		}
+		os.RemoveAll(filepath.Join(c.Dir, "abcdef0123456789")) // not yet scanned: no miss
+		select {
+		case <-ended:
+			return "", err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // TestRealServer asks elfutils' server on loopback for a file that it found in
 // a directory.
 func TestRealServer(t *testing.T) {
@@ -152,28 +191,12 @@ func TestRealServer(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
-	srv := exec.Command("debuginfod", "-F", "-d", ":memory:", "-p", fmt.Sprint(port), "-t", "1", dir)
-	srv.Env = append(os.Environ(), "DEBUGINFOD_URLS=")
-	if err := srv.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { srv.Process.Kill(); srv.Wait() }()
-	c := &Client{URLs: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}, Dir: t.TempDir()}
 	var path string
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if path, err = c.DebugInfo(context.Background(), "abcdef0123456789"); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
+	var err error
+	for deadline := time.Now().Add(4 * time.Minute); path == ""; {
+		if path, err = askServer(t, dir, deadline); err != nil && time.Now().After(deadline) {
 			t.Fatal(err)
 		}
-		os.RemoveAll(filepath.Join(c.Dir, "abcdef0123456789")) // not yet scanned: no miss
 	}
 	want, err := os.ReadFile(filepath.Join(dir, "a.so"))
 	if err != nil {
