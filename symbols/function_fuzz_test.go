@@ -108,6 +108,7 @@ func readType(t *Type, depth int) {
 	}
 	t.Enumerators()
 	t.Dimensions()
+	t.RuntimeType(0x40)
 	readType(t.Strip().Elem(), depth-1)
 	for i, m := range t.Members() {
 		if i == 4 {

@@ -36,9 +36,10 @@
 // where they are, descriptors included; a variable is not found where the
 // thread has not got its storage yet, or where another file defines the same
 // name. A type that the unit of the function only declares is that which
-// another unit of the same file describes under its name; within split DWARF,
-// and between files, it is not looked for. Not written is what has no
-// counterpart in C, C++, Rust or Go.
+// another unit of the same file describes under its name; between files it is
+// not looked for. What a Go interface holds is written where the debug
+// information has its type. Not written is what has no counterpart in C, C++,
+// Rust or Go.
 //
 // # Concurrency
 //
