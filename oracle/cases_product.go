@@ -57,6 +57,7 @@ func arm64Cases(configs []string) []Case {
 	add("clang -Os, pointer authentication", clang, clang+" --target=aarch64-linux-gnu -w -Os -mbranch-protection=standard -o $OUT work.c -lm", 30000, false)
 	add("C++ with exceptions, g++ -O2", gxx, gxx+" -O2 -o $OUT work.cc", 150000, false)
 	add("C++ with exceptions, g++ -Os, pointer authentication", gxx, gxx+" -Os -mbranch-protection=standard -o $OUT work.cc", 150000, false)
+	add("C++, throws through frame pointers, clang++ -O0", "clang++-19", "clang++-19 --target=aarch64-linux-gnu -O0 -o $OUT throws.cc", 0, false)
 	add("signals, alternate stack, siglongjmp", gcc, gcc+" -O2 -o $OUT signals.c", 0, true)
 	for _, program := range []string{"gowork", "gosignals"} {
 		cases = append(cases, Case{Table: tableGo, Name: "AArch64, " + program, Needs: "go",

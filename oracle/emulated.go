@@ -70,7 +70,7 @@ func (r *runner) stepsEmulated(e *emulator, n int) error {
 		code := r.captureAt(r.target.regs.Raw(arch.SP), r.target.regs.Raw(arch.PC))
 		from, before := r.moment(), r.target.regs
 		known := isa.DecodeARM64(code, from.pc, &in)
-		r.judgeAll(!r.shadow.intactARM64(from.sp, r.target.ReadWord))
+		r.judgeAll(!r.shadow.intactARM64(&r.target.regs, r.target.ReadWord))
 		delivered := sig
 		var err error
 		if sig, err = e.step(sig); err != nil {

@@ -52,14 +52,20 @@ func (s *Shadow) noteSaved(in *isa.Inst, from moment, regs *procstate.Regs) {
 
 // intactARM64 is intact where return addresses are stored by the called
 // function: it looks at those whose place is known and below which SP has not
-// risen.
-func (s *Shadow) intactARM64(sp uint64, word wordReader) bool {
+// risen. Where it has, in the function that runs, the register has the address
+// again.
+func (s *Shadow) intactARM64(regs *procstate.Regs, word wordReader) bool {
+	a := procstate.ARM64
+	sp := regs.Raw(a.SP)
+	if top := s.top(); top != nil && !top.signal && top.saved != 0 && top.saved < sp && regs.Raw(a.LR)&a.CodeMask != top.pc {
+		return false
+	}
 	for n, i := 0, len(s.recs)-1; i >= 0 && n < 3; n, i = n+1, i-1 {
 		r := &s.recs[i]
 		if r.saved < sp {
 			continue
 		}
-		if ra, ok := word(r.saved); ok && ra&procstate.ARM64.CodeMask != r.pc {
+		if ra, ok := word(r.saved); ok && ra&a.CodeMask != r.pc {
 			return false
 		}
 	}

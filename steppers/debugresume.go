@@ -41,11 +41,15 @@ func (k *resuming) at(m *procstate.Mapping, pc uint64) bool {
 
 // leavesFrames answers resuming.at for a link-time address.
 func leavesFrames(im *procstate.Image, vaddr uint64) bool {
+	type place struct {
+		vaddr uint64
+		zero  procstate.Reg // a register that is 0
+	}
 	arch := im.Arch()
 	var code [16]byte
 	var in isa.Inst
-	seen := map[uint64]bool{}
-	work, called := []uint64{vaddr}, []uint64(nil) // where to look now, and behind a call
+	seen := map[place]bool{}
+	work, called := []place{{vaddr, procstate.NoReg}}, []place(nil) // where to look now, and behind a call
 	for first := true; first || len(called) > 0; first = false {
 		if !first {
 			work, called = called, nil
@@ -55,19 +59,20 @@ func leavesFrames(im *procstate.Image, vaddr uint64) bool {
 			work = work[:len(work)-1]
 			for !seen[at] && len(seen) < maxResume {
 				seen[at] = true
-				if im.ReadVaddr(code[:], at) != nil || !decode(arch, code[:], at, &in) {
+				if im.ReadVaddr(code[:], at.vaddr) != nil || !decode(arch, code[:], at.vaddr, &in) {
 					break
 				}
-				if leavesSP(arch, &in) {
+				if leavesSP(arch, &in, at.zero) {
 					return true
 				}
-				at += uint64(in.Len)
+				at.zero = zeroAfter(&in, at.zero)
+				at.vaddr += uint64(in.Len)
 				switch in.Flow {
 				case isa.Jump, isa.CondJump:
-					work = append(work, in.Target)
+					work = append(work, place{in.Target, at.zero})
 				case isa.Call, isa.IndirectCall:
 					if first {
-						called = append(called, at)
+						called = append(called, place{at.vaddr, procstate.NoReg})
 					}
 				}
 				if in.Ends() || in.Flow == isa.Call || in.Flow == isa.IndirectCall {
@@ -79,9 +84,31 @@ func leavesFrames(im *procstate.Image, vaddr uint64) bool {
 	return false
 }
 
+// zeroAfter returns a register that is 0 after an instruction, when zero is
+// before it.
+func zeroAfter(in *isa.Inst, zero procstate.Reg) procstate.Reg {
+	for _, op := range in.Ops[:in.NumOps] {
+		switch op.Kind {
+		case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
+		case isa.Const:
+			if op.Imm == 0 {
+				zero = op.Dst
+			} else if op.Dst == zero {
+				zero = procstate.NoReg
+			}
+		default:
+			if op.Dst == zero || op.Kind == isa.Swap && op.Src == zero {
+				zero = procstate.NoReg
+			}
+		}
+	}
+	return zero
+}
+
 // leavesSP reports whether an instruction gives SP a value that no frame of
-// the function tells.
-func leavesSP(a *procstate.Arch, in *isa.Inst) bool {
+// the function tells. On AArch64 the ways out of the unwinder are one: what it
+// adds to SP is zero where it returns to its caller.
+func leavesSP(a *procstate.Arch, in *isa.Inst, zero procstate.Reg) bool {
 	for _, op := range in.Ops[:in.NumOps] {
 		switch op.Kind {
 		case isa.Set:
@@ -89,7 +116,7 @@ func leavesSP(a *procstate.Arch, in *isa.Inst) bool {
 				return true
 			}
 		case isa.Add, isa.SetIndexed:
-			if op.Dst == a.SP {
+			if op.Dst == a.SP && op.Src != zero {
 				return true
 			}
 		}
