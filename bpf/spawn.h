@@ -26,13 +26,16 @@ INLINE u64 saved_word(const u64 *at)
 
 /*
  * How far above sp the stack ends that the current task was given by a parent
- * that waits for it; negative when that is not known.
+ * that waits for it; negative when that is not known. In an exec the parent has
+ * been let go on for a while before the memory is given up. It may have got as
+ * far as to a child with another stack: that of clone3 must hold sp, and with
+ * that of clone more may be copied than is live.
  */
 GLOBAL int spawned_stack(u64 sp)
 {
 	struct task_struct *task = current_task();
 
-	if (!task_field(task, vfork_done))
+	if (!task_field(task, vfork_done) && !is_in_exec(task))
 		return -1;
 	struct task_struct *parent = task_field(task, real_parent);
 	if (!parent || task_field(parent, mm) != task_field(task, mm))
@@ -46,7 +49,7 @@ GLOBAL int spawned_stack(u64 sp)
 		end = saved_word(&second_argument_of(*saved));
 	else if (nr == NR_CLONE3) {
 		u64 args = saved_word(&first_argument_of(*saved));
-		if (!bpf_probe_read_user(&stack, sizeof(stack), (void *)(args + CLONE3_STACK)))
+		if (!bpf_probe_read_user(&stack, sizeof(stack), (void *)(args + CLONE3_STACK)) && stack.lo <= sp)
 			end = stack.lo + stack.size;
 	}
 	return end >= sp && end - sp <= MAIN_STACK_REACH ? end - sp : -1;
