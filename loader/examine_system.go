@@ -172,13 +172,19 @@ func examineMemlock() Finding {
 		return f
 	}
 	f.Found = bytesText(l.Cur)
+	// What raises the limit, and what it does not bind: that of perf's rings,
+	// but not that of BPF maps, which count before Linux 5.11.
 	caps, err := effectiveCaps()
+	above, name := uint64(1<<unix.CAP_SYS_RESOURCE), "cap_sys_resource"
+	if kernelSince(5, 11) {
+		above, name = above|1<<unix.CAP_IPC_LOCK, "cap_ipc_lock"
+	}
 	switch {
-	case err == nil && caps&(1<<unix.CAP_IPC_LOCK|1<<unix.CAP_SYS_RESOURCE) != 0:
+	case err == nil && caps&above != 0:
 		f.Found += ", overridden by the capabilities"
 	case l.Cur < 64<<20:
 		return f.lacks(Limited, "small rings for side-band events, which overflow when many programs start at once; before Linux 5.11, no room for samples either",
-			"ulimit -l unlimited, or add cap_ipc_lock to setcap")
+			"ulimit -l unlimited, or add "+name+" to setcap")
 	}
 	return f
 }
