@@ -246,7 +246,7 @@ var chainStart = regexp.MustCompile(`^_start;(__libc_start_main[^;]*);(__libc_st
 
 var level30 = regexp.MustCompile(`^_ZN5chainILi(\d+)EE5levelEl$`)
 
-// besideChain are the functions that main calls in testdata/targets/depth*.cc
+// besideChain are the functions of testdata/targets/budget.h that main calls
 // beside those of the chain.
 var besideChain = []string{"_ZL5parseiPPc", "_ZL11cpu_secondsv"}
 

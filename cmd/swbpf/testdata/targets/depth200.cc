@@ -1,25 +1,6 @@
 // A recursion of 200 levels over more than 90 KB of stack.
 // Build: g++ -O2 -fomit-frame-pointer. Usage: depth200 SECONDS [CALLS]
-#include <climits>
-#include <cstdlib>
-#include <ctime>
-
-// What main calls beside the chain. That these call functions of libraries, at
-// first by way of the dynamic linker, is then not seen below main.
-struct arguments {
-  double seconds;
-  long calls;
-};
-
-[[gnu::noinline, gnu::noclone]] static arguments parse(int argc, char **argv) {
-  return {argc > 1 ? atof(argv[1]) : 1, argc > 2 ? atol(argv[2]) : LONG_MAX};
-}
-
-[[gnu::noinline, gnu::noclone]] static double cpu_seconds() {
-  timespec t;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return t.tv_sec + t.tv_nsec * 1e-9;
-}
+#include "budget.h"
 
 [[gnu::noinline, gnu::noclone]] static long leaf(long x) {
   for (int i = 0; i < 200000; i++)

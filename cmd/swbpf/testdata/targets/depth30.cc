@@ -1,26 +1,7 @@
 // A call chain of 30 levels, of which the optimiser may drop none, that ends
 // in libstdc++. Build: g++ -O2 -fomit-frame-pointer. Usage: depth30 SECONDS [CALLS]
-#include <climits>
-#include <cstdlib>
-#include <ctime>
+#include "budget.h"
 #include <sstream>
-
-// What main calls beside the chain. That these call functions of libraries, at
-// first by way of the dynamic linker, is then not seen below main.
-struct arguments {
-  double seconds;
-  long calls;
-};
-
-[[gnu::noinline, gnu::noclone]] static arguments parse(int argc, char **argv) {
-  return {argc > 1 ? atof(argv[1]) : 1, argc > 2 ? atol(argv[2]) : LONG_MAX};
-}
-
-[[gnu::noinline, gnu::noclone]] static double cpu_seconds() {
-  timespec t;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return t.tv_sec + t.tv_nsec * 1e-9;
-}
 
 template <int N> struct chain {
   // The work after the call keeps it from being a tail call; its locals make
