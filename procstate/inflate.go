@@ -99,7 +99,7 @@ const (
 	maxLiterals  = 288
 	maxDistances = 32
 	maxCodeBits  = 15
-	tableBits    = 10
+	tableBits    = 11
 )
 
 // huffman decodes one alphabet. Codes of up to tableBits are looked up; longer
@@ -110,17 +110,32 @@ type huffman struct {
 	sorted [maxLiterals]uint16     // symbols in order of their codes
 }
 
-// codeEntry is what a code stands for: bits 0-3 the length of the code, 4-7
-// how many more bits are added to the value, 8-9 the kind, 16-31 the value.
+// codeEntry is what a code stands for: bits 0-5 how many bits it takes, with
+// those that are added to the value; 8-11 the length of the code itself, 12-13
+// the kind, 16-31 the value.
 type codeEntry uint32
 
 const (
-	kindLong    codeEntry = 0 << 8 // a longer code, or none
-	kindLiteral codeEntry = 1 << 8
-	kindCopy    codeEntry = 2 << 8
-	kindEnd     codeEntry = 3 << 8
-	kindMask    codeEntry = 3 << 8
+	kindLong    codeEntry = 0 << 12 // a longer code, or none
+	kindLiteral codeEntry = 1 << 12
+	kindCopy    codeEntry = 2 << 12
+	kindEnd     codeEntry = 3 << 12
+	kindMask    codeEntry = 3 << 12
 )
+
+// of returns the entry for a code of l bits.
+func (e codeEntry) of(l int) codeEntry {
+	if e != 0 {
+		e += codeEntry(l) | codeEntry(l)<<8
+	}
+	return e
+}
+
+// value returns the value with what is added to it, which follows the code in
+// the lowest bits.
+func (e codeEntry) value(ahead uint64) int {
+	return int(e>>16) + int(ahead&(1<<(e&63)-1)>>(e>>8&15))
+}
 
 // literalEntries and distanceEntries are the meanings of the symbols, without
 // the length of their code; 0 for those that have none.
@@ -133,13 +148,13 @@ func symbolEntries() (lit, dist [maxLiterals]codeEntry) {
 	lit[256] = kindEnd
 	for i, base := 0, 3; i < 28; i++ {
 		extra := max(0, i/4-1)
-		lit[257+i] = kindCopy | codeEntry(extra)<<4 | codeEntry(base)<<16
+		lit[257+i] = kindCopy | codeEntry(extra) | codeEntry(base)<<16
 		base += 1 << extra
 	}
 	lit[285] = kindCopy | 258<<16
 	for i, base := 0, 1; i < 30; i++ {
 		extra := max(0, i/2-1)
-		dist[i] = kindCopy | codeEntry(extra)<<4 | codeEntry(base)<<16
+		dist[i] = kindCopy | codeEntry(extra) | codeEntry(base)<<16
 		base += 1 << extra
 	}
 	return lit, dist
@@ -158,7 +173,7 @@ func (z *inflater) fill() {
 
 // fillEnd is fill where src ends.
 func (z *inflater) fillEnd() {
-	z.next()
+	z.source()
 	for z.n >= 0 && z.n < 56 && z.pos < len(z.src) {
 		z.bits |= uint64(z.src[z.pos]) << uint(z.n)
 		z.pos++
@@ -166,9 +181,9 @@ func (z *inflater) fillEnd() {
 	}
 }
 
-// next makes src reach further, where there is more. It keeps what was read
+// source makes src reach further, where there is more. It keeps what was read
 // ahead and may be given back.
-func (z *inflater) next() {
+func (z *inflater) source() {
 	if z.more != nil {
 		back := min(z.pos, 8)
 		z.src, z.pos = z.more(z.src[z.pos-back:]), back
@@ -185,7 +200,8 @@ func (z *inflater) room(done int) {
 // maxCopy is the longest copy that deflate knows, and a word beyond it.
 const maxCopy = 258 + 8
 
-// take removes up to 16 bits of those that fill has read.
+// take removes the next n bits of those that fill has read, and returns them as a
+// number.
 func (z *inflater) take(n int) int {
 	v := int(z.bits & (1<<uint(n) - 1))
 	z.bits >>= uint(n)
@@ -202,7 +218,7 @@ func (z *inflater) stored() error {
 	z.pos -= z.n / 8
 	z.bits, z.n = 0, 0
 	if len(z.src)-z.pos < 4 {
-		z.next()
+		z.source()
 	}
 	if len(z.src)-z.pos < 4 {
 		return errZlib
@@ -214,7 +230,7 @@ func (z *inflater) stored() error {
 	z.pos += 4
 	for n > 0 {
 		if z.pos == len(z.src) {
-			z.next()
+			z.source()
 		}
 		z.room(z.done)
 		k := min(n, len(z.src)-z.pos, len(z.dst)-z.done)
@@ -274,7 +290,8 @@ func (z *inflater) readCodes() error {
 	lengths := z.lengths[:lit+dist]
 	for i := 0; i < len(lengths); {
 		z.fill()
-		e := h.decode(z)
+		e := h.next(z.bits)
+		z.take(int(e & 63))
 		sym := int(e >> 16)
 		if e&kindMask == kindLong || z.n < 0 {
 			return errZlib
@@ -350,9 +367,7 @@ func (h *huffman) set(lengths []uint8, entries *[maxLiterals]codeEntry) bool {
 		if entries != nil {
 			e = entries[sym]
 		}
-		if e != 0 {
-			e |= codeEntry(l)
-		}
+		e = e.of(int(l))
 		for i := int(bits.Reverse16(uint16(code)) >> (16 - l)); i < len(h.table); i += 1 << l {
 			h.table[i] = e
 		}
@@ -360,25 +375,19 @@ func (h *huffman) set(lengths []uint8, entries *[maxLiterals]codeEntry) bool {
 	return true
 }
 
-// decode takes a code and returns its entry, of kindLong when there is none.
-func (h *huffman) decode(z *inflater) codeEntry {
-	e := h.table[z.bits&(1<<tableBits-1)]
-	z.bits >>= uint(e & 15)
-	z.n -= int(e & 15)
-	return e
-}
+// next returns the entry of the code that comes first in ahead, of kindLong
+// when there is none in the table.
+func (h *huffman) next(ahead uint64) codeEntry { return h.table[ahead&(1<<tableBits-1)] }
 
-// long takes a code that is longer than the table knows, of the alphabet with
-// these entries.
-func (h *huffman) long(z *inflater, entries *[maxLiterals]codeEntry) codeEntry {
+// long returns the entry of a code that is longer than the table knows, of the
+// alphabet with these entries; of kindLong when there is none.
+func (h *huffman) long(ahead uint64, entries *[maxLiterals]codeEntry) codeEntry {
 	code, first, at := 0, 0, 0
 	for l := 1; l <= maxCodeBits; l++ {
-		code |= int(z.bits >> uint(l-1) & 1)
+		code |= int(ahead >> uint(l-1) & 1)
 		n := int(h.count[l])
 		if code-first < n {
-			e := entries[h.sorted[at+code-first]]
-			z.take(l)
-			return e
+			return entries[h.sorted[at+code-first]].of(l)
 		}
 		at += n
 		first = (first + n) << 1
@@ -389,74 +398,142 @@ func (h *huffman) long(z *inflater, entries *[maxLiterals]codeEntry) codeEntry {
 
 // block decompresses a block, with its codes set up.
 func (z *inflater) block() error {
-	dst, done := z.dst, z.done
 	for {
-		if len(dst)-done < maxCopy {
-			z.room(done)
-			dst = z.dst
+		z.room(z.done)
+		if err := z.fast(); err != nil {
+			return err
 		}
-		z.fill()
-		if z.n < 0 {
-			return errZlib
-		}
-		e := z.literals.decode(z)
-		if e&kindMask == kindLiteral && done < len(dst) {
-			dst[done] = byte(e >> 16)
-			done++
-			// What is left is enough for another one, with a copy.
-			e = z.literals.decode(z)
-		}
-		if e&kindMask == kindLong {
-			e = z.literals.long(z, &literalEntries)
-		}
-		switch e & kindMask {
-		case kindLiteral:
-			if done == len(dst) {
-				return errZlibSize
-			}
-			dst[done] = byte(e >> 16)
-			done++
-			continue
-		case kindEnd:
-			z.done = done
-			if z.n < 0 {
-				return errZlib
-			}
-			return nil
-		case kindLong:
-			return errZlib
-		}
-		n := int(e>>16) + z.take(int(e>>4&15))
-		z.fill()
-		e = z.distances.decode(z)
-		if e&kindMask == kindLong {
-			e = z.distances.long(z, &distanceEntries)
-		}
-		if e&kindMask != kindCopy || z.n < 0 {
-			return errZlib
-		}
-		d := int(e>>16) + z.take(int(e>>4&15))
-		if d > done {
-			return errZlib
-		}
-		if n > len(dst)-done {
-			return errZlibSize
-		}
-		if d >= 8 && n <= 64 && len(dst)-done >= n+8 { // most are: a word at a time, beyond the end
-			for i := 0; i < n; i += 8 {
-				binary.LittleEndian.PutUint64(dst[done+i:], binary.LittleEndian.Uint64(dst[done+i-d:]))
-			}
-			done += n
-			continue
-		}
-		from, to := dst[done-d:], dst[done:done+n]
-		done += n
-		if d >= n {
-			copy(to, from)
-			continue
-		}
-		for i := range to { // what is copied is part of what it makes
-			to[i] = from[i]
+		end, err := z.symbol()
+		if end || err != nil {
+			return err
 		}
 	}
+}
+
+// What fast wants to be left, in bytes: of src two reads, of dst three literals
+// and a copy with what is written beyond it.
+const (
+	maxFastCopy = 64
+	fastSource  = 16
+	fastRoom    = 3 + maxFastCopy + 16
+)
+
+// fast decompresses as long as neither src nor dst come to their end, and
+// codes are short and copies simple, as most are.
+func (z *inflater) fast() error {
+	if z.n < 0 {
+		return errZlib
+	}
+	le := binary.LittleEndian
+	src, dst, pos, done := z.src, z.dst, z.pos, z.done
+	ahead, n := z.bits, uint(z.n)
+	literals, distances := &z.literals.table, &z.distances.table
+	for len(src)-pos >= fastSource && len(dst)-done >= fastRoom {
+		ahead |= le.Uint64(src[pos:pos+8]) << (n & 63)
+		pos += int((63 - n) >> 3)
+		n |= 56
+		e := literals[ahead&(1<<tableBits-1)]
+		if e&kindMask == kindLiteral {
+			ahead >>= e & 63
+			n -= uint(e & 63)
+			dst[done] = byte(e >> 16)
+			done++
+			e = literals[ahead&(1<<tableBits-1)]
+			if e&kindMask == kindLiteral {
+				ahead >>= e & 63
+				n -= uint(e & 63)
+				dst[done] = byte(e >> 16)
+				done++
+				e = literals[ahead&(1<<tableBits-1)]
+				if e&kindMask == kindLiteral {
+					ahead >>= e & 63
+					n -= uint(e & 63)
+					dst[done] = byte(e >> 16)
+					done++
+					continue
+				}
+			}
+		}
+		if e&kindMask != kindCopy {
+			break
+		}
+		size := e.value(ahead)
+		b, m, at := ahead>>(e&63), n-uint(e&63), pos
+		if m < 32 {
+			b |= le.Uint64(src[at:at+8]) << (m & 63)
+			at += int((63 - m) >> 3)
+			m |= 56
+		}
+		e = distances[b&(1<<tableBits-1)]
+		d := e.value(b)
+		if e&kindMask != kindCopy || size > maxFastCopy || d < 8 || d > done {
+			break
+		}
+		ahead, n, pos = b>>(e&63), m-uint(e&63), at
+		from, to := dst[done-d:done-d+maxFastCopy+8], dst[done:done+maxFastCopy+8]
+		done += size
+		le.PutUint64(to, le.Uint64(from))
+		le.PutUint64(to[8:], le.Uint64(from[8:]))
+		for i := 16; i < size; i += 8 {
+			le.PutUint64(to[i:i+8], le.Uint64(from[i:i+8]))
+		}
+	}
+	z.pos, z.done = pos, done
+	z.bits, z.n = ahead, int(n)
+	return nil
+}
+
+// symbol decompresses a literal or a copy, or ends the block.
+func (z *inflater) symbol() (end bool, err error) {
+	dst, done := z.dst, z.done
+	z.fill()
+	if z.n < 0 {
+		return false, errZlib
+	}
+	e := z.literals.next(z.bits)
+	if e&kindMask == kindLong {
+		e = z.literals.long(z.bits, &literalEntries)
+	}
+	n := e.value(z.bits)
+	if z.take(int(e & 63)); z.n < 0 {
+		return false, errZlib
+	}
+	switch e & kindMask {
+	case kindLiteral:
+		if done == len(dst) {
+			return false, errZlibSize
+		}
+		dst[done] = byte(n)
+		z.done++
+		return false, nil
+	case kindEnd:
+		return true, nil
+	case kindLong:
+		return false, errZlib
+	}
+	z.fill()
+	e = z.distances.next(z.bits)
+	if e&kindMask == kindLong {
+		e = z.distances.long(z.bits, &distanceEntries)
+	}
+	d := e.value(z.bits)
+	if z.take(int(e & 63)); e&kindMask != kindCopy || z.n < 0 {
+		return false, errZlib
+	}
+	if d > done {
+		return false, errZlib
+	}
+	if n > len(dst)-done {
+		return false, errZlibSize
+	}
+	from, to := dst[done-d:], dst[done:done+n]
+	z.done += n
+	if d >= n {
+		copy(to, from)
+		return false, nil
+	}
+	for i := range to { // what is copied is part of what it makes
+		to[i] = from[i]
+	}
+	return false, nil
 }

@@ -11,12 +11,13 @@ import (
 
 // Sizes of the parts that a compressed section is decompressed in.
 const (
-	partSize = 512 << 10
+	partSize = 128 << 10
 	maxParts = 64 // a larger section has larger parts
 
-	historySize  = 32 << 10 // how far back deflate copies from
-	packedWindow = 32 << 10 // what is read of the file at a time
-	maxScratch   = 2 << 20  // kept for the next part
+	historySize  = 32 << 10                        // how far back deflate copies from
+	packedWindow = 32 << 10                        // what is read of the file at a time
+	maxScratch   = 2 << 20                         // kept for the next part
+	scratchSize  = historySize + partSize + 96<<10 // of a part whose last block is of usual size
 
 	// maxBlock bounds what a block of deflate makes, as parts end where blocks
 	// do. zlib's make 4 MB at most.
@@ -110,9 +111,8 @@ func (p *Packed) PartSize() uint64 {
 }
 
 // Part decompresses the part of the section that holds an offset, and returns
-// where it starts. The caller owns it. Parts on the way to one that was not
-// reached before are passed to skipped, valid until it returns.
-func (p *Packed) Part(off uint64, skipped func(start uint64, b []byte)) (start uint64, b []byte, err error) {
+// where it starts. The caller owns it.
+func (p *Packed) Part(off uint64) (start uint64, b []byte, err error) {
 	if off >= p.size {
 		return 0, nil, p.failed("past its end")
 	}
@@ -154,7 +154,6 @@ func (p *Packed) Part(off uint64, skipped func(start uint64, b []byte)) (start u
 		if off < p.known {
 			return at.at, append([]byte(nil), b...), nil
 		}
-		skipped(at.at, b)
 	}
 	return 0, nil, p.err
 }
@@ -195,8 +194,8 @@ func (in *packedInput) part(z *inflater, at packedPoint) (b []byte, last bool, e
 	in.next = at.bit / 8
 	z.more = in.more
 	z.src, z.pos, z.bits, z.n = nil, 0, 0, 0
-	if want := historySize + partSize; len(z.dst) < want {
-		z.dst = make([]byte, want)
+	if len(z.dst) < scratchSize {
+		z.dst = make([]byte, scratchSize)
 	}
 	have := copy(z.dst, at.history)
 	z.done = have

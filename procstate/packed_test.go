@@ -21,16 +21,14 @@ func packedOf(stream []byte, size uint64) (*Packed, error) {
 func readPacked(p *Packed, first ...uint64) ([]byte, error) {
 	out := make([]byte, p.Size())
 	for _, off := range first {
-		start, b, err := p.Part(off, func(start uint64, b []byte) {
-			copy(out[start:], b)
-		})
+		start, b, err := p.Part(off)
 		if err != nil {
 			return nil, err
 		}
 		copy(out[start:], b)
 	}
 	for off := uint64(0); off < p.Size(); {
-		start, b, err := p.Part(off, func(uint64, []byte) {})
+		start, b, err := p.Part(off)
 		if err != nil {
 			return nil, err
 		}

@@ -28,10 +28,6 @@ type packedPart struct {
 	used  atomic.Bool // since the last round of dropping
 }
 
-// keptWhole is the size up to which parts are kept that were met on the way
-// to another one: it is likely that they are asked for as well.
-const keptWhole = 8 << 20
-
 // at returns n bytes at an offset, nil when they are not in one part. They
 // stay as they are.
 func (s *packedSection) at(off, n uint64) ([]byte, error) {
@@ -66,11 +62,7 @@ func (s *packedSection) part(off uint64) (*packedPart, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	start, b, err := s.z.Part(off, func(start uint64, b []byte) {
-		if s.z.Size() <= keptWhole {
-			s.keep(start, slices.Clone(b))
-		}
-	})
+	start, b, err := s.z.Part(off)
 	if err != nil {
 		s.err = err
 		return nil, err
