@@ -392,3 +392,26 @@ func TestLaunch(t *testing.T) {
 		t.Errorf("%d frames, %v", len(frames), err)
 	}
 }
+
+// TestLaunchToEnd has a program wait until it is let go, and learns how it ends.
+func TestLaunchToEnd(t *testing.T) {
+	canTrace(t)
+	w, err := swbpf.Launch("/bin/sh", []string{"sh", "-c", "exit 7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, ok := swbpf.Debug(w)
+	if !ok || p.IsTerminated() {
+		t.Fatalf("%v, terminated: %v", ok, p.IsTerminated())
+	}
+	if frames, err := w.WalkStack(nil, procstate.DefaultThread); len(frames) != 1 || err != nil {
+		t.Errorf("at its first instruction the program has %d frames, %v", len(frames), err)
+	}
+	if err := p.Resume(procstate.DefaultThread); err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	if ws, ok := p.ExitStatus(); !ok || !ws.Exited() || ws.ExitStatus() != 7 {
+		t.Errorf("it ended with %#x, %v", ws, ok)
+	}
+}

@@ -82,7 +82,7 @@ type recordStats struct {
 	CPUUser                 float64 `json:"cpu_user_seconds"`
 	CPUSystem               float64 `json:"cpu_system_seconds"`
 	RSS                     uint64  `json:"max_rss_bytes"`
-	Processes, Modules      int
+	Processes               int
 }
 
 func readRecordStats(path string) (recordStats, error) {

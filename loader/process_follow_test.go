@@ -78,8 +78,9 @@ func (f *follower) play(last func(*Process)) {
 				last(p)
 			}
 		}
-		f.procs.Apply(&e)
+		f.procs.apply(&e)
 	}
+	f.procs.now = upTo
 	if s := f.sb.Stats(); s.Lost != 0 || s.Malformed != 0 {
 		f.t.Errorf("side-band: %+v", s)
 	}

@@ -301,8 +301,8 @@ func TestSidebandInsidePIDNamespace(t *testing.T) {
 	if f.playDumps(map[int32][]procstate.MapsEntry{pid: entries}) != 1 {
 		t.Error("the victim was not seen")
 	}
-	if f.procs.Len() > 10 {
-		t.Errorf("%d processes in a namespace of few", f.procs.Len())
+	if len(f.procs.procs) > 10 {
+		t.Errorf("%d processes in a namespace of few", len(f.procs.procs))
 	}
 }
 
@@ -396,8 +396,8 @@ func TestLostRecords(t *testing.T) {
 	if s := sb.Stats(); s.Lost < 200 || s.Malformed != 0 {
 		t.Errorf("%+v", s)
 	}
-	if s := p.Stats(); s.Resyncs != 1 {
-		t.Errorf("%+v", s)
+	if p.resync == 0 {
+		t.Error("the table was not read anew")
 	}
 	compareMappings(t, p.Process(w.pid), w.entries)
 }

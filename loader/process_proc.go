@@ -149,7 +149,6 @@ func (p *Processes) load(pid int32) *Process {
 	}
 	proc := p.empty(pid)
 	proc.Comm, proc.KernelThread = st.comm, st.kernelThread
-	p.stats.FromProc++
 	if st.kernelThread {
 		return proc
 	}

@@ -104,7 +104,7 @@ func TestApply(t *testing.T) {
 	for _, test := range table {
 		p := newTable(test.pids...)
 		for i := range test.events {
-			p.Apply(&test.events[i])
+			p.apply(&test.events[i])
 		}
 		for pid, want := range test.want {
 			if got := describe(p.procs[pid]); got != want {
@@ -148,18 +148,18 @@ func TestAdvance(t *testing.T) {
 func TestExecDropsData(t *testing.T) {
 	p := newTable()
 	for _, e := range []SidebandEvent{anon(1, pidA, 0x1000, 0x1000)} {
-		p.Apply(&e)
+		p.apply(&e)
 	}
 	a := p.Process(pidA)
 	a.Data = "attached"
 	e := fork(2, pidA, pidB)
-	p.Apply(&e)
+	p.apply(&e)
 	if p.Process(pidB).Data != nil {
 		t.Error("a child has its parent's data")
 	}
 	space := a.Space
 	e = execed(3, pidA, "x")
-	p.Apply(&e)
+	p.apply(&e)
 	if p.Process(pidA) != a || a.Data != nil || a.Space == space {
 		t.Errorf("after exec: %+v", a)
 	}
@@ -170,14 +170,14 @@ func TestExecDropsData(t *testing.T) {
 func TestInsertAgain(t *testing.T) {
 	p := newTable()
 	e := anon(1, pidA, 0x1000, 0x1000)
-	p.Apply(&e)
+	p.apply(&e)
 	gen := p.Process(pidA).Space.Generation()
-	p.Apply(&e)
+	p.apply(&e)
 	if p.Process(pidA).Space.Generation() != gen {
 		t.Error("the same mapping changed the generation")
 	}
 	e.Len = 0x2000
-	p.Apply(&e)
+	p.apply(&e)
 	if p.Process(pidA).Space.Generation() == gen {
 		t.Error("a longer mapping did not change the generation")
 	}
@@ -192,7 +192,7 @@ func TestExpireByTime(t *testing.T) {
 		ended(10, pidA, pidA), ended(20, pidB, pidB), ended(15, pidC, pidC), ended(15, self, self),
 		execed(30, pidC, "x"), // a thread went on
 	} {
-		p.Apply(&e)
+		p.apply(&e)
 	}
 	for _, step := range []struct {
 		time      uint64
@@ -203,8 +203,8 @@ func TestExpireByTime(t *testing.T) {
 		_, a := p.procs[pidA]
 		_, b := p.procs[pidB]
 		_, c := p.procs[pidC]
-		if a != step.a || b != step.b || c != step.c || p.Len() != step.remaining {
-			t.Errorf("before %d: %v %v %v, %d processes", step.time, a, b, c, p.Len())
+		if a != step.a || b != step.b || c != step.c || len(p.procs) != step.remaining {
+			t.Errorf("before %d: %v %v %v, %d processes", step.time, a, b, c, len(p.procs))
 		}
 	}
 	// We are still here: other threads go on.
@@ -302,7 +302,7 @@ func TestCloseFiles(t *testing.T) {
 	if err := cat.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	p.Apply(&SidebandEvent{Kind: SidebandExit, Time: 1, PID: pid, TID: pid})
+	p.apply(&SidebandEvent{Kind: SidebandExit, Time: 1, PID: pid, TID: pid})
 	p.Expire(2)
 	closeFiles("wanted", 1, func(im *procstate.Image) bool { return im == program })
 	closeFiles("not wanted", 0, none)

@@ -2,7 +2,6 @@ package loader
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -68,7 +67,6 @@ type Processes struct {
 	procs  map[int32]*Process
 	exits  []exit // in order of time
 	gone   map[int32]uint64
-	stats  ProcessesStats
 	now    uint64 // time of the last Advance
 	resync uint64 // time of the last loss of records that was made good
 	lossy  bool   // records were lost since
@@ -83,19 +81,6 @@ type Processes struct {
 	opened  uint64         // files that had been looked for then
 	wanted  map[int32]bool // processes whose files are opened early; nil: all
 	only    map[int32]bool // roots that are followed; nil: all
-}
-
-// ProcessesStats counts what the table has seen.
-type ProcessesStats struct {
-	Events   uint64 // applied
-	Forks    uint64 // new processes, without threads
-	Execs    uint64
-	Mappings uint64 // executable mappings reported
-	NoImage  uint64 // of these, mapped from a file that could not be opened
-	NotELF   uint64 // of these, mapped from a file that is not ELF
-	Resyncs  uint64 // times the table was read anew from /proc after a loss
-	FromProc uint64 // processes read from /proc
-	Removed  uint64 // processes removed by Expire
 }
 
 type exit struct {
@@ -281,7 +266,6 @@ func (p *Processes) recover() {
 		return
 	}
 	p.lossy, p.resync = false, now
-	p.stats.Resyncs++
 	p.Bootstrap()
 }
 
@@ -322,21 +306,12 @@ func (p *Processes) due(t uint64) []SidebandEvent {
 	return out
 }
 
-// Apply applies one event at once. Events must come in order of time.
-func (p *Processes) Apply(e *SidebandEvent) {
-	ev := *e
-	p.apply(&ev)
-	p.now = max(p.now, e.Time)
-}
-
 func (p *Processes) apply(e *SidebandEvent) {
-	p.stats.Events++
 	switch e.Kind {
 	case SidebandFork:
 		p.applyFork(e)
 	case SidebandExec:
 		if proc := p.forEvent(e.PID); proc != nil {
-			p.stats.Execs++
 			proc.exec(e.Comm)
 		}
 	case SidebandComm:
@@ -369,7 +344,6 @@ func (p *Processes) applyFork(e *SidebandEvent) {
 		}
 		return
 	}
-	p.stats.Forks++
 	p.procs[e.PID] = parent.fork(e.PID)
 }
 
@@ -378,21 +352,12 @@ func (p *Processes) applyMmap(e *SidebandEvent) {
 	if proc == nil {
 		return
 	}
-	p.stats.Mappings++
 	var m *procstate.Mapping
 	if e.looked {
 		m = procstate.NewFileMapping(e.ref(), e.Offset, e.image, e.imageErr)
 	} else {
 		m = p.images.NewMapping(proc.Space, e.ref(), e.Offset)
 		p.announce(e.PID, m.Image, m.Start, m.Offset)
-	}
-	if m.ImageErr != nil {
-		var format *procstate.FormatError
-		if errors.As(m.ImageErr, &format) {
-			p.stats.NotELF++
-		} else {
-			p.stats.NoImage++
-		}
 	}
 	proc.insert(m)
 }
@@ -463,10 +428,9 @@ func (p *Processes) Expire(t uint64) {
 		case p.procs[x.proc.PID] != x.proc || !x.proc.Exited:
 			// Replaced by a namesake, or revived by the exec of a thread.
 		case exists(x.proc.PID):
-			p.exits = append(p.exits, exit{x.proc, p.now})
+			p.exits = append(p.exits, exit{x.proc, max(p.now, t)}) // looked at again later
 		default:
 			delete(p.procs, x.proc.PID)
-			p.stats.Removed++
 			p.forgetWanted(x.proc.PID)
 		}
 	}
@@ -492,25 +456,6 @@ func (p *Processes) forgetWanted(pid int32) {
 		delete(p.wanted, pid)
 	}
 }
-
-// Track adds a process to those that are followed, with all that it forks
-// from now on.
-func (p *Processes) Track(pid int32) {
-	p.mu.Lock()
-	if p.only != nil {
-		p.only[pid], p.wanted[pid] = true, true
-	}
-	p.mu.Unlock()
-	if proc := p.load(pid); proc != nil && p.procs[pid] == nil {
-		p.procs[pid] = proc
-	}
-}
-
-// Len returns the number of processes in the table.
-func (p *Processes) Len() int { return len(p.procs) }
-
-// Stats returns the counters.
-func (p *Processes) Stats() ProcessesStats { return p.stats }
 
 // monotonic returns CLOCK_MONOTONIC in ns. The runtime is not told of the system
 // call, which does not block: it would wake a thread to watch it.

@@ -276,9 +276,6 @@ func (s *Sideband) Wake() {
 	}
 }
 
-// PollFD returns a descriptor that can be polled for what ends a Wait.
-func (s *Sideband) PollFD() int { return s.epoll }
-
 // Stats returns the counters.
 func (s *Sideband) Stats() SidebandStats {
 	s.mu.Lock()

@@ -256,13 +256,6 @@ func TestWait(t *testing.T) {
 	if woken, err := f.sb.Wait(patience); !woken || err != nil {
 		t.Errorf("a program that started: %v, %v", woken, err)
 	}
-	poll := []unix.PollFd{{Fd: int32(f.sb.PollFD()), Events: unix.POLLIN}}
-	if err := exec.Command("true").Run(); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := unix.Poll(poll, int(patience.Milliseconds())); n != 1 || err != nil {
-		t.Errorf("poll: %d, %v", n, err)
-	}
 }
 
 // A CPU that is not followed any more is followed again when it is online, and

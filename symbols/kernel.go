@@ -237,6 +237,3 @@ func (k *Kernel) Lookup(addr uint64) (s KernelSymbol, ok bool) {
 	}
 	return s, true
 }
-
-// Len is the number of symbols.
-func (k *Kernel) Len() int { return len(k.addrs) }

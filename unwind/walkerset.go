@@ -8,14 +8,9 @@ import (
 )
 
 // WalkerSet is a group of Walkers, of the processes of a parallel program
-// say, that are walked as one.
+// say, that are walked as one. The zero value is an empty group.
 type WalkerSet struct {
 	walkers []*Walker
-}
-
-// NewWalkerSet makes a set of Walkers.
-func NewWalkerSet(ws ...*Walker) *WalkerSet {
-	return &WalkerSet{walkers: append([]*Walker(nil), ws...)}
 }
 
 // Add adds a Walker. Adding one twice is harmless.
