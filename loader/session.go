@@ -14,7 +14,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/gen"
@@ -115,8 +114,10 @@ func (s *Session) open() error {
 	if err != nil {
 		return err
 	}
-	// Kernels before 5.11 charge maps to the limit; later ones ignore it.
-	_ = rlimit.RemoveMemlock()
+	if _, ok := chargedMemlock(); ok {
+		// If we may not, loading fails and diagnoseLoad says why.
+		_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	}
 	if err := s.load(); err != nil {
 		return diagnoseLoad(err)
 	}

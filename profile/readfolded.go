@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"io"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,7 +99,7 @@ func (f *folded) line(l *lines) error {
 
 // commPID is the first frame as collapsing scripts write it when they are to
 // tell processes and threads apart: "comm-12/34".
-var commPID = regexp.MustCompile(`^(.{1,15})-(\d+|\?)(?:/(\d+))?$`)
+var commPID = pattern(`^(.{1,15})-(\d+|\?)(?:/(\d+))?$`)
 
 // startFunctions are functions at which threads begin: no names of processes.
 var startFunctions = map[string]bool{
@@ -114,7 +113,7 @@ var startFunctions = map[string]bool{
 func (f *folded) threaded() (named, numbered bool) {
 	numbered = true
 	for name := range f.roots {
-		numbered = numbered && commPID.MatchString(name)
+		numbered = numbered && commPID().MatchString(name)
 	}
 	if numbered {
 		return true, true
@@ -159,7 +158,7 @@ func (f *folded) build(o ReadOptions) (*Profile, error) {
 }
 
 func foldedThread(name string, numbered bool) Thread {
-	if m := commPID.FindStringSubmatch(name); m != nil && numbered {
+	if m := commPID().FindStringSubmatch(name); m != nil && numbered {
 		pid, _ := strconv.ParseInt(m[2], 10, 32) // "?" is 0
 		tid, _ := strconv.ParseInt(m[3], 10, 32)
 		if m[3] == "" {

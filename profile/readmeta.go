@@ -1,16 +1,15 @@
 package profile
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 )
 
 // What Profile.describe writes. The other facts have fields in pprof.
 var (
-	describedFirst   = regexp.MustCompile(`^(.*): (\S+?)(?: at (\d+) Hz|, one sample in (\d+))?(?: for [\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?)?(?: on (\d+) CPUs?)?, by (swbpf .*)$`)
-	describedSamples = regexp.MustCompile(`^\d+ samples, .* with complete stacks$`)
-	describedTally   = regexp.MustCompile(`^(\S+) (\d+)$`)
+	describedFirst   = pattern(`^(.*): (\S+?)(?: at (\d+) Hz|, one sample in (\d+))?(?: for [\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?)?(?: on (\d+) CPUs?)?, by (swbpf .*)$`)
+	describedSamples = pattern(`^\d+ samples, .* with complete stacks$`)
+	describedTally   = pattern(`^(\S+) (\d+)$`)
 )
 
 // parseDescription takes facts from the comments of a profile that swbpf
@@ -19,7 +18,7 @@ func parseDescription(m *Meta, comments []string) bool {
 	if len(comments) == 0 {
 		return false
 	}
-	f := describedFirst.FindStringSubmatch(comments[0])
+	f := describedFirst().FindStringSubmatch(comments[0])
 	if f == nil {
 		return false
 	}
@@ -31,12 +30,12 @@ func parseDescription(m *Meta, comments []string) bool {
 			m.Kernel = rest
 		} else if rest, ok := strings.CutPrefix(text, "lost: "); ok {
 			for part := range strings.SplitSeq(rest, ", ") {
-				if t := describedTally.FindStringSubmatch(part); t != nil {
+				if t := describedTally().FindStringSubmatch(part); t != nil {
 					n, _ := strconv.ParseInt(t[2], 10, 64)
 					m.Lost = append(m.Lost, Tally{t[1], n})
 				}
 			}
-		} else if !describedSamples.MatchString(text) && !strings.HasPrefix(text, "truncated: ") {
+		} else if !describedSamples().MatchString(text) && !strings.HasPrefix(text, "truncated: ") {
 			m.Notes = append(m.Notes, text)
 		}
 	}

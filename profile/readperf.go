@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +21,7 @@ const perfFormat = "perf script"
 //
 // of which pid, CPU, time and period may be missing, as `perf script -F` has
 // it. The name may have blanks in it.
-var perfHeader = regexp.MustCompile(`^\s*(\S.*?)\s+(?:(-?\d+)/)?(-?\d+)\s+(?:\[(\d+)\]\s+)?(?:[A-Za-z.]{1,8}\s+)?(?:(\d+)\.(\d+):\s*)?(?:(\d+)\s+)?(?:(\S+):(?:\s+(.*))?)?$`)
+var perfHeader = pattern(`^\s*(\S.*?)\s+(?:(-?\d+)/)?(-?\d+)\s+(?:\[(\d+)\]\s+)?(?:[A-Za-z.]{1,8}\s+)?(?:(\d+)\.(\d+):\s*)?(?:(\d+)\s+)?(?:(\S+):(?:\s+(.*))?)?$`)
 
 // perfSample is a header.
 type perfSample struct {
@@ -39,7 +38,7 @@ type perfSample struct {
 // name, a thread and a time or an event.
 func parsePerfHeader(text string) (perfSample, bool) {
 	s := perfSample{nanos: -1, period: -1}
-	m := perfHeader.FindStringSubmatch(text)
+	m := perfHeader().FindStringSubmatch(text)
 	if m == nil || m[5] == "" && m[8] == "" {
 		return s, false
 	}
@@ -170,14 +169,14 @@ func (p *perfReader) line(text string) error {
 	case text == perfUntimed:
 		p.untimed = true
 		return nil
-	case text[0] == '#' || strings.HasPrefix(text, perfRegisters) || perfCode.MatchString(text):
+	case text[0] == '#' || strings.HasPrefix(text, perfRegisters) || perfCode().MatchString(text):
 		return nil
 	case strings.Contains(text, " PERF_RECORD_"):
 		return p.finish() // perf script tells of mappings and the like, if asked
 	case p.in && p.oneLine && text[0] == '\t':
 		p.oneLine, p.frames = false, p.frames[:0] // that was the address of data
 		fallthrough
-	case p.in && (text[0] == '\t' || text[0] == ' ') && !perfTime.MatchString(text):
+	case p.in && (text[0] == '\t' || text[0] == ' ') && !perfTime().MatchString(text):
 		if frame, ok := parsePerfFrame(text); ok && !p.oneLine {
 			return p.frameLine(frame)
 		}
@@ -203,7 +202,7 @@ func (p *perfReader) line(text string) error {
 	if err := p.checkHeader(); err != nil {
 		return err
 	}
-	if m := perfData.FindStringSubmatch(s.more); m != nil {
+	if m := perfData().FindStringSubmatch(s.more); m != nil {
 		s.more = m[1]
 	}
 	if frame, ok := parsePerfFrame(s.more); ok && frame.addr != 0 && !strings.Contains(p.event.name, ":") {
@@ -218,8 +217,8 @@ func (p *perfReader) line(text string) error {
 const perfRegisters = " ABI:"
 
 var (
-	perfCode = regexp.MustCompile(`^\|\d+\s`)
-	perfData = regexp.MustCompile(`^[0-9a-f]+ .+ \(.*\) ([0-9a-f]+ .+ \(.*\))$`)
+	perfCode = pattern(`^\|\d+\s`)
+	perfData = pattern(`^[0-9a-f]+ .+ \(.*\) ([0-9a-f]+ .+ \(.*\))$`)
 )
 
 // checkHeader refuses a sample that lacks what others of its event have.
@@ -275,15 +274,15 @@ func perfEventName(name string) string {
 }
 
 // perfTime is in headers and in no frame.
-var perfTime = regexp.MustCompile(`\s\d+\.\d{3,9}:(\s|$)`)
+var perfTime = pattern(`\s\d+\.\d{3,9}:(\s|$)`)
 
-var perfSource = regexp.MustCompile(`^\s+(.*):(\d+)$`)
+var perfSource = pattern(`^\s+(.*):(\d+)$`)
 
 // perfInlined is the source of a frame that was inlined, which has no module then.
-var perfInlined = regexp.MustCompile(`^  (\S.*:\d+) \(inlined\)$`)
+var perfInlined = pattern(`^  (\S.*:\d+) \(inlined\)$`)
 
 func (p *perfReader) inlinedSource(text string) bool {
-	m := perfInlined.FindStringSubmatch(text)
+	m := perfInlined().FindStringSubmatch(text)
 	if m == nil || len(p.frames) == 0 {
 		return false
 	}
@@ -294,7 +293,7 @@ func (p *perfReader) inlinedSource(text string) bool {
 
 // sourceLine takes a line with the source of the frame above it.
 func (p *perfReader) sourceLine(text string) bool {
-	if m := perfSource.FindStringSubmatch(text); m != nil {
+	if m := perfSource().FindStringSubmatch(text); m != nil {
 		// ":0" stands where there is none.
 		if n := len(p.frames); n > 0 && p.frames[n-1].source == "" && m[1] != "" {
 			p.frames[n-1].source = strings.TrimSpace(text)
@@ -449,8 +448,8 @@ func (p *perfReader) build(o ReadOptions) (*Profile, error) {
 }
 
 var (
-	perfAddress = regexp.MustCompile(`^\s*(?:([0-9a-f]+)\s+)?(.*)$`)
-	perfOffset  = regexp.MustCompile(`\+0x[0-9a-f]+$`)
+	perfAddress = pattern(`^\s*(?:([0-9a-f]+)\s+)?(.*)$`)
+	perfOffset  = pattern(`\+0x[0-9a-f]+$`)
 )
 
 // parsePerfFrame reads a line of a stack: an address, a name with or without
@@ -463,7 +462,7 @@ var (
 //	       read (/lib/libc.so.6)
 //	7f2a45
 func parsePerfFrame(text string) (perfFrame, bool) {
-	m := perfAddress.FindStringSubmatch(text)
+	m := perfAddress().FindStringSubmatch(text)
 	if m == nil {
 		return perfFrame{}, false
 	}
@@ -498,9 +497,9 @@ func parsePerfFrame(text string) (perfFrame, bool) {
 	if f.module == "inlined" {
 		f.inlined, f.module = true, ""
 	}
-	f.module = perfOffset.ReplaceAllString(f.module, "")
+	f.module = perfOffset().ReplaceAllString(f.module, "")
 	f.name = rest
-	if named := perfOffset.ReplaceAllString(rest, ""); named != "" {
+	if named := perfOffset().ReplaceAllString(rest, ""); named != "" {
 		f.name = named
 	}
 	if f.name == "" {

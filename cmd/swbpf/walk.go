@@ -31,10 +31,6 @@ const (
 	exitIncomplete   = 8 // output was written, but a thread could not be stopped or walked at all
 )
 
-// walkIdleHeap is so much that a walk of a program of usual size makes no more
-// garbage: collecting it took a tenth of the time.
-const walkIdleHeap = 16 << 20
-
 // walkOptions are the flags of walk.
 type walkOptions struct {
 	pids    []int
@@ -145,7 +141,7 @@ func (o *walkOptions) check(args []string) error {
 }
 
 func (o *walkOptions) run(w io.Writer) error {
-	reserveIdleHeap(walkIdleHeap)
+	collectLater()
 	if o.watch > 0 {
 		return o.runWatch(w, time.Duration(o.watch))
 	}
