@@ -62,8 +62,10 @@ type flow struct {
 	restart  bool
 	failed   bool
 
-	bodies   []body // states of the stack in the function's body: candidates
-	dispatch []body // states at jumps to an address in a register
+	bodies   []body   // states of the stack in the function's body: candidates
+	dispatch []body   // states at jumps to an address in a register
+	roots    []uint64 // where guessed parts of the function begin
+	lowered  []state  // states at such jumps with SP at a place that only FP tells
 	trial    *verdict
 	exits    []exit
 	mayTry   int  // how many steps in trials there may be
@@ -229,6 +231,9 @@ func (f *flow) runBlock(i int32) {
 			f.leave(at, &in, &s)
 			return
 		}
+		if f.savesLost(&in, &s) && f.leavesAnother(&s) {
+			return
+		}
 		if f.trial != nil {
 			f.trial.reads(f.arch, &s, &in)
 			f.trial.stores(f.arch, &s, &in)
@@ -323,10 +328,50 @@ func (f *flow) addBody(list []body, s *state) []body {
 	return list
 }
 
+// noteLowered remembers the state at a jump to a computed address where paths
+// come with SP at different places: the guesses that were made of where it leads
+// before that was seen have one of them.
+func (f *flow) noteLowered(s *state) {
+	if fp := s.regs[f.arch.FP]; s.regs[f.arch.SP].kind == stack || fp.kind != stack || fp.base != 0 {
+		return
+	}
+	for i := range f.lowered {
+		if f.lowered[i].regs[f.arch.FP] == s.regs[f.arch.FP] {
+			f.lowered[i].meet(s)
+			return
+		}
+	}
+	if len(f.lowered) < maxBodies {
+		f.lowered = append(f.lowered, *s)
+	}
+}
+
+// lowerRoots takes from guessed parts of the function the place of SP that such
+// jumps do not have, and leaves them the frame pointer.
+func (f *flow) lowerRoots() {
+	for i := 0; i < len(f.lowered); i++ { // it may grow
+		s := f.lowered[i]
+		s.weak, s.guessed = 0, true
+		for _, root := range f.roots {
+			if b := f.blockStarting(root); b != nil && b.state.regs[f.arch.FP] == s.regs[f.arch.FP] {
+				f.arrive(root, &s)
+			}
+		}
+		f.run()
+	}
+}
+
 // dispatches reports whether an instruction jumps to an address that is
-// computed: a place in the same function, or a function.
-func dispatches(in *isa.Inst) bool {
-	return in.Flow == isa.IndirectJump && (in.Reg != procstate.NoReg || in.Target == 0)
+// computed: a place in the same function, or a function. On AArch64 compilers go
+// to a function with the frame gone by X16 or X17, the only registers by which
+// code with marked targets of branches may get there.
+func (f *flow) dispatches(in *isa.Inst, s *state) bool {
+	const x16, x17 = 16, 17
+	if in.Flow != isa.IndirectJump || in.Reg == procstate.NoReg && in.Target != 0 {
+		return false
+	}
+	h, ok := s.height(f.arch)
+	return f.arch != procstate.ARM64 || in.Reg != x16 && in.Reg != x17 || !ok || h != f.entryHeight()
 }
 
 // leave handles a return and an indirect jump: out of the function or, for
@@ -339,8 +384,9 @@ func (f *flow) leave(at uint64, in *isa.Inst, s *state) {
 		f.trial.exit(f.arch, s, in)
 		return
 	}
-	if dispatches(in) {
+	if f.dispatches(in, s) {
 		f.dispatch = f.addBody(f.dispatch, s)
+		f.noteLowered(s)
 	}
 	f.exits = append(f.exits, exit{at, *s, in.Flow == isa.Return})
 	if _, ev := f.c.region(at); ev&stub != 0 && in.Flow == isa.IndirectJump {
@@ -367,6 +413,20 @@ func (f *flow) leavesAnother(s *state) bool {
 	f.noRet[call] = true
 	f.restart = true
 	return true
+}
+
+// savesLost reports whether an instruction makes a frame and saves the return
+// address where a call has overwritten that: the start of another function.
+func (f *flow) savesLost(in *isa.Inst, s *state) bool {
+	if f.arch.LR == procstate.NoReg || s.regs[f.arch.LR].kind != anything || !lowersSP(f.arch, in) {
+		return false
+	}
+	for _, op := range in.Ops[:in.NumOps] {
+		if op.Kind == isa.Store && op.Src == f.arch.LR {
+			return true
+		}
+	}
+	return false
 }
 
 // mayEnd reports whether a function may end with the call at vaddr: another

@@ -42,7 +42,7 @@ func (v *verdict) exit(a *procstate.Arch, s *state, in *isa.Inst) {
 		v.extra = h - want
 	}
 	switch {
-	case dispatches(in):
+	case v.f.dispatches(in, s):
 		for i := range v.f.dispatch {
 			if sameStack(a, &v.f.dispatch[i].state, s) {
 				v.support += 2
@@ -168,7 +168,7 @@ func (v *verdict) join(a *procstate.Arch, have, s *state) {
 	if have.regs[a.SP].kind != stack {
 		return
 	}
-	if conflict(a, have, s) {
+	if conflict(a, have, s) || have == &v.f.blocks[0].state && !sameStack(a, have, s) {
 		v.bad(4)
 		return
 	}
@@ -201,7 +201,7 @@ func (f *flow) guessRest(home *chunk) {
 			continue
 		}
 		next := at + uint64(in.Len)
-		if home.covered[o] || isPadding(home.code[o:next-home.lo], &in) && !f.c.isTaken(at) {
+		if home.covered[o] || isPadding(home.code[o:next-home.lo], &in) && !f.c.isTaken(at) && !f.beginsWithNop(home, at) {
 			at = next
 			continue
 		}
@@ -213,6 +213,14 @@ func (f *flow) guessRest(home *chunk) {
 			at = f.skipDead(home, at)
 		}
 	}
+	f.lowerRoots()
+}
+
+// beginsWithNop reports whether a nop is no padding, as it stands where code is
+// aligned and what follows is not: the functions of glibc for AArch64 that are
+// written in assembly begin so.
+func (f *flow) beginsWithNop(ch *chunk, vaddr uint64) bool {
+	return f.arch.PCAlign > 1 && vaddr%16 == 0 && f.skipPadding(ch, vaddr)%16 != 0
 }
 
 // skipDead returns the next address where something could begin.
@@ -305,7 +313,12 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 	}
 	s := candidates[best]
 	if !s.guessed {
+		f.lowerRoots()
 		f.bodies, f.dispatch = f.bodies[:0], f.dispatch[:0]
+		f.roots, f.lowered = f.roots[:0], f.lowered[:0]
+	}
+	if s.guessed {
+		f.roots = append(f.roots, vaddr)
 	}
 	f.arrive(vaddr, s)
 	f.run()
