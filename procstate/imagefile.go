@@ -62,7 +62,7 @@ func (f *imageFile) read(b []byte, off int64) (int, error) {
 		return 0, fmt.Errorf("%s: %w", f.ref.Path, os.ErrClosed)
 	}
 	// Evicted: the file is opened for this one read.
-	fd, st, err := findFile(&f.ref)
+	fd, st, err := findFile(&f.ref, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -145,10 +145,12 @@ type fileStat struct {
 	Dev, Inode uint64
 	Mtime      unix.StatxTimestamp
 	Btime      unix.StatxTimestamp // zero when the file system has none
+	root       string              // that led to it, where neither the process nor ours did
 }
 
-// findFile opens the file that ref names, by any path that leads to it.
-func findFile(ref *FileRef) (fd int, st *fileStat, err error) {
+// findFile opens the file that ref names, by any path that leads to it: through
+// the process, from our root, and from others, which the process may have had.
+func findFile(ref *FileRef, roots imageRoots) (fd int, st *fileStat, err error) {
 	var tried error
 	try := func(path string, own bool) bool {
 		fd, st, err = openIdentified(path, ref, own)
@@ -170,6 +172,12 @@ func findFile(ref *FileRef) (fd int, st *fileStat, err error) {
 	}
 	if try(ref.Path, true) {
 		return fd, st, nil
+	}
+	for _, root := range roots {
+		if try(rootPath(root)+ref.Path, true) {
+			st.root = rootPath(root)
+			return fd, st, nil
+		}
 	}
 	return -1, nil, fmt.Errorf("%s: %w: %w", ref.Path, ErrFileGone, tried)
 }

@@ -1,11 +1,14 @@
 package procstate
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestImageRoot opens the program of a process with our root, and of one in a
@@ -57,5 +60,47 @@ func TestImageRoot(t *testing.T) {
 				t.Errorf("%d roots are held after Close", len(images.roots))
 			}
 		})
+	}
+}
+
+// TestImageOfHeldRoot opens a file of a mount namespace when the process that
+// mapped it has ended, through the root that another file has left.
+func TestImageOfHeldRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
+			t.Fatal("not root")
+		}
+		t.Skip("needs root for a mount namespace")
+	}
+	// A file system that only the namespace has, with a program that is there alone.
+	dir := t.TempDir()
+	cmd := exec.Command("sh", "-c", `mount -t tmpfs none "$0" && cp "$(readlink -f "$(command -v cat)")" "$0/first" && cp "$0/first" "$0/second" &&
+		echo changed >> "$0/second" && exec "$0/first"`, dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	startCat(t, cmd)
+	images := NewImages(0)
+	defer images.Close()
+	pid := int32(cmd.Process.Pid)
+	if _, err := images.LoadAddressSpace(pid); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/root%s/second", pid, dir), &st); err != nil {
+		t.Fatal(err)
+	}
+	// A process of a number that no process can have is one that has ended.
+	ref := FileRef{PID: 1<<30 + 1, TID: 1<<30 + 1, Path: dir + "/second", Start: 0x1000, End: 0x2000, Dev: st.Dev, Inode: st.Ino}
+	im, err := images.Open(&ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(im.Root + im.Path)
+	if err != nil || int64(len(b)) != st.Size || im.Size() != st.Size {
+		t.Errorf("%s%s: %d bytes of %d, %v", im.Root, im.Path, len(b), st.Size, err)
+	}
+	// Its path leads to another file for who asks for one that is gone.
+	ref.Inode++
+	if im, err := images.Open(&ref); !errors.Is(err, ErrFileGone) {
+		t.Errorf("another file: %v, %v", im, err)
 	}
 }

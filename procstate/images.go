@@ -123,7 +123,8 @@ func (c *Images) Stats() ImagesStats {
 // Open returns the Image of a mapped file. It is one that is known already
 // when the identity fits and the file has not been written since; else the
 // file is looked for through the process that maps it and, last, by its path
-// in our own mount namespace. A file of another identity is never used.
+// in our own mount namespace and in those of files that are open. A file of
+// another identity is never used.
 // Errors wrap ErrFileGone, or tell that the file is not ELF.
 func (c *Images) Open(ref *FileRef) (*Image, error) {
 	c.mu.Lock()
@@ -165,11 +166,11 @@ func (e *imageEntry) fits(ref *FileRef) bool {
 // openFile finds, opens and parses a file.
 func (c *Images) openFile(ref *FileRef) *imageEntry {
 	e := &imageEntry{gen: ref.Gen, hasGen: ref.HasGen, until: time.Now().Add(retryAfter)}
-	fd, st, err := findFile(ref)
+	fd, st, err := findFile(ref, c.roots)
 	if errors.Is(err, unix.EMFILE) && c.stats.OpenNow > 0 {
 		c.limit = max(c.stats.OpenNow/2, 1) // the rest is for others, and for reads of what is evicted
 		c.evict(nil)
-		fd, st, err = findFile(ref)
+		fd, st, err = findFile(ref, c.roots)
 	}
 	if err != nil {
 		e.err = err
@@ -186,7 +187,9 @@ func (c *Images) openFile(ref *FileRef) *imageEntry {
 		e.gen, e.hasGen = generation(fd)
 	}
 	im.ID.Dev, im.ID.Inode, im.ID.Generation = ref.Dev, ref.Inode, e.gen
-	im.Root = c.roots.of(ref.PID, ref.TID)
+	if im.Root = st.root; im.Root == "" {
+		im.Root = c.roots.of(ref.PID, ref.TID)
+	}
 	e.file, e.image, e.source = f, im, f
 	c.stats.Opened++
 	c.stats.OpenNow++

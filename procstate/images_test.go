@@ -338,7 +338,7 @@ func TestImagesOverlay(t *testing.T) {
 		}
 		// Through our own namespace, by the numbers that maps shows.
 		ref := FileRef{Path: path, Dev: m.Image.ID.Dev, Inode: m.Image.ID.Inode}
-		fd, st, err := findFile(&ref)
+		fd, st, err := findFile(&ref, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
