@@ -42,9 +42,11 @@ enum map_type {
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
 	MAP_LRU_HASH = 9,
+	MAP_RINGBUF = 27,
 };
 
 enum { BPF_NOEXIST = 1 };
+enum { BPF_RB_FORCE_WAKEUP = 1 << 1 };
 enum { MAP_MMAPABLE = 1 << 10 }; /* user space may map its memory */
 
 static void *(*const bpf_map_lookup_elem)(const void *map, const void *key) = (void *)1;
@@ -60,6 +62,7 @@ static u64 (*const bpf_get_current_cgroup_id)(void) = (void *)80;
 static long (*const bpf_probe_read_user)(void *dst, u32 size, const void *addr) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *dst, u32 size, const void *addr) = (void *)113;
 static long (*const bpf_seq_write)(void *seq, const void *data, u32 size) = (void *)127;
+static long (*const bpf_ringbuf_output)(void *ring, const void *data, u64 size, u64 flags) = (void *)130;
 static long (*const bpf_get_task_stack)(void *task, void *buf, u32 size, u64 flags) = (void *)141;
 static void *(*const bpf_get_current_task_btf)(void) = (void *)158;
 static void *(*const bpf_task_pt_regs)(void *task) = (void *)175;

@@ -107,6 +107,25 @@ struct task_struct___before_5_14 {
 	long state;
 } RELOCATED;
 
+struct super_block {
+	u32 s_dev;
+} RELOCATED;
+
+struct inode {
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	s64 i_size;
+	u32 i_generation;
+} RELOCATED;
+
+struct file {
+	struct inode *f_inode;
+} RELOCATED;
+
+struct linux_binprm {
+	struct file *file;
+} RELOCATED;
+
 /* task_struct.flags (include/linux/sched.h). */
 enum { PF_KTHREAD = 0x00200000 };
 

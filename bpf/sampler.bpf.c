@@ -5,6 +5,7 @@
  * (record.h). Nothing is unwound here.
  */
 #include "deferred.h"
+#include "exec.h"
 #include "goroutine.h"
 #include "offcpu.h"
 
@@ -438,6 +439,18 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	u8 *flags = flags_of_process(child);
 	if (flags)
 		*flags = follow_children && parent && process_has(parent, PROCESS_SAMPLED) ? PROCESS_SAMPLED : 0;
+	return 0;
+}
+
+/* Tells of a program that is sampled and whose file is new. Arguments: task, old
+ * PID, program. */
+SEC("raw_tracepoint/sched_process_exec")
+int on_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 tgid = tgid_of((void *)ctx->args[0]);
+
+	if (tgid && (!filter_processes || process_has(tgid, PROCESS_SAMPLED)))
+		tell_new_program((void *)ctx->args[2]);
 	return 0;
 }
 

@@ -195,6 +195,14 @@ type SamplerProcessPage struct {
 	Flags [65536]uint8
 }
 
+type SamplerProgramFile struct {
+	_          structs.HostLayout
+	Inode      uint64
+	Size       uint64
+	Dev        uint32
+	Generation uint32
+}
+
 type SamplerRegionHeader struct {
 	_      structs.HostLayout
 	Addr   uint64
@@ -333,13 +341,16 @@ const (
 	SamplerMapCounterValues      = "counter_values"
 	SamplerMapDeferredSamples    = "deferred_samples"
 	SamplerMapGoProcesses        = "go_processes"
+	SamplerMapKnownPrograms      = "known_programs"
 	SamplerMapLengths            = "lengths"
 	SamplerMapMirrors            = "mirrors"
+	SamplerMapNewPrograms        = "new_programs"
 	SamplerMapProcesses          = "processes"
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
 	SamplerMapTimes              = "times"
 	SamplerMapWaitingRecords     = "waiting_records"
+	SamplerProgOnExec            = "on_exec"
 	SamplerProgOnFork            = "on_fork"
 	SamplerProgOnPerfEvent       = "on_perf_event"
 	SamplerProgOnSwitch          = "on_switch"
@@ -424,6 +435,7 @@ type SamplerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerProgramSpecs struct {
+	OnExec        *ebpf.ProgramSpec `ebpf:"on_exec"`
 	OnFork        *ebpf.ProgramSpec `ebpf:"on_fork"`
 	OnPerfEvent   *ebpf.ProgramSpec `ebpf:"on_perf_event"`
 	OnSwitch      *ebpf.ProgramSpec `ebpf:"on_switch"`
@@ -440,8 +452,10 @@ type SamplerMapSpecs struct {
 	CounterValues   *ebpf.MapSpec `ebpf:"counter_values"`
 	DeferredSamples *ebpf.MapSpec `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.MapSpec `ebpf:"go_processes"`
+	KnownPrograms   *ebpf.MapSpec `ebpf:"known_programs"`
 	Lengths         *ebpf.MapSpec `ebpf:"lengths"`
 	Mirrors         *ebpf.MapSpec `ebpf:"mirrors"`
+	NewPrograms     *ebpf.MapSpec `ebpf:"new_programs"`
 	Processes       *ebpf.MapSpec `ebpf:"processes"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
@@ -511,8 +525,10 @@ type SamplerMaps struct {
 	CounterValues   *ebpf.Map `ebpf:"counter_values"`
 	DeferredSamples *ebpf.Map `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.Map `ebpf:"go_processes"`
+	KnownPrograms   *ebpf.Map `ebpf:"known_programs"`
 	Lengths         *ebpf.Map `ebpf:"lengths"`
 	Mirrors         *ebpf.Map `ebpf:"mirrors"`
+	NewPrograms     *ebpf.Map `ebpf:"new_programs"`
 	Processes       *ebpf.Map `ebpf:"processes"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
@@ -525,8 +541,10 @@ func (m *SamplerMaps) Close() error {
 		m.CounterValues,
 		m.DeferredSamples,
 		m.GoProcesses,
+		m.KnownPrograms,
 		m.Lengths,
 		m.Mirrors,
+		m.NewPrograms,
 		m.Processes,
 		m.Rings,
 		m.StackEnds,
@@ -578,6 +596,7 @@ type SamplerVariables struct {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerPrograms struct {
+	OnExec        *ebpf.Program `ebpf:"on_exec"`
 	OnFork        *ebpf.Program `ebpf:"on_fork"`
 	OnPerfEvent   *ebpf.Program `ebpf:"on_perf_event"`
 	OnSwitch      *ebpf.Program `ebpf:"on_switch"`
@@ -589,6 +608,7 @@ type SamplerPrograms struct {
 
 func (p *SamplerPrograms) Close() error {
 	return _SamplerClose(
+		p.OnExec,
 		p.OnFork,
 		p.OnPerfEvent,
 		p.OnSwitch,

@@ -70,6 +70,10 @@ type Config struct {
 	// Wall, nor with a kernel whose verifier rejects it.
 	Changes bool
 
+	// NewPrograms has Session.NewPrograms tell of programs from files that are
+	// new. It costs an exec less than a microsecond.
+	NewPrograms bool
+
 	// RunStats has the kernel measure the programs (Stats.RunTime), which
 	// costs each run some 50 ns. Without CAP_SYS_ADMIN it has no effect.
 	RunStats bool

@@ -64,6 +64,8 @@ type Processes struct {
 	onBPF    func(*SidebandEvent)
 	onNews   func() // may be nil
 
+	programs *NewPrograms // nil: files are looked for within watchRest
+
 	procs  map[int32]*Process
 	exits  []exit // in order of time
 	gone   map[int32]uint64
@@ -79,6 +81,7 @@ type Processes struct {
 	synced  uint64         // time of the last SyncCPUs
 	urgent  bool           // a Go program was mapped since tookSince
 	opened  uint64         // files that had been looked for then
+	evicted uint64         // files that had been closed again
 	wanted  map[int32]bool // processes whose files are opened early; nil: all
 	only    map[int32]bool // roots that are followed; nil: all
 }
@@ -97,7 +100,9 @@ const watchSlack = 50 * time.Microsecond
 
 // watchRest is how long Watch lets events gather at most. A file that comes as
 // the first unknown one after many that were known is opened that much later.
-const watchRest = 16 * time.Millisecond
+// Where new programs are told of, which ends the rest, only libraries can be so
+// late, and it is longer.
+const watchRest, longRest = 16 * time.Millisecond, 64 * time.Millisecond
 
 // watchEvents in a rest are so many that another follows at once: to wait for the
 // first of the next costs more than to rest in vain.
@@ -134,8 +139,8 @@ func NewProcesses(cfg ProcessesConfig) *Processes {
 
 // Watch collects events whenever enough of them wait, so that files are
 // opened while the processes that map them live. While all that is mapped is
-// known already, it lets them gather for up to watchRest. It returns when ctx
-// ends, and ends the side-band's Waits with it. Its thread is given precedence,
+// known already, it lets them gather for up to watchRest, or for up to longRest
+// while it heeds NewPrograms. It returns when ctx ends, and ends the side-band's Waits with it. Its thread is given precedence,
 // where that is allowed, as a busy machine is when it would come too late.
 func (p *Processes) Watch(ctx context.Context) error {
 	// Not unlocked: the thread ends with the goroutine and its precedence.
@@ -155,15 +160,24 @@ func (p *Processes) Watch(ctx context.Context) error {
 			}
 		}
 		if rest > 0 {
-			ts := unix.NsecToTimespec(int64(rest))
-			_ = unix.Nanosleep(&ts, nil)
+			p.rest(rest)
 		}
+		started := p.programs.take()
 		p.Collect()
-		events, urgent := p.tookSince()
-		if urgent {
+		events, urgent, evicted := p.tookSince()
+		if evicted {
+			p.programs.forget()
+		}
+		switch {
+		case urgent:
 			rest = 0
-		} else {
-			rest = min(rest+watchRest/64, watchRest)
+		case rest < watchRest:
+			rest += watchRest / 64
+		case p.programs != nil:
+			rest = min(rest+rest/8, longRest)
+		}
+		if !urgent {
+			p.programs.know(started)
 		}
 		calm = rest < watchRest || events < watchEvents
 		if p.onNews != nil {
@@ -173,15 +187,31 @@ func (p *Processes) Watch(ctx context.Context) error {
 	return nil
 }
 
-// tookSince returns how many events came since the last call, and whether a
-// mapping was among them that had to be looked at without delay.
-func (p *Processes) tookSince() (events int, urgent bool) {
+// Heed has Watch open the files of new programs at once, and let events gather
+// longer while there are none. It must be called before Watch, and n must
+// live longer than that.
+func (p *Processes) Heed(n *NewPrograms) { p.programs = n }
+
+// rest waits for a while, or for a new program.
+func (p *Processes) rest(d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
+	fds := []unix.PollFd{{Fd: int32(p.sideband.wake), Events: unix.POLLIN}}
+	if p.programs != nil {
+		fds = append(fds, unix.PollFd{Fd: int32(p.programs.fd), Events: unix.POLLIN})
+	}
+	_, _ = unix.Ppoll(fds, &ts, nil)
+}
+
+// tookSince returns how many events came since the last call, whether a
+// mapping was among them that had to be looked at without delay, and whether
+// files were closed that may come again.
+func (p *Processes) tookSince() (events int, urgent, evicted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := p.images.Stats()
-	events, urgent = p.taken, p.urgent || st.Opened+st.Failed != p.opened
-	p.taken, p.urgent, p.opened = 0, false, st.Opened+st.Failed
-	return events, urgent
+	events, urgent, evicted = p.taken, p.urgent || st.Opened+st.Failed != p.opened, st.Evicted != p.evicted
+	p.taken, p.urgent, p.opened, p.evicted = 0, false, st.Opened+st.Failed, st.Evicted
+	return events, urgent, evicted
 }
 
 // Collect takes in the events that wait in the side-band and opens the files

@@ -36,6 +36,7 @@ type Session struct {
 	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
 	points   []int           // descriptors of the events of tracepoints and uprobes
 	fork     link.Link       // the fork hook; nil without PIDs
+	execs    *NewPrograms    // nil without Config.NewPrograms
 	switches []link.Link     // of OffCPU and Wall, while it runs
 
 	startedAt, stopped uint64 // CLOCK_MONOTONIC ns of Start and Stop
@@ -198,6 +199,7 @@ func (s *Session) loadAll() error {
 		spec.Maps[name].MaxEntries = uint32(possible)
 	}
 	spec.Maps[gen.SamplerMapDeferredSamples].MaxEntries *= uint32(possible)
+	spec.Maps[gen.SamplerMapNewPrograms].MaxEntries = uint32(os.Getpagesize())
 	if !s.event.hasOffCPU() {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
@@ -318,6 +320,7 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapProcesses: s.maps.Processes,
 		gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
 		gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
+		gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNewPrograms: s.maps.NewPrograms,
 	}
 	load := func(name string) (*ebpf.Program, error) {
 		one := spec.Copy()
@@ -348,6 +351,16 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	}
 	if s.event.hasOffCPU() {
 		if err := s.loadHooks(load); err != nil {
+			return err
+		}
+	}
+	if s.cfg.NewPrograms {
+		exec, err := load(gen.SamplerProgOnExec)
+		if err != nil {
+			return err
+		}
+		defer exec.Close()
+		if s.execs, err = newNewPrograms(&s.maps, exec); err != nil {
 			return err
 		}
 	}
@@ -413,6 +426,10 @@ func (s *Session) Duration() time.Duration {
 	}
 	return time.Duration(s.stopped - s.startedAt)
 }
+
+// NewPrograms tells of sampled programs whose files are new; nil without
+// Config.NewPrograms. It ends with the Session.
+func (s *Session) NewPrograms() *NewPrograms { return s.execs }
 
 // RingBytes is the room for samples that there is, on all CPUs.
 func (s *Session) RingBytes() int { return s.cpuRing * len(s.rings.cpus) }
@@ -533,6 +550,9 @@ func (s *Session) Close() error {
 		if c != nil {
 			err = errors.Join(err, c.Close())
 		}
+	}
+	if s.execs != nil {
+		err = errors.Join(err, s.execs.close())
 	}
 	if s.rings != nil {
 		err = errors.Join(err, s.rings.close())

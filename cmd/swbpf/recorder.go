@@ -27,7 +27,7 @@ type recorder struct {
 	*pipeline
 
 	alarm   *alarm             // rings for the next poll
-	stop    context.CancelFunc // ends what watches for new files
+	stop    context.CancelFunc // ends what watches for new files; the session must not end before
 	watched chan struct{}      // closed when it has
 	abort   func()             // tidies up when a second signal ends the program at once
 	began   time.Time
@@ -83,7 +83,7 @@ func (r *recorder) start() error {
 	}
 	cfg := loader.Config{
 		Event: event, Weight: weight, Frequency: int(o.frequency), Period: uint64(o.period), StackBytes: int(o.stackBytes),
-		Kernel: !o.noKernel, PIDs: o.pids, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
+		Kernel: !o.noKernel, PIDs: o.pids, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
 	cfg.Changes = o.frequency >= changesFrom
 	if event.IsOffCPU() || event.IsWall() {
@@ -121,6 +121,7 @@ func (r *recorder) start() error {
 	limitGarbage()
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop, r.watched = stop, make(chan struct{})
+	r.procs.Heed(r.session.NewPrograms())
 	go func(p *loader.Processes) {
 		defer close(r.watched)
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
@@ -273,22 +274,26 @@ func (r *recorder) finish() (*profile.Profile, error) {
 
 // release gives back what only recording needs, before names are read.
 func (r *recorder) release() {
+	r.unwatch()
 	r.session.Close()
 	r.procs.Collect()
 	r.procs.Advance(^uint64(0)) // what has happened since the last sample, to our programs as well
-	r.unwatch()
+	r.closeSideband()
 	r.procs, r.group = nil, nil
 	clear(r.memos[:])
 	r.images.ForgetBlocks()
 	releaseIdleHeap()
 }
 
-// unwatch closes the side-band.
+// unwatch has files opened no more as soon as they are mapped.
 func (r *recorder) unwatch() {
 	if r.stop != nil {
 		r.stop()
 		<-r.watched
 	}
+}
+
+func (r *recorder) closeSideband() {
 	if r.sideband != nil {
 		r.sideband.Close()
 		r.sideband = nil
@@ -299,10 +304,11 @@ func (r *recorder) unwatch() {
 // unless it was never let go.
 func (r *recorder) close() {
 	signal.Stop(r.signals)
+	r.unwatch()
 	if r.session != nil {
 		r.session.Close()
 	}
-	r.unwatch()
+	r.closeSideband()
 	if r.alarm != nil {
 		r.alarm.close()
 	}

@@ -1,0 +1,116 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// NewPrograms tells of programs that are executed from files which are not known
+// to be open, as soon as they are: bpf/exec.h. It is the Session's, and for
+// [Processes.Heed]; its methods belong to the goroutine that watches.
+type NewPrograms struct {
+	hook     link.Link
+	fd       int // of the ring
+	known    *ebpf.Map
+	isKnown  map[programFile]bool // what is in known
+	consumer []byte               // a page, whose first word is the position read up to
+	producer []byte               // a page likewise for writing, then the data, twice
+	data     []byte
+	told     []programFile // of the last take
+}
+
+type programFile = gen.SamplerProgramFile
+
+// newNewPrograms attaches the program that tells.
+func newNewPrograms(maps *gen.SamplerMaps, prog *ebpf.Program) (*NewPrograms, error) {
+	n := &NewPrograms{fd: maps.NewPrograms.FD(), known: maps.KnownPrograms, isKnown: map[programFile]bool{}}
+	page, size := os.Getpagesize(), int(maps.NewPrograms.MaxEntries())
+	var err error
+	if n.consumer, err = unix.Mmap(n.fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return nil, fmt.Errorf("map the ring of new programs: %w", err)
+	}
+	if n.producer, err = unix.Mmap(n.fd, int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		n.close()
+		return nil, fmt.Errorf("map the ring of new programs: %w", err)
+	}
+	n.data = n.producer[page:]
+	if n.hook, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exec", Program: prog}); err != nil {
+		n.close()
+		return nil, diagnose(err, "attach to sched_process_exec")
+	}
+	return n, nil
+}
+
+func (n *NewPrograms) close() error {
+	var err error
+	if n.hook != nil {
+		err = n.hook.Close()
+	}
+	for _, mem := range [][]byte{n.consumer, n.producer} {
+		if mem != nil {
+			err = errors.Join(err, unix.Munmap(mem))
+		}
+	}
+	return err
+}
+
+// ringRecordBusy is BPF_RINGBUF_BUSY_BIT of <linux/bpf.h>.
+const ringRecordBusy = 1 << 31
+
+// take returns the files that were told of since, valid until the next call.
+// All that their programs map before they run is in the side-band by then.
+func (n *NewPrograms) take() []programFile {
+	if n == nil {
+		return nil
+	}
+	n.told = n.told[:0]
+	read, written := position(n.consumer), position(n.producer)
+	at, end := read.Load(), written.Load()
+	for at < end {
+		record := n.data[at%uint64(len(n.data)/2):]
+		length := atomic.LoadUint32((*uint32)(unsafe.Pointer(&record[0])))
+		if length&ringRecordBusy != 0 {
+			break // told of when it is complete
+		}
+		n.told = append(n.told, *(*programFile)(unsafe.Pointer(&record[unix.BPF_RINGBUF_HDR_SZ])))
+		at += (uint64(length) + unix.BPF_RINGBUF_HDR_SZ + 7) &^ 7
+	}
+	read.Store(at)
+	return n.told
+}
+
+func position(page []byte) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(page)))
+}
+
+// know has no more told of files, which are open.
+func (n *NewPrograms) know(files []programFile) {
+	for _, f := range files {
+		if len(n.isKnown) == int(n.known.MaxEntries()) {
+			n.forget()
+		}
+		if n.known.Put(f, uint8(0)) == nil {
+			n.isKnown[f] = true
+		}
+	}
+}
+
+// forget has all files told of again.
+func (n *NewPrograms) forget() {
+	if n == nil {
+		return
+	}
+	for f := range n.isKnown {
+		_ = n.known.Delete(f)
+	}
+	clear(n.isKnown)
+}

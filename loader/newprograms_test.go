@@ -1,0 +1,161 @@
+package loader
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// newProgramsOf follows the children of this process, and returns who tells of
+// their programs.
+func newProgramsOf(t *testing.T, children bool) *NewPrograms {
+	t.Helper()
+	kernelTest(t)
+	cfg := Config{Frequency: 1, NewPrograms: true, PIDs: []int{os.Getpid()}, FollowChildren: children}
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.NewPrograms()
+}
+
+// copyOfCat makes a program of which there is no other, longer than cat
+// by some bytes. A process of its own writes it, as a child of ours that
+// has it open for writing for a moment would keep it from being executed.
+func copyOfCat(t *testing.T, dir string, longer int) string {
+	t.Helper()
+	path := filepath.Join(dir, fmt.Sprint("cat", longer))
+	cmd := exec.Command("sh", "-c", `cp "$(readlink -f "$(command -v cat)")" "$1" && head -c "$2" /dev/zero >> "$1"`, "sh", path, fmt.Sprint(longer))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return path
+}
+
+func runCopy(t *testing.T, path string) {
+	t.Helper()
+	if out, err := exec.Command(path).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", path, err, out)
+	}
+}
+
+// fileOf returns the file that was told of at a path, nil when there is none.
+func fileOf(t *testing.T, told []programFile, path string) *programFile {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	for i := range told {
+		if told[i].Size == uint64(st.Size) {
+			return &told[i]
+		}
+	}
+	return nil
+}
+
+// A program is told of each time until its file is known, and then again when
+// that is forgotten. The kernel tells before the program runs, so all is there
+// when it has ended.
+func TestNewPrograms(t *testing.T) {
+	n := newProgramsOf(t, true)
+	dir := t.TempDir()
+	first, second := copyOfCat(t, dir, 1), copyOfCat(t, dir, 2)
+	n.take()
+	runCopy(t, first)
+	told := n.take()
+	f := fileOf(t, told, first)
+	if f == nil {
+		t.Fatalf("%s was not told of: %+v", first, told)
+	}
+	known := *f
+	runCopy(t, first)
+	if told := n.take(); fileOf(t, told, first) == nil {
+		t.Errorf("%s was not told of again: %+v", first, told)
+	}
+	n.know([]programFile{known})
+	runCopy(t, first)
+	runCopy(t, second)
+	told = n.take()
+	if fileOf(t, told, first) != nil || fileOf(t, told, second) == nil {
+		t.Errorf("told of %+v: want %s alone", told, second)
+	}
+	n.forget()
+	runCopy(t, first)
+	if told := n.take(); fileOf(t, told, first) == nil {
+		t.Errorf("%s was not told of when it had been forgotten: %+v", first, told)
+	}
+}
+
+// Where only some processes are sampled, others' programs are not told of.
+func TestNewProgramsOfOthers(t *testing.T) {
+	n := newProgramsOf(t, false)
+	runCopy(t, copyOfCat(t, t.TempDir(), 1))
+	if told := n.take(); len(told) != 0 {
+		t.Errorf("told of %+v", told)
+	}
+}
+
+// More programs than there is room for, in the ring and among those known.
+func TestNewProgramsMany(t *testing.T) {
+	n := newProgramsOf(t, true)
+	path := copyOfCat(t, t.TempDir(), 1)
+	n.take()
+	room := os.Getpagesize() / 32
+	if os.Getpagesize() > 4096 {
+		t.Skip("a page is too large to be filled by programs that are executed")
+	}
+	for range room + 1 {
+		runCopy(t, path)
+	}
+	told := n.take()
+	if len(told) == 0 || len(told) > room {
+		t.Fatalf("%d told of, with room for %d", len(told), room)
+	}
+	runCopy(t, path)
+	if fileOf(t, n.take(), path) == nil {
+		t.Error("none is told of after the ring was full")
+	}
+	most := int(n.known.MaxEntries())
+	for i := range most + 1 {
+		n.know([]programFile{{Inode: uint64(i), Dev: ^uint32(0)}})
+		if len(n.isKnown) == 0 || len(n.isKnown) > most {
+			t.Fatalf("%d of at most %d are known", len(n.isKnown), most)
+		}
+	}
+}
+
+// A new program ends the rest of who watches.
+func TestRestEnds(t *testing.T) {
+	n := newProgramsOf(t, true)
+	path := copyOfCat(t, t.TempDir(), 1)
+	n.take()
+	sb, err := OpenSideband(SidebandConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Close()
+	p := NewProcesses(ProcessesConfig{Sideband: sb})
+	p.Heed(n)
+	rested := make(chan struct{})
+	go func() {
+		defer close(rested)
+		p.rest(24 * time.Hour)
+	}()
+	runCopy(t, path)
+	select {
+	case <-rested:
+	case <-time.After(patience):
+		t.Fatal("still resting when a new program was executed")
+	}
+}
