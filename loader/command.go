@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
@@ -43,6 +44,13 @@ func StartCommand(argv []string) (*Command, error) {
 	started := make(chan error)
 	go c.run(started)
 	if err := <-started; err != nil {
+		var named *exec.Error
+		var path *fs.PathError
+		if errors.As(err, &named) {
+			err = named.Err
+		} else if errors.As(err, &path) {
+			err = path.Err
+		}
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	return c, nil

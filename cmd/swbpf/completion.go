@@ -42,7 +42,7 @@ var argumentCompletions = map[string]cobra.CompletionFunc{
 func addCompletions(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {
-		c.Example = completionExample
+		c.Example, c.Args, c.RunE = completionExample, cobra.ArbitraryArgs, helpOrUnknown
 	}
 	for _, verb := range root.Commands() {
 		verb.Flags().VisitAll(func(f *pflag.Flag) {

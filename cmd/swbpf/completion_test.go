@@ -29,7 +29,7 @@ func TestCompletion(t *testing.T) {
 		want []string // among what is offered
 		not  []string
 	}{
-		{[]string{""}, []string{"record", "walk", "top", "doctor"}, []string{"man", "__complete"}},
+		{[]string{""}, []string{"record", "walk", "top", "doctor", "man"}, []string{"__complete"}},
 		{[]string{"record", "-e", "page"}, []string{"page-faults"}, []string{"cycles"}},
 		{[]string{"top", "-e", "cpu-"}, []string{"cpu-clock", "cpu-cycles"}, nil},
 		{[]string{"record", "-o", ""}, []string{"pb.gz", "folded", "html"}, []string{"stats"}},
@@ -85,6 +85,10 @@ func TestCompletionScripts(t *testing.T) {
 func TestUnknownVerb(t *testing.T) {
 	_, msg, status := runSwbpf(t, t.TempDir(), "reccord")
 	if status != exitCannot || !strings.Contains(msg, "reccord") || !strings.Contains(msg, "mean record?") {
+		t.Errorf("status %d: %s", status, msg)
+	}
+	_, msg, status = runSwbpf(t, t.TempDir(), "completion", "csh")
+	if status != exitCannot || !strings.Contains(msg, "csh") || !strings.Contains(msg, "swbpf completion --help") {
 		t.Errorf("status %d: %s", status, msg)
 	}
 	out, msg, status := runSwbpf(t, t.TempDir())

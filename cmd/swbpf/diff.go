@@ -67,12 +67,12 @@ read; 2 for wrong usage.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write a flame graph here, .html or .svg; may be repeated")
-	f.StringVar(&o.format, "format", "", "write in this format, whatever the extension: html, svg")
+	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write a flame graph to this `file`, .html or .svg; may be repeated")
+	f.StringVar(&o.format, "format", "", "write in this `format`, whatever the extension: html, svg")
 	f.BoolVar(&o.absolute, "absolute", false, "compare rates instead of shares")
 	f.BoolVar(&o.all, "all", false, "list changes within sampling error too")
-	f.IntVarP(&o.rows, "rows", "n", 20, "list at most this many functions")
-	f.StringVar(&o.sampleType, "sample-type", "", "what to compare of profiles with several: cpu, inuse_space, cycles, ...")
+	f.IntVarP(&o.rows, "rows", "n", 20, "list at most this `number` of functions")
+	f.StringVar(&o.sampleType, "sample-type", "", "`type` to compare of profiles with several: cpu, inuse_space, cycles, ...")
 	return c
 }
 
@@ -182,11 +182,12 @@ func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
 // printRows writes a table of functions: of what ran in them, or only with what
 // they called where that is all there is.
 func printRows(e *errWriter, d *profile.Diff, rows []profile.DiffEntry) {
+	shared := sharedNames(d.Functions, func(f *profile.DiffEntry) string { return f.Function })
 	if !slices.ContainsFunc(rows, func(f profile.DiffEntry) bool { return f.HasSelf() }) {
 		e.printf("  %8s %8s  %-17s  %s\n", "total", "→ total", "change of total", "function (* significant)")
 		for i := range rows {
 			f := &rows[i]
-			e.printf("  %8s %8s  %-16s%s  %s\n", d.Value(f.Total.Before), d.Value(f.Total.After), d.Delta(&f.Total), star(&f.Total), f.Function)
+			e.printf("  %8s %8s  %-16s%s  %s\n", d.Value(f.Total.Before), d.Value(f.Total.After), d.Delta(&f.Total), star(&f.Total), shared.text(f.Function, f.Module))
 		}
 		return
 	}
@@ -197,7 +198,7 @@ func printRows(e *errWriter, d *profile.Diff, rows []profile.DiffEntry) {
 		if f.HasSelf() {
 			before, after, change = d.Value(f.Self.Before), d.Value(f.Self.After), d.Delta(&f.Self)
 		}
-		e.printf("  %8s %8s  %-16s%s  %-16s%s  %s\n", before, after, change, star(&f.Self), d.Delta(&f.Total), star(&f.Total), f.Function)
+		e.printf("  %8s %8s  %-16s%s  %-16s%s  %s\n", before, after, change, star(&f.Self), d.Delta(&f.Total), star(&f.Total), shared.text(f.Function, f.Module))
 	}
 }
 

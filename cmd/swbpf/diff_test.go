@@ -101,7 +101,7 @@ func TestDiffCommand(t *testing.T) {
 	}{
 		{[]string{"diff", before, after, "-o", page, "-o", picture}, 0, "grew, in % of all samples"},
 		{[]string{"diff", before, before}, 0, "no function changed"},
-		{[]string{"diff", before}, 2, "1 files given, where 'diff BEFORE AFTER' takes 2"},
+		{[]string{"diff", before}, 2, "1 file given, where 'diff BEFORE AFTER' takes 2"},
 		{[]string{"diff", "-", "-"}, 2, "standard input"},
 		{[]string{"diff", before, after, "-o", filepath.Join(dir, "d.folded")}, 2, "as .html or .svg"},
 		{[]string{"diff", before, after, "-n", "-1"}, 2, "not negative"},

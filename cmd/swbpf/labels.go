@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -31,11 +32,11 @@ func (v *labelsValue) Set(s string) error {
 	key, value, ok := strings.Cut(s, "=")
 	switch {
 	case !ok || key == "" || strings.ContainsAny(key, " \t\n,:"):
-		return fmt.Errorf("%q is not a label such as version=1.2", s)
+		return errors.New("not a label such as version=1.2")
 	case slices.Contains(ownLabels, key):
-		return fmt.Errorf("%q: samples have a %s of their own", s, key)
+		return fmt.Errorf("samples have a %s of their own", key)
 	case slices.ContainsFunc(*v, func(l profile.Label) bool { return l.Key == key }):
-		return fmt.Errorf("%q: there is a %s already", s, key)
+		return fmt.Errorf("there is a %s already", key)
 	}
 	*v = append(*v, profile.Label{Key: key, Value: value})
 	return nil

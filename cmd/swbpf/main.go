@@ -84,12 +84,12 @@ func newRootCommand() *cobra.Command {
 }
 
 // helpOrUnknown is run when there is no verb, or an unknown one.
-func helpOrUnknown(root *cobra.Command, args []string) error {
+func helpOrUnknown(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return root.Help()
+		return c.Help()
 	}
-	hint := "See 'swbpf --help'"
-	if near := root.SuggestionsFor(args[0]); len(near) > 0 {
+	hint := fmt.Sprintf("See '%s --help'", c.CommandPath())
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = "Did you mean " + strings.Join(near, ", ") + "? " + hint
 	}
 	return withCode(exitCannot, fmt.Errorf("unknown verb %q\n%s", args[0], hint))

@@ -12,9 +12,8 @@ import (
 
 func newManCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    "man",
-		Short:  "Write the manual page",
-		Hidden: true,
+		Use:   "man",
+		Short: "Write the manual page",
 		Long: `Man writes the manual page, made from the help of all verbs, in the format of
 man(1).
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ var formats = []format{
 	{"html", []string{".html", ".htm"}, (*profile.Profile).WriteHTML, "xdg-open %s", false},
 	{"svg", []string{".svg"}, (*profile.Profile).WriteSVG, "xdg-open %s", false},
 	{"speedscope", []string{".speedscope.json"}, (*profile.Profile).WriteSpeedscope, "speedscope %s", false},
-	{"firefox", []string{".firefox.json"}, (*profile.Profile).WriteFirefox, "a browser: load %s in https://profiler.firefox.com", true},
+	{"firefox", []string{".firefox.json"}, (*profile.Profile).WriteFirefox, "xdg-open https://profiler.firefox.com, and load %s there", true},
 	{"perf", []string{".perf.txt", ".perf"}, (*profile.Profile).WritePerfScript, "less %s", true},
 }
 
@@ -163,6 +164,18 @@ func saveOutputs(outs []*output, p *profile.Profile) (saved []*output, failed er
 	return saved, failed
 }
 
+// writeError says what could not be written, and why; nil remains nil.
+func writeError(name string, err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err // what there is besides is the name
+	}
+	if err != nil {
+		err = fmt.Errorf("write %s: %w", name, err)
+	}
+	return err
+}
+
 // save writes the profile and gives the file its name.
 func (o *output) save(p *profile.Profile) error {
 	return o.saveAs(func(w io.Writer) error { return o.format.write(p, w) })
@@ -170,15 +183,11 @@ func (o *output) save(p *profile.Profile) error {
 
 // saveAs is save for what write writes.
 func (o *output) saveAs(write func(io.Writer) error) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("write %s: %w", o.path, err)
-		}
-	}()
-	to := io.Writer(o.stdout)
-	if o.file != nil {
-		to = o.file
+	name, to := o.path, io.Writer(o.file)
+	if o.file == nil {
+		name, to = "standard output", o.stdout
 	}
+	defer func() { err = writeError(name, err) }()
 	w := bufio.NewWriterSize(to, 1<<16)
 	if o.compressed {
 		z := gzip.NewWriter(w)

@@ -5,7 +5,9 @@ import (
 	"compress/gzip"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -148,5 +150,42 @@ func TestRecordToStdout(t *testing.T) {
 	}
 	if int64(len(times)) < p.Samples/2 {
 		t.Errorf("%d different times of %d samples", len(times), p.Samples)
+	}
+}
+
+// TestFullOutput: what does not fit on standard output is an error of every verb.
+func TestFullOutput(t *testing.T) {
+	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")
+	stacks := filepath.Join(t.TempDir(), "x.folded")
+	if err := os.WriteFile(stacks, []byte("main;work 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{
+		"walk " + strconv.Itoa(target.Process.Pid), "walk --json " + strconv.Itoa(target.Process.Pid),
+		"view -o - " + stacks, "diff " + stacks + " " + stacks, "doctor", "man", "completion bash",
+	} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer full.Close()
+		var stderr strings.Builder
+		cmd := exec.Command(swbpf(t), strings.Fields(args)...)
+		cmd.Stdout, cmd.Stderr = full, &stderr
+		cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != exitFailure || !strings.Contains(stderr.String(), "no space left on device") {
+			t.Errorf("%s: exit %d, %q", args, code, stderr.String())
+		}
+	}
+}
+
+// TestSharedNames: a name that several functions have comes with their files.
+func TestSharedNames(t *testing.T) {
+	list := []profile.TopEntry{{Function: "main", Module: "/bin/a"}, {Function: "work", Module: "/bin/a"}, {Function: "main", Module: "/bin/b"}}
+	shared := sharedNames(list, func(e *profile.TopEntry) string { return e.Function })
+	for i, want := range []string{"main  /bin/a", "work", "main  /bin/b"} {
+		if got := shared.text(list[i].Function, list[i].Module); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

@@ -103,19 +103,19 @@ do not allow recording.`,
 	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included")
 	f.VarP(&o.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
-	f.StringVarP(&o.event, "event", "e", defaultEvent, "event by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION; cpu-clock stands in for cycles without hardware counters")
+	f.StringVarP(&o.event, "event", "e", defaultEvent, "`event` by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION; cpu-clock stands in for cycles without hardware counters")
 	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe, what the uretprobe returns (ret); with :bytes, :nanoseconds or another unit where the name does not tell")
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
 	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")
 	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs); --wall adds them to the thread's next one")
-	f.Var(&o.labels, "label", "give all samples a label, key=value; may be repeated")
+	f.Var(&o.labels, "label", "give all samples a label; may be repeated")
 	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
 	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C or the end of CMD)")
-	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile here; may be repeated (default "+defaultOutput+")")
-	f.StringVar(&o.format, "format", "", "write in this format, whatever the extension: pprof, html, svg, folded, speedscope, firefox, perf")
+	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile to this `file`; may be repeated (default "+defaultOutput+")")
+	f.StringVar(&o.format, "format", "", "write in this `format`, whatever the extension: pprof, html, svg, folded, speedscope, firefox, perf")
 	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M (default 64K, and 256K where that has all of it)")
 	f.BoolVar(&o.noKernel, "no-kernel", false, "leave out kernel frames")
-	f.StringVar(&o.stats, "stats", "", "write figures of the recording to this JSON file")
+	f.StringVar(&o.stats, "stats", "", "write figures of the recording to this JSON `file`")
 	f.BoolVar(&o.statsDetail, "stats-detail", false, "with --stats: also times off the CPU by state, how much of the stacks was live, and the CPU time of recording and naming")
 	o.symbols.add(f)
 	return c
@@ -148,6 +148,9 @@ func (o *recordOptions) check(dash int) error {
 		o.event = loader.OffCPU.Name
 	case o.wall:
 		o.event = loader.Wall.Name
+	}
+	if o.statsDetail && o.stats == "" {
+		return errors.New("--stats-detail goes with --stats")
 	}
 	if o.minOffCPU != 0 && o.event != loader.OffCPU.Name && o.event != loader.Wall.Name {
 		return errors.New("--min-off-cpu goes with --off-cpu or --wall")
@@ -214,9 +217,7 @@ func record(o *recordOptions) error {
 	outs, failed := saveOutputs(outs, p)
 	if o.stats != "" {
 		r.stats.addOwnUsage()
-		if err := r.stats.write(figures, o.statsDetail); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("write %s: %w", o.stats, err))
-		}
+		failed = errors.Join(failed, writeError(o.stats, r.stats.write(figures, o.statsDetail)))
 	}
 	printSummary(os.Stderr, r, p, outs)
 	if failed != nil {

@@ -54,7 +54,7 @@ func TestRecordRefuses(t *testing.T) {
 		{"-a -p 1", []string{"exclude"}},
 		{"-a -- true", []string{"exclude"}},
 		{"true", []string{"after --"}},
-		{"-- /nonexistent/program", []string{"/nonexistent/program"}},
+		{"-- /nonexistent/program", []string{"start /nonexistent/program: no such file"}},
 		{"-F 99999999", []string{"perf_event_max_sample_rate"}},
 		{"-F -1", []string{"from 1 to", "perf_event_max_sample_rate"}},
 		{"-F 0", []string{"from 1 to", "perf_event_max_sample_rate"}},
@@ -65,6 +65,7 @@ func TestRecordRefuses(t *testing.T) {
 		{"-o profile.txt", []string{".pb.gz", ".folded", ".html"}},
 		{"-o sub.html", []string{"directory"}},
 		{"-o /nonexistent/p.html", []string{"/nonexistent/p.html"}},
+		{"--stats-detail", []string{"--stats-detail goes with --stats"}},
 		{"--no-such-flag", []string{"no-such-flag", "--help"}},
 	} {
 		if err := os.MkdirAll(filepath.Join(dir, "sub.html"), 0o755); err != nil {

@@ -263,6 +263,10 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.OffCPUMissed = st.MissedSwitches
 	s.Processes = len(r.sampled)
 	s.Modules = r.modules.count()
+	if lost := r.sideband.Stats().Lost; lost > 0 {
+		r.modules.notes = append(r.modules.notes, plural(lost, "event")+
+			" of processes lost (forks, execs, mappings): code that was mapped just then may lack frames or names")
+	}
 	meta := r.meta()
 	r.release()
 	before := ownCPU()

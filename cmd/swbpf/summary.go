@@ -112,8 +112,9 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 	if top := top(5); len(top) > 0 && whole > 0 {
 		fmt.Fprintln(w, title)
+		shared := sharedNames(top, func(e *profile.TopEntry) string { return e.Function })
 		for _, e := range top {
-			fmt.Fprintf(w, "  %5.1f %% %5.1f %%  %s\n", percent(uint64(e.Self), whole), percent(uint64(e.Total), whole), e.Function)
+			fmt.Fprintf(w, "  %5.1f %% %5.1f %%  %s\n", percent(uint64(e.Self), whole), percent(uint64(e.Total), whole), shared.text(e.Function, e.Module))
 		}
 	}
 	for _, note := range r.modules.notes {
@@ -122,6 +123,28 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	for _, o := range outs {
 		o.see(w)
 	}
+}
+
+// nameSet has the names of functions, true for those that several have.
+type nameSet map[string]bool
+
+// sharedNames finds the names that several functions of a list have, as programs
+// all have a main.
+func sharedNames[E any](list []E, name func(*E) string) nameSet {
+	shared := nameSet{}
+	for i := range list {
+		_, again := shared[name(&list[i])]
+		shared[name(&list[i])] = again
+	}
+	return shared
+}
+
+// text is a function's name, and its file where others share the name.
+func (shared nameSet) text(function, module string) string {
+	if !shared[function] || module == "" {
+		return function
+	}
+	return function + "  " + module
 }
 
 // printStates says how much time threads spent in which state.

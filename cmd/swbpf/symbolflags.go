@@ -25,8 +25,8 @@ const fromEnvironment = "$DEBUGINFOD_URLS"
 
 func (s *symbolFlags) add(f *pflag.FlagSet) {
 	s.demangle, s.memory = "simple", symbols.DefaultMemory
-	f.StringVar(&s.demangle, "demangle", s.demangle, "C++ and Rust names: full, simple (no parameters) or none")
-	f.StringArrayVar(&s.debugDirs, "debug-dir", nil, "look for separate debug files here, before "+symbols.DefaultDebugDir+"; may be repeated")
+	f.StringVar(&s.demangle, "demangle", s.demangle, "`how` to show C++ and Rust names: full, simple (no parameters) or none")
+	f.StringArrayVar(&s.debugDirs, "debug-dir", nil, "look for separate debug files in this `directory`, before "+symbols.DefaultDebugDir+"; may be repeated")
 	f.StringVar(&s.debuginfod, "debuginfod", "", "fetch debug files that are missing here from these `servers`")
 	f.Lookup("debuginfod").NoOptDefVal = fromEnvironment
 	f.Var(&s.memory, "symbol-memory", "keep at most this much debug information in memory")

@@ -63,7 +63,7 @@ the privileges do not allow sampling.`,
 	f.SortFlags = false
 	f.VarP(&o.record.pids, "pid", "p", "sample these processes only, threads born later included")
 	f.VarP(&o.record.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
-	f.StringVarP(&o.record.event, "event", "e", "cycles", "event by perf's name; cpu-clock stands in for cycles without hardware counters")
+	f.StringVarP(&o.record.event, "event", "e", defaultEvent, "`event` by perf's name; cpu-clock stands in for cycles without hardware counters")
 	f.VarP(&o.record.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.StringVar(&o.record.weight, "weight", "", "count events by a `field` of the tracepoint or an argument of the probe, as record does")
 	f.BoolVar(&o.record.offCPU, "off-cpu", false, "show where threads wait, by time")

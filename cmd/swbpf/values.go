@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // bytesValue is a flag for a number of bytes: 65536, 64K, 64KiB, 1M.
@@ -34,7 +36,7 @@ func (v *bytesValue) Set(s string) error {
 	}
 	n, err := strconv.ParseUint(num, 10, 31)
 	if err != nil || n == 0 || n<<shift > math.MaxInt32 {
-		return fmt.Errorf("%q is not a number of bytes such as 65536, 64K or 1M", s)
+		return errors.New("not a number of bytes such as 65536, 64K or 1M")
 	}
 	*v = bytesValue(n << shift)
 	return nil
@@ -57,12 +59,12 @@ func (v *durationValue) Set(s string) error {
 	if err != nil {
 		secs, ferr := strconv.ParseFloat(s, 64)
 		if ferr != nil {
-			return fmt.Errorf("%q is not a duration such as 10, 1.5s or 2m", s)
+			return errors.New("not a duration such as 10, 1.5s or 2m")
 		}
 		d = time.Duration(secs * float64(time.Second))
 	}
 	if d <= 0 {
-		return fmt.Errorf("%q: a duration is longer than nothing", s)
+		return errors.New("a duration is longer than nothing")
 	}
 	*v = durationValue(d)
 	return nil
@@ -73,25 +75,32 @@ func (v *durationValue) Type() string { return "duration" }
 // pidsValue is a flag for process IDs, separated by commas or repeated.
 type pidsValue []int
 
-func (v *pidsValue) String() string {
-	if len(*v) == 0 {
-		return ""
-	}
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]int(*v)), " ", ","), "[]")
+func (v *pidsValue) String() string     { return joinIDs(*v) }
+func (v *pidsValue) Set(s string) error { return appendIDs((*[]int)(v), s, "process") }
+func (v *pidsValue) Type() string       { return "pid[,pid...]" }
+
+// tidsValue is pidsValue for threads.
+type tidsValue []procstate.ThreadID
+
+func (v *tidsValue) String() string     { return joinIDs(*v) }
+func (v *tidsValue) Set(s string) error { return appendIDs((*[]procstate.ThreadID)(v), s, "thread") }
+func (v *tidsValue) Type() string       { return "tid[,tid...]" }
+
+func joinIDs[ID any](ids []ID) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")
 }
 
-func (v *pidsValue) Set(s string) error {
-	for _, f := range strings.Split(s, ",") {
+// appendIDs appends the IDs of a list, of what they are.
+func appendIDs[ID int | procstate.ThreadID](ids *[]ID, list, what string) error {
+	for _, f := range strings.Split(list, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(f), 10, 32)
 		if err != nil || n <= 0 {
-			return fmt.Errorf("%q is not a process ID", f)
+			return fmt.Errorf("%q is not a %s ID", f, what)
 		}
-		*v = append(*v, int(n))
+		*ids = append(*ids, ID(n))
 	}
 	return nil
 }
-
-func (v *pidsValue) Type() string { return "pid[,pid...]" }
 
 // hertzValue is a flag for a frequency in Hz.
 type hertzValue int
@@ -101,7 +110,7 @@ func (v *hertzValue) String() string { return strconv.Itoa(int(*v)) }
 func (v *hertzValue) Set(s string) error {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || n < 1 {
-		return fmt.Errorf("%q is not a frequency: whole Hz, from 1 to %s (kernel.perf_event_max_sample_rate)", s, maxFrequency())
+		return fmt.Errorf("not a frequency: whole Hz, from 1 to %s (kernel.perf_event_max_sample_rate)", maxFrequency())
 	}
 	*v = hertzValue(n)
 	return nil
@@ -125,7 +134,7 @@ func (v *countValue) String() string { return strconv.FormatUint(uint64(*v), 10)
 func (v *countValue) Set(s string) error {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n < 1 {
-		return fmt.Errorf("%q is not a number of events, from 1 on", s)
+		return errors.New("not a number of events, from 1 on")
 	}
 	*v = countValue(n)
 	return nil

@@ -60,11 +60,11 @@ written; 2 for wrong usage.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "serve at this address, of the loopback interface")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "serve at this `address`, of the loopback interface")
 	f.BoolVar(&o.open, "open", false, "open the browser")
-	f.StringVar(&o.sampleType, "sample-type", "", "what to show of a profile with several: cpu, inuse_space, cycles, ...")
-	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile here and serve nothing; may be repeated")
-	f.StringVar(&o.format, "format", "", "write in this format, whatever the extension")
+	f.StringVar(&o.sampleType, "sample-type", "", "`type` to show of a profile with several: cpu, inuse_space, cycles, ...")
+	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile to this `file` and serve nothing; may be repeated")
+	f.StringVar(&o.format, "format", "", "write in this `format`, whatever the extension")
 	return c
 }
 
@@ -74,7 +74,7 @@ func exactlyFiles(n int) cobra.PositionalArgs {
 		if len(args) == n {
 			return nil
 		}
-		return withCode(exitCannot, fmt.Errorf("%d files given, where '%s' takes %d\nSee 'swbpf %s --help'", len(args), c.Use, n, c.Name()))
+		return withCode(exitCannot, fmt.Errorf("%s given, where '%s' takes %d\nSee 'swbpf %s --help'", plural(len(args), "file"), c.Use, n, c.Name()))
 	}
 }
 

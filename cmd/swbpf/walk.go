@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -34,7 +35,7 @@ const (
 // walkOptions are the flags of walk.
 type walkOptions struct {
 	pids    []int
-	tids    []int32
+	tids    tidsValue
 	json    bool
 	symbols string
 	core    string
@@ -58,9 +59,9 @@ func newWalkCommand() *cobra.Command {
 their registers and live stacks, sets them going again, and then walks the
 copies. The time the process stood still is printed.
 
-Threads with the same stack are shown together. A frame that was not found by
-plain call frame information shows the stepper that found it. Each stack is
-complete or says why it ends early.
+Threads of the same name, state and stack are shown together. A frame that was
+not found by plain call frame information shows the stepper that found it. Each
+stack is complete or says why it ends early.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
@@ -72,13 +73,13 @@ Exit status: 0; 1 when something went wrong on the way, 2 for wrong usage, 3
 when there is no such process, 4 for a zombie, 5 for a thread of the kernel, 6
 when the process may not be traced, 7 when another program traces it, 8 when a
 thread could not be stopped, being in an uninterruptible wait, or not walked.`,
-		Example: `  swbpf walk 4711                   all threads of a process
-  swbpf walk 4711 --tid 4715        one thread; only that one is stopped
-  swbpf walk 4711 --symbols functions   in a quarter of the time, without lines
-  swbpf walk 4711 --json            for programs
-  swbpf walk 4711 --watch 1s        what is it stuck in?
-  swbpf walk 4711 --locals          with parameters and local variables
-  swbpf walk --core core.4711       a core file`,
+		Example: `  swbpf walk 4711                      all threads of a process
+  swbpf walk 4711 --tid 4715           one thread; only that one is stopped
+  swbpf walk 4711 --symbols functions  in a quarter of the time, without lines
+  swbpf walk 4711 --json               for programs
+  swbpf walk 4711 --watch 1s           what is it stuck in?
+  swbpf walk 4711 --locals             with parameters and local variables
+  swbpf walk --core core.4711          a core file`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := o.check(args); err != nil {
@@ -89,11 +90,11 @@ thread could not be stopped, being in an uninterruptible wait, or not walked.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.Int32SliceVar(&o.tids, "tid", nil, "walk this thread only; may be repeated")
+	f.Var(&o.tids, "tid", "walk these threads only")
 	f.BoolVar(&o.json, "json", false, "write one JSON object per process")
-	f.StringVar(&o.symbols, "symbols", "yes", "functions: leave out lines and inlined calls, no: names as well, which is faster")
-	f.StringVar(&o.core, "core", "", "walk the threads of a core file")
-	f.StringVar(&o.exe, "exe", "", "the program of the core, when it is not where it was")
+	f.StringVar(&o.symbols, "symbols", "yes", "`what` to look up: yes, functions (no lines, no inlined calls) or no, which is faster")
+	f.StringVar(&o.core, "core", "", "walk the threads of a core `file`")
+	f.StringVar(&o.exe, "exe", "", "the program `file` of the core, when it is not where it was")
 	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
 	f.BoolVar(&o.noGroup, "no-group", false, "show each thread by itself")
 	f.BoolVar(&o.args, "args", false, "show the parameters of each function")
@@ -140,13 +141,17 @@ func (o *walkOptions) check(args []string) error {
 	return nil
 }
 
-func (o *walkOptions) run(w io.Writer) error {
+func (o *walkOptions) run(w io.Writer) (err error) {
 	collectLater()
 	if o.watch > 0 {
 		return o.runWatch(w, time.Duration(o.watch))
 	}
 	out := bufio.NewWriter(w)
-	defer out.Flush()
+	defer func() {
+		if failed := out.Flush(); err == nil {
+			err = failed
+		}
+	}()
 	if o.core != "" {
 		pw, err := walkCore(o)
 		if err != nil {
@@ -256,7 +261,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	begin := time.Now()
 	probes := openProbes(pid)
 	defer probes.close()
-	opts := stackwalk.WalkOptions{Threads: o.threads(), Probes: probes.read}
+	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read}
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {
 		return nil, err
@@ -266,14 +271,6 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	pw.nameFrames(o.symbols != "no")
 	pw.took = time.Since(begin)
 	return pw, nil
-}
-
-// threads returns the threads to walk; none stands for all.
-func (o *walkOptions) threads() (tids []procstate.ThreadID) {
-	for _, tid := range o.tids {
-		tids = append(tids, procstate.ThreadID(tid))
-	}
-	return tids
 }
 
 // take takes over the stacks of a process.
@@ -302,7 +299,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		return nil, err
 	}
 	for i, tid := range tids {
-		if len(o.tids) > 0 && !containsTID(o.tids, tid) {
+		if len(o.tids) > 0 && !slices.Contains(o.tids, tid) {
 			continue
 		}
 		t := threadWalk{tid: tid, name: core.Name, state: "dumped", walker: w}
@@ -314,7 +311,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	}
 	if len(pw.threads) == 0 {
 		core.Close()
-		return nil, fmt.Errorf("%s: thread %v: %w", o.core, o.tids, procstate.ErrNoThread)
+		return nil, fmt.Errorf("%s: thread %s: %w", o.core, &o.tids, procstate.ErrNoThread)
 	}
 	pw.nameFrames(o.symbols != "no")
 	if o.args || o.locals {
@@ -322,13 +319,4 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	}
 	pw.took = time.Since(begin)
 	return pw, nil
-}
-
-func containsTID(tids []int32, tid procstate.ThreadID) bool {
-	for _, t := range tids {
-		if procstate.ThreadID(t) == tid {
-			return true
-		}
-	}
-	return false
 }

@@ -251,6 +251,7 @@ func TestWalkExit(t *testing.T) {
 		{nil, exitCannot, "which process?"},
 		{[]string{"abc"}, exitCannot, `"abc" is not a process ID`},
 		{[]string{"--symbols=maybe", pid}, exitCannot, "yes, functions or no"},
+		{[]string{"--tid=x", pid}, exitCannot, `"x" is not a thread ID`},
 		{[]string{"--exe", "x", pid}, exitCannot, "--core"},
 		{[]string{"4194304"}, exitNoProcess, "no such process"},
 		{[]string{"--tid", "4194304", pid}, exitNoProcess, "no such thread"},

@@ -259,7 +259,7 @@ func walkStoppedVariables(o *walkOptions, pid int, probes *userProbes, limit tim
 	defer cancel()
 	o.symbolizer.DeferTypes()
 	pw := &processWalk{pid: pid, live: true}
-	opts := stackwalk.WalkOptions{Threads: o.threads(), Probes: probes.read, StopLimit: limit}
+	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, StopLimit: limit}
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
 		pw.take(ps)
 		pw.nameFrames(true)
