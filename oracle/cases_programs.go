@@ -61,7 +61,12 @@ func markedCases(native []string) []Case {
 	const throws = "g++ -O0 -fno-omit-frame-pointer -o $OUT throws.cc"
 	add("C++, throws through frame pointers", "g++", throws, 0, native)
 	cases = append(cases, Case{Table: tableMarked, Name: "the same, sizes of frames chosen at run time", Needs: "g++", Build: throws,
-		Run: []string{"$OUT", "variable"}, Configs: native, Marked: true})
+		Run: []string{"$OUT", "variable"}, Configs: native, Marked: true, Short: true})
+	add("the same, over the remains of such frames", "g++", "g++ -O0 -o $OUT alloca.cc", 0, native)
+	add("the same, static, g++ -O1", "g++", "g++ -O1 -static -o $OUT alloca.cc", 0, native)
+	cases[len(cases)-1].Short = false
+	add("the same, clang++-19 -O2", "clang++-19", "clang++-19 -O2 -o $OUT alloca.cc", 0, native)
+	cases[len(cases)-1].Short = false
 	add("Rust, a panic caught", "rustc", "rustc -O -o $OUT work.rs", 0, native)
 	add("Rust without unwind tables", "rustc", rustNoTables, 0, native)
 	// Which code libcrypto runs, the CPU decides. That of the short form is the same everywhere.

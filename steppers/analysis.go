@@ -96,12 +96,25 @@ func (a *Analysis) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 		return unwind.NotMe, nil
 	}
 	if r.Results && a.resuming.at(m, in.PC()) {
-		distrust(w, a, nil, out)
+		a.resuming.distrust(w, a, in, out)
 	}
 	if in.Flags&unwind.Interrupted != 0 && m.Contains(out.PC()-1) {
 		a.carry(w, code, m, in, out)
 	}
 	return unwind.Success, nil
+}
+
+// fpBySize implements resumer.
+func (a *Analysis) fpBySize(*unwind.Walker, *unwind.Frame) (fp uint64, ok bool) { return 0, false }
+
+// hasRule implements resumer.
+func (a *Analysis) hasRule(m *procstate.Mapping, pc uint64) bool {
+	code := a.codeAt(m.Image, pc-m.Bias)
+	if code == nil {
+		return false
+	}
+	_, ok := code.RuleAt(pc - m.Bias)
+	return ok
 }
 
 // carry gives the caller of an interrupted frame the register that its CFA is found

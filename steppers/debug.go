@@ -77,7 +77,7 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		d.carry(w, in, out)
 	}
 	if v == unwind.Success && r.SavesResults() && d.resuming.at(m, in.PC()) {
-		distrust(w, d, d.fpBySize, out)
+		d.resuming.distrust(w, d, in, out)
 	}
 	if v == unwind.Success && r.Jumps(w.Arch()) && out.SP()-in.SP() > uint64(w.Arch().AddressWidth) {
 		*out = unwind.Frame{}

@@ -21,7 +21,10 @@ const (
 )
 
 // resuming knows where code is about to leave several frames at once.
-type resuming struct{ facts vaddrCache }
+type resuming struct {
+	facts vaddrCache
+	busy  bool // looking for a frame pointer: what looks like an unwinder meanwhile is none
+}
 
 // at reports whether code that goes on at pc leaves by giving SP a value of
 // its own, with one call at most before that, which tells debuggers.
@@ -124,39 +127,72 @@ func leavesSP(a *procstate.Arch, in *isa.Inst, zero procstate.Reg) bool {
 	return false
 }
 
-// distrust takes from the caller of an unwinder that has begun to go on
-// elsewhere the registers that may not be its own any more. The frame pointer it
-// leaves or sets right where it can be told what it is in the frame that needs
-// it: s walks from there, and bySize, which may be nil, finds it from SP.
-func distrust(w *unwind.Walker, s unwind.FrameStepper, bySize func(*unwind.Walker, *unwind.Frame) (fp uint64, ok bool), out *unwind.Frame) {
+// resumer is a stepper that walks out of an unwinder of exceptions.
+type resumer interface {
+	unwind.FrameStepper
+	// fpBySize finds the frame pointer of a frame whose CFA is found from
+	// it, by the size of the frame.
+	fpBySize(*unwind.Walker, *unwind.Frame) (fp uint64, ok bool)
+	// hasRule reports whether frames of the file that m maps are known at pc.
+	hasRule(m *procstate.Mapping, pc uint64) bool
+}
+
+// distrust takes from out, the caller of an unwinder that has begun to go on
+// elsewhere, in, the registers that may not be its own any more. The frame
+// pointer it leaves or sets right where it can be told what it is in the frame that
+// needs it: s walks from there.
+func (k *resuming) distrust(w *unwind.Walker, s resumer, in, out *unwind.Frame) {
 	a := w.Arch()
-	suspect := out.FP()
+	pad, told := landing{}, false
+	if !k.busy {
+		pad, told = landingOf(w, in, out)
+	}
+	suspect, at := out.FP(), out.FPLocation
 	out.SetFP(a, 0)
 	out.FPLocation = unwind.Location{}
 	out.Regs.Retain(^a.CalleeSaved | 1<<a.SP)
-	f := *out
-	for range maxCarried {
+	switch {
+	case k.busy:
+		return
+	case told && pad.kept:
+		out.SetFP(a, suspect)
+		out.FPLocation = at
+		return
+	}
+	k.busy = true
+	if fp, ok := k.framePointer(w, s, out, suspect, pad, told); ok {
+		out.SetFP(a, fp)
+	}
+	k.busy = false
+}
+
+// framePointer answers distrust for a frame pointer that may be suspect.
+func (k *resuming) framePointer(w *unwind.Walker, s resumer, out *unwind.Frame, suspect uint64, pad landing, told bool) (fp uint64, ok bool) {
+	a, f := w.Arch(), *out
+	for n := range maxCarried {
 		var next unwind.Frame
 		if v, _ := s.CallerFrame(w, &f, &next); v == unwind.Success {
 			if next.Regs.Known()>>a.FP&1 != 0 {
-				return
+				return 0, false // nobody needs it
 			}
 			f = next
 			continue
 		}
-		if bySize != nil {
-			if fp, ok := bySize(w, &f); ok {
-				out.SetFP(a, fp)
-				return
-			}
+		if told {
+			fp, ok = pad.framePointer(w, s, &f, n+1)
+		}
+		if !ok {
+			fp, ok = s.fpBySize(w, &f)
+		}
+		if ok || told {
+			return fp, ok
 		}
 		f.SetFP(a, suspect)
 		next = unwind.Frame{}
-		if v, _ := s.CallerFrame(w, &f, &next); v == unwind.Success && leavesOutNone(w, &f, &next) {
-			out.SetFP(a, suspect)
-		}
-		return
+		v, _ := s.CallerFrame(w, &f, &next)
+		return suspect, v == unwind.Success && leavesOutNone(w, &f, &next)
 	}
+	return 0, false
 }
 
 // leavesOutNone reports whether no word between SP of a frame and where its
@@ -190,8 +226,7 @@ func behindCall(w *unwind.Walker, buf []byte, pc uint64) bool {
 	return call
 }
 
-// fpBySize finds the frame pointer of a frame whose CFA is found from it, by the
-// size of the frame.
+// fpBySize implements resumer.
 func (d *Debug) fpBySize(w *unwind.Walker, f *unwind.Frame) (fp uint64, ok bool) {
 	a := w.Arch()
 	m := w.MappingAt(f.LookupPC())
@@ -213,6 +248,9 @@ func (d *Debug) fpBySize(w *unwind.Walker, f *unwind.Frame) (fp uint64, ok bool)
 	v, _ := r.CallerFrame(w, &with, &next)
 	return fp, v == unwind.Success && behindCall(w, d.buf[:], next.PC())
 }
+
+// hasRule implements resumer: what has no CFI the unwinder does not get through.
+func (d *Debug) hasRule(*procstate.Mapping, uint64) bool { return true }
 
 // sizeAt returns how far the CFA is above SP at pc, in bytes, by the instructions
 // of the function; 0 when they do not tell.
@@ -239,7 +277,7 @@ func (d *Debug) frameSize(im *procstate.Image, vaddr uint64) int32 {
 	if a.LR == procstate.NoReg {
 		entry = int64(a.AddressWidth)
 	}
-	if !ok || !table.Rule(start).CFAIs(a.SP, entry) {
+	if !ok || !table.Rule(start).CFAIs(a.SP, entry) || variesSP(im, start, end) {
 		return 0
 	}
 	code, err := dataflow.NewRange(im, start, end)
@@ -251,4 +289,31 @@ func (d *Debug) frameSize(im *procstate.Image, vaddr uint64) int32 {
 		return 0
 	}
 	return r.Off
+}
+
+// variesSP reports whether code moves SP by what only run time knows. A landing
+// pad does not tell: how far SP is from the frame then depends on who threw.
+func variesSP(im *procstate.Image, start, end uint64) bool {
+	a := im.Arch()
+	var code [16]byte
+	var in isa.Inst
+	for at := start; at < end; at += uint64(in.Len) {
+		if im.ReadVaddr(code[:], at) != nil || !decode(a, code[:], at, &in) {
+			return true
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			if op.Dst != a.SP {
+				continue
+			}
+			switch op.Kind {
+			case isa.Set:
+				if op.Src != a.SP && op.Src != a.FP {
+					return true
+				}
+			case isa.Add, isa.Sub, isa.Align, isa.SetIndexed, isa.Load, isa.LoadIndexed, isa.Swap, isa.Clobber:
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -316,7 +316,7 @@ func (f *flow) addBody(list []body, s *state) []body {
 		}
 	}
 	if i == len(list) {
-		if s.regs[f.arch.SP].kind != stack || len(list) >= maxBodies {
+		if s.regs[f.arch.SP].kind != stack && s.regs[f.arch.FP].kind != stack || len(list) >= maxBodies {
 			return list
 		}
 		list = append(list, body{state: *s})

@@ -179,11 +179,12 @@ func (s *state) rule(a *procstate.Arch, bs *bases, r *Rule) bool {
 	for i, reg := range SavedRegs(a) {
 		r.Saved[i] = s.place(a, reg)
 	}
-	r.Results = s.place(a, result).Kind == AtCFA
+	r.Results = s.place(a, result).Kind == AtCFA && s.place(a, result+1).Kind == AtCFA
 	return true
 }
 
-// result is the register that calls return their result in: RAX, X0.
+// result is the register that calls return their result in: RAX, X0. The one
+// after it, RDX or X1, has the second word of large results.
 const result procstate.Reg = 0
 
 // cfa finds a way to the CFA, by what is known longest first: SP and

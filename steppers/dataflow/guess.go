@@ -58,6 +58,7 @@ func (v *verdict) exit(a *procstate.Arch, s *state, in *isa.Inst) {
 		}
 		if h == want && v.extra == 0 {
 			v.support++
+			v.returned = v.returned || in.Member && !s.guessed // to another function
 		}
 		return
 	case !ok && s.regs[a.SP].kind == anything:
@@ -271,10 +272,11 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 	bodies := [...][]body{f.dispatch, f.bodies}
 	r, _ := f.c.region(vaddr)
 	shared := f.c.isShared(r)
+	var framed *state
 	if shared {
 		bodies = [...][]body{nil, nil} // of which function, nothing tells
-	} else if s := f.framed(); s != nil {
-		candidates[n], n = s, n+1
+	} else if framed = f.framed(); framed != nil {
+		candidates[n], n = framed, n+1
 	}
 	for _, list := range bodies {
 		for i := range list {
@@ -289,9 +291,13 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 		n++
 	}
 	best, bestScore, doubt := -1, 0, 0
+	fits := false // framed does
 	var noRet []uint64
 	for i := 0; i < n; i++ {
 		s := candidates[i]
+		if fits && s != framed && s.regs[f.arch.FP] == framed.regs[f.arch.FP] {
+			continue // says more than is known
+		}
 		v := f.try(vaddr, s, !s.guessed && looksLikeEntry)
 		if !s.guessed && v.extra > 0 && n < len(candidates) && v.extra <= maxExtra {
 			candidates[n], n = entryState(f.arch, v.extra), n+1
@@ -301,6 +307,7 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 			doubt = max(doubt, score) // little speaks for a function here
 			continue
 		}
+		fits = fits || s == framed && v.violations == 0
 		if v.violations < 4 && (best < 0 || score > bestScore) {
 			best, bestScore, noRet = i, score, v.noRet
 		}

@@ -36,9 +36,9 @@ type Rule struct {
 	Off   int32
 	Add   int32
 
-	// Results tells that what the function found in the register that calls
+	// Results tells that what the function found in both registers that calls
 	// return their result in is kept in the frame, as by the unwinder of
-	// exceptions.
+	// exceptions. One alone is pushed for the room, by clang.
 	Results bool
 
 	RA    Place

@@ -74,6 +74,7 @@ type Inst struct {
 	// the address of that word. 0 is neither.
 	Target uint64
 	Table  uint64 // of an IndirectJump to one of several words of memory: the address of the first; 0 is none
+	Member bool   // of an IndirectJump through memory: at a register and a distance, as in no table
 	Ops    [MaxOps]Op
 }
 
