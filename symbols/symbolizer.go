@@ -160,7 +160,8 @@ func (s *Symbolizer) Lines(dst []Line, im *procstate.Image, vaddr uint64) []Line
 			return s.goLines(dst, t, &fn, vaddr)
 		}
 	}
-	if f.inPLT(vaddr) {
+	inPLT := f.inPLT(vaddr)
+	if inPLT {
 		f.pltOnce.Do(func() { s.loadPLT(f) })
 		if l, ok := s.symbol(f.plt, vaddr); ok {
 			return append(dst, l)
@@ -168,7 +169,7 @@ func (s *Symbolizer) Lines(dst []Line, im *procstate.Image, vaddr uint64) []Line
 	}
 	f.openOnce.Do(func() { s.open(f) })
 	symbol, _ := s.symbol(s.symbolsAt(f, vaddr), vaddr)
-	if f.dwarf != nil {
+	if f.dwarf != nil && !inPLT { // the linker's code is in no unit, and all would be looked through
 		if out, ok := f.dwarf.lines(dst, vaddr, symbol); ok {
 			return out
 		}

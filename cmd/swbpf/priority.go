@@ -69,10 +69,12 @@ func limitGarbage() {
 }
 
 // releaseIdleHeap ends the reservation for naming: names are read and given
-// back file by file, which makes much garbage of little.
+// back file by file, which makes much garbage of little. What the recording has
+// used is collected first, so that names take its place.
 func releaseIdleHeap() {
 	runtime.KeepAlive(idleHeap)
 	idleHeap = nil
+	runtime.GC()
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(100)
 	}
