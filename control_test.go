@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -348,7 +349,7 @@ func TestWalkWhat(t *testing.T) {
 		}, procstate.ErrNoProcess, "is a thread of process"},
 		{"kernel thread", func(t *testing.T) int {
 			if b, err := os.ReadFile("/proc/2/comm"); err != nil || string(b) != "kthreadd\n" {
-				missing(t, "no kernel threads to be seen")
+				testenv.Lacks(t, "no kernel threads to be seen")
 			}
 			return 2
 		}, procstate.ErrKernelThread, "thread of the kernel"},
@@ -362,7 +363,7 @@ func TestWalkWhat(t *testing.T) {
 			return cmd.Process.Pid
 		}, procstate.ErrZombie, "zombie"},
 		{"traced", func(t *testing.T) int {
-			need(t, "gdb")
+			testenv.Needs(t, "gdb")
 			tg := start(t, build(t, "life.c", lifeBuild))
 			gdb := exec.Command("gdb", "-nx", "-readnever", "-batch", "-p", itoa(tg.pid), "-ex", "shell sleep 1000")
 			gdb.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -533,9 +534,9 @@ func TestForeignProc(t *testing.T) {
 		}
 		return
 	}
-	need(t, "unshare")
+	testenv.Needs(t, "unshare")
 	if os.Geteuid() != 0 {
-		missing(t, "needs root to make a PID namespace")
+		testenv.Lacks(t, "needs root to make a PID namespace")
 	}
 	self, err := os.Executable()
 	if err != nil {

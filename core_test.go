@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -19,7 +20,7 @@ import (
 // gcore writes a core of a running process.
 func gcore(t testing.TB, tg *target) string {
 	t.Helper()
-	need(t, "gdb")
+	testenv.Needs(t, "gdb")
 	core := filepath.Join(t.TempDir(), "core")
 	b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-iex", "set debuginfod enabled off", "-p", itoa(tg.pid), "-ex", "generate-core-file "+core).CombinedOutput()
 	if _, serr := os.Stat(core); err != nil || serr != nil {
@@ -34,22 +35,22 @@ func kernelCore(t testing.TB, tg *target) string {
 	const patternFile = "/proc/sys/kernel/core_pattern"
 	before, err := os.ReadFile(patternFile)
 	if err != nil {
-		missing(t, "%v", err)
+		testenv.Lacks(t, "%v", err)
 	}
 	dir := t.TempDir()
 	if err := os.WriteFile(patternFile, []byte(dir+"/core.%p"), 0); err != nil {
-		missing(t, "the pattern of core files cannot be set: %v", err)
+		testenv.Lacks(t, "the pattern of core files cannot be set: %v", err)
 	}
 	defer os.WriteFile(patternFile, before, 0)
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	if err := unix.Prlimit(tg.pid, unix.RLIMIT_CORE, &unlimited, nil); err != nil {
-		missing(t, "the limit of core files cannot be raised: %v", err)
+		testenv.Lacks(t, "the limit of core files cannot be raised: %v", err)
 	}
 	unix.Kill(tg.pid, unix.SIGABRT)
 	tg.cmd.Wait()
 	core := fmt.Sprintf("%s/core.%d", dir, tg.pid)
 	if _, err := os.Stat(core); err != nil {
-		missing(t, "the kernel has written no core: %v", err)
+		testenv.Lacks(t, "the kernel has written no core: %v", err)
 	}
 	return core
 }

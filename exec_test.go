@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -196,9 +197,9 @@ func TestUnreachableProgram(t *testing.T) {
 		return
 	}
 	canTrace(t)
-	need(t, "setpriv")
+	testenv.Needs(t, "setpriv")
 	if os.Geteuid() != 0 {
-		missing(t, "needs root to be another user")
+		testenv.Lacks(t, "needs root to be another user")
 	}
 	const nobody = 65534
 	program := build(t, "deep.c", "gcc -O1")
@@ -276,7 +277,7 @@ func TestTracerStopped(t *testing.T) {
 	tg.ask(t, "blocked")
 	tracer, line := startTracer(t, tg.pid)
 	if line != "tracing" {
-		missing(t, "tracer: %s", line)
+		testenv.Lacks(t, "tracer: %s", line)
 	}
 	tracer.Process.Signal(unix.SIGSTOP)
 	eventually(t, "the tracer is stopped", func() bool {

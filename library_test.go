@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/unwind"
@@ -89,7 +90,7 @@ func markAt(p *procstate.ProcDebug, loaded uint64) uint64 {
 func trapWorks(t testing.TB, p *procstate.ProcDebug) {
 	t.Helper()
 	if err := p.LibraryTrap(); err != nil {
-		missing(t, "no library trap: %v", err)
+		testenv.Lacks(t, "no library trap: %v", err)
 	}
 }
 
@@ -319,7 +320,7 @@ func killTracers(t *testing.T, blocked bool) {
 	for i := range rounds {
 		tracer, line := startTracer(t, tg.pid)
 		if line != "tracing" {
-			missing(t, "tracer: %s", line)
+			testenv.Lacks(t, "tracer: %s", line)
 		}
 		tg.say("spin 300")
 		time.Sleep(time.Duration(i%20) * 3 * time.Millisecond)

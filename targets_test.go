@@ -16,27 +16,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
-
-// missing ends a test that the machine cannot run: a skip, except where it is
-// declared that the machine can.
-func missing(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
-// need ends a test for which a tool is missing.
-func need(t testing.TB, tools ...string) {
-	t.Helper()
-	for _, tool := range tools {
-		if _, err := exec.LookPath(tool); err != nil {
-			missing(t, "%s is not installed", tool)
-		}
-	}
-}
 
 var built struct {
 	sync.Mutex
@@ -57,7 +39,7 @@ func TestMain(m *testing.M) {
 func build(t testing.TB, source, command string) string {
 	t.Helper()
 	args := strings.Fields(command)
-	need(t, args[0])
+	testenv.Needs(t, args[0])
 	built.Lock()
 	defer built.Unlock()
 	key := source + " " + command
@@ -234,7 +216,7 @@ type refFrame struct {
 // out.
 func gdbStacks(t testing.TB, args ...string) map[int][]refFrame {
 	t.Helper()
-	need(t, "gdb")
+	testenv.Needs(t, "gdb")
 	script := filepath.Join(t.TempDir(), "walk.py")
 	err := os.WriteFile(script, []byte(`
 import gdb
@@ -286,7 +268,7 @@ var (
 // euStacks has eu-stack walk all threads of a process.
 func euStacks(t testing.TB, args ...string) map[int][]refFrame {
 	t.Helper()
-	need(t, "eu-stack")
+	testenv.Needs(t, "eu-stack")
 	out, err := exec.Command("eu-stack", append([]string{"-n", "0"}, args...)...).Output()
 	if err != nil && len(out) == 0 {
 		t.Fatalf("eu-stack: %v", err)
@@ -349,7 +331,7 @@ func canTrace(t testing.TB) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.PtraceSeize(cmd.Process.Pid); err != nil {
-		missing(t, "processes cannot be traced here: %v", err)
+		testenv.Lacks(t, "processes cannot be traced here: %v", err)
 	}
 }
 

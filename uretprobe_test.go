@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -21,11 +22,11 @@ func putProbes(t *testing.T, file string, functions ...string) {
 	for _, f := range functions {
 		event, err := loader.ParseEvent("uretprobe:" + file + ":" + f)
 		if err != nil {
-			missing(t, "%v", err)
+			testenv.Lacks(t, "%v", err)
 		}
 		probe, err := loader.PutProbe(event, -1)
 		if err != nil {
-			missing(t, "%v", err)
+			testenv.Lacks(t, "%v", err)
 		}
 		t.Cleanup(func() { probe.Close() })
 	}
@@ -57,7 +58,7 @@ func asks(t *testing.T, pid int) func() map[procstate.ThreadID]procstate.UserPro
 	t.Helper()
 	r, err := loader.OpenProbeReader(pid)
 	if err != nil {
-		missing(t, "%v", err)
+		testenv.Lacks(t, "%v", err)
 	}
 	t.Cleanup(func() { r.Close() })
 	return func() map[procstate.ThreadID]procstate.UserProbes {
@@ -109,7 +110,7 @@ func TestWalkersUnderReturnProbes(t *testing.T) {
 // uretprobes it has to ask the kernel, and else says why it ends.
 func TestFirstPartyThroughC(t *testing.T) {
 	amd64Only(t)
-	need(t, "gcc")
+	testenv.Needs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "selfprobed")
 	cmd := exec.Command("go", "build", "-o", program, "./testdata/walk/selfprobed")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")

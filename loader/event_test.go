@@ -3,13 +3,14 @@ package loader
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 func TestParseEvent(t *testing.T) {
@@ -117,10 +118,7 @@ func TestEditDistance(t *testing.T) {
 func TestEventNamesArePerfs(t *testing.T) {
 	perf, err := exec.LookPath("perf")
 	if err != nil {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		testenv.Lacks(t, "%v", err)
 	}
 	out, err := exec.Command(perf, "list", "--no-desc", "sw").CombinedOutput()
 	if err != nil {

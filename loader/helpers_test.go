@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -27,10 +28,7 @@ func kernelTest(t testing.TB) {
 	if err == nil {
 		return
 	}
-	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-		t.Fatal(err)
-	}
-	t.Skip(err)
+	testenv.Lacks(t, "%v", err)
 }
 
 // targetDir holds the targets built by this run.

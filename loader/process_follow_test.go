@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -35,8 +36,8 @@ func followWith(t *testing.T, cfg SidebandConfig, pids ...int32) *follower {
 	t.Helper()
 	sb, err := OpenSideband(cfg)
 	if err != nil {
-		if os.Geteuid() != 0 && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
-			t.Skipf("the side-band needs root: %v", err)
+		if os.Geteuid() != 0 {
+			testenv.Lacks(t, "the side-band needs root: %v", err)
 		}
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -373,8 +374,8 @@ func TestLostRecords(t *testing.T) {
 	victim := buildVictim(t)
 	sb, err := OpenSideband(SidebandConfig{RingBytes: 4096, WakeBytes: 1 << 20})
 	if err != nil {
-		if os.Geteuid() != 0 && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
-			t.Skip(err)
+		if os.Geteuid() != 0 {
+			testenv.Lacks(t, "%v", err)
 		}
 		t.Fatal(err)
 	}
@@ -425,8 +426,8 @@ func TestSidebandPermission(t *testing.T) {
 		}
 		return
 	}
-	if os.Geteuid() != 0 && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
-		t.Skip("needs root, to lay it down")
+	if os.Geteuid() != 0 {
+		testenv.Lacks(t, "needs root, to lay it down")
 	}
 	bin := filepath.Join(t.TempDir(), "test")
 	if b, err := exec.Command("cp", os.Args[0], bin).CombinedOutput(); err != nil {

@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // record makes a perf record with the fields that end each.
@@ -305,8 +307,8 @@ func TestListeners(t *testing.T) {
 	for range 3 {
 		s, err := OpenSideband(SidebandConfig{RingBytes: 4 << 20})
 		if err != nil {
-			if os.Geteuid() != 0 && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
-				t.Skipf("the side-band needs root: %v", err)
+			if os.Geteuid() != 0 {
+				testenv.Lacks(t, "the side-band needs root: %v", err)
 			}
 			t.Fatal(err)
 		}

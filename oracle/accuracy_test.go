@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/loader"
 )
 
@@ -41,16 +42,13 @@ func TestAccuracy(t *testing.T) {
 		}
 		t.Run(c.Table+"/"+c.Name, func(t *testing.T) {
 			if !c.Available() {
-				if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-					t.Fatalf("no %s", c.Needs)
-				}
-				t.Skipf("no %s", c.Needs)
+				testenv.Lacks(t, "no %s", c.Needs)
 			}
 			t.Parallel()
 			r, err := RunCase(c, sources+"/testdata", t.TempDir())
 			var missing *loader.MissingError
-			if len(c.Probes) > 0 && errors.As(err, &missing) && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
-				t.Skip(err)
+			if len(c.Probes) > 0 && errors.As(err, &missing) {
+				testenv.Lacks(t, "%v", err)
 			}
 			if err != nil {
 				t.Fatal(err)

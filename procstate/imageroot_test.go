@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // TestImageRoot opens the program of a process with our root, and of one in a
@@ -20,10 +22,7 @@ func TestImageRoot(t *testing.T) {
 	}{{"ours", 0}, {"another", syscall.CLONE_NEWNS}} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.flags != 0 && os.Geteuid() != 0 {
-				if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-					t.Fatal("not root")
-				}
-				t.Skip("needs root for a mount namespace")
+				testenv.Lacks(t, "needs root for a mount namespace")
 			}
 			cmd := exec.Command("cat")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: tc.flags}
@@ -67,10 +66,7 @@ func TestImageRoot(t *testing.T) {
 // mapped it has ended, through the root that another file has left.
 func TestImageOfHeldRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatal("not root")
-		}
-		t.Skip("needs root for a mount namespace")
+		testenv.Lacks(t, "needs root for a mount namespace")
 	}
 	// A file system that only the namespace has, with a program that is there alone.
 	dir := t.TempDir()

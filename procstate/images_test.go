@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // refTo makes the FileRef of a file that no process maps.
@@ -300,8 +302,8 @@ func TestImageReadAllocates(t *testing.T) {
 
 // Overlayfs on two file systems tells stat other numbers than maps.
 func TestImagesOverlay(t *testing.T) {
-	if os.Geteuid() != 0 && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
-		t.Skip("needs root, to mount")
+	if os.Geteuid() != 0 {
+		testenv.Lacks(t, "needs root, to mount")
 	}
 	if os.Getenv("SWBPF_TEST_INSIDE") == "" {
 		dir := t.TempDir()

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 const loopSource = `
@@ -20,12 +22,7 @@ int main(int argc, char **argv) { printf("%d\n", hot(argc * 1000)); return 0; }
 // mappings alone it must find the functions, lines and instructions in the
 // program.
 func TestPprofFindsCode(t *testing.T) {
-	if _, err := exec.LookPath("gcc"); err != nil {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatalf("the program is built with gcc: %v", err)
-		}
-		t.Skipf("no gcc: %v", err)
-	}
+	testenv.Needs(t, "gcc")
 	for _, flags := range [][]string{{"-O1", "-g", "-pie", "-fPIE"}, {"-O1", "-g", "-no-pie"}} {
 		t.Run(flags[2], func(t *testing.T) {
 			dir := t.TempDir()

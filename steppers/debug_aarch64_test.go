@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -80,9 +81,7 @@ func (g *gdbStub) memory(dst []byte, addr uint64, n int) []byte {
 // startARM64 runs a program under qemu up to its main function.
 func startARM64(t *testing.T, path string) *gdbStub {
 	t.Helper()
-	if _, err := exec.LookPath("qemu-aarch64"); err != nil {
-		debugNeed(t, "qemu-aarch64")
-	}
+	testenv.Needs(t, "qemu-aarch64")
 	socket := filepath.Join(t.TempDir(), "gdb")
 	cmd := exec.Command("qemu-aarch64", "-cpu", "max", "-g", socket, path)
 	if err := cmd.Start(); err != nil {
@@ -136,9 +135,7 @@ func TestDebugEveryInstructionARM64(t *testing.T) {
 	for _, protection := range []string{"none", "standard", "pac-ret+leaf+b-key"} {
 		t.Run(protection, func(t *testing.T) {
 			t.Parallel()
-			if _, err := exec.LookPath("aarch64-linux-gnu-gcc"); err != nil {
-				debugNeed(t, "aarch64-linux-gnu-gcc")
-			}
+			testenv.Needs(t, "aarch64-linux-gnu-gcc")
 			path := filepath.Join(t.TempDir(), "arm64")
 			cmd := exec.Command("aarch64-linux-gnu-gcc", "-O2", "-fomit-frame-pointer", "-static",
 				"-mbranch-protection="+protection, "testdata/debug/arm64.c", "-o", path)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -31,9 +32,7 @@ var gdbRegs = []string{"rip", "rsp", "rbx", "rbp", "r12", "r13", "r14", "r15"}
 // askGDB lets gdb walk the stack of a stopped process, which is let go of.
 func askGDB(t *testing.T, p *debugTarget) (frames []procstate.Regs, names []string) {
 	t.Helper()
-	if _, err := exec.LookPath("gdb"); err != nil {
-		debugNeed(t, "gdb")
-	}
+	testenv.Needs(t, "gdb")
 	if _, _, e := syscall.Syscall6(syscall.SYS_PTRACE, syscall.PTRACE_DETACH, uintptr(p.tid), 0, uintptr(syscall.SIGSTOP), 0, 0); e != 0 {
 		t.Fatal(e)
 	}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -29,21 +30,10 @@ type debugTarget struct {
 	regs  syscall.PtraceRegs
 }
 
-// debugNeed fails or skips for something that the machine lacks.
-func debugNeed(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-		t.Fatalf("this machine has no %s", what)
-	}
-	t.Skipf("this machine has no %s", what)
-}
-
 // debugBuild compiles testdata/debug/deep.cc.
 func debugBuild(t testing.TB, compiler string, args ...string) string {
 	t.Helper()
-	if _, err := exec.LookPath(compiler); err != nil {
-		debugNeed(t, compiler)
-	}
+	testenv.Needs(t, compiler)
 	out := filepath.Join(t.TempDir(), "deep")
 	cmd := exec.Command(compiler, append(args, "-pthread", "testdata/debug/deep.cc", "-o", out, "-lstdc++")...)
 	if msg, err := cmd.CombinedOutput(); err != nil {

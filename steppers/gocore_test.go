@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"debug/elf"
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -29,12 +29,7 @@ func (c *coreOf) Libraries() procstate.LibraryState { return c.libs }
 // A crashed arm64 program is walked from its core as its own runtime has
 // printed it: from the signal handler across to the goroutine that faulted.
 func TestGoARM64AgainstItsTraceback(t *testing.T) {
-	if _, err := exec.LookPath("qemu-aarch64"); err != nil {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	testenv.Needs(t, "qemu-aarch64")
 	t.Setenv("GOARCH", "arm64")
 	t.Setenv("CGO_ENABLED", "0")
 	path := buildGo(t, "gocrash")

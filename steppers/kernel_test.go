@@ -1,11 +1,12 @@
 package steppers
 
 import (
-	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // needPtrace skips a test where programs cannot be traced, unless that is
@@ -20,10 +21,7 @@ func needPtrace(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatalf("ptrace: %v", err)
-		}
-		t.Skipf("ptrace: %v", err)
+		testenv.Lacks(t, "ptrace: %v", err)
 	}
 	_ = cmd.Process.Kill()
 	_, _ = cmd.Process.Wait()

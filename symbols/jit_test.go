@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -350,8 +351,8 @@ while (System.nanoTime() - t < 500000000L) s += fibonacci(20); System.out.printl
 // TestPerfMapInNamespaces reads the map of a process with its own /tmp and its
 // own process IDs, and what was read of it stays when it has exited.
 func TestPerfMapInNamespaces(t *testing.T) {
-	if os.Geteuid() != 0 && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
-		t.Skip("needs root to make namespaces")
+	if os.Geteuid() != 0 {
+		testenv.Lacks(t, "needs root to make namespaces")
 	}
 	cmd := startProgram(t, t.TempDir(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
 		`mount -t tmpfs none /tmp && echo "1000 100 in_the_container" > /tmp/perf-$$.map && echo ready && exec sleep 60`)

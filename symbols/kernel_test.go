@@ -12,6 +12,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 const kallsyms = `0000000000000000 A fixed_percpu_data
@@ -70,8 +72,8 @@ func TestKallsyms(t *testing.T) {
 // TestKernel compares with the lines of the file. It parses the bytes that it
 // compares with: BPF programs come and go between two reads.
 func TestKernel(t *testing.T) {
-	if _, err := OpenKernel(); errors.Is(err, ErrRestricted) && os.Getenv("SWBPF_REQUIRE_KERNEL") != "1" {
-		t.Skip(err)
+	if _, err := OpenKernel(); errors.Is(err, ErrRestricted) {
+		testenv.Lacks(t, "%v", err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -137,10 +139,7 @@ func TestKernelBPF(t *testing.T) {
 		err = errors.New("needs root")
 	}
 	if err != nil {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		testenv.Lacks(t, "%v", err)
 	}
 	defer p.Close()
 	info, err := p.Info()

@@ -4,15 +4,15 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // TestReturnAddressSigning compares with llvm-dwarfdump at which addresses of
 // AArch64 code the return address is signed; readelf does not tell.
 func TestReturnAddressSigning(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("llvm-dwarfdump-19"); err != nil {
-		need(t, "llvm-dwarfdump-19")
-	}
+	testenv.Needs(t, "llvm-dwarfdump-19")
 	for _, protection := range []string{"standard", "pac-ret+leaf", "pac-ret+b-key"} {
 		path := build(t, "aarch64-linux-gnu-gcc", "-O2", "-mbranch-protection="+protection, "testdata/src/frames.c")
 		tab := NewTable(openTestImage(t, path))

@@ -10,25 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
-
-// need fails or skips a test for something that the machine lacks: where
-// SWBPF_REQUIRE_KERNEL is 1 everything has to be there.
-func need(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-		t.Fatalf("this machine has no %s", what)
-	}
-	t.Skipf("this machine has no %s", what)
-}
 
 // build runs a compiler with arguments, "-o out" added, and returns out.
 func build(t testing.TB, compiler string, args ...string) string {
 	t.Helper()
-	if _, err := exec.LookPath(compiler); err != nil {
-		need(t, compiler)
-	}
+	testenv.Needs(t, compiler)
 	out := filepath.Join(t.TempDir(), "out")
 	cmd := exec.Command(compiler, append(args, "-o", out)...)
 	if msg, err := cmd.CombinedOutput(); err != nil {
@@ -111,7 +100,7 @@ func vdsoBytes(t testing.TB) []byte {
 		}
 		return b
 	}
-	need(t, "vdso")
+	testenv.Lacks(t, "this machine has no vdso")
 	return nil
 }
 

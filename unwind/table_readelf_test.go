@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -332,6 +333,7 @@ func compareFile(t *testing.T, path string, minRows int) {
 	for tab.openNext() {
 	}
 	tab.mu.Unlock()
+	testenv.Needs(t, "readelf")
 	cmd := exec.Command("readelf", "--wide", "--debug-dump=frames-interp", path)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.StdoutPipe()
@@ -374,7 +376,7 @@ func libraryPath(t testing.TB, name string) string {
 			return m[0]
 		}
 	}
-	need(t, name)
+	testenv.Lacks(t, "this machine has no %s", name)
 	return ""
 }
 

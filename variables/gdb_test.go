@@ -15,30 +15,19 @@ import (
 	"time"
 
 	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 	"github.com/swbpf/swbpf/variables"
 )
 
-// missing ends a test that the machine cannot run: a skip, except where it is
-// declared that the machine can.
-func missing(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
 // compile builds a program of testdata/walk with a compiler command; more are
 // other sources of it.
 func compile(t testing.TB, source, command string, more ...string) string {
 	t.Helper()
 	args := strings.Fields(command)
-	if _, err := exec.LookPath(args[0]); err != nil {
-		missing(t, "%s is not installed", args[0])
-	}
+	testenv.Needs(t, args[0])
 	out := filepath.Join(t.TempDir(), "target")
 	args = append(args, "-o", out)
 	for _, s := range append(more, source) {
@@ -99,7 +88,7 @@ func waitBlocked(t testing.TB, pid int) {
 		for _, task := range tasks {
 			b, err := os.ReadFile(task)
 			if os.IsPermission(err) {
-				missing(t, "%v", err)
+				testenv.Lacks(t, "%v", err)
 			}
 			if s := string(b); strings.HasPrefix(s, "0 0x0 ") || strings.HasPrefix(s, "3 0x0 ") || strings.HasPrefix(s, "63 0x0 ") { // read(0, ...
 				return
@@ -132,7 +121,7 @@ func walkBlocked(t testing.TB, pid int, look func(s *swbpf.ThreadStack)) {
 			}
 		})
 		if err != nil {
-			missing(t, "%v", err)
+			testenv.Lacks(t, "%v", err)
 		}
 	}
 	waitBlocked(t, pid)
@@ -182,9 +171,7 @@ def show():
 // what it prints.
 func runGDB(t testing.TB, script string, args ...string) (out string) {
 	t.Helper()
-	if _, err := exec.LookPath("gdb"); err != nil {
-		missing(t, "gdb is not installed")
-	}
+	testenv.Needs(t, "gdb")
 	path := filepath.Join(t.TempDir(), "show.py")
 	if err := os.WriteFile(path, []byte(gdbShow+script), 0o644); err != nil {
 		t.Fatal(err)
@@ -455,9 +442,7 @@ func TestPackages(t *testing.T) {
 		{"clang++-19 -gdwarf-5 -O0", "llvm-dwp-19"},
 	} {
 		t.Run(strings.ReplaceAll(c.command+" "+c.pack, " ", "_"), func(t *testing.T) {
-			if _, err := exec.LookPath(c.pack); err != nil {
-				missing(t, "%s is not installed", c.pack)
-			}
+			testenv.Needs(t, c.pack)
 			whole := compile(t, "vars.cc", c.command)
 			path := compile(t, "vars.cc", c.command+" -gsplit-dwarf -fdebug-types-section")
 			cmd := exec.Command(c.pack, "-e", path, "-o", path+".dwp")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/unwind"
 	"github.com/swbpf/swbpf/variables"
 )
@@ -60,7 +61,7 @@ func TestGo(t *testing.T) {
 			}
 		})
 		if err != nil {
-			missing(t, "%v", err)
+			testenv.Lacks(t, "%v", err)
 		}
 		if known < c.known {
 			t.Errorf("%s: only %d variables have a value", c.command, known)

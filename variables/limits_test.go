@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 	"github.com/swbpf/swbpf/variables"
@@ -30,7 +31,7 @@ func TestLargeValues(t *testing.T) {
 	pid, _ := start(t, compile(t, "varslarge.c", "gcc -g -O0"))
 	p, err := procstate.Attach(pid)
 	if err != nil {
-		missing(t, "%v", err)
+		testenv.Lacks(t, "%v", err)
 	}
 	defer p.Detach()
 	if err := p.Pause(procstate.DefaultThread); err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
@@ -28,7 +29,7 @@ func stopped(t *testing.T, path string, look func(w *unwind.Walker, walk []unwin
 		look(ps.Stacks[0].Walker, ps.Stacks[0].Frames)
 	})
 	if err != nil {
-		missing(t, "%v", err)
+		testenv.Lacks(t, "%v", err)
 	}
 }
 
@@ -167,9 +168,7 @@ func TestFormatBounds(t *testing.T) {
 
 // TestCore reads the same values from a core file as from the process.
 func TestCore(t *testing.T) {
-	if _, err := exec.LookPath("gdb"); err != nil {
-		missing(t, "gdb is needed to write a core")
-	}
+	testenv.Needs(t, "gdb")
 	for _, command := range []string{"gcc -g -O0", "gcc -g -O2"} {
 		path := compile(t, "vars.c", command)
 		pid, _ := start(t, path)
@@ -228,7 +227,7 @@ func TestCapture(t *testing.T) {
 	pid, _ := start(t, compile(t, "vars.c", "gcc -g -O0"))
 	ps, err := swbpf.WalkProcess(pid, swbpf.WalkOptions{})
 	if err != nil {
-		missing(t, "%v", err)
+		testenv.Lacks(t, "%v", err)
 	}
 	walk := ps.Stacks[0].Frames
 	r := swbpf.Variables(ps.Stacks[0].Walker)
@@ -259,9 +258,7 @@ func TestCapture(t *testing.T) {
 // TestFloatRegisters compares the variables of the function that runs with
 // what gdb says of them, in a core file and live.
 func TestFloatRegisters(t *testing.T) {
-	if _, err := exec.LookPath("gdb"); err != nil {
-		missing(t, "gdb is needed to write a core")
-	}
+	testenv.Needs(t, "gdb")
 	for _, command := range []string{"gcc -g -O2", "clang-19 -g -O2", "gcc -g -O2 -m32 -msse2 -mfpmath=sse"} {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			path := compile(t, "varsleaf.c", command)
@@ -294,7 +291,7 @@ func TestFloatRegisters(t *testing.T) {
 					ours = ourFrames(t, ps.Stacks[0].Walker, ps.Stacks[0].Frames)
 				})
 				if err != nil {
-					missing(t, "%v", err)
+					testenv.Lacks(t, "%v", err)
 				}
 			}
 			if equal := compare(t, gdbFrames(t, "-p", strconv.Itoa(cmd.Process.Pid))[:1], ours[:1]); equal < 7 {

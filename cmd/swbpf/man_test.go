@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // TestHelp checks that the help of every verb has what a user looks for.
@@ -39,9 +41,7 @@ func TestManPage(t *testing.T) {
 	if err := writeMan(&page, root); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := exec.LookPath("groff"); err != nil {
-		cannot(t, "groff is needed: %v", err)
-	}
+	testenv.Needs(t, "groff")
 	cmd := exec.Command("groff", "-man", "-ww", "-Tutf8", "-P-cbou", "-rLL=9000n")
 	cmd.Stdin = &page
 	var text, faults bytes.Buffer

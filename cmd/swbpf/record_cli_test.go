@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // runSwbpf runs the command and returns what it printed and its status.
@@ -33,7 +35,7 @@ func runSwbpf(t *testing.T, dir string, args ...string) (stdout, stderr string, 
 func needRecord(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		cannot(t, "recording needs root")
+		testenv.Lacks(t, "recording needs root")
 	}
 }
 

@@ -18,20 +18,12 @@ import (
 	pprof "github.com/google/pprof/profile"
 
 	"github.com/swbpf/swbpf/internal/chromium"
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // These tests run the built command on real programs with real BPF. They are
 // skipped only where the machine cannot, and SWBPF_REQUIRE_KERNEL=1 turns a
 // skip into a failure.
-
-// cannot skips the test, or fails it where the machine is known to be able.
-func cannot(t *testing.T, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
 
 // binDir holds what the tests build, for the whole run.
 var binDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "swbpf-test-*") })
@@ -57,9 +49,7 @@ func build(t *testing.T, name string, command ...string) string {
 	if _, err := os.Stat(out); err == nil {
 		return out
 	}
-	if _, err := exec.LookPath(command[0]); err != nil {
-		cannot(t, "%s is needed to build %s: %v", command[0], name, err)
-	}
+	testenv.Needs(t, command[0])
 	args := slices.Clone(command[1:])
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "OUT", out)
@@ -119,7 +109,7 @@ func runRecord(t *testing.T, args ...string) *recording {
 func runRecordBy(t *testing.T, program string, args ...string) *recording {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		cannot(t, "recording needs root")
+		testenv.Lacks(t, "recording needs root")
 	}
 	dir := t.TempDir()
 	full := append([]string{"record",
@@ -135,7 +125,7 @@ func runRecordBy(t *testing.T, program string, args ...string) *recording {
 	}
 	r := &recording{stderr: stderr.String(), exit: cmd.ProcessState.ExitCode()}
 	if r.exit == exitCannot {
-		cannot(t, "record: %s", r.stderr)
+		testenv.Lacks(t, "record: %s", r.stderr)
 	}
 	r.statsBytes = read(t, filepath.Join(dir, "stats.json"), r)
 	if err := json.Unmarshal(r.statsBytes, &r.stats); err != nil {

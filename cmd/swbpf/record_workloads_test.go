@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // TestRecordWorkloads records programs of the distribution and of the tests,
@@ -39,9 +41,7 @@ func TestRecordWorkloads(t *testing.T) {
 		{"exec-chain", []int{99, 997}, 97, nil, []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sh testdata/targets/execchain.sh; done; true"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if _, err := exec.LookPath(tc.command[0]); err != nil {
-				cannot(t, "%v", err)
-			}
+			testenv.Needs(t, tc.command[0])
 			// Of all rates together: at 99 Hz a single sample is a quarter of a
 			// percent.
 			var complete, user uint64
@@ -78,9 +78,7 @@ func writeCompressible(t *testing.T, path string, n int) {
 // TestRecordPID records a running server by its PID, under load.
 func TestRecordPID(t *testing.T) {
 	for _, prog := range []string{"redis-server", "redis-benchmark"} {
-		if _, err := exec.LookPath(prog); err != nil {
-			cannot(t, "%v", err)
-		}
+		testenv.Needs(t, prog)
 	}
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "redis.sock")

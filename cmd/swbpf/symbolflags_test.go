@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // waitingTemplate waits in a member of a template class for the end of its
@@ -27,7 +29,7 @@ int main() { std::vector<long> v(3); return Pool<long>().wait(1, v) & 1; }
 // here that of a stripped program lies elsewhere.
 func TestSymbolFlags(t *testing.T) {
 	if os.Geteuid() != 0 {
-		cannot(t, "wants root")
+		testenv.Lacks(t, "wants root")
 	}
 	path := build(t, "symbol-flags", "sh", "-c", "printf '%s' \"$1\" | g++ -O1 -g -xc++ -o OUT -", "sh", waitingTemplate)
 	dir := t.TempDir()

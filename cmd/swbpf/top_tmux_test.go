@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // tmux is a terminal to look at: a server of its own, with one window that
@@ -26,9 +28,7 @@ type tmux struct {
 func newTmux(t *testing.T) *tmux {
 	t.Helper()
 	needRecord(t)
-	if _, err := exec.LookPath("tmux"); err != nil {
-		cannot(t, "tmux is needed: %v", err)
-	}
+	testenv.Needs(t, "tmux")
 	m := &tmux{t: t, dir: t.TempDir()}
 	m.socket = filepath.Join(m.dir, "s")
 	m.run("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "env", "-u", "NO_COLOR", "PS1=ready$ ", "TERM=screen", "bash", "--norc", "--noprofile")

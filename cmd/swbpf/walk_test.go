@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // walkSource is a source file among the targets of the package at the root.
@@ -206,9 +208,7 @@ func TestWalkText(t *testing.T) {
 }
 
 func TestWalkCore(t *testing.T) {
-	if _, err := exec.LookPath("gdb"); err != nil {
-		cannot(t, "gdb is needed to write a core")
-	}
+	testenv.Needs(t, "gdb")
 	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "3", "7", "quiet")
 	core := filepath.Join(t.TempDir(), "core")
 	if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", strconv.Itoa(cmd.Process.Pid), "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
@@ -274,7 +274,7 @@ func TestWalkExit(t *testing.T) {
 // TestWalkOtherUser walks a process of another user, without privileges.
 func TestWalkOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		cannot(t, "changing the user needs root")
+		testenv.Lacks(t, "changing the user needs root")
 	}
 	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")
 	cmd := exec.Command(forOthers(t), "walk", strconv.Itoa(target.Process.Pid))
@@ -291,12 +291,12 @@ func TestWalkOtherUser(t *testing.T) {
 // explained.
 func TestWalkNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
-		cannot(t, "a PID namespace needs root")
+		testenv.Lacks(t, "a PID namespace needs root")
 	}
 	cmd := exec.Command("sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	if err := cmd.Start(); err != nil {
-		cannot(t, "a PID namespace: %v", err)
+		testenv.Lacks(t, "a PID namespace: %v", err)
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
@@ -394,9 +394,7 @@ func TestWalkVariables(t *testing.T) {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 	}
-	if _, err := exec.LookPath("gdb"); err != nil {
-		cannot(t, "gdb is needed to write a core")
-	}
+	testenv.Needs(t, "gdb")
 	core := filepath.Join(t.TempDir(), "core")
 	if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", pid, "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, b)

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // chromium is a headless Chromium that is driven by the DevTools protocol over
@@ -70,10 +72,7 @@ func New(t *testing.T, width, height int) *Page {
 	if theChromium == nil {
 		path, err := exec.LookPath("chromium")
 		if err != nil {
-			if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-				t.Fatalf("the tests of the pages need Chromium: %v", err)
-			}
-			t.Skipf("no Chromium: %v", err)
+			testenv.Lacks(t, "no Chromium: %v", err)
 		}
 		if theChromium, err = startChromium(path); err != nil {
 			t.Fatalf("starting Chromium: %v", err)

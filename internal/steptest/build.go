@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -14,6 +15,7 @@ import (
 // returns its path, the base of which starts with the name of the compiler.
 func Compile(t testing.TB, cc []string, name, source string) string {
 	t.Helper()
+	testenv.Needs(t, cc[0])
 	dir := t.TempDir()
 	src := filepath.Join(dir, name)
 	if err := os.WriteFile(src, []byte(source), 0o600); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
@@ -257,12 +258,7 @@ func (y *tally) equal(c *Code, r *Rule, fn *cfiFunc, cols map[string]string, nam
 // with the call frame information that they were compiled with. What CFI has
 // wrong, and code that only tables of exceptions lead to, is in the margins.
 func TestAgainstCFI(t *testing.T) {
-	if _, err := exec.LookPath("readelf"); err != nil {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	testenv.Needs(t, "readelf")
 	for _, c := range []struct {
 		path         string
 		exact, wrong float64 // percent: at least, at most

@@ -4,13 +4,13 @@ import (
 	"bufio"
 	"debug/elf"
 	"encoding/hex"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -28,10 +28,7 @@ func listing(t *testing.T, tool, pattern string, each func(disassembled), option
 	files, _ := filepath.Glob(pattern)
 	path, err := exec.LookPath(tool)
 	if err != nil || len(files) == 0 {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatalf("%s or %s is missing", tool, pattern)
-		}
-		t.Skipf("%s or %s is missing", tool, pattern)
+		testenv.Lacks(t, "%s or %s is missing", tool, pattern)
 	}
 	cmd := exec.Command(path, append(options, "-d", "-w", "--show-raw-insn", files[0])...)
 	out, err := cmd.StdoutPipe()

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // server answers for build ID 01ab, fails for 05, and counts the questions.
@@ -176,12 +178,7 @@ func askServer(t *testing.T, dir string, deadline time.Time) (path string, err e
 // TestRealServer asks elfutils' server on loopback for a file that it found in
 // a directory.
 func TestRealServer(t *testing.T) {
-	if _, err := exec.LookPath("debuginfod"); err != nil {
-		if os.Getenv("SWBPF_REQUIRE_KERNEL") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	testenv.Needs(t, "debuginfod")
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.c"), []byte("int f(int x) { return x + 1; }\n"), 0o644); err != nil {
 		t.Fatal(err)
