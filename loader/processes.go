@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"context"
 	"runtime"
 	"slices"
@@ -74,10 +75,12 @@ type Processes struct {
 	lossy  bool   // records were lost since
 
 	mu      sync.Mutex
-	pending []SidebandEvent // not yet applied
+	pending []SidebandEvent // the queue, from next on
 	taken   int             // events since tookSince
-	applied []SidebandEvent // memory for those that are due
-	sorted  bool
+	next    int             // those before it were due
+	sorted  bool            // whether they are in order of time
+	spare   []SidebandEvent // memory for the next time that they are put in order
+	keys    []eventKey
 	synced  uint64         // time of the last SyncCPUs
 	urgent  bool           // a Go program was mapped since tookSince
 	opened  uint64         // files that had been looked for then
@@ -89,6 +92,12 @@ type Processes struct {
 type exit struct {
 	proc *Process
 	time uint64
+}
+
+// eventKey stands for an event in the queue.
+type eventKey struct {
+	time uint64
+	i    int
 }
 
 // watchNice is the nice value of the thread that opens files.
@@ -171,10 +180,10 @@ func (p *Processes) Watch(ctx context.Context) error {
 		switch {
 		case urgent:
 			rest = 0
-		case rest < watchRest:
-			rest += watchRest / 64
 		case p.programs != nil:
-			rest = min(rest+rest/8, longRest)
+			rest = min(rest+rest/4+watchRest/64, longRest)
+		default:
+			rest = min(rest+watchRest/64, watchRest)
 		}
 		if !urgent {
 			p.programs.know(started)
@@ -304,36 +313,39 @@ func (p *Processes) recover() {
 func (p *Processes) due(t uint64) []SidebandEvent {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.pending) == 0 {
-		return nil
+	p.order()
+	first := p.next
+	for p.next < len(p.pending) && p.pending[p.next].Time <= t {
+		p.next++
+	}
+	return p.pending[first:p.next]
+}
+
+// order brings the queue in order of time, and drops what was removed from it
+// once that is most of it. Events are large: keys are sorted in their place.
+func (p *Processes) order() {
+	if p.sorted && p.next <= len(p.pending)/2 {
+		return
+	}
+	p.keys = p.keys[:0]
+	for i := p.next; i < len(p.pending); i++ {
+		p.keys = append(p.keys, eventKey{p.pending[i].Time, i})
 	}
 	if !p.sorted {
-		slices.SortStableFunc(p.pending, func(a, b SidebandEvent) int {
-			switch {
-			case a.Time < b.Time:
-				return -1
-			case a.Time > b.Time:
-				return 1
-			}
-			return 0
+		slices.SortFunc(p.keys, func(a, b eventKey) int {
+			return cmp.Or(cmp.Compare(a.time, b.time), a.i-b.i)
 		})
-		p.sorted = true
 	}
-	n := 0
-	for n < len(p.pending) && p.pending[n].Time <= t {
-		n++
+	queue := p.spare[:0]
+	for _, k := range p.keys {
+		queue = append(queue, p.pending[k.i])
 	}
-	if n == 0 {
-		return nil
+	clear(p.pending)
+	p.spare = p.pending
+	if cap(p.spare) > keepEvents { // a burst
+		p.spare, p.keys = nil, nil
 	}
-	out := append(p.applied[:0], p.pending[:n]...)
-	rest := copy(p.pending, p.pending[n:])
-	clear(p.pending[rest:])
-	p.pending, p.applied = p.pending[:rest], out
-	if n > keepEvents { // a burst
-		p.pending, p.applied = slices.Clone(p.pending), nil
-	}
-	return out
+	p.pending, p.next, p.sorted = queue, 0, true
 }
 
 func (p *Processes) apply(e *SidebandEvent) {
