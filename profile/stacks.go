@@ -14,8 +14,10 @@ const markerModule = 1<<32 - 1
 type node struct {
 	addr           uint64
 	module, parent uint32
-	first          uint32 // the child that was made first; 0 is none
 }
+
+// stands reports whether a node is one for loc.
+func (n *node) stands(loc Loc) bool { return n.addr == loc.Addr && n.module == loc.Module }
 
 // stacks keeps each distinct stack once, as a path in a tree: stacks share
 // the frames that they have in common from the root on. A stack is known by
@@ -23,7 +25,7 @@ type node struct {
 type stacks struct {
 	chunks   []*[nodeChunk]node // grown without copies
 	count    int                // of nodes
-	others   int                // of the nodes, those that are not the first child of their parent
+	others   int                // of the nodes, those that do not follow their parent
 	children []uint32           // hash table of these by parent and place; 0 is free
 
 	// paths are the stacks that threads had last, by the low bits of the
@@ -31,15 +33,15 @@ type stacks struct {
 	paths [1 << 8]path
 }
 
-// path is where a stack lies in the tree, from the root on.
+// path is where a stack lies in the tree: the nodes of its frames from the one
+// that hangs below root on.
 type path struct {
 	root  uint32
-	locs  []Loc
 	nodes []uint32
 }
 
 // maxPath is the number of frames up to which a path is remembered.
-const maxPath = 512
+const maxPath = 1 << 12
 
 const nodeChunk = 1 << 10
 
@@ -77,41 +79,42 @@ func mix(a, b uint64) uint64 {
 // node root.
 func (s *stacks) add(stack []Loc, root, thread uint32) uint32 {
 	p := &s.paths[thread%uint32(len(s.paths))]
-	same := 0
-	if p.root == root {
-		for i := len(stack) - 1; i >= 0 && same < len(p.locs) && p.locs[same] == stack[i]; i-- {
-			same++
+	if p.root != root {
+		p.root, p.nodes = root, p.nodes[:0]
+	}
+	leaf, left := root, len(stack)
+	for i, c := range p.nodes {
+		if left == 0 || !s.at(c).stands(stack[left-1]) {
+			p.nodes = p.nodes[:i]
+			break
 		}
+		leaf = c
+		left--
 	}
-	p.root, p.locs, p.nodes = root, p.locs[:same], p.nodes[:same]
-	leaf := root
-	if same > 0 {
-		leaf = p.nodes[same-1]
-	}
-	for i := len(stack) - 1 - same; i >= 0; i-- {
-		leaf = s.child(leaf, stack[i])
-		if len(p.locs) < maxPath {
-			p.locs, p.nodes = append(p.locs, stack[i]), append(p.nodes, leaf)
+	for left--; left >= 0; left-- {
+		leaf = s.child(leaf, stack[left])
+		if len(p.nodes) < maxPath {
+			p.nodes = append(p.nodes, leaf)
 		}
 	}
 	return leaf
 }
 
-// child returns the node for loc below parent, made when there is none.
+// child returns the node for loc below parent, made when there is none. A stack
+// that was new has its nodes one after the other: they are looked at without
+// waiting for memory to tell where they are.
 func (s *stacks) child(parent uint32, loc Loc) uint32 {
-	above := s.at(parent)
-	if above.first == 0 {
-		above.first = s.newNode(parent, loc)
-		return above.first
+	next := parent + 1
+	if int(next) == s.count {
+		return s.newNode(parent, loc)
 	}
-	if n := s.at(above.first); n.addr == loc.Addr && n.module == loc.Module {
-		return above.first
+	if n := s.at(next); n.parent == parent && n.stands(loc) {
+		return next
 	}
 	mask := uint32(len(s.children) - 1)
 	i := hashChild(parent, loc) & mask
 	for ; s.children[i] != 0; i = (i + 1) & mask {
-		n := s.at(s.children[i])
-		if n.parent == parent && n.addr == loc.Addr && n.module == loc.Module {
+		if n := s.at(s.children[i]); n.parent == parent && n.stands(loc) {
 			return s.children[i]
 		}
 	}
@@ -128,7 +131,7 @@ func (s *stacks) newNode(parent uint32, loc Loc) uint32 {
 	if c%nodeChunk == 0 {
 		s.chunks = append(s.chunks, new([nodeChunk]node))
 	}
-	*s.at(c) = node{addr: loc.Addr, module: loc.Module, parent: parent}
+	*s.at(c) = node{loc.Addr, loc.Module, parent}
 	s.count++
 	return c
 }
@@ -141,7 +144,7 @@ func (s *stacks) growChildren() {
 	s.children = make([]uint32, 2*len(s.children))
 	mask := uint32(len(s.children) - 1)
 	for c, n := range s.all() {
-		if s.at(n.parent).first == uint32(c) {
+		if n.parent+1 == uint32(c) {
 			continue
 		}
 		i := hashChild(n.parent, Loc{n.module, n.addr}) & mask
