@@ -18,10 +18,10 @@ type Table struct {
 	owner *Tables // nil for a Table of its own
 
 	mu      sync.Mutex
-	caches  *pageCaches
-	pages   *pageCache // while the file is read
-	opened  int        // of the kinds of source, how many have been looked for
-	sources []*source  // those that were found
+	windows *windows
+	file    *window   // while the file is read
+	opened  int       // of the kinds of source, how many have been looked for
+	sources []*source // those that were found
 	prog    program
 	fde     fde
 
@@ -33,7 +33,7 @@ type Table struct {
 
 // NewTable makes the Table of an image, without a bound on its memory. Tables
 // that come and go are made by [Tables.For].
-func NewTable(img *procstate.Image) *Table { return &Table{img: img, caches: new(pageCaches)} }
+func NewTable(img *procstate.Image) *Table { return &Table{img: img, windows: new(windows)} }
 
 // Rule returns the rule for the code at a link-time address. The result is
 // never nil; its Reason tells when there is no rule. It allocates only for
@@ -94,11 +94,11 @@ func (t *Table) FunctionAt(vaddr uint64) (start, end uint64, ok bool) {
 }
 
 // begin and end enclose reads of the file.
-func (t *Table) begin() { t.pages = t.caches.take() }
+func (t *Table) begin() { t.file = t.windows.take() }
 
 func (t *Table) end() {
-	t.caches.give(t.pages)
-	t.pages = nil
+	t.windows.give(t.file)
+	t.file = nil
 }
 
 // IsInside reports whether what is kept tells that a link-time address is in the

@@ -21,9 +21,12 @@ func benchmarkAddresses(b *testing.B, t *Table, n int) []uint64 {
 	t.openNext()
 	h := t.sources[0].hdr
 	var addrs []uint64
-	pages := new(pageCache)
+	file := new(window)
 	for i := range h.count {
-		e := h.block(pages, i/headerBlock)[i%headerBlock*uint64(2*h.size):]
+		e, ok := h.entries(file, i, i+1)
+		if !ok {
+			b.Fatal("unreadable header")
+		}
 		start, _, ok := h.entry(e, i)
 		if !ok {
 			b.Fatal("unreadable header")

@@ -26,8 +26,8 @@ type frameHeader struct {
 }
 
 const (
-	headerBlock      = 256     // entries that are read together, a page at most
-	maxHeaderEntries = 1 << 26 // more than any program has
+	headerBlock      = 64      // entries that are read together
+	maxHeaderEntries = 1 << 24 // more than any program has
 )
 
 // readFrameHeader reads the header that PT_GNU_EH_FRAME points to. ok is false
@@ -79,10 +79,10 @@ func (h *frameHeader) entry(b []byte, i uint64) (start, fde uint64, ok bool) {
 	return start, fde, !c.bad
 }
 
-// block returns the bytes of a block; the last one may be shorter.
-func (h *frameHeader) block(pages *pageCache, n uint64) []byte {
-	size := headerBlock * 2 * h.size
-	return pages.piece(h.img, h.off+n*uint64(size), size)
+// entries returns the bytes of the entries [i, j).
+func (h *frameHeader) entries(file *window, i, j uint64) ([]byte, bool) {
+	entry := uint64(2 * h.size)
+	return file.read(h.img, h.off+i*entry, int((j-i)*entry))
 }
 
 // first returns the address of the first entry of a block.
@@ -102,7 +102,7 @@ func (h *frameHeader) first(block uint64) (start uint64, ok bool) {
 
 // search returns the link-time address of the last FDE that begins at or
 // below vaddr, and where the code of the one after it begins.
-func (h *frameHeader) search(pages *pageCache, vaddr uint64) (fde, next uint64, ok bool) {
+func (h *frameHeader) search(file *window, vaddr uint64) (fde, next uint64, ok bool) {
 	next = ^uint64(0)
 	// Blocks below lo begin at or below vaddr, those from hi on above.
 	lo, hi := uint64(0), uint64(len(h.firsts))
@@ -123,11 +123,11 @@ func (h *frameHeader) search(pages *pageCache, vaddr uint64) (fde, next uint64, 
 	}
 	i := (lo - 1) * headerBlock
 	j := min(i+headerBlock, h.count)
-	b := h.block(pages, lo-1)
-	entry := uint64(2 * h.size)
-	if uint64(len(b)) < (j-i)*entry {
+	b, ok := h.entries(file, i, j)
+	if !ok {
 		return 0, 0, false
 	}
+	entry := uint64(2 * h.size)
 	for base := i; i < j; {
 		mid := i + (j-i)/2
 		start, at, ok := h.entry(b[(mid-base)*entry:][:entry], mid)

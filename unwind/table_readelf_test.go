@@ -122,8 +122,8 @@ func cfaCell(a *procstate.Arch, r RegRule) string {
 }
 
 // compareInterp compares the rows of an FDE with readelf's, and the compiled
-// rules with the rows, which are read with pages. It returns the number of rows.
-func compareInterp(t *testing.T, tab *Table, pages *pageCache, want *interpFDE) int {
+// rules with the rows, which are read through file. It returns the number of rows.
+func compareInterp(t *testing.T, tab *Table, file *window, want *interpFDE) int {
 	t.Helper()
 	a := tab.img.Arch()
 	var src *source
@@ -133,7 +133,7 @@ func compareInterp(t *testing.T, tab *Table, pages *pageCache, want *interpFDE) 
 		}
 	}
 	var f fde
-	tab.pages = pages
+	tab.file = file
 	if why := src.find(want.start, &f); why != ReasonNone {
 		t.Errorf("%#x: %v", want.start, why)
 		return 0
@@ -327,9 +327,9 @@ func compareFile(t *testing.T, path string, minRows int) {
 	t.Helper()
 	img := openTestImage(t, path)
 	tab := NewTable(img)
-	pages := new(pageCache)
+	file := new(window)
 	tab.mu.Lock()
-	tab.pages = pages
+	tab.file = file
 	for tab.openNext() {
 	}
 	tab.mu.Unlock()
@@ -356,7 +356,7 @@ func compareFile(t *testing.T, path string, minRows int) {
 		}
 		seen[f.start] = true
 		fdes++
-		rows += compareInterp(t, tab, pages, f)
+		rows += compareInterp(t, tab, file, f)
 	})
 	if rows < minRows {
 		t.Errorf("%s: compared %d rows of %d FDEs, expected at least %d", path, rows, fdes, minRows)

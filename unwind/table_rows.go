@@ -359,7 +359,7 @@ func (t *Table) addRow(first int, low, start, end uint64) bool {
 	return true
 }
 
-// size is the memory of the Table in bytes, without the pages that it shares.
+// size is the memory of the Table in bytes, without the windows that it shares.
 func (t *Table) size() int64 {
 	n := t.kept.size()
 	for _, s := range t.sources {

@@ -30,7 +30,7 @@ type source struct {
 	end   uint64 // positions [start, end)
 	off   uint64 // file offset of start
 	data  []byte // the contents, when they are not as in the file
-	table *Table // whose pages are used
+	table *Table // whose window is used
 	cies  map[uint64]*cie
 	bases pointerBases
 
@@ -59,7 +59,7 @@ func (s *source) read(pos uint64, n int) ([]byte, bool) {
 	if s.data != nil {
 		return s.data[at : at+uint64(n)], true
 	}
-	return s.table.pages.read(s.img, s.off+at, n)
+	return s.table.file.read(s.img, s.off+at, n)
 }
 
 // record reads the header of the record at pos. A zero length yields an empty
@@ -178,7 +178,7 @@ func (s *source) find(vaddr uint64, f *fde) Reason {
 	next := ^uint64(0) // where the next FDE begins
 	if s.hdr != nil {
 		var ok bool
-		if pos, next, ok = s.hdr.search(s.table.pages, vaddr); !ok {
+		if pos, next, ok = s.hdr.search(s.table.file, vaddr); !ok {
 			return NoUnwindInfo
 		}
 	} else {

@@ -15,10 +15,10 @@ const DefaultTableBudget = 64 << 20
 // and bounds the memory of all by a budget: when it is exceeded, the tables
 // that were used least recently are forgotten and compiled again when needed.
 type Tables struct {
-	budget int64
-	used   atomic.Int64
-	clock  atomic.Uint64
-	caches pageCaches // of all of them
+	budget  int64
+	used    atomic.Int64
+	clock   atomic.Uint64
+	windows windows // of all of them
 
 	mu     sync.RWMutex
 	tables []*Table // by Image.Index
@@ -53,7 +53,7 @@ func (ts *Tables) add(img *procstate.Image) *Table {
 		ts.tables = append(ts.tables, nil)
 	}
 	if ts.tables[img.Index] == nil {
-		t := &Table{img: img, caches: &ts.caches, owner: ts}
+		t := &Table{img: img, windows: &ts.windows, owner: ts}
 		ts.tables[img.Index] = t
 	}
 	return ts.tables[img.Index]
