@@ -37,13 +37,15 @@ func (r *recorder) newPace() *pace {
 }
 
 // paceOf makes the pace for a rate in Hz: stacks of the greatest size fill an
-// eighth of each ring within the least wait, at most half within any other.
+// eighth of each ring within the least wait, at most three quarters within any
+// other. Whoever wakes up finds its memory in no cache any more, and should have
+// much to do then.
 func paceOf(hz, cpus, ringBytes, stackBytes int) *pace {
 	full := time.Duration(float64(ringBytes) / float64(hz*cpus*stackBytes) * float64(time.Second))
 	busy := min(max(full/8, minPoll), maxPoll)
-	half := max(full/2, busy)
+	most := max(full/4*3, busy)
 	return &pace{
-		wait: busy, busy: busy, most: min(half, maxPoll), calm: min(half, calmPoll),
+		wait: busy, busy: busy, most: min(most, maxPoll), calm: min(most, calmPoll),
 		eighth: float64(ringBytes) / 8, few: float64(hz*cpus) * fewShare,
 	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Waits grow while next to nothing is sampled or samples are small, and never so
-// far that full stacks on all CPUs would fill more than half of the rings.
+// far that full stacks on all CPUs would fill more than three quarters of the rings.
 func TestPace(t *testing.T) {
 	for _, tc := range []struct{ hz, cpus, ring, stack int }{
 		{99, 2, 6 << 20, 64 << 10},
@@ -29,7 +29,7 @@ func TestPace(t *testing.T) {
 				break
 			}
 		}
-		if come := p.wait.Seconds() * float64(tc.hz*tc.cpus*tc.stack); p.wait > calmPoll || p.isCalm() && come > float64(tc.ring)/2 {
+		if come := p.wait.Seconds() * float64(tc.hz*tc.cpus*tc.stack); p.wait > calmPoll || p.isCalm() && come > float64(tc.ring)*3/4 {
 			t.Errorf("%+v: waits %v, in which %.0f bytes may come", tc, p.wait, come)
 		}
 		many := func() uint64 { return uint64(p.few*p.wait.Seconds()) + 1 }
@@ -39,7 +39,7 @@ func TestPace(t *testing.T) {
 		for range 20 {
 			p.polled(many(), 1)
 		}
-		if come := p.wait.Seconds() * float64(tc.hz*tc.cpus*tc.stack); p.isCalm() || p.wait > maxPoll || p.wait > busy && come > float64(tc.ring)/2 {
+		if come := p.wait.Seconds() * float64(tc.hz*tc.cpus*tc.stack); p.isCalm() || p.wait > maxPoll || p.wait > busy && come > float64(tc.ring)*3/4 {
 			t.Errorf("%+v: waits %v between small samples, in which %.0f bytes may come", tc, p.wait, come)
 		}
 		for range 20 {
