@@ -51,6 +51,46 @@ GLOBAL int find_ucontext(u64 lo, u64 hi)
 	return 0;
 }
 
+#if defined(__TARGET_ARCH_x86)
+/*
+ * The frame of a signal in a 32-bit program: below the floating-point state, which
+ * is aligned, one of the form before FXSAVE's and, further down, the
+ * registers, which point to that. A handler that does not ask for siginfo
+ * has room for more between them (the kernel's ia32_setup_frame).
+ */
+enum { MATH_ALIGN = 64, NEAREST_MATH = 512, OLD_MATH = 112, REGISTERS = 224, REGISTERS_NO_INFO = 844, REGISTERS_SP = 28, REGISTERS_CS = 60, CS_32 = 0x23 };
+
+/* The interrupted SP of a 32-bit program by registers at an address, if they
+ * point to math; else 0. */
+INLINE u32 compat_sp(u64 registers, u32 math)
+{
+	struct {
+		u32 cs, flags, sp, ss, math;
+	} r;
+
+	if (bpf_probe_read_user(&r, sizeof(r), (void *)(registers + REGISTERS_CS)) || r.math != math || (u16)r.cs != CS_32)
+		return 0;
+	return r.sp;
+}
+
+/* Finds the interrupted SP of a 32-bit program on the alternate stack that ends
+ * at hi: of the outermost signal, as above. 0 when it is not there. */
+GLOBAL int find_compat_sp(u64 hi)
+{
+	u64 top = hi & ~(MATH_ALIGN - 1ULL);
+
+	for (u64 below = NEAREST_MATH; below < FURTHEST_UCONTEXT; below += MATH_ALIGN) {
+		u64 math = top - below;
+		u32 sp = compat_sp(math - REGISTERS, math - OLD_MATH);
+		if (!sp)
+			sp = compat_sp(math - REGISTERS_NO_INFO, math - OLD_MATH);
+		if (sp)
+			return sp;
+	}
+	return 0;
+}
+#endif
+
 INLINE struct signal_stack signal_stack_of(struct task_struct *task, u64 sp)
 {
 	struct signal_stack s = {};
@@ -62,6 +102,10 @@ INLINE struct signal_stack signal_stack_of(struct task_struct *task, u64 sp)
 	u64 below = (u32)find_ucontext(lo, s.end);
 	if (below)
 		bpf_probe_read_user(&s.met, sizeof(s.met), (void *)(s.end - below + UCONTEXT_SP));
+#if defined(__TARGET_ARCH_x86)
+	else if (s.end >> 32 == 0)
+		s.met = (u32)find_compat_sp(s.end);
+#endif
 	return s;
 }
 

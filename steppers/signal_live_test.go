@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"runtime"
 	"slices"
 	"testing"
 
@@ -34,7 +35,10 @@ __attribute__((noinline)) void *thread(void *p) {
 	return p;
 }
 int main(void) {
-	struct sigaction a = { .sa_handler = first, .sa_flags = SA_ONSTACK };
+#ifndef FLAGS
+#define FLAGS 0
+#endif
+	struct sigaction a = { .sa_handler = first, .sa_flags = SA_ONSTACK | FLAGS };
 	sigaction(SIGUSR1, &a, 0);
 	a.sa_handler = second;
 	sigaction(SIGUSR2, &a, 0);
@@ -59,7 +63,13 @@ func TestAlternateStacksRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cc := range [][]string{{"gcc", "-O2", "-pthread"}, {"musl-gcc", "-O2", "-static"}} {
+	compilers := [][]string{{"gcc", "-O2", "-pthread"}, {"musl-gcc", "-O2", "-static"}}
+	if runtime.GOARCH == "amd64" {
+		// The kernel makes another frame for a handler that asks for siginfo.
+		compilers = append(compilers, []string{"gcc", "-m32", "-O2", "-pthread"},
+			[]string{"gcc", "-m32", "-O2", "-pthread", "-DFLAGS=SA_SIGINFO"})
+	}
+	for _, cc := range compilers {
 		path := steptest.Compile(t, append(cc, "-fno-optimize-sibling-calls"), "alternate.c", alternateProgram)
 		victims := []string{"thread", "victim", "victim", "victim", "victim", "victim", "victim"}
 		seen := map[string]int{}
@@ -72,7 +82,7 @@ func TestAlternateStacksRecorded(t *testing.T) {
 			})
 			handlers := names[min(len(victims), len(names)):]
 			if s.err != nil || !slices.Equal(names[:len(names)-len(handlers)], victims) {
-				t.Errorf("%s: walk ends with %v after %v", cc[0], s.err, s.names)
+				t.Errorf("%v: walk ends with %v after %v", cc, s.err, s.names)
 				return
 			}
 			switch {
@@ -83,13 +93,13 @@ func TestAlternateStacksRecorded(t *testing.T) {
 			case len(handlers) == 0:
 				seen["none"]++
 			default:
-				t.Errorf("%s: handlers %v", cc[0], handlers)
+				t.Errorf("%v: handlers %v", cc, handlers)
 			}
 		})
 		// In each thread second calls getppid twice; while it returns, and first
 		// returns, the handler is gone.
 		if seen["second"] != 4 || seen["first"] < 4 || seen["none"] < 4 {
-			t.Errorf("%s: stacks in handlers: %v", cc[0], seen)
+			t.Errorf("%v: stacks in handlers: %v", cc, seen)
 		}
 	}
 }
