@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -306,16 +308,13 @@ func expand(r *Rule, p *program, like *Row) Row {
 
 func openTestImage(t testing.TB, path string) *procstate.Image {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.Close() })
-	st, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := procstate.NewImage(f, st.Size(), path)
+	images := procstate.NewImages(0)
+	t.Cleanup(func() { images.Close() })
+	img, err := images.Open(&procstate.FileRef{Path: path, Dev: st.Dev, Inode: st.Ino})
 	if err != nil {
 		t.Fatal(err)
 	}
