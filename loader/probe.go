@@ -162,7 +162,7 @@ func diagnose(err error, doing string) error {
 	if errors.Is(err, unix.ENOMEM) {
 		return &MissingError{
 			What:   "memory in the kernel for rings and tables",
-			Remedy: "raise the memory limit of this cgroup, if it has one: 64 MiB do for most events, 256 MiB for --off-cpu and --wall",
+			Remedy: "raise the memory limit of this cgroup, if it has one: 64 MiB do for most events, 128 MiB for --off-cpu and --wall",
 			Err:    err,
 		}
 	}

@@ -217,6 +217,9 @@ func (s *Session) loadAll() error {
 	for s.cpuRing = s.cfg.ringBytes(possible); s.ringValueBytes() > maxValue() && s.cpuRing/2 >= minCPURing; {
 		s.cpuRing /= 2
 	}
+	if err := s.fitMemory(spec, memoryLimit()); err != nil {
+		return err
+	}
 	for ; ; s.cpuRing /= 2 {
 		spec.Maps[gen.SamplerMapRings].ValueSize = uint32(s.ringValueBytes())
 		if err := spec.Variables[gen.SamplerVarRingBytes].Set(uint64(s.cpuRing)); err != nil {
