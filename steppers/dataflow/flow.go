@@ -223,6 +223,9 @@ func (f *flow) runBlock(i int32) {
 		} else if f.trial.steps++; f.trial.steps > trialSteps {
 			return
 		}
+		if f.trial != nil {
+			f.trial.reads(f.arch, &s, &in)
+		}
 		next := at + uint64(in.Len)
 		if in.Table != 0 && f.dispatchBy(in.Table, &s) {
 			return
@@ -235,7 +238,6 @@ func (f *flow) runBlock(i int32) {
 			return
 		}
 		if f.trial != nil {
-			f.trial.reads(f.arch, &s, &in)
 			f.trial.stores(f.arch, &s, &in)
 		}
 		if f.trial != nil && f.part {
@@ -294,23 +296,24 @@ func (f *flow) note(s *state) {
 	}
 	c := *s
 	c.call(f.arch)
-	f.bodies = f.addBody(f.bodies, &c)
+	f.bodies = f.addBody(f.bodies, &c, procstate.NoReg)
 }
 
 // body is a state of the stack that a function has at some of its calls or
 // indirect jumps.
 type body struct {
 	state state
-	count int // how many of them
+	jump  procstate.Reg // that the jump is to; NoReg when it is through memory
+	count int           // how many of them
 }
 
 const maxBodies = 6
 
 // addBody counts a state; the most frequent ones come first.
-func (f *flow) addBody(list []body, s *state) []body {
+func (f *flow) addBody(list []body, s *state, jump procstate.Reg) []body {
 	i := 0
 	for ; i < len(list); i++ {
-		if b := &list[i].state; sameStack(f.arch, b, s) && b.regs[f.arch.FP] == s.regs[f.arch.FP] {
+		if b := &list[i].state; (list[i].jump == procstate.NoReg) == (jump == procstate.NoReg) && sameStack(f.arch, b, s) && b.regs[f.arch.FP] == s.regs[f.arch.FP] {
 			b.meet(s)
 			break
 		}
@@ -319,7 +322,7 @@ func (f *flow) addBody(list []body, s *state) []body {
 		if s.regs[f.arch.SP].kind != stack && s.regs[f.arch.FP].kind != stack || len(list) >= maxBodies {
 			return list
 		}
-		list = append(list, body{state: *s})
+		list = append(list, body{state: *s, jump: jump})
 	}
 	list[i].count++
 	for ; i > 0 && list[i].count > list[i-1].count; i-- {
@@ -362,7 +365,8 @@ func (f *flow) lowerRoots() {
 }
 
 // dispatches reports whether an instruction jumps to an address that is
-// computed: a place in the same function, or a function. On AArch64 compilers go
+// computed: a place in the same function, or a function. What the function's
+// caller has passed to it, with the frame gone, is a function. On AArch64 compilers go
 // to a function with the frame gone by X16 or X17, the only registers by which
 // code with marked targets of branches may get there.
 func (f *flow) dispatches(in *isa.Inst, s *state) bool {
@@ -370,8 +374,11 @@ func (f *flow) dispatches(in *isa.Inst, s *state) bool {
 	if in.Flow != isa.IndirectJump || in.Reg == procstate.NoReg && in.Target != 0 {
 		return false
 	}
-	h, ok := s.height(f.arch)
-	return f.arch != procstate.ARM64 || in.Reg != x16 && in.Reg != x17 || !ok || h != f.entryHeight()
+	if h, ok := s.height(f.arch); !ok || h != f.entryHeight() {
+		return true
+	}
+	passed := in.Reg < procstate.MaxRegs && s.regs[in.Reg].kind == entry
+	return !passed && (f.arch != procstate.ARM64 || in.Reg != x16 && in.Reg != x17)
 }
 
 // leave handles a return and an indirect jump: out of the function or, for
@@ -385,7 +392,7 @@ func (f *flow) leave(at uint64, in *isa.Inst, s *state) {
 		return
 	}
 	if f.dispatches(in, s) {
-		f.dispatch = f.addBody(f.dispatch, s)
+		f.dispatch = f.addBody(f.dispatch, s, in.Reg)
 		f.noteLowered(s)
 	}
 	f.exits = append(f.exits, exit{at, *s, in.Flow == isa.Return})

@@ -380,7 +380,7 @@ func (c *Code) isPart(r span, ev uint8) bool {
 // of many functions lie together: many others jump into it.
 func (c *Code) isShared(r span) bool {
 	const many = 30
-	jumps := c.jumpsInto(r)
+	jumps := c.jumpsInto(span{r.lo + 1, max(r.hi, r.lo+2)})
 	if len(jumps) < many {
 		return false
 	}

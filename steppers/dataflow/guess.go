@@ -1,6 +1,8 @@
 package dataflow
 
 import (
+	"slices"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
@@ -18,6 +20,10 @@ type verdict struct {
 	function   bool     // the guess is that a function begins, as its code does
 	noRet      []uint64 // calls that must not return for the guess to be right
 	returned   bool     // left the function as it should be left
+
+	plain        bool   // the guess has the stack as at a function's entry
+	misused      uint64 // registers that were used as an address without having been written
+	usesArgument bool   // as an address, what its caller passed in a register
 }
 
 // bad counts something that cannot be.
@@ -43,11 +49,10 @@ func (v *verdict) exit(a *procstate.Arch, s *state, in *isa.Inst) {
 	}
 	switch {
 	case v.f.dispatches(in, s):
-		for i := range v.f.dispatch {
-			if sameStack(a, &v.f.dispatch[i].state, s) {
-				v.support += 2
-				return
-			}
+		alike := func(b body) bool { return (b.jump != procstate.NoReg) == (in.Reg != procstate.NoReg) }
+		if slices.ContainsFunc(v.f.dispatch, func(b body) bool { return alike(b) && sameStack(a, &b.state, s) }) {
+			v.support += 2
+			return
 		}
 		if !ok {
 			v.bad(1)
@@ -59,13 +64,16 @@ func (v *verdict) exit(a *procstate.Arch, s *state, in *isa.Inst) {
 		if h == want && v.extra == 0 {
 			v.support++
 			v.returned = v.returned || in.Member && !s.guessed // to another function
+			if in.Reg == procstate.NoReg && !slices.ContainsFunc(v.f.dispatch, alike) {
+				v.support++ // a function in a table of them
+			}
 		}
 		return
 	case !ok && s.regs[a.SP].kind == anything:
 		v.bad(1)
 		return
 	case !ok || h != want:
-		if isReturn || v.f.c.startsAt(in.Target)&stub != 0 {
+		if isReturn || in.Flow == isa.IndirectJump || v.f.c.startsAt(in.Target)&stub != 0 {
 			v.bad(4)
 		}
 		return
@@ -112,24 +120,31 @@ func (v *verdict) call(a *procstate.Arch, s *state) {
 // preserve: at the entry of a function they hold what its caller keeps there.
 // A function saves it, but has no other use for it, as an address for one.
 func (v *verdict) reads(a *procstate.Arch, s *state, in *isa.Inst) {
-	for i := range in.Ops[:in.NumOps] {
-		op := &in.Ops[i]
-		base := op.Src
-		switch op.Kind {
-		case isa.Load, isa.LoadIndexed:
-		case isa.Store, isa.StoreIndexed, isa.Scratch:
-			base = op.Dst
-		default:
-			continue
-		}
-		if base < procstate.MaxRegs && a.CalleeSaved&(1<<base) != 0 && s.regs[base] == (value{kind: entry, base: uint8(base)}) {
-			if s.guessed {
-				v.bad(1)
-			} else {
-				v.bad(2)
-			}
-		}
+	base := in.Base
+	if base >= procstate.MaxRegs || s.regs[base].kind != entry {
+		return
 	}
+	switch of := s.regs[base].base; {
+	case a.CalleeSaved>>of&1 != 0 && s.guessed:
+		if v.misused>>of&1 == 0 {
+			v.misused |= 1 << of
+			v.bad(1)
+		}
+	case a.CalleeSaved>>of&1 != 0:
+		v.bad(2)
+	case v.plain && !v.usesArgument && isArgument(a, procstate.Reg(of)):
+		v.usesArgument = true
+		v.support++
+	}
+}
+
+// isArgument reports whether functions find an argument in a register.
+func isArgument(a *procstate.Arch, r procstate.Reg) bool {
+	if a == procstate.ARM64 {
+		return r < 8
+	}
+	const registers = 1<<5 | 1<<4 | 1<<1 | 1<<2 | 1<<8 | 1<<9 // rdi, rsi, rdx, rcx, r8, r9
+	return registers>>r&1 != 0
 }
 
 // stores judges what is stored by code that may be a function: one keeps in
@@ -286,9 +301,8 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 			n++
 		}
 	}
-	if !looksLikeEntry {
-		candidates[n] = entryState(f.arch, 0)
-		n++
+	if s := entryState(f.arch, 0); !looksLikeEntry && !slices.ContainsFunc(f.dispatch, func(b body) bool { return sameStack(f.arch, &b.state, s) }) {
+		candidates[n], n = s, n+1
 	}
 	best, bestScore, doubt := -1, 0, 0
 	fits := false // framed does
@@ -431,7 +445,7 @@ func (f *flow) try(vaddr uint64, s *state, function bool) verdict {
 
 func (f *flow) tryOnce(vaddr uint64, s *state, function bool) verdict {
 	defer func(before int) { f.tried += f.steps - before }(f.steps)
-	v := verdict{firstBlock: len(f.blocks), f: f, function: function}
+	v := verdict{firstBlock: len(f.blocks), f: f, function: function, plain: f.entryLike(s)}
 	f.trial = &v
 	f.arrive(vaddr, s)
 	f.run()

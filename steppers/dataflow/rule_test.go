@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"debug/elf"
+	"strings"
 	"testing"
 )
 
@@ -150,5 +151,40 @@ func TestRuleAtIndex(t *testing.T) {
 		if got != want || r.RA != (Place{Kind: AtCFA, Off: -8}) || r.Saved[0] != rbx {
 			t.Errorf("at %#x: %+v, want %+v", at, *r, want)
 		}
+	}
+}
+
+// Functions that nothing in the file calls, without a frame: they use what was
+// passed to them, and leave with SP as it was.
+func TestUncalledLeaves(t *testing.T) {
+	pad := func(code string) string { return code + strings.Repeat("\x90", 16-len(code)) }
+	for name, c := range map[string]struct {
+		code string
+		want map[uint64]int32 // CFA, relative to RSP
+	}{
+		"behind a function with a frame": {
+			pad("\x53\x48\x83\xec\x20\xff\xd7\x48\x83\xc4\x20\x5b\xc3") + // push %rbx; sub $32,%rsp; call *%rdi; add $32,%rsp; pop %rbx; ret
+				pad("\x48\x8b\x07\xff\x60\x10") + // mov (%rdi),%rax; jmp *16(%rax)
+				pad("\xff\x67\x18") + // jmp *24(%rdi)
+				pad("\x48\x8b\x05\x40\x00\x00\x00\xff\x60\x38") + // mov 64(%rip),%rax; jmp *56(%rax)
+				pad("\x48\x8b\x07\x48\x63\x04\xb0\x48\x01\xc8\xff\xe0"), // mov (%rdi),%rax; movslq (%rax,%rsi,4),%rax; add %rcx,%rax; jmp *%rax
+			map[uint64]int32{5: 48, 0x10: 8, 0x13: 8, 0x20: 8, 0x30: 8, 0x37: 8, 0x40: 8, 0x4a: 8}},
+		"not the cases of a switch": {
+			pad("\x53\x48\x63\x04\xb7\x48\x01\xf8\xff\xe0") + // push %rbx; movslq (%rdi,%rsi,4),%rax; add %rdi,%rax; jmp *%rax
+				pad("\x8b\x06\x5b\xc3") + // mov (%rsi),%eax; pop %rbx; ret
+				pad("\x48\x8b\x07\x5b\xff\xe0"), // mov (%rdi),%rax; pop %rbx; jmp *%rax
+			map[uint64]int32{8: 16, 0x10: 16, 0x13: 8, 0x20: 16, 0x24: 8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, err := New(codeImage(t, elf.EM_X86_64, []byte(c.code)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for at, off := range c.want {
+				if r, ok := code.RuleAt(0x1000 + at); !ok || r.Reg != 7 || r.Off != off || r.Deref {
+					t.Errorf("at %#x: rule %+v %v, want rsp%+d", at, r, ok, off)
+				}
+			}
+		})
 	}
 }

@@ -25,7 +25,10 @@ func DecodeAMD64(code []byte, pc uint64, in *Inst) bool {
 	if n == 0 {
 		return false
 	}
-	*in = Inst{Len: uint8(n), Reg: procstate.NoReg}
+	*in = Inst{Len: uint8(n), Reg: procstate.NoReg, Base: procstate.NoReg}
+	if x.mod != 3 && x.base != noBase && !x.addressOnly() {
+		in.Base = amd64Regs[x.base]
+	}
 	next := pc + uint64(n)
 	switch {
 	case x.enc != encLegacy:
@@ -42,6 +45,12 @@ func DecodeAMD64(code []byte, pc uint64, in *Inst) bool {
 		}
 	}
 	return true
+}
+
+// addressOnly reports whether the instruction does not access the memory that
+// its operand names: lea and nop.
+func (x *x86inst) addressOnly() bool {
+	return x.enc == encLegacy && (x.opmap == 0 && x.op == 0x8d || x.opmap == 1 && (x.op == 0x19 || x.op >= 0x1c && x.op <= 0x1f))
 }
 
 func (x *x86inst) regReg() procstate.Reg { return amd64Regs[x.reg&15] }

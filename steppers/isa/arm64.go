@@ -19,7 +19,7 @@ func DecodeARM64(code []byte, pc uint64, in *Inst) bool {
 		return false
 	}
 	w := binary.LittleEndian.Uint32(code)
-	*in = Inst{Len: 4, Reg: procstate.NoReg}
+	*in = Inst{Len: 4, Reg: procstate.NoReg, Base: procstate.NoReg}
 	switch op0 := w >> 25 & 15; {
 	case op0 == 0: // reserved: udf
 		in.Flow = Trap

@@ -32,6 +32,9 @@ func armLoadStore(w uint32, in *Inst) {
 	rt, rn, rt2 := armReg(w, 0), armReg(w, 5), armReg(w, 10)
 	vector := bits(w, 26, 1) != 0
 	size := uint8(1) << bits(w, 30, 2)
+	if literal := bits(w, 27, 3) == 3 && bits(w, 24, 1) == 0; !literal {
+		in.Base = rn
+	}
 	switch {
 	case bits(w, 27, 3) == 5: // pairs
 		armPair(w, in, rt, rt2, rn, vector)

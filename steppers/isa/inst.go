@@ -66,6 +66,7 @@ type Inst struct {
 	Flow   Flow
 	Equal  bool          // a CondJump that is taken when Compare found inequality, or falls through on equality
 	Reg    procstate.Reg // register of an indirect jump or call; NoReg for one through memory
+	Base   procstate.Reg // register that the address of a memory operand counts from; NoReg when there is none
 	NumOps uint8
 	Pop    uint16 // bytes that a Return takes off the stack beyond the return address
 

@@ -159,6 +159,9 @@ func TestAMD64AgainstObjdump(t *testing.T) {
 				if reg := destination(d.text); reg != procstate.NoReg && !writesReg(&in, reg) {
 					complain("%#x: % x: does not change %s, objdump: %s", d.addr, d.code, procstate.AMD64.RegName(reg), d.text)
 				}
+				if base, ok := memoryBase(d.text); ok && base != in.Base {
+					complain("%#x: % x: memory at %s, objdump: %s", d.addr, d.code, procstate.AMD64.RegName(in.Base), d.text)
+				}
 				for reg := range procstate.Reg(16) {
 					if reg != rsp && procstate.AMD64.CalleeSaved>>reg&1 != 0 && writesReg(&in, reg) && !mentions(d.text, reg) {
 						complain("%#x: % x: changes %s, objdump: %s", d.addr, d.code, procstate.AMD64.RegName(reg), d.text)
@@ -289,6 +292,26 @@ func destination(text string) procstate.Reg {
 		return procstate.NoReg
 	}
 	return registerOf(operands[strings.LastIndex(operands, ",")+1:])
+}
+
+// memoryBase returns the base register of the memory operand of an AT&T
+// instruction, NoReg when it has none. ok is false where the syntax does not
+// tell: operands that the instruction implies, and 32-bit addresses.
+func memoryBase(text string) (base procstate.Reg, ok bool) {
+	m := unprefixed(text)[0]
+	_, operand, found := strings.Cut(text, "(%")
+	if strings.Contains(text, "s:(%") || strings.HasPrefix(operand, "e") || strings.HasPrefix(operand, "r") && strings.Contains(operand, "d)") {
+		return procstate.NoReg, false
+	}
+	if !found || strings.HasPrefix(m, "lea") && m != "leave" || strings.HasPrefix(m, "nop") {
+		return procstate.NoReg, true
+	}
+	name, _, _ := strings.Cut(operand, ",")
+	name, _, _ = strings.Cut(name, ")")
+	if name == "rip" {
+		return procstate.NoReg, true
+	}
+	return procstate.AMD64.RegByName(name), true
 }
 
 // mentions reports whether an instruction names a register, or writes it
