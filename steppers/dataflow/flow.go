@@ -479,6 +479,10 @@ func (f *flow) entryLike(s *state) bool {
 
 // arrive passes a state to a branch target, which may lie elsewhere.
 func (f *flow) arrive(vaddr uint64, s *state) {
+	if h, ok := s.height(f.arch); ok && f.trial != nil && s.guessed && h > f.entryHeight() {
+		f.trial.bad(4) // nothing goes on with SP above its frame
+		return
+	}
 	ch := f.chunkAt(vaddr)
 	if ch == nil {
 		ev := f.c.startsAt(vaddr)

@@ -21,9 +21,8 @@ type verdict struct {
 	noRet      []uint64 // calls that must not return for the guess to be right
 	returned   bool     // left the function as it should be left
 
-	plain        bool   // the guess has the stack as at a function's entry
-	misused      uint64 // registers that were used as an address without having been written
-	usesArgument bool   // as an address, what its caller passed in a register
+	plain        bool // the guess has the stack as at a function's entry
+	usesArgument bool // as an address, what its caller passed in a register
 }
 
 // bad counts something that cannot be.
@@ -118,23 +117,32 @@ func (v *verdict) call(a *procstate.Arch, s *state) {
 
 // reads judges what an instruction does with the registers that calls
 // preserve: at the entry of a function they hold what its caller keeps there.
-// A function saves it, but has no other use for it, as an address for one.
+// A function saves it, but has no other use for it, as an address for one. What
+// it was passed it uses so.
 func (v *verdict) reads(a *procstate.Arch, s *state, in *isa.Inst) {
-	base := in.Base
-	if base >= procstate.MaxRegs || s.regs[base].kind != entry {
-		return
-	}
-	switch of := s.regs[base].base; {
-	case a.CalleeSaved>>of&1 != 0 && s.guessed:
-		if v.misused>>of&1 == 0 {
-			v.misused |= 1 << of
-			v.bad(1)
+	for i := range in.Ops[:in.NumOps] {
+		op := &in.Ops[i]
+		base := op.Src
+		switch op.Kind {
+		case isa.Load, isa.LoadIndexed:
+		case isa.Store, isa.StoreIndexed, isa.Scratch:
+			base = op.Dst
+		default:
+			continue
 		}
-	case a.CalleeSaved>>of&1 != 0:
-		v.bad(2)
-	case v.plain && !v.usesArgument && isArgument(a, procstate.Reg(of)):
-		v.usesArgument = true
-		v.support++
+		if base < procstate.MaxRegs && a.CalleeSaved&(1<<base) != 0 && s.regs[base] == (value{kind: entry, base: uint8(base)}) {
+			if s.guessed {
+				v.bad(1)
+			} else {
+				v.bad(2)
+			}
+		}
+	}
+	if v.plain && !v.usesArgument && in.Base < procstate.MaxRegs {
+		if val := s.regs[in.Base]; val.kind == entry && isArgument(a, procstate.Reg(val.base)) {
+			v.usesArgument = true
+			v.support++
+		}
 	}
 }
 
