@@ -58,6 +58,7 @@ var builds struct {
 // returns the program.
 func build(t testing.TB, source string, flags ...string) string {
 	t.Helper()
+	testenv.Needs(t, "gcc")
 	out := filepath.Join(targetDir, strings.TrimSuffix(source, filepath.Ext(source)))
 	builds.Lock()
 	defer builds.Unlock()
@@ -231,6 +232,7 @@ func stats(t testing.TB, s *Session) Stats {
 // symbolValue returns the link-time address of a symbol by nm.
 func symbolValue(t testing.TB, path, name string) uint64 {
 	t.Helper()
+	testenv.Needs(t, "nm")
 	out, err := exec.Command("nm", path).Output()
 	if err != nil {
 		t.Fatal(err)

@@ -174,6 +174,7 @@ func parseDump(t *testing.T, out []byte) (pid int32, entries []procstate.MapsEnt
 func buildVictim(t *testing.T, flags ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "victim")
+	testenv.Needs(t, "cc")
 	args := append([]string{"-O1", "-o", out, "testdata/victim.c"}, flags...)
 	if b, err := exec.Command("cc", append(args, "-ldl", "-lpthread")...).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, b)

@@ -145,6 +145,7 @@ func TestProgramsOfEveryOrigin(t *testing.T) {
 
 func readBuildID(t *testing.T, path string) string {
 	t.Helper()
+	testenv.Needs(t, "readelf")
 	out, err := exec.Command("readelf", "-n", path).Output()
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // fileOffset is where a symbol is in a file, by the standard library's reader.
@@ -55,6 +57,7 @@ func TestParseUprobe(t *testing.T) {
 			t.Errorf("%s: %+v, want offset %#x", c.event, e, c.offset)
 		}
 	}
+	testenv.Needs(t, "strip")
 	bare := filepath.Join(t.TempDir(), "bare")
 	if out, err := exec.Command("strip", "-o", bare, path).CombinedOutput(); err != nil {
 		t.Fatalf("strip: %v\n%s", err, out)
@@ -103,12 +106,12 @@ func TestResolveBinary(t *testing.T) {
 			}
 		}
 	}
-	want, err := exec.LookPath("gcc")
+	want, err := exec.LookPath("cat")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := resolveBinary("gcc"); err != nil || got != want {
-		t.Errorf("gcc is %s, %v; want %s", got, err, want)
+	if got, err := resolveBinary("cat"); err != nil || got != want {
+		t.Errorf("cat is %s, %v; want %s", got, err, want)
 	}
 }
 

@@ -6,7 +6,7 @@ type Case struct {
 	Table string // the table that it is a row of
 	Name  string
 	Row   string // the row that it is summed up in with others; "" is one of its own
-	Needs string // a tool without which the case is left out; "" is none
+	Needs string // tools without which the case is left out, apart by spaces
 
 	// Build is the command that makes the program, a shell line in the
 	// directory of the sources with $OUT for the result; "" takes what is
@@ -130,7 +130,7 @@ func Cases() []Case {
 	lang("Rust -O, panic caught", "rustc", "rustc -O -o $OUT work.rs", 0)
 	lang("Rust, panic caught", "rustc", "rustc -o $OUT work.rs", 0)
 	goRow := func(name, dir, flags string, marked bool, env []string) {
-		cases = append(cases, Case{Table: tableGo, Name: name, Needs: "go", Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
+		cases = append(cases, Case{Table: tableGo, Name: name, Needs: toolsOfGo(flags), Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
 			Configs: []string{"all", "go"}, Steps: 200000, Marked: marked, Env: env})
 	}
 	goRow("the runtime's start", "gowork", "0 go build", false, goPreempted)

@@ -54,7 +54,7 @@ func markedCases(native []string) []Case {
 			Steps: steps, Marked: true, Short: true})
 	}
 	golang := func(name, dir, flags string, steps int, env []string) {
-		cases = append(cases, Case{Table: tableMarked, Name: name, Needs: "go", Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
+		cases = append(cases, Case{Table: tableMarked, Name: name, Needs: toolsOfGo(flags), Build: "cd " + dir + " && CGO_ENABLED=" + flags + " -o $OUT .",
 			Env: env, Configs: []string{"all", "go"}, Steps: steps, Marked: true, Short: true})
 	}
 	add("C++, an exception, -O0", "g++", "g++ -O0 -o $OUT work.cc", 60000, native)

@@ -49,10 +49,22 @@ func RunCase(c *Case, sources, work string) (*Report, error) {
 	return Run(opt)
 }
 
-// Available reports whether the case's tool is on this machine.
+// Available reports whether the case's tools are on this machine.
 func (c *Case) Available() bool {
-	_, err := exec.LookPath(c.Needs)
-	return c.Needs == "" || err == nil
+	for _, tool := range strings.Fields(c.Needs) {
+		if _, err := exec.LookPath(tool); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// toolsOfGo are what Go needs to build with CGO_ENABLED= and what follows.
+func toolsOfGo(flags string) string {
+	if strings.HasPrefix(flags, "1") {
+		return "go gcc"
+	}
+	return "go"
 }
 
 // WriteTables writes the rows as Markdown tables.

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -76,6 +77,7 @@ func TestTracedFunctions(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the oracle knows x86-64 only")
 	}
+	testenv.Needs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "traced")
 	for _, args := range [][]string{{"-O2", "-pg", "-mfentry", "-fno-pie", "-c", "-o", program + ".o", "testdata/traced.c"}, {"-no-pie", "-o", program, program + ".o"}} {
 		if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -26,6 +27,7 @@ func buildInstrumented(t *testing.T, flags ...string) (path string, at map[strin
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the oracle knows x86-64 only")
 	}
+	testenv.Needs(t, "gcc")
 	path = filepath.Join(t.TempDir(), "instrumented")
 	args := append(slices.Clone(flags), "-o", path, "testdata/instrumented.c")
 	if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // The assembler knows each register's DWARF number: it is read back from the
@@ -43,6 +45,7 @@ func TestRegisterNumbers(t *testing.T) {
 			if err := os.WriteFile(in, []byte(src.String()), 0o600); err != nil {
 				t.Fatal(err)
 			}
+			testenv.Needs(t, test.assembler[0], "readelf")
 			args := append(test.assembler[1:], "-o", out, in)
 			if b, err := exec.Command(test.assembler[0], args...).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v\n%s", test.assembler[0], err, b)

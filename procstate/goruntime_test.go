@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // The layout agrees with the DWARF that the compiler writes. The installed
@@ -159,6 +161,7 @@ func TestGoRuntimeOfLibrary(t *testing.T) {
 	if err := os.WriteFile(src, []byte("package main\n\nimport \"C\"\n\n//export F\nfunc F() {}\n\nfunc main() {}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	testenv.Needs(t, "gcc")
 	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-o", out, src)
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=1")
 	if b, err := cmd.CombinedOutput(); err != nil {

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // openTestFile makes an Image of a file that stays open during the test.
@@ -41,6 +43,7 @@ func compile(t testing.TB, source string, compiler string, flags ...string) stri
 	if err := os.WriteFile(src, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	testenv.Needs(t, compiler)
 	args := append([]string{"-o", out, src}, flags...)
 	if b, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v\n%s", compiler, args, err, b)
@@ -119,6 +122,7 @@ func TestBuildID(t *testing.T) {
 			t.Errorf("%s: %q", test.flag, got)
 		}
 		// Without section headers the note is found by its segment.
+		testenv.Needs(t, "objcopy")
 		if b, err := exec.Command("objcopy", "--strip-section-headers", path).CombinedOutput(); err != nil {
 			if !strings.Contains(string(b), "option") {
 				t.Fatalf("objcopy: %v\n%s", err, b)
@@ -305,6 +309,7 @@ func TestDecompressFormats(t *testing.T) {
 	}
 	for _, format := range []string{"zlib", "zlib-gnu", "zstd"} {
 		out := filepath.Join(t.TempDir(), "x.o")
+		testenv.Needs(t, "objcopy")
 		if b, err := exec.Command("objcopy", "--compress-debug-sections="+format, plain, out).CombinedOutput(); err != nil {
 			t.Fatalf("objcopy: %v\n%s", err, b)
 		}

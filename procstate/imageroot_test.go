@@ -68,6 +68,7 @@ func TestImageOfHeldRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Lacks(t, "needs root for a mount namespace")
 	}
+	testenv.Needs(t, "mount")
 	// A file system that only the namespace has, with a program that is there alone.
 	dir := t.TempDir()
 	cmd := exec.Command("sh", "-c", `mount -t tmpfs none "$0" && cp "$(readlink -f "$(command -v cat)")" "$0/first" && cp "$0/first" "$0/second" &&

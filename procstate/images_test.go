@@ -305,6 +305,7 @@ func TestImagesOverlay(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Lacks(t, "needs root, to mount")
 	}
+	testenv.Needs(t, "mount", "unshare")
 	if os.Getenv("SWBPF_TEST_INSIDE") == "" {
 		dir := t.TempDir()
 		script := fmt.Sprintf(`mount -t tmpfs none %[1]s && cd %[1]s && mkdir l u m && mount -t tmpfs none l && mount -t tmpfs none u &&

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -56,6 +57,7 @@ func TestEntryRangeLibrary(t *testing.T) {
 
 func symbolAndNext(t *testing.T, path, name string) (start, next uint64) {
 	t.Helper()
+	testenv.Needs(t, "nm")
 	out, err := exec.Command("nm", "-n", path).Output()
 	if err != nil {
 		t.Fatalf("nm %s: %v", path, err)

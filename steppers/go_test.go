@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -139,6 +140,7 @@ func TestGoStacksAreComplete(t *testing.T) {
 // A callback from C is found through all of its calls on both stacks.
 func TestGoCallbacks(t *testing.T) {
 	needPtrace(t)
+	testenv.Needs(t, "gcc")
 	p := steptest.Start(t, buildGo(t, "gocgo"))
 	w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
 	// From the first function to the innermost. C has callGo in a wrapper that

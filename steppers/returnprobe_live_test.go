@@ -3,7 +3,6 @@ package steppers
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -279,9 +278,6 @@ func TestStacksUnderReturnProbes(t *testing.T) {
 	}
 	for _, b := range nestedBuilds {
 		t.Run(b.name, func(t *testing.T) {
-			if _, err := exec.LookPath(b.cc[0]); err != nil {
-				t.Fatal(err)
-			}
 			path := steptest.Compile(t, b.cc, "nested.c", nestedProgram)
 			collect := func(probes []string) map[string]int {
 				stacks := map[string]int{}

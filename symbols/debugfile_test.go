@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 const staticSource = `
@@ -170,6 +172,7 @@ func TestMiniDebugInfo(t *testing.T) {
 
 func FuzzUnxz(f *testing.F) {
 	var out bytes.Buffer
+	testenv.Needs(f, "xz")
 	cmd := exec.Command("xz", "-c")
 	cmd.Stdin = bytes.NewReader(bytes.Repeat([]byte("abcdefgh"), 100))
 	cmd.Stdout = &out

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -103,6 +104,7 @@ func llvmFrames(t testing.TB, dir, file string, addrs []uint64) [][]Line {
 	for _, a := range addrs {
 		fmt.Fprintf(&in, "%#x\n", a)
 	}
+	testenv.Needs(t, "llvm-symbolizer-19")
 	cmd := exec.Command("llvm-symbolizer-19", "-e", file, "-f", "-i", "--no-demangle", "--output-style=JSON")
 	cmd.Dir, cmd.Stdin = dir, &in
 	out, err := cmd.Output()

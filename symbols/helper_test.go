@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -37,6 +38,7 @@ func write(t testing.TB, dir, name, text string) string {
 // run runs a command in dir and returns its output.
 func run(t testing.TB, dir string, args ...string) string {
 	t.Helper()
+	testenv.Needs(t, args[0])
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir
 	var stderr bytes.Buffer

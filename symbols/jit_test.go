@@ -354,6 +354,7 @@ func TestPerfMapInNamespaces(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Lacks(t, "needs root to make namespaces")
 	}
+	testenv.Needs(t, "mount", "unshare")
 	cmd := startProgram(t, t.TempDir(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
 		`mount -t tmpfs none /tmp && echo "1000 100 in_the_container" > /tmp/perf-$$.map && echo ready && exec sleep 60`)
 	out, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", cmd.Process.Pid, cmd.Process.Pid))

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/symbols"
@@ -43,6 +44,7 @@ func FuzzValues(f *testing.F) {
 		{"gcc", "-gdwarf-5", "-O2"}, {"gcc", "-gdwarf-4", "-O2"}, {"gcc", "-gdwarf-4", "-O1", "-fdebug-types-section"}, {"gcc", "-gdwarf-5", "-O2", "-gz"}, {"gcc", "-gdwarf-5", "-O0"}, {"clang-19", "-gdwarf-5", "-O2"}, {"gcc", "-g", "-O2", "-m32"},
 	} {
 		out := filepath.Join(dir, "v.so")
+		testenv.Needs(f, args[0])
 		if b, err := exec.Command(args[0], append(args[1:], "-shared", "-fPIC", "-nostdlib", "-o", out, src)...).CombinedOutput(); err != nil {
 			f.Fatalf("%v\n%s", err, b)
 		}

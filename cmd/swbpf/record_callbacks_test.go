@@ -5,11 +5,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // Go that C has called is seen with all that lies between: each call of C and
 // each call back, down to the start of the thread, be it Go's or C's.
 func TestRecordCallbacks(t *testing.T) {
+	testenv.Needs(t, "gcc")
 	prog := build(t, "gocallbacks", "env", "CGO_ENABLED=1", "go", "build", "-o", "OUT", "./testdata/targets/gocallbacks")
 	const (
 		toC  = `main\._Cfunc_level;runtime\.cgocall(_\[i\])?;runtime\.asmcgocall;_cgo_\w+_Cfunc_level;level(\.\w+)*`
@@ -63,6 +66,7 @@ func TestRecordCallbacks(t *testing.T) {
 // what tells of the current goroutine, are whole: Go that C has called, and C
 // that this calls, in each thread.
 func TestRecordGoLibrary(t *testing.T) {
+	testenv.Needs(t, "gcc")
 	prog := build(t, "golibrary", "sh", "-c", "d=$(dirname OUT) && "+
 		"CGO_ENABLED=1 go build -buildmode=c-shared -o $d/libgolibrary.so ./testdata/targets/golibrary/main.go && "+
 		"gcc -O2 -pthread -Wl,-rpath,'$ORIGIN' -o OUT testdata/targets/golibrary/main.c -L$d -lgolibrary")

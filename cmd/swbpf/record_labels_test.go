@@ -13,6 +13,7 @@ import (
 	pprof "github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/profile"
 )
 
@@ -159,6 +160,7 @@ func allowedCPU(t *testing.T) string {
 func TestRecordWeights(t *testing.T) {
 	needRecord(t)
 	cpu := allowedCPU(t) // one, as each counts to the period by itself
+	testenv.Needs(t, "gcc")
 	target := build(t, "grab", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -xc -o OUT -", "sh", grabProgram)
 	for _, tc := range []struct {
 		flags, name, unit string

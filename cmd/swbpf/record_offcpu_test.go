@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // sleeperProgram sleeps ten times for 50 ms and works in between.
@@ -25,6 +27,7 @@ int main(void) {
 
 // The time off the CPU is in the profile by stack, in nanoseconds.
 func TestRecordOffCPU(t *testing.T) {
+	testenv.Needs(t, "gcc")
 	path := build(t, "sleeper", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -xc -o OUT -", "sh", sleeperProgram)
 	begin := time.Now()
 	r := runRecord(t, "--off-cpu", "--", path)

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	pprof "github.com/google/pprof/profile"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // valueOf is the index of a type of values in a profile.
@@ -201,6 +203,7 @@ func readPprof(t *testing.T, path string) *pprof.Profile {
 func TestRecordWaiting(t *testing.T) {
 	needRecord(t)
 	for _, flag := range []string{"--off-cpu", "--wall"} {
+		testenv.Needs(t, "gcc")
 		target := exec.Command(build(t, "waiter", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -xc -o OUT -", "sh", waiterProgram))
 		var out bytes.Buffer
 		target.Stdout = &out

@@ -31,6 +31,7 @@ func TestSymbolFlags(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Lacks(t, "wants root")
 	}
+	testenv.Needs(t, "g++", "readelf")
 	path := build(t, "symbol-flags", "sh", "-c", "printf '%s' \"$1\" | g++ -O1 -g -xc++ -o OUT -", "sh", waitingTemplate)
 	dir := t.TempDir()
 	stripped, debug := filepath.Join(dir, "waiting"), filepath.Join(dir, "debuginfo")

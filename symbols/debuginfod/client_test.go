@@ -178,7 +178,7 @@ func askServer(t *testing.T, dir string, deadline time.Time) (path string, err e
 // TestRealServer asks elfutils' server on loopback for a file that it found in
 // a directory.
 func TestRealServer(t *testing.T) {
-	testenv.Needs(t, "debuginfod")
+	testenv.Needs(t, "debuginfod", "gcc")
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.c"), []byte("int f(int x) { return x + 1; }\n"), 0o644); err != nil {
 		t.Fatal(err)
