@@ -20,11 +20,10 @@ const volatile u64 whole_limit = 64 << 10;
 const volatile u64 ring_bytes = 1 << 20;
 const volatile u64 record_limit = 128 << 10;
 
-/* Whether of stacks only what has changed is sent; the size of a CPU's mirror,
- * a power of two; and the room for the masks of the longest region. */
+/* Whether of stacks only what has changed is sent; and the size of a CPU's mirror,
+ * a power of two. */
 const volatile bool send_changes = false;
 const volatile u64 mirror_bytes = 1 << 20;
-const volatile u64 mask_room = 0;
 
 /* Whether kernel stacks are wanted. */
 const volatile bool want_kernel = true;
@@ -110,13 +109,14 @@ struct copy {
 	u64 later; /* mask of holes once something was read */
 	u64 first, last; /* what was asked for; blocks may hold more */
 	u64 key;   /* tells the stack from others: mirror.h */
+	u64 room;  /* for masks, between a region's header and its bytes */
 };
 
 /* The progress of finding out what has changed in a region (mirror.h). */
 struct comparison {
-	u64 in;     /* offsets in the record: of the next block as copied... */
+	u64 in;     /* offsets in the record: of the next piece as copied... */
 	u64 out;    /* ...and of where what is sent of it goes */
-	u64 mirror; /* offset of the block in the mirror */
+	u64 mirror; /* offset of the piece in the mirror */
 	u64 blocks; /* still to compare */
 };
 

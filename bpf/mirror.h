@@ -9,11 +9,11 @@
  * they do, as a mirror changes with a published record only, and those of a
  * CPU are read in their order.
  *
- * A mirrored region is, in the record, its header and for each GROUP_BLOCKS
- * blocks a word that tells which of them follow, the first in bit 0. Of each
- * of these there is a byte that tells which words follow, and these. A group
- * is padded to 8. Blocks are aligned; the first and the last may hold more
- * than the region.
+ * A mirrored region is, in the record, its header and for each GROUP bytes a
+ * word that tells which of their PIECEs have changed, the first in bit 0; and
+ * for each of these a word that tells which of its words have, and these. It
+ * is aligned to BLOCK; the first and the last block may hold more than the
+ * region.
  */
 #ifndef SWBPF_MIRROR_H
 #define SWBPF_MIRROR_H
@@ -43,44 +43,49 @@ INLINE void *in_mirror(u8 *mirror, u64 at)
 	return at > MIRROR_LIMIT ? NULL : mirror + at;
 }
 
-/* Whether two blocks differ. */
-INLINE bool differ(const u64 *a, const u64 *b)
+/* Whether two blocks are the same. */
+INLINE bool is_same(const u64 *a, const u64 *b)
 {
 	u64 d = 0;
 
-	for (int i = 0; i < BLOCK / 8; i++)
+#pragma clang loop unroll(full)
+	for (int i = 0; i < BLOCK / 8; i++) {
 		d |= a[i] ^ b[i];
-	return d != 0;
+		hide(d); /* or else there is a branch for each */
+	}
+	return !d;
 }
 
 /*
- * Puts the words of a block that differ from the known ones behind a mask of
- * them, and makes them known. Returns the bytes that this takes. What is sent
- * lies before the fresh words that are still to be read.
+ * Puts the words of a block that differ from the known ones where *sent points
+ * to, and makes them known. Returns a mask of them. What is sent lies before
+ * the fresh words that are still to be read.
  */
-INLINE u64 send_block(u8 *sent, const u64 *fresh, u64 *known)
+INLINE u64 send_block(u64 **sent, const u64 *fresh, u64 *known)
 {
-	u64 words = 0, n = 1;
+	u64 words = 0;
 
+#pragma clang loop unroll(full)
 	for (int k = 0; k < BLOCK / 8; k++) { /* without a branch: these would be mispredicted */
 		u64 word = fresh[k], d = word ^ known[k], minus = -d;
 		hide(minus); /* or else the compiler sees what this is for, and branches */
 		u64 differs = (d | minus) >> 63;
 		known[k] = word;
-		*(u64 *)(sent + n) = word;
-		n += differs * 8;
+		**sent = word;
 		words |= differs << k;
 		hide(words); /* now, not all at the end */
+		differs *= 8;
+		hide(differs);
+		*sent = (void *)*sent + differs;
 	}
-	*sent = words;
-	return n;
+	return words;
 }
 
 /*
- * Compares a group of blocks with the mirror and moves those that are sent to
- * their place. Returns whether there is another group.
+ * Compares a piece with the mirror, up to the end of the region. What has changed
+ * is sent and becomes known. Returns 1 if anything has.
  */
-GLOBAL int compare_group(u32 cpu)
+GLOBAL int compare_piece(u32 cpu)
 {
 	if (!send_changes)
 		return 0;
@@ -89,56 +94,66 @@ GLOBAL int compare_group(u32 cpu)
 	if (!r || !mirror)
 		return 0;
 	struct comparison *c = &r->comparison;
-	u64 left = c->blocks, mask = 0;
+	u64 left = c->blocks, mask = 0, words = 0;
 	u64 *masked = in_record(r, c->out), *fresh = in_record(r, c->in), *known = in_mirror(mirror, c->mirror);
 	if (!masked || !fresh || !known)
 		return 0;
+	u64 *sent = masked + 1;
 
-	c->out += sizeof(*masked);
-	/* What changes by the outcome of a comparison is kept in memory, for the
-	 * verifier: see cpu_ring. */
 #pragma clang loop unroll(disable)
-	for (u64 i = 0; i < GROUP_BLOCKS; i++) {
+	for (u64 i = 0; i < PIECE / BLOCK; i++) {
 		if (i >= left)
 			break;
-		if (differ(fresh, known)) {
-			u8 *sent = in_record(r, c->out);
-			if (!sent)
-				return 0;
-			c->out += send_block(sent, fresh, known);
-			mask |= 1ULL << i;
-		}
+		/* blocks that have changed mostly follow each other */
+		words = words || !is_same(fresh, known) ? send_block(&sent, fresh, known) : 0;
+		mask |= words << (i * BLOCK / 8);
 		fresh += BLOCK / 8;
 		known += BLOCK / 8;
 	}
-	*masked = mask;
-	c->out = (c->out + 7) & ~7ULL;
-	c->in += GROUP_BLOCKS * BLOCK;
-	c->mirror += GROUP_BLOCKS * BLOCK;
-	if (left <= GROUP_BLOCKS)
+	c->in += PIECE;
+	c->mirror += PIECE;
+	c->blocks = left > PIECE / BLOCK ? left - PIECE / BLOCK : 0;
+	if (!mask)
 		return 0;
-	c->blocks = left - GROUP_BLOCKS;
+	*masked = mask;
+	c->out += (void *)sent - (void *)masked;
 	return 1;
 }
 
-/* Compares all groups of a region. */
+/* Compares all pieces of a region, group by group. */
 GLOBAL int compare_region(u32 cpu)
 {
-	for (u64 i = 0; i < whole_limit / (GROUP_BLOCKS * BLOCK) + 2; i++) {
-		if (!compare_group(cpu))
-			break;
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (!r)
+		return 0;
+	struct comparison *c = &r->comparison;
+	for (u64 i = 0; i < whole_limit / GROUP + 2 && c->blocks; i++) {
+		u64 *masked = in_record(r, c->out), mask = 0;
+		if (!masked)
+			return 0;
+		c->out += sizeof(*masked);
+		for (u64 k = 0; k < GROUP / PIECE && c->blocks; k++)
+			mask |= (u64)compare_piece(cpu) << k;
+		*masked = mask;
 	}
 	return 0;
 }
 
-/* Leaves of a region of the blocks [from, to), which were copied mask_room
- * behind its header, what has changed. */
+/* What the masks of a region of so many bytes take, at most. */
+INLINE u64 room_for_masks(u64 n)
+{
+	return send_changes ? (n / PIECE + n / GROUP + 2) * sizeof(u64) : 0;
+}
+
+/* Leaves of a region of the blocks [from, to), which were copied to an offset
+ * behind room for the masks, what has changed. */
 INLINE void keep_changes(struct cpu_ring *r, struct region_header *region, u32 cpu, u64 key, u64 from, u64 to)
 {
 	struct comparison *c = &r->comparison;
 
 	c->out = r->end + sizeof(*region);
-	c->in = c->out + mask_room;
+	c->in = c->out + r->copy.room;
 	c->mirror = mirror_offset(key, from, to - from);
 	c->blocks = (to - from) / BLOCK;
 	region->mirror = c->mirror;

@@ -112,8 +112,9 @@ struct region_header {
 
 enum limits {
 	NO_MIRROR = 0xffffffff,
-	BLOCK = 64,        /* bytes of a mirrored region that are compared at once */
-	GROUP_BLOCKS = 64, /* blocks with a bit each in the mask of a group */
+	BLOCK = 64,        /* bytes that mirrored regions are aligned to */
+	PIECE = 512,       /* bytes of words with a bit each in a mask */
+	GROUP = 64 * PIECE, /* bytes of pieces with a bit each in a mask */
 	MAX_KERNEL_FRAMES = 127, /* the default of sysctl kernel.perf_event_max_stack */
 	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
 	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */

@@ -99,7 +99,7 @@ INLINE bool copy_step(struct cpu_ring *r, u32 cpu)
 	u64 n = c->size - (addr & (c->size - 1));
 	if (n > left)
 		n = left;
-	if (copy_piece(r, r->end + sizeof(struct region_header) + mask_room + (addr - c->from), addr, n)) {
+	if (copy_piece(r, r->end + sizeof(struct region_header) + c->room + (addr - c->from), addr, n)) {
 		c->addr = addr + n;
 		c->size = c->next;
 		c->holes &= c->later;
@@ -189,6 +189,7 @@ INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bo
 	c->holes = MAX_HOLES;
 	c->later = end_known ? ~0ULL : 0;
 	c->key = key;
+	c->room = room_for_masks(to - from);
 	make_copy(cpu);
 	return c->addr >= c->to && c->size == c->next;
 }

@@ -184,7 +184,6 @@ const (
 	ProbesVarFollowChildren  = "follow_children"
 	ProbesVarHaveSwitchState = "have_switch_state"
 	ProbesVarHaveTaskPtRegs  = "have_task_pt_regs"
-	ProbesVarMaskRoom        = "mask_room"
 	ProbesVarMinOffCpu       = "min_off_cpu"
 	ProbesVarMirrorBytes     = "mirror_bytes"
 	ProbesVarPidNamespace    = "pid_namespace"
@@ -272,7 +271,6 @@ type ProbesVariableSpecs struct {
 	FollowChildren  *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs  *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
-	MaskRoom        *ebpf.VariableSpec `ebpf:"mask_room"`
 	MinOffCpu       *ebpf.VariableSpec `ebpf:"min_off_cpu"`
 	MirrorBytes     *ebpf.VariableSpec `ebpf:"mirror_bytes"`
 	PidNamespace    *ebpf.VariableSpec `ebpf:"pid_namespace"`
@@ -345,7 +343,6 @@ type ProbesVariables struct {
 	FollowChildren  *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs  *ebpf.Variable `ebpf:"have_task_pt_regs"`
-	MaskRoom        *ebpf.Variable `ebpf:"mask_room"`
 	MinOffCpu       *ebpf.Variable `ebpf:"min_off_cpu"`
 	MirrorBytes     *ebpf.Variable `ebpf:"mirror_bytes"`
 	PidNamespace    *ebpf.Variable `ebpf:"pid_namespace"`

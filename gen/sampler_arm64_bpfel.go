@@ -69,6 +69,7 @@ type SamplerCpuRing struct {
 		First uint64
 		Last  uint64
 		Key   uint64
+		Room  uint64
 	}
 	Comparison struct {
 		_      structs.HostLayout
@@ -149,7 +150,8 @@ type SamplerLimits uint32
 const (
 	SamplerLimitsNO_MIRROR         SamplerLimits = 4294967295
 	SamplerLimitsBLOCK             SamplerLimits = 64
-	SamplerLimitsGROUP_BLOCKS      SamplerLimits = 64
+	SamplerLimitsPIECE             SamplerLimits = 512
+	SamplerLimitsGROUP             SamplerLimits = 32768
 	SamplerLimitsMAX_KERNEL_FRAMES SamplerLimits = 127
 	SamplerLimitsMAX_RETURNS       SamplerLimits = 64
 	SamplerLimitsMAX_GO_HEAD       SamplerLimits = 512
@@ -347,7 +349,6 @@ const (
 	SamplerVarHaveSwitchState    = "have_switch_state"
 	SamplerVarHaveTaskPtRegs     = "have_task_pt_regs"
 	SamplerVarLimitsType         = "limits_type"
-	SamplerVarMaskRoom           = "mask_room"
 	SamplerVarMinOffCpu          = "min_off_cpu"
 	SamplerVarMirrorBytes        = "mirror_bytes"
 	SamplerVarNoTimes            = "no_times"
@@ -456,7 +457,6 @@ type SamplerVariableSpecs struct {
 	HaveSwitchState    *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
 	LimitsType         *ebpf.VariableSpec `ebpf:"limits_type"`
-	MaskRoom           *ebpf.VariableSpec `ebpf:"mask_room"`
 	MinOffCpu          *ebpf.VariableSpec `ebpf:"min_off_cpu"`
 	MirrorBytes        *ebpf.VariableSpec `ebpf:"mirror_bytes"`
 	NoTimes            *ebpf.VariableSpec `ebpf:"no_times"`
@@ -546,7 +546,6 @@ type SamplerVariables struct {
 	HaveSwitchState    *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.Variable `ebpf:"have_task_pt_regs"`
 	LimitsType         *ebpf.Variable `ebpf:"limits_type"`
-	MaskRoom           *ebpf.Variable `ebpf:"mask_room"`
 	MinOffCpu          *ebpf.Variable `ebpf:"min_off_cpu"`
 	MirrorBytes        *ebpf.Variable `ebpf:"mirror_bytes"`
 	NoTimes            *ebpf.Variable `ebpf:"no_times"`

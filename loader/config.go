@@ -143,10 +143,10 @@ func (c *Config) ringBytes(cpus int) int {
 
 // recordLimit is the most that a record takes, but for what is copied of stacks
 // beyond StackBytes. Each region may have blocks that it shares with others, and
-// as many groups with masks as they fill.
+// pieces and groups that it does not fill.
 func (c *Config) recordLimit() int {
 	const beside = 16 << 10 // more than all that is not stack
-	return beside + c.StackBytes + 2*c.maskRoom() + int(gen.SamplerLimitsMAX_REGIONS)*2*(mirrorBlock+maskBytes)
+	return beside + c.StackBytes + 2*c.maskRoom() + int(gen.SamplerLimitsMAX_REGIONS)*2*(mirrorBlock+2*8)
 }
 
 // maskRoom is what the masks of the longest region take.
@@ -154,11 +154,8 @@ func (c *Config) maskRoom() int {
 	if !c.Changes {
 		return 0
 	}
-	return (c.whole/(mirrorBlock*groupBlocks) + 2) * maskBytes
+	return (c.whole/mirrorPiece + c.whole/mirrorGroup + 2) * 8
 }
-
-// maskBytes is what the masks of a group take, at most.
-const maskBytes = 8 + groupBlocks
 
 // copyChunk is at least CHUNK of bpf/config.h.
 const copyChunk = 16 << 10

@@ -13,7 +13,8 @@ import (
 // See bpf/record.h.
 const (
 	mirrorBlock = int(gen.SamplerLimitsBLOCK)
-	groupBlocks = int(gen.SamplerLimitsGROUP_BLOCKS)
+	mirrorPiece = int(gen.SamplerLimitsPIECE)
+	mirrorGroup = int(gen.SamplerLimitsGROUP)
 	noMirror    = uint32(gen.SamplerLimitsNO_MIRROR)
 )
 
@@ -39,8 +40,8 @@ func mirrorBytes(cpus int) int {
 func newMirrors(cpus, stackBytes int) []mirror {
 	m := make([]mirror, cpus)
 	for i := range m {
-		// The last group of a region begins below mirrorBytes + stackBytes.
-		m[i].bytes = make([]byte, mirrorBytes(cpus)+stackBytes+2*groupBlocks*mirrorBlock)
+		// The last piece of a region begins below mirrorBytes + stackBytes.
+		m[i].bytes = make([]byte, mirrorBytes(cpus)+stackBytes+mirrorPiece)
 	}
 	return m
 }
@@ -75,42 +76,51 @@ func (m *mirror) apply(r *regionHeader, rest []byte, earlier []procstate.Region)
 		}
 	}
 	used := 0
-	for group := blocks; len(group) > 0; {
-		n, err := applyGroup(group, rest[used:])
+	for at := 0; at < len(blocks); at += mirrorGroup {
+		n, err := applyGroup(blocks[at:min(at+mirrorGroup, len(blocks))], rest[used:])
 		if err != nil {
 			return nil, 0, err
 		}
 		used += n
-		group = group[min(len(group), groupBlocks*mirrorBlock):]
 	}
 	return blocks[before:][:r.Len:r.Len], used, nil
 }
 
-// applyGroup puts what is sent of a group into its blocks and returns how many
+// applyGroup puts what is sent of a group into its bytes and returns how many
 // bytes of sent that was.
-func applyGroup(blocks, sent []byte) (int, error) {
+func applyGroup(group, sent []byte) (int, error) {
 	if len(sent) < 8 {
-		return 0, fmt.Errorf("%w: group of blocks in %d bytes", errBadRecord, len(sent))
+		return 0, fmt.Errorf("%w: group in %d bytes", errBadRecord, len(sent))
 	}
 	mask := binary.NativeEndian.Uint64(sent)
 	used := 8
 	for ; mask != 0; mask &= mask - 1 {
-		to := bits.TrailingZeros64(mask) * mirrorBlock
-		if to >= len(blocks) || used >= len(sent) {
-			return 0, fmt.Errorf("%w: block at %d of %d", errBadRecord, to, len(blocks))
+		at := bits.TrailingZeros64(mask) * mirrorPiece
+		if at >= len(group) {
+			return 0, fmt.Errorf("%w: piece at %d of %d", errBadRecord, at, len(group))
 		}
-		words := sent[used]
-		used++
-		if used+8*bits.OnesCount8(words) > len(sent) {
-			return 0, fmt.Errorf("%w: block cut", errBadRecord)
+		n, err := applyPiece(group[at:], sent[used:])
+		if err != nil {
+			return 0, err
 		}
-		for ; words != 0; words &= words - 1 {
-			*(*[8]byte)(blocks[to+bits.TrailingZeros8(words)*8:]) = *(*[8]byte)(sent[used:])
-			used += 8
-		}
+		used += n
 	}
-	if used = (used + 7) &^ 7; used > len(sent) {
-		return 0, fmt.Errorf("%w: group of blocks cut", errBadRecord)
+	return used, nil
+}
+
+// applyPiece does so for the piece at the beginning of a part of a group.
+func applyPiece(piece, sent []byte) (int, error) {
+	if len(sent) < 8 {
+		return 0, fmt.Errorf("%w: piece in %d bytes", errBadRecord, len(sent))
+	}
+	mask := binary.NativeEndian.Uint64(sent)
+	if 8*bits.Len64(mask) > len(piece) || 8+8*bits.OnesCount64(mask) > len(sent) {
+		return 0, fmt.Errorf("%w: words %x of a piece of %d bytes in %d", errBadRecord, mask, len(piece), len(sent))
+	}
+	used := 8
+	for ; mask != 0; mask &= mask - 1 {
+		*(*[8]byte)(piece[8*bits.TrailingZeros64(mask):]) = *(*[8]byte)(sent[used:])
+		used += 8
 	}
 	return used, nil
 }

@@ -177,26 +177,28 @@ func TestChangesOfStackBounds(t *testing.T) {
 	})
 }
 
-// group makes what is sent of a group: words of blocks, by block and word.
+// group makes what is sent of a group: words of pieces, by piece and word.
 func group(words map[int]map[int]uint64) []byte {
 	out := make([]byte, 8)
 	var mask uint64
-	for b := range groupBlocks {
-		if words[b] == nil {
+	for p := range mirrorGroup / mirrorPiece {
+		if words[p] == nil {
 			continue
 		}
-		mask |= 1 << b
+		mask |= 1 << p
 		at := len(out)
-		out = append(out, 0)
-		for w := range 8 {
-			if v, ok := words[b][w]; ok {
-				out[at] |= 1 << w
+		out = append(out, make([]byte, 8)...)
+		var changed uint64
+		for w := range mirrorPiece / 8 {
+			if v, ok := words[p][w]; ok {
+				changed |= 1 << w
 				out = binary.NativeEndian.AppendUint64(out, v)
 			}
 		}
+		binary.NativeEndian.PutUint64(out[at:], changed)
 	}
 	binary.NativeEndian.PutUint64(out, mask)
-	return append(out, make([]byte, -len(out)&7)...)
+	return out
 }
 
 // A region that is laid over another one of the same record does not change
@@ -206,8 +208,8 @@ func TestMirrorOverlap(t *testing.T) {
 	if err := m.begin(1); err != nil {
 		t.Fatal(err)
 	}
-	first, n, err := m.apply(&regionHeader{Addr: 0x1008, Len: 100, Mirror: 0}, group(map[int]map[int]uint64{0: {1: 0x11}, 1: {0: 0x22}}), nil)
-	if err != nil || n != 8+1+8+1+8+6 {
+	first, n, err := m.apply(&regionHeader{Addr: 0x1008, Len: 100, Mirror: 0}, group(map[int]map[int]uint64{0: {1: 0x11, 8: 0x22}}), nil)
+	if err != nil || n != 8+8+8+8 {
 		t.Fatalf("%d bytes used, %v", n, err)
 	}
 	regions := []procstate.Region{{Addr: 0x1008, Data: first}}
@@ -222,25 +224,24 @@ func TestMirrorOverlap(t *testing.T) {
 
 // What does not fit is an error, and so is a record out of turn.
 func TestMirrorMalformed(t *testing.T) {
-	whole := group(map[int]map[int]uint64{0: {0: 1, 7: 2}, 3: {4: 3}})
+	whole := group(map[int]map[int]uint64{0: {0: 1, 7: 2}, 1: {12: 3}})
 	for name, c := range map[string]struct {
 		region regionHeader
 		sent   []byte
 	}{
 		"no mask":             {regionHeader{Len: 64}, nil},
-		"cut in a mask":       {regionHeader{Len: 256}, whole[:4]},
-		"cut in a block":      {regionHeader{Len: 256}, whole[:16]},
-		"cut before a block":  {regionHeader{Len: 256}, whole[:25]},
-		"cut in padding":      {regionHeader{Len: 256}, whole[:len(whole)-1]},
-		"block past the end":  {regionHeader{Len: 192}, whole},
-		"past the mirror":     {regionHeader{Len: 64, Mirror: 4096}, whole},
+		"cut in a mask":       {regionHeader{Len: 1024}, whole[:4]},
+		"cut before a piece":  {regionHeader{Len: 1024}, whole[:8]},
+		"cut in a piece":      {regionHeader{Len: 1024}, whole[:24]},
+		"cut in its mask":     {regionHeader{Len: 1024}, whole[:36]},
+		"cut in a word":       {regionHeader{Len: 1024}, whole[:len(whole)-1]},
+		"piece past the end":  {regionHeader{Len: 512}, whole},
+		"word past the end":   {regionHeader{Len: 576}, whole},
+		"past the mirror":     {regionHeader{Len: 64, Mirror: 1 << 20}, whole},
 		"longer than mirror":  {regionHeader{Len: 1 << 31}, whole},
-		"second group wanted": {regionHeader{Len: 4097}, append(group(nil), 0)},
+		"second group wanted": {regionHeader{Len: uint32(mirrorGroup) + 1}, append(group(nil), 0)},
 	} {
-		m := &mirror{bytes: make([]byte, 8192)}
-		if c.region.Mirror != 0 {
-			m.bytes = m.bytes[:4096]
-		}
+		m := &mirror{bytes: make([]byte, 1<<20)}
 		if _, _, err := m.apply(&c.region, c.sent, nil); !errors.Is(err, errBadRecord) {
 			t.Errorf("%s: error %v", name, err)
 		}

@@ -272,7 +272,6 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarWholeLimit:      uint64(s.cfg.whole),
 		gen.SamplerVarRecordLimit:     uint64(s.cfg.recordLimit()),
 		gen.SamplerVarSendChanges:     s.cfg.Changes,
-		gen.SamplerVarMaskRoom:        uint64(s.cfg.maskRoom()),
 		gen.SamplerVarMirrorBytes:     mirror,
 		gen.SamplerVarWantKernel:      s.cfg.Kernel,
 		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
