@@ -92,7 +92,8 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 
 /* What a sample is of. */
 struct occasion {
-	u64 time, weight;
+	u64 time; /* 0: when it is recorded */
+	u64 weight;
 	u64 kernel_sp; /* as in read_user_regs */
 	bool in_kernel;
 	u8 off_cpu; /* enum off_cpu_state */
@@ -109,7 +110,6 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u
 		n->lost_ring_full++;
 		return false;
 	}
-	h->time = o->time;
 	h->cpu = cpu;
 	h->weight = o->weight;
 	h->thread_pointer = 0;
@@ -142,6 +142,8 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u
 	h->regions = r->regions;
 	h->changes = r->changes += r->mirrored;
 	h->size = r->end;
+	/* the clock waits for all reads before it: by now they are done */
+	h->time = o->time ? o->time : bpf_ktime_get_ns();
 	n->ring_bytes += r->end;
 	publish(r, r->end);
 	return true;
@@ -284,7 +286,7 @@ int on_perf_event(struct bpf_perf_event_data *ctx)
 	bool in_kernel = !is_user_mode(mode_of(ctx->regs));
 	struct thread_times *t = NULL;
 	struct occasion o = {
-		.time = bpf_ktime_get_ns(),
+		.time = with_on_cpu ? bpf_ktime_get_ns() : 0,
 		.weight = ctx->sample_period,
 		.in_kernel = in_kernel,
 		.kernel_sp = in_kernel ? sp_of(ctx->regs) : 0,
