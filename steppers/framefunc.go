@@ -67,6 +67,7 @@ type FrameFuncHelper interface {
 type FrameFunc struct {
 	helper FrameFuncHelper
 	buf    [maxCallLen]byte // holds a return entry too, see hotspot.go
+	led    led
 }
 
 // NewFrameFunc makes a FrameFunc. The helper may be nil: then a
@@ -99,6 +100,9 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 					out.SetSP(w.Arch(), sp)
 				}
 			}
+		}
+		if v == unwind.Success && m.Image == nil && !s.led.mayLead(w, out.PC(), in.PC()) {
+			return unwind.NotMe, nil
 		}
 		// A frame pointer proves itself. Where it is not set, the start of
 		// the function may have been guessed wrong.
@@ -199,7 +203,7 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		sp = fp + 2*width
 	}
 	pc = codeAddress(w, pc)
-	if !s.mayReturnTo(w, pc) {
+	if !s.mayReturnTo(w, pc) || !s.led.mayLead(w, pc, in.PC()) {
 		return unwind.NotMe, nil
 	}
 	out.SetPC(arch, pc)
