@@ -33,9 +33,10 @@ func savedLR(code []byte, at uint64, delta int32) int32 {
 	return delta - frame
 }
 
-// A call, and its operand.
+// Calls and jumps, and their operand.
 const (
 	callARM64 = 0x94000000 // bl
+	jumpARM64 = 0x14000000 // b
 	ofCall    = 1<<26 - 1
 )
 
@@ -50,6 +51,69 @@ func lostLR(code []byte, at uint64) bool {
 		}
 	}
 	return false
+}
+
+// onlyCall finds the return address of gogo where nothing keeps it. SP is that
+// of the function that called gogo, which has its own return address there: a
+// call stands before that, of this very function, which calls gogo at one place
+// only. Where one of that is not so it is not known.
+func (f *goFrame) onlyCall() (pc uint64, ok bool) {
+	const maxCode = 32 << 10
+	t, img := f.s.image(f.m.Image).table, f.m.Image
+	gogo, ok := t.Func(f.in.LookupPC() - f.m.Bias)
+	if !ok {
+		return 0, false
+	}
+	ra, ok := f.mem.ReadWord(f.in.SP())
+	if !ok || !f.isGo(ra) {
+		return 0, false
+	}
+	entry, ok := branchARM64(img, ra-f.m.Bias-4, callARM64)
+	if !ok {
+		return 0, false
+	}
+	caller, ok := t.Func(entry)
+	if !ok || caller.Entry != entry || caller.End-entry > maxCode {
+		return 0, false
+	}
+	for at := entry; at < caller.End; at += 4 {
+		to, ok := branchARM64(img, at, callARM64)
+		if !ok || to != gogo.Entry && !goesOnTo(img, t, to, gogo.Entry) {
+			continue
+		}
+		if pc != 0 {
+			return 0, false
+		}
+		pc = at + 4 + f.m.Bias
+	}
+	return pc, pc != 0
+}
+
+// goesOnTo reports whether a short function ends with a jump to another, as
+// runtime.gogo does.
+func goesOnTo(img *procstate.Image, t *procstate.GoTable, entry, other uint64) bool {
+	const most = 64 // bytes
+	fn, ok := t.Func(entry)
+	if !ok || fn.Entry != entry {
+		return false
+	}
+	for at := entry; at < fn.End && at < entry+most; at += 4 {
+		if to, ok := branchARM64(img, at, jumpARM64); ok && to == other {
+			return true
+		}
+	}
+	return false
+}
+
+// branchARM64 returns where the instruction at a link-time address leads, if it
+// is a call or jump as kind says.
+func branchARM64(img *procstate.Image, at uint64, kind uint32) (to uint64, ok bool) {
+	var code [4]byte
+	if img.ReadVaddr(code[:], at) != nil {
+		return 0, false
+	}
+	inst := binary.LittleEndian.Uint32(code[:])
+	return at + uint64(int64(int32(inst<<6))>>4), inst&^ofCall == kind
 }
 
 // leavingARM64 tells mcall and morestack before they go over to g0, where r.kind

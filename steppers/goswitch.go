@@ -209,7 +209,16 @@ func (f *goFrame) gogo() (unwind.Verdict, error) {
 		return f.byGobuf()
 	}
 	if f.rule.base < 0 {
-		return unwind.Failed, unwind.NoUnwindInfo
+		pc, ok := f.onlyCall()
+		if !ok {
+			return unwind.Failed, unwind.NoUnwindInfo
+		}
+		f.finish(pc, f.in.SP())
+		if f.in.FP() != 0 {
+			f.keepFP(f.in.FP())
+		}
+		f.out.Flags |= unwind.StackSwitched // SP is the caller's
+		return unwind.Success, nil
 	}
 	s, err := f.stacks()
 	if err != nil {

@@ -1,0 +1,105 @@
+package steppers
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// On arm64 gogo overwrites its return address while it is on the scheduler's
+// stack. Which call it came from the stack tells all the same, where the
+// function that called it does so at one place.
+func TestGogoARM64(t *testing.T) {
+	t.Setenv("GOARCH", "arm64")
+	t.Setenv("CGO_ENABLED", "0")
+	path := buildGo(t, "goswitches")
+	img := steptest.OpenImage(t, path)
+	file, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	symbols, err := file.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// insts decodes a function, and branches finds where it goes to another by
+	// a call, or a jump.
+	insts := func(name string, visit func(at uint64, in *isa.Inst)) {
+		for _, s := range symbols {
+			code := make([]byte, s.Size)
+			if s.Name != name && s.Name != name+".abi0" || img.ReadVaddr(code, s.Value) != nil {
+				continue
+			}
+			var in isa.Inst
+			for i := 0; i+4 <= len(code); i += 4 {
+				if isa.DecodeARM64(code[i:], s.Value+uint64(i), &in) {
+					visit(s.Value+uint64(i), &in)
+				}
+			}
+		}
+	}
+	branches := func(from, to string, flow isa.Flow) (at []uint64) {
+		insts(from, func(a uint64, in *isa.Inst) {
+			for _, s := range symbols {
+				if in.Flow == flow && s.Value == in.Target && (s.Name == to || s.Name == to+".abi0") && !slices.Contains(at, a) {
+					at = append(at, a)
+				}
+			}
+		})
+		return at
+	}
+	if len(branches("runtime.gogo", "gogo", isa.Jump)) != 1 {
+		t.Fatal("runtime.gogo does not go on to gogo")
+	}
+	var lost []uint64 // where the return address is lost
+	calls := 0
+	insts("gogo", func(at uint64, in *isa.Inst) {
+		if calls > 0 && len(lost) < 2 { // up to the one that sets SP
+			lost = append(lost, at)
+		}
+		if in.Flow == isa.Call {
+			calls++
+		}
+	})
+	const sp = 0x70000000
+	for _, c := range []struct{ above, caller string }{{"runtime.schedule", "runtime.execute"}, {"runtime.morestack", "runtime.newstack"}} {
+		sites, returns := branches(c.caller, "runtime.gogo", isa.Call), branches(c.above, c.caller, isa.Call)
+		if len(sites) == 0 || len(returns) == 0 || len(lost) != 2 {
+			t.Fatalf("%s: %d calls of gogo, %d of it; %x", c.caller, len(sites), len(returns), lost)
+		}
+		for _, at := range lost {
+			space := &procstate.AddressSpace{}
+			for _, s := range img.Segments() {
+				if s.Flags&elf.PF_X != 0 {
+					space.Insert(&procstate.Mapping{Start: s.Vaddr &^ 4095, End: (s.Vaddr + s.Memsz + 4095) &^ 4095, Offset: s.Off &^ 4095, Image: img})
+				}
+			}
+			snap := procstate.NewSnapshot(procstate.ARM64, 1, path, space)
+			var regs procstate.Regs
+			regs.Set(procstate.ARM64.PC, at)
+			regs.Set(procstate.ARM64.SP, sp)
+			regs.Set(procstate.ARM64.FP, 0)
+			regs.Set(procstate.ARM64.LR, lost[0])
+			stack := make([]byte, 4096)
+			binary.LittleEndian.PutUint64(stack, returns[0]+4)
+			snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack}})
+			frames, err := unwind.NewWalker(snap, Default(unwind.NewTables()), nil).WalkStack(nil, 1)
+			if len(sites) > 1 {
+				if len(frames) != 1 || err != unwind.NoUnwindInfo {
+					t.Errorf("called by %s, at %d places: %d frames, %v", c.caller, len(sites), len(frames), err)
+				}
+				continue
+			}
+			if len(frames) < 3 || frames[1].PC() != sites[0]+4 || frames[1].SP() != sp || frames[2].PC() != returns[0]+4 {
+				t.Errorf("called by %s: %v, %v", c.caller, frames, err)
+			}
+		}
+	}
+}
