@@ -17,6 +17,7 @@ type Case struct {
 
 	Steps       int  // instructions judged at most
 	Marked      bool // judge from a call of getppid on
+	Unmonitored bool // without what preempts goroutines that run long
 	PCs         bool // and of frames their PCs alone
 	Windows     int
 	WindowSteps int

@@ -3,6 +3,7 @@ package oracle
 import (
 	"debug/elf"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,6 +48,9 @@ func runEmulated(opt *Options) (*Report, error) {
 		}
 	}
 	err = r.remap()
+	if err == nil && opt.Marked {
+		err = r.toMark(e)
+	}
 	if err == nil {
 		err = r.stepsEmulated(e, opt.Steps)
 	}
@@ -55,6 +59,73 @@ func runEmulated(opt *Options) (*Report, error) {
 	}
 	r.report.Ended = err == errExited
 	return r.finish(began), nil
+}
+
+// toMark lets a Go program run until it asks who its parent is, and seeds the
+// shadow stack there. Other threads go on running meanwhile, and must get no
+// signals, which qemu would tell of as well.
+func (r *runner) toMark(e *emulator) error {
+	const getppid = 173
+	at, err := r.goSyscalls()
+	if err != nil {
+		return err
+	}
+	if err := e.runUntil(getppid, at); err != nil {
+		return err
+	}
+	if r.opt.Unmonitored {
+		if err := e.freezeSleeper(); err != nil {
+			return err
+		}
+	}
+	if err := r.remap(); err != nil {
+		return err
+	}
+	if err := e.registers(&r.target.regs); err != nil {
+		return err
+	}
+	r.captureAt(r.target.regs.Raw(procstate.ARM64.SP), r.target.regs.Raw(procstate.ARM64.PC))
+	r.report.Windows++
+	if !r.seed() {
+		r.report.BadSeeds++
+	}
+	return nil
+}
+
+// goSyscalls returns where a Go program that is not stripped makes system calls
+// for its own code, not for the runtime.
+func (r *runner) goSyscalls() (at []uint64, err error) {
+	f, err := elf.Open(r.opt.Args[0])
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	symbols, err := f.Symbols()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.opt.Args[0], err)
+	}
+	bias := uint64(0)
+	for _, m := range r.target.space.Mappings() {
+		if m.Path == r.opt.Args[0] {
+			bias = m.Bias
+		}
+	}
+	var in isa.Inst
+	var code [4]byte
+	for _, s := range symbols {
+		if !strings.HasPrefix(s.Name, "syscall.") || elf.ST_TYPE(s.Info) != elf.STT_FUNC {
+			continue
+		}
+		for a := s.Value + bias; a < s.Value+bias+s.Size; a += 4 {
+			if r.target.read(a, code[:]) == 4 && isa.DecodeARM64(code[:], a, &in) && in.Flow == isa.Syscall {
+				at = append(at, a)
+			}
+		}
+	}
+	if len(at) == 0 {
+		return nil, fmt.Errorf("%s, no Go program, from the middle on: %w", r.opt.Args[0], procstate.ErrNotSupported)
+	}
+	return at, nil
 }
 
 // stepsEmulated executes up to n instructions (0: all) and judges at each.

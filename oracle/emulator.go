@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,6 +30,9 @@ type emulator struct {
 	conn net.Conn
 	in   *bufio.Reader
 	pid  int
+
+	thread string // the one that is followed, as qemu names it; "" is the only one
+	frozen int    // a thread that is stopped by ptrace, 0 for none
 }
 
 // crossLibraries is where Debian has the libraries of AArch64.
@@ -83,6 +87,13 @@ func (e *emulator) kill() {
 		e.conn.Close()
 	}
 	_ = e.cmd.Process.Kill()
+	if e.frozen != 0 {
+		for err := unix.EINTR; err == unix.EINTR; {
+			_, werr := unix.Wait4(e.frozen, nil, unix.WALL, nil)
+			err, _ = werr.(unix.Errno)
+		}
+		runtime.UnlockOSThread()
+	}
 	<-e.done
 	os.RemoveAll(e.dir)
 }
@@ -136,6 +147,9 @@ func stopped(answer string) (unix.Signal, error) {
 // the step itself.
 func (e *emulator) step(sig unix.Signal) (unix.Signal, error) {
 	packet := "vCont;s"
+	if e.thread != "" {
+		packet += ":" + e.thread + ";c"
+	}
 	if sig != 0 {
 		n := int(sig)
 		for gdb, s := range gdbSignals {
@@ -161,6 +175,73 @@ func (e *emulator) runTo(addr uint64) error {
 		}
 	}
 	return nil
+}
+
+// runUntil lets the program run until it is about to make the system call nr
+// by one of the instructions at addrs.
+func (e *emulator) runUntil(nr uint64, addrs []uint64) error {
+	const x8 = 8 // the number of a system call
+	ask := func(packets ...string) (answer string, err error) {
+		for i := 0; i < len(packets) && err == nil; i++ {
+			answer, err = e.ask(packets[i])
+		}
+		return answer, err
+	}
+	var set, remove []string
+	for _, a := range addrs {
+		set, remove = append(set, fmt.Sprintf("Z0,%x,4", a)), append(remove, fmt.Sprintf("z0,%x,4", a))
+	}
+	for {
+		answer, err := ask(append(set, "vCont;c")...)
+		if err != nil {
+			return err
+		}
+		if _, thread, ok := strings.Cut(answer, "thread:"); ok {
+			e.thread, _, _ = strings.Cut(thread, ";")
+		}
+		if _, err := ask(remove...); err != nil {
+			return err
+		}
+		var regs procstate.Regs
+		if err := e.registers(&regs); err != nil || regs.Raw(x8) == nr {
+			return err
+		}
+		if _, err := e.step(0); err != nil {
+			return err
+		}
+	}
+}
+
+// freezeSleeper stops the thread that sleeps for short times again and again: the
+// monitor of Go's runtime, which preempts goroutines that run for 10 ms. One that
+// is executed an instruction at a time would come no further. The goroutine that
+// calls it is kill's, and stays on its thread until then.
+func (e *emulator) freezeSleeper() error {
+	runtime.LockOSThread()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", e.pid))
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			tid, _ := strconv.Atoi(t.Name())
+			call, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", e.pid, tid))
+			nr, _, _ := strings.Cut(string(call), " ")
+			if nr != strconv.Itoa(unix.SYS_NANOSLEEP) && nr != strconv.Itoa(unix.SYS_CLOCK_NANOSLEEP) {
+				continue
+			}
+			if err := unix.PtraceSeize(tid); err != nil {
+				return err
+			}
+			if err := unix.PtraceInterrupt(tid); err != nil {
+				return err
+			}
+			e.frozen = tid
+			_, err := unix.Wait4(tid, nil, unix.WALL, nil)
+			return err
+		}
+	}
+	return errors.New("no thread of the program sleeps")
 }
 
 // registers reads the registers of the stopped program: X0 to X30, SP and PC.

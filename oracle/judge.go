@@ -183,7 +183,7 @@ func compare(frames []unwind.Frame, complete bool, s *Shadow, word wordReader, p
 		if pc != r.pc || sp != r.sp+by && !pcsOnly {
 			return Wrong, i - 1
 		}
-		if ra, ok := word(sp - 8); by != 0 && !left && (!ok || ra != pc) {
+		if by != 0 && !left && !s.isThereMoved(r, by, word) {
 			return Wrong, i - 1
 		}
 	}

@@ -47,6 +47,10 @@ type Options struct {
 	// it does for nothing else. Until then it runs freely.
 	Marked bool
 
+	// Unmonitored stops the thread of the Go runtime that preempts goroutines
+	// which run for 10 ms, in programs under qemu-user that are Marked.
+	Unmonitored bool
+
 	// PCs compares the PCs of frames alone, not their CFAs: of code that moves
 	// its return address and takes its arguments off the stack, as that of V8
 	// does, calls do not tell where a frame ends.

@@ -56,6 +56,11 @@ type Shadow struct {
 
 	gap // of the running function
 
+	// linked tells that calls leave the return address in a register, as on
+	// AArch64; link is what it holds.
+	linked bool
+	link   uint64
+
 	// trampoline, when not 0, is an address that the kernel may put in place of
 	// a return address: code there returns to the original one.
 	trampoline uint64
@@ -226,7 +231,11 @@ func (s *Shadow) settle(to moment, word wordReader) {
 		if f := far(top.sp, to.sp); f && !s.within(to.sp) || !f && top.sp > to.sp {
 			break
 		}
+		returns := s.linked && !top.signal && top.sp == to.sp && top.pc == to.pc
 		s.recs = s.recs[:len(s.recs)-1]
+		if returns { // what called the running function had no frame then
+			break
+		}
 	}
 }
 
@@ -269,7 +278,7 @@ func (s *Shadow) park(to moment, word wordReader) {
 		s.parked[i] = old
 		s.recs, s.partial = p.recs, p.partial
 		for k := range s.recs { // from the bottom up, as long as it is there
-			if ra, ok := word(s.recs[k].sp - 8); !s.recs[k].signal && (!ok || ra != s.recs[k].pc) {
+			if !s.isThere(&s.recs[k], word) {
 				s.recs = s.recs[:k]
 				s.partial = true
 				break
@@ -280,9 +289,30 @@ func (s *Shadow) park(to moment, word wordReader) {
 	if len(s.parked) < 64 {
 		s.parked = append(s.parked, old)
 	}
-	if ra, ok := word(to.sp); ok && ra != 0 && !unknown {
+	if s.linked {
+		if s.link != 0 && !unknown {
+			s.recs = append(s.recs, record{pc: s.link, sp: to.sp})
+		}
+	} else if ra, ok := word(to.sp); ok && ra != 0 && !unknown {
 		s.recs = append(s.recs, record{pc: ra, sp: to.sp + 8})
 	}
+}
+
+// isThere reports whether the return address of a record is still where it was
+// stored, as far as that is known.
+func (s *Shadow) isThere(r *record, word wordReader) bool { return s.isThereMoved(r, 0, word) }
+
+// isThereMoved is isThere for a stack that was moved by so many bytes.
+func (s *Shadow) isThereMoved(r *record, by uint64, word wordReader) bool {
+	at := r.sp - 8
+	if s.linked {
+		at = r.saved
+	}
+	if r.signal || at == 0 {
+		return true
+	}
+	ra, ok := word(at + by)
+	return ok && (ra == r.pc || s.linked && ra&procstate.ARM64.CodeMask == r.pc)
 }
 
 // signal follows the delivery of a signal to a handler: at stands where the

@@ -11,6 +11,7 @@ import (
 // before the instruction.
 func (s *Shadow) stepARM64(in *isa.Inst, from, to moment, regs *procstate.Regs, word wordReader) {
 	s.landed = false
+	s.linked, s.link = true, regs.Raw(procstate.ARM64.LR)&procstate.ARM64.CodeMask
 	top := s.top()
 	switch in.Flow {
 	case isa.Call, isa.IndirectCall:

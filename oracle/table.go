@@ -21,7 +21,7 @@ type Row struct {
 // work one for what is built.
 func RunCase(c *Case, sources, work string) (*Report, error) {
 	out := filepath.Join(work, "program")
-	opt := Options{Env: c.Env, Steps: c.Steps, Marked: c.Marked, PCs: c.PCs, Windows: c.Windows, WindowSteps: c.WindowSteps, Skip: skip, Seed: 1,
+	opt := Options{Env: c.Env, Steps: c.Steps, Marked: c.Marked, Unmonitored: c.Unmonitored, PCs: c.PCs, Windows: c.Windows, WindowSteps: c.WindowSteps, Skip: skip, Seed: 1,
 		Thread: c.Thread, Child: c.Child, Probes: c.Probes, Dir: sources}
 	if c.Build != "" {
 		cmd := exec.Command("/bin/sh", "-c", c.Build)

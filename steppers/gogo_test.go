@@ -103,3 +103,51 @@ func TestGogoARM64(t *testing.T) {
 		}
 	}
 }
+
+// On arm64 systemstack pops its frame before it jumps to what it was to call on
+// the stack that it is on already, which the function table leaves out.
+func TestSystemstackPoppedARM64(t *testing.T) {
+	t.Setenv("GOARCH", "arm64")
+	t.Setenv("CGO_ENABLED", "0")
+	img := steptest.OpenImage(t, buildGo(t, "goswitches"))
+	table, err := procstate.Pclntab(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := elf.NewFile(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err := file.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "runtime.systemstack.abi0" })
+	if i < 0 {
+		t.Fatal("no systemstack")
+	}
+	code := make([]byte, symbols[i].Size)
+	if err := img.ReadVaddr(code, symbols[i].Value); err != nil {
+		t.Fatal(err)
+	}
+	const pop, toX3 = 0xf84107fe, 0xd61f0060 // ldr x30,[sp],#16; br x3
+	s, want, jumps := NewGo(), int32(16), 0
+	for at := 4; at+4 <= len(code); at += 4 {
+		if binary.LittleEndian.Uint32(code[at-4:]) == pop {
+			want = 0
+		}
+		if got := s.rule(img, table, symbols[i].Value+uint64(at)).delta; got != want {
+			t.Errorf("systemstack+%#x: %d bytes of frame, want %d", at, got, want)
+		}
+		switch binary.LittleEndian.Uint32(code[at:]) {
+		case toX3:
+			jumps++
+			at = len(code) // what follows is no code
+		case 0xd65f03c0: // ret
+			want = 16
+		}
+	}
+	if jumps != 1 {
+		t.Errorf("%d jumps out of systemstack", jumps)
+	}
+}

@@ -198,6 +198,7 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 		r.kind = cloneKind(funcCode(img, &f), vaddr-f.Entry, amd64)
 	}
 	if !amd64 && r.kind == goAsm {
+		r.delta = poppedDelta(funcCode(img, &f), vaddr-f.Entry, r.delta)
 		r.depth = savedLR(funcCode(img, &f), vaddr-f.Entry, r.delta)
 	}
 	return r

@@ -33,6 +33,23 @@ func savedLR(code []byte, at uint64, delta int32) int32 {
 	return delta - frame
 }
 
+// poppedDelta returns what SPDelta should be at offset at of a function written in
+// assembly. The table leaves out that systemstack pops its frame before it jumps
+// to the function that it was to call.
+func poppedDelta(code []byte, at uint64, delta int32) int32 {
+	const pop, operand = 0xf84007fe, 0x1ff << 12 // ldr x30,[sp],#n
+	for i := at &^ 3; i >= 4 && i <= uint64(len(code)) && delta > 0; {
+		i -= 4
+		switch inst := binary.LittleEndian.Uint32(code[i:]); {
+		case inst == pop|uint32(delta)<<12&operand:
+			return 0
+		case inst>>26 == 0x14000000>>26, inst>>25 == 0xd6000000>>25, inst&^ofCall == callARM64: // b, br, ret, bl
+			return delta
+		}
+	}
+	return delta
+}
+
 // Calls and jumps, and their operand.
 const (
 	callARM64 = 0x94000000 // bl

@@ -27,6 +27,7 @@ func main() {
 	thread := flag.Bool("thread", false, "judge the first thread that the program starts")
 	child := flag.Bool("child", false, "judge the first child process when the program makes one")
 	marked := flag.Bool("marked", false, "judge from where the program first calls getppid on")
+	unmonitored := flag.Bool("unmonitored", false, "with -marked, an AArch64 program of Go: stop what preempts goroutines that run long")
 	pcs := flag.Bool("pcs", false, "compare the PCs of frames alone, not their CFAs")
 	table := flag.String("table", "", "run the cases of the accuracy table and write it to this file, - for the terminal")
 	short := flag.Bool("short", false, "only the cases of the table's short form")
@@ -41,7 +42,7 @@ func main() {
 		}
 		return
 	}
-	opt := oracle.Options{Args: flag.Args(), Steps: *steps, Marked: *marked, PCs: *pcs, Windows: *windows, WindowSteps: *window, Skip: *skip, Seed: *seed, Thread: *thread, Child: *child, Fixtures: *fixtures}
+	opt := oracle.Options{Args: flag.Args(), Steps: *steps, Marked: *marked, Unmonitored: *unmonitored, PCs: *pcs, Windows: *windows, WindowSteps: *window, Skip: *skip, Seed: *seed, Thread: *thread, Child: *child, Fixtures: *fixtures}
 	if *at != "" {
 		opt.FixturesAt = strings.Split(*at, ",")
 	}
