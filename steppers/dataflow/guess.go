@@ -329,7 +329,7 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 			doubt = max(doubt, score) // little speaks for a function here
 			continue
 		}
-		fits = fits || s == framed && v.violations == 0
+		fits = fits || s == framed && v.violations == 0 && f.pointsToFrame(s)
 		if v.violations < 4 && (best < 0 || score > bestScore) {
 			best, bestScore, noRet = i, score, v.noRet
 		}
@@ -353,6 +353,12 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 	f.run()
 	f.guessParts(ch)
 	return ch.covered[vaddr-ch.lo]
+}
+
+// pointsToFrame reports whether the frame pointer is where prologues leave it. At
+// other places of the frame the register may hold the address of a variable.
+func (f *flow) pointsToFrame(s *state) bool {
+	return f.arch == procstate.ARM64 || s.regs[f.arch.FP] == (value{kind: stack, off: -2 * int32(f.arch.AddressWidth)})
 }
 
 // framed returns what the states of a body with a frame pointer have in
