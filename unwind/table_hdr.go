@@ -26,8 +26,8 @@ type frameHeader struct {
 }
 
 const (
-	headerBlock      = 64      // entries that are read together
-	maxHeaderEntries = 1 << 24 // more than any program has
+	headerBlock      = 256     // entries that are read together
+	maxHeaderEntries = 1 << 26 // more than any program has
 )
 
 // readFrameHeader reads the header that PT_GNU_EH_FRAME points to. ok is false
