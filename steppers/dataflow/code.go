@@ -90,6 +90,9 @@ func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {
 		funcs: map[uint32]*function{}, rules: make([]Rule, 1), ruleIndex: map[Rule]uint16{},
 		noReturn: map[uint64]bool{}, returns: map[uint64]bool{}, shared: map[uint64]bool{}, callees: map[uint64]*Callee{},
 	}
+	if c.arch == procstate.AMD64 {
+		c.dec = withFill(c.dec)
+	}
 	if c.dec == nil {
 		return nil, fmt.Errorf("%s: architecture %s: %w", im.Path, c.arch.Name, ErrNoCode)
 	}
@@ -105,6 +108,31 @@ func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {
 	c.findNoReturn()
 	c.findFunctions()
 	return c, nil
+}
+
+// withFill makes a decoder take the zero bytes up to a multiple of 16 where a
+// function begins, by which linkers fill gaps, for one instruction that does
+// nothing. Two of them are one on x86, and the last of an odd number would take
+// the function's first byte.
+func withFill(dec isa.Decoder) isa.Decoder {
+	return func(code []byte, pc uint64, in *isa.Inst) bool {
+		n := -pc % 16
+		if n%2 == 0 || uint64(len(code)) < n || !isZero(code[:n]) ||
+			!dec(code[n:], pc+n, in) || !lowersSP(procstate.AMD64, in) {
+			return dec(code, pc, in)
+		}
+		*in = isa.Inst{Len: uint8(n), Reg: procstate.NoReg, Base: procstate.NoReg}
+		return true
+	}
+}
+
+func isZero(b []byte) bool {
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // off turns a vaddr within the spans into an offset.

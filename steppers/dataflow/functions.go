@@ -103,7 +103,7 @@ func isPadding(code []byte, in *isa.Inst) bool {
 	if code[0] == 0x90 || code[0] == 0xcc {
 		return true
 	}
-	return len(code) > 2 && code[0] == 0x0f && code[1] == 0x1f || len(code) == 2 && code[0]|code[1] == 0
+	return len(code) > 2 && code[0] == 0x0f && code[1] == 0x1f || isZero(code)
 }
 
 // pads is isPadding for an instruction of the file.

@@ -22,6 +22,8 @@ func TestRules(t *testing.T) {
 		"push, sub, add, pop": {"\x53\x48\x83\xec\x20\x90\x48\x83\xc4\x20\x5b\xc3", []want{
 			{0, rsp, 8, "same"}, {1, rsp, 16, "cfa-16"}, {5, rsp, 48, "cfa-16"}, {10, rsp, 16, "cfa-16"}, {11, rsp, 8, "same"}}},
 		"a saved register": {"\x53\x31\xdb\x90\x5b\xc3", []want{{1, rsp, 16, "cfa-16"}, {3, rsp, 16, "cfa-16"}, {5, rsp, 8, "same"}}},
+		"behind zero bytes, an odd number of them": {"\x53\xff\xd7\x5b\xc3" + strings.Repeat("\x00", 11) + "\x55\x53\x50\xff\xd7\x58\x5b\x5d\xc3", []want{
+			{0x10, rsp, 8, "same"}, {0x13, rsp, 32, "?"}, {0x18, rsp, 8, "same"}}},
 		"frame pointer and variable frame": {"\x55\x48\x89\xe5\x48\x29\xc4\x90\xc9\xc3", []want{
 			{4, rsp, 16, "same"}, {7, rbp, 16, "same"}, {9, rsp, 8, "same"}}},
 		"aligned frame": {"\x4c\x8d\x54\x24\x08\x48\x83\xe4\xe0\x41\xff\x72\xf8\x90\x49\x8d\x62\xf8\xc3", []want{
