@@ -64,14 +64,13 @@ func arm64Cases(configs []string) []Case {
 			Build:   "cd " + program + " && GOARCH=arm64 CGO_ENABLED=0 go build '-ldflags=-s -w' -o $OUT .",
 			Configs: []string{"all", "go"}, Steps: 200000, Env: []string{"GOMAXPROCS=1"}})
 	}
-	golang := func(name, needs, program, flags string, steps int, unmonitored bool) {
+	golang := func(name, needs, program, flags string) {
 		cases = append(cases, Case{Table: tableGo, Name: "AArch64, " + name, Needs: needs,
 			Build:   "cd " + program + " && GOARCH=arm64 " + flags + " go build -o $OUT .",
-			Configs: []string{"all", "go"}, Steps: steps, Marked: true, Unmonitored: unmonitored, Env: goOnward})
+			Configs: []string{"all", "go"}, Steps: 60000, Marked: true, Unmonitored: true, Env: goOnward})
 	}
-	golang("from the middle on", "go", "gowork", "CGO_ENABLED=0", 60000, true)
-	golang("called by C, cgo", gcc, "gocallbacks", "CGO_ENABLED=1 CC="+gcc, 60000, true)
-	golang("preempted again and again", "go", "gowork", "CGO_ENABLED=0", 20000, false)
+	golang("from the middle on", "go", "gowork", "CGO_ENABLED=0")
+	golang("called by C, cgo", gcc, "gocallbacks", "CGO_ENABLED=1 CC="+gcc)
 	for _, opt := range []string{"-O0", "-O2", "-Os"} {
 		for _, pac := range []string{"none", "standard"} {
 			cases = append(cases, Case{Table: tableFramesARM, Name: "gcc " + opt + " -mbranch-protection=" + pac, Needs: gcc,
