@@ -15,18 +15,8 @@ import (
 // their programs.
 func newProgramsOf(t *testing.T, children bool) *NewPrograms {
 	t.Helper()
-	kernelTest(t)
 	cfg := Config{Frequency: 1, NewPrograms: true, PIDs: []int{os.Getpid()}, FollowChildren: children}
-	s, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s.NewPrograms()
+	return startSession(t, cfg).NewPrograms()
 }
 
 // copyOfCat makes a program of which there is no other, longer than cat
