@@ -168,7 +168,11 @@ func (t *Type) IsStruct() bool {
 
 // Size returns the size of the type in bytes; ok is false when it is not
 // known, or only when the program runs.
-func (t *Type) Size() (size uint64, ok bool) {
+func (t *Type) Size() (size uint64, ok bool) { return t.sizeWithin(maxTypeDepth) }
+
+// sizeWithin is Size of a type that is in so many arrays at most: one of a
+// damaged file can hold itself.
+func (t *Type) sizeWithin(depth int) (size uint64, ok bool) {
 	t = t.Strip()
 	if t.hasSize {
 		return t.size, true
@@ -193,7 +197,10 @@ func (t *Type) Size() (size uint64, ok bool) {
 			return uint64(t.entry.u.enc.addrSize), true
 		}
 	case KindArray:
-		n, ok := t.Elem().Size()
+		if depth == 0 {
+			return 0, false
+		}
+		n, ok := t.Elem().sizeWithin(depth - 1)
 		for _, d := range t.Dimensions() {
 			if d.Count < 0 || d.Count > 0 && n > maxObject/uint64(d.Count) {
 				return 0, false
@@ -210,14 +217,22 @@ const maxObject = 1 << 47
 
 // String returns the type as it is written in C, or the name that the
 // language gives it.
-func (t *Type) String() string { return t.declare("", 0) }
+func (t *Type) String() string {
+	left := maxTypeParts
+	return t.declare("", 0, &left)
+}
 
-// maxTypeDepth bounds how deeply types are written.
-const maxTypeDepth = 32
+// Bounds on how a type is written: how deeply, and of how many others. Those of
+// a damaged file can be made of themselves.
+const (
+	maxTypeDepth = 32
+	maxTypeParts = 1 << 10
+)
 
-// declare writes a declaration of inner with the type.
-func (t *Type) declare(inner string, depth int) string {
-	if depth > maxTypeDepth {
+// declare writes a declaration of inner with the type, of as many others as
+// left says.
+func (t *Type) declare(inner string, depth int, left *int) string {
+	if *left--; depth > maxTypeDepth || *left < 0 {
 		return "..."
 	}
 	join := func(name string) string {
@@ -226,17 +241,12 @@ func (t *Type) declare(inner string, depth int) string {
 		}
 		return name + " " + inner
 	}
-	around := func() string { // binds tighter than the declarators after it
-		if k := t.Elem().Kind; (k == KindArray || k == KindFunction) && !t.IsGo() {
-			return "("
-		}
-		return ""
-	}
 	pointer := func(sign string) string {
-		if around() != "" {
-			return t.Elem().declare("("+sign+inner+")", depth+1)
+		inner = sign + inner
+		if k := t.Elem().Kind; (k == KindArray || k == KindFunction) && !t.IsGo() {
+			inner = "(" + inner + ")" // these bind tighter
 		}
-		return t.Elem().declare(sign+inner, depth+1)
+		return t.Elem().declare(inner, depth+1, left)
 	}
 	if t.IsGo() && t.Name != "" {
 		return join(t.Name)
@@ -256,27 +266,29 @@ func (t *Type) declare(inner string, depth int) string {
 				inner += "[]"
 			}
 		}
-		return t.Elem().declare(inner, depth+1)
+		return t.Elem().declare(inner, depth+1, left)
 	case KindFunction:
 		var params []string
 		for _, m := range t.Members() {
-			params = append(params, m.Type.declare("", depth+1))
+			if params = append(params, m.Type.declare("", depth+1, left)); *left < 0 {
+				break
+			}
 		}
 		if len(params) == 0 {
 			params = []string{"void"}
 		}
-		return t.Elem().declare(inner+"("+strings.Join(params, ", ")+")", depth+1)
+		return t.Elem().declare(inner+"("+strings.Join(params, ", ")+")", depth+1, left)
 	case KindConst:
-		return t.qualified("const", inner, depth)
+		return t.qualified("const", inner, depth, left)
 	case KindVolatile:
-		return t.qualified("volatile", inner, depth)
+		return t.qualified("volatile", inner, depth, left)
 	case KindOther:
-		return t.Elem().declare(inner, depth+1)
+		return t.Elem().declare(inner, depth+1, left)
 	case KindUnknown:
 		return join("?")
 	}
 	if t.Kind == KindMemberPointer {
-		return t.Elem().declare(t.Class().QualifiedName()+"::*"+inner, depth+1)
+		return t.Elem().declare(t.Class().QualifiedName()+"::*"+inner, depth+1, left)
 	}
 	if t.Name != "" {
 		return join(t.QualifiedName())
@@ -285,15 +297,15 @@ func (t *Type) declare(inner string, depth int) string {
 }
 
 // qualified writes a qualifier: after a pointer's star, before other types.
-func (t *Type) qualified(word, inner string, depth int) string {
+func (t *Type) qualified(word, inner string, depth int, left *int) string {
 	switch t.Elem().Kind {
 	case KindPointer, KindReference, KindRvalueReference:
 		if inner != "" {
 			word += " "
 		}
-		return t.Elem().declare(word+inner, depth+1)
+		return t.Elem().declare(word+inner, depth+1, left)
 	}
-	return word + " " + t.Elem().declare(inner, depth+1)
+	return word + " " + t.Elem().declare(inner, depth+1, left)
 }
 
 // IsNullptr reports whether the type is that of C++'s nullptr.

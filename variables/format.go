@@ -51,7 +51,7 @@ func (v *Value) Aggregate() bool {
 		return true
 	}
 	t := v.Type.Strip()
-	for t.Kind == symbols.KindReference || t.Kind == symbols.KindRvalueReference {
+	if t.Kind == symbols.KindReference || t.Kind == symbols.KindRvalueReference {
 		t = t.Elem().Strip()
 	}
 	if cases, _ := t.Variants(); len(cases) > 0 || t.Name == "&str" {
@@ -91,16 +91,38 @@ type printer struct {
 
 	slices      int  // of Go that the one being written is in
 	inInterface bool // what is being written is what one of Go holds
+
+	parts, nest int // written so far, and that the one being written is in
 }
 
-// maxText bounds the text of one value, in bytes.
-const maxText = 1 << 16
+// Bounds on the text of one value: its bytes, the parts that are written, and
+// how deeply these are in one another. Types of a damaged file can be made of
+// themselves.
+const (
+	maxText     = 1 << 16
+	maxParts    = 1 << 20
+	maxPartNest = 256
+)
+
+// enter begins a part of a value, which leave ends; without room for it, it
+// writes that there is more.
+func (p *printer) enter() bool {
+	if p.b.Len() > maxText || p.parts >= maxParts || p.nest >= maxPartNest {
+		p.b.WriteString("...")
+		return false
+	}
+	p.parts++
+	p.nest++
+	return true
+}
+
+func (p *printer) leave() { p.nest-- }
 
 func (p *printer) value(v *Value, depth int) {
-	if p.b.Len() > maxText {
-		p.b.WriteString("...")
+	if !p.enter() {
 		return
 	}
+	defer p.leave()
 	err := v.unknown()
 	if late := v.f.r.late(); late != nil {
 		err = late
@@ -277,6 +299,10 @@ func (p *printer) reference(v *Value, depth int) {
 // structure writes a struct, class or union. Those of a base class are on the
 // same level as what they are the base of.
 func (p *printer) structure(v *Value, t *symbols.Type, depth int) {
+	if !p.enter() {
+		return
+	}
+	defer p.leave()
 	t = t.Definition()
 	switch {
 	case t.Incomplete:
@@ -394,6 +420,10 @@ func (v *Value) counts(t *symbols.Type) (counts []int64) {
 
 // array writes an array of the given dimensions.
 func (p *printer) array(v *Value, t *symbols.Type, counts []int64, depth int) {
+	if !p.enter() {
+		return
+	}
+	defer p.leave()
 	elem := t.Elem()
 	size, ok := v.f.sizeOf(elem)
 	if len(counts) == 0 || !ok || slices.Min(counts) < 0 {
@@ -491,7 +521,8 @@ func (p *printer) elements(v *Value, size uint64, n int64, write func(part *Valu
 		p.b.Truncate(from)
 		return s
 	}
-	// last is the last element that may be looked at.
+	// last is the last element that may be looked at. Those without a size are
+	// all the same.
 	last := n - 1
 	if size > 0 {
 		last = min(last, int64(maxArrayRead/size))
@@ -507,6 +538,9 @@ func (p *printer) elements(v *Value, size uint64, n int64, write func(part *Valu
 		}
 		s := text(i)
 		run := int64(1)
+		if size == 0 {
+			run = n - i
+		}
 		for p.o.Repeats > 0 && i+run <= last && text(i+run) == s {
 			run++
 			run += array.sameBytes(i+run-1, last, size)

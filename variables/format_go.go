@@ -21,7 +21,7 @@ const (
 // goKind returns the kind of a Go type, 0 for those of other languages. An
 // interface is a name for one of the runtime's structs.
 func goKind(t *symbols.Type) uint8 {
-	for range 16 {
+	for range maxNames {
 		if t.GoKind != 0 || t.Kind != symbols.KindTypedef {
 			break
 		}

@@ -22,11 +22,13 @@ type textual struct {
 // they are not.
 func textOf(t *symbols.Type) (text textual, ok bool) {
 	prefixes := map[string]string{"char8_t": "", "wchar_t": "L", "char16_t": "u", "char32_t": "U"}
-	for at := t; ; at = at.Elem() {
+	at := t
+	for range maxNames {
 		prefix, named := prefixes[at.Name]
 		switch at.Kind {
 		case symbols.KindTypedef, symbols.KindConst, symbols.KindVolatile, symbols.KindOther:
 			if !named {
+				at = at.Elem()
 				continue
 			}
 		case symbols.KindBase:
@@ -39,7 +41,12 @@ func textOf(t *symbols.Type) (text textual, ok bool) {
 		text = textual{int(n), prefix}
 		return text, base.GoKind == 0 && (n == 1 && chars || (n == 1 || n == 2 || n == 4) && (named || base.Encoding == symbols.EncodingUTF))
 	}
+	return text, false
 }
+
+// maxNames bounds the names and qualifiers that stand before a type: one of a
+// damaged file can stand before itself.
+const maxNames = 16
 
 // element is a character of a string, or a unit that belongs to none.
 type element struct {

@@ -13,7 +13,7 @@ import (
 const (
 	maxStack = 128
 	maxSteps = 1 << 14 // in all expressions of one value
-	maxNest  = 16      // expressions that evaluate expressions
+	maxNest  = 16      // expressions that evaluate expressions, and arrays in arrays
 )
 
 // frame is what the expressions of one frame are evaluated with.

@@ -143,9 +143,11 @@ func (f *frame) sizeOf(t *symbols.Type) (uint64, bool) {
 	if n, ok := t.Size(); ok {
 		return n, true
 	}
-	if t = t.Strip(); t.Kind != symbols.KindArray {
+	if t = t.Strip(); t.Kind != symbols.KindArray || f.nest >= maxNest {
 		return 0, false
 	}
+	f.nest++ // an array of a damaged file can hold itself, or its own bound
+	defer func() { f.nest-- }()
 	n, ok := f.sizeOf(t.Elem())
 	for _, d := range t.Dimensions() {
 		count := f.count(&d)
@@ -163,9 +165,13 @@ const maxArray = 1 << 47
 // count returns the number of elements of a dimension; -1 when not known.
 func (f *frame) count(d *symbols.Dimension) int64 {
 	x := d.Upper
-	switch {
-	case d.Count >= 0:
+	if d.Count >= 0 {
 		return d.Count
+	}
+	if f.steps--; f.steps < 0 {
+		return -1
+	}
+	switch {
 	case d.Bound != nil:
 		at, typ, err := d.Bound.Bound(f.vaddr())
 		if err != nil {
