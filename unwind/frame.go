@@ -20,10 +20,10 @@ type Location struct {
 	Addr uint64        // for LocationAddress: a run-time address
 }
 
-// InRegister and InMemory make Locations.
+// InRegister is the Location of a value in a register.
 func InRegister(r procstate.Reg) Location { return Location{Kind: LocationRegister, Reg: r} }
 
-// InMemory is the Location of a value stored at a run-time address.
+// InMemory is the Location of a value at a run-time address.
 func InMemory(addr uint64) Location { return Location{Kind: LocationAddress, Addr: addr} }
 
 // FrameFlags describe how a frame came to be.
@@ -75,7 +75,7 @@ func (f *Frame) SP() uint64 { return f.sp }
 // FP is the value of the frame pointer register in the frame.
 func (f *Frame) FP() uint64 { return f.fp }
 
-// SetPC, SetSP and SetFP change the values, in the frame and in Regs.
+// SetPC sets the PC, in the frame and in Regs.
 func (f *Frame) SetPC(a *procstate.Arch, v uint64) { f.pc = v; f.Regs.Set(a.PC, v) }
 
 // SetSP sets the stack pointer.
@@ -112,7 +112,7 @@ func (f *Frame) LookupPC() uint64 {
 	return f.pc - 1
 }
 
-// IsTop and IsBottom tell the ends of a walk.
+// IsTop reports whether the frame is the one that runs.
 func (f *Frame) IsTop() bool { return f.Flags&Top != 0 }
 
 // IsBottom reports whether the frame was recognised as the thread's first.

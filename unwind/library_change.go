@@ -12,7 +12,8 @@ const (
 )
 
 // LibraryListener is implemented by steppers and groups that want to know of
-// libraries that come and go.
+// libraries that come and go. They are told between walks, by another goroutine
+// than the Walker's; what a stepper keeps for its walks it may change then.
 type LibraryListener interface {
 	LibraryChanged(w *Walker, lib procstate.Library, change LibraryChange)
 }

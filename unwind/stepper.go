@@ -40,7 +40,9 @@ const (
 // FrameStepper knows how to walk through one kind of frame.
 //
 // A stepper that keeps no state of a process can serve many Walkers of one
-// goroutine; all it needs to know of the process comes through w.
+// goroutine; all it needs to know of the process comes through w. Groups tell
+// steppers apart by ==: a pointer is a good stepper, a struct that holds a slice
+// or a map is none.
 type FrameStepper interface {
 	// Name is shown beside frames and in reports: "debug", "frame-pointer".
 	Name() string

@@ -354,6 +354,9 @@ func (t *Table) addRow(first int, low, start, end uint64) bool {
 			return false
 		}
 		k.add(first, uint16(at-low), id)
+		if next < at {
+			break // past the last address
+		}
 		at = next
 	}
 	return true

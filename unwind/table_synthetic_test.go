@@ -370,6 +370,32 @@ func TestPLT(t *testing.T) {
 	}
 }
 
+// TestPLTAtTheEnd: a linkage table that a file puts at the end of all addresses
+// has an end.
+func TestPLTAtTheEnd(t *testing.T) {
+	const start = ^uint64(0) - 0x2f
+	var c cfiBuilder
+	cie := c.cie("zR", []byte{peAbsptr}, 16, cfaDefCFA, 7, 8, cfaOffset|16, 1)
+	body := binary.LittleEndian.AppendUint64(u32(uint64(len(c.b))+4-cie), start)
+	body = append(binary.LittleEndian.AppendUint64(body, 0x2f), 0, cfaDefCFAExpression, 11, opBreg0+7, 8, opBreg0+16, 0,
+		opLit0+15, opAnd, opLit0+11, opGe, opLit0+3, opShl, opPlus)
+	at := c.record(body)
+	hdrAt := uint64(ehFrameAt + len(c.b) + 4)
+	header := append([]byte{1, pePcrel | peSdata4, peUdata4, peAbsptr}, u32(ehFrameAt-(hdrAt+4))...)
+	header = binary.LittleEndian.AppendUint64(append(header, u32(1)...), start)
+	header = binary.LittleEndian.AppendUint64(header, imageBase+ehFrameAt+at)
+	tab := NewTable(c.image(t, procstate.AMD64, header))
+	for _, addr := range []uint64{start, start + 0x20, start + 0x2e} {
+		want := int32(8)
+		if addr&15 >= 11 {
+			want = 16
+		}
+		if r := tab.Rule(addr); r.cfaReg != 7 || r.cfaOff != want {
+			t.Errorf("%#x: CFA is reg %d + %d, want SP + %d", addr, r.cfaReg, r.cfaOff, want)
+		}
+	}
+}
+
 // evalCFA evaluates the CFA of a row at a PC, with SP 0x7000.
 func evalCFA(row Row, pc uint64) uint64 {
 	in := NewFrame(procstate.AMD64, pc, 0x7000, 0)

@@ -217,7 +217,7 @@ func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
 
 // Step walks through a single frame: it stores in's caller in out. The
 // verdict is never NotMe: that no stepper knows the frame is Failed with the
-// reason NoUnwindInfo.
+// reason NoUnwindInfo. With StackBottom, in is marked as the bottom.
 func (w *Walker) Step(in, out *Frame) (Verdict, error) {
 	if err := w.proc.BeforeWalk(in.Thread); err != nil {
 		return Failed, err
@@ -226,6 +226,9 @@ func (w *Walker) Step(in, out *Frame) (Verdict, error) {
 	v, err := w.step(in, out, 0)
 	if aerr := w.proc.AfterWalk(in.Thread); err == nil && aerr != nil {
 		return Failed, aerr
+	}
+	if v == StackBottom {
+		in.Flags |= Bottom
 	}
 	return v, err
 }

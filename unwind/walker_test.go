@@ -155,6 +155,27 @@ func TestWalkerRefuses(t *testing.T) {
 	}
 }
 
+// TestStepToTheBottom walks frame by frame, as far as the stack goes.
+func TestStepToTheBottom(t *testing.T) {
+	w := NewWalker(snapshot(0x1000, 0x8000, 0), NewGroup(countdown(4, StackBottom, nil)), nil)
+	var in, out Frame
+	if err := w.InitialFrame(0, &in); err != nil {
+		t.Fatal(err)
+	}
+	all, err := w.WalkStack(nil, 0)
+	if err != nil || len(all) < 2 {
+		t.Fatal(len(all), err)
+	}
+	w = NewWalker(snapshot(0x1000, 0x8000, 0), NewGroup(countdown(4, StackBottom, nil)), nil)
+	for i := range all {
+		v, err := w.Step(&in, &out)
+		if want := i == len(all)-1; err != nil || (v == StackBottom) != want || in.IsBottom() != want || in != all[i] {
+			t.Errorf("frame %d: %v, %v\n%+v, the walk has\n%+v", i, v, err, in, all[i])
+		}
+		in = out
+	}
+}
+
 func TestMaxFrames(t *testing.T) {
 	w := NewWalker(snapshot(0x1000, 0x8000, 0), NewGroup(countdown(100, StackBottom, nil)), nil)
 	w.MaxFrames = 10
