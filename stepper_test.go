@@ -1,6 +1,7 @@
 package swbpf_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -161,6 +163,35 @@ func TestReplaceParts(t *testing.T) {
 	}
 	if major, minor, maintenance := swbpf.Version(); major+minor+maintenance == 0 {
 		t.Error("no version")
+	}
+}
+
+// TestNothingLoaded: a process of whose loaded code nothing is known has no
+// names, and a reason why its walk ends.
+func TestNothingLoaded(t *testing.T) {
+	arch := procstate.AMD64
+	snap := procstate.NewSnapshot(arch, 1, "", nil)
+	snap.SetLiveCode(procstate.NewLiveCode(os.Getpid(), ""))
+	var regs procstate.Regs
+	regs.Set(arch.PC, 0x1000)
+	regs.Set(arch.SP, 0x8000)
+	snap.Reset(7, &regs, []procstate.Region{{Addr: 0x8000, Data: make([]byte, 64)}})
+	w := swbpf.With(snap, nil, nil)
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	if len(frames) != 1 || err != unwind.NoMapping {
+		t.Fatalf("%d frames, %v", len(frames), err)
+	}
+	if sym, ok := w.Name(&frames[0]); ok {
+		t.Errorf("name %+v", sym)
+	}
+	if lib, _, ok := w.Library(&frames[0]); ok {
+		t.Errorf("library %+v", lib)
+	}
+	if _, err := swbpf.Variables(w).Functions(&frames[0]); !errors.Is(err, symbols.ErrNoDebugInfo) {
+		t.Errorf("functions: %v", err)
+	}
+	if n, err := snap.ReadMemory(0x1000, make([]byte, 8)); n != 0 || !errors.Is(err, procstate.ErrUnreadable) {
+		t.Errorf("%d bytes of code, %v", n, err)
 	}
 }
 

@@ -72,16 +72,16 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		s.Frames, s.Err = w.WalkStack(nil, tid)
 		ps.Stacks = append(ps.Stacks, s)
 	}
-	release := sync.OnceFunc(func() {
+	release := sync.OnceValue(func() time.Duration {
 		p.Detach()
-		ps.Stopped = time.Since(begin)
+		return time.Since(begin)
 	})
 	if opts.StopLimit > 0 {
-		timer := time.AfterFunc(opts.StopLimit-time.Since(begin), release)
+		timer := time.AfterFunc(opts.StopLimit-time.Since(begin), func() { release() })
 		defer timer.Stop()
 	}
 	look(ps)
-	release()
+	ps.Stopped = release() // not before: look has ps
 	return ps, nil
 }
 

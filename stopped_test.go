@@ -41,6 +41,9 @@ func TestStopLimit(t *testing.T) {
 		if err := read(); !errors.Is(err, procstate.ErrDetached) {
 			t.Errorf("memory of a process that goes on: %v", err)
 		}
+		if v, ok := s.Walker.ProcessState().ReadWord(s.Frames[0].SP()); ok {
+			t.Errorf("a word of a process that goes on: %#x", v)
+		}
 	})
 	if err != nil || !looked {
 		t.Fatal(looked, err)

@@ -82,32 +82,28 @@ func (s *AddressSpace) Insert(m *Mapping) {
 func (s *AddressSpace) Remove(start, end uint64) {
 	s.last = nil
 	s.generation++
-	out := s.maps[:0:0]
-	for i, m := range s.maps {
-		if m.End <= start || m.Start >= end {
-			if out != nil {
-				out = append(out, m)
-			}
-			continue
-		}
-		if out == nil {
-			out = append(make([]*Mapping, 0, len(s.maps)+1), s.maps[:i]...)
-		}
-		if m.Start < start {
-			low := *m
-			low.End = start
-			out = append(out, &low)
-		}
-		if m.End > end {
-			high := *m
-			high.Start = end
-			high.Offset += end - m.Start
-			out = append(out, &high)
-		}
+	// Those that have an address in [start, end) are next to each other.
+	i, j := s.search(start), s.search(end)
+	if i > 0 && s.maps[i-1].End > start {
+		i--
 	}
-	if out != nil {
-		s.maps = out
+	if i >= j || start >= end {
+		return
 	}
+	left := make([]*Mapping, 0, 2) // what is left of them
+	if m := s.maps[i]; m.Start < start {
+		low := *m
+		low.End = start
+		left = append(left, &low)
+	}
+	if m := s.maps[j-1]; m.End > end {
+		high := *m
+		high.Start = end
+		high.Offset += end - m.Start
+		left = append(left, &high)
+	}
+	out := make([]*Mapping, 0, len(s.maps)+2)
+	s.maps = append(append(append(out, s.maps[:i]...), left...), s.maps[j:]...)
 }
 
 // Clear forgets all mappings, as exec does.

@@ -129,12 +129,17 @@ func (c *Core) read(exe string) error {
 	return nil
 }
 
-// Close closes the core and the files that were opened for it.
+// Close closes the core and the files that were opened for it. Calling it again
+// does nothing.
 func (c *Core) Close() error {
 	for _, im := range c.images {
 		im.Close()
 	}
-	return c.file.Close()
+	c.images = nil
+	if err := c.file.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // programPath finds the program by its entry point, and by name when the core

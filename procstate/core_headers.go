@@ -2,6 +2,7 @@ package procstate
 
 import (
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
@@ -82,19 +83,9 @@ func (c *Core) readHeaders() error {
 			return err
 		}
 	}
-	slices.SortFunc(c.loads, func(a, b coreLoad) int { return cmpUint64(a.start, b.start) })
-	slices.SortFunc(c.files, func(a, b coreFile) int { return cmpUint64(a.start, b.start) })
+	slices.SortFunc(c.loads, func(a, b coreLoad) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(c.files, func(a, b coreFile) int { return cmp.Compare(a.start, b.start) })
 	return nil
-}
-
-func cmpUint64(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // readSegment takes in one program header.

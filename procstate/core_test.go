@@ -107,6 +107,11 @@ func TestCoreByHand(t *testing.T) {
 	if _, ok := c.ReadWord(0x1009); ok {
 		t.Error("a word past the end of what was dumped")
 	}
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestCoreRefused(t *testing.T) {

@@ -83,7 +83,7 @@ func (im *Image) appendFDEStarts(out []uint64) []uint64 {
 		return out
 	}
 	n := uint64(binary.LittleEndian.Uint32(hdr[8:]))
-	if n > maxFDEs || n*8 > p.Filesz-12 {
+	if n > maxFDEs || n*8 > min(p.Filesz, uint64(im.size))-12 {
 		return out
 	}
 	tab := make([]byte, n*8)

@@ -8,14 +8,17 @@ import (
 
 // ELFSymbol is a symbol that a file defines.
 type ELFSymbol struct {
-	Name  []byte // as in the file; valid until the function that got it returns
+	Name  []byte // as in the file, cut at 64 KB; valid until the function that got it returns
 	Value uint64 // link-time address
 	Size  uint64 // bytes
 	Type  elf.SymType
 }
 
-// maxStrtab limits the string table of symbols.
-const maxStrtab = 512 << 20
+// Limits on the string table of symbols, and on a name in it.
+const (
+	maxStrtab     = 512 << 20
+	maxSymbolName = 64 << 10
+)
 
 // EachSymbol calls fn for the symbols that the file defines, those of .symtab
 // first, then those of .dynsym, until fn returns false. Many are in both.
@@ -91,7 +94,7 @@ func (t *symbolTable) read(b []byte, sym *ELFSymbol) (ok bool) {
 	if le.Uint16(b[shndx:]) == uint16(elf.SHN_UNDEF) || at >= uint64(len(t.names)) {
 		return false
 	}
-	sym.Name = t.names[at:]
+	sym.Name = t.names[at:min(at+maxSymbolName, uint64(len(t.names)))]
 	if n := bytes.IndexByte(sym.Name, 0); n >= 0 {
 		sym.Name = sym.Name[:n]
 	}

@@ -101,9 +101,15 @@ func readPclntab(im *Image, vaddr, off, size uint64) (*GoTable, error) {
 	return t, nil
 }
 
+// maxCandidates bounds the places of a file that look like a table, or like what
+// points to it: for each, the file's relocations may be read through. Real files
+// have one or two.
+const maxCandidates = 64
+
 // scanPclntab searches the segments for a plausible header.
 func scanPclntab(im *Image) (*GoTable, error) {
 	var found *GoTable
+	candidates := 0
 	for _, s := range im.segs {
 		err := scanWords(im, s, func(vaddr uint64, b []byte) bool {
 			if m := binary.LittleEndian.Uint32(b); m != pclntab116 && m != pclntab118 && m != pclntab120 {
@@ -117,9 +123,10 @@ func scanPclntab(im *Image) (*GoTable, error) {
 				return true
 			}
 			off := vaddr - s.Vaddr
+			candidates++
 			t, err := readPclntab(im, vaddr, s.Off+off, s.Filesz-off)
 			if err != nil || t.nfunc == 0 {
-				return true
+				return candidates < maxCandidates
 			}
 			found = t
 			return false
@@ -129,6 +136,9 @@ func scanPclntab(im *Image) (*GoTable, error) {
 		}
 		if err != nil {
 			return nil, err
+		}
+		if candidates >= maxCandidates {
+			break
 		}
 	}
 	return nil, ErrNoPclntab
@@ -171,9 +181,11 @@ const (
 // function table. It returns the zero value when there is none that agrees
 // with the table.
 func findModuledata(im *Image, t *GoTable) (md goModuledata) {
-	try := func(vaddr uint64) bool {
+	candidates := 0
+	try := func(vaddr uint64) bool { // reports whether to go on
+		candidates++
 		md, _ = readModuledata(im, t, vaddr)
-		return md.text == 0
+		return md.text == 0 && candidates < maxCandidates
 	}
 	if s, ok := im.Section(".go.module"); ok && !try(s.Vaddr) {
 		return md
@@ -186,7 +198,7 @@ func findModuledata(im *Image, t *GoTable) (md goModuledata) {
 		}
 	}
 	for _, s := range im.segs {
-		if s.Flags&elf.PF_W == 0 || md.text != 0 {
+		if s.Flags&elf.PF_W == 0 || md.text != 0 || candidates >= maxCandidates {
 			continue
 		}
 		// An unreadable segment leaves the others.

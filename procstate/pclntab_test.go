@@ -1,8 +1,10 @@
 package procstate
 
 import (
+	"bytes"
 	"debug/elf"
 	"debug/gosym"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand"
@@ -188,6 +190,77 @@ func TestPclntabNone(t *testing.T) {
 	im := openImage(t, "/bin/sh")
 	if _, err := Pclntab(im); err == nil || !strings.Contains(err.Error(), ErrNoPclntab.Error()) {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// meteredReader counts the bytes that are read.
+type meteredReader struct {
+	io.ReaderAt
+	n int64
+}
+
+func (r *meteredReader) ReadAt(b []byte, off int64) (int, error) {
+	n, err := r.ReaderAt.ReadAt(b, off)
+	r.n += int64(n)
+	return n, err
+}
+
+// TestPclntabImposters: a file full of what looks like a table, or like module
+// data, is read through a bounded number of times.
+func TestPclntabImposters(t *testing.T) {
+	const size = 1 << 18
+	le := binary.LittleEndian
+	file := func() []byte {
+		b := make([]byte, size)
+		copy(b, elf.ELFMAG)
+		b[4], b[5], b[6] = byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), 1
+		le.PutUint16(b[16:], uint16(elf.ET_DYN))
+		le.PutUint16(b[18:], uint16(elf.EM_X86_64))
+		le.PutUint64(b[32:], 64) // of program headers
+		le.PutUint16(b[54:], 56)
+		le.PutUint16(b[56:], 2)
+		for i, typ := range []elf.ProgType{elf.PT_LOAD, elf.PT_DYNAMIC} {
+			p := b[64+56*i:]
+			le.PutUint32(p, uint32(typ))
+			le.PutUint32(p[4:], uint32(elf.PF_R|elf.PF_W|elf.PF_X))
+			le.PutUint64(p[32:], size)
+			le.PutUint64(p[40:], size)
+		}
+		dynamic := b[64+56:]
+		le.PutUint64(dynamic[8:], 0x200)
+		le.PutUint64(dynamic[32:], 0x100)
+		for i, v := range []uint64{uint64(elf.DT_RELA), 0x1000, uint64(elf.DT_RELASZ), size - 0x1000, 0} {
+			le.PutUint64(b[0x200+8*i:], v)
+		}
+		return b
+	}
+	header := func(b []byte, nfunc uint64) {
+		le.PutUint32(b, pclntab120)
+		b[6], b[7] = 1, 8
+		le.PutUint64(b[8:], nfunc)
+	}
+	tables, data := file(), file()
+	for at := 0x1000; at+80 <= size; at += 80 {
+		header(tables[at:], 0)
+	}
+	header(data[0x400:], 1)
+	for at := 0x1000; at+24 <= size; at += 24 { // relocations: a pointer to the table everywhere
+		le.PutUint64(data[at:], uint64(at))
+		le.PutUint64(data[at+8:], uint64(elf.R_X86_64_RELATIVE))
+		le.PutUint64(data[at+16:], 0x400)
+	}
+	for name, b := range map[string][]byte{"tables": tables, "module data": data} {
+		r := &meteredReader{ReaderAt: bytes.NewReader(b)}
+		im, err := NewImage(r, size, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Pclntab(im); err == nil {
+			t.Errorf("%s: there is one", name)
+		}
+		if limit := int64(3 * maxCandidates * size); r.n > limit {
+			t.Errorf("%s: %d bytes were read of a file of %d", name, r.n, size)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -156,13 +157,7 @@ func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) *Capture {
 		return int(a.TID) - int(b.TID)
 	})
 	slices.SortFunc(c.all, func(a, b Region) int {
-		switch {
-		case a.Addr < b.Addr:
-			return -1
-		case a.Addr > b.Addr:
-			return 1
-		}
-		return len(b.Data) - len(a.Data)
+		return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(len(b.Data), len(a.Data)))
 	})
 	return c
 }

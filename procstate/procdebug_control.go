@@ -49,7 +49,7 @@ func (p *ProcDebug) Resume(tid ThreadID) (err error) {
 			}
 		}
 		if !any {
-			err = fmt.Errorf("process %d: no such thread is paused: %w", p.pid, ErrNoThread)
+			err = fmt.Errorf("process %d: %w is paused", p.pid, ErrNoThread)
 		}
 	})
 	return err
@@ -241,8 +241,11 @@ func (p *ProcDebug) ReadMemory(addr uint64, buf []byte) (int, error) {
 	return n, err
 }
 
-// ReadWord implements Memory.
-func (p *ProcDebug) ReadWord(addr uint64) (uint64, bool) { return p.mem.ReadWord(addr) }
+// ReadWord implements Memory. Like ReadMemory it reads nothing from Detach on.
+func (p *ProcDebug) ReadWord(addr uint64) (uint64, bool) {
+	v, ok := p.mem.ReadWord(addr)
+	return v, ok && !p.letGone.Load()
+}
 
 // Libraries implements ProcessState.
 func (p *ProcDebug) Libraries() LibraryState { return p.libs }

@@ -54,7 +54,8 @@ type ProcessState interface {
 	// into regs.
 	Registers(tid ThreadID, regs *Regs) error
 
-	// Libraries describes the loaded code.
+	// Libraries describes the loaded code; it is nil where nothing is known of
+	// that.
 	Libraries() LibraryState
 
 	// BeforeWalk and AfterWalk bracket each walk of a thread, so that an

@@ -154,7 +154,7 @@ func (s *Snapshot) readWordCold(addr uint64) (uint64, bool) {
 func (s *Snapshot) ReadMemory(addr uint64, buf []byte) (int, error) {
 	addrBefore, before := s.missAddr, s.missed
 	n, err := s.readCaptured(addr, buf)
-	if err == nil || n > 0 || s.live == nil {
+	if err == nil || n > 0 || s.live == nil || s.libs == nil {
 		return n, err
 	}
 	m := s.libs.MappingAt(addr)

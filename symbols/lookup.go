@@ -24,8 +24,11 @@ func (s *Symbolizer) Process(ps procstate.ProcessState) *Lookup {
 }
 
 // Lookup returns the Lookup of the process pid (as we see it, 0 when not
-// known) with the given loaded code.
+// known) with the given loaded code; without, libs is nil.
 func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
+	if libs == nil {
+		libs = new(procstate.AddressSpace)
+	}
 	return &Lookup{s: s, libs: libs, pid: pid}
 }
 

@@ -432,7 +432,7 @@ const elsewhere = 128
 func (w *Walker) whyNone(f *Frame) Reason {
 	libs := w.proc.Libraries()
 	if libs == nil {
-		return NoUnwindInfo
+		return NoMapping
 	}
 	if m := libs.MappingAt(f.PC()); m != nil && m.Path == procstate.UprobesMapping {
 		return ReturnReplaced

@@ -88,12 +88,11 @@ func (f *frame) caller() (*frame, error) {
 
 // locate finds the image and functions of the frame.
 func (f *frame) locate() error {
-	f.image, f.bias, f.fns = nil, 0, nil
-	m := f.r.w.ProcessState().Libraries().MappingAt(f.walk[0].LookupPC())
-	if m == nil || m.Image == nil {
+	lib, _, _ := f.r.w.Library(&f.walk[0])
+	f.image, f.bias, f.fns = lib.Image, lib.Bias, nil
+	if lib.Image == nil {
 		return symbols.ErrNoDebugInfo
 	}
-	f.image, f.bias = m.Image, m.Bias
 	var err error
 	f.fns, err = f.r.functionsAt(f.image, f.vaddr())
 	return err
