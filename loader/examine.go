@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	rootRemedy = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,cap_syslog+ep FILE"
+	rootRemedy = "run as root, or: " + setcapRemedy
 
 	noRecording = "nothing can be recorded"
 )

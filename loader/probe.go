@@ -35,6 +35,10 @@ const minMajor, minMinor = 5, 8
 
 const btfPath = "/sys/kernel/btf/vmlinux"
 
+// setcapRemedy has a program record as a user. Two of these are required; the
+// others are for processes of other users, their files, and kernel names.
+const setcapRemedy = "setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,cap_syslog+ep FILE"
+
 // checkSystem reports what can be known to be missing before anything is
 // tried.
 func checkSystem() error {
@@ -51,7 +55,7 @@ func checkSystem() error {
 	if lacking := lackingCaps(caps); len(lacking) > 0 {
 		return &MissingError{
 			What:   strings.Join(lacking, " and "),
-			Remedy: "run as root, or give the program both: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep FILE",
+			Remedy: "run as root, or give the program both: " + setcapRemedy,
 		}
 	}
 	if _, err := os.Stat(btfPath); err != nil {
@@ -153,11 +157,7 @@ func diagnose(err error, doing string) error {
 	}
 	err = fmt.Errorf("%s: %w", doing, err)
 	if errors.Is(err, unix.EMFILE) {
-		return &MissingError{
-			What:   "room for open files",
-			Remedy: "raise the limit (ulimit -n): it takes some 40, and 2 for each CPU",
-			Err:    err,
-		}
+		return missingFiles(err)
 	}
 	if errors.Is(err, unix.ENOMEM) {
 		return &MissingError{
@@ -192,9 +192,27 @@ func diagnose(err error, doing string) error {
 	}
 }
 
+// openFiles is how many files are open at most while the program is loaded,
+// without those for each CPU.
+const openFiles = 100
+
+func missingFiles(err error) error {
+	return &MissingError{
+		What:   "room for open files",
+		Remedy: fmt.Sprintf("raise the limit (ulimit -n): it takes some %d, and 2 for each CPU", openFiles),
+		Err:    err,
+	}
+}
+
 // diagnoseLoad explains why maps and programs could not be loaded.
 func diagnoseLoad(err error) error {
 	const doing = "load the sampling program"
+	// The BPF library keeps EMFILE to itself, or takes it for a kernel that lacks
+	// something.
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Cur < openFiles+2*uint64(CPUs()) && !errors.Is(err, unix.EPERM) {
+		return missingFiles(fmt.Errorf("%s: %w", doing, err))
+	}
 	limit, ok := chargedMemlock()
 	if !ok || !errors.Is(err, unix.EPERM) {
 		return diagnose(err, doing)

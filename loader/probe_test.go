@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,7 +127,7 @@ func TestCapabilitiesOfEvents(t *testing.T) {
 		event, remedy string
 		more          uintptr
 	}{
-		{"sched:sched_switch", "setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep", unix.CAP_DAC_READ_SEARCH},
+		{"sched:sched_switch", "setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,cap_syslog+ep", unix.CAP_DAC_READ_SEARCH},
 		{"uprobe:libc:malloc", "setcap cap_sys_admin,", unix.CAP_SYS_ADMIN},
 	} {
 		if c.more == unix.CAP_DAC_READ_SEARCH && !mounted {
@@ -228,6 +229,35 @@ func TestDiagnoseLockedMemory(t *testing.T) {
 		var missing *MissingError
 		if !errors.As(err, &missing) || strings.Contains(missing.Remedy, "ulimit -l") != want || !errors.Is(err, unix.EPERM) {
 			t.Errorf("%s: %v", release, err)
+		}
+	}
+}
+
+// openWithFiles opens a session with a limit on open files.
+func openWithFiles(limit string) error {
+	n, err := strconv.ParseUint(limit, 10, 64)
+	if err != nil {
+		return err
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+		return err
+	}
+	return openEvent("cpu-clock")
+}
+
+// Wherever the room for open files ends while a session is opened, that is what
+// is said, whatever the part that met it makes of it.
+func TestTooFewFiles(t *testing.T) {
+	kernelTest(t)
+	for limit := 16; limit <= 72; limit += 2 {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), fmt.Sprintf("SWBPF_TEST_ROLE=files %d", limit))
+		out, err := cmd.CombinedOutput()
+		if err == nil && limit > 16 {
+			return
+		}
+		if err == nil || !strings.Contains(string(out), "missing room for open files") || !strings.Contains(string(out), "ulimit -n") {
+			t.Errorf("limit %d: %v: %s", limit, err, out)
 		}
 	}
 }

@@ -20,6 +20,8 @@ func playRole(role string) int {
 		err = printFindings()
 	case "event":
 		err = openEvent(arg)
+	case "files":
+		err = openWithFiles(arg)
 	case "namespace":
 		err = sampleInNamespace(arg)
 	}

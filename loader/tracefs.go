@@ -16,7 +16,7 @@ import (
 // tracefsPlaces are where distributions mount tracefs.
 var tracefsPlaces = []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"}
 
-const tracefsRemedy = "run as root, or give the program cap_dac_read_search: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep FILE"
+const tracefsRemedy = "run as root, or give the program cap_dac_read_search: " + setcapRemedy
 
 // tracefsReader reads files of tracefs by their path in it.
 type tracefsReader func(path string) ([]byte, error)

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -25,7 +26,7 @@ func (p *Profile) WriteFolded(w io.Writer) error {
 	var stack []uint32
 	var text []byte
 	for _, s := range p.samples {
-		text = append(text[:0], foldedComm(&p.threads[s.thread])...)
+		text = append(text[:0], p.foldedComm(&p.threads[s.thread])...)
 		stack = p.stack(stack[:0], s.node)
 		for _, id := range slices.Backward(stack) {
 			lines := p.locations[id].lines
@@ -85,9 +86,6 @@ var (
 
 func foldedName(name string) string { return foldedNames.Replace(name) }
 
-func foldedComm(t *Thread) string {
-	if comm := t.CommString(); comm != "" {
-		return foldedComms.Replace(comm)
-	}
-	return "[unknown]"
+func (p *Profile) foldedComm(t *Thread) string {
+	return foldedComms.Replace(cmp.Or(t.CommString(), p.program, "[unknown]"))
 }

@@ -35,10 +35,12 @@ func TestFoldedNames(t *testing.T) {
 			t.Errorf("foldedName(%q) = %q, want %q", in, got, want)
 		}
 	}
-	for in, want := range map[string]string{"": "[unknown]", "a b;c\n": "a_b:c_"} {
-		th := Thread{Comm: Comm(in)}
-		if got := foldedComm(&th); got != want {
-			t.Errorf("foldedComm(%q) = %q, want %q", in, got, want)
+	for _, c := range []struct{ comm, program, want string }{
+		{"", "", "[unknown]"}, {"a b;c\n", "x", "a_b:c_"}, {"", "my server", "my_server"},
+	} {
+		p, th := Profile{program: c.program}, Thread{Comm: Comm(c.comm)}
+		if got := p.foldedComm(&th); got != c.want {
+			t.Errorf("%+v: %q", c, got)
 		}
 	}
 }

@@ -91,7 +91,15 @@ func TestUnknownVerb(t *testing.T) {
 	if status != exitCannot || !strings.Contains(msg, "csh") || !strings.Contains(msg, "swbpf completion --help") {
 		t.Errorf("status %d: %s", status, msg)
 	}
-	out, msg, status := runSwbpf(t, t.TempDir())
+	_, msg, status = runSwbpf(t, t.TempDir(), "help", "reccord")
+	if status != exitCannot || !strings.Contains(msg, "reccord") || !strings.Contains(msg, "mean record?") {
+		t.Errorf("help: status %d: %s", status, msg)
+	}
+	out, msg, status := runSwbpf(t, t.TempDir(), "help", "completion", "bash")
+	if status != exitOK || !strings.Contains(out, "swbpf completion bash") || msg != "" {
+		t.Errorf("help on a verb of a verb: status %d: %s%s", status, out, msg)
+	}
+	out, msg, status = runSwbpf(t, t.TempDir())
 	if status != exitOK || !strings.Contains(out, "swbpf doctor") || msg != "" {
 		t.Errorf("without a verb: status %d: %s%s", status, out, msg)
 	}

@@ -80,7 +80,21 @@ func newRootCommand() *cobra.Command {
 	})
 	root.AddCommand(newRecordCommand(), newViewCommand(), newDiffCommand(), newWalkCommand(), newTopCommand(), newDoctorCommand(), newManCommand())
 	addCompletions(root)
+	root.InitDefaultHelpCmd()
+	if c, _, err := root.Find([]string{"help"}); err == nil {
+		c.Run, c.RunE = nil, helpOn
+	}
 	return root
+}
+
+// helpOn is 'swbpf help VERB'.
+func helpOn(c *cobra.Command, args []string) error {
+	verb, rest, err := c.Root().Find(args)
+	if err != nil || verb == c.Root() {
+		return helpOrUnknown(c.Root(), rest)
+	}
+	verb.InitDefaultHelpFlag()
+	return verb.Help()
 }
 
 // helpOrUnknown is run when there is no verb, or an unknown one.

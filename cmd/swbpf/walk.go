@@ -59,9 +59,9 @@ func newWalkCommand() *cobra.Command {
 their registers and live stacks, sets them going again, and then walks the
 copies. The time the process stood still is printed.
 
-Threads of the same name, state and stack are shown together. A frame that was
-not found by plain call frame information shows the stepper that found it. Each
-stack is complete or says why it ends early.
+Threads of the same state, stack and name, but for numbers in it, are shown
+together. A frame that was not found by plain call frame information shows the
+stepper that found it. Each stack is complete or says why it ends early.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the

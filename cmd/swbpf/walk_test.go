@@ -207,6 +207,22 @@ func TestWalkText(t *testing.T) {
 	}
 }
 
+// Threads of a pool, whose names differ in a number, are shown once.
+func TestWalkTextPool(t *testing.T) {
+	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "12", "3", "quiet", "pool-1-run-")
+	pid := strconv.Itoa(cmd.Process.Pid)
+	out, stderr, code := runWalk(t, pid)
+	if code != exitOK || strings.Count(out, "\n12 threads ") != 1 || !strings.Contains(out, ` "pool-1-run-*" sleeping: complete`) {
+		t.Errorf("exit %d: %s\n%s", code, stderr, out)
+	}
+	out, _, _ = runWalk(t, "--no-group", pid)
+	for i := range 12 {
+		if want := fmt.Sprintf(` "pool-1-run-%d" sleeping: complete`, i); strings.Count(out, want) != 1 {
+			t.Errorf("--no-group: no %s in\n%s", want, out)
+		}
+	}
+}
+
 func TestWalkCore(t *testing.T) {
 	testenv.Needs(t, "gdb")
 	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "3", "7", "quiet")

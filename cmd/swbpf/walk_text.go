@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,14 +43,15 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 }
 
 // groupThreads puts threads with the same stack, state and outcome together,
-// in the order of their first.
+// in the order of their first. Their names may differ in numbers, as those of
+// the threads of a pool do.
 func groupThreads(p *processWalk, group bool) [][]*threadWalk {
 	var groups [][]*threadWalk
 	index := make(map[string]int)
 	var key []byte
 	for i := range p.threads {
 		t := &p.threads[i]
-		key = append(key[:0], t.name...)
+		key = append(key[:0], numbers.ReplaceAllString(t.name, "0")...)
 		key = append(key, 0)
 		key = append(key, t.state...)
 		key = append(key, 0)
@@ -82,8 +84,8 @@ func groupHead(g []*threadWalk) string {
 	} else {
 		fmt.Fprintf(&b, "%d threads %s", len(g), tidRanges(g))
 	}
-	if t.name != "" {
-		fmt.Fprintf(&b, " %q", t.name)
+	if name := groupName(g); name != "" {
+		fmt.Fprintf(&b, " %q", name)
 	}
 	fmt.Fprintf(&b, " %s: ", t.state)
 	switch {
@@ -98,6 +100,27 @@ func groupHead(g []*threadWalk) string {
 		b.WriteString(" (could not be stopped)")
 	}
 	return b.String()
+}
+
+var numbers = regexp.MustCompile("[0-9]+")
+
+// groupName is the name of the threads of a group, with "*" for the numbers in
+// which they differ: "pool-1-thread-*".
+func groupName(g []*threadWalk) string {
+	name := g[0].name
+	first, differ := numbers.FindAllString(name, -1), map[int]bool{}
+	for _, t := range g[1:] {
+		for i, n := range numbers.FindAllString(t.name, -1) {
+			differ[i] = differ[i] || n != first[i]
+		}
+	}
+	i := -1
+	return numbers.ReplaceAllStringFunc(name, func(n string) string {
+		if i++; differ[i] {
+			return "*"
+		}
+		return n
+	})
 }
 
 // tidRanges writes thread IDs as ranges: "12-14, 17". Past some, it counts.

@@ -76,7 +76,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 	s.since = make(map[string]time.Time)
 	for _, g := range groupThreads(p, true) {
 		t := g[0]
-		line := fmt.Sprintf("%5d x %-10s %s: %s", len(g), t.state, t.name, foldStack(t))
+		line := fmt.Sprintf("%5d x %-10s %s: %s", len(g), t.state, groupName(g), foldStack(t))
 		since, ok := before[line]
 		if !ok {
 			since = now

@@ -1,6 +1,7 @@
 // argv[1] threads, each argv[2] calls deep, and, unless argv[3] is quiet, a
 // heartbeat: a thread that wakes up often and keeps the longest time that it
-// was kept from it.
+// was kept from it. With argv[4] the threads are called so, and a number.
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 static int depth;
+static const char *prefix;
 static atomic_int ready;
 
 __attribute__((noinline)) int step(int n) {
@@ -27,6 +29,11 @@ __attribute__((noinline)) int step(int n) {
 }
 
 static void *work(void *arg) {
+	if (prefix) {
+		char name[16];
+		snprintf(name, sizeof name, "%s%d", prefix, (int)(intptr_t)arg);
+		pthread_setname_np(pthread_self(), name);
+	}
 	step(depth);
 	return NULL;
 }
@@ -55,12 +62,13 @@ static void *heartbeat(void *arg) {
 int main(int argc, char **argv) {
 	int n = atoi(argv[1]);
 	depth = atoi(argv[2]);
+	prefix = argc > 4 ? argv[4] : NULL;
 	pthread_attr_t attr;
 	pthread_t t;
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, 256 << 10);
 	for (int i = 0; i < n; i++)
-		if (pthread_create(&t, &attr, work, NULL))
+		if (pthread_create(&t, &attr, work, (void *)(intptr_t)i))
 			return 1;
 	if (argc < 4)
 		pthread_create(&t, &attr, heartbeat, NULL);
