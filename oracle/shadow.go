@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -266,7 +267,8 @@ func (s *Shadow) within(sp uint64) bool {
 
 // park changes to another stack: one that was left before, as far as it is
 // still the same, or a new one. There the function that starts, or goes on,
-// has its return address on top.
+// has its return address on top, if a call has left it: what a stack is made to
+// begin with is no caller.
 func (s *Shadow) park(to moment, word wordReader) {
 	unknown := s.partial && len(s.recs) == 0 // what it returns to
 	old := parkedStack{s.recs, s.leftSP, s.partial}
@@ -293,9 +295,24 @@ func (s *Shadow) park(to moment, word wordReader) {
 		if s.link != 0 && !unknown {
 			s.recs = append(s.recs, record{pc: s.link, sp: to.sp})
 		}
-	} else if ra, ok := word(to.sp); ok && ra != 0 && !unknown {
+	} else if ra, ok := word(to.sp); ok && !unknown && behindCall(ra, word) {
 		s.recs = append(s.recs, record{pc: ra, sp: to.sp + 8})
 	}
+}
+
+// behindCall reports whether the instruction before an address of x86-64 is a call.
+func behindCall(addr uint64, word wordReader) bool {
+	const longest = 8
+	before, ok := word(addr - longest)
+	var code [longest]byte
+	binary.LittleEndian.PutUint64(code[:], before)
+	var in isa.Inst
+	for n := uint64(2); ok && n < longest; n++ {
+		if isa.DecodeAMD64(code[longest-n:], addr-n, &in) && uint64(in.Len) == n && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) {
+			return true
+		}
+	}
+	return false
 }
 
 // isThere reports whether the return address of a record is still where it was

@@ -72,7 +72,8 @@ func TestShadow(t *testing.T) {
 // A switch by a jump leaves the old stack for when the thread comes back.
 func TestShadowSwitch(t *testing.T) {
 	const sp, other = 0x7fff0000, 0x500000000
-	mem := memory{other: 0x999, sp - 8: 0x105}
+	const call = 0xe8 << (8 * 3) // five bytes before the end of a word
+	mem := memory{other: 0x999, 0x991: call, sp - 8: 0x105}
 	var s Shadow
 	s.step(inst(isa.Call, 5), moment{0x100, sp}, moment{0x200, sp - 8}, mem.word)
 	s.step(inst(isa.Next, 3), moment{0x200, sp - 8}, moment{0x203, other}, mem.word)
@@ -84,6 +85,18 @@ func TestShadowSwitch(t *testing.T) {
 	s.step(inst(isa.Return, 1), moment{0x703, sp - 16}, moment{0x210, sp - 8}, mem.word)
 	if got := chain(&s); !slices.Equal(got, []uint64{0x105}) || s.partial || s.lost {
 		t.Errorf("old stack: %#x partial %v lost %v", got, s.partial, s.lost)
+	}
+}
+
+// Where a stack was made to begin is no caller: no call precedes it.
+func TestShadowMadeStack(t *testing.T) {
+	const sp, other = 0x7fff0000, 0x500000000
+	mem := memory{other: 0x999, 0x991: 0}
+	var s Shadow
+	s.step(inst(isa.Next, 3), moment{0x200, sp - 8}, moment{0x203, other}, mem.word)
+	s.step(inst(isa.IndirectJump, 2), moment{0x203, other}, moment{0x700, other}, mem.word)
+	if got := chain(&s); len(got) != 0 || !s.partial {
+		t.Errorf("new stack: %#x partial %v", got, s.partial)
 	}
 }
 

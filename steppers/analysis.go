@@ -92,6 +92,8 @@ func (a *Analysis) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 	switch v, err := applyRule(w, r, in, out); {
 	case v != unwind.Success:
 		return v, err
+	case out.PC() == 0 && unwind.BeginsStack(out.SP()):
+		return unwind.StackBottom, nil
 	case !a.followsCall(w, out.PC()):
 		return unwind.NotMe, nil
 	}
@@ -275,7 +277,7 @@ const (
 )
 
 // followsCall reports whether pc is where a call would return to, or one of
-// those places that the kernel or libc put on a stack as if a call had: the
+// those places that the kernel, libc or Boost put on a stack as if a call had: the
 // trampoline of a signal handler and the end of a coroutine.
 func (a *Analysis) followsCall(w *unwind.Walker, pc uint64) bool {
 	m := w.MappingAt(pc - 1)
@@ -297,7 +299,7 @@ func (a *Analysis) followsCall(w *unwind.Walker, pc uint64) bool {
 	}
 	fact := notAfterCall
 	if _, _, ok := callBefore(w.Arch(), code[:before], pc); ok || isContextStart(w.Arch(), code[before:]) ||
-		classifyTrampoline(w.Arch(), nil, code[before:]) != noTrampoline {
+		inCoroutineStart(w.Arch(), code[:before], code[before:], false) || classifyTrampoline(w.Arch(), nil, code[before:]) != noTrampoline {
 		fact = afterCall
 	}
 	if m.Image != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // Bottom recognises the first frame of a stack by its code: the entry point
-// of a program or a loader, a thread that clone has just made, and the
-// function that a makecontext coroutine returns to. It walks through no
+// of a program or a loader, a thread that clone has just made, and what a
+// coroutine's function returns to: makecontext's, Boost's. It walks through no
 // frame. Bottoms that say so themselves are left to the stepper that reads
 // it: an undefined return address to Debug, goexit and its like to Go.
 type Bottom struct {
@@ -57,7 +57,8 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	// The other bottoms leave marks in the registers, which are at hand,
 	// whereas the code is not: a thread starts with a frame pointer of zero.
 	// A coroutine has the address of its uc_link, close by on its stack, in a
-	// register that calls preserve.
+	// register that calls preserve, or in the frame pointer that of the code where
+	// it ends.
 	link := uint64(0)
 	switch w.Arch() {
 	case procstate.AMD64:
@@ -67,7 +68,7 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	case procstate.ARM64:
 		link = 1 // it holds uc_link itself; but its frame pointer is zero too
 	}
-	if in.FP() != 0 && (link > 1<<10 || link&7 != 0) {
+	if in.FP() != 0 && (link > 1<<10 || link&7 != 0) && in.FP()-in.PC() > uint64(len(startCoroutine)) {
 		return unwind.NotMe, nil
 	}
 	if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), 0); start {
@@ -179,7 +180,7 @@ func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup, whe
 		start = isThreadEnd(w.Arch(), code[:before])
 	default:
 		start = isThreadStart(w.Arch(), code[:before], code[before:], lookup == pc) ||
-			inContextStart(w.Arch(), code, int(before))
+			inContextStart(w.Arch(), code, int(before)) || inCoroutineStart(w.Arch(), code[:before], code[before:], lookup == pc)
 	}
 	fact := uint8(0)
 	if start {

@@ -19,11 +19,11 @@ const (
 const maxStartInsts = 16
 
 // holdsEntryCode reports whether code may hold a place that isThreadStart,
-// isThreadEnd, isCloneChild, inContextStart or classifyTrampoline recognise, by bytes that
-// each of these has. It is for Image.HasRareCode: what they look at lies within
-// its margin.
+// isThreadEnd, isCloneChild, inContextStart, inCoroutineStart or classifyTrampoline
+// recognise, by bytes that each of these has. It is for Image.HasRareCode: what they
+// look at lies within its margin.
 func holdsEntryCode(a *procstate.Arch, code []byte) bool {
-	return a != procstate.AMD64 || holds(code, syscall64, 1) || holds(code, startContextAMD64, 2)
+	return a != procstate.AMD64 || holds(code, syscall64, 1) || holds(code, startContextAMD64, 2) || holds(code, startCoroutine, 2)
 }
 
 // holds is bytes.Contains for a pattern of which byte i is a rare one.
@@ -235,6 +235,57 @@ func inContextStart(a *procstate.Arch, code []byte, pc int) bool {
 			return true
 		}
 	}
+}
+
+// startCoroutine is how a coroutine of Boost.Context begins, and one of PHP, which
+// has its code: with the address of what follows as the return address, it jumps to
+// the coroutine's function.
+//
+//	push %rbp
+//	jmp  *%rbx
+//	xor  %rdi,%rdi
+//	call _exit
+//	hlt
+var startCoroutine = []byte{0x55, 0xff, 0xe3}
+
+// inCoroutineStart reports whether a PC, with the code before it and that from
+// it on, is where a coroutine begins: at one of the two instructions when it was
+// interrupted, behind them when it has called.
+func inCoroutineStart(a *procstate.Arch, before, at []byte, interrupted bool) bool {
+	if a != procstate.AMD64 {
+		return false
+	}
+	if !interrupted {
+		return bytes.HasSuffix(before, startCoroutine) && neverGoesOn(at)
+	}
+	for n := range 2 { // the second instruction is behind the first byte
+		if bytes.HasSuffix(before, startCoroutine[:n]) && bytes.HasPrefix(at, startCoroutine[n:]) {
+			return neverGoesOn(at[len(startCoroutine)-n:])
+		}
+	}
+	return false
+}
+
+// neverGoesOn reports whether code makes one call, which does not come back:
+// behind it is an instruction that faults.
+func neverGoesOn(code []byte) bool {
+	var in isa.Inst
+	called := false
+	for range 4 {
+		if !isa.DecodeAMD64(code, 0, &in) {
+			return false
+		}
+		switch {
+		case in.Flow == isa.Trap:
+			return called
+		case !called && (in.Flow == isa.Call || in.Flow == isa.IndirectCall):
+			called = true
+		case called || in.Flow != isa.Next:
+			return false
+		}
+		code = code[in.Len:]
+	}
+	return false
 }
 
 // isContextStart reports whether code is that of __start_context. With

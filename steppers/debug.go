@@ -18,6 +18,7 @@ type Debug struct {
 	raised       vaddrCache // whether SP was raised right before, within a row of CFI
 	resuming     resuming
 	sizes        vaddrCache // from SP to the CFA, in words
+	mute         vaddrCache // whether CFI says nothing of how SP has moved
 	before       [maxRaise]byte
 	buf          [maxCallLen]byte
 }
@@ -54,7 +55,7 @@ func (d *Debug) CacheStats() (hits, misses uint64) { return d.hits, d.misses }
 
 // CallerFrame implements unwind.FrameStepper. Code without CFI is NotMe, and
 // so is code whose CFI tells of where it is about to jump to, or not of where it
-// is about to return to; an undefined return address is StackBottom; Failed tells that the CFI that covers the
+// is about to return to, or nothing of what it has done to SP; an undefined return address is StackBottom; Failed tells that the CFI that covers the
 // code is malformed or uses what is not supported, or that a register or
 // memory it needs is not known.
 func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
@@ -67,6 +68,9 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	if in.Flags&unwind.Interrupted == 0 && d.putThere(m, in.PC()) {
 		in.Flags |= unwind.Instrumentation | unwind.Interrupted // its first instruction is the next
 		return unwind.Failed, unwind.ReturnReplaced
+	}
+	if r.CFAIs(w.Arch().SP, int64(w.Arch().AddressWidth)) && d.isMute(m, in.PC()) {
+		return unwind.NotMe, nil
 	}
 	v, err := r.CallerFrame(w, in, out)
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {

@@ -44,6 +44,7 @@ func TestHoldsEntryCode(t *testing.T) {
 				before, after := window[:at], window[at:]
 				if isThreadStart(img.Arch(), before, after, true) || isThreadStart(img.Arch(), before, after, false) ||
 					isCloneChild(img.Arch(), before, after) || inContextStart(img.Arch(), window, at) ||
+					inCoroutineStart(img.Arch(), before, after, true) || inCoroutineStart(img.Arch(), before, after, false) ||
 					classifyTrampoline(img.Arch(), before[max(0, at-trampolineBefore):], after[:min(16, len(after))]) != noTrampoline {
 					places++
 					if !img.HasRareCode(s.Vaddr+uint64(pc), holdsEntryCode) {

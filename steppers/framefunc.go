@@ -157,8 +157,8 @@ func walkLayout(w *unwind.Walker, in, out *unwind.Frame, l *FrameLayout) (unwind
 	} else {
 		out.FPLocation = in.FPLocation
 	}
-	if pc == 0 && callerFPKnown && callerFP == 0 {
-		return unwind.StackBottom, nil // what the ABIs ask of a thread's start
+	if pc == 0 && (callerFPKnown && callerFP == 0 || unwind.BeginsStack(cfa)) {
+		return unwind.StackBottom, nil // the former is what the ABIs ask of a thread's start
 	}
 	pc = codeAddress(w, pc)
 	if w.MappingAt(pc-1) == nil && !isReturnTrampoline(w, pc) {

@@ -89,7 +89,11 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	if !interrupted && d.putThere(m, pc) {
 		return nil, false
 	}
-	if interrupted && !r.CFAIs(w.Arch().SP, int64(w.Arch().AddressWidth)) && (d.isReturn(m, pc) || r.CFARegister() == w.Arch().SP && d.raise(m, pc) != 0) {
+	if r.CFAIs(w.Arch().SP, int64(w.Arch().AddressWidth)) {
+		if d.isMute(m, pc) {
+			return nil, false
+		}
+	} else if interrupted && (d.isReturn(m, pc) || r.CFARegister() == w.Arch().SP && d.raise(m, pc) != 0) {
 		return nil, false
 	}
 	return r, !r.Jumps(w.Arch())

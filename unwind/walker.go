@@ -393,7 +393,8 @@ func (w *Walker) ask(in, out *Frame, first int) (Verdict, error) {
 }
 
 // check completes a stepper's answer and refuses a caller that is not further
-// down its stack, unless the stepper says that the stack was switched.
+// down its stack, unless the stepper says that the stack was switched. The caller
+// of a stack's first function is none.
 func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verdict, error) {
 	switch v {
 	case Failed:
@@ -405,6 +406,9 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 		return v, nil
 	}
 	out.Thread, out.Stepper = in.Thread, id
+	if out.pc == 0 && BeginsStack(out.sp) {
+		return StackBottom, nil
+	}
 	if out.pc == 0 || out.pc&(w.arch.PCAlign-1) != 0 {
 		return Failed, BadPC
 	}
@@ -422,6 +426,15 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 		}
 	}
 	return Success, nil
+}
+
+// BeginsStack reports whether a frame with a null return address is the first of
+// its stack, by its CFA. No call leaves one. Stacks that are made for coroutines,
+// as those of D and Crystal, begin with it in their last words, and they end where
+// a page does; anywhere else it is more likely none at all.
+func BeginsStack(cfa uint64) bool {
+	const page, head = 4096, 64 // bytes
+	return -cfa%page < head
 }
 
 // elsewhere is a distance from SP beyond which a word is not in the frame of a

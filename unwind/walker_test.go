@@ -125,7 +125,8 @@ func TestWalkerRefuses(t *testing.T) {
 		pcIn     Location
 		want     Reason
 	}{
-		{"null return address", 0, 0, 0x9000, 0, InMemory(8), BadPC},
+		{"null return address", 0, 0, 0x8800, 0, InMemory(8), BadPC},
+		{"null return address, too far from the end of a page", 0, 0, 0x8fc0, 0, InMemory(8), BadPC},
 		{"same SP", Interrupted, 0x2000, 0x8000, 0, InMemory(0x7ff8), NoProgress},
 		{"same SP, return address in the frame", 0, 0x2000, 0x8000, 0, InMemory(0x8008), NoProgress},
 		{"same SP, return address elsewhere in memory", 0, 0x2000, 0x8000, 0, InMemory(8), ReasonNone},
@@ -173,6 +174,18 @@ func TestStepToTheBottom(t *testing.T) {
 			t.Errorf("frame %d: %v, %v\n%+v, the walk has\n%+v", i, v, err, in, all[i])
 		}
 		in = out
+	}
+}
+
+// A stack that was made by hand ends with a null return address and a page.
+func TestWalkerNullReturnAddress(t *testing.T) {
+	for _, sp := range []uint64{0x9000, 0x8ff8, 0x8fc8} {
+		s := &fakeStepper{name: "s", verdict: Success}
+		s.step = func(in, out *Frame) { out.SetSP(procstate.AMD64, sp) }
+		frames, err := NewWalker(snapshot(0x1000, 0x8000, 0), NewGroup(s), nil).WalkStack(nil, 0)
+		if err != nil || len(frames) != 1 || !frames[0].IsBottom() {
+			t.Errorf("SP %#x: %d frames, %v", sp, len(frames), err)
+		}
 	}
 }
 
