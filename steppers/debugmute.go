@@ -3,6 +3,7 @@ package steppers
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // Some hand-written code has CFI that says where it begins and ends and nothing
@@ -32,14 +33,16 @@ func (d *Debug) isMute(m *procstate.Mapping, pc uint64) bool {
 }
 
 // movesUntold reports whether code between the start of a function whose CFI has
-// a single row and vaddr moves SP.
+// a single row and vaddr moves SP. Where that row says that there is no caller, as
+// at the entry point of a program, it is all there is to say.
 func (d *Debug) movesUntold(im *procstate.Image, vaddr uint64) bool {
 	table := d.tables.For(im)
 	start, end, ok := table.FunctionAt(vaddr)
 	if !ok || vaddr == start || vaddr-start > maxMute {
 		return false
 	}
-	if _, from, to, err := table.Row(vaddr); err != nil || from != start || to != end {
+	row, from, to, err := table.Row(vaddr)
+	if err != nil || from != start || to != end || row.Regs[row.RA].Kind == unwind.Undefined {
 		return false
 	}
 	code := readVaddr(im, start, vaddr)
