@@ -2,11 +2,15 @@ package profile
 
 import (
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -227,6 +231,61 @@ func TestReadGzipDamaged(t *testing.T) {
 	for n := 1; n < b.Len(); n++ {
 		if _, err := Read(bytes.NewReader(b.Bytes()[:n]), ReadOptions{}); err == nil || !strings.Contains(err.Error(), "byte ") {
 			t.Errorf("cut at %d: %v", n, err)
+		}
+	}
+}
+
+// TestReadInlined: chains of inlined calls, which take more memory the longer
+// they are, are read up to a limit.
+func TestReadInlined(t *testing.T) {
+	defer func(n int) { maxPlaceLines = n }(maxPlaceLines)
+	maxPlaceLines = 1000
+	page := func(calls int) string {
+		tables := `{"meta":{},"modules":[""],"files":[""],"functionName":["f"],"functionModule":[0],"functionFile":[0],"functionLine":[0],` +
+			`"functionKind":[1],"functionFlags":[1],"threadPID":[1],"threadTID":[1],"threadComm":["t"],"threadLabels":[0],"labelSets":[[]]}`
+		b := append(binary.AppendUvarint(nil, uint64(len(tables))), tables...)
+		b = binary.AppendUvarint(b, uint64(calls))
+		b = append(b, make([]byte, 3*calls)...) // each in the one before, of function 0, on its first line
+		b = binary.AppendUvarint(append(b, 1), uint64(calls))
+		b = append(b, 0, 1)
+		var packed bytes.Buffer
+		z, err := flate.NewWriter(&packed, flate.BestSpeed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = z.Write(b)
+		if err := errors.Join(err, z.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return `<pre id="data" hidden>` + base64.StdEncoding.EncodeToString(packed.Bytes()) + "</pre>"
+	}
+	firefox := func(calls int) string {
+		column := func(f func(i int) string) string {
+			var s []string
+			for i := range calls {
+				s = append(s, f(i))
+			}
+			return "[" + strings.Join(s, ",") + "]"
+		}
+		index := column(strconv.Itoa)
+		return fmt.Sprintf(`{"meta":{"preprocessedProfileVersion":61,"categories":[]},"libs":[],"shared":{"stringArray":["f"],`+
+			`"stackTable":{"length":%[1]d,"frame":%[2]s,"prefix":%[3]s},"frameTable":{"length":%[1]d,"func":%[4]s,"inlineDepth":%[2]s},`+
+			`"funcTable":{"length":1,"name":[0]}},"threads":[{"samples":{"length":1,"stack":[%[5]d],"weight":[1]}}]}`,
+			calls, index, column(func(i int) string {
+				if i == 0 {
+					return "null"
+				}
+				return strconv.Itoa(i - 1)
+			}), column(func(int) string { return "0" }), calls-1)
+	}
+	for name, textOf := range map[string]func(calls int) string{pageFormat: page, firefoxFormat: firefox} {
+		p := read(t, textOf(40), ReadOptions{}) // 820 functions in all
+		if p.Samples != 1 {
+			t.Errorf("%s: %d samples", name, p.Samples)
+		}
+		_, err := Read(strings.NewReader(textOf(50)), ReadOptions{})
+		if err == nil || !strings.Contains(err.Error(), tooInlined()) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -60,6 +60,16 @@ var ErrNoSuchType = errors.New("no such sample type")
 // errOverflow says that a file's numbers have a sum that is none.
 var errOverflow = errors.New("the values add up to more than 64 bits hold")
 
+// maxPlaceLines bounds the functions of all places together: a small file can
+// have many chains of inlined calls, of which each call has all those around it.
+// Tests lower it.
+var maxPlaceLines = 1 << 24
+
+// tooInlined says that a file would fill the memory.
+func tooInlined() string {
+	return fmt.Sprintf("the places have more than %d functions together", maxPlaceLines)
+}
+
 // errTooDeep says that reading a file would not end in reasonable time.
 var errTooDeep = fmt.Errorf("the stacks have more than %d frames together", maxFrames)
 
@@ -259,6 +269,7 @@ type assembler struct {
 	ids          map[string]Loc
 	count, value int64
 	frames       int // of all stacks
+	lines        int // of all places
 	key          []byte
 }
 
@@ -270,6 +281,7 @@ func newAssembler() *assembler {
 
 // place makes a frame. Its functions are innermost first.
 func (a *assembler) place(module uint32, addr uint64, lines []Line) Loc {
+	a.lines += len(lines)
 	a.b.places = append(a.b.places, place{addr, lines})
 	return Loc{module, uint64(len(a.b.places) - 1)}
 }

@@ -224,6 +224,9 @@ func (f *firefoxReader) setFrames(t *firefoxTables, path []any) error {
 			ln.Inlined = true
 			f.stacks = append(f.stacks, f.a.place(f.stacks[prefix].Module, outer.addr, append([]Line{ln}, outer.lines...)))
 			f.prefix[i] = f.prefix[prefix]
+			if f.a.lines > maxPlaceLines {
+				return f.errorAt("stackTable", "frame", i, "%s", tooInlined())
+			}
 			continue
 		}
 		f.stacks = append(f.stacks, f.a.place(module, addr, []Line{ln}))

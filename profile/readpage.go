@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 )
 
@@ -207,7 +206,7 @@ func (r *pageReader) check(t *flameTables) {
 }
 
 func (r *pageReader) nodes(t *flameTables) []pageFrame {
-	n := r.below(uint64(len(r.b))+1, "the number of nodes")
+	n := r.below(uint64(len(r.b))/3+1, "the number of nodes") // of at least three bytes each
 	if r.err != nil {
 		return make([]pageFrame, 1)
 	}
@@ -238,6 +237,7 @@ func (r *pageReader) nodes(t *flameTables) []pageFrame {
 
 // places puts inlined functions and those that they are inlined into together.
 func (r *pageReader) places(t *flameTables, nodes []pageFrame) {
+	lines := 0
 	for i := 1; i < len(nodes) && r.err == nil; i++ {
 		n := &nodes[i]
 		f := n.function
@@ -249,6 +249,9 @@ func (r *pageReader) places(t *flameTables, nodes []pageFrame) {
 		if parent := &nodes[n.parent]; t.FunctionFlags[f]&1 != 0 && n.parent != 0 && t.FunctionFlags[parent.function]&2 == 0 && len(parent.lines) <= maxInlined {
 			n.lines[0].Inlined = true
 			n.lines, n.caller = append(n.lines, parent.lines...), parent.caller
+		}
+		if lines += len(n.lines); lines > maxPlaceLines {
+			r.fail("%s", tooInlined())
 		}
 	}
 }
@@ -270,17 +273,21 @@ func (r *pageReader) labels(t *flameTables, a *assembler) []uint32 {
 // modules makes those of the tables. One with a function of Go is of Go.
 func (r *pageReader) modules(t *flameTables, a *assembler) []uint32 {
 	ids := make([]uint32, len(t.Modules))
+	if r.err != nil {
+		return ids
+	}
+	golang := make([]bool, len(t.Modules))
+	for f, module := range t.FunctionModule {
+		golang[module] = golang[module] || Kind(t.FunctionKind[f]) == Go
+	}
 	for i, path := range t.Modules {
 		kind := kindOfPath(path)
-		for f := range t.FunctionModule {
-			if r.err == nil && t.FunctionModule[f] == i && Kind(t.FunctionKind[f]) == Go && strings.HasPrefix(path, "/") {
-				kind = Go
-				break
-			}
+		if golang[i] && strings.HasPrefix(path, "/") {
+			kind = Go
 		}
 		if path != "" {
 			ids[i] = a.b.Module(Module{Path: path, Kind: kind})
 		}
 	}
-	return slices.Clip(ids)
+	return ids
 }
