@@ -31,10 +31,10 @@ type ProcessesConfig struct {
 	OnNews func()
 
 	// OnImage, if set, is called for each file that a process maps as code, with
-	// what is to be added to its link-time addresses, as
-	// soon as that is known: ahead of Advance, at times repeatedly. Whoever
-	// calls Bootstrap, Collect, Watch, Advance, Process or Track calls it,
-	// never two at once; it must not use the Processes.
+	// what is to be added to its link-time addresses, as soon as that is known:
+	// ahead of Advance, at times repeatedly. Whoever calls Bootstrap, Collect,
+	// Watch, Advance or Process calls it, never two at once; it must not use the
+	// Processes.
 	OnImage func(pid int32, im *procstate.Image, bias uint64)
 
 	// OnBPF, if set, is called by Advance for each SidebandBPF.

@@ -7,6 +7,7 @@
 //   - [SigHandler]: signal trampolines;
 //   - [Go]: Go code, and the switches of stacks that its runtime makes;
 //   - [Debug]: code with DWARF call frame information;
+//   - [HotSpot]: compiled Java, by what its virtual machine has noted;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
 //   - [Analysis]: optimised code with neither.
 //

@@ -61,9 +61,10 @@ type FrameFuncHelper interface {
 
 // FrameFunc walks through frames that are linked by a frame pointer. Whether
 // a function has one, and whether it is set up at the instruction in
-// question, is asked of its helper. Code that cannot be read, as that of a
-// JIT compiler in a snapshot, is taken to keep a frame pointer when all that
-// can be checked agrees; such a frame is marked Heuristic.
+// question, is asked of its helper, about code in a mapping of the process. Code
+// that cannot be read, as that of a JIT compiler in a snapshot, is taken to keep
+// a frame pointer when all that can be checked agrees; such a frame is marked
+// Heuristic. A return address and a frame pointer of 0 are the bottom.
 type FrameFunc struct {
 	helper FrameFuncHelper
 	buf    [maxCallLen]byte // holds a return entry too, see hotspot.go

@@ -1,0 +1,188 @@
+package swbpf_test
+
+import (
+	"fmt"
+	"log"
+	"os"
+	"strings"
+
+	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+	"github.com/swbpf/swbpf/variables"
+)
+
+//go:noinline
+func outer(f func()) { inner(f) }
+
+//go:noinline
+func inner(f func()) { f() }
+
+// A program walks its own stack.
+func ExampleNewWalker() {
+	w, err := swbpf.NewWalker()
+	if err != nil {
+		log.Fatal(err)
+	}
+	outer(func() {
+		frames, err := w.WalkStack(nil, procstate.DefaultThread)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for i := range frames {
+			sym, _ := w.Name(&frames[i])
+			name := strings.TrimPrefix(sym.Name, "github.com/swbpf/swbpf_test.")
+			fmt.Println(name)
+			if name == "ExampleNewWalker" {
+				break
+			}
+		}
+	})
+	// Output:
+	// ExampleNewWalker.func1
+	// inner
+	// outer
+	// ExampleNewWalker
+}
+
+// The stacks of all threads of another process, which is stopped for each walk.
+func ExampleForPID() {
+	w, err := swbpf.ForPID(4711)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	tids, err := w.Threads()
+	if err != nil {
+		log.Fatal(err)
+	}
+	var frames []unwind.Frame
+	for _, tid := range tids {
+		frames, err = w.WalkStack(frames[:0], tid)
+		for i := range frames {
+			sym, _ := w.Name(&frames[i])
+			lib, _, _ := w.Library(&frames[i])
+			fmt.Printf("%#x %s+%#x (%s)\n", frames[i].PC(), sym.Name, sym.Offset, lib.Path)
+		}
+		if err != nil { // the frames are right, but there are more
+			fmt.Println(unwind.ReasonOf(err).Help())
+		}
+	}
+}
+
+// A process is set going under the eyes of a debugger, which waits for its end.
+func ExampleLaunch() {
+	w, err := swbpf.Launch("true", []string{"true"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	p, _ := swbpf.Debug(w)
+	if err := p.Resume(procstate.DefaultThread); err != nil {
+		log.Fatal(err)
+	}
+	for !p.IsTerminated() {
+		events, err := procstate.HandleDebugEvents(true)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, e := range events {
+			fmt.Println(e.Kind, e.Thread)
+		}
+	}
+	status, _ := p.ExitStatus()
+	fmt.Println(status.ExitStatus())
+}
+
+// The thread that ended a process, with its local variables.
+func ExampleForCore() {
+	w, err := swbpf.ForCore("core", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	r := swbpf.Variables(w)
+	for i := range frames {
+		fns, _ := r.Functions(&frames[i]) // none without debug information
+		for _, fn := range fns {
+			fmt.Println(fn.Name)
+			for _, v := range fn.Variables {
+				value, err := r.Value(frames, i, v)
+				if err != nil {
+					fmt.Println("  ", v.Name, "=", variables.Unknown(err))
+					continue
+				}
+				fmt.Println("  ", v.Name, "=", value.Format(variables.Format{}))
+			}
+		}
+	}
+}
+
+// bytecode walks the frames of an interpreter that keeps them as pairs of
+// words: where a function was called from, and the frame of its caller.
+type bytecode struct{}
+
+func (bytecode) Name() string              { return "bytecode" }
+func (bytecode) Priority() unwind.Priority { return unwind.PriorityDebug }
+
+func (bytecode) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	caller, ok := w.ProcessState().ReadWord(in.SP() + 8)
+	if !ok {
+		return unwind.Failed, unwind.MemoryUnreadable
+	}
+	if caller == 0 {
+		return unwind.StackBottom, nil
+	}
+	pc, ok := w.ProcessState().ReadWord(in.SP())
+	if !ok {
+		return unwind.Failed, unwind.MemoryUnreadable
+	}
+	out.SetPC(w.Arch(), pc)
+	out.SetSP(w.Arch(), caller)
+	out.SetFP(w.Arch(), caller)
+	out.PCLocation = unwind.InMemory(in.SP())
+	return unwind.Success, nil
+}
+
+// functions names addresses by the function that begins at or before them.
+type functions map[uint64]string
+
+func (f functions) SymbolAt(addr uint64) (sym unwind.Symbol, ok bool) {
+	for start, name := range f {
+		if start <= addr && (!ok || addr-start < sym.Offset) {
+			sym, ok = unwind.Symbol{Name: name, Offset: addr - start}, true
+		}
+	}
+	return sym, ok
+}
+
+// A Walker of a caller's own parts: registers and memory that come from
+// somewhere, frames of its own kind, and names.
+func ExampleWith() {
+	a := procstate.AMD64
+	var regs procstate.Regs
+	regs.Set(a.PC, 0x1204)
+	regs.Set(a.SP, 0x8000)
+	memory := make([]byte, 0x30)
+	memory[0x01], memory[0x08], memory[0x09] = 0x11, 0x10, 0x80 // called from 0x1100, by the frame at 0x8010
+	memory[0x10], memory[0x11], memory[0x18], memory[0x19] = 0x08, 0x10, 0x20, 0x80
+
+	state := procstate.NewSnapshot(a, 1, "", nil)
+	state.Reset(1, &regs, []procstate.Region{{Addr: 0x8000, Data: memory}})
+	w := swbpf.With(state, unwind.NewGroup(bytecode{}), functions{0x1000: "main", 0x1080: "parse", 0x1200: "next"})
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	for i := range frames {
+		sym, _ := w.Name(&frames[i])
+		fmt.Printf("%s+%d\n", sym.Name, sym.Offset)
+	}
+	fmt.Println(err)
+	// Output:
+	// next+4
+	// parse+128
+	// main+8
+	// <nil>
+}
