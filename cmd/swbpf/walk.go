@@ -62,6 +62,7 @@ copies. The time the process stood still is printed.
 Threads of the same state, stack and name, but for numbers in it, are shown
 together. A frame that was not found by plain call frame information shows the
 stepper that found it. Each stack is complete or says why it ends early.
+Goroutines that wait have no thread, and are not shown.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
