@@ -18,6 +18,7 @@ import (
 // used by one goroutine at a time.
 type Core struct {
 	Signal int    // that ended the process; 0 for a core of a live one
+	Lacks  uint64 // bytes at its end, of which its headers tell: it was cut short
 	Name   string // the process's name (comm), at most 15 bytes
 
 	path    string
@@ -115,6 +116,9 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 func (c *Core) read(exe string) error {
 	if err := c.readHeaders(); err != nil {
 		return err
+	}
+	if len(c.threads) == 0 && c.Lacks > 0 {
+		return fmt.Errorf("%w: it is cut short, and lacks what it tells of threads", ErrNotCore)
 	}
 	if len(c.threads) == 0 {
 		return fmt.Errorf("%w: it has no threads", ErrNotCore)

@@ -102,6 +102,9 @@ func (c *Core) readSegment(b []byte, lay *coreLayout) error {
 		filesz, memsz, flags = uint64(le.Uint32(b[16:])), uint64(le.Uint32(b[20:])), elf.ProgFlag(le.Uint32(b[24:]))
 	}
 	// What lies past the end of a core that was cut short is not there.
+	if end := off + filesz; end > uint64(c.size) && end >= off && filesz > 0 {
+		c.Lacks = max(c.Lacks, end-uint64(c.size))
+	}
 	filesz = min(filesz, uint64(c.size)-min(off, uint64(c.size)))
 	switch typ {
 	case elf.PT_LOAD:

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -111,6 +113,25 @@ func TestCoreByHand(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A core that was cut short says so, by as much as it lacks.
+func TestCoreCutShort(t *testing.T) {
+	whole := coreOf(prstatus(1, 0, 0x401000, 0x1008), elf.ET_CORE)
+	for _, lacks := range []int{0, 1, 16} {
+		c, err := openCoreBytes(t, whole[:len(whole)-lacks])
+		if err != nil || c.Lacks != uint64(lacks) {
+			t.Fatalf("without %d bytes: %+v, %v", lacks, c, err)
+		}
+		if n, _ := c.ReadMemory(0x1000, make([]byte, 16)); n != 16-lacks {
+			t.Errorf("without %d bytes: %d", lacks, n)
+		}
+		c.Close()
+	}
+	_, err := openCoreBytes(t, whole[:64+2*56])
+	if !errors.Is(err, ErrNotCore) || !strings.Contains(err.Error(), "cut short") {
+		t.Errorf("without notes: %v", err)
 	}
 }
 

@@ -294,6 +294,9 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		return nil, err
 	}
 	core := w.ProcessState().(*procstate.Core)
+	if core.Lacks > 0 {
+		fmt.Fprintf(os.Stderr, "%s is cut short: it lacks its last %s, and stacks that were there end early\n", o.core, amount(int64(core.Lacks), "bytes"))
+	}
 	pw := &processWalk{pid: core.PID(), exe: core.ExecutablePath(), arch: core.Arch(), closer: core}
 	tids, err := w.Threads()
 	if err != nil {

@@ -246,6 +246,16 @@ func TestWalkCore(t *testing.T) {
 	if _, stderr, code := runWalk(t, "--core", exe); code != exitCannot || !strings.Contains(stderr, "not an ELF core file") {
 		t.Errorf("a program as core: exit %d, %s", code, stderr)
 	}
+	st, err := os.Stat(core)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(core, st.Size()/2); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, _ := runWalk(t, "--core", core); !strings.Contains(stderr, "is cut short") {
+		t.Errorf("half a core: %s", stderr)
+	}
 }
 
 // TestWalkExit checks what the command says, and its exit code, where there is
