@@ -82,7 +82,7 @@ type Image struct {
 	sections []Section
 	byName   map[string]int
 	buildID  []byte
-	rare     rareCode
+	marks    codeMarks
 
 	pclntab   pclntabCache
 	goRuntime goRuntimeCache

@@ -16,11 +16,15 @@ import (
 type Bottom struct {
 	entries perImage[vaddrRange]
 	seen    vaddrCache
-	buf     [bottomBefore + 80]byte
+	buf     [bottomBefore + bottomAfter]byte
 }
 
-// bottomBefore is how much code before a PC is looked at, in bytes.
-const bottomBefore = 48
+// bottomBefore and bottomAfter are how much code before a PC, and from it on, is
+// looked at, in bytes.
+const (
+	bottomBefore = 48
+	bottomAfter  = 80
+)
 
 // vaddrRange is the link-time addresses [start, end).
 type vaddrRange struct{ start, end uint64 }
@@ -161,7 +165,7 @@ const (
 // others that are in a call never share a fact: the former are known by PC, the
 // latter by the byte before it.
 func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup, when uint64) (start, known bool) {
-	if !m.Image.HasRareCode(pc-m.Bias, holdsEntryCode) {
+	if !maybeEntry(m.Image, pc-m.Bias) {
 		return false, true
 	}
 	key := (lookup - m.Bias) | when

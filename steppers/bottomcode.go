@@ -18,27 +18,6 @@ const (
 // system call that ends it.
 const maxStartInsts = 16
 
-// holdsEntryCode reports whether code may hold a place that isThreadStart,
-// isThreadEnd, isCloneChild, inContextStart, inCoroutineStart or classifyTrampoline
-// recognise, by bytes that each of these has. It is for Image.HasRareCode: what they
-// look at lies within its margin.
-func holdsEntryCode(a *procstate.Arch, code []byte) bool {
-	return a != procstate.AMD64 || holds(code, syscall64, 1) || holds(code, startContextAMD64, 2) || holds(code, startCoroutine, 2)
-}
-
-// holds is bytes.Contains for a pattern of which byte i is a rare one.
-func holds(code, pattern []byte, i int) bool {
-	for at := 0; ; at++ {
-		n := bytes.IndexByte(code[at:], pattern[i])
-		if n < 0 {
-			return false
-		}
-		if at += n; at >= i && bytes.HasPrefix(code[at-i:], pattern) {
-			return true
-		}
-	}
-}
-
 // isThreadStart reports whether code is where a new thread starts: it calls
 // the thread's function through a register and, when that returns, ends the
 // thread by a system call. at is the code from the PC on, before what

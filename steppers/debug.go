@@ -14,7 +14,6 @@ type Debug struct {
 	hits, misses uint64
 	kept         keptRegs
 	returns      vaddrCache // facts about return addresses
-	ends         vaddrCache // whether an instruction returns
 	raised       vaddrCache // whether SP was raised right before, within a row of CFI
 	resuming     resuming
 	sizes        vaddrCache // from SP to the CFA, in words
@@ -130,18 +129,12 @@ func (d *Debug) isReturn(m *procstate.Mapping, pc uint64) bool {
 	if m.Image.Arch() == procstate.ARM64 {
 		return false
 	}
-	const other, returns = 1, 2
 	vaddr := pc - m.Bias
-	fact, ok := d.ends.get(m.Image, vaddr)
-	if !ok {
-		fact = other
-		code := d.buf[:2]
-		if m.Image.ReadVaddr(code, vaddr) == nil && (code[0] == 0xc3 || code[0] == 0xc2 || code[1] == 0xc3 && (code[0] == 0xf3 || code[0] == 0xf2)) {
-			fact = returns
-		}
-		d.ends.put(m.Image, vaddr, fact)
+	if !mayHave(m.Image, vaddr, markReturn, 0, 0) {
+		return false
 	}
-	return fact == returns
+	code := d.buf[:2]
+	return m.Image.ReadVaddr(code, vaddr) == nil && (code[0] == 0xc3 || code[0] == 0xc2 || code[1] == 0xc3 && (code[0] == 0xf3 || code[0] == 0xf2))
 }
 
 // carry gives the caller of an interrupted frame the register that its CFA is found

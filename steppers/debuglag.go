@@ -35,6 +35,9 @@ func (d *Debug) raise(m *procstate.Mapping, pc uint64) uint64 {
 		return 0
 	}
 	vaddr := pc - m.Bias
+	if !mayHave(m.Image, vaddr, markRaise, -maxRaise, -4) {
+		return 0
+	}
 	words, ok := d.raised.get(m.Image, vaddr)
 	if !ok {
 		if at, n := d.raiseBefore(m.Image, vaddr); n != 0 {

@@ -17,6 +17,9 @@ func (b *Bottom) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, inter
 	if b.isEntry(m.Image, lookup-m.Bias) {
 		return unwind.RuleBottom, true
 	}
+	if !maybeEntry(m.Image, pc-m.Bias) {
+		return unwind.RuleNotMe, true
+	}
 	// Where no thread starts, registers are never looked at.
 	if start, known := b.isStart(w, m, pc, lookup, 0); start || !known {
 		return nil, false

@@ -133,11 +133,11 @@ func (s *SigHandler) trampolineAt(w *unwind.Walker, pc uint64) (t trampoline, kn
 		return noTrampoline, false
 	}
 	if m.Image != nil {
+		if !maybeEntry(m.Image, pc-m.Bias) {
+			return noTrampoline, true
+		}
 		if t, ok := s.seen.get(m.Image, pc-m.Bias); ok {
 			return t, true
-		}
-		if !m.Image.HasRareCode(pc-m.Bias, holdsEntryCode) {
-			return noTrampoline, true
 		}
 	}
 	// Some bytes before pc, for a thread that was interrupted between the

@@ -1,0 +1,82 @@
+package steppers
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Wherever the code of a C library is a place at which stacks begin, or signal
+// handlers return, or SP was raised, there are marks near it, and where a return
+// may begin is one; of most code there are none.
+func TestFindMarks(t *testing.T) {
+	var paths []string
+	for _, pattern := range []string{
+		"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6", "/usr/lib/libc.so.6",
+		"/usr/lib/x86_64-linux-musl/libc.so",
+	} {
+		found, _ := filepath.Glob(pattern)
+		paths = append(paths, found...)
+	}
+	if len(paths) == 0 {
+		t.Skip("no C library for amd64")
+	}
+	for _, path := range paths {
+		img := steptest.OpenImage(t, path)
+		total, places, looked, raised, raises, returns := 0, 0, 0, 0, 0, 0
+		d := NewDebug(unwind.NewTables())
+		for _, s := range img.Segments() {
+			if s.Flags&1 == 0 {
+				continue
+			}
+			code := make([]byte, s.Filesz)
+			if err := img.ReadVaddr(code, s.Vaddr); err != nil {
+				t.Fatal(err)
+			}
+			total += len(code)
+			for pc := range code {
+				vaddr := s.Vaddr + uint64(pc)
+				near := maybeEntry(img, vaddr)
+				if near {
+					looked++
+				}
+				c, next := code[pc], code[min(pc+1, len(code)-1)]
+				is := c == 0xc3 || c == 0xc2 || (c == 0xf2 || c == 0xf3) && next == 0xc3
+				if is {
+					returns++
+				}
+				if got := mayHave(img, vaddr, markReturn, 0, 0); got != is {
+					t.Errorf("%s: return at %#x: %v", path, vaddr, got)
+				}
+				maybe := mayHave(img, vaddr, markRaise, -maxRaise, -4)
+				if maybe {
+					raised++
+				}
+				if _, n := d.raiseBefore(img, vaddr); n != 0 {
+					if raises++; !maybe {
+						t.Errorf("%s: SP is said not to be raised before %#x", path, vaddr)
+					}
+				}
+				from, to := max(0, pc-bottomBefore), min(len(code), pc+bottomAfter)
+				window, at := code[from:to], pc-from
+				before, after := window[:at], window[at:]
+				if isThreadStart(img.Arch(), before, after, true) || isThreadStart(img.Arch(), before, after, false) ||
+					isCloneChild(img.Arch(), before, after) || inContextStart(img.Arch(), window, at) ||
+					inCoroutineStart(img.Arch(), before, after, true) || inCoroutineStart(img.Arch(), before, after, false) ||
+					classifyTrampoline(img.Arch(), before[max(0, at-trampolineBefore):], after[:min(16, len(after))]) != noTrampoline {
+					places++
+					if !near {
+						t.Errorf("%s: nothing is said to be near %#x", path, vaddr)
+					}
+				}
+			}
+		}
+		t.Logf("%s: of %d addresses %d are such places, %d near marks for them; %d after SP was raised, %d near such marks; %d returns",
+			path, total, places, looked, raises, raised, returns)
+		if places == 0 || raises == 0 || returns == 0 || looked > total/2 || raised > total/2 {
+			t.Error("marks tell nothing")
+		}
+	}
+}
