@@ -112,8 +112,29 @@ func BenchmarkTableMemory(b *testing.B) {
 			}
 		}
 	}
-	rows := len(t.kept.rows)
+	rows, _ := t.kept.counts()
 	b.ReportMetric(float64(rows), "rows")
 	b.ReportMetric(float64(t.size()), "bytes")
 	b.ReportMetric(float64(t.size())/float64(rows), "bytes/row")
+}
+
+// counts returns the number of rows that are kept, and of the pieces of FDEs that
+// they are of.
+func (k *rows) counts() (rows, pieces int) {
+	for _, g := range k.groups {
+		if g == nil {
+			continue
+		}
+		for _, page := range g {
+			for _, row := range page {
+				if row.rule != notKept {
+					rows++
+				}
+				if row.start&pieceBegins != 0 {
+					pieces++
+				}
+			}
+		}
+	}
+	return rows, pieces
 }

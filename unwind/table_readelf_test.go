@@ -361,8 +361,9 @@ func compareFile(t *testing.T, path string, minRows int) {
 		t.Errorf("%s: compared %d rows of %d FDEs, expected at least %d", path, rows, fdes, minRows)
 	}
 	k := &tab.kept
+	kept, pieces := k.counts()
 	t.Logf("%s: %d FDEs, %d rows, %d rules (%d whole), %d bytes for %d kept rows in %d pieces", filepath.Base(path),
-		fdes, rows, k.nrules, k.nrows, tab.size(), len(k.rows), len(k.pieces))
+		fdes, rows, k.nrules, k.nrows, tab.size(), kept, pieces)
 }
 
 // libraryPath finds a library of the distribution.

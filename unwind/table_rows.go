@@ -1,20 +1,24 @@
 package unwind
 
-import "unsafe"
+import (
+	"slices"
+	"unsafe"
+)
 
 // Compiled rows are kept by pages of code, so that a few functions of a large
-// library cost only themselves and a row takes four bytes.
+// library cost only themselves, a row takes four bytes, and all that an address
+// is looked up in lies side by side.
 const (
 	pageBits  = 12
-	groupBits = 8       // pages that are looked up together
-	maxGroups = 1 << 14 // 16 GB of code
+	groupBits = 6       // pages that are allocated together
+	maxGroups = 1 << 14 // 4 GB of code
 )
 
 // rows are the compiled rows of a Table. Addresses are relative to its base.
 type rows struct {
-	groups []*[1 << groupBits]uint32 // by page: 1 + index of its first piece
-	pieces []piece
-	rows   []compiledRow
+	groups []*[1 << groupBits][]compiledRow // by page, in order of address
+	made   []compiledRow                    // of a piece of a page, before they are kept
+	bytes  int64                            // in the rows of all pages
 	rules  []*[ruleChunk]Rule
 	nrules int
 	index  []uint16 // hash table of rules: 0 is free, else 1 + a rule's number
@@ -25,67 +29,59 @@ type rows struct {
 
 const ruleChunk = 16
 
-// piece is the part of an FDE that lies in one page: the code from offset
-// start to last in the page, and the place of its rows.
-type piece struct {
-	start, last uint16
-	next        uint32 // 1 + index of the next piece of the page
-	first       uint32 // in rows.rows; they end where those of the next piece begin
+// compiledRow says that from an offset in the page on rule applies, or that
+// nothing is kept there.
+type compiledRow struct {
+	start uint16 // the offset, and whether the piece of an FDE in the page begins
+	rule  uint16 // notKept, or a rule's number
 }
 
-// compiledRow says that from offset start in the page on rule applies.
-type compiledRow struct{ start, rule uint16 }
+const (
+	offsetMask  = 1<<pageBits - 1
+	pieceBegins = 1 << 15
+	notKept     = 1<<16 - 1
+)
 
-// find returns the rule for a relative address, or nil when none is kept.
-func (k *rows) find(rel uint64) *Rule {
+// at returns the row for a relative address, or nil when none is kept.
+func (k *rows) at(rel uint64) *compiledRow {
 	g := rel >> (pageBits + groupBits)
 	if g >= uint64(len(k.groups)) || k.groups[g] == nil {
 		return nil
 	}
-	at := uint16(rel & (1<<pageBits - 1))
-	for i := k.groups[g][rel>>pageBits&(1<<groupBits-1)]; i != 0; {
-		p := &k.pieces[i-1]
-		if at >= p.start && at <= p.last {
-			end := uint32(len(k.rows))
-			if int(i) < len(k.pieces) {
-				end = k.pieces[i].first
-			}
-			return k.rule(k.rows[p.first:end], at)
-		}
-		i = p.next
+	page := k.groups[g][rel>>pageBits&(1<<groupBits-1)]
+	i := rowsBelow(page, uint16(rel&offsetMask)+1)
+	if i == 0 || page[i-1].rule == notKept {
+		return nil
+	}
+	return &page[i-1]
+}
+
+// rowsBelow returns how many rows of a page begin below an offset. Where rows are
+// spread evenly it looks at one or two lines of the cache.
+func rowsBelow(page []compiledRow, off uint16) int {
+	i := len(page) * int(off) >> pageBits
+	for i < len(page) && page[i].start&offsetMask < off {
+		i++
+	}
+	for i > 0 && page[i-1].start&offsetMask >= off {
+		i--
+	}
+	return i
+}
+
+// find returns the rule for a relative address, or nil when none is kept.
+func (k *rows) find(rel uint64) *Rule {
+	if row := k.at(rel); row != nil {
+		return k.number(row.rule)
 	}
 	return nil
 }
 
-// inside reports whether one of the pieces holds a relative address and the one
-// before it.
+// inside reports whether a relative address and the one before it are in one
+// piece of an FDE that is kept.
 func (k *rows) inside(rel uint64) bool {
-	g := rel >> (pageBits + groupBits)
-	at := uint16(rel & (1<<pageBits - 1))
-	if at == 0 || g >= uint64(len(k.groups)) || k.groups[g] == nil {
-		return false
-	}
-	for i := k.groups[g][rel>>pageBits&(1<<groupBits-1)]; i != 0; {
-		p := &k.pieces[i-1]
-		if at > p.start && at <= p.last {
-			return true
-		}
-		i = p.next
-	}
-	return false
-}
-
-// rule returns the rule of the last row that begins at or below at.
-func (k *rows) rule(of []compiledRow, at uint16) *Rule {
-	lo, hi := 0, len(of)
-	for hi-lo > 1 {
-		if mid := int(uint(lo+hi) >> 1); of[mid].start <= at {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	return k.number(of[lo].rule)
+	row := k.at(rel)
+	return row != nil && row.start != uint16(rel&offsetMask)|pieceBegins
 }
 
 // maxRules is one less than what a compiledRow can tell apart.
@@ -189,11 +185,11 @@ func (r *Rule) hash() uint32 {
 	return uint32(h * factor >> 32)
 }
 
-// add keeps a row that begins at an offset in the page of the piece being
-// made, which began at index first. A row that is as the one before is merged.
-func (k *rows) add(first int, start, rule uint16) {
-	if n := len(k.rows); n > first {
-		switch last := &k.rows[n-1]; {
+// add adds a row that begins at an offset in its page to those of the piece being
+// made. A row that is as the one before is merged.
+func (k *rows) add(start, rule uint16) {
+	if n := len(k.made); n > 0 {
+		switch last := &k.made[n-1]; {
 		case last.rule == rule:
 			return
 		case last.start == start:
@@ -201,32 +197,32 @@ func (k *rows) add(first int, start, rule uint16) {
 			return
 		}
 	}
-	k.rows = append(withRoom(k.rows), compiledRow{start, rule})
+	k.made = append(k.made, compiledRow{start, rule})
 }
 
-// keep makes a piece of the rows from index first on, for the relative
-// addresses [start, end) of one page. ok is false when the address is too high
-// to be kept.
-func (k *rows) keep(first int, start, end uint64) bool {
+// keep puts the rows of a piece, that of the relative addresses [start, end) of
+// one page, among the others of the page. They are not kept when the address is
+// too high.
+func (k *rows) keep(start, end uint64) {
 	g := start >> (pageBits + groupBits)
 	if g >= maxGroups {
-		return false
+		return
 	}
 	for uint64(len(k.groups)) <= g {
 		k.groups = append(k.groups, nil)
 	}
 	if k.groups[g] == nil {
-		k.groups[g] = new([1 << groupBits]uint32)
+		k.groups[g] = new([1 << groupBits][]compiledRow)
 	}
-	head := &k.groups[g][start>>pageBits&(1<<groupBits-1)]
-	k.pieces = append(withRoom(k.pieces), piece{
-		start: uint16(start & (1<<pageBits - 1)),
-		last:  uint16((end - 1) & (1<<pageBits - 1)),
-		next:  *head,
-		first: uint32(first),
-	})
-	*head = uint32(len(k.pieces))
-	return true
+	page := &k.groups[g][start>>pageBits&(1<<groupBits-1)]
+	old, to := *page, uint16((end-1)&offsetMask)+1
+	before, after := old[:rowsBelow(old, uint16(start&offsetMask))], old[rowsBelow(old, to):]
+	k.made[0].start |= pieceBegins
+	if to <= offsetMask && (len(after) == 0 || after[0].start&offsetMask != to) {
+		k.made = append(k.made, compiledRow{to, notKept})
+	}
+	*page = slices.Concat(before, k.made, after)
+	k.bytes += int64(cap(*page)-cap(old)) * int64(unsafe.Sizeof(compiledRow{}))
 }
 
 // withRoom returns s with room for another element, and not much more: there are
@@ -240,7 +236,7 @@ func withRoom[T any](s []T) []T {
 
 // size is the memory in use, in bytes.
 func (k *rows) size() int64 {
-	n := cap(k.groups)*8 + cap(k.pieces)*int(unsafe.Sizeof(piece{})) + cap(k.rows)*int(unsafe.Sizeof(compiledRow{}))
+	n := cap(k.groups)*8 + cap(k.made)*int(unsafe.Sizeof(compiledRow{}))
 	for _, g := range k.groups {
 		if g != nil {
 			n += int(unsafe.Sizeof(*g))
@@ -249,7 +245,7 @@ func (k *rows) size() int64 {
 	n += len(k.rules) * int(unsafe.Sizeof([ruleChunk]Rule{}))
 	n += (cap(k.index) + cap(k.after)) * 2
 	n += k.nrows * int(unsafe.Sizeof(Row{}))
-	return int64(n)
+	return int64(n) + k.bytes
 }
 
 // compile executes the FDE of vaddr over the page of vaddr, keeps the rows and
@@ -282,7 +278,7 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 	if low+page < low {
 		to = f.end
 	}
-	first := len(k.rows)
+	k.made = k.made[:0]
 	at := from // the end of what is compiled
 	for more := true; more && p.loc < to; {
 		var end uint64
@@ -290,7 +286,6 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 		end, more, why = p.next()
 		if why != ReasonNone {
 			if vaddr >= at {
-				k.rows = k.rows[:first]
 				return nil, why
 			}
 			to = at
@@ -306,26 +301,23 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 				up = p.pushedBefore(end)
 			}
 			p.row.CFA.Offset += up
-			added := t.addRow(first, low, start, end)
+			added := t.addRow(low, start, end)
 			p.row.CFA.Offset -= up
 			if !added {
-				k.rows = k.rows[:first]
 				return nil, errTooManyRules
 			}
 			at = end
 		}
 		p.loc = end
 	}
-	r := k.rule(k.rows[first:], uint16(vaddr-low))
-	if !k.keep(first, from-t.base, to-t.base) {
-		k.rows = k.rows[:first]
-	}
+	r := k.number(k.made[rowsBelow(k.made, uint16(vaddr-low)+1)-1].rule)
+	k.keep(from-t.base, to-t.base)
 	return r, ReasonNone
 }
 
-// addRow keeps the present row for [start, end), in the page that begins at
-// low.
-func (t *Table) addRow(first int, low, start, end uint64) bool {
+// addRow adds the present row for [start, end) to those of a piece, in the page
+// that begins at low.
+func (t *Table) addRow(low, start, end uint64) bool {
 	p, k := &t.prog, &t.kept
 	off, threshold, plt := pltExpression(p.arch, p.bytesOf(p.row.CFA))
 	if !plt {
@@ -334,7 +326,7 @@ func (t *Table) addRow(first int, low, start, end uint64) bool {
 		id, ok := k.intern(p)
 		p.row.raiseCFA(-up)
 		if ok {
-			k.add(first, uint16(start-low), id)
+			k.add(uint16(start-low), id)
 		}
 		return ok
 	}
@@ -353,7 +345,7 @@ func (t *Table) addRow(first int, low, start, end uint64) bool {
 		if !ok {
 			return false
 		}
-		k.add(first, uint16(at-low), id)
+		k.add(uint16(at-low), id)
 		if next < at {
 			break // past the last address
 		}
