@@ -92,6 +92,10 @@ func Cases() []Case {
 		cases = append(cases, Case{Table: tableJIT, Name: "called by gcc " + opt, Needs: "gcc", Build: "gcc -w " + opt + " -o $OUT jit.c",
 			Configs: []string{"all", "debug+frame"}, Steps: 20000, Short: opt == "-O2"})
 	}
+	for _, opt := range []string{"-O0", "-O2"} {
+		cases = append(cases, Case{Table: tableJIT, Name: "addresses of nested functions, gcc " + opt, Needs: "gcc", Build: "gcc -w " + opt + " -o $OUT tramps.c 2>/dev/null",
+			Configs: []string{"all", "debug+frame"}, Short: opt == "-O2"})
+	}
 	link := func(name, needs, build string, short bool, env ...string) {
 		cases = append(cases, Case{Table: tableLinking, Name: name, Needs: needs, Build: build, Env: env,
 			Configs: native, Steps: 40000, Short: short})

@@ -1,9 +1,39 @@
 package steppers
 
 import (
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
+
+// goesOnAt returns where code that is in no file is about to jump to by a
+// register, with the stack as it is: on the stack itself, GCC makes such code for
+// the address of a nested function. m maps the code of the top frame f.
+func goesOnAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) (to uint64, ok bool) {
+	const most = 4 // instructions
+	var buf [16 * most]byte
+	code := readCode(w, m, f.PC(), buf[:])
+	at, regs := f.PC(), f.Regs
+	var in isa.Inst
+	for range most {
+		switch {
+		case !decode(w.Arch(), code, at, &in):
+			return 0, false
+		case in.Flow == isa.IndirectJump:
+			return regs.Value(in.Reg)
+		case in.Flow != isa.Next:
+			return 0, false
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			if op.Kind != isa.Const || op.Dst == w.Arch().FP {
+				return 0, false
+			}
+			regs.Set(op.Dst, uint64(op.Imm))
+		}
+		at, code = at+uint64(in.Len), code[in.Len:]
+	}
+	return 0, false
+}
 
 // maxLed bounds the instructions looked at to find where a call leads.
 const maxLed = 256

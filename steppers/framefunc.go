@@ -69,6 +69,7 @@ type FrameFunc struct {
 	helper FrameFuncHelper
 	buf    [maxCallLen]byte // holds a return entry too, see hotspot.go
 	led    led
+	kept   keptRegs
 }
 
 // NewFrameFunc makes a FrameFunc. The helper may be nil: then a
@@ -93,6 +94,13 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 		return unwind.NotMe, nil
 	}
 	l := s.helper.AllocatesFrame(w, in)
+	if l.State == UnknownState && m.Image == nil && in.Flags&unwind.Interrupted != 0 {
+		if to, ok := goesOnAt(w, m, in); ok {
+			there := *in
+			there.SetPC(w.Arch(), to)
+			l = s.helper.AllocatesFrame(w, &there)
+		}
+	}
 	if l.State != UnknownState {
 		v, err := walkLayout(w, in, out, &l)
 		if v == unwind.Success && l.State == SetFrame && m.Image == nil {
@@ -109,6 +117,11 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 		// the function may have been guessed wrong.
 		if v == unwind.Success && l.State != SetFrame && !s.mayReturnTo(w, out.PC()) {
 			return unwind.NotMe, nil
+		}
+		// The caller may have no frame pointer, and find its frame from a register
+		// that calls do not preserve.
+		if v == unwind.Success && m.Image != nil && in.Flags&unwind.Interrupted != 0 && m.Contains(out.PC()-1) {
+			s.kept.carryAll(w, m, in, out)
 		}
 		return v, err
 	}

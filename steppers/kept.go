@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"math/bits"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
 	"github.com/swbpf/swbpf/unwind"
@@ -21,15 +23,38 @@ func (k *keptRegs) carry(w *unwind.Walker, m *procstate.Mapping, in, out *unwind
 	if !known {
 		return
 	}
+	if c := k.callee(w, m, in, out); c != nil && c.Writes>>reg&1 == 0 {
+		out.Regs.Set(reg, v)
+	}
+}
+
+// carryAll is carry for all registers that are not known of out.
+func (k *keptRegs) carryAll(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) {
+	c := k.callee(w, m, in, out)
+	if c == nil {
+		return
+	}
+	keep := in.Regs.Known() &^ (out.Regs.Known() | c.Writes)
+	if lr := w.Arch().LR; lr != procstate.NoReg {
+		keep &^= 1 << lr // the call has written it
+	}
+	for ; keep != 0; keep &= keep - 1 {
+		reg := procstate.Reg(bits.TrailingZeros64(keep))
+		out.Regs.Set(reg, in.Regs.Raw(reg))
+	}
+}
+
+// callee returns the subroutine that out has called, if in is in its code.
+func (k *keptRegs) callee(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) *dataflow.Callee {
 	var buf [maxCallLen]byte
 	n := min(maxCallLen, out.PC()-m.Start)
 	code := readCode(w, m, out.PC()-n, buf[:n])
 	if uint64(len(code)) < n {
-		return
+		return nil
 	}
 	target, direct, ok := callBefore(w.Arch(), code, out.PC())
 	if !ok || !direct {
-		return
+		return nil
 	}
 	of := k.images.get(m.Image)
 	if of == nil {
@@ -41,7 +66,8 @@ func (k *keptRegs) carry(w *unwind.Walker, m *procstate.Mapping, in, out *unwind
 		c = dataflow.NewCallee(m.Image, target-m.Bias)
 		(*of)[target-m.Bias] = c
 	}
-	if c.Writes>>reg&1 == 0 && c.Covers(in.PC()-m.Bias) {
-		out.Regs.Set(reg, v)
+	if !c.Covers(in.PC() - m.Bias) {
+		return nil
 	}
+	return c
 }

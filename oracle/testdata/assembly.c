@@ -3,10 +3,11 @@
    of a subroutine that leaves it alone; and a loop lowers the stack pointer
    and takes the word along that holds the way back. The second has no CFI. That
    of the third knows of the addition to SP one instruction late, as in clang's
-   own libraries. */
+   own libraries. The fourth keeps its frame as the first does, but has no CFI and
+   nor has its subroutine, as in libx264. */
 #include <stdio.h>
 
-long outer(long), moving(long), lagging(long);
+long outer(long), moving(long), lagging(long), plain(long);
 
 __asm__(
 	".text\n"
@@ -91,9 +92,28 @@ __asm__(
 	"	.cfi_def_cfa_offset 8\n"
 	"	ret\n"
 	"	.cfi_endproc\n"
-	".size lagging, . - lagging\n");
+	".size lagging, . - lagging\n"
+	".type plain, @function\n"
+	"plain:\n"
+	"	mov %rsp, %rcx\n"
+	"	and $-32, %rsp\n"
+	"	sub $96, %rsp\n"
+	"	call twice\n"
+	"	lea (%rdx), %rdi\n"
+	"	sub $64, %rsp\n"
+	"	call twice\n"
+	"	mov %rdx, %rax\n"
+	"	mov %rcx, %rsp\n"
+	"	ret\n"
+	".size plain, . - plain\n"
+	".type twice, @function\n"
+	"twice:\n"
+	"	lea (%rdi,%rdi), %rdx\n"
+	"	movq %rdx, 40(%rsp)\n"
+	"	ret\n"
+	".size twice, . - twice\n");
 
-__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n); }
+__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n) + plain(n); }
 
 int main(void) {
 	printf("%ld\n", both(3) + both(4));
