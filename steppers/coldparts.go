@@ -9,13 +9,18 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// maxSymtab bounds the symbol table that is read for the parts of functions.
-const maxSymtab = 256 << 20
+// Bounds on the symbol table that is read for the parts of functions, and on a
+// name in it, in bytes.
+const (
+	maxSymtab     = 256 << 20
+	maxSymbolName = 64 << 10
+)
 
 // coldParts returns the parts of functions that the compiler has moved away
 // and named after them, as GCC and LLVM do with code that is unlikely to run:
-// the link-time address of each, and that of its function. Such a part has a
-// symbol like a function, but begins in the middle of a frame.
+// the link-time address of each, and that of its function, 0 where there is
+// none. Such a part has a symbol like a function, but begins in the middle of a
+// frame; none is the part of another.
 func coldParts(img *procstate.Image) map[uint64]uint64 {
 	tab, ok := img.Section(".symtab")
 	if !ok || img.Arch().AddressWidth != 8 || tab.Entsize != elf.Sym64Size || int(tab.Link) >= len(img.Sections()) {
@@ -36,7 +41,7 @@ func coldParts(img *procstate.Image) map[uint64]uint64 {
 			if elf.ST_TYPE(b[4]) != elf.STT_FUNC || off >= uint64(len(names)) {
 				continue
 			}
-			name, _, _ := bytes.Cut(names[off:], []byte{0})
+			name, _, _ := bytes.Cut(names[off:min(off+maxSymbolName, uint64(len(names)))], []byte{0})
 			f(string(name), binary.LittleEndian.Uint64(b[8:]))
 		}
 	}
@@ -47,11 +52,13 @@ func coldParts(img *procstate.Image) map[uint64]uint64 {
 	})
 	of := map[uint64]uint64{}
 	for _, vaddr := range parts {
-		of[vaddr] = 0 // of an unknown function until found
+		of[vaddr] = 0 // until found
 	}
 	each(func(name string, vaddr uint64) {
 		if part, ok := parts[name]; ok {
-			of[part] = vaddr
+			if _, isPart := of[vaddr]; !isPart {
+				of[part] = vaddr
+			}
 		}
 	})
 	return of

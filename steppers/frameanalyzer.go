@@ -202,7 +202,7 @@ func (im *imageFrames) analyze(img *procstate.Image, start, end uint64) *funcFra
 	if parent, ok := im.cold[start]; ok {
 		// It starts with the state of the branch that leads there.
 		code = nil
-		if at, _ := im.function(parent); at == parent {
+		if at, _ := im.function(parent); parent != 0 && at == parent {
 			_, parentEnd := im.function(parent)
 			for _, e := range im.analyze(img, parent, parentEnd).exits {
 				if parent+e.off == start {
