@@ -254,7 +254,7 @@ func gogoRule(code []byte, at uint64, r *goRule) {
 		return
 	}
 	r.reg = procstate.NoReg
-	if bytes.HasPrefix(code[at:], []byte{0xff, 0xe3}) { // jmp *%rbx
+	if at < uint64(len(code)) && bytes.HasPrefix(code[at:], []byte{0xff, 0xe3}) { // jmp *%rbx
 		r.reg = rbx
 	}
 	// mov bp(%rbx),%rbp

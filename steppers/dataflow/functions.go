@@ -150,9 +150,11 @@ func (c *Code) markStubs(marks map[uint32]uint8) {
 	if !ok || s.Size > maxText {
 		return
 	}
-	if _, ok := c.spanOf(s.Vaddr); !ok {
+	within, ok := c.spanOf(s.Vaddr)
+	if !ok {
 		return
 	}
+	s.Size = min(s.Size, within.hi-s.Vaddr)
 	head, step := uint64(16), uint64(16)
 	if c.arch == procstate.ARM64 {
 		// The first entry is twice as long, and pushes the word itself.
