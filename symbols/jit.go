@@ -9,7 +9,8 @@ import (
 // Limits on what one process may tell of its generated code.
 const (
 	maxJITEntries = 4 << 20
-	maxJITNames   = 1 << 30 // bytes
+	maxJITNames   = 256 << 20 // bytes
+	maxAllLines   = 16 << 20  // of all functions
 	maxJITOverlap = 4096    // entries that are looked through for one address
 )
 
@@ -51,7 +52,9 @@ func (t *jitTable) add(start, size, since uint64, name []byte, lines []jitLine) 
 		return
 	}
 	e := jitEntry{start: start, end: start + size, since: since, name: at, seq: t.seq, line0: uint32(len(t.lines))}
-	t.lines = append(t.lines, lines...)
+	if len(t.lines)+len(lines) <= maxAllLines {
+		t.lines = append(t.lines, lines...)
+	}
 	e.line1 = uint32(len(t.lines))
 	t.seq++
 	t.entries = append(t.entries, e)

@@ -26,10 +26,14 @@ type jitDump struct {
 	off     int64
 	noTimes bool
 	debug   map[uint64][]jitLine // by code address: lines of code yet to be loaded
+	pending int                  // lines in debug
 }
 
+// maxJITRecords bounds the records that are read at a time.
+const maxJITRecords = 1 << 20
+
 // read adds the code of complete records that were written since the last
-// call.
+// call; where these are very many, the next call goes on.
 func (d *jitDump) read(r io.ReaderAt, size int64, t *jitTable) error {
 	if d.off == 0 {
 		var h [40]byte
@@ -45,7 +49,7 @@ func (d *jitDump) read(r io.ReaderAt, size int64, t *jitTable) error {
 		d.off = int64(headerSize)
 		d.debug = map[uint64][]jitLine{}
 	}
-	for {
+	for range maxJITRecords {
 		var head [16]byte
 		if n, _ := r.ReadAt(head[:], d.off); n < len(head) {
 			return nil
@@ -75,6 +79,7 @@ func (d *jitDump) read(r io.ReaderAt, size int64, t *jitTable) error {
 			}
 		}
 	}
+	return nil
 }
 
 // load reads pid, tid, vma, address, size, index, and the name; the code that
@@ -87,6 +92,7 @@ func (d *jitDump) load(r io.ReaderAt, at, size int64, t *jitTable, since uint64)
 	c := cursor{b: b, off: 16}
 	addr, n := c.u64(), c.u64()
 	t.add(addr, n, since, nulTerminated(b[40:]), d.debug[addr])
+	d.pending -= len(d.debug[addr])
 	delete(d.debug, addr)
 }
 
@@ -144,14 +150,16 @@ func (d *jitDump) lines(r io.ReaderAt, at, size int64, t *jitTable) {
 		}
 		out = append(out, l)
 	}
-	if len(d.debug) < maxJITRecordsPending && len(out) > 0 {
-		d.debug[addr] = out
+	if d.pending -= len(d.debug[addr]); d.pending+len(out) > maxPendingLines || len(out) == 0 {
+		delete(d.debug, addr)
+		return
 	}
+	d.pending += len(out)
+	d.debug[addr] = out
 }
 
-// maxJITRecordsPending bounds the functions whose lines came before their
-// code.
-const maxJITRecordsPending = 1 << 16
+// maxPendingLines bounds the lines that came before their code.
+const maxPendingLines = 4 << 20
 
 // nulTerminated returns b up to its first NUL.
 func nulTerminated(b []byte) []byte {

@@ -15,14 +15,16 @@ type perfMap struct {
 const (
 	maxPerfMapLine = 1 << 16
 	perfMapChunk   = 1 << 18
+	maxPerfMapRead = 1 << 30 // at a time: the file may be of any size
 )
 
-// read adds the entries that were written since the last call. They are valid
-// since the given moment.
+// read adds the entries that were written since the last call; where these are
+// very many, the next call goes on. They are valid since the given moment.
 func (p *perfMap) read(r io.ReaderAt, size int64, t *jitTable, since uint64) error {
 	if size < p.off { // written anew
 		p.off, p.tail = 0, nil
 	}
+	size = min(size, p.off+maxPerfMapRead)
 	buf := make([]byte, min(size-p.off, perfMapChunk))
 	for p.off < size {
 		n, err := r.ReadAt(buf[:min(size-p.off, int64(len(buf)))], p.off)

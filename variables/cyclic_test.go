@@ -32,8 +32,9 @@ nothings:  .uleb128 4; R(nothing); .uleb128 5; .uleb128 1 << 40; .byte 0
 base:      .uleb128 12; .asciz "base"; .uleb128 8; BASES .byte 0
 char:      .uleb128 11; .asciz "byte"; .uleb128 1; .byte 8
 grid:      .uleb128 4; R(char); DIMENSIONS .byte 0
+member:    .uleb128 16; R(char); R(base); .uleb128 16
 bound:     .uleb128 4; R(bound); .uleb128 13; R(bound_var); .byte 0
-V(array) V(name) V(toname) V(reference) V(function) V(tofunction) V(nothings) V(base) V(grid)
+V(array) V(name) V(toname) V(reference) V(function) V(tofunction) V(nothings) V(base) V(grid) V(member)
 bound_var: .uleb128 14; .asciz "bound"; R(bound); .byte 7
 `
 
@@ -53,11 +54,11 @@ const cyclicAbbrevs = `
 .uleb128 13; .uleb128 0x21; .byte 0; .uleb128 0x2f; .uleb128 0x13; .byte 0, 0
 .uleb128 14; .uleb128 0x34; .byte 0; .uleb128 3; .uleb128 8; .uleb128 0x49; .uleb128 0x13; .uleb128 0x1c; .uleb128 0xb; .byte 0, 0
 .uleb128 15; .uleb128 0x1c; .byte 0; .uleb128 0x49; .uleb128 0x13; .uleb128 0x38; .uleb128 0xf; .byte 0, 0
+.uleb128 16; .uleb128 0x1f; .byte 0; .uleb128 0x49; .uleb128 0x13; .uleb128 0x1d; .uleb128 0x13; .uleb128 0x0b; .uleb128 0xf; .byte 0, 0
 .byte 0
 `
 
-// TestCyclicTypes: types that are made of themselves are written, and come to
-// an end.
+// TestCyclicTypes: types that no compiler makes are written, and come to an end.
 func TestCyclicTypes(t *testing.T) {
 	testenv.Needs(t, "gcc")
 	const bias, stack = 0x7f0000000000, 0x7ffe00000000

@@ -215,6 +215,9 @@ func (p *printer) memberPointer(v *Value, t *symbols.Type) {
 		if t.Elem().Strip().Kind == symbols.KindFunction {
 			return p.methodPointer(v, b)
 		}
+		if len(b) > 8 {
+			return hexBytes(b)
+		}
 		at := decode(signed, b).signedBits()
 		if at == -1 {
 			return "NULL"
