@@ -11,7 +11,7 @@ const (
 	maxJITEntries = 4 << 20
 	maxJITNames   = 256 << 20 // bytes
 	maxAllLines   = 16 << 20  // of all functions
-	maxJITOverlap = 4096    // entries that are looked through for one address
+	maxJITOverlap = 4096      // entries that are looked through for one address
 )
 
 // jitTable holds the code that a process generated, as it told of it. Code is
