@@ -9,17 +9,16 @@ import (
 // .eh_frame or .debug_frame. It keeps no state of a process and can serve many
 // Walkers of one goroutine, each with its own address space.
 type Debug struct {
-	tables       *unwind.Tables
-	cache        []debugEntry
-	hits, misses uint64
-	kept         keptRegs
-	returns      vaddrCache // facts about return addresses
-	raised       vaddrCache // whether SP was raised right before, within a row of CFI
-	resuming     resuming
-	sizes        vaddrCache // from SP to the CFA, in words
-	mute         vaddrCache // whether CFI says nothing of how SP has moved
-	before       [maxRaise]byte
-	buf          [maxCallLen]byte
+	tables   *unwind.Tables
+	cache    []debugEntry
+	kept     keptRegs
+	returns  vaddrCache // facts about return addresses
+	raised   vaddrCache // whether SP was raised right before, within a row of CFI
+	resuming resuming
+	sizes    vaddrCache // from SP to the CFA, in words
+	mute     vaddrCache // whether CFI says nothing of how SP has moved
+	before   [maxRaise]byte
+	buf      [maxCallLen]byte
 }
 
 // debugEntry is a slot of the cache: the rule for a link-time address of an
@@ -48,15 +47,12 @@ func (d *Debug) Name() string { return "debug" }
 // Priority implements unwind.FrameStepper.
 func (d *Debug) Priority() unwind.Priority { return unwind.PriorityDebug }
 
-// CacheStats returns how many rules were found in the stepper's own cache and
-// how many were asked of the tables.
-func (d *Debug) CacheStats() (hits, misses uint64) { return d.hits, d.misses }
-
 // CallerFrame implements unwind.FrameStepper. Code without CFI is NotMe, and
-// so is code whose CFI tells of where it is about to jump to, or not of where it
-// is about to return to, or nothing of what it has done to SP; an undefined return address is StackBottom; Failed tells that the CFI that covers the
-// code is malformed or uses what is not supported, or that a register or
-// memory it needs is not known.
+// so is code whose CFI tells of where it is about to jump to, or not of where
+// it is about to return to, or nothing of what it has done to SP; an undefined
+// return address is StackBottom; Failed tells that the CFI that covers the code
+// is malformed or uses what is not supported, or that a register or memory it
+// needs is not known.
 func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	addr := in.LookupPC()
 	m := w.MappingAt(addr)
@@ -154,16 +150,13 @@ func (d *Debug) carry(w *unwind.Walker, in, out *unwind.Frame) {
 func (d *Debug) rule(img *procstate.Image, vaddr uint64) *unwind.Rule {
 	image := uint64(img.Index) + 1
 	if vaddr>>debugVaddrBits != 0 || image >= 1<<(64-debugVaddrBits) {
-		d.misses++
 		return d.tables.For(img).Rule(vaddr)
 	}
 	key := image<<debugVaddrBits | vaddr
 	e := &d.cache[key*0x9e3779b97f4a7c15>>(64-debugSlotBits)]
 	if e.key == key {
-		d.hits++
 		return e.rule
 	}
-	d.misses++
 	e.key, e.rule = key, d.tables.For(img).Rule(vaddr)
 	return e.rule
 }
