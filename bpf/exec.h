@@ -7,7 +7,7 @@
 #ifndef SWBPF_EXEC_H
 #define SWBPF_EXEC_H
 
-#include "task.h"
+#include "ring.h"
 
 struct program_file {
 	u64 inode;
@@ -24,11 +24,6 @@ struct {
 	MAP_TYPE(value, u8);
 } known_programs SEC(".maps");
 
-struct {
-	MAP_UINT(type, MAP_RINGBUF);
-	MAP_UINT(max_entries, 4096); /* bytes, a page: set by the loader */
-} new_programs SEC(".maps");
-
 INLINE void tell_new_program(struct linux_binprm *bprm)
 {
 	struct file *file = kernel_read(bprm, file);
@@ -42,7 +37,7 @@ INLINE void tell_new_program(struct linux_binprm *bprm)
 	};
 
 	if (!bpf_map_lookup_elem(&known_programs, &f))
-		bpf_ringbuf_output(&new_programs, &f, sizeof(f), BPF_RB_FORCE_WAKEUP); /* where that is full, it wakes already */
+		bpf_ringbuf_output(&news, &f, sizeof(f), BPF_RB_FORCE_WAKEUP); /* where that is full, it wakes already */
 }
 
 #endif

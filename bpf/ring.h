@@ -12,6 +12,13 @@
 
 #include "config.h"
 
+/* What ends user space's rest: struct program_file of a new program (exec.h), or
+ * the CPU, u32, of a ring that is half full. */
+struct {
+	MAP_UINT(type, MAP_RINGBUF);
+	MAP_UINT(max_entries, 4096); /* bytes, a page: set by the loader */
+} news SEC(".maps");
+
 /* The place in the record under way at an offset, with a CHUNK of room. */
 INLINE void *in_record(struct cpu_ring *r, u64 at)
 {
@@ -71,11 +78,19 @@ INLINE u64 filled(const struct cpu_ring *r)
 	return at + (r->wrap > read ? r->wrap - read : 0);
 }
 
-/* Gives the record, of so many bytes, to user space. */
-INLINE void publish(struct cpu_ring *r, u64 size)
+/*
+ * Gives the record, of so many bytes, to user space. That looks often enough for
+ * what is usual, and reads all there is; so it is only told of a ring that is half
+ * full where there is suddenly much more.
+ */
+INLINE void publish(struct cpu_ring *r, u64 size, u32 cpu)
 {
+	u64 end = r->record + size;
+
 	compiler_barrier(); /* the record before the head */
-	*(volatile u64 *)&r->head = r->lap << 32 | (r->record + size);
+	*(volatile u64 *)&r->head = r->lap << 32 | end;
+	if (r->record < ring_bytes / 2 && end >= ring_bytes / 2)
+		bpf_ringbuf_output(&news, &cpu, sizeof(cpu), BPF_RB_FORCE_WAKEUP);
 }
 
 /* Puts a record into this CPU's ring. Returns whether there was room. */
@@ -91,7 +106,7 @@ INLINE bool put_record(const void *record, u64 size)
 	void *to = begin_record(r);
 	if (to) {
 		__builtin_memcpy(to, record, size);
-		publish(r, size);
+		publish(r, size, cpu);
 	}
 	compiler_barrier();
 	r->busy = 0;

@@ -145,7 +145,7 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u
 	/* the clock waits for all reads before it: by now they are done */
 	h->time = o->time ? o->time : bpf_ktime_get_ns();
 	n->ring_bytes += r->end;
-	publish(r, r->end);
+	publish(r, r->end, cpu);
 	return true;
 }
 

@@ -346,7 +346,7 @@ const (
 	SamplerMapKnownPrograms      = "known_programs"
 	SamplerMapLengths            = "lengths"
 	SamplerMapMirrors            = "mirrors"
-	SamplerMapNewPrograms        = "new_programs"
+	SamplerMapNews               = "news"
 	SamplerMapProcesses          = "processes"
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
@@ -456,7 +456,7 @@ type SamplerMapSpecs struct {
 	KnownPrograms   *ebpf.MapSpec `ebpf:"known_programs"`
 	Lengths         *ebpf.MapSpec `ebpf:"lengths"`
 	Mirrors         *ebpf.MapSpec `ebpf:"mirrors"`
-	NewPrograms     *ebpf.MapSpec `ebpf:"new_programs"`
+	News            *ebpf.MapSpec `ebpf:"news"`
 	Processes       *ebpf.MapSpec `ebpf:"processes"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
@@ -528,7 +528,7 @@ type SamplerMaps struct {
 	KnownPrograms   *ebpf.Map `ebpf:"known_programs"`
 	Lengths         *ebpf.Map `ebpf:"lengths"`
 	Mirrors         *ebpf.Map `ebpf:"mirrors"`
-	NewPrograms     *ebpf.Map `ebpf:"new_programs"`
+	News            *ebpf.Map `ebpf:"news"`
 	Processes       *ebpf.Map `ebpf:"processes"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
@@ -544,7 +544,7 @@ func (m *SamplerMaps) Close() error {
 		m.KnownPrograms,
 		m.Lengths,
 		m.Mirrors,
-		m.NewPrograms,
+		m.News,
 		m.Processes,
 		m.Rings,
 		m.StackEnds,

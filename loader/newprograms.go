@@ -15,8 +15,9 @@ import (
 )
 
 // NewPrograms tells of programs that are executed from files which are not known
-// to be open, as soon as they are: bpf/exec.h. It is the Session's, and for
-// [Processes.Heed]; its methods belong to the goroutine that watches.
+// to be open, as soon as they are (bpf/exec.h), and of rings for samples that are
+// half full (bpf/ring.h). It is the Session's, and for [Processes.Heed]; its
+// methods belong to the goroutine that watches.
 type NewPrograms struct {
 	hook     link.Link
 	fd       int // of the ring
@@ -32,15 +33,15 @@ type programFile = gen.SamplerProgramFile
 
 // newNewPrograms attaches the program that tells.
 func newNewPrograms(maps *gen.SamplerMaps, prog *ebpf.Program) (*NewPrograms, error) {
-	n := &NewPrograms{fd: maps.NewPrograms.FD(), known: maps.KnownPrograms, isKnown: map[programFile]bool{}}
-	page, size := os.Getpagesize(), int(maps.NewPrograms.MaxEntries())
+	n := &NewPrograms{fd: maps.News.FD(), known: maps.KnownPrograms, isKnown: map[programFile]bool{}}
+	page, size := os.Getpagesize(), int(maps.News.MaxEntries())
 	var err error
 	if n.consumer, err = unix.Mmap(n.fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		return nil, fmt.Errorf("map the ring of new programs: %w", err)
+		return nil, fmt.Errorf("map the ring of news: %w", err)
 	}
 	if n.producer, err = unix.Mmap(n.fd, int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		n.close()
-		return nil, fmt.Errorf("map the ring of new programs: %w", err)
+		return nil, fmt.Errorf("map the ring of news: %w", err)
 	}
 	n.data = n.producer[page:]
 	if n.hook, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exec", Program: prog}); err != nil {
@@ -66,11 +67,12 @@ func (n *NewPrograms) close() error {
 // ringRecordBusy is BPF_RINGBUF_BUSY_BIT of <linux/bpf.h>.
 const ringRecordBusy = 1 << 31
 
-// take returns the files that were told of since, valid until the next call.
-// All that their programs map before they run is in the side-band by then.
-func (n *NewPrograms) take() []programFile {
+// take returns the files that were told of since, valid until the next call, and
+// whether a ring was half full. All that the files' programs map before they run is in
+// the side-band by then.
+func (n *NewPrograms) take() (files []programFile, filled bool) {
 	if n == nil {
-		return nil
+		return nil, false
 	}
 	n.told = n.told[:0]
 	read, written := position(n.consumer), position(n.producer)
@@ -81,11 +83,15 @@ func (n *NewPrograms) take() []programFile {
 		if length&ringRecordBusy != 0 {
 			break // told of when it is complete
 		}
-		n.told = append(n.told, *(*programFile)(unsafe.Pointer(&record[unix.BPF_RINGBUF_HDR_SZ])))
+		if length == uint32(unsafe.Sizeof(programFile{})) {
+			n.told = append(n.told, *(*programFile)(unsafe.Pointer(&record[unix.BPF_RINGBUF_HDR_SZ])))
+		} else {
+			filled = true
+		}
 		at += (uint64(length) + unix.BPF_RINGBUF_HDR_SZ + 7) &^ 7
 	}
 	read.Store(at)
-	return n.told
+	return n.told, filled
 }
 
 func position(page []byte) *atomic.Uint64 {

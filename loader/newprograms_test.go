@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // newProgramsOf follows the children of this process, and returns who tells of
@@ -63,26 +66,26 @@ func TestNewPrograms(t *testing.T) {
 	first, second := copyOfCat(t, dir, 1), copyOfCat(t, dir, 2)
 	n.take()
 	runCopy(t, first)
-	told := n.take()
+	told, _ := n.take()
 	f := fileOf(t, told, first)
 	if f == nil {
 		t.Fatalf("%s was not told of: %+v", first, told)
 	}
 	known := *f
 	runCopy(t, first)
-	if told := n.take(); fileOf(t, told, first) == nil {
+	if told, _ := n.take(); fileOf(t, told, first) == nil {
 		t.Errorf("%s was not told of again: %+v", first, told)
 	}
 	n.know([]programFile{known})
 	runCopy(t, first)
 	runCopy(t, second)
-	told = n.take()
+	told, _ = n.take()
 	if fileOf(t, told, first) != nil || fileOf(t, told, second) == nil {
 		t.Errorf("told of %+v: want %s alone", told, second)
 	}
 	n.forget()
 	runCopy(t, first)
-	if told := n.take(); fileOf(t, told, first) == nil {
+	if told, _ := n.take(); fileOf(t, told, first) == nil {
 		t.Errorf("%s was not told of when it had been forgotten: %+v", first, told)
 	}
 }
@@ -91,7 +94,7 @@ func TestNewPrograms(t *testing.T) {
 func TestNewProgramsOfOthers(t *testing.T) {
 	n := newProgramsOf(t, false)
 	runCopy(t, copyOfCat(t, t.TempDir(), 1))
-	if told := n.take(); len(told) != 0 {
+	if told, _ := n.take(); len(told) != 0 {
 		t.Errorf("told of %+v", told)
 	}
 }
@@ -108,12 +111,12 @@ func TestNewProgramsMany(t *testing.T) {
 	for range room + 1 {
 		runCopy(t, path)
 	}
-	told := n.take()
+	told, _ := n.take()
 	if len(told) == 0 || len(told) > room {
 		t.Fatalf("%d told of, with room for %d", len(told), room)
 	}
 	runCopy(t, path)
-	if fileOf(t, n.take(), path) == nil {
+	if told, _ = n.take(); fileOf(t, told, path) == nil {
 		t.Error("none is told of after the ring was full")
 	}
 	most := int(n.known.MaxEntries())
@@ -136,7 +139,9 @@ func TestRestEnds(t *testing.T) {
 	}
 	defer sb.Close()
 	p := NewProcesses(ProcessesConfig{Sideband: sb})
-	p.Heed(n)
+	if err := p.Heed(n); err != nil {
+		t.Fatal(err)
+	}
 	rested := make(chan struct{})
 	go func() {
 		defer close(rested)
@@ -147,5 +152,44 @@ func TestRestEnds(t *testing.T) {
 	case <-rested:
 	case <-time.After(patience):
 		t.Fatal("still resting when a new program was executed")
+	}
+}
+
+// A ring that is half full is told of, and nobody need look before.
+func TestRingFills(t *testing.T) {
+	s := startSession(t, Config{Frequency: 997, NewPrograms: true, PIDs: []int{os.Getpid()}, RingBytes: 1})
+	sb, err := OpenSideband(SidebandConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Close()
+	filled := make(chan struct{}, 1000)
+	p := NewProcesses(ProcessesConfig{Sideband: sb, Images: procstate.NewImages(0), OnFilled: func() { filled <- struct{}{} }})
+	if err := p.Heed(s.NewPrograms()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		_ = p.Watch(ctx)
+	}()
+	defer func() {
+		stop()
+		<-watched
+	}()
+	for deadline := time.After(patience); ; {
+		select {
+		case <-filled:
+			for i := range s.rings.cpus {
+				if unpackPos(s.rings.cpus[i].head.Load()).at >= uint32(s.cpuRing/2) {
+					return
+				}
+			}
+			t.Fatal("told of a ring that is not half full")
+		case <-deadline:
+			t.Fatal("not told of a ring that is half full")
+		default: // be sampled
+		}
 	}
 }

@@ -27,8 +27,13 @@ type ProcessesConfig struct {
 	// for every process of the machine.
 	PIDs []int32
 
-	// OnNews, if set, is called by Watch when it has collected events.
+	// OnNews, if set, is called by Watch when it has collected events of what may
+	// be gone with its process: files that are new, and code that is in no file.
 	OnNews func()
+
+	// OnFilled, if set, is called by Watch when a ring for samples is half full, if
+	// it heeds NewPrograms.
+	OnFilled func()
 
 	// OnImage, if set, is called for each file that a process maps as code, with
 	// what is to be added to its link-time addresses, as soon as that is known:
@@ -64,6 +69,7 @@ type Processes struct {
 	imageMu  sync.Mutex // held while onImage runs
 	onBPF    func(*SidebandEvent)
 	onNews   func() // may be nil
+	onFilled func() // may be nil
 
 	programs *NewPrograms // nil: files are looked for within watchRest
 
@@ -83,6 +89,7 @@ type Processes struct {
 	keys    []eventKey
 	synced  uint64         // time of the last SyncCPUs
 	urgent  bool           // a Go program was mapped since tookSince
+	made    bool           // code that is in no file was mapped since tookSince
 	opened  uint64         // files that had been looked for then
 	evicted uint64         // files that had been closed again
 	wanted  map[int32]bool // processes whose files are opened early; nil: all
@@ -135,7 +142,7 @@ const keepEvents = 1024
 func NewProcesses(cfg ProcessesConfig) *Processes {
 	p := &Processes{
 		sideband: cfg.Sideband, images: cfg.Images, onImage: cfg.OnImage, onBPF: cfg.OnBPF,
-		procs: make(map[int32]*Process), gone: make(map[int32]uint64), onNews: cfg.OnNews,
+		procs: make(map[int32]*Process), gone: make(map[int32]uint64), onNews: cfg.OnNews, onFilled: cfg.OnFilled,
 	}
 	if len(cfg.PIDs) > 0 {
 		p.only, p.wanted = make(map[int32]bool), make(map[int32]bool)
@@ -171,9 +178,12 @@ func (p *Processes) Watch(ctx context.Context) error {
 		if rest > 0 {
 			p.rest(rest)
 		}
-		started := p.programs.take()
+		started, filled := p.programs.take()
+		if filled && p.onFilled != nil {
+			p.onFilled()
+		}
 		p.Collect()
-		events, urgent, evicted := p.tookSince()
+		events, urgent, made, evicted := p.tookSince()
 		if evicted {
 			p.programs.forget()
 		}
@@ -189,7 +199,7 @@ func (p *Processes) Watch(ctx context.Context) error {
 			p.programs.know(started)
 		}
 		calm = rest < watchRest || events < watchEvents
-		if p.onNews != nil {
+		if p.onNews != nil && (urgent || made) {
 			p.onNews()
 		}
 	}
@@ -199,7 +209,10 @@ func (p *Processes) Watch(ctx context.Context) error {
 // Heed has Watch open the files of new programs at once, and let events gather
 // longer while there are none. It must be called before Watch, and n must
 // live longer than that.
-func (p *Processes) Heed(n *NewPrograms) { p.programs = n }
+func (p *Processes) Heed(n *NewPrograms) error {
+	p.programs = n
+	return p.sideband.alsoWait(n.fd)
+}
 
 // rest waits for a while, or for a new program.
 func (p *Processes) rest(d time.Duration) {
@@ -212,15 +225,15 @@ func (p *Processes) rest(d time.Duration) {
 }
 
 // tookSince returns how many events came since the last call, whether a
-// mapping was among them that had to be looked at without delay, and whether
-// files were closed that may come again.
-func (p *Processes) tookSince() (events int, urgent, evicted bool) {
+// mapping was among them that had to be looked at without delay, or of code that is
+// in no file, and whether files were closed that may come again.
+func (p *Processes) tookSince() (events int, urgent, made, evicted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := p.images.Stats()
-	events, urgent, evicted = p.taken, p.urgent || st.Opened+st.Failed != p.opened, st.Evicted != p.evicted
-	p.taken, p.urgent, p.opened, p.evicted = 0, false, st.Opened+st.Failed, st.Evicted
-	return events, urgent, evicted
+	events, urgent, made, evicted = p.taken, p.urgent || st.Opened+st.Failed != p.opened, p.made, st.Evicted != p.evicted
+	p.taken, p.urgent, p.made, p.opened, p.evicted = 0, false, false, st.Opened+st.Failed, st.Evicted
+	return events, urgent, made, evicted
 }
 
 // Collect takes in the events that wait in the side-band and opens the files
@@ -244,8 +257,12 @@ func (p *Processes) take(e *SidebandEvent) {
 	switch {
 	case e.Kind == SidebandFork && p.wanted != nil && p.wanted[e.PPID]:
 		p.wanted[e.PID] = true
-	case e.Kind == SidebandMmap && procstate.HasFile(e.Path) && (p.wanted == nil || p.wanted[e.PID]):
-		p.look(e)
+	case e.Kind == SidebandMmap && (p.wanted == nil || p.wanted[e.PID]):
+		if procstate.HasFile(e.Path) {
+			p.look(e)
+		} else {
+			p.made = p.made || e.Path != "[vdso]"
+		}
 	}
 	if n := len(p.pending); n > 0 && p.pending[n-1].Time > e.Time {
 		p.sorted = false

@@ -199,7 +199,7 @@ func (s *Session) loadAll() error {
 		spec.Maps[name].MaxEntries = uint32(possible)
 	}
 	spec.Maps[gen.SamplerMapDeferredSamples].MaxEntries *= uint32(possible)
-	spec.Maps[gen.SamplerMapNewPrograms].MaxEntries = uint32(os.Getpagesize())
+	spec.Maps[gen.SamplerMapNews].MaxEntries = uint32(os.Getpagesize())
 	if !s.event.hasOffCPU() {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
@@ -322,7 +322,7 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapProcesses: s.maps.Processes,
 		gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
 		gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
-		gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNewPrograms: s.maps.NewPrograms,
+		gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
 	}
 	load := func(name string) (*ebpf.Program, error) {
 		one := spec.Copy()
@@ -429,8 +429,8 @@ func (s *Session) Duration() time.Duration {
 	return time.Duration(s.stopped - s.startedAt)
 }
 
-// NewPrograms tells of sampled programs whose files are new; nil without
-// Config.NewPrograms. It ends with the Session.
+// NewPrograms tells of sampled programs whose files are new, and of rings that are
+// half full; nil without Config.NewPrograms. It ends with the Session.
 func (s *Session) NewPrograms() *NewPrograms { return s.execs }
 
 // RingBytes is the room for samples that there is, on all CPUs.

@@ -267,6 +267,14 @@ func (s *Sideband) Wait(timeout time.Duration) (woken bool, err error) {
 	return n > 0, nil
 }
 
+// alsoWait has a Wait end as well when there is something to read at a descriptor.
+func (s *Sideband) alsoWait(fd int) error {
+	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+		return fmt.Errorf("wait with the side-band: %w", err)
+	}
+	return nil
+}
+
 // Wake ends all Waits, those to come included.
 func (s *Sideband) Wake() {
 	s.mu.Lock()

@@ -22,7 +22,9 @@ type alarm struct {
 	read  func(fd uintptr) bool
 	count uint64 // what is read
 
+	now    atomic.Bool  // rung since the last wait
 	news   atomic.Bool  // told since the last wait
+	due    atomic.Int64 // CLOCK_MONOTONIC ns at which it rings as set
 	hasten atomic.Int64 // ns until it rings from when news are told; 0: as set
 	could  bool         // be hastened
 }
@@ -56,17 +58,28 @@ func (a *alarm) arm(in time.Duration) {
 func (a *alarm) set(in, hasten time.Duration) {
 	a.arm(in)
 	a.could = hasten > 0
+	a.due.Store(monotonic() + int64(in))
 	a.hasten.Store(int64(hasten))
 	if a.news.Load() {
 		a.tellNews()
 	}
+	if a.now.Load() {
+		a.arm(0)
+	}
+}
+
+// ring has it ring at once, or as soon as it is set. It may be called by any
+// goroutine.
+func (a *alarm) ring() {
+	a.now.Store(true)
+	a.arm(0)
 }
 
 // tellNews may be called by any goroutine.
 func (a *alarm) tellNews() {
 	a.news.Store(true)
 	if in := a.hasten.Swap(0); in > 0 {
-		a.arm(time.Duration(in))
+		a.arm(time.Duration(min(in, a.due.Load()-monotonic())))
 	}
 }
 
@@ -78,6 +91,7 @@ func (a *alarm) wait() (hastened bool, err error) {
 	}
 	hastened = a.hasten.Swap(0) == 0 && a.could
 	a.news.Store(false)
+	a.now.Store(false)
 	return hastened, nil
 }
 

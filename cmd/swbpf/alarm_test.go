@@ -41,6 +41,17 @@ func TestAlarm(t *testing.T) {
 	go a.arm(soon)
 	wait("rung", false)
 
+	a.set(soon, late) // news make it no later
+	a.tellNews()
+	wait("when it was to, with news", true)
+
+	a.set(late, 0)
+	go a.ring()
+	wait("at once", false)
+	a.ring()
+	a.set(late, 0)
+	wait("at once, before it was set", false)
+
 	a.set(late, 0)
 	go a.close()
 	if _, err := a.wait(); err == nil {

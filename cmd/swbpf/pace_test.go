@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Waits grow while next to nothing is sampled or samples are small, and never so
-// far that full stacks on all CPUs would fill more than three quarters of the rings.
+// Waits grow while little is sampled, and are short while rings fill or what may
+// soon be gone is sampled.
 func TestPace(t *testing.T) {
 	for _, tc := range []struct{ hz, cpus, ring, stack int }{
 		{99, 2, 6 << 20, 64 << 10},
@@ -17,44 +17,37 @@ func TestPace(t *testing.T) {
 		{1, 1, 256 << 10, 4 << 10},
 	} {
 		p := paceOf(tc.hz, tc.cpus, tc.ring, tc.stack)
-		busy := p.wait
-		if busy < minPoll || busy > maxPoll || p.isCalm() {
-			t.Errorf("%+v: begins with %v", tc, busy)
+		least := p.wait
+		if least < minPoll || least > soonPoll || p.hasten() != 0 {
+			t.Errorf("%+v: begins with %v", tc, least)
 		}
-		for last := busy; ; last = p.wait {
-			if p.polled(0, 0); p.wait < last {
+		if come := least.Seconds() * float64(tc.hz*tc.cpus*tc.stack); least > minPoll && come > float64(tc.ring)/8*1.001 {
+			t.Errorf("%+v: begins with %v, in which %.0f bytes may come", tc, least, come)
+		}
+		for last := least; p.wait < maxPoll; last = p.wait {
+			if p.polled(0, false); p.wait <= last {
 				t.Fatalf("%+v: from %v to %v", tc, last, p.wait)
 			}
-			if p.wait == last {
-				break
-			}
 		}
-		if come := p.wait.Seconds() * float64(tc.hz*tc.cpus*tc.stack); p.wait > calmPoll || p.isCalm() && come > float64(tc.ring)*3/4 {
-			t.Errorf("%+v: waits %v, in which %.0f bytes may come", tc, p.wait, come)
+		if p.wait != maxPoll || p.hasten() != soonPoll {
+			t.Errorf("%+v: rests for %v, with news for %v", tc, p.wait, p.hasten())
 		}
-		many := func() uint64 { return uint64(p.few*p.wait.Seconds()) + 1 }
-		if p.polled(many(), uint64(tc.ring)); p.wait != busy && p.wait >= calmPoll/4 {
-			t.Errorf("%+v: %v after rings that were full", tc, p.wait)
+		rate := float64(tc.ring) / 2 // bytes a second: an eighth in 250 ms
+		for range 20 {
+			p.polled(uint64(rate*p.wait.Seconds()), false)
+		}
+		if off := p.wait - 250*time.Millisecond; off.Abs() > time.Millisecond {
+			t.Errorf("%+v: waits %v while an eighth is filled within 250 ms", tc, p.wait)
+		}
+		if p.polled(1, true); p.wait != soonPoll || p.hasten() != 0 {
+			t.Errorf("%+v: waits %v for what may soon be gone", tc, p.wait)
 		}
 		for range 20 {
-			p.polled(many(), 1)
+			p.polled(uint64(tc.ring)/8, false)
+			p.polled(uint64(tc.ring)/2, false)
 		}
-		if come := p.wait.Seconds() * float64(tc.hz*tc.cpus*tc.stack); p.isCalm() || p.wait > maxPoll || p.wait > busy && come > float64(tc.ring)*3/4 {
-			t.Errorf("%+v: waits %v between small samples, in which %.0f bytes may come", tc, p.wait, come)
+		if p.wait != least {
+			t.Errorf("%+v: %v while rings fill, want %v", tc, p.wait, least)
 		}
-		for range 20 {
-			p.polled(many(), uint64(tc.ring)/8)
-			p.polled(many(), uint64(tc.ring)/2)
-		}
-		if p.wait != busy {
-			t.Errorf("%+v: %v while rings fill, want %v", tc, p.wait, busy)
-		}
-		p.polled(0, 0)
-		if p.hurry(); p.wait != busy {
-			t.Errorf("%+v: %v after news, want %v", tc, p.wait, busy)
-		}
-	}
-	if p := paceOf(99, 2, 6<<20, 64<<10); p.calm < 200*time.Millisecond {
-		t.Errorf("polls a machine that idles every %v", p.calm)
 	}
 }

@@ -25,7 +25,8 @@ type pipeline struct {
 	labels  *labeller
 	stats   recordStats
 
-	sampled map[int32]struct{} // PIDs with a sample
+	sampled  map[int32]struct{} // PIDs with a sample
+	fleeting bool               // samples needed what is gone with their process
 
 	goPIDs map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 
@@ -190,6 +191,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	for _, pc := range pcs {
 		p.stack = append(p.stack, p.modules.user(wp, wp.space.MappingAt(pc.Addr), pc.Addr))
 	}
+	p.fleeting = p.fleeting || wp.jit != 0
 	if err == nil {
 		p.stats.addLive(s, pcs, wp.walker.LastSP())
 	}
@@ -238,6 +240,7 @@ func (p *pipeline) process(s *loader.Sample) *walkedProcess {
 // refresh reads the mappings of a sample's process anew, since the sample is in
 // none that is known: mremap is not reported.
 func (p *pipeline) refresh(s *loader.Sample) *walkedProcess {
+	p.fleeting = true
 	if proc := p.procs.Process(s.PID); proc != nil {
 		p.procs.Refresh(proc)
 	}

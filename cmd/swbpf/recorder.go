@@ -121,7 +121,9 @@ func (r *recorder) start() error {
 	limitGarbage()
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop, r.watched = stop, make(chan struct{})
-	r.procs.Heed(r.session.NewPrograms())
+	if err := r.procs.Heed(r.session.NewPrograms()); err != nil {
+		return err
+	}
 	go func(p *loader.Processes) {
 		defer close(r.watched)
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
@@ -148,7 +150,7 @@ func (r *recorder) follow(pids []int) (err error) {
 	r.images = procstate.NewImages(0)
 	r.procs = loader.NewProcesses(loader.ProcessesConfig{
 		Sideband: r.sideband, Images: r.images, PIDs: toInt32(pids), OnImage: r.onImage, OnBPF: r.modules.onBPF,
-		OnNews: r.alarm.tellNews,
+		OnNews: r.alarm.tellNews, OnFilled: r.alarm.ring,
 	})
 	return r.procs.Bootstrap()
 }
@@ -161,11 +163,7 @@ func (r *recorder) run() error {
 	progress := newProgress(os.Stderr, r)
 	defer progress.clear()
 	for pace := r.newPace(); ; {
-		hasten := time.Duration(0)
-		if pace.isCalm() {
-			hasten = pace.busy
-		}
-		r.alarm.set(pace.wait, hasten)
+		r.alarm.set(pace.wait, pace.hasten())
 		select {
 		case signals := <-ended:
 			go r.abortAfter(signals)
@@ -176,15 +174,13 @@ func (r *recorder) run() error {
 		if err != nil {
 			return err
 		}
-		if hastened {
-			pace.hurry()
-		}
-		samples, bytes := r.stats.Samples, r.session.BytesRead()
+		bytes := r.session.BytesRead()
+		r.fleeting = hastened
 		if err := r.poll(r.procs.Collect()); err != nil {
 			return err
 		}
 		progress.update()
-		pace.polled(r.stats.Samples-samples, r.session.BytesRead()-bytes)
+		pace.polled(r.session.BytesRead()-bytes, r.fleeting)
 	}
 }
 
@@ -207,7 +203,7 @@ func (r *recorder) awaitEnd(ended chan<- int) {
 	case <-commandDone:
 	}
 	ended <- signals
-	r.alarm.arm(0)
+	r.alarm.ring()
 }
 
 // abortAfter ends the program at once after n more signals.

@@ -146,7 +146,7 @@ func (t *top) guard(f func() error) {
 
 // sample fills the window until it is told to stop.
 func (t *top) sample() error {
-	poll := time.NewTicker(t.rec.newPace().busy)
+	poll := time.NewTicker(t.rec.newPace().least)
 	defer poll.Stop()
 	generated := time.NewTicker(topRefresh)
 	defer generated.Stop()
