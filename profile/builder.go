@@ -75,7 +75,9 @@ type Builder struct {
 
 	stacks  stacks
 	samples []sample
-	index   []uint32 // hash table of samples by node and thread; 0 is free, else index + 1
+	firsts  []*[nodeChunk]uint32 // the first sample of each node, as in index
+	index   []uint32             // hash table of the others by node and thread; 0 is free, else index + 1
+	others  int                  // in it
 }
 
 // NewBuilder returns an empty Builder.
@@ -162,8 +164,19 @@ func (b *Builder) truncatedRoot(reason string) uint32 {
 	return root
 }
 
-// sample returns the sample of a stack in a thread, made when there is none.
+// sample returns the sample of a stack in a thread, made when there is none. Most
+// stacks are of one thread alone.
 func (b *Builder) sample(node, thread uint32) *sample {
+	for int(node/nodeChunk) >= len(b.firsts) {
+		b.firsts = append(b.firsts, new([nodeChunk]uint32))
+	}
+	first := &b.firsts[node/nodeChunk][node%nodeChunk]
+	if *first == 0 {
+		return b.newSample(node, thread, first)
+	}
+	if s := &b.samples[*first-1]; s.thread == thread {
+		return s
+	}
 	mask := uint32(len(b.index) - 1)
 	i := hashSample(node, thread) & mask
 	for ; b.index[i] != 0; i = (i + 1) & mask {
@@ -172,24 +185,35 @@ func (b *Builder) sample(node, thread uint32) *sample {
 			return s
 		}
 	}
-	b.samples = append(b.samples, sample{tally: tally{node: node, thread: thread}})
-	b.index[i] = uint32(len(b.samples))
-	if len(b.samples) > len(b.index)/2 {
+	s := b.newSample(node, thread, &b.index[i])
+	if b.others++; b.others > len(b.index)/2 {
 		b.growIndex()
 	}
+	return s
+}
+
+// newSample makes a sample and notes its number.
+func (b *Builder) newSample(node, thread uint32, number *uint32) *sample {
+	b.samples = append(b.samples, sample{tally: tally{node: node, thread: thread}})
+	*number = uint32(len(b.samples))
 	return &b.samples[len(b.samples)-1]
 }
 
 func hashSample(node, thread uint32) uint32 { return uint32(mix(uint64(node), uint64(thread))) }
 
 func (b *Builder) growIndex() {
-	b.index = make([]uint32, 2*len(b.index))
+	numbers := b.index
+	b.index = make([]uint32, 2*len(numbers))
 	mask := uint32(len(b.index) - 1)
-	for n, s := range b.samples {
+	for _, n := range numbers {
+		if n == 0 {
+			continue
+		}
+		s := &b.samples[n-1]
 		i := hashSample(s.node, s.thread) & mask
 		for b.index[i] != 0 {
 			i = (i + 1) & mask
 		}
-		b.index[i] = uint32(n + 1)
+		b.index[i] = n
 	}
 }
