@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/profile"
 )
 
@@ -187,5 +188,15 @@ func TestSharedNames(t *testing.T) {
 		if got := shared.text(list[i].Function, list[i].Module); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// TestPrintLosses: losses come with what they mean, but not the odd one.
+func TestPrintLosses(t *testing.T) {
+	var b bytes.Buffer
+	printLosses(&b, &figures{Samples: 899, Lost: 101, LostByReason: map[string]uint64{"ring_full": 100, "nested": 1}})
+	want := "lost: 101 samples by: ring_full 100, nested 1\n  (ring_full: " + loader.LostHelp["ring_full"] + ")\n"
+	if b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
 	}
 }

@@ -30,7 +30,7 @@ func (r *recorder) meta() profile.Meta {
 		Duration:    r.session.Duration(),
 		CPUs:        loader.CPUs(),
 		Kernel:      kernelRelease(),
-		Help:        map[string]string{},
+		Help:        maps.Clone(loader.LostHelp),
 		Notes:       r.modules.notes,
 	}
 	switch {
@@ -95,7 +95,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		}
 	}
 	if s.Lost > 0 {
-		fmt.Fprintf(w, "lost: %s%s\n", plural(s.Lost, "sample"), reasons(" by", s.LostByReason))
+		printLosses(w, &s.figures)
 	} else {
 		fmt.Fprintln(w, "lost: none")
 	}
@@ -125,6 +125,16 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 	for _, o := range outs {
 		o.see(w)
+	}
+}
+
+// printLosses says what was lost and, where it is more than a little, why.
+func printLosses(w io.Writer, s *figures) {
+	fmt.Fprintf(w, "lost: %s%s\n", plural(s.Lost, "sample"), reasons(" by", s.LostByReason))
+	for _, reason := range slices.Sorted(maps.Keys(s.LostByReason)) {
+		if percent(s.LostByReason[reason], s.Samples+s.Lost) >= 1 {
+			fmt.Fprintf(w, "  (%s: %s)\n", reason, loader.LostHelp[reason])
+		}
 	}
 }
 
