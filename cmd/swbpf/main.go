@@ -57,7 +57,7 @@ func run(args []string) int {
 		exit = &exitError{exitFailure, err}
 	}
 	if exit.err != nil {
-		fmt.Fprintf(os.Stderr, "swbpf: %v\n", exit.err)
+		fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(exit.err.Error()))
 	}
 	return exit.code
 }

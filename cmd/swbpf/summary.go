@@ -121,7 +121,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		}
 	}
 	for _, note := range r.modules.notes {
-		fmt.Fprintln(w, "note:", note)
+		fmt.Fprintln(w, "note:", printable(note))
 	}
 	for _, o := range outs {
 		o.see(w)
@@ -155,9 +155,9 @@ func sharedNames[E any](list []E, name func(*E) string) nameSet {
 // text is a function's name, and its file where others share the name.
 func (shared nameSet) text(function, module string) string {
 	if !shared[function] || module == "" {
-		return function
+		return printable(function)
 	}
-	return function + "  " + module
+	return printable(function + "  " + module)
 }
 
 // printStates says how much time threads spent in which state.

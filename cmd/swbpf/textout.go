@@ -4,7 +4,29 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 )
+
+// printable replaces what a terminal might take for a command. The names of
+// processes, files and functions are by anybody.
+func printable(s string) string { return strings.Map(printableRune, s) }
+
+// printableLines does so for a text of several lines.
+func printableLines(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' {
+			return r
+		}
+		return printableRune(r)
+	}, s)
+}
+
+func printableRune(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
+}
 
 // errWriter writes text until a first error, which it keeps.
 type errWriter struct {
@@ -14,7 +36,7 @@ type errWriter struct {
 }
 
 func (e *errWriter) printf(format string, args ...any) {
-	s := fmt.Sprintf(format, args...)
+	s := printableLines(fmt.Sprintf(format, args...))
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
 		e.column = len(s) - i - 1
 	} else {

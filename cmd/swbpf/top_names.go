@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
@@ -122,16 +121,6 @@ func (p *topPlace) unnamed() topFunc {
 // function is the nameless function that begins at addr.
 func (p *topPlace) function(addr uint64) topFunc {
 	return topFunc{fmt.Sprintf("%s+%#x", p.module, addr), p.module, p.kind}
-}
-
-// printable replaces what a terminal might take for a command.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, s)
 }
 
 // topNamer names places in another goroutine: reading the debug information

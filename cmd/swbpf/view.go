@@ -105,13 +105,13 @@ func view(o *viewOptions, path string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	whole, unit := p.Whole()
-	fmt.Fprintf(os.Stderr, "%s (%s): %s %s\n", displayName(path), p.Format, p.Amount(whole), unit)
+	fmt.Fprintln(os.Stderr, printable(fmt.Sprintf("%s (%s): %s %s", displayName(path), p.Format, p.Amount(whole), unit)))
 	if len(p.Types) > 1 {
 		var names []string
 		for _, t := range p.Types {
 			names = append(names, t.Type)
 		}
-		fmt.Fprintf(os.Stderr, "it also has, for --sample-type: %s\n", strings.Join(names, ", "))
+		fmt.Fprintf(os.Stderr, "it also has, for --sample-type: %s\n", printable(strings.Join(names, ", ")))
 	}
 	url := "http://" + server.listener.Addr().String() + "/"
 	fmt.Fprintf(os.Stderr, "see it at %s; Ctrl-C ends it\n", url)

@@ -183,7 +183,7 @@ func (o *walkOptions) run(w io.Writer) (err error) {
 		case first == nil:
 			first = err
 		default: // the last error is printed by main, the others here
-			fmt.Fprintf(os.Stderr, "swbpf: %v\n", err)
+			fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(err.Error()))
 		}
 	}
 	return first

@@ -19,7 +19,7 @@ import (
 // writeWalkText writes a process for people; with group set, threads with the
 // same stack are one.
 func writeWalkText(w io.Writer, p *processWalk, group bool) error {
-	head := fmt.Sprintf("process %d  %s  (%s, %s", p.pid, p.exe, p.arch.Name, plural(len(p.threads), "thread"))
+	head := fmt.Sprintf("process %d  %s  (%s, %s", p.pid, printable(p.exe), p.arch.Name, plural(len(p.threads), "thread"))
 	if p.live {
 		head += ", stopped for " + duration(p.stopped)
 	}
@@ -33,7 +33,7 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 		if !t.complete() && len(t.stack) > 0 {
 			r := unwind.ReasonOf(t.err)
 			if r == unwind.StepperFailed {
-				fmt.Fprintf(w, "  ends here: %v\n", t.err)
+				fmt.Fprintf(w, "  ends here: %s\n", printable(t.err.Error()))
 			} else {
 				fmt.Fprintf(w, "  ends here: %s: %s\n", r, r.Help())
 			}
@@ -158,7 +158,7 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool
 	width := 0
 	labels := make([]string, len(frames))
 	for i := range frames {
-		labels[i] = frames[i].label()
+		labels[i] = printable(frames[i].label())
 		if n := len(labels[i]); n <= maxNameColumn {
 			width = max(width, n)
 		}
@@ -171,10 +171,10 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool
 		}
 		line := fmt.Sprintf("  #%-3d %s  %-*s", i, addr, width, labels[i])
 		if f.module != "" {
-			line += "  " + filepath.Base(f.module)
+			line += "  " + printable(filepath.Base(f.module))
 		}
 		if f.file != "" {
-			line += "  " + f.file
+			line += "  " + printable(f.file)
 			if f.line > 0 {
 				line += ":" + strconv.Itoa(f.line)
 			}
@@ -184,7 +184,7 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool
 		}
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 		if locals {
-			io.WriteString(w, f.locals())
+			io.WriteString(w, printableLines(f.locals()))
 		}
 	}
 }

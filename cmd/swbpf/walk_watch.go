@@ -54,7 +54,7 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 		}
 		if !alive {
 			if len(seen) > 0 {
-				fmt.Fprintf(os.Stderr, "swbpf: %v\n", last)
+				fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(last.Error()))
 				return nil
 			}
 			return last
@@ -76,7 +76,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 	s.since = make(map[string]time.Time)
 	for _, g := range groupThreads(p, true) {
 		t := g[0]
-		line := fmt.Sprintf("%5d x %-10s %s: %s", len(g), t.state, groupName(g), foldStack(t))
+		line := printable(fmt.Sprintf("%5d x %-10s %s: %s", len(g), t.state, groupName(g), foldStack(t)))
 		since, ok := before[line]
 		if !ok {
 			since = now
