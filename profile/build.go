@@ -296,13 +296,13 @@ func (b *Builder) orderThreads(p *Profile, labels []uint32) []uint32 {
 	slices.SortFunc(order, func(x, y uint32) int {
 		tx, ty := &b.threads.all[x], &b.threads.all[y]
 		return cmp.Or(cmp.Compare(tx.PID, ty.PID), cmp.Compare(tx.TID, ty.TID),
-			slices.Compare(tx.Comm[:], ty.Comm[:]), cmp.Compare(labels[tx.Labels], labels[ty.Labels]))
+			slices.Compare(tx.Comm[:], ty.Comm[:]), cmp.Compare(labels[b.labelsOf(tx)], labels[b.labelsOf(ty)]))
 	})
 	renumbered := make([]uint32, len(order))
 	for i, old := range order {
 		renumbered[old] = uint32(i)
 		t := b.threads.all[old]
-		t.Comm, t.Labels = Comm(validText(t.CommString())), labels[t.Labels]
+		t.Comm, t.Labels = Comm(validText(t.CommString())), labels[b.labelsOf(&t)]
 		p.threads = append(p.threads, t)
 	}
 	return renumbered

@@ -68,10 +68,10 @@ func TestUnnamedFunction(t *testing.T) {
 	}
 }
 
-// Frames of modules that were never declared are shown, not trusted.
+// Frames of modules, and labels, that were never declared are not trusted.
 func TestUndeclaredModule(t *testing.T) {
 	b := NewBuilder()
-	b.Add(Thread{}, []Loc{{77, 0x10}, {markerModule, 5}}, "", 1, 1)
+	b.Add(Thread{Labels: 9}, []Loc{{77, 0x10}, {markerModule, 5}}, "", 1, 1)
 	p := b.Build(Meta{}, nil)
 	var names []string
 	for _, f := range p.functions {

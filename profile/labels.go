@@ -44,7 +44,7 @@ func compareLabels(x, y Label) int {
 func (b *Builder) orderLabels(p *Profile) []uint32 {
 	used := make([]bool, len(b.labels))
 	for i := range b.threads.all {
-		used[b.threads.all[i].Labels] = true
+		used[b.labelsOf(&b.threads.all[i])] = true
 	}
 	var order []int
 	for i := 1; i < len(used); i++ {
@@ -60,4 +60,12 @@ func (b *Builder) orderLabels(p *Profile) []uint32 {
 		p.labels = append(p.labels, b.labels[old])
 	}
 	return renumbered
+}
+
+// labelsOf takes numbers that no call of Labels returned for no labels.
+func (b *Builder) labelsOf(t *Thread) uint32 {
+	if t.Labels >= uint32(len(b.labels)) {
+		return 0
+	}
+	return t.Labels
 }
