@@ -22,7 +22,8 @@ type Diff struct {
 	merged   *Profile // both, with the side as process ID: 1 before, 2 after
 	exposure exposure
 	all      sides      // of both whole profiles
-	per      [2]float64 // parts of diffScale that a unit of weight is
+	scale    float64    // one whole, or one Unit, in values of merged
+	per      [2]float64 // parts of scale that a unit of weight is
 }
 
 // DiffEntry is a function. Functions are the same when they have the same name
@@ -68,13 +69,17 @@ const (
 	afterSide  = 2
 )
 
-// diffScale is one whole, or one Unit, in values of Diff.merged.
-const diffScale = 1e9
+// diffScale is one whole, or one Unit, in values of Diff.merged, and maxWhole
+// what a whole has at most of them: there are rates of many bytes a second.
+const (
+	diffScale = 1e9
+	maxWhole  = 1e15
+)
 
 // Compare returns what changed from before to after. With absolute, rates are
 // compared instead of shares, for which the durations must be known.
 func Compare(before, after *Profile, absolute bool) (*Diff, error) {
-	d := &Diff{Before: before, After: after, Absolute: absolute}
+	d := &Diff{Before: before, After: after, Absolute: absolute, scale: diffScale}
 	if before.Meta.ByValue != after.Meta.ByValue || before.Meta.ByValue && before.Meta.Value != after.Meta.Value {
 		return nil, fmt.Errorf("the profiles count different things: %s and %s", before.weightName(), after.weightName())
 	}
@@ -83,16 +88,14 @@ func Compare(before, after *Profile, absolute bool) (*Diff, error) {
 	if wb <= 0 || wa <= 0 {
 		return nil, errors.New("a profile without samples cannot be compared")
 	}
-	perBefore, perAfter := diffScale/float64(wb), diffScale/float64(wa)
+	d.per = [2]float64{diffScale / float64(wb), diffScale / float64(wa)}
 	d.exposure = exposure{float64(before.Samples), float64(after.Samples), false}
 	if absolute {
-		var err error
-		if perBefore, perAfter, err = d.rates(); err != nil {
+		if err := d.setRates(float64(wb), float64(wa)); err != nil {
 			return nil, err
 		}
 	}
-	d.merged = mergeSides(before, after, perBefore, perAfter)
-	d.per = [2]float64{perBefore, perAfter}
+	d.merged = mergeSides(before, after, d.per)
 	for i := range d.merged.samples {
 		d.all.addSample(d.merged, &d.merged.samples[i])
 	}
@@ -109,9 +112,9 @@ func (p *Profile) Waits() bool {
 	return m.ByValue && (m.Value.Type == "off-cpu" || m.Value.Type == "wall") && m.Duration > 0
 }
 
-// rates sets the unit and the exposure of rates, and returns how much of
-// diffScale a unit of weight is on both sides.
-func (d *Diff) rates() (perBefore, perAfter float64, err error) {
+// setRates sets the unit, the scale and the exposure of rates. The weights are
+// those of the whole profiles.
+func (d *Diff) setRates(before, after float64) error {
 	per := func(p *Profile) (float64, string, error) {
 		m := &p.Meta
 		if m.Duration <= 0 {
@@ -132,33 +135,34 @@ func (d *Diff) rates() (perBefore, perAfter float64, err error) {
 	}
 	b, unit, err := per(d.Before)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	a, unitAfter, err := per(d.After)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	if unit != unitAfter {
-		return 0, 0, fmt.Errorf("the profiles count different things: %s and %s", unit, unitAfter)
+		return fmt.Errorf("the profiles count different things: %s and %s", unit, unitAfter)
 	}
 	d.Unit = unit
 	// As many samples as there would be of one unit.
-	weightOf := func(p *Profile) float64 { w, _ := p.Whole(); return float64(w) / float64(p.Samples) }
-	d.exposure = exposure{1 / (b * weightOf(d.Before)), 1 / (a * weightOf(d.After)), true}
-	return b * diffScale, a * diffScale, nil
+	d.exposure = exposure{float64(d.Before.Samples) / (b * before), float64(d.After.Samples) / (a * after), true}
+	d.scale = min(diffScale, maxWhole/max(b*before, a*after))
+	d.per = [2]float64{b * d.scale, a * d.scale}
+	return nil
 }
 
 // sides are numbers of both sides.
 type sides struct {
 	count   [2]int64
-	weight  [2]int64   // in parts of diffScale
+	weight  [2]int64   // in parts of scale
 	squares [2]float64 // sums of the squares of those of single samples
 }
 
 // change judges numbers of both sides, but for significance.
 func (d *Diff) change(s *sides) (c Change, least float64) {
 	c = Change{BeforeSamples: s.count[0], AfterSamples: s.count[1],
-		Before: float64(s.weight[0]) / diffScale, After: float64(s.weight[1]) / diffScale}
+		Before: float64(s.weight[0]) / d.scale, After: float64(s.weight[1]) / d.scale}
 	if d.Before.Meta.ByValue {
 		c.P, least = d.compareWeights(s)
 		c.Error = 1.96 * math.Sqrt(d.varianceOfWeight(s, 0)+d.varianceOfWeight(s, 1))

@@ -242,6 +242,27 @@ func TestCompareRates(t *testing.T) {
 	}
 }
 
+// Rates of bytes are large numbers.
+func TestCompareLargeRates(t *testing.T) {
+	allocating := func(bytes int64) *Profile {
+		b := NewBuilder()
+		m := b.Module(Module{Path: "/bin/x", Kind: Native})
+		for range 100 {
+			b.Add(Thread{PID: 1, TID: 1}, []Loc{{m, 1}}, "", 1, bytes/100)
+		}
+		meta := Meta{Value: ValueType{"alloc_space", "bytes"}, ByValue: true, Duration: time.Second}
+		return b.Build(meta, symbols{{m, 1}: {{Function: "f"}}})
+	}
+	d, err := Compare(allocating(30e9), allocating(4e18), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := d.Functions[0].Self
+	if math.Abs(c.Before/30e9-1) > 1e-3 || math.Abs(c.After/4e18-1) > 1e-9 || !c.Significant {
+		t.Errorf("%+v %s", c, d.Unit)
+	}
+}
+
 // Functions are the same though their module is elsewhere and lines moved.
 func TestCompareMatches(t *testing.T) {
 	build := func(path string, line int, n int64) *Profile {

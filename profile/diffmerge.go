@@ -6,17 +6,17 @@ import (
 )
 
 // mergeSides puts two profiles into one in which the process ID tells the side.
-// Their values are the weights, times perBefore and perAfter. What is the same
-// function on both sides has the file and line that it has after.
-func mergeSides(before, after *Profile, perBefore, perAfter float64) *Profile {
+// Their values are the weights, times per. What is the same function on both
+// sides has the file and line that it has after.
+func mergeSides(before, after *Profile, per [2]float64) *Profile {
 	m := sideMerger{b: NewBuilder(), paths: map[string]Module{}, named: map[sideFunction]Line{}}
 	m.wasCalled, m.isCalled = renamedProgram(before, after)
 	m.b.places = make([]place, 0, 64)
 	for _, p := range []*Profile{after, before} {
 		m.learn(p)
 	}
-	m.add(before, beforeSide, perBefore)
-	m.add(after, afterSide, perAfter)
+	m.add(before, beforeSide, per[0])
+	m.add(after, afterSide, per[1])
 	meta := Meta{
 		Target: cmp.Or(before.Meta.Target, "before") + " → " + cmp.Or(after.Meta.Target, "after"),
 		Tool:   after.Meta.Tool, Event: after.Meta.Event, ByValue: true, Counted: after.Meta.Counted,

@@ -44,7 +44,7 @@ func (d *Diff) frames() (*flameTree, []sides) {
 		}
 	}
 	d.merged.diff = &diffTables{
-		Absolute: d.Absolute, Rates: d.exposure.rates, Unit: d.Unit, Scale: diffScale,
+		Absolute: d.Absolute, Rates: d.exposure.rates, Unit: d.Unit, Scale: d.scale,
 		BeforeExposure: d.exposure.before, AfterExposure: d.exposure.after, Threshold: threshold(least),
 		Weighted: d.Before.Meta.ByValue, Per: d.per,
 	}

@@ -2,7 +2,7 @@ package profile
 
 import "math"
 
-// rounding is more than what weights in parts of diffScale are off by, in samples.
+// rounding is more than what weights in parts of Diff.scale are off by, in samples.
 const rounding = 1e-3
 
 // weights are sides in the units that the samples have.
@@ -32,7 +32,7 @@ func (d *Diff) compareWeights(s *sides) (p, least float64) {
 		return 1, 1
 	}
 	before, after := w.weight[0]/unit, w.weight[1]/unit
-	e := exposure{diffScale / (d.per[0] * unit), diffScale / (d.per[1] * unit), d.exposure.rates}
+	e := exposure{d.scale / (d.per[0] * unit), d.scale / (d.per[1] * unit), d.exposure.rates}
 	if !e.rates {
 		e.before, e.after = math.Ceil(all.weight[0]/unit-rounding), math.Ceil(all.weight[1]/unit-rounding)
 	}
@@ -64,19 +64,19 @@ func (d *Diff) equalSample(w, all *weights) float64 {
 // varianceOfWeight is that of Change.Before (side 0) or After. No sample is as
 // uncertain as one.
 func (d *Diff) varianceOfWeight(s *sides, side int) float64 {
-	squares := s.squares[side] / (diffScale * diffScale)
+	squares := s.squares[side] / (d.scale * d.scale)
 	if s.weight[side] == 0 {
 		w, all := d.weights(s), d.weights(&d.all)
 		unit := d.equalSample(&w, &all)
 		if unit == 0 {
 			unit = d.equalSample(&all, &all)
 		}
-		unit *= d.per[side] / diffScale
+		unit *= d.per[side] / d.scale
 		return unit * unit
 	}
 	if d.exposure.rates {
 		return squares
 	}
 	r := float64(s.weight[side]) / float64(d.all.weight[side])
-	return (1-r)*(1-r)*squares + r*r*max(0, d.all.squares[side]/(diffScale*diffScale)-squares)
+	return (1-r)*(1-r)*squares + r*r*max(0, d.all.squares[side]/(d.scale*d.scale)-squares)
 }
