@@ -118,6 +118,7 @@ func Cases() []Case {
 	const noEVEX = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512CD,-AVX512DQ"
 	link("libc's functions for AVX2", "gcc", "gcc -w -O1 -o $OUT work.c -lm", false, noEVEX)
 	link("libc's functions for SSE2", "gcc", "gcc -w -O1 -o $OUT work.c -lm", false, noEVEX+",-AVX2,-AVX,-SSE4_2,-SSE4_1,-SSSE3,-ERMS,-FSRM,-BMI2")
+	link("numbers to text and back", "gcc", "gcc -O2 -o $OUT numbers.c", true)
 	link("no unwind tables, stripped", "gcc", "gcc -w -O2 -fno-asynchronous-unwind-tables -s -o $OUT work.c -lm", true)
 
 	lang := func(name, needs, build string, steps int) {

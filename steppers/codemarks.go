@@ -13,7 +13,6 @@ const (
 	// inContextStart, inCoroutineStart or classifyTrampoline recognise.
 	markEntry  = iota
 	markReturn // a return, if an instruction begins there
-	markRaise  // what raises SP, if an instruction begins there
 )
 
 // findMarks is for Image.HasMark.
@@ -41,18 +40,6 @@ func findMarks(_ *procstate.Arch, code []byte, marks []procstate.Mark) []procsta
 	}
 	for at := next(code, 0, 0xc2); at < len(code); at = next(code, at+1, 0xc2) {
 		marks = append(marks, procstate.MarkAt(markReturn, at))
-	}
-	for at := next(code, 0, 0xc4); at < len(code); at = next(code, at+1, 0xc4) {
-		if at >= 2 && code[at-2] == 0x48 && (code[at-1] == 0x81 || code[at-1] == 0x83) { // add $n,%rsp
-			marks = append(marks, procstate.MarkAt(markRaise, at-2))
-		}
-	}
-	for _, modRM := range []byte{0x64, 0xa4} { // lea n(%rsp),%rsp
-		for at := next(code, 0, modRM); at < len(code); at = next(code, at+1, modRM) {
-			if at >= 2 && code[at-2] == 0x48 && code[at-1] == 0x8d && at+1 < len(code) && code[at+1] == 0x24 {
-				marks = append(marks, procstate.MarkAt(markRaise, at-2))
-			}
-		}
 	}
 	return marks
 }

@@ -13,11 +13,11 @@ type Debug struct {
 	cache    []debugEntry
 	kept     keptRegs
 	returns  vaddrCache // facts about return addresses
-	raised   vaddrCache // whether SP was raised right before, within a row of CFI
+	doubts   vaddrCache // what there is against the row of an instruction
+	starts   vaddrCache // whether a function moves SP
 	resuming resuming
 	sizes    vaddrCache // from SP to the CFA, in words
-	mute     vaddrCache // whether CFI says nothing of how SP has moved
-	before   [maxRaise]byte
+	code     [maxSilent]byte
 	buf      [maxCallLen]byte
 }
 
@@ -64,15 +64,13 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		in.Flags |= unwind.Instrumentation | unwind.Interrupted // its first instruction is the next
 		return unwind.Failed, unwind.ReturnReplaced
 	}
-	if r.CFAIs(w.Arch().SP, int64(w.Arch().AddressWidth)) && d.isMute(m, in.PC()) {
+	doubt := d.doubt(m.Image, addr-m.Bias, r, in.Flags&unwind.Interrupted != 0)
+	v, err := r.CallerFrame(w, in, out)
+	if doubt == doubtSilent && v != unwind.StackBottom || v == unwind.Success && !d.mend(w, m.Image, addr-m.Bias, doubt, r, in, out) {
+		*out = unwind.Frame{}
 		return unwind.NotMe, nil
 	}
-	v, err := r.CallerFrame(w, in, out)
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
-		if d.missesReturn(w, m, in, out) || r.CFARegister() == w.Arch().SP && d.lags(w, m, in, out) {
-			*out = unwind.Frame{}
-			return unwind.NotMe, nil
-		}
 		d.carry(w, in, out)
 	}
 	if v == unwind.Success && r.SavesResults() && d.resuming.at(m, in.PC()) {
@@ -106,31 +104,6 @@ func (d *Debug) putThere(m *procstate.Mapping, pc uint64) bool {
 		d.returns.put(m.Image, vaddr, fact)
 	}
 	return fact == put
-}
-
-// missesReturn reports whether the CFI is wrong at a return instruction: one
-// that takes its address from SP, where one behind a call is, while the CFI has
-// another for it, as in libcrypto's X25519.
-func (d *Debug) missesReturn(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) bool {
-	arch := w.Arch()
-	if out.SP() == in.SP()+uint64(arch.AddressWidth) || !d.isReturn(m, in.PC()) {
-		return false
-	}
-	ra, ok := w.ProcessState().ReadWord(in.SP())
-	return ok && behindCall(w, d.buf[:], ra)
-}
-
-// isReturn reports whether the instruction at pc returns to the address at SP.
-func (d *Debug) isReturn(m *procstate.Mapping, pc uint64) bool {
-	if m.Image.Arch() == procstate.ARM64 {
-		return false
-	}
-	vaddr := pc - m.Bias
-	if !mayHave(m.Image, vaddr, markReturn, 0, 0) {
-		return false
-	}
-	code := d.buf[:2]
-	return m.Image.ReadVaddr(code, vaddr) == nil && (code[0] == 0xc3 || code[0] == 0xc2 || code[1] == 0xc3 && (code[0] == 0xf3 || code[0] == 0xf2))
 }
 
 // carry gives the caller of an interrupted frame the register that its CFA is found

@@ -88,15 +88,9 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	if m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.RuleNotMe, true
 	}
-	r := d.tables.For(m.Image).Rule(lookupPC(pc, interrupted) - m.Bias)
-	if !interrupted && d.putThere(m, pc) {
-		return nil, false
-	}
-	if r.CFAIs(w.Arch().SP, int64(w.Arch().AddressWidth)) {
-		if d.isMute(m, pc) {
-			return nil, false
-		}
-	} else if interrupted && (d.isReturn(m, pc) || r.CFARegister() == w.Arch().SP && d.raise(m, pc) != 0) {
+	vaddr := lookupPC(pc, interrupted) - m.Bias
+	r := d.tables.For(m.Image).Rule(vaddr)
+	if !interrupted && d.putThere(m, pc) || d.doubt(m.Image, vaddr, r, interrupted) != doubtNone {
 		return nil, false
 	}
 	return r, !r.Jumps(w.Arch())

@@ -105,6 +105,16 @@ func (r *Rule) CFAIs(reg procstate.Reg, bytes int64) bool {
 	return ok && base == reg && off == bytes
 }
 
+// Raised returns the rule by which the CFA is that many bytes higher, and what is
+// saved as far from it as before. ok is false unless next, the rule that
+// follows, differs from that in where the CFA counts from alone.
+func (r *Rule) Raised(bytes int64, next *Rule) (raised *Rule, ok bool) {
+	a, b := *r, *next
+	a.cfaOff += int32(bytes)
+	b.cfaReg, b.cfaOff = a.cfaReg, a.cfaOff
+	return &a, a == b && int64(a.cfaOff) == int64(r.cfaOff)+bytes && a.row == nil && a.flags&(ruleDeref|ruleSavedByReg) == 0
+}
+
 // SavesResults reports whether the rule has the register that calls return
 // their result in saved in the frame: no function keeps that for its caller but
 // the unwinder of exceptions, for the landing pad.

@@ -80,6 +80,73 @@ func (t *Table) Row(vaddr uint64) (row Row, start, end uint64, err error) {
 	return t.prog.ownRow(), t.prog.loc, end, nil
 }
 
+// NextRule returns the rule that follows, in the same function, upon that for the
+// code at a link-time address, and where it begins: nil when it is not within
+// that many bytes, the one for vaddr begins right there, or nothing is kept of the
+// function. It reads the file at the end of a page alone.
+func (t *Table) NextRule(vaddr, within uint64) (at uint64, next *Rule) {
+	if at = t.endOfRow(vaddr, within); at == 0 || at-vaddr > within {
+		return 0, nil
+	}
+	return at, t.Rule(at)
+}
+
+// endOfRow answers NextRule: 0 when there is none.
+func (t *Table) endOfRow(vaddr, within uint64) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rel := vaddr - t.base
+	inPage := rel & offsetMask
+	switch page, i := t.kept.in(rel); {
+	case page == nil, uint64(page[i].start&offsetMask) == inPage && inPage != 0:
+		return 0
+	case i+1 < len(page) && page[i+1].endsPiece():
+		return 0
+	case i+1 < len(page):
+		return vaddr - inPage + uint64(page[i+1].start)
+	case offsetMask-inPage >= within:
+		return 0
+	}
+	if start, end := t.rowOf(vaddr); start != vaddr && end != t.fde.end {
+		return end
+	}
+	return 0
+}
+
+// OnlyRule returns the link-time addresses [start, end) of the function that has
+// one rule for all of its code, that at vaddr too. ok is false when it has more,
+// or nothing is kept of it.
+func (t *Table) OnlyRule(vaddr uint64) (start, end uint64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rel := vaddr - t.base
+	page, i := t.kept.in(rel)
+	if page == nil || page[i].start&pieceBegins == 0 || i+1 < len(page) && !page[i+1].endsPiece() {
+		return 0, 0, false
+	}
+	if first := page[i].start & offsetMask; first != 0 && i+1 < len(page) {
+		low := vaddr - rel&offsetMask
+		return low + uint64(first), low + uint64(page[i+1].start&offsetMask), true
+	}
+	start, end = t.rowOf(vaddr)
+	return start, end, end != 0 && start == t.fde.start && end == t.fde.end
+}
+
+// rowOf reads the row for vaddr and returns the addresses [start, end) to which
+// it applies, 0 when it is bad.
+func (t *Table) rowOf(vaddr uint64) (start, end uint64) {
+	t.begin()
+	defer t.end()
+	if t.seek(vaddr) != ReasonNone {
+		return 0, 0
+	}
+	end, why := t.runTo(vaddr)
+	if why != ReasonNone {
+		return 0, 0
+	}
+	return t.prog.loc, end
+}
+
 // FunctionAt returns the link-time addresses [start, end) of the function, or
 // part of one, that has CFI and holds vaddr.
 func (t *Table) FunctionAt(vaddr uint64) (start, end uint64, ok bool) {

@@ -42,19 +42,31 @@ const (
 	notKept     = 1<<16 - 1
 )
 
-// at returns the row for a relative address, or nil when none is kept.
-func (k *rows) at(rel uint64) *compiledRow {
+// in returns the rows of the page of a relative address, and the index of the one
+// for it; no rows when none is kept.
+func (k *rows) in(rel uint64) (page []compiledRow, i int) {
 	g := rel >> (pageBits + groupBits)
 	if g >= uint64(len(k.groups)) || k.groups[g] == nil {
-		return nil
+		return nil, 0
 	}
-	page := k.groups[g][rel>>pageBits&(1<<groupBits-1)]
-	i := rowsBelow(page, uint16(rel&offsetMask)+1)
-	if i == 0 || page[i-1].rule == notKept {
-		return nil
+	page = k.groups[g][rel>>pageBits&(1<<groupBits-1)]
+	i = rowsBelow(page, uint16(rel&offsetMask)+1) - 1
+	if i < 0 || page[i].rule == notKept {
+		return nil, 0
 	}
-	return &page[i-1]
+	return page, i
 }
+
+// at returns the row for a relative address, or nil when none is kept.
+func (k *rows) at(rel uint64) *compiledRow {
+	if page, i := k.in(rel); page != nil {
+		return &page[i]
+	}
+	return nil
+}
+
+// endsPiece reports whether the row before it is the last one of its piece.
+func (r compiledRow) endsPiece() bool { return r.start&pieceBegins != 0 || r.rule == notKept }
 
 // rowsBelow returns how many rows of a page begin below an offset. Where rows are
 // spread evenly it looks at one or two lines of the cache.

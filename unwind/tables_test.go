@@ -147,3 +147,67 @@ func TestIsInside(t *testing.T) {
 		t.Errorf("of %d functions, %d addresses are known to be inside", len(starts), inside)
 	}
 }
+
+// What is compiled tells of the row behind an instruction what the rows
+// themselves do, at the ends of pages too.
+func TestNextRule(t *testing.T) {
+	const within = 24
+	img := openTestImage(t, libraryPath(t, "libc.so.6"))
+	tab := NewTable(img)
+	nexts, only, acrossPages := 0, 0, 0
+	last := uint64(0)
+	for _, f := range img.FuncStarts() {
+		lo, hi, ok := tab.FunctionAt(f)
+		if !ok || lo < last {
+			continue
+		}
+		last = hi
+		var starts []uint64
+		for at := lo; at < hi; {
+			row, start, end, err := tab.Row(at)
+			if err != nil || row.CFA.isExpression() {
+				break // linkage tables have rows of their own
+			}
+			starts = append(starts, start)
+			at = end
+		}
+		oneRule := true
+		for _, start := range starts {
+			oneRule = oneRule && tab.Rule(start) == tab.Rule(lo)
+		}
+		for i, start := range starts {
+			end := hi
+			if i+1 < len(starts) {
+				end = starts[i+1]
+			}
+			tab.Rule(start)
+			for v := max(start, end-min(end, within+2)); v < end; v++ {
+				r := tab.Rule(v)
+				at, next := tab.NextRule(v, within)
+				switch {
+				case next == nil && v != start && end != hi && end-v <= within && tab.Rule(end) != r:
+					t.Fatalf("%#x: no rule follows, but one does at %#x", v, end)
+				case next == nil:
+				case at <= v || at-v > within || at >= hi || tab.Rule(at-1) != r || tab.Rule(at) != next:
+					t.Fatalf("%#x: a rule follows at %#x", v, at)
+				default:
+					nexts++
+					if v>>pageBits != at>>pageBits {
+						acrossPages++
+					}
+				}
+				switch begins, ends, ok := tab.OnlyRule(v); {
+				case ok && (begins != lo || ends != hi || !oneRule):
+					t.Fatalf("%#x: the only rule from %#x to %#x, of a function from %#x to %#x with %d rows", v, begins, ends, lo, hi, len(starts))
+				case !ok && len(starts) == 1:
+					t.Fatalf("%#x: not the only rule, of a function at %#x with one row", v, lo)
+				case ok:
+					only++
+				}
+			}
+		}
+	}
+	if nexts < 1000 || only < 1000 || acrossPages == 0 {
+		t.Errorf("%d addresses with a rule behind, %d of them in the next page, %d with the only rule", nexts, acrossPages, only)
+	}
+}

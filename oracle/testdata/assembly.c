@@ -2,12 +2,14 @@
    it: the frame is found from a register that calls do not preserve, over calls
    of a subroutine that leaves it alone; and a loop lowers the stack pointer
    and takes the word along that holds the way back. The second has no CFI. That
-   of the third knows of the addition to SP one instruction late, as in clang's
-   own libraries. The fourth keeps its frame as the first does, but has no CFI and
-   nor has its subroutine, as in libx264. */
+   of the third knows of the addition to SP, of the push of an argument and of
+   its frame pointer an instruction late, as in clang's own libraries, and that
+   of the fourth knows of no push at all, as where libc multiplies long numbers.
+   The fifth keeps its frame as the first does, but has no CFI and nor has its
+   subroutine, as in libx264. */
 #include <stdio.h>
 
-long outer(long), moving(long), lagging(long), plain(long);
+long outer(long), moving(long), lagging(long), silent(long), plain(long);
 
 __asm__(
 	".text\n"
@@ -85,7 +87,20 @@ __asm__(
 	"	mov %rdi, %rbx\n"
 	"	call inner\n"
 	"	mov %rdx, %rax\n"
-	"	add $24, %rsp\n"
+	"	mov 8(%rsp), %r9\n"
+	"	push %rbx\n"
+	"	mov 16(%rsp), %rsi\n"
+	"	test %rsi, %rsi\n"
+	"	.cfi_def_cfa_offset 48\n"
+	"	push $7\n"
+	"	.cfi_def_cfa_offset 56\n"
+	"	call framed\n"
+	"	add $16, %rsp\n"
+	"	mov %rdx, %rax\n"
+	"	jno 1f\n"
+	"	.cfi_def_cfa_offset 40\n"
+	"	nop\n"
+	"1:	add $24, %rsp\n"
 	"	cmp %rbx, %rdi\n"
 	"	.cfi_def_cfa_offset 16\n"
 	"	pop %rbx\n"
@@ -93,6 +108,35 @@ __asm__(
 	"	ret\n"
 	"	.cfi_endproc\n"
 	".size lagging, . - lagging\n"
+	".type framed, @function\n"
+	"framed:\n"
+	"	.cfi_startproc\n"
+	"	push %rbp\n"
+	"	mov %rsp, %rbp\n"
+	"	.cfi_def_cfa %rbp, 16\n"
+	"	.cfi_offset %rbp, -16\n"
+	"	call silent\n"
+	"	leave\n"
+	"	.cfi_def_cfa %rsp, 8\n"
+	"	ret\n"
+	"	.cfi_endproc\n"
+	".size framed, . - framed\n"
+	".type silent, @function\n"
+	"silent:\n"
+	"	.cfi_startproc\n"
+	"	push %rbx\n"
+	"	push %rbp\n"
+	"	lea 3(%rdi), %rbx\n"
+	"	xor %eax, %eax\n"
+	"1:	add %rbx, %rax\n"
+	"	dec %rbx\n"
+	"	jnz 1b\n"
+	"	call inner\n"
+	"	pop %rbp\n"
+	"	pop %rbx\n"
+	"	ret\n"
+	"	.cfi_endproc\n"
+	".size silent, . - silent\n"
 	".type plain, @function\n"
 	"plain:\n"
 	"	mov %rsp, %rcx\n"
@@ -113,7 +157,7 @@ __asm__(
 	"	ret\n"
 	".size twice, . - twice\n");
 
-__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n) + plain(n); }
+__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n) + silent(n) + plain(n); }
 
 int main(void) {
 	printf("%ld\n", both(3) + both(4));

@@ -1,0 +1,120 @@
+//go:build linux && amd64
+
+package steppers
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// The pushes of libclang-cpp 19 whose row comes an instruction late; the same
+// code with the row an instruction early; and the first instructions of libc's
+// __mpn_addmul_1, whose CFI has no row but that of its start.
+const laggingCode = `
+	.globl late, early, silent, called
+	.type late, @function
+late:	.cfi_startproc
+	nop
+	.cfi_def_cfa_offset 48
+	push %rbp
+	mov 0x38(%rsp), %rbp
+	.cfi_def_cfa_offset 56
+	push %r15
+	.cfi_def_cfa_offset 64
+	call late
+called:	ud2
+	.cfi_endproc
+	.type early, @function
+early:	.cfi_startproc
+	nop
+	.cfi_def_cfa_offset 48
+	xchg %ax, %ax
+	mov 0x38(%rsp), %rbp
+	.cfi_def_cfa_offset 56
+	push %r15
+	ud2
+	.cfi_endproc
+	.type silent, @function
+silent:	.cfi_startproc
+	push %rbx
+	push %rbp
+	lea (%rdx), %rbx
+	ud2
+	.cfi_endproc
+`
+
+// A row that another contradicts is left where the stack agrees with the
+// other, and only there.
+func TestContradictedRows(t *testing.T) {
+	path := steptest.Compile(t, []string{"gcc", "-shared", "-nostdlib", "-x", "assembler"}, "lagging.s", laggingCode)
+	im := steptest.OpenImage(t, path)
+	file, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	symbols, err := file.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const base, sp = 0x7f0000000000, 0x7ffe00001000
+	at := map[string]uint64{}
+	for _, s := range symbols {
+		at[s.Name] = base + s.Value
+	}
+	space := new(procstate.AddressSpace)
+	for _, s := range im.Segments() {
+		if s.Flags&elf.PF_X != 0 {
+			start := base + s.Vaddr&^4095
+			space.Insert(&procstate.Mapping{Start: start, End: base + (s.Vaddr+s.Memsz+4095)&^4095, Offset: s.Off &^ 4095, Image: im})
+		}
+	}
+	for _, c := range []struct {
+		name     string
+		function string
+		offset   uint64   // of the instruction
+		calls    []uint64 // where the stack has a return address, from SP
+		size     uint64   // of the frame; 0 where Debug leaves it to others
+	}{
+		{"before the push", "late", 1, []uint64{40}, 48},
+		{"behind it", "late", 2, []uint64{48}, 56},
+		{"behind it, another return address below", "late", 2, []uint64{40, 48}, 0},
+		{"behind the row", "late", 7, []uint64{48}, 56},
+		{"before a row that is early", "early", 3, []uint64{40}, 48},
+		{"the same, another return address above", "early", 3, []uint64{40, 48}, 0},
+		{"at the start", "silent", 0, []uint64{0}, 8},
+		{"behind a push without a row", "silent", 1, []uint64{8}, 0},
+		{"behind two", "silent", 2, []uint64{16}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stack := make([]byte, 128)
+			for _, off := range c.calls {
+				binary.LittleEndian.PutUint64(stack[off:], at["called"])
+			}
+			snap := procstate.NewSnapshot(im.Arch(), 1, "", space)
+			snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: sp, Data: stack}})
+			d := NewDebug(unwind.NewTables())
+			w := unwind.NewWalker(snap, unwind.NewGroup(d), nil)
+			var in, out unwind.Frame
+			in.Flags = unwind.Interrupted | unwind.Top
+			in.SetPC(im.Arch(), at[c.function]+c.offset)
+			in.SetSP(im.Arch(), sp)
+			v, err := d.CallerFrame(w, &in, &out)
+			switch {
+			case c.size == 0 && v != unwind.NotMe:
+				t.Errorf("%v, %v", v, err)
+			case c.size != 0 && (v != unwind.Success || out.PC() != at["called"] || out.SP() != sp+c.size):
+				t.Errorf("%v, %v, to %#x with SP+%d, want SP+%d", v, err, out.PC(), out.SP()-sp, c.size)
+			}
+			m := space.MappingAt(in.PC())
+			if _, ok := d.RuleAt(w, m, in.PC(), true); ok && (c.size == 0 || c.name == "behind it") {
+				t.Error("a rule, which does not depend on the stack")
+			}
+		})
+	}
+}
