@@ -126,9 +126,9 @@ struct go_stack {
 
 /* What is known of the thread's goroutines (goroutine.h). */
 struct go_thread {
+	u64 g; /* the one that runs; 0 when none could be read: then the rest is unset */
 	struct go_process process;
 	u64 g_word; /* address of the word that holds g */
-	u64 g;    /* the one that runs; 0 when none could be read */
 	u64 m;
 	u64 g0;   /* that of the thread's own stack */
 	u64 curg; /* the user goroutine of the thread; 0 when there is none */
@@ -146,10 +146,12 @@ struct go_thread {
  * follow values in maps, so it sees that each step is like the one before and
  * need not walk all combinations of what can happen in them. And what is large,
  * for which the stack of programs has no room.
+ *
+ * Of all this a sample finds nothing in a cache: what each one needs stands
+ * together, in few lines of one page.
  */
 struct cpu_ring {
 	u64 tail; /* written by user space: how far it has read */
-	u64 unused[7];
 	u64 head; /* up to where records are complete */
 	u64 wrap; /* where the lap before that of head ended */
 	u64 busy;
@@ -162,8 +164,9 @@ struct cpu_ring {
 	u32 mirrored; /* whether these have any in the mirror */
 	u64 changes;  /* records with such ones so far */
 	struct copy copy;
-	struct comparison comparison;
 	struct go_thread go;
+	struct comparison comparison;
+	struct counters counters;
 	/* and then the data */
 };
 
@@ -202,13 +205,6 @@ struct {
 	MAP_TYPE(key, u32);
 	MAP_TYPE(value, struct waiting_record);
 } waiting_records SEC(".maps");
-
-struct {
-	MAP_UINT(type, MAP_PERCPU_ARRAY);
-	MAP_UINT(max_entries, 1);
-	MAP_TYPE(key, u32);
-	MAP_TYPE(value, struct counters);
-} counter_values SEC(".maps");
 
 /* What is known of processes: enum process_flags by tgid, of all that there can
  * be. A hash table would be smaller, but costs a sample several cache misses. */
@@ -272,10 +268,10 @@ INLINE bool process_has(u32 tgid, u8 flag)
 	return flags && *flags & flag;
 }
 
-INLINE struct counters *this_cpu_counters(void)
+INLINE struct cpu_ring *this_cpu_ring(void)
 {
-	u32 zero = 0;
-	return bpf_map_lookup_elem(&counter_values, &zero);
+	u32 cpu = bpf_get_smp_processor_id();
+	return bpf_map_lookup_elem(&rings, &cpu);
 }
 
 #endif

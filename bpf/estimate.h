@@ -85,10 +85,9 @@ INLINE u64 counted(struct thread_times *t, u64 slot)
  * within the window is taken with a probability of limit / n: that follows a
  * burst from its beginning.
  */
-INLINE u32 draw(struct counters *n, struct thread_times *t, u64 now)
+INLINE u32 draw(struct cpu_ring *r, struct thread_times *t, u64 now)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct counters *n = &r->counters;
 
 	if (now - t->window_start >= OFF_CPU_WINDOW) {
 		t->window_start = now;
@@ -107,7 +106,7 @@ INLINE u32 draw(struct counters *n, struct thread_times *t, u64 now)
 	bool rare = nth <= RARE_PER_THREAD;
 	u64 of_cpu = rare ? thinned(ONE, ++n->window_rare, RARE_PER_CPU) :
 			    thinned(ONE, ++n->window_frequent, FREQUENT_PER_CPU);
-	u64 fill = r ? filled(r) : 0;
+	u64 fill = filled(r);
 	if (fill >= ring_bytes / 4 * 3) /* what is left is for the ends of times */
 		return 0;
 	if (fill >= ring_bytes / 2)

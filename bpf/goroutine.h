@@ -70,9 +70,9 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 	if (process_has(tgid, PROCESS_IS_GO))
 		p = bpf_map_lookup_elem(&go_processes, &tgid);
 	t->g = 0;
-	t->signalled = false;
 	if (!p)
 		return;
+	t->signalled = false;
 	t->process = *p;
 	u64 g = find_g(t, p, h);
 	if (!g || bpf_probe_read_user(&t->stack, sizeof(t->stack), (void *)(g + p->g_stack)))
@@ -112,9 +112,9 @@ INLINE u64 find_go_stack(struct go_thread *t, u64 sp, const struct signal_stack 
 {
 	struct go_stack stack;
 
-	t->sp = sp;
 	if (!t->g)
 		return 0;
+	t->sp = sp;
 	if (is_at_home(t, sp))
 		return t->curg_stack.hi;
 	if (t->g == t->g0 && on_stack(&t->stack, sp))

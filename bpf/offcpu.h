@@ -93,32 +93,6 @@ INLINE u64 state_of_prev(const struct bpf_raw_tracepoint_args *ctx, struct task_
 	return state_of(prev);
 }
 
-/* The cgroup of any task in the unified hierarchy. */
-INLINE u64 cgroup_of(struct task_struct *task)
-{
-	struct css_set *set = kernel_read(task, cgroups);
-	struct cgroup *cgroup = kernel_read(set, dfl_cgrp);
-	struct kernfs_node *node = kernel_read(cgroup, kn);
-	return kernel_read(node, id);
-}
-
-/* That of the current task. */
-INLINE u64 current_cgroup(struct task_struct *task)
-{
-	struct css_set *set = task_field(task, cgroups);
-	struct cgroup *cgroup = set ? task_field(set, dfl_cgrp) : NULL;
-	struct kernfs_node *node = cgroup ? task_field(cgroup, kn) : NULL;
-	return node ? task_field(node, id) : 0;
-}
-
-/* The tid of any task in the loader's PID namespace, 0 when not visible. */
-INLINE u32 tid_of(struct task_struct *task)
-{
-	if (!pid_namespace)
-		return kernel_read(task, pid);
-	return number_in_namespace(kernel_read(task, thread_pid));
-}
-
 /* Whether a task with this tgid is asked for. */
 INLINE bool is_tracked(u32 tgid)
 {
@@ -138,43 +112,31 @@ INLINE void identify(struct thread_times *t, struct task_struct *task, u32 tgid,
 const volatile struct thread_times no_times = {};
 
 /* The times of a thread, made when there are none; NULL when there is no room. */
-INLINE struct thread_times *times_of(struct counters *n, u32 pid)
+INLINE struct thread_times *times_of(struct cpu_ring *r, u32 pid)
 {
 	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
 
 	if (t)
 		return t;
 	if (bpf_map_update_elem(&times, &pid, (const void *)&no_times, 0))
-		n->lost_no_scratch++;
+		r->counters.lost_no_scratch++;
 	if ((t = bpf_map_lookup_elem(&times, &pid)))
 		t->born = bpf_ktime_get_ns();
 	return t;
 }
 
 /* Sends time of which there is no sample. Returns whether there was room. */
-INLINE bool send_unsampled(struct counters *n, const struct thread_times *t, u8 state, u64 ns, u64 now)
+INLINE bool send_unsampled(struct cpu_ring *r, const struct thread_times *t, u8 state, u64 ns, u64 now)
 {
 	struct unsampled u = { .time = now, .size = sizeof(u), .ns = ns, .cgroup = t->cgroup, .tgid = t->tgid, .tid = t->tid, .off_cpu = state };
 
 	__builtin_memcpy(u.comm, t->comm, sizeof(u.comm));
-	if (!put_record(&u, sizeof(u)))
-		return false;
-	n->ring_bytes += sizeof(u);
-	return true;
-}
-
-/* Sends the end of a time off the CPU. Returns whether there was room. */
-INLINE bool send_end(struct counters *n, const struct off_cpu_end *end)
-{
-	if (!put_record(end, sizeof(*end)))
-		return false;
-	n->ring_bytes += sizeof(*end);
-	return true;
+	return put_record(r, &u, sizeof(u));
 }
 
 /* A time off the CPU with a sample ends: says how long it was, and what it
  * weighs. */
-INLINE void end_sampled(struct counters *n, struct thread_times *t, struct off_cpu_end *end, u64 blocked, u64 runnable)
+INLINE void end_sampled(struct cpu_ring *r, struct thread_times *t, struct off_cpu_end *end, u64 blocked, u64 runnable)
 {
 	u8 state = t->off_cpu;
 
@@ -184,11 +146,11 @@ INLINE void end_sampled(struct counters *n, struct thread_times *t, struct off_c
 		end->blocked = weigh(t, state, blocked, t->cost) + *in_state(t->carried, state);
 	if (runnable)
 		end->runnable = weigh(t, OFF_CPU_RUNNABLE, runnable, blocked ? 0 : t->cost) + t->carried[OFF_CPU_RUNNABLE];
-	bool sent = send_end(n, end);
+	bool sent = put_record(r, end, sizeof(*end));
 	if (sent)
-		n->samples++;
+		r->counters.samples++;
 	else
-		n->lost_ring_full++;
+		r->counters.lost_ring_full++;
 	if (blocked)
 		*in_state(t->carried, state) = 0;
 	if (runnable)
@@ -200,14 +162,14 @@ INLINE void end_sampled(struct counters *n, struct thread_times *t, struct off_c
 }
 
 /* A time off the CPU ends that is too short to be of interest. */
-INLINE void end_short(struct counters *n, struct thread_times *t, struct off_cpu_end *end, u64 blocked, u64 runnable)
+INLINE void end_short(struct cpu_ring *r, struct thread_times *t, struct off_cpu_end *end, u64 blocked, u64 runnable)
 {
 	u8 state = t->off_cpu;
 
-	n->skipped_short++;
+	r->counters.skipped_short++;
 	if (t->sampled == SAMPLED) {
 		end->dropped = true;
-		send_end(n, end);
+		put_record(r, end, sizeof(*end));
 	}
 	if (!with_on_cpu || state >= OFF_CPU_STATES)
 		return;
@@ -216,7 +178,7 @@ INLINE void end_short(struct counters *n, struct thread_times *t, struct off_cpu
 }
 
 /* A time off the CPU ends. */
-INLINE void end_off_cpu(struct counters *n, struct thread_times *t, u64 now)
+INLINE void end_off_cpu(struct cpu_ring *r, struct thread_times *t, u64 now)
 {
 	u64 left = t->left, woken = t->woken;
 	struct off_cpu_end end = { .time = now, .size = sizeof(end), .tid = t->tid, .start = left };
@@ -225,13 +187,13 @@ INLINE void end_off_cpu(struct counters *n, struct thread_times *t, u64 now)
 	u64 runnable = woken >= left && woken <= now ? now - woken : 0;
 	u64 blocked = now - left - runnable;
 	if (blocked + runnable < min_off_cpu)
-		end_short(n, t, &end, blocked, runnable);
+		end_short(r, t, &end, blocked, runnable);
 	else if (t->sampled == SAMPLED)
-		end_sampled(n, t, &end, blocked, runnable);
+		end_sampled(r, t, &end, blocked, runnable);
 	else {
 		if (t->sampled == SAMPLED_NOT) {
-			n->skipped_rate++;
-			n->unsampled_time += blocked + runnable;
+			r->counters.skipped_rate++;
+			r->counters.unsampled_time += blocked + runnable;
 		}
 		owe(t, t->off_cpu, blocked, blocked);
 		owe(t, OFF_CPU_RUNNABLE, runnable, runnable);
@@ -243,8 +205,9 @@ INLINE void end_off_cpu(struct counters *n, struct thread_times *t, u64 now)
  * kernels leave a switch out now and then. It was after the last one on this
  * CPU, and after the task was woken.
  */
-INLINE void make_up(struct counters *n, struct thread_times *t)
+INLINE void make_up(struct cpu_ring *r, struct thread_times *t)
 {
+	struct counters *n = &r->counters;
 	u64 back = n->on_cpu_since;
 
 	if (back < t->left)
@@ -253,44 +216,44 @@ INLINE void make_up(struct counters *n, struct thread_times *t)
 		back = t->woken;
 	n->missed_switches++;
 	n->on_cpu_since = back;
-	end_off_cpu(n, t, back);
+	end_off_cpu(r, t, back);
 }
 
 /* The next task comes back to the CPU. */
-INLINE void come_back(struct counters *n, struct task_struct *next, u64 now)
+INLINE void come_back(struct cpu_ring *r, struct task_struct *next, u64 now)
 {
 	u32 pid = kernel_read(next, pid);
 
-	n->running = pid;
-	n->on_cpu_since = now;
+	r->counters.running = pid;
+	r->counters.on_cpu_since = now;
 	if (!pid)
 		return;
 	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
 	if (t) {
 		if (t->left)
-			end_off_cpu(n, t, now);
+			end_off_cpu(r, t, now);
 		return;
 	}
 	u32 tgid = tgid_of(next);
-	if (with_on_cpu && is_tracked(tgid) && (t = times_of(n, pid)))
+	if (with_on_cpu && is_tracked(tgid) && (t = times_of(r, pid)))
 		identify(t, next, tgid, cgroup_of(next));
 }
 
 /* The current task ends: sends what is left of its time, and forgets it. */
-INLINE void end_thread(struct counters *n, u32 pid, u64 now)
+INLINE void end_thread(struct cpu_ring *r, u32 pid, u64 now)
 {
 	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
 
 	if (!t)
 		return;
 	if (t->left)
-		make_up(n, t);
+		make_up(r, t);
 	if (with_on_cpu)
-		t->carried[OFF_CPU_NOT] += now - n->on_cpu_since;
+		t->carried[OFF_CPU_NOT] += now - r->counters.on_cpu_since;
 	for (int state = 0; state < OFF_CPU_STATES; state++) {
 		u64 left = t->carried[state] + t->owed[state];
-		if (left && !send_unsampled(n, t, state, left, now))
-			n->lost_ring_full++;
+		if (left && !send_unsampled(r, t, state, left, now))
+			r->counters.lost_ring_full++;
 	}
 	bpf_map_delete_elem(&times, &pid);
 }

@@ -36,7 +36,7 @@ int on_probed_task(struct bpf_iter__task *ctx)
 	if (!utask || !mm)
 		return 0;
 	struct xol_area *area = kernel_read(mm, uprobes_state.xol_area);
-	p.tid = pid_namespace ? number_in_namespace(kernel_read(task, thread_pid)) : kernel_read(task, pid);
+	p.tid = tid_of(task);
 	p.addr = kernel_read(area, vaddr);
 	bpf_seq_write(ctx->meta->seq, &p, sizeof(p));
 	struct return_instance *ri = kernel_read(utask, return_instances);

@@ -30,15 +30,14 @@ INLINE u64 breakpoint_at(u64 pc)
 }
 
 /*
- * Adds the list of the current task behind what the record has, and says in
- * its header how long it is, and where an instruction is executed in place of a
- * breakpoint. Nearly all tasks have never met a uprobe and have no struct
- * uprobe_task; one that has may be in the trampoline even when the list is
- * empty.
+ * Adds the list of the current task behind what the record has, counts its
+ * entries in the header, which has none yet, and says there where an instruction
+ * is executed in place of a breakpoint. Nearly all tasks have never met a uprobe
+ * and have no struct uprobe_task; one that has may be in the trampoline even when
+ * the list is empty.
  */
 INLINE void add_returns(struct replaced_return *out, struct sample_header *h, struct task_struct *task, bool in_kernel)
 {
-	h->returns = 0;
 	if (!out || !kernel_has(task, utask))
 		return;
 	struct uprobe_task *utask = task_field(task, utask);

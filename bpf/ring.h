@@ -83,30 +83,30 @@ INLINE u64 filled(const struct cpu_ring *r)
  * what is usual, and reads all there is; so it is only told of a ring that is half
  * full where there is suddenly much more.
  */
-INLINE void publish(struct cpu_ring *r, u64 size, u32 cpu)
+INLINE void publish(struct cpu_ring *r, u64 size)
 {
 	u64 end = r->record + size;
 
 	compiler_barrier(); /* the record before the head */
 	*(volatile u64 *)&r->head = r->lap << 32 | end;
-	if (r->record < ring_bytes / 2 && end >= ring_bytes / 2)
+	if (r->record < ring_bytes / 2 && end >= ring_bytes / 2) {
+		u32 cpu = bpf_get_smp_processor_id();
 		bpf_ringbuf_output(&news, &cpu, sizeof(cpu), BPF_RB_FORCE_WAKEUP);
+	}
 }
 
-/* Puts a record into this CPU's ring. Returns whether there was room. */
-INLINE bool put_record(const void *record, u64 size)
+/* Puts a record into the ring. Returns whether there was room. */
+INLINE bool put_record(struct cpu_ring *r, const void *record, u64 size)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
-
-	if (!r || r->busy)
+	if (r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();
 	void *to = begin_record(r);
 	if (to) {
 		__builtin_memcpy(to, record, size);
-		publish(r, size, cpu);
+		publish(r, size);
+		r->counters.ring_bytes += size;
 	}
 	compiler_barrier();
 	r->busy = 0;

@@ -56,7 +56,7 @@ INLINE void add_kept_kernel_stack(const struct deferred *d, struct cpu_ring *r, 
 }
 
 /* Adds the user part: the stack, and what belongs to it in Go programs. */
-INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, struct counters *n)
+INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task)
 {
 	u64 sp = stack_pointer(&h->regs), before = r->end;
 	struct go_thread *go = &r->go;
@@ -82,12 +82,12 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 		return;
 	}
 	if (!r->copied && h->stack_end != STACK_END_BOTTOM)
-		n->unreadable_stack++;
+		r->counters.unreadable_stack++;
 	if (go->g)
 		add_other_stacks(r, h, go);
 	else if (signal.met)
 		add_interrupted_stack(r, h, task, signal.met);
-	n->stack_bytes += r->copied;
+	r->counters.stack_bytes += r->copied;
 }
 
 /* What a sample is of. */
@@ -101,8 +101,9 @@ struct occasion {
 };
 
 /* Assembles and publishes the record of a sample, if there is room. */
-INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u32 tgid, const struct occasion *o)
+INLINE bool record(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasion *o)
 {
+	struct counters *n = &r->counters;
 	struct task_struct *task = current_task();
 	struct sample_header *h = begin_record(r);
 
@@ -110,7 +111,7 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u
 		n->lost_ring_full++;
 		return false;
 	}
-	h->cpu = cpu;
+	h->cpu = bpf_get_smp_processor_id();
 	h->weight = o->weight;
 	h->thread_pointer = 0;
 	h->live = 0;
@@ -134,7 +135,7 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u
 	if (h->user == USER_NATIVE || h->user == USER_COMPAT32) {
 		add_returns(in_record(r, r->end), h, task, o->in_kernel);
 		r->end += h->returns * sizeof(struct replaced_return);
-		add_user_stack(r, h, task, n);
+		add_user_stack(r, h, task);
 	} else if (h->user == USER_EXITED)
 		n->exited++;
 	else if (h->user == USER_PARTIAL)
@@ -145,7 +146,7 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct counters *n, u32 cpu, u
 	/* the clock waits for all reads before it: by now they are done */
 	h->time = o->time ? o->time : bpf_ktime_get_ns();
 	n->ring_bytes += r->end;
-	publish(r, r->end, cpu);
+	publish(r, r->end);
 	return true;
 }
 
@@ -178,22 +179,15 @@ INLINE bool is_wanted(struct counters *n, u32 *tgid)
  * event of this CPU is here; then it must leave the ring alone. Such runs nest
  * strictly, so that a plain flag will do.
  */
-INLINE bool sample(void *ctx, struct counters *n, u32 tgid, const struct occasion *o)
+INLINE bool sample(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasion *o)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
-
-	if (!r) {
-		n->lost_no_scratch++;
-		return false;
-	}
 	if (r->busy) {
-		__sync_fetch_and_add(&n->lost_nested, 1);
+		__sync_fetch_and_add(&r->counters.lost_nested, 1);
 		return false;
 	}
 	r->busy = 1;
 	compiler_barrier();
-	bool sent = record(ctx, r, n, cpu, tgid, o);
+	bool sent = record(ctx, r, tgid, o);
 	compiler_barrier();
 	r->busy = 0;
 	return sent;
@@ -206,12 +200,12 @@ static int take_deferred(struct bpf_map *map, void *key, void *value)
 	unsigned long flags;
 
 	bpf_local_irq_save(&flags); /* other samples would find the ring busy */
-	struct counters *n = this_cpu_counters();
+	struct cpu_ring *r = this_cpu_ring();
 	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = d->weight, .deferred = d };
-	if (n) {
-		n->lost_deferred--;
-		if (sample(NULL, n, current_tgid(current_task()), &o))
-			n->samples++;
+	if (r) {
+		r->counters.lost_deferred--;
+		if (sample(NULL, r, current_tgid(current_task()), &o))
+			r->counters.samples++;
 	}
 	d->pending = 0;
 	bpf_local_irq_restore(&flags);
@@ -219,7 +213,7 @@ static int take_deferred(struct bpf_map *map, void *key, void *value)
 }
 
 /* Puts the sample off by what is given for it. */
-INLINE bool defer_to(void *ctx, struct counters *n, struct deferred *d, const struct occasion *o)
+INLINE bool defer_to(void *ctx, struct deferred *d, const struct occasion *o)
 {
 	long bytes = want_kernel ? bpf_get_stack(ctx, d->kernel_pc, sizeof(d->kernel_pc), 0) : 0;
 
@@ -230,7 +224,6 @@ INLINE bool defer_to(void *ctx, struct counters *n, struct deferred *d, const st
 		d->pending = 0;
 		return false;
 	}
-	n->lost_deferred++;
 	return true;
 }
 
@@ -238,17 +231,16 @@ INLINE bool defer_to(void *ctx, struct counters *n, struct deferred *d, const st
  * Puts the sample off until the task goes back to user code. Returns whether
  * it will be taken then. It uses the mark of the CPU's ring to be alone.
  */
-INLINE bool defer(void *ctx, struct counters *n, const struct occasion *o)
+INLINE bool defer(void *ctx, struct cpu_ring *r, const struct occasion *o)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
-
-	if (!r || r->busy)
+	if (r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();
-	struct deferred *d = free_deferred(cpu);
-	bool put_off = d && defer_to(ctx, n, d, o);
+	struct deferred *d = free_deferred(bpf_get_smp_processor_id());
+	bool put_off = d && defer_to(ctx, d, o);
+	if (put_off)
+		r->counters.lost_deferred++;
 	compiler_barrier();
 	r->busy = 0;
 	return put_off;
@@ -258,17 +250,19 @@ INLINE bool defer(void *ctx, struct counters *n, const struct occasion *o)
  * The time that the current task was on the CPU since its last sample becomes
  * the weight of one. Returns the task's times; NULL when there is no room.
  */
-INLINE struct thread_times *begin_on_cpu(struct counters *n, u32 tgid, struct occasion *o)
+INLINE struct thread_times *begin_on_cpu(struct cpu_ring *r, u32 tgid, struct occasion *o)
 {
-	u32 pid = bpf_get_current_pid_tgid();
-	struct thread_times *t = times_of(n, pid);
+	struct counters *n = &r->counters;
+	struct task_struct *task = current_task();
+	u32 pid = task_field(task, pid);
+	struct thread_times *t = times_of(r, pid);
 
 	if (!t)
 		return NULL;
 	if (!t->tid)
-		identify(t, bpf_get_current_task(), tgid, bpf_get_current_cgroup_id());
+		identify(t, task, tgid, current_cgroup(task));
 	if (t->left)
-		make_up(n, t);
+		make_up(r, t);
 	o->weight = t->carried[OFF_CPU_NOT] + (o->time - n->on_cpu_since);
 	n->on_cpu_since = o->time;
 	n->running = pid;
@@ -278,10 +272,10 @@ INLINE struct thread_times *begin_on_cpu(struct counters *n, u32 tgid, struct oc
 SEC("perf_event")
 int on_perf_event(struct bpf_perf_event_data *ctx)
 {
-	struct counters *n = this_cpu_counters();
+	struct cpu_ring *r = this_cpu_ring();
 	u32 tgid;
 
-	if (!n || !is_wanted(n, &tgid))
+	if (!r || !is_wanted(&r->counters, &tgid))
 		return 0;
 	bool in_kernel = !is_user_mode(mode_of(ctx->regs));
 	struct thread_times *t = NULL;
@@ -291,13 +285,13 @@ int on_perf_event(struct bpf_perf_event_data *ctx)
 		.in_kernel = in_kernel,
 		.kernel_sp = in_kernel ? sp_of(ctx->regs) : 0,
 	};
-	if (with_on_cpu && !(t = begin_on_cpu(n, tgid, &o)))
+	if (with_on_cpu && !(t = begin_on_cpu(r, tgid, &o)))
 		return 0;
 	bool sent = false, put_off = false;
 	if (have_task_pt_regs && bpf_task_work_schedule_resume_impl && in_kernel && may_be_in_uprobe(current_task()))
-		put_off = defer(ctx, n, &o);
-	if (!put_off && (sent = sample(ctx, n, tgid, &o)))
-		n->samples++;
+		put_off = defer(ctx, r, &o);
+	if (!put_off && (sent = sample(ctx, r, tgid, &o)))
+		r->counters.samples++;
 	if (with_on_cpu)
 		t->carried[OFF_CPU_NOT] = sent || put_off ? 0 : o.weight;
 	return 0;
@@ -323,11 +317,12 @@ INLINE u64 weight_of(void *ctx)
 /* An event that occurs in the course of the current task. */
 INLINE void on_point(void *ctx, bool in_kernel)
 {
-	struct counters *n = this_cpu_counters();
+	struct cpu_ring *r = this_cpu_ring();
 	u32 tgid;
 
-	if (!n || !is_wanted(n, &tgid))
+	if (!r || !is_wanted(&r->counters, &tgid))
 		return;
+	struct counters *n = &r->counters;
 	n->weight += weight_of(ctx);
 	if (n->weight < point_period) {
 		n->skipped_period++;
@@ -335,7 +330,7 @@ INLINE void on_point(void *ctx, bool in_kernel)
 	}
 	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = n->weight, .in_kernel = in_kernel };
 	n->weight = 0;
-	if (sample(ctx, n, tgid, &o))
+	if (sample(ctx, r, tgid, &o))
 		n->samples++;
 }
 
@@ -359,28 +354,28 @@ int on_uprobe(void *ctx)
 }
 
 /* The current task leaves the CPU at this time. */
-INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u64 now)
+INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct cpu_ring *r, u64 now)
 {
 	struct task_struct *task = current_task();
 	u32 pid = task_field(task, pid), tgid;
 	u64 state = state_of_prev(ctx, task);
 
 	if (state & TASK_EXITING) {
-		end_thread(n, pid, now);
+		end_thread(r, pid, now);
 		return;
 	}
-	if (!is_wanted(n, &tgid))
+	if (!is_wanted(&r->counters, &tgid))
 		return;
-	struct thread_times *t = times_of(n, pid);
+	struct thread_times *t = times_of(r, pid);
 	if (!t)
 		return;
-	identify(t, task, tgid, bpf_get_current_cgroup_id());
+	identify(t, task, tgid, current_cgroup(task));
 	if (t->left)
-		make_up(n, t);
+		make_up(r, t);
 	if (with_on_cpu)
-		t->carried[OFF_CPU_NOT] += now - n->on_cpu_since;
+		t->carried[OFF_CPU_NOT] += now - r->counters.on_cpu_since;
 	if (is_idle(task, state)) {
-		n->skipped_idle++;
+		r->counters.skipped_idle++;
 		return;
 	}
 	void *saved = saved_user_regs(task);
@@ -389,13 +384,13 @@ INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u
 	t->woken = state ? 0 : now;
 	t->left = now;
 	t->place = place_of(saved, t->off_cpu == OFF_CPU_RUNNABLE);
-	t->stands_for = draw(n, t, now);
+	t->stands_for = draw(r, t, now);
 	if (!t->stands_for) {
 		t->is_thinned = 1;
 		return;
 	}
 	struct occasion o = { .time = now, .in_kernel = true, .off_cpu = t->off_cpu };
-	t->sampled = sample(ctx, n, tgid, &o) ? SAMPLED : SAMPLED_LOST;
+	t->sampled = sample(ctx, r, tgid, &o) ? SAMPLED : SAMPLED_LOST;
 	t->cost = bpf_ktime_get_ns() - now;
 }
 
@@ -404,13 +399,13 @@ INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct counters *n, u
 SEC("raw_tracepoint/sched_switch")
 int on_switch(struct bpf_raw_tracepoint_args *ctx)
 {
-	struct counters *n = this_cpu_counters();
+	struct cpu_ring *r = this_cpu_ring();
 	u64 now = bpf_ktime_get_ns();
 
-	if (!n)
+	if (!r)
 		return 0;
-	leave_cpu(ctx, n, now);
-	come_back(n, (void *)ctx->args[2], now);
+	leave_cpu(ctx, r, now);
+	come_back(r, (void *)ctx->args[2], now);
 	return 0;
 }
 
@@ -451,7 +446,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = tgid_of((void *)ctx->args[0]);
 
-	if (tgid && (!filter_processes || process_has(tgid, PROCESS_SAMPLED)))
+	if (is_tracked(tgid))
 		tell_new_program((void *)ctx->args[2]);
 	return 0;
 }
@@ -473,11 +468,11 @@ INLINE bool is_on_cpu(struct task_struct *task)
  * Enters a task as one that is off the CPU since the session started. Returns
  * whether it has been so without a break.
  */
-INLINE bool begin_waiting(struct task_struct *task, struct counters *n, u32 tgid, u8 off_cpu)
+INLINE bool begin_waiting(struct task_struct *task, u64 started, u32 tgid, u8 off_cpu)
 {
 	u32 pid = kernel_read(task, pid);
 	struct thread_times new = {
-		.left = n->started, .born = n->started, .sampled = SAMPLED, .stands_for = ONE, .off_cpu = off_cpu
+		.left = started, .born = started, .sampled = SAMPLED, .stands_for = ONE, .off_cpu = off_cpu
 	};
 
 	identify(&new, task, tgid, cgroup_of(task));
@@ -502,11 +497,11 @@ SEC("iter/task")
 int on_waiting_task(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	struct counters *n = this_cpu_counters();
+	struct cpu_ring *r = this_cpu_ring();
 	u32 zero = 0;
 	struct waiting_record *w = bpf_map_lookup_elem(&waiting_records, &zero);
 
-	if (!task || !n || !w)
+	if (!task || !r || !w)
 		return 0;
 	u32 tgid = tgid_of(task);
 	u64 state = state_of(task);
@@ -514,11 +509,11 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 		return 0;
 	void *saved = saved_regs_of(task);
 	u8 off_cpu = blocked_state(task, state, saved);
-	if (!begin_waiting(task, n, tgid, off_cpu))
+	if (!begin_waiting(task, r->counters.started, tgid, off_cpu))
 		return 0;
 	struct sample_header *h = &w->header;
 	__builtin_memset(h, 0, sizeof(*h));
-	h->time = n->started;
+	h->time = r->counters.started;
 	h->cgroup = cgroup_of(task);
 	h->tgid = tgid;
 	h->tid = tid_of(task);

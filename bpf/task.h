@@ -56,7 +56,15 @@ INLINE u32 tgid_of(struct task_struct *task)
 	return number_in_namespace(kernel_read(leader, thread_pid));
 }
 
-/* The tid of the current task, likewise. */
+/* The tid of any task in the loader's PID namespace, 0 when not visible. */
+INLINE u32 tid_of(struct task_struct *task)
+{
+	if (!pid_namespace)
+		return kernel_read(task, pid);
+	return number_in_namespace(kernel_read(task, thread_pid));
+}
+
+/* Those of the current task. */
 INLINE u32 current_tid(struct task_struct *task)
 {
 	if (!pid_namespace)
@@ -69,6 +77,24 @@ INLINE u32 current_tgid(struct task_struct *task)
 	if (!pid_namespace)
 		return task_field(task, tgid);
 	return tgid_of(task);
+}
+
+/* The cgroup of any task in the unified hierarchy. */
+INLINE u64 cgroup_of(struct task_struct *task)
+{
+	struct css_set *set = kernel_read(task, cgroups);
+	struct cgroup *cgroup = kernel_read(set, dfl_cgrp);
+	struct kernfs_node *node = kernel_read(cgroup, kn);
+	return kernel_read(node, id);
+}
+
+/* That of the current task. */
+INLINE u64 current_cgroup(struct task_struct *task)
+{
+	struct css_set *set = task_field(task, cgroups);
+	struct cgroup *cgroup = set ? task_field(set, dfl_cgrp) : NULL;
+	struct kernfs_node *node = cgroup ? task_field(cgroup, kn) : NULL;
+	return node ? task_field(node, id) : 0;
 }
 
 /* Copies the name of the current task. What is behind its zero byte may be

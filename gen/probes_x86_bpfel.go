@@ -13,35 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type ProbesCounters struct {
-	_               structs.HostLayout
-	Samples         uint64
-	StackBytes      uint64
-	RingBytes       uint64
-	LostRingFull    uint64
-	LostNested      uint64
-	LostNoScratch   uint64
-	LostForeign     uint64
-	LostDeferred    uint64
-	SkippedIdle     uint64
-	SkippedFilter   uint64
-	SkippedPeriod   uint64
-	SkippedShort    uint64
-	SkippedRate     uint64
-	Weight          uint64
-	UnreadableStack uint64
-	PartialRegs     uint64
-	Exited          uint64
-	UnsampledTime   uint64
-	MissedSwitches  uint64
-	Started         uint64
-	OnCpuSince      uint64
-	Running         uint64
-	WindowStart     uint64
-	WindowRare      uint64
-	WindowFrequent  uint64
-}
-
 type ProbesGoProcess struct {
 	_         structs.HostLayout
 	G_fromTp  int64
@@ -170,7 +141,6 @@ type ProbesWaitingRecord struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	ProbesMapCounterValues   = "counter_values"
 	ProbesMapGoProcesses     = "go_processes"
 	ProbesMapLengths         = "lengths"
 	ProbesMapMirrors         = "mirrors"
@@ -252,7 +222,6 @@ type ProbesProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProbesMapSpecs struct {
-	CounterValues  *ebpf.MapSpec `ebpf:"counter_values"`
 	GoProcesses    *ebpf.MapSpec `ebpf:"go_processes"`
 	Lengths        *ebpf.MapSpec `ebpf:"lengths"`
 	Mirrors        *ebpf.MapSpec `ebpf:"mirrors"`
@@ -310,7 +279,6 @@ func (o *ProbesObjects) Close() error {
 //
 // It can be passed to LoadProbesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProbesMaps struct {
-	CounterValues  *ebpf.Map `ebpf:"counter_values"`
 	GoProcesses    *ebpf.Map `ebpf:"go_processes"`
 	Lengths        *ebpf.Map `ebpf:"lengths"`
 	Mirrors        *ebpf.Map `ebpf:"mirrors"`
@@ -323,7 +291,6 @@ type ProbesMaps struct {
 
 func (m *ProbesMaps) Close() error {
 	return _ProbesClose(
-		m.CounterValues,
 		m.GoProcesses,
 		m.Lengths,
 		m.Mirrors,

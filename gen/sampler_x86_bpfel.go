@@ -45,7 +45,6 @@ type SamplerCounters struct {
 type SamplerCpuRing struct {
 	_        structs.HostLayout
 	Tail     uint64
-	Unused   [7]uint64
 	Head     uint64
 	Wrap     uint64
 	Busy     uint64
@@ -71,18 +70,11 @@ type SamplerCpuRing struct {
 		Key   uint64
 		Room  uint64
 	}
-	Comparison struct {
-		_      structs.HostLayout
-		In     uint64
-		Out    uint64
-		Mirror uint64
-		Blocks uint64
-	}
 	Go struct {
 		_       structs.HostLayout
+		G       uint64
 		Process SamplerGoProcess
 		G_word  uint64
-		G       uint64
 		M       uint64
 		G0      uint64
 		Curg    uint64
@@ -100,6 +92,14 @@ type SamplerCpuRing struct {
 		_         [7]byte
 		Sp        uint64
 	}
+	Comparison struct {
+		_      structs.HostLayout
+		In     uint64
+		Out    uint64
+		Mirror uint64
+		Blocks uint64
+	}
+	Counters SamplerCounters
 }
 
 type SamplerDeferred struct {
@@ -340,7 +340,6 @@ type SamplerWaitingRecord struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	SamplerMapCounterValues      = "counter_values"
 	SamplerMapDeferredSamples    = "deferred_samples"
 	SamplerMapGoProcesses        = "go_processes"
 	SamplerMapKnownPrograms      = "known_programs"
@@ -450,7 +449,6 @@ type SamplerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerMapSpecs struct {
-	CounterValues   *ebpf.MapSpec `ebpf:"counter_values"`
 	DeferredSamples *ebpf.MapSpec `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.MapSpec `ebpf:"go_processes"`
 	KnownPrograms   *ebpf.MapSpec `ebpf:"known_programs"`
@@ -522,7 +520,6 @@ func (o *SamplerObjects) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerMaps struct {
-	CounterValues   *ebpf.Map `ebpf:"counter_values"`
 	DeferredSamples *ebpf.Map `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.Map `ebpf:"go_processes"`
 	KnownPrograms   *ebpf.Map `ebpf:"known_programs"`
@@ -538,7 +535,6 @@ type SamplerMaps struct {
 
 func (m *SamplerMaps) Close() error {
 	return _SamplerClose(
-		m.CounterValues,
 		m.DeferredSamples,
 		m.GoProcesses,
 		m.KnownPrograms,

@@ -209,13 +209,10 @@ func (s *Session) flushTimes(fn func(*Sample) error) error {
 		return nil
 	}
 	s.flushedTimes = true
-	perCPU, err := s.counters()
-	if err != nil {
-		return err
-	}
 	runningSince := map[uint32]uint64{}
-	for i := range perCPU {
-		runningSince[uint32(perCPU[i].Running)] = perCPU[i].OnCpuSince
+	for i := range s.rings.cpus {
+		c := s.rings.cpus[i].counters
+		runningSince[uint32(c.Running)] = c.OnCpuSince
 	}
 	var pid uint32
 	var t threadTimes

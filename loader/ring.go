@@ -31,6 +31,7 @@ type rings struct {
 // cpuRing is the ring of one CPU.
 type cpuRing struct {
 	tail, head, wrap *atomic.Uint64 // positions
+	counters         *gen.SamplerCounters
 	data             []byte
 	published        ringPos // the head when it was last looked at
 	scanned          ringPos // position up to which pending knows the records
@@ -77,6 +78,7 @@ func (c *cpuRing) lay(mem []byte) {
 	c.tail = (*atomic.Uint64)(unsafe.Pointer(&l.Tail))
 	c.head = (*atomic.Uint64)(unsafe.Pointer(&l.Head))
 	c.wrap = (*atomic.Uint64)(unsafe.Pointer(&l.Wrap))
+	c.counters = &l.Counters
 	c.data = mem[unsafe.Sizeof(ringLayout{}):]
 	c.scanned = unpackPos(c.tail.Load())
 }

@@ -319,8 +319,8 @@ func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
 func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	replace := map[string]*ebpf.Map{
 		gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
-		gen.SamplerMapCounterValues: s.maps.CounterValues, gen.SamplerMapProcesses: s.maps.Processes,
-		gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
+		gen.SamplerMapProcesses: s.maps.Processes,
+		gen.SamplerMapTimes:     s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
 		gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 		gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
 	}
@@ -538,11 +538,11 @@ func (s *Session) Close() error {
 		return nil
 	}
 	err := s.stop()
-	if progs := s.programs(); len(progs) > 0 {
+	if s.rings != nil {
 		s.last, _ = s.readStats()
-		for _, prog := range progs {
-			err = errors.Join(err, prog.Close())
-		}
+	}
+	for _, prog := range s.programs() {
+		err = errors.Join(err, prog.Close())
 	}
 	if s.waiting != nil {
 		err = errors.Join(err, s.waiting.Close())

@@ -1,10 +1,6 @@
 package loader
 
-import (
-	"fmt"
-
-	"github.com/swbpf/swbpf/gen"
-)
+import "fmt"
 
 // Stats is the account of a Session since it was opened. Every event that
 // fired is in exactly one of Samples, the Lost fields and the Skipped fields.
@@ -13,7 +9,7 @@ type Stats struct {
 
 	LostRingFull  uint64 // no room in the ring
 	LostNested    uint64 // came while another sample was being taken
-	LostNoScratch uint64 // a CPU beyond those possible at start
+	LostNoScratch uint64 // too many threads off the CPU
 	LostForeign   uint64 // task that this PID namespace does not contain
 	LostDeferred  uint64 // in a thread that the kernel has not gone back to from a uprobe
 
@@ -92,13 +88,9 @@ func (s *Session) Stats() (Stats, error) {
 }
 
 func (s *Session) readStats() (Stats, error) {
-	perCPU, err := s.counters()
-	if err != nil {
-		return Stats{}, err
-	}
 	var st Stats
-	for i := range perCPU {
-		c := &perCPU[i]
+	for i := range s.rings.cpus {
+		c := s.rings.cpus[i].counters
 		st.Samples += c.Samples
 		st.LostRingFull += c.LostRingFull
 		st.LostNested += c.LostNested
@@ -131,12 +123,4 @@ func (s *Session) readStats() (Stats, error) {
 		st.LostNested += ps.RecursionMisses
 	}
 	return st, nil
-}
-
-// counters reads the kernel side's account by CPU.
-func (s *Session) counters() (perCPU []gen.SamplerCounters, err error) {
-	if err := s.maps.CounterValues.Lookup(uint32(0), &perCPU); err != nil {
-		return nil, fmt.Errorf("read counters: %w", err)
-	}
-	return perCPU, nil
 }

@@ -13,26 +13,17 @@ import (
 )
 
 // startTimes tells the kernel side when the Session starts.
-func (s *Session) startTimes() error {
-	perCPU, err := s.counters()
-	if err != nil {
-		return err
-	}
+func (s *Session) startTimes() {
 	s.startedAt = monotonic()
-	for i := range perCPU {
-		perCPU[i].Started, perCPU[i].OnCpuSince = s.startedAt, s.startedAt
+	for i := range s.rings.cpus {
+		c := s.rings.cpus[i].counters
+		c.Started, c.OnCpuSince = s.startedAt, s.startedAt
 	}
-	if err := s.maps.CounterValues.Put(uint32(0), perCPU); err != nil {
-		return fmt.Errorf("set the time of the start: %w", err)
-	}
-	return nil
 }
 
 // attachSwitches has the program run at each switch from one thread to another.
 func (s *Session) attachSwitches() error {
-	if err := s.startTimes(); err != nil {
-		return err
-	}
+	s.startTimes()
 	for _, hook := range s.hooks {
 		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: hook.tracepoint, Program: hook.prog})
 		if err != nil {
