@@ -130,6 +130,9 @@ func (f *flow) rows() *function {
 				break
 			}
 			f.at = at
+			if f.popsFrame(ch, at, &in, &s) {
+				s.regs[f.arch.SP] = s.regs[f.arch.FP]
+			}
 			s.apply(f.arch, &in, at, f.bases)
 			switch in.Flow {
 			case isa.Call:
@@ -164,6 +167,21 @@ func (f *flow) rows() *function {
 	}
 	out.at, out.rule = slices.Clip(out.at), slices.Clip(out.rule)
 	return out
+}
+
+// popsFrame reports whether the instruction at vaddr takes the caller's frame
+// pointer off the stack, right before a return, with SP at a place that nothing
+// else tells: it is where the frame pointer points.
+func (f *flow) popsFrame(ch *chunk, vaddr uint64, in *isa.Inst, s *state) bool {
+	a, next := f.arch, vaddr+uint64(in.Len)
+	fp := s.regs[a.FP]
+	if s.regs[a.SP].kind != anything || fp.kind != stack || a.LR != procstate.NoReg || in.NumOps != 2 || next >= ch.hi ||
+		in.Ops[1].Kind != isa.Load || in.Ops[1].Dst != a.FP || in.Ops[1].Src != a.SP ||
+		s.slotAt(fp.base, fp.off) != (value{kind: entry, base: uint8(a.FP)}) {
+		return false
+	}
+	var after isa.Inst
+	return f.c.dec(ch.code[next-ch.lo:], next, &after) && after.Flow == isa.Return
 }
 
 // rule makes the rule for a state, and reports whether there is one.
