@@ -110,7 +110,7 @@ do not allow recording.`,
 	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs); --wall adds them to the thread's next one")
 	f.Var(&o.labels, "label", "give all samples a label; may be repeated")
 	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
-	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C or the end of CMD)")
+	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C, or the end of CMD or of all -p)")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile to this `file`; may be repeated (default "+defaultOutput+")")
 	f.StringVar(&o.format, "format", "", "write in this `format`, whatever the extension: pprof, html, svg, folded, speedscope, firefox, perf")
 	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M (default 64K, and 256K where that has all of it)")

@@ -11,7 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -276,6 +278,64 @@ func TestRecordThreads(t *testing.T) {
 		t.Errorf("%d samples are of %d threads", r.stats.Samples, len(tids))
 	}
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
+}
+
+// A recording of processes ends with the last of them.
+func TestRecordProcessesEnd(t *testing.T) {
+	needRecord(t)
+	var pids []string
+	var end []func()
+	for range 2 {
+		cat := exec.Command("cat")
+		in, err := cat.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cat.Start(); err != nil {
+			t.Fatal(err)
+		}
+		end = append(end, sync.OnceFunc(func() { in.Close(); cat.Wait() }))
+		defer end[len(end)-1]()
+		pids = append(pids, strconv.Itoa(cat.Process.Pid))
+	}
+	cmd := exec.Command(swbpf(t), "record", "-p", strings.Join(pids, ","), "-o", "p.pb.gz")
+	cmd.Dir = t.TempDir()
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer cmd.Process.Kill()
+	watches := func(n int) func() bool {
+		fds := fmt.Sprintf("/proc/%d/fd", cmd.Process.Pid)
+		return func() bool {
+			files, _ := os.ReadDir(fds)
+			files = slices.DeleteFunc(files, func(f os.DirEntry) bool {
+				link, _ := os.Readlink(filepath.Join(fds, f.Name()))
+				return !strings.Contains(link, "pidfd")
+			})
+			return len(files) == n
+		}
+	}
+	waitFor(t, "both processes to be watched", watches(2))
+	end[0]()
+	waitFor(t, "the first to have been seen to end", watches(1))
+	end[1]()
+	var err error
+	waitFor(t, "the recording to end", func() bool {
+		select {
+		case err = <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	readPprof(t, filepath.Join(cmd.Dir, "p.pb.gz"))
 }
 
 // A signal while the recording starts ends it, with a file.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -155,8 +156,8 @@ func (r *recorder) follow(pids []int) (err error) {
 	return r.procs.Bootstrap()
 }
 
-// run records until the time is over, the command has ended, or a signal asks
-// to stop. A second signal ends the program at once.
+// run records until the time is over, the command or all processes asked for
+// have ended, or a signal asks to stop. A second signal ends the program at once.
 func (r *recorder) run() error {
 	ended := make(chan int, 1)
 	go r.awaitEnd(ended)
@@ -191,19 +192,51 @@ func (r *recorder) awaitEnd(ended chan<- int) {
 	if r.opt.duration > 0 {
 		timeout = time.After(time.Duration(r.opt.duration))
 	}
-	var commandDone <-chan struct{}
+	var done <-chan struct{}
 	if r.command != nil {
-		commandDone = r.command.Done()
+		done = r.command.Done()
+	} else if len(r.opt.pids) > 0 {
+		done = processesDone(r.opt.pids)
 	}
 	signals := 2 // the first is late for what ended by itself
 	select {
 	case <-r.signals:
 		signals = 1
 	case <-timeout:
-	case <-commandDone:
+	case <-done:
 	}
 	ended <- signals
 	r.alarm.ring()
+}
+
+// processesDone returns a channel that is closed when all these processes have
+// ended; it never is where the kernel does not tell.
+func processesDone(pids []int) <-chan struct{} {
+	done := make(chan struct{})
+	var running []unix.PollFd
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err == nil {
+			running = append(running, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		} else if err != unix.ESRCH {
+			return nil
+		}
+	}
+	go func() {
+		for len(running) > 0 {
+			if _, err := unix.Poll(running, -1); err != nil && err != unix.EINTR {
+				return
+			}
+			running = slices.DeleteFunc(running, func(p unix.PollFd) bool {
+				if p.Revents != 0 {
+					unix.Close(int(p.Fd))
+				}
+				return p.Revents != 0
+			})
+		}
+		close(done)
+	}()
+	return done
 }
 
 // abortAfter ends the program at once after n more signals.

@@ -84,7 +84,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		fmt.Fprintf(w, "  (%s: this machine counts no cycles)\n", s.Event)
 	}
 	if s.Samples == 0 && s.Lost == 0 && s.FrequencyHz > 0 {
-		fmt.Fprintln(w, "  (nothing ran at the moments of sampling; --wall records waiting too)")
+		fmt.Fprintln(w, "  (nothing ran at the moments of sampling: -F makes more of them, --wall records waiting too)")
 	}
 	if s.UserSamples > 0 {
 		fmt.Fprintf(w, "user stacks: %d complete (%.2f %%)%s\n", s.Complete, percent(s.Complete, s.UserSamples), reasons(", truncated", s.TruncatedByReason))
