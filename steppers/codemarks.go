@@ -15,42 +15,31 @@ const (
 	markReturn // a return, if an instruction begins there
 )
 
-// findMarks is for Image.HasMark.
+// findMarks is for Image.HasMark. Each place is found by one of its bytes that is
+// rare in code.
 func findMarks(_ *procstate.Arch, code []byte, marks []procstate.Mark) []procstate.Mark {
-	for at := next(code, 0, 0x05); at < len(code); at = next(code, at+1, 0x05) {
-		if at >= 1 && code[at-1] == 0x0f { // syscall
-			marks = append(marks, procstate.MarkAt(markEntry, at-1))
+	for _, rare := range [...]byte{0x05, 0xdc, 0xe3, 0xc2, 0xc3} {
+		for at := 0; ; at++ {
+			n := bytes.IndexByte(code[at:], rare)
+			if n < 0 {
+				break
+			}
+			at += n
+			switch {
+			case rare == 0xc2, rare == 0xc3:
+				marks = append(marks, procstate.MarkAt(markReturn, at))
+				if rare == 0xc3 && at >= 1 && (code[at-1] == 0xf2 || code[at-1] == 0xf3) {
+					marks = append(marks, procstate.MarkAt(markReturn, at-1))
+				}
+			case rare == 0x05 && at >= 1 && code[at-1] == 0x0f: // syscall
+				marks = append(marks, procstate.MarkAt(markEntry, at-1))
+			case rare == 0xdc && at >= 2 && bytes.HasPrefix(code[at-2:], startContextAMD64),
+				rare == 0xe3 && at >= 2 && bytes.HasPrefix(code[at-2:], startCoroutine):
+				marks = append(marks, procstate.MarkAt(markEntry, at-2))
+			}
 		}
-	}
-	for at := next(code, 0, 0xdc); at < len(code); at = next(code, at+1, 0xdc) {
-		if at >= 2 && bytes.HasPrefix(code[at-2:], startContextAMD64) {
-			marks = append(marks, procstate.MarkAt(markEntry, at-2))
-		}
-	}
-	for at := next(code, 0, 0xe3); at < len(code); at = next(code, at+1, 0xe3) {
-		if at >= 2 && bytes.HasPrefix(code[at-2:], startCoroutine) {
-			marks = append(marks, procstate.MarkAt(markEntry, at-2))
-		}
-	}
-	for at := next(code, 0, 0xc3); at < len(code); at = next(code, at+1, 0xc3) {
-		marks = append(marks, procstate.MarkAt(markReturn, at))
-		if at >= 1 && (code[at-1] == 0xf2 || code[at-1] == 0xf3) {
-			marks = append(marks, procstate.MarkAt(markReturn, at-1))
-		}
-	}
-	for at := next(code, 0, 0xc2); at < len(code); at = next(code, at+1, 0xc2) {
-		marks = append(marks, procstate.MarkAt(markReturn, at))
 	}
 	return marks
-}
-
-// next returns where b is next in code, from an offset on; len(code) when it is
-// not there.
-func next(code []byte, from int, b byte) int {
-	if n := bytes.IndexByte(code[from:], b); n >= 0 {
-		return from + n
-	}
-	return len(code)
 }
 
 // mayHave reports whether there may be a mark of a kind from to to bytes after a

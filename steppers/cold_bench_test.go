@@ -49,8 +49,14 @@ func coldSpace(b *testing.B) (*procstate.AddressSpace, *procstate.Image) {
 }
 
 // BenchmarkColdFrame asks all steppers of a recording for the rule of a frame in
-// a function that nothing is known of, in a file that was opened before.
+// a function that nothing is known of, in a file that was opened before: one that
+// is in a call, and one that was interrupted.
 func BenchmarkColdFrame(b *testing.B) {
+	b.Run("called", func(b *testing.B) { benchmarkColdFrame(b, false) })
+	b.Run("interrupted", func(b *testing.B) { benchmarkColdFrame(b, true) })
+}
+
+func benchmarkColdFrame(b *testing.B, interrupted bool) {
 	space, im := coldSpace(b)
 	starts := im.FuncStarts()
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(starts), func(i, j int) { starts[i], starts[j] = starts[j], starts[i] })
@@ -76,7 +82,7 @@ func BenchmarkColdFrame(b *testing.B) {
 			b.Fatalf("%#x is not mapped", pc)
 		}
 		for _, s := range all {
-			r, ok := s.RuleAt(w, m, pc, false)
+			r, ok := s.RuleAt(w, m, pc, interrupted)
 			if !ok || r != unwind.RuleNotMe {
 				break
 			}
