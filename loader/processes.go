@@ -156,8 +156,9 @@ func NewProcesses(cfg ProcessesConfig) *Processes {
 // Watch collects events whenever enough of them wait, so that files are
 // opened while the processes that map them live. While all that is mapped is
 // known already, it lets them gather for up to watchRest, or for up to longRest
-// while it heeds NewPrograms. It returns when ctx ends, and ends the side-band's Waits with it. Its thread is given precedence,
-// where that is allowed, as a busy machine is when it would come too late.
+// while it heeds NewPrograms. It returns when ctx ends, and ends the side-band's
+// Waits with it. Its thread is given precedence, where that is allowed, as a busy
+// machine is when it would come too late.
 func (p *Processes) Watch(ctx context.Context) error {
 	// Not unlocked: the thread ends with the goroutine and its precedence.
 	runtime.LockOSThread()

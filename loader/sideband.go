@@ -42,9 +42,9 @@ const (
 
 // Sideband is the kernel's news about all processes of the machine:
 // executable mappings, forks, execs and exits, and about BPF code that comes and
-// goes, from a perf event per CPU that counts nothing. Files are told by device, inode and generation and not by
-// build ID: tools that move code within a file keep its build ID, and then
-// another's file would be used.
+// goes, from a perf event per CPU that counts nothing. Files are told by device,
+// inode and generation and not by build ID: tools that move code within a file
+// keep its build ID, and then another's file would be used.
 //
 // The kernel does not report munmap, mremap, or mappings that lose the right
 // to be executed. Process IDs are those of the PID namespace of the opener;

@@ -300,6 +300,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	pw := &processWalk{pid: core.PID(), exe: core.ExecutablePath(), arch: core.Arch(), closer: core}
 	tids, err := w.Threads()
 	if err != nil {
+		core.Close()
 		return nil, err
 	}
 	for i, tid := range tids {
