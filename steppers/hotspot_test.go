@@ -88,3 +88,28 @@ func TestJavaFrames(t *testing.T) {
 	}
 	t.Logf("%d stacks of calls, %d interrupted in Java, %d of them others; %d frames of Java", calls, interrupted, differ, frames)
 }
+
+// onesMemory is memory that is full of ones, and counts how often it is read.
+type onesMemory struct{ reads int }
+
+func (m *onesMemory) ReadMemory(_ uint64, buf []byte) (int, error) {
+	m.reads++
+	for i := range buf {
+		buf[i] = 1
+	}
+	return len(buf), nil
+}
+
+func (m *onesMemory) ReadWord(uint64) (uint64, bool) { return 0x0101010101010101, true }
+
+// The map of a code heap may be the longest way there is; it takes few reads.
+func TestSegmentMap(t *testing.T) {
+	mem := &onesMemory{}
+	vm := &hotspotVM{mem: mem, fields: &vmFields{blobEnd: 64}, heaps: []codeHeap{{low: 1 << 32, high: 1 << 33, segments: 1 << 40, log2: 7}}}
+	if b := vm.blobAt(1<<33 - 1); b != nil {
+		t.Errorf("%+v", b)
+	}
+	if most := 2 * maxSegmentHops / len(vm.buf); mem.reads > most {
+		t.Errorf("%d reads, of at most %d", mem.reads, most)
+	}
+}

@@ -210,14 +210,22 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 		}
 	}
 	segment := (pc - h.low) >> h.log2
+	first := segment + 1 // of the bytes of the map that were read
 	for range maxSegmentHops {
-		if !vm.read(h.segments+segment, vm.buf[:1]) || vm.buf[0] == 0xff || uint64(vm.buf[0]) > segment {
+		if segment < first {
+			first = segment - min(segment, uint64(len(vm.buf)-1))
+			if !vm.read(h.segments+first, vm.buf[:segment-first+1]) {
+				return nil
+			}
+		}
+		back := uint64(vm.buf[segment-first])
+		if back == 0xff || back > segment {
 			return nil
 		}
-		if vm.buf[0] == 0 {
+		if back == 0 {
 			break
 		}
-		segment -= uint64(vm.buf[0])
+		segment -= back
 	}
 	block := h.low + segment<<h.log2
 	used, ok := vm.word(block + 8)
