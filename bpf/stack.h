@@ -170,8 +170,8 @@ INLINE u64 stack_start(u64 sp, bool in_red_zone)
 /*
  * Adds the stack [from, to) of the thread told by key. Pages that cannot be
  * read are left out: those that a large frame has not touched yet are not
- * there. Past a stack of unknown end, only those at its very top are. Returns
- * whether the copy came to the end.
+ * there. Of a stack whose end is not even likely, only those at its very top are.
+ * Returns whether the copy came to the end.
  */
 INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bool end_known)
 {
@@ -225,15 +225,17 @@ INLINE u64 likely_stack_end(const struct sample_header *h)
 INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_header *h, u64 sp, u64 end,
 				      bool in_red_zone)
 {
-	u64 live = (end ? end : likely_stack_end(h)) - sp;
-	u64 to = sp + limit_of_stack(r, live), key = end ? end + h->tgid : h->tid;
+	u64 live = (end ? end : likely_stack_end(h)) - sp, limit = limit_of_stack(r, live);
+	u64 to = sp + limit, key = end ? end + h->tgid : h->tid;
 	enum stack_end_kind reached = STACK_END_LIMIT;
+	bool whole = live <= limit;
 
-	if (end && end <= to) {
-		to = end;
-		reached = STACK_END_BOTTOM;
+	if (whole) {
+		to = sp + live;
+		if (end)
+			reached = STACK_END_BOTTOM;
 	}
-	if (!add_pages(r, h->cpu, key, stack_start(sp, in_red_zone), to, end != 0))
+	if (!add_pages(r, h->cpu, key, stack_start(sp, in_red_zone), to, end || whole))
 		reached = STACK_END_UNREADABLE;
 	return reached;
 }

@@ -294,3 +294,23 @@ func TestStackWithHole(t *testing.T) {
 		return true
 	})
 }
+
+// So it does in a thread whose stack's end is not known yet, up to what belongs to
+// the thread at its top: until a walk gets there, nobody learns it.
+func TestThreadWithHole(t *testing.T) {
+	const frame = 30 << 10
+	p := startTarget(t, stackTarget(t), "sparse", strconv.Itoa(frame))
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	var loop steady
+	readUntil(t, s, func(smp *Sample) bool {
+		if smp.TID == smp.PID || !loop.holds(smp) {
+			return false
+		}
+		last, top := smp.Regions[len(smp.Regions)-1], smp.Regs.ThreadPointer
+		if len(smp.Regions) != 2 || smp.StackEnd != StackEndLimit || last.Addr+uint64(len(last.Data)) != top {
+			t.Errorf("%d regions, the last up to %#x, the thread pointer is %#x, ended by %v",
+				len(smp.Regions), last.Addr+uint64(len(last.Data)), top, smp.StackEnd)
+		}
+		return true
+	})
+}

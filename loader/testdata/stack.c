@@ -3,6 +3,7 @@
 //   stack fill BYTES     fills BYTES of main's stack with a pattern and spins
 //   stack deep BYTES     does so in a thread
 //   stack gap BYTES      spins below a frame of BYTES that were never touched
+//   stack sparse BYTES   does so in a thread
 //   stack hole           spins with SP four pages below an unmapped page
 //   stack nowhere        spins with SP at an address that is not mapped
 //   stack threads N      spins in N threads named t0, t1, ..., the later
@@ -63,6 +64,13 @@ __attribute__((noinline)) static void gap(size_t bytes)
 	volatile char *p = __builtin_alloca(bytes);
 	spin(p);
 	asm volatile("" : : "r"(p) : "memory");
+}
+
+static void *sparse(void *bytes)
+{
+	ready();
+	gap((size_t)bytes);
+	return NULL;
 }
 
 static void spin_at(char *sp)
@@ -170,6 +178,11 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "gap")) {
 		ready();
 		gap(n);
+	}
+	if (!strcmp(what, "sparse")) {
+		pthread_t t;
+		if (pthread_create(&t, NULL, sparse, (void *)n) || pthread_join(t, NULL))
+			return 1;
 	}
 	if (!strcmp(what, "hole")) {
 		char *p = mmap(NULL, 5 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
