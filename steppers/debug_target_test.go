@@ -85,9 +85,9 @@ func startDebugTarget(t testing.TB, path string, args ...string) *debugTarget {
 func (p *debugTarget) wait() syscall.Signal {
 	p.t.Helper()
 	var ws syscall.WaitStatus
-	tid, err := syscall.Wait4(-1, &ws, syscall.WALL, nil)
-	for errors.Is(err, syscall.EINTR) {
-		tid, err = syscall.Wait4(-1, &ws, syscall.WALL, nil)
+	tid, err := syscall.Wait4(-1, &ws, syscall.WALL|syscall.WNOTHREAD, nil)
+	for errors.Is(err, syscall.EINTR) || err == nil && tid != p.pid && !ws.Stopped() { // a thread that ended
+		tid, err = syscall.Wait4(-1, &ws, syscall.WALL|syscall.WNOTHREAD, nil)
 	}
 	if err != nil || !ws.Stopped() {
 		p.t.Fatalf("wait: %v, status %#x", err, ws)
