@@ -14,6 +14,7 @@ import (
 // not touch it.
 type keptRegs struct {
 	images perImage[map[uint64]*dataflow.Callee] // by link-time address
+	buf    [maxCallLen]byte
 }
 
 // carry sets reg of out to its value in the frame in that out has called, where
@@ -46,9 +47,8 @@ func (k *keptRegs) carryAll(w *unwind.Walker, m *procstate.Mapping, in, out *unw
 
 // callee returns the subroutine that out has called, if in is in its code.
 func (k *keptRegs) callee(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) *dataflow.Callee {
-	var buf [maxCallLen]byte
 	n := min(maxCallLen, out.PC()-m.Start)
-	code := readCode(w, m, out.PC()-n, buf[:n])
+	code := readCode(w, m, out.PC()-n, k.buf[:n])
 	if uint64(len(code)) < n {
 		return nil
 	}
