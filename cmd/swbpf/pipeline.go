@@ -206,9 +206,10 @@ func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, err error) error {
 		return err
 	}
 	missed, ok := snap.Missed()
-	last := s.Regions[len(s.Regions)-1]
-	if ok && s.StackEnd == loader.StackEndLimit && missed+8 > last.Addr+uint64(len(last.Data)) {
-		return unwind.StackCut
+	if n := len(s.Regions); ok && n > 0 && s.StackEnd == loader.StackEndLimit {
+		if last := s.Regions[n-1]; missed+8 > last.Addr+uint64(len(last.Data)) {
+			return unwind.StackCut
+		}
 	}
 	return unwind.MemoryUnreadable
 }

@@ -35,16 +35,22 @@ func TestRecordOffCPU(t *testing.T) {
 	if v := r.profile.SampleType[len(r.profile.SampleType)-1]; v.Type != "off-cpu" || v.Unit != "nanoseconds" {
 		t.Errorf("sample type %v", v)
 	}
-	var napped int64
+	var napped, away int64
 	for _, s := range r.profile.Sample {
+		if !slices.Contains(stackOf(s), "nap") {
+			continue
+		}
+		away += s.Value[len(s.Value)-1]
 		// What it waits for a CPU afterwards is of another state.
-		if slices.Contains(stackOf(s), "nap") && s.Label["state"][0] == "sleep" {
+		if s.Label["state"][0] == "sleep" {
 			napped += s.Value[len(s.Value)-1]
 		}
 	}
-	// Each nap takes 50 ms and what the timer and the scheduler add to it.
-	if ms := float64(napped) / 1e6; ms < 500 || napped > int64(wall) || r.stats.Lost > 0 {
-		t.Errorf("asleep for %.1f ms in %v; %v", ms, wall, r.stats.LostByReason)
+	// Each nap takes 50 ms, and what the timer and the scheduler add to it. Its
+	// time begins before the thread leaves the CPU, which another program, or the
+	// machine's host, may take first.
+	if ms := float64(away) / 1e6; ms < 0.9*500 || away > int64(wall) || r.stats.Lost > 0 {
+		t.Errorf("away for %.1f ms in %v; %v", ms, wall, r.stats.LostByReason)
 	}
 	if sleep := float64(r.stats.OffCPUNSByState["sleep"]); math.Abs(sleep-float64(napped)) > 0.2*float64(napped) {
 		t.Errorf("%v ns in naps, by state %v", napped, r.stats.OffCPUNSByState)
