@@ -309,7 +309,11 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 			n++
 		}
 	}
-	if s := entryState(f.arch, 0); !looksLikeEntry && !slices.ContainsFunc(f.dispatch, func(b body) bool { return sameStack(f.arch, &b.state, s) }) {
+	// Where the function jumps with the stack like that, it jumps to here.
+	jumpsWith := func(s *state) bool {
+		return slices.ContainsFunc(f.dispatch, func(b body) bool { return sameStack(f.arch, &b.state, s) })
+	}
+	if s := entryState(f.arch, 0); !looksLikeEntry && !jumpsWith(s) {
 		candidates[n], n = s, n+1
 	}
 	best, bestScore, doubt := -1, 0, 0
@@ -322,7 +326,9 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 		}
 		v := f.try(vaddr, s, !s.guessed && looksLikeEntry)
 		if !s.guessed && v.extra > 0 && n < len(candidates) && v.extra <= maxExtra {
-			candidates[n], n = entryState(f.arch, v.extra), n+1
+			if e := entryState(f.arch, v.extra); looksLikeEntry || !jumpsWith(e) {
+				candidates[n], n = e, n+1
+			}
 		}
 		score := v.score()
 		if !s.guessed && !looksLikeEntry && (shared || !v.returned && (v.support < 2 || vaddr%16 != 0)) {

@@ -28,6 +28,10 @@ func TestRules(t *testing.T) {
 			{4, rsp, 16, "same"}, {7, rbp, 16, "same"}, {9, rsp, 8, "same"}}},
 		"aligned frame": {"\x4c\x8d\x54\x24\x08\x48\x83\xe4\xe0\x41\xff\x72\xf8\x90\x49\x8d\x62\xf8\xc3", []want{
 			{5, rsp, 8, "same"}, {9, r10, 0, "same"}, {18, rsp, 8, "same"}}},
+		// The case at 18 goes on to another function, the one at 26 to the way out.
+		"cases of a switch": {"\x48\x83\xec\x18\x48\x85\xff\x74\x16\x48\x63\x0c\x8a\x48\x01\xd1\xff\xe1\x31\xc0\x48\x83\xc4\x18\xeb\x16" +
+			"\x8b\x47\x04\xeb\x00\x48\x83\xc4\x18\xc3" + strings.Repeat("\x90", 12) + "\x53\x89\xfb\x89\xd8\x5b\xc3", []want{
+			{16, rsp, 32, "same"}, {18, rsp, 32, "same"}, {24, rsp, 8, "same"}, {26, rsp, 32, "same"}, {31, rsp, 32, "same"}, {49, rsp, 16, "cfa-16"}}},
 		"ret takes arguments off": {"\x53\x5b\xc2\x10\x00", []want{{1, rsp, 16, "cfa-16"}, {2, rsp, 8, "same"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
