@@ -92,7 +92,7 @@ func (a *Analysis) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 	switch v, err := applyRule(w, r, in, out); {
 	case v != unwind.Success:
 		return v, err
-	case out.PC() == 0 && unwind.BeginsStack(out.SP()):
+	case out.PC() == 0 && w.BeginsStack(out.SP()):
 		return unwind.StackBottom, nil
 	case !a.followsCall(w, out.PC()):
 		return unwind.NotMe, nil

@@ -171,7 +171,7 @@ func walkLayout(w *unwind.Walker, in, out *unwind.Frame, l *FrameLayout) (unwind
 	} else {
 		out.FPLocation = in.FPLocation
 	}
-	if pc == 0 && (callerFPKnown && callerFP == 0 || unwind.BeginsStack(cfa)) {
+	if pc == 0 && (callerFPKnown && callerFP == 0 || w.BeginsStack(cfa)) {
 		return unwind.StackBottom, nil // the former is what the ABIs ask of a thread's start
 	}
 	pc = codeAddress(w, pc)

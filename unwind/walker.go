@@ -406,7 +406,7 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 		return v, nil
 	}
 	out.Thread, out.Stepper = in.Thread, id
-	if out.pc == 0 && BeginsStack(out.sp) {
+	if out.pc == 0 && w.BeginsStack(out.sp) {
 		return StackBottom, nil
 	}
 	if out.pc == 0 || out.pc&(w.arch.PCAlign-1) != 0 {
@@ -431,10 +431,20 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 // BeginsStack reports whether a frame with a null return address is the first of
 // its stack, by its CFA. No call leaves one. Stacks that are made for coroutines,
 // as those of D and Crystal, begin with it in their last words, and they end where
-// a page does; anywhere else it is more likely none at all.
-func BeginsStack(cfa uint64) bool {
+// a page does, with nothing behind it; anywhere else it is more likely none at all.
+func (w *Walker) BeginsStack(cfa uint64) bool {
 	const page, head = 4096, 64 // bytes
-	return -cfa%page < head
+	left := -cfa % page
+	if left >= head {
+		return false
+	}
+	for end := cfa + left; cfa < end; cfa += uint64(w.arch.AddressWidth) {
+		if word, ok := w.proc.ReadWord(cfa); !ok || word != 0 {
+			return false
+		}
+	}
+	word, ok := w.proc.ReadWord(cfa)
+	return !ok || word == 0
 }
 
 // elsewhere is a distance from SP beyond which a word is not in the frame of a

@@ -177,14 +177,26 @@ func TestStepToTheBottom(t *testing.T) {
 	}
 }
 
-// A stack that was made by hand ends with a null return address and a page.
+// A stack that was made by hand ends with a null return address and a page. One
+// that goes on has no such end.
 func TestWalkerNullReturnAddress(t *testing.T) {
-	for _, sp := range []uint64{0x9000, 0x8ff8, 0x8fc8} {
+	for _, c := range []struct {
+		sp, word uint64 // CFA, and where there is something
+		err      error
+	}{
+		{0x9000, 0, nil}, {0x8ff8, 0, nil}, {0x8fc8, 0, nil},
+		{0x8fc0, 0, BadPC}, {0x9000, 0x9000, BadPC}, {0x8fc8, 0x9000, BadPC}, {0x8fc8, 0x8ff8, BadPC}, {0x8fc8, 0x8fc8, BadPC},
+	} {
 		s := &fakeStepper{name: "s", verdict: Success}
-		s.step = func(in, out *Frame) { out.SetSP(procstate.AMD64, sp) }
-		frames, err := NewWalker(snapshot(0x1000, 0x8000, 0), NewGroup(s), nil).WalkStack(nil, 0)
-		if err != nil || len(frames) != 1 || !frames[0].IsBottom() {
-			t.Errorf("SP %#x: %d frames, %v", sp, len(frames), err)
+		s.step = func(in, out *Frame) { out.SetSP(procstate.AMD64, c.sp) }
+		stack := procstate.Region{Addr: 0x8f00, Data: make([]byte, 0x100)}
+		if c.word != 0 {
+			stack.Data = append(stack.Data, make([]byte, 8)...)
+			stack.Data[c.word-stack.Addr] = 1
+		}
+		frames, err := NewWalker(snapshot(0x1000, 0x8000, 0, stack), NewGroup(s), nil).WalkStack(nil, 0)
+		if !errors.Is(err, c.err) || len(frames) != 1 || frames[0].IsBottom() != (c.err == nil) {
+			t.Errorf("SP %#x, something at %#x: %d frames, %v", c.sp, c.word, len(frames), err)
 		}
 	}
 }

@@ -7,6 +7,7 @@
    what it pushes. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #define NOINLINE __attribute__((noinline))
 enum { SIZE = 1 << 16 };
@@ -79,7 +80,6 @@ __asm__(
 
 static volatile long sink;
 static void *first, *other;
-static char stack[SIZE] __attribute__((aligned(4096)));
 
 NOINLINE static long deep(int n) { return n ? deep(n - 1) * 2 + 1 : 1; }
 
@@ -109,6 +109,8 @@ int main(void) {
 	void *co = make_jumped(malloc(SIZE) + SIZE - 64, jumped);
 	for (int i = 0; i < 4; i++)
 		co = jump(co, 0);
+	char *stack = mmap(0, SIZE + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	mprotect(stack + SIZE, 4096, PROT_NONE);
 	void **top = (void **)(stack + SIZE) - 2;
 	top[0] = swapped;
 	other = top - 7;
