@@ -71,6 +71,9 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		return !ok || !behindCall(w, d.buf[:], ra)
 	case doubtLags:
 		code, next := d.upToNext(im, vaddr, r)
+		if next == nil { // the file was cut short
+			return true
+		}
 		bytes := lag(code, vaddr, r, next)
 		cfa := out.SP() + uint64(bytes)
 		ra, ok := w.ProcessState().ReadWord(cfa - 8)

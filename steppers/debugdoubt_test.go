@@ -98,21 +98,22 @@ func TestContradictedRows(t *testing.T) {
 			}
 			snap := procstate.NewSnapshot(im.Arch(), 1, "", space)
 			snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: sp, Data: stack}})
-			d := NewDebug(unwind.NewTables())
-			w := unwind.NewWalker(snap, unwind.NewGroup(d), nil)
-			var in, out unwind.Frame
-			in.Flags = unwind.Interrupted | unwind.Top
-			in.SetPC(im.Arch(), at[c.function]+c.offset)
-			in.SetSP(im.Arch(), sp)
-			v, err := d.CallerFrame(w, &in, &out)
-			switch {
-			case c.size == 0 && v != unwind.NotMe:
-				t.Errorf("%v, %v", v, err)
-			case c.size != 0 && (v != unwind.Success || out.PC() != at["called"] || out.SP() != sp+c.size):
-				t.Errorf("%v, %v, to %#x with SP+%d, want SP+%d", v, err, out.PC(), out.SP()-sp, c.size)
+			d := NewDebug(unwind.NewTablesWithBudget(1)) // each table is forgotten at once
+			pc, w := at[c.function]+c.offset, unwind.NewWalker(snap, unwind.NewGroup(d), nil)
+			for _, when := range []string{"", "again: "} {
+				var in, out unwind.Frame
+				in.Flags = unwind.Interrupted | unwind.Top
+				in.SetPC(im.Arch(), pc)
+				in.SetSP(im.Arch(), sp)
+				v, err := d.CallerFrame(w, &in, &out)
+				switch {
+				case c.size == 0 && v != unwind.NotMe:
+					t.Errorf("%s%v, %v", when, v, err)
+				case c.size != 0 && (v != unwind.Success || out.PC() != at["called"] || out.SP() != sp+c.size):
+					t.Errorf("%s%v, %v, to %#x with SP+%d, want SP+%d", when, v, err, out.PC(), out.SP()-sp, c.size)
+				}
 			}
-			m := space.MappingAt(in.PC())
-			if _, ok := d.RuleAt(w, m, in.PC(), true); ok && (c.size == 0 || c.name == "behind it") {
+			if _, ok := d.RuleAt(w, space.MappingAt(pc), pc, true); ok && (c.size == 0 || c.name == "behind it") {
 				t.Error("a rule, which does not depend on the stack")
 			}
 		})

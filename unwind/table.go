@@ -41,11 +41,16 @@ func NewTable(img *procstate.Image) *Table { return &Table{img: img, windows: ne
 func (t *Table) Rule(vaddr uint64) *Rule {
 	t.mu.Lock()
 	r, grown := t.rule(vaddr)
+	t.unlock(grown)
+	return r
+}
+
+// unlock ends the hold of the lock by a function that had the Table grow.
+func (t *Table) unlock(grown int64) {
 	t.mu.Unlock()
 	if grown != 0 && t.owner != nil {
 		t.owner.grow(t, grown)
 	}
-	return r
 }
 
 // rule is Rule with the lock held. grown is the number of bytes that the Table
@@ -82,19 +87,21 @@ func (t *Table) Row(vaddr uint64) (row Row, start, end uint64, err error) {
 
 // NextRule returns the rule that follows, in the same function, upon that for the
 // code at a link-time address, and where it begins: nil when it is not within
-// that many bytes, the one for vaddr begins right there, or nothing is kept of the
-// function. It reads the file at the end of a page alone.
+// that many bytes, the one for vaddr begins right there, or there is none. Of what
+// is kept it reads the file at the ends of a page alone.
 func (t *Table) NextRule(vaddr, within uint64) (at uint64, next *Rule) {
-	if at = t.endOfRow(vaddr, within); at == 0 || at-vaddr > within {
+	t.mu.Lock()
+	_, grown := t.rule(vaddr)
+	at = t.endOfRow(vaddr, within)
+	t.unlock(grown)
+	if at == 0 || at-vaddr > within {
 		return 0, nil
 	}
 	return at, t.Rule(at)
 }
 
-// endOfRow answers NextRule: 0 when there is none.
+// endOfRow answers NextRule, of what is kept: 0 when there is none.
 func (t *Table) endOfRow(vaddr, within uint64) uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	rel := vaddr - t.base
 	inPage := rel & offsetMask
 	switch page, i := t.kept.in(rel); {
@@ -102,9 +109,9 @@ func (t *Table) endOfRow(vaddr, within uint64) uint64 {
 		return 0
 	case i+1 < len(page) && page[i+1].endsPiece():
 		return 0
-	case i+1 < len(page):
+	case i+1 < len(page) && inPage != 0:
 		return vaddr - inPage + uint64(page[i+1].start)
-	case offsetMask-inPage >= within:
+	case i+1 == len(page) && offsetMask-inPage >= within:
 		return 0
 	}
 	if start, end := t.rowOf(vaddr); start != vaddr && end != t.fde.end {
@@ -114,11 +121,11 @@ func (t *Table) endOfRow(vaddr, within uint64) uint64 {
 }
 
 // OnlyRule returns the link-time addresses [start, end) of the function that has
-// one rule for all of its code, that at vaddr too. ok is false when it has more,
-// or nothing is kept of it.
+// one rule for all of its code, that at vaddr too. ok is false when it has more.
 func (t *Table) OnlyRule(vaddr uint64) (start, end uint64, ok bool) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	_, grown := t.rule(vaddr)
+	defer t.unlock(grown)
 	rel := vaddr - t.base
 	page, i := t.kept.in(rel)
 	if page == nil || page[i].start&pieceBegins == 0 || i+1 < len(page) && !page[i+1].endsPiece() {

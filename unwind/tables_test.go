@@ -188,6 +188,8 @@ func TestNextRule(t *testing.T) {
 				case next == nil && v != start && end != hi && end-v <= within && tab.Rule(end) != r:
 					t.Fatalf("%#x: no rule follows, but one does at %#x", v, end)
 				case next == nil:
+				case v == start && (v == lo || tab.Rule(v-1) != r):
+					t.Fatalf("%#x: a rule follows at %#x, though one begins here", v, at)
 				case at <= v || at-v > within || at >= hi || tab.Rule(at-1) != r || tab.Rule(at) != next:
 					t.Fatalf("%#x: a rule follows at %#x", v, at)
 				default:
