@@ -141,6 +141,7 @@ func TestGoStacksAreComplete(t *testing.T) {
 func TestGoCallbacks(t *testing.T) {
 	needPtrace(t)
 	testenv.Needs(t, "gcc")
+	t.Setenv("CGO_ENABLED", "1")
 	p := steptest.Start(t, buildGo(t, "gocgo"))
 	w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
 	// From the first function to the innermost. C has callGo in a wrapper that
