@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -48,7 +49,12 @@ func main() {
 func run(args []string) int {
 	root := newRootCommand()
 	root.SetArgs(args)
+	out := &keptWriter{w: os.Stdout}
+	root.SetOut(out)
 	err := root.Execute()
+	if err == nil {
+		err = out.err
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -60,6 +66,20 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(exit.err.Error()))
 	}
 	return exit.code
+}
+
+// keptWriter writes until a first error, and keeps that: package cobra drops
+// the errors of what it writes itself, as help.
+type keptWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (k *keptWriter) Write(p []byte) (int, error) {
+	if k.err == nil {
+		_, k.err = k.w.Write(p)
+	}
+	return len(p), nil
 }
 
 func newRootCommand() *cobra.Command {

@@ -164,6 +164,7 @@ func TestFullOutput(t *testing.T) {
 	for _, args := range []string{
 		"walk " + strconv.Itoa(target.Process.Pid), "walk --json " + strconv.Itoa(target.Process.Pid),
 		"view -o - " + stacks, "diff " + stacks + " " + stacks, "doctor", "man", "completion bash",
+		"", "--help", "--version", "help record", "record --help",
 	} {
 		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 		if err != nil {
@@ -174,7 +175,7 @@ func TestFullOutput(t *testing.T) {
 		cmd := exec.Command(swbpf(t), strings.Fields(args)...)
 		cmd.Stdout, cmd.Stderr = full, &stderr
 		cmd.Run()
-		if code := cmd.ProcessState.ExitCode(); code != exitFailure || !strings.Contains(stderr.String(), "no space left on device") {
+		if code := cmd.ProcessState.ExitCode(); code != exitFailure || strings.Count(stderr.String(), "no space left on device") != 1 {
 			t.Errorf("%s: exit %d, %q", args, code, stderr.String())
 		}
 	}
