@@ -65,6 +65,41 @@ func TestReadOwnPprof(t *testing.T) {
 	}
 }
 
+// TestReadPprofMemory: a program that was run from memory is told from code
+// that was made at run time, by its build ID or by where it says that it lies.
+func TestReadPprofMemory(t *testing.T) {
+	const path = "/memfd:x (deleted)"
+	for _, test := range []struct {
+		module Module
+		addr   uint64
+		want   Kind
+	}{
+		{Module{Path: path, BuildID: "aabb", Start: 0x1000, Limit: 0x2000, Offset: 0x1000}, 0x1100, Native},
+		{Module{Path: path, Start: 0x1000, Limit: 0x2000, Offset: 0x1000}, 0x1100, Native},
+		{Module{Path: path, Start: 0xffff_f000, Limit: 1 << 32}, 0xffff_ffff, Native},
+		{Module{Path: path, Start: 0x7f12_0000_0000, Limit: 0x7f12_0001_0000}, 0x7f12_0000_1100, JIT},
+		{Module{Path: "//anon", Start: 0x1000, Limit: 0x2000}, 0x1100, JIT},
+	} {
+		b := NewBuilder()
+		test.module.Kind = test.want
+		loc := Loc{b.Module(test.module), test.addr}
+		b.Add(Thread{}, []Loc{loc}, "", 1, 1)
+		var file bytes.Buffer
+		if err := b.Build(Meta{}, symbols{loc: {{Function: "f"}}}).WritePprof(&file); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Read(&file, ReadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range p.flameTree().functions {
+			if f.name == "f" && f.kind != test.want {
+				t.Errorf("%+v: %v, want %v", test.module, f.kind, test.want)
+			}
+		}
+	}
+}
+
 func TestReadOwnFolded(t *testing.T) {
 	want := folding(t, fixture())
 	p := read(t, want, ReadOptions{})

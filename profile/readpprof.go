@@ -207,6 +207,14 @@ func isMarker(name string) bool {
 	return len(name) > 2 && name[0] == '[' && name[len(name)-1] == ']' && name != "[unknown]"
 }
 
+// linked reports whether a mapping whose name is one of memory is of a program
+// or library that lies there: it has a build ID, or addresses as a linker gives
+// them, where code made at run time has those of the process, which are higher.
+func linked(m *pprof.Mapping) bool {
+	const maxLinked = 1 << 32
+	return m.BuildID != "" || strings.HasPrefix(m.File, "/memfd:") && m.Limit > m.Start && m.Limit <= maxLinked
+}
+
 // pprofPlaces makes the modules and frames.
 func pprofPlaces(a *assembler, src *pprof.Profile) map[*pprof.Location]Loc {
 	golang := map[*pprof.Mapping]bool{}
@@ -221,8 +229,8 @@ func pprofPlaces(a *assembler, src *pprof.Profile) map[*pprof.Location]Loc {
 	kinds := map[*pprof.Mapping]Kind{}
 	for _, m := range src.Mapping {
 		kind := kindOfPath(m.File)
-		if kind == JIT && m.BuildID != "" {
-			kind = Native // a file that was linked, though it lies in memory
+		if kind == JIT && linked(m) {
+			kind = Native
 		}
 		if golang[m] && (kind == Native || kind == Unknown) {
 			kind = Go
