@@ -65,7 +65,7 @@ func (s *Stats) LostByReason() map[string]uint64 {
 var LostHelp = map[string]string{
 	"ring_full":  "they came faster than they were read; sample more rarely, or fewer processes",
 	"nested":     "they came while another sample was being taken on that CPU",
-	"no_scratch": "on a CPU that was not there at the start, or of too many threads off the CPU",
+	"no_scratch": "of too many threads off the CPU",
 	"foreign":    "processes outside of this PID namespace; record on the host, or share its namespace (--pid=host)",
 	"deferred":   "in threads that the kernel had not gone back to from a uprobe",
 }

@@ -120,11 +120,11 @@ func (r *recorder) start() error {
 	}
 	r.connect(r.session)
 	limitGarbage()
-	ctx, stop := context.WithCancel(context.Background())
-	r.stop, r.watched = stop, make(chan struct{})
 	if err := r.procs.Heed(r.session.NewPrograms()); err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop, r.watched = stop, make(chan struct{})
 	go func(p *loader.Processes) {
 		defer close(r.watched)
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
