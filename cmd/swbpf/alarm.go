@@ -56,13 +56,19 @@ func (a *alarm) arm(in time.Duration) {
 // set is arm; news since the last wait, and those to come, have it ring after
 // no more than hasten, if that is not 0.
 func (a *alarm) set(in, hasten time.Duration) {
-	a.arm(in)
+	a.armUnlessRung(in)
 	a.could = hasten > 0
 	a.due.Store(monotonic() + int64(in))
 	a.hasten.Store(int64(hasten))
 	if a.news.Load() {
 		a.tellNews()
 	}
+}
+
+// armUnlessRung is arm, but at once when it was rung since the last wait: arming it
+// takes back what it has not been waited for.
+func (a *alarm) armUnlessRung(in time.Duration) {
+	a.arm(in)
 	if a.now.Load() {
 		a.arm(0)
 	}
@@ -79,7 +85,7 @@ func (a *alarm) ring() {
 func (a *alarm) tellNews() {
 	a.news.Store(true)
 	if in := a.hasten.Swap(0); in > 0 {
-		a.arm(time.Duration(min(in, a.due.Load()-monotonic())))
+		a.armUnlessRung(time.Duration(min(in, a.due.Load()-monotonic())))
 	}
 }
 

@@ -51,6 +51,10 @@ func TestAlarm(t *testing.T) {
 	a.ring()
 	a.set(late, 0)
 	wait("at once, before it was set", false)
+	a.set(late, late)
+	a.ring()
+	a.tellNews()
+	wait("at once, before there were news", true)
 
 	a.set(late, 0)
 	go a.close()
