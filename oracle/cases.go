@@ -1,5 +1,7 @@
 package oracle
 
+import "strings"
+
 // Case is a program of the accuracy table: how it is built and run, and which
 // configurations are judged on it.
 type Case struct {
@@ -82,6 +84,16 @@ func Cases() []Case {
 			})
 		}
 	}
+	for _, b := range []struct{ flags, needs string }{
+		{"gcc -O0 -mindirect-branch=thunk-inline -mfunction-return=thunk-inline", "gcc"},
+		{"gcc -O2 -mindirect-branch=thunk-inline -mfunction-return=thunk-inline", "gcc"},
+		{"gcc -Os -mindirect-branch=thunk-inline -mharden-sls=all", "gcc"},
+		{"gcc -O2 -mindirect-branch=thunk -mfunction-return=thunk", "gcc"},
+		{"clang-19 -O2 -mretpoline", "clang-19"},
+	} {
+		cases = append(cases, Case{Table: tableCompilers, Name: b.flags, Needs: b.needs, Build: b.flags + " -o $OUT thunks.c",
+			Configs: native, Short: strings.Contains(b.flags, "inline") || b.needs != "gcc"})
+	}
 	for _, opt := range []string{"1", "2", "3", "s"} {
 		cases = append(cases, Case{Table: tableFrames, Name: "Rust without std, panic=abort, opt-level=" + opt, Needs: "rustc",
 			Build: "rustc --edition 2024 -C opt-level=" + opt + " -C panic=abort -C force-unwind-tables=no -C force-frame-pointers=yes" +
@@ -95,6 +107,11 @@ func Cases() []Case {
 	for _, opt := range []string{"-O0", "-O2"} {
 		cases = append(cases, Case{Table: tableJIT, Name: "addresses of nested functions, gcc " + opt, Needs: "gcc", Build: "gcc -w " + opt + " -o $OUT tramps.c 2>/dev/null",
 			Configs: []string{"all", "debug+frame"}, Short: opt == "-O2"})
+	}
+	for _, opt := range []string{"-O0", "-O2"} {
+		cases = append(cases, Case{Table: tableJIT, Name: "the same, -mfentry, gcc " + opt, Needs: "gcc",
+			Build:   "gcc -w " + opt + " -pg -mfentry -c -o $OUT.o tramps.c && gcc -o $OUT $OUT.o 2>/dev/null",
+			Configs: []string{"all", "debug+frame"}, Short: opt == "-O0"})
 	}
 	link := func(name, needs, build string, short bool, env ...string) {
 		cases = append(cases, Case{Table: tableLinking, Name: name, Needs: needs, Build: build, Env: env,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
 )
 
 // Kinds of marks in x86-64 code, which spare most addresses a look at it. Each is
@@ -13,7 +14,14 @@ const (
 	// inContextStart, inCoroutineStart or classifyTrampoline recognise.
 	markEntry  = iota
 	markReturn // a return, if an instruction begins there
+	markThunk  // an instruction of an inlined thunk, see isa.InThunk
 )
+
+// startThunk is the code of an inlined thunk at isa.ThunkEntry, its ret that many
+// bytes behind.
+var startThunk = []byte{0xe8, 7, 0, 0, 0, 0xf3, 0x90}
+
+const thunkRet = isa.ThunkStore + 4 - isa.ThunkEntry
 
 // findMarks is for Image.HasMark. Each place is found by one of its bytes that is
 // rare in code.
@@ -28,6 +36,11 @@ func findMarks(_ *procstate.Arch, code []byte, marks []procstate.Mark) []procsta
 			switch {
 			case rare == 0xc2, rare == 0xc3:
 				marks = append(marks, procstate.MarkAt(markReturn, at))
+				if at >= thunkRet && code[at-1] == 0x24 && bytes.HasPrefix(code[at-thunkRet:], startThunk) {
+					for _, off := range [...]int{0, isa.ThunkStore - isa.ThunkEntry, thunkRet} {
+						marks = append(marks, procstate.MarkAt(markThunk, at-thunkRet+off))
+					}
+				}
 				if rare == 0xc3 && at >= 1 && (code[at-1] == 0xf2 || code[at-1] == 0xf3) {
 					marks = append(marks, procstate.MarkAt(markReturn, at-1))
 				}

@@ -14,10 +14,9 @@ type Debug struct {
 	kept     keptRegs
 	returns  vaddrCache // facts about return addresses
 	doubts   vaddrCache // what there is against the row of an instruction
-	starts   vaddrCache // whether a function moves SP
 	resuming resuming
-	sizes    vaddrCache // from SP to the CFA, in words
-	code     [maxSilent]byte
+	sizes    vaddrCache      // from SP to the CFA, in words
+	code     [maxSilent]byte // room for what is read
 	buf      [maxCallLen]byte
 }
 
@@ -65,6 +64,9 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return unwind.Failed, unwind.ReturnReplaced
 	}
 	doubt := d.doubt(m.Image, addr-m.Bias, r, in.Flags&unwind.Interrupted != 0)
+	if doubt == doubtThunk {
+		return d.leaveThunk(w, m, r, in, out)
+	}
 	v, err := r.CallerFrame(w, in, out)
 	if doubt == doubtSilent && v != unwind.StackBottom || v == unwind.Success && !d.mend(w, m.Image, addr-m.Bias, doubt, r, in, out) {
 		*out = unwind.Frame{}

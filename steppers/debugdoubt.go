@@ -11,8 +11,10 @@ import (
 // that tells of a change of SP: in clang's libraries a comparison stands between
 // the addition to SP that ends a frame and the row of CFI that knows of it, and a
 // move behind the push of an argument. Where SP is known up to the next row, that
-// one tells where the CFA is. And functions written by hand, those of libc that
-// multiply long numbers, change SP without a word of it in their CFI.
+// one tells where the CFA is. GCC saves the static chain of a nested function around
+// its call of __fentry__ (-mfentry), and functions written by hand, those of libc that
+// multiply long numbers, have no other row than that of their start: both change
+// SP without a word of it in their CFI.
 
 const (
 	// maxLag bounds the bytes from an instruction to the row that corrects its own.
@@ -26,7 +28,9 @@ const (
 	doubtNone    uint8 = 1 + iota
 	doubtReturns       // it takes its address from SP, and the row counts from elsewhere
 	doubtLags          // the next row has the CFA elsewhere
-	doubtSilent        // SP has moved, and the function has no other row
+	doubtPushed        // it is the row of the function's start, and SP has moved since
+	doubtSilent        // the same, and registers may have, or how far is not known
+	doubtThunk         // it is in a thunk that stands for an indirect branch
 )
 
 // doubt returns what there is against the rule r for a link-time address, where
@@ -37,25 +41,51 @@ func (d *Debug) doubt(im *procstate.Image, vaddr uint64, r *unwind.Rule, interru
 		return doubtNone
 	}
 	atEntry := r.CFAIs(arch.SP, int64(arch.AddressWidth)) // the rule is that of where functions begin
-	if !interrupted {
-		if atEntry && d.isSilent(im, vaddr) {
-			return doubtSilent
-		}
+	if !interrupted && !atEntry {
 		return doubtNone
 	}
 	fact, ok := d.doubts.get(im, vaddr)
 	if !ok {
-		fact = doubtNone
-		if !atEntry && d.isReturn(im, vaddr) {
-			fact = doubtReturns
-		} else if code, next := d.upToNext(im, vaddr, r); next != nil && lag(code, vaddr, r, next) != 0 {
-			fact = doubtLags
-		} else if atEntry && d.isSilent(im, vaddr) {
-			fact = doubtSilent
-		}
+		fact = d.against(im, vaddr, r, atEntry, interrupted)
 		d.doubts.put(im, vaddr, fact)
 	}
 	return fact
+}
+
+// against answers doubt.
+func (d *Debug) against(im *procstate.Image, vaddr uint64, r *unwind.Rule, atEntry, interrupted bool) uint8 {
+	if interrupted {
+		if isThunk(d.thunkAround(im, vaddr)) {
+			return doubtThunk
+		}
+		if !atEntry && d.isReturn(im, vaddr) {
+			return doubtReturns
+		}
+		if code, next := d.upToNext(im, vaddr, r); next != nil && lag(code, vaddr, r, next) != 0 {
+			return doubtLags
+		}
+	}
+	if !atEntry || im.Arch() != procstate.AMD64 {
+		return doubtNone
+	}
+	start, end, only, ok := d.tables.For(im).FirstRule(vaddr)
+	if !ok || start == vaddr {
+		return doubtNone
+	}
+	bytes, known := d.pushed(im, start, vaddr, interrupted)
+	switch {
+	case known && bytes == 0:
+		return doubtNone
+	case known:
+		return doubtPushed
+	}
+	code := d.code[:min(maxSilent, end-start)]
+	if only && im.ReadVaddr(code, start) == nil {
+		if behind, moves := movesSP(code, start); moves && vaddr >= behind {
+			return doubtSilent
+		}
+	}
+	return doubtNone
 }
 
 // mend sets out right, the caller that the rule r for vaddr has for in, where r
@@ -87,8 +117,98 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		*out = unwind.Frame{}
 		v, _ := raised.CallerFrame(w, in, out)
 		return v == unwind.Success
+	case doubtPushed:
+		start, _, _, _ := d.tables.For(im).FirstRule(vaddr)
+		bytes, _ := d.pushed(im, start, vaddr, in.Flags&unwind.Interrupted != 0)
+		raised, ok := r.Raised(bytes, r)
+		if !ok {
+			return false
+		}
+		*out = unwind.Frame{}
+		v, _ := raised.CallerFrame(w, in, out)
+		return v == unwind.Success && behindCall(w, d.buf[:], out.PC())
 	}
 	return true
+}
+
+// aroundThunk is how many bytes are read on either side of an instruction of a thunk,
+// which has 25 at most.
+const aroundThunk = 32
+
+// thunkAround returns the code around a link-time address, where there may be an
+// instruction of a thunk: nil where there is none.
+func (d *Debug) thunkAround(im *procstate.Image, vaddr uint64) []byte {
+	if !mayHave(im, vaddr, markThunk, 0, 0) {
+		return nil
+	}
+	for n := 2 * aroundThunk; n > aroundThunk; n-- { // the code may end there
+		if im.ReadVaddr(d.code[:n], vaddr-aroundThunk) == nil {
+			return d.code[:n]
+		}
+	}
+	return nil
+}
+
+// isThunk reports whether code, from thunkAround, is that of a thunk.
+func isThunk(code []byte) bool {
+	if code == nil {
+		return false
+	}
+	_, inlined := isa.InThunk(code, aroundThunk)
+	_, _, _, ok := isa.InJumpThunk(code, aroundThunk)
+	return inlined || ok
+}
+
+// leaveThunk sets out to the caller of in, which is in a thunk of which CFI has the
+// rule r. One that is inlined is called, and the CFI is that of the function that calls
+// it. Any other is jumped to, at times with a frame that CFI cannot tell of: then what
+// is there is what will be where it jumps to.
+func (d *Debug) leaveThunk(w *unwind.Walker, m *procstate.Mapping, r *unwind.Rule, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch, code := w.Arch(), d.thunkAround(m.Image, in.PC()-m.Bias)
+	size, inlined := isa.InThunk(code, aroundThunk)
+	if !inlined {
+		if reg, pushed, atTop, ok := isa.InJumpThunk(code, aroundThunk); ok && d.leaveJump(w, reg, pushed, atTop, in, out) {
+			return unwind.Success, nil
+		}
+		*out = unwind.Frame{}
+		v, err := r.CallerFrame(w, in, out)
+		if v == unwind.Success && !behindCall(w, d.buf[:], out.PC()) {
+			*out = unwind.Frame{}
+			return unwind.NotMe, nil
+		}
+		return v, err
+	}
+	at := in.SP() + uint64(size) - 8
+	ra, ok := w.ProcessState().ReadWord(at)
+	if !ok {
+		return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at)
+	}
+	out.Regs.Inherit(&in.Regs, arch.CalleeSaved)
+	if fp, known := in.Regs.Value(arch.FP); known {
+		out.SetFP(arch, fp)
+	}
+	out.SetPC(arch, ra)
+	out.SetSP(arch, at+8)
+	out.PCLocation, out.FPLocation = unwind.InMemory(at), in.FPLocation
+	return unwind.Success, nil
+}
+
+// leaveJump sets out to the caller of in as it will be behind the jump of a thunk, see
+// isa.InJumpThunk. It returns false when there is no CFI of that.
+func (d *Debug) leaveJump(w *unwind.Walker, reg procstate.Reg, pushed int64, atTop bool, in, out *unwind.Frame) bool {
+	target, ok := in.Regs.Value(reg)
+	if atTop {
+		target, ok = w.ProcessState().ReadWord(in.SP())
+	}
+	m := w.MappingAt(target)
+	if !ok || m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
+		return false
+	}
+	there := *in
+	there.SetPC(w.Arch(), target)
+	there.SetSP(w.Arch(), in.SP()+uint64(pushed))
+	v, _ := d.rule(m.Image, target-m.Bias).CallerFrame(w, &there, out)
+	return v == unwind.Success && behindCall(w, d.buf[:], out.PC())
 }
 
 // upToNext returns the rule that follows upon r, the one for vaddr, which counts
@@ -167,32 +287,48 @@ func changeOf(code []byte, vaddr uint64, reg procstate.Reg) (bytes int64, ok boo
 	return more[reg], known[reg]
 }
 
-// isSilent reports whether SP has moved at vaddr in a function of which CFI has
-// one row, that of its start.
-func (d *Debug) isSilent(im *procstate.Image, vaddr uint64) bool {
-	if im.Arch() != procstate.AMD64 {
-		return false
+// pushed returns how many bytes the function at start has on the stack, its return
+// address aside, at vaddr, an instruction or the last byte of a call. ok is false
+// where the code does not go straight on to there, or writes what the caller
+// needs.
+func (d *Debug) pushed(im *procstate.Image, start, vaddr uint64, interrupted bool) (bytes int64, ok bool) {
+	end := vaddr
+	if !interrupted {
+		end++
 	}
-	start, end, ok := d.tables.For(im).OnlyRule(vaddr)
-	if !ok || start == vaddr {
-		return false
+	if end-start > maxSilent || im.ReadVaddr(d.code[:end-start], start) != nil {
+		return 0, false
 	}
-	const stays, moves = 1, 2
-	fact, ok := d.starts.get(im, start)
-	if ok && fact == stays {
-		return false
+	a, code := im.Arch(), d.code[:end-start]
+	var in isa.Inst
+	for at := start; at < end; at += uint64(in.Len) {
+		if !isa.DecodeAMD64(code[at-start:], at, &in) || at+uint64(in.Len) > end {
+			return 0, false
+		}
+		switch {
+		case in.Ends(), in.Flow == isa.Call && in.Target-start < end-start:
+			return 0, false
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			switch op.Kind {
+			case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
+				continue
+			case isa.Swap:
+				if a.CalleeSaved>>op.Src&1 != 0 {
+					return 0, false
+				}
+			case isa.Set:
+				if op.Dst == a.SP && op.Src == a.SP {
+					bytes -= op.Imm
+					continue
+				}
+			}
+			if (a.CalleeSaved|1<<a.SP)>>op.Dst&1 != 0 {
+				return 0, false
+			}
+		}
 	}
-	code := d.code[:min(maxSilent, end-start)]
-	if im.ReadVaddr(code, start) != nil {
-		return false
-	}
-	behind, ok := movesSP(code, start)
-	fact = stays
-	if ok {
-		fact = moves
-	}
-	d.starts.put(im, start, fact)
-	return ok && vaddr >= behind
+	return bytes, true
 }
 
 // movesSP returns where the first instruction of code ends that moves SP.

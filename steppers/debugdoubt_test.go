@@ -13,8 +13,9 @@ import (
 )
 
 // The pushes of libclang-cpp 19 whose row comes an instruction late; the same
-// code with the row an instruction early; and the first instructions of libc's
-// __mpn_addmul_1, whose CFI has no row but that of its start.
+// code with the row an instruction early; the first instructions of libc's
+// __mpn_addmul_1, whose CFI has no row but that of its start; and what GCC makes of
+// nested functions with -mfentry, and of calls with -mindirect-branch=thunk-inline.
 const laggingCode = `
 	.globl late, early, silent, called
 	.type late, @function
@@ -45,6 +46,33 @@ silent:	.cfi_startproc
 	push %rbp
 	lea (%rdx), %rbx
 	ud2
+	.cfi_endproc
+	.globl nested, thunk
+	.type nested, @function
+nested:	.cfi_startproc
+	push %r10
+	call late
+	pop %r10
+	ud2
+	push %rbp
+	.cfi_def_cfa_offset 16
+	ud2
+	.cfi_endproc
+	.type before_thunk, @function
+	.cfi_startproc
+	sub $24, %rsp
+	.cfi_def_cfa_offset 32
+	nop
+thunk:	jmp 4f
+3:	call 2f
+1:	pause
+	lfence
+	jmp 1b
+2:	.cfi_def_cfa_offset 16
+	mov %r11, (%rsp)
+	ret
+4:	call 3b
+	nop
 	.cfi_endproc
 `
 
@@ -88,8 +116,18 @@ func TestContradictedRows(t *testing.T) {
 		{"before a row that is early", "early", 3, []uint64{40}, 48},
 		{"the same, another return address above", "early", 3, []uint64{40, 48}, 0},
 		{"at the start", "silent", 0, []uint64{0}, 8},
-		{"behind a push without a row", "silent", 1, []uint64{8}, 0},
-		{"behind two", "silent", 2, []uint64{16}, 0},
+		{"behind a push without a row", "silent", 1, []uint64{8}, 16},
+		{"behind two", "silent", 2, []uint64{16}, 24},
+		{"the same, and no return address there", "silent", 2, []uint64{0}, 0},
+		{"where what was pushed is written", "silent", 5, []uint64{16}, 0},
+		{"before the chain of a nested function is pushed", "nested", 0, []uint64{0}, 8},
+		{"behind that", "nested", 2, []uint64{8}, 16},
+		{"where it is off the stack again", "nested", 9, []uint64{0}, 8},
+		{"in the call of a thunk", "thunk", 0, []uint64{24}, 32},
+		{"in the thunk", "thunk", 2, []uint64{0}, 8},
+		{"where it has pushed a word", "thunk", 14, []uint64{8}, 16},
+		{"at its return", "thunk", 18, []uint64{8}, 16},
+		{"behind the return", "thunk", 19, []uint64{24}, 32},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			stack := make([]byte, 128)

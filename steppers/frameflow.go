@@ -159,6 +159,10 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 	}
 	end := v.off + uint64(in.Len)
 	w.seen[v.off] = frameInsn{uint32(end), v.state, v.passes}
+	if in.IsThunk() { // what its call leads to has a frame of its own
+		w.seen[v.off] = frameInsn{uint32(v.off + isa.ThunkEntry), v.state, v.passes}
+		w.seen[v.off+in.ThunkCall()] = frameInsn{uint32(end), v.state, v.passes}
+	}
 	w.high = max(w.high, end)
 	v.state.apply(w.arch, &in)
 	w.standard = w.standard || v.state.fp == fpFrame

@@ -62,6 +62,7 @@ type program struct {
 	bases    pointerBases
 	remember []Row
 	ignored  RegRule // takes the rules of columns that are not tracked
+	thunk    thunk
 }
 
 // start prepares the instructions of an FDE.
@@ -72,6 +73,7 @@ func (p *program) start(a *procstate.Arch, f *fde) {
 	p.loc = f.start
 	p.bases = f.bases
 	p.remember = p.remember[:0]
+	p.thunk = thunk{img: p.thunk.img, prev: f.start}
 }
 
 // next executes up to the end of the row: afterwards p.row holds from p.loc to
@@ -79,6 +81,13 @@ func (p *program) start(a *procstate.Arch, f *fde) {
 // reason other than ReasonNone tells that the instructions are bad from p.loc
 // on.
 func (p *program) next() (end uint64, more bool, why Reason) {
+	t := &p.thunk
+	if t.until != 0 && p.loc >= t.until {
+		p.row.CFA.Offset, t.until = t.cfa, 0
+		if t.at > p.loc {
+			return t.at, true, ReasonNone
+		}
+	}
 	for p.cursor.more() {
 		at := p.loc
 		op := p.u8()
@@ -99,13 +108,16 @@ func (p *program) next() (end uint64, more bool, why Reason) {
 			return 0, false, BadUnwindInfo
 		}
 		if at != p.loc {
-			return at, true, ReasonNone
+			t.prev = p.loc
+			end, more = t.split(at, true)
+			return end, more, ReasonNone
 		}
 	}
 	if p.bad {
 		return 0, false, BadUnwindInfo
 	}
-	return 0, false, ReasonNone
+	end, more = t.split(0, false)
+	return end, more, ReasonNone
 }
 
 // extended executes an instruction that has a byte of its own and returns the
@@ -171,7 +183,9 @@ func (p *program) extended(op byte) (at uint64, why Reason) {
 		p.row.CFA.Reg = p.tracked(p.uleb())
 	case cfaDefCFAOffset:
 		p.bad = p.row.CFA.Kind != InReg
+		before := p.row.CFA.Offset
 		p.row.CFA.Offset = int64(p.uleb())
+		p.push(before)
 	case cfaDefCFAOffsetSf:
 		p.bad = p.row.CFA.Kind != InReg
 		p.row.CFA.Offset = p.sleb() * p.cie.dataAlign

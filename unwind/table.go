@@ -120,23 +120,24 @@ func (t *Table) endOfRow(vaddr, within uint64) uint64 {
 	return 0
 }
 
-// OnlyRule returns the link-time addresses [start, end) of the function that has
-// one rule for all of its code, that at vaddr too. ok is false when it has more.
-func (t *Table) OnlyRule(vaddr uint64) (start, end uint64, ok bool) {
+// FirstRule returns the link-time addresses [start, end) of the row for vaddr, if a
+// function begins with it, and whether it is the only one of that. ok is false
+// when it is not the first.
+func (t *Table) FirstRule(vaddr uint64) (start, end uint64, only, ok bool) {
 	t.mu.Lock()
 	_, grown := t.rule(vaddr)
 	defer t.unlock(grown)
 	rel := vaddr - t.base
 	page, i := t.kept.in(rel)
-	if page == nil || page[i].start&pieceBegins == 0 || i+1 < len(page) && !page[i+1].endsPiece() {
-		return 0, 0, false
+	if page == nil || page[i].start&pieceBegins == 0 {
+		return 0, 0, false, false
 	}
 	if first := page[i].start & offsetMask; first != 0 && i+1 < len(page) {
 		low := vaddr - rel&offsetMask
-		return low + uint64(first), low + uint64(page[i+1].start&offsetMask), true
+		return low + uint64(first), low + uint64(page[i+1].start&offsetMask), page[i+1].endsPiece(), true
 	}
 	start, end = t.rowOf(vaddr)
-	return start, end, end != 0 && start == t.fde.start && end == t.fde.end
+	return start, end, end == t.fde.end, end != 0 && start == t.fde.start
 }
 
 // rowOf reads the row for vaddr and returns the addresses [start, end) to which
@@ -195,6 +196,7 @@ func (t *Table) seek(vaddr uint64) Reason {
 		switch why := t.sources[i].find(vaddr, &t.fde); why {
 		case NoUnwindInfo:
 		case ReasonNone:
+			t.prog.thunk.img = t.img
 			t.prog.start(t.img.Arch(), &t.fde)
 			return ReasonNone
 		default:

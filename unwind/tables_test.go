@@ -154,7 +154,7 @@ func TestNextRule(t *testing.T) {
 	const within = 24
 	img := openTestImage(t, libraryPath(t, "libc.so.6"))
 	tab := NewTable(img)
-	nexts, only, acrossPages := 0, 0, 0
+	nexts, first, only, acrossPages := 0, 0, 0, 0
 	last := uint64(0)
 	for _, f := range img.FuncStarts() {
 		lo, hi, ok := tab.FunctionAt(f)
@@ -198,18 +198,22 @@ func TestNextRule(t *testing.T) {
 						acrossPages++
 					}
 				}
-				switch begins, ends, ok := tab.OnlyRule(v); {
-				case ok && (begins != lo || ends != hi || !oneRule):
-					t.Fatalf("%#x: the only rule from %#x to %#x, of a function from %#x to %#x with %d rows", v, begins, ends, lo, hi, len(starts))
-				case !ok && len(starts) == 1:
-					t.Fatalf("%#x: not the only rule, of a function at %#x with one row", v, lo)
-				case ok:
+				switch begins, ends, alone, ok := tab.FirstRule(v); {
+				case ok && (begins != lo || v >= ends || tab.Rule(ends-1) != r || !alone && tab.Rule(ends) == r):
+					t.Fatalf("%#x: the first rule from %#x to %#x, of a function from %#x to %#x with %d rows", v, begins, ends, lo, hi, len(starts))
+				case ok && alone != (oneRule && ends == hi):
+					t.Fatalf("%#x: the only rule: %t, of a function at %#x with %d rows", v, alone, lo, len(starts))
+				case !ok && i == 0:
+					t.Fatalf("%#x: not the first rule, of a function at %#x", v, lo)
+				case ok && alone:
 					only++
+				case ok:
+					first++
 				}
 			}
 		}
 	}
-	if nexts < 1000 || only < 1000 || acrossPages == 0 {
-		t.Errorf("%d addresses with a rule behind, %d of them in the next page, %d with the only rule", nexts, acrossPages, only)
+	if nexts < 1000 || first < 1000 || only < 1000 || acrossPages == 0 {
+		t.Errorf("%d addresses with a rule behind, %d of them in the next page, %d with the first rule, %d with the only one", nexts, acrossPages, first, only)
 	}
 }

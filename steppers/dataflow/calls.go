@@ -108,11 +108,9 @@ func (f *flow) callIndex(at uint64) uint16 {
 }
 
 // isPush reports whether a call only pushes an address: to the next
-// instruction, or over a few bytes that wait for speculation, as indirect
-// branch thunks do.
+// instruction.
 func (f *flow) isPush(ch *chunk, next, target uint64) bool {
-	return target >= next && target-next <= 16 && target < ch.hi && f.c.startsAt(target)&called == 0 &&
-		(target == next || f.c.startsAt(target) == 0)
+	return target == next && target < ch.hi && f.c.startsAt(target)&called == 0
 }
 
 // padsTo reports whether vaddr, or the end of the padding there, is where a

@@ -231,6 +231,7 @@ func (f *flow) runBlock(i int32) {
 			return
 		}
 		if in.Flow == isa.Return || in.Flow == isa.IndirectJump {
+			s.apply(f.arch, &in, at, f.bases) // it may take its address off the stack
 			f.leave(at, &in, &s)
 			return
 		}

@@ -126,6 +126,15 @@ func (f *flow) rows() *function {
 			}
 			end := at + uint64(in.Len)
 			rows = append(rows, row{f.c.off(at), f.c.off(end), idx})
+			if in.IsThunk() {
+				for _, p := range [...]struct {
+					at   uint64
+					rule uint16
+				}{{isa.ThunkEntry, f.pushedRule(0)}, {isa.ThunkStore, f.pushedRule(8)}, {in.ThunkCall(), idx}} {
+					rows[len(rows)-1].end = f.c.off(at + p.at)
+					rows = append(rows, row{f.c.off(at + p.at), f.c.off(end), p.rule})
+				}
+			}
 			if in.Ends() {
 				break
 			}
@@ -167,6 +176,16 @@ func (f *flow) rows() *function {
 	}
 	out.at, out.rule = slices.Clip(out.at), slices.Clip(out.rule)
 	return out
+}
+
+// pushedRule returns the number of the rule of a function that has pushed so many
+// bytes and done nothing else.
+func (f *flow) pushedRule(bytes int32) uint16 {
+	var r Rule
+	if !entryState(f.arch, bytes).rule(f.arch, f.bases, &r) {
+		return 0
+	}
+	return f.c.internRule(&r)
 }
 
 // popsFrame reports whether the instruction at vaddr takes the caller's frame

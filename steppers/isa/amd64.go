@@ -18,7 +18,8 @@ const (
 	r11 procstate.Reg = 11
 )
 
-// DecodeAMD64 is the [Decoder] of x86-64 code.
+// DecodeAMD64 is the [Decoder] of x86-64 code. See amd64_thunks.go for what it
+// takes for one instruction.
 func DecodeAMD64(code []byte, pc uint64, in *Inst) bool {
 	var x x86inst
 	n := x.parse(code)
@@ -35,6 +36,7 @@ func DecodeAMD64(code []byte, pc uint64, in *Inst) bool {
 		x.vector(in)
 	case x.opmap == 0:
 		x.oneByte(in, next)
+		fuse(code, in)
 	case x.opmap == 1:
 		x.twoByte(in, next)
 	case x.opmap == 2:
