@@ -11,7 +11,7 @@ import (
 // ThreadStack is the stack of one thread of a process that was walked whole.
 type ThreadStack struct {
 	procstate.Thread
-	Frames []unwind.Frame
+	Frames []unwind.Frame // the innermost first
 
 	// Err is nil when the stack is complete. A Reason says why Frames ends
 	// early; anything else why there are none.
@@ -21,7 +21,8 @@ type ThreadStack struct {
 	// be stopped. Only its PC and SP were known.
 	Blocked bool
 
-	// Walker has what belongs to Frames: names, libraries, steppers.
+	// Walker has what belongs to Frames: names, libraries, steppers. It is nil
+	// where the thread could not be captured.
 	Walker *unwind.Walker
 }
 
@@ -66,7 +67,8 @@ const maxSecondLooks = 6
 // as long as it takes to copy their registers and live stacks, and go on
 // while the copies are walked. A thread whose walk finds that something more
 // is needed, the stack that a signal interrupted say, is captured anew, all
-// of it, for itself.
+// of it, for itself. The errors are those of procstate.CaptureProcess; that a
+// stack is not complete is said by its ThreadStack.
 func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	group := opts.Group
 	if group == nil {

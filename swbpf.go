@@ -32,7 +32,8 @@ func NewWalker() (*unwind.Walker, error) {
 }
 
 // ForPID attaches a process and makes a Walker of it: a third-party walk.
-// Detach lets the process go.
+// Detach lets the process go. The errors are those of procstate.Attach, as
+// procstate.ErrNotPermitted.
 func ForPID(pid int) (*unwind.Walker, error) { return ForPIDWithExecutable(pid, "") }
 
 // ForPIDWithExecutable is ForPID for a process whose program file cannot be
@@ -77,7 +78,8 @@ func ForProcess(p *procstate.ProcDebug) *unwind.Walker {
 
 // Launch starts a program, traced, and makes a Walker of it. argv[0] is its
 // name as it sees it. The program is paused before its first instruction:
-// Resume of its ProcDebug sets it going.
+// Resume of its ProcDebug, which [Debug] returns, sets it going; it outlives the
+// Walker.
 func Launch(path string, argv []string) (*unwind.Walker, error) {
 	p, err := procstate.Launch(path, argv, nil)
 	if err != nil {
@@ -87,7 +89,8 @@ func Launch(path string, argv []string) (*unwind.Walker, error) {
 }
 
 // ForCore makes a Walker of a core file. exe may be "" when the program is
-// where the core says it was.
+// where the core says it was. Detach closes the files that were opened. The error
+// wraps procstate.ErrNotCore for a file that is none.
 func ForCore(core, exe string) (*unwind.Walker, error) {
 	c, err := procstate.OpenCore(core, exe)
 	if err != nil {

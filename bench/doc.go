@@ -1,9 +1,11 @@
-// Command bench measures recordings of real programs and prints the figures
-// as a table. It is a package of its own because it runs swbpf from outside,
-// as a user would, and needs none of its packages.
+// Command bench measures what swbpf and its peers cost, and prints the figures
+// as tables: those of docs/BENCHMARKS.md and docs/SCALING.md. It runs swbpf from
+// outside, as a user would; only the names of addresses are asked of package
+// symbols.
 //
-//	go run ./bench             every workload at 99 and 997 Hz
-//	go run ./bench -only go    workloads whose name contains "go"
+//	go run ./bench                      all tables but those of scaling
+//	go run ./bench -records -only go    recordings of workloads whose name contains "go"
+//	go run ./bench -o FILE              the tables into the marked blocks of a document, too
 //
-// It needs root, g++, python3, xz and redis, and takes some minutes.
+// It needs root and the programs that bench/install installs.
 package main

@@ -88,6 +88,7 @@ type UnknownEventError struct {
 	Near []string // names that are much like it, nearest first; at most five
 }
 
+// Error implements error.
 func (e *UnknownEventError) Error() string {
 	msg := fmt.Sprintf("unknown event %q", e.Name)
 	if e.Why != "" {

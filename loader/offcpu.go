@@ -74,6 +74,7 @@ const (
 
 var blockedNames = [...]string{"running", "sleep", "disk", "lock", "stopped", "uninterruptible", "runnable"}
 
+// String returns the reason as the label "state" has it: "sleep".
 func (b Blocked) String() string {
 	if int(b) < len(blockedNames) {
 		return blockedNames[b]

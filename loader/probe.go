@@ -19,6 +19,7 @@ type MissingError struct {
 	Err    error  // what the kernel said; may be nil
 }
 
+// Error implements error: what is missing, and the remedy.
 func (e *MissingError) Error() string {
 	msg := "missing " + e.What
 	if e.Err != nil {
@@ -27,6 +28,7 @@ func (e *MissingError) Error() string {
 	return msg + "; " + e.Remedy
 }
 
+// Unwrap returns what the kernel said.
 func (e *MissingError) Unwrap() error { return e.Err }
 
 // The oldest kernel with all that is required: BPF ring buffers, CAP_BPF and

@@ -26,6 +26,7 @@ const (
 
 var userStateNames = [...]string{"kernel thread", "64-bit", "32-bit", "exiting", "entering the kernel", "exec"}
 
+// String returns the state in a word or two: "64-bit".
 func (u UserState) String() string {
 	if int(u) < len(userStateNames) {
 		return userStateNames[u]
@@ -46,6 +47,7 @@ const (
 
 var stackEndNames = [...]string{"no stack", "bottom", "limit", "unreadable page"}
 
+// String returns the reason in a word or two: "unreadable page".
 func (e StackEnd) String() string {
 	if int(e) < len(stackEndNames) {
 		return stackEndNames[e]

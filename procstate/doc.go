@@ -6,9 +6,10 @@
 //
 //   - [Snapshot]: what a sample carries (registers and the live top of the
 //     stack), completed by the files that the process maps;
-//   - ProcDebug: a live process under ptrace;
-//   - ProcSelf: the calling process itself;
-//   - Core: an ELF core file.
+//   - [ProcDebug]: a live process under ptrace;
+//   - [Capture]: a copy of the threads of one, made while they stood still;
+//   - [ProcSelf]: the calling process itself;
+//   - [Core]: an ELF core file.
 //
 // # Words
 //

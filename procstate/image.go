@@ -30,6 +30,7 @@ type FormatError struct {
 	What string // what is wrong there
 }
 
+// Error implements error.
 func (e *FormatError) Error() string { return fmt.Sprintf("bad ELF at offset %#x: %s", e.Off, e.What) }
 
 // ErrNoSection is returned for a section that a file does not have.

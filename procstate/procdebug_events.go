@@ -22,6 +22,7 @@ const (
 	EventsLost                            // Lost events before this were dropped
 )
 
+// String returns the kind in words: "thread born".
 func (k EventKind) String() string {
 	switch k {
 	case ThreadBorn:

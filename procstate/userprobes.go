@@ -40,6 +40,7 @@ const UprobesMapping = "[uprobes]"
 // nothing in the memory of the process tells it. The result is valid until
 // the next walk.
 type ProbedState interface {
+	// UserProbes returns what they have changed; it is never nil.
 	UserProbes() *UserProbes
 }
 

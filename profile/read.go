@@ -46,6 +46,7 @@ type FormatError struct {
 	What   string
 }
 
+// Error implements error.
 func (e *FormatError) Error() string {
 	if e.Line > 0 {
 		return fmt.Sprintf("%s: line %d (byte %d): %s", e.Format, e.Line, e.Offset, e.What)

@@ -35,10 +35,9 @@ type WandererHelper interface {
 // Wanderer is the last resort: it searches the stack from SP upward for a
 // word that can be the return address of the frame, one that lies behind a
 // call which fits. Such a word may be left over from an earlier call, so its
-// frames are marked Heuristic, and the default group does without it: judged
-// alone by the oracle on a C program with its loader and library, one walk in
-// ten had a frame that did not exist, and a wrong frame is worse than a
-// missing one.
+// frames are marked Heuristic, and the default group does without it: alone, on
+// a C program with its loader and library, two walks in three are wrong
+// (docs/ACCURACY.md), and a wrong frame is worse than a missing one.
 //
 // A direct call of the very function is taken before any other; a call
 // through a register or of an unknown function is taken when there is no such

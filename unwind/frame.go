@@ -56,11 +56,12 @@ type Frame struct {
 
 	pc, sp, fp uint64
 
+	// Where PC, SP and FP were found; an SP that was computed has no location.
 	PCLocation, SPLocation, FPLocation Location
 
-	Thread  procstate.ThreadID
+	Thread  procstate.ThreadID // whose stack the frame is on
 	Flags   FrameFlags
-	Stepper StepperID
+	Stepper StepperID // that found the frame
 	_       [2]byte
 }
 

@@ -15,6 +15,7 @@ const (
 // libraries that come and go. They are told between walks, by another goroutine
 // than the Walker's; what a stepper keeps for its walks it may change then.
 type LibraryListener interface {
+	// LibraryChanged is told of each library that w's process loads or unloads.
 	LibraryChanged(w *Walker, lib procstate.Library, change LibraryChange)
 }
 

@@ -12,6 +12,7 @@ const (
 	Mended                     // in was not what it seemed, and is now: ask all anew
 )
 
+// String returns the verdict in a word or two: "not me".
 func (v Verdict) String() string {
 	if names := [...]string{"not me", "success", "bottom", "error", "mended"}; int(v) < len(names) {
 		return names[v]
@@ -67,5 +68,6 @@ type FrameStepper interface {
 // GroupMember is implemented by steppers that want to know the groups they
 // are added to, for example to register address ranges.
 type GroupMember interface {
+	// JoinGroup is called when the stepper is added to g.
 	JoinGroup(g StepperGroup)
 }

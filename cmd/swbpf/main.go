@@ -87,8 +87,13 @@ func newRootCommand() *cobra.Command {
 		Use:   "swbpf",
 		Short: "Exact stack walks and whole-machine profiles for Linux",
 		Long:  rootLong,
-		Args:  cobra.ArbitraryArgs,
-		RunE:  helpOrUnknown,
+		Example: `  sudo swbpf record -d 10 -o profile.html    what does this machine do?
+  sudo swbpf record -o build.html -- make    and this command?
+  sudo swbpf walk 4711                       where is process 4711 now?
+  sudo swbpf top                             what is hot, live
+  swbpf view profile.pb.gz                   a profile in the browser`,
+		Args: cobra.ArbitraryArgs,
+		RunE: helpOrUnknown,
 
 		SuggestionsMinimumDistance: 2,
 		SilenceUsage:               true,
