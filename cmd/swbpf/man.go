@@ -40,6 +40,8 @@ func writeMan(w io.Writer, root *cobra.Command) error {
 		manUse(out, root, verb)
 	}
 	manText(out, "DESCRIPTION", root.Long)
+	out.printf(".SH EXAMPLES\n")
+	manVerbatim(out, root.Example)
 	out.printf(".SH COMMANDS\n")
 	for _, verb := range verbs {
 		out.printf(".SS %s \\- %s\n", roff(verb.Name()), roff(verb.Short))

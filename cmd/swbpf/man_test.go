@@ -50,7 +50,7 @@ func TestManPage(t *testing.T) {
 		t.Errorf("groff: %v: %s", err, faults.String())
 	}
 	words := strings.Join(strings.Fields(strings.NewReplacer("−", "-", "’", "'", "‐", "-").Replace(text.String())), " ")
-	for _, verb := range visibleVerbs(root) {
+	for _, verb := range append(visibleVerbs(root), root) {
 		for _, want := range []string{verb.Short, verb.Long, verb.Example} {
 			if want = strings.Join(strings.Fields(want), " "); !strings.Contains(words, want) {
 				t.Errorf("%s: the page lacks %q", verb.Name(), want)
