@@ -59,7 +59,7 @@ type Config struct {
 	Kernel bool
 
 	// RingBytes is the room for samples not yet read, of all CPUs together;
-	// 0 means enough for half a second at full stacks, within reason.
+	// 0 means enough for half a second of stacks of StackBytes, within reason.
 	// Each CPU has its share, a multiple of the page. It is halved for as
 	// long as the kernel has not got so much.
 	RingBytes int
@@ -135,7 +135,7 @@ func (c *Config) ringBytes(cpus int) int {
 			rate = 1000
 		}
 		most := min(maxCPURing, max(allRings/cpus, min(allRingsOfMany/cpus, 1<<20)))
-		n = max(minCPURing, min(most, rate*max(c.StackBytes, c.whole)/2))
+		n = max(minCPURing, min(most, max(rate*c.StackBytes/2, 4*c.whole)))
 	}
 	page := os.Getpagesize()
 	return (n + page - 1) &^ (page - 1)

@@ -187,7 +187,8 @@ func TestRingBytes(t *testing.T) {
 		{Config{Frequency: 997, StackBytes: 64 << 10}, 8, 2 << 20},
 		{Config{Frequency: 997, StackBytes: 1 << 20}, 256, 512 << 10},
 		{Config{Frequency: 99, StackBytes: 64 << 10}, 2, 99 * 32 << 10},
-		{Config{Frequency: 99, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 8 << 20},
+		{Config{Frequency: 99, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 99 * 32 << 10},
+		{Config{Frequency: 10, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 1 << 20}, // some whole stacks
 		{Config{Frequency: 99, StackBytes: 64 << 10}, 256, 512 << 10}, // 128 MB in all
 		{Config{Frequency: 99, StackBytes: 64 << 10}, 8192, 256 << 10},
 	} {
