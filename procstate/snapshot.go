@@ -20,6 +20,9 @@ type Region struct {
 // Reads that no region answers are answered from the files of the address
 // space (code and read-only data, as at link time; see [AddressSpace.ReadFile]).
 // Code in no file may be read from the process; see SetLiveCode.
+//
+// The zero value is of a process of the running program's architecture that maps
+// nothing.
 type Snapshot struct {
 	arch    *Arch
 	pid     int
@@ -41,7 +44,8 @@ type Snapshot struct {
 	missed   bool
 }
 
-// NewSnapshot makes an empty Snapshot of a process.
+// NewSnapshot makes an empty Snapshot of a process. arch may be nil: that is
+// HostArch, or x86-64 where that is none. libs may be nil: then no file is mapped.
 func NewSnapshot(arch *Arch, pid int, exe string, libs LibraryState) *Snapshot {
 	return &Snapshot{arch: arch, pid: pid, exe: exe, libs: libs}
 }
@@ -49,6 +53,7 @@ func NewSnapshot(arch *Arch, pid int, exe string, libs LibraryState) *Snapshot {
 // Reset loads the state of a thread. The regions are kept, not copied: they
 // must stay unchanged while the Snapshot is in use.
 func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
+	s.arch = s.Arch()
 	s.tid = tid
 	s.regs = *regs
 	s.regions = append(s.regions[:0], regions...)
@@ -98,7 +103,14 @@ func (s *Snapshot) RegionAt(addr uint64) Region {
 }
 
 // Arch implements ProcessState.
-func (s *Snapshot) Arch() *Arch { return s.arch }
+func (s *Snapshot) Arch() *Arch {
+	if s.arch == nil {
+		if s.arch = HostArch(); s.arch == nil {
+			s.arch = AMD64
+		}
+	}
+	return s.arch
+}
 
 // PID implements ProcessState.
 func (s *Snapshot) PID() int { return s.pid }
@@ -129,12 +141,13 @@ func (s *Snapshot) AfterWalk(ThreadID) error { return nil }
 
 // ReadWord implements Memory.
 func (s *Snapshot) ReadWord(addr uint64) (uint64, bool) {
-	width := uint64(s.arch.AddressWidth)
-	if i := addr - s.hot.Addr; i < uint64(len(s.hot.Data)) && width <= uint64(len(s.hot.Data))-i {
-		if width == 4 {
+	if i := addr - s.hot.Addr; i < uint64(len(s.hot.Data)) {
+		switch left := uint64(len(s.hot.Data)) - i; {
+		case s.arch.AddressWidth == 4 && left >= 4:
 			return uint64(binary.LittleEndian.Uint32(s.hot.Data[i:])), true
+		case left >= 8:
+			return binary.LittleEndian.Uint64(s.hot.Data[i:]), true
 		}
-		return binary.LittleEndian.Uint64(s.hot.Data[i:]), true
 	}
 	return s.readWordCold(addr)
 }
@@ -143,8 +156,9 @@ func (s *Snapshot) readWordCold(addr uint64) (uint64, bool) {
 	if r := s.RegionAt(addr); len(r.Data) > 0 {
 		s.hot = r
 	}
+	width := s.Arch().AddressWidth
 	s.word = [8]byte{}
-	if n, _ := s.readCaptured(addr, s.word[:s.arch.AddressWidth]); n < s.arch.AddressWidth {
+	if n, _ := s.readCaptured(addr, s.word[:width]); n < width {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(s.word[:]), true

@@ -7,7 +7,8 @@ import (
 
 // Debug walks through code that has DWARF call frame information, in
 // .eh_frame or .debug_frame. It keeps no state of a process and can serve many
-// Walkers of one goroutine, each with its own address space.
+// Walkers of one goroutine, each with its own address space. The zero value has
+// tables of its own.
 type Debug struct {
 	tables   *unwind.Tables
 	cache    []debugEntry
@@ -35,9 +36,15 @@ const (
 )
 
 // NewDebug makes a Debug stepper that finds rules in tables, which other
-// steppers may share.
-func NewDebug(tables *unwind.Tables) *Debug {
-	return &Debug{tables: tables, cache: make([]debugEntry, 1<<debugSlotBits)}
+// steppers may share; nil are tables of its own.
+func NewDebug(tables *unwind.Tables) *Debug { return &Debug{tables: tables} }
+
+// begin makes what a Debug needs from its first frame on.
+func (d *Debug) begin() {
+	d.cache = make([]debugEntry, 1<<debugSlotBits)
+	if d.tables == nil {
+		d.tables = unwind.NewTables()
+	}
 }
 
 // Name implements unwind.FrameStepper.
@@ -57,6 +64,9 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	m := w.MappingAt(addr)
 	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.NotMe, nil
+	}
+	if d.cache == nil {
+		d.begin()
 	}
 	r := d.rule(m.Image, addr-m.Bias)
 	if in.Flags&unwind.Interrupted == 0 && d.putThere(m, in.PC()) {

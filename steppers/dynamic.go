@@ -35,17 +35,12 @@ type DynamicHelper interface {
 // Dynamic puts right what instrumentation at run time does to a stack:
 // it restores return addresses that were replaced, so that the frame is the
 // caller's again, and walks from frames of the instrumentation itself to the
-// code that they belong to.
+// code that they belong to. The zero value is that of NewDynamic(nil).
 type Dynamic struct{ helper DynamicHelper }
 
 // NewDynamic makes a Dynamic. helper may be nil: that is a ReturnProbes, which
 // knows uretprobes.
-func NewDynamic(helper DynamicHelper) *Dynamic {
-	if helper == nil {
-		helper = &ReturnProbes{}
-	}
-	return &Dynamic{helper}
-}
+func NewDynamic(helper DynamicHelper) *Dynamic { return &Dynamic{helper} }
 
 // Name implements unwind.FrameStepper.
 func (d *Dynamic) Name() string { return "instrumentation" }
@@ -55,6 +50,9 @@ func (d *Dynamic) Priority() unwind.Priority { return unwind.PriorityInstrumenta
 
 // CallerFrame implements unwind.FrameStepper.
 func (d *Dynamic) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	if d.helper == nil {
+		d.helper = &ReturnProbes{}
+	}
 	ins, ok := d.helper.IsInstrumentation(w, in)
 	if !ok {
 		return unwind.NotMe, nil

@@ -26,8 +26,10 @@ type FrameAnalyzer struct {
 
 	made   [1 << seenBits]madeLayout
 	window []byte
-	seed   maphash.Seed
 }
+
+// codeSeed is for hashes of code.
+var codeSeed = maphash.MakeSeed()
 
 // madeLayout is a slot of the direct-mapped cache of layouts in code that is in
 // no file. It holds as long as the code around the PC is the same.
@@ -64,7 +66,7 @@ type imageFrames struct {
 }
 
 // NewFrameAnalyzer makes a FrameAnalyzer.
-func NewFrameAnalyzer() *FrameAnalyzer { return &FrameAnalyzer{seed: maphash.MakeSeed()} }
+func NewFrameAnalyzer() *FrameAnalyzer { return &FrameAnalyzer{} }
 
 // Limits on the code that is analysed for one address: the length of a
 // function, and how far back a prologue is looked for.
@@ -247,7 +249,7 @@ func (a *FrameAnalyzer) analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f 
 	if uint64(len(code)) <= addr-from {
 		return unknownLayout
 	}
-	sum := maphash.Bytes(a.seed, code)
+	sum := maphash.Bytes(codeSeed, code)
 	s := &a.made[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
 	if s.pc != f.PC() || s.code != sum || s.interrupted != interrupted {
 		*s = madeLayout{f.PC(), sum, interrupted, analyzeCode(w, f, code, from)}

@@ -64,7 +64,8 @@ type FrameFuncHelper interface {
 // question, is asked of its helper, about code in a mapping of the process. Code
 // that cannot be read, as that of a JIT compiler in a snapshot, is taken to keep
 // a frame pointer when all that can be checked agrees; such a frame is marked
-// Heuristic. A return address and a frame pointer of 0 are the bottom.
+// Heuristic. A return address and a frame pointer of 0 are the bottom. The zero
+// value is that of NewFrameFunc(nil).
 type FrameFunc struct {
 	helper FrameFuncHelper
 	buf    [maxCallLen]byte // holds a return entry too, see hotspot.go
@@ -74,12 +75,7 @@ type FrameFunc struct {
 
 // NewFrameFunc makes a FrameFunc. The helper may be nil: then a
 // FrameAnalyzer is used.
-func NewFrameFunc(helper FrameFuncHelper) *FrameFunc {
-	if helper == nil {
-		helper = NewFrameAnalyzer()
-	}
-	return &FrameFunc{helper: helper}
-}
+func NewFrameFunc(helper FrameFuncHelper) *FrameFunc { return &FrameFunc{helper: helper} }
 
 // Name implements unwind.FrameStepper.
 func (s *FrameFunc) Name() string { return "frame-pointer" }
@@ -92,6 +88,9 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	m := w.MappingAt(in.LookupPC())
 	if m == nil {
 		return unwind.NotMe, nil
+	}
+	if s.helper == nil {
+		s.helper = NewFrameAnalyzer()
 	}
 	l := s.helper.AllocatesFrame(w, in)
 	if l.State == UnknownState && m.Image == nil && in.Flags&unwind.Interrupted != 0 {

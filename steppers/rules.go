@@ -43,7 +43,7 @@ func (s *SigHandler) RuleAt(w *unwind.Walker, _ *procstate.Mapping, pc uint64, _
 // RulesHold implements unwind.RuleGuard: uretprobes replace return addresses.
 func (d *Dynamic) RulesHold(w *unwind.Walker) bool {
 	p, ok := d.helper.(*ReturnProbes)
-	return ok && p.State == nil && userProbes(w) == nil
+	return (d.helper == nil || ok && p.State == nil) && userProbes(w) == nil
 }
 
 // RuleAt implements unwind.RuleStepper.
@@ -87,6 +87,9 @@ func (s *Go) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupt
 func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
 	if m.Image == nil || m.Image.Arch() != w.Arch() {
 		return unwind.RuleNotMe, true
+	}
+	if d.cache == nil {
+		d.begin()
 	}
 	vaddr := lookupPC(pc, interrupted) - m.Bias
 	r := d.tables.For(m.Image).Rule(vaddr)

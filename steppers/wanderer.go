@@ -41,7 +41,8 @@ type WandererHelper interface {
 //
 // A direct call of the very function is taken before any other; a call
 // through a register or of an unknown function is taken when there is no such
-// word, unless the helper requires an exact match.
+// word, unless the helper requires an exact match. The zero value is that of
+// NewWanderer(nil, nil).
 type Wanderer struct {
 	helper WandererHelper
 	frames FrameFuncHelper
@@ -51,12 +52,6 @@ type Wanderer struct {
 // then functions are where the file says, and frames as a FrameAnalyzer finds
 // them.
 func NewWanderer(helper WandererHelper, frames FrameFuncHelper) *Wanderer {
-	if helper == nil {
-		helper = &codeHelper{}
-	}
-	if frames == nil {
-		frames = NewFrameAnalyzer()
-	}
 	return &Wanderer{helper: helper, frames: frames}
 }
 
@@ -71,6 +66,12 @@ const maxWander = 512
 
 // CallerFrame implements unwind.FrameStepper.
 func (s *Wanderer) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	if s.helper == nil {
+		s.helper = &codeHelper{}
+	}
+	if s.frames == nil {
+		s.frames = NewFrameAnalyzer()
+	}
 	arch, mem := w.Arch(), w.ProcessState()
 	width := uint64(arch.AddressWidth)
 	m := w.MappingAt(in.LookupPC())

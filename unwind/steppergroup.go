@@ -11,7 +11,7 @@ import (
 
 // StepperGroup picks the stepper for a frame by the frame's address.
 type StepperGroup interface {
-	// AddStepper registers a stepper for all addresses.
+	// AddStepper registers a stepper, which must not be nil, for all addresses.
 	AddStepper(s FrameStepper) error
 
 	// AddStepperRange registers a stepper for the run-time addresses
@@ -25,6 +25,9 @@ type StepperGroup interface {
 	// Steppers returns all steppers, in the order of their StepperIDs.
 	Steppers() []FrameStepper
 }
+
+// ErrNoStepper is returned for a stepper that is nil.
+var ErrNoStepper = errors.New("the stepper to add to a group is nil")
 
 // ErrStepperLimit is returned for more steppers than a StepperID can tell.
 var ErrStepperLimit = errors.New("too many steppers in a group")
@@ -51,7 +54,7 @@ type memberRange struct {
 }
 
 // NewGroup makes an AddressRangeGroup of steppers that cover all addresses.
-// It panics on more than 255 of them, a programmer's error.
+// It panics on more than 255 of them, or one that is nil, a programmer's error.
 func NewGroup(steppers ...FrameStepper) *AddressRangeGroup {
 	g := &AddressRangeGroup{}
 	for _, s := range steppers {
@@ -81,7 +84,7 @@ func (g *AddressRangeGroup) AddStepper(s FrameStepper) error {
 
 // AddStepperRange implements StepperGroup.
 func (g *AddressRangeGroup) AddStepperRange(s FrameStepper, start, end uint64) error {
-	if end <= start {
+	if s != nil && end <= start {
 		return fmt.Errorf("stepper %s: empty address range [%#x, %#x)", s.Name(), start, end)
 	}
 	m, isNew, err := g.enrol(s)
@@ -147,6 +150,9 @@ func (g *AddressRangeGroup) rangeIndex(addr uint64) int {
 }
 
 func (g *AddressRangeGroup) enrol(s FrameStepper) (m member, isNew bool, err error) {
+	if s == nil {
+		return member{}, false, ErrNoStepper
+	}
 	if i := slices.Index(g.steppers, s); i >= 0 {
 		return member{s, StepperID(i + 1)}, false, nil
 	}

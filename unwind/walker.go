@@ -2,6 +2,7 @@ package unwind
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -12,7 +13,12 @@ import (
 // DefaultMaxFrames bounds a walk unless Walker.MaxFrames says otherwise.
 const DefaultMaxFrames = 32768
 
-// Walker walks the stacks of one process.
+// ErrNoProcess is returned by a Walker that has no process: it was not made by
+// NewWalker, or from nil.
+var ErrNoProcess = errors.New("the Walker has no process: unwind.NewWalker makes one from a procstate.ProcessState")
+
+// Walker walks the stacks of one process. NewWalker makes one: to the zero value
+// all walks are an error, ErrNoProcess.
 type Walker struct {
 	// MaxFrames is the number of frames after which a walk stops with the
 	// reason TooManyFrames; 0 means DefaultMaxFrames.
@@ -38,8 +44,15 @@ type Walker struct {
 }
 
 // NewWalker makes a Walker from its parts. lookup may be nil: then frames
-// have no names. A default group comes from package steppers.
+// have no names. A default group comes from package steppers; nil is an empty one,
+// for AddStepper.
 func NewWalker(proc procstate.ProcessState, group StepperGroup, lookup SymbolLookup) *Walker {
+	if group == nil {
+		group = NewGroup()
+	}
+	if proc == nil {
+		return &Walker{group: group, lookup: lookup}
+	}
 	w := &Walker{proc: proc, group: group, lookup: lookup, arch: proc.Arch(), codeMask: proc.Arch().CodeMask}
 	w.ranged, _ = group.(*AddressRangeGroup)
 	w.captured, _ = proc.(captured)
@@ -58,18 +71,36 @@ func (w *Walker) StepperGroup() StepperGroup { return w.group }
 // SymbolLookup returns what names the Walker's frames; it may be nil.
 func (w *Walker) SymbolLookup() SymbolLookup { return w.lookup }
 
-// Arch is the architecture of the process.
+// Arch is the architecture of the process, nil when there is none.
 func (w *Walker) Arch() *procstate.Arch { return w.arch }
 
 // AddStepper adds a stepper to the group, for all addresses.
-func (w *Walker) AddStepper(s FrameStepper) error { return w.group.AddStepper(s) }
+func (w *Walker) AddStepper(s FrameStepper) error {
+	if w.group == nil {
+		return ErrNoProcess
+	}
+	return w.group.AddStepper(s)
+}
 
 // Threads returns the threads whose stacks can be walked, the default first.
-func (w *Walker) Threads() ([]procstate.ThreadID, error) { return w.proc.Threads() }
+func (w *Walker) Threads() ([]procstate.ThreadID, error) {
+	if w.proc == nil {
+		return nil, ErrNoProcess
+	}
+	return w.proc.Threads()
+}
+
+// beforeWalk has the process stand still for a walk.
+func (w *Walker) beforeWalk(tid procstate.ThreadID) error {
+	if w.proc == nil {
+		return ErrNoProcess
+	}
+	return w.proc.BeforeWalk(tid)
+}
 
 // InitialFrame stores the top frame of a thread in f.
 func (w *Walker) InitialFrame(tid procstate.ThreadID, f *Frame) error {
-	if err := w.proc.BeforeWalk(tid); err != nil {
+	if err := w.beforeWalk(tid); err != nil {
 		return err
 	}
 	err := w.initialFrame(tid, f)
@@ -100,7 +131,7 @@ type inCall interface{ InCall() bool }
 // dst. The error is nil when the last frame is the bottom of the stack; when
 // it is a Reason the frames up to there are returned, and right.
 func (w *Walker) WalkStack(dst []Frame, tid procstate.ThreadID) ([]Frame, error) {
-	if err := w.proc.BeforeWalk(tid); err != nil {
+	if err := w.beforeWalk(tid); err != nil {
 		return dst, err
 	}
 	var top Frame
@@ -117,7 +148,7 @@ func (w *Walker) WalkStack(dst []Frame, tid procstate.ThreadID) ([]Frame, error)
 // WalkFrom is WalkStack from a given frame on, which becomes the first of
 // those appended.
 func (w *Walker) WalkFrom(dst []Frame, f *Frame) ([]Frame, error) {
-	if err := w.proc.BeforeWalk(f.Thread); err != nil {
+	if err := w.beforeWalk(f.Thread); err != nil {
 		return dst, err
 	}
 	dst, err := w.walkFrom(dst, f)
@@ -219,7 +250,7 @@ func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
 // verdict is never NotMe: that no stepper knows the frame is Failed with the
 // reason NoUnwindInfo. With StackBottom, in is marked as the bottom.
 func (w *Walker) Step(in, out *Frame) (Verdict, error) {
-	if err := w.proc.BeforeWalk(in.Thread); err != nil {
+	if err := w.beforeWalk(in.Thread); err != nil {
 		return Failed, err
 	}
 	w.begin(in.Flags&Top != 0)
@@ -245,6 +276,9 @@ type PC struct {
 // [RuleStepper]). It allocates nothing once dst is large enough and the rules
 // are known. It does not call BeforeWalk and AfterWalk.
 func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
+	if w.proc == nil {
+		return dst, ErrNoProcess
+	}
 	w.begin(true)
 	return w.walkPCs(dst, regs, w.ruledFrames(), nil)
 }
@@ -253,6 +287,9 @@ func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 // memo. The result is the same; same tells how many PCs at its end are those
 // of the walk before.
 func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo) (pcs []PC, same int, err error) {
+	if w.proc == nil {
+		return dst, 0, ErrNoProcess
+	}
 	w.begin(true)
 	rules := w.ruledFrames()
 	if !memo.begin(w, rules) {
@@ -472,7 +509,10 @@ func (w *Walker) whyNone(f *Frame) Reason {
 
 // Stepper returns the stepper that made the frame; nil for a top frame.
 func (w *Walker) Stepper(f *Frame) FrameStepper {
-	if s := w.group.Steppers(); f.Stepper > 0 && int(f.Stepper) <= len(s) {
+	if f.Stepper == 0 || w.group == nil {
+		return nil
+	}
+	if s := w.group.Steppers(); int(f.Stepper) <= len(s) {
 		return s[f.Stepper-1]
 	}
 	return nil
@@ -493,6 +533,9 @@ func (w *Walker) Name(f *Frame) (Symbol, bool) {
 // Library returns the library of the frame's code and the link-time address
 // of its PC in it.
 func (w *Walker) Library(f *Frame) (lib procstate.Library, vaddr uint64, ok bool) {
+	if w.proc == nil {
+		return procstate.Library{}, 0, false
+	}
 	libs := w.proc.Libraries()
 	if libs == nil {
 		return procstate.Library{}, 0, false

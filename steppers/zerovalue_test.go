@@ -1,0 +1,58 @@
+package steppers
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// A stepper that no constructor has made does the same as one that has been made
+// with what is nil left to it.
+func TestZeroValues(t *testing.T) {
+	needPtrace(t)
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	time.Sleep(50 * time.Millisecond)
+	c, err := procstate.CaptureProcess(cmd.Process.Pid, procstate.CaptureOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct{ zero, made unwind.FrameStepper }{
+		{&Bottom{}, NewBottom()},
+		{&Dynamic{}, NewDynamic(nil)},
+		{&SigHandler{}, NewSigHandler()},
+		{&Go{}, NewGo()},
+		{&Debug{}, NewDebug(nil)},
+		{&HotSpot{}, NewHotSpot()},
+		{&FrameFunc{}, NewFrameFunc(nil)},
+		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},
+		{&Analysis{}, NewAnalysis()},
+		{&Wanderer{}, NewWanderer(nil, nil)},
+		{&DyninstInstr{}, NewDyninstInstr()},
+		{&InstFrame{}, NewInstFrame()},
+	} {
+		t.Run(fmt.Sprintf("%T", s.zero), func(t *testing.T) {
+			walk := func(s unwind.FrameStepper) ([]unwind.Frame, error) {
+				frames, err := unwind.NewWalker(c, unwind.NewGroup(s), nil).WalkStack(nil, procstate.DefaultThread)
+				pcs, perr := unwind.NewWalker(c, unwind.NewGroup(s), nil).WalkPCs(nil, &frames[0].Regs)
+				if len(pcs) != len(frames) || perr != err {
+					t.Errorf("%d frames and %v, by rules %d and %v", len(frames), err, len(pcs), perr)
+				}
+				return frames, err
+			}
+			zero, err0 := walk(s.zero)
+			made, err1 := walk(s.made)
+			if !slices.Equal(zero, made) || err0 != err1 {
+				t.Errorf("%d frames and %v, of one that was made %d and %v", len(zero), err0, len(made), err1)
+			}
+		})
+	}
+}
