@@ -5,9 +5,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -112,4 +114,85 @@ func TestSegmentMap(t *testing.T) {
 	if most := 2 * maxSegmentHops / len(vm.buf); mem.reads > most {
 		t.Errorf("%d reads, of at most %d", mem.reads, most)
 	}
+}
+
+// execAgain is loaded into Java: a signal has it execute its program anew.
+const execAgain = `
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+extern char **environ;
+static void again(int sig) {
+	static char line[1 << 16], *args[256];
+	int fd = open("/proc/self/cmdline", O_RDONLY), n = 0;
+	long size = read(fd, line, sizeof line - 1);
+	for (char *p = line; p < line + size && n < 255; p += strlen(p) + 1)
+		args[n++] = p;
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, 0);
+	execve("/proc/self/exe", args, environ);
+}
+__attribute__((constructor)) static void catch(void) { signal(SIGUSR1, again); }
+`
+
+// What is known of a virtual machine goes with it, when its process executes
+// another.
+func TestJavaExecutesJava(t *testing.T) {
+	needPtrace(t)
+	lib := steptest.Compile(t, []string{"gcc", "-shared", "-fPIC", "-O1"}, "again.c", execAgain)
+	t.Setenv("LD_PRELOAD", lib)
+	pid := startJava(t)
+	os.Unsetenv("LD_PRELOAD")
+	p, err := procstate.Attach(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Detach()
+	group := Default(unwind.NewTables())
+	w := unwind.NewWalker(p, group, nil)
+	// javaFrames walks until there are frames of compiled methods.
+	javaFrames := func() {
+		t.Helper()
+		const want = 20
+		frames := 0
+		for deadline := time.Now().Add(2 * time.Minute); frames < want; {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d frames of Java", frames)
+			}
+			tids, err := p.Threads()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, tid := range tids {
+				stack, _ := w.WalkStack(nil, tid)
+				for i := range stack {
+					if s := w.Stepper(&stack[i]); s != nil && s.Name() == "hotspot" {
+						frames++
+					}
+				}
+			}
+		}
+	}
+	javaFrames()
+	base := func() uint64 {
+		for _, lib := range p.Libraries().Libraries() {
+			if filepath.Base(lib.Path) == "libjvm.so" {
+				return lib.Bias
+			}
+		}
+		return 0
+	}
+	before := base()
+	if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); base() == before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it has executed nothing")
+		}
+		_ = p.Libraries().Update()
+	}
+	javaFrames()
 }

@@ -12,21 +12,16 @@ import (
 // keeps no frame pointer, by the sizes of frames that the machine has noted.
 // They are read from the process while it runs, also for a Snapshot of it (see
 // procstate.LiveCode). Frames of the interpreter and of stubs without a size
-// are FrameFunc's.
+// are FrameFunc's. What is known of a process is kept with its Walker, and found
+// anew when it has executed another program.
 type HotSpot struct {
-	fields perImage[vmFields]            // of libjvm
-	of     map[*unwind.Walker]*hotspotVM // nil: none
-	last   *unwind.Walker
-	vm     *hotspotVM // of last
-	buf    [128]byte
-
-	analyzer *FrameAnalyzer
+	fields   perImage[vmFields] // of libjvm
+	buf      [128]byte
+	analyzer FrameAnalyzer
 }
 
 // NewHotSpot makes a HotSpot.
-func NewHotSpot() *HotSpot {
-	return &HotSpot{of: map[*unwind.Walker]*hotspotVM{}, analyzer: NewFrameAnalyzer()}
-}
+func NewHotSpot() *HotSpot { return &HotSpot{} }
 
 // Name implements unwind.FrameStepper.
 func (s *HotSpot) Name() string { return "hotspot" }
@@ -34,33 +29,30 @@ func (s *HotSpot) Name() string { return "hotspot" }
 // Priority implements unwind.FrameStepper.
 func (s *HotSpot) Priority() unwind.Priority { return unwind.PriorityFrame - 1 }
 
-// maxVMs bounds the virtual machines that are remembered.
-const maxVMs = 64
-
-// machine returns the virtual machine of the process that w walks.
+// machine returns the virtual machine of the process that w walks, nil when there
+// is none.
 func (s *HotSpot) machine(w *unwind.Walker) *hotspotVM {
-	if s.last == w {
-		return s.vm
-	}
-	vm, known := s.of[w]
-	if !known {
-		if len(s.of) >= maxVMs {
-			clear(s.of)
-		}
+	vm, _ := w.Kept(s).(*hotspotVM)
+	if vm == nil || vm.walk != w.Walks() && !vm.stays(w.ProcessState().Libraries()) {
 		vm = s.findMachine(w)
-		s.of[w] = vm
+		w.Keep(s, vm)
 	}
-	s.last, s.vm = w, vm
+	vm.walk = w.Walks()
+	if vm.fields == nil {
+		return nil
+	}
 	return vm
 }
 
+// findMachine looks for libjvm. What it returns has no fields when there is none.
 func (s *HotSpot) findMachine(w *unwind.Walker) *hotspotVM {
-	libs := w.ProcessState().Libraries()
-	if libs == nil {
-		return nil
-	}
 	vm := &hotspotVM{mem: w.ProcessState()}
 	vm.live, _ = w.ProcessState().(procstate.LiveMemory)
+	libs := w.ProcessState().Libraries()
+	if libs == nil {
+		return vm
+	}
+	vm.generation, _ = generationOf(libs)
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil || filepath.Base(lib.Path) != "libjvm.so" {
 			continue
@@ -72,10 +64,11 @@ func (s *HotSpot) findMachine(w *unwind.Walker) *hotspotVM {
 			}
 			s.fields.put(lib.Image, fields)
 		}
-		vm.fields, vm.bias = fields, lib.Bias
+		vm.fields, vm.image, vm.bias = fields, lib.Image, lib.Bias
+		vm.array, _ = vm.word(fields.heaps + lib.Bias)
 		return vm
 	}
-	return nil
+	return vm
 }
 
 // CallerFrame implements unwind.FrameStepper.

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -130,13 +131,50 @@ type codeBlob struct {
 
 // hotspotVM is what is known of a virtual machine.
 type hotspotVM struct {
-	fields *vmFields
-	bias   uint64 // of libjvm
+	fields *vmFields        // nil: there is none
+	image  *procstate.Image // libjvm
+	bias   uint64           // of libjvm
+	array  uint64           // where the list of heaps is
 	mem    procstate.Memory
 	live   procstate.LiveMemory // nil where mem is live
 	heaps  []codeHeap
 	blobs  [1 << 8]codeBlob // direct-mapped by PC
 	buf    [maxBlobHeader]byte
+
+	walk       uint64 // the last for which it was known to be there
+	generation uint32 // of the mappings then
+}
+
+// generationOf returns the generation of the mappings, where they have one.
+func generationOf(libs procstate.LibraryState) (generation uint32, ok bool) {
+	s, ok := libs.(*procstate.AddressSpace)
+	if !ok {
+		return 0, false
+	}
+	return s.Generation(), true
+}
+
+// stays reports whether the process still runs the virtual machine, or still none:
+// libjvm is where it was, and so is its list of heaps, if it can be read.
+func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {
+	generation, ok := generationOf(libs)
+	if ok && generation == vm.generation {
+		return true
+	}
+	if vm.fields == nil || libs == nil {
+		return false
+	}
+	vm.generation = generation
+	at := vm.bias
+	for _, s := range vm.image.Segments() {
+		if s.Flags&elf.PF_X != 0 {
+			at += s.Vaddr
+			break
+		}
+	}
+	m := libs.MappingAt(at)
+	array, read := vm.word(vm.fields.heaps + vm.bias)
+	return m != nil && m.Image == vm.image && m.Bias == vm.bias && (!read || array == vm.array)
 }
 
 const (

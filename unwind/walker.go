@@ -37,6 +37,7 @@ type Walker struct {
 	run      ruledRun
 	noted    bool // see Noted
 
+	kept     []kept                 // by steppers
 	walks    uint64                 // begun so far
 	libs     procstate.LibraryState // of proc, during a walk
 	mappings [2]*procstate.Mapping  // that MappingAt found last in this walk, the last one first
@@ -216,6 +217,35 @@ func (w *Walker) CodeAddress(ra uint64) uint64 { return ra & w.codeMask }
 // Noted reports whether the walk has come through a frame whose rule is noted:
 // see [Rule.Noted]. It is for steppers.
 func (w *Walker) Noted() bool { return w.noted }
+
+// kept is what a stepper keeps with a Walker.
+type kept struct {
+	stepper FrameStepper
+	what    any
+}
+
+// Keep stores what a stepper knows of the Walker's process, for Kept: it lives as
+// long as the Walker. That a process executes another program, the stepper must
+// see for itself. It is for steppers.
+func (w *Walker) Keep(s FrameStepper, what any) {
+	for i := range w.kept {
+		if w.kept[i].stepper == s {
+			w.kept[i].what = what
+			return
+		}
+	}
+	w.kept = append(w.kept, kept{s, what})
+}
+
+// Kept returns what a stepper has stored with Keep, nil when it has not.
+func (w *Walker) Kept(s FrameStepper) any {
+	for i := range w.kept {
+		if w.kept[i].stepper == s {
+			return w.kept[i].what
+		}
+	}
+	return nil
+}
 
 // Walks is the number of walks that the Walker has begun. A stepper that
 // remembers what it has seen in a walk tells by it that this is another: the
