@@ -102,11 +102,7 @@ func TestInstrumentedProcess(t *testing.T) {
 			tramps = append(tramps, Tramp{start, end, at["up_"+p] + moved, at["down_"+p] + moved})
 			always = append(always, Tramp{start, end, start, end})
 		}
-		except := Short
-		if opt == "-O0" {
-			except = Wrong // frame pointers lead from one call of a function to another of the same
-		}
-		allExact(t, judgeInstrumented(t, path, tramps, func() unwind.FrameStepper { return steppers.NewInstFrame() }), tramps, except)
+		allExact(t, judgeInstrumented(t, path, tramps, func() unwind.FrameStepper { return steppers.NewInstFrame() }), tramps, Short)
 		helper := &trampHelper{tramps: tramps}
 		for _, p := range points {
 			helper.points = append(helper.points, at[p])

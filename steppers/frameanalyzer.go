@@ -267,7 +267,11 @@ func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) Fr
 			break
 		}
 		if start := from + uint64(p); start <= addr {
-			before = analyzeFunc(w.Arch(), code[p:], start, entryState(w.Arch()), false).at(addr)
+			// What stands before may run on into it: then it is no start, and what
+			// looks like the return address is taken off the stack.
+			if f := analyzeFunc(w.Arch(), code[p:], start, entryState(w.Arch()), false); !f.takesRA {
+				before = f.at(addr)
+			}
 		}
 	}
 	if before.ok && !before.passes {

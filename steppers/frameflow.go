@@ -18,6 +18,7 @@ type funcFrames struct {
 	layouts []FrameLayout
 	passes  []bool       // whether the path from the start passes a call, see foundLayout
 	exits   []frameVisit // branches out of the function
+	takesRA bool         // see frameFlow
 }
 
 // at returns the layout before the instruction that holds addr.
@@ -88,6 +89,7 @@ type frameFlow struct {
 	afterCalls []frameVisit // followed later: the call may never return
 	tables     []frameVisit // at indirect jumps within the frame
 	exits      []frameVisit // branches out of the code
+	takesRA    bool         // a path takes the return address off the stack and goes on
 	high       uint64       // end of the last instruction that was reached
 	standard   bool         // the frame pointer pointed into the frame somewhere
 	saves      bool         // it was saved somewhere
@@ -165,6 +167,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 	}
 	w.high = max(w.high, end)
 	v.state.apply(w.arch, &in)
+	w.takesRA = w.takesRA || v.state.sp >= 0 && v.state.sp < entryState(w.arch).sp && in.Flow == isa.Next
 	w.standard = w.standard || v.state.fp == fpFrame
 	w.saves = w.saves || v.state.savedFP != 0
 	v.off = end
@@ -218,7 +221,7 @@ func (w *frameFlow) result() *funcFrames {
 	case w.saves:
 		typ = SaveFPOnlyFrame
 	}
-	f := &funcFrames{start: w.start, exits: w.exits}
+	f := &funcFrames{start: w.start, exits: w.exits, takesRA: w.takesRA}
 	offs := make([]uint32, 0, len(w.seen))
 	for off := range w.seen {
 		offs = append(offs, uint32(off))

@@ -168,6 +168,9 @@ func lendsFP(w *unwind.Walker, read func(start, addr, end uint64) ([]byte, uint6
 	fp := pathValue{base: pathFP}
 	s := pathState{pc: pc}
 	s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, fp
+	if before, _ := read(pc-1, pc-1, pc); a == procstate.AMD64 && string(before) == "\x55" {
+		s.store(s.regs[a.SP], fp, 8) // it has just been pushed
+	}
 	back := false // in that code
 	var in isa.Inst
 	for range maxPathInsts {
@@ -177,7 +180,7 @@ func lendsFP(w *unwind.Walker, read func(start, addr, end uint64) ([]byte, uint6
 		to := in.Target
 		switch {
 		case in.Flow == isa.Jump:
-		case in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0 && !back:
+		case in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0:
 			to, _ = w.ProcessState().ReadWord(in.Target)
 		case in.Flow == isa.Return:
 			return back && s.regs[a.FP] == fp
