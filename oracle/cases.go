@@ -187,6 +187,7 @@ func Cases() []Case {
 	stacks("coroutines, vfork, clone", "gcc", "gcc -O2 -o $OUT stacks.c -pthread", nil, false, true)
 	stacks("contexts gone back to, uc_link", "gcc", "gcc -O2 -o $OUT contexts.c", nil, false, true)
 	stacks("coroutines by hand-written code", "gcc", "gcc -O2 -o $OUT fibers.c", nil, false, true)
+	stacks("split stacks", "gcc", "gcc -O2 -fsplit-stack -o $OUT split.c", nil, false, false)
 	stacks("a thread", "gcc", "gcc -O2 -o $OUT stacks.c -pthread", nil, true, true)
 	stacks("a thread, musl", "musl-gcc", "musl-gcc -O2 -static -DNO_CONTEXT -o $OUT stacks.c -pthread", nil, true, false)
 

@@ -30,6 +30,7 @@ const (
 	doubtLags          // the next row has the CFA elsewhere
 	doubtPushed        // it is the row of the function's start, and SP has moved since
 	doubtSilent        // the same, and registers may have, or how far is not known
+	doubtSkips         // it may leave out a caller, as __morestack's does
 	doubtThunk         // it is in a thunk that stands for an indirect branch
 )
 
@@ -41,7 +42,8 @@ func (d *Debug) doubt(im *procstate.Image, vaddr uint64, r *unwind.Rule, interru
 		return doubtNone
 	}
 	atEntry := r.CFAIs(arch.SP, int64(arch.AddressWidth)) // the rule is that of where functions begin
-	if !interrupted && !atEntry {
+	skips := r.CFAIs(arch.FP, 3*int64(arch.AddressWidth)) // a word more than a frame pointer has above it
+	if !interrupted && !atEntry && !skips {
 		return doubtNone
 	}
 	fact, ok := d.doubts.get(im, vaddr)
@@ -54,6 +56,9 @@ func (d *Debug) doubt(im *procstate.Image, vaddr uint64, r *unwind.Rule, interru
 
 // against answers doubt.
 func (d *Debug) against(im *procstate.Image, vaddr uint64, r *unwind.Rule, atEntry, interrupted bool) uint8 {
+	if d.skips(im, vaddr, r) {
+		return doubtSkips
+	}
 	if interrupted {
 		if isThunk(d.thunkAround(im, vaddr)) {
 			return doubtThunk
@@ -127,7 +132,61 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		*out = unwind.Frame{}
 		v, _ := raised.CallerFrame(w, in, out)
 		return v == unwind.Success && behindCall(w, d.buf[:], out.PC())
+	case doubtSkips:
+		return d.unskip(w, im, vaddr, r, in, out)
 	}
+	return true
+}
+
+// CFI of __morestack, which gives a function a stack of its own (-fsplit-stack),
+// leaves out its caller: the function that it goes on in has the same name.
+//
+//	call __morestack
+//	ret                  what is left out
+//	jmp  body            where __morestack calls to
+//
+// All that tells is the CFA, which is a word above where a function's is: at its
+// start, and where it is found from a frame pointer.
+
+// skips reports whether r, the rule for vaddr, has a CFA like that.
+func (d *Debug) skips(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
+	a, table := im.Arch(), d.tables.For(im)
+	if a != procstate.AMD64 {
+		return false
+	}
+	switch {
+	case r.CFAIs(a.FP, 24):
+		start, _, ok := table.FunctionAt(vaddr)
+		return ok && d.rule(im, start).CFAIs(a.SP, 16)
+	case r.CFAIs(a.SP, 24): // the frame pointer, one byte of code, has been pushed
+		vaddr--
+	case !r.CFAIs(a.SP, 16):
+		return false
+	}
+	start, _, _, first := table.FirstRule(vaddr)
+	return first && start == vaddr
+}
+
+// unskip sets out to the caller that r, the rule for vaddr, leaves out, if there is
+// one: a call of this very function, behind which there is nothing but a return.
+func (d *Debug) unskip(w *unwind.Walker, im *procstate.Image, vaddr uint64, r *unwind.Rule, in, out *unwind.Frame) bool {
+	ra, ok := w.ProcessState().ReadWord(out.SP() - 16)
+	if !ok {
+		return true
+	}
+	m := w.MappingAt(ra)
+	if m == nil || m.Image == nil || m.Image.ReadVaddr(d.buf[:1], ra-m.Bias) != nil || d.buf[0] != 0xc3 ||
+		m.Image.ReadVaddr(d.buf[:], ra-m.Bias-maxCallLen) != nil {
+		return true
+	}
+	start, _, known := d.tables.For(im).FunctionAt(vaddr)
+	target, direct, _ := callBefore(w.Arch(), d.buf[:], ra-m.Bias)
+	if !known || !direct || m.Image != im || target != start {
+		return true
+	}
+	out.SetPC(w.Arch(), ra)
+	out.SetSP(w.Arch(), out.SP()-8)
+	out.PCLocation = unwind.InMemory(out.SP() - 8)
 	return true
 }
 

@@ -15,7 +15,8 @@ import (
 // The pushes of libclang-cpp 19 whose row comes an instruction late; the same
 // code with the row an instruction early; the first instructions of libc's
 // __mpn_addmul_1, whose CFI has no row but that of its start; and what GCC makes of
-// nested functions with -mfentry, and of calls with -mindirect-branch=thunk-inline.
+// nested functions with -mfentry, and of calls with -mindirect-branch=thunk-inline; and
+// the start of libgcc's __morestack, whose CFI leaves out its caller.
 const laggingCode = `
 	.globl late, early, silent, called
 	.type late, @function
@@ -74,6 +75,18 @@ thunk:	jmp 4f
 4:	call 3b
 	nop
 	.cfi_endproc
+	.globl skipping, skipped
+	.type skipping, @function
+skipping:
+5:	.cfi_startproc
+	.cfi_def_cfa_offset 16
+	push %rbp
+	.cfi_def_cfa_offset 24
+	mov %rsp, %rbp
+	ud2
+	call 5b
+skipped: ret
+	.cfi_endproc
 `
 
 // A row that another contradicts is left where the stack agrees with the
@@ -128,6 +141,7 @@ func TestContradictedRows(t *testing.T) {
 		{"where it has pushed a word", "thunk", 14, []uint64{8}, 16},
 		{"at its return", "thunk", 18, []uint64{8}, 16},
 		{"behind the return", "thunk", 19, []uint64{24}, 32},
+		{"with no caller left out", "skipping", 0, []uint64{8}, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			stack := make([]byte, 128)
@@ -155,5 +169,19 @@ func TestContradictedRows(t *testing.T) {
 				t.Error("a rule, which does not depend on the stack")
 			}
 		})
+	}
+	// The caller that is left out, and not what is above it.
+	for offset, size := range []uint64{8, 16} {
+		stack := make([]byte, 64)
+		binary.LittleEndian.PutUint64(stack[size-8:], at["skipped"])
+		binary.LittleEndian.PutUint64(stack[size:], at["called"])
+		snap := procstate.NewSnapshot(im.Arch(), 1, "", space)
+		snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: sp, Data: stack}})
+		d := NewDebug(nil)
+		in, out := unwind.NewFrame(im.Arch(), at["skipping"]+uint64(offset), sp, 0), unwind.Frame{}
+		in.Flags = unwind.Interrupted
+		if v, err := d.CallerFrame(unwind.NewWalker(snap, nil, nil), &in, &out); v != unwind.Success || out.PC() != at["skipped"] || out.SP() != sp+size {
+			t.Errorf("%d bytes into it: %v, %v, to %#x with SP+%d", offset, v, err, out.PC(), out.SP()-sp)
+		}
 	}
 }
