@@ -29,7 +29,7 @@ func (f *flow) resolvePending() bool {
 	switch b := f.blockStarting(p.next); {
 	case b != nil && conflict(f.arch, &b.state, &p.state):
 		return true // it does not return
-	case b == nil && f.c.jumpedTo(p.next):
+	case b == nil && f.c.jumpedTo(p.next) && !f.returnsFromPart(p.next):
 		return true // what follows belongs to another function
 	case b == nil && f.beginsAnother(&p):
 		return true

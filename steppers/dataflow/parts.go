@@ -80,6 +80,46 @@ func (f *flow) catches(ch *chunk, vaddr uint64) bool {
 	return false
 }
 
+// returnsFromPart reports whether all that jumps to vaddr from elsewhere are seldom
+// executed parts of the function: straight-line code that only jumps of the home
+// chunk lead to.
+func (f *flow) returnsFromPart(vaddr uint64) bool {
+	home, _ := f.c.region(vaddr)
+	for _, j := range f.c.jumpsInto(span{vaddr, vaddr + 1}) {
+		if !f.isPartOf(home, f.c.lo+uint64(j.source)) {
+			return false
+		}
+	}
+	return true
+}
+
+// isPartOf reports whether the last place before site that code of other regions
+// jumps to is jumped to from home alone, and goes straight on to site.
+func (f *flow) isPartOf(home span, site uint64) bool {
+	const most = 128 // bytes of such a part
+	r, _ := f.c.region(site)
+	into := f.c.jumpsInto(span{max(r.lo+1, site-min(site, most)), site + 1})
+	if len(into) == 0 {
+		return false
+	}
+	start := into[len(into)-1].target
+	for i := len(into) - 1; i >= 0 && into[i].target == start; i-- {
+		if source := f.c.lo + uint64(into[i].source); source < home.lo || source >= home.hi {
+			return false
+		}
+	}
+	at := f.c.lo + uint64(start)
+	code := f.c.read(at, min(site+16, r.hi))
+	var in isa.Inst
+	for at < site {
+		if len(code) == 0 || !f.c.dec(code, at, &in) || in.Ends() {
+			return false
+		}
+		at, code = at+uint64(in.Len), code[in.Len:]
+	}
+	return at == site
+}
+
 // keeps judges what a guessed part of a function does to registers that
 // calls preserve: it writes none that the function has not saved.
 func (v *verdict) keeps(f *flow, before, after *state) {
