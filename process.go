@@ -33,6 +33,13 @@ type ProcessStacks struct {
 	Arch       *procstate.Arch
 	Stacks     []ThreadStack // the initial thread first
 
+	// Goroutines are those of a program in Go; see WalkOptions. Walks of them
+	// are made by WalkGoroutine and GoroutineWalker. GoroutinesErr tells why they
+	// are not known; it wraps procstate.ErrNoPclntab when the program is not in Go.
+	Goroutines      procstate.Goroutines
+	GoroutinesErr   error
+	GoroutineWalker *unwind.Walker
+
 	// Stopped is for how long the process, or part of it, stood still.
 	Stopped time.Duration
 }
@@ -45,6 +52,10 @@ type WalkOptions struct {
 	// StackBytes limits what is copied of each stack; 0 stands for
 	// procstate.DefaultStackBytes.
 	StackBytes int
+
+	// Goroutines asks for those of a program in Go, all of which are copied while
+	// it stands. With Threads there are none.
+	Goroutines bool
 
 	// Group makes the steppers; nil stands for DefaultGroup.
 	Group func() unwind.StepperGroup
@@ -75,7 +86,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		group = DefaultGroup
 	}
 	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes,
-		Collect: procstate.GoCollector(pid), Probes: opts.Probes}
+		Collect: procstate.GoCollector(pid), Probes: opts.Probes, Goroutines: opts.Goroutines}
 	c, err := procstate.CaptureProcess(pid, copts)
 	if err != nil {
 		return nil, err
@@ -88,7 +99,11 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		stacks[t.TID] = &ps.Stacks[i]
 	}
 	copts.Also = make(map[procstate.ThreadID][]uint64)
+	copts.Goroutines = false
 	steppers := group()
+	if opts.Goroutines && len(opts.Threads) == 0 {
+		ps.readGoroutines(With(c, steppers, nil))
+	}
 	for look := 0; ; look++ {
 		ps.Stopped += c.Stopped
 		w := With(c, steppers, nil)
@@ -114,6 +129,14 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		if c, err = procstate.CaptureProcess(pid, copts); err != nil {
 			return ps, nil // what there is stays true
 		}
+	}
+}
+
+// readGoroutines reads the goroutines of a Walker's process.
+func (p *ProcessStacks) readGoroutines(w *unwind.Walker) {
+	gs, err := procstate.ReadGoroutines(w.ProcessState())
+	if p.GoroutinesErr = err; err == nil {
+		p.Goroutines, p.GoroutineWalker = *gs, w
 	}
 }
 

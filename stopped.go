@@ -72,6 +72,9 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		s.Frames, s.Err = w.WalkStack(nil, tid)
 		ps.Stacks = append(ps.Stacks, s)
 	}
+	if opts.Goroutines && len(opts.Threads) == 0 {
+		ps.readGoroutines(w)
+	}
 	release := sync.OnceValue(func() time.Duration {
 		p.Detach()
 		return time.Since(begin)

@@ -46,31 +46,44 @@ type GoRuntime struct {
 	GSignal          uint32 // in m: the g of the signal stack
 	CurG             uint32 // in m: the goroutine that it runs
 	VDSOSP           uint32 // in m: SP of the caller of a running vdso call, else 0
+
+	Status     uint32 // in g: atomicstatus, of four bytes
+	ID         uint32 // in g: goid
+	WaitSince  uint32 // in g: waitsince, in ns of CLOCK_MONOTONIC
+	WaitReason uint32 // in g: waitreason, of one byte
+	LockedM    uint32 // in g: the m that alone may run it
+	ParentID   uint32 // in g: goid of the goroutine that created it; 0 where g has no such field
+	GoPC       uint32 // in g: return address of the go statement that created it
+	StartPC    uint32 // in g: its function
 }
 
 // goLayouts are the layouts by minor version, for 64-bit machines: those of
 // amd64 and arm64 are the same. Taken from the DWARF of programs built with
-// each version.
+// each version; from the status on, but for 1.26, from src/runtime/runtime2.go.
 var goLayouts = []struct {
 	first, last int // minor versions
 	layout      GoRuntime
 }{
-	{20, 20, goLayout(80, 192, 800, 40)},
-	{21, 21, goLayout(80, 192, 808, 40)},
-	{22, 22, goLayout(80, 192, 1120, 40)},
-	{23, 23, goLayout(80, 192, 880, 40)},
-	{24, 24, goLayout(80, 192, 904, 40)},
-	{25, 26, goLayout(72, 184, 896, 32)},
+	{20, 20, goLayout(80, 192, 800, 40, 144, 232, 0, 296)},
+	{21, 21, goLayout(80, 192, 808, 40, 144, 208, 272, 280)},
+	{22, 22, goLayout(80, 192, 1120, 40, 144, 208, 272, 280)},
+	{23, 23, goLayout(80, 192, 880, 40, 152, 216, 280, 288)},
+	{24, 24, goLayout(80, 192, 904, 40, 152, 216, 280, 288)},
+	{25, 25, goLayout(72, 184, 896, 32, 144, 208, 272, 280)},
+	{26, 26, goLayout(72, 184, 896, 32, 144, 208, 280, 288)},
 }
 
 // goLayout makes a layout of what differs between versions: gobuf.bp follows
-// gobuf.lr, and all else has kept its place.
-func goLayout(gsignal, curg, vdsoSP, lr uint32) GoRuntime {
+// gobuf.lr, some fields of g follow its status, and startpc comes after gopc
+// and ancestors; all else has kept its place.
+func goLayout(gsignal, curg, vdsoSP, lr, status, lockedM, parent, goPC uint32) GoRuntime {
 	const sched = 56
 	return GoRuntime{
 		StackLo: 0, StackHi: 8, M: 48,
 		SchedSP: sched, SchedPC: sched + 8, SchedLR: sched + lr, SchedBP: sched + lr + 8,
 		G0: 0, GSignal: gsignal, CurG: curg, VDSOSP: vdsoSP,
+		Status: status, ID: status + 8, WaitSince: status + 24, WaitReason: status + 32,
+		LockedM: lockedM, ParentID: parent, GoPC: goPC, StartPC: goPC + 16,
 	}
 }
 
@@ -201,6 +214,43 @@ func (rt *GoRuntime) GAddr(mem Memory, bias, threadPointer uint64) (addr uint64,
 		}
 	}
 	return threadPointer + offset, true
+}
+
+// g returns the current g of a thread by its registers, 0 where it is not known.
+func (rt *GoRuntime) g(mem Memory, bias uint64, regs *Regs) uint64 {
+	if at, ok := rt.GAddr(mem, bias, regs.ThreadPointer); ok {
+		if g, ok := mem.ReadWord(at); ok && g != 0 {
+			return g
+		}
+	}
+	return regs.Raw(rt.GReg)
+}
+
+// goProgramOf returns the first program or library written in Go among the code
+// of a process, and its runtime. Where a file has no sections, it is looked
+// through only when it is the program. The error wraps ErrNoPclntab when there
+// is none.
+func goProgramOf(libs LibraryState, exe string) (Library, *GoRuntime, error) {
+	why := ErrNoPclntab
+	if libs == nil {
+		return Library{}, nil, ErrNotSupported
+	}
+	for _, l := range libs.Libraries() {
+		if l.Image == nil {
+			continue
+		}
+		if _, ok := l.Image.Section(".go.buildinfo"); !ok && l.Path != exe {
+			continue
+		}
+		rt, err := GoRuntimeOf(l.Image)
+		if err == nil {
+			return l, rt, nil
+		}
+		if !errors.Is(err, ErrNoPclntab) {
+			why = err
+		}
+	}
+	return Library{}, nil, why
 }
 
 // goTLSOffset finds the thread-local slot of g, relative to the thread

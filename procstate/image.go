@@ -87,6 +87,7 @@ type Image struct {
 
 	pclntab   pclntabCache
 	goRuntime goRuntimeCache
+	goLists   goListsCache
 }
 
 var imageCount atomic.Uint32

@@ -47,9 +47,22 @@ type CaptureOptions struct {
 	// It is asked while they stand still, and may be nil.
 	Probes func() map[ThreadID]UserProbes
 
+	// Goroutines, of a process in Go, asks for what ReadGoroutines and walks of
+	// those that are on no thread read. It takes effect where all threads stand.
+	Goroutines bool
+
 	// Also are addresses that must be in the copy of a thread, with what
 	// follows them: where an earlier walk found that something was missing.
 	Also map[ThreadID][]uint64
+
+	goroutines *goroutineCopy // made of Goroutines before the stop
+}
+
+// prepare does what can be done before the process stands.
+func (o *CaptureOptions) prepare(pid int) {
+	if o.Goroutines && len(o.Threads) == 0 {
+		o.goroutines = newGoroutineCopy(pid, o.StackBytes)
+	}
 }
 
 // rawCapture is what is taken while the target stands still.
@@ -59,6 +72,7 @@ type rawCapture struct {
 	task    ThreadID // a thread that has its memory still
 	arch    *Arch
 	stopped time.Duration
+	shared  []Region // that belong to no thread
 }
 
 type rawThread struct {
@@ -174,6 +188,9 @@ func (rc *rawCapture) take(e *engine, p *ProcDebug, ts, late []*tracee, opts *Ca
 	if opts.Collect != nil {
 		rc.collect(opts.Collect, arena)
 	}
+	if opts.goroutines != nil {
+		rc.shared = opts.goroutines.take(rc.task, rc.arch.AddressWidth)
+	}
 }
 
 // copyStacks copies the live stack of each thread: from a little below SP,
@@ -260,6 +277,8 @@ type vmBatch struct {
 	remote []remoteIovec
 	owner  []*rawThread
 	region []int // index in owner's regions
+
+	patience int // unreadable pieces after which the rest is not read; 0 is no limit
 }
 
 // maxIovecs is UIO_MAXIOV.
@@ -280,8 +299,14 @@ func (b *vmBatch) add(th *rawThread, start, end uint64, arena *arena) {
 	th.regions = append(th.regions, Region{Addr: start, Data: buf})
 }
 
+// reset forgets all pieces.
+func (b *vmBatch) reset() {
+	b.local, b.remote, b.owner, b.region = b.local[:0], b.remote[:0], b.owner[:0], b.region[:0]
+}
+
 // run reads all pieces. What cannot be read is cut off their ends.
 func (b *vmBatch) run() {
+	failures := 0
 	for i := 0; i < len(b.local); {
 		n := min(len(b.local)-i, maxIovecs)
 		got, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(b.task),
@@ -300,6 +325,12 @@ func (b *vmBatch) run() {
 			r := &b.owner[i].regions[b.region[i]]
 			r.Data = r.Data[:left]
 			i++
+			failures++
+		}
+		if b.patience > 0 && failures >= b.patience {
+			for ; i < len(b.local); i++ {
+				b.owner[i].regions[b.region[i]].Data = nil
+			}
 		}
 	}
 }

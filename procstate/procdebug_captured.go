@@ -27,7 +27,8 @@ type Capture struct {
 	threads []CapturedThread
 	areas   []area
 
-	all []Region // of all threads, by address
+	all    []Region // of all threads, by address
+	shared []Region // of what belongs to no thread, by address
 
 	cur *CapturedThread // the thread being walked
 	hot Region          // of the last hit
@@ -49,6 +50,7 @@ type CapturedThread struct {
 
 // Capture copies the state of the target's threads and sets them going again.
 func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
+	opts.prepare(p.pid)
 	if opts.Probes == nil {
 		opts.Probes = p.probes.ask
 	}
@@ -65,6 +67,7 @@ func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
 // CaptureProcess attaches a process, captures it and lets it go, all within
 // one stop. The errors are those of Attach.
 func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
+	opts.prepare(pid)
 	return capture(pid, func() (*ProcDebug, *rawCapture, error) {
 		p, dir, err := newProcDebug(pid)
 		if err != nil {
@@ -156,9 +159,12 @@ func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) *Capture {
 		}
 		return int(a.TID) - int(b.TID)
 	})
-	slices.SortFunc(c.all, func(a, b Region) int {
-		return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(len(b.Data), len(a.Data)))
-	})
+	c.shared = rc.shared
+	for _, regions := range [][]Region{c.all, c.shared} {
+		slices.SortFunc(regions, func(a, b Region) int {
+			return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(len(b.Data), len(a.Data)))
+		})
+	}
 	return c
 }
 
@@ -269,13 +275,15 @@ func (c *Capture) regionOf(addr, n uint64) (Region, bool) {
 			}
 		}
 	}
-	// Regions may overlap, when threads share a memory area: look at some
-	// that begin before addr.
-	i := sort.Search(len(c.all), func(i int) bool { return c.all[i].Addr > addr })
-	for j := i - 1; j >= 0 && j >= i-8; j-- {
-		r := c.all[j]
-		if i := addr - r.Addr; i < uint64(len(r.Data)) && n <= uint64(len(r.Data))-i {
-			return r, true
+	for _, regions := range [...][]Region{c.shared, c.all} {
+		// Regions may overlap, when threads share a memory area: look at some
+		// that begin before addr.
+		i := sort.Search(len(regions), func(i int) bool { return regions[i].Addr > addr })
+		for j := i - 1; j >= 0 && j >= i-8; j-- {
+			r := regions[j]
+			if i := addr - r.Addr; i < uint64(len(r.Data)) && n <= uint64(len(r.Data))-i {
+				return r, true
+			}
 		}
 	}
 	return Region{}, false

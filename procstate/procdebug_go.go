@@ -13,25 +13,22 @@ import (
 // runtime's g and m; the Collector copies these and the other stacks' live
 // parts. See [GoRuntime].
 func GoCollector(pid int) Collector {
-	exe, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+	l, rt, err := goProgramOfLive(pid)
 	if err != nil {
 		return nil
 	}
-	tid := readableTask(pid)
-	for _, m := range spaceFromMaps(pid, tid, readMapsText(pid, tid)).Mappings() {
-		if m.Image == nil {
-			continue
-		}
-		// Those without sections are not looked through, but the program.
-		if _, ok := m.Image.Section(".go.buildinfo"); !ok && m.Path != exe {
-			continue
-		}
-		if rt, err := GoRuntimeOf(m.Image); err == nil {
-			c := goCollector{rt: rt, bias: m.Bias, sp: m.Image.Arch().SP}
-			return c.collect
-		}
+	c := goCollector{rt: rt, bias: l.Bias, sp: l.Image.Arch().SP}
+	return c.collect
+}
+
+// goProgramOfLive is goProgramOf for a running process.
+func goProgramOfLive(pid int) (Library, *GoRuntime, error) {
+	exe, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+	if err != nil {
+		return Library{}, nil, err
 	}
-	return nil
+	tid := readableTask(pid)
+	return goProgramOf(spaceFromMaps(pid, tid, readMapsText(pid, tid)), exe)
 }
 
 type goCollector struct {

@@ -42,6 +42,7 @@ type walkOptions struct {
 	exe     string
 	watch   durationValue
 	noGroup bool
+	goes    string // goroutines
 	args    bool
 	locals  bool
 	stop    durationValue
@@ -51,7 +52,7 @@ type walkOptions struct {
 }
 
 func newWalkCommand() *cobra.Command {
-	o := &walkOptions{symbols: "yes", stop: durationValue(time.Second)}
+	o := &walkOptions{symbols: "yes", goes: "yes", stop: durationValue(time.Second)}
 	c := &cobra.Command{
 		Use:   "walk PID... | --core FILE",
 		Short: "Print the stacks of running processes or of a core file",
@@ -62,7 +63,17 @@ copies. The time the process stood still is printed.
 Threads of the same state, stack and name, but for numbers in it, are shown
 together. A frame that was not found by plain call frame information shows the
 stepper that found it. Each stack is complete or says why it ends early.
-Goroutines that wait have no thread, and are not shown.
+
+Goroutines of a Go program (1.20 to 1.26, stripped or not) that wait for
+something or for a thread have none: they are shown after the threads, those of
+the same stack, state and creator together, most first, with how long they wait
+since a garbage collection first found them so. A goroutine on a thread is
+named there. Those of the runtime itself are only counted, unless
+--goroutines=all. Their stacks are copied with those of the threads, 256 MB at
+most. In JSON, "goroutines" has an object for each group: its "ids", those that
+created them ("parents") and nanoseconds that they wait ("waiting_ns"), in the
+same order; "state", "locked", "system", "created_by", and the frames of the
+first.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
@@ -79,6 +90,7 @@ thread could not be stopped, being in an uninterruptible wait, or not walked.`,
   swbpf walk 4711 --symbols functions  in a quarter of the time, without lines
   swbpf walk 4711 --json               for programs
   swbpf walk 4711 --watch 1s           what is it stuck in?
+  swbpf walk 4711 --goroutines=no      only threads, of a Go program
   swbpf walk 4711 --locals             with parameters and local variables
   swbpf walk --core core.4711          a core file`,
 		Args: cobra.ArbitraryArgs,
@@ -97,7 +109,8 @@ thread could not be stopped, being in an uninterruptible wait, or not walked.`,
 	f.StringVar(&o.core, "core", "", "walk the threads of a core `file`")
 	f.StringVar(&o.exe, "exe", "", "the program `file` of the core, when it is not where it was")
 	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
-	f.BoolVar(&o.noGroup, "no-group", false, "show each thread by itself")
+	f.BoolVar(&o.noGroup, "no-group", false, "show each thread and goroutine by itself")
+	f.StringVar(&o.goes, "goroutines", "yes", "`which` goroutines of a Go program to show: yes, all (those of the runtime too) or no")
 	f.BoolVar(&o.args, "args", false, "show the parameters of each function")
 	f.BoolVar(&o.locals, "locals", false, "show parameters and local variables; the process stands until they are read")
 	f.Var(&o.stop, "stop-limit", "how long the process may stand for --args and --locals; what is not read by then says so")
@@ -117,6 +130,8 @@ func (o *walkOptions) check(args []string) error {
 	switch {
 	case o.symbols != "yes" && o.symbols != "functions" && o.symbols != "no":
 		return fmt.Errorf("--symbols is yes, functions or no, not %q", o.symbols)
+	case o.goes != "yes" && o.goes != "all" && o.goes != "no":
+		return fmt.Errorf("--goroutines is yes, all or no, not %q", o.goes)
 	case o.core != "" && len(o.pids) > 0:
 		return errors.New("a process ID or --core, not both")
 	case o.core == "" && len(o.pids) == 0:
@@ -262,28 +277,30 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	begin := time.Now()
 	probes := openProbes(pid)
 	defer probes.close()
-	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read}
+	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines()}
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {
 		return nil, err
 	}
 	pw := &processWalk{pid: pid, stopped: ps.Stopped, live: true}
-	pw.take(ps)
+	pw.take(context.Background(), ps, o)
 	pw.nameFrames(o.symbols != "no")
 	pw.took = time.Since(begin)
 	return pw, nil
 }
 
-// take takes over the stacks of a process.
-func (p *processWalk) take(ps *stackwalk.ProcessStacks) {
+// take takes over the stacks of a process, and walks its goroutines until ctx is
+// done.
+func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *walkOptions) {
 	p.exe, p.arch = ps.Executable, ps.Arch
 	for i := range ps.Stacks {
 		s := &ps.Stacks[i]
 		p.threads = append(p.threads, threadWalk{
 			tid: s.TID, name: s.Name, state: s.State.String(), blocked: s.Blocked,
-			walker: s.Walker, stack: s.Frames, err: s.Err,
+			stackWalk: stackWalk{walker: s.Walker, stack: s.Frames, err: s.Err},
 		})
 	}
+	p.takeGoroutines(ctx, ps.GoroutineWalker, &ps.Goroutines, ps.GoroutinesErr, o)
 }
 
 // walkCore walks the threads of a core file.
@@ -307,7 +324,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		if len(o.tids) > 0 && !slices.Contains(o.tids, tid) {
 			continue
 		}
-		t := threadWalk{tid: tid, name: core.Name, state: "dumped", walker: w}
+		t := threadWalk{tid: tid, name: core.Name, state: "dumped", stackWalk: stackWalk{walker: w}}
 		if i == 0 && core.Signal != 0 {
 			t.state = unix.SignalName(unix.Signal(core.Signal))
 		}
@@ -317,6 +334,10 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	if len(pw.threads) == 0 {
 		core.Close()
 		return nil, fmt.Errorf("%s: thread %s: %w", o.core, &o.tids, procstate.ErrNoThread)
+	}
+	if o.wantsGoroutines() {
+		gs, err := procstate.ReadGoroutines(core)
+		pw.takeGoroutines(context.Background(), w, gs, err, o)
 	}
 	pw.nameFrames(o.symbols != "no")
 	if o.args || o.locals {

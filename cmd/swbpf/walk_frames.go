@@ -21,20 +21,28 @@ type processWalk struct {
 	threads []threadWalk
 	closer  io.Closer
 
+	goroutines goroutineWalks
+
 	variables bool // were read
 	locals    bool // shall be written, beside parameters
 }
 
+// stackWalk is one stack.
+type stackWalk struct {
+	walker *unwind.Walker
+	stack  []unwind.Frame
+	err    error
+	frames []walkFrame
+}
+
 // threadWalk is the stack of one thread.
 type threadWalk struct {
-	tid     procstate.ThreadID
-	name    string
-	state   string
-	blocked bool
-	walker  *unwind.Walker
-	stack   []unwind.Frame
-	err     error
-	frames  []walkFrame
+	stackWalk
+	tid       procstate.ThreadID
+	name      string
+	state     string
+	blocked   bool
+	goroutine *procstate.Goroutine // that is on it; nil where that is not known
 }
 
 // walkFrame is a logical frame: a frame of the stack, or a call that was
@@ -56,11 +64,23 @@ type walkFrame struct {
 	variables []walkVariable
 }
 
-// complete reports whether the walk reached the thread's first frame.
-func (t *threadWalk) complete() bool { return t.err == nil && len(t.stack) > 0 }
+// stacks returns all stacks.
+func (p *processWalk) stacks() []*stackWalk {
+	all := make([]*stackWalk, 0, len(p.threads)+len(p.goroutines.groups))
+	for i := range p.threads {
+		all = append(all, &p.threads[i].stackWalk)
+	}
+	for _, g := range p.goroutines.groups {
+		all = append(all, &g.stackWalk)
+	}
+	return all
+}
+
+// complete reports whether the walk reached the first frame of the stack.
+func (t *stackWalk) complete() bool { return t.err == nil && len(t.stack) > 0 }
 
 // reason says in a word why the walk ended early.
-func (t *threadWalk) reason() string {
+func (t *stackWalk) reason() string {
 	switch {
 	case t.complete():
 		return ""
@@ -114,22 +134,30 @@ type nameAt struct {
 	buildID string
 }
 
-// nameFrames makes the logical frames of all threads.
+// nameFrames makes the logical frames of all stacks.
 func (p *processWalk) nameFrames(names bool) {
 	namers := make(map[*unwind.Walker]*namer)
-	for i := range p.threads {
-		t := &p.threads[i]
+	namerOf := func(w *unwind.Walker) *namer {
+		n := namers[w]
+		if n == nil {
+			n = &namer{w: w, known: make(map[uint64]*nameAt)}
+			if names {
+				n.lines, _ = w.SymbolLookup().(lineNamer)
+			}
+			namers[w] = n
+		}
+		return n
+	}
+	for _, g := range p.goroutines.groups {
+		if g.first.CreatedPC != 0 {
+			g.created = namerOf(g.walker).at(g.first.CreatedPC - 1)
+		}
+	}
+	for _, t := range p.stacks() {
 		if t.walker == nil {
 			continue
 		}
-		n := namers[t.walker]
-		if n == nil {
-			n = &namer{w: t.walker, known: make(map[uint64]*nameAt)}
-			if names {
-				n.lines, _ = t.walker.SymbolLookup().(lineNamer)
-			}
-			namers[t.walker] = n
-		}
+		n := namerOf(t.walker)
 		t.frames = make([]walkFrame, 0, len(t.stack))
 		for j := range t.stack {
 			t.frames = n.name(t.frames, &t.stack[j])

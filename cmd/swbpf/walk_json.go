@@ -18,6 +18,11 @@ type (
 		StoppedNs int64        `json:"stopped_ns"`
 		WalkNs    int64        `json:"walk_ns"`
 		Threads   []jsonThread `json:"threads"`
+
+		// Of a program in Go:
+		Goroutines       []jsonGoroutines `json:"goroutines,omitempty"`
+		GoroutinesUnread int              `json:"goroutines_unread,omitempty"` // that could not be read, or were too many
+		GoroutinesError  string           `json:"goroutines_error,omitempty"`  // why none are known
 	}
 
 	jsonThread struct {
@@ -27,6 +32,32 @@ type (
 		Complete bool        `json:"complete"`
 		Reason   string      `json:"reason"`
 		Frames   []jsonFrame `json:"frames"`
+
+		Goroutine uint64 `json:"goroutine,omitempty"` // ID of that which is on it
+	}
+
+	// jsonGoroutines are goroutines without a thread that have the same stack,
+	// state and creator; with --no-group one of them. Frames, and PC, SP and FP in
+	// them, are those of the first.
+	jsonGoroutines struct {
+		IDs       []uint64      `json:"ids"`
+		Parents   []uint64      `json:"parents"`    // that created them; 0 is not known
+		WaitingNs []int64       `json:"waiting_ns"` // at least; 0 is not known
+		State     string        `json:"state"`
+		Locked    bool          `json:"locked"` // to a thread
+		System    bool          `json:"system"` // of the runtime
+		CreatedBy jsonCreatedBy `json:"created_by"`
+		Complete  bool          `json:"complete"`
+		Reason    string        `json:"reason"`
+		Frames    []jsonFrame   `json:"frames"`
+	}
+
+	// jsonCreatedBy is the place of a go statement; PC is where it returned to.
+	jsonCreatedBy struct {
+		PC       string `json:"pc"`
+		Function string `json:"function"`
+		File     string `json:"file"`
+		Line     int    `json:"line"`
 	}
 
 	jsonFrame struct {
@@ -65,18 +96,28 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 	for i := range p.threads {
 		t := &p.threads[i]
 		jt := jsonThread{TID: int32(t.tid), Name: t.name, State: t.state, Complete: t.complete(),
-			Reason: t.reason(), Frames: make([]jsonFrame, 0, len(t.frames))}
-		for j := range t.frames {
-			jf := jsonFrameOf(p.arch, j, &t.frames[j])
-			if p.variables {
-				vars := jsonVariablesOf(&t.frames[j])
-				jf.Variables = &vars
-			}
-			jt.Frames = append(jt.Frames, jf)
+			Reason: t.reason(), Frames: p.jsonFrames(&t.stackWalk)}
+		if t.goroutine != nil {
+			jt.Goroutine = t.goroutine.ID
 		}
 		out.Threads = append(out.Threads, jt)
 	}
+	p.jsonGoroutines(&out)
 	return json.NewEncoder(w).Encode(&out)
+}
+
+// jsonFrames returns the frames of a stack.
+func (p *processWalk) jsonFrames(t *stackWalk) []jsonFrame {
+	out := make([]jsonFrame, 0, len(t.frames))
+	for j := range t.frames {
+		jf := jsonFrameOf(p.arch, j, &t.frames[j])
+		if p.variables {
+			vars := jsonVariablesOf(&t.frames[j])
+			jf.Variables = &vars
+		}
+		out = append(out, jf)
+	}
+	return out
 }
 
 func jsonFrameOf(a *procstate.Arch, index int, f *walkFrame) jsonFrame {

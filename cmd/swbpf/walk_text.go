@@ -20,6 +20,9 @@ import (
 // same stack are one.
 func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	head := fmt.Sprintf("process %d  %s  (%s, %s", p.pid, printable(p.exe), p.arch.Name, plural(len(p.threads), "thread"))
+	if n := p.goroutines.total; n > 0 {
+		head += ", " + plural(n, "goroutine")
+	}
 	if p.live {
 		head += ", stopped for " + duration(p.stopped)
 	}
@@ -29,17 +32,22 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	for _, g := range groupThreads(p, group) {
 		t := g[0]
 		fmt.Fprintf(w, "\n%s\n", groupHead(g))
-		writeFrames(w, p.arch, t.frames, p.locals)
-		if !t.complete() && len(t.stack) > 0 {
-			r := unwind.ReasonOf(t.err)
-			if r == unwind.StepperFailed {
-				fmt.Fprintf(w, "  ends here: %s\n", printable(t.err.Error()))
-			} else {
-				fmt.Fprintf(w, "  ends here: %s: %s\n", r, r.Help())
-			}
+		p.writeStack(w, &t.stackWalk)
+	}
+	return p.writeGoroutines(w)
+}
+
+// writeStack writes the frames of a stack and why it ends early, if it does.
+func (p *processWalk) writeStack(w io.Writer, t *stackWalk) {
+	writeFrames(w, p.arch, t.frames, p.locals)
+	if !t.complete() && len(t.stack) > 0 {
+		r := unwind.ReasonOf(t.err)
+		if r == unwind.StepperFailed {
+			fmt.Fprintf(w, "  ends here: %s\n", printable(t.err.Error()))
+		} else {
+			fmt.Fprintf(w, "  ends here: %s: %s\n", r, r.Help())
 		}
 	}
-	return nil
 }
 
 // groupThreads puts threads with the same stack, state and outcome together,
@@ -87,19 +95,36 @@ func groupHead(g []*threadWalk) string {
 	if name := groupName(g); name != "" {
 		fmt.Fprintf(&b, " %q", name)
 	}
-	fmt.Fprintf(&b, " %s: ", t.state)
-	switch {
-	case t.complete():
-		b.WriteString("complete")
-	case len(t.stack) == 0:
-		b.WriteString(t.reason())
-	default:
-		b.WriteString("incomplete, " + t.reason())
+	b.WriteString(" " + t.state)
+	var ids []uint64
+	for _, t := range g {
+		if t.goroutine != nil {
+			ids = append(ids, t.goroutine.ID)
+		}
 	}
+	switch len(ids) {
+	case 0:
+	case 1:
+		fmt.Fprintf(&b, ", goroutine %d", ids[0])
+	default:
+		fmt.Fprintf(&b, ", goroutines %s", ranges(ids))
+	}
+	b.WriteString(": " + t.outcome())
 	if t.blocked {
 		b.WriteString(" (could not be stopped)")
 	}
 	return b.String()
+}
+
+// outcome says whether a stack is complete, or why not.
+func (t *stackWalk) outcome() string {
+	switch {
+	case t.complete():
+		return "complete"
+	case len(t.stack) == 0:
+		return t.reason()
+	}
+	return "incomplete, " + t.reason()
 }
 
 var numbers = regexp.MustCompile("[0-9]+")
@@ -123,27 +148,32 @@ func groupName(g []*threadWalk) string {
 	})
 }
 
-// tidRanges writes thread IDs as ranges: "12-14, 17". Past some, it counts.
+// tidRanges writes the IDs of threads.
 func tidRanges(g []*threadWalk) string {
 	tids := make([]procstate.ThreadID, len(g))
 	for i, t := range g {
 		tids[i] = t.tid
 	}
-	slices.Sort(tids)
+	return ranges(tids)
+}
+
+// ranges sorts IDs and writes them as ranges: "12-14, 17". Past some, it counts.
+func ranges[ID procstate.ThreadID | uint64](ids []ID) string {
+	slices.Sort(ids)
 	var parts []string
-	for i := 0; i < len(tids); {
+	for i := 0; i < len(ids); {
 		j := i
-		for j+1 < len(tids) && tids[j+1] == tids[j]+1 {
+		for j+1 < len(ids) && ids[j+1] == ids[j]+1 {
 			j++
 		}
 		if len(parts) == 8 {
-			parts = append(parts, fmt.Sprintf("and %d more", len(tids)-i))
+			parts = append(parts, fmt.Sprintf("and %d more", len(ids)-i))
 			break
 		}
 		if i == j {
-			parts = append(parts, strconv.Itoa(int(tids[i])))
+			parts = append(parts, fmt.Sprint(ids[i]))
 		} else {
-			parts = append(parts, fmt.Sprintf("%d-%d", tids[i], tids[j]))
+			parts = append(parts, fmt.Sprintf("%d-%d", ids[i], ids[j]))
 		}
 		i = j + 1
 	}

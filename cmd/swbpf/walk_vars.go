@@ -59,8 +59,7 @@ func symbolText(at func(addr uint64) (procstate.Symbol, bool)) func(addr uint64)
 // until ctx is done.
 func (p *processWalk) readVariables(ctx context.Context) {
 	readers := make(map[*unwind.Walker]*variableReader)
-	for i := range p.threads {
-		t := &p.threads[i]
+	for _, t := range p.stacks() {
 		if t.walker == nil {
 			continue
 		}
@@ -71,14 +70,14 @@ func (p *processWalk) readVariables(ctx context.Context) {
 		}
 		if r.r != nil {
 			r.r.Until(ctx)
-			r.thread(t)
+			r.stack(t)
 		}
 	}
 	p.variables = true
 }
 
-// thread reads the variables of a thread.
-func (r *variableReader) thread(t *threadWalk) {
+// stack reads the variables of a stack.
+func (r *variableReader) stack(t *stackWalk) {
 	frames := t.frames
 	for i := range t.stack {
 		n := 0
@@ -259,9 +258,9 @@ func walkStoppedVariables(o *walkOptions, pid int, probes *userProbes, limit tim
 	defer cancel()
 	o.symbolizer.DeferTypes()
 	pw := &processWalk{pid: pid, live: true}
-	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, StopLimit: limit}
+	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, StopLimit: limit, Goroutines: o.wantsGoroutines()}
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
-		pw.take(ps)
+		pw.take(ctx, ps, o)
 		pw.nameFrames(true)
 		pw.readVariables(ctx)
 	})

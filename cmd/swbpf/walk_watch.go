@@ -68,15 +68,17 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 }
 
 // write writes a line for each distinct stack, that of the initial thread
-// first.
+// first, those of goroutines last.
 func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
-	fmt.Fprintf(w, "%s  process %d  %s, stopped for %s\n", now.Format("15:04:05.000"), p.pid,
-		plural(len(p.threads), "thread"), duration(p.stopped))
+	what := plural(len(p.threads), "thread")
+	if n := p.goroutines.total; n > 0 {
+		what += ", " + plural(n, "goroutine")
+	}
+	fmt.Fprintf(w, "%s  process %d  %s, stopped for %s\n", now.Format("15:04:05.000"), p.pid, what, duration(p.stopped))
 	before := s.since
 	s.since = make(map[string]time.Time)
-	for _, g := range groupThreads(p, true) {
-		t := g[0]
-		line := printable(fmt.Sprintf("%5d x %-10s %s: %s", len(g), t.state, groupName(g), foldStack(t)))
+	line := func(line string) error {
+		line = printable(line)
 		since, ok := before[line]
 		if !ok {
 			since = now
@@ -86,7 +88,20 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 		if d := now.Sub(since).Round(100 * time.Millisecond); ok && d > 0 {
 			note = fmt.Sprintf("  [same for %s]", d)
 		}
-		if _, err := fmt.Fprintf(w, "%s%s\n", line, note); err != nil {
+		_, err := fmt.Fprintf(w, "%s%s\n", line, note)
+		return err
+	}
+	for _, g := range groupThreads(p, true) {
+		t := g[0]
+		if err := line(fmt.Sprintf("%5d x %-10s %s: %s", len(g), t.state, groupName(g), foldStack(&t.stackWalk))); err != nil {
+			return err
+		}
+	}
+	for _, g := range p.goroutines.groups {
+		if g.first.System && !p.goroutines.all {
+			continue
+		}
+		if err := line(fmt.Sprintf("%5d x [%s] goroutines: %s", len(g.ids), g.first.State(), foldStack(&g.stackWalk))); err != nil {
 			return err
 		}
 	}
@@ -95,7 +110,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 
 // foldStack writes a stack in one line, top first, recursion counted:
 // "poll < loop x3 < main".
-func foldStack(t *threadWalk) string {
+func foldStack(t *stackWalk) string {
 	if len(t.frames) == 0 {
 		return t.reason()
 	}
