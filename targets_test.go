@@ -79,8 +79,14 @@ type target struct {
 // test ends.
 func start(t testing.TB, path string, args ...string) *target {
 	t.Helper()
+	return startWith(t, path, os.Stderr, args...)
+}
+
+// startWith is start for a program whose errors go to a file.
+func startWith(t testing.TB, path string, stderr *os.File, args ...string) *target {
+	t.Helper()
 	cmd := exec.Command(path, args...)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr = stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

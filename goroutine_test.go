@@ -1,0 +1,356 @@
+package swbpf_test
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// tracedGoroutine is a goroutine as Go's own traceback prints it.
+type tracedGoroutine struct {
+	id, parent uint64
+	addr       uint64 // of its g
+	state      string
+	locked     bool
+	created    string // function
+	createdOff uint64
+	frames     []tracedFrame
+	elided     int // how many of frames come before those that were left out; 0 is all
+}
+
+// tracedFrame is a frame that is no inlined call.
+type tracedFrame struct {
+	function string
+	pc, sp   uint64
+}
+
+var (
+	tracedHead    = regexp.MustCompile(`^goroutine (\d+) gp=0x([0-9a-f]+) m=\S+(?: mp=\S+)? \[([^\]]*)\]:$`)
+	tracedPlace   = regexp.MustCompile(`^\t\S+:\d+(?: \+0x([0-9a-f]+))?(?: fp=0x[0-9a-f]+ sp=0x([0-9a-f]+) pc=0x([0-9a-f]+))?$`)
+	tracedCreated = regexp.MustCompile(`^created by (.*?)(?: in goroutine (\d+))?$`)
+)
+
+// parseTraceback reads what a program prints of its goroutines with
+// GOTRACEBACK=system.
+func parseTraceback(t *testing.T, text string) map[uint64]*tracedGoroutine {
+	t.Helper()
+	all := make(map[uint64]*tracedGoroutine)
+	var g *tracedGoroutine
+	lines := strings.Split(text, "\n")
+	for i := 0; i < len(lines); i++ {
+		line := lines[i]
+		if m := tracedHead.FindStringSubmatch(line); m != nil {
+			g = &tracedGoroutine{id: number(t, m[1], 10), addr: number(t, m[2], 16)}
+			g.state, g.locked = strings.CutSuffix(m[3], ", locked to thread")
+			if all[g.id] == nil { // the one that got the signal is printed twice
+				all[g.id] = g
+			}
+			continue
+		}
+		if line == "" {
+			g = nil
+		}
+		if g == nil || i+1 == len(lines) {
+			continue
+		}
+		if strings.Contains(line, "frames elided...") {
+			g.elided = len(g.frames)
+			continue
+		}
+		place := tracedPlace.FindStringSubmatch(lines[i+1])
+		if place == nil {
+			continue
+		}
+		i++
+		if m := tracedCreated.FindStringSubmatch(line); m != nil {
+			g.created, g.createdOff = m[1], number(t, place[1], 16)
+			if m[2] != "" {
+				g.parent = number(t, m[2], 10)
+			}
+			continue
+		}
+		if place[3] != "" {
+			name, _, _ := strings.Cut(line, "({")
+			if j := strings.LastIndexByte(name, '('); j > 0 {
+				name = name[:j]
+			}
+			g.frames = append(g.frames, tracedFrame{name, number(t, place[3], 16), number(t, place[2], 16)})
+		}
+	}
+	return all
+}
+
+func number(t *testing.T, s string, base int) uint64 {
+	t.Helper()
+	v, err := strconv.ParseUint(s, base, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// walkedGoroutine is a goroutine that was walked.
+type walkedGoroutine struct {
+	procstate.Goroutine
+	frames  []unwind.Frame
+	err     error
+	created unwind.Symbol
+}
+
+// walkGoroutines walks all goroutines of a Walker's process.
+func walkGoroutines(t *testing.T, w *unwind.Walker, gs *procstate.Goroutines) map[uint64]*walkedGoroutine {
+	t.Helper()
+	if gs.Unread != 0 {
+		t.Errorf("%d goroutines could not be read", gs.Unread)
+	}
+	all := make(map[uint64]*walkedGoroutine)
+	for _, g := range gs.List {
+		f, err := swbpf.WalkGoroutine(w, nil, &g)
+		wg := &walkedGoroutine{Goroutine: g, frames: f, err: err}
+		if g.CreatedPC != 0 {
+			wg.created, _ = w.SymbolLookup().SymbolAt(g.CreatedPC - 1)
+		}
+		if all[g.ID] != nil {
+			t.Errorf("goroutine %d is there twice", g.ID)
+		}
+		all[g.ID] = wg
+	}
+	return all
+}
+
+// quit has a Go program print all its goroutines, which ends it.
+func quit(t *testing.T, tg *target, stderr *os.File) map[uint64]*tracedGoroutine {
+	t.Helper()
+	if err := unix.Kill(tg.pid, unix.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	_ = tg.cmd.Wait()
+	b, err := os.ReadFile(stderr.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := parseTraceback(t, string(b))
+	delete(all, 0) // g0 of the thread that got the signal
+	if len(all) == 0 {
+		t.Fatalf("no traceback:\n%s", b)
+	}
+	return all
+}
+
+// startTraced is start for a Go program that will print all of its goroutines
+// when it ends.
+func startTraced(t *testing.T, path string, args ...string) (*target, *os.File) {
+	t.Helper()
+	stderr, err := os.CreateTemp(t.TempDir(), "stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stderr.Close() })
+	t.Setenv("GOTRACEBACK", "system")
+	return startWith(t, path, stderr, args...), stderr
+}
+
+// agrees compares a goroutine with the traceback's, which leaves out frames of C,
+// and those that a thread has above the goroutine's.
+func agrees(t *testing.T, w *walkedGoroutine, g *tracedGoroutine) {
+	t.Helper()
+	state := w.State()
+	if w.Addr != g.addr || state != g.state && w.Thread == 0 || w.Locked != g.locked || w.Parent != g.parent && g.created != "" {
+		t.Errorf("goroutine %d: g at %#x, parent %d, [%s], locked %v; the traceback has %#x, %d, [%s], %v",
+			w.ID, w.Addr, w.Parent, state, w.Locked, g.addr, g.parent, g.state, g.locked)
+	}
+	if g.created != "" && (w.created.Name != g.created || w.created.Offset+1 != g.createdOff) {
+		t.Errorf("goroutine %d: created by %s+%#x; the traceback has %s+%#x", w.ID, w.created.Name, w.created.Offset+1, g.created, g.createdOff)
+	}
+	if w.err != nil {
+		t.Errorf("goroutine %d [%s]: after %d frames: %v", w.ID, state, len(w.frames), w.err)
+		return
+	}
+	head, tail := g.frames, []tracedFrame(nil)
+	switch {
+	case g.elided > 0:
+		head, tail = g.frames[:g.elided], g.frames[g.elided:]
+	case w.Status == procstate.GoRunning: // it was somewhere else then
+		head = head[len(head)-1:]
+	case w.Status == procstate.GoSyscall: // told as it was before the system call
+		head = head[1:]
+	}
+	same := func(f *unwind.Frame, g tracedFrame) bool { return f.PC() == g.pc && f.SP() == g.sp }
+	at := 0
+	for i, want := range head {
+		if want.function == "runtime.systemstack_switch" { // stands for what is on the other stack
+			continue
+		}
+		for w.Thread != 0 && at < len(w.frames) && !same(&w.frames[at], want) || at < len(w.frames) && foreign(g, &w.frames[at]) {
+			at++
+		}
+		if at == len(w.frames) || !same(&w.frames[at], want) {
+			t.Errorf("goroutine %d [%s]: frame %d: pc %#x sp %#x is missing, of %s", w.ID, state, i, want.pc, want.sp, want.function)
+			return
+		}
+		at++
+	}
+	if len(tail) == 0 && at != len(w.frames) {
+		t.Errorf("goroutine %d [%s]: %d frames, the traceback has %d", w.ID, state, len(w.frames), len(head))
+	}
+	for i, want := range tail {
+		if at := len(w.frames) - len(tail) + i; at < 0 || !same(&w.frames[at], want) {
+			t.Errorf("goroutine %d [%s]: frame %d from the end: pc %#x sp %#x is missing", w.ID, state, len(tail)-i, want.pc, want.sp)
+			return
+		}
+	}
+}
+
+// foreign reports whether a frame is of the C that lies between Go frames: on
+// another stack than those of the traceback.
+func foreign(g *tracedGoroutine, f *unwind.Frame) bool {
+	const most = 1 << 30
+	return len(g.frames) > 0 && f.SP()-g.frames[0].sp > most
+}
+
+// TestGoroutines compares the goroutines of running programs with what their own
+// runtime prints of them: copied while the program stood, read from it while it
+// stands, and from a core.
+func TestGoroutines(t *testing.T) {
+	for _, c := range []struct {
+		name, source, command string
+		args                  []string
+		states                string // of which there must be one at least, or nothing was tested
+	}{
+		{"plain", "goroutines.go", "go build", []string{"3"}, "coroutine,chan receive (nil chan),sync.Mutex.Lock,sync.RWMutex.RLock,IO wait,sleep,select,select (no cases),syscall,running,sync.Cond.Wait,sync.WaitGroup.Wait,chan send"},
+		{"stripped", "goroutines.go", "go build -ldflags=-s", []string{"3"}, "coroutine,select,sync.Mutex.Lock"},
+		{"PIE", "goroutines.go", "go build -buildmode=pie", []string{"3"}, "coroutine,select,sync.Mutex.Lock"},
+		{"PIE, stripped", "goroutines.go", "go build -buildmode=pie -ldflags=-s", []string{"3"}, "coroutine,select,sync.Mutex.Lock"},
+		{"many", "goroutines.go", "go build", []string{"10000"}, "sync.Mutex.Lock"},
+		{"cgo", "gocalls.go", "env CGO_ENABLED=1 go build", nil, "chan receive,syscall"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tg, stderr := startTraced(t, build(t, c.source, c.command), c.args...)
+			begin := monotonic(t)
+			ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{Goroutines: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ps.GoroutinesErr != nil {
+				t.Fatal(ps.GoroutinesErr)
+			}
+			walks := map[string]map[uint64]*walkedGoroutine{"copied": walkGoroutines(t, ps.GoroutineWalker, &ps.Goroutines)}
+			_, err = swbpf.WalkStopped(tg.pid, swbpf.WalkOptions{Goroutines: true}, func(ps *swbpf.ProcessStacks) {
+				if ps.GoroutinesErr != nil {
+					t.Fatal(ps.GoroutinesErr)
+				}
+				walks["stopped"] = walkGoroutines(t, ps.GoroutineWalker, &ps.Goroutines)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.name != "many" {
+				w, err := swbpf.ForCore(gcore(t, tg), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer swbpf.Detach(w)
+				gs, err := procstate.ReadGoroutines(w.ProcessState())
+				if err != nil {
+					t.Fatal(err)
+				}
+				walks["core"] = walkGoroutines(t, w, gs)
+			}
+			traced := quit(t, tg, stderr)
+			for how, walked := range walks {
+				t.Log(how, len(walked))
+				states := make(map[string]bool)
+				for id, g := range traced {
+					w := walked[id]
+					if w == nil {
+						t.Errorf("%s: goroutine %d [%s] is missing", how, id, g.state)
+						continue
+					}
+					if w.System != (len(g.frames) > 0 && systemStart(g)) {
+						t.Errorf("%s: goroutine %d, created by %s: system %v", how, id, g.created, w.System)
+					}
+					if w.System { // they come and go
+						continue
+					}
+					states[w.State()] = true
+					agrees(t, w, g)
+				}
+				for id, w := range walked {
+					if traced[id] == nil {
+						t.Errorf("%s: goroutine %d [%s] is not in the traceback", how, id, w.State())
+					}
+				}
+				for _, s := range strings.Split(c.states, ",") {
+					if !states[s] {
+						t.Errorf("%s: no goroutine [%s]", how, s)
+					}
+				}
+			}
+			if c.source == "goroutines.go" { // it has collected garbage when all were waiting
+				since := 0
+				for id, w := range walks["copied"] {
+					if w.WaitSince < 0 || w.WaitSince > begin {
+						t.Errorf("goroutine %d waits since %d, it was %d", id, w.WaitSince, begin)
+					}
+					if w.WaitSince != 0 && w.Status == procstate.GoWaiting {
+						since++
+					}
+				}
+				if since < 15 {
+					t.Errorf("of %d goroutines it is known since when they wait", since)
+				}
+			}
+			if t.Failed() {
+				b, _ := os.ReadFile(stderr.Name())
+				t.Logf("%s", b[:min(len(b), 100000)])
+			}
+		})
+	}
+}
+
+// systemStart reports whether the function that a goroutine began with is the
+// runtime's own.
+func systemStart(g *tracedGoroutine) bool {
+	i := len(g.frames) - 1
+	for i > 0 && strings.HasPrefix(g.frames[i].function, "runtime.goexit") {
+		i--
+	}
+	switch name := g.frames[i].function; name {
+	case "runtime.main", "runtime.corostart":
+		return false
+	case "runtime.runFinalizers":
+		return g.state == "finalizer wait"
+	default:
+		return strings.HasPrefix(name, "runtime.")
+	}
+}
+
+func monotonic(t *testing.T) int64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return now.Nano()
+}
+
+// A program in another language has no goroutines, and says so.
+func TestGoroutinesOfC(t *testing.T) {
+	tg := start(t, build(t, "threads.c", "gcc -O1 -pthread"), "1", "1", "quiet")
+	ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{Goroutines: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(ps.GoroutinesErr, procstate.ErrNoPclntab) || len(ps.Goroutines.List) != 0 {
+		t.Errorf("%d goroutines, %v", len(ps.Goroutines.List), ps.GoroutinesErr)
+	}
+}
