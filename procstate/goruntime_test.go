@@ -42,6 +42,9 @@ func TestGoRuntimeAgainstDWARF(t *testing.T) {
 				for name, got := range map[string]uint32{
 					"runtime.g.m": rt.M, "runtime.m.g0": rt.G0, "runtime.m.gsignal": rt.GSignal, "runtime.m.curg": rt.CurG,
 					"runtime.m.vdsoSP": rt.VDSOSP, "runtime.g.stack": rt.StackLo,
+					"runtime.g.atomicstatus": rt.Status, "runtime.g.goid": rt.ID, "runtime.g.waitsince": rt.WaitSince,
+					"runtime.g.waitreason": rt.WaitReason, "runtime.g.lockedm": rt.LockedM, "runtime.g.parentGoid": rt.ParentID,
+					"runtime.g.gopc": rt.GoPC, "runtime.g.startpc": rt.StartPC,
 				} {
 					if want[name] != int64(got) {
 						t.Errorf("%s at %d, want %d", name, got, want[name])
