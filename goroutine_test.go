@@ -1,8 +1,10 @@
 package swbpf_test
 
 import (
+	"debug/elf"
 	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -11,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -352,5 +356,64 @@ func TestGoroutinesOfC(t *testing.T) {
 	}
 	if !errors.Is(ps.GoroutinesErr, procstate.ErrNoPclntab) || len(ps.Goroutines.List) != 0 {
 		t.Errorf("%d goroutines, %v", len(ps.Goroutines.List), ps.GoroutinesErr)
+	}
+}
+
+// coreOf is a core whose mappings are told by the test: those that the emulator
+// writes name no files.
+type coreOf struct {
+	*procstate.Core
+	libs procstate.AddressSpace
+}
+
+func (c *coreOf) Libraries() procstate.LibraryState { return &c.libs }
+
+// The goroutines of an arm64 program are walked in its core as its own runtime
+// has printed them.
+func TestGoroutinesARM64(t *testing.T) {
+	testenv.Needs(t, "qemu-aarch64")
+	path := build(t, "goroutines.go", "env CGO_ENABLED=0 GOARCH=arm64 go build")
+	t.Chdir(t.TempDir())
+	stderr, err := os.CreateTemp(t.TempDir(), "stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	t.Setenv("GOTRACEBACK", "crash")
+	tg := startWith(t, "sh", stderr, "-c", `ulimit -c unlimited; exec qemu-aarch64 "$@"`, "sh", path, "3")
+	traced := quit(t, tg, stderr)
+	cores, _ := filepath.Glob("qemu_*.core")
+	if len(cores) != 1 {
+		t.Fatalf("cores %v", cores)
+	}
+	core, err := procstate.OpenCore(cores[0], path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer core.Close()
+	img := steptest.OpenImage(t, path)
+	c := &coreOf{Core: core}
+	for _, s := range img.Segments() {
+		if s.Flags&elf.PF_X != 0 {
+			c.libs.Insert(&procstate.Mapping{Start: s.Vaddr &^ 4095, End: (s.Vaddr + s.Memsz + 4095) &^ 4095, Offset: s.Off &^ 4095, Image: img})
+		}
+	}
+	gs, err := procstate.ReadGoroutines(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for id, w := range walkGoroutines(t, swbpf.With(c, nil, nil), gs) {
+		if w.Thread != 0 || w.Status == procstate.GoRunning || w.Status == procstate.GoSyscall {
+			continue // the traceback has changed where it is
+		}
+		if g := traced[id]; g == nil {
+			t.Errorf("goroutine %d [%s] is not in the traceback", id, w.State())
+		} else if agrees(t, w, g); !w.System {
+			compared++
+		}
+	}
+	if compared < 25 {
+		t.Errorf("%d goroutines compared", compared)
 	}
 }
