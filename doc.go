@@ -23,6 +23,9 @@
 // long as it takes to copy their registers and live stacks, sets them going,
 // and walks the copies.
 //
+// A goroutine that waits has no thread. procstate.ReadGoroutines reads those of
+// a program in Go, and [WalkGoroutine] walks them.
+//
 // # Concurrency
 //
 // The functions of this package may be called by any goroutine. A Walker

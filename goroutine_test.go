@@ -417,3 +417,41 @@ func TestGoroutinesARM64(t *testing.T) {
 		t.Errorf("%d goroutines compared", compared)
 	}
 }
+
+// TestGoroutinesOfBusyProgram looks at goroutines that are always somewhere on
+// the way from one state to another: each has its whole stack, or a reason.
+func TestGoroutinesOfBusyProgram(t *testing.T) {
+	tg := start(t, build(t, "gobusy.go", "go build"))
+	ends, states := make(map[string]int), make(map[string]int)
+	all := 0
+	for range 200 {
+		ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{Goroutines: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ps.GoroutinesErr != nil {
+			t.Fatal(ps.GoroutinesErr)
+		}
+		for id, g := range walkGoroutines(t, ps.GoroutineWalker, &ps.Goroutines) {
+			all++
+			states[g.Status.String()]++
+			if g.err != nil {
+				ends[g.State()+": "+g.err.Error()]++
+				continue
+			}
+			last := &g.frames[len(g.frames)-1]
+			sym, _ := ps.GoroutineWalker.Name(last)
+			if !last.IsBottom() || g.Thread == 0 && sym.Name != "runtime.goexit" {
+				t.Errorf("goroutine %d [%s] ends in %s", id, g.State(), sym.Name)
+			}
+		}
+	}
+	t.Log(all, states, ends)
+	short := 0
+	for _, n := range ends {
+		short += n
+	}
+	if short*100 > all || states["runnable"] == 0 || states["waiting"] == 0 || states["running"] == 0 {
+		t.Errorf("%d of %d walks are short: %v; states %v", short, all, ends, states)
+	}
+}
