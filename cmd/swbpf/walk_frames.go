@@ -66,14 +66,11 @@ type walkFrame struct {
 
 // stacks returns all stacks.
 func (p *processWalk) stacks() []*stackWalk {
-	all := make([]*stackWalk, 0, len(p.threads)+len(p.goroutines.groups))
+	all := make([]*stackWalk, 0, len(p.threads)+len(p.goroutines.stacks))
 	for i := range p.threads {
 		all = append(all, &p.threads[i].stackWalk)
 	}
-	for _, g := range p.goroutines.groups {
-		all = append(all, &g.stackWalk)
-	}
-	return all
+	return append(all, p.goroutines.stacks...)
 }
 
 // complete reports whether the walk reached the first frame of the stack.

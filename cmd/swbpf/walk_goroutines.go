@@ -22,15 +22,17 @@ import (
 type goroutineWalks struct {
 	total  int // with those on threads
 	groups []*goroutineGroup
-	unread int   // could not be read
-	late   int   // were not walked in time
-	err    error // why none are known; nil also when the process is not in Go
-	all    bool  // those of the runtime are shown, too
+	stacks []*stackWalk // of the groups, each once
+	unread int          // could not be read
+	late   int          // were not walked in time
+	err    error        // why none are known; nil also when the process is not in Go
+	all    bool         // those of the runtime are shown, too
 }
 
-// goroutineGroup are goroutines with the same stack, state and creator.
+// goroutineGroup are goroutines with the same stack, state and creator; when each
+// is to be shown by itself, several such groups may have one stack.
 type goroutineGroup struct {
-	stackWalk
+	*stackWalk
 	first   procstate.Goroutine
 	created *nameAt // of the go statement
 	ids     []uint64
@@ -80,7 +82,14 @@ func (p *processWalk) takeGoroutines(ctx context.Context, w *unwind.Walker, gs *
 		key = goroutineKey(key[:0], &g, frames, err)
 		group := index[string(key)]
 		if group == nil || o.noGroup {
-			group = &goroutineGroup{first: g, stackWalk: stackWalk{walker: w, stack: slices.Clone(frames), err: err}}
+			var stack *stackWalk
+			if group != nil && !o.args && !o.locals { // whose values differ
+				stack = group.stackWalk
+			} else {
+				stack = &stackWalk{walker: w, stack: slices.Clone(frames), err: err}
+				out.stacks = append(out.stacks, stack)
+			}
+			group = &goroutineGroup{first: g, stackWalk: stack}
 			index[string(key)] = group
 			out.groups = append(out.groups, group)
 		}
@@ -151,7 +160,7 @@ func (p *processWalk) writeGoroutines(w io.Writer) error {
 			continue
 		}
 		fmt.Fprintf(w, "\n%s\n", g.head())
-		p.writeStack(w, &g.stackWalk)
+		p.writeStack(w, g.stackWalk)
 		if g.first.CreatedPC != 0 && g.first.ID != 1 {
 			fmt.Fprintf(w, "  created by %s\n", printable(g.creator()))
 		}
@@ -229,7 +238,7 @@ func (p *processWalk) jsonGoroutines(out *jsonProcess) {
 	}
 	for _, g := range p.goroutines.groups {
 		j := jsonGoroutines{IDs: g.ids, Parents: g.parents, State: g.first.State(), Locked: g.first.Locked, System: g.first.System,
-			CreatedBy: jsonCreatedBy{PC: hex(g.first.CreatedPC)}, Complete: g.complete(), Reason: g.reason(), Frames: p.jsonFrames(&g.stackWalk)}
+			CreatedBy: jsonCreatedBy{PC: hex(g.first.CreatedPC)}, Complete: g.complete(), Reason: g.reason(), Frames: p.jsonFrames(g.stackWalk)}
 		for _, d := range g.waiting {
 			j.WaitingNs = append(j.WaitingNs, d.Nanoseconds())
 		}

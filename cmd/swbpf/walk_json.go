@@ -37,8 +37,8 @@ type (
 	}
 
 	// jsonGoroutines are goroutines without a thread that have the same stack,
-	// state and creator; with --no-group one of them. Frames, and PC, SP and FP in
-	// them, are those of the first.
+	// state and creator; with --no-group one of them. Frames are those of the
+	// first with that stack: SP, FP and where they were are of it alone.
 	jsonGoroutines struct {
 		IDs       []uint64      `json:"ids"`
 		Parents   []uint64      `json:"parents"`    // that created them; 0 is not known

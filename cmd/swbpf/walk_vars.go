@@ -260,7 +260,10 @@ func walkStoppedVariables(o *walkOptions, pid int, probes *userProbes, limit tim
 	pw := &processWalk{pid: pid, live: true}
 	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, StopLimit: limit, Goroutines: o.wantsGoroutines()}
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
-		pw.take(ctx, ps, o)
+		end, _ := ctx.Deadline()
+		walking, enough := context.WithTimeout(ctx, time.Until(end)/2) // the rest is for values
+		pw.take(walking, ps, o)
+		enough()
 		pw.nameFrames(true)
 		pw.readVariables(ctx)
 	})

@@ -101,7 +101,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 		if g.first.System && !p.goroutines.all {
 			continue
 		}
-		if err := line(fmt.Sprintf("%5d x [%s] goroutines: %s", len(g.ids), g.first.State(), foldStack(&g.stackWalk))); err != nil {
+		if err := line(fmt.Sprintf("%5d x [%s] goroutines: %s", len(g.ids), g.first.State(), foldStack(g.stackWalk))); err != nil {
 			return err
 		}
 	}
