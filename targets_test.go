@@ -53,9 +53,19 @@ func build(t testing.TB, source, command string) string {
 		}
 		built.dir, built.path = dir, make(map[string]string)
 	}
-	name := strings.TrimSuffix(source, filepath.Ext(source))
+	name := strings.ReplaceAll(strings.TrimSuffix(source, filepath.Ext(source)), "/", "-")
 	out := filepath.Join(built.dir, fmt.Sprintf("%s%d", name, len(built.path)))
 	src := filepath.Join("testdata", "walk", source)
+	if filepath.Ext(source) == ".txt" { // Go that needs cgo: no package here, since not all builds have that
+		text, err := os.ReadFile(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src = filepath.Join(built.dir, name+".go")
+		if err := os.WriteFile(src, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	cmd := exec.Command(args[0], append(args[1:], "-o", out, src)...)
 	if args[0] == "go" {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -19,7 +19,7 @@ import (
 // that wait for a mutex.
 func startGoroutines(t *testing.T) (pid string) {
 	t.Helper()
-	cmd := exec.Command(build(t, "parked", "env", "CGO_ENABLED=0", "go", "build", "-o", "OUT", walkSource("goroutines.go")), "100")
+	cmd := exec.Command(build(t, "parked", "env", "CGO_ENABLED=0", "go", "build", "-o", "OUT", walkSource("goroutines/main.go")), "100")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestWalkGoroutinesText(t *testing.T) {
 		`^process \d+  \S+  \(amd64, \d+ threads, 1\d\d goroutines, stopped for `,
 		`\nthread \d+ "parked" (running|sleeping), goroutine \d+: complete\n`,
 		`\n\d+ threads [-\d, ]+ "parked" sleeping, goroutines [-\d, ]+: complete\n|\nthread \d+ "parked" sleeping, goroutine 1: complete\n`,
-		`\n100 goroutines [-\d, ]+( and \d+ more)? \[sync\.Mutex\.Lock(, [^]]*)?\]: complete\n  #0 .* runtime\.gopark\+0x(.*\n)* +#\d+ .* main\.deep\+0x.*goroutines\.go:\d+  \[go\]\n(  #.*\n)*  created by main\.main\+0x[0-9a-f]+ in goroutine 1  parked  \S+goroutines\.go:\d+\n`,
+		`\n100 goroutines [-\d, ]+( and \d+ more)? \[sync\.Mutex\.Lock(, [^]]*)?\]: complete\n  #0 .* runtime\.gopark\+0x(.*\n)* +#\d+ .* main\.deep\+0x.*main\.go:\d+  \[go\]\n(  #.*\n)*  created by main\.main\+0x[0-9a-f]+ in goroutine 1  parked  \S+main\.go:\d+\n`,
 		`\ngoroutine \d+ \[chan receive(, \d+s)?, locked to thread\]: complete\n`,
 		`\ngoroutine \d+ \[chan receive(, \d+s)?\]: complete\n(  #.*\n)*.* main\.\(\*pair\[\.\.\.\]\)\.wait\+0x`,
 		`\ngoroutine \d+ \[select \(no cases\)(, \d+s)?\]: complete\n`,
@@ -160,7 +160,7 @@ func checkGoroutinesJSON(t *testing.T, out string, grouped bool) {
 			if grouped && len(g.IDs) != 100 {
 				t.Errorf("%d goroutines in a group", len(g.IDs))
 			}
-			if c := g.CreatedBy; c.Function != "main.main" || !strings.HasSuffix(c.File, "goroutines.go") || c.Line == 0 || g.Parents[0] != 1 {
+			if c := g.CreatedBy; c.Function != "main.main" || !strings.HasSuffix(c.File, "main.go") || c.Line == 0 || g.Parents[0] != 1 {
 				t.Errorf("created by %+v, parent %d", c, g.Parents[0])
 			}
 		}
