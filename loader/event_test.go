@@ -189,7 +189,7 @@ func TestRingBytes(t *testing.T) {
 		{Config{Frequency: 99, StackBytes: 64 << 10}, 2, 99 * 32 << 10},
 		{Config{Frequency: 99, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 99 * 32 << 10},
 		{Config{Frequency: 10, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 1 << 20}, // some whole stacks
-		{Config{Frequency: 99, StackBytes: 64 << 10}, 256, 512 << 10}, // 128 MB in all
+		{Config{Frequency: 99, StackBytes: 64 << 10}, 256, 512 << 10},                     // 128 MB in all
 		{Config{Frequency: 99, StackBytes: 64 << 10}, 8192, 256 << 10},
 	} {
 		if got := c.cfg.ringBytes(c.cpus); got != c.want {
