@@ -19,7 +19,8 @@ const (
 	markOffsetBits = 13
 )
 
-// MarkFunc appends the marks of a piece of code to marks.
+// MarkFunc appends the marks of a page of code to marks. What may go on before the
+// page, or behind it, it has to mark as well.
 type MarkFunc func(a *Arch, code []byte, marks []Mark) []Mark
 
 // codeMarks keeps the marks of those pages of a file that were asked for.
@@ -30,12 +31,11 @@ type codeMarks struct {
 
 	mu   sync.Mutex
 	kept []Mark // their number, as a Mark, and they; and so on
-	code [markMargin + markPage + markMargin]byte
+	code [markPage]byte
 }
 
 const (
-	markPage   = 4096
-	markMargin = 128
+	markPage = 4096
 
 	// anyMarks stands for a page that cannot be read, or has more than maxMarks.
 	anyMarks = 1<<MarkKinds - 1
@@ -45,15 +45,30 @@ const (
 )
 
 // HasMark reports whether find marks a place of a kind that is from to to bytes
-// after a link-time address, neither of which is more than 128, or less than
-// -128. Each page of the file is read once for that; find must be the same in all
-// calls for an Image. HasMark is true where the file cannot be read.
+// after a link-time address. Each page of the file is read once for that; find must
+// be the same in all calls for an Image. HasMark is true where the file cannot be
+// read.
 func (im *Image) HasMark(vaddr uint64, kind, from, to int, find MarkFunc) bool {
 	off, ok := im.OffsetOfVaddr(vaddr, 1)
 	if !ok || off >= min(uint64(im.size), maxMarkedOffset) {
 		return true
 	}
-	k, page := &im.marks, off/markPage
+	first := int64(off) + int64(from)
+	last := min(int64(off)+int64(to), im.size-1)
+	for at := max(first, 0); at <= last; {
+		page := at / markPage
+		end := min(last, page*markPage+markPage-1)
+		if im.pageHasMark(uint64(page), kind, int(at%markPage), int(end%markPage), find) {
+			return true
+		}
+		at = end + 1
+	}
+	return false
+}
+
+// pageHasMark is HasMark for the bytes [from, to] of a page.
+func (im *Image) pageHasMark(page uint64, kind, from, to int, find MarkFunc) bool {
+	k := &im.marks
 	is := uint32(0)
 	if p := k.pages.Load(); p != nil {
 		is = (*p)[page].Load()
@@ -67,19 +82,18 @@ func (im *Image) HasMark(vaddr uint64, kind, from, to int, find MarkFunc) bool {
 	case is == anyMarks:
 		return true
 	}
-	at := int(off%markPage) + markMargin
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	marks := k.kept[is>>MarkKinds-1:]
 	for _, m := range marks[1:][:marks[0]] {
-		if m-MarkAt(kind, at+from) <= Mark(to-from) {
+		if m-MarkAt(kind, from) <= Mark(to-from) {
 			return true
 		}
 	}
 	return false
 }
 
-// mark looks for the marks of a page, and of what is near it on either side.
+// mark looks for the marks of a page.
 func (im *Image) mark(page uint64, find MarkFunc) (is uint32) {
 	k, size := &im.marks, uint64(im.size)
 	k.mu.Lock()
@@ -93,7 +107,8 @@ func (im *Image) mark(page uint64, find MarkFunc) (is uint32) {
 		return is
 	}
 	is = anyMarks
-	if code, ok := im.around(page); ok {
+	code := k.code[:min(size-page*markPage, markPage)]
+	if n, _ := im.r.ReadAt(code, int64(page*markPage)); n == len(code) {
 		first := len(k.kept)
 		k.kept = find(im.arch, code, append(k.kept, 0))
 		if marks := k.kept[first+1:]; len(marks) <= maxMarks {
@@ -108,17 +123,4 @@ func (im *Image) mark(page uint64, find MarkFunc) (is uint32) {
 	}
 	p.Store(is)
 	return is
-}
-
-// around reads a page and what is near it, from markMargin before its start on.
-func (im *Image) around(page uint64) (code []byte, ok bool) {
-	code = im.marks.code[:]
-	into, from := code, int64(page*markPage)-markMargin
-	if from < 0 { // nothing is before the file
-		clear(code[:markMargin])
-		into, from = code[markMargin:], 0
-	}
-	into = into[:min(int64(len(into)), im.size-from)]
-	n, _ := im.r.ReadAt(into, from)
-	return code[:len(code)-cap(into)+len(into)], n == len(into)
 }

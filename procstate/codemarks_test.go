@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A mark is found from anywhere near it, on the page before and after as well,
+// A mark is found from anywhere near it, from the page before and after as well,
 // and nothing else is; a page is looked at once.
 func TestHasMark(t *testing.T) {
 	raw, err := os.ReadFile("/proc/self/exe")
@@ -49,7 +49,7 @@ func TestHasMark(t *testing.T) {
 	places := map[int][]int{ // by kind, from the first page on
 		0: nil,
 		1: {2 * markPage, 2*markPage + 50, 3*markPage - 40},
-		2: {2*markPage + 1000, 3*markPage - 4},
+		2: {2*markPage + 1000, 3*markPage - 9},
 	}
 	for kind, offs := range places {
 		for _, off := range offs {
@@ -61,7 +61,7 @@ func TestHasMark(t *testing.T) {
 	}
 	for off := markPage; off < 4*markPage; off++ {
 		for kind, offs := range places {
-			for _, near := range [][2]int{{0, 0}, {-markMargin, 100}, {-24, -4}, {3, 40}} {
+			for _, near := range [][2]int{{0, 0}, {-128, 100}, {-24, -4}, {3, 40}} {
 				want := false
 				for _, at := range offs {
 					want = want || at >= off+near[0] && at <= off+near[1]
@@ -72,8 +72,8 @@ func TestHasMark(t *testing.T) {
 			}
 		}
 	}
-	if asked != 3 {
-		t.Errorf("asked %d times about 3 pages", asked)
+	if asked != 5 {
+		t.Errorf("asked %d times about 5 pages", asked)
 	}
 
 	many := func(_ *Arch, code []byte, marks []Mark) []Mark {
@@ -94,9 +94,9 @@ func TestHasMark(t *testing.T) {
 	}
 }
 
-// The first and the last page of a file have neighbours on one side.
+// Nothing is before a file, and nothing behind it.
 func TestHasMarkAtEnds(t *testing.T) {
-	const size = 2*markPage + 10
+	const size, near = 2*markPage + 10, 128
 	raw := bytes.Repeat([]byte{7}, size)
 	im := &Image{r: bytes.NewReader(raw), size: size, segs: []Segment{{Filesz: size, Memsz: size}}}
 	find := func(_ *Arch, code []byte, marks []Mark) []Mark {
@@ -109,7 +109,7 @@ func TestHasMarkAtEnds(t *testing.T) {
 	}
 	raw[0], raw[size-1] = 9, 9
 	for off := range uint64(size) {
-		if got := im.HasMark(off, 0, -markMargin, markMargin, find); got != (off <= markMargin || off >= size-1-markMargin) {
+		if got := im.HasMark(off, 0, -near, near, find); got != (off <= near || off >= size-1-near) {
 			t.Fatalf("mark near %d: %v", off, got)
 		}
 		if got := im.HasMark(off, 0, 0, 0, find); got != (raw[off] == 9) {

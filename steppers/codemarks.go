@@ -24,8 +24,12 @@ var startThunk = []byte{0xe8, 7, 0, 0, 0, 0xf3, 0x90}
 const thunkRet = isa.ThunkStore + 4 - isa.ThunkEntry
 
 // findMarks is for Image.HasMark. Each place is found by one of its bytes that is
-// rare in code.
+// rare in code, and the mark is there. What may go on before the code or after it
+// is marked, too.
 func findMarks(_ *procstate.Arch, code []byte, marks []procstate.Mark) []procstate.Mark {
+	if n := len(code) - 1; code[n] == 0xf2 || code[n] == 0xf3 {
+		marks = append(marks, procstate.MarkAt(markReturn, n))
+	}
 	for _, rare := range [...]byte{0x05, 0xdc, 0xe3, 0xc2, 0xc3} {
 		for at := 0; ; at++ {
 			n := bytes.IndexByte(code[at:], rare)
@@ -44,15 +48,23 @@ func findMarks(_ *procstate.Arch, code []byte, marks []procstate.Mark) []procsta
 				if rare == 0xc3 && at >= 1 && (code[at-1] == 0xf2 || code[at-1] == 0xf3) {
 					marks = append(marks, procstate.MarkAt(markReturn, at-1))
 				}
-			case rare == 0x05 && at >= 1 && code[at-1] == 0x0f: // syscall
-				marks = append(marks, procstate.MarkAt(markEntry, at-1))
-			case rare == 0xdc && at >= 2 && bytes.HasPrefix(code[at-2:], startContextAMD64),
-				rare == 0xe3 && at >= 2 && bytes.HasPrefix(code[at-2:], startCoroutine):
-				marks = append(marks, procstate.MarkAt(markEntry, at-2))
+			case rare == 0x05 && (at < 1 || code[at-1] == 0x0f), // syscall
+				rare == 0xdc && mayBeAround(code, at, startContextAMD64, 2),
+				rare == 0xe3 && mayBeAround(code, at, startCoroutine, 2):
+				marks = append(marks, procstate.MarkAt(markEntry, at))
 			}
 		}
 	}
 	return marks
+}
+
+// mayBeAround reports whether code has a pattern from before bytes before at on, as far as
+// it goes.
+func mayBeAround(code []byte, at int, pattern []byte, before int) bool {
+	skip := max(0, before-at)
+	code, pattern = code[at-before+skip:], pattern[skip:]
+	n := min(len(code), len(pattern))
+	return bytes.Equal(code[:n], pattern[:n])
 }
 
 // mayHave reports whether there may be a mark of a kind from to to bytes after a

@@ -45,7 +45,9 @@ func TestFindMarks(t *testing.T) {
 				if is {
 					returns++
 				}
-				if got := mayHave(img, vaddr, markReturn, 0, 0); got != is {
+				// The last byte of a page may be the prefix of a return in the next.
+				cut := (s.Off+uint64(pc)+1)%4096 == 0 && (c == 0xf2 || c == 0xf3)
+				if got := mayHave(img, vaddr, markReturn, 0, 0); got != is && !(got && cut) {
 					t.Errorf("%s: return at %#x: %v", path, vaddr, got)
 				}
 				from, to := max(0, pc-bottomBefore), min(len(code), pc+bottomAfter)
