@@ -22,6 +22,7 @@ type cie struct {
 	augmented    bool   // FDEs have augmentation data, with a length
 	instructions []byte // the initial ones; own copy
 	initial      Row    // after the initial instructions
+	named        uint64 // registers that these tell of
 	parsing      bool   // its own instructions are being executed
 	why          Reason // what is wrong with it; its FDEs are as bad
 }
@@ -130,7 +131,7 @@ func (c *cie) execute(a *procstate.Arch, bases pointerBases) Reason {
 	if why == ReasonNone && more {
 		why = BadUnwindInfo // a CIE has no locations
 	}
-	c.initial = p.row
+	c.initial, c.named = p.row, p.named
 	return why
 }
 

@@ -63,6 +63,7 @@ type program struct {
 	remember []Row
 	ignored  RegRule // takes the rules of columns that are not tracked
 	thunk    thunk
+	named    uint64  // registers that the instructions, or those of the CIE, tell of: bit r is register r
 }
 
 // start prepares the instructions of an FDE.
@@ -70,6 +71,7 @@ func (p *program) start(a *procstate.Arch, f *fde) {
 	p.cursor = cursor{b: f.instructions}
 	p.arch, p.cie = a, f.cie
 	p.row = f.cie.initial
+	p.named = f.cie.named
 	p.loc = f.start
 	p.bases = f.bases
 	p.remember = p.remember[:0]
@@ -237,6 +239,7 @@ func (p *program) tracked(reg uint64) procstate.Reg {
 func (p *program) slot(reg uint64) *RegRule {
 	switch {
 	case reg < uint64(p.arch.NumRegs):
+		p.named |= 1 << reg
 		return &p.row.Regs[reg]
 	case reg == p.cie.raColumn:
 		return &p.row.Regs[raOther]

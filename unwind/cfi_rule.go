@@ -2,6 +2,7 @@ package unwind
 
 import (
 	"math"
+	"math/bits"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -192,7 +193,8 @@ func (p *program) compact() (r Rule, ok bool) {
 		r.flags |= ruleSignal
 	}
 	r.carry = a.CalleeSaved &^ (1 << a.SP)
-	for i := range row.Regs[:a.NumRegs] {
+	for left := p.named; left != 0; left &= left - 1 {
+		i := bits.TrailingZeros64(left)
 		rule := &row.Regs[i]
 		preserved := r.carry>>i&1 != 0
 		if rule.Kind == Unspecified || i == int(row.RA) {

@@ -173,8 +173,11 @@ func (r *Rule) same(o *Rule) bool {
 	if r.row != nil || o.row != nil {
 		return r.row != nil && o.row != nil && *r.row == *o.row
 	}
-	return *r == *o
+	return *(*ruleWords)(unsafe.Pointer(r)) == *(*ruleWords)(unsafe.Pointer(o))
 }
+
+// ruleWords are a Rule's bytes, which are compared at once. It has no padding.
+type ruleWords [unsafe.Sizeof(Rule{}) / 8]uint64
 
 // hash is the same for rules that say the same.
 func (r *Rule) hash() uint32 {
@@ -331,7 +334,12 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 // that begins at low.
 func (t *Table) addRow(low, start, end uint64) bool {
 	p, k := &t.prog, &t.kept
-	off, threshold, plt := pltExpression(p.arch, p.bytesOf(p.row.CFA))
+	var off int64
+	var threshold uint64
+	plt := p.row.CFA.Kind == ValExpression
+	if plt {
+		off, threshold, plt = pltExpression(p.arch, p.bytesOf(p.row.CFA))
+	}
 	if !plt {
 		up := p.row.pushed(p.arch)
 		p.row.raiseCFA(up)

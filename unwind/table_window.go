@@ -1,7 +1,7 @@
 package unwind
 
 import (
-	"sync"
+	"sync/atomic"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -39,27 +39,15 @@ func (w *window) read(img *procstate.Image, off uint64, n int) ([]byte, bool) {
 	return w.data[i : i+size], true
 }
 
-// windows lends a window to each goroutine that reads files.
-type windows struct {
-	mu   sync.Mutex
-	free []*window
-}
+// windows lends a window to each goroutine that reads files, and keeps one.
+type windows struct{ free atomic.Pointer[window] }
 
 // take takes a window; give gives it back.
 func (p *windows) take() *window {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := len(p.free)
-	if n == 0 {
-		return new(window)
+	if w := p.free.Swap(nil); w != nil {
+		return w
 	}
-	w := p.free[n-1]
-	p.free = p.free[:n-1]
-	return w
+	return new(window)
 }
 
-func (p *windows) give(w *window) {
-	p.mu.Lock()
-	p.free = append(p.free, w)
-	p.mu.Unlock()
-}
+func (p *windows) give(w *window) { p.free.Store(w) }
