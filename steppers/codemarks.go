@@ -30,6 +30,11 @@ func findMarks(_ *procstate.Arch, code []byte, marks []procstate.Mark) []procsta
 	if n := len(code) - 1; code[n] == 0xf2 || code[n] == 0xf3 {
 		marks = append(marks, procstate.MarkAt(markReturn, n))
 	}
+	for at := max(0, len(code)-thunkRet); at < len(code); at++ {
+		if mayBeAround(code, at, startThunk, 0) {
+			marks = markThunkAt(marks, at, len(code))
+		}
+	}
 	for _, rare := range [...]byte{0x05, 0xdc, 0xe3, 0xc2, 0xc3} {
 		for at := 0; ; at++ {
 			n := bytes.IndexByte(code[at:], rare)
@@ -40,10 +45,8 @@ func findMarks(_ *procstate.Arch, code []byte, marks []procstate.Mark) []procsta
 			switch {
 			case rare == 0xc2, rare == 0xc3:
 				marks = append(marks, procstate.MarkAt(markReturn, at))
-				if at >= thunkRet && code[at-1] == 0x24 && bytes.HasPrefix(code[at-thunkRet:], startThunk) {
-					for _, off := range [...]int{0, isa.ThunkStore - isa.ThunkEntry, thunkRet} {
-						marks = append(marks, procstate.MarkAt(markThunk, at-thunkRet+off))
-					}
+				if (at < 1 || code[at-1] == 0x24) && mayBeAround(code, at, startThunk, thunkRet) {
+					marks = markThunkAt(marks, at-thunkRet, len(code))
 				}
 				if rare == 0xc3 && at >= 1 && (code[at-1] == 0xf2 || code[at-1] == 0xf3) {
 					marks = append(marks, procstate.MarkAt(markReturn, at-1))
@@ -58,11 +61,26 @@ func findMarks(_ *procstate.Arch, code []byte, marks []procstate.Mark) []procsta
 	return marks
 }
 
-// mayBeAround reports whether code has a pattern from before bytes before at on, as far as
-// it goes.
+// markThunkAt marks the instructions of a thunk from an offset on, as far as they are
+// in a page of a size.
+func markThunkAt(marks []procstate.Mark, at, size int) []procstate.Mark {
+	for _, off := range [...]int{0, isa.ThunkStore - isa.ThunkEntry, thunkRet} {
+		if at+off >= 0 && at+off < size {
+			marks = append(marks, procstate.MarkAt(markThunk, at+off))
+		}
+	}
+	return marks
+}
+
+// mayBeAround reports whether code has a pattern that begins so many bytes before at,
+// which may be before the code, as far as the code goes.
 func mayBeAround(code []byte, at int, pattern []byte, before int) bool {
-	skip := max(0, before-at)
-	code, pattern = code[at-before+skip:], pattern[skip:]
+	from := at - before
+	if from < 0 {
+		pattern = pattern[min(-from, len(pattern)):]
+		from = 0
+	}
+	code = code[from:]
 	n := min(len(code), len(pattern))
 	return bytes.Equal(code[:n], pattern[:n])
 }

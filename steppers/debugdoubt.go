@@ -37,28 +37,47 @@ const (
 // doubt returns what there is against the rule r for a link-time address, where
 // a frame was interrupted or is in a call.
 func (d *Debug) doubt(im *procstate.Image, vaddr uint64, r *unwind.Rule, interrupted bool) uint8 {
-	arch := im.Arch()
-	if arch == procstate.ARM64 || r.Reason() != unwind.ReasonNone {
-		return doubtNone
-	}
-	atEntry := r.CFAIs(arch.SP, int64(arch.AddressWidth)) // the rule is that of where functions begin
-	skips := r.CFAIs(arch.FP, 3*int64(arch.AddressWidth)) // a word more than a frame pointer has above it
-	if !interrupted && !atEntry && !skips {
+	if !mayDoubt(im.Arch(), r, interrupted) {
 		return doubtNone
 	}
 	fact, ok := d.doubts.get(im, vaddr)
 	if !ok {
-		fact = d.against(im, vaddr, r, atEntry, interrupted)
+		at := d.tables.For(im).Look(vaddr, lookAhead(interrupted))
+		fact = d.doubtAt(im, vaddr, &at, interrupted)
 		d.doubts.put(im, vaddr, fact)
 	}
 	return fact
 }
 
-// against answers doubt.
-func (d *Debug) against(im *procstate.Image, vaddr uint64, r *unwind.Rule, atEntry, interrupted bool) uint8 {
-	if d.skips(im, vaddr, r) {
+// lookAhead returns how far the next rule is looked for, in bytes.
+func lookAhead(interrupted bool) uint64 {
+	if interrupted {
+		return maxLag
+	}
+	return 0
+}
+
+// mayDoubt reports whether there may be anything against a rule.
+func mayDoubt(a *procstate.Arch, r *unwind.Rule, interrupted bool) bool {
+	return a != procstate.ARM64 && r.Reason() == unwind.ReasonNone && (interrupted || isAtEntry(a, r) || maySkip(a, r))
+}
+
+// isAtEntry reports whether a rule is that of where functions begin.
+func isAtEntry(a *procstate.Arch, r *unwind.Rule) bool { return r.CFAIs(a.SP, int64(a.AddressWidth)) }
+
+// maySkip reports whether a rule has a word more above the frame pointer than there is.
+func maySkip(a *procstate.Arch, r *unwind.Rule) bool { return r.CFAIs(a.FP, 3*int64(a.AddressWidth)) }
+
+// doubtAt is doubt for what the table of the file tells of vaddr.
+func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, interrupted bool) uint8 {
+	a := im.Arch()
+	if !mayDoubt(a, at.Rule, interrupted) {
+		return doubtNone
+	}
+	if d.skips(im, vaddr, at.Rule) {
 		return doubtSkips
 	}
+	atEntry := isAtEntry(a, at.Rule)
 	if interrupted {
 		if isThunk(d.thunkAround(im, vaddr)) {
 			return doubtThunk
@@ -66,11 +85,11 @@ func (d *Debug) against(im *procstate.Image, vaddr uint64, r *unwind.Rule, atEnt
 		if !atEntry && d.isReturn(im, vaddr) {
 			return doubtReturns
 		}
-		if code, next := d.upToNext(im, vaddr, r); next != nil && lag(code, vaddr, r, next) != 0 {
+		if code := d.upToNext(im, vaddr, at); code != nil && lag(code, vaddr, at.Rule, at.Next) != 0 {
 			return doubtLags
 		}
 	}
-	if !atEntry || im.Arch() != procstate.AMD64 {
+	if !atEntry || a != procstate.AMD64 {
 		return doubtNone
 	}
 	start, end, only, ok := d.tables.For(im).FirstRule(vaddr)
@@ -105,17 +124,18 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		ra, ok := w.ProcessState().ReadWord(in.SP())
 		return !ok || !behindCall(w, d.buf[:], ra)
 	case doubtLags:
-		code, next := d.upToNext(im, vaddr, r)
-		if next == nil { // the file was cut short
-			return true
+		at := d.tables.For(im).Look(vaddr, maxLag)
+		code := d.upToNext(im, vaddr, &at)
+		if code == nil {
+			return true // the file was cut short
 		}
-		bytes := lag(code, vaddr, r, next)
+		bytes := lag(code, vaddr, r, at.Next)
 		cfa := out.SP() + uint64(bytes)
 		ra, ok := w.ProcessState().ReadWord(cfa - 8)
 		if !ok || cfa <= in.SP() || !behindCall(w, d.buf[:], ra) {
 			return true // the next row is wrong
 		}
-		raised, ok := r.Raised(bytes, next)
+		raised, ok := r.Raised(bytes, at.Next)
 		if !ok || behindCall(w, d.buf[:], out.PC()) {
 			return false
 		}
@@ -270,20 +290,17 @@ func (d *Debug) leaveJump(w *unwind.Walker, reg procstate.Reg, pushed int64, atT
 	return v == unwind.Success && behindCall(w, d.buf[:], out.PC())
 }
 
-// upToNext returns the rule that follows upon r, the one for vaddr, which counts
-// from SP, and the code up to there. next is nil where none is near.
-func (d *Debug) upToNext(im *procstate.Image, vaddr uint64, r *unwind.Rule) (code []byte, next *unwind.Rule) {
-	if reg, _, ok := r.CFA(); !ok || im.Arch() != procstate.AMD64 || reg != procstate.AMD64.SP {
-		return nil, nil
+// upToNext returns the code from vaddr up to the next rule, where the one for vaddr
+// counts from SP; nil where no rule is near.
+func (d *Debug) upToNext(im *procstate.Image, vaddr uint64, at *unwind.Place) []byte {
+	if reg, _, ok := at.Rule.CFA(); !ok || at.Next == nil || im.Arch() != procstate.AMD64 || reg != procstate.AMD64.SP {
+		return nil
 	}
-	at, next := d.tables.For(im).NextRule(vaddr, maxLag)
-	if next == nil {
-		return nil, nil
+	code := d.code[:at.NextAt-vaddr]
+	if im.ReadVaddr(code, vaddr) != nil {
+		return nil
 	}
-	if code = d.code[:at-vaddr]; im.ReadVaddr(code, vaddr) != nil {
-		return nil, nil
-	}
-	return code, next
+	return code
 }
 
 // isReturn reports whether the instruction at vaddr returns to the address at SP.

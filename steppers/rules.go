@@ -92,11 +92,11 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 		d.begin()
 	}
 	vaddr := lookupPC(pc, interrupted) - m.Bias
-	r := d.tables.For(m.Image).Rule(vaddr)
-	if !interrupted && d.putThere(m, pc) || d.doubt(m.Image, vaddr, r, interrupted) != doubtNone {
+	at := d.tables.For(m.Image).Look(vaddr, lookAhead(interrupted))
+	if !interrupted && !at.Inside && d.putThere(m, pc) || d.doubtAt(m.Image, vaddr, &at, interrupted) != doubtNone {
 		return nil, false
 	}
-	return r, !r.Jumps(w.Arch())
+	return at.Rule, !at.Rule.Jumps(w.Arch())
 }
 
 // lookupPC is Frame.LookupPC of a frame whose PC is pc.

@@ -63,7 +63,7 @@ type program struct {
 	remember []Row
 	ignored  RegRule // takes the rules of columns that are not tracked
 	thunk    thunk
-	named    uint64  // registers that the instructions, or those of the CIE, tell of: bit r is register r
+	named    uint64 // registers that the instructions, or those of the CIE, tell of: bit r is register r
 }
 
 // start prepares the instructions of an FDE.

@@ -85,39 +85,58 @@ func (t *Table) Row(vaddr uint64) (row Row, start, end uint64, err error) {
 	return t.prog.ownRow(), t.prog.loc, end, nil
 }
 
-// NextRule returns the rule that follows, in the same function, upon that for the
-// code at a link-time address, and where it begins: nil when it is not within
-// that many bytes, the one for vaddr begins right there, or there is none. Of what
-// is kept it reads the file at the ends of a page alone.
-func (t *Table) NextRule(vaddr, within uint64) (at uint64, next *Rule) {
-	t.mu.Lock()
-	_, grown := t.rule(vaddr)
-	at = t.endOfRow(vaddr, within)
-	t.unlock(grown)
-	if at == 0 || at-vaddr > within {
-		return 0, nil
-	}
-	return at, t.Rule(at)
+// Place is what a Table tells of a code address and what lies behind it.
+type Place struct {
+	Rule *Rule // as Table.Rule returns it
+
+	// Inside is true where the address one higher is known to be in the same
+	// function.
+	Inside bool
+
+	// Next is the rule that follows in the same function, and NextAt the link-time
+	// address at which it begins. It is nil where that is farther than was asked for,
+	// the rule at the address begins right there, or is not kept.
+	Next   *Rule
+	NextAt uint64
 }
 
-// endOfRow answers NextRule, of what is kept: 0 when there is none.
-func (t *Table) endOfRow(vaddr, within uint64) uint64 {
-	rel := vaddr - t.base
-	inPage := rel & offsetMask
-	switch page, i := t.kept.in(rel); {
-	case page == nil, uint64(page[i].start&offsetMask) == inPage && inPage != 0:
-		return 0
-	case i+1 < len(page) && page[i+1].endsPiece():
-		return 0
-	case i+1 < len(page) && inPage != 0:
-		return vaddr - inPage + uint64(page[i+1].start)
-	case i+1 == len(page) && offsetMask-inPage >= within:
-		return 0
+// Look returns the rule for the code at a link-time address, and the next one if it
+// begins within that many bytes. Of what is kept it reads the file at the ends of a
+// page alone.
+func (t *Table) Look(vaddr, within uint64) Place {
+	t.mu.Lock()
+	p, grown := t.look(vaddr, within)
+	t.unlock(grown)
+	return p
+}
+
+// look is Look with the lock held.
+func (t *Table) look(vaddr, within uint64) (p Place, grown int64) {
+	page, i := t.kept.in(vaddr - t.base)
+	if page == nil {
+		p.Rule, grown = t.rule(vaddr)
+		if page, i = t.kept.in(vaddr - t.base); page == nil {
+			return p, grown
+		}
 	}
-	if start, end := t.rowOf(vaddr); start != vaddr && end != t.fde.end {
-		return end
+	p.Rule = t.kept.number(page[i].rule)
+	off, end, ends := (vaddr-t.base)&offsetMask, uint64(offsetMask+1), false
+	if i+1 < len(page) {
+		end, ends = uint64(page[i+1].start&offsetMask), page[i+1].endsPiece()
 	}
-	return 0
+	p.Inside = end != off+1 || end <= offsetMask && !ends
+	switch {
+	case ends, end-off > within, uint64(page[i].start&offsetMask) == off && off != 0:
+	case end <= offsetMask && off != 0:
+		p.NextAt, p.Next = vaddr+end-off, t.kept.number(page[i+1].rule)
+	default: // rows go on from page to page
+		if start, end := t.rowOf(vaddr); start != vaddr && end != t.fde.end && end-vaddr <= within {
+			next, more := t.rule(end)
+			p.NextAt, p.Next = end, next
+			grown += more
+		}
+	}
+	return p, grown
 }
 
 // FirstRule returns the link-time addresses [start, end) of the row for vaddr, if a

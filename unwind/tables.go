@@ -20,8 +20,8 @@ type Tables struct {
 	clock   atomic.Uint64
 	windows windows // of all of them
 
-	mu     sync.RWMutex
-	tables []*Table // by Image.Index
+	mu     sync.Mutex               // of who adds one
+	tables atomic.Pointer[[]*Table] // by Image.Index; what it points to stays as it is
 }
 
 // NewTables makes an empty Tables with the default budget.
@@ -33,30 +33,45 @@ func NewTablesWithBudget(budget int64) *Tables { return &Tables{budget: budget} 
 
 // For returns the Table of an image.
 func (ts *Tables) For(img *procstate.Image) *Table {
-	ts.mu.RLock()
-	var t *Table
-	if uint64(img.Index) < uint64(len(ts.tables)) {
-		t = ts.tables[img.Index]
-	}
-	ts.mu.RUnlock()
+	t := ts.find(img)
 	if t == nil {
 		t = ts.add(img)
 	}
-	t.lastUse.Store(ts.clock.Load())
+	if now := ts.clock.Load(); t.lastUse.Load() != now {
+		t.lastUse.Store(now)
+	}
 	return t
+}
+
+// all returns the tables by Image.Index, nil where there is none.
+func (ts *Tables) all() []*Table {
+	if p := ts.tables.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// find returns the Table of an image, nil when there is none yet.
+func (ts *Tables) find(img *procstate.Image) *Table {
+	if all := ts.all(); uint64(img.Index) < uint64(len(all)) {
+		return all[img.Index]
+	}
+	return nil
 }
 
 func (ts *Tables) add(img *procstate.Image) *Table {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for uint64(len(ts.tables)) <= uint64(img.Index) {
-		ts.tables = append(ts.tables, nil)
+	t := ts.find(img)
+	if t == nil {
+		t = &Table{img: img, windows: &ts.windows, owner: ts}
+		old := ts.all()
+		all := make([]*Table, max(len(old), int(img.Index)+1))
+		copy(all, old)
+		all[img.Index] = t
+		ts.tables.Store(&all)
 	}
-	if ts.tables[img.Index] == nil {
-		t := &Table{img: img, windows: &ts.windows, owner: ts}
-		ts.tables[img.Index] = t
-	}
-	return ts.tables[img.Index]
+	return t
 }
 
 // Used returns the memory in use, in bytes.
@@ -79,9 +94,8 @@ func (ts *Tables) grow(t *Table, n int64) {
 // evict forgets the contents of the Table that was used least recently, that
 // of keep only when it is the only one. It returns the bytes freed.
 func (ts *Tables) evict(keep *Table) int64 {
-	ts.mu.RLock()
 	var oldest *Table
-	for _, t := range ts.tables {
+	for _, t := range ts.all() {
 		if t == nil || t == keep || t.used.Load() == 0 {
 			continue
 		}
@@ -89,7 +103,6 @@ func (ts *Tables) evict(keep *Table) int64 {
 			oldest = t
 		}
 	}
-	ts.mu.RUnlock()
 	if oldest == nil {
 		oldest = keep
 	}

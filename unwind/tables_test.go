@@ -150,7 +150,7 @@ func TestIsInside(t *testing.T) {
 
 // What is compiled tells of the row behind an instruction what the rows
 // themselves do, at the ends of pages too.
-func TestNextRule(t *testing.T) {
+func TestLook(t *testing.T) {
 	const within = 24
 	img := openTestImage(t, libraryPath(t, "libc.so.6"))
 	tab := NewTable(img)
@@ -183,7 +183,8 @@ func TestNextRule(t *testing.T) {
 			tab.Rule(start)
 			for v := max(start, end-min(end, within+2)); v < end; v++ {
 				r := tab.Rule(v)
-				at, next := tab.NextRule(v, within)
+				place := tab.Look(v, within)
+				at, next := place.NextAt, place.Next
 				switch {
 				case next == nil && v != start && end != hi && end-v <= within && tab.Rule(end) != r:
 					t.Fatalf("%#x: no rule follows, but one does at %#x", v, end)
