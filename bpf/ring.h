@@ -13,7 +13,7 @@
 #include "config.h"
 
 /* What ends user space's rest: struct program_file of a new program (exec.h), or
- * the CPU, u32, of a ring that is half full. */
+ * the CPU, u32, of a ring that fills up. */
 struct {
 	MAP_UINT(type, MAP_RINGBUF);
 	MAP_UINT(max_entries, 4096); /* bytes, a page: set by the loader */
@@ -79,9 +79,20 @@ INLINE u64 filled(const struct cpu_ring *r)
 }
 
 /*
+ * How many bytes there are in a ring that fills up: nearly half of what there is
+ * room for, so that the longest stacks still have room in that half (stack.h).
+ */
+INLINE u64 told_from(void)
+{
+	u64 half = ring_bytes / 2;
+
+	return half / 2 > whole_limit ? half - whole_limit : half / 2;
+}
+
+/*
  * Gives the record, of so many bytes, to user space. That looks often enough for
- * what is usual, and reads all there is; so it is only told of a ring that is half
- * full where there is suddenly much more.
+ * what is usual, and reads all there is; so it is only told of a ring that fills up
+ * where there is suddenly much more.
  */
 INLINE void publish(struct cpu_ring *r, u64 size)
 {
@@ -89,7 +100,7 @@ INLINE void publish(struct cpu_ring *r, u64 size)
 
 	compiler_barrier(); /* the record before the head */
 	*(volatile u64 *)&r->head = r->lap << 32 | end;
-	if (r->record < ring_bytes / 2 && end >= ring_bytes / 2) {
+	if (r->record < told_from() && end >= told_from()) {
 		u32 cpu = bpf_get_smp_processor_id();
 		bpf_ringbuf_output(&news, &cpu, sizeof(cpu), BPF_RB_FORCE_WAKEUP);
 	}

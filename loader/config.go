@@ -71,7 +71,7 @@ type Config struct {
 	Changes bool
 
 	// NewPrograms has Session.NewPrograms tell of programs from files that are
-	// new, and of rings that are half full. It costs an exec less than a microsecond.
+	// new, and of rings that fill up. It costs an exec less than a microsecond.
 	NewPrograms bool
 
 	// RunStats has the kernel measure the programs (Stats.RunTime), which

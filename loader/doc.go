@@ -7,9 +7,9 @@
 // gen and opens the event on every CPU; [Session.Start] sets it going;
 // [Session.ReadSamples] hands out what the rings hold; [Session.Close] takes
 // everything out of the kernel again. There are no wake-ups but for a ring that
-// is half full, of which [NewPrograms] tells: who does not poll, loses samples
-// once it is full, after half a second of full stacks unless Config.RingBytes
-// says otherwise.
+// fills up, of which [NewPrograms] tells: who does not poll, loses samples once
+// it is full, after half a second of full stacks unless Config.RingBytes says
+// otherwise.
 //
 // The event is always opened on CPUs, never on threads, also when only some
 // processes are asked for; the programs filter by process. So a thread is in

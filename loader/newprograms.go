@@ -15,8 +15,8 @@ import (
 )
 
 // NewPrograms tells of programs that are executed from files which are not known
-// to be open, as soon as they are (bpf/exec.h), and of rings for samples that are
-// half full (bpf/ring.h). It is the Session's, and for [Processes.Heed]; its
+// to be open, as soon as they are (bpf/exec.h), and of rings for samples that
+// fill up (bpf/ring.h). It is the Session's, and for [Processes.Heed]; its
 // methods belong to the goroutine that watches.
 type NewPrograms struct {
 	hook     link.Link
@@ -68,7 +68,7 @@ func (n *NewPrograms) close() error {
 const ringRecordBusy = 1 << 31
 
 // take returns the files that were told of since, valid until the next call, and
-// whether a ring was half full. All that the files' programs map before they run is in
+// whether a ring fills up. All that the files' programs map before they run is in
 // the side-band by then.
 func (n *NewPrograms) take() (files []programFile, filled bool) {
 	if n == nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -155,7 +156,36 @@ func TestRestEnds(t *testing.T) {
 	}
 }
 
-// A ring that is half full is told of, and nobody need look before.
+// A ring is told of at once when it has room for less than a stack of the greatest
+// length in its first half, where they are copied whole.
+func TestRingTold(t *testing.T) {
+	possible, err := ebpf.PossibleCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ring = 128 << 10
+	for _, c := range []struct{ stack, from int }{{0, ring / 4}, {ring / 4, ring / 4}, {ring / 16, ring/2 - ring/16}} {
+		s := startSession(t, Config{
+			Event: mustParse(t, "syscalls:sys_enter_getppid"), PIDs: []int{os.Getpid()}, NewPrograms: true,
+			RingBytes: ring * possible, StackBytes: c.stack,
+		})
+		if s.cpuRing != ring {
+			t.Fatalf("a ring of %d bytes, want %d", s.cpuRing, ring)
+		}
+		for at, told := uint32(0), false; !told; {
+			unix.Getppid()
+			_, told = s.NewPrograms().take()
+			for i := range s.rings.cpus {
+				at = max(at, unpackPos(s.rings.cpus[i].head.Load()).at)
+			}
+			if told != (at >= uint32(c.from)) {
+				t.Fatalf("told %v of %d bytes in a ring of %d", told, at, ring)
+			}
+		}
+	}
+}
+
+// Whoever watches tells on of a ring that fills up.
 func TestRingFills(t *testing.T) {
 	s := startSession(t, Config{Frequency: 997, NewPrograms: true, PIDs: []int{os.Getpid()}, RingBytes: 1})
 	sb, err := OpenSideband(SidebandConfig{})
@@ -181,14 +211,9 @@ func TestRingFills(t *testing.T) {
 	for deadline := time.After(patience); ; {
 		select {
 		case <-filled:
-			for i := range s.rings.cpus {
-				if unpackPos(s.rings.cpus[i].head.Load()).at >= uint32(s.cpuRing/2) {
-					return
-				}
-			}
-			t.Fatal("told of a ring that is not half full")
+			return
 		case <-deadline:
-			t.Fatal("not told of a ring that is half full")
+			t.Fatal("not told of a ring that fills up")
 		default: // be sampled
 		}
 	}

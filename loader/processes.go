@@ -31,7 +31,7 @@ type ProcessesConfig struct {
 	// be gone with its process: files that are new, and code that is in no file.
 	OnNews func()
 
-	// OnFilled, if set, is called by Watch when a ring for samples is half full, if
+	// OnFilled, if set, is called by Watch when a ring for samples fills up, if
 	// it heeds NewPrograms.
 	OnFilled func()
 

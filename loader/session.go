@@ -429,8 +429,8 @@ func (s *Session) Duration() time.Duration {
 	return time.Duration(s.stopped - s.startedAt)
 }
 
-// NewPrograms tells of sampled programs whose files are new, and of rings that are
-// half full; nil without Config.NewPrograms. It ends with the Session.
+// NewPrograms tells of sampled programs whose files are new, and of rings that
+// fill up; nil without Config.NewPrograms. It ends with the Session.
 func (s *Session) NewPrograms() *NewPrograms { return s.execs }
 
 // RingBytes is the room for samples that there is, on all CPUs.
