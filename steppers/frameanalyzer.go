@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/maphash"
+	"slices"
 	"sort"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -26,6 +27,9 @@ type FrameAnalyzer struct {
 
 	made   [1 << seenBits]madeLayout
 	window []byte
+
+	flow   frameFlow // for the functions of files
+	before []byte    // code that prologues are looked for in
 }
 
 // codeSeed is for hashes of code.
@@ -69,11 +73,19 @@ type imageFrames struct {
 func NewFrameAnalyzer() *FrameAnalyzer { return &FrameAnalyzer{} }
 
 // Limits on the code that is analysed for one address: the length of a
-// function, and how far back a prologue is looked for.
+// function, and how far back a prologue is looked for in code that is in no file.
 const (
 	maxFuncCode     = 64 << 10
 	maxPrologueScan = 4 << 10
 )
+
+// prologueScans are the bytes before an address of a file in which a prologue is
+// looked for, one after the other: a function is rarely long. When so many
+// prologues as manyPrologues were none of a function that comes to the address,
+// one further away is none.
+var prologueScans = [...]uint64{1 << 10, 4 << 10, 16 << 10, maxFuncCode}
+
+const manyPrologues = 8
 
 // AllocatesFrame implements FrameFuncHelper.
 func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameLayout {
@@ -112,7 +124,7 @@ func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, pc uint64, returned bo
 	} else {
 		known = im.kept
 	}
-	l := im.layout(img, pc, returned)
+	l := a.layout(im, img, pc, returned)
 	if a.kept += im.kept - known; a.kept > maxFramesKept {
 		a.images, a.kept = perImage[imageFrames]{}, 0
 	}
@@ -120,46 +132,73 @@ func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, pc uint64, returned bo
 }
 
 // layout finds the layout at a link-time address of the file.
-func (im *imageFrames) layout(img *procstate.Image, pc uint64, returned bool) FrameLayout {
+func (a *FrameAnalyzer) layout(im *imageFrames, img *procstate.Image, pc uint64, returned bool) FrameLayout {
 	vaddr := pc
 	if returned {
 		vaddr--
 	}
-	start, end := im.function(vaddr)
+	start, end := im.bounds(vaddr)
 	var before foundLayout
 	if start != 0 {
-		before = im.analyze(img, start, end).at(vaddr)
+		before = a.function(im, img, start, end).at(vaddr)
 		if before.ok && im.whole {
 			return before.layout
 		}
 	}
 	if !before.ok { // the symbol, if any, was of another function
-		before = im.afterPrologue(img, max(start, vaddr-min(vaddr, maxPrologueScan)), vaddr, end)
+		before = a.afterPrologue(im, img, start, vaddr, end)
 	}
 	return agreed(&before, im.forward(img, pc, returned))
 }
 
 // afterPrologue finds the layout by the nearest prologue between lowest and
-// vaddr.
-func (im *imageFrames) afterPrologue(img *procstate.Image, lowest, vaddr, end uint64) foundLayout {
-	code, from := readAround(img, lowest, vaddr, vaddr+16)
-	for {
-		p := lastPrologue(img.Arch(), code)
-		if p < 0 {
-			return foundLayout{}
-		}
-		if at := from + uint64(p); at <= vaddr {
-			f := im.funcs[at]
-			if f == nil {
-				f = analyzeFunc(img.Arch(), readVaddr(img, at, end), at, entryState(img.Arch()), false)
-				im.keep(at, f)
-			}
-			if l := f.at(vaddr); l.ok {
-				return l
-			}
-		}
-		code = code[:p]
+// vaddr from which paths come there.
+func (a *FrameAnalyzer) afterPrologue(im *imageFrames, img *procstate.Image, lowest, vaddr, end uint64) (l foundLayout) {
+	tried := 0
+	a.prologuesBefore(img, lowest, vaddr, func(at uint64) bool {
+		l = a.function(im, img, at, end).at(vaddr)
+		tried++
+		return !l.ok && tried < manyPrologues
+	})
+	return l
+}
+
+// prologuesBefore calls visit for the prologues between lowest and vaddr, the
+// nearest first, until it returns false.
+func (a *FrameAnalyzer) prologuesBefore(img *procstate.Image, lowest, vaddr uint64, visit func(at uint64) bool) {
+	const longest = 128 // bytes of a prologue
+	segment, ok := segmentAt(img, vaddr)
+	if !ok {
+		return
 	}
+	lowest = max(lowest, segment.Vaddr)
+	seen := vaddr + 1 // the lowest address that was looked at
+	for _, scan := range prologueScans {
+		from := max(lowest, (vaddr-min(vaddr, scan))&^(img.Arch().PCAlign-1))
+		to := min(seen+longest, vaddr+16, segment.Vaddr+segment.Filesz)
+		a.before = slices.Grow(a.before[:0], int(to-from))[:to-from]
+		if img.ReadVaddr(a.before, from) != nil {
+			return
+		}
+		for p := lastPrologue(img.Arch(), a.before); p >= 0; p = lastPrologue(img.Arch(), a.before[:p]) {
+			if at := from + uint64(p); at < seen && !visit(at) {
+				return
+			}
+		}
+		if seen = from; from == lowest {
+			return
+		}
+	}
+}
+
+// segmentAt returns the segment that holds a link-time address of a file.
+func segmentAt(img *procstate.Image, vaddr uint64) (procstate.Segment, bool) {
+	for _, s := range img.Segments() {
+		if vaddr-s.Vaddr < s.Filesz {
+			return s, true
+		}
+	}
+	return procstate.Segment{}, false
 }
 
 // forward is layoutBehind for code of a file.
@@ -179,9 +218,9 @@ func (im *imageFrames) forward(img *procstate.Image, pc uint64, returned bool) *
 	return &l
 }
 
-// function returns the last known start of a function before vaddr, 0 when
+// bounds returns the last known start of a function before vaddr, 0 when
 // there is none near, and the next one behind, or a limit.
-func (im *imageFrames) function(vaddr uint64) (start, end uint64) {
+func (im *imageFrames) bounds(vaddr uint64) (start, end uint64) {
 	i := sort.Search(len(im.starts), func(i int) bool { return im.starts[i] > vaddr })
 	end = vaddr + maxFuncCode
 	if i < len(im.starts) {
@@ -193,27 +232,30 @@ func (im *imageFrames) function(vaddr uint64) (start, end uint64) {
 	return start, end
 }
 
-// analyze returns the analysis of the function, or of the split-off part of
+// function returns the analysis of the function, or of the split-off part of
 // one, at [start, end).
-func (im *imageFrames) analyze(img *procstate.Image, start, end uint64) *funcFrames {
+func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, end uint64) *funcFrames {
 	if f := im.funcs[start]; f != nil {
 		return f
 	}
 	entry := entryState(img.Arch())
-	code := readVaddr(img, start, end)
 	if parent, ok := im.cold[start]; ok {
 		// It starts with the state of the branch that leads there.
-		code = nil
-		if at, _ := im.function(parent); parent != 0 && at == parent {
-			_, parentEnd := im.function(parent)
-			for _, e := range im.analyze(img, parent, parentEnd).exits {
+		known := false
+		if at, _ := im.bounds(parent); parent != 0 && at == parent {
+			_, parentEnd := im.bounds(parent)
+			for _, e := range a.function(im, img, parent, parentEnd).exits {
 				if parent+e.off == start {
-					entry, code = e.state, readVaddr(img, start, end)
+					entry, known = e.state, true
 				}
 			}
 		}
+		if !known {
+			end = start
+		}
 	}
-	f := analyzeFunc(img.Arch(), code, start, entry, im.whole)
+	a.flow.code.ofFile(img, start, end)
+	f := a.flow.analyze(img.Arch(), start, entry, im.whole)
 	im.keep(start, f)
 	return f
 }
@@ -228,13 +270,12 @@ func (im *imageFrames) keep(start uint64, f *funcFrames) {
 // readAround reads the code at link-time addresses [lowest, end) of the
 // segment that holds vaddr, and returns where it begins.
 func readAround(img *procstate.Image, lowest, vaddr, end uint64) (code []byte, from uint64) {
-	for _, s := range img.Segments() {
-		if vaddr-s.Vaddr < s.Filesz {
-			from = max(lowest, s.Vaddr)
-			return readVaddr(img, from, end), from
-		}
+	s, ok := segmentAt(img, vaddr)
+	if !ok {
+		return nil, vaddr
 	}
-	return nil, vaddr
+	from = max(lowest, s.Vaddr)
+	return readVaddr(img, from, end), from
 }
 
 // analyzeMemory finds the layout of a frame whose code is in no file. It may

@@ -71,20 +71,21 @@ type frameVisit struct {
 
 // frameInsn is an instruction that was reached.
 type frameInsn struct {
-	end    uint32
-	state  frameState
-	passes bool
+	off, end uint32
+	state    frameState
+	passes   bool
 }
 
-// frameFlow is the analysis of one function.
+// frameFlow is the analysis of one function. It can be used again for another.
 type frameFlow struct {
 	arch  *procstate.Arch
-	code  []byte
+	code  flowCode
 	start uint64
 
 	whole bool // code is the function and nothing else
 
-	seen       map[uint64]frameInsn // by offset
+	insns      []frameInsn // in the order in which they were reached
+	insnAt     []uint32    // 1 + the index of the instruction that begins at an offset
 	work       []frameVisit
 	afterCalls []frameVisit // followed later: the call may never return
 	tables     []frameVisit // at indirect jumps within the frame
@@ -100,31 +101,67 @@ type frameFlow struct {
 // once. whole says that code is the function and nothing else: then its end
 // is known.
 func analyzeFunc(a *procstate.Arch, code []byte, start uint64, entry frameState, whole bool) *funcFrames {
-	w := &frameFlow{arch: a, code: code, start: start, whole: whole, seen: map[uint64]frameInsn{}}
-	w.work = append(w.work, frameVisit{state: entry})
+	var w frameFlow
+	w.code = flowCode{size: uint64(len(code)), read: code}
+	return w.analyze(a, start, entry, whole)
+}
+
+// analyze is analyzeFunc for w.code.
+func (w *frameFlow) analyze(a *procstate.Arch, start uint64, entry frameState, whole bool) *funcFrames {
+	w.arch, w.start, w.whole = a, start, whole
+	w.high, w.standard, w.saves, w.takesRA = 0, false, false, false
+	w.tables, w.exits = w.tables[:0], nil
+	w.work = append(w.work[:0], frameVisit{state: entry})
 	w.follow()
 	// The targets of jump tables have the state of the jump. They are what no
-	// path has reached.
-	if len(w.tables) > 0 {
-		end := w.high
-		if whole {
-			end = uint64(len(code))
-		}
-		for off := uint64(0); off < end; {
-			if i, ok := w.seen[off]; ok {
-				off = uint64(i.end)
-				continue
-			}
-			w.work = append(w.work, frameVisit{off, w.tables[0].state, true})
+	// path has reached, from the instruction behind the jump on.
+	for i := 0; i < len(w.tables); i++ {
+		if t := w.tables[i]; whole || !startsFunction(a, w.code.at(t.off)) {
+			w.work = append(w.work, frameVisit{t.off, t.state, true})
 			w.follow()
-			if i, ok := w.seen[off]; ok {
-				off = uint64(i.end)
-			} else {
-				off += a.PCAlign
-			}
 		}
 	}
-	return w.result()
+	for off := uint64(0); len(w.tables) > 0 && (off < w.high || w.goesOn(off)); {
+		switch i := w.insn(off); {
+		case i != nil:
+			off = uint64(i.end)
+			continue
+		case !whole && isFill(a, w.code.at(off)): // up to the next function
+			for off++; off < w.high && w.insn(off) == nil; off++ {
+			}
+			continue
+		}
+		w.work = append(w.work, frameVisit{off, w.tables[0].state, true})
+		w.follow()
+		if i := w.insn(off); i != nil {
+			off = uint64(i.end)
+		} else {
+			off += a.PCAlign
+		}
+	}
+	f := w.result()
+	for i := range w.insns {
+		w.insnAt[w.insns[i].off] = 0
+	}
+	w.insns = w.insns[:0]
+	return f
+}
+
+// insn returns the instruction that was reached at an offset, nil when none was.
+func (w *frameFlow) insn(off uint64) *frameInsn {
+	if off >= uint64(len(w.insnAt)) || w.insnAt[off] == 0 {
+		return nil
+	}
+	return &w.insns[w.insnAt[off]-1]
+}
+
+// reach notes that an instruction was reached.
+func (w *frameFlow) reach(i frameInsn) {
+	if n := int(i.off) + 1; n > len(w.insnAt) {
+		w.insnAt = append(w.insnAt, make([]uint32, n-len(w.insnAt))...)
+	}
+	w.insns = append(w.insns, i)
+	w.insnAt[i.off] = uint32(len(w.insns))
 }
 
 // follow follows all paths to their ends.
@@ -149,21 +186,16 @@ func (w *frameFlow) follow() {
 // visit executes the instruction at v and moves v behind it. It returns false
 // where the path ends.
 func (w *frameFlow) visit(v *frameVisit) bool {
-	if v.off >= uint64(len(w.code)) {
-		return false
-	}
-	if _, ok := w.seen[v.off]; ok {
-		return false
-	}
 	var in isa.Inst
-	if !decode(w.arch, w.code[v.off:], w.start+v.off, &in) {
+	if w.insn(v.off) != nil || !decode(w.arch, w.code.at(v.off), w.start+v.off, &in) {
 		return false
 	}
 	end := v.off + uint64(in.Len)
-	w.seen[v.off] = frameInsn{uint32(end), v.state, v.passes}
 	if in.IsThunk() { // what its call leads to has a frame of its own
-		w.seen[v.off] = frameInsn{uint32(v.off + isa.ThunkEntry), v.state, v.passes}
-		w.seen[v.off+in.ThunkCall()] = frameInsn{uint32(end), v.state, v.passes}
+		w.reach(frameInsn{uint32(v.off), uint32(v.off + isa.ThunkEntry), v.state, v.passes})
+		w.reach(frameInsn{uint32(v.off + in.ThunkCall()), uint32(end), v.state, v.passes})
+	} else {
+		w.reach(frameInsn{uint32(v.off), uint32(end), v.state, v.passes})
 	}
 	w.high = max(w.high, end)
 	v.state.apply(w.arch, &in)
@@ -174,7 +206,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 	switch in.Flow {
 	case isa.Jump, isa.CondJump:
 		to := frameVisit{in.Target - w.start, v.state, v.passes}
-		if to.off < uint64(len(w.code)) {
+		if to.off < w.code.size {
 			w.work = append(w.work, to)
 		} else {
 			w.exits = append(w.exits, to)
@@ -184,7 +216,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 			w.tables = append(w.tables, *v)
 		}
 	case isa.Call, isa.IndirectCall:
-		if w.whole || !startsFunction(w.arch, w.code[end:]) {
+		if w.whole || !startsFunction(w.arch, w.code.at(end)) {
 			v.passes = true
 			w.afterCalls = append(w.afterCalls, *v)
 		}
@@ -212,6 +244,32 @@ func startsFunction(a *procstate.Arch, code []byte) bool {
 	return false
 }
 
+// goesOn reports whether the function goes on at an offset behind all that was
+// reached: where the code does not begin as a function does, which may stand right
+// behind another where it is aligned.
+func (w *frameFlow) goesOn(off uint64) bool {
+	if w.whole {
+		return off < w.code.size
+	}
+	var in isa.Inst
+	code := w.code.at(off)
+	return (w.start+off)%16 != 0 && !startsFunction(w.arch, code) &&
+		decode(w.arch, code, w.start+off, &in) && !lowersSP(w.arch, &in)
+}
+
+// lowersSP reports whether an instruction begins a frame.
+func lowersSP(a *procstate.Arch, in *isa.Inst) bool {
+	return slices.ContainsFunc(in.Ops[:in.NumOps], func(op isa.Op) bool {
+		return op.Kind == isa.Set && op.Dst == a.SP && op.Src == a.SP && op.Imm < 0
+	})
+}
+
+// isFill reports whether code is what linkers fill the room between functions with:
+// int3, more than once.
+func isFill(a *procstate.Arch, code []byte) bool {
+	return a == procstate.AMD64 && len(code) > 1 && code[0] == breakpointAMD64 && code[1] == breakpointAMD64
+}
+
 // result sorts what was found.
 func (w *frameFlow) result() *funcFrames {
 	typ := NoFrame
@@ -222,13 +280,11 @@ func (w *frameFlow) result() *funcFrames {
 		typ = SaveFPOnlyFrame
 	}
 	f := &funcFrames{start: w.start, exits: w.exits, takesRA: w.takesRA}
-	offs := make([]uint32, 0, len(w.seen))
-	for off := range w.seen {
-		offs = append(offs, uint32(off))
-	}
-	slices.Sort(offs)
-	for _, off := range offs {
-		i := w.seen[uint64(off)]
+	for off := uint32(0); uint64(off) < w.high; off++ {
+		i := w.insn(uint64(off))
+		if i == nil {
+			continue
+		}
 		l := i.state.layout(typ)
 		if n := len(f.offs) - 1; n >= 0 && f.ends[n] == off && f.layouts[n] == l && f.passes[n] == i.passes {
 			f.ends[n] = i.end

@@ -176,3 +176,89 @@ func TestUntypedFunction(t *testing.T) {
 		t.Errorf("untyped at %#x: %+v, want %+v", entry, got, want)
 	}
 }
+
+// longFunctions have their prologues far behind, as those of interpreters and of
+// code that was inlined a lot.
+const longFunctions = `
+	.globl _start
+	.p2align 4, 0xcc
+_start:	push %rbp
+	mov %rsp, %rbp
+	push %rbx
+	call leaf
+	test %eax, %eax
+	je 2f
+	.rept 3000
+	call leaf
+	test %eax, %eax
+	.endr
+	.globl far
+far:	call leaf
+2:	pop %rbx
+	pop %rbp
+	ret
+	.p2align 4, 0xcc
+	.globl loop
+loop:	push %rbp
+	mov %rsp, %rbp
+	push %rbx
+	push %rax
+1:	movzbl (%rdi), %eax
+	lea table(%rip), %rcx
+	movslq (%rcx,%rax,4), %rax
+	add %rcx, %rax
+	jmp *%rax
+	.globl case0
+case0:	call leaf
+	test %eax, %eax
+	jmp 1b
+	.globl case1
+case1:	call far
+	jmp 1b
+	.p2align 4, 0xcc
+	.globl leaf
+leaf:	mov $1, %eax
+	ret
+	.section .rodata
+table:	.long case0 - table, case1 - table
+`
+
+// In a stripped file, frames are known far behind a prologue, and where only a
+// table of jumps leads to.
+func TestLongFunctions(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the functions are for amd64")
+	}
+	cc := []string{"gcc", "-nostdlib", "-static", "-Wl,--build-id=none"}
+	whole := steptest.OpenImage(t, steptest.Compile(t, cc, "long.s", longFunctions))
+	stripped := steptest.OpenImage(t, steptest.Compile(t, append(cc, "-s"), "long.s", longFunctions))
+	if n := len(stripped.FuncStarts()); n > 0 {
+		t.Fatalf("%d functions are known", n)
+	}
+	want := map[string]FrameLayout{
+		"far":   {Type: StandardFrame, State: SetFrame, SP: 24, FP: 16, RA: 8, SavedFP: 16},
+		"case0": {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
+		"case1": {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
+		"leaf":  {Type: NoFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
+	}
+	whole.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		name := string(s.Name)
+		l, ok := want[name]
+		if !ok {
+			return true
+		}
+		delete(want, name)
+		const call = 5 // bytes
+		pc, returned := s.Value, name != "leaf"
+		if returned {
+			pc += call
+		}
+		if got := NewFrameAnalyzer().analyzeFile(stripped, pc, returned); got != l {
+			t.Errorf("%s at %#x: %+v, want %+v", name, pc, got, l)
+		}
+		return true
+	})
+	if len(want) > 0 {
+		t.Errorf("no symbols of %v", want)
+	}
+}
