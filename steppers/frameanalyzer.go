@@ -28,8 +28,11 @@ type FrameAnalyzer struct {
 	made   [1 << seenBits]madeLayout
 	window []byte
 
-	flow   frameFlow // for the functions of files
-	before []byte    // code that prologues are looked for in
+	// For the functions of files:
+	flow    frameFlow
+	paths   framePaths
+	windows [maxWindows][]byte // code that paths are in
+	before  []byte             // code that prologues are looked for in
 }
 
 // codeSeed is for hashes of code.
@@ -113,22 +116,31 @@ func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameL
 // analyzeFile finds the layout at a link-time address of a file; returned
 // tells that it is a return address.
 func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, pc uint64, returned bool) FrameLayout {
+	im := a.framesOf(img)
+	defer a.forgetMany(im, im.kept)
+	return a.layout(im, img, pc, returned)
+}
+
+// framesOf returns what is known of a file.
+func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 	im := a.images.get(img)
-	known := 0
 	if im == nil {
 		_, whole := img.Section(".symtab")
 		im = &imageFrames{starts: img.FuncStarts(), whole: whole, cold: coldParts(img),
 			funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
 		im.kept = 8*len(im.starts) + 32*len(im.cold)
+		a.kept += im.kept
 		a.images.put(img, im)
-	} else {
-		known = im.kept
 	}
-	l := a.layout(im, img, pc, returned)
+	return im
+}
+
+// forgetMany counts what was learnt of a file, of which so many bytes were known,
+// and forgets all when it is too much.
+func (a *FrameAnalyzer) forgetMany(im *imageFrames, known int) {
 	if a.kept += im.kept - known; a.kept > maxFramesKept {
-		a.images, a.kept = perImage[imageFrames]{}, 0
+		a.images, a.kept, a.flow.layouts = perImage[imageFrames]{}, 0, nil
 	}
-	return l
 }
 
 // layout finds the layout at a link-time address of the file.
@@ -148,7 +160,36 @@ func (a *FrameAnalyzer) layout(im *imageFrames, img *procstate.Image, pc uint64,
 	if !before.ok { // the symbol, if any, was of another function
 		before = a.afterPrologue(im, img, start, vaddr, end)
 	}
-	return agreed(&before, im.forward(img, pc, returned))
+	behind := a.forward(im, img, pc, returned)
+	if !before.ok && !behind.ok {
+		if at, ok := afterFill(img, start, vaddr); ok {
+			before = a.function(im, img, at, end).at(vaddr)
+		}
+	}
+	return agreed(&before, behind)
+}
+
+// afterFill returns the nearest address between lowest and vaddr at which a function
+// begins by what stands before: linkers fill the room up to an aligned address with
+// int3.
+func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok bool) {
+	const most, align = 1 << 10, 16 // bytes
+	s, ok := segmentAt(img, vaddr)
+	if !ok || img.Arch() != procstate.AMD64 {
+		return 0, false
+	}
+	from := max(lowest, s.Vaddr, vaddr-min(vaddr, most))
+	var buf [most + 1]byte
+	code := buf[:vaddr+1-from]
+	if img.ReadVaddr(code, from) != nil {
+		return 0, false
+	}
+	for at := vaddr &^ (align - 1); at >= from+2; at -= align {
+		if i := at - from; isFill(img.Arch(), code[i-2:i]) && code[i] != breakpointAMD64 {
+			return at, true
+		}
+	}
+	return 0, false
 }
 
 // afterPrologue finds the layout by the nearest prologue between lowest and
@@ -161,6 +202,33 @@ func (a *FrameAnalyzer) afterPrologue(im *imageFrames, img *procstate.Image, low
 		return !l.ok && tried < manyPrologues
 	})
 	return l
+}
+
+// FunctionStart returns where the function at a link-time address of a file begins:
+// where the file says so, or else at the nearest prologue or behind what linkers fill
+// gaps with, if paths lead from there to the address.
+func (a *FrameAnalyzer) FunctionStart(img *procstate.Image, vaddr uint64) (start uint64, ok bool) {
+	if isa.DecoderFor(img.Arch()) == nil {
+		return 0, false
+	}
+	im := a.framesOf(img)
+	defer a.forgetMany(im, im.kept)
+	lowest, end := im.bounds(vaddr)
+	if lowest != 0 && a.function(im, img, lowest, end).at(vaddr).ok {
+		return lowest, true
+	}
+	tried := 0
+	a.prologuesBefore(img, lowest, vaddr, func(at uint64) bool {
+		start, ok = at, a.function(im, img, at, end).at(vaddr).ok
+		tried++
+		return !ok && tried < manyPrologues
+	})
+	if !ok {
+		if start, ok = afterFill(img, lowest, vaddr); ok {
+			ok = a.function(im, img, start, end).at(vaddr).ok
+		}
+	}
+	return start, ok
 }
 
 // prologuesBefore calls visit for the prologues between lowest and vaddr, the
@@ -202,15 +270,26 @@ func segmentAt(img *procstate.Image, vaddr uint64) (procstate.Segment, bool) {
 }
 
 // forward is layoutBehind for code of a file.
-func (im *imageFrames) forward(img *procstate.Image, pc uint64, returned bool) *foundLayout {
+func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64, returned bool) *foundLayout {
 	key := pc
 	if returned {
 		key-- // never an instruction's start
 	}
 	l, ok := im.behind[key]
 	if !ok {
-		l = layoutBehind(img.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
-			return readAround(img, start, addr, end)
+		n := 0
+		l = a.paths.layoutBehind(img.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
+			s, ok := segmentAt(img, addr)
+			if !ok || n == maxWindows {
+				return nil, addr
+			}
+			start, end = max(start, s.Vaddr), min(end, s.Vaddr+s.Filesz)
+			a.windows[n] = slices.Grow(a.windows[n][:0], int(end-start))[:end-start]
+			if img.ReadVaddr(a.windows[n], start) != nil {
+				return nil, addr
+			}
+			n++
+			return a.windows[n-1], start
 		}, pc, returned)
 		im.behind[key] = l
 		im.kept += 64
@@ -256,26 +335,18 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 	}
 	a.flow.code.ofFile(img, start, end)
 	f := a.flow.analyze(img.Arch(), start, entry, im.whole)
+	if len(im.cold) > 0 {
+		f.exits = slices.Clone(a.flow.exits)
+	}
 	im.keep(start, f)
 	return f
 }
 
 // keep remembers the analysis of a function.
 func (im *imageFrames) keep(start uint64, f *funcFrames) {
-	const perRun = 48 // bytes of all slices of a funcFrames, with room to grow
+	const perRun, perExit = 6, 64 // bytes
 	im.funcs[start] = f
-	im.kept += perRun*len(f.offs) + 128
-}
-
-// readAround reads the code at link-time addresses [lowest, end) of the
-// segment that holds vaddr, and returns where it begins.
-func readAround(img *procstate.Image, lowest, vaddr, end uint64) (code []byte, from uint64) {
-	s, ok := segmentAt(img, vaddr)
-	if !ok {
-		return nil, vaddr
-	}
-	from = max(lowest, s.Vaddr)
-	return readVaddr(img, from, end), from
+	im.kept += perRun*len(f.offs) + perExit*len(f.exits) + 192
 }
 
 // analyzeMemory finds the layout of a frame whose code is in no file. It may
@@ -326,7 +397,7 @@ func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) Fr
 		start = max(start, m.Start)
 		return readCode(w, m, start, make([]byte, end-start)), start
 	}
-	behind := layoutBehind(w.Arch(), read, f.PC(), f.Flags&unwind.Interrupted == 0)
+	behind := new(framePaths).layoutBehind(w.Arch(), read, f.PC(), f.Flags&unwind.Interrupted == 0)
 	l := agreed(&before, &behind)
 	if l.State == UnknownState && lendsFP(w, read, f.PC(), from, from+uint64(len(code))) {
 		l.Type = NoFrame

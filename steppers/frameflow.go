@@ -13,13 +13,16 @@ import (
 // each other and have the same layout are one run.
 type funcFrames struct {
 	start   uint64
-	offs    []uint32 // of the first instructions of runs, sorted
-	ends    []uint32 // of the last ones
-	layouts []FrameLayout
-	passes  []bool       // whether the path from the start passes a call, see foundLayout
-	exits   []frameVisit // branches out of the function
+	offs    []uint32     // of the first instructions of runs, sorted
+	is      []uint16     // what is known of each: 0 nothing, or the number of a layout and passesCall
+	layouts *layoutSet   // that has the layouts
+	exits   []frameVisit // branches out of the function, where they are needed
 	takesRA bool         // see frameFlow
 }
+
+// passesCall marks a run to which the path from the start passes a call, see
+// foundLayout.
+const passesCall = 1 << 15
 
 // at returns the layout before the instruction that holds addr.
 func (f *funcFrames) at(addr uint64) foundLayout {
@@ -28,10 +31,26 @@ func (f *funcFrames) at(addr uint64) foundLayout {
 		return foundLayout{}
 	}
 	i := sort.Search(len(f.offs), func(i int) bool { return uint64(f.offs[i]) > off }) - 1
-	if i < 0 || off >= uint64(f.ends[i]) {
+	if i < 0 || f.is[i] == 0 {
 		return foundLayout{}
 	}
-	return foundLayout{f.layouts[i], true, f.passes[i]}
+	return foundLayout{f.layouts.of[f.is[i]&^passesCall], true, f.is[i]&passesCall != 0}
+}
+
+// layoutSet numbers layouts, of which a program has few that differ.
+type layoutSet struct {
+	index map[FrameLayout]uint16
+	of    []FrameLayout // by number; 0 is none
+}
+
+// add returns the number of a layout, 0 when there are too many.
+func (s *layoutSet) add(l *FrameLayout) uint16 {
+	n, ok := s.index[*l]
+	if !ok && len(s.of) < passesCall {
+		n = uint16(len(s.of))
+		s.index[*l], s.of = n, append(s.of, *l)
+	}
+	return n
 }
 
 // fpValue is what the frame pointer register holds.
@@ -84,6 +103,9 @@ type frameFlow struct {
 
 	whole bool // code is the function and nothing else
 
+	layouts    *layoutSet
+	runs       []uint32 // see funcFrames
+	runLayouts []uint16
 	insns      []frameInsn // in the order in which they were reached
 	insnAt     []uint32    // 1 + the index of the instruction that begins at an offset
 	work       []frameVisit
@@ -109,8 +131,11 @@ func analyzeFunc(a *procstate.Arch, code []byte, start uint64, entry frameState,
 // analyze is analyzeFunc for w.code.
 func (w *frameFlow) analyze(a *procstate.Arch, start uint64, entry frameState, whole bool) *funcFrames {
 	w.arch, w.start, w.whole = a, start, whole
+	for i := range w.insns {
+		w.insnAt[w.insns[i].off] = 0
+	}
 	w.high, w.standard, w.saves, w.takesRA = 0, false, false, false
-	w.tables, w.exits = w.tables[:0], nil
+	w.insns, w.tables, w.exits = w.insns[:0], w.tables[:0], w.exits[:0]
 	w.work = append(w.work[:0], frameVisit{state: entry})
 	w.follow()
 	// The targets of jump tables have the state of the jump. They are what no
@@ -279,23 +304,39 @@ func (w *frameFlow) result() *funcFrames {
 	case w.saves:
 		typ = SaveFPOnlyFrame
 	}
-	f := &funcFrames{start: w.start, exits: w.exits, takesRA: w.takesRA}
+	if w.layouts == nil {
+		w.layouts = &layoutSet{index: map[FrameLayout]uint16{}, of: make([]FrameLayout, 1)}
+	}
+	w.runs, w.runLayouts = w.runs[:0], w.runLayouts[:0]
+	end := uint32(0) // of the last instruction
 	for off := uint32(0); uint64(off) < w.high; off++ {
 		i := w.insn(uint64(off))
 		if i == nil {
 			continue
 		}
-		l := i.state.layout(typ)
-		if n := len(f.offs) - 1; n >= 0 && f.ends[n] == off && f.layouts[n] == l && f.passes[n] == i.passes {
-			f.ends[n] = i.end
-			continue
+		if end < off {
+			w.run(end, 0)
 		}
-		f.offs = append(f.offs, off)
-		f.ends = append(f.ends, i.end)
-		f.layouts = append(f.layouts, l)
-		f.passes = append(f.passes, i.passes)
+		layout := i.state.layout(typ)
+		l := w.layouts.add(&layout)
+		if i.passes && l != 0 {
+			l |= passesCall
+		}
+		w.run(off, l)
+		end = i.end
 	}
-	return f
+	w.run(end, 0)
+	return &funcFrames{start: w.start, offs: slices.Clone(w.runs), is: slices.Clone(w.runLayouts), layouts: w.layouts, takesRA: w.takesRA}
+}
+
+// run begins a run of code at an offset, if what is known of it is new.
+func (w *frameFlow) run(off uint32, layout uint16) {
+	switch n := len(w.runs) - 1; {
+	case n >= 0 && w.runs[n] == off:
+		w.runLayouts[n] = layout
+	case n < 0 || w.runLayouts[n] != layout:
+		w.runs, w.runLayouts = append(w.runs, off), append(w.runLayouts, layout)
+	}
 }
 
 // layout turns a state into its description.

@@ -216,6 +216,15 @@ case0:	call leaf
 case1:	call far
 	jmp 1b
 	.p2align 4, 0xcc
+	cmp %rdi, %rcx
+	je 1f
+	.globl early
+early:	test %rdi, %rdi
+	push %rbp
+	mov %rsp, %rbp
+	ud2
+1:	jmp *%rax
+	.p2align 4, 0xcc
 	.globl leaf
 leaf:	mov $1, %eax
 	ret
@@ -223,8 +232,8 @@ leaf:	mov $1, %eax
 table:	.long case0 - table, case1 - table
 `
 
-// In a stripped file, frames are known far behind a prologue, and where only a
-// table of jumps leads to.
+// In a stripped file, frames are known far behind a prologue, where only a table of
+// jumps leads to, and before a prologue that is not the function's start.
 func TestLongFunctions(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the functions are for amd64")
@@ -239,6 +248,7 @@ func TestLongFunctions(t *testing.T) {
 		"far":   {Type: StandardFrame, State: SetFrame, SP: 24, FP: 16, RA: 8, SavedFP: 16},
 		"case0": {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
 		"case1": {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
+		"early": {Type: StandardFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
 		"leaf":  {Type: NoFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
 	}
 	whole.EachSymbol(func(s *procstate.ELFSymbol) bool {
@@ -249,7 +259,7 @@ func TestLongFunctions(t *testing.T) {
 		}
 		delete(want, name)
 		const call = 5 // bytes
-		pc, returned := s.Value, name != "leaf"
+		pc, returned := s.Value, l.State == SetFrame
 		if returned {
 			pc += call
 		}

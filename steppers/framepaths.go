@@ -127,9 +127,13 @@ const (
 // layoutBehind finds the layout at an instruction by the code from there on;
 // returned tells that it is where a call returns to, which is under way. read
 // returns what there is of the code at [start, end), which holds addr, and
-// where that begins.
-func layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte, uint64), pc uint64, returned bool) foundLayout {
-	p := framePaths{arch: a, read: read, seen: map[uint64]bool{}, left: maxPathInsts}
+// where that begins. p is empty, or was used for that before.
+func (p *framePaths) layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte, uint64), pc uint64, returned bool) foundLayout {
+	if p.seen == nil {
+		p.seen = map[uint64]bool{}
+	}
+	clear(p.seen)
+	*p = framePaths{arch: a, read: read, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: maxPathInsts}
 	if returned && startsFunction(a, p.codeAt(pc)) {
 		return foundLayout{} // it does not return
 	}
@@ -150,7 +154,7 @@ func layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte,
 		if p.any || p.differ {
 			break
 		}
-		p.now, p.next = p.next, nil
+		p.now, p.next = p.next, p.now
 	}
 	if !p.any || p.differ {
 		return foundLayout{}

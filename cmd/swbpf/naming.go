@@ -3,13 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // modules numbers the code that frames are in, and names it at the end: it is
@@ -34,13 +35,14 @@ type modules struct {
 // goroutine, which need not be that of the modules.
 type codeNames struct {
 	symbolizer *symbols.Symbolizer
-	starts     map[*procstate.Image][]uint64
+	tables     *unwind.Tables          // tell where functions without a name begin,
+	code       *steppers.FrameAnalyzer // and so does the code; nil until needed
 	kallsyms   *symbols.Kernel
 	notes      []string // what is missing in the names, each thing once
 }
 
 func newCodeNames(opt symbols.Options) *codeNames {
-	return &codeNames{symbolizer: symbols.New(opt), starts: map[*procstate.Image][]uint64{}}
+	return &codeNames{symbolizer: symbols.New(opt)}
 }
 
 func newModules(b *profile.Builder, opt symbols.Options) *modules {
@@ -183,7 +185,7 @@ func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line
 	if loc.Module != ms.named {
 		ms.named = loc.Module
 		ms.symbolizer.Forget()
-		clear(ms.starts)
+		ms.tables, ms.code = nil, nil
 		ms.kallsyms = nil
 	}
 	switch loc.Module {
@@ -230,21 +232,16 @@ func appendLines(dst []profile.Line, lines []symbols.Line) []profile.Line {
 }
 
 // functionStart returns where the nameless function at a link-time address
-// begins, as the file's unwind tables tell, so that its frames can be one.
+// begins, as the file's unwind tables tell or else its code, so that its frames
+// can be one.
 func (n *codeNames) functionStart(im *procstate.Image, addr uint64) (uint64, bool) {
-	starts, known := n.starts[im]
-	if !known {
-		starts = im.FuncStarts()
-		n.starts[im] = starts
+	if n.tables == nil {
+		n.tables, n.code = unwind.NewTablesWithBudget(tableBudget), steppers.NewFrameAnalyzer()
 	}
-	i, found := slices.BinarySearch(starts, addr)
-	switch {
-	case found:
-		return addr, true
-	case i == 0:
-		return 0, false
+	if start, _, ok := n.tables.For(im).FunctionAt(addr); ok {
+		return start, true
 	}
-	return starts[i-1], true
+	return n.code.FunctionStart(im, addr)
 }
 
 // noteErrors says, once, that files could not be used for names.

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+)
+
+// nameless has a function with unwind tables, and behind it two without, and code
+// that is told by nothing.
+const nameless = `
+	.globl _start, inside, first, second, bare, nowhere
+	.p2align 4, 0xcc
+_start:	.cfi_startproc
+	sub $8, %rsp
+	.cfi_def_cfa_offset 16
+inside:	call first
+	hlt
+	.cfi_endproc
+	.p2align 4, 0xcc
+first:	push %rbp
+	mov %rsp, %rbp
+	call second
+	pop %rbp
+	ret
+	.p2align 4, 0xcc
+second:	push %rbp
+	mov %rsp, %rbp
+	.rept 2000
+	add %rdi, %rax
+	.endr
+	pop %rbp
+	ret
+	.p2align 4, 0xcc
+bare:	xor %eax, %eax
+1:	jmp 1b
+	.p2align 4
+nowhere: xor %eax, %eax
+1:	jmp 1b
+`
+
+// TestFunctionStart: frames without names are of one function where its start is
+// known, and not of the last one that is known before.
+func TestFunctionStart(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the functions are for amd64")
+	}
+	cc := []string{"gcc", "-nostdlib", "-static", "-Wl,--build-id=none", "-Wl,--eh-frame-hdr"}
+	symbolized := steptest.OpenImage(t, steptest.Compile(t, cc, "nameless.s", nameless))
+	im := steptest.OpenImage(t, steptest.Compile(t, append(cc, "-s"), "nameless.s", nameless))
+	at := map[string]uint64{}
+	symbolized.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		at[string(s.Name)] = s.Value
+		return true
+	})
+	n := newCodeNames(symbols.Options{})
+	for _, tc := range []struct{ addr, want uint64 }{
+		{at["inside"], at["_start"]},
+		{at["first"], at["first"]},
+		{at["first"] + 6, at["first"]},
+		{at["second"] + 5000, at["second"]},
+		{at["bare"], at["bare"]},
+		{at["bare"] + 2, at["bare"]},
+		{at["nowhere"], 0},
+		{at["nowhere"] + 2, 0},
+	} {
+		got, ok := n.functionStart(im, tc.addr)
+		if !ok {
+			got = 0
+		}
+		if got != tc.want {
+			t.Errorf("the function at %#x begins at %#x, want %#x", tc.addr, got, tc.want)
+		}
+	}
+}
