@@ -17,7 +17,7 @@ const (
 // pace says how long to wait between polls of the rings: until an eighth of them
 // is full, by how they were filled before. Whoever wakes up finds its memory in no
 // cache any more, and should have much to do then. The kernel tells of a ring that
-// is half full already.
+// fills faster (bpf/ring.h).
 type pace struct {
 	wait   time.Duration // until the next poll
 	least  time.Duration
