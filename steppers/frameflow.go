@@ -309,6 +309,8 @@ func (w *frameFlow) result() *funcFrames {
 	}
 	w.runs, w.runLayouts = w.runs[:0], w.runLayouts[:0]
 	end := uint32(0) // of the last instruction
+	var last *frameState
+	l := uint16(0) // its layout
 	for off := uint32(0); uint64(off) < w.high; off++ {
 		i := w.insn(uint64(off))
 		if i == nil {
@@ -317,13 +319,16 @@ func (w *frameFlow) result() *funcFrames {
 		if end < off {
 			w.run(end, 0)
 		}
-		layout := i.state.layout(typ)
-		l := w.layouts.add(&layout)
-		if i.passes && l != 0 {
-			l |= passesCall
+		if last == nil || *last != i.state {
+			layout := i.state.layout(typ)
+			l = w.layouts.add(&layout)
 		}
-		w.run(off, l)
-		end = i.end
+		if i.passes && l != 0 {
+			w.run(off, l|passesCall)
+		} else {
+			w.run(off, l)
+		}
+		last, end = &i.state, i.end
 	}
 	w.run(end, 0)
 	return &funcFrames{start: w.start, offs: slices.Clone(w.runs), is: slices.Clone(w.runLayouts), layouts: w.layouts, takesRA: w.takesRA}
