@@ -29,6 +29,15 @@ type mirror struct {
 	bytes   []byte
 	changes uint32 // number of the record whose regions were put in last
 	saved   []byte // bytes of its regions that another was laid over
+
+	last      laid   // the region of that record, if it has one alone
+	changedTo uint64 // where the words end that its last region has changed
+}
+
+// laid tells where a region ends and where it begins to be in a mirror.
+type laid struct {
+	end  uint64 // address of its first byte behind
+	from uint64 // address of the mirror's first byte, were it all of one region
 }
 
 // mirrorBytes is the size of each mirror, a power of two.
@@ -75,54 +84,72 @@ func (m *mirror) apply(r *regionHeader, rest []byte, earlier []procstate.Region)
 			earlier[i].Data = m.saved[from:]
 		}
 	}
-	used := 0
+	used, changed := 0, 0
 	for at := 0; at < len(blocks); at += mirrorGroup {
-		n, err := applyGroup(blocks[at:min(at+mirrorGroup, len(blocks))], rest[used:])
+		n, end, err := applyGroup(blocks[at:min(at+mirrorGroup, len(blocks))], rest[used:])
 		if err != nil {
 			return nil, 0, err
 		}
 		used += n
+		if end > 0 {
+			changed = at + end
+		}
 	}
+	m.changedTo = r.Addr - uint64(before) + uint64(changed)
 	return blocks[before:][:r.Len:r.Len], used, nil
 }
 
 // applyGroup puts what is sent of a group into its bytes and returns how many
-// bytes of sent that was.
-func applyGroup(group, sent []byte) (int, error) {
+// bytes of sent that was, and where the last of the words ends.
+func applyGroup(group, sent []byte) (used, end int, err error) {
 	if len(sent) < 8 {
-		return 0, fmt.Errorf("%w: group in %d bytes", errBadRecord, len(sent))
+		return 0, 0, fmt.Errorf("%w: group in %d bytes", errBadRecord, len(sent))
 	}
 	mask := binary.NativeEndian.Uint64(sent)
-	used := 8
+	used = 8
 	for ; mask != 0; mask &= mask - 1 {
 		at := bits.TrailingZeros64(mask) * mirrorPiece
 		if at >= len(group) {
-			return 0, fmt.Errorf("%w: piece at %d of %d", errBadRecord, at, len(group))
+			return 0, 0, fmt.Errorf("%w: piece at %d of %d", errBadRecord, at, len(group))
 		}
-		n, err := applyPiece(group[at:], sent[used:])
+		words, err := applyPiece(group[at:], sent[used:])
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		used += n
+		used += 8 + 8*bits.OnesCount64(words)
+		end = at + 8*bits.Len64(words)
 	}
-	return used, nil
+	return used, end, nil
 }
 
-// applyPiece does so for the piece at the beginning of a part of a group.
-func applyPiece(piece, sent []byte) (int, error) {
+// applyPiece does so for the piece at the beginning of a part of a group. It
+// returns a mask of its words that were sent.
+func applyPiece(piece, sent []byte) (uint64, error) {
 	if len(sent) < 8 {
 		return 0, fmt.Errorf("%w: piece in %d bytes", errBadRecord, len(sent))
 	}
-	mask := binary.NativeEndian.Uint64(sent)
-	if 8*bits.Len64(mask) > len(piece) || 8+8*bits.OnesCount64(mask) > len(sent) {
-		return 0, fmt.Errorf("%w: words %x of a piece of %d bytes in %d", errBadRecord, mask, len(piece), len(sent))
+	words := binary.NativeEndian.Uint64(sent)
+	if 8*bits.Len64(words) > len(piece) || 8+8*bits.OnesCount64(words) > len(sent) {
+		return 0, fmt.Errorf("%w: words %x of a piece of %d bytes in %d", errBadRecord, words, len(piece), len(sent))
 	}
-	used := 8
-	for ; mask != 0; mask &= mask - 1 {
-		*(*[8]byte)(piece[8*bits.TrailingZeros64(mask):]) = *(*[8]byte)(sent[used:])
-		used += 8
+	to, from := unsafe.Pointer(unsafe.SliceData(piece)), unsafe.Pointer(unsafe.SliceData(sent))
+	for left := words; left != 0; left &= left - 1 {
+		from = unsafe.Add(from, 8)
+		*(*uint64)(unsafe.Add(to, 8*bits.TrailingZeros64(left))) = *(*uint64)(from)
 	}
-	return used, nil
+	return words, nil
+}
+
+// follow tells from which address on the only region of the record is as it was
+// in the one before, the largest there is when that is not known.
+func (m *mirror) follow(r *regionHeader) (sameFrom uint64) {
+	is := laid{r.Addr + uint64(r.Len), r.Addr - r.Addr%uint64(mirrorBlock) - uint64(r.Mirror)}
+	sameFrom = ^uint64(0)
+	if is == m.last {
+		sameFrom = m.changedTo
+	}
+	m.last = is
+	return sameFrom
 }
 
 // overlap reports whether two slices share memory.

@@ -61,10 +61,15 @@ func TestChangesOfStacks(t *testing.T) {
 			for i := range threads {
 				threads[i] = scribbler{x: uint64(i), words: make([]uint64, c.words)}
 			}
-			seen := uint64(0)
+			seen, same := uint64(0), 0
+			last := map[uint32]*before{}
 			check := func(p *Sample) error {
 				seen++
 				checkScribbles(t, p, threads)
+				if last[p.CPU] == nil {
+					last[p.CPU] = new(before)
+				}
+				same += last[p.CPU].check(t, p)
 				return nil
 			}
 			cmd.Resume()
@@ -90,6 +95,9 @@ func TestChangesOfStacks(t *testing.T) {
 			}
 			switch c.name {
 			case "small":
+				if same == 0 {
+					t.Error("no sample goes on from one before")
+				}
 				if st.Lost() != 0 || st.RingBytes > st.StackBytes/2 {
 					t.Errorf("%d lost, %d bytes sent for stacks of %d", st.Lost(), st.RingBytes, st.StackBytes)
 				}
@@ -100,6 +108,31 @@ func TestChangesOfStacks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// before is the sample before of a CPU.
+type before struct {
+	number, addr uint64
+	stack        []byte
+}
+
+// check compares what a sample says is as it was with what was there, and returns
+// how many bytes that are.
+func (b *before) check(t *testing.T, p *Sample) int {
+	t.Helper()
+	data, addr := p.Regions[0].Data, p.Regions[0].Addr
+	end, n := addr+uint64(len(data)), 0
+	if p.Number != 0 && p.Number == b.number+1 && p.SameFrom < end {
+		if b.addr+uint64(len(b.stack)) != end {
+			t.Fatalf("sample %#x goes on from one that ended elsewhere", p.Number)
+		}
+		n = int(end - max(p.SameFrom, addr, b.addr))
+		if !slices.Equal(data[len(data)-n:], b.stack[len(b.stack)-n:]) {
+			t.Fatalf("sample %#x differs from the one before beyond %#x", p.Number, p.SameFrom)
+		}
+	}
+	b.number, b.addr, b.stack = p.Number, addr, append(b.stack[:0], data...)
+	return n
 }
 
 // checkScribbles compares the words in a sample with those of its thread's
@@ -219,6 +252,31 @@ func TestMirrorOverlap(t *testing.T) {
 	}
 	if first := regions[0].Data; len(first) != 100 || first[0] != 0x11 || first[56] != 0x22 || second[0] != 0x33 {
 		t.Errorf("first % x, second % x", first, second)
+	}
+}
+
+// What is as it was in the record before is told of regions that lie alike.
+func TestMirrorFollow(t *testing.T) {
+	m := &mirror{bytes: make([]byte, 4096)}
+	for i, c := range []struct {
+		region regionHeader
+		sent   []byte
+		want   uint64
+	}{
+		{regionHeader{Addr: 0x1008, Len: 200, Mirror: 64}, group(map[int]map[int]uint64{0: {1: 1, 25: 2}}), ^uint64(0)},
+		{regionHeader{Addr: 0x1008, Len: 200, Mirror: 64}, group(map[int]map[int]uint64{0: {1: 3, 24: 4}}), 0x10c8},
+		{regionHeader{Addr: 0x1088, Len: 72, Mirror: 192}, group(map[int]map[int]uint64{0: {2: 5}}), 0x1098}, // higher up
+		{regionHeader{Addr: 0x1088, Len: 72, Mirror: 192}, group(nil), 0x1080},
+		{regionHeader{Addr: 0x1008, Len: 1000, Mirror: 64}, group(map[int]map[int]uint64{0: {1: 6}, 1: {0: 7}}), ^uint64(0)}, // another end
+		{regionHeader{Addr: 0x1008, Len: 1000, Mirror: 64}, group(map[int]map[int]uint64{0: {1: 8}, 1: {0: 9}}), 0x1208},
+		{regionHeader{Addr: 0x1008, Len: 1000, Mirror: 128}, group(map[int]map[int]uint64{0: {1: 8}}), ^uint64(0)}, // elsewhere
+	} {
+		if _, _, err := m.apply(&c.region, c.sent, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.follow(&c.region); got != c.want {
+			t.Errorf("%d: as it was from %#x on, want %#x", i, got, c.want)
+		}
 	}
 }
 

@@ -110,6 +110,11 @@ type Sample struct {
 	// the distance from SP to the stack's end, 0 when that is not known.
 	StackEnd  StackEnd
 	LiveBytes uint64
+
+	// Number is that of the sample among those of which only changes were sent,
+	// of one region each; 0 for others. The region is from SameFrom on as it was in
+	// the sample with the number before, if SameFrom lies in it.
+	Number, SameFrom uint64
 }
 
 // HasUser reports whether the sample has user registers of an architecture
@@ -179,6 +184,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 	}
 
 	s.Regions = s.Regions[:0]
+	s.Number, s.SameFrom = 0, ^uint64(0)
 	mirrored := false
 	for range h.Regions {
 		if len(rest) < int(unsafe.Sizeof(regionHeader{})) {
@@ -199,6 +205,11 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 			}
 			s.Regions = append(s.Regions, procstate.Region{Addr: r.Addr, Data: data})
 			rest = rest[n:]
+			if h.Regions == 1 {
+				s.Number, s.SameFrom = uint64(s.CPU)<<32|uint64(h.Changes), m.follow(r)
+			} else {
+				m.last = laid{}
+			}
 			continue
 		}
 		if r.Len > math.MaxInt32 || int(r.Len+7)&^7 > len(rest) {

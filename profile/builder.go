@@ -73,11 +73,13 @@ type Builder struct {
 
 	squaresGuessed bool // whether squares of samples are not those of the values that were added
 
-	stacks  stacks
-	samples []sample
-	firsts  []*[nodeChunk]uint32 // the first sample of each node, as in index
-	index   []uint32             // hash table of the others by node and thread; 0 is free, else index + 1
-	others  int                  // in it
+	stacks   stacks
+	path     Path  // of the stack that Add had last
+	reversed []Loc // that stack, callers first
+	samples  []sample
+	firsts   []*[nodeChunk]uint32 // the first sample of each node, as in index
+	index    []uint32             // hash table of the others by node and thread; 0 is free, else index + 1
+	others   int                  // in it
 }
 
 // NewBuilder returns an empty Builder.
@@ -111,14 +113,32 @@ func (b *Builder) Module(m Module) uint32 {
 // stack. count is the number of samples that this stands for, value the same
 // in units of Meta.Value.
 func (b *Builder) Add(t Thread, stack []Loc, truncated string, count, value int64) {
-	if count > 1 { // their values are taken for equal
-		b.squaresGuessed = true
-	}
-	b.add(t, stack, truncated, count, value, float64(value)*float64(value)/float64(max(count, 1)))
+	b.AddAlong(&b.path, t, b.callersFirst(stack), 0, truncated, count, value)
 }
 
 // add is Add for values of which the sum of squares is known.
 func (b *Builder) add(t Thread, stack []Loc, truncated string, count, value int64, squares float64) {
+	b.addAlong(&b.path, t, b.callersFirst(stack), 0, truncated, count, value, squares)
+}
+
+// callersFirst returns a stack in the other order, until the next call.
+func (b *Builder) callersFirst(stack []Loc) []Loc {
+	b.reversed = append(b.reversed[:0], stack...)
+	slices.Reverse(b.reversed)
+	return b.reversed
+}
+
+// AddAlong is Add for a stack of which the callers come first. The first same
+// frames are those of the stack that was added with this path last, and that
+// ended with the same reason: there is no need to look for them.
+func (b *Builder) AddAlong(p *Path, t Thread, stack []Loc, same int, truncated string, count, value int64) {
+	if count > 1 { // their values are taken for equal
+		b.squaresGuessed = true
+	}
+	b.addAlong(p, t, stack, same, truncated, count, value, float64(value)*float64(value)/float64(max(count, 1)))
+}
+
+func (b *Builder) addAlong(p *Path, t Thread, stack []Loc, same int, truncated string, count, value int64, squares float64) {
 	root := uint32(0)
 	if truncated != "" {
 		var ok bool
@@ -127,7 +147,7 @@ func (b *Builder) add(t Thread, stack []Loc, truncated string, count, value int6
 		}
 	}
 	thread := b.threads.number(&t)
-	node := b.stacks.add(stack, root, thread)
+	node := b.stacks.add(p, stack, same, root)
 	s := b.sample(node, thread)
 	s.count += count
 	s.value += value

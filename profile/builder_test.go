@@ -51,7 +51,7 @@ func TestAddSeenAllocatesNothing(t *testing.T) {
 }
 
 // TestAgainstMap adds random stacks, with prefixes and suffixes of each other
-// among them, and compares with a map from their text.
+// among them, along paths or without one, and compares with a map from their text.
 func TestAgainstMap(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	b := NewBuilder()
@@ -59,6 +59,9 @@ func TestAgainstMap(t *testing.T) {
 	reasons := []string{"", "x", "y"}
 	type total struct{ count, value int64 }
 	want := map[string]total{}
+	paths := make([]Path, 3)
+	along := make([][]Loc, len(paths)) // what was added with these, callers first
+	ends := make([]string, len(paths))
 	for range 50_000 {
 		n := rnd.IntN(6)
 		stack := make([]Loc, n)
@@ -68,7 +71,21 @@ func TestAgainstMap(t *testing.T) {
 		th := Thread{PID: int32(rnd.IntN(3)), TID: int32(rnd.IntN(2))}
 		reason := reasons[rnd.IntN(3)]
 		count, value := int64(rnd.IntN(3)), int64(rnd.IntN(100))
-		b.Add(th, stack, reason, count, value)
+		if i := rnd.IntN(len(paths) + 1); i < len(paths) {
+			callers := slices.Clone(stack)
+			slices.Reverse(callers)
+			same := 0
+			for reason == ends[i] && same < min(len(callers), len(along[i])) && callers[same] == along[i][same] {
+				same++
+			}
+			if same > 0 {
+				same = rnd.IntN(same + 1)
+			}
+			b.AddAlong(&paths[i], th, callers, same, reason, count, value)
+			along[i], ends[i] = callers, reason
+		} else {
+			b.Add(th, stack, reason, count, value)
+		}
 		k := fmt.Sprint(th.PID, th.TID, stack, reason)
 		w := want[k]
 		want[k] = total{w.count + count, w.value + value}

@@ -27,15 +27,11 @@ type stacks struct {
 	count    int                // of nodes
 	others   int                // of the nodes, those that do not follow their parent
 	children []uint32           // hash table of these by parent and place; 0 is free
-
-	// paths are the stacks that threads had last, by the low bits of the
-	// threads' numbers: most of the next one is the same.
-	paths [1 << 8]path
 }
 
-// path is where a stack lies in the tree: the nodes of its frames from the one
-// that hangs below root on.
-type path struct {
+// Path is where a stack lies in the tree of a Builder: the nodes of its frames
+// from the one that hangs below root on. The zero Path is that of no stack.
+type Path struct {
 	root  uint32
 	nodes []uint32
 }
@@ -75,24 +71,24 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// add returns the leaf of a stack of a thread, leaf first, that hangs below the
-// node root.
-func (s *stacks) add(stack []Loc, root, thread uint32) uint32 {
-	p := &s.paths[thread%uint32(len(s.paths))]
+// add returns the leaf of a stack, callers first, that hangs below the node root.
+// The path is that of an earlier stack, which has the first same frames in common
+// with this one or more, and becomes this one's.
+func (s *stacks) add(p *Path, stack []Loc, same int, root uint32) uint32 {
 	if p.root != root {
 		p.root, p.nodes = root, p.nodes[:0]
 	}
-	leaf, left := root, len(stack)
-	for i, c := range p.nodes {
-		if left == 0 || !s.at(c).stands(stack[left-1]) {
-			p.nodes = p.nodes[:i]
-			break
-		}
-		leaf = c
-		left--
+	same = min(same, len(p.nodes))
+	for same < len(p.nodes) && same < len(stack) && s.at(p.nodes[same]).stands(stack[same]) {
+		same++
 	}
-	for left--; left >= 0; left-- {
-		leaf = s.child(leaf, stack[left])
+	p.nodes = p.nodes[:same]
+	leaf := root
+	if same > 0 {
+		leaf = p.nodes[same-1]
+	}
+	for _, loc := range stack[same:] {
+		leaf = s.child(leaf, loc)
 		if len(p.nodes) < maxPath {
 			p.nodes = append(p.nodes, leaf)
 		}

@@ -67,29 +67,39 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 	stack := w.regionAt(sp)
 	run := &w.run
 	run.last, run.low, run.stack, run.start, run.size, run.align = &rules.none, stack.Addr, stack.Data, 0, 0, w.arch.PCAlign-1
+	run.stop = ^uint64(0) // SP from which on the memo may know the frame
+	if memo != nil {
+		_, run.stop = memo.find(0, sp, 0)
+	}
+	if w.trail == nil {
+		w.trail = make([]memoFrame, 0, maxTrail)
+	}
+	w.trail = w.trail[:0]
 	var only ruledOnly
 	verdict := Success
-	if memo != nil {
-		memo.enter()
-	}
 	for limit > 0 {
 		if pc-run.start >= run.size && !w.ruledMapping(pc, interrupted) {
 			verdict = NotMe
 			break
 		}
-		if memo != nil && !interrupted {
-			if i := memo.find(pc, sp, fp, fpKnown, run.low, run.stack); i >= 0 && i <= limit {
-				dst = memo.appendTo(dst, i)
-				sp = memo.frames[0].sp
-				verdict = StackBottom
-				break
+		if !interrupted && fpKnown {
+			if sp >= run.stop {
+				i := 0
+				if i, run.stop = memo.find(pc, sp, fp); i >= 0 && i <= limit {
+					dst = memo.appendTo(dst, i)
+					sp = memo.frames[0].sp
+					verdict = StackBottom
+					break
+				}
 			}
-		}
-		if memo == nil && !interrupted && fpKnown {
+			if len(w.trail) == maxTrail {
+				w.trail = w.trail[:0]
+			}
 			run.pc, run.sp, run.fp = pc, sp, fp
-			if n := rules.run(run, dst[len(dst):min(cap(dst), len(dst)+limit)]); n > 0 {
+			n := min(cap(dst)-len(dst), limit, maxTrail-len(w.trail))
+			if n = rules.run(run, dst[len(dst):len(dst)+n], w.trail[len(w.trail):maxTrail]); n > 0 {
 				pc, sp, fp, only = run.pc, run.sp, run.fp, run.last.only
-				dst = dst[:len(dst)+n]
+				dst, w.trail = dst[:len(dst)+n], w.trail[:len(w.trail)+n]
 				limit -= n
 				continue
 			}
@@ -107,9 +117,7 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 		cfa := sp
 		if r.how != ruledBySP {
 			if r.how == ruledBottom {
-				if memo != nil {
-					memo.add(memoFrame{pc: pc, sp: sp, fp: fp}, r.only)
-				}
+				w.trail = append(w.trail, memoFrame{pc, sp, fp})
 				verdict = StackBottom
 				break
 			}
@@ -126,6 +134,7 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 		only = r.only
 		raAt := cfa + uint64(int64(r.ra)*wordBytes)
 		ra, ok := wordAt(run.low, run.stack, raAt)
+		kept := ok && raAt >= sp && !interrupted && fpKnown // what a Memo may rely on
 		if !ok {
 			stack := w.regionAt(raAt)
 			run.low, run.stack = stack.Addr, stack.Data
@@ -143,10 +152,11 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 			verdict = NotMe
 			break
 		}
-		fpBefore, fpAt := fp, uint64(0)
+		w.trail = append(w.trail, memoFrame{pc, sp, fp})
 		if r.fp != 0 {
-			fpAt = cfa + uint64(int64(r.fp)*wordBytes)
+			fpAt := cfa + uint64(int64(r.fp)*wordBytes)
 			saved, ok := wordAt(run.low, run.stack, fpAt)
+			kept = kept && ok && fpAt >= sp
 			if !ok {
 				saved, ok = w.proc.ReadWord(fpAt)
 			}
@@ -154,12 +164,8 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 				fp, fpKnown = saved, ok
 			}
 		}
-		if memo != nil && !interrupted {
-			if fpKnown {
-				memo.add(memoFrame{pc: pc, sp: sp, fp: fpBefore, raAt: raAt, fpAt: fpAt, byFP: r.how == ruledByFP}, only)
-			} else {
-				memo.enter()
-			}
+		if !kept {
+			w.trail = w.trail[:0]
 		}
 		w.noted = w.noted || only&ruledNoted != 0
 		pc, sp = ra, cfa
@@ -189,6 +195,7 @@ type ruledRun struct {
 	pc, sp, fp uint64
 	last       *ruledFrame // the callee's
 
+	stop  uint64 // SP from which on it is not to go on
 	low   uint64 // address of stack, captured memory
 	stack []byte
 	align uint64 // bits that no PC has
@@ -201,15 +208,17 @@ type ruledRun struct {
 // run goes on from a frame in a call for as long as that takes nothing but what
 // is at hand and rules that are known, which is so for most frames. It calls
 // nothing, so that all that changes from frame to frame stays in registers. It
-// stores the callers in dst and returns how many there were.
-func (c *ruledFrames) run(at *ruledRun, dst []PC) int {
+// stores the callers in dst and the frames themselves in trail, which is as long
+// at least, and returns how many there were.
+func (c *ruledFrames) run(at *ruledRun, dst []PC, trail []memoFrame) int {
 	if len(at.stack) < wordBytes {
 		return 0
 	}
 	pc, sp, fp, last := at.pc, at.sp, at.fp, at.last
 	stack, end := unsafe.Pointer(unsafe.SliceData(at.stack)), uint64(len(at.stack)-wordBytes)
+	trail = trail[:len(dst)]
 	n := 0
-	for n < len(dst) && pc-at.start < at.size {
+	for n < len(dst) && pc-at.start < at.size && sp < at.stop {
 		key := pc + at.toKey
 		r := &c.slots[last.next&(2<<ruledSetBits-1)]
 		if r.key != key {
@@ -230,14 +239,15 @@ func (c *ruledFrames) run(at *ruledRun, dst []PC) int {
 			cfa = fp
 		}
 		cfa += uint64(int64(r.cfa) * wordBytes)
-		raAt, fpAt := cfa+uint64(int64(r.ra)*wordBytes)-at.low, cfa+uint64(int64(r.fp)*wordBytes)-at.low
-		if r.only&(ruledSigned|ruledNoted) != 0 || cfa <= sp || raAt > end || r.fp != 0 && fpAt > end {
+		raAt, fpAt, from := cfa+uint64(int64(r.ra)*wordBytes)-at.low, cfa+uint64(int64(r.fp)*wordBytes)-at.low, sp-at.low
+		if r.only&(ruledSigned|ruledNoted) != 0 || cfa <= sp || raAt > end || raAt < from || r.fp != 0 && (fpAt > end || fpAt < from) {
 			break
 		}
 		ra := *(*uint64)(unsafe.Add(stack, raAt))
 		if ra == 0 || ra&at.align != 0 {
 			break
 		}
+		trail[n] = memoFrame{pc, sp, fp}
 		if r.fp != 0 {
 			fp = *(*uint64)(unsafe.Add(stack, fpAt))
 		}

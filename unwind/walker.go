@@ -35,7 +35,8 @@ type Walker struct {
 	captured captured // proc, when it is one
 	at       place    // where WalkPCs is
 	run      ruledRun
-	noted    bool // see Noted
+	trail    []memoFrame // the last frames of WalkPCs, as far as rules led through all of them
+	noted    bool        // see Noted
 
 	kept     []kept                 // by steppers
 	walks    uint64                 // begun so far
@@ -191,6 +192,7 @@ func (w *Walker) begin(another bool) {
 	w.libs = w.proc.Libraries()
 	w.mappings = [2]*procstate.Mapping{}
 	w.noted = false
+	w.trail = w.trail[:0]
 	w.codeMask = w.arch.CodeMask
 	if w.arch == procstate.ARM64 {
 		w.codeMask &= addressBits(w.libs)
@@ -314,21 +316,22 @@ func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 }
 
 // WalkPCsAgain is WalkPCs for a thread that was walked before with the same
-// memo. The result is the same; same tells how many PCs at its end are those
-// of the walk before.
-func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo) (pcs []PC, same int, err error) {
+// memo. The captured memory around SP is as it was then in what lies from an
+// address on; that is the largest there is when nothing is known of it. The
+// result is that of WalkPCs; same tells how many PCs at its end are those of the
+// walk before.
+func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo, from uint64) (pcs []PC, same int, err error) {
 	if w.proc == nil {
 		return dst, 0, ErrNoProcess
 	}
 	w.begin(true)
 	rules := w.ruledFrames()
-	if !memo.begin(w, rules) {
+	if !memo.begin(w, rules, from) {
 		pcs, err = w.walkPCs(dst, regs, rules, nil)
 		return pcs, 0, err
 	}
-	memo.enter()
 	pcs, err = w.walkPCs(dst, regs, rules, memo)
-	memo.keep(err == nil)
+	memo.keep(w.trail, err == nil)
 	return pcs, memo.same, err
 }
 
@@ -367,9 +370,7 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 			in = w.frameAt(at, in, regs, n)
 			first = at.ask
 		}
-		if memo != nil {
-			memo.enter()
-		}
+		w.trail = w.trail[:0]
 		out := w.other(in)
 		v, err := w.step(in, out, first)
 		dst[len(dst)-1] = PC{in.LookupPC(), in.Flags}

@@ -17,7 +17,7 @@ func TestNothing(t *testing.T) {
 			_, stack := w.WalkStack(nil, 0)
 			_, from := w.WalkFrom(nil, &f)
 			_, pcs := w.WalkPCs(nil, &regs)
-			_, _, again := w.WalkPCsAgain(nil, &regs, &Memo{})
+			_, _, again := w.WalkPCsAgain(nil, &regs, &Memo{}, ^uint64(0))
 			_, step := w.Step(&f, &out)
 			for what, err := range map[string]error{
 				"Threads": threads, "InitialFrame": w.InitialFrame(0, &f), "WalkStack": stack, "WalkFrom": from,

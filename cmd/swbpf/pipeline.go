@@ -3,6 +3,7 @@ package main
 import (
 	"debug/elf"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/loader"
@@ -31,29 +32,36 @@ type pipeline struct {
 	goPIDs map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 
 	pcs       []unwind.PC
-	stack     []profile.Loc // leaf first
-	truncated string        // why the stack is
+	stack     []profile.Loc // callers first
+	same      int           // of them, those of the stack that was added with the path last
+	path      *profile.Path
+	truncated string // why the stack is
 
 	states     [numStates]profile.Loc // remarks that tell why a thread is off the CPU
 	notSampled profile.Loc
 	memos      [256]threadMemo // by the low bits of the thread's ID
+	other      []profile.Loc   // memory for stacks that have none
+	otherPath  profile.Path
 }
 
 // threadMemo is what the last walk of a thread has left.
 type threadMemo struct {
-	of   *walkedProcess
-	tid  int32
-	memo unwind.Memo
+	of     *walkedProcess
+	tid    int32
+	sample uint64 // its Sample.Number
+	memo   unwind.Memo
+	user   []profile.Loc // the user part of the stack, callers first
+	path   profile.Path  // of the stack
 }
 
 // memo returns the memo of a thread.
-func (p *pipeline) memo(wp *walkedProcess, tid int32) *unwind.Memo {
+func (p *pipeline) memo(wp *walkedProcess, tid int32) *threadMemo {
 	m := &p.memos[uint32(tid)%uint32(len(p.memos))]
 	if m.of != wp || m.tid != tid {
 		m.of, m.tid = wp, tid
 		m.memo.Reset()
 	}
-	return &m.memo
+	return m
 }
 
 // numStates is the number of states of threads.
@@ -63,9 +71,9 @@ const numStates = int(loader.BlockedRunnable) + 1
 // rows.
 const tableBudget = 16 << 20
 
-// sampleSink takes the stacks of samples: see profile.Builder.Add.
+// sampleSink takes the stacks of samples: see profile.Builder.AddAlong.
 type sampleSink interface {
-	Add(t profile.Thread, stack []profile.Loc, truncated string, count, value int64)
+	AddAlong(path *profile.Path, t profile.Thread, stack []profile.Loc, same int, truncated string, count, value int64)
 }
 
 // kernelHints is what user space teaches the kernel side about where stacks
@@ -124,34 +132,37 @@ func (p *pipeline) add(s *loader.Sample) {
 	count := int64(0)
 	switch {
 	case s.Continued: // the stack is that of the sample before
-		p.stack[0] = p.states[s.Blocked]
+		p.stack[len(p.stack)-1] = p.states[s.Blocked]
+		p.same = 0
 	case s.Unsampled:
 		p.stats.UnsampledNS += s.Weight
-		p.stack, p.truncated = p.stack[:0], ""
+		p.begin()
+		p.stack = append(p.stack, p.notSampled)
 		if s.Blocked != loader.NotBlocked {
 			p.stack = append(p.stack, p.states[s.Blocked])
 		}
-		p.stack = append(p.stack, p.notSampled)
 	default:
 		count = 1
 		p.addStack(s)
 	}
 	p.builder.SetTime(int64(s.Time))
 	thread := profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm, Labels: p.labels.of(s)}
-	p.sink.Add(thread, p.stack, p.truncated, count, int64(s.Weight))
+	p.sink.AddAlong(p.path, thread, p.stack, p.same, p.truncated, count, int64(s.Weight))
+	if p.path == &p.otherPath {
+		p.other = p.stack
+	}
+}
+
+// begin begins a stack that has nothing to do with another.
+func (p *pipeline) begin() {
+	p.stack, p.same, p.path, p.truncated = p.other[:0], 0, &p.otherPath, ""
 }
 
 // addStack makes p.stack the stack of a sample.
 func (p *pipeline) addStack(s *loader.Sample) {
 	p.stats.Samples++
 	p.sampled[s.PID] = struct{}{}
-	p.stack, p.truncated = p.stack[:0], ""
-	if s.Blocked != loader.NotBlocked {
-		p.stack = append(p.stack, p.states[s.Blocked])
-	}
-	for _, pc := range s.Kernel {
-		p.stack = append(p.stack, p.modules.ofKernel(pc))
-	}
+	p.begin()
 	switch s.User {
 	case loader.UserNone, loader.UserExited, loader.UserExec:
 		p.stats.KernelOnlySamples++
@@ -165,10 +176,16 @@ func (p *pipeline) addStack(s *loader.Sample) {
 			p.stats.TruncatedByReason[p.truncated]++
 		}
 	}
+	for _, pc := range slices.Backward(s.Kernel) {
+		p.stack = append(p.stack, p.modules.ofKernel(pc))
+	}
+	if s.Blocked != loader.NotBlocked {
+		p.stack = append(p.stack, p.states[s.Blocked])
+	}
 }
 
-// addUser walks the user part of the sample and appends it to p.stack. A nil
-// error says that it is complete.
+// addUser walks the user part of the sample and makes it p.stack. A nil error says
+// that it is complete.
 func (p *pipeline) addUser(s *loader.Sample) error {
 	if !s.HasUser() {
 		return unwind.NoRegister
@@ -184,16 +201,24 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	start := time.Now()
 	wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, s.Regions)
 	wp.snapshot.SetUserProbes(s.Probes)
-	pcs, _, err := wp.walker.WalkPCsAgain(p.pcs[:0], &s.Regs, p.memo(wp, s.TID))
+	m, sameFrom := p.memo(wp, s.TID), ^uint64(0)
+	if m.sample+1 == s.Number {
+		sameFrom = s.SameFrom
+	}
+	m.sample = s.Number
+	pcs, same, err := wp.walker.WalkPCsAgain(p.pcs[:0], &s.Regs, &m.memo, sameFrom)
 	p.pcs = pcs
 	p.stats.UnwindNS += uint64(time.Since(start))
 	p.stats.Frames += uint64(len(pcs))
-	for _, pc := range pcs {
+	inner := pcs[:len(pcs)-same]
+	p.stack, p.same, p.path = m.user[:same], same, &m.path
+	for _, pc := range slices.Backward(inner) {
 		p.stack = append(p.stack, p.modules.user(wp, wp.space.MappingAt(pc.Addr), pc.Addr))
 	}
+	m.user = p.stack
 	p.fleeting = p.fleeting || wp.jit != 0
 	if err == nil {
-		p.stats.addLive(s, pcs, wp.walker.LastSP())
+		p.stats.addLive(s, inner, wp.walker.LastSP())
 	}
 	p.learnStackEnd(wp, s, err)
 	return reasonOfEnd(wp.snapshot, s, err)

@@ -78,9 +78,9 @@ func (s *recordStats) addOwnUsage() {
 }
 
 // addLive counts a stack of which all is known: how much of it was live, and
-// how much was copied. pcs are its frames and sp the outermost one's SP. Stacks
-// that go on elsewhere, as those of Go do, are left out: not all of their SPs
-// are known here.
+// how much was copied. pcs are its frames, of which those may be left out that are
+// known to be on the stack itself, and sp the outermost one's SP. Stacks that go on
+// elsewhere, as those of Go do, are left out: not all of their SPs are known here.
 func (s *recordStats) addLive(sample *loader.Sample, pcs []unwind.PC, sp uint64) {
 	for i := range pcs {
 		if pcs[i].Flags&unwind.StackSwitched != 0 {

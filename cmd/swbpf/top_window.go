@@ -99,13 +99,13 @@ func newTopSlot(p *topPlaces, begin time.Time) *topSlot {
 	return &topSlot{begin: begin, places: p, index: map[uint64]uint32{}}
 }
 
-// Add implements sampleSink.
-func (w *topWindow) Add(t profile.Thread, stack []profile.Loc, truncated string, count, value int64) {
+// AddAlong implements sampleSink.
+func (w *topWindow) AddAlong(_ *profile.Path, t profile.Thread, stack []profile.Loc, _ int, truncated string, count, value int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.slots[len(w.slots)-1]
 	first := uint32(len(s.frames))
-	for _, loc := range stack {
+	for _, loc := range slices.Backward(stack) {
 		s.frames = append(s.frames, w.place(topPlaceKey{loc: loc}))
 	}
 	s.samples += count

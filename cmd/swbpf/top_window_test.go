@@ -18,7 +18,9 @@ type fakeWindow struct {
 	mods  *modules
 	view  *topView
 	begin time.Time
-	id    uint32 // of the program's module
+
+	callers []profile.Loc // of Add
+	id      uint32        // of the program's module
 }
 
 func newFakeWindow(length time.Duration) *fakeWindow {
@@ -38,6 +40,13 @@ func (w *fakeWindow) add(pid, tid int32, comm, stack string, count int64) {
 		locs = append(locs, profile.Loc{Module: w.id, Addr: uint64(c)})
 	}
 	w.Add(profile.Thread{PID: pid, TID: tid, Comm: profile.Comm(comm)}, locs, "", count, count)
+}
+
+// Add counts a stack that is leaf first.
+func (w *fakeWindow) Add(t profile.Thread, stack []profile.Loc, truncated string, count, value int64) {
+	w.callers = append(w.callers[:0], stack...)
+	slices.Reverse(w.callers)
+	w.AddAlong(nil, t, w.callers, 0, truncated, count, value)
 }
 
 // show rolls the window at a time after its beginning and names all places.
