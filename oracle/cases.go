@@ -113,6 +113,8 @@ func Cases() []Case {
 			Build:   "gcc -w " + opt + " -pg -mfentry -c -o $OUT.o tramps.c && gcc -o $OUT $OUT.o 2>/dev/null",
 			Configs: []string{"all", "debug+frame"}, Short: opt == "-O0"})
 	}
+	cases = append(cases, Case{Table: tableJIT, Name: "frames set up by another function, gcc -O2, PCs", Needs: "gcc", Build: "gcc -w -O2 -o $OUT prologue.c",
+		Configs: []string{"all", "debug+frame"}, Marked: true, PCs: true})
 	link := func(name, needs, build string, short bool, env ...string) {
 		cases = append(cases, Case{Table: tableLinking, Name: name, Needs: needs, Build: build, Env: env,
 			Configs: native, Steps: 40000, Short: short})

@@ -1,6 +1,9 @@
 package oracle
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // programCases are programs as the distribution has them, and what the Wanderer
 // makes of some.
@@ -88,9 +91,17 @@ work()`)
 	golang("Go, stripped", "gowork", "0 go build -ldflags=-s", 60000, goOnward)
 	golang("Go, signals and faults", "gosignals", "0 go build", 60000, goOnward)
 	golang("Go called by C, preempted again and again", "gocallbacks", "1 go build", 40000, goPreempted)
-	for _, run := range []struct{ name, mode string }{{"node, PCs, interpreted", "--jitless"}, {"node, PCs, compiled", "--perf-basic-prof"}} {
+	for _, run := range []struct {
+		name  string
+		modes []string
+	}{
+		{"node, PCs, interpreted", []string{"--jitless"}},
+		{"node, PCs, optimised code", []string{"--perf-basic-prof", "--no-sparkplug"}},
+		{"node, PCs, baseline code", []string{"--perf-basic-prof", "--always-sparkplug"}},
+	} {
+		args := slices.Concat([]string{"/usr/bin/node", "--logfile=+", "--no-logfile-per-isolate"}, run.modes, []string{"node.js"})
 		cases = append(cases, Case{Table: tableMarked, Name: run.name, Needs: "/usr/bin/node", Marked: true, PCs: true,
-			Run: []string{"/usr/bin/node", "--logfile=+", "--no-logfile-per-isolate", run.mode, "node.js"}, Configs: []string{"all", "debug+frame"}, Steps: 100000})
+			Run: args, Configs: []string{"all", "debug+frame"}, Steps: 100000})
 	}
 	return cases
 }

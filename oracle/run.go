@@ -275,6 +275,9 @@ func (r *runner) steps(n int) error {
 		known := isa.DecodeAMD64(code, from.pc, &in)
 		between := known && r.shadow.landed && pushesMemory(&in) || !r.opt.PCs && !r.shadow.intact(r.target.ReadWord)
 		r.judgeAll(r.shadow.resumed(r.target.ReadWord) || between)
+		if known {
+			r.shadow.watch(&in, &r.target.regs)
+		}
 		rax := r.target.regs.Raw(0)
 		delivered := sig
 		if sig, err = r.t.step(sig); err != nil {
@@ -302,6 +305,7 @@ func (r *runner) steps(n int) error {
 			// stopped before the instruction was executed
 		default:
 			r.shadow.step(&in, from, to, r.target.ReadWord)
+			r.shadow.forget(to.sp, r.target.ReadWord)
 		}
 		if in.Flow == isa.Syscall && rax == unix.SYS_EXECVE && to.pc != from.pc+uint64(in.Len) {
 			r.shadow = Shadow{} // another program

@@ -22,6 +22,10 @@ type record struct {
 	// stack: its own caller's frames are on the one that it came from.
 	switched bool
 
+	// read tells that the return address was loaded from the stack, dropped that it
+	// was taken off without: then it is gone when it is overwritten.
+	read, dropped bool
+
 	context uint64 // signal: where the kernel's frame is
 	saved   uint64 // on AArch64, where the return address is stored; 0: not known
 
@@ -68,8 +72,10 @@ type Shadow struct {
 
 	tramps []Tramp // instrumentation of the program, if there is
 
+	gone []record // given up, see forget, and above SP still
+
 	// SeedErrors counts seeded frames that the processor returned through
-	// in another way than the seed said.
+	// in another way than the seed said, and returns to frames given up.
 	SeedErrors int
 }
 
@@ -139,6 +145,9 @@ func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
 		s.lost, s.switched = false, false
 		return
 	case isa.Return:
+		if top := s.top(); top == nil || top.pc != to.pc {
+			s.checkGone(to)
+		}
 		s.ret(from, to, word)
 		return
 	case isa.Jump, isa.CondJump, isa.IndirectJump:
@@ -153,6 +162,9 @@ func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
 		return
 	}
 	if to.sp != from.sp {
+		if top := s.top(); top != nil && !top.signal && !top.point && !top.read && from.sp < top.sp && to.sp == top.sp {
+			top.dropped = true
+		}
 		s.move(in, procstate.AMD64, from, to)
 	}
 }
@@ -175,6 +187,58 @@ func (s *Shadow) move(in *isa.Inst, a *procstate.Arch, from, to moment) {
 		s.lost, s.switched = true, true
 	case top != nil && !far(to.sp, top.sp) && to.sp > top.sp:
 		s.lost = true
+	}
+}
+
+// watch notes whether an instruction is about to load the running function's return
+// address from the stack. regs are those before it.
+func (s *Shadow) watch(in *isa.Inst, regs *procstate.Regs) {
+	top := s.top()
+	if top == nil || top.signal {
+		return
+	}
+	moved := uint64(0) // SP, by the operations before
+	for _, op := range in.Ops[:in.NumOps] {
+		at := regs.Raw(op.Src) + uint64(op.Imm)
+		if op.Src == procstate.AMD64.SP {
+			at += moved
+		}
+		switch {
+		case op.Kind == isa.Set && op.Dst == procstate.AMD64.SP && op.Src == op.Dst:
+			moved += uint64(op.Imm)
+		case op.Kind == isa.LoadIndexed:
+			at += regs.Raw(op.Index) * uint64(op.Scale)
+			fallthrough
+		case op.Kind == isa.Load:
+			top.read = top.read || at == top.sp-8
+		}
+	}
+}
+
+// forget gives up frames whose return address was dropped, and is overwritten: it is
+// nowhere, and the processor cannot return to it. Their functions were left as if by
+// a jump. Whether a frame is returned to after all is looked at. forget is called
+// after each instruction of x86-64.
+func (s *Shadow) forget(sp uint64, word wordReader) {
+	for len(s.gone) > 0 && sp > s.gone[len(s.gone)-1].sp {
+		s.gone = s.gone[:len(s.gone)-1]
+	}
+	for i := len(s.recs) - 1; i >= max(0, len(s.recs)-2); i-- { // one may have been called just now
+		r := s.recs[i]
+		if !r.dropped {
+			continue
+		}
+		if ra, ok := word(r.sp - 8); ok && ra != r.pc {
+			s.recs = slices.Delete(s.recs, i, i+1)
+			s.gone = append(s.gone, r)
+		}
+	}
+}
+
+// checkGone counts an error where a return comes to a frame that was given up.
+func (s *Shadow) checkGone(to moment) {
+	if slices.ContainsFunc(s.gone, func(r record) bool { return r.pc == to.pc && r.sp == to.sp }) {
+		s.SeedErrors++
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
 
@@ -138,5 +139,43 @@ func TestShadowSignalInSwitch(t *testing.T) {
 	s.step(inst(isa.Call, 5), moment{0x203, other}, moment{0x300, other - 8}, mem.word)
 	if got := chain(&s); !slices.Equal(got, []uint64{0x208, 0x105}) || !s.top().switched || s.unsettled() {
 		t.Errorf("called: %#x switched %v unsettled %v", got, s.top().switched, s.unsettled())
+	}
+}
+
+// A return address that is taken off the stack unread is gone when it is overwritten;
+// one that was read is not, nor one that is still there.
+func TestShadowDropped(t *testing.T) {
+	const sp = 0x7fff0000
+	rsp := procstate.AMD64.SP
+	drop := &isa.Inst{Len: 4, NumOps: 1, Ops: [isa.MaxOps]isa.Op{{Kind: isa.Set, Dst: rsp, Src: rsp, Imm: 8}}}
+	pop := &isa.Inst{Len: 1, NumOps: 2, Ops: [isa.MaxOps]isa.Op{{Kind: isa.Set, Dst: rsp, Src: rsp, Imm: 8}, {Kind: isa.Load, Src: rsp, Imm: -8}}}
+	for _, c := range []struct {
+		name    string
+		takeOff *isa.Inst
+		slot    uint64 // what is where the return address was
+		want    []uint64
+	}{
+		{"overwritten", drop, 0x111, []uint64{0x105}},
+		{"still there", drop, 0x205, []uint64{0x205, 0x105}},
+		{"read and overwritten", pop, 0x111, []uint64{0x205, 0x105}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			mem := memory{sp - 16: c.slot}
+			var s Shadow
+			s.step(inst(isa.Call, 5), moment{0x100, sp}, moment{0x200, sp - 8}, mem.word)
+			s.step(inst(isa.Call, 5), moment{0x200, sp - 8}, moment{0x300, sp - 16}, mem.word)
+			var regs procstate.Regs
+			regs.Set(rsp, sp-16)
+			s.watch(c.takeOff, &regs)
+			s.step(c.takeOff, moment{0x300, sp - 16}, moment{0x304, sp - 8}, mem.word)
+			s.forget(sp-8, mem.word)
+			if got := chain(&s); !slices.Equal(got, c.want) || s.lost {
+				t.Errorf("chain %#x lost %v, want %#x", got, s.lost, c.want)
+			}
+			s.step(inst(isa.Return, 1), moment{0x310, sp - 16}, moment{0x205, sp - 8}, mem.word)
+			if wrong := len(c.want) == 1; (s.SeedErrors > 0) != wrong {
+				t.Errorf("%d errors when it is returned to", s.SeedErrors)
+			}
+		})
 	}
 }

@@ -45,6 +45,10 @@ type madeLayout struct {
 	code        uint64 // hash of it
 	interrupted bool
 	layout      FrameLayout
+
+	// by is a register that the layout hangs by, NoReg for none, and value what it holds.
+	by    procstate.Reg
+	value uint64
 }
 
 // maxFramesKept bounds what is kept of all files, in bytes. Past it all is
@@ -290,7 +294,7 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 			}
 			n++
 			return a.windows[n-1], start
-		}, pc, returned)
+		}, pc, returned, nil)
 		im.behind[key] = l
 		im.kept += 64
 	}
@@ -363,16 +367,26 @@ func (a *FrameAnalyzer) analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f 
 	}
 	sum := maphash.Bytes(codeSeed, code)
 	s := &a.made[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
-	if s.pc != f.PC() || s.code != sum || s.interrupted != interrupted {
-		*s = madeLayout{f.PC(), sum, interrupted, analyzeCode(w, f, code, from)}
+	if s.pc != f.PC() || s.code != sum || s.interrupted != interrupted || s.value != f.Regs.Raw(s.by) {
+		l, by := analyzeCode(w, f, code, from)
+		*s = madeLayout{f.PC(), sum, interrupted, l, by, f.Regs.Raw(by)}
 	}
 	return s.layout
 }
 
 // analyzeCode finds the layout of a frame by the code around its PC, which
-// begins at from.
-func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) FrameLayout {
+// begins at from, and by the value of a register, NoReg for none.
+func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) (l FrameLayout, by procstate.Reg) {
+	by = procstate.NoReg
 	addr := f.LookupPC()
+	read := func(start, addr, end uint64) ([]byte, uint64) {
+		m := w.MappingAt(addr)
+		if m == nil {
+			return nil, 0
+		}
+		start = max(start, m.Start)
+		return readCode(w, m, start, make([]byte, end-start)), start
+	}
 	var before foundLayout
 	for p := len(code); !before.ok; {
 		if p = lastPrologue(w.Arch(), code[:p]); p < 0 {
@@ -387,22 +401,26 @@ func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) Fr
 		}
 	}
 	if before.ok && !before.passes {
-		return before.layout
+		return before.layout, by
 	}
-	read := func(start, addr, end uint64) ([]byte, uint64) {
-		m := w.MappingAt(addr)
-		if m == nil {
-			return nil, 0
+	callee := func(in *isa.Inst, written uint64) (uint64, bool) {
+		if in.Flow == isa.Call {
+			return in.Target, true
 		}
-		start = max(start, m.Start)
-		return readCode(w, m, start, make([]byte, end-start)), start
+		op := &in.Ops[0]
+		at, known := f.Regs.Value(op.Src)
+		if in.NumOps == 0 || op.Kind != isa.Load || !known || written>>op.Src&1 != 0 || by != procstate.NoReg && by != op.Src {
+			return 0, false
+		}
+		by = op.Src
+		return w.ProcessState().ReadWord(at + uint64(op.Imm))
 	}
-	behind := new(framePaths).layoutBehind(w.Arch(), read, f.PC(), f.Flags&unwind.Interrupted == 0)
-	l := agreed(&before, &behind)
+	behind := new(framePaths).layoutBehind(w.Arch(), read, f.PC(), f.Flags&unwind.Interrupted == 0, callee)
+	l = agreed(&before, &behind)
 	if l.State == UnknownState && lendsFP(w, read, f.PC(), from, from+uint64(len(code))) {
 		l.Type = NoFrame
 	}
-	return l
+	return l, by
 }
 
 // lastPrologue returns the offset of the last prologue in code that sets a

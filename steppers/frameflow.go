@@ -69,16 +69,30 @@ type frameState struct {
 	fp      fpValue
 	fpDist  int32
 	savedFP int32 // where the caller's frame pointer is stored, 0 nowhere
-	ra      int32 // where the return address is stored, 0: in LR
+	ra      int32 // where the return address is stored, 0: in LR, negative: not known
 	lrGone  bool  // LR holds something else than the return address
+
+	raRead bool          // the return address was loaded from its place: it may be anywhere
+	raReg  procstate.Reg // what it was loaded into, NoReg when that holds something else
+	moved  bool          // it was put elsewhere, or given up
 }
 
 // entryState is the state at the first instruction of a function.
 func entryState(a *procstate.Arch) frameState {
 	if a.LR != procstate.NoReg {
-		return frameState{}
+		return frameState{raReg: procstate.NoReg}
 	}
-	return frameState{sp: int32(a.AddressWidth), ra: int32(a.AddressWidth)}
+	return frameState{sp: int32(a.AddressWidth), ra: int32(a.AddressWidth), raReg: procstate.NoReg}
+}
+
+// known reports whether it is known where the return address is.
+func (s *frameState) known() bool { return s.ra >= 0 && (s.fp == fpFrame || s.sp >= 0) }
+
+// framedState is the state at the first instruction of a function that others
+// jump to with their frames, for it to take them off.
+func framedState(a *procstate.Arch) frameState {
+	width := int32(a.AddressWidth)
+	return frameState{sp: -1, fp: fpFrame, fpDist: 2 * width, savedFP: 2 * width, ra: width, raReg: procstate.NoReg}
 }
 
 // frameVisit is a path that is still to be followed.
@@ -116,12 +130,15 @@ type frameFlow struct {
 	high       uint64       // end of the last instruction that was reached
 	standard   bool         // the frame pointer pointed into the frame somewhere
 	saves      bool         // it was saved somewhere
+	setsCaller bool         // the caller's frame is set up: see setsCallersFrame
+	framed     bool         // SP is set from the frame pointer that the function began with
 }
 
 // analyzeFunc analyses the code of the function at address start, or of a
 // part of one that is entered with a given state. Each instruction is visited
-// once. whole says that code is the function and nothing else: then its end
-// is known.
+// once, and again where a path that comes later knows its return address
+// and none before did.
+// whole says that code is the function and nothing else: then its end is known.
 func analyzeFunc(a *procstate.Arch, code []byte, start uint64, entry frameState, whole bool) *funcFrames {
 	var w frameFlow
 	w.code = flowCode{size: uint64(len(code)), read: code}
@@ -134,10 +151,13 @@ func (w *frameFlow) analyze(a *procstate.Arch, start uint64, entry frameState, w
 	for i := range w.insns {
 		w.insnAt[w.insns[i].off] = 0
 	}
-	w.high, w.standard, w.saves, w.takesRA = 0, false, false, false
+	w.high, w.standard, w.saves, w.takesRA, w.setsCaller, w.framed = 0, false, false, false, false, false
 	w.insns, w.tables, w.exits = w.insns[:0], w.tables[:0], w.exits[:0]
 	w.work = append(w.work[:0], frameVisit{state: entry})
 	w.follow()
+	if w.framed && !w.standard && !w.saves {
+		return w.analyze(a, start, framedState(a), whole)
+	}
 	// The targets of jump tables have the state of the jump. They are what no
 	// path has reached, from the instruction behind the jump on.
 	for i := 0; i < len(w.tables); i++ {
@@ -185,6 +205,10 @@ func (w *frameFlow) reach(i frameInsn) {
 	if n := int(i.off) + 1; n > len(w.insnAt) {
 		w.insnAt = append(w.insnAt, make([]uint32, n-len(w.insnAt))...)
 	}
+	if at := w.insnAt[i.off]; at != 0 {
+		w.insns[at-1] = i
+		return
+	}
 	w.insns = append(w.insns, i)
 	w.insnAt[i.off] = uint32(len(w.insns))
 }
@@ -211,8 +235,11 @@ func (w *frameFlow) follow() {
 // visit executes the instruction at v and moves v behind it. It returns false
 // where the path ends.
 func (w *frameFlow) visit(v *frameVisit) bool {
+	if i := w.insn(v.off); i != nil && (i.state.known() || !v.state.known() || v.passes && !i.passes) {
+		return false
+	}
 	var in isa.Inst
-	if w.insn(v.off) != nil || !decode(w.arch, w.code.at(v.off), w.start+v.off, &in) {
+	if !decode(w.arch, w.code.at(v.off), w.start+v.off, &in) {
 		return false
 	}
 	end := v.off + uint64(in.Len)
@@ -223,6 +250,8 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 		w.reach(frameInsn{uint32(v.off), uint32(end), v.state, v.passes})
 	}
 	w.high = max(w.high, end)
+	w.setsCaller = w.setsCaller || v.state.setsCaller(w.arch, &in)
+	w.framed = w.framed || !v.passes && v.state.takesFrameOff(w.arch, &in)
 	v.state.apply(w.arch, &in)
 	w.takesRA = w.takesRA || v.state.sp >= 0 && v.state.sp < entryState(w.arch).sp && in.Flow == isa.Next
 	w.standard = w.standard || v.state.fp == fpFrame
@@ -321,6 +350,7 @@ func (w *frameFlow) result() *funcFrames {
 		}
 		if last == nil || *last != i.state {
 			layout := i.state.layout(typ)
+			layout.CallerUnset = w.setsCaller && !i.state.moved
 			l = w.layouts.add(&layout)
 		}
 		if i.passes && l != 0 {
@@ -347,11 +377,14 @@ func (w *frameFlow) run(off uint32, layout uint16) {
 // layout turns a state into its description.
 func (s *frameState) layout(typ FrameType) FrameLayout {
 	l := FrameLayout{Type: typ, SP: s.sp, FP: -1, RA: s.ra, SavedFP: s.savedFP}
+	unknown := FrameLayout{Type: typ, SP: -1, FP: -1}
 	switch {
+	case s.ra < 0:
+		return unknown
 	case s.fp == fpFrame:
 		l.State, l.FP = SetFrame, s.fpDist
 	case s.sp < 0 || s.fp == fpOther && s.savedFP == 0 || s.ra == 0 && s.lrGone:
-		return FrameLayout{Type: typ, SP: -1, FP: -1}
+		return unknown
 	case s.savedFP != 0 && s.fp == fpCaller:
 		l.State = HalfSetFrame
 	case typ == SaveFPOnlyFrame && s.savedFP != 0:
@@ -360,7 +393,7 @@ func (s *frameState) layout(typ FrameType) FrameLayout {
 		l.State = UnsetFrame
 	}
 	if s.fp == fpFrame && s.savedFP == 0 || s.ra == 0 && s.lrGone {
-		return FrameLayout{Type: typ, SP: -1, FP: -1}
+		return unknown
 	}
 	return l
 }
@@ -390,6 +423,21 @@ func (s *frameState) apply(a *procstate.Arch, in *isa.Inst) {
 	}
 }
 
+// setsCaller reports whether an instruction pushes the return address again when the
+// frame pointer has been pushed where that was, and points there.
+func (s *frameState) setsCaller(a *procstate.Arch, in *isa.Inst) bool {
+	width := int32(a.AddressWidth)
+	return s.ra < 0 && s.fp == fpFrame && s.fpDist == width && s.savedFP == width && s.raReg != procstate.NoReg &&
+		slices.ContainsFunc(in.Ops[:in.NumOps], func(op isa.Op) bool { return op.Kind == isa.Store && op.Dst == a.SP && op.Src == s.raReg })
+}
+
+// takesFrameOff reports whether an instruction sets SP from the frame pointer that
+// the function began with.
+func (s *frameState) takesFrameOff(a *procstate.Arch, in *isa.Inst) bool {
+	return a.LR == procstate.NoReg && s.fp == fpCaller &&
+		slices.ContainsFunc(in.Ops[:in.NumOps], func(op isa.Op) bool { return op.Kind == isa.Set && op.Dst == a.SP && op.Src == a.FP })
+}
+
 // dist returns how far below the CFA the value of a register plus imm is.
 func (s *frameState) dist(a *procstate.Arch, reg procstate.Reg, imm int64) (int32, bool) {
 	var d int32
@@ -410,6 +458,9 @@ func (s *frameState) dist(a *procstate.Arch, reg procstate.Reg, imm int64) (int3
 // set makes dst hold src + imm, or anything when src is NoReg.
 func (s *frameState) set(a *procstate.Arch, dst, src procstate.Reg, imm int64) {
 	d, ok := s.dist(a, src, imm)
+	if dst == s.raReg {
+		s.raReg = procstate.NoReg
+	}
 	switch dst {
 	case a.SP:
 		s.sp = -1
@@ -429,10 +480,17 @@ func (s *frameState) set(a *procstate.Arch, dst, src procstate.Reg, imm int64) {
 // store stores a register in the frame: its place is known for the frame
 // pointer and the link register of the caller, the first time.
 func (s *frameState) store(a *procstate.Arch, op *isa.Op) {
+	if s.raReg != procstate.NoReg && op.Src == s.raReg && op.Dst == a.SP && op.Imm < 0 && (s.ra < 0 || s.sp < 0) {
+		*s = entryState(a) // pushed again: as if it had been called just now
+		s.sp -= int32(a.AddressWidth)
+		s.moved = true
+		return
+	}
 	d, ok := s.dist(a, op.Dst, op.Imm)
 	if !ok || d <= 0 {
 		return
 	}
+	d = s.overwrite(a, d)
 	switch {
 	case op.Src == a.FP && s.fp == fpCaller && s.savedFP == 0:
 		s.savedFP = d
@@ -443,9 +501,36 @@ func (s *frameState) store(a *procstate.Arch, op *isa.Op) {
 	}
 }
 
+// overwrite follows a write so far below the CFA, and returns how far below the CFA
+// it is then. A function that has taken its return address off the stack, and
+// overwrites it without having read it, goes on in place of its caller, which has
+// no frame: the CFA is the caller's from there on.
+func (s *frameState) overwrite(a *procstate.Arch, d int32) int32 {
+	width := int32(a.AddressWidth)
+	switch {
+	case a.LR != procstate.NoReg || d != s.ra || s.sp < 0 || s.sp >= s.ra:
+		return d
+	case s.raRead:
+		s.ra = -1 // in a register, if anywhere
+		return d
+	}
+	s.moved = true
+	s.sp += width
+	if s.fp == fpFrame {
+		s.fpDist += width
+	}
+	if s.savedFP != 0 {
+		s.savedFP += width
+	}
+	return d + width
+}
+
 // scratch writes anything into the frame.
 func (s *frameState) scratch(a *procstate.Arch, op *isa.Op) {
 	d, ok := s.dist(a, op.Dst, op.Imm)
+	if ok {
+		d = s.overwrite(a, d)
+	}
 	if ok && s.savedFP != 0 && s.savedFP <= d && s.savedFP > d-int32(op.Size) {
 		s.savedFP = 0
 	}
@@ -461,5 +546,8 @@ func (s *frameState) load(a *procstate.Arch, op *isa.Op) {
 		s.lrGone, s.ra = false, 0
 	default:
 		s.set(a, op.Dst, procstate.NoReg, 0)
+	}
+	if ok && d == s.ra && a.LR == procstate.NoReg {
+		s.raRead, s.raReg = true, op.Dst
 	}
 }

@@ -44,6 +44,10 @@ type FrameLayout struct {
 	// SavedFP is where the caller's frame pointer is, 0 when it is still in
 	// its register.
 	SavedFP int32
+
+	// CallerUnset tells that the function sets up its caller's frame, and has not
+	// done so yet: the caller's return address is where SP will be in it.
+	CallerUnset bool
 }
 
 // unknownLayout is the answer when there is none.
@@ -71,6 +75,21 @@ type FrameFunc struct {
 	buf    [maxCallLen]byte // holds a return entry too, see hotspot.go
 	led    led
 	kept   keptRegs
+	unset  unsetFrame
+}
+
+// unsetFrame is a frame whose callee sets it up, and has not yet.
+type unsetFrame struct {
+	walk     uint64 // Walker.Walks
+	calleeSP uint64
+}
+
+// is reports whether f is that frame, the next one of the walk, with the frame
+// pointer that its callee began with.
+func (u *unsetFrame) is(w *unwind.Walker, f *unwind.Frame) bool {
+	const most = 16 // words that the callee may have on the stack
+	width := uint64(w.Arch().AddressWidth)
+	return u.walk == w.Walks() && !f.IsTop() && f.SP()-u.calleeSP <= most*width && f.FP() != f.SP()-width
 }
 
 // NewFrameFunc makes a FrameFunc. The helper may be nil: then a
@@ -93,6 +112,13 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 		s.helper = NewFrameAnalyzer()
 	}
 	l := s.helper.AllocatesFrame(w, in)
+	if s.unset.is(w, in) {
+		width := int32(w.Arch().AddressWidth)
+		l = FrameLayout{Type: StandardFrame, State: UnsetFrame, SP: width, FP: -1, RA: width}
+	}
+	if s.unset = (unsetFrame{}); l.CallerUnset && in.Flags&unwind.Interrupted != 0 {
+		s.unset = unsetFrame{w.Walks(), in.SP()}
+	}
 	if l.State == UnknownState && m.Image == nil && in.Flags&unwind.Interrupted != 0 {
 		if to, ok := goesOnAt(w, m, in); ok {
 			there := *in

@@ -86,6 +86,8 @@ type pathState struct {
 	regs   [procstate.MaxRegs]pathValue
 	stores [12]pathStore
 	n      int
+
+	written uint64 // the registers that have been, bit by bit
 }
 
 // Bounds of the paths that are followed from one instruction.
@@ -97,17 +99,27 @@ const (
 // framePaths follows the paths from one instruction to returns.
 type framePaths struct {
 	arch *procstate.Arch
-	read func(start, addr, end uint64) ([]byte, uint64)
+	read codeReader
 	code []codeWindow
 	seen map[uint64]bool // by address
 	now  []pathState     // paths that are still to be followed
 	next []pathState     // those that pass one more call, which may not return
 	left int             // instructions that may still be looked at
 
+	ended func(*pathState) // called at returns
+	// callee, if not nil, tells what a call leads to, given the registers that have
+	// been written since the path began. One of a function that sets up its caller's
+	// frame ends the path like a return.
+	callee func(in *isa.Inst, written uint64) (addr uint64, ok bool)
+
 	found  FrameLayout
 	any    bool
 	differ bool
 }
+
+// codeReader returns what there is of the code at [start, end), which holds addr,
+// and where that begins.
+type codeReader func(start, addr, end uint64) (code []byte, from uint64)
 
 // codeWindow is a piece of code that was read.
 type codeWindow struct {
@@ -125,21 +137,20 @@ const (
 )
 
 // layoutBehind finds the layout at an instruction by the code from there on;
-// returned tells that it is where a call returns to, which is under way. read
-// returns what there is of the code at [start, end), which holds addr, and
-// where that begins. p is empty, or was used for that before.
-func (p *framePaths) layoutBehind(a *procstate.Arch, read func(start, addr, end uint64) ([]byte, uint64), pc uint64, returned bool) foundLayout {
+// returned tells that it is where a call returns to, which is under way. callee is
+// for code in no file, whose functions may have others set up their frames. p is
+// empty, or was used for that before.
+func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64, returned bool, callee func(*isa.Inst, uint64) (uint64, bool)) foundLayout {
 	if p.seen == nil {
 		p.seen = map[uint64]bool{}
 	}
 	clear(p.seen)
-	*p = framePaths{arch: a, read: read, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: maxPathInsts}
+	*p = framePaths{arch: a, read: read, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: maxPathInsts, callee: callee}
+	p.ended = p.leave
 	if returned && startsFunction(a, p.codeAt(pc)) {
 		return foundLayout{} // it does not return
 	}
-	first := pathState{pc: pc}
-	first.regs[a.SP] = pathValue{base: pathSP}
-	first.regs[a.FP] = pathValue{base: pathFP}
+	first := firstState(a, pc)
 	if a.LR != procstate.NoReg && !returned {
 		first.regs[a.LR] = pathValue{base: pathLR}
 	}
@@ -162,16 +173,47 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read func(start, addr, end 
 	return foundLayout{p.found, true, calls > 0}
 }
 
+// firstState is what is known where a path begins.
+func firstState(a *procstate.Arch, pc uint64) pathState {
+	s := pathState{pc: pc}
+	s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, pathValue{base: pathFP}
+	return s
+}
+
+// setsCallersFrame reports whether the function at an address sets up the frame of
+// the one that calls it, as V8's BaselineOutOfLinePrologue does: it pushes the
+// frame pointer where its return address was, has it point there, and returns.
+func setsCallersFrame(a *procstate.Arch, read codeReader, addr uint64) (sets bool) {
+	const most = 128 // instructions
+	if a.LR != procstate.NoReg {
+		return false
+	}
+	own, fp := pathValue{base: pathSP}, pathValue{base: pathFP} // where the return address was, and what is to be there
+	p := framePaths{arch: a, read: read, seen: map[uint64]bool{}, left: most}
+	p.ended = func(s *pathState) {
+		if to := s.wordAt(s.regs[a.SP]); to == (pathValue{base: pathSP, inMemory: true}) {
+			sets = s.regs[a.FP] == own && s.wordAt(own) == fp
+			p.differ = !sets
+		}
+	}
+	p.now = append(p.now, firstState(a, addr))
+	for len(p.now) > 0 && !p.differ {
+		s := p.now[len(p.now)-1]
+		p.now = p.now[:len(p.now)-1]
+		p.follow(&s)
+	}
+	return sets
+}
+
 // lendsFP reports whether code that is in no file, at [from, end), leaves the
 // frame pointer to the code that it goes back to, and that returns with it as it
 // is now: so does instrumentation that was put into a function before that has
 // a frame. It follows the code straight on.
-func lendsFP(w *unwind.Walker, read func(start, addr, end uint64) ([]byte, uint64), pc, from, end uint64) bool {
+func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
 	a := w.Arch()
 	p := framePaths{arch: a, read: read}
 	fp := pathValue{base: pathFP}
-	s := pathState{pc: pc}
-	s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, fp
+	s := firstState(a, pc)
 	if before, _ := read(pc-1, pc-1, pc); a == procstate.AMD64 && string(before) == "\x55" {
 		s.store(s.regs[a.SP], fp, 8) // it has just been pushed
 	}
@@ -204,8 +246,7 @@ func lendsFP(w *unwind.Walker, read func(start, addr, end uint64) ([]byte, uint6
 				return false
 			}
 			back = true
-			s = pathState{}
-			s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, fp
+			s = firstState(a, to)
 		}
 		s.pc = to
 	}
@@ -243,7 +284,10 @@ func (p *framePaths) follow(s *pathState) {
 		}
 		switch {
 		case in.Flow == isa.Return, in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0:
-			p.leave(s)
+			p.ended(s)
+			return
+		case p.calleeSetsFrame(&in, s.written):
+			p.ended(s) // the return address is where it would be at a return
 			return
 		case in.Ends() && in.Flow != isa.Jump:
 			return
@@ -264,6 +308,16 @@ func (p *framePaths) follow(s *pathState) {
 			return
 		}
 	}
+}
+
+// calleeSetsFrame reports whether an instruction calls a function that sets up its
+// caller's frame.
+func (p *framePaths) calleeSetsFrame(in *isa.Inst, written uint64) bool {
+	if p.callee == nil || in.Flow != isa.Call && in.Flow != isa.IndirectCall {
+		return false
+	}
+	addr, ok := p.callee(in, written)
+	return ok && setsCallersFrame(p.arch, p.read, addr)
 }
 
 // leave takes the layout from the state at a return, or at a jump to another
@@ -347,7 +401,7 @@ func (s *pathState) store(at, v pathValue, size int32) {
 			}
 		}
 	}
-	if v.base != pathUnknown && s.n < len(s.stores) {
+	if (v.base != pathUnknown || at.off >= 0) && s.n < len(s.stores) {
 		s.stores[s.n] = pathStore{at, v}
 		s.n++
 	}
@@ -361,6 +415,14 @@ func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 			continue
 		}
 		dst := &s.regs[op.Dst]
+		switch op.Kind {
+		case isa.Store, isa.Scratch, isa.StoreIndexed, isa.Compare:
+		case isa.Swap:
+			s.written |= 1 << op.Src
+			fallthrough
+		default:
+			s.written |= 1 << op.Dst
+		}
 		switch op.Kind {
 		case isa.Set:
 			*dst = s.regs[op.Src].plus(op.Imm)
@@ -382,6 +444,7 @@ func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 		for r := range a.NumRegs {
 			if keep&(1<<r) == 0 {
 				s.regs[r] = pathValue{}
+				s.written |= 1 << r
 			}
 		}
 	}
