@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build compiles a source file of testdata/walk with a command such as
-// "gcc -O2" and returns the program. Equal builds are made once.
+// build compiles a source file, or a Go package, of testdata/walk with a command
+// such as "gcc -O2" and returns the program. Equal builds are made once.
 func build(t testing.TB, source, command string) string {
 	t.Helper()
 	args := strings.Fields(command)
@@ -55,7 +55,7 @@ func build(t testing.TB, source, command string) string {
 	}
 	name := strings.ReplaceAll(strings.TrimSuffix(source, filepath.Ext(source)), "/", "-")
 	out := filepath.Join(built.dir, fmt.Sprintf("%s%d", name, len(built.path)))
-	src := filepath.Join("testdata", "walk", source)
+	src := "./" + filepath.Join("testdata", "walk", source)
 	if filepath.Ext(source) == ".txt" { // Go that needs cgo: no package here, since not all builds have that
 		text, err := os.ReadFile(src)
 		if err != nil {

@@ -59,7 +59,7 @@ type GoRuntime struct {
 
 // goLayouts are the layouts by minor version, for 64-bit machines: those of
 // amd64 and arm64 are the same. Taken from the DWARF of programs built with
-// each version; from the status on, but for 1.26, from src/runtime/runtime2.go.
+// each version.
 var goLayouts = []struct {
 	first, last int // minor versions
 	layout      GoRuntime

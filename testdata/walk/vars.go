@@ -74,7 +74,7 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	m := map[string]int{"one": 1}
 	var noMap map[string]int
 	squares := map[int]point{}
-	for i := range 1500 {
+	for i := 0; i < 1500; i++ {
 		squares[i] = point{int32(i), int32(i) * int32(i)}
 	}
 	for i := 1000; i < 1500; i++ {
