@@ -174,7 +174,9 @@ func Cases() []Case {
 	for _, version := range []string{"1.20.14", "1.21.13", "1.22.12", "1.23.12", "1.24.13", "1.25.5"} {
 		for _, program := range []string{"gowork", "gosignals"} {
 			cases = append(cases, Case{Table: tableGo, Name: "Go " + version + ", " + program, Needs: "go",
-				Build:   "cd " + program + " && GO111MODULE=off GOTOOLCHAIN=go" + version + " CGO_ENABLED=0 go build -o $OUT main.go",
+				// With GO111MODULE=off, GOTOOLCHAIN is not heeded.
+				Build: "cd " + program + " && export GOROOT=$(GOTOOLCHAIN=go" + version + " go env GOROOT) && " +
+					"GO111MODULE=off CGO_ENABLED=0 $GOROOT/bin/go build -o $OUT main.go && $GOROOT/bin/go version $OUT | grep -q ' go" + version + "$'",
 				Configs: []string{"all", "go"}, Steps: 200000, Marked: true, Env: goOnward})
 		}
 	}

@@ -39,7 +39,7 @@ func main() {
 	signal.Notify(c, syscall.SIGUSR1, syscall.SIGWINCH)
 	pid, tid := syscall.Getpid(), syscall.Gettid()
 	n := 0
-	for i := range 6 {
+	for i := 0; i < 6; i++ {
 		// SIGURG asks for preemption, as the runtime does of its threads.
 		for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGURG, syscall.SIGWINCH} {
 			_ = syscall.Tgkill(pid, tid, s)

@@ -54,7 +54,7 @@ func main() {
 	syscall.Getppid()
 	runtime.UnlockOSThread()
 	m := map[string]int{}
-	for i := range 20 {
+	for i := 0; i < 20; i++ {
 		m[fmt.Sprintf("key%d", i%7)] += fib(i % 6)
 	}
 	keys := make([]string, 0, len(m))
@@ -68,7 +68,7 @@ func main() {
 	}
 	c := make(chan int)
 	go func() {
-		for i := range 4 {
+		for i := 0; i < 4; i++ {
 			c <- grow(30 * i)
 		}
 		close(c)
