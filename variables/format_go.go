@@ -176,6 +176,10 @@ func (p *printer) goDynamic(desc, word *Value, data uint64) {
 	}
 	kind, err := desc.member("Kind_")
 	flags, err2 := desc.member("TFlag")
+	if err != nil && err2 != nil { // until Go 1.20
+		kind, err = desc.member("kind")
+		flags, err2 = desc.member("tflag")
+	}
 	if err != nil || err2 != nil {
 		return
 	}
@@ -195,7 +199,11 @@ func (p *printer) goDynamic(desc, word *Value, data uint64) {
 // goTypeName reads the name of a type from its description at run time: a
 // reference to a flag byte, a length and the name (package internal/abi).
 func (v *Value) goTypeName() (string, bool) {
-	str, flag := memberOf(v.Type.Strip(), "Str"), memberOf(v.Type.Strip(), "TFlag")
+	t := v.Type.Strip()
+	str, flag := memberOf(t, "Str"), memberOf(t, "TFlag")
+	if str == nil && flag == nil { // until Go 1.20
+		str, flag = memberOf(t, "str"), memberOf(t, "tflag")
+	}
 	base, ok := v.f.r.goTypes(v.f)
 	if str == nil || flag == nil || !ok {
 		return "", false
