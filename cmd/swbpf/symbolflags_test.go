@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -66,21 +65,7 @@ func TestSymbolFlags(t *testing.T) {
 	t.Setenv("DEBUGINFOD_URLS", "")
 
 	cmd := exec.Command(stripped)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { in.Close(); cmd.Wait() }()
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("the program says %q, %v", line, err)
-	}
+	startReady(t, cmd)
 
 	const full = "Pool<long>::wait(long, std::vector<long, std::allocator<long> > const&)+0x"
 	for _, tc := range []struct {

@@ -20,25 +20,7 @@ import (
 func startGoroutines(t *testing.T) (pid string) {
 	t.Helper()
 	cmd := exec.Command(build(t, "parked", "env", "CGO_ENABLED=0", "go", "build", "-o", "OUT", walkSource("goroutines")), "100")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("it says %q, %v", line, err)
-	}
+	startReady(t, cmd)
 	return strconv.Itoa(cmd.Process.Pid)
 }
 

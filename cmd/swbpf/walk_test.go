@@ -27,6 +27,15 @@ func startWalkTarget(t *testing.T, source string, flags []string, args ...string
 	name := "walk-" + strings.TrimSuffix(source, ".c")
 	command := append(append([]string{"gcc"}, flags...), "-pthread", "-fno-optimize-sibling-calls", "-o", "OUT", walkSource(source))
 	cmd := exec.Command(build(t, name, command...), args...)
+	startReady(t, cmd)
+	waitFor(t, source+" to come to rest", func() bool { return !strings.ContainsAny(threadStates(t, cmd.Process.Pid), "RD") })
+	return cmd
+}
+
+// startReady starts a program that says "ready", and then waits for the end of its
+// input, which is the end of the test.
+func startReady(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -44,10 +53,8 @@ func startWalkTarget(t *testing.T, source string, flags []string, args ...string
 		cmd.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("%s says %q, %v", source, line, err)
+		t.Fatalf("%s says %q, %v", filepath.Base(cmd.Path), line, err)
 	}
-	waitFor(t, source+" to come to rest", func() bool { return !strings.ContainsAny(threadStates(t, cmd.Process.Pid), "RD") })
-	return cmd
 }
 
 // threadStates returns the letters of the states of a process's threads.
