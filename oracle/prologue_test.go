@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"debug/elf"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -28,17 +27,8 @@ func testPrologueOfAnother(t *testing.T, how string) {
 	if b, err := exec.Command("gcc", "-w", "-O2", "-D"+how, "-o", program, "testdata/prologue.c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, b)
 	}
-	f, err := elf.Open(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	symbols, err := f.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
 	at := map[string]uint64{}
-	for _, s := range symbols {
+	for _, s := range symbolsOf(t, program) {
 		at[s.Name] = s.Value
 	}
 	// Behind pop, where it is in a register, which only the Analysis follows, and

@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"debug/elf"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -84,18 +83,9 @@ func TestTracedFunctions(t *testing.T) {
 			t.Fatalf("gcc: %v\n%s", err, b)
 		}
 	}
-	f, err := elf.Open(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	symbols, err := f.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var helper callTable
 	var size uint64
-	for _, s := range symbols {
+	for _, s := range symbolsOf(t, program) {
 		switch s.Name {
 		case "call_table":
 			helper.table = s.Value

@@ -33,17 +33,8 @@ func buildInstrumented(t *testing.T, flags ...string) (path string, at map[strin
 	if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, b)
 	}
-	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	symbols, err := f.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
 	at = map[string]uint64{}
-	for _, s := range symbols {
+	for _, s := range symbolsOf(t, path) {
 		at[s.Name] = s.Value
 	}
 	return path, at
@@ -205,4 +196,19 @@ func TestInstrumentedFile(t *testing.T) {
 	}
 	r := judgeInstrumented(t, path, tramps, func() unwind.FrameStepper { return steppers.NewDyninstInstr() })
 	allExact(t, r, tramps, Short)
+}
+
+// symbolsOf returns the symbols of a program.
+func symbolsOf(t *testing.T, path string) []elf.Symbol {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return symbols
 }
