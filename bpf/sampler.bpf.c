@@ -439,15 +439,15 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* Tells of a program that is sampled and whose file is new. Arguments: task, old
- * PID, program. */
+/* Tells of a program that is sampled and whose file is new, and of others what is
+ * known. Arguments: task, old PID, program. */
 SEC("raw_tracepoint/sched_process_exec")
 int on_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = tgid_of((void *)ctx->args[0]);
 
 	if (is_tracked(tgid))
-		tell_new_program((void *)ctx->args[2]);
+		meet_program(tgid, (void *)ctx->args[2]);
 	return 0;
 }
 

@@ -22,9 +22,9 @@ type NewPrograms struct {
 	hook     link.Link
 	fd       int // of the ring
 	known    *ebpf.Map
-	isKnown  map[programFile]bool // what is in known
-	consumer []byte               // a page, whose first word is the position read up to
-	producer []byte               // a page likewise for writing, then the data, twice
+	programs map[programFile]goProcess // what is in known
+	consumer []byte                    // a page, whose first word is the position read up to
+	producer []byte                    // a page likewise for writing, then the data, twice
 	data     []byte
 	told     []programFile // of the last take
 }
@@ -33,7 +33,7 @@ type programFile = gen.SamplerProgramFile
 
 // newNewPrograms attaches the program that tells.
 func newNewPrograms(maps *gen.SamplerMaps, prog *ebpf.Program) (*NewPrograms, error) {
-	n := &NewPrograms{fd: maps.News.FD(), known: maps.KnownPrograms, isKnown: map[programFile]bool{}}
+	n := &NewPrograms{fd: maps.News.FD(), known: maps.KnownPrograms, programs: map[programFile]goProcess{}}
 	page, size := os.Getpagesize(), int(maps.News.MaxEntries())
 	var err error
 	if n.consumer, err = unix.Mmap(n.fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
@@ -98,16 +98,23 @@ func position(page []byte) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(page)))
 }
 
-// know has no more told of files, which are open.
-func (n *NewPrograms) know(files []programFile) {
-	for _, f := range files {
-		if len(n.isKnown) == int(n.known.MaxEntries()) {
-			n.forget()
-		}
-		if n.known.Put(f, uint8(0)) == nil {
-			n.isKnown[f] = true
-		}
+// know has no more told of a file, which is open, and says what it is: the zero
+// goProcess when it is no Go program, or it depends on the address.
+func (n *NewPrograms) know(f programFile, is goProcess) {
+	if len(n.programs) == int(n.known.MaxEntries()) {
+		n.forget()
 	}
+	if n.known.Put(f, is) == nil {
+		n.programs[f] = is
+	}
+}
+
+// isKnown tells as what a file is known, if it is.
+func (n *NewPrograms) isKnown(f programFile) (is goProcess, ok bool) {
+	if n != nil {
+		is, ok = n.programs[f]
+	}
+	return is, ok
 }
 
 // forget has all files told of again.
@@ -115,8 +122,8 @@ func (n *NewPrograms) forget() {
 	if n == nil {
 		return
 	}
-	for f := range n.isKnown {
+	for f := range n.programs {
 		_ = n.known.Delete(f)
 	}
-	clear(n.isKnown)
+	clear(n.programs)
 }

@@ -23,13 +23,13 @@ func newProgramsOf(t *testing.T, children bool) *NewPrograms {
 	return startSession(t, cfg).NewPrograms()
 }
 
-// copyOfCat makes a program of which there is no other, longer than cat
+// copyOf makes a program of which there is no other, longer than one in PATH
 // by some bytes. A process of its own writes it, as a child of ours that
 // has it open for writing for a moment would keep it from being executed.
-func copyOfCat(t *testing.T, dir string, longer int) string {
+func copyOf(t *testing.T, program, dir string, longer int) string {
 	t.Helper()
-	path := filepath.Join(dir, fmt.Sprint("cat", longer))
-	cmd := exec.Command("sh", "-c", `cp "$(readlink -f "$(command -v cat)")" "$1" && head -c "$2" /dev/zero >> "$1"`, "sh", path, fmt.Sprint(longer))
+	path := filepath.Join(dir, fmt.Sprint(program, longer))
+	cmd := exec.Command("sh", "-c", `cp "$(readlink -f "$(command -v "$3")")" "$1" && head -c "$2" /dev/zero >> "$1"`, "sh", path, fmt.Sprint(longer), program)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -64,7 +64,7 @@ func fileOf(t *testing.T, told []programFile, path string) *programFile {
 func TestNewPrograms(t *testing.T) {
 	n := newProgramsOf(t, true)
 	dir := t.TempDir()
-	first, second := copyOfCat(t, dir, 1), copyOfCat(t, dir, 2)
+	first, second := copyOf(t, "cat", dir, 1), copyOf(t, "cat", dir, 2)
 	n.take()
 	runCopy(t, first)
 	told, _ := n.take()
@@ -77,7 +77,7 @@ func TestNewPrograms(t *testing.T) {
 	if told, _ := n.take(); fileOf(t, told, first) == nil {
 		t.Errorf("%s was not told of again: %+v", first, told)
 	}
-	n.know([]programFile{known})
+	n.know(known, goProcess{})
 	runCopy(t, first)
 	runCopy(t, second)
 	told, _ = n.take()
@@ -91,10 +91,57 @@ func TestNewPrograms(t *testing.T) {
 	}
 }
 
+// What is known of a Go program is known of a process as soon as it becomes that;
+// and not any more when it becomes another, known or not.
+func TestNewGoProgram(t *testing.T) {
+	s := startSession(t, Config{Frequency: 1, NewPrograms: true, PIDs: []int{os.Getpid()}, FollowChildren: true})
+	n := s.NewPrograms()
+	dir := t.TempDir()
+	inGo, inC, unknown := copyOf(t, "sh", dir, 1), copyOf(t, "sh", dir, 2), copyOf(t, "sh", dir, 3)
+	what := goProcess{G_fromTp: -8, G_m: 48, G_head: 128}
+	for path, is := range map[string]goProcess{inGo: what, inC: {}} {
+		n.take()
+		if out, err := exec.Command(path, "-c", ":").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		told, _ := n.take()
+		n.know(*fileOf(t, told, path), is)
+	}
+	for _, c := range []struct {
+		from, to string
+		isGo     bool
+	}{{inC, inGo, true}, {unknown, inGo, true}, {inGo, inC, false}, {inGo, unknown, false}} {
+		cmd := exec.Command(c.from, "-c", `exec "$0" -c "echo; read end"`, c.to)
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		pid := cmd.Process.Pid
+		var is goProcess
+		if isGo := s.flags[pid]&processIsGo != 0; isGo != c.isGo {
+			t.Errorf("from %s to %s: a Go program: %v", c.from, c.to, isGo)
+		} else if err := s.maps.GoProcesses.Lookup(uint32(pid), &is); isGo && (err != nil || is != what) {
+			t.Errorf("from %s to %s: %+v, %v", c.from, c.to, is, err)
+		}
+		in.Close()
+		_ = cmd.Wait() // read fails
+	}
+}
+
 // Where only some processes are sampled, others' programs are not told of.
 func TestNewProgramsOfOthers(t *testing.T) {
 	n := newProgramsOf(t, false)
-	runCopy(t, copyOfCat(t, t.TempDir(), 1))
+	runCopy(t, copyOf(t, "cat", t.TempDir(), 1))
 	if told, _ := n.take(); len(told) != 0 {
 		t.Errorf("told of %+v", told)
 	}
@@ -103,7 +150,7 @@ func TestNewProgramsOfOthers(t *testing.T) {
 // More programs than there is room for, in the ring and among those known.
 func TestNewProgramsMany(t *testing.T) {
 	n := newProgramsOf(t, true)
-	path := copyOfCat(t, t.TempDir(), 1)
+	path := copyOf(t, "cat", t.TempDir(), 1)
 	n.take()
 	room := os.Getpagesize() / 32
 	if os.Getpagesize() > 4096 {
@@ -122,9 +169,9 @@ func TestNewProgramsMany(t *testing.T) {
 	}
 	most := int(n.known.MaxEntries())
 	for i := range most + 1 {
-		n.know([]programFile{{Inode: uint64(i), Dev: ^uint32(0)}})
-		if len(n.isKnown) == 0 || len(n.isKnown) > most {
-			t.Fatalf("%d of at most %d are known", len(n.isKnown), most)
+		n.know(programFile{Inode: uint64(i), Dev: ^uint32(0)}, goProcess{})
+		if len(n.programs) == 0 || len(n.programs) > most {
+			t.Fatalf("%d of at most %d are known", len(n.programs), most)
 		}
 	}
 }
@@ -132,7 +179,7 @@ func TestNewProgramsMany(t *testing.T) {
 // A new program ends the rest of who watches.
 func TestRestEnds(t *testing.T) {
 	n := newProgramsOf(t, true)
-	path := copyOfCat(t, t.TempDir(), 1)
+	path := copyOf(t, "cat", t.TempDir(), 1)
 	n.take()
 	sb, err := OpenSideband(SidebandConfig{})
 	if err != nil {

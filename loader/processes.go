@@ -88,12 +88,14 @@ type Processes struct {
 	spare   []SidebandEvent // memory for the next time that they are put in order
 	keys    []eventKey
 	synced  uint64         // time of the last SyncCPUs
-	urgent  bool           // a Go program was mapped since tookSince
+	urgent  bool           // a Go program that the kernel side does not know was mapped since tookSince
 	made    bool           // code that is in no file was mapped since tookSince
 	opened  uint64         // files that had been looked for then
 	evicted uint64         // files that had been closed again
 	wanted  map[int32]bool // processes whose files are opened early; nil: all
 	only    map[int32]bool // roots that are followed; nil: all
+
+	goPrograms map[programFile]goProcess // those mapped so far
 }
 
 type exit struct {
@@ -142,7 +144,8 @@ const keepEvents = 1024
 func NewProcesses(cfg ProcessesConfig) *Processes {
 	p := &Processes{
 		sideband: cfg.Sideband, images: cfg.Images, onImage: cfg.OnImage, onBPF: cfg.OnBPF,
-		procs: make(map[int32]*Process), gone: make(map[int32]uint64), onNews: cfg.OnNews, onFilled: cfg.OnFilled,
+		goPrograms: make(map[programFile]goProcess),
+		procs:      make(map[int32]*Process), gone: make(map[int32]uint64), onNews: cfg.OnNews, onFilled: cfg.OnFilled,
 	}
 	if len(cfg.PIDs) > 0 {
 		p.only, p.wanted = make(map[int32]bool), make(map[int32]bool)
@@ -186,7 +189,7 @@ func (p *Processes) Watch(ctx context.Context) error {
 		p.Collect()
 		events, urgent, made, evicted := p.tookSince()
 		if evicted {
-			p.programs.forget()
+			p.forgetPrograms()
 		}
 		switch {
 		case urgent:
@@ -196,9 +199,7 @@ func (p *Processes) Watch(ctx context.Context) error {
 		default:
 			rest = min(rest+watchRest/64, watchRest)
 		}
-		if !urgent {
-			p.programs.know(started)
-		}
+		p.know(started, urgent)
 		calm = rest < watchRest || events < watchEvents
 		if p.onNews != nil && (urgent || made) {
 			p.onNews()
@@ -213,6 +214,26 @@ func (p *Processes) Watch(ctx context.Context) error {
 func (p *Processes) Heed(n *NewPrograms) error {
 	p.programs = n
 	return p.sideband.alsoWait(n.fd)
+}
+
+// know has no more told of programs whose files are open, and of those in Go what
+// they are. The others are told of again while there is what is urgent.
+func (p *Processes) know(started []programFile, urgent bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range started {
+		if is, isGo := p.goPrograms[f]; isGo || !urgent {
+			p.programs.know(f, is)
+		}
+	}
+}
+
+// forgetPrograms has all programs told of again.
+func (p *Processes) forgetPrograms() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.goPrograms)
+	p.programs.forget()
 }
 
 // rest waits for a while, or for a new program.
@@ -276,11 +297,36 @@ func (p *Processes) take(e *SidebandEvent) {
 func (p *Processes) look(e *SidebandEvent) {
 	e.image, e.imageErr = p.images.Open(e.ref())
 	e.looked = true
-	if e.image != nil && !p.urgent {
-		_, err := procstate.GoRuntimeOf(e.image)
-		p.urgent = err == nil // the kernel side is to know the process before it is sampled
+	if e.image != nil {
+		p.lookForGo(e)
 	}
 	p.announce(e.PID, e.image, e.Addr, e.Offset)
+}
+
+// lookForGo finds out whether a file mapped is in Go: then the kernel side is to
+// know the process before it is sampled. It does when it knows the program.
+func (p *Processes) lookForGo(e *SidebandEvent) {
+	rt, err := procstate.GoRuntimeOf(e.image)
+	if err != nil {
+		return
+	}
+	offsets := GoOffsetsOf(rt, 0)
+	is, ok := offsets.inKernel()
+	if !ok || !rt.Samplable() || is.G_slot != 0 { // of libraries, by where they are mapped
+		p.urgent = true
+		return
+	}
+	f := programFile{
+		Inode: e.Inode, Size: uint64(e.image.Size()), Generation: uint32(e.Gen),
+		Dev: unix.Major(e.Dev)<<20 | unix.Minor(e.Dev),
+	}
+	p.goPrograms[f] = is
+	if known, ok := p.programs.isKnown(f); !ok || known != is {
+		p.urgent = true
+		if ok { // a process's fork came behind its exec, or the file was written anew
+			p.programs.know(f, is)
+		}
+	}
 }
 
 // announce tells the user of the table of a file that a process maps at start,

@@ -25,6 +25,8 @@ type GoOffsets struct {
 	CallsC             bool   // whether the program has cgo, and C may call Go
 }
 
+type goProcess = gen.SamplerGoProcess
+
 // GoOffsetsOf returns the offsets of a Go runtime that is mapped with a bias.
 func GoOffsetsOf(rt *procstate.GoRuntime, bias uint64) GoOffsets {
 	o := GoOffsets{
@@ -44,22 +46,28 @@ const maxGoHead = 512
 // goSchedBytes is more than what is of use in a runtime.gobuf from sp on.
 const goSchedBytes = 64
 
-// SetGoProcess makes a Go process known, so that samples of it end at the end
-// of the goroutine's stack, and carry the other stacks that its frames lead to:
-// that of the goroutine being served, and that of the C code which called Go.
-func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
+// inKernel returns the offsets as the kernel side has them.
+func (o *GoOffsets) inKernel() (p goProcess, ok bool) {
 	gHead := max(int(o.GStack)+16, int(o.GM)+8, int(o.GSchedSP)+goSchedBytes)
 	mHead := int(max(o.MG0, o.MCurg, o.MGsignal)) + 8
-	if gHead > maxGoHead || mHead > maxGoHead {
-		return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
-	}
-	v := gen.SamplerGoProcess{
+	p = goProcess{
 		G_fromTp: o.GFromThreadPointer, G_slot: o.GSlot, G_stack: o.GStack, G_m: o.GM, G_schedSp: o.GSchedSP,
 		M_g0: o.MG0, M_curg: o.MCurg, M_gsignal: o.MGsignal, M_vdsoSp: o.MVDSOSP,
 		G_head: uint16(gHead), M_head: uint16(mHead),
 	}
 	if o.CallsC {
-		v.CallsC = 1
+		p.CallsC = 1
+	}
+	return p, gHead <= maxGoHead && mHead <= maxGoHead
+}
+
+// SetGoProcess makes a Go process known, so that samples of it end at the end
+// of the goroutine's stack, and carry the other stacks that its frames lead to:
+// that of the goroutine being served, and that of the C code which called Go.
+func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
+	v, ok := o.inKernel()
+	if !ok {
+		return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
 	}
 	if err := s.maps.GoProcesses.Put(uint32(pid), &v); err != nil {
 		return fmt.Errorf("process %d: tell the kernel its Go offsets: %w", pid, err)

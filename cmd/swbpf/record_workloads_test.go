@@ -62,6 +62,38 @@ func TestRecordWorkloads(t *testing.T) {
 	}
 }
 
+// Programs in Go that live for a few milliseconds: of all but the first the kernel
+// side knows what they are before they run.
+func TestRecordShortGo(t *testing.T) {
+	for _, mode := range []string{"exe", "pie"} {
+		t.Run(mode, func(t *testing.T) {
+			gogc := build(t, "gogc-"+mode, "go", "build", "-buildmode", mode, "-ldflags", "-s -w", "-o", "OUT", "./testdata/targets/gogc")
+			r := runRecord(t, "-F", "1997", "--", "sh", "-c", "$0 0; sleep 0.5; for i in $(seq 80); do $0 0; done", gogc)
+			comm := filepath.Base(gogc)
+			first := int64(1 << 32)
+			for _, s := range r.profile.Sample {
+				if slices.Equal(s.Label["comm"], []string{comm}) {
+					first = min(first, s.NumLabel["pid"][0])
+				}
+			}
+			pids := map[int64]bool{}
+			for _, s := range r.profile.Sample {
+				pid := s.NumLabel["pid"][0]
+				if pid == first || !slices.Equal(s.Label["comm"], []string{comm}) {
+					continue
+				}
+				pids[pid] = true
+				if stack := stackOf(s); slices.ContainsFunc(stack, func(name string) bool { return strings.HasPrefix(name, "[truncated") }) {
+					t.Errorf("process %d: %v", pid, stack)
+				}
+			}
+			if len(pids) < 40 {
+				t.Errorf("samples of %d processes", len(pids))
+			}
+		})
+	}
+}
+
 // writeCompressible writes n bytes that keep a compressor busy.
 func writeCompressible(t *testing.T, path string, n int) {
 	t.Helper()
