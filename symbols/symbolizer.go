@@ -122,6 +122,7 @@ type file struct {
 
 	openOnce sync.Once
 	tables   []symbolTable // of ELF symbols
+	dynamic  bool          // they are the dynamic ones alone: of most functions there are none
 	dwarf    *dwarfData    // nil when there is no debug information
 
 	scans   atomic.Int32 // symbols that were looked for without an index
@@ -168,7 +169,11 @@ func (s *Symbolizer) Lines(dst []Line, im *procstate.Image, vaddr uint64) []Line
 		}
 	}
 	f.openOnce.Do(func() { s.open(f) })
-	symbol, _ := s.symbol(s.symbolsAt(f, vaddr), vaddr)
+	table := s.symbolsAt(f, vaddr)
+	symbol, _ := s.symbol(table, vaddr)
+	if f.dynamic && table.isOpen(vaddr) && !mayLead(im, symbol.FunctionStart, vaddr) {
+		symbol = Line{} // it is of another function, which has none
+	}
 	if f.dwarf != nil && !inPLT { // the linker's code is in no unit, and all would be looked through
 		if out, ok := f.dwarf.lines(dst, vaddr, symbol); ok {
 			return out
@@ -245,6 +250,7 @@ func (s *Symbolizer) open(f *file) {
 			f.tables = []symbolTable{{im, dyn}}
 		}
 		s.openSeparate(f, debug)
+		f.dynamic = len(f.tables) == 1 && f.tables[0].img == im
 	}
 
 	if s.opt.NoDebugInfo {

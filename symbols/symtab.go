@@ -25,8 +25,8 @@ const maxNameLength = 1 << 16
 // symbolRank), then the one with fewer leading underscores, then the shorter,
 // then the first in order of bytes: the same for every order of symbols. A
 // sized symbol inside another takes its own bytes from that one. A symbol
-// without size reaches to the next symbol or the end of its section, and
-// takes nothing from sized ones.
+// without size is open: it reaches to the next symbol or the end of its
+// section, and takes nothing from sized ones.
 type symtab struct {
 	base   uint64   // link-time address that offsets count from
 	ranges rangeSet // of indices in addrs
@@ -34,6 +34,7 @@ type symtab struct {
 	addrs   []uint32 // of the symbols
 	names   []uint32 // offset of the name in its string table
 	sources []uint8  // index in strtabs
+	open    []uint32 // the symbols without size, in order
 
 	strtabs []strtab
 
@@ -378,7 +379,9 @@ func (b *symtabBuilder) build() *symtab {
 		best, longest := b.best(group), group[0]
 		if best.size == 0 {
 			if len(stack) == 0 {
-				t.ranges.add(best.off, t.addSymbol(&best))
+				id := t.addSymbol(&best)
+				t.open = append(t.open, id)
+				t.ranges.add(best.off, id)
 				t.ranges.add(min(next, best.end), none)
 			}
 			continue
@@ -391,6 +394,7 @@ func (b *symtabBuilder) build() *symtab {
 	stack.closeUntil(&t.ranges, none)
 	t.ranges.clip()
 	t.addrs, t.names, t.sources = slices.Clip(t.addrs), slices.Clip(t.names), slices.Clip(t.sources)
+	t.open = slices.Clip(t.open)
 	return t
 }
 
@@ -439,7 +443,7 @@ func (t *symtab) addSymbol(e *entry) (id uint32) {
 
 // memory is what the index takes, in bytes.
 func (t *symtab) memory() int {
-	return 8*cap(t.ranges.starts) + 9*cap(t.addrs)
+	return 8*cap(t.ranges.starts) + 9*cap(t.addrs) + 4*cap(t.open)
 }
 
 // find returns the symbol that holds a link-time address.
@@ -449,6 +453,16 @@ func (t *symtab) find(vaddr uint64) (id uint32, ok bool) {
 		return 0, false
 	}
 	return t.ranges.find(uint32(off))
+}
+
+// isOpen reports whether the symbol that holds a link-time address has no size.
+func (t *symtab) isOpen(vaddr uint64) bool {
+	id, ok := t.find(vaddr)
+	if !ok {
+		return false
+	}
+	_, open := slices.BinarySearch(t.open, id)
+	return open
 }
 
 // start is the link-time address of a symbol.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -339,3 +340,65 @@ across: .fill 12,1,0x90
 .size across,12
 tail: .fill 8,1,0x90
 `
+
+// TestOpenSymbols names the code of a file that was stripped, where functions
+// written in assembly have no size and those behind them no symbol.
+func TestOpenSymbols(t *testing.T) {
+	dir := t.TempDir()
+	source := map[string]string{"amd64": `
+	.globl fill, restore, dispatch
+	.type fill, @function
+	.type dispatch, @function
+fill:	test %edi, %edi
+	jz 2f
+1:	dec %edi
+	jnz 1b
+	call fill
+2:	ret
+	.hidden restore
+	.globl restore
+restore: mov $15, %rax
+wait:	syscall
+	ret
+dispatch: jmp *%rax
+behind:	ret
+`, "arm64": `
+	.globl fill, restore, dispatch
+	.type fill, @function
+	.type dispatch, @function
+fill:	cbz x0, 2f
+1:	sub x0, x0, #1
+	cbnz x0, 1b
+	bl fill
+2:	ret
+	.hidden restore
+	.globl restore
+restore: mov x8, #139
+wait:	svc #0
+	ret
+dispatch: br x0
+behind:	ret
+`}[runtime.GOARCH]
+	write(t, dir, "a.s", source)
+	run(t, dir, "gcc", "-shared", "-nostdlib", "-o", "whole.so", "a.s")
+	run(t, dir, "strip", "-o", "stripped.so", "whole.so")
+	starts := map[string]uint64{}
+	for _, s := range readelfSymbols(t, dir+"/whole.so", ".symtab") {
+		starts[s.name] = s.addr
+	}
+	for _, tc := range []struct {
+		file string
+		at   uint64
+		want string
+	}{
+		{"stripped.so", starts["fill"], "fill"}, {"stripped.so", starts["restore"] - 1, "fill"},
+		{"stripped.so", starts["restore"], ""}, {"stripped.so", starts["wait"], ""}, {"stripped.so", starts["dispatch"] - 1, ""},
+		{"stripped.so", starts["dispatch"], "dispatch"},
+		{"stripped.so", starts["behind"], "dispatch"}, // it may be where that goes on
+		{"whole.so", starts["restore"], "restore"}, {"whole.so", starts["wait"], "wait"},
+	} {
+		if got := name(newSymbolizer(t, Options{DebugDirs: []string{}}), t, dir+"/"+tc.file)(tc.at); got != tc.want {
+			t.Errorf("%s: %#x is %q, want %q", tc.file, tc.at, got, tc.want)
+		}
+	}
+}
