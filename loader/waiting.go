@@ -137,9 +137,9 @@ func (w *waitingStack) complete(rec []byte) []byte {
 	if live := h.Live; live != 0 && live <= uint64(w.s.cfg.whole) {
 		limit, end = live, uint8(StackEndBottom)
 	}
-	n := w.add(int(h.Tgid), sp-redZone, limit+redZone)
+	n := w.add(sp-redZone, limit+redZone)
 	if n == 0 {
-		n = w.add(int(h.Tgid), sp, limit) + redZone
+		n = w.add(sp, limit) + redZone
 	}
 	if n < limit+redZone {
 		end = uint8(StackEndUnreadable)
@@ -164,16 +164,16 @@ func (w *waitingStack) header() *sampleHeader {
 	return (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(w.rec)))
 }
 
-// add adds memory of a process as a region, up to n bytes at addr. It returns
+// add adds memory of the thread as a region, up to n bytes at addr. It returns
 // how many there are before some that cannot be read.
-func (w *waitingStack) add(pid int, addr, n uint64) uint64 {
-	header := len(w.rec)
+func (w *waitingStack) add(addr, n uint64) uint64 {
+	tid, header := w.header().Tid, len(w.rec)
 	w.rec = binary.NativeEndian.AppendUint64(w.rec, addr)
 	w.rec = binary.NativeEndian.AppendUint64(w.rec, 0)
 	got := uint64(0)
 	for got < n {
 		piece := min(n-got, uint64(len(w.page))-(addr+got)%uint64(len(w.page)))
-		if !readMemory(pid, addr+got, w.page[:piece]) {
+		if !readMemory(tid, addr+got, w.page[:piece]) {
 			break
 		}
 		w.rec = append(w.rec, w.page[:piece]...)
@@ -191,18 +191,19 @@ func (w *waitingStack) add(pid int, addr, n uint64) uint64 {
 	return got
 }
 
-// readMemory reads all of b from a process.
-func readMemory(pid int, addr uint64, b []byte) bool {
+// readMemory reads all of b from a thread: its process gives nothing when its
+// first thread has ended before the others.
+func readMemory(tid uint32, addr uint64, b []byte) bool {
 	local := []unix.Iovec{{Base: unsafe.SliceData(b), Len: uint64(len(b))}}
 	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}
-	n, err := unix.ProcessVMReadv(pid, local, remote, 0)
+	n, err := unix.ProcessVMReadv(int(tid), local, remote, 0)
 	return err == nil && n == len(b)
 }
 
-// word reads a word of the process, 0 when it cannot be read.
+// word reads a word of the thread's memory, 0 when it cannot be read.
 func (w *waitingStack) word(addr uint64) uint64 {
 	var b [8]byte
-	if !readMemory(int(w.header().Tgid), addr, b[:]) {
+	if !readMemory(w.header().Tid, addr, b[:]) {
 		return 0
 	}
 	return binary.NativeEndian.Uint64(b[:])
@@ -212,8 +213,7 @@ func (w *waitingStack) word(addr uint64) uint64 {
 // goroutine being served, as bpf/goroutine.h does.
 func (w *waitingStack) addGoroutine(p *gen.SamplerGoProcess) {
 	h := w.header()
-	pid, sp := int(h.Tgid), stackPointer(h)
-	offset := uint64(p.G_fromTp)
+	sp, offset := stackPointer(h), uint64(p.G_fromTp)
 	if p.G_slot != 0 {
 		offset = w.word(p.G_slot)
 	}
@@ -227,14 +227,14 @@ func (w *waitingStack) addGoroutine(p *gen.SamplerGoProcess) {
 	if lo, hi := w.word(g+uint64(p.G_stack)), w.word(g+uint64(p.G_stack)+8); curg == 0 || g == curg && sp-lo < hi-lo {
 		return
 	}
-	w.add(pid, at, 8)
+	w.add(at, 8)
 	if p.G_slot != 0 {
-		w.add(pid, p.G_slot, 8)
+		w.add(p.G_slot, 8)
 	}
-	w.add(pid, g, uint64(p.G_head))
-	w.add(pid, m, uint64(p.M_head))
+	w.add(g, uint64(p.G_head))
+	w.add(m, uint64(p.M_head))
 	if curg != g {
-		w.add(pid, curg, uint64(p.G_head))
+		w.add(curg, uint64(p.G_head))
 	}
 	from, lo, hi := w.word(curg+uint64(p.G_schedSp)), w.word(curg+uint64(p.G_stack)), w.word(curg+uint64(p.G_stack)+8)
 	if from-lo < hi-lo {
@@ -242,6 +242,6 @@ func (w *waitingStack) addGoroutine(p *gen.SamplerGoProcess) {
 		if n > uint64(w.s.cfg.whole) {
 			n = uint64(w.s.cfg.StackBytes)
 		}
-		w.add(pid, from, n)
+		w.add(from, n)
 	}
 }

@@ -199,12 +199,16 @@ func readPprof(t *testing.T, path string) *pprof.Profile {
 }
 
 // A thread that waits from before the recording until after it is in the
-// profile, with its stack and all the time.
+// profile, with its stack and all the time, also where the process has ended but
+// for this thread.
 func TestRecordWaiting(t *testing.T) {
 	needRecord(t)
-	for _, flag := range []string{"--off-cpu", "--wall"} {
+	for _, tc := range []struct{ flag, mode, bottom string }{
+		{"--off-cpu", "", "_start"}, {"--wall", "", "_start"}, {"--wall", "thread", "start_thread"},
+	} {
+		flag := tc.flag
 		testenv.Needs(t, "gcc")
-		target := exec.Command(build(t, "waiter", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -xc -o OUT -", "sh", waiterProgram))
+		target := exec.Command(build(t, "waiter", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -pthread -xc -o OUT -", "sh", waiterProgram), tc.mode)
 		var out bytes.Buffer
 		target.Stdout = &out
 		stdin, err := target.StdinPipe()
@@ -216,8 +220,11 @@ func TestRecordWaiting(t *testing.T) {
 		}
 		pid := target.Process.Pid
 		waitFor(t, "the target to read", func() bool {
-			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
-			return err == nil && strings.HasPrefix(string(b), "0 0x0 ") || strings.HasPrefix(string(b), "63 0x0 ")
+			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
+			return slices.ContainsFunc(tasks, func(path string) bool {
+				b, err := os.ReadFile(path)
+				return err == nil && strings.HasPrefix(string(b), "0 0x0 ") || strings.HasPrefix(string(b), "63 0x0 ")
+			})
 		})
 		r := runRecord(t, flag, "-d", "2", "-p", fmt.Sprint(pid))
 		stdin.Close()
@@ -225,21 +232,31 @@ func TestRecordWaiting(t *testing.T) {
 		value, waited := len(r.profile.SampleType)-1, int64(0)
 		for _, s := range r.profile.Sample {
 			stack := stackOf(s)
-			if n := len(stack); n > 4 && stack[0] == "_start" && slices.Contains(stack, "await") && strings.Contains(stack[n-2], "pipe_read") && stack[n-1] == "[sleep]" {
+			if n := len(stack); n > 4 && slices.Contains(stack[:2], tc.bottom) && slices.Contains(stack, "await") && strings.Contains(stack[n-2], "pipe_read") && stack[n-1] == "[sleep]" {
 				waited += s.Value[value]
 			}
 		}
 		if d := r.profile.DurationNanos; math.Abs(float64(waited-d)) > 0.02*float64(d) {
-			t.Errorf("%s: waited for %.1f ms of %.1f\n%s", flag, float64(waited)/1e6, float64(d)/1e6, r.folded)
+			t.Errorf("%s %s: waited for %.1f ms of %.1f\n%s", flag, tc.mode, float64(waited)/1e6, float64(d)/1e6, r.folded)
 		}
 		if r.stats.Samples != 1 || r.stats.Complete != 1 {
-			t.Errorf("%s: %d samples, %d complete: %v", flag, r.stats.Samples, r.stats.Complete, r.stats.TruncatedByReason)
+			t.Errorf("%s %s: %d samples, %d complete: %v", flag, tc.mode, r.stats.Samples, r.stats.Complete, r.stats.TruncatedByReason)
 		}
 	}
 }
 
 const waiterProgram = `
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 __attribute__((noinline)) int await(void) { char c; int n = read(0, &c, 1); __asm__ volatile(""); return n; }
-int main(void) { return await(); }
+static void *thread(void *arg) { exit(await()); }
+int main(int argc, char **argv) {
+	pthread_t t;
+	if (strcmp(argv[1], "thread") != 0)
+		return await();
+	pthread_create(&t, 0, thread, 0);
+	pthread_exit(0);
+}
 `
