@@ -108,12 +108,12 @@ func GoRuntimeOf(im *Image) (*GoRuntime, error) {
 }
 
 func findGoRuntime(im *Image) (*GoRuntime, error) {
-	if im.arch != AMD64 && im.arch != ARM64 {
-		return nil, ErrNotSupported
-	}
 	t, err := Pclntab(im)
 	if err != nil {
 		return nil, err
+	}
+	if im.arch != AMD64 && im.arch != ARM64 {
+		return nil, fmt.Errorf("Go on %s: %w", im.arch.Name, ErrNotSupported)
 	}
 	version, err := goVersion(im)
 	if err != nil {

@@ -84,6 +84,15 @@ func TestGoRuntimeOfOthers(t *testing.T) {
 	if _, err := GoRuntimeOf(openTestImage(t, "/bin/true")); !errors.Is(err, ErrNoPclntab) {
 		t.Errorf("/bin/true: %v", err)
 	}
+	// Of 32 bits: in Go, and not.
+	if _, err := GoRuntimeOf(openTestImage(t, buildGoMain(t, "local", "386"))); !errors.Is(err, ErrNotSupported) {
+		t.Errorf("Go on 386: %v", err)
+	}
+	im := openTestImage(t, "/bin/true")
+	im.arch = I386
+	if _, err := GoRuntimeOf(im); !errors.Is(err, ErrNoPclntab) {
+		t.Errorf("/bin/true as of 386: %v", err)
+	}
 }
 
 func TestGoMinor(t *testing.T) {

@@ -161,12 +161,15 @@ func findFile(ref *FileRef, roots imageRoots) (fd int, st *fileStat, err error) 
 	}
 	if ref.PID > 0 {
 		proc := fmt.Sprintf("/proc/%d", ref.PID)
+		mapped := fmt.Sprintf("/map_files/%x-%x", ref.Start, ref.End)
+		thread, ofThread := proc, false
 		if ref.TID > 0 && ref.TID != ref.PID {
-			proc += fmt.Sprintf("/task/%d", ref.TID)
+			thread, ofThread = fmt.Sprintf("%s/task/%d", proc, ref.TID), true
 		}
-		if try(proc+"/root"+ref.Path, false) ||
-			try(fmt.Sprintf("/proc/%d/map_files/%x-%x", ref.PID, ref.Start, ref.End), false) ||
-			try(proc+"/exe", false) {
+		// A process whose first thread has ended says nothing, and a thread has
+		// map_files by its own number alone.
+		if try(thread+"/root"+ref.Path, false) || try(proc+mapped, false) ||
+			ofThread && try(fmt.Sprintf("/proc/%d%s", ref.TID, mapped), false) || try(thread+"/exe", false) {
 			return fd, st, nil
 		}
 	}

@@ -113,13 +113,14 @@ func (c *LiveCode) recall(addr uint64, buf []byte) (n int) {
 }
 
 func (c *LiveCode) open() {
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", c.pid))
+	task := readableTask(c.pid)
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", task))
 	if err != nil {
 		return
 	}
 	// The file stays that of the program it was opened of: look afterwards
 	// which one that is.
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.pid)); err != nil || exe != c.exe {
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", task)); err != nil || exe != c.exe {
 		mem.Close()
 		return
 	}

@@ -247,7 +247,7 @@ func pidInNamespaces(pid int) (here []string) {
 }
 
 func (p *ProcDebug) learnExe() {
-	path, err := os.Readlink("/proc/" + strconv.Itoa(p.pid) + "/exe")
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", readableTask(p.pid)))
 	if err != nil {
 		path = ""
 	}
@@ -257,7 +257,7 @@ func (p *ProcDebug) learnExe() {
 // archOfProgram reads the architecture of a process from its program file;
 // nil when that cannot be read.
 func archOfProgram(pid int) *Arch {
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/exe")
+	f, err := os.Open(fmt.Sprintf("/proc/%d/exe", readableTask(pid)))
 	if err != nil {
 		return nil
 	}

@@ -1,9 +1,8 @@
 package procstate
 
 import (
+	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 )
 
 // GoCollector returns a Collector for a process whose program, or a library of
@@ -23,11 +22,11 @@ func GoCollector(pid int) Collector {
 
 // goProgramOfLive is goProgramOf for a running process.
 func goProgramOfLive(pid int) (Library, *GoRuntime, error) {
-	exe, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+	tid := readableTask(pid)
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", tid))
 	if err != nil {
 		return Library{}, nil, err
 	}
-	tid := readableTask(pid)
 	return goProgramOf(spaceFromMaps(pid, tid, readMapsText(pid, tid)), exe)
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -138,7 +137,7 @@ func (l *liveLibraries) standIn(space *AddressSpace) {
 	if l.exe == nil {
 		return
 	}
-	path, err := os.Readlink("/proc/" + strconv.Itoa(l.pid) + "/exe")
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", readableTask(l.pid)))
 	if err != nil {
 		return
 	}

@@ -85,9 +85,10 @@ func readOwnVDSO() *vdsoImage {
 	return nil
 }
 
-// readProcMem reads n bytes of the memory of a live process.
+// readProcMem reads n bytes of the memory of a live process, whose first thread
+// may have ended.
 func readProcMem(pid int32, addr, n uint64) ([]byte, error) {
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", readableTask(int(pid))), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
