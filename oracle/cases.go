@@ -8,7 +8,7 @@ type Case struct {
 	Table string // the table that it is a row of
 	Name  string
 	Row   string // the row that it is summed up in with others; "" is one of its own
-	Needs string // tools without which the case is left out, apart by spaces
+	Needs string // tools, and files by their paths, without which the case is left out, apart by spaces
 
 	// Build is the command that makes the program, a shell line in the
 	// directory of the sources with $OUT for the result; "" takes what is
@@ -36,6 +36,7 @@ const (
 	tableCompilers = "Compilers and flags (C)"
 	tableFrames    = "Frame pointers and no unwind tables (C and Rust without libraries)"
 	tableJIT       = "Code made at run time, with frame pointers"
+	tableTold      = "Code made at run time, of which the program tells debuggers"
 	tableLinking   = "Ways of linking, and variants of libc's string functions (C)"
 	tableLanguages = "Languages"
 	tableGo        = "Go"
@@ -48,7 +49,7 @@ const (
 	tableWanderer  = "The Wanderer, which guesses"
 )
 
-var tables = []string{tableCompilers, tableProduct, tableFrames, tableJIT, tableLinking, tableARM64, tableFramesARM, tableLanguages, tableGo, tableMarked, tableStacks, tablePrograms, tableWanderer}
+var tables = []string{tableCompilers, tableProduct, tableFrames, tableJIT, tableTold, tableLinking, tableARM64, tableFramesARM, tableLanguages, tableGo, tableMarked, tableStacks, tablePrograms, tableWanderer}
 
 // Environments of Go programs. One that is executed an instruction at a time is
 // slow enough to be preempted all the time, and comes no further in its own code.
@@ -115,6 +116,7 @@ func Cases() []Case {
 	}
 	cases = append(cases, Case{Table: tableJIT, Name: "frames set up by another function, gcc -O2, PCs", Needs: "gcc", Build: "gcc -w -O2 -o $OUT prologue.c",
 		Configs: []string{"all", "debug+frame"}, Marked: true, PCs: true})
+	cases = append(cases, toldCases()...)
 	link := func(name, needs, build string, short bool, env ...string) {
 		cases = append(cases, Case{Table: tableLinking, Name: name, Needs: needs, Build: build, Env: env,
 			Configs: native, Steps: 40000, Short: short})

@@ -1,7 +1,9 @@
 package oracle
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -108,3 +110,41 @@ work()`)
 
 // skip is the mean time between the windows of a case.
 const skip = 8 * time.Millisecond
+
+// toldCases are programs that make code while they run and tell of it by GDB's
+// JIT interface.
+func toldCases() []Case {
+	var cases []Case
+	add := func(c Case) {
+		c.Table, c.Configs = tableTold, []string{"all", "debug"}
+		cases = append(cases, c)
+	}
+	objects := func(name string, short bool, flags ...string) {
+		build, run := "", []string{"$OUT"}
+		for i, f := range flags {
+			object := fmt.Sprintf("$OUT.%d.o", i)
+			build += "gcc -w -c -fPIC -fvisibility=hidden -fno-builtin -fexceptions -fno-stack-protector " + f + " -o " + object + " jitpart.c && "
+			run = append(run, object)
+		}
+		add(Case{Name: name, Needs: "g++", Build: build + "g++ -O2 -o $OUT gdbjit.cc", Run: run, Marked: true, Short: short})
+	}
+	objects("objects of gcc -O2 and -O0, loaded and unloaded", true, "-O2", "-O0")
+	objects("the same, -Os, -O3, frame pointers, a section for each function", false, "-Os", "-O3 -ffunction-sections", "-O2 -fno-omit-frame-pointer", "-O1")
+	modules := "$OUT"
+	build := ""
+	for i, f := range []string{"-O2", "-O0 -Xclang -disable-O0-optnone", "-O2 -fno-omit-frame-pointer -fno-asynchronous-unwind-tables"} {
+		module := fmt.Sprintf("$OUT.%d.ll", i)
+		build += "clang-19 -w -S -emit-llvm -fexceptions -fno-builtin " + f + " -o " + module + " jitpart.c && "
+		modules += " " + module
+	}
+	build += "clang++-19 -O1 $(llvm-config-19 --cxxflags) -fexceptions -w -o $OUT llvmjit.cc $(llvm-config-19 --ldflags --libs)"
+	for _, linker := range []struct{ name, arg string }{{"LLVM's ORC, RuntimeDyld", "rtdyld"}, {"LLVM's ORC, JITLink", "jitlink"}} {
+		run := strings.Fields(modules)
+		add(Case{Name: linker.name, Needs: "clang++-19 /usr/include/llvm-19/llvm/ExecutionEngine/Orc/LLJIT.h", Build: build,
+			Run: slices.Insert(run, 1, linker.arg), Marked: true, Steps: 400000})
+	}
+	add(Case{Name: "qemu-x86_64", Needs: "/usr/bin/qemu-x86_64 /usr/bin/sqlite3",
+		Run:     []string{"/usr/bin/qemu-x86_64", "/usr/bin/sqlite3", ":memory:", "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<400000) SELECT count(*), sum(x*x%7), max(hex(x)) FROM c"},
+		Windows: 60, WindowSteps: 1500})
+	return cases
+}

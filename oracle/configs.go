@@ -22,6 +22,7 @@ var makers = map[string]func() unwind.FrameStepper{
 	"uretprobe":     func() unwind.FrameStepper { return steppers.NewDynamic(nil) },
 	"signal":        func() unwind.FrameStepper { return steppers.NewSigHandler() },
 	"debug":         func() unwind.FrameStepper { return steppers.NewDebug(unwind.NewTables()) },
+	"jit":           func() unwind.FrameStepper { return steppers.NewJIT() },
 	"analysis":      func() unwind.FrameStepper { return steppers.NewAnalysis() },
 	"go":            func() unwind.FrameStepper { return steppers.NewGo() },
 	"wanderer":      func() unwind.FrameStepper { return steppers.NewWanderer(nil, nil) },
@@ -40,8 +41,8 @@ func StepperNames() []string {
 
 // Configs are the configurations that have a name.
 var Configs = []Config{
-	{Name: "all", Steppers: []string{"bottom", "uretprobe", "signal", "go", "debug", "frame-pointer", "analysis"}},
-	{Name: "debug", Steppers: []string{"bottom", "uretprobe", "signal", "debug"}},
+	{Name: "all", Steppers: []string{"bottom", "uretprobe", "signal", "go", "debug", "jit", "frame-pointer", "analysis"}},
+	{Name: "debug", Steppers: []string{"bottom", "uretprobe", "signal", "debug", "jit"}},
 	{Name: "analysis", Steppers: []string{"bottom", "uretprobe", "signal", "analysis"},
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
 	{Name: "stripped", Steppers: []string{"bottom", "uretprobe", "signal", "analysis"},

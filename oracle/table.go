@@ -52,7 +52,11 @@ func RunCase(c *Case, sources, work string) (*Report, error) {
 // Available reports whether the case's tools are on this machine.
 func (c *Case) Available() bool {
 	for _, tool := range strings.Fields(c.Needs) {
-		if _, err := exec.LookPath(tool); err != nil {
+		_, err := exec.LookPath(tool)
+		if filepath.IsAbs(tool) {
+			_, err = os.Stat(tool)
+		}
+		if err != nil {
 			return false
 		}
 	}

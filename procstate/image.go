@@ -19,6 +19,7 @@ const (
 	maxProgs       = 512
 	maxSections    = 1 << 16
 	maxShstrtab    = 4 << 20
+	maxSectionName = 1 << 10 // bytes; a longer one is none
 	maxNotes       = 1 << 16
 	maxSectionData = 2 << 30
 	maxZstdWindow  = 128 << 20 // what zstd --ultra --long makes
@@ -88,6 +89,7 @@ type Image struct {
 	pclntab   pclntabCache
 	goRuntime goRuntimeCache
 	goLists   goListsCache
+	jit       jitCache
 }
 
 var imageCount atomic.Uint32
@@ -95,6 +97,18 @@ var imageCount atomic.Uint32
 // NewImage reads the headers of an ELF file of the given size. The reader is
 // kept for the life of the Image. Errors are *FormatError, or the reader's.
 func NewImage(r io.ReaderAt, size int64, path string) (*Image, error) {
+	im, err := parseImage(r, size, path)
+	if err != nil {
+		return nil, err
+	}
+	im.buildID = im.findBuildID()
+	im.ID.BuildID = string(im.buildID)
+	im.Index = imageCount.Add(1) - 1
+	return im, nil
+}
+
+// parseImage makes an Image without a build ID and a number.
+func parseImage(r io.ReaderAt, size int64, path string) (*Image, error) {
 	im := &Image{Path: path, r: r, size: size}
 	var ident [64]byte
 	if n, err := r.ReadAt(ident[:], 0); n < 52 {
@@ -135,16 +149,18 @@ func NewImage(r io.ReaderAt, size int64, path string) (*Image, error) {
 	if err := im.readSections(class, shoff, shentsize, shnum, shstrndx); err != nil {
 		im.sections = nil
 	}
+	im.indexSections()
+	return im, nil
+}
+
+// indexSections makes the index of sections by name.
+func (im *Image) indexSections() {
 	im.byName = make(map[string]int, len(im.sections))
 	for i, s := range im.sections {
 		if _, dup := im.byName[s.Name]; !dup {
 			im.byName[s.Name] = i
 		}
 	}
-	im.buildID = im.findBuildID()
-	im.ID.BuildID = string(im.buildID)
-	im.Index = imageCount.Add(1) - 1
-	return im, nil
 }
 
 // NewImageBytes makes an Image of a file held in memory, such as the vdso.
@@ -234,8 +250,9 @@ func (im *Image) readSections(class elf.Class, off uint64, entsize, n, shstrndx 
 	}
 	for i := range im.sections {
 		if o := uint64(names[i]); o < uint64(len(tab)) {
-			if end := bytes.IndexByte(tab[o:], 0); end >= 0 {
-				im.sections[i].Name = string(tab[o : o+uint64(end)])
+			name := tab[o:min(o+maxSectionName, uint64(len(tab)))]
+			if end := bytes.IndexByte(name, 0); end >= 0 {
+				im.sections[i].Name = string(name[:end])
 			}
 		}
 	}

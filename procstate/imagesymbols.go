@@ -102,3 +102,66 @@ func (t *symbolTable) read(b []byte, sym *ELFSymbol) (ok bool) {
 	sym.Type = elf.SymType(b[info] & 15)
 	return true
 }
+
+// objectNamed returns the link-time address of the variable of a name, 0 when the
+// file defines none. It keeps little in memory and reads most of a file that has
+// many symbols.
+func (im *Image) objectNamed(name string) uint64 {
+	for _, table := range []string{".dynsym", ".symtab"} {
+		s, ok := im.Section(table)
+		if !ok || uint64(s.Link) >= uint64(len(im.sections)) || s.Size > maxSymtab || s.Type == elf.SHT_NOBITS {
+			continue
+		}
+		if at, ok := im.findName(im.sections[s.Link], name); ok {
+			if vaddr := im.objectWithName(s, at); vaddr != 0 {
+				return vaddr
+			}
+		}
+	}
+	return 0
+}
+
+// searchBlock is how much of a table is searched at a time, in bytes.
+const searchBlock = 48 << 10
+
+// findName returns the offset of a name in a string table.
+func (im *Image) findName(s Section, name string) (at uint32, ok bool) {
+	if s.Type == elf.SHT_NOBITS || s.Size > maxStrtab {
+		return 0, false
+	}
+	want := append([]byte(name), 0)
+	buf := make([]byte, searchBlock)
+	for off := uint64(0); off+uint64(len(want)) <= s.Size; off += uint64(len(buf) - len(want) + 1) {
+		b := buf[:min(uint64(len(buf)), s.Size-off)]
+		if im.readFull(b, s.Off+off) != nil {
+			return 0, false
+		}
+		if i := bytes.Index(b, want); i >= 0 {
+			return uint32(off) + uint32(i), true
+		}
+	}
+	return 0, false
+}
+
+// objectWithName returns the link-time address of the variable whose name is at an
+// offset of the names that belong to a table of symbols, 0 when there is none.
+func (im *Image) objectWithName(s Section, name uint32) uint64 {
+	size, info, shndx, value := 24, 4, 6, 8
+	if im.arch.AddressWidth == 4 {
+		size, info, shndx, value = 16, 12, 14, 4
+	}
+	le := binary.LittleEndian
+	buf := make([]byte, searchBlock/size*size)
+	for off := uint64(0); off < s.Size; off += uint64(len(buf)) {
+		b := buf[:min(uint64(len(buf)), s.Size-off)]
+		if im.readFull(b, s.Off+off) != nil {
+			return 0
+		}
+		for ; len(b) >= size; b = b[size:] {
+			if le.Uint32(b) == name && elf.SymType(b[info]&15) == elf.STT_OBJECT && le.Uint16(b[shndx:]) != uint16(elf.SHN_UNDEF) {
+				return im.word(b[value:])
+			}
+		}
+	}
+	return 0
+}

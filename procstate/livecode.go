@@ -21,6 +21,8 @@ type LiveCode struct {
 	opened bool
 
 	kept [keptPages]*keptPage // by a hash of their number
+
+	objects *JITObjects // nil until they are asked for
 }
 
 // keptPages is how many pages of code are kept at most, for samples that are

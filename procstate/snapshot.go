@@ -81,6 +81,18 @@ func (s *Snapshot) ReadLive(addr uint64, buf []byte) int {
 	return s.live.read(addr, buf)
 }
 
+// JITObjects returns the object files that the process has registered, as it says
+// now; nil without SetLiveCode.
+func (s *Snapshot) JITObjects() *JITObjects {
+	if s.live == nil {
+		return nil
+	}
+	if s.live.objects == nil {
+		s.live.objects = newJITObjects(s)
+	}
+	return s.live.objects
+}
+
 // UserProbes implements ProbedState.
 func (s *Snapshot) UserProbes() *UserProbes { return &s.probes }
 

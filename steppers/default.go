@@ -14,6 +14,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	            the kernel's frame
 //	Go          its table beats .debug_frame, see Go
 //	Debug       CFI
+//	JIT         CFI of code made at run time, which the process tells of
 //	HotSpot     compiled Java, by what its virtual machine has noted
 //	FrameFunc   frame pointers, as the code proves them
 //	Analysis    data flow, for code with neither
@@ -28,5 +29,5 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 }
 
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewDebug(tables), NewHotSpot(), NewFrameFunc(nil), analysis)
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(nil), analysis)
 }

@@ -31,6 +31,7 @@ func TestZeroValues(t *testing.T) {
 		{&SigHandler{}, NewSigHandler()},
 		{&Go{}, NewGo()},
 		{&Debug{}, NewDebug(nil)},
+		{&JIT{}, NewJIT()},
 		{&HotSpot{}, NewHotSpot()},
 		{&FrameFunc{}, NewFrameFunc(nil)},
 		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},

@@ -17,9 +17,10 @@
 // build ID of the program, or the checksum that the program names, is used.
 //
 // A [Lookup] answers for the run-time addresses of one process, generated
-// code (JIT) included, from the files in which the process tells of it, and
-// names what a pointer to data points to ([Lookup.ObjectAt]). A [Kernel] names
-// kernel addresses, and a [BPFCode] those of BPF programs that have gone since.
+// code (JIT) included, from the files in which the process tells of it or the
+// object files that it has in memory, and names what a pointer to data points to
+// ([Lookup.ObjectAt]). A [Kernel] names kernel addresses, and a [BPFCode] those of
+// BPF programs that have gone since.
 //
 // [Symbolizer.Functions] tells of the parameters and variables in scope at an
 // address: their types, and the expressions that say where they are. Package

@@ -86,12 +86,6 @@ func monotonic() uint64 {
 	return uint64(now.Nano())
 }
 
-// jitInterval is how often the files are read without being told to, in ns.
-const jitInterval = 100e6
-
-// stale reports whether the files may have grown since they were read.
-func (j *jitFiles) stale() bool { return monotonic()-j.last >= jitInterval }
-
 // update reads what was written since the last time.
 func (j *jitFiles) update(libs procstate.LibraryState) {
 	since := j.last

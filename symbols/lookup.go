@@ -6,25 +6,32 @@ import "github.com/swbpf/swbpf/procstate"
 // SymbolLookup of package unwind.
 //
 // Names of code that the process generated (JIT) come from its perf-PID.map
-// or jitdump file, which live in its mount namespace and grow while it runs:
-// a Lookup is best made while the process is there, and told to Update now
-// and then.
+// or jitdump file, which live in its mount namespace, or from the object files
+// that it has registered with debuggers (see [procstate.JITObjects]), which are in
+// its memory. All of them grow while it runs: a Lookup is best made while the
+// process is there, and told to Update now and then.
 type Lookup struct {
 	s    *Symbolizer
 	libs procstate.LibraryState
 	pid  int
 	buf  []Line
 
-	jit *jitFiles // nil until it is needed
+	ps      procstate.ProcessState // nil when only libs and pid are known
+	jit     *jitFiles              // nil until it is needed, and without a pid
+	images  *jitImages             // nil until they are needed, and without a ps
+	updated uint64                 // when they were read last, in ns of CLOCK_MONOTONIC; 0: not yet
 }
 
 // Process returns the Lookup of a process.
 func (s *Symbolizer) Process(ps procstate.ProcessState) *Lookup {
-	return s.Lookup(ps.Libraries(), ps.PID())
+	l := s.Lookup(ps.Libraries(), ps.PID())
+	l.ps = ps
+	return l
 }
 
 // Lookup returns the Lookup of the process pid (as we see it, 0 when not
-// known) with the given loaded code; without, libs is nil.
+// known) with the given loaded code; without, libs is nil. It reads no memory of the
+// process, and so no object files that are there.
 func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
 	if libs == nil {
 		libs = new(procstate.AddressSpace)
@@ -38,6 +45,13 @@ func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
 // named by what was there when it was sampled. It opens the files on first
 // use; a process that generates no code costs two system calls.
 func (l *Lookup) Update() {
+	l.updated = monotonic()
+	if l.ps != nil {
+		if l.images == nil {
+			l.images = &jitImages{s: l.s, objects: procstate.JITObjectsOf(l.ps)}
+		}
+		l.images.update()
+	}
 	if l.pid == 0 {
 		return
 	}
@@ -68,7 +82,7 @@ func (l *Lookup) LinesAt(dst []Line, addr, when uint64) []Line {
 		if v, ok := vsyscallLine(addr); ok {
 			return append(dst, v)
 		}
-		return l.jitLine(dst, addr, when)
+		return l.jitLines(dst, addr, when)
 	}
 	n := len(dst)
 	dst = l.s.Lines(dst, m.Image, addr-m.Bias)
@@ -78,24 +92,39 @@ func (l *Lookup) LinesAt(dst []Line, addr, when uint64) []Line {
 	return dst
 }
 
-// jitLine names generated code. Where there is no answer the files are read
+// jitInterval is how often it is looked for new code without being told to, in ns.
+const jitInterval = 100e6
+
+// jitLines names generated code. Where there is no answer the process is asked
 // again, but not more often than makes sense.
-func (l *Lookup) jitLine(dst []Line, addr, when uint64) []Line {
-	if l.pid == 0 {
-		return dst
+func (l *Lookup) jitLines(dst []Line, addr, when uint64) []Line {
+	n := len(dst)
+	if l.updated != 0 {
+		if dst = l.knownJITLines(dst, addr, when); len(dst) > n {
+			return dst
+		}
 	}
-	if l.jit == nil {
+	if l.updated == 0 || monotonic()-l.updated >= jitInterval {
 		l.Update()
+		dst = l.knownJITLines(dst, addr, when)
 	}
-	e := l.jit.table.find(addr, when)
-	if e == nil && l.jit.stale() {
-		l.Update()
-		e = l.jit.table.find(addr, when)
+	return dst
+}
+
+// knownJITLines is jitLines by what has been read. An entry of a file is of one
+// function, and preferred to an object file, which may be of all that there are.
+func (l *Lookup) knownJITLines(dst []Line, addr, when uint64) []Line {
+	if l.jit != nil {
+		if e := l.jit.table.find(addr, when); e != nil {
+			return append(dst, l.jit.table.line(e, addr, l.s.opt.Demangle))
+		}
 	}
-	if e == nil {
-		return dst
+	if l.images != nil {
+		if im := l.images.at(addr); im != nil {
+			return l.s.Lines(dst, im, addr)
+		}
 	}
-	return append(dst, l.jit.table.line(e, addr, l.s.opt.Demangle))
+	return dst
 }
 
 // SymbolAt names the function that holds addr: not the calls inlined into

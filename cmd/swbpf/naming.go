@@ -110,7 +110,7 @@ func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
 	pid := wp.snapshot.PID()
 	id := ms.ofPath(fmt.Sprintf("[jit of %d]", pid), profile.JIT)
 	if len(ms.jit) < maxJIT && ms.jit[id] == nil {
-		ms.jit[id] = ms.symbolizer.Lookup(wp.space, pid)
+		ms.jit[id] = ms.symbolizer.Process(wp.snapshot)
 		ms.jit[id].Update()
 	}
 	return id

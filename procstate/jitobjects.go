@@ -1,0 +1,348 @@
+package procstate
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+)
+
+// Limits on what a process tells of the code that it has made.
+const (
+	maxJITEntries = 1 << 16   // entries of all lists
+	maxJITBytes   = 128 << 20 // of all object files
+	maxJITFrames  = 32 << 20  // bytes kept of them for walks
+	maxJITLinked  = 16 << 20  // bytes kept of those whose names nobody has asked for yet
+)
+
+// How often a process that runs is asked.
+const (
+	jitTrusted = 10 * time.Millisecond // what was seen to be so is believed for so long
+	jitShare   = 20                    // its lists are read for one part in so many of the time, if that takes long
+	jitShort   = 100 * time.Microsecond
+)
+
+// JITObjects are the object files that a process has registered with debuggers:
+// by GDB's JIT interface (GDB manual, "JIT Compilation Interface"), as QEMU and
+// the compilers of LLVM do it. A file of the process has a variable, the
+// descriptor, that leads to a list of entries:
+//
+//	__jit_debug_descriptor   version and action, four bytes each; the entry that
+//	                         the action is about; the first entry
+//	entry                    the next one; the one before; address and size of
+//	                         an object file in memory
+//
+// Nobody else is asked whether the list has changed: entries are where they were
+// only as long as those before them lead to them, and object files what they
+// were only as long as their bytes are the same. A list may be anything, and may
+// change while it is read.
+//
+// A JITObjects belongs to the goroutine of its ProcessState.
+type JITObjects struct {
+	ps   ProcessState
+	live LiveMemory // nil where memory is what it was when the process was stopped
+
+	looked      uint64 // the epoch in which descriptors were looked for,
+	generation  uint32 // and that of the mappings then
+	descriptors []jitDescriptor
+
+	objects map[uint64]*JITObject // by address of their entry
+	links   map[uint64]jitLink    // the same
+	code    []jitRange            // in order of address, without overlaps
+
+	epoch    uint64 // see Begin
+	began    time.Time
+	read     time.Time     // when the lists were read last,
+	took     time.Duration // and how long that was
+	names    bool          // are wanted
+	linked   []*Image      // whose names have not been asked for yet
+	linkSize int64
+	word     [32]byte
+}
+
+// jitDescriptor is a descriptor, and what it said when its list was read.
+type jitDescriptor struct {
+	addr uint64
+	said [24]byte
+}
+
+// jitEntry is what an entry of a list says of its object file.
+type jitEntry struct{ symfile, size uint64 }
+
+// jitLink tells where the address of an entry is, and when that and the object file
+// were looked at last.
+type jitLink struct {
+	at    uint64
+	epoch uint64
+}
+
+// jitState is implemented by a ProcessState that keeps the JITObjects of its process.
+type jitState interface{ JITObjects() *JITObjects }
+
+// JITObjectsOf returns the object files that the process of a ProcessState has
+// registered: those that it keeps, or else new ones.
+func JITObjectsOf(ps ProcessState) *JITObjects {
+	if s, ok := ps.(jitState); ok {
+		if j := s.JITObjects(); j != nil {
+			return j
+		}
+	}
+	return newJITObjects(ps)
+}
+
+func newJITObjects(ps ProcessState) *JITObjects {
+	j := &JITObjects{ps: ps, epoch: 1}
+	j.live, _ = ps.(LiveMemory)
+	return j
+}
+
+// Begin tells that the process may have changed: what it said is looked at again
+// when it is needed. Of a process that runs, that is so after a moment only.
+func (j *JITObjects) Begin() {
+	if j.live != nil {
+		now := time.Now()
+		if now.Sub(j.began) < jitTrusted {
+			return
+		}
+		j.began = now
+	}
+	j.epoch++
+}
+
+// At returns the object file of the code at a run-time address, nil when none is
+// registered.
+func (j *JITObjects) At(addr uint64) *JITObject {
+	if !j.find() {
+		return nil
+	}
+	o := j.codeAt(addr)
+	if o != nil && j.stands(o) {
+		return o
+	}
+	if o == nil && !j.changed() || !j.update() {
+		return nil
+	}
+	if o = j.codeAt(addr); o == nil || !j.stands(o) {
+		return nil
+	}
+	return o
+}
+
+// Linked returns the object files that were read since the last call, whole, as
+// Images whose link-time addresses are run-time addresses, the older first.
+// Before the first call none are kept. Some of those that a process has registered
+// for a short time only will be missing.
+func (j *JITObjects) Linked() []*Image {
+	if !j.names {
+		j.names, j.objects, j.took = true, nil, 0 // of those there are the names are not known
+		if j.find() {
+			j.update()
+		}
+	} else if j.find() && j.changed() {
+		j.update()
+	}
+	l := j.linked
+	j.linked, j.linkSize = nil, 0
+	return l
+}
+
+// readMemory reads memory of the process as it is now.
+func (j *JITObjects) readMemory(addr uint64, buf []byte) bool {
+	if addr+uint64(len(buf)) < addr {
+		return false
+	}
+	if j.live != nil {
+		return j.live.ReadLive(addr, buf) == len(buf)
+	}
+	n, err := j.ps.ReadMemory(addr, buf)
+	return err == nil && n == len(buf)
+}
+
+// find looks for descriptors, once for each state of the mappings, and reports
+// whether there are any.
+func (j *JITObjects) find() bool {
+	libs := j.ps.Libraries()
+	if libs == nil {
+		return false
+	}
+	if s, ok := libs.(*AddressSpace); j.looked == j.epoch || ok && j.looked != 0 && j.generation == s.Generation() {
+		return len(j.descriptors) > 0
+	} else if ok {
+		j.generation = s.Generation()
+	}
+	j.looked = j.epoch
+	before := j.descriptors
+	j.descriptors = nil
+	for _, lib := range libs.Libraries() {
+		if lib.Image == nil || lib.Image.arch.AddressWidth != 8 {
+			continue
+		}
+		vaddr := lib.Image.jitDescriptor()
+		if vaddr == 0 {
+			continue
+		}
+		d := jitDescriptor{addr: vaddr + lib.Bias}
+		if i := slices.IndexFunc(before, func(b jitDescriptor) bool { return b.addr == d.addr }); i >= 0 {
+			d = before[i]
+		}
+		j.descriptors = append(j.descriptors, d)
+	}
+	return len(j.descriptors) > 0
+}
+
+// changed reports whether a list may be other than when it was read.
+func (j *JITObjects) changed() bool {
+	for i := range j.descriptors {
+		d := &j.descriptors[i]
+		if !j.readMemory(d.addr, j.word[:24]) {
+			continue // it is not there yet, or no more
+		}
+		if [24]byte(j.word[:]) != d.said {
+			return true
+		}
+		// Its entry may be that of another object file, at the same place.
+		first := binary.LittleEndian.Uint64(j.word[16:])
+		if o := j.objects[first]; o != nil && !j.stands(o) {
+			return true
+		}
+	}
+	return false
+}
+
+// stands reports whether an object file is still registered, and the same; one that
+// is another now is forgotten. Where nothing can be read any more, all is as it was.
+func (j *JITObjects) stands(o *JITObject) bool {
+	link, ok := j.links[o.at]
+	if !ok {
+		return false
+	}
+	if link.epoch == j.epoch {
+		return true
+	}
+	if j.live != nil && !slices.ContainsFunc(j.descriptors, func(d jitDescriptor) bool { return j.readMemory(d.addr, j.word[:24]) }) {
+		return true
+	}
+	le := binary.LittleEndian
+	if !j.readMemory(link.at, j.word[:8]) || le.Uint64(j.word[:]) != o.at ||
+		!j.readMemory(o.at, j.word[:]) || (jitEntry{le.Uint64(j.word[16:]), le.Uint64(j.word[24:])}) != o.entry {
+		return false
+	}
+	if !o.same(j.readMemory) {
+		delete(j.objects, o.at)
+		return false
+	}
+	link.epoch = j.epoch
+	j.links[o.at] = link
+	return true
+}
+
+// update reads the lists. It reports false when it is too early for that.
+func (j *JITObjects) update() bool {
+	began := time.Now()
+	if j.live != nil && j.took > jitShort && began.Sub(j.read) < jitShare*j.took {
+		return false
+	}
+	le := binary.LittleEndian
+	objects, links := map[uint64]*JITObject{}, map[uint64]jitLink{}
+	total, kept, known := uint64(0), 0, len(j.linked)
+	j.code = nil
+	for i := range j.descriptors {
+		d := &j.descriptors[i]
+		if !j.readMemory(d.addr, d.said[:]) {
+			continue
+		}
+		from := d.addr + 16
+		for at := le.Uint64(d.said[16:]); at != 0 && len(links) < maxJITEntries; {
+			if _, cycle := links[at]; cycle || !j.readMemory(at, j.word[:]) {
+				break
+			}
+			next, e := le.Uint64(j.word[:]), jitEntry{le.Uint64(j.word[16:]), le.Uint64(j.word[24:])}
+			o := j.objects[at]
+			links[at] = jitLink{at: from}
+			if total += min(e.size, maxJITObject); total > maxJITBytes {
+				break
+			}
+			if o == nil || o.entry != e {
+				o = j.open(at, e)
+			}
+			if kept += o.size; kept > maxJITFrames {
+				break
+			}
+			objects[at] = o
+			for _, c := range o.code {
+				c.order = len(links)
+				j.code = append(j.code, c)
+			}
+			from, at = at, next
+		}
+	}
+	j.objects, j.links = objects, links
+	j.code = withoutOverlaps(j.code)
+	slices.Reverse(j.linked[known:])
+	j.read = time.Now()
+	j.took = j.read.Sub(began)
+	return true
+}
+
+// open reads the object file of the entry at an address. One that is of no use has
+// no code.
+func (j *JITObjects) open(at uint64, e jitEntry) *JITObject {
+	o, linked, err := readJITObject(e, j.readMemory)
+	if err != nil {
+		return &JITObject{at: at, entry: e, sum: maphash.Bytes(jitSeed, nil), size: jitObjectBytes}
+	}
+	o.at = at
+	if j.names && j.linkSize+linked.size <= maxJITLinked {
+		j.linked = append(j.linked, linked)
+		j.linkSize += linked.size
+	}
+	return o
+}
+
+// codeAt returns the object file of the code at an address, nil when there is none.
+func (j *JITObjects) codeAt(addr uint64) *JITObject {
+	i := sort.Search(len(j.code), func(i int) bool { return j.code[i].start > addr }) - 1
+	if i < 0 || addr >= j.code[i].end {
+		return nil
+	}
+	return j.code[i].object
+}
+
+// withoutOverlaps puts ranges in order of address. Of those that overlap the newest
+// is left: the older ones are of code that is no more.
+func withoutOverlaps(code []jitRange) []jitRange {
+	slices.SortFunc(code, func(a, b jitRange) int {
+		if a.start != b.start {
+			if a.start < b.start {
+				return -1
+			}
+			return 1
+		}
+		return a.order - b.order
+	})
+	out := code[:0]
+	for _, r := range code {
+		for n := len(out); n > 0 && out[n-1].end > r.start && out[n-1].order > r.order; n-- {
+			out = out[:n-1]
+		}
+		if n := len(out); n == 0 || out[n-1].end <= r.start {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// jitCache is where the descriptor of a file is.
+type jitCache struct {
+	once  sync.Once
+	vaddr uint64
+}
+
+// jitDescriptor returns the link-time address of the file's descriptor, 0 when it
+// has none.
+func (im *Image) jitDescriptor() uint64 {
+	im.jit.once.Do(func() { im.jit.vaddr = im.objectNamed("__jit_debug_descriptor") })
+	return im.jit.vaddr
+}

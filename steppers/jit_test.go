@@ -1,0 +1,111 @@
+package steppers
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// buildRegistered builds a program that loads object files and registers them, and
+// the object files.
+func buildRegistered(t *testing.T) (args []string) {
+	t.Helper()
+	if hostArch := procstate.HostArch(); hostArch != procstate.AMD64 {
+		t.Skip("the program's loader knows relocations of x86-64 only")
+	}
+	testenv.Needs(t, "gcc", "g++")
+	dir := t.TempDir()
+	sources, err := filepath.Abs(filepath.Join("..", "oracle", "testdata"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args = []string{filepath.Join(dir, "program")}
+	build := func(cmd ...string) {
+		c := exec.Command(cmd[0], cmd[1:]...)
+		c.Dir = sources
+		if b, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", cmd, err, b)
+		}
+	}
+	build("g++", "-O2", "-o", args[0], "gdbjit.cc")
+	for _, opt := range []string{"-O2", "-O1"} {
+		object := filepath.Join(dir, "part"+opt+".o")
+		build("gcc", "-w", "-g", opt, "-c", "-fPIC", "-fvisibility=hidden", "-fno-builtin", "-fexceptions", "-fno-stack-protector", "-o", object, "jitpart.c")
+		args = append(args, object)
+	}
+	return args
+}
+
+// What gdb says of a process that is about to throw from registered code, is what
+// a core file of that moment says: addresses, functions and lines.
+func TestRegisteredCode(t *testing.T) {
+	testenv.Needs(t, "gdb")
+	args := buildRegistered(t)
+	core := filepath.Join(t.TempDir(), "core")
+	gdb := exec.Command("gdb", append([]string{"-q", "-batch", "-nx", "-iex", "set debuginfod enabled off",
+		"-ex", "set print address on", "-ex", "set print frame-info location-and-address", "-ex", "break raise_it", "-ex", "run", "-ex", "backtrace -frame-info location-and-address",
+		"-ex", "generate-core-file " + core, "-ex", "kill", "--args"}, args...)...)
+	gdb.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := gdb.CombinedOutput()
+	if err != nil {
+		t.Fatalf("gdb: %v\n%s", err, out)
+	}
+	type frame struct {
+		function, place string
+	}
+	var want []frame
+	for line := range strings.Lines(string(out)) {
+		if m := regexp.MustCompile(`^#\d+ +0x[0-9a-f]+ in (\w+).*?(?: at .*?([\w.]+:\d+))?$`).FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			want = append(want, frame{m[1], m[2]})
+		}
+	}
+	if n := len(want); n < 4 || want[n-1].function != "main" || !slices.ContainsFunc(want, func(f frame) bool { return strings.HasPrefix(f.place, "jitpart.c:") }) {
+		t.Fatalf("no frames of gdb:\n%s", out)
+	}
+
+	c, err := procstate.OpenCore(core, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	names := symbols.New(symbols.Options{})
+	defer names.Close()
+	lookup := names.Process(c)
+	defer lookup.Close()
+	w := unwind.NewWalker(c, Default(unwind.NewTables()), lookup)
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	if err != nil {
+		t.Errorf("the walk ended: %v", err)
+	}
+	var got []frame
+	registered := 0
+	for i := range frames {
+		lines := lookup.Lines(nil, frames[i].LookupPC())
+		for _, l := range lines {
+			f := frame{function: regexp.MustCompile(`^\w+`).FindString(l.Function)}
+			if l.Line != 0 && filepath.Base(l.File) == "jitpart.c" {
+				f.place = "jitpart.c:" + strconv.Itoa(l.Line)
+			}
+			got = append(got, f)
+		}
+		if s := w.Stepper(&frames[i]); s != nil && s.Name() == "jit" {
+			registered++
+		}
+	}
+	if len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+		t.Errorf("%v\nwant %v", got, want)
+	}
+	if registered == 0 {
+		t.Error("no frame was found by registered object files")
+	}
+}
