@@ -193,7 +193,7 @@ func TestRestEnds(t *testing.T) {
 	rested := make(chan struct{})
 	go func() {
 		defer close(rested)
-		p.rest(24 * time.Hour)
+		sb.rest(24 * time.Hour)
 	}()
 	runCopy(t, path)
 	select {

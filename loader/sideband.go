@@ -55,8 +55,11 @@ type Sideband struct {
 	wakeBytes int
 	ringBytes int
 	online    *cpuList
-	epoll     int
-	wake      int // eventfd that ends a Wait
+	polled    *pollSet     // what ends a Wait
+	epoll     int          // the rings, in polled during a Wait only
+	wake      int          // eventfd, in polled
+	woken     atomic.Bool  // by Wake
+	programs  *NewPrograms // nil, or in polled
 
 	mu    sync.Mutex
 	rings map[int]*sidebandRing // by CPU
@@ -82,7 +85,7 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 	}
 	s := &Sideband{
 		wakeBytes: cfg.WakeBytes, ringBytes: cfg.RingBytes,
-		rings: make(map[int]*sidebandRing, len(cpus)), names: names{}, wake: -1,
+		rings: make(map[int]*sidebandRing, len(cpus)), names: names{}, epoll: -1, wake: -1,
 	}
 	if s.wakeBytes <= 0 {
 		s.wakeBytes = defaultWakeBytes
@@ -93,11 +96,7 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 	if s.online, err = openCPUList(); err != nil {
 		return nil, err
 	}
-	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		s.online.close()
-		return nil, fmt.Errorf("open side-band: %w", err)
-	}
-	if err := s.openWake(); err != nil {
+	if err := s.openPolled(); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open side-band: %w", err)
 	}
@@ -141,11 +140,21 @@ func (s *Sideband) openAll(cpus []int) error {
 	return nil
 }
 
-func (s *Sideband) openWake() (err error) {
+func (s *Sideband) openPolled() (err error) {
+	if s.polled, err = newPollSet(); err != nil {
+		return err
+	}
+	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return err
+	}
 	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return err
 	}
-	return unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, s.wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.wake)})
+	if err := errors.Join(s.polled.add(s.epoll), s.polled.add(s.wake)); err != nil {
+		return err
+	}
+	s.polled.heed(s.epoll, false)
+	return nil
 }
 
 // openCPU starts to follow a CPU. The error wraps ENODEV when it is offline,
@@ -256,20 +265,48 @@ func (s *Sideband) drainRing(ring *sidebandRing, fn func(*SidebandEvent)) {
 }
 
 // Wait returns when a CPU has written WakeBytes of records since, or Wake was
-// called, or the timeout has passed; woken is false after the last.
+// called, or a timeout has passed that is not 0; woken is false after the last. One
+// goroutine at a time may wait.
 func (s *Sideband) Wait(timeout time.Duration) (woken bool, err error) {
-	var events [16]unix.EpollEvent
-	ms := int((timeout + time.Millisecond - 1) / time.Millisecond)
-	n, err := unix.EpollWait(s.epoll, events[:], ms)
-	if err != nil && err != unix.EINTR {
+	s.polled.heed(s.epoll, true)
+	timedOut, err := s.polled.wait(s.hasNews, timeout)
+	s.polled.heed(s.epoll, false)
+	if err != nil {
 		return false, fmt.Errorf("wait for side-band: %w", err)
 	}
-	return n > 0, nil
+	return !timedOut, nil
 }
 
-// alsoWait has a Wait end as well when there is something to read at a descriptor.
-func (s *Sideband) alsoWait(fd int) error {
-	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+// rest waits for a while, or until there is a new program, or Wake was called.
+func (s *Sideband) rest(d time.Duration) error {
+	if _, err := s.polled.wait(s.isUrgent, d); err != nil {
+		return fmt.Errorf("rest: %w", err)
+	}
+	return nil
+}
+
+// hasNews reports whether a Wait ends at once.
+func (s *Sideband) hasNews() bool {
+	if s.isUrgent() {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ring := range s.rings {
+		if ring.unread() >= s.wakeBytes {
+			return true
+		}
+	}
+	return false
+}
+
+// isUrgent reports whether a rest ends at once.
+func (s *Sideband) isUrgent() bool { return s.woken.Load() || s.programs.any() }
+
+// heed has a Wait and a rest end as well when n has something to tell.
+func (s *Sideband) heed(n *NewPrograms) error {
+	s.programs = n
+	if err := s.polled.add(n.fd); err != nil {
 		return fmt.Errorf("wait with the side-band: %w", err)
 	}
 	return nil
@@ -279,6 +316,7 @@ func (s *Sideband) alsoWait(fd int) error {
 func (s *Sideband) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.woken.Store(true)
 	if s.wake >= 0 {
 		_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full counts as well
 	}
@@ -296,11 +334,17 @@ func (s *Sideband) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closeRings()
-	if s.wake >= 0 {
-		unix.Close(s.wake)
-		s.wake = -1
+	for _, fd := range []*int{&s.wake, &s.epoll} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
 	}
-	return errors.Join(s.online.close(), unix.Close(s.epoll))
+	err := s.online.close()
+	if s.polled != nil {
+		err = errors.Join(err, s.polled.close())
+	}
+	return err
 }
 
 func (s *Sideband) closeRings() {
@@ -365,6 +409,11 @@ func (r *sidebandRing) read(fn func(record []byte)) bool {
 		tail += n
 	}
 	return true
+}
+
+// unread is the number of bytes that a read would hand out.
+func (r *sidebandRing) unread() int {
+	return int(atomic.LoadUint64(&r.meta.Data_head) - r.meta.Data_tail)
 }
 
 func (r *sidebandRing) close() {

@@ -23,8 +23,12 @@ const timerSlack = 5 * time.Millisecond
 
 // raisePriority gives all threads of this program the recorder's nice value and
 // timer slack; threads born later inherit both. Without the privilege nothing
-// changes. A command to record must have been started before.
+// changes. A command to record must have been started before. Two threads may
+// run, on one CPU, too: files are to be opened while a poll of the rings takes long.
 func raisePriority() {
+	if runtime.GOMAXPROCS(0) < 2 {
+		runtime.GOMAXPROCS(2)
+	}
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
