@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -14,51 +15,63 @@ import (
 const (
 	processSampled = byte(gen.SamplerProcessFlagsPROCESS_SAMPLED)
 	processIsGo    = byte(gen.SamplerProcessFlagsPROCESS_IS_GO)
+	processPage    = int(gen.SamplerProcessFlagsPROCESS_PAGE)
 )
 
 // processFlags are the flags of processes by number, in memory that is the
-// kernel side's as well: bpf/config.h. There are none once it is closed.
-type processFlags []byte
+// kernel side's as well: bpf/config.h. Of 4 MB of them those are mapped that lie
+// near one that was set here. There are none once it is closed. It belongs to one
+// goroutine at a time.
+type processFlags struct {
+	fd    int
+	pages [][]byte // PROCESS_PAGE flags each, nil where not mapped
+}
 
-// mapProcesses maps the map of flags.
-func mapProcesses(m *ebpf.Map) (processFlags, error) {
-	mem, err := unix.Mmap(m.FD(), 0, int(m.ValueSize())*int(m.MaxEntries()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map the table of processes: %w", err)
-	}
-	return mem, nil
+// newProcessFlags makes the flags in a map.
+func newProcessFlags(m *ebpf.Map) processFlags {
+	return processFlags{fd: m.FD(), pages: make([][]byte, m.MaxEntries())}
 }
 
 // set sets a flag of a process.
-func (f processFlags) set(pid int, flag byte) {
-	if word, shift, ok := f.word(pid); ok {
-		atomic.OrUint32(word, uint32(flag)<<shift)
+func (f *processFlags) set(pid int, flag byte) error {
+	n := pid / processPage
+	if pid < 0 || n >= len(f.pages) {
+		return nil
 	}
+	if f.pages[n] == nil {
+		mem, err := unix.Mmap(f.fd, int64(n*processPage), processPage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			return fmt.Errorf("map the table of processes: %w", err)
+		}
+		f.pages[n] = mem
+	}
+	word, shift := f.word(pid)
+	atomic.OrUint32(word, uint32(flag)<<shift)
+	return nil
 }
 
-// clear takes a flag back.
-func (f processFlags) clear(pid int, flag byte) {
-	if word, shift, ok := f.word(pid); ok {
+// clear takes back a flag that set has set.
+func (f *processFlags) clear(pid int, flag byte) {
+	if n := pid / processPage; pid >= 0 && n < len(f.pages) && f.pages[n] != nil {
+		word, shift := f.word(pid)
 		atomic.AndUint32(word, ^(uint32(flag) << shift))
 	}
 }
 
-// word returns the word that holds the flags of a process, and where in it they
-// are: the kernel writes those of others at the same time.
-func (f processFlags) word(pid int) (word *uint32, shift int, ok bool) {
-	if pid < 0 || pid >= len(f) {
-		return nil, 0, false
-	}
+// word returns the word that holds the flags of a process, whose page is mapped, and
+// where in it they are: the kernel writes those of others at the same time.
+func (f *processFlags) word(pid int) (word *uint32, shift int) {
 	// Both architectures are little-endian.
-	return (*uint32)(unsafe.Pointer(&f[pid&^3])), pid & 3 * 8, true
+	return (*uint32)(unsafe.Pointer(&f.pages[pid/processPage][pid%processPage&^3])), pid & 3 * 8
 }
 
 // close takes the flags out of memory.
-func (f *processFlags) close() error {
-	if *f == nil {
-		return nil
+func (f *processFlags) close() (err error) {
+	for _, mem := range f.pages {
+		if mem != nil {
+			err = errors.Join(err, unix.Munmap(mem))
+		}
 	}
-	mem := *f
-	*f = nil
-	return unix.Munmap(mem)
+	f.pages = nil
+	return err
 }

@@ -128,7 +128,7 @@ func TestNewGoProgram(t *testing.T) {
 		}
 		pid := cmd.Process.Pid
 		var is goProcess
-		if isGo := s.flags[pid]&processIsGo != 0; isGo != c.isGo {
+		if isGo := s.flags.of(pid)&processIsGo != 0; isGo != c.isGo {
 			t.Errorf("from %s to %s: a Go program: %v", c.from, c.to, isGo)
 		} else if err := s.maps.GoProcesses.Lookup(uint32(pid), &is); isGo && (err != nil || is != what) {
 			t.Errorf("from %s to %s: %+v, %v", c.from, c.to, is, err)

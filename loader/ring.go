@@ -84,7 +84,10 @@ func (c *cpuRing) lay(mem []byte) {
 }
 
 // close unmaps the rings; records handed out are gone with it.
-func (r *rings) close() error { return unix.Munmap(r.mem) }
+func (r *rings) close() error {
+	r.pending, r.held, r.spare = nil, nil, nil
+	return unix.Munmap(r.mem)
+}
 
 // scan takes note of all records published since the last scan.
 func (r *rings) scan() error {

@@ -125,9 +125,7 @@ func (s *Session) open() error {
 	if s.rings, err = newRings(s.maps.Rings); err != nil {
 		return err
 	}
-	if s.flags, err = mapProcesses(s.maps.Processes); err != nil {
-		return err
-	}
+	s.flags = newProcessFlags(s.maps.Processes)
 	if err := s.track(); err != nil {
 		return err
 	}
@@ -405,7 +403,9 @@ func (s *Session) track() error {
 		if tgid != pid {
 			return fmt.Errorf("process %d: it is a thread of process %d", pid, tgid)
 		}
-		s.flags.set(pid, processSampled)
+		if err := s.flags.set(pid, processSampled); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -559,5 +559,6 @@ func (s *Session) Close() error {
 	if s.rings != nil {
 		err = errors.Join(err, s.rings.close())
 	}
+	s.mirrors = nil
 	return errors.Join(err, s.flags.close(), s.maps.Close())
 }

@@ -74,8 +74,7 @@ func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.flags.set(pid, processIsGo)
-	return nil
+	return s.flags.set(pid, processIsGo)
 }
 
 // ForgetGoProcess undoes SetGoProcess, as after an exec.

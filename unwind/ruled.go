@@ -66,6 +66,7 @@ type ruledFrames struct {
 	slots  [2 << ruledSetBits]ruledFrame
 	none   ruledFrame // the callee of a frame where a walk begins
 	guards []RuleGuard
+	trail  [maxTrail]memoFrame // Walker.trail of the walk that goes on
 }
 
 const (

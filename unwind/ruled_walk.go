@@ -72,7 +72,7 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 		_, run.stop = memo.find(0, sp, 0)
 	}
 	if w.trail == nil {
-		w.trail = make([]memoFrame, 0, maxTrail)
+		w.trail = rules.trail[:0]
 	}
 	w.trail = w.trail[:0]
 	var only ruledOnly

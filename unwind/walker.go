@@ -35,7 +35,7 @@ type Walker struct {
 	captured captured // proc, when it is one
 	at       place    // where WalkPCs is
 	run      ruledRun
-	trail    []memoFrame // the last frames of WalkPCs, as far as rules led through all of them
+	trail    []memoFrame // the last frames of WalkPCs, as far as rules led through all of them; the group's
 	noted    bool        // see Noted
 
 	kept     []kept                 // by steppers

@@ -97,6 +97,7 @@ func (r *recorder) start() error {
 		cfg.PIDs, cfg.FollowChildren = []int{r.command.PID()}, true
 	}
 	raisePriority()
+	limitGarbage()
 	// The programs are checked and loaded while /proc is read.
 	opened := make(chan error)
 	go func() {
@@ -119,7 +120,6 @@ func (r *recorder) start() error {
 		return followed
 	}
 	r.connect(r.session)
-	limitGarbage()
 	if err := r.procs.Heed(r.session.NewPrograms()); err != nil {
 		return err
 	}
@@ -129,6 +129,7 @@ func (r *recorder) start() error {
 		defer close(r.watched)
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
 	}(r.procs)
+	leaveProgram()
 	r.began, r.clock, r.cpu = time.Now(), monotonic(), ownCPU()
 	r.filesClosed = r.began
 	if err := r.session.Start(); err != nil {
@@ -316,7 +317,8 @@ func (r *recorder) release() {
 	r.procs, r.group = nil, nil
 	clear(r.memos[:])
 	r.images.ForgetBlocks()
-	releaseIdleHeap()
+	collectForNames()
+	leaveProgram()
 }
 
 // unwatch has files opened no more as soon as they are mapped.

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// How much garbage a recorder lets gather beyond a quarter of what is live, in bytes.
+// When names are read, which makes more of it, the rings for samples are no longer
+// there.
+const (
+	recordingGarbage = 4 << 20
+	namingGarbage    = 6 << 20
+)
+
+// allowedGarbage is the one of them that holds; 0 before limitGarbage, or with GOGC in
+// the environment.
+var allowedGarbage atomic.Int64
+
+// collectLater has the garbage collector run for the first time at 16 MB, and not
+// at 4: a walk of a program of usual size makes less, and collecting it took a
+// tenth of the time. GOGC in the environment counts more.
+func collectLater() {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	debug.SetGCPercent(400)
+	afterCollection(func() { debug.SetGCPercent(100) })
+}
+
+// limitGarbage bounds what a recorder takes: its memory is missed by what it records.
+// Garbage in proportion to what is live, Go's usual rule, is too little where little
+// is live, and the collector runs for every few processes or stacks that are new, and
+// too much where much is. So it is an amount and a quarter of what is live, whatever
+// that comes to: the percentage is set anew after each collection. A limit on all
+// memory would do the same, but where memory is lost between objects, which nobody
+// can foretell, the collector would run without end. GOGC in the environment counts
+// more.
+func limitGarbage() {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	allowedGarbage.Store(recordingGarbage)
+	const least = 4 << 20 // of what is live; Go has a heap grow to as much anyway
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	var limit func()
+	limit = func() {
+		metrics.Read(live)
+		n := int64(live[0].Value.Uint64())
+		debug.SetGCPercent(int(100 * (n/4 + allowedGarbage.Load()) / max(n, least)))
+		afterCollection(limit)
+	}
+	limit()
+}
+
+// collectForNames gives back what the recording has used, so that names take its place.
+func collectForNames() {
+	allowedGarbage.CompareAndSwap(recordingGarbage, namingGarbage)
+	debug.FreeOSMemory()
+}
+
+// afterCollection calls f once, after the next garbage collection.
+func afterCollection(f func()) {
+	garbage := new([64]byte)
+	runtime.AddCleanup(garbage, func(f func()) { f() }, f)
+}
+
+// leaveProgram takes the pages of our program's file out of our memory. What is still
+// needed comes back from the page cache, 64 KB at a time; what has been needed for the
+// last time does not, as the code and the data of the start.
+func leaveProgram() {
+	maps, err := procstate.ReadMaps("/proc/self/maps", false)
+	if err != nil {
+		return
+	}
+	pc, _, _, _ := runtime.Caller(0)
+	var program procstate.MapsEntry
+	for _, m := range maps {
+		if uint64(pc) >= m.Start && uint64(pc) < m.End {
+			program = m
+		}
+	}
+	for _, m := range maps {
+		if m.Prot&procstate.ProtWrite == 0 && m.Inode == program.Inode && m.Major == program.Major && m.Minor == program.Minor {
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(m.Start), uintptr(m.End-m.Start), unix.MADV_DONTNEED)
+		}
+	}
+}
