@@ -63,6 +63,7 @@ static long (*const bpf_ringbuf_output)(void *ring, const void *data, u64 size, 
 static long (*const bpf_get_task_stack)(void *task, void *buf, u32 size, u64 flags) = (void *)141;
 static void *(*const bpf_get_current_task_btf)(void) = (void *)158;
 static void *(*const bpf_task_pt_regs)(void *task) = (void *)175;
+static long (*const bpf_kallsyms_lookup_name)(const char *name, u32 size, u64 flags, u64 *addr) = (void *)179;
 
 /* The address of ptr->field in the running kernel. */
 #define kernel_address(ptr, field) __builtin_preserve_access_index(&(ptr)->field)

@@ -120,6 +120,14 @@ struct comparison {
 	u64 blocks; /* still to compare */
 };
 
+/* The progress of keeping words of a kernel stack (kernelstack.h). */
+struct kernel_copy {
+	u64 task_end; /* where the task's stack ends, and the one for interrupts */
+	u64 irq_end;
+	u64 in, out; /* offsets in the record: of the next words, and of where they go */
+	u64 words;   /* still to look at */
+};
+
 struct go_stack {
 	u64 lo, hi;
 };
@@ -163,7 +171,9 @@ struct cpu_ring {
 	u32 regions;  /* in it */
 	u32 mirrored; /* whether these have any in the mirror */
 	u64 changes;  /* records with such ones so far */
+	u64 kernel_stacks; /* enum kernel_stacks, written by user space */
 	struct copy copy;
+	struct kernel_copy kernel;
 	struct go_thread go;
 	struct comparison comparison;
 	struct counters counters;

@@ -81,8 +81,14 @@ struct css_set {
 	struct cgroup *dfl_cgrp; /* in the unified hierarchy */
 } RELOCATED;
 
+struct llist_head {
+	void *first;
+} RELOCATED;
+
 struct task_struct {
 	void *stack;
+	void *ret_stack; /* of the function graph tracer */
+	struct llist_head rethooks; /* of kretprobes */
 	u32 flags;
 	u32 in_execve : 1;
 	u32 in_iowait : 1;

@@ -4,6 +4,7 @@
  *
  *     struct sample_header
  *     u64 kernel_pc[kernel_frames]              leaf first
+ *     struct kernel_regs, words of the kernel stack (kernelstack.h)  if kernel_bytes
  *     struct replaced_return[returns]           innermost call first
  *     regions times:
  *         struct region_header
@@ -69,11 +70,29 @@ struct sample_header {
 	u8 regions;         /* the first are the stack, from just below SP up */
 	u8 returns;
 	u8 off_cpu;         /* enum off_cpu_state */
-	u8 unused[6];
+	u16 kernel_bytes;   /* of the kernel stack before words are left out; 0: it is not there */
+	u16 irq_bytes;      /* of these on the CPU's stack for interrupts: the last word is
+			       the address at which the task's goes on */
+	u8 unused[2];
 	u64 breakpoint;     /* address of one at or right before PC, seen in the kernel; or 0 */
 	u64 slot;           /* where the instruction of the breakpoint is executed in its place; or 0 */
 	u8 comm[16];
 	struct user_regs regs;
+};
+
+/* Of kernel code that was interrupted, what unwinding its stack may begin with.
+ * The stack goes from sp up to where the registers of user code are saved. */
+struct kernel_regs {
+	u64 ip, sp, bp;
+	u64 di, dx, r10, r13;
+};
+
+/* How the kernel part of a stack is had. User space writes it into the rings. */
+enum kernel_stacks {
+	KERNEL_ASKED = 0,   /* the kernel unwinds it */
+	KERNEL_CHECKED = 1, /* the same; and it is copied, to see that user space can */
+	KERNEL_COPIED = 2,  /* it is copied; one in KERNEL_CHECKS is KERNEL_CHECKED */
+	KERNEL_CHECKS = 256,
 };
 
 /* A return address that the kernel has replaced by that of its trampoline. */

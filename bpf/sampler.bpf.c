@@ -7,6 +7,7 @@
 #include "deferred.h"
 #include "exec.h"
 #include "goroutine.h"
+#include "kernelstack.h"
 #include "offcpu.h"
 
 /* The verifier lets programs use these helpers only under a GPL-compatible
@@ -17,6 +18,8 @@ char gpl_compatible[] SEC("license") = "GPL";
 const struct sample_header *sample_header_type __attribute__((unused));
 const struct region_header *region_header_type __attribute__((unused));
 const struct replaced_return *replaced_return_type __attribute__((unused));
+const struct kernel_regs *kernel_regs_type __attribute__((unused));
+enum kernel_stacks kernel_stacks_type __attribute__((unused));
 enum user_state user_state_type __attribute__((unused));
 enum stack_end_kind stack_end_kind_type __attribute__((unused));
 enum off_cpu_state off_cpu_state_type __attribute__((unused));
@@ -41,6 +44,19 @@ INLINE void add_kernel_stack(void *ctx, struct cpu_ring *r, struct sample_header
 		return;
 	h->kernel_frames = (u64)n / 8;
 	r->end += n;
+}
+
+/* Adds the kernel part of the stack of a perf event. */
+INLINE void add_interrupted_kernel_stack(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct sample_header *h,
+					 struct task_struct *task)
+{
+	u64 how = *(volatile u64 *)&r->kernel_stacks;
+
+	if (how == KERNEL_COPIED && r->counters.samples % KERNEL_CHECKS && copy_kernel_stack(ctx, r, h, task))
+		return;
+	add_kernel_stack(ctx, r, h, 0);
+	if (how != KERNEL_ASKED)
+		copy_kernel_stack(ctx, r, h, task);
 }
 
 /* Adds the kernel part that was kept of a sample put off. */
@@ -121,6 +137,8 @@ INLINE bool record(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasio
 	h->tid = current_tid(task);
 	h->stack_end = STACK_END_NONE;
 	h->kernel_frames = 0;
+	h->kernel_bytes = 0;
+	h->irq_bytes = 0;
 	h->returns = 0;
 	h->off_cpu = o->off_cpu;
 	h->breakpoint = 0;
@@ -129,6 +147,8 @@ INLINE bool record(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasio
 	r->end = sizeof(*h);
 	if (o->deferred)
 		add_kept_kernel_stack(o->deferred, r, h);
+	else if (o->kernel_sp && want_kernel)
+		add_interrupted_kernel_stack(ctx, r, h, task);
 	else if (o->in_kernel && want_kernel)
 		add_kernel_stack(ctx, r, h, o->off_cpu ? RAW_TRACEPOINT_FRAMES : 0);
 	h->user = read_user_regs(task, h, o->kernel_sp);

@@ -100,7 +100,9 @@ type ProbesWaitingRecord struct {
 		Regions       uint8
 		Returns       uint8
 		OffCpu        uint8
-		Unused        [6]uint8
+		KernelBytes   uint16
+		IrqBytes      uint16
+		Unused        [2]uint8
 		Breakpoint    uint64
 		Slot          uint64
 		Comm          [16]uint8

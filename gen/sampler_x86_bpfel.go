@@ -43,20 +43,21 @@ type SamplerCounters struct {
 }
 
 type SamplerCpuRing struct {
-	_        structs.HostLayout
-	Tail     uint64
-	Head     uint64
-	Wrap     uint64
-	Busy     uint64
-	Lap      uint64
-	Record   uint64
-	End      uint64
-	Copied   uint64
-	Room     uint64
-	Regions  uint32
-	Mirrored uint32
-	Changes  uint64
-	Copy     struct {
+	_            structs.HostLayout
+	Tail         uint64
+	Head         uint64
+	Wrap         uint64
+	Busy         uint64
+	Lap          uint64
+	Record       uint64
+	End          uint64
+	Copied       uint64
+	Room         uint64
+	Regions      uint32
+	Mirrored     uint32
+	Changes      uint64
+	KernelStacks uint64
+	Copy         struct {
 		_     structs.HostLayout
 		From  uint64
 		Addr  uint64
@@ -69,6 +70,14 @@ type SamplerCpuRing struct {
 		Last  uint64
 		Key   uint64
 		Room  uint64
+	}
+	Kernel struct {
+		_       structs.HostLayout
+		TaskEnd uint64
+		IrqEnd  uint64
+		In      uint64
+		Out     uint64
+		Words   uint64
 	}
 	Go struct {
 		_       structs.HostLayout
@@ -130,6 +139,26 @@ type SamplerGoProcess struct {
 	CallsC    uint16
 	_         [4]byte
 }
+
+type SamplerKernelRegs struct {
+	_   structs.HostLayout
+	Ip  uint64
+	Sp  uint64
+	Bp  uint64
+	Di  uint64
+	Dx  uint64
+	R10 uint64
+	R13 uint64
+}
+
+type SamplerKernelStacks uint32
+
+const (
+	SamplerKernelStacksKERNEL_ASKED   SamplerKernelStacks = 0
+	SamplerKernelStacksKERNEL_CHECKED SamplerKernelStacks = 1
+	SamplerKernelStacksKERNEL_COPIED  SamplerKernelStacks = 2
+	SamplerKernelStacksKERNEL_CHECKS  SamplerKernelStacks = 256
+)
 
 type SamplerLengthAccount struct {
 	_    structs.HostLayout
@@ -237,7 +266,9 @@ type SamplerSampleHeader struct {
 	Regions       uint8
 	Returns       uint8
 	OffCpu        uint8
-	Unused        [6]uint8
+	KernelBytes   uint16
+	IrqBytes      uint16
+	Unused        [2]uint8
 	Breakpoint    uint64
 	Slot          uint64
 	Comm          [16]uint8
@@ -364,6 +395,8 @@ const (
 	SamplerVarFollowChildren     = "follow_children"
 	SamplerVarHaveSwitchState    = "have_switch_state"
 	SamplerVarHaveTaskPtRegs     = "have_task_pt_regs"
+	SamplerVarKernelRegsType     = "kernel_regs_type"
+	SamplerVarKernelStacksType   = "kernel_stacks_type"
 	SamplerVarLimitsType         = "limits_type"
 	SamplerVarMinOffCpu          = "min_off_cpu"
 	SamplerVarMirrorBytes        = "mirror_bytes"
@@ -471,6 +504,8 @@ type SamplerVariableSpecs struct {
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
+	KernelRegsType     *ebpf.VariableSpec `ebpf:"kernel_regs_type"`
+	KernelStacksType   *ebpf.VariableSpec `ebpf:"kernel_stacks_type"`
 	LimitsType         *ebpf.VariableSpec `ebpf:"limits_type"`
 	MinOffCpu          *ebpf.VariableSpec `ebpf:"min_off_cpu"`
 	MirrorBytes        *ebpf.VariableSpec `ebpf:"mirror_bytes"`
@@ -558,6 +593,8 @@ type SamplerVariables struct {
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.Variable `ebpf:"have_task_pt_regs"`
+	KernelRegsType     *ebpf.Variable `ebpf:"kernel_regs_type"`
+	KernelStacksType   *ebpf.Variable `ebpf:"kernel_stacks_type"`
 	LimitsType         *ebpf.Variable `ebpf:"limits_type"`
 	MinOffCpu          *ebpf.Variable `ebpf:"min_off_cpu"`
 	MirrorBytes        *ebpf.Variable `ebpf:"mirror_bytes"`

@@ -145,7 +145,7 @@ func (c *Config) ringBytes(cpus int) int {
 // beyond StackBytes. Each region may have blocks that it shares with others, and
 // pieces and groups that it does not fill.
 func (c *Config) recordLimit() int {
-	const beside = 16 << 10 // more than all that is not stack
+	const beside = 32 << 10 // more than all that is not user stack
 	return beside + c.StackBytes + 2*c.maskRoom() + int(gen.SamplerLimitsMAX_REGIONS)*2*(mirrorBlock+2*8)
 }
 

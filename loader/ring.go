@@ -31,6 +31,7 @@ type rings struct {
 // cpuRing is the ring of one CPU.
 type cpuRing struct {
 	tail, head, wrap *atomic.Uint64 // positions
+	kernelStacks     *uint64        // enum kernel_stacks
 	counters         *gen.SamplerCounters
 	data             []byte
 	published        ringPos // the head when it was last looked at
@@ -78,6 +79,7 @@ func (c *cpuRing) lay(mem []byte) {
 	c.tail = (*atomic.Uint64)(unsafe.Pointer(&l.Tail))
 	c.head = (*atomic.Uint64)(unsafe.Pointer(&l.Head))
 	c.wrap = (*atomic.Uint64)(unsafe.Pointer(&l.Wrap))
+	c.kernelStacks = &l.KernelStacks
 	c.counters = &l.Counters
 	c.data = mem[unsafe.Sizeof(ringLayout{}):]
 	c.scanned = unpackPos(c.tail.Load())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"unsafe"
 
 	"github.com/swbpf/swbpf/gen"
@@ -115,6 +116,12 @@ type Sample struct {
 	// of one region each; 0 for others. The region is from SameFrom on as it was in
 	// the sample with the number before, if SameFrom lies in it.
 	Number, SameFrom uint64
+
+	// The kernel's stack from kernelRegs.Sp up, and with 0 for words that are of no use
+	// to unwinding; kernelRegs is nil when it was not copied.
+	kernelRegs  *gen.SamplerKernelRegs
+	kernelStack []uint64
+	irqWords    int // of kernelStack, on the CPU's stack for interrupts
 }
 
 // HasUser reports whether the sample has user registers of an architecture
@@ -136,6 +143,9 @@ type (
 	regionHeader   = gen.SamplerRegionHeader
 	replacedReturn = gen.SamplerReplacedReturn
 )
+
+// maxKernelWords is what is copied of a kernel stack at most: CHUNK of bpf/config.h.
+const maxKernelWords = copyChunk / 8
 
 var errBadRecord = errors.New("malformed record")
 
@@ -172,6 +182,14 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 	if n > 0 {
 		s.Kernel = unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(rest))), n)
 		rest = rest[n*8:]
+	}
+
+	s.kernelRegs = nil
+	if n = int(h.KernelBytes); n > 0 {
+		var err error
+		if rest, err = s.decodeKernelStack(n/8, int(h.IrqBytes)/8, rest); err != nil {
+			return err
+		}
 	}
 
 	if n = int(h.Returns); n*int(unsafe.Sizeof(replacedReturn{})) > len(rest) {
@@ -222,4 +240,36 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		return fmt.Errorf("%w: %d bytes too many", errBadRecord, len(rest))
 	}
 	return nil
+}
+
+// decodeKernelStack loads the registers and the stack, of so many words, of kernel code;
+// the first irq of these are on the stack for interrupts. It returns what follows
+// in the record.
+func (s *Sample) decodeKernelStack(words, irq int, rest []byte) ([]byte, error) {
+	head := int(unsafe.Sizeof(*s.kernelRegs))
+	if words > maxKernelWords || irq >= words || len(rest) < head {
+		return nil, fmt.Errorf("%w: %d words of kernel stack, %d for interrupts", errBadRecord, words, irq)
+	}
+	s.kernelRegs = (*gen.SamplerKernelRegs)(unsafe.Pointer(unsafe.SliceData(rest)))
+	s.irqWords = irq
+	sent := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(rest))), len(rest)/8)[head/8:]
+	if s.kernelStack == nil {
+		s.kernelStack = make([]uint64, 0, maxKernelWords)
+	}
+	s.kernelStack = s.kernelStack[:words]
+	for group := s.kernelStack; len(group) > 0; group = group[min(64, len(group)):] {
+		if len(sent) == 0 || bits.OnesCount64(sent[0]) >= len(sent) {
+			return nil, fmt.Errorf("%w: kernel stack", errBadRecord)
+		}
+		mask := sent[0]
+		sent = sent[1:]
+		for i := range group[:min(64, len(group))] {
+			group[i] = 0
+			if mask>>i&1 != 0 {
+				group[i] = sent[0]
+				sent = sent[1:]
+			}
+		}
+	}
+	return rest[len(rest)-8*len(sent):], nil
 }

@@ -30,6 +30,7 @@ type Session struct {
 	rings    *rings
 	flags    processFlags
 	mirrors  []mirror        // by CPU; nil without Config.Changes
+	kernel   *kernelStacks   // nil where the kernel unwinds its stacks itself
 	cpuRing  int             // bytes of a CPU's ring
 	cpus     *cpuEvents      // nil for tracepoints and uprobes
 	blocked  *blockedThreads // for OffCPU and Wall
@@ -124,6 +125,9 @@ func (s *Session) open() error {
 	}
 	if s.rings, err = newRings(s.maps.Rings); err != nil {
 		return err
+	}
+	if s.cfg.Kernel && s.cpus != nil && s.blocked == nil {
+		s.kernel = newKernelStacks(s.types, s.rings)
 	}
 	s.flags = newProcessFlags(s.maps.Processes)
 	if err := s.track(); err != nil {
@@ -513,6 +517,9 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 		if err := s.sample.decode(rec, m); err != nil {
 			return err
 		}
+		if s.kernel != nil {
+			s.kernel.complete(&s.sample)
+		}
 		return fn(&s.sample)
 	})
 	if err == nil && s.blocked != nil && s.stopped != 0 && upTo >= s.stopped {
@@ -555,6 +562,9 @@ func (s *Session) Close() error {
 	}
 	if s.execs != nil {
 		err = errors.Join(err, s.execs.close())
+	}
+	if s.kernel != nil {
+		err = errors.Join(err, s.kernel.close())
 	}
 	if s.rings != nil {
 		err = errors.Join(err, s.rings.close())

@@ -1,0 +1,365 @@
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// The unwind tables of the running kernel (ORC, arch/x86/include/asm/orc_types.h),
+// read where they lie in its memory, an entry when it is asked for. For each
+// piece of code there is its beginning, relative to where that number is, and
+// an entry at the same place in another array.
+
+// orcRule is an entry: how to find the caller's frame.
+type orcRule struct {
+	spOffset, bpOffset int16
+	spReg, bpReg, typ  uint8
+	signal             bool
+}
+
+// Registers and types, by their numbers in entries since Linux 6.4.
+const (
+	orcUndefined = iota
+	orcPrevSP
+	orcDX
+	orcDI
+	orcBP
+	orcSP
+	orcR10
+	orcR13
+	orcBPIndirect
+	orcSPIndirect
+)
+const (
+	orcTypeUndefined = iota
+	orcTypeEndOfStack
+	orcTypeCall
+	orcTypeRegs
+	orcTypeRegsPartial
+)
+
+const orcEntryBytes = 6
+
+// orcEntryFields are the members of struct orc_entry: offset and size, in bits.
+var orcEntryFields = map[string][2]uint32{
+	"sp_offset": {0, 16}, "bp_offset": {16, 16}, "sp_reg": {32, 4}, "bp_reg": {36, 4}, "type": {40, 3}, "signal": {43, 1},
+}
+
+func decodeORC(b []byte) orcRule {
+	return orcRule{
+		spOffset: int16(binary.LittleEndian.Uint16(b)),
+		bpOffset: int16(binary.LittleEndian.Uint16(b[2:])),
+		spReg:    b[4] & 15, bpReg: b[4] >> 4, typ: b[5] & 7, signal: b[5]&8 != 0,
+	}
+}
+
+// orcTable is that of the kernel or of a module.
+type orcTable struct {
+	ips, entries uint64 // addresses of the arrays
+	n            int    // their length
+}
+
+// kernelORC is all tables.
+type kernelORC struct {
+	mem        *kernelMemory
+	text, end  uint64 // code of the kernel itself
+	table      orcTable
+	lookup     uint64 // address of an array: the entry in force at each block of code
+	modules    []orcModule
+	moduleArch uint32 // offset in struct module of its tables; 0 when there are no modules
+	rules      [4096]orcKnown
+	blocks     [1024]orcRows
+}
+
+// orcKnown is what is known of an instruction.
+type orcKnown struct {
+	pc uint64
+	orcRule
+	ok bool
+}
+
+// orcRow is an entry with the address from which on it holds.
+type orcRow struct {
+	start uint64
+	orcRule
+}
+
+// orcRows are the rows in force in a block of code.
+type orcRows struct {
+	block uint64 // its address by its size; 0: none is known
+	rows  []orcRow
+}
+
+type orcModule struct {
+	name       string
+	from, to   uint64
+	table      orcTable
+	isExamined bool
+}
+
+var errNoORC = errors.New("the kernel has no unwind tables that are known")
+
+const (
+	orcBlock     = 256       // LOOKUP_BLOCK_SIZE
+	maxORC       = 1 << 24   // entries
+	kernelImage  = 128 << 20 // more than a kernel has of code and data
+	moduleSpace  = 0xffffffffa0000000
+	moduleEnd    = 0xffffffffff000000
+	textAlign    = 4096
+	orcFunctions = 512 // bytes looked at of a function
+)
+
+// kernelLayout is what must be known of the kernel's types.
+type kernelLayout struct {
+	moduleArch uint32 // offset of struct module's arch
+}
+
+// orcLayout checks that entries are of the kind known.
+func orcLayout(types *btf.Spec) (kernelLayout, error) {
+	var l kernelLayout
+	var entry *btf.Struct
+	if err := types.TypeByName("orc_entry", &entry); err != nil {
+		return l, fmt.Errorf("%w: %w", errNoORC, err)
+	}
+	known := 0
+	for _, m := range entry.Members {
+		at, ok := orcEntryFields[m.Name]
+		size := uint32(m.BitfieldSize)
+		if size == 0 {
+			n, err := btf.Sizeof(m.Type)
+			if err != nil {
+				return l, err
+			}
+			size = uint32(8 * n)
+		}
+		if !ok || uint32(m.Offset) != at[0] || size != at[1] {
+			return l, fmt.Errorf("%w: orc_entry.%s", errNoORC, m.Name)
+		}
+		known++
+	}
+	if known != len(orcEntryFields) || entry.Size != orcEntryBytes {
+		return l, errNoORC
+	}
+	var module, arch *btf.Struct
+	if types.TypeByName("module", &module) != nil || types.TypeByName("mod_arch_specific", &arch) != nil {
+		return l, nil
+	}
+	want := []string{"num_orcs", "orc_unwind_ip", "orc_unwind"}
+	for i, m := range arch.Members {
+		if i < len(want) && (m.Name != want[i] || m.Offset.Bytes() != uint32(8*i)) {
+			return l, nil
+		}
+	}
+	for _, m := range module.Members {
+		if m.Name == "arch" && len(arch.Members) >= len(want) {
+			l.moduleArch = m.Offset.Bytes()
+		}
+	}
+	return l, nil
+}
+
+// findORC finds the kernel's tables. Their symbols are not in every kernel's list,
+// but functions are, and the one that searches the tables has their addresses in
+// its instructions.
+func findORC(mem *kernelMemory, layout kernelLayout) (*kernelORC, error) {
+	k := &kernelORC{mem: mem, moduleArch: layout.moduleArch}
+	var err error
+	if k.text, err = mem.symbol("_stext"); err != nil {
+		return nil, err
+	}
+	if k.end, err = mem.symbol("_etext"); err != nil {
+		return nil, err
+	}
+	candidates := map[uint64]bool{}
+	for _, name := range []string{"orc_find", "orc_find.part.0", "orc_find.constprop.0", "unwind_next_frame"} {
+		addr, err := mem.symbol(name)
+		if err != nil {
+			continue
+		}
+		code, err := mem.read(addr, orcFunctions)
+		if err != nil {
+			continue
+		}
+		for i := range len(code) - 4 {
+			v := uint64(int64(int32(binary.LittleEndian.Uint32(code[i:]))))
+			if v > k.end && v < k.text+kernelImage {
+				candidates[v] = true
+			}
+		}
+	}
+	var addrs []uint64
+	for a := range candidates {
+		addrs = append(addrs, a)
+	}
+	sort.Slice(addrs, func(i, j int) bool { return addrs[i] < addrs[j] })
+	for _, ips := range addrs {
+		if first, err := k.start(ips); err != nil || first < k.text || first >= k.text+textAlign {
+			continue
+		}
+		for _, entries := range addrs {
+			n := int(entries-ips) / 4
+			lookup := (entries + uint64(n)*orcEntryBytes + 3) &^ 3
+			if entries <= ips || (entries-ips)%4 != 0 || n > maxORC || !candidates[lookup] {
+				continue
+			}
+			k.table, k.lookup = orcTable{ips, entries, n}, lookup
+			return k, nil
+		}
+	}
+	return nil, errNoORC
+}
+
+// start returns where the code of the entry begins whose number is at an address.
+func (k *kernelORC) start(at uint64) (uint64, error) {
+	v, err := k.mem.read32(at)
+	return at + uint64(int64(int32(v))), err
+}
+
+// rule returns the entry for the instruction at pc; false when it is in no table.
+func (k *kernelORC) rule(pc uint64) (orcRule, bool) {
+	r := &k.rules[orcHash(pc)%uint64(len(k.rules))]
+	if r.pc != pc {
+		r.pc = pc
+		r.orcRule, r.ok = k.find(pc)
+	}
+	return r.orcRule, r.ok
+}
+
+func (k *kernelORC) isText(pc uint64) bool { return pc >= k.text && pc < k.end || isModuleSpace(pc) }
+
+func isModuleSpace(pc uint64) bool { return pc >= moduleSpace && pc < moduleEnd }
+
+func orcHash(v uint64) uint64 { return v * 0x9e3779b97f4a7c15 >> 40 }
+
+// find looks for the entry.
+func (k *kernelORC) find(pc uint64) (orcRule, bool) {
+	block := pc / orcBlock
+	b := &k.blocks[orcHash(block)%uint64(len(k.blocks))]
+	if b.block != block {
+		b.block, b.rows = block, k.load(b.rows[:0], block*orcBlock)
+	}
+	n := sort.Search(len(b.rows), func(i int) bool { return b.rows[i].start > pc })
+	if n == 0 {
+		return orcRule{}, false
+	}
+	return b.rows[n-1].orcRule, true
+}
+
+// load appends the rows in force in the block of code at an address.
+func (k *kernelORC) load(rows []orcRow, at uint64) []orcRow {
+	if at >= k.text && at < k.end {
+		b, err := k.mem.read(k.lookup+(at-k.text)/orcBlock*4, 8)
+		if err != nil {
+			return nil
+		}
+		from, to := int(binary.NativeEndian.Uint32(b)), int(binary.NativeEndian.Uint32(b[4:]))
+		if to < from || to >= k.table.n {
+			return nil
+		}
+		return k.read(rows, k.table, from, to+1)
+	}
+	if !isModuleSpace(at) {
+		return nil
+	}
+	if rows = k.loadOfModule(rows, at); len(rows) == 0 {
+		k.readModules()
+		rows = k.loadOfModule(rows, at)
+	}
+	return rows
+}
+
+// read appends the rows [from, to) of a table, or as many as a block can have.
+func (k *kernelORC) read(rows []orcRow, t orcTable, from, to int) []orcRow {
+	n := min(to-from, orcBlock+1)
+	ips := t.ips + uint64(from)*4
+	b, err := k.mem.read(ips, 4*n)
+	if err != nil {
+		return nil
+	}
+	for i := range n {
+		rows = append(rows, orcRow{start: ips + uint64(4*i) + uint64(int64(int32(binary.NativeEndian.Uint32(b[4*i:]))))})
+	}
+	if b, err = k.mem.read(t.entries+uint64(from)*orcEntryBytes, orcEntryBytes*n); err != nil {
+		return nil
+	}
+	for i := range rows {
+		rows[i].orcRule = decodeORC(b[orcEntryBytes*i:])
+	}
+	return rows
+}
+
+// readModules reads which modules there are now.
+func (k *kernelORC) readModules() {
+	k.modules = k.modules[:0]
+	text, err := os.ReadFile("/proc/modules")
+	if err != nil || k.moduleArch == 0 {
+		return
+	}
+	for line := range strings.Lines(string(text)) {
+		// name size references users state address
+		f := strings.Fields(line)
+		if len(f) < 6 {
+			continue
+		}
+		size, err1 := strconv.ParseUint(f[1], 10, 32)
+		addr, err2 := strconv.ParseUint(strings.TrimPrefix(f[5], "0x"), 16, 64)
+		if err1 == nil && err2 == nil {
+			k.modules = append(k.modules, orcModule{name: f[0], from: addr, to: addr + size})
+		}
+	}
+}
+
+// loadOfModule appends the rows in force in a block of a module's code.
+func (k *kernelORC) loadOfModule(rows []orcRow, at uint64) []orcRow {
+	for i := range k.modules {
+		m := &k.modules[i]
+		if at+orcBlock <= m.from || at >= m.to {
+			continue
+		}
+		if !m.isExamined {
+			m.isExamined = true
+			m.table = k.moduleTable(m.name)
+		}
+		var fail error
+		n := sort.Search(m.table.n, func(i int) bool {
+			start, err := k.start(m.table.ips + uint64(i)*4)
+			fail = errors.Join(fail, err)
+			return start > at
+		})
+		if fail != nil || n == m.table.n {
+			continue // no code of this one: modules are not in one piece
+		}
+		if rows = k.read(rows, m.table, max(n-1, 0), m.table.n); len(rows) > 0 {
+			return rows
+		}
+	}
+	return nil
+}
+
+// moduleTable returns where a module's tables are; the zero table when it has none.
+func (k *kernelORC) moduleTable(name string) orcTable {
+	text, err := os.ReadFile("/sys/module/" + name + "/sections/.gnu.linkonce.this_module")
+	if err != nil {
+		return orcTable{}
+	}
+	addr, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(text)), "0x"), 16, 64)
+	if err != nil {
+		return orcTable{}
+	}
+	b, err := k.mem.read(addr+uint64(k.moduleArch), 24) // num_orcs, orc_unwind_ip, orc_unwind
+	if err != nil {
+		return orcTable{}
+	}
+	n := binary.LittleEndian.Uint32(b)
+	if n > maxORC {
+		return orcTable{}
+	}
+	return orcTable{ips: binary.LittleEndian.Uint64(b[8:]), entries: binary.LittleEndian.Uint64(b[16:]), n: int(n)}
+}
