@@ -25,8 +25,9 @@ const volatile u64 record_limit = 128 << 10;
 const volatile bool send_changes = false;
 const volatile u64 mirror_bytes = 1 << 20;
 
-/* Whether kernel stacks are wanted. */
+/* Whether kernel stacks are wanted, and whether user space can unwind them. */
 const volatile bool want_kernel = true;
+const volatile bool copy_kernel = false;
 
 /* Whether only processes with SAMPLED are sampled. */
 const volatile bool filter_processes = false;

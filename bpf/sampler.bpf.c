@@ -147,7 +147,7 @@ INLINE bool record(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasio
 	r->end = sizeof(*h);
 	if (o->deferred)
 		add_kept_kernel_stack(o->deferred, r, h);
-	else if (o->kernel_sp && want_kernel)
+	else if (o->kernel_sp && want_kernel && copy_kernel)
 		add_interrupted_kernel_stack(ctx, r, h, task);
 	else if (o->in_kernel && want_kernel)
 		add_kernel_stack(ctx, r, h, o->off_cpu ? RAW_TRACEPOINT_FRAMES : 0);

@@ -135,6 +135,7 @@ const (
 	ProbesMapTimes           = "times"
 	ProbesMapWaitingRecords  = "waiting_records"
 	ProbesProgOnProbedTask   = "on_probed_task"
+	ProbesVarCopyKernel      = "copy_kernel"
 	ProbesVarFilterProcesses = "filter_processes"
 	ProbesVarFollowChildren  = "follow_children"
 	ProbesVarHaveSwitchState = "have_switch_state"
@@ -221,6 +222,7 @@ type ProbesMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProbesVariableSpecs struct {
+	CopyKernel      *ebpf.VariableSpec `ebpf:"copy_kernel"`
 	FilterProcesses *ebpf.VariableSpec `ebpf:"filter_processes"`
 	FollowChildren  *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.VariableSpec `ebpf:"have_switch_state"`
@@ -291,6 +293,7 @@ func (m *ProbesMaps) Close() error {
 //
 // It can be passed to LoadProbesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProbesVariables struct {
+	CopyKernel      *ebpf.Variable `ebpf:"copy_kernel"`
 	FilterProcesses *ebpf.Variable `ebpf:"filter_processes"`
 	FollowChildren  *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.Variable `ebpf:"have_switch_state"`

@@ -390,6 +390,7 @@ const (
 	SamplerProgOnUprobe          = "on_uprobe"
 	SamplerProgOnWaitingTask     = "on_waiting_task"
 	SamplerProgOnWaking          = "on_waking"
+	SamplerVarCopyKernel         = "copy_kernel"
 	SamplerVarCpuRingType        = "cpu_ring_type"
 	SamplerVarFilterProcesses    = "filter_processes"
 	SamplerVarFollowChildren     = "follow_children"
@@ -499,6 +500,7 @@ type SamplerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerVariableSpecs struct {
+	CopyKernel         *ebpf.VariableSpec `ebpf:"copy_kernel"`
 	CpuRingType        *ebpf.VariableSpec `ebpf:"cpu_ring_type"`
 	FilterProcesses    *ebpf.VariableSpec `ebpf:"filter_processes"`
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
@@ -588,6 +590,7 @@ func (m *SamplerMaps) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerVariables struct {
+	CopyKernel         *ebpf.Variable `ebpf:"copy_kernel"`
 	CpuRingType        *ebpf.Variable `ebpf:"cpu_ring_type"`
 	FilterProcesses    *ebpf.Variable `ebpf:"filter_processes"`
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`

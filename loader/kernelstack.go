@@ -46,17 +46,21 @@ const (
 	ptIP, ptSP                     = 128, 152
 )
 
-// newKernelStacks returns nil for a kernel that is of another kind.
-func newKernelStacks(types *btf.Cache, rings *rings) *kernelStacks {
+// newKernelStacks returns nil for a kernel that is of another kind. The rings are
+// still to be set.
+func newKernelStacks(types *btf.Cache) *kernelStacks {
+	if runtime.GOARCH != "amd64" || !kernelSince(6, 4) {
+		return nil
+	}
 	kernel, err := types.Kernel()
-	if err != nil || runtime.GOARCH != "amd64" {
+	if err != nil {
 		return nil
 	}
 	layout, err := orcLayout(kernel)
 	if err != nil {
 		return nil
 	}
-	return &kernelStacks{layout: layout, rings: rings, state: kernelUntried}
+	return &kernelStacks{layout: layout, state: kernelUntried}
 }
 
 // complete puts the kernel part into a sample.

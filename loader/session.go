@@ -126,8 +126,8 @@ func (s *Session) open() error {
 	if s.rings, err = newRings(s.maps.Rings); err != nil {
 		return err
 	}
-	if s.cfg.Kernel && s.cpus != nil && s.blocked == nil {
-		s.kernel = newKernelStacks(s.types, s.rings)
+	if s.kernel != nil {
+		s.kernel.rings = s.rings
 	}
 	s.flags = newProcessFlags(s.maps.Processes)
 	if err := s.track(); err != nil {
@@ -265,6 +265,9 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 			return err
 		}
 	}
+	if s.cfg.Kernel && s.cpus != nil && s.blocked == nil {
+		s.kernel = newKernelStacks(s.types)
+	}
 	mirror := uint64(mirrorBytes(possible))
 	if testRejectChanges {
 		mirror = 1 << 40 // more than there is
@@ -276,6 +279,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarSendChanges:     s.cfg.Changes,
 		gen.SamplerVarMirrorBytes:     mirror,
 		gen.SamplerVarWantKernel:      s.cfg.Kernel,
+		gen.SamplerVarCopyKernel:      s.kernel != nil,
 		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
 		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
 		gen.SamplerVarPidNamespace:    ns,
