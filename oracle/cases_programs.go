@@ -143,6 +143,10 @@ func toldCases() []Case {
 		add(Case{Name: linker.name, Needs: "clang++-19 /usr/include/llvm-19/llvm/ExecutionEngine/Orc/LLJIT.h", Build: build,
 			Run: slices.Insert(run, 1, linker.arg), Marked: true, Steps: 400000})
 	}
+	add(Case{Name: "one object for all code that is generated", Needs: "gcc", Build: "gcc -c -o $OUT.o buffer.s && gcc -O1 -o $OUT buffer.c",
+		Run: []string{"$OUT", "$OUT.o"}, Marked: true, Short: true})
+	add(Case{Name: "qemu-x86_64, system calls", Needs: "/usr/bin/qemu-x86_64", Windows: 60, WindowSteps: 1500,
+		Run: []string{"/usr/bin/qemu-x86_64", "/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=1", "count=100000000"}})
 	add(Case{Name: "qemu-x86_64", Needs: "/usr/bin/qemu-x86_64 /usr/bin/sqlite3",
 		Run:     []string{"/usr/bin/qemu-x86_64", "/usr/bin/sqlite3", ":memory:", "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<400000) SELECT count(*), sum(x*x%7), max(hex(x)) FROM c"},
 		Windows: 60, WindowSteps: 1500})

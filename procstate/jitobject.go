@@ -26,12 +26,27 @@ type JITObject struct {
 	// nothing else. It is linked: its link-time addresses are run-time addresses.
 	Frames *Image
 
+	// Generated says that the object file is of memory for code, all of which has
+	// one frame, and not of the code in it: that is made, and replaced, without a
+	// word.
+	Generated bool
+
 	at    uint64 // address of its entry
 	entry jitEntry
 	code  []jitRange
 	parts []jitPart // what sum is of
 	sum   uint64
 	size  int // of what is kept, in bytes
+}
+
+// Holds reports whether the object file is of the code at a run-time address.
+func (o *JITObject) Holds(addr uint64) bool {
+	for _, c := range o.code {
+		if addr-c.start < c.end-c.start {
+			return true
+		}
+	}
+	return false
 }
 
 // jitRange is code at the run-time addresses [start, end).
@@ -73,6 +88,10 @@ func readJITObject(e jitEntry, read func(addr uint64, buf []byte) bool) (o *JITO
 	o.sum = h.Sum64()
 	if err = linked.link(raw); err != nil {
 		return nil, nil, err
+	}
+	for _, s := range linked.sections {
+		const flags = elf.SHF_ALLOC | elf.SHF_EXECINSTR
+		o.Generated = o.Generated || s.Flags&flags == flags && s.Type == elf.SHT_NOBITS && s.Size != 0
 	}
 	for _, s := range linked.segs {
 		o.code = append(o.code, jitRange{start: s.Vaddr, end: s.Vaddr + s.Memsz, object: o})

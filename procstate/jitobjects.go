@@ -130,6 +130,16 @@ func (j *JITObjects) At(addr uint64) *JITObject {
 	return o
 }
 
+// Above returns where the first code above an address begins, of that which At has
+// found, if that is within so many bytes.
+func (j *JITObjects) Above(addr, within uint64) (start uint64, ok bool) {
+	i := sort.Search(len(j.code), func(i int) bool { return j.code[i].start > addr })
+	if i == len(j.code) || j.code[i].start-addr > within {
+		return 0, false
+	}
+	return j.code[i].start, true
+}
+
 // Linked returns the object files that were read since the last call, whole, as
 // Images whose link-time addresses are run-time addresses, the older first.
 // Before the first call none are kept. Some of those that a process has registered

@@ -148,6 +148,15 @@ func TestJITObjects(t *testing.T) {
 			if j.At(s.Addr-1) != nil || j.At(s.Addr+s.Size) != nil {
 				t.Errorf("%s: code beside it", name)
 			}
+			if first != nil && (first.Generated != (name == "qemu.o") || !first.Holds(s.Addr) || !first.Holds(s.Addr+s.Size-1) || first.Holds(s.Addr+s.Size)) {
+				t.Errorf("%s: generated: %v, holds its end: %v", name, first.Generated, first.Holds(s.Addr+s.Size))
+			}
+			if start, ok := j.Above(s.Addr-10, 10); !ok || start != s.Addr {
+				t.Errorf("%s: above it is %#x, %v", name, start, ok)
+			}
+			if _, ok := j.Above(s.Addr-11, 10); ok {
+				t.Errorf("%s: is above what is far below", name)
+			}
 		}
 	}
 

@@ -10,7 +10,7 @@ import (
 // [procstate.JITObjects]). They are read from the process while it runs, also for
 // a Snapshot of it. What is known of a process is kept with its Walker.
 type JIT struct {
-	buf [maxCallLen]byte
+	buf [maxGlue]byte
 }
 
 // NewJIT makes a JIT.
@@ -42,10 +42,39 @@ func (s *JIT) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 	}
 	t := s.tables(w)
 	o := t.objects.At(in.LookupPC())
+	interrupted := in.Flags&unwind.Interrupted != 0
+	if o == nil && interrupted {
+		return s.between(w, m, t, in, out)
+	}
 	if o == nil || o.Frames.Arch() != w.Arch() {
 		return unwind.NotMe, nil
 	}
-	return t.table(o).Rule(in.LookupPC()).CallerFrame(w, in, out)
+	r := t.table(o).Rule(in.LookupPC())
+	if o.Generated && interrupted && s.hasPushed(w, m, o, in) {
+		if raised, ok := r.Raised(int64(w.Arch().AddressWidth), r); ok {
+			r = raised
+		}
+	}
+	return r.CallerFrame(w, in, out)
+}
+
+// between is CallerFrame for code of which no object tells, which may be on the
+// way into generated code or out of it.
+func (s *JIT) between(w *unwind.Walker, m *procstate.Mapping, t *jitTables, in, out *unwind.Frame) (unwind.Verdict, error) {
+	start, ok := t.objects.Above(in.PC(), maxGlue)
+	if !ok || !m.Contains(start) {
+		return unwind.NotMe, nil
+	}
+	o := t.objects.At(start)
+	if o == nil || !o.Generated || o.Frames.Arch() != w.Arch() {
+		return unwind.NotMe, nil
+	}
+	row, _, _, err := t.table(o).Row(start)
+	if err != nil || !s.glue(w, m, &row, in, out) {
+		*out = unwind.Frame{}
+		return unwind.NotMe, nil
+	}
+	return unwind.Success, nil
 }
 
 // RuleAt implements unwind.RuleStepper.

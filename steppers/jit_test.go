@@ -46,6 +46,50 @@ func buildRegistered(t *testing.T) (args []string) {
 	return args
 }
 
+// Where generated code has pushed the address that a function is to return to, and is
+// about to jump there, its frame is a word larger than its object file says.
+func TestGeneratedCodePushes(t *testing.T) {
+	if procstate.HostArch() != procstate.AMD64 {
+		t.Skip("the program makes code of x86-64 only")
+	}
+	testenv.Needs(t, "gcc", "gdb")
+	dir := t.TempDir()
+	program, object, core := filepath.Join(dir, "program"), filepath.Join(dir, "object.o"), filepath.Join(dir, "core")
+	for _, args := range [][]string{{"-O1", "-o", program, "buffer.c"}, {"-c", "-o", object, "buffer.s"}} {
+		cmd := exec.Command("gcc", args...)
+		cmd.Dir = filepath.Join("..", "oracle", "testdata")
+		if b, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("gcc %v: %v\n%s", args, err, b)
+		}
+	}
+	script := filepath.Join(dir, "script")
+	steps := "break getppid\nrun\nfinish\nwhile *(unsigned short *)$pc != 0x25ff || (unsigned long)$pc < 0x700000000000\nstepi\nend\ngenerate-core-file " + core + "\nkill\n"
+	if err := os.WriteFile(script, []byte(steps), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	gdb := exec.Command("gdb", "-q", "-batch", "-nx", "-iex", "set debuginfod enabled off", "-x", script, "--args", program, object, "jumps")
+	if b, err := gdb.CombinedOutput(); err != nil {
+		t.Fatalf("gdb: %v\n%s", err, b)
+	}
+	c, err := procstate.OpenCore(core, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	names := symbols.New(symbols.Options{})
+	defer names.Close()
+	w := unwind.NewWalker(c, Default(unwind.NewTables()), names.Process(c))
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	if err != nil || len(frames) < 3 {
+		t.Fatalf("%d frames and %v", len(frames), err)
+	}
+	const frameSize = 1216 // by buffer.s
+	caller := &frames[1]
+	if name, _ := w.Name(caller); name.Name != "main" || caller.SP() != frames[0].SP()+8+frameSize || w.Stepper(caller).Name() != "jit" {
+		t.Errorf("the caller is %s, SP %#x above, by %s", name.Name, caller.SP()-frames[0].SP(), w.Stepper(caller).Name())
+	}
+}
+
 // What gdb says of a process that is about to throw from registered code, is what
 // a core file of that moment says: addresses, functions and lines.
 func TestRegisteredCode(t *testing.T) {
