@@ -14,7 +14,8 @@ const (
 	maxJITSum    = 256 << 10 // bytes that tell whether it is the same still
 	jitChunk     = 256 << 10 // bytes read at a time
 
-	jitObjectBytes = 1 << 10 // what a JITObject takes, besides what is in Frames
+	jitObjectBytes = 1 << 10 // what a JITObject takes, besides what is in Frames,
+	jitRangeBytes  = 128     // and each piece of its code
 )
 
 var errJITObject = errors.New("not an object file of this machine")
@@ -62,7 +63,7 @@ type jitPart struct{ off, n uint64 }
 // jitSeed is of all sums.
 var jitSeed = maphash.MakeSeed()
 
-// readJITObject reads the object file of an entry. linked is the whole of it..
+// readJITObject reads the object file of an entry. linked is the whole of it.
 func readJITObject(e jitEntry, read func(addr uint64, buf []byte) bool) (o *JITObject, linked *Image, err error) {
 	var magic [4]byte
 	if e.size < 64 || e.size > maxJITObject || !read(e.symfile, magic[:]) || string(magic[:]) != elf.ELFMAG {
@@ -97,7 +98,7 @@ func readJITObject(e jitEntry, read func(addr uint64, buf []byte) bool) (o *JITO
 		o.code = append(o.code, jitRange{start: s.Vaddr, end: s.Vaddr + s.Memsz, object: o})
 	}
 	o.Frames = linked.only(raw, ".eh_frame", ".debug_frame")
-	o.size = int(o.Frames.size) + jitObjectBytes
+	o.size = int(o.Frames.size) + jitObjectBytes + jitRangeBytes*len(o.code)
 	return o, linked, nil
 }
 

@@ -52,7 +52,9 @@ type JITObjects struct {
 	links   map[uint64]jitLink    // the same
 	code    []jitRange            // in order of address, without overlaps
 
-	epoch    uint64 // see Begin
+	walks    uint64 // see Begin
+	same     uint64 // of the walks, the last in which the lists were what they had been
+	epoch    uint64 // in which what was seen to be so is believed
 	began    time.Time
 	read     time.Time     // when the lists were read last,
 	took     time.Duration // and how long that was
@@ -93,14 +95,16 @@ func JITObjectsOf(ps ProcessState) *JITObjects {
 }
 
 func newJITObjects(ps ProcessState) *JITObjects {
-	j := &JITObjects{ps: ps, epoch: 1}
+	j := &JITObjects{ps: ps, walks: 1, epoch: 1}
 	j.live, _ = ps.(LiveMemory)
 	return j
 }
 
-// Begin tells that the process may have changed: what it said is looked at again
-// when it is needed. Of a process that runs, that is so after a moment only.
+// Begin tells that the process may have changed, as it is for another walk: what it
+// said is looked at again when it is needed. Of a process that runs, object files
+// that were there are so after a moment only.
 func (j *JITObjects) Begin() {
+	j.walks++
 	if j.live != nil {
 		now := time.Now()
 		if now.Sub(j.began) < jitTrusted {
@@ -204,6 +208,9 @@ func (j *JITObjects) find() bool {
 
 // changed reports whether a list may be other than when it was read.
 func (j *JITObjects) changed() bool {
+	if j.same == j.walks {
+		return false
+	}
 	for i := range j.descriptors {
 		d := &j.descriptors[i]
 		if !j.readMemory(d.addr, j.word[:24]) {
@@ -218,6 +225,7 @@ func (j *JITObjects) changed() bool {
 			return true
 		}
 	}
+	j.same = j.walks
 	return false
 }
 

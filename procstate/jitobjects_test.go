@@ -260,6 +260,7 @@ func TestJITObjectsLinked(t *testing.T) {
 		t.Fatalf("%d again", len(l))
 	}
 	m.list(jitRegister, jitTestHeap+0x100, jitTestHeap+0x100, jitTestHeap)
+	j.Begin()
 	l := j.Linked()
 	if len(l) != 1 {
 		t.Fatalf("%d, want 1", len(l))
