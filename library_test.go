@@ -416,3 +416,17 @@ func TestLaunchToEnd(t *testing.T) {
 		t.Errorf("it ended with %#x, %v", ws, ok)
 	}
 }
+
+// A Walker of no process says so.
+func TestWithNothing(t *testing.T) {
+	w := swbpf.With(nil, nil, nil)
+	if _, err := w.WalkStack(nil, procstate.DefaultThread); !errors.Is(err, unwind.ErrNoProcess) {
+		t.Errorf("WalkStack: %v", err)
+	}
+	if sym, ok := w.Name(&unwind.Frame{}); ok {
+		t.Errorf("named %+v", sym)
+	}
+	if err := swbpf.Detach(w); err != nil {
+		t.Errorf("Detach: %v", err)
+	}
+}

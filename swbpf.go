@@ -105,7 +105,7 @@ func With(proc procstate.ProcessState, group unwind.StepperGroup, lookup unwind.
 	if group == nil {
 		group = DefaultGroup()
 	}
-	if lookup == nil {
+	if lookup == nil && proc != nil {
 		lookup = SymbolReader()(proc)
 	}
 	return unwind.NewWalker(proc, group, lookup)

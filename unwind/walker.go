@@ -267,6 +267,9 @@ func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
 		return before
 	}
 	if w.libs == nil {
+		if w.proc == nil {
+			return nil
+		}
 		if w.libs = w.proc.Libraries(); w.libs == nil {
 			return nil
 		}
@@ -472,6 +475,9 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 		return v, err
 	case StackBottom, Mended:
 		return v, nil
+	case Success:
+	default:
+		return Failed, StepperFailed
 	}
 	out.Thread, out.Stepper = in.Thread, id
 	if out.pc == 0 && w.BeginsStack(out.sp) {
@@ -489,7 +495,7 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 		inRegister := w.arch.LR != procstate.NoReg || out.PCLocation.Kind == LocationRegister
 		leaf := in.Flags&Interrupted != 0 && inRegister ||
 			out.PCLocation.Kind == LocationAddress && out.PCLocation.Addr-in.sp+elsewhere >= 2*elsewhere
-		if out.sp < in.sp || !leaf && in.Flags&Instrumentation == 0 {
+		if out.sp < in.sp || out.pc == in.pc || !leaf && in.Flags&Instrumentation == 0 {
 			return Failed, NoProgress
 		}
 	}
@@ -503,7 +509,7 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 func (w *Walker) BeginsStack(cfa uint64) bool {
 	const page, head = 4096, 64 // bytes
 	left := -cfa % page
-	if left >= head {
+	if left >= head || cfa == 0 || w.proc == nil {
 		return false
 	}
 	for end := cfa + left; cfa < end; cfa += uint64(w.arch.AddressWidth) {

@@ -132,6 +132,8 @@ func TestWalkerRefuses(t *testing.T) {
 		{"same SP, return address elsewhere in memory", 0, 0x2000, 0x8000, 0, InMemory(8), ReasonNone},
 		{"same SP in a call", 0, 0x2000, 0x8000, 0, InRegister(5), NoProgress},
 		{"same SP, return address in a register", Interrupted, 0x2000, 0x8000, 0, InRegister(5), ReasonNone},
+		{"the same place, return address in a register", Interrupted, 0x1000, 0x8000, Interrupted, InRegister(5), NoProgress},
+		{"no SP and no PC", Interrupted, 0, 0, 0, Location{}, BadPC},
 		{"lower SP", Interrupted, 0x2000, 0x7ff8, 0, InRegister(5), NoProgress},
 		{"lower SP on another stack", 0, 0x2000, 0x1000, StackSwitched, InMemory(8), ReasonNone},
 		{"higher SP", 0, 0x2000, 0x8008, 0, InMemory(8), ReasonNone},
@@ -153,6 +155,14 @@ func TestWalkerRefuses(t *testing.T) {
 		if ReasonOf(err) != tc.want || (v == Success) != (tc.want == ReasonNone) {
 			t.Errorf("%s: %v, %v, want reason %v", tc.name, v, err, tc.want)
 		}
+	}
+}
+
+// A stepper that says nothing that a Walker knows has not walked the frame.
+func TestUnknownVerdict(t *testing.T) {
+	frames, err := NewWalker(snapshot(0x1000, 0x8000, 1), NewGroup(countdown(0, 77, nil)), nil).WalkStack(nil, 0)
+	if err != StepperFailed || len(frames) != 1 {
+		t.Errorf("%d frames, %v", len(frames), err)
 	}
 }
 

@@ -27,7 +27,7 @@ func TestNothing(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			if _, _, ok := w.Library(&f); ok || w.Stepper(&f) != nil || w.Arch() != nil {
+			if _, _, ok := w.Library(&f); ok || w.Stepper(&f) != nil || w.Arch() != nil || w.MappingAt(0) != nil || w.BeginsStack(1<<12) {
 				t.Error("it knows something")
 			}
 		})
