@@ -121,10 +121,22 @@ func TestPIDErrors(t *testing.T) {
 	for _, e := range entries {
 		fmt.Sscan(e.Name(), &tid)
 	}
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer zombie.Wait()
+	state := fmt.Sprintf("/proc/%d/status", zombie.Process.Pid)
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if b, _ := os.ReadFile(state); strings.Contains(string(b), "\nState:\tZ") {
+			break
+		}
+	}
 	for _, c := range []struct {
 		pid  int
 		want string
 	}{
+		{zombie.Process.Pid, "has ended and is a zombie"},
 		{-1, "no such process"},
 		{0, "no such process"},
 		{1 << 30, "no such process"},

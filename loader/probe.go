@@ -261,7 +261,8 @@ func readInt(path string) (int, bool) {
 	return n, err == nil
 }
 
-// tgidOf returns the process that a thread belongs to.
+// tgidOf returns the process that a thread belongs to. A process of which nothing
+// is left but its status for its parent is none.
 func tgidOf(tid int) (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
@@ -270,10 +271,16 @@ func tgidOf(tid int) (int, error) {
 		}
 		return 0, fmt.Errorf("process %d: %w", tid, err)
 	}
-	_, rest, ok := strings.Cut(string(b), "\nTgid:")
-	line, _, _ := strings.Cut(rest, "\n")
-	tgid, err := strconv.Atoi(strings.TrimSpace(line))
-	if !ok || err != nil {
+	field := func(name string) string {
+		_, rest, _ := strings.Cut(string(b), "\n"+name+":")
+		line, _, _ := strings.Cut(rest, "\n")
+		return strings.TrimSpace(line)
+	}
+	if strings.HasPrefix(field("State"), "Z") && field("Threads") == "1" {
+		return 0, fmt.Errorf("process %d: has ended and is a zombie", tid)
+	}
+	tgid, err := strconv.Atoi(field("Tgid"))
+	if err != nil {
 		return 0, fmt.Errorf("process %d: no Tgid in its status", tid)
 	}
 	return tgid, nil
