@@ -126,6 +126,9 @@ func (o *recordOptions) check(dash int) error {
 	if len(o.command) > 0 && dash != 0 {
 		return fmt.Errorf("unexpected argument %q; a command to record comes after --", o.command[0])
 	}
+	if len(o.command) == 0 && dash == 0 {
+		return errors.New("there is no command after --")
+	}
 	given := 0
 	for _, b := range []bool{o.all, len(o.pids) > 0, len(o.command) > 0} {
 		if b {

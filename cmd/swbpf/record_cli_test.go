@@ -58,6 +58,7 @@ func TestRecordRefuses(t *testing.T) {
 		{"-a -p 1", []string{"exclude"}},
 		{"-a -- true", []string{"exclude"}},
 		{"true", []string{"after --"}},
+		{"-d 1 --", []string{"no command after --"}},
 		{"-- /nonexistent/program", []string{"start /nonexistent/program: no such file"}},
 		{"-F 99999999", []string{"perf_event_max_sample_rate"}},
 		{"-F -1", []string{"from 1 to", "perf_event_max_sample_rate"}},
