@@ -67,11 +67,6 @@ func (n *NewPrograms) close() error {
 // ringRecordBusy is BPF_RINGBUF_BUSY_BIT of <linux/bpf.h>.
 const ringRecordBusy = 1 << 31
 
-// any reports whether there is something to take.
-func (n *NewPrograms) any() bool {
-	return n != nil && position(n.consumer).Load() != position(n.producer).Load()
-}
-
 // take returns the files that were told of since, valid until the next call, and
 // whether a ring fills up. All that the files' programs map before they run is in
 // the side-band by then.

@@ -193,7 +193,7 @@ func TestRestEnds(t *testing.T) {
 	rested := make(chan struct{})
 	go func() {
 		defer close(rested)
-		sb.rest(24 * time.Hour)
+		p.rest(24 * time.Hour)
 	}()
 	runCopy(t, path)
 	select {

@@ -3,6 +3,7 @@ package loader
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -108,6 +109,13 @@ type eventKey struct {
 	i    int
 }
 
+// watchNice is the nice value of the thread that opens files.
+const watchNice = -20
+
+// watchSlack is how late that thread's timers may be, whatever the program's
+// other threads have.
+const watchSlack = 50 * time.Microsecond
+
 // watchRest is how long Watch lets events gather at most. A file that comes as
 // the first unknown one after many that were known is opened that much later.
 // Where new programs are told of, which ends the rest, only libraries can be so
@@ -152,21 +160,27 @@ func NewProcesses(cfg ProcessesConfig) *Processes {
 // opened while the processes that map them live. While all that is mapped is
 // known already, it lets them gather for up to watchRest, or for up to longRest
 // while it heeds NewPrograms. It returns when ctx ends, and ends the side-band's
-// Waits with it. On a busy machine it comes too late unless the program has
-// precedence over others.
+// Waits with it. Its thread is given precedence, where that is allowed, as a busy
+// machine is when it would come too late.
 func (p *Processes) Watch(ctx context.Context) error {
+	// Not unlocked: the thread ends with the goroutine and its precedence.
+	runtime.LockOSThread()
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, watchNice)
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(watchSlack), 0, 0, 0)
 	defer context.AfterFunc(ctx, p.sideband.Wake)()
 	rest := time.Duration(0)
 	for calm := true; ctx.Err() == nil; {
 		if calm {
-			if _, err := p.sideband.Wait(0); err != nil {
+			woken, err := p.sideband.Wait(time.Minute)
+			if err != nil {
 				return err
+			}
+			if !woken {
+				continue
 			}
 		}
 		if rest > 0 {
-			if err := p.sideband.rest(rest); err != nil {
-				return err
-			}
+			p.rest(rest)
 		}
 		started, filled := p.programs.take()
 		if filled && p.onFilled != nil {
@@ -199,7 +213,7 @@ func (p *Processes) Watch(ctx context.Context) error {
 // live longer than that.
 func (p *Processes) Heed(n *NewPrograms) error {
 	p.programs = n
-	return p.sideband.heed(n)
+	return p.sideband.alsoWait(n.fd)
 }
 
 // know has no more told of programs whose files are open, and of those in Go what
@@ -220,6 +234,16 @@ func (p *Processes) forgetPrograms() {
 	defer p.mu.Unlock()
 	clear(p.goPrograms)
 	p.programs.forget()
+}
+
+// rest waits for a while, or for a new program.
+func (p *Processes) rest(d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
+	fds := []unix.PollFd{{Fd: int32(p.sideband.wake), Events: unix.POLLIN}}
+	if p.programs != nil {
+		fds = append(fds, unix.PollFd{Fd: int32(p.programs.fd), Events: unix.POLLIN})
+	}
+	_, _ = unix.Ppoll(fds, &ts, nil)
 }
 
 // tookSince returns how many events came since the last call, whether a

@@ -55,11 +55,8 @@ type Sideband struct {
 	wakeBytes int
 	ringBytes int
 	online    *cpuList
-	polled    *pollSet     // what ends a Wait
-	epoll     int          // the rings, in polled during a Wait only
-	wake      int          // eventfd, in polled
-	woken     atomic.Bool  // by Wake
-	programs  *NewPrograms // nil, or in polled
+	epoll     int
+	wake      int // eventfd that ends a Wait
 
 	mu    sync.Mutex
 	rings map[int]*sidebandRing // by CPU
@@ -85,7 +82,7 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 	}
 	s := &Sideband{
 		wakeBytes: cfg.WakeBytes, ringBytes: cfg.RingBytes,
-		rings: make(map[int]*sidebandRing, len(cpus)), names: names{}, epoll: -1, wake: -1,
+		rings: make(map[int]*sidebandRing, len(cpus)), names: names{}, wake: -1,
 	}
 	if s.wakeBytes <= 0 {
 		s.wakeBytes = defaultWakeBytes
@@ -96,7 +93,11 @@ func OpenSideband(cfg SidebandConfig) (*Sideband, error) {
 	if s.online, err = openCPUList(); err != nil {
 		return nil, err
 	}
-	if err := s.openPolled(); err != nil {
+	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		s.online.close()
+		return nil, fmt.Errorf("open side-band: %w", err)
+	}
+	if err := s.openWake(); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open side-band: %w", err)
 	}
@@ -140,21 +141,11 @@ func (s *Sideband) openAll(cpus []int) error {
 	return nil
 }
 
-func (s *Sideband) openPolled() (err error) {
-	if s.polled, err = newPollSet(); err != nil {
-		return err
-	}
-	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return err
-	}
+func (s *Sideband) openWake() (err error) {
 	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return err
 	}
-	if err := errors.Join(s.polled.add(s.epoll), s.polled.add(s.wake)); err != nil {
-		return err
-	}
-	s.polled.heed(s.epoll, false)
-	return nil
+	return unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, s.wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.wake)})
 }
 
 // openCPU starts to follow a CPU. The error wraps ENODEV when it is offline,
@@ -265,48 +256,20 @@ func (s *Sideband) drainRing(ring *sidebandRing, fn func(*SidebandEvent)) {
 }
 
 // Wait returns when a CPU has written WakeBytes of records since, or Wake was
-// called, or a timeout has passed that is not 0; woken is false after the last. One
-// goroutine at a time may wait.
+// called, or the timeout has passed; woken is false after the last.
 func (s *Sideband) Wait(timeout time.Duration) (woken bool, err error) {
-	s.polled.heed(s.epoll, true)
-	timedOut, err := s.polled.wait(s.hasNews, timeout)
-	s.polled.heed(s.epoll, false)
-	if err != nil {
+	var events [16]unix.EpollEvent
+	ms := int((timeout + time.Millisecond - 1) / time.Millisecond)
+	n, err := unix.EpollWait(s.epoll, events[:], ms)
+	if err != nil && err != unix.EINTR {
 		return false, fmt.Errorf("wait for side-band: %w", err)
 	}
-	return !timedOut, nil
+	return n > 0, nil
 }
 
-// rest waits for a while, or until there is a new program, or Wake was called.
-func (s *Sideband) rest(d time.Duration) error {
-	if _, err := s.polled.wait(s.isUrgent, d); err != nil {
-		return fmt.Errorf("rest: %w", err)
-	}
-	return nil
-}
-
-// hasNews reports whether a Wait ends at once.
-func (s *Sideband) hasNews() bool {
-	if s.isUrgent() {
-		return true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, ring := range s.rings {
-		if ring.unread() >= s.wakeBytes {
-			return true
-		}
-	}
-	return false
-}
-
-// isUrgent reports whether a rest ends at once.
-func (s *Sideband) isUrgent() bool { return s.woken.Load() || s.programs.any() }
-
-// heed has a Wait and a rest end as well when n has something to tell.
-func (s *Sideband) heed(n *NewPrograms) error {
-	s.programs = n
-	if err := s.polled.add(n.fd); err != nil {
+// alsoWait has a Wait end as well when there is something to read at a descriptor.
+func (s *Sideband) alsoWait(fd int) error {
+	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
 		return fmt.Errorf("wait with the side-band: %w", err)
 	}
 	return nil
@@ -316,7 +279,6 @@ func (s *Sideband) heed(n *NewPrograms) error {
 func (s *Sideband) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.woken.Store(true)
 	if s.wake >= 0 {
 		_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full counts as well
 	}
@@ -334,17 +296,11 @@ func (s *Sideband) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closeRings()
-	for _, fd := range []*int{&s.wake, &s.epoll} {
-		if *fd >= 0 {
-			unix.Close(*fd)
-			*fd = -1
-		}
+	if s.wake >= 0 {
+		unix.Close(s.wake)
+		s.wake = -1
 	}
-	err := s.online.close()
-	if s.polled != nil {
-		err = errors.Join(err, s.polled.close())
-	}
-	return err
+	return errors.Join(s.online.close(), unix.Close(s.epoll))
 }
 
 func (s *Sideband) closeRings() {
@@ -409,11 +365,6 @@ func (r *sidebandRing) read(fn func(record []byte)) bool {
 		tail += n
 	}
 	return true
-}
-
-// unread is the number of bytes that a read would hand out.
-func (r *sidebandRing) unread() int {
-	return int(atomic.LoadUint64(&r.meta.Data_head) - r.meta.Data_tail)
 }
 
 func (r *sidebandRing) close() {

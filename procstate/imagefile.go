@@ -75,7 +75,7 @@ func (f *imageFile) read(b []byte, off int64) (int, error) {
 
 func (f *imageFile) readOpen(fd int, b []byte, off int64) (n int, err error) {
 	for n < len(b) {
-		m, err := pread(fd, b[n:], off+int64(n))
+		m, err := unix.Pread(fd, b[n:], off+int64(n))
 		if err == unix.EINTR {
 			continue
 		}
@@ -96,25 +96,11 @@ func (f *imageFile) readOpen(fd int, b []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// pread is pread(2). What is in the page cache it reads by a call that the runtime is
-// not told of: each of those wakes a thread of the runtime's, which costs more than
-// the call.
-func pread(fd int, b []byte, off int64) (int, error) {
-	iov := unix.Iovec{Base: unsafe.SliceData(b)}
-	iov.SetLen(len(b))
-	n, _, e := unix.RawSyscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), 0, unix.RWF_NOWAIT)
-	if e == 0 && n > 0 {
-		return int(n), nil
-	}
-	return unix.Pread(fd, b, off)
-}
-
 // sameAs reports whether the file of fd has the size and time of change that
 // it had when it was opened first.
 func (f *imageFile) sameAs(fd int) bool {
 	var st unix.Stat_t
-	_, _, e := unix.RawSyscall(unix.SYS_FSTAT, uintptr(fd), uintptr(unsafe.Pointer(&st)), 0)
-	return e == 0 && st.Size == f.size &&
+	return unix.Fstat(fd, &st) == nil && st.Size == f.size &&
 		st.Mtim.Sec == f.mtime.Sec && uint32(st.Mtim.Nsec) == f.mtime.Nsec
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"time"
 
@@ -22,12 +21,8 @@ const timerSlack = 5 * time.Millisecond
 
 // raisePriority gives all threads of this program the recorder's nice value and
 // timer slack; threads born later inherit both. Without the privilege nothing
-// changes. A command to record must have been started before. Two threads may
-// run, on one CPU, too: files are to be opened while a poll of the rings takes long.
+// changes. A command to record must have been started before.
 func raisePriority() {
-	if runtime.GOMAXPROCS(0) < 2 {
-		runtime.GOMAXPROCS(2)
-	}
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return

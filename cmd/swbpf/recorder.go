@@ -176,7 +176,6 @@ func (r *recorder) run() error {
 		if err != nil {
 			return err
 		}
-		go func() {}() // has another thread look out for what Watch waits for, meanwhile
 		bytes := r.session.BytesRead()
 		r.fleeting = hastened
 		if err := r.poll(r.procs.Collect()); err != nil {
