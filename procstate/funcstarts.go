@@ -31,29 +31,30 @@ func (im *Image) FuncStarts() []uint64 {
 }
 
 func (im *Image) appendFuncSymbols(out []uint64, s Section) []uint64 {
-	b, err := im.SectionBytes(s, maxSymtab)
-	if err != nil {
-		return out
-	}
 	size, info, shndx, value := 24, 4, 6, 8
 	if im.arch.AddressWidth == 4 {
 		size, info, shndx, value = 16, 12, 14, 4
 	}
-	for ; len(b) >= size; b = b[size:] {
-		in := int(binary.LittleEndian.Uint16(b[shndx:]))
-		switch elf.SymType(b[info] & 15) {
-		case elf.STT_FUNC, elf.STT_GNU_IFUNC:
-		case elf.STT_NOTYPE:
-			if elf.ST_BIND(b[info]) != elf.STB_GLOBAL || in >= len(im.sections) || im.sections[in].Flags&elf.SHF_EXECINSTR == 0 {
+	start := len(out)
+	err := im.SectionParts(s, maxSymtab, func(b []byte) {
+		for ; len(b) >= size; b = b[size:] {
+			in := int(binary.LittleEndian.Uint16(b[shndx:]))
+			switch elf.SymType(b[info] & 15) {
+			case elf.STT_FUNC, elf.STT_GNU_IFUNC:
+			case elf.STT_NOTYPE:
+				if elf.ST_BIND(b[info]) != elf.STB_GLOBAL || in >= len(im.sections) || im.sections[in].Flags&elf.SHF_EXECINSTR == 0 {
+					continue
+				}
+			default:
 				continue
 			}
-		default:
-			continue
+			if in != int(elf.SHN_UNDEF) {
+				out = append(out, im.word(b[value:]))
+			}
 		}
-		if in == int(elf.SHN_UNDEF) {
-			continue
-		}
-		out = append(out, im.word(b[value:]))
+	})
+	if err != nil {
+		return out[:start]
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
@@ -409,6 +410,33 @@ func (im *Image) SectionBytes(s Section, limit uint64) ([]byte, error) {
 		return nil, fmt.Errorf("%s: section %s: %w", im.Path, s.Name, err)
 	}
 	return out, nil
+}
+
+// sectionPart is how many bytes of a section are read at a time: whole entries of
+// any table.
+const sectionPart = 48 << 10
+
+// SectionParts calls visit for the bytes of a section in order, 48 KiB at a time or
+// what is left, valid until it returns: with whole entries of tables whose entries
+// have 8, 16 or 24 bytes. A section that is compressed is read whole, as by
+// SectionBytes. An error may come after some of the bytes.
+func (im *Image) SectionParts(s Section, limit uint64, visit func(part []byte)) error {
+	if s.Flags&elf.SHF_COMPRESSED != 0 || strings.HasPrefix(s.Name, ".zdebug_") || s.Type == elf.SHT_NOBITS || s.Size > uint64(im.size) || limit != 0 && s.Size > limit {
+		b, err := im.SectionBytes(s, limit)
+		if err == nil {
+			visit(b)
+		}
+		return err
+	}
+	buf := make([]byte, min(s.Size, sectionPart))
+	for at := uint64(0); at < s.Size; at += sectionPart {
+		part := buf[:min(s.Size-at, sectionPart)]
+		if err := im.readFull(part, s.Off+at); err != nil {
+			return fmt.Errorf("%s: section %s: %w", im.Path, s.Name, err)
+		}
+		visit(part)
+	}
+	return nil
 }
 
 func decompress(s Section, raw []byte, limit uint64, is64 bool) ([]byte, error) {

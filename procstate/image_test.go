@@ -106,6 +106,14 @@ func TestImageHeaders(t *testing.T) {
 				if _, err := im.SectionBytes(got, uint64(len(b)-1)); err == nil {
 					t.Errorf("%s: section %s: read beyond the limit", path, s.Name)
 				}
+				if err := im.SectionParts(got, uint64(len(b)-1), func([]byte) {}); err == nil {
+					t.Errorf("%s: section %s: read in parts beyond the limit", path, s.Name)
+				}
+			}
+			var parts []byte
+			err = im.SectionParts(got, 0, func(part []byte) { parts = append(parts, part...) })
+			if err != nil || !bytes.Equal(parts, wantBytes) {
+				t.Errorf("%s: section %s in parts: %d bytes, %v; want %d", path, s.Name, len(parts), err, len(wantBytes))
 			}
 		}
 	}
@@ -321,6 +329,10 @@ func TestDecompressFormats(t *testing.T) {
 		got, err := im.SectionBytes(mustSection(t, im, name), 0)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: %d bytes, %v; want %d", format, len(got), err, len(want))
+		}
+		err = im.SectionParts(mustSection(t, im, name), 0, func(part []byte) { got = part })
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s in parts: %d bytes, %v; want %d", format, len(got), err, len(want))
 		}
 	}
 }

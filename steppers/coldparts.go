@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
-	"strings"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -26,36 +25,37 @@ func coldParts(img *procstate.Image) map[uint64]uint64 {
 	if !ok || img.Arch().AddressWidth != 8 || tab.Entsize != elf.Sym64Size || int(tab.Link) >= len(img.Sections()) {
 		return nil
 	}
-	syms, err := img.SectionBytes(tab, maxSymtab)
-	if err != nil {
-		return nil
-	}
 	names, err := img.SectionBytes(img.Sections()[tab.Link], maxSymtab)
 	if err != nil || !bytes.Contains(names, []byte(".cold")) {
 		return nil
 	}
 	parts := map[string]uint64{} // by name of the function
-	each := func(f func(name string, vaddr uint64)) {
-		for b := syms; len(b) >= elf.Sym64Size; b = b[elf.Sym64Size:] {
-			off := uint64(binary.LittleEndian.Uint32(b))
-			if elf.ST_TYPE(b[4]) != elf.STT_FUNC || off >= uint64(len(names)) {
-				continue
+	each := func(f func(name []byte, vaddr uint64)) error {
+		return img.SectionParts(tab, maxSymtab, func(b []byte) {
+			for ; len(b) >= elf.Sym64Size; b = b[elf.Sym64Size:] {
+				off := uint64(binary.LittleEndian.Uint32(b))
+				if elf.ST_TYPE(b[4]) != elf.STT_FUNC || off >= uint64(len(names)) {
+					continue
+				}
+				name, _, _ := bytes.Cut(names[off:min(off+maxSymbolName, uint64(len(names)))], []byte{0})
+				f(name, binary.LittleEndian.Uint64(b[8:]))
 			}
-			name, _, _ := bytes.Cut(names[off:min(off+maxSymbolName, uint64(len(names)))], []byte{0})
-			f(string(name), binary.LittleEndian.Uint64(b[8:]))
-		}
+		})
 	}
-	each(func(name string, vaddr uint64) {
-		if base, rest, ok := strings.Cut(name, ".cold"); ok && (rest == "" || rest[0] == '.') {
-			parts[base] = vaddr
+	err = each(func(name []byte, vaddr uint64) {
+		if base, rest, ok := bytes.Cut(name, []byte(".cold")); ok && (len(rest) == 0 || rest[0] == '.') {
+			parts[string(base)] = vaddr
 		}
 	})
+	if err != nil {
+		return nil
+	}
 	of := map[uint64]uint64{}
 	for _, vaddr := range parts {
 		of[vaddr] = 0 // until found
 	}
-	each(func(name string, vaddr uint64) {
-		if part, ok := parts[name]; ok {
+	_ = each(func(name []byte, vaddr uint64) { // as before
+		if part, ok := parts[string(name)]; ok {
 			if _, isPart := of[vaddr]; !isPart {
 				of[part] = vaddr
 			}

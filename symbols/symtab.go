@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"debug/elf"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -177,7 +176,7 @@ func (b *symtabBuilder) addTable(im *procstate.Image, s procstate.Section) error
 	}
 	arm := im.Arch() == procstate.ARM64
 	width := im.Arch().AddressWidth
-	return eachChunk(im, s, func(data []byte) {
+	return im.SectionParts(s, 0, func(data []byte) {
 		for size := symSize(width); len(data) >= size; data = data[size:] {
 			if b.outside(data, width) {
 				continue
@@ -237,33 +236,6 @@ func (b *symtabBuilder) addSymbol(sym *rawSym, source uint8, arm bool) {
 	} else if b.added != nil {
 		b.added(b.entries[n])
 	}
-}
-
-// symChunk is how many bytes of a symbol table are read at a time: a multiple
-// of the size of a symbol.
-const symChunk = 48 << 10
-
-// eachChunk calls f for the bytes of a symbol table, part by part.
-func eachChunk(im *procstate.Image, s procstate.Section, f func(data []byte)) error {
-	if s.Flags&elf.SHF_COMPRESSED != 0 {
-		data, err := im.SectionBytes(s, 0)
-		if err == nil {
-			f(data)
-		}
-		return err
-	}
-	if s.Type == elf.SHT_NOBITS || s.Off > uint64(im.Size()) || s.Size > uint64(im.Size())-s.Off {
-		return fmt.Errorf("%s: section %s is past the end of the file", im.Path, s.Name)
-	}
-	buf := make([]byte, min(s.Size, symChunk))
-	for at := uint64(0); at < s.Size; at += symChunk {
-		data := buf[:min(s.Size-at, symChunk)]
-		if n, err := im.ReadAt(data, int64(s.Off+at)); n < len(data) {
-			return fmt.Errorf("%s: section %s: %w", im.Path, s.Name, err)
-		}
-		f(data)
-	}
-	return nil
 }
 
 // nameOf returns the name of an entry, without its version.

@@ -60,13 +60,14 @@ func (c *Code) read(lo, hi uint64) []byte {
 // instruction. fresh tells that nothing runs on into it: the instruction
 // before, padding left out, ends the flow.
 func (c *Code) sweep(s span, visit func(addr uint64, in *isa.Inst, fresh bool)) {
-	const block = 1 << 20
+	const block = 256 << 10
 	var in isa.Inst
 	fresh := true
+	buf := make([]byte, min(block+16, s.hi-s.lo))
 	for lo := s.lo; lo < s.hi; {
 		hi := min(lo+block+16, s.hi)
-		code := c.read(lo, hi)
-		if code == nil {
+		code := buf[:hi-lo]
+		if c.im.ReadVaddr(code, lo) != nil {
 			return
 		}
 		i := uint64(0)
@@ -188,7 +189,7 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 		c.sweep(s, func(addr uint64, in *isa.Inst, _ bool) {
 			if in.Flow == isa.Call {
 				if _, ok := c.spanOf(in.Target); ok && in.Target != addr+uint64(in.Len) {
-					targets = append(targets, c.off(in.Target))
+					targets = appendFew(targets, c.off(in.Target), 2)
 				}
 				return
 			}
@@ -207,8 +208,7 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 	labels := c.labels()
 	c.findRelocated()
 	c.findPointers()
-	slices.Sort(c.taken)
-	c.taken = slices.Compact(c.taken)
+	c.taken = slices.Clone(sortFew(c.taken, 1))
 	slices.Sort(targets)
 	i := 0
 	for _, s := range c.spans {
@@ -241,8 +241,34 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 // take notes that something refers to vaddr, when code could begin there.
 func (c *Code) take(vaddr uint64) {
 	if _, ok := c.spanOf(vaddr); ok && vaddr%uint64(c.arch.PCAlign) == 0 {
-		c.taken = append(c.taken, c.off(vaddr))
+		c.taken = appendFew(c.taken, c.off(vaddr), 1)
 	}
+}
+
+// appendFew appends an address to a list of which only so many of each are asked for.
+// When there is no more room it is put in order and the others go, and it grows
+// only where that does not help.
+func appendFew(list []uint32, addr uint32, few int) []uint32 {
+	const small = 1 << 14
+	if len(list) == cap(list) && len(list) >= small {
+		if list = sortFew(list, few); len(list) > cap(list)/2 {
+			list = slices.Grow(list, len(list)/2)
+		}
+	}
+	return append(list, addr)
+}
+
+// sortFew puts a list in order and leaves so many of each address.
+func sortFew(list []uint32, few int) []uint32 {
+	slices.Sort(list)
+	n := 0
+	for _, addr := range list {
+		if n < few || list[n-few] != addr {
+			list[n] = addr
+			n++
+		}
+	}
+	return list[:n]
 }
 
 // constants are the addresses that the code before put into registers. AArch64

@@ -26,15 +26,13 @@ func (c *Code) eachRela(visit func(offset uint64, typ, sym uint32, addend uint64
 		if s.Type != elf.SHT_RELA || s.Flags&elf.SHF_ALLOC == 0 {
 			continue
 		}
-		b, err := c.im.SectionBytes(s, maxRelocs)
-		if err != nil {
-			continue
-		}
-		le := binary.LittleEndian
-		for ; len(b) >= 24; b = b[24:] {
-			info := le.Uint64(b[8:])
-			visit(le.Uint64(b), uint32(info), uint32(info>>32), le.Uint64(b[16:]))
-		}
+		_ = c.im.SectionParts(s, maxRelocs, func(b []byte) { // damaged: what could be read
+			le := binary.LittleEndian
+			for ; len(b) >= 24; b = b[24:] {
+				info := le.Uint64(b[8:])
+				visit(le.Uint64(b), uint32(info), uint32(info>>32), le.Uint64(b[16:]))
+			}
+		})
 	}
 }
 
@@ -66,15 +64,13 @@ func (c *Code) findPointers() {
 			s.Type != elf.SHT_PROGBITS && s.Type != elf.SHT_INIT_ARRAY && s.Type != elf.SHT_FINI_ARRAY {
 			continue
 		}
-		b, err := c.im.SectionBytes(s, maxData)
-		if err != nil {
-			continue
-		}
-		for ; len(b) >= 8; b = b[8:] {
-			if v := binary.LittleEndian.Uint64(b); v >= c.lo {
-				c.take(v)
+		_ = c.im.SectionParts(s, maxData, func(b []byte) { // damaged: what could be read
+			for ; len(b) >= 8; b = b[8:] {
+				if v := binary.LittleEndian.Uint64(b); v >= c.lo {
+					c.take(v)
+				}
 			}
-		}
+		})
 	}
 }
 
