@@ -19,10 +19,10 @@ type Table struct {
 
 	mu      sync.Mutex
 	windows *windows
-	file    *window   // while the file is read
+	file    *window   // while the file is read,
+	prog    *program  // and this, too
 	opened  int       // of the kinds of source, how many have been looked for
 	sources []*source // those that were found
-	prog    program
 	fde     fde
 
 	base    uint64 // link-time address of the lowest segment
@@ -188,11 +188,15 @@ func (t *Table) FunctionAt(vaddr uint64) (start, end uint64, ok bool) {
 }
 
 // begin and end enclose reads of the file.
-func (t *Table) begin() { t.file = t.windows.take() }
+func (t *Table) begin() {
+	t.file = t.windows.take()
+	t.prog, t.kept.made = &t.file.prog, t.file.made
+}
 
 func (t *Table) end() {
+	t.file.made = t.kept.made
 	t.windows.give(t.file)
-	t.file = nil
+	t.file, t.prog, t.kept.made = nil, nil, nil
 }
 
 // IsInside reports whether what is kept tells that a link-time address is in the

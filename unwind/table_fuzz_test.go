@@ -63,7 +63,9 @@ func checkRule(t *testing.T, tab *Table, addr uint64) {
 	row, start, end, err := tab.Row(addr)
 	if err == nil {
 		if start == tab.fde.start {
-			row.CFA.Offset += tab.prog.pushedBefore(end)
+			w := tab.windows.take() // that Row has used
+			row.CFA.Offset += w.prog.pushedBefore(end)
+			tab.windows.give(w)
 		}
 		row.raiseCFA(row.pushed(tab.img.Arch()))
 	}

@@ -10,14 +10,14 @@ import (
 // is looked up in lies side by side.
 const (
 	pageBits  = 12
-	groupBits = 6       // pages that are allocated together
-	maxGroups = 1 << 14 // 4 GB of code
+	groupBits = 4       // pages that are allocated together
+	maxGroups = 1 << 16 // 4 GB of code
 )
 
 // rows are the compiled rows of a Table. Addresses are relative to its base.
 type rows struct {
 	groups []*[1 << groupBits][]compiledRow // by page, in order of address
-	made   []compiledRow                    // of a piece of a page, before they are kept
+	made   []compiledRow                    // of a piece of a page, before they are kept: the window's
 	bytes  int64                            // in the rows of all pages
 	rules  []*[ruleChunk]Rule
 	nrules int
@@ -223,8 +223,8 @@ func (k *rows) keep(start, end uint64) {
 	if g >= maxGroups {
 		return
 	}
-	for uint64(len(k.groups)) <= g {
-		k.groups = append(k.groups, nil)
+	if n := int(g) + 1; n > len(k.groups) {
+		k.groups = append(k.groups, make([]*[1 << groupBits][]compiledRow, n-len(k.groups))...)
 	}
 	if k.groups[g] == nil {
 		k.groups[g] = new([1 << groupBits][]compiledRow)
@@ -251,7 +251,7 @@ func withRoom[T any](s []T) []T {
 
 // size is the memory in use, in bytes.
 func (k *rows) size() int64 {
-	n := cap(k.groups)*8 + cap(k.made)*int(unsafe.Sizeof(compiledRow{}))
+	n := cap(k.groups) * 8
 	for _, g := range k.groups {
 		if g != nil {
 			n += int(unsafe.Sizeof(*g))
@@ -287,7 +287,7 @@ const errTooManyRules = NumReasons
 
 func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 	const page = 1 << pageBits
-	f, p, k := &t.fde, &t.prog, &t.kept
+	f, p, k := &t.fde, t.prog, &t.kept
 	low := t.base + (vaddr-t.base)&^(page-1)
 	from, to := max(low, f.start), min(low+page, f.end)
 	if low+page < low {
@@ -333,7 +333,7 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 // addRow adds the present row for [start, end) to those of a piece, in the page
 // that begins at low.
 func (t *Table) addRow(low, start, end uint64) bool {
-	p, k := &t.prog, &t.kept
+	p, k := t.prog, &t.kept
 	var off int64
 	var threshold uint64
 	plt := p.row.CFA.Kind == ValExpression

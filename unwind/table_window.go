@@ -7,11 +7,15 @@ import (
 )
 
 // window is the piece of a file that was read last: what is read next mostly
-// lies in it. The zero value is ready for use.
+// lies in it. With it goes what else one needs who makes rows, and no longer. The
+// zero value is ready for use.
 type window struct {
 	image uint32 // its Index
 	off   uint64 // in the file
 	data  []byte
+
+	prog program
+	made []compiledRow
 }
 
 // windowBytes are read at least. Most records are shorter.

@@ -116,6 +116,6 @@ func (t *Table) forget() int64 {
 	t.kept = rows{}
 	t.sources = nil
 	t.opened = 0
-	t.prog, t.fde = program{}, fde{}
+	t.fde = fde{}
 	return t.used.Swap(0)
 }
