@@ -22,6 +22,9 @@ typedef _Bool bool;
 #define INLINE static inline __attribute__((always_inline))
 /* A function that the verifier checks once, whatever calls it. */
 #define GLOBAL __attribute__((noinline))
+/* A function whose code, and use of the stack, is not its callers': for what is seldom met. */
+#define APART static __attribute__((noinline))
+#define unlikely(x) __builtin_expect(!!(x), 0)
 #define offsetof(type, member) __builtin_offsetof(type, member)
 
 /*

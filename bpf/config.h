@@ -108,6 +108,7 @@ struct copy {
 	u64 next;  /* size after a success */
 	u64 holes; /* that may still be left out */
 	u64 later; /* mask of holes once something was read */
+	/* Where changes are sent: */
 	u64 first, last; /* what was asked for; blocks may hold more */
 	u64 key;   /* tells the stack from others: mirror.h */
 	u64 room;  /* for masks, between a region's header and its bytes */
@@ -173,11 +174,11 @@ struct cpu_ring {
 	u32 mirrored; /* whether these have any in the mirror */
 	u64 changes;  /* records with such ones so far */
 	u64 kernel_stacks; /* enum kernel_stacks, written by user space */
+	struct counters counters;
 	struct copy copy;
 	struct kernel_copy kernel;
-	struct go_thread go;
 	struct comparison comparison;
-	struct counters counters;
+	struct go_thread go;
 	/* and then the data */
 };
 
@@ -273,10 +274,11 @@ INLINE u8 *flags_of_process(u32 tgid)
 	return p ? &p->flags[tgid % PROCESS_PAGE] : NULL;
 }
 
-INLINE bool process_has(u32 tgid, u8 flag)
+/* What is known of a process: enum process_flags. */
+INLINE u8 process_flags(u32 tgid)
 {
 	u8 *flags = flags_of_process(tgid);
-	return flags && *flags & flag;
+	return flags ? *flags : 0;
 }
 
 INLINE struct cpu_ring *this_cpu_ring(void)

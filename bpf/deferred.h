@@ -71,8 +71,6 @@ INLINE struct deferred *free_deferred(u32 cpu)
 INLINE bool may_be_in_uprobe(struct task_struct *task)
 {
 #if defined(__TARGET_ARCH_x86)
-	if (!kernel_has(task, utask) || !task_field(task, utask))
-		return false;
 	struct user_regs *saved = saved_user_regs(task);
 	s64 nr = 0;
 	bpf_probe_read_kernel(&nr, sizeof(nr), &saved->orig_ax);

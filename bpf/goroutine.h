@@ -65,10 +65,8 @@ INLINE u64 find_g(struct go_thread *t, const struct go_process *p, const struct 
 
 INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_header *h)
 {
-	const struct go_process *p = NULL;
+	const struct go_process *p = bpf_map_lookup_elem(&go_processes, &tgid);
 
-	if (process_has(tgid, PROCESS_IS_GO))
-		p = bpf_map_lookup_elem(&go_processes, &tgid);
 	t->g = 0;
 	if (!p)
 		return;

@@ -96,7 +96,7 @@ INLINE u64 state_of_prev(const struct bpf_raw_tracepoint_args *ctx, struct task_
 /* Whether a task with this tgid is asked for. */
 INLINE bool is_tracked(u32 tgid)
 {
-	return tgid && (!filter_processes || process_has(tgid, PROCESS_SAMPLED));
+	return tgid && (!filter_processes || process_flags(tgid) & PROCESS_SAMPLED);
 }
 
 /* Fills in who a thread is. */
@@ -178,7 +178,7 @@ INLINE void end_short(struct cpu_ring *r, struct thread_times *t, struct off_cpu
 }
 
 /* A time off the CPU ends. */
-INLINE void end_off_cpu(struct cpu_ring *r, struct thread_times *t, u64 now)
+APART void end_off_cpu(struct cpu_ring *r, struct thread_times *t, u64 now)
 {
 	u64 left = t->left, woken = t->woken;
 	struct off_cpu_end end = { .time = now, .size = sizeof(end), .tid = t->tid, .start = left };

@@ -29,19 +29,23 @@ INLINE u64 breakpoint_at(u64 pc)
 	return 0;
 }
 
-/*
- * Adds the list of the current task behind what the record has, counts its
- * entries in the header, which has none yet, and says there where an instruction
- * is executed in place of a breakpoint. Nearly all tasks have never met a uprobe
- * and have no struct uprobe_task; one that has may be in the trampoline even when
- * the list is empty.
- */
-INLINE void add_returns(struct replaced_return *out, struct sample_header *h, struct task_struct *task, bool in_kernel)
+/* Whether a task has ever met a uprobe: nearly none has. */
+INLINE bool has_met_uprobe(struct task_struct *task)
 {
-	if (!out || !kernel_has(task, utask))
-		return;
+	return kernel_has(task, utask) && task_field(task, utask);
+}
+
+/*
+ * Adds the list of a task that has met a uprobe behind what the record has, counts
+ * its entries in the header, which has none yet, and says there where an
+ * instruction is executed in place of a breakpoint. It may be in the trampoline
+ * even when the list is empty.
+ */
+APART void add_returns(struct replaced_return *out, struct sample_header *h, struct task_struct *task, bool in_kernel)
+{
 	struct uprobe_task *utask = task_field(task, utask);
-	if (!utask)
+
+	if (!out || !utask)
 		return;
 	if (in_kernel)
 		h->breakpoint = breakpoint_at(program_counter(&h->regs));

@@ -47,7 +47,7 @@ INLINE void add_kernel_stack(void *ctx, struct cpu_ring *r, struct sample_header
 }
 
 /* Adds the kernel part of the stack of a perf event. */
-INLINE void add_interrupted_kernel_stack(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct sample_header *h,
+APART void add_interrupted_kernel_stack(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct sample_header *h,
 					 struct task_struct *task)
 {
 	u64 how = *(volatile u64 *)&r->kernel_stacks;
@@ -71,13 +71,16 @@ INLINE void add_kept_kernel_stack(const struct deferred *d, struct cpu_ring *r, 
 	r->end += n;
 }
 
-/* Adds the user part: the stack, and what belongs to it in Go programs. */
-INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task)
+/* Adds the user part: the stack, and what belongs to it in Go programs and under
+ * signals. */
+INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 flags)
 {
 	u64 sp = stack_pointer(&h->regs), before = r->end;
 	struct go_thread *go = &r->go;
 
-	read_go_thread(go, h->tgid, h);
+	go->g = 0;
+	if (flags & PROCESS_IS_GO)
+		read_go_thread(go, h->tgid, h);
 	struct signal_stack signal = signal_stack_of(task, sp);
 	u64 end = find_go_stack(go, sp, &signal);
 	if (!end)
@@ -103,24 +106,50 @@ INLINE void add_user_stack(struct cpu_ring *r, struct sample_header *h, struct t
 		add_other_stacks(r, h, go);
 	else if (signal.met)
 		add_interrupted_stack(r, h, task, signal.met);
-	r->counters.stack_bytes += r->copied;
+}
+
+/* The same, where the stack is not as usual. */
+APART void add_unusual_stacks(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 flags)
+{
+	add_user_stacks(r, h, task, flags);
+}
+
+/* The same, and for the usual stack with little code, of which nothing is in a
+ * cache. */
+INLINE void add_usual_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 flags)
+{
+	u64 sp = stack_pointer(&h->regs), end = 0;
+
+	if (!(flags & PROCESS_IS_GO) && !is_on_signal_stack(task, sp))
+		end = known_stack_end(task, h->tgid, h->tid, sp);
+	if (end) {
+		u64 before = r->end;
+		add_stack(r, h, sp, end, !is_in_syscall(&h->regs));
+		if (r->copied)
+			return;
+		r->regions = 0;
+		r->end = before;
+	}
+	add_unusual_stacks(r, h, task, flags);
 }
 
 /* What a sample is of. */
 struct occasion {
 	u64 time; /* 0: when it is recorded */
 	u64 weight;
-	u64 kernel_sp; /* as in read_user_regs */
+	const struct user_regs *regs; /* of the user code, if they are at hand */
+	u64 kernel_sp; /* if not: as in read_user_regs */
+	u8 flags;      /* of the process: enum process_flags */
 	bool in_kernel;
+	bool at_switch; /* of the current task, from a raw tracepoint */
 	u8 off_cpu; /* enum off_cpu_state */
 	const struct deferred *deferred; /* what was kept of one put off, or NULL */
 };
 
 /* Assembles and publishes the record of a sample, if there is room. */
-INLINE bool record(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasion *o)
+INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid, const struct occasion *o)
 {
 	struct counters *n = &r->counters;
-	struct task_struct *task = current_task();
 	struct sample_header *h = begin_record(r);
 
 	if (!h) {
@@ -150,12 +179,22 @@ INLINE bool record(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasio
 	else if (o->kernel_sp && want_kernel && copy_kernel)
 		add_interrupted_kernel_stack(ctx, r, h, task);
 	else if (o->in_kernel && want_kernel)
-		add_kernel_stack(ctx, r, h, o->off_cpu ? RAW_TRACEPOINT_FRAMES : 0);
-	h->user = read_user_regs(task, h, o->kernel_sp);
+		add_kernel_stack(ctx, r, h, o->at_switch ? RAW_TRACEPOINT_FRAMES : 0);
+	if (o->regs) {
+		__builtin_memcpy(&h->regs, o->regs, sizeof(h->regs));
+		h->user = user_state_of(task, h);
+	} else
+		h->user = read_user_regs(task, h, o->kernel_sp);
 	if (h->user == USER_NATIVE || h->user == USER_COMPAT32) {
-		add_returns(in_record(r, r->end), h, task, o->in_kernel);
-		r->end += h->returns * sizeof(struct replaced_return);
-		add_user_stack(r, h, task);
+		if (unlikely(has_met_uprobe(task))) {
+			add_returns(in_record(r, r->end), h, task, o->in_kernel);
+			r->end += h->returns * sizeof(struct replaced_return);
+		}
+		if (o->at_switch) /* its program has no stack left for calls */
+			add_user_stacks(r, h, task, o->flags);
+		else
+			add_usual_stack(r, h, task, o->flags);
+		n->stack_bytes += r->copied;
 	} else if (h->user == USER_EXITED)
 		n->exited++;
 	else if (h->user == USER_PARTIAL)
@@ -171,19 +210,18 @@ INLINE bool record(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasio
 }
 
 /*
- * Whether the current task is one to sample, and under which tgid. What is
- * not is counted.
+ * Whether the current task is one to sample, under which tgid, and what is known
+ * of its process. What is not is counted.
  */
-INLINE bool is_wanted(struct counters *n, u32 *tgid)
+INLINE bool is_wanted(struct counters *n, struct task_struct *task, u32 *tgid, u8 *flags)
 {
-	struct task_struct *task = current_task();
-
 	if (!task_field(task, pid)) {
 		n->skipped_idle++;
 		return false;
 	}
 	*tgid = current_tgid(task);
-	if (filter_processes && (!*tgid || !process_has(*tgid, PROCESS_SAMPLED))) {
+	*flags = *tgid ? process_flags(*tgid) : 0;
+	if (filter_processes && !(*flags & PROCESS_SAMPLED)) {
 		n->skipped_filter++;
 		return false;
 	}
@@ -199,15 +237,15 @@ INLINE bool is_wanted(struct counters *n, u32 *tgid)
  * event of this CPU is here; then it must leave the ring alone. Such runs nest
  * strictly, so that a plain flag will do.
  */
-INLINE bool sample(void *ctx, struct cpu_ring *r, u32 tgid, const struct occasion *o)
+INLINE bool sample(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid, const struct occasion *o)
 {
-	if (r->busy) {
+	if (unlikely(r->busy)) {
 		__sync_fetch_and_add(&r->counters.lost_nested, 1);
 		return false;
 	}
 	r->busy = 1;
 	compiler_barrier();
-	bool sent = record(ctx, r, tgid, o);
+	bool sent = record(ctx, r, task, tgid, o);
 	compiler_barrier();
 	r->busy = 0;
 	return sent;
@@ -221,10 +259,12 @@ static int take_deferred(struct bpf_map *map, void *key, void *value)
 
 	bpf_local_irq_save(&flags); /* other samples would find the ring busy */
 	struct cpu_ring *r = this_cpu_ring();
-	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = d->weight, .deferred = d };
+	struct task_struct *task = current_task();
+	u32 tgid = current_tgid(task);
+	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = d->weight, .flags = process_flags(tgid), .deferred = d };
 	if (r) {
 		r->counters.lost_deferred--;
-		if (sample(NULL, r, current_tgid(current_task()), &o))
+		if (sample(NULL, r, task, tgid, &o))
 			r->counters.samples++;
 	}
 	d->pending = 0;
@@ -233,14 +273,14 @@ static int take_deferred(struct bpf_map *map, void *key, void *value)
 }
 
 /* Puts the sample off by what is given for it. */
-INLINE bool defer_to(void *ctx, struct deferred *d, const struct occasion *o)
+INLINE bool defer_to(void *ctx, struct task_struct *task, struct deferred *d, const struct occasion *o)
 {
 	long bytes = want_kernel ? bpf_get_stack(ctx, d->kernel_pc, sizeof(d->kernel_pc), 0) : 0;
 
 	d->kernel_bytes = bytes > 0 ? bytes : 0;
 	d->weight = o->weight;
 	d->pending = 1;
-	if (bpf_task_work_schedule_resume_impl(current_task(), &d->work, &deferred_samples, take_deferred, NULL)) {
+	if (bpf_task_work_schedule_resume_impl(task, &d->work, &deferred_samples, take_deferred, NULL)) {
 		d->pending = 0;
 		return false;
 	}
@@ -251,14 +291,14 @@ INLINE bool defer_to(void *ctx, struct deferred *d, const struct occasion *o)
  * Puts the sample off until the task goes back to user code. Returns whether
  * it will be taken then. It uses the mark of the CPU's ring to be alone.
  */
-INLINE bool defer(void *ctx, struct cpu_ring *r, const struct occasion *o)
+APART bool defer(void *ctx, struct cpu_ring *r, struct task_struct *task, const struct occasion *o)
 {
-	if (r->busy)
+	if (!may_be_in_uprobe(task) || r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();
 	struct deferred *d = free_deferred(bpf_get_smp_processor_id());
-	bool put_off = d && defer_to(ctx, d, o);
+	bool put_off = d && defer_to(ctx, task, d, o);
 	if (put_off)
 		r->counters.lost_deferred++;
 	compiler_barrier();
@@ -270,10 +310,9 @@ INLINE bool defer(void *ctx, struct cpu_ring *r, const struct occasion *o)
  * The time that the current task was on the CPU since its last sample becomes
  * the weight of one. Returns the task's times; NULL when there is no room.
  */
-INLINE struct thread_times *begin_on_cpu(struct cpu_ring *r, u32 tgid, struct occasion *o)
+INLINE struct thread_times *begin_on_cpu(struct cpu_ring *r, struct task_struct *task, u32 tgid, struct occasion *o)
 {
 	struct counters *n = &r->counters;
-	struct task_struct *task = current_task();
 	u32 pid = task_field(task, pid);
 	struct thread_times *t = times_of(r, pid);
 
@@ -293,24 +332,28 @@ SEC("perf_event")
 int on_perf_event(struct bpf_perf_event_data *ctx)
 {
 	struct cpu_ring *r = this_cpu_ring();
+	struct task_struct *task = current_task();
 	u32 tgid;
+	u8 flags;
 
-	if (!r || !is_wanted(&r->counters, &tgid))
+	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
 		return 0;
 	bool in_kernel = !is_user_mode(mode_of(ctx->regs));
 	struct thread_times *t = NULL;
 	struct occasion o = {
 		.time = with_on_cpu ? bpf_ktime_get_ns() : 0,
 		.weight = ctx->sample_period,
+		.flags = flags,
 		.in_kernel = in_kernel,
+		.regs = in_kernel ? NULL : &ctx->regs,
 		.kernel_sp = in_kernel ? sp_of(ctx->regs) : 0,
 	};
-	if (with_on_cpu && !(t = begin_on_cpu(r, tgid, &o)))
+	if (with_on_cpu && !(t = begin_on_cpu(r, task, tgid, &o)))
 		return 0;
 	bool sent = false, put_off = false;
-	if (have_task_pt_regs && bpf_task_work_schedule_resume_impl && in_kernel && may_be_in_uprobe(current_task()))
-		put_off = defer(ctx, r, &o);
-	if (!put_off && (sent = sample(ctx, r, tgid, &o)))
+	if (have_task_pt_regs && bpf_task_work_schedule_resume_impl && unlikely(in_kernel && has_met_uprobe(task)))
+		put_off = defer(ctx, r, task, &o);
+	if (!put_off && (sent = sample(ctx, r, task, tgid, &o)))
 		r->counters.samples++;
 	if (with_on_cpu)
 		t->carried[OFF_CPU_NOT] = sent || put_off ? 0 : o.weight;
@@ -338,9 +381,11 @@ INLINE u64 weight_of(void *ctx)
 INLINE void on_point(void *ctx, bool in_kernel)
 {
 	struct cpu_ring *r = this_cpu_ring();
+	struct task_struct *task = current_task();
 	u32 tgid;
+	u8 flags;
 
-	if (!r || !is_wanted(&r->counters, &tgid))
+	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
 		return;
 	struct counters *n = &r->counters;
 	n->weight += weight_of(ctx);
@@ -348,9 +393,9 @@ INLINE void on_point(void *ctx, bool in_kernel)
 		n->skipped_period++;
 		return;
 	}
-	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = n->weight, .in_kernel = in_kernel };
+	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = n->weight, .flags = flags, .in_kernel = in_kernel };
 	n->weight = 0;
-	if (sample(ctx, r, tgid, &o))
+	if (sample(ctx, r, task, tgid, &o))
 		n->samples++;
 }
 
@@ -378,13 +423,14 @@ INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct cpu_ring *r, u
 {
 	struct task_struct *task = current_task();
 	u32 pid = task_field(task, pid), tgid;
+	u8 flags;
 	u64 state = state_of_prev(ctx, task);
 
 	if (state & TASK_EXITING) {
 		end_thread(r, pid, now);
 		return;
 	}
-	if (!is_wanted(&r->counters, &tgid))
+	if (!is_wanted(&r->counters, task, &tgid, &flags))
 		return;
 	struct thread_times *t = times_of(r, pid);
 	if (!t)
@@ -409,8 +455,8 @@ INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct cpu_ring *r, u
 		t->is_thinned = 1;
 		return;
 	}
-	struct occasion o = { .time = now, .in_kernel = true, .off_cpu = t->off_cpu };
-	t->sampled = sample(ctx, r, tgid, &o) ? SAMPLED : SAMPLED_LOST;
+	struct occasion o = { .time = now, .flags = flags, .in_kernel = true, .at_switch = true, .off_cpu = t->off_cpu };
+	t->sampled = sample(ctx, r, task, tgid, &o) ? SAMPLED : SAMPLED_LOST;
 	t->cost = bpf_ktime_get_ns() - now;
 }
 
@@ -455,7 +501,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	u8 *flags = flags_of_process(child);
 	if (flags)
-		*flags = follow_children && parent && process_has(parent, PROCESS_SAMPLED) ? PROCESS_SAMPLED : 0;
+		*flags = follow_children && parent ? process_flags(parent) & PROCESS_SAMPLED : 0;
 	return 0;
 }
 
@@ -557,8 +603,10 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 		h->thread_pointer = thread_pointer_of(task);
 		u64 end = known_stack_end(task, tgid, h->tid, stack_pointer(&h->regs));
 		h->live = end ? end - stack_pointer(&h->regs) : 0;
-		add_returns(returns, h, task, false);
-		body += h->returns * sizeof(struct replaced_return);
+		if (has_met_uprobe(task)) {
+			add_returns(returns, h, task, false);
+			body += h->returns * sizeof(struct replaced_return);
+		}
 	}
 	hide(body);
 	if (body > sizeof(*w) - sizeof(*h))

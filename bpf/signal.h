@@ -91,14 +91,20 @@ GLOBAL int find_compat_sp(u64 hi)
 }
 #endif
 
+/* Whether sp is on the alternate stack of the current task. */
+INLINE bool is_on_signal_stack(struct task_struct *task, u64 sp)
+{
+	return sp - task_field(task, sas_ss_sp) - 1 < task_field(task, sas_ss_size);
+}
+
 INLINE struct signal_stack signal_stack_of(struct task_struct *task, u64 sp)
 {
 	struct signal_stack s = {};
-	u64 lo = task_field(task, sas_ss_sp), size = task_field(task, sas_ss_size);
 
-	if (sp <= lo || sp - lo > size)
+	if (!is_on_signal_stack(task, sp))
 		return s;
-	s.end = lo + size;
+	u64 lo = task_field(task, sas_ss_sp);
+	s.end = lo + task_field(task, sas_ss_size);
 	u64 below = (u32)find_ucontext(lo, s.end);
 	if (below)
 		bpf_probe_read_user(&s.met, sizeof(s.met), (void *)(s.end - below + UCONTEXT_SP));

@@ -168,28 +168,35 @@ INLINE u64 stack_start(u64 sp, bool in_red_zone)
 }
 
 /*
- * Adds the stack [from, to) of the thread told by key. Pages that cannot be
- * read are left out: those that a large frame has not touched yet are not
- * there. Of a stack whose end is not even likely, only those at its very top are.
- * Returns whether the copy came to the end.
+ * Adds the stack [from, to) of the thread told by key, nearly always in one read. Pages
+ * that cannot be read are left out: those that a large frame has not touched yet
+ * are not there. Of a stack whose end is not even likely, only those at its very
+ * top are. Returns whether the copy came to the end.
  */
 INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bool end_known)
 {
 	struct copy *c = &r->copy;
+	u64 room = 0;
 
-	c->first = from;
-	c->last = to;
 	if (send_changes) { /* whole blocks, which are in the same pages */
+		c->first = from;
+		c->last = to;
 		from &= ~(BLOCK - 1ULL);
 		to = (to + BLOCK - 1) & ~(BLOCK - 1ULL);
+		c->key = key;
+		c->room = room = room_for_masks(to - from);
 	}
-	c->from = c->addr = from;
+	c->from = from;
+	c->addr = to;
+	if (from < to && copy_piece(r, r->end + sizeof(struct region_header) + room, from, to - from)) {
+		close_stack_region(r, cpu);
+		return true;
+	}
+	c->addr = from;
 	c->to = to;
 	c->size = c->next = CHUNK;
 	c->holes = MAX_HOLES;
 	c->later = end_known ? ~0ULL : 0;
-	c->key = key;
-	c->room = room_for_masks(to - from);
 	make_copy(cpu);
 	return c->addr >= c->to && c->size == c->next;
 }

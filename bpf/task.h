@@ -146,8 +146,15 @@ INLINE bool is_in_exec(struct task_struct *task)
 	return kernel_has(task, in_execve) && kernel_read_bit(task, in_execve);
 }
 
+/* Completes the user registers of a sample. Returns its state. */
+INLINE enum user_state user_state_of(struct task_struct *task, struct sample_header *h)
+{
+	h->thread_pointer = thread_pointer_of(task);
+	return is_compat32(&h->regs) ? USER_COMPAT32 : USER_NATIVE;
+}
+
 /*
- * Fills the user registers of a sample and its state. kernel_sp is the stack
+ * Fills the user registers of a sample. Returns its state. kernel_sp is the stack
  * pointer of the event when it fell in the kernel and that is known, else 0.
  */
 INLINE enum user_state read_user_regs(struct task_struct *task, struct sample_header *h, u64 kernel_sp)
@@ -161,8 +168,7 @@ INLINE enum user_state read_user_regs(struct task_struct *task, struct sample_he
 		return USER_PARTIAL;
 	if (bpf_probe_read_kernel(&h->regs, sizeof(h->regs), saved))
 		return USER_PARTIAL;
-	h->thread_pointer = thread_pointer_of(task);
-	return is_compat32(&h->regs) ? USER_COMPAT32 : USER_NATIVE;
+	return user_state_of(task, h);
 }
 
 #endif

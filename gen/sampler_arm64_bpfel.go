@@ -57,6 +57,7 @@ type SamplerCpuRing struct {
 	Mirrored     uint32
 	Changes      uint64
 	KernelStacks uint64
+	Counters     SamplerCounters
 	Copy         struct {
 		_     structs.HostLayout
 		From  uint64
@@ -78,6 +79,13 @@ type SamplerCpuRing struct {
 		In      uint64
 		Out     uint64
 		Words   uint64
+	}
+	Comparison struct {
+		_      structs.HostLayout
+		In     uint64
+		Out    uint64
+		Mirror uint64
+		Blocks uint64
 	}
 	Go struct {
 		_       structs.HostLayout
@@ -101,14 +109,6 @@ type SamplerCpuRing struct {
 		_         [7]byte
 		Sp        uint64
 	}
-	Comparison struct {
-		_      structs.HostLayout
-		In     uint64
-		Out    uint64
-		Mirror uint64
-		Blocks uint64
-	}
-	Counters SamplerCounters
 }
 
 type SamplerDeferred struct {
