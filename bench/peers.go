@@ -94,7 +94,7 @@ func peersRound(dir, swbpf, timed string, w workload, hz int, all map[string]*pe
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		if p.around != nil {
+		if empty == 0 && p.around != nil { // the empty program, the first such
 			empty = s.cpu
 		}
 		f := all[p.name]
@@ -151,7 +151,7 @@ func (f *peerFigures) add(s *single, w workload, hz int, empty float64, records 
 func runProfiler(p profiler, j *job) (s single, err error) {
 	w := newWatch()
 	if p.around != nil {
-		e, err := p.around(j)
+		e, err := p.around(j.hz)
 		if err != nil {
 			return s, err
 		}

@@ -41,7 +41,7 @@ type profiler struct {
 	// read reads the result; nil for what records nothing.
 	read func(j *job) (outcome, error)
 	// around, if set, is in force while the command runs by itself.
-	around func(j *job) (*emptyProgram, error)
+	around func(hz int) (*timerProgram, error)
 }
 
 func profilers() []profiler {
@@ -50,7 +50,12 @@ func profilers() []profiler {
 		{
 			name:   "empty program",
 			record: func(j *job) []string { return j.command },
-			around: func(j *job) (*emptyProgram, error) { return startEmptyProgram(j.hz) },
+			around: startEmptyProgram,
+		},
+		{
+			name:   "copy alone",
+			record: func(j *job) []string { return j.command },
+			around: startCopyProgram,
 		},
 		{name: "swbpf", record: swbpfRecord, read: swbpfRead},
 		perfDwarf(8 << 10),
