@@ -76,8 +76,13 @@ enum {
 	 * an unmapped page fails whole. It divides all page sizes. */
 	PAGE = 4096,
 	/* Steps that a copy may take beside those for its chunks: for the pages
-	 * around holes, and for those in holes. */
-	MORE_STEPS = 48,
+	 * around gaps, and for those in gaps. They are made in series. */
+	MORE_STEPS = 512,
+	STEPS = 64,
+	/* Pages of a gap before anything was read, and of one in a stack whose end
+	 * is only likely, and far. */
+	FIRST_GAP = 64,
+	LIKELY_GAP = 16,
 	/* Times off the CPU that are all sampled within 10 ms: of a thread from a
 	 * place, and on a CPU. From then on they are less and less likely to be. */
 	OFF_CPU_WINDOW = 10 * 1000 * 1000,
@@ -103,15 +108,21 @@ enum {
 struct copy {
 	u64 from;  /* where the current region begins */
 	u64 addr;  /* up to where it is copied */
-	u64 to;    /* where the copy shall end */
+	u64 to;    /* up to where the limit allows */
 	u64 size;  /* of the piece to read next, up to a multiple of it */
 	u64 next;  /* size after a success */
-	u64 holes; /* that may still be left out */
-	u64 later; /* mask of holes once something was read */
+	u64 end;   /* where the copy shall end */
 	/* Where changes are sent: */
-	u64 first, last; /* what was asked for; blocks may hold more */
+	u64 first; /* what was asked for begins here... */
+	u64 last;  /* ...and this may be had now; blocks may hold more */
 	u64 key;   /* tells the stack from others: mirror.h */
 	u64 room;  /* for masks, between a region's header and its bytes */
+	/* Where it takes more than one read: */
+	u64 gap;   /* pages that may still be left out */
+	u64 gaps;  /* what gap is once something was read */
+	u64 sp;    /* from where on it counts */
+	u64 before; /* bytes copied of other stacks */
+	u64 steps; /* that may still be made */
 };
 
 /* The progress of finding out what has changed in a region (mirror.h). */

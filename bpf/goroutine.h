@@ -215,12 +215,8 @@ INLINE void add_switch(struct cpu_ring *r, const struct sample_header *h, const 
 /* Adds another stack of the thread, as far as the limit allows. */
 INLINE void add_other_stack(struct cpu_ring *r, const struct sample_header *h, const struct go_stack *stack)
 {
-	u64 n = stack->hi > stack->lo ? stack->hi - stack->lo : 0, limit = limit_of_stack(r, n);
-
-	if (n > limit)
-		n = limit;
-	if (n)
-		add_pages(r, h->cpu, stack->hi + h->tgid, stack->lo, stack->lo + n, true);
+	if (stack->hi > stack->lo)
+		add_pages(r, h->cpu, stack->hi + h->tgid, stack->lo, stack->lo, stack->hi, ~0ULL);
 }
 
 /*

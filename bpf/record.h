@@ -137,8 +137,8 @@ enum limits {
 	MAX_KERNEL_FRAMES = 127, /* the default of sysctl kernel.perf_event_max_stack */
 	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
 	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */
-	MAX_HOLES = 3,           /* unreadable pieces of a stack that are left out */
-	MAX_REGIONS = 9 + 3 * MAX_HOLES, /* stack, word with g, its place, g, m, curg, its stack, g0, its stack */
+	MAX_GAPS = 240,          /* unreadable pieces of stacks that are left out */
+	MAX_REGIONS = 9 + MAX_GAPS, /* stack, word with g, its place, g, m, curg, its stack, g0, its stack */
 };
 
 /*

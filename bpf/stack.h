@@ -73,16 +73,51 @@ INLINE void close_stack_region(struct cpu_ring *r, u32 cpu)
 }
 
 /*
+ * How much may be copied of a stack that has so many bytes. The limits hold for all
+ * of a sample's stacks together. It is beyond the first one only if the stack is
+ * then whole, and within the first half of the room, lest others find none.
+ */
+INLINE u64 limit_of_stack(const struct cpu_ring *r, u64 live)
+{
+	u64 beside = record_limit - stack_limit + CHUNK;
+
+	if (live <= whole_limit && r->copied + live <= whole_limit && 2 * (r->record + beside + whole_limit) <= r->room)
+		return whole_limit - r->copied;
+	return stack_limit > r->copied ? stack_limit - r->copied : 0;
+}
+
+/*
+ * Begins a region at an address of the stack: all before it is closed. What is
+ * left of the stack is taken to have as many gaps as what is copied of it.
+ */
+INLINE void begin_stack_region(struct cpu_ring *r, u64 from)
+{
+	struct copy *c = &r->copy;
+	u64 counts = from > c->sp ? from : c->sp, left = c->end - counts;
+	u64 copied = r->copied - c->before;
+	u64 limit = limit_of_stack(r, copied ? left * copied / (from - c->first) : left);
+
+	c->last = counts + (left < limit ? left : limit);
+	c->from = c->addr = from;
+	c->to = c->last;
+	if (send_changes) { /* whole blocks, which are in the same pages */
+		c->from = c->addr = from & ~(BLOCK - 1ULL);
+		c->to = (c->last + BLOCK - 1) & ~(BLOCK - 1ULL);
+	}
+	c->room = room_for_masks(c->to - c->from);
+}
+
+/*
  * Leaves out the page at the copy's address: a region ends before it, another
  * may begin behind it.
  */
 INLINE void skip_page(struct cpu_ring *r, u32 cpu)
 {
 	struct copy *c = &r->copy;
+	u64 next = (c->addr | (PAGE - 1)) + 1;
 
 	close_stack_region(r, cpu);
-	c->addr = (c->addr | (PAGE - 1)) + 1;
-	c->from = c->addr;
+	begin_stack_region(r, next < c->end ? next : c->end);
 }
 
 /*
@@ -94,44 +129,75 @@ INLINE bool copy_step(struct cpu_ring *r, u32 cpu)
 	struct copy *c = &r->copy;
 	u64 addr = c->addr, left = c->to - addr;
 
-	if (addr >= c->to)
+	if (addr >= c->to || !c->steps)
 		return false;
+	c->steps--;
 	u64 n = c->size - (addr & (c->size - 1));
 	if (n > left)
 		n = left;
 	if (copy_piece(r, r->end + sizeof(struct region_header) + c->room + (addr - c->from), addr, n)) {
 		c->addr = addr + n;
 		c->size = c->next;
-		c->holes &= c->later;
+		c->gap = c->gaps;
 		return true;
 	}
 	if (c->size == CHUNK) {
 		c->size = c->next = PAGE;
 		return true;
 	}
-	if (c->next == PAGE) {
-		if (!c->holes)
-			return false;
-		c->holes--;
-		c->next = CHUNK;
-	}
+	if (!c->gap || r->regions >= MAX_GAPS)
+		return false;
+	c->gap--;
+	c->next = CHUNK;
 	skip_page(r, cpu);
 	return true;
 }
 
-/* Makes a copy's steps, and closes its last region. */
-GLOBAL int make_copy(u32 cpu)
+/* Makes a copy in one read. Returns whether it could. */
+GLOBAL int copy_at_once(u32 cpu)
 {
 	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
 
 	if (!r)
 		return 0;
-	for (u64 i = 0; i < whole_limit / CHUNK + MORE_STEPS; i++) {
-		if (!copy_step(r, cpu))
-			break;
-	}
+	struct copy *c = &r->copy;
+	if (c->from >= c->addr || !copy_piece(r, r->end + sizeof(struct region_header) + c->room, c->from, c->addr - c->from))
+		return 0;
 	close_stack_region(r, cpu);
+	return 1;
+}
+
+/* Begins a copy that takes more than one read. */
+GLOBAL int begin_copy(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (!r)
+		return 0;
+	struct copy *c = &r->copy;
+	c->size = c->next = CHUNK;
+	c->gap = FIRST_GAP;
+	c->before = r->copied;
+	c->steps = whole_limit / CHUNK + MORE_STEPS;
+	begin_stack_region(r, c->first);
 	return 0;
+}
+
+/* Makes steps of a copy, and closes its last region when there is no more to do.
+ * Returns whether there is. */
+GLOBAL int make_steps(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (!r)
+		return 0;
+	for (int i = 0; i < STEPS; i++) {
+		if (copy_step(r, cpu))
+			continue;
+		close_stack_region(r, cpu);
+		return 0;
+	}
+	return 1;
 }
 
 /*
@@ -168,52 +234,32 @@ INLINE u64 stack_start(u64 sp, bool in_red_zone)
 }
 
 /*
- * Adds the stack [from, to) of the thread told by key, nearly always in one read. Pages
- * that cannot be read are left out: those that a large frame has not touched yet
- * are not there. Of a stack whose end is not even likely, only those at its very
- * top are. Returns whether the copy came to the end.
+ * Adds the stack [sp, end) of the thread told by key, and what is below it from an
+ * address on, as far as the limit allows: nearly always in one read. Pages that
+ * cannot be read are left out: those that a large frame has not touched yet are
+ * not there. So many of them may follow each other once something was read.
+ * Returns whether the copy came to the end, or the limit.
  */
-INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 to, bool end_known)
+INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 sp, u64 end, u64 gaps)
 {
 	struct copy *c = &r->copy;
-	u64 room = 0;
 
+	c->first = c->from = from;
+	c->last = c->addr = c->end = end;
+	c->sp = sp;
+	c->gaps = gaps;
 	if (send_changes) { /* whole blocks, which are in the same pages */
-		c->first = from;
-		c->last = to;
-		from &= ~(BLOCK - 1ULL);
-		to = (to + BLOCK - 1) & ~(BLOCK - 1ULL);
+		c->from &= ~(BLOCK - 1ULL);
+		c->addr = (end + BLOCK - 1) & ~(BLOCK - 1ULL);
 		c->key = key;
-		c->room = room = room_for_masks(to - from);
 	}
-	c->from = from;
-	c->addr = to;
-	if (from < to && copy_piece(r, r->end + sizeof(struct region_header) + room, from, to - from)) {
-		close_stack_region(r, cpu);
+	c->room = room_for_masks(c->addr - c->from);
+	if (r->copied + (end - sp) <= stack_limit && copy_at_once(cpu))
 		return true;
-	}
-	c->addr = from;
-	c->to = to;
-	c->size = c->next = CHUNK;
-	c->holes = MAX_HOLES;
-	c->later = end_known ? ~0ULL : 0;
-	make_copy(cpu);
-	return c->addr >= c->to && c->size == c->next;
-}
-
-/*
- * How much of a stack of so many bytes may be copied. The limits hold for all of
- * a sample's stacks together. It is beyond the first one only if the stack is
- * then whole, and within the first half of the room, lest others find none.
- */
-INLINE u64 limit_of_stack(const struct cpu_ring *r, u64 live)
-{
-	u64 cut = stack_limit > r->copied ? stack_limit - r->copied : 0;
-	u64 all = r->copied + live, beside = record_limit - stack_limit + CHUNK;
-
-	if (live > cut && live <= whole_limit && all <= whole_limit && 2 * (r->record + beside + all) <= r->room)
-		return live;
-	return cut;
+	begin_copy(cpu);
+	for (u64 i = 0; i <= (whole_limit / CHUNK + MORE_STEPS) / STEPS && make_steps(cpu); i++)
+		;
+	return c->addr >= c->to && (c->size == c->next || c->last < c->end);
 }
 
 /*
@@ -232,19 +278,17 @@ INLINE u64 likely_stack_end(const struct sample_header *h)
 INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_header *h, u64 sp, u64 end,
 				      bool in_red_zone)
 {
-	u64 live = (end ? end : likely_stack_end(h)) - sp, limit = limit_of_stack(r, live);
-	u64 to = sp + limit, key = end ? end + h->tgid : h->tid;
-	enum stack_end_kind reached = STACK_END_LIMIT;
-	bool whole = live <= limit;
+	u64 live = (end ? end : likely_stack_end(h)) - sp, limit = limit_of_stack(r, live), gaps = ~0ULL;
+	u64 key = end ? end + h->tgid : h->tid;
 
-	if (whole) {
-		to = sp + live;
-		if (end)
-			reached = STACK_END_BOTTOM;
+	if (!end && live > limit) {
+		gaps = live <= MAIN_STACK_REACH ? LIKELY_GAP : 0;
+		if (!gaps)
+			live = limit;
 	}
-	if (!add_pages(r, h->cpu, key, stack_start(sp, in_red_zone), to, end || whole))
-		reached = STACK_END_UNREADABLE;
-	return reached;
+	if (!add_pages(r, h->cpu, key, stack_start(sp, in_red_zone), sp, sp + live, gaps))
+		return STACK_END_UNREADABLE;
+	return end && r->copy.addr >= r->copy.end ? STACK_END_BOTTOM : STACK_END_LIMIT;
 }
 
 /* Adds the stack that the thread is on as the first regions; as an empty one

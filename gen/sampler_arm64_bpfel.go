@@ -59,18 +59,22 @@ type SamplerCpuRing struct {
 	KernelStacks uint64
 	Counters     SamplerCounters
 	Copy         struct {
-		_     structs.HostLayout
-		From  uint64
-		Addr  uint64
-		To    uint64
-		Size  uint64
-		Next  uint64
-		Holes uint64
-		Later uint64
-		First uint64
-		Last  uint64
-		Key   uint64
-		Room  uint64
+		_      structs.HostLayout
+		From   uint64
+		Addr   uint64
+		To     uint64
+		Size   uint64
+		Next   uint64
+		End    uint64
+		First  uint64
+		Last   uint64
+		Key    uint64
+		Room   uint64
+		Gap    uint64
+		Gaps   uint64
+		Sp     uint64
+		Before uint64
+		Steps  uint64
 	}
 	Kernel struct {
 		_       structs.HostLayout
@@ -184,8 +188,8 @@ const (
 	SamplerLimitsMAX_KERNEL_FRAMES SamplerLimits = 127
 	SamplerLimitsMAX_RETURNS       SamplerLimits = 64
 	SamplerLimitsMAX_GO_HEAD       SamplerLimits = 512
-	SamplerLimitsMAX_HOLES         SamplerLimits = 3
-	SamplerLimitsMAX_REGIONS       SamplerLimits = 18
+	SamplerLimitsMAX_GAPS          SamplerLimits = 240
+	SamplerLimitsMAX_REGIONS       SamplerLimits = 249
 )
 
 type SamplerOffCpuEnd struct {

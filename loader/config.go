@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -142,11 +143,15 @@ func (c *Config) ringBytes(cpus int) int {
 }
 
 // recordLimit is the most that a record takes, but for what is copied of stacks
-// beyond StackBytes. Each region may have blocks that it shares with others, and
-// pieces and groups that it does not fill.
+// beyond StackBytes. Each region may have a piece and a group that it does not fill,
+// and each stack blocks that it shares with others.
 func (c *Config) recordLimit() int {
-	const beside = 32 << 10 // more than all that is not user stack
-	return beside + c.StackBytes + 2*c.maskRoom() + int(gen.SamplerLimitsMAX_REGIONS)*2*(mirrorBlock+2*8)
+	const (
+		beside = 32 << 10 // more than all that is not user stack
+		stacks = 3
+	)
+	region := int(unsafe.Sizeof(regionHeader{})) + 2*8
+	return beside + c.StackBytes + stacks*(c.maskRoom()+2*mirrorBlock) + int(gen.SamplerLimitsMAX_REGIONS)*region
 }
 
 // maskRoom is what the masks of the longest region take.

@@ -21,6 +21,7 @@ import (
 func TestRecordWorkloads(t *testing.T) {
 	gogc := build(t, "gogc", "go", "build", "-o", "OUT", "./testdata/targets/gogc")
 	deepThread := build(t, "deepthread", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/deepthread.c")
+	gaps := build(t, "gaps", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/gaps.c")
 	random := filepath.Join(t.TempDir(), "random")
 	writeCompressible(t, random, 4<<20)
 	for _, tc := range []struct {
@@ -35,6 +36,8 @@ func TestRecordWorkloads(t *testing.T) {
 		{"cc1plus", []int{99, 997}, 99.5, nil, []string{"g++", "-O2", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
 		// ...and nearly all are of this, in a thread.
 		{"deep-thread", []int{997}, 99.5, nil, []string{deepThread, "1"}},
+		// Thirty pieces of each stack are not there.
+		{"gaps", []int{99, 997}, 99.5, nil, []string{gaps, "1"}},
 		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
 		{"xz", []int{997}, 99.5, nil, []string{"xz", "-k", "-c", "-9", random}},
 		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},
