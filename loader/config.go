@@ -7,8 +7,6 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/swbpf/swbpf/gen"
 )
 
@@ -104,7 +102,7 @@ func (c *Config) complete() error {
 		return fmt.Errorf("ring bytes %d: must be at most %d", c.RingBytes, 1<<30)
 	}
 	if c.Frequency == 0 && c.Period == 0 {
-		if c.Event.IsTimer() || c.Event.typ == unix.PERF_TYPE_HARDWARE {
+		if c.Event.HasDefaultFrequency() {
 			c.Frequency = DefaultFrequency
 		} else {
 			c.Period = 1

@@ -46,6 +46,10 @@ func (e Event) isPoint() bool { return e.IsTracepoint() || e.IsUprobe() || e.IsO
 // a number of samples per second of it.
 func (e Event) IsTimer() bool { return e.Unit == UnitNanoseconds && !e.IsOffCPU() }
 
+// HasDefaultFrequency reports whether the event is sampled at DefaultFrequency when
+// nothing else is asked for; all others are each time.
+func (e Event) HasDefaultFrequency() bool { return e.IsTimer() || e.typ == unix.PERF_TYPE_HARDWARE }
+
 // IsZero reports whether e is no event.
 func (e Event) IsZero() bool { return e.Name == "" }
 

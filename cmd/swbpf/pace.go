@@ -19,11 +19,15 @@ const (
 // cache any more, and should have much to do then. The kernel tells of a ring that
 // fills faster (bpf/ring.h).
 type pace struct {
-	wait   time.Duration // until the next poll
-	least  time.Duration
-	most   time.Duration
-	eighth float64 // of the rings, in bytes
+	wait    time.Duration // until the next poll
+	least   time.Duration
+	most    time.Duration
+	eighth  float64 // of the rings, in bytes
+	isTight bool    // whether rings can be full before a thread gets its turn on a CPU
 }
+
+// turn is how long a thread may have to wait for its turn on a CPU that is busy.
+const turn = 50 * time.Millisecond
 
 // newPace makes the pace of a recording.
 func (r *recorder) newPace() *pace {
@@ -40,7 +44,7 @@ func paceOf(hz, cpus, ringBytes, stackBytes int) *pace {
 	eighth := float64(ringBytes) / 8
 	fill := time.Duration(eighth / float64(hz*cpus*stackBytes) * float64(time.Second))
 	least := min(max(fill, minPoll), soonPoll)
-	return &pace{wait: least, least: least, most: maxPoll, eighth: eighth}
+	return &pace{wait: least, least: least, most: maxPoll, eighth: eighth, isTight: 8*fill < turn}
 }
 
 // polled sets the wait after a poll that took so many bytes. hurry says that there

@@ -51,3 +51,21 @@ func TestPace(t *testing.T) {
 		}
 	}
 }
+
+// Rings that may be full before a thread gets its turn are emptied with precedence.
+func TestPaceTight(t *testing.T) {
+	for _, tc := range []struct {
+		hz, cpus, ring, stack int
+		tight                 bool
+	}{
+		{99, 2, 6 << 20, 64 << 10, false},
+		{997, 2, 16 << 20, 64 << 10, false},
+		{4999, 2, 16 << 20, 64 << 10, true},
+		{997, 64, 64 << 20, 64 << 10, true},
+		{997, 2, 16 << 20, 1 << 20, true},
+	} {
+		if p := paceOf(tc.hz, tc.cpus, tc.ring, tc.stack); p.isTight != tc.tight {
+			t.Errorf("%+v: tight is %v", tc, p.isTight)
+		}
+	}
+}

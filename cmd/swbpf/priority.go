@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -23,14 +24,89 @@ const timerSlack = 5 * time.Millisecond
 // timer slack; threads born later inherit both. Without the privilege nothing
 // changes. A command to record must have been started before.
 func raisePriority() {
+	for _, tid := range threads() {
+		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, recorderNice)
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", tid), strconv.AppendInt(nil, int64(timerSlack), 10), 0)
+	}
+}
+
+// threads lists those of this program.
+func threads() (tids []int) {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
-		return
+		return nil
 	}
 	for _, t := range tasks {
 		if tid, err := strconv.Atoi(t.Name()); err == nil {
-			_ = unix.Setpriority(unix.PRIO_PROCESS, tid, recorderNice)
-			_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", tid), strconv.AppendInt(nil, int64(timerSlack), 10), 0)
+			tids = append(tids, tid)
 		}
 	}
+	return tids
+}
+
+// precedence has the kernel run the threads of this program before all usual ones,
+// whatever there are and in whichever session, as nice values do not: rings that
+// are full in a moment must be emptied soon. All threads have it, as any may hold
+// what the one that empties them waits for. That one is the goroutine's that takes
+// precedence, and gives it up while it works for long. nil does nothing.
+type precedence struct {
+	reader int // its thread
+	has    bool
+	since  time.Time
+}
+
+const (
+	// realtimePriority is the least there is.
+	realtimePriority = 1
+
+	// precedenceLasts is how long the reader may work with precedence at a time.
+	precedenceLasts = 20 * time.Millisecond
+)
+
+// takePrecedence keeps the goroutine on its thread until end. Where precedence is
+// not allowed, nothing changes.
+func takePrecedence() *precedence {
+	runtime.LockOSThread()
+	p := &precedence{reader: unix.Gettid()}
+	for _, tid := range threads() {
+		precede(tid)
+	}
+	p.resume()
+	return p
+}
+
+func precede(tid int) {
+	_ = unix.SchedSetAttr(tid, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: realtimePriority}, 0)
+}
+
+func recede(tid int) {
+	_ = unix.SchedSetAttr(tid, &unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: recorderNice}, 0)
+}
+
+// resume begins a time of work, or of waiting for it.
+func (p *precedence) resume() {
+	if p == nil {
+		return
+	}
+	p.since = time.Now()
+	if !p.has {
+		p.has = true
+		precede(p.reader)
+	}
+}
+
+// yield ends precedence that has lasted too long, until it is resumed.
+func (p *precedence) yield() {
+	if p != nil && p.has && time.Since(p.since) > precedenceLasts {
+		p.has = false
+		recede(p.reader)
+	}
+}
+
+// end gives precedence up for all threads.
+func (p *precedence) end() {
+	for _, tid := range threads() {
+		recede(tid)
+	}
+	runtime.UnlockOSThread()
 }

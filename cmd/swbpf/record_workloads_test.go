@@ -97,6 +97,31 @@ func TestRecordShortGo(t *testing.T) {
 	}
 }
 
+// All threads of a machine that is busy with them are sampled thousands of times a
+// second, each time with another 60 KB of stack: the rings are emptied in time.
+func TestRecordBurst(t *testing.T) {
+	burst := build(t, "burst", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/burst.c")
+	r := runRecord(t, "-F", "4999", "--", burst, "2")
+	s := &r.stats
+	wantShare(t, "not lost", s.Samples, s.Samples+s.Lost, 99)
+	wantShare(t, "complete", s.Complete, s.UserSamples, 99)
+	if s.BytesSent < s.Samples*40<<10 {
+		t.Errorf("%d bytes of %d samples", s.BytesSent, s.Samples)
+	}
+}
+
+// Of events that each are a sample, however many, what is the same in a large stack
+// is not sent.
+func TestRecordFaults(t *testing.T) {
+	faults := build(t, "faults", "gcc", "-O1", "-o", "OUT", "testdata/targets/faults.c")
+	r := runRecord(t, "-e", "page-faults", "--stack-bytes", "1048576", "--", faults, "10000")
+	s := &r.stats
+	if s.Lost != 0 || s.Samples < 10000 {
+		t.Errorf("%d samples, lost: %v", s.Samples, s.LostByReason)
+	}
+	wantShare(t, "complete", s.Complete, s.UserSamples, 99)
+}
+
 // writeCompressible writes n bytes that keep a compressor busy.
 func writeCompressible(t *testing.T, path string, n int) {
 	t.Helper()

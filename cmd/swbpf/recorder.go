@@ -35,6 +35,8 @@ type recorder struct {
 	clock   int64   // CLOCK_MONOTONIC when it began, as samples have it
 	cpu     float64 // ownCPU when it began
 
+	precedence *precedence // of the thread that reads the rings; nil without
+
 	filesClosed time.Time // when idle files were closed last
 
 	signals chan os.Signal
@@ -50,7 +52,7 @@ const (
 
 	// changesFrom is the rate in Hz from which only changes of stacks are sent.
 	// Below it the memory to compare with is in no cache any more, and reading
-	// it costs more than it saves.
+	// it costs more than it saves. Events that each are a sample may be any number.
 	changesFrom = 500
 
 	// keep is how long a process is remembered after its end.
@@ -86,7 +88,7 @@ func (r *recorder) start() error {
 		Event: event, Weight: weight, Frequency: int(o.frequency), Period: uint64(o.period), StackBytes: int(o.stackBytes),
 		Kernel: !o.noKernel, PIDs: o.pids, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
-	cfg.Changes = o.frequency >= changesFrom
+	cfg.Changes = o.frequency >= changesFrom || o.frequency == 0 && (o.period > 0 || !event.HasDefaultFrequency())
 	if event.IsOffCPU() || event.IsWall() {
 		cfg.RingBytes = switchRing
 	}
@@ -164,7 +166,13 @@ func (r *recorder) run() error {
 	go r.awaitEnd(ended)
 	progress := newProgress(os.Stderr, r)
 	defer progress.clear()
-	for pace := r.newPace(); ; {
+	pace := r.newPace()
+	if pace.isTight {
+		r.precedence = takePrecedence()
+		defer r.precedence.end()
+	}
+	for {
+		r.precedence.resume()
 		r.alarm.set(pace.wait, pace.hasten())
 		select {
 		case signals := <-ended:
@@ -173,6 +181,7 @@ func (r *recorder) run() error {
 		default: // from here on the alarm rings for the end
 		}
 		hastened, err := r.alarm.wait()
+		r.precedence.resume()
 		if err != nil {
 			return err
 		}
@@ -263,6 +272,7 @@ func (r *recorder) poll(upTo uint64) error {
 	err := r.session.ReadSamples(upTo, func(s *loader.Sample) error {
 		r.procs.Advance(s.Time)
 		r.add(s)
+		r.precedence.yield()
 		return nil
 	})
 	r.procs.Advance(upTo)
