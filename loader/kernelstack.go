@@ -38,7 +38,7 @@ const (
 )
 
 // kernelChecks is how many stacks are compared at first.
-const kernelChecks = 32
+const kernelChecks = 8
 
 // A part of struct pt_regs as the kernel lays it on its stack: offsets.
 const (
