@@ -113,7 +113,7 @@ func findGoRuntime(im *Image) (*GoRuntime, error) {
 		return nil, err
 	}
 	if im.arch != AMD64 && im.arch != ARM64 {
-		return nil, fmt.Errorf("Go on %s: %w", im.arch.Name, ErrNotSupported)
+		return nil, fmt.Errorf("a Go program on %s: %w", im.arch.Name, ErrNotSupported)
 	}
 	version, err := goVersion(im)
 	if err != nil {
