@@ -137,7 +137,7 @@ struct comparison {
 struct kernel_copy {
 	u64 task_end; /* where the task's stack ends, and the one for interrupts */
 	u64 irq_end;
-	u64 in, out; /* offsets in the record: of the next words, and of where they go */
+	u64 in, out, masks; /* offsets in the record: of the next words, and of where these and their mask go */
 	u64 words;   /* still to look at */
 };
 

@@ -5,8 +5,11 @@
  * time of an interrupt they are in no cache.
  *
  * Of the words of a stack only those are sent that may matter to unwinding, addresses of
- * code and of the stack itself: a word with a bit for each of a GROUP of 64 words,
- * the first in bit 0, and those whose bit is set; and so on.
+ * code and of the stack itself: first a mask for each group of 64 words with a bit for
+ * each of them, the first in bit 0; then 4 bytes for each bit that is set. These are an offset
+ * from the beginning of the NEAR bytes around the end of the task's stack, or, plus
+ * NEAR, of the stack for interrupts; or, from 1 << LOG_CODE on, the low half of
+ * an address of code.
  */
 #ifndef SWBPF_KERNELSTACK_H
 #define SWBPF_KERNELSTACK_H
@@ -19,8 +22,7 @@
 enum {
 	KERNEL_GROUP = 64,
 	IRQ_STACK_PAGES = 4,
-	LOG_STACK = 15, /* of bytes around a stack's end within which addresses are kept */
-	LOG_CODE = 31,  /* of the last bytes of the address space, where the kernel's code is */
+	LOG_CODE = 31, /* of the last bytes of the address space, where the kernel's code is */
 };
 
 /* 1 when x < 1 << log, else 0; without a branch, which would be mispredicted. */
@@ -28,8 +30,10 @@ INLINE u64 is_below(u64 x, int log)
 {
 	u64 high = x >> log, minus = -high;
 
-	hide(minus);
-	return (high | minus) >> 63 ^ 1;
+	hide(minus); /* or else the compiler sees what this is for, and branches */
+	u64 below = (high | minus) >> 63 ^ 1;
+	hide(below);
+	return below;
 }
 
 /* Puts what is kept of a group of words where they go. */
@@ -40,27 +44,29 @@ GLOBAL int keep_kernel_words(u32 cpu)
 	if (!r)
 		return 0;
 	struct kernel_copy *c = &r->kernel;
-	u64 *mask = in_record(r, c->out), *fresh = in_record(r, c->in), kept = 0, left = c->words;
-	u64 task = c->task_end - (1 << LOG_STACK) / 2, irq = c->irq_end - (1 << LOG_STACK) / 2;
+	u64 *mask = in_record(r, c->masks), *fresh = in_record(r, c->in), kept = 0, left = c->words;
+	u32 *begin = in_record(r, c->out), *to = begin;
+	u64 task = c->task_end - NEAR / 2, irq = c->irq_end - NEAR / 2;
 
-	if (!mask || !fresh)
+	if (!mask || !fresh || !begin)
 		return 0;
-	u64 *to = mask + 1;
 #pragma clang loop unroll(disable)
 	for (u64 i = 0; i < KERNEL_GROUP; i++) {
 		if (i >= left)
 			break;
-		u64 word = fresh[i];
-		u64 keep = is_below(word - task, LOG_STACK) | is_below(word - irq, LOG_STACK) | is_below(~word, LOG_CODE);
-		*to = word;
+		u64 word = fresh[i], is_code = is_below(~word, LOG_CODE);
+		u64 of_task = is_below(word - task, LOG_NEAR), of_irq = is_below(word - irq, LOG_NEAR) & ~of_task;
+		u64 keep = is_code | of_task | of_irq;
+		*to = (word & -is_code) | ((word - task) & -of_task) | ((word - irq + NEAR) & -of_irq);
 		kept |= keep << i;
-		keep *= 8;
+		keep *= sizeof(*to);
 		hide(keep);
 		to = (void *)to + keep;
 	}
 	*mask = kept;
+	c->masks += sizeof(*mask);
 	c->in += KERNEL_GROUP * sizeof(u64);
-	c->out += (void *)to - (void *)mask;
+	c->out += (void *)to - (void *)begin;
 	c->words = left > KERNEL_GROUP ? left - KERNEL_GROUP : 0;
 	return 0;
 }
@@ -114,7 +120,7 @@ INLINE bool copy_kernel_stack(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	if (!regs || has_kernel_hooks(task))
 		return false;
 	c->irq_end = task_end;
-	c->out = at;
+	c->masks = at;
 	c->in = at + (CHUNK / sizeof(u64) / KERNEL_GROUP + 1) * sizeof(u64); /* behind all masks */
 	if (task_end - sp > CHUNK) {
 		c->irq_end = interrupt_stack_end(sp, task_end - CHUNK, task_end);
@@ -130,6 +136,7 @@ INLINE bool copy_kernel_stack(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	if (bytes > CHUNK || !copy_kernel_piece(r, c->in + irq_bytes, task_from, task_end - task_from))
 		return false;
 	c->words = bytes / sizeof(u64);
+	c->out = at + (c->words + KERNEL_GROUP - 1) / KERNEL_GROUP * sizeof(u64);
 	for (u64 i = 0; i <= CHUNK / sizeof(u64) / KERNEL_GROUP && c->words; i++)
 		keep_kernel_words(h->cpu);
 	regs->ip = ctx->regs.rip;
@@ -139,9 +146,10 @@ INLINE bool copy_kernel_stack(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	regs->dx = ctx->regs.rdx;
 	regs->r10 = ctx->regs.r10;
 	regs->r13 = ctx->regs.r13;
+	regs->task_end = task_end;
 	h->kernel_bytes = bytes;
 	h->irq_bytes = irq_bytes;
-	r->end = c->out;
+	r->end = (c->out + sizeof(u64) - 1) & ~(sizeof(u64) - 1);
 	return true;
 }
 

@@ -85,6 +85,7 @@ struct sample_header {
 struct kernel_regs {
 	u64 ip, sp, bp;
 	u64 di, dx, r10, r13;
+	u64 task_end; /* where the registers of user code are saved, on the task's stack */
 };
 
 /* How the kernel part of a stack is had. User space writes it into the rings. */
@@ -93,6 +94,8 @@ enum kernel_stacks {
 	KERNEL_CHECKED = 1, /* the same; and it is copied, to see that user space can */
 	KERNEL_COPIED = 2,  /* it is copied; one in KERNEL_CHECKS is KERNEL_CHECKED */
 	KERNEL_CHECKS = 256,
+	LOG_NEAR = 15,
+	NEAR = 1 << LOG_NEAR, /* bytes around the end of a stack within which addresses are sent */
 };
 
 /* A return address that the kernel has replaced by that of its trampoline. */

@@ -82,6 +82,7 @@ type SamplerCpuRing struct {
 		IrqEnd  uint64
 		In      uint64
 		Out     uint64
+		Masks   uint64
 		Words   uint64
 	}
 	Comparison struct {
@@ -145,14 +146,15 @@ type SamplerGoProcess struct {
 }
 
 type SamplerKernelRegs struct {
-	_   structs.HostLayout
-	Ip  uint64
-	Sp  uint64
-	Bp  uint64
-	Di  uint64
-	Dx  uint64
-	R10 uint64
-	R13 uint64
+	_       structs.HostLayout
+	Ip      uint64
+	Sp      uint64
+	Bp      uint64
+	Di      uint64
+	Dx      uint64
+	R10     uint64
+	R13     uint64
+	TaskEnd uint64
 }
 
 type SamplerKernelStacks uint32
@@ -162,6 +164,8 @@ const (
 	SamplerKernelStacksKERNEL_CHECKED SamplerKernelStacks = 1
 	SamplerKernelStacksKERNEL_COPIED  SamplerKernelStacks = 2
 	SamplerKernelStacksKERNEL_CHECKS  SamplerKernelStacks = 256
+	SamplerKernelStacksLOG_NEAR       SamplerKernelStacks = 15
+	SamplerKernelStacksNEAR           SamplerKernelStacks = 32768
 )
 
 type SamplerLengthAccount struct {

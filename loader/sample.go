@@ -252,24 +252,39 @@ func (s *Sample) decodeKernelStack(words, irq int, rest []byte) ([]byte, error) 
 	}
 	s.kernelRegs = (*gen.SamplerKernelRegs)(unsafe.Pointer(unsafe.SliceData(rest)))
 	s.irqWords = irq
-	sent := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(rest))), len(rest)/8)[head/8:]
+	masks := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(rest))), len(rest)/8)[head/8:]
+	groups := (words + 63) / 64
+	if groups > len(masks) {
+		return nil, fmt.Errorf("%w: kernel stack", errBadRecord)
+	}
+	sent, n := masks[groups:], 0
+	for _, mask := range masks[:groups] {
+		n += bits.OnesCount64(mask)
+	}
+	if n > 2*len(sent) {
+		return nil, fmt.Errorf("%w: kernel stack", errBadRecord)
+	}
+	kept := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(sent))), n)
 	if s.kernelStack == nil {
 		s.kernelStack = make([]uint64, 0, maxKernelWords)
 	}
 	s.kernelStack = s.kernelStack[:words]
-	for group := s.kernelStack; len(group) > 0; group = group[min(64, len(group)):] {
-		if len(sent) == 0 || bits.OnesCount64(sent[0]) >= len(sent) {
-			return nil, fmt.Errorf("%w: kernel stack", errBadRecord)
-		}
-		mask := sent[0]
-		sent = sent[1:]
-		for i := range group[:min(64, len(group))] {
-			group[i] = 0
-			if mask>>i&1 != 0 {
-				group[i] = sent[0]
-				sent = sent[1:]
+	const near = uint64(gen.SamplerKernelStacksNEAR)
+	task, interrupts := s.kernelRegs.TaskEnd-near/2, s.kernelRegs.Sp+8*uint64(irq)-near/2
+	for i := range s.kernelStack {
+		word := uint64(0)
+		if masks[i/64]>>(i%64)&1 != 0 {
+			switch v := uint64(kept[0]); {
+			case v < near:
+				word = task + v
+			case v < 2*near:
+				word = interrupts + v - near
+			default:
+				word = 0xffffffff<<32 | v
 			}
+			kept = kept[1:]
 		}
+		s.kernelStack[i] = word
 	}
-	return rest[len(rest)-8*len(sent):], nil
+	return rest[8*(len(rest)/8-len(sent)+(n+1)/2):], nil
 }
