@@ -51,12 +51,12 @@ APART void add_interrupted_kernel_stack(struct bpf_perf_event_data *ctx, struct 
 					 struct task_struct *task)
 {
 	u64 how = *(volatile u64 *)&r->kernel_stacks;
+	bool ask = how != KERNEL_COPIED || r->counters.samples % KERNEL_CHECKS == 0;
 
-	if (how == KERNEL_COPIED && r->counters.samples % KERNEL_CHECKS && copy_kernel_stack(ctx, r, h, task))
-		return;
-	add_kernel_stack(ctx, r, h, 0);
-	if (how != KERNEL_ASKED)
-		copy_kernel_stack(ctx, r, h, task);
+	if (ask)
+		add_kernel_stack(ctx, r, h, 0);
+	if (how != KERNEL_ASKED && !copy_kernel_stack(ctx, r, h, task) && !ask)
+		add_kernel_stack(ctx, r, h, 0);
 }
 
 /* Adds the kernel part that was kept of a sample put off. */

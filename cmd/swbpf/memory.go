@@ -25,14 +25,18 @@ const (
 var allowedGarbage atomic.Int64
 
 // collectLater has the garbage collector run for the first time at 16 MB, and not
-// at 4: a walk of a program of usual size makes less, and collecting it took a
-// tenth of the time. GOGC in the environment counts more.
+// at 4: a walk of a program of usual size makes less, as does the start of a recorder, and
+// collecting it took a tenth of the time. GOGC in the environment counts more.
 func collectLater() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
 	debug.SetGCPercent(400)
-	afterCollection(func() { debug.SetGCPercent(100) })
+	afterCollection(func() {
+		if allowedGarbage.Load() == 0 {
+			debug.SetGCPercent(100)
+		}
+	})
 }
 
 // limitGarbage bounds what a recorder takes: its memory is missed by what it records.

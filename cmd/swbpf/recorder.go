@@ -99,7 +99,7 @@ func (r *recorder) start() error {
 		cfg.PIDs, cfg.FollowChildren = []int{r.command.PID()}, true
 	}
 	raisePriority()
-	limitGarbage()
+	collectLater()
 	// The programs are checked and loaded while /proc is read.
 	opened := make(chan error)
 	go func() {
@@ -131,6 +131,7 @@ func (r *recorder) start() error {
 		defer close(r.watched)
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
 	}(r.procs)
+	limitGarbage()
 	leaveProgram()
 	r.began, r.clock, r.cpu = time.Now(), monotonic(), ownCPU()
 	r.filesClosed = r.began
