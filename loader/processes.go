@@ -303,6 +303,9 @@ func (p *Processes) look(e *SidebandEvent) {
 	p.announce(e.PID, e.image, e.Addr, e.Offset)
 }
 
+// maxGoPrograms bounds what is kept of programs in Go, also where each is a new file.
+const maxGoPrograms = 4096
+
 // lookForGo finds out whether a file mapped is in Go: then the kernel side is to
 // know the process before it is sampled. It does when it knows the program.
 func (p *Processes) lookForGo(e *SidebandEvent) {
@@ -319,6 +322,9 @@ func (p *Processes) lookForGo(e *SidebandEvent) {
 	f := programFile{
 		Inode: e.Inode, Size: uint64(e.image.Size()), Generation: uint32(e.Gen),
 		Dev: unix.Major(e.Dev)<<20 | unix.Minor(e.Dev),
+	}
+	if len(p.goPrograms) == maxGoPrograms {
+		clear(p.goPrograms) // those of processes to come are met again
 	}
 	p.goPrograms[f] = is
 	if known, ok := p.programs.isKnown(f); !ok || known != is {
