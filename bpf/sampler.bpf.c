@@ -33,32 +33,6 @@ enum process_flags process_flags_type __attribute__((unused));
 /* Frames of a raw tracepoint's own: the program, and what calls it. */
 enum { RAW_TRACEPOINT_FRAMES = 2 };
 
-/*
- * Adds the kernel part of the stack, leaf first, without its first frames.
- */
-INLINE void add_kernel_stack(void *ctx, struct cpu_ring *r, struct sample_header *h, u64 skip)
-{
-	long n = bpf_get_stack(ctx, h + 1, MAX_KERNEL_FRAMES * 8, skip);
-
-	if (n <= 0 || n > MAX_KERNEL_FRAMES * 8)
-		return;
-	h->kernel_frames = (u64)n / 8;
-	r->end += n;
-}
-
-/* Adds the kernel part of the stack of a perf event. */
-APART void add_interrupted_kernel_stack(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct sample_header *h,
-					 struct task_struct *task)
-{
-	u64 how = *(volatile u64 *)&r->kernel_stacks;
-	bool ask = how != KERNEL_COPIED || r->counters.samples % KERNEL_CHECKS == 0;
-
-	if (ask)
-		add_kernel_stack(ctx, r, h, 0);
-	if (how != KERNEL_ASKED && !copy_kernel_stack(ctx, r, h, task) && !ask)
-		add_kernel_stack(ctx, r, h, 0);
-}
-
 /* Adds the kernel part that was kept of a sample put off. */
 INLINE void add_kept_kernel_stack(const struct deferred *d, struct cpu_ring *r, struct sample_header *h)
 {

@@ -24,6 +24,12 @@
 // there is none ([Stats]). What a sample itself lacks is said by the sample:
 // see [UserState] and [StackEnd].
 //
+// # Kernel stacks
+//
+// [Sample] has the kernel part of a stack as code addresses, whoever has unwound it:
+// the kernel or, where its tables can be read, this package, which is cheaper (x86-64
+// from Linux 6.4, perf events). Both give the same, and that is checked while it samples.
+//
 // # Order
 //
 // Samples carry the time of CLOCK_MONOTONIC. Each CPU has a ring of its own,
