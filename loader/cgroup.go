@@ -16,7 +16,7 @@ import (
 type Cgroups struct {
 	root   int // descriptor of the hierarchy's root, -1 without
 	prefix string
-	paths  map[uint64]string
+	paths  map[uint64]string // nil when it is not open
 }
 
 // OpenCgroups looks for the unified hierarchy: where it is mounted, else by
@@ -39,8 +39,14 @@ func OpenCgroups() (*Cgroups, error) {
 	return c, nil
 }
 
-// Close gives the hierarchy back.
-func (c *Cgroups) Close() error { return unix.Close(c.root) }
+// Close gives the hierarchy back. No cgroup has a path from then on.
+func (c *Cgroups) Close() error {
+	if c.paths == nil {
+		return nil
+	}
+	c.paths = nil
+	return unix.Close(c.root)
+}
 
 // cgroupMount returns where the unified hierarchy is mounted, "" when it is not.
 func cgroupMount() string {
@@ -69,7 +75,7 @@ const fileIDKernfs = 0xfe
 // one that is gone or cannot be looked up.
 func (c *Cgroups) Path(id uint64) string {
 	path, ok := c.paths[id]
-	if !ok {
+	if !ok && c.paths != nil {
 		path = c.find(id)
 		c.paths[id] = path
 	}

@@ -23,6 +23,8 @@ type Command struct {
 	err     error         // of the release or the wait; valid after waited
 }
 
+var errNoCommand = errors.New("no command")
+
 // StartCommand starts a program, looked up in PATH, with our standard files
 // and environment, in our process group: the terminal's signals reach it as
 // they reach us. It is stopped before the first instruction of its loader
@@ -32,7 +34,7 @@ type Command struct {
 // with the set-user-ID bit gets its rights only when we have CAP_SYS_PTRACE.
 func StartCommand(argv []string) (*Command, error) {
 	if len(argv) == 0 {
-		return nil, errors.New("no command")
+		return nil, errNoCommand
 	}
 	c := &Command{
 		cmd:     exec.Command(argv[0], argv[1:]...),
@@ -112,23 +114,44 @@ func awaitStop(pid int) error {
 }
 
 // PID is the program's process ID.
-func (c *Command) PID() int { return c.cmd.Process.Pid }
+func (c *Command) PID() int {
+	if c.cmd == nil {
+		return 0
+	}
+	return c.cmd.Process.Pid
+}
 
 // Resume lets the program run. Calling it again does nothing.
-func (c *Command) Resume() { c.once.Do(func() { close(c.release) }) }
+func (c *Command) Resume() {
+	if c.cmd != nil {
+		c.once.Do(func() { close(c.release) })
+	}
+}
 
 // Kill ends the program, whether resumed or not.
 func (c *Command) Kill() {
+	if c.cmd == nil {
+		return
+	}
 	c.cmd.Process.Kill()
 	c.Resume()
 }
 
 // Done is closed when the program has ended.
-func (c *Command) Done() <-chan struct{} { return c.waited }
+func (c *Command) Done() <-chan struct{} {
+	if c.cmd == nil {
+		c = &Command{waited: make(chan struct{})}
+		close(c.waited)
+	}
+	return c.waited
+}
 
 // Wait waits for the program's end and returns how it ended. The program must
 // have been resumed.
 func (c *Command) Wait() (*os.ProcessState, error) {
+	if c.cmd == nil {
+		return nil, errNoCommand
+	}
 	<-c.waited
 	return c.cmd.ProcessState, c.err
 }

@@ -20,6 +20,9 @@ import (
 // when records were lost: mappings are read anew, and processes that are no
 // more count as exited.
 func (p *Processes) Bootstrap() error {
+	if p.procs == nil {
+		return errNotOpen
+	}
 	pids, err := p.bootstrapPIDs()
 	if err != nil {
 		return err
@@ -118,7 +121,7 @@ func (p *Process) replace(fresh *Process) {
 // time it does nothing. It reports whether mappings were added.
 func (p *Processes) Refresh(proc *Process) bool {
 	now := monotonic()
-	if proc.KernelThread || proc.Exited || (proc.refreshed != 0 && now-proc.refreshed < refreshEvery) {
+	if p.procs == nil || proc.KernelThread || proc.Exited || (proc.refreshed != 0 && now-proc.refreshed < refreshEvery) {
 		return false
 	}
 	proc.refreshed = now

@@ -140,10 +140,11 @@ const resyncEvery = uint64(time.Second)
 // keepEvents is the number of events for which memory is kept.
 const keepEvents = 1024
 
-// NewProcesses makes an empty table.
+// NewProcesses makes an empty table. Without a Sideband it knows what is read
+// from /proc alone.
 func NewProcesses(cfg ProcessesConfig) *Processes {
 	p := &Processes{
-		sideband: cfg.Sideband, images: cfg.Images, onImage: cfg.OnImage, onBPF: cfg.OnBPF,
+		sideband: cmp.Or(cfg.Sideband, new(Sideband)), images: cmp.Or(cfg.Images, new(procstate.Images)), onImage: cfg.OnImage, onBPF: cfg.OnBPF,
 		goPrograms: make(map[programFile]goProcess),
 		procs:      make(map[int32]*Process), gone: make(map[int32]uint64), onNews: cfg.OnNews, onFilled: cfg.OnFilled,
 	}
@@ -163,6 +164,9 @@ func NewProcesses(cfg ProcessesConfig) *Processes {
 // Waits with it. Its thread is given precedence, where that is allowed, as a busy
 // machine is when it would come too late.
 func (p *Processes) Watch(ctx context.Context) error {
+	if p.procs == nil {
+		return errNotOpen
+	}
 	// Not unlocked: the thread ends with the goroutine and its precedence.
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, watchNice)
@@ -212,6 +216,9 @@ func (p *Processes) Watch(ctx context.Context) error {
 // longer while there are none. It must be called before Watch, and n must
 // live longer than that.
 func (p *Processes) Heed(n *NewPrograms) error {
+	if p.procs == nil {
+		return errNotOpen
+	}
 	p.programs = n
 	return p.sideband.alsoWait(n.fd)
 }
@@ -262,6 +269,9 @@ func (p *Processes) tookSince() (events int, urgent, made, evicted bool) {
 // of new mappings. It returns the time (CLOCK_MONOTONIC, ns) up to which all
 // events are in.
 func (p *Processes) Collect() (upTo uint64) {
+	if p.procs == nil {
+		return 0
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := monotonic()
@@ -511,7 +521,7 @@ func (p *Processes) Process(pid int32) *Process {
 	if proc := p.procs[pid]; proc != nil {
 		return proc
 	}
-	if pid <= 0 || (p.only != nil && !p.only[pid]) {
+	if pid <= 0 || p.procs == nil || (p.only != nil && !p.only[pid]) {
 		return nil
 	}
 	if failed, ok := p.gone[pid]; ok && p.now-failed < resyncEvery {
@@ -552,6 +562,9 @@ func (p *Processes) Expire(t uint64) {
 // mapped since the call before or keep wants them. It is meant to be called
 // every now and then.
 func (p *Processes) CloseFiles(keep func(*procstate.Image) bool) {
+	if p.procs == nil {
+		return
+	}
 	mapped := make(map[*procstate.Image]bool)
 	for _, proc := range p.procs {
 		for _, m := range proc.Space.Mappings() {

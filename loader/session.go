@@ -72,6 +72,9 @@ func (s *Session) programs() []*ebpf.Program {
 	return all
 }
 
+// errNotOpen is the error of the methods of what its own function has not opened.
+var errNotOpen = errors.New("it has not been opened")
+
 // Open loads the programs, opens the event and reserves the ring; nothing is
 // sampled before Start. What the system lacks is reported as *MissingError.
 func Open(cfg Config) (*Session, error) {
@@ -442,14 +445,27 @@ func (s *Session) Duration() time.Duration {
 func (s *Session) NewPrograms() *NewPrograms { return s.execs }
 
 // RingBytes is the room for samples that there is, on all CPUs.
-func (s *Session) RingBytes() int { return s.cpuRing * len(s.rings.cpus) }
+func (s *Session) RingBytes() int {
+	if s.rings == nil {
+		return 0
+	}
+	return s.cpuRing * len(s.rings.cpus)
+}
 
 // BytesRead is how much has come through the rings so far, in bytes. It belongs
 // to the goroutine that calls ReadSamples.
-func (s *Session) BytesRead() uint64 { return s.rings.bytes }
+func (s *Session) BytesRead() uint64 {
+	if s.rings == nil {
+		return 0
+	}
+	return s.rings.bytes
+}
 
 // Start sets the sampling going.
 func (s *Session) Start() error {
+	if s.rings == nil {
+		return errNotOpen
+	}
 	if s.started {
 		return nil
 	}
@@ -475,6 +491,9 @@ func (s *Session) Start() error {
 func (s *Session) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.rings == nil {
+		return errNotOpen
+	}
 	return s.stop()
 }
 
@@ -507,6 +526,9 @@ func (s *Session) stop() error {
 // leaves comes late, after newer ones. An error of fn ends the read and is
 // returned.
 func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
 	if err := s.followCPUs(); err != nil {
 		return err
 	}

@@ -50,7 +50,8 @@ const (
 // to be executed. Process IDs are those of the PID namespace of the opener;
 // what happens outside of it is left out.
 //
-// Methods may be called by any goroutine; Close must be the last.
+// Methods may be called by any goroutine; Close must be the last, and does nothing
+// the second time.
 type Sideband struct {
 	wakeBytes int
 	ringBytes int
@@ -60,7 +61,7 @@ type Sideband struct {
 
 	mu    sync.Mutex
 	rings map[int]*sidebandRing // by CPU
-	names names
+	names names                 // nil when it is not open
 	stats SidebandStats
 }
 
@@ -186,6 +187,9 @@ func (s *Sideband) openCPU(cpu, ringBytes int) error {
 func (s *Sideband) SyncCPUs(fn func(*SidebandEvent)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.names == nil {
+		return errNotOpen
+	}
 	cpus, err := parseCPUList(string(s.online.read()))
 	if err != nil {
 		return err
@@ -258,6 +262,9 @@ func (s *Sideband) drainRing(ring *sidebandRing, fn func(*SidebandEvent)) {
 // Wait returns when a CPU has written WakeBytes of records since, or Wake was
 // called, or the timeout has passed; woken is false after the last.
 func (s *Sideband) Wait(timeout time.Duration) (woken bool, err error) {
+	if s.online == nil {
+		return false, errNotOpen
+	}
 	var events [16]unix.EpollEvent
 	ms := int((timeout + time.Millisecond - 1) / time.Millisecond)
 	n, err := unix.EpollWait(s.epoll, events[:], ms)
@@ -269,6 +276,9 @@ func (s *Sideband) Wait(timeout time.Duration) (woken bool, err error) {
 
 // alsoWait has a Wait end as well when there is something to read at a descriptor.
 func (s *Sideband) alsoWait(fd int) error {
+	if s.online == nil {
+		return errNotOpen
+	}
 	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
 		return fmt.Errorf("wait with the side-band: %w", err)
 	}
@@ -279,7 +289,7 @@ func (s *Sideband) alsoWait(fd int) error {
 func (s *Sideband) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wake >= 0 {
+	if s.names != nil && s.wake >= 0 {
 		_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full counts as well
 	}
 }
@@ -295,6 +305,10 @@ func (s *Sideband) Stats() SidebandStats {
 func (s *Sideband) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.names == nil {
+		return nil
+	}
+	s.names = nil
 	s.closeRings()
 	if s.wake >= 0 {
 		unix.Close(s.wake)

@@ -84,6 +84,9 @@ func (s *Session) Stats() (Stats, error) {
 	if s.closed {
 		return s.last, nil
 	}
+	if s.rings == nil {
+		return Stats{}, errNotOpen
+	}
 	return s.readStats()
 }
 

@@ -61,6 +61,9 @@ func openProbeReader(pid int) (*ProbeReader, error) {
 // Read reads the state of all threads that have met a uprobe. It is right for
 // threads that stand still.
 func (r *ProbeReader) Read() (map[procstate.ThreadID]procstate.UserProbes, error) {
+	if r.iter == nil {
+		return nil, errNotOpen
+	}
 	in, err := r.iter.Open()
 	if err != nil {
 		return nil, fmt.Errorf("uretprobes: %w", err)
@@ -86,4 +89,9 @@ func (r *ProbeReader) Read() (map[procstate.ThreadID]procstate.UserProbes, error
 }
 
 // Close takes the reader out of the kernel.
-func (r *ProbeReader) Close() error { return r.iter.Close() }
+func (r *ProbeReader) Close() error {
+	if r.iter == nil {
+		return nil
+	}
+	return r.iter.Close()
+}

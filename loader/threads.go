@@ -65,6 +65,9 @@ func (o *GoOffsets) inKernel() (p goProcess, ok bool) {
 // of the goroutine's stack, and carry the other stacks that its frames lead to:
 // that of the goroutine being served, and that of the C code which called Go.
 func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
 	v, ok := o.inKernel()
 	if !ok {
 		return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
@@ -79,6 +82,9 @@ func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
 
 // ForgetGoProcess undoes SetGoProcess, as after an exec.
 func (s *Session) ForgetGoProcess(pid int) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
 	s.mu.Lock()
 	s.flags.clear(pid, processIsGo)
 	s.mu.Unlock()
@@ -91,6 +97,9 @@ func (s *Session) ForgetGoProcess(pid int) error {
 // done when a walk runs past the end: the thread may be a new one, or have
 // changed its stack.
 func (s *Session) SetStackEnd(tid int, end uint64) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
 	if end == 0 {
 		return ignoreMissing(s.maps.StackEnds.Delete(uint32(tid)))
 	}

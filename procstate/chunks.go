@@ -67,11 +67,17 @@ func (c *chunked) load(i uint64) *chunk {
 
 // memory is what is kept, in bytes.
 func (c *chunked) memory() int64 {
+	if c == nil {
+		return 0
+	}
 	return int64(len(c.whole)) + int64(len(c.chunks))*8 + c.kept.Load()*int64(len(chunk{}))
 }
 
 // forget lets go of what is kept.
 func (c *chunked) forget() {
+	if c == nil {
+		return
+	}
 	for i := range c.chunks {
 		if c.chunks[i].Swap(nil) != nil {
 			c.kept.Add(-1)

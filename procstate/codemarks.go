@@ -108,7 +108,7 @@ func (im *Image) mark(page uint64, find MarkFunc) (is uint32) {
 	}
 	is = anyMarks
 	code := k.code[:min(size-page*markPage, markPage)]
-	if n, _ := im.r.ReadAt(code, int64(page*markPage)); n == len(code) {
+	if n, _ := im.ReadAt(code, int64(page*markPage)); n == len(code) {
 		first := len(k.kept)
 		k.kept = find(im.arch, code, append(k.kept, 0))
 		if marks := k.kept[first+1:]; len(marks) <= maxMarks {

@@ -400,7 +400,7 @@ func (c *Core) ReadWord(addr uint64) (uint64, bool) {
 		return v, true
 	}
 	var b [8]byte
-	if readFiles(&c.space, addr, b[:c.arch.AddressWidth]) != nil {
+	if c.arch == nil || readFiles(&c.space, addr, b[:c.arch.AddressWidth]) != nil {
 		return 0, false
 	}
 	var v uint64

@@ -64,7 +64,8 @@ type ImageIdentity struct {
 // Image is an ELF file read through an io.ReaderAt. Its headers are checked
 // and read once, by NewImage; everything else is read when asked for. Bytes
 // of hostile files cause errors, never panics or large allocations. An Image
-// is safe for concurrent use.
+// is safe for concurrent use. The zero value is of no file: reads of it are
+// ErrUnreadable.
 type Image struct {
 	Path  string // for messages; where it was opened
 	Root  string // "", or a directory that Path counts from: where the process that maps it has another root
@@ -275,6 +276,9 @@ func parseSection(class elf.Class, b []byte) (s Section, name uint32) {
 // readNew reads n bytes at file offset off into new memory, which is not
 // made before it is known that the file is that long.
 func (im *Image) readNew(off, n uint64) ([]byte, error) {
+	if im.r == nil {
+		return nil, ErrUnreadable
+	}
 	if off > uint64(im.size) || n > uint64(im.size)-off {
 		return nil, &FormatError{int64(off), "past the end of the file"}
 	}
@@ -287,7 +291,7 @@ func (im *Image) readFull(b []byte, off uint64) error {
 	if off > uint64(im.size) || uint64(len(b)) > uint64(im.size)-off {
 		return &FormatError{int64(off), "past the end of the file"}
 	}
-	if n, err := im.r.ReadAt(b, int64(off)); n < len(b) {
+	if n, err := im.ReadAt(b, int64(off)); n < len(b) {
 		if err == nil || err == io.EOF {
 			err = &FormatError{int64(off), "file was cut short"}
 		}
@@ -386,7 +390,12 @@ func (im *Image) Section(name string) (Section, bool) {
 }
 
 // ReadAt reads at a file offset; it implements io.ReaderAt.
-func (im *Image) ReadAt(b []byte, off int64) (int, error) { return im.r.ReadAt(b, off) }
+func (im *Image) ReadAt(b []byte, off int64) (int, error) {
+	if im.r == nil {
+		return 0, ErrUnreadable
+	}
+	return im.r.ReadAt(b, off)
+}
 
 // ReadVaddr fills b with the file's bytes for a link-time address. Bytes that
 // the file does not hold (.bss) are an error that wraps ErrUnreadable, as is
@@ -396,7 +405,7 @@ func (im *Image) ReadVaddr(b []byte, vaddr uint64) error {
 	if !ok {
 		return ErrUnreadable
 	}
-	if n, _ := im.r.ReadAt(b, int64(off)); n < len(b) {
+	if n, _ := im.ReadAt(b, int64(off)); n < len(b) {
 		return ErrUnreadable
 	}
 	return nil
@@ -484,7 +493,7 @@ func (im *Image) readConstant(b []byte, vaddr uint64) error {
 		if s.Flags&elf.PF_W != 0 || vaddr-s.Vaddr >= s.Filesz || uint64(len(b)) > s.Filesz-(vaddr-s.Vaddr) {
 			continue
 		}
-		if n, _ := im.r.ReadAt(b, int64(s.Off+(vaddr-s.Vaddr))); n == len(b) {
+		if n, _ := im.ReadAt(b, int64(s.Off+(vaddr-s.Vaddr))); n == len(b) {
 			return nil
 		}
 	}

@@ -39,7 +39,8 @@ var ErrFileGone = errors.New("mapped file cannot be reached")
 // recently used are closed and forgotten; an Image that is still in use opens
 // its file again when it is read, if that can still be found.
 //
-// All methods may be called by any goroutine.
+// All methods may be called by any goroutine. The zero value is as NewImages(0)
+// makes it.
 type Images struct {
 	limit int
 
@@ -92,6 +93,12 @@ const maxCompare = 32 << 20
 // stands for half of what the process may open, and at most 8192. It raises
 // the soft RLIMIT_NOFILE to the hard one.
 func NewImages(limit int) *Images {
+	c := new(Images)
+	c.init(limit)
+	return c
+}
+
+func (c *Images) init(limit int) {
 	if limit <= 0 {
 		limit = 512
 		var rl unix.Rlimit
@@ -105,12 +112,10 @@ func NewImages(limit int) *Images {
 			limit = int(min(rl.Cur/2, 8192))
 		}
 	}
-	return &Images{
-		limit:  max(limit, 1),
-		files:  make(map[fileKey]*imageEntry),
-		builds: make(map[string][]*imageEntry),
-		roots:  make(imageRoots),
-	}
+	c.limit = max(limit, 1)
+	c.files = make(map[fileKey]*imageEntry)
+	c.builds = make(map[string][]*imageEntry)
+	c.roots = make(imageRoots)
 }
 
 // Stats returns the counters.
@@ -129,6 +134,9 @@ func (c *Images) Stats() ImagesStats {
 func (c *Images) Open(ref *FileRef) (*Image, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.files == nil {
+		c.init(0)
+	}
 	key := fileKey{ref.Dev, ref.Inode}
 	known := c.files[key]
 	if known != nil && known.fits(ref) {

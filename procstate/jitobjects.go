@@ -177,6 +177,9 @@ func (j *JITObjects) readMemory(addr uint64, buf []byte) bool {
 // find looks for descriptors, once for each state of the mappings, and reports
 // whether there are any.
 func (j *JITObjects) find() bool {
+	if j.ps == nil {
+		return false
+	}
 	libs := j.ps.Libraries()
 	if libs == nil {
 		return false

@@ -60,7 +60,7 @@ func (im *Image) Packed(s Section) (*Packed, error) {
 		return bad("past the end of the file")
 	}
 	var b [24]byte
-	if n, _ := im.r.ReadAt(b[:min(s.Size, uint64(len(b)))], int64(s.Off)); n < 12 || n < 24 && s.Size >= 24 {
+	if n, _ := im.ReadAt(b[:min(s.Size, uint64(len(b)))], int64(s.Off)); n < 12 || n < 24 && s.Size >= 24 {
 		return bad("header is cut short")
 	}
 	p := &Packed{im: im, section: s, end: s.Off + s.Size}
@@ -86,7 +86,7 @@ func (im *Image) Packed(s Section) (*Packed, error) {
 	default:
 		return bad("unknown compression")
 	}
-	if n, _ := im.r.ReadAt(b[:2], int64(p.off)); p.end-p.off < 6 || n < 2 || !isZlib(b[:]) {
+	if n, _ := im.ReadAt(b[:2], int64(p.off)); p.end-p.off < 6 || n < 2 || !isZlib(b[:]) {
 		return bad(errZlib.Error())
 	}
 	p.end -= 4
@@ -159,6 +159,9 @@ func (p *Packed) Part(off uint64) (start uint64, b []byte, err error) {
 }
 
 func (p *Packed) failed(what string) error {
+	if p.im == nil {
+		return ErrNoSection
+	}
 	return fmt.Errorf("%s: section %s: %w", p.im.Path, p.section.Name, &FormatError{int64(p.section.Off), what})
 }
 
@@ -176,7 +179,7 @@ func (p *Packed) reached(z *inflater, in *packedInput, start uint64, b []byte, l
 	// What was read ahead is given back: the checksum follows the last byte
 	// that was used.
 	var sum [4]byte
-	if n, _ := p.im.r.ReadAt(sum[:], int64((in.bit(z)+7)/8)); n < 4 || p.sum.Sum32() != binary.BigEndian.Uint32(sum[:]) {
+	if n, _ := p.im.ReadAt(sum[:], int64((in.bit(z)+7)/8)); n < 4 || p.sum.Sum32() != binary.BigEndian.Uint32(sum[:]) {
 		return errZlib
 	}
 	return nil
@@ -219,7 +222,7 @@ func (in *packedInput) part(z *inflater, at packedPoint) (b []byte, last bool, e
 func (in *packedInput) more(rest []byte) []byte {
 	n := copy(in.buf, rest)
 	want := min(uint64(len(in.buf)-n), in.p.end-in.next)
-	m, _ := in.p.im.r.ReadAt(in.buf[n:n+int(want)], int64(in.next))
+	m, _ := in.p.im.ReadAt(in.buf[n:n+int(want)], int64(in.next))
 	in.next += uint64(m)
 	return in.buf[:n+m]
 }

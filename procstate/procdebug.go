@@ -32,12 +32,13 @@ import (
 //
 // Pause, Resume, Detach, IsTerminated, Threads, Registers and Capture may be
 // called from any goroutine at any time; the rest by one goroutine at a time.
+// The zero value is of no process: ErrNoProcess.
 type ProcDebug struct {
 	pid    int
 	e      *engine
 	arch   *Arch
 	mem    pageCache
-	libs   *liveLibraries
+	libs   liveLibraries
 	gate   walkGate
 	probes liveProbes
 
@@ -126,7 +127,7 @@ func newProcDebug(pid int) (*ProcDebug, *taskDir, error) {
 
 func newDebug(pid int) *ProcDebug {
 	p := &ProcDebug{
-		pid: pid, e: engineFor(pid), libs: newLiveLibraries(pid), ended: make(chan struct{}),
+		pid: pid, e: engineFor(pid), libs: liveLibraries{pid: pid}, ended: make(chan struct{}),
 		threads: make(map[ThreadID]*tracee), skipped: make(map[ThreadID]bool),
 	}
 	p.mem.source = liveProcess(readableTask(pid))
@@ -331,6 +332,8 @@ func (p *ProcDebug) find(tid ThreadID) (*tracee, error) {
 // goroutine.
 func (p *ProcDebug) alive() error {
 	switch {
+	case p.e == nil:
+		return ErrNoProcess
 	case p.detaching:
 		return fmt.Errorf("process %d %w", p.pid, ErrDetached)
 	case len(p.threads) == 0:

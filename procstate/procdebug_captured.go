@@ -248,6 +248,9 @@ func (c *Capture) ReadLive(addr uint64, buf []byte) int { return readLive(int(c.
 
 // ReadWord implements Memory.
 func (c *Capture) ReadWord(addr uint64) (uint64, bool) {
+	if c.arch == nil {
+		return 0, false
+	}
 	width := uint64(c.arch.AddressWidth)
 	if i := addr - c.hot.Addr; i >= uint64(len(c.hot.Data)) || width > uint64(len(c.hot.Data))-i {
 		r, ok := c.regionOf(addr, width)
@@ -304,6 +307,9 @@ func (c *Capture) ReadMemory(addr uint64, buf []byte) (int, error) {
 	}
 	if readFiles(c.libs, addr, buf) == nil {
 		return len(buf), nil
+	}
+	if c.libs == nil {
+		return 0, ErrUnreadable
 	}
 	if m := c.libs.MappingAt(addr); m != nil && m.Image == nil {
 		if n := readLive(int(c.task), addr, buf); n > 0 {

@@ -105,7 +105,12 @@ func (p *ProcDebug) Arch() *Arch { return p.arch }
 func (p *ProcDebug) PID() int { return p.pid }
 
 // ExecutablePath implements ProcessState. It follows exec.
-func (p *ProcDebug) ExecutablePath() string { return *p.exe.Load() }
+func (p *ProcDebug) ExecutablePath() string {
+	if exe := p.exe.Load(); exe != nil {
+		return *exe
+	}
+	return ""
+}
 
 // Threads implements ProcessState: the live threads, the initial one first.
 func (p *ProcDebug) Threads() (tids []ThreadID, err error) {
@@ -161,6 +166,9 @@ func (p *ProcDebug) registers(tid ThreadID, regs *Regs) (a *Arch, err error) {
 // BeforeWalk implements ProcessState: it stops the thread. Library changes
 // wait until AfterWalk to be told.
 func (p *ProcDebug) BeforeWalk(tid ThreadID) error {
+	if p.e == nil {
+		return ErrNoProcess
+	}
 	p.gate.enter()
 	err := p.stopForWalk(tid)
 	if err != nil {
@@ -225,6 +233,9 @@ func (p *ProcDebug) letGo(tid ThreadID) {
 
 // AfterWalk implements ProcessState.
 func (p *ProcDebug) AfterWalk(tid ThreadID) error {
+	if p.e == nil {
+		return ErrNoProcess
+	}
 	p.letGo(tid)
 	p.gate.leave()
 	return nil
@@ -248,4 +259,4 @@ func (p *ProcDebug) ReadWord(addr uint64) (uint64, bool) {
 }
 
 // Libraries implements ProcessState.
-func (p *ProcDebug) Libraries() LibraryState { return p.libs }
+func (p *ProcDebug) Libraries() LibraryState { return &p.libs }

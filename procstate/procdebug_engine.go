@@ -139,8 +139,12 @@ func (e *engine) wait(tid ThreadID) (ThreadID, unix.WaitStatus, unix.Errno) {
 }
 
 // do runs f on the engine's goroutine and waits for it. When the engine has
-// ended there is nothing to trace, which f will find.
+// ended, or there is none, there is nothing to trace, which f will find.
 func (e *engine) do(f func()) {
+	if e == nil {
+		f()
+		return
+	}
 	done := make(chan struct{})
 	select {
 	case e.cmds <- func() {

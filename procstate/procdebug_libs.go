@@ -46,10 +46,12 @@ type liveLibraries struct {
 	wanted    bool         // a program that exec brings gets one too
 }
 
-func newLiveLibraries(pid int) *liveLibraries {
-	l := &liveLibraries{pid: pid, trapErr: errTrapNotAsked}
-	l.space.Store(&AddressSpace{})
-	return l
+// published returns the mappings as they were read last.
+func (l *liveLibraries) published() *AddressSpace {
+	if s := l.space.Load(); s != nil {
+		return s
+	}
+	return new(AddressSpace)
 }
 
 // SharedImages is the cache of files that all live processes use.
@@ -151,17 +153,17 @@ func (l *liveLibraries) standIn(space *AddressSpace) {
 }
 
 // Mappings returns the executable mappings, in order of address.
-func (l *liveLibraries) Mappings() []*Mapping { return l.space.Load().Mappings() }
+func (l *liveLibraries) Mappings() []*Mapping { return l.published().Mappings() }
 
 // MappingAt implements LibraryState.
-func (l *liveLibraries) MappingAt(addr uint64) *Mapping { return l.space.Load().find(addr) }
+func (l *liveLibraries) MappingAt(addr uint64) *Mapping { return l.published().find(addr) }
 
 // Libraries implements LibraryState.
-func (l *liveLibraries) Libraries() []Library { return l.space.Load().Libraries() }
+func (l *liveLibraries) Libraries() []Library { return l.published().Libraries() }
 
 // TrapAddress implements LibraryState.
 func (l *liveLibraries) TrapAddress() uint64 {
-	site, err := findTrap(l.pid, l.space.Load())
+	site, err := findTrap(l.pid, l.published())
 	if err != nil {
 		return 0
 	}
@@ -180,7 +182,7 @@ func (p *ProcDebug) OnLibraryChange(f LibraryListener) {
 // before code of a new library runs. Without it, the list is read again
 // before each walk. ErrNoLibraryTrap: the program has no loader.
 func (p *ProcDebug) TrapLibraries() error {
-	l := p.libs
+	l := &p.libs
 	l.mu.Lock()
 	set := l.trap != nil
 	l.mu.Unlock()
@@ -195,11 +197,11 @@ func (p *ProcDebug) TrapLibraries() error {
 // setTrap sets the trap in the program that the target runs now, between
 // walks.
 func (p *ProcDebug) setTrap() error {
-	l := p.libs
+	l := &p.libs
 	err := l.Update()
 	var site trapSite
 	if err == nil {
-		site, err = findTrap(p.pid, l.space.Load())
+		site, err = findTrap(p.pid, l.published())
 	}
 	var tr *libraryTrap
 	if err == nil {
@@ -228,6 +230,9 @@ func (p *ProcDebug) setTrap() error {
 func (p *ProcDebug) LibraryTrap() error {
 	p.libs.mu.Lock()
 	defer p.libs.mu.Unlock()
+	if p.libs.trap == nil && p.libs.trapErr == nil {
+		return errTrapNotAsked
+	}
 	return p.libs.trapErr
 }
 
@@ -254,7 +259,7 @@ func (e *engine) signalled(t *tracee) {
 		t.sig, t.proc.dropCont = 0, false
 		return
 	}
-	l := t.proc.libs
+	l := &t.proc.libs
 	l.mu.Lock()
 	ours := l.trap != nil && l.trap.claims(t.sig, t.code)
 	l.mu.Unlock()
@@ -267,7 +272,7 @@ func (e *engine) signalled(t *tracee) {
 // interrupted looks at a thread that has stopped for its tracer: it may have
 // waited for that at the library trap. On the engine's goroutine.
 func (e *engine) interrupted(t *tracee) {
-	l := t.proc.libs
+	l := &t.proc.libs
 	l.mu.Lock()
 	ours := l.trap != nil && l.trap.claimsStop(t.tid)
 	l.mu.Unlock()
@@ -290,7 +295,7 @@ func (p *ProcDebug) tellLibraries(t *tracee, exec bool) {
 }
 
 func (p *ProcDebug) changeLibraries(tid ThreadID, exec bool) {
-	l := p.libs
+	l := &p.libs
 	before := l.Libraries()
 	if exec {
 		if tr := l.dropTrap(true); tr != nil {

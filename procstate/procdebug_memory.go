@@ -111,7 +111,9 @@ func (c *pageCache) ReadMemory(addr uint64, buf []byte) (int, error) {
 		done += copy(buf[done:], p[a&(cachePage-1):])
 	}
 	if done < len(buf) {
-		done += c.source.readAt(addr+uint64(done), buf[done:])
+		if c.source != nil {
+			done += c.source.readAt(addr+uint64(done), buf[done:])
+		}
 	}
 	if done < len(buf) {
 		return done, fmt.Errorf("memory at %#x: %w", addr+uint64(done), ErrUnreadable)
@@ -123,6 +125,9 @@ func (c *pageCache) ReadMemory(addr uint64, buf []byte) (int, error) {
 func (c *pageCache) ReadWord(addr uint64) (uint64, bool) {
 	off := addr & (cachePage - 1)
 	var p *[cachePage]byte
+	if c.width == 0 {
+		return 0, false
+	}
 	if c.active && off+uint64(c.width) <= cachePage {
 		p = c.page(addr - off)
 	}

@@ -32,6 +32,8 @@ type ProcSelf struct {
 	depth  int // nested walks
 }
 
+var errNoSelf = fmt.Errorf("a ProcSelf that NewProcSelf has not made: %w", ErrNoProcess)
+
 // selfState is what the assembly routine stores: the registers of its caller.
 type selfState struct {
 	pc, sp, fp uint64
@@ -56,7 +58,7 @@ func NewProcSelf() (*ProcSelf, error) {
 	if err != nil {
 		exe = ""
 	}
-	return &ProcSelf{arch: a, pid: os.Getpid(), exe: exe, libs: selfLibraries{liveLibraries: newLiveLibraries(os.Getpid())}}, nil
+	return &ProcSelf{arch: a, pid: os.Getpid(), exe: exe, libs: selfLibraries{liveLibraries: liveLibraries{pid: os.Getpid()}}}, nil
 }
 
 // Arch implements ProcessState.
@@ -69,7 +71,12 @@ func (p *ProcSelf) PID() int { return p.pid }
 func (p *ProcSelf) ExecutablePath() string { return p.exe }
 
 // Threads implements ProcessState: the thread that asks.
-func (p *ProcSelf) Threads() ([]ThreadID, error) { return []ThreadID{ThreadID(unix.Gettid())}, nil }
+func (p *ProcSelf) Threads() ([]ThreadID, error) {
+	if p.arch == nil {
+		return nil, errNoSelf
+	}
+	return []ThreadID{ThreadID(unix.Gettid())}, nil
+}
 
 // Libraries implements ProcessState.
 func (p *ProcSelf) Libraries() LibraryState { return &p.libs }
@@ -77,7 +84,7 @@ func (p *ProcSelf) Libraries() LibraryState { return &p.libs }
 // selfLibraries are the libraries of the own process. They are read again when
 // a walk meets code that none of them holds.
 type selfLibraries struct {
-	*liveLibraries
+	liveLibraries
 	again bool // may be read again in this walk
 }
 
@@ -121,6 +128,9 @@ func (p *ProcSelf) BeforeWalk(tid ThreadID) error {
 // takeState copies the goroutine's registers and stack, and finds out what else
 // belongs to the walk that begins.
 func (p *ProcSelf) takeState(tid ThreadID) error {
+	if p.arch == nil {
+		return errNoSelf
+	}
 	if tid != DefaultThread && tid != p.tid {
 		return fmt.Errorf("thread %d: a process can walk the calling goroutine only: %w", tid, ErrNoThread)
 	}

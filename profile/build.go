@@ -9,6 +9,7 @@ import (
 // Build names the frames and returns the profile. It leaves the Builder as it
 // is, so that recording can go on after it.
 func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
+	b.init()
 	p := &Profile{Meta: meta, squaresKnown: !b.squaresGuessed}
 	p.Meta.Lost = slices.Clone(meta.Lost)
 	p.Meta.Target = validText(meta.Target)

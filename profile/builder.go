@@ -82,22 +82,31 @@ type Builder struct {
 	others   int                  // in it
 }
 
-// NewBuilder returns an empty Builder.
+// NewBuilder returns an empty Builder, as the zero value is one.
 func NewBuilder() *Builder {
-	return &Builder{
-		modules:   []Module{{}},
-		moduleIDs: map[Module]uint32{},
-		labels:    [][]Label{nil},
-		labelIDs:  map[string]uint32{"": 0},
-		truncated: map[string]uint32{},
-		stacks:    newStacks(),
-		index:     make([]uint32, minTable),
+	b := new(Builder)
+	b.init()
+	return b
+}
+
+// init makes what the zero value lacks.
+func (b *Builder) init() {
+	if b.moduleIDs != nil {
+		return
 	}
+	b.modules = []Module{{}}
+	b.moduleIDs = map[Module]uint32{}
+	b.labels = [][]Label{nil}
+	b.labelIDs = map[string]uint32{"": 0}
+	b.truncated = map[string]uint32{}
+	b.stacks = newStacks()
+	b.index = make([]uint32, minTable)
 }
 
 // Module returns the number of m for use in a Loc. It is the same number for
 // the same m, and never 0.
 func (b *Builder) Module(m Module) uint32 {
+	b.init()
 	id, ok := b.moduleIDs[m]
 	if !ok {
 		id = uint32(len(b.modules))
@@ -139,6 +148,7 @@ func (b *Builder) AddAlong(p *Path, t Thread, stack []Loc, same int, truncated s
 }
 
 func (b *Builder) addAlong(p *Path, t Thread, stack []Loc, same int, truncated string, count, value int64, squares float64) {
+	b.init()
 	root := uint32(0)
 	if truncated != "" {
 		var ok bool

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -58,10 +59,15 @@ type changeRow struct {
 	Function, Module, Of, Before, After, Delta, Verdict string
 }
 
+var errNoDiff = errors.New("a Diff that Compare has not made")
+
 // WriteHTML writes a flame graph of both profiles in which frames that grew
 // are orange, those that shrank blue, and those grey that did neither for
 // sure. Widths are the mean of both, or of one side, as the reader likes.
 func (d *Diff) WriteHTML(w io.Writer) error {
+	if d.merged == nil {
+		return errNoDiff
+	}
 	d.frames()
 	var rows []changeRow
 	for _, f := range d.Functions[:min(len(d.Functions), topRows)] {
@@ -99,7 +105,7 @@ func (d *Diff) Method() string {
 		test, what = "the exact test of two Poisson rates", "rates in "+d.Unit+" are compared"
 	}
 	values := ""
-	if d.Before.Meta.ByValue {
+	if d.Before != nil && d.After != nil && d.Before.Meta.ByValue {
 		values = "Weights are tested as so many equal " + d.After.Meta.counted() + " as would be as uncertain: a few large ones are few. "
 		if !d.Before.squaresKnown || !d.After.squaresKnown {
 			values += "One of the files does not tell how the weights within a stack differ; they are taken for equal there. "
@@ -137,6 +143,9 @@ func (d *Diff) Delta(c *Change) string {
 
 // WriteSVG writes the flame graph of WriteHTML as a picture.
 func (d *Diff) WriteSVG(w io.Writer) error {
+	if d.merged == nil {
+		return errNoDiff
+	}
 	t, bySide := d.frames()
 	limit := d.merged.diff.Threshold
 	return d.merged.writeSVG(w, t, &svgDiff{d, func(node int) Change {

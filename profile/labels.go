@@ -15,6 +15,7 @@ type Label struct{ Key, Value string }
 // same number for the same set, in whatever order, and 0 for the empty one.
 // The Builder keeps each set once; who asks per sample should remember it.
 func (b *Builder) Labels(labels ...Label) uint32 {
+	b.init()
 	set := make([]Label, len(labels))
 	for i, l := range labels {
 		set[i] = Label{validText(l.Key), validText(l.Value)}

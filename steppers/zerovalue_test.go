@@ -57,3 +57,22 @@ func TestZeroValues(t *testing.T) {
 		})
 	}
 }
+
+// What analyses, and what knows uretprobes, does so without being made.
+func TestZeroHelpers(t *testing.T) {
+	w := unwind.NewWalker(&procstate.Snapshot{}, nil, nil)
+	var f unwind.Frame
+	for _, a := range []*FrameAnalyzer{{}, NewFrameAnalyzer()} {
+		if _, ok := a.FunctionStart(&procstate.Image{}, 1); ok {
+			t.Error("a function in no file")
+		}
+		if l := a.AllocatesFrame(w, &f); l.State != UnknownState {
+			t.Errorf("%+v", l)
+		}
+		a.AllocatesFrame(unwind.NewWalker(nil, nil, nil), &f)
+	}
+	if _, ok := (&ReturnProbes{}).IsInstrumentation(w, &f); ok {
+		t.Error("a frame of nothing")
+	}
+	(&ReturnProbes{}).IsInstrumentation(unwind.NewWalker(nil, nil, nil), &f)
+}

@@ -35,6 +35,9 @@ type CallParameter struct {
 // the debug information does not describe it.
 func (f *Function) CallSite(ret uint64) (*CallSite, error) {
 	e := f.Physical().entry
+	if e == nil {
+		return nil, ErrNoDebugInfo
+	}
 	mu := e.d.lock()
 	mu.Lock()
 	defer mu.Unlock()
@@ -114,7 +117,7 @@ const maxCallParameters = 256
 // IsOf reports whether the parameter is the one whose entry lies at an offset
 // of the unit of x, an expression in the callee.
 func (p *CallParameter) IsOf(x *Expression, off uint64) bool {
-	return p.param == dieKey{x.d, x.u.off + off}
+	return x.u != nil && p.param == dieKey{x.d, x.u.off + off}
 }
 
 // linkName returns the name of a function as the linker knows it.
@@ -144,6 +147,9 @@ const (
 // that it jumped to. Then nothing is known of the values it was called with.
 func (f *Function) MayReenter() bool {
 	e := f.Physical().entry
+	if e == nil {
+		return true
+	}
 	mu := e.d.lock()
 	mu.Lock()
 	defer mu.Unlock()

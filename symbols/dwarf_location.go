@@ -36,13 +36,21 @@ type Expression struct {
 }
 
 // AddrSize is the size of an address in bytes.
-func (x *Expression) AddrSize() int { return int(x.u.enc.addrSize) }
+func (x *Expression) AddrSize() int {
+	if x.u == nil {
+		return 0
+	}
+	return int(x.u.enc.addrSize)
+}
 
 // Sub returns the expression whose code is an operand of x.
 func (x *Expression) Sub(code []byte) *Expression { return &Expression{Code: code, d: x.d, u: x.u} }
 
 // BaseType returns the type whose entry is at an offset of the unit.
 func (x *Expression) BaseType(off uint64) (*Type, error) {
+	if x.d == nil {
+		return nil, ErrNoDebugInfo
+	}
 	mu := x.d.lock()
 	mu.Lock()
 	defer mu.Unlock()
@@ -57,6 +65,9 @@ func (x *Expression) BaseType(off uint64) (*Type, error) {
 // Procedure returns the expression that OpCall calls, given its operand; nil
 // when there is none at an address, which calls nothing.
 func (x *Expression) Procedure(off, vaddr uint64) (*Expression, error) {
+	if x.d == nil {
+		return nil, ErrNoDebugInfo
+	}
 	mu := x.d.lock()
 	mu.Lock()
 	defer mu.Unlock()
@@ -75,6 +86,9 @@ func (x *Expression) Procedure(off, vaddr uint64) (*Expression, error) {
 // Object returns the location of the object that an implicit pointer points
 // to, at an address, and its type.
 func (x *Expression) Object(off, vaddr uint64) (*Expression, *Type, error) {
+	if x.d == nil {
+		return nil, nil, ErrNoDebugInfo
+	}
 	mu := x.d.lock()
 	mu.Lock()
 	defer mu.Unlock()

@@ -74,6 +74,9 @@ func (x *Expression) Operation(at int) (o Operation, next int, err error) {
 	if at < 0 || at >= len(x.Code) {
 		return o, at, errDWARF
 	}
+	if x.u == nil {
+		return o, at, ErrNoDebugInfo
+	}
 	c := cursor{b: x.Code, off: at}
 	code := c.u8()
 	ok := x.operands(&c, code, &o)

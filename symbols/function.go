@@ -60,6 +60,9 @@ func (s *Symbolizer) Functions(im *procstate.Image, vaddr uint64) ([]*Function, 
 // AllVariables returns the variables of all blocks of the function, whatever
 // is in scope.
 func (f *Function) AllVariables() ([]*Variable, error) {
+	if f.entry == nil {
+		return nil, ErrNoDebugInfo
+	}
 	mu := f.entry.d.lock()
 	mu.Lock()
 	defer mu.Unlock()
@@ -80,7 +83,12 @@ func (f *Function) Physical() *Function {
 
 // Same reports whether f and g are the same function, or the same inlined
 // call, of one file.
-func (f *Function) Same(g *Function) bool { return f.entry.key() == g.entry.key() }
+func (f *Function) Same(g *Function) bool {
+	if f.entry == nil || g.entry == nil {
+		return f == g
+	}
+	return f.entry.key() == g.entry.key()
+}
 
 // Entry returns the link-time address at which the function is entered.
 func (f *Function) Entry() uint64 {
@@ -98,6 +106,9 @@ func (f *Function) External() bool { return f.Physical().external }
 // an address in its code.
 func (f *Function) FrameBase(vaddr uint64) (*Expression, error) {
 	e := f.Physical().entry
+	if e == nil {
+		return nil, ErrNoDebugInfo
+	}
 	mu := e.d.lock()
 	mu.Lock()
 	defer mu.Unlock()
@@ -156,6 +167,9 @@ func newVariable(list []*die, fn *Function, scope []addrRange) *Variable {
 // Bound returns the location and type of a variable that holds the bound of
 // an array.
 func (v *Variable) Bound(vaddr uint64) (*Expression, *Type, error) {
+	if len(v.list) == 0 {
+		return nil, nil, ErrOutOfScope
+	}
 	e := v.list[0]
 	mu := e.d.lock()
 	mu.Lock()

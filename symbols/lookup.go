@@ -77,6 +77,9 @@ func (l *Lookup) Lines(dst []Line, addr uint64) []Line { return l.LinesAt(dst, a
 // tells generated code apart that was at one address at different times. 0 is
 // the latest.
 func (l *Lookup) LinesAt(dst []Line, addr, when uint64) []Line {
+	if l.libs == nil {
+		return dst
+	}
 	m := l.libs.MappingAt(addr)
 	if m == nil || m.Image == nil {
 		if v, ok := vsyscallLine(addr); ok {

@@ -44,6 +44,9 @@ func (s *Symbolizer) object(im *procstate.Image, vaddr uint64) (l Line, ok bool)
 // run-time address addr, or else the function whose code does, if they are
 // those of a file.
 func (l *Lookup) ObjectAt(addr uint64) (sym procstate.Symbol, ok bool) {
+	if l.libs == nil {
+		return sym, false
+	}
 	for _, lib := range l.libs.Libraries() {
 		if lib.Image == nil {
 			continue

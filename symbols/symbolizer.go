@@ -53,15 +53,23 @@ type Symbolizer struct {
 	wanted   []wantedTypes // whose types were wanted meanwhile
 }
 
-// New makes a Symbolizer.
+// New makes a Symbolizer. The zero Symbolizer is one of the zero Options.
 func New(opt Options) *Symbolizer {
-	if opt.DebugDirs == nil {
-		opt.DebugDirs = []string{DefaultDebugDir}
+	s := &Symbolizer{opt: opt}
+	s.init()
+	return s
+}
+
+func (s *Symbolizer) init() {
+	if s.opt.DebugDirs == nil {
+		s.opt.DebugDirs = []string{DefaultDebugDir}
 	}
-	if opt.Memory == 0 {
-		opt.Memory = DefaultMemory
+	if s.opt.Memory == 0 {
+		s.opt.Memory = DefaultMemory
 	}
-	return &Symbolizer{opt: opt, budget: budget{limit: opt.Memory}, files: map[*procstate.Image]*file{}, groups: map[string]*fileGroup{}}
+	s.budget.limit = s.opt.Memory
+	s.files = map[*procstate.Image]*file{}
+	s.groups = map[string]*fileGroup{}
 }
 
 // Close closes the debug files that were opened. The Symbolizer must not be
@@ -141,6 +149,9 @@ type file struct {
 func (s *Symbolizer) file(im *procstate.Image) *file {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.files == nil {
+		s.init()
+	}
 	f := s.files[im]
 	if f == nil {
 		f = &file{img: im, pltCode: pltCode(im)}

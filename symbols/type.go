@@ -170,6 +170,14 @@ func (t *Type) IsStruct() bool {
 // known, or only when the program runs.
 func (t *Type) Size() (size uint64, ok bool) { return t.sizeWithin(maxTypeDepth) }
 
+// addresses is the size of n addresses of the program.
+func (t *Type) addresses(n uint64) (size uint64, ok bool) {
+	if t.entry == nil {
+		return 0, false
+	}
+	return n * uint64(t.entry.u.enc.addrSize), true
+}
+
 // sizeWithin is Size of a type that is in so many arrays at most: one of a
 // damaged file can hold itself.
 func (t *Type) sizeWithin(depth int) (size uint64, ok bool) {
@@ -182,19 +190,19 @@ func (t *Type) sizeWithin(depth int) (size uint64, ok bool) {
 		t = t.Definition()
 		return t.size, t.hasSize
 	case KindPointer, KindReference, KindRvalueReference:
-		return uint64(t.entry.u.enc.addrSize), true
+		return t.addresses(1)
 	case KindMemberPointer:
 		if t.Elem().Strip().Kind == KindFunction {
-			return 2 * uint64(t.entry.u.enc.addrSize), true
+			return t.addresses(2)
 		}
-		return uint64(t.entry.u.enc.addrSize), true
+		return t.addresses(1)
 	case KindEnum:
 		if e := t.Elem().Strip(); e.Kind == KindBase {
 			return e.size, e.hasSize
 		}
 	case KindVoid:
 		if t.IsNullptr() {
-			return uint64(t.entry.u.enc.addrSize), true
+			return t.addresses(1)
 		}
 	case KindArray:
 		if depth == 0 {

@@ -189,6 +189,9 @@ func (t *Table) FunctionAt(vaddr uint64) (start, end uint64, ok bool) {
 
 // begin and end enclose reads of the file.
 func (t *Table) begin() {
+	if t.windows == nil { // nobody has made it
+		t.windows, t.img = new(windows), new(procstate.Image)
+	}
 	t.file = t.windows.take()
 	t.prog, t.kept.made = &t.file.prog, t.file.made
 }

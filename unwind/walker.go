@@ -47,12 +47,13 @@ type Walker struct {
 
 // NewWalker makes a Walker from its parts. lookup may be nil: then frames
 // have no names. A default group comes from package steppers; nil is an empty one,
-// for AddStepper.
+// for AddStepper. Where proc has no architecture, as one that was not opened, there
+// is no process.
 func NewWalker(proc procstate.ProcessState, group StepperGroup, lookup SymbolLookup) *Walker {
 	if group == nil {
 		group = NewGroup()
 	}
-	if proc == nil {
+	if proc == nil || proc.Arch() == nil {
 		return &Walker{group: group, lookup: lookup}
 	}
 	w := &Walker{proc: proc, group: group, lookup: lookup, arch: proc.Arch(), codeMask: proc.Arch().CodeMask}

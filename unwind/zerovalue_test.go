@@ -75,3 +75,86 @@ func TestZeroSnapshot(t *testing.T) {
 		})
 	}
 }
+
+// What no constructor has made holds nothing.
+func TestZeroValues(t *testing.T) {
+	for name, ps := range map[string]procstate.ProcessState{
+		"Capture": &procstate.Capture{}, "Core": &procstate.Core{}, "ProcDebug": &procstate.ProcDebug{}, "ProcSelf": &procstate.ProcSelf{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := NewWalker(ps, nil, nil)
+			var f, out Frame
+			if frames, err := w.WalkStack(nil, procstate.DefaultThread); len(frames) > 0 || err == nil {
+				t.Errorf("%d frames, %v", len(frames), err)
+			}
+			if err := w.InitialFrame(procstate.DefaultThread, &f); err == nil {
+				t.Error("it has a frame")
+			}
+			if _, err := w.WalkFrom(nil, &f); err == nil {
+				t.Error("a walk from nowhere is whole")
+			}
+			if _, err := w.Step(&f, &out); err == nil {
+				t.Error("a step from nowhere")
+			}
+			if _, err := w.WalkPCs(nil, &procstate.Regs{}); err == nil {
+				t.Error("a walk from no registers is whole")
+			}
+			if w.BeginsStack(1<<12) || w.MappingAt(1) != nil {
+				t.Error("it knows something")
+			}
+			w.Name(&f)
+			w.Library(&f)
+		})
+	}
+	var g AddressRangeGroup
+	if _, ok := g.StepperFor(1, nil); ok || len(g.Steppers()) > 0 {
+		t.Error("a group of nothing has a stepper")
+	}
+	g.LibraryChanged(&Walker{}, procstate.Library{}, LibraryChange(0))
+	var tree CallTree
+	if tree.Root() == nil {
+		t.Error("a tree without a root")
+	}
+	tree.Visit(func(*CallNode, int) {})
+	tree.Add(Walk{})
+	(&CallNode{}).Children()
+	(&CallNode{}).Parent()
+	var set WalkerSet
+	if w, err := set.WalkStacks(); len(w) > 0 || err != nil || len(set.Walkers()) > 0 {
+		t.Errorf("%d walks, %v", len(w), err)
+	}
+	set.Add(&Walker{})
+	set.Remove(&Walker{})
+	new(Memo).Reset()
+	var row Row
+	_ = row.Expression(RegRule{})
+	var rule Rule
+	var f, out Frame
+	if v, _ := rule.CallerFrame(&Walker{}, &f, &out); v == Success {
+		t.Error("a rule of nothing finds a frame")
+	}
+	rule.CFA()
+	rule.CFAIs(1, 2)
+	rule.CFARegister()
+	rule.Jumps(procstate.AMD64)
+	rule.Noted()
+	rule.Raised(8, &Rule{})
+	rule.Reason()
+	rule.SavesResults()
+	var table Table
+	if _, _, _, err := table.Row(1); err == nil {
+		t.Error("a table of nothing has a row")
+	}
+	table.FirstRule(1)
+	table.FunctionAt(1)
+	table.IsInside(1)
+	table.Look(1, 1)
+	table.Rule(1)
+	for _, tables := range []*Tables{{}, NewTables()} {
+		if _, _, _, err := tables.For(&procstate.Image{}).Row(1); err == nil {
+			t.Error("the table of no file has a row")
+		}
+		tables.Used()
+	}
+	_, _, _ = Reason(200).Error(), Reason(200).Help(), Verdict(200).String()
+}

@@ -27,6 +27,9 @@ type Format struct {
 
 // Format writes the value as gdb does.
 func (v *Value) Format(o Format) string {
+	if v.f == nil {
+		return Unknown(symbols.ErrUnsupported)
+	}
 	if o.Elements <= 0 {
 		o.Elements = 200
 	}
@@ -44,6 +47,9 @@ func (v *Value) Format(o Format) string {
 // Aggregate reports whether the value is, or refers to, a struct, a union or an
 // array: what takes more than a word to write.
 func (v *Value) Aggregate() bool {
+	if v.f == nil {
+		return false
+	}
 	switch goKind(v.Type) {
 	case goString, goInterface:
 		return false

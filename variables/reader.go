@@ -64,6 +64,9 @@ func (r *Reader) late() error {
 // variables in scope. The error wraps symbols.ErrNoDebugInfo where nothing is
 // known.
 func (r *Reader) Functions(f *unwind.Frame) ([]*symbols.Function, error) {
+	if r.w == nil || r.s == nil {
+		return nil, symbols.ErrNoDebugInfo
+	}
 	fr := frame{r: r, walk: []unwind.Frame{*f}}
 	if err := fr.locate(); err != nil {
 		return nil, err

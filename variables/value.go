@@ -207,6 +207,9 @@ func (v *Value) source(p *piece, n uint64) ([]byte, error) {
 // Target returns what a pointer or reference points to. For a pointer to an
 // object without an address it is the object, where that is known.
 func (v *Value) Target() (*Value, error) {
+	if v.f == nil {
+		return nil, symbols.ErrUnsupported
+	}
 	t := v.Type.Strip()
 	if v.pointer != nil {
 		x, typ, err := v.pointer.from.Object(v.pointer.addr, v.f.vaddr())
