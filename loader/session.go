@@ -595,6 +595,6 @@ func (s *Session) Close() error {
 	if s.rings != nil {
 		err = errors.Join(err, s.rings.close())
 	}
-	s.mirrors = nil
+	s.mirrors, s.kernel, s.sample = nil, nil, Sample{}
 	return errors.Join(err, s.flags.close(), s.maps.Close())
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -42,6 +43,8 @@ func (im *Image) SectionBytes(s Section, limit uint64) ([]byte, error) {
 // any table.
 const sectionPart = 48 << 10
 
+var sectionBuffers = sync.Pool{New: func() any { return new([sectionPart]byte) }}
+
 // SectionParts calls visit for the bytes of a section in order, 48 KiB at a time or
 // what is left, valid until it returns: with whole entries of tables whose entries
 // have 8, 16 or 24 bytes. A section that is compressed is read whole, as by
@@ -54,7 +57,8 @@ func (im *Image) SectionParts(s Section, limit uint64, visit func(part []byte)) 
 		}
 		return err
 	}
-	buf := make([]byte, min(s.Size, sectionPart))
+	buf := sectionBuffers.Get().(*[sectionPart]byte)
+	defer sectionBuffers.Put(buf)
 	for at := uint64(0); at < s.Size; at += sectionPart {
 		part := buf[:min(s.Size-at, sectionPart)]
 		if err := im.readFull(part, s.Off+at); err != nil {

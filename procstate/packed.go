@@ -7,6 +7,7 @@ import (
 	"hash"
 	"hash/adler32"
 	"sort"
+	"sync"
 )
 
 // Sizes of the parts that a compressed section is decompressed in.
@@ -39,6 +40,8 @@ type Packed struct {
 	sum    hash.Hash32   // of all up to there
 	err    error         // what was met there
 }
+
+var packedBuffers = sync.Pool{New: func() any { return new([packedWindow]byte) }}
 
 // packedPoint is where decompression can go on.
 type packedPoint struct {
@@ -122,8 +125,10 @@ func (p *Packed) Part(off uint64) (start uint64, b []byte, err error) {
 	}
 	z := inflaters.Get().(*inflater)
 	defer inflaters.Put(z)
-	in := packedInput{p: p, buf: make([]byte, packedWindow)}
+	buf := packedBuffers.Get().(*[packedWindow]byte)
+	in := packedInput{p: p, buf: buf[:]}
 	defer func() {
+		packedBuffers.Put(buf)
 		z.src, z.more = nil, nil
 		if z.dst = z.dst[:cap(z.dst)]; len(z.dst) > maxScratch {
 			z.dst = nil

@@ -65,6 +65,15 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 	s.probes = UserProbes{}
 }
 
+// Forget lets go of the state that Reset loaded, and of what was read of code that
+// is in no file.
+func (s *Snapshot) Forget() {
+	s.regions, s.hot, s.probes = nil, Region{}, UserProbes{}
+	if s.live != nil {
+		s.live.kept = [keptPages]*keptPage{}
+	}
+}
+
 // SetUserProbes adds to the state loaded by Reset what uretprobes have
 // replaced in it. The slice is kept, not copied.
 func (s *Snapshot) SetUserProbes(r UserProbes) { s.probes = r }

@@ -118,21 +118,20 @@ func (b *Builder) moduleOf(id uint32) uint32 {
 // resolve makes the locations and names them. It returns their numbers by
 // nodes of the Builder.
 func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
-	ids := make(map[Loc]uint32)
-	var locs []Loc
-	for _, n := range b.stacks.all() {
-		loc := Loc{n.module, n.addr}
-		if _, ok := ids[loc]; !ok {
-			ids[loc] = 0
-			locs = append(locs, loc)
-		}
-	}
+	locs, byNode := b.distinctLocs()
 	// Ascending for the Symbolizer, by the caller's numbers.
-	slices.SortFunc(locs, func(x, y Loc) int {
+	order := make([]uint32, len(locs))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(i, j uint32) int {
+		x, y := &locs[i], &locs[j]
 		return cmp.Or(cmp.Compare(x.Module, y.Module), cmp.Compare(x.Addr, y.Addr))
 	})
-	r := resolver{p: p, functions: map[function]int{}}
-	for _, loc := range locs {
+	r := resolver{p: p, functions: map[function]uint32{}}
+	p.locations = make([]location, 0, len(locs))
+	for _, i := range order {
+		loc := locs[i]
 		if loc.Module == markerModule {
 			text := "[unknown marker]"
 			if loc.Addr < uint64(len(b.markers)) {
@@ -156,24 +155,56 @@ func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
 		}
 		r.add(location{module: module, addr: addr}, r.lines...)
 	}
+	renumbered := make([]uint32, len(locs))
 	for i, n := range r.sort() {
-		ids[locs[i]] = n
+		renumbered[order[i]] = n
 	}
-	byNode := make([]uint32, b.stacks.count)
-	for i, n := range b.stacks.all() {
-		byNode[i] = ids[Loc{n.module, n.addr}]
+	for i := 1; i < len(byNode); i++ {
+		byNode[i] = renumbered[byNode[i]]
 	}
 	return byNode
+}
+
+// distinctLocs returns the places that frames are in, and by node the index of
+// its own.
+func (b *Builder) distinctLocs() (locs []Loc, byNode []uint32) {
+	byNode = make([]uint32, b.stacks.count)
+	index := make([]uint32, minTable) // hash table of locs; 0 is free, else index + 1
+	slot := func(loc Loc) *uint32 {
+		mask := uint32(len(index) - 1)
+		i := hashChild(0, loc) & mask
+		for index[i] != 0 && locs[index[i]-1] != loc {
+			i = (i + 1) & mask
+		}
+		return &index[i]
+	}
+	for i, n := range b.stacks.all() {
+		loc := Loc{n.module, n.addr}
+		at := slot(loc)
+		if *at == 0 {
+			locs = append(locs, loc)
+			*at = uint32(len(locs))
+		}
+		byNode[i] = *at - 1
+		if len(locs) > len(index)/2 {
+			index = make([]uint32, 2*len(index))
+			for k, loc := range locs {
+				*slot(loc) = uint32(k + 1)
+			}
+		}
+	}
+	return locs, byNode
 }
 
 // resolver collects locations and their functions.
 type resolver struct {
 	p         *Profile
-	functions map[function]int // index of p.functions
-	lines     []Line           // scratch
+	functions map[function]uint32 // index of p.functions
+	lines     []Line              // scratch
 }
 
 func (r *resolver) add(loc location, lines ...Line) {
+	loc.lines = make([]line, 0, len(lines))
 	for _, l := range lines {
 		named := l.Function != "" && !l.byAddress
 		if l.Function == "" {
@@ -185,7 +216,7 @@ func (r *resolver) add(loc location, lines ...Line) {
 		}
 		id, ok := r.functions[f]
 		if !ok {
-			id = len(r.p.functions)
+			id = uint32(len(r.p.functions))
 			r.functions[f] = id
 			r.p.functions = append(r.p.functions, f)
 		}
@@ -201,12 +232,12 @@ func (r *resolver) add(loc location, lines ...Line) {
 // locations' new numbers by old ones.
 func (r *resolver) sort() []uint32 {
 	p := r.p
-	order := make([]int, len(p.locations))
+	order := make([]uint32, len(p.locations))
 	for i := range order {
-		order[i] = i
+		order[i] = uint32(i)
 	}
 	name := func(l *location) string { return p.functions[l.lines[0].function].name }
-	slices.SortFunc(order, func(x, y int) int {
+	slices.SortFunc(order, func(x, y uint32) int {
 		lx, ly := &p.locations[x], &p.locations[y]
 		if lx.module == noModule && ly.module == noModule {
 			return cmp.Compare(name(lx), name(ly))
@@ -222,19 +253,19 @@ func (r *resolver) sort() []uint32 {
 	}
 	p.locations = locations
 
-	functions := make([]int, len(p.functions))
+	functions := make([]uint32, len(p.functions))
 	for i := range functions {
-		functions[i] = i
+		functions[i] = uint32(i)
 	}
-	slices.SortFunc(functions, func(x, y int) int {
+	slices.SortFunc(functions, func(x, y uint32) int {
 		fx, fy := &p.functions[x], &p.functions[y]
 		return cmp.Or(cmp.Compare(fx.name, fy.name), cmp.Compare(fx.systemName, fy.systemName),
 			cmp.Compare(fx.file, fy.file), cmp.Compare(fx.startLine, fy.startLine))
 	})
-	newID := make([]int, len(functions))
+	newID := make([]uint32, len(functions))
 	sorted := make([]function, len(functions))
 	for i, old := range functions {
-		newID[old] = i
+		newID[old] = uint32(i)
 		sorted[i] = p.functions[old]
 	}
 	p.functions = sorted

@@ -140,7 +140,7 @@ func (f *firefoxWriter) setTables() {
 		for depth := range loc.lines {
 			ln := &loc.lines[len(loc.lines)-1-depth]
 			fn := &p.functions[ln.function]
-			key := inModule{ln.function, loc.module}
+			key := inModule{int(ln.function), loc.module}
 			id, ok := funcs[key]
 			if !ok {
 				id = t.FuncTable.Length

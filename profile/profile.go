@@ -50,7 +50,7 @@ type location struct {
 }
 
 type line struct {
-	function int
+	function uint32 // index of functions
 	line     int
 	kind     Kind
 	inlined  bool

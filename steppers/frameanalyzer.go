@@ -94,6 +94,11 @@ var prologueScans = [...]uint64{1 << 10, 4 << 10, 16 << 10, maxFuncCode}
 
 const manyPrologues = 8
 
+// Forget lets go of what was learned of files, but for some of their addresses.
+func (a *FrameAnalyzer) Forget() {
+	a.images, a.kept, a.flow.layouts = perImage[imageFrames]{}, 0, nil
+}
+
 // AllocatesFrame implements FrameFuncHelper.
 func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameLayout {
 	addr := f.LookupPC()
@@ -143,7 +148,7 @@ func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 // and forgets all when it is too much.
 func (a *FrameAnalyzer) forgetMany(im *imageFrames, known int) {
 	if a.kept += im.kept - known; a.kept > maxFramesKept {
-		a.images, a.kept, a.flow.layouts = perImage[imageFrames]{}, 0, nil
+		a.Forget()
 	}
 }
 

@@ -40,9 +40,9 @@ func (f *file) inPLT(vaddr uint64) bool {
 // relocation of that slot has the symbol. PLT0, the common tail of lazy
 // binding, has no name.
 func (b *symtabBuilder) addPLT(im *procstate.Image) error {
-	slots, source, ok, err := b.gotSlots(im)
-	if err != nil || !ok {
-		return err
+	slots, source, ok := b.gotSlots(im)
+	if !ok {
+		return nil
 	}
 	for _, name := range pltNames {
 		s, found := im.Section(name)
@@ -60,67 +60,71 @@ func (b *symtabBuilder) addPLT(im *procstate.Image) error {
 	return nil
 }
 
-// gotSlot maps GOT slots to names, and the entries of .rela.plt by index.
+// gotSlots maps GOT slots and the entries of .rela.plt to symbols.
 type gotSlots struct {
-	byAddr  map[uint64]uint32 // link-time address of the slot
-	byIndex []uint32          // name of the i-th relocation of the PLT, 0 for none
+	im      *procstate.Image
+	dynsym  procstate.Section
+	byAddr  map[uint64]uint32 // symbol by the link-time address of a slot
+	byIndex []uint32          // of the i-th relocation of the PLT, 0 for none
 	got     uint64            // _GLOBAL_OFFSET_TABLE_, for i386
 }
 
 // gotSlots reads the relocations that fill the GOT with addresses of
-// functions.
-func (b *symtabBuilder) gotSlots(im *procstate.Image) (slots gotSlots, source uint8, ok bool, err error) {
+// functions. They are read by parts, and symbols as they are asked for: a large
+// library has 20 MB of relocations.
+func (b *symtabBuilder) gotSlots(im *procstate.Image) (slots *gotSlots, source uint8, ok bool) {
 	dynsym, found := im.Section(".dynsym")
 	if !found || uint64(dynsym.Link) >= uint64(len(im.Sections())) {
-		return slots, 0, false, nil
-	}
-	syms, err := im.SectionBytes(dynsym, 0)
-	if err != nil {
-		return slots, 0, false, err
+		return nil, 0, false
 	}
 	str := im.Sections()[dynsym.Link]
-	contents, err := im.SectionBytes(str, 0)
-	if err != nil {
-		return slots, 0, false, err
-	}
-	source, ok = b.addSource(strtab{img: im, off: str.Off, size: str.Size, suffix: "@plt"}, contents)
+	source, ok = b.addSource(strtab{img: im, off: str.Off, size: str.Size, suffix: "@plt"}, nil)
 	if !ok {
-		return slots, 0, false, nil
+		return nil, 0, false
 	}
+	slots = &gotSlots{im: im, dynsym: dynsym, byAddr: map[uint64]uint32{}}
 	if s, found := im.Section(".got.plt"); found {
 		slots.got = s.Vaddr
 	} else if s, found := im.Section(".got"); found {
 		slots.got = s.Vaddr
-	}
-	slots.byAddr = map[uint64]uint32{}
-	symSize := 24
-	if im.Arch().AddressWidth == 4 {
-		symSize = 16
 	}
 	for _, name := range []string{".rela.plt", ".rel.plt", ".rela.dyn", ".rel.dyn"} {
 		s, found := im.Section(name)
 		if !found || s.Type != elf.SHT_RELA && s.Type != elf.SHT_REL {
 			continue
 		}
-		data, err := im.SectionBytes(s, maxPLT)
-		if err != nil {
-			continue // the other relocations still serve
-		}
 		plt := name == ".rela.plt" || name == ".rel.plt"
-		for r, rest := nextReloc(data, im.Arch(), s.Type); rest != nil; r, rest = nextReloc(rest, im.Arch(), s.Type) {
-			var strx uint32
-			if i := uint64(r.sym) * uint64(symSize); r.sym != 0 && i+uint64(symSize) <= uint64(len(syms)) {
-				strx = binary.LittleEndian.Uint32(syms[i:])
-			}
-			if plt {
-				slots.byIndex = append(slots.byIndex, strx)
-			}
-			if strx != 0 && r.fillsGOT(im.Arch()) {
-				slots.byAddr[r.vaddr] = strx
-			}
+		// Where some cannot be read, the others still serve.
+		_ = im.SectionParts(s, maxPLT, func(part []byte) { slots.add(part, s.Type, plt) })
+	}
+	return slots, source, true
+}
+
+// add takes relocations in; plt tells that they are those of the PLT.
+func (g *gotSlots) add(data []byte, typ elf.SectionType, plt bool) {
+	arch := g.im.Arch()
+	for r, rest := nextReloc(data, arch, typ); rest != nil; r, rest = nextReloc(rest, arch, typ) {
+		if plt {
+			g.byIndex = append(g.byIndex, r.sym)
+		}
+		if r.sym != 0 && r.fillsGOT(arch) {
+			g.byAddr[r.vaddr] = r.sym
 		}
 	}
-	return slots, source, true, nil
+}
+
+// name returns where in its string table the name of a symbol is, 0 when it has
+// none.
+func (g *gotSlots) name(sym uint32) uint32 {
+	at := uint64(sym) * uint64(symSize(g.im.Arch().AddressWidth))
+	var b [4]byte
+	if sym == 0 || at+uint64(len(b)) > g.dynsym.Size {
+		return 0
+	}
+	if n, _ := g.im.ReadAt(b[:], int64(g.dynsym.Off+at)); n < len(b) {
+		return 0
+	}
+	return binary.LittleEndian.Uint32(b[:])
 }
 
 type reloc struct {
@@ -165,7 +169,7 @@ func (r *reloc) fillsGOT(arch *procstate.Arch) bool {
 type pltEntry struct{ off, size, name uint32 }
 
 // pltEntries decodes the stubs of a PLT section.
-func pltEntries(im *procstate.Image, s procstate.Section, code []byte, slots gotSlots) []pltEntry {
+func pltEntries(im *procstate.Image, s procstate.Section, code []byte, slots *gotSlots) []pltEntry {
 	if im.Arch() == procstate.ARM64 {
 		return pltEntriesARM64(s.Vaddr, code, slots)
 	}
@@ -175,19 +179,20 @@ func pltEntries(im *procstate.Image, s procstate.Section, code []byte, slots got
 	}
 	var out []pltEntry
 	for off := 0; off+size <= len(code); off += size {
-		if name := pltNameX86(im.Arch(), s.Vaddr+uint64(off), code[off:off+size], slots); name != 0 {
+		sym := pltSymbolX86(im.Arch(), s.Vaddr+uint64(off), code[off:off+size], slots)
+		if name := slots.name(sym); name != 0 {
 			out = append(out, pltEntry{uint32(off), uint32(size), name})
 		}
 	}
 	return out
 }
 
-// pltNameX86 finds the name of one stub: optionally endbr, then
+// pltSymbolX86 finds the symbol of one stub, 0 for none: optionally endbr, then
 //
 //	[bnd] jmp *slot(%rip)    ff 25 rel32   (i386: absolute)
 //	jmp *slot(%ebx)          ff a3 disp32  (i386, position independent)
 //	push $index              68 imm32      (the lazy half under IBT)
-func pltNameX86(arch *procstate.Arch, vaddr uint64, code []byte, slots gotSlots) uint32 {
+func pltSymbolX86(arch *procstate.Arch, vaddr uint64, code []byte, slots *gotSlots) uint32 {
 	i := 0
 	if len(code) >= 4 && code[0] == 0xf3 && code[1] == 0x0f && code[2] == 0x1e {
 		i = 4
@@ -221,7 +226,7 @@ func pltNameX86(arch *procstate.Arch, vaddr uint64, code []byte, slots gotSlots)
 // pltEntriesARM64 decodes stubs of
 //
 //	[bti c]; adrp x16, page; ldr x17, [x16, #off]; add x16, x16, #off; [autia1716;] br x17; [nop...]
-func pltEntriesARM64(vaddr uint64, code []byte, slots gotSlots) []pltEntry {
+func pltEntriesARM64(vaddr uint64, code []byte, slots *gotSlots) []pltEntry {
 	const nop = 0xd503201f
 	var out []pltEntry
 	var page, slot uint64
@@ -239,7 +244,7 @@ func pltEntriesARM64(vaddr uint64, code []byte, slots gotSlots) []pltEntry {
 			for end+4 <= len(code) && binary.LittleEndian.Uint32(code[end:]) == nop {
 				end += 4
 			}
-			if name := slots.byAddr[slot]; name != 0 {
+			if name := slots.name(slots.byAddr[slot]); name != 0 {
 				out = append(out, pltEntry{uint32(start), uint32(end - start), name})
 			}
 			start, slot = end, 0

@@ -46,9 +46,20 @@ func (r *rangeSet) find(off uint32) (id uint32, ok bool) {
 	return r.ids[i-1], true
 }
 
-// clip gives unused room back.
-func (r *rangeSet) clip() {
-	r.starts, r.ids = slices.Clip(r.starts), slices.Clip(r.ids)
+// beginRanges returns an empty rangeSet to build one in, with room that is reused.
+func beginRanges() *rangeSet {
+	r := rangeBuffers.Get().(*rangeSet)
+	r.starts, r.ids = r.starts[:0], r.ids[:0]
+	return r
+}
+
+// end returns what was built, in no more room than it needs.
+func (r *rangeSet) end() rangeSet {
+	out := rangeSet{slices.Clone(r.starts), slices.Clone(r.ids)}
+	if cap(r.starts) <= maxPooledRows {
+		rangeBuffers.Put(r)
+	}
+	return out
 }
 
 // span is a range of offsets [start, end) with an id.
@@ -87,16 +98,16 @@ func (s *spanStack) closeUntil(r *rangeSet, off uint32) {
 // flatten makes a rangeSet of spans that may nest: an offset belongs to the
 // shortest span that begins last; of equal spans to the one with the highest
 // id. It sorts spans.
-func flatten(spans []span) (r rangeSet) {
+func flatten(spans []span) rangeSet {
 	slices.SortFunc(spans, compareSpans)
+	r := beginRanges()
 	var stack spanStack
 	for _, sp := range spans {
-		stack.closeUntil(&r, sp.start)
-		stack.open(&r, sp)
+		stack.closeUntil(r, sp.start)
+		stack.open(r, sp)
 	}
-	stack.closeUntil(&r, none)
-	r.clip()
-	return r
+	stack.closeUntil(r, none)
+	return r.end()
 }
 
 // flattenFirst is flatten, but of equal spans the one with the lowest id owns

@@ -16,7 +16,7 @@ func scan(b *symtabBuilder, vaddr uint64, add func(*symtabBuilder) error) (*symt
 	at := uint32(vaddr - b.base)
 	b.upTo = vaddr
 	each := func(wanted func(entry) bool, added func(entry)) error {
-		b.entries, b.strtabs, b.strs, b.wanted, b.added = nil, nil, nil, wanted, added
+		b.entries, b.strtabs, b.strs, b.wanted, b.added = b.entries[:0], nil, nil, wanted, added
 		return add(b)
 	}
 	// It depends on the last symbols that begin there or before, on those

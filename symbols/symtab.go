@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -79,6 +78,16 @@ func symbolRank(info uint8) uint8 {
 	return r
 }
 
+// entryBuffers are entries of builders; rangeBuffers are ranges that are being built.
+// An index is made for each of many files.
+var (
+	entryBuffers = sync.Pool{New: func() any { return new([]entry) }}
+	rangeBuffers = sync.Pool{New: func() any { return new(rangeSet) }}
+)
+
+// maxPooledEntries bounds the buffers that are kept.
+const maxPooledEntries = 1 << 16
+
 type symtabBuilder struct {
 	base    uint64
 	code    []codeRange // executable sections or segments, sorted
@@ -139,6 +148,9 @@ func (b *symtabBuilder) add(vaddr, size uint64, end uint64, name uint32, rank, s
 	}
 	e := entry{uint32(off), uint32(size), uint32(min(end, none-1)), name, rank, source}
 	if b.wanted == nil || b.wanted(e) {
+		if b.entries == nil {
+			b.entries = (*entryBuffers.Get().(*[]entry))[:0]
+		}
 		b.entries = append(b.entries, e)
 	}
 }
@@ -330,7 +342,21 @@ func underscores(name []byte) int {
 // build makes the index. The builder cannot be used afterwards.
 func (b *symtabBuilder) build() *symtab {
 	t := &symtab{base: b.base, strtabs: b.strtabs, cache: map[uint32]symbolName{}}
-	b.entries = sortEntries(b.entries)
+	if len(b.entries) == 0 {
+		return t
+	}
+	other := *entryBuffers.Get().(*[]entry)
+	b.entries, other = sortEntries(b.entries, slices.Grow(other[:0], len(b.entries))[:len(b.entries)])
+	defer func() { // nobody else has them
+		for _, buf := range [][]entry{b.entries, other} {
+			if cap(buf) <= maxPooledEntries {
+				entryBuffers.Put(&buf)
+			}
+		}
+		b.entries = nil
+	}()
+	ranges := beginRanges()
+	t.addrs, t.names, t.sources = make([]uint32, 0, len(b.entries)), make([]uint32, 0, len(b.entries)), make([]uint8, 0, len(b.entries))
 	var stack spanStack // sized symbols
 	for i := 0; i < len(b.entries); {
 		j := i + 1
@@ -345,7 +371,7 @@ func (b *symtabBuilder) build() *symtab {
 			next = b.entries[j].off
 		}
 		i = j
-		stack.closeUntil(&t.ranges, group[0].off)
+		stack.closeUntil(ranges, group[0].off)
 		// The best sized symbol takes its bytes; the longest one what is
 		// left beyond it.
 		best, longest := b.best(group), group[0]
@@ -353,28 +379,25 @@ func (b *symtabBuilder) build() *symtab {
 			if len(stack) == 0 {
 				id := t.addSymbol(&best)
 				t.open = append(t.open, id)
-				t.ranges.add(best.off, id)
-				t.ranges.add(min(next, best.end), none)
+				ranges.add(best.off, id)
+				ranges.add(min(next, best.end), none)
 			}
 			continue
 		}
 		if longest.size > best.size {
-			stack.open(&t.ranges, span{longest.off, longest.off + longest.size, t.addSymbol(&longest)})
+			stack.open(ranges, span{longest.off, longest.off + longest.size, t.addSymbol(&longest)})
 		}
-		stack.open(&t.ranges, span{best.off, best.off + best.size, t.addSymbol(&best)})
+		stack.open(ranges, span{best.off, best.off + best.size, t.addSymbol(&best)})
 	}
-	stack.closeUntil(&t.ranges, none)
-	t.ranges.clip()
-	t.addrs, t.names, t.sources = slices.Clip(t.addrs), slices.Clip(t.names), slices.Clip(t.sources)
-	t.open = slices.Clip(t.open)
+	stack.closeUntil(ranges, none)
+	t.ranges = ranges.end()
 	return t
 }
 
-// sortEntries returns the entries in order of offset: a radix sort, as large
-// files have a million of them.
-func sortEntries(in []entry) []entry {
+// sortEntries returns the entries in order of offset, and the other one of both
+// slices, of which out is room: a radix sort, as large files have a million of them.
+func sortEntries(in, out []entry) (sorted, other []entry) {
 	const bits = 11
-	out := make([]entry, len(in))
 	for shift := 0; shift < 32; shift += bits {
 		var at [1 << bits]int
 		for i := range in {
@@ -391,7 +414,7 @@ func sortEntries(in []entry) []entry {
 		}
 		in, out = out, in
 	}
-	return in
+	return in, out
 }
 
 // best returns the best of the symbols at one address, a sized one where
@@ -482,7 +505,7 @@ func (s *strtab) read(off uint64) string {
 		buf = buf[:min(uint64(len(buf)), s.size-off)]
 		n, _ := s.img.ReadAt(buf, int64(s.off+off))
 		if bytes.IndexByte(buf[:n], 0) >= 0 || len(buf) >= maxNameLength || n < len(buf) {
-			return strings.Clone(string(nameAt(buf[:n], 0))) + s.suffix
+			return string(nameAt(buf[:n], 0)) + s.suffix
 		}
 		if uint64(len(buf)) == s.size-off {
 			return string(nameAt(buf, 0)) + s.suffix

@@ -26,6 +26,7 @@ type modules struct {
 	info       map[uint32]profile.Module   // by profile module
 	image      map[uint32]*procstate.Image // by profile module
 	jit        map[uint32]*symbols.Lookup  // of processes that generate code, by profile module
+	snapshots  []*procstate.Snapshot       // of the processes in jit
 	jitUpdated time.Time
 	named      uint32 // the module of the last address that was named
 	*codeNames
@@ -35,8 +36,8 @@ type modules struct {
 // goroutine, which need not be that of the modules.
 type codeNames struct {
 	symbolizer *symbols.Symbolizer
-	tables     *unwind.Tables          // tell where functions without a name begin,
-	code       *steppers.FrameAnalyzer // and so does the code; nil until needed
+	tables     *unwind.Tables          // tell where functions without a name begin; nil until needed
+	code       *steppers.FrameAnalyzer // tells so too; nil until needed
 	kallsyms   *symbols.Kernel
 	notes      []string // what is missing in the names, each thing once
 }
@@ -111,6 +112,7 @@ func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
 	id := ms.ofPath(fmt.Sprintf("[jit of %d]", pid), profile.JIT)
 	if len(ms.jit) < maxJIT && ms.jit[id] == nil {
 		ms.jit[id] = ms.symbolizer.Process(wp.snapshot)
+		ms.snapshots = append(ms.snapshots, wp.snapshot)
 		ms.jit[id].Update()
 	}
 	return id
@@ -185,7 +187,10 @@ func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line
 	if loc.Module != ms.named {
 		ms.named = loc.Module
 		ms.symbolizer.Forget()
-		ms.tables, ms.code = nil, nil
+		ms.tables = nil
+		if ms.code != nil {
+			ms.code.Forget()
+		}
 		ms.kallsyms = nil
 	}
 	switch loc.Module {
@@ -236,10 +241,13 @@ func appendLines(dst []profile.Line, lines []symbols.Line) []profile.Line {
 // can be one.
 func (n *codeNames) functionStart(im *procstate.Image, addr uint64) (uint64, bool) {
 	if n.tables == nil {
-		n.tables, n.code = unwind.NewTablesWithBudget(tableBudget), steppers.NewFrameAnalyzer()
+		n.tables = unwind.NewTablesWithBudget(tableBudget)
 	}
 	if start, _, ok := n.tables.For(im).FunctionAt(addr); ok {
 		return start, true
+	}
+	if n.code == nil {
+		n.code = steppers.NewFrameAnalyzer()
 	}
 	return n.code.FunctionStart(im, addr)
 }

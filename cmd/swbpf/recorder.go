@@ -314,6 +314,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	prof := r.builder.Build(meta, r.modules)
 	r.modules.noteErrors()
 	s.NamingCPUSeconds = ownCPU() - before
+	r.forget()
 	return prof, nil
 }
 
@@ -326,9 +327,20 @@ func (r *recorder) release() {
 	r.closeSideband()
 	r.procs, r.group = nil, nil
 	clear(r.memos[:])
+	for _, s := range r.modules.snapshots {
+		s.Forget()
+	}
 	r.images.ForgetBlocks()
 	collectForNames()
 	leaveProgram()
+}
+
+// forget lets go of what the profile was made of. The figures and the notes stay.
+func (r *recorder) forget() {
+	r.labels.close()
+	notes := &codeNames{notes: r.modules.notes}
+	r.pipeline = &pipeline{stats: r.stats, modules: &modules{codeNames: notes}, labels: new(labeller)}
+	r.images = nil
 }
 
 // unwatch has files opened no more as soon as they are mapped.
