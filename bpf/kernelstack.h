@@ -56,7 +56,7 @@ GLOBAL int keep_kernel_words(u32 cpu)
 			break;
 		u64 word = fresh[i], is_code = is_below(~word, LOG_CODE);
 		u64 of_task = is_below(word - task, LOG_NEAR), of_irq = is_below(word - irq, LOG_NEAR) & ~of_task;
-		u64 keep = is_code | of_task | of_irq;
+		u64 keep = (is_code | of_task | of_irq) & 1; /* the verifiers of older kernels do not see it */
 		*to = (word & -is_code) | ((word - task) & -of_task) | ((word - irq + NEAR) & -of_irq);
 		kept |= keep << i;
 		keep *= sizeof(*to);
@@ -100,8 +100,10 @@ INLINE bool copy_kernel_piece(struct cpu_ring *r, u64 offset, u64 from, u64 n)
 {
 	void *to = in_record(r, offset);
 
-	hide(n);
-	return to && n && n <= CHUNK && n % sizeof(u64) == 0 && !bpf_probe_read_kernel(to, n, (void *)from);
+	if (!to || !n)
+		return false;
+	hide(n); /* or else one comparison does for both, of another number than is passed */
+	return n <= CHUNK && n % sizeof(u64) == 0 && !bpf_probe_read_kernel(to, n, (void *)from);
 }
 
 /*

@@ -254,7 +254,9 @@ INLINE bool defer_to(void *ctx, struct task_struct *task, struct deferred *d, co
 	d->kernel_bytes = bytes > 0 ? bytes : 0;
 	d->weight = o->weight;
 	d->pending = 1;
-	if (bpf_task_work_schedule_resume_impl(task, &d->work, &deferred_samples, take_deferred, NULL)) {
+	if (bpf_task_work_schedule_resume ?
+		    bpf_task_work_schedule_resume(task, &d->work, &deferred_samples, take_deferred) :
+		    bpf_task_work_schedule_resume_impl(task, &d->work, &deferred_samples, take_deferred, NULL)) {
 		d->pending = 0;
 		return false;
 	}
@@ -325,7 +327,8 @@ int on_perf_event(struct bpf_perf_event_data *ctx)
 	if (with_on_cpu && !(t = begin_on_cpu(r, task, tgid, &o)))
 		return 0;
 	bool sent = false, put_off = false;
-	if (have_task_pt_regs && bpf_task_work_schedule_resume_impl && unlikely(in_kernel && has_met_uprobe(task)))
+	if (have_task_pt_regs && (bpf_task_work_schedule_resume || bpf_task_work_schedule_resume_impl) &&
+	    unlikely(in_kernel && has_met_uprobe(task)))
 		put_off = defer(ctx, r, task, &o);
 	if (!put_off && (sent = sample(ctx, r, task, tgid, &o)))
 		r->counters.samples++;

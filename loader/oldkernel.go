@@ -25,6 +25,14 @@ func haveNewHelpers() bool {
 // a task goes back to user code (bpf/deferred.h).
 func haveTaskWork() bool { return kernelSince(6, 18) }
 
+// hasNewTaskWork reports whether the function that puts a call off has its name
+// of Linux 7.0. By the older one there is another then, which programs cannot call.
+func hasNewTaskWork(types *btf.Cache) bool {
+	kernel, err := types.Kernel()
+	var f *btf.Func
+	return err == nil && kernel.TypeByName("bpf_task_work_schedule_resume", &f) == nil
+}
+
 // haveTaskStacks reports whether programs can have the stacks of other tasks
 // (bpf_get_task_stack), as for threads that wait since before a recording.
 func haveTaskStacks() bool { return kernelSince(5, 9) }
@@ -64,6 +72,23 @@ func withoutCallbacks(insns asm.Instructions) asm.Instructions {
 		kept = append(kept, ins)
 	}
 	return kept
+}
+
+// withoutFunction returns a program with NULL in place of a function of the
+// kernel, which it does not call then.
+func withoutFunction(insns asm.Instructions, name string) asm.Instructions {
+	for i := range insns {
+		ins := &insns[i]
+		if ins.Reference() != name {
+			continue
+		}
+		if ins.IsKfuncCall() {
+			*ins = asm.Mov.Imm(asm.R0, 0).WithSymbol(ins.Symbol())
+		} else {
+			*ins = asm.LoadImm(ins.Dst, 0, asm.DWord).WithSymbol(ins.Symbol())
+		}
+	}
+	return insns
 }
 
 // isCallback reports whether an instruction takes the address of a function.

@@ -63,6 +63,33 @@ func TestProgramsForLinux58(t *testing.T) {
 	}
 }
 
+// A function of the kernel that is left out is neither called nor asked for; all else
+// stays where it is.
+func TestWithoutFunction(t *testing.T) {
+	const name = "bpf_task_work_schedule_resume_impl"
+	refers := func(ins asm.Instruction) bool { return ins.Reference() == name }
+	spec, err := ebpf.LoadCollectionSpec("../gen/sampler_x86_bpfel.o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	insns := spec.Programs["on_perf_event"].Instructions
+	before := slices.Clone(insns)
+	if !slices.ContainsFunc(before, func(ins asm.Instruction) bool { return refers(ins) && ins.IsKfuncCall() }) {
+		t.Fatalf("%s is not called", name)
+	}
+	insns = withoutFunction(insns, name)
+	if len(insns) != len(before) {
+		t.Fatalf("%d instructions of %d", len(insns), len(before))
+	}
+	for i := range insns {
+		was, is := before[i], insns[i]
+		if refers(is) || is.Symbol() != was.Symbol() || is.OpCode.IsDWordLoad() != was.OpCode.IsDWordLoad() ||
+			!refers(was) && is.OpCode != was.OpCode {
+			t.Errorf("%v in place of %v", is, was)
+		}
+	}
+}
+
 // The newer helpers are found where they are reached.
 func TestHelpersReached(t *testing.T) {
 	spec, err := ebpf.LoadCollectionSpec("../gen/sampler_x86_bpfel.o")

@@ -195,9 +195,12 @@ func (s *Session) loadAll() error {
 	if err != nil {
 		return err
 	}
-	if !haveTaskWork() {
-		for _, prog := range spec.Programs {
+	for _, prog := range spec.Programs {
+		if !haveTaskWork() {
 			prog.Instructions = withoutCallbacks(prog.Instructions)
+		}
+		if hasNewTaskWork(s.types) {
+			prog.Instructions = withoutFunction(prog.Instructions, "bpf_task_work_schedule_resume_impl")
 		}
 	}
 	for _, name := range []string{gen.SamplerMapRings, gen.SamplerMapMirrors} {
