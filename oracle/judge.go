@@ -89,6 +89,14 @@ func (j *judge) check(s *Shadow) {
 	}
 	s = s.framed(j.frames[0].PC())
 	class, at := compare(j.frames, err == nil, s, j.view.ReadWord, j.pcsOnly)
+	if class == Wrong && !j.pcsOnly && j.view.Arch() == procstate.AMD64 && !s.intact(j.view.ReadWord) {
+		for _, other := range s.resuming(j.view.ReadWord) {
+			if c, n := compare(j.frames, err == nil, other, j.view.ReadWord, false); c != Wrong {
+				class, at = c, n
+				break
+			}
+		}
+	}
 	if class == LetGo && !j.letsGo(&j.frames[at]) {
 		class = Wrong
 	}

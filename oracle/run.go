@@ -273,7 +273,7 @@ func (r *runner) steps(n int) error {
 	for i := 0; n == 0 || i < n; i++ {
 		from := r.moment()
 		known := isa.DecodeAMD64(code, from.pc, &in)
-		between := known && r.shadow.landed && pushesMemory(&in) || !r.opt.PCs && !r.shadow.intact(r.target.ReadWord)
+		between := known && r.shadow.landed && pushesMemory(&in)
 		r.judgeAll(r.shadow.resumed(r.target.ReadWord) || between)
 		if known {
 			r.shadow.watch(&in, &r.target.regs)

@@ -118,6 +118,29 @@ func (s *Shadow) intact(word wordReader) bool {
 	return true
 }
 
+// resuming returns what else may be the truth where return addresses are overwritten:
+// the function that one of them leads to goes on there, and its callees are left.
+func (s *Shadow) resuming(word wordReader) []*Shadow {
+	var others []*Shadow
+	for i := range s.recs {
+		r := &s.recs[i]
+		ra, ok := word(r.sp - 8)
+		if r.signal || r.point || !ok || ra == r.pc {
+			continue
+		}
+		other := *s
+		// A copy of another function's return address leads there.
+		if j := slices.IndexFunc(s.recs[:i], func(r record) bool { return r.pc == ra }); j >= 0 {
+			other.recs = s.recs[:j+1]
+		} else {
+			other.recs = slices.Clone(s.recs[:i+1])
+			other.recs[i].pc = ra
+		}
+		others = append(others, &other)
+	}
+	return others
+}
+
 // step follows one instruction, from the registers before it to those after.
 func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
 	next := from.pc + uint64(in.Len)

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -175,6 +176,38 @@ func TestShadowDropped(t *testing.T) {
 			s.step(inst(isa.Return, 1), moment{0x310, sp - 16}, moment{0x205, sp - 8}, mem.word)
 			if wrong := len(c.want) == 1; (s.SeedErrors > 0) != wrong {
 				t.Errorf("%d errors when it is returned to", s.SeedErrors)
+			}
+		})
+	}
+}
+
+// An overwritten return address leads out of the frames above the function that it
+// belongs to, or that it is a copy of the return address in.
+func TestShadowResuming(t *testing.T) {
+	recs := []record{{pc: 0x105, sp: 0x1000}, {pc: 0x205, sp: 0xf00}, {pc: 0x305, sp: 0xe00}}
+	there := memory{0x1000 - 8: 0x105, 0xf00 - 8: 0x205, 0xe00 - 8: 0x305}
+	for _, c := range []struct {
+		name string
+		at   uint64
+		ra   uint64
+		want []uint64
+	}{
+		{"a landing pad", 0xf00 - 8, 0x260, []uint64{0x260, 0x105}},
+		{"a copy", 0xe00 - 8, 0x105, []uint64{0x105}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := Shadow{recs: recs}
+			if !s.intact(there.word) || len(s.resuming(there.word)) != 0 {
+				t.Fatal("overwritten from the start")
+			}
+			now := maps.Clone(there)
+			now[c.at] = c.ra
+			others := s.resuming(now.word)
+			if s.intact(now.word) || len(others) != 1 || !slices.Equal(chain(others[0]), c.want) {
+				t.Errorf("intact %v, %d others, want %#x", s.intact(now.word), len(others), c.want)
+			}
+			if !slices.Equal(chain(&s), []uint64{0x305, 0x205, 0x105}) {
+				t.Errorf("the chain has changed: %#x", chain(&s))
 			}
 		})
 	}

@@ -85,7 +85,12 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
 		d.carry(w, in, out)
 	}
-	if v == unwind.Success && r.SavesResults() && d.resuming.at(m, in.PC()) {
+	switch {
+	case v != unwind.Success || !r.SavesResults():
+	case !behindCall(w, d.buf[:], out.PC()):
+		out.Flags |= unwind.Interrupted // it goes on at a landing pad
+	case r.CFARegister() != w.Arch().SP && r.CFARegister() != w.Arch().FP: // there already
+	case d.resuming.at(m, in.PC()):
 		d.resuming.distrust(w, d, in, out)
 	}
 	if v == unwind.Success && r.Jumps(w.Arch()) && out.SP()-in.SP() > uint64(w.Arch().AddressWidth) {

@@ -11,6 +11,8 @@ import (
 // _Unwind_Context, the same on x86-64 since GCC 4): that of its own caller,
 // and that of the function which it goes on in. They tell where each register of
 // either has been saved, and with that what must be true of the frames between.
+// Of what is saved in its own frame the return address is overwritten last, by the
+// one in the function that it goes on in: the context of its caller still has it.
 
 // The layout of a context on x86-64, in bytes.
 const (
@@ -21,6 +23,8 @@ const (
 	contextValues = 0xd8 // a byte for each register: it is no place, but the value itself
 	contextSize   = 0xf0
 
+	contextReturn = contextRegs + 8*16 // where the return address is
+
 	contextExtended = 1 << 62 // a flag that every context has
 	contextSignal   = 1 << 63
 )
@@ -29,38 +33,50 @@ const maxTried = 1 << 16 // frames looked at to find one's frame pointer
 
 // landing is what the unwinder knows of the frame that it goes on in.
 type landing struct {
+	pc     uint64 // where it goes on
 	sp     uint64 // of the frame, which is the CFA of the one below
-	fpAt   uint64 // where one of the frames below has saved its frame pointer
+	pcAt   uint64 // where the frame's return address is,
+	fpAt   uint64 // and where one of the frames below has saved its frame pointer
 	frames int    // how many frames are left, the unwinder's own first; 0: not known
 	kept   bool   // the caller's frame pointer, in the frame of the unwinder, is not overwritten
+	left   bool   // pc is where the frame's return address was: all but the jump is done
 }
 
-// landingOf finds where code that is leaving its frames, in, goes on: out is its caller,
-// as CFI has it.
-func landingOf(w *unwind.Walker, in, out *unwind.Frame) (l landing, ok bool) {
+// ownContext finds the context of the caller of in, code that is leaving its
+// frames, and the return address that it has: out is that caller, as CFI has it.
+func ownContext(w *unwind.Walker, in, out *unwind.Frame) (own, ra uint64, ok bool) {
 	if w.Arch() != procstate.AMD64 || out.FPLocation.Kind != unwind.LocationAddress || out.SP()-in.SP() > maxLeftOut {
-		return l, false
+		return 0, 0, false
 	}
-	mem, end, saved := w.ProcessState(), out.SP(), out.FPLocation.Addr
-	own := uint64(0)
-	for at := in.SP(); at+contextSize <= end; at += 8 {
-		if wordIs(mem, at+contextCFA, end) && wordIs(mem, at+contextRA, out.PC()) && wordIs(mem, fpOf(at), saved) {
-			own = at
-			break
+	mem, end := w.ProcessState(), out.SP()
+	for own = in.SP(); own+contextSize <= end; own += 8 {
+		if !wordIs(mem, own+contextCFA, end) || !wordIs(mem, fpOf(own), out.FPLocation.Addr) {
+			continue
+		}
+		if ra, ok = mem.ReadWord(own + contextRA); !ok {
+			continue
+		}
+		var code [maxCallLen]byte
+		if ra == out.PC() || wordIs(mem, own+contextReturn, end-8) && behindCall(w, code[:], ra) {
+			return own, ra, true
 		}
 	}
-	if own == 0 {
-		return l, false
-	}
+	return 0, 0, false
+}
+
+// landingOf finds where code that is leaving its frames, in, goes on: out is its
+// caller, as CFI has it, own the context of that and ra its return address.
+func landingOf(w *unwind.Walker, in, out *unwind.Frame, own, ra uint64) (l landing, ok bool) {
+	mem, end, saved := w.ProcessState(), out.SP(), out.FPLocation.Addr
 	for at := in.SP(); at+contextSize <= end; at += 8 {
 		if at+contextSize > own && at < own+contextSize {
 			continue
 		}
-		if sp, fpAt, is := contextAt(mem, at, in.SP(), end); is {
+		if found, is := contextAt(mem, at, in.SP(), end); is {
 			if ok {
 				return l, false // there are two
 			}
-			l.sp, l.fpAt, ok = sp, fpAt, true
+			l, ok = found, true
 		}
 	}
 	if !ok {
@@ -68,31 +84,38 @@ func landingOf(w *unwind.Walker, in, out *unwind.Frame) (l landing, ok bool) {
 	}
 	there, ok := mem.ReadWord(l.fpAt)
 	l.kept = l.fpAt == saved || ok && there != out.FP()
+	l.left = out.PC() != ra && wordIs(mem, l.pcAt, l.pc) && (l.pcAt == end-8 || out.PC() != l.pc)
 	l.frames = framesLeft(w, in, end)
 	return l, ok
 }
 
 // contextAt reads the context at an address, of a frame that is above end, by
 // an unwinder whose frame begins at lo.
-func contextAt(mem procstate.Memory, at, lo, end uint64) (sp, fpAt uint64, ok bool) {
+func contextAt(mem procstate.Memory, at, lo, end uint64) (l landing, ok bool) {
 	flags, ok := mem.ReadWord(at + contextFlags)
 	if !ok || flags&^contextSignal != contextExtended {
-		return 0, 0, false
+		return l, false
 	}
-	if sp, ok = mem.ReadWord(at + contextCFA); !ok || sp < end || sp%8 != 0 {
-		return 0, 0, false
+	if l.sp, ok = mem.ReadWord(at + contextCFA); !ok || l.sp < end || l.sp%8 != 0 {
+		return l, false
 	}
 	for _, reg := range []uint64{3, 6, 12, 13, 14, 15} { // RBX, RBP, R12 to R15
 		place, ok := mem.ReadWord(at + contextRegs + 8*reg)
-		if !ok || place < lo || place >= sp || place%8 != 0 {
-			return 0, 0, false
+		if !ok || place < lo || place >= l.sp || place%8 != 0 {
+			return l, false
 		}
 		if reg == uint64(procstate.AMD64.FP) {
-			fpAt = place
+			l.fpAt = place
 		}
 	}
-	values, ok := mem.ReadWord(at + contextValues)
-	return sp, fpAt, ok && values>>(8*procstate.AMD64.FP)&0xff == 0
+	if values, ok := mem.ReadWord(at + contextValues); !ok || values>>(8*procstate.AMD64.FP)&0xff != 0 {
+		return l, false
+	}
+	if l.pc, ok = mem.ReadWord(at + contextRA); !ok {
+		return l, false
+	}
+	l.pcAt, ok = mem.ReadWord(at + contextReturn)
+	return l, ok
 }
 
 // fpOf is where a context has the place of the frame pointer.

@@ -10,8 +10,8 @@ import (
 // The unwinder of exceptions, libgcc's, goes on at a landing pad like this: it
 // writes over the registers that its own frame has saved, with their values at
 // the pad, and has its way out restore them. Meanwhile its CFI gives the caller
-// those registers, the frame pointer above all, of a frame further down. What
-// SP is in the caller is right all the time.
+// those registers, the frame pointer above all, of a frame further down, and in
+// the end the return address. What SP is in the caller is right all the time.
 
 const (
 	maxResume  = 512 // instructions looked at to find the way out
@@ -138,14 +138,27 @@ type resumer interface {
 }
 
 // distrust takes from out, the caller of an unwinder that has begun to go on
-// elsewhere, in, the registers that may not be its own any more. The frame
-// pointer it leaves or sets right where it can be told what it is in the frame that
-// needs it: s walks from there.
+// elsewhere, in, the registers that may not be its own any more, and gives it its
+// return address back. The frame pointer it leaves or sets right where it can be told
+// what it is in the frame that needs it: s walks from there. Where all that is left is
+// the jump, out is the frame that it leads to.
 func (k *resuming) distrust(w *unwind.Walker, s resumer, in, out *unwind.Frame) {
 	a := w.Arch()
 	pad, told := landing{}, false
 	if !k.busy {
-		pad, told = landingOf(w, in, out)
+		if own, ra, ok := ownContext(w, in, out); ok {
+			pad, told = landingOf(w, in, out, own, ra)
+			if told && pad.left {
+				out.SetPC(a, pad.pc)
+				out.SetSP(a, pad.sp)
+				out.Flags |= unwind.Interrupted
+				return // with the registers that it has there
+			}
+			if ra != out.PC() {
+				out.SetPC(a, ra)
+				out.PCLocation = unwind.InMemory(own + contextRA)
+			}
+		}
 	}
 	suspect, at := out.FP(), out.FPLocation
 	out.SetFP(a, 0)
