@@ -112,15 +112,15 @@ work()`)
 const skip = 8 * time.Millisecond
 
 // toldCases are programs that make code while they run and tell of it by GDB's
-// JIT interface.
+// JIT interface, or tell libgcc.
 func toldCases() []Case {
 	var cases []Case
 	add := func(c Case) {
 		c.Table, c.Configs = tableTold, []string{"all", "debug"}
 		cases = append(cases, c)
 	}
-	objects := func(name string, short bool, flags ...string) {
-		build, run := "", []string{"$OUT"}
+	objects := func(name string, short bool, run []string, flags ...string) {
+		build := ""
 		for i, f := range flags {
 			object := fmt.Sprintf("$OUT.%d.o", i)
 			build += "gcc -w -c -fPIC -fvisibility=hidden -fno-builtin -fexceptions -fno-stack-protector " + f + " -o " + object + " jitpart.c && "
@@ -128,8 +128,9 @@ func toldCases() []Case {
 		}
 		add(Case{Name: name, Needs: "g++", Build: build + "g++ -O2 -o $OUT gdbjit.cc", Run: run, Marked: true, Short: short})
 	}
-	objects("objects of gcc -O2 and -O0, loaded and unloaded", true, "-O2", "-O0")
-	objects("the same, -Os, -O3, frame pointers, a section for each function", false, "-Os", "-O3 -ffunction-sections", "-O2 -fno-omit-frame-pointer", "-O1")
+	objects("objects of gcc -O2 and -O0, loaded and unloaded", true, []string{"$OUT"}, "-O2", "-O0")
+	objects("the same, of which libgcc alone is told", true, []string{"$OUT", "untold"}, "-O2", "-O0")
+	objects("the same, -Os, -O3, frame pointers, a section for each function", false, []string{"$OUT"}, "-Os", "-O3 -ffunction-sections", "-O2 -fno-omit-frame-pointer", "-O1")
 	modules := "$OUT"
 	build := ""
 	for i, f := range []string{"-O2", "-O0 -Xclang -disable-O0-optnone", "-O2 -fno-omit-frame-pointer -fno-asynchronous-unwind-tables"} {
@@ -138,7 +139,8 @@ func toldCases() []Case {
 		modules += " " + module
 	}
 	build += "clang++-19 -O1 $(llvm-config-19 --cxxflags) -fexceptions -w -o $OUT llvmjit.cc $(llvm-config-19 --ldflags --libs)"
-	for _, linker := range []struct{ name, arg string }{{"LLVM's ORC, RuntimeDyld", "rtdyld"}, {"LLVM's ORC, JITLink", "jitlink"}} {
+	for _, linker := range []struct{ name, arg string }{{"LLVM's ORC, RuntimeDyld", "rtdyld"}, {"LLVM's ORC, JITLink", "jitlink"},
+		{"LLVM's ORC, which tells libgcc alone", "untold"}} {
 		run := strings.Fields(modules)
 		add(Case{Name: linker.name, Needs: "clang++-19 /usr/include/llvm-19/llvm/ExecutionEngine/Orc/LLJIT.h", Build: build,
 			Run: slices.Insert(run, 1, linker.arg), Marked: true, Steps: 400000})

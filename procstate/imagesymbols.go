@@ -103,17 +103,17 @@ func (t *symbolTable) read(b []byte, sym *ELFSymbol) (ok bool) {
 	return true
 }
 
-// objectNamed returns the link-time address of the variable of a name, 0 when the
-// file defines none. It keeps little in memory and reads most of a file that has
-// many symbols.
-func (im *Image) objectNamed(name string) uint64 {
-	for _, table := range []string{".dynsym", ".symtab"} {
+// symbolNamed returns the link-time address of the variable or function of a name in the
+// first of some tables that defines it, 0 when none does. It keeps little in memory and
+// reads most of a file that has many symbols.
+func (im *Image) symbolNamed(name string, typ elf.SymType, tables ...string) uint64 {
+	for _, table := range tables {
 		s, ok := im.Section(table)
 		if !ok || uint64(s.Link) >= uint64(len(im.sections)) || s.Size > maxSymtab || s.Type == elf.SHT_NOBITS {
 			continue
 		}
 		if at, ok := im.findName(im.sections[s.Link], name); ok {
-			if vaddr := im.objectWithName(s, at); vaddr != 0 {
+			if vaddr := im.symbolWithName(s, at, typ); vaddr != 0 {
 				return vaddr
 			}
 		}
@@ -143,9 +143,9 @@ func (im *Image) findName(s Section, name string) (at uint32, ok bool) {
 	return 0, false
 }
 
-// objectWithName returns the link-time address of the variable whose name is at an
+// symbolWithName returns the link-time address of the symbol of a type whose name is at an
 // offset of the names that belong to a table of symbols, 0 when there is none.
-func (im *Image) objectWithName(s Section, name uint32) uint64 {
+func (im *Image) symbolWithName(s Section, name uint32, typ elf.SymType) uint64 {
 	size, info, shndx, value := 24, 4, 6, 8
 	if im.arch.AddressWidth == 4 {
 		size, info, shndx, value = 16, 12, 14, 4
@@ -158,7 +158,7 @@ func (im *Image) objectWithName(s Section, name uint32) uint64 {
 			return 0
 		}
 		for ; len(b) >= size; b = b[size:] {
-			if le.Uint32(b) == name && elf.SymType(b[info]&15) == elf.STT_OBJECT && le.Uint16(b[shndx:]) != uint16(elf.SHN_UNDEF) {
+			if le.Uint32(b) == name && elf.SymType(b[info]&15) == typ && le.Uint16(b[shndx:]) != uint16(elf.SHN_UNDEF) {
 				return im.word(b[value:])
 			}
 		}

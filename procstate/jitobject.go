@@ -34,6 +34,7 @@ type JITObject struct {
 
 	at    uint64 // address of its entry
 	entry jitEntry
+	from  uint64 // address of the object file
 	code  []jitRange
 	parts []jitPart // what sum is of
 	sum   uint64
@@ -80,7 +81,7 @@ func readJITObject(e jitEntry, read func(addr uint64, buf []byte) bool) (o *JITO
 	if linked, err = parseImage(bytes.NewReader(raw), int64(len(raw)), "[jit]"); err != nil {
 		return nil, nil, err
 	}
-	o = &JITObject{entry: e, parts: linked.jitParts(raw)}
+	o = &JITObject{entry: e, from: e.symfile, parts: linked.jitParts(raw)}
 	var h maphash.Hash
 	h.SetSeed(jitSeed)
 	for _, p := range o.parts {
@@ -111,7 +112,7 @@ func (o *JITObject) same(read func(addr uint64, buf []byte) bool) bool {
 	for _, p := range o.parts {
 		for p.n > 0 {
 			b := buf[:min(p.n, uint64(len(buf)))]
-			if !read(o.entry.symfile+p.off, b) {
+			if !read(o.from+p.off, b) {
 				return false
 			}
 			_, _ = h.Write(b)

@@ -1,6 +1,8 @@
 package procstate
 
 import (
+	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"hash/maphash"
 	"slices"
@@ -24,10 +26,11 @@ const (
 	jitShort   = 100 * time.Microsecond
 )
 
-// JITObjects are the object files that a process has registered with debuggers:
-// by GDB's JIT interface (GDB manual, "JIT Compilation Interface"), as QEMU and
-// the compilers of LLVM do it. A file of the process has a variable, the
-// descriptor, that leads to a list of entries:
+// JITObjects are the object files that a process has registered with debuggers, and
+// the call frame information that it has registered with libgcc alone (see
+// frameLists). With debuggers it does by GDB's JIT interface (GDB manual, "JIT
+// Compilation Interface"), as QEMU and the compilers of LLVM do it. A file of the
+// process has a variable, the descriptor, that leads to a list of entries:
 //
 //	__jit_debug_descriptor   version and action, four bytes each; the entry that
 //	                         the action is about; the first entry
@@ -54,6 +57,7 @@ type JITObjects struct {
 
 	walks    uint64 // see Begin
 	same     uint64 // of the walks, the last in which the lists were what they had been
+	empty    uint64 // the last epoch in which they were
 	epoch    uint64 // in which what was seen to be so is believed
 	began    time.Time
 	read     time.Time     // when the lists were read last,
@@ -61,23 +65,51 @@ type JITObjects struct {
 	names    bool          // are wanted
 	linked   []*Image      // whose names have not been asked for yet
 	linkSize int64
-	word     [32]byte
+	word     [48]byte
 }
+
+// jitLayout tells how lists are laid out, in bytes.
+type jitLayout struct {
+	head  int // where a descriptor has the first entry, its last word
+	next  int // where an entry has the next one,
+	what  int // what a jitEntry is,
+	size  int // and its end
+	frame bool
+}
+
+// Of GDB's JIT interface, and of libgcc.
+var (
+	jitOfGDB    = jitLayout{head: 16, next: 0, what: 16, size: 32}
+	jitOfLibgcc = jitLayout{head: 0, next: 40, what: 24, size: 48, frame: true}
+)
 
 // jitDescriptor is a descriptor, and what it said when its list was read.
 type jitDescriptor struct {
-	addr uint64
-	said [24]byte
+	addr   uint64
+	said   [24]byte
+	layout *jitLayout
+	arch   *Arch
 }
 
-// jitEntry is what an entry of a list says of its object file.
+// told is the part of said that there is.
+func (d *jitDescriptor) told() []byte { return d.said[:d.layout.head+8] }
+
+// jitEntry is what an entry of a list says of its object file: of libgcc's lists the
+// second word is flags.
 type jitEntry struct{ symfile, size uint64 }
+
+// entryOf returns what the bytes of an entry say.
+func (l *jitLayout) entryOf(b []byte) jitEntry {
+	le := binary.LittleEndian
+	return jitEntry{le.Uint64(b[l.what:]), le.Uint64(b[l.what+8:])}
+}
 
 // jitLink tells where the address of an entry is, and when that and the object file
 // were looked at last.
 type jitLink struct {
-	at    uint64
-	epoch uint64
+	at     uint64
+	epoch  uint64
+	layout *jitLayout
 }
 
 // jitState is implemented by a ProcessState that keeps the JITObjects of its process.
@@ -196,16 +228,20 @@ func (j *JITObjects) find() bool {
 		if lib.Image == nil || lib.Image.arch.AddressWidth != 8 {
 			continue
 		}
-		vaddr := lib.Image.jitDescriptor()
-		if vaddr == 0 {
-			continue
+		if vaddr := lib.Image.jitDescriptor(); vaddr != 0 {
+			j.descriptors = append(j.descriptors, jitDescriptor{addr: vaddr + lib.Bias, layout: &jitOfGDB})
 		}
-		d := jitDescriptor{addr: vaddr + lib.Bias}
-		if i := slices.IndexFunc(before, func(b jitDescriptor) bool { return b.addr == d.addr }); i >= 0 {
-			d = before[i]
+		for _, vaddr := range lib.Image.frameLists() {
+			j.descriptors = append(j.descriptors, jitDescriptor{addr: vaddr + lib.Bias, layout: &jitOfLibgcc, arch: lib.Image.arch})
 		}
-		j.descriptors = append(j.descriptors, d)
 	}
+	for n := range j.descriptors {
+		if i := slices.IndexFunc(before, func(b jitDescriptor) bool { return b.addr == j.descriptors[n].addr }); i >= 0 {
+			j.descriptors[n] = before[i]
+		}
+	}
+	// Debuggers are told more than libgcc.
+	slices.SortStableFunc(j.descriptors, func(a, b jitDescriptor) int { return a.layout.next - b.layout.next })
 	return len(j.descriptors) > 0
 }
 
@@ -214,21 +250,25 @@ func (j *JITObjects) changed() bool {
 	if j.same == j.walks {
 		return false
 	}
+	if j.descriptors[0].layout.frame && len(j.code) == 0 && j.empty == j.epoch {
+		return false // most programs have libgcc and tell it nothing
+	}
 	for i := range j.descriptors {
 		d := &j.descriptors[i]
-		if !j.readMemory(d.addr, j.word[:24]) {
+		now := j.word[:len(d.told())]
+		if !j.readMemory(d.addr, now) {
 			continue // it is not there yet, or no more
 		}
-		if [24]byte(j.word[:]) != d.said {
+		if !bytes.Equal(now, d.told()) {
 			return true
 		}
 		// Its entry may be that of another object file, at the same place.
-		first := binary.LittleEndian.Uint64(j.word[16:])
+		first := binary.LittleEndian.Uint64(now[d.layout.head:])
 		if o := j.objects[first]; o != nil && !j.stands(o) {
 			return true
 		}
 	}
-	j.same = j.walks
+	j.same, j.empty = j.walks, j.epoch
 	return false
 }
 
@@ -242,12 +282,11 @@ func (j *JITObjects) stands(o *JITObject) bool {
 	if link.epoch == j.epoch {
 		return true
 	}
-	if j.live != nil && !slices.ContainsFunc(j.descriptors, func(d jitDescriptor) bool { return j.readMemory(d.addr, j.word[:24]) }) {
+	if j.live != nil && !slices.ContainsFunc(j.descriptors, func(d jitDescriptor) bool { return j.readMemory(d.addr, j.word[:len(d.told())]) }) {
 		return true
 	}
-	le := binary.LittleEndian
-	if !j.readMemory(link.at, j.word[:8]) || le.Uint64(j.word[:]) != o.at ||
-		!j.readMemory(o.at, j.word[:]) || (jitEntry{le.Uint64(j.word[16:]), le.Uint64(j.word[24:])}) != o.entry {
+	if !j.readMemory(link.at, j.word[:8]) || binary.LittleEndian.Uint64(j.word[:]) != o.at ||
+		!j.readMemory(o.at, j.word[:link.layout.size]) || link.layout.entryOf(j.word[:]) != o.entry {
 		return false
 	}
 	if !o.same(j.readMemory) {
@@ -267,26 +306,28 @@ func (j *JITObjects) update() bool {
 	}
 	le := binary.LittleEndian
 	objects, links := map[uint64]*JITObject{}, map[uint64]jitLink{}
-	total, kept, known := uint64(0), 0, len(j.linked)
+	left, kept, known := uint64(maxJITBytes), 0, len(j.linked)
 	j.code = nil
 	for i := range j.descriptors {
 		d := &j.descriptors[i]
-		if !j.readMemory(d.addr, d.said[:]) {
+		if !j.readMemory(d.addr, d.told()) {
 			continue
 		}
-		from := d.addr + 16
-		for at := le.Uint64(d.said[16:]); at != 0 && len(links) < maxJITEntries; {
-			if _, cycle := links[at]; cycle || !j.readMemory(at, j.word[:]) {
+		from := d.addr + uint64(d.layout.head)
+		for at := le.Uint64(d.said[d.layout.head:]); at != 0 && len(links) < maxJITEntries; {
+			if _, cycle := links[at]; cycle || !j.readMemory(at, j.word[:d.layout.size]) {
 				break
 			}
-			next, e := le.Uint64(j.word[:]), jitEntry{le.Uint64(j.word[16:]), le.Uint64(j.word[24:])}
+			next, e := le.Uint64(j.word[d.layout.next:]), d.layout.entryOf(j.word[:])
 			o := j.objects[at]
-			links[at] = jitLink{at: from}
-			if total += min(e.size, maxJITObject); total > maxJITBytes {
+			links[at] = jitLink{at: from, layout: d.layout}
+			if n := min(e.size, maxJITObject); !d.layout.frame && n > left {
 				break
+			} else if !d.layout.frame {
+				left -= n
 			}
 			if o == nil || o.entry != e {
-				o = j.open(at, e)
+				o = j.open(d, at, e, &left)
 			}
 			if kept += o.size; kept > maxJITFrames {
 				break
@@ -296,7 +337,7 @@ func (j *JITObjects) update() bool {
 				c.order = len(links)
 				j.code = append(j.code, c)
 			}
-			from, at = at, next
+			from, at = at+uint64(d.layout.next), next
 		}
 	}
 	j.objects, j.links = objects, links
@@ -307,15 +348,22 @@ func (j *JITObjects) update() bool {
 	return true
 }
 
-// open reads the object file of the entry at an address. One that is of no use has
-// no code.
-func (j *JITObjects) open(at uint64, e jitEntry) *JITObject {
-	o, linked, err := readJITObject(e, j.readMemory)
+// open reads the object file of the entry at an address, in the list of d. One that is
+// of no use has no code. Of libgcc's it takes from left the bytes that it reads.
+func (j *JITObjects) open(d *jitDescriptor, at uint64, e jitEntry, left *uint64) *JITObject {
+	var o *JITObject
+	var linked *Image
+	var err error
+	if d.layout.frame {
+		o, err = readJITFrames(d.arch, e, left, j.readMemory)
+	} else {
+		o, linked, err = readJITObject(e, j.readMemory)
+	}
 	if err != nil {
 		return &JITObject{at: at, entry: e, sum: maphash.Bytes(jitSeed, nil), size: jitObjectBytes}
 	}
 	o.at = at
-	if j.names && j.linkSize+linked.size <= maxJITLinked {
+	if linked != nil && j.names && j.linkSize+linked.size <= maxJITLinked {
 		j.linked = append(j.linked, linked)
 		j.linkSize += linked.size
 	}
@@ -355,15 +403,17 @@ func withoutOverlaps(code []jitRange) []jitRange {
 	return out
 }
 
-// jitCache is where the descriptor of a file is.
+// jitCache is where the descriptor of a file is, and the lists of libgcc.
 type jitCache struct {
-	once  sync.Once
-	vaddr uint64
+	once      sync.Once
+	vaddr     uint64
+	listsOnce sync.Once
+	lists     []uint64
 }
 
 // jitDescriptor returns the link-time address of the file's descriptor, 0 when it
 // has none.
 func (im *Image) jitDescriptor() uint64 {
-	im.jit.once.Do(func() { im.jit.vaddr = im.objectNamed("__jit_debug_descriptor") })
+	im.jit.once.Do(func() { im.jit.vaddr = im.symbolNamed("__jit_debug_descriptor", elf.STT_OBJECT, ".dynsym", ".symtab") })
 	return im.jit.vaddr
 }

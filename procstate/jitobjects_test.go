@@ -438,3 +438,135 @@ func FuzzJITObjects(f *testing.F) {
 		}
 	})
 }
+
+// The functions that readelf finds in call frame information are in the code that it is
+// said to be of.
+func TestReadFrameInfo(t *testing.T) {
+	testenv.Needs(t, "gcc", "readelf")
+	dir := t.TempDir()
+	object := filepath.Join(dir, "part.so")
+	if b, err := exec.Command("gcc", "-w", "-O2", "-shared", "-fPIC", "-fexceptions", "-o", object, filepath.Join("..", "oracle", "testdata", "jitpart.c")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	b, err := os.ReadFile(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := NewImageBytes(b, object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	section, _ := im.Section(".eh_frame")
+	frames, err := im.SectionBytes(section, maxFrameInfo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := uint64(maxJITBytes)
+	_, code, err := readFrameInfo(section.Vaddr, &left, func(addr uint64, buf []byte) bool {
+		clear(buf) // what follows the section
+		return copy(buf, frames[min(addr-section.Vaddr, uint64(len(frames))):]) > 0
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("readelf", "--debug-dump=frames", object).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions := 0
+	for line := range strings.Lines(string(out)) {
+		_, pcs, ok := strings.Cut(strings.TrimSpace(line), "pc=")
+		if !ok {
+			continue
+		}
+		from, to, _ := strings.Cut(pcs, "..")
+		start, err1 := strconv.ParseUint(from, 16, 64)
+		end, err2 := strconv.ParseUint(to, 16, 64)
+		if err1 != nil || err2 != nil {
+			t.Fatal(line)
+		}
+		functions++
+		within := 0
+		for _, c := range code {
+			if c.start <= start && end <= c.end {
+				within++
+			}
+		}
+		if within != 1 {
+			t.Errorf("[%#x, %#x) is in %d of %+v", start, end, within, code)
+		}
+	}
+	if functions < 5 {
+		t.Errorf("readelf knows %d functions:\n%s", functions, out)
+	}
+}
+
+// The lists of libgcc are two words of its variables, side by side; other files have none.
+func TestFrameLists(t *testing.T) {
+	if HostArch() != AMD64 {
+		t.Skip("found in code of x86-64 only")
+	}
+	testenv.Needs(t, "gcc")
+	version, err := exec.Command("gcc", "-dumpversion").Output()
+	if n, _, _ := strings.Cut(strings.TrimSpace(string(version)), "."); err != nil || len(n) > 1 && n > "12" {
+		t.Skipf("libgcc of GCC %s (%v) has no lists", version, err)
+	}
+	for _, name := range []string{"libgcc_s.so.1", "libc.so.6"} {
+		out, err := exec.Command("gcc", "-print-file-name="+name).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := strings.TrimSpace(string(out))
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		im, err := NewImageBytes(b, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists := im.frameLists()
+		if name == "libc.so.6" && len(lists) != 0 {
+			t.Errorf("%s: %x", path, lists)
+		}
+		if name == "libgcc_s.so.1" && (len(lists) != 2 || lists[1]-lists[0] != 8 || !im.isWritable(lists[0])) {
+			t.Errorf("%s: %x", path, lists)
+		}
+	}
+}
+
+// Memory that looks like call frame information may be anything.
+func FuzzReadFrameInfo(f *testing.F) {
+	for _, name := range []string{"jitlink.o", "rtdyld.o"} {
+		im, err := LinkJITObject(jitFixture(f, name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		s, _ := im.Section(".eh_frame")
+		b, err := im.SectionBytes(s, maxFrameInfo)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(b, 0, 0, 0, 0))
+	}
+	f.Fuzz(func(t *testing.T, memory []byte) {
+		const at = 1 << 20
+		left := uint64(maxJITBytes)
+		raw, code, err := readFrameInfo(at, &left, func(addr uint64, buf []byte) bool {
+			clear(buf)
+			off := addr - at
+			return off < uint64(len(memory)) && copy(buf, memory[off:]) > 0
+		})
+		if err != nil {
+			return
+		}
+		for i, c := range code {
+			if c.start >= c.end || i > 0 && code[i-1].end > c.start {
+				t.Errorf("%+v", code)
+			}
+		}
+		if len(raw) > maxFrameInfo+frameInfoPage || len(code) > len(raw)/12 {
+			t.Errorf("%d bytes, %d pieces", len(raw), len(code))
+		}
+	})
+}

@@ -8,7 +8,7 @@
 //   - [Go]: Go code, and the switches of stacks that its runtime makes;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the
-//     process has registered with debuggers;
+//     process has registered with debuggers, or with libgcc;
 //   - [HotSpot]: compiled Java, by what its virtual machine has noted;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
 //   - [Analysis]: optimised code with neither.

@@ -6,9 +6,10 @@ import (
 )
 
 // JIT walks through code that was made at run time, by the call frame information
-// in the object files that the process has registered with debuggers (see
-// [procstate.JITObjects]). They are read from the process while it runs, also for
-// a Snapshot of it. What is known of a process is kept with its Walker.
+// in the object files that the process has registered with debuggers, or that it has
+// registered with libgcc (see [procstate.JITObjects]). It is read from the process
+// while it runs, also for a Snapshot of it. What is known of a process is kept with its
+// Walker.
 type JIT struct {
 	buf [maxGlue]byte
 }

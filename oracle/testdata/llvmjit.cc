@@ -1,5 +1,6 @@
 // Compiles modules of LLVM's intermediate language with ORC and has it tell of them
-// by GDB's JIT interface. The arguments name modules, and before them the linker.
+// by GDB's JIT interface. The arguments name modules, and before them the linker. After
+// "untold" libgcc alone is told of them.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -28,9 +29,13 @@ struct host {
 static long call(const host *h, long (*f)(const host *, long), long n) { return f ? f(h, n) : n + 1; }
 static long raise_it(long n) { throw n; }
 
-static std::unique_ptr<LLJIT> make(bool jitlink) {
+static std::unique_ptr<LLJIT> make(bool jitlink, bool told) {
 	LLJITBuilder b;
-	if (jitlink)
+	if (!told)
+		b.setObjectLinkingLayerCreator([](ExecutionSession &es, const Triple &) {
+			return std::make_unique<RTDyldObjectLinkingLayer>(es, [] { return std::make_unique<SectionMemoryManager>(); });
+		});
+	else if (jitlink)
 		b.setPrePlatformSetup([](LLJIT &j) { return enableDebuggerSupport(j); });
 	else
 		b.setObjectLinkingLayerCreator([](ExecutionSession &es, const Triple &) {
@@ -46,11 +51,15 @@ int main(int argc, char **argv) {
 	InitializeNativeTargetAsmPrinter();
 	long (*entries[8])(const host *, long);
 	std::unique_ptr<LLJIT> jits[8];
-	bool jitlink = false;
+	bool jitlink = false, told = true;
 	long n = 0, sum = 0, rounds = 1;
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "jitlink") || !strcmp(argv[i], "rtdyld")) {
 			jitlink = argv[i][0] == 'j';
+			continue;
+		}
+		if (!strcmp(argv[i], "untold")) {
+			told = false;
 			continue;
 		}
 		if (!strcmp(argv[i], "forever")) {
@@ -64,7 +73,7 @@ int main(int argc, char **argv) {
 			why.print(argv[0], errs());
 			return 1;
 		}
-		jits[n] = make(jitlink);
+		jits[n] = make(jitlink, told);
 		check(jits[n]->addIRModule(ThreadSafeModule(std::move(module), std::move(context))));
 		entries[n] = check(jits[n]->lookup("entry")).toPtr<long (*)(const host *, long)>();
 		n++;
