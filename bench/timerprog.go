@@ -137,7 +137,7 @@ func (e *timerProgram) attach(cpu, hz int) error {
 	attr := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,
 		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-		Sample: uint64(hz), Bits: unix.PerfBitFreq | unix.PerfBitDisabled,
+		Sample: uint64(hz), Bits: unix.PerfBitFreq | unix.PerfBitDisabled | unix.PerfBitExcludeIdle,
 	}
 	fd, err := unix.PerfEventOpen(&attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
 	if err != nil {

@@ -33,6 +33,43 @@ enum process_flags process_flags_type __attribute__((unused));
 /* Frames of a raw tracepoint's own: the program, and what calls it. */
 enum { RAW_TRACEPOINT_FRAMES = 2 };
 
+/* Fills the header of a sample that has nothing yet. */
+INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 tgid, u32 tid, u64 weight)
+{
+	h->cpu = bpf_get_smp_processor_id();
+	h->weight = weight;
+	h->thread_pointer = 0;
+	h->live = 0;
+	h->cgroup = current_cgroup(task);
+	h->trampoline = 0;
+	h->tgid = tgid;
+	h->tid = tid;
+	h->stack_end = STACK_END_NONE;
+	h->kernel_frames = 0;
+	h->kernel_bytes = 0;
+	h->irq_bytes = 0;
+	h->returns = 0;
+	h->off_cpu = OFF_CPU_NOT;
+	h->breakpoint = 0;
+	h->slot = 0;
+	copy_comm(h->comm, task);
+}
+
+/* Ends the header of the record under way, and publishes that. */
+INLINE void end_record(struct cpu_ring *r, struct sample_header *h, u64 time)
+{
+	struct counters *n = &r->counters;
+
+	n->stack_bytes += r->copied;
+	n->ring_bytes += r->end;
+	h->regions = r->regions;
+	h->changes = r->changes += r->mirrored;
+	h->size = r->end;
+	/* the clock waits for all reads before it: by now they are done */
+	h->time = time ? time : bpf_ktime_get_ns();
+	publish(r, r->end);
+}
+
 /* Adds the kernel part that was kept of a sample put off. */
 INLINE void add_kept_kernel_stack(const struct deferred *d, struct cpu_ring *r, struct sample_header *h)
 {
@@ -82,29 +119,10 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 		add_interrupted_stack(r, h, task, signal.met);
 }
 
-/* The same, where the stack is not as usual. */
-APART void add_unusual_stacks(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 flags)
+/* The same in a function of its own, which is there once. */
+APART void add_user_stacks_apart(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 flags)
 {
 	add_user_stacks(r, h, task, flags);
-}
-
-/* The same, and for the usual stack with little code, of which nothing is in a
- * cache. */
-INLINE void add_usual_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 flags)
-{
-	u64 sp = stack_pointer(&h->regs), end = 0;
-
-	if (!(flags & PROCESS_IS_GO) && !is_on_signal_stack(task, sp))
-		end = known_stack_end(task, h->tgid, h->tid, sp);
-	if (end) {
-		u64 before = r->end;
-		add_stack(r, h, sp, end, !is_in_syscall(&h->regs));
-		if (r->copied)
-			return;
-		r->regions = 0;
-		r->end = before;
-	}
-	add_unusual_stacks(r, h, task, flags);
 }
 
 /* What a sample is of. */
@@ -130,23 +148,8 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 		n->lost_ring_full++;
 		return false;
 	}
-	h->cpu = bpf_get_smp_processor_id();
-	h->weight = o->weight;
-	h->thread_pointer = 0;
-	h->live = 0;
-	h->cgroup = current_cgroup(task);
-	h->trampoline = 0;
-	h->tgid = tgid;
-	h->tid = current_tid(task);
-	h->stack_end = STACK_END_NONE;
-	h->kernel_frames = 0;
-	h->kernel_bytes = 0;
-	h->irq_bytes = 0;
-	h->returns = 0;
+	begin_header(h, task, tgid, current_tid(task), o->weight);
 	h->off_cpu = o->off_cpu;
-	h->breakpoint = 0;
-	h->slot = 0;
-	copy_comm(h->comm, task);
 	r->end = sizeof(*h);
 	if (o->deferred)
 		add_kept_kernel_stack(o->deferred, r, h);
@@ -167,19 +170,12 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 		if (o->at_switch) /* its program has no stack left for calls */
 			add_user_stacks(r, h, task, o->flags);
 		else
-			add_usual_stack(r, h, task, o->flags);
-		n->stack_bytes += r->copied;
+			add_user_stacks_apart(r, h, task, o->flags);
 	} else if (h->user == USER_EXITED)
 		n->exited++;
 	else if (h->user == USER_PARTIAL)
 		n->partial_regs++;
-	h->regions = r->regions;
-	h->changes = r->changes += r->mirrored;
-	h->size = r->end;
-	/* the clock waits for all reads before it: by now they are done */
-	h->time = o->time ? o->time : bpf_ktime_get_ns();
-	n->ring_bytes += r->end;
-	publish(r, r->end);
+	end_record(r, h, o->time);
 	return true;
 }
 
@@ -247,12 +243,12 @@ static int take_deferred(struct bpf_map *map, void *key, void *value)
 }
 
 /* Puts the sample off by what is given for it. */
-INLINE bool defer_to(void *ctx, struct task_struct *task, struct deferred *d, const struct occasion *o)
+INLINE bool defer_to(void *ctx, struct task_struct *task, struct deferred *d, u64 weight)
 {
 	long bytes = want_kernel ? bpf_get_stack(ctx, d->kernel_pc, sizeof(d->kernel_pc), 0) : 0;
 
 	d->kernel_bytes = bytes > 0 ? bytes : 0;
-	d->weight = o->weight;
+	d->weight = weight;
 	d->pending = 1;
 	if (bpf_task_work_schedule_resume ?
 		    bpf_task_work_schedule_resume(task, &d->work, &deferred_samples, take_deferred) :
@@ -267,14 +263,14 @@ INLINE bool defer_to(void *ctx, struct task_struct *task, struct deferred *d, co
  * Puts the sample off until the task goes back to user code. Returns whether
  * it will be taken then. It uses the mark of the CPU's ring to be alone.
  */
-APART bool defer(void *ctx, struct cpu_ring *r, struct task_struct *task, const struct occasion *o)
+APART bool defer(void *ctx, struct cpu_ring *r, struct task_struct *task, u64 weight)
 {
 	if (!may_be_in_uprobe(task) || r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();
 	struct deferred *d = free_deferred(bpf_get_smp_processor_id());
-	bool put_off = d && defer_to(ctx, task, d, o);
+	bool put_off = d && defer_to(ctx, task, d, weight);
 	if (put_off)
 		r->counters.lost_deferred++;
 	compiler_barrier();
@@ -304,16 +300,45 @@ INLINE struct thread_times *begin_on_cpu(struct cpu_ring *r, struct task_struct 
 	return t;
 }
 
-SEC("perf_event")
-int on_perf_event(struct bpf_perf_event_data *ctx)
+/*
+ * Takes the usual sample of a perf event: of user code, on a stack whose end is known
+ * and that can be copied by one read. It finds nothing in a cache, so it is little code
+ * and touches few lines of memory. Returns whether it did; if not, all is as it was.
+ */
+INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid,
+			      u8 flags)
 {
-	struct cpu_ring *r = this_cpu_ring();
-	struct task_struct *task = current_task();
-	u32 tgid;
-	u8 flags;
+	u64 sp = sp_of(ctx->regs), end;
+	u32 tid = current_tid(task), cpu = bpf_get_smp_processor_id();
 
-	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
-		return 0;
+	if (with_on_cpu || !is_user_mode(mode_of(ctx->regs)) || flags & PROCESS_IS_GO || has_met_uprobe(task) ||
+	    is_on_signal_stack(task, sp) || r->busy)
+		return false;
+	end = known_stack_end(task, tgid, tid, sp);
+	if (!end || end - sp > stack_limit)
+		return false;
+	r->busy = 1;
+	compiler_barrier();
+	struct sample_header *h = begin_record(r);
+	r->end = sizeof(*h);
+	bool taken = h && add_whole_stack(r, cpu, end + tgid, stack_start(sp, !is_in_syscall(&ctx->regs)), end);
+	if (taken) {
+		begin_header(h, task, tgid, tid, ctx->sample_period);
+		__builtin_memcpy(&h->regs, &ctx->regs, sizeof(h->regs));
+		h->user = user_state_of(task, h);
+		h->live = end - sp;
+		h->stack_end = STACK_END_BOTTOM;
+		end_record(r, h, 0);
+		r->counters.samples++;
+	}
+	compiler_barrier();
+	r->busy = 0;
+	return taken;
+}
+
+/* Takes any other sample of a perf event. */
+APART void take_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid, u8 flags)
+{
 	bool in_kernel = !is_user_mode(mode_of(ctx->regs));
 	struct thread_times *t = NULL;
 	struct occasion o = {
@@ -325,15 +350,29 @@ int on_perf_event(struct bpf_perf_event_data *ctx)
 		.kernel_sp = in_kernel ? sp_of(ctx->regs) : 0,
 	};
 	if (with_on_cpu && !(t = begin_on_cpu(r, task, tgid, &o)))
-		return 0;
+		return;
 	bool sent = false, put_off = false;
 	if (have_task_pt_regs && (bpf_task_work_schedule_resume || bpf_task_work_schedule_resume_impl) &&
 	    unlikely(in_kernel && has_met_uprobe(task)))
-		put_off = defer(ctx, r, task, &o);
+		put_off = defer(ctx, r, task, o.weight);
 	if (!put_off && (sent = sample(ctx, r, task, tgid, &o)))
 		r->counters.samples++;
 	if (with_on_cpu)
 		t->carried[OFF_CPU_NOT] = sent || put_off ? 0 : o.weight;
+}
+
+SEC("perf_event")
+int on_perf_event(struct bpf_perf_event_data *ctx)
+{
+	struct cpu_ring *r = this_cpu_ring();
+	struct task_struct *task = current_task();
+	u32 tgid;
+	u8 flags;
+
+	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
+		return 0;
+	if (!take_usual_sample(ctx, r, task, tgid, flags))
+		take_sample(ctx, r, task, tgid, flags);
 	return 0;
 }
 

@@ -201,6 +201,34 @@ GLOBAL int make_steps(u32 cpu)
 }
 
 /*
+ * Adds the stack [from, end) of the thread told by key as the record's first region,
+ * by one read. Returns whether it could.
+ */
+INLINE bool add_whole_stack(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 end)
+{
+	struct region_header *region = in_record(r, r->end);
+	u64 first = from, last = end, room = 0;
+
+	if (send_changes) { /* whole blocks, which are in the same pages */
+		first &= ~(BLOCK - 1ULL);
+		last = (last + BLOCK - 1) & ~(BLOCK - 1ULL);
+		r->copy.room = room = room_for_masks(last - first);
+	}
+	if (!region || !copy_piece(r, r->end + sizeof(*region) + room, first, last - first))
+		return false;
+	r->copied = last - first;
+	if (!send_changes) {
+		close_region(r, from, end);
+		return true;
+	}
+	region->addr = from;
+	region->len = end - from;
+	keep_changes(r, region, cpu, key, first, last);
+	r->regions = 1;
+	return true;
+}
+
+/*
  * Where the stack that holds sp ends, as far as is known without reading user
  * memory; 0 when it is not known. A main thread's end is known to the kernel,
  * another's is learned by user space.

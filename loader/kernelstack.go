@@ -12,10 +12,10 @@ import (
 // kernelStacks unwinds the kernel part of samples whose kernel stack was copied
 // (bpf/kernelstack.h), with the kernel's own tables.
 //
-// What comes out is what bpf_get_stack gives, and that is seen to. At first samples
-// have both; only when kernelChecks of them in a row were the same is the kernel not
-// asked any more. From then on one in KERNEL_CHECKS has both, and with the first
-// difference the kernel is asked again, for good.
+// What comes out is what bpf_get_stack gives, and that is seen to. At first samples, of
+// the recorder itself (tryKernelStacks), have both; only when kernelChecks of them in a
+// row were the same is the kernel not asked any more. From then on one in KERNEL_CHECKS has
+// both, and with the first difference the kernel is asked again, for good.
 type kernelStacks struct {
 	layout kernelLayout
 	rings  *rings

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -51,10 +52,10 @@ func TestKernelStacks(t *testing.T) {
 		testenv.Lacks(t, "a kernel with unwind tables that are known")
 	}
 	s.kernel = nil // it shall go on as it begins
-	k.begin()
-	if k.state != kernelChecked {
+	if k.orc == nil {
 		t.Fatal("the kernel's tables are not found")
 	}
+	k.set(kernelChecked)
 	done := make(chan struct{})
 	defer close(done)
 	go enterKernel(t, done)
@@ -79,6 +80,31 @@ func TestKernelStacks(t *testing.T) {
 
 // A session begins with asking the kernel and then copies; and asks it again when what
 // is walked is not what it says.
+// Before anything is sampled the tables have been compared, and that leaves nothing.
+func TestTryKernelStacks(t *testing.T) {
+	kernelTest(t)
+	s, err := Open(Config{Frequency: 99, PIDs: []int{1}, Kernel: true, Changes: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if s.kernel == nil {
+		testenv.Lacks(t, "a kernel with unwind tables that are known")
+	}
+	if s.kernel.state != kernelCopied {
+		t.Errorf("after %d that are the same it is in state %d", s.kernel.same, s.kernel.state)
+	}
+	if st, err := s.Stats(); err != nil || st != (Stats{}) {
+		t.Errorf("counted already: %+v, %v", st, err)
+	}
+	if flags := s.flags.of(os.Getpid()); flags != 0 {
+		t.Errorf("this process has flags %#x", flags)
+	}
+	if err := s.ReadSamples(monotonic(), func(p *Sample) error { return fmt.Errorf("sample of %d", p.TID) }); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestKernelStacksAreChecked(t *testing.T) {
 	kernelTest(t)
 	s := startSession(t, Config{Frequency: 3989, PIDs: []int{os.Getpid()}, Kernel: true})

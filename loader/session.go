@@ -133,6 +133,9 @@ func (s *Session) open() error {
 		s.kernel.rings = s.rings
 	}
 	s.flags = newProcessFlags(s.maps.Processes)
+	if s.kernel != nil {
+		s.tryKernelStacks()
+	}
 	if err := s.track(); err != nil {
 		return err
 	}
@@ -535,7 +538,15 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 	if err := s.followCPUs(); err != nil {
 		return err
 	}
-	err := s.rings.read(upTo, func(cpu int, rec []byte) error {
+	err := s.readRings(upTo, fn)
+	if err == nil && s.blocked != nil && s.stopped != 0 && upTo >= s.stopped {
+		err = s.flushTimes(fn)
+	}
+	return err
+}
+
+func (s *Session) readRings(upTo uint64, fn func(*Sample) error) error {
+	return s.rings.read(upTo, func(cpu int, rec []byte) error {
 		if s.blocked != nil {
 			return s.readOffCPU(rec, fn)
 		}
@@ -551,10 +562,6 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 		}
 		return fn(&s.sample)
 	})
-	if err == nil && s.blocked != nil && s.stopped != 0 && upTo >= s.stopped {
-		err = s.flushTimes(fn)
-	}
-	return err
 }
 
 // followCPUs brings the events in line with the CPUs that are online.
