@@ -72,7 +72,7 @@ type FrameFuncHelper interface {
 // value is that of NewFrameFunc(nil).
 type FrameFunc struct {
 	helper FrameFuncHelper
-	buf    [maxCallLen]byte // holds a return entry too, see hotspot.go
+	buf    [deoptHandlerLen]byte // holds a call and a return entry too
 	led    led
 	kept   keptRegs
 	unset  unsetFrame
@@ -140,7 +140,7 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 		}
 		// A frame pointer proves itself. Where it is not set, the start of
 		// the function may have been guessed wrong.
-		if v == unwind.Success && l.State != SetFrame && !s.mayReturnTo(w, out.PC()) {
+		if v == unwind.Success && l.State != SetFrame && !mayReturnTo(w, out.PC(), s.buf[:]) {
 			return unwind.NotMe, nil
 		}
 		// The caller may have no frame pointer, and find its frame from a register
@@ -242,7 +242,7 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		sp = fp + 2*width
 	}
 	pc = codeAddress(w, pc)
-	if !s.mayReturnTo(w, pc) || !s.led.mayLead(w, pc, in.PC()) {
+	if !mayReturnTo(w, pc, s.buf[:]) || !s.led.mayLead(w, pc, in.PC()) {
 		return unwind.NotMe, nil
 	}
 	out.SetPC(arch, pc)
@@ -250,7 +250,7 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	out.SetFP(arch, callerFP)
 	out.PCLocation, out.FPLocation = unwind.InMemory(fp+width), unwind.InMemory(fp)
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
-	if in.Flags&unwind.Interrupted != 0 || !s.isReturnEntry(w, w.MappingAt(in.LookupPC()), in.PC()) {
+	if in.Flags&unwind.Interrupted != 0 || !isReturnEntry(w, w.MappingAt(in.LookupPC()), in.PC(), s.buf[:]) {
 		out.Flags |= unwind.Heuristic
 	}
 	return unwind.Success, nil
@@ -268,19 +268,19 @@ func codeAddress(w *unwind.Walker, pc uint64) uint64 {
 }
 
 // mayReturnTo reports whether pc lies in code, behind a call as far as can be
-// read, or where an interpreter returns to.
-func (s *FrameFunc) mayReturnTo(w *unwind.Walker, pc uint64) bool {
+// read, or where HotSpot goes on without. buf is for the code.
+func mayReturnTo(w *unwind.Walker, pc uint64, buf []byte) bool {
 	m := w.MappingAt(pc - 1)
 	if m == nil {
 		return isReturnTrampoline(w, pc)
 	}
 	n := min(maxCallLen, pc-m.Start)
-	code := readCode(w, m, pc-n, s.buf[:n])
+	code := readCode(w, m, pc-n, buf[:n])
 	if uint64(len(code)) < n {
 		return true
 	}
 	if _, _, ok := callBefore(w.Arch(), code, pc); ok {
 		return true
 	}
-	return s.isReturnEntry(w, m, pc)
+	return isReturnEntry(w, m, pc, buf) || goesOn(w, m, pc, buf)
 }

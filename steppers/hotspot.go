@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -29,12 +30,12 @@ var returnEntries = [][]byte{
 const returnDisp = 3
 
 // isReturnEntry reports whether the code at pc, which is in no file, can only
-// be returned to with the frame pointer set.
-func (s *FrameFunc) isReturnEntry(w *unwind.Walker, m *procstate.Mapping, pc uint64) bool {
+// be returned to with the frame pointer set. buf is for the code.
+func isReturnEntry(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte) bool {
 	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 || !m.Contains(pc) {
 		return false
 	}
-	code := readCode(w, m, pc, s.buf[:])
+	code := readCode(w, m, pc, buf)
 	if len(code) <= returnDisp || code[returnDisp] < 0x80 {
 		return false
 	}
@@ -45,6 +46,40 @@ func (s *FrameFunc) isReturnEntry(w *unwind.Walker, m *procstate.Mapping, pc uin
 		}
 	}
 	return false
+}
+
+// goesOn reports whether code at pc, which is in no file, is where a method of
+// HotSpot's goes on that has not called: where it polls for a safepoint, and where
+// it is deoptimised. buf is for the code.
+func goesOn(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte) bool {
+	if m.Image != nil || w.Arch() != procstate.AMD64 || !m.Contains(pc) {
+		return false
+	}
+	code := readCode(w, m, pc, buf)
+	return isPoll(code) || isDeoptHandler(code, pc)
+}
+
+// isPoll reports whether code begins with test %eax, (register).
+func isPoll(code []byte) bool {
+	if len(code) > 0 && code[0]&0xf0 == 0x40 {
+		code = code[1:]
+	}
+	return len(code) > 1 && code[0] == 0x85 && code[1] < 0xc0
+}
+
+// deoptHandlerLen is how much is looked at of the start of a deoptimisation handler.
+const deoptHandlerLen = 12
+
+// isDeoptHandler reports whether code at pc is what a method goes on with when it
+// was deoptimised while it called (emit_deopt_handler): it pushes its own address.
+func isDeoptHandler(code []byte, pc uint64) bool {
+	var own [deoptHandlerLen]byte // mov $pc,%r10; push %r10
+	copy(own[:], "\x49\xba")
+	binary.LittleEndian.PutUint64(own[2:], pc)
+	copy(own[10:], "\x41\x52")
+	return bytes.HasPrefix(code, own[:]) ||
+		bytes.HasPrefix(code, []byte("\xe8\x00\x00\x00\x00\x48\x83\x2c\x24\x05")) || // call 1f; 1: subq $5,(%rsp)
+		bytes.HasPrefix(code, []byte("\x4c\x8d\x15\xf9\xff\xff\xff\x41\x52")) // lea 0(%rip)-7,%r10; push %r10
 }
 
 // Words of an interpreted frame, in bytes below the saved frame pointer.

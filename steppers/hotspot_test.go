@@ -1,6 +1,9 @@
 package steppers
 
 import (
+	"bufio"
+	"encoding/binary"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,17 +20,25 @@ import (
 // startJava compiles and starts testdata/walk/Busy.java.
 func startJava(t *testing.T, flags ...string) (pid int) {
 	t.Helper()
+	return startJavaClass(t, nil, append(flags, "Busy", "600000")...)
+}
+
+// startJavaClass compiles and starts a class of testdata/walk, with the flags and
+// arguments of java around its name.
+func startJavaClass(t *testing.T, out io.Writer, args ...string) (pid int) {
+	t.Helper()
 	for _, tool := range []string{"java", "javac"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip("no Java here")
 		}
 	}
 	dir := t.TempDir()
-	if b, err := exec.Command("javac", "-d", dir, filepath.Join("..", "testdata", "walk", "Busy.java")).CombinedOutput(); err != nil {
+	i := slices.IndexFunc(args, func(arg string) bool { return arg[0] != '-' })
+	if b, err := exec.Command("javac", "-d", dir, filepath.Join("..", "testdata", "walk", args[i]+".java")).CombinedOutput(); err != nil {
 		t.Fatalf("javac: %v\n%s", err, b)
 	}
-	cmd := exec.Command("java", append(flags, "-cp", dir, "Busy", "600000")...)
-	cmd.Stderr = os.Stderr
+	cmd := exec.Command("java", slices.Insert(args, i, "-cp", dir)...)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -38,14 +49,14 @@ func startJava(t *testing.T, flags ...string) (pid int) {
 // Java that keeps frame pointers tells itself where its frames are: what its
 // virtual machine has noted of them says the same. Where a thread was in
 // generated code, which may be building a frame, neither is sure at every
-// instruction.
+// instruction. Where a method has gone before its frame was walked, the walk ends.
 func TestJavaFrames(t *testing.T) {
 	needPtrace(t)
 	pid := startJava(t, "-XX:+PreserveFramePointer")
 	tables := unwind.NewTables()
 	noted := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewHotSpot(), NewFrameFunc(nil), NewAnalysis())
 	linked := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewFrameFunc(nil), NewAnalysis())
-	calls, interrupted, differ, frames := 0, 0, 0, 0
+	calls, interrupted, differ, gone, frames := 0, 0, 0, 0, 0
 	for deadline := time.Now().Add(4 * time.Minute); frames < 2000; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d frames of Java", frames)
@@ -65,9 +76,12 @@ func TestJavaFrames(t *testing.T) {
 				continue
 			}
 			got, err := wn.WalkStack(nil, tid)
-			same := err == nil && slices.EqualFunc(got, want, func(a, b unwind.Frame) bool { return a.PC() == b.PC() })
+			begins := len(got) <= len(want) && slices.EqualFunc(got, want[:len(got)], func(a, b unwind.Frame) bool { return a.PC() == b.PC() })
+			same := err == nil && begins && len(got) == len(want)
 			m := wn.MappingAt(want[0].PC())
 			switch inCall := m == nil || m.Image != nil; {
+			case inCall && begins && err == unwind.NoUnwindInfo:
+				gone++
 			case inCall && !same:
 				t.Errorf("thread %d: %d frames and %v, want %d", tid, len(got), err, len(want))
 			case inCall:
@@ -88,7 +102,69 @@ func TestJavaFrames(t *testing.T) {
 	if differ*20 > interrupted {
 		t.Errorf("%d of %d stacks are others than by frame pointers", differ, interrupted)
 	}
-	t.Logf("%d stacks of calls, %d interrupted in Java, %d of them others; %d frames of Java", calls, interrupted, differ, frames)
+	if gone*1000 > calls {
+		t.Errorf("%d of %d stacks end in a method that has gone", gone, calls)
+	}
+	t.Logf("%d stacks of calls, %d of them with a method that has gone; %d interrupted in Java, %d of them others; %d frames of Java", calls, gone, interrupted, differ, frames)
+}
+
+// A compiled method that has become invalid returns where there is no call: its
+// frames are walked all the same.
+func TestJavaDeoptimized(t *testing.T) {
+	needPtrace(t)
+	for name, flags := range map[string][]string{"C1": {"-XX:TieredStopAtLevel=1"}, "C2": {"-XX:-TieredCompilation"}} {
+		t.Run(name, func(t *testing.T) {
+			r, w := io.Pipe()
+			pid := startJavaClass(t, w, append(flags, "-Xbatch", "-XX:-UseOnStackReplacement", "-XX:CompileCommand=dontinline,Deopt.bottom",
+				"-XX:CompileCommand=quiet", "-XX:CompileCommand=inline,Deopt$Base.f", "Deopt")...)
+			told := make(chan bool, 1)
+			go func() {
+				lines := bufio.NewScanner(r)
+				told <- lines.Scan()
+				_, _ = io.Copy(io.Discard, r)
+			}()
+			select {
+			case <-told:
+			case <-time.After(2 * time.Minute):
+				t.Fatal("nothing was deoptimized")
+			}
+			p, err := procstate.Attach(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Detach()
+			wk := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+				handlers, methods := 0, 0
+				var last error
+				tids, _ := p.Threads()
+				for _, tid := range tids {
+					stack, err := wk.WalkStack(nil, tid)
+					n := 0
+					for i := range stack {
+						if s := wk.Stepper(&stack[i]); s == nil || s.Name() != "hotspot" {
+							continue
+						}
+						n++
+						var code [16]byte
+						if k, _ := p.ReadMemory(stack[i].PC(), code[:]); isDeoptHandler(code[:k], stack[i].PC()) {
+							handlers++
+						}
+					}
+					if n > 0 {
+						methods, last = n, err
+					}
+				}
+				if handlers > 10 && last == nil {
+					t.Logf("%d of %d frames of methods at deoptimisation", handlers, methods)
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("%d frames at deoptimisation, of %d; %v", handlers, methods, last)
+				}
+			}
+		})
+	}
 }
 
 // onesMemory is memory that is full of ones, and counts how often it is read.
@@ -113,6 +189,47 @@ func TestSegmentMap(t *testing.T) {
 	}
 	if most := 2 * maxSegmentHops / len(vm.buf); mem.reads > most {
 		t.Errorf("%d reads, of at most %d", mem.reads, most)
+	}
+}
+
+// A method that has been freed leaves its header behind, and its end may be given to
+// another: it is not taken for that.
+func TestFreedMethod(t *testing.T) {
+	heap := make([]byte, 1<<12)
+	put := func(at int, v uint64) { binary.LittleEndian.PutUint64(heap[at:], v) }
+	const low = 1 << 32
+	f := &vmFields{blobComplete: 0, blobFrame: 4, blobCodeBegin: 8, blobCodeEnd: 16, blobName: 24, blobEnd: 32}
+	// method makes a block with the code [begin, end) of a method.
+	method := func(at, begin, end int, words uint32) {
+		put(at+8, 1)
+		put(at+16, 4|uint64(words)<<32)
+		put(at+24, low+uint64(begin))
+		put(at+32, low+uint64(end))
+		put(at+40, low+3<<10)
+	}
+	copy(heap[3<<10:], "nmethod\x00")
+	segments := 2 << 10
+	mem := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: low, Data: heap}})
+	vm := &hotspotVM{mem: mem, fields: f, heaps: []codeHeap{{low: low, high: low + 1<<10, segments: low + uint64(segments), log2: 7}}}
+	method(0, 128, 1024, 14)
+	for i := range 8 {
+		heap[segments+i] = byte(i)
+	}
+	const pc = low + 900
+	if b := vm.blobAt(pc); b == nil || b.frame != 14*8 || !b.fixed {
+		t.Fatalf("%+v", b)
+	}
+	put(8, 0) // it is free,
+	if b := vm.blobAt(pc); b != nil {
+		t.Errorf("of a free block %+v", b)
+	}
+	method(512, 640, 1024, 21) // and its end another method's
+	for i := range 4 {
+		heap[segments+4+i] = byte(i)
+	}
+	if b := vm.blobAt(pc); b == nil || b.frame != 21*8 {
+		t.Errorf("%+v", b)
 	}
 }
 

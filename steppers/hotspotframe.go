@@ -11,7 +11,9 @@ import (
 // HotSpot walks through the compiled code of Java's virtual machine, which
 // keeps no frame pointer, by the sizes of frames that the machine has noted.
 // They are read from the process while it runs, also for a Snapshot of it (see
-// procstate.LiveCode). Frames of the interpreter and of stubs without a size
+// procstate.LiveCode): by then a method can have given its place to another, with
+// another frame. So a walk ends where no call stands, as it is now, before the
+// address that is returned to. Frames of the interpreter and of stubs without a size
 // are FrameFunc's. What is known of a process is kept with its Walker, and found
 // anew when it has executed another program.
 type HotSpot struct {
@@ -88,6 +90,12 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if b == nil || !b.jumps && (!b.fixed || b.frame < 16) {
 		return unwind.NotMe, nil
 	}
+	if in.Flags&unwind.Interrupted == 0 && in.PC() != b.returned {
+		if !mayReturnTo(w, in.PC(), s.buf[:]) {
+			return unwind.Failed, unwind.NoUnwindInfo // other code has come into this place since
+		}
+		b.returned = in.PC()
+	}
 	cfa, fpSaved := in.SP()+b.frame, true
 	switch {
 	case b.jumps:
@@ -107,6 +115,9 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	ra, ok := mem.ReadWord(cfa - 8)
 	if !ok {
 		return unwind.Failed, unwind.ReadFailure(mem, cfa-8)
+	}
+	if to := w.MappingAt(ra - 1); (to == nil || to.Image != nil) && !mayReturnTo(w, ra, s.buf[:]) {
+		return unwind.Failed, unwind.BadPC
 	}
 	fp, fpKnown := in.Regs.Value(arch.FP)
 	out.FPLocation = in.FPLocation

@@ -127,6 +127,8 @@ type codeBlob struct {
 	// jumps says that it is jumps to other methods, which leave the stack and
 	// the frame pointer alone.
 	jumps bool
+
+	returned uint64 // an address in it that was found to be one that is returned to; 0: none
 }
 
 // hotspotVM is what is known of a virtual machine.
@@ -139,7 +141,7 @@ type hotspotVM struct {
 	live   procstate.LiveMemory // nil where mem is live
 	heaps  []codeHeap
 	blobs  [1 << 8]codeBlob // direct-mapped by PC
-	buf    [maxBlobHeader]byte
+	buf    [heapBlockHeader + maxBlobHeader]byte
 
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
@@ -235,7 +237,8 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 	b := &vm.blobs[pc*0x9e3779b97f4a7c15>>(64-8)]
 	if b.header != 0 && pc-b.begin < b.end-b.begin {
 		if now, ok := vm.readBlob(b.header); ok {
-			if now.fixed, now.interpreter, now.jumps = b.fixed, b.interpreter, b.jumps; now == *b {
+			now.fixed, now.interpreter, now.jumps, now.returned = b.fixed, b.interpreter, b.jumps, b.returned
+			if now == *b {
 				return b
 			}
 		}
@@ -265,12 +268,7 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 		}
 		segment -= back
 	}
-	block := h.low + segment<<h.log2
-	used, ok := vm.word(block + 8)
-	if !ok || used&0xff != 1 {
-		return nil
-	}
-	now, ok := vm.readBlob(block + heapBlockHeader)
+	now, ok := vm.readBlob(h.low + segment<<h.log2 + heapBlockHeader)
 	if !ok || pc-now.begin >= now.end-now.begin {
 		return nil
 	}
@@ -301,13 +299,16 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 	}
 }
 
-// readBlob reads a CodeBlob.
+// readBlob reads a CodeBlob, if the block that it is in holds code: one that does
+// not still has the header of what it held, also when its end has been given to
+// another method.
 func (vm *hotspotVM) readBlob(header uint64) (b codeBlob, ok bool) {
 	f := vm.fields
-	buf := vm.buf[:f.blobEnd]
-	if !vm.read(header, buf) {
+	buf := vm.buf[:heapBlockHeader+f.blobEnd]
+	if !vm.read(header-heapBlockHeader, buf) || buf[8] != 1 {
 		return b, false
 	}
+	buf = buf[heapBlockHeader:]
 	b = codeBlob{
 		header:   header,
 		begin:    binary.LittleEndian.Uint64(buf[f.blobCodeBegin:]),
