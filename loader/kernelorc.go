@@ -66,16 +66,22 @@ type orcTable struct {
 	n            int    // their length
 }
 
+// memoryReader reads memory as kernelMemory does.
+type memoryReader interface {
+	read(addr uint64, n int) ([]byte, error)
+	read32(addr uint64) (uint32, error)
+}
+
 // kernelORC is all tables.
 type kernelORC struct {
-	mem        *kernelMemory
-	text, end  uint64 // code of the kernel itself
-	table      orcTable
-	lookup     uint64 // address of an array: the entry in force at each block of code
-	modules    []orcModule
-	moduleArch uint32 // offset in struct module of its tables; 0 when there are no modules
-	rules      [4096]orcKnown
-	blocks     [1024]orcRows
+	mem       memoryReader
+	layout    kernelLayout
+	text, end uint64 // code of the kernel itself
+	table     orcTable
+	lookup    uint64 // address of an array: the entry in force at each block of code
+	modules   []orcModule
+	rules     [4096]orcKnown
+	blocks    [1024]orcRows
 }
 
 // orcKnown is what is known of an instruction.
@@ -99,7 +105,7 @@ type orcRows struct {
 
 type orcModule struct {
 	name       string
-	from, to   uint64
+	from, to   uint64 // its code; more than that as long as it is not examined
 	table      orcTable
 	isExamined bool
 }
@@ -118,7 +124,9 @@ const (
 
 // kernelLayout is what must be known of the kernel's types.
 type kernelLayout struct {
-	moduleArch uint32 // offset of struct module's arch
+	// Offsets in struct module: of its tables, and of address and size of its code.
+	// All are 0 when there are no modules.
+	moduleArch, moduleText, moduleTextSize uint32
 }
 
 // orcLayout checks that entries are of the kind known.
@@ -157,19 +165,29 @@ func orcLayout(types *btf.Spec) (kernelLayout, error) {
 			return l, nil
 		}
 	}
+	offsets := map[string]uint32{}
 	for _, m := range module.Members {
-		if m.Name == "arch" && len(arch.Members) >= len(want) {
-			l.moduleArch = m.Offset.Bytes()
-		}
+		offsets[m.Name] = m.Offset.Bytes()
 	}
+	var memory *btf.Struct // of a module's parts: the first is its code (enum mod_mem_type)
+	if len(arch.Members) < len(want) || offsets["mem"] == 0 || types.TypeByName("module_memory", &memory) != nil {
+		return l, nil
+	}
+	for _, m := range memory.Members {
+		offsets["mem."+m.Name] = m.Offset.Bytes()
+	}
+	l.moduleArch, l.moduleText, l.moduleTextSize = offsets["arch"], offsets["mem"]+offsets["mem.base"], offsets["mem"]+offsets["mem.size"]
 	return l, nil
 }
+
+// orcReaders are the functions that may search the tables; compilers put one into another.
+var orcReaders = []string{"orc_find", "orc_find.part.0", "orc_find.constprop.0", "unwind_next_frame"}
 
 // findORC finds the kernel's tables. Their symbols are not in every kernel's list,
 // but functions are, and the one that searches the tables has their addresses in
 // its instructions.
 func findORC(mem *kernelMemory, layout kernelLayout) (*kernelORC, error) {
-	k := &kernelORC{mem: mem, moduleArch: layout.moduleArch}
+	k := &kernelORC{mem: mem, layout: layout}
 	var err error
 	if k.text, err = mem.symbol("_stext"); err != nil {
 		return nil, err
@@ -178,7 +196,7 @@ func findORC(mem *kernelMemory, layout kernelLayout) (*kernelORC, error) {
 		return nil, err
 	}
 	candidates := map[uint64]bool{}
-	for _, name := range []string{"orc_find", "orc_find.part.0", "orc_find.constprop.0", "unwind_next_frame"} {
+	for _, name := range orcReaders {
 		addr, err := mem.symbol(name)
 		if err != nil {
 			continue
@@ -230,6 +248,14 @@ func (k *kernelORC) rule(pc uint64) (orcRule, bool) {
 		r.orcRule, r.ok = k.find(pc)
 	}
 	return r.orcRule, r.ok
+}
+
+func (k *kernelORC) forget() {
+	k.modules = nil
+	clear(k.rules[:])
+	for i := range k.blocks {
+		k.blocks[i].block = 0
+	}
 }
 
 func (k *kernelORC) isText(pc uint64) bool { return pc >= k.text && pc < k.end || isModuleSpace(pc) }
@@ -297,9 +323,9 @@ func (k *kernelORC) read(rows []orcRow, t orcTable, from, to int) []orcRow {
 
 // readModules reads which modules there are now.
 func (k *kernelORC) readModules() {
-	k.modules = k.modules[:0]
+	k.modules = nil
 	text, err := os.ReadFile("/proc/modules")
-	if err != nil || k.moduleArch == 0 {
+	if err != nil || k.layout.moduleArch == 0 {
 		return
 	}
 	for line := range strings.Lines(string(text)) {
@@ -320,12 +346,11 @@ func (k *kernelORC) readModules() {
 func (k *kernelORC) loadOfModule(rows []orcRow, at uint64) []orcRow {
 	for i := range k.modules {
 		m := &k.modules[i]
-		if at+orcBlock <= m.from || at >= m.to {
-			continue
+		if at >= m.from && at < m.to && !m.isExamined {
+			k.examine(m)
 		}
-		if !m.isExamined {
-			m.isExamined = true
-			m.table = k.moduleTable(m.name)
+		if at < m.from || at >= m.to {
+			continue // or its data, whose place another's code may have
 		}
 		var fail error
 		n := sort.Search(m.table.n, func(i int) bool {
@@ -333,33 +358,40 @@ func (k *kernelORC) loadOfModule(rows []orcRow, at uint64) []orcRow {
 			fail = errors.Join(fail, err)
 			return start > at
 		})
-		if fail != nil || n == m.table.n {
-			continue // no code of this one: modules are not in one piece
-		}
-		if rows = k.read(rows, m.table, max(n-1, 0), m.table.n); len(rows) > 0 {
-			return rows
+		if fail == nil {
+			return k.read(rows, m.table, max(n-1, 0), m.table.n)
 		}
 	}
 	return nil
 }
 
-// moduleTable returns where a module's tables are; the zero table when it has none.
-func (k *kernelORC) moduleTable(name string) orcTable {
-	text, err := os.ReadFile("/sys/module/" + name + "/sections/.gnu.linkonce.this_module")
+// examine finds a module's code and tables: none of both where that fails.
+func (k *kernelORC) examine(m *orcModule) {
+	m.isExamined, m.to = true, m.from
+	text, err := os.ReadFile("/sys/module/" + m.name + "/sections/.gnu.linkonce.this_module")
 	if err != nil {
-		return orcTable{}
+		return
 	}
-	addr, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(text)), "0x"), 16, 64)
+	if addr, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(text)), "0x"), 16, 64); err == nil {
+		k.readModule(m, addr)
+	}
+}
+
+// readModule reads code and tables of the module whose struct module is at an address.
+func (k *kernelORC) readModule(m *orcModule, module uint64) {
+	b, err := k.mem.read(module+uint64(k.layout.moduleText), 8)
+	if err != nil || binary.LittleEndian.Uint64(b) != m.from {
+		return
+	}
+	size, err := k.mem.read32(module + uint64(k.layout.moduleTextSize))
 	if err != nil {
-		return orcTable{}
+		return
 	}
-	b, err := k.mem.read(addr+uint64(k.moduleArch), 24) // num_orcs, orc_unwind_ip, orc_unwind
-	if err != nil {
-		return orcTable{}
+	if b, err = k.mem.read(module+uint64(k.layout.moduleArch), 24); err != nil { // num_orcs, orc_unwind_ip, orc_unwind
+		return
 	}
-	n := binary.LittleEndian.Uint32(b)
-	if n > maxORC {
-		return orcTable{}
+	if n := binary.LittleEndian.Uint32(b); n <= maxORC {
+		m.table = orcTable{ips: binary.LittleEndian.Uint64(b[8:]), entries: binary.LittleEndian.Uint64(b[16:]), n: int(n)}
+		m.to = m.from + uint64(size)
 	}
-	return orcTable{ips: binary.LittleEndian.Uint64(b[8:]), entries: binary.LittleEndian.Uint64(b[16:]), n: int(n)}
 }

@@ -84,8 +84,11 @@ func (k *kernelStacks) complete(s *Sample) {
 	}
 	walked, _ := k.walk(s)
 	if !isSameKernelStack(walked, s.Kernel) {
-		k.set(kernelAsked)
-		return
+		k.orc.forget() // another module may be where one was
+		if walked, _ = k.walk(s); !isSameKernelStack(walked, s.Kernel) {
+			k.set(kernelAsked)
+			return
+		}
 	}
 	s.Kernel = walked
 	if k.state == kernelChecked {
@@ -141,6 +144,8 @@ func (k *kernelStacks) close() error {
 type orcRules interface {
 	// rule returns the entry for an instruction, false where there is none.
 	rule(pc uint64) (orcRule, bool)
+	// forget drops what is known of them: they may be others now.
+	forget()
 	// isText reports whether there may be code at an address.
 	isText(pc uint64) bool
 }

@@ -135,6 +135,33 @@ func TestKernelStacksAreChecked(t *testing.T) {
 	}
 }
 
+// Where the tables are not found the kernel is asked, throughout.
+func TestKernelStacksWithoutTables(t *testing.T) {
+	kernelTest(t)
+	defer func(names []string) { orcReaders = names }(orcReaders)
+	orcReaders = []string{"no such function"}
+	s := startSession(t, Config{Frequency: 3989, PIDs: []int{os.Getpid()}, Kernel: true})
+	if s.kernel == nil {
+		testenv.Lacks(t, "a kernel with unwind tables that are known")
+	}
+	done := make(chan struct{})
+	defer close(done)
+	go enterKernel(t, done)
+	asked := 0
+	readUntil(t, s, func(p *Sample) bool {
+		if p.kernelRegs != nil {
+			t.Fatal("a kernel stack was copied")
+		}
+		if len(p.Kernel) > 1 {
+			asked++
+		}
+		return asked >= 50
+	})
+	if s.kernel.state != kernelAsked {
+		t.Errorf("state %d without tables", s.kernel.state)
+	}
+}
+
 // brokenORC has another rule for system calls.
 type brokenORC struct{ orcRules }
 
@@ -148,6 +175,8 @@ func (b brokenORC) rule(pc uint64) (orcRule, bool) {
 type testORC map[uint64]orcRule
 
 func (o testORC) rule(pc uint64) (orcRule, bool) { r, ok := o[pc&^0xff]; return r, ok }
+
+func (o testORC) forget() {}
 
 func (o testORC) isText(pc uint64) bool { return pc>>32 == 0xffffffff }
 

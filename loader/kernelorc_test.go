@@ -1,0 +1,142 @@
+package loader
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// typesOf returns what a kernel with these types would tell of them.
+func typesOf(t *testing.T, types ...btf.Type) *btf.Spec {
+	b, err := btf.NewBuilder(types, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := b.Marshal(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := btf.LoadSpecFromReader(bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// Only entries of the kind that is known are taken for it.
+func TestORCLayout(t *testing.T) {
+	u8, s16 := &btf.Int{Name: "u8", Size: 1}, &btf.Int{Name: "s16", Size: 2, Encoding: btf.Signed}
+	u32, ptr := &btf.Int{Name: "u32", Size: 4}, &btf.Pointer{Target: &btf.Void{}}
+	entry := func(sp string, regs btf.Bits, size uint32) btf.Type {
+		return &btf.Struct{Name: "orc_entry", Size: size, Members: []btf.Member{
+			{Name: sp, Type: s16}, {Name: "bp_offset", Type: s16, Offset: 16},
+			{Name: "sp_reg", Type: u8, Offset: 32, BitfieldSize: regs}, {Name: "bp_reg", Type: u8, Offset: 36, BitfieldSize: 4},
+			{Name: "type", Type: u8, Offset: 40, BitfieldSize: 3}, {Name: "signal", Type: u8, Offset: 43, BitfieldSize: 1},
+		}}
+	}
+	known := entry("sp_offset", 4, 6)
+	arch := &btf.Struct{Name: "mod_arch_specific", Size: 24, Members: []btf.Member{
+		{Name: "num_orcs", Type: u32}, {Name: "orc_unwind_ip", Type: ptr, Offset: 64}, {Name: "orc_unwind", Type: ptr, Offset: 128},
+	}}
+	memory := &btf.Struct{Name: "module_memory", Size: 16, Members: []btf.Member{
+		{Name: "base", Type: ptr}, {Name: "size", Type: u32, Offset: 64},
+	}}
+	module := func(arch *btf.Struct) btf.Type {
+		return &btf.Struct{Name: "module", Size: 100, Members: []btf.Member{
+			{Name: "state", Type: u32}, {Name: "arch", Type: arch, Offset: 64},
+			{Name: "mem", Type: &btf.Array{Index: u32, Type: memory, Nelems: 3}, Offset: 256},
+		}}
+	}
+	for _, c := range []struct {
+		name  string
+		types []btf.Type
+		want  kernelLayout
+		ok    bool
+	}{
+		{"with modules", []btf.Type{known, module(arch)}, kernelLayout{8, 32, 40}, true},
+		{"without modules", []btf.Type{known}, kernelLayout{}, true},
+		{"modules without tables", []btf.Type{known, module(&btf.Struct{Name: "mod_arch_specific"})}, kernelLayout{}, true},
+		{"frame pointers", []btf.Type{u32}, kernelLayout{}, false},
+		{"longer entries", []btf.Type{entry("sp_offset", 4, 8)}, kernelLayout{}, false},
+		{"more registers", []btf.Type{entry("sp_offset", 5, 6)}, kernelLayout{}, false},
+		{"other members", []btf.Type{entry("cfa_offset", 4, 6)}, kernelLayout{}, false},
+	} {
+		got, err := orcLayout(typesOf(t, c.types...))
+		if got != c.want || (err == nil) != c.ok {
+			t.Errorf("%s: %+v, %v; want %+v, %v", c.name, got, err, c.want, c.ok)
+		}
+	}
+}
+
+// testMemory is memory from an address on.
+type testMemory struct {
+	addr  uint64
+	bytes []byte
+}
+
+func (m *testMemory) read(addr uint64, n int) ([]byte, error) {
+	if addr < m.addr || addr+uint64(n) > m.addr+uint64(len(m.bytes)) {
+		return nil, errNoAnswer
+	}
+	return m.bytes[addr-m.addr:][:n], nil
+}
+
+func (m *testMemory) read32(addr uint64) (uint32, error) {
+	b, err := m.read(addr, 4)
+	if err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint32(b), nil
+}
+
+// The code of one module ends where the next one's begins, inside what /proc/modules tells
+// of it; and the tables name places that it had while it began, behind others' code.
+func TestModuleORC(t *testing.T) {
+	const (
+		code      = moduleSpace + 0x100000 // of the first module; of the second a page on
+		page      = 0x1000
+		structs   = code + 16*page
+		tables    = structs + 2*page
+		begin     = code + 8*page // where the first one's code for its beginning was
+		perModule = 0x100
+	)
+	mem := &testMemory{structs, make([]byte, 4*page)}
+	put := func(addr uint64, v any) {
+		if _, err := binary.Encode(mem.bytes[addr-structs:], binary.LittleEndian, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := &kernelORC{mem: mem, layout: kernelLayout{moduleArch: 8, moduleText: 32, moduleTextSize: 40}}
+	for i, starts := range [][]uint64{
+		{code, code + 0x120, code + page, begin, begin + 0x10},
+		{code + page, code + page + 0x230, code + 2*page},
+	} {
+		n := uint64(i)
+		module, ips := structs+n*perModule, tables+n*perModule
+		entries := ips + uint64(4*len(starts))
+		from := code + n*page
+		put(module+8, []uint64{uint64(len(starts)), ips, entries, from, page})
+		for j, start := range starts {
+			put(ips+uint64(4*j), int32(start-ips-uint64(4*j)))
+			put(entries+uint64(orcEntryBytes*j), int16(16*(i+1)+j))
+		}
+		k.modules = append(k.modules, orcModule{from: from, to: from + 4*page, isExamined: true})
+		k.readModule(&k.modules[i], module)
+	}
+	modules := k.modules
+	for _, c := range []struct {
+		pc   uint64
+		want int16 // what the entry has for sp_offset; 0 for none
+	}{
+		{code - 1, 0}, {code, 16}, {code + 0x11f, 16}, {code + 0x120, 17}, {code + page - 1, 17},
+		{code + page, 32}, {code + page + 0x22f, 32}, {code + page + 0x230, 33}, {code + 2*page - 1, 33},
+		{code + 2*page, 0}, {begin, 0},
+	} {
+		k.modules = modules // where there is none, this machine's are looked at
+		if got, ok := k.rule(c.pc); got.spOffset != c.want || ok != (c.want != 0) {
+			t.Errorf("%#x: %d, %v; want %d", c.pc, got.spOffset, ok, c.want)
+		}
+	}
+}
