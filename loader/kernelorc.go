@@ -118,6 +118,7 @@ const (
 	kernelImage  = 128 << 20 // more than a kernel has of code and data
 	moduleSpace  = 0xffffffffa0000000
 	moduleEnd    = 0xffffffffff000000
+	movedSpace   = 0xffffffffc0000000 // where moduleSpace begins if the kernel itself may be there
 	textAlign    = 4096
 	orcFunctions = 512 // bytes looked at of a function
 )
@@ -258,9 +259,19 @@ func (k *kernelORC) forget() {
 	}
 }
 
-func (k *kernelORC) isText(pc uint64) bool { return pc >= k.text && pc < k.end || isModuleSpace(pc) }
+func (k *kernelORC) isText(pc uint64) bool { return pc >= k.text && pc < k.end || k.isModuleSpace(pc) }
 
-func isModuleSpace(pc uint64) bool { return pc >= moduleSpace && pc < moduleEnd }
+func (k *kernelORC) isModuleSpace(pc uint64) bool {
+	return pc >= moduleSpace && pc < moduleEnd && (k.end < moduleSpace || pc >= movedSpace)
+}
+
+func (k *kernelORC) isGenerated(pc uint64) bool {
+	if !k.isModuleSpace(pc) {
+		return false
+	}
+	_, known := k.rule(pc)
+	return !known
+}
 
 func orcHash(v uint64) uint64 { return v * 0x9e3779b97f4a7c15 >> 40 }
 
@@ -291,7 +302,7 @@ func (k *kernelORC) load(rows []orcRow, at uint64) []orcRow {
 		}
 		return k.read(rows, k.table, from, to+1)
 	}
-	if !isModuleSpace(at) {
+	if !k.isModuleSpace(at) {
 		return nil
 	}
 	if rows = k.loadOfModule(rows, at); len(rows) == 0 {

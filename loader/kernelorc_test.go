@@ -139,4 +139,14 @@ func TestModuleORC(t *testing.T) {
 			t.Errorf("%#x: %d, %v; want %d", c.pc, got.spOffset, ok, c.want)
 		}
 	}
+	for _, end := range []uint64{moduleSpace - page, moduleSpace + page} {
+		k := &kernelORC{text: end - page, end: end}
+		for pc, want := range map[uint64]bool{
+			end - 1: true, end: false, moduleSpace + 2*page: end < moduleSpace, movedSpace: true, moduleEnd: false,
+		} {
+			if k.isText(pc) != want {
+				t.Errorf("kernel up to %#x: code at %#x", end, pc)
+			}
+		}
+	}
 }

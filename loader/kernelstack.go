@@ -83,9 +83,9 @@ func (k *kernelStacks) complete(s *Sample) {
 		return
 	}
 	walked, _ := k.walk(s)
-	if !isSameKernelStack(walked, s.Kernel) {
+	if !k.isSame(walked, s.Kernel) {
 		k.orc.forget() // another module may be where one was
-		if walked, _ = k.walk(s); !isSameKernelStack(walked, s.Kernel) {
+		if walked, _ = k.walk(s); !k.isSame(walked, s.Kernel) {
 			k.set(kernelAsked)
 			return
 		}
@@ -98,14 +98,14 @@ func (k *kernelStacks) complete(s *Sample) {
 	}
 }
 
-// isSameKernelStack compares a stack walked here with the kernel's. Kernels may leave
+// isSame compares a stack walked here with the kernel's. Kernels may leave
 // out frames of code that was made at run time.
-func isSameKernelStack(walked, asked []uint64) bool {
+func (k *kernelStacks) isSame(walked, asked []uint64) bool {
 	for _, pc := range walked {
 		switch {
 		case len(asked) > 0 && pc == asked[0]:
 			asked = asked[1:]
-		case !isModuleSpace(pc):
+		case !k.orc.isGenerated(pc):
 			return false
 		}
 	}
@@ -144,6 +144,8 @@ func (k *kernelStacks) close() error {
 type orcRules interface {
 	// rule returns the entry for an instruction, false where there is none.
 	rule(pc uint64) (orcRule, bool)
+	// isGenerated reports whether code at an address was made at run time.
+	isGenerated(pc uint64) bool
 	// forget drops what is known of them: they may be others now.
 	forget()
 	// isText reports whether there may be code at an address.
@@ -240,10 +242,10 @@ func (k *kernelStacks) walk(s *Sample) (pcs []uint64, known bool) {
 		rule, ok := k.orc.rule(pc)
 		if !ok {
 			known = false
-			if !isModuleSpace(pc) {
+			if !k.orc.isGenerated(pc) {
 				return pcs, false
 			}
-			// Code that was made at run time, as BPF's, has frame pointers.
+			// As BPF's, it has frame pointers.
 			rule = orcRule{typ: orcTypeCall, spReg: orcBP, spOffset: 16, bpReg: orcPrevSP, bpOffset: -16}
 		}
 		if rule.typ == orcTypeEndOfStack {
