@@ -17,6 +17,7 @@ const (
 	maxJITBytes   = 128 << 20 // of all object files
 	maxJITFrames  = 32 << 20  // bytes kept of them for walks
 	maxJITLinked  = 16 << 20  // bytes kept of those whose names nobody has asked for yet
+	maxJITGone    = 32        // object files kept when they are no longer registered
 )
 
 // How often a process that runs is asked.
@@ -54,6 +55,7 @@ type JITObjects struct {
 	objects map[uint64]*JITObject // by address of their entry
 	links   map[uint64]jitLink    // the same
 	code    []jitRange            // in order of address, without overlaps
+	gone    []*JITObject          // no longer registered, the last first
 
 	walks    uint64 // see Begin
 	same     uint64 // of the walks, the last in which the lists were what they had been
@@ -158,12 +160,32 @@ func (j *JITObjects) At(addr uint64) *JITObject {
 		return o
 	}
 	if o == nil && !j.changed() || !j.update() {
-		return nil
+		return j.wasAt(addr)
 	}
 	if o = j.codeAt(addr); o == nil || !j.stands(o) {
-		return nil
+		return j.wasAt(addr)
 	}
 	return o
+}
+
+// wasAt returns the object file of code that is no more, nor anything else in its place:
+// who asks has seen it run a moment ago.
+func (j *JITObjects) wasAt(addr uint64) *JITObject {
+	if j.live == nil {
+		return nil
+	}
+	i := slices.IndexFunc(j.gone, func(o *JITObject) bool { return o.Holds(addr) })
+	if i < 0 || j.readMemory(addr, j.word[:1]) {
+		return nil
+	}
+	return j.gone[i]
+}
+
+// leave takes note that an object file is not registered any more.
+func (j *JITObjects) leave(o *JITObject) {
+	if j.live != nil && len(o.code) > 0 {
+		j.gone = slices.Insert(j.gone[:min(len(j.gone), maxJITGone-1)], 0, o)
+	}
 }
 
 // Above returns where the first code above an address begins, of that which At has
@@ -291,6 +313,7 @@ func (j *JITObjects) stands(o *JITObject) bool {
 	}
 	if !o.same(j.readMemory) {
 		delete(j.objects, o.at)
+		j.leave(o)
 		return false
 	}
 	link.epoch = j.epoch
@@ -338,6 +361,11 @@ func (j *JITObjects) update() bool {
 				j.code = append(j.code, c)
 			}
 			from, at = at+uint64(d.layout.next), next
+		}
+	}
+	for at, o := range j.objects {
+		if objects[at] != o {
+			j.leave(o)
 		}
 	}
 	j.objects, j.links = objects, links

@@ -213,6 +213,54 @@ func TestJITObjects(t *testing.T) {
 	}
 }
 
+// liveJITProcess is a jitProcess that runs on.
+type liveJITProcess struct{ *jitProcess }
+
+func (p liveJITProcess) ReadLive(addr uint64, buf []byte) int {
+	if !p.read(addr, buf) {
+		return 0
+	}
+	return len(buf)
+}
+
+// Of a process that runs on, code that has been there a moment ago is known, as long as
+// nothing else is in its place.
+func TestJITObjectsGone(t *testing.T) {
+	file := jitFixture(t, "rtdyld.o")
+	linked, err := LinkJITObject(bytes.Clone(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := linked.Segments()[0].Vaddr
+	for _, live := range []bool{true, false} {
+		m := newJITMemory()
+		m.entry(jitTestHeap, 2*jitTestHeap, file)
+		m.list(jitRegister, jitTestHeap, jitTestHeap)
+		process := jitProcessOf(t, m.read)
+		j := JITObjectsOf(process)
+		if live {
+			j = JITObjectsOf(liveJITProcess{process})
+		}
+		o := j.At(code)
+		if o == nil {
+			t.Fatal("it is not there")
+		}
+		m.list(jitUnregister, jitTestHeap)
+		m.files = nil
+		j.Begin()
+		j.epoch++
+		if was := j.At(code); live && was != o || !live && was != nil {
+			t.Errorf("live %v: %v when it is unloaded", live, was)
+		}
+		m.words[code] = 0
+		j.Begin()
+		j.epoch++
+		if was := j.At(code); was != nil {
+			t.Errorf("live %v: there is something else, and still %v", live, was)
+		}
+	}
+}
+
 // Two object files are registered for the same code: the newer one counts.
 func TestJITObjectsOverlap(t *testing.T) {
 	m := newJITMemory()
