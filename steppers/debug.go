@@ -74,8 +74,11 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return unwind.Failed, unwind.ReturnReplaced
 	}
 	doubt := d.doubt(m.Image, addr-m.Bias, r, in.Flags&unwind.Interrupted != 0)
-	if doubt == doubtThunk {
+	switch doubt {
+	case doubtThunk:
 		return d.leaveThunk(w, m, r, in, out)
+	case doubtLeaf:
+		return d.leaveLeaf(w, in, out)
 	}
 	v, err := r.CallerFrame(w, in, out)
 	if doubt == doubtSilent && v != unwind.StackBottom || v == unwind.Success && !d.mend(w, m.Image, addr-m.Bias, doubt, r, in, out) {

@@ -14,7 +14,8 @@ import (
 // one tells where the CFA is. GCC saves the static chain of a nested function around
 // its call of __fentry__ (-mfentry), and functions written by hand, those of libc that
 // multiply long numbers, have no other row than that of their start: both change
-// SP without a word of it in their CFI.
+// SP without a word of it in their CFI. And the CFI of LuaJIT's interpreter has one row,
+// the interpreter's frame, for the functions without one beside it too.
 
 const (
 	// maxLag bounds the bytes from an instruction to the row that corrects its own.
@@ -32,6 +33,7 @@ const (
 	doubtSilent        // the same, and registers may have, or how far is not known
 	doubtSkips         // it may leave out a caller, as __morestack's does
 	doubtThunk         // it is in a thunk that stands for an indirect branch
+	doubtLeaf          // it returns with SP as it is, and the only row of all around it has a frame
 )
 
 // doubt returns what there is against the rule r for a link-time address, where
@@ -89,6 +91,9 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 			return doubtLags
 		}
 	}
+	if interrupted && !atEntry && d.isLeaf(im, vaddr, at.Rule) {
+		return doubtLeaf
+	}
 	if !atEntry || a != procstate.AMD64 {
 		return doubtNone
 	}
@@ -110,6 +115,48 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 		}
 	}
 	return doubtNone
+}
+
+// isLeaf reports whether code has no frame, by all ways to where it returns, and is one of
+// several pieces for which a table has a single row, r, with a frame.
+func (d *Debug) isLeaf(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
+	a := im.Arch()
+	if reg, bytes, plain := r.CFA(); a != procstate.AMD64 || !plain || reg != a.SP || bytes <= 8 {
+		return false
+	}
+	if _, _, only, first := d.tables.For(im).FirstRule(vaddr); !only || !first {
+		return false
+	}
+	l := new(framePaths).layoutBehind(a, func(_, addr, end uint64) ([]byte, uint64) {
+		s, ok := segmentAt(im, addr)
+		if !ok {
+			return nil, addr
+		}
+		code := make([]byte, min(end, s.Vaddr+s.Filesz)-addr)
+		if im.ReadVaddr(code, addr) != nil {
+			return nil, addr
+		}
+		return code, addr
+	}, vaddr, false, nil)
+	return l.ok && !l.passes && l.layout == leafLayout
+}
+
+// leafLayout is the layout of a function without a frame on x86-64.
+var leafLayout = FrameLayout{Type: NoFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8}
+
+// leaveLeaf sets out to the caller of a function without a frame.
+func (d *Debug) leaveLeaf(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	a := w.Arch()
+	ra, ok := w.ProcessState().ReadWord(in.SP())
+	if !ok || !behindCall(w, d.buf[:], ra) {
+		return unwind.NotMe, nil
+	}
+	out.Regs.Inherit(&in.Regs, a.CalleeSaved)
+	out.SetPC(a, ra)
+	out.SetSP(a, in.SP()+8)
+	out.SetFP(a, in.FP())
+	out.PCLocation, out.FPLocation = unwind.InMemory(in.SP()), in.FPLocation
+	return unwind.Success, nil
 }
 
 // mend sets out right, the caller that the rule r for vaddr has for in, where r

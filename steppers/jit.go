@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"errors"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -56,7 +58,12 @@ func (s *JIT) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 			r = raised
 		}
 	}
-	return r.CallerFrame(w, in, out)
+	v, err := r.CallerFrame(w, in, out)
+	if v == unwind.Failed && errors.Is(err, unwind.BadUnwindInfo) {
+		*out = unwind.Frame{}
+		return unwind.NotMe, nil // LuaJIT registers its code, and tells nothing of its frames
+	}
+	return v, err
 }
 
 // between is CallerFrame for code of which no object tells, which may be on the

@@ -6,10 +6,11 @@
    its frame pointer an instruction late, as in clang's own libraries, and that
    of the fourth knows of no push at all, as where libc multiplies long numbers.
    The fifth keeps its frame as the first does, but has no CFI and nor has its
-   subroutine, as in libx264. */
+   subroutine, as in libx264. The sixth and what it calls have a single row of CFI
+   together, that of its frame, as LuaJIT's interpreter has. */
 #include <stdio.h>
 
-long outer(long), moving(long), lagging(long), silent(long), plain(long);
+long outer(long), moving(long), lagging(long), silent(long), plain(long), shared(long);
 
 __asm__(
 	".text\n"
@@ -155,9 +156,57 @@ __asm__(
 	"	lea (%rdi,%rdi), %rdx\n"
 	"	movq %rdx, 40(%rsp)\n"
 	"	ret\n"
-	".size twice, . - twice\n");
+	".size twice, . - twice\n"
+	".type shared, @function\n"
+	"shared:\n"
+	"	.cfi_startproc\n"
+	"	push %rbp\n"
+	"	.cfi_def_cfa_offset 16\n"
+	"	.cfi_offset %rbp, -16\n"
+	"	push %rbx\n"
+	"	.cfi_def_cfa_offset 24\n"
+	"	.cfi_offset %rbx, -24\n"
+	"	sub $40, %rsp\n"
+	"	.cfi_def_cfa_offset 64\n"
+	"	jmp entered\n"
+	"	.cfi_endproc\n"
+	"entered:\n"
+	"	.cfi_startproc\n"
+	"	.cfi_def_cfa_offset 64\n"
+	"	.cfi_offset %rbp, -16\n"
+	"	.cfi_offset %rbx, -24\n"
+	"	mov $3, %ebx\n"
+	"1:	call parity\n"
+	"	add %rax, %rdi\n"
+	"	dec %ebx\n"
+	"	jnz 1b\n"
+	"	mov %rdi, %rax\n"
+	"	jmp leaving\n"
+	"parity:\n"
+	"	mov %rdi, %rax\n"
+	"	and $1, %eax\n"
+	"	jz 1f\n"
+	"	lea 3(%rax), %rax\n"
+	"	ret\n"
+	"1:	neg %rax\n"
+	"	ret\n"
+	"	.cfi_endproc\n"
+	"leaving:\n"
+	"	.cfi_startproc\n"
+	"	.cfi_def_cfa_offset 64\n"
+	"	.cfi_offset %rbp, -16\n"
+	"	.cfi_offset %rbx, -24\n"
+	"	add $40, %rsp\n"
+	"	.cfi_def_cfa_offset 24\n"
+	"	pop %rbx\n"
+	"	.cfi_def_cfa_offset 16\n"
+	"	pop %rbp\n"
+	"	.cfi_def_cfa_offset 8\n"
+	"	ret\n"
+	"	.cfi_endproc\n"
+	".size shared, . - shared\n");
 
-__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n) + silent(n) + plain(n); }
+__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n) + silent(n) + plain(n) + shared(n); }
 
 int main(void) {
 	printf("%ld\n", both(3) + both(4));
