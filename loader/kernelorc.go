@@ -24,7 +24,7 @@ type orcRule struct {
 	signal             bool
 }
 
-// Registers and types, by their numbers in entries since Linux 6.4.
+// Registers and types, by their numbers in entries of Linux 6.4.
 const (
 	orcUndefined = iota
 	orcPrevSP
@@ -52,11 +52,23 @@ var orcEntryFields = map[string][2]uint32{
 	"sp_offset": {0, 16}, "bp_offset": {16, 16}, "sp_reg": {32, 4}, "bp_reg": {36, 4}, "type": {40, 3}, "signal": {43, 1},
 }
 
-func decodeORC(b []byte) orcRule {
+// orcRegisters are the registers by their numbers in entries.
+type orcRegisters [16]uint8
+
+const orcUnknown = 15 // no register
+
+// The numberings of Linux 6.4, and of 7.3.
+var orcNumberings = []*orcRegisters{
+	{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, orcUnknown, orcUnknown, orcUnknown, orcUnknown, orcUnknown, orcUnknown},
+	{orcUndefined, orcUnknown, orcDX, orcSP, orcBP, orcUnknown, orcR10, orcR13, orcPrevSP, orcSPIndirect, orcBPIndirect,
+		orcUnknown, orcUnknown, orcUnknown, orcUnknown, orcUnknown},
+}
+
+func (r *orcRegisters) decode(b []byte) orcRule {
 	return orcRule{
 		spOffset: int16(binary.LittleEndian.Uint16(b)),
 		bpOffset: int16(binary.LittleEndian.Uint16(b[2:])),
-		spReg:    b[4] & 15, bpReg: b[4] >> 4, typ: b[5] & 7, signal: b[5]&8 != 0,
+		spReg:    r[b[4]&15], bpReg: r[b[4]>>4], typ: b[5] & 7, signal: b[5]&8 != 0,
 	}
 }
 
@@ -76,6 +88,7 @@ type memoryReader interface {
 type kernelORC struct {
 	mem       memoryReader
 	layout    kernelLayout
+	registers *orcRegisters
 	text, end uint64 // code of the kernel itself
 	table     orcTable
 	lookup    uint64 // address of an array: the entry in force at each block of code
@@ -197,6 +210,7 @@ func findORC(mem *kernelMemory, layout kernelLayout) (*kernelORC, error) {
 		return nil, err
 	}
 	candidates := map[uint64]bool{}
+	var function uint64 // one of the kernel's
 	for _, name := range orcReaders {
 		addr, err := mem.symbol(name)
 		if err != nil {
@@ -206,6 +220,7 @@ func findORC(mem *kernelMemory, layout kernelLayout) (*kernelORC, error) {
 		if err != nil {
 			continue
 		}
+		function = addr
 		for i := range len(code) - 4 {
 			v := uint64(int64(int32(binary.LittleEndian.Uint32(code[i:]))))
 			if v > k.end && v < k.text+kernelImage {
@@ -229,10 +244,24 @@ func findORC(mem *kernelMemory, layout kernelLayout) (*kernelORC, error) {
 				continue
 			}
 			k.table, k.lookup = orcTable{ips, entries, n}, lookup
-			return k, nil
+			return k, k.findRegisters(function)
 		}
 	}
 	return nil, errNoORC
+}
+
+// findRegisters finds out how registers are numbered: where a function begins, the
+// caller's stack pointer is 8 bytes above its own.
+func (k *kernelORC) findRegisters(function uint64) error {
+	for _, numbering := range orcNumberings {
+		k.registers = numbering
+		k.forget()
+		r, ok := k.rule(function)
+		if ok && r == (orcRule{spOffset: 8, spReg: orcSP, typ: orcTypeCall}) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: registers", errNoORC)
 }
 
 // start returns where the code of the entry begins whose number is at an address.
@@ -327,7 +356,7 @@ func (k *kernelORC) read(rows []orcRow, t orcTable, from, to int) []orcRow {
 		return nil
 	}
 	for i := range rows {
-		rows[i].orcRule = decodeORC(b[orcEntryBytes*i:])
+		rows[i].orcRule = k.registers.decode(b[orcEntryBytes*i:])
 	}
 	return rows
 }

@@ -70,6 +70,22 @@ func TestORCLayout(t *testing.T) {
 	}
 }
 
+// The same entries in Linux 6.12 and 7.3, which number registers otherwise.
+func TestORCRegisters(t *testing.T) {
+	for _, c := range []struct{ before, since byte }{
+		{0x05, 0x03}, {0x15, 0x83}, {0x14, 0x84}, {0x48, 0x4a}, {0x46, 0x46}, {0x07, 0x07}, {0x19, 0x89}, {0x02, 0x02}, {0, 0},
+	} {
+		a := orcNumberings[0].decode([]byte{16, 0, 0xf0, 0xff, c.before, 2})
+		b := orcNumberings[1].decode([]byte{16, 0, 0xf0, 0xff, c.since, 2})
+		if a != b {
+			t.Errorf("%#x is %+v, %#x is %+v", c.before, a, c.since, b)
+		}
+	}
+	if r := orcNumberings[1].decode([]byte{8, 0, 0, 0, 0x05, 2}); r.spReg != orcUnknown {
+		t.Errorf("a number that is not known is register %d", r.spReg)
+	}
+}
+
 // testMemory is memory from an address on.
 type testMemory struct {
 	addr  uint64
@@ -108,7 +124,7 @@ func TestModuleORC(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	k := &kernelORC{mem: mem, layout: kernelLayout{moduleArch: 8, moduleText: 32, moduleTextSize: 40}}
+	k := &kernelORC{mem: mem, registers: orcNumberings[0], layout: kernelLayout{moduleArch: 8, moduleText: 32, moduleTextSize: 40}}
 	for i, starts := range [][]uint64{
 		{code, code + 0x120, code + page, begin, begin + 0x10},
 		{code + page, code + page + 0x230, code + 2*page},
