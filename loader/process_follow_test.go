@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -170,12 +172,15 @@ func parseDump(t *testing.T, out []byte) (pid int32, entries []procstate.MapsEnt
 	return pid, entries
 }
 
-// buildVictim compiles testdata/victim.c.
+// buildVictim compiles testdata/victim.c. Its contents are no other file's: the
+// side-band tells of the victims of other tests that run on the machine, too, and
+// files of the same contents share an Image.
 func buildVictim(t *testing.T, flags ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "victim")
 	testenv.Needs(t, "cc")
-	args := append([]string{"-O1", "-o", out, "testdata/victim.c"}, flags...)
+	own := fmt.Sprintf("-Wl,--build-id=0x%016x", rand.Uint64())
+	args := append([]string{"-O1", "-o", out, "testdata/victim.c", own}, flags...)
 	if b, err := exec.Command("cc", append(args, "-ldl", "-lpthread")...).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, b)
 	}

@@ -410,3 +410,30 @@ func TestSidebandWake(t *testing.T) {
 		}
 	}
 }
+
+// The second Close closes nothing, whoever has the descriptors' numbers by then.
+func TestSidebandClosesOnce(t *testing.T) {
+	sb, err := OpenSideband(SidebandConfig{})
+	if err != nil {
+		testenv.Lacks(t, "no side-band: %v", err)
+	}
+	if err := sb.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var others []*os.File
+	for range 64 {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, f)
+	}
+	if err := sb.Close(); err != nil {
+		t.Errorf("the second time: %v", err)
+	}
+	for _, f := range others {
+		if err := f.Close(); err != nil {
+			t.Errorf("a file that is not its own: %v", err)
+		}
+	}
+}
