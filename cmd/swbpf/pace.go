@@ -11,8 +11,13 @@ import (
 const (
 	minPoll  = 5 * time.Millisecond
 	soonPoll = 100 * time.Millisecond // while there is what may soon be gone with its process
-	maxPoll  = 400 * time.Millisecond
+	newPoll  = 400 * time.Millisecond // while there are new processes, whose control group is not known yet
+	maxPoll  = 800 * time.Millisecond
 )
+
+// calmPolls is how many polls in a row have no new process before the wait is longer
+// than newPoll.
+const calmPolls = 3
 
 // pace says how long to wait between polls of the rings: until an eighth of them
 // is full, by how they were filled before. Whoever wakes up finds its memory in no
@@ -21,8 +26,9 @@ const (
 type pace struct {
 	wait    time.Duration // until the next poll
 	least   time.Duration
-	most    time.Duration
+	calm    int     // polls since there was a new process
 	eighth  float64 // of the rings, in bytes
+	isFixed bool    // the wait stays as it is
 	isTight bool    // whether rings can be full before a thread gets its turn on a CPU
 }
 
@@ -33,7 +39,7 @@ const turn = 50 * time.Millisecond
 func (r *recorder) newPace() *pace {
 	hz := r.session.Frequency()
 	if hz == 0 || r.session.Event().IsWall() {
-		return &pace{wait: minPoll, least: minPoll, most: minPoll}
+		return &pace{wait: minPoll, least: minPoll, isFixed: true}
 	}
 	return paceOf(hz, max(1, loader.CPUs()), r.session.RingBytes(), cmp.Or(int(r.opt.stackBytes), loader.DefaultStackBytes))
 }
@@ -44,16 +50,25 @@ func paceOf(hz, cpus, ringBytes, stackBytes int) *pace {
 	eighth := float64(ringBytes) / 8
 	fill := time.Duration(eighth / float64(hz*cpus*stackBytes) * float64(time.Second))
 	least := min(max(fill, minPoll), soonPoll)
-	return &pace{wait: least, least: least, most: maxPoll, eighth: eighth, isTight: 8*fill < turn}
+	return &pace{wait: least, least: least, eighth: eighth, isTight: 8*fill < turn}
 }
 
-// polled sets the wait after a poll that took so many bytes. hurry says that there
-// is what may soon be gone.
-func (p *pace) polled(bytes uint64, hurry bool) {
+// polled sets the wait after a poll that took so many bytes. isNew says that there
+// were samples of a new process, hurry that there is what may soon be gone.
+func (p *pace) polled(bytes uint64, isNew, hurry bool) {
+	if p.isFixed {
+		return
+	}
 	fills := min(p.eighth/float64(bytes), 2) // lest it grow on a whim
-	most := p.most
-	if hurry {
-		most = min(most, soonPoll)
+	if p.calm++; isNew {
+		p.calm = 0
+	}
+	most := maxPoll
+	switch {
+	case hurry:
+		most = soonPoll
+	case p.calm < calmPolls:
+		most = newPoll
 	}
 	p.wait = min(max(time.Duration(float64(p.wait)*fills), p.least), most)
 }

@@ -25,26 +25,29 @@ func TestPace(t *testing.T) {
 			t.Errorf("%+v: begins with %v, in which %.0f bytes may come", tc, least, come)
 		}
 		for last := least; p.wait < maxPoll; last = p.wait {
-			if p.polled(0, false); p.wait <= last {
+			if p.polled(0, false, false); p.wait <= last && (p.wait != newPoll || p.calm >= calmPolls) {
 				t.Fatalf("%+v: from %v to %v", tc, last, p.wait)
 			}
 		}
 		if p.wait != maxPoll || p.hasten() != soonPoll {
 			t.Errorf("%+v: rests for %v, with news for %v", tc, p.wait, p.hasten())
 		}
+		if p.polled(1, true, false); p.wait != newPoll {
+			t.Errorf("%+v: waits %v with a new process", tc, p.wait)
+		}
 		rate := float64(tc.ring) / 2 // bytes a second: an eighth in 250 ms
 		for range 20 {
-			p.polled(uint64(rate*p.wait.Seconds()), false)
+			p.polled(uint64(rate*p.wait.Seconds()), false, false)
 		}
 		if off := p.wait - 250*time.Millisecond; off.Abs() > time.Millisecond {
 			t.Errorf("%+v: waits %v while an eighth is filled within 250 ms", tc, p.wait)
 		}
-		if p.polled(1, true); p.wait != soonPoll || p.hasten() != 0 {
+		if p.polled(1, false, true); p.wait != soonPoll || p.hasten() != 0 {
 			t.Errorf("%+v: waits %v for what may soon be gone", tc, p.wait)
 		}
 		for range 20 {
-			p.polled(uint64(tc.ring)/8, false)
-			p.polled(uint64(tc.ring)/2, false)
+			p.polled(uint64(tc.ring)/8, false, false)
+			p.polled(uint64(tc.ring)/2, false, false)
 		}
 		if p.wait != least {
 			t.Errorf("%+v: %v while rings fill, want %v", tc, p.wait, least)

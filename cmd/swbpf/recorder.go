@@ -186,13 +186,13 @@ func (r *recorder) run() error {
 		if err != nil {
 			return err
 		}
-		bytes := r.session.BytesRead()
+		bytes, processes := r.session.BytesRead(), len(r.sampled)
 		r.fleeting = hastened
 		if err := r.poll(r.procs.Collect()); err != nil {
 			return err
 		}
 		progress.update()
-		pace.polled(r.session.BytesRead()-bytes, r.fleeting)
+		pace.polled(r.session.BytesRead()-bytes, len(r.sampled) > processes, r.fleeting)
 	}
 }
 
