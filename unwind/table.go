@@ -33,7 +33,9 @@ type Table struct {
 
 // NewTable makes the Table of an image, without a bound on its memory. Tables
 // that come and go are made by [Tables.For].
-func NewTable(img *procstate.Image) *Table { return &Table{img: img, windows: new(windows)} }
+func NewTable(img *procstate.Image) *Table {
+	return &Table{img: img, windows: new(windows), kept: rows{all: new(rulePool)}}
+}
 
 // Rule returns the rule for the code at a link-time address. The result is
 // never nil; its Reason tells when there is no rule. It allocates only for

@@ -3,7 +3,10 @@ package unwind
 import (
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // benchmarkImage is the file that the benchmarks of tables read: that of
@@ -91,31 +94,42 @@ func BenchmarkKeptRule(b *testing.B) {
 	}
 }
 
-// BenchmarkTableMemory compiles all functions of an image. It reports the size
-// of the table, in all and for each row.
+// BenchmarkTableMemory compiles all functions of an image, or of several, with
+// colons between them. It reports the size of their tables, in all and for each row.
 func BenchmarkTableMemory(b *testing.B) {
-	img := openTestImage(b, benchmarkImage(b))
-	addrs := benchmarkAddresses(b, NewTable(img), 1<<20)
-	var t *Table
+	var images []*procstate.Image
+	var addrs [][]uint64
+	for _, path := range strings.Split(benchmarkImage(b), ":") {
+		img := openTestImage(b, path)
+		images, addrs = append(images, img), append(addrs, benchmarkAddresses(b, NewTable(img), 1<<20))
+	}
+	var all *Tables
 	for b.Loop() {
-		t = NewTable(img)
-		for _, a := range addrs {
-			for vaddr := a; ; {
-				_, start, end, err := t.Row(vaddr)
-				if err != nil {
-					break
-				}
-				t.Rule(start)
-				if vaddr = end; end == t.fde.end {
-					break
+		all = NewTables()
+		for i, img := range images {
+			t := all.For(img)
+			for _, a := range addrs[i] {
+				for vaddr := a; ; {
+					_, start, end, err := t.Row(vaddr)
+					if err != nil {
+						break
+					}
+					t.Rule(start)
+					if vaddr = end; end == t.fde.end {
+						break
+					}
 				}
 			}
 		}
 	}
-	rows, _ := t.kept.counts()
+	rows := 0
+	for _, img := range images {
+		n, _ := all.For(img).kept.counts()
+		rows += n
+	}
 	b.ReportMetric(float64(rows), "rows")
-	b.ReportMetric(float64(t.size()), "bytes")
-	b.ReportMetric(float64(t.size())/float64(rows), "bytes/row")
+	b.ReportMetric(float64(all.Used()), "bytes")
+	b.ReportMetric(float64(all.Used())/float64(rows), "bytes/row")
 }
 
 // counts returns the number of rows that are kept, and of the pieces of FDEs that

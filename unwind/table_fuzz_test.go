@@ -41,7 +41,7 @@ func FuzzSection(f *testing.F) {
 			return
 		}
 		s.scan()
-		tab := &Table{img: img, windows: new(windows), opened: 2, base: imageBase, sources: []*source{s}}
+		tab := &Table{img: img, windows: new(windows), opened: 2, base: imageBase, sources: []*source{s}, kept: rows{all: new(rulePool)}}
 		for i, e := range s.index {
 			if i == 100 {
 				break

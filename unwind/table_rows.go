@@ -19,15 +19,13 @@ type rows struct {
 	groups []*[1 << groupBits][]compiledRow // by page, in order of address
 	made   []compiledRow                    // of a piece of a page, before they are kept: the window's
 	bytes  int64                            // in the rows of all pages
-	rules  []*[ruleChunk]Rule
-	nrules int
+	all    *rulePool
+	added  int      // bytes of the rules that all had not had before
+	rules  []*Rule  // by number, of all
 	index  []uint16 // hash table of rules: 0 is free, else 1 + a rule's number
 	after  []uint16 // by rule: which one came after it last
 	last   uint16   // the rule of the last row
-	nrows  int      // of the rules, those that are whole rows
 }
-
-const ruleChunk = 16
 
 // compiledRow says that from an offset in the page on rule applies, or that
 // nothing is kept there.
@@ -108,14 +106,14 @@ func (k *rows) intern(p *program) (id uint16, ok bool) {
 		r = Rule{row: &row}
 	}
 	// Functions save registers in the same order.
-	if k.nrules > 0 {
+	if len(k.rules) > 0 {
 		if id = k.after[k.last]; k.number(id).same(&r) {
 			k.last = id
 			return id, true
 		}
 	}
 	if id, ok = k.numberOf(&r); ok {
-		if k.nrules > 1 {
+		if len(k.rules) > 1 {
 			k.after[k.last] = id
 		}
 		k.last = id
@@ -124,43 +122,38 @@ func (k *rows) intern(p *program) (id uint16, ok bool) {
 }
 
 // number returns a rule by its number.
-func (k *rows) number(id uint16) *Rule { return &k.rules[id/ruleChunk][id%ruleChunk] }
+func (k *rows) number(id uint16) *Rule { return k.rules[id] }
 
 // numberOf returns the number of a rule, which is added when it is new. ok is
 // false when there are too many.
 func (k *rows) numberOf(r *Rule) (id uint16, ok bool) {
-	if 4*(k.nrules+1) > 3*len(k.index) {
+	if 4*(len(k.rules)+1) > 3*len(k.index) {
 		k.growIndex()
 	}
-	mask := uint32(len(k.index) - 1)
-	i := r.hash() & mask
+	mask, hash := uint32(len(k.index)-1), r.hash()
+	i := hash & mask
 	for ; k.index[i] != 0; i = (i + 1) & mask {
 		if id := k.index[i] - 1; k.number(id).same(r) {
 			return id, true
 		}
 	}
-	if k.nrules >= maxRules {
+	if len(k.rules) >= maxRules {
 		return 0, false
 	}
-	if k.nrules%ruleChunk == 0 {
-		k.rules = append(k.rules, new([ruleChunk]Rule))
-	}
-	id = uint16(k.nrules)
-	*k.number(id) = *r
-	k.nrules++
+	id = uint16(len(k.rules))
+	known, grown := k.all.shared(r, hash)
+	k.added += grown
+	k.rules = append(withRoom(k.rules), known)
 	k.index[i] = id + 1
 	k.after = append(withRoom(k.after), 0)
-	if r.row != nil {
-		k.nrows++
-	}
 	return id, true
 }
 
 func (k *rows) growIndex() {
 	k.index = make([]uint16, max(64, 2*len(k.index)))
 	mask := uint32(len(k.index) - 1)
-	for id := range k.nrules {
-		i := k.number(uint16(id)).hash() & mask
+	for id, r := range k.rules {
+		i := r.hash() & mask
 		for k.index[i] != 0 {
 			i = (i + 1) & mask
 		}
@@ -257,9 +250,7 @@ func (k *rows) size() int64 {
 			n += int(unsafe.Sizeof(*g))
 		}
 	}
-	n += len(k.rules) * int(unsafe.Sizeof([ruleChunk]Rule{}))
-	n += (cap(k.index) + cap(k.after)) * 2
-	n += k.nrows * int(unsafe.Sizeof(Row{}))
+	n += k.added + cap(k.rules)*8 + (cap(k.index)+cap(k.after))*2
 	return int64(n) + k.bytes
 }
 
@@ -272,7 +263,7 @@ func (t *Table) compile(vaddr uint64) *Rule {
 	r, why := t.compileFDE(vaddr)
 	if why == errTooManyRules {
 		// No real code has so many in one image: begin again.
-		t.kept = rows{}
+		t.kept = rows{all: t.kept.all}
 		t.prog.start(t.img.Arch(), &t.fde)
 		r, why = t.compileFDE(vaddr)
 	}
@@ -374,13 +365,20 @@ func (t *Table) addRow(low, start, end uint64) bool {
 	return true
 }
 
-// size is the memory of the Table in bytes, without the windows that it shares.
+// What CIEs take, in bytes: a map of few, and one with its place there.
+const (
+	emptyMap = 192
+	cieBytes = int64(unsafe.Sizeof(cie{})) + 16
+)
+
+// size is the memory of the Table in bytes, without the windows and the rules that it
+// has from others.
 func (t *Table) size() int64 {
 	n := t.kept.size()
 	for _, s := range t.sources {
-		n += int64(cap(s.data) + cap(s.index)*24 + len(s.cies)*1200)
+		n += int64(unsafe.Sizeof(*s)) + int64(cap(s.data)+cap(s.index)*24) + emptyMap + int64(len(s.cies))*cieBytes
 		if s.hdr != nil {
-			n += int64(8 * len(s.hdr.firsts))
+			n += int64(unsafe.Sizeof(*s.hdr)) + int64(8*len(s.hdr.firsts))
 		}
 	}
 	return n

@@ -19,6 +19,7 @@ type Tables struct {
 	used    atomic.Int64
 	clock   atomic.Uint64
 	windows windows // of all of them
+	rules   rulePool
 
 	mu     sync.Mutex               // of who adds one
 	tables atomic.Pointer[[]*Table] // by Image.Index; what it points to stays as it is
@@ -64,7 +65,7 @@ func (ts *Tables) add(img *procstate.Image) *Table {
 	defer ts.mu.Unlock()
 	t := ts.find(img)
 	if t == nil {
-		t = &Table{img: img, windows: &ts.windows, owner: ts}
+		t = &Table{img: img, windows: &ts.windows, owner: ts, kept: rows{all: &ts.rules}}
 		old := ts.all()
 		all := make([]*Table, max(len(old), int(img.Index)+1))
 		copy(all, old)
@@ -113,7 +114,7 @@ func (ts *Tables) evict(keep *Table) int64 {
 func (t *Table) forget() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.kept = rows{}
+	t.kept = rows{all: t.kept.all}
 	t.sources = nil
 	t.opened = 0
 	t.fde = fde{}
