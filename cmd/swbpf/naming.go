@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/loader"
@@ -26,7 +27,7 @@ type modules struct {
 	info       map[uint32]profile.Module   // by profile module
 	image      map[uint32]*procstate.Image // by profile module
 	jit        map[uint32]*symbols.Lookup  // of processes that generate code, by profile module
-	snapshots  []*procstate.Snapshot       // of the processes in jit
+	walked     []*walkedProcess            // of the processes in jit, while they run
 	jitUpdated time.Time
 	named      uint32 // the module of the last address that was named
 	*codeNames
@@ -112,7 +113,7 @@ func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
 	id := ms.ofPath(fmt.Sprintf("[jit of %d]", pid), profile.JIT)
 	if len(ms.jit) < maxJIT && ms.jit[id] == nil {
 		ms.jit[id] = ms.symbolizer.Process(wp.snapshot)
-		ms.snapshots = append(ms.snapshots, wp.snapshot)
+		ms.walked = append(ms.walked, wp)
 		ms.jit[id].Update()
 	}
 	return id
@@ -120,8 +121,8 @@ func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
 
 // updateJIT reads what processes have told about generated code since, once a
 // second: code may be gone and its place taken when the recording ends, and
-// the process, too.
-func (ms *modules) updateJIT() {
+// the process, too. What only its samples need is let go of then.
+func (ms *modules) updateJIT(procs *loader.Processes) {
 	now := time.Now()
 	if len(ms.jit) == 0 || now.Sub(ms.jitUpdated) < time.Second {
 		return
@@ -130,6 +131,13 @@ func (ms *modules) updateJIT() {
 	for _, l := range ms.jit {
 		l.Update()
 	}
+	ms.walked = slices.DeleteFunc(ms.walked, func(wp *walkedProcess) bool {
+		if proc := procs.Process(int32(wp.snapshot.PID())); proc != nil && proc.Data == wp {
+			return false
+		}
+		wp.snapshot.Forget()
+		return true
+	})
 }
 
 func (ms *modules) ofImage(m *procstate.Mapping) uint32 {

@@ -278,7 +278,7 @@ func (r *recorder) poll(upTo uint64) error {
 	})
 	r.procs.Advance(upTo)
 	r.procs.Expire(upTo - uint64(keep))
-	r.modules.updateJIT()
+	r.modules.updateJIT(r.procs)
 	if now := time.Now(); now.Sub(r.filesClosed) > closeFilesEvery {
 		r.filesClosed = now
 		r.procs.CloseFiles(r.modules.has)
@@ -327,9 +327,10 @@ func (r *recorder) release() {
 	r.closeSideband()
 	r.procs, r.group = nil, nil
 	clear(r.memos[:])
-	for _, s := range r.modules.snapshots {
-		s.Forget()
+	for _, wp := range r.modules.walked {
+		wp.snapshot.Forget()
 	}
+	r.modules.walked = nil
 	r.images.ForgetBlocks()
 	collectForNames()
 	leaveProgram()
