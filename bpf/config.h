@@ -78,7 +78,7 @@ enum {
 	/* Steps that a copy may take beside those for its chunks: for the pages
 	 * around gaps, and for those in gaps. They are made in series. */
 	MORE_STEPS = 512,
-	STEPS = 64,
+	STEPS = 8,
 	/* Pages of a gap before anything was read, and of one in a stack whose end
 	 * is only likely, and far. */
 	FIRST_GAP = 64,

@@ -19,7 +19,7 @@
 
 /* The class of a length: a power of two, or of 16 for the long ones, of which
  * there are few. */
-INLINE u32 length_of(u64 ns)
+GLOBAL int length_of(u64 ns)
 {
 	u32 log = 0;
 

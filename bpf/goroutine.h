@@ -195,20 +195,20 @@ INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
  * points when it is gone over to. On arm64 the thread pretends to run g0 before
  * it leaves; there one also comes to curg by way of g and m alone.
  */
-INLINE void add_switch(struct cpu_ring *r, const struct sample_header *h, const struct go_thread *t)
+INLINE void add_switch(const struct sample_header *h, const struct go_thread *t)
 {
 	const struct go_process *p = &t->process;
 
 #if defined(__TARGET_ARCH_x86)
 	if (h->regs.rbx == t->g + p->g_sched_sp)
-		add_bytes(r, t->g, p->g_head);
+		add_bytes(h->cpu, t->g, p->g_head);
 #else
 	if (h->regs.x[28] == t->g0 && t->curg)
-		add_bytes(r, t->g0, p->g_head);
+		add_bytes(h->cpu, t->g0, p->g_head);
 	else if (h->regs.x[5] != t->g + p->g_sched_sp)
 		return;
-	add_bytes(r, t->m, p->m_head);
-	add_bytes(r, t->curg, p->g_head);
+	add_bytes(h->cpu, t->m, p->m_head);
+	add_bytes(h->cpu, t->curg, p->g_head);
 #endif
 }
 
@@ -231,23 +231,23 @@ INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, 
 	bool has_g0 = find_g0_stack(t, &g0);
 	bool has_curg = t->curg && (t->signalled || !is_at_home(t, t->sp));
 	if (!has_g0 && !has_curg) {
-		add_switch(r, h, t);
+		add_switch(h, t);
 		return;
 	}
 	if (t->g_word)
-		add_bytes(r, t->g_word, sizeof(u64));
+		add_bytes(h->cpu, t->g_word, sizeof(u64));
 	if (p->g_slot)
-		add_bytes(r, p->g_slot, sizeof(u64));
-	add_bytes(r, t->g, p->g_head);
-	add_bytes(r, t->m, p->m_head);
+		add_bytes(h->cpu, p->g_slot, sizeof(u64));
+	add_bytes(h->cpu, t->g, p->g_head);
+	add_bytes(h->cpu, t->m, p->m_head);
 	if (t->curg != t->g)
-		add_bytes(r, t->curg, p->g_head);
+		add_bytes(h->cpu, t->curg, p->g_head);
 	if (has_curg) {
 		struct go_stack curg = { curg_stack_start(t), t->curg_stack.hi };
 		add_other_stack(r, h, &curg);
 	}
 	if (t->g0 != t->g)
-		add_bytes(r, t->g0, p->g_head);
+		add_bytes(h->cpu, t->g0, p->g_head);
 	if (has_g0)
 		add_other_stack(r, h, &g0);
 }

@@ -94,7 +94,7 @@ GLOBAL int compare_piece(u32 cpu)
 	if (!r || !mirror)
 		return 0;
 	struct comparison *c = &r->comparison;
-	u64 left = c->blocks, mask = 0, words = 0;
+	u64 mask = 0, words = 0;
 	u64 *masked = in_record(r, c->out), *fresh = in_record(r, c->in), *known = in_mirror(mirror, c->mirror);
 	if (!masked || !fresh || !known)
 		return 0;
@@ -102,7 +102,7 @@ GLOBAL int compare_piece(u32 cpu)
 
 #pragma clang loop unroll(disable)
 	for (u64 i = 0; i < PIECE / BLOCK; i++) {
-		if (i >= left)
+		if (i >= c->blocks)
 			break;
 		/* blocks that have changed mostly follow each other */
 		words = words || !is_same(fresh, known) ? send_block(&sent, fresh, known) : 0;
@@ -112,7 +112,7 @@ GLOBAL int compare_piece(u32 cpu)
 	}
 	c->in += PIECE;
 	c->mirror += PIECE;
-	c->blocks = left > PIECE / BLOCK ? left - PIECE / BLOCK : 0;
+	c->blocks = c->blocks > PIECE / BLOCK ? c->blocks - PIECE / BLOCK : 0;
 	if (!mask)
 		return 0;
 	*masked = mask;
@@ -120,24 +120,23 @@ GLOBAL int compare_piece(u32 cpu)
 	return 1;
 }
 
-/* Compares all pieces of a region, group by group. */
-GLOBAL int compare_region(u32 cpu)
+/* Compares the pieces of a group, up to the end of the region. Returns whether there
+ * are more. */
+GLOBAL int compare_group(u32 cpu)
 {
 	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
 
 	if (!r)
 		return 0;
 	struct comparison *c = &r->comparison;
-	for (u64 i = 0; i < whole_limit / GROUP + 2 && c->blocks; i++) {
-		u64 *masked = in_record(r, c->out), mask = 0;
-		if (!masked)
-			return 0;
-		c->out += sizeof(*masked);
-		for (u64 k = 0; k < GROUP / PIECE && c->blocks; k++)
-			mask |= (u64)compare_piece(cpu) << k;
-		*masked = mask;
-	}
-	return 0;
+	u64 *masked = in_record(r, c->out), mask = 0;
+	if (!masked)
+		return 0;
+	c->out += sizeof(*masked);
+	for (u64 k = 0; k < GROUP / PIECE && c->blocks; k++)
+		mask |= (u64)compare_piece(cpu) << k;
+	*masked = mask;
+	return c->blocks != 0;
 }
 
 /* What the masks of a region of so many bytes take, at most. */
@@ -158,7 +157,8 @@ INLINE void keep_changes(struct cpu_ring *r, struct region_header *region, u32 c
 	c->blocks = (to - from) / BLOCK;
 	region->mirror = c->mirror;
 	r->mirrored = 1;
-	compare_region(cpu);
+	for (u64 i = 0; i < whole_limit / GROUP + 2 && compare_group(cpu); i++)
+		;
 	r->end = c->out;
 }
 

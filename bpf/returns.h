@@ -41,9 +41,9 @@ INLINE bool has_met_uprobe(struct task_struct *task)
  * instruction is executed in place of a breakpoint. It may be in the trampoline
  * even when the list is empty.
  */
-APART void add_returns(struct replaced_return *out, struct sample_header *h, struct task_struct *task, bool in_kernel)
+INLINE void add_returns(struct replaced_return *out, struct sample_header *h, struct task_struct *task, bool in_kernel)
 {
-	struct uprobe_task *utask = task_field(task, utask);
+	struct uprobe_task *utask = kernel_read(task, utask);
 
 	if (!out || !utask)
 		return;
@@ -65,6 +65,19 @@ APART void add_returns(struct replaced_return *out, struct sample_header *h, str
 		h->returns++;
 		ri = kernel_read(ri, next);
 	}
+}
+
+/* Adds the list of the current task to the record. */
+GLOBAL int add_current_returns(u32 cpu, u64 in_kernel)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+
+	if (h) {
+		add_returns(in_record(r, r->end), h, current_task(), in_kernel);
+		r->end += h->returns * sizeof(struct replaced_return);
+	}
+	return 0;
 }
 
 #endif

@@ -97,7 +97,7 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 	if (!end)
 		end = signal.end;
 	if (!end)
-		end = known_stack_end(task, h->tgid, h->tid, sp);
+		end = current_stack_end(h->tgid, h->tid, sp);
 	if (!end && h->tgid == h->tid) {
 		int above = spawned_stack(sp);
 		if (above >= 0)
@@ -116,13 +116,18 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 	if (go->g)
 		add_other_stacks(r, h, go);
 	else if (signal.met)
-		add_interrupted_stack(r, h, task, signal.met);
+		add_interrupted_stack(r, h, signal.met);
 }
 
-/* The same in a function of its own, which is there once. */
-APART void add_user_stacks_apart(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 flags)
+/* The same for the current task in a function of its own, which is there once. */
+GLOBAL int add_user_stacks_apart(u32 cpu, u64 flags)
 {
-	add_user_stacks(r, h, task, flags);
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+
+	if (h)
+		add_user_stacks(r, h, current_task(), flags);
+	return 0;
 }
 
 /* What a sample is of. */
@@ -163,14 +168,12 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 	} else
 		h->user = read_user_regs(task, h, o->kernel_sp);
 	if (h->user == USER_NATIVE || h->user == USER_COMPAT32) {
-		if (unlikely(has_met_uprobe(task))) {
-			add_returns(in_record(r, r->end), h, task, o->in_kernel);
-			r->end += h->returns * sizeof(struct replaced_return);
-		}
+		if (unlikely(has_met_uprobe(task)))
+			add_current_returns(h->cpu, o->in_kernel);
 		if (o->at_switch) /* its program has no stack left for calls */
 			add_user_stacks(r, h, task, o->flags);
 		else
-			add_user_stacks_apart(r, h, task, o->flags);
+			add_user_stacks_apart(h->cpu, o->flags);
 	} else if (h->user == USER_EXITED)
 		n->exited++;
 	else if (h->user == USER_PARTIAL)

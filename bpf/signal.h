@@ -32,6 +32,25 @@ struct signal_stack {
 	u64 met; /* SP of what the signal has interrupted; 0: not known */
 };
 
+/* At how many places is looked at a time: the verifier follows each turn of a loop. */
+enum { SEARCHED = 8 };
+
+/* Finds the ucontext of a thread on the alternate stack [lo, hi), at an address or one
+ * of the next below. How far down from hi it is; 0 when it is not there, negative
+ * when that cannot be read. */
+GLOBAL int find_ucontext_from(u64 at, u64 lo, u64 hi)
+{
+	struct ucontext_head uc;
+
+	for (int i = 0; i < SEARCHED; i++, at -= UCONTEXT_ALIGN) {
+		if (bpf_probe_read_user(&uc, sizeof(uc), (void *)at))
+			return -1;
+		if (uc.flags <= 0xff && !uc.link && uc.stack == lo && uc.stack_size == hi - lo)
+			return hi - at;
+	}
+	return 0;
+}
+
 /*
  * Finds the interrupted SP in the outermost ucontext on the alternate stack
  * [lo, hi): signals that came later are handled below it. How far down from the
@@ -40,13 +59,11 @@ struct signal_stack {
 GLOBAL int find_ucontext(u64 lo, u64 hi)
 {
 	u64 top = hi & ~(UCONTEXT_ALIGN - 1ULL);
-	struct ucontext_head uc;
 
-	for (u64 below = NEAREST_UCONTEXT; below < FURTHEST_UCONTEXT; below += UCONTEXT_ALIGN) {
-		if (bpf_probe_read_user(&uc, sizeof(uc), (void *)(top - below)))
-			return 0;
-		if (uc.flags <= 0xff && !uc.link && uc.stack == lo && uc.stack_size == hi - lo)
-			return hi - (top - below);
+	for (u64 below = NEAREST_UCONTEXT; below < FURTHEST_UCONTEXT; below += SEARCHED * UCONTEXT_ALIGN) {
+		int found = find_ucontext_from(top - below, lo, hi);
+		if (found)
+			return found > 0 ? found : 0;
 	}
 	return 0;
 }
@@ -73,17 +90,27 @@ INLINE u32 compat_sp(u64 registers, u32 math)
 	return r.sp;
 }
 
+/* The same by floating-point state at an address, or at one of the next below. */
+GLOBAL int find_compat_sp_from(u64 math)
+{
+	for (int i = 0; i < SEARCHED; i++, math -= MATH_ALIGN) {
+		u32 sp = compat_sp(math - REGISTERS, math - OLD_MATH);
+		if (!sp)
+			sp = compat_sp(math - REGISTERS_NO_INFO, math - OLD_MATH);
+		if (sp)
+			return sp;
+	}
+	return 0;
+}
+
 /* Finds the interrupted SP of a 32-bit program on the alternate stack that ends
  * at hi: of the outermost signal, as above. 0 when it is not there. */
 GLOBAL int find_compat_sp(u64 hi)
 {
 	u64 top = hi & ~(MATH_ALIGN - 1ULL);
 
-	for (u64 below = NEAREST_MATH; below < FURTHEST_UCONTEXT; below += MATH_ALIGN) {
-		u64 math = top - below;
-		u32 sp = compat_sp(math - REGISTERS, math - OLD_MATH);
-		if (!sp)
-			sp = compat_sp(math - REGISTERS_NO_INFO, math - OLD_MATH);
+	for (u64 below = NEAREST_MATH; below < FURTHEST_UCONTEXT; below += SEARCHED * MATH_ALIGN) {
+		u32 sp = find_compat_sp_from(top - below);
 		if (sp)
 			return sp;
 	}

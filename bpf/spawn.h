@@ -35,10 +35,10 @@ GLOBAL int spawned_stack(u64 sp)
 {
 	struct task_struct *task = current_task();
 
-	if (!task_field(task, vfork_done) && !is_in_exec(task))
+	if (!kernel_read(task, vfork_done) && !is_in_exec(task))
 		return -1;
 	struct task_struct *parent = task_field(task, real_parent);
-	if (!parent || task_field(parent, mm) != task_field(task, mm))
+	if (!parent || kernel_read(parent, mm) != kernel_read(task, mm))
 		return -1;
 	struct user_regs *saved = saved_user_regs(parent);
 	if (is_mode32(saved_word(&mode_of(*saved))))

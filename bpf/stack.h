@@ -44,10 +44,13 @@ INLINE void close_region(struct cpu_ring *r, u64 from, u64 to)
  * Adds n bytes at addr, at most CHUNK, as a region if they can be read. They
  * should not be many, as no limit but that of the record is heeded.
  */
-INLINE void add_bytes(struct cpu_ring *r, u64 addr, u64 n)
+GLOBAL int add_bytes(u32 cpu, u64 addr, u64 n)
 {
-	if (copy_piece(r, r->end + sizeof(struct region_header), addr, n))
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (r && copy_piece(r, r->end + sizeof(struct region_header), addr, n))
 		close_region(r, addr, addr + n);
+	return 0;
 }
 
 /* Ends a region of a stack, if there is anything in it. */
@@ -153,36 +156,6 @@ INLINE bool copy_step(struct cpu_ring *r, u32 cpu)
 	return true;
 }
 
-/* Makes a copy in one read. Returns whether it could. */
-GLOBAL int copy_at_once(u32 cpu)
-{
-	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
-
-	if (!r)
-		return 0;
-	struct copy *c = &r->copy;
-	if (c->from >= c->addr || !copy_piece(r, r->end + sizeof(struct region_header) + c->room, c->from, c->addr - c->from))
-		return 0;
-	close_stack_region(r, cpu);
-	return 1;
-}
-
-/* Begins a copy that takes more than one read. */
-GLOBAL int begin_copy(u32 cpu)
-{
-	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
-
-	if (!r)
-		return 0;
-	struct copy *c = &r->copy;
-	c->size = c->next = CHUNK;
-	c->gap = FIRST_GAP;
-	c->before = r->copied;
-	c->steps = whole_limit / CHUNK + MORE_STEPS;
-	begin_stack_region(r, c->first);
-	return 0;
-}
-
 /* Makes steps of a copy, and closes its last region when there is no more to do.
  * Returns whether there is. */
 GLOBAL int make_steps(u32 cpu)
@@ -197,6 +170,47 @@ GLOBAL int make_steps(u32 cpu)
 		close_stack_region(r, cpu);
 		return 0;
 	}
+	return 1;
+}
+
+/* Makes a copy that takes more than one read. Returns whether it came to the end, or
+ * the limit. */
+GLOBAL int copy_in_steps(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (!r)
+		return 0;
+	struct copy *c = &r->copy;
+	c->size = c->next = CHUNK;
+	c->gap = FIRST_GAP;
+	c->before = r->copied;
+	c->steps = whole_limit / CHUNK + MORE_STEPS;
+	begin_stack_region(r, c->first);
+	for (u64 i = 0; i <= (whole_limit / CHUNK + MORE_STEPS) / STEPS && make_steps(cpu); i++)
+		;
+	return c->addr >= c->to && (c->size == c->next || c->last < c->end);
+}
+
+/* Makes a copy in one read. Returns whether it could. */
+GLOBAL int copy_at_once(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	if (!r)
+		return 0;
+	struct copy *c = &r->copy;
+	c->from = c->first;
+	c->last = c->addr = c->end;
+	if (send_changes) { /* whole blocks, which are in the same pages */
+		c->from &= ~(BLOCK - 1ULL);
+		c->addr = (c->end + BLOCK - 1) & ~(BLOCK - 1ULL);
+	}
+	c->room = room_for_masks(c->addr - c->from);
+	if (r->copied + (c->end - c->sp) > stack_limit || c->from >= c->addr ||
+	    !copy_piece(r, r->end + sizeof(struct region_header) + c->room, c->from, c->addr - c->from))
+		return 0;
+	close_stack_region(r, cpu);
 	return 1;
 }
 
@@ -244,6 +258,12 @@ INLINE u64 known_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp)
 	return learned && *learned > sp ? *learned : 0;
 }
 
+/* The same of the current task. */
+GLOBAL u64 current_stack_end(u32 tgid, u32 tid, u64 sp)
+{
+	return known_stack_end(current_task(), tgid, tid, sp);
+}
+
 /*
  * Where the copy of a stack begins: below SP, unless that page is not there or
  * nothing below SP is of use. For the system call a function has its registers
@@ -272,22 +292,13 @@ INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 sp, u6
 {
 	struct copy *c = &r->copy;
 
-	c->first = c->from = from;
-	c->last = c->addr = c->end = end;
+	c->first = from;
 	c->sp = sp;
+	c->end = end;
 	c->gaps = gaps;
-	if (send_changes) { /* whole blocks, which are in the same pages */
-		c->from &= ~(BLOCK - 1ULL);
-		c->addr = (end + BLOCK - 1) & ~(BLOCK - 1ULL);
+	if (send_changes)
 		c->key = key;
-	}
-	c->room = room_for_masks(c->addr - c->from);
-	if (r->copied + (end - sp) <= stack_limit && copy_at_once(cpu))
-		return true;
-	begin_copy(cpu);
-	for (u64 i = 0; i <= (whole_limit / CHUNK + MORE_STEPS) / STEPS && make_steps(cpu); i++)
-		;
-	return c->addr >= c->to && (c->size == c->next || c->last < c->end);
+	return copy_at_once(cpu) || copy_in_steps(cpu);
 }
 
 /*
@@ -332,9 +343,9 @@ INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 e
 
 /* Adds the stack that a signal has interrupted, after the one on which it is
  * handled. */
-INLINE void add_interrupted_stack(struct cpu_ring *r, struct sample_header *h, struct task_struct *task, u64 sp)
+INLINE void add_interrupted_stack(struct cpu_ring *r, struct sample_header *h, u64 sp)
 {
-	h->stack_end = copy_stack(r, h, sp, known_stack_end(task, h->tgid, h->tid, sp), true);
+	h->stack_end = copy_stack(r, h, sp, current_stack_end(h->tgid, h->tid, sp), true);
 }
 
 #endif

@@ -44,7 +44,8 @@ INLINE struct task_struct *current_task(void)
 	return have_task_pt_regs ? bpf_get_current_task_btf() : bpf_get_current_task();
 }
 
-/* The value of ptr->field, where ptr comes from current_task(). */
+/* The value of ptr->field, where ptr comes from current_task(). For each pointer that
+ * is read so of a task the verifier searches all of the kernel's types. */
 #define task_field(ptr, field) (have_task_pt_regs ? (ptr)->field : kernel_read(ptr, field))
 
 /* The tgid of any task in the loader's PID namespace, 0 when not visible. */

@@ -176,3 +176,28 @@ func TestSoftwareEvents(t *testing.T) {
 		readUntil(t, s, func(p *Sample) bool { return p.HasUser() && p.Weight > 0 })
 	}
 }
+
+// The verifier, most of what a recording waits for at its start, does not look at
+// more instructions than it has to: loops that it follows turn by turn are short.
+func TestVerifierWork(t *testing.T) {
+	kernelTest(t)
+	const most = 60_000 // 21,500 and 27,200 on Linux 6.18
+	for _, changes := range []bool{false, true} {
+		s, err := Open(Config{Event: cpuClock, Kernel: true, Changes: changes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		info, err := s.prog.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, ok := info.VerifiedInstructions()
+		if !ok {
+			t.Skip("this kernel does not count what its verifier looks at")
+		}
+		if n > most {
+			t.Errorf("changes %v: the verifier looks at %d instructions, more than %d", changes, n, most)
+		}
+	}
+}
