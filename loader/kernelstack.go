@@ -17,7 +17,7 @@ import (
 // row were the same is the kernel not asked any more. From then on one in KERNEL_CHECKS has
 // both, and with the first difference the kernel is asked again, for good.
 type kernelStacks struct {
-	layout kernelLayout
+	layout <-chan kernelLayout // closed without one where the kernel is of another kind
 	rings  *rings
 	state  kernelState
 	same   int // stacks compared since it is kernelChecked, that were the same
@@ -46,21 +46,24 @@ const (
 	ptIP, ptSP                     = 128, 152
 )
 
-// newKernelStacks returns nil for a kernel that is of another kind. The rings are
-// still to be set.
+// newKernelStacks returns nil for a kernel that is too old. The rings are still to be
+// set.
 func newKernelStacks(types *btf.Cache) *kernelStacks {
 	if runtime.GOARCH != "amd64" || !kernelSince(6, 4) {
 		return nil
 	}
-	kernel, err := types.Kernel()
-	if err != nil {
-		return nil
-	}
-	layout, err := orcLayout(kernel)
-	if err != nil {
-		return nil
-	}
-	return &kernelStacks{layout: layout, state: kernelUntried}
+	found := make(chan kernelLayout, 1)
+	go func() { // it takes a while, and is not needed before the first sample
+		defer close(found)
+		kernel, err := types.Kernel()
+		if err != nil {
+			return
+		}
+		if layout, err := orcLayout(kernel); err == nil {
+			found <- layout
+		}
+	}()
+	return &kernelStacks{layout: found, state: kernelUntried}
 }
 
 // complete puts the kernel part into a sample.
@@ -115,12 +118,16 @@ func (k *kernelStacks) isSame(walked, asked []uint64) bool {
 // begin finds the tables.
 func (k *kernelStacks) begin() {
 	k.set(kernelAsked)
+	layout, ok := <-k.layout
+	if !ok {
+		return
+	}
 	mem, err := openKernelMemory()
 	if err != nil {
 		return
 	}
 	k.mem = mem
-	if orc, err := findORC(k.mem, k.layout); err == nil {
+	if orc, err := findORC(k.mem, layout); err == nil {
 		k.orc = orc
 		k.set(kernelChecked)
 	}

@@ -198,14 +198,6 @@ func (s *Session) loadAll() error {
 	if err != nil {
 		return err
 	}
-	for _, prog := range spec.Programs {
-		if !haveTaskWork() {
-			prog.Instructions = withoutCallbacks(prog.Instructions)
-		}
-		if hasNewTaskWork(s.types) {
-			prog.Instructions = withoutFunction(prog.Instructions, "bpf_task_work_schedule_resume_impl")
-		}
-	}
 	for _, name := range []string{gen.SamplerMapRings, gen.SamplerMapMirrors} {
 		spec.Maps[name].MaxEntries = uint32(possible)
 	}
@@ -332,82 +324,90 @@ func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
 
 // loadPrograms loads those programs that this Session needs.
 func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
-	replace := map[string]*ebpf.Map{
-		gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
-		gen.SamplerMapProcesses: s.maps.Processes,
-		gen.SamplerMapTimes:     s.maps.Times, gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
-		gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
-		gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
-	}
-	load := func(name string) (*ebpf.Program, error) {
-		one := spec.Copy()
-		one.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}
-		coll, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{
-			MapReplacements: replace,
-			Cache:           s.types,
-			Programs:        ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
-		})
-		if err != nil {
-			return nil, err
+	wanted := *spec
+	wanted.Programs = make(map[string]*ebpf.ProgramSpec)
+	hasTaskWork, isNew := haveTaskWork(), hasNewTaskWork(s.types)
+	for _, name := range s.wantedPrograms() {
+		prog := spec.Programs[name]
+		if !hasTaskWork {
+			prog.Instructions = withoutCallbacks(prog.Instructions)
 		}
-		defer coll.Close()
-		return coll.DetachProgram(name), nil
-	}
-	name := gen.SamplerProgOnPerfEvent
-	switch {
-	case s.event.IsTracepoint():
-		name = gen.SamplerProgOnTracepoint
-	case s.event.IsUprobe():
-		name = gen.SamplerProgOnUprobe
-	}
-	var err error
-	if !s.event.IsOffCPU() {
-		if s.prog, err = load(name); err != nil {
-			return err
+		if isNew {
+			prog.Instructions = withoutFunction(prog.Instructions, "bpf_task_work_schedule_resume_impl")
 		}
+		wanted.Programs[name] = prog
 	}
-	if s.event.hasOffCPU() {
-		if err := s.loadHooks(load); err != nil {
-			return err
+	coll, err := ebpf.NewCollectionWithOptions(&wanted, ebpf.CollectionOptions{
+		MapReplacements: map[string]*ebpf.Map{
+			gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
+			gen.SamplerMapProcesses: s.maps.Processes, gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapLengths: s.maps.Lengths,
+			gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
+			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
+			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
+		},
+		Cache:    s.types,
+		Programs: ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
+	})
+	if err != nil {
+		return err
+	}
+	defer coll.Close()
+	s.prog = coll.DetachProgram(s.samplingProgram())
+	for _, h := range offCPUHooks {
+		if prog := coll.DetachProgram(h.program); prog != nil {
+			s.hooks = append(s.hooks, hook{h.tracepoint, prog})
 		}
 	}
-	if s.cfg.NewPrograms {
-		exec, err := load(gen.SamplerProgOnExec)
-		if err != nil {
-			return err
-		}
-		defer exec.Close()
+	s.waiting = coll.DetachProgram(gen.SamplerProgOnWaitingTask)
+	if exec := coll.Programs[gen.SamplerProgOnExec]; exec != nil {
 		if s.execs, err = newNewPrograms(&s.maps, exec); err != nil {
 			return err
 		}
 	}
-	if len(s.cfg.PIDs) == 0 {
-		return nil
+	if fork := coll.Programs[gen.SamplerProgOnFork]; fork != nil {
+		s.fork, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_fork", Program: fork})
 	}
-	fork, err := load(gen.SamplerProgOnFork)
-	if err != nil {
-		return err
-	}
-	defer fork.Close()
-	s.fork, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_fork", Program: fork})
 	return err
 }
 
-// loadHooks loads the programs for time off the CPU.
-func (s *Session) loadHooks(load func(name string) (*ebpf.Program, error)) error {
-	for _, h := range [...][2]string{{"sched_waking", gen.SamplerProgOnWaking}, {"sched_switch", gen.SamplerProgOnSwitch}} {
-		prog, err := load(h[1])
-		if err != nil {
-			return err
+// samplingProgram is the name of the program that the event runs; "" for OffCPU.
+func (s *Session) samplingProgram() string {
+	switch {
+	case s.event.IsTracepoint():
+		return gen.SamplerProgOnTracepoint
+	case s.event.IsUprobe():
+		return gen.SamplerProgOnUprobe
+	case s.event.IsOffCPU():
+		return ""
+	}
+	return gen.SamplerProgOnPerfEvent
+}
+
+// offCPUHooks are the programs for time off the CPU, and where they run.
+var offCPUHooks = []struct{ tracepoint, program string }{
+	{"sched_waking", gen.SamplerProgOnWaking}, {"sched_switch", gen.SamplerProgOnSwitch},
+}
+
+// wantedPrograms names the programs that this Session needs.
+func (s *Session) wantedPrograms() (names []string) {
+	if name := s.samplingProgram(); name != "" {
+		names = append(names, name)
+	}
+	if s.event.hasOffCPU() {
+		for _, h := range offCPUHooks {
+			names = append(names, h.program)
 		}
-		s.hooks = append(s.hooks, hook{h[0], prog})
+		if haveTaskStacks() { // otherwise threads are met at their first switch
+			names = append(names, gen.SamplerProgOnWaitingTask)
+		}
 	}
-	if !haveTaskStacks() {
-		return nil // threads are met at their first switch
+	if s.cfg.NewPrograms {
+		names = append(names, gen.SamplerProgOnExec)
 	}
-	var err error
-	s.waiting, err = load(gen.SamplerProgOnWaitingTask)
-	return err
+	if len(s.cfg.PIDs) > 0 {
+		names = append(names, gen.SamplerProgOnFork)
+	}
+	return names
 }
 
 // track enters the processes asked for, after the fork hook is in place.

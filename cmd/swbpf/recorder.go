@@ -132,7 +132,6 @@ func (r *recorder) start() error {
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
 	}(r.procs)
 	limitGarbage()
-	leaveProgram()
 	r.began, r.clock, r.cpu = time.Now(), monotonic(), ownCPU()
 	r.filesClosed = r.began
 	if err := r.session.Start(); err != nil {
@@ -141,6 +140,7 @@ func (r *recorder) start() error {
 	if r.command != nil {
 		r.command.Resume()
 	}
+	leaveProgram()
 	return nil
 }
 
