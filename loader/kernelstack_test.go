@@ -94,7 +94,9 @@ func TestTryKernelStacks(t *testing.T) {
 	if s.kernel.state != kernelCopied {
 		t.Errorf("after %d that are the same it is in state %d", s.kernel.same, s.kernel.state)
 	}
-	if st, err := s.Stats(); err != nil || st != (Stats{}) {
+	st, err := s.Stats()
+	st.RunTime, st.Runs = 0, 0 // kept while any recording on the machine asks for them
+	if err != nil || st != (Stats{}) {
 		t.Errorf("counted already: %+v, %v", st, err)
 	}
 	if flags := s.flags.of(os.Getpid()); flags != 0 {
