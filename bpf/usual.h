@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The usual sample, in a straight line; and how the record of any sample begins and
+ * ends.
+ */
+#ifndef SWBPF_USUAL_H
+#define SWBPF_USUAL_H
+
+#include "returns.h"
+#include "signal.h"
+
+/* Fills the header of a sample that has nothing yet. */
+INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 tgid, u32 tid, u64 weight)
+{
+	h->cpu = bpf_get_smp_processor_id();
+	h->weight = weight;
+	h->thread_pointer = 0;
+	h->live = 0;
+	h->cgroup = current_cgroup(task);
+	h->trampoline = 0;
+	h->tgid = tgid;
+	h->tid = tid;
+	h->stack_end = STACK_END_NONE;
+	h->kernel_frames = 0;
+	h->kernel_bytes = 0;
+	h->irq_bytes = 0;
+	h->returns = 0;
+	h->off_cpu = OFF_CPU_NOT;
+	h->breakpoint = 0;
+	h->slot = 0;
+	copy_comm(h->comm, task);
+}
+
+/* Ends the header of the record under way, and publishes that. */
+INLINE void end_record(struct cpu_ring *r, struct sample_header *h, u64 time)
+{
+	struct counters *n = &r->counters;
+
+	n->stack_bytes += r->copied;
+	n->ring_bytes += r->end;
+	h->regions = r->regions;
+	h->changes = r->changes += r->mirrored;
+	h->size = r->end;
+	/* the clock waits for all reads before it: by now they are done */
+	h->time = time ? time : bpf_ktime_get_ns();
+	publish(r, r->end);
+}
+
+/*
+ * Takes the usual sample of a perf event: of user code, on a stack whose end is known
+ * and that can be copied by one read. It finds nothing in a cache, so it is little code
+ * and touches few lines of memory. Returns whether it did; if not, all is as it was.
+ */
+INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid,
+			      u8 flags)
+{
+	u64 sp = sp_of(ctx->regs), end;
+	u32 tid = current_tid(task), cpu = bpf_get_smp_processor_id();
+
+	if (with_on_cpu || !is_user_mode(mode_of(ctx->regs)) || flags & PROCESS_IS_GO || has_met_uprobe(task) ||
+	    is_on_signal_stack(task, sp) || r->busy)
+		return false;
+	end = known_stack_end(task, tgid, tid, sp);
+	if (!end || end - sp > stack_limit)
+		return false;
+	r->busy = 1;
+	compiler_barrier();
+	struct sample_header *h = begin_record(r);
+	r->end = sizeof(*h);
+	bool taken = h && add_whole_stack(r, cpu, end + tgid, stack_start(sp, !is_in_syscall(&ctx->regs)), end);
+	if (taken) {
+		begin_header(h, task, tgid, tid, ctx->sample_period);
+		__builtin_memcpy(&h->regs, &ctx->regs, sizeof(h->regs));
+		h->user = user_state_of(task, h);
+		h->live = end - sp;
+		h->stack_end = STACK_END_BOTTOM;
+		end_record(r, h, 0);
+		r->counters.samples++;
+	}
+	compiler_barrier();
+	r->busy = 0;
+	return taken;
+}
+
+#endif
