@@ -13,7 +13,8 @@ import (
 // tryKernelStacks has kernel stacks of this thread compared before there are others,
 // which then need not wait for the kernel's own unwinder. They are those of system calls
 // that write where there is no memory yet: the program runs for the page faults. Where
-// this does not work, the first samples will be compared.
+// this does not work, the first samples will be compared. The fork hook is not in place yet,
+// which would take what this process starts meanwhile for children to sample.
 func (s *Session) tryKernelStacks() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -33,10 +34,10 @@ func (s *Session) tryKernelStacks() {
 		return
 	}
 	self := os.Getpid()
-	if s.flags.set(self, byte(gen.SamplerProcessFlagsPROCESS_SAMPLED)) != nil {
+	if s.flags.set(self, processSampled) != nil {
 		return
 	}
-	defer s.flags.clear(self, byte(gen.SamplerProcessFlagsPROCESS_SAMPLED))
+	defer s.flags.clear(self, processSampled)
 	s.kernel.begin()
 	if unix.IoctlSetInt(event, unix.PERF_EVENT_IOC_ENABLE, 0) != nil {
 		return

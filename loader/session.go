@@ -4,12 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -36,7 +33,8 @@ type Session struct {
 	blocked  *blockedThreads // for OffCPU and Wall
 	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
 	points   []int           // descriptors of the events of tracepoints and uprobes
-	fork     link.Link       // the fork hook; nil without PIDs
+	forkProg *ebpf.Program   // for the fork hook; nil without PIDs
+	fork     link.Link       // that hook
 	execs    *NewPrograms    // nil without Config.NewPrograms
 	switches []link.Link     // of OffCPU and Wall, while it runs
 
@@ -174,244 +172,14 @@ func (s *Session) openCPUs(online []int) error {
 	return err
 }
 
-// load puts maps and programs into the kernel. Where its verifier finds the
-// program that sends changes too much, all is sent; those of 5.10 and 6.1 do not.
-func (s *Session) load() error {
-	err := s.loadAll()
-	if err != nil && s.cfg.Changes {
-		for _, prog := range s.programs() {
-			prog.Close()
-		}
-		s.maps.Close()
-		s.cfg.Changes, s.mirrors = false, nil
-		err = s.loadAll()
-	}
-	return err
-}
-
-func (s *Session) loadAll() error {
-	spec, err := gen.LoadSampler()
-	if err != nil {
-		return err
-	}
-	possible, err := ebpf.PossibleCPU()
-	if err != nil {
-		return err
-	}
-	for _, name := range []string{gen.SamplerMapRings, gen.SamplerMapMirrors} {
-		spec.Maps[name].MaxEntries = uint32(possible)
-	}
-	spec.Maps[gen.SamplerMapDeferredSamples].MaxEntries *= uint32(possible)
-	spec.Maps[gen.SamplerMapNews].MaxEntries = uint32(os.Getpagesize())
-	if !s.event.hasOffCPU() {
-		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
-		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
-	}
-	if s.cfg.Changes {
-		s.cfg.whole = max(s.cfg.StackBytes, min(s.cfg.whole, mirrorBytes(possible)))
-		s.mirrors = newMirrors(possible, s.cfg.StackBytes)
-		spec.Maps[gen.SamplerMapMirrors].ValueSize = uint32(len(s.mirrors[0].bytes))
-	} else {
-		spec.Maps[gen.SamplerMapMirrors].MaxEntries, spec.Maps[gen.SamplerMapMirrors].ValueSize = 1, 8
-	}
-	if err := s.setVariables(spec, possible); err != nil {
-		return err
-	}
-	for s.cpuRing = s.cfg.ringBytes(possible); s.ringValueBytes() > maxValue() && s.cpuRing/2 >= minCPURing; {
-		s.cpuRing /= 2
-	}
-	if err := s.fitMemory(spec, memoryLimit()); err != nil {
-		return err
-	}
-	for ; ; s.cpuRing /= 2 {
-		spec.Maps[gen.SamplerMapRings].ValueSize = uint32(s.ringValueBytes())
-		if err := spec.Variables[gen.SamplerVarRingBytes].Set(uint64(s.cpuRing)); err != nil {
-			return err
-		}
-		err := spec.LoadAndAssign(&s.maps, nil)
-		if err == nil {
-			return s.loadPrograms(spec)
-		}
-		if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) || s.cpuRing/2 < minCPURing {
-			return err
-		}
-	}
-}
-
-// testRejectChanges has the verifier reject the program that sends changes.
-var testRejectChanges bool
-
-// ringValueBytes is the size of a ring with its state and the room that a
-// record has which begins at its end.
-func (s *Session) ringValueBytes() int {
-	n := int(unsafe.Sizeof(ringLayout{})) + s.cpuRing + s.cfg.recordLimit() + copyChunk
-	page := os.Getpagesize()
-	return (n + page - 1) &^ (page - 1)
-}
-
-// setVariables sets the constants of bpf/config.h. possible is the number of
-// CPUs that there can be.
-func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
-	ns, err := pidNamespace()
-	if err != nil {
-		return err
-	}
-	period := uint64(1)
-	if s.event.isPoint() {
-		period = s.cfg.Period
-	}
-	tellsState := false
-	if s.event.hasOffCPU() {
-		if tellsState, err = switchTellsState(s.types); err != nil {
-			return err
-		}
-	}
-	if s.cfg.Kernel && s.cpus != nil && s.blocked == nil {
-		s.kernel = newKernelStacks(s.types)
-	}
-	mirror := uint64(mirrorBytes(possible))
-	if testRejectChanges {
-		mirror = 1 << 40 // more than there is
-	}
-	for name, value := range map[string]any{
-		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
-		gen.SamplerVarWholeLimit:      uint64(s.cfg.whole),
-		gen.SamplerVarRecordLimit:     uint64(s.cfg.recordLimit()),
-		gen.SamplerVarSendChanges:     s.cfg.Changes,
-		gen.SamplerVarMirrorBytes:     mirror,
-		gen.SamplerVarWantKernel:      s.cfg.Kernel,
-		gen.SamplerVarCopyKernel:      s.kernel != nil,
-		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
-		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
-		gen.SamplerVarPidNamespace:    ns,
-		gen.SamplerVarHaveTaskPtRegs:  haveNewHelpers(),
-		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),
-		gen.SamplerVarPointPeriod:     period,
-		gen.SamplerVarWeightOffset:    uint32(s.cfg.Weight.offset),
-		gen.SamplerVarWeightSize:      uint32(s.cfg.Weight.size),
-		gen.SamplerVarWeightSigned:    s.cfg.Weight.signed,
-		gen.SamplerVarMinOffCpu:       uint64(s.cfg.MinOffCPU),
-		gen.SamplerVarWithOnCpu:       s.event.IsWall(),
-		gen.SamplerVarHaveSwitchState: tellsState,
-	} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return fmt.Errorf("set %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// initPIDNamespace is the inode of the machine's first PID namespace
-// (PROC_PID_INIT_INO).
-const initPIDNamespace = 0xEFFFFFFC
-
-// pidNamespace returns the inode of our PID namespace, 0 for the first one.
-func pidNamespace() (uint32, error) {
-	fi, err := os.Stat("/proc/self/ns/pid")
-	if err != nil {
-		return 0, fmt.Errorf("PID namespace: %w", err)
-	}
-	ino := uint32(fi.Sys().(*syscall.Stat_t).Ino)
-	if ino == initPIDNamespace {
-		return 0, nil
-	}
-	return ino, nil
-}
-
-// kernelStackBytes is THREAD_SIZE of the running kernel: 16 KiB, or a page
-// where that is larger.
-func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
-
-// loadPrograms loads those programs that this Session needs.
-func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
-	wanted := *spec
-	wanted.Programs = make(map[string]*ebpf.ProgramSpec)
-	hasTaskWork, isNew := haveTaskWork(), hasNewTaskWork(s.types)
-	for _, name := range s.wantedPrograms() {
-		prog := spec.Programs[name]
-		if !hasTaskWork {
-			prog.Instructions = withoutCallbacks(prog.Instructions)
-		}
-		if isNew {
-			prog.Instructions = withoutFunction(prog.Instructions, "bpf_task_work_schedule_resume_impl")
-		}
-		wanted.Programs[name] = prog
-	}
-	coll, err := ebpf.NewCollectionWithOptions(&wanted, ebpf.CollectionOptions{
-		MapReplacements: map[string]*ebpf.Map{
-			gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
-			gen.SamplerMapProcesses: s.maps.Processes, gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapLengths: s.maps.Lengths,
-			gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapGoProcesses: s.maps.GoProcesses,
-			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
-			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
-		},
-		Cache:    s.types,
-		Programs: ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
-	})
-	if err != nil {
-		return err
-	}
-	defer coll.Close()
-	s.prog = coll.DetachProgram(s.samplingProgram())
-	for _, h := range offCPUHooks {
-		if prog := coll.DetachProgram(h.program); prog != nil {
-			s.hooks = append(s.hooks, hook{h.tracepoint, prog})
-		}
-	}
-	s.waiting = coll.DetachProgram(gen.SamplerProgOnWaitingTask)
-	if exec := coll.Programs[gen.SamplerProgOnExec]; exec != nil {
-		if s.execs, err = newNewPrograms(&s.maps, exec); err != nil {
-			return err
-		}
-	}
-	if fork := coll.Programs[gen.SamplerProgOnFork]; fork != nil {
-		s.fork, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_fork", Program: fork})
-	}
-	return err
-}
-
-// samplingProgram is the name of the program that the event runs; "" for OffCPU.
-func (s *Session) samplingProgram() string {
-	switch {
-	case s.event.IsTracepoint():
-		return gen.SamplerProgOnTracepoint
-	case s.event.IsUprobe():
-		return gen.SamplerProgOnUprobe
-	case s.event.IsOffCPU():
-		return ""
-	}
-	return gen.SamplerProgOnPerfEvent
-}
-
-// offCPUHooks are the programs for time off the CPU, and where they run.
-var offCPUHooks = []struct{ tracepoint, program string }{
-	{"sched_waking", gen.SamplerProgOnWaking}, {"sched_switch", gen.SamplerProgOnSwitch},
-}
-
-// wantedPrograms names the programs that this Session needs.
-func (s *Session) wantedPrograms() (names []string) {
-	if name := s.samplingProgram(); name != "" {
-		names = append(names, name)
-	}
-	if s.event.hasOffCPU() {
-		for _, h := range offCPUHooks {
-			names = append(names, h.program)
-		}
-		if haveTaskStacks() { // otherwise threads are met at their first switch
-			names = append(names, gen.SamplerProgOnWaitingTask)
-		}
-	}
-	if s.cfg.NewPrograms {
-		names = append(names, gen.SamplerProgOnExec)
-	}
-	if len(s.cfg.PIDs) > 0 {
-		names = append(names, gen.SamplerProgOnFork)
-	}
-	return names
-}
-
 // track enters the processes asked for, after the fork hook is in place.
 func (s *Session) track() error {
+	if s.forkProg != nil {
+		var err error
+		if s.fork, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_fork", Program: s.forkProg}); err != nil {
+			return err
+		}
+	}
 	for _, pid := range s.cfg.PIDs {
 		tgid, err := tgidOf(pid)
 		if err != nil {
@@ -587,9 +355,7 @@ func (s *Session) Close() error {
 	for _, prog := range s.programs() {
 		err = errors.Join(err, prog.Close())
 	}
-	if s.waiting != nil {
-		err = errors.Join(err, s.waiting.Close())
-	}
+	err = errors.Join(err, s.waiting.Close(), s.forkProg.Close())
 	s.closed = true
 	for _, c := range []io.Closer{s.fork, s.runStats} {
 		if c != nil {
