@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // openFDs counts this process's descriptors.
@@ -194,7 +196,7 @@ func TestVerifierWork(t *testing.T) {
 		}
 		n, ok := info.VerifiedInstructions()
 		if !ok {
-			t.Skip("this kernel does not count what its verifier looks at")
+			testenv.Lacks(t, "a kernel that counts what its verifier looks at")
 		}
 		if n > most {
 			t.Errorf("changes %v: the verifier looks at %d instructions, more than %d", changes, n, most)

@@ -6,25 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
-
-// noPanic calls f, and says it where f panics.
-func noPanic(t *testing.T, what string, f func()) {
-	t.Helper()
-	defer func() {
-		if r := recover(); r != nil {
-			t.Errorf("%s: %v", what, r)
-		}
-	}()
-	f()
-}
 
 // A value that nothing has made does nothing, and says so.
 func TestZeroValues(t *testing.T) {
 	wrong := func(what string, f func() error) {
 		t.Helper()
-		noPanic(t, what, func() {
+		testenv.NoPanic(t, what, func() {
 			t.Helper()
 			if f() == nil {
 				t.Errorf("%s is no error", what)
@@ -32,18 +22,18 @@ func TestZeroValues(t *testing.T) {
 		})
 	}
 	var groups Cgroups
-	noPanic(t, "Cgroups.Path", func() {
+	testenv.NoPanic(t, "Cgroups.Path", func() {
 		if p := groups.Path(3); p != "" {
 			t.Errorf("a cgroup %q", p)
 		}
 	})
-	noPanic(t, "Cgroups.Close", func() { _ = groups.Close() })
+	testenv.NoPanic(t, "Cgroups.Close", func() { _ = groups.Close() })
 
 	var c Command
-	noPanic(t, "Command.PID", func() { c.PID() })
-	noPanic(t, "Command.Resume", func() { c.Resume() })
-	noPanic(t, "Command.Kill", func() { c.Kill() })
-	noPanic(t, "Command.Done", func() {
+	testenv.NoPanic(t, "Command.PID", func() { c.PID() })
+	testenv.NoPanic(t, "Command.Resume", func() { c.Resume() })
+	testenv.NoPanic(t, "Command.Kill", func() { c.Kill() })
+	testenv.NoPanic(t, "Command.Done", func() {
 		select {
 		case <-c.Done():
 		case <-time.After(10 * time.Second):
@@ -53,7 +43,7 @@ func TestZeroValues(t *testing.T) {
 	wrong("Command.Wait", func() error { _, err := c.Wait(); return err })
 
 	var e Event
-	noPanic(t, "Event", func() {
+	testenv.NoPanic(t, "Event", func() {
 		if !e.IsZero() || e.IsTimer() || e.IsOffCPU() || e.IsWall() || e.IsTracepoint() || e.IsUprobe() {
 			t.Error("the zero Event is some event")
 		}
@@ -61,11 +51,11 @@ func TestZeroValues(t *testing.T) {
 	})
 	wrong("ParseWeight", func() error { _, err := ParseWeight(e, "len"); return err })
 
-	noPanic(t, "errors", func() {
+	testenv.NoPanic(t, "errors", func() {
 		_, _ = (&MissingError{}).Error(), (&MissingError{}).Unwrap()
 		_ = (&UnknownEventError{}).Error()
 	})
-	noPanic(t, "words", func() {
+	testenv.NoPanic(t, "words", func() {
 		_, _, _, _ = Blocked(0).String(), Level(0).String(), StackEnd(0).String(), UserState(0).String()
 		_, _, _, _ = Blocked(99).String(), Level(99).String(), StackEnd(99).String(), UserState(99).String()
 		_, _ = Level(99).MarshalText()
@@ -74,15 +64,15 @@ func TestZeroValues(t *testing.T) {
 
 	var r ProbeReader
 	wrong("ProbeReader.Read", func() error { _, err := r.Read(); return err })
-	noPanic(t, "ProbeReader.Close", func() { _ = r.Close() })
+	testenv.NoPanic(t, "ProbeReader.Close", func() { _ = r.Close() })
 
 	processes := func(name string, p *Processes) {
-		noPanic(t, name+".Collect", func() { p.Collect() })
-		noPanic(t, name+".Advance", func() { p.Advance(1) })
-		noPanic(t, name+".Expire", func() { p.Expire(1) })
-		noPanic(t, name+".CloseFiles", func() { p.CloseFiles(func(*procstate.Image) bool { return false }) })
-		noPanic(t, name+".Process", func() { p.Process(int32(os.Getpid())) })
-		noPanic(t, name+".Refresh", func() { p.Refresh(&Process{}) })
+		testenv.NoPanic(t, name+".Collect", func() { p.Collect() })
+		testenv.NoPanic(t, name+".Advance", func() { p.Advance(1) })
+		testenv.NoPanic(t, name+".Expire", func() { p.Expire(1) })
+		testenv.NoPanic(t, name+".CloseFiles", func() { p.CloseFiles(func(*procstate.Image) bool { return false }) })
+		testenv.NoPanic(t, name+".Process", func() { p.Process(int32(os.Getpid())) })
+		testenv.NoPanic(t, name+".Refresh", func() { p.Refresh(&Process{}) })
 		wrong(name+".Watch", func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
@@ -102,7 +92,7 @@ func TestZeroValues(t *testing.T) {
 	}
 
 	var sample Sample
-	noPanic(t, "Sample", func() {
+	testenv.NoPanic(t, "Sample", func() {
 		if sample.CommString() != "" || sample.HasUser() {
 			t.Error("the zero Sample is of something")
 		}
@@ -116,7 +106,7 @@ func TestZeroValues(t *testing.T) {
 	wrong("Session.SetGoProcess", func() error { return s.SetGoProcess(1, GoOffsets{}) })
 	wrong("Session.ForgetGoProcess", func() error { return s.ForgetGoProcess(1) })
 	wrong("Session.SetStackEnd", func() error { return s.SetStackEnd(1, 1) })
-	noPanic(t, "Session", func() {
+	testenv.NoPanic(t, "Session", func() {
 		s.BytesRead()
 		s.Duration()
 		s.Event()
@@ -124,19 +114,19 @@ func TestZeroValues(t *testing.T) {
 		s.Period()
 		s.RingBytes()
 	})
-	noPanic(t, "Session.NewPrograms", func() { s.NewPrograms() })
-	noPanic(t, "Session.Close", func() { _ = s.Close() })
+	testenv.NoPanic(t, "Session.NewPrograms", func() { s.NewPrograms() })
+	testenv.NoPanic(t, "Session.Close", func() { _ = s.Close() })
 
 	var b Sideband
-	noPanic(t, "Sideband.Drain", func() { b.Drain(func(*SidebandEvent) { t.Error("an event") }) })
-	noPanic(t, "Sideband.Stats", func() { b.Stats() })
+	testenv.NoPanic(t, "Sideband.Drain", func() { b.Drain(func(*SidebandEvent) { t.Error("an event") }) })
+	testenv.NoPanic(t, "Sideband.Stats", func() { b.Stats() })
 	wrong("Sideband.SyncCPUs", func() error { return b.SyncCPUs(func(*SidebandEvent) {}) })
 	wrong("Sideband.Wait", func() error { _, err := b.Wait(time.Millisecond); return err })
-	noPanic(t, "Sideband.Wake", func() { b.Wake() })
-	noPanic(t, "Sideband.Close", func() { _ = b.Close() })
+	testenv.NoPanic(t, "Sideband.Wake", func() { b.Wake() })
+	testenv.NoPanic(t, "Sideband.Close", func() { _ = b.Close() })
 
 	var st Stats
-	noPanic(t, "Stats", func() {
+	testenv.NoPanic(t, "Stats", func() {
 		if st.Fired() != 0 || st.Lost() != 0 {
 			t.Error("samples of nothing")
 		}

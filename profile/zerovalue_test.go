@@ -4,18 +4,9 @@ import (
 	"bytes"
 	"io"
 	"testing"
-)
 
-// noPanic calls f, and says it where f panics.
-func noPanic(t *testing.T, what string, f func()) {
-	t.Helper()
-	defer func() {
-		if r := recover(); r != nil {
-			t.Errorf("%s: %v", what, r)
-		}
-	}()
-	f()
-}
+	"github.com/swbpf/swbpf/internal/testenv"
+)
 
 // The zero Builder is as NewBuilder makes it.
 func TestZeroBuilder(t *testing.T) {
@@ -38,7 +29,7 @@ func TestZeroBuilder(t *testing.T) {
 		}
 		return out.Bytes()
 	}
-	noPanic(t, "Builder", func() {
+	testenv.NoPanic(t, "Builder", func() {
 		zero, made := fill(&Builder{}), fill(NewBuilder())
 		if !bytes.Equal(zero, made) || len(made) == 0 {
 			t.Errorf("%q, of one that was made %q", zero, made)
@@ -55,7 +46,7 @@ func TestZeroBuilder(t *testing.T) {
 		"Module":     func(b *Builder) { b.Module(Module{}) },
 		"SetTime":    func(b *Builder) { b.SetTime(1) },
 	} {
-		noPanic(t, name, func() { f(&Builder{}) })
+		testenv.NoPanic(t, name, func() { f(&Builder{}) })
 	}
 }
 
@@ -68,38 +59,38 @@ func TestZeroValues(t *testing.T) {
 			"Speedscope": (*Profile).WriteSpeedscope,
 			"HTMLWithin": func(p *Profile, w io.Writer) error { return p.WriteHTMLWithin(w, &Links{}) },
 		} {
-			noPanic(t, name+".Write"+how, func() { _ = write(made(), io.Discard) })
+			testenv.NoPanic(t, name+".Write"+how, func() { _ = write(made(), io.Discard) })
 		}
-		noPanic(t, name+".Amount", func() { made().Amount(1) })
-		noPanic(t, name+".Function", func() {
+		testenv.NoPanic(t, name+".Amount", func() { made().Amount(1) })
+		testenv.NoPanic(t, name+".Function", func() {
 			if _, ok := made().Function("a", "b"); ok {
 				t.Error("a function")
 			}
 		})
-		noPanic(t, name+".OfType", func() { _, _ = made().OfType("samples") })
-		noPanic(t, name+".Pprof", func() { _, _ = made().Pprof() })
-		noPanic(t, name+".SourceFiles", func() { made().SourceFiles() })
-		noPanic(t, name+".Top", func() {
+		testenv.NoPanic(t, name+".OfType", func() { _, _ = made().OfType("samples") })
+		testenv.NoPanic(t, name+".Pprof", func() { _, _ = made().Pprof() })
+		testenv.NoPanic(t, name+".SourceFiles", func() { made().SourceFiles() })
+		testenv.NoPanic(t, name+".Top", func() {
 			if n := len(made().Top(5)) + len(made().TopUser(5)); n > 0 {
 				t.Errorf("%d functions", n)
 			}
 		})
-		noPanic(t, name+".Waits", func() { made().Waits() })
-		noPanic(t, name+".Whole", func() { made().Whole() })
+		testenv.NoPanic(t, name+".Waits", func() { made().Waits() })
+		testenv.NoPanic(t, name+".Whole", func() { made().Whole() })
 	}
 	profile("Profile", func() *Profile { return &Profile{} })
 	profile("Build", func() *Profile { return NewBuilder().Build(Meta{}, nil) })
 
 	diff := func(name string, made func() *Diff) {
-		noPanic(t, name+".Delta", func() { made().Delta(&Change{}) })
-		noPanic(t, name+".Method", func() { made().Method() })
-		noPanic(t, name+".Value", func() { made().Value(1) })
-		noPanic(t, name+".WriteHTML", func() { _ = made().WriteHTML(io.Discard) })
-		noPanic(t, name+".WriteSVG", func() { _ = made().WriteSVG(io.Discard) })
+		testenv.NoPanic(t, name+".Delta", func() { made().Delta(&Change{}) })
+		testenv.NoPanic(t, name+".Method", func() { made().Method() })
+		testenv.NoPanic(t, name+".Value", func() { made().Value(1) })
+		testenv.NoPanic(t, name+".WriteHTML", func() { _ = made().WriteHTML(io.Discard) })
+		testenv.NoPanic(t, name+".WriteSVG", func() { _ = made().WriteSVG(io.Discard) })
 	}
 	diff("Diff", func() *Diff { return &Diff{} })
-	noPanic(t, "DiffEntry", func() { (&DiffEntry{}).HasSelf(); (&DiffEntry{}).Leading(); (&Change{}).Delta() })
-	noPanic(t, "words", func() {
+	testenv.NoPanic(t, "DiffEntry", func() { (&DiffEntry{}).HasSelf(); (&DiffEntry{}).Leading(); (&Change{}).Delta() })
+	testenv.NoPanic(t, "words", func() {
 		_, _, _ = (&FormatError{}).Error(), Kind(0).String(), Kind(99).String()
 		(&Meta{}).LostTotal()
 		(&Thread{}).CommString()
