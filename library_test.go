@@ -164,6 +164,55 @@ func TestLibraryTrap(t *testing.T) {
 	}
 }
 
+// TestLibrariesWithoutTrap: without a trap, steppers are told of libraries when
+// the next walk begins, and there is an event.
+func TestLibrariesWithoutTrap(t *testing.T) {
+	canTrace(t)
+	plugin := build(t, "plugin.c", "gcc -shared -fPIC")
+	tg, _ := startLoader(t, build(t, "dlopen.c", "gcc -rdynamic -pthread"), plugin)
+	p, err := procstate.Attach(tg.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Detach()
+	l := &listener{}
+	group := steppers.Default(unwind.NewTables())
+	if err := group.AddStepper(l); err != nil {
+		t.Fatal(err)
+	}
+	w := swbpf.With(p, group, nil)
+	walk := func(want ...libraryEvent) {
+		t.Helper()
+		drainEvents(t)
+		if _, err := w.WalkStack(nil, procstate.DefaultThread); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.take(); !slices.Equal(got, want) {
+			t.Errorf("the stepper heard %v, want %v", got, want)
+		}
+		evs, err := procstate.HandleDebugEvents(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(kinds(evs), procstate.LibrariesChanged); got != (len(want) > 0) {
+			t.Errorf("events %v", evs)
+		}
+	}
+	walk() // what is there already is no change
+	walk()
+	tg.ask(t, "open "+plugin)
+	walk(libraryEvent{plugin, unwind.LibraryLoaded})
+	walk()
+	tg.ask(t, "close")
+	if err := p.Libraries().Update(); err != nil { // by which nobody is told
+		t.Fatal(err)
+	}
+	walk(libraryEvent{plugin, unwind.LibraryUnloaded})
+	walk()
+	tg.ask(t, "spin 1") // between two walks
+	walk()
+}
+
 // TestLibraryTrapBlocked: a thread that blocks all signals, in a process of
 // several threads, is stopped at the trap all the same.
 func TestLibraryTrapBlocked(t *testing.T) {

@@ -163,8 +163,8 @@ func (p *ProcDebug) registers(tid ThreadID, regs *Regs) (a *Arch, err error) {
 	return a, err
 }
 
-// BeforeWalk implements ProcessState: it stops the thread. Library changes
-// wait until AfterWalk to be told.
+// BeforeWalk implements ProcessState: it stops the thread. Libraries that come
+// and go during the walk are told of after it.
 func (p *ProcDebug) BeforeWalk(tid ThreadID) error {
 	if p.e == nil {
 		return ErrNoProcess
@@ -216,6 +216,9 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 			err = fmt.Errorf("thread %d of process %d: %w", tid, p.pid, ErrNoThread)
 		}
 		return err
+	}
+	if p.gate.alone() && p.libs.tell() {
+		p.e.tell(Event{Process: p, Kind: LibrariesChanged})
 	}
 	p.probes.look(tid)
 	return nil

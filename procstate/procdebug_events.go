@@ -48,7 +48,7 @@ func (k EventKind) String() string {
 type Event struct {
 	Process *ProcDebug // nil for EventsLost
 	Kind    EventKind
-	Thread  ThreadID
+	Thread  ThreadID        // 0 where it is not known which has changed libraries
 	Child   int             // PID, for Forked
 	Status  unix.WaitStatus // for Terminated
 	Lost    uint64          // for EventsLost

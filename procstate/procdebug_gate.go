@@ -24,6 +24,13 @@ func (g *walkGate) enter() {
 	g.mu.Unlock()
 }
 
+// alone reports whether the walk that has begun is in no other one.
+func (g *walkGate) alone() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.walks == 1
+}
+
 // leave ends a walk.
 func (g *walkGate) leave() {
 	g.mu.Lock()

@@ -17,11 +17,13 @@ type LibraryListener func(lib Library, loaded bool)
 // LibraryNotifier is implemented by a ProcessState that can tell of library
 // changes as they happen.
 type LibraryNotifier interface {
-	// OnLibraryChange has f called for each library that comes or goes, from
-	// a goroutine of the ProcessState's own, but never during a walk: no walk
-	// begins before f has returned, so f must not walk. The thread that loads
-	// a library waits for f before it runs the library's code, where
-	// [ProcDebug.LibraryTrap] returns nil.
+	// OnLibraryChange has f called for each library that comes or goes, but
+	// never during a walk: no walk begins before f has returned, so f must not
+	// walk. It is called from a goroutine of the ProcessState's own, or from
+	// that which is about to walk. Where [ProcDebug.LibraryTrap] returns nil,
+	// the thread that loads a library waits for f before it runs the library's
+	// code; elsewhere f is called when the next walk begins. Libraries that
+	// were there before are not told of.
 	OnLibraryChange(f LibraryListener)
 }
 
@@ -38,6 +40,8 @@ type liveLibraries struct {
 
 	updating sync.Mutex
 	text     []byte // of the maps file that space was made of
+
+	told *AddressSpace // that listeners know of; nil before there was any. Changes between walks
 
 	mu        sync.Mutex
 	listeners []LibraryListener
@@ -179,8 +183,8 @@ func (p *ProcDebug) OnLibraryChange(f LibraryListener) {
 
 // TrapLibraries has the target stop for a moment whenever it loads or unloads
 // libraries, so that LibraryState is up to date and listeners have been told
-// before code of a new library runs. Without it, the list is read again
-// before each walk. ErrNoLibraryTrap: the program has no loader.
+// before code of a new library runs. Without it, the list is read again, and
+// they are told, before each walk. ErrNoLibraryTrap: the program has no loader.
 func (p *ProcDebug) TrapLibraries() error {
 	l := &p.libs
 	l.mu.Lock()
@@ -215,6 +219,9 @@ func (p *ProcDebug) setTrap() error {
 		err = fmt.Errorf("process %d: %w", p.pid, err)
 	} else {
 		err = l.Update() // what came before the trap was set
+	}
+	if l.told == nil {
+		l.told = l.space.Load()
 	}
 	l.mu.Lock()
 	l.trap, l.trapErr, l.wanted = tr, err, true
@@ -296,8 +303,10 @@ func (p *ProcDebug) tellLibraries(t *tracee, exec bool) {
 
 func (p *ProcDebug) changeLibraries(tid ThreadID, exec bool) {
 	l := &p.libs
-	before := l.Libraries()
 	if exec {
+		if l.told == nil {
+			l.told = new(AddressSpace) // all that the program has is new
+		}
 		if tr := l.dropTrap(true); tr != nil {
 			tr.close()
 			l.mu.Lock()
@@ -308,31 +317,35 @@ func (p *ProcDebug) changeLibraries(tid ThreadID, exec bool) {
 			p.setTrap()
 		}
 	}
-	if l.Update() != nil {
-		return
+	if l.Update() == nil && l.tell() {
+		p.e.tell(Event{Process: p, Kind: LibrariesChanged, Thread: tid})
 	}
-	after := l.Libraries()
+}
+
+// tell tells listeners of the libraries that have come and gone since they were
+// told last, between walks, and reports whether any have.
+func (l *liveLibraries) tell() (changed bool) {
+	space := l.space.Load()
+	last := l.told
+	if l.told = space; last == nil || last == space {
+		return false
+	}
 	l.mu.Lock()
 	listeners := slices.Clone(l.listeners)
 	l.mu.Unlock()
-	changed := false
-	for _, lib := range before {
-		if !slices.Contains(after, lib) {
+	before, after := last.Libraries(), space.Libraries()
+	report := func(libs, others []Library, loaded bool) {
+		for _, lib := range libs {
+			if slices.Contains(others, lib) {
+				continue
+			}
 			changed = true
 			for _, f := range listeners {
-				f(lib, false)
+				f(lib, loaded)
 			}
 		}
 	}
-	for _, lib := range after {
-		if !slices.Contains(before, lib) {
-			changed = true
-			for _, f := range listeners {
-				f(lib, true)
-			}
-		}
-	}
-	if changed {
-		p.e.tell(Event{Process: p, Kind: LibrariesChanged, Thread: tid})
-	}
+	report(before, after, false)
+	report(after, before, true)
+	return changed
 }
