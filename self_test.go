@@ -122,6 +122,15 @@ func TestFirstPartyTop(t *testing.T) {
 	if !f.IsTop() || f.NonCall() {
 		t.Errorf("flags %b: want a top frame that is in a call", f.Flags)
 	}
+	var set unwind.WalkerSet
+	set.Add(w)
+	walks, err := set.WalkStacks()
+	if err != nil || len(walks) != 1 || walks[0].Err != nil {
+		t.Fatalf("%+v, %v", walks, err)
+	}
+	if sym, _ := w.Name(&walks[0].Frames[0]); sym.Name != "github.com/swbpf/swbpf_test.TestFirstPartyTop" {
+		t.Errorf("the top frame of a set's walk is %s", sym.Name)
+	}
 	tids, err := w.Threads()
 	if err != nil || len(tids) != 1 {
 		t.Errorf("threads %v, %v; want the calling one", tids, err)

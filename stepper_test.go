@@ -166,6 +166,28 @@ func TestReplaceParts(t *testing.T) {
 	}
 }
 
+// TestDetachOwn: Detach lets go of a process behind a ProcessState of the
+// caller's own, too.
+func TestDetachOwn(t *testing.T) {
+	canTrace(t)
+	tg := start(t, build(t, "deep.c", "gcc -O2"))
+	p, err := procstate.Attach(tg.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Detach()
+	w := swbpf.With(struct{ *procstate.ProcDebug }{p}, nil, nil)
+	if frames, err := w.WalkStack(nil, procstate.DefaultThread); err != nil || len(frames) < 50 {
+		t.Errorf("%d frames, %v", len(frames), err)
+	}
+	if err := swbpf.Detach(w); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.WalkStack(nil, procstate.DefaultThread); !errors.Is(err, procstate.ErrDetached) {
+		t.Errorf("after Detach: %v", err)
+	}
+}
+
 // TestNothingLoaded: a process of whose loaded code nothing is known has no
 // names, and a reason why its walk ends.
 func TestNothingLoaded(t *testing.T) {

@@ -112,11 +112,12 @@ func With(proc procstate.ProcessState, group unwind.StepperGroup, lookup unwind.
 }
 
 // Detach lets the process of a Walker go and closes what was opened for it:
-// files of a core, the attachment to a live process. The Walker cannot be
-// used afterwards; its frames can.
+// files of a core, the attachment to a live process. Of a caller's own
+// ProcessState it calls Detach() or else Close() error, if there is one. The
+// Walker cannot be used afterwards; its frames can.
 func Detach(w *unwind.Walker) error {
 	switch p := w.ProcessState().(type) {
-	case *procstate.ProcDebug:
+	case interface{ Detach() }:
 		p.Detach()
 	case interface{ Close() error }:
 		return p.Close()

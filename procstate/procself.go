@@ -197,7 +197,7 @@ func isWalking(f *runtime.Func) bool {
 	}
 	_, name, _ := strings.Cut(f.Name(), "/swbpf/swbpf/")
 	return strings.HasPrefix(name, "procstate.(*ProcSelf).") ||
-		name == "procstate.copySelf" || strings.HasPrefix(name, "unwind.(*Walker).")
+		name == "procstate.copySelf" || strings.HasPrefix(name, "unwind.(*Walker") // and WalkerSet
 }
 
 // Registers implements ProcessState. Outside of a walk they are those of the

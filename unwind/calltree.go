@@ -73,17 +73,20 @@ func ByLine(w *Walker, f *Frame) FrameID {
 }
 
 // NewCallTree makes an empty tree; key is ByAddress, ByFunction, ByLine or a
-// caller's own.
+// caller's own. The zero CallTree is an empty one by address.
 func NewCallTree(key FrameKey) *CallTree { return &CallTree{key: key} }
 
 // Add merges a walk into the tree and returns the node of its top frame: the
 // root for a walk without frames.
 func (t *CallTree) Add(walk Walk) *CallNode {
-	n := &t.root
+	n, key := &t.root, t.key
+	if key == nil {
+		key = ByAddress
+	}
 	n.Count++
 	for i := range slices.Backward(walk.Frames) {
 		f := &walk.Frames[i]
-		n = n.child(t.key(walk.Walker, f), f, walk.Walker)
+		n = n.child(key(walk.Walker, f), f, walk.Walker)
 		n.Count++
 	}
 	n.Walks = append(n.Walks, walk)

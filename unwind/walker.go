@@ -151,11 +151,12 @@ func (w *Walker) WalkStack(dst []Frame, tid procstate.ThreadID) ([]Frame, error)
 // WalkFrom is WalkStack from a given frame on, which becomes the first of
 // those appended.
 func (w *Walker) WalkFrom(dst []Frame, f *Frame) ([]Frame, error) {
-	if err := w.beforeWalk(f.Thread); err != nil {
+	tid := f.Thread // f may be in dst
+	if err := w.beforeWalk(tid); err != nil {
 		return dst, err
 	}
 	dst, err := w.walkFrom(dst, f)
-	if aerr := w.proc.AfterWalk(f.Thread); err == nil {
+	if aerr := w.proc.AfterWalk(tid); err == nil {
 		err = aerr
 	}
 	return dst, err
@@ -282,9 +283,11 @@ func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
 	return m
 }
 
-// Step walks through a single frame: it stores in's caller in out. The
-// verdict is never NotMe: that no stepper knows the frame is Failed with the
-// reason NoUnwindInfo. With StackBottom, in is marked as the bottom.
+// Step walks through a single frame: it stores in's caller in out, which must
+// be another Frame. The verdict is never NotMe: that no stepper knows the frame
+// is Failed with the reason NoUnwindInfo. With StackBottom, in is marked as the
+// bottom. Each step is a walk to the process: between two of them a live thread
+// goes on, unless it is paused.
 func (w *Walker) Step(in, out *Frame) (Verdict, error) {
 	if err := w.beforeWalk(in.Thread); err != nil {
 		return Failed, err

@@ -3,6 +3,7 @@ package unwind
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -164,6 +165,60 @@ func TestUnknownVerdict(t *testing.T) {
 	if err != StepperFailed || len(frames) != 1 {
 		t.Errorf("%d frames, %v", len(frames), err)
 	}
+}
+
+// stopping counts how often each thread is stopped and set going.
+type stopping struct {
+	*procstate.Snapshot
+	stops map[procstate.ThreadID]int
+}
+
+func (s *stopping) BeforeWalk(tid procstate.ThreadID) error { s.stops[tid]++; return nil }
+func (s *stopping) AfterWalk(tid procstate.ThreadID) error  { s.stops[tid]--; return nil }
+
+// TestWalkFromOwnFrames walks from a frame into the slice that it is in.
+func TestWalkFromOwnFrames(t *testing.T) {
+	s := &stopping{snapshot(0x1000, 0x8000, 0), make(map[procstate.ThreadID]int)}
+	const n = 5 // the walk from the middle clears the frame that it began with
+	walk := func(w *Walker, in, out *Frame) (Verdict, error) {
+		if in.SP() >= 0x8000+n*16 {
+			return Failed, NoRegister
+		}
+		out.SetPC(w.Arch(), in.PC()+0x100)
+		out.SetSP(w.Arch(), in.SP()+16)
+		return Success, nil
+	}
+	w := NewWalker(s, NewGroup(stepperFunc{&walk}), nil)
+	frames, err := w.WalkStack(nil, 7)
+	if len(frames) != n+1 || err != NoRegister {
+		t.Fatalf("%d frames, %v", len(frames), err)
+	}
+	for i := 1; i <= n; i++ {
+		want, err := w.WalkFrom(nil, &frames[i])
+		if len(want) != n+1-i || err != NoRegister {
+			t.Fatalf("from frame %d: %d frames, %v", i, len(want), err)
+		}
+		own := slices.Clone(frames)
+		if got, err := w.WalkFrom(own[:0], &own[i]); !slices.Equal(got, want) || err != NoRegister {
+			t.Errorf("from frame %d: %d frames, %v", i, len(got), err)
+		}
+	}
+	for tid, n := range s.stops {
+		if n != 0 {
+			t.Errorf("thread %d was stopped %d times more than it was set going", tid, n)
+		}
+	}
+}
+
+// stepperFunc is a stepper by a function.
+type stepperFunc struct {
+	f *func(w *Walker, in, out *Frame) (Verdict, error)
+}
+
+func (s stepperFunc) Name() string       { return "func" }
+func (s stepperFunc) Priority() Priority { return PriorityFrame }
+func (s stepperFunc) CallerFrame(w *Walker, in, out *Frame) (Verdict, error) {
+	return (*s.f)(w, in, out)
 }
 
 // TestStepToTheBottom walks frame by frame, as far as the stack goes.

@@ -2,7 +2,6 @@ package unwind
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -54,7 +53,7 @@ func (s *WalkerSet) WalkStacks() ([]Walk, error) {
 	for _, w := range s.walkers {
 		tids, err := w.Threads()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("process %d: %w", w.proc.PID(), err))
+			errs = append(errs, err)
 			continue
 		}
 		for _, tid := range tids {

@@ -112,18 +112,27 @@ func TestZeroValues(t *testing.T) {
 	}
 	g.LibraryChanged(&Walker{}, procstate.Library{}, LibraryChange(0))
 	var tree CallTree
+	var f2 Frame
 	if tree.Root() == nil {
 		t.Error("a tree without a root")
 	}
 	tree.Visit(func(*CallNode, int) {})
 	tree.Add(Walk{})
+	if n := tree.Add(Walk{Frames: []Frame{f2, f2}}); n.Count != 1 || n.Parent().Parent() != tree.Root() {
+		t.Error("a tree without a key does not keep frames")
+	}
 	(&CallNode{}).Children()
 	(&CallNode{}).Parent()
 	var set WalkerSet
 	if w, err := set.WalkStacks(); len(w) > 0 || err != nil || len(set.Walkers()) > 0 {
 		t.Errorf("%d walks, %v", len(w), err)
 	}
-	set.Add(&Walker{})
+	none := NewWalker(nil, nil, nil)
+	set.Add(none)
+	if w, err := set.WalkStacks(); len(w) > 0 || !errors.Is(err, ErrNoProcess) {
+		t.Errorf("%d walks of no process, %v", len(w), err)
+	}
+	set.Remove(none)
 	set.Remove(&Walker{})
 	new(Memo).Reset()
 	var row Row
