@@ -7,13 +7,6 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// captured is implemented by a ProcessState that holds pieces of memory.
-type captured interface {
-	// RegionAt returns the piece that holds addr, an empty one when there is
-	// none.
-	RegionAt(addr uint64) procstate.Region
-}
-
 // wordBytes is the width of addresses where rules are used.
 const wordBytes = 8
 

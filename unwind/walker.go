@@ -30,10 +30,10 @@ type Walker struct {
 	lookup SymbolLookup
 	arch   *procstate.Arch
 
-	work     [2]Frame // the two frames that WalkPCs alternates between
-	last     uint64   // SP of the last frame of the last WalkPCs
-	captured captured // proc, when it is one
-	at       place    // where WalkPCs is
+	work     [2]Frame            // the two frames that WalkPCs alternates between
+	last     uint64              // SP of the last frame of the last WalkPCs
+	captured *procstate.Snapshot // proc, when it is one
+	at       place               // where WalkPCs is
 	run      ruledRun
 	trail    []memoFrame // the last frames of WalkPCs, as far as rules led through all of them; the group's
 	noted    bool        // see Noted
@@ -58,7 +58,7 @@ func NewWalker(proc procstate.ProcessState, group StepperGroup, lookup SymbolLoo
 	}
 	w := &Walker{proc: proc, group: group, lookup: lookup, arch: proc.Arch(), codeMask: proc.Arch().CodeMask}
 	w.ranged, _ = group.(*AddressRangeGroup)
-	w.captured, _ = proc.(captured)
+	w.captured, _ = proc.(*procstate.Snapshot)
 	if n, ok := proc.(procstate.LibraryNotifier); ok {
 		n.OnLibraryChange(w.libraryChanged)
 	}

@@ -92,6 +92,63 @@ func TestWalkPCsAgreesWithWalkStack(t *testing.T) {
 	}
 }
 
+// patched is a Snapshot of which a word reads otherwise, as where a debugger
+// hides what it has put there.
+type patched struct {
+	*procstate.Snapshot
+	at, word uint64
+}
+
+func (p *patched) ReadWord(addr uint64) (uint64, bool) {
+	if addr == p.at {
+		return p.word, true
+	}
+	return p.Snapshot.ReadWord(addr)
+}
+
+// ruled walks by the rule that frames have 16 bytes.
+type ruled struct{ rule *Rule }
+
+func (r ruled) Name() string       { return "ruled" }
+func (r ruled) Priority() Priority { return PriorityDebug }
+func (r ruled) CallerFrame(w *Walker, in, out *Frame) (Verdict, error) {
+	return r.rule.CallerFrame(w, in, out)
+}
+
+func (r ruled) RuleAt(*Walker, *procstate.Mapping, uint64, bool) (*Rule, bool) { return r.rule, true }
+
+// Rules read what the ProcessState says, not what it was made of.
+func TestWalkPCsOfWrappedSnapshot(t *testing.T) {
+	stack := procstate.Region{Addr: 0x8000, Data: make([]byte, 8*16)}
+	for i := range 8 {
+		stack.Data[16*i+9] = 0x11 // 0x1100
+	}
+	var regs procstate.Regs
+	for r, v := range map[procstate.Reg]uint64{procstate.AMD64.PC: 0x1000, procstate.AMD64.SP: 0x8000, procstate.AMD64.FP: 1} {
+		regs.Set(r, v)
+	}
+	code := new(procstate.AddressSpace)
+	code.Insert(&procstate.Mapping{Start: 0x1000, End: 0x3000, Image: testImage(t, procstate.AMD64, nil, 0, 0)})
+	ps := &patched{procstate.NewSnapshot(procstate.AMD64, 1, "", code), 0x8038, 0x2200}
+	ps.Reset(7, &regs, []procstate.Region{stack})
+	w := NewWalker(ps, NewGroup(ruled{PlainRule(procstate.AMD64, 16, 0, false)}), nil)
+	frames, err := w.WalkStack(nil, 0)
+	if len(frames) != 9 || ReasonOf(err) != MemoryUnreadable || frames[4].PC() != 0x2200 {
+		t.Fatalf("%d frames, %v", len(frames), err)
+	}
+	for range 2 { // the second time by rules that are known
+		pcs, perr := w.WalkPCs(nil, &regs)
+		if len(pcs) != len(frames) || perr != err {
+			t.Fatalf("%d PCs, %v", len(pcs), perr)
+		}
+		for i := range pcs {
+			if pcs[i].Addr != frames[i].LookupPC() {
+				t.Errorf("frame %d: %#x, want %#x", i, pcs[i].Addr, frames[i].LookupPC())
+			}
+		}
+	}
+}
+
 func TestWalkPCsDoesNotAllocate(t *testing.T) {
 	s := &fakeStepper{name: "s"}
 	s.step = func(in, out *Frame) {
