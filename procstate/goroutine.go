@@ -75,8 +75,8 @@ type Goroutine struct {
 
 	// Where it goes on when it is not on a thread, and where in its g that is
 	// noted. LR is 0 but for machines with a link register, where it counts.
-	PC, SP, BP, LR         uint64
-	PCAt, SPAt, BPAt, LRAt uint64
+	PC, SP, BP, LR   uint64
+	PCAt, SPAt, BPAt uint64
 
 	threadPointer uint64 // of the thread that it is locked to
 }
@@ -265,7 +265,7 @@ func (r *goroutineReader) read(addr uint64) (g Goroutine, ok bool) {
 		Status: GoStatus(binary.LittleEndian.Uint32(b[rt.Status:]) &^ goScan),
 		Addr:   addr, StackLo: word(rt.StackLo), StackHi: word(rt.StackHi),
 		PC: word(rt.SchedPC), SP: word(rt.SchedSP), BP: word(rt.SchedBP), LR: word(rt.SchedLR),
-		PCAt: at(rt.SchedPC), SPAt: at(rt.SchedSP), BPAt: at(rt.SchedBP), LRAt: at(rt.SchedLR),
+		PCAt: at(rt.SchedPC), SPAt: at(rt.SchedSP), BPAt: at(rt.SchedBP),
 	}
 	if g.Status == GoIdle || g.Status == GoDead || g.Status == GoDeadExtra {
 		return g, true // the rest is of the one before

@@ -309,7 +309,7 @@ func (im *Image) findBuildID() []byte {
 		if err != nil {
 			return nil
 		}
-		return BuildIDInNotes(b)
+		return buildIDInNotes(b)
 	}
 	for _, p := range im.progs {
 		if p.Type == elf.PT_NOTE {
@@ -328,8 +328,8 @@ func (im *Image) findBuildID() []byte {
 	return nil
 }
 
-// BuildIDInNotes returns the GNU build ID among the ELF notes in b, or nil.
-func BuildIDInNotes(b []byte) []byte {
+// buildIDInNotes returns the GNU build ID among the ELF notes in b, or nil.
+func buildIDInNotes(b []byte) []byte {
 	le := binary.LittleEndian
 	for len(b) >= 12 {
 		namesz, descsz, typ := uint64(le.Uint32(b)), uint64(le.Uint32(b[4:])), le.Uint32(b[8:])

@@ -171,7 +171,7 @@ func TestBuildIDInNotes(t *testing.T) {
 		{"\x04\x00\x00\x00\xff\xff\xff\xff\x03\x00\x00\x00GNU\x00", ""},
 	}
 	for _, test := range tests {
-		if got := string(BuildIDInNotes([]byte(test.notes))); got != test.want {
+		if got := string(buildIDInNotes([]byte(test.notes))); got != test.want {
 			t.Errorf("%q: %q, want %q", test.notes, got, test.want)
 		}
 	}

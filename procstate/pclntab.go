@@ -59,7 +59,6 @@ type GoTable struct {
 type GoFunc struct {
 	Entry, End uint64 // link-time addresses [Entry, End)
 	StartLine  int32  // line of the func keyword, 0 before Go 1.20
-	FuncID     uint8  // abi.FuncID; its values differ between Go versions
 	Flag       uint8  // GoFuncTopFrame..., 0 before Go 1.17
 
 	t   *GoTable
@@ -224,7 +223,7 @@ func (t *GoTable) function(pair []byte, off uint64, rec []byte) (f GoFunc, ok bo
 	}
 	// _func ends with funcID, flag, pad, nfuncdata; StartLine comes before it
 	// since Go 1.20.
-	f.FuncID, f.Flag = rec[fixed-4], rec[fixed-3]
+	f.Flag = rec[fixed-3]
 	if t.magic == pclntab120 {
 		v, _ := word(rec, 4+4*8, 4)
 		f.StartLine = int32(v)

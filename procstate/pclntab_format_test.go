@@ -28,7 +28,7 @@ func to116(t *testing.T, tab *GoTable) []byte {
 		for k := range uint64(8) {
 			pcln = le.AppendUint32(pcln, f.field(k))
 		}
-		pcln = append(pcln, f.FuncID, f.Flag, 0, 0)
+		pcln = append(pcln, 0, f.Flag, 0, 0)
 		for k := range uint64(f.field(6)) {
 			v, _ := tab.word(f.rec+tab.fixedSize()+4*k, 4)
 			pcln = le.AppendUint32(pcln, uint32(v))

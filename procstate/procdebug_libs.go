@@ -58,8 +58,10 @@ func (l *liveLibraries) published() *AddressSpace {
 	return new(AddressSpace)
 }
 
-// SharedImages is the cache of files that all live processes use.
-var SharedImages = sync.OnceValue(func() *Images { return NewImages(0) })
+// SharedImages returns the cache of files that all live processes use.
+func SharedImages() *Images { return sharedImages() }
+
+var sharedImages = sync.OnceValue(func() *Images { return NewImages(0) })
 
 // spaceFromMaps makes an AddressSpace of the text of a maps file, which was
 // read through the thread tid of a process.

@@ -34,7 +34,9 @@ type Memory interface {
 
 // ProcessState is the access to a process whose stacks are walked. A caller
 // may bring an implementation of its own; see the package comment for those
-// that exist. Methods are called by one goroutine at a time.
+// that exist. Methods are called by one goroutine at a time. What not all of
+// them know is said by further interfaces: [FloatState], [LibraryNotifier],
+// [LiveMemory] and [ProbedState].
 type ProcessState interface {
 	Memory
 

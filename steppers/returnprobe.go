@@ -7,21 +7,15 @@ import (
 
 // ReturnProbes is the DynamicHelper for uretprobes. The kernel makes a
 // function under one return to a trampoline, from which the probe is run, and
-// keeps the original return address to itself: a capture that reads it there
-// has to say it. Without, such a stack ends at the trampoline, for the reason
-// unwind.ReturnReplaced; memory alone cannot tell more.
-type ReturnProbes struct {
-	// State is asked what the kernel has replaced in the thread being walked.
-	// When it is nil that is the Walker's ProcessState, if it knows.
-	State procstate.ProbedState
-}
+// keeps the original return address to itself: the ProcessState has to say it,
+// as a procstate.ProbedState. Without, such a stack ends at the trampoline, for
+// the reason unwind.ReturnReplaced; memory alone cannot tell more.
+type ReturnProbes struct{}
 
 // IsInstrumentation implements DynamicHelper.
 func (p *ReturnProbes) IsInstrumentation(w *unwind.Walker, f *unwind.Frame) (ins Instrumentation, ok bool) {
-	var probes *procstate.UserProbes
-	if p.State != nil {
-		probes = p.State.UserProbes()
-	} else if probes = userProbes(w); probes == nil {
+	probes := userProbes(w)
+	if probes == nil {
 		probes = &noProbes
 	}
 	if probes.Breakpoint != 0 && f.IsTop() {

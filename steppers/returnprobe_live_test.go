@@ -362,8 +362,11 @@ __attribute__((noinline)) int between(int n) { return probed(n) + 1; }
 int main(void) { return between(3) == 0; }
 `
 
-// knownProbes are return addresses that a caller knows.
-type knownProbes struct{ known procstate.UserProbes }
+// knownProbes is a process with the return addresses that a caller knows.
+type knownProbes struct {
+	procstate.ProcessState
+	known procstate.UserProbes
+}
 
 func (p *knownProbes) UserProbes() *procstate.UserProbes { return &p.known }
 
@@ -374,15 +377,13 @@ func TestReturnProbesOfCaller(t *testing.T) {
 	path := steptest.Compile(t, []string{"gcc", "-O1", "-no-pie", "-static", "-fno-optimize-sibling-calls"}, "probed.c", probedProgram)
 	var probes knownProbes
 	group := Default(unwind.NewTables())
-	if err := group.AddStepper(NewDynamic(&ReturnProbes{State: &probes})); err != nil {
-		t.Fatal(err)
-	}
 	stopped := func() *unwind.Walker {
 		p := steptest.Start(t, path)
 		if err := p.Continue(); err != nil || p.Exited() {
 			t.Fatalf("no breakpoint: %v", err)
 		}
-		return unwind.NewWalker(p, group, nil)
+		probes.ProcessState = p
+		return unwind.NewWalker(&probes, group, nil)
 	}
 	want, err := stopped().WalkStack(nil, procstate.DefaultThread)
 	if err != nil {

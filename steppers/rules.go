@@ -42,8 +42,8 @@ func (s *SigHandler) RuleAt(w *unwind.Walker, _ *procstate.Mapping, pc uint64, _
 
 // RulesHold implements unwind.RuleGuard: uretprobes replace return addresses.
 func (d *Dynamic) RulesHold(w *unwind.Walker) bool {
-	p, ok := d.helper.(*ReturnProbes)
-	return (d.helper == nil || ok && p.State == nil) && userProbes(w) == nil
+	_, ok := d.helper.(*ReturnProbes)
+	return (ok || d.helper == nil) && userProbes(w) == nil
 }
 
 // RuleAt implements unwind.RuleStepper.

@@ -35,8 +35,8 @@ type Expression struct {
 	u *unit
 }
 
-// AddrSize is the size of an address in bytes.
-func (x *Expression) AddrSize() int {
+// addrSize is the size of an address in bytes.
+func (x *Expression) addrSize() int {
 	if x.u == nil {
 		return 0
 	}

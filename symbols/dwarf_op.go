@@ -126,7 +126,7 @@ func (x *Expression) operands(c *cursor, code uint8, o *Operation) bool {
 	var ok = true
 	switch code {
 	case uint8(OpAddr):
-		o.A = c.uint(x.AddrSize())
+		o.A = c.uint(x.addrSize())
 	case uint8(OpDeref), uint8(OpDrop), uint8(OpSwap), uint8(OpRot), uint8(OpAbs), uint8(OpAnd), uint8(OpDiv), uint8(OpMinus),
 		uint8(OpMod), uint8(OpMul), uint8(OpNeg), uint8(OpNot), uint8(OpOr), uint8(OpPlus), uint8(OpShl), uint8(OpShr), uint8(OpShra),
 		uint8(OpXor), uint8(OpEq), uint8(OpGe), uint8(OpGt), uint8(OpLe), uint8(OpLt), uint8(OpNe), uint8(OpNop), uint8(OpStackValue),

@@ -57,16 +57,16 @@ func OpenKernel() (*Kernel, error) {
 		return nil, err
 	}
 	defer f.Close()
-	k, err := ParseKallsyms(f)
+	k, err := parseKallsyms(f)
 	if err == nil {
 		k.bpf = new(bpfFunctions)
 	}
 	return k, err
 }
 
-// ParseKallsyms reads a file in the format of /proc/kallsyms: on each line an
+// parseKallsyms reads a file in the format of /proc/kallsyms: on each line an
 // address in hex, a type letter, a name, and perhaps a [module].
-func ParseKallsyms(r io.Reader) (*Kernel, error) {
+func parseKallsyms(r io.Reader) (*Kernel, error) {
 	k := &Kernel{
 		addrs: make([]uint64, 0, usualSymbols), names: make([]uint32, 0, usualSymbols), modules: make([]uint16, 0, usualSymbols),
 		blob: append(make([]byte, 0, usualNames), 0), modnames: []string{""},

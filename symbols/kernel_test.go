@@ -31,7 +31,7 @@ ffffffffc0002000 t bpf_prog_6deef7357e7b4530_main	[bpf]
 `
 
 func TestKallsyms(t *testing.T) {
-	k, err := ParseKallsyms(strings.NewReader(kallsyms))
+	k, err := parseKallsyms(strings.NewReader(kallsyms))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,12 +58,12 @@ func TestKallsyms(t *testing.T) {
 			t.Errorf("%#x: %q, want %q", tc.addr, got, tc.want)
 		}
 	}
-	_, err = ParseKallsyms(strings.NewReader("0000000000000000 T _stext\n0000000000000000 T foo\n"))
+	_, err = parseKallsyms(strings.NewReader("0000000000000000 T _stext\n0000000000000000 T foo\n"))
 	if !errors.Is(err, ErrRestricted) {
 		t.Errorf("hidden addresses: %v", err)
 	}
 	for _, s := range []string{"", "\n", "zz", "ffffffff81000000 T", strings.Repeat("x", 1<<17)} {
-		if _, err := ParseKallsyms(strings.NewReader(s)); err == nil || errors.Is(err, ErrRestricted) {
+		if _, err := parseKallsyms(strings.NewReader(s)); err == nil || errors.Is(err, ErrRestricted) {
 			t.Errorf("%.20q: %v", s, err)
 		}
 	}
@@ -81,7 +81,7 @@ func TestKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := ParseKallsyms(bytes.NewReader(text))
+	k, err := parseKallsyms(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func FuzzKallsyms(f *testing.F) {
 	f.Add([]byte(kallsyms), uint64(0xffffffff81000100))
 	f.Add([]byte("0000000000000001 t a\tb\n1 d d\n"), uint64(1))
 	f.Fuzz(func(t *testing.T, b []byte, addr uint64) {
-		if k, err := ParseKallsyms(strings.NewReader(string(b))); err == nil {
+		if k, err := parseKallsyms(strings.NewReader(string(b))); err == nil {
 			if s, ok := k.Lookup(addr); ok && (s.Offset > addr || s.Name == "") {
 				t.Errorf("%#x: %+v", addr, s)
 			}

@@ -32,7 +32,7 @@ func TestZeroValues(t *testing.T) {
 
 	var x Expression
 	testenv.NoPanic(t, "CallParameter.IsOf", func() { (&CallParameter{}).IsOf(&x, 0) })
-	testenv.NoPanic(t, "Expression.AddrSize", func() { x.AddrSize() })
+	testenv.NoPanic(t, "Expression.addrSize", func() { x.addrSize() })
 	testenv.NoPanic(t, "Expression.Sub", func() { x.Sub(nil) })
 	wrong("Expression.BaseType", func() error { _, err := x.BaseType(0); return err })
 	wrong("Expression.Object", func() error { _, _, err := x.Object(0, 0); return err })

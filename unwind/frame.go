@@ -85,8 +85,9 @@ func (f *Frame) SetSP(a *procstate.Arch, v uint64) { f.sp = v; f.Regs.Set(a.SP, 
 // SetFP sets the frame pointer.
 func (f *Frame) SetFP(a *procstate.Arch, v uint64) { f.fp = v; f.Regs.Set(a.FP, v) }
 
-// NewFrame makes a frame from the three values alone. Its locations are
-// unknown.
+// NewFrame makes a frame from the three values alone, of the default thread and
+// in a call: pc is a return address, unless the caller sets the flag Interrupted.
+// Its locations are unknown.
 func NewFrame(a *procstate.Arch, pc, sp, fp uint64) Frame {
 	var f Frame
 	f.SetPC(a, pc)

@@ -128,8 +128,8 @@ func BenchmarkTableMemory(b *testing.B) {
 		rows += n
 	}
 	b.ReportMetric(float64(rows), "rows")
-	b.ReportMetric(float64(all.Used()), "bytes")
-	b.ReportMetric(float64(all.Used())/float64(rows), "bytes/row")
+	b.ReportMetric(float64(all.used.Load()), "bytes")
+	b.ReportMetric(float64(all.used.Load())/float64(rows), "bytes/row")
 }
 
 // counts returns the number of rows that are kept, and of the pieces of FDEs that

@@ -75,9 +75,6 @@ func (ts *Tables) add(img *procstate.Image) *Table {
 	return t
 }
 
-// Used returns the memory in use, in bytes.
-func (ts *Tables) Used() int64 { return ts.used.Load() }
-
 // grow accounts for memory of a Table and forgets others when there is too
 // much.
 func (ts *Tables) grow(t *Table, n int64) {

@@ -50,12 +50,12 @@ func TestTablesBudget(t *testing.T) {
 				if r.Reason() != ReasonNone || r.cfaOff != int32(16+i*8) {
 					t.Fatalf("round %d, function %d: %v, CFA+%d", round, i, r.Reason(), r.cfaOff)
 				}
-				most = max(most, ts.Used())
+				most = max(most, ts.used.Load())
 			}
 		}
 	}
-	if most > budget+100<<10 || ts.Used() > budget {
-		t.Errorf("%d bytes at most, %d at the end, with a budget of %d", most, ts.Used(), budget)
+	if most > budget+100<<10 || ts.used.Load() > budget {
+		t.Errorf("%d bytes at most, %d at the end, with a budget of %d", most, ts.used.Load(), budget)
 	}
 	if images[0].Index == 0 && old.cfaOff != 16 {
 		t.Error("a rule changed after it was forgotten")
@@ -64,8 +64,8 @@ func TestTablesBudget(t *testing.T) {
 	for _, img := range images {
 		sum += ts.For(img).used.Load()
 	}
-	if sum != ts.Used() {
-		t.Errorf("the tables use %d bytes, accounted for are %d", sum, ts.Used())
+	if sum != ts.used.Load() {
+		t.Errorf("the tables use %d bytes, accounted for are %d", sum, ts.used.Load())
 	}
 }
 

@@ -163,7 +163,6 @@ func TestZeroValues(t *testing.T) {
 		if _, _, _, err := tables.For(&procstate.Image{}).Row(1); err == nil {
 			t.Error("the table of no file has a row")
 		}
-		tables.Used()
 	}
 	_, _, _ = Reason(200).Error(), Reason(200).Help(), Verdict(200).String()
 }
