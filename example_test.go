@@ -5,6 +5,7 @@ import (
 	"log"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
@@ -92,6 +93,131 @@ func ExampleLaunch() {
 	}
 	status, _ := p.ExitStatus()
 	fmt.Println(status.ExitStatus())
+}
+
+// A process is walked every five seconds, while what happens to it is noted.
+// The process waits for neither.
+func ExampleForPID_events() {
+	w, err := swbpf.ForPID(4711)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	p, _ := swbpf.Debug(w)
+	go func() {
+		for {
+			events, err := procstate.HandleDebugEvents(true)
+			if err != nil { // nothing is traced any more
+				return
+			}
+			for _, e := range events {
+				fmt.Println(e.Kind, e.Thread)
+			}
+		}
+	}()
+	var frames []unwind.Frame
+	for every := time.NewTicker(5 * time.Second); ; {
+		select {
+		case <-every.C:
+			frames, err = w.WalkStack(frames[:0], procstate.DefaultThread)
+			fmt.Println(len(frames), "frames,", unwind.ReasonOf(err))
+		case <-p.Done():
+			return
+		}
+	}
+}
+
+// The threads of two processes as one tree of functions.
+func ExampleForPIDs() {
+	set, err := swbpf.ForPIDs(4711, 4712)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, w := range set.Walkers() {
+		defer swbpf.Detach(w)
+	}
+	walks, err := set.WalkStacks()
+	if err != nil { // of processes that have ended
+		fmt.Fprintln(os.Stderr, err)
+	}
+	tree := unwind.NewCallTree(unwind.ByFunction)
+	for _, walk := range walks {
+		tree.Add(walk)
+	}
+	tree.Visit(func(n *unwind.CallNode, depth int) {
+		sym, _ := n.Walker.Name(&n.Frame)
+		fmt.Printf("%s%s: %d threads\n", strings.Repeat("  ", depth), sym.Name, n.Count)
+	})
+}
+
+// The threads of a process at one moment. It stands still while their stacks are
+// copied, and not for as long as walks and names take.
+func ExampleWalkProcess() {
+	p, err := swbpf.WalkProcess(4711, swbpf.WalkOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(p, "stood still for", p.Stopped)
+	for _, s := range p.Stacks {
+		fmt.Println(s.TID, s.Name, s.State)
+		for i := range s.Frames {
+			sym, _ := s.Walker.Name(&s.Frames[i])
+			fmt.Println("  ", sym.Name)
+		}
+		if s.Err != nil {
+			fmt.Println("  ", unwind.ReasonOf(s.Err).Help())
+		}
+	}
+}
+
+// The parameters of the functions that a process is in. It stands still while
+// they are read, for a tenth of a second at most.
+func ExampleWalkStopped() {
+	_, err := swbpf.WalkStopped(4711, swbpf.WalkOptions{StopLimit: 100 * time.Millisecond}, func(p *swbpf.ProcessStacks) {
+		for _, s := range p.Stacks {
+			r := swbpf.Variables(s.Walker)
+			for i := range s.Frames {
+				fns, _ := r.Functions(&s.Frames[i])
+				for _, fn := range fns {
+					fmt.Print(fn.Name)
+					for _, v := range fn.Variables {
+						if value, err := r.Value(s.Frames, i, v); v.Parameter && err == nil {
+							fmt.Print(" ", v.Name, "=", value.Format(variables.Format{}))
+						}
+					}
+					fmt.Println()
+				}
+			}
+		}
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The goroutines of a program in Go, those included that wait.
+func ExampleWalkGoroutine() {
+	p, err := swbpf.WalkProcess(4711, swbpf.WalkOptions{Goroutines: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if p.GoroutinesErr != nil { // it is not in Go
+		log.Fatal(p.GoroutinesErr)
+	}
+	w := p.GoroutineWalker
+	var frames []unwind.Frame
+	for i := range p.Goroutines.List {
+		g := &p.Goroutines.List[i]
+		frames, err = swbpf.WalkGoroutine(w, frames[:0], g)
+		fmt.Println("goroutine", g.ID, g.State())
+		for i := range frames {
+			sym, _ := w.Name(&frames[i])
+			fmt.Println("  ", sym.Name)
+		}
+		if err != nil {
+			fmt.Println("  ", err)
+		}
+	}
 }
 
 // The thread that ended a process, with its local variables.
