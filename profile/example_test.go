@@ -1,8 +1,10 @@
 package profile_test
 
 import (
+	"fmt"
 	"log"
 	"os"
+	"strings"
 
 	"github.com/swbpf/swbpf/profile"
 )
@@ -35,4 +37,45 @@ func ExampleBuilder() {
 	// app;[truncated: stack-cut];work 2
 	// app;main 1
 	// app;main;work 3
+}
+
+// A profile that another tool wrote, and what its functions cost.
+func ExampleRead() {
+	p, err := profile.Read(strings.NewReader("app;main;parse 6\napp;main;parse;alloc 3\napp;main 1\n"), profile.ReadOptions{Name: "stacks.folded"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(p.Format, p.Samples)
+	for _, f := range p.Top(2) {
+		fmt.Println(f.Function, profile.Share(f.Self, p.Samples), profile.Share(f.Total, p.Samples))
+	}
+	// Output:
+	// folded stacks 10
+	// parse 60.0 % 90.0 %
+	// alloc 30.0 % 30.0 %
+}
+
+// What changed from one recording to another by more than chance.
+func ExampleCompare() {
+	read := func(text string) *profile.Profile {
+		p, err := profile.Read(strings.NewReader(text), profile.ReadOptions{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		return p
+	}
+	before := read("app;main;parse 600\napp;main;print 400\napp;main;close 10\n")
+	after := read("app;main;parse 300\napp;main;print 410\napp;main;close 12\n")
+	d, err := profile.Compare(before, after, false)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i := range d.Functions {
+		if f := &d.Functions[i]; f.Self.Significant {
+			fmt.Println(f.Function, d.Value(f.Self.Before), d.Value(f.Self.After)) // percent
+		}
+	}
+	// Output:
+	// parse 59.41 41.55
+	// print 39.60 56.79
 }
