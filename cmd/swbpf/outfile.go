@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -16,7 +17,7 @@ import (
 // whatever ends the program. Devices and pipes are written to as they are.
 type outFile struct {
 	path  string   // without symbolic links
-	file  *os.File // nil until it is written where files cannot be without a name
+	file  *os.File // nil until it is written: where files cannot be without a name, or nobody reads a pipe
 	named bool     // file has a temporary name
 	plain bool     // no device
 }
@@ -32,7 +33,7 @@ func newOutFile(path string) (*outFile, error) {
 		return nil, errIsDir(path)
 	case err == nil && !st.Mode().IsRegular():
 		o.plain = false
-		o.file, err = os.OpenFile(path, os.O_WRONLY, 0)
+		o.file, err = openDevice(path, st.Mode())
 	case err == nil:
 		err = unix.Access(path, unix.W_OK)
 	case errors.Is(err, fs.ErrNotExist):
@@ -51,6 +52,19 @@ func newOutFile(path string) (*outFile, error) {
 		return nil, fmt.Errorf("output %s cannot be written: %w", path, err)
 	}
 	return o, nil
+}
+
+// openDevice opens what is no regular file. It is nil for a pipe that nobody reads
+// yet: a wait for that should come when there is something to write.
+func openDevice(path string, mode fs.FileMode) (*os.File, error) {
+	if mode&fs.ModeNamedPipe == 0 {
+		return os.OpenFile(path, os.O_WRONLY, 0)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENXIO) {
+		return nil, nil
+	}
+	return file, err
 }
 
 // maxLinks is how many symbolic links the kernel follows.
@@ -75,7 +89,7 @@ func resolveLinks(path string) (string, error) {
 // no such files it only tries whether it could make one.
 func (o *outFile) create() error {
 	dir := filepath.Dir(o.path)
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		o.file = os.NewFile(uintptr(fd), o.path)
 		return nil
@@ -113,18 +127,28 @@ func (o *outFile) checkRoom() error {
 	return nil
 }
 
+// tempName begins a temporary name. It is short: that of the output may be as
+// long as names can be.
+const tempName = ".swbpf-"
+
 func (o *outFile) createNamed() (err error) {
-	o.file, err = os.CreateTemp(filepath.Dir(o.path), "."+filepath.Base(o.path)+".*")
+	o.file, err = os.CreateTemp(filepath.Dir(o.path), tempName+"*")
 	o.named = err == nil
 	return err
 }
 
 // Write implements io.Writer.
 func (o *outFile) Write(b []byte) (int, error) {
-	if o.file == nil {
-		if err := o.createNamed(); err != nil {
-			return 0, err
-		}
+	var err error
+	switch {
+	case o.file != nil:
+	case o.plain:
+		err = o.createNamed()
+	default:
+		o.file, err = os.OpenFile(o.path, os.O_WRONLY, 0)
+	}
+	if err != nil {
+		return 0, err
 	}
 	return o.file.Write(b)
 }
@@ -141,10 +165,12 @@ func (o *outFile) commit() error {
 		return err
 	}
 	if !o.named {
-		if err := o.link(); err != nil {
+		if err := o.link(); err == nil {
+			return o.close()
+		}
+		if err := o.copy(); err != nil {
 			return err
 		}
-		return o.close()
 	}
 	if err := os.Rename(o.file.Name(), o.path); err != nil {
 		return err
@@ -160,7 +186,7 @@ func (o *outFile) link() error {
 	name := o.path
 	err := unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
 	for try := 0; errors.Is(err, unix.EEXIST) && try < 100; try++ {
-		name = filepath.Join(filepath.Dir(o.path), fmt.Sprintf(".%s.%08x", filepath.Base(o.path), rand.Uint32()))
+		name = filepath.Join(filepath.Dir(o.path), fmt.Sprintf("%s%08x", tempName, rand.Uint32()))
 		err = unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
 	}
 	if err != nil || name == o.path {
@@ -171,6 +197,24 @@ func (o *outFile) link() error {
 		return err
 	}
 	return nil
+}
+
+// copy makes a named file of one without name, where that cannot be given one: by
+// a security policy, or without /proc.
+func (o *outFile) copy() error {
+	from := o.file
+	defer from.Close()
+	o.file = nil
+	if _, err := from.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if err := o.createNamed(); err != nil {
+		return err
+	}
+	if _, err := io.Copy(o.file, from); err != nil {
+		return err
+	}
+	return o.file.Chmod(0o644 &^ umask())
 }
 
 func (o *outFile) close() error {

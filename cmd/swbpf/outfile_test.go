@@ -140,6 +140,55 @@ func TestOutFileDevice(t *testing.T) {
 	if s := <-got; s != "through" {
 		t.Errorf("%q came through the pipe", s)
 	}
+	o, err := newOutFile(fifo) // does not wait for a reader
+	if err != nil || o.file != nil {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	o.discard()
+}
+
+// A name may be as long as names can be.
+func TestOutFileLongName(t *testing.T) {
+	dir := t.TempDir()
+	name := strings.Repeat("n", 255)
+	for _, text := range []string{"old", "new"} {
+		writeOut(t, filepath.Join(dir, name), text)
+		wantText(t, filepath.Join(dir, name), text)
+	}
+	o := &outFile{path: filepath.Join(dir, name), plain: true}
+	defer o.discard()
+	if _, err := io.WriteString(o, "newer"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What cannot be given a name is copied to a file that has one.
+func TestOutFileCopied(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "p")
+	o, err := newOutFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.discard()
+	if _, err := io.WriteString(o, "new"); err != nil {
+		t.Fatal(err)
+	}
+	if !o.named {
+		if err := o.copy(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st, err := o.file.Stat(); err != nil || st.Mode().Perm() != 0o644&^umask() {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+	if err := o.commit(); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, path, "new")
+	if got := entries(t, dir); got != "p" {
+		t.Errorf("left: %s", got)
+	}
 }
 
 // What cannot be written is refused at once.

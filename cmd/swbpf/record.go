@@ -168,6 +168,9 @@ func (o *recordOptions) check(dash int) error {
 	if len(o.outputs) == 0 {
 		o.outputs = []string{defaultOutput}
 	}
+	if o.stats != "" && slices.Contains(o.outputs, o.stats) {
+		return fmt.Errorf("output %s is given twice", o.stats)
+	}
 	return nil
 }
 

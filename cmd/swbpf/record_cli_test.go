@@ -70,6 +70,7 @@ func TestRecordRefuses(t *testing.T) {
 		{"-o profile.txt", []string{".pb.gz", ".folded", ".html"}},
 		{"-o sub.html", []string{"directory"}},
 		{"-o /nonexistent/p.html", []string{"/nonexistent/p.html"}},
+		{"-o p.html --stats p.html", []string{"p.html is given twice"}},
 		{"--stats-detail", []string{"--stats-detail goes with --stats"}},
 		{"--no-such-flag", []string{"no-such-flag", "--help"}},
 	} {
