@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,10 +59,11 @@ func (v *durationValue) Set(s string) error {
 	d, err := time.ParseDuration(s)
 	if err != nil {
 		secs, ferr := strconv.ParseFloat(s, 64)
-		if ferr != nil {
+		if ferr != nil || math.IsNaN(secs) {
 			return errors.New("not a duration such as 10, 1.5s or 2m")
 		}
-		d = time.Duration(secs * float64(time.Second))
+		const longest = 1<<63 - 1<<10 // of those that a float64 can be
+		d = time.Duration(min(secs*float64(time.Second), longest))
 	}
 	if d <= 0 {
 		return errors.New("a duration is longer than nothing")
@@ -90,14 +92,16 @@ func joinIDs[ID any](ids []ID) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")
 }
 
-// appendIDs appends the IDs of a list, of what they are.
+// appendIDs appends the IDs of a list, of what they are, each once.
 func appendIDs[ID int | procstate.ThreadID](ids *[]ID, list, what string) error {
 	for _, f := range strings.Split(list, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(f), 10, 32)
 		if err != nil || n <= 0 {
 			return fmt.Errorf("%q is not a %s ID", f, what)
 		}
-		*ids = append(*ids, ID(n))
+		if !slices.Contains(*ids, ID(n)) {
+			*ids = append(*ids, ID(n))
+		}
 	}
 	return nil
 }

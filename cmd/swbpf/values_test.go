@@ -31,6 +31,7 @@ func TestBytesValue(t *testing.T) {
 func TestDurationValue(t *testing.T) {
 	for s, want := range map[string]time.Duration{
 		"10": 10 * time.Second, "1.5": 1500 * time.Millisecond, "2m": 2 * time.Minute, "250ms": 250 * time.Millisecond,
+		"1e30": 1<<63 - 1<<10,
 	} {
 		var v durationValue
 		if err := v.Set(s); err != nil || time.Duration(v) != want {
@@ -50,7 +51,7 @@ func TestPIDsValue(t *testing.T) {
 	if err := v.Set("1,22, 3"); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Set("44"); err != nil {
+	if err := v.Set("44,22"); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(v, []int{1, 22, 3, 44}) || v.String() != "1,22,3,44" {

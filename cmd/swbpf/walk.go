@@ -180,14 +180,16 @@ func (o *walkOptions) run(w io.Writer) (err error) {
 		return pw.failure()
 	}
 	var first error
-	for i, pid := range o.pids {
+	written := false
+	for _, pid := range o.pids {
 		pw, err := walkLive(o, pid)
 		if err != nil {
 			err = walkError(err)
 		} else {
-			if i > 0 && !o.json {
+			if written && !o.json {
 				fmt.Fprintln(out)
 			}
+			written = true
 			if err := o.write(out, pw); err != nil {
 				return err
 			}
