@@ -7,9 +7,9 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // startTimes tells the kernel side when the Session starts.
@@ -194,10 +194,7 @@ func (w *waitingStack) add(addr, n uint64) uint64 {
 // readMemory reads all of b from a thread: its process gives nothing when its
 // first thread has ended before the others.
 func readMemory(tid uint32, addr uint64, b []byte) bool {
-	local := []unix.Iovec{{Base: unsafe.SliceData(b), Len: uint64(len(b))}}
-	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}
-	n, err := unix.ProcessVMReadv(int(tid), local, remote, 0)
-	return err == nil && n == len(b)
+	return procstate.ReadProcess(int(tid), addr, b) == len(b)
 }
 
 // word reads a word of the thread's memory, 0 when it cannot be read.

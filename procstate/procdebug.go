@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -149,17 +148,18 @@ func checkTarget(pid int) error {
 		return ErrNoProcess
 	}
 	if pid == os.Getpid() {
-		return fmt.Errorf("%w: it is this one; see ProcSelf", ErrNotPermitted)
+		return fmt.Errorf("%w: it is this one, which only ProcSelf can look into", ErrNotPermitted)
 	}
-	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+	self, err := os.Readlink("/proc/self")
+	if err != nil {
+		return fmt.Errorf("%w: there is no /proc here (%w); mount it: mount -t proc proc /proc", ErrNotSupported, err)
+	}
+	if self != strconv.Itoa(os.Getpid()) {
 		return fmt.Errorf("%w: /proc here shows the processes of another PID namespace, and would mix up two of them; mount one of this namespace", ErrNotSupported)
 	}
 	tgid := statusInt(pid, "Tgid")
 	if tgid < 0 {
-		if here := pidInNamespaces(pid); len(here) > 0 {
-			return fmt.Errorf("%w here; in another PID namespace it is the process known here as %s", ErrNoProcess, strings.Join(here, " or "))
-		}
-		return ErrNoProcess
+		return whyUnknown(pid)
 	}
 	if tgid != pid {
 		return fmt.Errorf("%w; it is a thread of process %d", ErrNoProcess, tgid)
@@ -174,8 +174,11 @@ func checkTarget(pid int) error {
 	}
 	defer dir.close()
 	s, err := dir.stat(ThreadID(pid))
-	if err != nil {
+	if errors.Is(err, ErrNoThread) {
 		return ErrTerminated
+	}
+	if err != nil {
+		return err
 	}
 	if s.flags&pfKthread != 0 {
 		return ErrKernelThread
@@ -207,7 +210,7 @@ func tracedBy(id int) error {
 // isOurs reports whether a thread, such as a tracer, belongs to this process.
 func isOurs(tid int) bool { return statusInt(tid, "Tgid") == os.Getpid() }
 
-// whyNotSeized explains an EPERM. nil: the thread is this engine's, attached
+// whyNotSeized explains a refusal. nil: the thread is this engine's, attached
 // by the kernel when it was born.
 func whyNotSeized(pid int, tid ThreadID, dir *taskDir) error {
 	s, err := dir.stat(tid)
@@ -220,31 +223,7 @@ func whyNotSeized(pid int, tid ThreadID, dir *taskDir) error {
 	case tracer > 0:
 		return tracedBy(int(tid))
 	}
-	if uid := statusInt(pid, "Uid"); uid >= 0 && os.Geteuid() != 0 && uid != os.Geteuid() {
-		return fmt.Errorf("%w: it belongs to user %d; run as that user or as root", ErrNotPermitted, uid)
-	}
-	return fmt.Errorf("%w: the kernel refuses (see kernel.yama.ptrace_scope, CAP_SYS_PTRACE and the container's seccomp profile)", ErrNotPermitted)
-}
-
-// pidInNamespaces looks for processes that have the ID pid in a PID namespace
-// below this one.
-func pidInNamespaces(pid int) (here []string) {
-	names, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	want := strconv.Itoa(pid)
-	for _, n := range names {
-		id, err := strconv.Atoi(n.Name())
-		if err != nil {
-			continue
-		}
-		f := strings.Fields(statusField(id, "NSpid"))
-		if len(f) > 1 && slices.Contains(f[1:], want) {
-			here = append(here, n.Name())
-		}
-	}
-	return here
+	return fmt.Errorf("%w: %s", ErrNotPermitted, whyRefused(pid))
 }
 
 func (p *ProcDebug) learnExe() {

@@ -97,6 +97,8 @@ func (e *engine) capture(p *ProcDebug, opts *CaptureOptions, letGo bool) (*rawCa
 			}
 			ts = append(ts, t)
 		}
+		slices.SortFunc(ts, func(a, b *tracee) int { return int(a.tid) - int(b.tid) })
+		ts = slices.Compact(ts) // one may be asked for twice
 	}
 	rc := &rawCapture{threads: make([]rawThread, 0, len(ts)+16)}
 	arena := newArena(len(ts) * minArenaShare)
@@ -313,7 +315,10 @@ func (b *vmBatch) run() {
 			uintptr(unsafe.Pointer(&b.local[i])), uintptr(n),
 			uintptr(unsafe.Pointer(&b.remote[i])), uintptr(n), 0)
 		left := uint64(got)
-		if errno != 0 {
+		switch {
+		case isRefused(errno): // one by one, another way
+			n, left = 1, uint64(readMemFile(int(b.task), b.remote[i].base, b.owner[i].regions[b.region[i]].Data))
+		case errno != 0:
 			left = 0
 		}
 		end := i + n

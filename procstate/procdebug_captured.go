@@ -244,7 +244,7 @@ func (c *Capture) AfterWalk(ThreadID) error { return nil }
 func (c *Capture) Missed() (addr uint64, ok bool) { return c.missAddr, c.missed }
 
 // ReadLive implements LiveMemory.
-func (c *Capture) ReadLive(addr uint64, buf []byte) int { return readLive(int(c.task), addr, buf) }
+func (c *Capture) ReadLive(addr uint64, buf []byte) int { return ReadProcess(int(c.task), addr, buf) }
 
 // ReadWord implements Memory.
 func (c *Capture) ReadWord(addr uint64) (uint64, bool) {
@@ -312,7 +312,7 @@ func (c *Capture) ReadMemory(addr uint64, buf []byte) (int, error) {
 		return 0, ErrUnreadable
 	}
 	if m := c.libs.MappingAt(addr); m != nil && m.Image == nil {
-		if n := readLive(int(c.task), addr, buf); n > 0 {
+		if n := ReadProcess(int(c.task), addr, buf); n > 0 {
 			if n == len(buf) {
 				return n, nil
 			}

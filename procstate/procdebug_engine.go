@@ -278,7 +278,9 @@ func (e *engine) seize(p *ProcDebug, dir *taskDir, only []ThreadID) error {
 				e.tracees[tid] = &tracee{tid: tid, proc: p}
 				p.threads[tid] = e.tracees[tid]
 			case unix.ESRCH:
-			case unix.EPERM:
+			case unix.ENOSYS: // there is none in this kernel or sandbox, or a filter says so
+				return fmt.Errorf("%w: the ptrace system call: %w; %s", ErrNotPermitted, errno, whyRefused(p.pid))
+			case unix.EPERM, unix.EACCES:
 				// A new thread of one that was seized is a tracee already; its
 				// first stop tells so.
 				if e.drain(); e.tracees[tid] != nil {

@@ -3,15 +3,17 @@ package procstate
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// readLive reads memory of another process, through the ID of any thread that
-// has not exited, with process_vm_readv, which neither stops it nor faults. It
-// returns how much could be read.
-func readLive(tid int, addr uint64, buf []byte) int {
+// ReadProcess reads memory of another process from addr on, through the ID of any
+// thread that has not exited, with process_vm_readv, which neither stops it nor
+// faults; by /proc/PID/mem where that is refused. It returns how many bytes could
+// be read.
+func ReadProcess(tid int, addr uint64, buf []byte) int {
 	done := 0
 	for done < len(buf) {
 		local := unix.Iovec{Base: &buf[done]}
@@ -19,10 +21,40 @@ func readLive(tid int, addr uint64, buf []byte) int {
 		remote := remoteIovec{base: addr + uint64(done), len: uint64(len(buf) - done)}
 		n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(tid),
 			uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+		if isRefused(errno) {
+			return done + readMemFile(tid, addr+uint64(done), buf[done:])
+		}
 		if errno != 0 || n == 0 {
 			break
 		}
 		done += int(n)
+	}
+	return done
+}
+
+// isRefused reports whether there is no such system call here, or a seccomp
+// filter says so.
+func isRefused(errno unix.Errno) bool {
+	return errno == unix.EPERM || errno == unix.EACCES || errno == unix.ENOSYS
+}
+
+// readMemFile is ReadProcess by /proc/PID/mem, for where process_vm_readv is refused.
+func readMemFile(tid int, addr uint64, buf []byte) int {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(tid)+"/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	done := 0
+	for done < len(buf) {
+		n, err := unix.Pread(fd, buf[done:], int64(addr)+int64(done))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			break
+		}
+		done += n
 	}
 	return done
 }
@@ -58,7 +90,7 @@ type memorySource interface {
 // liveProcess is the memory of the process of the thread with this ID.
 type liveProcess int
 
-func (p liveProcess) readAt(addr uint64, buf []byte) int { return readLive(int(p), addr, buf) }
+func (p liveProcess) readAt(addr uint64, buf []byte) int { return ReadProcess(int(p), addr, buf) }
 
 // reset forgets what was read and starts or ends the keeping.
 func (c *pageCache) reset(active bool) {

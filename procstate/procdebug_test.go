@@ -126,10 +126,10 @@ func TestLiveReads(t *testing.T) {
 	want := []byte("what is there, is read; what is not, is not")
 	buf := make([]byte, len(want))
 	src := append([]byte(nil), want...)
-	if n := readLive(os.Getpid(), uint64(uintptr(unsafe.Pointer(&src[0]))), buf); n != len(want) || string(buf) != string(want) {
+	if n := ReadProcess(os.Getpid(), uint64(uintptr(unsafe.Pointer(&src[0]))), buf); n != len(want) || string(buf) != string(want) {
 		t.Errorf("%d bytes: %q", n, buf)
 	}
-	if n := readLive(os.Getpid(), 8, buf); n != 0 {
+	if n := ReadProcess(os.Getpid(), 8, buf); n != 0 {
 		t.Errorf("%d bytes at address 8", n)
 	}
 }

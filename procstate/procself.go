@@ -230,7 +230,7 @@ func (p *ProcSelf) ReadWord(addr uint64) (uint64, bool) {
 		return binary.LittleEndian.Uint64(stack[i:]), true
 	}
 	var b [8]byte
-	if n := readLive(p.pid, addr, b[:]); n < 8 {
+	if n := ReadProcess(p.pid, addr, b[:]); n < 8 {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(b[:]), true
@@ -242,7 +242,7 @@ func (p *ProcSelf) ReadMemory(addr uint64, buf []byte) (int, error) {
 	if stack := p.copied(); addr-p.state.sp < uint64(len(stack)) {
 		done = copy(buf, stack[addr-p.state.sp:])
 	}
-	done += readLive(p.pid, addr+uint64(done), buf[done:])
+	done += ReadProcess(p.pid, addr+uint64(done), buf[done:])
 	if done < len(buf) {
 		return done, fmt.Errorf("this process at %#x: %w", addr+uint64(done), ErrUnreadable)
 	}

@@ -127,11 +127,15 @@ func (d *taskDir) list() ([]ThreadID, error) {
 	return tids, nil
 }
 
-// stat reads the stat file of a thread; ErrNoThread when it is gone.
+// stat reads the stat file of a thread; ErrNoThread when it is gone, EMFILE or
+// ENFILE when no more files can be open.
 func (d *taskDir) stat(tid ThreadID) (taskStat, error) {
 	name := strconv.AppendInt(d.buf[:0], int64(tid), 10)
 	name = append(name, "/stat"...)
 	fd, err := unix.Openat(int(d.dir.Fd()), string(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == unix.EMFILE || err == unix.ENFILE {
+		return taskStat{}, err
+	}
 	if err != nil {
 		return taskStat{}, ErrNoThread
 	}
