@@ -53,9 +53,38 @@ func StartCommand(argv []string) (*Command, error) {
 		} else if errors.As(err, &path) {
 			err = path.Err
 		}
-		return nil, fmt.Errorf("start %s: %w", argv[0], err)
+		return nil, diagnoseStart(fmt.Errorf("start %s: %w", argv[0], err))
 	}
 	return c, nil
+}
+
+// diagnoseStart explains why a program could not be started, where that is for
+// want of ptrace.
+func diagnoseStart(err error) error {
+	if !isRefusal(err) {
+		return err
+	}
+	if TryPtrace() == nil {
+		return err
+	}
+	return &MissingError{
+		What:   "permission for ptrace, which holds a command until it is recorded",
+		Remedy: "allow it in the seccomp profile of the container; or start the command, and record it by -p",
+		Err:    err,
+	}
+}
+
+// noSuchPID is beyond the largest process ID (PID_MAX_LIMIT).
+const noSuchPID = 1<<22 + 1
+
+// TryPtrace asks to trace a process that cannot be. That it is not there is
+// found only where ptrace is allowed; else the refusal is returned.
+func TryPtrace() error {
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, noSuchPID, 0, 0, 0, 0)
+	if errno == unix.ESRCH {
+		return nil
+	}
+	return errno
 }
 
 // run starts the program, stops it, lets it go and waits for it. The calls of

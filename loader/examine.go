@@ -24,7 +24,7 @@ const (
 func ExamineSystem() []Finding {
 	return []Finding{
 		examineKernel(), examineBTF(), examineCaps(), examineParanoid(), examineRate(), examineDepth(),
-		examineLockdown(), examineSeccomp(), examineMemlock(), examineNamespace(), examineCgroup(),
+		examineLockdown(), examineSeccomp(), examineMemlock(), examineUserNamespace(), examineNamespace(), examineCgroup(),
 	}
 }
 
@@ -172,7 +172,7 @@ func examineTaskPtRegs() Finding {
 			"run Linux 5.15 or later")
 	default:
 		f.Found = causeOf(err)
-		return f.lacks(Missing, "not known whether it is there", remedyOf(err, rootRemedy))
+		return f.lacks(Missing, "not known whether it is there", remedyOf(diagnose(err, "try bpf_task_pt_regs"), rootRemedy))
 	}
 	return f
 }

@@ -93,7 +93,7 @@ func examineParanoid() Finding {
 	}
 	f.Found = strconv.Itoa(level)
 	caps, err := effectiveCaps()
-	if err != nil || caps&(1<<unix.CAP_PERFMON|1<<unix.CAP_SYS_ADMIN) == 0 {
+	if err != nil || caps&(1<<unix.CAP_PERFMON|1<<unix.CAP_SYS_ADMIN) == 0 || !inFirstUserNamespace() {
 		if level > -1 {
 			return f.lacks(Limited, "no events of the whole machine", "have CAP_PERFMON, which overrides it, or: sysctl kernel.perf_event_paranoid=-1")
 		}
@@ -148,12 +148,12 @@ func examineLockdown() Finding {
 
 func examineSeccomp() Finding {
 	f := found("seccomp", "no filter")
-	b, err := os.ReadFile("/proc/self/status")
+	filter, err := hasSeccompFilter()
 	if err != nil {
 		f.Found = causeOf(err)
 		return f.lacks(Limited, "no /proc, no profile", "mount -t proc proc /proc")
 	}
-	if _, rest, ok := strings.Cut(string(b), "\nSeccomp:"); ok && !strings.HasPrefix(strings.TrimSpace(rest), "0") {
+	if filter {
 		f.Found = "a filter is active, as in containers"
 		return f.lacks(Limited, "system calls may be refused whatever the capabilities", "where something below is refused, allow bpf, perf_event_open, ptrace and process_vm_readv in the profile")
 	}
@@ -187,6 +187,14 @@ func examineMemlock() Finding {
 			"ulimit -l unlimited, or add "+name+" to setcap")
 	}
 	return f
+}
+
+func examineUserNamespace() Finding {
+	if inFirstUserNamespace() {
+		return found("user namespace", "the machine's")
+	}
+	return found("user namespace", "not the machine's first").lacks(Limited, "its capabilities do not count for BPF and performance events, nor for processes outside of it",
+		"run outside of it: as root of the machine, in a container that is not rootless")
 }
 
 func examineNamespace() Finding {

@@ -177,21 +177,65 @@ func diagnose(err error, doing string) error {
 	}
 	// The verifier's word for a program it rejects is "permission denied" too.
 	var rejected *ebpf.VerifierError
-	if errors.As(err, &rejected) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
+	if errors.As(err, &rejected) || !isRefusal(err) {
 		return err
 	}
-	if level, ok := readInt("/proc/sys/kernel/perf_event_paranoid"); ok && level > -1 {
-		return &MissingError{
-			What:   fmt.Sprintf("permission for performance events (kernel.perf_event_paranoid is %d)", level),
-			Remedy: "run as root with all capabilities, or: sysctl kernel.perf_event_paranoid=-1; inside a container also allow bpf and perf_event_open in its seccomp profile",
-			Err:    err,
+	return refused(err, doing)
+}
+
+// isRefusal reports whether the kernel, a seccomp filter or a sandbox refused a
+// system call.
+func isRefusal(err error) bool {
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOSYS)
+}
+
+// refused explains a refusal as far as what is known of this process tells.
+func refused(err error, doing string) *MissingError {
+	var said unix.Errno
+	if errors.As(err, &said) { // without guesses of the BPF library
+		err = fmt.Errorf("%s: %w", doing, said)
+	}
+	caps, capsErr := effectiveCaps()
+	level, _ := readInt("/proc/sys/kernel/perf_event_paranoid")
+	call := "bpf"
+	if strings.HasPrefix(doing, "open ") {
+		call = "perf_event_open"
+	}
+	m := &MissingError{What: "permission for the system call " + call, Err: err}
+	switch {
+	case said == unix.ENOSYS:
+		m.What = "the system call " + call
+		m.Remedy = "allow bpf and perf_event_open in the seccomp profile of the container, or record outside of its sandbox; a kernel without them lacks CONFIG_BPF_SYSCALL or CONFIG_PERF_EVENTS"
+	case !inFirstUserNamespace():
+		m.What += ": capabilities of a user namespace do not count"
+		m.Remedy = "run outside of it: as root of the machine, in a container that is not rootless"
+	case capsErr == nil && len(lackingCaps(caps)) == 0:
+		m.Remedy = "have the security module of this machine allow it, whose log tells more"
+		if filter, _ := hasSeccompFilter(); filter {
+			m.Remedy = "allow bpf and perf_event_open in the seccomp profile of the container"
 		}
+	case level > -1:
+		m.What = fmt.Sprintf("permission for performance events (kernel.perf_event_paranoid is %d)", level)
+		m.Remedy = "run as root with all capabilities, or: sysctl kernel.perf_event_paranoid=-1"
+	default:
+		m.What, m.Remedy = "permission to use BPF and performance events", rootRemedy
 	}
-	return &MissingError{
-		What:   "permission to use BPF and performance events",
-		Remedy: "run as root; inside a container, give it CAP_BPF and CAP_PERFMON and allow bpf and perf_event_open in its seccomp profile",
-		Err:    err,
-	}
+	return m
+}
+
+// hasSeccompFilter reports whether a filter looks at the system calls of this
+// process, as in containers.
+func hasSeccompFilter() (bool, error) {
+	b, err := os.ReadFile("/proc/self/status")
+	_, mode, ok := strings.Cut(string(b), "\nSeccomp:")
+	return ok && !strings.HasPrefix(strings.TrimSpace(mode), "0"), err
+}
+
+// inFirstUserNamespace reports whether this is the machine's user namespace
+// (PROC_USER_INIT_INO), or may be.
+func inFirstUserNamespace() bool {
+	ns, err := os.Readlink("/proc/self/ns/user")
+	return err != nil || ns == "user:[4026531837]"
 }
 
 // openFiles is how many files are open at most while the program is loaded,
@@ -267,7 +311,16 @@ func tgidOf(tid int) (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			return 0, fmt.Errorf("process %d: no such process", tid)
+			err = unix.Kill(tid, 0)
+			if err == unix.ESRCH {
+				return 0, fmt.Errorf("process %d: no such process", tid)
+			}
+		}
+		if err == nil || errors.Is(err, os.ErrPermission) {
+			return 0, &MissingError{
+				What:   fmt.Sprintf("permission to see process %d, which /proc hides (hidepid)", tid),
+				Remedy: "run as root, or with CAP_SYS_PTRACE",
+			}
 		}
 		return 0, fmt.Errorf("process %d: %w", tid, err)
 	}

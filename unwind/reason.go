@@ -21,7 +21,7 @@ const (
 	NoProgress               // the caller's frame would not be further down the stack
 	BadPC                    // the return address cannot be code
 	TooManyFrames            // the limit on frames was reached
-	ProcessUnknown           // the process ended before its mappings were known
+	ProcessUnknown           // its mappings were never read
 	StepperFailed            // a stepper gave up for a reason of its own
 	ReturnReplaced           // instrumentation, as a uretprobe, has replaced the return address; the original is not known
 	NumReasons
@@ -33,14 +33,14 @@ var reasonText = [NumReasons]struct{ name, help string }{
 	MemoryUnreadable:  {"memory-unreadable", "memory that the walk needs could not be read"},
 	NoRegister:        {"register-unknown", "a register that the unwind rule needs was not recovered"},
 	NoMapping:         {"no-mapping", "the program counter is in no known executable mapping"},
-	NoFile:            {"no-file", "the file mapped at the program counter could not be read"},
+	NoFile:            {"no-file", "the file mapped at the program counter could not be read; those that only others may read need root or CAP_DAC_READ_SEARCH"},
 	NoUnwindInfo:      {"no-unwind-info", "no unwind information and no frame pointer for the code"},
 	BadUnwindInfo:     {"bad-unwind-info", "the unwind information of the file is malformed"},
 	UnsupportedUnwind: {"unsupported-unwind", "the unwind information uses an unknown operation"},
 	NoProgress:        {"no-progress", "the caller's frame is not further down the stack"},
 	BadPC:             {"bad-pc", "the return address is not in code"},
 	TooManyFrames:     {"too-many-frames", "the limit on frames was reached"},
-	ProcessUnknown:    {"process-unknown", "the process ended before its mappings were known"},
+	ProcessUnknown:    {"process-unknown", "the mappings of the process are not known: it ended before they were read, or they may not be read"},
 	StepperFailed:     {"stepper-failed", "a frame stepper reported an error of its own"},
 	ReturnReplaced:    {"return-replaced", "a uretprobe or a function tracer has replaced the return address, and what it was is not known here"},
 }

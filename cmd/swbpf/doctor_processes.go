@@ -26,16 +26,11 @@ func examineNames() []loader.Finding {
 	return []loader.Finding{examineKallsyms(), examineDebugDir()}
 }
 
-// noSuchPID is beyond the largest process ID (PID_MAX_LIMIT).
-const noSuchPID = 1 << 22
-
-// examinePtrace asks to trace a process that cannot be, which is refused for
-// another reason where ptrace is not allowed at all; then for what Yama adds.
+// examinePtrace asks whether ptrace is allowed at all; then for what Yama adds.
 func examinePtrace() loader.Finding {
 	f := loader.Finding{Name: "ptrace", Found: "allowed"}
-	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, noSuchPID+1, 0, 0, 0, 0)
-	if errno != unix.ESRCH {
-		f.Level, f.Found = loader.Missing, errno.Error()
+	if err := loader.TryPtrace(); err != nil {
+		f.Level, f.Found = loader.Missing, err.Error()
 		f.Without, f.Remedy = "swbpf walk and recording a command do not work", "allow ptrace in the container's seccomp profile"
 		return f
 	}
@@ -76,8 +71,14 @@ func examineMemory() loader.Finding {
 func examineForeign() loader.Finding {
 	can, cannot := countReadable()
 	f := loader.Finding{Name: "others' processes", Found: fmt.Sprintf("all %d readable", can)}
-	if cannot > 0 {
-		f.Level, f.Found = loader.Limited, fmt.Sprintf("%d of %d readable", can, can+cannot)
+	_, err := os.ReadFile("/proc/1/status")
+	if err != nil {
+		f.Found = fmt.Sprintf("%d readable, the others hidden (hidepid of /proc)", can)
+	} else if cannot > 0 {
+		f.Found = fmt.Sprintf("%d of %d readable", can, can+cannot)
+	}
+	if err != nil || cannot > 0 {
+		f.Level = loader.Limited
 		f.Without = "the rest are unknown if they run already when a recording starts: no stacks, no names"
 		f.Remedy = processRemedy + "; where that is so, they have capabilities that this process lacks, or another user namespace"
 	}

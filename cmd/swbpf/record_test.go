@@ -29,6 +29,10 @@ import (
 var binDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "swbpf-test-*") })
 
 func TestMain(m *testing.M) {
+	if refused := os.Getenv(refuseVariable); refused != "" {
+		fmt.Fprintln(os.Stderr, runRefused(refused, os.Args[1:]))
+		os.Exit(99)
+	}
 	code := m.Run()
 	chromium.Close()
 	if dir, err := binDir(); err == nil {
