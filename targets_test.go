@@ -97,25 +97,13 @@ func startWith(t testing.TB, path string, stderr *os.File, args ...string) *targ
 	t.Helper()
 	cmd := exec.Command(path, args...)
 	cmd.Stderr = stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	tg := &target{cmd: cmd, pid: cmd.Process.Pid, in: bufio.NewWriter(in), out: bufio.NewReader(out)}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+	t.Cleanup(func() { // when it has ended
 		if t.Failed() {
 			t.Logf("%s: %v", path, cmd.ProcessState)
 		}
 	})
+	in, out := testenv.Start(t, cmd)
+	tg := &target{cmd: cmd, pid: cmd.Process.Pid, in: bufio.NewWriter(in), out: bufio.NewReader(out)}
 	if line := tg.line(t); line != "ready" {
 		t.Fatalf("%s says %q", path, line)
 	}

@@ -94,24 +94,10 @@ type target struct {
 func startTarget(t testing.TB, path string, args ...string) *target {
 	t.Helper()
 	cmd := exec.Command(path, args...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd.Stderr = os.Stderr
 	// A test that panics leaves nothing spinning behind.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
+	stdin, stdout := testenv.Start(t, cmd)
 	if _, err := io.ReadFull(stdout, make([]byte, 1)); err != nil {
 		t.Fatalf("%s %v does not get ready: %v", path, args, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -112,17 +113,7 @@ func TestNewGoProgram(t *testing.T) {
 		isGo     bool
 	}{{inC, inGo, true}, {unknown, inGo, true}, {inGo, inC, false}, {inGo, unknown, false}} {
 		cmd := exec.Command(c.from, "-c", `exec "$0" -c "echo; read end"`, c.to)
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		in, out := testenv.Start(t, cmd)
 		if _, err := out.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}

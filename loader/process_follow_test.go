@@ -224,19 +224,8 @@ func start(t *testing.T, name string, args ...string) *waiting {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin, stdout := testenv.Start(t, cmd)
 	w := &waiting{stdin: stdin, cmd: cmd}
-	t.Cleanup(w.stop)
 	var out []byte
 	buf := make([]byte, 64<<10)
 	for !bytes.Contains(out, []byte("\nend\n")) {
@@ -251,9 +240,6 @@ func start(t *testing.T, name string, args ...string) *waiting {
 }
 
 func (w *waiting) stop() {
-	if w.cmd != nil {
-		w.stdin.Close()
-		w.cmd.Wait()
-		w.cmd = nil
-	}
+	w.stdin.Close()
+	w.cmd.Wait()
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -260,17 +261,7 @@ func TestParseStat(t *testing.T) {
 // them, and closed then: deleted files would keep their room.
 func TestCloseFiles(t *testing.T) {
 	cat := exec.Command("cat")
-	stdin, err := cat.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cat.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cat.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin, stdout := testenv.Start(t, cat)
 	stdin.Write([]byte("x"))
 	if _, err := io.ReadFull(stdout, make([]byte, 1)); err != nil { // it runs
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // biasSource prints, as the dynamic linker knows them, the bias and the
@@ -62,19 +64,7 @@ func TestBiasOfLayouts(t *testing.T) {
 	for _, layout := range layouts {
 		t.Run(layout.name, func(t *testing.T) {
 			cmd := exec.Command(compile(t, biasSource, layout.compiler, layout.flags...))
-			stdin, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer cmd.Wait()
-			defer stdin.Close()
+			_, stdout := testenv.Start(t, cmd)
 			type segment struct{ bias, vaddr, size uint64 }
 			var want []segment
 			for sc := bufio.NewScanner(stdout); sc.Scan() && sc.Text() != "end"; {

@@ -56,25 +56,7 @@ func buildGo(t *testing.T, args ...string) *Image {
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, b)
 	}
-	return openImage(t, out)
-}
-
-func openImage(t *testing.T, path string) *Image {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	st, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	im, err := NewImage(f, st.Size(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return im
+	return openTestFile(t, out)
 }
 
 // gosymTable is the standard library's reading of the same table.
@@ -187,7 +169,7 @@ func TestPclntabInlines(t *testing.T) {
 }
 
 func TestPclntabNone(t *testing.T) {
-	im := openImage(t, "/bin/sh")
+	im := openTestFile(t, "/bin/sh")
 	if _, err := Pclntab(im); err == nil || !strings.Contains(err.Error(), ErrNoPclntab.Error()) {
 		t.Errorf("error is %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -26,14 +27,7 @@ func startGo(t *testing.T, name string) (path string, pid int) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	cmd := exec.Command(path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	_, out := testenv.Start(t, cmd)
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

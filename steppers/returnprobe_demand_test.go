@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -31,14 +32,7 @@ int main(void) { f1(); return 0; }
 func callersOfLeaf(t *testing.T, path string, probed bool) []uint64 {
 	t.Helper()
 	cmd := exec.Command(path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	_, out := testenv.Start(t, cmd)
 	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -50,22 +50,7 @@ func compile(t testing.TB, source, command string, more ...string) string {
 func start(t testing.TB, path string) (pid int, said []string) {
 	t.Helper()
 	cmd := exec.Command(path)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
+	_, out := testenv.Start(t, cmd)
 	for s := bufio.NewScanner(out); s.Scan(); {
 		if s.Text() == "ready" {
 			waitBlocked(t, cmd.Process.Pid)

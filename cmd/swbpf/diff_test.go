@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -108,15 +106,9 @@ func TestDiffCommand(t *testing.T) {
 		{[]string{"diff", "--absolute", before, after}, 1, "the duration of \"a.folded\" is not known"},
 		{[]string{"diff", before, empty}, 1, "without samples"},
 	} {
-		out, err := exec.Command(swbpf(t), test.args...).CombinedOutput()
-		status := 0
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-			status = exit.ExitCode()
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if status != test.status || !strings.Contains(string(out), test.want) {
-			t.Errorf("%v: status %d, %s; want %d, %s", test.args, status, out, test.status, test.want)
+		out, msg, status := runSwbpf(t, "", test.args...)
+		if status != test.status || !strings.Contains(out+msg, test.want) {
+			t.Errorf("%v: status %d, %s%s; want %d, %s", test.args, status, out, msg, test.status, test.want)
 		}
 	}
 	for path, want := range map[string]string{page: "<!DOCTYPE html>", picture: "<svg "} {

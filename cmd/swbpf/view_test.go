@@ -263,15 +263,9 @@ func TestViewCommand(t *testing.T) {
 		{[]string{"view", filepath.Join(dir, "x.svg")}, 1, "x.svg: this is a picture"},
 		{[]string{"view", filepath.Join(dir, "x.pb.gz"), "-o", filepath.Join(dir, "y.folded")}, 0, "y.folded"},
 	} {
-		out, err := exec.Command(swbpf(t), test.args...).CombinedOutput()
-		status := 0
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-			status = exit.ExitCode()
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if status != test.status || !strings.Contains(string(out), test.want) {
-			t.Errorf("%v: status %d, %s; want %d, %s", test.args, status, out, test.status, test.want)
+		out, msg, status := runSwbpf(t, "", test.args...)
+		if status != test.status || !strings.Contains(out+msg, test.want) {
+			t.Errorf("%v: status %d, %s%s; want %d, %s", test.args, status, out, msg, test.status, test.want)
 		}
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "y.folded")); err != nil || string(text) != "app;main;f 3\napp;main;g 1\n" {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,22 +35,7 @@ func startWalkTarget(t *testing.T, source string, flags []string, args ...string
 // input, which is the end of the test.
 func startReady(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
+	_, out := testenv.Start(t, cmd)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("%s says %q, %v", filepath.Base(cmd.Path), line, err)
 	}
@@ -77,15 +61,7 @@ func threadStates(t *testing.T, pid int) (states string) {
 // runWalk runs the command and returns its output and exit code.
 func runWalk(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	cmd := exec.Command(swbpf(t), append([]string{"walk"}, args...)...)
-	var o, e bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &o, &e
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+	return runSwbpf(t, "", append([]string{"walk"}, args...)...)
 }
 
 // keysOf returns the keys of a JSON object, in the order they are written.

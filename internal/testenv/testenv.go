@@ -1,6 +1,7 @@
-// Package testenv tells tests what the machine has that they run on. They are
-// skipped where it cannot run them, unless SWBPF_REQUIRE_KERNEL=1 declares that
-// it has all: root, BPF, ptrace and the tools. Then they fail, as in CI.
+// Package testenv is shared by the tests of all packages. It tells them what the
+// machine has that they run on: they are skipped where it cannot run them, unless
+// SWBPF_REQUIRE_KERNEL=1 declares that it has all: root, BPF, ptrace and the tools.
+// Then they fail, as in CI.
 package testenv
 
 import (

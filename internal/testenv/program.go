@@ -1,0 +1,30 @@
+package testenv
+
+import (
+	"io"
+	"os/exec"
+	"testing"
+)
+
+// Start starts a program with pipes for its input and its output. It is killed, if
+// need be, when the test ends.
+func Start(t testing.TB, cmd *exec.Cmd) (in io.WriteCloser, out io.Reader) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err = cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return in, out
+}
