@@ -12,8 +12,8 @@ import (
 // scheduler: a thousand threads are stopped with some thousands of calls.
 
 // ptrace makes a request; data is a number or, through ptraceData, a pointer.
-func ptrace(req uintptr, tid ThreadID, addr, data uintptr) unix.Errno {
-	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, req, uintptr(tid), addr, data, 0, 0)
+func ptrace(req uintptr, tid ThreadID, data uintptr) unix.Errno {
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, req, uintptr(tid), 0, data, 0, 0)
 	return errno
 }
 
@@ -23,19 +23,19 @@ const traceOptions = unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
 	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC
 
 func ptraceSeize(tid ThreadID) unix.Errno {
-	return ptrace(unix.PTRACE_SEIZE, tid, 0, traceOptions)
+	return ptrace(unix.PTRACE_SEIZE, tid, traceOptions)
 }
 
-func ptraceInterrupt(tid ThreadID) unix.Errno { return ptrace(unix.PTRACE_INTERRUPT, tid, 0, 0) }
+func ptraceInterrupt(tid ThreadID) unix.Errno { return ptrace(unix.PTRACE_INTERRUPT, tid, 0) }
 
 func ptraceCont(tid ThreadID, sig unix.Signal) unix.Errno {
-	return ptrace(unix.PTRACE_CONT, tid, 0, uintptr(sig))
+	return ptrace(unix.PTRACE_CONT, tid, uintptr(sig))
 }
 
-func ptraceListen(tid ThreadID) unix.Errno { return ptrace(unix.PTRACE_LISTEN, tid, 0, 0) }
+func ptraceListen(tid ThreadID) unix.Errno { return ptrace(unix.PTRACE_LISTEN, tid, 0) }
 
 func ptraceDetach(tid ThreadID, sig unix.Signal) unix.Errno {
-	return ptrace(unix.PTRACE_DETACH, tid, 0, uintptr(sig))
+	return ptrace(unix.PTRACE_DETACH, tid, uintptr(sig))
 }
 
 // ptraceEventMessage returns what came with a PTRACE_EVENT stop: the ID of

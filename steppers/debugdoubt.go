@@ -200,7 +200,7 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		v, _ := raised.CallerFrame(w, in, out)
 		return v == unwind.Success && behindCall(w, d.buf[:], out.PC())
 	case doubtSkips:
-		return d.unskip(w, im, vaddr, r, in, out)
+		d.unskip(w, im, vaddr, out)
 	}
 	return true
 }
@@ -234,27 +234,26 @@ func (d *Debug) skips(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
 	return first && start == vaddr
 }
 
-// unskip sets out to the caller that r, the rule for vaddr, leaves out, if there is
-// one: a call of this very function, behind which there is nothing but a return.
-func (d *Debug) unskip(w *unwind.Walker, im *procstate.Image, vaddr uint64, r *unwind.Rule, in, out *unwind.Frame) bool {
+// unskip sets out to the caller that the rule for vaddr leaves out, if there is one: a
+// call of this very function, behind which there is nothing but a return.
+func (d *Debug) unskip(w *unwind.Walker, im *procstate.Image, vaddr uint64, out *unwind.Frame) {
 	ra, ok := w.ProcessState().ReadWord(out.SP() - 16)
 	if !ok {
-		return true
+		return
 	}
 	m := w.MappingAt(ra)
 	if m == nil || m.Image == nil || m.Image.ReadVaddr(d.buf[:1], ra-m.Bias) != nil || d.buf[0] != 0xc3 ||
 		m.Image.ReadVaddr(d.buf[:], ra-m.Bias-maxCallLen) != nil {
-		return true
+		return
 	}
 	start, _, known := d.tables.For(im).FunctionAt(vaddr)
 	target, direct, _ := callBefore(w.Arch(), d.buf[:], ra-m.Bias)
 	if !known || !direct || m.Image != im || target != start {
-		return true
+		return
 	}
 	out.SetPC(w.Arch(), ra)
 	out.SetSP(w.Arch(), out.SP()-8)
 	out.PCLocation = unwind.InMemory(out.SP() - 8)
-	return true
 }
 
 // aroundThunk is how many bytes are read on either side of an instruction of a thunk,

@@ -31,14 +31,14 @@ func (f *goFrame) plain(sp, fp uint64) (unwind.Verdict, error) {
 	}
 	f.finish(pc, cfa)
 	f.out.PCLocation = unwind.InMemory(cfa - 8)
-	f.framePointer(sp, fp, cfa-16)
+	f.framePointer(fp, cfa-16)
 	return unwind.Success, nil
 }
 
 // framePointer recovers BP. A function with a frame saves it in the word
 // below its return address, then points it there; before and after, and in
 // assembly, it is the caller's.
-func (f *goFrame) framePointer(sp, fp, slot uint64) {
+func (f *goFrame) framePointer(fp, slot uint64) {
 	_, known := f.in.Regs.Value(f.arch.FP)
 	switch {
 	case f.rule.delta < 8:

@@ -343,14 +343,14 @@ func asmcgocallSlots(code []byte, at uint64, r *goRule) bool {
 	}
 	code = code[at:]
 	code = code[:min(len(code), 24)]
-	g, ok := loadFromSP(code, 0x48, 0x8b, 7) // mov g(%rsp),%rdi
+	g, ok := loadFromSP(code, 0x8b, 7) // mov g(%rsp),%rdi
 	if ok {
 		r.base = g
-		r.depth, ok = loadFromSP(code, 0x48, 0x2b, 6) // sub depth(%rsp),%rsi
+		r.depth, ok = loadFromSP(code, 0x2b, 6) // sub depth(%rsp),%rsi
 		return ok
 	}
 	r.base = -2
-	r.depth, ok = loadFromSP(code, 0x48, 0x8b, 6) // mov sp(%rsp),%rsi
+	r.depth, ok = loadFromSP(code, 0x8b, 6) // mov sp(%rsp),%rsi
 	return ok
 }
 
@@ -377,18 +377,18 @@ func asmcgocallMet(code []byte, at uint64, r *goRule) {
 			r.reg = rsi
 		case next[0] == 0x48 && next[1] == 0x8b: // mov sp(%rsp),%rsi
 			r.met = goStoredSP
-			r.depth, _ = loadFromSP(next[:min(5, len(next))], 0x48, 0x8b, 6)
+			r.depth, _ = loadFromSP(next[:min(5, len(next))], 0x8b, 6)
 		}
 	}
 }
 
-// loadFromSP finds an instruction with prefix rex, opcode op, register reg
-// and memory operand disp8(%rsp) in code, and returns the displacement.
-func loadFromSP(code []byte, rex, op, reg byte) (disp int32, ok bool) {
-	if bytes.Contains(code, []byte{rex, op, reg<<3 | 0x04, 0x24}) {
+// loadFromSP finds an instruction of 64 bits with opcode op, register reg and
+// memory operand disp8(%rsp) in code, and returns the displacement.
+func loadFromSP(code []byte, op, reg byte) (disp int32, ok bool) {
+	if bytes.Contains(code, []byte{0x48, op, reg<<3 | 0x04, 0x24}) {
 		return 0, true
 	}
-	if i := bytes.Index(code, []byte{rex, op, reg<<3 | 0x44, 0x24}); i >= 0 && i+4 < len(code) {
+	if i := bytes.Index(code, []byte{0x48, op, reg<<3 | 0x44, 0x24}); i >= 0 && i+4 < len(code) {
 		return int32(int8(code[i+4])), true
 	}
 	return 0, false

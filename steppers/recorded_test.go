@@ -51,9 +51,9 @@ func (s *bystander) CallerFrame(*unwind.Walker, *unwind.Frame, *unwind.Frame) (u
 // otherGroup is a StepperGroup that the Walker knows nothing of.
 type otherGroup struct{ unwind.StepperGroup }
 
-// sameWalk walks the stack in snap by WalkStack and by WalkPCs of other
-// Walkers, and wants the same frames and the same end.
-func sameWalk(t *testing.T, snap *procstate.Snapshot, regs *procstate.Regs, asking *unwind.Walker, others ...*unwind.Walker) {
+// sameWalk walks the stack that the Walkers have by WalkStack and by WalkPCs of others,
+// and wants the same frames and the same end.
+func sameWalk(t *testing.T, regs *procstate.Regs, asking *unwind.Walker, others ...*unwind.Walker) {
 	t.Helper()
 	frames, err := asking.WalkStack(nil, 1)
 	for i := range 2 * len(others) {
@@ -104,7 +104,7 @@ func TestRecordedWalks(t *testing.T) {
 				for i := range f.Stacks {
 					regs := f.Stacks[i].Registers()
 					snap.Reset(1, &regs, f.Stacks[i].Regions)
-					sameWalk(t, snap, &regs, asking, others...)
+					sameWalk(t, &regs, asking, others...)
 					pcs, err := others[0].WalkPCs(nil, &regs)
 					if err != nil {
 						t.Errorf("stack %d: %v after %d frames", i, err, len(pcs))
@@ -121,7 +121,7 @@ func TestRecordedWalks(t *testing.T) {
 				s := &f.Stacks[rng.IntN(len(f.Stacks))]
 				regs := s.Registers()
 				snap.Reset(1, &regs, damage(rng, s.Regions))
-				sameWalk(t, snap, &regs, asking, others[0])
+				sameWalk(t, &regs, asking, others[0])
 			}
 
 			for i := range f.Stacks { // cut off at some frame
@@ -130,7 +130,7 @@ func TestRecordedWalks(t *testing.T) {
 				snap.Reset(1, &regs, s.Regions)
 				asking.MaxFrames = 1 + i%20
 				others[0].MaxFrames = asking.MaxFrames
-				sameWalk(t, snap, &regs, asking, others[0])
+				sameWalk(t, &regs, asking, others[0])
 			}
 		})
 	}

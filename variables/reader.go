@@ -116,12 +116,12 @@ func (r *Reader) Value(walk []unwind.Frame, i int, v *symbols.Variable) (*Value,
 	if err != nil {
 		return nil, err
 	}
-	return f.object(v.Type(), x, nil)
+	return f.object(v.Type(), x)
 }
 
 // object makes the Value of a type at what an expression describes.
-func (f *frame) object(t *symbols.Type, x *symbols.Expression, initial *uint64) (*Value, error) {
-	pieces, err := f.locations(x, initial)
+func (f *frame) object(t *symbols.Type, x *symbols.Expression) (*Value, error) {
+	pieces, err := f.locations(x, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,8 @@ func (f *frame) object(t *symbols.Type, x *symbols.Expression, initial *uint64) 
 	if !v.sized || v.size > maxPieces {
 		return nil, fmt.Errorf("%s in pieces: %w", t, symbols.ErrUnsupported)
 	}
-	return v, v.assemble(pieces)
+	v.assemble(pieces)
+	return v, nil
 }
 
 // maxPieces bounds a value that is put together of pieces, in bytes.
@@ -180,7 +181,7 @@ func (f *frame) count(d *symbols.Dimension) int64 {
 		if err != nil {
 			return -1
 		}
-		v, err := f.object(typ, at, nil)
+		v, err := f.object(typ, at)
 		if err != nil || !v.sized || v.size > 8 {
 			return -1
 		}

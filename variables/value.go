@@ -135,7 +135,7 @@ func copyBits(dst []byte, at uint64, src []byte, from, n uint64) {
 }
 
 // assemble puts the value together from pieces.
-func (v *Value) assemble(pieces []piece) error {
+func (v *Value) assemble(pieces []piece) {
 	v.data, v.why = make([]byte, v.size), make([]error, v.size)
 	at, all := uint64(0), 8*v.size // in bits
 	for i := range pieces {
@@ -164,7 +164,6 @@ func (v *Value) assemble(pieces []piece) error {
 	for b := at / 8; b < v.size; b++ { // the pieces are too short
 		v.why[b] = symbols.ErrOptimizedOut
 	}
-	return nil
 }
 
 // source returns the bytes that hold bits [bitOff, bitOff+n) of a piece.
@@ -216,7 +215,7 @@ func (v *Value) Target() (*Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		o, err := v.f.object(typ, x, nil)
+		o, err := v.f.object(typ, x)
 		if err != nil {
 			return nil, err
 		}

@@ -151,7 +151,7 @@ func sameClock(pid int) bool {
 }
 
 // writeGoroutines writes the goroutines of a process for people.
-func (p *processWalk) writeGoroutines(w io.Writer) error {
+func (p *processWalk) writeGoroutines(w io.Writer) {
 	gs := &p.goroutines
 	var system []uint64
 	for _, g := range gs.groups {
@@ -177,7 +177,6 @@ func (p *processWalk) writeGoroutines(w io.Writer) error {
 	if gs.err != nil {
 		fmt.Fprintf(w, "\ngoroutines are not known: %s\n", printable(gs.err.Error()))
 	}
-	return nil
 }
 
 // head is the line above a stack: `3 goroutines 12-14 [select, 2m3s]: complete`.

@@ -34,7 +34,8 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 		fmt.Fprintf(w, "\n%s\n", groupHead(g))
 		p.writeStack(w, &t.stackWalk)
 	}
-	return p.writeGoroutines(w)
+	p.writeGoroutines(w)
+	return nil
 }
 
 // writeStack writes the frames of a stack and why it ends early, if it does.

@@ -212,8 +212,10 @@ func (f *flow) runBlock(i int32) {
 			f.failed = true
 			return
 		}
-		if !f.c.dec(ch.code[o:], at, &in) {
-			f.blame(&s, 4)
+		if !f.c.dec(ch.code[o:], at, &in) { // these bytes are no instruction
+			if f.trial != nil {
+				f.trial.bad(4)
+			}
 			return
 		}
 		if f.trial == nil {
@@ -566,11 +568,4 @@ func (f *flow) disagree(b *block, s *state) bool {
 		f.trial.bad(4)
 	}
 	return s.guessed && !b.state.guessed
-}
-
-// blame counts a path that ran into bytes that are no instruction.
-func (f *flow) blame(_ *state, n int) {
-	if f.trial != nil {
-		f.trial.bad(n)
-	}
 }
