@@ -1,6 +1,10 @@
 package unwind
 
-import "github.com/swbpf/swbpf/procstate"
+import (
+	"unsafe"
+
+	"github.com/swbpf/swbpf/procstate"
+)
 
 // DWARF operations (DWARF 5, 7.7.1) that are legal in call frame information.
 const (
@@ -80,9 +84,7 @@ func (e *expression) eval(code string, initial *uint64) (uint64, Reason) {
 	if initial != nil {
 		e.push(*initial)
 	}
-	// The operands are read by a cursor; the bytes of the string are shared
-	// by a cursor of its own type, which costs no copy.
-	c := exprCursor{code: code}
+	c := cursor{b: unsafe.Slice(unsafe.StringData(code), len(code))} // no copy: a cursor only reads
 	for steps := 0; c.i < len(code); steps++ {
 		if steps >= exprSteps {
 			return 0, UnsupportedUnwind
@@ -99,7 +101,7 @@ func (e *expression) eval(code string, initial *uint64) (uint64, Reason) {
 	return v, e.why
 }
 
-func (e *expression) step(c *exprCursor) {
+func (e *expression) step(c *cursor) {
 	op := c.u8()
 	switch {
 	case op >= opLit0 && op < opReg0:
@@ -115,15 +117,15 @@ func (e *expression) step(c *exprCursor) {
 	case opConst1u:
 		e.push(c.uint(1))
 	case opConst1s:
-		e.push(uint64(signExtend(c.uint(1), 1)))
+		e.push(uint64(c.int(1)))
 	case opConst2u:
 		e.push(c.uint(2))
 	case opConst2s:
-		e.push(uint64(signExtend(c.uint(2), 2)))
+		e.push(uint64(c.int(2)))
 	case opConst4u:
 		e.push(c.uint(4))
 	case opConst4s:
-		e.push(uint64(signExtend(c.uint(4), 4)))
+		e.push(uint64(c.int(4)))
 	case opConst8u, opConst8s:
 		e.push(c.uint(8))
 	case opConstu:
@@ -172,11 +174,11 @@ func (e *expression) step(c *exprCursor) {
 	case opNot:
 		e.push(^e.pop())
 	case opBra:
-		if d := signExtend(c.uint(2), 2); e.pop() != 0 {
+		if d := c.int(2); e.pop() != 0 {
 			c.jump(d)
 		}
 	case opSkip:
-		c.jump(signExtend(c.uint(2), 2))
+		c.jump(c.int(2))
 	case opNop:
 	default:
 		e.binary(op)
@@ -332,63 +334,11 @@ func (e *expression) fail(why Reason) {
 	}
 }
 
-// exprCursor reads the operands of an expression.
-type exprCursor struct {
-	code string
-	i    int
-	bad  bool
-}
-
-func (c *exprCursor) u8() byte {
-	if c.i >= len(c.code) {
-		c.bad = true
-		return 0
-	}
-	b := c.code[c.i]
-	c.i++
-	return b
-}
-
-func (c *exprCursor) uint(size int) (v uint64) {
-	for i := range size {
-		v |= uint64(c.u8()) << (8 * i)
-	}
-	return v
-}
-
-func (c *exprCursor) uleb() (v uint64) {
-	for shift := uint(0); ; shift += 7 {
-		b := c.u8()
-		if shift < 64 {
-			v |= uint64(b&0x7f) << shift
-		}
-		if b < 0x80 {
-			return v
-		}
-	}
-}
-
-func (c *exprCursor) sleb() int64 {
-	var v uint64
-	for shift := uint(0); ; shift += 7 {
-		b := c.u8()
-		if shift < 64 {
-			v |= uint64(b&0x7f) << shift
-		}
-		if b < 0x80 {
-			if b&0x40 != 0 && shift+7 < 64 {
-				v |= ^uint64(0) << (shift + 7)
-			}
-			return int64(v)
-		}
-	}
-}
-
 // jump moves by d bytes from the end of the operation. The end of the
 // expression is a legal target.
-func (c *exprCursor) jump(d int64) {
+func (c *cursor) jump(d int64) {
 	to := int64(c.i) + d
-	if to < 0 || to > int64(len(c.code)) {
+	if to < 0 || to > int64(len(c.b)) {
 		c.bad = true
 		return
 	}
