@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"context"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/swbpf/swbpf/procstate"
+	"golang.org/x/sys/unix"
 )
 
 // ProcessesConfig says which processes are followed, and from where.
@@ -98,17 +96,6 @@ type Processes struct {
 	goPrograms map[programFile]goProcess // those mapped so far
 }
 
-type exit struct {
-	proc *Process
-	time uint64
-}
-
-// eventKey stands for an event in the queue.
-type eventKey struct {
-	time uint64
-	i    int
-}
-
 // watchNice is the nice value of the thread that opens files.
 const watchNice = -20
 
@@ -133,12 +120,6 @@ const collectSlack = uint64(time.Millisecond)
 
 // syncCPUsEvery is how often CPUs that come and go are looked for.
 const syncCPUsEvery = uint64(time.Second)
-
-// resyncEvery bounds how often losses make the table be read anew.
-const resyncEvery = uint64(time.Second)
-
-// keepEvents is the number of events for which memory is kept.
-const keepEvents = 1024
 
 // NewProcesses makes an empty table. Without a Sideband it knows what is read
 // from /proc alone.
@@ -376,143 +357,6 @@ func (p *Processes) Advance(t uint64) {
 	if p.lossy {
 		p.recover()
 	}
-}
-
-// recover reads the table anew after records were lost, not too often.
-func (p *Processes) recover() {
-	now := monotonic()
-	if now-p.resync <= resyncEvery {
-		return
-	}
-	p.lossy, p.resync = false, now
-	p.Bootstrap()
-}
-
-// due removes the events up to time t from the queue. They are valid until the
-// next call.
-func (p *Processes) due(t uint64) []SidebandEvent {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.order()
-	first := p.next
-	for p.next < len(p.pending) && p.pending[p.next].Time <= t {
-		p.next++
-	}
-	return p.pending[first:p.next]
-}
-
-// order brings the queue in order of time, and drops what was removed from it
-// once that is most of it. Events are large: keys are sorted in their place.
-func (p *Processes) order() {
-	if p.sorted && p.next <= len(p.pending)/2 {
-		return
-	}
-	p.keys = p.keys[:0]
-	for i := p.next; i < len(p.pending); i++ {
-		p.keys = append(p.keys, eventKey{p.pending[i].Time, i})
-	}
-	if !p.sorted {
-		slices.SortFunc(p.keys, func(a, b eventKey) int {
-			return cmp.Or(cmp.Compare(a.time, b.time), a.i-b.i)
-		})
-	}
-	queue := p.spare[:0]
-	for _, k := range p.keys {
-		queue = append(queue, p.pending[k.i])
-	}
-	clear(p.pending)
-	p.spare = p.pending
-	if cap(p.spare) > keepEvents { // a burst
-		p.spare, p.keys = nil, nil
-	}
-	p.pending, p.next, p.sorted = queue, 0, true
-}
-
-func (p *Processes) apply(e *SidebandEvent) {
-	switch e.Kind {
-	case SidebandFork:
-		p.applyFork(e)
-	case SidebandExec:
-		if proc := p.forEvent(e.PID); proc != nil {
-			proc.exec(e.Comm)
-		}
-	case SidebandComm:
-		if proc := p.procs[e.PID]; proc != nil && e.TID == e.PID {
-			proc.Comm = e.Comm
-		}
-	case SidebandMmap:
-		p.applyMmap(e)
-	case SidebandExit:
-		p.applyExit(e)
-	case SidebandLost:
-		p.lossy = true
-	case SidebandBPF:
-		if p.onBPF != nil {
-			p.onBPF(e)
-		}
-	}
-}
-
-func (p *Processes) applyFork(e *SidebandEvent) {
-	if e.PID != e.TID || e.PID == e.PPID {
-		return // a thread
-	}
-	parent := p.forEvent(e.PPID)
-	if parent == nil {
-		if p.only == nil {
-			p.procs[e.PID] = p.empty(e.PID)
-		} else if !p.only[e.PID] {
-			delete(p.procs, e.PID) // the number's earlier owner
-		}
-		return
-	}
-	p.procs[e.PID] = parent.fork(e.PID)
-}
-
-func (p *Processes) applyMmap(e *SidebandEvent) {
-	proc := p.forEvent(e.PID)
-	if proc == nil {
-		return
-	}
-	var m *procstate.Mapping
-	if e.looked {
-		m = procstate.NewFileMapping(e.ref(), e.Offset, e.image, e.imageErr)
-	} else {
-		m = p.images.NewMapping(proc.Space, e.ref(), e.Offset)
-		p.announce(e.PID, m.Image, m.Start, m.Offset)
-	}
-	proc.insert(m)
-}
-
-func (p *Processes) applyExit(e *SidebandEvent) {
-	if e.PID != e.TID {
-		return // a thread other than the initial one
-	}
-	if proc := p.procs[e.PID]; proc != nil && !proc.Exited {
-		proc.Exited, proc.ExitTime = true, e.Time
-		p.exits = append(p.exits, exit{proc, e.Time})
-	}
-}
-
-// forEvent returns the process that an event tells of, which shows that it
-// lives, or nil when it is not followed.
-func (p *Processes) forEvent(pid int32) *Process {
-	proc := p.procs[pid]
-	if proc == nil {
-		if p.only != nil && !p.only[pid] {
-			return nil
-		}
-		// Born before the side-band was opened or by a lost record.
-		if proc = p.load(pid); proc == nil {
-			proc = p.empty(pid)
-		}
-		p.procs[pid] = proc
-	}
-	return proc
-}
-
-func (p *Processes) empty(pid int32) *Process {
-	return &Process{PID: pid, Arch: procstate.HostArch(), Space: new(procstate.AddressSpace)}
 }
 
 // Process returns a process, or nil when it is not followed or nothing is
