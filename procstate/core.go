@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type Core struct {
 	threads []coreThread
 	files   []coreFile
 	auxv    map[uint64]uint64
+	notes   uint64 // bytes of notes that were read
 	space   AddressSpace
 	mem     pageCache
 	images  []io.Closer
@@ -76,8 +78,11 @@ var ErrFileChanged = errors.New("the file has another build ID than the one that
 // Limits on what a core file may make us allocate.
 const (
 	maxCoreSegments = 1 << 20
-	maxCoreNotes    = 256 << 20
+	maxCoreNotes    = 256 << 20 // bytes of all notes
 	maxCoreThreads  = 1 << 20
+	maxCoreFiles    = 1 << 20 // mappings of files
+	maxCoreImages   = 1 << 12 // files that are opened
+	maxCoreAuxv     = 1 << 8
 )
 
 // OpenCore opens a core file. exe names the program that it is of, "" for the
@@ -167,6 +172,19 @@ func (c *Core) fileAt(addr uint64) *coreFile {
 
 // mapCode builds the address space of the executable segments.
 func (c *Core) mapCode(exe string) {
+	code := c.mappedCode(exe)
+	slices.SortStableFunc(code, func(a, b *Mapping) int { return cmp.Compare(a.Start, b.Start) })
+	end := uint64(0)
+	for _, m := range code {
+		if m.Start >= end { // a kernel's do not overlap
+			c.space.Insert(m)
+			end = m.End
+		}
+	}
+}
+
+// mappedCode returns the mappings of the executable segments.
+func (c *Core) mappedCode(exe string) (code []*Mapping) {
 	files := mappedFiles{core: c, exe: exe, known: make(map[string]mappedFile)}
 	for _, l := range c.loads {
 		if !l.exec {
@@ -182,7 +200,7 @@ func (c *Core) mapCode(exe string) {
 		} else if l.isUprobes() {
 			m.Path = UprobesMapping
 		}
-		c.space.Insert(m)
+		code = append(code, m)
 	}
 	// gcore leaves out the segments of which it dumps nothing, code as a
 	// rule. The files say where their code is.
@@ -194,18 +212,19 @@ func (c *Core) mapCode(exe string) {
 		im, err := files.open(f.path)
 		var format *FormatError
 		if err != nil && !errors.As(err, &format) { // it may have been code
-			c.space.Insert(&Mapping{Start: f.start, End: f.end, Offset: f.off, Path: f.path, ImageErr: err})
+			code = append(code, &Mapping{Start: f.start, End: f.end, Offset: f.off, Path: f.path, ImageErr: err})
 		}
 		if err != nil {
 			continue
 		}
 		for _, s := range im.Segments() {
 			if s.Flags&elf.PF_X != 0 && s.Off < f.off+(f.end-f.start) && f.off < s.Off+s.Filesz {
-				c.space.Insert(&Mapping{Start: f.start, End: f.end, Offset: f.off, Path: f.path, Image: im})
+				code = append(code, &Mapping{Start: f.start, End: f.end, Offset: f.off, Path: f.path, Image: im})
 				break
 			}
 		}
 	}
+	return code
 }
 
 // mappedFiles opens each mapped file once.
@@ -248,6 +267,9 @@ func (c *Core) vdso(l coreLoad) (*Image, error) {
 // one, as far as the core tells: its first page, with the build ID, is
 // dumped by default.
 func (c *Core) openMapped(name, mapped string) (*Image, error) {
+	if len(c.images) >= maxCoreImages {
+		return nil, fmt.Errorf("%s: more than %d files: %w", name, maxCoreImages, ErrNotSupported)
+	}
 	// The name is the core's word: it may be that of a pipe.
 	f, st, err := openRegular(name)
 	if err != nil {

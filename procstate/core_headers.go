@@ -113,8 +113,8 @@ func (c *Core) readSegment(b []byte, lay *coreLayout) error {
 				dumped: min(filesz, memsz), exec: flags&elf.PF_X != 0, read: flags&elf.PF_R != 0})
 		}
 	case elf.PT_NOTE:
-		if filesz > maxCoreNotes {
-			return fmt.Errorf("%w: notes of %d bytes", ErrNotCore, filesz)
+		if c.notes += filesz; c.notes > maxCoreNotes {
+			return fmt.Errorf("%w: notes of %d bytes", ErrNotCore, c.notes)
 		}
 		notes := make([]byte, filesz)
 		if n, err := c.file.ReadAt(notes, int64(off)); n < len(notes) {
@@ -186,7 +186,7 @@ func (c *Core) readNote(typ uint32, d []byte, lay *coreLayout) {
 			c.Name = string(name)
 		}
 	case ntAuxv:
-		for ; len(d) >= 2*lay.word; d = d[2*lay.word:] {
+		for ; len(d) >= 2*lay.word && len(c.auxv) < maxCoreAuxv; d = d[2*lay.word:] {
 			c.auxv[lay.long(d)] = lay.long(d[lay.word:])
 		}
 	case ntFile:
@@ -221,7 +221,7 @@ func (c *Core) readFileNote(d []byte, lay *coreLayout) {
 			return
 		}
 		f := coreFile{start: lay.long(d), end: lay.long(d[w:]), off: lay.long(d[2*w:]) * page, path: string(name)}
-		if f.end > f.start {
+		if f.end > f.start && len(c.files) < maxCoreFiles {
 			c.files = append(c.files, f)
 		}
 		d, names = d[3*w:], rest

@@ -159,6 +159,46 @@ func TestCoreRefused(t *testing.T) {
 	}
 }
 
+// Segments of notes may be many, of the same bytes; those of code may lie in each
+// other.
+func TestCoreLies(t *testing.T) {
+	segment := func(b []byte, i int, typ elf.ProgType, flags elf.ProgFlag, off, vaddr, filesz, memsz uint64) {
+		le, ph := binary.LittleEndian, b[64+56*i:]
+		le.PutUint32(ph, uint32(typ))
+		le.PutUint32(ph[4:], uint32(flags))
+		for at, v := range map[int]uint64{8: off, 16: vaddr, 32: filesz, 40: memsz} {
+			le.PutUint64(ph[at:], v)
+		}
+	}
+	core := func(segments int) []byte {
+		b := bytes.Clone(coreOf(nil, elf.ET_CORE)[:64])
+		binary.LittleEndian.PutUint16(b[56:], uint16(segments))
+		return append(append(b, make([]byte, 56*segments)...), prstatus(1, 0, 1, 1)...)
+	}
+	b := core(3)
+	notes := uint64(64 + 3*56)
+	segment(b, 0, elf.PT_NOTE, 0, notes, 0, uint64(len(b))-notes, 0)
+	segment(b, 1, elf.PT_LOAD, elf.PF_X|elf.PF_R, 0, 0x10000, 0, 0x9000)
+	segment(b, 2, elf.PT_LOAD, elf.PF_X|elf.PF_R, 0, 0x11000, 0, 0x1000)
+	c, err := openCoreBytes(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if maps := c.space.Mappings(); len(maps) != 1 || maps[0].Start != 0x10000 || maps[0].End != 0x19000 {
+		t.Errorf("%d mappings, the first %+v", len(maps), maps[0])
+	}
+	c.Close()
+
+	segment(b, 1, elf.PT_NOTE, 0, 0, 0, maxCoreNotes-8, 0)
+	name := filepath.Join(t.TempDir(), "core")
+	if err := errors.Join(os.WriteFile(name, b, 0o600), os.Truncate(name, maxCoreNotes)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenCore(name, ""); !errors.Is(err, ErrNotCore) || !strings.Contains(err.Error(), "notes of") {
+		t.Errorf("with too many notes: %v", err)
+	}
+}
+
 func FuzzCore(f *testing.F) {
 	f.Add(coreOf(prstatus(1, 0, 1, 1), elf.ET_CORE))
 	files := binary.LittleEndian.AppendUint64(nil, 1)

@@ -21,6 +21,7 @@ const (
 	maxNotes       = 1 << 16
 	maxSectionData = 2 << 30
 	maxZstdWindow  = 128 << 20 // what zstd --ultra --long makes
+	minZstdWindow  = 8 << 20   // what every decoder should have (RFC 8878, section 3.1.1.1.2)
 )
 
 // FormatError reports a malformed file and where in it.

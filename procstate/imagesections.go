@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"strings"
 	"sync"
 
@@ -108,10 +109,11 @@ func decompress(s Section, raw []byte, limit uint64, is64 bool) ([]byte, error) 
 	return nil, &FormatError{int64(s.Off), "unknown compression"}
 }
 
-// unzstd decompresses a zstd stream that holds size bytes.
+// unzstd decompresses a zstd stream that holds size bytes. Its window, which is
+// allocated before anything comes, need not be longer than that.
 func unzstd(raw []byte, size uint64) ([]byte, error) {
-	r, err := zstd.NewReader(bytes.NewReader(raw), zstd.WithDecoderConcurrency(1),
-		zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxZstdWindow))
+	r, err := zstd.NewReader(bytes.NewReader(raw), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(min(maxZstdWindow, max(minZstdWindow, uint64(1)<<bits.Len64(size)))))
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ type vmFields struct {
 	blobComplete, blobFrame       uint64
 	blobCodeBegin, blobCodeEnd    uint64
 	blobName                      uint64
-	blobEnd                       uint64 // behind the last of them
+	blobEnd                       uint64 // of a CodeBlob, as much as holds the last of them
 }
 
 // vmStruct is an entry of the table.
@@ -94,10 +94,11 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 			}
 		}
 	}
-	f.blobEnd = max(f.blobComplete+4, f.blobFrame+4, f.blobCodeBegin+8, f.blobCodeEnd+8, f.blobName+8)
-	if len(seen) != all || f.blobEnd > maxBlobHeader {
+	last := max(f.blobComplete, f.blobFrame, f.blobCodeBegin, f.blobCodeEnd, f.blobName)
+	if len(seen) != all || last > maxBlobHeader-8 {
 		return nil
 	}
+	f.blobEnd = last + 8
 	return &f
 }
 
