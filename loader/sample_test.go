@@ -2,9 +2,11 @@ package loader
 
 import (
 	"errors"
+	"math/bits"
 	"testing"
 	"unsafe"
 
+	"github.com/swbpf/swbpf/gen"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -127,6 +129,10 @@ func FuzzDecode(f *testing.F) {
 	(*sampleHeader)(unsafe.Pointer(&mirrored[0])).Changes = 1
 	copy(mirrored[unsafe.Sizeof(sampleHeader{})+12:], []byte{64, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1})
 	f.Add(mirrored)
+	kernel := append(testRecord(0), make([]byte, unsafe.Sizeof(gen.SamplerKernelRegs{})+16)...)
+	(*sampleHeader)(unsafe.Pointer(&kernel[0])).KernelBytes = 16
+	kernel[len(kernel)-16] = 3 // a mask of both words, and these
+	f.Add(kernel)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		rec := make([]uint64, len(data)/8+1) // aligned, as in the ring
 		b := unsafe.Slice((*byte)(unsafe.Pointer(&rec[0])), len(rec)*8)[:len(data):len(data)]
@@ -139,6 +145,15 @@ func FuzzDecode(f *testing.F) {
 		total := uintptr(len(s.Kernel) * 8)
 		for _, r := range s.Regions {
 			total += unsafe.Sizeof(regionHeader{}) + uintptr(len(r.Data)+7)&^7
+		}
+		if s.kernelRegs != nil {
+			head := unsafe.Sizeof(*s.kernelRegs)
+			masks := unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(s.kernelRegs), head)), (len(s.kernelStack)+63)/64)
+			kept := 0
+			for _, mask := range masks {
+				kept += bits.OnesCount64(mask)
+			}
+			total += head + uintptr(8*len(masks)) + uintptr(8*((kept+1)/2))
 		}
 		total += unsafe.Sizeof(sampleHeader{}) + uintptr(len(s.Probes.Returns))*unsafe.Sizeof(replacedReturn{})
 		if total != uintptr(len(data)) && m.changes == 0 {
