@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -39,8 +40,10 @@ func (v *Value) Format(o Format) string {
 	if o.Repeats == 0 {
 		o.Repeats = 10
 	}
-	p := printer{o: o}
+	p := printer{o: o, r: v.f.r}
+	p.r.left = maxRead
 	p.value(v, 0)
+	p.r.left = math.MaxInt
 	return p.b.String()
 }
 
@@ -90,6 +93,7 @@ func Unknown(err error) string {
 type printer struct {
 	b     bytes.Buffer
 	o     Format
+	r     *Reader
 	bases int // that the one being written is in
 
 	virtual []*symbols.Type // bases of the object being written that were written
@@ -101,19 +105,24 @@ type printer struct {
 	parts, nest int // written so far, and that the one being written is in
 }
 
-// Bounds on the text of one value: its bytes, the parts that are written, and
-// how deeply these are in one another. Types of a damaged file can be made of
-// themselves.
+// Bounds on the text of one value: its bytes, the parts that are written, how
+// deeply these are in one another, and the bytes that are read for them, each
+// time readCost more. Types of a damaged file can be made of themselves, and so can
+// slices.
 const (
 	maxText     = 1 << 16
-	maxParts    = 1 << 20
+	maxParts    = 1 << 17
 	maxPartNest = 256
+	maxRead     = 16 << 20
+	readCost    = 64
 )
+
+var errTooMuch = errors.New("too much to be read")
 
 // enter begins a part of a value, which leave ends; without room for it, it
 // writes that there is more.
 func (p *printer) enter() bool {
-	if p.b.Len() > maxText || p.parts >= maxParts || p.nest >= maxPartNest {
+	if p.b.Len() > maxText || p.parts >= maxParts || p.nest >= maxPartNest || p.r.left <= 0 {
 		p.b.WriteString("...")
 		return false
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/symbols"
@@ -27,6 +28,7 @@ type Reader struct {
 	ctx   context.Context
 	known map[place]functions
 	types map[*procstate.Image]uint64 // of Go programs: see goTypes
+	left  int                         // bytes that may still be read
 }
 
 // place is a link-time address of a file.
@@ -43,7 +45,7 @@ type functions struct {
 // New makes a Reader of the frames of w, with the debug information that s
 // finds.
 func New(w *unwind.Walker, s *symbols.Symbolizer) *Reader {
-	return &Reader{w: w, s: s, ctx: context.Background(), known: make(map[place]functions), types: make(map[*procstate.Image]uint64)}
+	return &Reader{w: w, s: s, ctx: context.Background(), known: make(map[place]functions), types: make(map[*procstate.Image]uint64), left: math.MaxInt}
 }
 
 // Until makes reading end with a context: what is asked for when it is done is
@@ -207,6 +209,9 @@ func (r *Reader) read(addr uint64, b []byte) error {
 	}
 	if err := r.late(); err != nil {
 		return err
+	}
+	if r.left -= len(b) + readCost; r.left <= 0 {
+		return errTooMuch
 	}
 	n, err := r.w.ProcessState().ReadMemory(addr, b)
 	if errors.Is(err, procstate.ErrDetached) {
