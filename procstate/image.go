@@ -19,6 +19,7 @@ const (
 	maxShstrtab    = 4 << 20
 	maxSectionName = 1 << 10 // bytes; a longer one is none
 	maxNotes       = 1 << 16
+	maxAllNotes    = 1 << 20
 	maxSectionData = 2 << 30
 	maxZstdWindow  = 128 << 20 // what zstd --ultra --long makes
 	minZstdWindow  = 8 << 20   // what every decoder should have (RFC 8878, section 3.1.1.1.2)
@@ -302,10 +303,12 @@ func (im *Image) readFull(b []byte, off uint64) error {
 }
 
 func (im *Image) findBuildID() []byte {
+	left := uint64(maxAllNotes) // many headers may lead to the same notes
 	try := func(off, size uint64) []byte {
-		if size > maxNotes {
+		if size > min(maxNotes, left) {
 			return nil
 		}
+		left -= size
 		b, err := im.readNew(off, size)
 		if err != nil {
 			return nil

@@ -215,6 +215,24 @@ func readAll(im *Image) {
 	for _, s := range im.Sections() {
 		im.SectionBytes(s, 1<<20)
 		im.Section(s.Name)
+		im.SectionParts(s, 1<<20, func([]byte) {})
+		if p, _ := im.Packed(s); p != nil && p.Size() < 1<<24 {
+			p.Part(p.Size() / 2)
+		}
+	}
+	im.EachSymbol(func(*ELFSymbol) bool { return true })
+	im.DynamicSymbol(1)
+	im.FuncStarts()
+	im.frameLists()
+	im.jitDescriptor()
+	symbolIn(im, ".symtab", ".strtab", trapFunction)
+	goListsOf(im)
+	GoRuntimeOf(im)
+	if t, err := Pclntab(im); err == nil {
+		start, end := t.Range()
+		if f, ok := t.Func(start + (end-start)/2); ok {
+			t.Lines(nil, &f, f.Entry)
+		}
 	}
 	var b [16]byte
 	for _, s := range im.Segments() {

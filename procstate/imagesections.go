@@ -51,7 +51,10 @@ var sectionBuffers = sync.Pool{New: func() any { return new([sectionPart]byte) }
 // have 8, 16 or 24 bytes. A section that is compressed is read whole, as by
 // SectionBytes. An error may come after some of the bytes.
 func (im *Image) SectionParts(s Section, limit uint64, visit func(part []byte)) error {
-	if s.Flags&elf.SHF_COMPRESSED != 0 || strings.HasPrefix(s.Name, ".zdebug_") || s.Type == elf.SHT_NOBITS || s.Size > uint64(im.size) || limit != 0 && s.Size > limit {
+	if limit == 0 || limit > maxSectionData {
+		limit = maxSectionData
+	}
+	if s.Flags&elf.SHF_COMPRESSED != 0 || strings.HasPrefix(s.Name, ".zdebug_") || s.Type == elf.SHT_NOBITS || s.Size > min(limit, uint64(im.size)) {
 		b, err := im.SectionBytes(s, limit)
 		if err == nil {
 			visit(b)

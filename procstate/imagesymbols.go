@@ -18,6 +18,7 @@ type ELFSymbol struct {
 const (
 	maxStrtab     = 512 << 20
 	maxSymbolName = 64 << 10
+	nameReads     = 16 // how often a string table is read for the names of all symbols, at most
 )
 
 // EachSymbol calls fn for the symbols that the file defines, those of .symtab
@@ -65,6 +66,7 @@ type symbolTable struct {
 	im             *Image
 	entries, names []byte
 	size           int // bytes of an entry
+	left           int // bytes of names that may still be read: each may be the end of another
 }
 
 func (im *Image) symbolTable(s Section) (t symbolTable, err error) {
@@ -79,6 +81,7 @@ func (im *Image) symbolTable(s Section) (t symbolTable, err error) {
 		return t, err
 	}
 	t.names, err = im.SectionBytes(im.sections[s.Link], maxStrtab)
+	t.left = nameReads*len(t.names) + maxSymbolName
 	return t, err
 }
 
@@ -91,13 +94,14 @@ func (t *symbolTable) read(b []byte, sym *ELFSymbol) (ok bool) {
 		info, shndx, value, size = 12, 14, 4, 8
 	}
 	at := uint64(le.Uint32(b))
-	if le.Uint16(b[shndx:]) == uint16(elf.SHN_UNDEF) || at >= uint64(len(t.names)) {
+	if le.Uint16(b[shndx:]) == uint16(elf.SHN_UNDEF) || at >= uint64(len(t.names)) || t.left < 0 {
 		return false
 	}
 	sym.Name = t.names[at:min(at+maxSymbolName, uint64(len(t.names)))]
 	if n := bytes.IndexByte(sym.Name, 0); n >= 0 {
 		sym.Name = sym.Name[:n]
 	}
+	t.left -= len(sym.Name)
 	sym.Value, sym.Size = t.im.word(b[value:]), t.im.word(b[size:])
 	sym.Type = elf.SymType(b[info] & 15)
 	return true

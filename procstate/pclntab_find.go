@@ -109,9 +109,9 @@ const maxCandidates = 64
 // scanPclntab searches the segments for a plausible header.
 func scanPclntab(im *Image) (*GoTable, error) {
 	var found *GoTable
-	candidates := 0
+	candidates, left := 0, uint64(maxScan)
 	for _, s := range im.segs {
-		err := scanWords(im, s, func(vaddr uint64, b []byte) bool {
+		err := scanWords(im, s, &left, func(vaddr uint64, b []byte) bool {
 			if m := binary.LittleEndian.Uint32(b); m != pclntab116 && m != pclntab118 && m != pclntab120 {
 				return true
 			}
@@ -144,13 +144,19 @@ func scanPclntab(im *Image) (*GoTable, error) {
 	return nil, ErrNoPclntab
 }
 
+// maxScan bounds the bytes of segments that are searched: of a file with holes they
+// may be any number.
+const maxScan = 2 << 30
+
 // scanWords calls f for each 8-byte aligned address of a segment with the 8
-// bytes there, until it returns false.
-func scanWords(im *Image, s Segment, f func(vaddr uint64, b []byte) bool) error {
+// bytes there, until it returns false. It takes from left the bytes that it reads, and
+// ends when there are none.
+func scanWords(im *Image, s Segment, left *uint64, f func(vaddr uint64, b []byte) bool) error {
 	buf := make([]byte, 1<<16)
 	skip := -s.Vaddr & 7
-	for off := skip; off+8 <= s.Filesz; off += uint64(len(buf)) {
+	for off := skip; off+8 <= s.Filesz && *left > 0; off += uint64(len(buf)) {
 		b := buf[:min(uint64(len(buf)), s.Filesz-off)]
+		*left -= min(*left, uint64(len(b)))
 		if err := im.readFull(b, s.Off+off); err != nil {
 			return err
 		}
@@ -197,12 +203,13 @@ func findModuledata(im *Image, t *GoTable) (md goModuledata) {
 			return md
 		}
 	}
+	left := uint64(maxScan)
 	for _, s := range im.segs {
 		if s.Flags&elf.PF_W == 0 || md.text != 0 || candidates >= maxCandidates {
 			continue
 		}
 		// An unreadable segment leaves the others.
-		_ = scanWords(im, s, func(vaddr uint64, b []byte) bool {
+		_ = scanWords(im, s, &left, func(vaddr uint64, b []byte) bool {
 			if t.ptrSize == 8 {
 				return binary.LittleEndian.Uint64(b) != t.vaddr || try(vaddr)
 			}
@@ -257,6 +264,10 @@ func applyRelative(im *Image, b []byte, vaddr uint64) {
 	})
 }
 
+// maxRelative bounds the bytes of a file's relocations, which are read for each
+// candidate.
+const maxRelative = 64 << 20
+
 // relatives calls f for each relative relocation with addend: the link-time
 // address of a word and the link-time address to be stored there. Formats
 // that keep the addend in place (REL, RELR) need no help.
@@ -271,7 +282,7 @@ func relatives(im *Image, f func(vaddr, value uint64) bool) {
 		return
 	}
 	off, size := relaTable(im)
-	if size > uint64(im.size) {
+	if size > min(maxRelative, uint64(im.size)) {
 		return
 	}
 	buf := make([]byte, 24*2048)

@@ -149,6 +149,9 @@ func debugLink(im *procstate.Image) (name string, crc uint32, ok bool) {
 	return string(b[:i]), binary.LittleEndian.Uint32(b[(i+4)&^3:]), true
 }
 
+// maxSummed bounds a file without a build ID, in bytes, which has to be read through.
+const maxSummed = 4 << 30
+
 // checkDebugLink makes sure that f belongs to im: by build ID where both have
 // one, else by the CRC of the whole file.
 func checkDebugLink(im *procstate.Image, f *openedImage, crc uint32) error {
@@ -157,6 +160,9 @@ func checkDebugLink(im *procstate.Image, f *openedImage, crc uint32) error {
 			return errNotSameFile
 		}
 		return nil
+	}
+	if f.Size() > maxSummed {
+		return fmt.Errorf("%d bytes: %w", f.Size(), errNotSameFile)
 	}
 	h := crc32.NewIEEE()
 	if _, err := io.Copy(h, io.NewSectionReader(f.f, 0, f.Size())); err != nil {

@@ -2,10 +2,12 @@ package symbols
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/testenv"
@@ -167,6 +169,25 @@ func TestMiniDebugInfo(t *testing.T) {
 	}
 	if _, err := unxz(b); !errors.Is(err, errXZ) {
 		t.Errorf("1 GiB dictionary: %v", err)
+	}
+}
+
+// Each block has a dictionary, however little it holds.
+func TestUnxzBlocks(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "text", "abc")
+	run(t, dir, "xz", "-kf", "--check=none", "--lzma2=dict=64MiB", "text")
+	b, err := os.ReadFile(filepath.Join(dir, "text.xz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := 4 * (int(binary.LittleEndian.Uint32(b[len(b)-8:])) + 1)
+	head, block, rest := b[:12], b[12:len(b)-12-index], b[len(b)-12-index:]
+	for n, want := range map[int]string{1: "abc", 3: "abcabcabc", 5: "", 1000: ""} {
+		out, err := unxz(slices.Concat(head, bytes.Repeat(block, n), rest))
+		if string(out) != want || (err == nil) != (want != "") {
+			t.Errorf("%d blocks: %q, %v", n, out, err)
+		}
 	}
 }
 

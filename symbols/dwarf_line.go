@@ -9,8 +9,8 @@ import (
 
 // Limits on one line table.
 const (
-	maxLineProgram = 512 << 20 // bytes
-	maxLineRows    = 1 << 26
+	maxLineProgram = maxBytes
+	maxLineRows    = 1 << 24
 	maxLineFiles   = 1 << 20
 	maxLineFormats = 64
 	maxPooledRows  = 1 << 17 // in a buffer that is kept

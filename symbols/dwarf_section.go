@@ -36,7 +36,8 @@ type dwarfSection struct {
 // the parts that were read have cost as much.
 const (
 	maxWhole = 1 << 20
-	readCost = 4 << 10 // of one read, in bytes that could be read instead
+	readCost = 4 << 10  // of one read, in bytes that could be read instead
+	maxBytes = 64 << 20 // that are in memory for one question: a file with holes may be of any size
 )
 
 // leastMemory may be taken by a part of a section, whatever Options.Memory is.
@@ -131,6 +132,9 @@ func (s *dwarfSection) again() dwarfSection {
 func (s *dwarfSection) bytes(off, n uint64) ([]byte, error) {
 	if off > s.size || n > s.size-off {
 		return nil, fmt.Errorf("offset %#x is past the end of the section: %w", off, errDWARF)
+	}
+	if n > maxBytes {
+		return nil, fmt.Errorf("%d bytes at %#x: %w", n, off, errDWARF)
 	}
 	if s.packed != nil {
 		if b, err := s.packed.at(s.off+off, n); b != nil || err != nil {

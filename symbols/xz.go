@@ -15,8 +15,9 @@ var errXZ = errors.New("bad xz data")
 
 // Limits on what a compressed section may make us allocate.
 const (
-	maxXZDict = 64 << 20
-	maxXZSize = 256 << 20
+	maxXZDict  = 64 << 20
+	maxXZDicts = 256 << 20 // of all blocks, which may be empty
+	maxXZSize  = 64 << 20
 )
 
 // unxz decompresses an .xz stream. The container is read here, and only LZMA2
@@ -28,7 +29,7 @@ func unxz(b []byte) ([]byte, error) {
 	}
 	checkSize := [16]int{0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64}[b[7]&15]
 	var out bytes.Buffer
-	b = b[12:]
+	b, dicts := b[12:], 0
 	for len(b) > 0 && b[0] != 0 { // 0 begins the index
 		headerSize := (int(b[0]) + 1) * 4
 		if headerSize > len(b) {
@@ -37,6 +38,9 @@ func unxz(b []byte) ([]byte, error) {
 		dict, err := xzBlockDict(b[:headerSize])
 		if err != nil {
 			return nil, err
+		}
+		if dicts += dict; dicts > maxXZDicts {
+			return nil, fmt.Errorf("dictionaries of more than %d bytes: %w", maxXZDicts, errXZ)
 		}
 		src := bytes.NewReader(b[headerSize:])
 		r, err := lzma.Reader2Config{DictCap: dict}.NewReader2(src)

@@ -16,18 +16,21 @@ const (
 	irelativeARM64 = 1032
 )
 
-// maxRelocs bounds the bytes of a relocation section that are read.
+// maxRelocs bounds the bytes that are read of a file's relocations. Many headers
+// may be of the same.
 const maxRelocs = 256 << 20
 
 // eachRela calls visit for each entry of the file's RELA sections that the
 // dynamic loader applies.
 func (c *Code) eachRela(visit func(offset uint64, typ, sym uint32, addend uint64)) {
+	left := uint64(maxRelocs)
 	for _, s := range c.im.Sections() {
-		if s.Type != elf.SHT_RELA || s.Flags&elf.SHF_ALLOC == 0 {
+		if s.Type != elf.SHT_RELA || s.Flags&elf.SHF_ALLOC == 0 || left == 0 {
 			continue
 		}
-		_ = c.im.SectionParts(s, maxRelocs, func(b []byte) { // damaged: what could be read
+		_ = c.im.SectionParts(s, left, func(b []byte) { // damaged: what could be read
 			le := binary.LittleEndian
+			left -= uint64(len(b))
 			for ; len(b) >= 24; b = b[24:] {
 				info := le.Uint64(b[8:])
 				visit(le.Uint64(b), uint32(info), uint32(info>>32), le.Uint64(b[16:]))
@@ -50,8 +53,12 @@ func (c *Code) findRelocated() {
 	})
 }
 
-// maxData bounds the bytes of a data section that are looked at.
-const maxData = 64 << 20
+// maxData bounds the bytes of a data section that are looked at, and maxAllData
+// those of all.
+const (
+	maxData    = 64 << 20
+	maxAllData = 256 << 20
+)
 
 // findPointers adds to taken what in the data of a program that is not
 // relocated looks like code addresses.
@@ -59,12 +66,14 @@ func (c *Code) findPointers() {
 	if c.im.Type() != elf.ET_EXEC || c.arch.AddressWidth != 8 {
 		return
 	}
+	left := uint64(maxAllData)
 	for _, s := range c.im.Sections() {
-		if s.Flags&elf.SHF_ALLOC == 0 || s.Flags&elf.SHF_EXECINSTR != 0 ||
+		if s.Flags&elf.SHF_ALLOC == 0 || s.Flags&elf.SHF_EXECINSTR != 0 || left == 0 ||
 			s.Type != elf.SHT_PROGBITS && s.Type != elf.SHT_INIT_ARRAY && s.Type != elf.SHT_FINI_ARRAY {
 			continue
 		}
-		_ = c.im.SectionParts(s, maxData, func(b []byte) { // damaged: what could be read
+		_ = c.im.SectionParts(s, min(maxData, left), func(b []byte) { // damaged: what could be read
+			left -= uint64(len(b))
 			for ; len(b) >= 8; b = b[8:] {
 				if v := binary.LittleEndian.Uint64(b); v >= c.lo {
 					c.take(v)

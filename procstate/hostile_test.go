@@ -1,0 +1,97 @@
+package procstate
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
+)
+
+// symbolFile is a file of symbols, each of a function, whose names begin so far in
+// a table of names.
+func symbolFile(names []byte, at []uint32) []byte {
+	le := binary.LittleEndian
+	sections := "\x00.symtab\x00.strtab\x00"
+	b := make([]byte, 64)
+	copy(b, "\x7fELF\x02\x01\x01")
+	le.PutUint16(b[16:], uint16(elf.ET_DYN))
+	le.PutUint16(b[18:], uint16(elf.EM_X86_64))
+	le.PutUint16(b[58:], 64)
+	le.PutUint16(b[60:], 3)
+	le.PutUint16(b[62:], 2) // the names of sections are among those of symbols
+	strtab := append([]byte(sections), names...)
+	var symtab []byte
+	for i, off := range at {
+		var s [elf.Sym64Size]byte
+		le.PutUint32(s[:], uint32(len(sections))+off)
+		s[4], s[6] = uint8(elf.STT_FUNC), 1
+		le.PutUint64(s[8:], uint64(i))
+		symtab = append(symtab, s[:]...)
+	}
+	headers := make([]byte, 3*64)
+	section := func(i int, name uint32, typ elf.SectionType, link uint32, contents []byte) {
+		h := headers[64*i:]
+		le.PutUint32(h, name)
+		le.PutUint32(h[4:], uint32(typ))
+		le.PutUint64(h[24:], uint64(len(b)))
+		le.PutUint64(h[32:], uint64(len(contents)))
+		le.PutUint32(h[40:], link)
+		le.PutUint64(h[56:], elf.Sym64Size)
+		b = append(b, contents...)
+	}
+	section(1, 1, elf.SHT_SYMTAB, 2, symtab)
+	section(2, 9, elf.SHT_STRTAB, 0, strtab)
+	le.PutUint64(b[40:], uint64(len(b)))
+	return append(b, headers...)
+}
+
+// Names may be the ends of one another: of many symbols they are far more than the
+// file.
+func TestSymbolNamesInNames(t *testing.T) {
+	names := append(bytes.Repeat([]byte("a"), 1<<14), 0)
+	at := make([]uint32, 1<<14)
+	for i := range at {
+		at[i] = uint32(i)
+	}
+	im, err := NewImageBytes(symbolFile(names, at), "names")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, size := 0, 0
+	im.EachSymbol(func(s *ELFSymbol) bool {
+		if n++; len(s.Name) != len(names)-1-int(s.Value) {
+			t.Fatalf("symbol %d has a name of %d", s.Value, len(s.Name))
+		}
+		size += len(s.Name)
+		return true
+	})
+	if most := nameReads*len(names) + 2*maxSymbolName; n < nameReads || size > most {
+		t.Errorf("%d names of %d bytes, at most %d", n, size, most)
+	}
+}
+
+// A file with holes may be larger than any that is written.
+func TestSectionOfHoles(t *testing.T) {
+	b := symbolFile([]byte("a\x00"), []uint32{0})
+	shoff := binary.LittleEndian.Uint64(b[40:])
+	binary.LittleEndian.PutUint64(b[shoff+64+32:], 1<<40) // the size of .symtab
+	path := filepath.Join(t.TempDir(), "holes")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<41); err != nil {
+		testenv.Lacks(t, "%v", err)
+	}
+	im := openTestFile(t, path)
+	s := mustSection(t, im, ".symtab")
+	if err := im.SectionParts(s, 0, func([]byte) { t.Fatal("it is read") }); err == nil {
+		t.Error("no error")
+	}
+	if n := len(im.FuncStarts()); n != 0 {
+		t.Errorf("%d functions", n)
+	}
+}
