@@ -2,6 +2,8 @@ package oracle
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -111,6 +113,24 @@ work()`)
 // skip is the mean time between the windows of a case.
 const skip = 8 * time.Millisecond
 
+// libgcc is another version of libgcc_s.so.1, and what makes a program use it.
+type libgcc struct{ version, env string }
+
+// otherLibgcc returns those for this machine, of directories native-VERSION in what
+// SWBPF_LIBGCC names.
+func otherLibgcc() (others []libgcc) {
+	root, ok := os.LookupEnv("SWBPF_LIBGCC")
+	dirs, err := filepath.Glob(filepath.Join(root, "native-*"))
+	if !ok || err != nil {
+		return nil
+	}
+	for _, dir := range dirs {
+		_, version, _ := strings.Cut(filepath.Base(dir), "-")
+		others = append(others, libgcc{version, "LD_LIBRARY_PATH=" + dir})
+	}
+	return others
+}
+
 // toldCases are programs that make code while they run and tell of it by GDB's
 // JIT interface, or tell libgcc.
 func toldCases() []Case {
@@ -119,18 +139,29 @@ func toldCases() []Case {
 		c.Table, c.Configs = tableTold, []string{"all", "debug"}
 		cases = append(cases, c)
 	}
-	objects := func(name string, short bool, run []string, flags ...string) {
+	objects := func(c Case, flags ...string) {
 		build := ""
+		c.Run = append([]string{"$OUT"}, c.Run...)
 		for i, f := range flags {
 			object := fmt.Sprintf("$OUT.%d.o", i)
 			build += "gcc -w -c -fPIC -fvisibility=hidden -fno-builtin -fexceptions -fno-stack-protector " + f + " -o " + object + " jitpart.c && "
-			run = append(run, object)
+			c.Run = append(c.Run, object)
 		}
-		add(Case{Name: name, Needs: "g++", Build: build + "g++ -O2 -o $OUT gdbjit.cc", Run: run, Marked: true, Short: short})
+		c.Needs, c.Build, c.Marked = "g++", build+"g++ -O2 -o $OUT gdbjit.cc", true
+		add(c)
 	}
-	objects("objects of gcc -O2 and -O0, loaded and unloaded", true, []string{"$OUT"}, "-O2", "-O0")
-	objects("the same, of which libgcc alone is told", true, []string{"$OUT", "untold"}, "-O2", "-O0")
-	objects("the same, -Os, -O3, frame pointers, a section for each function", false, []string{"$OUT"}, "-Os", "-O3 -ffunction-sections", "-O2 -fno-omit-frame-pointer", "-O1")
+	objects(Case{Name: "objects of gcc -O2 and -O0, loaded and unloaded", Short: true}, "-O2", "-O0")
+	objects(Case{Name: "the same, -Os, -O3, frame pointers, a section for each function"}, "-Os", "-O3 -ffunction-sections", "-O2 -fno-omit-frame-pointer", "-O1")
+	untold := func(name, mode string, env ...string) {
+		objects(Case{Name: name, Short: true, Run: []string{mode}, Env: env}, "-O2", "-O0")
+	}
+	untold("objects of which libgcc alone is told", "untold")
+	untold("the same, two of them at once", "table")
+	libraries := otherLibgcc()
+	for _, l := range libraries {
+		untold("objects of which libgcc alone is told, GCC "+l.version, "untold", l.env)
+		untold("the same, two of them at once, GCC "+l.version, "table", l.env)
+	}
 	modules := "$OUT"
 	build := ""
 	for i, f := range []string{"-O2", "-O0 -Xclang -disable-O0-optnone", "-O2 -fno-omit-frame-pointer -fno-asynchronous-unwind-tables"} {
@@ -139,11 +170,15 @@ func toldCases() []Case {
 		modules += " " + module
 	}
 	build += "clang++-19 -O1 $(llvm-config-19 --cxxflags) -fexceptions -w -o $OUT llvmjit.cc $(llvm-config-19 --ldflags --libs)"
-	for _, linker := range []struct{ name, arg string }{{"LLVM's ORC, RuntimeDyld", "rtdyld"}, {"LLVM's ORC, JITLink", "jitlink"},
-		{"LLVM's ORC, which tells libgcc alone", "untold"}} {
+	linkers := []struct{ name, arg, env string }{{"LLVM's ORC, RuntimeDyld", "rtdyld", ""}, {"LLVM's ORC, JITLink", "jitlink", ""},
+		{"LLVM's ORC, which tells libgcc alone", "untold", ""}}
+	for _, l := range libraries {
+		linkers = append(linkers, struct{ name, arg, env string }{"the same, GCC " + l.version, "untold", l.env})
+	}
+	for _, linker := range linkers {
 		run := strings.Fields(modules)
 		add(Case{Name: linker.name, Needs: "clang++-19 /usr/include/llvm-19/llvm/ExecutionEngine/Orc/LLJIT.h", Build: build,
-			Run: slices.Insert(run, 1, linker.arg), Marked: true, Steps: 400000})
+			Run: slices.Insert(run, 1, linker.arg), Env: strings.Fields(linker.env), Marked: true, Steps: 400000})
 	}
 	add(Case{Name: "one object for all code that is generated", Needs: "gcc", Build: "gcc -c -o $OUT.o buffer.s && gcc -O1 -o $OUT buffer.c",
 		Run: []string{"$OUT", "$OUT.o"}, Marked: true, Short: true})

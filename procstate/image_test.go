@@ -223,7 +223,7 @@ func readAll(im *Image) {
 	im.EachSymbol(func(*ELFSymbol) bool { return true })
 	im.DynamicSymbol(1)
 	im.FuncStarts()
-	im.frameLists()
+	im.frameRoots()
 	im.jitDescriptor()
 	symbolIn(im, ".symtab", ".strtab", trapFunction)
 	goListsOf(im)

@@ -107,22 +107,22 @@ func (t *symbolTable) read(b []byte, sym *ELFSymbol) (ok bool) {
 	return true
 }
 
-// symbolNamed returns the link-time address of the variable or function of a name in the
-// first of some tables that defines it, 0 when none does. It keeps little in memory and
-// reads most of a file that has many symbols.
-func (im *Image) symbolNamed(name string, typ elf.SymType, tables ...string) uint64 {
+// symbolNamed returns the link-time address and the size of the variable or function of a
+// name in the first of some tables that defines it, 0 when none does. It keeps little in
+// memory and reads most of a file that has many symbols.
+func (im *Image) symbolNamed(name string, typ elf.SymType, tables ...string) (vaddr, size uint64) {
 	for _, table := range tables {
 		s, ok := im.Section(table)
 		if !ok || uint64(s.Link) >= uint64(len(im.sections)) || s.Size > maxSymtab || s.Type == elf.SHT_NOBITS {
 			continue
 		}
 		if at, ok := im.findName(im.sections[s.Link], name); ok {
-			if vaddr := im.symbolWithName(s, at, typ); vaddr != 0 {
-				return vaddr
+			if vaddr, size = im.symbolWithName(s, at, typ); vaddr != 0 {
+				return vaddr, size
 			}
 		}
 	}
-	return 0
+	return 0, 0
 }
 
 // searchBlock is how much of a table is searched at a time, in bytes.
@@ -147,25 +147,25 @@ func (im *Image) findName(s Section, name string) (at uint32, ok bool) {
 	return 0, false
 }
 
-// symbolWithName returns the link-time address of the symbol of a type whose name is at an
+// symbolWithName returns the link-time address and the size of the symbol of a type whose name is at an
 // offset of the names that belong to a table of symbols, 0 when there is none.
-func (im *Image) symbolWithName(s Section, name uint32, typ elf.SymType) uint64 {
-	size, info, shndx, value := 24, 4, 6, 8
+func (im *Image) symbolWithName(s Section, name uint32, typ elf.SymType) (vaddr, bytes uint64) {
+	size, info, shndx, value, length := 24, 4, 6, 8, 16
 	if im.arch.AddressWidth == 4 {
-		size, info, shndx, value = 16, 12, 14, 4
+		size, info, shndx, value, length = 16, 12, 14, 4, 8
 	}
 	le := binary.LittleEndian
 	buf := make([]byte, searchBlock/size*size)
 	for off := uint64(0); off < s.Size; off += uint64(len(buf)) {
 		b := buf[:min(uint64(len(buf)), s.Size-off)]
 		if im.readFull(b, s.Off+off) != nil {
-			return 0
+			return 0, 0
 		}
 		for ; len(b) >= size; b = b[size:] {
 			if le.Uint32(b) == name && elf.SymType(b[info]&15) == typ && le.Uint16(b[shndx:]) != uint16(elf.SHN_UNDEF) {
-				return im.word(b[value:])
+				return im.word(b[value:]), im.word(b[length:])
 			}
 		}
 	}
-	return 0
+	return 0, 0
 }

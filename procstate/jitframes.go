@@ -10,85 +10,70 @@ import (
 )
 
 // Compilers that run in a process tell libgcc of the call frame information of their
-// code, so that exceptions get through (__register_frame). Up to GCC 12 libgcc keeps
-// that in two lists, of what exceptions have looked at and what not (struct object in
-// unwind-dw2-fde.h):
+// code, so that exceptions get through (__register_frame). What libgcc keeps of it, in
+// lists or in a tree (see frameRoots), are objects (struct object in unwind-dw2-fde.h):
 //
-//	object  lowest address; two bases; the call frame information, or a sorted
-//	        table of it that leads there; flags; the next one
-//
-// The lists have no symbols. What takes an object from either of them,
-// __deregister_frame_info_bases, reads the places where they begin, and takes their
-// addresses too.
-
+//	object  lowest address; two bases; the call frame information, or a table of
+//	        several that ends with 0, or a sorted table that leads to either;
+//	        flags; the next one
 const (
-	frameListCode = 512     // bytes of code looked at to find the lists
-	maxFrameInfo  = 4 << 20 // bytes of call frame information of an object
-	frameInfoPage = 4 << 10 // read at a time: memory behind may not be there
-	frameGap      = 64      // between functions, of one piece of code all the same
+	maxFrameInfo   = 4 << 20 // bytes of call frame information of an object
+	maxFrameTables = 1 << 10 // of an object
+	frameInfoPage  = 4 << 10 // read at a time: memory behind may not be there
+	frameGap       = 64      // between functions, of one piece of code all the same
 
 	objectSorted = 1 // flags: by way of a sorted table
 	objectArray  = 2 // several at once
 )
 
-// frameLists returns the link-time addresses of the lists of libgcc; none when the
-// file is another.
-func (im *Image) frameLists() []uint64 {
-	im.jit.listsOnce.Do(func() { im.jit.lists = im.findFrameLists() })
-	return im.jit.lists
-}
-
-func (im *Image) findFrameLists() (lists []uint64) {
-	if im.arch != AMD64 {
-		return nil
-	}
-	var code [frameListCode]byte
-	at := im.symbolNamed("__deregister_frame_info_bases", elf.STT_FUNC, ".dynsym")
-	if at == 0 || im.ReadVaddr(code[:], at) != nil {
-		return nil
-	}
-	const loaded, taken = 1, 2
-	used := map[uint64]int{}
-	for i := range len(code) - 7 { // REX.W, operation, [RIP+disp]
-		if code[i]&^4 != 0x48 || code[i+2]&0xc7 != 5 {
-			continue
-		}
-		to := at + uint64(i) + 7 + uint64(int64(int32(binary.LittleEndian.Uint32(code[i+3:]))))
-		switch code[i+1] {
-		case 0x8b: // MOV
-			used[to] |= loaded
-		case 0x8d: // LEA
-			used[to] |= taken
-		}
-	}
-	for to, how := range used {
-		if how == loaded|taken && to%8 == 0 && im.isWritable(to) {
-			lists = append(lists, to)
-		}
-	}
-	slices.Sort(lists)
-	return lists
-}
-
-// isWritable reports whether a link-time address is in memory that the program writes.
-func (im *Image) isWritable(vaddr uint64) bool {
-	return slices.ContainsFunc(im.segs, func(s Segment) bool {
-		return s.Flags&elf.PF_W != 0 && vaddr-s.Vaddr < s.Memsz
-	})
-}
-
 // readJITFrames reads the call frame information of an object of libgcc, of which e has
 // the address and the flags. It takes from left the bytes that it reads.
 func readJITFrames(a *Arch, e jitEntry, left *uint64, read func(addr uint64, buf []byte) bool) (*JITObject, error) {
-	var word [8]byte
 	at := e.symfile
+	word := func(addr uint64) (w uint64, ok bool) {
+		var b [8]byte
+		ok = read(addr, b[:])
+		return binary.LittleEndian.Uint64(b[:]), ok
+	}
 	if e.size&objectSorted != 0 {
-		if !read(at, word[:]) {
+		var ok bool
+		if at, ok = word(at); !ok {
 			return nil, ErrUnreadable
 		}
-		at = binary.LittleEndian.Uint64(word[:])
 	}
-	if e.size&objectArray != 0 || at == 0 {
+	if e.size&objectArray == 0 {
+		return readJITTable(a, e, at, left, read)
+	}
+	var first, last *JITObject
+	for slot := at; slot-at < 8*maxFrameTables; slot += 8 {
+		frames, ok := word(slot)
+		if !ok {
+			return nil, ErrUnreadable
+		}
+		if frames == 0 {
+			break
+		}
+		o, err := readJITTable(a, e, frames, left, read)
+		if err != nil {
+			return nil, err
+		}
+		if first == nil {
+			first = o
+		} else {
+			last.more = o
+		}
+		last = o
+	}
+	if first == nil {
+		return nil, errJITObject
+	}
+	return first, nil
+}
+
+// readJITTable reads the call frame information at an address, which is that of the
+// object with an entry, or a part of it.
+func readJITTable(a *Arch, e jitEntry, at uint64, left *uint64, read func(addr uint64, buf []byte) bool) (*JITObject, error) {
+	if at == 0 {
 		return nil, errJITObject
 	}
 	raw, code, err := readFrameInfo(at, left, read)

@@ -34,7 +34,8 @@ type JITObject struct {
 
 	at    uint64 // address of its entry
 	entry jitEntry
-	from  uint64 // address of the object file
+	more  *JITObject // of the same entry
+	from  uint64     // address of the object file
 	code  []jitRange
 	parts []jitPart // what sum is of
 	sum   uint64
@@ -49,6 +50,22 @@ func (o *JITObject) Holds(addr uint64) bool {
 		}
 	}
 	return false
+}
+
+// holder returns that of the object files of an entry which is of the code at a run-time
+// address, nil when none is.
+func (o *JITObject) holder(addr uint64) *JITObject {
+	for ; o != nil && !o.Holds(addr); o = o.more {
+	}
+	return o
+}
+
+// sizes returns what is kept of the object files of an entry, in bytes.
+func (o *JITObject) sizes() (n int) {
+	for ; o != nil; o = o.more {
+		n += o.size
+	}
+	return n
 }
 
 // jitRange is code at the run-time addresses [start, end).

@@ -29,7 +29,7 @@ const (
 
 // JITObjects are the object files that a process has registered with debuggers, and
 // the call frame information that it has registered with libgcc alone (see
-// frameLists). With debuggers it does by GDB's JIT interface (GDB manual, "JIT
+// frameRoots). With debuggers it does by GDB's JIT interface (GDB manual, "JIT
 // Compilation Interface"), as QEMU and the compilers of LLVM do it. A file of the
 // process has a variable, the descriptor, that leads to a list of entries:
 //
@@ -54,8 +54,9 @@ type JITObjects struct {
 
 	objects map[uint64]*JITObject // by address of their entry
 	links   map[uint64]jitLink    // the same
-	code    []jitRange            // in order of address, without overlaps
-	gone    []*JITObject          // no longer registered, the last first
+	code    jitCode
+	gone    []*JITObject // no longer registered, the last first
+	trees   jitTrees
 
 	walks    uint64 // see Begin
 	same     uint64 // of the walks, the last in which the lists were what they had been
@@ -155,15 +156,30 @@ func (j *JITObjects) At(addr uint64) *JITObject {
 	if !j.find() {
 		return nil
 	}
-	o := j.codeAt(addr)
+	if o := j.listedAt(addr); o != nil {
+		return o
+	}
+	if o := j.inTrees(addr); o != nil {
+		return o
+	}
+	return j.wasAt(addr)
+}
+
+// listedAt returns the object file of the code at a run-time address that is in a list,
+// nil when there is none.
+func (j *JITObjects) listedAt(addr uint64) *JITObject {
+	if len(j.descriptors) == 0 {
+		return nil
+	}
+	o := j.code.at(addr)
 	if o != nil && j.stands(o) {
 		return o
 	}
 	if o == nil && !j.changed() || !j.update() {
-		return j.wasAt(addr)
+		return nil
 	}
-	if o = j.codeAt(addr); o == nil || !j.stands(o) {
-		return j.wasAt(addr)
+	if o = j.code.at(addr); o == nil || !j.stands(o) {
+		return nil
 	}
 	return o
 }
@@ -183,8 +199,10 @@ func (j *JITObjects) wasAt(addr uint64) *JITObject {
 
 // leave takes note that an object file is not registered any more.
 func (j *JITObjects) leave(o *JITObject) {
-	if j.live != nil && len(o.code) > 0 {
-		j.gone = slices.Insert(j.gone[:min(len(j.gone), maxJITGone-1)], 0, o)
+	for ; o != nil && j.live != nil; o = o.more {
+		if len(o.code) > 0 {
+			j.gone = slices.Insert(j.gone[:min(len(j.gone), maxJITGone-1)], 0, o)
+		}
 	}
 }
 
@@ -205,10 +223,10 @@ func (j *JITObjects) Above(addr, within uint64) (start uint64, ok bool) {
 func (j *JITObjects) Linked() []*Image {
 	if !j.names {
 		j.names, j.objects, j.took = true, nil, 0 // of those there are the names are not known
-		if j.find() {
+		if j.find() && len(j.descriptors) > 0 {
 			j.update()
 		}
-	} else if j.find() && j.changed() {
+	} else if j.find() && len(j.descriptors) > 0 && j.changed() {
 		j.update()
 	}
 	l := j.linked
@@ -228,7 +246,7 @@ func (j *JITObjects) readMemory(addr uint64, buf []byte) bool {
 	return err == nil && n == len(buf)
 }
 
-// find looks for descriptors, once for each state of the mappings, and reports
+// find looks for descriptors and trees, once for each state of the mappings, and reports
 // whether there are any.
 func (j *JITObjects) find() bool {
 	if j.ps == nil {
@@ -239,13 +257,13 @@ func (j *JITObjects) find() bool {
 		return false
 	}
 	if s, ok := libs.(*AddressSpace); j.looked == j.epoch || ok && j.looked != 0 && j.generation == s.Generation() {
-		return len(j.descriptors) > 0
+		return len(j.descriptors) > 0 || len(j.trees.all) > 0
 	} else if ok {
 		j.generation = s.Generation()
 	}
 	j.looked = j.epoch
 	before := j.descriptors
-	j.descriptors = nil
+	j.descriptors, j.trees.all = nil, nil
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil || lib.Image.arch.AddressWidth != 8 {
 			continue
@@ -253,8 +271,12 @@ func (j *JITObjects) find() bool {
 		if vaddr := lib.Image.jitDescriptor(); vaddr != 0 {
 			j.descriptors = append(j.descriptors, jitDescriptor{addr: vaddr + lib.Bias, layout: &jitOfGDB})
 		}
-		for _, vaddr := range lib.Image.frameLists() {
+		roots := lib.Image.frameRoots()
+		for _, vaddr := range roots.lists {
 			j.descriptors = append(j.descriptors, jitDescriptor{addr: vaddr + lib.Bias, layout: &jitOfLibgcc, arch: lib.Image.arch})
+		}
+		if roots.tree != 0 {
+			j.trees.all = append(j.trees.all, jitTree{addr: roots.tree + lib.Bias, arch: lib.Image.arch})
 		}
 	}
 	for n := range j.descriptors {
@@ -264,7 +286,7 @@ func (j *JITObjects) find() bool {
 	}
 	// Debuggers are told more than libgcc.
 	slices.SortStableFunc(j.descriptors, func(a, b jitDescriptor) int { return a.layout.next - b.layout.next })
-	return len(j.descriptors) > 0
+	return len(j.descriptors) > 0 || len(j.trees.all) > 0
 }
 
 // changed reports whether a list may be other than when it was read.
@@ -352,13 +374,15 @@ func (j *JITObjects) update() bool {
 			if o == nil || o.entry != e {
 				o = j.open(d, at, e, &left)
 			}
-			if kept += o.size; kept > maxJITFrames {
+			if kept += o.sizes(); kept > maxJITFrames {
 				break
 			}
 			objects[at] = o
-			for _, c := range o.code {
-				c.order = len(links)
-				j.code = append(j.code, c)
+			for ; o != nil; o = o.more {
+				for _, c := range o.code {
+					c.order = len(links)
+					j.code = append(j.code, c)
+				}
 			}
 			from, at = at+uint64(d.layout.next), next
 		}
@@ -390,7 +414,9 @@ func (j *JITObjects) open(d *jitDescriptor, at uint64, e jitEntry, left *uint64)
 	if err != nil {
 		return &JITObject{at: at, entry: e, sum: maphash.Bytes(jitSeed, nil), size: jitObjectBytes}
 	}
-	o.at = at
+	for x := o; x != nil; x = x.more {
+		x.at = at
+	}
 	if linked != nil && j.names && j.linkSize+linked.size <= maxJITLinked {
 		j.linked = append(j.linked, linked)
 		j.linkSize += linked.size
@@ -398,13 +424,16 @@ func (j *JITObjects) open(d *jitDescriptor, at uint64, e jitEntry, left *uint64)
 	return o
 }
 
-// codeAt returns the object file of the code at an address, nil when there is none.
-func (j *JITObjects) codeAt(addr uint64) *JITObject {
-	i := sort.Search(len(j.code), func(i int) bool { return j.code[i].start > addr }) - 1
-	if i < 0 || addr >= j.code[i].end {
+// jitCode are ranges in order of address, without overlaps.
+type jitCode []jitRange
+
+// at returns the object file of the code at an address, nil when there is none.
+func (c jitCode) at(addr uint64) *JITObject {
+	i := sort.Search(len(c), func(i int) bool { return c[i].start > addr }) - 1
+	if i < 0 || addr >= c[i].end {
 		return nil
 	}
-	return j.code[i].object
+	return c[i].object
 }
 
 // withoutOverlaps puts ranges in order of address. Of those that overlap the newest
@@ -431,17 +460,19 @@ func withoutOverlaps(code []jitRange) []jitRange {
 	return out
 }
 
-// jitCache is where the descriptor of a file is, and the lists of libgcc.
+// jitCache is where the descriptor of a file is, and what libgcc keeps.
 type jitCache struct {
 	once      sync.Once
 	vaddr     uint64
-	listsOnce sync.Once
-	lists     []uint64
+	rootsOnce sync.Once
+	roots     frameRoots
 }
 
 // jitDescriptor returns the link-time address of the file's descriptor, 0 when it
 // has none.
 func (im *Image) jitDescriptor() uint64 {
-	im.jit.once.Do(func() { im.jit.vaddr = im.symbolNamed("__jit_debug_descriptor", elf.STT_OBJECT, ".dynsym", ".symtab") })
+	im.jit.once.Do(func() {
+		im.jit.vaddr, _ = im.symbolNamed("__jit_debug_descriptor", elf.STT_OBJECT, ".dynsym", ".symtab")
+	})
 	return im.jit.vaddr
 }

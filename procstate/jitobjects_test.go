@@ -549,40 +549,6 @@ func TestReadFrameInfo(t *testing.T) {
 	}
 }
 
-// The lists of libgcc are two words of its variables, side by side; other files have none.
-func TestFrameLists(t *testing.T) {
-	if HostArch() != AMD64 {
-		t.Skip("found in code of x86-64 only")
-	}
-	testenv.Needs(t, "gcc")
-	version, err := exec.Command("gcc", "-dumpversion").Output()
-	if n, _, _ := strings.Cut(strings.TrimSpace(string(version)), "."); err != nil || len(n) > 1 && n > "12" {
-		t.Skipf("libgcc of GCC %s (%v) has no lists", version, err)
-	}
-	for _, name := range []string{"libgcc_s.so.1", "libc.so.6"} {
-		out, err := exec.Command("gcc", "-print-file-name="+name).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := strings.TrimSpace(string(out))
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		im, err := NewImageBytes(b, path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lists := im.frameLists()
-		if name == "libc.so.6" && len(lists) != 0 {
-			t.Errorf("%s: %x", path, lists)
-		}
-		if name == "libgcc_s.so.1" && (len(lists) != 2 || lists[1]-lists[0] != 8 || !im.isWritable(lists[0])) {
-			t.Errorf("%s: %x", path, lists)
-		}
-	}
-}
-
 // Memory that looks like call frame information may be anything.
 func FuzzReadFrameInfo(f *testing.F) {
 	for _, name := range []string{"jitlink.o", "rtdyld.o"} {

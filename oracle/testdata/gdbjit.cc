@@ -1,7 +1,7 @@
 // Loads object files into anonymous memory and tells of them by GDB's JIT
 // interface, as JIT compilers do; then unloads them, and others take their
 // place. The objects are named by the arguments. Where the first of these is
-// "untold", libgcc alone is told of them.
+// "untold", libgcc alone is told of them; where it is "table", of two at once.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +28,7 @@ struct descriptor {
 __attribute__((noinline)) void __jit_debug_register_code() { asm volatile("" ::: "memory"); }
 
 void __register_frame(void *);
+void __register_frame_table(void *);
 void __deregister_frame(void *);
 }
 
@@ -55,7 +56,8 @@ static void check(bool ok, const char *what) {
 
 static bool told = true;
 
-static object *load(const char *path, char *room, size_t size) {
+// libgcc is told of the object, unless frames is to have what it would be told.
+static object *load(const char *path, char *room, size_t size, void **frames = nullptr) {
 	object *o = new object();
 	FILE *f = fopen(path, "rb");
 	check(f, path);
@@ -112,7 +114,10 @@ static object *load(const char *path, char *room, size_t size) {
 		}
 	}
 	check(o->entry && o->frames, "no entry");
-	__register_frame(o->frames);
+	if (frames)
+		*frames = o->frames;
+	else
+		__register_frame(o->frames);
 	if (!told)
 		return o;
 	o->listed = {__jit_debug_descriptor.first, nullptr, file, o->file.size()};
@@ -156,12 +161,18 @@ static long use(object *o, long n) {
 
 int main(int argc, char **argv) {
 	const size_t size = 1 << 16;
-	char *room = (char *)mmap(nullptr, 2 * size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *room = (char *)mmap(nullptr, 3 * size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	long sum = 0, rounds = 1;
 	check(room != MAP_FAILED && argc > 2, "objects are to be named");
-	if (!strcmp(argv[1], "untold"))
+	bool table = !strcmp(argv[1], "table");
+	if (table || !strcmp(argv[1], "untold"))
 		argc--, argv++, told = false;
-	object *stays = load(argv[1], room + size, size);
+	void *frames[3] = {};
+	object *stays = load(argv[1], room + size, size, table ? &frames[0] : nullptr), *also = stays;
+	if (table) {
+		also = load(argv[2], room + 2 * size, size, &frames[1]);
+		__register_frame_table(frames);
+	}
 	if (!strcmp(argv[argc - 1], "forever"))
 		argc--, rounds = 1L << 40;
 	getppid();
@@ -169,6 +180,8 @@ int main(int argc, char **argv) {
 		for (int i = 1; i < argc; i++) {
 			object *o = load(argv[i], room, size);
 			sum += use(o, 5 + i) + use(stays, 4);
+			if (table)
+				sum += use(also, 3);
 			unload(o);
 		}
 	printf("%ld\n", sum);
