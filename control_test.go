@@ -378,6 +378,20 @@ func TestWalkWhat(t *testing.T) {
 			eventually(t, "gdb traces it", func() bool { return statusValue(tg.pid, "TracerPid") != "0" })
 			return tg.pid
 		}, procstate.ErrTraced, "(gdb)"},
+		{"traced by this one", func(t *testing.T) int {
+			tg := start(t, build(t, "life.c", lifeBuild))
+			seized, end := make(chan error), make(chan struct{})
+			t.Cleanup(func() { close(end) })
+			go func() {
+				runtime.LockOSThread() // until the thread ends: then the kernel lets the process go
+				seized <- unix.PtraceSeize(tg.pid)
+				<-end
+			}()
+			if err := <-seized; err != nil {
+				t.Fatal(err)
+			}
+			return tg.pid
+		}, procstate.ErrTraced, "by this process"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := swbpf.WalkProcess(c.pid(t), swbpf.WalkOptions{})

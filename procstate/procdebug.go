@@ -210,16 +210,18 @@ func tracedBy(id int) error {
 // isOurs reports whether a thread, such as a tracer, belongs to this process.
 func isOurs(tid int) bool { return statusInt(tid, "Tgid") == os.Getpid() }
 
-// whyNotSeized explains a refusal. nil: the thread is this engine's, attached
-// by the kernel when it was born.
+// whyNotSeized explains a refusal, on the engine's goroutine. nil: the thread is
+// this engine's, attached by the kernel when it was born.
 func whyNotSeized(pid int, tid ThreadID, dir *taskDir) error {
 	s, err := dir.stat(tid)
 	if err != nil || s.state == StateZombie || s.state == StateDead {
 		return errThreadExited
 	}
 	switch tracer := statusInt(int(tid), "TracerPid"); {
-	case tracer > 0 && isOurs(tracer):
+	case tracer == unix.Gettid():
 		return nil
+	case tracer > 0 && isOurs(tracer):
+		return fmt.Errorf("%w by this process", ErrTraced)
 	case tracer > 0:
 		return tracedBy(int(tid))
 	}

@@ -16,8 +16,10 @@ import (
 // walked; its top frame is the one that called into package unwind.
 //
 // A goroutine's stack moves when it grows, which the walk itself may cause.
-// BeforeWalk therefore copies the stack, and the copy is walked. Other memory
-// is read by a system call, which fails where a direct read would fault.
+// BeforeWalk therefore copies the stack, and the copy is walked. A frame of an
+// earlier walk may be where the stack was then, and is not to be walked from.
+// Other memory is read by a system call, which fails where a direct read would
+// fault.
 type ProcSelf struct {
 	arch *Arch
 	pid  int

@@ -149,7 +149,7 @@ func (w *Walker) WalkStack(dst []Frame, tid procstate.ThreadID) ([]Frame, error)
 }
 
 // WalkFrom is WalkStack from a given frame on, which becomes the first of
-// those appended.
+// those appended. The stack must still be what it was when f was found.
 func (w *Walker) WalkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 	tid := f.Thread // f may be in dst
 	if err := w.beforeWalk(tid); err != nil {
