@@ -23,8 +23,13 @@
 // is the ordered set of a process's mappings and the default [LibraryState].
 // [Images] opens files and shares them by identity.
 //
+// The package also reads what programs keep of themselves: the function table and
+// the goroutines of those in Go ([Pclntab], [ReadGoroutines]), and code that they
+// have made at run time ([JITObjects]).
+//
 // # Concurrency
 //
 // Arch values are immutable. An Image may be used by any goroutine at any
-// time. AddressSpace and Snapshot belong to one goroutine at a time.
+// time. An AddressSpace, and a ProcessState unless it says otherwise, belongs to
+// one goroutine at a time.
 package procstate
