@@ -287,7 +287,8 @@ func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
 // be another Frame. The verdict is never NotMe: that no stepper knows the frame
 // is Failed with the reason NoUnwindInfo. With StackBottom, in is marked as the
 // bottom. Each step is a walk to the process: between two of them a live thread
-// goes on, unless it is paused.
+// goes on, unless it is paused. To the steppers all steps from a top frame on are
+// one walk: those of one stack are to be taken before those of another.
 func (w *Walker) Step(in, out *Frame) (Verdict, error) {
 	if err := w.beforeWalk(in.Thread); err != nil {
 		return Failed, err
