@@ -14,7 +14,8 @@ const (
 // LibraryListener is implemented by steppers and groups that want to know of
 // libraries that come and go while there is a Walker. They are told between
 // walks, perhaps by another goroutine than the Walker's; what a stepper keeps
-// for its walks it may change then. See [procstate.LibraryNotifier].
+// for its walks, and its ranges in the group, it may change then. See
+// [procstate.LibraryNotifier].
 type LibraryListener interface {
 	// LibraryChanged is told of each library that w's process loads or unloads.
 	LibraryChanged(w *Walker, lib procstate.Library, change LibraryChange)
