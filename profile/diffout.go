@@ -116,7 +116,7 @@ func (d *Diff) Method() string {
 		what, test, 100*Alpha)
 }
 
-// Value prints a share as a percentage, or a rate.
+// Value prints a share in percent, or a rate, without the unit.
 func (d *Diff) Value(v float64) string {
 	if d.Absolute {
 		return strconv.FormatFloat(v, 'f', decimals(v), 64)

@@ -8,7 +8,7 @@ const (
 	NotMe       Verdict = iota // not a frame of this stepper's kind: ask the next
 	Success                    // the caller's frame was found
 	StackBottom                // this frame is the bottom: it has no caller
-	Failed                     // the walk must stop here; the error says why
+	Failed                     // the walk stops here, but see FrameStepper; the error says why
 	Mended                     // in was not what it seemed, and is now: ask all anew
 )
 
@@ -54,8 +54,13 @@ type FrameStepper interface {
 	// CallerFrame finds the frame that called in. On Success it has set out's
 	// PC, SP and FP, every register that it can tell, and the locations that
 	// it knows. The Walker clears out before, and sets Thread and Stepper
-	// after. With NotMe out must be left clear for the next stepper.
-	// The error is nil except with Failed; it should be or wrap a Reason.
+	// after. It refuses a caller whose PC cannot be code, and one whose SP is
+	// not further down the stack than in's, unless out is marked StackSwitched.
+	// With NotMe out must be left clear for the next stepper.
+	//
+	// The error is nil except with Failed; it should be or wrap a Reason. After
+	// NoRegister, not wrapped, and after a caller that was refused for its SP,
+	// the steppers that follow are asked: one may do without what was missing.
 	//
 	// With Mended the stepper has put right what instrumentation had changed
 	// of in, such as its PC; all steppers are asked again, once.
@@ -68,6 +73,6 @@ type FrameStepper interface {
 // GroupMember is implemented by steppers that want to know the groups they
 // are added to, for example to register address ranges.
 type GroupMember interface {
-	// JoinGroup is called when the stepper is added to g.
+	// JoinGroup is called by g when the stepper is added to it.
 	JoinGroup(g StepperGroup)
 }
