@@ -323,6 +323,61 @@ func TestWalkerNullReturnAddress(t *testing.T) {
 	}
 }
 
+// ownGroup is a group of a caller's own kind.
+type ownGroup struct{ StepperGroup }
+
+// TestStepperAfterFailure: after which failures of a stepper the next one is
+// asked, and why a walk ends that it does not know either.
+func TestStepperAfterFailure(t *testing.T) {
+	for _, c := range []struct {
+		err  error // nil: the first stepper's caller has the same SP
+		next bool
+	}{
+		{nil, true}, {NoRegister, true}, {NoProgress, true},
+		{fmt.Errorf("r12: %w", NoRegister), false}, {MemoryUnreadable, false}, {errors.New("own"), false},
+	} {
+		for _, knows := range []Verdict{NotMe, Success} {
+			first := &fakeStepper{name: "first", verdict: Failed, err: c.err}
+			if c.err == nil {
+				first.verdict = Success
+				first.step = func(in, out *Frame) { *out = *in }
+			}
+			asked := false
+			second := &fakeStepper{name: "second", verdict: knows}
+			second.step = func(in, out *Frame) {
+				if asked = true; knows != Success {
+					return
+				}
+				if *out != (Frame{}) {
+					t.Errorf("%v: the next stepper gets %+v", c.err, *out)
+				}
+				out.SetPC(procstate.AMD64, 0x2000)
+				out.SetSP(procstate.AMD64, in.SP()+16)
+			}
+			group := NewGroup(first, second)
+			for _, g := range []StepperGroup{group, ownGroup{group}} {
+				asked = false
+				w := NewWalker(snapshot(0x1000, 0x8000, 0), g, nil)
+				var in, out Frame
+				if err := w.InitialFrame(0, &in); err != nil {
+					t.Fatal(err)
+				}
+				v, err := w.Step(&in, &out)
+				want := c.err
+				if want == nil {
+					want = NoProgress
+				}
+				if c.next && knows == Success {
+					want = nil
+				}
+				if asked != c.next || !errors.Is(err, want) || (v == Success) != (want == nil) {
+					t.Errorf("%v, then %v in a %T: %v, %v; the next was asked: %v", c.err, knows, g, v, err, asked)
+				}
+			}
+		}
+	}
+}
+
 func TestMaxFrames(t *testing.T) {
 	w := NewWalker(snapshot(0x1000, 0x8000, 0), NewGroup(countdown(100, StackBottom, nil)), nil)
 	w.MaxFrames = 10
