@@ -113,8 +113,9 @@ work()`)
 // skip is the mean time between the windows of a case.
 const skip = 8 * time.Millisecond
 
-// libgcc is another version of libgcc_s.so.1, and what makes a program use it.
-type libgcc struct{ version, env string }
+// libgcc is another version of libgcc: the directory of its libraries, and what makes a
+// program use the shared one.
+type libgcc struct{ version, dir, env string }
 
 // otherLibgcc returns those for this machine, of directories native-VERSION in what
 // SWBPF_LIBGCC names.
@@ -126,7 +127,7 @@ func otherLibgcc() (others []libgcc) {
 	}
 	for _, dir := range dirs {
 		_, version, _ := strings.Cut(filepath.Base(dir), "-")
-		others = append(others, libgcc{version, "LD_LIBRARY_PATH=" + dir})
+		others = append(others, libgcc{version, dir, "LD_LIBRARY_PATH=" + dir})
 	}
 	return others
 }
@@ -147,7 +148,7 @@ func toldCases() []Case {
 			build += "gcc -w -c -fPIC -fvisibility=hidden -fno-builtin -fexceptions -fno-stack-protector " + f + " -o " + object + " jitpart.c && "
 			c.Run = append(c.Run, object)
 		}
-		c.Needs, c.Build, c.Marked = "g++", build+"g++ -O2 -o $OUT gdbjit.cc", true
+		c.Needs, c.Build, c.Marked = "g++", build+"g++ -O2 -o $OUT gdbjit.cc "+c.Build, true
 		add(c)
 	}
 	objects(Case{Name: "objects of gcc -O2 and -O0, loaded and unloaded", Short: true}, "-O2", "-O0")
@@ -156,11 +157,17 @@ func toldCases() []Case {
 		objects(Case{Name: name, Short: true, Run: []string{mode}, Env: env}, "-O2", "-O0")
 	}
 	untold("objects of which libgcc alone is told", "untold")
-	untold("the same, two of them at once", "table")
+	untold("two of them at once", "table")
+	const linked = "-static-pie -s"
+	linkedIn := func(name, flags string) {
+		objects(Case{Name: name, Short: true, Build: flags, Run: []string{"untold"}}, "-O2", "-O0")
+	}
+	linkedIn("one at a time, libgcc linked in, without symbols", linked)
 	libraries := otherLibgcc()
 	for _, l := range libraries {
 		untold("objects of which libgcc alone is told, GCC "+l.version, "untold", l.env)
-		untold("the same, two of them at once, GCC "+l.version, "table", l.env)
+		untold("two of them at once, GCC "+l.version, "table", l.env)
+		linkedIn("one at a time, libgcc linked in, without symbols, GCC "+l.version, linked+" -L"+l.dir)
 	}
 	modules := "$OUT"
 	build := ""

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"iter"
 )
 
 // ELFSymbol is a symbol that a file defines.
@@ -116,7 +117,11 @@ func (im *Image) symbolNamed(name string, typ elf.SymType, tables ...string) (va
 		if !ok || uint64(s.Link) >= uint64(len(im.sections)) || s.Size > maxSymtab || s.Type == elf.SHT_NOBITS {
 			continue
 		}
-		if at, ok := im.findName(im.sections[s.Link], name); ok {
+		tries := 0
+		for at := range im.findName(im.sections[s.Link], name) {
+			if tries++; tries > maxSameName {
+				break
+			}
 			if vaddr, size = im.symbolWithName(s, at, typ); vaddr != 0 {
 				return vaddr, size
 			}
@@ -125,30 +130,40 @@ func (im *Image) symbolNamed(name string, typ elf.SymType, tables ...string) (va
 	return 0, 0
 }
 
-// searchBlock is how much of a table is searched at a time, in bytes.
-const searchBlock = 48 << 10
+const (
+	searchBlock = 48 << 10 // bytes of a table that are searched at a time
+	maxSameName = 8        // names that end with the one that is looked for
+)
 
-// findName returns the offset of a name in a string table.
-func (im *Image) findName(s Section, name string) (at uint32, ok bool) {
-	if s.Type == elf.SHT_NOBITS || s.Size > maxStrtab {
-		return 0, false
-	}
-	want := append([]byte(name), 0)
-	buf := make([]byte, searchBlock)
-	for off := uint64(0); off+uint64(len(want)) <= s.Size; off += uint64(len(buf) - len(want) + 1) {
-		b := buf[:min(uint64(len(buf)), s.Size-off)]
-		if im.readFull(b, s.Off+off) != nil {
-			return 0, false
+// findName finds the offsets of a name in a string table, also where it is the end of
+// another one.
+func (im *Image) findName(s Section, name string) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		if s.Type == elf.SHT_NOBITS || s.Size > maxStrtab {
+			return
 		}
-		if i := bytes.Index(b, want); i >= 0 {
-			return uint32(off) + uint32(i), true
+		want := append([]byte(name), 0)
+		buf := make([]byte, searchBlock)
+		for off := uint64(0); off+uint64(len(want)) <= s.Size; off += uint64(len(buf) - len(want) + 1) {
+			b := buf[:min(uint64(len(buf)), s.Size-off)]
+			if im.readFull(b, s.Off+off) != nil {
+				return
+			}
+			for from := 0; ; from++ {
+				i := bytes.Index(b[from:], want)
+				if i < 0 {
+					break
+				}
+				if from += i; !yield(uint32(off) + uint32(from)) {
+					return
+				}
+			}
 		}
 	}
-	return 0, false
 }
 
-// symbolWithName returns the link-time address and the size of the symbol of a type whose name is at an
-// offset of the names that belong to a table of symbols, 0 when there is none.
+// symbolWithName returns the link-time address and the size of the symbol of a type whose
+// name is at an offset of the names that belong to a table of symbols, 0 when there is none.
 func (im *Image) symbolWithName(s Section, name uint32, typ elf.SymType) (vaddr, bytes uint64) {
 	size, info, shndx, value, length := 24, 4, 6, 8, 16
 	if im.arch.AddressWidth == 4 {

@@ -27,8 +27,10 @@ const (
 )
 
 // readJITFrames reads the call frame information of an object of libgcc, of which e has
-// the address and the flags. It takes from left the bytes that it reads.
-func readJITFrames(a *Arch, e jitEntry, left *uint64, read func(addr uint64, buf []byte) bool) (*JITObject, error) {
+// the address and the flags. It takes from left the bytes that it reads. Of what is
+// mapped from files it reads none: start files register the program itself.
+func (j *JITObjects) readJITFrames(a *Arch, e jitEntry, left *uint64) (*JITObject, error) {
+	read := j.readMemory
 	at := e.symfile
 	word := func(addr uint64) (w uint64, ok bool) {
 		var b [8]byte
@@ -40,6 +42,9 @@ func readJITFrames(a *Arch, e jitEntry, left *uint64, read func(addr uint64, buf
 		if at, ok = word(at); !ok {
 			return nil, ErrUnreadable
 		}
+	}
+	if j.inFile(at) {
+		return nil, errJITObject
 	}
 	if e.size&objectArray == 0 {
 		return readJITTable(a, e, at, left, read)
@@ -68,6 +73,13 @@ func readJITFrames(a *Arch, e jitEntry, left *uint64, read func(addr uint64, buf
 		return nil, errJITObject
 	}
 	return first, nil
+}
+
+// inFile reports whether a run-time address is in what is mapped from a file.
+func (j *JITObjects) inFile(addr uint64) bool {
+	return slices.ContainsFunc(j.ps.Libraries().Libraries(), func(lib Library) bool {
+		return lib.Image != nil && slices.ContainsFunc(lib.Image.segs, func(s Segment) bool { return addr-lib.Bias-s.Vaddr < s.Filesz })
+	})
 }
 
 // readJITTable reads the call frame information at an address, which is that of the

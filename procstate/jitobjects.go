@@ -407,7 +407,7 @@ func (j *JITObjects) open(d *jitDescriptor, at uint64, e jitEntry, left *uint64)
 	var linked *Image
 	var err error
 	if d.layout.frame {
-		o, err = readJITFrames(d.arch, e, left, j.readMemory)
+		o, err = j.readJITFrames(d.arch, e, left)
 	} else {
 		o, linked, err = readJITObject(e, j.readMemory)
 	}

@@ -320,6 +320,27 @@ func TestJITObjectsOfLibgcc(t *testing.T) {
 	}
 }
 
+// What start files tell of the program itself is in its file, and not read.
+func TestJITObjectsInFile(t *testing.T) {
+	const list, inFile = jitTestHeap + 0x400, 0x800
+	frames, framesAt, code := frameFixture(t, "rtdyld.o")
+	m := newJITMemory()
+	m.files[framesAt] = frames
+	m.object(jitTestHeap, framesAt, 0x7f8)
+	m.object(jitTestHeap+0x100, inFile, 0x7f8)
+	m.words[list], m.words[jitTestHeap+0x100+40] = jitTestHeap+0x100, jitTestHeap
+	p := jitProcessOf(t, func(addr uint64, buf []byte) bool {
+		if addr < 0x1000 {
+			t.Errorf("%d bytes read at %#x", len(buf), addr)
+		}
+		return m.read(addr, buf)
+	})
+	p.setRoots(frameRoots{lists: []uint64{list}})
+	if JITObjectsOf(p).At(code) == nil {
+		t.Error("what is registered besides is not found")
+	}
+}
+
 // Of a process that runs on, code of a tree that has been there a moment ago is known, as
 // long as nothing else is in its place, and as long as nothing can be read.
 func TestJITTreeGone(t *testing.T) {

@@ -1,19 +1,26 @@
 package procstate
 
 import (
+	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"iter"
 	"slices"
 )
 
-// Where libgcc keeps what it has been told of call frame information is told by no
-// symbol, unless it is part of a program that has all its symbols. Up to GCC 12 there are
-// two lists, of what exceptions have looked at and what not. What takes an object from
-// either of them, __deregister_frame_info_bases, reads the places where they begin, and
-// takes their addresses too. From GCC 13 on there is a tree (unwind-dw2-btree.h): what
-// finds code in it, _Unwind_Find_FDE, reads its root, and again and again its version,
-// which is two words behind, and writes neither, as it does with lists; and
-// __deregister_frame_info_bases takes its address.
+// Where libgcc keeps what it has been told of call frame information is told by symbols
+// only in a program that libgcc is linked into, and that has all its symbols. Up to GCC 12
+// there are two lists, of what exceptions have looked at and what not. What takes an
+// object from either of them, __deregister_frame_info_bases, reads the places where they
+// begin, and takes their addresses too. From GCC 13 on there is a tree
+// (unwind-dw2-btree.h): what finds code in it, _Unwind_Find_FDE, reads its root, and again
+// and again its version, which is two words behind, and writes neither, as it does with
+// lists; and __deregister_frame_info_bases takes its address.
+//
+// In a program without symbols that libgcc is linked into, these functions are behind
+// __register_frame_info_bases, which sets the flags of an object to a number that little
+// else needs. It adds objects to one of the lists; the address of a tree is taken there,
+// or a little before.
 
 // frameRoots are the link-time addresses at which libgcc's lists begin, and that of its
 // tree, 0 when there is none.
@@ -23,8 +30,16 @@ type frameRoots struct {
 }
 
 const (
-	treeLockAt   = 16      // the version of a tree, behind its root
-	maxFrameCode = 8 << 10 // bytes of a function of libgcc that are looked at
+	treeLockAt     = 16       // the version of a tree, behind its root
+	maxFrameCode   = 8 << 10  // bytes of a function of libgcc that are looked at
+	maxFrameSearch = 64 << 20 // bytes of code that are searched for libgcc
+
+	newObject       = 0x7f8   // flags of an object: nothing is known of it
+	maxNewObjects   = 64      // instructions with that number
+	newObjectBefore = 64      // bytes of code before such an instruction,
+	newObjectCode   = 256     // around it, of which the function is,
+	linkedCode      = 2 << 10 // of which those functions are that find and remove objects,
+	linkedBefore    = 4 << 10 // and before it, where the address of a tree may be taken
 )
 
 // frameRoots returns what there is in the file.
@@ -34,28 +49,131 @@ func (im *Image) frameRoots() frameRoots {
 }
 
 func (im *Image) findFrameRoots() (roots frameRoots) {
-	remove := im.variableUses("__deregister_frame_info_bases")
-	if len(remove) == 0 {
+	if im.arch != AMD64 && im.arch != ARM64 {
 		return roots
 	}
-	var trees []uint64
-	find := im.variableUses("_Unwind_Find_FDE")
-	for to, use := range find {
-		lock := find[to+treeLockAt]
-		if remove[to] != (variableUse{}) && use.loaded > 0 && lock.loaded > 1 && use.stored+lock.stored == 0 && im.isVariable(to) {
-			trees = append(trees, to)
+	if at, size := im.symbolNamed("__deregister_frame_info_bases", elf.STT_FUNC, ".dynsym"); at != 0 {
+		remove := im.variableUses(at, size)
+		at, size = im.symbolNamed("_Unwind_Find_FDE", elf.STT_FUNC, ".dynsym")
+		if tree, ok := im.treeIn(im.variableUses(at, size), remove); ok {
+			return frameRoots{tree: tree}
+		}
+		return frameRoots{lists: im.listsIn(remove)}
+	}
+	if names, ok := im.Section(".dynstr"); ok {
+		for range im.findName(names, "libgcc_s.so.1") {
+			return roots // libgcc is in that file
 		}
 	}
-	if len(trees) == 1 {
-		roots.tree = trees[0]
+	if roots.tree, _ = im.symbolNamed("registered_frames", elf.STT_OBJECT, ".symtab"); roots.tree != 0 {
+		return roots
 	}
-	for to, use := range remove {
-		if len(trees) == 0 && use.loaded > 0 && use.taken > 0 && im.isVariable(to) {
-			roots.lists = append(roots.lists, to)
+	for _, list := range []string{"seen_objects", "unseen_objects"} {
+		if at, _ := im.symbolNamed(list, elf.STT_OBJECT, ".symtab"); at != 0 {
+			roots.lists = append(roots.lists, at)
 		}
 	}
 	slices.Sort(roots.lists)
-	return roots
+	if _, ok := im.Section(".symtab"); ok {
+		return roots
+	}
+	return im.linkedFrameRoots()
+}
+
+// linkedFrameRoots finds libgcc in a program that it is linked into by its code.
+func (im *Image) linkedFrameRoots() frameRoots {
+	for at := range im.newObjects() {
+		behind := im.variableUses(at-newObjectBefore, linkedCode)
+		tree, ok := im.treeIn(behind, behind)
+		if ok && (behind[tree].taken > 0 || im.variableUses(at-linkedBefore, linkedBefore)[tree].taken > 0) {
+			return frameRoots{tree: tree}
+		}
+		register, lists := im.variableUses(at-newObjectBefore, newObjectCode), im.listsIn(behind)
+		if len(lists) == 2 && lists[1]-lists[0] <= 16 && register[lists[0]].stored+register[lists[1]].stored > 0 {
+			return frameRoots{lists: lists}
+		}
+	}
+	return frameRoots{}
+}
+
+// treeIn returns the tree in which code is found by a function with some uses of
+// variables; another function uses it too.
+func (im *Image) treeIn(find, other variableUses) (tree uint64, ok bool) {
+	for to, use := range find {
+		lock := find[to+treeLockAt]
+		if other[to] == (variableUse{}) || use.loaded == 0 || lock.loaded < 2 || use.stored+lock.stored > 0 || !im.isVariable(to) {
+			continue
+		}
+		if ok {
+			return 0, false
+		}
+		tree, ok = to, true
+	}
+	return tree, ok
+}
+
+// listsIn returns the lists that a function takes objects from.
+func (im *Image) listsIn(remove variableUses) (lists []uint64) {
+	for to, use := range remove {
+		if use.loaded > 0 && use.taken > 0 && im.isVariable(to) {
+			lists = append(lists, to)
+		}
+	}
+	slices.Sort(lists)
+	return lists
+}
+
+// newObjects finds the link-time addresses of instructions with the flags of a new object.
+func (im *Image) newObjects() iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		const overlap = 8
+		searched, found := uint64(0), 0
+		var buf [64 << 10]byte
+		for _, s := range im.segs {
+			for off := uint64(0); s.Flags&elf.PF_X != 0 && off+overlap <= s.Filesz && searched < maxFrameSearch; off += uint64(len(buf)) - overlap {
+				code := buf[:min(uint64(len(buf)), s.Filesz-off)]
+				if im.ReadVaddr(code, s.Vaddr+off) != nil {
+					break
+				}
+				searched += uint64(len(code))
+				for from := 0; ; from += 4 {
+					i := newObjectIn(im.arch, code[from:])
+					if i < 0 {
+						break
+					}
+					from += i
+					if found++; found > maxNewObjects || !yield(s.Vaddr+off+uint64(from)) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// newObjectIn returns where code has an instruction with the flags of a new object, less
+// than 0 where there is none.
+func newObjectIn(a *Arch, code []byte) int {
+	if a == ARM64 {
+		for at := 0; at+4 <= len(code); at += 4 {
+			if binary.LittleEndian.Uint32(code[at:])&^31 == 0xd2800000|newObject<<5 { // MOV
+				return at
+			}
+		}
+		return -1
+	}
+	const flagsAt = 32
+	number := []byte{flagsAt, newObject & 0xff, newObject >> 8, 0, 0}
+	for at := 0; ; at++ {
+		i := bytes.Index(code[at:], number)
+		if i < 0 {
+			return -1
+		}
+		at += i
+		if at >= 3 && code[at-3]&^1 == 0x48 && code[at-2] == 0xc7 && code[at-1]&^7 == 0x40 { // MOVQ $number, flagsAt(register)
+			return at - 3
+		}
+	}
 }
 
 // isVariable reports whether a link-time address may be that of a pointer that the program
@@ -78,10 +196,9 @@ func (u variableUses) add(addr uint64, n variableUse) {
 	u[addr] = variableUse{was.loaded + n.loaded, was.stored + n.stored, was.taken + n.taken}
 }
 
-// variableUses returns what instructions of an exported function do with link-time
-// addresses. It may have some that are none.
-func (im *Image) variableUses(function string) variableUses {
-	at, size := im.symbolNamed(function, elf.STT_FUNC, ".dynsym")
+// variableUses returns what instructions of a function do with link-time addresses. It may
+// have some that are none.
+func (im *Image) variableUses(at, size uint64) variableUses {
 	code := make([]byte, min(size, maxFrameCode))
 	if at == 0 || im.ReadVaddr(code, at) != nil {
 		return nil

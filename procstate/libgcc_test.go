@@ -1,9 +1,11 @@
 package procstate
 
 import (
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,4 +69,63 @@ func TestFrameRoots(t *testing.T) {
 			checkRoots(t, path, version)
 		}
 	})
+}
+
+// In a program that libgcc is linked into, what its code tells without symbols is what
+// symbols say.
+func TestLinkedFrameRoots(t *testing.T) {
+	const program = "void __register_frame(void *);\nlong nothing;\nint main(void) { __register_frame(&nothing); return 0; }\n"
+	others := []string{""}
+	if root, ok := os.LookupEnv("SWBPF_LIBGCC"); ok {
+		archives, err := filepath.Glob(filepath.Join(root, "*", "libgcc_eh.a"))
+		if err != nil || len(archives) == 0 {
+			t.Fatalf("%s: %v, %v", root, archives, err)
+		}
+		others = append(others, archives...)
+	}
+	for _, compiler := range []string{"gcc", "aarch64-linux-gnu-gcc"} {
+		for _, archive := range others {
+			arch, _, _ := strings.Cut(filepath.Base(filepath.Dir(archive)), "-")
+			if native := compiler == "gcc"; archive != "" && native != (arch == "native") {
+				continue
+			}
+			for _, flags := range [][]string{{"-static"}, {"-static-pie"}, {"-static-libgcc"}} {
+				t.Run(strings.Join(append(flags, compiler, filepath.Base(filepath.Dir(archive))), " "), func(t *testing.T) {
+					testenv.Needs(t, compiler)
+					if archive != "" {
+						flags = append(flags, "-L"+filepath.Dir(archive))
+					}
+					path := compile(t, program, compiler, flags...)
+					f, err := elf.Open(path)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer f.Close()
+					symbols, err := f.Symbols()
+					if err != nil {
+						t.Fatal(err)
+					}
+					var want frameRoots
+					for _, s := range symbols {
+						switch s.Name {
+						case "seen_objects", "unseen_objects":
+							want.lists = append(want.lists, s.Value)
+						case "registered_frames":
+							want.tree = s.Value
+						}
+					}
+					slices.Sort(want.lists)
+					if len(want.lists) != 2 && want.tree == 0 {
+						t.Fatalf("%#x", want)
+					}
+					stripped := compile(t, program, compiler, append(flags, "-s")...)
+					for _, path := range []string{path, stripped} {
+						if got := openTestFile(t, path).frameRoots(); !slices.Equal(got.lists, want.lists) || got.tree != want.tree {
+							t.Errorf("%s: %#x, symbols say %#x", path, got, want)
+						}
+					}
+				})
+			}
+		}
+	}
 }
