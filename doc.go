@@ -3,7 +3,7 @@
 // of an interface modelled on the StackwalkerAPI of the Paradyn project;
 // docs/STACKWALKERAPI.md compares them method by method.
 //
-// A [unwind.Walker] walks the stacks of one process. This package makes
+// An [unwind.Walker] walks the stacks of one process. This package makes
 // Walkers with default parts:
 //
 //	w, err := swbpf.ForPID(4711)
@@ -15,15 +15,18 @@
 //		fmt.Printf("%#x %s+%#x\n", frames[i].PC(), sym.Name, sym.Offset)
 //	}
 //
+// The Walker's SymbolLookup, a [symbols.Lookup] unless it was replaced, has source
+// lines and inlined calls besides; [Variables] reads the variables of frames.
+//
 // The parts are replaceable: [With] makes a Walker of a caller's own
-// procstate.ProcessState, unwind.StepperGroup and unwind.SymbolLookup, with
-// the defaults in place of those that are nil.
+// [procstate.ProcessState], [unwind.StepperGroup] and [unwind.SymbolLookup],
+// with the defaults in place of those that are nil.
 //
 // [WalkProcess] is for a look at a whole process: it stops all threads for as
 // long as it takes to copy their registers and live stacks, sets them going,
 // and walks the copies.
 //
-// A goroutine that waits has no thread. procstate.ReadGoroutines reads those of
+// A goroutine that waits has no thread. [procstate.ReadGoroutines] reads those of
 // a program in Go, and [WalkGoroutine] walks them.
 //
 // # Concurrency

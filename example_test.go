@@ -9,6 +9,7 @@ import (
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 	"github.com/swbpf/swbpf/variables"
 )
@@ -67,6 +68,25 @@ func ExampleForPID() {
 		}
 		if err != nil { // the frames are right, but there are more
 			fmt.Println(unwind.ReasonOf(err).Help())
+		}
+	}
+}
+
+// Source lines and inlined calls are what the default SymbolLookup knows besides.
+func ExampleForPID_lines() {
+	w, err := swbpf.ForPID(4711)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	names := w.SymbolLookup().(*symbols.Lookup)
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	if err != nil {
+		log.Print(unwind.ReasonOf(err).Help())
+	}
+	for i := range frames {
+		for _, l := range names.Lines(nil, frames[i].LookupPC()) { // inlined calls first
+			fmt.Printf("%s at %s:%d\n", l.Function, l.File, l.Line)
 		}
 	}
 }
