@@ -73,6 +73,8 @@ type FrameStepper interface {
 // GroupMember is implemented by steppers that want to know the groups they
 // are added to, for example to register address ranges.
 type GroupMember interface {
-	// JoinGroup is called by g when the stepper is added to it.
+	// JoinGroup is called by g when the stepper is added to it. A stepper that
+	// registers ranges for itself then is asked in these alone, and in those that
+	// it registers later, as when the process has loaded a library.
 	JoinGroup(g StepperGroup)
 }

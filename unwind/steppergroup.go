@@ -11,7 +11,8 @@ import (
 
 // StepperGroup picks the stepper for a frame by the frame's address.
 type StepperGroup interface {
-	// AddStepper registers a stepper, which must not be nil, for all addresses.
+	// AddStepper registers a stepper, which must not be nil, for all addresses,
+	// or for those that it chooses itself: see GroupMember.
 	AddStepper(s FrameStepper) error
 
 	// AddStepperRange registers a stepper for the run-time addresses
@@ -71,13 +72,16 @@ func (g *AddressRangeGroup) AddStepper(s FrameStepper) error {
 	if err != nil {
 		return err
 	}
+	if j, ok := s.(GroupMember); ok && isNew {
+		j.JoinGroup(g)
+		if slices.ContainsFunc(g.ranges, func(r memberRange) bool { return slices.Contains(r.members, m) }) {
+			return nil // it has chosen
+		}
+	}
 	g.all = insertMember(g.all, m)
 	g.ruled = nil
 	for i := range g.ranges {
 		g.ranges[i].members = insertMember(g.ranges[i].members, m)
-	}
-	if j, ok := s.(GroupMember); ok && isNew {
-		j.JoinGroup(g)
 	}
 	return nil
 }

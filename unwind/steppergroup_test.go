@@ -126,6 +126,52 @@ func TestGroupRanges(t *testing.T) {
 	}
 }
 
+// chooser is a stepper that registers ranges when it joins a group.
+type chooser struct {
+	*fakeStepper
+	ranges [][2]uint64
+}
+
+func (c *chooser) JoinGroup(g StepperGroup) {
+	for _, r := range c.ranges {
+		if err := g.AddStepperRange(c, r[0], r[1]); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// TestGroupMemberChooses: a stepper is asked where it has said on joining, and
+// one that has said nothing everywhere.
+func TestGroupMemberChooses(t *testing.T) {
+	all := &fakeStepper{name: "all", priority: 1}
+	some := &chooser{&fakeStepper{name: "some"}, [][2]uint64{{0x1000, 0x2000}, {0x3000, 0x3001}}}
+	silent := &chooser{&fakeStepper{name: "silent", priority: 2}, nil}
+	g := NewGroup(all, some, silent)
+	if len(g.Steppers()) != 3 {
+		t.Errorf("%d steppers", len(g.Steppers()))
+	}
+	expect := func(addr uint64, want string) {
+		t.Helper()
+		if got := order(g, addr); got != want {
+			t.Errorf("order(%#x) = %q, want %q", addr, got, want)
+		}
+	}
+	expect(0xfff, "all silent")
+	expect(0x1000, "some all silent")
+	expect(0x1fff, "some all silent")
+	expect(0x2000, "all silent")
+	expect(0x3000, "some all silent")
+	if err := g.AddStepperRange(some, 0x4000, 0x5000); err != nil {
+		t.Fatal(err)
+	}
+	expect(0x4000, "some all silent")
+	expect(0x5000, "all silent")
+	if err := g.AddStepper(some); err != nil { // after all
+		t.Fatal(err)
+	}
+	expect(0x5000, "some all silent")
+}
+
 // TestGroupRangesAgainstList compares the range table with a plain list of
 // what was added, on every address of a small space.
 func TestGroupRangesAgainstList(t *testing.T) {
