@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/testenv"
@@ -93,5 +94,29 @@ func TestSectionOfHoles(t *testing.T) {
 	}
 	if n := len(im.FuncStarts()); n != 0 {
 		t.Errorf("%d functions", n)
+	}
+}
+
+// Goroutines may say that their stacks are of any size: what is made room for is what
+// will be copied.
+func TestRoomForStacks(t *testing.T) {
+	c := &goroutineCopy{stackLimit: 1 << 20}
+	for _, test := range []struct {
+		stacks    []area
+		each, all uint64
+	}{
+		{nil, 1 << 20, 0},
+		{[]area{{0, 100}, {1 << 20, 3 << 20}}, 1 << 20, 100 + 1<<20},
+		{[]area{{0, 1 << 63}, {1, ^uint64(0)}}, 1 << 20, 2 << 20},
+		{make([]area, 1<<10), 1 << 20, 0},
+	} {
+		c.stacks = test.stacks
+		if each, all := c.room(); each != test.each || all != test.all {
+			t.Errorf("%d stacks: %d of each, %d of all", len(test.stacks), each, all)
+		}
+	}
+	c.stacks = slices.Repeat([]area{{0, 1 << 60}}, 1<<10)
+	if each, all := c.room(); each != goroutineBudget>>10 || all != goroutineBudget {
+		t.Errorf("%d stacks: %d of each, %d of all", len(c.stacks), each, all)
 	}
 }

@@ -235,13 +235,15 @@ const (
 func (rc *rawCapture) collect(f Collector, arena *arena) {
 	mem := pageCache{source: liveProcess(rc.task), width: rc.arch.AddressWidth, active: true}
 	batch := vmBatch{task: rc.task}
+	left := captureBudget
 	for i := range rc.threads {
 		th := &rc.threads[i]
 		if th.err != nil {
 			continue
 		}
 		f(&mem, th.tid, &th.regs, func(addr uint64, n int) {
-			if n > 0 && n <= captureBudget && addr+uint64(n) > addr {
+			if n > 0 && n <= left && addr+uint64(n) > addr {
+				left -= n
 				batch.add(th, addr, addr+uint64(n), arena)
 			}
 		})

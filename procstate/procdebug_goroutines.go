@@ -69,9 +69,8 @@ func newGoroutineCopy(pid, stackBytes int) *goroutineCopy {
 	for i := range c.out.regions {
 		size += len(c.out.regions[i].Data)
 	}
-	for _, s := range c.stacks {
-		size += int(s.end - s.start)
-	}
+	_, stacks := c.room()
+	size += int(stacks)
 	c.batch.reset()
 	c.stacks, c.out.regions = c.stacks[:0], slices.Grow(c.out.regions[:0], len(c.out.regions)+len(c.stacks))
 	c.arena = newArena(size + size/8 + 16*c.listed + 64<<10)
@@ -143,18 +142,23 @@ func (rt *GoRuntime) parkedStack(g []byte) (s area, ok bool) {
 	return s, false
 }
 
-// copyStacks copies the stacks to be copied, as much as fits: of each no more
-// than its limit, and its share where that would be too much.
-func (c *goroutineCopy) copyStacks() {
-	total := uint64(0)
+// room returns how many bytes of each of the stacks to be copied fit, and of all
+// together: of each no more than its limit, and its share where that would be too
+// much. What the target says of its stacks may be anything.
+func (c *goroutineCopy) room() (each, all uint64) {
+	each = c.stackLimit
 	for _, s := range c.stacks {
-		total += min(s.end-s.start, c.stackLimit)
+		all += min(s.end-s.start, each)
 	}
-	limit := c.stackLimit
-	if total > goroutineBudget {
-		limit = min(limit, max(goroutineBudget/uint64(len(c.stacks)), minGoShare))
+	if all > goroutineBudget {
+		each, all = min(each, max(goroutineBudget/uint64(len(c.stacks)), minGoShare)), goroutineBudget
 	}
-	left := uint64(goroutineBudget)
+	return each, all
+}
+
+// copyStacks copies the stacks to be copied, as much as fits.
+func (c *goroutineCopy) copyStacks() {
+	limit, left := c.room()
 	for _, s := range c.stacks {
 		n := min(s.end-s.start, limit)
 		if n > left {
