@@ -120,3 +120,27 @@ func TestRoomForStacks(t *testing.T) {
 		t.Errorf("%d stacks: %d of each, %d of all", len(c.stacks), each, all)
 	}
 }
+
+// The end of a segment is behind its start: what lies between is bounded by that.
+func TestSegmentsThatWrapAround(t *testing.T) {
+	b := coreOf(nil, elf.ET_DYN)
+	load := b[64+56:]
+	for _, test := range []struct {
+		off, vaddr, filesz, memsz uint64
+		ok                        bool
+	}{
+		{0, 0x1000, 16, 16, true}, {0, ^uint64(0) - 0xfff, 0x10, 0xfff, true}, {0, ^uint64(0) - 0xfff, 0x10, 0x1000, false},
+		{0, 1 << 63, 1<<63 + 5, 16, false}, {1 << 62, 0, 16, 16, false}, {0, 0, 1 << 62, 16, false},
+	} {
+		for at, v := range map[int]uint64{8: test.off, 16: test.vaddr, 32: test.filesz, 40: test.memsz} {
+			binary.LittleEndian.PutUint64(load[at:], v)
+		}
+		im, err := NewImageBytes(b, "wraps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(im.Segments()) == 1; got != test.ok {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}

@@ -197,7 +197,7 @@ func (im *Image) readProgs(class elf.Class, off uint64, entsize, n int) error {
 			p.Flags, p.Align = elf.ProgFlag(le.Uint32(b[24:])), uint64(le.Uint32(b[28:]))
 		}
 		im.progs = append(im.progs, p)
-		if p.Type == elf.PT_LOAD {
+		if p.Type == elf.PT_LOAD && p.Vaddr+max(p.Memsz, p.Filesz) >= p.Vaddr && max(p.Off, p.Filesz) < 1<<62 {
 			im.segs = append(im.segs, Segment{p.Off, p.Filesz, p.Vaddr, p.Memsz, p.Flags})
 		}
 	}
@@ -368,7 +368,8 @@ func (im *Image) Size() int64 { return im.size }
 // BuildID is the GNU build ID in hex digits, "" when there is none.
 func (im *Image) BuildID() string { return hex.EncodeToString(im.buildID) }
 
-// Segments returns the PT_LOAD segments in file order.
+// Segments returns the PT_LOAD segments in file order. Ends of them, in memory and in
+// the file, do not wrap around: one that does is left out.
 func (im *Image) Segments() []Segment { return im.segs }
 
 // Prog returns the first program header of a type.
