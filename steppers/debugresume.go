@@ -18,6 +18,11 @@ const (
 	maxCarried = 64  // frames that leave a frame pointer as it is
 
 	maxLeftOut = 64 << 10 // bytes that a frame may have to be looked through
+
+	// maxResuming bounds the frames of a walk that are looked through: a throw has one,
+	// and one in a handler of a signal meanwhile another. Any program may have thousands
+	// that look like it.
+	maxResuming = 8
 )
 
 // resuming knows where code is about to leave several frames at once.
@@ -145,7 +150,8 @@ type resumer interface {
 func (k *resuming) distrust(w *unwind.Walker, s resumer, in, out *unwind.Frame) {
 	a := w.Arch()
 	pad, told := landing{}, false
-	if !k.busy {
+	blind := k.busy || !mayLook(w, s)
+	if !blind {
 		if own, ra, ok := ownContext(w, in, out); ok {
 			pad, told = landingOf(w, in, out, own, ra)
 			if told && pad.left {
@@ -165,7 +171,7 @@ func (k *resuming) distrust(w *unwind.Walker, s resumer, in, out *unwind.Frame) 
 	out.FPLocation = unwind.Location{}
 	out.Regs.Retain(^a.CalleeSaved | 1<<a.SP)
 	switch {
-	case k.busy:
+	case blind:
 		return
 	case told && pad.kept:
 		out.SetFP(a, suspect)
@@ -177,6 +183,26 @@ func (k *resuming) distrust(w *unwind.Walker, s resumer, in, out *unwind.Frame) 
 		out.SetFP(a, fp)
 	}
 	k.busy = false
+}
+
+// looked counts the frames of a walk that were looked through.
+type looked struct {
+	walk   uint64
+	frames int
+}
+
+// mayLook reports whether s may look through another frame in this walk.
+func mayLook(w *unwind.Walker, s resumer) bool {
+	l, _ := w.Kept(s).(*looked)
+	if l == nil {
+		l = &looked{}
+		w.Keep(s, l)
+	}
+	if l.walk != w.Walks() {
+		*l = looked{walk: w.Walks()}
+	}
+	l.frames++
+	return l.frames <= maxResuming
 }
 
 // framePointer answers distrust for a frame pointer that may be suspect.

@@ -181,3 +181,20 @@ func FuzzHotSpot(f *testing.F) {
 		w.walk(t, group, seed%2 == 0, w.Begin(seed, liarCode+uint64(pc), liarStack))
 	})
 }
+
+// What looks like an unwinder of exceptions is looked through a few times in a walk.
+func TestUnwindersInAWalk(t *testing.T) {
+	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", &procstate.AddressSpace{})
+	w, d := unwind.NewWalker(snap, allSteppers(), nil), NewDebug(unwind.NewTables())
+	for range 2 {
+		_, _ = w.WalkPCs(nil, &procstate.Regs{})
+		for i := range 2 * maxResuming {
+			if may := mayLook(w, d); may != (i < maxResuming) {
+				t.Errorf("the one after %d others: %v", i, may)
+			}
+		}
+		if !mayLook(w, NewDebug(unwind.NewTables())) {
+			t.Error("another stepper's count")
+		}
+	}
+}

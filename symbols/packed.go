@@ -2,6 +2,7 @@ package symbols
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,11 +15,19 @@ import (
 type packedSection struct {
 	z     *procstate.Packed // belongs to who holds the lock of the file
 	err   error             // what it met: nothing more can be had
+	work  uint64            // bytes that were decompressed so far
 	owner *Symbolizer
 
 	mu    sync.Mutex
 	parts []*packedPart // in order
 }
+
+// Bounds on how much of a section is decompressed: so often all of it, and so many bytes
+// besides. Some KB in a file may be sections that drive one another out of the memory for
+// each name. Tests lower it.
+var maxUnpacked = uint64(4 << 30)
+
+const unpackedAgain = 128
 
 // packedPart is a part of a compressed section, decompressed.
 type packedPart struct {
@@ -63,6 +72,9 @@ func (s *packedSection) part(off uint64) (*packedPart, error) {
 		return nil, s.err
 	}
 	start, b, err := s.z.Part(off)
+	if s.work += uint64(len(b)); err == nil && s.work > maxUnpacked+unpackedAgain*s.z.Size() {
+		err = fmt.Errorf("a compressed section is read again and again: %w", ErrMemory)
+	}
 	if err != nil {
 		s.err = err
 		return nil, err

@@ -33,10 +33,13 @@ func (c *Code) findSpans() {
 		}
 		return 0
 	})
-	for i := 1; i < len(c.spans); i++ {
-		if c.spans[i].lo < c.spans[i-1].hi { // overlapping: a hostile file
+	left, end := uint64(c.im.Size()), uint64(0)
+	for i, s := range c.spans {
+		if s.lo < end || s.hi-s.lo > left { // overlapping, in memory or in the file: a hostile file
 			c.spans = c.spans[:i]
+			break
 		}
+		left, end = left-(s.hi-s.lo), s.hi
 	}
 }
 
