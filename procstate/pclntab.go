@@ -316,7 +316,7 @@ func (f *GoFunc) pcvalue(off uint32, vaddr uint64) (int32, bool) {
 	p := t.data.from(at)
 	pc, val := f.Entry, int32(-1)
 	// No more values than instructions, with room for empty ranges.
-	limit := 2*(f.End-f.Entry) + 16
+	limit := min(2*(f.End-f.Entry)+16, maxPCValues)
 	for first := true; limit > 0; first = false {
 		limit--
 		if len(p) < 2*maxVarint32 {
@@ -342,6 +342,9 @@ func (f *GoFunc) pcvalue(off uint32, vaddr uint64) (int32, bool) {
 	}
 	return 0, false
 }
+
+// maxPCValues bounds the values of one function that are read for an address.
+const maxPCValues = 1 << 20
 
 // maxVarint32 is the most bytes that uvarint32 reads.
 const maxVarint32 = 5
