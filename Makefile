@@ -1,7 +1,7 @@
 # The project builds with `go build ./cmd/swbpf` alone; this file names the
 # rest.
 
-.PHONY: build generate test ci bench bench-docs bench-peers clean
+.PHONY: build generate test fuzz ci bench bench-docs bench-peers clean
 
 build:
 	CGO_ENABLED=0 go build -trimpath -o swbpf ./cmd/swbpf
@@ -13,6 +13,16 @@ generate:
 # One package at a time: what one records must not be in the figures of another.
 test:
 	go test -p 1 ./...
+
+# Each fuzz target for a while. Inputs that reach new code are made smaller ten times,
+# not for a minute each, which would be nearly all the time there is.
+FUZZTIME = 30s
+fuzz:
+	@grep -r --include='*_test.go' '^func Fuzz' . | sed -E 's|^(.*)/[^/]*:func ([A-Za-z0-9]*).*|\1 \2|' | sort | \
+	while read dir target; do \
+		echo "$$dir $$target"; \
+		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$dir || exit 1; \
+	done
 
 # What has to hold before a change lands; installs what it needs.
 ci:
