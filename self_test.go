@@ -122,6 +122,9 @@ func TestFirstPartyTop(t *testing.T) {
 	if !f.IsTop() || f.NonCall() {
 		t.Errorf("flags %b: want a top frame that is in a call", f.Flags)
 	}
+	if none := (unwind.Location{}); f.PCLocation != none || f.SPLocation != none || f.FPLocation != none {
+		t.Errorf("values of a frame that has called are said to be in registers: %+v %+v %+v", f.PCLocation, f.SPLocation, f.FPLocation)
+	}
 	var set unwind.WalkerSet
 	set.Add(w)
 	walks, err := set.WalkStacks()

@@ -121,6 +121,7 @@ func (w *Walker) initialFrame(tid procstate.ThreadID, f *Frame) error {
 	f.Load(w.arch, &regs)
 	if c, ok := w.proc.(inCall); ok && c.InCall() {
 		f.Flags &^= Interrupted
+		f.PCLocation, f.SPLocation, f.FPLocation = Location{}, Location{}, Location{} // the registers have gone on
 	}
 	f.Thread = tid
 	return nil
