@@ -99,33 +99,19 @@ func (g *AddressRangeGroup) AddStepperRange(s FrameStepper, start, end uint64) e
 	g.split(end)
 	// Every existing range now lies inside or outside [start, end); the gaps
 	// inside get a range of their own.
-	var out []memberRange
-	at := start
-	gap := func(to uint64) {
-		if at < to {
-			out = append(out, memberRange{at, to, insertMember(slices.Clone(g.all), m)})
+	i := sort.Search(len(g.ranges), func(i int) bool { return g.ranges[i].end > start })
+	for at := start; at < end; i++ {
+		next := end
+		if i < len(g.ranges) {
+			next = min(end, g.ranges[i].start)
 		}
-	}
-	done := false
-	for _, r := range g.ranges {
-		switch {
-		case r.end <= start:
-		case r.start >= end:
-			if !done {
-				gap(end)
-				done = true
-			}
-		default:
-			gap(r.start)
-			r.members = insertMember(r.members, m)
-			at = r.end
+		if at < next {
+			g.ranges = slices.Insert(g.ranges, i, memberRange{at, next, insertMember(slices.Clone(g.all), m)})
+		} else {
+			g.ranges[i].members = insertMember(g.ranges[i].members, m)
 		}
-		out = append(out, r)
+		at = g.ranges[i].end
 	}
-	if !done {
-		gap(end)
-	}
-	g.ranges = out
 	if j, ok := s.(GroupMember); ok && isNew {
 		j.JoinGroup(g)
 	}

@@ -211,6 +211,21 @@ func TestGroupRangesAgainstList(t *testing.T) {
 	}
 }
 
+// BenchmarkAddStepperRange registers the functions of a large program.
+func BenchmarkAddStepperRange(b *testing.B) {
+	const functions = 20000
+	for b.Loop() {
+		g := NewGroup(&fakeStepper{name: "all"})
+		s := &fakeStepper{name: "functions"}
+		for i := range uint64(functions) {
+			if err := g.AddStepperRange(s, 0x10000+i*0x100, 0x10000+i*0x100+0x80); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/functions, "ns/range")
+}
+
 func TestGroupLimit(t *testing.T) {
 	g := NewGroup()
 	for i := range 255 {

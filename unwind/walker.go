@@ -314,7 +314,7 @@ type PC struct {
 // WalkPCs walks the stack of a thread whose registers are given and appends
 // one PC a frame to dst: what a profile needs. The result is that of
 // WalkStack; it is got by rules where the steppers have given such (see
-// [RuleStepper]). It allocates nothing once dst is large enough and the rules
+// [RuleStepper]), and none has ranges of its own. It allocates nothing once dst is large enough and the rules
 // are known. It does not call BeforeWalk and AfterWalk.
 func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 	if w.proc == nil {
