@@ -78,7 +78,6 @@ func coreStacks(t testing.TB, core, exe string) (*unwind.Walker, map[procstate.T
 	return w, stacks
 }
 
-// TestCoreIsLive: the core of a process has the stacks that the process had:
 // keepUnmoved leaves the threads of ps that still are where they were later.
 // That of the goroutine of main is one.
 func keepUnmoved(t *testing.T, ps, later *swbpf.ProcessStacks) {
@@ -93,7 +92,8 @@ func keepUnmoved(t *testing.T, ps, later *swbpf.ProcessStacks) {
 	}
 }
 
-// the same frames with the same registers and locations.
+// TestCoreIsLive: the core of a process has the stacks that the process had: the same
+// frames with the same registers and locations.
 func TestCoreIsLive(t *testing.T) {
 	canTrace(t)
 	for _, c := range []struct {

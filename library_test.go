@@ -290,7 +290,8 @@ func TestNoLoader(t *testing.T) {
 	}
 }
 
-// TestTracerKilled runs this test binary as a tracer that it can kill.
+// tracerEnv has the ID of the process that this test binary is to trace, where
+// TestTracerKilled runs it as a tracer that it can kill.
 const tracerEnv = "SWBPF_TEST_TRACE_PID"
 
 func TestTracerProcess(t *testing.T) {

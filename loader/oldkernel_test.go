@@ -21,7 +21,7 @@ const lastHelper58 = asm.FnCsumLevel
 // constants that the loader sets there.
 func TestProgramsForLinux58(t *testing.T) {
 	// Threads that wait since before a recording are listed since Linux 5.9;
-	// see loadHooks.
+	// see Session.wantedPrograms.
 	optional := map[string][]asm.BuiltinFunc{"on_waiting_task": {asm.FnGetTaskStack}}
 	for _, arch := range []string{"x86", "arm64"} {
 		for _, object := range []string{"sampler", "probes"} {

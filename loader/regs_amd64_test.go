@@ -6,7 +6,8 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// knownRegs are the values that testdata/registers_amd64.S sets.
+// checkKnownRegs wants the values that testdata/registers_amd64.S sets, but for some by
+// name.
 func checkKnownRegs(t *testing.T, p *Sample, except map[string]uint64) {
 	t.Helper()
 	if p.User != UserNative || p.Arch != procstate.AMD64 {

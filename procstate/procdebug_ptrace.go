@@ -11,7 +11,7 @@ import (
 // The system calls of a tracer. None of them blocks, so they go past the Go
 // scheduler: a thousand threads are stopped with some thousands of calls.
 
-// ptrace makes a request; data is a number or, through ptraceData, a pointer.
+// ptrace makes a request whose data is a number.
 func ptrace(req uintptr, tid ThreadID, data uintptr) unix.Errno {
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, req, uintptr(tid), 0, data, 0, 0)
 	return errno

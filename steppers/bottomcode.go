@@ -8,7 +8,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/isa"
 )
 
-// sysExit is the number of the exit system call, which ends one thread.
+// Numbers of the exit system call, which ends one thread.
 const (
 	sysExitAMD64 = 60
 	sysExitARM64 = 93

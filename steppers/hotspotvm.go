@@ -30,7 +30,7 @@ type vmFields struct {
 	blobEnd                       uint64 // of a CodeBlob, as much as holds the last of them
 }
 
-// vmStruct is an entry of the table.
+// vmStructBytes is the size of an entry of the table.
 const vmStructBytes = 48
 
 const maxVMStructs = 20000
