@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -62,9 +63,7 @@ func TestJava(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if b, err := exec.Command("javac", "-d", dir, filepath.Join("testdata", "walk", "Waits.java")).CombinedOutput(); err != nil {
-		t.Fatalf("javac: %v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("javac", "-d", dir, filepath.Join("testdata", "walk", "Waits.java")))
 	for name, flags := range map[string][]string{
 		"interpreted": {"-Xint"},
 		"mixed":       {"-Xmixed"},

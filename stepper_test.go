@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
@@ -43,9 +44,7 @@ func TestStepperOutside(t *testing.T) {
 	build2 := exec.Command("go", "build", "-mod=mod", "-o", bin, ".")
 	build2.Dir = dir
 	build2.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off", "CGO_ENABLED=0")
-	if b, err := build2.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, build2)
 	tg := start(t, build(t, "jit.c", "gcc -O1"), "table")
 	tg.settle(t)
 	out, err := exec.Command(bin, itoa(tg.pid)).CombinedOutput()

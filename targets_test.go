@@ -70,9 +70,7 @@ func build(t testing.TB, source, command string) string {
 	if args[0] == "go" {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	}
-	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", cmd, err, b)
-	}
+	testenv.Run(t, cmd)
 	built.path[key] = out
 	return out
 }

@@ -114,9 +114,7 @@ func TestFirstPartyThroughC(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "selfprobed")
 	cmd := exec.Command("go", "build", "-o", program, "./testdata/walk/selfprobed")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
-	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, cmd)
 	inC := []string{"goWalk", "innermost", "inner", "inner", "inner", "inner", "outer"}
 	check := func(how string, n int, args ...string) {
 		t.Helper()

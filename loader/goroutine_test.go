@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -17,9 +18,7 @@ import (
 func goTarget(t *testing.T) string {
 	t.Helper()
 	out := filepath.Join(targetDir, "goroutine")
-	if msg, err := exec.Command("go", "build", "-o", out, filepath.Join("testdata", "goroutine.go")).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, msg)
-	}
+	testenv.Run(t, exec.Command("go", "build", "-o", out, filepath.Join("testdata", "goroutine.go")))
 	return out
 }
 

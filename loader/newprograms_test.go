@@ -31,17 +31,13 @@ func copyOf(t *testing.T, program, dir string, longer int) string {
 	t.Helper()
 	path := filepath.Join(dir, fmt.Sprint(program, longer))
 	cmd := exec.Command("sh", "-c", `cp "$(readlink -f "$(command -v "$3")")" "$1" && head -c "$2" /dev/zero >> "$1"`, "sh", path, fmt.Sprint(longer), program)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	testenv.Run(t, cmd)
 	return path
 }
 
 func runCopy(t *testing.T, path string) {
 	t.Helper()
-	if out, err := exec.Command(path).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", path, err, out)
-	}
+	testenv.Run(t, exec.Command(path))
 }
 
 // fileOf returns the file that was told of at a path, nil when there is none.
@@ -102,9 +98,7 @@ func TestNewGoProgram(t *testing.T) {
 	what := goProcess{G_fromTp: -8, G_m: 48, G_head: 128}
 	for path, is := range map[string]goProcess{inGo: what, inC: {}} {
 		n.take()
-		if out, err := exec.Command(path, "-c", ":").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		testenv.Run(t, exec.Command(path, "-c", ":"))
 		told, _ := n.take()
 		n.know(*fileOf(t, told, path), is)
 	}

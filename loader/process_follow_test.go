@@ -181,9 +181,7 @@ func buildVictim(t *testing.T, flags ...string) string {
 	testenv.Needs(t, "cc")
 	own := fmt.Sprintf("-Wl,--build-id=0x%016x", rand.Uint64())
 	args := append([]string{"-O1", "-o", out, "testdata/victim.c", own}, flags...)
-	if b, err := exec.Command("cc", append(args, "-ldl", "-lpthread")...).CombinedOutput(); err != nil {
-		t.Fatalf("cc: %v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("cc", append(args, "-ldl", "-lpthread")...))
 	return out
 }
 

@@ -50,9 +50,7 @@ func TestProgramsOfEveryOrigin(t *testing.T) {
 	dir := t.TempDir()
 	copyTo := func(name string) string {
 		path := filepath.Join(dir, name)
-		if b, err := exec.Command("cp", victim, path).CombinedOutput(); err != nil {
-			t.Fatalf("cp: %v\n%s", err, b)
-		}
+		testenv.Run(t, exec.Command("cp", victim, path))
 		return path
 	}
 	mountScript := fmt.Sprintf(`mount -t tmpfs none /mnt && cp %s /mnt/only-here && exec /mnt/only-here wait`, victim)
@@ -98,9 +96,7 @@ func TestProgramsOfEveryOrigin(t *testing.T) {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
-			if b, err := exec.Command("cp", other, path).CombinedOutput(); err != nil {
-				t.Fatalf("cp: %v\n%s", err, b)
-			}
+			testenv.Run(t, exec.Command("cp", other, path))
 		}
 		f := follow(t)
 		newer := start(t, path, "wait")
@@ -431,9 +427,7 @@ func TestSidebandPermission(t *testing.T) {
 		testenv.Lacks(t, "needs root, to lay it down")
 	}
 	bin := filepath.Join(t.TempDir(), "test")
-	if b, err := exec.Command("cp", os.Args[0], bin).CombinedOutput(); err != nil {
-		t.Fatalf("cp: %v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("cp", os.Args[0], bin))
 	cmd := exec.Command("setpriv", "--bounding-set=-all", "--inh-caps=-all", bin, "-test.run=^TestSidebandPermission$", "-test.v")
 	cmd.Env = append(os.Environ(), "SWBPF_TEST_INSIDE=1")
 	if b, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(b), "--- PASS") {

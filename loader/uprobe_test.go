@@ -59,9 +59,7 @@ func TestParseUprobe(t *testing.T) {
 	}
 	testenv.Needs(t, "strip")
 	bare := filepath.Join(t.TempDir(), "bare")
-	if out, err := exec.Command("strip", "-o", bare, path).CombinedOutput(); err != nil {
-		t.Fatalf("strip: %v\n%s", err, out)
-	}
+	testenv.Run(t, exec.Command("strip", "-o", bare, path))
 	for _, c := range []struct{ event, want string }{
 		{"uprobe:", "should be"},
 		{"uprobe:main", "should be"},

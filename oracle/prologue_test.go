@@ -24,9 +24,7 @@ func TestPrologueOfAnother(t *testing.T) {
 
 func testPrologueOfAnother(t *testing.T, how string) {
 	program := filepath.Join(t.TempDir(), "prologue")
-	if b, err := exec.Command("gcc", "-w", "-O2", "-D"+how, "-o", program, "testdata/prologue.c").CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("gcc", "-w", "-O2", "-D"+how, "-o", program, "testdata/prologue.c"))
 	at := map[string]uint64{}
 	for _, s := range symbolsOf(t, program) {
 		at[s.Name] = s.Value

@@ -79,9 +79,7 @@ func TestTracedFunctions(t *testing.T) {
 	testenv.Needs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "traced")
 	for _, args := range [][]string{{"-O2", "-pg", "-mfentry", "-fno-pie", "-c", "-o", program + ".o", "testdata/traced.c"}, {"-no-pie", "-o", program, program + ".o"}} {
-		if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-			t.Fatalf("gcc: %v\n%s", err, b)
-		}
+		testenv.Run(t, exec.Command("gcc", args...))
 	}
 	var helper callTable
 	var size uint64

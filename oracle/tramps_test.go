@@ -30,9 +30,7 @@ func buildInstrumented(t *testing.T, flags ...string) (path string, at map[strin
 	testenv.Needs(t, "gcc")
 	path = filepath.Join(t.TempDir(), "instrumented")
 	args := append(slices.Clone(flags), "-o", path, "testdata/instrumented.c")
-	if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("gcc", args...))
 	at = map[string]uint64{}
 	for _, s := range symbolsOf(t, path) {
 		at[s.Name] = s.Value

@@ -47,9 +47,7 @@ func TestRegisterNumbers(t *testing.T) {
 			}
 			testenv.Needs(t, test.assembler[0], "readelf")
 			args := append(test.assembler[1:], "-o", out, in)
-			if b, err := exec.Command(test.assembler[0], args...).CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v\n%s", test.assembler[0], err, b)
-			}
+			testenv.Run(t, exec.Command(test.assembler[0], args...))
 			dump, err := exec.Command("readelf", "--debug-dump=frames", out).Output()
 			if err != nil {
 				t.Fatal(err)

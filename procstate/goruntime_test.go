@@ -122,9 +122,7 @@ func buildGoMain(t *testing.T, version, arch string, flags ...string) string {
 	cmd := exec.Command("go", append(append([]string{"build"}, flags...), "-o", "m", ".")...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+version, "GOARCH="+arch, "CGO_ENABLED=0")
-	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, cmd)
 	return filepath.Join(dir, "m")
 }
 
@@ -176,9 +174,7 @@ func TestGoRuntimeOfLibrary(t *testing.T) {
 	testenv.Needs(t, "gcc")
 	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-o", out, src)
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=1")
-	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, cmd)
 	rt, err := GoRuntimeOf(openTestImage(t, out))
 	if err != nil {
 		t.Fatal(err)

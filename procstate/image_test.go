@@ -45,9 +45,7 @@ func compile(t testing.TB, source string, compiler string, flags ...string) stri
 	}
 	testenv.Needs(t, compiler)
 	args := append([]string{"-o", out, src}, flags...)
-	if b, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s %v: %v\n%s", compiler, args, err, b)
-	}
+	testenv.Run(t, exec.Command(compiler, args...))
 	return out
 }
 
@@ -336,9 +334,7 @@ func TestDecompressFormats(t *testing.T) {
 	for _, format := range []string{"zlib", "zlib-gnu", "zstd"} {
 		out := filepath.Join(t.TempDir(), "x.o")
 		testenv.Needs(t, "objcopy")
-		if b, err := exec.Command("objcopy", "--compress-debug-sections="+format, plain, out).CombinedOutput(); err != nil {
-			t.Fatalf("objcopy: %v\n%s", err, b)
-		}
+		testenv.Run(t, exec.Command("objcopy", "--compress-debug-sections="+format, plain, out))
 		im := openTestFile(t, out)
 		name := ".debug_str"
 		if format == "zlib-gnu" {

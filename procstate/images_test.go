@@ -313,9 +313,7 @@ func TestImagesOverlay(t *testing.T) {
 			mount -t overlay overlay -o lowerdir=l,upperdir=u/u,workdir=u/w m && exec %[2]s -test.run='^TestImagesOverlay$' -test.v`, dir, os.Args[0])
 		cmd := exec.Command("unshare", "-m", "sh", "-c", script)
 		cmd.Env = append(os.Environ(), "SWBPF_TEST_INSIDE="+dir+"/m")
-		if b, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, b)
-		}
+		testenv.Run(t, cmd)
 		return
 	}
 	images := NewImages(0)

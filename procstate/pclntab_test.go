@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 const goProgram = `package main
@@ -53,9 +55,7 @@ func buildGo(t *testing.T, args ...string) *Image {
 	}
 	cmd := exec.Command("go", append(append([]string{"build", "-o", out}, args...), src)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, b)
-	}
+	testenv.Run(t, cmd)
 	return openTestFile(t, out)
 }
 

@@ -31,9 +31,7 @@ func TestPprofFindsCode(t *testing.T) {
 				t.Fatal(err)
 			}
 			args := append(append([]string{}, flags...), "-Wl,--build-id", "-o", program, source)
-			if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-				t.Fatalf("gcc: %v\n%s", err, out)
-			}
+			testenv.Run(t, exec.Command("gcc", args...))
 			b := NewBuilder()
 			mod, addrs := describeELF(t, program, "hot", "main")
 			m := b.Module(mod)

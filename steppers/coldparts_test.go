@@ -53,9 +53,7 @@ real.cold: nop
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "x")
-	if b, err := exec.Command("gcc", "-nostdlib", "-static", "-Wl,-e,real", "-o", path, filepath.Join(dir, "x.s")).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("gcc", "-nostdlib", "-static", "-Wl,-e,real", "-o", path, filepath.Join(dir, "x.s")))
 	img := steptest.OpenImage(t, path)
 	at := map[string]uint64{}
 	img.EachSymbol(func(s *procstate.ELFSymbol) bool {

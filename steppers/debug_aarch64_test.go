@@ -139,9 +139,7 @@ func TestDebugEveryInstructionARM64(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "arm64")
 			cmd := exec.Command("aarch64-linux-gnu-gcc", "-O2", "-fomit-frame-pointer", "-static",
 				"-mbranch-protection="+protection, "testdata/debug/arm64.c", "-o", path)
-			if msg, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, msg)
-			}
+			testenv.Run(t, cmd)
 			everyInstructionARM64(t, path)
 		})
 	}

@@ -36,9 +36,7 @@ func debugBuild(t testing.TB, compiler string, args ...string) string {
 	testenv.Needs(t, compiler)
 	out := filepath.Join(t.TempDir(), "deep")
 	cmd := exec.Command(compiler, append(args, "-pthread", "testdata/debug/deep.cc", "-o", out, "-lstdc++")...)
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, msg)
-	}
+	testenv.Run(t, cmd)
 	return out
 }
 

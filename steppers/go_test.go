@@ -21,9 +21,7 @@ func buildGo(t *testing.T, dir string, flags ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), dir)
 	args := append(append([]string{"build"}, flags...), "-o", out, "./testdata/"+dir)
-	if b, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, b)
-	}
+	testenv.Run(t, exec.Command("go", args...))
 	return out
 }
 

@@ -23,9 +23,7 @@ func startGo(t *testing.T, name string) (path string, pid int) {
 	path = filepath.Join(t.TempDir(), name)
 	build := exec.Command("go", "build", "-o", path, "./testdata/"+name)
 	build.Env = append(build.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	testenv.Run(t, build)
 	cmd := exec.Command(path)
 	_, out := testenv.Start(t, cmd)
 	if _, err := out.Read(make([]byte, 1)); err != nil {

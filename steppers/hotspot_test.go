@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -34,9 +35,7 @@ func startJavaClass(t *testing.T, out io.Writer, args ...string) (pid int) {
 	}
 	dir := t.TempDir()
 	i := slices.IndexFunc(args, func(arg string) bool { return arg[0] != '-' })
-	if b, err := exec.Command("javac", "-d", dir, filepath.Join("..", "testdata", "walk", args[i]+".java")).CombinedOutput(); err != nil {
-		t.Fatalf("javac: %v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("javac", "-d", dir, filepath.Join("..", "testdata", "walk", args[i]+".java")))
 	cmd := exec.Command("java", slices.Insert(args, i, "-cp", dir)...)
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -33,9 +33,7 @@ func buildRegistered(t *testing.T) (args []string) {
 	build := func(cmd ...string) {
 		c := exec.Command(cmd[0], cmd[1:]...)
 		c.Dir = sources
-		if b, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", cmd, err, b)
-		}
+		testenv.Run(t, c)
 	}
 	build("g++", "-O2", "-o", args[0], "gdbjit.cc")
 	for _, opt := range []string{"-O2", "-O1"} {
@@ -58,9 +56,7 @@ func TestGeneratedCodePushes(t *testing.T) {
 	for _, args := range [][]string{{"-O1", "-o", program, "buffer.c"}, {"-c", "-o", object, "buffer.s"}} {
 		cmd := exec.Command("gcc", args...)
 		cmd.Dir = filepath.Join("..", "oracle", "testdata")
-		if b, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("gcc %v: %v\n%s", args, err, b)
-		}
+		testenv.Run(t, cmd)
 	}
 	script := filepath.Join(dir, "script")
 	steps := "break getppid\nrun\nfinish\nwhile *(unsigned short *)$pc != 0x25ff || (unsigned long)$pc < 0x700000000000\nstepi\nend\ngenerate-core-file " + core + "\nkill\n"
@@ -68,9 +64,7 @@ func TestGeneratedCodePushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	gdb := exec.Command("gdb", "-q", "-batch", "-nx", "-iex", "set debuginfod enabled off", "-x", script, "--args", program, object, "jumps")
-	if b, err := gdb.CombinedOutput(); err != nil {
-		t.Fatalf("gdb: %v\n%s", err, b)
-	}
+	testenv.Run(t, gdb)
 	c, err := procstate.OpenCore(core, "")
 	if err != nil {
 		t.Fatal(err)

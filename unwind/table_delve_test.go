@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-delve/delve/pkg/dwarf/frame"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -93,8 +94,6 @@ func TestDelve(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "gohello")
 	cmd := exec.Command("go", "build", "-o", out, "./testdata/src/gohello")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, msg)
-	}
+	testenv.Run(t, cmd)
 	compareDelve(t, out, ".debug_frame", 10000)
 }

@@ -20,9 +20,7 @@ func build(t testing.TB, compiler string, args ...string) string {
 	testenv.Needs(t, compiler)
 	out := filepath.Join(t.TempDir(), "out")
 	cmd := exec.Command(compiler, append(args, "-o", out)...)
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, msg)
-	}
+	testenv.Run(t, cmd)
 	return out
 }
 
@@ -67,9 +65,7 @@ func TestReadelfGo(t *testing.T) {
 		out := filepath.Join(t.TempDir(), arch)
 		cmd := exec.Command("go", "build", "-o", out, "./testdata/src/gohello")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
-		if msg, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, msg)
-		}
+		testenv.Run(t, cmd)
 		compareFile(t, out, 5000)
 	}
 }

@@ -84,9 +84,7 @@ func TestCyclicTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "cyclic")
-	if b, err := exec.Command("gcc", "-nostdlib", "-no-pie", "-Wl,-e,0", "-o", file, filepath.Join(dir, "cyclic.s")).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("gcc", "-nostdlib", "-no-pie", "-Wl,-e,0", "-o", file, filepath.Join(dir, "cyclic.s")))
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -45,9 +45,7 @@ func FuzzValues(f *testing.F) {
 	} {
 		out := filepath.Join(dir, "v.so")
 		testenv.Needs(f, args[0])
-		if b, err := exec.Command(args[0], append(args[1:], "-shared", "-fPIC", "-nostdlib", "-o", out, src)...).CombinedOutput(); err != nil {
-			f.Fatalf("%v\n%s", err, b)
-		}
+		testenv.Run(f, exec.Command(args[0], append(args[1:], "-shared", "-fPIC", "-nostdlib", "-o", out, src)...))
 		b, err := os.ReadFile(out)
 		if err != nil {
 			f.Fatal(err)

@@ -40,9 +40,7 @@ func compile(t testing.TB, source, command string, more ...string) string {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = filepath.Dir(out)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", cmd, err, b)
-	}
+	testenv.Run(t, cmd)
 	return out
 }
 
@@ -432,9 +430,7 @@ func TestPackages(t *testing.T) {
 			path := compile(t, "vars.cc", c.command+" -gsplit-dwarf -fdebug-types-section")
 			cmd := exec.Command(c.pack, "-e", path, "-o", path+".dwp")
 			cmd.Dir = filepath.Dir(path)
-			if b, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v\n%s", cmd, err, b)
-			}
+			testenv.Run(t, cmd)
 			parts, err := filepath.Glob(filepath.Join(cmd.Dir, "*.dwo"))
 			if err != nil || len(parts) == 0 {
 				t.Fatalf("split files %v: %v", parts, err)

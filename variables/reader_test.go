@@ -173,9 +173,7 @@ func TestCore(t *testing.T) {
 		path := compile(t, "vars.c", command)
 		pid, _ := start(t, path)
 		core := filepath.Join(t.TempDir(), "core")
-		if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", strconv.Itoa(pid), "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, b)
-		}
+		testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", strconv.Itoa(pid), "-ex", "generate-core-file "+core))
 		w, err := swbpf.ForCore(core, path)
 		if err != nil {
 			t.Fatal(err)
@@ -263,9 +261,7 @@ func TestFloatRegisters(t *testing.T) {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			path := compile(t, "varsleaf.c", command)
 			core := filepath.Join(t.TempDir(), "core")
-			if b, err := exec.Command("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "-ex", "generate-core-file "+core, path).CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, b)
-			}
+			testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "-ex", "generate-core-file "+core, path))
 			w, err := swbpf.ForCore(core, path)
 			if err != nil {
 				t.Fatal(err)

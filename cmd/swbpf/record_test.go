@@ -58,9 +58,7 @@ func build(t *testing.T, name string, command ...string) string {
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "OUT", out)
 	}
-	if b, err := exec.Command(command[0], args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, b)
-	}
+	testenv.Run(t, exec.Command(command[0], args...))
 	return out
 }
 

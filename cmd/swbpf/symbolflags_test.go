@@ -35,9 +35,7 @@ func TestSymbolFlags(t *testing.T) {
 	dir := t.TempDir()
 	stripped, debug := filepath.Join(dir, "waiting"), filepath.Join(dir, "debuginfo")
 	for _, c := range [][]string{{"objcopy", "--only-keep-debug", path, debug}, {"strip", "-o", stripped, path}} {
-		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", c, err, out)
-		}
+		testenv.Run(t, exec.Command(c[0], c[1:]...))
 	}
 	notes, err := exec.Command("readelf", "-n", path).Output()
 	if err != nil {

@@ -29,9 +29,7 @@ int main(void) { f(); return 0; }
 `), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("gcc", "-g", "-O1", "-o", program, source).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	testenv.Run(t, exec.Command("gcc", "-g", "-O1", "-o", program, source))
 	cmd := exec.Command(program)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -85,9 +85,7 @@ func TestWalkGoroutinesJSON(t *testing.T) {
 
 	testenv.Needs(t, "gdb")
 	core := filepath.Join(t.TempDir(), "core")
-	if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", pid, "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", pid, "-ex", "generate-core-file "+core))
 	if out, stderr, code = runWalk(t, "--json", "--core", core); code != exitOK {
 		t.Fatalf("core: exit %d: %s", code, stderr)
 	}

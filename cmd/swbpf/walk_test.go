@@ -210,9 +210,7 @@ func TestWalkCore(t *testing.T) {
 	testenv.Needs(t, "gdb")
 	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "3", "7", "quiet")
 	core := filepath.Join(t.TempDir(), "core")
-	if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", strconv.Itoa(cmd.Process.Pid), "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", strconv.Itoa(cmd.Process.Pid), "-ex", "generate-core-file "+core))
 	out, stderr, code := runWalk(t, "--core", core)
 	if code != exitOK || !strings.Contains(out, "\n3 threads ") || strings.Count(out, ": complete\n") != 2 || strings.Count(out, " step+0x") != 8 {
 		t.Errorf("exit %d, %s\n%s", code, stderr, out)
@@ -405,9 +403,7 @@ func TestWalkVariables(t *testing.T) {
 	}
 	testenv.Needs(t, "gdb")
 	core := filepath.Join(t.TempDir(), "core")
-	if b, err := exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", pid, "-ex", "generate-core-file "+core).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, b)
-	}
+	testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", pid, "-ex", "generate-core-file "+core))
 	if out, stderr, code = runWalk(t, "--locals", "--core", core); code != exitOK || !strings.Contains(out, "\n        vla = {0, 1, 4}\n") {
 		t.Errorf("core: exit %d, %s\n%s", code, stderr, out)
 	}

@@ -23,9 +23,7 @@ func Compile(t testing.TB, cc []string, name, source string) string {
 	}
 	out := filepath.Join(dir, filepath.Base(cc[0])+"-"+strings.TrimSuffix(name, filepath.Ext(name)))
 	args := append(append([]string{}, cc[1:]...), "-o", out, src)
-	if b, err := exec.Command(cc[0], args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s %s: %v\n%s", cc[0], strings.Join(args, " "), err, b)
-	}
+	testenv.Run(t, exec.Command(cc[0], args...))
 	return out
 }
 

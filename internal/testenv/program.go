@@ -28,3 +28,11 @@ func Start(t testing.TB, cmd *exec.Cmd) (in io.WriteCloser, out io.Reader) {
 	})
 	return in, out
 }
+
+// Run runs a program that must succeed.
+func Run(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+}

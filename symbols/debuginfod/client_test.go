@@ -185,9 +185,7 @@ func TestRealServer(t *testing.T) {
 	}
 	cmd := exec.Command("gcc", "-g", "-shared", "-nostdlib", "-Wl,--build-id=0xabcdef0123456789", "-o", "a.so", "a.c")
 	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	testenv.Run(t, cmd)
 	var path string
 	var err error
 	for deadline := time.Now().Add(4 * time.Minute); path == ""; {
