@@ -123,109 +123,150 @@ func names(r *report, b *builder, c *config) error {
 	return nil
 }
 
+// comparison is of the names of addresses of one file.
+type comparison struct {
+	file     *namedFile
+	path     string
+	examples int // to print of each kind of difference
+
+	addrs []uint64
+	own   [][]symbols.Line
+	facts *evidence
+
+	same        map[*namer]int
+	failed      map[*namer]error
+	namesSeen   []bool // by some peer, of each address
+	placesSeen  []bool
+	asGo        []bool // by go tool addr2line, which is asked first
+	unexplained map[int]bool
+	kinds       map[differenceKind]int
+}
+
+type differenceKind struct {
+	peer *namer
+	kind string
+}
+
 // compareNames prints the row of a file.
-func compareNames(r *report, c *config, f *namedFile, file string, n int) error {
-	addrs, err := randomCode(file, n)
+func compareNames(r *report, c *config, f *namedFile, path string, n int) error {
+	addrs, err := randomCode(path, n)
 	if err != nil {
 		return err
 	}
-	own, err := nameAll(file, addrs)
+	own, err := nameAll(path, addrs)
 	if err != nil {
 		return err
 	}
-	facts, err := readEvidence(file, addrs)
+	facts, err := readEvidence(path, addrs)
 	if err != nil {
 		return err
 	}
-	named, inlined := 0, 0
-	for _, o := range own {
+	cmp := &comparison{
+		file: f, path: path, examples: c.examples, addrs: addrs, own: own, facts: facts,
+		same: map[*namer]int{}, failed: map[*namer]error{},
+		namesSeen: make([]bool, n), placesSeen: make([]bool, n), asGo: make([]bool, n),
+		unexplained: map[int]bool{}, kinds: map[differenceKind]int{},
+	}
+	for _, p := range f.peer {
+		cmp.ask(p)
+	}
+	r.row(cmp.row()...)
+	return nil
+}
+
+// ask compares the names with those that a peer gives.
+func (c *comparison) ask(p *namer) {
+	asked := c.addrs[:p.asked(len(c.addrs))]
+	theirs, err := p.ask(c.path, asked)
+	if err != nil {
+		c.failed[p] = err
+		return
+	}
+	for i := range asked {
+		kind := difference(c.own[i], theirs[i], p.chain, c.facts.values)
+		if kind == "" {
+			c.same[p]++
+			c.asGo[i] = p == goAddr2line
+		}
+		if len(c.own[i]) == len(theirs[i]) || kind == "" {
+			names, places := parts(c.own[i], theirs[i], p.chain, c.facts.values)
+			c.namesSeen[i] = c.namesSeen[i] || names
+			c.placesSeen[i] = c.placesSeen[i] || places
+		}
+		if kind != "" {
+			c.explain(p, kind, i, theirs[i])
+		}
+	}
+}
+
+// explain puts the difference at address i down to a rule of the peer, if there is one.
+func (c *comparison) explain(p *namer, kind string, i int, theirs []symbols.Line) {
+	reason := c.facts.why(p, kind, i, c.own[i], theirs)
+	if reason == "" && p != goAddr2line && c.asGo[i] {
+		reason = "not in the Go table"
+	}
+	if reason != "" {
+		kind += " (" + reason + ")"
+	} else {
+		c.unexplained[i] = true
+	}
+	k := differenceKind{p, kind}
+	if c.kinds[k]++; (c.unexplained[i] || reason == notInFile) && c.kinds[k] <= c.examples {
+		printExample(c.path, c.addrs[i], p, kind, c.own[i], theirs)
+	}
+}
+
+// judge counts the names that the file itself can tell of, and those that are right.
+func (c *comparison) judge() (judged, right int) {
+	for i := range c.addrs {
+		same, ok := c.facts.says(i, c.own[i])
+		if !ok {
+			continue
+		}
+		if judged++; same {
+			right++
+		} else if judged-right <= c.examples {
+			fmt.Fprintf(os.Stderr, "%s %#x: the file says otherwise: %s\n", c.path, c.addrs[i], chainText(c.own[i]))
+		}
+	}
+	return judged, right
+}
+
+// row is the file's row of the table.
+func (c *comparison) row() []string {
+	n := len(c.addrs)
+	named, inlined, alone := 0, 0, 0
+	for i, o := range c.own {
 		if len(o) > 0 {
 			named++
 		}
 		if len(o) > 1 {
 			inlined++
 		}
-	}
-	same, failed := map[*namer]int{}, map[*namer]error{}
-	namesSeen, placesSeen := make([]bool, n), make([]bool, n)
-	asGo := make([]bool, n) // by go tool addr2line, which is asked first
-	unexplained := map[int]bool{}
-	type kindOf struct {
-		peer *namer
-		kind string
-	}
-	kinds := map[kindOf]int{}
-	for _, p := range f.peer {
-		asked := addrs[:p.asked(n)]
-		theirs, err := p.ask(file, asked)
-		if err != nil {
-			failed[p] = err
-			continue
-		}
-		for i := range asked {
-			kind := difference(own[i], theirs[i], p.chain, facts.values)
-			if kind == "" {
-				same[p]++
-				asGo[i] = p == goAddr2line
-			}
-			if len(own[i]) == len(theirs[i]) || kind == "" {
-				names, places := parts(own[i], theirs[i], p.chain, facts.values)
-				namesSeen[i] = namesSeen[i] || names
-				placesSeen[i] = placesSeen[i] || places
-			}
-			if kind == "" {
-				continue
-			}
-			reason := facts.why(p, kind, i, own[i], theirs[i])
-			if reason == "" && p != goAddr2line && asGo[i] {
-				reason = "not in the Go table"
-			}
-			if reason != "" {
-				kind += " (" + reason + ")"
-			} else {
-				unexplained[i] = true
-			}
-			k := kindOf{p, kind}
-			if kinds[k]++; (unexplained[i] || reason == notInFile) && kinds[k] <= c.examples {
-				printExample(file, addrs[i], p, kind, own[i], theirs[i])
-			}
-		}
-	}
-	alone, judged, right := 0, 0, 0
-	for i := range addrs {
-		if !namesSeen[i] || !placesSeen[i] {
+		if !c.namesSeen[i] || !c.placesSeen[i] {
 			alone++
-		}
-		if same, ok := facts.says(i, own[i]); ok {
-			judged++
-			if same {
-				right++
-			} else if judged-right <= c.examples {
-				fmt.Fprintf(os.Stderr, "%s %#x: the file says otherwise: %s\n", file, addrs[i], chainText(own[i]))
-			}
 		}
 	}
 	share := func(k, of int) string { return fmt.Sprintf("%.2f %%", 100*float64(k)/float64(of)) }
-	cells := []string{f.name, share(named, n), share(inlined, n)}
+	cells := []string{c.file.name, share(named, n), share(inlined, n)}
 	for _, p := range []*namer{llvmSymbolizer, euAddr2line, gnuAddr2line, gdbNamer, goAddr2line} {
 		switch {
-		case !slices.Contains(f.peer, p):
+		case !slices.Contains(c.file.peer, p):
 			cells = append(cells, "-")
-		case failed[p] != nil:
+		case c.failed[p] != nil:
 			cells = append(cells, "fails")
-			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", f.name, failed[p])
+			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", c.file.name, c.failed[p])
 		default:
-			cells = append(cells, share(same[p], p.asked(n)))
+			cells = append(cells, share(c.same[p], p.asked(n)))
 		}
 	}
-	var list []string
-	for _, k := range slices.SortedFunc(maps.Keys(kinds), func(a, b kindOf) int { return kinds[b] - kinds[a] }) {
-		list = append(list, fmt.Sprintf("%s: %s %s", k.peer.name, k.kind, share(kinds[k], k.peer.asked(n))))
-	}
 	says := "-"
-	if judged > 0 {
+	if judged, right := c.judge(); judged > 0 {
 		says = share(right, judged)
 	}
-	r.row(append(cells, says, share(alone, n), share(len(unexplained), n), strings.Join(list, ", "))...)
-	return nil
+	var list []string
+	for _, k := range slices.SortedFunc(maps.Keys(c.kinds), func(a, b differenceKind) int { return c.kinds[b] - c.kinds[a] }) {
+		list = append(list, fmt.Sprintf("%s: %s %s", k.peer.name, k.kind, share(c.kinds[k], k.peer.asked(n))))
+	}
+	return append(cells, says, share(alone, n), share(len(c.unexplained), n), strings.Join(list, ", "))
 }
