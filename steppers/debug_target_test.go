@@ -111,13 +111,7 @@ func (p *debugTarget) run() {
 		switch sig = p.wait(); sig {
 		case syscall.SIGTRAP:
 			return
-		case 0, syscall.SIGSTOP: // a thread begins
-			if sig == 0 {
-				if err := syscall.PtraceCont(p.tid, 0); err != nil {
-					p.t.Fatal(err)
-				}
-				p.wait()
-			}
+		case syscall.SIGSTOP: // a new thread begins, before its creator has told or after
 			sig = 0
 		}
 	}
