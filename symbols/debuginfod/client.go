@@ -13,10 +13,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -30,16 +32,26 @@ var ErrTooLarge = errors.New("debug file is too large")
 const (
 	DefaultTimeout = 90 * time.Second
 	DefaultMaxSize = 4 << 30
-	missLifetime   = 10 * time.Minute // how long a miss is believed
+	missLifetime   = 10 * time.Minute // how long a miss is believed, or a silence
 )
 
 // Client asks servers for debug files. It is safe for concurrent use; two
-// goroutines that want the same file may both fetch it.
+// goroutines that want the same file may both fetch it. A server that did not
+// answer in time is not asked again for ten minutes: each file would take another
+// Timeout.
 type Client struct {
 	URLs    []string      // of the servers, asked in order
 	Dir     string        // of the files kept
 	Timeout time.Duration // for one file from one server; 0: DefaultTimeout
 	MaxSize int64         // of one file in bytes; 0: DefaultMaxSize
+
+	silent sync.Map // *silence of servers that did not answer, by URL
+}
+
+// silence is that of a server.
+type silence struct {
+	since time.Time
+	err   error
 }
 
 // FromEnvironment makes a Client as the variables of elfutils say:
@@ -93,9 +105,16 @@ func (c *Client) DebugInfo(ctx context.Context, buildID string) (path string, er
 	}
 	var errs []error
 	for _, server := range c.URLs {
+		if s, ok := c.silent.Load(server); ok && time.Since(s.(*silence).since) < missLifetime {
+			errs = append(errs, s.(*silence).err)
+			continue
+		}
 		err := c.fetch(ctx, strings.TrimSuffix(server, "/")+"/buildid/"+hex.EncodeToString(id)+"/debuginfo", path)
 		if err == nil {
 			return path, nil
+		}
+		if errors.Is(err, errSilent) && ctx.Err() == nil {
+			c.silent.Store(server, &silence{time.Now(), err})
 		}
 		if !errors.Is(err, ErrNotFound) {
 			errs = append(errs, err)
@@ -109,6 +128,9 @@ func (c *Client) DebugInfo(ctx context.Context, buildID string) (path string, er
 	_ = os.WriteFile(path, nil, 0o600)
 	return "", fmt.Errorf("build ID %s: %w", buildID, ErrNotFound)
 }
+
+// errSilent is of a server that did not answer in time.
+var errSilent = errors.New("debuginfod server does not answer")
 
 // fetch stores what a server has at url as path.
 func (c *Client) fetch(ctx context.Context, url, path string) error {
@@ -124,7 +146,7 @@ func (c *Client) fetch(ctx context.Context, url, path string) error {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return whetherSilent(err)
 	}
 	defer resp.Body.Close()
 	switch {
@@ -134,9 +156,18 @@ func (c *Client) fetch(ctx context.Context, url, path string) error {
 		return fmt.Errorf("%s: %s", url, resp.Status)
 	}
 	if err := c.store(resp.Body, path); err != nil {
-		return fmt.Errorf("%s: %w", url, err)
+		return fmt.Errorf("%s: %w", url, whetherSilent(err))
 	}
 	return nil
+}
+
+// whetherSilent marks an error that is for want of an answer in time.
+func whetherSilent(err error) error {
+	var n net.Error
+	if errors.As(err, &n) && n.Timeout() {
+		return fmt.Errorf("%w: %w", errSilent, err)
+	}
+	return err
 }
 
 // store writes a file whole or not at all.

@@ -81,8 +81,7 @@ func TestClient(t *testing.T) {
 			t.Errorf("%s: left %v, %v", id, left, err)
 		}
 	}
-	small := *c
-	small.MaxSize, small.Dir = 7, t.TempDir()
+	small := &Client{URLs: c.URLs, MaxSize: 7, Dir: t.TempDir()}
 	if _, err := small.DebugInfo(ctx, "01ab"); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("8 bytes of 7: %v", err)
 	}
@@ -116,6 +115,32 @@ func TestServersInOrder(t *testing.T) {
 	}
 	if _, err := c.DebugInfo(context.Background(), "02"); err == nil || errors.Is(err, ErrNotFound) {
 		t.Errorf("a server was not reached, but the answer is %v", err)
+	}
+}
+
+// A server that does not answer is not waited for again.
+func TestSilentServer(t *testing.T) {
+	var n atomic.Int32
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n.Add(1); r.URL.Path == "/buildid/01ab/debuginfo" { // begins
+			w.Header().Set("Content-Length", "100")
+			io.WriteString(w, "part")
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+	}))
+	defer silent.Close()
+	for _, first := range []string{"01ab", "02"} {
+		n.Store(0)
+		c := &Client{URLs: []string{silent.URL}, Dir: t.TempDir(), Timeout: 20 * time.Millisecond}
+		for _, id := range []string{first, "03", "04"} {
+			if _, err := c.DebugInfo(context.Background(), id); !errors.Is(err, errSilent) || !strings.Contains(err.Error(), silent.URL) {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+		if n.Load() != 1 {
+			t.Errorf("%d questions to a server that does not answer", n.Load())
+		}
 	}
 }
 
