@@ -262,9 +262,18 @@ func (n *codeNames) functionStart(im *procstate.Image, addr uint64) (uint64, boo
 
 // noteErrors says, once, that files could not be used for names.
 func (n *codeNames) noteErrors() {
-	if errs := n.symbolizer.Errors(); len(errs) > 0 {
-		n.notes = append(n.notes, fmt.Sprintf("names may be missing: %s could not be used, or not all of it; the first: %v", plural(len(errs), "file"), errs[0]))
+	if note := missingNames(n.symbolizer); note != "" {
+		n.notes = append(n.notes, note)
 	}
+}
+
+// missingNames says that files could not be used for names, if some could not.
+func missingNames(s *symbols.Symbolizer) string {
+	errs := s.Errors()
+	if len(errs) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("names may be missing: %s could not be used, or not all of it; the first: %v", plural(len(errs), "file"), errs[0])
 }
 
 // kernelName names a kernel address. The symbols are read at the first one.

@@ -159,6 +159,11 @@ func (o *walkOptions) check(args []string) error {
 
 func (o *walkOptions) run(w io.Writer) (err error) {
 	collectLater()
+	defer func() {
+		if note := missingNames(o.symbolizer); note != "" {
+			fmt.Fprintln(os.Stderr, "note:", printable(note))
+		}
+	}()
 	if o.watch > 0 {
 		return o.runWatch(w, time.Duration(o.watch))
 	}
