@@ -77,7 +77,9 @@ func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
 		p.silent = true
 		var rc *rawCapture
 		p.e.do(func() {
-			if err = p.e.seize(p, dir, opts.Threads); err == nil {
+			if err = p.e.seize(p, dir, opts.Threads); err != nil {
+				err = fmt.Errorf("process %d: %w", pid, err)
+			} else {
 				rc, err = p.e.capture(p, &opts, true)
 			}
 			if err != nil {
@@ -85,9 +87,6 @@ func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
 			}
 			p.e.forget(p)
 		})
-		if err != nil {
-			err = fmt.Errorf("process %d: %w", pid, err)
-		}
 		return p, rc, err
 	})
 }

@@ -4,15 +4,19 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/internal/testenv"
 )
@@ -337,6 +341,67 @@ func TestWalkWatch(t *testing.T) {
 	}
 	if !strings.Contains(s, "    4 x sleeping   walk-threads: ") || !strings.Contains(s, "step x8 < work < ") || !strings.Contains(s, "[same for ") {
 		t.Errorf("output:\n%s", s)
+	}
+}
+
+// A process that another tracer has for a while is watched on afterwards.
+func TestWatchTraced(t *testing.T) {
+	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")
+	cmd := exec.Command(swbpf(t), "walk", "--watch", "20ms", strconv.Itoa(target.Process.Pid))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	errOut, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := target.Process.Pid
+	lines, messages := bufio.NewScanner(out), bufio.NewScanner(errOut)
+	lines.Scan()
+	step := make(chan error)
+	go func() { // a tracer is a thread
+		runtime.LockOSThread()
+		err := unix.PtraceSeize(pid)
+		for errors.Is(err, unix.EPERM) { // the command has it just now
+			err = unix.PtraceSeize(pid)
+		}
+		step <- err
+		<-step
+		err = unix.Kill(pid, unix.SIGSTOP)
+		if err == nil {
+			_, err = unix.Wait4(pid, nil, unix.WALL, nil)
+		}
+		if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(unix.SIGSTOP), 0, 0); errno != 0 {
+			err = errors.Join(err, errno)
+		}
+		step <- err
+	}()
+	if err := <-step; err != nil {
+		t.Fatal(err)
+	}
+	if messages.Scan(); !strings.Contains(messages.Text(), "is being traced already") {
+		t.Errorf("while it is traced: %q", messages.Text())
+	}
+	step <- nil
+	if err := <-step; err != nil {
+		t.Fatal(err)
+	}
+	// It is stopped, which shows in what is written from now on.
+	for !strings.Contains(lines.Text(), " x stopped ") {
+		if !lines.Scan() {
+			t.Error("it ended with the first tracer")
+			break
+		}
+	}
+	cmd.Process.Signal(os.Interrupt)
+	for lines.Scan() {
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,12 +11,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // watched remembers the stacks of the time before, to tell how long a thread
 // has been in the same one.
 type watched struct {
 	since map[string]time.Time // of each line that was there the last time
+	told  bool                 // why it could not be walked the last time
 }
 
 // runWatch walks at an interval until a signal ends it, or the last process.
@@ -34,12 +38,17 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 			pw, err := walkLive(o, pid)
 			if err != nil {
 				last = walkError(err)
+				if s := seen[pid]; s != nil && errors.Is(err, procstate.ErrTraced) { // for as long as that takes
+					alive = true
+					s.tell(err)
+				}
 				continue
 			}
 			alive = true
 			if seen[pid] == nil {
 				seen[pid] = &watched{since: make(map[string]time.Time)}
 			}
+			seen[pid].told = false
 			if o.json {
 				err = writeWalkJSON(out, pw)
 			} else {
@@ -53,7 +62,7 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 			}
 		}
 		if !alive {
-			if len(seen) > 0 {
+			if len(seen) > 0 && (errors.Is(last, procstate.ErrNoProcess) || errors.Is(last, procstate.ErrTerminated) || errors.Is(last, procstate.ErrZombie)) {
 				fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(last.Error()))
 				return nil
 			}
@@ -65,6 +74,14 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// tell says why a process cannot be walked now, once in a row.
+func (s *watched) tell(err error) {
+	if !s.told {
+		fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(err.Error()))
+	}
+	s.told = true
 }
 
 // write writes a line for each distinct stack, that of the initial thread
