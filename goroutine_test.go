@@ -408,6 +408,43 @@ func monotonic(t *testing.T) int64 {
 	return now.Nano()
 }
 
+// TestGoroutineWithoutStack tells why a goroutine cannot be walked, and walks
+// those that can.
+func TestGoroutineWithoutStack(t *testing.T) {
+	a := procstate.AMD64
+	state := procstate.NewSnapshot(a, 1, "", nil)
+	state.Reset(7, &procstate.Regs{}, []procstate.Region{{Addr: 0xc000001000, Data: make([]byte, 64)}})
+	w := swbpf.With(state, nil, nil)
+	waits := procstate.Goroutine{Status: procstate.GoWaiting, PC: 0x401000, SP: 0xc000001000, StackLo: 0xc000000000, StackHi: 0xc000002000}
+	for _, c := range []struct {
+		name   string
+		change func(g *procstate.Goroutine)
+		want   error
+		frames int
+	}{
+		{"waits", func(*procstate.Goroutine) {}, unwind.NoMapping, 1},
+		{"on a thread", func(g *procstate.Goroutine) { g.Status, g.Thread = procstate.GoRunning, 7 }, unwind.NoMapping, 1},
+		{"on a thread that is not there", func(g *procstate.Goroutine) { g.Status, g.Thread = procstate.GoRunning, 8 }, procstate.ErrNoThread, 0},
+		{"runs nowhere", func(g *procstate.Goroutine) { g.Status = procstate.GoRunning }, swbpf.ErrNoThread, 0},
+		{"in a system call nowhere", func(g *procstate.Goroutine) { g.Status = procstate.GoSyscall }, swbpf.ErrNoThread, 0},
+		{"moves", func(g *procstate.Goroutine) { g.Status = procstate.GoCopystack }, swbpf.ErrStackMoving, 0},
+		{"below its stack", func(g *procstate.Goroutine) { g.SP = g.StackLo - 8 }, swbpf.ErrBadContext, 0},
+		{"above its stack", func(g *procstate.Goroutine) { g.SP = g.StackHi }, swbpf.ErrBadContext, 0},
+		{"at no word", func(g *procstate.Goroutine) { g.SP++ }, swbpf.ErrBadContext, 0},
+		{"not copied", func(g *procstate.Goroutine) { g.SP = g.StackLo }, swbpf.ErrStackLost, 0},
+	} {
+		g := waits
+		c.change(&g)
+		frames, err := swbpf.WalkGoroutine(w, nil, &g)
+		if !errors.Is(err, c.want) || len(frames) != c.frames {
+			t.Errorf("%s: %d frames, %v; want %v", c.name, len(frames), err, c.want)
+		}
+		if c.name == "waits" && (frames[0].PC() != g.PC || frames[0].SP() != g.SP || frames[0].NonCall()) {
+			t.Errorf("%s: %+v", c.name, frames[0])
+		}
+	}
+}
+
 // A program in another language has no goroutines, and says so.
 func TestGoroutinesOfC(t *testing.T) {
 	tg := start(t, build(t, "threads.c", "gcc -O1 -pthread"), "1", "1", "quiet")
