@@ -49,8 +49,9 @@ type WalkOptions struct {
 	// Threads are those to walk; empty means all.
 	Threads []procstate.ThreadID
 
-	// StackBytes limits what is copied of each stack; 0 stands for
-	// procstate.DefaultStackBytes.
+	// StackBytes limits what is copied of each stack at a time; 0 stands for
+	// procstate.DefaultStackBytes. Of a stack that is longer the rest is copied
+	// by further stops, a few at most.
 	StackBytes int
 
 	// Goroutines asks for those of a program in Go, all of which are copied while

@@ -8,6 +8,8 @@ import (
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // TestStopLimit holds a process for no longer than it may stand, whatever is
@@ -65,5 +67,42 @@ func TestStopLimit(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWalkOptions: the caller's steppers walk, of as much of the stacks as it
+// has asked for.
+func TestWalkOptions(t *testing.T) {
+	canTrace(t)
+	tg := start(t, build(t, "deep.c", "gcc -O0"))
+	tg.settle(t)
+	made := 0
+	opts := swbpf.WalkOptions{Group: func() unwind.StepperGroup {
+		made++
+		return unwind.NewGroup(steppers.NewDebug(nil))
+	}}
+	whole, err := swbpf.WalkProcess(tg.pid, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &whole.Stacks[0]
+	if made != 1 || s.Err != nil || len(s.Frames) < 50 || len(s.Walker.StepperGroup().Steppers()) != 1 {
+		t.Fatalf("%d groups were made; %d frames, %v", made, len(s.Frames), s.Err)
+	}
+	opts.StackBytes = 1024
+	c, err := procstate.CaptureProcess(tg.pid, procstate.CaptureOptions{StackBytes: opts.StackBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	frames, err := swbpf.With(c, nil, nil).WalkStack(nil, procstate.DefaultThread)
+	if _, missed := c.Missed(); err == nil || !missed || len(frames) >= len(s.Frames) {
+		t.Errorf("of %d bytes of the stack: %d frames, %v", opts.StackBytes, len(frames), err)
+	}
+	again, err := swbpf.WalkProcess(tg.pid, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := &again.Stacks[0]; got.Err != nil || !slices.Equal(got.Frames, s.Frames) {
+		t.Errorf("by pieces: %d frames, %v", len(got.Frames), got.Err)
 	}
 }
