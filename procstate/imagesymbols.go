@@ -41,10 +41,14 @@ func (im *Image) DynamicSymbol(index uint32) (sym ELFSymbol, ok bool) {
 		return sym, false
 	}
 	t, err := im.symbolTable(s)
-	if err != nil || uint64(index) >= uint64(len(t.entries)/t.size) {
+	if err != nil || uint64(index) >= s.Size/uint64(t.size) {
 		return sym, false
 	}
-	ok = t.read(t.entries[int(index)*t.size:], &sym)
+	entry := make([]byte, t.size)
+	if im.readFull(entry, s.Off+uint64(index)*uint64(t.size)) != nil {
+		return sym, false
+	}
+	ok = t.read(entry, &sym)
 	return sym, ok
 }
 
@@ -54,32 +58,30 @@ func (im *Image) eachSymbolOf(s Section, fn func(*ELFSymbol) bool) bool {
 		return true
 	}
 	var sym ELFSymbol
-	for b := t.entries; len(b) >= t.size; b = b[t.size:] {
-		if t.read(b, &sym) && !fn(&sym) {
-			return false
+	more := true
+	_ = im.SectionParts(s, maxSymtab, func(b []byte) { // cut short meanwhile: what could be read
+		for ; more && len(b) >= t.size; b = b[t.size:] {
+			more = !t.read(b, &sym) || fn(&sym)
 		}
-	}
-	return true
+	})
+	return more
 }
 
-// symbolTable is a table of symbols and their names.
+// symbolTable is what is in memory of a table of symbols.
 type symbolTable struct {
-	im             *Image
-	entries, names []byte
-	size           int // bytes of an entry
-	left           int // bytes of names that may still be read: each may be the end of another
+	im    *Image
+	names []byte
+	size  int // bytes of an entry
+	left  int // bytes of names that may still be read: each may be the end of another
 }
 
 func (im *Image) symbolTable(s Section) (t symbolTable, err error) {
-	if uint64(s.Link) >= uint64(len(im.sections)) {
+	if s.Type == elf.SHT_NOBITS || uint64(s.Link) >= uint64(len(im.sections)) || s.Off > uint64(im.size) || s.Size > uint64(im.size)-s.Off {
 		return t, &FormatError{int64(s.Off), "symbols without names"}
 	}
 	t = symbolTable{im: im, size: 24}
 	if im.arch.AddressWidth == 4 {
 		t.size = 16
-	}
-	if t.entries, err = im.SectionBytes(s, maxSymtab); err != nil {
-		return t, err
 	}
 	t.names, err = im.SectionBytes(im.sections[s.Link], maxStrtab)
 	t.left = nameReads*len(t.names) + maxSymbolName
