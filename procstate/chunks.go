@@ -1,12 +1,17 @@
 package procstate
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
-// Sizes of a chunk, in bytes. Both together are a size of which the allocator
-// wastes nothing.
 const (
+	// Sizes of a chunk, in bytes. Both together are a size of which the allocator
+	// wastes nothing.
 	chunkBytes   = 1024
 	chunkOverlap = 128 // of the chunks that follow
+
+	chunkGroup = 64 // chunks whose places are made together
 )
 
 // chunked is a part of a file that is read as it is asked for, in chunks, which
@@ -15,17 +20,21 @@ type chunked struct {
 	img       *Image
 	off, size uint64 // in the file
 
-	chunks []atomic.Pointer[chunk] // nil with whole
-	kept   atomic.Int64            // chunks
-	whole  []byte                  // all of it, where that is in memory anyway
+	groups []atomic.Pointer[chunks] // nil with whole
+	kept   atomic.Int64             // bytes in them
+	whole  []byte                   // all of it, where that is in memory anyway
 }
+
+// chunks are places of chunks that follow each other, nil where none is kept.
+type chunks [chunkGroup]atomic.Pointer[chunk]
 
 // chunk holds what lies in it and the beginning of what follows.
 type chunk [chunkBytes + chunkOverlap]byte
 
 func newChunked(im *Image, off, size uint64) *chunked {
-	n := (size + chunkBytes - 1) / chunkBytes
-	return &chunked{img: im, off: off, size: size, chunks: make([]atomic.Pointer[chunk], n)}
+	const groupBytes = chunkGroup * chunkBytes
+	n := (size + groupBytes - 1) / groupBytes
+	return &chunked{img: im, off: off, size: size, groups: make([]atomic.Pointer[chunks], n)}
 }
 
 func inMemory(b []byte) *chunked { return &chunked{whole: b, size: uint64(len(b))} }
@@ -41,7 +50,10 @@ func (c *chunked) from(at uint64) []byte {
 		return c.whole[at:]
 	}
 	i := at / chunkBytes
-	p := c.chunks[i].Load()
+	var p *chunk
+	if g := c.groups[i/chunkGroup].Load(); g != nil {
+		p = g[i%chunkGroup].Load()
+	}
 	if p == nil {
 		if p = c.load(i); p == nil {
 			return nil
@@ -55,13 +67,18 @@ func (c *chunked) load(i uint64) *chunk {
 	if c.img.readFull(p[:min(uint64(len(p)), c.size-at)], c.off+at) != nil {
 		return nil
 	}
-	if !c.chunks[i].CompareAndSwap(nil, p) {
-		if other := c.chunks[i].Load(); other != nil {
-			return other
+	group := &c.groups[i/chunkGroup]
+	g := group.Load()
+	if g == nil {
+		g = new(chunks)
+		if !group.CompareAndSwap(nil, g) {
+			return p // somebody else makes it
 		}
-		return p // forgotten meanwhile
+		c.kept.Add(int64(unsafe.Sizeof(*g)))
 	}
-	c.kept.Add(1)
+	if g[i%chunkGroup].CompareAndSwap(nil, p) {
+		c.kept.Add(int64(len(p)))
+	}
 	return p
 }
 
@@ -70,7 +87,7 @@ func (c *chunked) memory() int64 {
 	if c == nil {
 		return 0
 	}
-	return int64(len(c.whole)) + int64(len(c.chunks))*8 + c.kept.Load()*int64(len(chunk{}))
+	return int64(len(c.whole)) + int64(len(c.groups))*8 + c.kept.Load()
 }
 
 // forget lets go of what is kept.
@@ -78,11 +95,10 @@ func (c *chunked) forget() {
 	if c == nil {
 		return
 	}
-	for i := range c.chunks {
-		if c.chunks[i].Swap(nil) != nil {
-			c.kept.Add(-1)
-		}
+	for i := range c.groups {
+		c.groups[i].Store(nil)
 	}
+	c.kept.Store(0)
 }
 
 // window reads a chunked from front to back through a buffer of its own, and

@@ -25,17 +25,20 @@ type MarkFunc func(a *Arch, code []byte, marks []Mark) []Mark
 
 // codeMarks keeps the marks of those pages of a file that were asked for.
 type codeMarks struct {
-	// pages holds of each page a bit for each kind that it has marks of, and above
-	// these 1 + where in kept they are. It is 0 when the page was not looked at.
-	pages atomic.Pointer[[]atomic.Uint32]
+	groups atomic.Pointer[[]atomic.Pointer[markedPages]] // nil where no page was looked at
 
 	mu   sync.Mutex
 	kept []Mark // their number, as a Mark, and they; and so on
-	code [markPage]byte
 }
 
+// markedPages holds of each of the pages that follow each other a bit for each kind
+// that it has marks of, and above these 1 + where among those that are kept they
+// are. It is 0 when the page was not looked at.
+type markedPages [markGroup]atomic.Uint32
+
 const (
-	markPage = 4096
+	markPage  = 4096
+	markGroup = 64 // pages
 
 	// anyMarks stands for a page that cannot be read, or has more than maxMarks.
 	anyMarks = 1<<MarkKinds - 1
@@ -43,6 +46,8 @@ const (
 
 	maxMarkedOffset = 4 << 30 // what lies beyond in a file may be any mark
 )
+
+var markBuffers = sync.Pool{New: func() any { return new([markPage]byte) }}
 
 // HasMark reports whether find marks a place of a kind that is from to to bytes
 // after a link-time address. Each page of the file is read once for that; find must
@@ -70,8 +75,10 @@ func (im *Image) HasMark(vaddr uint64, kind, from, to int, find MarkFunc) bool {
 func (im *Image) pageHasMark(page uint64, kind, from, to int, find MarkFunc) bool {
 	k := &im.marks
 	is := uint32(0)
-	if p := k.pages.Load(); p != nil {
-		is = (*p)[page].Load()
+	if g := k.groups.Load(); g != nil {
+		if pages := (*g)[page/markGroup].Load(); pages != nil {
+			is = pages[page%markGroup].Load()
+		}
 	}
 	if is == 0 {
 		is = im.mark(page, find)
@@ -98,16 +105,24 @@ func (im *Image) mark(page uint64, find MarkFunc) (is uint32) {
 	k, size := &im.marks, uint64(im.size)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.pages.Load() == nil {
-		pages := make([]atomic.Uint32, min(size, maxMarkedOffset)/markPage+1)
-		k.pages.Store(&pages)
+	groups := k.groups.Load()
+	if groups == nil {
+		made := make([]atomic.Pointer[markedPages], min(size, maxMarkedOffset)/(markGroup*markPage)+1)
+		groups = &made
+		k.groups.Store(groups)
 	}
-	p := &(*k.pages.Load())[page]
+	group := &(*groups)[page/markGroup]
+	if group.Load() == nil {
+		group.Store(new(markedPages))
+	}
+	p := &group.Load()[page%markGroup]
 	if is = p.Load(); is != 0 {
 		return is
 	}
 	is = anyMarks
-	code := k.code[:min(size-page*markPage, markPage)]
+	buf := markBuffers.Get().(*[markPage]byte)
+	defer markBuffers.Put(buf)
+	code := buf[:min(size-page*markPage, markPage)]
 	if n, _ := im.ReadAt(code, int64(page*markPage)); n == len(code) {
 		first := len(k.kept)
 		k.kept = find(im.arch, code, append(k.kept, 0))

@@ -83,7 +83,6 @@ type Image struct {
 	segs     []Segment
 	progs    []elf.ProgHeader
 	sections []Section
-	byName   map[string]int
 	buildID  []byte
 	marks    codeMarks
 
@@ -150,18 +149,7 @@ func parseImage(r io.ReaderAt, size int64, path string) (*Image, error) {
 	if err := im.readSections(class, shoff, shentsize, shnum, shstrndx); err != nil {
 		im.sections = nil
 	}
-	im.indexSections()
 	return im, nil
-}
-
-// indexSections makes the index of sections by name.
-func (im *Image) indexSections() {
-	im.byName = make(map[string]int, len(im.sections))
-	for i, s := range im.sections {
-		if _, dup := im.byName[s.Name]; !dup {
-			im.byName[s.Name] = i
-		}
-	}
 }
 
 // NewImageBytes makes an Image of a file held in memory, such as the vdso.
@@ -249,13 +237,18 @@ func (im *Image) readSections(class elf.Class, off uint64, entsize, n, shstrndx 
 	if err != nil {
 		return err
 	}
-	for i := range im.sections {
-		if o := uint64(names[i]); o < uint64(len(tab)) {
+	var text []byte // of all names
+	ends := make([]int, n)
+	for i, o := range names {
+		if o := uint64(o); o < uint64(len(tab)) {
 			name := tab[o:min(o+maxSectionName, uint64(len(tab)))]
-			if end := bytes.IndexByte(name, 0); end >= 0 {
-				im.sections[i].Name = string(name[:end])
-			}
+			text = append(text, name[:max(bytes.IndexByte(name, 0), 0)]...)
 		}
+		ends[i] = len(text)
+	}
+	all, start := string(text), 0
+	for i, end := range ends {
+		im.sections[i].Name, start = all[start:end], end
 	}
 	return nil
 }
@@ -387,11 +380,12 @@ func (im *Image) Sections() []Section { return im.sections }
 
 // Section returns the section of a name.
 func (im *Image) Section(name string) (Section, bool) {
-	i, ok := im.byName[name]
-	if !ok {
-		return Section{}, false
+	for i := range im.sections {
+		if im.sections[i].Name == name {
+			return im.sections[i], true
+		}
 	}
-	return im.sections[i], true
+	return Section{}, false
 }
 
 // ReadAt reads at a file offset; it implements io.ReaderAt.

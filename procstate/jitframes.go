@@ -96,7 +96,6 @@ func readJITTable(a *Arch, e jitEntry, at uint64, left *uint64, read func(addr u
 	o.sum = maphash.Bytes(jitSeed, raw[:o.parts[0].n])
 	im := &Image{Path: "[jit]", Index: imageCount.Add(1) - 1, arch: a, typ: elf.ET_EXEC, r: bytes.NewReader(raw), size: int64(len(raw))}
 	im.sections = []Section{{Name: ".eh_frame", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC, Vaddr: at, Size: uint64(len(raw))}}
-	im.indexSections()
 	for _, c := range code {
 		c.object = o
 		o.code = append(o.code, c)

@@ -295,7 +295,6 @@ func (im *Image) only(raw []byte, names ...string) *Image {
 		out.sections = append(out.sections, s)
 	}
 	out.r, out.size = bytes.NewReader(data), int64(len(data))
-	out.indexSections()
 	return out
 }
 

@@ -20,7 +20,7 @@ import (
 type Go struct {
 	images perImage[goImage]
 	rules  [1 << 12]goRule
-	kept   int64 // bytes of function tables read for rules
+	kept   int64 // bytes of function tables that have been read
 
 	walk goWalk
 }
@@ -91,6 +91,7 @@ func (s *Go) image(img *procstate.Image) *goImage {
 	if t, err := procstate.Pclntab(img); err == nil && (img.Arch() == procstate.AMD64 || img.Arch() == procstate.ARM64) {
 		im.table = t
 		im.rt, _ = procstate.GoRuntimeOf(img)
+		s.kept += t.Memory()
 	}
 	s.images.put(img, im)
 	return im
