@@ -72,12 +72,7 @@ func sortTallies(t []Tally) {
 // names a profile after the first that is a program, and leaves out those
 // without frames. It returns the new numbers by old ones.
 func (b *Builder) orderModules(p *Profile) []int {
-	used := make([]bool, len(b.modules))
-	for _, n := range b.stacks.all() {
-		if n.module != markerModule {
-			used[b.moduleOf(n.module)] = true
-		}
-	}
+	used := b.UsedModules()
 	self := make([]int64, len(b.modules))
 	for _, s := range b.samples {
 		if n := b.stacks.at(s.node); s.node != 0 && n.module != markerModule {
@@ -105,6 +100,18 @@ func (b *Builder) orderModules(p *Profile) []int {
 		p.modules = append(p.modules, m)
 	}
 	return renumbered
+}
+
+// UsedModules reports by the numbers of modules which have frames.
+func (b *Builder) UsedModules() []bool {
+	b.init()
+	used := make([]bool, len(b.modules))
+	for _, n := range b.stacks.all() {
+		if n.module != markerModule {
+			used[b.moduleOf(n.module)] = true
+		}
+	}
+	return used
 }
 
 // moduleOf takes numbers that no call of Module returned for no module.

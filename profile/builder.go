@@ -103,6 +103,19 @@ func (b *Builder) init() {
 	b.index = make([]uint32, minTable)
 }
 
+// Reset forgets the samples that were added, and their times and threads: what is
+// added from now on makes a profile of its own. Numbers of modules and of labels, and
+// markers, stay what they are.
+func (b *Builder) Reset() {
+	if b.moduleIDs == nil {
+		return
+	}
+	b.stacks, b.threads = newStacks(), threadTable{}
+	b.samples, b.firsts, b.index, b.others = nil, nil, make([]uint32, minTable), 0
+	b.times, b.squaresGuessed = nil, false
+	clear(b.truncated)
+}
+
 // Module returns the number of m for use in a Loc. It is the same number for
 // the same m, and never 0.
 func (b *Builder) Module(m Module) uint32 {

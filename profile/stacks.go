@@ -30,8 +30,10 @@ type stacks struct {
 }
 
 // Path is where a stack lies in the tree of a Builder: the nodes of its frames
-// from the one that hangs below root on. The zero Path is that of no stack.
+// from the one that hangs below root on. The zero Path is that of no stack, as is one
+// of another Builder, or from before it was reset.
 type Path struct {
+	tree  *[nodeChunk]node // the first of its chunks
 	root  uint32
 	nodes []uint32
 }
@@ -75,8 +77,8 @@ func mix(a, b uint64) uint64 {
 // The path is that of an earlier stack, which has the first same frames in common
 // with this one or more, and becomes this one's.
 func (s *stacks) add(p *Path, stack []Loc, same int, root uint32) uint32 {
-	if p.root != root {
-		p.root, p.nodes = root, p.nodes[:0]
+	if p.root != root || p.tree != s.chunks[0] {
+		p.tree, p.root, p.nodes = s.chunks[0], root, p.nodes[:0]
 	}
 	same = min(same, len(p.nodes))
 	for same < len(p.nodes) && same < len(stack) && s.at(p.nodes[same]).stands(stack[same]) {

@@ -101,6 +101,13 @@ func (s *Symbolizer) Errors() []error {
 	return append([]error(nil), s.errs...)
 }
 
+// ForgetErrors forgets what Errors has returned.
+func (s *Symbolizer) ForgetErrors() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.errs = nil
+}
+
 // maxErrors bounds the errors that are kept.
 const maxErrors = 1000
 

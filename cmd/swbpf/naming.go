@@ -193,13 +193,8 @@ func (ms *modules) count() int { return len(ms.image) }
 // what names those of one is given back before the next.
 func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line {
 	if loc.Module != ms.named {
+		ms.forgetNames()
 		ms.named = loc.Module
-		ms.symbolizer.Forget()
-		ms.tables = nil
-		if ms.code != nil {
-			ms.code.Forget()
-		}
-		ms.kallsyms = nil
 	}
 	switch loc.Module {
 	case ms.kernel:
@@ -219,6 +214,44 @@ func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line
 		return appendLines(dst, l.Lines(buf[:0], loc.Addr))
 	}
 	return dst
+}
+
+// forgetNames gives back what names have been read from.
+func (ms *modules) forgetNames() {
+	ms.named = 0
+	ms.symbolizer.Forget()
+	ms.tables = nil
+	if ms.code != nil {
+		ms.code.Forget()
+	}
+	ms.kallsyms = nil
+}
+
+// forgetUnused lets go of the files that have no frames in the present profile, by the
+// numbers of modules, and of the generated code of processes that have ended.
+func (ms *modules) forgetUnused(used []bool) {
+	for id, im := range ms.image {
+		if !used[id] {
+			ms.images[im.Index] = 0
+			delete(ms.image, id)
+			delete(ms.info, id)
+		}
+	}
+	generates := map[uint32]bool{}
+	for _, wp := range ms.walked {
+		generates[wp.jit] = true
+	}
+	for path, id := range ms.byPath {
+		if used[id] || generates[id] {
+			continue
+		}
+		if l := ms.jit[id]; l != nil {
+			l.Close()
+			delete(ms.jit, id)
+		}
+		delete(ms.byPath, path)
+		delete(ms.info, id)
+	}
 }
 
 // fileName names a link-time address of a file.

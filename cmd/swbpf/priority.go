@@ -97,7 +97,14 @@ func (p *precedence) resume() {
 
 // yield ends precedence that has lasted too long, until it is resumed.
 func (p *precedence) yield() {
-	if p != nil && p.has && time.Since(p.since) > precedenceLasts {
+	if p != nil && time.Since(p.since) > precedenceLasts {
+		p.rest()
+	}
+}
+
+// rest ends precedence until it is resumed.
+func (p *precedence) rest() {
+	if p != nil && p.has {
 		p.has = false
 		recede(p.reader)
 	}

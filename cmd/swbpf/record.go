@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,8 @@ type recordOptions struct {
 	labels      labelsValue
 	sampleCPU   bool
 	duration    durationValue
+	every       durationValue // 0: one profile of all
+	keepParts   countValue    // of the profiles of --every; 0: all
 	outputs     []string
 	format      string     // of all outputs; "" for those of their extensions
 	stackBytes  bytesValue // 0 when not given
@@ -79,6 +82,7 @@ do not allow recording.`,
 		Example: `  swbpf record -d 10 -o profile.pb.gz -o profile.html    the whole machine for 10 s
   swbpf record -p 4711 -F 997 -d 5 -o hot.html            one process, ~1,000 Hz
   swbpf record -- make -j8                                a command and its children
+  swbpf record --every 1m --keep 60 -o /var/tmp/cpu.pb.gz always on: the last hour, by minutes
   swbpf record -e page-faults -p 4711 -d 10               who touches new memory
   swbpf record --off-cpu -p 4711 -d 10 -o off.html        where a process waits, and how long
   swbpf record --wall --label build=42 -- ./request.sh    where a request's time goes
@@ -111,6 +115,8 @@ do not allow recording.`,
 	f.Var(&o.labels, "label", "give all samples a label; may be repeated")
 	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
 	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C, or the end of CMD or of all -p)")
+	f.Var(&o.every, "every", "write a profile each time this long, and begin anew: the time is put into the names of the files")
+	f.Var(&o.keepParts, "keep", "with --every: keep only the last n files of each -o")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile to this `file`; may be repeated (default "+defaultOutput+")")
 	f.StringVar(&o.format, "format", "", "write in this `format`, whatever the extension: pprof, html, svg, folded, speedscope, firefox, perf")
 	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M (default 64K, and 256K where that has all of it)")
@@ -171,7 +177,7 @@ func (o *recordOptions) check(dash int) error {
 	if o.stats != "" && slices.Contains(o.outputs, o.stats) {
 		return fmt.Errorf("output %s is given twice", o.stats)
 	}
-	return nil
+	return o.checkEvery()
 }
 
 // target says in a few words what is recorded.
@@ -190,7 +196,16 @@ func (o *recordOptions) target() string {
 // record runs a recording from beginning to end.
 func record(o *recordOptions) error {
 	signals := endsignals.Channel()
-	outs, err := openOutputs(o.outputs, o.format)
+	var outs []*output
+	var ps *parts
+	var err error
+	if o.every > 0 {
+		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: o.outputs, format: o.format}
+		o.times, err = ps.check()
+	} else {
+		outs, err = openOutputs(o.outputs, o.format)
+		o.times = anyTimed(outs)
+	}
 	if err != nil {
 		return withCode(exitCannot, err)
 	}
@@ -205,7 +220,6 @@ func record(o *recordOptions) error {
 	if slices.ContainsFunc(outs, (*output).toStdout) {
 		os.Stdout = os.Stderr // for the command, which inherits it
 	}
-	o.times = anyTimed(outs)
 
 	r, err := startRecorder(o, signals)
 	if err != nil {
@@ -213,6 +227,9 @@ func record(o *recordOptions) error {
 	}
 	defer r.close()
 	r.abort = func() { discardOutputs(outs) }
+	if ps != nil {
+		r.parts, ps.due = ps, r.began.Add(ps.every)
+	}
 	if err := r.run(); err != nil {
 		return err
 	}
@@ -220,7 +237,12 @@ func record(o *recordOptions) error {
 	if err != nil {
 		return err
 	}
-	outs, failed := saveOutputs(outs, p)
+	var failed error
+	if ps != nil {
+		outs, failed = ps.save(p), ps.failed
+	} else {
+		outs, failed = saveOutputs(outs, p)
+	}
 	if o.stats != "" {
 		r.stats.addOwnUsage()
 		failed = errors.Join(failed, writeError(o.stats, r.stats.write(figures, o.statsDetail)))

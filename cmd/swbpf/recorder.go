@@ -32,8 +32,9 @@ type recorder struct {
 	watched chan struct{}      // closed when it has
 	abort   func()             // tidies up when a second signal ends the program at once
 	began   time.Time
-	clock   int64   // CLOCK_MONOTONIC when it began, as samples have it
 	cpu     float64 // ownCPU when it began
+	part    part    // of the recording, that is in the profile under way
+	parts   *parts  // nil where there is one
 
 	precedence *precedence // of the thread that reads the rings; nil without
 
@@ -132,7 +133,8 @@ func (r *recorder) start() error {
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
 	}(r.procs)
 	limitGarbage()
-	r.began, r.clock, r.cpu = time.Now(), monotonic(), ownCPU()
+	r.began, r.cpu = time.Now(), ownCPU()
+	r.part = part{began: r.began, clock: monotonic()}
 	r.filesClosed = r.began
 	if err := r.session.Start(); err != nil {
 		return err
@@ -174,7 +176,7 @@ func (r *recorder) run() error {
 	}
 	for {
 		r.precedence.resume()
-		r.alarm.set(pace.wait, pace.hasten())
+		r.alarm.set(r.untilPart(pace.wait), pace.hasten())
 		select {
 		case signals := <-ended:
 			go r.abortAfter(signals)
@@ -189,6 +191,9 @@ func (r *recorder) run() error {
 		bytes, processes := r.session.BytesRead(), len(r.sampled)
 		r.fleeting = hastened
 		if err := r.poll(r.procs.Collect()); err != nil {
+			return err
+		}
+		if err := r.nextPart(); err != nil {
 			return err
 		}
 		progress.update()
@@ -293,7 +298,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 		return nil, err
 	}
 	s := &r.stats
-	s.RecordingCPUSeconds = ownCPU() - r.cpu
+	s.RecordingCPUSeconds = ownCPU() - r.cpu - s.NamingCPUSeconds
 	s.DurationSeconds = r.session.Duration().Seconds()
 	s.Event, s.FrequencyHz = r.session.Event().Name, r.session.Frequency()
 	s.Weight = r.weight.Name
@@ -302,7 +307,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
 	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
 	s.OffCPUMissed = st.MissedSwitches
-	s.Processes = len(r.sampled)
+	s.Processes += len(r.sampled)
 	s.Modules = r.modules.count()
 	if lost := r.sideband.Stats().Lost; lost > 0 {
 		r.modules.notes = append(r.modules.notes, plural(lost, "event")+
@@ -310,12 +315,18 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	}
 	meta := r.meta()
 	r.release()
+	prof := r.build(meta)
+	r.forget()
+	return prof, nil
+}
+
+// build names what has been recorded.
+func (r *recorder) build(meta profile.Meta) *profile.Profile {
 	before := ownCPU()
 	prof := r.builder.Build(meta, r.modules)
 	r.modules.noteErrors()
-	s.NamingCPUSeconds = ownCPU() - before
-	r.forget()
-	return prof, nil
+	r.stats.NamingCPUSeconds += ownCPU() - before
+	return prof
 }
 
 // release gives back what only recording needs, before names are read.

@@ -25,9 +25,9 @@ func (r *recorder) meta() profile.Meta {
 		Target:      r.opt.target(),
 		Event:       event.Name,
 		FrequencyHz: r.session.Frequency(),
-		Start:       r.began,
-		Clock:       r.clock,
-		Duration:    r.session.Duration(),
+		Start:       r.part.began,
+		Clock:       r.part.clock,
+		Duration:    r.partDuration(),
 		CPUs:        loader.CPUs(),
 		Kernel:      kernelRelease(),
 		Help:        maps.Clone(loader.LostHelp),
@@ -56,7 +56,9 @@ func (r *recorder) meta() profile.Meta {
 		m.Period = int64(r.session.Period())
 	}
 	for reason, n := range r.stats.LostByReason {
-		m.Lost = append(m.Lost, profile.Tally{Name: reason, N: int64(n)})
+		if n -= r.part.lost[reason]; n > 0 {
+			m.Lost = append(m.Lost, profile.Tally{Name: reason, N: int64(n)})
+		}
 	}
 	for reason := range unwind.NumReasons {
 		m.Help[reason.String()] = reason.Help()
@@ -122,6 +124,9 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 	for _, note := range r.modules.notes {
 		fmt.Fprintln(w, "note:", printable(note))
+	}
+	if r.parts != nil {
+		fmt.Fprintf(w, "%s, the last of which is above\n", plural(r.parts.written, "profile"))
 	}
 	for _, o := range outs {
 		o.see(w)

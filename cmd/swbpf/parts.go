@@ -1,0 +1,200 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/profile"
+)
+
+// part is a part of a recording that makes a profile of its own.
+type part struct {
+	began time.Time
+	clock int64             // CLOCK_MONOTONIC then, as samples have it
+	lost  map[string]uint64 // by reason, before it began
+}
+
+// parts are what a recording with --every leaves behind: a file of each output for
+// each part of it, named after the time at which that began.
+type parts struct {
+	every   time.Duration
+	due     time.Time // when the part under way is over
+	keep    int       // the files of an output that are kept; 0: all
+	paths   []string
+	format  string
+	written int   // parts
+	failed  error // why the part that was written last is not whole
+}
+
+// partTime is the time in the names of files, in UTC: they sort by it.
+const partTime = "20060102T150405Z"
+
+// minEvery is the shortest part, which the names tell apart.
+const minEvery = time.Second
+
+// splitExtension cuts off the extension that tells a format, or any where there is
+// none like that.
+func splitExtension(path string) (bare, ext string) {
+	for i := range formats {
+		for _, e := range formats[i].extensions {
+			for _, e := range []string{e, e + ".gz"} {
+				if strings.HasSuffix(path, e) && len(e) > len(ext) {
+					ext = e
+				}
+			}
+		}
+	}
+	if ext = cmp.Or(ext, filepath.Ext(path)); ext == filepath.Base(path) {
+		ext = ""
+	}
+	return strings.TrimSuffix(path, ext), ext
+}
+
+// partPath is the name of an output's file for the part that began then.
+func partPath(path string, began time.Time) string {
+	bare, ext := splitExtension(path)
+	return bare + "-" + began.UTC().Format(partTime) + ext
+}
+
+// pathsOf are the names of all outputs for a part.
+func (p *parts) pathsOf(began time.Time) (paths []string) {
+	for _, path := range p.paths {
+		paths = append(paths, partPath(path, began))
+	}
+	return paths
+}
+
+// check makes sure that files can be written, and tells whether they have the times of
+// samples.
+func (p *parts) check() (timed bool, err error) {
+	outs, err := openOutputs(p.pathsOf(time.Now()), p.format)
+	discardOutputs(outs)
+	return anyTimed(outs), err
+}
+
+// save writes the files of a part, and removes those that are too old.
+func (p *parts) save(prof *profile.Profile) (saved []*output) {
+	outs, err := openOutputs(p.pathsOf(prof.Meta.Start), p.format)
+	if err == nil {
+		saved, err = saveOutputs(outs, prof)
+		discardOutputs(outs)
+	}
+	for _, path := range p.paths {
+		err = errors.Join(err, p.removeOld(path))
+	}
+	if err != nil && (p.failed == nil || p.failed.Error() != err.Error()) {
+		fmt.Fprintln(os.Stderr, "swbpf:", printable(err.Error()))
+	}
+	p.failed = err
+	if err == nil {
+		p.written++
+	}
+	return saved
+}
+
+// removeOld removes the oldest files of an output, also those of earlier recordings,
+// where there are more than are kept.
+func (p *parts) removeOld(path string) error {
+	if p.keep == 0 {
+		return nil
+	}
+	dir := filepath.Dir(path)
+	files, err := os.ReadDir(dir) // in order
+	if err != nil {
+		return err
+	}
+	bare, ext := splitExtension(filepath.Base(path))
+	files = slices.DeleteFunc(files, func(f os.DirEntry) bool {
+		began, ok := strings.CutPrefix(f.Name(), bare+"-")
+		began, isOurs := strings.CutSuffix(began, ext)
+		_, err := time.Parse(partTime, began)
+		return !ok || !isOurs || err != nil || !f.Type().IsRegular()
+	})
+	for _, f := range files[:max(len(files)-p.keep, 0)] {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, f.Name())))
+	}
+	return err
+}
+
+// untilPart returns how long to wait, at most d, so that a part ends in time.
+func (r *recorder) untilPart(d time.Duration) time.Duration {
+	if r.parts == nil {
+		return d
+	}
+	return max(min(d, time.Until(r.parts.due)), time.Millisecond)
+}
+
+// nextPart writes the profile of a part that is over, and begins the next. Samples
+// wait in the rings meanwhile.
+func (r *recorder) nextPart() error {
+	p := r.parts
+	if p == nil || time.Now().Before(p.due) {
+		return nil
+	}
+	for p.due = p.due.Add(p.every); p.due.Before(time.Now()); {
+		p.due = p.due.Add(p.every) // it took longer than a part
+	}
+	r.precedence.rest()
+	if err := r.countLost(); err != nil {
+		return err
+	}
+	next := part{began: time.Now(), clock: monotonic(), lost: maps.Clone(r.stats.LostByReason)}
+	prof := r.build(r.meta())
+	r.modules.forgetNames()
+	r.modules.symbolizer.ForgetErrors()
+	r.modules.forgetUnused(r.builder.UsedModules())
+	r.modules.notes = nil
+	p.save(prof)
+	r.builder.Reset()
+	clear(r.memos[:]) // their stacks may have files that have been forgotten
+	r.stats.Processes += len(r.sampled)
+	clear(r.sampled)
+	r.part = next
+	return nil
+}
+
+// partDuration is how long the part has lasted.
+func (r *recorder) partDuration() time.Duration {
+	if all := r.session.Duration(); all != 0 { // it has ended
+		return all - r.part.began.Sub(r.began)
+	}
+	return time.Duration(monotonic() - r.part.clock)
+}
+
+// countLost takes over what has been lost so far.
+func (r *recorder) countLost() error {
+	st, err := r.session.Stats()
+	if err != nil {
+		return err
+	}
+	r.stats.Lost, r.stats.LostByReason = st.Lost(), st.LostByReason()
+	return nil
+}
+
+// checkEvery checks what goes with --every, and makes the parts.
+func (o *recordOptions) checkEvery() error {
+	switch {
+	case o.every == 0 && o.keepParts != 0:
+		return errors.New("--keep goes with --every")
+	case o.every == 0:
+		return nil
+	case time.Duration(o.every) < minEvery:
+		return fmt.Errorf("--every %v is less than %v", time.Duration(o.every), minEvery)
+	}
+	for _, path := range o.outputs {
+		if path == stdoutPath {
+			return errors.New("--every makes many profiles, and standard output can be written to once")
+		}
+		if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+			return fmt.Errorf("output %s is no file that --every could have others beside", path)
+		}
+	}
+	return nil
+}
