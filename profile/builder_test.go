@@ -1,9 +1,12 @@
 package profile
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 )
@@ -47,6 +50,56 @@ func TestAddSeenAllocatesNothing(t *testing.T) {
 	}
 	if len(b.samples) != len(stacks)*len(threads)*len(reasons) {
 		t.Errorf("%d samples, want %d", len(b.samples), len(stacks)*len(threads)*len(reasons))
+	}
+}
+
+// TestReset checks that a Builder that was reset counts as a new one, along paths
+// from before, too, and keeps its numbers.
+func TestReset(t *testing.T) {
+	var p Path
+	add := func(b *Builder, m, labels uint32, same int) {
+		th := Thread{PID: 1, TID: 2, Labels: labels}
+		b.KeepTimes()
+		b.SetTime(int64(m))
+		b.AddAlong(&p, th, []Loc{{m, 16}, {m, 32}, b.Marker("[lock]")}, same, "", 1, 10)
+		b.AddAlong(&p, th, []Loc{{m, 16}, {m, 48}}, 1, "stack-cut", 1, 7)
+		b.Add(Thread{PID: 3}, []Loc{{m, 16}}, "stack-cut", 2, 3)
+	}
+	written := func(b *Builder) string {
+		var out bytes.Buffer
+		prof := b.Build(Meta{}, nil)
+		for _, write := range []func(io.Writer) error{prof.WriteFolded, prof.WritePerfScript} {
+			if err := write(&out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return out.String()
+	}
+	fresh := NewBuilder()
+	fresh.Module(Module{Path: "old"})
+	add(fresh, fresh.Module(Module{Path: "new"}), fresh.Labels(Label{"a", "b"}), 0)
+	want := written(fresh)
+
+	b := new(Builder)
+	b.Reset() // of nothing
+	old, labels := b.Module(Module{Path: "old"}), b.Labels(Label{"a", "b"})
+	for i := range uint64(3 * nodeChunk) {
+		b.AddAlong(&p, Thread{PID: int32(i)}, []Loc{{old, i}, {old, i + 1}}, 0, "no-mapping", 1, 1)
+	}
+	b.Reset()
+	if again := b.Module(Module{Path: "old"}); again != old || b.Labels(Label{"a", "b"}) != labels {
+		t.Errorf("other numbers after a reset")
+	}
+	if empty := written(b); strings.Contains(empty, "old") {
+		t.Errorf("after a reset there is %q", empty)
+	}
+	m := b.Module(Module{Path: "new"})
+	add(b, m, labels, 1)
+	if got := written(b); got != want {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	if used := b.UsedModules(); used[old] || !used[m] {
+		t.Errorf("modules used: %v", used)
 	}
 }
 

@@ -72,6 +72,11 @@ func TestRecordRefuses(t *testing.T) {
 		{"-o /nonexistent/p.html", []string{"/nonexistent/p.html"}},
 		{"-o p.html --stats p.html", []string{"p.html is given twice"}},
 		{"--stats-detail", []string{"--stats-detail goes with --stats"}},
+		{"--keep 3", []string{"--keep goes with --every"}},
+		{"--every 10ms", []string{"10ms is less than 1s"}},
+		{"--every 5 -o -", []string{"standard output", "once"}},
+		{"--every 5 --format pprof -o /dev/null", []string{"/dev/null"}},
+		{"--every 5 -o /nonexistent/p.html", []string{"/nonexistent/p-"}},
 		{"--no-such-flag", []string{"no-such-flag", "--help"}},
 	} {
 		if err := os.MkdirAll(filepath.Join(dir, "sub.html"), 0o755); err != nil {

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/profile"
+)
+
+func TestPartPath(t *testing.T) {
+	began := time.Date(2026, 2, 3, 4, 5, 6, 7, time.FixedZone("east", 3600))
+	for path, want := range map[string]string{
+		"cpu.pb.gz":            "cpu-20260203T030506Z.pb.gz",
+		"/a.b/cpu.html":        "/a.b/cpu-20260203T030506Z.html",
+		"x.folded.gz":          "x-20260203T030506Z.folded.gz",
+		"x.speedscope.json":    "x-20260203T030506Z.speedscope.json",
+		"cpu.txt":              "cpu-20260203T030506Z.txt", // with --format
+		"d.d/cpu":              "d.d/cpu-20260203T030506Z",
+		"/var/tmp/host.1.html": "/var/tmp/host.1-20260203T030506Z.html",
+	} {
+		if got := partPath(path, began); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+}
+
+// TestPartsKept checks which files --keep removes: the oldest of the output, whoever
+// made them, and no others.
+func TestPartsKept(t *testing.T) {
+	dir := t.TempDir()
+	others := []string{"cpu.pb.gz", "cpu-1.pb.gz", "cpu-20260203T030501Z.html", "cpu-20260203T030501Z.pb.gz.old", "gpu-20260203T030501Z.pb.gz"}
+	for _, name := range append(others, "cpu-20260203T030503Z.pb.gz", "cpu-20260203T030501Z.pb.gz", "cpu-20260203T030502Z.pb.gz") {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "cpu-20260203T030500Z.pb.gz"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := parts{keep: 2}
+	if err := p.removeOld(filepath.Join(dir, "cpu.pb.gz")); err != nil {
+		t.Fatal(err)
+	}
+	want := append(others, "cpu-20260203T030500Z.pb.gz", "cpu-20260203T030502Z.pb.gz", "cpu-20260203T030503Z.pb.gz")
+	slices.Sort(want)
+	if got := entries(t, dir); got != strings.Join(want, " ") {
+		t.Errorf("there are %s\nwant %v", got, want)
+	}
+}
+
+// TestRecordEvery checks that the parts of a recording have all its samples, each with
+// names and whole stacks, and that only the last are kept.
+func TestRecordEvery(t *testing.T) {
+	needRecord(t)
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	for _, tc := range []struct {
+		flags []string
+		all   bool // of the parts are there
+	}{
+		{nil, true},
+		{[]string{"--keep", "2"}, false},
+	} {
+		dir := t.TempDir()
+		args := append([]string{"record", "-F", "997", "--every", "1s", "-o", "p.pb.gz", "-o", "p.firefox.json", "--stats", "s.json"}, tc.flags...)
+		_, msg, status := runSwbpf(t, dir, append(args, "--", target, "3.5")...)
+		if status != 0 {
+			t.Fatalf("status %d: %s", status, msg)
+		}
+		var s figures
+		b, err := os.ReadFile(filepath.Join(dir, "s.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(b, &s); err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "p-*.pb.gz"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		timed, err := filepath.Glob(filepath.Join(dir, "p-*.firefox.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc.all && len(files) < 4 || !tc.all && len(files) != 2 || len(timed) != len(files) {
+			t.Fatalf("%d profiles, %d with times: %s", len(files), len(timed), msg)
+		}
+		samples := int64(0)
+		for i, file := range files {
+			p, err := readProfile(file, profile.ReadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			samples += p.Samples
+			if p.Meta.Duration < 100*time.Millisecond && i < len(files)-1 || p.Meta.Duration > 30*time.Second {
+				t.Errorf("%s: of %v", file, p.Meta.Duration)
+			}
+			if p.Samples > 10 && p.Complete*100 < p.Samples*99 {
+				t.Errorf("%s: %d of %d complete", file, p.Complete, p.Samples)
+			}
+			top := p.Top(3)
+			if p.Samples > 10 && !slices.ContainsFunc(top, func(e profile.TopEntry) bool { return strings.Contains(e.Function, "__dynamic_cast") }) {
+				t.Errorf("%s: top functions %v", file, top)
+			}
+		}
+		if tc.all && uint64(samples) != s.Samples {
+			t.Errorf("%d samples in %d parts, %d in all", samples, len(files), s.Samples)
+		}
+	}
+}
