@@ -88,6 +88,11 @@ func (s *Symbolizer) Forget() {
 		f.f.Close()
 	}
 	s.opened = nil
+	for _, f := range s.files {
+		if f.golang != nil {
+			f.golang.Forget() // others may hold the table
+		}
+	}
 	clear(s.files)
 	clear(s.groups)
 	s.budget.reset()

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -156,6 +157,7 @@ func (r *recorder) nextPart() error {
 	clear(r.memos[:]) // their stacks may have files that have been forgotten
 	r.stats.Processes += len(r.sampled)
 	clear(r.sampled)
+	debug.FreeOSMemory() // what names took
 	r.part = next
 	return nil
 }

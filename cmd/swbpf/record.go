@@ -69,10 +69,11 @@ the CPU too, so that all times of a thread add up to the time that passed.
 Threads that wait since before the recording, or still do at its end, count for
 as long as it lasted.
 
---every writes a profile each time so long, and begins anew: memory does not grow
-with time. The files are named after the time at which a part began, in UTC, as
-cpu-20260203T040506Z.pb.gz for -o cpu.pb.gz. A file that cannot be written is said so,
-and the recording goes on. Time off the CPU counts in the part in which it ends.
+--every writes a profile each time so long, and begins anew: memory does not
+grow with time. The files are named after the time at which a part began, in
+UTC: cpu-20260203T040506Z.pb.gz for -o cpu.pb.gz. One that cannot be written is
+told of, and the recording goes on. Time off the CPU counts in the part in which
+it ends.
 
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
