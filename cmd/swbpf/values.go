@@ -130,7 +130,7 @@ func maxFrequency() string {
 
 func (v *hertzValue) Type() string { return "Hz" }
 
-// countValue is a flag for a number of events.
+// countValue is a flag for a number of things.
 type countValue uint64
 
 func (v *countValue) String() string { return strconv.FormatUint(uint64(*v), 10) }
@@ -138,7 +138,7 @@ func (v *countValue) String() string { return strconv.FormatUint(uint64(*v), 10)
 func (v *countValue) Set(s string) error {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n < 1 {
-		return errors.New("not a number of events, from 1 on")
+		return errors.New("not a whole number, from 1 on")
 	}
 	*v = countValue(n)
 	return nil
