@@ -102,7 +102,7 @@ func position(page []byte) *atomic.Uint64 {
 // goProcess when it is no Go program, or it depends on the address.
 func (n *NewPrograms) know(f programFile, is goProcess) {
 	if len(n.programs) == int(n.known.MaxEntries()) {
-		n.forget()
+		n.forget(func(programFile) bool { return true })
 	}
 	if n.known.Put(f, is) == nil {
 		n.programs[f] = is
@@ -117,13 +117,15 @@ func (n *NewPrograms) isKnown(f programFile) (is goProcess, ok bool) {
 	return is, ok
 }
 
-// forget has all files told of again.
-func (n *NewPrograms) forget() {
+// forget has those files told of again that which reports.
+func (n *NewPrograms) forget(which func(programFile) bool) {
 	if n == nil {
 		return
 	}
 	for f := range n.programs {
-		_ = n.known.Delete(f)
+		if which(f) {
+			_ = n.known.Delete(f)
+			delete(n.programs, f)
+		}
 	}
-	clear(n.programs)
 }

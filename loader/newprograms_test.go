@@ -81,7 +81,7 @@ func TestNewPrograms(t *testing.T) {
 	if fileOf(t, told, first) != nil || fileOf(t, told, second) == nil {
 		t.Errorf("told of %+v: want %s alone", told, second)
 	}
-	n.forget()
+	n.forget(func(programFile) bool { return true })
 	runCopy(t, first)
 	if told, _ := n.take(); fileOf(t, told, first) == nil {
 		t.Errorf("%s was not told of when it had been forgotten: %+v", first, told)
@@ -158,6 +158,57 @@ func TestNewProgramsMany(t *testing.T) {
 		if len(n.programs) == 0 || len(n.programs) > most {
 			t.Fatalf("%d of at most %d are known", len(n.programs), most)
 		}
+	}
+}
+
+// The news of a fork may come behind those of its child's programs, from another
+// CPU. A program in Go is known nevertheless before the next is executed, and stays so
+// while its file is open, whatever others are closed.
+func TestProgramBeforeFork(t *testing.T) {
+	n := newProgramsOf(t, true)
+	images := procstate.NewImages(0)
+	defer images.Close()
+	const parent, child = 1 << 29, 1<<29 + 1
+	p := NewProcesses(ProcessesConfig{Images: images, PIDs: []int32{parent}})
+	p.programs = n
+	exe, err := os.Executable() // is in Go
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []SidebandEvent
+	var started []programFile
+	for _, cmd := range []*exec.Cmd{exec.Command(exe, "-test.run=^$"), exec.Command(copyOf(t, "cat", t.TempDir(), 1))} {
+		n.take()
+		testenv.Run(t, cmd)
+		told, _ := n.take()
+		f := *fileOf(t, told, cmd.Path)
+		started = append(started, f)
+		e := SidebandEvent{Kind: SidebandMmap, PID: child, TID: child, Path: cmd.Path, Len: 1 << 12}
+		e.Dev, e.Inode, e.Gen = userDev(f.Dev), f.Inode, uint64(f.Generation)
+		events = append(events, e)
+	}
+	for i := range events {
+		p.take(&events[i])
+	}
+	p.take(&SidebandEvent{Kind: SidebandFork, PPID: parent, PID: child})
+	p.lookAgain(started)
+	p.know(started, false)
+	if is, ok := n.isKnown(started[0]); !ok || is.G_head == 0 {
+		t.Errorf("known is %v, as %+v", ok, is)
+	}
+	if is, ok := n.isKnown(started[1]); !ok || is != (goProcess{}) {
+		t.Errorf("what is not in Go: known is %v, as %+v", ok, is)
+	}
+	// Opened a last time with the first.
+	for range 2 {
+		images.CloseIdle(func(im *procstate.Image) bool { return im.ID.Inode == started[0].Inode })
+	}
+	p.forgetPrograms()
+	if _, ok := n.isKnown(started[1]); ok {
+		t.Error("a file is known that is closed")
+	}
+	if is, ok := n.isKnown(started[0]); !ok || is != p.goPrograms[started[0]] {
+		t.Errorf("a file is forgotten that is open: %v, %+v", ok, is)
 	}
 }
 

@@ -3,6 +3,7 @@ package loader
 import (
 	"cmp"
 	"context"
+	"maps"
 	"runtime"
 	"sync"
 	"time"
@@ -172,6 +173,7 @@ func (p *Processes) Watch(ctx context.Context) error {
 			p.onFilled()
 		}
 		p.Collect()
+		p.lookAgain(started)
 		events, urgent, made, evicted := p.tookSince()
 		if evicted {
 			p.forgetPrograms()
@@ -204,6 +206,25 @@ func (p *Processes) Heed(n *NewPrograms) error {
 	return p.sideband.alsoWait(n.fd)
 }
 
+// lookAgain opens the files of programs that were executed which were not opened
+// when they were mapped, as the news of the process's fork, from another CPU, came
+// behind.
+func (p *Processes) lookAgain(started []programFile) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range started {
+		if _, isGo := p.goPrograms[f]; isGo {
+			continue
+		}
+		for i := range p.pending[p.next:] {
+			e := &p.pending[p.next+i]
+			if e.Kind == SidebandMmap && !e.looked && e.Inode == f.Inode && e.Dev == userDev(f.Dev) && procstate.HasFile(e.Path) {
+				p.look(e)
+			}
+		}
+	}
+}
+
 // know has no more told of programs whose files are open, and of those in Go what
 // they are. The others are told of again while there is what is urgent.
 func (p *Processes) know(started []programFile, urgent bool) {
@@ -216,12 +237,13 @@ func (p *Processes) know(started []programFile, urgent bool) {
 	}
 }
 
-// forgetPrograms has all programs told of again.
+// forgetPrograms has the programs told of again whose files are not open any more.
 func (p *Processes) forgetPrograms() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	clear(p.goPrograms)
-	p.programs.forget()
+	isClosed := func(f programFile) bool { return !p.images.IsOpen(userDev(f.Dev), f.Inode) }
+	maps.DeleteFunc(p.goPrograms, func(f programFile, _ goProcess) bool { return isClosed(f) })
+	p.programs.forget(isClosed)
 }
 
 // rest waits for a while, or for a new program.
@@ -312,7 +334,7 @@ func (p *Processes) lookForGo(e *SidebandEvent) {
 	}
 	f := programFile{
 		Inode: e.Inode, Size: uint64(e.image.Size()), Generation: uint32(e.Gen),
-		Dev: unix.Major(e.Dev)<<20 | unix.Minor(e.Dev),
+		Dev: kernelDev(e.Dev),
 	}
 	if len(p.goPrograms) == maxGoPrograms {
 		clear(p.goPrograms) // those of processes to come are met again
@@ -325,6 +347,10 @@ func (p *Processes) lookForGo(e *SidebandEvent) {
 		}
 	}
 }
+
+// kernelDev returns a device's number as the kernel has it, and userDev as events do.
+func kernelDev(dev uint64) uint32 { return unix.Major(dev)<<20 | unix.Minor(dev) }
+func userDev(dev uint32) uint64   { return unix.Mkdev(dev>>20, dev&(1<<20-1)) }
 
 // announce tells the user of the table of a file that a process maps at start,
 // from an offset on.

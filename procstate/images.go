@@ -125,6 +125,14 @@ func (c *Images) Stats() ImagesStats {
 	return c.stats
 }
 
+// IsOpen reports whether a file is held open: no other gets its inode's number.
+func (c *Images) IsOpen(dev, inode uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.files[fileKey{dev, inode}]
+	return e != nil && e.err == nil
+}
+
 // Open returns the Image of a mapped file. It is one that is known already
 // when the identity fits and the file has not been written since; else the
 // file is looked for through the process that maps it and, last, by its path

@@ -66,8 +66,7 @@ func TestRecordWorkloads(t *testing.T) {
 }
 
 // Programs in Go that live for a few milliseconds: of all but the first the kernel
-// side knows what they are before they run. Of one process in some 2,000 it does not,
-// for a reason that was not found: here it may be one of 80.
+// side knows what they are before they run.
 func TestRecordShortGo(t *testing.T) {
 	for _, mode := range []string{"exe", "pie"} {
 		t.Run(mode, func(t *testing.T) {
@@ -91,7 +90,7 @@ func TestRecordShortGo(t *testing.T) {
 					unknown[pid] = stack
 				}
 			}
-			if len(unknown) > 1 {
+			if len(unknown) > 0 {
 				t.Errorf("%d of %d processes: %v", len(unknown), len(pids), unknown)
 			}
 			if len(pids) < 40 {
