@@ -30,8 +30,8 @@ type parts struct {
 	keep    int       // the files of an output that are kept; 0: all
 	paths   []string
 	format  string
-	written int   // parts
-	failed  error // why the part that was written last is not whole
+	written int // parts
+	failed  int // parts that could not be written, or not all files of which
 }
 
 // partTime is the time in the names of files, in UTC: they sort by it.
@@ -90,14 +90,21 @@ func (p *parts) save(prof *profile.Profile) (saved []*output) {
 	for _, path := range p.paths {
 		err = errors.Join(err, p.removeOld(path))
 	}
-	if err != nil && (p.failed == nil || p.failed.Error() != err.Error()) {
-		fmt.Fprintln(os.Stderr, "swbpf:", printable(err.Error()))
-	}
-	p.failed = err
 	if err == nil {
 		p.written++
+	} else {
+		p.failed++
+		fmt.Fprintln(os.Stderr, "swbpf:", printable(err.Error()))
 	}
 	return saved
+}
+
+// failure returns an error when parts are missing. Why they are has been told.
+func (p *parts) failure() error {
+	if p.failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %s could not be written", p.failed, plural(p.failed+p.written, "profile"))
 }
 
 // removeOld removes the oldest files of an output, also those of earlier recordings,
@@ -180,7 +187,7 @@ func (r *recorder) countLost() error {
 	return nil
 }
 
-// checkEvery checks what goes with --every, and makes the parts.
+// checkEvery checks what goes with --every.
 func (o *recordOptions) checkEvery() error {
 	switch {
 	case o.every == 0 && o.keepParts != 0:

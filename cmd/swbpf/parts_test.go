@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -111,5 +112,30 @@ func TestRecordEvery(t *testing.T) {
 		if tc.all && uint64(samples) != s.Samples {
 			t.Errorf("%d samples in %d parts, %d in all", samples, len(files), s.Samples)
 		}
+	}
+}
+
+// TestPartLost checks that a part which cannot be written is told of, and does not end
+// the recording but makes it fail.
+func TestPartLost(t *testing.T) {
+	needRecord(t)
+	dir := t.TempDir()
+	gone := filepath.Join(dir, "gone")
+	if err := os.Mkdir(gone, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// Its directory is there again when the last part is written.
+	script := `rmdir gone; sleep 2.5; mkdir gone; sleep 1.2`
+	_, msg, status := runSwbpf(t, dir, "record", "--every", "1s", "-o", "gone/p.pb.gz", "--", "sh", "-c", script)
+	files, err := os.ReadDir(gone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status != exitFailure || len(files) == 0 {
+		t.Errorf("status %d, %d profiles: %s", status, len(files), msg)
+	}
+	lost := strings.Count(msg, "no such file")
+	if want := fmt.Sprintf("%d of %d profiles could not be written", lost, lost+len(files)); lost == 0 || !strings.Contains(msg, want) {
+		t.Errorf("not %q in: %s", want, msg)
 	}
 }

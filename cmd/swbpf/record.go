@@ -72,8 +72,9 @@ as long as it lasted.
 --every writes a profile each time so long, and begins anew: memory does not
 grow with time. The files are named after the time at which a part began, in
 UTC: cpu-20260203T040506Z.pb.gz for -o cpu.pb.gz. One that cannot be written is
-told of, and the recording goes on. Time off the CPU counts in the part in which
-it ends.
+told of; the recording goes on, and the exit status is 1. --keep also removes
+files of earlier recordings. Time off the CPU counts in the part in which it
+ends.
 
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
@@ -122,7 +123,7 @@ do not allow recording.`,
 	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
 	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C, or the end of CMD or of all -p)")
 	f.Var(&o.every, "every", "write a profile each time this long, and begin anew: the time is put into the names of the files")
-	f.Var(&o.keepParts, "keep", "with --every: keep only the last n files of each -o")
+	f.Var(&o.keepParts, "keep", "with --every: keep only the last n files of each -o, and remove older ones")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile to this `file`; may be repeated (default "+defaultOutput+")")
 	f.StringVar(&o.format, "format", "", "write in this `format`, whatever the extension: pprof, html, svg, folded, speedscope, firefox, perf")
 	f.Var(&o.stackBytes, "stack-bytes", "copy at most this much of a user stack, up to 1M (default 64K, and 256K where that has all of it)")
@@ -245,7 +246,7 @@ func record(o *recordOptions) error {
 	}
 	var failed error
 	if ps != nil {
-		outs, failed = ps.save(p), ps.failed
+		outs, failed = ps.save(p), ps.failure()
 	} else {
 		outs, failed = saveOutputs(outs, p)
 	}

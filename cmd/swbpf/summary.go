@@ -126,7 +126,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		fmt.Fprintln(w, "note:", printable(note))
 	}
 	if r.parts != nil {
-		fmt.Fprintf(w, "%s, the last of which is above\n", plural(r.parts.written, "profile"))
+		fmt.Fprintf(w, "%s written; above is the last part\n", plural(r.parts.written, "profile"))
 	}
 	for _, o := range outs {
 		o.see(w)
