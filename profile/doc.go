@@ -8,11 +8,13 @@
 // end [Builder.Build] names every address once and returns a [Profile], which
 // does not change any more and writes itself in the wanted formats: pprof, an
 // interactive flame graph (a page of HTML), a picture (SVG), folded stacks,
-// and the formats of speedscope, the Firefox Profiler and perf script. The
-// last two have the time of each sample, which the Builder keeps on demand
+// the formats of speedscope, the Firefox Profiler and perf script, and what
+// servers of OpenTelemetry's protocol are sent. The Firefox Profiler's and
+// perf's have the time of each sample, which the Builder keeps on demand
 // alone: see [Builder.KeepTimes].
 //
-// [Read] takes back all of these but the picture, and what other tools wrote.
+// [Read] takes back all of these but the picture and what is for servers, and
+// what other tools wrote.
 // [Profile.Top] and [Profile.Function] answer questions about functions;
 // [Compare] tells what changed from one profile to another by more than the
 // error of sampling, and draws that.

@@ -179,20 +179,13 @@ func (p *Profile) encodeLabels(e *pprofEncoder, t *Thread) []byte {
 
 // encodeMappings writes a mapping for each module but the one that is none.
 func (p *Profile) encodeMappings(e *pprofEncoder) {
-	type mapping struct {
-		min, max                         uint64
-		functions, files, lines, inlines bool
-	}
-	mappings := make([]mapping, len(p.modules))
-	for i := range mappings {
-		mappings[i].min = math.MaxUint64
-	}
+	type known struct{ functions, files, lines, inlines bool }
+	mappings := make([]known, len(p.modules))
 	for _, l := range p.locations {
 		if l.module == noModule {
 			continue
 		}
 		m := &mappings[l.module]
-		m.min, m.max = min(m.min, l.addr), max(m.max, l.addr)
 		for _, ln := range l.lines {
 			m.functions = m.functions || ln.named
 			m.files = m.files || p.functions[ln.function].file != ""
@@ -200,18 +193,13 @@ func (p *Profile) encodeMappings(e *pprofEncoder) {
 			m.inlines = m.inlines || ln.inlined
 		}
 	}
+	ranges := p.moduleRanges()
 	var msg []byte
 	for i := 1; i < len(p.modules); i++ {
-		m, f := p.modules[i], &mappings[i]
-		if m.Limit == 0 && f.min <= f.max {
-			m.Start, m.Limit = f.min, f.max
-			if m.Limit < math.MaxUint64 {
-				m.Limit++
-			}
-		}
+		m, f := &p.modules[i], &mappings[i]
 		msg = appendNumber(msg[:0], 1, int64(i))
-		msg = appendNumber(msg, 2, int64(m.Start))
-		msg = appendNumber(msg, 3, int64(m.Limit))
+		msg = appendNumber(msg, 2, int64(ranges[i].start))
+		msg = appendNumber(msg, 3, int64(ranges[i].limit))
 		msg = appendNumber(msg, 4, int64(m.Offset))
 		msg = appendNumber(msg, 5, e.text(m.Path))
 		msg = appendNumber(msg, 6, e.text(m.BuildID))
@@ -221,4 +209,32 @@ func (p *Profile) encodeMappings(e *pprofEncoder) {
 		msg = appendFlag(msg, 10, f.inlines)
 		e.message(3, msg)
 	}
+}
+
+// moduleRange is from where to where a module's addresses go.
+type moduleRange struct{ start, limit uint64 }
+
+// moduleRanges returns the ranges of the modules; by the frames in them where they are
+// not known.
+func (p *Profile) moduleRanges() []moduleRange {
+	frames := make([]moduleRange, len(p.modules))
+	for i := range frames {
+		frames[i].start = math.MaxUint64
+	}
+	for _, l := range p.locations {
+		if l.module != noModule {
+			r := &frames[l.module]
+			r.start, r.limit = min(r.start, l.addr), max(r.limit, l.addr)
+		}
+	}
+	for i := range frames {
+		m, r := &p.modules[i], &frames[i]
+		switch {
+		case m.Limit != 0 || r.start > r.limit:
+			*r = moduleRange{m.Start, m.Limit}
+		case r.limit < math.MaxUint64:
+			r.limit++
+		}
+	}
+	return frames
 }

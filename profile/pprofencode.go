@@ -9,23 +9,32 @@ import (
 // pprofEncoder writes the fields of a pprof file one by one, and the table of
 // strings as the last: nothing is kept of samples, which are many.
 type pprofEncoder struct {
-	w       *bufio.Writer // keeps the first error for close
-	key     []byte
-	strings []string
-	ids     map[string]int64 // indexes of strings
+	w   *bufio.Writer // keeps the first error for close
+	key []byte
+	stringTable
 }
 
 func newPprofEncoder(w io.Writer) *pprofEncoder {
-	return &pprofEncoder{w: bufio.NewWriter(w), strings: []string{""}, ids: map[string]int64{"": 0}}
+	return &pprofEncoder{w: bufio.NewWriter(w), stringTable: newStringTable()}
+}
+
+// stringTable numbers strings. Number 0 is the empty one.
+type stringTable struct {
+	strings []string
+	ids     map[string]int64
+}
+
+func newStringTable() stringTable {
+	return stringTable{[]string{""}, map[string]int64{"": 0}}
 }
 
 // text returns the number of a string.
-func (e *pprofEncoder) text(s string) int64 {
-	id, ok := e.ids[s]
+func (t *stringTable) text(s string) int64 {
+	id, ok := t.ids[s]
 	if !ok {
-		id = int64(len(e.strings))
-		e.strings = append(e.strings, s)
-		e.ids[s] = id
+		id = int64(len(t.strings))
+		t.strings = append(t.strings, s)
+		t.ids[s] = id
 	}
 	return id
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,14 +48,23 @@ const formatHelp = `The extension of each -o tells its format, or --format does 
   perf         .perf.txt         the text of 'perf script', sample by sample
 
 A further .gz compresses the others than pprof, which always is. -o - writes to
-standard output, in pprof's format unless --format names another.`
+standard output, in pprof's format unless --format names another. A URL,
+-o http://collector:4318, is a server: it is sent the profile as OpenTelemetry's
+protocol has it (OTLP/HTTP), or in the format of --format. The environment may
+hold OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.`
 
 // stdoutPath stands for standard output.
 const stdoutPath = "-"
 
 // formatOf picks the format by name, or by a path's extension if that is "".
 func formatOf(path, name string) (f *format, compressed bool, err error) {
-	if name == "" && path == stdoutPath {
+	switch {
+	case isURL(path):
+		if name == "" || name == otlpFormat.name {
+			return &otlpFormat, false, nil
+		}
+		path = ""
+	case name == "" && path == stdoutPath:
 		name = formats[0].name
 	}
 	bare, compressed := strings.CutSuffix(path, ".gz")
@@ -85,13 +95,15 @@ func anyTimed(outs []*output) bool {
 	return slices.ContainsFunc(outs, func(o *output) bool { return o.format.timed })
 }
 
-// output is a file that a recording will leave behind, or standard output.
+// output is a file that a recording will leave behind, standard output, or a server.
 type output struct {
 	path       string
 	format     *format
 	compressed bool
-	file       *outFile // nil for standard output
-	stdout     *os.File // that, as it is when the program starts
+	file       *outFile   // nil for standard output and servers
+	stdout     *os.File   // that, as it is when the program starts
+	server     *server    // nil for files
+	queue      *sendQueue // of what is sent to the server, nil to send it at once
 }
 
 // toStdout reports whether the output is no file but standard output.
@@ -99,7 +111,10 @@ func (o *output) toStdout() bool { return o.path == stdoutPath }
 
 // see says how to look at what was written, or nothing for standard output.
 func (o *output) see(w io.Writer) {
-	if !o.toStdout() {
+	switch {
+	case o.server != nil:
+		fmt.Fprintf(w, "sent to %s\n", o.server)
+	case !o.toStdout():
 		fmt.Fprintf(w, "wrote %s; see it with: %s\n", o.path, fmt.Sprintf(o.format.open, shellQuote(o.path)))
 	}
 }
@@ -123,6 +138,14 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 			}
 			return outs, err
 		}
+		if isURL(path) {
+			server, err := newServer(path, f)
+			if err != nil {
+				return outs, err
+			}
+			outs = append(outs, &output{path: path, format: f, server: server})
+			continue
+		}
 		if path == stdoutPath {
 			if slices.ContainsFunc(outs, (*output).toStdout) {
 				return outs, errors.New("standard output can be written to once")
@@ -140,6 +163,18 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 		outs = append(outs, &output{path: path, format: f, compressed: compressed, file: file})
 	}
 	return outs, nil
+}
+
+// checkServers makes sure, before anything is recorded, that servers are there.
+func checkServers(outs []*output) error {
+	for _, o := range outs {
+		if o.server != nil {
+			if err := o.server.check(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // discardOutputs removes what was not written.
@@ -176,8 +211,24 @@ func writeError(name string, err error) error {
 	return err
 }
 
-// save writes the profile and gives the file its name.
+// save writes the profile and gives the file its name, or sends it.
 func (o *output) save(p *profile.Profile) error {
+	if o.server != nil {
+		body, err := o.server.encode(p)
+		switch {
+		case err != nil:
+		case o.queue != nil:
+			o.queue.add(o.server, body)
+		default:
+			ctx, cancel := context.WithTimeout(context.Background(), sendAll)
+			defer cancel()
+			err = o.server.send(ctx, body)
+		}
+		if err != nil {
+			err = fmt.Errorf("send to %s: %w", o.server, err)
+		}
+		return err
+	}
 	return o.saveAs(func(w io.Writer) error { return o.format.write(p, w) })
 }
 

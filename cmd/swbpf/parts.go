@@ -32,6 +32,8 @@ type parts struct {
 	format  string
 	written int // parts
 	failed  int // parts that could not be written, or not all files of which
+
+	queue *sendQueue // for servers
 }
 
 // partTime is the time in the names of files, in UTC: they sort by it.
@@ -58,8 +60,12 @@ func splitExtension(path string) (bare, ext string) {
 	return strings.TrimSuffix(path, ext), ext
 }
 
-// partPath is the name of an output's file for the part that began then.
+// partPath is the name of an output's file for the part that began then. A server has
+// the same for all.
 func partPath(path string, began time.Time) string {
+	if isURL(path) {
+		return path
+	}
 	bare, ext := splitExtension(path)
 	return bare + "-" + began.UTC().Format(partTime) + ext
 }
@@ -72,10 +78,13 @@ func (p *parts) pathsOf(began time.Time) (paths []string) {
 	return paths
 }
 
-// check makes sure that files can be written, and tells whether they have the times of
-// samples.
+// check makes sure that files can be written and servers are there, and tells whether
+// there are to be the times of samples.
 func (p *parts) check() (timed bool, err error) {
 	outs, err := openOutputs(p.pathsOf(time.Now()), p.format)
+	if err == nil {
+		err = checkServers(outs)
+	}
 	discardOutputs(outs)
 	return anyTimed(outs), err
 }
@@ -83,6 +92,9 @@ func (p *parts) check() (timed bool, err error) {
 // save writes the files of a part, and removes those that are too old.
 func (p *parts) save(prof *profile.Profile) (saved []*output) {
 	outs, err := openOutputs(p.pathsOf(prof.Meta.Start), p.format)
+	for _, o := range outs {
+		o.queue = p.queue
+	}
 	if err == nil {
 		saved, err = saveOutputs(outs, prof)
 		discardOutputs(outs)
@@ -99,18 +111,24 @@ func (p *parts) save(prof *profile.Profile) (saved []*output) {
 	return saved
 }
 
-// failure returns an error when parts are missing. Why they are has been told.
-func (p *parts) failure() error {
-	if p.failed == 0 {
-		return nil
+// finish writes the files of the last part, and waits until those are sent that are to
+// be. It returns an error when parts are missing. Why they are has been told.
+func (p *parts) finish(prof *profile.Profile) (saved []*output, err error) {
+	saved = p.save(prof)
+	if p.failed > 0 {
+		err = fmt.Errorf("%d of %s could not be written", p.failed, plural(p.failed+p.written, "profile"))
 	}
-	return fmt.Errorf("%d of %s could not be written", p.failed, plural(p.failed+p.written, "profile"))
+	if lost := p.queue.finish(sendAll); lost > 0 {
+		err = errors.Join(err, fmt.Errorf("%s could not be sent", plural(lost, "profile")))
+		saved = slices.DeleteFunc(saved, func(o *output) bool { return o.server != nil })
+	}
+	return saved, err
 }
 
 // removeOld removes the oldest files of an output, also those of earlier recordings,
 // where there are more than are kept.
 func (p *parts) removeOld(path string) error {
-	if p.keep == 0 {
+	if p.keep == 0 || isURL(path) {
 		return nil
 	}
 	dir := filepath.Dir(path)

@@ -72,9 +72,10 @@ as long as it lasted.
 --every writes a profile each time so long, and begins anew: memory does not
 grow with time. The files are named after the time at which a part began, in
 UTC: cpu-20260203T040506Z.pb.gz for -o cpu.pb.gz. One that cannot be written is
-told of; the recording goes on, and the exit status is 1. --keep also removes
-files of earlier recordings. Time off the CPU counts in the part in which it
-ends.
+told of; the recording goes on, and the exit status is 1. What a server does not
+take at once is sent again, and waits in memory meanwhile, up to 16 MB. --keep
+also removes files of earlier recordings. Time off the CPU counts in the part in
+which it ends.
 
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
@@ -90,6 +91,7 @@ do not allow recording.`,
   swbpf record -p 4711 -F 997 -d 5 -o hot.html            one process, ~1,000 Hz
   swbpf record -- make -j8                                a command and its children
   swbpf record --every 1m --keep 60 -o /var/tmp/cpu.pb.gz always on: the last hour, by minutes
+  swbpf record --every 10s -o http://collector:4318       ... sent to a server
   swbpf record -e page-faults -p 4711 -d 10               who touches new memory
   swbpf record --off-cpu -p 4711 -d 10 -o off.html        where a process waits, and how long
   swbpf record --wall --label build=42 -- ./request.sh    where a request's time goes
@@ -207,10 +209,12 @@ func record(o *recordOptions) error {
 	var ps *parts
 	var err error
 	if o.every > 0 {
-		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: o.outputs, format: o.format}
+		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: o.outputs, format: o.format, queue: newSendQueue()}
 		o.times, err = ps.check()
 	} else {
-		outs, err = openOutputs(o.outputs, o.format)
+		if outs, err = openOutputs(o.outputs, o.format); err == nil {
+			err = checkServers(outs)
+		}
 		o.times = anyTimed(outs)
 	}
 	if err != nil {
@@ -246,7 +250,7 @@ func record(o *recordOptions) error {
 	}
 	var failed error
 	if ps != nil {
-		outs, failed = ps.save(p), ps.failure()
+		outs, failed = ps.finish(p)
 	} else {
 		outs, failed = saveOutputs(outs, p)
 	}
