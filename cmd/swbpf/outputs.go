@@ -165,13 +165,20 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 	return outs, nil
 }
 
-// checkServers makes sure, before anything is recorded, that servers are there.
-func checkServers(outs []*output) error {
+// checkServers makes sure, before anything is recorded, that servers take profiles. Where
+// they are sent to again and again, one that does not answer may do so later.
+func checkServers(outs []*output, again bool) error {
 	for _, o := range outs {
-		if o.server != nil {
-			if err := o.server.check(); err != nil {
-				return err
-			}
+		if o.server == nil {
+			continue
+		}
+		err := o.server.check()
+		if r := (*refusal)(nil); again && err != nil && !errors.As(err, &r) {
+			fmt.Fprintf(os.Stderr, "swbpf: %s; going on\n", printable(err.Error()))
+			continue
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

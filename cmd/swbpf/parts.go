@@ -83,7 +83,7 @@ func (p *parts) pathsOf(began time.Time) (paths []string) {
 func (p *parts) check() (timed bool, err error) {
 	outs, err := openOutputs(p.pathsOf(time.Now()), p.format)
 	if err == nil {
-		err = checkServers(outs)
+		err = checkServers(outs, true)
 	}
 	discardOutputs(outs)
 	return anyTimed(outs), err

@@ -213,7 +213,7 @@ func record(o *recordOptions) error {
 		o.times, err = ps.check()
 	} else {
 		if outs, err = openOutputs(o.outputs, o.format); err == nil {
-			err = checkServers(outs)
+			err = checkServers(outs, false)
 		}
 		o.times = anyTimed(outs)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -133,20 +134,27 @@ func TestSendRefused(t *testing.T) {
 	}
 }
 
-// A recording that nobody would take does not begin; the password in a URL is not told.
+// A recording that nobody would take does not begin, unless somebody may later; the
+// password in a URL is not told.
 func TestSendToNobody(t *testing.T) {
 	dir := t.TempDir()
 	c := startCollector(t, func(_ int, w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) })
 	dead := startCollector(t, nil)
 	dead.Close()
-	for _, test := range []struct{ url, want string }{
-		{c.URL, "404 Not Found"},
-		{dead.URL, "connection refused"},
-		{strings.Replace(dead.URL, "//", "//me:secret@", 1), "me:xxxxx@"},
-		{"http://", "no host"},
-		{"http://me:secret@[::1", "missing ']'"},
+	for _, test := range []struct {
+		url, want string
+		later     bool
+	}{
+		{c.URL, "404 Not Found", false},
+		{dead.URL, "connection refused", true},
+		{strings.Replace(dead.URL, "//", "//me:secret@", 1), "me:xxxxx@", true},
+		{"http://", "no host", false},
+		{"http://me:secret@[::1", "missing ']'", false},
 	} {
 		for _, flag := range []string{"--every=1s", "--all"} {
+			if test.later && flag != "--all" {
+				continue
+			}
 			_, msg, status := runSwbpf(t, dir, "record", "-d", "1", flag, "-o", test.url)
 			if status != exitCannot || !strings.Contains(msg, test.want) || strings.Contains(msg, "secret") || strings.Contains(msg, "samples") {
 				t.Errorf("%s: status %d, no %q in %s", test.url, status, test.want, msg)
@@ -198,6 +206,33 @@ func TestSendQueue(t *testing.T) {
 	q.add(s, body(1))
 	if lost := q.finish(time.Millisecond); lost != 2 {
 		t.Errorf("%d lost of 2 when the server is gone", lost)
+	}
+}
+
+// TestRecordSendLate begins a recording before there is a server to send it to.
+func TestRecordSendLate(t *testing.T) {
+	needRecord(t)
+	c := &collector{}
+	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.requests = append(c.requests, nil)
+	}))
+	address := c.Listener.Addr().String()
+	c.Listener.Close()
+	time.AfterFunc(2*time.Second, func() {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		c.Listener = l
+		c.Start()
+	})
+	_, msg, status := runSwbpf(t, t.TempDir(), "record", "--every", "1s", "-d", "4", "-o", "http://"+address)
+	c.Close()
+	if parts := strings.Count(msg, "profiles written"); status != exitOK || parts != 1 || !strings.Contains(msg, fmt.Sprintf("%d profiles written", len(c.requests))) || !strings.Contains(msg, "going on") {
+		t.Errorf("status %d, %d requests: %s", status, len(c.requests), msg)
 	}
 }
 
