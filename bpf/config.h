@@ -268,6 +268,14 @@ struct {
 	MAP_TYPE(value, u64);
 } stack_ends SEC(".maps");
 
+/* What walks of earlier samples lacked, by tid: frames are larger than what is copied. */
+struct {
+	MAP_UINT(type, MAP_LRU_HASH);
+	MAP_UINT(max_entries, 4096);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct stack_parts);
+} stack_parts SEC(".maps");
+
 /* Go processes, by tgid. */
 struct {
 	MAP_UINT(type, MAP_LRU_HASH);

@@ -73,7 +73,8 @@ struct sample_header {
 	u16 kernel_bytes;   /* of the kernel stack before words are left out; 0: it is not there */
 	u16 irq_bytes;      /* of these on the CPU's stack for interrupts: the last word is
 			       the address at which the task's goes on */
-	u8 unused[2];
+	u8 parts;           /* how many of the regions, the last of the stack, are struct stack_parts' */
+	u8 unused;
 	u64 breakpoint;     /* address of one at or right before PC, seen in the kernel; or 0 */
 	u64 slot;           /* where the instruction of the breakpoint is executed in its place; or 0 */
 	u8 comm[16];
@@ -140,8 +141,11 @@ enum limits {
 	MAX_KERNEL_FRAMES = 127, /* the default of sysctl kernel.perf_event_max_stack */
 	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
 	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */
-	MAX_GAPS = 240,          /* unreadable pieces of stacks that are left out */
-	MAX_REGIONS = 9 + MAX_GAPS, /* stack, word with g, its place, g, m, curg, its stack, g0, its stack */
+	MAX_GAPS = 232,          /* unreadable pieces of stacks that are left out */
+	STACK_PARTS = 8,         /* that are copied of a stack which is cut... */
+	STACK_PART = 16 << 10,   /* ...of bytes each, at most */
+	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack */
+	MAX_REGIONS = 9 + STACK_PARTS + MAX_GAPS,
 };
 
 /*
@@ -231,6 +235,11 @@ enum process_flags {
 	PROCESS_IS_GO = 1 << 1,   /* there is a struct go_process of it */
 	PROCESS_PAGE = 1 << 16,   /* flags in a value of the map... */
 	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
+};
+
+/* What is wanted of a thread's stack where the copy ends before. */
+struct stack_parts {
+	u64 from[STACK_PARTS]; /* multiples of PAGE; 0: none */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

@@ -330,6 +330,64 @@ INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_he
 	return end && r->copy.addr >= r->copy.end ? STACK_END_BOTTOM : STACK_END_LIMIT;
 }
 
+/* Where one of the parts begins that are wanted of a stack, 0 when the copy has it. */
+GLOBAL u64 wanted_part(u32 cpu, u64 i)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	struct stack_parts *parts = h ? bpf_map_lookup_elem(&stack_parts, &h->tid) : NULL;
+
+	hide(i);
+	if (!parts || i >= STACK_PARTS)
+		return 0;
+	u64 from = parts->from[i] & ~(PAGE - 1ULL);
+	return from >= r->copy.addr && from < r->copy.end ? from : 0;
+}
+
+/*
+ * Adds n bytes of a stack which was cut before, at most STACK_PART, as far as there
+ * would be room for a stack that is whole. Returns whether it could.
+ */
+GLOBAL int add_part(u32 cpu, u64 from, u64 n)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct region_header *region = r ? in_record(r, r->end) : NULL;
+
+	if (!region || limit_of_stack(r, STACK_PART) < STACK_PART)
+		return 0;
+	if (n > r->copy.end - from)
+		n = r->copy.end - from;
+	region->len = n;
+	if (send_changes) /* whole blocks, which are in the same pages */
+		n = (n + BLOCK - 1) & ~(BLOCK - 1ULL);
+	r->copy.room = room_for_masks(STACK_PART);
+	if (!copy_piece(r, r->end + sizeof(*region) + r->copy.room, from, n))
+		return 0;
+	r->copied += n;
+	if (!send_changes) {
+		close_region(r, from, from + n);
+		return 1;
+	}
+	region->addr = from;
+	keep_changes(r, region, cpu, r->copy.key, from, from + n);
+	r->regions++;
+	return 1;
+}
+
+/* Adds what is wanted of a stack whose copy came less far: of each part at least the
+ * first page. Returns how many parts there are. */
+GLOBAL int add_parts(u32 cpu)
+{
+	int n = 0;
+
+	for (u32 i = 0; i < STACK_PARTS; i++) {
+		u64 from = wanted_part(cpu, i);
+		if (from && (add_part(cpu, from, STACK_PART) || add_part(cpu, from, PAGE)))
+			n++;
+	}
+	return n;
+}
+
 /* Adds the stack that the thread is on as the first regions; as an empty one
  * when nothing can be read. */
 INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 end, bool in_red_zone)
@@ -339,6 +397,8 @@ INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 e
 	h->stack_end = copy_stack(r, h, sp, end, in_red_zone);
 	if (!r->regions)
 		close_region(r, sp, sp);
+	else if (r->copy.addr < r->copy.end)
+		h->parts = add_parts(h->cpu);
 }
 
 /* Adds the stack that a signal has interrupted, after the one on which it is
@@ -346,6 +406,8 @@ INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 e
 INLINE void add_interrupted_stack(struct cpu_ring *r, struct sample_header *h, u64 sp)
 {
 	h->stack_end = copy_stack(r, h, sp, current_stack_end(h->tgid, h->tid, sp), true);
+	if (r->copy.addr < r->copy.end)
+		h->parts = add_parts(h->cpu);
 }
 
 #endif

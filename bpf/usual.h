@@ -22,6 +22,7 @@ INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 
 	h->tid = tid;
 	h->stack_end = STACK_END_NONE;
 	h->kernel_frames = 0;
+	h->parts = 0;
 	h->kernel_bytes = 0;
 	h->irq_bytes = 0;
 	h->returns = 0;

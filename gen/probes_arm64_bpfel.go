@@ -49,6 +49,11 @@ type ProbesProcessPage struct {
 	Flags [65536]uint8
 }
 
+type ProbesStackParts struct {
+	_    structs.HostLayout
+	From [8]uint64
+}
+
 type ProbesTaskProbe struct {
 	_        structs.HostLayout
 	Tid      uint32
@@ -102,7 +107,8 @@ type ProbesWaitingRecord struct {
 		OffCpu        uint8
 		KernelBytes   uint16
 		IrqBytes      uint16
-		Unused        [2]uint8
+		Parts         uint8
+		Unused        uint8
 		Breakpoint    uint64
 		Slot          uint64
 		Comm          [16]uint8
@@ -132,6 +138,7 @@ const (
 	ProbesMapProcesses       = "processes"
 	ProbesMapRings           = "rings"
 	ProbesMapStackEnds       = "stack_ends"
+	ProbesMapStackParts      = "stack_parts"
 	ProbesMapTimes           = "times"
 	ProbesMapWaitingRecords  = "waiting_records"
 	ProbesProgOnProbedTask   = "on_probed_task"
@@ -214,6 +221,7 @@ type ProbesMapSpecs struct {
 	Processes      *ebpf.MapSpec `ebpf:"processes"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
+	StackParts     *ebpf.MapSpec `ebpf:"stack_parts"`
 	Times          *ebpf.MapSpec `ebpf:"times"`
 	WaitingRecords *ebpf.MapSpec `ebpf:"waiting_records"`
 }
@@ -272,6 +280,7 @@ type ProbesMaps struct {
 	Processes      *ebpf.Map `ebpf:"processes"`
 	Rings          *ebpf.Map `ebpf:"rings"`
 	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
+	StackParts     *ebpf.Map `ebpf:"stack_parts"`
 	Times          *ebpf.Map `ebpf:"times"`
 	WaitingRecords *ebpf.Map `ebpf:"waiting_records"`
 }
@@ -284,6 +293,7 @@ func (m *ProbesMaps) Close() error {
 		m.Processes,
 		m.Rings,
 		m.StackEnds,
+		m.StackParts,
 		m.Times,
 		m.WaitingRecords,
 	)

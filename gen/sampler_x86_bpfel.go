@@ -192,7 +192,9 @@ const (
 	SamplerLimitsMAX_KERNEL_FRAMES SamplerLimits = 127
 	SamplerLimitsMAX_RETURNS       SamplerLimits = 64
 	SamplerLimitsMAX_GO_HEAD       SamplerLimits = 512
-	SamplerLimitsMAX_GAPS          SamplerLimits = 240
+	SamplerLimitsMAX_GAPS          SamplerLimits = 232
+	SamplerLimitsSTACK_PARTS       SamplerLimits = 8
+	SamplerLimitsSTACK_PART        SamplerLimits = 16384
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249
 )
 
@@ -276,7 +278,8 @@ type SamplerSampleHeader struct {
 	OffCpu        uint8
 	KernelBytes   uint16
 	IrqBytes      uint16
-	Unused        [2]uint8
+	Parts         uint8
+	Unused        uint8
 	Breakpoint    uint64
 	Slot          uint64
 	Comm          [16]uint8
@@ -322,6 +325,11 @@ const (
 	SamplerStackEndKindSTACK_END_LIMIT      SamplerStackEndKind = 2
 	SamplerStackEndKindSTACK_END_UNREADABLE SamplerStackEndKind = 3
 )
+
+type SamplerStackParts struct {
+	_    structs.HostLayout
+	From [8]uint64
+}
 
 type SamplerThreadTimes struct {
 	_           structs.HostLayout
@@ -388,6 +396,7 @@ const (
 	SamplerMapProcesses          = "processes"
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
+	SamplerMapStackParts         = "stack_parts"
 	SamplerMapTimes              = "times"
 	SamplerMapWaitingRecords     = "waiting_records"
 	SamplerProgOnExec            = "on_exec"
@@ -500,6 +509,7 @@ type SamplerMapSpecs struct {
 	Processes       *ebpf.MapSpec `ebpf:"processes"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
+	StackParts      *ebpf.MapSpec `ebpf:"stack_parts"`
 	Times           *ebpf.MapSpec `ebpf:"times"`
 	WaitingRecords  *ebpf.MapSpec `ebpf:"waiting_records"`
 }
@@ -574,6 +584,7 @@ type SamplerMaps struct {
 	Processes       *ebpf.Map `ebpf:"processes"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
+	StackParts      *ebpf.Map `ebpf:"stack_parts"`
 	Times           *ebpf.Map `ebpf:"times"`
 	WaitingRecords  *ebpf.Map `ebpf:"waiting_records"`
 }
@@ -589,6 +600,7 @@ func (m *SamplerMaps) Close() error {
 		m.Processes,
 		m.Rings,
 		m.StackEnds,
+		m.StackParts,
 		m.Times,
 		m.WaitingRecords,
 	)

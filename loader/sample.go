@@ -99,7 +99,7 @@ type Sample struct {
 	// Regions is the user memory copied. First comes the stack, from the red
 	// zone below SP (128 bytes on amd64; not in a system call, nor on a
 	// goroutine's stack) up; it is more than one region where
-	// pages in it could not be read. On an alternate stack for signals there
+	// pages in it could not be read, and where parts were asked for. On an alternate stack for signals there
 	// follows the stack that was interrupted. For Go processes made known by
 	// SetGoProcess there follow, when the thread is not on its own goroutine's
 	// stack or C has called Go in it, the word that holds the running g and
@@ -111,6 +111,9 @@ type Sample struct {
 	// the distance from SP to the stack's end, 0 when that is not known.
 	StackEnd  StackEnd
 	LiveBytes uint64
+	// StackParts is how many of the stack's regions, the last of them, are such
+	// of Session.SetStackParts.
+	StackParts int
 
 	// Number is that of the sample among those of which only changes were sent,
 	// of one region each; 0 for others. The region is from SameFrom on as it was in
@@ -165,6 +168,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		clear(s.Comm[end:])
 	}
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
+	s.StackParts = int(h.Parts)
 	s.Cgroup = h.Cgroup
 	s.Blocked, s.Continued, s.Unsampled = Blocked(h.OffCpu), false, false
 	s.Arch, s.Regs = nil, procstate.Regs{}

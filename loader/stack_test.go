@@ -91,6 +91,67 @@ func TestStackBytes(t *testing.T) {
 	}
 }
 
+// Of a stack that is cut the parts asked for are copied, up to its end, as far as a
+// whole stack would be: but not what is there anyway, and nothing beyond a limit asked
+// for.
+func TestStackParts(t *testing.T) {
+	const fill, part = 512 << 10, 16 << 10
+	for _, c := range []struct {
+		name    string
+		changes bool
+		limit   int
+		want    int // parts
+	}{
+		{"all", false, 0, 3},
+		{"changes", true, 0, 3},
+		{"limit", false, DefaultStackBytes, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := startTarget(t, stackTarget(t), "fill", strconv.Itoa(fill))
+			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, StackBytes: c.limit, Changes: c.changes})
+			var loop steady
+			var from []uint64
+			seen := 0
+			readUntil(t, s, func(smp *Sample) bool {
+				if !loop.holds(smp) {
+					return false
+				}
+				sp := smp.Regs.Raw(smp.Arch.SP)
+				end := sp + smp.LiveBytes
+				if from == nil {
+					page := sp &^ 4095
+					from = []uint64{page + 4096, page + 200<<10, page + 400<<10, (end - 1) &^ 4095, (end + 8191) &^ 4095}
+					var parts [StackParts]uint64
+					copy(parts[:], from)
+					if err := s.SetStackParts(p.pid, &parts); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if smp.StackEnd != StackEndLimit || smp.StackParts > c.want || len(smp.Regions) != 1+smp.StackParts {
+					t.Fatalf("ended by %v, %d regions, %d parts", smp.StackEnd, len(smp.Regions), smp.StackParts)
+				}
+				seen++
+				if smp.StackParts < c.want || seen < 20 {
+					return seen > 2000
+				}
+				for i, r := range smp.Regions[1:] {
+					want := from[1+i]
+					if n := min(part, end-want); r.Addr != want || uint64(len(r.Data)) != n {
+						t.Errorf("part of %d bytes at %#x, want %d at %#x", len(r.Data), r.Addr, n, want)
+					}
+					if !bytes.Equal(r.Data, p.memory(t, r.Addr, len(r.Data))) {
+						t.Errorf("the part at %#x differs from the memory", r.Addr)
+					}
+				}
+				return true
+			})
+			if seen > 2000 {
+				t.Errorf("no sample with %d parts", c.want)
+			}
+		})
+	}
+}
+
 // A copy ends at a page that cannot be read, at the very byte.
 func TestStackEndsAtHole(t *testing.T) {
 	p := startTarget(t, stackTarget(t), "hole")

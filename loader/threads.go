@@ -109,6 +109,27 @@ func (s *Session) SetStackEnd(tid int, end uint64) error {
 	return nil
 }
 
+// StackParts is how many parts of a thread's stack SetStackParts tells of, of at
+// most StackPart bytes each.
+const (
+	StackParts = int(gen.SamplerLimitsSTACK_PARTS)
+	StackPart  = int(gen.SamplerLimitsSTACK_PART)
+)
+
+// SetStackParts tells what a walk lacked of a thread's stack, because frames are
+// larger than what is copied: where pages of 4 KiB begin, 0 for none. Later samples
+// of the thread whose stack is cut before these have StackPart bytes from each on,
+// or the page alone, as regions of their own, within what may be copied of a whole stack.
+func (s *Session) SetStackParts(tid int, parts *[StackParts]uint64) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
+	if err := s.maps.StackParts.Put(uint32(tid), &gen.SamplerStackParts{From: *parts}); err != nil {
+		return fmt.Errorf("thread %d: tell the kernel parts of its stack: %w", tid, err)
+	}
+	return nil
+}
+
 func ignoreMissing(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"debug/elf"
 	"encoding/binary"
+	"math"
 	"slices"
 	"time"
 
@@ -80,6 +81,7 @@ type sampleSink interface {
 // end: *loader.Session.
 type kernelHints interface {
 	SetStackEnd(tid int, end uint64) error
+	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
 	SetGoProcess(pid int, o loader.GoOffsets) error
 	ForgetGoProcess(pid int) error
 }
@@ -90,7 +92,8 @@ type walkedProcess struct {
 	snapshot *procstate.Snapshot
 	walker   *unwind.Walker
 	isGo     bool
-	jit      uint32           // module of the code that it generates; 0 until there is some
+	jit      uint32 // module of the code that it generates; 0 until there is some
+	parts    map[int32]*stackParts
 	ends     map[int32]uint64 // where threads' stacks end, as the kernel side was told
 }
 
@@ -221,7 +224,9 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 		p.stats.addLive(s, inner, wp.walker.LastSP())
 	}
 	p.learnStackEnd(wp, s, err)
-	return reasonOfEnd(wp.snapshot, s, err)
+	reason := reasonOfEnd(wp.snapshot, s, err)
+	p.learnStackParts(wp, s, err)
+	return reason
 }
 
 // reasonOfEnd tells a stack that is longer than the limit from memory that
@@ -231,12 +236,21 @@ func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, err error) error {
 		return err
 	}
 	missed, ok := snap.Missed()
-	if n := len(s.Regions); ok && n > 0 && s.StackEnd == loader.StackEndLimit {
-		if last := s.Regions[n-1]; missed+8 > last.Addr+uint64(len(last.Data)) {
-			return unwind.StackCut
-		}
+	if ok && s.StackEnd == loader.StackEndLimit && missed+8 > copiedTo(s) {
+		return unwind.StackCut
 	}
 	return unwind.MemoryUnreadable
+}
+
+// copiedTo returns where the copy of the stack ends, the parts of it that were asked
+// for left out.
+func copiedTo(s *loader.Sample) uint64 {
+	n := len(s.Regions) - s.StackParts
+	if n <= 0 {
+		return math.MaxUint64
+	}
+	last := s.Regions[n-1]
+	return last.Addr + uint64(len(last.Data))
 }
 
 // process returns what walks the process of a sample, nil when the process is
@@ -252,6 +266,7 @@ func (p *pipeline) process(s *loader.Sample) *walkedProcess {
 	wp := &walkedProcess{
 		space:    proc.Space,
 		snapshot: procstate.NewSnapshot(s.Arch, int(s.PID), proc.Exe, proc.Space),
+		parts:    map[int32]*stackParts{},
 		ends:     map[int32]uint64{},
 	}
 	wp.snapshot.SetLiveCode(procstate.NewLiveCode(int(s.PID), proc.Exe))
@@ -349,6 +364,52 @@ func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error
 		}
 	}
 }
+
+// stackParts are parts of a thread's stack, as the kernel side was told.
+type stackParts struct {
+	from [loader.StackParts]uint64
+	next int // to be replaced
+}
+
+// learnStackParts has the kernel side copy, with later samples of a thread, what a
+// walk lacked behind a frame that is larger than what is copied: outer frames stay
+// where they are. How the walk goes on from there is found out in the stack as it is
+// now. What follows the copy at once is not asked for, as there is no end to that
+// where frames are many.
+func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk error) {
+	const page = 4096
+	to, learned := copiedTo(s), 0
+	regions := slices.Clip(s.Regions)
+	for ; !wp.isGo && learned < loader.StackParts; learned++ {
+		missed, ok := wp.snapshot.Missed()
+		if !ok || walk != unwind.StackCut && walk != unwind.MemoryUnreadable || missed < to || missed-to < page || missed-to > maxPartReach {
+			break
+		}
+		parts := wp.parts[s.TID]
+		if parts == nil {
+			parts = &stackParts{}
+			wp.parts[s.TID] = parts
+		}
+		from := missed &^ (page - 1)
+		if slices.Contains(parts.from[:], from) {
+			break // it cannot be read, or not yet
+		}
+		parts.from[parts.next%len(parts.from)] = from
+		parts.next++
+		now := make([]byte, loader.StackPart)
+		now = now[:procstate.ReadProcess(int(s.TID), from, now)]
+		regions = append(regions, procstate.Region{Addr: from, Data: now})
+		wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, regions)
+		wp.snapshot.SetUserProbes(s.Probes)
+		p.pcs, walk = wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
+	}
+	if learned > 0 {
+		p.kernel.SetStackParts(int(s.TID), &wp.parts[s.TID].from) // without it later samples are cut as well
+	}
+}
+
+// maxPartReach is how far behind a copy parts of the same stack may be.
+const maxPartReach = 128 << 20
 
 // stackEndSlack is what is copied above the SP of a thread's outermost frame.
 const stackEndSlack = 16

@@ -22,6 +22,7 @@ func TestRecordWorkloads(t *testing.T) {
 	gogc := build(t, "gogc", "go", "build", "-o", "OUT", "./testdata/targets/gogc")
 	deepThread := build(t, "deepthread", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/deepthread.c")
 	gaps := build(t, "gaps", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/gaps.c")
+	bigFrames := build(t, "bigframes", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/bigframes.c")
 	random := filepath.Join(t.TempDir(), "random")
 	writeCompressible(t, random, 4<<20)
 	for _, tc := range []struct {
@@ -38,6 +39,8 @@ func TestRecordWorkloads(t *testing.T) {
 		{"deep-thread", []int{997}, 99.5, nil, []string{deepThread, "1"}},
 		// Thirty pieces of each stack are not there.
 		{"gaps", []int{99, 997}, 99.5, nil, []string{gaps, "1"}},
+		// What is copied at first is a part of one frame of three: some walks are cut until the others are known.
+		{"big-frames", []int{99, 997}, 98, nil, []string{bigFrames, "4"}},
 		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
 		{"xz", []int{997}, 99.5, nil, []string{"xz", "-k", "-c", "-9", random}},
 		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},
