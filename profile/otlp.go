@@ -31,13 +31,23 @@ func (p *Profile) WriteOTLP(w io.Writer, resource []Label) error {
 		out = appendMessage(out, 1, e.resource(p, resource, name, isIn))
 	}
 	e.encodePlaces(p)
-	if _, err := w.Write(appendMessage(out, 2, e.dictionary())); err != nil {
-		return fmt.Errorf("writing OTLP: %w", err)
+	for _, s := range e.strings {
+		e.tables[otlpStrings] = appendText(e.tables[otlpStrings], otlpStrings, s)
+	}
+	length := 0
+	for _, t := range e.tables {
+		length += len(t)
+	}
+	out = appendKey(out, 2, length)
+	for _, b := range append([][]byte{out}, e.tables[:]...) {
+		if _, err := w.Write(b); err != nil {
+			return fmt.Errorf("writing OTLP: %w", err)
+		}
 	}
 	return nil
 }
 
-// Fields of ProfilesDictionary, which are tables. These and the numbers below are those of
+// Fields of ProfilesDictionary, which are tables: it is the second field of a request. These and the numbers below are those of
 // https://github.com/open-telemetry/opentelemetry-proto/tree/main/opentelemetry/proto/profiles.
 const (
 	otlpMappings = 1 + iota
@@ -248,14 +258,6 @@ func (e *otlpEncoder) encodePlaces(p *Profile) {
 		add(otlpFunctions, msg)
 	}
 	add(otlpLinks, nil)
-}
-
-// dictionary returns the ProfilesDictionary.
-func (e *otlpEncoder) dictionary() []byte {
-	for _, s := range e.strings {
-		e.tables[otlpStrings] = append(appendKey(e.tables[otlpStrings], otlpStrings, len(s)), s...)
-	}
-	return slices.Concat(e.tables[:]...)
 }
 
 // wireFixed64 is protobuf's type of a field of 8 bytes.
