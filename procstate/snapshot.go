@@ -33,6 +33,7 @@ type Snapshot struct {
 	regions []Region
 	probes  UserProbes
 	live    *LiveCode
+	other   []byte // of AddOtherStack
 
 	// The region of the last hit: nearly all reads are of one stack.
 	hot Region
@@ -68,7 +69,7 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 // Forget lets go of the state that Reset loaded, and of what was read of code that
 // is in no file.
 func (s *Snapshot) Forget() {
-	s.regions, s.hot, s.probes = nil, Region{}, UserProbes{}
+	s.regions, s.hot, s.probes, s.other = nil, Region{}, UserProbes{}, nil
 	if s.live != nil {
 		s.live.kept = [keptPages]*keptPage{}
 	}
@@ -193,7 +194,7 @@ func (s *Snapshot) ReadMemory(addr uint64, buf []byte) (int, error) {
 		return n, err
 	}
 	m := s.libs.MappingAt(addr)
-	if m == nil || m.Image != nil || HasFile(m.Path) {
+	if m == nil || m.Image != nil {
 		return 0, err
 	}
 	if n = s.live.readCode(addr, buf[:min(uint64(len(buf)), m.End-addr)]); n == 0 {

@@ -401,12 +401,11 @@ func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) (l
 			// What stands before may run on into it: then it is no start, and what
 			// looks like the return address is taken off the stack.
 			if f := analyzeFunc(w.Arch(), code[p:], start, entryState(w.Arch()), false); !f.takesRA {
-				before = f.at(addr)
+				if before = f.at(addr); before.passes && f.strays || !before.layout.aligned(w.Arch()) {
+					before = foundLayout{}
+				}
 			}
 		}
-	}
-	if before.ok && !before.passes {
-		return before.layout, by
 	}
 	callee := func(in *isa.Inst, written uint64) (uint64, bool) {
 		if in.Flow == isa.Call {

@@ -18,6 +18,7 @@ type funcFrames struct {
 	layouts *layoutSet   // that has the layouts
 	exits   []frameVisit // branches out of the function, where they are needed
 	takesRA bool         // see frameFlow
+	strays  bool         // see frameFlow
 }
 
 // passesCall marks a run to which the path from the start passes a call, see
@@ -85,6 +86,7 @@ type frameFlow struct {
 	tables     []frameVisit // at indirect jumps within the frame
 	exits      []frameVisit // branches out of the code
 	takesRA    bool         // a path takes the return address off the stack and goes on
+	strays     bool         // a path returns with the stack as the function was not entered: behind a call that does not come back it is in another
 	high       uint64       // end of the last instruction that was reached
 	standard   bool         // the frame pointer pointed into the frame somewhere
 	saves      bool         // it was saved somewhere
@@ -109,7 +111,7 @@ func (w *frameFlow) analyze(a *procstate.Arch, start uint64, entry frameState, w
 	for i := range w.insns {
 		w.insnAt[w.insns[i].off] = 0
 	}
-	w.high, w.standard, w.saves, w.takesRA, w.setsCaller, w.framed = 0, false, false, false, false, false
+	w.high, w.standard, w.saves, w.takesRA, w.strays, w.setsCaller, w.framed = 0, false, false, false, false, false, false
 	w.insns, w.tables, w.exits = w.insns[:0], w.tables[:0], w.exits[:0]
 	w.work = append(w.work[:0], frameVisit{state: entry})
 	w.follow()
@@ -210,6 +212,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 	w.high = max(w.high, end)
 	w.setsCaller = w.setsCaller || v.state.setsCaller(w.arch, &in)
 	w.framed = w.framed || !v.passes && v.state.takesFrameOff(w.arch, &in)
+	w.strays = w.strays || v.passes && in.Flow == isa.Return && v.state.sp >= 0 && v.state.sp != entryState(w.arch).sp
 	v.state.apply(w.arch, &in)
 	w.takesRA = w.takesRA || v.state.sp >= 0 && v.state.sp < entryState(w.arch).sp && in.Flow == isa.Next
 	w.standard = w.standard || v.state.fp == fpFrame
@@ -319,7 +322,7 @@ func (w *frameFlow) result() *funcFrames {
 		last, end = &i.state, i.end
 	}
 	w.run(end, 0)
-	return &funcFrames{start: w.start, offs: slices.Clone(w.runs), is: slices.Clone(w.runLayouts), layouts: w.layouts, takesRA: w.takesRA}
+	return &funcFrames{start: w.start, offs: slices.Clone(w.runs), is: slices.Clone(w.runLayouts), layouts: w.layouts, takesRA: w.takesRA, strays: w.strays}
 }
 
 // run begins a run of code at an offset, if what is known of it is new.

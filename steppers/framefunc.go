@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -48,6 +49,13 @@ type FrameLayout struct {
 	// CallerUnset tells that the function sets up its caller's frame, and has not
 	// done so yet: the caller's return address is where SP will be in it.
 	CallerUnset bool
+}
+
+// aligned reports whether SP and the frame pointer are as far below the CFA as a
+// whole number of words, each as far as it is known.
+func (l *FrameLayout) aligned(a *procstate.Arch) bool {
+	width := int32(a.AddressWidth)
+	return (l.SP < 0 || l.SP%width == 0) && (l.FP < 0 || l.FP%width == 0)
 }
 
 // unknownLayout is the answer when there is none.
@@ -111,6 +119,11 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	if s.helper == nil {
 		s.helper = NewFrameAnalyzer()
 	}
+	fp, fpKnown := in.Regs.Value(w.Arch().FP)
+	saved, ra, begun, lent := lentFrame(w, m, in, fp)
+	if fpKnown && begun {
+		return s.walkChain(w, in, out, saved, ra)
+	}
 	l := s.helper.AllocatesFrame(w, in)
 	if s.unset.is(w, in) {
 		width := int32(w.Arch().AddressWidth)
@@ -153,7 +166,13 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	if m.Image != nil || l.Type == NoFrame {
 		return unwind.NotMe, nil // there is code, and it does not show a frame pointer
 	}
-	return s.walkChain(w, in, out)
+	switch {
+	case !fpKnown:
+		return unwind.NotMe, nil
+	case !lent:
+		saved, ra = fp, fp+uint64(w.Arch().AddressWidth)
+	}
+	return s.walkChain(w, in, out, saved, ra)
 }
 
 // walkLayout walks through a frame that the helper has described.
@@ -218,18 +237,18 @@ func walkLayout(w *unwind.Walker, in, out *unwind.Frame, l *FrameLayout) (unwind
 // maxChainFrame bounds the size of a frame that is taken on trust.
 const maxChainFrame = 1 << 20
 
-// walkChain follows the frame pointer of code that is not known.
-func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+// walkChain follows the frame pointer of code that is not known: fp is where the
+// caller's is saved, and ra where the return address is.
+func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame, fp, ra uint64) (unwind.Verdict, error) {
 	arch, mem := w.Arch(), w.ProcessState()
 	width := uint64(arch.AddressWidth)
-	fp, ok := in.Regs.Value(arch.FP)
-	if !ok || fp < in.SP() || fp-in.SP() > maxChainFrame || fp%width != 0 {
+	if fp < in.SP() || fp-in.SP() > maxChainFrame || fp%width != 0 {
 		return unwind.NotMe, nil
 	}
 	callerFP, ok1 := mem.ReadWord(fp)
-	pc, ok2 := mem.ReadWord(fp + width)
+	pc, ok2 := mem.ReadWord(ra)
 	if !ok1 || !ok2 {
-		return unwind.Failed, unwind.ReadFailure(mem, fp+width)
+		return unwind.Failed, unwind.ReadFailure(mem, ra)
 	}
 	if pc == 0 && callerFP == 0 {
 		return unwind.StackBottom, nil
@@ -248,7 +267,7 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	out.SetPC(arch, pc)
 	out.SetSP(arch, sp)
 	out.SetFP(arch, callerFP)
-	out.PCLocation, out.FPLocation = unwind.InMemory(fp+width), unwind.InMemory(fp)
+	out.PCLocation, out.FPLocation = unwind.InMemory(ra), unwind.InMemory(fp)
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
 	if in.Flags&unwind.Interrupted != 0 || !isReturnEntry(w, w.MappingAt(in.LookupPC()), in.PC(), s.buf[:]) {
 		out.Flags |= unwind.Heuristic

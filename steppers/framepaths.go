@@ -88,12 +88,23 @@ type pathState struct {
 	n      int
 
 	written uint64 // the registers that have been, bit by bit
+
+	// given is what the code has set a register to, the last time that that was what
+	// may be an address; one of 0 is none.
+	given struct {
+		reg  procstate.Reg
+		addr uint64
+	}
 }
 
-// Bounds of the paths that are followed from one instruction.
+// Bounds of the paths that are followed from one instruction, in files, which have
+// other information mostly, and in code that is in none.
 const (
 	maxPathInsts = 600
 	maxPathCalls = 6
+
+	maxMadeInsts = 4000
+	maxMadeCalls = 60
 )
 
 // framePaths follows the paths from one instruction to returns.
@@ -147,8 +158,15 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 	clear(p.seen)
 	*p = framePaths{arch: a, read: read, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: maxPathInsts, callee: callee}
 	p.ended = p.leave
+	most := maxPathCalls
+	if callee != nil {
+		p.left, most = maxMadeInsts, maxMadeCalls
+	}
 	if returned && startsFunction(a, p.codeAt(pc)) {
 		return foundLayout{} // it does not return
+	}
+	if !returned && callee != nil && p.lendsFrame(pc) {
+		return foundLayout{} // FP is another's
 	}
 	first := firstState(a, pc)
 	if a.LR != procstate.NoReg && !returned {
@@ -156,7 +174,7 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 	}
 	p.now = append(p.now, first)
 	calls := 0
-	for ; calls < maxPathCalls; calls++ {
+	for ; calls < most; calls++ {
 		for len(p.now) > 0 && !p.differ {
 			s := p.now[len(p.now)-1]
 			p.now = p.now[:len(p.now)-1]
@@ -171,6 +189,16 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 		return foundLayout{}
 	}
 	return foundLayout{p.found, true, calls > 0}
+}
+
+// lendsFrame reports whether an instruction is a call behind what may have set up the
+// frame of the function that is called.
+func (p *framePaths) lendsFrame(pc uint64) bool {
+	if p.codeAt(pc) == nil {
+		return false
+	}
+	c := &p.code[len(p.code)-1]
+	return callsWithFrame(p.arch, c.bytes, int(pc-c.start))
 }
 
 // firstState is what is known where a path begins.
@@ -283,14 +311,20 @@ func (p *framePaths) follow(s *pathState) {
 			return
 		}
 		switch {
-		case in.Flow == isa.Return, in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0:
+		case in.Flow == isa.Return, in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && (in.Target != 0 || in.Word && s.given.addr != 0 && in.Base == s.given.reg):
 			p.ended(s)
 			return
 		case p.calleeSetsFrame(&in, s.written):
 			p.ended(s) // the return address is where it would be at a return
 			return
+		case in.Flow == isa.IndirectJump && s.given.addr != 0 && in.Reg == s.given.reg:
+			s.pc = s.given.addr
+			continue
 		case in.Ends() && in.Flow != isa.Jump:
 			return
+		}
+		if fp := s.regs[p.arch.FP]; p.callee != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && fp.base == pathSP && !fp.inMemory {
+			return // perhaps with the frame of the function that is called, see lentFrame
 		}
 		s.apply(p.arch, &in)
 		s.pc += uint64(in.Len)
@@ -407,6 +441,20 @@ func (s *pathState) store(at, v pathValue, size int32) {
 	}
 }
 
+// give notes what a register is written by.
+func (s *pathState) give(reg procstate.Reg, op *isa.Op) {
+	const lowest = 64 << 10 // address of code
+	switch {
+	case op.Kind == isa.Const && uint64(op.Imm) >= lowest:
+		s.given.reg, s.given.addr = reg, uint64(op.Imm)
+	case reg != s.given.reg:
+	case op.Kind == isa.Set && op.Src == reg:
+		s.given.addr += uint64(op.Imm)
+	default:
+		s.given.addr = 0
+	}
+}
+
 // apply executes an instruction.
 func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 	for i := range in.Ops[:in.NumOps] {
@@ -419,9 +467,11 @@ func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 		case isa.Store, isa.Scratch, isa.StoreIndexed, isa.Compare:
 		case isa.Swap:
 			s.written |= 1 << op.Src
+			s.give(op.Src, op)
 			fallthrough
 		default:
 			s.written |= 1 << op.Dst
+			s.give(op.Dst, op)
 		}
 		switch op.Kind {
 		case isa.Set:
@@ -445,6 +495,9 @@ func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 			if keep&(1<<r) == 0 {
 				s.regs[r] = pathValue{}
 				s.written |= 1 << r
+				if procstate.Reg(r) == s.given.reg {
+					s.given.addr = 0
+				}
 			}
 		}
 	}

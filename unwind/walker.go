@@ -38,6 +38,8 @@ type Walker struct {
 	trail    []memoFrame // the last frames of WalkPCs, as far as rules led through all of them; the group's
 	noted    bool        // see Noted
 
+	otherStack bool // another stack was added to captured in this walk
+
 	kept     []kept                 // by steppers
 	walks    uint64                 // begun so far
 	libs     procstate.LibraryState // of proc, during a walk
@@ -194,7 +196,7 @@ func (w *Walker) begin(another bool) {
 	}
 	w.libs = w.proc.Libraries()
 	w.mappings = [2]*procstate.Mapping{}
-	w.noted = false
+	w.noted, w.otherStack = false, false
 	w.trail = w.trail[:0]
 	w.codeMask = w.arch.CodeMask
 	if w.arch == procstate.ARM64 {
@@ -340,7 +342,7 @@ func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo, from u
 		return pcs, 0, err
 	}
 	pcs, err = w.walkPCs(dst, regs, rules, memo)
-	memo.keep(w.trail, err == nil)
+	memo.keep(w.trail, err == nil && !w.otherStack)
 	return pcs, memo.same, err
 }
 
@@ -372,7 +374,9 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 			case Success:
 				return dst, TooManyFrames
 			case Failed:
-				return dst, at.why
+				if at.why != MemoryUnreadable {
+					return dst, at.why
+				}
 			}
 			n := len(dst) - before
 			left -= n
@@ -383,6 +387,9 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 		out := w.other(in)
 		v, err := w.step(in, out, first)
 		dst[len(dst)-1] = PC{in.LookupPC(), in.Flags}
+		if w.otherStack {
+			memo = nil // it was not captured then
+		}
 		switch v {
 		case Success:
 			in = out
@@ -417,10 +424,29 @@ func (w *Walker) step(in, out *Frame, first int) (Verdict, error) {
 	if v == Mended {
 		v, err = w.ask(in, out, 0)
 	}
+	if v == Failed && err == MemoryUnreadable && w.addOtherStack(in) {
+		v, err = w.ask(in, out, 0)
+		if v == Success && w.MappingAt(out.LookupPC()) == nil {
+			return Failed, MemoryUnreadable
+		}
+		if v == Success {
+			out.Flags |= StackSwitched
+		}
+	}
 	if v == Mended {
 		return Failed, StepperFailed
 	}
 	return v, err
+}
+
+// addOtherStack has the rest of the stack captured that a frame was called on, if
+// that is another than the one that it has called on itself. A walk does that once.
+func (w *Walker) addOtherStack(in *Frame) bool {
+	if w.captured == nil || w.otherStack || in.Flags&Interrupted != 0 {
+		return false
+	}
+	w.otherStack = w.captured.AddOtherStack(in.SP())
+	return w.otherStack
 }
 
 // ask asks the steppers in turn. One that needs a register which is not known,

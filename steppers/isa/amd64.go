@@ -452,8 +452,9 @@ func (x *x86inst) incCallPush(in *Inst, next uint64) {
 			in.Target = next + uint64(x.disp)
 		} else if in.Flow == IndirectCall && x.plainMem() {
 			in.add(Op{Kind: Load, Dst: Temp, Src: amd64Regs[x.base], Imm: x.disp})
-		} else if in.Flow == IndirectJump && x.base != noBase && !x.hasIndex && x.disp != 0 && x.disp == int64(int16(x.disp)) {
-			in.Member = true
+		} else if in.Flow == IndirectJump && x.base != noBase && !x.hasIndex {
+			in.Word = true
+			in.Member = x.disp != 0 && x.disp == int64(int16(x.disp))
 		} else if in.Flow == IndirectJump && x.base == noBase && x.hasIndex && x.scale == 8 && x.disp > 0 {
 			in.Table = uint64(x.disp)
 		}

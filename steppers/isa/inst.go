@@ -75,7 +75,8 @@ type Inst struct {
 	// the address of that word. 0 is neither.
 	Target uint64
 	Table  uint64 // of an IndirectJump to one of several words of memory: the address of the first; 0 is none
-	Member bool   // of an IndirectJump through memory: at a register and a distance, as in no table
+	Word   bool   // of an IndirectJump through memory: at a register and a distance, which may be 0
+	Member bool   // the same, and the distance is one as in no table
 	Ops    [MaxOps]Op
 }
 
