@@ -33,7 +33,7 @@ type Snapshot struct {
 	regions []Region
 	probes  UserProbes
 	live    *LiveCode
-	other   []byte // of AddOtherStack
+	other   *otherStack // of AddOtherStack, nil before
 
 	// The region of the last hit: nearly all reads are of one stack.
 	hot Region

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
+)
+
+// What a program has left on one stack while it calls with another is part of its
+// stacks, though only the other is copied.
+func TestRecordOtherStack(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the program is for amd64")
+	}
+	testenv.Needs(t, "gcc")
+	// With optimisation of calls at the end there would be fewer frames.
+	prog := build(t, "otherstack", "gcc", "-O1", "-fno-optimize-sibling-calls", "-o", "OUT", "testdata/targets/otherstack.c")
+	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "2")
+	if r.exit != 0 {
+		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
+	whole := regexp.MustCompile(`;main(;outer){5};with_stack(;inner(\.\w+)*){6}(;spin|$| )`)
+	var right, other int
+	for line := range strings.Lines(r.folded) {
+		switch {
+		case whole.MatchString(line):
+			right++
+		case strings.Contains(line, ";inner") && !strings.Contains(line, "[truncated"):
+			other++
+			t.Log(line)
+		}
+	}
+	if right == 0 || other > 0 {
+		t.Errorf("%d stacks that span both, %d others\n%.3000s", right, other, r.folded)
+	}
+}
+
+// Programs of runtimes that make code of their own, without a word of its frames.
+func TestRecordRuntimes(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("measured on amd64 alone")
+	}
+	for _, test := range []struct {
+		name, source, text string
+		command            []string // with SRC for the source
+		build              []string // makes SRC.exe
+		percent            float64
+	}{
+		{name: "sbcl", source: "b.lisp", percent: 95, command: []string{"sbcl", "--script", "SRC"}, text: `
+(defun fib (n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2)))))
+(compile 'fib)
+(let ((end (+ (get-internal-real-time) (* 3 internal-time-units-per-second))))
+  (loop while (< (get-internal-real-time) end) do
+    (fib 24)
+    (sort (loop for i below 20000 collect (mod (* i 7919) 10007)) #'<)))
+`},
+		{name: "pypy3", source: "b.py", percent: 90, command: []string{"pypy3", "SRC"}, text: `
+import time
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+end = time.time() + 4
+while time.time() < end:
+    fib(24)
+    sorted([i * 7919 % 10007 for i in range(20000)])
+`},
+		{name: "mono", source: "b.cs", percent: 75, build: []string{"mcs", "-out:SRC.exe", "SRC"}, command: []string{"mono", "SRC.exe"}, text: `
+using System.Collections.Generic; using System.Diagnostics;
+class B {
+	static int Fib(int n) { return n < 2 ? n : Fib(n - 1) + Fib(n - 2); }
+	static void Main() {
+		var s = Stopwatch.StartNew();
+		while (s.ElapsedMilliseconds < 3000) {
+			Fib(24);
+			var l = new List<int>();
+			for (int i = 0; i < 20000; i++) l.Add(i * 7919 % 10007);
+			l.Sort();
+		}
+	}
+}
+`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := exec.LookPath(test.name); err != nil {
+				t.Skip("not installed")
+			}
+			src := filepath.Join(t.TempDir(), test.source)
+			if err := os.WriteFile(src, []byte(test.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			fill := func(command []string) []string {
+				return strings.Split(strings.ReplaceAll(strings.Join(command, "\n"), "SRC", src), "\n")
+			}
+			if len(test.build) > 0 {
+				if _, err := exec.LookPath(test.build[0]); err != nil {
+					t.Skip("no compiler")
+				}
+				c := fill(test.build)
+				testenv.Run(t, exec.Command(c[0], c[1:]...))
+			}
+			r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, fill(test.command)...)...)
+			if r.exit != 0 {
+				t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+			}
+			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, test.percent)
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package procstate
+
+import (
+	"encoding/binary"
+	"os"
+	"runtime"
+	"testing"
+	"unsafe"
+)
+
+// A stack that was not captured is read while the call that left it is under way.
+func TestAddOtherStack(t *testing.T) {
+	var pin runtime.Pinner // a goroutine's stack moves
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Skip(err)
+	}
+	stacks := make([]byte, 3*codePage+256)
+	pin.Pin(&stacks[0])
+	defer pin.Unpin()
+	waits, calls := stacks[:3*codePage], stacks[3*codePage:]
+	at := func(b []byte, off int) uint64 { return uint64(uintptr(unsafe.Pointer(&b[off]))) }
+	for i := range calls {
+		calls[i] = byte(i)
+	}
+	word := (codePage + 16) &^ 7
+	binary.LittleEndian.PutUint64(waits[word:], 0x1234567)
+	var space AddressSpace
+	const sp = 64 // offset in calls
+	for _, test := range []struct {
+		name string
+		live bool
+		sp   uint64
+		then func() // after the capture
+		want bool
+	}{
+		{"under way", true, at(calls, sp), func() { calls[sp-16]++ }, true},
+		{"not live", false, at(calls, sp), func() {}, false},
+		{"returned", true, at(calls, sp), func() { calls[sp-8]++ }, false},
+		{"another frame", true, at(calls, sp), func() { calls[sp+55]++ }, false},
+		{"near the end", true, at(calls, len(calls)-8), func() {}, true},
+		{"not captured", true, at(calls, 0) + uint64(len(calls)) + 8, func() {}, false},
+		{"below", true, at(calls, 0), func() {}, false},
+	} {
+		s := NewSnapshot(AMD64, os.Getpid(), exe, &space)
+		if test.live {
+			live := NewLiveCode(os.Getpid(), exe)
+			s.SetLiveCode(live)
+			defer func() {
+				if live.mem != nil {
+					live.mem.Close()
+				}
+			}()
+		}
+		captured := append([]byte(nil), calls...)
+		for range 2 { // again with the same Snapshot
+			copy(calls, captured)
+			s.Reset(1, new(Regs), []Region{{at(calls, 0), captured}})
+			if s.AddOtherStack(test.sp) {
+				t.Errorf("%s: nothing is missed", test.name)
+			}
+			if _, ok := s.ReadWord(at(waits, word)); ok {
+				t.Fatalf("%s: the word was captured", test.name)
+			}
+			test.then()
+			if got := s.AddOtherStack(test.sp); got != test.want {
+				t.Errorf("%s: %v, want %v", test.name, got, test.want)
+			}
+			if got, ok := s.ReadWord(at(waits, word)); ok != test.want || ok && got != 0x1234567 {
+				t.Errorf("%s: %#x, %v", test.name, got, ok)
+			}
+		}
+		copy(calls, captured)
+	}
+	// Of a process that has ended.
+	s := NewSnapshot(AMD64, os.Getpid(), exe, &space)
+	live := NewLiveCode(os.Getpid(), exe)
+	s.SetLiveCode(live)
+	regs := new(Regs)
+	read := func(sp uint64, captured []byte) (added, ok bool) {
+		s.Reset(1, regs, []Region{{at(calls, 0), captured}})
+		s.ReadWord(at(waits, word))
+		added = s.AddOtherStack(sp)
+		_, ok = s.ReadWord(at(waits, word))
+		return added, ok
+	}
+	captured := append([]byte(nil), calls...)
+	if added, ok := read(at(calls, sp), captured); !added || !ok {
+		t.Fatal("a call that is under way")
+	}
+	live.mem.Close()
+	if added, ok := read(at(calls, sp), captured); !added || !ok {
+		t.Error("the same call, when the process has ended")
+	}
+	if added, ok := read(at(calls, sp+8), captured); added || ok {
+		t.Error("another call, when the process has ended")
+	}
+	captured[sp]++
+	if added, ok := read(at(calls, sp), captured); added || ok {
+		t.Error("a call that returns elsewhere, when the process has ended")
+	}
+}
