@@ -82,6 +82,17 @@ func (c *Code) callee(vaddr uint64) *Callee {
 	return e
 }
 
+// leavesStack reports whether a call is one of code of this file that calls nothing
+// and does not move SP: where SP is does not matter to it, and hand-written callers
+// leave it as they found it.
+func (f *flow) leavesStack(in *isa.Inst) bool {
+	if in.Flow != isa.Call {
+		return false
+	}
+	_, ok := f.c.spanOf(in.Target)
+	return ok && f.c.callee(in.Target).Writes>>f.arch.SP&1 == 0
+}
+
 // afterCall is state.call for a direct call of target. Where the way to the
 // CFA would be lost, registers that the subroutine does not write are kept.
 func (f *flow) afterCall(s *state, target uint64) {

@@ -73,7 +73,7 @@ func (f *flow) throughCall(ch *chunk, at uint64, in *isa.Inst, s *state) bool {
 			return false
 		}
 	}
-	f.note(s)
+	f.note(in, s)
 	if f.neverReturns(in) {
 		return false
 	}

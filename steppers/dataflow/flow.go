@@ -285,9 +285,11 @@ func equate(s *state, op isa.Op) {
 }
 
 // note remembers the state at a call as one that the function's body has.
-func (f *flow) note(s *state) {
+func (f *flow) note(in *isa.Inst, s *state) {
 	if f.trial != nil {
-		f.trial.call(f.arch, s)
+		if !f.leavesStack(in) {
+			f.trial.call(f.arch, s)
+		}
 		return
 	}
 	c := *s

@@ -32,6 +32,10 @@ func TestRules(t *testing.T) {
 		"cases of a switch": {"\x48\x83\xec\x18\x48\x85\xff\x74\x16\x48\x63\x0c\x8a\x48\x01\xd1\xff\xe1\x31\xc0\x48\x83\xc4\x18\xeb\x16" +
 			"\x8b\x47\x04\xeb\x00\x48\x83\xc4\x18\xc3" + strings.Repeat("\x90", 12) + "\x53\x89\xfb\x89\xd8\x5b\xc3", []want{
 			{16, rsp, 32, "same"}, {18, rsp, 32, "same"}, {24, rsp, 8, "same"}, {26, rsp, 32, "same"}, {31, rsp, 32, "same"}, {49, rsp, 16, "cfa-16"}}},
+		// A function that nothing is seen to call, and that does not align the stack for
+		// its subroutine, which does not need it.
+		"calls of hand-written code": {"\x48\x01\xf7\xc3" + strings.Repeat("\x90", 12) + "\x48\x89\xf8\xe8\xe8\xff\xff\xff\xe8\xe3\xff\xff\xff\x48\x89\xc7\xc3", []want{
+			{0, rsp, 8, "same"}, {16, rsp, 8, "same"}, {24, rsp, 8, "same"}, {32, rsp, 8, "same"}}},
 		"ret takes arguments off": {"\x53\x5b\xc2\x10\x00", []want{{1, rsp, 16, "cfa-16"}, {2, rsp, 8, "same"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
