@@ -523,9 +523,11 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 		// register and nothing on the stack: leaves where there is a link
 		// register, and vfork and the unwinder's last jump on x86. That of
 		// instrumentation may be kept elsewhere, and so does musl's sigsetjmp
-		// with its own, over a call too.
+		// with its own, over a call too. OCaml pops it into memory, and what it
+		// was popped from, right below SP, still has it.
 		inRegister := w.arch.LR != procstate.NoReg || out.PCLocation.Kind == LocationRegister
-		leaf := in.Flags&Interrupted != 0 && inRegister ||
+		isPopped := out.PCLocation == InMemory(in.sp-uint64(w.arch.AddressWidth))
+		leaf := in.Flags&Interrupted != 0 && (inRegister || isPopped) ||
 			out.PCLocation.Kind == LocationAddress && out.PCLocation.Addr-in.sp+elsewhere >= 2*elsewhere
 		if out.sp < in.sp || out.pc == in.pc || !leaf && in.Flags&Instrumentation == 0 {
 			return Failed, NoProgress

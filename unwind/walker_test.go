@@ -185,7 +185,9 @@ func TestWalkerRefuses(t *testing.T) {
 	}{
 		{"null return address", 0, 0, 0x8800, 0, InMemory(8), BadPC},
 		{"null return address, too far from the end of a page", 0, 0, 0x8fc0, 0, InMemory(8), BadPC},
-		{"same SP", Interrupted, 0x2000, 0x8000, 0, InMemory(0x7ff8), NoProgress},
+		{"same SP", Interrupted, 0x2000, 0x8000, 0, InMemory(0x7ff0), NoProgress},
+		{"same SP, return address popped", Interrupted, 0x2000, 0x8000, 0, InMemory(0x7ff8), ReasonNone},
+		{"same SP, return address below it, in a call", 0, 0x2000, 0x8000, 0, InMemory(0x7ff8), NoProgress},
 		{"same SP, return address in the frame", 0, 0x2000, 0x8000, 0, InMemory(0x8008), NoProgress},
 		{"same SP, return address elsewhere in memory", 0, 0x2000, 0x8000, 0, InMemory(8), ReasonNone},
 		{"same SP in a call", 0, 0x2000, 0x8000, 0, InRegister(5), NoProgress},
