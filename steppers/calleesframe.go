@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
@@ -76,16 +77,21 @@ func lentFrame(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame, fp uint
 }
 
 // jumpsToPop reports whether code at pc is a jump to where a function pops its return
-// address into its frame: by it goes a call of one that may be defined anew.
+// address into its frame: by it goes a call of one that may be defined anew. It may be
+// through a word beside it.
 func jumpsToPop(w *unwind.Walker, code []byte, pc uint64) bool {
 	var in isa.Inst
-	if !isa.DecodeAMD64(code, pc, &in) || in.Flow != isa.Jump {
+	if !isa.DecodeAMD64(code, pc, &in) || in.Flow != isa.Jump && in.Flow != isa.IndirectJump || in.Target == 0 {
 		return false
 	}
-	m := w.MappingAt(in.Target)
-	if m == nil || m.Image != nil {
-		return false
+	var buf [8]byte
+	to := in.Target
+	if in.Flow == isa.IndirectJump {
+		if m := w.MappingAt(to); m == nil || m.Image != nil || len(readCode(w, m, to, buf[:])) < len(buf) {
+			return false
+		}
+		to = binary.LittleEndian.Uint64(buf[:])
 	}
-	var buf [3]byte
-	return bytes.Equal(readCode(w, m, in.Target, buf[:]), popsReturn)
+	m := w.MappingAt(to)
+	return m != nil && m.Image == nil && bytes.Equal(readCode(w, m, to, buf[:len(popsReturn)]), popsReturn)
 }

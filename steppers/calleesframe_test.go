@@ -29,6 +29,9 @@ var lispCode = []byte{
 	0x5d, // 2b pop %rbp
 	0xc3, // 2c ret
 	0xcc, 0xcc, 0xcc,
+	0xff, 0x25, 2, 0, 0, 0, // 30 jmp *38
+	0xcc, 0xcc,
+	0x20, 0, 0x20, 0, 0, 0, 0, 0,
 }
 
 // The frame of a function that its caller sets up is not taken for the caller's,
@@ -61,6 +64,7 @@ func TestLentFrame(t *testing.T) {
 		{0x0b, next, next, map[uint64]uint64{next: frame}, []uint64{frame + 16}},
 		{0x10, next, next, map[uint64]uint64{next: frame}, []uint64{frame + 16}},
 		{0x18, next - 8, next, map[uint64]uint64{next: frame, next - 8: ra}, []uint64{next + 16, frame + 16}},
+		{0x30, next - 8, next, map[uint64]uint64{next: frame, next - 8: ra}, []uint64{next + 16, frame + 16}},
 		{0x20, next - 8, next, map[uint64]uint64{next: frame, next - 8: ra}, []uint64{next + 16, frame + 16}},
 		{0x23, next, next, map[uint64]uint64{next: frame, next + 8: ra}, []uint64{next + 16, frame + 16}},
 		{0x27, next - 16, next, map[uint64]uint64{next: frame, next + 8: ra}, []uint64{next + 16, frame + 16}},
