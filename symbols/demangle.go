@@ -1,6 +1,8 @@
 package symbols
 
 import (
+	"math/bits"
+	"strconv"
 	"strings"
 
 	"github.com/ianlancetaylor/demangle"
@@ -49,10 +51,14 @@ func Demangle(name string, mode DemangleMode) string {
 		at = "@" + at
 	}
 	limit := demangle.MaxLength(demangledLimit)
+	separated := separateRust(base)
 	if mode == DemangleFull {
-		return demangle.Filter(base, limit) + at
+		if out, err := demangle.ToString(separated, limit); err == nil {
+			return out + at
+		}
+		return name
 	}
-	out, err := demangle.ToString(base, demangle.NoParams, demangle.NoTemplateParams, demangle.NoEnclosingParams, limit)
+	out, err := demangle.ToString(separated, demangle.NoParams, demangle.NoTemplateParams, demangle.NoEnclosingParams, limit)
 	if err != nil {
 		return name
 	}
@@ -66,6 +72,48 @@ var emptyBrackets = strings.NewReplacer("::<>", "", "<>", "")
 
 func mangled(name string) bool {
 	return strings.HasPrefix(name, "_Z") || strings.HasPrefix(name, "_R") || strings.HasPrefix(name, "___Z")
+}
+
+// separateRust puts an underscore before identifiers of Rust's legacy mangling that
+// begin with one: the package demangle takes that for the separator of the newer
+// mangling, and drops it.
+func separateRust(name string) string {
+	end := strings.LastIndex(name, "17h")
+	if !strings.HasPrefix(name, "_ZN") || end < 0 || len(name) < end+20 || name[end+19] != 'E' || !isRustHash(name[end+3:end+19]) {
+		return name
+	}
+	out := []byte("_ZN")
+	for rest := name[3:end]; rest != ""; {
+		digits := 0
+		for digits < len(rest) && rest[digits] >= '0' && rest[digits] <= '9' {
+			digits++
+		}
+		n, err := strconv.Atoi(rest[:digits])
+		if err != nil || n > len(rest)-digits || n == 0 {
+			return name
+		}
+		id := rest[digits : digits+n]
+		if id[0] == '_' {
+			id = "_" + id
+		}
+		out = append(strconv.AppendInt(out, int64(len(id)), 10), id...)
+		rest = rest[digits+n:]
+	}
+	return string(append(out, name[end:]...))
+}
+
+// isRustHash reports whether 16 characters are what the package demangle takes for
+// the hash that ends Rust's legacy names.
+func isRustHash(s string) bool {
+	seen := 0
+	for _, c := range s {
+		i := strings.IndexRune("0123456789abcdef", c)
+		if i < 0 {
+			return false
+		}
+		seen |= 1 << i
+	}
+	return bits.OnesCount(uint(seen)) >= 5
 }
 
 // cloneSuffix returns what a compiler appended to a mangled name to tell
