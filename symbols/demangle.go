@@ -40,10 +40,19 @@ const maxMangled = 1 << 14
 // demangledLimit bounds a demangled name to 2^16 bytes.
 const demangledLimit = 16
 
-// Demangle makes a C++ or Rust name readable. Names of other languages, and
-// damaged ones, are returned unchanged.
+// Demangle makes a name of C++, Rust, D or OCaml readable, the latter two without
+// parameters in any mode. Names of other languages, and damaged ones, are returned
+// unchanged.
 func Demangle(name string, mode DemangleMode) string {
-	if mode == DemangleNone || len(name) > maxMangled || !mangled(name) {
+	if mode == DemangleNone || len(name) > maxMangled {
+		return name
+	}
+	if !mangled(name) {
+		for _, demangle := range []func(string) (string, bool){demangleD, demangleOCaml} {
+			if out, ok := demangle(name); ok {
+				return out
+			}
+		}
 		return name
 	}
 	base, at, _ := strings.Cut(name, "@") // a PLT entry or a version

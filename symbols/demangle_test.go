@@ -1,6 +1,10 @@
 package symbols
 
 import (
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,7 +30,34 @@ func TestDemangle(t *testing.T) {
 		{"_ZN4core3fmt9Formatter3pad17h0123456789abcdefE.llvm.123", "core::fmt::Formatter::pad.llvm.123", "core::fmt::Formatter::pad"},
 		{"_RNvNtCs1234_7mycrate3foo3bar", "mycrate::foo::bar", "mycrate::foo::bar"},
 		{"_RINvNtCs1234_4core3ptr13drop_in_placehE", "core::ptr::drop_in_place", "core::ptr::drop_in_place::<u8>"},
+		// D.
+		{"_Dmain", "D main", "D main"},
+		{"_D3app1C3runMFMDFNaiZiKiJiLiIAyaZi", "app.C.run", "app.C.run"},
+		{"_D3app5outerFiZ5innerMFiZ__T6deeperVii3ZQmMFNaNbNiNfZi.part.0", "app.outer.inner.deeper.part.0", "app.outer.inner.deeper.part.0"},
+		{"_D3app__T1STSQl__TQjTdZQoZQr10__postblitMFNaNbNiNfZv", "app.S.this(this)", "app.S.this(this)"},
+		{"_D2rt5minfo11ModuleGroup6__ctorMFNbNcNiAyPS6object10ModuleInfoZSQCkQCkQCh", "rt.minfo.ModuleGroup.this", "rt.minfo.ModuleGroup.this"},
+		{"_D3std6format5write__T11formatValueTSQBjQBi__T7sformatTaTykTykTkTkTkZQxFNkMAaMAxaykykkkkZ4SinkTykTaZQDaFNaNfKQCvKykMKxSQEnQEm4spec__T10FormatSpecTaZQpZv", "std.format.write.formatValue", "std.format.write.formatValue"},
+		{"_D3app__T3tplSQm4mainFAAyaZ10__lambda16VQra4_6865226cVde0CP1VAiA2i1i2TiTQBxZQCpMFNaNbNiNfiQCpZi", "app.tpl", "app.tpl"},
+		{"_D8demangle22__T2fnVAyaa3_616263TiZ2fnFiZv", "demangle.fn", "demangle.fn"},
+		// OCaml, to 5.0 and from 5.1 on.
+		{"camlStdlib__List__map_483", "Stdlib.List.map", "Stdlib.List.map"},
+		{"camlStdlib__List.map_483", "Stdlib.List.map", "Stdlib.List.map"},
+		{"camlProg__$2b$2b$2b_512", "Prog.+++", "Prog.+++"},
+		{"camlProg__f$27_516", "Prog.f'", "Prog.f'"},
+		{"camlProg__fun_1203", "Prog.fun_1203", "Prog.fun_1203"},
+		{"camlProg___loop__step_12", "Prog._loop__step", "Prog._loop__step"},
+		{"camlStdlib__Sys__Make_184", "Stdlib.Sys.Make", "Stdlib.Sys.Make"},
+		{"camlProg__entry", "Prog.entry", "Prog.entry"},
 		// Not names, or damaged ones.
+		{"_D", "_D", "_D"},
+		{"_D3app5outerFiZiX", "_D3app5outerFiZiX", "_D3app5outerFiZiX"},
+		{"_D3app5outer", "_D3app5outer", "_D3app5outer"},
+		{"_D3appQz", "_D3appQz", "_D3appQz"},
+		{"caml_alloc_small_dispatch", "caml_alloc_small_dispatch", "caml_alloc_small_dispatch"},
+		{"camlStdlib__List__frob", "camlStdlib__List__frob", "camlStdlib__List__frob"},
+		{"camlProg__$2_516", "camlProg__$2_516", "camlProg__$2_516"},
+		{"camlIdl_12", "camlIdl_12", "camlIdl_12"},
+		{"shapes__show__2", "shapes__show__2", "shapes__show__2"},
 		{"_Z", "_Z", "_Z"},
 		{"_ZN", "_ZN", "_ZN"},
 		{"", "", ""},
@@ -47,6 +78,87 @@ func TestDemangle(t *testing.T) {
 	}
 }
 
+// TestDemangleAda has names by GNAT 12 with what "c++filt -s gnat" makes of them,
+// where it knows them.
+func TestDemangleAda(t *testing.T) {
+	for _, tc := range []struct{ name, want string }{
+		{"_ada_demo", "demo"},
+		{"shapes__show", "shapes.show"},
+		{"shapes__show__2", "shapes.show"},
+		{"shapes__Omultiply", `shapes."*"`},
+		{"ada__directories__directory_vectors__Oeq__2Xn", `ada.directories.directory_vectors."="`},
+		{"ada__directories___assign__2", `ada.directories.":="`},
+		{"ada__directories__directory_entry_typeDF", "ada.directories.directory_entry_type.Finalize"},
+		{"demo__iv__implementation__reference_control_typeSI.41", "demo.iv.implementation.reference_control_type'Input"},
+		{"demo__workerTKB", "demo.worker"},
+		{"shapes__lock__releaseN", "shapes.lock.release"},
+		{"shapes__lock__seize_E6s", "shapes.lock.seize"},
+		{"shapes___elabs", "shapes'Elab_Spec"},
+		{"shapes__Ufcberraschung", "shapes.überraschung"},
+		{"ada__calendar__value__2.part.0", "ada.calendar.value.part.0"},
+		{"adainit", "adainit"},
+		// Not encoded so.
+		{"__gnat_initialize", "__gnat_initialize"},
+		{"_ada_", "_ada_"},
+		{"main", "main"},
+		{"Shapes__show", "Shapes__show"},
+		{"shapes__Show", "shapes__Show"},
+		{"shapes__", "shapes__"},
+		{"shapes__Oplus", "shapes__Oplus"},
+		{"shapes__Uf", "shapes__Uf"},
+		{"shapes__WW00110000", "shapes__WW00110000"},
+		{"ada__directories__T567bXn", "ada__directories__T567bXn"},
+	} {
+		if got := demangleAda(tc.name, DemangleSimple); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+		if got := demangleAda(tc.name, DemangleNone); got != tc.name {
+			t.Errorf("none %s: %q", tc.name, got)
+		}
+	}
+}
+
+// TestAdaByDebugInformation looks the same C functions up in a unit in C and in
+// another that says it is in Ada: only there are they named as those of Ada.
+func TestAdaByDebugInformation(t *testing.T) {
+	const source = `
+static inline __attribute__((always_inline)) int UNIT__inner(int n) { return n * *(volatile int *)&n; }
+__attribute__((noinline)) int UNIT__Oadd__2(int n) { return UNIT__inner(n) + 1; }
+`
+	dir := t.TempDir()
+	args := []string{"gcc", "-o", "prog"}
+	for _, unit := range []struct{ name, language string }{{"first", ""}, {"second", "0xd"}} {
+		write(t, dir, unit.name+".c", strings.ReplaceAll(source, "UNIT", unit.name))
+		asm := run(t, dir, "gcc", "-O1", "-gdwarf-5", "-dA", "-S", "-o", "-", unit.name+".c")
+		if unit.language != "" {
+			asm = regexp.MustCompile(`\.byte\s+0x[0-9a-f]+(\s+\S+ DW_AT_language)`).ReplaceAllString(asm, ".byte "+unit.language+"$1")
+		}
+		write(t, dir, unit.name+".s", asm)
+		args = append(args, unit.name+".s")
+	}
+	write(t, dir, "main.c", "int first__Oadd__2(int), second__Oadd__2(int); int main(int n, char **v) { return first__Oadd__2(n) + second__Oadd__2(n); }")
+	run(t, dir, append(args, "main.c")...)
+	path := filepath.Join(dir, "prog")
+	names := make(map[string]bool)
+	im := open(t, path)
+	s := newSymbolizer(t, Options{})
+	for _, sym := range readelfSymbols(t, path, ".symtab") {
+		for at := sym.addr; strings.Contains(sym.name, "__Oadd") && at < sym.addr+sym.size; at++ {
+			for _, l := range s.Lines(nil, im, at) {
+				names[l.Function+" "+l.SystemName] = true
+			}
+		}
+	}
+	got := slices.Sorted(maps.Keys(names))
+	want := []string{
+		"first__Oadd__2 first__Oadd__2", "first__inner first__inner",
+		`second."+" second__Oadd__2`, "second.inner second__inner",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("names %q, want %q", got, want)
+	}
+}
+
 func TestParseDemangleMode(t *testing.T) {
 	for s, want := range map[string]DemangleMode{"simple": DemangleSimple, "": DemangleSimple, "full": DemangleFull, "none": DemangleNone} {
 		if m, ok := ParseDemangleMode(s); !ok || m != want {
@@ -59,13 +171,17 @@ func TestParseDemangleMode(t *testing.T) {
 }
 
 func FuzzDemangle(f *testing.F) {
-	for _, s := range []string{"_Z3fooi.cold", "_ZNSt6vectorIiSaIiEE9push_backERKi@plt", "_RNvNtCs1234_7mycrate3foo3bar", "_ZN4core3fmt9Formatter3pad17h0123456789abcdefE.llvm.1"} {
+	for _, s := range []string{"_Z3fooi.cold", "_ZNSt6vectorIiSaIiEE9push_backERKi@plt", "_RNvNtCs1234_7mycrate3foo3bar", "_ZN4core3fmt9Formatter3pad17h0123456789abcdefE.llvm.1",
+		"_D3std5array__T8AppenderTAyaZQo3putMFAyaZv", "_D3app__T3tplSQm4mainFAAyaZ10__lambda16VQra4_6865226cVde0CP1VAiA2i1i2TiTQBxZQCpMFNaNbNiNfiQCpZi", "camlProg__f$27_516", "shapes__lock__seize_E6s"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, m := range []DemangleMode{DemangleSimple, DemangleFull} {
 			if out := Demangle(s, m); len(out) > 1<<demangledLimit+2*len(s)+100 {
 				t.Errorf("%d bytes", len(out))
+			}
+			if out := demangleAda(s, m); len(out) > 2*len(s)+100 {
+				t.Errorf("Ada: %d bytes", len(out))
 			}
 		}
 	})

@@ -55,8 +55,11 @@ type dwarfData struct {
 // and the file that dwz moved entries to, which other programs share.
 type fileGroup struct {
 	mu        sync.Mutex
-	entryWork uint64 // entries that may still be read
-	alternate *dwarfData
+	entryWork uint64 // entries that may still be read for a question
+
+	entriesAllowed uint64  // for it in all
+	asked          []*unit // those that it has led to
+	alternate      *dwarfData
 }
 
 // Sizes of the windows through which sections are read.
@@ -131,6 +134,9 @@ func (d *dwarfData) lines(dst []Line, vaddr uint64, symbol Line) (out []Line, ok
 		return dst, false
 	}
 	code := d.unitCode(u)
+	if code.unit.ada {
+		symbol.Function = demangleAda(symbol.Function, d.owner.opt.Demangle)
+	}
 	var file string
 	var line uint32
 	if code.lines != nil {
@@ -206,12 +212,12 @@ func (d *dwarfData) unitCode(u *unit) *unitCode {
 		c.owner, c.unit = split.data, split.unit
 	}
 	if err := c.owner.compileScopes(c.unit, c); err != nil {
-		d.owner.note(err)
+		d.note(err)
 	}
 	if u.hasStmt {
 		var err error
 		if c.lines, err = d.compileLines(u); err != nil {
-			d.owner.note(err)
+			d.note(err)
 		}
 	}
 	u.code.Store(c)

@@ -111,7 +111,7 @@ func (d *dwarfData) define(name string, tag dwarf.Tag) *die {
 	}
 	e, err := at.in.dieAt(at.off)
 	if err != nil {
-		d.owner.note(err)
+		d.note(err)
 		return nil
 	}
 	if e.tag != tag && !(isClass(e.tag) && isClass(tag)) {
@@ -155,11 +155,11 @@ func (d *dwarfData) readDefinitions() {
 		in.allowEntries(u)
 		root := &die{}
 		if err := in.readEntry(u, u.root, root, false); err != nil {
-			d.owner.note(err)
+			d.note(err)
 			continue
 		}
 		if err := d.addDefinitions(root, "", 0); err != nil {
-			d.owner.note(err)
+			d.note(err)
 		}
 	}
 	d.owner.budget.charge(definitionMemory * len(d.definitions.at))

@@ -4,18 +4,36 @@ import (
 	"bytes"
 	"debug/dwarf"
 	"fmt"
+	"slices"
 )
 
 // freeEntries may be read for any question, however small the unit.
 const freeEntries = 1 << 10
 
-// maxEntries bounds the entries that are read for one question.
-const maxEntries = 1 << 22
+// maxEntries bounds the entries that are read for one question, maxAsked the units
+// that they are in.
+const (
+	maxEntries = 1 << 22
+	maxAsked   = 64
+)
 
 // allowEntries sets how many entries may be read for a question about a unit:
 // each of them, and what they refer to.
 func (d *dwarfData) allowEntries(u *unit) {
-	d.group.entryWork = min(freeEntries+(u.end-u.off)/2, maxEntries)
+	g := d.group
+	g.entryWork, g.entriesAllowed, g.asked = 0, 0, g.asked[:0]
+	g.enter(u)
+}
+
+// enter allows to read the entries of a unit that the question leads to, too.
+func (g *fileGroup) enter(u *unit) {
+	if len(g.asked) == maxAsked || slices.Contains(g.asked, u) {
+		return
+	}
+	g.asked = append(g.asked, u)
+	more := min(freeEntries+(u.end-u.off)/2, maxEntries-g.entriesAllowed)
+	g.entriesAllowed += more
+	g.entryWork += more
 }
 
 // die is a debugging information entry (DIE), read whole.
@@ -172,6 +190,7 @@ func (d *dwarfData) dieAt(off uint64) (*die, error) {
 	if u == nil {
 		return nil, fmt.Errorf("no unit holds the entry at %#x: %w", off, errDWARF)
 	}
+	d.group.enter(u)
 	e := &die{}
 	if err := d.readEntry(u, off, e, false); err != nil {
 		return nil, err
@@ -195,7 +214,7 @@ func (e *die) referred(attr dwarf.Attr) *die {
 	}
 	r, err := d.dieAt(off)
 	if err != nil {
-		e.d.owner.note(err)
+		e.d.note(err)
 		return nil
 	}
 	return r

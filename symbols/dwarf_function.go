@@ -169,7 +169,7 @@ func noteNested(e *die, concrete map[dieKey]bool, depth int) {
 		return true
 	})
 	if err != nil {
-		e.d.owner.note(err)
+		e.d.note(err)
 	}
 }
 
@@ -218,7 +218,7 @@ func inherit(dst []*Variable, origin *die, concrete map[dieKey]bool, fn *Functio
 		return true
 	})
 	if err != nil {
-		origin.d.owner.note(err)
+		origin.d.note(err)
 	}
 	return dst
 }

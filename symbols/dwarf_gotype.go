@@ -30,7 +30,7 @@ func (t *Type) RuntimeType(off uint64) *Type {
 	}
 	e, err := d.dieAt(at)
 	if err != nil {
-		d.owner.note(err)
+		d.note(err)
 		return nil
 	}
 	return e.asType()
@@ -44,7 +44,7 @@ func (d *dwarfData) readGoTypes() {
 	for _, u := range d.units {
 		d.allowEntries(u)
 		if err := d.addGoTypes(u); err != nil {
-			d.owner.note(err)
+			d.note(err)
 		}
 	}
 	d.owner.budget.charge(goTypeMemory * len(d.goTypes))

@@ -71,6 +71,9 @@ func (d *dwarfData) funcName(off uint64, mode DemangleMode) *funcName {
 		n.system = plain
 	}
 	n.function = Demangle(n.system, mode)
+	if u := owner.unitOf(at); u != nil && u.ada {
+		n.function = demangleAda(n.function, mode)
+	}
 	d.names.put(off, n, &d.owner.budget)
 	return n
 }

@@ -134,7 +134,7 @@ func (p *dwarfPackage) typeUnit(main *dwarfData, signature uint64) (typeUnit, bo
 		}
 	}
 	if err != nil {
-		main.owner.note(err)
+		main.note(err)
 	}
 	p.typeUnits[signature] = t
 	main.owner.budget.charge(typeUnitMemory)
@@ -162,7 +162,7 @@ func (d *dwarfData) openPackage() (*dwarfPackage, error) {
 	}
 	if _, ok := im.Section(".debug_tu_index"); ok {
 		if err := p.types.open(im.Image, ".debug_tu_index"); err != nil {
-			d.owner.note(err) // functions and calls are in the others
+			d.note(err) // functions and calls are in the others
 		}
 	}
 	return p, nil

@@ -28,7 +28,7 @@ func (d *dwarfData) split(u *unit) *splitUnit {
 	}
 	s, err := d.openSplit(u)
 	if err != nil {
-		d.owner.note(err)
+		d.note(err)
 	}
 	if d.splits == nil {
 		d.splits = map[uint64]*splitUnit{}
@@ -96,7 +96,7 @@ func (d *dwarfData) alternate() *dwarfData {
 	if !d.altDone && d.group.alternate == nil {
 		var err error
 		if d.group.alternate, err = d.openAlternate(); err != nil {
-			d.owner.note(err)
+			d.note(err)
 		}
 	}
 	d.altDone = true

@@ -422,3 +422,36 @@ func TestConcurrentUse(t *testing.T) {
 		t.Errorf("%d items, without a limit %d; errors: %v", len(small.budget.items), len(large.budget.items), errs)
 	}
 }
+
+// A small unit may refer to an entry of a large one with thousands of others below it.
+func TestEntriesOfAnotherUnit(t *testing.T) {
+	dir := t.TempDir()
+	const variables = 6000
+	large := "extern int pause(void);\nint large(int parameter) {\n"
+	for i := range variables {
+		large += fmt.Sprintf("  int v%d;\n", i)
+	}
+	write(t, dir, "large.c", large+"  pause();\n  return parameter;\n}\n")
+	write(t, dir, "main.c", "extern int large(int);\n__attribute__((flatten)) int main(int argc, char **argv) { return large(argc); }\n")
+	run(t, dir, "gcc", "-g", "-O2", "-flto", "-o", "a", "main.c", "large.c")
+	im := open(t, filepath.Join(dir, "a"))
+	s := newSymbolizer(t, Options{})
+	inlined := 0
+	for _, sym := range readelfSymbols(t, filepath.Join(dir, "a"), ".symtab") {
+		for at := sym.addr; sym.name == "main" && at < sym.addr+sym.size; at++ {
+			fns, err := s.Functions(im, at)
+			if err != nil || len(fns) == 0 {
+				t.Fatalf("%#x: %v, %v", at, fns, err)
+			}
+			if f := fns[0]; f.Inlined {
+				inlined++
+				if len(f.Variables) != variables+1 {
+					t.Fatalf("%#x: %d variables of %s", at, len(f.Variables), f.Name)
+				}
+			}
+		}
+	}
+	if errs := s.Errors(); len(errs) > 0 || inlined == 0 {
+		t.Errorf("%d addresses in the inlined call, errors %v", inlined, errs)
+	}
+}

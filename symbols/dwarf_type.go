@@ -128,7 +128,7 @@ func (t *Type) load() {
 		return len(t.members) < maxMembers && len(t.enum) < maxMembers && len(t.dims) < maxDimensions
 	})
 	if err != nil {
-		e.d.owner.note(err)
+		e.d.note(err)
 	}
 }
 
@@ -157,7 +157,7 @@ func (t *Type) variants(e *die) {
 		return err == nil && len(t.cases) < maxMembers
 	})
 	if err != nil {
-		e.d.owner.note(err)
+		e.d.note(err)
 	}
 }
 
@@ -312,7 +312,7 @@ func (t *Type) qualify() {
 		t.prefix, err = root.namesAround(e.off)
 	}
 	if err != nil {
-		e.d.owner.note(err)
+		e.d.note(err)
 	}
 }
 

@@ -17,7 +17,7 @@ func (d *dwarfData) typeUnitEntry(signature uint64) *die {
 	}
 	e, err := t.d.dieAt(t.u.off + t.u.typeOff)
 	if err != nil {
-		d.owner.note(err)
+		d.note(err)
 		return nil
 	}
 	return e

@@ -25,6 +25,7 @@ type unit struct {
 	dwoID                  uint64 // of a type unit: its signature
 	typeOff                uint64 // of a type unit: its type, from off
 	unranged               bool   // has code, but does not say where
+	ada                    bool   // the language is Ada
 
 	code atomic.Pointer[unitCode] // compiled on first use, dropped for memory
 	used atomic.Bool              // since the last round of dropping
@@ -167,6 +168,8 @@ func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor, inOrder bool) b
 			u.dwoName = v
 		case attrGNUDwoID:
 			u.dwoID = v.u
+		case dwarf.AttrLanguage:
+			u.ada = isAda(v.u)
 		}
 	}
 	if c.failed {

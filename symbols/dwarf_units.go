@@ -66,11 +66,16 @@ func (d *dwarfData) readUnits(upTo uint64) {
 	}
 }
 
+// note notes what is wrong with the file.
+func (d *dwarfData) note(err error) {
+	d.owner.note(fmt.Errorf("%s: %w", d.img.Path, err))
+}
+
 // unitFailed notes the first error of a unit of the file.
 func (d *dwarfData) unitFailed(err error) {
 	if !d.failed {
 		d.failed = true
-		d.owner.note(fmt.Errorf("%s: %w", d.img.Path, err))
+		d.note(err)
 	}
 }
 

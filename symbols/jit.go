@@ -24,15 +24,21 @@ type jitTable struct {
 	lines   []jitLine
 	sorted  bool
 	seq     uint32
+	latest  map[uint64]jitInfo // by start, of the entry that came last; nil until code is moved
 }
 
 type jitEntry struct {
 	start, end uint64 // run-time addresses
 	since      uint64 // when it became valid, in ns of CLOCK_MONOTONIC; 0 before all samples
-	name       uint32 // in blob
-	seq        uint32 // order of arrival
-	line0      uint32 // lines[line0:line1], by address
-	line1      uint32
+	jitInfo
+}
+
+// jitInfo is what is known of a piece of code besides where it is.
+type jitInfo struct {
+	name  uint32 // in blob
+	seq   uint32 // order of arrival
+	line0 uint32 // lines[line0:line1], by address
+	line1 uint32
 }
 
 // jitLine is a source position from an address on.
@@ -44,21 +50,60 @@ type jitLine struct {
 
 // add appends an entry.
 func (t *jitTable) add(start, size, since uint64, name []byte, lines []jitLine) {
-	if size == 0 || start+size < start || len(name) == 0 || len(t.entries) >= maxJITEntries {
+	if !t.takes(start, size) || len(name) == 0 {
 		return
 	}
 	at, ok := t.intern(name)
 	if !ok {
 		return
 	}
-	e := jitEntry{start: start, end: start + size, since: since, name: at, seq: t.seq, line0: uint32(len(t.lines))}
-	if len(t.lines)+len(lines) <= maxAllLines {
+	first := len(t.lines)
+	if first+len(lines) <= maxAllLines {
 		t.lines = append(t.lines, lines...)
 	}
-	e.line1 = uint32(len(t.lines))
+	t.insert(start, size, since, at, first)
+}
+
+// takes reports whether there can be an entry of some addresses, and is room for it.
+func (t *jitTable) takes(start, size uint64) bool {
+	return size > 0 && start+size >= start && len(t.entries) < maxJITEntries
+}
+
+// insert makes an entry with a name, and the lines from the first on.
+func (t *jitTable) insert(start, size, since uint64, name uint32, first int) {
+	code := jitInfo{name, t.seq, uint32(first), uint32(len(t.lines))}
 	t.seq++
-	t.entries = append(t.entries, e)
+	t.entries = append(t.entries, jitEntry{start, start + size, since, code})
 	t.sorted = false
+	if t.latest != nil {
+		t.latest[start] = code
+	}
+}
+
+// move appends an entry for the code that was the last at an address, and is at another
+// one from then on. There may be as many moves as there are entries.
+func (t *jitTable) move(from, to, size, since uint64) {
+	if t.latest == nil {
+		t.latest = make(map[uint64]jitInfo, len(t.entries))
+		for i := range t.entries {
+			e := &t.entries[i]
+			if was, ok := t.latest[e.start]; !ok || was.seq < e.seq {
+				t.latest[e.start] = e.jitInfo
+			}
+		}
+	}
+	code, ok := t.latest[from]
+	if !ok || !t.takes(to, size) {
+		return
+	}
+	first := len(t.lines)
+	if lines := t.lines[code.line0:code.line1]; first+len(lines) <= maxAllLines {
+		for _, l := range lines {
+			l.addr += to - from
+			t.lines = append(t.lines, l)
+		}
+	}
+	t.insert(to, size, since, code.name, first)
 }
 
 // intern stores a string.

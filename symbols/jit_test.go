@@ -171,6 +171,41 @@ func TestJITDump(t *testing.T) {
 	}
 }
 
+// TestJITDumpMoves reads a file in which code is moved twice as often as it is loaded: it
+// takes no longer than others of its size.
+func TestJITDumpMoves(t *testing.T) {
+	const n = 1 << 17
+	var lines bytes.Buffer
+	for i := range 8 {
+		_ = binary.Write(&lines, binary.LittleEndian, [2]uint64{uint64(0x1000 + i), 1})
+		lines.WriteString("\xff\x00")
+	}
+	b := append(dumpHeader(0), dumpRecord(jitCodeDebugInfo, 1, uint64(0x1000), uint64(8), lines.Bytes())...)
+	for i := range uint64(n) {
+		at := 0x1000 + i<<20
+		b = append(b, dumpRecord(jitCodeLoad, 2*i, uint32(1), uint32(1), at, at, uint64(16), i, fmt.Sprint("f", i), [16]byte{})...)
+		b = append(b, dumpRecord(jitCodeMove, 2*i+1, uint32(1), uint32(1), at+32, at, at+32, uint64(16), i)...)
+		b = append(b, dumpRecord(jitCodeMove, 2*i+1, uint32(1), uint32(1), at+64, uint64(0x1000), at+64, uint64(16), uint64(0))...)
+	}
+	var tab jitTable
+	began := time.Now()
+	if err := new(jitDump).read(bytes.NewReader(b), int64(len(b)), &tab); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("%d moves take %v", 2*n, took)
+	}
+	for _, i := range []uint64{1, n / 2, n - 1} {
+		at := 0x1000 + i<<20
+		if own, first := tab.nameAt(at+32, 0), tab.nameAt(at+64, 0); own != fmt.Sprint("f", i) || first != "f0" {
+			t.Errorf("moved to %#x: %q, %q", at, own, first)
+		}
+	}
+	if want := 8 * (n + 2); len(tab.lines) != want { // of f0, as loaded and each time that it is moved
+		t.Errorf("%d lines, want %d", len(tab.lines), want)
+	}
+}
+
 func FuzzPerfMap(f *testing.F) {
 	f.Add([]byte("1000 100 a b\n0x1040 10 c\n2000 8 d"), uint64(0x1040))
 	f.Fuzz(func(t *testing.T, b []byte, addr uint64) {

@@ -107,15 +107,7 @@ func (d *jitDump) move(r io.ReaderAt, at, size int64, t *jitTable, since uint64)
 	}
 	c := cursor{b: b[:], off: 16}
 	from, to, n := c.u64(), c.u64(), c.u64()
-	e := t.find(from, since)
-	if e == nil || e.start != from {
-		return
-	}
-	lines := append([]jitLine(nil), t.lines[e.line0:e.line1]...)
-	for i := range lines {
-		lines[i].addr += to - from
-	}
-	t.add(to, n, since, []byte(t.str(e.name)), lines)
+	t.move(from, to, n, since)
 }
 
 // lines reads the debug information of the code that is loaded next: address,
