@@ -421,10 +421,45 @@ func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) (l
 	}
 	behind := new(framePaths).layoutBehind(w.Arch(), read, f.PC(), f.Flags&unwind.Interrupted == 0, callee)
 	l = agreed(&before, &behind)
-	if l.State == UnknownState && lendsFP(w, read, f.PC(), from, from+uint64(len(code))) {
+	if l.State == UnknownState && (f.Flags&unwind.Interrupted != 0 && beforeFrame(w.Arch(), code, int(addr-from)) ||
+		lendsFP(w, read, f.PC(), from, from+uint64(len(code)))) {
 		l.Type = NoFrame
 	}
 	return l, by
+}
+
+// beforeFrame reports whether x86-64 code goes on, from an offset on, to set up a frame by
+// the frame pointer, which is another's until then: that of the caller, or where
+// instrumentation has such a frame in the middle of a function, its own.
+func beforeFrame(a *procstate.Arch, code []byte, at int) bool {
+	const most, pushFP = 8, 0x55 // instructions; the first of a frame
+	if a != procstate.AMD64 {
+		return false
+	}
+	if at > 0 && code[at-1] == pushFP && movesSPToFP(code[at:]) {
+		return true
+	}
+	var in isa.Inst
+	for range most {
+		if at < len(code) && code[at] == pushFP && movesSPToFP(code[at+1:]) {
+			return true
+		}
+		if !isa.DecodeAMD64(code[at:], 0, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
+			return false
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			if op.Kind != isa.Compare && (op.Dst == a.SP || op.Dst == a.FP || op.Kind == isa.Swap) {
+				return false
+			}
+		}
+		at += int(in.Len)
+	}
+	return false
+}
+
+// movesSPToFP reports whether code begins with mov %rsp,%rbp, in one of its encodings.
+func movesSPToFP(code []byte) bool {
+	return len(code) > 2 && code[0] == 0x48 && (code[1] == 0x89 && code[2] == 0xe5 || code[1] == 0x8b && code[2] == 0xec)
 }
 
 // lastPrologue returns the offset of the last prologue in code that sets a
@@ -433,8 +468,7 @@ func lastPrologue(a *procstate.Arch, code []byte) int {
 	switch a {
 	case procstate.AMD64:
 		for i := len(code) - 3; i > 0; i-- {
-			// mov %rsp,%rbp, in both of its encodings
-			if code[i] == 0x48 && (code[i+1] == 0x89 && code[i+2] == 0xe5 || code[i+1] == 0x8b && code[i+2] == 0xec) {
+			if movesSPToFP(code[i:]) {
 				if p := pushBefore(code, i); p >= 0 {
 					return p
 				}

@@ -1,38 +1,110 @@
 package steppers
 
 import (
+	"encoding/binary"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// goesOnAt returns where code that is in no file is about to jump to by a
-// register, with the stack as it is: on the stack itself, GCC makes such code for
-// the address of a nested function. m maps the code of the top frame f.
-func goesOnAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) (to uint64, ok bool) {
-	const most = 4 // instructions
+// A stub is code that is in no file and goes straight on to a jump by a register or
+// through memory, with the stack and the frame pointer as they are. GCC makes one, on the stack
+// itself, for the address of a nested function; Mono makes them for delegates and for
+// calls by an interface.
+type stub struct {
+	to     uint64 // where it is about to jump to; 0 where that is not known
+	loaded bool   // it has that, or something that leads to it, from memory
+}
+
+// stubAt executes what the top frame f has before it, with the registers that it has. ok
+// is false where that is no stub. m maps its code.
+func stubAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) (s stub, ok bool) {
+	const most = 6 // instructions
 	var buf [16 * most]byte
-	code := readCode(w, m, f.PC(), buf[:])
-	at, regs := f.PC(), f.Regs
+	a, code, at, regs := w.Arch(), readCode(w, m, f.PC(), buf[:]), f.PC(), f.Regs
 	var in isa.Inst
 	for range most {
-		switch {
-		case !decode(w.Arch(), code, at, &in):
-			return 0, false
-		case in.Flow == isa.IndirectJump:
-			return regs.Value(in.Reg)
-		case in.Flow != isa.Next:
-			return 0, false
+		if !decode(a, code, at, &in) || in.Flow != isa.Next && in.Flow != isa.IndirectJump {
+			return stub{}, false
 		}
 		for _, op := range in.Ops[:in.NumOps] {
-			if op.Kind != isa.Const || op.Dst == w.Arch().FP {
-				return 0, false
+			value, known := uint64(op.Imm), true
+			switch op.Kind {
+			case isa.Compare:
+				continue
+			case isa.Const:
+			case isa.Set:
+				value, known = regs.Value(op.Src)
+				value += uint64(op.Imm)
+			case isa.Load:
+				s.loaded = true
+				if value, known = regs.Value(op.Src); known {
+					value, known = wordNow(w, value+uint64(op.Imm))
+				}
+			case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Swap:
+				return stub{}, false
+			default:
+				known = false
 			}
-			regs.Set(op.Dst, uint64(op.Imm))
+			if op.Dst == a.SP || op.Dst == a.FP {
+				return stub{}, false
+			}
+			if regs.Forget(op.Dst); known {
+				regs.Set(op.Dst, value)
+			}
+		}
+		if in.Flow == isa.IndirectJump {
+			reg := in.Reg
+			if reg == procstate.NoReg && in.Word {
+				reg = isa.Temp
+			}
+			s.to = regs.Raw(reg)
+			return s, true
 		}
 		at, code = at+uint64(in.Len), code[in.Len:]
 	}
-	return 0, false
+	return stub{}, false
+}
+
+// behindStub returns the layout of the top frame f by where it is about to jump to, if it
+// is a stub. It has been called, and unknown is true, where nothing tells more than that a
+// return address is at SP.
+func (s *FrameFunc) behindStub(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) (l FrameLayout, unknown bool) {
+	st, ok := stubAt(w, m, f)
+	if !ok {
+		return unknownLayout, false
+	}
+	a := w.Arch()
+	if st.to != 0 {
+		there := *f
+		there.SetPC(a, st.to)
+		l = s.helper.AllocatesFrame(w, &there)
+		entry := l.State == UnsetFrame && l.SP == l.RA && l.SavedFP == 0
+		if l.State != UnknownState && (entry || !st.loaded) { // else it may have been another
+			return l, false
+		}
+	}
+	if a.LR != procstate.NoReg {
+		return unknownLayout, false
+	}
+	ra, ok := w.ProcessState().ReadWord(f.SP())
+	return unknownLayout, ok && ra != 0 && mayReturnTo(w, ra, s.buf[:])
+}
+
+// wordNow reads a word of memory, of a process that runs on as it is now where the
+// moment looked at lacks it.
+func wordNow(w *unwind.Walker, addr uint64) (v uint64, ok bool) {
+	if v, ok = w.ProcessState().ReadWord(addr); ok {
+		return v, true
+	}
+	var b [8]byte
+	live, runs := w.ProcessState().(procstate.LiveMemory)
+	n := w.Arch().AddressWidth
+	if !runs || live.ReadLive(addr, b[:n]) != n {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b[:]), true
 }
 
 // maxLed bounds the instructions looked at to find where a call leads.

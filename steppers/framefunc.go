@@ -132,11 +132,10 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	if s.unset = (unsetFrame{}); l.CallerUnset && in.Flags&unwind.Interrupted != 0 {
 		s.unset = unsetFrame{w.Walks(), in.SP()}
 	}
-	if l.State == UnknownState && m.Image == nil && in.Flags&unwind.Interrupted != 0 {
-		if to, ok := goesOnAt(w, m, in); ok {
-			there := *in
-			there.SetPC(w.Arch(), to)
-			l = s.helper.AllocatesFrame(w, &there)
+	if l.State == UnknownState && l.Type != NoFrame && m.Image == nil && in.Flags&unwind.Interrupted != 0 {
+		var unknown bool
+		if l, unknown = s.behindStub(w, m, in); unknown {
+			return unwind.NotMe, nil
 		}
 	}
 	if l.State != UnknownState {

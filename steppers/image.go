@@ -28,6 +28,15 @@ func (p *perImage[T]) put(im *procstate.Image, v *T) {
 	p.of[im.Index] = v
 }
 
+// keepOnly lets go of what is known of other images.
+func (p *perImage[T]) keepOnly(isKept func(index uint32) bool) {
+	for i, v := range p.of {
+		if v != nil && !isKept(uint32(i)) {
+			p.of[i] = nil
+		}
+	}
+}
+
 // vaddrCache remembers a small fact about a code address of a file, so that
 // its bytes are read and decoded once. It is direct-mapped: a newer fact
 // takes the place of an older one. The zero value is empty.

@@ -59,10 +59,12 @@ type program struct {
 	cie      *cie
 	row      Row
 	loc      uint64 // link-time address at which row begins
+	end      uint64 // and at which the code of the FDE ends
 	bases    pointerBases
 	remember []Row
 	ignored  RegRule // takes the rules of columns that are not tracked
 	thunk    thunk
+	epilogue epilogue
 	named    uint64 // registers that the instructions, or those of the CIE, tell of: bit r is register r
 }
 
@@ -72,10 +74,11 @@ func (p *program) start(a *procstate.Arch, f *fde) {
 	p.arch, p.cie = a, f.cie
 	p.row = f.cie.initial
 	p.named = f.cie.named
-	p.loc = f.start
+	p.loc, p.end = f.start, f.end
 	p.bases = f.bases
 	p.remember = p.remember[:0]
 	p.thunk = thunk{img: p.thunk.img, prev: f.start}
+	p.epilogue.late = 0
 }
 
 // next executes up to the end of the row: afterwards p.row holds from p.loc to
@@ -167,6 +170,7 @@ func (p *program) extended(op byte) (at uint64, why Reason) {
 			return at, UnsupportedUnwind
 		}
 		p.remember = append(p.remember, p.row)
+		p.toEpilogue()
 	case cfaRestoreState:
 		n := len(p.remember)
 		if n == 0 {
@@ -222,7 +226,8 @@ func (p *program) advance(delta uint64) (at uint64, bad bool) {
 	if delta != 0 && p.cie.codeAlign > math.MaxUint64/delta {
 		return p.loc, true
 	}
-	at = p.loc + delta*p.cie.codeAlign
+	at = p.loc + delta*p.cie.codeAlign + p.epilogue.late
+	p.epilogue.late = 0
 	return at, p.bad || at < p.loc
 }
 

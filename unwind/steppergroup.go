@@ -27,6 +27,23 @@ type StepperGroup interface {
 	Steppers() []FrameStepper
 }
 
+// ImageForgetter is implemented by a FrameStepper that keeps what it knows of files.
+type ImageForgetter interface {
+	// ForgetImages lets go of what is known of files, but for those whose
+	// Image.Index is kept.
+	ForgetImages(isKept func(index uint32) bool)
+}
+
+// ForgetImages has all steppers of the group let go of what they know of files, but for
+// those whose Image.Index is kept: of a file that comes again they learn it again.
+func (g *AddressRangeGroup) ForgetImages(isKept func(index uint32) bool) {
+	for _, s := range g.steppers {
+		if f, ok := s.(ImageForgetter); ok {
+			f.ForgetImages(isKept)
+		}
+	}
+}
+
 // ErrNoStepper is returned for a stepper that is nil.
 var ErrNoStepper = errors.New("the stepper to add to a group is nil")
 

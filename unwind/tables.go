@@ -1,6 +1,7 @@
 package unwind
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -73,6 +74,21 @@ func (ts *Tables) add(img *procstate.Image) *Table {
 		ts.tables.Store(&all)
 	}
 	return t
+}
+
+// ForgetImages forgets the Tables of images, but for those whose Image.Index is kept. No
+// other may use them meanwhile.
+func (ts *Tables) ForgetImages(isKept func(index uint32) bool) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	all := slices.Clone(ts.all())
+	for i, t := range all {
+		if t != nil && !isKept(uint32(i)) {
+			ts.used.Add(-t.forget())
+			all[i] = nil
+		}
+	}
+	ts.tables.Store(&all)
 }
 
 // grow accounts for memory of a Table and forgets others when there is too

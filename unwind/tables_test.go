@@ -218,3 +218,24 @@ func TestLook(t *testing.T) {
 		t.Errorf("%d addresses with a rule behind, %d of them in the next page, %d with the first rule, %d with the only one", nexts, acrossPages, first, only)
 	}
 }
+
+// TestTablesForgetImages checks that what tables of other images take is given back, and
+// that an image that comes again has its rules.
+func TestTablesForgetImages(t *testing.T) {
+	ts := NewTables()
+	gone, stays := manyFunctions(t, 500), manyFunctions(t, 500)
+	for _, img := range []*procstate.Image{gone, stays} {
+		for i := range uint64(500) {
+			ts.For(img).Rule(codeBase + i*16)
+		}
+	}
+	old, kept := ts.For(gone), ts.For(stays)
+	ts.ForgetImages(func(index uint32) bool { return index == stays.Index })
+	if used := kept.used.Load(); ts.For(stays) != kept || used == 0 || ts.used.Load() != used {
+		t.Errorf("%d bytes are used, %d of them by the table that is kept", ts.used.Load(), used)
+	}
+	if r := ts.For(gone).Rule(codeBase + 16); ts.For(gone) == old || r.cfaOff != 24 {
+		t.Errorf("rule CFA+%d of a table that was there before: %v", r.cfaOff, ts.For(gone) == old)
+	}
+	new(Tables).ForgetImages(func(uint32) bool { return false })
+}

@@ -1,9 +1,12 @@
 package unwind
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -219,6 +222,31 @@ func TestWalkerRefuses(t *testing.T) {
 }
 
 // A stepper that says nothing that a Walker knows has not walked the frame.
+// What could not be read of a file is told from what is no program.
+func TestReasonByFile(t *testing.T) {
+	_, script := procstate.NewImageBytes([]byte("SBCL"+strings.Repeat("\x00", 60)), "core")
+	_, broken := procstate.NewImageBytes([]byte(elf.ELFMAG+strings.Repeat("\x00", 60)), "broken")
+	for _, tc := range []struct {
+		err  error // of the file that is mapped
+		want Reason
+	}{
+		{nil, NoUnwindInfo},
+		{script, NoUnwindInfo},
+		{broken, NoFile},
+		{fs.ErrPermission, NoFile},
+	} {
+		var space procstate.AddressSpace
+		space.Insert(&procstate.Mapping{Start: 0x1000, End: 0x2000, Path: "/core", ImageErr: tc.err})
+		snap := procstate.NewSnapshot(procstate.AMD64, 1, "", &space)
+		regs := new(procstate.Regs)
+		regs.Set(procstate.AMD64.PC, 0x1100)
+		snap.Reset(1, regs, nil)
+		if _, err := NewWalker(snap, NewGroup(), nil).WalkStack(nil, procstate.DefaultThread); err != tc.want {
+			t.Errorf("%v: %v, want %v", tc.err, err, tc.want)
+		}
+	}
+}
+
 func TestUnknownVerdict(t *testing.T) {
 	frames, err := NewWalker(snapshot(0x1000, 0x8000, 1), NewGroup(countdown(0, 77, nil)), nil).WalkStack(nil, 0)
 	if err != StepperFailed || len(frames) != 1 {

@@ -450,11 +450,10 @@ func (x *x86inst) incCallPush(in *Inst, next uint64) {
 			in.Reg = x.rmReg()
 		} else if x.ripRel {
 			in.Target = next + uint64(x.disp)
-		} else if in.Flow == IndirectCall && x.plainMem() {
+		} else if x.plainMem() {
 			in.add(Op{Kind: Load, Dst: Temp, Src: amd64Regs[x.base], Imm: x.disp})
-		} else if in.Flow == IndirectJump && x.base != noBase && !x.hasIndex {
-			in.Word = true
-			in.Member = x.disp != 0 && x.disp == int64(int16(x.disp))
+			in.Word = in.Flow == IndirectJump
+			in.Member = in.Word && x.disp != 0 && x.disp == int64(int16(x.disp))
 		} else if in.Flow == IndirectJump && x.base == noBase && x.hasIndex && x.scale == 8 && x.disp > 0 {
 			in.Table = uint64(x.disp)
 		}

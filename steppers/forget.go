@@ -1,0 +1,51 @@
+package steppers
+
+// ForgetImages implements unwind.ImageForgetter.
+func (b *Bottom) ForgetImages(isKept func(index uint32) bool) { b.entries.keepOnly(isKept) }
+
+// ForgetImages implements unwind.ImageForgetter.
+func (a *Analysis) ForgetImages(isKept func(index uint32) bool) {
+	a.code.keepOnly(isKept)
+	a.kept.images.keepOnly(isKept)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (d *Debug) ForgetImages(isKept func(index uint32) bool) {
+	if d.tables != nil {
+		d.tables.ForgetImages(isKept)
+	}
+	d.kept.images.keepOnly(isKept)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *Go) ForgetImages(isKept func(index uint32) bool) {
+	for i, im := range s.images.of {
+		if im != nil && im.table != nil && !isKept(uint32(i)) {
+			s.kept -= im.table.Memory()
+		}
+	}
+	s.images.keepOnly(isKept)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *FrameFunc) ForgetImages(isKept func(index uint32) bool) {
+	s.kept.images.keepOnly(isKept)
+	if a, ok := s.helper.(*FrameAnalyzer); ok {
+		a.forgetImages(isKept)
+	}
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *HotSpot) ForgetImages(isKept func(index uint32) bool) {
+	s.fields.keepOnly(isKept)
+	s.analyzer.forgetImages(isKept)
+}
+
+func (a *FrameAnalyzer) forgetImages(isKept func(index uint32) bool) {
+	for i, im := range a.images.of {
+		if im != nil && !isKept(uint32(i)) {
+			a.kept -= im.kept
+		}
+	}
+	a.images.keepOnly(isKept)
+}

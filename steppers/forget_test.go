@@ -1,0 +1,76 @@
+package steppers
+
+import (
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// TestForgetImages checks that each stepper of the default group lets go of what it knows
+// of a file, and of no other.
+func TestForgetImages(t *testing.T) {
+	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
+	tables := unwind.NewTables()
+	g := Default(tables)
+	known := map[string]func(im *procstate.Image) bool{}
+	for _, im := range []*procstate.Image{gone, stays} {
+		table := tables.For(im)
+		if im == stays {
+			known["tables"] = func(im *procstate.Image) bool { return im != stays || tables.For(im) == table }
+		}
+		for _, s := range g.Steppers() {
+			switch s := s.(type) {
+			case *Bottom:
+				s.entries.put(im, &vaddrRange{})
+				known["bottom"] = func(im *procstate.Image) bool { return s.entries.get(im) != nil }
+			case *Analysis:
+				s.code.put(im, &analysedImage{})
+				s.kept.images.put(im, &map[uint64]*dataflow.Callee{})
+				known["analysis"] = func(im *procstate.Image) bool { return s.code.get(im) != nil && s.kept.images.get(im) != nil }
+			case *Debug:
+				s.kept.images.put(im, &map[uint64]*dataflow.Callee{})
+				known["debug"] = func(im *procstate.Image) bool { return s.kept.images.get(im) != nil }
+			case *Go:
+				s.images.put(im, &goImage{})
+				known["go"] = func(im *procstate.Image) bool { return s.images.get(im) != nil }
+			case *FrameFunc:
+				a := NewFrameAnalyzer()
+				if s.helper != nil {
+					a = s.helper.(*FrameAnalyzer)
+				}
+				s.helper = a
+				a.images.put(im, &imageFrames{kept: 100})
+				a.kept += 100
+				s.kept.images.put(im, &map[uint64]*dataflow.Callee{})
+				known["frame"] = func(im *procstate.Image) bool {
+					return a.images.get(im) != nil && s.kept.images.get(im) != nil && (im == stays) == (a.kept == 100)
+				}
+			case *HotSpot:
+				s.fields.put(im, &vmFields{})
+				s.analyzer.images.put(im, &imageFrames{})
+				known["hotspot"] = func(im *procstate.Image) bool { return s.fields.get(im) != nil && s.analyzer.images.get(im) != nil }
+			}
+		}
+	}
+	before := tables.For(gone)
+	g.ForgetImages(func(index uint32) bool { return index == stays.Index })
+	if len(known) != 7 {
+		t.Errorf("%d places where something is known", len(known))
+	}
+	for name, knows := range known {
+		if !knows(stays) {
+			t.Errorf("%s: nothing is known of a file that is kept", name)
+		}
+		if name != "tables" && knows(gone) {
+			t.Errorf("%s: something is known of a file that is not", name)
+		}
+	}
+	if tables.For(gone) == before {
+		t.Error("the table of a file that is not kept is")
+	}
+	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &FrameFunc{}, &HotSpot{}} {
+		s.ForgetImages(func(uint32) bool { return false }) // and nothing is known
+	}
+}
