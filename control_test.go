@@ -429,6 +429,20 @@ func TestLeaderLeft(t *testing.T) {
 		if ps.Executable != path {
 			t.Errorf("%s: program %q, want %q", command, ps.Executable, path)
 		}
+		_, err = swbpf.WalkStopped(tg.pid, swbpf.WalkOptions{}, func(stopped *swbpf.ProcessStacks) {
+			if len(stopped.Stacks) != 2 {
+				t.Fatalf("%s: stopped, stacks %+v", command, stopped.Stacks)
+			}
+			if s := &stopped.Stacks[0]; s.Thread != ps.Stacks[0].Thread || s.Err != ps.Stacks[0].Err || s.Frames != nil {
+				t.Errorf("%s: stopped, thread %+v, want %+v", command, s, &ps.Stacks[0])
+			}
+			if s := &stopped.Stacks[1]; s.TID != busy || s.Err != nil || !slices.Contains(names(s), "busy") {
+				t.Errorf("%s: stopped, thread %d: %v, %v", command, s.TID, names(s), s.Err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		p, err := procstate.Attach(tg.pid)
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -105,11 +106,25 @@ func TestLibraryTrap(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Detach()
+			if err := p.Libraries().Update(); err != nil {
+				t.Fatal(err)
+			}
+			site := p.Libraries().TrapAddress()
+			if site == 0 || p.Libraries().MappingAt(site) == nil {
+				t.Errorf("trap address %#x is in no library", site)
+			}
+			code := func() (b [4]byte) {
+				if n := procstate.ReadProcess(tg.pid, site, b[:]); n != len(b) {
+					t.Errorf("%d bytes of the code at the trap", n)
+				}
+				return b
+			}
+			untouched := code()
 			if err := p.TrapLibraries(); err != nil {
 				trapWorks(t, p)
 			}
-			if a := p.Libraries().TrapAddress(); a == 0 || p.Libraries().MappingAt(a) == nil {
-				t.Errorf("trap address %#x is in no library", a)
+			if code() == untouched {
+				t.Error("there is no trap in the program's code")
 			}
 			l := &listener{}
 			l.onLoad = func(procstate.Library) uint64 { return markAt(p, loaded) }
@@ -156,9 +171,15 @@ func TestLibraryTrap(t *testing.T) {
 			unix.Kill(tg.pid, unix.SIGURG)
 			eventually(t, "the program has had its own two signals", func() bool { return tg.ask(t, "signals") == "2" })
 			p.Detach()
+			if now := code(); now != untouched {
+				t.Errorf("after detaching: code at the trap is %x, was %x", now, untouched)
+			}
 			goesOn(t, tg.pid)
 			if got := tg.ask(t, "spin 5"); got != "5" {
 				t.Errorf("after detaching: %s of 5 times", got)
+			}
+			if got := tg.ask(t, "signals"); got != "2" {
+				t.Errorf("after detaching: %s signals, want those two", got)
 			}
 		})
 	}
@@ -211,6 +232,63 @@ func TestLibrariesWithoutTrap(t *testing.T) {
 	walk()
 	tg.ask(t, "spin 1") // between two walks
 	walk()
+}
+
+// TestWalksOfPaused: while all threads stand the mappings are read by the first
+// walk alone, and again as soon as a thread has run.
+func TestWalksOfPaused(t *testing.T) {
+	canTrace(t)
+	plugin := build(t, "plugin.c", "gcc -shared -fPIC")
+	tg, _ := startLoader(t, build(t, "dlopen.c", "gcc -rdynamic -pthread"), plugin)
+	p, err := procstate.Attach(tg.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Detach()
+	w := swbpf.With(p, nil, nil)
+	walk := func(plugged bool) {
+		t.Helper()
+		if _, err := w.WalkStack(nil, procstate.DefaultThread); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(p.Libraries().Libraries(), func(l procstate.Library) bool { return l.Path == plugin }); got != plugged {
+			t.Errorf("the library is there: %v, want %v", got, plugged)
+		}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	readBytes := func() (n int) {
+		b, err := os.ReadFile("/proc/self/io")
+		must(err)
+		if _, err := fmt.Sscanf(string(b), "rchar: %d", &n); err != nil {
+			t.Fatalf("%v of %q", err, b)
+		}
+		return n
+	}
+	must(p.Pause(procstate.DefaultThread))
+	walk(false)
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", tg.pid))
+	must(err)
+	const walks = 100
+	before := readBytes()
+	for range walks {
+		walk(false)
+	}
+	if n := readBytes() - before; n > len(maps)*walks/10 {
+		t.Errorf("%d walks have read %d bytes of files; the mappings are %d", walks, n, len(maps))
+	}
+	must(p.Resume(procstate.DefaultThread))
+	tg.ask(t, "open "+plugin)
+	must(p.Pause(procstate.DefaultThread))
+	walk(true)
+	must(p.Resume(procstate.ThreadID(tg.pid)))
+	tg.ask(t, "close")
+	must(p.Pause(procstate.ThreadID(tg.pid)))
+	walk(false)
 }
 
 // TestLibraryTrapBlocked: a thread that blocks all signals, in a process of

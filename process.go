@@ -1,7 +1,9 @@
 package swbpf
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -88,8 +90,12 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	}
 	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes,
 		Collect: procstate.GoCollector(pid), Probes: opts.Probes, Goroutines: opts.Goroutines}
-	c, err := procstate.CaptureProcess(pid, copts)
-	if err != nil {
+	var c *procstate.Capture
+	capture := func() (err error) {
+		c, err = procstate.CaptureProcess(pid, copts)
+		return err
+	}
+	if err := afterTracer(capture); err != nil {
 		return nil, err
 	}
 	ps := &ProcessStacks{PID: pid, Executable: c.ExecutablePath(), Arch: c.Arch()}
@@ -127,9 +133,25 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		if len(copts.Threads) == 0 || look == maxSecondLooks {
 			return ps, nil
 		}
-		if c, err = procstate.CaptureProcess(pid, copts); err != nil {
+		if afterTracer(capture) != nil {
 			return ps, nil // what there is stays true
 		}
+	}
+}
+
+// tracerLimit is how long a walk waits for another tracer to let the process go.
+const tracerLimit = time.Second
+
+// afterTracer calls trace, and again while another tracer is in its way: two
+// that meet each have a part of the threads, and give them back.
+func afterTracer(trace func() error) error {
+	begin := time.Now()
+	for nap := time.Millisecond; ; nap = min(2*nap, tracerLimit/20) {
+		err := trace()
+		if !errors.Is(err, procstate.ErrTraced) || time.Since(begin) > tracerLimit {
+			return err
+		}
+		time.Sleep(nap/2 + rand.N(nap))
 	}
 }
 

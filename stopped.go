@@ -17,17 +17,24 @@ import (
 // of variables, belongs to the stacks. With opts.Threads only those threads
 // stand, and the others may change what they share with them. When the process
 // has stood for opts.StopLimit and is walked, it goes on, whatever look is at,
-// and its memory cannot be read any more.
+// and its memory cannot be read any more. Another tracer is given a second to end.
 func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*ProcessStacks, error) {
 	group := opts.Group
 	if group == nil {
 		group = DefaultGroup
 	}
-	infos, err := procstate.ProcessThreads(pid)
-	if err != nil {
-		infos = nil // Attach knows better why
+	inState := func(state procstate.ThreadState) func(procstate.Thread) bool {
+		return func(t procstate.Thread) bool { return t.State == state }
 	}
-	p, err := procstate.Attach(pid)
+	var infos []procstate.Thread
+	var p *procstate.ProcDebug
+	err := afterTracer(func() (err error) {
+		infos, _ = procstate.ProcessThreads(pid) // Attach knows better why not
+		if p, err = procstate.Attach(pid); err == nil && slices.ContainsFunc(infos, inState(procstate.StateTraced)) {
+			infos, _ = procstate.ProcessThreads(pid) // without the tracer before
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -44,31 +51,26 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 			return nil, err
 		}
 	}
-	blocked := func(t procstate.Thread) bool { return t.State == procstate.StateDiskWait }
 	var now []procstate.Thread // with those that still wait, and were not stopped
-	if slices.ContainsFunc(infos, blocked) {
+	if slices.ContainsFunc(infos, inState(procstate.StateDiskWait)) {
 		if now, err = procstate.ProcessThreads(pid); err != nil {
 			return nil, err
 		}
 	}
 	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch()}
+	if first := procstate.ThreadID(pid); len(opts.Threads) == 0 && !slices.Contains(tids, first) {
+		s := ThreadStack{Thread: findThread(infos, first), Err: procstate.ErrThreadExited}
+		s.State = procstate.StateZombie
+		ps.Stacks = append(ps.Stacks, s)
+	}
 	for _, tid := range tids {
 		if len(opts.Threads) > 0 {
 			if err := p.Pause(tid); err != nil {
 				return nil, err
 			}
 		}
-		s := ThreadStack{Thread: procstate.Thread{TID: tid}, Walker: w}
-		for _, in := range infos {
-			if in.TID == tid {
-				s.Thread = in
-			}
-		}
-		for _, in := range now {
-			if in.TID == tid {
-				s.Blocked = blocked(in)
-			}
-		}
+		s := ThreadStack{Thread: findThread(infos, tid), Walker: w}
+		s.Blocked = findThread(now, tid).State == procstate.StateDiskWait
 		s.Frames, s.Err = w.WalkStack(nil, tid)
 		ps.Stacks = append(ps.Stacks, s)
 	}
@@ -86,6 +88,15 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 	look(ps)
 	ps.Stopped = release() // not before: look has ps
 	return ps, nil
+}
+
+// findThread returns what a list in order of ID has of a thread.
+func findThread(list []procstate.Thread, tid procstate.ThreadID) procstate.Thread {
+	i, ok := slices.BinarySearchFunc(list, tid, func(t procstate.Thread, tid procstate.ThreadID) int { return int(t.TID - tid) })
+	if !ok {
+		return procstate.Thread{TID: tid}
+	}
+	return list[i]
 }
 
 // Variables returns what reads the variables of a Walker's frames, and nil

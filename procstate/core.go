@@ -30,12 +30,15 @@ type Core struct {
 	exe     string
 	loads   []coreLoad // by address
 	threads []coreThread
+	byTID   map[ThreadID]*coreThread
 	files   []coreFile
+	starts  map[string][]*coreFile // by path, those that map the start of a file
 	auxv    map[uint64]uint64
 	notes   uint64 // bytes of notes that were read
 	space   AddressSpace
 	mem     pageCache
 	images  []io.Closer
+	opened  int // files, those included that are of no use
 }
 
 // coreLoad is a PT_LOAD segment: memory at run-time addresses [start, end),
@@ -128,6 +131,7 @@ func (c *Core) read(exe string) error {
 	if len(c.threads) == 0 {
 		return fmt.Errorf("%w: it has no threads", ErrNotCore)
 	}
+	c.index()
 	c.mem = pageCache{source: c, width: c.arch.AddressWidth, active: true}
 	if c.exe = c.programPath(); exe != "" {
 		if err := c.checkProgram(exe); err != nil {
@@ -136,6 +140,23 @@ func (c *Core) read(exe string) error {
 	}
 	c.mapCode(exe)
 	return nil
+}
+
+// index makes what threads and files are found by. Of threads with one number it is the
+// first.
+func (c *Core) index() {
+	c.byTID = make(map[ThreadID]*coreThread, len(c.threads))
+	for i := range c.threads {
+		if t := &c.threads[i]; c.byTID[t.tid] == nil {
+			c.byTID[t.tid] = t
+		}
+	}
+	c.starts = make(map[string][]*coreFile)
+	for i := range c.files {
+		if f := &c.files[i]; f.off == 0 {
+			c.starts[f.path] = append(c.starts[f.path], f)
+		}
+	}
 }
 
 // Close closes the core and the files that were opened for it. Calling it again
@@ -267,7 +288,7 @@ func (c *Core) vdso(l coreLoad) (*Image, error) {
 // one, as far as the core tells: its first page, with the build ID, is
 // dumped by default.
 func (c *Core) openMapped(name, mapped string) (*Image, error) {
-	if len(c.images) >= maxCoreImages {
+	if c.opened >= maxCoreImages {
 		return nil, fmt.Errorf("%s: more than %d files: %w", name, maxCoreImages, ErrNotSupported)
 	}
 	// The name is the core's word: it may be that of a pipe.
@@ -275,6 +296,7 @@ func (c *Core) openMapped(name, mapped string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.opened++
 	im, err := NewImage(f, st.Size(), name)
 	if err == nil && im.Arch() != c.arch {
 		err = ErrFileChanged
@@ -307,11 +329,7 @@ func (c *Core) checkProgram(exe string) error {
 // mappedBuildID returns the build ID of a file as it was mapped, "" when the
 // core does not hold it.
 func (c *Core) mappedBuildID(path string) string {
-	for i := range c.files {
-		f := &c.files[i]
-		if f.path != path || f.off != 0 {
-			continue
-		}
+	for _, f := range c.starts[path] {
 		// The headers and the note are in the first page of nearly all files.
 		page := make([]byte, min(f.end-f.start, cachePage))
 		page = page[:c.readAt(f.start, page)]
@@ -386,12 +404,10 @@ func (c *Core) Registers(tid ThreadID, regs *Regs) error {
 
 // find returns a thread, or nil.
 func (c *Core) find(tid ThreadID) *coreThread {
-	for i := range c.threads {
-		if t := &c.threads[i]; t.tid == tid || tid == DefaultThread {
-			return t
-		}
+	if tid == DefaultThread && len(c.threads) > 0 {
+		return &c.threads[0]
 	}
-	return nil
+	return c.byTID[tid]
 }
 
 // Libraries implements ProcessState.

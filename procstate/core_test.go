@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -196,6 +197,48 @@ func TestCoreLies(t *testing.T) {
 	}
 	if _, err := OpenCore(name, ""); !errors.Is(err, ErrNotCore) || !strings.Contains(err.Error(), "notes of") {
 		t.Errorf("with too many notes: %v", err)
+	}
+}
+
+// A core may tell of very many threads, some of one number, and of very many files that
+// are none of a program.
+func TestCoreMany(t *testing.T) {
+	const threads, files = 1 << 16, maxCoreImages + 100
+	var notes bytes.Buffer
+	for i := range uint32(threads) {
+		notes.Write(prstatus(i+1, 0, uint64(i), 0x1000))
+	}
+	notes.Write(prstatus(threads, 0, 7, 0x1000))
+	le := binary.LittleEndian
+	table, names := le.AppendUint64(le.AppendUint64(nil, files), 4096), []byte{}
+	for i := range uint64(files) {
+		for _, v := range []uint64{0x100000 + i<<12, 0x101000 + i<<12, 0} {
+			table = le.AppendUint64(table, v)
+		}
+		names = append(names, "/proc/"+strings.Repeat("./", int(i)%1000)+strings.Repeat("/", int(i)/1000)+"version\x00"...)
+	}
+	notes.Write(note(ntFile, append(table, names...)))
+	name := filepath.Join(t.TempDir(), "core")
+	if err := os.WriteFile(name, coreOf(notes.Bytes(), elf.ET_CORE), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	c, err := OpenCore(name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.opened != maxCoreImages {
+		t.Errorf("%d files were opened, want %d", c.opened, maxCoreImages)
+	}
+	var regs Regs
+	for tid := ThreadID(1); tid <= threads; tid++ {
+		if err := c.Registers(tid, &regs); err != nil || regs.Raw(AMD64.PC) != uint64(tid-1) {
+			t.Fatalf("thread %d: at %#x, %v", tid, regs.Raw(AMD64.PC), err)
+		}
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }
 

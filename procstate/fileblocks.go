@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// Room for blocks of files: 4 MB, which is taken as they are read.
+// Room for blocks of files: 1 MB, which is taken as they are read.
 const (
 	blockBytes = 4 << 10
-	blockSets  = 256
+	blockSets  = 64
 	blockWays  = 4
 )
 

@@ -34,6 +34,10 @@ type FormatError struct {
 // Error implements error.
 func (e *FormatError) Error() string { return fmt.Sprintf("bad ELF at offset %#x: %s", e.Off, e.What) }
 
+// ErrNotELF is returned for a file that has been read and is no ELF file at all: code in it
+// is like code in no file.
+var ErrNotELF error = &FormatError{0, "no ELF magic"}
+
 // ErrNoSection is returned for a section that a file does not have.
 var ErrNoSection = errors.New("no such section")
 
@@ -118,7 +122,7 @@ func parseImage(r io.ReaderAt, size int64, path string) (*Image, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if string(ident[:4]) != elf.ELFMAG {
-		return nil, fmt.Errorf("%s: %w", path, &FormatError{0, "no ELF magic"})
+		return nil, fmt.Errorf("%s: %w", path, ErrNotELF)
 	}
 	class := elf.Class(ident[elf.EI_CLASS])
 	if (class != elf.ELFCLASS64 && class != elf.ELFCLASS32) || elf.Data(ident[elf.EI_DATA]) != elf.ELFDATA2LSB {

@@ -133,6 +133,19 @@ func (c *Images) IsOpen(dev, inode uint64) bool {
 	return e != nil && e.err == nil
 }
 
+// Held returns the Index of the Image of each file that is held open.
+func (c *Images) Held() map[uint32]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := make(map[uint32]bool, len(c.files))
+	for _, e := range c.files {
+		if e.err == nil {
+			held[e.image.Index] = true
+		}
+	}
+	return held
+}
+
 // Open returns the Image of a mapped file. It is one that is known already
 // when the identity fits and the file has not been written since; else the
 // file is looked for through the process that maps it and, last, by its path

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -38,6 +39,7 @@ import (
 type libraryTrap struct {
 	site  trapSite
 	owner ThreadID // thread that the perf event was opened on
+	code  [4]byte  // at the site, without the uprobe: as long as a breakpoint, or longer
 	perf  int      // descriptor of the uprobe
 	prog  *ebpf.Program
 	count *ebpf.Map
@@ -80,6 +82,7 @@ func newLibraryTrap(pid int, owner ThreadID, site trapSite) (*libraryTrap, error
 		}
 	}
 	if err == nil {
+		ReadProcess(int(owner), site.addr, tr.code[:])
 		tr.perf, err = openUprobe(pid, owner, site)
 	}
 	if err == nil {
@@ -115,11 +118,31 @@ func (tr *libraryTrap) loadWaiting(task taskLayout) error {
 	return nil
 }
 
-// disarm removes the uprobe. The counts can still be read.
+// disarm removes the uprobe, and returns when the target's code is as it was. The
+// counts can still be read.
 func (tr *libraryTrap) disarm() {
-	if tr.perf >= 0 {
-		unix.Close(tr.perf)
-		tr.perf = -1
+	if tr.perf < 0 {
+		return
+	}
+	// Closing takes three times as long: it waits for all who could be running
+	// the program, or be on their way to it.
+	closed := make(chan struct{})
+	go func(perf int) {
+		unix.Close(perf)
+		close(closed)
+	}(tr.perf)
+	tr.perf = -1
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for code := tr.code; ; {
+		select {
+		case <-closed:
+			return
+		case <-tick.C:
+		}
+		if n := ReadProcess(int(tr.owner), tr.site.addr, code[:]); n == len(code) && code == tr.code {
+			return
+		}
 	}
 }
 

@@ -53,6 +53,8 @@ type ProcDebug struct {
 	skipped    map[ThreadID]bool // had exited before they could be seized
 	born       int               // threads that came without being seized
 	pausedAll  bool
+	still      bool // all threads stand, and none was set going since Pause
+	mapsRead   bool // and a walk has read the mappings since
 	detaching  bool
 	launched   bool // it is a child of this process
 	dropCont   bool // the next SIGCONT is ours
@@ -69,7 +71,10 @@ var (
 	ErrTraced       = errors.New("is being traced already")
 	ErrDetached     = errors.New("has been detached")
 
-	errThreadExited   = errors.New("thread has exited")
+	// ErrThreadExited is of a thread that is still listed: the initial one,
+	// which stays until the last has ended.
+	ErrThreadExited = errors.New("thread has exited")
+
 	errTooManyThreads = errors.New("threads are born faster than they can be attached")
 )
 
@@ -204,6 +209,9 @@ func tracedBy(id int) error {
 	if isOurs(tracer) {
 		return nil // the engine knows whether it is still wanted
 	}
+	if tgid := statusInt(tracer, "Tgid"); tgid > 0 { // it can be any of its threads
+		tracer = tgid
+	}
 	return fmt.Errorf("%w by process %d (%s)", ErrTraced, tracer, statusField(tracer, "Name"))
 }
 
@@ -215,7 +223,7 @@ func isOurs(tid int) bool { return statusInt(tid, "Tgid") == os.Getpid() }
 func whyNotSeized(pid int, tid ThreadID, dir *taskDir) error {
 	s, err := dir.stat(tid)
 	if err != nil || s.state == StateZombie || s.state == StateDead {
-		return errThreadExited
+		return ErrThreadExited
 	}
 	switch tracer := statusInt(int(tid), "TracerPid"); {
 	case tracer == unix.Gettid():

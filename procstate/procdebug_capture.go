@@ -157,7 +157,7 @@ func (rc *rawCapture) take(e *engine, p *ProcDebug, ts, late []*tracee, opts *Ca
 		case slices.Contains(late, t):
 			th.blocked = true
 		default:
-			th.err = errThreadExited
+			th.err = ErrThreadExited
 		}
 		rc.threads = append(rc.threads, th)
 	}

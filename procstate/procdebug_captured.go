@@ -54,7 +54,7 @@ func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
 	if opts.Probes == nil {
 		opts.Probes = p.probes.ask
 	}
-	return capture(p.pid, func() (_ *ProcDebug, rc *rawCapture, err error) {
+	return capture(p.pid, func([]Thread) (_ *ProcDebug, rc *rawCapture, err error) {
 		p.e.do(func() {
 			if err = p.alive(); err == nil {
 				rc, err = p.e.capture(p, &opts, false)
@@ -68,7 +68,7 @@ func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
 // one stop. The errors are those of Attach.
 func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
 	opts.prepare(pid)
-	return capture(pid, func() (*ProcDebug, *rawCapture, error) {
+	return capture(pid, func(infos []Thread) (*ProcDebug, *rawCapture, error) {
 		p, dir, err := newProcDebug(pid)
 		if err != nil {
 			return nil, nil, fmt.Errorf("process %d: %w", pid, err)
@@ -80,6 +80,7 @@ func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
 			if err = p.e.seize(p, dir, opts.Threads); err != nil {
 				err = fmt.Errorf("process %d: %w", pid, err)
 			} else {
+				p.relook(infos, dir)
 				rc, err = p.e.capture(p, &opts, true)
 			}
 			if err != nil {
@@ -94,13 +95,13 @@ func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
 // capture makes a Capture of what take takes. It takes again when there was no
 // thread that could be captured: one is about to run another program, and has
 // ended the others.
-func capture(pid int, take func() (*ProcDebug, *rawCapture, error)) (*Capture, error) {
+func capture(pid int, take func(infos []Thread) (*ProcDebug, *rawCapture, error)) (*Capture, error) {
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		infos, err := ProcessThreads(pid)
 		if err != nil {
 			infos = nil // take tells why
 		}
-		p, rc, err := take()
+		p, rc, err := take(infos)
 		switch {
 		case err != nil:
 			return nil, err
@@ -110,6 +111,20 @@ func capture(pid int, take func() (*ProcDebug, *rawCapture, error)) (*Capture, e
 			return nil, fmt.Errorf("process %d: %w", pid, ErrTerminated)
 		case time.Since(begin) > stopLimit:
 			return nil, fmt.Errorf("process %d: no registers of any thread: %w", pid, rc.threads[0].err)
+		}
+	}
+}
+
+// relook takes the states of threads anew that stood for another tracer, which
+// has gone meanwhile. On the engine's goroutine.
+func (p *ProcDebug) relook(infos []Thread, dir *taskDir) {
+	for i := range infos {
+		in := &infos[i]
+		if in.State != StateTraced || p.threads[in.TID] == nil {
+			continue
+		}
+		if s, err := dir.stat(in.TID); err == nil {
+			in.State = s.state
 		}
 	}
 }
@@ -146,7 +161,7 @@ func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) *Capture {
 	// The first thread of a process can have exited before the others.
 	for _, in := range infos {
 		if in.State == StateZombie && c.find(in.TID) == nil {
-			c.threads = append(c.threads, CapturedThread{Thread: in, Err: errThreadExited})
+			c.threads = append(c.threads, CapturedThread{Thread: in, Err: ErrThreadExited})
 		}
 	}
 	slices.SortFunc(c.threads, func(a, b CapturedThread) int {

@@ -21,11 +21,12 @@ func (p *ProcDebug) Pause(tid ThreadID) (err error) {
 			p.pausedAll = true
 		}
 		hold(ts)
-		ts, _ = p.e.stop(p, ts, tid == DefaultThread)
+		ts, late := p.e.stop(p, ts, tid == DefaultThread)
 		for _, t := range ts {
 			t.paused = true
 		}
 		p.e.release(ts)
+		p.still = p.still || tid == DefaultThread && len(late) == 0
 	})
 	return err
 }
@@ -191,11 +192,13 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 	if p.otherArch.Load() {
 		return fmt.Errorf("process %d now runs a program of another architecture: %w", p.pid, ErrNotSupported)
 	}
+	mapsRead := false
 	p.e.do(func() {
 		var t *tracee
 		if t, err = p.find(tid); err != nil {
 			return
 		}
+		mapsRead, p.mapsRead = p.mapsRead, p.still
 		ts := []*tracee{t}
 		p.mem.source = liveProcess(t.tid)
 		tid = t.tid
@@ -210,7 +213,11 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 		return err
 	}
 	p.mem.reset(true)
-	if err = p.libs.refresh(); err != nil {
+	if !mapsRead {
+		err = p.libs.refresh()
+	}
+	if err != nil {
+		p.e.do(func() { p.mapsRead = false })
 		p.letGo(tid)
 		if !p.IsTerminated() { // the thread, and all that there are, ends for an exec
 			err = fmt.Errorf("thread %d of process %d: %w", tid, p.pid, ErrNoThread)

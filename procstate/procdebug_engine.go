@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -240,10 +241,14 @@ func (w *watcher) watch() {
 	}
 }
 
+// maxRefused is how many refusals in a row, for which no tracer is to be seen, are
+// taken for those by a tracer that has gone.
+const maxRefused = 3
+
 // seize seizes the threads named in only, or, when it is empty, all of p,
 // those too that are born meanwhile. A thread that has exited is passed over.
 func (e *engine) seize(p *ProcDebug, dir *taskDir, only []ThreadID) error {
-	begin := time.Now()
+	begin, refused := time.Now(), 0
 	if e.targets[p.pid] != nil {
 		return fmt.Errorf("%w by this process", ErrTraced)
 	}
@@ -274,7 +279,7 @@ func (e *engine) seize(p *ProcDebug, dir *taskDir, only []ThreadID) error {
 			}
 			switch errno := ptraceSeize(tid); errno {
 			case 0:
-				added = true
+				added, refused = true, 0
 				e.tracees[tid] = &tracee{tid: tid, proc: p}
 				p.threads[tid] = e.tracees[tid]
 			case unix.ESRCH:
@@ -286,10 +291,13 @@ func (e *engine) seize(p *ProcDebug, dir *taskDir, only []ThreadID) error {
 				if e.drain(); e.tracees[tid] != nil {
 					break
 				}
-				switch err := whyNotSeized(p.pid, tid, dir); err {
-				case nil: // the engine's own: its stop will come
-				case errThreadExited:
+				switch err := whyNotSeized(p.pid, tid, dir); {
+				case err == nil: // the engine's own: its stop will come
+				case err == ErrThreadExited:
 					p.skipped[tid] = true
+				case errors.Is(err, ErrNotPermitted) && refused < maxRefused:
+					refused++
+					added = true // maybe: a tracer may just have let it go
 				default:
 					return err
 				}

@@ -162,6 +162,7 @@ func (e *engine) settle(t *tracee) {
 	if t.state != traceeStopped || t.holds > 0 || (t.paused && !t.letGo) {
 		return
 	}
+	t.proc.still, t.proc.mapsRead = false, false
 	var errno unix.Errno
 	switch {
 	case t.letGo:

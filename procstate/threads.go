@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -124,6 +125,7 @@ func (d *taskDir) list() ([]ThreadID, error) {
 			tids = append(tids, ThreadID(t))
 		}
 	}
+	slices.Sort(tids) // they come as the threads were made, and IDs are used again
 	return tids, nil
 }
 
