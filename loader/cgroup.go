@@ -16,7 +16,8 @@ import (
 type Cgroups struct {
 	root   int // descriptor of the hierarchy's root, -1 without
 	prefix string
-	paths  map[uint64]string // nil when it is not open
+	paths  map[uint64]string // asked for since Forget; nil when it is not open
+	before map[uint64]string // asked for before
 }
 
 // OpenCgroups looks for the unified hierarchy: where it is mounted, else by
@@ -76,10 +77,20 @@ const fileIDKernfs = 0xfe
 func (c *Cgroups) Path(id uint64) string {
 	path, ok := c.paths[id]
 	if !ok && c.paths != nil {
-		path = c.find(id)
+		if path, ok = c.before[id]; !ok {
+			path = c.find(id)
+		}
 		c.paths[id] = path
 	}
 	return path
+}
+
+// Forget forgets the paths that have not been asked for since the call before: cgroups
+// come and go, and their IDs do not come again.
+func (c *Cgroups) Forget() {
+	if c.paths != nil {
+		c.before, c.paths = c.paths, map[uint64]string{}
+	}
 }
 
 func (c *Cgroups) find(id uint64) string {

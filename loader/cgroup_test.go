@@ -79,3 +79,25 @@ func TestCgroupsPath(t *testing.T) {
 		t.Errorf("no cgroup is %q", got)
 	}
 }
+
+// The path of a cgroup that is gone is known until it was not asked for between two
+// calls of Forget; one that does not come again takes no memory.
+func TestCgroupsForget(t *testing.T) {
+	c := Cgroups{root: -1, paths: map[uint64]string{7: "/a", 8: "/b"}}
+	c.Forget()
+	if got := c.Path(7); got != "/a" {
+		t.Errorf("after one call: %q", got)
+	}
+	c.Forget()
+	if got := c.Path(7); got != "/a" || len(c.before) != 1 {
+		t.Errorf("asked for in between: %q, with %v", got, c.before)
+	}
+	if got := c.Path(8); got != "" {
+		t.Errorf("not asked for in between: %q", got)
+	}
+	c.Forget()
+	c.Forget()
+	if len(c.paths)+len(c.before) != 0 {
+		t.Errorf("left: %v, %v", c.paths, c.before)
+	}
+}

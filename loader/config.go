@@ -58,7 +58,8 @@ type Config struct {
 	Kernel bool
 
 	// RingBytes is the room for samples not yet read, of all CPUs together;
-	// 0 means enough for half a second of stacks of StackBytes, within reason.
+	// 0 means enough for an eighth of a second of stacks of StackBytes, and for
+	// eight of the longest, within reason.
 	// Each CPU has its share, a multiple of the page. It is halved for as
 	// long as the kernel has not got so much.
 	RingBytes int
@@ -134,7 +135,7 @@ func (c *Config) ringBytes(cpus int) int {
 			rate = 1000
 		}
 		most := min(maxCPURing, max(allRings/cpus, min(allRingsOfMany/cpus, 1<<20)))
-		n = max(minCPURing, min(most, max(rate*c.StackBytes/2, 4*c.whole)))
+		n = max(minCPURing, min(most, max(rate*c.StackBytes/8, 8*c.whole)))
 	}
 	page := os.Getpagesize()
 	return (n + page - 1) &^ (page - 1)

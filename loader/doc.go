@@ -8,8 +8,8 @@
 // [Session.ReadSamples] hands out what the rings hold; [Session.Close] takes
 // everything out of the kernel again. There are no wake-ups but for a ring that
 // fills up, of which [NewPrograms] tells: who does not poll, loses samples once
-// it is full, after half a second of full stacks unless Config.RingBytes says
-// otherwise.
+// it is full, after an eighth of a second of full stacks unless Config.RingBytes
+// says otherwise.
 //
 // The event is always opened on CPUs, never on threads, also when only some
 // processes are asked for; the programs filter by process. So a thread is in

@@ -182,14 +182,16 @@ func TestRingBytes(t *testing.T) {
 		{Config{RingBytes: 5000}, 1, 8192},
 		{Config{RingBytes: 16384}, 2, 8192},
 		{Config{Frequency: 10, StackBytes: 4 << 10}, 1, 256 << 10},
-		{Config{Frequency: 64, StackBytes: 64 << 10}, 1, 2 << 20},
+		{Config{Frequency: 64, StackBytes: 64 << 10}, 1, 512 << 10},
+		{Config{Frequency: 997, StackBytes: 64 << 10}, 2, 997 * 8 << 10},
 		{Config{Frequency: 4999, StackBytes: 64 << 10}, 2, 8 << 20},
+		{Config{Period: 1, StackBytes: 64 << 10}, 2, 8000 << 10},
 		{Config{Frequency: 997, StackBytes: 64 << 10}, 8, 2 << 20},
 		{Config{Frequency: 997, StackBytes: 1 << 20}, 256, 512 << 10},
-		{Config{Frequency: 99, StackBytes: 64 << 10}, 2, 99 * 32 << 10},
-		{Config{Frequency: 99, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 99 * 32 << 10},
-		{Config{Frequency: 10, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 1 << 20}, // some whole stacks
-		{Config{Frequency: 99, StackBytes: 64 << 10}, 256, 512 << 10},                     // 128 MB in all
+		{Config{Frequency: 99, StackBytes: 64 << 10}, 2, 99 * 8 << 10},
+		{Config{Frequency: 10, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 2 << 20}, // some whole stacks
+		{Config{Frequency: 99, StackBytes: 64 << 10, whole: WholeStackBytes}, 2, 2 << 20},
+		{Config{Frequency: 99, StackBytes: 64 << 10, whole: WholeStackBytes}, 256, 512 << 10}, // 128 MB in all
 		{Config{Frequency: 99, StackBytes: 64 << 10}, 8192, 256 << 10},
 	} {
 		if got := c.cfg.ringBytes(c.cpus); got != c.want {

@@ -27,6 +27,7 @@ func TestZeroValues(t *testing.T) {
 			t.Errorf("a cgroup %q", p)
 		}
 	})
+	testenv.NoPanic(t, "Cgroups.Forget", groups.Forget)
 	testenv.NoPanic(t, "Cgroups.Close", func() { _ = groups.Close() })
 
 	var c Command

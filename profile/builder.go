@@ -54,6 +54,7 @@ type place struct {
 type Builder struct {
 	modules   []Module
 	moduleIDs map[Module]uint32
+	free      []uint32 // numbers of modules that were forgotten
 
 	threads threadTable
 
@@ -61,6 +62,7 @@ type Builder struct {
 	labelIDs map[string]uint32 // by their text
 
 	markers   []string          // texts of markers
+	markerIDs map[string]uint64 // indices of them
 	truncated map[string]uint32 // nodes of the markers for truncated stacks, by reason
 
 	// places are set by the readers of profiles, for which a Loc's Addr is an
@@ -98,14 +100,15 @@ func (b *Builder) init() {
 	b.moduleIDs = map[Module]uint32{}
 	b.labels = [][]Label{nil}
 	b.labelIDs = map[string]uint32{"": 0}
+	b.markerIDs = map[string]uint64{}
 	b.truncated = map[string]uint32{}
 	b.stacks = newStacks()
 	b.index = make([]uint32, minTable)
 }
 
 // Reset forgets the samples that were added, and their times and threads: what is
-// added from now on makes a profile of its own. Numbers of modules and of labels, and
-// markers, stay what they are.
+// added from now on makes a profile of its own. Sets of labels are forgotten, too;
+// numbers of modules, and markers, stay what they are.
 func (b *Builder) Reset() {
 	if b.moduleIDs == nil {
 		return
@@ -113,6 +116,7 @@ func (b *Builder) Reset() {
 	b.stacks, b.threads = newStacks(), threadTable{}
 	b.samples, b.firsts, b.index, b.others = nil, nil, make([]uint32, minTable), 0
 	b.times, b.squaresGuessed = nil, false
+	b.labels, b.labelIDs = [][]Label{nil}, map[string]uint32{"": 0}
 	clear(b.truncated)
 }
 
@@ -121,12 +125,29 @@ func (b *Builder) Reset() {
 func (b *Builder) Module(m Module) uint32 {
 	b.init()
 	id, ok := b.moduleIDs[m]
-	if !ok {
+	if ok {
+		return id
+	}
+	if n := len(b.free); n > 0 {
+		id, b.free = b.free[n-1], b.free[:n-1]
+		b.modules[id] = m
+	} else {
 		id = uint32(len(b.modules))
 		b.modules = append(b.modules, m)
-		b.moduleIDs[m] = id
 	}
+	b.moduleIDs[m] = id
 	return id
+}
+
+// ForgetModule forgets a module, none of whose frames were added since Reset: another
+// gets its number.
+func (b *Builder) ForgetModule(id uint32) {
+	if id == 0 || id >= uint32(len(b.modules)) || b.modules[id] == (Module{}) {
+		return
+	}
+	delete(b.moduleIDs, b.modules[id])
+	b.modules[id] = Module{}
+	b.free = append(b.free, id)
 }
 
 // Add counts a stack in thread t. The stack is leaf first: kernel frames, if
@@ -183,12 +204,14 @@ func (b *Builder) addAlong(p *Path, t Thread, stack []Loc, same int, truncated s
 // Marker returns a frame that is no code, but a remark about the stacks that it
 // is in: "[lock]". It is the same frame for the same text.
 func (b *Builder) Marker(text string) Loc {
-	i := slices.Index(b.markers, text)
-	if i < 0 {
-		i = len(b.markers)
+	b.init()
+	i, ok := b.markerIDs[text]
+	if !ok {
+		i = uint64(len(b.markers))
 		b.markers = append(b.markers, text)
+		b.markerIDs[text] = i
 	}
-	return Loc{markerModule, uint64(i)}
+	return Loc{markerModule, i}
 }
 
 // MarkerText returns the text of a marker.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -54,7 +55,7 @@ func TestAddSeenAllocatesNothing(t *testing.T) {
 }
 
 // TestReset checks that a Builder that was reset counts as a new one, along paths
-// from before, too, and keeps its numbers.
+// from before, too, and keeps its modules' numbers.
 func TestReset(t *testing.T) {
 	var p Path
 	add := func(b *Builder, m, labels uint32, same int) {
@@ -82,24 +83,63 @@ func TestReset(t *testing.T) {
 
 	b := new(Builder)
 	b.Reset() // of nothing
-	old, labels := b.Module(Module{Path: "old"}), b.Labels(Label{"a", "b"})
+	old := b.Module(Module{Path: "old"})
+	b.Labels(Label{"a", "gone"})
 	for i := range uint64(3 * nodeChunk) {
 		b.AddAlong(&p, Thread{PID: int32(i)}, []Loc{{old, i}, {old, i + 1}}, 0, "no-mapping", 1, 1)
 	}
 	b.Reset()
-	if again := b.Module(Module{Path: "old"}); again != old || b.Labels(Label{"a", "b"}) != labels {
-		t.Errorf("other numbers after a reset")
+	if again := b.Module(Module{Path: "old"}); again != old || len(b.labels) != 1 || len(b.labelIDs) != 1 {
+		t.Errorf("after a reset module %d is %d, and there are labels %v", old, again, b.labels)
 	}
 	if empty := written(b); strings.Contains(empty, "old") {
 		t.Errorf("after a reset there is %q", empty)
 	}
 	m := b.Module(Module{Path: "new"})
-	add(b, m, labels, 1)
+	add(b, m, b.Labels(Label{"a", "b"}), 1)
 	if got := written(b); got != want {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 	if used := b.UsedModules(); used[old] || !used[m] {
 		t.Errorf("modules used: %v", used)
+	}
+}
+
+// A file may have as many markers as it likes, each of which is the same frame again.
+func TestManyMarkers(t *testing.T) {
+	const n = 1 << 17
+	var b Builder
+	began := time.Now()
+	for round := range 2 {
+		for i := range n {
+			loc := b.Marker(fmt.Sprintf("[marker %8d]", i))
+			if text, ok := b.MarkerText(loc); loc.Addr != uint64(i) || !ok || text != fmt.Sprintf("[marker %8d]", i) {
+				t.Fatalf("round %d: marker %d is %d, %q", round, i, loc.Addr, text)
+			}
+		}
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("%d markers take %v", n, took)
+	}
+}
+
+// A module that was forgotten gives its number to another.
+func TestForgetModule(t *testing.T) {
+	var b Builder
+	b.ForgetModule(1) // there is none
+	x, y := b.Module(Module{Path: "x"}), b.Module(Module{Path: "y"})
+	for range 2 {
+		b.ForgetModule(x)
+	}
+	b.ForgetModule(0)
+	z := b.Module(Module{Path: "z"})
+	if again := b.Module(Module{Path: "x"}); z != x || again == x || again == y || b.Module(Module{Path: "y"}) != y {
+		t.Errorf("x and y are %d and %d, z in place of x %d, and x again %d", x, y, z, again)
+	}
+	b.Add(Thread{}, []Loc{{z, 1}}, "", 1, 1)
+	var out bytes.Buffer
+	if err := b.Build(Meta{}, nil).WriteFolded(&out); err != nil || !strings.Contains(out.String(), "z+0x1") {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }
 

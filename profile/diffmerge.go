@@ -100,8 +100,7 @@ func (m *sideMerger) add(p *Profile, side int32, per float64) {
 			lines = append(lines, m.named[sideFunction{p.functions[ln.function].name, m.baseOf(p, loc)}])
 		}
 		if module == markerModule {
-			locs[i] = Loc{module, uint64(len(m.b.markers))}
-			m.b.markers = append(m.b.markers, lines[0].Function)
+			locs[i] = m.b.Marker(lines[0].Function)
 			continue
 		}
 		m.b.places = append(m.b.places, place{loc.addr, lines})

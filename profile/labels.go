@@ -13,7 +13,7 @@ type Label struct{ Key, Value string }
 
 // Labels returns the number of a set of labels for use in a Thread. It is the
 // same number for the same set, in whatever order, and 0 for the empty one.
-// The Builder keeps each set once; who asks per sample should remember it.
+// The Builder keeps each set once; who asks per sample should remember it, until Reset.
 func (b *Builder) Labels(labels ...Label) uint32 {
 	b.init()
 	set := make([]Label, len(labels))
