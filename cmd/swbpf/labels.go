@@ -104,6 +104,19 @@ func (l *labeller) close() {
 	}
 }
 
+// forget forgets the sets, which the builder has forgotten, and the cgroups that had no
+// sample since the call before.
+func (l *labeller) forget() {
+	clear(l.sets)
+	clear(l.paths)
+	for _, c := range l.byPID {
+		l.paths[c.path] = c.path
+	}
+	if l.cgroups != nil {
+		l.cgroups.Forget()
+	}
+}
+
 // of returns the number of a sample's labels.
 func (l *labeller) of(s *loader.Sample) uint32 {
 	key := labelKey{cgroup: s.Cgroup}

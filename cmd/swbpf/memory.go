@@ -12,7 +12,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// How much garbage a recorder lets gather beyond a quarter of what is live, in bytes.
+// How much garbage a recorder lets gather beyond an eighth of what is live, in bytes.
 // When names are read, which makes more of it, the rings for samples are no longer
 // there.
 const (
@@ -42,7 +42,7 @@ func collectLater() {
 // limitGarbage bounds what a recorder takes: its memory is missed by what it records.
 // Garbage in proportion to what is live, Go's usual rule, is too little where little
 // is live, and the collector runs for every few processes or stacks that are new, and
-// too much where much is. So it is an amount and a quarter of what is live, whatever
+// too much where much is. So it is an amount and an eighth of what is live, whatever
 // that comes to: the percentage is set anew after each collection. A limit on all
 // memory would do the same, but where memory is lost between objects, which nobody
 // can foretell, the collector would run without end. GOGC in the environment counts
@@ -58,7 +58,7 @@ func limitGarbage() {
 	limit = func() {
 		metrics.Read(live)
 		n := int64(live[0].Value.Uint64())
-		debug.SetGCPercent(int(100 * (n/4 + allowedGarbage.Load()) / max(n, least)))
+		debug.SetGCPercent(int(100 * (n/8 + allowedGarbage.Load()) / max(n, least)))
 		afterCollection(limit)
 	}
 	limit()

@@ -29,6 +29,7 @@ type modules struct {
 	jit        map[uint32]*symbols.Lookup  // of processes that generate code, by profile module
 	walked     []*walkedProcess            // of the processes in jit, while they run
 	jitUpdated time.Time
+	part       uint32 // of the recording
 	named      uint32 // the module of the last address that was named
 	*codeNames
 }
@@ -97,8 +98,8 @@ func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, addr uint64) pr
 	case m.ImageErr != nil: // a file that could not be opened: its offsets still mean something
 		return profile.Loc{Module: ms.ofPath(m.Path, profile.Native), Addr: addr - m.Start + m.Offset}
 	}
-	if wp.jit == 0 {
-		wp.jit = ms.ofJIT(wp)
+	if wp.jit == 0 || wp.jitPart != ms.part {
+		wp.jit, wp.jitPart = ms.ofJIT(wp), ms.part
 	}
 	return profile.Loc{Module: wp.jit, Addr: addr}
 }
@@ -230,11 +231,15 @@ func (ms *modules) forgetNames() {
 // forgetUnused lets go of the files that have no frames in the present profile, by the
 // numbers of modules, and of the generated code of processes that have ended.
 func (ms *modules) forgetUnused(used []bool) {
-	for id, im := range ms.image {
+	for i, id := range ms.images { // several where a file is there more than once
+		if id != 0 && !used[id] {
+			ms.images[i] = 0
+		}
+	}
+	for id := range ms.image {
 		if !used[id] {
-			ms.images[im.Index] = 0
 			delete(ms.image, id)
-			delete(ms.info, id)
+			ms.forget(id)
 		}
 	}
 	generates := map[uint32]bool{}
@@ -250,8 +255,14 @@ func (ms *modules) forgetUnused(used []bool) {
 			delete(ms.jit, id)
 		}
 		delete(ms.byPath, path)
-		delete(ms.info, id)
+		ms.forget(id)
 	}
+	ms.part++
+}
+
+func (ms *modules) forget(id uint32) {
+	delete(ms.info, id)
+	ms.builder.ForgetModule(id)
 }
 
 // fileName names a link-time address of a file.
@@ -300,13 +311,17 @@ func (n *codeNames) noteErrors() {
 	}
 }
 
-// missingNames says that files could not be used for names, if some could not.
+// missingNames says that files could not be used for names, or not all of them, if so.
 func missingNames(s *symbols.Symbolizer) string {
 	errs := s.Errors()
 	if len(errs) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("names may be missing: %s could not be used, or not all of it; the first: %v", plural(len(errs), "file"), errs[0])
+	more := ""
+	if n := len(errs) - 1; n > 0 {
+		more = fmt.Sprintf("; and %d more like this", n)
+	}
+	return fmt.Sprintf("names may be missing, as not all of a file could be used: %v%s", errs[0], more)
 }
 
 // kernelName names a kernel address. The symbols are read at the first one.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/symbols"
 )
 
@@ -74,5 +75,37 @@ func TestFunctionStart(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("the function at %#x begins at %#x, want %#x", tc.addr, got, tc.want)
 		}
+	}
+}
+
+// TestForgetUnused checks that a file which had no frames for a while has its names and
+// its number in the profile anew, also where it was opened more than once.
+func TestForgetUnused(t *testing.T) {
+	b := profile.NewBuilder()
+	ms := newModules(b, symbols.Options{})
+	mapping := func() *procstate.Mapping {
+		return &procstate.Mapping{Start: 1 << 20, End: 2 << 20, Path: "self", Image: openSelf(t)}
+	}
+	first, second := mapping(), mapping()
+	old := ms.ofImage(first)
+	if ms.ofImage(second) != old {
+		t.Fatal("one file is two modules")
+	}
+	wp := &walkedProcess{jit: ms.ofPath("[jit of 1]", profile.JIT)}
+	ms.forgetUnused(b.UsedModules())
+	names := map[uint32]string{ms.kernel: "kernel", ms.bpf: "bpf"}
+	for _, name := range []string{"a", "b", "c"} {
+		names[ms.number(profile.Module{Path: name})] = name
+	}
+	if names[old] == "" {
+		t.Error("the number of a module that was forgotten is not used again")
+	}
+	for _, m := range []*procstate.Mapping{first, second} {
+		if id := ms.ofImage(m); names[id] != "" || ms.image[id] == nil || ms.info[id].Path != "self" {
+			t.Errorf("the file is module %d, that of %q, with the names of %v", id, names[id], ms.image[id])
+		}
+	}
+	if wp.snapshot = procstate.NewSnapshot(procstate.HostArch(), noPID, "", new(procstate.AddressSpace)); names[ms.user(wp, &procstate.Mapping{Start: 1, End: 2}, 1).Module] != "" {
+		t.Error("generated code is in a module of another")
 	}
 }

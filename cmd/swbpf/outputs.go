@@ -225,7 +225,7 @@ func (o *output) save(p *profile.Profile) error {
 		switch {
 		case err != nil:
 		case o.queue != nil:
-			o.queue.add(o.server, body)
+			o.queue.add(body)
 		default:
 			ctx, cancel := context.WithTimeout(context.Background(), sendAll)
 			defer cancel()

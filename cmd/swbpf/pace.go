@@ -19,21 +19,24 @@ const (
 // than newPoll.
 const calmPolls = 3
 
-// pace says how long to wait between polls of the rings: until an eighth of them
-// is full, by how they were filled before. Whoever wakes up finds its memory in no
+// pace says how long to wait between polls of the rings: until there is enough to do,
+// by how they were filled before. Whoever wakes up finds its memory in no
 // cache any more, and should have much to do then. The kernel tells of a ring that
 // fills faster (bpf/ring.h).
 type pace struct {
 	wait    time.Duration // until the next poll
 	least   time.Duration
 	calm    int     // polls since there was a new process
-	eighth  float64 // of the rings, in bytes
+	enough  float64 // bytes in all rings
 	isFixed bool    // the wait stays as it is
 	isTight bool    // whether rings can be full before a thread gets its turn on a CPU
 }
 
 // turn is how long a thread may have to wait for its turn on a CPU that is busy.
 const turn = 50 * time.Millisecond
+
+// enoughBytes are worth a poll, if they are not more than a quarter of the rings.
+const enoughBytes = 2 << 20
 
 // newPace makes the pace of a recording.
 func (r *recorder) newPace() *pace {
@@ -50,7 +53,7 @@ func paceOf(hz, cpus, ringBytes, stackBytes int) *pace {
 	eighth := float64(ringBytes) / 8
 	fill := time.Duration(eighth / float64(hz*cpus*stackBytes) * float64(time.Second))
 	least := min(max(fill, minPoll), soonPoll)
-	return &pace{wait: least, least: least, eighth: eighth, isTight: 8*fill < turn}
+	return &pace{wait: least, least: least, enough: min(max(eighth, enoughBytes), 2*eighth), isTight: 8*fill < turn}
 }
 
 // polled sets the wait after a poll that took so many bytes. isNew says that there
@@ -59,7 +62,7 @@ func (p *pace) polled(bytes uint64, isNew, hurry bool) {
 	if p.isFixed {
 		return
 	}
-	fills := min(p.eighth/float64(bytes), 2) // lest it grow on a whim
+	fills := min(p.enough/float64(bytes), 2) // lest it grow on a whim
 	if p.calm++; isNew {
 		p.calm = 0
 	}

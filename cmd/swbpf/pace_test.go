@@ -8,13 +8,13 @@ import (
 // Waits grow while little is sampled, and are short while rings fill or what may
 // soon be gone is sampled.
 func TestPace(t *testing.T) {
-	for _, tc := range []struct{ hz, cpus, ring, stack int }{
-		{99, 2, 6 << 20, 64 << 10},
-		{99, 256, 256 * 512 << 10, 64 << 10},
-		{997, 2, 16 << 20, 64 << 10},
-		{4999, 2, 16 << 20, 64 << 10},
-		{99, 2, 16 << 20, 1 << 20},
-		{1, 1, 256 << 10, 4 << 10},
+	for _, tc := range []struct{ hz, cpus, ring, stack, enough int }{
+		{99, 2, 4 << 20, 64 << 10, 1 << 20},
+		{99, 256, 256 * 512 << 10, 64 << 10, 16 << 20},
+		{997, 2, 16 << 20, 64 << 10, 2 << 20},
+		{4999, 2, 16 << 20, 64 << 10, 2 << 20},
+		{99, 2, 16 << 20, 1 << 20, 2 << 20},
+		{1, 1, 256 << 10, 4 << 10, 64 << 10},
 	} {
 		p := paceOf(tc.hz, tc.cpus, tc.ring, tc.stack)
 		least := p.wait
@@ -35,18 +35,18 @@ func TestPace(t *testing.T) {
 		if p.polled(1, true, false); p.wait != newPoll {
 			t.Errorf("%+v: waits %v with a new process", tc, p.wait)
 		}
-		rate := float64(tc.ring) / 2 // bytes a second: an eighth in 250 ms
+		rate := float64(tc.enough) * 4 // bytes a second
 		for range 20 {
 			p.polled(uint64(rate*p.wait.Seconds()), false, false)
 		}
 		if off := p.wait - 250*time.Millisecond; off.Abs() > time.Millisecond {
-			t.Errorf("%+v: waits %v while an eighth is filled within 250 ms", tc, p.wait)
+			t.Errorf("%+v: waits %v while enough comes within 250 ms", tc, p.wait)
 		}
 		if p.polled(1, false, true); p.wait != soonPoll || p.hasten() != 0 {
 			t.Errorf("%+v: waits %v for what may soon be gone", tc, p.wait)
 		}
 		for range 20 {
-			p.polled(uint64(tc.ring)/8, false, false)
+			p.polled(uint64(tc.enough), false, false)
 			p.polled(uint64(tc.ring)/2, false, false)
 		}
 		if p.wait != least {
@@ -61,7 +61,7 @@ func TestPaceTight(t *testing.T) {
 		hz, cpus, ring, stack int
 		tight                 bool
 	}{
-		{99, 2, 6 << 20, 64 << 10, false},
+		{99, 2, 4 << 20, 64 << 10, false},
 		{997, 2, 16 << 20, 64 << 10, false},
 		{4999, 2, 16 << 20, 64 << 10, true},
 		{997, 64, 64 << 20, 64 << 10, true},

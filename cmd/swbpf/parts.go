@@ -33,7 +33,7 @@ type parts struct {
 	written int // parts
 	failed  int // parts that could not be written, or not all files of which
 
-	queue *sendQueue // for servers
+	queues map[string]*sendQueue // for servers, by path: who is away keeps no other waiting
 }
 
 // partTime is the time in the names of files, in UTC: they sort by it.
@@ -93,7 +93,7 @@ func (p *parts) check() (timed bool, err error) {
 func (p *parts) save(prof *profile.Profile) (saved []*output) {
 	outs, err := openOutputs(p.pathsOf(prof.Meta.Start), p.format)
 	for _, o := range outs {
-		o.queue = p.queue
+		o.queue = p.queueOf(o)
 	}
 	if err == nil {
 		saved, err = saveOutputs(outs, prof)
@@ -111,6 +111,19 @@ func (p *parts) save(prof *profile.Profile) (saved []*output) {
 	return saved
 }
 
+// queueOf returns what is sent to the server of an output with, nil for a file.
+func (p *parts) queueOf(o *output) *sendQueue {
+	if o.server == nil {
+		return nil
+	}
+	q := p.queues[o.path]
+	if q == nil {
+		q = newSendQueue(o.server)
+		p.queues[o.path] = q
+	}
+	return q
+}
+
 // finish writes the files of the last part, and waits until those are sent that are to
 // be. It returns an error when parts are missing. Why they are has been told.
 func (p *parts) finish(prof *profile.Profile) (saved []*output, err error) {
@@ -118,9 +131,15 @@ func (p *parts) finish(prof *profile.Profile) (saved []*output, err error) {
 	if p.failed > 0 {
 		err = fmt.Errorf("%d of %s could not be written", p.failed, plural(p.failed+p.written, "profile"))
 	}
-	if lost := p.queue.finish(sendAll); lost > 0 {
+	lost, deadline := 0, time.Now().Add(sendAll)
+	for path, q := range p.queues {
+		if n := q.finish(deadline); n > 0 {
+			lost += n
+			saved = slices.DeleteFunc(saved, func(o *output) bool { return o.path == path })
+		}
+	}
+	if lost > 0 {
 		err = errors.Join(err, fmt.Errorf("%s could not be sent", plural(lost, "profile")))
-		saved = slices.DeleteFunc(saved, func(o *output) bool { return o.server != nil })
 	}
 	return saved, err
 }
@@ -157,21 +176,29 @@ func (r *recorder) untilPart(d time.Duration) time.Duration {
 	return max(min(d, time.Until(r.parts.due)), time.Millisecond)
 }
 
+// begin says when the part that begins now is over: when it is time, unless that was
+// missed, or the name of the part to follow would be the same.
+func (p *parts) begin(now time.Time) {
+	name := func(t time.Time) string { return t.UTC().Format(partTime) }
+	for !p.due.After(now) || name(p.due) == name(now) {
+		p.due = p.due.Add(p.every)
+	}
+}
+
 // nextPart writes the profile of a part that is over, and begins the next. Samples
 // wait in the rings meanwhile.
 func (r *recorder) nextPart() error {
 	p := r.parts
-	if p == nil || time.Now().Before(p.due) {
+	now := time.Now()
+	if p == nil || now.Before(p.due) {
 		return nil
 	}
-	for p.due = p.due.Add(p.every); p.due.Before(time.Now()); {
-		p.due = p.due.Add(p.every) // it took longer than a part
-	}
+	p.begin(now)
 	r.precedence.rest()
 	if err := r.countLost(); err != nil {
 		return err
 	}
-	next := part{began: time.Now(), clock: monotonic(), lost: maps.Clone(r.stats.LostByReason)}
+	next := part{began: now, clock: monotonic(), lost: maps.Clone(r.stats.LostByReason)}
 	prof := r.build(r.meta())
 	r.modules.forgetNames()
 	r.modules.symbolizer.ForgetErrors()
@@ -179,6 +206,7 @@ func (r *recorder) nextPart() error {
 	r.modules.notes = nil
 	p.save(prof)
 	r.builder.Reset()
+	r.labels.forget()
 	clear(r.memos[:]) // their stacks may have files that have been forgotten
 	r.stats.Processes += len(r.sampled)
 	clear(r.sampled)

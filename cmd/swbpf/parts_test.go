@@ -30,6 +30,28 @@ func TestPartPath(t *testing.T) {
 	}
 }
 
+// TestPartsBegin checks when parts end: they keep to the times of the first, and each
+// has a name of its own, however late one begins.
+func TestPartsBegin(t *testing.T) {
+	first := time.Date(2026, 2, 3, 4, 5, 6, 500e6, time.UTC)
+	at := func(seconds float64) time.Time { return first.Add(time.Duration(seconds * float64(time.Second))) }
+	for _, tc := range []struct{ every, now, due float64 }{
+		{1, 1, 2},
+		{1, 1.02, 2},
+		{1, 1.49, 2},  // 04:05:07.99 and :08.5
+		{1, 1.51, 3},  // :08.01 and :08.5 have one name
+		{1, 1.999, 3}, // as do these
+		{1, 3.2, 4},
+		{60, 60.02, 120},
+		{60, 200, 240},
+	} {
+		p := parts{every: time.Duration(tc.every * float64(time.Second)), due: at(tc.every)}
+		if p.begin(at(tc.now)); !p.due.Equal(at(tc.due)) {
+			t.Errorf("every %v s, after %v s: due after %v s, want %v", tc.every, tc.now, p.due.Sub(first).Seconds(), tc.due)
+		}
+	}
+}
+
 // TestPartsKept checks which files --keep removes: the oldest of the output, whoever
 // made them, and no others.
 func TestPartsKept(t *testing.T) {
@@ -105,7 +127,7 @@ func TestRecordEvery(t *testing.T) {
 				t.Errorf("%s: %d of %d complete", file, p.Complete, p.Samples)
 			}
 			top := p.Top(3)
-			if p.Samples > 10 && !slices.ContainsFunc(top, func(e profile.TopEntry) bool { return strings.Contains(e.Function, "__dynamic_cast") }) {
+			if p.Samples > 100 && !slices.ContainsFunc(top, func(e profile.TopEntry) bool { return strings.Contains(e.Function, "__dynamic_cast") }) {
 				t.Errorf("%s: top functions %v", file, top)
 			}
 		}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"debug/elf"
-	"encoding/binary"
 	"math"
 	"slices"
 	"time"
@@ -30,7 +28,8 @@ type pipeline struct {
 	sampled  map[int32]struct{} // PIDs with a sample
 	fleeting bool               // samples needed what is gone with their process
 
-	goPIDs map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
+	goPIDs   map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
+	forgetGo int                        // size of goPIDs at which those that have ended are forgotten
 
 	pcs       []unwind.PC
 	stack     []profile.Loc // callers first
@@ -77,24 +76,17 @@ type sampleSink interface {
 	AddAlong(path *profile.Path, t profile.Thread, stack []profile.Loc, same int, truncated string, count, value int64)
 }
 
-// kernelHints is what user space teaches the kernel side about where stacks
-// end: *loader.Session.
-type kernelHints interface {
-	SetStackEnd(tid int, end uint64) error
-	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
-	SetGoProcess(pid int, o loader.GoOffsets) error
-	ForgetGoProcess(pid int) error
-}
-
 // walkedProcess is what walks the stacks of a process until its next exec.
 type walkedProcess struct {
 	space    *procstate.AddressSpace
 	snapshot *procstate.Snapshot
 	walker   *unwind.Walker
 	isGo     bool
-	jit      uint32 // module of the code that it generates; 0 until there is some
+	jit      uint32 // module of the code that it generates, in a part of the recording; 0 until there is some
+	jitPart  uint32 // that part
 	parts    map[int32]*stackParts
 	ends     map[int32]uint64 // where threads' stacks end, as the kernel side was told
+	forget   int              // size of ends at which threads that have ended are forgotten
 }
 
 func newPipeline(names symbols.Options) *pipeline {
@@ -107,7 +99,7 @@ func newPipeline(names symbols.Options) *pipeline {
 			detail{OffCPUNSByState: map[string]uint64{}},
 		},
 		sampled: map[int32]struct{}{},
-		goPIDs:  map[int32]loader.GoOffsets{},
+		goPIDs:  map[int32]loader.GoOffsets{}, forgetGo: maxEnded,
 
 		notSampled: b.Marker("[not sampled]"),
 	}
@@ -115,15 +107,6 @@ func newPipeline(names symbols.Options) *pipeline {
 		p.states[state] = b.Marker("[" + loader.Blocked(state).String() + "]")
 	}
 	return p
-}
-
-// connect gives the pipeline its kernel side, and tells that of the Go processes
-// that were met before.
-func (p *pipeline) connect(kernel kernelHints) {
-	p.kernel = kernel
-	for pid, o := range p.goPIDs {
-		kernel.SetGoProcess(int(pid), o)
-	}
 }
 
 // add counts a sample. It uses the sample only until it returns. The stack of a
@@ -268,6 +251,7 @@ func (p *pipeline) process(s *loader.Sample) *walkedProcess {
 		snapshot: procstate.NewSnapshot(s.Arch, int(s.PID), proc.Exe, proc.Space),
 		parts:    map[int32]*stackParts{},
 		ends:     map[int32]uint64{},
+		forget:   maxEnded,
 	}
 	wp.snapshot.SetLiveCode(procstate.NewLiveCode(int(s.PID), proc.Exe))
 	wp.walker = unwind.NewWalker(wp.snapshot, p.group, nil)
@@ -286,140 +270,4 @@ func (p *pipeline) refresh(s *loader.Sample) *walkedProcess {
 		p.procs.Refresh(proc)
 	}
 	return p.process(s)
-}
-
-func isGoProgram(im *procstate.Image) bool {
-	if im == nil {
-		return false
-	}
-	_, err := procstate.GoRuntimeOf(im)
-	return err == nil
-}
-
-// onImage looks at each file that a process maps, as soon as it does: the
-// kernel side must know a Go program before it is sampled. The calls come from
-// several goroutines, one at a time.
-func (p *pipeline) onImage(pid int32, im *procstate.Image, bias uint64) {
-	rt, err := procstate.GoRuntimeOf(im)
-	if err == nil && rt.Samplable() {
-		o := loader.GoOffsetsOf(rt, bias)
-		p.goPIDs[pid] = o
-		if p.kernel != nil {
-			p.kernel.SetGoProcess(int(pid), o)
-		}
-		return
-	}
-	// Another program under the number of a Go process: its successor by
-	// exec, or by chance.
-	if _, was := p.goPIDs[pid]; was && isProgram(im) {
-		delete(p.goPIDs, pid)
-		if p.kernel != nil {
-			p.kernel.ForgetGoProcess(int(pid))
-		}
-	}
-}
-
-// isProgram reports whether a file is a program, not a library. A loader that
-// it asks for does not tell: glibc's libc.so.6 asks for one as well.
-func isProgram(im *procstate.Image) bool {
-	if im.Type() == elf.ET_EXEC {
-		return true
-	}
-	_, interpreted := im.Prog(elf.PT_INTERP)
-	dyn, ok := im.Prog(elf.PT_DYNAMIC)
-	if !interpreted || !ok || dyn.Filesz > 1<<16 {
-		return false
-	}
-	b := make([]byte, dyn.Filesz)
-	if n, _ := im.ReadAt(b, int64(dyn.Off)); n < len(b) {
-		return false
-	}
-	for ; len(b) >= 16; b = b[16:] {
-		if elf.DynTag(binary.LittleEndian.Uint64(b)) == elf.DT_FLAGS_1 {
-			return elf.DynFlag1(binary.LittleEndian.Uint64(b[8:]))&elf.DF_1_PIE != 0
-		}
-	}
-	return false
-}
-
-// learnStackEnd tells the kernel side where the stack of a thread other than
-// the main one ends, after its first complete walk: whatever lies beyond need
-// not be copied again. When a walk then runs past that end, it was that of
-// another stack, and is forgotten. Go threads are not learned: they run on
-// many stacks, whose ends the kernel side reads itself.
-func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error) {
-	if s.TID == s.PID || wp.isGo {
-		return
-	}
-	known := wp.ends[s.TID]
-	switch {
-	case walk == nil && known == 0:
-		end := wp.walker.LastSP() + stackEndSlack
-		if isCopied(s.Regions, end) && p.kernel.SetStackEnd(int(s.TID), end) == nil {
-			wp.ends[s.TID] = end
-		}
-	case walk != nil && known != 0 && s.StackEnd == loader.StackEndBottom:
-		if p.kernel.SetStackEnd(int(s.TID), 0) == nil {
-			delete(wp.ends, s.TID)
-		}
-	}
-}
-
-// stackParts are parts of a thread's stack, as the kernel side was told.
-type stackParts struct {
-	from [loader.StackParts]uint64
-	next int // to be replaced
-}
-
-// learnStackParts has the kernel side copy, with later samples of a thread, what a
-// walk lacked behind a frame that is larger than what is copied: outer frames stay
-// where they are. How the walk goes on from there is found out in the stack as it is
-// now. What follows the copy at once is not asked for, as there is no end to that
-// where frames are many.
-func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk error) {
-	const page = 4096
-	to, learned := copiedTo(s), 0
-	regions := slices.Clip(s.Regions)
-	for ; !wp.isGo && learned < loader.StackParts; learned++ {
-		missed, ok := wp.snapshot.Missed()
-		if !ok || walk != unwind.StackCut && walk != unwind.MemoryUnreadable || missed < to || missed-to < page || missed-to > maxPartReach {
-			break
-		}
-		parts := wp.parts[s.TID]
-		if parts == nil {
-			parts = &stackParts{}
-			wp.parts[s.TID] = parts
-		}
-		from := missed &^ (page - 1)
-		if slices.Contains(parts.from[:], from) {
-			break // it cannot be read, or not yet
-		}
-		parts.from[parts.next%len(parts.from)] = from
-		parts.next++
-		now := make([]byte, loader.StackPart)
-		now = now[:procstate.ReadProcess(int(s.TID), from, now)]
-		regions = append(regions, procstate.Region{Addr: from, Data: now})
-		wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, regions)
-		wp.snapshot.SetUserProbes(s.Probes)
-		p.pcs, walk = wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
-	}
-	if learned > 0 {
-		p.kernel.SetStackParts(int(s.TID), &wp.parts[s.TID].from) // without it later samples are cut as well
-	}
-}
-
-// maxPartReach is how far behind a copy parts of the same stack may be.
-const maxPartReach = 128 << 20
-
-// stackEndSlack is what is copied above the SP of a thread's outermost frame.
-const stackEndSlack = 16
-
-// isCopied reports whether the bytes below addr are in a region.
-func isCopied(regions []procstate.Region, addr uint64) bool {
-	for _, r := range regions {
-		if n := addr - r.Addr; n > 0 && n <= uint64(len(r.Data)) {
-			return true
-		}
-	}
-	return false
 }

@@ -47,11 +47,12 @@ func threads() (tids []int) {
 // precedence has the kernel run the threads of this program before all usual ones,
 // whatever there are and in whichever session, as nice values do not: rings that
 // are full in a moment must be emptied soon. All threads have it, as any may hold
-// what the one that empties them waits for. That one is the goroutine's that takes
-// precedence, and gives it up while it works for long. nil does nothing.
+// what the one that empties them waits for, and so have those that they make. The one
+// that empties rings gives it up while it works for long. nil does nothing.
 type precedence struct {
-	reader int // its thread
-	has    bool
+	reader int  // its thread
+	taken  bool // by all threads
+	yields bool // the reader has given it up
 	since  time.Time
 }
 
@@ -63,14 +64,11 @@ const (
 	precedenceLasts = 20 * time.Millisecond
 )
 
-// takePrecedence keeps the goroutine on its thread until end. Where precedence is
-// not allowed, nothing changes.
+// takePrecedence takes it, and keeps the goroutine on its thread, until end. Where it
+// is not allowed, nothing changes.
 func takePrecedence() *precedence {
 	runtime.LockOSThread()
 	p := &precedence{reader: unix.Gettid()}
-	for _, tid := range threads() {
-		precede(tid)
-	}
 	p.resume()
 	return p
 }
@@ -89,31 +87,37 @@ func (p *precedence) resume() {
 		return
 	}
 	p.since = time.Now()
-	if !p.has {
-		p.has = true
+	switch {
+	case !p.taken:
+		for _, tid := range threads() {
+			precede(tid)
+		}
+	case p.yields:
 		precede(p.reader)
 	}
+	p.taken, p.yields = true, false
 }
 
-// yield ends precedence that has lasted too long, until it is resumed.
+// yield ends the reader's precedence if it has lasted too long, until it is resumed.
 func (p *precedence) yield() {
-	if p != nil && time.Since(p.since) > precedenceLasts {
-		p.rest()
-	}
-}
-
-// rest ends precedence until it is resumed.
-func (p *precedence) rest() {
-	if p != nil && p.has {
-		p.has = false
+	if p != nil && !p.yields && time.Since(p.since) > precedenceLasts {
+		p.yields = true
 		recede(p.reader)
 	}
 }
 
-// end gives precedence up for all threads.
-func (p *precedence) end() {
-	for _, tid := range threads() {
-		recede(tid)
+// rest ends the precedence of all threads until it is resumed.
+func (p *precedence) rest() {
+	if p != nil && p.taken {
+		p.taken = false
+		for _, tid := range threads() {
+			recede(tid)
+		}
 	}
+}
+
+// end ends it for good.
+func (p *precedence) end() {
+	p.rest()
 	runtime.UnlockOSThread()
 }

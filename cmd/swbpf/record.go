@@ -73,9 +73,9 @@ as long as it lasted.
 grow with time. The files are named after the time at which a part began, in
 UTC: cpu-20260203T040506Z.pb.gz for -o cpu.pb.gz. One that cannot be written is
 told of; the recording goes on, and the exit status is 1. What a server does not
-take at once is sent again, and waits in memory meanwhile, up to 16 MB. --keep
-also removes files of earlier recordings. Time off the CPU counts in the part in
-which it ends.
+take at once is sent again, and waits in memory meanwhile, up to 16 MB for each
+server. --keep also removes files of earlier recordings. Time off the CPU counts
+in the part in which it ends.
 
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
@@ -209,7 +209,7 @@ func record(o *recordOptions) error {
 	var ps *parts
 	var err error
 	if o.every > 0 {
-		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: o.outputs, format: o.format, queue: newSendQueue()}
+		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: o.outputs, format: o.format, queues: map[string]*sendQueue{}}
 		o.times, err = ps.check()
 	} else {
 		if outs, err = openOutputs(o.outputs, o.format); err == nil {

@@ -39,6 +39,7 @@ type recorder struct {
 	precedence *precedence // of the thread that reads the rings; nil without
 
 	filesClosed time.Time // when idle files were closed last
+	closed      uint64    // how many had been when the steppers forgot some last
 
 	signals chan os.Signal
 }
@@ -286,9 +287,20 @@ func (r *recorder) poll(upTo uint64) error {
 	r.modules.updateJIT(r.procs)
 	if now := time.Now(); now.Sub(r.filesClosed) > closeFilesEvery {
 		r.filesClosed = now
-		r.procs.CloseFiles(r.modules.has)
+		r.closeFiles()
 	}
 	return err
+}
+
+// closeFiles closes files that are of no use any more, and has forgotten what is known of
+// those that are closed.
+func (r *recorder) closeFiles() {
+	r.procs.CloseFiles(r.modules.has)
+	if closed := r.images.Stats().Evicted; closed != r.closed {
+		r.closed = closed
+		held := r.images.Held()
+		r.group.ForgetImages(func(index uint32) bool { return held[index] })
+	}
 }
 
 // finish completes the figures and names the profile.

@@ -225,6 +225,18 @@ func (s *server) send(ctx context.Context, body []byte) error {
 	}
 }
 
+// sendClient follows a redirection only where the same is sent there: after the others
+// of them a GET would be answered, as if the profile had been taken.
+var sendClient = &http.Client{CheckRedirect: func(req *http.Request, via []*http.Request) error {
+	if req.Method != via[0].Method || len(via) > maxRedirects {
+		return http.ErrUseLastResponse
+	}
+	return nil
+}}
+
+// maxRedirects is how many redirections of one request are followed.
+const maxRedirects = 5
+
 // maxAnswer is how much is read of what a server answers, in bytes.
 const maxAnswer = 64 << 10
 
@@ -237,7 +249,7 @@ func (s *server) attempt(ctx context.Context, method string, body []byte) error 
 		return err
 	}
 	req.Header = s.header.Clone()
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := sendClient.Do(req)
 	if err != nil {
 		return withoutURL(err)
 	}
@@ -260,6 +272,9 @@ func (s *server) attempt(ctx context.Context, method string, body []byte) error 
 	case t == protobufType: // a google.rpc.Status
 		text, _ := messageField(answer, 2)
 		r.text = string(text)
+	}
+	if to, err := resp.Location(); err == nil {
+		r.text = "the server is said to be at " + to.Redacted()
 	}
 	return r
 }

@@ -176,20 +176,20 @@ func TestSendQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := newSendQueue()
+	q := newSendQueue(s)
 	const piece = maxQueued / 8
 	body := func(n byte) []byte { return bytes.Repeat([]byte{n}, piece) }
-	q.add(s, body(0)) // on its way, or the first that waits
+	q.add(body(0)) // on its way, or the first that waits
 	waitFor(t, "the first to be sent", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.requests) == 1
 	})
 	for n := byte(1); n <= 10; n++ {
-		q.add(s, body(n))
+		q.add(body(n))
 	}
 	close(hold)
-	if lost := q.finish(time.Minute); lost != 2 {
+	if lost := q.finish(time.Now().Add(time.Minute)); lost != 2 {
 		t.Errorf("%d lost, want 2", lost)
 	}
 	var got []byte
@@ -201,11 +201,62 @@ func TestSendQueue(t *testing.T) {
 	}
 
 	c.Close()
-	q = newSendQueue()
-	q.add(s, body(0))
-	q.add(s, body(1))
-	if lost := q.finish(time.Millisecond); lost != 2 {
+	q = newSendQueue(s)
+	q.add(body(0))
+	q.add(body(1))
+	if lost := q.finish(time.Now().Add(time.Millisecond)); lost != 2 {
 		t.Errorf("%d lost of 2 when the server is gone", lost)
+	}
+}
+
+// A server that is gone keeps nothing from another.
+func TestSendQueues(t *testing.T) {
+	hold := make(chan struct{})
+	away := startCollector(t, func(int, http.ResponseWriter) { <-hold })
+	c := startCollector(t, nil)
+	p := parts{paths: []string{away.URL, c.URL}, format: "folded", queues: map[string]*sendQueue{}}
+	p.save(profile.NewBuilder().Build(profile.Meta{}, nil))
+	waitFor(t, "the second server to get a profile", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.requests) == 1
+	})
+	close(hold)
+	if saved, err := p.finish(profile.NewBuilder().Build(profile.Meta{}, nil)); err != nil || len(saved) != 2 || len(away.requests) != 2 {
+		t.Errorf("%d saved, %d requests to the first server, %v", len(saved), len(away.requests), err)
+	}
+}
+
+// What is taken from a queue is not kept by it.
+func TestSendQueueKeepsNothing(t *testing.T) {
+	waiting := [][]byte{[]byte("a"), []byte("bc")}
+	q := sendQueue{waiting: waiting, bytes: 3}
+	if b := q.next(); string(b) != "a" || q.bytes != 2 || len(q.waiting) != 1 || waiting[0] != nil {
+		t.Errorf("%q, %d bytes wait; kept %q", b, q.bytes, waiting[0])
+	}
+}
+
+// What is redirected is sent to where it is said, and never asked for in its place: the
+// answer to that would be taken for the profile's.
+func TestSendRedirected(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "in.folded"), []byte("program;main;work 3\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		to := startCollector(t, nil)
+		c := startCollector(t, func(_ int, w http.ResponseWriter) {
+			w.Header().Set("Location", to.URL+"/there")
+			w.WriteHeader(status)
+		})
+		_, msg, code := runSwbpf(t, dir, "view", "in.folded", "--format", "folded", "-o", c.URL)
+		if status >= http.StatusTemporaryRedirect {
+			if code != exitOK || len(to.bodies) != 1 || string(to.bodies[0]) != "program;main;work 3\n" {
+				t.Errorf("%d: status %d, %d requests there: %s", status, code, len(to.bodies), msg)
+			}
+		} else if code != exitFailure || len(to.bodies) != 0 || !strings.Contains(msg, to.URL+"/there") {
+			t.Errorf("%d: status %d, %d requests there: %s", status, code, len(to.bodies), msg)
+		}
 	}
 }
 

@@ -83,8 +83,9 @@ threads go on, and may change what they share with the one that stands.
 
 Exit status: 0; 1 when something went wrong on the way, 2 for wrong usage, 3
 when there is no such process, 4 for a zombie, 5 for a thread of the kernel, 6
-when the process may not be traced, 7 when another program traces it, 8 when a
-thread could not be stopped, being in an uninterruptible wait, or not walked.`,
+when the process may not be traced, 7 when another program has traced it for a
+second, 8 when a thread could not be stopped, being in an uninterruptible wait,
+or not walked.`,
 		Example: `  swbpf walk 4711                      all threads of a process
   swbpf walk 4711 --tid 4715           one thread; only that one is stopped
   swbpf walk 4711 --symbols functions  in a quarter of the time, without lines

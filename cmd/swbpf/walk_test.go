@@ -13,8 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,6 +87,57 @@ func keysOf(t *testing.T, raw json.RawMessage) (keys []string) {
 		}
 	}
 	return keys
+}
+
+// TestWalkAfterTracer walks a process that another tracer has: while it keeps it,
+// that is said, and who it is; after one that does not for long, it is walked.
+func TestWalkAfterTracer(t *testing.T) {
+	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "5", "7", "quiet")
+	pid := strconv.Itoa(cmd.Process.Pid)
+	trace := func() (end func()) {
+		seized, ending, ended := make(chan error), make(chan struct{}), make(chan error)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			seized <- unix.PtraceSeize(cmd.Process.Pid)
+			<-ending
+			err := unix.PtraceInterrupt(cmd.Process.Pid)
+			if err == nil {
+				_, err = unix.Wait4(cmd.Process.Pid, nil, unix.WALL, nil)
+			}
+			if err == nil {
+				err = unix.PtraceDetach(cmd.Process.Pid)
+			}
+			ended <- err
+		}()
+		if err := <-seized; err != nil {
+			t.Fatal(err)
+		}
+		return sync.OnceFunc(func() {
+			close(ending)
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	end := trace()
+	defer end()
+	for _, args := range [][]string{{pid}, {"--locals", pid}, {"--tid", pid, pid}} {
+		_, stderr, code := runWalk(t, args...)
+		if want := fmt.Sprintf("by process %d (", os.Getpid()); code != exitTraced || !strings.Contains(stderr, want) {
+			t.Errorf("walk %v: exit %d: %s", args, code, stderr)
+		}
+	}
+	end()
+	for _, args := range [][]string{{pid}, {"--locals", pid}, {"--tid", pid, pid}} {
+		end := trace()
+		time.AfterFunc(300*time.Millisecond, end)
+		out, stderr, code := runWalk(t, args...)
+		end()
+		if code != exitOK || strings.Contains(out, "traced") {
+			t.Errorf("walk %v of a process that is traced for a moment: exit %d: %s%s", args, code, stderr, out)
+		}
+	}
 }
 
 func TestWalkJSON(t *testing.T) {

@@ -72,6 +72,9 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 		case <-stop:
 			return nil
 		case <-tick.C:
+			if len(stop) > 0 { // when each walk takes as long as the interval, there is always a tick
+				return nil
+			}
 		}
 	}
 }

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// kernelHints is what user space teaches the kernel side about where stacks
+// end: *loader.Session.
+type kernelHints interface {
+	SetStackEnd(tid int, end uint64) error
+	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
+	SetGoProcess(pid int, o loader.GoOffsets) error
+	ForgetGoProcess(pid int) error
+}
+
+// connect gives the pipeline its kernel side, and tells that of the Go processes
+// that were met before.
+func (p *pipeline) connect(kernel kernelHints) {
+	p.kernel = kernel
+	for pid, o := range p.goPIDs {
+		kernel.SetGoProcess(int(pid), o)
+	}
+}
+
+func isGoProgram(im *procstate.Image) bool {
+	if im == nil {
+		return false
+	}
+	_, err := procstate.GoRuntimeOf(im)
+	return err == nil
+}
+
+// onImage looks at each file that a process maps, as soon as it does: the
+// kernel side must know a Go program before it is sampled. The calls come from
+// several goroutines, one at a time.
+func (p *pipeline) onImage(pid int32, im *procstate.Image, bias uint64) {
+	rt, err := procstate.GoRuntimeOf(im)
+	if err == nil && rt.Samplable() {
+		o := loader.GoOffsetsOf(rt, bias)
+		if len(p.goPIDs) >= p.forgetGo {
+			p.forgetGoPIDs()
+		}
+		p.goPIDs[pid] = o
+		if p.kernel != nil {
+			p.kernel.SetGoProcess(int(pid), o)
+		}
+		return
+	}
+	// Another program under the number of a Go process: its successor by
+	// exec, or by chance.
+	if _, was := p.goPIDs[pid]; was && isProgram(im) {
+		p.forgetGoPID(pid)
+	}
+}
+
+// maxEnded is how many processes or threads are remembered before those are looked for
+// that have ended.
+const maxEnded = 1 << 10
+
+// hasEnded reports whether there is no thread of a number in a process.
+func hasEnded(pid, tid int32) bool { return unix.Tgkill(int(pid), int(tid), 0) == unix.ESRCH }
+
+// forgetGoPIDs forgets the Go processes that have ended.
+func (p *pipeline) forgetGoPIDs() {
+	for pid := range p.goPIDs {
+		if hasEnded(pid, pid) {
+			p.forgetGoPID(pid)
+		}
+	}
+	p.forgetGo = max(maxEnded, 2*len(p.goPIDs))
+}
+
+func (p *pipeline) forgetGoPID(pid int32) {
+	delete(p.goPIDs, pid)
+	if p.kernel != nil {
+		p.kernel.ForgetGoProcess(int(pid))
+	}
+}
+
+// isProgram reports whether a file is a program, not a library. A loader that
+// it asks for does not tell: glibc's libc.so.6 asks for one as well.
+func isProgram(im *procstate.Image) bool {
+	if im.Type() == elf.ET_EXEC {
+		return true
+	}
+	_, interpreted := im.Prog(elf.PT_INTERP)
+	dyn, ok := im.Prog(elf.PT_DYNAMIC)
+	if !interpreted || !ok || dyn.Filesz > 1<<16 {
+		return false
+	}
+	b := make([]byte, dyn.Filesz)
+	if n, _ := im.ReadAt(b, int64(dyn.Off)); n < len(b) {
+		return false
+	}
+	for ; len(b) >= 16; b = b[16:] {
+		if elf.DynTag(binary.LittleEndian.Uint64(b)) == elf.DT_FLAGS_1 {
+			return elf.DynFlag1(binary.LittleEndian.Uint64(b[8:]))&elf.DF_1_PIE != 0
+		}
+	}
+	return false
+}
+
+// learnStackEnd tells the kernel side where the stack of a thread other than
+// the main one ends, after its first complete walk: whatever lies beyond need
+// not be copied again. When a walk then runs past that end, it was that of
+// another stack, and is forgotten. Go threads are not learned: they run on
+// many stacks, whose ends the kernel side reads itself.
+func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error) {
+	if s.TID == s.PID || wp.isGo {
+		return
+	}
+	known := wp.ends[s.TID]
+	switch {
+	case walk == nil && known == 0:
+		end := wp.walker.LastSP() + stackEndSlack
+		if isCopied(s.Regions, end) && p.kernel.SetStackEnd(int(s.TID), end) == nil {
+			wp.setEnd(s.TID, end)
+		}
+	case walk != nil && known != 0 && s.StackEnd == loader.StackEndBottom:
+		if p.kernel.SetStackEnd(int(s.TID), 0) == nil {
+			delete(wp.ends, s.TID)
+		}
+	}
+}
+
+// setEnd notes where a thread's stack ends, and forgets threads that have ended.
+func (wp *walkedProcess) setEnd(tid int32, end uint64) {
+	if len(wp.ends) >= wp.forget {
+		pid := int32(wp.snapshot.PID())
+		maps.DeleteFunc(wp.ends, func(tid int32, _ uint64) bool { return hasEnded(pid, tid) })
+		maps.DeleteFunc(wp.parts, func(tid int32, _ *stackParts) bool { return hasEnded(pid, tid) })
+		wp.forget = max(maxEnded, 2*len(wp.ends))
+	}
+	wp.ends[tid] = end
+}
+
+// stackParts are parts of a thread's stack, as the kernel side was told.
+type stackParts struct {
+	from [loader.StackParts]uint64
+	next int // to be replaced
+}
+
+// learnStackParts has the kernel side copy, with later samples of a thread, what a
+// walk lacked behind a frame that is larger than what is copied: outer frames stay
+// where they are. How the walk goes on from there is found out in the stack as it is
+// now. What follows the copy at once is not asked for, as there is no end to that
+// where frames are many.
+func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk error) {
+	const page = 4096
+	to, learned := copiedTo(s), 0
+	regions := slices.Clip(s.Regions)
+	for ; !wp.isGo && learned < loader.StackParts; learned++ {
+		missed, ok := wp.snapshot.Missed()
+		if !ok || walk != unwind.StackCut && walk != unwind.MemoryUnreadable || missed < to || missed-to < page || missed-to > maxPartReach {
+			break
+		}
+		parts := wp.parts[s.TID]
+		if parts == nil {
+			parts = &stackParts{}
+			wp.parts[s.TID] = parts
+		}
+		from := missed &^ (page - 1)
+		if slices.Contains(parts.from[:], from) {
+			break // it cannot be read, or not yet
+		}
+		parts.from[parts.next%len(parts.from)] = from
+		parts.next++
+		now := make([]byte, loader.StackPart)
+		now = now[:procstate.ReadProcess(int(s.TID), from, now)]
+		regions = append(regions, procstate.Region{Addr: from, Data: now})
+		wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, regions)
+		wp.snapshot.SetUserProbes(s.Probes)
+		p.pcs, walk = wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
+	}
+	if learned > 0 {
+		p.kernel.SetStackParts(int(s.TID), &wp.parts[s.TID].from) // without it later samples are cut as well
+	}
+}
+
+// maxPartReach is how far behind a copy parts of the same stack may be.
+const maxPartReach = 128 << 20
+
+// stackEndSlack is what is copied above the SP of a thread's outermost frame.
+const stackEndSlack = 16
+
+// isCopied reports whether the bytes below addr are in a region.
+func isCopied(regions []procstate.Region, addr uint64) bool {
+	for _, r := range regions {
+		if n := addr - r.Addr; n > 0 && n <= uint64(len(r.Data)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// forgotten are the Go processes that the kernel side was told to forget.
+type forgotten map[int]bool
+
+func (f forgotten) SetStackEnd(int, uint64) error                       { return nil }
+func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error { return nil }
+func (f forgotten) SetGoProcess(int, loader.GoOffsets) error            { return nil }
+func (f forgotten) ForgetGoProcess(pid int) error                       { f[pid] = true; return nil }
+
+// noPID is beyond all numbers of processes (PID_MAX_LIMIT).
+const noPID = 1 << 22
+
+// Go processes that have ended are forgotten, here and by the kernel side, those that run
+// are not; another program under the number of one is none.
+func TestEndedGoProcesses(t *testing.T) {
+	self := openSelf(t)
+	p := newPipeline(symbols.Options{})
+	kernel := forgotten{}
+	p.connect(kernel)
+	own := int32(os.Getpid())
+	p.onImage(own, self, 0)
+	for i := range int32(3 * maxEnded) {
+		p.onImage(noPID+i, self, 0)
+	}
+	if _, known := p.goPIDs[own]; !known || len(p.goPIDs) > 2*maxEnded || len(kernel) < maxEnded || kernel[int(own)] {
+		t.Errorf("%d processes known, %d forgotten, ours known: %v", len(p.goPIDs), len(kernel), known)
+	}
+}
+
+// Threads that have ended are forgotten.
+func TestEndedThreads(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own := int32(unix.Gettid())
+	wp := &walkedProcess{
+		snapshot: procstate.NewSnapshot(procstate.HostArch(), os.Getpid(), "", new(procstate.AddressSpace)),
+		parts:    map[int32]*stackParts{own: {}, noPID: {}}, ends: map[int32]uint64{}, forget: maxEnded,
+	}
+	wp.setEnd(own, 16)
+	for i := range int32(3 * maxEnded) {
+		wp.setEnd(noPID+i, 32)
+	}
+	if len(wp.ends) > 2*maxEnded || wp.ends[own] != 16 || len(wp.parts) != 1 {
+		t.Errorf("%d threads known, ours ends at %d; parts of %d", len(wp.ends), wp.ends[own], len(wp.parts))
+	}
+}
+
+// openSelf opens our own program, which is in Go.
+func openSelf(t *testing.T) *procstate.Image {
+	t.Helper()
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := procstate.NewImage(f, st.Size(), "self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// Between parts of a recording labels are forgotten, and given anew.
+func TestLabelsForgotten(t *testing.T) {
+	b := profile.NewBuilder()
+	l := newLabeller(b)
+	defer l.close()
+	l.fixed = []profile.Label{{Key: "build", Value: "42"}}
+	for part := range 3 {
+		for cgroup := range uint64(10) {
+			b.Add(profile.Thread{PID: 1, Labels: l.of(&loader.Sample{PID: noPID, Cgroup: 1<<40 + cgroup})}, []profile.Loc{{Addr: 1}}, "", 1, 1)
+		}
+		if len(l.sets) != 10 {
+			t.Errorf("part %d: %d sets of labels, want 10", part, len(l.sets))
+		}
+		var out strings.Builder
+		if err := b.Build(profile.Meta{}, nil).WriteOTLP(&out, nil); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), "build") {
+			t.Errorf("part %d: its samples have no labels", part)
+		}
+		b.Reset()
+		l.forget()
+	}
+}
+
+// TestStepperMemory checks that a recording lets go of what is known of files that have
+// been closed, once each time.
+func TestStepperMemory(t *testing.T) {
+	r := &recorder{pipeline: newPipeline(symbols.Options{}), images: procstate.NewImages(1)}
+	defer r.images.Close()
+	r.procs = loader.NewProcesses(loader.ProcessesConfig{Images: r.images})
+	var asked []func(uint32) bool
+	if err := r.group.AddStepper(forgetting{&asked}); err != nil {
+		t.Fatal(err)
+	}
+	for opened, want := range []int{0, 0, 1, 2, 2} { // the last two close what has been idle, and nothing
+		var last *procstate.Image
+		if opened == 1 || opened == 2 {
+			last = openFile(t, r.images, [...]string{"/proc/self/exe", "/bin/sh"}[opened-1])
+		}
+		r.closeFiles()
+		if len(asked) != want {
+			t.Errorf("step %d: asked to forget some %d times, want %d", opened, len(asked), want)
+		}
+		if n := len(asked); n == 1 && (!asked[0](last.Index) || asked[0](last.Index-1)) {
+			t.Error("what is known of the file that is open is forgotten, or not of the one before")
+		}
+	}
+}
+
+// forgetting is a stepper that notes what it is asked to forget.
+type forgetting struct{ asked *[]func(uint32) bool }
+
+func (forgetting) Name() string              { return "forgetting" }
+func (forgetting) Priority() unwind.Priority { return unwind.PriorityAnalysis }
+func (forgetting) CallerFrame(*unwind.Walker, *unwind.Frame, *unwind.Frame) (unwind.Verdict, error) {
+	return unwind.NotMe, nil
+}
+func (f forgetting) ForgetImages(isKept func(uint32) bool) { *f.asked = append(*f.asked, isKept) }
+
+// openFile opens a file as one that is mapped.
+func openFile(t *testing.T, images *procstate.Images, path string) *procstate.Image {
+	t.Helper()
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	im, err := images.Open(&procstate.FileRef{Path: path, Dev: st.Dev, Inode: st.Ino})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
+)
+
+// All threads have precedence, those too that are born later; the one that works for
+// long gives it up, and at rest all do.
+func TestPrecedence(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Lacks(t, "real-time priorities need root")
+	}
+	p := takePrecedence()
+	defer p.end()
+	want := func(when string, n func(threads int) int) {
+		t.Helper()
+		all, realtime := threads(), 0
+		for _, tid := range all {
+			if a, err := unix.SchedGetAttr(tid, 0); err == nil && a.Policy == unix.SCHED_RR {
+				realtime++
+			}
+		}
+		if realtime != n(len(all)) {
+			t.Errorf("%s %d of %d threads have precedence", when, realtime, len(all))
+		}
+	}
+	all := func(n int) int { return n }
+	none := func(int) int { return 0 }
+	want("first", all)
+	hold, held := make(chan struct{}), make(chan struct{})
+	for range 3 {
+		go func() {
+			runtime.LockOSThread()
+			held <- struct{}{}
+			<-hold
+		}()
+		<-held
+	}
+	defer close(hold)
+	want("with more threads", all)
+	p.since = time.Now().Add(-time.Second)
+	p.yield()
+	want("after long work", func(n int) int { return n - 1 })
+	if a, err := unix.SchedGetAttr(0, 0); err != nil || a.Policy != unix.SCHED_NORMAL || a.Nice != recorderNice {
+		t.Errorf("working for long: %+v, %v", a, err)
+	}
+	p.resume()
+	want("resumed", all)
+	p.rest()
+	want("at rest", none)
+	p.resume()
+	want("resumed after rest", all)
+	p.rest()
+}
