@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -101,7 +100,8 @@ func names(r *report, b *builder, c *config) error {
 		}
 	}
 	r.printf("%d random addresses of each file. An answer is the whole chain: function, inlined callers, and file and line of each. eu-addr2line, which is slow, is asked for the first %d; addresses that no program names alike are in the column \"as none\".\n\n", n, euAddr2line.asked(n))
-	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as the file says", "as none", "not explained", "differences by kind")
+	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as the file says", "as none", "not explained")
+	all := newDifferences()
 	for i := range namedFiles {
 		f := &namedFiles[i]
 		if !strings.Contains(f.name, c.only) {
@@ -115,11 +115,12 @@ func names(r *report, b *builder, c *config) error {
 			r.printf("\n%s is not here.\n\n", p)
 			continue
 		}
-		if err := compareNames(r, c, f, p, n); err != nil {
+		if err := compareNames(r, c, f, p, n, all); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
-	r.printf("\n")
+	r.printf("\nBy which rules the programs answer otherwise, in how many of the files that they answer for, and at how many of the addresses that they were asked for there.\n\n")
+	all.write(r)
 	return nil
 }
 
@@ -142,13 +143,8 @@ type comparison struct {
 	kinds       map[differenceKind]int
 }
 
-type differenceKind struct {
-	peer *namer
-	kind string
-}
-
-// compareNames prints the row of a file.
-func compareNames(r *report, c *config, f *namedFile, path string, n int) error {
+// compareNames prints the row of a file, and adds to all differences its own.
+func compareNames(r *report, c *config, f *namedFile, path string, n int, all *differences) error {
 	addrs, err := randomCode(path, n)
 	if err != nil {
 		return err
@@ -171,6 +167,7 @@ func compareNames(r *report, c *config, f *namedFile, path string, n int) error 
 		cmp.ask(p)
 	}
 	r.row(cmp.row()...)
+	all.add(cmp)
 	return nil
 }
 
@@ -205,14 +202,12 @@ func (c *comparison) explain(p *namer, kind string, i int, theirs []symbols.Line
 	if reason == "" && p != goAddr2line && c.asGo[i] {
 		reason = "not in the Go table"
 	}
-	if reason != "" {
-		kind += " (" + reason + ")"
-	} else {
+	if reason == "" {
 		c.unexplained[i] = true
 	}
-	k := differenceKind{p, kind}
+	k := differenceKind{p, kind, reason}
 	if c.kinds[k]++; (c.unexplained[i] || reason == notInFile) && c.kinds[k] <= c.examples {
-		printExample(c.path, c.addrs[i], p, kind, c.own[i], theirs)
+		printExample(c.path, c.addrs[i], &k, c.own[i], theirs)
 	}
 }
 
@@ -264,9 +259,5 @@ func (c *comparison) row() []string {
 	if judged, right := c.judge(); judged > 0 {
 		says = share(right, judged)
 	}
-	var list []string
-	for _, k := range slices.SortedFunc(maps.Keys(c.kinds), func(a, b differenceKind) int { return c.kinds[b] - c.kinds[a] }) {
-		list = append(list, fmt.Sprintf("%s: %s %s", k.peer.name, k.kind, share(c.kinds[k], k.peer.asked(n))))
-	}
-	return append(cells, says, share(alone, n), share(len(c.unexplained), n), strings.Join(list, ", "))
+	return append(cells, says, share(alone, n), share(len(c.unexplained), n))
 }

@@ -295,6 +295,6 @@ func (e *evidence) rule(peer *namer, kind string, i int, own, theirs []symbols.L
 }
 
 // printExample shows a difference.
-func printExample(file string, addr uint64, p *namer, kind string, own, theirs []symbols.Line) {
-	fmt.Fprintf(os.Stderr, "%s %#x: %s: %s\n  here  %s\n  there %s\n", file, addr, p.name, kind, chainText(own), chainText(theirs))
+func printExample(file string, addr uint64, k *differenceKind, own, theirs []symbols.Line) {
+	fmt.Fprintf(os.Stderr, "%s %#x: %s: %s (%s)\n  here  %s\n  there %s\n", file, addr, k.peer.name, k.kind, k.reason, chainText(own), chainText(theirs))
 }
