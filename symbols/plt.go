@@ -78,7 +78,7 @@ func (b *symtabBuilder) gotSlots(im *procstate.Image) (slots *gotSlots, source u
 		return nil, 0, false
 	}
 	str := im.Sections()[dynsym.Link]
-	source, ok = b.addSource(strtab{img: im, off: str.Off, size: str.Size, suffix: "@plt"}, nil)
+	source, ok = b.addSource(strtab{img: im, off: str.Off, size: str.Size, suffix: "@plt"})
 	if !ok {
 		return nil, 0, false
 	}

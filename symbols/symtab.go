@@ -27,7 +27,7 @@ type symtab struct {
 
 	addrs   []uint32 // of the symbols
 	names   []uint32 // offset of the name in its string table
-	sources []uint8  // index in strtabs
+	sources []uint8  // index in strtabs; alike where it is another name of the symbol before
 	open    []uint32 // the symbols without size, in order
 
 	strtabs []strtab
@@ -35,6 +35,10 @@ type symtab struct {
 	mu    sync.RWMutex
 	cache map[uint32]symbolName
 }
+
+// alike is set in the source of a name that the symbol before has as well, if it is
+// the better one.
+const alike = 0x80
 
 // strtab is a string table, left in its file, and what follows its names.
 type strtab struct {
@@ -105,24 +109,52 @@ func (t *symtab) name(id uint32, mode DemangleMode, b *budget) symbolName {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	strs := &t.strtabs[t.sources[id]]
-	strs.asked(b)
-	n.system = strs.read(uint64(t.names[id]))
+	n.system = t.systemName(id, b)
 	n.function = Demangle(n.system, mode)
 	t.cache[id] = n
 	return n
 }
 
+// maxNamesRead bounds what is read to find the best name of a symbol, in bytes.
+const maxNamesRead = 16 << 20
+
+// systemName reads the best name of a symbol.
+func (t *symtab) systemName(id uint32, b *budget) string {
+	read := func() string {
+		strs := &t.strtabs[t.sources[id]&^alike]
+		strs.asked(b)
+		return strs.read(uint64(t.names[id]))
+	}
+	best, cost := read(), 0
+	for id++; int(id) < len(t.sources) && t.sources[id]&alike != 0 && cost < maxNamesRead; id++ {
+		name := read()
+		if compareNames([]byte(name), []byte(best)) < 0 {
+			best = name
+		}
+		cost += len(name) + 64 // of the call
+	}
+	return best
+}
+
 // asked counts a question, and reads the table whole when that had been the
 // cheaper way to answer all so far.
 func (s *strtab) asked(b *budget) {
-	if s.missed += readCost; s.raw != nil || s.missed < s.size || s.size > maxWhole || s.size > uint64(s.img.Size()) || !b.mayCharge(int(s.size)) {
+	if s.missed += readCost; s.raw != nil || s.missed < s.size || s.size > maxWhole || !b.mayCharge(int(s.size)) {
 		return
 	}
-	whole := make([]byte, s.size)
-	if n, _ := s.img.ReadAt(whole, int64(s.off)); n == len(whole) {
-		s.raw = whole
+	s.raw = s.whole()
+}
+
+// whole reads the table; it is nil when that cannot be.
+func (s *strtab) whole() []byte {
+	if s.size > uint64(s.img.Size()) {
+		return nil
 	}
+	b := make([]byte, s.size)
+	if n, _ := s.img.ReadAt(b, int64(s.off)); n < len(b) {
+		return nil
+	}
+	return b
 }
 
 // read returns the name at an offset of the table.

@@ -15,7 +15,6 @@ import (
 // entry is a symbol while the index is built.
 type entry struct {
 	off, size uint32 // from base
-	end       uint32 // of its section, for symbols without size
 	name      uint32
 	rank      uint8
 	source    uint8
@@ -52,7 +51,7 @@ type symtabBuilder struct {
 	code    []codeRange // executable sections or segments, sorted
 	entries []entry
 	strtabs []strtab
-	strs    [][]byte         // contents of strtabs, while building; nil to read each name
+	strs    [][]byte         // contents of strtabs, while building; nil where each name is read
 	wanted  func(entry) bool // of entries, the ones to add; nil for all
 	added   func(entry)      // is told of those; may be nil
 	from    uint64           // symbols that end at this address or before are left out,
@@ -101,11 +100,11 @@ func codeAt(code []codeRange, vaddr uint64) (codeRange, bool) {
 // add puts a symbol in; end is that of its section.
 func (b *symtabBuilder) add(vaddr, size uint64, end uint64, name uint32, rank, source uint8) {
 	off := vaddr - b.base
-	size, end = min(size, end-vaddr), end-b.base
+	size = min(size, end-vaddr)
 	if off >= none || off+size >= none {
 		return
 	}
-	e := entry{uint32(off), uint32(size), uint32(min(end, none-1)), name, rank, source}
+	e := entry{uint32(off), uint32(size), name, rank, source}
 	if b.wanted == nil || b.wanted(e) {
 		if b.entries == nil {
 			b.entries = (*entryBuffers.Get().(*[]entry))[:0]
@@ -115,12 +114,12 @@ func (b *symtabBuilder) add(vaddr, size uint64, end uint64, name uint32, rank, s
 }
 
 // addSource registers a string table; ok is false when there are too many.
-func (b *symtabBuilder) addSource(s strtab, contents []byte) (source uint8, ok bool) {
-	if len(b.strtabs) == 255 {
+func (b *symtabBuilder) addSource(s strtab) (source uint8, ok bool) {
+	if len(b.strtabs) == alike {
 		return 0, false
 	}
 	b.strtabs = append(b.strtabs, s)
-	b.strs = append(b.strs, contents)
+	b.strs = append(b.strs, s.raw)
 	return uint8(len(b.strtabs) - 1), true
 }
 
@@ -131,17 +130,13 @@ func (b *symtabBuilder) addTable(im *procstate.Image, s procstate.Section) error
 	}
 	str := im.Sections()[s.Link]
 	st := strtab{img: im, off: str.Off, size: str.Size}
-	var contents []byte
-	if b.wanted == nil || str.Flags&elf.SHF_COMPRESSED != 0 {
+	if str.Flags&elf.SHF_COMPRESSED != 0 {
 		var err error
-		if contents, err = im.SectionBytes(str, 0); err != nil {
+		if st.raw, err = im.SectionBytes(str, 0); err != nil {
 			return err
 		}
 	}
-	if str.Flags&elf.SHF_COMPRESSED != 0 {
-		st.raw = contents
-	}
-	source, ok := b.addSource(st, contents)
+	source, ok := b.addSource(st)
 	if !ok {
 		return nil
 	}
@@ -209,12 +204,19 @@ func (b *symtabBuilder) addSymbol(sym *rawSym, source uint8, arm bool) {
 	}
 }
 
-// nameOf returns the name of an entry, without its version.
+// nameOf returns the name of an entry, without its version. A table of which many
+// names are asked for is read whole.
 func (b *symtabBuilder) nameOf(e *entry) []byte {
+	s := &b.strtabs[e.source]
+	if b.strs[e.source] == nil && s.missed < s.size {
+		if s.missed += readCost; s.missed >= s.size {
+			b.strs[e.source] = s.whole()
+		}
+	}
 	if c := b.strs[e.source]; c != nil {
 		return nameAt(c, uint64(e.name))
 	}
-	return []byte(b.strtabs[e.source].read(uint64(e.name)))
+	return []byte(s.read(uint64(e.name)))
 }
 
 // isLabel reports whether a symbol without type can name code. Mapping
@@ -251,25 +253,24 @@ func decodeSym(data []byte, width int) rawSym {
 	return rawSym{le.Uint32(data), data[12], elf.SectionIndex(le.Uint16(data[14:])), uint64(le.Uint32(data[4:])), uint64(le.Uint32(data[8:]))}
 }
 
-// better reports whether x names an address better than y.
+// better reports whether the name of x is better than that of y.
 func (b *symtabBuilder) better(x, y *entry) bool {
-	if x.rank != y.rank {
-		return x.rank > y.rank
-	}
 	if x.source == y.source && x.name == y.name {
 		return false
 	}
-	n, m := b.nameOf(x), b.nameOf(y)
+	c := compareNames(b.nameOf(x), b.nameOf(y))
+	return c < 0 || c == 0 && x.source < y.source
+}
+
+// compareNames is negative when n is a better name than m, 0 when they are the same.
+func compareNames(n, m []byte) int {
 	if u, v := underscores(n), underscores(m); u != v {
-		return u < v
+		return cmp.Compare(u, v)
 	}
 	if len(n) != len(m) {
-		return len(n) < len(m)
+		return cmp.Compare(len(n), len(m))
 	}
-	if c := bytes.Compare(n, m); c != 0 {
-		return c < 0
-	}
-	return x.source < y.source
+	return bytes.Compare(n, m)
 }
 
 func underscores(name []byte) int {
@@ -315,20 +316,21 @@ func (b *symtabBuilder) build() *symtab {
 		stack.closeUntil(ranges, group[0].off)
 		// The best sized symbol takes its bytes; the longest one what is
 		// left beyond it.
-		best, longest := b.best(group), group[0]
-		if best.size == 0 {
+		best, longest := b.best(group)
+		off, size := best[0].off, best[0].size
+		if size == 0 {
 			if len(stack) == 0 {
-				id := t.addSymbol(&best)
+				id := t.addSymbols(best)
 				t.open = append(t.open, id)
-				ranges.add(best.off, id)
-				ranges.add(min(next, best.end), none)
+				ranges.add(off, id)
+				ranges.add(min(next, b.sectionEnd(off)), none)
 			}
 			continue
 		}
-		if longest.size > best.size {
-			stack.open(ranges, span{longest.off, longest.off + longest.size, t.addSymbol(&longest)})
+		if longest.size > size {
+			stack.open(ranges, span{off, off + longest.size, t.addSymbols([]entry{longest})})
 		}
-		stack.open(ranges, span{best.off, best.off + best.size, t.addSymbol(&best)})
+		stack.open(ranges, span{off, off + size, t.addSymbols(best)})
 	}
 	stack.closeUntil(ranges, none)
 	t.ranges = ranges.end()
@@ -358,21 +360,56 @@ func sortEntries(in, out []entry) (sorted, other []entry) {
 	return in, out
 }
 
-// best returns the best of the symbols at one address, a sized one where
-// there is any.
-func (b *symtabBuilder) best(group []entry) entry {
-	best := &group[0]
-	for i := 1; i < len(group) && (group[i].size > 0 || best.size == 0); i++ {
-		if b.better(&group[i], best) {
-			best = &group[i]
-		}
-	}
-	return *best
+// sectionEnd is the end of the section with code at off, from base.
+func (b *symtabBuilder) sectionEnd(off uint32) uint32 {
+	sec, _ := codeAt(b.code, b.base+uint64(off))
+	return uint32(min(sec.end-b.base, none-1))
 }
 
-func (t *symtab) addSymbol(e *entry) (id uint32) {
-	t.addrs = append(t.addrs, e.off)
-	t.names = append(t.names, e.name)
-	t.sources = append(t.sources, e.source)
-	return uint32(len(t.addrs) - 1)
+// best moves the best of the symbols at one address, sized ones where there are
+// any, to the front of the group, and returns them and the longest. They are several
+// where only their names, which are not looked at, tell which is the best.
+func (b *symtabBuilder) best(group []entry) (best []entry, longest entry) {
+	longest = group[0] // as they are sorted
+	sized := len(group)
+	if longest.size > 0 {
+		sized = 1 + sort.Search(len(group)-1, func(i int) bool { return group[i+1].size == 0 })
+	}
+	n := 0
+	for i := range group[:sized] {
+		if n > 0 && group[i].rank < group[0].rank {
+			continue
+		}
+		if n > 0 && group[i].rank > group[0].rank {
+			n = 0
+		}
+		group[n], group[i] = group[i], group[n]
+		n++
+	}
+	first := 0
+	for i := range group[:n] {
+		if group[i].size != group[0].size {
+			for i := range group[:n] {
+				if b.better(&group[i], &group[first]) {
+					first = i
+				}
+			}
+			return group[first : first+1], longest
+		}
+	}
+	return group[:n], longest
+}
+
+// addSymbols adds a symbol that has one name of several.
+func (t *symtab) addSymbols(names []entry) (id uint32) {
+	id = uint32(len(t.addrs))
+	for i, e := range names {
+		if i > 0 {
+			e.source |= alike
+		}
+		t.addrs = append(t.addrs, e.off)
+		t.names = append(t.names, e.name)
+		t.sources = append(t.sources, e.source)
+	}
+	return id
 }

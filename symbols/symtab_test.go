@@ -219,7 +219,7 @@ func TestSymtabOrder(t *testing.T) {
 	for rot := range names {
 		b := &symtabBuilder{code: []codeRange{{0x1000, 0x2000}}, base: 0x1000}
 		str := "\x00" + strings.Join(names, "\x00") + "\x00"
-		src, _ := b.addSource(strtab{raw: []byte(str)}, []byte(str))
+		src, _ := b.addSource(strtab{raw: []byte(str)})
 		for i := range names {
 			n := names[(i+rot)%len(names)]
 			b.add(0x1000, 16, 0x2000, uint32(strings.Index(str, "\x00"+n+"\x00")+1), 5, src)
