@@ -84,8 +84,8 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	b := vm.blobAt(in.LookupPC())
-	if b != nil && b.interpreter && in.Flags&unwind.Interrupted != 0 {
-		return s.beginning(w, in, out)
+	if b != nil && b.interpreter {
+		return s.interpreted(w, in, out)
 	}
 	if b == nil || !b.jumps && (!b.fixed || b.frame < 16) {
 		return unwind.NotMe, nil
@@ -239,15 +239,21 @@ func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 	return f.SP() + uint64(8-sp), saved && sp <= -8, true
 }
 
-// beginning walks from a frame that the interpreter is building: there is the
-// caller's SP already, but not yet the rest of what senderSP looks at. Other
-// frames of the interpreter are FrameFunc's.
-func (s *HotSpot) beginning(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+// interpreted walks from a frame of the interpreter in which there is the caller's SP
+// already, but not yet the rest of what senderSP looks at: from one that a thread was
+// building when it was interrupted, and from those that take the place of a compiled
+// method that is deoptimised, which are filled in later. Others are FrameFunc's.
+func (s *HotSpot) interpreted(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	fp, sp := in.FP(), in.SP()
-	if fp < sp+interpSenderSP || fp-sp >= interpInitialSP || fp%8 != 0 {
+	if fp < sp+interpSenderSP || fp%8 != 0 {
 		return unwind.NotMe, nil
 	}
-	if s.analyzer.AllocatesFrame(w, in).State != SetFrame {
+	isWhole := fp-sp >= interpInitialSP
+	if in.Flags&unwind.Interrupted != 0 {
+		if isWhole || s.analyzer.AllocatesFrame(w, in).State != SetFrame {
+			return unwind.NotMe, nil
+		}
+	} else if _, ok := senderSP(w, sp, fp); ok || !isWhole {
 		return unwind.NotMe, nil
 	}
 	arch, mem, above := w.Arch(), w.ProcessState(), fp+16
