@@ -312,3 +312,39 @@ func TestJavaExecutesJava(t *testing.T) {
 	}
 	javaFrames()
 }
+
+// A frame that takes the place of a deoptimised method's has the caller's SP before
+// all else; FrameFunc walks one that is filled in.
+func TestInterpretedFrame(t *testing.T) {
+	const fp, sender, ra, callerFP = 0x7048, 0x7090, 0x7f0011112222, 0x70d0
+	stack := make([]uint64, 0x140/8)
+	word := func(addr uint64) *uint64 { return &stack[(addr-0x7000)/8] }
+	*word(fp), *word(fp + 8), *word(fp - interpSenderSP) = callerFP, ra, sender
+	walk := func(fp uint64) (unwind.Verdict, *unwind.Frame) {
+		snap := madeUp(procstate.AMD64, noMapping, stack...)
+		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+		in := unwind.NewFrame(procstate.AMD64, 0x7f0011110000, 0x7000, fp)
+		var out unwind.Frame
+		v, err := NewHotSpot().interpreted(w, &in, &out)
+		if err != nil {
+			t.Error(err)
+		}
+		return v, &out
+	}
+	if v, out := walk(fp); v != unwind.Success || out.PC() != ra || out.SP() != sender || out.FP() != callerFP {
+		t.Errorf("being made: verdict %d, PC %#x, SP %#x, FP %#x", v, out.PC(), out.SP(), out.FP())
+	}
+	for _, bad := range []uint64{0, fp + 8, sender + 4, fp + 16 + maxInterpLocals + 8} {
+		*word(fp - interpSenderSP) = bad
+		if v, _ := walk(fp); v != unwind.NotMe {
+			t.Errorf("caller's SP %#x: verdict %d", bad, v)
+		}
+	}
+	*word(fp - interpSenderSP), *word(fp - interpLocals), *word(fp - interpInitialSP) = sender, sender-8, 0x7000
+	if v, _ := walk(fp); v != unwind.NotMe {
+		t.Errorf("filled in: verdict %d", v)
+	}
+	if v, _ := walk(0x7040); v != unwind.NotMe {
+		t.Errorf("too short: verdict %d", v)
+	}
+}
