@@ -287,6 +287,11 @@ func (b *symtabBuilder) build() *symtab {
 	if len(b.entries) == 0 {
 		return t
 	}
+	defer func() {
+		for i := range t.strtabs {
+			t.strtabs[i].missed = 0 // what building cost says nothing of names to come
+		}
+	}()
 	other := *entryBuffers.Get().(*[]entry)
 	b.entries, other = sortEntries(b.entries, slices.Grow(other[:0], len(b.entries))[:len(b.entries)])
 	defer func() { // nobody else has them
