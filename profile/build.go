@@ -137,8 +137,12 @@ func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
 	})
 	r := resolver{p: p, functions: map[function]uint32{}}
 	p.locations = make([]location, 0, len(locs))
-	for _, i := range order {
+	expecter, _ := sym.(Expecter)
+	for at, i := range order {
 		loc := locs[i]
+		if expecter != nil && b.places == nil && loc.Module != markerModule && (at == 0 || locs[order[at-1]].Module != loc.Module) {
+			expecter.Expect(loc.Module, addrsOf(loc.Module, locs, order[at:]))
+		}
 		if loc.Module == markerModule {
 			text := "[unknown marker]"
 			if loc.Addr < uint64(len(b.markers)) {
@@ -170,6 +174,17 @@ func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
 		byNode[i] = renumbered[byNode[i]]
 	}
 	return byNode
+}
+
+// addrsOf returns the addresses of a module, which is the first one in order.
+func addrsOf(module uint32, locs []Loc, order []uint32) (addrs []uint64) {
+	for _, i := range order {
+		if locs[i].Module != module {
+			break
+		}
+		addrs = append(addrs, locs[i].Addr)
+	}
+	return addrs
 }
 
 // distinctLocs returns the places that frames are in, and by node the index of

@@ -54,6 +54,12 @@ type Symbolizer interface {
 	Symbolize(dst []Line, loc Loc) []Line
 }
 
+// Expecter is a Symbolizer that is told which addresses of a module it will be asked
+// for, in ascending order, before it is. It may keep the slice.
+type Expecter interface {
+	Expect(module uint32, addrs []uint64)
+}
+
 // KernelPath is the Path of the kernel's module, by perf's convention.
 const KernelPath = "[kernel.kallsyms]"
 

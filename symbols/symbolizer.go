@@ -145,6 +145,8 @@ type file struct {
 	dynamic  bool          // they are the dynamic ones alone: of most functions there are none
 	dwarf    *dwarfData    // nil when there is no debug information
 
+	expected *expected // nil: no addresses are
+
 	scans   atomic.Int32 // symbols that were looked for without an index
 	elfOnce sync.Once
 	elf     *symtab // after elfOnce
@@ -291,6 +293,9 @@ func (s *Symbolizer) open(f *file) {
 // symbolsAt returns an index of ELF symbols with the one at a link-time
 // address: of all of them, but for the first few questions.
 func (s *Symbolizer) symbolsAt(f *file, vaddr uint64) *symtab {
+	if f.expected.has(vaddr) {
+		return f.expected.table
+	}
 	if f.scans.Load() < scansFirst && f.scans.Add(1) <= scansFirst {
 		if t, err := scan(newSymtabBuilder(f.img), vaddr, f.addTables); err == nil {
 			return t

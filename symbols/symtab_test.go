@@ -307,6 +307,29 @@ func TestScan(t *testing.T) {
 				t.Errorf("%s: %#x: %+v, in the index %+v", tc.im.Path, a, got, want)
 			}
 		}
+		r := rand.New(rand.NewSource(1))
+		for range 50 { // sets of a few and of many
+			addrs := []uint64{0, 1}
+			for _, a := range tc.addrs[r.Intn(len(tc.addrs)):] {
+				if r.Intn(1+r.Intn(20)) == 0 {
+					addrs = append(addrs, a)
+				}
+			}
+			slices.Sort(addrs)
+			s := newSymbolizer(t, Options{})
+			s.Expect(tc.im, slices.Compact(addrs))
+			few := s.file(tc.im)
+			few.openOnce.Do(func() { s.open(few) })
+			for _, a := range addrs {
+				want, _ := (&Symbolizer{}).symbol(f.elf, a)
+				if got, _ := s.symbol(s.symbolsAt(few, a), a); got != want {
+					t.Errorf("%s: %#x of %d: %+v, in the index %+v", tc.im.Path, a, len(addrs), got, want)
+				}
+			}
+			if len(addrs) > scansFirst && few.elf != nil {
+				t.Errorf("%s: an index of all symbols for %d addresses", tc.im.Path, len(addrs))
+			}
+		}
 	}
 }
 

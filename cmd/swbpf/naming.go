@@ -30,7 +30,6 @@ type modules struct {
 	walked     []*walkedProcess            // of the processes in jit, while they run
 	jitUpdated time.Time
 	part       uint32 // of the recording
-	named      uint32 // the module of the last address that was named
 	*codeNames
 }
 
@@ -190,13 +189,17 @@ func (ms *modules) has(im *procstate.Image) bool {
 // count returns the number of files that frames were found in.
 func (ms *modules) count() int { return len(ms.image) }
 
-// Symbolize implements profile.Symbolizer. Addresses come in order of modules:
-// what names those of one is given back before the next.
-func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line {
-	if loc.Module != ms.named {
-		ms.forgetNames()
-		ms.named = loc.Module
+// Expect implements profile.Expecter. Addresses come in order of modules: what names
+// those of one is given back before the next.
+func (ms *modules) Expect(module uint32, addrs []uint64) {
+	ms.forgetNames()
+	if im := ms.image[module]; im != nil {
+		ms.symbolizer.Expect(im, addrs)
 	}
+}
+
+// Symbolize implements profile.Symbolizer.
+func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line {
 	switch loc.Module {
 	case ms.kernel:
 		if s, decided := ms.bpfCode.Earlier(loc.Addr); decided {
@@ -219,7 +222,6 @@ func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line
 
 // forgetNames gives back what names have been read from.
 func (ms *modules) forgetNames() {
-	ms.named = 0
 	ms.symbolizer.Forget()
 	ms.tables = nil
 	if ms.code != nil {
