@@ -44,16 +44,25 @@ func threads() (tids []int) {
 	return tids
 }
 
+// countThreads returns a number that is another when this program has more threads.
+func countThreads() int {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/task", &st); err != nil {
+		return -1
+	}
+	return int(st.Nlink)
+}
+
 // precedence has the kernel run the threads of this program before all usual ones,
 // whatever there are and in whichever session, as nice values do not: rings that
 // are full in a moment must be emptied soon. All threads have it, as any may hold
 // what the one that empties them waits for, and so have those that they make. The one
 // that empties rings gives it up while it works for long. nil does nothing.
 type precedence struct {
-	reader int  // its thread
-	taken  bool // by all threads
-	yields bool // the reader has given it up
-	since  time.Time
+	reader  int  // its thread
+	threads int  // countThreads when all were given it last; 0 while none has it
+	yields  bool // the reader has given it up
+	since   time.Time
 }
 
 const (
@@ -87,15 +96,17 @@ func (p *precedence) resume() {
 		return
 	}
 	p.since = time.Now()
-	switch {
-	case !p.taken:
+	// A thread that is made by one that lacks it, lacks it.
+	for n := countThreads(); n != p.threads; n = countThreads() {
+		p.threads, p.yields = n, false
 		for _, tid := range threads() {
 			precede(tid)
 		}
-	case p.yields:
+	}
+	if p.yields {
+		p.yields = false
 		precede(p.reader)
 	}
-	p.taken, p.yields = true, false
 }
 
 // yield ends the reader's precedence if it has lasted too long, until it is resumed.
@@ -108,8 +119,8 @@ func (p *precedence) yield() {
 
 // rest ends the precedence of all threads until it is resumed.
 func (p *precedence) rest() {
-	if p != nil && p.taken {
-		p.taken = false
+	if p != nil && p.threads != 0 {
+		p.threads = 0
 		for _, tid := range threads() {
 			recede(tid)
 		}

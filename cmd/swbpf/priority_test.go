@@ -53,6 +53,21 @@ func TestPrecedence(t *testing.T) {
 	}
 	p.resume()
 	want("resumed", all)
+	for _, tid := range threads() { // one of these may have made the next
+		if tid != p.reader {
+			recede(tid)
+		}
+	}
+	for before := countThreads(); countThreads() == before; {
+		go func() {
+			runtime.LockOSThread()
+			held <- struct{}{}
+			<-hold
+		}()
+		<-held
+	}
+	p.resume()
+	want("made by one without", all)
 	p.rest()
 	want("at rest", none)
 	p.resume()
