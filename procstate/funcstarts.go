@@ -19,13 +19,12 @@ const (
 // that says nothing gives none; damaged tables are left out. The result is
 // made anew by each call.
 func (im *Image) FuncStarts() []uint64 {
-	var out []uint64
+	out := im.appendFDEStarts(nil)
 	for _, name := range []string{".symtab", ".dynsym"} {
 		if s, ok := im.Section(name); ok {
 			out = im.appendFuncSymbols(out, s)
 		}
 	}
-	out = im.appendFDEStarts(out)
 	slices.Sort(out)
 	return slices.Clone(slices.Compact(out)) // half of it is often the same twice
 }
@@ -35,25 +34,32 @@ func (im *Image) appendFuncSymbols(out []uint64, s Section) []uint64 {
 	if im.arch.AddressWidth == 4 {
 		size, info, shndx, value = 16, 12, 14, 4
 	}
-	start := len(out)
-	err := im.SectionParts(s, maxSymtab, func(b []byte) {
-		for ; len(b) >= size; b = b[size:] {
-			in := int(binary.LittleEndian.Uint16(b[shndx:]))
-			switch elf.SymType(b[info] & 15) {
-			case elf.STT_FUNC, elf.STT_GNU_IFUNC:
-			case elf.STT_NOTYPE:
-				if elf.ST_BIND(b[info]) != elf.STB_GLOBAL || in >= len(im.sections) || im.sections[in].Flags&elf.SHF_EXECINSTR == 0 {
+	each := func(add func(vaddr uint64)) error {
+		return im.SectionParts(s, maxSymtab, func(b []byte) {
+			for ; len(b) >= size; b = b[size:] {
+				in := int(binary.LittleEndian.Uint16(b[shndx:]))
+				switch elf.SymType(b[info] & 15) {
+				case elf.STT_FUNC, elf.STT_GNU_IFUNC:
+				case elf.STT_NOTYPE:
+					if elf.ST_BIND(b[info]) != elf.STB_GLOBAL || in >= len(im.sections) || im.sections[in].Flags&elf.SHF_EXECINSTR == 0 {
+						continue
+					}
+				default:
 					continue
 				}
-			default:
-				continue
+				if in != int(elf.SHN_UNDEF) {
+					add(im.word(b[value:]))
+				}
 			}
-			if in != int(elf.SHN_UNDEF) {
-				out = append(out, im.word(b[value:]))
-			}
-		}
-	})
-	if err != nil {
+		})
+	}
+	n := 0 // rather than to grow by steps, which takes several times the memory
+	if each(func(uint64) { n++ }) != nil {
+		return out
+	}
+	start := len(out)
+	out = slices.Grow(out, n)
+	if each(func(vaddr uint64) { out = append(out, vaddr) }) != nil {
 		return out[:start]
 	}
 	return out
@@ -87,12 +93,22 @@ func (im *Image) appendFDEStarts(out []uint64) []uint64 {
 	if n > maxFDEs || n*8 > min(p.Filesz, uint64(im.size))-12 {
 		return out
 	}
-	tab := make([]byte, n*8)
-	if im.ReadVaddr(tab, p.Vaddr+12) != nil {
+	off, ok := im.OffsetOfVaddr(p.Vaddr+12, n*8)
+	if !ok {
 		return out
 	}
-	for ; len(tab) >= 8; tab = tab[8:] {
-		out = append(out, p.Vaddr+uint64(int64(int32(binary.LittleEndian.Uint32(tab)))))
+	buf := sectionBuffers.Get().(*[sectionPart]byte)
+	defer sectionBuffers.Put(buf)
+	start := len(out)
+	out = slices.Grow(out, int(n))
+	for at := uint64(0); at < n*8; at += sectionPart {
+		tab := buf[:min(n*8-at, sectionPart)]
+		if im.readFull(tab, off+at) != nil {
+			return out[:start]
+		}
+		for ; len(tab) >= 8; tab = tab[8:] {
+			out = append(out, p.Vaddr+uint64(int64(int32(binary.LittleEndian.Uint32(tab)))))
+		}
 	}
 	return out
 }
