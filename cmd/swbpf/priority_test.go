@@ -33,6 +33,11 @@ func TestPrecedence(t *testing.T) {
 	}
 	all := func(n int) int { return n }
 	none := func(int) int { return 0 }
+	settle := func() { // the runtime may have been making a thread meanwhile
+		time.Sleep(5 * time.Millisecond)
+		p.resume()
+	}
+	settle()
 	want("first", all)
 	hold, held := make(chan struct{}), make(chan struct{})
 	for range 3 {
@@ -66,11 +71,12 @@ func TestPrecedence(t *testing.T) {
 		}()
 		<-held
 	}
-	p.resume()
+	settle()
 	want("made by one without", all)
 	p.rest()
 	want("at rest", none)
 	p.resume()
+	settle()
 	want("resumed after rest", all)
 	p.rest()
 }
