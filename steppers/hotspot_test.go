@@ -232,6 +232,34 @@ func TestFreedMethod(t *testing.T) {
 	}
 }
 
+// What holds code is told by its name: frames of some kinds have the size that is
+// noted, wherever they call.
+func TestBlobKinds(t *testing.T) {
+	const addr = 1 << 32
+	for name, want := range map[string]codeBlob{
+		"nmethod":                          {fixed: true},
+		"native nmethod":                   {fixed: true},
+		"ExceptionBlob":                    {fixed: true},
+		"UncommonTrapBlob":                 {fixed: true},
+		"_new_instance_Java":               {fixed: true},
+		"Interpreter":                      {interpreter: true},
+		"vtable chunks":                    {jumps: true},
+		"DeoptimizationBlob":               {},
+		"StubRoutines (1)":                 {},
+		"UncommonTrapBlob of another kind": {},
+	} {
+		text := make([]byte, 64)
+		copy(text, name)
+		mem := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+		mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: addr, Data: text}})
+		b := codeBlob{name: addr, frame: 32}
+		(&hotspotVM{mem: mem}).classify(&b)
+		if want.name, want.frame = addr, 32; b != want {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+}
+
 // execAgain is loaded into Java: a signal has it execute its program anew.
 const execAgain = `
 #include <fcntl.h>

@@ -279,9 +279,9 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 }
 
 // classify tells from the name of a blob whether it is a compiled method, a
-// stub that C2 has compiled, that by which exceptions pass, or those by which
-// virtual methods are called. Other stubs are
-// written by hand and push before they call.
+// stub that C2 has compiled, those by which exceptions pass and by which methods are
+// given up for the interpreter, or those by which virtual methods are called. Other
+// stubs are written by hand and push before they call.
 func (vm *hotspotVM) classify(b *codeBlob) {
 	buf := vm.buf[:64]
 	if !vm.read(b.name, buf) {
@@ -294,6 +294,7 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 	case bytes.Equal(name, []byte("vtable chunks")):
 		b.jumps = true
 	case bytes.Equal(name, []byte("nmethod")), bytes.Equal(name, []byte("native nmethod")), bytes.Equal(name, []byte("ExceptionBlob")),
+		bytes.Equal(name, []byte("UncommonTrapBlob")),
 		bytes.HasPrefix(name, []byte("_")) && bytes.HasSuffix(name, []byte("_Java")):
 		b.fixed = true
 		b.jumps = b.frame == 0 // by method handles
