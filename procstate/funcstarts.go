@@ -20,16 +20,23 @@ const (
 // made anew by each call.
 func (im *Image) FuncStarts() []uint64 {
 	out := im.appendFDEStarts(nil)
+	slices.Sort(out)
+	fdes := len(out)
 	for _, name := range []string{".symtab", ".dynsym"} {
 		if s, ok := im.Section(name); ok {
-			out = im.appendFuncSymbols(out, s)
+			out = im.appendFuncSymbols(out, fdes, s)
 		}
 	}
 	slices.Sort(out)
-	return slices.Clone(slices.Compact(out)) // half of it is often the same twice
+	out = slices.Compact(out)
+	if cap(out)-len(out) > len(out)/8 {
+		out = slices.Clone(out)
+	}
+	return out
 }
 
-func (im *Image) appendFuncSymbols(out []uint64, s Section) []uint64 {
+// appendFuncSymbols adds what is not among the first fdes addresses, which most are.
+func (im *Image) appendFuncSymbols(out []uint64, fdes int, s Section) []uint64 {
 	size, info, shndx, value := 24, 4, 6, 8
 	if im.arch.AddressWidth == 4 {
 		size, info, shndx, value = 16, 12, 14, 4
@@ -47,8 +54,12 @@ func (im *Image) appendFuncSymbols(out []uint64, s Section) []uint64 {
 				default:
 					continue
 				}
-				if in != int(elf.SHN_UNDEF) {
-					add(im.word(b[value:]))
+				if in == int(elf.SHN_UNDEF) {
+					continue
+				}
+				vaddr := im.word(b[value:])
+				if _, known := slices.BinarySearch(out[:fdes], vaddr); !known {
+					add(vaddr)
 				}
 			}
 		})

@@ -10,24 +10,38 @@ import (
 // is, so that recording can go on after it.
 func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
 	b.init()
+	c := *b
+	return c.Finish(meta, sym)
+}
+
+// Finish is Build and then Reset. It gives up what is needed no more before frames
+// are named, most of the Builder's memory.
+func (b *Builder) Finish(meta Meta, sym Symbolizer) *Profile {
+	b.init()
+	b.path, b.stacks.children, b.firsts, b.index = Path{}, nil, list[uint32]{}, nil
 	p := &Profile{Meta: meta, squaresKnown: !b.squaresGuessed}
 	p.Meta.Lost = slices.Clone(meta.Lost)
 	p.Meta.Target = validText(meta.Target)
 	sortTallies(p.Meta.Lost)
 	b.tally(p)
 	modules := b.orderModules(p)
-	locs := b.resolve(p, modules, sym)
-	nodes := b.orderNodes(p, locs)
+	locs, byNode := b.distinctLocs()
+	parents := b.stacks.parents()
+	b.stacks = stacks{}
+	b.resolve(p, modules, sym, locs, byNode)
+	nodes := orderNodes(p, parents, byNode)
 	threads := b.orderThreads(p, b.orderLabels(p))
 
-	p.samples = make([]sample, len(b.samples))
-	for i, s := range b.samples {
+	p.samples = make([]sample, b.samples.count)
+	for i, s := range b.samples.all() {
 		p.samples[i] = sample{tally{nodes[s.node], threads[s.thread], s.count, s.value}, s.squares}
 	}
 	slices.SortFunc(p.samples, func(x, y sample) int {
 		return cmp.Or(cmp.Compare(x.node, y.node), cmp.Compare(x.thread, y.thread))
 	})
+	b.samples = list[sample]{}
 	p.times = b.orderTimes(nodes, threads)
+	b.Reset()
 	return p
 }
 
@@ -40,14 +54,14 @@ func validText(s string) string { return strings.ToValidUTF8(s, "?") }
 func (b *Builder) tally(p *Profile) {
 	// roots[n] is the root frame of node n. Parents come before children.
 	roots := make([]uint32, b.stacks.count)
-	for i, n := range b.stacks.all() {
+	for i, n := range b.stacks.frames() {
 		roots[i] = uint32(i)
 		if n.parent != 0 {
 			roots[i] = roots[n.parent]
 		}
 	}
 	byRoot := map[uint32]int64{}
-	for _, s := range b.samples {
+	for _, s := range b.samples.all() {
 		p.Samples += s.count
 		p.Value += s.value
 		byRoot[roots[s.node]] += s.count
@@ -74,7 +88,7 @@ func sortTallies(t []Tally) {
 func (b *Builder) orderModules(p *Profile) []int {
 	used := b.UsedModules()
 	self := make([]int64, len(b.modules))
-	for _, s := range b.samples {
+	for _, s := range b.samples.all() {
 		if n := b.stacks.at(s.node); s.node != 0 && n.module != markerModule {
 			self[b.moduleOf(n.module)] += s.count
 		}
@@ -106,7 +120,7 @@ func (b *Builder) orderModules(p *Profile) []int {
 func (b *Builder) UsedModules() []bool {
 	b.init()
 	used := make([]bool, len(b.modules))
-	for _, n := range b.stacks.all() {
+	for _, n := range b.stacks.frames() {
 		if n.module != markerModule {
 			used[b.moduleOf(n.module)] = true
 		}
@@ -122,10 +136,9 @@ func (b *Builder) moduleOf(id uint32) uint32 {
 	return id
 }
 
-// resolve makes the locations and names them. It returns their numbers by
-// nodes of the Builder.
-func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
-	locs, byNode := b.distinctLocs()
+// resolve makes the locations of places and names them. The index of a place, which
+// byNode has, becomes the location's number.
+func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer, locs []Loc, byNode []uint32) {
 	// Ascending for the Symbolizer, by the caller's numbers.
 	order := make([]uint32, len(locs))
 	for i := range order {
@@ -173,7 +186,6 @@ func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer) []uint32 {
 	for i := 1; i < len(byNode); i++ {
 		byNode[i] = renumbered[byNode[i]]
 	}
-	return byNode
 }
 
 // addrsOf returns the addresses of a module, which is the first one in order.
@@ -200,7 +212,7 @@ func (b *Builder) distinctLocs() (locs []Loc, byNode []uint32) {
 		}
 		return &index[i]
 	}
-	for i, n := range b.stacks.all() {
+	for i, n := range b.stacks.frames() {
 		loc := Loc{n.module, n.addr}
 		at := slot(loc)
 		if *at == 0 {
@@ -300,20 +312,18 @@ func (r *resolver) sort() []uint32 {
 	return renumbered
 }
 
-// orderNodes lays the tree out in preorder, children by location. It returns
-// the new numbers by old ones.
-func (b *Builder) orderNodes(p *Profile, locs []uint32) []uint32 {
-	old := &b.stacks
-	parent := func(n int) uint32 { return old.at(uint32(n)).parent }
-	first, children := childLists(old.count, parent)
-	renumbered := make([]uint32, old.count)
-	p.nodes = make([]pathNode, 0, old.count)
+// orderNodes lays the tree of nodes, given by their parents and locations, out in
+// preorder, children by location. It returns the new numbers by old ones.
+func orderNodes(p *Profile, parents, locs []uint32) []uint32 {
+	first, children := childLists(len(parents), func(n int) uint32 { return parents[n] })
+	renumbered := make([]uint32, len(parents))
+	p.nodes = make([]pathNode, 0, len(parents))
 	todo := []uint32{0}
 	for len(todo) > 0 {
 		n := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		renumbered[n] = uint32(len(p.nodes))
-		p.nodes = append(p.nodes, pathNode{renumbered[parent(int(n))], locs[n]})
+		p.nodes = append(p.nodes, pathNode{renumbered[parents[n]], locs[n]})
 		c := children[first[n]:first[n+1]]
 		slices.SortFunc(c, func(x, y uint32) int { return cmp.Compare(locs[y], locs[x]) }) // last in, first out
 		todo = append(todo, c...)

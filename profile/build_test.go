@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"testing"
@@ -28,7 +29,7 @@ func TestSymbolizeOrder(t *testing.T) {
 }
 
 // Build leaves the Builder as it is: recording goes on, and the next profile
-// has what was added since.
+// has what was added since. After Finish it has that alone.
 func TestBuildTwice(t *testing.T) {
 	b := NewBuilder()
 	m := b.Module(Module{Path: "a"})
@@ -39,6 +40,14 @@ func TestBuildTwice(t *testing.T) {
 	second := b.Build(Meta{}, nil)
 	if first.Samples != 1 || second.Samples != 3 || second.Complete != 2 || len(first.samples) != 1 || len(second.samples) != 2 {
 		t.Errorf("first %+v, second %+v", first, second)
+	}
+	last := b.Finish(Meta{}, nil)
+	if want, got := written(t, second.WriteFolded), written(t, last.WriteFolded); !bytes.Equal(got, want) || last.Complete != second.Complete {
+		t.Errorf("finished %q, built %q", got, want)
+	}
+	b.Add(Thread{PID: 1}, []Loc{{m, 2}}, "", 1, 1)
+	if p := b.Finish(Meta{}, nil); p.Samples != 1 || string(written(t, p.WriteFolded)) != "[unknown];a+0x2 1\n" {
+		t.Errorf("after that %q", written(t, p.WriteFolded))
 	}
 }
 

@@ -71,17 +71,17 @@ type Builder struct {
 
 	keepTimes bool
 	now       int64
-	times     []moment // when samples were added, if keepTimes
+	times     list[moment] // when samples were added, if keepTimes
 
 	squaresGuessed bool // whether squares of samples are not those of the values that were added
 
 	stacks   stacks
 	path     Path  // of the stack that Add had last
 	reversed []Loc // that stack, callers first
-	samples  []sample
-	firsts   []*[nodeChunk]uint32 // the first sample of each node, as in index
-	index    []uint32             // hash table of the others by node and thread; 0 is free, else index + 1
-	others   int                  // in it
+	samples  list[sample]
+	firsts   list[uint32] // the first sample of each node, as in index
+	index    []uint32     // hash table of the others by node and thread; 0 is free, else index + 1
+	others   int          // in it
 }
 
 // NewBuilder returns an empty Builder, as the zero value is one.
@@ -114,10 +114,10 @@ func (b *Builder) Reset() {
 		return
 	}
 	b.stacks, b.threads = newStacks(), threadTable{}
-	b.samples, b.firsts, b.index, b.others = nil, nil, make([]uint32, minTable), 0
-	b.times, b.squaresGuessed = nil, false
+	b.samples, b.firsts, b.index, b.others = list[sample]{}, list[uint32]{}, make([]uint32, minTable), 0
+	b.times, b.squaresGuessed = list[moment]{}, false
 	b.labels, b.labelIDs = [][]Label{nil}, map[string]uint32{"": 0}
-	clear(b.truncated)
+	b.truncated = map[string]uint32{}
 }
 
 // Module returns the number of m for use in a Loc. It is the same number for
@@ -191,13 +191,13 @@ func (b *Builder) addAlong(p *Path, t Thread, stack []Loc, same int, truncated s
 		}
 	}
 	thread := b.threads.number(&t)
-	node := b.stacks.add(p, stack, same, root)
+	node := b.stacks.leafOf(p, stack, same, root)
 	s := b.sample(node, thread)
 	s.count += count
 	s.value += value
 	s.squares += squares
 	if b.keepTimes {
-		b.times = append(b.times, moment{b.now, tally{node, thread, count, value}})
+		*b.times.add() = moment{b.now, tally{node, thread, count, value}}
 	}
 }
 
@@ -233,20 +233,20 @@ func (b *Builder) truncatedRoot(reason string) uint32 {
 // sample returns the sample of a stack in a thread, made when there is none. Most
 // stacks are of one thread alone.
 func (b *Builder) sample(node, thread uint32) *sample {
-	for int(node/nodeChunk) >= len(b.firsts) {
-		b.firsts = append(b.firsts, new([nodeChunk]uint32))
+	for b.firsts.count < b.stacks.count {
+		b.firsts.add()
 	}
-	first := &b.firsts[node/nodeChunk][node%nodeChunk]
+	first := b.firsts.at(node)
 	if *first == 0 {
 		return b.newSample(node, thread, first)
 	}
-	if s := &b.samples[*first-1]; s.thread == thread {
+	if s := b.samples.at(*first - 1); s.thread == thread {
 		return s
 	}
 	mask := uint32(len(b.index) - 1)
 	i := hashSample(node, thread) & mask
 	for ; b.index[i] != 0; i = (i + 1) & mask {
-		s := &b.samples[b.index[i]-1]
+		s := b.samples.at(b.index[i] - 1)
 		if s.node == node && s.thread == thread {
 			return s
 		}
@@ -260,9 +260,10 @@ func (b *Builder) sample(node, thread uint32) *sample {
 
 // newSample makes a sample and notes its number.
 func (b *Builder) newSample(node, thread uint32, number *uint32) *sample {
-	b.samples = append(b.samples, sample{tally: tally{node: node, thread: thread}})
-	*number = uint32(len(b.samples))
-	return &b.samples[len(b.samples)-1]
+	s := b.samples.add()
+	s.node, s.thread = node, thread
+	*number = uint32(b.samples.count)
+	return s
 }
 
 func hashSample(node, thread uint32) uint32 { return uint32(mix(uint64(node), uint64(thread))) }
@@ -275,7 +276,7 @@ func (b *Builder) growIndex() {
 		if n == 0 {
 			continue
 		}
-		s := &b.samples[n-1]
+		s := b.samples.at(n - 1)
 		i := hashSample(s.node, s.thread) & mask
 		for b.index[i] != 0 {
 			i = (i + 1) & mask

@@ -49,8 +49,8 @@ func TestAddSeenAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(10, add); n != 0 {
 		t.Errorf("%v allocations for what was seen before", n)
 	}
-	if len(b.samples) != len(stacks)*len(threads)*len(reasons) {
-		t.Errorf("%d samples, want %d", len(b.samples), len(stacks)*len(threads)*len(reasons))
+	if b.samples.count != len(stacks)*len(threads)*len(reasons) {
+		t.Errorf("%d samples, want %d", b.samples.count, len(stacks)*len(threads)*len(reasons))
 	}
 }
 
@@ -85,7 +85,7 @@ func TestReset(t *testing.T) {
 	b.Reset() // of nothing
 	old := b.Module(Module{Path: "old"})
 	b.Labels(Label{"a", "gone"})
-	for i := range uint64(3 * nodeChunk) {
+	for i := range uint64(3 * listChunk) {
 		b.AddAlong(&p, Thread{PID: int32(i)}, []Loc{{old, i}, {old, i + 1}}, 0, "no-mapping", 1, 1)
 	}
 	b.Reset()
@@ -184,7 +184,7 @@ func TestAgainstMap(t *testing.T) {
 		want[k] = total{w.count + count, w.value + value}
 	}
 	got := map[string]total{}
-	for _, s := range b.samples {
+	for _, s := range b.samples.all() {
 		var stack []Loc
 		reason := ""
 		for n := s.node; n != 0; n = b.stacks.at(n).parent {
@@ -287,5 +287,5 @@ func BenchmarkAddNew(b *testing.B) {
 		i++
 		bld.Add(th, stack, "", 1, 1)
 	}
-	b.ReportMetric(float64(bld.stacks.count*int(unsafe.Sizeof(node{})))/float64(len(bld.samples)), "node-bytes/stack")
+	b.ReportMetric(float64(bld.stacks.count*int(unsafe.Sizeof(node{})))/float64(bld.samples.count), "node-bytes/stack")
 }

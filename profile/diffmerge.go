@@ -22,7 +22,7 @@ func mergeSides(before, after *Profile, per [2]float64) *Profile {
 		Tool:   after.Meta.Tool, Event: after.Meta.Event, ByValue: true, Counted: after.Meta.Counted,
 		Value: ValueType{"share", "diff"},
 	}
-	return m.b.Build(meta, nil)
+	return m.b.Finish(meta, nil)
 }
 
 // sideFunction is what a function is known by on both sides.

@@ -149,7 +149,7 @@ func (g *flameGrower) grow() {
 		}
 	}
 	t.nodes = make([]flameNode, g.tree.count)
-	for i, n := range g.tree.all() {
+	for i, n := range g.tree.frames() {
 		t.nodes[i] = flameNode{parent: n.parent, function: uint32(n.addr)}
 	}
 	for i := range t.samples {

@@ -70,7 +70,7 @@ func readFirefox(data []byte, o ReadOptions) (*Profile, error) {
 		return nil, jsonErrorAt(firefoxFormat, data, []any{"threads"}, "no samples")
 	}
 	m := f.meta(o)
-	p := f.a.b.Build(m, nil)
+	p := f.a.b.Finish(m, nil)
 	p.Format, p.Types = firefoxFormat, typesOf(&m)
 	return p, o.checkType(p)
 }

@@ -151,7 +151,7 @@ func (f *folded) build(o ReadOptions) (*Profile, error) {
 			return nil, err
 		}
 	}
-	p := f.a.b.Build(Meta{Target: o.Name}, nil)
+	p := f.a.b.Finish(Meta{Target: o.Name}, nil)
 	p.Types = []ValueType{{"samples", "count"}}
 	p.Format, p.Type = foldedFormat, "samples"
 	return p, nil

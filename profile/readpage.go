@@ -167,7 +167,7 @@ func (r *pageReader) profile(o ReadOptions) (*Profile, error) {
 	if t.Meta != nil {
 		m = *t.Meta
 	}
-	p := a.b.Build(m, nil)
+	p := a.b.Finish(m, nil)
 	p.Format, p.Types = pageFormat, typesOf(&m)
 	return p, o.checkType(p)
 }

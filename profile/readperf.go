@@ -436,7 +436,7 @@ func (p *perfReader) build(o ReadOptions) (*Profile, error) {
 			m.FrequencyHz = int((1e9 + m.Period/2) / m.Period)
 		}
 	}
-	out := e.a.b.Build(m, nil)
+	out := e.a.b.Finish(m, nil)
 	out.Format, out.Type, out.reread = perfFormat, name, p.build
 	if e.untimed {
 		out.times = nil

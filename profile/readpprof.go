@@ -148,7 +148,7 @@ func fromPprof(src *pprof.Profile, equal []float64, o ReadOptions) (*Profile, er
 	if negative > 0 {
 		meta.Notes = append(meta.Notes, thousands(int64(negative))+" samples of negative value are left out")
 	}
-	p := a.b.Build(meta, nil)
+	p := a.b.Finish(meta, nil)
 	p.Format, p.Type, p.source = "pprof", src.SampleType[c.value].Type, src
 	p.reread = func(o ReadOptions) (*Profile, error) { return fromPprof(src, equal, o) }
 	for _, t := range src.SampleType {

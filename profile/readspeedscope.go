@@ -78,7 +78,7 @@ func readSpeedscope(data []byte, o ReadOptions) (*Profile, error) {
 	if file.Meta != nil {
 		m = *file.Meta
 	}
-	p := s.a.b.Build(m, nil)
+	p := s.a.b.Finish(m, nil)
 	p.Format, p.Types = speedscopeFormat, typesOf(&m)
 	return p, o.checkType(p)
 }

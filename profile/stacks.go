@@ -23,17 +23,16 @@ func (n *node) stands(loc Loc) bool { return n.addr == loc.Addr && n.module == l
 // the frames that they have in common from the root on. A stack is known by
 // its leaf's index.
 type stacks struct {
-	chunks   []*[nodeChunk]node // grown without copies
-	count    int                // of nodes
-	others   int                // of the nodes, those that do not follow their parent
-	children []uint32           // hash table of these by parent and place; 0 is free
+	list[node]
+	others   int      // of the nodes, those that do not follow their parent
+	children []uint32 // hash table of these by parent and place; 0 is free
 }
 
 // Path is where a stack lies in the tree of a Builder: the nodes of its frames
 // from the one that hangs below root on. The zero Path is that of no stack, as is one
 // of another Builder, or from before it was reset.
 type Path struct {
-	tree  *[nodeChunk]node // the first of its chunks
+	tree  *[listChunk]node // the first of its chunks
 	root  uint32
 	nodes []uint32
 }
@@ -41,26 +40,19 @@ type Path struct {
 // maxPath is the number of frames up to which a path is remembered.
 const maxPath = 1 << 12
 
-const nodeChunk = 1 << 10
-
 const minTable = 1 << 10 // slots; a power of two
 
 func newStacks() stacks {
-	return stacks{
-		chunks:   []*[nodeChunk]node{new([nodeChunk]node)},
-		count:    1,
-		children: make([]uint32, minTable),
-	}
+	s := stacks{children: make([]uint32, minTable)}
+	s.add() // node 0
+	return s
 }
 
-// at returns a node.
-func (s *stacks) at(n uint32) *node { return &s.chunks[n/nodeChunk][n%nodeChunk] }
-
-// all yields the frames, callers before those that they call.
-func (s *stacks) all() iter.Seq2[int, *node] {
+// frames yields the frames, callers before those that they call.
+func (s *stacks) frames() iter.Seq2[int, *node] {
 	return func(yield func(int, *node) bool) {
-		for i := 1; i < s.count; i++ {
-			if !yield(i, s.at(uint32(i))) {
+		for i, n := range s.all() {
+			if i > 0 && !yield(i, n) {
 				return
 			}
 		}
@@ -73,10 +65,10 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// add returns the leaf of a stack, callers first, that hangs below the node root.
+// leafOf returns the leaf of a stack, callers first, that hangs below the node root.
 // The path is that of an earlier stack, which has the first same frames in common
 // with this one or more, and becomes this one's.
-func (s *stacks) add(p *Path, stack []Loc, same int, root uint32) uint32 {
+func (s *stacks) leafOf(p *Path, stack []Loc, same int, root uint32) uint32 {
 	if p.root != root || p.tree != s.chunks[0] {
 		p.tree, p.root, p.nodes = s.chunks[0], root, p.nodes[:0]
 	}
@@ -96,6 +88,15 @@ func (s *stacks) add(p *Path, stack []Loc, same int, root uint32) uint32 {
 		}
 	}
 	return leaf
+}
+
+// parents returns the parents of all nodes, that of node 0 being itself.
+func (s *stacks) parents() []uint32 {
+	parents := make([]uint32, s.count)
+	for i, n := range s.all() {
+		parents[i] = n.parent
+	}
+	return parents
 }
 
 // child returns the node for loc below parent, made when there is none. A stack
@@ -126,11 +127,7 @@ func (s *stacks) child(parent uint32, loc Loc) uint32 {
 
 func (s *stacks) newNode(parent uint32, loc Loc) uint32 {
 	c := uint32(s.count)
-	if c%nodeChunk == 0 {
-		s.chunks = append(s.chunks, new([nodeChunk]node))
-	}
-	*s.at(c) = node{loc.Addr, loc.Module, parent}
-	s.count++
+	*s.add() = node{loc.Addr, loc.Module, parent}
 	return c
 }
 
@@ -141,7 +138,7 @@ func hashChild(parent uint32, loc Loc) uint32 {
 func (s *stacks) growChildren() {
 	s.children = make([]uint32, 2*len(s.children))
 	mask := uint32(len(s.children) - 1)
-	for c, n := range s.all() {
+	for c, n := range s.frames() {
 		if n.parent+1 == uint32(c) {
 			continue
 		}

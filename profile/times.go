@@ -24,9 +24,10 @@ func (b *Builder) SetTime(ns int64) { b.now = ns }
 // orderTimes sorts the moments by time, those of one time as they were added.
 // nodes and threads are new numbers by old ones.
 func (b *Builder) orderTimes(nodes, threads []uint32) []moment {
-	times := slices.Clone(b.times)
-	for i := range times {
-		times[i].node, times[i].thread = nodes[times[i].node], threads[times[i].thread]
+	times := make([]moment, b.times.count)
+	for i, m := range b.times.all() {
+		times[i] = *m
+		times[i].node, times[i].thread = nodes[m.node], threads[m.thread]
 	}
 	slices.SortStableFunc(times, func(x, y moment) int { return cmp.Compare(x.time, y.time) })
 	return times

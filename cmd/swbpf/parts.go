@@ -199,13 +199,13 @@ func (r *recorder) nextPart() error {
 		return err
 	}
 	next := part{began: now, clock: monotonic(), lost: maps.Clone(r.stats.LostByReason)}
+	used := r.builder.UsedModules()
 	prof := r.build(r.meta())
 	r.modules.forgetNames()
 	r.modules.symbolizer.ForgetErrors()
-	r.modules.forgetUnused(r.builder.UsedModules())
+	r.modules.forgetUnused(used)
 	r.modules.notes = nil
 	p.save(prof)
-	r.builder.Reset()
 	r.labels.forget()
 	clear(r.memos[:]) // their stacks may have files that have been forgotten
 	r.stats.Processes += len(r.sampled)

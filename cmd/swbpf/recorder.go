@@ -332,10 +332,10 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	return prof, nil
 }
 
-// build names what has been recorded.
+// build names what has been recorded, and forgets it.
 func (r *recorder) build(meta profile.Meta) *profile.Profile {
 	before := ownCPU()
-	prof := r.builder.Build(meta, r.modules)
+	prof := r.builder.Finish(meta, r.modules)
 	r.modules.noteErrors()
 	r.stats.NamingCPUSeconds += ownCPU() - before
 	return prof
