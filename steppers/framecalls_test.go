@@ -136,3 +136,36 @@ func TestStubs(t *testing.T) {
 		}
 	}
 }
+
+// Where a stub that jumps into the middle of a function is taken for one that leads to its
+// start, nulls at the end of a page are not the beginning of a stack.
+func TestStubIsNoBottom(t *testing.T) {
+	const (
+		code = 0x200000
+		heap = 0x300000
+		page = 0x7f0000001000 // the next page
+		sp   = page - 0x20
+	)
+	var space procstate.AddressSpace
+	space.Insert(&procstate.Mapping{Start: code, End: code + 0x1000})
+	text := make([]byte, 0x1000)
+	copy(text, stubCode)
+	memory := make([]byte, 0x18)
+	binary.LittleEndian.PutUint64(memory[0x10:], code+0x40)
+	for _, fp := range []uint64{0, page + 0x100} {
+		regs := new(procstate.Regs)
+		regs.Set(procstate.AMD64.PC, code+0x06)
+		regs.Set(procstate.AMD64.SP, sp)
+		regs.Set(procstate.AMD64.FP, fp)
+		const rax = 0
+		regs.Set(rax, heap)
+		s := procstate.NewSnapshot(procstate.AMD64, 1, "", &space)
+		s.Reset(1, regs, []procstate.Region{
+			{Addr: code, Data: text}, {Addr: heap, Data: memory}, {Addr: sp, Data: make([]byte, 0x1000)},
+		})
+		frames, err := unwind.NewWalker(s, unwind.NewGroup(NewFrameFunc(nil)), nil).WalkStack(nil, procstate.DefaultThread)
+		if len(frames) != 1 || frames[0].IsBottom() || !errors.Is(err, unwind.NoUnwindInfo) {
+			t.Errorf("FP %#x: %d frames, %v: %+v", fp, len(frames), err, frames)
+		}
+	}
+}

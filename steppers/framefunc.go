@@ -151,8 +151,9 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 			return unwind.NotMe, nil
 		}
 		// A frame pointer proves itself. Where it is not set, the start of
-		// the function may have been guessed wrong.
-		if v == unwind.Success && l.State != SetFrame && !mayReturnTo(w, out.PC(), s.buf[:]) {
+		// the function may have been guessed wrong, and any null be its return address.
+		if v == unwind.Success && l.State != SetFrame && !mayReturnTo(w, out.PC(), s.buf[:]) ||
+			v == unwind.StackBottom && l.State != SetFrame && m.Image == nil && l.RA != 0 {
 			return unwind.NotMe, nil
 		}
 		// The caller may have no frame pointer, and find its frame from a register
@@ -214,7 +215,7 @@ func walkLayout(w *unwind.Walker, in, out *unwind.Frame, l *FrameLayout) (unwind
 	} else {
 		out.FPLocation = in.FPLocation
 	}
-	if pc == 0 && (callerFPKnown && callerFP == 0 || w.BeginsStack(cfa)) {
+	if pc == 0 && (callerFPKnown && callerFP == 0 || l.State == SetFrame && w.BeginsStack(cfa)) {
 		return unwind.StackBottom, nil // the former is what the ABIs ask of a thread's start
 	}
 	pc = codeAddress(w, pc)

@@ -147,7 +147,7 @@ func checkGoroutinesJSON(t *testing.T, out string, grouped bool) {
 		}
 	}
 	// For each CPU the runtime has one that collects garbage.
-	if locks != 100 || system < 5 || len(seen) < 132+min(2, runtime.NumCPU()) {
+	if locks != 100 || system < 5 || len(seen) < 132+min(2, runtime.GOMAXPROCS(0)) {
 		t.Errorf("%d goroutines at the mutex, %d groups of the runtime, %d in all", locks, system, len(seen))
 	}
 }
