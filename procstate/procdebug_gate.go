@@ -4,12 +4,15 @@ import "sync"
 
 // walkGate keeps walks and the telling of library changes apart: steppers are
 // not told of a change in the middle of a walk, and no walk begins while they
-// are being told. Walks may nest.
+// are being told. Walks may nest. Who wants to tell comes before a walk that is in no
+// other one: walks that follow each other at once would keep it waiting, and the target
+// with it.
 type walkGate struct {
 	mu      sync.Mutex
 	free    sync.Cond
 	walks   int
 	telling bool
+	wanted  int // by how many it is to be told
 }
 
 func (g *walkGate) init() { g.free.L = &g.mu }
@@ -17,7 +20,7 @@ func (g *walkGate) init() { g.free.L = &g.mu }
 // enter begins a walk.
 func (g *walkGate) enter() {
 	g.mu.Lock()
-	for g.telling {
+	for g.telling || g.wanted > 0 && g.walks == 0 {
 		g.free.Wait()
 	}
 	g.walks++
@@ -42,9 +45,11 @@ func (g *walkGate) leave() {
 // tell runs f between walks.
 func (g *walkGate) tell(f func()) {
 	g.mu.Lock()
+	g.wanted++
 	for g.telling || g.walks > 0 {
 		g.free.Wait()
 	}
+	g.wanted--
 	g.telling = true
 	g.mu.Unlock()
 	f()
