@@ -200,4 +200,9 @@ func TestPrintLosses(t *testing.T) {
 	if b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}
+	b.Reset()
+	printLosses(&b, &figures{Samples: 899, Lost: 101, LostByReason: map[string]uint64{"ring_full": 100, "nested": 1}, RealTimeRefused: "not today"})
+	if refused, ok := strings.CutPrefix(b.String(), want); !ok || !strings.HasPrefix(refused, "  (real-time priority was refused: not today; ") {
+		t.Errorf("%q, want %q and what was refused", b.String(), want)
+	}
 }

@@ -63,6 +63,7 @@ type precedence struct {
 	threads int  // countThreads when all were given it last; 0 while none has it
 	yields  bool // the reader has given it up
 	since   time.Time
+	refused error // why there is none
 }
 
 const (
@@ -74,16 +75,17 @@ const (
 )
 
 // takePrecedence takes it, and keeps the goroutine on its thread, until end. Where it
-// is not allowed, nothing changes.
+// is refused, nothing changes.
 func takePrecedence() *precedence {
 	runtime.LockOSThread()
 	p := &precedence{reader: unix.Gettid()}
+	p.refused = precede(p.reader)
 	p.resume()
 	return p
 }
 
-func precede(tid int) {
-	_ = unix.SchedSetAttr(tid, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: realtimePriority}, 0)
+func precede(tid int) error {
+	return unix.SchedSetAttr(tid, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: realtimePriority}, 0)
 }
 
 func recede(tid int) {
@@ -92,7 +94,7 @@ func recede(tid int) {
 
 // resume begins a time of work, or of waiting for it.
 func (p *precedence) resume() {
-	if p == nil {
+	if p == nil || p.refused != nil {
 		return
 	}
 	p.since = time.Now()
@@ -100,18 +102,18 @@ func (p *precedence) resume() {
 	for n := countThreads(); n != p.threads; n = countThreads() {
 		p.threads, p.yields = n, false
 		for _, tid := range threads() {
-			precede(tid)
+			_ = precede(tid) // it may have ended
 		}
 	}
 	if p.yields {
 		p.yields = false
-		precede(p.reader)
+		_ = precede(p.reader)
 	}
 }
 
 // yield ends the reader's precedence if it has lasted too long, until it is resumed.
 func (p *precedence) yield() {
-	if p != nil && !p.yields && time.Since(p.since) > precedenceLasts {
+	if p != nil && p.refused == nil && !p.yields && time.Since(p.since) > precedenceLasts {
 		p.yields = true
 		recede(p.reader)
 	}
@@ -129,6 +131,8 @@ func (p *precedence) rest() {
 
 // end ends it for good.
 func (p *precedence) end() {
-	p.rest()
-	runtime.UnlockOSThread()
+	if p != nil {
+		p.rest()
+		runtime.UnlockOSThread()
+	}
 }

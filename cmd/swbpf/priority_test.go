@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"testing"
@@ -79,4 +80,42 @@ func TestPrecedence(t *testing.T) {
 	settle()
 	want("resumed after rest", all)
 	p.rest()
+}
+
+// TestPrecedenceRefused: who may not have it goes on without.
+func TestPrecedenceRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Lacks(t, "giving up a capability needs root")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		if err := unix.Capget(&header, &caps[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		caps[0].Effective &^= 1 << unix.CAP_SYS_NICE
+		if err := unix.Capset(&header, &caps[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		before, err := unix.SchedGetAttr(0, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		p := takePrecedence()
+		p.since = time.Now().Add(-time.Second)
+		p.yield()
+		p.resume()
+		after, err := unix.SchedGetAttr(0, 0)
+		if err != nil || *after != *before || !errors.Is(p.refused, unix.EPERM) {
+			t.Errorf("refused: %v; before %+v, after %+v, %v", p.refused, before, after, err)
+		}
+		p.end()
+	}()
+	<-done
 }

@@ -232,7 +232,7 @@ func record(o *recordOptions) error {
 		os.Stdout = os.Stderr // for the command, which inherits it
 	}
 
-	r, err := startRecorder(o, signals)
+	r, err := startRecorder(o, signals, true)
 	if err != nil {
 		return withCode(exitCannot, err)
 	}

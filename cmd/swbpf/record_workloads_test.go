@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,15 +106,52 @@ func TestRecordShortGo(t *testing.T) {
 }
 
 // All threads of a machine that is busy with them are sampled thousands of times a
-// second, each time with another 60 KB of stack: the rings are emptied in time.
+// second, each time with another 60 KB of stack: the rings, full within 27 ms, are emptied
+// in time. Where the machine itself has not run a CPU for as long, that tells nothing.
 func TestRecordBurst(t *testing.T) {
 	burst := build(t, "burst", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/burst.c")
-	r := runRecord(t, "-F", "4999", "--", burst, "2")
-	s := &r.stats
-	wantShare(t, "not lost", s.Samples, s.Samples+s.Lost, 99)
-	wantShare(t, "complete", s.Complete, s.UserSamples, 99)
-	if s.BytesSent < s.Samples*40<<10 {
-		t.Errorf("%d bytes of %d samples", s.BytesSent, s.Samples)
+	for try := 1; ; try++ {
+		longest := watchStalls(t)
+		r := runRecord(t, "-F", "4999", "--", burst, "2")
+		s, stalled := &r.stats, longest()
+		if s.BytesSent < s.Samples*40<<10 {
+			t.Errorf("%d bytes of %d samples", s.BytesSent, s.Samples)
+		}
+		wantShare(t, "complete", s.Complete, s.UserSamples, 99)
+		if s.Lost*100 > s.Samples && stalled > 15*time.Millisecond && try < 10 {
+			t.Logf("%d samples, %d lost: a CPU did not run for %v", s.Samples, s.Lost, stalled)
+			continue
+		}
+		t.Logf("each CPU ran every %v", stalled)
+		wantShare(t, "not lost", s.Samples, s.Samples+s.Lost, 99)
+		return
+	}
+}
+
+// watchStalls begins to watch whether the machine runs all CPUs. The result ends that, and
+// returns for how long at most one did not run what comes before all else.
+func watchStalls(t *testing.T) func() time.Duration {
+	t.Helper()
+	cmd := exec.Command(build(t, "stalls", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/stalls.c"))
+	in, out := testenv.Start(t, cmd)
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		testenv.Lacks(t, "a thread that comes before all else")
+	}
+	return func() (longest time.Duration) {
+		in.Close()
+		cpus := 0
+		for ; lines.Scan(); cpus++ {
+			us, err := strconv.Atoi(lines.Text())
+			if err != nil {
+				t.Fatal(err)
+			}
+			longest = max(longest, time.Duration(us)*time.Microsecond)
+		}
+		if cpus == 0 {
+			t.Fatal("no CPU was watched")
+		}
+		return longest
 	}
 }
 

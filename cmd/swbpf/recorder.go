@@ -66,17 +66,19 @@ const (
 )
 
 // startRecorder sets everything up and starts sampling. Events of processes
-// are followed from before the first sample.
-func startRecorder(o *recordOptions, signals chan os.Signal) (*recorder, error) {
+// are followed from before the first sample. reads says that the caller's goroutine
+// is the one that will read the rings: where they fill fast it has precedence from
+// before the first sample on.
+func startRecorder(o *recordOptions, signals chan os.Signal, reads bool) (*recorder, error) {
 	r := &recorder{opt: o, signals: signals, abort: func() {}}
-	if err := r.start(); err != nil {
+	if err := r.start(reads); err != nil {
 		r.close()
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *recorder) start() error {
+func (r *recorder) start(reads bool) error {
 	o := r.opt
 	event, err := loader.ParseEvent(o.event)
 	if err != nil {
@@ -137,6 +139,9 @@ func (r *recorder) start() error {
 	r.began, r.cpu = time.Now(), ownCPU()
 	r.part = part{began: r.began, clock: monotonic()}
 	r.filesClosed = r.began
+	if reads && r.newPace().isTight {
+		r.precedence = takePrecedence()
+	}
 	if err := r.session.Start(); err != nil {
 		return err
 	}
@@ -170,11 +175,8 @@ func (r *recorder) run() error {
 	go r.awaitEnd(ended)
 	progress := newProgress(os.Stderr, r)
 	defer progress.clear()
+	defer r.precedence.end()
 	pace := r.newPace()
-	if pace.isTight {
-		r.precedence = takePrecedence()
-		defer r.precedence.end()
-	}
 	for {
 		r.precedence.resume()
 		r.alarm.set(r.untilPart(pace.wait), pace.hasten())
@@ -321,6 +323,9 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.OffCPUMissed = st.MissedSwitches
 	s.Processes += len(r.sampled)
 	s.Modules = r.modules.count()
+	if p := r.precedence; p != nil && p.refused != nil {
+		s.RealTimeRefused = p.refused.Error()
+	}
 	if lost := r.sideband.Stats().Lost; lost > 0 {
 		r.modules.notes = append(r.modules.notes, plural(lost, "event")+
 			" of processes lost (forks, execs, mappings): code that was mapped just then may lack frames or names")

@@ -38,8 +38,9 @@ type figures struct {
 	CPUUserSeconds    float64           `json:"cpu_user_seconds"` // of the recorder itself
 	CPUSystemSeconds  float64           `json:"cpu_system_seconds"`
 	MaxRSSBytes       int64             `json:"max_rss_bytes"`
-	Processes         int               `json:"processes"` // with at least one sample
-	Modules           int               `json:"modules"`   // files with at least one frame
+	Processes         int               `json:"processes"`                   // with at least one sample
+	Modules           int               `json:"modules"`                     // files with at least one frame
+	RealTimeRefused   string            `json:"real_time_refused,omitempty"` // why the recorder had to wait for its turn on busy CPUs, where its rate forbids that
 }
 
 // detail is what --stats writes with --stats-detail besides.

@@ -139,6 +139,9 @@ func printLosses(w io.Writer, s *figures) {
 	for _, reason := range slices.Sorted(maps.Keys(s.LostByReason)) {
 		if percent(s.LostByReason[reason], s.Samples+s.Lost) >= 1 {
 			fmt.Fprintf(w, "  (%s: %s)\n", reason, loader.LostHelp[reason])
+			if reason == "ring_full" && s.RealTimeRefused != "" {
+				fmt.Fprintf(w, "  (real-time priority was refused: %s; without, this program waits for its turn on busy CPUs: it takes CAP_SYS_NICE and, in a cpu control group of version 1, cpu.rt_runtime_us)\n", s.RealTimeRefused)
+			}
 		}
 	}
 }

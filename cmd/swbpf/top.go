@@ -97,7 +97,7 @@ func runTop(o *topOptions) (err error) {
 	// Whatever happens here; other goroutines report to failed. It is the last
 	// thing done, so that what is typed next is for the shell.
 	defer term.restore()
-	rec, err := startRecorder(&o.record, endsignals.Channel())
+	rec, err := startRecorder(&o.record, endsignals.Channel(), false)
 	if err != nil {
 		return withCode(exitCannot, err)
 	}
