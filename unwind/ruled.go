@@ -70,7 +70,7 @@ type ruledFrames struct {
 }
 
 const (
-	ruledSetBits = 14 // slots are numbered in 16 bits
+	ruledSetBits = 15 // slots are numbered in 16 bits
 
 	// A key holds 43 bits of a link-time address, whether the frame was
 	// interrupted, and 1 + the index of the image. What does not fit is not
