@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -108,8 +109,17 @@ func TestExecChain(t *testing.T) {
 }
 
 // TestExecWhileWalked: a program runs itself again and again while its stacks
-// are walked and captured in each way that there is.
+// are walked and captured in each way that there is. With one CPU for goroutines,
+// too, it is told soon that it may go on, in spite of all the walks.
 func TestExecWhileWalked(t *testing.T) {
+	t.Run("all CPUs", execWhileWalked)
+	t.Run("one CPU", func(t *testing.T) {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+		execWhileWalked(t)
+	})
+}
+
+func execWhileWalked(t *testing.T) {
 	tg, p := attachLife(t)
 	w := swbpf.With(p, nil, nil)
 	stop := make(chan struct{})

@@ -141,6 +141,10 @@ func (e *engine) wait(tid ThreadID) (ThreadID, unix.WaitStatus, unix.Errno) {
 
 // do runs f on the engine's goroutine and waits for it. When the engine has
 // ended, or there is none, there is nothing to trace, which f will find.
+//
+// With a single CPU for goroutines, others get their turn afterwards: who does one thing
+// after the other this way goes to and fro with the engine, and the runtime, which lets
+// each of the two begin a new slice of time, would not look for others for minutes.
 func (e *engine) do(f func()) {
 	if e == nil {
 		f()
@@ -153,6 +157,7 @@ func (e *engine) do(f func()) {
 		f()
 	}:
 		<-done
+		runtime.Gosched()
 	case <-e.ended:
 		e.late.Lock()
 		defer e.late.Unlock()
