@@ -16,7 +16,9 @@ type Debug struct {
 	returns  vaddrCache // facts about return addresses
 	doubts   vaddrCache // what there is against the row of an instruction
 	resuming resuming
-	sizes    vaddrCache      // from SP to the CFA, in words
+	sizes    vaddrCache // from SP to the CFA, in words
+	paths    framePaths
+	pathCode []byte          // code on them
 	code     [maxSilent]byte // room for what is read
 	buf      [maxCallLen]byte
 }

@@ -127,12 +127,15 @@ func (d *Debug) isLeaf(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
 	if _, _, only, first := d.tables.For(im).FirstRule(vaddr); !only || !first {
 		return false
 	}
-	l := new(framePaths).layoutBehind(a, func(_, addr, end uint64) ([]byte, uint64) {
+	d.pathCode = d.pathCode[:0]
+	l := d.paths.layoutBehind(a, func(_, addr, end uint64) ([]byte, uint64) {
 		s, ok := segmentAt(im, addr)
 		if !ok {
 			return nil, addr
 		}
-		code := make([]byte, min(end, s.Vaddr+s.Filesz)-addr)
+		n := len(d.pathCode)
+		d.pathCode = append(d.pathCode, make([]byte, min(end, s.Vaddr+s.Filesz)-addr)...)
+		code := d.pathCode[n:]
 		if im.ReadVaddr(code, addr) != nil {
 			return nil, addr
 		}

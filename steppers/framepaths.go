@@ -113,6 +113,7 @@ type framePaths struct {
 	read codeReader
 	code []codeWindow
 	seen map[uint64]bool // by address
+	path pathState       // the one that is followed
 	now  []pathState     // paths that are still to be followed
 	next []pathState     // those that pass one more call, which may not return
 	left int             // instructions that may still be looked at
@@ -176,9 +177,7 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 	calls := 0
 	for ; calls < most; calls++ {
 		for len(p.now) > 0 && !p.differ {
-			s := p.now[len(p.now)-1]
-			p.now = p.now[:len(p.now)-1]
-			p.follow(&s)
+			p.followLast()
 		}
 		if p.any || p.differ {
 			break
@@ -226,9 +225,7 @@ func setsCallersFrame(a *procstate.Arch, read codeReader, addr uint64) (sets boo
 	}
 	p.now = append(p.now, firstState(a, addr))
 	for len(p.now) > 0 && !p.differ {
-		s := p.now[len(p.now)-1]
-		p.now = p.now[:len(p.now)-1]
-		p.follow(&s)
+		p.followLast()
 	}
 	return sets
 }
@@ -299,6 +296,13 @@ func (p *framePaths) codeAt(addr uint64) []byte {
 	}
 	p.code = append(p.code, codeWindow{start, b, start+uint64(len(b)) < addr+pathBehind})
 	return b[addr-start:]
+}
+
+// followLast follows the path that was put off last.
+func (p *framePaths) followLast() {
+	last := len(p.now) - 1
+	p.path, p.now = p.now[last], p.now[:last]
+	p.follow(&p.path)
 }
 
 // follow follows a path to its end or to a fork.

@@ -150,7 +150,7 @@ func (t *Table) FirstRule(vaddr uint64) (start, end uint64, only, ok bool) {
 	defer t.unlock(grown)
 	rel := vaddr - t.base
 	page, i := t.kept.in(rel)
-	if page == nil || page[i].start&pieceBegins == 0 {
+	if page == nil || page[i].start&firstOfFDE == 0 {
 		return 0, 0, false, false
 	}
 	if first := page[i].start & offsetMask; first != 0 && i+1 < len(page) {

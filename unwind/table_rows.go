@@ -30,13 +30,14 @@ type rows struct {
 // compiledRow says that from an offset in the page on rule applies, or that
 // nothing is kept there.
 type compiledRow struct {
-	start uint16 // the offset, and whether the piece of an FDE in the page begins
+	start uint16 // the offset, whether the piece of an FDE in the page begins, and with which row
 	rule  uint16 // notKept, or a rule's number
 }
 
 const (
 	offsetMask  = 1<<pageBits - 1
 	pieceBegins = 1 << 15
+	firstOfFDE  = 1 << 14 // with it: it is the FDE's first row, if part of that is in an earlier page
 	notKept     = 1<<16 - 1
 )
 
@@ -91,7 +92,7 @@ func (k *rows) find(rel uint64) *Rule {
 // piece of an FDE that is kept.
 func (k *rows) inside(rel uint64) bool {
 	row := k.at(rel)
-	return row != nil && row.start != uint16(rel&offsetMask)|pieceBegins
+	return row != nil && row.start&^firstOfFDE != uint16(rel&offsetMask)|pieceBegins
 }
 
 // maxRules is one less than what a compiledRow can tell apart.
@@ -209,9 +210,9 @@ func (k *rows) add(start, rule uint16) {
 }
 
 // keep puts the rows of a piece, that of the relative addresses [start, end) of
-// one page, among the others of the page. They are not kept when the address is
-// too high.
-func (k *rows) keep(start, end uint64) {
+// one page, among the others of the page. first is whether the FDE begins with the
+// first of them. They are not kept when the address is too high.
+func (k *rows) keep(start, end uint64, first bool) {
 	g := start >> (pageBits + groupBits)
 	if g >= maxGroups {
 		return
@@ -226,6 +227,9 @@ func (k *rows) keep(start, end uint64) {
 	old, to := *page, uint16((end-1)&offsetMask)+1
 	before, after := old[:rowsBelow(old, uint16(start&offsetMask))], old[rowsBelow(old, to):]
 	k.made[0].start |= pieceBegins
+	if first {
+		k.made[0].start |= firstOfFDE
+	}
 	if to <= offsetMask && (len(after) == 0 || after[0].start&offsetMask != to) {
 		k.made = append(k.made, compiledRow{to, notKept})
 	}
@@ -286,6 +290,7 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 	}
 	k.made = k.made[:0]
 	at := from // the end of what is compiled
+	first := false
 	for more := true; more && p.loc < to; {
 		var end uint64
 		var why Reason
@@ -304,7 +309,7 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 			start := max(p.loc, from)
 			up := int64(0)
 			if p.loc == f.start {
-				up = p.pushedBefore(end)
+				up, first = p.pushedBefore(end), true
 			}
 			p.row.CFA.Offset += up
 			added := t.addRow(low, start, end)
@@ -317,7 +322,7 @@ func (t *Table) compileFDE(vaddr uint64) (*Rule, Reason) {
 		p.loc = end
 	}
 	r := k.number(k.made[rowsBelow(k.made, uint16(vaddr-low)+1)-1].rule)
-	k.keep(from-t.base, to-t.base)
+	k.keep(from-t.base, to-t.base, first)
 	return r, ReasonNone
 }
 

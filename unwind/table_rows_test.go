@@ -51,7 +51,7 @@ func TestKeptRows(t *testing.T) {
 			for i := end; i < low+page && !is[i].row; i++ {
 				is[i] = address{row: i == end}
 			}
-			k.keep(base+uint64(start), base+uint64(end))
+			k.keep(base+uint64(start), base+uint64(end), round%2 == 0)
 			for i, want := range is {
 				got := k.find(base + uint64(i))
 				if want.rule == 0 && got != nil || want.rule != 0 && got != k.number(uint16(want.rule-1)) {

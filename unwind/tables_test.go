@@ -219,6 +219,36 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// FirstRule of functions of several pages, whichever page is asked for first.
+func TestFirstRulePages(t *testing.T) {
+	const page = 1 << pageBits
+	var c cfiBuilder
+	cie := c.zR()
+	c.fde(cie, codeBase+100, 3*page, cfaDefCFAOffset, 32)
+	c.fde(cie, codeBase+8*page+100, 3*page, cfaAdvanceLoc1, 9, cfaDefCFAOffset, 32)
+	c.fde(cie, codeBase+16*page+100, 3*page, cfaAdvanceLoc2, 0, 2*page>>8, cfaDefCFAOffset, 32)
+	for _, tc := range []struct {
+		from, start, end uint64
+		only             bool
+	}{
+		{100, 100, 100 + 3*page, true},
+		{8*page + 100, 8*page + 100, 8*page + 109, false},
+		{16*page + 100, 16*page + 100, 18*page + 100, false},
+	} {
+		for i := range uint64(4) {
+			tab := NewTable(c.image(t, procstate.AMD64, nil))
+			for j := range uint64(4) {
+				for _, v := range []uint64{max(tc.from, (tc.from+(i+j)%4*page)&^(page-1)), min(tc.from+(i+j)%4*page+50, tc.from+3*page-1)} {
+					start, end, only, ok := tab.FirstRule(codeBase + v)
+					if want := v >= tc.start && v < tc.end; ok != want || ok && (start != codeBase+tc.start || end != codeBase+tc.end || only != tc.only) {
+						t.Errorf("%#x: %#x to %#x, only %v, %v; want %#x to %#x, only %v, %v", v, start, end, only, ok, codeBase+tc.start, codeBase+tc.end, tc.only, want)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestTablesForgetImages checks that what tables of other images take is given back, and
 // that an image that comes again has its rules.
 func TestTablesForgetImages(t *testing.T) {
