@@ -33,13 +33,15 @@ func (b *Builder) Finish(meta Meta, sym Symbolizer) *Profile {
 	threads := b.orderThreads(p, b.orderLabels(p))
 
 	p.samples = make([]sample, b.samples.count)
-	for i, s := range b.samples.all() {
-		p.samples[i] = sample{tally{nodes[s.node], threads[s.thread], s.count, s.value}, s.squares}
+	for i := range p.samples {
+		s := b.sampleAt(uint32(i))
+		s.node, s.thread = nodes[s.node], threads[s.thread]
+		p.samples[i] = s
 	}
 	slices.SortFunc(p.samples, func(x, y sample) int {
 		return cmp.Or(cmp.Compare(x.node, y.node), cmp.Compare(x.thread, y.thread))
 	})
-	b.samples = list[sample]{}
+	b.samples, b.weights = list[stackCount]{}, list[stackWeight]{}
 	p.times = b.orderTimes(nodes, threads)
 	b.Reset()
 	return p
@@ -61,7 +63,8 @@ func (b *Builder) tally(p *Profile) {
 		}
 	}
 	byRoot := map[uint32]int64{}
-	for _, s := range b.samples.all() {
+	for i := range b.samples.count {
+		s := b.sampleAt(uint32(i))
 		p.Samples += s.count
 		p.Value += s.value
 		byRoot[roots[s.node]] += s.count

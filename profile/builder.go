@@ -43,6 +43,18 @@ type sample struct {
 	squares float64
 }
 
+// stackCount is how often a stack was counted in one thread.
+type stackCount struct {
+	node, thread uint32
+	count        int64
+}
+
+// stackWeight is the sum of the values of a stack in one thread, and of their squares.
+type stackWeight struct {
+	value   int64
+	squares float64
+}
+
 // place is a frame as a file told it.
 type place struct {
 	addr  uint64
@@ -78,10 +90,12 @@ type Builder struct {
 	stacks   stacks
 	path     Path  // of the stack that Add had last
 	reversed []Loc // that stack, callers first
-	samples  list[sample]
-	firsts   list[uint32] // the first sample of each node, as in index
-	index    []uint32     // hash table of the others by node and thread; 0 is free, else index + 1
-	others   int          // in it
+	samples  list[stackCount]
+	each     int64             // value of one, while that is the same for all that was added
+	weights  list[stackWeight] // of the samples, from when it was not
+	firsts   list[uint32]      // the first sample of each node, as in index
+	index    []uint32          // hash table of the others by node and thread; 0 is free, else index + 1
+	others   int               // in it
 }
 
 // NewBuilder returns an empty Builder, as the zero value is one.
@@ -114,7 +128,8 @@ func (b *Builder) Reset() {
 		return
 	}
 	b.stacks, b.threads = newStacks(), threadTable{}
-	b.samples, b.firsts, b.index, b.others = list[sample]{}, list[uint32]{}, make([]uint32, minTable), 0
+	b.samples, b.each, b.weights = list[stackCount]{}, 0, list[stackWeight]{}
+	b.firsts, b.index, b.others = list[uint32]{}, make([]uint32, minTable), 0
 	b.times, b.squaresGuessed = list[moment]{}, false
 	b.labels, b.labelIDs = [][]Label{nil}, map[string]uint32{"": 0}
 	b.truncated = map[string]uint32{}
@@ -178,7 +193,7 @@ func (b *Builder) AddAlong(p *Path, t Thread, stack []Loc, same int, truncated s
 	if count > 1 { // their values are taken for equal
 		b.squaresGuessed = true
 	}
-	b.addAlong(p, t, stack, same, truncated, count, value, float64(value)*float64(value)/float64(max(count, 1)))
+	b.addAlong(p, t, stack, same, truncated, count, value, evenSquares(count, value))
 }
 
 func (b *Builder) addAlong(p *Path, t Thread, stack []Loc, same int, truncated string, count, value int64, squares float64) {
@@ -192,13 +207,52 @@ func (b *Builder) addAlong(p *Path, t Thread, stack []Loc, same int, truncated s
 	}
 	thread := b.threads.number(&t)
 	node := b.stacks.leafOf(p, stack, same, root)
-	s := b.sample(node, thread)
-	s.count += count
-	s.value += value
-	s.squares += squares
+	i := b.sample(node, thread)
+	b.weigh(i, count, value, squares)
+	b.samples.at(i).count += count
 	if b.keepTimes {
 		*b.times.add() = moment{b.now, tally{node, thread, count, value}}
 	}
+}
+
+// weigh adds what was counted so often to the weight of a sample.
+func (b *Builder) weigh(i uint32, count, value int64, squares float64) {
+	if b.weights.count == 0 {
+		if b.samples.count == 1 && b.samples.at(0).count == 0 {
+			b.each = value / max(count, 1)
+		}
+		if value == count*b.each && squares == evenSquares(count, value) {
+			return
+		}
+	}
+	for n := b.weights.count; n < b.samples.count; n++ {
+		*b.weights.add() = b.evenWeight(uint32(n))
+	}
+	w := b.weights.at(i)
+	w.value += value
+	w.squares += squares
+}
+
+// evenWeight is the weight of a sample while all values are the same.
+func (b *Builder) evenWeight(i uint32) stackWeight {
+	count := b.samples.at(i).count
+	return stackWeight{count * b.each, evenSquares(count, count*b.each)}
+}
+
+// evenSquares is the sum of the squares of so many equal values with this sum.
+func evenSquares(count, value int64) float64 {
+	return float64(value) * float64(value) / float64(max(count, 1))
+}
+
+// sampleAt returns what was counted of a stack in one thread.
+func (b *Builder) sampleAt(i uint32) sample {
+	s, w := b.samples.at(i), stackWeight{}
+	if b.weights.count > 0 {
+		w = *b.weights.at(i)
+	} else {
+		w = b.evenWeight(i)
+	}
+	return sample{tally{s.node, s.thread, s.count, w.value}, w.squares}
 }
 
 // Marker returns a frame that is no code, but a remark about the stacks that it
@@ -230,9 +284,9 @@ func (b *Builder) truncatedRoot(reason string) uint32 {
 	return root
 }
 
-// sample returns the sample of a stack in a thread, made when there is none. Most
+// sample returns the index of the sample of a stack in a thread, made when there is none. Most
 // stacks are of one thread alone.
-func (b *Builder) sample(node, thread uint32) *sample {
+func (b *Builder) sample(node, thread uint32) uint32 {
 	for b.firsts.count < b.stacks.count {
 		b.firsts.add()
 	}
@@ -240,30 +294,29 @@ func (b *Builder) sample(node, thread uint32) *sample {
 	if *first == 0 {
 		return b.newSample(node, thread, first)
 	}
-	if s := b.samples.at(*first - 1); s.thread == thread {
-		return s
+	if b.samples.at(*first-1).thread == thread {
+		return *first - 1
 	}
 	mask := uint32(len(b.index) - 1)
 	i := hashSample(node, thread) & mask
 	for ; b.index[i] != 0; i = (i + 1) & mask {
 		s := b.samples.at(b.index[i] - 1)
 		if s.node == node && s.thread == thread {
-			return s
+			return b.index[i] - 1
 		}
 	}
-	s := b.newSample(node, thread, &b.index[i])
+	n := b.newSample(node, thread, &b.index[i])
 	if b.others++; b.others > len(b.index)/2 {
 		b.growIndex()
 	}
-	return s
+	return n
 }
 
-// newSample makes a sample and notes its number.
-func (b *Builder) newSample(node, thread uint32, number *uint32) *sample {
-	s := b.samples.add()
-	s.node, s.thread = node, thread
+// newSample makes a sample, notes its number, 1 for the first, and returns its index.
+func (b *Builder) newSample(node, thread uint32, number *uint32) uint32 {
+	*b.samples.add() = stackCount{node: node, thread: thread}
 	*number = uint32(b.samples.count)
-	return s
+	return *number - 1
 }
 
 func hashSample(node, thread uint32) uint32 { return uint32(mix(uint64(node), uint64(thread))) }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -184,7 +185,8 @@ func TestAgainstMap(t *testing.T) {
 		want[k] = total{w.count + count, w.value + value}
 	}
 	got := map[string]total{}
-	for _, s := range b.samples.all() {
+	for i := range b.samples.count {
+		s := b.sampleAt(uint32(i))
 		var stack []Loc
 		reason := ""
 		for n := s.node; n != 0; n = b.stacks.at(n).parent {
@@ -212,6 +214,53 @@ func TestAgainstMap(t *testing.T) {
 		if got[k] != w {
 			t.Fatalf("%s: %v, want %v", k, got[k], w)
 		}
+	}
+}
+
+// Values and their squares are summed the same while all are equal, from the first one
+// on that is not, and after Reset.
+func TestWeightsOfSamples(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	b := NewBuilder()
+	m := b.Module(Module{Path: "/bin/x", Kind: Native})
+	for _, equal := range []int{0, 1, 2, 100, 5000, 1 << 30} {
+		type total struct {
+			count, value int64
+			squares      float64
+		}
+		want := map[tally]*total{}
+		for i := range 6000 {
+			addr, tid := 1+uint64(rnd.IntN(2000)), int32(1+rnd.IntN(3))
+			count := int64(1 + rnd.IntN(2))
+			value := count * 1003009
+			if i >= equal {
+				value = rnd.Int64N(1 << 30)
+			}
+			b.Add(Thread{PID: 1, TID: tid}, []Loc{{m, addr}}, "", count, value)
+			k := tally{node: uint32(addr), thread: uint32(tid)}
+			if want[k] == nil {
+				want[k] = &total{}
+			}
+			want[k].count += count
+			want[k].value += value
+			want[k].squares += float64(value) * float64(value) / float64(count)
+		}
+		if even := b.weights.count == 0; even != (equal > 6000) {
+			t.Errorf("%d equal values of 6000: weights kept for %d of %d samples", equal, b.weights.count, b.samples.count)
+		}
+		for i := range b.samples.count {
+			s := b.sampleAt(uint32(i))
+			k := tally{node: uint32(b.stacks.at(s.node).addr), thread: uint32(b.threads.all[s.thread].TID)}
+			w := want[k]
+			if w == nil || s.count != w.count || s.value != w.value || math.Abs(s.squares-w.squares) > 1e-9*w.squares {
+				t.Fatalf("%d equal values: %+v, want %+v", equal, s, w)
+			}
+			delete(want, k)
+		}
+		if len(want) > 0 {
+			t.Errorf("%d equal values: %d samples are missing", equal, len(want))
+		}
+		b.Reset()
 	}
 }
 

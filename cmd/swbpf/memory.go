@@ -20,6 +20,11 @@ const (
 	namingGarbage    = 6 << 20
 )
 
+// ampleHeap is how much may be live, with its garbage, for garbage to be as much as
+// that: with the rings and the program, some 60 MB are taken then. Beyond it the
+// collector runs more often, up to twice as often.
+const ampleHeap = 30 << 20
+
 // allowedGarbage is the one of them that holds; 0 before limitGarbage, or with GOGC in
 // the environment.
 var allowedGarbage atomic.Int64
@@ -58,10 +63,20 @@ func limitGarbage() {
 	limit = func() {
 		metrics.Read(live)
 		n := int64(live[0].Value.Uint64())
-		debug.SetGCPercent(int(100 * (n/8 + allowedGarbage.Load()) / max(n, least)))
+		debug.SetGCPercent(int(100 * garbageBeside(n) / max(n, least)))
 		afterCollection(limit)
 	}
 	limit()
+}
+
+// garbageBeside returns how much garbage may gather beside so many bytes that are live.
+func garbageBeside(live int64) int64 {
+	allowed := allowedGarbage.Load()
+	ample := allowed + live/8
+	if allowed != recordingGarbage {
+		return ample
+	}
+	return min(ample, max(ample/2, ampleHeap-live))
 }
 
 // collectForNames gives back what the recording has used, so that names take its place.
