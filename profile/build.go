@@ -57,7 +57,7 @@ func (b *Builder) tally(p *Profile) {
 	// roots[n] is the root frame of node n. Parents come before children.
 	roots := make([]uint32, b.stacks.count)
 	for i, n := range b.stacks.frames() {
-		roots[i] = uint32(i)
+		roots[i] = i
 		if n.parent != 0 {
 			roots[i] = roots[n.parent]
 		}
@@ -92,8 +92,8 @@ func (b *Builder) orderModules(p *Profile) []int {
 	used := b.UsedModules()
 	self := make([]int64, len(b.modules))
 	for _, s := range b.samples.all() {
-		if n := b.stacks.at(s.node); s.node != 0 && n.module != markerModule {
-			self[b.moduleOf(n.module)] += s.count
+		if loc := b.stacks.loc(s.node); s.node != 0 && loc.Module != markerModule {
+			self[b.moduleOf(loc.Module)] += s.count
 		}
 	}
 	var order []int
@@ -124,8 +124,8 @@ func (b *Builder) UsedModules() []bool {
 	b.init()
 	used := make([]bool, len(b.modules))
 	for _, n := range b.stacks.frames() {
-		if n.module != markerModule {
-			used[b.moduleOf(n.module)] = true
+		if n.Module != markerModule {
+			used[b.moduleOf(n.Module)] = true
 		}
 	}
 	return used
@@ -142,15 +142,7 @@ func (b *Builder) moduleOf(id uint32) uint32 {
 // resolve makes the locations of places and names them. The index of a place, which
 // byNode has, becomes the location's number.
 func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer, locs []Loc, byNode []uint32) {
-	// Ascending for the Symbolizer, by the caller's numbers.
-	order := make([]uint32, len(locs))
-	for i := range order {
-		order[i] = uint32(i)
-	}
-	slices.SortFunc(order, func(i, j uint32) int {
-		x, y := &locs[i], &locs[j]
-		return cmp.Or(cmp.Compare(x.Module, y.Module), cmp.Compare(x.Addr, y.Addr))
-	})
+	order := b.orderLocs(modules, locs)
 	r := resolver{p: p, functions: map[function]uint32{}}
 	p.locations = make([]location, 0, len(locs))
 	expecter, _ := sym.(Expecter)
@@ -160,19 +152,12 @@ func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer, locs []Loc,
 			expecter.Expect(loc.Module, addrsOf(loc.Module, locs, order[at:]))
 		}
 		if loc.Module == markerModule {
-			text := "[unknown marker]"
-			if loc.Addr < uint64(len(b.markers)) {
-				text = b.markers[loc.Addr]
-			}
-			r.add(location{module: noModule, addr: loc.Addr},
-				Line{Function: text, Kind: Marker})
+			r.add(location{module: noModule, addr: loc.Addr}, Line{Function: b.markerText(loc), Kind: Marker})
 			continue
 		}
-		module := modules[b.moduleOf(loc.Module)]
 		r.lines = r.lines[:0]
-		addr := loc.Addr
+		addr := b.addrOf(loc)
 		if b.places != nil {
-			addr = b.places[loc.Addr].addr
 			r.lines = append(r.lines, b.places[loc.Addr].lines...)
 		} else if sym != nil {
 			r.lines = sym.Symbolize(r.lines, loc)
@@ -180,15 +165,55 @@ func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer, locs []Loc,
 		if len(r.lines) == 0 {
 			r.lines = append(r.lines, Line{Start: addr})
 		}
-		r.add(location{module: module, addr: addr}, r.lines...)
+		r.add(location{module: modules[b.moduleOf(loc.Module)], addr: addr}, r.lines...)
 	}
+	r.sortFunctions()
 	renumbered := make([]uint32, len(locs))
-	for i, n := range r.sort() {
-		renumbered[order[i]] = n
+	for n, i := range order {
+		renumbered[i] = uint32(n)
 	}
 	for i := 1; i < len(byNode); i++ {
 		byNode[i] = renumbered[byNode[i]]
 	}
+}
+
+// orderLocs returns the indices of places in the order of their locations, in which a
+// Symbolizer is asked, too: by module and address; markers, by their text, come last.
+func (b *Builder) orderLocs(modules []int, locs []Loc) []uint32 {
+	order := make([]uint32, len(locs))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(i, j uint32) int {
+		x, y := locs[i], locs[j]
+		switch xm, ym := x.Module == markerModule, y.Module == markerModule; {
+		case xm && ym:
+			return cmp.Or(cmp.Compare(b.markerText(x), b.markerText(y)), cmp.Compare(x.Addr, y.Addr))
+		case xm:
+			return 1
+		case ym:
+			return -1
+		}
+		return cmp.Or(cmp.Compare(modules[b.moduleOf(x.Module)], modules[b.moduleOf(y.Module)]),
+			cmp.Compare(b.addrOf(x), b.addrOf(y)), cmp.Compare(x.Module, y.Module), cmp.Compare(x.Addr, y.Addr))
+	})
+	return order
+}
+
+// addrOf returns the address of a frame.
+func (b *Builder) addrOf(loc Loc) uint64 {
+	if b.places != nil {
+		return b.places[loc.Addr].addr
+	}
+	return loc.Addr
+}
+
+// markerText returns the text of a marker, also of one that no call of Marker returned.
+func (b *Builder) markerText(loc Loc) string {
+	if text, ok := b.MarkerText(loc); ok {
+		return text
+	}
+	return "[unknown marker]"
 }
 
 // addrsOf returns the addresses of a module, which is the first one in order.
@@ -205,21 +230,21 @@ func addrsOf(module uint32, locs []Loc, order []uint32) (addrs []uint64) {
 // distinctLocs returns the places that frames are in, and by node the index of
 // its own.
 func (b *Builder) distinctLocs() (locs []Loc, byNode []uint32) {
-	byNode = make([]uint32, b.stacks.count)
+	t := &b.stacks
+	byNode = make([]uint32, t.count)
 	index := make([]uint32, minTable) // hash table of locs; 0 is free, else index + 1
 	slot := func(loc Loc) *uint32 {
 		mask := uint32(len(index) - 1)
-		i := hashChild(0, loc) & mask
+		i := uint32(mix(loc.Addr, uint64(loc.Module))) & mask
 		for index[i] != 0 && locs[index[i]-1] != loc {
 			i = (i + 1) & mask
 		}
 		return &index[i]
 	}
-	for i, n := range b.stacks.frames() {
-		loc := Loc{n.module, n.addr}
-		at := slot(loc)
+	for i, n := range t.frames() {
+		at := slot(n.Loc)
 		if *at == 0 {
-			locs = append(locs, loc)
+			locs = append(locs, n.Loc)
 			*at = uint32(len(locs))
 		}
 		byNode[i] = *at - 1
@@ -238,10 +263,14 @@ type resolver struct {
 	p         *Profile
 	functions map[function]uint32 // index of p.functions
 	lines     []Line              // scratch
+	room      []line              // for the lines of locations to come
 }
 
 func (r *resolver) add(loc location, lines ...Line) {
-	loc.lines = make([]line, 0, len(lines))
+	if cap(r.room)-len(r.room) < len(lines) {
+		r.room = make([]line, 0, max(listChunk, len(lines)))
+	}
+	first := len(r.room)
 	for _, l := range lines {
 		named := l.Function != "" && !l.byAddress
 		if l.Function == "" {
@@ -260,36 +289,16 @@ func (r *resolver) add(loc location, lines ...Line) {
 		if l.Kind == Unknown && loc.module != noModule {
 			l.Kind = r.p.modules[loc.module].Kind
 		}
-		loc.lines = append(loc.lines, line{id, l.Line, l.Kind, l.Inlined, named})
+		r.room = append(r.room, line{l.Line, id, l.Kind, l.Inlined, named})
 	}
+	loc.lines = r.room[first:len(r.room):len(r.room)]
 	r.p.locations = append(r.p.locations, loc)
 }
 
-// sort brings locations and functions into their final order and returns the
-// locations' new numbers by old ones.
-func (r *resolver) sort() []uint32 {
+// sortFunctions brings the functions into their final order.
+func (r *resolver) sortFunctions() {
 	p := r.p
-	order := make([]uint32, len(p.locations))
-	for i := range order {
-		order[i] = uint32(i)
-	}
-	name := func(l *location) string { return p.functions[l.lines[0].function].name }
-	slices.SortFunc(order, func(x, y uint32) int {
-		lx, ly := &p.locations[x], &p.locations[y]
-		if lx.module == noModule && ly.module == noModule {
-			return cmp.Compare(name(lx), name(ly))
-		}
-		// As unsigned numbers, noModule comes last.
-		return cmp.Or(cmp.Compare(uint(lx.module), uint(ly.module)), cmp.Compare(lx.addr, ly.addr), cmp.Compare(x, y))
-	})
-	renumbered := make([]uint32, len(order))
-	locations := make([]location, len(order))
-	for i, old := range order {
-		renumbered[old] = uint32(i)
-		locations[i] = p.locations[old]
-	}
-	p.locations = locations
-
+	r.functions = nil
 	functions := make([]uint32, len(p.functions))
 	for i := range functions {
 		functions[i] = uint32(i)
@@ -312,7 +321,6 @@ func (r *resolver) sort() []uint32 {
 			lines[j].function = newID[lines[j].function]
 		}
 	}
-	return renumbered
 }
 
 // orderNodes lays the tree of nodes, given by their parents and locations, out in
@@ -320,7 +328,7 @@ func (r *resolver) sort() []uint32 {
 func orderNodes(p *Profile, parents, locs []uint32) []uint32 {
 	first, children := childLists(len(parents), func(n int) uint32 { return parents[n] })
 	renumbered := make([]uint32, len(parents))
-	p.nodes = make([]pathNode, 0, len(parents))
+	p.nodes = make([]pathNode, 0, len(children)+1)
 	todo := []uint32{0}
 	for len(todo) > 0 {
 		n := todo[len(todo)-1]
@@ -335,20 +343,24 @@ func orderNodes(p *Profile, parents, locs []uint32) []uint32 {
 }
 
 // childLists returns the children of each of n nodes, of which node 0 is
-// above all: children[first[i]:first[i+1]] are those of node i.
+// above all and those of noParent are left out: children[first[i]:first[i+1]] are those
+// of node i.
 func childLists(n int, parent func(int) uint32) (first, children []uint32) {
 	first = make([]uint32, n+1)
 	for i := 1; i < n; i++ {
-		first[parent(i)+1]++
+		if p := parent(i); p != noParent {
+			first[p]++
+		}
 	}
 	for i := 1; i <= n; i++ {
 		first[i] += first[i-1]
 	}
-	children = make([]uint32, n-1)
-	next := slices.Clone(first[:n])
-	for i := 1; i < n; i++ {
-		children[next[parent(i)]] = uint32(i)
-		next[parent(i)]++
+	children = make([]uint32, first[n])
+	for i := n - 1; i > 0; i-- { // first are the ends, and become the starts
+		if p := parent(i); p != noParent {
+			first[p]--
+			children[first[p]] = uint32(i)
+		}
 	}
 	return first, children
 }

@@ -22,7 +22,7 @@ func TestSymbolizeOrder(t *testing.T) {
 	b.Add(Thread{}, []Loc{{m2, 4}, {m1, 9}, {m1, 3}}, "", 1, 1)
 	var s orderSymbolizer
 	b.Build(Meta{}, &s)
-	want := []Loc{{0, 7}, {m1, 3}, {m1, 9}, {m2, 4}, {m2, 5}}
+	want := []Loc{{0, 7}, {m2, 4}, {m2, 5}, {m1, 3}, {m1, 9}} // m2 has the leaves
 	if !slices.Equal(s.asked, want) {
 		t.Errorf("asked for %v, want %v", s.asked, want)
 	}

@@ -150,6 +150,10 @@ func TestAgainstMap(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	b := NewBuilder()
 	mods := []uint32{0, b.Module(Module{Path: "a"}), b.Module(Module{Path: "b"})}
+	odd := []Loc{ // that fit in a word, or not
+		{mods[1], 1<<47 - 1}, {mods[1], 1 << 47}, {mods[1], 1<<48 - 1}, {mods[1], 1 << 48}, {mods[1], 1<<64 - 1<<47}, {mods[1], 1<<64 - 1},
+		{0xfffc, 1}, {0xfffd, 1}, {0xfffe, 1}, {0xffff, 1}, {1<<32 - 2, 1},
+	}
 	reasons := []string{"", "x", "y"}
 	type total struct{ count, value int64 }
 	want := map[string]total{}
@@ -161,6 +165,9 @@ func TestAgainstMap(t *testing.T) {
 		stack := make([]Loc, n)
 		for i := range stack {
 			stack[i] = Loc{mods[rnd.IntN(3)], uint64(rnd.IntN(4))}
+			if rnd.IntN(20) == 0 {
+				stack[i] = odd[rnd.IntN(len(odd))]
+			}
 		}
 		th := Thread{PID: int32(rnd.IntN(3)), TID: int32(rnd.IntN(2))}
 		reason := reasons[rnd.IntN(3)]
@@ -189,13 +196,13 @@ func TestAgainstMap(t *testing.T) {
 		s := b.sampleAt(uint32(i))
 		var stack []Loc
 		reason := ""
-		for n := s.node; n != 0; n = b.stacks.at(n).parent {
-			nd := b.stacks.at(n)
-			if nd.module == markerModule {
-				reason = b.markers[nd.addr]
+		for n := s.node; n != 0; n = b.stacks.parent(n) {
+			loc := b.stacks.loc(n)
+			if loc.Module == markerModule {
+				reason = b.markers[loc.Addr]
 				continue
 			}
-			stack = append(stack, Loc{nd.module, nd.addr})
+			stack = append(stack, loc)
 		}
 		if reason != "" {
 			reason = reason[len("[truncated: ") : len(reason)-1]
@@ -250,7 +257,7 @@ func TestWeightsOfSamples(t *testing.T) {
 		}
 		for i := range b.samples.count {
 			s := b.sampleAt(uint32(i))
-			k := tally{node: uint32(b.stacks.at(s.node).addr), thread: uint32(b.threads.all[s.thread].TID)}
+			k := tally{node: uint32(b.stacks.loc(s.node).Addr), thread: uint32(b.threads.all[s.thread].TID)}
 			w := want[k]
 			if w == nil || s.count != w.count || s.value != w.value || math.Abs(s.squares-w.squares) > 1e-9*w.squares {
 				t.Fatalf("%d equal values: %+v, want %+v", equal, s, w)
@@ -336,5 +343,5 @@ func BenchmarkAddNew(b *testing.B) {
 		i++
 		bld.Add(th, stack, "", 1, 1)
 	}
-	b.ReportMetric(float64(bld.stacks.count*int(unsafe.Sizeof(node{})))/float64(bld.samples.count), "node-bytes/stack")
+	b.ReportMetric(float64(bld.stacks.count*int(unsafe.Sizeof(word(0))))/float64(bld.samples.count), "node-bytes/stack")
 }

@@ -149,15 +149,19 @@ func (g *flameGrower) grow() {
 		}
 	}
 	t.nodes = make([]flameNode, g.tree.count)
+	for i, parent := range g.tree.parents() {
+		t.nodes[i].parent = parent
+	}
 	for i, n := range g.tree.frames() {
-		t.nodes[i] = flameNode{parent: n.parent, function: uint32(n.addr)}
+		t.nodes[i].function = uint32(n.Addr)
 	}
 	for i := range t.samples {
 		t.nodes[t.samples[i].node].weight += p.weight(&t.samples[i].tally)
 	}
-	for i := len(t.nodes) - 1; i > 0; i-- {
-		n := &t.nodes[i]
-		t.nodes[n.parent].weight += n.weight
+	for _, n := range slices.Backward(t.nodes[1:]) {
+		if n.parent != noParent {
+			t.nodes[n.parent].weight += n.weight
+		}
 	}
 	g.pickLines()
 }
@@ -196,7 +200,7 @@ func (g *flameGrower) addLines(node uint32, loc *location, weight int64) {
 		if ln.line != 0 {
 			g.lines = append(g.lines, flameLine{node, ln.line, weight})
 		}
-		node = g.tree.at(node).parent
+		node = g.tree.parent(node)
 	}
 }
 
@@ -225,7 +229,7 @@ func (g *flameGrower) pickLines() {
 func (t *flameTree) sortByWeight() {
 	first, children := childLists(len(t.nodes), func(i int) uint32 { return t.nodes[i].parent })
 	renumbered := make([]uint32, len(t.nodes))
-	sorted := make([]flameNode, 0, len(t.nodes))
+	sorted := make([]flameNode, 0, len(children)+1)
 	todo := []uint32{0}
 	for len(todo) > 0 {
 		old := todo[len(todo)-1]

@@ -49,8 +49,8 @@ type Line struct {
 type Symbolizer interface {
 	// Symbolize appends to dst the functions at loc, innermost inlined first,
 	// and returns the extended slice. It appends nothing when there is no
-	// name. Builder.Build asks for each distinct loc once, in ascending order
-	// by module and address.
+	// name. Builder.Build asks for each distinct loc once, one module after the
+	// other, by ascending addresses.
 	Symbolize(dst []Line, loc Loc) []Line
 }
 

@@ -50,8 +50,8 @@ type location struct {
 }
 
 type line struct {
-	function uint32 // index of functions
 	line     int
+	function uint32 // index of functions
 	kind     Kind
 	inlined  bool
 	named    bool // and not called by its address

@@ -9,30 +9,98 @@ import (
 // of Builder.markers.
 const markerModule = 1<<32 - 1
 
-// node is a frame in a tree of stacks. Node 0 is above all roots and is no
-// frame. The parent of a frame is its caller.
+// node is a frame in a tree of stacks. The parent of a frame is its caller.
 type node struct {
-	addr           uint64
-	module, parent uint32
+	Loc
+	parent uint32
 }
 
-// stands reports whether a node is one for loc.
-func (n *node) stands(loc Loc) bool { return n.addr == loc.Addr && n.module == loc.Module }
-
 // stacks keeps each distinct stack once, as a path in a tree: stacks share
-// the frames that they have in common from the root on. A stack is known by
-// its leaf's index.
+// the frames that they have in common from the root on. A node is numbered as its
+// word; node 0 is above all roots and is no frame. A stack is known by its leaf.
 type stacks struct {
-	list[node]
-	others   int      // of the nodes, those that do not follow their parent
-	children []uint32 // hash table of these by parent and place; 0 is free
+	list[word]
+	links    int      // of the words
+	children []uint32 // hash table of the nodes behind them by parent and place; 0 is free
+	rare     []Loc    // what fits in no word
+	rareIDs  map[Loc]uint32
+}
+
+// word is a frame, whose parent is the word before it: most frames of a stack that was
+// new were. Where the parent is another one, a link to that comes between.
+type word uint64
+
+// Above its lower 48 bits, the address, a word has the number of the module, or tells
+// what the lower ones are instead.
+const (
+	wordKind   = 48
+	addrBits   = 1<<wordKind - 1
+	rareWord   = 0xfffd << wordKind // an index of stacks.rare
+	markerWord = 0xfffe << wordKind // an index of Builder.markers
+	linkWord   = 0xffff << wordKind // the parent of the next word
+)
+
+// noParent stands for the parent of a link.
+const noParent = 1<<32 - 1
+
+func linkTo(parent uint32) word { return linkWord | word(parent) }
+
+func (w word) isLink() bool { return w >= linkWord }
+
+// word returns that of a frame.
+func (s *stacks) word(loc Loc) word {
+	w := word(loc.Module)<<wordKind | word(loc.Addr&addrBits)
+	switch {
+	case loc.Module < rareWord>>wordKind && w.addr() == loc.Addr:
+		return w
+	case loc.Module == markerModule && loc.Addr <= addrBits:
+		return markerWord | word(loc.Addr)
+	}
+	i, ok := s.rareIDs[loc]
+	if !ok {
+		if s.rareIDs == nil {
+			s.rareIDs = map[Loc]uint32{}
+		}
+		i = uint32(len(s.rare))
+		s.rare = append(s.rare, loc)
+		s.rareIDs[loc] = i
+	}
+	return rareWord | word(i)
+}
+
+// addr returns the lower bits of a word, the highest of which stands for the upper ones.
+func (w word) addr() uint64 { return uint64(int64(w<<(64-wordKind)) >> (64 - wordKind)) }
+
+// locOf returns the frame of a word that is no link.
+func (s *stacks) locOf(w word) Loc {
+	switch {
+	case w < rareWord:
+		return Loc{uint32(w >> wordKind), w.addr()}
+	case w < markerWord:
+		return s.rare[w&addrBits]
+	}
+	return Loc{markerModule, uint64(w & addrBits)}
+}
+
+// loc returns the frame of a node.
+func (s *stacks) loc(n uint32) Loc { return s.locOf(*s.at(n)) }
+
+// parent returns the parent of a node, that of node 0 being itself.
+func (s *stacks) parent(n uint32) uint32 {
+	if n == 0 {
+		return 0
+	}
+	if w := *s.at(n - 1); w.isLink() {
+		return uint32(w)
+	}
+	return n - 1
 }
 
 // Path is where a stack lies in the tree of a Builder: the nodes of its frames
 // from the one that hangs below root on. The zero Path is that of no stack, as is one
 // of another Builder, or from before it was reset.
 type Path struct {
-	tree  *[listChunk]node // the first of its chunks
+	tree  *[listChunk]word // the first of its chunks
 	root  uint32
 	nodes []uint32
 }
@@ -48,13 +116,20 @@ func newStacks() stacks {
 	return s
 }
 
-// frames yields the frames, callers before those that they call.
-func (s *stacks) frames() iter.Seq2[int, *node] {
-	return func(yield func(int, *node) bool) {
-		for i, n := range s.all() {
-			if i > 0 && !yield(i, n) {
+// frames yields the nodes of all frames, callers before those that they call.
+func (s *stacks) frames() iter.Seq2[uint32, node] {
+	return func(yield func(uint32, node) bool) {
+		parent := uint32(0)
+		for i, w := range s.all() {
+			n := uint32(i)
+			if w.isLink() {
+				parent = uint32(*w)
+				continue
+			}
+			if n > 0 && !yield(n, node{s.locOf(*w), parent}) {
 				return
 			}
+			parent = n
 		}
 	}
 }
@@ -73,7 +148,7 @@ func (s *stacks) leafOf(p *Path, stack []Loc, same int, root uint32) uint32 {
 		p.tree, p.root, p.nodes = s.chunks[0], root, p.nodes[:0]
 	}
 	same = min(same, len(p.nodes))
-	for same < len(p.nodes) && same < len(stack) && s.at(p.nodes[same]).stands(stack[same]) {
+	for same < len(p.nodes) && same < len(stack) && *s.at(p.nodes[same]) == s.word(stack[same]) {
 		same++
 	}
 	p.nodes = p.nodes[:same]
@@ -90,11 +165,15 @@ func (s *stacks) leafOf(p *Path, stack []Loc, same int, root uint32) uint32 {
 	return leaf
 }
 
-// parents returns the parents of all nodes, that of node 0 being itself.
+// parents returns the parents of all nodes, that of node 0 being itself, and noParent for
+// links.
 func (s *stacks) parents() []uint32 {
 	parents := make([]uint32, s.count)
-	for i, n := range s.all() {
-		parents[i] = n.parent
+	for i, w := range s.all() {
+		parents[i] = s.parent(uint32(i))
+		if w.isLink() {
+			parents[i] = noParent
+		}
 	}
 	return parents
 }
@@ -103,49 +182,46 @@ func (s *stacks) parents() []uint32 {
 // that was new has its nodes one after the other: they are looked at without
 // waiting for memory to tell where they are.
 func (s *stacks) child(parent uint32, loc Loc) uint32 {
+	w := s.word(loc)
 	next := parent + 1
 	if int(next) == s.count {
-		return s.newNode(parent, loc)
+		*s.add() = w
+		return next
 	}
-	if n := s.at(next); n.parent == parent && n.stands(loc) {
+	if *s.at(next) == w {
 		return next
 	}
 	mask := uint32(len(s.children) - 1)
-	i := hashChild(parent, loc) & mask
+	i := hashChild(parent, w) & mask
 	for ; s.children[i] != 0; i = (i + 1) & mask {
-		if n := s.at(s.children[i]); n.parent == parent && n.stands(loc) {
-			return s.children[i]
+		if c := s.children[i]; *s.at(c) == w && *s.at(c - 1) == linkTo(parent) {
+			return c
 		}
 	}
-	c := s.newNode(parent, loc)
+	*s.add() = linkTo(parent)
+	c := uint32(s.count)
+	*s.add() = w
 	s.children[i] = c
-	if s.others++; s.others > len(s.children)/2 {
+	if s.links++; s.links > len(s.children)/2 {
 		s.growChildren()
 	}
 	return c
 }
 
-func (s *stacks) newNode(parent uint32, loc Loc) uint32 {
-	c := uint32(s.count)
-	*s.add() = node{loc.Addr, loc.Module, parent}
-	return c
-}
-
-func hashChild(parent uint32, loc Loc) uint32 {
-	return uint32(mix(loc.Addr, uint64(parent)<<32|uint64(loc.Module)))
-}
+func hashChild(parent uint32, w word) uint32 { return uint32(mix(uint64(w), uint64(parent))) }
 
 func (s *stacks) growChildren() {
 	s.children = make([]uint32, 2*len(s.children))
 	mask := uint32(len(s.children) - 1)
-	for c, n := range s.frames() {
-		if n.parent+1 == uint32(c) {
+	for link, w := range s.all() {
+		if !w.isLink() {
 			continue
 		}
-		i := hashChild(n.parent, Loc{n.module, n.addr}) & mask
+		c := uint32(link) + 1
+		i := hashChild(uint32(*w), *s.at(c)) & mask
 		for s.children[i] != 0 {
 			i = (i + 1) & mask
 		}
-		s.children[i] = uint32(c)
+		s.children[i] = c
 	}
 }
