@@ -18,7 +18,7 @@ func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
 // are named, most of the Builder's memory.
 func (b *Builder) Finish(meta Meta, sym Symbolizer) *Profile {
 	b.init()
-	b.path, b.stacks.children, b.firsts, b.index = Path{}, nil, list[uint32]{}, nil
+	b.path, b.stacks.children, b.index = Path{}, nil, nil
 	p := &Profile{Meta: meta, squaresKnown: !b.squaresGuessed}
 	p.Meta.Lost = slices.Clone(meta.Lost)
 	p.Meta.Target = validText(meta.Target)
@@ -142,6 +142,9 @@ func (b *Builder) moduleOf(id uint32) uint32 {
 // resolve makes the locations of places and names them. The index of a place, which
 // byNode has, becomes the location's number.
 func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer, locs []Loc, byNode []uint32) {
+	if len(locs) == 0 {
+		return
+	}
 	order := b.orderLocs(modules, locs)
 	r := resolver{p: p, functions: map[function]uint32{}}
 	p.locations = make([]location, 0, len(locs))

@@ -93,9 +93,8 @@ type Builder struct {
 	samples  list[stackCount]
 	each     int64             // value of one, while that is the same for all that was added
 	weights  list[stackWeight] // of the samples, from when it was not
-	firsts   list[uint32]      // the first sample of each node, as in index
-	index    []uint32          // hash table of the others by node and thread; 0 is free, else index + 1
-	others   int               // in it
+	index    []uint32          // hash table of those that are not noted of their node, by it and thread; 0 is free, else index + 1
+	indexed  int               // in it
 }
 
 // NewBuilder returns an empty Builder, as the zero value is one.
@@ -129,7 +128,7 @@ func (b *Builder) Reset() {
 	}
 	b.stacks, b.threads = newStacks(), threadTable{}
 	b.samples, b.each, b.weights = list[stackCount]{}, 0, list[stackWeight]{}
-	b.firsts, b.index, b.others = list[uint32]{}, make([]uint32, minTable), 0
+	b.index, b.indexed = make([]uint32, minTable), 0
 	b.times, b.squaresGuessed = list[moment]{}, false
 	b.labels, b.labelIDs = [][]Label{nil}, map[string]uint32{"": 0}
 	b.truncated = map[string]uint32{}
@@ -285,17 +284,13 @@ func (b *Builder) truncatedRoot(reason string) uint32 {
 }
 
 // sample returns the index of the sample of a stack in a thread, made when there is none. Most
-// stacks are of one thread alone.
+// stacks are of one thread alone, and new: their sample is noted of their leaf.
 func (b *Builder) sample(node, thread uint32) uint32 {
-	for b.firsts.count < b.stacks.count {
-		b.firsts.add()
+	if i, ok := b.stacks.noted(node); ok && b.samples.at(i).thread == thread {
+		return i
 	}
-	first := b.firsts.at(node)
-	if *first == 0 {
-		return b.newSample(node, thread, first)
-	}
-	if b.samples.at(*first-1).thread == thread {
-		return *first - 1
+	if b.stacks.note(node, uint32(b.samples.count)) {
+		return b.newSample(node, thread)
 	}
 	mask := uint32(len(b.index) - 1)
 	i := hashSample(node, thread) & mask
@@ -305,18 +300,18 @@ func (b *Builder) sample(node, thread uint32) uint32 {
 			return b.index[i] - 1
 		}
 	}
-	n := b.newSample(node, thread, &b.index[i])
-	if b.others++; b.others > len(b.index)/2 {
+	n := b.newSample(node, thread)
+	b.index[i] = n + 1
+	if b.indexed++; b.indexed > len(b.index)/2 {
 		b.growIndex()
 	}
 	return n
 }
 
-// newSample makes a sample, notes its number, 1 for the first, and returns its index.
-func (b *Builder) newSample(node, thread uint32, number *uint32) uint32 {
+// newSample makes a sample and returns its index.
+func (b *Builder) newSample(node, thread uint32) uint32 {
 	*b.samples.add() = stackCount{node: node, thread: thread}
-	*number = uint32(b.samples.count)
-	return *number - 1
+	return uint32(b.samples.count) - 1
 }
 
 func hashSample(node, thread uint32) uint32 { return uint32(mix(uint64(node), uint64(thread))) }

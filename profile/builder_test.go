@@ -152,7 +152,7 @@ func TestAgainstMap(t *testing.T) {
 	mods := []uint32{0, b.Module(Module{Path: "a"}), b.Module(Module{Path: "b"})}
 	odd := []Loc{ // that fit in a word, or not
 		{mods[1], 1<<47 - 1}, {mods[1], 1 << 47}, {mods[1], 1<<48 - 1}, {mods[1], 1 << 48}, {mods[1], 1<<64 - 1<<47}, {mods[1], 1<<64 - 1},
-		{0xfffc, 1}, {0xfffd, 1}, {0xfffe, 1}, {0xffff, 1}, {1<<32 - 2, 1},
+		{0xfffb, 1}, {0xfffc, 1}, {0xfffd, 1}, {0xfffe, 1}, {0xffff, 1}, {1<<32 - 2, 1},
 	}
 	reasons := []string{"", "x", "y"}
 	type total struct{ count, value int64 }

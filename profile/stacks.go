@@ -26,8 +26,9 @@ type stacks struct {
 	rareIDs  map[Loc]uint32
 }
 
-// word is a frame, whose parent is the word before it: most frames of a stack that was
-// new were. Where the parent is another one, a link to that comes between.
+// word is a frame, whose parent is the word before it, as that of most frames is. Where the
+// parent is another one, a link to that comes between. A number may be noted behind a
+// frame.
 type word uint64
 
 // Above its lower 48 bits, the address, a word has the number of the module, or tells
@@ -35,17 +36,20 @@ type word uint64
 const (
 	wordKind   = 48
 	addrBits   = 1<<wordKind - 1
-	rareWord   = 0xfffd << wordKind // an index of stacks.rare
-	markerWord = 0xfffe << wordKind // an index of Builder.markers
+	rareWord   = 0xfffc << wordKind // an index of stacks.rare
+	markerWord = 0xfffd << wordKind // an index of Builder.markers
+	noteWord   = 0xfffe << wordKind // what is noted of the node before
 	linkWord   = 0xffff << wordKind // the parent of the next word
 )
 
-// noParent stands for the parent of a link.
+// noParent stands for the parent of what is no node.
 const noParent = 1<<32 - 1
 
 func linkTo(parent uint32) word { return linkWord | word(parent) }
 
 func (w word) isLink() bool { return w >= linkWord }
+
+func (w word) isNode() bool { return w < noteWord }
 
 // word returns that of a frame.
 func (s *stacks) word(loc Loc) word {
@@ -71,7 +75,7 @@ func (s *stacks) word(loc Loc) word {
 // addr returns the lower bits of a word, the highest of which stands for the upper ones.
 func (w word) addr() uint64 { return uint64(int64(w<<(64-wordKind)) >> (64 - wordKind)) }
 
-// locOf returns the frame of a word that is no link.
+// locOf returns the frame of the word of a node.
 func (s *stacks) locOf(w word) Loc {
 	switch {
 	case w < rareWord:
@@ -94,6 +98,24 @@ func (s *stacks) parent(n uint32) uint32 {
 		return uint32(w)
 	}
 	return n - 1
+}
+
+// noted returns what was noted of a node, if anything was.
+func (s *stacks) noted(n uint32) (number uint32, ok bool) {
+	if int(n)+1 == s.count {
+		return 0, false
+	}
+	w := *s.at(n + 1)
+	return uint32(w), w >= noteWord && !w.isLink()
+}
+
+// note notes a number of a node, where there is room for that: where it is the last one.
+func (s *stacks) note(n, number uint32) (ok bool) {
+	if int(n)+1 != s.count {
+		return false
+	}
+	*s.add() = noteWord | word(number)
+	return true
 }
 
 // Path is where a stack lies in the tree of a Builder: the nodes of its frames
@@ -122,14 +144,15 @@ func (s *stacks) frames() iter.Seq2[uint32, node] {
 		parent := uint32(0)
 		for i, w := range s.all() {
 			n := uint32(i)
-			if w.isLink() {
+			switch {
+			case w.isLink():
 				parent = uint32(*w)
-				continue
+			case w.isNode():
+				if n > 0 && !yield(n, node{s.locOf(*w), parent}) {
+					return
+				}
+				parent = n
 			}
-			if n > 0 && !yield(n, node{s.locOf(*w), parent}) {
-				return
-			}
-			parent = n
 		}
 	}
 }
@@ -165,14 +188,14 @@ func (s *stacks) leafOf(p *Path, stack []Loc, same int, root uint32) uint32 {
 	return leaf
 }
 
-// parents returns the parents of all nodes, that of node 0 being itself, and noParent for
-// links.
+// parents returns by number the parents of all nodes, that of node 0 being itself, and
+// noParent for what is no node.
 func (s *stacks) parents() []uint32 {
 	parents := make([]uint32, s.count)
 	for i, w := range s.all() {
-		parents[i] = s.parent(uint32(i))
-		if w.isLink() {
-			parents[i] = noParent
+		parents[i] = noParent
+		if w.isNode() {
+			parents[i] = s.parent(uint32(i))
 		}
 	}
 	return parents

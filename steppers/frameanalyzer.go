@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/maphash"
+	"math"
 	"slices"
 	"sort"
 
@@ -67,7 +68,8 @@ type seenLayout struct {
 
 // imageFrames is what is known of the functions of a file.
 type imageFrames struct {
-	starts []uint64          // sorted
+	starts []uint32          // sorted, from the first one on
+	first  uint64            // that one
 	whole  bool              // all functions are among starts
 	cold   map[uint64]uint64 // see coldParts
 	funcs  map[uint64]*funcFrames
@@ -135,9 +137,9 @@ func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 	im := a.images.get(img)
 	if im == nil {
 		_, whole := img.Section(".symtab")
-		im = &imageFrames{starts: img.FuncStarts(), whole: whole, cold: coldParts(img),
-			funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
-		im.kept = 8*len(im.starts) + 32*len(im.cold)
+		im = &imageFrames{whole: whole, cold: coldParts(img), funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
+		im.setStarts(img.FuncStarts())
+		im.kept = 4*len(im.starts) + 32*len(im.cold)
 		a.kept += im.kept
 		a.images.put(img, im)
 	}
@@ -306,16 +308,35 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 	return &l
 }
 
+// setStarts keeps where functions begin. What lies 4 GiB and more behind the first one
+// is left out.
+func (im *imageFrames) setStarts(starts []uint64) {
+	if len(starts) == 0 {
+		return
+	}
+	im.first = starts[0]
+	im.starts = make([]uint32, 0, len(starts))
+	for _, start := range starts {
+		if start-im.first > math.MaxUint32 {
+			im.whole = false
+			break
+		}
+		im.starts = append(im.starts, uint32(start-im.first))
+	}
+}
+
 // bounds returns the last known start of a function before vaddr, 0 when
 // there is none near, and the next one behind, or a limit.
 func (im *imageFrames) bounds(vaddr uint64) (start, end uint64) {
-	i := sort.Search(len(im.starts), func(i int) bool { return im.starts[i] > vaddr })
+	i := sort.Search(len(im.starts), func(i int) bool { return im.first+uint64(im.starts[i]) > vaddr })
 	end = vaddr + maxFuncCode
 	if i < len(im.starts) {
-		end = min(end, im.starts[i])
+		end = min(end, im.first+uint64(im.starts[i]))
 	}
-	if i > 0 && vaddr-im.starts[i-1] < maxFuncCode {
-		start = im.starts[i-1]
+	if i > 0 {
+		if at := im.first + uint64(im.starts[i-1]); vaddr-at < maxFuncCode {
+			start = at
+		}
 	}
 	return start, end
 }

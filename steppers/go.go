@@ -34,7 +34,7 @@ type goImage struct {
 
 // goTableBudget bounds what is kept of all function tables, in bytes: those of
 // programs that came and went would add up.
-const goTableBudget = 4 << 20
+const goTableBudget = 3 << 20
 
 // goWalk is what has been seen since the top of the stack. It only narrows
 // choices: without it, as when a walk starts in the middle, the first is

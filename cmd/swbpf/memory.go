@@ -17,13 +17,13 @@ import (
 // there.
 const (
 	recordingGarbage = 4 << 20
-	namingGarbage    = 6 << 20
+	namingGarbage    = 4 << 20
 )
 
 // ampleHeap is how much may be live, with its garbage, for garbage to be as much as
 // that: with the rings and the program, some 60 MB are taken then. Beyond it the
 // collector runs more often, up to twice as often.
-const ampleHeap = 30 << 20
+const ampleHeap = 26 << 20
 
 // allowedGarbage is the one of them that holds; 0 before limitGarbage, or with GOGC in
 // the environment.

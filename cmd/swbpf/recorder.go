@@ -290,6 +290,7 @@ func (r *recorder) poll(upTo uint64) error {
 	if now := time.Now(); now.Sub(r.filesClosed) > closeFilesEvery {
 		r.filesClosed = now
 		r.closeFiles()
+		leaveProgram()
 	}
 	return err
 }
