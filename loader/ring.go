@@ -189,7 +189,7 @@ func (r *rings) release(records []ringRecord) {
 }
 
 // maxHeld bounds what is held, in words.
-const maxHeld = 128 << 10
+const maxHeld = 32 << 10
 
 // hold copies the pending records out of the rings, unless they are many.
 func (r *rings) hold() {

@@ -170,6 +170,9 @@ func (b *Builder) resolve(p *Profile, modules []int, sym Symbolizer, locs []Loc,
 		}
 		r.add(location{module: modules[b.moduleOf(loc.Module)], addr: addr}, r.lines...)
 	}
+	if expecter != nil {
+		expecter.Named()
+	}
 	r.sortFunctions()
 	renumbered := make([]uint32, len(locs))
 	for n, i := range order {

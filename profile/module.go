@@ -54,10 +54,14 @@ type Symbolizer interface {
 	Symbolize(dst []Line, loc Loc) []Line
 }
 
-// Expecter is a Symbolizer that is told which addresses of a module it will be asked
-// for, in ascending order, before it is. It may keep the slice.
+// Expecter is a Symbolizer that is told what it will be asked for.
 type Expecter interface {
+	// Expect tells which addresses of a module are next, in ascending order. It may keep
+	// the slice.
 	Expect(module uint32, addrs []uint64)
+	// Named tells that nothing more is asked for. What is left to do needs memory of its
+	// own.
+	Named()
 }
 
 // KernelPath is the Path of the kernel's module, by perf's convention.

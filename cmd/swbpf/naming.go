@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -196,6 +197,12 @@ func (ms *modules) Expect(module uint32, addrs []uint64) {
 	if im := ms.image[module]; im != nil {
 		ms.symbolizer.Expect(im, addrs)
 	}
+}
+
+// Named implements profile.Expecter.
+func (ms *modules) Named() {
+	ms.forgetNames()
+	debug.FreeOSMemory()
 }
 
 // Symbolize implements profile.Symbolizer.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -335,6 +336,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	r.release()
 	prof := r.build(meta)
 	r.forget()
+	debug.FreeOSMemory()
 	return prof, nil
 }
 
