@@ -5,6 +5,8 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"hash/maphash"
+	"slices"
+	"sync"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -24,6 +26,9 @@ const (
 	namesWindow    = 2 << 20
 	maxSymbolReads = 256 << 20
 )
+
+// nameBuffers are for names: files are rarely looked at alone.
+var nameBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // coldParts returns the parts of functions that the compiler has moved away
 // and named after them, as GCC and LLVM do with code that is unlikely to run:
@@ -76,7 +81,10 @@ func eachFunc(img *procstate.Image, with []byte, f func(i int, name []byte, vadd
 		return nil
 	}
 	window := max(namesWindow, int(strs.Size*tab.Size/maxSymbolReads))
-	names := make([]byte, 0, min(int64(window+maxSymbolName), int64(strs.Size), img.Size())) // from at
+	room := nameBuffers.Get().(*[]byte)
+	defer nameBuffers.Put(room)
+	*room = slices.Grow((*room)[:0], int(min(int64(window+maxSymbolName), int64(strs.Size), img.Size())))
+	names := *room // from at
 	var at uint32
 	var left int
 	var symbolsErr error

@@ -23,7 +23,7 @@ const (
 // ampleHeap is how much may be live, with its garbage, for garbage to be as much as
 // that: with the rings and the program, less than 60 MB are taken then. Beyond it the
 // collector runs more often, up to twice as often.
-const ampleHeap = 26 << 20
+const ampleHeap = 24 << 20
 
 // allowedGarbage is the one of them that holds; 0 before limitGarbage, or with GOGC in
 // the environment.
