@@ -3,6 +3,7 @@ package profile
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -25,6 +26,34 @@ func TestSymbolizeOrder(t *testing.T) {
 	want := []Loc{{0, 7}, {m2, 4}, {m2, 5}, {m1, 3}, {m1, 9}} // m2 has the leaves
 	if !slices.Equal(s.asked, want) {
 		t.Errorf("asked for %v, want %v", s.asked, want)
+	}
+}
+
+// toldSymbolizer is an orderSymbolizer that notes what it is told.
+type toldSymbolizer struct {
+	orderSymbolizer
+	told []string
+}
+
+func (s *toldSymbolizer) Expect(module uint32, addrs []uint64) {
+	s.told = append(s.told, fmt.Sprint(len(s.asked), " asked, next ", module, " ", addrs))
+}
+
+func (s *toldSymbolizer) Named() { s.told = append(s.told, fmt.Sprint(len(s.asked), " asked, named")) }
+
+// A Symbolizer is told what it will be asked for, module by module, and when that was all.
+func TestExpecter(t *testing.T) {
+	b := NewBuilder()
+	m1, m2 := b.Module(Module{Path: "b"}), b.Module(Module{Path: "a"})
+	b.Add(Thread{}, []Loc{{m2, 5}, {m1, 9}, {m1, 3}}, "cut", 1, 1)
+	b.Add(Thread{}, []Loc{{m2, 4}, {m1, 9}}, "", 1, 1)
+	var s toldSymbolizer
+	b.Build(Meta{}, &s)
+	want := []string{
+		fmt.Sprint("0 asked, next ", m2, " [4 5]"), fmt.Sprint("2 asked, next ", m1, " [3 9]"), "4 asked, named",
+	}
+	if !slices.Equal(s.told, want) {
+		t.Errorf("told %q, want %q", s.told, want)
 	}
 }
 
