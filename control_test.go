@@ -407,7 +407,7 @@ func TestWalkWhat(t *testing.T) {
 func TestLeaderLeft(t *testing.T) {
 	canTrace(t)
 	builds := []string{lifeBuild}
-	if runtime.GOARCH == "amd64" {
+	if runtime.GOARCH == "amd64" && testenv.Runs32Bit(t) {
 		builds = append(builds, "gcc -m32 -O1 -pthread") // its vdso, in which it waits, is not ours
 	}
 	for _, command := range builds {

@@ -114,6 +114,7 @@ func TestCoreIsLive(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.Contains(c.command, "-m32") {
 				amd64Only(t)
+				testenv.Needs32Bit(t)
 			}
 			tg := start(t, build(t, c.source, c.command), c.args...)
 			var ps *swbpf.ProcessStacks

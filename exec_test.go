@@ -172,6 +172,7 @@ func execWhileWalked(t *testing.T) {
 // architecture cannot be walked by those who attached it, and can be by others.
 func TestOtherArchitecture(t *testing.T) {
 	amd64Only(t)
+	testenv.Needs32Bit(t)
 	tg, p := attachLife(t)
 	w := swbpf.With(p, nil, nil)
 	tg.say("exec " + build(t, "deep.c", "gcc -m32 -O1"))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -123,6 +124,9 @@ func TestTargets(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.Contains(c.command, "-m32") || c.source == "jit.c" {
 				amd64Only(t)
+			}
+			if strings.Contains(c.command, "-m32") {
+				testenv.Needs32Bit(t)
 			}
 			tg := start(t, build(t, c.source, c.command), c.args...)
 			var ps *swbpf.ProcessStacks

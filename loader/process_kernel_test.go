@@ -116,6 +116,7 @@ func TestProgramsOfEveryOrigin(t *testing.T) {
 	})
 
 	t.Run("32 bits", func(t *testing.T) {
+		testenv.Needs32Bit(t)
 		victim32 := buildVictim(t, "-m32", "-idirafter", "/usr/include/x86_64-linux-gnu")
 		f := follow(t)
 		w := start(t, victim32, "wait")

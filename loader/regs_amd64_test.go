@@ -3,6 +3,7 @@ package loader
 import (
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -109,6 +110,7 @@ func TestRegistersUnderTimer(t *testing.T) {
 }
 
 func TestRegistersOf32BitCode(t *testing.T) {
+	testenv.Needs32Bit(t)
 	prog := build(t, "registers_386.S", "-m32", "-nostdlib", "-static")
 	p := startTarget(t, prog)
 	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})

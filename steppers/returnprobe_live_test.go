@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -278,6 +279,9 @@ func TestStacksUnderReturnProbes(t *testing.T) {
 	}
 	for _, b := range nestedBuilds {
 		t.Run(b.name, func(t *testing.T) {
+			if slices.Contains(b.cc, "-m32") {
+				testenv.Needs32Bit(t)
+			}
 			path := steptest.Compile(t, b.cc, "nested.c", nestedProgram)
 			collect := func(probes []string) map[string]int {
 				stacks := map[string]int{}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -64,7 +65,7 @@ func TestAlternateStacksRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	compilers := [][]string{{"gcc", "-O2", "-pthread"}, {"musl-gcc", "-O2", "-static"}}
-	if runtime.GOARCH == "amd64" {
+	if runtime.GOARCH == "amd64" && testenv.Runs32Bit(t) {
 		// The kernel makes another frame for a handler that asks for siginfo.
 		compilers = append(compilers, []string{"gcc", "-m32", "-O2", "-pthread"},
 			[]string{"gcc", "-m32", "-O2", "-pthread", "-DFLAGS=SA_SIGINFO"})

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -189,6 +190,9 @@ func TestStops(t *testing.T) {
 		"clang++-19 -gdwarf-5 -O2 -std=c++17 -Wno-vla-cxx-extension",
 	} {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
+			if strings.Contains(command, "-m32") {
+				testenv.Needs32Bit(t)
+			}
 			path := compile(t, "varsmix.cc", command)
 			list, main := functionsOf(t, path)
 			dir := t.TempDir()

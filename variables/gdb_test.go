@@ -404,6 +404,9 @@ func TestGDB(t *testing.T) {
 		{"vars.cc", "clang++-19 -gdwarf-5 -O2"},
 	} {
 		t.Run(strings.ReplaceAll(c.source+" "+c.command, " ", "_"), func(t *testing.T) {
+			if strings.Contains(c.command, "-m32") {
+				testenv.Needs32Bit(t)
+			}
 			pid, _ := start(t, compile(t, c.source, c.command))
 			var ours []gdbFrame
 			walkBlocked(t, pid, func(s *swbpf.ThreadStack) { ours = ourFrames(t, s.Walker, s.Frames) })
@@ -502,6 +505,9 @@ func TestDeferTypes(t *testing.T) {
 func TestKinds(t *testing.T) {
 	for _, command := range []string{"gcc -gdwarf-5 -O0", "gcc -gdwarf-4 -O0", "gcc -gdwarf-3 -gstrict-dwarf -O0", "gcc -g -O2", "gcc -g -O0 -m32 -msse2", "clang-19 -g -O0"} {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
+			if strings.Contains(command, "-m32") {
+				testenv.Needs32Bit(t)
+			}
 			pid, _ := start(t, compile(t, "varskinds.c", command))
 			var ours []gdbFrame
 			walkBlocked(t, pid, func(s *swbpf.ThreadStack) {

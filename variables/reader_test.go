@@ -259,6 +259,9 @@ func TestFloatRegisters(t *testing.T) {
 	testenv.Needs(t, "gdb")
 	for _, command := range []string{"gcc -g -O2", "clang-19 -g -O2", "gcc -g -O2 -m32 -msse2 -mfpmath=sse"} {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
+			if strings.Contains(command, "-m32") {
+				testenv.Needs32Bit(t)
+			}
 			path := compile(t, "varsleaf.c", command)
 			core := filepath.Join(t.TempDir(), "core")
 			testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "-ex", "generate-core-file "+core, path))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	swbpf "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/unwind"
 	"github.com/swbpf/swbpf/variables"
 )
@@ -21,6 +22,9 @@ func TestThreadLocalOfLibrary(t *testing.T) {
 		{"g++ -x c++ -m32", "-ftls-model=global-dynamic"}, {"g++ -x c++ -m32", "-ftls-model=initial-exec"}, {"gcc -m32", "-mtls-dialect=gnu2"},
 		{"musl-gcc", "-ftls-model=global-dynamic"}, {"musl-gcc", "-mtls-dialect=gnu2"},
 	} {
+		if strings.Contains(c.compiler, "-m32") && !testenv.Runs32Bit(t) {
+			continue
+		}
 		lib := compile(t, "tlslib.c", c.compiler+" -g -O0 -shared -fPIC "+c.model)
 		path := compile(t, "tlslib.c", strings.Replace(c.compiler, "g++ -x c++", "gcc", 1)+" -g -DLIB="+lib)
 		stopped(t, path, func(w *unwind.Walker, walk []unwind.Frame) {
