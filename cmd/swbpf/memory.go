@@ -21,7 +21,7 @@ const (
 )
 
 // ampleHeap is how much may be live, with its garbage, for garbage to be as much as
-// that: with the rings and the program, less than 60 MB are taken then. Beyond it the
+// that: with the rings and the program, some 60 MB are taken then. Beyond it the
 // collector runs more often, up to twice as often.
 const ampleHeap = 24 << 20
 
