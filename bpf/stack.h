@@ -182,8 +182,10 @@ GLOBAL int copy_in_steps(u32 cpu)
 	if (!r)
 		return 0;
 	struct copy *c = &r->copy;
-	c->size = c->next = CHUNK;
-	c->gap = FIRST_GAP;
+	/* While a program is executed the stack is there as a whole or not at all. */
+	bool in_exec = is_in_exec(current_task());
+	c->size = c->next = in_exec ? PAGE : CHUNK;
+	c->gap = in_exec ? 0 : FIRST_GAP;
 	c->before = r->copied;
 	c->steps = whole_limit / CHUNK + MORE_STEPS;
 	begin_stack_region(r, c->first);
