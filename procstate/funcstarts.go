@@ -3,6 +3,7 @@ package procstate
 import (
 	"debug/elf"
 	"encoding/binary"
+	"math"
 	"slices"
 )
 
@@ -19,10 +20,16 @@ const (
 // that says nothing gives none; damaged tables are left out. The result is
 // made anew by each call.
 func (im *Image) FuncStarts() []uint64 {
-	out := im.appendFDEStarts(nil)
+	var out []uint64
+	if t, ok := im.fdeTable(); ok {
+		out = make([]uint64, 0, t.n)
+		if !im.eachFDEStart(t, func(vaddr uint64) { out = append(out, vaddr) }) {
+			out = out[:0]
+		}
+	}
 	slices.Sort(out)
 	fdes := len(out)
-	for _, name := range []string{".symtab", ".dynsym"} {
+	for _, name := range funcSymtabs {
 		if s, ok := im.Section(name); ok {
 			out = im.appendFuncSymbols(out, fdes, s)
 		}
@@ -35,45 +42,82 @@ func (im *Image) FuncStarts() []uint64 {
 	return out
 }
 
+// FuncsAround returns of FuncStarts the last one up to a link-time address, 0 when there
+// is none, and the first one behind it, the largest number then. It keeps nothing, and
+// reads the tables in each call: milliseconds in large files.
+func (im *Image) FuncsAround(vaddr uint64) (start, next uint64) {
+	next = math.MaxUint64
+	nearer := func(each func(visit func(uint64)) bool) {
+		before, behind := start, next
+		if each(func(at uint64) {
+			if at <= vaddr {
+				before = max(before, at)
+			} else {
+				behind = min(behind, at)
+			}
+		}) {
+			start, next = before, behind
+		}
+	}
+	if t, ok := im.fdeTable(); ok {
+		nearer(func(visit func(uint64)) bool { return im.eachFDEStart(t, visit) })
+	}
+	for _, name := range funcSymtabs {
+		if s, ok := im.Section(name); ok {
+			nearer(func(visit func(uint64)) bool { return im.eachFuncSymbol(s, visit) })
+		}
+	}
+	return start, next
+}
+
+// funcSymtabs are the sections that have symbols of functions.
+var funcSymtabs = [...]string{".symtab", ".dynsym"} // read only
+
 // appendFuncSymbols adds what is not among the first fdes addresses, which most are.
 func (im *Image) appendFuncSymbols(out []uint64, fdes int, s Section) []uint64 {
-	size, info, shndx, value := 24, 4, 6, 8
-	if im.arch.AddressWidth == 4 {
-		size, info, shndx, value = 16, 12, 14, 4
-	}
-	each := func(add func(vaddr uint64)) error {
-		return im.SectionParts(s, maxSymtab, func(b []byte) {
-			for ; len(b) >= size; b = b[size:] {
-				in := int(binary.LittleEndian.Uint16(b[shndx:]))
-				switch elf.SymType(b[info] & 15) {
-				case elf.STT_FUNC, elf.STT_GNU_IFUNC:
-				case elf.STT_NOTYPE:
-					if elf.ST_BIND(b[info]) != elf.STB_GLOBAL || in >= len(im.sections) || im.sections[in].Flags&elf.SHF_EXECINSTR == 0 {
-						continue
-					}
-				default:
-					continue
-				}
-				if in == int(elf.SHN_UNDEF) {
-					continue
-				}
-				vaddr := im.word(b[value:])
-				if _, known := slices.BinarySearch(out[:fdes], vaddr); !known {
-					add(vaddr)
-				}
+	each := func(add func(vaddr uint64)) bool {
+		return im.eachFuncSymbol(s, func(vaddr uint64) {
+			if _, known := slices.BinarySearch(out[:fdes], vaddr); !known {
+				add(vaddr)
 			}
 		})
 	}
 	n := 0 // rather than to grow by steps, which takes several times the memory
-	if each(func(uint64) { n++ }) != nil {
+	if !each(func(uint64) { n++ }) {
 		return out
 	}
 	start := len(out)
 	out = slices.Grow(out, n)
-	if each(func(vaddr uint64) { out = append(out, vaddr) }) != nil {
+	if !each(func(vaddr uint64) { out = append(out, vaddr) }) {
 		return out[:start]
 	}
 	return out
+}
+
+// eachFuncSymbol calls visit for the addresses of a table's symbols of functions. It
+// returns whether the table could be read to its end.
+func (im *Image) eachFuncSymbol(s Section, visit func(vaddr uint64)) bool {
+	size, info, shndx, value := 24, 4, 6, 8
+	if im.arch.AddressWidth == 4 {
+		size, info, shndx, value = 16, 12, 14, 4
+	}
+	return im.SectionParts(s, maxSymtab, func(b []byte) {
+		for ; len(b) >= size; b = b[size:] {
+			in := int(binary.LittleEndian.Uint16(b[shndx:]))
+			switch elf.SymType(b[info] & 15) {
+			case elf.STT_FUNC, elf.STT_GNU_IFUNC:
+			case elf.STT_NOTYPE:
+				if elf.ST_BIND(b[info]) != elf.STB_GLOBAL || in >= len(im.sections) || im.sections[in].Flags&elf.SHF_EXECINSTR == 0 {
+					continue
+				}
+			default:
+				continue
+			}
+			if in != int(elf.SHN_UNDEF) {
+				visit(im.word(b[value:]))
+			}
+		}
+	}) == nil
 }
 
 // word reads an address of the file's width.
@@ -84,42 +128,49 @@ func (im *Image) word(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// appendFDEStarts reads the search table of .eh_frame_hdr (Linux Standard
-// Base, Core, section 10.6.2) in the one encoding that linkers write: pairs
-// of 32-bit offsets from the start of the header.
-func (im *Image) appendFDEStarts(out []uint64) []uint64 {
+// fdeTable is the search table of .eh_frame_hdr (Linux Standard Base, Core, section
+// 10.6.2) in the one encoding that linkers write: pairs of 32-bit offsets from the
+// start of the header.
+type fdeTable struct {
+	base uint64 // link-time address of the header
+	off  uint64 // of the table, in the file
+	n    uint64 // of pairs
+}
+
+func (im *Image) fdeTable() (t fdeTable, ok bool) {
 	p, ok := im.Prog(elf.PT_GNU_EH_FRAME)
 	if !ok || p.Filesz < 12 {
-		return out
+		return t, false
 	}
 	var hdr [12]byte
 	if im.ReadVaddr(hdr[:], p.Vaddr) != nil {
-		return out
+		return t, false
 	}
 	const udata4, sdata4, pcrel, datarelSdata4 = 0x03, 0x0b, 0x10, 0x3b
 	if hdr[0] != 1 || hdr[1] != pcrel|sdata4 && hdr[1] != pcrel|udata4 || hdr[2] != udata4 || hdr[3] != datarelSdata4 {
-		return out
+		return t, false
 	}
-	n := uint64(binary.LittleEndian.Uint32(hdr[8:]))
-	if n > maxFDEs || n*8 > min(p.Filesz, uint64(im.size))-12 {
-		return out
+	t.base, t.n = p.Vaddr, uint64(binary.LittleEndian.Uint32(hdr[8:]))
+	if t.n > maxFDEs || t.n*8 > min(p.Filesz, uint64(im.size))-12 {
+		return t, false
 	}
-	off, ok := im.OffsetOfVaddr(p.Vaddr+12, n*8)
-	if !ok {
-		return out
-	}
+	t.off, ok = im.OffsetOfVaddr(p.Vaddr+12, t.n*8)
+	return t, ok
+}
+
+// eachFDEStart calls visit for the addresses in the table, as they follow each other. It
+// returns whether all could be read.
+func (im *Image) eachFDEStart(t fdeTable, visit func(vaddr uint64)) bool {
 	buf := sectionBuffers.Get().(*[sectionPart]byte)
 	defer sectionBuffers.Put(buf)
-	start := len(out)
-	out = slices.Grow(out, int(n))
-	for at := uint64(0); at < n*8; at += sectionPart {
-		tab := buf[:min(n*8-at, sectionPart)]
-		if im.readFull(tab, off+at) != nil {
-			return out[:start]
+	for at := uint64(0); at < t.n*8; at += sectionPart {
+		tab := buf[:min(t.n*8-at, sectionPart)]
+		if im.readFull(tab, t.off+at) != nil {
+			return false
 		}
 		for ; len(tab) >= 8; tab = tab[8:] {
-			out = append(out, p.Vaddr+uint64(int64(int32(binary.LittleEndian.Uint32(tab)))))
+			visit(t.base + uint64(int64(int32(binary.LittleEndian.Uint32(tab)))))
 		}
 	}
-	return out
+	return true
 }

@@ -2,6 +2,7 @@ package procstate
 
 import (
 	"debug/elf"
+	"math"
 	"os"
 	"slices"
 	"testing"
@@ -48,6 +49,27 @@ func TestFuncStarts(t *testing.T) {
 	}
 }
 
+// What is around an address is what stands beside it among all starts.
+func TestFuncsAround(t *testing.T) {
+	for _, path := range []string{"/bin/sh", "/bin/bash", compile(t, nothing, "gcc", "-static")} {
+		im := openTestImage(t, path)
+		starts := im.FuncStarts()
+		check := func(vaddr, start, next uint64) {
+			t.Helper()
+			if s, n := im.FuncsAround(vaddr); s != start || n != next {
+				t.Errorf("%s: around %#x are %#x and %#x, want %#x and %#x", path, vaddr, s, n, start, next)
+			}
+		}
+		check(starts[0]-1, 0, starts[0])
+		last := starts[len(starts)-1]
+		check(last, last, math.MaxUint64)
+		for i := 0; i < len(starts)-1; i += 1 + len(starts)/20 {
+			check(starts[i], starts[i], starts[i+1])
+			check(starts[i+1]-1, starts[i], starts[i+1])
+		}
+	}
+}
+
 // A file whose .eh_frame_hdr claims more entries than it has gives none.
 func TestFuncStartsDamagedHeader(t *testing.T) {
 	b, err := os.ReadFile("/bin/sh")
@@ -62,11 +84,17 @@ func TestFuncStartsDamagedHeader(t *testing.T) {
 	if !ok {
 		t.Fatal("no PT_GNU_EH_FRAME")
 	}
-	before := len(im.appendFDEStarts(nil))
+	entries := func() (n int) {
+		if t, ok := im.fdeTable(); ok {
+			im.eachFDEStart(t, func(uint64) { n++ })
+		}
+		return n
+	}
+	before := entries()
 	for i := range 4 {
 		b[p.Off+8+uint64(i)] = 0xff
 	}
-	if after := im.appendFDEStarts(nil); before == 0 || len(after) != 0 {
-		t.Errorf("%d entries before, %d after the count was damaged", before, len(after))
+	if after := entries(); before == 0 || after != 0 {
+		t.Errorf("%d entries before, %d after the count was damaged", before, after)
 	}
 }

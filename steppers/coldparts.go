@@ -42,9 +42,10 @@ func coldParts(img *procstate.Image) map[uint64]uint64 {
 	}
 	seed := maphash.MakeSeed()
 	parts := map[uint64]symbol{} // by name of the function
-	suffix := []byte(".cold")
-	err := eachFunc(img, suffix, func(i int, name []byte, vaddr uint64) {
-		if base, rest, ok := bytes.Cut(name, suffix); ok && (len(rest) == 0 || rest[0] == '.') {
+	of := map[uint64]uint64{}
+	err := eachFunc(img, partSuffix, func(i int, name []byte, vaddr uint64) {
+		if base, ok := cutPart(name); ok {
+			of[vaddr] = 0 // until found
 			if h := maphash.Bytes(seed, base); i >= parts[h].order {
 				parts[h] = symbol{vaddr, i}
 			}
@@ -52,10 +53,6 @@ func coldParts(img *procstate.Image) map[uint64]uint64 {
 	})
 	if err != nil || len(parts) == 0 {
 		return nil
-	}
-	of := map[uint64]uint64{}
-	for _, part := range parts {
-		of[part.vaddr] = 0 // until found
 	}
 	last := map[uint64]int{} // symbol of the function, by address of the part
 	_ = eachFunc(img, nil, func(i int, name []byte, vaddr uint64) {
@@ -68,16 +65,69 @@ func coldParts(img *procstate.Image) map[uint64]uint64 {
 	return of
 }
 
+var partSuffix = []byte(".cold") // read only
+
+// cutPart returns the name of the function that a part is named after.
+func cutPart(name []byte) (function []byte, ok bool) {
+	function, rest, ok := bytes.Cut(name, partSuffix)
+	return function, ok && (len(rest) == 0 || rest[0] == '.')
+}
+
+// isColdPart reports whether a part begins at a link-time address, or whether that
+// cannot be told without all names. It reads the symbol table, and few of the names.
+func isColdPart(img *procstate.Image, vaddr uint64) bool {
+	const most = 8 // symbols of one address
+	tab, strs, ok := symbolTable(img)
+	if !ok {
+		return false
+	}
+	var names []uint32
+	if img.SectionParts(tab, maxSymtab, func(b []byte) {
+		for ; len(b) >= elf.Sym64Size; b = b[elf.Sym64Size:] {
+			if binary.LittleEndian.Uint64(b[8:]) == vaddr && elf.ST_TYPE(b[4]) == elf.STT_FUNC && len(names) <= most {
+				names = append(names, binary.LittleEndian.Uint32(b))
+			}
+		}
+	}) != nil {
+		return false
+	}
+	if len(names) > most || strs.Flags&elf.SHF_COMPRESSED != 0 {
+		return true
+	}
+	room := nameBuffers.Get().(*[]byte)
+	defer nameBuffers.Put(room)
+	for _, off := range names {
+		if uint64(off) >= strs.Size {
+			continue
+		}
+		*room = slices.Grow((*room)[:0], maxSymbolName)[:min(maxSymbolName, strs.Size-uint64(off))]
+		if _, err := img.ReadAt(*room, int64(strs.Off)+int64(off)); err != nil {
+			return true
+		}
+		name, _, _ := bytes.Cut(*room, []byte{0})
+		if _, ok := cutPart(name); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// symbolTable returns the sections of the symbols that have names of parts, if there is such a table.
+func symbolTable(img *procstate.Image) (tab, strs procstate.Section, ok bool) {
+	tab, ok = img.Section(".symtab")
+	if !ok || img.Arch().AddressWidth != 8 || tab.Entsize != elf.Sym64Size || int(tab.Link) >= len(img.Sections()) {
+		return tab, strs, false
+	}
+	strs = img.Sections()[tab.Link]
+	return tab, strs, max(tab.Size, strs.Size) <= maxSymtab
+}
+
 // eachFunc calls f for the symbols of functions, at least for those with some bytes in
 // their names: with the place in the table, the name, valid until f returns, and the
 // link-time address. They come in order of the names' offsets, roughly.
 func eachFunc(img *procstate.Image, with []byte, f func(i int, name []byte, vaddr uint64)) error {
-	tab, ok := img.Section(".symtab")
-	if !ok || img.Arch().AddressWidth != 8 || tab.Entsize != elf.Sym64Size || int(tab.Link) >= len(img.Sections()) {
-		return nil
-	}
-	strs := img.Sections()[tab.Link]
-	if max(tab.Size, strs.Size) > maxSymtab {
+	tab, strs, ok := symbolTable(img)
+	if !ok {
 		return nil
 	}
 	window := max(namesWindow, int(strs.Size*tab.Size/maxSymbolReads))

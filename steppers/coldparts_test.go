@@ -71,14 +71,58 @@ real.cold: nop
 			t.Errorf("%s is a part of %#x, %v; want %#x", name, got, ok, want)
 		}
 	}
-	a := NewFrameAnalyzer()
-	for _, name := range []string{"f", "g", "h"} {
-		if l := a.analyzeFile(img, at[name], false); l.State != UnsetFrame || l.SP != 8 {
-			t.Errorf("%s: %+v", name, l)
+	for _, looks := range []int{0, fewLooks} {
+		a := NewFrameAnalyzer()
+		a.framesOf(img).looks = looks
+		for _, name := range []string{"f", "g", "h"} {
+			if l := a.analyzeFile(img, at[name], false); l.State != UnsetFrame || l.SP != 8 {
+				t.Errorf("%s: %+v", name, l)
+			}
+		}
+		if l := a.analyzeFile(img, at["real.cold"], false); l.State != SetFrame || l.FP != 16 || l.RA != 8 {
+			t.Errorf("real.cold: %+v", l)
 		}
 	}
-	if l := a.analyzeFile(img, at["real.cold"], false); l.State != SetFrame || l.FP != 16 || l.RA != 8 {
-		t.Errorf("real.cold: %+v", l)
+	for name, v := range at {
+		if _, want := cold[v]; isColdPart(img, v) != want {
+			t.Errorf("%s at %#x is taken for a part: %t, want %t", name, v, !want, want)
+		}
+	}
+}
+
+// TestFewLooks: what is looked up in a file for an address is what all its functions
+// tell, and after some looks these are known.
+func TestFewLooks(t *testing.T) {
+	static := steptest.Compile(t, []string{"gcc", "-O2", "-static"}, "x.c", "#include <stdio.h>\nint main(void) { return puts(\"x\"); }\n")
+	for _, path := range []string{"/bin/bash", static} {
+		img := steptest.OpenImage(t, path)
+		starts := img.FuncStarts()
+		var pcs []uint64
+		for i := 0; i < len(starts); i += 1 + len(starts)/30 {
+			pcs = append(pcs, starts[i], starts[i]+5)
+		}
+		for part := range coldParts(img) {
+			pcs = append(pcs, part)
+		}
+		known := NewFrameAnalyzer()
+		known.framesOf(img).looks = fewLooks
+		a := NewFrameAnalyzer()
+		set := 0
+		for i, pc := range pcs {
+			got, want := a.analyzeFile(img, pc, false), known.analyzeFile(img, pc, false)
+			if got != want {
+				t.Errorf("%s: at %#x %+v, want %+v", path, pc, got, want)
+			}
+			if want.State != UnknownState {
+				set++
+			}
+			if i == 0 && a.framesOf(img).starts != nil {
+				t.Errorf("%s: all functions are known after one look", path)
+			}
+		}
+		if set < len(pcs)/4 || a.framesOf(img).starts == nil {
+			t.Errorf("%s: %d of %d addresses have a layout; %d looks", path, set, len(pcs), a.framesOf(img).looks)
+		}
 	}
 }
 
@@ -121,7 +165,7 @@ func TestColdPartsOfManyNames(t *testing.T) {
 		return true
 	})
 	cold := coldParts(img)
-	if len(cold) != n+1 || cold[at["twice.cold"]] != at["twice"] {
+	if len(cold) != n+2 || cold[at["twice.cold"]] != at["twice"] {
 		t.Errorf("%d parts, twice.cold of %#x", len(cold), cold[at["twice.cold"]])
 	}
 	for i := range n {

@@ -66,12 +66,16 @@ type seenLayout struct {
 	layout FrameLayout
 }
 
-// imageFrames is what is known of the functions of a file.
+// imageFrames is what is known of the functions of a file. Their starts and which are
+// parts is looked up in the file for the first addresses, and known of all from then on.
 type imageFrames struct {
-	starts []uint32          // sorted, from the first one on
+	img   *procstate.Image
+	looks int  // into the file
+	whole bool // all functions have symbols
+
+	starts []uint32          // sorted, from the first one on; nil before they are known
 	first  uint64            // that one
-	whole  bool              // all functions are among starts
-	cold   map[uint64]uint64 // see coldParts
+	cold   map[uint64]uint64 // see coldParts; nil before they are known
 	funcs  map[uint64]*funcFrames
 	behind map[uint64]foundLayout // what layoutBehind found
 
@@ -137,10 +141,10 @@ func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 	im := a.images.get(img)
 	if im == nil {
 		_, whole := img.Section(".symtab")
-		im = &imageFrames{whole: whole, cold: coldParts(img), funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
-		im.setStarts(img.FuncStarts())
-		im.kept = 4*len(im.starts) + 32*len(im.cold)
-		a.kept += im.kept
+		im = &imageFrames{img: img, whole: whole, funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
+		if !whole {
+			im.cold = map[uint64]uint64{}
+		}
 		a.images.put(img, im)
 	}
 	return im
@@ -308,14 +312,24 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 	return &l
 }
 
+// fewLooks is for how many addresses a file is looked into: knowing all functions of a
+// large one takes as long as some 60 looks, and megabytes, and most files have few
+// functions that are asked for, those without an unwind table.
+const fewLooks = 24
+
+// look reports whether the file is to be looked into once more.
+func (im *imageFrames) look() bool {
+	im.looks++
+	return im.looks <= fewLooks
+}
+
 // setStarts keeps where functions begin. What lies 4 GiB and more behind the first one
 // is left out.
 func (im *imageFrames) setStarts(starts []uint64) {
-	if len(starts) == 0 {
-		return
-	}
-	im.first = starts[0]
 	im.starts = make([]uint32, 0, len(starts))
+	if len(starts) > 0 {
+		im.first = starts[0]
+	}
 	for _, start := range starts {
 		if start-im.first > math.MaxUint32 {
 			im.whole = false
@@ -323,11 +337,22 @@ func (im *imageFrames) setStarts(starts []uint64) {
 		}
 		im.starts = append(im.starts, uint32(start-im.first))
 	}
+	im.kept += 4 * len(im.starts)
 }
 
 // bounds returns the last known start of a function before vaddr, 0 when
 // there is none near, and the next one behind, or a limit.
 func (im *imageFrames) bounds(vaddr uint64) (start, end uint64) {
+	if im.starts == nil {
+		if im.look() {
+			start, end = im.img.FuncsAround(vaddr)
+			if vaddr-start >= maxFuncCode {
+				start = 0
+			}
+			return start, min(end, vaddr+maxFuncCode)
+		}
+		im.setStarts(im.img.FuncStarts())
+	}
 	i := sort.Search(len(im.starts), func(i int) bool { return im.first+uint64(im.starts[i]) > vaddr })
 	end = vaddr + maxFuncCode
 	if i < len(im.starts) {
@@ -341,6 +366,22 @@ func (im *imageFrames) bounds(vaddr uint64) (start, end uint64) {
 	return start, end
 }
 
+// part reports whether a part of a function begins at a link-time address, and of which, 0
+// when that is not known.
+func (im *imageFrames) part(vaddr uint64) (function uint64, ok bool) {
+	if im.cold == nil {
+		if im.look() && !isColdPart(im.img, vaddr) {
+			return 0, false
+		}
+		if im.cold = coldParts(im.img); im.cold == nil {
+			im.cold = map[uint64]uint64{}
+		}
+		im.kept += 32 * len(im.cold)
+	}
+	function, ok = im.cold[vaddr]
+	return function, ok
+}
+
 // function returns the analysis of the function, or of the split-off part of
 // one, at [start, end).
 func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, end uint64) *funcFrames {
@@ -348,7 +389,7 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 		return f
 	}
 	entry := entryState(img.Arch())
-	if parent, ok := im.cold[start]; ok {
+	if parent, ok := im.part(start); ok {
 		// It starts with the state of the branch that leads there.
 		known := false
 		if at, _ := im.bounds(parent); parent != 0 && at == parent {
@@ -365,7 +406,7 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 	}
 	a.flow.code.ofFile(img, start, end)
 	f := a.flow.analyze(img.Arch(), start, entry, im.whole)
-	if len(im.cold) > 0 {
+	if im.cold == nil || len(im.cold) > 0 {
 		f.exits = slices.Clone(a.flow.exits)
 	}
 	im.keep(start, f)
