@@ -73,26 +73,49 @@ func cutPart(name []byte) (function []byte, ok bool) {
 	return function, ok && (len(rest) == 0 || rest[0] == '.')
 }
 
-// isColdPart reports whether a part begins at a link-time address, or whether that
-// cannot be told without all names. It reads the symbol table, and few of the names.
-func isColdPart(img *procstate.Image, vaddr uint64) bool {
-	const most = 8 // symbols of one address
-	tab, strs, ok := symbolTable(img)
+// coldPart is coldParts for one link-time address: whether a part begins there, and of
+// which function. known is false where that would take all names. It reads the symbol
+// table and, where it is a part, the names, and keeps nothing.
+func coldPart(img *procstate.Image, vaddr uint64) (function uint64, isPart, known bool) {
+	base, known := partName(img, vaddr)
+	if base == nil {
+		return 0, false, known
+	}
+	functions, parts, ok := namesWith(img, base)
 	if !ok {
-		return false
+		return 0, true, false
 	}
-	var names []uint32
-	if img.SectionParts(tab, maxSymtab, func(b []byte) {
-		for ; len(b) >= elf.Sym64Size; b = b[elf.Sym64Size:] {
-			if binary.LittleEndian.Uint64(b[8:]) == vaddr && elf.ST_TYPE(b[4]) == elf.STT_FUNC && len(names) <= most {
-				names = append(names, binary.LittleEndian.Uint32(b))
-			}
+	var last uint64 // part of the name
+	_ = eachFuncSymbol(img, func(name uint32, at uint64) {
+		if slices.Contains(parts, name) {
+			last = at
 		}
-	}) != nil {
-		return false
+		if slices.Contains(functions, name) && at != vaddr {
+			function = at
+		}
+	})
+	if last != vaddr || function == 0 {
+		return 0, true, true
 	}
+	other, known := partName(img, function)
+	return function, true, known && other == nil
+}
+
+// partName returns the name of the function that the part at a link-time address is
+// named after, nil where there is no part. known is false where that cannot be told.
+func partName(img *procstate.Image, vaddr uint64) (function []byte, known bool) {
+	const most = 8 // symbols of one address
+	var names []uint32
+	if eachFuncSymbol(img, func(name uint32, at uint64) {
+		if at == vaddr && len(names) <= most {
+			names = append(names, name)
+		}
+	}) != nil || len(names) == 0 {
+		return nil, true
+	}
+	_, strs, _ := symbolTable(img)
 	if len(names) > most || strs.Flags&elf.SHF_COMPRESSED != 0 {
-		return true
+		return nil, false
 	}
 	room := nameBuffers.Get().(*[]byte)
 	defer nameBuffers.Put(room)
@@ -100,16 +123,71 @@ func isColdPart(img *procstate.Image, vaddr uint64) bool {
 		if uint64(off) >= strs.Size {
 			continue
 		}
-		*room = slices.Grow((*room)[:0], maxSymbolName)[:min(maxSymbolName, strs.Size-uint64(off))]
+		n := min(maxSymbolName, strs.Size-uint64(off))
+		*room = slices.Grow((*room)[:0], int(n))[:n]
 		if _, err := img.ReadAt(*room, int64(strs.Off)+int64(off)); err != nil {
-			return true
+			return nil, false
 		}
 		name, _, _ := bytes.Cut(*room, []byte{0})
-		if _, ok := cutPart(name); ok {
-			return true
+		if function, ok := cutPart(name); ok {
+			return bytes.Clone(function), true
 		}
 	}
-	return false
+	return nil, true
+}
+
+// namesWith returns where the name of a function is among all names, and where names of
+// its parts are. It reports whether it has all: they may be many in a hostile file.
+func namesWith(img *procstate.Image, function []byte) (functions, parts []uint32, ok bool) {
+	const most = 64
+	_, strs, ok := symbolTable(img)
+	if !ok || len(function) == 0 {
+		return nil, nil, false
+	}
+	behind := len(partSuffix) + 1 // bytes that tell what a name is
+	carried := len(function) + behind - 1
+	var window []byte // from at
+	at := 0
+	look := func(b []byte) {
+		keep := min(len(window), carried)
+		at += len(window) - keep
+		window = append(append(window[:0], window[len(window)-keep:]...), b...)
+		for from := 0; len(functions)+len(parts) <= most; from++ {
+			i := bytes.Index(window[from:], function)
+			if i < 0 || from+i+carried >= len(window) {
+				break
+			}
+			from += i
+			rest := window[from+len(function):]
+			switch end := rest[len(partSuffix)]; {
+			case rest[0] == 0:
+				functions = append(functions, uint32(at+from))
+			case bytes.HasPrefix(rest, partSuffix) && (end == 0 || end == '.'):
+				parts = append(parts, uint32(at+from))
+			}
+		}
+	}
+	if img.SectionParts(strs, maxSymtab, look) != nil {
+		return nil, nil, false
+	}
+	look(make([]byte, behind))
+	return functions, parts, len(functions)+len(parts) <= most
+}
+
+// eachFuncSymbol calls visit for the symbols of functions: with where in the names that
+// of the symbol is, and the link-time address.
+func eachFuncSymbol(img *procstate.Image, visit func(name uint32, vaddr uint64)) error {
+	tab, _, ok := symbolTable(img)
+	if !ok {
+		return nil
+	}
+	return img.SectionParts(tab, maxSymtab, func(b []byte) {
+		for ; len(b) >= elf.Sym64Size; b = b[elf.Sym64Size:] {
+			if elf.ST_TYPE(b[4]) == elf.STT_FUNC {
+				visit(binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint64(b[8:]))
+			}
+		}
+	})
 }
 
 // symbolTable returns the sections of the symbols that have names of parts, if there is such a table.
@@ -123,7 +201,7 @@ func symbolTable(img *procstate.Image) (tab, strs procstate.Section, ok bool) {
 }
 
 // eachFunc calls f for the symbols of functions, at least for those with some bytes in
-// their names: with the place in the table, the name, valid until f returns, and the
+// their names: with the number of the symbol, the name, valid until f returns, and the
 // link-time address. They come in order of the names' offsets, roughly.
 func eachFunc(img *procstate.Image, with []byte, f func(i int, name []byte, vaddr uint64)) error {
 	tab, strs, ok := symbolTable(img)
@@ -144,17 +222,14 @@ func eachFunc(img *procstate.Image, with []byte, f func(i int, name []byte, vadd
 		}
 		if symbolsErr == nil && bytes.Contains(names, with) {
 			i := -1
-			symbolsErr = img.SectionParts(tab, maxSymtab, func(b []byte) {
-				for ; len(b) >= elf.Sym64Size; b = b[elf.Sym64Size:] {
-					i++
-					off := uint64(binary.LittleEndian.Uint32(b) - at)
-					if off >= uint64(n) || elf.ST_TYPE(b[4]) != elf.STT_FUNC || left < 0 {
-						continue
-					}
-					name, _, _ := bytes.Cut(names[off:min(off+maxSymbolName, uint64(len(names)))], []byte{0})
-					left -= len(name)
-					f(i, name, binary.LittleEndian.Uint64(b[8:]))
+			symbolsErr = eachFuncSymbol(img, func(off uint32, vaddr uint64) {
+				i++
+				if off -= at; uint64(off) >= uint64(n) || left < 0 {
+					return
 				}
+				name, _, _ := bytes.Cut(names[off:min(uint64(off)+maxSymbolName, uint64(len(names)))], []byte{0})
+				left -= len(name)
+				f(i, name, vaddr)
 			})
 		}
 		at += uint32(n)

@@ -84,8 +84,11 @@ real.cold: nop
 		}
 	}
 	for name, v := range at {
-		if _, want := cold[v]; isColdPart(img, v) != want {
-			t.Errorf("%s at %#x is taken for a part: %t, want %t", name, v, !want, want)
+		want, wantPart := cold[v]
+		if f, isPart, known := coldPart(img, v); known && (f != want || isPart != wantPart) {
+			t.Errorf("%s at %#x is a part: %t, of %#x; want %t, %#x", name, v, isPart, f, wantPart, want)
+		} else if !known && name != "f" && name != "g" && name != "h" && !strings.HasSuffix(name, ".cold") {
+			t.Errorf("%s at %#x is not known", name, v)
 		}
 	}
 }
@@ -101,8 +104,11 @@ func TestFewLooks(t *testing.T) {
 		for i := 0; i < len(starts); i += 1 + len(starts)/30 {
 			pcs = append(pcs, starts[i], starts[i]+5)
 		}
-		for part := range coldParts(img) {
+		for part, want := range coldParts(img) {
 			pcs = append(pcs, part)
+			if f, isPart, known := coldPart(img, part); f != want || !isPart || !known {
+				t.Errorf("%s: %#x is a part: %t, of %#x, known: %t; want of %#x", path, part, isPart, f, known, want)
+			}
 		}
 		known := NewFrameAnalyzer()
 		known.framesOf(img).looks = fewLooks
@@ -165,6 +171,11 @@ func TestColdPartsOfManyNames(t *testing.T) {
 		return true
 	})
 	cold := coldParts(img)
+	for i := 0; i < n; i += n / 50 {
+		if f, isPart, known := coldPart(img, at[name(i)+".cold.0"]); f != at[name(i)] || !isPart || !known {
+			t.Errorf("part %d is one: %t, of %#x, known: %t; want %#x", i, isPart, f, known, at[name(i)])
+		}
+	}
 	if len(cold) != n+2 || cold[at["twice.cold"]] != at["twice"] {
 		t.Errorf("%d parts, twice.cold of %#x", len(cold), cold[at["twice.cold"]])
 	}

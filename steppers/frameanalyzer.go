@@ -312,10 +312,10 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 	return &l
 }
 
-// fewLooks is for how many addresses a file is looked into: knowing all functions of a
-// large one takes as long as some 60 looks, and megabytes, and most files have few
-// functions that are asked for, those without an unwind table.
-const fewLooks = 24
+// fewLooks is how often a file is looked into: knowing all functions of a large one takes
+// as long as 10 to 25 looks, and megabytes, and of most files few functions are asked
+// for, those without an unwind table.
+const fewLooks = 12
 
 // look reports whether the file is to be looked into once more.
 func (im *imageFrames) look() bool {
@@ -368,18 +368,20 @@ func (im *imageFrames) bounds(vaddr uint64) (start, end uint64) {
 
 // part reports whether a part of a function begins at a link-time address, and of which, 0
 // when that is not known.
-func (im *imageFrames) part(vaddr uint64) (function uint64, ok bool) {
+func (im *imageFrames) part(vaddr uint64) (function uint64, isPart bool) {
 	if im.cold == nil {
-		if im.look() && !isColdPart(im.img, vaddr) {
-			return 0, false
+		if im.look() {
+			if function, isPart, known := coldPart(im.img, vaddr); known {
+				return function, isPart
+			}
 		}
 		if im.cold = coldParts(im.img); im.cold == nil {
 			im.cold = map[uint64]uint64{}
 		}
 		im.kept += 32 * len(im.cold)
 	}
-	function, ok = im.cold[vaddr]
-	return function, ok
+	function, isPart = im.cold[vaddr]
+	return function, isPart
 }
 
 // function returns the analysis of the function, or of the split-off part of
