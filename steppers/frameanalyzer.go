@@ -312,10 +312,13 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 	return &l
 }
 
-// fewLooks is how often a file is looked into: knowing all functions of a large one takes
-// as long as 10 to 25 looks, and megabytes, and of most files few functions are asked
-// for, those without an unwind table.
-const fewLooks = 12
+// fewLooks is how often a table of a file is looked through for one address: to know all
+// functions of a large one takes about as long, and megabytes, and of most files few
+// functions are asked for, those without an unwind table. A part takes so many looks.
+const (
+	fewLooks  = 24
+	partLooks = 5
+)
 
 // look reports whether the file is to be looked into once more.
 func (im *imageFrames) look() bool {
@@ -371,7 +374,11 @@ func (im *imageFrames) bounds(vaddr uint64) (start, end uint64) {
 func (im *imageFrames) part(vaddr uint64) (function uint64, isPart bool) {
 	if im.cold == nil {
 		if im.look() {
-			if function, isPart, known := coldPart(im.img, vaddr); known {
+			function, isPart, known := coldPart(im.img, vaddr)
+			if isPart {
+				im.looks += partLooks - 1
+			}
+			if known {
 				return function, isPart
 			}
 		}
@@ -394,8 +401,7 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 	if parent, ok := im.part(start); ok {
 		// It starts with the state of the branch that leads there.
 		known := false
-		if at, _ := im.bounds(parent); parent != 0 && at == parent {
-			_, parentEnd := im.bounds(parent)
+		if at, parentEnd := im.bounds(parent); parent != 0 && at == parent {
 			for _, e := range a.function(im, img, parent, parentEnd).exits {
 				if parent+e.off == start {
 					entry, known = e.state, true
