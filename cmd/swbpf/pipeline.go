@@ -48,6 +48,7 @@ type pipeline struct {
 type threadMemo struct {
 	of     *walkedProcess
 	tid    int32
+	used   bool   // since the last forgetIdle
 	sample uint64 // its Sample.Number
 	memo   unwind.Memo
 	user   []profile.Loc // the user part of the stack, callers first
@@ -61,7 +62,20 @@ func (p *pipeline) memo(wp *walkedProcess, tid int32) *threadMemo {
 		m.of, m.tid = wp, tid
 		m.memo.Reset()
 	}
+	m.used = true
 	return m
+}
+
+// forgetIdle gives back the memos of threads that have no sample since the last call,
+// most of which have ended.
+func (p *pipeline) forgetIdle() {
+	for i := range p.memos {
+		if m := &p.memos[i]; m.used {
+			m.used = false
+		} else if m.of != nil {
+			*m = threadMemo{}
+		}
+	}
 }
 
 // numStates is the number of states of threads.

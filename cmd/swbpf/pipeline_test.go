@@ -158,3 +158,17 @@ func openFile(t *testing.T, images *procstate.Images, path string) *procstate.Im
 	}
 	return im
 }
+
+// What is remembered of a thread is kept while there are samples of it.
+func TestForgetIdle(t *testing.T) {
+	p, wp := newPipeline(symbols.Options{}), new(walkedProcess)
+	p.memo(wp, 1)
+	p.memo(wp, 2)
+	for range 3 {
+		p.forgetIdle()
+		p.memo(wp, 2)
+	}
+	if one, two := p.memos[1].of, p.memos[2].of; one != nil || two != wp {
+		t.Errorf("the idle thread is remembered: %t, the other one: %t", one != nil, two != nil)
+	}
+}

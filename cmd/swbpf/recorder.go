@@ -39,6 +39,7 @@ type recorder struct {
 
 	precedence *precedence // of the thread that reads the rings; nil without
 
+	forgotten   time.Time // when idle threads were forgotten last
 	filesClosed time.Time // when idle files were closed last
 	closed      uint64    // how many had been when the steppers forgot some last
 
@@ -64,6 +65,10 @@ const (
 	// closeFilesEvery is how often files are closed that no process maps any
 	// more and that no sample was in.
 	closeFilesEvery = 30 * time.Second
+
+	// forgetIdleEvery is how often what is remembered of threads is forgotten that have
+	// had no sample for as long.
+	forgetIdleEvery = 4 * time.Second
 )
 
 // startRecorder sets everything up and starts sampling. Events of processes
@@ -139,7 +144,7 @@ func (r *recorder) start(reads bool) error {
 	limitGarbage()
 	r.began, r.cpu = time.Now(), ownCPU()
 	r.part = part{began: r.began, clock: monotonic()}
-	r.filesClosed = r.began
+	r.forgotten, r.filesClosed = r.began, r.began
 	if reads && r.newPace().isTight {
 		r.precedence = takePrecedence()
 	}
@@ -288,7 +293,12 @@ func (r *recorder) poll(upTo uint64) error {
 	r.procs.Advance(upTo)
 	r.procs.Expire(upTo - uint64(keep))
 	r.modules.updateJIT(r.procs)
-	if now := time.Now(); now.Sub(r.filesClosed) > closeFilesEvery {
+	now := time.Now()
+	if now.Sub(r.forgotten) > forgetIdleEvery {
+		r.forgotten = now
+		r.forgetIdle()
+	}
+	if now.Sub(r.filesClosed) > closeFilesEvery {
 		r.filesClosed = now
 		r.closeFiles()
 		leaveProgram()
