@@ -4,11 +4,18 @@
 
 char gpl_compatible[] SEC("license") = "GPL";
 
-/* A request and its answer. */
-struct kernel_memory {
+/* A piece of memory that is asked for, and what is there. */
+struct kernel_piece {
 	u64 addr;
-	u64 size;       /* at most that of bytes */
-	u8 bytes[4080]; /* what is read, or the name of a symbol */
+	u64 size; /* at most that of bytes; 0: nothing is asked for */
+	u8 bytes[2032];
+};
+
+/* A request and its answer: two pieces, or the name of a symbol in the first one, whose
+ * address becomes that of the symbol. */
+struct kernel_memory {
+	struct kernel_piece first;
+	struct kernel_piece second;
 };
 
 const struct kernel_memory *kernel_memory_type __attribute__((unused));
@@ -27,17 +34,22 @@ INLINE struct kernel_memory *request(void)
 	return bpf_map_lookup_elem(&memory, &first);
 }
 
+/* Reads a piece. Returns whether that failed. */
+INLINE bool read_piece(struct kernel_piece *p)
+{
+	u64 n = p->size;
+
+	hide(n);
+	return n > sizeof(p->bytes) || (n && bpf_probe_read_kernel(p->bytes, n, (void *)p->addr));
+}
+
 /* Reads memory. Returns whether that failed. */
 SEC("syscall")
 int read_kernel(void *ctx)
 {
 	struct kernel_memory *m = request();
 
-	if (!m)
-		return 1;
-	u64 n = m->size;
-	hide(n);
-	return n > sizeof(m->bytes) || bpf_probe_read_kernel(m->bytes, n, (void *)m->addr);
+	return !m || read_piece(&m->first) || read_piece(&m->second);
 }
 
 /* Finds the address of a symbol. Returns whether that failed. */
@@ -46,5 +58,5 @@ int find_symbol(void *ctx)
 {
 	struct kernel_memory *m = request();
 
-	return !m || bpf_kallsyms_lookup_name((char *)m->bytes, sizeof(m->bytes), 0, &m->addr);
+	return !m || bpf_kallsyms_lookup_name((char *)m->first.bytes, sizeof(m->first.bytes), 0, &m->first.addr);
 }

@@ -15,9 +15,18 @@ import (
 
 type KernelMemoryKernelMemory struct {
 	_     structs.HostLayout
-	Addr  uint64
-	Size  uint64
-	Bytes [4080]uint8
+	First struct {
+		_     structs.HostLayout
+		Addr  uint64
+		Size  uint64
+		Bytes [2032]uint8
+	}
+	Second struct {
+		_     structs.HostLayout
+		Addr  uint64
+		Size  uint64
+		Bytes [2032]uint8
+	}
 }
 
 // Names of all BPF objects in the ELF.

@@ -38,22 +38,38 @@ func (m *kernelMemory) close() error { return errors.Join(unix.Munmap(m.mem), m.
 
 var errNoAnswer = errors.New("not there")
 
+// call runs a program once. The library's own way to do so blocks and unblocks signals
+// with two system calls more, and allocates.
 func (m *kernelMemory) call(prog *ebpf.Program) error {
-	status, err := prog.Run(&ebpf.RunOptions{})
-	if err == nil && status != 0 {
-		err = errNoAnswer
+	attr := struct { // union bpf_attr of BPF_PROG_TEST_RUN, as far as it has a member
+		fd, status uint32
+		_          [72]byte // data, context, and how often
+	}{fd: uint32(prog.FD())}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	switch {
+	case errno != 0:
+		return errno
+	case attr.status != 0:
+		return errNoAnswer
 	}
-	return err
+	return nil
 }
 
-// read returns n bytes at an address, less than a page; they are valid until the
+// read returns n bytes at an address, less than half a page; they are valid until the
 // next call.
 func (m *kernelMemory) read(addr uint64, n int) ([]byte, error) {
-	m.request.Addr, m.request.Size = addr, uint64(n)
+	b, _, err := m.readBoth(addr, n, 0, 0)
+	return b, err
+}
+
+// readBoth is read for two addresses at once.
+func (m *kernelMemory) readBoth(addr1 uint64, n1 int, addr2 uint64, n2 int) (b1, b2 []byte, err error) {
+	p1, p2 := &m.request.First, &m.request.Second
+	p1.Addr, p1.Size, p2.Addr, p2.Size = addr1, uint64(n1), addr2, uint64(n2)
 	if err := m.call(m.objs.ReadKernel); err != nil {
-		return nil, fmt.Errorf("%d bytes of the kernel at %#x: %w", n, addr, err)
+		return nil, nil, fmt.Errorf("%d bytes of the kernel at %#x, and %d at %#x: %w", n1, addr1, n2, addr2, err)
 	}
-	return m.request.Bytes[:n], nil
+	return p1.Bytes[:n1], p2.Bytes[:n2], nil
 }
 
 // read32 returns the number of 32 bits at an address.
@@ -67,10 +83,11 @@ func (m *kernelMemory) read32(addr uint64) (uint32, error) {
 
 // symbol returns the address of a symbol of the kernel or a module.
 func (m *kernelMemory) symbol(name string) (uint64, error) {
-	clear(m.request.Bytes[:])
-	copy(m.request.Bytes[:len(m.request.Bytes)-1], name)
+	p := &m.request.First
+	clear(p.Bytes[:])
+	copy(p.Bytes[:len(p.Bytes)-1], name)
 	if err := m.call(m.objs.FindSymbol); err != nil {
 		return 0, fmt.Errorf("the kernel's symbol %s: %w", name, err)
 	}
-	return m.request.Addr, nil
+	return p.Addr, nil
 }

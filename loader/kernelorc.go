@@ -81,6 +81,7 @@ type orcTable struct {
 // memoryReader reads memory as kernelMemory does.
 type memoryReader interface {
 	read(addr uint64, n int) ([]byte, error)
+	readBoth(addr1 uint64, n1 int, addr2 uint64, n2 int) (b1, b2 []byte, err error)
 	read32(addr uint64) (uint32, error)
 }
 
@@ -95,6 +96,7 @@ type kernelORC struct {
 	modules   []orcModule
 	rules     [4096]orcKnown
 	blocks    [1024]orcRows
+	lookups   [64]orcLookups
 }
 
 // orcKnown is what is known of an instruction.
@@ -115,6 +117,15 @@ type orcRows struct {
 	block uint64 // its address by its size; 0: none is known
 	rows  []orcRow
 }
+
+// orcLookups is a part of the lookup array, as it is read at a time.
+type orcLookups struct {
+	part uint64 // its number plus one; 0: none is known
+	rows [orcLookupPart + 1]uint32
+}
+
+// orcLookupPart is of how many blocks of code.
+const orcLookupPart = 256
 
 type orcModule struct {
 	name       string
@@ -286,6 +297,9 @@ func (k *kernelORC) forget() {
 	for i := range k.blocks {
 		k.blocks[i].block = 0
 	}
+	for i := range k.lookups {
+		k.lookups[i].part = 0
+	}
 }
 
 func (k *kernelORC) isText(pc uint64) bool { return pc >= k.text && pc < k.end || k.isModuleSpace(pc) }
@@ -321,12 +335,8 @@ func (k *kernelORC) find(pc uint64) (orcRule, bool) {
 // load appends the rows in force in the block of code at an address.
 func (k *kernelORC) load(rows []orcRow, at uint64) []orcRow {
 	if at >= k.text && at < k.end {
-		b, err := k.mem.read(k.lookup+(at-k.text)/orcBlock*4, 8)
-		if err != nil {
-			return nil
-		}
-		from, to := int(binary.NativeEndian.Uint32(b)), int(binary.NativeEndian.Uint32(b[4:]))
-		if to < from || to >= k.table.n {
+		from, to, ok := k.rowsOf((at - k.text) / orcBlock)
+		if !ok || to < from || to >= k.table.n {
 			return nil
 		}
 		return k.read(rows, k.table, from, to+1)
@@ -341,22 +351,36 @@ func (k *kernelORC) load(rows []orcRow, at uint64) []orcRow {
 	return rows
 }
 
+// rowsOf returns the numbers of the rows that are in force at the beginning and at the
+// end of a block of the kernel's own code.
+func (k *kernelORC) rowsOf(block uint64) (from, to int, ok bool) {
+	part, i := block/orcLookupPart, block%orcLookupPart
+	l := &k.lookups[part%uint64(len(k.lookups))]
+	if l.part != part+1 {
+		blocks := (k.end-k.text-1)/orcBlock + 1 - part*orcLookupPart // and one row more, for the end
+		b, err := k.mem.read(k.lookup+part*orcLookupPart*4, 4*int(min(blocks, orcLookupPart)+1))
+		if err != nil {
+			return 0, 0, false
+		}
+		l.part, l.rows = part+1, [len(l.rows)]uint32{}
+		for j := range len(b) / 4 {
+			l.rows[j] = binary.NativeEndian.Uint32(b[4*j:])
+		}
+	}
+	return int(l.rows[i]), int(l.rows[i+1]), true
+}
+
 // read appends the rows [from, to) of a table, or as many as a block can have.
 func (k *kernelORC) read(rows []orcRow, t orcTable, from, to int) []orcRow {
 	n := min(to-from, orcBlock+1)
 	ips := t.ips + uint64(from)*4
-	b, err := k.mem.read(ips, 4*n)
+	starts, entries, err := k.mem.readBoth(ips, 4*n, t.entries+uint64(from)*orcEntryBytes, orcEntryBytes*n)
 	if err != nil {
 		return nil
 	}
 	for i := range n {
-		rows = append(rows, orcRow{start: ips + uint64(4*i) + uint64(int64(int32(binary.NativeEndian.Uint32(b[4*i:]))))})
-	}
-	if b, err = k.mem.read(t.entries+uint64(from)*orcEntryBytes, orcEntryBytes*n); err != nil {
-		return nil
-	}
-	for i := range rows {
-		rows[i].orcRule = k.registers.decode(b[orcEntryBytes*i:])
+		start := ips + uint64(4*i) + uint64(int64(int32(binary.NativeEndian.Uint32(starts[4*i:]))))
+		rows = append(rows, orcRow{start, k.registers.decode(entries[orcEntryBytes*i:])})
 	}
 	return rows
 }

@@ -3,6 +3,7 @@ package loader
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"testing"
 
 	"github.com/cilium/ebpf/btf"
@@ -99,12 +100,63 @@ func (m *testMemory) read(addr uint64, n int) ([]byte, error) {
 	return m.bytes[addr-m.addr:][:n], nil
 }
 
+func (m *testMemory) readBoth(addr1 uint64, n1 int, addr2 uint64, n2 int) (b1, b2 []byte, err error) {
+	b1, err1 := m.read(addr1, n1)
+	b2, err2 := m.read(addr2, n2)
+	return b1, b2, errors.Join(err1, err2)
+}
+
 func (m *testMemory) read32(addr uint64) (uint32, error) {
 	b, err := m.read(addr, 4)
 	if err != nil {
 		return 0, err
 	}
 	return binary.LittleEndian.Uint32(b), nil
+}
+
+// The kernel's own rows are found by the lookup array, of which more is read at a time:
+// at the edges of blocks and of parts, and in the last part, behind which there is nothing.
+func TestKernelORC(t *testing.T) {
+	const (
+		text   = 0xffffffff81000000
+		blocks = 2*orcLookupPart + 3
+		end    = text + blocks*orcBlock - 0x40
+		second = 0x80              // of the two rows of a block; the first begins with it
+		ips    = text + 0x100_0000 // and then the other arrays
+		rows   = 2 * blocks
+		lookup = ips + rows*(4+orcEntryBytes)
+	)
+	mem := &testMemory{ips, make([]byte, rows*(4+orcEntryBytes)+4*(blocks+1))}
+	put := func(addr uint64, v any) {
+		if _, err := binary.Encode(mem.bytes[addr-ips:], binary.LittleEndian, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(rows) {
+		start := text + i/2*orcBlock + i%2*second
+		put(ips+4*i, int32(start-ips-4*i))
+		put(ips+4*rows+orcEntryBytes*i, int16(i+1))
+	}
+	for i := range uint64(blocks + 1) {
+		put(lookup+4*i, uint32(min(2*i, rows-1)))
+	}
+	k := &kernelORC{mem: mem, registers: orcNumberings[0], text: text, end: end, table: orcTable{ips, ips + 4*rows, rows}, lookup: lookup}
+	for range 2 {
+		for _, block := range []uint64{0, 1, orcLookupPart - 1, orcLookupPart, 2 * orcLookupPart, blocks - 1} {
+			for off, want := range map[uint64]uint64{0: 1, second - 1: 1, second: 2, orcBlock - 0x41: 2} {
+				pc := text + block*orcBlock + off
+				if r, ok := k.rule(pc); !ok || uint64(r.spOffset) != 2*block+want {
+					t.Errorf("%#x: row %d, %v; want %d", pc, r.spOffset, ok, 2*block+want)
+				}
+			}
+		}
+		k.forget()
+	}
+	for _, pc := range []uint64{text - 1, text + blocks*orcBlock} {
+		if r, ok := k.rule(pc); ok {
+			t.Errorf("%#x, which is no code, has row %d", pc, r.spOffset)
+		}
+	}
 }
 
 // The code of one module ends where the next one's begins, inside what /proc/modules tells
