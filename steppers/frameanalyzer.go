@@ -145,6 +145,9 @@ func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 		if !whole {
 			im.cold = map[uint64]uint64{}
 		}
+		if tableBytes(img) > maxLooked {
+			im.looks = fewLooks
+		}
 		a.images.put(img, im)
 	}
 	return im
@@ -319,6 +322,16 @@ const (
 	fewLooks  = 24
 	partLooks = 5
 )
+
+// maxLooked bounds the bytes of tables that are looked through so often.
+const maxLooked = 64 << 20
+
+// tableBytes is what the symbol tables of a file and their names take.
+func tableBytes(img *procstate.Image) uint64 {
+	symtab, names, _ := symbolTable(img)
+	dynsym, _ := img.Section(".dynsym")
+	return min(symtab.Size, maxSymtab) + min(names.Size, maxSymtab) + min(dynsym.Size, maxSymtab)
+}
 
 // look reports whether the file is to be looked into once more.
 func (im *imageFrames) look() bool {
