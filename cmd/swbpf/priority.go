@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,21 +58,27 @@ func countThreads() int {
 // whatever there are and in whichever session, as nice values do not: rings that
 // are full in a moment must be emptied soon. All threads have it, as any may hold
 // what the one that empties them waits for, and so have those that they make. The one
-// that empties rings gives it up while it works for long. nil does nothing.
+// that empties rings gives it up for a moment while it works for long. nil does nothing.
 type precedence struct {
-	reader  int  // its thread
-	threads int  // countThreads when all were given it last; 0 while none has it
-	yields  bool // the reader has given it up
-	since   time.Time
-	refused error // why there is none
+	reader  int       // its thread
+	threads int       // countThreads when all were given it last; 0 while none has it
+	since   time.Time // when the reader had it and began to work
+	refused error     // why there is none
+
+	mu     sync.Mutex  // held while the reader's is changed
+	yields bool        // the reader has given it up
+	again  *time.Timer // gives it back, by another thread: the reader may get no turn
 }
 
 const (
 	// realtimePriority is the least there is.
 	realtimePriority = 1
 
-	// precedenceLasts is how long the reader may work with precedence at a time.
+	// precedenceLasts is how long the reader may work with precedence at a time, and
+	// precedenceRests for how long it is without then: for less than it takes to fill
+	// a ring. Go's runtime may be as late again with a timer.
 	precedenceLasts = 20 * time.Millisecond
+	precedenceRests = 10 * time.Millisecond
 )
 
 // takePrecedence takes it, and keeps the goroutine on its thread, until end. Where it
@@ -79,6 +86,8 @@ const (
 func takePrecedence() *precedence {
 	runtime.LockOSThread()
 	p := &precedence{reader: unix.Gettid()}
+	p.again = time.AfterFunc(time.Hour, p.retake)
+	p.again.Stop()
 	p.refused = precede(p.reader)
 	p.resume()
 	return p
@@ -100,28 +109,48 @@ func (p *precedence) resume() {
 	p.since = time.Now()
 	// A thread that is made by one that lacks it, lacks it.
 	for n := countThreads(); n != p.threads; n = countThreads() {
-		p.threads, p.yields = n, false
+		p.threads = n
 		for _, tid := range threads() {
 			_ = precede(tid) // it may have ended
 		}
 	}
-	if p.yields {
-		p.yields = false
-		_ = precede(p.reader)
-	}
+	p.retake()
 }
 
-// yield ends the reader's precedence if it has lasted too long, until it is resumed.
+// yield ends the reader's precedence for a moment if it has lasted too long.
 func (p *precedence) yield() {
-	if p != nil && p.refused == nil && !p.yields && time.Since(p.since) > precedenceLasts {
-		p.yields = true
-		recede(p.reader)
+	if p == nil || p.refused != nil || time.Since(p.since) <= precedenceLasts {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.since = time.Now().Add(precedenceRests)
+	p.yields = true
+	recede(p.reader)
+	p.again.Reset(precedenceRests)
+}
+
+// retake gives the reader its precedence back.
+func (p *precedence) retake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.yields {
+		p.yields = false
+		p.again.Stop()
+		_ = precede(p.reader)
 	}
 }
 
 // rest ends the precedence of all threads until it is resumed.
 func (p *precedence) rest() {
-	if p != nil && p.threads != 0 {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.yields = false
+	p.again.Stop()
+	if p.threads != 0 {
 		p.threads = 0
 		for _, tid := range threads() {
 			recede(tid)

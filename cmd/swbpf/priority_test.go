@@ -53,12 +53,21 @@ func TestPrecedence(t *testing.T) {
 	want("with more threads", all)
 	p.since = time.Now().Add(-time.Second)
 	p.yield()
+	p.again.Stop()
 	want("after long work", func(n int) int { return n - 1 })
 	if a, err := unix.SchedGetAttr(0, 0); err != nil || a.Policy != unix.SCHED_NORMAL || a.Nice != recorderNice {
 		t.Errorf("working for long: %+v, %v", a, err)
 	}
 	p.resume()
 	want("resumed", all)
+	p.since = time.Now().Add(-time.Second)
+	p.yield()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if a, err := unix.SchedGetAttr(0, 0); err == nil && a.Policy == unix.SCHED_RR {
+			break
+		}
+	}
+	want("a moment after long work", all)
 	for _, tid := range threads() { // one of these may have made the next
 		if tid != p.reader {
 			recede(tid)
