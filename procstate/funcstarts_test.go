@@ -97,4 +97,10 @@ func TestFuncStartsDamagedHeader(t *testing.T) {
 	if after := entries(); before == 0 || after != 0 {
 		t.Errorf("%d entries before, %d after the count was damaged", before, after)
 	}
+	if n := len(im.FuncStarts()); n != 0 {
+		t.Fatalf("%d functions are left", n)
+	}
+	if start, next := im.FuncsAround(p.Vaddr); start != 0 || next != math.MaxUint64 {
+		t.Errorf("around an address of a file without functions are %#x and %#x", start, next)
+	}
 }

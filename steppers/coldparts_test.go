@@ -93,45 +93,6 @@ real.cold: nop
 	}
 }
 
-// TestFewLooks: what is looked up in a file for an address is what all its functions
-// tell, and after some looks these are known.
-func TestFewLooks(t *testing.T) {
-	static := steptest.Compile(t, []string{"gcc", "-O2", "-static"}, "x.c", "#include <stdio.h>\nint main(void) { return puts(\"x\"); }\n")
-	for _, path := range []string{"/bin/bash", static} {
-		img := steptest.OpenImage(t, path)
-		starts := img.FuncStarts()
-		var pcs []uint64
-		for i := 0; i < len(starts); i += 1 + len(starts)/30 {
-			pcs = append(pcs, starts[i], starts[i]+5)
-		}
-		for part, want := range coldParts(img) {
-			pcs = append(pcs, part)
-			if f, isPart, known := coldPart(img, part); f != want || !isPart || !known {
-				t.Errorf("%s: %#x is a part: %t, of %#x, known: %t; want of %#x", path, part, isPart, f, known, want)
-			}
-		}
-		known := NewFrameAnalyzer()
-		known.framesOf(img).looks = fewLooks
-		a := NewFrameAnalyzer()
-		set := 0
-		for i, pc := range pcs {
-			got, want := a.analyzeFile(img, pc, false), known.analyzeFile(img, pc, false)
-			if got != want {
-				t.Errorf("%s: at %#x %+v, want %+v", path, pc, got, want)
-			}
-			if want.State != UnknownState {
-				set++
-			}
-			if i == 0 && a.framesOf(img).starts != nil {
-				t.Errorf("%s: all functions are known after one look", path)
-			}
-		}
-		if set < len(pcs)/4 || a.framesOf(img).starts == nil {
-			t.Errorf("%s: %d of %d addresses have a layout; %d looks", path, set, len(pcs), a.framesOf(img).looks)
-		}
-	}
-}
-
 // TestColdPartsOfManyNames: more names than are in memory at a time, and two functions of
 // the same name, of which the last counts.
 func TestColdPartsOfManyNames(t *testing.T) {
