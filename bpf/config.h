@@ -180,6 +180,7 @@ struct cpu_ring {
 	u64 record;  /* its offset in the data */
 	u64 end;     /* offset in it of its next byte */
 	u64 copied;   /* of stacks */
+	u64 waiting;  /* bytes of records before it that are not read yet */
 	u64 room;     /* up to where there is room for the record */
 	u32 regions;  /* in it */
 	u32 mirrored; /* whether these have any in the mirror */

@@ -48,18 +48,22 @@ INLINE struct sample_header *begin_record(struct cpu_ring *r)
 		read_lap = lap;
 	}
 	if (read_lap != lap) {
+		r->waiting = at + r->wrap - read;
 		if (at + room > read)
 			return NULL;
 		r->room = read;
-	} else if ((at && read == at) || at >= ring_bytes) {
-		if (read != at) {
-			if (read < room)
-				return NULL;
-			r->room = read;
+	} else {
+		r->waiting = at - read;
+		if ((at && read == at) || at >= ring_bytes) {
+			if (read != at) {
+				if (read < room)
+					return NULL;
+				r->room = read;
+			}
+			r->wrap = at;
+			at = 0;
+			lap++;
 		}
-		r->wrap = at;
-		at = 0;
-		lap++;
 	}
 	r->lap = lap;
 	r->record = at;
@@ -96,11 +100,10 @@ INLINE u64 told_from(void)
  */
 INLINE void publish(struct cpu_ring *r, u64 size)
 {
-	u64 end = r->record + size;
-
 	compiler_barrier(); /* the record before the head */
-	*(volatile u64 *)&r->head = r->lap << 32 | end;
-	if (r->record < told_from() && end >= told_from()) {
+	*(volatile u64 *)&r->head = r->lap << 32 | (r->record + size);
+	size += r->waiting; /* of all that waits */
+	if (r->waiting < told_from() && size >= told_from()) {
 		u32 cpu = bpf_get_smp_processor_id();
 		bpf_ringbuf_output(&news, &cpu, sizeof(cpu), BPF_RB_FORCE_WAKEUP);
 	}

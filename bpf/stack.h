@@ -78,13 +78,15 @@ INLINE void close_stack_region(struct cpu_ring *r, u32 cpu)
 /*
  * How much may be copied of a stack that has so many bytes. The limits hold for all
  * of a sample's stacks together. It is beyond the first one only if the stack is
- * then whole, and within the first half of the room, lest others find none.
+ * then whole, there is room, and it is within the first half of what may wait, lest
+ * others find none.
  */
 INLINE u64 limit_of_stack(const struct cpu_ring *r, u64 live)
 {
-	u64 beside = record_limit - stack_limit + CHUNK;
+	u64 size = record_limit - stack_limit + CHUNK + whole_limit;
 
-	if (live <= whole_limit && r->copied + live <= whole_limit && 2 * (r->record + beside + whole_limit) <= r->room)
+	if (live <= whole_limit && r->copied + live <= whole_limit && r->record + size <= r->room &&
+	    2 * (r->waiting + size) <= ring_bytes + record_limit + CHUNK)
 		return whole_limit - r->copied;
 	return stack_limit > r->copied ? stack_limit - r->copied : 0;
 }

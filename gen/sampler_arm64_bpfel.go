@@ -52,6 +52,7 @@ type SamplerCpuRing struct {
 	Record       uint64
 	End          uint64
 	Copied       uint64
+	Waiting      uint64
 	Room         uint64
 	Regions      uint32
 	Mirrored     uint32

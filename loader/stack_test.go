@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -374,4 +375,38 @@ func TestThreadWithHole(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// Stacks over the limit are copied whole wherever in the ring they come to lie, while few
+// samples wait: also when a reader leaves the newest there, and a ring is never empty.
+func TestWholeStacksBehindOthers(t *testing.T) {
+	const fill, samples = 100 << 10, 300
+	possible, err := ebpf.PossibleCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startTarget(t, stackTarget(t), "fill", strconv.Itoa(fill))
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, RingBytes: possible * 2 << 20})
+	whole, cut := 0, 0
+	for end := time.Now().Add(patience); whole+cut < samples; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d samples", whole+cut)
+		}
+		// Some four samples are newer: more than the reader copies out of the ring.
+		err := s.ReadSamples(monotonic()-uint64(4*time.Millisecond), func(smp *Sample) error {
+			if smp.StackEnd == StackEndBottom {
+				whole++
+			} else {
+				cut++
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Now and then a test has to wait for its turn.
+	if cut > samples/5 {
+		t.Errorf("%d of %d stacks were cut", cut, whole+cut)
+	}
 }
