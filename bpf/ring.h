@@ -84,13 +84,14 @@ INLINE u64 filled(const struct cpu_ring *r)
 
 /*
  * How many bytes there are in a ring that fills up: nearly half of what there is
- * room for, so that the longest stacks still have room in that half (stack.h).
+ * room for, so that two of the longest stacks still have room in that half (stack.h),
+ * or else a quarter.
  */
 INLINE u64 told_from(void)
 {
 	u64 half = ring_bytes / 2;
 
-	return half / 2 > whole_limit ? half - whole_limit : half / 2;
+	return half / 2 > 2 * whole_limit ? half - 2 * whole_limit : half / 2;
 }
 
 /*

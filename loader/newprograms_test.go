@@ -239,15 +239,15 @@ func TestRestEnds(t *testing.T) {
 	}
 }
 
-// A ring is told of at once when it has room for less than a stack of the greatest
-// length in its first half, where they are copied whole.
+// A ring is told of at once when it has room for less than two stacks of the greatest
+// length in its first half, where they are copied whole, and a quarter of it is full.
 func TestRingTold(t *testing.T) {
 	possible, err := ebpf.PossibleCPU()
 	if err != nil {
 		t.Fatal(err)
 	}
 	const ring = 128 << 10
-	for _, c := range []struct{ stack, from int }{{0, ring / 4}, {ring / 4, ring / 4}, {ring / 16, ring/2 - ring/16}} {
+	for _, c := range []struct{ stack, from int }{{0, ring / 4}, {ring / 4, ring / 4}, {ring / 16, ring/2 - ring/8}} {
 		s := startSession(t, Config{
 			Event: mustParse(t, "syscalls:sys_enter_getppid"), PIDs: []int{os.Getpid()}, NewPrograms: true,
 			RingBytes: ring * possible, StackBytes: c.stack,

@@ -188,8 +188,8 @@ func (r *rings) release(records []ringRecord) {
 	}
 }
 
-// maxHeld bounds what is held, in words.
-const maxHeld = 32 << 10
+// maxHeld bounds what is held, in words per CPU: one of the longest stacks.
+const maxHeld = WholeStackBytes / 8
 
 // hold copies the pending records out of the rings, unless they are many.
 func (r *rings) hold() {
@@ -197,7 +197,7 @@ func (r *rings) hold() {
 	for i := range r.pending {
 		n += len(r.pending[i].data) / 8
 	}
-	if n > maxHeld {
+	if n > maxHeld*len(r.cpus) {
 		return
 	}
 	buf := slices.Grow(r.spare[:0], n)

@@ -386,14 +386,14 @@ func TestWholeStacksBehindOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := startTarget(t, stackTarget(t), "fill", strconv.Itoa(fill))
-	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, RingBytes: possible * 2 << 20})
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, RingBytes: possible * 4 << 20})
 	whole, cut := 0, 0
 	for end := time.Now().Add(patience); whole+cut < samples; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d samples", whole+cut)
 		}
-		// Some four samples are newer: more than the reader copies out of the ring.
-		err := s.ReadSamples(monotonic()-uint64(4*time.Millisecond), func(smp *Sample) error {
+		// Some ten samples are newer: with two CPUs more than the reader copies out of the ring.
+		err := s.ReadSamples(monotonic()-uint64(10*time.Millisecond), func(smp *Sample) error {
 			if smp.StackEnd == StackEndBottom {
 				whole++
 			} else {
