@@ -196,8 +196,7 @@ func (t *top) interact(keys <-chan key, signals <-chan os.Signal) error {
 				return nil
 			}
 		case s := <-signals:
-			quit, err := t.signal(s, signals)
-			if quit || err != nil {
+			if err := t.signal(s, signals); err != nil {
 				return err
 			}
 		case <-t.rec.signals:
@@ -209,18 +208,16 @@ func (t *top) interact(keys <-chan key, signals <-chan os.Signal) error {
 }
 
 // signal answers a signal of the terminal.
-func (t *top) signal(s os.Signal, more <-chan os.Signal) (quit bool, err error) {
+func (t *top) signal(s os.Signal, more <-chan os.Signal) error {
 	switch s {
 	case unix.SIGTSTP:
-		err = t.term.suspend(more)
+		return t.term.suspend(more)
 	case unix.SIGCONT: // a shell may have changed the terminal meanwhile
-		err = t.term.take()
+		return t.term.take()
 	case unix.SIGWINCH:
 		t.term.forget()
-	case unix.SIGQUIT:
-		quit = true
 	}
-	return quit, err
+	return nil
 }
 
 // refresh shows what has come since.

@@ -58,12 +58,12 @@ func openTerminal(in, out *os.File) (*terminal, error) {
 }
 
 // take shows the other screen and has keys reported as they are pressed. The
-// keys that send signals go on doing so.
+// keys that send signals go on doing so, but for Ctrl-\.
 func (t *terminal) take() error {
 	raw := t.saved
 	raw.Lflag &^= unix.ICANON | unix.ECHO
 	raw.Iflag &^= unix.ICRNL | unix.IXON
-	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
+	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME], raw.Cc[unix.VQUIT] = 1, 0, 0
 	if t.keeper == nil {
 		t.keeper, _ = startKeeper(t.in, t.out, &keeperModes{saved: t.saved, taken: raw})
 	}
@@ -183,7 +183,7 @@ func decodeKey(b []byte, final bool) (k key, n int) {
 		return keyTab, 1
 	case c == 0x7f || c == 0x08:
 		return keyBackspace, 1
-	case c == 0x03:
+	case c == 0x03 || c == 0x1c: // Ctrl-C, Ctrl-\
 		return keyInterrupt, 1
 	case c == 0x0c:
 		return keyRedraw, 1
@@ -282,9 +282,11 @@ func (t *terminal) readKeys(keys chan<- key) {
 	}
 }
 
-// terminalSignals are those that a program with a screen must answer.
+// terminalSignals are those that a program with a screen must answer. SIGQUIT is left
+// to the runtime, which has it go round among threads when one of them faults: where it
+// does not, that takes 20 s.
 func terminalSignals() chan os.Signal {
 	c := make(chan os.Signal, 8)
-	signal.Notify(c, unix.SIGWINCH, unix.SIGTSTP, unix.SIGCONT, unix.SIGQUIT)
+	signal.Notify(c, unix.SIGWINCH, unix.SIGTSTP, unix.SIGCONT)
 	return c
 }
