@@ -144,6 +144,7 @@ enum limits {
 	MAX_GAPS = 232,          /* unreadable pieces of stacks that are left out */
 	STACK_PARTS = 8,         /* that are copied of a stack which is cut... */
 	STACK_PART = 16 << 10,   /* ...of bytes each, at most */
+	OUTER_PARTS = 4,         /* its last ones, where none are asked for */
 	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack */
 	MAX_REGIONS = 9 + STACK_PARTS + MAX_GAPS,
 };
@@ -237,7 +238,7 @@ enum process_flags {
 	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
 };
 
-/* What is wanted of a thread's stack where the copy ends before. */
+/* What is wanted of a thread's stack where the copy ends before, in place of the last. */
 struct stack_parts {
 	u64 from[STACK_PARTS]; /* multiples of PAGE; 0: none */
 };

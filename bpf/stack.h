@@ -334,17 +334,26 @@ INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_he
 	return end && r->copy.addr >= r->copy.end ? STACK_END_BOTTOM : STACK_END_LIMIT;
 }
 
-/* Where one of the parts begins that are wanted of a stack, 0 when the copy has it. */
+/*
+ * Where one of the parts begins that are wanted of a stack, 0 when the copy has it. As
+ * long as nobody has asked for any it is the outermost frames: a single large one may be
+ * before these. In Go frames are small.
+ */
 GLOBAL u64 wanted_part(u32 cpu, u64 i)
 {
 	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
 	struct sample_header *h = r ? in_record(r, 0) : NULL;
-	struct stack_parts *parts = h ? bpf_map_lookup_elem(&stack_parts, &h->tid) : NULL;
 
 	hide(i);
-	if (!parts || i >= STACK_PARTS)
+	if (!h || i >= STACK_PARTS)
 		return 0;
-	u64 from = parts->from[i] & ~(PAGE - 1ULL);
+	struct stack_parts *parts = bpf_map_lookup_elem(&stack_parts, &h->tid);
+	u64 from = 0;
+	if (parts)
+		from = parts->from[i];
+	else if (i < OUTER_PARTS && !r->go.g)
+		from = r->copy.end + PAGE - 1 - (OUTER_PARTS - i) * STACK_PART;
+	from &= ~(PAGE - 1ULL);
 	return from >= r->copy.addr && from < r->copy.end ? from : 0;
 }
 

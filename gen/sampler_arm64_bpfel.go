@@ -196,6 +196,7 @@ const (
 	SamplerLimitsMAX_GAPS          SamplerLimits = 232
 	SamplerLimitsSTACK_PARTS       SamplerLimits = 8
 	SamplerLimitsSTACK_PART        SamplerLimits = 16384
+	SamplerLimitsOUTER_PARTS       SamplerLimits = 4
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249
 )
 

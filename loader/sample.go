@@ -112,7 +112,7 @@ type Sample struct {
 	StackEnd  StackEnd
 	LiveBytes uint64
 	// StackParts is how many of the stack's regions, the last of them, are such
-	// of Session.SetStackParts.
+	// of Session.SetStackParts, or what is there in place of them.
 	StackParts int
 
 	// Number is that of the sample among those of which only changes were sent,

@@ -94,9 +94,9 @@ func TestStackBytes(t *testing.T) {
 
 // Of a stack that is cut the parts asked for are copied, up to its end, as far as a
 // whole stack would be: but not what is there anyway, and nothing beyond a limit asked
-// for.
+// for. Before, the last of it is.
 func TestStackParts(t *testing.T) {
-	const fill, part = 512 << 10, 16 << 10
+	const fill, part, outer = 512 << 10, 16 << 10, 64 << 10
 	for _, c := range []struct {
 		name    string
 		changes bool
@@ -112,7 +112,7 @@ func TestStackParts(t *testing.T) {
 			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, StackBytes: c.limit, Changes: c.changes})
 			var loop steady
 			var from []uint64
-			seen := 0
+			told, seen := uint64(0), 0
 			readUntil(t, s, func(smp *Sample) bool {
 				if !loop.holds(smp) {
 					return false
@@ -120,6 +120,16 @@ func TestStackParts(t *testing.T) {
 				sp := smp.Regs.Raw(smp.Arch.SP)
 				end := sp + smp.LiveBytes
 				if from == nil {
+					last := (end+4095)&^4095 - outer
+					for i, r := range smp.Regions[1:] {
+						if n := min(part, end-last); c.want == 0 || r.Addr != last || uint64(len(r.Data)) != n {
+							t.Errorf("outer part %d of %d bytes at %#x, want %d at %#x", i, len(r.Data), r.Addr, n, last)
+						}
+						last += part
+					}
+					if c.want > 0 && last < end {
+						t.Errorf("%d parts end at %#x, the stack at %#x", smp.StackParts, last, end)
+					}
 					page := sp &^ 4095
 					from = []uint64{page + 4096, page + 200<<10, page + 400<<10, (end - 1) &^ 4095, (end + 8191) &^ 4095}
 					var parts [StackParts]uint64
@@ -127,6 +137,10 @@ func TestStackParts(t *testing.T) {
 					if err := s.SetStackParts(p.pid, &parts); err != nil {
 						t.Fatal(err)
 					}
+					told = monotonic()
+				}
+				if smp.Time <= told {
+					return false
 				}
 				if smp.StackEnd != StackEndLimit || smp.StackParts > c.want || len(smp.Regions) != 1+smp.StackParts {
 					t.Fatalf("ended by %v, %d regions, %d parts", smp.StackEnd, len(smp.Regions), smp.StackParts)

@@ -120,6 +120,7 @@ const (
 // larger than what is copied: where pages of 4 KiB begin, 0 for none. Later samples
 // of the thread whose stack is cut before these have StackPart bytes from each on,
 // or the page alone, as regions of their own, within what may be copied of a whole stack.
+// Until they are told they have the last 64 KiB instead, but for goroutines.
 func (s *Session) SetStackParts(tid int, parts *[StackParts]uint64) error {
 	if s.rings == nil {
 		return errNotOpen

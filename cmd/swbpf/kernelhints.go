@@ -150,23 +150,35 @@ type stackParts struct {
 }
 
 // learnStackParts has the kernel side copy, with later samples of a thread, what a
-// walk lacked behind a frame that is larger than what is copied: outer frames stay
+// walk lacks behind a frame that is larger than what is copied: outer frames stay
 // where they are. How the walk goes on from there is found out in the stack as it is
 // now. What follows the copy at once is not asked for, as there is no end to that
-// where frames are many.
+// where frames are many. The first time, which of the outermost frames are needed
+// is found out as well: there are more of them than mostly are.
 func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk error) {
 	const page = 4096
-	to, learned := copiedTo(s), 0
-	regions := slices.Clip(s.Regions)
-	for ; !wp.isGo && learned < loader.StackParts; learned++ {
+	if wp.isGo {
+		return
+	}
+	regions, to := slices.Clip(s.Regions), copiedTo(s)
+	parts, learned := wp.parts[s.TID], false
+	again := func() {
+		wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, regions)
+		wp.snapshot.SetUserProbes(s.Probes)
+		p.pcs, walk = wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
+	}
+	if parts == nil && s.StackParts > 0 {
+		parts, learned = wp.newParts(s.TID), true // none at least
+		regions = slices.Clip(regions[:len(regions)-s.StackParts])
+		again()
+	}
+	for range loader.StackParts {
 		missed, ok := wp.snapshot.Missed()
 		if !ok || walk != unwind.StackCut && walk != unwind.MemoryUnreadable || missed < to || missed-to < page || missed-to > maxPartReach {
 			break
 		}
-		parts := wp.parts[s.TID]
 		if parts == nil {
-			parts = &stackParts{}
-			wp.parts[s.TID] = parts
+			parts = wp.newParts(s.TID)
 		}
 		from := missed &^ (page - 1)
 		if slices.Contains(parts.from[:], from) {
@@ -174,16 +186,22 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 		}
 		parts.from[parts.next%len(parts.from)] = from
 		parts.next++
+		learned = true
 		now := make([]byte, loader.StackPart)
 		now = now[:procstate.ReadProcess(int(s.TID), from, now)]
 		regions = append(regions, procstate.Region{Addr: from, Data: now})
-		wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, regions)
-		wp.snapshot.SetUserProbes(s.Probes)
-		p.pcs, walk = wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
+		again()
 	}
-	if learned > 0 {
-		p.kernel.SetStackParts(int(s.TID), &wp.parts[s.TID].from) // without it later samples are cut as well
+	if learned {
+		p.kernel.SetStackParts(int(s.TID), &parts.from) // without it later samples are cut as well
 	}
+}
+
+// newParts begins to note the parts of a thread's stack.
+func (wp *walkedProcess) newParts(tid int32) *stackParts {
+	parts := &stackParts{}
+	wp.parts[tid] = parts
+	return parts
 }
 
 // maxPartReach is how far behind a copy parts of the same stack may be.

@@ -25,6 +25,7 @@ func TestRecordWorkloads(t *testing.T) {
 	deepThread := build(t, "deepthread", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/deepthread.c")
 	gaps := build(t, "gaps", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/gaps.c")
 	bigFrames := build(t, "bigframes", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/bigframes.c")
+	brief := build(t, "briefthreads", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/briefthreads.c")
 	random := filepath.Join(t.TempDir(), "random")
 	writeCompressible(t, random, 4<<20)
 	for _, tc := range []struct {
@@ -43,6 +44,8 @@ func TestRecordWorkloads(t *testing.T) {
 		{"gaps", []int{99, 997}, 99.5, nil, []string{gaps, "1"}},
 		// What is copied at first is a part of one frame of three: some walks are cut until the others are known.
 		{"big-frames", []int{99, 997}, 98.5, nil, []string{bigFrames, "8"}}, // cut until they are known, some 50 ms
+		// ...and here of the only one, which is over by then.
+		{"brief-threads", []int{99, 997}, 99, nil, []string{brief, "50"}},
 		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
 		{"xz", []int{997}, 99.5, nil, []string{"xz", "-k", "-c", "-9", random}},
 		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},
