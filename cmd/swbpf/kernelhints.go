@@ -132,15 +132,21 @@ func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error
 	}
 }
 
-// setEnd notes where a thread's stack ends, and forgets threads that have ended.
+// setEnd notes where a thread's stack ends.
 func (wp *walkedProcess) setEnd(tid int32, end uint64) {
-	if len(wp.ends) >= wp.forget {
-		pid := int32(wp.snapshot.PID())
-		maps.DeleteFunc(wp.ends, func(tid int32, _ uint64) bool { return hasEnded(pid, tid) })
-		maps.DeleteFunc(wp.parts, func(tid int32, _ *stackParts) bool { return hasEnded(pid, tid) })
-		wp.forget = max(maxEnded, 2*len(wp.ends))
-	}
+	wp.forgetThreads()
 	wp.ends[tid] = end
+}
+
+// forgetThreads forgets threads that have ended, when many are known.
+func (wp *walkedProcess) forgetThreads() {
+	if max(len(wp.ends), len(wp.parts)) < wp.forget {
+		return
+	}
+	pid := int32(wp.snapshot.PID())
+	maps.DeleteFunc(wp.ends, func(tid int32, _ uint64) bool { return hasEnded(pid, tid) })
+	maps.DeleteFunc(wp.parts, func(tid int32, _ *stackParts) bool { return hasEnded(pid, tid) })
+	wp.forget = max(maxEnded, 2*max(len(wp.ends), len(wp.parts)))
 }
 
 // stackParts are parts of a thread's stack, as the kernel side was told.
@@ -199,6 +205,7 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 
 // newParts begins to note the parts of a thread's stack.
 func (wp *walkedProcess) newParts(tid int32) *stackParts {
+	wp.forgetThreads()
 	parts := &stackParts{}
 	wp.parts[tid] = parts
 	return parts

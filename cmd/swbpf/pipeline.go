@@ -100,7 +100,7 @@ type walkedProcess struct {
 	jitPart  uint32 // that part
 	parts    map[int32]*stackParts
 	ends     map[int32]uint64 // where threads' stacks end, as the kernel side was told
-	forget   int              // size of ends at which threads that have ended are forgotten
+	forget   int              // size of ends or parts at which threads that have ended are forgotten
 }
 
 func newPipeline(names symbols.Options) *pipeline {

@@ -60,6 +60,12 @@ func TestEndedThreads(t *testing.T) {
 	if len(wp.ends) > 2*maxEnded || wp.ends[own] != 16 || len(wp.parts) != 1 {
 		t.Errorf("%d threads known, ours ends at %d; parts of %d", len(wp.ends), wp.ends[own], len(wp.parts))
 	}
+	for i := range int32(3 * maxEnded) {
+		wp.newParts(noPID + i)
+	}
+	if len(wp.parts) > 2*maxEnded || wp.parts[own] == nil {
+		t.Errorf("parts of %d threads known, of ours %v", len(wp.parts), wp.parts[own])
+	}
 }
 
 // openSelf opens our own program, which is in Go.
