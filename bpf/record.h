@@ -238,7 +238,7 @@ enum process_flags {
 	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
 };
 
-/* What is wanted of a thread's stack where the copy ends before, in place of the last. */
+/* What is wanted of a thread's stack where the copy ends before, once that is known. */
 struct stack_parts {
 	u64 from[STACK_PARTS]; /* multiples of PAGE; 0: none */
 };

@@ -205,6 +205,9 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		rest = rest[n*int(unsafe.Sizeof(replacedReturn{})):]
 	}
 
+	if h.Parts > h.Regions {
+		return fmt.Errorf("%w: %d parts of stacks in %d regions", errBadRecord, h.Parts, h.Regions)
+	}
 	s.Regions = s.Regions[:0]
 	s.Number, s.SameFrom = 0, ^uint64(0)
 	mirrored := false

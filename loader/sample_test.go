@@ -86,17 +86,18 @@ func TestDecode(t *testing.T) {
 func TestDecodeMalformed(t *testing.T) {
 	header := int(unsafe.Sizeof(sampleHeader{}))
 	for name, damage := range map[string]func(rec []byte) []byte{
-		"empty":                 func([]byte) []byte { return nil },
-		"header cut":            func(rec []byte) []byte { return rec[:header-1] },
-		"kernel frames cut":     func(rec []byte) []byte { return rec[:header+8] },
-		"region header cut":     func(rec []byte) []byte { return rec[:header+16+8] },
-		"region cut":            func(rec []byte) []byte { return rec[:len(rec)-1] },
-		"too long":              func(rec []byte) []byte { return append(rec, 0) },
-		"region larger":         func(rec []byte) []byte { rec[header+16+8]++; return rec },
-		"region enormous":       func(rec []byte) []byte { rec[header+16+11] = 0xff; return rec },
-		"without a mirror":      func(rec []byte) []byte { clear(rec[header+16+12 : header+16+16]); return rec },
-		"one region more":       func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).Regions++; return rec },
-		"one kernel frame more": func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).KernelFrames++; return rec },
+		"empty":                   func([]byte) []byte { return nil },
+		"header cut":              func(rec []byte) []byte { return rec[:header-1] },
+		"kernel frames cut":       func(rec []byte) []byte { return rec[:header+8] },
+		"region header cut":       func(rec []byte) []byte { return rec[:header+16+8] },
+		"region cut":              func(rec []byte) []byte { return rec[:len(rec)-1] },
+		"too long":                func(rec []byte) []byte { return append(rec, 0) },
+		"region larger":           func(rec []byte) []byte { rec[header+16+8]++; return rec },
+		"region enormous":         func(rec []byte) []byte { rec[header+16+11] = 0xff; return rec },
+		"without a mirror":        func(rec []byte) []byte { clear(rec[header+16+12 : header+16+16]); return rec },
+		"one region more":         func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).Regions++; return rec },
+		"more parts than regions": func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).Parts = 2; return rec },
+		"one kernel frame more":   func(rec []byte) []byte { (*sampleHeader)(unsafe.Pointer(&rec[0])).KernelFrames++; return rec },
 	} {
 		var s Sample
 		if err := s.decode(damage(testRecord(2, testRegion{0x7000, 16})), nil); !errors.Is(err, errBadRecord) {
@@ -141,6 +142,9 @@ func FuzzDecode(f *testing.F) {
 		m := &mirror{bytes: make([]byte, 1<<16)}
 		if err := s.decode(b, m); err != nil {
 			return
+		}
+		if s.StackParts > len(s.Regions) {
+			t.Errorf("%d parts of stacks in %d regions", s.StackParts, len(s.Regions))
 		}
 		total := uintptr(len(s.Kernel) * 8)
 		for _, r := range s.Regions {
