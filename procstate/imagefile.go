@@ -115,14 +115,11 @@ func (f *imageFile) unchanged(since uint64) bool {
 	if since != 0 && since < f.checked.Load() {
 		return true
 	}
-	var now unix.Timespec
-	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	now := monotonic()
 	if !f.sameAs(f.fd) {
 		return false
 	}
-	if err == nil {
-		f.checked.Store(uint64(now.Nano()))
-	}
+	f.checked.Store(now)
 	return true
 }
 
@@ -249,12 +246,21 @@ func after(t unix.StatxTimestamp, mono uint64) bool {
 	if mono == 0 || t.Sec == 0 {
 		return false
 	}
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+	now := monotonic()
+	if now == 0 {
 		return false
 	}
-	then := time.Now().Add(-time.Duration(now.Nano() - int64(mono)))
+	then := time.Now().Add(-time.Duration(now - mono))
 	return time.Unix(t.Sec, int64(t.Nsec)).After(then)
+}
+
+// monotonic reads CLOCK_MONOTONIC, in ns; 0 when it cannot be read.
+func monotonic() uint64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return 0
+	}
+	return uint64(now.Nano())
 }
 
 // fsIOCGetVersion is FS_IOC_GETVERSION of <linux/fs.h>: _IOR('v', 1, long).

@@ -8,8 +8,9 @@ import (
 // LiveCode reads code that a running process has made at run time, for
 // Snapshots of it: no file holds such code and no capture copies it. What is
 // read is as it is then, not as it was when the Snapshot was taken; code that
-// can run is hardly ever changed, but it can be replaced by other code. What
-// was read of some pages is kept, for the last samples of a process.
+// can run is hardly ever changed, but it can be replaced by other code. It is read
+// by pages, which are kept: one that was read after a Snapshot was taken is not read
+// again for that, and the last ones serve samples of a process that has ended.
 //
 // A LiveCode belongs to one goroutine. The process's memory is opened when it
 // is first needed, and closed when the LiveCode is garbage: it keeps a process
@@ -20,23 +21,26 @@ type LiveCode struct {
 	mem    *os.File
 	opened bool
 
-	kept [keptPages]*keptPage // by a hash of their number
+	kept  [keptSets][keptWays]*keptPage // by a hash of their number; what was used last comes first
+	spare *keptPage                     // to read into; nil where there is none
 
 	objects *JITObjects // nil until they are asked for
 }
 
-// keptPages is how many pages of code are kept at most, for samples that are
-// looked at when the process has ended.
-const keptPages = 64
+// Pages of code that are kept at most: 64.
+const (
+	keptSets = 16
+	keptWays = 4
+)
 
 // codePage is the size of a page that is kept, in bytes.
 const codePage = 4 << 10
 
-// keptPage is what was read of a page of code.
+// keptPage is a page of code as it was when it was read.
 type keptPage struct {
-	addr  uint64
-	known [codePage / 64]uint64 // a bit for each byte that was read
-	code  [codePage]byte
+	addr uint64
+	read uint64 // ns of CLOCK_MONOTONIC before that
+	code [codePage]byte
 }
 
 // NewLiveCode makes a LiveCode of a process that runs the program exe; it
@@ -63,56 +67,49 @@ func (c *LiveCode) read(addr uint64, buf []byte) int {
 	return n
 }
 
-// readCode is read of code: what cannot be read any more is as it was when it
-// was read last.
-func (c *LiveCode) readCode(addr uint64, buf []byte) int {
-	n := c.read(addr, buf)
-	if n == 0 {
-		return c.recall(addr, buf)
-	}
-	c.keep(addr, buf[:n])
-	return n
-}
-
-// page returns the place of the page that holds an address.
-func (c *LiveCode) page(addr uint64) (p **keptPage, start uint64) {
-	start = addr &^ (codePage - 1)
-	h := start / codePage * 0x9e3779b97f4a7c15
-	return &c.kept[h>>32%keptPages], start
-}
-
-// keep keeps code; another page may give way to it.
-func (c *LiveCode) keep(addr uint64, code []byte) {
-	for len(code) > 0 {
-		p, start := c.page(addr)
-		switch {
-		case *p == nil:
-			*p = &keptPage{addr: start}
-		case (*p).addr != start:
-			**p = keptPage{addr: start}
-		}
-		off := addr - start
-		n := copy((*p).code[off:], code)
-		for i := off; i < off+uint64(n); i++ {
-			(*p).known[i/64] |= 1 << (i % 64)
-		}
-		addr, code = addr+uint64(n), code[n:]
-	}
-}
-
-// recall returns how many bytes at addr are kept.
-func (c *LiveCode) recall(addr uint64, buf []byte) (n int) {
+// readCode reads code at addr for a Snapshot that was taken at a time, in ns of
+// CLOCK_MONOTONIC, 0 if it is not known, and returns how many bytes there were. What cannot be read any
+// more is as it was when it was read last.
+func (c *LiveCode) readCode(addr uint64, buf []byte, taken uint64) (n int) {
 	for n < len(buf) {
-		p, start := c.page(addr)
-		off := addr - start
-		if *p == nil || (*p).addr != start || (*p).known[off/64]&(1<<(off%64)) == 0 {
+		at := addr + uint64(n)
+		p := c.page(at&^(codePage-1), taken)
+		if p == nil {
 			break
 		}
-		buf[n] = (*p).code[off]
-		n, addr = n+1, addr+1
+		n += copy(buf[n:], p.code[at-p.addr:])
 	}
 	return n
 }
+
+// page returns a page of code, nil when it could never be read.
+func (c *LiveCode) page(addr, taken uint64) *keptPage {
+	set := &c.kept[addr/codePage*0x9e3779b97f4a7c15>>32%keptSets]
+	i := 0
+	for i < keptWays-1 && set[i] != nil && set[i].addr != addr {
+		i++
+	}
+	p := set[i]
+	found := p != nil && p.addr == addr
+	if !found || p.read <= taken-1 { // of 0 all is earlier
+		if c.spare == nil {
+			c.spare = new(keptPage)
+		}
+		fresh := c.spare
+		fresh.addr, fresh.read = addr, monotonic()
+		if c.read(addr, fresh.code[:]) == codePage {
+			p, c.spare = fresh, p
+		} else if !found {
+			return nil
+		}
+	}
+	copy(set[1:i+1], set[:i])
+	set[0] = p
+	return p
+}
+
+// forget lets go of all pages.
+func (c *LiveCode) forget() { c.kept, c.spare = [keptSets][keptWays]*keptPage{}, nil }
 
 func (c *LiveCode) open() {
 	task := readableTask(c.pid)

@@ -7,6 +7,9 @@ import (
 	"os/exec"
 	"slices"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestLiveCodeKept reads memory of a process while it runs, and what was read
@@ -30,33 +33,77 @@ func TestLiveCodeKept(t *testing.T) {
 	// Across the end of a page, and a part of that again.
 	at := start + codePage - 100
 	var first, again [300]byte
-	if n := live.readCode(at, first[:]); n != len(first) {
+	if n := live.readCode(at, first[:], 0); n != len(first) {
 		t.Fatalf("%d bytes of a child", n)
 	}
 	end()
 	if n := live.read(at, again[:]); n != 0 {
 		t.Fatalf("%d bytes of a process that has ended", n)
 	}
-	if n := live.readCode(at, again[:]); n != len(again) || again != first {
+	if n := live.readCode(at, again[:], 0); n != len(again) || again != first {
 		t.Errorf("kept %d bytes, the same: %v", n, again == first)
 	}
-	if n := live.readCode(at+50, again[:]); n != 250 || !bytes.Equal(again[:n], first[50:]) {
+	if n := live.readCode(at+50, again[:], 0); n != len(again) || !bytes.Equal(again[:250], first[50:]) {
 		t.Errorf("from the middle: %d bytes", n)
 	}
-	if n := live.readCode(at-1, again[:]); n != 0 {
+	if n := live.readCode(start-1, again[:], 0); n != 0 {
 		t.Errorf("%d bytes that were not read", n)
 	}
-	// Other pages take the places.
-	for i := range uint64(8 * keptPages) {
-		live.keep(start+(2+i)*codePage, first[:1])
+}
+
+// TestLiveCodeTime reads memory that changes, for Snapshots of before and after that.
+func TestLiveCodeTime(t *testing.T) {
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
 	}
-	kept := 0
-	for _, p := range live.kept {
-		if p != nil {
-			kept++
+	live := NewLiveCode(os.Getpid(), exe)
+	defer func() { live.mem.Close() }()
+	b, err := unix.Mmap(-1, 0, 256*codePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	addr := uint64(uintptr(unsafe.Pointer(&b[0])))
+	is := func(what string, page int, taken uint64, want byte) {
+		t.Helper()
+		var got [2]byte
+		if n := live.readCode(addr+uint64(page)*codePage+7, got[:], taken); n != 2 || got != [2]byte{want, want} {
+			t.Errorf("%s: %d bytes, %d", what, n, got)
 		}
 	}
-	if kept > keptPages || live.readCode(start+(1+8*keptPages)*codePage, again[:]) != 1 {
-		t.Errorf("%d pages are kept, and not the last", kept)
+	set := func(page int, to byte) {
+		for i := range codePage {
+			b[page*codePage+i] = to
+		}
 	}
+	set(3, 1)
+	before := monotonic()
+	is("first", 3, before, 1)
+	set(3, 2)
+	is("of before the change", 3, before, 1)
+	is("of an unknown time", 3, 0, 2)
+	is("the latest", 3, before, 2)
+	set(3, 3)
+	is("of after the change", 3, monotonic(), 3)
+	// All pages in turn: what is kept is bounded.
+	for page := range 256 {
+		set(page, byte(page))
+		is("one of many", page, monotonic(), byte(page))
+	}
+	kept := 0
+	for _, set := range live.kept {
+		for _, p := range set {
+			if p != nil {
+				kept++
+			}
+		}
+	}
+	set(255, 1)
+	is("the last of many", 255, before, 255)
+	if kept < keptSets || kept > keptSets*keptWays {
+		t.Errorf("%d pages are kept", kept)
+	}
+	live.forget()
+	is("forgotten", 255, before, 1)
 }

@@ -33,6 +33,7 @@ type Snapshot struct {
 	regions []Region
 	probes  UserProbes
 	live    *LiveCode
+	taken   uint64      // of SetTime; 0 where that is not known
 	other   *otherStack // of AddOtherStack, nil before
 
 	// The region of the last hit: nearly all reads are of one stack.
@@ -64,6 +65,7 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 	}
 	s.missed = false
 	s.probes = UserProbes{}
+	s.taken = 0
 }
 
 // Forget lets go of the state that Reset loaded, and of what was read of code that
@@ -71,13 +73,17 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 func (s *Snapshot) Forget() {
 	s.regions, s.hot, s.probes, s.other = nil, Region{}, UserProbes{}, nil
 	if s.live != nil {
-		s.live.kept = [keptPages]*keptPage{}
+		s.live.forget()
 	}
 }
 
 // SetUserProbes adds to the state loaded by Reset what uretprobes have
 // replaced in it. The slice is kept, not copied.
 func (s *Snapshot) SetUserProbes(r UserProbes) { s.probes = r }
+
+// SetTime adds to the state loaded by Reset when it was captured, in ns of
+// CLOCK_MONOTONIC: code that was read from the process since then is not read again.
+func (s *Snapshot) SetTime(mono uint64) { s.taken = mono }
 
 // SetLiveCode has ReadMemory read code that is in no file from the process that
 // the Snapshot is of, and of what was read so when that has ended.
@@ -197,7 +203,7 @@ func (s *Snapshot) ReadMemory(addr uint64, buf []byte) (int, error) {
 	if m == nil || m.Image != nil {
 		return 0, err
 	}
-	if n = s.live.readCode(addr, buf[:min(uint64(len(buf)), m.End-addr)]); n == 0 {
+	if n = s.live.readCode(addr, buf[:min(uint64(len(buf)), m.End-addr)], s.taken); n == 0 {
 		return 0, err
 	}
 	s.missAddr, s.missed = addrBefore, before

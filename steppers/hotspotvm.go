@@ -307,7 +307,7 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 func (vm *hotspotVM) readBlob(header uint64) (b codeBlob, ok bool) {
 	f := vm.fields
 	buf := vm.buf[:heapBlockHeader+f.blobEnd]
-	if !vm.read(header-heapBlockHeader, buf) || buf[8] != 1 {
+	if n, err := vm.mem.ReadMemory(header-heapBlockHeader, buf); err != nil || n < len(buf) || buf[8] != 1 {
 		return b, false
 	}
 	buf = buf[heapBlockHeader:]

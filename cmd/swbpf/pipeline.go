@@ -201,6 +201,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	start := time.Now()
 	wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, s.Regions)
 	wp.snapshot.SetUserProbes(s.Probes)
+	wp.snapshot.SetTime(s.Time)
 	m, sameFrom := p.memo(wp, s.TID), ^uint64(0)
 	if m.sample+1 == s.Number {
 		sameFrom = s.SameFrom
