@@ -21,8 +21,10 @@ import (
 type Analysis struct {
 	// InBackground has files looked through by another goroutine: until that
 	// is done, which takes four seconds for 100 MB of code, their frames are
-	// not the stepper's own. It goes through one file at a time, and leaves out
-	// those of more than 64 MB of code. It keeps a recording from falling
+	// not the stepper's own. It goes through one file at a time, leaves out
+	// those of more than 64 MB of code, and begins when it has been asked about as
+	// many frames as there are MB: most files have unwind tables, and of their few other
+	// frames hardly any is met. It keeps a recording from falling
 	// behind. Files of up to 256 KB of code, 10 ms, are looked through at once.
 	InBackground bool
 	turn         chan struct{} // held while a file is looked through
@@ -41,12 +43,17 @@ type analysedImage struct {
 	small   map[uint64]*dataflow.Code // small sections, by address
 	whole   *dataflow.Code
 	done    bool                // whole is known
+	asked   uint64              // frames, as long as nobody is at it
 	pending chan *dataflow.Code // brings whole; nil when nobody is at it
 }
 
 // maxBackground is the code of a file up to which it is looked through in the
 // background.
 const maxBackground = 64 << 20
+
+// codePerFrame is for how many bytes of code a frame has to be asked about before they
+// are looked through in the background, 40 ms.
+const codePerFrame = 1 << 20
 
 // maxAtOnce is the code of a file up to which it is looked through at once.
 const maxAtOnce = 256 << 10
@@ -155,16 +162,9 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 	case e.pending == nil && codeBytes(im) > maxBackground:
 		e.done = true
 	case e.pending == nil:
-		e.pending = make(chan *dataflow.Code, 1)
-		if a.turn == nil {
-			a.turn = make(chan struct{}, 1)
+		if e.asked++; e.asked*codePerFrame >= codeBytes(im) {
+			a.lookThrough(e, im)
 		}
-		go func() {
-			a.turn <- struct{}{}
-			c, _ := dataflow.New(im)
-			<-a.turn
-			e.pending <- c
-		}()
 	default:
 		select {
 		case e.whole = <-e.pending:
@@ -173,6 +173,21 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 		}
 	}
 	return e.whole
+}
+
+// lookThrough has another goroutine look through a file.
+func (a *Analysis) lookThrough(e *analysedImage, im *procstate.Image) {
+	if a.turn == nil {
+		a.turn = make(chan struct{}, 1)
+	}
+	pending := make(chan *dataflow.Code, 1)
+	e.pending = pending
+	go func() {
+		a.turn <- struct{}{}
+		c, _ := dataflow.New(im)
+		<-a.turn
+		pending <- c
+	}()
 }
 
 // smallSectionAt returns the small executable section that holds vaddr, when
