@@ -2,6 +2,7 @@ package procstate
 
 import (
 	"fmt"
+	"hash/maphash"
 	"os"
 )
 
@@ -40,8 +41,11 @@ const codePage = 4 << 10
 type keptPage struct {
 	addr uint64
 	read uint64 // ns of CLOCK_MONOTONIC before that
+	hash uint64 // of the code; 0 when nobody has asked for it
 	code [codePage]byte
 }
+
+var liveSeed = maphash.MakeSeed()
 
 // NewLiveCode makes a LiveCode of a process that runs the program exe; it
 // reads nothing if another program is found under the number.
@@ -82,6 +86,22 @@ func (c *LiveCode) readCode(addr uint64, buf []byte, taken uint64) (n int) {
 	return n
 }
 
+// hashCode returns a hash of the pages that hold code [addr, addr+n), which is the same
+// as long as they are. ok is false when one could never be read.
+func (c *LiveCode) hashCode(addr, n, taken uint64) (hash uint64, ok bool) {
+	for at := addr &^ (codePage - 1); at < addr+n; at += codePage {
+		p := c.page(at, taken)
+		if p == nil {
+			return 0, false
+		}
+		if p.hash == 0 {
+			p.hash = maphash.Bytes(liveSeed, p.code[:]) | 1
+		}
+		hash = (hash ^ p.hash) * 0x9e3779b97f4a7c15
+	}
+	return hash, true
+}
+
 // page returns a page of code, nil when it could never be read.
 func (c *LiveCode) page(addr, taken uint64) *keptPage {
 	set := &c.kept[addr/codePage*0x9e3779b97f4a7c15>>32%keptSets]
@@ -96,7 +116,7 @@ func (c *LiveCode) page(addr, taken uint64) *keptPage {
 			c.spare = new(keptPage)
 		}
 		fresh := c.spare
-		fresh.addr, fresh.read = addr, monotonic()
+		fresh.addr, fresh.read, fresh.hash = addr, monotonic(), 0
 		if c.read(addr, fresh.code[:]) == codePage {
 			p, c.spare = fresh, p
 		} else if !found {

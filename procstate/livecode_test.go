@@ -104,6 +104,18 @@ func TestLiveCodeTime(t *testing.T) {
 	if kept < keptSets || kept > keptSets*keptWays {
 		t.Errorf("%d pages are kept", kept)
 	}
+	hash, _ := live.hashCode(addr+5*codePage-10, 20, 0)
+	same, ok := live.hashCode(addr+5*codePage-20, 40, before)
+	b[6*codePage-1]++
+	changed, _ := live.hashCode(addr+5*codePage-10, 20, 0)
+	b[6*codePage-1]--
+	again, _ := live.hashCode(addr+5*codePage-10, 20, 0)
+	if !ok || hash != same || hash == changed || hash != again {
+		t.Errorf("hashes %#x, %#x and %#x of the same, %#x of other code", hash, same, again, changed)
+	}
+	if _, ok := live.hashCode(codePage, 1, 0); ok {
+		t.Error("a hash of what is not there")
+	}
 	live.forget()
 	is("forgotten", 255, before, 1)
 }

@@ -213,6 +213,24 @@ func (s *Snapshot) ReadMemory(addr uint64, buf []byte) (int, error) {
 	return n, nil
 }
 
+// HashCode returns a hash of the code [addr, addr+n) of a mapping of no file, and of what
+// is around it, which is the same as long as these are. ok is false when ReadMemory has
+// it from elsewhere than the process, or not at all.
+func (s *Snapshot) HashCode(addr, n uint64) (hash uint64, ok bool) {
+	if s.live == nil || s.libs == nil {
+		return 0, false
+	}
+	for _, r := range s.regions {
+		if r.Addr < addr+n && addr < r.Addr+uint64(len(r.Data)) {
+			return 0, false
+		}
+	}
+	if m := s.libs.MappingAt(addr); m == nil || m.Image != nil || m.End-addr < n {
+		return 0, false
+	}
+	return s.live.hashCode(addr, n, s.taken)
+}
+
 // readCaptured reads what is in regions and files.
 func (s *Snapshot) readCaptured(addr uint64, buf []byte) (int, error) {
 	for _, r := range s.regions {

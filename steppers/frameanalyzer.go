@@ -332,20 +332,42 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 func (a *FrameAnalyzer) analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) FrameLayout {
 	addr, interrupted := f.LookupPC(), f.Flags&unwind.Interrupted != 0
 	from := max(m.Start, addr-min(addr, maxPrologueScan))
-	if a.window == nil {
-		a.window = make([]byte, 2*maxPrologueScan)
+	var code []byte
+	n := min(m.End-from, 2*maxPrologueScan)
+	sum, hashed := uint64(0), false
+	if h, ok := w.ProcessState().(codeHasher); ok {
+		sum, hashed = h.HashCode(from, n)
 	}
-	code := readCode(w, m, from, a.window[:min(m.End-from, 2*maxPrologueScan)])
-	if uint64(len(code)) <= addr-from {
-		return unknownLayout
+	if !hashed {
+		if code = a.readWindow(w, m, from, n); uint64(len(code)) <= addr-from {
+			return unknownLayout
+		}
+		sum = maphash.Bytes(codeSeed, code)
 	}
-	sum := maphash.Bytes(codeSeed, code)
 	s := &a.made[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
 	if s.pc != f.PC() || s.code != sum || s.interrupted != interrupted || s.value != f.Regs.Raw(s.by) {
+		if hashed {
+			code = a.readWindow(w, m, from, n)
+		}
 		l, by := analyzeCode(w, f, code, from)
 		*s = madeLayout{f.PC(), sum, interrupted, l, by, f.Regs.Raw(by)}
 	}
 	return s.layout
+}
+
+// codeHasher is implemented by a ProcessState that knows whether code is the same as it
+// was without that being read: see procstate.Snapshot.
+type codeHasher interface {
+	HashCode(addr, n uint64) (hash uint64, ok bool)
+}
+
+// readWindow reads n bytes of code, at most twice maxPrologueScan, valid until the next
+// call.
+func (a *FrameAnalyzer) readWindow(w *unwind.Walker, m *procstate.Mapping, from, n uint64) []byte {
+	if a.window == nil {
+		a.window = make([]byte, 2*maxPrologueScan)
+	}
+	return readCode(w, m, from, a.window[:n])
 }
 
 // analyzeCode finds the layout of a frame by the code around its PC, which
