@@ -140,7 +140,7 @@ func (d *Debug) isLeaf(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
 			return nil, addr
 		}
 		return code, addr
-	}, vaddr, false, nil)
+	}, vaddr, false, nil, false)
 	return l.ok && !l.passes && l.layout == leafLayout
 }
 

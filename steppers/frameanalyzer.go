@@ -3,7 +3,6 @@ package steppers
 import (
 	"bytes"
 	"encoding/binary"
-	"hash/maphash"
 	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -24,30 +23,13 @@ type FrameAnalyzer struct {
 	kept   int // bytes of images, about
 	seen   [1 << seenBits]seenLayout
 
-	made   [1 << seenBits]madeLayout
-	window []byte
+	made madeFrames
 
 	// For the functions of files:
 	flow    frameFlow
 	paths   framePaths
 	windows [maxWindows][]byte // code that paths are in
 	before  []byte             // code that prologues are looked for in
-}
-
-// codeSeed is for hashes of code.
-var codeSeed = maphash.MakeSeed()
-
-// madeLayout is a slot of the direct-mapped cache of layouts in code that is in
-// no file. It holds as long as the code around the PC is the same.
-type madeLayout struct {
-	pc          uint64
-	code        uint64 // hash of it
-	interrupted bool
-	layout      FrameLayout
-
-	// by is a register that the layout hangs by, NoReg for none, and value what it holds.
-	by    procstate.Reg
-	value uint64
 }
 
 // maxFramesKept bounds what is kept of all files, in bytes. Past it all is
@@ -95,7 +77,7 @@ func (a *FrameAnalyzer) AllocatesFrame(w *unwind.Walker, f *unwind.Frame) FrameL
 		return unknownLayout
 	}
 	if m.Image == nil {
-		return a.analyzeMemory(w, m, f)
+		return a.made.layoutAt(w, m, f)
 	}
 	if m.Image.Arch() != w.Arch() {
 		return unknownLayout
@@ -290,7 +272,7 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 			}
 			n++
 			return a.windows[n-1], start
-		}, pc, returned, nil)
+		}, pc, returned, nil, false)
 		im.behind[key] = l
 		im.kept += 64
 	}
@@ -325,127 +307,6 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 	}
 	im.keep(start, f)
 	return f
-}
-
-// analyzeMemory finds the layout of a frame whose code is in no file. It may
-// change at any time: what was found is kept for code that is the same.
-func (a *FrameAnalyzer) analyzeMemory(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) FrameLayout {
-	addr, interrupted := f.LookupPC(), f.Flags&unwind.Interrupted != 0
-	from := max(m.Start, addr-min(addr, maxPrologueScan))
-	var code []byte
-	n := min(m.End-from, 2*maxPrologueScan)
-	sum, hashed := uint64(0), false
-	if h, ok := w.ProcessState().(codeHasher); ok {
-		sum, hashed = h.HashCode(from, n)
-	}
-	if !hashed {
-		if code = a.readWindow(w, m, from, n); uint64(len(code)) <= addr-from {
-			return unknownLayout
-		}
-		sum = maphash.Bytes(codeSeed, code)
-	}
-	s := &a.made[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
-	if s.pc != f.PC() || s.code != sum || s.interrupted != interrupted || s.value != f.Regs.Raw(s.by) {
-		if hashed {
-			code = a.readWindow(w, m, from, n)
-		}
-		l, by := analyzeCode(w, f, code, from)
-		*s = madeLayout{f.PC(), sum, interrupted, l, by, f.Regs.Raw(by)}
-	}
-	return s.layout
-}
-
-// codeHasher is implemented by a ProcessState that knows whether code is the same as it
-// was without that being read: see procstate.Snapshot.
-type codeHasher interface {
-	HashCode(addr, n uint64) (hash uint64, ok bool)
-}
-
-// readWindow reads n bytes of code, at most twice maxPrologueScan, valid until the next
-// call.
-func (a *FrameAnalyzer) readWindow(w *unwind.Walker, m *procstate.Mapping, from, n uint64) []byte {
-	if a.window == nil {
-		a.window = make([]byte, 2*maxPrologueScan)
-	}
-	return readCode(w, m, from, a.window[:n])
-}
-
-// analyzeCode finds the layout of a frame by the code around its PC, which
-// begins at from, and by the value of a register, NoReg for none.
-func analyzeCode(w *unwind.Walker, f *unwind.Frame, code []byte, from uint64) (l FrameLayout, by procstate.Reg) {
-	by = procstate.NoReg
-	addr := f.LookupPC()
-	read := func(start, addr, end uint64) ([]byte, uint64) {
-		m := w.MappingAt(addr)
-		if m == nil {
-			return nil, 0
-		}
-		start = max(start, m.Start)
-		return readCode(w, m, start, make([]byte, end-start)), start
-	}
-	var before foundLayout
-	for p := len(code); !before.ok; {
-		if p = lastPrologue(w.Arch(), code[:p]); p < 0 {
-			break
-		}
-		if start := from + uint64(p); start <= addr {
-			// What stands before may run on into it: then it is no start, and what
-			// looks like the return address is taken off the stack.
-			if f := analyzeFunc(w.Arch(), code[p:], start, entryState(w.Arch()), false); !f.takesRA {
-				if before = f.at(addr); before.passes && f.strays || !before.layout.aligned(w.Arch()) {
-					before = foundLayout{}
-				}
-			}
-		}
-	}
-	callee := func(in *isa.Inst, written uint64) (uint64, bool) {
-		if in.Flow == isa.Call {
-			return in.Target, true
-		}
-		op := &in.Ops[0]
-		at, known := f.Regs.Value(op.Src)
-		if in.NumOps == 0 || op.Kind != isa.Load || !known || written>>op.Src&1 != 0 || by != procstate.NoReg && by != op.Src {
-			return 0, false
-		}
-		by = op.Src
-		return w.ProcessState().ReadWord(at + uint64(op.Imm))
-	}
-	behind := new(framePaths).layoutBehind(w.Arch(), read, f.PC(), f.Flags&unwind.Interrupted == 0, callee)
-	l = agreed(&before, &behind)
-	if l.State == UnknownState && (f.Flags&unwind.Interrupted != 0 && beforeFrame(w.Arch(), code, int(addr-from)) ||
-		lendsFP(w, read, f.PC(), from, from+uint64(len(code)))) {
-		l.Type = NoFrame
-	}
-	return l, by
-}
-
-// beforeFrame reports whether x86-64 code goes on, from an offset on, to set up a frame by
-// the frame pointer, which is another's until then: that of the caller, or where
-// instrumentation has such a frame in the middle of a function, its own.
-func beforeFrame(a *procstate.Arch, code []byte, at int) bool {
-	const most, pushFP = 8, 0x55 // instructions; the first of a frame
-	if a != procstate.AMD64 {
-		return false
-	}
-	if at > 0 && code[at-1] == pushFP && movesSPToFP(code[at:]) {
-		return true
-	}
-	var in isa.Inst
-	for range most {
-		if at < len(code) && code[at] == pushFP && movesSPToFP(code[at+1:]) {
-			return true
-		}
-		if !isa.DecodeAMD64(code[at:], 0, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
-			return false
-		}
-		for _, op := range in.Ops[:in.NumOps] {
-			if op.Kind != isa.Compare && (op.Dst == a.SP || op.Dst == a.FP || op.Kind == isa.Swap) {
-				return false
-			}
-		}
-		at += int(in.Len)
-	}
-	return false
 }
 
 // movesSPToFP reports whether code begins with mov %rsp,%rbp, in one of its encodings.

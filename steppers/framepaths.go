@@ -112,21 +112,58 @@ type framePaths struct {
 	arch *procstate.Arch
 	read codeReader
 	code []codeWindow
-	seen map[uint64]bool // by address
-	path pathState       // the one that is followed
-	now  []pathState     // paths that are still to be followed
-	next []pathState     // those that pass one more call, which may not return
-	left int             // instructions that may still be looked at
+	seen addrSet
+	path pathState   // the one that is followed
+	now  []pathState // paths that are still to be followed
+	next []pathState // those that pass one more call, which may not return
+	left int         // instructions that may still be looked at
 
 	ended func(*pathState) // called at returns
-	// callee, if not nil, tells what a call leads to, given the registers that have
-	// been written since the path began. One of a function that sets up its caller's
-	// frame ends the path like a return.
-	callee func(in *isa.Inst, written uint64) (addr uint64, ok bool)
+	// setsFrame, if not nil, tells whether a call is of a function that sets up its
+	// caller's frame, given the registers that have been written since the path began.
+	// Such a call ends the path like a return.
+	setsFrame func(in *isa.Inst, written uint64) bool
 
 	found  FrameLayout
 	any    bool
 	differ bool
+}
+
+// addrSet is a set of addresses other than 0. The zero value is empty.
+type addrSet struct {
+	slots []uint64 // hash table; a power of two, at least half of it 0
+	n     int
+}
+
+// add adds an address. It returns false when it was in the set already, and for 0.
+func (s *addrSet) add(addr uint64) bool {
+	if addr == 0 {
+		return false
+	}
+	if 2*s.n >= len(s.slots) {
+		old := s.slots
+		s.slots, s.n = make([]uint64, max(256, 2*len(old))), 0
+		for _, a := range old {
+			if a != 0 {
+				s.add(a)
+			}
+		}
+	}
+	mask := uint64(len(s.slots) - 1)
+	i := addr * 0x9e3779b97f4a7c15 >> 32 & mask
+	for ; s.slots[i] != 0; i = (i + 1) & mask {
+		if s.slots[i] == addr {
+			return false
+		}
+	}
+	s.slots[i] = addr
+	s.n++
+	return true
+}
+
+func (s *addrSet) clear() {
+	clear(s.slots)
+	s.n = 0
 }
 
 // codeReader returns what there is of the code at [start, end), which holds addr,
@@ -149,24 +186,24 @@ const (
 )
 
 // layoutBehind finds the layout at an instruction by the code from there on;
-// returned tells that it is where a call returns to, which is under way. callee is
-// for code in no file, whose functions may have others set up their frames. p is
-// empty, or was used for that before.
-func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64, returned bool, callee func(*isa.Inst, uint64) (uint64, bool)) foundLayout {
-	if p.seen == nil {
-		p.seen = map[uint64]bool{}
-	}
-	clear(p.seen)
-	*p = framePaths{arch: a, read: read, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: maxPathInsts, callee: callee}
+// returned tells that it is where a call returns to, which is under way. setsFrame is
+// for code in no file, whose functions may have others set up their frames. With direct,
+// only ways without a call count. p is empty, or was used for that before.
+func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64, returned bool, setsFrame func(*isa.Inst, uint64) bool, direct bool) foundLayout {
+	p.begin(a, read, maxPathInsts)
+	p.setsFrame = setsFrame
 	p.ended = p.leave
 	most := maxPathCalls
-	if callee != nil {
+	if setsFrame != nil {
 		p.left, most = maxMadeInsts, maxMadeCalls
+	}
+	if direct {
+		most = 1
 	}
 	if returned && startsFunction(a, p.codeAt(pc)) {
 		return foundLayout{} // it does not return
 	}
-	if !returned && callee != nil && p.lendsFrame(pc) {
+	if !returned && setsFrame != nil && p.lendsFrame(pc) {
 		return foundLayout{} // FP is another's
 	}
 	first := firstState(a, pc)
@@ -190,6 +227,12 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 	return foundLayout{p.found, true, calls > 0}
 }
 
+// begin makes p ready for paths of so many instructions.
+func (p *framePaths) begin(a *procstate.Arch, read codeReader, left int) {
+	p.seen.clear()
+	*p = framePaths{arch: a, read: read, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: left}
+}
+
 // lendsFrame reports whether an instruction is a call behind what may have set up the
 // frame of the function that is called.
 func (p *framePaths) lendsFrame(pc uint64) bool {
@@ -209,14 +252,15 @@ func firstState(a *procstate.Arch, pc uint64) pathState {
 
 // setsCallersFrame reports whether the function at an address sets up the frame of
 // the one that calls it, as V8's BaselineOutOfLinePrologue does: it pushes the
-// frame pointer where its return address was, has it point there, and returns.
-func setsCallersFrame(a *procstate.Arch, read codeReader, addr uint64) (sets bool) {
+// frame pointer where its return address was, has it point there, and returns. p is
+// empty, or was used before.
+func (p *framePaths) setsCallersFrame(a *procstate.Arch, read codeReader, addr uint64) (sets bool) {
 	const most = 128 // instructions
-	if a.LR != procstate.NoReg {
+	if p.code = p.code[:0]; a.LR != procstate.NoReg {
 		return false
 	}
 	own, fp := pathValue{base: pathSP}, pathValue{base: pathFP} // where the return address was, and what is to be there
-	p := framePaths{arch: a, read: read, seen: map[uint64]bool{}, left: most}
+	p.begin(a, read, most)
 	p.ended = func(s *pathState) {
 		if to := s.wordAt(s.regs[a.SP]); to == (pathValue{base: pathSP, inMemory: true}) {
 			sets = s.regs[a.FP] == own && s.wordAt(own) == fp
@@ -308,8 +352,7 @@ func (p *framePaths) followLast() {
 // follow follows a path to its end or to a fork.
 func (p *framePaths) follow(s *pathState) {
 	var in isa.Inst
-	for !p.seen[s.pc] && p.left > 0 {
-		p.seen[s.pc] = true
+	for p.left > 0 && p.seen.add(s.pc) {
 		p.left--
 		if !decode(p.arch, p.codeAt(s.pc), s.pc, &in) {
 			return
@@ -318,7 +361,7 @@ func (p *framePaths) follow(s *pathState) {
 		case in.Flow == isa.Return, in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && (in.Target != 0 || in.Word && s.given.addr != 0 && in.Base == s.given.reg):
 			p.ended(s)
 			return
-		case p.calleeSetsFrame(&in, s.written):
+		case p.setsFrame != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && p.setsFrame(&in, s.written):
 			p.ended(s) // the return address is where it would be at a return
 			return
 		case in.Flow == isa.IndirectJump && s.given.addr != 0 && in.Reg == s.given.reg:
@@ -327,7 +370,7 @@ func (p *framePaths) follow(s *pathState) {
 		case in.Ends() && in.Flow != isa.Jump:
 			return
 		}
-		if fp := s.regs[p.arch.FP]; p.callee != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && fp.base == pathSP && !fp.inMemory {
+		if fp := s.regs[p.arch.FP]; p.setsFrame != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && fp.base == pathSP && !fp.inMemory {
 			return // perhaps with the frame of the function that is called, see lentFrame
 		}
 		s.apply(p.arch, &in)
@@ -346,16 +389,6 @@ func (p *framePaths) follow(s *pathState) {
 			return
 		}
 	}
-}
-
-// calleeSetsFrame reports whether an instruction calls a function that sets up its
-// caller's frame.
-func (p *framePaths) calleeSetsFrame(in *isa.Inst, written uint64) bool {
-	if p.callee == nil || in.Flow != isa.Call && in.Flow != isa.IndirectCall {
-		return false
-	}
-	addr, ok := p.callee(in, written)
-	return ok && setsCallersFrame(p.arch, p.read, addr)
 }
 
 // leave takes the layout from the state at a return, or at a jump to another
