@@ -21,11 +21,11 @@ import (
 type Analysis struct {
 	// InBackground has files looked through by another goroutine: until that
 	// is done, which takes four seconds for 100 MB of code, their frames are
-	// not the stepper's own. It goes through one file at a time, leaves out
-	// those of more than 64 MB of code, and begins when it has been asked about as
-	// many frames as there are MB: most files have unwind tables, and of their few other
-	// frames hardly any is met. It keeps a recording from falling
-	// behind. Files of up to 256 KB of code, 10 ms, are looked through at once.
+	// not the stepper's own. It goes through one file at a time and leaves out
+	// those of more than 64 MB of code. It keeps a recording from falling
+	// behind. Files of up to 256 KB of code, 10 ms, are looked through at once, and
+	// those with unwind tables when as many frames were asked about as there are MB:
+	// hardly any is.
 	InBackground bool
 	turn         chan struct{} // held while a file is looked through
 
@@ -51,9 +51,24 @@ type analysedImage struct {
 // background.
 const maxBackground = 64 << 20
 
-// codePerFrame is for how many bytes of code a frame has to be asked about before they
-// are looked through in the background, 40 ms.
+// codePerFrame is for how many bytes of code with unwind tables a frame has to be asked
+// about before they are looked through in the background, 40 ms.
 const codePerFrame = 1 << 20
+
+// codePerTable is how many bytes of code at least have one of unwind tables where most of
+// it is in these. Real files have 8 to 12.
+const codePerTable = 64
+
+// hasTables reports whether a file has unwind tables of most of its code.
+func hasTables(im *procstate.Image) bool {
+	size := uint64(0)
+	for _, name := range [...]string{".eh_frame", ".debug_frame"} {
+		if s, ok := im.Section(name); ok && s.Type != elf.SHT_NOBITS {
+			size += s.Size
+		}
+	}
+	return size >= codeBytes(im)/codePerTable
+}
 
 // maxAtOnce is the code of a file up to which it is looked through at once.
 const maxAtOnce = 256 << 10
@@ -162,7 +177,7 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 	case e.pending == nil && codeBytes(im) > maxBackground:
 		e.done = true
 	case e.pending == nil:
-		if e.asked++; e.asked*codePerFrame >= codeBytes(im) {
+		if e.asked++; e.asked*codePerFrame >= codeBytes(im) || !hasTables(im) {
 			a.lookThrough(e, im)
 		}
 	default:

@@ -4,6 +4,7 @@ package steppers
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,32 +13,59 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// TestAnalysisInBackground asks about frames of a file: it is looked through when that
-// is worth it, and meanwhile they are nobody's.
+// openFile opens a file as an Image.
+func openFile(t *testing.T, images *procstate.Images, path string) *procstate.Image {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	im, err := images.Open(&procstate.FileRef{Path: path, Dev: st.Dev, Inode: st.Ino})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// TestAnalysisInBackground asks about frames of files: those without unwind tables are
+// looked through at once, others when that is worth it, and meanwhile the frames are
+// nobody's.
 func TestAnalysisInBackground(t *testing.T) {
+	images := procstate.NewImages(0)
+	defer images.Close()
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(exe, &st); err != nil {
-		t.Fatal(err)
-	}
-	images := procstate.NewImages(0)
-	defer images.Close()
-	im, err := images.Open(&procstate.FileRef{Path: exe, Dev: st.Dev, Inode: st.Ino})
-	if err != nil {
-		t.Fatal(err)
-	}
-	size := codeBytes(im)
-	if size <= 2*codePerFrame || size > maxBackground {
-		t.Fatalf("the test has %d bytes of code", size)
-	}
+	t.Run("without tables", func(t *testing.T) { // Go's linker makes none
+		lookThrough(t, openFile(t, images, exe), 1)
+	})
+	t.Run("with tables", func(t *testing.T) {
+		found, _ := filepath.Glob("/usr/lib/*/libcrypto.so.[0-9]")
+		if len(found) == 0 {
+			t.Skip("no libcrypto")
+		}
+		im := openFile(t, images, found[0])
+		size := codeBytes(im)
+		if size <= 2*codePerFrame {
+			t.Fatalf("%s has %d bytes of code", found[0], size)
+		}
+		lookThrough(t, im, (size+codePerFrame-1)/codePerFrame)
+	})
+}
+
+// lookThrough has a file looked through that has to be asked about so often.
+func lookThrough(t *testing.T, im *procstate.Image, often uint64) {
 	a := &Analysis{InBackground: true}
-	at := im.Entry()
-	for i := uint64(1); i*codePerFrame < size; i++ {
+	at := im.Segments()[0].Vaddr
+	for _, s := range im.Sections() {
+		if s.Name == ".text" {
+			at = s.Vaddr
+		}
+	}
+	for i := uint64(1); i < often; i++ {
 		if a.codeAt(im, at) != nil || a.code.get(im).pending != nil {
-			t.Fatalf("looked through after %d frames of %d bytes", i, size)
+			t.Fatalf("looked through after %d frames of %d bytes", i, codeBytes(im))
 		}
 	}
 	if a.codeAt(im, at) != nil || a.code.get(im).pending == nil {
