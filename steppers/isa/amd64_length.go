@@ -1,5 +1,7 @@
 package isa
 
+import "encoding/binary"
+
 // Operand shapes of the x86-64 opcode maps (Intel SDM volume 2, appendix A),
 // one letter an opcode, rows of 16:
 //
@@ -74,29 +76,27 @@ func (x *x86inst) parse(code []byte) int {
 		code = code[:15]
 	}
 	i := 0
-prefixes:
 	for ; ; i++ {
 		if i >= len(code) {
 			return 0
 		}
-		switch b := code[i]; b {
-		case 0x66:
+		b := code[i]
+		class := prefixes[b]
+		if class == noPrefix {
+			break
+		}
+		switch {
+		case class == rexPrefix:
+			// It counts only right before the opcode.
+			if i+1 < len(code) && prefixes[code[i+1]] == noPrefix {
+				x.rex = b&15 | rexAny
+			}
+		case b == 0x66:
 			x.size16 = true
-		case 0x67:
+		case b == 0x67:
 			x.addr32 = true
-		case 0xf2, 0xf3:
+		case b == 0xf2, b == 0xf3:
 			x.rep = b
-		case 0xf0, 0x2e, 0x36, 0x3e, 0x26, 0x64, 0x65:
-		default:
-			if b>>4 != 4 {
-				break prefixes
-			}
-			// A REX prefix counts only right before the opcode.
-			if i+1 < len(code) {
-				if n := code[i+1]; n>>4 != 4 && !legacyPrefix(n) {
-					x.rex = b&15 | rexAny
-				}
-			}
 		}
 	}
 	x.pp = x.rep
@@ -110,12 +110,19 @@ prefixes:
 	return x.operands(code, i, shape)
 }
 
-func legacyPrefix(b byte) bool {
-	switch b {
-	case 0x66, 0x67, 0xf2, 0xf3, 0xf0, 0x2e, 0x36, 0x3e, 0x26, 0x64, 0x65:
-		return true
-	}
-	return false
+// Kinds of bytes before an opcode.
+const (
+	noPrefix = iota
+	legacyPrefix
+	rexPrefix
+)
+
+// prefixes tells the kind of a byte.
+var prefixes = [256]uint8{
+	0x26: legacyPrefix, 0x2e: legacyPrefix, 0x36: legacyPrefix, 0x3e: legacyPrefix, 0x64: legacyPrefix, 0x65: legacyPrefix,
+	0x66: legacyPrefix, 0x67: legacyPrefix, 0xf0: legacyPrefix, 0xf2: legacyPrefix, 0xf3: legacyPrefix,
+	0x40: rexPrefix, 0x41: rexPrefix, 0x42: rexPrefix, 0x43: rexPrefix, 0x44: rexPrefix, 0x45: rexPrefix, 0x46: rexPrefix, 0x47: rexPrefix,
+	0x48: rexPrefix, 0x49: rexPrefix, 0x4a: rexPrefix, 0x4b: rexPrefix, 0x4c: rexPrefix, 0x4d: rexPrefix, 0x4e: rexPrefix, 0x4f: rexPrefix,
 }
 
 // opcode reads the opcode that starts at code[i], with its escapes, and
@@ -289,17 +296,19 @@ func (x *x86inst) operands(code []byte, i int, shape byte) int {
 	return i + n
 }
 
-// signed reads a little-endian two's complement number of any width.
+// signed reads a little-endian two's complement number of 0, 1, 2, 4 or 8 bytes.
 func signed(b []byte) int64 {
-	var v uint64
-	for i, c := range b {
-		v |= uint64(c) << (8 * i)
+	switch len(b) {
+	case 1:
+		return int64(int8(b[0]))
+	case 2:
+		return int64(int16(binary.LittleEndian.Uint16(b)))
+	case 4:
+		return int64(int32(binary.LittleEndian.Uint32(b)))
+	case 8:
+		return int64(binary.LittleEndian.Uint64(b))
 	}
-	if n := len(b); n > 0 && n < 8 {
-		shift := 64 - 8*n
-		return int64(v<<shift) >> shift
-	}
-	return int64(v)
+	return 0
 }
 
 // modRM reads the ModRM byte at code[i], SIB and displacement included, and
