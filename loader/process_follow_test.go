@@ -62,26 +62,25 @@ func followWith(t *testing.T, cfg SidebandConfig, pids ...int32) *follower {
 	return f
 }
 
-// play applies all that was recorded until now, in order. Before the last thread
-// of a process ends, last sees it.
+// play applies all that was recorded until now, in order. last sees each process that
+// has ended, after what was the last of it.
 func (f *follower) play(last func(*Process)) {
 	f.t.Helper()
 	time.Sleep(5 * time.Millisecond)
 	upTo := f.procs.Collect()
 	events := f.procs.due(upTo)
-	lastExit := make(map[int32]int)
+	lastOf, ended := make(map[int32]int), make(map[int32]bool)
 	for i, e := range events {
-		if e.Kind == SidebandExit {
-			lastExit[e.PID] = i
-		}
+		lastOf[e.PID] = i
+		ended[e.PID] = ended[e.PID] || e.Kind == SidebandExit
 	}
 	for i, e := range events {
-		if at, ok := lastExit[e.PID]; ok && at == i && last != nil {
+		f.procs.apply(&e)
+		if lastOf[e.PID] == i && ended[e.PID] && last != nil {
 			if p := f.procs.Process(e.PID); p != nil {
 				last(p)
 			}
 		}
-		f.procs.apply(&e)
 	}
 	f.procs.now = upTo
 	if s := f.sb.Stats(); s.Lost != 0 || s.Malformed != 0 {

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"strings"
@@ -105,8 +106,9 @@ func TestApply(t *testing.T) {
 	for _, test := range table {
 		p := newTable(test.pids...)
 		for i := range test.events {
-			p.apply(&test.events[i])
+			p.take(&test.events[i])
 		}
+		p.Advance(math.MaxUint64)
 		for pid, want := range test.want {
 			if got := describe(p.procs[pid]); got != want {
 				t.Errorf("%s: process %d: %q, want %q", test.name, pid-pidA, got, want)

@@ -287,9 +287,11 @@ func (p *Processes) Collect() (upTo uint64) {
 	return now - collectSlack
 }
 
-// take queues an event.
+// take queues an event. Those of threads that come and go tell nothing of their process.
 func (p *Processes) take(e *SidebandEvent) {
 	switch {
+	case e.isOfThread():
+		return
 	case e.Kind == SidebandFork && p.wanted != nil && p.wanted[e.PPID]:
 		p.wanted[e.PID] = true
 	case e.Kind == SidebandMmap && (p.wanted == nil || p.wanted[e.PID]):

@@ -84,7 +84,7 @@ func (p *Processes) apply(e *SidebandEvent) {
 			proc.exec(e.Comm)
 		}
 	case SidebandComm:
-		if proc := p.procs[e.PID]; proc != nil && e.TID == e.PID {
+		if proc := p.procs[e.PID]; proc != nil {
 			proc.Comm = e.Comm
 		}
 	case SidebandMmap:
@@ -101,9 +101,6 @@ func (p *Processes) apply(e *SidebandEvent) {
 }
 
 func (p *Processes) applyFork(e *SidebandEvent) {
-	if e.PID != e.TID || e.PID == e.PPID {
-		return // a thread
-	}
 	parent := p.forEvent(e.PPID)
 	if parent == nil {
 		if p.only == nil {
@@ -132,9 +129,6 @@ func (p *Processes) applyMmap(e *SidebandEvent) {
 }
 
 func (p *Processes) applyExit(e *SidebandEvent) {
-	if e.PID != e.TID {
-		return // a thread other than the initial one
-	}
 	if proc := p.procs[e.PID]; proc != nil && !proc.Exited {
 		proc.Exited, proc.ExitTime = true, e.Time
 		p.exits = append(p.exits, exit{proc, e.Time})

@@ -55,6 +55,18 @@ type SidebandEvent struct {
 	looked   bool
 }
 
+// isOfThread reports whether a thread other than a process's initial one is born, named
+// or ends.
+func (e *SidebandEvent) isOfThread() bool {
+	switch e.Kind {
+	case SidebandFork:
+		return e.PID != e.TID || e.PID == e.PPID
+	case SidebandComm, SidebandExit:
+		return e.PID != e.TID
+	}
+	return false
+}
+
 const (
 	recordHeaderBytes = 8
 	// sampleIDBytes is the length of what ends each record, after
