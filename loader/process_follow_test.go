@@ -68,14 +68,18 @@ func (f *follower) play(last func(*Process)) {
 	f.t.Helper()
 	time.Sleep(5 * time.Millisecond)
 	upTo := f.procs.Collect()
-	events := f.procs.due(upTo)
+	queue, due := f.procs.due(upTo)
+	events := make([]*SidebandEvent, len(due))
+	for i, k := range due {
+		events[i] = &queue[k.i]
+	}
 	lastOf, ended := make(map[int32]int), make(map[int32]bool)
 	for i, e := range events {
 		lastOf[e.PID] = i
 		ended[e.PID] = ended[e.PID] || e.Kind == SidebandExit
 	}
 	for i, e := range events {
-		f.procs.apply(&e)
+		f.procs.apply(e)
 		if lastOf[e.PID] == i && ended[e.PID] && last != nil {
 			if p := f.procs.Process(e.PID); p != nil {
 				last(p)

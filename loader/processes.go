@@ -80,12 +80,13 @@ type Processes struct {
 	lossy  bool   // records were lost since
 
 	mu      sync.Mutex
-	pending []SidebandEvent // the queue, from next on
-	taken   int             // events since tookSince
-	next    int             // those before it were due
-	sorted  bool            // whether they are in order of time
-	spare   []SidebandEvent // memory for the next time that they are put in order
-	keys    []eventKey
+	pending []SidebandEvent // the queue, as events came
+	keys    []eventKey      // of the first events in it, in order of time if sorted
+	next    int             // those of the keys before it were due
+	keyed   int             // so many of pending have keys
+	sorted  bool
+	latest  uint64         // time of an event in the queue; none is later
+	taken   int            // events since tookSince
 	synced  uint64         // time of the last SyncCPUs
 	urgent  bool           // a Go program that the kernel side does not know was mapped since tookSince
 	made    bool           // code that is in no file was mapped since tookSince
@@ -216,9 +217,9 @@ func (p *Processes) lookAgain(started []programFile) {
 		if _, isGo := p.goPrograms[f]; isGo {
 			continue
 		}
-		for i := range p.pending[p.next:] {
-			e := &p.pending[p.next+i]
-			if e.Kind == SidebandMmap && !e.looked && e.Inode == f.Inode && e.Dev == userDev(f.Dev) && procstate.HasFile(e.Path) {
+		for i := range p.pending {
+			e := &p.pending[i]
+			if e.Kind == SidebandMmap && !e.due && !e.looked && e.Inode == f.Inode && e.Dev == userDev(f.Dev) && procstate.HasFile(e.Path) {
 				p.look(e)
 			}
 		}
@@ -301,9 +302,8 @@ func (p *Processes) take(e *SidebandEvent) {
 			p.made = p.made || e.Path != "[vdso]"
 		}
 	}
-	if n := len(p.pending); n > 0 && p.pending[n-1].Time > e.Time {
-		p.sorted = false
-	}
+	p.sorted = p.sorted && p.latest <= e.Time
+	p.latest = max(p.latest, e.Time)
 	p.pending = append(p.pending, *e)
 	p.taken++
 }
@@ -377,9 +377,9 @@ func (e *SidebandEvent) ref() *procstate.FileRef {
 // Advance applies all collected events up to time t (CLOCK_MONOTONIC, ns), in
 // order of time. The table cannot go back.
 func (p *Processes) Advance(t uint64) {
-	due := p.due(t)
-	for i := range due {
-		p.apply(&due[i])
+	queue, due := p.due(t)
+	for _, k := range due {
+		p.apply(&queue[k.i])
 	}
 	p.now = max(p.now, t)
 	if p.lossy {

@@ -22,8 +22,9 @@ type eventKey struct {
 // resyncEvery bounds how often losses make the table be read anew.
 const resyncEvery = uint64(time.Second)
 
-// keepEvents is the number of events for which memory is kept.
-const keepEvents = 1024
+// keepEvents is the number of events for which memory is kept: those of half a second
+// with 200 processes in it.
+const keepEvents = 4096
 
 // recover reads the table anew after records were lost, not too often.
 func (p *Processes) recover() {
@@ -35,44 +36,52 @@ func (p *Processes) recover() {
 	p.Bootstrap()
 }
 
-// due removes the events up to time t from the queue. They are valid until the
-// next call.
-func (p *Processes) due(t uint64) []SidebandEvent {
+// due removes the events up to time t from the queue: those of the keys, in their order.
+// They are valid until the next call.
+func (p *Processes) due(t uint64) (queue []SidebandEvent, keys []eventKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.order()
 	first := p.next
-	for p.next < len(p.pending) && p.pending[p.next].Time <= t {
-		p.next++
+	for ; p.next < len(p.keys) && p.keys[p.next].time <= t; p.next++ {
+		p.pending[p.keys[p.next].i].due = true
 	}
-	return p.pending[first:p.next]
+	return p.pending, p.keys[first:p.next]
 }
 
-// order brings the queue in order of time, and drops what was removed from it
-// once that is most of it. Events are large: keys are sorted in their place.
+// order brings the keys of the queue in order of time, and drops what was removed from it
+// once that is most of it. Events are large: they stay where they are.
 func (p *Processes) order() {
-	if p.sorted && p.next <= len(p.pending)/2 {
-		return
+	if p.next > len(p.keys)/2 {
+		p.drop()
 	}
-	p.keys = p.keys[:0]
-	for i := p.next; i < len(p.pending); i++ {
+	for i := p.keyed; i < len(p.pending); i++ {
 		p.keys = append(p.keys, eventKey{p.pending[i].Time, i})
 	}
+	p.keyed = len(p.pending)
 	if !p.sorted {
-		slices.SortFunc(p.keys, func(a, b eventKey) int {
+		slices.SortFunc(p.keys[p.next:], func(a, b eventKey) int {
 			return cmp.Or(cmp.Compare(a.time, b.time), a.i-b.i)
 		})
+		p.sorted = true
 	}
-	queue := p.spare[:0]
-	for _, k := range p.keys {
-		queue = append(queue, p.pending[k.i])
+}
+
+// drop drops what was due from the queue.
+func (p *Processes) drop() {
+	n := 0
+	for i := range p.pending {
+		if !p.pending[i].due {
+			p.pending[n] = p.pending[i]
+			n++
+		}
 	}
-	clear(p.pending)
-	p.spare = p.pending
-	if cap(p.spare) > keepEvents { // a burst
-		p.spare, p.keys = nil, nil
+	clear(p.pending[n:])
+	p.pending = p.pending[:n]
+	if cap(p.pending) > keepEvents && n <= keepEvents { // after a burst
+		p.pending, p.keys = append(make([]SidebandEvent, 0, keepEvents), p.pending...), nil
 	}
-	p.pending, p.next, p.sorted = queue, 0, true
+	p.keys, p.next, p.keyed, p.sorted = p.keys[:0], 0, 0, false
 }
 
 func (p *Processes) apply(e *SidebandEvent) {

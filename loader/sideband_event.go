@@ -53,6 +53,8 @@ type SidebandEvent struct {
 	image    *procstate.Image
 	imageErr error
 	looked   bool
+
+	due bool // and no more in the queue of Processes
 }
 
 // isOfThread reports whether a thread other than a process's initial one is born, named
