@@ -31,7 +31,7 @@ func workloads(b *builder) []workload {
 	depth30 := b.run("depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", targets+"depth30.cc")
 	depth200 := b.run("depth200", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", targets+"depth200.cc")
 	gogc := b.run("gogc", "go", "build", "-o", "OUT", "./"+targets+"gogc")
-	churn := b.c("churn")
+	churn, brief := b.c("churn"), b.c("brief")
 	text := filepath.Join(b.dir, "text")
 	if err := writeText(text, 6<<20); err != nil && b.err == nil {
 		b.err = err
@@ -50,6 +50,8 @@ func workloads(b *builder) []workload {
 		{name: "redis under load", start: redis(b.dir)},
 		{name: "python3", command: spin},
 		{name: "xz", command: xz},
+		{name: "Java", command: []string{"java", "bench/testdata/Calls.java", "5"}},
+		{name: "Node", command: []string{"node", "bench/testdata/calls.js", "5"}},
 		{name: "all of these side by side", start: func() (int, func(), error) {
 			_, stop, err := redis(b.dir)()
 			if err != nil {
@@ -64,6 +66,7 @@ func workloads(b *builder) []workload {
 			stop, err := startCommands(1, []string{churn, "170", "60", "/bin/true"})
 			return 0, stop, err
 		}},
+		{name: "10,000 threads a second", command: []string{brief, "5"}},
 		{name: "chains of three execs, 100 ms", command: []string{"sh", "-c", "i=0; while [ $i -lt 40 ]; do i=$((i+1)); sh " + targets + "execchain.sh; done"}},
 	}
 }
