@@ -387,15 +387,19 @@ GLOBAL int add_part(u32 cpu, u64 from, u64 n)
 	return 1;
 }
 
-/* Adds what is wanted of a stack whose copy came less far: of each part at least the
- * first page. Returns how many parts there are. */
+/* Adds what is wanted of a stack whose copy came less far. Of a part that cannot be read
+ * as a whole it is the first page, or else as many of the last ones as can be. Returns how
+ * many parts there are. */
 GLOBAL int add_parts(u32 cpu)
 {
 	int n = 0;
 
 	for (u32 i = 0; i < STACK_PARTS; i++) {
 		u64 from = wanted_part(cpu, i);
-		if (from && (add_part(cpu, from, STACK_PART) || add_part(cpu, from, PAGE)))
+		if (from && (add_part(cpu, from, STACK_PART) || add_part(cpu, from, PAGE) ||
+			     add_part(cpu, from + PAGE, STACK_PART - PAGE) ||
+			     add_part(cpu, from + 2 * PAGE, STACK_PART - 2 * PAGE) ||
+			     add_part(cpu, from + 3 * PAGE, STACK_PART - 3 * PAGE)))
 			n++;
 	}
 	return n;

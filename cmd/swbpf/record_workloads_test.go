@@ -46,6 +46,7 @@ func TestRecordWorkloads(t *testing.T) {
 		{"big-frames", []int{99, 997}, 98.5, nil, []string{bigFrames, "8"}}, // cut until they are known, some 50 ms
 		// ...and here of the only one, which is over by then.
 		{"brief-threads", []int{99, 997}, 99, nil, []string{brief, "50"}},
+		{"brief-threads/untouched", []int{99, 997}, 99, nil, []string{brief, "50", "-"}},
 		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
 		{"xz", []int{997}, 99.5, nil, []string{"xz", "-k", "-c", "-9", random}},
 		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},

@@ -1,5 +1,5 @@
 // Threads one after the other, which live for 20 ms each, under a frame of 500 KB that
-// is filled. Usage: briefthreads THREADS
+// is filled or, with -, never touched. Usage: briefthreads THREADS [-]
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +19,11 @@ __attribute__((noinline)) static long spin(const char *bytes) {
   return sum;
 }
 
+static int fills = 1;
+
 __attribute__((noinline)) static long fill(int value) {
   char bytes[500 << 10];
-  memset(bytes, value, sizeof bytes);
+  memset(bytes, value, fills ? sizeof bytes : 10000);
   return spin(bytes) + bytes[value];
 }
 
@@ -30,6 +32,7 @@ __attribute__((noinline)) static void *work(void *value) {
 }
 
 int main(int argc, char **argv) {
+  fills = argc < 3;
   for (long i = argc > 1 ? atol(argv[1]) : 100; i > 0; i--) {
     pthread_t t;
     if (pthread_create(&t, NULL, work, (void *)(i & 7)) || pthread_join(t, NULL))
