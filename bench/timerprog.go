@@ -33,7 +33,7 @@ var (
 )
 
 // copyLimit is how much of a stack startCopyProgram copies at most.
-const copyLimit = 64 << 10
+const copyLimit = 256 << 10
 
 // startCopyProgram starts a program that copies the registers of user code and
 // the stack of a main thread from SP to its end, and does nothing else: what
