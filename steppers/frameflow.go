@@ -94,18 +94,11 @@ type frameFlow struct {
 	framed     bool         // SP is set from the frame pointer that the function began with
 }
 
-// analyzeFunc analyses the code of the function at address start, or of a
+// analyze analyses w.code, the code of the function at address start, or of a
 // part of one that is entered with a given state. Each instruction is visited
 // once, and again where a path that comes later knows its return address
 // and none before did.
 // whole says that code is the function and nothing else: then its end is known.
-func analyzeFunc(a *procstate.Arch, code []byte, start uint64, entry frameState, whole bool) *funcFrames {
-	var w frameFlow
-	w.code = flowCode{size: uint64(len(code)), read: code}
-	return w.analyze(a, start, entry, whole)
-}
-
-// analyze is analyzeFunc for w.code.
 func (w *frameFlow) analyze(a *procstate.Arch, start uint64, entry frameState, whole bool) *funcFrames {
 	w.arch, w.start, w.whole = a, start, whole
 	for i := range w.insns {
