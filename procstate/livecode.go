@@ -72,8 +72,8 @@ func (c *LiveCode) read(addr uint64, buf []byte) int {
 }
 
 // readCode reads code at addr for a Snapshot that was taken at a time, in ns of
-// CLOCK_MONOTONIC, 0 if it is not known, and returns how many bytes there were. What cannot be read any
-// more is as it was when it was read last.
+// CLOCK_MONOTONIC, 0 if it is not known, and returns how many bytes there were. What
+// cannot be read any more is as it was when it was read last.
 func (c *LiveCode) readCode(addr uint64, buf []byte, taken uint64) (n int) {
 	for n < len(buf) {
 		at := addr + uint64(n)
