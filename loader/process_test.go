@@ -148,6 +148,35 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
+// Events of threads are not queued, and a queue that was long gives its memory back.
+func TestQueue(t *testing.T) {
+	p := newTable()
+	for i := range int32(100) {
+		tid := pidA + 1 + i
+		for _, e := range []SidebandEvent{
+			{Kind: SidebandFork, Time: 1, PID: pidA, TID: tid, PPID: pidA}, {Kind: SidebandComm, Time: 1, PID: pidA, TID: tid}, ended(1, pidA, tid),
+		} {
+			p.take(&e)
+		}
+	}
+	if len(p.pending) != 0 || p.taken != 0 {
+		t.Errorf("%d events of threads are queued, %d counted", len(p.pending), p.taken)
+	}
+	for i := range uint64(3 * keepEvents) {
+		e := anon(10+i^1, pidA, 0x1000*(1+i%16), 0x1000) // every other one comes late
+		p.take(&e)
+	}
+	p.Advance(10 + keepEvents)
+	if n := p.next; n != keepEvents+1 {
+		t.Errorf("%d events were due, want %d", n, keepEvents+1)
+	}
+	p.Advance(1 << 20)
+	p.Advance(1 << 20)
+	if len(p.pending) != 0 || cap(p.pending) != keepEvents || p.next != 0 {
+		t.Errorf("%d events are kept, with room for %d", len(p.pending), cap(p.pending))
+	}
+}
+
 func TestExecDropsData(t *testing.T) {
 	p := newTable()
 	for _, e := range []SidebandEvent{anon(1, pidA, 0x1000, 0x1000)} {

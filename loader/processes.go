@@ -85,7 +85,7 @@ type Processes struct {
 	next    int             // those of the keys before it were due
 	keyed   int             // so many of pending have keys
 	sorted  bool
-	latest  uint64         // time of an event in the queue; none is later
+	latest  uint64         // the greatest time of an event that came
 	taken   int            // events since tookSince
 	synced  uint64         // time of the last SyncCPUs
 	urgent  bool           // a Go program that the kernel side does not know was mapped since tookSince

@@ -171,6 +171,7 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 	again := func() {
 		wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, regions)
 		wp.snapshot.SetUserProbes(s.Probes)
+		wp.snapshot.SetTime(s.Time)
 		p.pcs, walk = wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
 	}
 	if parts == nil && s.StackParts > 0 {

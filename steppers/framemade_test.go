@@ -1,0 +1,84 @@
+//go:build linux && amd64
+
+package steppers
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// TestMadeCodeChanges looks at a frame of code that is in no file, and that is another
+// then: what was found is good for as long as the code is the same, and for samples that
+// were taken before it was read.
+func TestMadeCodeChanges(t *testing.T) {
+	const size, at = 3 << 12, 0x1f00
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	start := uint64(uintptr(unsafe.Pointer(&b[0])))
+	var space procstate.AddressSpace
+	space.Insert(&procstate.Mapping{Start: start, End: start + size})
+	snap := procstate.NewSnapshot(procstate.AMD64, os.Getpid(), exe, &space)
+	snap.SetLiveCode(procstate.NewLiveCode(os.Getpid(), exe))
+	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+	a := NewFrameAnalyzer()
+	now := func() uint64 {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+			t.Fatal(err)
+		}
+		return uint64(ts.Nano())
+	}
+	is := func(what string, taken uint64, regions []procstate.Region, sp int32) {
+		t.Helper()
+		var regs procstate.Regs
+		snap.Reset(1, &regs, regions)
+		snap.SetTime(taken)
+		f := unwind.Frame{Flags: unwind.Interrupted}
+		f.SetPC(procstate.AMD64, start+at)
+		for range 2 { // found out, and remembered
+			if l := a.AllocatesFrame(w, &f); l.State != UnsetFrame || l.SP != sp {
+				t.Errorf("%s: %+v, want SP %d", what, l, sp)
+			}
+		}
+	}
+	copy(b[at:], []byte{0x48, 0x83, 0xc4, 0x18, 0xc3}) // add $24,%rsp; ret
+	first := now()
+	is("first", first, nil, 32)
+	b[at+3] = 0x28
+	is("taken before the change", first, nil, 32)
+	is("taken after it", now(), nil, 48)
+	captured := slices.Clone(b)
+	captured[at+3] = 0x08
+	is("captured", now(), []procstate.Region{{Addr: start, Data: captured}}, 16)
+	b[at+3] = 0x18
+	is("as it was first", now(), nil, 32)
+}
+
+func TestAddrSet(t *testing.T) {
+	var s addrSet
+	for round := range 2 {
+		for i := range uint64(3000) {
+			if !s.add(1+i*i) || s.add(1+i*i) || s.add(1+i/2*(i/2)) {
+				t.Fatalf("round %d: %d", round, i)
+			}
+		}
+		if s.n != 3000 || s.add(0) {
+			t.Errorf("%d addresses, 0 among them: %v", s.n, s.add(0))
+		}
+		s.clear()
+	}
+}
