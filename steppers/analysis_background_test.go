@@ -8,24 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
-
-// openFile opens a file as an Image.
-func openFile(t *testing.T, images *procstate.Images, path string) *procstate.Image {
-	t.Helper()
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
-	}
-	im, err := images.Open(&procstate.FileRef{Path: path, Dev: st.Dev, Inode: st.Ino})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return im
-}
 
 // TestAnalysisInBackground asks about frames of files: those without unwind tables are
 // looked through at once, others when that is worth it, and meanwhile the frames are
@@ -38,14 +24,14 @@ func TestAnalysisInBackground(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("without tables", func(t *testing.T) { // Go's linker makes none
-		lookThrough(t, openFile(t, images, exe), 1)
+		lookThrough(t, steptest.OpenFile(t, images, exe), 1)
 	})
 	t.Run("with tables", func(t *testing.T) {
 		found, _ := filepath.Glob("/usr/lib/*/libcrypto.so.[0-9]")
 		if len(found) == 0 {
-			t.Skip("no libcrypto")
+			testenv.Lacks(t, "no libcrypto")
 		}
-		im := openFile(t, images, found[0])
+		im := steptest.OpenFile(t, images, found[0])
 		size := codeBytes(im)
 		if size <= 2*codePerFrame {
 			t.Fatalf("%s has %d bytes of code", found[0], size)

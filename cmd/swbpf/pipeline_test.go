@@ -2,13 +2,13 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
@@ -125,7 +125,7 @@ func TestStepperMemory(t *testing.T) {
 	for opened, want := range []int{0, 0, 1, 2, 2} { // the last two close what has been idle, and nothing
 		var last *procstate.Image
 		if opened == 1 || opened == 2 {
-			last = openFile(t, r.images, [...]string{"/proc/self/exe", "/bin/sh"}[opened-1])
+			last = steptest.OpenFile(t, r.images, [...]string{"/proc/self/exe", "/bin/sh"}[opened-1])
 		}
 		r.closeFiles()
 		if len(asked) != want {
@@ -146,24 +146,6 @@ func (forgetting) CallerFrame(*unwind.Walker, *unwind.Frame, *unwind.Frame) (unw
 	return unwind.NotMe, nil
 }
 func (f forgetting) ForgetImages(isKept func(uint32) bool) { *f.asked = append(*f.asked, isKept) }
-
-// openFile opens a file as one that is mapped.
-func openFile(t *testing.T, images *procstate.Images, path string) *procstate.Image {
-	t.Helper()
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
-	}
-	im, err := images.Open(&procstate.FileRef{Path: path, Dev: st.Dev, Inode: st.Ino})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return im
-}
 
 // What is remembered of a thread is kept while there are samples of it.
 func TestForgetIdle(t *testing.T) {
