@@ -55,8 +55,8 @@ const maxBackground = 64 << 20
 // about before they are looked through in the background, 40 ms.
 const codePerFrame = 1 << 20
 
-// codePerTable is how many bytes of code at least have one of unwind tables where most of
-// it is in these. Real files have 8 to 12.
+// codePerTable is for how many bytes of code, at most, there is one of unwind tables where
+// most of it is in these. In cc1plus and node it is 8 and 10.
 const codePerTable = 64
 
 // hasTables reports whether a file has unwind tables of most of its code.

@@ -1,5 +1,5 @@
 // Threads one after the other, which live for 20 ms each, under a frame of 500 KB that
-// is filled or, with -, never touched. Usage: briefthreads THREADS [-]
+// is filled or, with -, was touched in its lowest 10 KB alone. Usage: briefthreads THREADS [-]
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
