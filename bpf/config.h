@@ -269,6 +269,17 @@ struct {
 	MAP_TYPE(value, u64);
 } stack_ends SEC(".maps");
 
+/*
+ * How far below their thread pointers the stacks of a process's threads end, by tgid:
+ * the C library makes them all alike. For threads of which no end is learned.
+ */
+struct {
+	MAP_UINT(type, MAP_LRU_HASH);
+	MAP_UINT(max_entries, 4096);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u64);
+} thread_ends SEC(".maps");
+
 /* What walks of earlier samples lacked, by tid: frames are larger than what is copied. */
 struct {
 	MAP_UINT(type, MAP_LRU_HASH);

@@ -34,7 +34,7 @@ INLINE void become_program(u32 tgid, const struct go_process *known)
 
 	if (!flags)
 		return;
-	*flags &= ~PROCESS_IS_GO;
+	*flags &= PROCESS_SAMPLED;
 	if (known && known->g_head && !bpf_map_update_elem(&go_processes, &tgid, known, 0))
 		*flags |= PROCESS_IS_GO;
 }

@@ -234,6 +234,7 @@ struct length_account {
 enum process_flags {
 	PROCESS_SAMPLED = 1 << 0, /* it is one of those asked for */
 	PROCESS_IS_GO = 1 << 1,   /* there is a struct go_process of it */
+	PROCESS_HAS_ENDS = 1 << 2, /* where the stacks of its threads end is in thread_ends */
 	PROCESS_PAGE = 1 << 16,   /* flags in a value of the map... */
 	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
 };

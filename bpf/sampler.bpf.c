@@ -548,7 +548,7 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 	else {
 		h->user = is_compat32(&h->regs) ? USER_COMPAT32 : USER_NATIVE;
 		h->thread_pointer = thread_pointer_of(task);
-		u64 end = known_stack_end(task, tgid, h->tid, stack_pointer(&h->regs));
+		u64 end = known_stack_end(task, tgid, h->tid, stack_pointer(&h->regs), process_flags(tgid));
 		h->live = end ? end - stack_pointer(&h->regs) : 0;
 		if (has_met_uprobe(task)) {
 			add_returns(returns, h, task, false);

@@ -246,26 +246,39 @@ INLINE bool add_whole_stack(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 
 	return true;
 }
 
+/* Where the stack of a thread ends that is made as others of its process, and holds sp;
+ * 0 when that is not known. */
+INLINE u64 usual_thread_end(struct task_struct *task, u32 tgid, u64 sp, u64 flags)
+{
+	u64 *below = flags & PROCESS_HAS_ENDS ? bpf_map_lookup_elem(&thread_ends, &tgid) : NULL;
+	u64 end = below ? thread_pointer_of(task) - *below : 0;
+
+	return end > sp && end - sp <= MAIN_STACK_REACH ? end : 0;
+}
+
 /*
  * Where the stack that holds sp ends, as far as is known without reading user
- * memory; 0 when it is not known. A main thread's end is known to the kernel,
- * another's is learned by user space.
+ * memory; 0 when it is not known. A main thread's end is known to the kernel, those of
+ * others are learned by user space.
  */
-INLINE u64 known_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp)
+INLINE u64 known_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp, u64 flags)
 {
 	if (tgid == tid) {
 		struct mm_struct *mm = task_field(task, mm);
 		u64 end = mm ? task_field(mm, start_stack) + ABOVE_START_STACK : 0;
 		return end - sp <= MAIN_STACK_REACH ? end : 0;
 	}
+	u64 usual = usual_thread_end(task, tgid, sp, flags);
+	if (usual && usual - sp <= stack_limit)
+		return usual;
 	u64 *learned = bpf_map_lookup_elem(&stack_ends, &tid);
-	return learned && *learned > sp ? *learned : 0;
+	return learned && *learned > sp ? *learned : usual;
 }
 
 /* The same of the current task. */
 GLOBAL u64 current_stack_end(u32 tgid, u32 tid, u64 sp)
 {
-	return known_stack_end(current_task(), tgid, tid, sp);
+	return known_stack_end(current_task(), tgid, tid, sp, process_flags(tgid));
 }
 
 /*

@@ -61,7 +61,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	if (with_on_cpu || !is_user_mode(mode_of(ctx->regs)) || flags & PROCESS_IS_GO || has_met_uprobe(task) ||
 	    is_on_signal_stack(task, sp) || r->busy)
 		return false;
-	end = known_stack_end(task, tgid, tid, sp);
+	end = known_stack_end(task, tgid, tid, sp, flags);
 	if (!end || end - sp > stack_limit)
 		return false;
 	r->busy = 1;

@@ -156,6 +156,7 @@ const (
 	ProbesMapRings           = "rings"
 	ProbesMapStackEnds       = "stack_ends"
 	ProbesMapStackParts      = "stack_parts"
+	ProbesMapThreadEnds      = "thread_ends"
 	ProbesMapTimes           = "times"
 	ProbesMapWaitingRecords  = "waiting_records"
 	ProbesProgOnProbedTask   = "on_probed_task"
@@ -239,6 +240,7 @@ type ProbesMapSpecs struct {
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
 	StackParts     *ebpf.MapSpec `ebpf:"stack_parts"`
+	ThreadEnds     *ebpf.MapSpec `ebpf:"thread_ends"`
 	Times          *ebpf.MapSpec `ebpf:"times"`
 	WaitingRecords *ebpf.MapSpec `ebpf:"waiting_records"`
 }
@@ -298,6 +300,7 @@ type ProbesMaps struct {
 	Rings          *ebpf.Map `ebpf:"rings"`
 	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
 	StackParts     *ebpf.Map `ebpf:"stack_parts"`
+	ThreadEnds     *ebpf.Map `ebpf:"thread_ends"`
 	Times          *ebpf.Map `ebpf:"times"`
 	WaitingRecords *ebpf.Map `ebpf:"waiting_records"`
 }
@@ -311,6 +314,7 @@ func (m *ProbesMaps) Close() error {
 		m.Rings,
 		m.StackEnds,
 		m.StackParts,
+		m.ThreadEnds,
 		m.Times,
 		m.WaitingRecords,
 	)

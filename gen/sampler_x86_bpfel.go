@@ -227,10 +227,11 @@ const (
 type SamplerProcessFlags uint32
 
 const (
-	SamplerProcessFlagsPROCESS_SAMPLED SamplerProcessFlags = 1
-	SamplerProcessFlagsPROCESS_IS_GO   SamplerProcessFlags = 2
-	SamplerProcessFlagsPROCESS_PAGE    SamplerProcessFlags = 65536
-	SamplerProcessFlagsPROCESS_PAGES   SamplerProcessFlags = 64
+	SamplerProcessFlagsPROCESS_SAMPLED  SamplerProcessFlags = 1
+	SamplerProcessFlagsPROCESS_IS_GO    SamplerProcessFlags = 2
+	SamplerProcessFlagsPROCESS_HAS_ENDS SamplerProcessFlags = 4
+	SamplerProcessFlagsPROCESS_PAGE     SamplerProcessFlags = 65536
+	SamplerProcessFlagsPROCESS_PAGES    SamplerProcessFlags = 64
 )
 
 type SamplerProcessPage struct {
@@ -399,6 +400,7 @@ const (
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
 	SamplerMapStackParts         = "stack_parts"
+	SamplerMapThreadEnds         = "thread_ends"
 	SamplerMapTimes              = "times"
 	SamplerMapWaitingRecords     = "waiting_records"
 	SamplerProgOnExec            = "on_exec"
@@ -512,6 +514,7 @@ type SamplerMapSpecs struct {
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
 	StackParts      *ebpf.MapSpec `ebpf:"stack_parts"`
+	ThreadEnds      *ebpf.MapSpec `ebpf:"thread_ends"`
 	Times           *ebpf.MapSpec `ebpf:"times"`
 	WaitingRecords  *ebpf.MapSpec `ebpf:"waiting_records"`
 }
@@ -587,6 +590,7 @@ type SamplerMaps struct {
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
 	StackParts      *ebpf.Map `ebpf:"stack_parts"`
+	ThreadEnds      *ebpf.Map `ebpf:"thread_ends"`
 	Times           *ebpf.Map `ebpf:"times"`
 	WaitingRecords  *ebpf.Map `ebpf:"waiting_records"`
 }
@@ -603,6 +607,7 @@ func (m *SamplerMaps) Close() error {
 		m.Rings,
 		m.StackEnds,
 		m.StackParts,
+		m.ThreadEnds,
 		m.Times,
 		m.WaitingRecords,
 	)

@@ -47,5 +47,5 @@
 // # Concurrency
 //
 // A Session belongs to one goroutine, except that Stats, SetGoProcess,
-// ForgetGoProcess, SetStackEnd and SetStackParts may be called by any.
+// ForgetGoProcess, SetStackEnd, SetThreadEnds and SetStackParts may be called by any.
 package loader

@@ -15,6 +15,7 @@ import (
 const (
 	processSampled = byte(gen.SamplerProcessFlagsPROCESS_SAMPLED)
 	processIsGo    = byte(gen.SamplerProcessFlagsPROCESS_IS_GO)
+	processHasEnds = byte(gen.SamplerProcessFlagsPROCESS_HAS_ENDS)
 	processPage    = int(gen.SamplerProcessFlagsPROCESS_PAGE)
 )
 

@@ -181,6 +181,7 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 			gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
 			gen.SamplerMapProcesses: s.maps.Processes, gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapLengths: s.maps.Lengths,
 			gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapStackParts: s.maps.StackParts,
+			gen.SamplerMapThreadEnds:      s.maps.ThreadEnds,
 			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
 			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,

@@ -239,6 +239,43 @@ func TestLearnedStackEnd(t *testing.T) {
 	readUntil(t, s, func(smp *Sample) bool { return smp.TID != smp.PID && smp.StackEnd != StackEndBottom })
 }
 
+// Threads of which nothing is learned end as others of their process.
+func TestThreadEnds(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "threads", "4")
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	var below uint64
+	loops, ended := map[int32]*steady{}, map[int32]bool{}
+	readUntil(t, s, func(smp *Sample) bool {
+		loop := loops[smp.TID]
+		if loop == nil {
+			loop = &steady{}
+			loops[smp.TID] = loop
+		}
+		if smp.TID == smp.PID || !loop.holds(smp) {
+			return false
+		}
+		sp := smp.Regs.Raw(smp.Arch.SP)
+		if below == 0 {
+			below = smp.Regs.ThreadPointer - (sp + 100)
+			if err := s.SetThreadEnds(p.pid, below); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if smp.StackEnd != StackEndBottom {
+			return false // taken before
+		}
+		if n, want := len(fromSP(t, smp)), smp.Regs.ThreadPointer-below-sp; uint64(n) != want || smp.LiveBytes != want {
+			t.Errorf("%d bytes, %d live, want %d", n, smp.LiveBytes, want)
+		}
+		ended[smp.TID] = true
+		return len(ended) == 2
+	})
+	if err := s.SetThreadEnds(p.pid, 0); err != nil {
+		t.Fatal(err)
+	}
+	readUntil(t, s, func(smp *Sample) bool { return smp.TID != smp.PID && smp.StackEnd != StackEndBottom })
+}
+
 // The stack of a thread is copied whole beyond the limit, too, before its end is
 // learned: then up to what belongs to the thread at its top.
 func TestDeepThread(t *testing.T) {

@@ -109,6 +109,25 @@ func (s *Session) SetStackEnd(tid int, end uint64) error {
 	return nil
 }
 
+// SetThreadEnds tells how far below their thread pointers the stacks of a process's
+// threads end, in bytes: where nothing else is known, samples end there. 0 forgets it, as must
+// be done when a walk lacks what is above, and for another program under the number.
+func (s *Session) SetThreadEnds(pid int, below uint64) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if below == 0 {
+		s.flags.clear(pid, processHasEnds)
+		return nil
+	}
+	if err := s.maps.ThreadEnds.Put(uint32(pid), below); err != nil {
+		return fmt.Errorf("process %d: tell the kernel where its threads' stacks end: %w", pid, err)
+	}
+	return s.flags.set(pid, processHasEnds)
+}
+
 // StackParts is how many parts of a thread's stack SetStackParts tells of, of at
 // most StackPart bytes each.
 const (

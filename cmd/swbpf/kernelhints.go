@@ -17,6 +17,7 @@ import (
 // end: *loader.Session.
 type kernelHints interface {
 	SetStackEnd(tid int, end uint64) error
+	SetThreadEnds(pid int, below uint64) error
 	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
 	SetGoProcess(pid int, o loader.GoOffsets) error
 	ForgetGoProcess(pid int) error
@@ -122,13 +123,55 @@ func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error
 	switch {
 	case walk == nil && known == 0:
 		end := wp.walker.LastSP() + stackEndSlack
+		if t := &wp.threadEnds; t.told && end == s.Regs.ThreadPointer-t.below {
+			break // those of its process do
+		}
 		if isCopied(s.Regions, end) && p.kernel.SetStackEnd(int(s.TID), end) == nil {
 			wp.setEnd(s.TID, end)
+			p.learnThreadEnds(wp, s, end)
 		}
 	case walk != nil && known != 0 && s.StackEnd == loader.StackEndBottom:
 		if p.kernel.SetStackEnd(int(s.TID), 0) == nil {
 			delete(wp.ends, s.TID)
 		}
+	case walk != nil && s.StackEnd == loader.StackEndBottom:
+		p.doubtThreadEnds(wp, s)
+	}
+}
+
+// threadEnds is where the stacks of a process's threads end, as two of them did.
+type threadEnds struct {
+	below uint64 // their thread pointers
+	first int32  // thread
+	told  bool   // whether the kernel side was
+	wrong bool   // there are others
+}
+
+// maxBelow is more than what there mostly is of thread-local storage and the C library's
+// own frames above a thread's stack.
+const maxBelow = 64 << 10
+
+// learnThreadEnds tells the kernel side where the stacks of threads end of which it
+// knows nothing yet, when those of two threads do in the same way.
+func (p *pipeline) learnThreadEnds(wp *walkedProcess, s *loader.Sample, end uint64) {
+	below, t := s.Regs.ThreadPointer-end, &wp.threadEnds
+	switch {
+	case t.wrong || below == 0 || below > maxBelow || t.told && below >= t.below:
+	case t.told || below == t.below && s.TID != t.first:
+		t.below, t.told = below, p.kernel.SetThreadEnds(int(s.PID), below) == nil
+	case below != t.below:
+		t.below, t.first = below, s.TID
+	}
+}
+
+// doubtThreadEnds forgets where the stacks of threads end, after a walk that lacked what
+// is above. It may have been another program's.
+func (p *pipeline) doubtThreadEnds(wp *walkedProcess, s *loader.Sample) {
+	end := copiedTo(s)
+	missed, ok := wp.snapshot.Missed()
+	if below := s.Regs.ThreadPointer - end; ok && missed+8 > end && below > 0 && below <= maxBelow {
+		p.kernel.SetThreadEnds(int(s.PID), 0)
+		wp.threadEnds = threadEnds{wrong: wp.threadEnds.told}
 	}
 }
 

@@ -92,15 +92,16 @@ type sampleSink interface {
 
 // walkedProcess is what walks the stacks of a process until its next exec.
 type walkedProcess struct {
-	space    *procstate.AddressSpace
-	snapshot *procstate.Snapshot
-	walker   *unwind.Walker
-	isGo     bool
-	jit      uint32 // module of the code that it generates, in a part of the recording; 0 until there is some
-	jitPart  uint32 // that part
-	parts    map[int32]*stackParts
-	ends     map[int32]uint64 // where threads' stacks end, as the kernel side was told
-	forget   int              // size of ends or parts at which threads that have ended are forgotten
+	space      *procstate.AddressSpace
+	snapshot   *procstate.Snapshot
+	walker     *unwind.Walker
+	isGo       bool
+	jit        uint32 // module of the code that it generates, in a part of the recording; 0 until there is some
+	jitPart    uint32 // that part
+	parts      map[int32]*stackParts
+	ends       map[int32]uint64 // where threads' stacks end, as the kernel side was told
+	threadEnds threadEnds
+	forget     int // size of ends or parts at which threads that have ended are forgotten
 }
 
 func newPipeline(names symbols.Options) *pipeline {

@@ -20,6 +20,7 @@ import (
 type forgotten map[int]bool
 
 func (f forgotten) SetStackEnd(int, uint64) error                       { return nil }
+func (f forgotten) SetThreadEnds(int, uint64) error                     { return nil }
 func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error { return nil }
 func (f forgotten) SetGoProcess(int, loader.GoOffsets) error            { return nil }
 func (f forgotten) ForgetGoProcess(pid int) error                       { f[pid] = true; return nil }

@@ -26,6 +26,7 @@ func TestRecordWorkloads(t *testing.T) {
 	gaps := build(t, "gaps", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/gaps.c")
 	bigFrames := build(t, "bigframes", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/bigframes.c")
 	brief := build(t, "briefthreads", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/briefthreads.c")
+	mixedThreads := build(t, "mixedthreads", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/mixedthreads.c")
 	random := filepath.Join(t.TempDir(), "random")
 	writeCompressible(t, random, 4<<20)
 	for _, tc := range []struct {
@@ -47,6 +48,8 @@ func TestRecordWorkloads(t *testing.T) {
 		// ...and here of the only one, which is over by then.
 		{"brief-threads", []int{99, 997}, 99, nil, []string{brief, "50"}},
 		{"brief-threads/untouched", []int{99, 997}, 99, nil, []string{brief, "50", "-"}},
+		// Its last thread's samples end where others' do, until that is known to be wrong.
+		{"mixed-threads", []int{99, 997}, 80, nil, []string{mixedThreads, "2"}},
 		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
 		{"xz", []int{997}, 99.5, nil, []string{"xz", "-k", "-c", "-9", random}},
 		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},

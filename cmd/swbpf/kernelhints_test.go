@@ -1,0 +1,67 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/symbols"
+)
+
+// threadHints keeps what the kernel side was told last of the ends of a process's threads.
+type threadHints struct {
+	forgotten
+	below uint64
+	told  int
+}
+
+func (h *threadHints) SetThreadEnds(_ int, below uint64) error {
+	h.below = below
+	h.told++
+	return nil
+}
+
+// Where threads' stacks end the kernel side is told when two threads' did in the same way,
+// then of a nearer end alone. What a walk lacked tells that it was wrong, once and for all.
+func TestLearnThreadEnds(t *testing.T) {
+	const tp = 0x7f0000001000
+	p := newPipeline(symbols.Options{})
+	kernel := &threadHints{forgotten: forgotten{}}
+	p.connect(kernel)
+	arch := procstate.HostArch()
+	wp := &walkedProcess{snapshot: procstate.NewSnapshot(arch, noPID, "", new(procstate.AddressSpace))}
+	step := func(what string, tid int32, below uint64, want uint64, told int) {
+		t.Helper()
+		s := &loader.Sample{PID: 1, TID: tid, Arch: arch, Regs: procstate.Regs{ThreadPointer: tp}}
+		p.learnThreadEnds(wp, s, tp-below)
+		if kernel.below != want || kernel.told != told {
+			t.Errorf("%s: told %d times, last %d; want %d, %d", what, kernel.told, kernel.below, told, want)
+		}
+	}
+	step("first thread", 2, 800, 0, 0)
+	step("the same again", 2, 800, 0, 0)
+	step("another end", 3, 700, 0, 0)
+	step("two alike", 4, 700, 700, 1)
+	step("farther", 5, 900, 700, 1)
+	step("nearer", 5, 600, 600, 2)
+	step("on another stack", 6, 1<<30, 600, 2)
+	step("beyond the thread pointer", 6, ^uint64(99), 600, 2)
+
+	lacked := func(addr uint64) {
+		s := &loader.Sample{PID: 1, TID: 7, Arch: arch, Regs: procstate.Regs{ThreadPointer: tp}}
+		s.Regions = []procstate.Region{{Addr: tp - 1000, Data: make([]byte, 400)}}
+		wp.snapshot.Reset(7, &s.Regs, s.Regions)
+		if n, _ := wp.snapshot.ReadMemory(addr, make([]byte, 8)); n == 8 {
+			t.Fatalf("%#x is in the copy", addr)
+		}
+		p.doubtThreadEnds(wp, s)
+	}
+	lacked(0x1000) // by a register that holds something else
+	if kernel.told != 2 {
+		t.Error("forgotten for memory that is not above the copy")
+	}
+	lacked(tp - 600)
+	step("forgotten", 8, 600, 0, 3)
+	step("and not learned again", 9, 600, 0, 3)
+	step("and not learned again", 10, 600, 0, 3)
+}
