@@ -65,6 +65,7 @@ static long (*const bpf_seq_write)(void *seq, const void *data, u32 size) = (voi
 static long (*const bpf_ringbuf_output)(void *ring, const void *data, u64 size, u64 flags) = (void *)130;
 static long (*const bpf_get_task_stack)(void *task, void *buf, u32 size, u64 flags) = (void *)141;
 static void *(*const bpf_get_current_task_btf)(void) = (void *)158;
+static long (*const bpf_snprintf)(char *to, u32 size, const char *format, const void *data, u32 data_size) = (void *)165;
 static void *(*const bpf_task_pt_regs)(void *task) = (void *)175;
 static long (*const bpf_kallsyms_lookup_name)(const char *name, u32 size, u64 flags, u64 *addr) = (void *)179;
 

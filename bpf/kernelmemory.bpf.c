@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
-/* The kernel's memory and the addresses of its functions, read when user space asks. */
+/* The kernel's memory, the addresses of its functions and their names, read when user space asks. */
 #include "bpf.h"
 
 char gpl_compatible[] SEC("license") = "GPL";
@@ -59,4 +59,19 @@ int find_symbol(void *ctx)
 	struct kernel_memory *m = request();
 
 	return !m || bpf_kallsyms_lookup_name((char *)m->first.bytes, sizeof(m->first.bytes), 0, &m->first.addr);
+}
+
+static const char as_symbol[] = "%pS";
+
+/* Names the code at an address: "name+0xoffset/0xsize", and perhaps " [module]". Returns
+ * whether that failed. */
+SEC("syscall")
+int name_code(void *ctx)
+{
+	struct kernel_memory *m = request();
+
+	if (!m)
+		return 1;
+	u64 addr = m->first.addr;
+	return bpf_snprintf((char *)m->first.bytes, sizeof(m->first.bytes), as_symbol, &addr, sizeof(addr)) <= 0;
 }

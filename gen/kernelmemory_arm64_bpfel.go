@@ -35,6 +35,7 @@ type KernelMemoryKernelMemory struct {
 const (
 	KernelMemoryMapMemory           = "memory"
 	KernelMemoryProgFindSymbol      = "find_symbol"
+	KernelMemoryProgNameCode        = "name_code"
 	KernelMemoryProgReadKernel      = "read_kernel"
 	KernelMemoryVarKernelMemoryType = "kernel_memory_type"
 )
@@ -82,6 +83,7 @@ type KernelMemorySpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type KernelMemoryProgramSpecs struct {
 	FindSymbol *ebpf.ProgramSpec `ebpf:"find_symbol"`
+	NameCode   *ebpf.ProgramSpec `ebpf:"name_code"`
 	ReadKernel *ebpf.ProgramSpec `ebpf:"read_kernel"`
 }
 
@@ -140,12 +142,14 @@ type KernelMemoryVariables struct {
 // It can be passed to LoadKernelMemoryObjects or ebpf.CollectionSpec.LoadAndAssign.
 type KernelMemoryPrograms struct {
 	FindSymbol *ebpf.Program `ebpf:"find_symbol"`
+	NameCode   *ebpf.Program `ebpf:"name_code"`
 	ReadKernel *ebpf.Program `ebpf:"read_kernel"`
 }
 
 func (p *KernelMemoryPrograms) Close() error {
 	return _KernelMemoryClose(
 		p.FindSymbol,
+		p.NameCode,
 		p.ReadKernel,
 	)
 }

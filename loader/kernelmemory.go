@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"github.com/swbpf/swbpf/gen"
 )
 
-// kernelMemory reads the memory of the running kernel, and finds its symbols.
+// kernelMemory reads the memory of the running kernel, and finds and names its symbols.
 type kernelMemory struct {
 	objs    gen.KernelMemoryObjects
 	mem     []byte                        // the map
@@ -90,4 +91,16 @@ func (m *kernelMemory) symbol(name string) (uint64, error) {
 		return 0, fmt.Errorf("the kernel's symbol %s: %w", name, err)
 	}
 	return p.Addr, nil
+}
+
+// describe returns the kernel's description of the code at an address, for
+// parseDescription; it is valid until the next call.
+func (m *kernelMemory) describe(addr uint64) ([]byte, error) {
+	p := &m.request.First
+	p.Addr = addr
+	if err := m.call(m.objs.NameCode); err != nil {
+		return nil, fmt.Errorf("the kernel's symbol at %#x: %w", addr, err)
+	}
+	b, _, _ := bytes.Cut(p.Bytes[:], []byte{0})
+	return b, nil
 }

@@ -99,6 +99,13 @@ func TestZeroValues(t *testing.T) {
 		}
 	})
 
+	var names KernelNames
+	testenv.NoPanic(t, "KernelNames", func() {
+		if _, _, ok := names.Lookup(1); ok || names.Close() != nil {
+			t.Error("the zero KernelNames knows of something")
+		}
+	})
+
 	var s Session
 	wrong("Session.Start", s.Start)
 	wrong("Session.Stop", s.Stop)

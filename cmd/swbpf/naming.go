@@ -40,8 +40,9 @@ type codeNames struct {
 	symbolizer *symbols.Symbolizer
 	tables     *unwind.Tables          // tell where functions without a name begin; nil until needed
 	code       *steppers.FrameAnalyzer // tells so too; nil until needed
-	kallsyms   *symbols.Kernel
-	notes      []string // what is missing in the names, each thing once
+	asked      *loader.KernelNames     // nil until needed, and where the kernel does not tell
+	kallsyms   *symbols.Kernel         // of what it does not tell
+	notes      []string                // what is missing in the names, each thing once
 }
 
 func newCodeNames(opt symbols.Options) *codeNames {
@@ -234,7 +235,10 @@ func (ms *modules) forgetNames() {
 	if ms.code != nil {
 		ms.code.Forget()
 	}
-	ms.kallsyms = nil
+	if ms.asked != nil {
+		ms.asked.Close()
+	}
+	ms.asked, ms.kallsyms = nil, nil
 }
 
 // forgetUnused lets go of the files that have no frames in the present profile, by the
@@ -333,9 +337,18 @@ func missingNames(s *symbols.Symbolizer) string {
 	return fmt.Sprintf("names may be missing, as not all of a file could be used: %v%s", errs[0], more)
 }
 
-// kernelName names a kernel address. The symbols are read at the first one.
+// kernelName names a kernel address. The symbols are read at the first one for which
+// the kernel does not tell.
 func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
 	if n.kallsyms == nil {
+		if n.asked == nil {
+			n.asked, _ = loader.OpenKernelNames()
+		}
+		if n.asked != nil {
+			if name, off, ok := n.asked.Lookup(addr); ok {
+				return appendSymbol(dst, symbols.KernelSymbol{Name: name, Offset: off})
+			}
+		}
 		k, err := symbols.OpenKernel()
 		if errors.Is(err, symbols.ErrRestricted) {
 			n.notes = append(n.notes, "kernel names are hidden: they need root or cap_syslog, and kernel.kptr_restrict below 2")
