@@ -40,8 +40,9 @@ type codeNames struct {
 	symbolizer *symbols.Symbolizer
 	tables     *unwind.Tables          // tell where functions without a name begin; nil until needed
 	code       *steppers.FrameAnalyzer // tells so too; nil until needed
-	asked      *loader.KernelNames     // nil until needed, and where the kernel does not tell
-	kallsyms   *symbols.Kernel         // of what it does not tell
+	asked      *loader.KernelNames     // nil until needed, and where the kernel cannot be asked
+	kallsyms   *symbols.Kernel         // for what it does not tell then
+	nameless   bool                    // kallsyms do not tell of that either
 	notes      []string                // what is missing in the names, each thing once
 }
 
@@ -211,12 +212,12 @@ func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line
 	switch loc.Module {
 	case ms.kernel:
 		if s, decided := ms.bpfCode.Earlier(loc.Addr); decided {
-			return appendSymbol(dst, s)
+			return appendName(dst, s.Name)
 		}
 		return ms.kernelName(dst, loc.Addr)
 	case ms.bpf:
 		s, _ := ms.bpfCode.Name(loc.Addr)
-		return appendSymbol(dst, s)
+		return appendName(dst, s.Name)
 	}
 	if im := ms.image[loc.Module]; im != nil {
 		return ms.fileName(dst, im, loc.Addr)
@@ -337,18 +338,22 @@ func missingNames(s *symbols.Symbolizer) string {
 	return fmt.Sprintf("names may be missing, as not all of a file could be used: %v%s", errs[0], more)
 }
 
-// kernelName names a kernel address. The symbols are read at the first one for which
-// the kernel does not tell.
+// kernelName names a kernel address: by asking the kernel, and by /proc/kallsyms where it
+// does not tell, as of code of its tracer. As that lists 100,000 others as well it is not
+// read again in vain.
 func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
+	if n.asked == nil && n.kallsyms == nil {
+		n.asked, _ = loader.OpenKernelNames()
+	}
+	if n.asked != nil {
+		if name, _, ok := n.asked.Lookup(addr); ok {
+			return appendName(dst, name)
+		}
+		if n.nameless {
+			return dst
+		}
+	}
 	if n.kallsyms == nil {
-		if n.asked == nil {
-			n.asked, _ = loader.OpenKernelNames()
-		}
-		if n.asked != nil {
-			if name, off, ok := n.asked.Lookup(addr); ok {
-				return appendSymbol(dst, symbols.KernelSymbol{Name: name, Offset: off})
-			}
-		}
 		k, err := symbols.OpenKernel()
 		if errors.Is(err, symbols.ErrRestricted) {
 			n.notes = append(n.notes, "kernel names are hidden: they need root or cap_syslog, and kernel.kptr_restrict below 2")
@@ -360,14 +365,15 @@ func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
 		}
 		n.kallsyms = k
 	}
-	s, _ := n.kallsyms.Lookup(addr)
-	return appendSymbol(dst, s)
+	s, ok := n.kallsyms.Lookup(addr)
+	n.nameless = n.nameless || !ok
+	return appendName(dst, s.Name)
 }
 
-// appendSymbol appends the line of a symbol of the kernel, if it has a name.
-func appendSymbol(dst []profile.Line, s symbols.KernelSymbol) []profile.Line {
-	if s.Name == "" {
+// appendName appends the line of a function of the kernel, if it has a name.
+func appendName(dst []profile.Line, name string) []profile.Line {
+	if name == "" {
 		return dst
 	}
-	return append(dst, profile.Line{Function: s.Name, Kind: profile.Kernel})
+	return append(dst, profile.Line{Function: name, Kind: profile.Kernel})
 }
