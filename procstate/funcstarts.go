@@ -3,7 +3,7 @@ package procstate
 import (
 	"debug/elf"
 	"encoding/binary"
-	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -42,32 +42,41 @@ func (im *Image) FuncStarts() []uint64 {
 	return out
 }
 
-// FuncsAround returns of FuncStarts the last one up to a link-time address, 0 when there
-// is none, and the first one behind it, the largest number then. It keeps nothing, and
-// reads the tables in each call: milliseconds in large files.
-func (im *Image) FuncsAround(vaddr uint64) (start, next uint64) {
-	next = math.MaxUint64
-	nearer := func(each func(visit func(uint64)) bool) {
-		before, behind := start, next
-		if each(func(at uint64) {
-			if at <= vaddr {
-				before = max(before, at)
-			} else {
-				behind = min(behind, at)
+// FuncStartsIn returns those of FuncStarts in [lo, hi), a range of which each byte takes a
+// bit of memory meanwhile. It keeps nothing, and reads the tables in each call: milliseconds
+// in large files.
+func (im *Image) FuncStartsIn(lo, hi uint64) []uint64 {
+	if hi <= lo {
+		return nil
+	}
+	all, table := make([]uint64, (hi-lo+63)/64), make([]uint64, (hi-lo+63)/64)
+	add := func(each func(visit func(uint64)) bool) {
+		clear(table)
+		if each(func(vaddr uint64) {
+			if at := vaddr - lo; at < hi-lo {
+				table[at/64] |= 1 << (at % 64)
 			}
 		}) {
-			start, next = before, behind
+			for i, word := range table {
+				all[i] |= word
+			}
 		}
 	}
 	if t, ok := im.fdeTable(); ok {
-		nearer(func(visit func(uint64)) bool { return im.eachFDEStart(t, visit) })
+		add(func(visit func(uint64)) bool { return im.eachFDEStart(t, visit) })
 	}
 	for _, name := range funcSymtabs {
 		if s, ok := im.Section(name); ok {
-			nearer(func(visit func(uint64)) bool { return im.eachFuncSymbol(s, visit) })
+			add(func(visit func(uint64)) bool { return im.eachFuncSymbol(s, visit) })
 		}
 	}
-	return start, next
+	var out []uint64
+	for i, word := range all {
+		for ; word != 0; word &= word - 1 {
+			out = append(out, lo+uint64(i*64+bits.TrailingZeros64(word)))
+		}
+	}
+	return out
 }
 
 // funcSymtabs are the sections that have symbols of functions.

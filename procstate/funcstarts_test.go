@@ -2,7 +2,6 @@ package procstate
 
 import (
 	"debug/elf"
-	"math"
 	"os"
 	"slices"
 	"testing"
@@ -49,23 +48,30 @@ func TestFuncStarts(t *testing.T) {
 	}
 }
 
-// What is around an address is what stands beside it among all starts.
-func TestFuncsAround(t *testing.T) {
+// What is in a range are those of all starts that are.
+func TestFuncStartsIn(t *testing.T) {
 	for _, path := range []string{"/bin/sh", "/bin/bash", compile(t, nothing, "gcc", "-static")} {
 		im := openTestImage(t, path)
 		starts := im.FuncStarts()
-		check := func(vaddr, start, next uint64) {
+		check := func(lo, hi uint64) {
 			t.Helper()
-			if s, n := im.FuncsAround(vaddr); s != start || n != next {
-				t.Errorf("%s: around %#x are %#x and %#x, want %#x and %#x", path, vaddr, s, n, start, next)
+			i, _ := slices.BinarySearch(starts, lo)
+			j, _ := slices.BinarySearch(starts, hi)
+			if got := im.FuncStartsIn(lo, hi); !slices.Equal(got, starts[i:max(i, j)]) {
+				t.Errorf("%s: in [%#x, %#x) are %#x, want %#x", path, lo, hi, got, starts[i:max(i, j)])
 			}
 		}
-		check(starts[0]-1, 0, starts[0])
-		last := starts[len(starts)-1]
-		check(last, last, math.MaxUint64)
+		first, last := starts[0], starts[len(starts)-1]
+		check(first, last+1)
+		check(0, first)
+		check(last, last)
+		check(last, first)
+		check(last+1, last+1000)
 		for i := 0; i < len(starts)-1; i += 1 + len(starts)/20 {
-			check(starts[i], starts[i], starts[i+1])
-			check(starts[i+1]-1, starts[i], starts[i+1])
+			check(starts[i], starts[i]+1)
+			check(starts[i]+1, starts[i+1])
+			check(starts[i]-1, starts[i+1]+1000)
+			check(starts[i], starts[i]+100_001)
 		}
 	}
 }
@@ -100,7 +106,7 @@ func TestFuncStartsDamagedHeader(t *testing.T) {
 	if n := len(im.FuncStarts()); n != 0 {
 		t.Fatalf("%d functions are left", n)
 	}
-	if start, next := im.FuncsAround(p.Vaddr); start != 0 || next != math.MaxUint64 {
-		t.Errorf("around an address of a file without functions are %#x and %#x", start, next)
+	if near := im.FuncStartsIn(p.Vaddr-1<<16, p.Vaddr+1<<16); len(near) != 0 {
+		t.Errorf("near an address of a file without functions are %#x", near)
 	}
 }

@@ -148,7 +148,7 @@ func TestZeroValues(t *testing.T) {
 	testenv.NoPanic(t, "Image.EachSymbol", func() { im().EachSymbol(func(*ELFSymbol) bool { return true }) })
 	testenv.NoPanic(t, "Image.Entry", func() { im().Entry() })
 	testenv.NoPanic(t, "Image.FuncStarts", func() { im().FuncStarts() })
-	testenv.NoPanic(t, "Image.FuncsAround", func() { im().FuncsAround(1) })
+	testenv.NoPanic(t, "Image.FuncStartsIn", func() { im().FuncStartsIn(1, 2) })
 	testenv.NoPanic(t, "Image.HasMark", func() { im().HasMark(8, 0, 0, 8, func(_ *Arch, _ []byte, m []Mark) []Mark { return m }) })
 	testenv.NoPanic(t, "Image.OffsetOfVaddr", func() { im().OffsetOfVaddr(1, 1) })
 	testenv.NoPanic(t, "Image.Packed", func() { _, _ = im().Packed(Section{}) })

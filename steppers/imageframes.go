@@ -14,11 +14,12 @@ type imageFrames struct {
 	looks int  // into the file
 	whole bool // all functions have symbols
 
-	starts []uint32          // sorted, from the first one on; nil before they are known
-	first  uint64            // that one
-	cold   map[uint64]uint64 // see coldParts; nil before they are known
-	funcs  map[uint64]*funcFrames
-	behind map[uint64]foundLayout // what layoutBehind found
+	starts  []uint32              // sorted, from the first one on; nil before they are known
+	first   uint64                // that one
+	windows map[uint64]startsNear // until then, by vaddr / windowBytes
+	cold    map[uint64]uint64     // see coldParts; nil before they are known
+	funcs   map[uint64]*funcFrames
+	behind  map[uint64]foundLayout // what layoutBehind found
 
 	kept int // bytes, about
 }
@@ -64,26 +65,57 @@ func (im *imageFrames) setStarts(starts []uint64) {
 	im.kept += 4 * len(im.starts)
 }
 
+// startsNear are starts near a link-time address.
+type startsNear struct {
+	first  uint64   // they are from there on
+	starts []uint32 // sorted
+}
+
+// windowBytes is around what addresses one look finds the functions: most that are asked
+// for are near each other, and often one is asked for again.
+const windowBytes = 256 << 10
+
 // bounds returns the last known start of a function before vaddr, 0 when
 // there is none near, and the next one behind, or a limit.
 func (im *imageFrames) bounds(vaddr uint64) (start, end uint64) {
 	if im.starts == nil {
-		if im.look() {
-			start, end = im.img.FuncsAround(vaddr)
-			if vaddr-start >= maxFuncCode {
-				start = 0
-			}
-			return start, min(end, vaddr+maxFuncCode)
+		near, ok := im.windows[vaddr/windowBytes]
+		if !ok && im.look() {
+			near, ok = im.window(vaddr/windowBytes), true
+		}
+		if ok {
+			return near.bounds(vaddr)
 		}
 		im.setStarts(im.img.FuncStarts())
+		im.windows = nil
 	}
-	i := sort.Search(len(im.starts), func(i int) bool { return im.first+uint64(im.starts[i]) > vaddr })
+	return startsNear{im.first, im.starts}.bounds(vaddr)
+}
+
+// window looks for the starts of functions that bounds needs in a window.
+func (im *imageFrames) window(n uint64) startsNear {
+	lo, hi := n*windowBytes, (n+1)*windowBytes
+	near := startsNear{first: lo - min(lo, maxFuncCode)}
+	for _, start := range im.img.FuncStartsIn(near.first, max(hi, hi+maxFuncCode)) {
+		near.starts = append(near.starts, uint32(start-near.first))
+	}
+	if im.windows == nil {
+		im.windows = map[uint64]startsNear{}
+	}
+	im.windows[n] = near
+	im.kept += 4*len(near.starts) + 64
+	return near
+}
+
+// bounds is that of imageFrames.
+func (s startsNear) bounds(vaddr uint64) (start, end uint64) {
+	i := sort.Search(len(s.starts), func(i int) bool { return s.first+uint64(s.starts[i]) > vaddr })
 	end = vaddr + maxFuncCode
-	if i < len(im.starts) {
-		end = min(end, im.first+uint64(im.starts[i]))
+	if i < len(s.starts) {
+		end = min(end, s.first+uint64(s.starts[i]))
 	}
 	if i > 0 {
-		if at := im.first + uint64(im.starts[i-1]); vaddr-at < maxFuncCode {
+		if at := s.first + uint64(s.starts[i-1]); vaddr-at < maxFuncCode {
 			start = at
 		}
 	}

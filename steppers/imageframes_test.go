@@ -53,6 +53,7 @@ func TestFewLooks(t *testing.T) {
 		known := NewFrameAnalyzer()
 		known.framesOf(img).looks = fewLooks
 		a := NewFrameAnalyzer()
+		a.framesOf(img).looks = fewLooks - 3 // these files are small: one look finds many functions
 		set := 0
 		for i, pc := range pcs {
 			got, want := a.analyzeFile(img, pc, false), known.analyzeFile(img, pc, false)
@@ -65,6 +66,16 @@ func TestFewLooks(t *testing.T) {
 			if i == 0 && a.framesOf(img).starts != nil {
 				t.Errorf("%s: all functions are known after one look", path)
 			}
+		}
+		near := NewFrameAnalyzer().framesOf(img)
+		for _, pc := range pcs {
+			start, end := near.bounds(pc)
+			if s, e := known.framesOf(img).bounds(pc); s != start || e != end {
+				t.Errorf("%s: %#x is in [%#x, %#x), want [%#x, %#x)", path, pc, start, end, s, e)
+			}
+		}
+		if near.starts != nil || near.looks > 12 {
+			t.Errorf("%s: %d looks at where functions begin", path, near.looks)
 		}
 		if set < len(pcs)/4 || a.framesOf(img).starts == nil {
 			t.Errorf("%s: %d of %d addresses have a layout; %d looks", path, set, len(pcs), a.framesOf(img).looks)
