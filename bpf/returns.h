@@ -32,7 +32,7 @@ INLINE u64 breakpoint_at(u64 pc)
 /* Whether a task has ever met a uprobe: nearly none has. */
 INLINE bool has_met_uprobe(struct task_struct *task)
 {
-	return kernel_has(task, utask) && task_field(task, utask);
+	return kernel_has(task, utask) && kernel_read(task, utask);
 }
 
 /*

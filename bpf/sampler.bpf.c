@@ -117,7 +117,7 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 		n->lost_ring_full++;
 		return false;
 	}
-	begin_header(h, task, tgid, current_tid(task), o->weight);
+	begin_header(h, task, tgid, current_tid(task), cgroup_of(task), o->weight);
 	h->off_cpu = o->off_cpu;
 	r->end = sizeof(*h);
 	if (o->deferred)

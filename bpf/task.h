@@ -45,7 +45,8 @@ INLINE struct task_struct *current_task(void)
 }
 
 /* The value of ptr->field, where ptr comes from current_task(). For each pointer that
- * is read so of a task the verifier searches all of the kernel's types. */
+ * is read so of a task the verifier searches all of the kernel's types: only the usual
+ * sample is worth that. */
 #define task_field(ptr, field) (have_task_pt_regs ? (ptr)->field : kernel_read(ptr, field))
 
 /* The tgid of any task in the loader's PID namespace, 0 when not visible. */
@@ -162,7 +163,7 @@ INLINE enum user_state read_user_regs(struct task_struct *task, struct sample_he
 {
 	if (task_field(task, flags) & PF_KTHREAD)
 		return USER_NONE;
-	if (!task_field(task, mm))
+	if (!kernel_read(task, mm))
 		return USER_EXITED;
 	void *saved = saved_user_regs(task);
 	if (kernel_sp && is_saving_regs(kernel_sp, saved))

@@ -10,13 +10,13 @@
 #include "signal.h"
 
 /* Fills the header of a sample that has nothing yet. */
-INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 tgid, u32 tid, u64 weight)
+INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 tgid, u32 tid, u64 cgroup, u64 weight)
 {
 	h->cpu = bpf_get_smp_processor_id();
 	h->weight = weight;
 	h->thread_pointer = 0;
 	h->live = 0;
-	h->cgroup = current_cgroup(task);
+	h->cgroup = cgroup;
 	h->trampoline = 0;
 	h->tgid = tgid;
 	h->tid = tid;
@@ -58,7 +58,8 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	u64 sp = sp_of(ctx->regs), end;
 	u32 tid = current_tid(task), cpu = bpf_get_smp_processor_id();
 
-	if (with_on_cpu || !is_user_mode(mode_of(ctx->regs)) || flags & PROCESS_IS_GO || has_met_uprobe(task) ||
+	if (with_on_cpu || !is_user_mode(mode_of(ctx->regs)) || flags & PROCESS_IS_GO ||
+	    (kernel_has(task, utask) && task_field(task, utask)) ||
 	    is_on_signal_stack(task, sp) || r->busy)
 		return false;
 	end = known_stack_end(task, tgid, tid, sp, flags);
@@ -70,7 +71,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	r->end = sizeof(*h);
 	bool taken = h && add_whole_stack(r, cpu, end + tgid, stack_start(sp, !is_in_syscall(&ctx->regs)), end);
 	if (taken) {
-		begin_header(h, task, tgid, tid, ctx->sample_period);
+		begin_header(h, task, tgid, tid, current_cgroup(task), ctx->sample_period);
 		__builtin_memcpy(&h->regs, &ctx->regs, sizeof(h->regs));
 		h->user = user_state_of(task, h);
 		h->live = end - sp;
