@@ -29,6 +29,7 @@
 // [Sample] has the kernel part of a stack as code addresses, whoever has unwound it:
 // the kernel or, where its tables can be read, this package, which is cheaper (x86-64
 // from Linux 6.4, perf events). Both give the same, and that is checked while it samples.
+// [KernelNames] asks the kernel what is at these addresses.
 //
 // # Order
 //
