@@ -25,6 +25,9 @@ type LiveCode struct {
 	kept  [keptSets][keptWays]*keptPage // by a hash of their number; what was used last comes first
 	spare *keptPage                     // to read into; nil where there is none
 
+	earlier  bool // pages that have changed are wanted as they were before
+	replaced bool // there was one since this was last made false
+
 	objects *JITObjects // nil until they are asked for
 }
 
@@ -43,6 +46,10 @@ type keptPage struct {
 	read uint64 // ns of CLOCK_MONOTONIC before that
 	hash uint64 // of the code; 0 when nobody has asked for it
 	code [codePage]byte
+
+	// before is what it was when it was read the time before, where that is other code:
+	// samples that were taken between may be of either. Else nil.
+	before *keptPage
 }
 
 var liveSeed = maphash.MakeSeed()
@@ -117,14 +124,29 @@ func (c *LiveCode) page(addr, taken uint64) *keptPage {
 		}
 		fresh := c.spare
 		fresh.addr, fresh.read, fresh.hash = addr, monotonic(), 0
-		if c.read(addr, fresh.code[:]) == codePage {
+		switch {
+		case c.read(addr, fresh.code[:]) != codePage:
+			if !found {
+				return nil
+			}
+		case found && fresh.code != p.code:
+			p.before = nil
+			fresh.before, p, c.spare = p, fresh, nil
+		default:
 			p, c.spare = fresh, p
-		} else if !found {
-			return nil
+			if c.spare != nil {
+				c.spare.before = nil
+			}
 		}
 	}
 	copy(set[1:i+1], set[:i])
 	set[0] = p
+	if p.before != nil {
+		c.replaced = true
+		if c.earlier {
+			return p.before
+		}
+	}
 	return p
 }
 

@@ -85,7 +85,21 @@ func TestLiveCodeTime(t *testing.T) {
 	is("of an unknown time", 3, 0, 2)
 	is("the latest", 3, before, 2)
 	set(3, 3)
-	is("of after the change", 3, monotonic(), 3)
+	after := monotonic()
+	is("of after the change", 3, after, 3)
+	live.earlier, live.replaced = true, false
+	is("before the change", 3, after, 2)
+	if !live.replaced {
+		t.Error("a page that has changed is not told of")
+	}
+	live.earlier, live.replaced = false, false
+	is("since it is known", 3, monotonic(), 3)
+	live.earlier = true
+	is("there is no other since", 3, 0, 3)
+	if live.replaced {
+		t.Error("a page that has not changed is told of")
+	}
+	live.earlier = false
 	// All pages in turn: what is kept is bounded.
 	for page := range 256 {
 		set(page, byte(page))

@@ -66,6 +66,9 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 	s.missed = false
 	s.probes = UserProbes{}
 	s.taken = 0
+	if s.live != nil {
+		s.live.earlier, s.live.replaced = false, false
+	}
 }
 
 // Forget lets go of the state that Reset loaded, and of what was read of code that
@@ -88,6 +91,18 @@ func (s *Snapshot) SetTime(mono uint64) { s.taken = mono }
 // SetLiveCode has ReadMemory read code that is in no file from the process that
 // the Snapshot is of, and of what was read so when that has ended.
 func (s *Snapshot) SetLiveCode(c *LiveCode) { s.live = c }
+
+// UseEarlierCode has ReadMemory read code that is in no file as it was before, as far as
+// that was read since Reset and has become other code between two reads, at some time
+// around the capture: where a walk has failed, another may find what it was. It returns
+// whether there is any such code, and holds until Reset.
+func (s *Snapshot) UseEarlierCode() bool {
+	if s.live == nil || !s.live.replaced {
+		return false
+	}
+	s.live.earlier = true
+	return true
+}
 
 // ReadLive implements LiveMemory: it reads nothing without SetLiveCode.
 func (s *Snapshot) ReadLive(addr uint64, buf []byte) int {

@@ -61,6 +61,22 @@ func TestMadeCodeChanges(t *testing.T) {
 	b[at+3] = 0x28
 	is("taken before the change", first, nil, 32)
 	is("taken after it", now(), nil, 48)
+	b[at+3] = 0x38
+	is("after another change", now(), nil, 64)
+	earlier := func(what string, want bool, sp int32) {
+		t.Helper()
+		if ok := snap.UseEarlierCode(); ok != want {
+			t.Errorf("%s: %v", what, ok)
+		}
+		f := unwind.Frame{Flags: unwind.Interrupted}
+		f.SetPC(procstate.AMD64, start+at)
+		if l := a.AllocatesFrame(w, &f); l.State != UnsetFrame || l.SP != sp {
+			t.Errorf("%s: %+v, want SP %d", what, l, sp)
+		}
+	}
+	earlier("before that change", true, 48)
+	is("after it once more", now(), nil, 64)
+	earlier("without a change", false, 64)
 	captured := slices.Clone(b)
 	captured[at+3] = 0x08
 	is("captured", now(), []procstate.Region{{Addr: start, Data: captured}}, 16)

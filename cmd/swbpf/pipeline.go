@@ -32,6 +32,7 @@ type pipeline struct {
 	forgetGo int                        // size of goPIDs at which those that have ended are forgotten
 
 	pcs       []unwind.PC
+	again     []unwind.PC   // of a second walk
 	stack     []profile.Loc // callers first
 	same      int           // of them, those of the stack that was added with the path last
 	path      *profile.Path
@@ -209,6 +210,14 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	}
 	m.sample = s.Number
 	pcs, same, err := wp.walker.WalkPCsAgain(p.pcs[:0], &s.Regs, &m.memo, sameFrom)
+	if err != nil && wp.isMadeCode(pcs[len(pcs)-1].Addr) && wp.snapshot.UseEarlierCode() {
+		if again, e := wp.walker.WalkPCs(p.again[:0], &s.Regs); e == nil {
+			pcs, p.again = again, pcs
+			same, err = 0, nil
+		} else {
+			p.again = again
+		}
+	}
 	p.pcs = pcs
 	p.stats.UnwindNS += uint64(time.Since(start))
 	p.stats.Frames += uint64(len(pcs))
@@ -226,6 +235,12 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	reason := reasonOfEnd(wp.snapshot, s, err)
 	p.learnStackParts(wp, s, err)
 	return reason
+}
+
+// isMadeCode reports whether code is in no file.
+func (wp *walkedProcess) isMadeCode(addr uint64) bool {
+	m := wp.space.MappingAt(addr)
+	return m != nil && m.Image == nil
 }
 
 // reasonOfEnd tells a stack that is longer than the limit from memory that
