@@ -61,6 +61,14 @@ func TestLearnThreadEnds(t *testing.T) {
 		t.Error("forgotten for memory that is not above the copy")
 	}
 	lacked(tp - 600)
+	// What the kernel side still has may be of another program, which had the number before.
+	told := wp
+	wp = &walkedProcess{snapshot: told.snapshot}
+	lacked(tp - 600)
+	if kernel.told != 4 || wp.threadEnds.wrong {
+		t.Errorf("of another program: told %d times, learned no more: %v", kernel.told, wp.threadEnds.wrong)
+	}
+	wp, kernel.told = told, 3
 	step("forgotten", 8, 600, 0, 3)
 	step("and not learned again", 9, 600, 0, 3)
 	step("and not learned again", 10, 600, 0, 3)

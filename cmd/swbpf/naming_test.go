@@ -1,10 +1,15 @@
 package main
 
 import (
+	"os"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/symbols"
@@ -108,4 +113,59 @@ func TestForgetUnused(t *testing.T) {
 	if wp.snapshot = procstate.NewSnapshot(procstate.HostArch(), noPID, "", new(procstate.AddressSpace)); names[ms.user(wp, &procstate.Mapping{Start: 1, End: 2}, 1).Module] != "" {
 		t.Error("generated code is in a module of another")
 	}
+}
+
+// The kernel's functions have the same names whether it is asked or /proc/kallsyms are
+// read, and these are read once for what neither tells.
+func TestKernelName(t *testing.T) {
+	needRecord(t)
+	all, err := symbols.OpenKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := &codeNames{kallsyms: all}
+	ask := new(codeNames)
+	named := 0
+	for _, function := range kernelFunctions(t, "vfs_read", "schedule", "do_exit") {
+		for _, addr := range []uint64{function, function + 5} {
+			want, got := read.kernelName(nil, addr), ask.kernelName(nil, addr)
+			if len(got) != 1 || len(want) != 1 || got[0] != want[0] {
+				t.Errorf("%#x: %v, want %v", addr, got, want)
+			}
+			named++
+		}
+	}
+	if named < 2 || read.kernelNames != nil {
+		t.Errorf("%d addresses; kernel asked though its symbols are known: %v", named, read.kernelNames != nil)
+	}
+	if ask.kernelNames == nil {
+		testenv.Lacks(t, "a kernel that can be asked for names")
+	}
+	defer ask.kernelNames.Close()
+	if ask.kallsyms != nil {
+		t.Error("kallsyms are read for what the kernel tells")
+	}
+	if l := ask.kernelName(nil, 0x400000); len(l) != 0 || ask.kallsyms == nil {
+		t.Errorf("no code of the kernel is %v; kallsyms read: %v", l, ask.kallsyms != nil)
+	}
+	ask.kallsyms = nil // as in the next part
+	if l := ask.kernelName(nil, 0x400000); len(l) != 0 || ask.kallsyms != nil {
+		t.Errorf("kallsyms are read once more in vain, for %v", l)
+	}
+}
+
+// kernelFunctions returns the addresses of those of the functions that the kernel has.
+func kernelFunctions(t *testing.T, names ...string) (addrs []uint64) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/kallsyms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if addr, err := strconv.ParseUint(f[0], 16, 64); err == nil && addr != 0 && len(f) == 3 && slices.Contains(names, f[2]) {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,6 +76,17 @@ func TestRecordWorkloads(t *testing.T) {
 			wantShare(t, "complete", complete, user, tc.complete)
 		})
 	}
+}
+
+// Code that is made at run time and given up: a quarter of its samples are looked at when
+// other code is in its place, and it is taken as it was read before.
+func TestRecordGivenUpCode(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the code is for x86-64")
+	}
+	givenUp := build(t, "givenup", "gcc", "-O2", "-o", "OUT", "testdata/targets/givenup.c")
+	r := runRecord(t, "-F", "997", "--", givenUp, "10")
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
 }
 
 // Programs in Go that live for a few milliseconds: of all but the first the kernel
