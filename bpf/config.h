@@ -261,7 +261,8 @@ struct {
 	MAP_TYPE(value, struct length_account);
 } lengths SEC(".maps");
 
-/* Address at which a thread's stack ends, by tid, as user space learned it. */
+/* Address at which a thread's stack ends, by tid, as user space learned it: of those
+ * that do not end as thread_ends has it, or have more stack than the limit. */
 struct {
 	MAP_UINT(type, MAP_LRU_HASH);
 	MAP_UINT(max_entries, 16384);
@@ -271,7 +272,7 @@ struct {
 
 /*
  * How far below their thread pointers the stacks of a process's threads end, by tgid:
- * the C library makes them all alike. For threads of which no end is learned.
+ * the C library makes them all alike. As user space learned it from two of them.
  */
 struct {
 	MAP_UINT(type, MAP_LRU_HASH);

@@ -45,8 +45,8 @@ INLINE struct task_struct *current_task(void)
 }
 
 /* The value of ptr->field, where ptr comes from current_task(). For each pointer that
- * is read so of a task the verifier searches all of the kernel's types: only the usual
- * sample is worth that. */
+ * is read so of a task the verifier searches all of the kernel's types: it
+ * is for what the usual sample reads, or a pointer is needed for. */
 #define task_field(ptr, field) (have_task_pt_regs ? (ptr)->field : kernel_read(ptr, field))
 
 /* The tgid of any task in the loader's PID namespace, 0 when not visible. */

@@ -58,9 +58,9 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	u64 sp = sp_of(ctx->regs), end;
 	u32 tid = current_tid(task), cpu = bpf_get_smp_processor_id();
 
+	/* utask: as has_met_uprobe, by a plain load */
 	if (with_on_cpu || !is_user_mode(mode_of(ctx->regs)) || flags & PROCESS_IS_GO ||
-	    (kernel_has(task, utask) && task_field(task, utask)) ||
-	    is_on_signal_stack(task, sp) || r->busy)
+	    (kernel_has(task, utask) && task_field(task, utask)) || is_on_signal_stack(task, sp) || r->busy)
 		return false;
 	end = known_stack_end(task, tgid, tid, sp, flags);
 	if (!end || end - sp > stack_limit)

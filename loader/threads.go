@@ -92,7 +92,8 @@ func (s *Session) ForgetGoProcess(pid int) error {
 }
 
 // SetStackEnd tells where the stack of a thread ends: the CFA of the
-// outermost frame of a complete walk. Later samples of the thread end there.
+// outermost frame of a complete walk. Later samples of the thread end there, but
+// for what SetThreadEnds says.
 // A main thread's end is known without. An end of 0 forgets it, as must be
 // done when a walk runs past the end: the thread may be a new one, or have
 // changed its stack.
@@ -110,8 +111,10 @@ func (s *Session) SetStackEnd(tid int, end uint64) error {
 }
 
 // SetThreadEnds tells how far below their thread pointers the stacks of a process's
-// threads end, in bytes: where nothing else is known, samples end there. 0 forgets it, as must
-// be done when a walk lacks what is above, and for another program under the number.
+// threads end, in bytes: all but the main one's samples end there, and of those with more stack
+// than Config.StackBytes from there the ones that SetStackEnd has told nothing of. 0
+// forgets it, as must be done when a walk lacks what is above, and for another program
+// under the number.
 func (s *Session) SetThreadEnds(pid int, below uint64) error {
 	if s.rings == nil {
 		return errNotOpen

@@ -17,7 +17,7 @@ func callBefore(a *procstate.Arch, code []byte, pc uint64) (target uint64, direc
 	}
 	var in isa.Inst
 	for n := 2; n <= min(len(code), maxCallLen); n++ {
-		if uint64(n)%a.PCAlign != 0 || a == procstate.AMD64 && !isa.MayBeginCall(code[len(code)-n]) {
+		if uint64(n)%a.PCAlign != 0 || a == procstate.AMD64 && !isa.MayBeginCallAMD64(code[len(code)-n]) {
 			continue
 		}
 		if !decode(a, code[len(code)-n:], pc-uint64(n), &in) || int(in.Len) != n {

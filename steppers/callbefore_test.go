@@ -25,7 +25,7 @@ func TestCallsBegin(t *testing.T) {
 			continue
 		}
 		found[in.Flow]++
-		if !isa.MayBeginCall(code[0]) {
+		if !isa.MayBeginCallAMD64(code[0]) {
 			t.Fatalf("% x is a call", code)
 		}
 		if _, _, ok := callBefore(procstate.AMD64, code[:in.Len], 0x1000+uint64(in.Len)); !ok {

@@ -27,11 +27,12 @@ const (
 // its size is not told.
 const maxLastSymbol = 64 << 10
 
-// Kernel names kernel addresses from /proc/kallsyms, all of which it reads: where the kernel
-// can be asked for single ones, package loader's KernelNames does that. It has the kernel proper, its
-// modules, and BPF programs. It is a snapshot and immutable, but for the sizes
-// of BPF programs, which it asks for at the first of their addresses; these
-// have names only where they are told, which takes CAP_SYS_ADMIN.
+// Kernel names kernel addresses from /proc/kallsyms, all of which it reads: the
+// kernel proper, its modules, and BPF programs. Where the kernel can be asked for
+// single ones, package loader's KernelNames does that. It is a snapshot and
+// immutable, but for the sizes of BPF programs, which it asks for at the first of
+// their addresses; these have names only where they are told, which takes
+// CAP_SYS_ADMIN.
 type Kernel struct {
 	addrs   []uint64
 	names   []uint32 // offset in blob; 0 for a boundary that is no code

@@ -37,13 +37,13 @@ type modules struct {
 // codeNames names code of files and of the kernel. It belongs to one
 // goroutine, which need not be that of the modules.
 type codeNames struct {
-	symbolizer *symbols.Symbolizer
-	tables     *unwind.Tables          // tell where functions without a name begin; nil until needed
-	code       *steppers.FrameAnalyzer // tells so too; nil until needed
-	asked      *loader.KernelNames     // nil until needed, and where the kernel cannot be asked
-	kallsyms   *symbols.Kernel         // for what it does not tell then
-	nameless   bool                    // kallsyms do not tell of that either
-	notes      []string                // what is missing in the names, each thing once
+	symbolizer  *symbols.Symbolizer
+	tables      *unwind.Tables          // tell where functions without a name begin; nil until needed
+	code        *steppers.FrameAnalyzer // tells so too; nil until needed
+	kernelNames *loader.KernelNames     // nil until needed, and where the kernel cannot be asked
+	kallsyms    *symbols.Kernel         // for what it does not tell then
+	nameless    bool                    // kallsyms do not tell of that either
+	notes       []string                // what is missing in the names, each thing once
 }
 
 func newCodeNames(opt symbols.Options) *codeNames {
@@ -236,10 +236,10 @@ func (ms *modules) forgetNames() {
 	if ms.code != nil {
 		ms.code.Forget()
 	}
-	if ms.asked != nil {
-		ms.asked.Close()
+	if ms.kernelNames != nil {
+		ms.kernelNames.Close()
 	}
-	ms.asked, ms.kallsyms = nil, nil
+	ms.kernelNames, ms.kallsyms = nil, nil
 }
 
 // forgetUnused lets go of the files that have no frames in the present profile, by the
@@ -342,11 +342,11 @@ func missingNames(s *symbols.Symbolizer) string {
 // does not tell, as of code of its tracer. As that lists 100,000 others as well it is not
 // read again in vain.
 func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
-	if n.asked == nil && n.kallsyms == nil {
-		n.asked, _ = loader.OpenKernelNames()
+	if n.kernelNames == nil && n.kallsyms == nil {
+		n.kernelNames, _ = loader.OpenKernelNames()
 	}
-	if n.asked != nil {
-		if name, _, ok := n.asked.Lookup(addr); ok {
+	if n.kernelNames != nil {
+		if name, _, ok := n.kernelNames.Lookup(addr); ok {
 			return appendName(dst, name)
 		}
 		if n.nameless {

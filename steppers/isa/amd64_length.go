@@ -125,8 +125,8 @@ var prefixes = [256]uint8{
 	0x48: rexPrefix, 0x49: rexPrefix, 0x4a: rexPrefix, 0x4b: rexPrefix, 0x4c: rexPrefix, 0x4d: rexPrefix, 0x4e: rexPrefix, 0x4f: rexPrefix,
 }
 
-// MayBeginCall reports whether a call instruction of x86-64 code may begin with a byte.
-func MayBeginCall(b byte) bool { return b == 0xe8 || b == 0xff || prefixes[b] != noPrefix }
+// MayBeginCallAMD64 reports whether a call instruction of x86-64 code may begin with a byte.
+func MayBeginCallAMD64(b byte) bool { return b == 0xe8 || b == 0xff || prefixes[b] != noPrefix }
 
 // opcode reads the opcode that starts at code[i], with its escapes, and
 // returns its shape and the index after it, 0 when it is not valid.
