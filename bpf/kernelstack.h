@@ -74,8 +74,8 @@ GLOBAL int keep_kernel_words(u32 cpu)
 /* Whether return addresses in the kernel may have been replaced. */
 INLINE bool has_kernel_hooks(struct task_struct *task)
 {
-	return (kernel_has(task, ret_stack) && task_field(task, ret_stack)) ||
-	       (kernel_has(task, rethooks) && task_field(task, rethooks.first));
+	return (kernel_has(task, ret_stack) && kernel_read(task, ret_stack)) ||
+	       (kernel_has(task, rethooks) && kernel_read(task, rethooks.first));
 }
 
 /*
@@ -116,7 +116,7 @@ INLINE bool copy_kernel_stack(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	struct kernel_copy *c = &r->kernel;
 	u64 sp = ctx->regs.rsp, at = r->end + sizeof(struct kernel_regs), irq_bytes = 0, task_from = sp;
 
-	*(void *volatile *)&c->task_end = saved_user_regs(task); /* read back, it is a number */
+	*(void *volatile *)&c->task_end = saved_user_regs(current_task()); /* read back, it is a number */
 	u64 task_end = *(volatile u64 *)&c->task_end;
 	struct kernel_regs *regs = in_record(r, r->end);
 	if (!regs || has_kernel_hooks(task))

@@ -256,23 +256,34 @@ INLINE u64 usual_thread_end(struct task_struct *task, u32 tgid, u64 sp, u64 flag
 	return end > sp && end - sp <= MAIN_STACK_REACH ? end : 0;
 }
 
-/*
- * Where the stack that holds sp ends, as far as is known without reading user
- * memory; 0 when it is not known. A main thread's end is known to the kernel, those of
- * others are learned by user space.
- */
-INLINE u64 known_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp, u64 flags)
+/* Where the main thread's stack ends, which the kernel knows to begin at start_stack; 0
+ * when sp is on some other one. */
+INLINE u64 main_stack_end(u64 start_stack, u64 sp)
 {
-	if (tgid == tid) {
-		struct mm_struct *mm = task_field(task, mm);
-		u64 end = mm ? task_field(mm, start_stack) + ABOVE_START_STACK : 0;
-		return end - sp <= MAIN_STACK_REACH ? end : 0;
-	}
+	u64 end = start_stack + ABOVE_START_STACK;
+
+	return start_stack && end - sp <= MAIN_STACK_REACH ? end : 0;
+}
+
+/* Where the stack of another thread ends, as user space has learned it. */
+INLINE u64 thread_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp, u64 flags)
+{
 	u64 usual = usual_thread_end(task, tgid, sp, flags);
+
 	if (usual && usual - sp <= stack_limit)
 		return usual;
 	u64 *learned = bpf_map_lookup_elem(&stack_ends, &tid);
 	return learned && *learned > sp ? *learned : usual;
+}
+
+/* Where the stack that holds sp ends, as far as is known without reading user
+ * memory; 0 when it is not known. */
+INLINE u64 known_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp, u64 flags)
+{
+	if (tgid != tid)
+		return thread_stack_end(task, tgid, tid, sp, flags);
+	struct mm_struct *mm = kernel_read(task, mm);
+	return main_stack_end(kernel_read(mm, start_stack), sp);
 }
 
 /* The same of the current task. */

@@ -6,6 +6,7 @@
 #ifndef SWBPF_USUAL_H
 #define SWBPF_USUAL_H
 
+#include "kernelstack.h"
 #include "returns.h"
 #include "signal.h"
 
@@ -47,32 +48,64 @@ INLINE void end_record(struct cpu_ring *r, struct sample_header *h, u64 time)
 	publish(r, r->end);
 }
 
+/* Adds the kernel part of the stack of a perf event, if it is wanted. */
+INLINE void add_kernel_part(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct sample_header *h,
+			    struct task_struct *task)
+{
+	if (want_kernel && copy_kernel)
+		add_interrupted_kernel_stack(ctx, r, h, task);
+	else if (want_kernel)
+		add_kernel_stack(ctx, r, h, 0);
+}
+
+/* Reads the user registers of a sample that fell in the kernel. Returns whether it has such,
+ * and they are all there. */
+INLINE bool read_usual_regs(struct task_struct *task, struct sample_header *h, u64 kernel_sp)
+{
+	void *saved = saved_user_regs(task);
+
+	return !(task_field(task, flags) & PF_KTHREAD) && !is_saving_regs(kernel_sp, saved) &&
+	       !bpf_probe_read_kernel(&h->regs, sizeof(h->regs), saved);
+}
+
 /*
- * Takes the usual sample of a perf event: of user code, on a stack whose end is known
- * and that can be copied by one read. It finds nothing in a cache, so it is little code
- * and touches few lines of memory. Returns whether it did; if not, all is as it was.
+ * Takes the usual sample of a perf event: of a stack whose end is known and that can be
+ * copied by one read. It finds nothing in a cache, so it is little code, and touches few
+ * lines of memory. Returns whether it did; if not, all is as it was.
  */
 INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid,
 			      u8 flags)
 {
-	u64 sp = sp_of(ctx->regs), end;
+	bool in_kernel = !is_user_mode(mode_of(ctx->regs)), in_red_zone = true;
+	struct mm_struct *mm = task_field(task, mm);
 	u32 tid = current_tid(task), cpu = bpf_get_smp_processor_id();
+	u64 sp = sp_of(ctx->regs), end = 0;
 
 	/* utask: as has_met_uprobe, by a plain load */
-	if (with_on_cpu || !is_user_mode(mode_of(ctx->regs)) || flags & PROCESS_IS_GO ||
-	    (kernel_has(task, utask) && task_field(task, utask)) || is_on_signal_stack(task, sp) || r->busy)
-		return false;
-	end = known_stack_end(task, tgid, tid, sp, flags);
-	if (!end || end - sp > stack_limit)
+	if (!mm || flags & PROCESS_IS_GO || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();
 	struct sample_header *h = begin_record(r);
-	r->end = sizeof(*h);
-	bool taken = h && add_whole_stack(r, cpu, end + tgid, stack_start(sp, !is_in_syscall(&ctx->regs)), end);
-	if (taken) {
+	bool taken = h;
+	if (unlikely(in_kernel) && h) {
+		taken = read_usual_regs(task, h, sp);
+		sp = stack_pointer(&h->regs);
+		in_red_zone = !is_in_syscall(&h->regs);
+	}
+	if (taken && !is_on_signal_stack(task, sp))
+		end = tgid == tid ? main_stack_end(task_field(mm, start_stack), sp) : thread_stack_end(task, tgid, tid, sp, flags);
+	taken = false;
+	if (h && end && end - sp <= stack_limit) {
+		r->end = sizeof(*h);
 		begin_header(h, task, tgid, tid, current_cgroup(task), ctx->sample_period);
-		__builtin_memcpy(&h->regs, &ctx->regs, sizeof(h->regs));
+		if (unlikely(in_kernel))
+			add_kernel_part(ctx, r, h, task);
+		else
+			__builtin_memcpy(&h->regs, &ctx->regs, sizeof(h->regs));
+		taken = add_whole_stack(r, cpu, end + tgid, stack_start(sp, in_red_zone), end);
+	}
+	if (taken) {
 		h->user = user_state_of(task, h);
 		h->live = end - sp;
 		h->stack_end = STACK_END_BOTTOM;

@@ -1,0 +1,46 @@
+package loader
+
+import (
+	"encoding/binary"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+)
+
+// constantsSection is where programs read the constants of bpf/config.h.
+const constantsSection = ".rodata"
+
+// putConstants puts the values of constants into the instructions of a program of spec that
+// would load them. Their memory is a page more that is in no cache at the time
+// of a sample.
+func putConstants(spec *ebpf.CollectionSpec, insns asm.Instructions) {
+	values := make(map[int64][]byte)
+	for _, v := range spec.Variables {
+		if v.SectionName == constantsSection {
+			values[int64(v.Offset)] = v.Value
+		}
+	}
+	for i := 1; i < len(insns); i++ {
+		address, load := &insns[i-1], &insns[i]
+		if !address.IsLoadFromMap() || address.Reference() != constantsSection ||
+			load.OpCode.Class() != asm.LdXClass || load.Src != address.Dst {
+			continue
+		}
+		value := values[address.Constant>>32+int64(load.Offset)]
+		if len(value) != load.OpCode.Size().Sizeof() {
+			continue
+		}
+		var bytes [8]byte
+		copy(bytes[:], value)
+		n := binary.NativeEndian.Uint64(bytes[:])
+		switch {
+		case load.Dst == load.Src && btf.FuncMetadata(address) == nil:
+			// All stays where it is: other instructions jump over it.
+			*address = asm.LoadImm(load.Dst, int64(n), asm.DWord).WithSymbol(address.Symbol()).WithSource(address.Source())
+			*load = asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}.WithSource(load.Source())
+		case n < 1<<31: // others may use the address as well
+			*load = asm.Mov.Imm(load.Dst, int32(n)).WithSource(load.Source())
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package loader
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// What instructions load of constants becomes part of them, as the loader has set it; all
+// else stays as it is, and where it is.
+func TestPutConstants(t *testing.T) {
+	for _, file := range []string{"../gen/sampler_x86_bpfel.o", "../gen/sampler_arm64_bpfel.o"} {
+		spec, err := ebpf.LoadCollectionSpec(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := make(map[uint64]*ebpf.VariableSpec)
+		for i, name := range []string{gen.SamplerVarRingBytes, gen.SamplerVarStackLimit, gen.SamplerVarRecordLimit, gen.SamplerVarPidNamespace, gen.SamplerVarThreadSize} {
+			v := spec.Variables[name]
+			value := make([]byte, v.Size())
+			binary.NativeEndian.PutUint32(value, uint32(0x1234567+i))
+			if err := v.Set(value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, v := range spec.Variables {
+			if v.SectionName == constantsSection {
+				at[uint64(v.Offset)] = v
+			}
+		}
+		for name, prog := range spec.Programs {
+			before := slices.Clone(prog.Instructions)
+			putConstants(spec, prog.Instructions)
+			put := 0
+			for i, is := range prog.Instructions {
+				was := before[i]
+				if is.Symbol() != was.Symbol() || is.Size() != was.Size() {
+					t.Fatalf("%s: %v in place of %v", name, is, was)
+				}
+				if is.OpCode == was.OpCode && is.Constant == was.Constant {
+					continue
+				}
+				load := was // and where the address is loaded is the instruction before
+				address := before[max(i-1, 0)]
+				if was.IsLoadFromMap() {
+					load, address = before[i+1], was
+				}
+				v := at[uint64(address.Constant>>32)+uint64(load.Offset)]
+				if address.Reference() != constantsSection || load.OpCode.Class() != asm.LdXClass || v == nil {
+					t.Fatalf("%s: %v in place of %v", name, is, was)
+				}
+				if is.OpCode.Class() == asm.JumpClass { // it does nothing: the address has become the value
+					if is.OpCode.JumpOp() != asm.Ja || is.Offset != 0 {
+						t.Errorf("%s: %v in place of %v", name, is, was)
+					}
+					continue
+				}
+				want := make([]byte, 8)
+				copy(want, v.Value)
+				if is.Dst != load.Dst || uint64(is.Constant) != binary.NativeEndian.Uint64(want) {
+					t.Errorf("%s: %s of % x became %v", name, v.Name, v.Value, is)
+				}
+				put++
+			}
+			if name == gen.SamplerProgOnUsualEvent && put < 10 {
+				t.Errorf("%s: %s has %d constants put in", file, name, put)
+			}
+		}
+	}
+}
