@@ -314,9 +314,8 @@ struct {
 	MAP_UINT(value_size, 4);
 } any_event SEC(".maps");
 
-/* The same, for the usual sample first: with have_task_pt_regs, without with_on_cpu. A
- * program of its own has little code, and the kernel's stack, which is in a cache; that
- * of a program which calls as much is elsewhere since Linux 6.13. */
+/* The same, for the usual sample first: with have_task_pt_regs, without with_on_cpu. It is a
+ * program of its own so that it has little code. */
 SEC("perf_event")
 int on_usual_event(struct bpf_perf_event_data *ctx)
 {
