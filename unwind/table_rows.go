@@ -18,7 +18,7 @@ const (
 type rows struct {
 	groups []*[1 << groupBits][]compiledRow // by page, in order of address
 	made   []compiledRow                    // of a piece of a page, before they are kept: the window's
-	bytes  int64                            // in the rows of all pages
+	bytes  int64                            // in groups, and in the rows of all pages
 	all    *rulePool
 	added  int      // bytes of the rules that all had not had before
 	rules  []*Rule  // by number, of all
@@ -222,6 +222,7 @@ func (k *rows) keep(start, end uint64, first bool) {
 	}
 	if k.groups[g] == nil {
 		k.groups[g] = new([1 << groupBits][]compiledRow)
+		k.bytes += int64(unsafe.Sizeof(*k.groups[g]))
 	}
 	page := &k.groups[g][start>>pageBits&(1<<groupBits-1)]
 	old, to := *page, uint16((end-1)&offsetMask)+1
@@ -248,14 +249,7 @@ func withRoom[T any](s []T) []T {
 
 // size is the memory in use, in bytes.
 func (k *rows) size() int64 {
-	n := cap(k.groups) * 8
-	for _, g := range k.groups {
-		if g != nil {
-			n += int(unsafe.Sizeof(*g))
-		}
-	}
-	n += k.added + cap(k.rules)*8 + (cap(k.index)+cap(k.after))*2
-	return int64(n) + k.bytes
+	return k.bytes + int64(k.added+(cap(k.groups)+cap(k.rules))*8+(cap(k.index)+cap(k.after))*2)
 }
 
 // compile executes the FDE of vaddr over the page of vaddr, keeps the rows and
