@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"iter"
+	"strings"
 )
 
 // ELFSymbol is a symbol that a file defines.
@@ -135,6 +136,10 @@ func (im *Image) symbolNamed(name string, typ elf.SymType, tables ...string) (va
 const (
 	searchBlock = 48 << 10 // bytes of a table that are searched at a time
 	maxSameName = 8        // names that end with the one that is looked for
+
+	// rareInNames are characters that few names have, among which are mangled ones: what
+	// begins with one is found at once.
+	rareInNames = "jqxzwkU."
 )
 
 // findName finds the offsets of a name in a string table, also where it is the end of
@@ -145,18 +150,20 @@ func (im *Image) findName(s Section, name string) iter.Seq[uint32] {
 			return
 		}
 		want := append([]byte(name), 0)
+		rare := max(0, strings.IndexAny(name, rareInNames), len(name)-len(strings.TrimLeft(name, "_")))
 		buf := make([]byte, searchBlock)
 		for off := uint64(0); off+uint64(len(want)) <= s.Size; off += uint64(len(buf) - len(want) + 1) {
 			b := buf[:min(uint64(len(buf)), s.Size-off)]
 			if im.readFull(b, s.Off+off) != nil {
 				return
 			}
-			for from := 0; ; from++ {
-				i := bytes.Index(b[from:], want)
+			for from := rare; from < len(b); from++ {
+				i := bytes.Index(b[from:], want[rare:])
 				if i < 0 {
 					break
 				}
-				if from += i; !yield(uint32(off) + uint32(from)) {
+				from += i
+				if at := from - rare; bytes.Equal(b[at:from], want[:rare]) && !yield(uint32(off)+uint32(at)) {
 					return
 				}
 			}

@@ -1,0 +1,50 @@
+package procstate
+
+import (
+	"bytes"
+	"debug/elf"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A name is found wherever it is in a table, at the ends of what is read at a time, too,
+// and nowhere else.
+func TestFindName(t *testing.T) {
+	names := []string{"__jit_debug_descriptor", "libgcc_s.so.1", "registered_frames", "__a", "_", "x"}
+	table := []byte{0}
+	want := make(map[string][]uint32)
+	add := func(s string) {
+		for _, name := range names {
+			if strings.HasSuffix(s, name) {
+				want[name] = append(want[name], uint32(len(table)+len(s)-len(name)))
+			}
+		}
+		table = append(append(table, s...), 0)
+	}
+	for _, name := range names {
+		add(name)
+		add("_Z" + name)
+		add(name + "s")
+		// One at each place around the end of what is read first.
+		next := (len(table)/searchBlock + 1) * searchBlock
+		add(strings.Repeat("y", next-len(table)-len(name)-8))
+		for range 8 {
+			add(name)
+		}
+	}
+	add("__jit_debug")
+	im := &Image{r: bytes.NewReader(table), size: int64(len(table))}
+	for _, name := range names {
+		var got []uint32
+		for at := range im.findName(Section{Type: elf.SHT_STRTAB, Size: uint64(len(table))}, name) {
+			got = append(got, at)
+			if !bytes.HasPrefix(table[at:], append([]byte(name), 0)) {
+				t.Errorf("%q is not at %d", name, at)
+			}
+		}
+		if !slices.Equal(got, want[name]) {
+			t.Errorf("%q is at %v, found %v", name, want[name], got)
+		}
+	}
+}
