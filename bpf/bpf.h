@@ -43,7 +43,6 @@ typedef _Bool bool;
 enum map_type {
 	MAP_HASH = 1,
 	MAP_ARRAY = 2,
-	MAP_PROG_ARRAY = 3,
 	MAP_LRU_HASH = 9,
 	MAP_RINGBUF = 27,
 };
@@ -58,7 +57,6 @@ static long (*const bpf_map_delete_elem)(const void *map, const void *key) = (vo
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u64 (*const bpf_get_prandom_u32)(void) = (void *)7; /* of 32 bits */
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
-static long (*const bpf_tail_call)(void *ctx, const void *map, u32 index) = (void *)12;
 static void *(*const bpf_get_current_task)(void) = (void *)35;
 static long (*const bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
 static long (*const bpf_probe_read_user)(void *dst, u32 size, const void *addr) = (void *)112;

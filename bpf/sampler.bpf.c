@@ -302,32 +302,8 @@ int on_perf_event(struct bpf_perf_event_data *ctx)
 
 	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
 		return 0;
-	take_sample(ctx, r, task, tgid, flags);
-	return 0;
-}
-
-/* on_perf_event, in which on_usual_event goes on. */
-struct {
-	MAP_UINT(type, MAP_PROG_ARRAY);
-	MAP_UINT(max_entries, 1);
-	MAP_UINT(key_size, 4);
-	MAP_UINT(value_size, 4);
-} any_event SEC(".maps");
-
-/* The same, for the usual sample first: with have_task_pt_regs, without with_on_cpu. It is a
- * program of its own so that it has little code. */
-SEC("perf_event")
-int on_usual_event(struct bpf_perf_event_data *ctx)
-{
-	struct cpu_ring *r = this_cpu_ring();
-	struct task_struct *task = current_task();
-	u32 tgid;
-	u8 flags;
-
-	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
-		return 0;
-	if (!take_usual_sample(ctx, r, task, tgid, flags))
-		bpf_tail_call(ctx, &any_event, 0);
+	if (with_on_cpu || !take_usual_sample(ctx, r, task, tgid, flags))
+		take_sample(ctx, r, task, tgid, flags);
 	return 0;
 }
 

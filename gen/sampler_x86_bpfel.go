@@ -390,7 +390,6 @@ type SamplerWaitingRecord struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	SamplerMapAnyEvent           = "any_event"
 	SamplerMapDeferredSamples    = "deferred_samples"
 	SamplerMapGoProcesses        = "go_processes"
 	SamplerMapKnownPrograms      = "known_programs"
@@ -410,7 +409,6 @@ const (
 	SamplerProgOnSwitch          = "on_switch"
 	SamplerProgOnTracepoint      = "on_tracepoint"
 	SamplerProgOnUprobe          = "on_uprobe"
-	SamplerProgOnUsualEvent      = "on_usual_event"
 	SamplerProgOnWaitingTask     = "on_waiting_task"
 	SamplerProgOnWaking          = "on_waking"
 	SamplerVarCopyKernel         = "copy_kernel"
@@ -498,7 +496,6 @@ type SamplerProgramSpecs struct {
 	OnSwitch      *ebpf.ProgramSpec `ebpf:"on_switch"`
 	OnTracepoint  *ebpf.ProgramSpec `ebpf:"on_tracepoint"`
 	OnUprobe      *ebpf.ProgramSpec `ebpf:"on_uprobe"`
-	OnUsualEvent  *ebpf.ProgramSpec `ebpf:"on_usual_event"`
 	OnWaitingTask *ebpf.ProgramSpec `ebpf:"on_waiting_task"`
 	OnWaking      *ebpf.ProgramSpec `ebpf:"on_waking"`
 }
@@ -507,7 +504,6 @@ type SamplerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerMapSpecs struct {
-	AnyEvent        *ebpf.MapSpec `ebpf:"any_event"`
 	DeferredSamples *ebpf.MapSpec `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.MapSpec `ebpf:"go_processes"`
 	KnownPrograms   *ebpf.MapSpec `ebpf:"known_programs"`
@@ -584,7 +580,6 @@ func (o *SamplerObjects) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerMaps struct {
-	AnyEvent        *ebpf.Map `ebpf:"any_event"`
 	DeferredSamples *ebpf.Map `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.Map `ebpf:"go_processes"`
 	KnownPrograms   *ebpf.Map `ebpf:"known_programs"`
@@ -602,7 +597,6 @@ type SamplerMaps struct {
 
 func (m *SamplerMaps) Close() error {
 	return _SamplerClose(
-		m.AnyEvent,
 		m.DeferredSamples,
 		m.GoProcesses,
 		m.KnownPrograms,
@@ -670,7 +664,6 @@ type SamplerPrograms struct {
 	OnSwitch      *ebpf.Program `ebpf:"on_switch"`
 	OnTracepoint  *ebpf.Program `ebpf:"on_tracepoint"`
 	OnUprobe      *ebpf.Program `ebpf:"on_uprobe"`
-	OnUsualEvent  *ebpf.Program `ebpf:"on_usual_event"`
 	OnWaitingTask *ebpf.Program `ebpf:"on_waiting_task"`
 	OnWaking      *ebpf.Program `ebpf:"on_waking"`
 }
@@ -683,7 +676,6 @@ func (p *SamplerPrograms) Close() error {
 		p.OnSwitch,
 		p.OnTracepoint,
 		p.OnUprobe,
-		p.OnUsualEvent,
 		p.OnWaitingTask,
 		p.OnWaking,
 	)

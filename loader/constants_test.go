@@ -67,7 +67,7 @@ func TestPutConstants(t *testing.T) {
 				}
 				put++
 			}
-			if name == gen.SamplerProgOnUsualEvent && put < 10 {
+			if name == gen.SamplerProgOnPerfEvent && put < 10 {
 				t.Errorf("%s: %s has %d constants put in", file, name, put)
 			}
 		}

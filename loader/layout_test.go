@@ -174,7 +174,6 @@ func TestObjects(t *testing.T) {
 		}
 		for name, typ := range map[string]ebpf.ProgramType{
 			gen.SamplerProgOnPerfEvent:  ebpf.PerfEvent,
-			gen.SamplerProgOnUsualEvent: ebpf.PerfEvent,
 			gen.SamplerProgOnTracepoint: ebpf.TracePoint,
 			gen.SamplerProgOnUprobe:     ebpf.Kprobe,
 			gen.SamplerProgOnSwitch:     ebpf.RawTracepoint,

@@ -13,22 +13,16 @@ import (
 	"github.com/swbpf/swbpf/gen"
 )
 
-// load puts maps and programs into the kernel. Where its verifier finds that too
-// much, the usual sample has no program of its own; then all is sent, not changes
-// alone. Those of 5.10 and 6.1 do not find changes too much.
+// load puts maps and programs into the kernel. Where its verifier finds the
+// program that sends changes too much, all is sent; those of 5.10 and 6.1 do not.
 func (s *Session) load() error {
-	s.usual = !s.event.isPoint() && !s.event.IsWall() && haveNewHelpers() && haveTailCalls()
 	err := s.loadAll()
-	for err != nil && (s.usual || s.cfg.Changes) {
+	if err != nil && s.cfg.Changes {
 		for _, prog := range s.programs() {
 			prog.Close()
 		}
 		s.maps.Close()
-		if s.usual {
-			s.usual = false
-		} else {
-			s.cfg.Changes, s.mirrors = false, nil
-		}
+		s.cfg.Changes, s.mirrors = false, nil
 		err = s.loadAll()
 	}
 	return err
@@ -192,21 +186,15 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
 			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
-			gen.SamplerMapAnyEvent: s.maps.AnyEvent,
 		},
 		Cache:    s.types,
-		Programs: ebpf.ProgramOptions{LogDisabled: s.cfg.Changes || s.usual}, // which take another attempt
+		Programs: ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
 	})
 	if err != nil {
 		return err
 	}
 	defer coll.Close()
 	s.prog = coll.DetachProgram(s.samplingProgram())
-	if s.usual {
-		if err := s.maps.AnyEvent.Put(uint32(0), coll.Programs[gen.SamplerProgOnPerfEvent]); err != nil {
-			return err
-		}
-	}
 	for _, h := range offCPUHooks {
 		if prog := coll.DetachProgram(h.program); prog != nil {
 			s.hooks = append(s.hooks, hook{h.tracepoint, prog})
@@ -232,9 +220,6 @@ func (s *Session) samplingProgram() string {
 	case s.event.IsOffCPU():
 		return ""
 	}
-	if s.usual {
-		return gen.SamplerProgOnUsualEvent
-	}
 	return gen.SamplerProgOnPerfEvent
 }
 
@@ -247,9 +232,6 @@ var offCPUHooks = []struct{ tracepoint, program string }{
 func (s *Session) wantedPrograms() (names []string) {
 	if name := s.samplingProgram(); name != "" {
 		names = append(names, name)
-	}
-	if s.usual { // it goes on in the other one
-		names = append(names, gen.SamplerProgOnPerfEvent)
 	}
 	if s.event.hasOffCPU() {
 		for _, h := range offCPUHooks {

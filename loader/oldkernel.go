@@ -2,7 +2,6 @@ package loader
 
 import (
 	"math"
-	"runtime"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -20,11 +19,6 @@ var assumedRelease string
 // them earlier: they are probed for.
 func haveNewHelpers() bool {
 	return assumedRelease == "" && features.HaveProgramHelper(ebpf.PerfEvent, asm.FnTaskPtRegs) == nil
-}
-
-// haveTailCalls reports whether a program can go on in another one and have functions, too.
-func haveTailCalls() bool {
-	return kernelSince(6, 0) || runtime.GOARCH == "amd64" && kernelSince(5, 10)
 }
 
 // haveTaskWork reports whether the kernel may call a function of a program when

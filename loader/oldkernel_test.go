@@ -31,7 +31,7 @@ func TestProgramsForLinux58(t *testing.T) {
 			}
 			for name, m := range spec.Maps {
 				switch m.Type {
-				case ebpf.Array, ebpf.PerCPUArray, ebpf.Hash, ebpf.LRUHash, ebpf.RingBuf, ebpf.ProgramArray:
+				case ebpf.Array, ebpf.PerCPUArray, ebpf.Hash, ebpf.LRUHash, ebpf.RingBuf:
 				default:
 					t.Errorf("%s, %s: map %s is of type %v", object, arch, name, m.Type)
 				}

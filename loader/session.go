@@ -21,7 +21,6 @@ type Session struct {
 	event    Event
 	cfg      Config
 	prog     *ebpf.Program // the sampling program; nil for OffCPU
-	usual    bool          // whether that takes the usual sample alone, and goes on in another one
 	hooks    []hook        // of OffCPU and Wall
 	waiting  *ebpf.Program // lists threads off the CPU; nil without
 	maps     gen.SamplerMaps
