@@ -139,6 +139,9 @@ func TestServedGoroutine(t *testing.T) {
 		if word(3, o.MCurg) == word(1, 0) {
 			return false // in a signal handler, before it has a g of its own
 		}
+		if word(3, o.MCurg) == 0 && word(3, o.MG0) == smp.Regions[4].Addr {
+			return false // in one that has met g0, which serves none
+		}
 		seen++
 		own, g, m, curg, stack := smp.Regions[0], smp.Regions[2], smp.Regions[3], smp.Regions[4], smp.Regions[5]
 		if at := smp.Regions[1].Addr; at != smp.Regs.ThreadPointer-8 || word(1, 0) != g.Addr {
