@@ -192,4 +192,14 @@ APART void add_interrupted_kernel_stack(struct bpf_perf_event_data *ctx, struct 
 		add_kernel_stack(ctx, r, h, 0);
 }
 
+/* Adds the kernel part of the stack of a perf event that fell in the kernel, if it is wanted. */
+INLINE void add_kernel_part(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct sample_header *h,
+			    struct task_struct *task)
+{
+	if (want_kernel && copy_kernel)
+		add_interrupted_kernel_stack(ctx, r, h, task);
+	else if (want_kernel)
+		add_kernel_stack(ctx, r, h, 0);
+}
+
 #endif

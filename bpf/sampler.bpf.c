@@ -122,8 +122,8 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 	r->end = sizeof(*h);
 	if (o->deferred)
 		add_kept_kernel_stack(o->deferred, r, h);
-	else if (o->kernel_sp && want_kernel && copy_kernel)
-		add_interrupted_kernel_stack(ctx, r, h, task);
+	else if (o->kernel_sp)
+		add_kernel_part(ctx, r, h, task);
 	else if (o->in_kernel && want_kernel)
 		add_kernel_stack(ctx, r, h, o->at_switch ? RAW_TRACEPOINT_FRAMES : 0);
 	if (o->regs) {

@@ -48,26 +48,6 @@ INLINE void end_record(struct cpu_ring *r, struct sample_header *h, u64 time)
 	publish(r, r->end);
 }
 
-/* Adds the kernel part of the stack of a perf event, if it is wanted. */
-INLINE void add_kernel_part(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct sample_header *h,
-			    struct task_struct *task)
-{
-	if (want_kernel && copy_kernel)
-		add_interrupted_kernel_stack(ctx, r, h, task);
-	else if (want_kernel)
-		add_kernel_stack(ctx, r, h, 0);
-}
-
-/* Reads the user registers of a sample that fell in the kernel. Returns whether it has such,
- * and they are all there. */
-INLINE bool read_usual_regs(struct task_struct *task, struct sample_header *h, u64 kernel_sp)
-{
-	void *saved = saved_user_regs(task);
-
-	return !(task_field(task, flags) & PF_KTHREAD) && !is_saving_regs(kernel_sp, saved) &&
-	       !bpf_probe_read_kernel(&h->regs, sizeof(h->regs), saved);
-}
-
 /*
  * Takes the usual sample of a perf event: of a stack whose end is known and that can be
  * copied by one read. It finds nothing in a cache, so it is little code, and touches few
@@ -89,7 +69,8 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	struct sample_header *h = begin_record(r);
 	bool taken = h;
 	if (unlikely(in_kernel) && h) {
-		taken = read_usual_regs(task, h, sp);
+		enum user_state user = read_user_regs(task, h, sp);
+		taken = user == USER_NATIVE || user == USER_COMPAT32;
 		sp = stack_pointer(&h->regs);
 		in_red_zone = !is_in_syscall(&h->regs);
 	}

@@ -21,10 +21,11 @@ func putConstants(spec *ebpf.CollectionSpec, insns asm.Instructions) {
 			values[int64(v.Offset)] = v.Value
 		}
 	}
+	targets := jumpTargets(insns)
 	for i := 1; i < len(insns); i++ {
 		address, load := &insns[i-1], &insns[i]
 		if !address.IsLoadFromMap() || address.Reference() != constantsSection ||
-			load.OpCode.Class() != asm.LdXClass || load.Src != address.Dst {
+			load.OpCode.Class() != asm.LdXClass || load.Src != address.Dst || targets[i] {
 			continue
 		}
 		value := values[address.Constant>>32+int64(load.Offset)]
@@ -43,4 +44,22 @@ func putConstants(spec *ebpf.CollectionSpec, insns asm.Instructions) {
 			*load = asm.Mov.Imm(load.Dst, int32(n)).WithSource(load.Source())
 		}
 	}
+}
+
+// jumpTargets are the indices of the instructions that others jump to, with what they
+// have in registers.
+func jumpTargets(insns asm.Instructions) map[int]bool {
+	at := make(map[asm.RawInstructionOffset]int)
+	for iter := insns.Iterate(); iter.Next(); {
+		at[iter.Offset] = iter.Index
+	}
+	targets := make(map[int]bool)
+	for iter := insns.Iterate(); iter.Next(); {
+		op := iter.Ins.OpCode
+		if op.Class().IsJump() && op.JumpOp() != asm.Call && op.JumpOp() != asm.Exit {
+			to := int64(iter.Offset) + 1 + int64(iter.Ins.Offset)
+			targets[at[asm.RawInstructionOffset(to)]] = true
+		}
+	}
+	return targets
 }

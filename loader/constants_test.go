@@ -73,3 +73,30 @@ func TestPutConstants(t *testing.T) {
 		}
 	}
 }
+
+// A load that another instruction jumps to may be of another address.
+func TestPutConstantsBehindJump(t *testing.T) {
+	spec := &ebpf.CollectionSpec{Variables: map[string]*ebpf.VariableSpec{
+		"a": {SectionName: constantsSection, Offset: 0, Value: []byte{1, 0, 0, 0, 0, 0, 0, 0}},
+		"b": {SectionName: constantsSection, Offset: 8, Value: []byte{2, 0, 0, 0, 0, 0, 0, 0}},
+	}}
+	address := func(offset uint32) asm.Instruction {
+		return asm.LoadMapValue(asm.R1, 0, offset).WithReference(constantsSection)
+	}
+	jump := func(op asm.JumpOp, over int16) asm.Instruction {
+		return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(op), Dst: asm.R2, Offset: over}
+	}
+	for _, dst := range []asm.Register{asm.R1, asm.R3} {
+		load := asm.LoadMem(dst, asm.R1, 0, asm.DWord)
+		for _, c := range []struct {
+			over int16 // addresses take two units
+			put  bool
+		}{{2, false}, {3, true}, {0, true}} {
+			insns := asm.Instructions{address(0), jump(asm.JEq, c.over), address(8), load, asm.Return()}
+			putConstants(spec, insns)
+			if put := insns[3].OpCode != load.OpCode; put != c.put {
+				t.Errorf("into %v, jump over %d: put in is %v, want %v: %v", dst, c.over, put, c.put, insns)
+			}
+		}
+	}
+}
