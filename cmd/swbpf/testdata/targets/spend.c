@@ -58,10 +58,13 @@ __attribute__((noinline)) static void spend_uninterruptible(void)
 	waitpid(child, NULL, 0);
 }
 
-// Reads past the page cache where the file system allows that.
+__attribute__((used)) static char large[4 << 20] = { 1 }; // in the program's file
+
+// Reads the program's file past the page cache where the file system allows that,
+// so much at a time that its waits are few enough for a stack of each.
 __attribute__((noinline)) static void spend_disk(void)
 {
-	static _Alignas(4096) char block[4096];
+	static _Alignas(4096) char block[sizeof(large)];
 	static int file = -1;
 
 	if (file < 0)
