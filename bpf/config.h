@@ -218,6 +218,7 @@ struct {
 
 /* Where the record of a task that waits is assembled: it has no regions. */
 struct waiting_record {
+	u64 pid; /* in the first PID namespace: the key of times */
 	struct sample_header header;
 	u8 kernel_pc[MAX_KERNEL_FRAMES * 8];
 	struct replaced_return returns[MAX_RETURNS];

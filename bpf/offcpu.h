@@ -177,7 +177,7 @@ INLINE void end_short(struct cpu_ring *r, struct thread_times *t, struct off_cpu
 	t->carried[OFF_CPU_RUNNABLE] += runnable;
 }
 
-/* A time off the CPU ends. */
+/* end_time for a time whose sample, if any, t->sampled tells of. */
 APART void end_off_cpu(struct cpu_ring *r, struct thread_times *t, u64 now)
 {
 	u64 left = t->left, woken = t->woken;
@@ -200,6 +200,14 @@ APART void end_off_cpu(struct cpu_ring *r, struct thread_times *t, u64 now)
 	}
 }
 
+/* A time off the CPU ends. */
+INLINE void end_time(struct cpu_ring *r, struct thread_times *t, u64 now)
+{
+	if (t->late == t->left)
+		t->sampled = SAMPLED;
+	end_off_cpu(r, t, now);
+}
+
 /*
  * The current task is on the CPU without having been seen to come back: some
  * kernels leave a switch out now and then. It was after the last one on this
@@ -216,7 +224,7 @@ INLINE void make_up(struct cpu_ring *r, struct thread_times *t)
 		back = t->woken;
 	n->missed_switches++;
 	n->on_cpu_since = back;
-	end_off_cpu(r, t, back);
+	end_time(r, t, back);
 }
 
 /* The next task comes back to the CPU. */
@@ -231,7 +239,7 @@ INLINE void come_back(struct cpu_ring *r, struct task_struct *next, u64 now)
 	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
 	if (t) {
 		if (t->left)
-			end_off_cpu(r, t, now);
+			end_time(r, t, now);
 		return;
 	}
 	u32 tgid = tgid_of(next);

@@ -176,6 +176,7 @@ struct counters {
 	u64 missed_switches;  /* back to a thread, that were not reported */
 
 	u64 started;      /* when the session was */
+	u64 late_before;  /* by when a thread left the CPU that gets a late sample (on_waiting_task) */
 	u64 on_cpu_since; /* since when the current task runs without a sample */
 	u64 running;      /* its number in the first PID namespace */
 	u64 window_start; /* of the time within which these were drawn */
@@ -200,6 +201,7 @@ enum sampled {
 struct thread_times {
 	u64 left;  /* when it left the CPU; 0 while it is on one */
 	u64 woken; /* since when it could run again; 0: it cannot */
+	u64 late;  /* when it left the CPU for the time whose sample on_waiting_task wrote */
 	u64 born;  /* when this was made */
 	u64 carried[OFF_CPU_STATES]; /* ns, by enum off_cpu_state */
 	u64 owed[OFF_CPU_STATES]; /* ns that no sample weighs yet */

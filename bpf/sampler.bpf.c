@@ -478,10 +478,10 @@ INLINE bool is_on_cpu(struct task_struct *task)
 }
 
 /*
- * Enters a task as one that is off the CPU since the session started. Returns
- * whether it has been so without a break.
+ * Enters a task as one that is off the CPU since the session started. Returns its
+ * times if it has been so without a break, and has no sample yet; NULL if not.
  */
-INLINE bool begin_waiting(struct task_struct *task, u64 started, u32 tgid, u8 off_cpu)
+INLINE struct thread_times *begin_waiting(struct task_struct *task, u64 started, u32 tgid, u8 off_cpu)
 {
 	u32 pid = kernel_read(task, pid);
 	struct thread_times new = {
@@ -491,20 +491,59 @@ INLINE bool begin_waiting(struct task_struct *task, u64 started, u32 tgid, u8 of
 	identify(&new, task, tgid, cgroup_of(task));
 	if (off_cpu == OFF_CPU_RUNNABLE)
 		new.woken = new.left;
-	if (bpf_map_update_elem(&times, &pid, &new, BPF_NOEXIST))
-		return false; /* it was switched since */
-	if (!is_on_cpu(task))
-		return true;
+	bpf_map_update_elem(&times, &pid, &new, BPF_NOEXIST);
 	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
-	if (t && t->left == new.left)
-		t->left = 0;
-	return false;
+	if (!t || t->left != new.left || t->late == new.left) /* it was switched since, or is met again */
+		return NULL;
+	if (!is_on_cpu(task))
+		return t;
+	t->left = 0;
+	return NULL;
 }
 
 /*
- * Writes the sample of a task that was off the CPU when the session started:
- * its registers and its kernel stack. The reader adds the user stack, which
- * stays as it is until the task runs again.
+ * Returns the times of a task that is off the CPU since some time before this one and
+ * has no sample of that; NULL when that is not so.
+ */
+INLINE struct thread_times *begin_late(struct task_struct *task, u64 before)
+{
+	u32 pid = kernel_read(task, pid);
+	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+
+	if (!t || t->sampled != SAMPLED_NOT || !t->left || t->left > before || t->late == t->left || is_on_cpu(task))
+		return NULL;
+	return t;
+}
+
+/*
+ * Begins the header of the sample of a task that is off the CPU. Returns its times,
+ * NULL when it gets none.
+ */
+INLINE struct thread_times *begin_off_cpu(struct cpu_ring *r, struct task_struct *task, struct sample_header *h,
+					  u32 tgid, void *saved)
+{
+	u64 before = r->counters.late_before, state = state_of(task);
+	struct thread_times *t;
+
+	if (before)
+		t = begin_late(task, before);
+	else if (!kernel_read(task, pid) || is_on_cpu(task) || state & TASK_EXITING || is_idle(task, state))
+		t = NULL;
+	else
+		t = begin_waiting(task, r->counters.started, tgid, blocked_state(task, state, saved));
+	if (!t)
+		return NULL;
+	__builtin_memset(h, 0, sizeof(*h));
+	h->time = t->left;
+	h->off_cpu = t->off_cpu;
+	return t;
+}
+
+/*
+ * Writes the sample of a task that is off the CPU: its registers and its kernel
+ * stack. The reader adds the user stack, which stays as it is until the task runs
+ * again. When the session has started these are the tasks that were off the CPU
+ * then, and with late_before those that have no sample of the time since they left.
  */
 SEC("iter/task")
 int on_waiting_task(struct bpf_iter__task *ctx)
@@ -517,20 +556,15 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 	if (!task || !r || !w)
 		return 0;
 	u32 tgid = tgid_of(task);
-	u64 state = state_of(task);
-	if (!kernel_read(task, pid) || !is_tracked(tgid) || is_on_cpu(task) || state & TASK_EXITING || is_idle(task, state))
-		return 0;
 	void *saved = saved_regs_of(task);
-	u8 off_cpu = blocked_state(task, state, saved);
-	if (!begin_waiting(task, r->counters.started, tgid, off_cpu))
-		return 0;
 	struct sample_header *h = &w->header;
-	__builtin_memset(h, 0, sizeof(*h));
-	h->time = r->counters.started;
+	struct thread_times *t = is_tracked(tgid) ? begin_off_cpu(r, task, h, tgid, saved) : NULL;
+	if (!t)
+		return 0;
+	w->pid = kernel_read(task, pid);
 	h->cgroup = cgroup_of(task);
 	h->tgid = tgid;
 	h->tid = tid_of(task);
-	h->off_cpu = off_cpu;
 	bpf_probe_read_kernel(h->comm, sizeof(h->comm), kernel_address(task, comm));
 	u64 body = 0;
 	u64 bytes = want_kernel ? bpf_get_task_stack(task, w->kernel_pc, sizeof(w->kernel_pc), 0) : 0;
@@ -556,8 +590,10 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 		}
 	}
 	hide(body);
-	if (body > sizeof(*w) - sizeof(*h))
+	if (body > sizeof(*w) - sizeof(w->pid) - sizeof(*h))
 		return 0;
-	bpf_seq_write(ctx->meta->seq, h, sizeof(*h) + body);
+	/* where the kernel has no room left it meets the task once more */
+	if (!bpf_seq_write(ctx->meta->seq, w, sizeof(w->pid) + sizeof(*h) + body))
+		t->late = h->time; /* of a later time it says nothing, should the task be back */
 	return 0;
 }

@@ -66,6 +66,7 @@ type ProbesThreadTimes struct {
 	_           structs.HostLayout
 	Left        uint64
 	Woken       uint64
+	Late        uint64
 	Born        uint64
 	Carried     [7]uint64
 	Owed        [7]uint64
@@ -86,6 +87,7 @@ type ProbesThreadTimes struct {
 
 type ProbesWaitingRecord struct {
 	_      structs.HostLayout
+	Pid    uint64
 	Header struct {
 		_             structs.HostLayout
 		Time          uint64

@@ -35,6 +35,7 @@ type SamplerCounters struct {
 	UnsampledTime   uint64
 	MissedSwitches  uint64
 	Started         uint64
+	LateBefore      uint64
 	OnCpuSince      uint64
 	Running         uint64
 	WindowStart     uint64
@@ -321,6 +322,7 @@ type SamplerThreadTimes struct {
 	_           structs.HostLayout
 	Left        uint64
 	Woken       uint64
+	Late        uint64
 	Born        uint64
 	Carried     [7]uint64
 	Owed        [7]uint64
@@ -364,6 +366,7 @@ const (
 
 type SamplerWaitingRecord struct {
 	_        structs.HostLayout
+	Pid      uint64
 	Header   SamplerSampleHeader
 	KernelPc [1016]uint8
 	Returns  [64]SamplerReplacedReturn

@@ -27,8 +27,11 @@ import (
 // With many switches a part of them is sampled, by chance: all of the first 25 in
 // 10 ms of a thread from the same place in its program (5 where it is preempted),
 // as far as its CPU has no more than 300 of the first 3 of each, and 50 others;
-// then fewer and fewer, also while the ring is filled. The Weight of a sample has the times of those that it
-// stands for, of the same thread, place, state and about the same length. What no
+// then fewer and fewer, also while the ring is filled. The Weight of a sample has
+// the times of those that it stands for, of the same thread, place, state and about
+// the same length. A thread whose time has no sample gets one while it is still off
+// the CPU: when that has lasted for 0.1 s, if ReadSamples is called as often, later
+// where there are many thousand threads; and when the Session stops. What no
 // sample stood for when the thread ends, or the Session stops, is one without
 // stack, Unsampled. So the sum of a thread's times is right however many there are.
 var OffCPU = Event{Name: "off-cpu", Unit: UnitNanoseconds, typ: typeOffCPU} // read only
@@ -88,10 +91,12 @@ type (
 	threadTimes = gen.SamplerThreadTimes
 )
 
-// blockedThreads holds the samples of threads that are off the CPU.
+// blockedThreads holds the samples of threads that are off the CPU: the last one of
+// each, and the last one that was taken late, of which others may still be in the ring
+// that are older.
 type blockedThreads struct {
-	byTID map[uint32]*blockedRecord
-	free  []*blockedRecord
+	byTID, late map[uint32]*blockedRecord
+	free        []*blockedRecord
 }
 
 // blockedRecord is a copy of a record, aligned to 8 bytes.
@@ -105,24 +110,24 @@ func (r *blockedRecord) bytes() []byte {
 }
 
 func newBlockedThreads() *blockedThreads {
-	return &blockedThreads{byTID: make(map[uint32]*blockedRecord)}
+	return &blockedThreads{byTID: make(map[uint32]*blockedRecord), late: make(map[uint32]*blockedRecord)}
 }
 
-// hold copies the record of a thread that has left the CPU, unless a later one
-// is held.
-func (b *blockedThreads) hold(rec []byte) error {
+// hold copies the record of a thread that has left the CPU into byTID or late, unless
+// that has a later one.
+func (b *blockedThreads) hold(in map[uint32]*blockedRecord, rec []byte) error {
 	if len(rec) < int(unsafe.Sizeof(sampleHeader{})) {
 		return fmt.Errorf("%w: %d bytes", errBadRecord, len(rec))
 	}
 	h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec)))
-	r := b.byTID[h.Tid]
+	r := in[h.Tid]
 	if r == nil {
 		if n := len(b.free); n > 0 {
 			r, b.free = b.free[n-1], b.free[:n-1]
 		} else {
 			r = new(blockedRecord)
 		}
-		b.byTID[h.Tid] = r
+		in[h.Tid] = r
 	} else if r.time > h.Time {
 		return nil
 	}
@@ -135,13 +140,14 @@ func (b *blockedThreads) hold(rec []byte) error {
 // take returns the record of a thread that left the CPU at start and is back,
 // nil when there is none. It is valid until the next call of hold.
 func (b *blockedThreads) take(tid uint32, start uint64) *blockedRecord {
-	r := b.byTID[tid]
-	if r == nil || r.time != start {
-		return nil
+	for _, in := range [...]map[uint32]*blockedRecord{b.byTID, b.late} {
+		if r := in[tid]; r != nil && r.time == start {
+			delete(in, tid)
+			b.free = append(b.free, r)
+			return r
+		}
 	}
-	delete(b.byTID, tid)
-	b.free = append(b.free, r)
-	return r
+	return nil
 }
 
 // readOffCPU handles a record of a Session of OffCPU or Wall: fn is called with
@@ -160,7 +166,7 @@ func (s *Session) readOffCPU(rec []byte, fn func(*Sample) error) error {
 	}
 	if len(rec) >= int(unsafe.Sizeof(sampleHeader{})) &&
 		Blocked((*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec))).OffCpu) != NotBlocked {
-		return s.blocked.hold(rec)
+		return s.blocked.hold(s.blocked.byTID, rec)
 	}
 	if err := s.sample.decode(rec, nil); err != nil {
 		return err
@@ -243,7 +249,7 @@ func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
 		r := s.blocked.take(t.Tid, t.Left)
 		switch {
 		case blocked+runnable < uint64(s.cfg.MinOffCPU):
-		case r == nil || t.Sampled != uint8(gen.SamplerSampledSAMPLED):
+		case r == nil || t.Sampled != uint8(gen.SamplerSampledSAMPLED) && t.Late != t.Left:
 			if int(t.OffCpu) < len(t.Owed) {
 				t.Owed[t.OffCpu] += blocked
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -154,6 +155,118 @@ func TestOffCPUAtTheEnd(t *testing.T) {
 	if n != 1 {
 		t.Errorf("%d samples of the thread that waits", n)
 	}
+}
+
+// Long times off the CPU have their stacks where most times are not sampled: those
+// that end, when somebody reads meanwhile, and those that last, also when nobody does.
+func TestOffCPULate(t *testing.T) {
+	const threads = 8
+	for _, c := range []struct {
+		name  string
+		ms    int // that each thread is late
+		ends  bool
+		least time.Duration
+	}{
+		{"while it lasts", 400, true, 390 * time.Millisecond},
+		{"at the end", 1_000_000, false, 20 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := build(t, "late.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")
+			function := symbolValue(t, path, "sleep_late")
+			p := startTarget(t, path, fmt.Sprint(threads), fmt.Sprint(c.ms))
+			s := startSession(t, Config{Event: OffCPU, Kernel: true, PIDs: []int{p.pid}})
+			late := map[int32]uint64{} // ns, by thread
+			read := func(p *Sample) error {
+				if p.Blocked == BlockedSleep && !p.Unsampled && returnsInto(p, function, function+64) {
+					late[p.TID] = max(late[p.TID], p.Weight)
+					if len(p.Kernel) == 0 {
+						t.Errorf("thread %d: no kernel frames", p.TID)
+					}
+				}
+				return nil
+			}
+			if _, err := p.stdin.Write([]byte{'.'}); err != nil {
+				t.Fatal(err)
+			}
+			awaitLate(t, p.pid, threads)
+			if c.ends {
+				for lateThreads(p.pid) > 0 {
+					if err := s.ReadSamples(monotonic(), read); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(5 * time.Millisecond)
+				}
+			} else {
+				time.Sleep(2 * c.least)
+			}
+			if err := s.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			drain(t, s, func(p *Sample) { _ = read(p) })
+			st := stats(t, s)
+			if st.SkippedRate == 0 || len(late) != threads {
+				t.Errorf("%d of %d threads were late, %d times not sampled", len(late), threads, st.SkippedRate)
+			}
+			for tid, ns := range late {
+				if ns < uint64(c.least) {
+					t.Errorf("thread %d was late for %v, want %v", tid, time.Duration(ns), c.least)
+				}
+			}
+		})
+	}
+}
+
+// All threads that wait when the session starts have their stacks: more than the
+// kernel hands over at once.
+func TestOffCPUManyWaiting(t *testing.T) {
+	const threads = 1000
+	path := build(t, "late.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")
+	function := symbolValue(t, path, "sleep_late")
+	p := startTarget(t, path, fmt.Sprint(threads), "1000000")
+	if _, err := p.stdin.Write([]byte{'.'}); err != nil {
+		t.Fatal(err)
+	}
+	awaitLate(t, p.pid, threads)
+	s := startSession(t, Config{Event: OffCPU, Kernel: true, PIDs: []int{p.pid}})
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	late := map[int32]bool{}
+	drain(t, s, func(p *Sample) {
+		if late[p.TID] {
+			t.Errorf("thread %d has another sample: %v, %d ns, unsampled %v", p.TID, p.Blocked, p.Weight, p.Unsampled)
+		}
+		late[p.TID] = p.Blocked == BlockedSleep && !p.Unsampled && returnsInto(p, function, function+64) && len(p.Kernel) > 0
+	})
+	for tid, is := range late {
+		if !is {
+			t.Errorf("thread %d has no stack", tid)
+		}
+	}
+	if len(late) != threads {
+		t.Errorf("%d of %d threads", len(late), threads)
+	}
+}
+
+// awaitLate waits until so many threads of testdata/late.c are late.
+func awaitLate(t *testing.T, pid, threads int) {
+	t.Helper()
+	for end := time.Now().Add(patience); lateThreads(pid) < threads; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d threads are late", lateThreads(pid), threads)
+		}
+	}
+}
+
+// lateThreads is how many threads of testdata/late.c are late.
+func lateThreads(pid int) (n int) {
+	names, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
+	for _, name := range names {
+		if b, err := os.ReadFile(name); err == nil && string(b) == "asleep\n" {
+			n++
+		}
+	}
+	return n
 }
 
 // awaitPause waits until a program is in pause.

@@ -39,6 +39,7 @@ type Session struct {
 	switches []link.Link     // of OffCPU and Wall, while it runs
 
 	startedAt, stopped uint64 // CLOCK_MONOTONIC ns of Start and Stop
+	nextLate           uint64 // when to look for threads without a sample again
 	flushedTimes       bool
 	traceIterator      uint64 // address of __traceiter_sched_switch
 
@@ -261,14 +262,19 @@ func (s *Session) Start() error {
 }
 
 // Stop ends the sampling; what is in the ring can still be read, and the
-// Session cannot be started again.
+// Session cannot be started again. With time off the CPU it belongs to the goroutine
+// that calls ReadSamples.
 func (s *Session) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.rings == nil {
 		return errNotOpen
 	}
-	return s.stop()
+	var err error
+	if s.switches != nil && s.waiting != nil {
+		err = s.readLateBefore(monotonic())
+	}
+	return errors.Join(err, s.stop())
 }
 
 func (s *Session) stop() error {
@@ -307,7 +313,11 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 		return err
 	}
 	err := s.readRings(upTo, fn)
-	if err == nil && s.blocked != nil && s.stopped != 0 && upTo >= s.stopped {
+	switch {
+	case err != nil || s.blocked == nil:
+	case s.stopped == 0:
+		err = s.readLate()
+	case upTo >= s.stopped:
 		err = s.flushTimes(fn)
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf/link"
@@ -35,76 +36,135 @@ func (s *Session) attachSwitches() error {
 	if s.waiting == nil || s.cfg.FollowChildren {
 		return nil
 	}
-	return s.readWaiting()
+	return s.readWaiting(s.blocked.byTID)
 }
 
-// readWaiting takes the samples of threads that are off the CPU already. Their
-// user stacks are read from here: a thread that has not run since still has the
-// one it had, for which the kernel side vouches afterwards.
-func (s *Session) readWaiting() error {
-	it, err := link.AttachIter(link.IterOptions{Program: s.waiting})
-	if err != nil {
-		return diagnose(err, "list threads")
+// How long a thread has been off the CPU, at least, when it gets a late sample; and how
+// often such threads are looked for, at most.
+const (
+	lateWait     = 50 * time.Millisecond
+	lateInterval = 50 * time.Millisecond
+)
+
+// readLate takes samples of threads that have been off the CPU for long and were not
+// sampled when they left it, as they switch too often: of long times none shall be
+// without a stack. It takes a hundredth of a CPU at most.
+func (s *Session) readLate() error {
+	now := monotonic()
+	if s.waiting == nil || now < s.nextLate || !s.isThinned() {
+		return nil
 	}
-	defer it.Close()
-	r, err := it.Open()
-	if err != nil {
-		return diagnose(err, "list threads")
+	if err := s.readLateBefore(now - uint64(lateWait)); err != nil {
+		return err
 	}
-	defer r.Close()
-	all, err := io.ReadAll(r)
+	end := monotonic()
+	s.nextLate = end + max(uint64(lateInterval), 100*(end-now))
+	return nil
+}
+
+// isThinned reports whether there were times off the CPU without a sample.
+func (s *Session) isThinned() bool {
+	for i := range s.rings.cpus {
+		if s.rings.cpus[i].counters.SkippedRate != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// readLateBefore takes samples of threads that left the CPU by a time and were not
+// sampled then.
+func (s *Session) readLateBefore(ns uint64) error {
+	for i := range s.rings.cpus {
+		s.rings.cpus[i].counters.LateBefore = ns
+	}
+	return s.readWaiting(s.blocked.late)
+}
+
+// waitingThread is a thread that was found off the CPU.
+type waitingThread struct {
+	pid  uint32 // in the first PID namespace
+	tid  uint32
+	left uint64 // when it left the CPU, or else when the Session started
+}
+
+// readWaiting takes samples of threads while they are off the CPU: when the Session
+// starts of all, later as readLateBefore says. Their user stacks are read from here: a
+// thread that has not run since still has the one it had, for which the kernel side
+// vouches afterwards.
+func (s *Session) readWaiting(in map[uint32]*blockedRecord) error {
+	all, err := s.listWaiting()
 	if err != nil {
-		return fmt.Errorf("list threads: %w", err)
+		return err
 	}
 	w := waitingStack{s: s, page: make([]byte, 4096)}
+	var threads []waitingThread
 	for len(all) > 0 {
+		if len(all) < 8 {
+			return fmt.Errorf("%w: %d bytes", errBadRecord, len(all))
+		}
+		pid := uint32(binary.NativeEndian.Uint64(all))
+		all = all[8:]
 		n, err := waitingRecordBytes(all)
 		if err != nil {
 			return err
 		}
-		if err := s.blocked.hold(w.complete(all[:n])); err != nil {
-			return err
-		}
-		all = all[n:]
-	}
-	return s.checkWaiting()
-}
-
-// checkWaiting takes the user stacks back of threads that have run meanwhile.
-func (s *Session) checkWaiting() error {
-	waiting := map[uint32]bool{}
-	var pid uint32
-	var t threadTimes
-	times := s.maps.Times.Iterate()
-	for times.Next(&pid, &t) {
-		if t.Left == s.startedAt {
-			waiting[t.Tid] = true
-		}
-	}
-	if err := times.Err(); err != nil {
-		return fmt.Errorf("list threads: %w", err)
-	}
-	for tid, r := range s.blocked.byTID {
-		if waiting[tid] {
-			continue
-		}
-		rec := r.bytes()
-		n, err := waitingRecordBytes(rec)
-		if err != nil {
+		rec := w.complete(all[:n])
+		if err := s.blocked.hold(in, rec); err != nil {
 			return err
 		}
 		h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec)))
-		if h.Regions > 0 {
-			r.words = append(r.words[:n/8], stackPointer(h), regionWord(0))
-			h = (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(r.words)))
-			h.Regions, h.StackEnd = 1, uint8(StackEndUnreadable)
+		threads = append(threads, waitingThread{pid, h.Tid, h.Time})
+		all = all[n:]
+	}
+	var t threadTimes
+	for _, thread := range threads {
+		r := in[thread.tid]
+		if r.time == thread.left && (s.maps.Times.Lookup(thread.pid, &t) != nil || t.Left != thread.left) {
+			if err := r.dropUserStack(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// waitingRecordBytes is the length of the first record of on_waiting_task: a
-// sample without regions.
+// listWaiting returns what on_waiting_task writes of all threads.
+func (s *Session) listWaiting() ([]byte, error) {
+	it, err := link.AttachIter(link.IterOptions{Program: s.waiting})
+	if err != nil {
+		return nil, diagnose(err, "list threads")
+	}
+	defer it.Close()
+	r, err := it.Open()
+	if err != nil {
+		return nil, diagnose(err, "list threads")
+	}
+	defer r.Close()
+	all, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("list threads: %w", err)
+	}
+	return all, nil
+}
+
+// dropUserStack takes the user stack back of a thread that has run meanwhile.
+func (r *blockedRecord) dropUserStack() error {
+	n, err := waitingRecordBytes(r.bytes())
+	if err != nil {
+		return err
+	}
+	h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(r.words)))
+	if h.Regions > 0 {
+		r.words = append(r.words[:n/8], stackPointer(h), regionWord(0))
+		h = (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(r.words)))
+		h.Regions, h.StackEnd = 1, uint8(StackEndUnreadable)
+	}
+	return nil
+}
+
+// waitingRecordBytes is the length of the first record of on_waiting_task, without its
+// PID: a sample without regions.
 func waitingRecordBytes(b []byte) (int, error) {
 	n := int(unsafe.Sizeof(sampleHeader{}))
 	if len(b) >= n {
