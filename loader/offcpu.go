@@ -182,9 +182,7 @@ func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, fn
 		return err
 	}
 	p.Time = end
-	// With several programs at the tracepoint, a function that calls them all
-	// is between __schedule and the frames that the kernel side leaves out.
-	if len(p.Kernel) > 0 && p.Kernel[0]-s.traceIterator < traceIteratorBytes {
+	for len(p.Kernel) > 0 && s.isTraceCode(p.Kernel[0]) {
 		p.Kernel = p.Kernel[1:]
 	}
 	if blocked > 0 {
@@ -276,30 +274,46 @@ func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
 	return nil
 }
 
-// traceIteratorBytes is more than the length of __traceiter_sched_switch; no
-// other function in its vicinity calls programs.
-const traceIteratorBytes = 512
+// traceFunctions are between __schedule and the frames that the kernel side leaves
+// out: the first with several programs at the tracepoint, the others in stacks of some
+// kernels, by the number of its arguments.
+var traceFunctions = []string{"__traceiter_sched_switch", "bpf_trace_run3", "bpf_trace_run4"}
 
-// findTraceIterator looks up the address of __traceiter_sched_switch; where it is
-// hidden, frames of it stay in the stacks.
-func (s *Session) findTraceIterator() {
-	s.traceIterator = ^uint64(0) - traceIteratorBytes
+// traceFunctionBytes is more than the length of each; what is in their vicinity is
+// their like.
+const traceFunctionBytes = 512
+
+// isTraceCode reports whether an address of the kernel is in a traceFunction.
+func (s *Session) isTraceCode(pc uint64) bool {
+	for _, start := range s.traceFunctions {
+		if pc-start < traceFunctionBytes {
+			return true
+		}
+	}
+	return false
+}
+
+// findTraceFunctions looks up their addresses; where these are hidden, frames of them
+// stay in the stacks.
+func (s *Session) findTraceFunctions() {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {
 		return
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
-	for lines.Scan() {
+	for len(s.traceFunctions) < len(traceFunctions) && lines.Scan() {
 		line := lines.Bytes()
-		if !bytes.HasSuffix(line, []byte(" __traceiter_sched_switch")) {
-			continue
+		for _, name := range traceFunctions {
+			head, found := bytes.CutSuffix(line, []byte(name))
+			if !found || !bytes.HasSuffix(head, []byte{' '}) {
+				continue
+			}
+			text, _, _ := bytes.Cut(line, []byte{' '})
+			if addr, err := strconv.ParseUint(string(text), 16, 64); err == nil && addr != 0 {
+				s.traceFunctions = append(s.traceFunctions, addr)
+			}
 		}
-		text, _, _ := bytes.Cut(line, []byte{' '})
-		if addr, err := strconv.ParseUint(string(text), 16, 64); err == nil && addr != 0 {
-			s.traceIterator = addr
-		}
-		return
 	}
 }
 

@@ -41,7 +41,7 @@ type Session struct {
 	startedAt, stopped uint64 // CLOCK_MONOTONIC ns of Start and Stop
 	nextLate           uint64 // when to look for threads without a sample again
 	flushedTimes       bool
-	traceIterator      uint64 // address of __traceiter_sched_switch
+	traceFunctions     []uint64 // where the functions of that name begin
 
 	types    *btf.Cache // of the kernel; nil once all is loaded
 	runStats io.Closer  // nil when not kept
@@ -112,7 +112,7 @@ func (s *Session) open() error {
 		err = s.openCPUs(online)
 	}
 	if s.event.hasOffCPU() {
-		s.findTraceIterator()
+		s.findTraceFunctions()
 		s.blocked = newBlockedThreads()
 	}
 	if err != nil {
