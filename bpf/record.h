@@ -155,6 +155,7 @@ enum limits {
  */
 struct counters {
 	u64 samples;
+	u64 usual;       /* of these, taken in a straight line (usual.h) */
 	u64 stack_bytes; /* copied from user memory */
 	u64 ring_bytes;  /* put in the ring */
 	u64 lost_ring_full;  /* no room in the ring */

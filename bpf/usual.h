@@ -92,6 +92,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 		h->stack_end = STACK_END_BOTTOM;
 		end_record(r, h, 0);
 		r->counters.samples++;
+		r->counters.usual++;
 	}
 	compiler_barrier();
 	r->busy = 0;

@@ -16,6 +16,7 @@ import (
 type SamplerCounters struct {
 	_               structs.HostLayout
 	Samples         uint64
+	Usual           uint64
 	StackBytes      uint64
 	RingBytes       uint64
 	LostRingFull    uint64

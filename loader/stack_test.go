@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -459,5 +461,37 @@ func TestWholeStacksBehindOthers(t *testing.T) {
 	// Now and then a test has to wait for its turn.
 	if cut > samples/5 {
 		t.Errorf("%d of %d stacks were cut", cut, whole+cut)
+	}
+}
+
+// Most samples of a program's main thread are taken in the straight line of
+// bpf/usual.h, in user code and in the kernel: elsewhere they cost more, and nothing
+// else tells.
+func TestUsualSamples(t *testing.T) {
+	for _, c := range []struct {
+		args    []string
+		changes bool
+		kernel  float64 // share of the samples that are in the kernel, at least
+	}{
+		{args: []string{"fill", "3000"}},
+		{args: []string{"fill", "3000"}, changes: true},
+		{args: []string{"getppid", "1000000000"}, kernel: 0.2},
+		{args: []string{"getppid", "1000000000"}, changes: true, kernel: 0.2},
+	} {
+		t.Run(fmt.Sprint(c.args, c.changes), func(t *testing.T) {
+			p := exec.Command(stackTarget(t), c.args...)
+			testenv.Start(t, p)
+			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.Process.Pid}, Kernel: true, Changes: c.changes})
+			n, inKernel := 0, 0
+			readUntil(t, s, func(smp *Sample) bool {
+				if n++; len(smp.Kernel) > 0 {
+					inKernel++
+				}
+				return n == 500
+			})
+			if st := stats(t, s); float64(st.Usual) < 0.95*float64(st.Samples) || float64(inKernel) < c.kernel*float64(n) {
+				t.Errorf("%d of %d in a straight line, %d of %d in the kernel", st.Usual, st.Samples, inKernel, n)
+			}
+		})
 	}
 }

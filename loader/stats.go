@@ -6,6 +6,7 @@ import "fmt"
 // fired is in exactly one of Samples, the Lost fields and the Skipped fields.
 type Stats struct {
 	Samples uint64 // records put in the ring, read or not
+	Usual   uint64 // of these, of which the stack's end was known and one read had all: they cost least
 
 	LostRingFull  uint64 // no room in the ring
 	LostNested    uint64 // came while another sample was being taken
@@ -95,6 +96,7 @@ func (s *Session) readStats() (Stats, error) {
 	for i := range s.rings.cpus {
 		c := s.rings.cpus[i].counters
 		st.Samples += c.Samples
+		st.Usual += c.Usual
 		st.LostRingFull += c.LostRingFull
 		st.LostNested += c.LostNested
 		st.LostNoScratch += c.LostNoScratch
