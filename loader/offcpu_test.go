@@ -157,63 +157,77 @@ func TestOffCPUAtTheEnd(t *testing.T) {
 	}
 }
 
-// Long times off the CPU have their stacks where most times are not sampled: those
-// that end, when somebody reads meanwhile, and those that last, also when nobody does.
-func TestOffCPULate(t *testing.T) {
-	const threads = 8
-	for _, c := range []struct {
-		name  string
-		ms    int // that each thread is late
-		ends  bool
-		least time.Duration
-	}{
-		{"while it lasts", 400, true, 390 * time.Millisecond},
-		{"at the end", 1_000_000, false, 20 * time.Millisecond},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			path := build(t, "late.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")
-			function := symbolValue(t, path, "sleep_late")
-			p := startTarget(t, path, fmt.Sprint(threads), fmt.Sprint(c.ms))
-			s := startSession(t, Config{Event: OffCPU, Kernel: true, PIDs: []int{p.pid}})
-			late := map[int32]uint64{} // ns, by thread
-			read := func(p *Sample) error {
-				if p.Blocked == BlockedSleep && !p.Unsampled && returnsInto(p, function, function+64) {
-					late[p.TID] = max(late[p.TID], p.Weight)
-					if len(p.Kernel) == 0 {
-						t.Errorf("thread %d: no kernel frames", p.TID)
-					}
-				}
-				return nil
-			}
-			if _, err := p.stdin.Write([]byte{'.'}); err != nil {
-				t.Fatal(err)
-			}
-			awaitLate(t, p.pid, threads)
-			if c.ends {
-				for lateThreads(p.pid) > 0 {
-					if err := s.ReadSamples(monotonic(), read); err != nil {
-						t.Fatal(err)
-					}
-					time.Sleep(5 * time.Millisecond)
-				}
-			} else {
-				time.Sleep(2 * c.least)
-			}
-			if err := s.Stop(); err != nil {
-				t.Fatal(err)
-			}
-			drain(t, s, func(p *Sample) { _ = read(p) })
-			st := stats(t, s)
-			if st.SkippedRate == 0 || len(late) != threads {
-				t.Errorf("%d of %d threads were late, %d times not sampled", len(late), threads, st.SkippedRate)
-			}
-			for tid, ns := range late {
-				if ns < uint64(c.least) {
-					t.Errorf("thread %d was late for %v, want %v", tid, time.Duration(ns), c.least)
-				}
-			}
-		})
+// lateRun records testdata/late.c, most of whose times off the CPU are not sampled.
+type lateRun struct {
+	*target
+	s  *Session
+	ns map[int32]uint64 // time asleep in sleep_late that has a stack, by thread
+
+	function uint64 // sleep_late
+}
+
+const lateThreads = 8
+
+func startLate(t *testing.T, ms int) *lateRun {
+	path := build(t, "late.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")
+	r := &lateRun{target: startTarget(t, path, fmt.Sprint(lateThreads), fmt.Sprint(ms)),
+		ns: map[int32]uint64{}, function: symbolValue(t, path, "sleep_late")}
+	r.s = startSession(t, Config{Event: OffCPU, Kernel: true, PIDs: []int{r.pid}})
+	if _, err := r.stdin.Write([]byte{'.'}); err != nil {
+		t.Fatal(err)
 	}
+	return r
+}
+
+func (r *lateRun) add(p *Sample) error {
+	if p.Blocked == BlockedSleep && !p.Unsampled && len(p.Kernel) > 0 && returnsInto(p, r.function, r.function+64) {
+		r.ns[p.TID] += p.Weight
+	}
+	return nil
+}
+
+// check checks that every thread was late for so long at least.
+func (r *lateRun) check(t *testing.T, least time.Duration) {
+	t.Helper()
+	if err := r.s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	drain(t, r.s, func(p *Sample) { _ = r.add(p) })
+	if st := stats(t, r.s); st.SkippedRate == 0 || len(r.ns) != lateThreads {
+		t.Errorf("%d of %d threads were late, %d times not sampled", len(r.ns), lateThreads, st.SkippedRate)
+	}
+	for tid, ns := range r.ns {
+		if ns < uint64(least) {
+			t.Errorf("thread %d was late for %v, want %v", tid, time.Duration(ns), least)
+		}
+	}
+}
+
+// Long times off the CPU have their stacks, also where most times are not sampled, if
+// somebody reads meanwhile.
+func TestOffCPULate(t *testing.T) {
+	const ms = 1000
+	r := startLate(t, ms)
+	for begun, n := false, 1; !begun || n > 1; begun = begun || n > 1 {
+		if err := r.s.ReadSamples(monotonic(), r.add); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", r.pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = len(tasks)
+	}
+	r.check(t, ms*time.Millisecond*99/100)
+}
+
+// Those that last have them when the session stops, also when nobody has read.
+func TestOffCPULateAtTheEnd(t *testing.T) {
+	r := startLate(t, 1_000_000)
+	awaitAsleep(t, r.pid, lateThreads)
+	time.Sleep(40 * time.Millisecond)
+	r.check(t, 20*time.Millisecond)
 }
 
 // All threads that wait when the session starts have their stacks: more than the
@@ -226,7 +240,7 @@ func TestOffCPUManyWaiting(t *testing.T) {
 	if _, err := p.stdin.Write([]byte{'.'}); err != nil {
 		t.Fatal(err)
 	}
-	awaitLate(t, p.pid, threads)
+	awaitAsleep(t, p.pid, threads)
 	s := startSession(t, Config{Event: OffCPU, Kernel: true, PIDs: []int{p.pid}})
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
@@ -248,25 +262,26 @@ func TestOffCPUManyWaiting(t *testing.T) {
 	}
 }
 
-// awaitLate waits until so many threads of testdata/late.c are late.
-func awaitLate(t *testing.T, pid, threads int) {
+// awaitAsleep waits until so many threads of testdata/late.c are in sleep_late.
+func awaitAsleep(t *testing.T, pid, threads int) {
 	t.Helper()
-	for end := time.Now().Add(patience); lateThreads(pid) < threads; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		n := 0
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		for _, task := range tasks {
+			comm, _ := os.ReadFile(task + "/comm")
+			call, _ := os.ReadFile(task + "/syscall")
+			if string(comm) == "asleep\n" && len(call) > 0 && string(call) != "running\n" {
+				n++
+			}
+		}
+		if n >= threads {
+			return
+		}
 		if time.Now().After(end) {
-			t.Fatalf("%d of %d threads are late", lateThreads(pid), threads)
+			t.Fatalf("%d of %d threads sleep", n, threads)
 		}
 	}
-}
-
-// lateThreads is how many threads of testdata/late.c are late.
-func lateThreads(pid int) (n int) {
-	names, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
-	for _, name := range names {
-		if b, err := os.ReadFile(name); err == nil && string(b) == "asleep\n" {
-			n++
-		}
-	}
-	return n
 }
 
 // awaitPause waits until a program is in pause.
