@@ -4,10 +4,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"runtime"
 	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/gen"
 	"github.com/swbpf/swbpf/procstate"
@@ -48,18 +50,29 @@ const (
 
 // readLate takes samples of threads that have been off the CPU for long and were not
 // sampled when they left it, as they switch too often: of long times none shall be
-// without a stack. It takes a hundredth of a CPU at most.
+// without a stack. It takes a twentieth of a CPU at most.
 func (s *Session) readLate() error {
 	now := monotonic()
 	if s.waiting == nil || now < s.nextLate || !s.isThinned() {
 		return nil
 	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadCPU()
 	if err := s.readLateBefore(now - uint64(lateWait)); err != nil {
 		return err
 	}
-	end := monotonic()
-	s.nextLate = end + max(uint64(lateInterval), 100*(end-now))
+	s.nextLate = now + max(uint64(lateInterval), 20*(threadCPU()-before))
 	return nil
+}
+
+// threadCPU is the CPU time of this thread in ns.
+func threadCPU() uint64 {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
+		return 0
+	}
+	return uint64(t.Nano())
 }
 
 // isThinned reports whether there were times off the CPU without a sample.
