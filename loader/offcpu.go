@@ -30,9 +30,9 @@ import (
 // then fewer and fewer, also while the ring is filled. The Weight of a sample has
 // the times of those that it stands for, of the same thread, place, state and about
 // the same length. A thread whose time has no sample gets one while it is still off
-// the CPU: when that has lasted for 0.1 s, if ReadSamples is called as often, later
-// where there are many thousand threads; and when the Session stops. What no
-// sample stood for when the thread ends, or the Session stops, is one without
+// the CPU, from Linux 5.9 on: when that has lasted for 0.1 s, if ReadSamples is called
+// as often, later where there are many thousand threads; and when the Session stops.
+// What no sample stood for when the thread ends, or the Session stops, is one without
 // stack, Unsampled. So the sum of a thread's times is right however many there are.
 var OffCPU = Event{Name: "off-cpu", Unit: UnitNanoseconds, typ: typeOffCPU} // read only
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf/btf"
 )
@@ -160,8 +161,9 @@ func TestOffCPUAtTheEnd(t *testing.T) {
 // lateRun records testdata/late.c, most of whose times off the CPU are not sampled.
 type lateRun struct {
 	*target
-	s  *Session
-	ns map[int32]uint64 // time asleep in sleep_late that has a stack, by thread
+	s *Session
+	// By thread, in ns: the time asleep in sleep_late that has a stack, and all time asleep.
+	ns, asleep map[int32]uint64
 
 	function uint64 // sleep_late
 }
@@ -171,7 +173,7 @@ const lateThreads = 8
 func startLate(t *testing.T, ms int) *lateRun {
 	path := build(t, "late.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")
 	r := &lateRun{target: startTarget(t, path, fmt.Sprint(lateThreads), fmt.Sprint(ms)),
-		ns: map[int32]uint64{}, function: symbolValue(t, path, "sleep_late")}
+		ns: map[int32]uint64{}, asleep: map[int32]uint64{}, function: symbolValue(t, path, "sleep_late")}
 	r.s = startSession(t, Config{Event: OffCPU, Kernel: true, PIDs: []int{r.pid}})
 	if _, err := r.stdin.Write([]byte{'.'}); err != nil {
 		t.Fatal(err)
@@ -180,10 +182,33 @@ func startLate(t *testing.T, ms int) *lateRun {
 }
 
 func (r *lateRun) add(p *Sample) error {
+	if p.Blocked == BlockedSleep && int(p.TID) != r.pid {
+		r.asleep[p.TID] += p.Weight
+	}
 	if p.Blocked == BlockedSleep && !p.Unsampled && len(p.Kernel) > 0 && returnsInto(p, r.function, r.function+64) {
 		r.ns[p.TID] += p.Weight
 	}
 	return nil
+}
+
+// readToEnd reads until the threads have ended.
+func (r *lateRun) readToEnd(t *testing.T) {
+	t.Helper()
+	begun, n := false, 1
+	for end := time.Now().Add(patience); !begun || n > 1; begun = begun || n > 1 {
+		if time.Now().After(end) {
+			t.Fatalf("%d threads after %v", n, patience)
+		}
+		if err := r.s.ReadSamples(monotonic(), r.add); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", r.pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = len(tasks)
+	}
 }
 
 // check checks that every thread was late for so long at least.
@@ -208,18 +233,39 @@ func (r *lateRun) check(t *testing.T, least time.Duration) {
 func TestOffCPULate(t *testing.T) {
 	const ms = 1000
 	r := startLate(t, ms)
-	for begun, n := false, 1; !begun || n > 1; begun = begun || n > 1 {
-		if err := r.s.ReadSamples(monotonic(), r.add); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Millisecond)
-		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", r.pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		n = len(tasks)
-	}
+	r.readToEnd(t)
 	r.check(t, ms*time.Millisecond*99/100)
+}
+
+// Where the kernel does not list threads any more, the recording goes on without
+// their stacks, and their times still sum up.
+func TestOffCPULateFails(t *testing.T) {
+	const ms = 500
+	r := startLate(t, ms)
+	other, err := r.s.hooks[0].prog.Clone() // no program that lists threads
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.s.waiting.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.s.waiting = other
+	if _, err := r.s.listWaiting(); err == nil {
+		t.Fatal("threads are listed")
+	}
+	r.readToEnd(t)
+	if err := r.s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	drain(t, r.s, func(p *Sample) { _ = r.add(p) })
+	if len(r.asleep) != lateThreads {
+		t.Errorf("%d of %d threads slept", len(r.asleep), lateThreads)
+	}
+	for tid, ns := range r.asleep {
+		if ns < uint64(ms*time.Millisecond) {
+			t.Errorf("thread %d slept for %v", tid, time.Duration(ns))
+		}
+	}
 }
 
 // Those that last have them when the session stops, also when nobody has read.
@@ -317,6 +363,39 @@ func TestOffCPUAccount(t *testing.T) {
 		if ring == 0 && (uint64(n) != st.Samples || st.Lost() != 0) || ring != 0 && st.SkippedRate+st.LostRingFull == 0 {
 			t.Errorf("ring of %d: %d samples read, %+v", ring, n, st)
 		}
+	}
+}
+
+// Frames of what calls the program at a switch are left out.
+func TestTraceCode(t *testing.T) {
+	kernelTest(t)
+	var s Session
+	s.findTraceFunctions()
+	for _, start := range s.traceFunctions {
+		for at, want := range map[uint64]bool{start: true, start + 16: true, start - 1<<20: false} {
+			if got := s.isTraceCode(at); got != want {
+				t.Errorf("%#x, %#x from its start: %v", at, at-start, got)
+			}
+		}
+	}
+	if len(s.traceFunctions) != len(traceFunctions) {
+		t.Fatalf("found %x of %v", s.traceFunctions, traceFunctions)
+	}
+	type record struct {
+		header sampleHeader
+		pcs    [3]uint64
+	}
+	rec := record{pcs: [3]uint64{s.traceFunctions[1] + 8, s.traceFunctions[0] + 8, 0x1234}}
+	rec.header.KernelFrames = uint8(len(rec.pcs))
+	held := &blockedRecord{words: unsafe.Slice((*uint64)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec)/8)}
+	err := s.emitOffCPU(held, 1, 0, 2, func(p *Sample) error {
+		if len(p.Kernel) != 1 || p.Kernel[0] != 0x1234 {
+			t.Errorf("kernel frames %x", p.Kernel)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

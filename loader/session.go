@@ -270,11 +270,10 @@ func (s *Session) Stop() error {
 	if s.rings == nil {
 		return errNotOpen
 	}
-	var err error
-	if s.switches != nil && s.waiting != nil {
-		err = s.readLateBefore(monotonic())
+	if s.switches != nil {
+		s.readLateBefore(monotonic())
 	}
-	return errors.Join(err, s.stop())
+	return s.stop()
 }
 
 func (s *Session) stop() error {
@@ -316,7 +315,7 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 	switch {
 	case err != nil || s.blocked == nil:
 	case s.stopped == 0:
-		err = s.readLate()
+		s.readLate()
 	case upTo >= s.stopped:
 		err = s.flushTimes(fn)
 	}

@@ -51,19 +51,16 @@ const (
 // readLate takes samples of threads that have been off the CPU for long and were not
 // sampled when they left it, as they switch too often: of long times none shall be
 // without a stack. It takes a twentieth of a CPU at most.
-func (s *Session) readLate() error {
+func (s *Session) readLate() {
 	now := monotonic()
-	if s.waiting == nil || now < s.nextLate || !s.isThinned() {
-		return nil
+	if now < s.nextLate || !s.isThinned() {
+		return
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := threadCPU()
-	if err := s.readLateBefore(now - uint64(lateWait)); err != nil {
-		return err
-	}
+	s.readLateBefore(now - uint64(lateWait))
 	s.nextLate = now + max(uint64(lateInterval), 20*(threadCPU()-before))
-	return nil
 }
 
 // threadCPU is the CPU time of this thread in ns.
@@ -86,12 +83,16 @@ func (s *Session) isThinned() bool {
 }
 
 // readLateBefore takes samples of threads that left the CPU by a time and were not
-// sampled then.
-func (s *Session) readLateBefore(ns uint64) error {
+// sampled then. Where the kernel does not let it, for want of memory or of descriptors,
+// these times are without a stack, as others are, and counted so.
+func (s *Session) readLateBefore(ns uint64) {
+	if s.waiting == nil {
+		return
+	}
 	for i := range s.rings.cpus {
 		s.rings.cpus[i].counters.LateBefore = ns
 	}
-	return s.readWaiting(s.blocked.late)
+	_ = s.readWaiting(s.blocked.late)
 }
 
 // waitingThread is a thread that was found off the CPU.
