@@ -14,7 +14,7 @@ import (
 // procstate.LiveCode): by then a method can have given its place to another, with
 // another frame. So a walk ends where no call stands, as it is now, before the
 // address that is returned to. Frames of the interpreter and of stubs without a size
-// are FrameFunc's. What is known of a process is kept with its Walker, and found
+// are FrameFunc's. Which methods run in all these frames is noted (see unwind.Codes). What is known of a process is kept with its Walker, and found
 // anew when it has executed another program.
 type HotSpot struct {
 	fields   perImage[vmFields] // of libjvm
@@ -84,17 +84,22 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	b := vm.blobAt(in.LookupPC())
-	if b != nil && b.interpreter {
-		return s.interpreted(w, in, out)
-	}
-	if b == nil || !b.jumps && (!b.fixed || b.frame < 16) {
+	if b == nil {
 		return unwind.NotMe, nil
 	}
-	if in.Flags&unwind.Interrupted == 0 && in.PC() != b.returned {
+	walks := b.jumps || b.fixed && b.frame >= 16
+	if walks && in.Flags&unwind.Interrupted == 0 && in.PC() != b.returned {
 		if !mayReturnTo(w, in.PC(), s.buf[:]) {
 			return unwind.Failed, unwind.NoUnwindInfo // other code has come into this place since
 		}
 		b.returned = in.PC()
+	}
+	in.Code = s.codeOf(w, vm, b, in)
+	switch {
+	case b.interpreter:
+		return s.interpreted(w, in, out)
+	case !walks:
+		return unwind.NotMe, nil
 	}
 	cfa, fpSaved := in.SP()+b.frame, true
 	switch {

@@ -8,103 +8,6 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// HotSpot, the Java virtual machine, describes its own structures in a table
-// that it exports for debuggers (vmStructs.cpp): the type and name of each
-// field, and its offset, or its address when it is static. The code cache is
-// found by it:
-//
-//	CodeCache::_heaps    a GrowableArray of CodeHeaps
-//	CodeHeap             its memory, and a map of it with a byte for each segment
-//	CodeBlob             a compiled method or stub: where its code is, and the
-//	                     size of its frame
-
-// vmFields are the offsets of fields in HotSpot's structures.
-type vmFields struct {
-	heaps                         uint64 // link-time address of CodeCache::_heaps
-	arrayLen, arrayData           uint64
-	heapMemory, heapMap, heapLog2 uint64
-	spaceLow, spaceHigh           uint64
-	blobComplete, blobFrame       uint64
-	blobCodeBegin, blobCodeEnd    uint64
-	blobName                      uint64
-	blobEnd                       uint64 // of a CodeBlob, as much as holds the last of them
-}
-
-// vmStructBytes is the size of an entry of the table.
-const vmStructBytes = 48
-
-const maxVMStructs = 20000
-
-// findVMFields reads the table of libjvm, which is mapped with a bias; nil
-// when it has none, or lacks a field, as those of other versions may.
-func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf []byte) bool) *vmFields {
-	var at uint64
-	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
-		if string(s.Name) == "gHotSpotVMStructs" {
-			at = s.Value
-		}
-		return at == 0
-	})
-	var table [8]byte
-	if at == 0 || !read(at+bias, table[:]) {
-		return nil
-	}
-	var f vmFields
-	array := map[string]*uint64{"_len": &f.arrayLen, "_data": &f.arrayData}
-	wanted := map[string]map[string]*uint64{
-		"CodeCache":            {"_heaps": &f.heaps},
-		"GrowableArrayBase":    array,
-		"GenericGrowableArray": array, // before JDK 15
-		"GrowableArray<int>":   array,
-		"CodeHeap":             {"_memory": &f.heapMemory, "_segmap": &f.heapMap, "_log2_segment_size": &f.heapLog2},
-		"VirtualSpace":         {"_low": &f.spaceLow, "_high": &f.spaceHigh},
-		"CodeBlob": {"_frame_complete_offset": &f.blobComplete, "_frame_size": &f.blobFrame,
-			"_code_begin": &f.blobCodeBegin, "_code_end": &f.blobCodeEnd, "_name": &f.blobName},
-	}
-	const all = 13
-	seen := map[*uint64]bool{}
-	names := map[uint64]string{} // of types, which follow one another
-	text := func(addr uint64) string {
-		var b [32]byte
-		if addr == 0 || im.ReadVaddr(b[:], addr-bias) != nil {
-			return ""
-		}
-		n := bytes.IndexByte(b[:], 0)
-		return string(b[:max(n, 0)])
-	}
-	entry := make([]byte, vmStructBytes)
-	for i, addr := 0, binary.LittleEndian.Uint64(table[:]); i < maxVMStructs && read(addr, entry); i, addr = i+1, addr+vmStructBytes {
-		typ := binary.LittleEndian.Uint64(entry)
-		if typ == 0 {
-			break
-		}
-		name, ok := names[typ]
-		if !ok {
-			name = text(typ)
-			names[typ] = name
-		}
-		fields := wanted[name]
-		if fields == nil {
-			continue
-		}
-		if to := fields[text(binary.LittleEndian.Uint64(entry[8:]))]; to != nil {
-			seen[to] = true
-			if *to = binary.LittleEndian.Uint64(entry[32:]); binary.LittleEndian.Uint32(entry[24:]) != 0 {
-				*to = binary.LittleEndian.Uint64(entry[40:]) - bias
-			}
-		}
-	}
-	last := max(f.blobComplete, f.blobFrame, f.blobCodeBegin, f.blobCodeEnd, f.blobName)
-	if len(seen) != all || last > maxBlobHeader-8 {
-		return nil
-	}
-	f.blobEnd = last + 8
-	return &f
-}
-
-// maxBlobHeader bounds what is read of a CodeBlob.
-const maxBlobHeader = 256
-
 // codeHeap is a heap of the code cache: its memory [low, high), of segments of
 // 1<<log2 bytes, and the map with a byte for each: 0 where a block begins, else
 // a number of segments to go back by, 0xff where there is none.
@@ -130,6 +33,10 @@ type codeBlob struct {
 	jumps bool
 
 	returned uint64 // an address in it that was found to be one that is returned to; 0: none
+
+	// Of an nmethod its Method and number, which change with it; else 0.
+	method uint64
+	id     uint32
 }
 
 // hotspotVM is what is known of a virtual machine.
@@ -143,6 +50,7 @@ type hotspotVM struct {
 	heaps  []codeHeap
 	blobs  [1 << 8]codeBlob // direct-mapped by PC
 	buf    [heapBlockHeader + maxBlobHeader]byte
+	names  methodNames
 
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
@@ -239,6 +147,9 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 	if b.header != 0 && pc-b.begin < b.end-b.begin {
 		if now, ok := vm.readBlob(b.header); ok {
 			now.fixed, now.interpreter, now.jumps, now.returned = b.fixed, b.interpreter, b.jumps, b.returned
+			if b.method == 0 {
+				now.method, now.id = 0, 0
+			}
 			if now == *b {
 				return b
 			}
@@ -285,9 +196,12 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 func (vm *hotspotVM) classify(b *codeBlob) {
 	buf := vm.buf[:64]
 	if !vm.read(b.name, buf) {
-		return
+		clear(buf)
 	}
 	name := buf[:max(bytes.IndexByte(buf, 0), 0)]
+	if !bytes.HasSuffix(name, []byte("nmethod")) {
+		b.method, b.id = 0, 0
+	}
 	switch {
 	case bytes.Equal(name, []byte("Interpreter")):
 		b.interpreter = true
@@ -320,5 +234,9 @@ func (vm *hotspotVM) readBlob(header uint64) (b codeBlob, ok bool) {
 	}
 	words := binary.LittleEndian.Uint32(buf[f.blobFrame:])
 	b.frame = 8 * uint64(words)
+	if m := f.method; m != nil {
+		b.method = binary.LittleEndian.Uint64(buf[m.compiled:])
+		b.id = binary.LittleEndian.Uint32(buf[m.compileID:])
+	}
 	return b, b.begin > header && b.begin <= b.end && words < 1<<20
 }

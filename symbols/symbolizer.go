@@ -72,6 +72,9 @@ func (s *Symbolizer) init() {
 	s.groups = map[string]*fileGroup{}
 }
 
+// Demangling is how much of names is shown.
+func (s *Symbolizer) Demangling() DemangleMode { return s.opt.Demangle }
+
 // Close closes the debug files that were opened. The Symbolizer must not be
 // used afterwards.
 func (s *Symbolizer) Close() error {

@@ -63,6 +63,11 @@ type Frame struct {
 	Flags   FrameFlags
 	Stepper StepperID // that found the frame
 	_       [2]byte
+
+	// Code is the number of what the frame runs by what a runtime of the process says,
+	// in Walker.Codes; 0: there is nothing but its address.
+	Code uint32
+	_    [4]byte
 }
 
 // PC is the address at which the frame's execution goes on: the program

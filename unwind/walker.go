@@ -41,6 +41,7 @@ type Walker struct {
 	otherStack bool // another stack was added to captured in this walk
 
 	kept     []kept                 // by steppers
+	codes    *Codes                 // of frames; nil before they are asked for
 	walks    uint64                 // begun so far
 	libs     procstate.LibraryState // of proc, during a walk
 	mappings [2]*procstate.Mapping  // that MappingAt found last in this walk, the last one first
@@ -253,6 +254,19 @@ func (w *Walker) Kept(s FrameStepper) any {
 	}
 	return nil
 }
+
+// Codes returns what runtimes of the process say of the code of frames: those that were
+// given to ShareCodes, or the Walker's own.
+func (w *Walker) Codes() *Codes {
+	if w.codes == nil {
+		w.codes = new(Codes)
+	}
+	return w.codes
+}
+
+// ShareCodes has the Walker use c for the codes of frames, as others may that belong to the
+// same goroutine. It is called before the first walk.
+func (w *Walker) ShareCodes(c *Codes) { w.codes = c }
 
 // Walks is the number of walks that the Walker has begun. A stepper that
 // remembers what it has seen in a walk tells by it that this is another: the
@@ -489,6 +503,13 @@ func (w *Walker) Stepper(f *Frame) FrameStepper {
 
 // Name returns the symbol of the frame's function.
 func (w *Walker) Name(f *Frame) (Symbol, bool) {
+	if lines := w.Codes().Lines(f.Code); len(lines) > 0 {
+		sym := Symbol{Name: lines[len(lines)-1].Name}
+		if start := w.codes.Start(f.Code); start != 0 {
+			sym.Offset = f.PC() - start
+		}
+		return sym, true
+	}
 	if w.lookup == nil {
 		return Symbol{}, false
 	}

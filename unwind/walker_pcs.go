@@ -6,6 +6,7 @@ import "github.com/swbpf/swbpf/procstate"
 type PC struct {
 	Addr  uint64 // Frame.LookupPC
 	Flags FrameFlags
+	Code  uint32 // Frame.Code
 }
 
 // WalkPCs walks the stack of a thread whose registers are given and appends
@@ -51,7 +52,7 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 		in.Load(w.arch, regs)
 	}
 	w.last = at.sp
-	dst = append(dst, PC{at.pc, Top | Interrupted})
+	dst = append(dst, PC{Addr: at.pc, Flags: Top | Interrupted})
 	for left := w.maxFrames() - 1; left > 0; left-- {
 		first := 0 // of the steppers to ask
 		if rules != nil && (in == nil || in.Flags&^(Top|Interrupted|StackSwitched) == 0) {
@@ -81,7 +82,7 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 		w.trail = w.trail[:0]
 		out := w.other(in)
 		v, err := w.step(in, out, first)
-		dst[len(dst)-1] = PC{in.LookupPC(), in.Flags}
+		dst[len(dst)-1] = PC{in.LookupPC(), in.Flags, in.Code}
 		if w.otherStack {
 			memo = nil // it was not captured then
 		}
@@ -89,7 +90,7 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 		case Success:
 			in = out
 			w.last = in.sp
-			dst = append(dst, PC{in.LookupPC(), in.Flags})
+			dst = append(dst, PC{in.LookupPC(), in.Flags, in.Code})
 		case StackBottom:
 			dst[len(dst)-1].Flags |= Bottom
 			return dst, nil

@@ -30,7 +30,8 @@ type modules struct {
 	jit        map[uint32]*symbols.Lookup  // of processes that generate code, by profile module
 	walked     []*walkedProcess            // of the processes in jit, while they run
 	jitUpdated time.Time
-	part       uint32 // of the recording
+	codes      unwind.Codes // what runtimes tell of it
+	part       uint32       // of the recording
 	*codeNames
 }
 
@@ -89,9 +90,10 @@ func (ms *modules) ofKernel(addr uint64) profile.Loc {
 	return profile.Loc{Module: ms.kernel, Addr: addr}
 }
 
-// user returns the place of a user address of a process in the mapping that
-// holds it; m is nil when there is none.
-func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, addr uint64) profile.Loc {
+// user returns the place of a frame of a process in the mapping that holds it; m is nil
+// when there is none.
+func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, pc unwind.PC) profile.Loc {
+	addr := pc.Addr
 	switch {
 	case m == nil:
 		return profile.Loc{Addr: addr}
@@ -103,7 +105,19 @@ func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, addr uint64) pr
 	if wp.jit == 0 || wp.jitPart != ms.part {
 		wp.jit, wp.jitPart = ms.ofJIT(wp), ms.part
 	}
+	if pc.Code != 0 {
+		addr = toldPlace | uint64(pc.Code)
+	}
 	return profile.Loc{Module: wp.jit, Addr: addr}
+}
+
+// toldPlace is set in the place of a frame of which a runtime tells what it runs, the
+// rest of which is unwind.PC.Code. Addresses of user code do not reach it.
+const toldPlace = 1 << 63
+
+// toldCode returns the number of what is at a place, if a runtime tells.
+func (ms *modules) toldCode(loc profile.Loc) (number uint32, ok bool) {
+	return uint32(loc.Addr), loc.Addr&toldPlace != 0 && ms.info[loc.Module].Kind == profile.JIT
 }
 
 // maxJIT bounds the processes whose generated code gets names: each holds
@@ -219,6 +233,9 @@ func (ms *modules) Symbolize(dst []profile.Line, loc profile.Loc) []profile.Line
 		s, _ := ms.bpfCode.Name(loc.Addr)
 		return appendName(dst, s.Name)
 	}
+	if number, ok := ms.toldCode(loc); ok {
+		return appendTold(dst, ms.codes.Lines(number), ms.symbolizer.Demangling())
+	}
 	if im := ms.image[loc.Module]; im != nil {
 		return ms.fileName(dst, im, loc.Addr)
 	}
@@ -271,8 +288,14 @@ func (ms *modules) forgetUnused(used []bool) {
 		delete(ms.byPath, path)
 		ms.forget(id)
 	}
+	if ms.codes.Len() > maxToldCodes {
+		ms.codes.Reset()
+	}
 	ms.part++
 }
+
+// maxToldCodes is how many codes are kept for the next part of a recording.
+const maxToldCodes = 1 << 14
 
 func (ms *modules) forget(id uint32) {
 	delete(ms.info, id)
@@ -300,6 +323,28 @@ func appendLines(dst []profile.Line, lines []symbols.Line) []profile.Line {
 		})
 	}
 	return dst
+}
+
+// appendTold appends what a runtime tells of a frame.
+func appendTold(dst []profile.Line, lines []unwind.CodeLine, mode symbols.DemangleMode) []profile.Line {
+	for i, l := range lines {
+		dst = append(dst, profile.Line{
+			Function: codeName(l.CodeFunction, mode), SystemName: l.SystemName, File: l.File,
+			Line: l.Line, StartLine: l.StartLine, Inlined: i < len(lines)-1,
+		})
+	}
+	return dst
+}
+
+// codeName returns the name of a function of a runtime's, as much of it as is wanted.
+func codeName(f *unwind.CodeFunction, mode symbols.DemangleMode) string {
+	switch mode {
+	case symbols.DemangleFull:
+		return f.Name + f.Parameters
+	case symbols.DemangleNone:
+		return f.SystemName
+	}
+	return f.Name
 }
 
 // functionStart returns where the nameless function at a link-time address

@@ -224,7 +224,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	inner := pcs[:len(pcs)-same]
 	p.stack, p.same, p.path = m.user[:same], same, &m.path
 	for _, pc := range slices.Backward(inner) {
-		p.stack = append(p.stack, p.modules.user(wp, wp.space.MappingAt(pc.Addr), pc.Addr))
+		p.stack = append(p.stack, p.modules.user(wp, wp.space.MappingAt(pc.Addr), pc))
 	}
 	m.user = p.stack
 	p.fleeting = p.fleeting || wp.jit != 0
@@ -286,6 +286,7 @@ func (p *pipeline) process(s *loader.Sample) *walkedProcess {
 	}
 	wp.snapshot.SetLiveCode(procstate.NewLiveCode(int(s.PID), proc.Exe))
 	wp.walker = unwind.NewWalker(wp.snapshot, p.group, nil)
+	wp.walker.ShareCodes(&p.modules.codes)
 	for _, m := range proc.Space.Mappings() {
 		wp.isGo = wp.isGo || isGoProgram(m.Image)
 	}

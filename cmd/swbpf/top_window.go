@@ -166,6 +166,10 @@ func (w *topWindow) place(key topPlaceKey) uint32 {
 		s, _ := w.mods.bpfCode.Name(key.loc.Addr)
 		place.name = s.Name
 	}
+	if number, ok := w.mods.toldCode(key.loc); ok {
+		w.named = append(w.named, topNamed{p, id, appendTold(nil, w.mods.codes.Lines(number), w.mods.symbolizer.Demangling())})
+		place.jit = nil
+	}
 	if text, ok := w.mods.builder.MarkerText(key.loc); ok {
 		place.marker = text
 	}

@@ -57,6 +57,7 @@ type walkFrame struct {
 	file      string
 	line      int
 	inlined   bool
+	bytecode  bool // it has no machine code, and so no offset
 	stepper   string
 
 	described bool // the debug information has the function
@@ -120,6 +121,7 @@ type lineNamer interface {
 type namer struct {
 	w     *unwind.Walker
 	lines lineNamer
+	mode  symbols.DemangleMode
 	known map[uint64]*nameAt
 }
 
@@ -140,6 +142,9 @@ func (p *processWalk) nameFrames(names bool) {
 			n = &namer{w: w, known: make(map[uint64]*nameAt)}
 			if names {
 				n.lines, _ = w.SymbolLookup().(lineNamer)
+				if l, ok := n.lines.(*symbols.Lookup); ok {
+					n.mode = l.Symbolizer().Demangling()
+				}
 			}
 			namers[w] = n
 		}
@@ -171,6 +176,18 @@ func (n *namer) name(dst []walkFrame, f *unwind.Frame) []walkFrame {
 	}
 	if s := n.w.Stepper(f); s != nil {
 		wf.stepper = s.Name()
+	}
+	if told := n.w.Codes().Lines(f.Code); n.lines != nil && len(told) > 0 {
+		start := n.w.Codes().Start(f.Code)
+		wf.bytecode, wf.offset = start == 0, f.PC()-start
+		if wf.bytecode {
+			wf.offset = 0
+		}
+		for i, l := range told {
+			wf.function, wf.file, wf.line, wf.inlined = codeName(l.CodeFunction, n.mode), l.File, l.Line, i < len(told)-1
+			dst = append(dst, wf)
+		}
+		return dst
 	}
 	if len(at.lines) == 0 {
 		return append(dst, wf)

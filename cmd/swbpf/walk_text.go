@@ -227,7 +227,7 @@ func (f *walkFrame) label() string {
 		return f.function + "(" + variables.Unknown(variables.ErrLate) + ")"
 	case f.function != "" && f.described:
 		return f.function + f.arguments()
-	case f.function != "" && f.inlined:
+	case f.function != "" && (f.inlined || f.bytecode):
 		return f.function
 	case f.function != "":
 		return f.function + "+" + hex(f.offset)

@@ -1,0 +1,356 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"path"
+	"strings"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// What frames of Java run is read from the process when they are first met: by then, in
+// a recording some tenths of a second later, a class can have been unloaded, which is rare,
+// and its memory be another's. What does not fit together has no name.
+
+// methodNames are what is known of a virtual machine's methods.
+type methodNames struct {
+	codes   map[javaCode]uint32 // numbers in unwind.Codes; 0 where there is no telling
+	resets  int                 // of these
+	methods map[uint64]*javaMethod
+
+	tells   struct{ known, all bool } // see tellsAll
+	version uint64                    // of the release; 0: not read
+	scopes  []byte                    // memory for what is read of an nmethod
+	chains  [2][]javaCall
+}
+
+// javaCode is what a frame runs: a place in an nmethod or, interpreted, in bytecode, or a
+// stub, for which there is no method.
+type javaCode struct {
+	method uint64
+	at     uint64 // the PC, or where the bytecode is; name of a stub
+	id     uint64 // of the nmethod, times two, plus 1 where it was interrupted; else interpretedCode
+}
+
+const interpretedCode = 1 << 63
+
+// javaMethod is a Method.
+type javaMethod struct {
+	function  unwind.CodeFunction
+	constant  uint64 // its ConstMethod
+	bytecodes uint64 // address
+	size      uint64 // of these
+	lines     []bytecodeLine
+}
+
+// bytecodeLine tells the line from a bytecode on.
+type bytecodeLine struct{ bci, line int }
+
+// Limits on what is read of the names of methods.
+const (
+	maxJavaMethods  = 1 << 16
+	maxJavaCodes    = 1 << 18
+	maxSymbolLen    = 1<<16 - 1
+	maxLineTable    = 1 << 16 // bytes
+	hasLineTable    = 1       // ConstMethod::_flags
+	interpMethod    = 24      // bytes below the saved frame pointer,
+	interpBytecode  = 64      // where the bytecode is too, while it calls
+	javaBytecodeReg = procstate.Reg(13)
+)
+
+// codeOf returns the number of what f runs, which is in b, in w.Codes; 0 where there is no
+// telling.
+func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind.Frame) uint32 {
+	n, codes := &vm.names, w.Codes()
+	if vm.fields.method == nil {
+		return 0
+	}
+	if n.codes == nil || n.resets != codes.Resets() {
+		n.codes, n.resets = map[javaCode]uint32{}, codes.Resets()
+	}
+	interrupted := f.Flags&unwind.Interrupted != 0
+	key := javaCode{at: b.name}
+	switch {
+	case b.method != 0:
+		key = javaCode{b.method, f.LookupPC(), 2 * uint64(b.id)}
+		if interrupted {
+			key.id++
+		}
+	case b.interpreter:
+		if method, bytecode, ok := s.interpretedMethod(w, f); ok {
+			key = javaCode{method, bytecode, interpretedCode}
+		}
+	}
+	number, known := n.codes[key]
+	if known || len(n.codes) >= maxJavaCodes {
+		return number
+	}
+	start, lines := b.begin, []unwind.CodeLine(nil)
+	switch {
+	case key.id == interpretedCode:
+		if m := vm.methodAt(key.method); m != nil {
+			start, lines = 0, []unwind.CodeLine{m.lineAt(int(key.at - m.bytecodes))}
+		}
+	case key.method != 0:
+		lines = vm.compiledLines(b, f.PC(), interrupted)
+	}
+	if name := vm.blobName(b); len(lines) == 0 && name != "" && key.method == 0 {
+		lines = []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name}}}
+	}
+	number = codes.Add(start, lines)
+	n.codes[key] = number
+	return number
+}
+
+// interpretedMethod returns the Method that f runs, which is in the interpreter, and where
+// its bytecode is. ok is false where f has no frame yet, or no whole one.
+func (s *HotSpot) interpretedMethod(w *unwind.Walker, f *unwind.Frame) (method, bytecode uint64, ok bool) {
+	fp, known := f.Regs.Value(w.Arch().FP)
+	if !known {
+		return 0, 0, false
+	}
+	if _, ok := senderSP(w, f.SP(), fp); !ok {
+		return 0, 0, false
+	}
+	interrupted := f.Flags&unwind.Interrupted != 0
+	if interrupted && s.analyzer.AllocatesFrame(w, f).State != SetFrame {
+		return 0, 0, false
+	}
+	mem := w.ProcessState()
+	method, ok = mem.ReadWord(fp - interpMethod)
+	bytecode, _ = mem.ReadWord(fp - interpBytecode)
+	if interrupted {
+		bytecode, _ = f.Regs.Value(javaBytecodeReg)
+	}
+	return method, bytecode, ok && method != 0
+}
+
+// blobName returns the name of a stub.
+func (vm *hotspotVM) blobName(b *codeBlob) string {
+	var text [64]byte
+	if !vm.read(b.name, text[:]) {
+		return ""
+	}
+	name, _, _ := strings.Cut(string(text[:]), "\x00")
+	if len(name) == len(text) || !isPrintable(name) {
+		return ""
+	}
+	return name
+}
+
+// isPrintable reports whether a name is one.
+func isPrintable(name string) bool {
+	return name != "" && strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r == '\ufffd' }) < 0
+}
+
+// methodAt returns a Method, nil where there is none.
+func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
+	n, f := &vm.names, vm.fields.method
+	constant, ok := vm.word(addr + f.constMethod)
+	if !ok || addr%8 != 0 {
+		return nil
+	}
+	m, known := n.methods[addr]
+	if known && (m == nil || m.constant == constant) {
+		return m
+	}
+	if n.methods == nil || len(n.methods) >= maxJavaMethods {
+		n.methods = map[uint64]*javaMethod{}
+	}
+	m = vm.readMethod(constant)
+	n.methods[addr] = m
+	return m
+}
+
+// readMethod reads what a ConstMethod says; nil where it is none.
+func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
+	f, le := vm.fields.method, binary.LittleEndian
+	head := make([]byte, f.constBytes+8)[:f.constBytes]
+	if constant%8 != 0 || !vm.read(constant, head) {
+		return nil
+	}
+	u16 := func(off uint64) uint64 { return uint64(le.Uint16(head[off:][:2:2])) }
+	pool := le.Uint64(head[f.constants:][:8])
+	m := &javaMethod{constant: constant, bytecodes: constant + f.constBytes, size: u16(f.codeSize)}
+	name := vm.poolSymbol(pool, u16(f.nameIndex))
+	signature := vm.poolSymbol(pool, u16(f.signature))
+	holder, ok := vm.word(pool + f.poolHolder)
+	class, ok2 := vm.word(holder + f.className)
+	className := vm.symbol(class)
+	if !ok || !ok2 || !isPrintable(name) || !isPrintable(className) || !strings.HasPrefix(signature, "(") {
+		return nil
+	}
+	m.function = unwind.CodeFunction{
+		Name:       javaClass(className) + "." + name,
+		Parameters: javaParameters(signature),
+		SystemName: className + "." + name + signature,
+	}
+	if f.sourceFile != 0 && vm.read(pool+f.sourceFile, vm.buf[:2]) {
+		if file := vm.poolSymbol(pool, uint64(le.Uint16(vm.buf[:]))); isPrintable(file) {
+			m.function.File = path.Join(path.Dir(className), file)
+		}
+	}
+	table := m.bytecodes + m.size
+	end := constant + 8*uint64(le.Uint32(head[f.constWords:][:4]))
+	if u16(f.constFlags)&hasLineTable != 0 && end > table {
+		b := make([]byte, min(end-table, maxLineTable))
+		if vm.read(table, b) {
+			m.lines = lineTable(b, vm.compressed())
+		}
+	}
+	for _, l := range m.lines {
+		if m.function.StartLine == 0 || l.line < m.function.StartLine {
+			m.function.StartLine = l.line
+		}
+	}
+	return m
+}
+
+// poolSymbol returns the Symbol at an index of a ConstantPool, "" where there is none.
+func (vm *hotspotVM) poolSymbol(pool, index uint64) string {
+	f := vm.fields.method
+	n, ok := vm.word(pool + f.poolLen)
+	if !ok || index == 0 || index >= n&0xffffffff {
+		return ""
+	}
+	at, ok := vm.word(pool + f.poolBytes + 8*index)
+	if !ok {
+		return ""
+	}
+	return vm.symbol(at)
+}
+
+// symbol returns the text of a Symbol, "" where it is none.
+func (vm *hotspotVM) symbol(at uint64) string {
+	f := vm.fields.method
+	if !vm.read(at+f.symbolLen, vm.buf[:2]) {
+		return ""
+	}
+	text := make([]byte, binary.LittleEndian.Uint16(vm.buf[:]))
+	if at == 0 || !vm.read(at+f.symbolBody, text) {
+		return ""
+	}
+	return strings.ToValidUTF8(string(text), "\ufffd")
+}
+
+// javaClass returns the name of a class as in the source. Classes that have no name of
+// their own, as those of lambdas, have an address in it, which is another each time.
+func javaClass(name string) string {
+	if i := strings.Index(name, "+0x"); i > 0 {
+		name = name[:i]
+	}
+	return strings.ReplaceAll(name, "/", ".")
+}
+
+// javaParameters returns the parameters of a descriptor, "" where it is none.
+func javaParameters(descriptor string) string {
+	primitive := map[byte]string{'B': "byte", 'C': "char", 'D': "double", 'F': "float", 'I': "int", 'J': "long", 'S': "short", 'Z': "boolean"}
+	var out []string
+	rest, arrays := strings.TrimPrefix(descriptor, "("), ""
+	for rest != "" && rest[0] != ')' {
+		name, ok := primitive[rest[0]]
+		switch {
+		case rest[0] == '[':
+			arrays += "[]"
+			rest = rest[1:]
+			continue
+		case rest[0] == 'L':
+			if name, rest, ok = strings.Cut(rest[1:], ";"); !ok {
+				return ""
+			}
+			name = javaClass(name)
+		case ok:
+			rest = rest[1:]
+		default:
+			return ""
+		}
+		out = append(out, name+arrays)
+		arrays = ""
+	}
+	return "(" + strings.Join(out, ", ") + ")"
+}
+
+// lineAt returns the line of a bytecode; there is none where it is outside of the method.
+// -1 is the method's entry.
+func (m *javaMethod) lineAt(bci int) unwind.CodeLine {
+	l := unwind.CodeLine{CodeFunction: &m.function}
+	if bci == -1 {
+		bci = 0
+	}
+	if uint64(bci) >= m.size {
+		return l
+	}
+	best := -1
+	for _, at := range m.lines {
+		if at.bci <= bci && at.bci >= best {
+			best, l.Line = at.bci, at.line
+		}
+	}
+	return l
+}
+
+// lineTable reads a table of lines (CompressedLineNumberReadStream).
+func lineTable(b []byte, c compressed) (lines []bytecodeLine) {
+	bci, line := 0, 0
+	for len(b) > 0 && b[0] != 0 {
+		pair := b[0]
+		b = b[1:]
+		if pair != 0xff {
+			bci += int(pair >> 3)
+			line += int(pair & 7)
+		} else {
+			var steps [2]int
+			for i := range steps {
+				v, n := c.read(b)
+				if n == 0 {
+					return lines
+				}
+				b = b[n:]
+				steps[i] = int(int32(v>>1) ^ -int32(v&1))
+			}
+			bci += steps[0]
+			line += steps[1]
+		}
+		lines = append(lines, bytecodeLine{bci, line})
+	}
+	return lines
+}
+
+// compressed is how HotSpot stores integers in few bytes (UNSIGNED5): six bits in each that
+// another follows. From JDK 20 on no byte is 0.
+type compressed struct{ excluded uint32 }
+
+const (
+	compressedBits = 6
+	compressedMax  = 5 // bytes
+)
+
+// compressed returns how the virtual machine stores integers.
+func (vm *hotspotVM) compressed() compressed {
+	if vm.names.version == 0 {
+		v, _ := vm.word(vm.fields.method.version + vm.bias)
+		vm.names.version = max(v&0xffffffff, 1)
+	}
+	if vm.names.version >= 20 {
+		return compressed{1}
+	}
+	return compressed{}
+}
+
+// read reads the integer that b begins with, of n bytes; n is 0 when there is none.
+func (c compressed) read(b []byte) (v uint32, n int) {
+	lowest := 256 - c.excluded - 1<<compressedBits // of those that another byte follows
+	for n < len(b) {
+		digit := uint32(b[n]) - c.excluded
+		if digit > 255 {
+			return 0, 0
+		}
+		v += digit << (compressedBits * n)
+		n++
+		if digit < lowest || n == compressedMax {
+			return v, n
+		}
+	}
+	return 0, 0
+}

@@ -1,0 +1,202 @@
+package steppers
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// An nmethod tells which calls were inlined where (debugInfoRec.hpp): of some of its code
+// addresses, those that calls return to and those at which a thread can be stopped, a PcDesc
+// tells the scope, and a scope its method, bytecode and the scope that it was inlined into.
+
+// javaCall is a call in a scope: the bytecode of a method, or one of two.
+type javaCall struct {
+	method  uint64
+	bci, or int
+}
+
+// Limits on scopes.
+const (
+	maxScopesBytes = 4 << 20
+	maxScopes      = 128 // that are inlined into each other
+	maxFlags       = 1 << 14
+)
+
+// compiledLines returns what the nmethod b runs at pc: calls that were inlined, innermost
+// first, and the method that was compiled. An interrupted frame is somewhere between two
+// addresses that are told of, and is known to be in those calls that both are in; and in
+// a line, where it is the same.
+func (vm *hotspotVM) compiledLines(b *codeBlob, pc uint64, interrupted bool) (lines []unwind.CodeLine) {
+	calls := vm.callsAt(b, pc, interrupted)
+	if len(calls) == 0 {
+		calls = []javaCall{{b.method, noBytecode, noBytecode}}
+	}
+	for _, c := range calls {
+		m := vm.methodAt(c.method)
+		if m == nil {
+			return nil
+		}
+		l := m.lineAt(c.bci)
+		if l != m.lineAt(c.or) {
+			l.Line = 0
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// noBytecode stands for a bytecode that is not known.
+const noBytecode = -2
+
+// callsAt returns the calls at pc, innermost first; none when there is no telling.
+func (vm *hotspotVM) callsAt(b *codeBlob, pc uint64, interrupted bool) []javaCall {
+	n, f := &vm.names, vm.fields.method
+	descs, data, pointers, ok := vm.readScopes(b)
+	if !ok {
+		return nil
+	}
+	s := scopeReader{data: data, pointers: pointers, method: b.method, compressed: vm.compressed()}
+	at := int64(pc - b.begin)
+	offset := func(d []byte) int64 { return int64(int32(binary.LittleEndian.Uint32(d[f.pcOffset:]))) }
+	var before, next []byte
+	for d := range slices.Chunk(descs, int(f.pcBytes)) {
+		if uint64(len(d)) < f.pcBytes {
+			break
+		}
+		if o := offset(d); o < 0 {
+			continue // the first one, which is none
+		} else if o > at {
+			next = d
+			break
+		}
+		before = d
+	}
+	calls := func(i int, d []byte) []javaCall {
+		if d == nil || offset(d) > int64(b.end-b.begin) {
+			return n.chains[i][:0]
+		}
+		n.chains[i] = s.chain(n.chains[i][:0], binary.LittleEndian.Uint32(d[f.pcScope:]))
+		return n.chains[i]
+	}
+	switch {
+	case !interrupted:
+		if before == nil || offset(before) != at {
+			return nil
+		}
+		return calls(0, before)
+	case vm.tellsAll():
+		return calls(0, next)
+	}
+	return commonCalls(calls(0, before), calls(1, next))
+}
+
+// commonCalls returns the calls, of two chains of them, that both are in.
+func commonCalls(a, b []javaCall) (common []javaCall) {
+	for i := 1; i <= min(len(a), len(b)); i++ {
+		x, y := a[len(a)-i], b[len(b)-i]
+		if x.method != y.method {
+			break
+		}
+		x.or = y.bci
+		common = append(common, x)
+		if x.bci != x.or {
+			break // what is inlined there are other calls
+		}
+	}
+	slices.Reverse(common)
+	return common
+}
+
+// readScopes reads the PcDescs of an nmethod, the data that they refer to, and the pointers
+// that these do. ok is false where it is not the same any more.
+func (vm *hotspotVM) readScopes(b *codeBlob) (descs, data, pointers []byte, ok bool) {
+	n, f, le := &vm.names, vm.fields.method, binary.LittleEndian
+	head := make([]byte, maxBlobHeader)
+	if !vm.read(b.header, head) {
+		return nil, nil, nil, false
+	}
+	at := func(field uint64) uint64 { return b.header + uint64(le.Uint32(head[field:])) }
+	from, pcs, end := at(f.metadata), at(f.scopesPCs), at(f.scopesEnd)
+	scopes := le.Uint64(head[f.scopesData:])
+	if from > scopes || scopes > pcs || pcs > end || end-from > maxScopesBytes {
+		return nil, nil, nil, false
+	}
+	n.scopes = slices.Grow(n.scopes[:0], int(end-from))[:end-from]
+	again := make([]byte, maxBlobHeader)
+	if !vm.read(from, n.scopes) || !vm.read(b.header, again) || !bytes.Equal(head[:f.compileID+4], again[:f.compileID+4]) ||
+		le.Uint64(head[f.compiled:]) != b.method || le.Uint32(head[f.compileID:]) != b.id {
+		return nil, nil, nil, false
+	}
+	return n.scopes[pcs-from:], n.scopes[scopes-from : pcs-from], n.scopes[:scopes-from], true
+}
+
+// scopeReader reads the scopes of an nmethod.
+type scopeReader struct {
+	compressed
+	data     []byte
+	pointers []byte
+	method   uint64 // of the nmethod
+}
+
+// chain appends the calls of a scope, at an offset of the data, innermost first; none
+// where they do not read well.
+func (s *scopeReader) chain(dst []javaCall, at uint32) []javaCall {
+	first := len(dst)
+	if at == 0 {
+		return append(dst, javaCall{s.method, noBytecode, noBytecode})
+	}
+	for at != 0 {
+		if uint64(at) >= uint64(len(s.data)) || len(dst)-first >= maxScopes {
+			return dst[:first]
+		}
+		rest := s.data[at:]
+		var v [3]uint32 // the scope that it is in; 1 + the index of its method; 1 + its bytecode
+		for i := range v {
+			value, n := s.read(rest)
+			if n == 0 {
+				return dst[:first]
+			}
+			v[i], rest = value, rest[n:]
+		}
+		if v[1] == 0 || uint64(v[1]) > uint64(len(s.pointers)/8) {
+			return dst[:first]
+		}
+		bci := int(v[2]) - 1
+		dst = append(dst, javaCall{binary.LittleEndian.Uint64(s.pointers[8*(v[1]-1):]), bci, bci})
+		at = v[0]
+	}
+	if dst[len(dst)-1].method != s.method {
+		return dst[:first]
+	}
+	return dst
+}
+
+// tellsAll reports whether nmethods tell of all their code: whether the virtual machine's flag
+// DebugNonSafepoints is set.
+func (vm *hotspotVM) tellsAll() bool {
+	n, f := &vm.names, vm.fields.method
+	if n.tells.known || f.flags == 0 || f.numFlags == 0 {
+		return n.tells.all
+	}
+	n.tells.known = true
+	first, ok := vm.word(f.flags + vm.bias)
+	num, ok2 := vm.word(f.numFlags + vm.bias)
+	if !ok || !ok2 || num > maxFlags {
+		return false
+	}
+	t := vmTables{im: vm.image, bias: vm.bias}
+	flags := make([]byte, num*f.flagBytes)
+	if !vm.read(first, flags) {
+		return false
+	}
+	for flag := range slices.Chunk(flags, int(f.flagBytes)) {
+		if t.text(binary.LittleEndian.Uint64(flag[f.flagName:])) == "DebugNonSafepoints" {
+			var set [1]byte
+			n.tells.all = vm.read(binary.LittleEndian.Uint64(flag[f.flagAddr:]), set[:]) && set[0] != 0
+		}
+	}
+	return n.tells.all
+}

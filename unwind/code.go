@@ -1,0 +1,77 @@
+package unwind
+
+// CodeFunction is a function that a runtime of the process, such as Java's virtual
+// machine, has compiled or interprets: what no file tells of it.
+type CodeFunction struct {
+	Name       string // for people, without parameters
+	Parameters string // in parentheses, for people; "" where there is no telling
+	SystemName string // as the runtime has it, with parameters
+	File       string // its source; "" when not known
+	StartLine  int    // in File, 0 when not known
+}
+
+// CodeLine is where a function is that a frame runs.
+type CodeLine struct {
+	*CodeFunction
+	Line int // in File, 0 when not known
+}
+
+// Codes number what frames run by what the runtimes of their process say: steppers that
+// know these add it, and Frame.Code and PC.Code refer to it. The zero value is empty. Codes
+// belong to the goroutine of their Walker.
+type Codes struct {
+	codes  []code
+	lines  []CodeLine
+	resets int
+}
+
+// code is a number's: lines[first:first+n], and where the machine code begins.
+type code struct {
+	start    uint64
+	first, n uint32
+}
+
+// maxCodes bounds what Codes hold: what is added then has no number.
+const maxCodes = 1 << 18
+
+// Add numbers what a frame runs: the calls that were inlined, innermost first, and the
+// function last. start is the run-time address at which the function's code begins, 0 where
+// it has none of its own. The number is 0 when there are none left, or no lines.
+func (c *Codes) Add(start uint64, lines []CodeLine) uint32 {
+	if len(lines) == 0 || len(c.codes) >= maxCodes {
+		return 0
+	}
+	c.codes = append(c.codes, code{start, uint32(len(c.lines)), uint32(len(lines))})
+	c.lines = append(c.lines, lines...)
+	return uint32(len(c.codes))
+}
+
+// Lines returns what a number stands for, as it was given to Add; nothing for 0.
+// It must not be changed.
+func (c *Codes) Lines(number uint32) []CodeLine {
+	if number-1 >= uint32(len(c.codes)) {
+		return nil
+	}
+	is := c.codes[number-1]
+	return c.lines[is.first : is.first+is.n : is.first+is.n]
+}
+
+// Start returns the address that Add was given for a number, 0 where there is none.
+func (c *Codes) Start(number uint32) uint64 {
+	if number-1 >= uint32(len(c.codes)) {
+		return 0
+	}
+	return c.codes[number-1].start
+}
+
+// Len returns how many numbers are in use.
+func (c *Codes) Len() int { return len(c.codes) }
+
+// Reset makes all numbers void: they will be given anew.
+func (c *Codes) Reset() {
+	c.codes, c.lines = nil, nil
+	c.resets++
+}
+
+// Resets returns how often Reset was called, for those that keep numbers.
+func (c *Codes) Resets() int { return c.resets }
