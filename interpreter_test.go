@@ -2,6 +2,7 @@ package swbpf_test
 
 import (
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -50,7 +51,26 @@ func TestInterpreter(t *testing.T) {
 	}
 }
 
-var jstackThread = regexp.MustCompile(`^".*nid=0x([0-9a-f]+)`)
+var (
+	jstackThread = regexp.MustCompile(`^".*nid=0x([0-9a-f]+)`)
+	jstackFrame  = regexp.MustCompile(`^\tat ([^(/]+)(?:/0x[0-9a-f]+(\.[^(]+))?\((?:.*/)?(?:(\w+\.java):(\d+)|.*)\)`)
+)
+
+// javaCalls are the calls of a Java thread as jstack writes them: without stubs, and
+// without frames of C++.
+func javaCalls(s *swbpf.ThreadStack) (calls []string) {
+	for i := range s.Frames {
+		for _, l := range s.Walker.Codes().Lines(s.Frames[i].Code) {
+			if call := l.Name; l.Parameters != "" {
+				if l.Line > 0 {
+					call += " " + path.Base(l.File) + ":" + strconv.Itoa(l.Line)
+				}
+				calls = append(calls, call)
+			}
+		}
+	}
+	return calls
+}
 
 // TestJava compares a Java program, interpreted and compiled, with what its
 // own jstack says of threads that wait.
@@ -68,6 +88,7 @@ func TestJava(t *testing.T) {
 		"interpreted": {"-Xint"},
 		"mixed":       {"-Xmixed"},
 		"compiled":    {"-Xcomp", "-XX:-Inline", "-XX:CompileCommand=quiet", "-XX:CompileCommand=compileonly,Waits.*"},
+		"inlined":     {"-Xcomp"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tg := start(t, "java", append(flags, "-cp", dir, "Waits")...)
@@ -75,14 +96,18 @@ func TestJava(t *testing.T) {
 			if err != nil {
 				t.Fatalf("jstack: %v", err)
 			}
-			want := make(map[procstate.ThreadID]int) // Java frames of each thread
+			want := make(map[procstate.ThreadID][]string) // calls of each thread
 			var tid procstate.ThreadID
 			for line := range strings.Lines(string(out)) {
 				if m := jstackThread.FindStringSubmatch(line); m != nil {
 					n, _ := strconv.ParseInt(m[1], 16, 32)
 					tid = procstate.ThreadID(n)
-				} else if strings.HasPrefix(line, "\tat ") {
-					want[tid]++
+				} else if m := jstackFrame.FindStringSubmatch(line); m != nil {
+					call := m[1] + m[2]
+					if m[3] != "" {
+						call += " " + m[3] + ":" + m[4]
+					}
+					want[tid] = append(want[tid], call)
 				}
 			}
 			ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{})
@@ -98,13 +123,16 @@ func TestJava(t *testing.T) {
 						n++
 					}
 				}
+				if got := javaCalls(s); !slices.Equal(got, want[s.TID]) {
+					t.Errorf("%s: calls\n%s, by jstack\n%s", s.Name, strings.Join(got, "\n"), strings.Join(want[s.TID], "\n"))
+				}
 				if !strings.HasPrefix(s.Name, "waits") {
 					continue
 				}
 				seen++
 				// The outermost is the way from C++ to Java.
-				if s.Err != nil || n != want[s.TID]+1 {
-					t.Errorf("%s: %d frames outside of files for %d of Java, %v", s.Name, n, want[s.TID], s.Err)
+				if s.Err != nil || name != "inlined" && n != len(want[s.TID])+1 {
+					t.Errorf("%s: %d frames outside of files for %d of Java, %v", s.Name, n, len(want[s.TID]), s.Err)
 				}
 			}
 			if seen != 4 {

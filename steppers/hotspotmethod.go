@@ -78,7 +78,7 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 			key.id++
 		}
 	case b.interpreter:
-		if method, bytecode, ok := s.interpretedMethod(w, f); ok {
+		if method, bytecode, ok := s.interpretedMethod(w, b, f); ok {
 			key = javaCode{method, bytecode, interpretedCode}
 		}
 	}
@@ -104,13 +104,14 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 }
 
 // interpretedMethod returns the Method that f runs, which is in the interpreter, and where
-// its bytecode is. ok is false where f has no frame yet, or no whole one.
-func (s *HotSpot) interpretedMethod(w *unwind.Walker, f *unwind.Frame) (method, bytecode uint64, ok bool) {
+// its bytecode is. ok is false where f has no frame yet, or no whole one, or is called by the
+// interpreter itself, in the frame of a method.
+func (s *HotSpot) interpretedMethod(w *unwind.Walker, b *codeBlob, f *unwind.Frame) (method, bytecode uint64, ok bool) {
 	fp, known := f.Regs.Value(w.Arch().FP)
 	if !known {
 		return 0, 0, false
 	}
-	if _, ok := senderSP(w, f.SP(), fp); !ok {
+	if _, ok := senderSP(w, f.SP(), fp); !ok || s.inCallVM(w, b, f) {
 		return 0, 0, false
 	}
 	interrupted := f.Flags&unwind.Interrupted != 0
@@ -124,6 +125,29 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, f *unwind.Frame) (method, 
 		bytecode, _ = f.Regs.Value(javaBytecodeReg)
 	}
 	return method, bytecode, ok && method != 0
+}
+
+// inCallVM reports whether f, in the interpreter, is in what calls the virtual machine from it,
+// which is called itself, so that there is a return address (MacroAssembler::call_VM):
+//
+//	call 1f
+//	jmp  2f
+//	1: what sets out for the call, the call, and a return
+//	2:
+func (s *HotSpot) inCallVM(w *unwind.Walker, b *codeBlob, f *unwind.Frame) bool {
+	const most = 256 // bytes of that
+	mem, m := w.ProcessState(), w.MappingAt(f.LookupPC())
+	for at := f.SP(); at-f.SP() <= 8; at += 8 { // it aligns SP
+		ra, ok := mem.ReadWord(at)
+		if !ok || ra <= b.begin || ra >= f.PC() || f.PC()-ra > most || !m.Contains(ra-maxCallLen) {
+			continue
+		}
+		code := readCode(w, m, ra-maxCallLen, s.buf[:maxCallLen])
+		if target, direct, call := callBefore(w.Arch(), code, ra); call && direct && target-ra <= f.PC()-ra {
+			return true
+		}
+	}
+	return false
 }
 
 // blobName returns the name of a stub.

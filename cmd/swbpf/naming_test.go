@@ -13,6 +13,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // nameless has a function with unwind tables, and behind it two without, and code

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -108,6 +110,92 @@ class B {
 				t.Errorf("exit status %d\n%s", r.exit, r.stderr)
 			}
 			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, test.percent)
+		})
+	}
+}
+
+// Methods of Java have their names without a word from it, compiled, inlined and interpreted:
+// each calls only what it calls in the source.
+func TestRecordJava(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("measured on amd64 alone")
+	}
+	for _, tool := range []string{"java", "javac"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip("no Java here")
+		}
+	}
+	dir := t.TempDir()
+	testenv.Run(t, exec.Command("javac", "-d", dir, "../../testdata/walk/Busy.java"))
+	suffix := regexp.MustCompile(`_\[[ij]\]$`)
+	// What a method of Busy calls, of its own, at once.
+	lambda := `lambda\$(work|apply)\$\d+`
+	calls := map[string]*regexp.Regexp{
+		"Busy.main":        regexp.MustCompile(`^Busy\.work$`),
+		"Busy.work":        regexp.MustCompile(`^Busy(\.(fib|apply|collections|thrown)|\$(Square|Circle|Tower)\.(area|<init>))$`),
+		"Busy.fib":         regexp.MustCompile(`^Busy\.fib$`),
+		"Busy.thrown":      regexp.MustCompile(`^Busy\.thrown$`),
+		"Busy.apply":       regexp.MustCompile(`^Busy(\.(apply|` + lambda + `)|\$\$Lambda.*)$`),
+		"Busy$Tower.area":  regexp.MustCompile(`^Busy\$Tower\.area$`),
+		"Busy$Square.area": regexp.MustCompile(`^$`),
+		"Busy$Circle.area": regexp.MustCompile(`^$`),
+		"Busy.collections": regexp.MustCompile(`^Busy\$\$Lambda.*$`),
+	}
+	for name, flags := range map[string][]string{
+		"mixed":              nil,
+		"interpreted":        {"-Xint"},
+		"DebugNonSafepoints": {"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			command := append(append([]string{"java"}, flags...), "-cp", dir, "Busy", "3000")
+			r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
+			if r.exit != 0 {
+				t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+			}
+			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
+			var main, nameless uint64
+			seen := map[string]uint64{}
+			for line := range strings.Lines(r.folded) {
+				end := strings.LastIndexByte(line, ' ')
+				stack := line[:end]
+				count, err := strconv.ParseUint(strings.TrimSpace(line[end:]), 10, 64)
+				if err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+				frames := strings.Split(stack, ";")
+				i := slices.Index(frames, "Busy.main_[j]")
+				if i < 0 {
+					continue
+				}
+				main += count
+				if frames[i-1] != "StubRoutines (1)_[j]" {
+					t.Errorf("main is called by %s", frames[i-1])
+				}
+				caller := ""
+				for _, f := range frames[i:] {
+					if strings.HasPrefix(f, "[jit of") {
+						nameless += count
+					}
+					callee := suffix.ReplaceAllString(f, "")
+					may := calls[caller]
+					if strings.HasPrefix(callee, "Busy") && caller != "" && may != nil && !may.MatchString(callee) {
+						t.Errorf("%s calls %s: %s", caller, callee, stack)
+					}
+					caller = callee
+					seen[callee] += count
+				}
+			}
+			if main*100 < r.stats.UserSamples*50 {
+				t.Errorf("%d of %d samples in main", main, r.stats.UserSamples)
+			}
+			if nameless*100 > main {
+				t.Errorf("%d of %d samples have code without a name", nameless, main)
+			}
+			for _, want := range []string{"Busy.work", "Busy.fib", "Busy.collections", "Busy.thrown", "Busy$Tower.area"} {
+				if seen[want] == 0 {
+					t.Errorf("%s is in no sample", want)
+				}
+			}
 		})
 	}
 }

@@ -1,0 +1,168 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Integers as HotSpot's CompressedWriteStream (to JDK 19) and UNSIGNED5 (from 20 on) write
+// them.
+func TestCompressed(t *testing.T) {
+	for _, test := range []struct {
+		v           uint32
+		before, now []byte
+	}{
+		{0, []byte{0}, []byte{1}},
+		{190, []byte{190}, []byte{191}},
+		{191, []byte{191}, []byte{192, 1}},
+		{192, []byte{192, 0}, []byte{193, 1}},
+		{255, []byte{255, 0}, []byte{192, 2}},
+		{12479, []byte{255, 191}, []byte{192, 193, 1}},
+		{1<<32 - 1, []byte{255, 252, 252, 252, 252}, []byte{192, 254, 253, 253, 253}},
+	} {
+		for _, as := range []struct {
+			compressed
+			b []byte
+		}{{compressed{}, test.before}, {compressed{1}, test.now}} {
+			if v, n := as.read(append(slices.Clone(as.b), 7)); v != test.v || n != len(as.b) {
+				t.Errorf("%d as % x, %+v: %d, %d bytes", test.v, as.b, as.compressed, v, n)
+			}
+			for cut := range as.b {
+				if _, n := as.read(as.b[:cut]); n != 0 {
+					t.Errorf("% x cut to %d: %d bytes", as.b, cut, n)
+				}
+			}
+		}
+	}
+	if _, n := (compressed{1}).read([]byte{0}); n != 0 {
+		t.Error("a byte that is excluded")
+	}
+}
+
+func TestLineTable(t *testing.T) {
+	// Steps of bytecodes and lines: in one byte, or signed and behind 0xff.
+	table := []byte{0xff, 0, 2 * 100, 0, 3<<3 | 1, 0xff, 2 * 5, 2*2 - 1, 30<<3 | 7, 0}
+	table = slices.Replace(table, 2, 4, 192+200-192, 0) // 200, which is 100 doubled
+	want := []bytecodeLine{{0, 100}, {3, 101}, {8, 99}, {38, 106}}
+	if got := lineTable(table, compressed{}); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for n := range table {
+		if got := lineTable(table[:n], compressed{}); !slices.Equal(got, want[:len(got)]) {
+			t.Errorf("cut to %d: %v", n, got)
+		}
+	}
+	m := javaMethod{size: 50, lines: want}
+	for bci, line := range map[int]int{-1: 100, 0: 100, 2: 100, 3: 101, 7: 101, 8: 99, 37: 99, 38: 106, 49: 106, 50: 0, noBytecode: 0, 1 << 40: 0} {
+		if got := m.lineAt(bci); got.Line != line || got.CodeFunction != &m.function {
+			t.Errorf("bytecode %d is in line %d, want %d", bci, got.Line, line)
+		}
+	}
+}
+
+func TestJavaNames(t *testing.T) {
+	for descriptor, want := range map[string]string{
+		"()V": "()", "(I)J": "(int)", "([[BZLjava/lang/String;D)V": "(byte[][], boolean, java.lang.String, double)",
+		"([Ljava/util/Map$Entry;)Ljava/util/Map;": "(java.util.Map$Entry[])", "(Q)V": "", "(Ljava/lang/String": "",
+	} {
+		if got := javaParameters(descriptor); got != want {
+			t.Errorf("%s: %s, want %s", descriptor, got, want)
+		}
+	}
+	for class, want := range map[string]string{
+		"Main": "Main", "java/util/HashMap$Node": "java.util.HashMap$Node",
+		"a/B$$Lambda$14+0x0000000800c03000": "a.B$$Lambda$14", "+0x1": "+0x1",
+	} {
+		if got := javaClass(class); got != want {
+			t.Errorf("%s: %s, want %s", class, got, want)
+		}
+	}
+}
+
+// Between two addresses that are told of, the calls are known that both are in.
+func TestCommonCalls(t *testing.T) {
+	call := func(method uint64, bci int) javaCall { return javaCall{method, bci, bci} }
+	for name, test := range map[string]struct{ a, b, want []javaCall }{
+		"none":            {nil, []javaCall{call(1, 0)}, nil},
+		"the same":        {[]javaCall{call(2, 5), call(1, 7)}, []javaCall{call(2, 5), call(1, 7)}, []javaCall{call(2, 5), call(1, 7)}},
+		"other bytecodes": {[]javaCall{call(2, 5), call(1, 7)}, []javaCall{call(2, 9), call(1, 7)}, []javaCall{{2, 5, 9}, call(1, 7)}},
+		"another call":    {[]javaCall{call(2, 5), call(1, 7)}, []javaCall{call(2, 5), call(1, 8)}, []javaCall{{1, 7, 8}}},
+		"another method":  {[]javaCall{call(2, 5), call(1, 7)}, []javaCall{call(3, 5), call(1, 7)}, []javaCall{call(1, 7)}},
+		"less":            {[]javaCall{call(1, 7)}, []javaCall{call(2, 5), call(1, 7)}, []javaCall{call(1, 7)}},
+	} {
+		if got := commonCalls(test.a, test.b); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// Scopes may say anything.
+func TestScopes(t *testing.T) {
+	pointers := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 100), 200)
+	data := []byte{0xee, 0, 1, 8, 1, 2, 4, 7, 1, 1, 0, 2, 1}
+	// At 1 the method itself, bytecode 7; at 4 what was inlined there; at 7 what is in itself; at 10
+	// what is in no method of this.
+	s := scopeReader{data: data, pointers: pointers, method: 100}
+	for at, want := range map[uint32][]javaCall{
+		0: {{100, noBytecode, noBytecode}}, 1: {{100, 7, 7}}, 4: {{200, 3, 3}, {100, 7, 7}}, 7: nil, 10: nil, 12: nil, 13: nil, 1 << 31: nil,
+	} {
+		if got := s.chain(nil, at); !slices.Equal(got, want) {
+			t.Errorf("at %d: %v, want %v", at, got, want)
+		}
+	}
+	if got := (&scopeReader{data: data, method: 100}).chain(nil, 1); got != nil {
+		t.Errorf("without pointers: %v", got)
+	}
+}
+
+// What the virtual machine tells of itself.
+func TestJavaVersion(t *testing.T) {
+	needPtrace(t)
+	for name, test := range map[string]struct {
+		flags []string
+		all   bool
+	}{
+		"default":            {nil, false},
+		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pid := startJava(t, test.flags...)
+			p, err := procstate.Attach(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Detach()
+			s, w := NewHotSpot(), unwind.NewWalker(p, Default(unwind.NewTables()), nil)
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+				vm := s.findMachine(w)
+				if vm.fields == nil || vm.array == 0 {
+					if time.Now().After(deadline) {
+						t.Fatal("no virtual machine")
+					}
+					_ = p.Libraries().Update()
+					continue
+				}
+				if vm.fields.method == nil || vm.fields.method.flags == 0 {
+					t.Fatal("the fields of methods, or flags, are not there")
+				}
+				if all := vm.tellsAll(); all != test.all {
+					t.Errorf("tells of all code: %v", all)
+				}
+				out, _ := exec.Command("java", "-version").CombinedOutput()
+				vm.compressed()
+				if want := fmt.Sprintf("build %d.", vm.names.version); !strings.Contains(string(out), want) {
+					t.Errorf("no %q in %s", want, out)
+				}
+				return
+			}
+		})
+	}
+}
