@@ -151,9 +151,9 @@ func (m *methodFields) areSane() bool {
 	const most = 1 << 10
 	return max(m.compiled, m.compileID, m.metadata, m.scopesPCs, m.scopesEnd, m.scopesData) <= maxBlobHeader-8 &&
 		m.pcBytes <= 64 && max(m.pcOffset, m.pcScope)+4 <= m.pcBytes &&
-		max(m.constants, m.constFlags, m.constWords, m.codeSize, m.nameIndex, m.signature)+8 <= m.constBytes+8 && m.constBytes <= most-8 &&
+		max(m.constants, m.constFlags, m.constWords, m.codeSize, m.nameIndex, m.signature) <= m.constBytes && m.constBytes <= most &&
 		max(m.poolHolder, m.poolLen, m.sourceFile) <= m.poolBytes && m.poolBytes <= most &&
-		max(m.constMethod, m.className, m.symbolLen, m.symbolBody) <= most
+		max(m.constMethod, m.className) <= most && max(m.symbolLen, m.symbolBody) <= 64
 }
 
 // table reads a table, whose address is at a link-time address, of entries of so many bytes.

@@ -51,7 +51,6 @@ type bytecodeLine struct{ bci, line int }
 const (
 	maxJavaMethods  = 1 << 16
 	maxJavaCodes    = 1 << 18
-	maxSymbolLen    = 1<<16 - 1
 	maxLineTable    = 1 << 16 // bytes
 	hasLineTable    = 1       // ConstMethod::_flags
 	interpMethod    = 24      // bytes below the saved frame pointer,
@@ -190,19 +189,27 @@ func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
 // readMethod reads what a ConstMethod says; nil where it is none.
 func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 	f, le := vm.fields.method, binary.LittleEndian
-	head := make([]byte, f.constBytes+8)[:f.constBytes]
+	head := make([]byte, f.constBytes+8)
 	if constant%8 != 0 || !vm.read(constant, head) {
 		return nil
 	}
-	u16 := func(off uint64) uint64 { return uint64(le.Uint16(head[off:][:2:2])) }
-	pool := le.Uint64(head[f.constants:][:8])
+	u16 := func(off uint64) uint64 { return uint64(le.Uint16(head[off:])) }
+	pool := le.Uint64(head[f.constants:])
+	poolHead := make([]byte, f.poolBytes+8)
+	if !vm.read(pool, poolHead) {
+		return nil
+	}
+	text := func(index uint64) string {
+		if index == 0 || index >= uint64(le.Uint32(poolHead[f.poolLen:])) {
+			return ""
+		}
+		at, _ := vm.word(pool + f.poolBytes + 8*index)
+		return vm.symbol(at)
+	}
 	m := &javaMethod{constant: constant, bytecodes: constant + f.constBytes, size: u16(f.codeSize)}
-	name := vm.poolSymbol(pool, u16(f.nameIndex))
-	signature := vm.poolSymbol(pool, u16(f.signature))
-	holder, ok := vm.word(pool + f.poolHolder)
-	class, ok2 := vm.word(holder + f.className)
-	className := vm.symbol(class)
-	if !ok || !ok2 || !isPrintable(name) || !isPrintable(className) || !strings.HasPrefix(signature, "(") {
+	class, _ := vm.word(le.Uint64(poolHead[f.poolHolder:]) + f.className)
+	className, name, signature := vm.symbol(class), text(u16(f.nameIndex)), text(u16(f.signature))
+	if !isPrintable(name) || !isPrintable(className) || !strings.HasPrefix(signature, "(") {
 		return nil
 	}
 	m.function = unwind.CodeFunction{
@@ -210,13 +217,13 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 		Parameters: javaParameters(signature),
 		SystemName: className + "." + name + signature,
 	}
-	if f.sourceFile != 0 && vm.read(pool+f.sourceFile, vm.buf[:2]) {
-		if file := vm.poolSymbol(pool, uint64(le.Uint16(vm.buf[:]))); isPrintable(file) {
+	if f.sourceFile != 0 {
+		if file := text(uint64(le.Uint16(poolHead[f.sourceFile:]))); isPrintable(file) {
 			m.function.File = path.Join(path.Dir(className), file)
 		}
 	}
 	table := m.bytecodes + m.size
-	end := constant + 8*uint64(le.Uint32(head[f.constWords:][:4]))
+	end := constant + 8*uint64(le.Uint32(head[f.constWords:]))
 	if u16(f.constFlags)&hasLineTable != 0 && end > table {
 		b := make([]byte, min(end-table, maxLineTable))
 		if vm.read(table, b) {
@@ -231,32 +238,29 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 	return m
 }
 
-// poolSymbol returns the Symbol at an index of a ConstantPool, "" where there is none.
-func (vm *hotspotVM) poolSymbol(pool, index uint64) string {
-	f := vm.fields.method
-	n, ok := vm.word(pool + f.poolLen)
-	if !ok || index == 0 || index >= n&0xffffffff {
-		return ""
-	}
-	at, ok := vm.word(pool + f.poolBytes + 8*index)
-	if !ok {
-		return ""
-	}
-	return vm.symbol(at)
-}
-
 // symbol returns the text of a Symbol, "" where it is none.
 func (vm *hotspotVM) symbol(at uint64) string {
 	f := vm.fields.method
-	if !vm.read(at+f.symbolLen, vm.buf[:2]) {
+	const most = 64 // bytes of text that are read at once
+	head := vm.buf[:f.symbolBody+most]
+	if at == 0 || !vm.read(at, head) {
+		head = head[:max(f.symbolBody, f.symbolLen+2)] // memory may end behind it
+		if at == 0 || !vm.read(at, head) {
+			return ""
+		}
+	}
+	n := uint64(binary.LittleEndian.Uint16(head[f.symbolLen:]))
+	if f.symbolBody+n <= uint64(len(head)) {
+		return validText(head[f.symbolBody : f.symbolBody+n])
+	}
+	text := make([]byte, n)
+	if !vm.read(at+f.symbolBody, text) {
 		return ""
 	}
-	text := make([]byte, binary.LittleEndian.Uint16(vm.buf[:]))
-	if at == 0 || !vm.read(at+f.symbolBody, text) {
-		return ""
-	}
-	return strings.ToValidUTF8(string(text), "\ufffd")
+	return validText(text)
 }
+
+func validText(b []byte) string { return strings.ToValidUTF8(string(b), "\ufffd") }
 
 // javaClass returns the name of a class as in the source. Classes that have no name of
 // their own, as those of lambdas, have an address in it, which is another each time.
