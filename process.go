@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -89,7 +90,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		group = DefaultGroup
 	}
 	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes,
-		Collect: procstate.GoCollector(pid), Probes: opts.Probes, Goroutines: opts.Goroutines}
+		Collect: collector(pid), Probes: opts.Probes, Goroutines: opts.Goroutines}
 	var c *procstate.Capture
 	capture := func() (err error) {
 		c, err = procstate.CaptureProcess(pid, copts)
@@ -107,13 +108,13 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	}
 	copts.Also = make(map[procstate.ThreadID][]uint64)
 	copts.Goroutines = false
-	steppers := group()
+	shared := group()
 	if opts.Goroutines && len(opts.Threads) == 0 {
-		ps.readGoroutines(With(c, steppers, nil))
+		ps.readGoroutines(With(c, shared, nil))
 	}
 	for look := 0; ; look++ {
 		ps.Stopped += c.Stopped
-		w := With(c, steppers, nil)
+		w := With(c, shared, nil)
 		copts.Threads = copts.Threads[:0:0]
 		for i := range c.CapturedThreads() {
 			t := &c.CapturedThreads()[i]
@@ -136,6 +137,21 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		if afterTracer(capture) != nil {
 			return ps, nil // what there is stays true
 		}
+	}
+}
+
+// collector picks what walks of a process need beside its stacks.
+func collector(pid int) procstate.Collector {
+	ofGo, ofPython := procstate.GoCollector(pid), steppers.PythonCollector(pid)
+	switch {
+	case ofGo == nil:
+		return ofPython
+	case ofPython == nil:
+		return ofGo
+	}
+	return func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
+		ofGo(m, tid, regs, add)
+		ofPython(m, tid, regs, add)
 	}
 }
 

@@ -283,6 +283,15 @@ func (c *Capture) ReadWord(addr uint64) (uint64, bool) {
 	return binary.LittleEndian.Uint64(c.hot.Data[addr-c.hot.Addr:]), true
 }
 
+// ReadCaptured implements CapturedMemory.
+func (c *Capture) ReadCaptured(addr uint64, buf []byte) bool {
+	r, ok := c.regionOf(addr, uint64(len(buf)))
+	if ok {
+		copy(buf, r.Data[addr-r.Addr:])
+	}
+	return ok
+}
+
 // regionOf finds n copied bytes at addr.
 func (c *Capture) regionOf(addr, n uint64) (Region, bool) {
 	if c.cur != nil {

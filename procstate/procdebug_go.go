@@ -22,12 +22,17 @@ func GoCollector(pid int) Collector {
 
 // goProgramOfLive is goProgramOf for a running process.
 func goProgramOfLive(pid int) (Library, *GoRuntime, error) {
-	tid := readableTask(pid)
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", tid))
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", readableTask(pid)))
 	if err != nil {
 		return Library{}, nil, err
 	}
-	return goProgramOf(spaceFromMaps(pid, tid, readMapsText(pid, tid)), exe)
+	return goProgramOf(SpaceOfProcess(pid), exe)
+}
+
+// SpaceOfProcess reads what a running process has mapped; nothing where that cannot be read.
+func SpaceOfProcess(pid int) *AddressSpace {
+	tid := readableTask(pid)
+	return spaceFromMaps(pid, tid, readMapsText(pid, tid))
 }
 
 type goCollector struct {

@@ -127,6 +127,19 @@ func (s *Snapshot) JITObjects() *JITObjects {
 // UserProbes implements ProbedState.
 func (s *Snapshot) UserProbes() *UserProbes { return &s.probes }
 
+// ReadCaptured implements CapturedMemory.
+func (s *Snapshot) ReadCaptured(addr uint64, buf []byte) bool {
+	r := s.RegionAt(addr)
+	return addr-r.Addr < uint64(len(r.Data)) && copy(buf, r.Data[addr-r.Addr:]) == len(buf)
+}
+
+// CapturedMemory is implemented by a ProcessState that has copies of some memory.
+type CapturedMemory interface {
+	// ReadCaptured reads memory at addr as it was at the moment of the capture. It returns
+	// whether all of it was copied, in one piece; that it was not is no miss.
+	ReadCaptured(addr uint64, buf []byte) bool
+}
+
 // Missed returns the address of the last stack or data read that could not be
 // answered since Reset, for the reason of a short walk.
 func (s *Snapshot) Missed() (addr uint64, ok bool) { return s.missAddr, s.missed }

@@ -13,6 +13,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	SigHandler  a signal trampoline has CFI at times, but all of them have
 //	            the kernel's frame
 //	Go          its table beats .debug_frame, see Go
+//	Python      what functions its interpreter runs; walks through nothing
 //	Debug       CFI
 //	JIT         CFI of code made at run time, which the process tells of
 //	HotSpot     compiled Java, by what its virtual machine has noted
@@ -29,5 +30,5 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 }
 
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(nil), analysis)
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(nil), analysis)
 }

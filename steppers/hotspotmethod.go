@@ -97,7 +97,7 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 	if name := vm.blobName(b); len(lines) == 0 && name != "" && key.method == 0 {
 		lines = []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name}}}
 	}
-	number = codes.Add(start, lines)
+	number = codes.Add(start, lines, 0)
 	n.codes[key] = number
 	return number
 }

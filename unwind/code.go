@@ -25,10 +25,12 @@ type Codes struct {
 	resets int
 }
 
-// code is a number's: lines[first:first+n], and where the machine code begins.
+// code is a number's: lines[first:first+n], where the machine code begins, and the number of
+// what it is called by in the same frame.
 type code struct {
 	start    uint64
 	first, n uint32
+	outer    uint32
 }
 
 // maxCodes bounds what Codes hold: what is added then has no number.
@@ -36,12 +38,14 @@ const maxCodes = 1 << 18
 
 // Add numbers what a frame runs: the calls that were inlined, innermost first, and the
 // function last. start is the run-time address at which the function's code begins, 0 where
-// it has none of its own. The number is 0 when there are none left, or no lines.
-func (c *Codes) Add(start uint64, lines []CodeLine) uint32 {
+// it has none of its own. outer is the number of what that is called by in the same frame, as
+// an interpreter has several functions in one of its frames; 0 where there is none. The number
+// is 0 when there are none left, or no lines.
+func (c *Codes) Add(start uint64, lines []CodeLine, outer uint32) uint32 {
 	if len(lines) == 0 || len(c.codes) >= maxCodes {
 		return 0
 	}
-	c.codes = append(c.codes, code{start, uint32(len(c.lines)), uint32(len(lines))})
+	c.codes = append(c.codes, code{start, uint32(len(c.lines)), uint32(len(lines)), outer})
 	c.lines = append(c.lines, lines...)
 	return uint32(len(c.codes))
 }
@@ -62,6 +66,15 @@ func (c *Codes) Start(number uint32) uint64 {
 		return 0
 	}
 	return c.codes[number-1].start
+}
+
+// Outer returns the number of what a number's function is called by in the same frame; 0
+// where that is the frame's caller.
+func (c *Codes) Outer(number uint32) uint32 {
+	if number-1 >= uint32(len(c.codes)) {
+		return 0
+	}
+	return c.codes[number-1].outer
 }
 
 // Len returns how many numbers are in use.

@@ -90,10 +90,23 @@ func (ms *modules) ofKernel(addr uint64) profile.Loc {
 	return profile.Loc{Module: ms.kernel, Addr: addr}
 }
 
-// user returns the place of a frame of a process in the mapping that holds it; m is nil
-// when there is none.
-func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, pc unwind.PC) profile.Loc {
-	addr := pc.Addr
+// appendUser appends the places of a frame of a process, callers first: of the functions that
+// a runtime tells of, or of its address.
+func (ms *modules) appendUser(dst []profile.Loc, wp *walkedProcess, pc unwind.PC) []profile.Loc {
+	if pc.Code == 0 {
+		return append(dst, ms.user(wp, wp.space.MappingAt(pc.Addr), pc.Addr))
+	}
+	first, module := len(dst), ms.jitOf(wp)
+	for code := pc.Code; code != 0; code = ms.codes.Outer(code) {
+		dst = append(dst, profile.Loc{Module: module, Addr: toldPlace | uint64(code)})
+	}
+	slices.Reverse(dst[first:])
+	return dst
+}
+
+// user returns the place of a user address of a process in the mapping that
+// holds it; m is nil when there is none.
+func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, addr uint64) profile.Loc {
 	switch {
 	case m == nil:
 		return profile.Loc{Addr: addr}
@@ -102,13 +115,15 @@ func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, pc unwind.PC) p
 	case m.ImageErr != nil: // a file that could not be opened: its offsets still mean something
 		return profile.Loc{Module: ms.ofPath(m.Path, profile.Native), Addr: addr - m.Start + m.Offset}
 	}
+	return profile.Loc{Module: ms.jitOf(wp), Addr: addr}
+}
+
+// jitOf returns the module of what a process generates or interprets.
+func (ms *modules) jitOf(wp *walkedProcess) uint32 {
 	if wp.jit == 0 || wp.jitPart != ms.part {
 		wp.jit, wp.jitPart = ms.ofJIT(wp), ms.part
 	}
-	if pc.Code != 0 {
-		addr = toldPlace | uint64(pc.Code)
-	}
-	return profile.Loc{Module: wp.jit, Addr: addr}
+	return wp.jit
 }
 
 // toldPlace is set in the place of a frame of which a runtime tells what it runs, the

@@ -13,7 +13,6 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/symbols"
-	"github.com/swbpf/swbpf/unwind"
 )
 
 // nameless has a function with unwind tables, and behind it two without, and code
@@ -111,7 +110,7 @@ func TestForgetUnused(t *testing.T) {
 			t.Errorf("the file is module %d, that of %q, with the names of %v", id, names[id], ms.image[id])
 		}
 	}
-	if wp.snapshot = procstate.NewSnapshot(procstate.HostArch(), noPID, "", new(procstate.AddressSpace)); names[ms.user(wp, &procstate.Mapping{Start: 1, End: 2}, unwind.PC{Addr: 1}).Module] != "" {
+	if wp.snapshot = procstate.NewSnapshot(procstate.HostArch(), noPID, "", new(procstate.AddressSpace)); names[ms.user(wp, &procstate.Mapping{Start: 1, End: 2}, 1).Module] != "" {
 		t.Error("generated code is in a module of another")
 	}
 }

@@ -224,7 +224,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	inner := pcs[:len(pcs)-same]
 	p.stack, p.same, p.path = m.user[:same], same, &m.path
 	for _, pc := range slices.Backward(inner) {
-		p.stack = append(p.stack, p.modules.user(wp, wp.space.MappingAt(pc.Addr), pc))
+		p.stack = p.modules.appendUser(p.stack, wp, pc)
 	}
 	m.user = p.stack
 	p.fleeting = p.fleeting || wp.jit != 0

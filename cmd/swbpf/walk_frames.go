@@ -177,17 +177,8 @@ func (n *namer) name(dst []walkFrame, f *unwind.Frame) []walkFrame {
 	if s := n.w.Stepper(f); s != nil {
 		wf.stepper = s.Name()
 	}
-	if told := n.w.Codes().Lines(f.Code); n.lines != nil && len(told) > 0 {
-		start := n.w.Codes().Start(f.Code)
-		wf.bytecode, wf.offset = start == 0, f.PC()-start
-		if wf.bytecode {
-			wf.offset = 0
-		}
-		for i, l := range told {
-			wf.function, wf.file, wf.line, wf.inlined = codeName(l.CodeFunction, n.mode), l.File, l.Line, i < len(told)-1
-			dst = append(dst, wf)
-		}
-		return dst
+	if f.Code != 0 && n.lines != nil {
+		return n.nameCodes(dst, wf)
 	}
 	if len(at.lines) == 0 {
 		return append(dst, wf)
@@ -197,6 +188,24 @@ func (n *namer) name(dst []walkFrame, f *unwind.Frame) []walkFrame {
 		wf.function, wf.file, wf.line, wf.inlined = l.Function, l.File, l.Line, l.Inlined
 		wf.offset = f.PC() - l.FunctionStart
 		dst = append(dst, wf)
+	}
+	return dst
+}
+
+// nameCodes is name for a frame of which a runtime tells what it runs.
+func (n *namer) nameCodes(dst []walkFrame, wf walkFrame) []walkFrame {
+	codes := n.w.Codes()
+	for code := wf.frame.Code; code != 0; code = codes.Outer(code) {
+		start, lines := codes.Start(code), codes.Lines(code)
+		wf.bytecode, wf.offset = start == 0, 0
+		if !wf.bytecode {
+			wf.offset = wf.frame.PC() - start
+		}
+		for i, l := range lines {
+			wf.function, wf.file, wf.line = codeName(l.CodeFunction, n.mode), l.File, l.Line
+			wf.inlined = i < len(lines)-1 || codes.Outer(code) != 0
+			dst = append(dst, wf)
+		}
 	}
 	return dst
 }

@@ -240,7 +240,9 @@ func (f *walkFrame) label() string {
 // note tells what is special about a frame.
 func (f *walkFrame) note() string {
 	var notes []string
-	if f.stepper != "" && f.stepper != "debug" {
+	if f.bytecode {
+		notes = append(notes, "interpreted")
+	} else if f.stepper != "" && f.stepper != "debug" {
 		notes = append(notes, f.stepper)
 	}
 	fl := f.frame.Flags

@@ -1,0 +1,182 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"path/filepath"
+	"strings"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Python notes which functions of Python run in the frames of its interpreter (see
+// unwind.Codes): of CPython 3.11 to 3.13, whose functions call each other within one such
+// frame. It walks through no frame, and has all other steppers find them as they do.
+//
+// What a thread runs is in its PyThreadState and in frames of their own, most of which are
+// in a stack of the thread (see [PythonMemory]). That and the C stack must be of one moment:
+// in a capture, both are copied then. What code is called is read from the process when it is
+// first met.
+type Python struct {
+	tables *unwind.Tables
+	images perImage[pythonImage]
+	buf    [1 << 10]byte
+}
+
+// NewPython makes a Python. The tables tell where frames of the interpreter end; nil are some
+// of its own.
+func NewPython(tables *unwind.Tables) *Python { return &Python{tables: tables} }
+
+// Name implements unwind.FrameStepper.
+func (s *Python) Name() string { return "python" }
+
+// Priority implements unwind.FrameStepper.
+func (s *Python) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
+
+// pythonImage is what is known of a file that may be the interpreter.
+type pythonImage struct {
+	fields   *pythonFields   // nil: it is none
+	eval     vaddrRange      // of _PyEval_EvalFrameDefault
+	parts    map[uint64]bool // functions, by where they begin, and whether they are part of that
+	runtime  uint64          // link-time addresses of _PyRuntime
+	codeType uint64          // and PyCode_Type
+}
+
+// maxPythonParts bounds the functions that are remembered.
+const maxPythonParts = 1 << 14
+
+// image returns what is known of a file.
+func (s *Python) image(im *procstate.Image) *pythonImage {
+	p := s.images.get(im)
+	if p == nil {
+		p = &pythonImage{}
+		if im.Arch() == procstate.AMD64 || im.Arch() == procstate.ARM64 {
+			*p = findPython(im)
+		}
+		s.images.put(im, p)
+	}
+	return p
+}
+
+// findPython looks for the interpreter in a file.
+func findPython(im *procstate.Image) (p pythonImage) {
+	if !strings.Contains(filepath.Base(im.Path), "python") {
+		return p
+	}
+	var version uint64
+	im.EachSymbol(func(sym *procstate.ELFSymbol) bool {
+		switch string(sym.Name) {
+		case "_PyEval_EvalFrameDefault":
+			p.eval = vaddrRange{sym.Value, sym.Value + sym.Size}
+		case "_PyRuntime":
+			p.runtime = sym.Value
+		case "PyCode_Type":
+			p.codeType = sym.Value
+		case "Py_Version": // 3.11 and later
+			version = sym.Value
+		}
+		return true
+	})
+	var word [4]byte
+	if p.eval.end <= p.eval.start || p.runtime == 0 || p.codeType == 0 || version == 0 || im.ReadVaddr(word[:], version) != nil {
+		return p
+	}
+	p.fields = pythonVersions[binary.LittleEndian.Uint32(word[:])>>16]
+	p.parts = map[uint64]bool{}
+	return p
+}
+
+// isEval reports whether a link-time address is in the interpreter's function, or in the
+// part of it that is seldom executed and lies elsewhere: jumps lead back from there.
+func (s *Python) isEval(im *procstate.Image, p *pythonImage, vaddr uint64) bool {
+	if p.fields == nil {
+		return false
+	}
+	if vaddr-p.eval.start < p.eval.end-p.eval.start {
+		return true
+	}
+	start, end, ok := s.allTables().For(im).FunctionAt(vaddr)
+	if !ok {
+		return false
+	}
+	is, known := p.parts[start]
+	if !known && len(p.parts) < maxPythonParts {
+		is = s.jumpsInto(im, start, end, p.eval)
+		p.parts[start] = is
+	}
+	return is
+}
+
+// jumpsInto reports whether code [start, end) has a jump into the middle of a function.
+func (s *Python) jumpsInto(im *procstate.Image, start, end uint64, function vaddrRange) bool {
+	var in isa.Inst
+	for start < end {
+		code := s.buf[:min(uint64(len(s.buf)), end-start)]
+		if im.ReadVaddr(code, start) != nil {
+			return false
+		}
+		for n := 0; ; n += int(in.Len) {
+			if last := start+uint64(len(code)) == end; !last && len(code)-n < maxInstLen || !decode(im.Arch(), code[n:], start+uint64(n), &in) || in.Len == 0 {
+				if n == 0 || last {
+					return false
+				}
+				start += uint64(n)
+				break
+			}
+			if (in.Flow == isa.Jump || in.Flow == isa.CondJump) && in.Target > function.start && in.Target < function.end {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// maxInstLen is the most bytes that an instruction has.
+const maxInstLen = 15
+
+func (s *Python) allTables() *unwind.Tables {
+	if s.tables == nil {
+		s.tables = unwind.NewTables()
+	}
+	return s.tables
+}
+
+// CallerFrame implements unwind.FrameStepper. It is always NotMe.
+func (s *Python) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
+	m := w.MappingAt(in.LookupPC())
+	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
+		return unwind.NotMe, nil
+	}
+	p := s.image(m.Image)
+	vaddr := in.LookupPC() - m.Bias
+	if !s.isEval(m.Image, p, vaddr) {
+		return unwind.NotMe, nil
+	}
+	reg, bytes, ok := s.allTables().For(m.Image).Rule(vaddr).CFA()
+	base, known := in.Regs.Value(reg)
+	if !ok || !known {
+		return unwind.NotMe, nil
+	}
+	vm, _ := w.Kept(s).(*pythonVM)
+	if vm == nil || vm.image != m.Image || vm.bias != m.Bias {
+		vm = newPythonVM(w, m, p)
+		w.Keep(s, vm)
+	}
+	in.Code = vm.codeOf(w, in.SP(), base+uint64(bytes))
+	return unwind.NotMe, nil
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *Python) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m == nil || m.Image == nil {
+		return unwind.RuleNotMe, true
+	}
+	if !interrupted {
+		pc--
+	}
+	return unwind.RuleNotMe, !s.isEval(m.Image, s.image(m.Image), pc-m.Bias)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *Python) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(isKept) }
