@@ -72,6 +72,7 @@ enum { RED_ZONE = 0 };
 enum {
 	/* The piece in which user memory is read... */
 	CHUNK = 16 << 10,
+	FRAMES_STACK = CHUNK - 2 * BLOCK, /* bytes copied of a runtime's stack of frames, the last */
 	/* ...and the one near memory that cannot be read, as a read that meets
 	 * an unmapped page fails whole. It divides all page sizes. */
 	PAGE = 4096,
@@ -159,6 +160,13 @@ struct go_thread {
 	u64 sp; /* what it is, or, when signalled, was before; 0: not known */
 };
 
+/* The frames that a runtime keeps of a thread, as they are followed (stack.h). */
+struct frames {
+	u64 frame;     /* the one under way */
+	u64 low, high; /* what is copied of their stack */
+	u32 bytes, previous; /* see struct thread_frames */
+};
+
 /*
  * A CPU's ring, in which records are assembled where user space reads them
  * (ring.h), and the state of the one under way.
@@ -191,6 +199,7 @@ struct cpu_ring {
 	struct kernel_copy kernel;
 	struct comparison comparison;
 	struct go_thread go;
+	struct frames frames;
 	/* and then the data */
 };
 
@@ -289,6 +298,14 @@ struct {
 	MAP_TYPE(key, u32);
 	MAP_TYPE(value, struct stack_parts);
 } stack_parts SEC(".maps");
+
+/* Where the frames of a thread are, by tid. */
+struct {
+	MAP_UINT(type, MAP_LRU_HASH);
+	MAP_UINT(max_entries, 4096);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct thread_frames);
+} thread_frames SEC(".maps");
 
 /* Go processes, by tgid. */
 struct {

@@ -74,7 +74,7 @@ struct sample_header {
 	u16 irq_bytes;      /* of these on the CPU's stack for interrupts: the last word is
 			       the address at which the task's goes on */
 	u8 parts;           /* how many of the regions, the last of the stack, are struct stack_parts' */
-	u8 unused;
+	u8 frames;          /* how many of the regions, the last, are those of struct thread_frames */
 	u64 breakpoint;     /* address of one at or right before PC, seen in the kernel; or 0 */
 	u64 slot;           /* where the instruction of the breakpoint is executed in its place; or 0 */
 	u8 comm[16];
@@ -145,8 +145,11 @@ enum limits {
 	STACK_PARTS = 8,         /* that are copied of a stack which is cut... */
 	STACK_PART = 16 << 10,   /* ...of bytes each, at most */
 	OUTER_PARTS = 4,         /* its last ones, where none are asked for */
-	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack */
-	MAX_REGIONS = 9 + STACK_PARTS + MAX_GAPS,
+	MAX_FRAMES = 256,        /* of a runtime's that are followed */
+	MAX_FRAME_REGIONS = 64,  /* of a runtime's */
+	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack; in
+	 * place of what Go has, a runtime's word and frames */
+	MAX_REGIONS = 9 + STACK_PARTS + MAX_GAPS, /* or MAX_FRAME_REGIONS, if fewer gaps */
 };
 
 /*
@@ -238,6 +241,7 @@ enum process_flags {
 	PROCESS_SAMPLED = 1 << 0, /* it is one of those asked for */
 	PROCESS_IS_GO = 1 << 1,   /* there is a struct go_process of it */
 	PROCESS_HAS_ENDS = 1 << 2, /* where the stacks of its threads end is in thread_ends */
+	PROCESS_HAS_FRAMES = 1 << 3, /* there are struct thread_frames of its threads */
 	PROCESS_PAGE = 1 << 16,   /* flags in a value of the map... */
 	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
 };
@@ -245,6 +249,16 @@ enum process_flags {
 /* What is wanted of a thread's stack where the copy ends before, once that is known. */
 struct stack_parts {
 	u64 from[STACK_PARTS]; /* multiples of PAGE; 0: none */
+};
+
+/* Where a runtime keeps the frames of a thread. */
+struct thread_frames {
+	u64 current; /* address of a word that leads to the frame that runs */
+	u64 bounds;  /* address of two words: where the thread's stack of frames begins, and ends */
+	u32 bytes;   /* of a frame that is not in that stack, which are copied; 0: none are */
+	u16 first;   /* where the address of the frame is in what current leads to, if that is none */
+	u16 previous; /* where in a frame that of the one before is */
+	u64 is_frame; /* whether current leads to the frame itself */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

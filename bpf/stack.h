@@ -309,14 +309,8 @@ INLINE u64 stack_start(u64 sp, bool in_red_zone)
 	return from;
 }
 
-/*
- * Adds the stack [sp, end) of the thread told by key, and what is below it from an
- * address on, as far as the limit allows: nearly always in one read. Pages that
- * cannot be read are left out: those that a large frame has not touched yet are
- * not there. So many of them may follow each other once something was read.
- * Returns whether the copy came to the end, or the limit.
- */
-INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 sp, u64 end, u64 gaps)
+/* Sets out for a copy, see add_pages. */
+INLINE void set_out(struct cpu_ring *r, u64 key, u64 from, u64 sp, u64 end, u64 gaps)
 {
 	struct copy *c = &r->copy;
 
@@ -326,6 +320,18 @@ INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 sp, u6
 	c->gaps = gaps;
 	if (send_changes)
 		c->key = key;
+}
+
+/*
+ * Adds the stack [sp, end) of the thread told by key, and what is below it from an
+ * address on, as far as the limit allows: nearly always in one read. Pages that
+ * cannot be read are left out: those that a large frame has not touched yet are
+ * not there. So many of them may follow each other once something was read.
+ * Returns whether the copy came to the end, or the limit.
+ */
+INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 sp, u64 end, u64 gaps)
+{
+	set_out(r, key, from, sp, end, gaps);
 	return copy_at_once(cpu) || copy_in_steps(cpu);
 }
 
@@ -427,6 +433,56 @@ GLOBAL int add_parts(u32 cpu)
 			n++;
 	}
 	return n;
+}
+
+/*
+ * Follows the frames of a runtime: adds the one under way, if it is in no stack that is
+ * copied, and goes on to the one before. Returns whether there is one.
+ */
+GLOBAL int add_frame(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct frames *f = r ? &r->frames : NULL;
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+
+	if (!h || r->regions >= MAX_FRAME_REGIONS)
+		return 0;
+	u64 frame = f->frame;
+	if (frame - f->low >= f->high - f->low && frame - stack_pointer(&h->regs) >= h->live)
+		add_bytes(cpu, frame, f->bytes);
+	return !bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(frame + f->previous)) && f->frame;
+}
+
+/*
+ * Adds the frames that a runtime keeps of the thread: the word that leads to the one that
+ * runs, what there is of their stack, and those elsewhere if they are asked for.
+ */
+GLOBAL int add_frames(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	struct thread_frames *t = h ? bpf_map_lookup_elem(&thread_frames, &h->tid) : NULL;
+
+	if (!t)
+		return 0;
+	struct frames *f = &r->frames;
+	h->frames = r->regions;
+	add_bytes(cpu, t->current, sizeof(u64));
+	if (!bpf_probe_read_user(&f->low, 2 * sizeof(u64), (void *)t->bounds) && f->high > f->low) {
+		if (f->high - f->low > FRAMES_STACK)
+			f->low = f->high - FRAMES_STACK;
+		set_out(r, t->bounds + h->tgid, f->low, f->low, f->high, 0);
+		copy_at_once(cpu);
+	}
+	f->bytes = t->bytes;
+	f->previous = t->previous;
+	f->frame = 0;
+	if (f->bytes && !bpf_probe_read_user(&f->frame, sizeof(u64), (void *)t->current) && f->frame && !t->is_frame)
+		bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(f->frame + t->first));
+	for (u64 i = 0; f->frame && i < MAX_FRAMES && add_frame(cpu); i++)
+		;
+	h->frames = r->regions - h->frames;
+	return 0;
 }
 
 /* Adds the stack that the thread is on as the first regions; as an empty one

@@ -24,6 +24,7 @@ INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 
 	h->stack_end = STACK_END_NONE;
 	h->kernel_frames = 0;
 	h->parts = 0;
+	h->frames = 0;
 	h->kernel_bytes = 0;
 	h->irq_bytes = 0;
 	h->returns = 0;
@@ -62,7 +63,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	u64 sp = sp_of(ctx->regs), end = 0;
 
 	/* utask: as has_met_uprobe, by a plain load */
-	if (!mm || flags & PROCESS_IS_GO || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
+	if (!mm || flags & (PROCESS_IS_GO | PROCESS_HAS_FRAMES) || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();

@@ -62,6 +62,16 @@ type ProbesTaskProbe struct {
 	Addr     uint64
 }
 
+type ProbesThreadFrames struct {
+	_        structs.HostLayout
+	Current  uint64
+	Bounds   uint64
+	Bytes    uint32
+	First    uint16
+	Previous uint16
+	IsFrame  uint64
+}
+
 type ProbesThreadTimes struct {
 	_           structs.HostLayout
 	Left        uint64
@@ -110,7 +120,7 @@ type ProbesWaitingRecord struct {
 		KernelBytes   uint16
 		IrqBytes      uint16
 		Parts         uint8
-		Unused        uint8
+		Frames        uint8
 		Breakpoint    uint64
 		Slot          uint64
 		Comm          [16]uint8
@@ -159,6 +169,7 @@ const (
 	ProbesMapStackEnds       = "stack_ends"
 	ProbesMapStackParts      = "stack_parts"
 	ProbesMapThreadEnds      = "thread_ends"
+	ProbesMapThreadFrames    = "thread_frames"
 	ProbesMapTimes           = "times"
 	ProbesMapWaitingRecords  = "waiting_records"
 	ProbesProgOnProbedTask   = "on_probed_task"
@@ -243,6 +254,7 @@ type ProbesMapSpecs struct {
 	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
 	StackParts     *ebpf.MapSpec `ebpf:"stack_parts"`
 	ThreadEnds     *ebpf.MapSpec `ebpf:"thread_ends"`
+	ThreadFrames   *ebpf.MapSpec `ebpf:"thread_frames"`
 	Times          *ebpf.MapSpec `ebpf:"times"`
 	WaitingRecords *ebpf.MapSpec `ebpf:"waiting_records"`
 }
@@ -303,6 +315,7 @@ type ProbesMaps struct {
 	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
 	StackParts     *ebpf.Map `ebpf:"stack_parts"`
 	ThreadEnds     *ebpf.Map `ebpf:"thread_ends"`
+	ThreadFrames   *ebpf.Map `ebpf:"thread_frames"`
 	Times          *ebpf.Map `ebpf:"times"`
 	WaitingRecords *ebpf.Map `ebpf:"waiting_records"`
 }
@@ -317,6 +330,7 @@ func (m *ProbesMaps) Close() error {
 		m.StackEnds,
 		m.StackParts,
 		m.ThreadEnds,
+		m.ThreadFrames,
 		m.Times,
 		m.WaitingRecords,
 	)

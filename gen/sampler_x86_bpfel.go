@@ -117,6 +117,14 @@ type SamplerCpuRing struct {
 		_         [7]byte
 		Sp        uint64
 	}
+	Frames struct {
+		_        structs.HostLayout
+		Frame    uint64
+		Low      uint64
+		High     uint64
+		Bytes    uint32
+		Previous uint32
+	}
 }
 
 type SamplerDeferred struct {
@@ -199,6 +207,8 @@ const (
 	SamplerLimitsSTACK_PARTS       SamplerLimits = 8
 	SamplerLimitsSTACK_PART        SamplerLimits = 16384
 	SamplerLimitsOUTER_PARTS       SamplerLimits = 4
+	SamplerLimitsMAX_FRAMES        SamplerLimits = 256
+	SamplerLimitsMAX_FRAME_REGIONS SamplerLimits = 64
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249
 )
 
@@ -229,11 +239,12 @@ const (
 type SamplerProcessFlags uint32
 
 const (
-	SamplerProcessFlagsPROCESS_SAMPLED  SamplerProcessFlags = 1
-	SamplerProcessFlagsPROCESS_IS_GO    SamplerProcessFlags = 2
-	SamplerProcessFlagsPROCESS_HAS_ENDS SamplerProcessFlags = 4
-	SamplerProcessFlagsPROCESS_PAGE     SamplerProcessFlags = 65536
-	SamplerProcessFlagsPROCESS_PAGES    SamplerProcessFlags = 64
+	SamplerProcessFlagsPROCESS_SAMPLED    SamplerProcessFlags = 1
+	SamplerProcessFlagsPROCESS_IS_GO      SamplerProcessFlags = 2
+	SamplerProcessFlagsPROCESS_HAS_ENDS   SamplerProcessFlags = 4
+	SamplerProcessFlagsPROCESS_HAS_FRAMES SamplerProcessFlags = 8
+	SamplerProcessFlagsPROCESS_PAGE       SamplerProcessFlags = 65536
+	SamplerProcessFlagsPROCESS_PAGES      SamplerProcessFlags = 64
 )
 
 type SamplerProcessPage struct {
@@ -284,7 +295,7 @@ type SamplerSampleHeader struct {
 	KernelBytes   uint16
 	IrqBytes      uint16
 	Parts         uint8
-	Unused        uint8
+	Frames        uint8
 	Breakpoint    uint64
 	Slot          uint64
 	Comm          [16]uint8
@@ -334,6 +345,16 @@ const (
 type SamplerStackParts struct {
 	_    structs.HostLayout
 	From [8]uint64
+}
+
+type SamplerThreadFrames struct {
+	_        structs.HostLayout
+	Current  uint64
+	Bounds   uint64
+	Bytes    uint32
+	First    uint16
+	Previous uint16
+	IsFrame  uint64
 }
 
 type SamplerThreadTimes struct {
@@ -405,6 +426,7 @@ const (
 	SamplerMapStackEnds          = "stack_ends"
 	SamplerMapStackParts         = "stack_parts"
 	SamplerMapThreadEnds         = "thread_ends"
+	SamplerMapThreadFrames       = "thread_frames"
 	SamplerMapTimes              = "times"
 	SamplerMapWaitingRecords     = "waiting_records"
 	SamplerProgOnExec            = "on_exec"
@@ -519,6 +541,7 @@ type SamplerMapSpecs struct {
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
 	StackParts      *ebpf.MapSpec `ebpf:"stack_parts"`
 	ThreadEnds      *ebpf.MapSpec `ebpf:"thread_ends"`
+	ThreadFrames    *ebpf.MapSpec `ebpf:"thread_frames"`
 	Times           *ebpf.MapSpec `ebpf:"times"`
 	WaitingRecords  *ebpf.MapSpec `ebpf:"waiting_records"`
 }
@@ -595,6 +618,7 @@ type SamplerMaps struct {
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
 	StackParts      *ebpf.Map `ebpf:"stack_parts"`
 	ThreadEnds      *ebpf.Map `ebpf:"thread_ends"`
+	ThreadFrames    *ebpf.Map `ebpf:"thread_frames"`
 	Times           *ebpf.Map `ebpf:"times"`
 	WaitingRecords  *ebpf.Map `ebpf:"waiting_records"`
 }
@@ -612,6 +636,7 @@ func (m *SamplerMaps) Close() error {
 		m.StackEnds,
 		m.StackParts,
 		m.ThreadEnds,
+		m.ThreadFrames,
 		m.Times,
 		m.WaitingRecords,
 	)

@@ -183,6 +183,7 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 			gen.SamplerMapProcesses: s.maps.Processes, gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapLengths: s.maps.Lengths,
 			gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapStackParts: s.maps.StackParts,
 			gen.SamplerMapThreadEnds:      s.maps.ThreadEnds,
+			gen.SamplerMapThreadFrames:    s.maps.ThreadFrames,
 			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
 			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,

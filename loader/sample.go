@@ -114,9 +114,12 @@ type Sample struct {
 	// StackParts is how many of the stack's regions, the last of them, are such
 	// of Session.SetStackParts, or what is there in place of them.
 	StackParts int
+	// FrameRegions is how many of the regions, the last of all, are what SetThreadFrames is
+	// for: the word, the stack of frames, or the last 16 KiB of it, and frames elsewhere.
+	FrameRegions int
 
 	// Number is that of the sample among those of which only changes were sent,
-	// of one region each; 0 for others. The region is from SameFrom on as it was in
+	// of one region of stack each; 0 for others. The region is from SameFrom on as it was in
 	// the sample with the number before, if SameFrom lies in it.
 	Number, SameFrom uint64
 
@@ -168,7 +171,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		clear(s.Comm[end:])
 	}
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
-	s.StackParts = int(h.Parts)
+	s.StackParts, s.FrameRegions = int(h.Parts), int(h.Frames)
 	s.Cgroup = h.Cgroup
 	s.Blocked, s.Continued, s.Unsampled = Blocked(h.OffCpu), false, false
 	s.Arch, s.Regs = nil, procstate.Regs{}
@@ -205,8 +208,8 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		rest = rest[n*int(unsafe.Sizeof(replacedReturn{})):]
 	}
 
-	if h.Parts > h.Regions {
-		return fmt.Errorf("%w: %d parts of stacks in %d regions", errBadRecord, h.Parts, h.Regions)
+	if int(h.Parts)+int(h.Frames) > int(h.Regions) {
+		return fmt.Errorf("%w: %d parts of stacks and %d of frames in %d regions", errBadRecord, h.Parts, h.Frames, h.Regions)
 	}
 	s.Regions = s.Regions[:0]
 	s.Number, s.SameFrom = 0, ^uint64(0)
@@ -230,9 +233,10 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 			}
 			s.Regions = append(s.Regions, procstate.Region{Addr: r.Addr, Data: data})
 			rest = rest[n:]
-			if h.Regions == 1 {
+			switch ofStack := h.Regions - h.Frames; {
+			case ofStack == 1 && len(s.Regions) == 1:
 				s.Number, s.SameFrom = uint64(s.CPU)<<32|uint64(h.Changes), m.follow(r)
-			} else {
+			case ofStack != 1 || len(m.saved) > 0: // or what is in the mirror is another's
 				m.last = laid{}
 			}
 			continue

@@ -153,6 +153,44 @@ func (s *Session) SetStackParts(tid int, parts *[StackParts]uint64) error {
 	return nil
 }
 
+// ThreadFrames is where a runtime keeps the frames of a thread.
+type ThreadFrames struct {
+	Current uint64 // address of a word that leads to the frame that runs
+	Bounds  uint64 // address of two: where the thread's stack of frames begins and ends
+
+	// Bytes are copied of each frame that is elsewhere. IsFrame tells that the word at Current is
+	// the address of the frame; else that is First bytes behind the address there. Previous is
+	// where in a frame the one before is.
+	Bytes           int
+	IsFrame         bool
+	First, Previous int
+}
+
+// SetThreadFrames tells where a runtime keeps the frames of a thread. Samples of the thread have
+// them, see Sample.FrameRegions. The zero value has those of all threads of the process
+// forgotten: it runs another program.
+func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
+	if f == (ThreadFrames{}) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.flags.clear(pid, processHasFrames)
+		return ignoreMissing(s.maps.ThreadFrames.Delete(uint32(tid)))
+	}
+	v := gen.SamplerThreadFrames{Current: f.Current, Bounds: f.Bounds, Bytes: uint32(f.Bytes), First: uint16(f.First), Previous: uint16(f.Previous)}
+	if f.IsFrame {
+		v.IsFrame = 1
+	}
+	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
+		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flags.set(pid, processHasFrames)
+}
+
 func ignoreMissing(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil

@@ -218,3 +218,17 @@ func readableTask(pid int) ThreadID {
 	}
 	return ThreadID(pid)
 }
+
+// ThreadInNamespace returns the number that a thread, or a process, has for itself, in its PID
+// namespace; the number that it has here when that cannot be read.
+func ThreadInNamespace(tid int) int {
+	ids := strings.Fields(statusField(tid, "NSpid"))
+	if len(ids) == 0 {
+		return tid
+	}
+	id, err := strconv.Atoi(ids[len(ids)-1])
+	if err != nil {
+		return tid
+	}
+	return id
+}

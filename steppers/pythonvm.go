@@ -24,6 +24,7 @@ type pythonFields struct {
 	debugOffsets             bool   // _PyRuntime tells these itself, and interpreters
 
 	nextThread          uint64 // of a PyThreadState
+	nativeID            uint64 // the kernel's number of the thread
 	current             uint64 // its _PyCFrame or its frame,
 	chunk, top          uint64 // and its stack
 	threadBytes         uint64
@@ -47,17 +48,17 @@ const interpreters = 40
 // version have the same but for those that debugOffsets is for.
 var pythonVersions = map[uint32]*pythonFields{
 	0x030b: {
-		nextInterpreter: 0, threads: 16, nextThread: 8, current: 56, chunk: 296, top: 304, threadBytes: 312,
+		nextInterpreter: 0, threads: 16, nextThread: 8, nativeID: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,
 		hasCFrame: true, cFrame: 8, outerCFrame: 16, code: 32, instruction: 56, previous: 48, isEntry: 68, owner: 69,
 		fileName: 112, qualName: 128, firstLine: 72, lineTable: 136, bytecode: 184, asciiBytes: 48, compactBytes: 72,
 	},
 	0x030c: {
-		nextInterpreter: 0, threads: 72, nextThread: 8, current: 56, chunk: 232, top: 240, threadBytes: 248,
+		nextInterpreter: 0, threads: 72, nextThread: 8, nativeID: 144, current: 56, chunk: 232, top: 240, threadBytes: 248,
 		hasCFrame: true, cFrame: 0, outerCFrame: 8, code: 0, instruction: 56, previous: 8, owner: 70,
 		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 192, asciiBytes: 40, compactBytes: 56,
 	},
 	0x030d: {
-		debugOffsets: true, nextThread: 8, current: 72, chunk: 232, top: 240, threadBytes: 248,
+		debugOffsets: true, nextThread: 8, nativeID: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
 		code: 0, instruction: 56, previous: 8, owner: 70,
 		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 200, asciiBytes: 40, compactBytes: 56,
 	},
@@ -84,14 +85,24 @@ type pythonVM struct {
 	threads []uint64  // PyThreadStates
 	listed  time.Time // when they were
 
-	walk  uint64 // the calls are those of this walk
-	calls []pythonCalls
-	found []pythonFrame // frames of all calls
+	walk       uint64              // the calls are those of this walk
+	lacks      bool                // what the thread runs was not captured
+	lacksFrame bool                // a frame was not
+	asked      map[int]pythonAsked // for threads, see LackedFrames
+	calls      []pythonCalls
+	found      []pythonFrame // frames of all calls
 
 	codes  map[pythonCode]uint32 // numbers in unwind.Codes
 	resets int                   // of these
 	known  map[uint64]*pythonFunction
 	serial uint32
+}
+
+// pythonAsked is when it was asked last where a thread's frames are, and whether frames that are
+// in no stack were wanted.
+type pythonAsked struct {
+	at      time.Time
+	follows bool
 }
 
 // pythonCalls are the functions that run in one call of the interpreter's function, which has
@@ -140,7 +151,7 @@ const (
 func newPythonVM(w *unwind.Walker, m *procstate.Mapping, p *pythonImage) *pythonVM {
 	vm := &pythonVM{
 		image: m.Image, bias: m.Bias, fields: p.fields, runtime: p.runtime + m.Bias, codeType: p.codeType + m.Bias,
-		mem: w.ProcessState(), known: map[uint64]*pythonFunction{},
+		mem: w.ProcessState(), known: map[uint64]*pythonFunction{}, asked: map[int]pythonAsked{},
 	}
 	vm.captured, _ = w.ProcessState().(procstate.CapturedMemory)
 	vm.live, _ = w.ProcessState().(procstate.LiveMemory)
@@ -224,18 +235,74 @@ func (vm *pythonVM) wordNow(addr uint64) (uint64, bool) {
 
 // readThread finds out which functions the thread runs whose C stack sp is on.
 func (vm *pythonVM) readThread(sp uint64) {
-	if vm.readCalls(sp) || time.Since(vm.listed) < pythonThreadsInterval {
-		return
+	if !vm.readCalls(sp) && vm.list() {
+		vm.readCalls(sp)
+	}
+}
+
+// list lists the threads, if that was not done just before.
+func (vm *pythonVM) list() bool {
+	if time.Since(vm.listed) < pythonThreadsInterval {
+		return false
 	}
 	vm.threads, vm.listed = pythonThreads(vm.fields, vm.runtime, vm.wordNow), time.Now()
-	vm.readCalls(sp)
+	return true
 }
+
+// LackedFrames is where the interpreter keeps the frames of a thread: see loader.ThreadFrames.
+type LackedFrames struct {
+	Current, Bounds uint64
+	Bytes           int
+	IsFrame         bool
+	First, Previous int
+}
+
+// LackedFrames returns where the interpreter keeps the frames of a thread, if the last walk has
+// met the interpreter and the capture had not copied them, or not those that are in no stack, as
+// those of generators. It is the zero value when that cannot be found out yet.
+func (s *Python) LackedFrames(w *unwind.Walker, tid int) (frames LackedFrames, lacks bool) {
+	vm, _ := w.Kept(s).(*pythonVM)
+	if vm == nil || vm.walk != w.Walks() || !vm.lacks && !vm.lacksFrame {
+		return frames, false
+	}
+	asked, again := vm.asked[tid]
+	switch {
+	case again && time.Since(asked.at) < pythonThreadsInterval, again && !vm.lacks && asked.follows:
+		return frames, vm.lacks
+	case len(vm.asked) >= maxPythonThreads:
+		clear(vm.asked)
+	}
+	asked.at, asked.follows = time.Now(), asked.follows || vm.lacksFrame
+	vm.asked[tid] = asked
+	f, nativeID := vm.fields, uint64(procstate.ThreadInNamespace(tid))
+	for {
+		for _, t := range vm.threads {
+			if id, ok := vm.wordNow(t + f.nativeID); !ok || id != nativeID {
+				continue
+			}
+			frames = LackedFrames{Current: t + f.current, Bounds: t + f.chunk, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
+			if asked.follows {
+				frames.Bytes = frameBytes
+			}
+			return frames, true
+		}
+		if !vm.list() {
+			return frames, true
+		}
+	}
+}
+
+// Knows reports whether walks of a Walker have met the interpreter.
+func (s *Python) Knows(w *unwind.Walker) bool { return w.Kept(s) != nil }
 
 // readCalls is readThread for the threads that are known.
 func (vm *pythonVM) readCalls(sp uint64) bool {
 	best, at := uint64(0), uint64(onStack)
+	vm.lacks, vm.lacksFrame = vm.captured != nil, false
 	for _, t := range vm.threads {
-		if current, ok := vm.word(t + vm.fields.current); ok && vm.callsOf(current, sp) && vm.calls[0].at-sp < at {
+		current, ok := vm.word(t + vm.fields.current)
+		vm.lacks = vm.lacks && !ok
+		if ok && vm.callsOf(current, sp) && vm.calls[0].at-sp < at {
 			best, at = current, vm.calls[0].at-sp // stacks of others are above that
 		}
 	}
@@ -291,6 +358,7 @@ func (vm *pythonVM) call(frame uint64) (at, next uint64, ok bool) {
 	var b [frameBytes]byte
 	for frame != 0 && len(vm.found) < maxPythonFrames {
 		if !vm.read(frame, b[:]) {
+			vm.lacksFrame = vm.captured != nil
 			return 0, 0, false
 		}
 		word := func(off uint64) uint64 { return binary.LittleEndian.Uint64(b[off:]) }

@@ -19,6 +19,7 @@ type kernelHints interface {
 	SetStackEnd(tid int, end uint64) error
 	SetThreadEnds(pid int, below uint64) error
 	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
+	SetThreadFrames(pid, tid int, f loader.ThreadFrames) error
 	SetGoProcess(pid int, o loader.GoOffsets) error
 	ForgetGoProcess(pid int) error
 }
@@ -219,7 +220,8 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 	}
 	if parts == nil && s.StackParts > 0 {
 		parts, learned = wp.newParts(s.TID), true // none at least
-		regions = slices.Clip(regions[:len(regions)-s.StackParts])
+		end := len(regions) - s.FrameRegions
+		regions = slices.Concat(regions[:end-s.StackParts], regions[end:])
 		again()
 	}
 	for range loader.StackParts {
@@ -245,6 +247,19 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 	if learned {
 		p.kernel.SetStackParts(int(s.TID), &parts.from) // without it later samples are cut as well
 	}
+}
+
+// learnFrames has the kernel side copy, with later samples of a thread, the frames that a runtime
+// keeps of it, where the walk has lacked them.
+func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
+	f, lacks := p.python.LackedFrames(wp.walker, int(s.TID))
+	switch {
+	case f.Current != 0:
+		p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames(f)) // without it functions have no names
+	case s.FrameRegions > 0 && !p.python.Knows(wp.walker):
+		p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames{})
+	}
+	p.fleeting = p.fleeting || lacks
 }
 
 // newParts begins to note the parts of a thread's stack.

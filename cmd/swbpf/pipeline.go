@@ -19,6 +19,7 @@ type pipeline struct {
 	procs   *loader.Processes
 	kernel  kernelHints // nil before connect
 	group   *unwind.AddressRangeGroup
+	python  *steppers.Python // of the group
 	builder *profile.Builder
 	sink    sampleSink // counts the stacks: builder, unless another is set
 	modules *modules
@@ -118,6 +119,11 @@ func newPipeline(names symbols.Options) *pipeline {
 		goPIDs:  map[int32]loader.GoOffsets{}, forgetGo: maxEnded,
 
 		notSampled: b.Marker("[not sampled]"),
+	}
+	for _, s := range p.group.Steppers() {
+		if python, ok := s.(*steppers.Python); ok {
+			p.python = python
+		}
 	}
 	for state := range p.states {
 		p.states[state] = b.Marker("[" + loader.Blocked(state).String() + "]")
@@ -232,6 +238,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 		p.stats.addLive(s, inner, wp.walker.LastSP())
 	}
 	p.learnStackEnd(wp, s, err)
+	p.learnFrames(wp, s)
 	reason := reasonOfEnd(wp.snapshot, s, err)
 	p.learnStackParts(wp, s, err)
 	return reason
@@ -259,7 +266,7 @@ func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, err error) error {
 // copiedTo returns where the copy of the stack ends, the parts of it that were asked
 // for left out.
 func copiedTo(s *loader.Sample) uint64 {
-	n := len(s.Regions) - s.StackParts
+	n := len(s.Regions) - s.FrameRegions - s.StackParts
 	if n <= 0 {
 		return math.MaxUint64
 	}

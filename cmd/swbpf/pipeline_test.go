@@ -21,6 +21,8 @@ type forgotten map[int]bool
 
 func (f forgotten) SetStackEnd(int, uint64) error                       { return nil }
 func (f forgotten) SetThreadEnds(int, uint64) error                     { return nil }
+func (f forgotten) SetThreadFrames(int, int, loader.ThreadFrames) error { return nil }
+
 func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error { return nil }
 func (f forgotten) SetGoProcess(int, loader.GoOffsets) error            { return nil }
 func (f forgotten) ForgetGoProcess(pid int) error                       { f[pid] = true; return nil }
