@@ -1,6 +1,8 @@
 package swbpf_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/testenv"
@@ -139,5 +142,110 @@ func TestJava(t *testing.T) {
 				t.Errorf("%d threads that wait", seen)
 			}
 		})
+	}
+}
+
+// TestPython compares what threads of Python run with what they have written of it.
+func TestPython(t *testing.T) {
+	canTrace(t)
+	seen := map[string]bool{}
+	for _, name := range []string{"/usr/bin/python3", "python3", "python3.11", "python3.12", "python3.13"} {
+		out, err := exec.Command(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)").Output()
+		version, _, _ := strings.Cut(string(out), " ")
+		if err != nil || !slices.Contains([]string{"3.11", "3.12", "3.13"}, version) || seen[string(out)] {
+			continue
+		}
+		seen[string(out)] = true
+		t.Run(version, func(t *testing.T) { testPython(t, name) })
+	}
+	if len(seen) == 0 {
+		t.Skip("no Python of a version that is known here")
+	}
+}
+
+func testPython(t *testing.T, python string) {
+	const threads = 7
+	script := filepath.Join("testdata", "walk", "waits.py")
+	cmd := exec.Command(python, script)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	want := map[procstate.ThreadID][]string{}
+	for lines := json.NewDecoder(out); len(want) < threads; {
+		var told struct {
+			TID   procstate.ThreadID
+			Calls []string
+		}
+		if err := lines.Decode(&told); err != nil {
+			t.Fatal(err)
+		}
+		want[told.TID] = told.Calls
+	}
+	asleep := func() bool {
+		for tid := range want {
+			infos, err := procstate.ProcessThreads(cmd.Process.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(infos, func(th procstate.Thread) bool { return th.TID == tid })
+			if i < 0 || infos[i].State != procstate.StateSleeping {
+				return false
+			}
+		}
+		return true
+	}
+	for deadline := time.Now().Add(time.Minute); !asleep(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("threads do not wait")
+		}
+	}
+	module := regexp.MustCompile(`^<module> (.*/)?([^/:]+):`)
+	check := func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+		t.Helper()
+		var got []string
+		for i := range frames {
+			for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
+				for _, l := range w.Codes().Lines(code) {
+					got = append(got, fmt.Sprintf("%s %s:%d", l.Name, l.File, l.Line))
+				}
+			}
+		}
+		expected := slices.Clone(want[tid])
+		for i, call := range expected {
+			if m := module.FindStringSubmatch(call); m != nil {
+				expected[i] = strings.Replace(call, "<module>", "<module "+m[2]+">", 1)
+			}
+		}
+		if !slices.Equal(got, expected) {
+			t.Errorf("thread %d: calls\n%s\nwant\n%s", tid, strings.Join(got, "\n"), strings.Join(expected, "\n"))
+		}
+	}
+	ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range ps.Stacks {
+		if s.Err != nil {
+			t.Errorf("thread %d: %v", s.TID, s.Err)
+		}
+		check(s.Walker, s.TID, s.Frames)
+	}
+	// The same of a process that is stopped, whose memory is as it is.
+	w, err := swbpf.ForPID(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	for tid := range want {
+		frames, err := w.WalkStack(nil, tid)
+		if err != nil {
+			t.Errorf("thread %d: %v", tid, err)
+		}
+		check(w, tid, frames)
 	}
 }

@@ -47,6 +47,9 @@ func TestForgetImages(t *testing.T) {
 				known["frame"] = func(im *procstate.Image) bool {
 					return a.images.get(im) != nil && s.kept.images.get(im) != nil && (im == stays) == (a.kept == 100)
 				}
+			case *Python:
+				s.images.put(im, &pythonImage{})
+				known["python"] = func(im *procstate.Image) bool { return s.images.get(im) != nil }
 			case *HotSpot:
 				s.fields.put(im, &vmFields{})
 				s.analyzer.images.put(im, &imageFrames{})
@@ -56,7 +59,7 @@ func TestForgetImages(t *testing.T) {
 	}
 	before := tables.For(gone)
 	g.ForgetImages(func(index uint32) bool { return index == stays.Index })
-	if len(known) != 7 {
+	if len(known) != 8 {
 		t.Errorf("%d places where something is known", len(known))
 	}
 	for name, knows := range known {
@@ -70,7 +73,7 @@ func TestForgetImages(t *testing.T) {
 	if tables.For(gone) == before {
 		t.Error("the table of a file that is not kept is")
 	}
-	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &FrameFunc{}, &HotSpot{}} {
+	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &FrameFunc{}, &HotSpot{}, &Python{}} {
 		s.ForgetImages(func(uint32) bool { return false }) // and nothing is known
 	}
 }

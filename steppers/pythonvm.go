@@ -91,6 +91,7 @@ type pythonVM struct {
 	asked      map[int]pythonAsked // for threads, see LackedFrames
 	calls      []pythonCalls
 	found      []pythonFrame // frames of all calls
+	left       int           // frames that may still be read
 
 	codes  map[pythonCode]uint32 // numbers in unwind.Codes
 	resets int                   // of these
@@ -320,22 +321,22 @@ const onStack = 8 << 20
 // callsOf follows the frames of a thread from the one that runs. It returns whether the thread
 // may be the one whose C stack sp is on.
 func (vm *pythonVM) callsOf(current, sp uint64) bool {
-	vm.calls, vm.found = vm.calls[:0], vm.found[:0]
-	f := vm.fields
+	vm.calls, vm.found, vm.left = vm.calls[:0], vm.found[:0], maxPythonFrames
+	f, above := vm.fields, sp
 	if !f.hasCFrame {
 		for frame := current; frame != 0 && len(vm.calls) < maxPythonCalls; {
 			first := len(vm.found)
 			at, next, ok := vm.call(frame)
-			if !ok || at-sp >= onStack {
+			if !ok || at < above || at-sp >= onStack {
 				vm.found = vm.found[:first]
 				break
 			}
 			vm.calls = append(vm.calls, pythonCalls{at, first, len(vm.found)})
-			frame = next
+			frame, above = next, at+1
 		}
 		return len(vm.calls) > 0
 	}
-	for at := current; at-sp < onStack && len(vm.calls) < maxPythonCalls; {
+	for at := current; at >= above && at-sp < onStack && len(vm.calls) < maxPythonCalls; {
 		frame, ok := vm.word(at + f.cFrame)
 		if !ok {
 			break
@@ -345,6 +346,7 @@ func (vm *pythonVM) callsOf(current, sp uint64) bool {
 			vm.found = vm.found[:first] // those of other calls are known still
 		}
 		vm.calls = append(vm.calls, pythonCalls{at, first, len(vm.found)})
+		above = at + 1
 		at, _ = vm.word(at + f.outerCFrame)
 	}
 	return len(vm.calls) > 0
@@ -356,7 +358,7 @@ func (vm *pythonVM) callsOf(current, sp uint64) bool {
 func (vm *pythonVM) call(frame uint64) (at, next uint64, ok bool) {
 	f := vm.fields
 	var b [frameBytes]byte
-	for frame != 0 && len(vm.found) < maxPythonFrames {
+	for ; frame != 0 && vm.left > 0; vm.left-- {
 		if !vm.read(frame, b[:]) {
 			vm.lacksFrame = vm.captured != nil
 			return 0, 0, false
@@ -567,7 +569,9 @@ func pythonVarint(b []byte) (v int, ok bool) {
 const (
 	maxPythonStack  = 1 << 20 // bytes, of a thread
 	maxPythonStacks = 32 << 20
+	maxPythonChunks = 64      // of a stack
 	maxPythonOthers = 1 << 12 // frames that are in no stack
+	maxPythonLooks  = 1 << 16 // at frames and pieces of stacks
 )
 
 // PythonCollector returns a Collector of what walks need of the interpreter, of all threads at
@@ -598,14 +602,14 @@ func (c *pythonCollector) collect(m procstate.Memory, _ procstate.ThreadID, _ *p
 		return
 	}
 	c.done = true
-	f, left, others := c.fields, maxPythonStacks, maxPythonOthers
+	f, left, others, looks := c.fields, maxPythonStacks, maxPythonOthers, maxPythonLooks
 	var b [frameBytes]byte
 	for _, t := range pythonThreads(f, c.runtime, m.ReadWord) {
 		add(t, int(f.threadBytes))
 		chunk, _ := m.ReadWord(t + f.chunk)
 		top, _ := m.ReadWord(t + f.top)
 		var stacks []vaddrRange
-		for size := uint64(0); chunk != 0 && top-chunk < maxPythonStack && size < maxPythonStack && left > 0; {
+		for size := uint64(0); chunk != 0 && top-chunk < maxPythonStack && size < maxPythonStack && left > 0 && looks > 0 && len(stacks) < maxPythonChunks; looks-- {
 			stacks = append(stacks, vaddrRange{chunk, top})
 			add(chunk, int(top-chunk))
 			size += top - chunk
@@ -621,7 +625,7 @@ func (c *pythonCollector) collect(m procstate.Memory, _ procstate.ThreadID, _ *p
 		if f.hasCFrame {
 			frame, _ = m.ReadWord(frame + f.cFrame)
 		}
-		for n := 0; frame != 0 && n < maxPythonFrames && others > 0; n++ {
+		for n := 0; frame != 0 && n < maxPythonFrames && others > 0 && looks > 0; n, looks = n+1, looks-1 {
 			if got, err := m.ReadMemory(frame, b[:]); err != nil || got < len(b) {
 				break
 			}

@@ -1,0 +1,228 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Tables of locations as Objects/locations.md of CPython has them.
+func TestPythonLine(t *testing.T) {
+	table := []byte{
+		0x80 | 0<<3 | 1, 0x00, // 2 units of the first line, short
+		0x80 | 11<<3 | 0, 4, 8, // 1 unit, a line further, with columns
+		0x80 | 13<<3 | 2, 2 * 5, // 3 units, 5 lines further
+		0x80 | 15<<3 | 0,             // 1 unit in no line
+		0x80 | 14<<3 | 0, 7, 1, 2, 3, // 1 unit, 3 lines back, with all
+		0x80 | 13<<3 | 7, 64, 2, // 8 units, 64 lines further: in two bytes
+	}
+	lines := []int{100, 100, 101, 106, 106, 106, 0, 103, 167, 167, 167, 167, 167, 167, 167, 167, 0}
+	for unit, want := range lines {
+		for off := 2 * unit; off < 2*unit+2; off++ {
+			if got := pythonLine(table, 100, off); got != want {
+				t.Errorf("instruction at %d: line %d, want %d", off, got, want)
+			}
+		}
+	}
+	if got := pythonLine(table, 100, -1); got != 0 {
+		t.Errorf("before the first instruction: line %d", got)
+	}
+	for n := range table {
+		for off := range 40 {
+			if got := pythonLine(table[:n], 100, off); got != 0 && got != lines[off/2] && n > 0 {
+				// A number that is cut short ends the table.
+				t.Errorf("cut to %d, at %d: line %d", n, off, got)
+			}
+		}
+	}
+	if _, ok := pythonVarint([]byte{64, 64, 64, 64, 64, 64, 1}); ok {
+		t.Error("a number without an end")
+	}
+}
+
+// pythonMemory is a process in which a thread runs two calls of the interpreter's function, as
+// a version of it has them, with sp below both.
+type pythonMemory struct {
+	procstate.Memory
+	b    []byte
+	vm   *pythonVM
+	base uint64
+}
+
+const (
+	pythonStack = 0x1000 // offsets in the memory of the C stack,
+	pythonData  = 0x2000 // frames,
+	pythonHeap  = 0x3000 // and objects
+)
+
+func newPythonMemory(version uint32) *pythonMemory {
+	const base = 0x7f0000000000
+	m := &pythonMemory{b: make([]byte, 0x4000), base: base}
+	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: base, Data: m.b}})
+	m.Memory = snap
+	m.vm = &pythonVM{fields: pythonVersions[version], mem: snap, codeType: 77, known: map[uint64]*pythonFunction{}, asked: map[int]pythonAsked{}}
+	f := m.vm.fields
+	const thread, frame = 0x100, 0x80
+	m.vm.threads = []uint64{base + thread}
+	code := func(at int, name string, line int) {
+		m.put(at+8, 77)
+		m.put(at+int(f.qualName), base+uint64(at)+0xe0)
+		m.put(at+int(f.firstLine), uint64(line))
+		text := at + 0xe0
+		m.put(text+16, uint64(len(name)))
+		m.put(text+32, 1<<2|1<<5|1<<6)
+		copy(m.b[text+int(f.asciiBytes):], name)
+		m.put(at+int(f.lineTable), base+uint64(at)+0x160)
+		m.put(at+0x160+16, 3)
+		copy(m.b[at+0x160+32:], []byte{0x80 | 11<<3 | 7, 4, 8}) // 8 units of the line after the first
+	}
+	names := []string{"inner", "middle", "outer"}
+	for i, name := range names { // the first two in one call
+		code(pythonHeap+i*0x200, name, 10*(i+1))
+		at := pythonData + i*frame
+		m.put(at+int(f.code), base+uint64(pythonHeap+i*0x200))
+		m.put(at+int(f.instruction), base+uint64(pythonHeap+i*0x200)+f.bytecode+4)
+		if i < 2 {
+			m.put(at+int(f.previous), base+uint64(at+frame))
+		}
+		if f.isEntry != 0 && i > 0 {
+			m.b[at+int(f.isEntry)] = 1
+		}
+	}
+	current := uint64(base + pythonData)
+	if f.isEntry == 0 { // what ends them is on the C stack
+		for i, at := range []int{pythonStack + 0x40, pythonStack + 0x240} {
+			m.b[at+int(f.owner)] = ownedByCStack
+			m.put(pythonData+(i+1)*frame+int(f.previous), base+uint64(at))
+		}
+		m.put(pythonStack+0x40+int(f.previous), base+pythonData+2*frame)
+	}
+	if f.hasCFrame {
+		current = base + pythonStack + 0x20
+		m.put(pythonStack+0x20+int(f.cFrame), base+pythonData)
+		m.put(pythonStack+0x20+int(f.outerCFrame), base+pythonStack+0x220)
+		m.put(pythonStack+0x220+int(f.cFrame), base+pythonData+2*frame)
+		m.put(pythonStack+0x220+int(f.outerCFrame), base+thread+0x10)
+	}
+	m.put(thread+int(f.current), current)
+	return m
+}
+
+func (m *pythonMemory) put(at int, v uint64) { binary.LittleEndian.PutUint64(m.b[at:], v) }
+
+// functions returns what runs in the C frames [0, 0x100), [0x100, 0x200) and [0x200, 0x300).
+func (m *pythonMemory) functions(w *unwind.Walker) (all [3][]string) {
+	for i := range all {
+		sp := m.base + pythonStack + uint64(i)*0x100
+		for code := m.vm.codeOf(w, sp, sp+0x100); code != 0; code = w.Codes().Outer(code) {
+			for _, l := range w.Codes().Lines(code) {
+				all[i] = append(all[i], l.Name)
+				if l.Line != l.StartLine+1 {
+					all[i] = append(all[i], "in another line")
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (m *pythonMemory) walker() *unwind.Walker {
+	w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
+	_, _ = w.WalkPCs(nil, &procstate.Regs{}) // another walk
+	return w
+}
+
+// The frames of each version are found, and each C frame has its own; what does not fit has
+// none.
+func TestPythonFrames(t *testing.T) {
+	want := [3][]string{{"inner", "middle"}, nil, {"outer"}}
+	for version := range pythonVersions {
+		m := newPythonMemory(version)
+		if got := m.functions(m.walker()); !slices.EqualFunc(got[:], want[:], slices.Equal) {
+			t.Errorf("%x: %q, want %q", version, got, want)
+		}
+		m = newPythonMemory(version)
+		m.put(pythonHeap+8, 78) // the innermost is no code object, as while a frame is made
+		if got := m.functions(m.walker()); !slices.Equal(got[0], []string{"middle"}) || !slices.Equal(got[2], want[2]) {
+			t.Errorf("%x: without the innermost %q", version, got)
+		}
+		m = newPythonMemory(version)
+		w := m.walker()
+		m.functions(w)
+		copy(m.b[pythonHeap+0xe0+int(m.vm.fields.asciiBytes):], "other") // another in its place
+		m.put(pythonHeap+int(m.vm.fields.firstLine), 50)
+		for _, f := range m.vm.known {
+			f.checked = f.checked.Add(-2 * pythonCodeInterval)
+		}
+		if got := m.functions(w); !slices.Equal(got[0], []string{"other", "middle"}) {
+			t.Errorf("%x: after another came %q", version, got)
+		}
+		m = newPythonMemory(version)
+		f := m.vm.fields
+		m.put(pythonData+0x80+int(f.previous), m.base+pythonData) // in a circle
+		m.b[pythonData+0x80+int(f.isEntry)] = 0
+		if got := m.functions(m.walker()); got[0] != nil && f.isEntry == 0 || got[1] != nil {
+			t.Errorf("%x: in a circle %q", version, got)
+		}
+	}
+}
+
+func TestPythonText(t *testing.T) {
+	m := newPythonMemory(0x030b)
+	const at = 0x3a00
+	text := func(kind, n, flags uint64, b string) (string, bool) {
+		m.put(at+16, n)
+		m.put(at+32, kind<<2|flags)
+		clear(m.b[at+48 : at+256])
+		head := 72
+		if flags&(1<<6) != 0 {
+			head = 48
+		}
+		copy(m.b[at+head:], b)
+		return m.vm.text(m.base + at)
+	}
+	const compact, ascii = 1 << 5, 1 << 6
+	for _, test := range []struct {
+		kind, n, flags uint64
+		b, want        string
+	}{
+		{1, 3, compact | ascii, "abc", "abc"},
+		{1, 2, compact, "\xe4b", "äb"},
+		{2, 2, compact, "\x42\x04b\x00", "тb"},
+		{4, 1, compact, "\x00\xf6\x01\x00", "😀"},
+	} {
+		if got, ok := text(test.kind, test.n, test.flags, test.b); !ok || got != test.want {
+			t.Errorf("kind %d: %q, %v, want %q", test.kind, got, ok, test.want)
+		}
+	}
+	for name, test := range map[string][3]uint64{"kind": {3, 1, compact}, "not compact": {1, 1, 0}, "long": {1, maxPythonName + 1, compact}} {
+		if got, ok := text(test[0], test[1], test[2], ""); ok {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// FuzzPython has the interpreter's memory say anything.
+func FuzzPython(f *testing.F) {
+	versions := []uint32{0x030b, 0x030c, 0x030d}
+	for i, v := range versions {
+		f.Add(newPythonMemory(v).b, uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, memory []byte, version uint8) {
+		m := newPythonMemory(versions[int(version)%len(versions)])
+		clear(m.b[copy(m.b, memory):])
+		w := m.walker()
+		m.functions(w)
+		pythonThreads(m.vm.fields, m.base, m.vm.word)
+		c := pythonCollector{fields: m.vm.fields, runtime: m.base}
+		total := 0
+		c.collect(m.Memory, 1, nil, func(_ uint64, n int) { total += n })
+		if total > maxPythonStacks+maxPythonStack+(maxPythonOthers+maxPythonThreads)*1024 {
+			t.Errorf("%d bytes are collected", total)
+		}
+	})
+}
