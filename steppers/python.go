@@ -46,6 +46,10 @@ type pythonImage struct {
 // maxPythonParts bounds the functions that are remembered.
 const maxPythonParts = 1 << 14
 
+// evalEntry is how many bytes of the interpreter's function may be executed before it has said
+// all of its call, in any order. What is there before may be of an earlier one.
+const evalEntry = 192
+
 // image returns what is known of a file.
 func (s *Python) image(im *procstate.Image) *pythonImage {
 	p := s.images.get(im)
@@ -150,7 +154,7 @@ func (s *Python) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	}
 	p := s.image(m.Image)
 	vaddr := in.LookupPC() - m.Bias
-	if !s.isEval(m.Image, p, vaddr) {
+	if !s.isEval(m.Image, p, vaddr) || in.Flags&unwind.Interrupted != 0 && vaddr-p.eval.start < evalEntry {
 		return unwind.NotMe, nil
 	}
 	reg, bytes, ok := s.allTables().For(m.Image).Rule(vaddr).CFA()

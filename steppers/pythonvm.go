@@ -303,8 +303,8 @@ func (vm *pythonVM) readCalls(sp uint64) bool {
 	for _, t := range vm.threads {
 		current, ok := vm.word(t + vm.fields.current)
 		vm.lacks = vm.lacks && !ok
-		if ok && vm.callsOf(current, sp) && vm.calls[0].at-sp < at {
-			best, at = current, vm.calls[0].at-sp // stacks of others are above that
+		if ok && vm.callsOf(current, sp) && vm.lowest(sp) < at {
+			best, at = current, vm.lowest(sp) // stacks of others are above that
 		}
 	}
 	if best == 0 {
@@ -318,16 +318,31 @@ func (vm *pythonVM) readCalls(sp uint64) bool {
 // frame of its function, or of one that was called by others that it called.
 const onStack = 8 << 20
 
+// beforeFirst is how far below the first frame that is asked for there may be another, of a
+// call that begins.
+const beforeFirst = 16 << 10
+
+// lowest returns how far above sp the first of the calls is.
+func (vm *pythonVM) lowest(sp uint64) uint64 {
+	for i := range vm.calls {
+		if at := vm.calls[i].at; at >= sp {
+			return at - sp
+		}
+	}
+	return onStack
+}
+
 // callsOf follows the frames of a thread from the one that runs. It returns whether the thread
 // may be the one whose C stack sp is on.
 func (vm *pythonVM) callsOf(current, sp uint64) bool {
 	vm.calls, vm.found, vm.left = vm.calls[:0], vm.found[:0], maxPythonFrames
-	f, above := vm.fields, sp
+	f := vm.fields
+	above := sp - min(sp, beforeFirst)
 	if !f.hasCFrame {
 		for frame := current; frame != 0 && len(vm.calls) < maxPythonCalls; {
 			first := len(vm.found)
 			at, next, ok := vm.call(frame)
-			if !ok || at < above || at-sp >= onStack {
+			if !ok || at < above || at-above >= onStack {
 				vm.found = vm.found[:first]
 				break
 			}
@@ -336,7 +351,7 @@ func (vm *pythonVM) callsOf(current, sp uint64) bool {
 		}
 		return len(vm.calls) > 0
 	}
-	for at := current; at >= above && at-sp < onStack && len(vm.calls) < maxPythonCalls; {
+	for at := current; at >= above && at-above < onStack && len(vm.calls) < maxPythonCalls; {
 		frame, ok := vm.word(at + f.cFrame)
 		if !ok {
 			break

@@ -199,3 +199,71 @@ func TestRecordJava(t *testing.T) {
 		})
 	}
 }
+
+// Functions of Python have their names, too: each calls only what it calls in the source, with
+// functions of C between them or not.
+func TestRecordPython(t *testing.T) {
+	seen := map[string]bool{}
+	for _, name := range []string{"/usr/bin/python3", "python3", "python3.11", "python3.12", "python3.13"} {
+		out, err := exec.Command(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").Output()
+		version := strings.TrimSpace(string(out))
+		if err != nil || !slices.Contains([]string{"3.11", "3.12", "3.13"}, version) || seen[version] {
+			continue
+		}
+		seen[version] = true
+		t.Run(version, func(t *testing.T) { testRecordPython(t, name) })
+	}
+	if len(seen) == 0 {
+		t.Skip("no Python of a version that is known here")
+	}
+}
+
+func testRecordPython(t *testing.T, python string) {
+	calls := map[string][]string{
+		"<module busy.py>": {"main"}, "main": {"work"}, "work": {"fib", "Shape.area"}, "Shape.area": {"helper", "Shape.more"},
+		"Shape.more": {"Shape.more.<locals>.<genexpr>"}, "helper": {"key"}, "fib": {"fib"}, "key": nil, "Shape.more.<locals>.<genexpr>": nil,
+	}
+	r := runRecord(t, "-F", "997", "--no-kernel", "--", python, "testdata/targets/busy.py", "5")
+	if r.exit != 0 {
+		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
+	var named, native uint64
+	seen := map[string]uint64{}
+	for line := range strings.Lines(r.folded) {
+		end := strings.LastIndexByte(line, ' ')
+		count, err := strconv.ParseUint(strings.TrimSpace(line[end:]), 10, 64)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		caller := ""
+		for f := range strings.SplitSeq(line[:end], ";") {
+			callee := strings.TrimSuffix(f, "_[j]")
+			if _, ours := calls[callee]; !ours || callee == f {
+				continue
+			}
+			if caller != "" && !slices.Contains(calls[caller], callee) {
+				t.Errorf("%s calls %s: %s", caller, callee, line)
+			}
+			caller = callee
+			seen[callee] += count
+		}
+		if caller != "" {
+			named += count
+			if strings.Contains(line, "_PyEval_EvalFrameDefault") {
+				native += count
+			}
+		}
+	}
+	// None are known in the first tenths of a second.
+	wantShare(t, "with functions of Python", named, r.stats.UserSamples, 80)
+	// Those are in what begins and ends a call of the interpreter's function, as a generator makes them often.
+	if native*7 > named {
+		t.Errorf("%d of %d samples lack some of them", native, named)
+	}
+	for name := range calls {
+		if seen[name] == 0 {
+			t.Errorf("%s is in no sample", name)
+		}
+	}
+}

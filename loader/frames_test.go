@@ -1,0 +1,105 @@
+package loader
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// Frames that a runtime keeps of a thread are in its samples: the word that leads to them, their
+// stack, or the last of it, and, where they are asked for, those elsewhere.
+func TestThreadFrames(t *testing.T) {
+	const frameSize, previous, most = 72, 8, 16<<10 - 128
+	path := build(t, "frames.c", "-O1", "-static", "-no-pie")
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := symbols[slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "thread_frames" })].Value
+	for _, c := range []struct {
+		count              int
+		follow, is, change bool
+	}{
+		{20, false, true, false}, {20, true, true, false}, {20, true, false, true}, {20, true, true, true},
+		{700, true, true, false}, {700, false, true, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			p := startTarget(t, path, strconv.Itoa(c.count))
+			words := p.memory(t, state, 32)
+			word := func(i int) uint64 { return binary.LittleEndian.Uint64(words[8*i:]) }
+			current, low, high := state, word(1), word(2)
+			if !c.is {
+				current = state + 24 // it leads to a cell that has the frame
+			}
+			low = max(low, high-min(high, most))
+			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: c.change})
+			frames := ThreadFrames{Current: current, Bounds: state + 8, IsFrame: c.is, First: 8, Previous: previous}
+			if c.follow {
+				frames.Bytes = frameSize
+			}
+			if err := s.SetThreadFrames(p.pid, p.pid, frames); err != nil {
+				t.Fatal(err)
+			}
+			want := []uint64{current, low}
+			if c.follow { // what is not within [low, high), of the first frames
+				for frame, n := word(0), 0; frame != 0 && n < 256 && len(want) < 63; n++ {
+					if frame-low >= high-low {
+						want = append(want, frame)
+					}
+					frame = binary.LittleEndian.Uint64(p.memory(t, frame+previous, 8))
+				}
+			}
+			seen, usual := 0, 0
+			readUntil(t, s, func(smp *Sample) bool {
+				if smp.FrameRegions == 0 {
+					usual++ // before it was told
+					return usual > 500
+				}
+				regions := smp.Regions[len(smp.Regions)-smp.FrameRegions:]
+				var got []uint64
+				for i, r := range regions {
+					got = append(got, r.Addr)
+					if n := len(r.Data); i == 0 && n != 8 || i == 1 && uint64(n) != high-low || i > 1 && n != frameSize {
+						t.Errorf("region %d has %d bytes", i, n)
+					}
+					if !bytes.Equal(r.Data, p.memory(t, r.Addr, len(r.Data))) {
+						t.Errorf("region %d differs from memory", i)
+					}
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("regions at %x, want %x", got, want)
+				}
+				if sp := smp.Regs.Raw(smp.Arch.SP); smp.Regions[0].Addr > sp || smp.LiveBytes == 0 {
+					t.Errorf("the stack is at %#x, SP %#x", smp.Regions[0].Addr, sp)
+				}
+				if (smp.Number != 0) != c.change {
+					t.Errorf("number %d among those of which changes were sent", smp.Number)
+				}
+				seen++
+				return seen == 50
+			})
+			if seen < 50 {
+				t.Errorf("%d samples have frames", seen)
+			}
+			if err := s.SetThreadFrames(p.pid, p.pid, ThreadFrames{}); err != nil {
+				t.Error(err)
+			}
+			none := 0
+			readUntil(t, s, func(smp *Sample) bool {
+				if smp.FrameRegions == 0 {
+					none++
+				}
+				return none == 5
+			})
+		})
+	}
+}

@@ -1,0 +1,44 @@
+// A thread that keeps frames of its own as a runtime does: most on a stack, some elsewhere. It
+// runs until it is killed.
+//
+//   frames COUNT  that many on the stack, and one elsewhere for every tenth, the first of all
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct frame {
+	uint64_t code, previous, more[7];
+};
+
+struct {
+	uint64_t current, low, high, indirect;
+} thread_frames; // the test finds it by its name
+
+static uint64_t cell[2];
+
+int main(int argc, char **argv)
+{
+	int count = atoi(argv[1]);
+	struct frame *stack = calloc(count, sizeof(*stack));
+	uint64_t last = 0;
+	volatile int go = 1;
+
+	for (int i = 0; i < count; i++) {
+		stack[i] = (struct frame){ i, last };
+		last = (uint64_t)&stack[i];
+		if (i % 10)
+			continue;
+		struct frame *apart = calloc(1, 4096);
+		*apart = (struct frame){ 1000 + i, last };
+		last = (uint64_t)apart;
+	}
+	cell[1] = last;
+	thread_frames.current = last;
+	thread_frames.low = (uint64_t)stack;
+	thread_frames.high = (uint64_t)(stack + count);
+	thread_frames.indirect = (uint64_t)cell;
+	putchar('.');
+	fflush(stdout);
+	while (go)
+		;
+}
