@@ -154,18 +154,22 @@ func (s *Python) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	}
 	p := s.image(m.Image)
 	vaddr := in.LookupPC() - m.Bias
-	if !s.isEval(m.Image, p, vaddr) || in.Flags&unwind.Interrupted != 0 && vaddr-p.eval.start < evalEntry {
-		return unwind.NotMe, nil
-	}
-	reg, bytes, ok := s.allTables().For(m.Image).Rule(vaddr).CFA()
-	base, known := in.Regs.Value(reg)
-	if !ok || !known {
+	if !s.isEval(m.Image, p, vaddr) {
 		return unwind.NotMe, nil
 	}
 	vm, _ := w.Kept(s).(*pythonVM)
 	if vm == nil || vm.image != m.Image || vm.bias != m.Bias {
 		vm = newPythonVM(w, m, p)
 		w.Keep(s, vm)
+	}
+	if in.Flags&unwind.Interrupted != 0 && vaddr-p.eval.start < evalEntry {
+		vm.begun = w.Walks()
+		return unwind.NotMe, nil
+	}
+	reg, bytes, ok := s.allTables().For(m.Image).Rule(vaddr).CFA()
+	base, known := in.Regs.Value(reg)
+	if !ok || !known {
+		return unwind.NotMe, nil
 	}
 	in.Code = vm.codeOf(w, in.SP(), base+uint64(bytes))
 	return unwind.NotMe, nil

@@ -13,10 +13,10 @@ import (
 func TestPythonLine(t *testing.T) {
 	table := []byte{
 		0x80 | 0<<3 | 1, 0x00, // 2 units of the first line, short
-		0x80 | 11<<3 | 0, 4, 8, // 1 unit, a line further, with columns
+		0x80 | 11<<3, 4, 8, // 1 unit, a line further, with columns
 		0x80 | 13<<3 | 2, 2 * 5, // 3 units, 5 lines further
-		0x80 | 15<<3 | 0,             // 1 unit in no line
-		0x80 | 14<<3 | 0, 7, 1, 2, 3, // 1 unit, 3 lines back, with all
+		0x80 | 15<<3,             // 1 unit in no line
+		0x80 | 14<<3, 7, 1, 2, 3, // 1 unit, 3 lines back, with all
 		0x80 | 13<<3 | 7, 64, 2, // 8 units, 64 lines further: in two bytes
 	}
 	lines := []int{100, 100, 101, 106, 106, 106, 0, 103, 167, 167, 167, 167, 167, 167, 167, 167, 0}

@@ -87,6 +87,7 @@ type pythonVM struct {
 
 	walk       uint64              // the calls are those of this walk
 	lacks      bool                // what the thread runs was not captured
+	begun      uint64              // the last walk in which a call of the interpreter's function begins, which may have said so or not
 	lacksFrame bool                // a frame was not
 	asked      map[int]pythonAsked // for threads, see LackedFrames
 	calls      []pythonCalls
@@ -132,6 +133,9 @@ type pythonFunction struct {
 	lineTable []byte
 	checked   time.Time
 }
+
+// pythonNotCopied is what stands for functions whose frames were not copied.
+var pythonNotCopied = pythonFunction{CodeFunction: unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]"}}
 
 // pythonCodeBytes is as much of a code object as all fields are in.
 const pythonCodeBytes = 144
@@ -182,7 +186,10 @@ func (vm *pythonVM) codeOf(w *unwind.Walker, sp, cfa uint64) uint32 {
 func (vm *pythonVM) number(codes *unwind.Codes, frames []pythonFrame) (number uint32) {
 	for i := len(frames) - 1; i >= 0; i-- {
 		f := &frames[i]
-		fn := vm.function(f.code)
+		fn := &pythonNotCopied
+		if f.code != notCopied {
+			fn = vm.function(f.code)
+		}
 		if fn == nil {
 			continue // a frame that is being made
 		}
@@ -298,12 +305,17 @@ func (s *Python) Knows(w *unwind.Walker) bool { return w.Kept(s) != nil }
 
 // readCalls is readThread for the threads that are known.
 func (vm *pythonVM) readCalls(sp uint64) bool {
-	best, at := uint64(0), uint64(onStack)
+	best, at, captured := uint64(0), uint64(onStack), 0
+	for _, t := range vm.threads {
+		if _, ok := vm.word(t + vm.fields.current); ok {
+			captured++
+		}
+	}
 	vm.lacks, vm.lacksFrame = vm.captured != nil, false
 	for _, t := range vm.threads {
 		current, ok := vm.word(t + vm.fields.current)
 		vm.lacks = vm.lacks && !ok
-		if ok && vm.callsOf(current, sp) && vm.lowest(sp) < at {
+		if ok && vm.callsOf(current, sp, captured == 1) && vm.lowest(sp) < at {
 			best, at = current, vm.lowest(sp) // stacks of others are above that
 		}
 	}
@@ -311,7 +323,7 @@ func (vm *pythonVM) readCalls(sp uint64) bool {
 		vm.calls = vm.calls[:0]
 		return false
 	}
-	return vm.callsOf(best, sp)
+	return vm.callsOf(best, sp, captured == 1)
 }
 
 // onStack is how far above SP what the interpreter has on the C stack may be: it is in the
@@ -333,8 +345,8 @@ func (vm *pythonVM) lowest(sp uint64) uint64 {
 }
 
 // callsOf follows the frames of a thread from the one that runs. It returns whether the thread
-// may be the one whose C stack sp is on.
-func (vm *pythonVM) callsOf(current, sp uint64) bool {
+// may be the one whose C stack sp is on, as it is when it is alone.
+func (vm *pythonVM) callsOf(current, sp uint64, alone bool) bool {
 	vm.calls, vm.found, vm.left = vm.calls[:0], vm.found[:0], maxPythonFrames
 	f := vm.fields
 	above := sp - min(sp, beforeFirst)
@@ -342,6 +354,9 @@ func (vm *pythonVM) callsOf(current, sp uint64) bool {
 		for frame := current; frame != 0 && len(vm.calls) < maxPythonCalls; {
 			first := len(vm.found)
 			at, next, ok := vm.call(frame)
+			if !ok && first == 0 && len(vm.found) > 0 && alone && vm.begun != vm.walk {
+				at, ok = sp, true // the first frame that is asked for is that of the call
+			}
 			if !ok || at < above || at-above >= onStack {
 				vm.found = vm.found[:first]
 				break
@@ -357,9 +372,7 @@ func (vm *pythonVM) callsOf(current, sp uint64) bool {
 			break
 		}
 		first := len(vm.found)
-		if _, _, ok := vm.call(frame); !ok {
-			vm.found = vm.found[:first] // those of other calls are known still
-		}
+		vm.call(frame)
 		vm.calls = append(vm.calls, pythonCalls{at, first, len(vm.found)})
 		above = at + 1
 		at, _ = vm.word(at + f.outerCFrame)
@@ -369,14 +382,15 @@ func (vm *pythonVM) callsOf(current, sp uint64) bool {
 
 // call finds the functions of one call of the interpreter's function, from the frame that
 // runs on. at is the address of the frame on the C stack that ends them, where it is one, and
-// next the frame that comes then. ok is false when there are others, which cannot be read.
+// next the frame that comes then. ok is false when there are others, which were not copied: then
+// the last one found stands for these.
 func (vm *pythonVM) call(frame uint64) (at, next uint64, ok bool) {
-	f := vm.fields
+	f, first := vm.fields, len(vm.found)
 	var b [frameBytes]byte
 	for ; frame != 0 && vm.left > 0; vm.left-- {
 		if !vm.read(frame, b[:]) {
 			vm.lacksFrame = vm.captured != nil
-			return 0, 0, false
+			break
 		}
 		word := func(off uint64) uint64 { return binary.LittleEndian.Uint64(b[off:]) }
 		previous := word(f.previous)
@@ -389,8 +403,16 @@ func (vm *pythonVM) call(frame uint64) (at, next uint64, ok bool) {
 		}
 		frame = previous
 	}
+	if vm.left == 0 {
+		vm.found = vm.found[:first] // in a circle
+	} else {
+		vm.found = append(vm.found, pythonFrame{notCopied, 0})
+	}
 	return 0, 0, false
 }
+
+// notCopied stands for the code object of frames that cannot be read.
+const notCopied = ^uint64(0)
 
 // pythonThreads lists the PyThreadStates of all interpreters.
 func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool)) (threads []uint64) {
