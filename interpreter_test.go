@@ -149,10 +149,10 @@ func TestJava(t *testing.T) {
 func TestPython(t *testing.T) {
 	canTrace(t)
 	seen := map[string]bool{}
-	for _, name := range []string{"/usr/bin/python3", "python3", "python3.11", "python3.12", "python3.13"} {
+	for _, name := range []string{"/usr/bin/python3", "python3", "python3.7", "python3.8", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"} {
 		out, err := exec.Command(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)").Output()
 		version, _, _ := strings.Cut(string(out), " ")
-		if err != nil || !slices.Contains([]string{"3.11", "3.12", "3.13"}, version) || seen[string(out)] {
+		if err != nil || !slices.Contains([]string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13"}, version) || seen[string(out)] {
 			continue
 		}
 		seen[string(out)] = true

@@ -146,7 +146,7 @@ enum limits {
 	STACK_PART = 16 << 10,   /* ...of bytes each, at most */
 	OUTER_PARTS = 4,         /* its last ones, where none are asked for */
 	MAX_FRAMES = 256,        /* of a runtime's that are followed */
-	MAX_FRAME_REGIONS = 32,  /* of a runtime's */
+	MAX_FRAME_REGIONS = 64,  /* of a runtime's */
 	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack; in
 	 * place of what Go has, a runtime's word and frames */
 	MAX_REGIONS = 9 + STACK_PARTS + MAX_GAPS, /* or MAX_FRAME_REGIONS, if fewer gaps */

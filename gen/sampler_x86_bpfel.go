@@ -208,7 +208,7 @@ const (
 	SamplerLimitsSTACK_PART        SamplerLimits = 16384
 	SamplerLimitsOUTER_PARTS       SamplerLimits = 4
 	SamplerLimitsMAX_FRAMES        SamplerLimits = 256
-	SamplerLimitsMAX_FRAME_REGIONS SamplerLimits = 32
+	SamplerLimitsMAX_FRAME_REGIONS SamplerLimits = 64
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249
 )
 

@@ -51,7 +51,7 @@ func TestThreadFrames(t *testing.T) {
 			}
 			want := []uint64{current, low}
 			if c.follow { // what is not within [low, high), of the first frames
-				for frame, n := word(0), 0; frame != 0 && n < 256 && len(want) < 31; n++ {
+				for frame, n := word(0), 0; frame != 0 && n < 256 && len(want) < 63; n++ {
 					if frame-low >= high-low {
 						want = append(want, frame)
 					}

@@ -3,6 +3,8 @@ package steppers
 import (
 	"encoding/binary"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -11,8 +13,8 @@ import (
 )
 
 // Python notes which functions of Python run in the frames of its interpreter (see
-// unwind.Codes): of CPython 3.11 to 3.13, whose functions call each other within one such
-// frame. It walks through no frame, and has all other steppers find them as they do.
+// unwind.Codes): of CPython 3.7 to 3.13, from 3.11 on of which functions call each other within one
+// such frame. It walks through no frame, and has all other steppers find them as they do.
 //
 // What a thread runs is in its PyThreadState and in frames of their own, most of which are
 // in a stack of the thread (see [PythonMemory]). That and the C stack must be of one moment:
@@ -63,6 +65,9 @@ func (s *Python) image(im *procstate.Image) *pythonImage {
 	return p
 }
 
+// pythonName matches files of the interpreter, which before 3.11 have no other word of its version.
+var pythonName = regexp.MustCompile(`python3\.(\d+)`)
+
 // findPython looks for the interpreter in a file.
 func findPython(im *procstate.Image) (p pythonImage) {
 	if !strings.Contains(filepath.Base(im.Path), "python") {
@@ -83,10 +88,19 @@ func findPython(im *procstate.Image) (p pythonImage) {
 		return true
 	})
 	var word [4]byte
-	if p.eval.end <= p.eval.start || p.runtime == 0 || p.codeType == 0 || version == 0 || im.ReadVaddr(word[:], version) != nil {
+	if p.eval.end <= p.eval.start || p.runtime == 0 || p.codeType == 0 {
 		return p
 	}
-	p.fields = pythonVersions[binary.LittleEndian.Uint32(word[:])>>16]
+	switch name := pythonName.FindStringSubmatch(filepath.Base(im.Path)); {
+	case version != 0 && im.ReadVaddr(word[:], version) == nil:
+		p.fields = pythonVersions[binary.LittleEndian.Uint32(word[:])>>16]
+	case version == 0 && name != nil:
+		minor, _ := strconv.Atoi(name[1])
+		p.fields = pythonVersions[uint32(0x0300|minor&0xff)]
+	}
+	if p.fields != nil && p.fields.isObject && im.Arch() != procstate.AMD64 {
+		p.fields = nil // how it tells threads apart is another
+	}
 	p.parts = map[uint64]bool{}
 	return p
 }
@@ -171,7 +185,7 @@ func (s *Python) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	if !ok || !known {
 		return unwind.NotMe, nil
 	}
-	in.Code = vm.codeOf(w, in.SP(), base+uint64(bytes))
+	in.Code = vm.codeOf(w, in, base+uint64(bytes))
 	return unwind.NotMe, nil
 }
 

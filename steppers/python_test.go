@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -67,7 +68,7 @@ func newPythonMemory(version uint32) *pythonMemory {
 	m.vm = &pythonVM{fields: pythonVersions[version], mem: snap, codeType: 77, known: map[uint64]*pythonFunction{}, asked: map[int]pythonAsked{}}
 	f := m.vm.fields
 	const thread, frame = 0x100, 0x80
-	m.vm.threads = []uint64{base + thread}
+	m.vm.threads = []pythonThread{{addr: base + thread}}
 	code := func(at int, name string, line int) {
 		m.put(at+8, 77)
 		m.put(at+int(f.qualName), base+uint64(at)+0xe0)
@@ -112,13 +113,15 @@ func newPythonMemory(version uint32) *pythonMemory {
 	return m
 }
 
+func (m *pythonMemory) snapshot() *procstate.Snapshot { return m.Memory.(*procstate.Snapshot) }
+
 func (m *pythonMemory) put(at int, v uint64) { binary.LittleEndian.PutUint64(m.b[at:], v) }
 
 // functions returns what runs in the C frames [0, 0x100), [0x100, 0x200) and [0x200, 0x300).
 func (m *pythonMemory) functions(w *unwind.Walker) (all [3][]string) {
 	for i := range all {
-		sp := m.base + pythonStack + uint64(i)*0x100
-		for code := m.vm.codeOf(w, sp, sp+0x100); code != 0; code = w.Codes().Outer(code) {
+		in := unwind.NewFrame(procstate.AMD64, 1, m.base+pythonStack+uint64(i)*0x100, 0)
+		for code := m.vm.codeOf(w, &in, in.SP()+0x100); code != 0; code = w.Codes().Outer(code) {
 			for _, l := range w.Codes().Lines(code) {
 				all[i] = append(all[i], l.Name)
 				if l.Line != l.StartLine+1 {
@@ -133,6 +136,8 @@ func (m *pythonMemory) functions(w *unwind.Walker) (all [3][]string) {
 func (m *pythonMemory) walker() *unwind.Walker {
 	w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
 	_, _ = w.WalkPCs(nil, &procstate.Regs{}) // another walk
+	m.vm.mem, m.vm.captured = m.Memory, m.snapshot()
+	m.vm.listed = time.Now()
 	return w
 }
 
@@ -140,7 +145,10 @@ func (m *pythonMemory) walker() *unwind.Walker {
 // none.
 func TestPythonFrames(t *testing.T) {
 	want := [3][]string{{"inner", "middle"}, nil, {"outer"}}
-	for version := range pythonVersions {
+	for version, fields := range pythonVersions {
+		if fields.isObject {
+			continue
+		}
 		m := newPythonMemory(version)
 		if got := m.functions(m.walker()); !slices.EqualFunc(got[:], want[:], slices.Equal) {
 			t.Errorf("%x: %q, want %q", version, got, want)
@@ -206,9 +214,66 @@ func TestPythonText(t *testing.T) {
 	}
 }
 
+// To 3.10 each C frame has the function whose object's address is in it, or in what it calls; one
+// that begins may have none yet.
+func TestPythonObjects(t *testing.T) {
+	for version, fields := range pythonVersions {
+		if !fields.isObject {
+			continue
+		}
+		m := newPythonMemory(version)
+		m.vm.threads[0].id = 0x5000
+		clear(m.b[pythonStack:pythonData])
+		const object = pythonData // three of them
+		m.put(0x100+int(fields.current), m.base+object)
+		for i := range 3 {
+			m.put(object+i*0x80+int(fields.previous), 0)
+			if i < 2 {
+				m.put(object+i*0x80+int(fields.previous), m.base+uint64(object+(i+1)*0x80))
+			}
+			m.put(object+i*0x80+int(fields.code), m.base+uint64(pythonHeap+i*0x200))
+			m.put(object+i*0x80+int(fields.instruction), 4)
+			table := []byte{2, 1, 100, 0} // the line after the first, from 2 on
+			if version == 0x030a {
+				table = []byte{16, 1}
+			}
+			m.put(pythonHeap+i*0x200+0x160+16, uint64(len(table)))
+			copy(m.b[pythonHeap+i*0x200+0x160+32:], table)
+		}
+		m.put(pythonStack-0x20, m.base+object)         // saved by what the first C frame calls
+		m.put(pythonStack+0x180, m.base+object+0x80)   // in the second
+		m.put(pythonStack+0x280, m.base+object+2*0x80) // in the third
+		m.put(pythonStack+0x188, m.base+object+2*0x80) // and in the second, which has the one before
+		m.snapshot().Reset(1, &procstate.Regs{ThreadPointer: 0x5000}, m.snapshot().Regions())
+		want := [3][]string{{"inner"}, {"middle"}, {"outer"}}
+		if got := m.functions(m.walker()); !slices.EqualFunc(got[:], want[:], slices.Equal) {
+			t.Errorf("%x: %q, want %q", version, got, want)
+		}
+		m.put(pythonStack-0x20, 0) // the first begins: it is not the thread's yet
+		m.put(0x100+int(fields.current), m.base+object+0x80)
+		want[0], m.vm.walk, m.vm.codes = nil, 0, nil
+		if got := m.functions(m.walker()); !slices.EqualFunc(got[:], want[:], slices.Equal) {
+			t.Errorf("%x: where one begins %q, want %q", version, got, want)
+		}
+	}
+}
+
+// Tables of lines before 3.11.
+func TestPythonOldLines(t *testing.T) {
+	old, of310 := []byte{6, 1, 4, 0xff, 255, 0, 1, 2}, []byte{6, 0, 4, 1, 2, 0x80, 4, 0xfe}
+	for i, want := range map[int][2]int{-1: {10, 0}, 0: {10, 10}, 5: {10, 10}, 6: {11, 11}, 9: {11, 11}, 10: {10, 0}, 11: {10, 0}, 12: {10, 9}, 15: {10, 9}, 16: {10, 0}, 264: {10, 0}, 266: {12, 0}} {
+		if got := pythonLineOld(old, 10, i); got != want[0] {
+			t.Errorf("at %d: line %d, want %d", i, got, want[0])
+		}
+		if got := pythonLine310(of310, 10, i>>1); got != want[1] && i >= 0 {
+			t.Errorf("3.10, at %d: line %d, want %d", i, got, want[1])
+		}
+	}
+}
+
 // FuzzPython has the interpreter's memory say anything.
 func FuzzPython(f *testing.F) {
-	versions := []uint32{0x030b, 0x030c, 0x030d}
+	versions := []uint32{0x030b, 0x030c, 0x030d, 0x0308, 0x030a}
 	for i, v := range versions {
 		f.Add(newPythonMemory(v).b, uint8(i))
 	}

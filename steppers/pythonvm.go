@@ -20,11 +20,12 @@ import (
 
 // pythonFields are the offsets of fields in CPython's structures.
 type pythonFields struct {
+	interpreters             uint64 // of _PyRuntime, the first interpreter
 	nextInterpreter, threads uint64 // of a PyInterpreterState
-	debugOffsets             bool   // _PyRuntime tells these itself, and interpreters
+	debugOffsets             bool   // _PyRuntime tells these itself
 
 	nextThread          uint64 // of a PyThreadState
-	nativeID            uint64 // the kernel's number of the thread
+	id                  uint64 // the kernel's number of the thread; with isObject its thread pointer
 	current             uint64 // its _PyCFrame or its frame,
 	chunk, top          uint64 // and its stack
 	threadBytes         uint64
@@ -34,38 +35,51 @@ type pythonFields struct {
 	code, instruction, previous uint64 // of a frame
 	owner                       uint64
 	isEntry                     uint64 // 0: there is none
+	isObject                    bool   // frames are objects, one for each call of the interpreter's function
 
 	fileName, qualName, firstLine uint64 // of a code object
 	lineTable, bytecode           uint64
+	lines                         func(table []byte, first, instruction int) int // reads the lineTable
 
 	asciiBytes, compactBytes uint64 // of a str, what is before its characters
 }
 
-// interpreters is the offset in _PyRuntime of the first interpreter, to 3.12.
-const interpreters = 40
-
 // pythonVersions are the fields by version, major and minor in a byte each. Releases of a
 // version have the same but for those that debugOffsets is for.
 var pythonVersions = map[uint32]*pythonFields{
+	0x0307: pythonOfObjects(pythonFields{interpreters: 24, instruction: 104, fileName: 96, qualName: 104, firstLine: 36, lineTable: 112, lines: pythonLineOld}),
+	0x0308: pythonOfObjects(pythonFields{interpreters: 32, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLineOld}),
+	0x0309: pythonOfObjects(pythonFields{interpreters: 32, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLineOld}),
+	0x030a: pythonOfObjects(pythonFields{interpreters: 32, instruction: 96, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLine310}),
 	0x030b: {
-		nextInterpreter: 0, threads: 16, nextThread: 8, nativeID: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,
+		interpreters: 40, nextInterpreter: 0, threads: 16, nextThread: 8, id: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,
 		hasCFrame: true, cFrame: 8, outerCFrame: 16, code: 32, instruction: 56, previous: 48, isEntry: 68, owner: 69,
-		fileName: 112, qualName: 128, firstLine: 72, lineTable: 136, bytecode: 184, asciiBytes: 48, compactBytes: 72,
+		fileName: 112, qualName: 128, firstLine: 72, lineTable: 136, bytecode: 184, asciiBytes: 48, compactBytes: 72, lines: pythonLine,
 	},
 	0x030c: {
-		nextInterpreter: 0, threads: 72, nextThread: 8, nativeID: 144, current: 56, chunk: 232, top: 240, threadBytes: 248,
+		interpreters: 40, nextInterpreter: 0, threads: 72, nextThread: 8, id: 144, current: 56, chunk: 232, top: 240, threadBytes: 248,
 		hasCFrame: true, cFrame: 0, outerCFrame: 8, code: 0, instruction: 56, previous: 8, owner: 70,
-		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 192, asciiBytes: 40, compactBytes: 56,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 192, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
 	},
 	0x030d: {
-		debugOffsets: true, nextThread: 8, nativeID: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
+		debugOffsets: true, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
 		code: 0, instruction: 56, previous: 8, owner: 70,
-		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 200, asciiBytes: 40, compactBytes: 56,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 200, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
 	},
 }
 
-// frameBytes is as much of a frame as all fields are in.
-const frameBytes = 72
+// frameBytes and objectBytes are as much of a frame as all fields are in.
+const (
+	frameBytes  = 72
+	objectBytes = 112
+)
+
+func (f *pythonFields) frameBytes() int {
+	if f.isObject {
+		return objectBytes
+	}
+	return frameBytes
+}
 
 // Owners of frames.
 const ownedByCStack = 3
@@ -82,23 +96,32 @@ type pythonVM struct {
 	captured procstate.CapturedMemory // nil where mem is all there is
 	live     procstate.LiveMemory     // nil where mem is live
 
-	threads []uint64  // PyThreadStates
+	threads []pythonThread
 	listed  time.Time // when they were
 
-	walk       uint64              // the calls are those of this walk
+	walk  uint64 // the calls are those of this walk
+	begun uint64 // the last walk in which a call of the interpreter's function begins, which may have said so or not
+	calls []pythonCalls
+	found []pythonFrame // frames of all calls
+	left  int           // frames that may still be read
+
+	objects       []uint64 // PyFrameObjects, those of found
+	next          int      // of these, the first that no frame on the C stack was found for yet
+	above         uint64   // where that frame ends which was found last
+	threadPointer uint64   // of the thread
+
 	lacks      bool                // what the thread runs was not captured
-	begun      uint64              // the last walk in which a call of the interpreter's function begins, which may have said so or not
 	lacksFrame bool                // a frame was not
 	asked      map[int]pythonAsked // for threads, see LackedFrames
-	calls      []pythonCalls
-	found      []pythonFrame // frames of all calls
-	left       int           // frames that may still be read
 
 	codes  map[pythonCode]uint32 // numbers in unwind.Codes
 	resets int                   // of these
 	known  map[uint64]*pythonFunction
 	serial uint32
 }
+
+// pythonThread is a PyThreadState, and which thread it is of.
+type pythonThread struct{ addr, id uint64 }
 
 // pythonAsked is when it was asked last where a thread's frames are, and whether frames that are
 // in no stack were wanted.
@@ -164,11 +187,15 @@ func newPythonVM(w *unwind.Walker, m *procstate.Mapping, p *pythonImage) *python
 }
 
 // codeOf returns the number of the functions that run in a frame of the interpreter's
-// function, [sp, cfa) on the C stack; 0 when that is not known.
-func (vm *pythonVM) codeOf(w *unwind.Walker, sp, cfa uint64) uint32 {
+// function, up to cfa on the C stack; 0 when that is not known.
+func (vm *pythonVM) codeOf(w *unwind.Walker, in *unwind.Frame, cfa uint64) uint32 {
+	sp := in.SP()
 	codes := w.Codes()
 	if vm.codes == nil || vm.resets != codes.Resets() {
 		vm.codes, vm.resets = map[pythonCode]uint32{}, codes.Resets()
+	}
+	if vm.fields.isObject {
+		return vm.objectCode(w, in, cfa)
 	}
 	if vm.walk != w.Walks() {
 		vm.walk = w.Walks()
@@ -199,7 +226,7 @@ func (vm *pythonVM) number(codes *unwind.Codes, frames []pythonFrame) (number ui
 		}
 		n, ok := vm.codes[key]
 		if !ok && len(vm.codes) < maxPythonCodes {
-			line := unwind.CodeLine{CodeFunction: &fn.CodeFunction, Line: pythonLine(fn.lineTable, fn.StartLine, int(key.instruction))}
+			line := unwind.CodeLine{CodeFunction: &fn.CodeFunction, Line: vm.fields.lines(fn.lineTable, fn.StartLine, int(key.instruction))}
 			n = codes.Add(0, []unwind.CodeLine{line}, number)
 			vm.codes[key] = n
 		}
@@ -282,15 +309,21 @@ func (s *Python) LackedFrames(w *unwind.Walker, tid int) (frames LackedFrames, l
 	}
 	asked.at, asked.follows = time.Now(), asked.follows || vm.lacksFrame
 	vm.asked[tid] = asked
-	f, nativeID := vm.fields, uint64(procstate.ThreadInNamespace(tid))
+	f, id := vm.fields, vm.threadPointer
+	if !f.isObject {
+		id = uint64(procstate.ThreadInNamespace(tid))
+	}
 	for {
 		for _, t := range vm.threads {
-			if id, ok := vm.wordNow(t + f.nativeID); !ok || id != nativeID {
+			if t.id != id {
 				continue
 			}
-			frames = LackedFrames{Current: t + f.current, Bounds: t + f.chunk, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
-			if asked.follows {
-				frames.Bytes = frameBytes
+			frames = LackedFrames{Current: t.addr + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
+			if !f.isObject {
+				frames.Bounds = t.addr + f.chunk
+			}
+			if asked.follows || f.isObject {
+				frames.Bytes = f.frameBytes()
 			}
 			return frames, true
 		}
@@ -307,13 +340,13 @@ func (s *Python) Knows(w *unwind.Walker) bool { return w.Kept(s) != nil }
 func (vm *pythonVM) readCalls(sp uint64) bool {
 	best, at, captured := uint64(0), uint64(onStack), 0
 	for _, t := range vm.threads {
-		if _, ok := vm.word(t + vm.fields.current); ok {
+		if _, ok := vm.word(t.addr + vm.fields.current); ok {
 			captured++
 		}
 	}
 	vm.lacks, vm.lacksFrame = vm.captured != nil, false
 	for _, t := range vm.threads {
-		current, ok := vm.word(t + vm.fields.current)
+		current, ok := vm.word(t.addr + vm.fields.current)
 		vm.lacks = vm.lacks && !ok
 		if ok && vm.callsOf(current, sp, captured == 1) && vm.lowest(sp) < at {
 			best, at = current, vm.lowest(sp) // stacks of others are above that
@@ -415,8 +448,8 @@ func (vm *pythonVM) call(frame uint64) (at, next uint64, ok bool) {
 const notCopied = ^uint64(0)
 
 // pythonThreads lists the PyThreadStates of all interpreters.
-func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool)) (threads []uint64) {
-	firstInterpreter, nextInterpreter, first := uint64(interpreters), f.nextInterpreter, f.threads
+func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool)) (threads []pythonThread) {
+	firstInterpreter, nextInterpreter, first := f.interpreters, f.nextInterpreter, f.threads
 	if f.debugOffsets {
 		const freeThreaded, head, next, threads = 16, 40, 64, 72
 		free, ok := word(runtime + freeThreaded)
@@ -430,7 +463,8 @@ func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint
 	for n := 0; interpreter != 0 && n < maxPythonThreads; n++ {
 		t, _ := word(interpreter + first)
 		for t != 0 && len(threads) < maxPythonThreads {
-			threads = append(threads, t)
+			id, _ := word(t + f.id)
+			threads = append(threads, pythonThread{t, id})
 			t, _ = word(t + f.nextThread)
 		}
 		interpreter, _ = word(interpreter + nextInterpreter)
@@ -640,11 +674,15 @@ func (c *pythonCollector) collect(m procstate.Memory, _ procstate.ThreadID, _ *p
 	}
 	c.done = true
 	f, left, others, looks := c.fields, maxPythonStacks, maxPythonOthers, maxPythonLooks
-	var b [frameBytes]byte
-	for _, t := range pythonThreads(f, c.runtime, m.ReadWord) {
+	b := make([]byte, f.frameBytes())
+	for _, thread := range pythonThreads(f, c.runtime, m.ReadWord) {
+		t := thread.addr
 		add(t, int(f.threadBytes))
-		chunk, _ := m.ReadWord(t + f.chunk)
-		top, _ := m.ReadWord(t + f.top)
+		var chunk, top uint64
+		if !f.isObject {
+			chunk, _ = m.ReadWord(t + f.chunk)
+			top, _ = m.ReadWord(t + f.top)
+		}
 		var stacks []vaddrRange
 		for size := uint64(0); chunk != 0 && top-chunk < maxPythonStack && size < maxPythonStack && left > 0 && looks > 0 && len(stacks) < maxPythonChunks; looks-- {
 			stacks = append(stacks, vaddrRange{chunk, top})
@@ -663,7 +701,7 @@ func (c *pythonCollector) collect(m procstate.Memory, _ procstate.ThreadID, _ *p
 			frame, _ = m.ReadWord(frame + f.cFrame)
 		}
 		for n := 0; frame != 0 && n < maxPythonFrames && others > 0 && looks > 0; n, looks = n+1, looks-1 {
-			if got, err := m.ReadMemory(frame, b[:]); err != nil || got < len(b) {
+			if got, err := m.ReadMemory(frame, b); err != nil || got < len(b) {
 				break
 			}
 			inStack := false

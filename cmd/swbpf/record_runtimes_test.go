@@ -204,10 +204,10 @@ func TestRecordJava(t *testing.T) {
 // functions of C between them or not.
 func TestRecordPython(t *testing.T) {
 	seen := map[string]bool{}
-	for _, name := range []string{"/usr/bin/python3", "python3", "python3.11", "python3.12", "python3.13"} {
+	for _, name := range []string{"/usr/bin/python3", "python3", "python3.7", "python3.8", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"} {
 		out, err := exec.Command(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").Output()
 		version := strings.TrimSpace(string(out))
-		if err != nil || !slices.Contains([]string{"3.11", "3.12", "3.13"}, version) || seen[version] {
+		if err != nil || !slices.Contains([]string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13"}, version) || seen[version] {
 			continue
 		}
 		seen[version] = true
@@ -219,16 +219,18 @@ func TestRecordPython(t *testing.T) {
 }
 
 func testRecordPython(t *testing.T, python string) {
-	calls := map[string][]string{
-		"<module busy.py>": {"main"}, "main": {"work"}, "work": {"fib", "Shape.area"}, "Shape.area": {"helper", "Shape.more"},
-		"Shape.more": {"Shape.more.<locals>.<genexpr>"}, "helper": {"key"}, "fib": {"fib"}, "key": nil, "Shape.more.<locals>.<genexpr>": nil,
+	calls := map[string][]string{ // the names before 3.11 are without those of what they are in
+		"<module busy.py>": {"main"}, "main": {"work"}, "work": {"fib", "area"}, "area": {"helper", "more"},
+		"more": {"<genexpr>"}, "helper": {"key"}, "fib": {"fib"}, "key": nil, "<genexpr>": nil,
 	}
+	within := regexp.MustCompile(`^(Shape\.|more\.<locals>\.)+`)
 	r := runRecord(t, "-F", "997", "--no-kernel", "--", python, "testdata/targets/busy.py", "5")
 	if r.exit != 0 {
 		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
 	}
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
 	var named, native uint64
+	wrong := 0
 	seen := map[string]uint64{}
 	for line := range strings.Lines(r.folded) {
 		end := strings.LastIndexByte(line, ' ')
@@ -238,12 +240,17 @@ func testRecordPython(t *testing.T, python string) {
 		}
 		caller := ""
 		for f := range strings.SplitSeq(line[:end], ";") {
-			callee := strings.TrimSuffix(f, "_[j]")
-			if _, ours := calls[callee]; !ours || callee == f {
+			callee := within.ReplaceAllString(strings.TrimSuffix(f, "_[j]"), "")
+			if callee == "[not copied]" {
+				caller = "" // whatever that is
+			}
+			if _, ours := calls[callee]; !ours || !strings.HasSuffix(f, "_[j]") {
 				continue
 			}
 			if caller != "" && !slices.Contains(calls[caller], callee) {
-				t.Errorf("%s calls %s: %s", caller, callee, line)
+				if wrong++; wrong <= 5 {
+					t.Errorf("%s calls %s: %s", caller, callee, line)
+				}
 			}
 			caller = callee
 			seen[callee] += count
