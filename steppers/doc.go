@@ -6,10 +6,12 @@
 //   - [Dynamic]: return addresses that instrumentation has replaced;
 //   - [SigHandler]: signal trampolines;
 //   - [Go]: Go code, and the switches of stacks that its runtime makes;
+//   - [Python]: which functions CPython runs in its frames, which the others find;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the
 //     process has registered with debuggers, or with libgcc;
-//   - [HotSpot]: compiled Java, by what its virtual machine has noted;
+//   - [HotSpot]: compiled Java, by what its virtual machine has noted; and which
+//     methods run in all frames of Java;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
 //   - [Analysis]: optimised code with neither.
 //

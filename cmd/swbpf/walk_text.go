@@ -197,7 +197,10 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool
 	for i := range frames {
 		f := &frames[i]
 		addr := fmt.Sprintf("0x%0*x", 2*a.AddressWidth, f.frame.PC())
-		if f.inlined {
+		switch {
+		case f.inlined && f.bytecode: // one of several in the interpreter's frame
+			addr = strings.Repeat(" ", len(addr))
+		case f.inlined:
 			addr = strings.Repeat(" ", len(addr)-7) + "inlined"
 		}
 		line := fmt.Sprintf("  #%-3d %s  %-*s", i, addr, width, labels[i])
@@ -210,7 +213,7 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool
 				line += ":" + strconv.Itoa(f.line)
 			}
 		}
-		if n := f.note(); n != "" && !f.inlined {
+		if n := f.note(); n != "" && (!f.inlined || f.bytecode) {
 			line += "  [" + n + "]"
 		}
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
