@@ -272,16 +272,18 @@ func TestCompareMatches(t *testing.T) {
 		b.Add(Thread{PID: int32(line), TID: int32(line), Comm: Comm("x")}, []Loc{{m, uint64(line)}}, "stack-cut", n, n)
 		return b.Build(Meta{}, symbols{Loc{m, uint64(line)}: {{Function: "f", File: "f.c", Line: line + 1, StartLine: line}}})
 	}
-	d, err := Compare(build("/old/lib.so", 10, 50), build("/new/lib.so", 12, 60), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(d.Functions) != 1 || d.Functions[0].Self.Before != 1 || d.Functions[0].Self.After != 1 || d.Functions[0].Module != "/new/lib.so" {
-		t.Errorf("%+v", d.Functions)
-	}
-	tree, _ := d.frames()
-	if len(tree.nodes) != 5 { // all, x, f, [truncated], f
-		t.Errorf("%d nodes", len(tree.nodes))
+	for before, after := range map[string]string{"/old/lib.so": "/new/lib.so", "[jit of 10]": "[jit of 12]"} {
+		d, err := Compare(build(before, 10, 50), build(after, 12, 60), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.Functions) != 1 || d.Functions[0].Self.Before != 1 || d.Functions[0].Self.After != 1 || d.Functions[0].Module != after {
+			t.Errorf("%+v", d.Functions)
+		}
+		tree, _ := d.frames()
+		if len(tree.nodes) != 5 { // all, x, f, [truncated], f
+			t.Errorf("%d nodes", len(tree.nodes))
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // mergeSides puts two profiles into one in which the process ID tells the side.
@@ -62,7 +63,7 @@ func (m *sideMerger) called(name string) string {
 // learn notes what things are called; the first to tell is right.
 func (m *sideMerger) learn(p *Profile) {
 	for i := range p.modules {
-		base := m.called(baseName(p.modules[i].Path))
+		base := m.called(sideModule(p.modules[i].Path))
 		if _, ok := m.paths[base]; !ok {
 			m.paths[base] = Module{Path: p.modules[i].Path, Kind: p.modules[i].Kind}
 		}
@@ -83,7 +84,16 @@ func (m *sideMerger) baseOf(p *Profile, loc *location) string {
 	if loc.module == noModule {
 		return ""
 	}
-	return m.called(baseName(p.modules[loc.module].Path))
+	return m.called(sideModule(p.modules[loc.module].Path))
+}
+
+// sideModule returns what a module is known by on both sides: what processes generate is not
+// told apart by their numbers.
+func sideModule(path string) string {
+	if strings.HasPrefix(path, "[jit of ") {
+		return "[jit]"
+	}
+	return baseName(path)
 }
 
 func (m *sideMerger) add(p *Profile, side int32, per float64) {

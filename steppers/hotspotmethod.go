@@ -47,6 +47,9 @@ type javaMethod struct {
 // bytecodeLine tells the line from a bytecode on.
 type bytecodeLine struct{ bci, line int }
 
+// javaRuntime is the CodeFunction.Runtime of Java.
+const javaRuntime = "java"
+
 // Limits on what is read of the names of methods.
 const (
 	maxJavaMethods  = 1 << 16
@@ -95,7 +98,7 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 		lines = vm.compiledLines(b, f.PC(), interrupted)
 	}
 	if name := vm.blobName(b); len(lines) == 0 && name != "" && key.method == 0 {
-		lines = []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name}}}
+		lines = []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name, Runtime: javaRuntime}}}
 	}
 	number = codes.Add(start, lines, 0)
 	n.codes[key] = number
@@ -216,6 +219,7 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 		Name:       javaClass(className) + "." + name,
 		Parameters: javaParameters(signature),
 		SystemName: className + "." + name + signature,
+		Runtime:    javaRuntime,
 	}
 	if f.sourceFile != 0 {
 		if file := text(uint64(le.Uint16(poolHead[f.sourceFile:]))); isPrintable(file) {

@@ -49,8 +49,13 @@ type pythonImage struct {
 const maxPythonParts = 1 << 14
 
 // evalEntry is how many bytes of the interpreter's function may be executed before it has said
-// all of its call, in any order. What is there before may be of an earlier one.
-const evalEntry = 192
+// all of its call, in any order: 176 are, on x86-64. What is there before may be of an earlier one.
+func evalEntry(a *procstate.Arch) uint64 {
+	if a == procstate.ARM64 {
+		return 384
+	}
+	return 192
+}
 
 // image returns what is known of a file.
 func (s *Python) image(im *procstate.Image) *pythonImage {
@@ -176,7 +181,7 @@ func (s *Python) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 		vm = newPythonVM(w, m, p)
 		w.Keep(s, vm)
 	}
-	if in.Flags&unwind.Interrupted != 0 && vaddr-p.eval.start < evalEntry {
+	if in.Flags&unwind.Interrupted != 0 && vaddr-p.eval.start < evalEntry(w.Arch()) {
 		vm.begun = w.Walks()
 		return unwind.NotMe, nil
 	}

@@ -157,8 +157,11 @@ type pythonFunction struct {
 	checked   time.Time
 }
 
+// pythonRuntime is the CodeFunction.Runtime of Python.
+const pythonRuntime = "python"
+
 // pythonNotCopied is what stands for functions whose frames were not copied.
-var pythonNotCopied = pythonFunction{CodeFunction: unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]"}}
+var pythonNotCopied = pythonFunction{CodeFunction: unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: pythonRuntime}}
 
 // pythonCodeBytes is as much of a code object as all fields are in.
 const pythonCodeBytes = 144
@@ -525,7 +528,7 @@ func (vm *pythonVM) readFunction(object uint64, head *[pythonCodeBytes]byte) *py
 	}
 	vm.serial++
 	fn := &pythonFunction{serial: vm.serial, object: object, head: *head}
-	fn.CodeFunction = unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: int(int32(le.Uint32(head[f.firstLine:])))}
+	fn.CodeFunction = unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: int(int32(le.Uint32(head[f.firstLine:]))), Runtime: pythonRuntime}
 	if name == "<module>" && file != "" { // there is one in each file
 		fn.Name = "<module " + path.Base(file) + ">"
 	}

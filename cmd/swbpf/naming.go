@@ -31,7 +31,8 @@ type modules struct {
 	walked     []*walkedProcess            // of the processes in jit, while they run
 	jitUpdated time.Time
 	codes      unwind.Codes // what runtimes tell of it
-	part       uint32       // of the recording
+	runtimes   map[string]uint32
+	part       uint32 // of the recording
 	*codeNames
 }
 
@@ -58,6 +59,7 @@ func newModules(b *profile.Builder, opt symbols.Options) *modules {
 		info:      map[uint32]profile.Module{},
 		image:     map[uint32]*procstate.Image{},
 		jit:       map[uint32]*symbols.Lookup{},
+		runtimes:  map[string]uint32{},
 		codeNames: newCodeNames(opt),
 	}
 	ms.kernel = ms.number(profile.Module{Path: profile.KernelPath, Kind: profile.Kernel})
@@ -96,12 +98,26 @@ func (ms *modules) appendUser(dst []profile.Loc, wp *walkedProcess, pc unwind.PC
 	if pc.Code == 0 {
 		return append(dst, ms.user(wp, wp.space.MappingAt(pc.Addr), pc.Addr))
 	}
-	first, module := len(dst), ms.jitOf(wp)
+	module := ms.jitOf(wp)
+	if lines := ms.codes.Lines(pc.Code); len(lines) > 0 {
+		module = ms.ofRuntime(lines[0].Runtime)
+	}
+	first := len(dst)
 	for code := pc.Code; code != 0; code = ms.codes.Outer(code) {
 		dst = append(dst, profile.Loc{Module: module, Addr: toldPlace | uint64(code)})
 	}
 	slices.Reverse(dst[first:])
 	return dst
+}
+
+// ofRuntime returns the module of the functions of a runtime, of all processes.
+func (ms *modules) ofRuntime(name string) uint32 {
+	id, ok := ms.runtimes[name]
+	if !ok {
+		id = ms.number(profile.Module{Path: "[" + name + "]", Kind: profile.JIT})
+		ms.runtimes[name] = id
+	}
+	return id
 }
 
 // user returns the place of a user address of a process in the mapping that
@@ -302,6 +318,12 @@ func (ms *modules) forgetUnused(used []bool) {
 		}
 		delete(ms.byPath, path)
 		ms.forget(id)
+	}
+	for name, id := range ms.runtimes {
+		if !used[id] {
+			delete(ms.runtimes, name)
+			ms.forget(id)
+		}
 	}
 	if ms.codes.Len() > maxToldCodes {
 		ms.codes.Reset()
