@@ -12,14 +12,6 @@ import (
 // Which belongs to which frame on the C stack is told by its address, which the interpreter
 // keeps in a register, or on the stack.
 
-// pythonOfObjects completes the fields of a version, of which those that are the same in all
-// are left out.
-func pythonOfObjects(f pythonFields) *pythonFields {
-	f.isObject, f.threads, f.nextThread, f.current, f.id, f.threadBytes = true, 8, 8, 24, 176, 184
-	f.previous, f.code, f.asciiBytes, f.compactBytes = 24, 32, 48, 72
-	return &f
-}
-
 const (
 	// maxObjectsAhead is how many PyFrameObjects further on one may be that is found.
 	maxObjectsAhead = 4
@@ -115,38 +107,4 @@ func (vm *pythonVM) followObjects(thread uint64) {
 		vm.found = append(vm.found, pythonFrame{code, code + uint64(int64(int32(last)))})
 		object = le.Uint64(b[f.previous:])
 	}
-}
-
-// pythonLineOld is pythonLine for a table of 3.9 and earlier: how many bytes of code further on
-// the line is how many more.
-func pythonLineOld(table []byte, first, instruction int) int {
-	line, at := first, 0
-	for ; len(table) >= 2 && instruction >= 0; table = table[2:] {
-		if at += int(table[0]); at > instruction {
-			break
-		}
-		line += int(int8(table[1]))
-	}
-	return line
-}
-
-// pythonLine310 is pythonLine for a table of 3.10: for how many bytes of code the line is how many
-// more, or none. Instructions are counted, two bytes each.
-func pythonLine310(table []byte, first, instruction int) int {
-	const none = -128
-	line, at := first, 0
-	for ; len(table) >= 2 && instruction >= 0; table = table[2:] {
-		at += int(table[0])
-		step := int(int8(table[1]))
-		if step != none {
-			line += step
-		}
-		if 2*instruction < at {
-			if step == none {
-				return 0
-			}
-			return line
-		}
-	}
-	return 0
 }

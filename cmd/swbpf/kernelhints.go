@@ -252,7 +252,7 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 // learnFrames has the kernel side copy, with later samples of a thread, the frames that a runtime
 // keeps of it, where the walk has lacked them.
 func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
-	f, lacks := p.python.LackedFrames(wp.walker, int(s.TID))
+	f, lacks := p.python.Lacked(wp.walker, int(s.TID))
 	switch {
 	case f.Current != 0:
 		p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames(f)) // without it functions have no names

@@ -1,0 +1,85 @@
+package steppers
+
+// CPython keeps of each thread (pycore_pystate.h, pycore_frame.h):
+//
+//	PyThreadState         the frame that runs, or a _PyCFrame with it; and where the thread's
+//	                      stack of frames is, [datastack_chunk, datastack_top)
+//	_PyCFrame             on the C stack, one for each call of the interpreter's function; to 3.12
+//	_PyInterpreterFrame   the code object, the instruction, and the frame before: of functions, and
+//	                      from 3.12 on one on the C stack, for each call of the interpreter's function
+//
+// To 3.10 they are objects, see pythonobjects.go.
+
+// pythonFields are the offsets of fields in CPython's structures.
+type pythonFields struct {
+	interpreters             uint64 // of _PyRuntime, the first interpreter
+	nextInterpreter, threads uint64 // of a PyInterpreterState
+	debugOffsets             bool   // _PyRuntime tells these itself
+
+	nextThread          uint64 // of a PyThreadState
+	id                  uint64 // the kernel's number of the thread; with isObject its thread pointer
+	current             uint64 // its _PyCFrame or its frame,
+	chunk, top          uint64 // and its stack
+	threadBytes         uint64
+	hasCFrame           bool
+	cFrame, outerCFrame uint64 // of a _PyCFrame, its frame and the one before
+
+	code, instruction, previous uint64 // of a frame
+	owner                       uint64
+	isEntry                     uint64 // 0: there is none
+	isObject                    bool   // frames are objects, one for each call of the interpreter's function
+
+	fileName, qualName, firstLine uint64 // of a code object
+	lineTable, bytecode           uint64
+	lines                         func(table []byte, first, instruction int) int // reads the lineTable
+
+	asciiBytes, compactBytes uint64 // of a str, what is before its characters
+}
+
+// pythonVersions are the fields by version, major and minor in a byte each. Releases of a
+// version have the same but for those that debugOffsets is for.
+var pythonVersions = map[uint32]*pythonFields{
+	0x0307: pythonOfObjects(pythonFields{interpreters: 24, instruction: 104, fileName: 96, qualName: 104, firstLine: 36, lineTable: 112, lines: pythonLineOld}),
+	0x0308: pythonOfObjects(pythonFields{interpreters: 32, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLineOld}),
+	0x0309: pythonOfObjects(pythonFields{interpreters: 32, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLineOld}),
+	0x030a: pythonOfObjects(pythonFields{interpreters: 32, instruction: 96, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLine310}),
+	0x030b: {
+		interpreters: 40, nextInterpreter: 0, threads: 16, nextThread: 8, id: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,
+		hasCFrame: true, cFrame: 8, outerCFrame: 16, code: 32, instruction: 56, previous: 48, isEntry: 68, owner: 69,
+		fileName: 112, qualName: 128, firstLine: 72, lineTable: 136, bytecode: 184, asciiBytes: 48, compactBytes: 72, lines: pythonLine,
+	},
+	0x030c: {
+		interpreters: 40, nextInterpreter: 0, threads: 72, nextThread: 8, id: 144, current: 56, chunk: 232, top: 240, threadBytes: 248,
+		hasCFrame: true, cFrame: 0, outerCFrame: 8, code: 0, instruction: 56, previous: 8, owner: 70,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 192, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
+	},
+	0x030d: {
+		debugOffsets: true, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
+		code: 0, instruction: 56, previous: 8, owner: 70,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 200, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
+	},
+}
+
+// pythonOfObjects completes the fields of a version, of which those that are the same in all
+// are left out.
+func pythonOfObjects(f pythonFields) *pythonFields {
+	f.isObject, f.threads, f.nextThread, f.current, f.id, f.threadBytes = true, 8, 8, 24, 176, 184
+	f.previous, f.code, f.asciiBytes, f.compactBytes = 24, 32, 48, 72
+	return &f
+}
+
+// frameBytes and objectBytes are as much of a frame as all fields are in.
+const (
+	frameBytes  = 72
+	objectBytes = 112
+)
+
+func (f *pythonFields) frameBytes() int {
+	if f.isObject {
+		return objectBytes
+	}
+	return frameBytes
+}
+
+// Owners of frames.
+const ownedByCStack = 3
