@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -21,7 +22,8 @@ type methodNames struct {
 
 	tells   struct{ known, all bool } // see tellsAll
 	version uint64                    // of the release; 0: not read
-	scopes  []byte                    // memory for what is read of an nmethod
+	scopes  javaScopes
+	kept    [keptScopes]javaScopes // by a hash of their header
 	chains  [2][]javaCall
 }
 
@@ -42,6 +44,7 @@ type javaMethod struct {
 	bytecodes uint64 // address
 	size      uint64 // of these
 	lines     []bytecodeLine
+	checked   time.Time // when constant was seen to be that
 }
 
 // bytecodeLine tells the line from a bytecode on.
@@ -170,22 +173,30 @@ func isPrintable(name string) bool {
 	return name != "" && strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r == '\ufffd' }) < 0
 }
 
+// methodInterval is after which a Method is looked at again.
+const methodInterval = 100 * time.Millisecond
+
 // methodAt returns a Method, nil where there is none.
 func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
-	n, f := &vm.names, vm.fields.method
+	n, f, now := &vm.names, vm.fields.method, time.Now()
+	m, known := n.methods[addr]
+	if known && m != nil && now.Sub(m.checked) < methodInterval {
+		return m
+	}
 	constant, ok := vm.word(addr + f.constMethod)
 	if !ok || addr%8 != 0 {
 		return nil
 	}
-	m, known := n.methods[addr]
-	if known && (m == nil || m.constant == constant) {
-		return m
+	if !known || m != nil && m.constant != constant {
+		if n.methods == nil || len(n.methods) >= maxJavaMethods {
+			n.methods = map[uint64]*javaMethod{}
+		}
+		m = vm.readMethod(constant)
+		n.methods[addr] = m
 	}
-	if n.methods == nil || len(n.methods) >= maxJavaMethods {
-		n.methods = map[uint64]*javaMethod{}
+	if m != nil {
+		m.checked = now
 	}
-	m = vm.readMethod(constant)
-	n.methods[addr] = m
 	return m
 }
 

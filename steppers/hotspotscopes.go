@@ -54,15 +54,15 @@ const noBytecode = -2
 // callsAt returns the calls at pc, innermost first; none when there is no telling.
 func (vm *hotspotVM) callsAt(b *codeBlob, pc uint64, interrupted bool) []javaCall {
 	n, f := &vm.names, vm.fields.method
-	descs, data, pointers, ok := vm.readScopes(b)
+	scopes, ok := vm.scopesOf(b)
 	if !ok {
 		return nil
 	}
-	s := scopeReader{data: data, pointers: pointers, method: b.method, compressed: vm.compressed()}
+	s := scopeReader{data: scopes.data, pointers: scopes.pointers, method: b.method, compressed: vm.compressed()}
 	at := int64(pc - b.begin)
 	offset := func(d []byte) int64 { return int64(int32(binary.LittleEndian.Uint32(d[f.pcOffset:]))) }
 	var before, next []byte
-	for d := range slices.Chunk(descs, int(f.pcBytes)) {
+	for d := range slices.Chunk(scopes.descs, int(f.pcBytes)) {
 		if uint64(len(d)) < f.pcBytes {
 			break
 		}
@@ -110,27 +110,61 @@ func commonCalls(a, b []javaCall) (common []javaCall) {
 	return common
 }
 
-// readScopes reads the PcDescs of an nmethod, the data that they refer to, and the pointers
-// that these do. ok is false where it is not the same any more.
-func (vm *hotspotVM) readScopes(b *codeBlob) (descs, data, pointers []byte, ok bool) {
-	n, f, le := &vm.names, vm.fields.method, binary.LittleEndian
-	head := make([]byte, maxBlobHeader)
+// javaScopes is what an nmethod tells of its code.
+type javaScopes struct {
+	header   uint64 // of the nmethod, 0: of none
+	id       uint32
+	descs    []byte // PcDescs,
+	data     []byte // what they refer to,
+	pointers []byte // and what that does
+}
+
+// keptScopes is how many nmethods' scopes are kept, those of at most maxKeptScopes bytes.
+const (
+	keptScopesBits = 4
+	keptScopes     = 1 << keptScopesBits
+	maxKeptScopes  = 64 << 10
+)
+
+// scopesOf returns the scopes of an nmethod. ok is false where it is not the same any more.
+func (vm *hotspotVM) scopesOf(b *codeBlob) (s *javaScopes, ok bool) {
+	n := &vm.names
+	kept := &n.kept[b.header>>6*0x9e3779b97f4a7c15>>(64-keptScopesBits)]
+	if kept.header == b.header && kept.id == b.id {
+		return kept, true
+	}
+	if !vm.readScopes(b, &n.scopes) {
+		return nil, false
+	}
+	s = &n.scopes
+	if size := len(s.descs) + len(s.data) + len(s.pointers); size <= maxKeptScopes {
+		*kept = *s
+		*s = javaScopes{} // with its memory
+		return kept, true
+	}
+	return s, true
+}
+
+// readScopes reads the scopes of an nmethod. It returns false where it is not the same any more.
+func (vm *hotspotVM) readScopes(b *codeBlob, s *javaScopes) bool {
+	f, le := vm.fields.method, binary.LittleEndian
+	head, again := make([]byte, maxBlobHeader), make([]byte, maxBlobHeader)
 	if !vm.read(b.header, head) {
-		return nil, nil, nil, false
+		return false
 	}
 	at := func(field uint64) uint64 { return b.header + uint64(le.Uint32(head[field:])) }
 	from, pcs, end := at(f.metadata), at(f.scopesPCs), at(f.scopesEnd)
 	scopes := le.Uint64(head[f.scopesData:])
 	if from > scopes || scopes > pcs || pcs > end || end-from > maxScopesBytes {
-		return nil, nil, nil, false
+		return false
 	}
-	n.scopes = slices.Grow(n.scopes[:0], int(end-from))[:end-from]
-	again := make([]byte, maxBlobHeader)
-	if !vm.read(from, n.scopes) || !vm.read(b.header, again) || !bytes.Equal(head[:f.compileID+4], again[:f.compileID+4]) ||
+	all := make([]byte, end-from)
+	if !vm.read(from, all) || !vm.read(b.header, again) || !bytes.Equal(head[:f.compileID+4], again[:f.compileID+4]) ||
 		le.Uint64(head[f.compiled:]) != b.method || le.Uint32(head[f.compileID:]) != b.id {
-		return nil, nil, nil, false
+		return false
 	}
-	return n.scopes[pcs-from:], n.scopes[scopes-from : pcs-from], n.scopes[:scopes-from], true
+	*s = javaScopes{header: b.header, id: b.id, descs: all[pcs-from:], data: all[scopes-from : pcs-from], pointers: all[:scopes-from]}
+	return true
 }
 
 // scopeReader reads the scopes of an nmethod.

@@ -218,6 +218,7 @@ func TestMadeUpJava(t *testing.T) {
 		}
 	}
 	memory[0xb00]++ // a scope of another method is not believed,
+	vm.names.kept = [keptScopes]javaScopes{}
 	if got := lines(128+17, false); !slices.Equal(got, []string{unknown}) {
 		t.Errorf("with another method's scopes %q", got)
 	}
