@@ -453,18 +453,18 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 // as those of D and Crystal, begin with it in their last words, and they end where
 // a page does, with nothing behind it; anywhere else it is more likely none at all.
 func (w *Walker) BeginsStack(cfa uint64) bool {
-	const page, head = 4096, 64 // bytes
+	const page, head, behind = 4096, 64, 512 // bytes
 	left := -cfa % page
 	if left >= head || cfa == 0 || w.proc == nil {
 		return false
 	}
-	for end := cfa + left; cfa < end; cfa += uint64(w.arch.AddressWidth) {
-		if word, ok := w.proc.ReadWord(cfa); !ok || word != 0 {
-			return false
+	width := uint64(w.arch.AddressWidth)
+	for n := uint64(0); n < left+behind; n += width {
+		if word, ok := w.proc.ReadWord(cfa + n); !ok || word != 0 {
+			return !ok && n >= left
 		}
 	}
-	word, ok := w.proc.ReadWord(cfa)
-	return !ok || word == 0
+	return true
 }
 
 // elsewhere is a distance from SP beyond which a word is not in the frame of a
