@@ -14,7 +14,8 @@ import (
 // stack pointer from the frame that the frame pointer points to.
 //
 // The frame of an interpreted method (frame_x86.hpp) begins above the saved
-// frame pointer with the return address. But that is not where the caller's
+// frame pointer with the return address. From JDK 21 on what is in the frame is told in words
+// from the frame pointer. But that is not where the caller's
 // stack goes on: the arguments of compiled code are pushed in between, and so
 // are the method's own variables. The word below the saved frame pointer tells
 // what SP the caller had.
@@ -91,6 +92,16 @@ const (
 	maxInterpLocals = 8 * (1<<16 + 2)
 )
 
+// inFrame returns the address that a word of an interpreted frame tells, by itself or in words
+// from the frame pointer.
+func inFrame(fp, word uint64) uint64 {
+	const most = 1 << 12
+	if word+most < 2*most {
+		return fp + 8*word
+	}
+	return word
+}
+
 // senderSP returns the caller's SP of the interpreted method whose frame fp
 // points to; ok is false when it does not look like one.
 func senderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, ok bool) {
@@ -101,6 +112,7 @@ func senderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, ok bool) {
 	sender, ok1 := mem.ReadWord(fp - interpSenderSP)
 	locals, ok2 := mem.ReadWord(fp - interpLocals)
 	initial, ok3 := mem.ReadWord(fp - interpInitialSP)
+	locals, initial = inFrame(fp, locals), inFrame(fp, initial)
 	ok = ok1 && ok2 && ok3 &&
 		sender >= above && sender-above <= maxInterpLocals &&
 		locals >= fp+8 && locals-above+8 <= maxInterpLocals &&

@@ -372,6 +372,16 @@ func TestInterpretedFrame(t *testing.T) {
 	if v, _ := walk(fp); v != unwind.NotMe {
 		t.Errorf("filled in: verdict %d", v)
 	}
+	below := int64(0x7000-fp) / 8
+	*word(fp - interpLocals), *word(fp - interpInitialSP) = (sender-8-fp)/8, uint64(below) // as from JDK 21 on
+	if v, _ := walk(fp); v != unwind.NotMe {
+		t.Errorf("filled in, in words: verdict %d", v)
+	}
+	*word(fp - interpInitialSP) = uint64(below - 1)
+	if v, _ := walk(fp); v != unwind.Success {
+		t.Errorf("below SP, in words: verdict %d", v)
+	}
+	*word(fp - interpLocals), *word(fp - interpInitialSP) = sender-8, 0x7000
 	if v, _ := walk(0x7040); v != unwind.NotMe {
 		t.Errorf("too short: verdict %d", v)
 	}

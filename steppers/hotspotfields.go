@@ -117,7 +117,8 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 		"CompiledMethod": compiled, // JDK 9 to 22
 		"PcDesc":         {"_pc_offset": &m.pcOffset, "_scope_decode_offset": &m.pcScope},
 		"Method":         {"_constMethod": &m.constMethod},
-		"ConstMethod": {"_constants": &m.constants, "_flags": &m.constFlags, "_constMethod_size": &m.constWords,
+		"ConstMethod": { // whose flags are named so from JDK 21 on
+			"_constants": &m.constants, "_flags": &m.constFlags, "_flags._flags": &m.constFlags, "_constMethod_size": &m.constWords,
 			"_code_size": &m.codeSize, "_name_index": &m.nameIndex, "_signature_index": &m.signature},
 		"ConstantPool":        {"_pool_holder": &m.poolHolder, "_length": &m.poolLen},
 		"Klass":               {"_name": &m.className},
