@@ -18,13 +18,18 @@ import (
 //
 // with a height in hexadecimal and a size in bytes in decimal; one without
 // height has no frame and is left to others, and so is a tramp's code before
-// its frame is set up and after that is gone. In the frame, at the frame
+// its frame is set up, if it stands for the entry of a function that was called, and after that
+// is gone: where it stands for code in the middle of one, others would take it for a function,
+// and what is on the stack for its return address. In the frame, at the frame
 // pointer, the return address is the link-time address of the instrumented
 // instruction, whose stack pointer is HEIGHT bytes above the frame.
-type DyninstInstr struct{ tramps perImage[[]baseTramp] }
+type DyninstInstr struct {
+	tramps perImage[[]baseTramp]
+	code   [maxTrampEntry]byte
+}
 
-// baseTramp is the link-time range [start, end) in which a tramp has its frame.
-type baseTramp struct{ start, end, height uint64 }
+// baseTramp is a tramp that begins at a link-time address and has its frame in [start, end).
+type baseTramp struct{ first, start, end, height uint64 }
 
 // NewDyninstInstr makes a DyninstInstr.
 func NewDyninstInstr() *DyninstInstr { return &DyninstInstr{} }
@@ -51,6 +56,12 @@ func (d *DyninstInstr) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unw
 	if t == nil {
 		return unwind.NotMe, nil
 	}
+	if in.LookupPC()-m.Bias < t.start {
+		if d.isEntered(w, m, t, in) {
+			return unwind.NotMe, nil
+		}
+		return unwind.Failed, unwind.NoUnwindInfo
+	}
 	arch, mem := w.Arch(), w.ProcessState()
 	width, fp := uint64(arch.AddressWidth), in.FP()
 	callerFP, ok1 := mem.ReadWord(fp)
@@ -68,9 +79,31 @@ func (d *DyninstInstr) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unw
 	return unwind.Success, nil
 }
 
+// maxTrampEntry bounds the code of a tramp that sets up its frame, in bytes.
+const maxTrampEntry = 128
+
+// isEntered reports whether a tramp that has no frame yet stands for the entry of a function that
+// was called: the return address is behind a call of what jumps to the tramp.
+func (d *DyninstInstr) isEntered(w *unwind.Walker, m *procstate.Mapping, t *baseTramp, in *unwind.Frame) bool {
+	done := in.PC() - m.Bias - t.first
+	if w.Arch() != procstate.AMD64 || done > maxTrampEntry || m.Image.ReadVaddr(d.code[:done], t.first) != nil {
+		return false
+	}
+	moved, ok := changeOf(d.code[:done], t.first, w.Arch().SP)
+	ra, read := w.ProcessState().ReadWord(in.SP() - uint64(moved))
+	caller := w.MappingAt(ra - 1)
+	if !ok || !read || caller == nil || caller.Image == nil || !caller.Contains(ra-maxCallLen) {
+		return false
+	}
+	target, direct, _ := callBefore(w.Arch(), readCode(w, caller, ra-maxCallLen, d.code[:maxCallLen]), ra)
+	var jump isa.Inst
+	return direct && m.Contains(target) && isa.DecodeAMD64(readCode(w, m, target, d.code[:maxInstLen]), target, &jump) &&
+		jump.Flow == isa.Jump && jump.Target == t.first+m.Bias
+}
+
 // trampAt returns the tramp that holds a link-time address, or nil.
 func trampAt(tramps []baseTramp, vaddr uint64) *baseTramp {
-	i, exact := slices.BinarySearchFunc(tramps, vaddr, func(t baseTramp, v uint64) int { return cmp.Compare(t.start, v) })
+	i, exact := slices.BinarySearchFunc(tramps, vaddr, func(t baseTramp, v uint64) int { return cmp.Compare(t.first, v) })
 	if !exact {
 		i--
 	}
@@ -94,11 +127,11 @@ func findBaseTramps(im *procstate.Image) []baseTramp {
 	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
 		size, height, ok := parseBaseTramp(s.Name)
 		if start, end, framed := framedPart(im, s.Value, size); ok && framed {
-			tramps = append(tramps, baseTramp{start, end, height})
+			tramps = append(tramps, baseTramp{s.Value, start, end, height})
 		}
 		return true
 	})
-	slices.SortFunc(tramps, func(a, b baseTramp) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(tramps, func(a, b baseTramp) int { return cmp.Compare(a.first, b.first) })
 	return tramps
 }
 
