@@ -13,13 +13,13 @@ import (
 )
 
 // Python notes which functions of Python run in the frames of its interpreter (see
-// unwind.Codes): of CPython 3.7 to 3.13, from 3.11 on of which functions call each other within one
-// such frame. It walks through no frame, and has all other steppers find them as they do.
+// unwind.Codes), CPython 3.7 to 3.13. From 3.11 on these may be several in one frame, which call
+// each other. It walks through no frame, and has all other steppers find them as they do.
 //
-// What a thread runs is in its PyThreadState and in frames of their own, most of which are
-// in a stack of the thread (see [PythonMemory]). That and the C stack must be of one moment:
-// in a capture, both are copied then. What code is called is read from the process when it is
-// first met.
+// What a thread runs is in its PyThreadState and in frames of the interpreter's own, most of
+// which are in a stack of the thread. A [PythonCollector] copies both, or the kernel side does
+// (see [Python.Lacked]): they and the C stack must be of one moment. What code is called is read
+// from the process when it is first met.
 type Python struct {
 	tables *unwind.Tables
 	images perImage[pythonImage]

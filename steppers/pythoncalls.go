@@ -1,8 +1,6 @@
 package steppers
 
-import (
-	"encoding/binary"
-)
+import "encoding/binary"
 
 // pythonCalls are the functions that run in one call of the interpreter's function, which has
 // a place on the C stack at an address: found[first:end], innermost first.
