@@ -202,7 +202,62 @@ func TestRecordJava(t *testing.T) {
 
 // Functions of Python have their names, too: each calls only what it calls in the source, with
 // functions of C between them or not.
-func TestRecordPython(t *testing.T) {
+func TestRecordPython(t *testing.T) { forEachPython(t, testRecordPython) }
+
+// A process of Python that is killed has had their names until then, and the program that it
+// executes instead has none.
+func TestRecordPythonEnds(t *testing.T) {
+	const spin = `
+import os, time
+def spin():
+    end = time.time() + 1.5
+    while time.time() < end: sum(range(100))
+spin()
+`
+	forEachPython(t, func(t *testing.T, python string) {
+		for _, test := range []struct {
+			name, last string
+			exit       int
+		}{
+			{"exec", `os.execv("/bin/sh", ["sh", "-c", "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"])`, 0},
+			{"killed", `os.kill(os.getpid(), 9)`, 128 + 9},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				r := runRecord(t, "-F", "997", "--no-kernel", "--", python, "-c", spin+test.last)
+				if r.exit != test.exit {
+					t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+				}
+				var shell, inPython, named uint64
+				for line := range strings.Lines(r.folded) {
+					end := strings.LastIndexByte(line, ' ')
+					count, err := strconv.ParseUint(strings.TrimSpace(line[end:]), 10, 64)
+					if err != nil {
+						t.Fatalf("%q: %v", line, err)
+					}
+					isNamed := strings.Contains(line, ";spin_[j]")
+					switch {
+					case !strings.HasPrefix(line, "sh;"):
+						inPython += count
+						if isNamed {
+							named += count
+						}
+					case strings.Contains(line[:end], "_[j]"):
+						t.Errorf("the shell has a function of Python: %s", line)
+					default:
+						shell += count
+					}
+				}
+				wantShare(t, "with functions of Python", named, inPython, 80)
+				if isExec := test.name == "exec"; isExec != (shell > 0) {
+					t.Errorf("%d samples of the shell", shell)
+				}
+			})
+		}
+	})
+}
+
+// forEachPython runs a test for all interpreters there are of versions that are known.
+func forEachPython(t *testing.T, test func(t *testing.T, python string)) {
 	seen := map[string]bool{}
 	for _, name := range []string{"/usr/bin/python3", "python3", "python3.7", "python3.8", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"} {
 		out, err := exec.Command(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").Output()
@@ -211,7 +266,7 @@ func TestRecordPython(t *testing.T) {
 			continue
 		}
 		seen[version] = true
-		t.Run(version, func(t *testing.T) { testRecordPython(t, name) })
+		t.Run(version, func(t *testing.T) { test(t, name) })
 	}
 	if len(seen) == 0 {
 		t.Skip("no Python of a version that is known here")
@@ -265,7 +320,7 @@ func testRecordPython(t *testing.T, python string) {
 			}
 		}
 	}
-	// None are known in the first tenths of a second.
+	// None are known in the first tenth of a second of a thread.
 	wantShare(t, "with functions of Python", named, r.stats.UserSamples, 80)
 	if lacking*50 > named {
 		t.Errorf("%d of %d samples lack some of them", lacking, named)
