@@ -141,13 +141,16 @@ func TestRecordJava(t *testing.T) {
 		"Busy$Circle.area": regexp.MustCompile(`^$`),
 		"Busy.collections": regexp.MustCompile(`^Busy\$\$Lambda.*$`),
 	}
-	for name, flags := range map[string][]string{
-		"mixed":              nil,
-		"interpreted":        {"-Xint"},
-		"DebugNonSafepoints": {"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"},
+	// Those that take some percent of the time; interpreted, thrown has a thousandth.
+	interpreted := []string{"Busy.work", "Busy.fib", "Busy.collections", "Busy$Tower.area"}
+	compiled := append([]string{"Busy.thrown"}, interpreted...)
+	for name, test := range map[string]struct{ flags, sampled []string }{
+		"mixed":              {nil, compiled},
+		"interpreted":        {[]string{"-Xint"}, interpreted},
+		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, compiled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			command := append(append([]string{"java"}, flags...), "-cp", dir, "Busy", "3000")
+			command := append(append([]string{"java"}, test.flags...), "-cp", dir, "Busy", "3000")
 			r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
 			if r.exit != 0 {
 				t.Errorf("exit status %d\n%s", r.exit, r.stderr)
@@ -188,10 +191,12 @@ func TestRecordJava(t *testing.T) {
 			if main*100 < r.stats.UserSamples*50 {
 				t.Errorf("%d of %d samples in main", main, r.stats.UserSamples)
 			}
-			if nameless*100 > main {
+			// Of code that is given up within a tenth of a second nobody can tell the name: 0.1 to
+			// 1.5 % of the first three seconds, in which methods are compiled again and again.
+			if nameless*25 > main {
 				t.Errorf("%d of %d samples have code without a name", nameless, main)
 			}
-			for _, want := range []string{"Busy.work", "Busy.fib", "Busy.collections", "Busy.thrown", "Busy$Tower.area"} {
+			for _, want := range test.sampled {
 				if seen[want] == 0 {
 					t.Errorf("%s is in no sample", want)
 				}
