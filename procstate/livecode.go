@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"hash/maphash"
 	"os"
+	"path/filepath"
+	"strings"
 )
 
 // LiveCode reads code that a running process has made at run time, for
@@ -161,9 +163,22 @@ func (c *LiveCode) open() {
 	}
 	// The file stays that of the program it was opened of: look afterwards
 	// which one that is.
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", task)); err != nil || exe != c.exe {
+	if !runsProgram(task, c.exe) {
 		mem.Close()
 		return
 	}
 	c.mem = mem
+}
+
+// runsProgram reports whether a task runs the program exe, whose path is as it sees it or
+// as we do: they differ where it has another root.
+func runsProgram(task ThreadID, exe string) bool {
+	const gone = " (deleted)"
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", task))
+	path, exe = strings.TrimSuffix(path, gone), strings.TrimSuffix(exe, gone)
+	if err != nil || path == exe {
+		return err == nil
+	}
+	root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", task))
+	return err == nil && path == filepath.Join(root, exe)
 }

@@ -142,7 +142,7 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 		v, err := walkLayout(w, in, out, &l)
 		if v == unwind.Success && l.State == SetFrame && m.Image == nil {
 			if fp, ok := in.Regs.Value(w.Arch().FP); ok {
-				if sp, ok := senderSP(w, in.SP(), fp); ok {
+				if sp, _, ok := senderSP(w, in.SP(), fp); ok {
 					out.SetSP(w.Arch(), sp)
 				}
 			}
@@ -253,7 +253,7 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame, fp, ra ui
 	if pc == 0 && callerFP == 0 {
 		return unwind.StackBottom, nil
 	}
-	sp, interpreted := senderSP(w, in.SP(), fp)
+	sp, _, interpreted := senderSP(w, in.SP(), fp)
 	if !interpreted {
 		if callerFP != 0 && callerFP <= fp {
 			return unwind.NotMe, nil

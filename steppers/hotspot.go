@@ -85,11 +85,22 @@ func isDeoptHandler(code []byte, pc uint64) bool {
 
 // Words of an interpreted frame, in bytes below the saved frame pointer.
 const (
-	interpSenderSP  = 8  // the caller's SP
-	interpLocals    = 56 // address of the first local variable
-	interpInitialSP = 72 // address of the last monitor, or of this word
+	interpSenderSP = 8  // the caller's SP
+	interpMethod   = 24 // the Method
 
 	maxInterpLocals = 8 * (1<<16 + 2)
+)
+
+// interpFrame is where words of it are that were elsewhere in other releases.
+type interpFrame struct {
+	locals    uint64 // address of the first local variable
+	bytecode  uint64 // that of the bytecode, while the method calls
+	initialSP uint64 // address of the last monitor, or of this word: the last of them
+}
+
+var (
+	interpFrame9 = interpFrame{locals: 56, bytecode: 64, initialSP: 72} // JDK 9 and later
+	interpFrame8 = interpFrame{locals: 48, bytecode: 56, initialSP: 64}
 )
 
 // inFrame returns the address that a word of an interpreted frame tells, by itself or in words
@@ -103,20 +114,32 @@ func inFrame(fp, word uint64) uint64 {
 }
 
 // senderSP returns the caller's SP of the interpreted method whose frame fp
-// points to; ok is false when it does not look like one.
-func senderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, ok bool) {
-	if w.Arch() != procstate.AMD64 || fp < sp || fp-sp < interpInitialSP {
-		return 0, false
+// points to, and where its words are; ok is false when it does not look like one.
+func senderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, words *interpFrame, ok bool) {
+	if w.Arch() != procstate.AMD64 || fp < sp || fp-sp < interpFrame8.initialSP {
+		return 0, nil, false
 	}
-	mem, above := w.ProcessState(), fp+16
-	sender, ok1 := mem.ReadWord(fp - interpSenderSP)
-	locals, ok2 := mem.ReadWord(fp - interpLocals)
-	initial, ok3 := mem.ReadWord(fp - interpInitialSP)
+	above := fp + 16
+	sender, ok = w.ProcessState().ReadWord(fp - interpSenderSP)
+	if !ok || sender < above || sender-above > maxInterpLocals || sender%8 != 0 {
+		return 0, nil, false
+	}
+	for _, words = range [...]*interpFrame{&interpFrame9, &interpFrame8} {
+		if words.fits(w.ProcessState(), sp, fp) {
+			return sender, words, true
+		}
+	}
+	return 0, nil, false
+}
+
+// fits reports whether these may be the words of the frame that fp points to.
+func (f *interpFrame) fits(mem procstate.Memory, sp, fp uint64) bool {
+	if fp-sp < f.initialSP {
+		return false
+	}
+	locals, ok1 := mem.ReadWord(fp - f.locals)
+	initial, ok2 := mem.ReadWord(fp - f.initialSP)
 	locals, initial = inFrame(fp, locals), inFrame(fp, initial)
-	ok = ok1 && ok2 && ok3 &&
-		sender >= above && sender-above <= maxInterpLocals &&
-		locals >= fp+8 && locals-above+8 <= maxInterpLocals &&
-		initial >= sp && initial <= fp-interpInitialSP &&
-		(sender|locals|initial)%8 == 0
-	return sender, ok
+	return ok1 && ok2 && locals >= fp+8 && locals-fp-8 <= maxInterpLocals &&
+		initial >= sp && initial <= fp-f.initialSP && (locals|initial)%8 == 0
 }

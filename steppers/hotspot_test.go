@@ -182,7 +182,7 @@ func (m *onesMemory) ReadWord(uint64) (uint64, bool) { return 0x0101010101010101
 // The map of a code heap may be the longest way there is; it takes few reads.
 func TestSegmentMap(t *testing.T) {
 	mem := &onesMemory{}
-	vm := &hotspotVM{mem: mem, fields: &vmFields{blobEnd: 64}, heaps: []codeHeap{{low: 1 << 32, high: 1 << 33, segments: 1 << 40, log2: 7}}}
+	vm := &hotspotVM{mem: mem, fields: &vmFields{blobEnd: 64, blockBytes: 16, blockUsed: 8}, heaps: []codeHeap{{low: 1 << 32, high: 1 << 33, segments: 1 << 40, log2: 7}}}
 	if b := vm.blobAt(1<<33 - 1); b != nil {
 		t.Errorf("%+v", b)
 	}
@@ -197,7 +197,7 @@ func TestFreedMethod(t *testing.T) {
 	heap := make([]byte, 1<<12)
 	put := func(at int, v uint64) { binary.LittleEndian.PutUint64(heap[at:], v) }
 	const low = 1 << 32
-	f := &vmFields{blobComplete: 0, blobFrame: 4, blobCodeBegin: 8, blobCodeEnd: 16, blobName: 24, blobEnd: 32}
+	f := &vmFields{blobComplete: 0, blobFrame: 4, blobCodeBegin: 8, blobCodeEnd: 16, blobName: 24, blobEnd: 32, blockBytes: 16, blockUsed: 8}
 	// method makes a block with the code [begin, end) of a method.
 	method := func(at, begin, end int, words uint32) {
 		put(at+8, 1)
@@ -242,6 +242,9 @@ func TestBlobKinds(t *testing.T) {
 		"ExceptionBlob":                    {fixed: true},
 		"UncommonTrapBlob":                 {fixed: true},
 		"_new_instance_Java":               {fixed: true},
+		"C2 Runtime new_instance":          {fixed: true},
+		"new_instance_blob (C2 runtime)":   {fixed: true},
+		"new_instance_blob (C1 runtime)":   {},
 		"Interpreter":                      {interpreter: true},
 		"vtable chunks":                    {jumps: true},
 		"DeoptimizationBlob":               {},
@@ -353,7 +356,7 @@ func TestInterpretedFrame(t *testing.T) {
 		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 		in := unwind.NewFrame(procstate.AMD64, 0x7f0011110000, 0x7000, fp)
 		var out unwind.Frame
-		v, err := NewHotSpot().interpreted(w, &in, &out)
+		v, err := NewHotSpot().interpreted(w, &hotspotVM{fields: &vmFields{interp: &interpFrame9}}, &in, &out)
 		if err != nil {
 			t.Error(err)
 		}
@@ -368,20 +371,20 @@ func TestInterpretedFrame(t *testing.T) {
 			t.Errorf("caller's SP %#x: verdict %d", bad, v)
 		}
 	}
-	*word(fp - interpSenderSP), *word(fp - interpLocals), *word(fp - interpInitialSP) = sender, sender-8, 0x7000
+	*word(fp - interpSenderSP), *word(fp - interpFrame9.locals), *word(fp - interpFrame9.initialSP) = sender, sender-8, 0x7000
 	if v, _ := walk(fp); v != unwind.NotMe {
 		t.Errorf("filled in: verdict %d", v)
 	}
 	below := int64(0x7000-fp) / 8
-	*word(fp - interpLocals), *word(fp - interpInitialSP) = (sender-8-fp)/8, uint64(below) // as from JDK 21 on
+	*word(fp - interpFrame9.locals), *word(fp - interpFrame9.initialSP) = (sender-8-fp)/8, uint64(below) // as from JDK 21 on
 	if v, _ := walk(fp); v != unwind.NotMe {
 		t.Errorf("filled in, in words: verdict %d", v)
 	}
-	*word(fp - interpInitialSP) = uint64(below - 1)
+	*word(fp - interpFrame9.initialSP) = uint64(below - 1)
 	if v, _ := walk(fp); v != unwind.Success {
 		t.Errorf("below SP, in words: verdict %d", v)
 	}
-	*word(fp - interpLocals), *word(fp - interpInitialSP) = sender-8, 0x7000
+	*word(fp - interpFrame9.locals), *word(fp - interpFrame9.initialSP) = sender-8, 0x7000
 	if v, _ := walk(0x7040); v != unwind.NotMe {
 		t.Errorf("too short: verdict %d", v)
 	}

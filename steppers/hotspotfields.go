@@ -24,23 +24,41 @@ import (
 // vmFields are the offsets of fields in HotSpot's structures.
 type vmFields struct {
 	heaps                         uint64 // link-time address of CodeCache::_heaps
+	oneHeap                       bool   // it is CodeCache::_heap, of JDK 8
 	arrayLen, arrayData           uint64
 	heapMemory, heapMap, heapLog2 uint64
 	spaceLow, spaceHigh           uint64
 	blobComplete, blobFrame       uint64
 	blobCodeBegin, blobCodeEnd    uint64
+	codeByOffset                  bool // these are offsets from it, of 32 bits; else addresses
+	narrowComplete                bool // blobComplete has 16 bits; else 32
 	blobName                      uint64
 	blobEnd                       uint64 // of a CodeBlob, as much as holds the last of them
 
+	blockBytes, blockUsed uint64 // of a HeapBlock, in which it is
+
+	interp *interpFrame
 	method *methodFields // nil when one is missing
 }
+
+// scopesLayout is where an nmethod has its scopes.
+type scopesLayout uint8
+
+const (
+	scopesByAddress scopesLayout = iota // in it: what scopesData tells is an address,
+	scopesByOffset                      // or, in JDK 8, an offset
+	scopesApart                         // in memory of their own, from JDK 25 on
+)
 
 // methodFields are those that lead from code to the names of methods.
 type methodFields struct {
 	compiled, compileID  uint64 // of an nmethod: its Method, and its number
-	metadata             uint64 // offsets from it: pointers, from 1 on,
-	scopesPCs, scopesEnd uint64 // and an array of PcDescs
-	scopesData           uint64 // address of what they refer to
+	layout               scopesLayout
+	metadata             uint64 // offsets: pointers, from 1 on,
+	scopesPCs, scopesEnd uint64 // an array of PcDescs, to the end of all,
+	scopesData           uint64 // and what they refer to
+	// What these are offsets in, with scopesApart, and the size of what has the pointers.
+	immutable, mutable, mutableBytes uint64
 
 	pcOffset, pcScope uint64 // of a PcDesc
 	pcBytes           uint64
@@ -51,7 +69,8 @@ type methodFields struct {
 	nameIndex, signature           uint64
 	constBytes                     uint64 // its size, where bytecodes begin
 	poolHolder, poolLen, poolBytes uint64 // of a ConstantPool, whose entries follow it
-	sourceFile                     uint64 // 0: not there
+	sourceFile                     uint64 // 0: not there, but in the class, before JDK 15
+	classSourceFile                uint64
 	className                      uint64 // of a Klass
 	symbolLen, symbolBody          uint64 // of a Symbol
 	version                        uint64 // link-time address of the number of the release
@@ -95,24 +114,27 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 	})
 	t := vmTables{im: im, bias: bias, read: read, texts: map[uint64]string{}}
 	structs, types := t.table(structsAt, vmStructBytes), t.table(typesAt, vmTypeBytes)
-	var f vmFields
+	f, m := vmFields{interp: &interpFrame9}, &methodFields{}
+	var heap, codeOffset, dataOffset, scopesOffset, scopesAddress, immutableEnd, refCount, relocations uint64
 	array := map[string]*uint64{"_len": &f.arrayLen, "_data": &f.arrayData}
-	wanted := map[string]map[string]*uint64{
-		"CodeCache":            {"_heaps": &f.heaps},
+	compiled := map[string]*uint64{
+		"_method": &m.compiled, "_compile_id": &m.compileID, "_metadata_offset": &m.metadata,
+		"_scopes_data_begin": &scopesAddress, "_scopes_data_offset": &scopesOffset,
+		"_scopes_pcs_offset": &m.scopesPCs, "_dependencies_offset": &m.scopesEnd,
+		"_immutable_data": &m.immutable, "_immutable_data_size": &immutableEnd, "_immutable_data_ref_count_offset": &refCount,
+	}
+	flags := map[string]*uint64{"flags": &m.flags, "numFlags": &m.numFlags, "_name": &m.flagName, "_addr": &m.flagAddr}
+	has := t.fields(structs, map[string]map[string]*uint64{
+		"CodeCache":            {"_heaps": &f.heaps, "_heap": &heap},
 		"GrowableArrayBase":    array,
 		"GenericGrowableArray": array, // before JDK 15
 		"GrowableArray<int>":   array,
 		"CodeHeap":             {"_memory": &f.heapMemory, "_segmap": &f.heapMap, "_log2_segment_size": &f.heapLog2},
 		"VirtualSpace":         {"_low": &f.spaceLow, "_high": &f.spaceHigh},
-		"CodeBlob": {"_frame_complete_offset": &f.blobComplete, "_frame_size": &f.blobFrame,
-			"_code_begin": &f.blobCodeBegin, "_code_end": &f.blobCodeEnd, "_name": &f.blobName},
-	}
-	m := &methodFields{}
-	compiled := map[string]*uint64{
-		"_method": &m.compiled, "_compile_id": &m.compileID, "_metadata_offset": &m.metadata,
-		"_scopes_data_begin": &m.scopesData, "_scopes_pcs_offset": &m.scopesPCs, "_dependencies_offset": &m.scopesEnd,
-	}
-	ofMethods := map[string]map[string]*uint64{
+		"HeapBlock::Header":    {"_used": &f.blockUsed},
+		"CodeBlob": {"_frame_complete_offset": &f.blobComplete, "_frame_size": &f.blobFrame, "_name": &f.blobName,
+			"_code_begin": &f.blobCodeBegin, "_code_end": &f.blobCodeEnd, "_code_offset": &codeOffset, "_data_offset": &dataOffset,
+			"_mutable_data": &m.mutable, "_mutable_data_size": &m.mutableBytes, "_relocation_size": &relocations},
 		"nmethod":        compiled,
 		"CompiledMethod": compiled, // JDK 9 to 22
 		"PcDesc":         {"_pc_offset": &m.pcOffset, "_scope_decode_offset": &m.pcScope},
@@ -120,27 +142,56 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 		"ConstMethod": { // whose flags are named so from JDK 21 on
 			"_constants": &m.constants, "_flags": &m.constFlags, "_flags._flags": &m.constFlags, "_constMethod_size": &m.constWords,
 			"_code_size": &m.codeSize, "_name_index": &m.nameIndex, "_signature_index": &m.signature},
-		"ConstantPool":        {"_pool_holder": &m.poolHolder, "_length": &m.poolLen},
+		"ConstantPool":        {"_pool_holder": &m.poolHolder, "_length": &m.poolLen, "_source_file_name_index": &m.sourceFile},
+		"InstanceKlass":       {"_source_file_name_index": &m.classSourceFile},
 		"Klass":               {"_name": &m.className},
 		"Symbol":              {"_length": &m.symbolLen, "_body": &m.symbolBody},
 		"Abstract_VM_Version": {"_vm_major_version": &m.version},
+		"JVMFlag":             flags,
+		"Flag":                flags, // JDK 8
+	})
+	sized := t.sizes(types, map[string]*uint64{
+		"PcDesc": &m.pcBytes, "ConstMethod": &m.constBytes, "ConstantPool": &m.poolBytes, "HeapBlock": &f.blockBytes,
+		"JVMFlag": &m.flagBytes, "Flag": &m.flagBytes,
+	})
+	if f.oneHeap = has.all(&heap); f.oneHeap {
+		f.heaps, f.interp = heap, &interpFrame8
 	}
-	sizes := map[string]*uint64{"PcDesc": &m.pcBytes, "ConstMethod": &m.constBytes, "ConstantPool": &m.poolBytes}
-	const all, allOfMethods = 13, 21
-	last := func() uint64 {
-		return max(f.blobComplete, f.blobFrame, f.blobCodeBegin, f.blobCodeEnd, f.blobName)
-	}
-	if t.fields(structs, wanted) != all || last() > maxBlobHeader-8 {
+	if !has.all(&f.blobCodeBegin, &f.blobCodeEnd) && has.all(&codeOffset, &dataOffset) {
+		f.codeByOffset, f.blobCodeBegin, f.blobCodeEnd = true, codeOffset, dataOffset
+	} else if !has.all(&f.blobCodeBegin, &f.blobCodeEnd) {
 		return nil
 	}
-	f.blobEnd = last() + 8
-	flags := map[string]*uint64{"flags": &m.flags, "numFlags": &m.numFlags, "_name": &m.flagName, "_addr": &m.flagAddr}
-	if t.fields(structs, map[string]map[string]*uint64{"JVMFlag": flags}) != len(flags) ||
-		t.sizes(types, map[string]*uint64{"JVMFlag": &m.flagBytes}) != 1 || max(m.flagName, m.flagAddr)+8 > m.flagBytes || m.flagBytes > 64 {
+	last := max(f.blobComplete, f.blobFrame, f.blobCodeBegin, f.blobCodeEnd, f.blobName)
+	if !f.oneHeap && !has.all(&f.heaps, &f.arrayLen, &f.arrayData) ||
+		!has.all(&f.heapMemory, &f.heapMap, &f.heapLog2, &f.spaceLow, &f.spaceHigh, &f.blobComplete, &f.blobFrame, &f.blobName, &f.blockUsed) ||
+		!sized.all(&f.blockBytes) || f.blockUsed >= f.blockBytes || f.blockBytes > maxBlockHeader || last > maxBlobHeader-8 {
+		return nil
+	}
+	f.narrowComplete = t.typeOf(structs, "CodeBlob", "_frame_complete_offset") == "int16_t"
+	f.blobEnd = last + 8
+	if !has.all(&m.flags, &m.numFlags, &m.flagName, &m.flagAddr) || !sized.all(&m.flagBytes) ||
+		max(m.flagName, m.flagAddr)+8 > m.flagBytes || m.flagBytes > 64 {
 		m.flags = 0
 	}
-	t.fields(structs, map[string]map[string]*uint64{"ConstantPool": {"_source_file_name_index": &m.sourceFile}}) // JDK 15 and later
-	if t.fields(structs, ofMethods) == allOfMethods && t.sizes(types, sizes) == len(sizes) && m.areSane() {
+	switch {
+	case has.all(&m.immutable, &m.mutable, &m.mutableBytes, &relocations, &m.scopesPCs, &scopesOffset, &immutableEnd):
+		m.layout, m.metadata, m.scopesData, m.scopesEnd = scopesApart, relocations, scopesOffset, immutableEnd
+		if has.all(&refCount) {
+			m.scopesEnd = refCount
+		}
+	case has.all(&m.immutable):
+		return &f // JDK 23 and 24
+	case has.all(&m.metadata, &m.scopesPCs, &m.scopesEnd, &scopesAddress):
+		m.scopesData = scopesAddress
+	case has.all(&m.metadata, &m.scopesPCs, &m.scopesEnd, &scopesOffset):
+		m.layout, m.scopesData = scopesByOffset, scopesOffset
+	default:
+		return &f
+	}
+	if has.all(&m.compiled, &m.compileID, &m.pcOffset, &m.pcScope, &m.constMethod, &m.constants, &m.constFlags, &m.constWords,
+		&m.codeSize, &m.nameIndex, &m.signature, &m.poolHolder, &m.poolLen, &m.className, &m.symbolLen, &m.symbolBody, &m.version) &&
+		sized.all(&m.pcBytes, &m.constBytes, &m.poolBytes) && m.areSane() {
 		f.method = m
 		f.blobEnd = max(f.blobEnd, m.compiled+8, m.compileID+4)
 	}
@@ -150,11 +201,12 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 // areSane reports whether structures have a size that they may have.
 func (m *methodFields) areSane() bool {
 	const most = 1 << 10
-	return max(m.compiled, m.compileID, m.metadata, m.scopesPCs, m.scopesEnd, m.scopesData) <= maxBlobHeader-8 &&
+	return max(m.compiled, m.compileID, m.metadata, m.scopesPCs, m.scopesEnd, m.scopesData,
+		m.immutable, m.mutable, m.mutableBytes) <= maxBlobHeader-8 &&
 		m.pcBytes <= 64 && max(m.pcOffset, m.pcScope)+4 <= m.pcBytes &&
 		max(m.constants, m.constFlags, m.constWords, m.codeSize, m.nameIndex, m.signature) <= m.constBytes && m.constBytes <= most &&
 		max(m.poolHolder, m.poolLen, m.sourceFile) <= m.poolBytes && m.poolBytes <= most &&
-		max(m.constMethod, m.className) <= most && max(m.symbolLen, m.symbolBody) <= 64
+		max(m.constMethod, m.className, m.classSourceFile) <= most && max(m.symbolLen, m.symbolBody) <= 64
 }
 
 // table reads a table, whose address is at a link-time address, of entries of so many bytes.
@@ -185,35 +237,57 @@ func (t *vmTables) table(at uint64, size int) (table []byte) {
 	return table
 }
 
-// fields finds the fields of types in the table of these, by their names, and returns how
-// many there are.
-func (t *vmTables) fields(table []byte, wanted map[string]map[string]*uint64) int {
-	seen, le := map[*uint64]bool{}, binary.LittleEndian
+// found are the fields, or sizes, that a table has.
+type found map[*uint64]bool
+
+func (f found) all(fields ...*uint64) bool {
+	for _, to := range fields {
+		if !f[to] {
+			return false
+		}
+	}
+	return true
+}
+
+// fields finds the fields of types in the table of these, by their names.
+func (t *vmTables) fields(table []byte, wanted map[string]map[string]*uint64) found {
+	has, le := found{}, binary.LittleEndian
 	for entry := range slices.Chunk(table, vmStructBytes) {
 		fields := wanted[t.typeName(le.Uint64(entry))]
 		if fields == nil {
 			continue
 		}
 		if to := fields[t.text(le.Uint64(entry[8:]))]; to != nil {
-			seen[to] = true
+			has[to] = true
 			if *to = le.Uint64(entry[32:]); le.Uint32(entry[24:]) != 0 {
 				*to = le.Uint64(entry[40:]) - t.bias
 			}
 		}
 	}
-	return len(seen)
+	return has
 }
 
-// sizes finds the sizes of types in the table of these, and returns how many there are.
-func (t *vmTables) sizes(table []byte, wanted map[string]*uint64) int {
-	seen := map[*uint64]bool{}
+// typeOf returns the type of a field, "" where it is not there.
+func (t *vmTables) typeOf(table []byte, of, field string) string {
+	le := binary.LittleEndian
+	for entry := range slices.Chunk(table, vmStructBytes) {
+		if t.typeName(le.Uint64(entry)) == of && t.text(le.Uint64(entry[8:])) == field {
+			return t.text(le.Uint64(entry[16:]))
+		}
+	}
+	return ""
+}
+
+// sizes finds the sizes of types in the table of these.
+func (t *vmTables) sizes(table []byte, wanted map[string]*uint64) found {
+	has := found{}
 	for entry := range slices.Chunk(table, vmTypeBytes) {
 		if to := wanted[t.typeName(binary.LittleEndian.Uint64(entry))]; to != nil {
-			seen[to] = true
+			has[to] = true
 			*to = binary.LittleEndian.Uint64(entry[32:])
 		}
 	}
-	return len(seen)
+	return has
 }
 
 // typeName is text for the name of a type.
@@ -228,7 +302,7 @@ func (t *vmTables) typeName(addr uint64) string {
 
 // text returns a short string of libjvm.
 func (t *vmTables) text(addr uint64) string {
-	var b [32]byte
+	var b [48]byte
 	if addr == 0 || t.im.ReadVaddr(b[:], addr-t.bias) != nil {
 		return ""
 	}

@@ -97,7 +97,7 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	in.Code = s.codeOf(w, vm, b, in)
 	switch {
 	case b.interpreter:
-		return s.interpreted(w, in, out)
+		return s.interpreted(w, vm, in, out)
 	case !walks:
 		return unwind.NotMe, nil
 	}
@@ -248,17 +248,17 @@ func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 // already, but not yet the rest of what senderSP looks at: from one that a thread was
 // building when it was interrupted, and from those that take the place of a compiled
 // method that is deoptimised, which are filled in later. Others are FrameFunc's.
-func (s *HotSpot) interpreted(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+func (s *HotSpot) interpreted(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (unwind.Verdict, error) {
 	fp, sp := in.FP(), in.SP()
 	if fp < sp+interpSenderSP || fp%8 != 0 {
 		return unwind.NotMe, nil
 	}
-	isWhole := fp-sp >= interpInitialSP
+	isWhole := fp-sp >= vm.fields.interp.initialSP
 	if in.Flags&unwind.Interrupted != 0 {
 		if isWhole || s.analyzer.AllocatesFrame(w, in).State != SetFrame {
 			return unwind.NotMe, nil
 		}
-	} else if _, ok := senderSP(w, sp, fp); ok || !isWhole {
+	} else if _, _, ok := senderSP(w, sp, fp); ok || !isWhole {
 		return unwind.NotMe, nil
 	}
 	arch, mem, above := w.Arch(), w.ProcessState(), fp+16

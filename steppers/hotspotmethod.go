@@ -59,8 +59,6 @@ const (
 	maxJavaCodes    = 1 << 18
 	maxLineTable    = 1 << 16 // bytes
 	hasLineTable    = 1       // ConstMethod::_flags
-	interpMethod    = 24      // bytes below the saved frame pointer,
-	interpBytecode  = 64      // where the bytecode is too, while it calls
 	javaBytecodeReg = procstate.Reg(13)
 )
 
@@ -116,7 +114,8 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, b *codeBlob, f *unwind.Fra
 	if !known {
 		return 0, 0, false
 	}
-	if _, ok := senderSP(w, f.SP(), fp); !ok || s.inCallVM(w, b, f) {
+	_, words, ok := senderSP(w, f.SP(), fp)
+	if !ok || s.inCallVM(w, b, f) {
 		return 0, 0, false
 	}
 	interrupted := f.Flags&unwind.Interrupted != 0
@@ -125,7 +124,7 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, b *codeBlob, f *unwind.Fra
 	}
 	mem := w.ProcessState()
 	method, ok = mem.ReadWord(fp - interpMethod)
-	bytecode, _ = mem.ReadWord(fp - interpBytecode)
+	bytecode, _ = mem.ReadWord(fp - words.bytecode)
 	if interrupted {
 		bytecode, _ = f.Regs.Value(javaBytecodeReg)
 	}
@@ -221,7 +220,8 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 		return vm.symbol(at)
 	}
 	m := &javaMethod{constant: constant, bytecodes: constant + f.constBytes, size: u16(f.codeSize)}
-	class, _ := vm.word(le.Uint64(poolHead[f.poolHolder:]) + f.className)
+	holder := le.Uint64(poolHead[f.poolHolder:])
+	class, _ := vm.word(holder + f.className)
 	className, name, signature := vm.symbol(class), text(u16(f.nameIndex)), text(u16(f.signature))
 	if !isPrintable(name) || !isPrintable(className) || !strings.HasPrefix(signature, "(") {
 		return nil
@@ -232,10 +232,15 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 		SystemName: className + "." + name + signature,
 		Runtime:    javaRuntime,
 	}
+	sourceFile := uint64(0)
 	if f.sourceFile != 0 {
-		if file := text(uint64(le.Uint16(poolHead[f.sourceFile:]))); isPrintable(file) {
-			m.function.File = path.Join(path.Dir(className), file)
-		}
+		sourceFile = uint64(le.Uint16(poolHead[f.sourceFile:]))
+	} else if f.classSourceFile != 0 {
+		sourceFile, _ = vm.word(holder + f.classSourceFile)
+		sourceFile &= 1<<16 - 1
+	}
+	if file := text(sourceFile); isPrintable(file) {
+		m.function.File = path.Join(path.Dir(className), file)
 	}
 	table := m.bytecodes + m.size
 	end := constant + 8*uint64(le.Uint32(head[f.constWords:]))
@@ -371,6 +376,9 @@ const (
 
 // compressed returns how the virtual machine stores integers.
 func (vm *hotspotVM) compressed() compressed {
+	if vm.fields.oneHeap { // JDK 8, which calls itself 25
+		return compressed{}
+	}
 	if vm.names.version == 0 {
 		v, _ := vm.word(vm.fields.method.version + vm.bias)
 		vm.names.version = max(v&0xffffffff, 1)

@@ -152,19 +152,49 @@ func (vm *hotspotVM) readScopes(b *codeBlob, s *javaScopes) bool {
 	if !vm.read(b.header, head) {
 		return false
 	}
-	at := func(field uint64) uint64 { return b.header + uint64(le.Uint32(head[field:])) }
-	from, pcs, end := at(f.metadata), at(f.scopesPCs), at(f.scopesEnd)
-	scopes := le.Uint64(head[f.scopesData:])
-	if from > scopes || scopes > pcs || pcs > end || end-from > maxScopesBytes {
-		return false
-	}
-	all := make([]byte, end-from)
-	if !vm.read(from, all) || !vm.read(b.header, again) || !bytes.Equal(head[:f.compileID+4], again[:f.compileID+4]) ||
+	is := f.rangesOf(b.header, head)
+	if !is.pointers.read(vm, &s.pointers) || !is.data.read(vm, &s.data) || !is.descs.read(vm, &s.descs) ||
+		!vm.read(b.header, again) || !bytes.Equal(head[:f.compileID+4], again[:f.compileID+4]) ||
 		le.Uint64(head[f.compiled:]) != b.method || le.Uint32(head[f.compileID:]) != b.id {
 		return false
 	}
-	*s = javaScopes{header: b.header, id: b.id, descs: all[pcs-from:], data: all[scopes-from : pcs-from], pointers: all[:scopes-from]}
+	s.header, s.id = b.header, b.id
 	return true
+}
+
+// scopeRanges are where the parts of javaScopes are.
+type scopeRanges struct{ pointers, data, descs byteRange }
+
+type byteRange struct{ begin, end uint64 }
+
+// rangesOf finds the scopes of an nmethod by what it begins with.
+func (f *methodFields) rangesOf(header uint64, head []byte) scopeRanges {
+	at := func(base, field uint64) uint64 { return base + uint64(binary.LittleEndian.Uint32(head[field:])) }
+	pointer := func(field uint64) uint64 { return binary.LittleEndian.Uint64(head[field:]) }
+	switch f.layout {
+	case scopesApart:
+		immutable, mutable := pointer(f.immutable), pointer(f.mutable)
+		pcs, data := at(immutable, f.scopesPCs), at(immutable, f.scopesData)
+		return scopeRanges{
+			pointers: byteRange{at(mutable, f.metadata), at(mutable, f.mutableBytes)},
+			data:     byteRange{data, at(immutable, f.scopesEnd)},
+			descs:    byteRange{pcs, data},
+		}
+	case scopesByOffset:
+		metadata, pcs, data := at(header, f.metadata), at(header, f.scopesPCs), at(header, f.scopesData)
+		return scopeRanges{byteRange{metadata, data}, byteRange{data, pcs}, byteRange{pcs, at(header, f.scopesEnd)}}
+	}
+	metadata, pcs, data := at(header, f.metadata), at(header, f.scopesPCs), pointer(f.scopesData)
+	return scopeRanges{byteRange{metadata, data}, byteRange{data, pcs}, byteRange{pcs, at(header, f.scopesEnd)}}
+}
+
+// read reads all of it, and returns whether there is as much.
+func (r byteRange) read(vm *hotspotVM, to *[]byte) bool {
+	if r.begin > r.end || r.end-r.begin > maxScopesBytes {
+		return false
+	}
+	*to = make([]byte, r.end-r.begin)
+	return len(*to) == 0 || vm.read(r.begin, *to)
 }
 
 // scopeReader reads the scopes of an nmethod.

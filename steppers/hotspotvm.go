@@ -49,7 +49,7 @@ type hotspotVM struct {
 	live   procstate.LiveMemory // nil where mem is live
 	heaps  []codeHeap
 	blobs  [1 << 8]codeBlob // direct-mapped by PC
-	buf    [heapBlockHeader + maxBlobHeader]byte
+	buf    [maxBlockHeader + maxBlobHeader]byte
 	names  methodNames
 
 	walk       uint64 // the last for which it was known to be there
@@ -89,9 +89,9 @@ func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {
 }
 
 const (
-	maxHeaps        = 8
-	maxSegmentHops  = 1 << 16
-	heapBlockHeader = 16 // struct HeapBlock: a length and whether it is in use
+	maxHeaps       = 8
+	maxSegmentHops = 1 << 16
+	maxBlockHeader = 16 // of a HeapBlock
 )
 
 // read reads memory of the process as it is now.
@@ -112,11 +112,14 @@ func (vm *hotspotVM) word(addr uint64) (uint64, bool) {
 func (vm *hotspotVM) readHeaps() {
 	f := vm.fields
 	vm.heaps = vm.heaps[:0]
-	array, ok1 := vm.word(f.heaps + vm.bias)
-	n, ok2 := vm.word(array + f.arrayLen)
-	data, ok3 := vm.word(array + f.arrayData)
-	if n &= 0xffffffff; !ok1 || !ok2 || !ok3 || n > maxHeaps {
-		return
+	n, data := uint64(1), f.heaps+vm.bias
+	if !f.oneHeap {
+		array, ok1 := vm.word(f.heaps + vm.bias)
+		count, ok2 := vm.word(array + f.arrayLen)
+		addr, ok3 := vm.word(array + f.arrayData)
+		if n, data = count&0xffffffff, addr; !ok1 || !ok2 || !ok3 || n > maxHeaps {
+			return
+		}
 	}
 	for i := range n {
 		heap, ok := vm.word(data + 8*i)
@@ -180,7 +183,7 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 		}
 		segment -= back
 	}
-	now, ok := vm.readBlob(h.low + segment<<h.log2 + heapBlockHeader)
+	now, ok := vm.readBlob(h.low + segment<<h.log2 + vm.fields.blockBytes)
 	if !ok || pc-now.begin >= now.end-now.begin {
 		return nil
 	}
@@ -208,11 +211,17 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 	case bytes.Equal(name, []byte("vtable chunks")):
 		b.jumps = true
 	case bytes.Equal(name, []byte("nmethod")), bytes.Equal(name, []byte("native nmethod")), bytes.Equal(name, []byte("ExceptionBlob")),
-		bytes.Equal(name, []byte("UncommonTrapBlob")),
-		bytes.HasPrefix(name, []byte("_")) && bytes.HasSuffix(name, []byte("_Java")):
+		bytes.Equal(name, []byte("UncommonTrapBlob")), isC2Stub(name):
 		b.fixed = true
 		b.jumps = b.frame == 0 // by method handles
 	}
+}
+
+// isC2Stub reports whether that is the name of a stub that C2 has compiled: "_rethrow_Java", from
+// JDK 25 on "C2 Runtime rethrow", from 27 on "rethrow_blob (C2 runtime)".
+func isC2Stub(name []byte) bool {
+	return bytes.HasPrefix(name, []byte("_")) && bytes.HasSuffix(name, []byte("_Java")) ||
+		bytes.HasPrefix(name, []byte("C2 Runtime ")) || bytes.HasSuffix(name, []byte(" (C2 runtime)"))
 }
 
 // readBlob reads a CodeBlob, if the block that it is in holds code: one that does
@@ -220,17 +229,24 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 // another method.
 func (vm *hotspotVM) readBlob(header uint64) (b codeBlob, ok bool) {
 	f := vm.fields
-	buf := vm.buf[:heapBlockHeader+f.blobEnd]
-	if n, err := vm.mem.ReadMemory(header-heapBlockHeader, buf); err != nil || n < len(buf) || buf[8] != 1 {
+	buf := vm.buf[:f.blockBytes+f.blobEnd]
+	if n, err := vm.mem.ReadMemory(header-f.blockBytes, buf); err != nil || n < len(buf) || buf[f.blockUsed] != 1 {
 		return b, false
 	}
-	buf = buf[heapBlockHeader:]
+	buf = buf[f.blockBytes:]
 	b = codeBlob{
 		header:   header,
-		begin:    binary.LittleEndian.Uint64(buf[f.blobCodeBegin:]),
-		end:      binary.LittleEndian.Uint64(buf[f.blobCodeEnd:]),
 		name:     binary.LittleEndian.Uint64(buf[f.blobName:]),
 		complete: int32(binary.LittleEndian.Uint32(buf[f.blobComplete:])),
+	}
+	if f.narrowComplete {
+		b.complete = int32(int16(b.complete))
+	}
+	if f.codeByOffset {
+		b.begin = header + uint64(binary.LittleEndian.Uint32(buf[f.blobCodeBegin:]))
+		b.end = header + uint64(binary.LittleEndian.Uint32(buf[f.blobCodeEnd:]))
+	} else {
+		b.begin, b.end = binary.LittleEndian.Uint64(buf[f.blobCodeBegin:]), binary.LittleEndian.Uint64(buf[f.blobCodeEnd:])
 	}
 	words := binary.LittleEndian.Uint32(buf[f.blobFrame:])
 	b.frame = 8 * uint64(words)

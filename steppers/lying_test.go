@@ -38,12 +38,13 @@ const struct entry table[] = {
 	AT(ConstMethod, _code_size, 16), AT(ConstMethod, _name_index, 18), AT(ConstMethod, _signature_index, 20),
 	AT(ConstantPool, _pool_holder, 0), AT(ConstantPool, _length, 8), AT(Klass, _name, 0),
 	AT(Symbol, _length, 0), AT(Symbol, _body, 2), { "Abstract_VM_Version", "_vm_major_version", "", 1, 0, &version },
-	AT(ConstantPool, _source_file_name_index, 12),
+	AT(ConstantPool, _source_file_name_index, 12), AT(HeapBlock::Header, _used, 8),
 	{ 0 }
 };
 const struct entry *const gHotSpotVMStructs = table;
 const struct { const char *name, *super; int is[4]; unsigned long size; } types[] = {
-	{ "PcDesc", 0, { 0 }, 8 }, { "ConstMethod", 0, { 0 }, 24 }, { "ConstantPool", 0, { 0 }, 16 }, { 0 }
+	{ "PcDesc", 0, { 0 }, 8 }, { "ConstMethod", 0, { 0 }, 24 }, { "ConstantPool", 0, { 0 }, 16 },
+	{ "HeapBlock", 0, { 0 }, 16 }, { 0 }
 }, *const gHotSpotVMTypes = types;
 struct { unsigned version, action; void *relevant, *first; } __jit_debug_descriptor = { 1, 0, 0, 0 };
 void *_start(void) { return __jit_debug_descriptor.first; }
@@ -171,7 +172,7 @@ func javaHeap() (memory, offsets []byte) {
 	copy(memory[name:], "nmethod")
 	for _, v := range []uint64{
 		liarCode + 0x800, 0, 8, 0, 32, 64, 0, 8, 0, 4, 8, 16, 24,
-		40, 48, 52, 56, 60, 64, 0, 4, 0, 0, 8, 12, 16, 18, 20, 0, 8, 0, 0, 2, liarCode + 0xff8, 12,
+		40, 48, 52, 56, 60, 64, 0, 4, 0, 0, 8, 12, 16, 18, 20, 0, 8, 0, 0, 2, liarCode + 0xff8, 12, 8,
 	} {
 		offsets = binary.LittleEndian.AppendUint64(offsets, v)
 	}
@@ -229,7 +230,7 @@ func TestMadeUpJava(t *testing.T) {
 }
 
 // javaFields is how many fields fakeJVM has.
-const javaFields = 35
+const javaFields = 36
 
 // FuzzHotSpot walks from code whose virtual machine describes it by what the fuzzer
 // chooses: the memory, and the offsets of its fields.
