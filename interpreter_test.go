@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,8 +56,8 @@ func TestInterpreter(t *testing.T) {
 }
 
 var (
-	jstackThread = regexp.MustCompile(`^".*nid=0x([0-9a-f]+)`)
-	jstackFrame  = regexp.MustCompile(`^\tat ([^(/]+)(?:/0x[0-9a-f]+(\.[^(]+))?\((?:.*/)?(?:(\w+\.java):(\d+)|.*)\)`)
+	dumpedThread = regexp.MustCompile(`^".*nid=(0x[0-9a-f]+|\d+)`) // from JDK 19 on decimal
+	dumpedFrame  = regexp.MustCompile(`^\tat ([^(/]+)(?:/(?:0x)?[0-9a-f]+(\.[^(]+))?\((?:.*/)?(?:(\w+\.java):(\d+)|.*)\)`)
 )
 
 // javaCalls are the calls of a Java thread as jstack writes them: without stubs, and
@@ -75,18 +76,58 @@ func javaCalls(s *swbpf.ThreadStack) (calls []string) {
 	return calls
 }
 
-// TestJava compares a Java program, interpreted and compiled, with what its
-// own jstack says of threads that wait.
+// TestJava compares a Java program, interpreted and compiled, with what it says itself
+// of threads that wait.
 func TestJava(t *testing.T) {
 	amd64Only(t)
 	canTrace(t)
-	for _, tool := range []string{"java", "javac", "jstack"} {
+	for _, tool := range []string{"java", "javac"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip("no Java here")
 		}
 	}
-	dir := t.TempDir()
-	testenv.Run(t, exec.Command("javac", "-d", dir, filepath.Join("testdata", "walk", "Waits.java")))
+	for _, java := range testenv.Javas() {
+		t.Run(java.Name(), func(t *testing.T) { testJava(t, java) })
+	}
+}
+
+// threadDump has Java tell the calls of its threads.
+func threadDump(t *testing.T, tg *target) map[procstate.ThreadID][]string {
+	if err := syscall.Kill(tg.pid, syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	calls := make(map[procstate.ThreadID][]string)
+	var tid procstate.ThreadID
+	for {
+		line := tg.line(t)
+		if m := dumpedThread.FindStringSubmatch(line); m != nil {
+			n, _ := strconv.ParseInt(m[1], 0, 32)
+			tid = procstate.ThreadID(n)
+		} else if m := dumpedFrame.FindStringSubmatch(line); m != nil {
+			call := m[1] + m[2]
+			if m[3] != "" {
+				call += " " + m[3] + ":" + m[4]
+			}
+			calls[tid] = append(calls[tid], call)
+		} else if strings.HasPrefix(line, "JNI global ref") {
+			return calls
+		}
+	}
+}
+
+// mainOf returns the thread that is in Waits.main.
+func mainOf(calls map[procstate.ThreadID][]string) procstate.ThreadID {
+	for tid, calls := range calls {
+		if len(calls) > 0 && strings.HasPrefix(calls[len(calls)-1], "Waits.main ") {
+			return tid
+		}
+	}
+	return 0
+}
+
+func testJava(t *testing.T, java testenv.Program) {
+	dir, seen := java.TempDir(t)
+	testenv.Run(t, exec.Command("javac", "--release", "8", "-Xlint:-options", "-d", dir, filepath.Join("testdata", "walk", "Waits.java")))
 	for name, flags := range map[string][]string{
 		"interpreted": {"-Xint"},
 		"mixed":       {"-Xmixed"},
@@ -94,25 +135,13 @@ func TestJava(t *testing.T) {
 		"inlined":     {"-Xcomp"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tg := start(t, "java", append(flags, "-cp", dir, "Waits")...)
-			out, err := exec.Command("jstack", itoa(tg.pid)).Output()
-			if err != nil {
-				t.Fatalf("jstack: %v", err)
-			}
-			want := make(map[procstate.ThreadID][]string) // calls of each thread
-			var tid procstate.ThreadID
-			for line := range strings.Lines(string(out)) {
-				if m := jstackThread.FindStringSubmatch(line); m != nil {
-					n, _ := strconv.ParseInt(m[1], 16, 32)
-					tid = procstate.ThreadID(n)
-				} else if m := jstackFrame.FindStringSubmatch(line); m != nil {
-					call := m[1] + m[2]
-					if m[3] != "" {
-						call += " " + m[3] + ":" + m[4]
-					}
-					want[tid] = append(want[tid], call)
-				}
-			}
+			command := java.Command(append(flags, "-cp", seen, "Waits")...)
+			tg := start(t, command[0], command[1:]...)
+			var want map[procstate.ThreadID][]string
+			eventually(t, "the first thread sleeps", func() bool {
+				want = threadDump(t, tg)
+				return slices.ContainsFunc(want[mainOf(want)], func(call string) bool { return strings.HasPrefix(call, "java.lang.Thread.sleep") })
+			})
 			ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -127,7 +156,7 @@ func TestJava(t *testing.T) {
 					}
 				}
 				if got := javaCalls(s); !slices.Equal(got, want[s.TID]) {
-					t.Errorf("%s: calls\n%s, by jstack\n%s", s.Name, strings.Join(got, "\n"), strings.Join(want[s.TID], "\n"))
+					t.Errorf("%s: calls\n%s, by its dump\n%s", s.Name, strings.Join(got, "\n"), strings.Join(want[s.TID], "\n"))
 				}
 				if !strings.HasPrefix(s.Name, "waits") {
 					continue
