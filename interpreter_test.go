@@ -81,14 +81,7 @@ func javaCalls(s *swbpf.ThreadStack) (calls []string) {
 func TestJava(t *testing.T) {
 	amd64Only(t)
 	canTrace(t)
-	for _, tool := range []string{"java", "javac"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip("no Java here")
-		}
-	}
-	for _, java := range testenv.Javas() {
-		t.Run(java.Name(), func(t *testing.T) { testJava(t, java) })
-	}
+	testenv.EachJava(t, testJava)
 }
 
 // threadDump has Java tell the calls of its threads.
@@ -126,8 +119,7 @@ func mainOf(calls map[procstate.ThreadID][]string) procstate.ThreadID {
 }
 
 func testJava(t *testing.T, java testenv.Program) {
-	dir, seen := java.TempDir(t)
-	testenv.Run(t, exec.Command("javac", "--release", "8", "-Xlint:-options", "-d", dir, filepath.Join("testdata", "walk", "Waits.java")))
+	classes := testenv.CompileJava(t, java, filepath.Join("testdata", "walk", "Waits.java"))
 	for name, flags := range map[string][]string{
 		"interpreted": {"-Xint"},
 		"mixed":       {"-Xmixed"},
@@ -135,7 +127,7 @@ func testJava(t *testing.T, java testenv.Program) {
 		"inlined":     {"-Xcomp"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			command := java.Command(append(flags, "-cp", seen, "Waits")...)
+			command := java.Command(append(flags, "-cp", classes, "Waits")...)
 			tg := start(t, command[0], command[1:]...)
 			var want map[procstate.ThreadID][]string
 			eventually(t, "the first thread sleeps", func() bool {

@@ -120,13 +120,11 @@ func TestRecordJava(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
-	for _, tool := range []string{"java", "javac"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip("no Java here")
-		}
-	}
-	dir := t.TempDir()
-	testenv.Run(t, exec.Command("javac", "-d", dir, "../../testdata/walk/Busy.java"))
+	testenv.EachJava(t, testRecordJava)
+}
+
+func testRecordJava(t *testing.T, java testenv.Program) {
+	classes := testenv.CompileJava(t, java, "../../testdata/walk/Busy.java")
 	suffix := regexp.MustCompile(`_\[[ij]\]$`)
 	// What a method of Busy calls, of its own, at once.
 	lambda := `lambda\$(work|apply)\$\d+`
@@ -150,7 +148,7 @@ func TestRecordJava(t *testing.T) {
 		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, compiled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			command := append(append([]string{"java"}, test.flags...), "-cp", dir, "Busy", "3000")
+			command := java.Command(append(test.flags, "-cp", classes, "Busy", "3000")...)
 			r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
 			if r.exit != 0 {
 				t.Errorf("exit status %d\n%s", r.exit, r.stderr)

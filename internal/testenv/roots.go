@@ -64,7 +64,21 @@ func (p Program) TempDir(t testing.TB) (dir, seen string) {
 	return dir, strings.TrimPrefix(dir, p.Root)
 }
 
-// Javas returns the virtual machines of Java.
-func Javas() []Program {
-	return Programs("java", "usr/lib/jvm/*/bin/java", "usr/lib/jvm/*/jre/bin/java")
+// EachJava runs a test with each virtual machine of Java that there is.
+func EachJava(t *testing.T, test func(t *testing.T, java Program)) {
+	t.Helper()
+	if _, err := exec.LookPath("javac"); err != nil {
+		t.Skip("no Java here")
+	}
+	for _, java := range Programs("java", "usr/lib/jvm/*/bin/java", "usr/lib/jvm/*/jre/bin/java") {
+		t.Run(java.Name(), func(t *testing.T) { test(t, java) })
+	}
+}
+
+// CompileJava compiles a source for a virtual machine. It returns its class path, as that sees it.
+func CompileJava(t *testing.T, java Program, source string) (classPath string) {
+	t.Helper()
+	dir, seen := java.TempDir(t)
+	Run(t, exec.Command("javac", "--release", "8", "-Xlint:-options", "-d", dir, source))
+	return seen
 }
