@@ -169,25 +169,13 @@ func testJava(t *testing.T, java testenv.Program) {
 // TestPython compares what threads of Python run with what they have written of it.
 func TestPython(t *testing.T) {
 	canTrace(t)
-	seen := map[string]bool{}
-	for _, name := range []string{"/usr/bin/python3", "python3", "python3.7", "python3.8", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"} {
-		out, err := exec.Command(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)").Output()
-		version, _, _ := strings.Cut(string(out), " ")
-		if err != nil || !slices.Contains([]string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13"}, version) || seen[string(out)] {
-			continue
-		}
-		seen[string(out)] = true
-		t.Run(version, func(t *testing.T) { testPython(t, name) })
-	}
-	if len(seen) == 0 {
-		t.Skip("no Python of a version that is known here")
-	}
+	testenv.EachPython(t, testPython)
 }
 
-func testPython(t *testing.T, python string) {
+func testPython(t *testing.T, python testenv.Program) {
 	const threads = 7
-	script := filepath.Join("testdata", "walk", "waits.py")
-	cmd := exec.Command(python, script)
+	command := python.Command(python.Script(t, filepath.Join("testdata", "walk", "waits.py")))
+	cmd := exec.Command(command[0], command[1:]...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,7 @@ func TestRecordJava(t *testing.T) {
 
 func testRecordJava(t *testing.T, java testenv.Program) {
 	classes := testenv.CompileJava(t, java, "../../testdata/walk/Busy.java")
-	suffix := regexp.MustCompile(`_\[[ij]\]$`)
+	suffix, stub := regexp.MustCompile(`_\[[ij]\]$`), regexp.MustCompile(`^StubRoutines \(|^Stub Generator `)
 	// What a method of Busy calls, of its own, at once.
 	lambda := `lambda\$(work|apply)\$\d+`
 	calls := map[string]*regexp.Regexp{
@@ -153,7 +153,8 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 			if r.exit != 0 {
 				t.Errorf("exit status %d\n%s", r.exit, r.stderr)
 			}
-			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
+			// From JDK 20 on code is given up sooner: 0.1 to 1 % of the stacks end in such.
+			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 98)
 			var main, nameless uint64
 			seen := map[string]uint64{}
 			for line := range strings.Lines(r.folded) {
@@ -169,7 +170,7 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 					continue
 				}
 				main += count
-				if frames[i-1] != "StubRoutines (1)_[j]" {
+				if !stub.MatchString(frames[i-1]) {
 					t.Errorf("main is called by %s", frames[i-1])
 				}
 				caller := ""
@@ -205,7 +206,7 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 
 // Functions of Python have their names, too: each calls only what it calls in the source, with
 // functions of C between them or not.
-func TestRecordPython(t *testing.T) { forEachPython(t, testRecordPython) }
+func TestRecordPython(t *testing.T) { testenv.EachPython(t, testRecordPython) }
 
 // A process of Python that is killed has had their names until then, and the program that it
 // executes instead has none.
@@ -217,7 +218,7 @@ def spin():
     while time.time() < end: sum(range(100))
 spin()
 `
-	forEachPython(t, func(t *testing.T, python string) {
+	testenv.EachPython(t, func(t *testing.T, python testenv.Program) {
 		for _, test := range []struct {
 			name, last string
 			exit       int
@@ -226,7 +227,7 @@ spin()
 			{"killed", `os.kill(os.getpid(), 9)`, 128 + 9},
 		} {
 			t.Run(test.name, func(t *testing.T) {
-				r := runRecord(t, "-F", "997", "--no-kernel", "--", python, "-c", spin+test.last)
+				r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, python.Command("-c", spin+test.last)...)...)
 				if r.exit != test.exit {
 					t.Errorf("exit status %d\n%s", r.exit, r.stderr)
 				}
@@ -259,30 +260,14 @@ spin()
 	})
 }
 
-// forEachPython runs a test for all interpreters there are of versions that are known.
-func forEachPython(t *testing.T, test func(t *testing.T, python string)) {
-	seen := map[string]bool{}
-	for _, name := range []string{"/usr/bin/python3", "python3", "python3.7", "python3.8", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"} {
-		out, err := exec.Command(name, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").Output()
-		version := strings.TrimSpace(string(out))
-		if err != nil || !slices.Contains([]string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13"}, version) || seen[version] {
-			continue
-		}
-		seen[version] = true
-		t.Run(version, func(t *testing.T) { test(t, name) })
-	}
-	if len(seen) == 0 {
-		t.Skip("no Python of a version that is known here")
-	}
-}
-
-func testRecordPython(t *testing.T, python string) {
+func testRecordPython(t *testing.T, python testenv.Program) {
 	calls := map[string][]string{ // the names before 3.11 are without those of what they are in
 		"<module busy.py>": {"main"}, "main": {"work"}, "work": {"fib", "area"}, "area": {"helper", "more"},
 		"more": {"<genexpr>"}, "helper": {"key"}, "fib": {"fib"}, "key": nil, "<genexpr>": nil,
 	}
 	within := regexp.MustCompile(`^(Shape\.|more\.<locals>\.)+`)
-	r := runRecord(t, "-F", "997", "--no-kernel", "--", python, "testdata/targets/busy.py", "5")
+	command := python.Command(python.Script(t, "testdata/targets/busy.py"), "5")
+	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
 	if r.exit != 0 {
 		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,7 +37,11 @@ func Programs(name string, patterns ...string) (programs []Program) {
 
 // Name is that of a test with the program.
 func (p Program) Name() string {
-	return strings.Trim(strings.ReplaceAll(filepath.Join(filepath.Base(p.Root), p.Path), "/", "_"), "._")
+	name := strings.ReplaceAll(strings.Trim(p.Path, "/"), "/", "_")
+	if p.Root != "" {
+		name += " elsewhere"
+	}
+	return name
 }
 
 // Command is the program with arguments.
@@ -81,4 +86,45 @@ func CompileJava(t *testing.T, java Program, source string) (classPath string) {
 	dir, seen := java.TempDir(t)
 	Run(t, exec.Command("javac", "--release", "8", "-Xlint:-options", "-d", dir, source))
 	return seen
+}
+
+// EachPython runs a test with each Python that there is of a version that is known.
+func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
+	t.Helper()
+	programs := append(Programs("/usr/bin/python3"), Programs("python3", "usr/bin/python3.[0-9]", "usr/bin/python3.[0-9][0-9]")...)
+	versions := []string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13"}
+	for _, version := range versions {
+		if path, err := exec.LookPath("python" + version); err == nil {
+			programs = append(programs, Program{Path: path})
+		}
+	}
+	seen := map[string]bool{}
+	for _, python := range programs {
+		command := python.Command("-c", "import os, sys; print('%d.%d' % sys.version_info[:2], os.path.realpath(sys.executable))")
+		out, err := exec.Command(command[0], command[1:]...).Output()
+		version, _, _ := strings.Cut(string(out), " ")
+		is := python.Root + string(out)
+		if err != nil || !slices.Contains(versions, version) || seen[is] {
+			continue
+		}
+		seen[is] = true
+		t.Run(filepath.Join(version, python.Name()), func(t *testing.T) { test(t, python) })
+	}
+	if len(seen) == 0 {
+		t.Skip("no Python of a version that is known here")
+	}
+}
+
+// Script copies a file to where the program sees it, and returns that place.
+func (p Program) Script(t testing.TB, source string) string {
+	t.Helper()
+	dir, seen := p.TempDir(t)
+	b, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, filepath.Base(source)), b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(seen, filepath.Base(source))
 }
