@@ -13,7 +13,7 @@ import (
 )
 
 // Python notes which functions of Python run in the frames of its interpreter (see
-// unwind.Codes), CPython 3.7 to 3.13. From 3.11 on these may be several in one frame, which call
+// unwind.Codes), CPython 3.7 to 3.15. From 3.11 on these may be several in one frame, which call
 // each other. It walks through no frame, and has all other steppers find them as they do.
 //
 // What a thread runs is in its PyThreadState and in frames of the interpreter's own, most of

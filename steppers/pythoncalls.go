@@ -100,9 +100,10 @@ func (vm *pythonVM) callsOf(current, sp uint64, alone bool) bool {
 // the last one found stands for these.
 func (vm *pythonVM) call(frame uint64) (at, next uint64, ok bool) {
 	f, first := vm.fields, len(vm.found)
-	var b [frameBytes]byte
+	var buf [maxFrameBytes]byte
+	b := buf[:f.frameBytes()]
 	for ; frame != 0 && vm.left > 0; vm.left-- {
-		if !vm.read(frame, b[:]) {
+		if !vm.read(frame, b) {
 			vm.lacksFrame = vm.captured != nil
 			break
 		}
@@ -111,7 +112,7 @@ func (vm *pythonVM) call(frame uint64) (at, next uint64, ok bool) {
 		if f.isEntry == 0 && b[f.owner] == ownedByCStack {
 			return frame, previous, true
 		}
-		vm.found = append(vm.found, pythonFrame{word(f.code), word(f.instruction)})
+		vm.found = append(vm.found, pythonFrame{word(f.code) &^ tagBits, word(f.instruction)})
 		if f.isEntry != 0 && b[f.isEntry] != 0 {
 			return 0, previous, true
 		}

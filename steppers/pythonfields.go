@@ -58,6 +58,16 @@ var pythonVersions = map[uint32]*pythonFields{
 		code: 0, instruction: 56, previous: 8, owner: 70,
 		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 200, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
 	},
+	0x030e: {
+		debugOffsets: true, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
+		code: 0, instruction: 56, previous: 8, owner: 74,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 208, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
+	},
+	0x030f: {
+		debugOffsets: true, nextThread: 8, id: 184, current: 72, chunk: 256, top: 264, threadBytes: 272,
+		code: 0, instruction: 56, previous: 8, owner: 74,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 208, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
+	},
 }
 
 // pythonOfObjects completes the fields of a version, of which those that are the same in all
@@ -68,18 +78,22 @@ func pythonOfObjects(f pythonFields) *pythonFields {
 	return &f
 }
 
-// frameBytes and objectBytes are as much of a frame as all fields are in.
+// maxFrameBytes and objectBytes are as much of a frame as all fields are in, of any version.
 const (
-	frameBytes  = 72
-	objectBytes = 112
+	maxFrameBytes = 80
+	objectBytes   = 112
 )
 
+// frameBytes is that of this version.
 func (f *pythonFields) frameBytes() int {
 	if f.isObject {
 		return objectBytes
 	}
-	return frameBytes
+	return int(f.owner)&^7 + 8
 }
+
+// tagBits are the bits of a frame's pointer to its code object that are not part of it, from 3.14 on.
+const tagBits = 3
 
 // Owners of frames.
 const ownedByCStack = 3

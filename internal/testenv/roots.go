@@ -92,7 +92,7 @@ func CompileJava(t *testing.T, java Program, source string) (classPath string) {
 func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
 	t.Helper()
 	programs := append(Programs("/usr/bin/python3"), Programs("python3", "usr/bin/python3.[0-9]", "usr/bin/python3.[0-9][0-9]")...)
-	versions := []string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13"}
+	versions := []string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"}
 	for _, version := range versions {
 		if path, err := exec.LookPath("python" + version); err == nil {
 			programs = append(programs, Program{Path: path})
