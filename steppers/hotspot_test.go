@@ -110,7 +110,8 @@ func testJavaFrames(t *testing.T, java testenv.Program) {
 	if unsure*500 > calls {
 		t.Errorf("%d of %d stacks are others than by frame pointers that are not sure", unsure, calls)
 	}
-	t.Logf("%d stacks of calls, %d of them with a method that has gone; %d interrupted in Java, %d of them others; %d frames of Java", calls, gone, interrupted, differ, frames)
+	t.Logf("%d stacks of calls, %d with a method that has gone, %d others by frame pointers that are not sure; %d interrupted in Java, %d of them others; %d frames of Java",
+		calls, gone, unsure, interrupted, differ, frames)
 }
 
 // A compiled method that has become invalid returns where there is no call: its

@@ -10,10 +10,15 @@ import (
 // The time between polls, within which it follows from how fast the rings fill.
 const (
 	minPoll  = 5 * time.Millisecond
+	codePoll = 25 * time.Millisecond  // while code is given up before it was looked at
 	soonPoll = 100 * time.Millisecond // while there is what may soon be gone with its process
 	newPoll  = 400 * time.Millisecond // while there are new processes, whose control group is not known yet
 	maxPoll  = 800 * time.Millisecond
 )
+
+// codePolls is how many polls in a row are as soon as that since it was last seen:
+// programs compile what they run first, and again what they run often.
+const codePolls = 40
 
 // calmPolls is how many polls in a row have no new process before the wait is longer
 // than newPoll.
@@ -27,6 +32,8 @@ type pace struct {
 	wait    time.Duration // until the next poll
 	least   time.Duration
 	calm    int     // polls since there was a new process
+	code    int     // polls that will be as soon as codePoll
+	lost    int     // polls in a row that needed code which was given up, or cannot be walked at all
 	enough  float64 // bytes in all rings
 	isFixed bool    // the wait stays as it is
 	isTight bool    // whether rings can be full before a thread gets its turn on a CPU
@@ -57,8 +64,9 @@ func paceOf(hz, cpus, ringBytes, stackBytes int) *pace {
 }
 
 // polled sets the wait after a poll that took so many bytes. isNew says that there
-// were samples of a new process, hurry that there is what may soon be gone.
-func (p *pace) polled(bytes uint64, isNew, hurry bool) {
+// were samples of a new process, hurry that there is what may soon be gone, and lostCode that
+// some was.
+func (p *pace) polled(bytes uint64, isNew, hurry, lostCode bool) {
 	if p.isFixed {
 		return
 	}
@@ -66,14 +74,22 @@ func (p *pace) polled(bytes uint64, isNew, hurry bool) {
 	if p.calm++; isNew {
 		p.calm = 0
 	}
+	if p.lost++; !lostCode {
+		p.lost = 0
+	} else if p.lost <= codePolls {
+		p.code = codePolls
+	}
 	most := maxPoll
 	switch {
+	case p.code > 0:
+		p.code--
+		most = codePoll
 	case hurry:
 		most = soonPoll
 	case p.calm < calmPolls:
 		most = newPoll
 	}
-	p.wait = min(max(time.Duration(float64(p.wait)*fills), p.least), most)
+	p.wait = min(max(time.Duration(float64(p.wait)*fills), min(p.least, most)), most)
 }
 
 // hasten is how long to wait at most from when there are news; 0: as long as

@@ -25,33 +25,56 @@ func TestPace(t *testing.T) {
 			t.Errorf("%+v: begins with %v, in which %.0f bytes may come", tc, least, come)
 		}
 		for last := least; p.wait < maxPoll; last = p.wait {
-			if p.polled(0, false, false); p.wait <= last && (p.wait != newPoll || p.calm >= calmPolls) {
+			if p.polled(0, false, false, false); p.wait <= last && (p.wait != newPoll || p.calm >= calmPolls) {
 				t.Fatalf("%+v: from %v to %v", tc, last, p.wait)
 			}
 		}
 		if p.wait != maxPoll || p.hasten() != soonPoll {
 			t.Errorf("%+v: rests for %v, with news for %v", tc, p.wait, p.hasten())
 		}
-		if p.polled(1, true, false); p.wait != newPoll {
+		if p.polled(1, true, false, false); p.wait != newPoll {
 			t.Errorf("%+v: waits %v with a new process", tc, p.wait)
 		}
 		rate := float64(tc.enough) * 4 // bytes a second
 		for range 20 {
-			p.polled(uint64(rate*p.wait.Seconds()), false, false)
+			p.polled(uint64(rate*p.wait.Seconds()), false, false, false)
 		}
 		if off := p.wait - 250*time.Millisecond; off.Abs() > time.Millisecond {
 			t.Errorf("%+v: waits %v while enough comes within 250 ms", tc, p.wait)
 		}
-		if p.polled(1, false, true); p.wait != soonPoll || p.hasten() != 0 {
+		if p.polled(1, false, true, false); p.wait != soonPoll || p.hasten() != 0 {
 			t.Errorf("%+v: waits %v for what may soon be gone", tc, p.wait)
 		}
 		for range 20 {
-			p.polled(uint64(tc.enough), false, false)
-			p.polled(uint64(tc.ring)/2, false, false)
+			p.polled(uint64(tc.enough), false, false, false)
+			p.polled(uint64(tc.ring)/2, false, false, false)
 		}
 		if p.wait != least {
 			t.Errorf("%+v: %v while rings fill, want %v", tc, p.wait, least)
 		}
+	}
+}
+
+// Where code is given up before it is looked at, polls follow soon for a while; not for ever
+// where it cannot be walked at all.
+func TestPaceLostCode(t *testing.T) {
+	p := paceOf(997, 2, 16<<20, 64<<10)
+	for range 20 {
+		p.polled(1, false, true, false)
+	}
+	for i := range codePolls {
+		if p.polled(1, false, true, i == 0); p.wait != codePoll {
+			t.Fatalf("waits %v %d polls after code was lost", p.wait, i)
+		}
+	}
+	if p.polled(1, false, true, false); p.wait <= codePoll {
+		t.Errorf("waits %v long after", p.wait)
+	}
+	for range 3 * codePolls {
+		p.polled(1, false, true, true)
+	}
+	if p.wait != soonPoll {
+		t.Errorf("waits %v where code is lost all the time", p.wait)
 	}
 }
 

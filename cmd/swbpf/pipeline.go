@@ -28,6 +28,7 @@ type pipeline struct {
 
 	sampled  map[int32]struct{} // PIDs with a sample
 	fleeting bool               // samples needed what is gone with their process
+	lostCode bool               // samples needed code that had been given up
 
 	goPIDs   map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 	forgetGo int                        // size of goPIDs at which those that have ended are forgotten
@@ -234,6 +235,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	}
 	m.user = p.stack
 	p.fleeting = p.fleeting || wp.jit != 0
+	p.lostCode = p.lostCode || err == unwind.NoUnwindInfo && wp.isMadeCode(pcs[len(pcs)-1].Addr)
 	if err == nil {
 		p.stats.addLive(s, inner, wp.walker.LastSP())
 	}

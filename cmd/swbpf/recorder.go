@@ -198,7 +198,7 @@ func (r *recorder) run() error {
 			return err
 		}
 		bytes, processes := r.session.BytesRead(), len(r.sampled)
-		r.fleeting = hastened
+		r.fleeting, r.lostCode = hastened, false
 		if err := r.poll(r.procs.Collect()); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (r *recorder) run() error {
 			return err
 		}
 		progress.update()
-		pace.polled(r.session.BytesRead()-bytes, len(r.sampled) > processes, r.fleeting)
+		pace.polled(r.session.BytesRead()-bytes, len(r.sampled) > processes, r.fleeting, r.lostCode)
 	}
 }
 

@@ -63,7 +63,7 @@ copies. The time the process stood still is printed.
 Threads of the same state, stack and name, but for numbers in it, are shown
 together. A frame that was not found by plain call frame information shows the
 stepper that found it. Each stack is complete or says why it ends early. Methods
-of Java and functions of Python (CPython 3.7 to 3.13) stand where they run, with
+of Java and functions of Python (CPython 3.7 to 3.15) stand where they run, with
 their lines: "interpreted" where it is not their own code that does.
 
 Goroutines of a Go program (1.20 to 1.26, stripped or not) that wait for
