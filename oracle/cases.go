@@ -97,7 +97,7 @@ func Cases() []Case {
 	}
 	for _, opt := range []string{"1", "2", "3", "s"} {
 		cases = append(cases, Case{Table: tableFrames, Name: "Rust without std, panic=abort, opt-level=" + opt, Needs: "rustc",
-			Build: "rustc --edition 2024 -C opt-level=" + opt + " -C panic=abort -C force-unwind-tables=no -C force-frame-pointers=yes" +
+			Build: "rustc --edition 2021 -C opt-level=" + opt + " -C panic=abort -C force-unwind-tables=no -C force-frame-pointers=yes" +
 				" -C relocation-model=static -C link-args='-nostartfiles -nostdlib -static' -o $OUT nostd.rs",
 			Configs: []string{"frame", "analysis"}, Short: opt == "2"})
 	}

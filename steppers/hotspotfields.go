@@ -114,16 +114,21 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 	})
 	t := vmTables{im: im, bias: bias, read: read, texts: map[uint64]string{}}
 	structs, types := t.table(structsAt, vmStructBytes), t.table(typesAt, vmTypeBytes)
-	f, m := vmFields{interp: &interpFrame9}, &methodFields{}
-	var heap, codeOffset, dataOffset, scopesOffset, scopesAddress, immutableEnd, refCount, relocations uint64
-	array := map[string]*uint64{"_len": &f.arrayLen, "_data": &f.arrayData}
-	compiled := map[string]*uint64{
-		"_method": &m.compiled, "_compile_id": &m.compileID, "_metadata_offset": &m.metadata,
-		"_scopes_data_begin": &scopesAddress, "_scopes_data_offset": &scopesOffset,
-		"_scopes_pcs_offset": &m.scopesPCs, "_dependencies_offset": &m.scopesEnd,
-		"_immutable_data": &m.immutable, "_immutable_data_size": &immutableEnd, "_immutable_data_ref_count_offset": &refCount,
+	f := t.blobFields(structs, types)
+	if f == nil {
+		return nil
 	}
-	flags := map[string]*uint64{"flags": &m.flags, "numFlags": &m.numFlags, "_name": &m.flagName, "_addr": &m.flagAddr}
+	if f.method = t.methodFields(structs, types); f.method != nil {
+		f.blobEnd = max(f.blobEnd, f.method.compiled+8, f.method.compileID+4)
+	}
+	return f
+}
+
+// blobFields finds the fields of the code cache; nil when one is missing.
+func (t *vmTables) blobFields(structs, types []byte) *vmFields {
+	f := &vmFields{interp: &interpFrame9}
+	var heap, codeOffset, dataOffset uint64
+	array := map[string]*uint64{"_len": &f.arrayLen, "_data": &f.arrayData}
 	has := t.fields(structs, map[string]map[string]*uint64{
 		"CodeCache":            {"_heaps": &f.heaps, "_heap": &heap},
 		"GrowableArrayBase":    array,
@@ -133,10 +138,45 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 		"VirtualSpace":         {"_low": &f.spaceLow, "_high": &f.spaceHigh},
 		"HeapBlock::Header":    {"_used": &f.blockUsed},
 		"CodeBlob": {"_frame_complete_offset": &f.blobComplete, "_frame_size": &f.blobFrame, "_name": &f.blobName,
-			"_code_begin": &f.blobCodeBegin, "_code_end": &f.blobCodeEnd, "_code_offset": &codeOffset, "_data_offset": &dataOffset,
-			"_mutable_data": &m.mutable, "_mutable_data_size": &m.mutableBytes, "_relocation_size": &relocations},
+			"_code_begin": &f.blobCodeBegin, "_code_end": &f.blobCodeEnd, "_code_offset": &codeOffset, "_data_offset": &dataOffset},
+	})
+	sized := t.sizes(types, map[string]*uint64{"HeapBlock": &f.blockBytes})
+	if f.oneHeap = has.all(&heap); f.oneHeap {
+		f.heaps, f.interp = heap, &interpFrame8
+	} else if !has.all(&f.heaps, &f.arrayLen, &f.arrayData) {
+		return nil
+	}
+	if f.codeByOffset = !has.all(&f.blobCodeBegin, &f.blobCodeEnd); f.codeByOffset {
+		f.blobCodeBegin, f.blobCodeEnd = codeOffset, dataOffset
+		if !has.all(&codeOffset, &dataOffset) {
+			return nil
+		}
+	}
+	f.narrowComplete = t.typeOf(structs, "CodeBlob", "_frame_complete_offset") == "int16_t"
+	last := max(f.blobComplete, f.blobFrame, f.blobCodeBegin, f.blobCodeEnd, f.blobName)
+	f.blobEnd = last + 8
+	if !has.all(&f.heapMemory, &f.heapMap, &f.heapLog2, &f.spaceLow, &f.spaceHigh, &f.blobComplete, &f.blobFrame, &f.blobName, &f.blockUsed) ||
+		!sized.all(&f.blockBytes) || f.blockUsed >= f.blockBytes || f.blockBytes > maxBlockHeader || last > maxBlobHeader-8 {
+		return nil
+	}
+	return f
+}
+
+// methodFields finds the fields that names of methods take; nil when one is missing.
+func (t *vmTables) methodFields(structs, types []byte) *methodFields {
+	m := &methodFields{}
+	var metadata, relocations, scopesOffset, scopesAddress, dependencies, immutableEnd, refCount uint64
+	compiled := map[string]*uint64{
+		"_method": &m.compiled, "_compile_id": &m.compileID, "_metadata_offset": &metadata,
+		"_scopes_data_begin": &scopesAddress, "_scopes_data_offset": &scopesOffset,
+		"_scopes_pcs_offset": &m.scopesPCs, "_dependencies_offset": &dependencies,
+		"_immutable_data": &m.immutable, "_immutable_data_size": &immutableEnd, "_immutable_data_ref_count_offset": &refCount,
+	}
+	flags := map[string]*uint64{"flags": &m.flags, "numFlags": &m.numFlags, "_name": &m.flagName, "_addr": &m.flagAddr}
+	has := t.fields(structs, map[string]map[string]*uint64{
 		"nmethod":        compiled,
 		"CompiledMethod": compiled, // JDK 9 to 22
+		"CodeBlob":       {"_mutable_data": &m.mutable, "_mutable_data_size": &m.mutableBytes, "_relocation_size": &relocations},
 		"PcDesc":         {"_pc_offset": &m.pcOffset, "_scope_decode_offset": &m.pcScope},
 		"Method":         {"_constMethod": &m.constMethod},
 		"ConstMethod": { // whose flags are named so from JDK 21 on
@@ -151,51 +191,33 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 		"Flag":                flags, // JDK 8
 	})
 	sized := t.sizes(types, map[string]*uint64{
-		"PcDesc": &m.pcBytes, "ConstMethod": &m.constBytes, "ConstantPool": &m.poolBytes, "HeapBlock": &f.blockBytes,
-		"JVMFlag": &m.flagBytes, "Flag": &m.flagBytes,
+		"PcDesc": &m.pcBytes, "ConstMethod": &m.constBytes, "ConstantPool": &m.poolBytes, "JVMFlag": &m.flagBytes, "Flag": &m.flagBytes,
 	})
-	if f.oneHeap = has.all(&heap); f.oneHeap {
-		f.heaps, f.interp = heap, &interpFrame8
-	}
-	if !has.all(&f.blobCodeBegin, &f.blobCodeEnd) && has.all(&codeOffset, &dataOffset) {
-		f.codeByOffset, f.blobCodeBegin, f.blobCodeEnd = true, codeOffset, dataOffset
-	} else if !has.all(&f.blobCodeBegin, &f.blobCodeEnd) {
-		return nil
-	}
-	last := max(f.blobComplete, f.blobFrame, f.blobCodeBegin, f.blobCodeEnd, f.blobName)
-	if !f.oneHeap && !has.all(&f.heaps, &f.arrayLen, &f.arrayData) ||
-		!has.all(&f.heapMemory, &f.heapMap, &f.heapLog2, &f.spaceLow, &f.spaceHigh, &f.blobComplete, &f.blobFrame, &f.blobName, &f.blockUsed) ||
-		!sized.all(&f.blockBytes) || f.blockUsed >= f.blockBytes || f.blockBytes > maxBlockHeader || last > maxBlobHeader-8 {
-		return nil
-	}
-	f.narrowComplete = t.typeOf(structs, "CodeBlob", "_frame_complete_offset") == "int16_t"
-	f.blobEnd = last + 8
-	if !has.all(&m.flags, &m.numFlags, &m.flagName, &m.flagAddr) || !sized.all(&m.flagBytes) ||
-		max(m.flagName, m.flagAddr)+8 > m.flagBytes || m.flagBytes > 64 {
-		m.flags = 0
-	}
 	switch {
-	case has.all(&m.immutable, &m.mutable, &m.mutableBytes, &relocations, &m.scopesPCs, &scopesOffset, &immutableEnd):
+	case has.all(&m.immutable, &immutableEnd, &m.mutable, &m.mutableBytes, &relocations, &scopesOffset):
 		m.layout, m.metadata, m.scopesData, m.scopesEnd = scopesApart, relocations, scopesOffset, immutableEnd
 		if has.all(&refCount) {
 			m.scopesEnd = refCount
 		}
-	case has.all(&m.immutable):
-		return &f // JDK 23 and 24
-	case has.all(&m.metadata, &m.scopesPCs, &m.scopesEnd, &scopesAddress):
-		m.scopesData = scopesAddress
-	case has.all(&m.metadata, &m.scopesPCs, &m.scopesEnd, &scopesOffset):
-		m.layout, m.scopesData = scopesByOffset, scopesOffset
+	case has.all(&m.immutable), !has.all(&metadata, &dependencies): // the former is of JDK 23 and 24
+		return nil
+	case has.all(&scopesAddress):
+		m.layout, m.metadata, m.scopesData, m.scopesEnd = scopesByAddress, metadata, scopesAddress, dependencies
+	case has.all(&scopesOffset):
+		m.layout, m.metadata, m.scopesData, m.scopesEnd = scopesByOffset, metadata, scopesOffset, dependencies
 	default:
-		return &f
+		return nil
 	}
-	if has.all(&m.compiled, &m.compileID, &m.pcOffset, &m.pcScope, &m.constMethod, &m.constants, &m.constFlags, &m.constWords,
-		&m.codeSize, &m.nameIndex, &m.signature, &m.poolHolder, &m.poolLen, &m.className, &m.symbolLen, &m.symbolBody, &m.version) &&
-		sized.all(&m.pcBytes, &m.constBytes, &m.poolBytes) && m.areSane() {
-		f.method = m
-		f.blobEnd = max(f.blobEnd, m.compiled+8, m.compileID+4)
+	if !has.all(&m.compiled, &m.compileID, &m.scopesPCs, &m.pcOffset, &m.pcScope, &m.constMethod, &m.constants, &m.constFlags, &m.constWords,
+		&m.codeSize, &m.nameIndex, &m.signature, &m.poolHolder, &m.poolLen, &m.className, &m.symbolLen, &m.symbolBody, &m.version) ||
+		!sized.all(&m.pcBytes, &m.constBytes, &m.poolBytes) || !m.areSane() {
+		return nil
 	}
-	return &f
+	if !has.all(&m.flags, &m.numFlags, &m.flagName, &m.flagAddr) || !sized.all(&m.flagBytes) ||
+		max(m.flagName, m.flagAddr)+8 > m.flagBytes || m.flagBytes > 64 {
+		m.flags = 0
+	}
+	return m
 }
 
 // areSane reports whether structures have a size that they may have.

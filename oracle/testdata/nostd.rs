@@ -4,11 +4,11 @@
 #![no_main]
 use core::arch::{asm, global_asm};
 use core::mem::MaybeUninit;
-use core::ptr::{read_volatile, write_volatile};
+use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 
 static mut SINK: i64 = 0;
 
-fn sink(x: i64) { unsafe { write_volatile(&raw mut SINK, read_volatile(&raw const SINK).wrapping_add(x)) } }
+fn sink(x: i64) { unsafe { write_volatile(addr_of_mut!(SINK), read_volatile(addr_of!(SINK)).wrapping_add(x)) } }
 
 #[inline(never)]
 fn leaf(a: i64, b: i64) -> i64 { a.wrapping_mul(31).wrapping_add(b ^ a >> 3) }
@@ -73,7 +73,7 @@ fn work() {
 
 global_asm!(".globl _start", "_start: xor %ebp, %ebp", "and $-16, %rsp", "call begin", "hlt", options(att_syntax));
 
-#[unsafe(no_mangle)]
+#[no_mangle]
 extern "C" fn begin() -> ! {
     work();
     unsafe { asm!("syscall", in("rax") 231, in("rdi") 0, options(noreturn)) }
