@@ -124,6 +124,45 @@ func TestScopes(t *testing.T) {
 	}
 }
 
+// Where an nmethod has its scopes is told by its beginning, in each of the ways that there are.
+func TestScopeRanges(t *testing.T) {
+	const header, far, further = 0x1000, 0x7000, 0x9000
+	head := make([]byte, 64)
+	for at, v := range map[int]uint32{0: 0x100, 4: 0x300, 8: 0x200, 12: 0x400, 16: 0x180} {
+		binary.LittleEndian.PutUint32(head[at:], v)
+	}
+	for at, v := range map[int]uint64{24: header + 0x300, 32: far, 40: further} {
+		binary.LittleEndian.PutUint64(head[at:], v)
+	}
+	for name, test := range map[string]struct {
+		fields methodFields
+		want   scopeRanges
+	}{
+		"JDK 8": {
+			methodFields{layout: scopesByOffset, metadata: 0, scopesData: 8, scopesPCs: 4, scopesEnd: 12},
+			scopeRanges{pointers: byteRange{0x1100, 0x1200}, data: byteRange{0x1200, 0x1300}, descs: byteRange{0x1300, 0x1400}},
+		},
+		"JDK 9 to 22": {
+			methodFields{layout: scopesByAddress, metadata: 0, scopesData: 24, scopesPCs: 12, scopesEnd: 12},
+			scopeRanges{pointers: byteRange{0x1100, 0x1300}, data: byteRange{0x1300, 0x1400}, descs: byteRange{0x1400, 0x1400}},
+		},
+		"from JDK 25 on": {
+			methodFields{layout: scopesApart, immutable: 32, mutable: 40, metadata: 0, mutableBytes: 16, scopesPCs: 8, scopesData: 4, scopesEnd: 12},
+			scopeRanges{pointers: byteRange{0x9100, 0x9180}, data: byteRange{0x7300, 0x7400}, descs: byteRange{0x7200, 0x7300}},
+		},
+	} {
+		if got := test.fields.rangesOf(header, head); got != test.want {
+			t.Errorf("%s: %x, want %x", name, got, test.want)
+		}
+	}
+	var b []byte
+	for _, r := range []byteRange{{2, 1}, {0, maxScopesBytes + 1}, {1 << 63, 1}} {
+		if r.read(&hotspotVM{mem: &onesMemory{}}, &b) {
+			t.Errorf("%x was read", r)
+		}
+	}
+}
+
 // What the virtual machine tells of itself.
 func TestJavaVersion(t *testing.T) {
 	needPtrace(t)

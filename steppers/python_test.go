@@ -85,7 +85,11 @@ func newPythonMemory(version uint32) *pythonMemory {
 	for i, name := range names { // the first two in one call
 		code(pythonHeap+i*0x200, name, 10*(i+1))
 		at := pythonData + i*frame
-		m.put(at+int(f.code), base+uint64(pythonHeap+i*0x200))
+		tag := uint64(0)
+		if version >= 0x030e {
+			tag = 1
+		}
+		m.put(at+int(f.code), base+uint64(pythonHeap+i*0x200)|tag)
 		m.put(at+int(f.instruction), base+uint64(pythonHeap+i*0x200)+f.bytecode+4)
 		if i < 2 {
 			m.put(at+int(f.previous), base+uint64(at+frame))
@@ -273,7 +277,7 @@ func TestPythonOldLines(t *testing.T) {
 
 // FuzzPython has the interpreter's memory say anything.
 func FuzzPython(f *testing.F) {
-	versions := []uint32{0x030b, 0x030c, 0x030d, 0x0308, 0x030a}
+	versions := []uint32{0x030b, 0x030c, 0x030d, 0x0308, 0x030a, 0x030e, 0x030f}
 	for i, v := range versions {
 		f.Add(newPythonMemory(v).b, uint8(i))
 	}
