@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // TestLiveCodeKept reads memory of a process while it runs, and what was read
@@ -132,4 +136,29 @@ func TestLiveCodeTime(t *testing.T) {
 	}
 	live.forget()
 	is("forgotten", 255, before, 1)
+}
+
+// A program is known by its path, as it is seen from outside of its root or from within.
+func TestRunsProgram(t *testing.T) {
+	testenv.Needs(t, "gcc", "unshare")
+	root := t.TempDir()
+	build := exec.Command("gcc", "-static", "-x", "c", "-o", filepath.Join(root, "waits"), "-")
+	build.Stdin = strings.NewReader("#include <unistd.h>\nint main(void) { write(1, \"!\", 1); pause(); }")
+	testenv.Run(t, build)
+	cmd := exec.Command("unshare", "--root="+root, "/waits")
+	_, out := testenv.Start(t, cmd)
+	if n, err := out.Read(make([]byte, 1)); n != 1 {
+		testenv.Lacks(t, "no root of its own: %v", err)
+	}
+	task := ThreadID(cmd.Process.Pid)
+	for exe, want := range map[string]bool{
+		"/waits": true, filepath.Join(root, "waits"): true, "/waits (deleted)": true, "/other": false, "": false,
+	} {
+		if got := runsProgram(task, exe); got != want {
+			t.Errorf("%q: %v", exe, got)
+		}
+	}
+	if runsProgram(1<<30, "/waits") {
+		t.Error("a task that is none runs it")
+	}
 }

@@ -302,9 +302,10 @@ func TestJavaExecutesJava(t *testing.T) {
 	needPtrace(t)
 	lib := steptest.Compile(t, []string{"gcc", "-shared", "-fPIC", "-O1"}, "again.c", execAgain)
 	t.Setenv("LD_PRELOAD", lib)
+	testenv.NeedsJava(t)
 	java, err := exec.LookPath("java")
 	if err != nil {
-		t.Skip("no Java here")
+		t.Fatal(err)
 	}
 	pid := startJava(t, testenv.Program{Path: java})
 	os.Unsetenv("LD_PRELOAD")

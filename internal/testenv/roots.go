@@ -69,14 +69,35 @@ func (p Program) TempDir(t testing.TB) (dir, seen string) {
 	return dir, strings.TrimPrefix(dir, p.Root)
 }
 
+// NeedsJava skips a test where this machine has no Java with a compiler. It is not among what
+// SWBPF_REQUIRE_KERNEL declares.
+func NeedsJava(t testing.TB) {
+	t.Helper()
+	for _, tool := range []string{"java", "javac"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip("no Java here")
+		}
+	}
+}
+
 // EachJava runs a test with each virtual machine of Java that there is.
 func EachJava(t *testing.T, test func(t *testing.T, java Program)) {
 	t.Helper()
-	if _, err := exec.LookPath("javac"); err != nil {
-		t.Skip("no Java here")
-	}
-	for _, java := range Programs("java", "usr/lib/jvm/*/bin/java", "usr/lib/jvm/*/jre/bin/java") {
+	NeedsJava(t)
+	programs := Programs("java", "usr/lib/jvm/*/bin/java", "usr/lib/jvm/*/jre/bin/java")
+	wantElsewhere(t, programs)
+	for _, java := range programs {
 		t.Run(java.Name(), func(t *testing.T) { test(t, java) })
+	}
+}
+
+// wantElsewhere fails where SWBPF_ROOTS names file systems that have none of these programs:
+// nobody would miss them.
+func wantElsewhere(t *testing.T, programs []Program) {
+	t.Helper()
+	elsewhere := func(p Program) bool { return p.Root != "" }
+	if os.Getenv("SWBPF_ROOTS") != "" && !slices.ContainsFunc(programs, elsewhere) {
+		t.Error("SWBPF_ROOTS has no such program")
 	}
 }
 
@@ -98,6 +119,7 @@ func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
 			programs = append(programs, Program{Path: path})
 		}
 	}
+	wantElsewhere(t, programs)
 	seen := map[string]bool{}
 	for _, python := range programs {
 		command := python.Command("-c", "import os, sys; print('%d.%d' % sys.version_info[:2], os.path.realpath(sys.executable))")
