@@ -3,6 +3,7 @@ package swbpf_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/testenv"
@@ -172,6 +172,24 @@ func TestPython(t *testing.T) {
 	testenv.EachPython(t, testPython)
 }
 
+// waitAsleep waits until threads sleep.
+func waitAsleep[T any](t *testing.T, pid int, threads map[procstate.ThreadID]T) {
+	t.Helper()
+	eventually(t, "threads wait", func() bool {
+		infos, err := procstate.ProcessThreads(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, th := range infos {
+			if _, is := threads[th.TID]; is && th.State == procstate.StateSleeping {
+				n++
+			}
+		}
+		return n == len(threads)
+	})
+}
+
 func testPython(t *testing.T, python testenv.Program) {
 	const threads = 7
 	command := python.Command(python.Script(t, filepath.Join("testdata", "walk", "waits.py")))
@@ -195,24 +213,7 @@ func testPython(t *testing.T, python testenv.Program) {
 		}
 		want[told.TID] = told.Calls
 	}
-	asleep := func() bool {
-		for tid := range want {
-			infos, err := procstate.ProcessThreads(cmd.Process.Pid)
-			if err != nil {
-				t.Fatal(err)
-			}
-			i := slices.IndexFunc(infos, func(th procstate.Thread) bool { return th.TID == tid })
-			if i < 0 || infos[i].State != procstate.StateSleeping {
-				return false
-			}
-		}
-		return true
-	}
-	for deadline := time.Now().Add(time.Minute); !asleep(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("threads do not wait")
-		}
-	}
+	waitAsleep(t, cmd.Process.Pid, want)
 	module := regexp.MustCompile(`^<module> (.*/)?([^/:]+):`)
 	check := func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 		t.Helper()
@@ -257,4 +258,117 @@ func testPython(t *testing.T, python testenv.Program) {
 		}
 		check(w, tid, frames)
 	}
+}
+
+// TestJavaScript compares what threads of Node run with what they have written of it, by the
+// interpreter, the baseline compiler and the optimising ones.
+func TestJavaScript(t *testing.T) {
+	amd64Only(t)
+	canTrace(t)
+	testenv.EachNode(t, func(t *testing.T, node string) {
+		withoutMaglev := []string{"--no-opt"}
+		if exec.Command(node, "--no-maglev", "--version").Run() == nil {
+			withoutMaglev = append(withoutMaglev, "--no-maglev")
+		}
+		for name, flags := range map[string][]string{
+			"interpreted": append([]string{"--no-sparkplug"}, withoutMaglev...),
+			"baseline":    append([]string{"--always-sparkplug"}, withoutMaglev...),
+			"mixed":       nil,
+		} {
+			t.Run(name, func(t *testing.T) { testJavaScript(t, name, append([]string{node}, flags...)) })
+		}
+	})
+}
+
+// jsCall is a call as waits.js tells it.
+type jsCall struct {
+	Name, File string
+	Line       int
+}
+
+func testJavaScript(t *testing.T, name string, command []string) {
+	const threads = 2
+	script, err := filepath.Abs(filepath.Join("testdata", "walk", "waits.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(command[0], append(command[1:], script, "20000")...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	want := map[procstate.ThreadID][]jsCall{}
+	for lines := json.NewDecoder(out); len(want) < threads; {
+		var told struct {
+			TID   procstate.ThreadID
+			Calls []jsCall
+		}
+		if err := lines.Decode(&told); err != nil {
+			t.Fatal(err)
+		}
+		want[told.TID] = told.Calls
+	}
+	waitAsleep(t, cmd.Process.Pid, want)
+	ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for i := range ps.Stacks {
+		s := &ps.Stacks[i]
+		calls, told := want[s.TID]
+		if !told {
+			continue
+		}
+		seen++
+		got, compiled, inlined := jsCalls(s)
+		if s.Err != nil || len(got) != len(calls) {
+			t.Errorf("thread %d: %v, calls\n%v\nwant\n%v", s.TID, s.Err, got, calls)
+			continue
+		}
+		for i := range got {
+			if !got[i].is(calls[i]) {
+				t.Errorf("thread %d: call %d: %v, want %v", s.TID, i, got[i], calls[i])
+			}
+		}
+		if wantCompiled := name != "interpreted"; compiled > 0 != wantCompiled {
+			t.Errorf("%d frames of compiled code", compiled)
+		}
+		if name == "mixed" && inlined == 0 {
+			t.Error("nothing was inlined")
+		}
+	}
+	if seen != threads {
+		t.Errorf("%d threads that wait", seen)
+	}
+}
+
+// jsCalls returns the calls of JavaScript in a stack, how many frames are of compiled code, and
+// how many calls were inlined.
+func jsCalls(s *swbpf.ThreadStack) (calls []jsCall, compiled, inlined int) {
+	for i := range s.Frames {
+		lines := s.Walker.Codes().Lines(s.Frames[i].Code)
+		if len(lines) == 0 {
+			continue
+		}
+		if lib, _, ok := s.Walker.Library(&s.Frames[i]); ok && lib.Path == "" {
+			compiled++
+		}
+		inlined += len(lines) - 1
+		for _, l := range lines {
+			calls = append(calls, jsCall{l.Name, l.File, l.Line})
+		}
+	}
+	return calls, compiled, inlined
+}
+
+// is reports whether a call that was found is one that was told: which has no name where that is
+// inferred or made up, or one that was given to the function later.
+func (c jsCall) is(told jsCall) bool {
+	return (told.Name == "" || strings.HasPrefix(told.Name, "[nodejs.") || told.Name == c.Name) && c.File == told.File && c.Line == told.Line
 }

@@ -55,12 +55,14 @@ func (im *Image) DynamicSymbol(index uint32) (sym ELFSymbol, ok bool) {
 
 func (im *Image) eachSymbolOf(s Section, fn func(*ELFSymbol) bool) bool {
 	t, err := im.symbolTable(s)
-	if err != nil {
-		return true
-	}
+	return err != nil || t.each(s, fn)
+}
+
+// each calls fn for the symbols that are defined until it returns false, and returns what it did last.
+func (t *symbolTable) each(s Section, fn func(*ELFSymbol) bool) bool {
 	var sym ELFSymbol
 	more := true
-	_ = im.SectionParts(s, maxSymtab, func(b []byte) { // cut short meanwhile: what could be read
+	_ = t.im.SectionParts(s, maxSymtab, func(b []byte) { // cut short meanwhile: what could be read
 		for ; more && len(b) >= t.size; b = b[t.size:] {
 			more = !t.read(b, &sym) || fn(&sym)
 		}
@@ -72,8 +74,9 @@ func (im *Image) eachSymbolOf(s Section, fn func(*ELFSymbol) bool) bool {
 type symbolTable struct {
 	im    *Image
 	names []byte
-	size  int // bytes of an entry
-	left  int // bytes of names that may still be read: each may be the end of another
+	named map[uint32][]byte // instead of names: those that are wanted, by offset
+	size  int               // bytes of an entry
+	left  int               // bytes of names that may still be read: each may be the end of another
 }
 
 func (im *Image) symbolTable(s Section) (t symbolTable, err error) {
@@ -98,10 +101,19 @@ func (t *symbolTable) read(b []byte, sym *ELFSymbol) (ok bool) {
 		info, shndx, value, size = 12, 14, 4, 8
 	}
 	at := uint64(le.Uint32(b))
-	if le.Uint16(b[shndx:]) == uint16(elf.SHN_UNDEF) || at >= uint64(len(t.names)) || t.left < 0 {
+	if le.Uint16(b[shndx:]) == uint16(elf.SHN_UNDEF) || t.left < 0 {
 		return false
 	}
-	sym.Name = t.names[at:min(at+maxSymbolName, uint64(len(t.names)))]
+	if t.named != nil {
+		if sym.Name = t.named[uint32(at)]; sym.Name == nil {
+			return false
+		}
+	} else {
+		if at >= uint64(len(t.names)) {
+			return false
+		}
+		sym.Name = t.names[at:min(at+maxSymbolName, uint64(len(t.names)))]
+	}
 	if n := bytes.IndexByte(sym.Name, 0); n >= 0 {
 		sym.Name = sym.Name[:n]
 	}
@@ -192,4 +204,57 @@ func (im *Image) symbolWithName(s Section, name uint32, typ elf.SymType) (vaddr,
 		}
 	}
 	return 0, 0
+}
+
+// EachSymbolOf calls fn for the symbols that a table (".symtab", ".dynsym") defines whose names
+// begin with one of some prefixes, until fn returns false. It keeps little in memory, also of a
+// file with many symbols.
+func (im *Image) EachSymbolOf(table string, fn func(*ELFSymbol) bool, prefixes ...string) {
+	s, ok := im.Section(table)
+	if !ok || uint64(s.Link) >= uint64(len(im.sections)) || s.Size > maxSymtab || s.Type == elf.SHT_NOBITS {
+		return
+	}
+	names := im.namesWith(im.sections[s.Link], prefixes)
+	if len(names) == 0 {
+		return
+	}
+	t := symbolTable{im: im, size: 24, named: names, left: maxStrtab}
+	if im.arch.AddressWidth == 4 {
+		t.size = 16
+	}
+	t.each(s, fn)
+}
+
+// maxNamesWith bounds the names that namesWith finds.
+const maxNamesWith = 1 << 16
+
+// namesWith finds the names in a string table that begin with one of some prefixes, by offset.
+func (im *Image) namesWith(s Section, prefixes []string) map[uint32][]byte {
+	if s.Type == elf.SHT_NOBITS || s.Size > maxStrtab {
+		return nil
+	}
+	const longest = 1 << 10
+	found := map[uint32][]byte{}
+	buf := make([]byte, searchBlock+longest)
+	for off := uint64(0); off < s.Size; off += searchBlock {
+		b := buf[:min(uint64(len(buf)), s.Size-off)]
+		if im.readFull(b, s.Off+off) != nil {
+			return found
+		}
+		for _, prefix := range prefixes {
+			want := append([]byte{0}, prefix...)
+			for from := 0; from < searchBlock && len(found) < maxNamesWith; from++ {
+				i := bytes.Index(b[min(from, len(b)):], want)
+				if i < 0 {
+					break
+				}
+				from += i
+				name, _, whole := bytes.Cut(b[from+1:], []byte{0})
+				if whole {
+					found[uint32(off)+uint32(from)+1] = bytes.Clone(name)
+				}
+			}
+		}
+	}
+	return found
 }

@@ -14,6 +14,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	            the kernel's frame
 //	Go          its table beats .debug_frame, see Go
 //	Python      what functions its interpreter runs; walks through nothing
+//	V8          the same for JavaScript
 //	Debug       CFI
 //	JIT         CFI of code made at run time, which the process tells of
 //	HotSpot     compiled Java, by what its virtual machine has noted
@@ -30,5 +31,5 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 }
 
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(nil), analysis)
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(nil), analysis)
 }

@@ -137,6 +137,33 @@ func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
 	}
 }
 
+// EachNode runs a test with each Node that there is: this machine's, and those that SWBPF_NODES
+// lists, as PATH does directories.
+func EachNode(t *testing.T, test func(t *testing.T, node string)) {
+	t.Helper()
+	nodes := filepath.SplitList(os.Getenv("SWBPF_NODES"))
+	if path, err := exec.LookPath("node"); err == nil {
+		nodes = append(nodes, path)
+	}
+	seen := map[string]bool{}
+	for _, node := range nodes {
+		out, err := exec.Command(node, "--version").Output()
+		if err != nil {
+			t.Errorf("%s: %v", node, err)
+		}
+		version := strings.TrimSpace(string(out))
+		major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+		if !slices.Contains([]string{"18", "20", "22", "24", "25", "26"}, major) || seen[version] {
+			continue
+		}
+		seen[version] = true
+		t.Run(version, func(t *testing.T) { test(t, node) })
+	}
+	if len(seen) == 0 {
+		t.Skip("no Node of a version that is known here")
+	}
+}
+
 // Script copies a file to where the program sees it, and returns that place.
 func (p Program) Script(t testing.TB, source string) string {
 	t.Helper()

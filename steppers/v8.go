@@ -1,0 +1,215 @@
+package steppers
+
+import (
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// V8 notes which functions of JavaScript run in frames of V8, the virtual machine of Node
+// (see unwind.Codes), on x86-64: V8 10.2, 11.3 and 12.4 to 14.6, of Node 18, 20 and 22 to 26. It walks through no
+// frame, and has all other steppers find them as they do.
+//
+// A frame of the interpreter or of the baseline compiler holds the function and its bytecode. What
+// the optimising compilers have made is found by its code, which tells what was inlined where.
+// What is called how is read from the process when it is first met: by then, in a recording some
+// tenths of a second later, the garbage collector can have moved or freed what a frame has
+// pointed to. So nothing has a name that does not fit together: the function of a frame must
+// still have the frame's bytecode. Where it has not, as many functions are made for one call, it
+// is looked for among all functions of the scripts that are known.
+type V8 struct {
+	images perImage[v8Image]
+}
+
+// NewV8 makes a V8.
+func NewV8() *V8 { return &V8{} }
+
+// Name implements unwind.FrameStepper.
+func (s *V8) Name() string { return "v8" }
+
+// Priority implements unwind.FrameStepper.
+func (s *V8) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
+
+// image returns what is known of a file.
+func (s *V8) image(im *procstate.Image) *v8Image {
+	p := s.images.get(im)
+	if p == nil {
+		p = &v8Image{}
+		if im.Arch() == procstate.AMD64 {
+			*p = findV8(im)
+		}
+		s.images.put(im, p)
+	}
+	return p
+}
+
+// interprets reports whether m maps the code that runs bytecode, and the caller of f returns to it.
+func (s *V8) interprets(m *procstate.Mapping, pc uint64, interrupted bool) bool {
+	if interrupted {
+		return false // its frame may not be whole
+	}
+	for _, r := range s.image(m.Image).interpreter {
+		if vaddr := pc - m.Bias; vaddr-r.start < r.end-r.start {
+			return true
+		}
+	}
+	return false
+}
+
+// CallerFrame implements unwind.FrameStepper. It is always NotMe.
+func (s *V8) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
+	pc := in.LookupPC()
+	m := w.MappingAt(pc)
+	if m == nil || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	interrupted := in.Flags&unwind.Interrupted != 0
+	switch {
+	case m.Image != nil:
+		if s.interprets(m, pc, interrupted) {
+			if vm := s.machine(w); vm != nil {
+				in.Code = vm.interpretedCode(w.Codes(), in)
+			}
+		}
+	case !procstate.HasFile(m.Path):
+		if vm := s.machine(w); vm != nil {
+			in.Code = vm.compiledCode(w.Codes(), m, in)
+		}
+	}
+	return unwind.NotMe, nil
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *V8) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m == nil {
+		return unwind.RuleNotMe, true
+	}
+	if m.Image == nil {
+		return unwind.RuleNotMe, false
+	}
+	if !interrupted {
+		pc--
+	}
+	return unwind.RuleNotMe, !s.interprets(m, pc, interrupted)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *V8) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(isKept) }
+
+// v8VM is what is known of the virtual machine of a process. Addresses of objects are as V8
+// has them, with a bit set that tells them from small integers.
+type v8VM struct {
+	fields *v8Fields        // nil: there is none
+	image  *procstate.Image // that has it
+	mem    procstate.Memory
+	live   procstate.LiveMemory // nil where mem is live
+
+	walk       uint64 // the last for which it was known to be there
+	generation uint32 // of the mappings then
+
+	types map[uint64]uint16 // by map
+
+	compiled []*v8Code            // by where they begin
+	missed   map[uint64]time.Time // pages of code of which none was found
+
+	bytecodes map[uint64]*v8Bytecode
+	functions map[uint64]*v8Function
+	scripts   map[uint64]*v8Script
+	searched  time.Time // when the scripts were searched for functions
+	serial    uint32    // of the last function or code
+
+	codes  map[v8Place]uint32 // numbers in unwind.Codes
+	resets int                // of these
+
+	page  [v8CodePage]byte
+	small [8]byte
+}
+
+// v8Place is what a frame runs: a place in compiled code, or in a function's bytecode.
+type v8Place struct {
+	serial uint32
+	at     int32
+}
+
+// Limits on what is kept of a process, and on what is read of it.
+const (
+	maxV8Types     = 1 << 12
+	maxV8Compiled  = 1 << 13
+	maxV8Functions = 1 << 15
+	maxV8Scripts   = 1 << 12
+	maxV8Codes     = 1 << 18
+
+	maxV8CodeBytes = 1 << 20 // that are looked through for where the code begins
+	maxV8Table     = 1 << 20 // bytes of a table
+	maxV8Inlined   = 1 << 12
+	maxV8Name      = 1 << 10 // characters
+	maxV8Source    = 32 << 20
+	maxV8Listed    = 1 << 16 // functions of a script
+
+	v8CodePage    = 4 << 10
+	v8Interval    = 100 * time.Millisecond // after which what was read is looked at again
+	v8MissedAfter = time.Second
+)
+
+// machine returns the virtual machine of the process that w walks, nil when there is none.
+func (s *V8) machine(w *unwind.Walker) *v8VM {
+	vm, _ := w.Kept(s).(*v8VM)
+	if vm == nil || vm.walk != w.Walks() {
+		libs := w.ProcessState().Libraries()
+		generation, ok := generationOf(libs)
+		if vm == nil || !ok || generation != vm.generation {
+			vm = s.findMachine(w, libs, vm)
+			vm.generation = generation
+			w.Keep(s, vm)
+		}
+		vm.walk = w.Walks()
+	}
+	if vm.fields == nil {
+		return nil
+	}
+	return vm
+}
+
+// findMachine looks for the virtual machine, which may be the one that is known. What it
+// returns has no fields when there is none.
+func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v8VM) *v8VM {
+	vm := &v8VM{mem: w.ProcessState()}
+	if libs == nil {
+		return vm
+	}
+	for _, lib := range libs.Libraries() {
+		if lib.Image == nil {
+			continue
+		}
+		p := s.image(lib.Image)
+		if p.fields == nil {
+			continue
+		}
+		if known != nil && known.image == lib.Image {
+			return known
+		}
+		vm.fields, vm.image = p.fields, lib.Image
+		vm.live, _ = w.ProcessState().(procstate.LiveMemory)
+		vm.types = map[uint64]uint16{}
+		vm.missed = map[uint64]time.Time{}
+		vm.bytecodes = map[uint64]*v8Bytecode{}
+		vm.functions = map[uint64]*v8Function{}
+		vm.scripts = map[uint64]*v8Script{}
+		break
+	}
+	return vm
+}
+
+// number returns the number of a place in w.Codes, for which lines are asked when it is new.
+func (vm *v8VM) number(codes *unwind.Codes, at v8Place, start uint64, lines func() []unwind.CodeLine) uint32 {
+	if vm.codes == nil || vm.resets != codes.Resets() {
+		vm.codes, vm.resets = map[v8Place]uint32{}, codes.Resets()
+	}
+	n, known := vm.codes[at]
+	if !known && len(vm.codes) < maxV8Codes {
+		n = codes.Add(start, lines(), 0)
+		vm.codes[at] = n
+	}
+	return n
+}

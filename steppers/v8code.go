@@ -1,0 +1,377 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// v8Code is code that V8 has compiled.
+type v8Code struct {
+	start, size uint64
+	header      [v8HeaderBytes]byte // of the object that it is in, as it was
+	object      uint64              // Code
+	head        [v8CodeBytes]byte   // of that, as it was
+	checked     time.Time           // when it was seen to be that
+	serial      uint32
+
+	kind      uint32
+	bytecode  uint64   // of what the baseline compiler has made, else 0
+	offsets   []byte   // how long the code of each bytecode is
+	function  uint64   // SharedFunctionInfo, of optimised code, else 0
+	inlined   []uint64 // the same, of functions that were inlined
+	inlining  []v8Inlining
+	positions []v8Position
+}
+
+// v8HeaderBytes is as much as is looked at of the object that instructions are in.
+const v8HeaderBytes = 16
+
+// v8Inlining is where a function was inlined.
+type v8Inlining struct {
+	v8Source
+	function int32 // an index, -1: none of JavaScript
+}
+
+// v8Source is a place in the source: in a function that was inlined, by index, or -1.
+type v8Source struct{ position, inlined int32 }
+
+// v8Position tells the place in the source of code from an offset on.
+type v8Position struct {
+	off int32
+	v8Source
+}
+
+// compiledCode returns the number of what f runs, which is in code that is in no file; 0 where
+// there is no telling.
+func (vm *v8VM) compiledCode(codes *unwind.Codes, m *procstate.Mapping, f *unwind.Frame) uint32 {
+	c := vm.codeAt(m, f.LookupPC())
+	switch {
+	case c == nil:
+		return 0
+	case c.kind == vm.fields.baseline-1: // a copy of the code that runs bytecode
+		return vm.interpretedCode(codes, f)
+	case c.bytecode != 0:
+		return vm.baselineCode(codes, c, f)
+	case c.function == 0:
+		return 0
+	}
+	off := int32(f.LookupPC() - c.start)
+	return vm.number(codes, v8Place{c.serial, off}, c.start, func() []unwind.CodeLine { return vm.compiledLines(c, off) })
+}
+
+// compiledLines tells what is at an offset of optimised code, what was inlined first.
+func (vm *v8VM) compiledLines(c *v8Code, off int32) (lines []unwind.CodeLine) {
+	at := v8PositionAt(c.positions, off)
+	for n := 0; at.inlined >= 0; n++ {
+		if int(at.inlined) >= len(c.inlining) || n > len(c.inlining) {
+			return nil
+		}
+		in := c.inlining[at.inlined]
+		if in.function >= 0 {
+			if int(in.function) >= len(c.inlined) {
+				return nil
+			}
+			fn := vm.functionAt(c.inlined[in.function])
+			if fn == nil {
+				return nil
+			}
+			lines = append(lines, fn.at(at.position))
+		}
+		at = in.v8Source
+	}
+	fn := vm.functionAt(c.function)
+	if fn == nil {
+		return nil
+	}
+	return append(lines, fn.at(at.position))
+}
+
+// codeAt returns the code at pc, in m, nil where none is known to be.
+func (vm *v8VM) codeAt(m *procstate.Mapping, pc uint64) *v8Code {
+	i, found := slices.BinarySearchFunc(vm.compiled, pc, func(c *v8Code, pc uint64) int {
+		if c.start <= pc {
+			return -1
+		}
+		return 1
+	})
+	if found || i == 0 {
+		return vm.findCode(m, pc)
+	}
+	c := vm.compiled[i-1]
+	if pc-c.start >= c.size {
+		return vm.findCode(m, pc)
+	}
+	if !vm.isStill(c) {
+		vm.compiled = slices.Delete(vm.compiled, i-1, i)
+		return vm.findCode(m, pc)
+	}
+	return c
+}
+
+// isStill reports whether code is still what it was.
+func (vm *v8VM) isStill(c *v8Code) bool {
+	var header [v8HeaderBytes]byte
+	if n, _ := vm.mem.ReadMemory(c.start-vm.fields.header, header[:]); n < len(header) || header != c.header {
+		return false
+	}
+	now := time.Now()
+	if now.Sub(c.checked) < v8Interval {
+		return true
+	}
+	var head [v8CodeBytes]byte
+	if vm.read(c.object-1, head[:]) && head != c.head {
+		return false
+	}
+	c.checked = now // of one that cannot be read any more nothing else will be known
+	return true
+}
+
+// findCode looks for the object whose instructions are at pc: they begin at multiples of
+// v8CodeAlign, behind a header that begins with the address of its map.
+func (vm *v8VM) findCode(m *procstate.Mapping, pc uint64) *v8Code {
+	const align = 32
+	now := time.Now()
+	if t, ok := vm.missed[pc/v8CodePage]; ok && now.Sub(t) < v8MissedAfter {
+		return nil
+	}
+	page, n := ^uint64(0), 0
+	for start := pc &^ (align - 1); pc-start < maxV8CodeBytes; start -= align {
+		at := start - vm.fields.header
+		if at < m.Start || at > start {
+			break
+		}
+		if at&^(v8CodePage-1) != page {
+			page = at &^ (v8CodePage - 1)
+			n, _ = vm.mem.ReadMemory(page, vm.page[:])
+		}
+		if at-page+8 > uint64(n) {
+			break
+		}
+		is := binary.LittleEndian.Uint64(vm.page[at-page:])
+		if typ, ok := vm.typeOfMap(is); !ok || typ != vm.fields.streamType {
+			continue
+		}
+		c := vm.readCode(start)
+		if c == nil {
+			continue
+		}
+		if pc-start >= c.size {
+			break
+		}
+		vm.keepCode(c)
+		return c
+	}
+	if len(vm.missed) >= maxV8Compiled {
+		clear(vm.missed)
+	}
+	vm.missed[pc/v8CodePage] = now
+	return nil
+}
+
+// keepCode puts code in the place of what was there.
+func (vm *v8VM) keepCode(c *v8Code) {
+	if len(vm.compiled) >= maxV8Compiled {
+		vm.compiled = nil
+	}
+	vm.compiled = slices.DeleteFunc(vm.compiled, func(o *v8Code) bool {
+		return o.start < c.start+c.size && c.start < o.start+o.size
+	})
+	i, _ := slices.BinarySearchFunc(vm.compiled, c.start, func(o *v8Code, start uint64) int {
+		if o.start < start {
+			return -1
+		}
+		return 1
+	})
+	vm.compiled = slices.Insert(vm.compiled, i, c)
+}
+
+// readCode reads what is known of code that begins at an address, nil where there is none.
+func (vm *v8VM) readCode(start uint64) *v8Code {
+	f, le := vm.fields, binary.LittleEndian
+	c := &v8Code{start: start, checked: time.Now()}
+	if n, _ := vm.mem.ReadMemory(start-f.header, c.header[:]); n < len(c.header) {
+		return nil
+	}
+	c.object = start - f.header + 1
+	if f.split {
+		c.object = le.Uint64(c.header[v8StreamCode:])
+		if typ, ok := vm.typeOf(c.object); !ok || typ != f.codeType {
+			return nil
+		}
+	}
+	if !vm.read(c.object-1, c.head[:]) || f.split && le.Uint64(c.head[f.codeStart:]) != start {
+		return nil
+	}
+	c.size = uint64(le.Uint32(c.head[f.codeSize:]))
+	c.kind = le.Uint32(c.head[f.codeFlags:]) & v8CodeKindMask
+	vm.serial++
+	c.serial = vm.serial
+	data, positions := le.Uint64(c.head[f.codeData:]), le.Uint64(c.head[f.positions:])
+	switch c.kind {
+	case f.baseline:
+		c.bytecode, _ = vm.bytecodeIn(data)
+		c.offsets = vm.byteArray(positions)
+	case f.baseline + 1, f.baseline + 2:
+		vm.readOptimized(c, data, positions)
+	}
+	return c
+}
+
+// readOptimized reads what is known of optimised code. Of which not all fits together nothing is.
+func (vm *v8VM) readOptimized(c *v8Code, data, positions uint64) {
+	f := vm.fields
+	element := func(array, index uint64) uint64 {
+		v, _ := vm.word(array - 1 + v8Data + 8*index)
+		return v
+	}
+	if n, ok := vm.lengthOf(data); !ok || n <= max(f.inlinedCount, f.literals, f.optimized, f.inlining) {
+		return
+	}
+	function, ok := vm.unwrapped(element(data, f.optimized))
+	inlined, isSmall := smallInteger(element(data, f.inlinedCount))
+	literals := element(data, f.literals)
+	n, isArray := vm.lengthOf(literals)
+	if !ok || !isSmall || !isArray || inlined > maxV8Inlined || inlined > n {
+		return
+	}
+	words := make([]byte, 8*inlined)
+	if !vm.read(literals-1+v8Data, words) {
+		return
+	}
+	for ; len(words) > 0; words = words[8:] {
+		fn, ok := vm.unwrapped(binary.LittleEndian.Uint64(words) &^ 2) // which may be a weak reference
+		if !ok {
+			return
+		}
+		c.inlined = append(c.inlined, fn)
+	}
+	c.inlining = v8Inlinings(vm.byteArray(element(data, f.inlining)))
+	c.positions = v8Positions(vm.byteArray(positions), f.flagged)
+	c.function = function
+}
+
+// unwrapped returns a SharedFunctionInfo, which may be in an object of its own.
+func (vm *v8VM) unwrapped(object uint64) (function uint64, ok bool) {
+	for range 2 {
+		typ, known := vm.typeOf(object)
+		if !known {
+			return 0, false
+		}
+		if typ == vm.fields.sharedType {
+			return object, true
+		}
+		object, _ = vm.word(object - 1 + v8Wrapped)
+	}
+	return 0, false
+}
+
+// v8SourceOf takes a SourcePosition apart.
+func v8SourceOf(v int64) v8Source {
+	return v8Source{int32(v>>1&(1<<30-1)) - 1, int32(v>>31&(1<<16-1)) - 1}
+}
+
+// v8Inlinings reads the table of where functions were inlined (InliningPosition).
+func v8Inlinings(b []byte) (table []v8Inlining) {
+	const bytes = 16
+	for ; len(b) >= bytes; b = b[bytes:] {
+		source := v8SourceOf(int64(binary.LittleEndian.Uint64(b)))
+		table = append(table, v8Inlining{source, int32(binary.LittleEndian.Uint32(b[8:]))})
+	}
+	return table
+}
+
+// v8Positions reads a table of places in the source (SourcePositionTableIterator): steps from one
+// to the next. The first is from offset -1, which is that of the function's entry. Of a step of the
+// offset one bit tells whether a statement begins there; where it is flagged these are two.
+func v8Positions(b []byte, flagged bool) (table []v8Position) {
+	off, position := int64(-1), int64(0)
+	for len(b) > 0 {
+		step, n := v8Unsigned(b)
+		moved, m := v8Unsigned(b[n:])
+		if n == 0 || m == 0 {
+			break
+		}
+		b = b[n+m:]
+		if step >>= 1; flagged {
+			step >>= 1
+		}
+		if step > 1<<31-2 {
+			break
+		}
+		off, position = off+int64(step), position+(int64(moved>>1)^-int64(moved&1))
+		if off > 1<<31-1 {
+			break
+		}
+		table = append(table, v8Position{int32(off), v8SourceOf(position)})
+	}
+	return table
+}
+
+// v8PositionAt returns the place in the source of an offset.
+func v8PositionAt(table []v8Position, off int32) v8Source {
+	i, _ := slices.BinarySearchFunc(table, off, func(p v8Position, off int32) int {
+		if p.off <= off {
+			return -1
+		}
+		return 1
+	})
+	if i == 0 {
+		return v8Source{-1, -1}
+	}
+	return table[i-1].v8Source
+}
+
+// bytecodeOffset returns which bytecode some code of the baseline compiler is for, less than 0
+// where there is no telling (BytecodeOffsetIterator). code is the bytecode that it was made of.
+func (f *v8Fields) bytecodeOffset(offsets, code []byte, off uint32) int32 {
+	at, next, end := int32(-1), 0, uint64(0) // the bytecode, the one behind it, and where its code ends
+	for {
+		n, bytes := v8Unsigned(offsets)
+		if bytes == 0 {
+			return -1
+		}
+		offsets = offsets[bytes:]
+		if end += n; end > uint64(off) {
+			return at
+		}
+		size := f.bytecodeSize(code[next:])
+		if size == 0 {
+			return -1
+		}
+		at, next = int32(next), next+size
+	}
+}
+
+// bytecodeSize returns how many bytes the first bytecode has; 0 where there is none.
+func (f *v8Fields) bytecodeSize(code []byte) int {
+	const wide = 2 // those below are prefixes of others, whose operands are wider
+	prefix, sizes := 0, f.sizes[0]
+	if len(code) > 1 && code[0] < wide {
+		prefix, sizes = 1, f.sizes[1+code[0]]
+	}
+	if len(code) <= prefix || int(code[prefix]) >= len(sizes) {
+		return 0
+	}
+	n := prefix + int(sizes[code[prefix]])
+	if n > len(code) {
+		return 0
+	}
+	return n
+}
+
+// v8Unsigned reads the number that b begins with, of n bytes; n is 0 when there is none.
+func v8Unsigned(b []byte) (v uint64, n int) {
+	for n < len(b) && n < 10 {
+		digit := b[n]
+		v |= uint64(digit&0x7f) << (7 * n)
+		n++
+		if digit < 0x80 {
+			return v, n
+		}
+	}
+	return 0, 0
+}

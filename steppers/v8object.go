@@ -1,0 +1,229 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"strings"
+	"unicode/utf16"
+)
+
+// read reads memory of the process as it is now.
+func (vm *v8VM) read(addr uint64, buf []byte) bool {
+	if vm.live != nil {
+		return vm.live.ReadLive(addr, buf) == len(buf)
+	}
+	n, err := vm.mem.ReadMemory(addr, buf)
+	return err == nil && n == len(buf)
+}
+
+func (vm *v8VM) word(addr uint64) (uint64, bool) {
+	ok := vm.read(addr, vm.small[:])
+	return binary.LittleEndian.Uint64(vm.small[:]), ok
+}
+
+// smallInteger returns the integer that a word is in place of an object's address. It is negative as int32.
+func smallInteger(word uint64) (v uint64, ok bool) { return word >> 32, word&(1<<32-1) == 0 }
+
+// typeOf returns the type of an object; ok is false where there is none.
+func (vm *v8VM) typeOf(object uint64) (typ uint16, ok bool) {
+	if object&3 != 1 {
+		return 0, false
+	}
+	is, ok := vm.word(object - 1)
+	if !ok {
+		return 0, false
+	}
+	return vm.typeOfMap(is)
+}
+
+// typeOfMap returns the type of the objects of a map. Those of the types that are asked for here
+// are never freed.
+func (vm *v8VM) typeOfMap(addr uint64) (typ uint16, ok bool) {
+	if addr&3 != 1 || addr>>47 != 0 || addr < v8CodePage {
+		return 0, false
+	}
+	if typ, ok = vm.types[addr]; ok {
+		return typ, true
+	}
+	if !vm.read(addr-1+v8MapType, vm.small[:2]) {
+		return 0, false
+	}
+	if len(vm.types) >= maxV8Types {
+		clear(vm.types)
+	}
+	typ = binary.LittleEndian.Uint16(vm.small[:])
+	vm.types[addr] = typ
+	return typ, true
+}
+
+// lengthOf returns how many elements an array has.
+func (vm *v8VM) lengthOf(array uint64) (n uint64, ok bool) {
+	if array&3 != 1 {
+		return 0, false
+	}
+	word, ok := vm.word(array - 1 + v8Length)
+	if !ok {
+		return 0, false
+	}
+	return smallInteger(word)
+}
+
+// byteArray reads an array of bytes; nothing where it is none.
+func (vm *v8VM) byteArray(array uint64) []byte {
+	n, ok := vm.lengthOf(array)
+	if !ok || n > maxV8Table {
+		return nil
+	}
+	b := make([]byte, n)
+	if !vm.read(array-1+v8Data, b) {
+		return nil
+	}
+	return b
+}
+
+// Kinds of strings, in their type.
+const (
+	v8StringTypes   = 128 // those below are of strings
+	v8StringKind    = 7
+	v8OneByteString = 8
+
+	v8Sequential = 0
+	v8Cons       = 1
+	v8External   = 2
+	v8Sliced     = 3
+	v8Thin       = 5
+
+	v8StringLength = 12
+	v8StringData   = 16 // characters, or another string
+	v8StringSecond = 24 // of Cons; of External where the characters are, of Sliced where in the other one
+	maxV8Strings   = 64 // that one is made of
+)
+
+func isV8String(typ uint16) bool { return typ < v8StringTypes }
+
+// v8Text is where the characters of a string are: of one byte each, in Latin-1, or of two.
+type v8Text struct {
+	addr  uint64
+	n     uint64 // characters
+	width uint64 // bytes of each
+}
+
+// text returns a string of at most as many characters; ok is false where it is none.
+func (vm *v8VM) text(object uint64, most uint64) (text string, ok bool) {
+	left := maxV8Strings
+	var out strings.Builder
+	ok = vm.appendText(&out, object, most, &left)
+	return out.String(), ok
+}
+
+func (vm *v8VM) appendText(out *strings.Builder, object, most uint64, left *int) bool {
+	*left--
+	typ, ok := vm.typeOf(object)
+	if *left < 0 || !ok || !isV8String(typ) || uint64(out.Len()) > 4*most {
+		return false
+	}
+	if typ&v8StringKind == v8Cons {
+		first, ok1 := vm.word(object - 1 + v8StringData)
+		second, ok2 := vm.word(object - 1 + v8StringSecond)
+		return ok1 && ok2 && vm.appendText(out, first, most, left) && vm.appendText(out, second, most, left)
+	}
+	in, ok := vm.textAt(object)
+	if !ok || in.n > most {
+		return false
+	}
+	b := make([]byte, in.n*in.width)
+	if !vm.read(in.addr, b) {
+		return false
+	}
+	if in.width == 1 {
+		for _, c := range b {
+			out.WriteRune(rune(c))
+		}
+		return true
+	}
+	units := make([]uint16, in.n)
+	for i := range units {
+		units[i] = binary.LittleEndian.Uint16(b[2*i:])
+	}
+	out.WriteString(string(utf16.Decode(units)))
+	return true
+}
+
+// textAt finds the characters of a string, if they lie in one piece.
+func (vm *v8VM) textAt(object uint64) (t v8Text, ok bool) {
+	length := func(object uint64) (uint64, bool) {
+		ok := vm.read(object-1+v8StringLength, vm.small[:4])
+		return uint64(binary.LittleEndian.Uint32(vm.small[:])), ok
+	}
+	skip := uint64(0)
+	for i := range maxV8Strings {
+		typ, known := vm.typeOf(object)
+		n, ok := length(object)
+		if !known || !ok || !isV8String(typ) {
+			return t, false
+		}
+		if i == 0 {
+			t.n = n
+		}
+		first, _ := vm.word(object - 1 + v8StringData)
+		second, ok := vm.word(object - 1 + v8StringSecond)
+		switch typ & v8StringKind {
+		case v8Sequential:
+			t.addr = object - 1 + v8StringData
+		case v8External:
+			t.addr = second
+		case v8Sliced:
+			from, ok := smallInteger(second)
+			if !ok {
+				return t, false
+			}
+			skip += from
+			object = first
+			continue
+		case v8Thin:
+			object = first
+			continue
+		case v8Cons: // if all has been put into the first
+			if n, known := length(second); !ok || !known || n != 0 {
+				return t, false
+			}
+			object = first
+			continue
+		default:
+			return t, false
+		}
+		t.width = 2
+		if typ&v8OneByteString != 0 {
+			t.width = 1
+		}
+		t.addr += skip * t.width
+		return t, skip+t.n <= n
+	}
+	return t, false
+}
+
+// lineEnds returns where the lines of a text end, and where that does.
+func (vm *v8VM) lineEnds(t v8Text) (ends []int32) {
+	b := make([]byte, 32<<10)
+	last := uint16(0)
+	for at := uint64(0); at < t.n; {
+		n := min(t.n-at, uint64(len(b))/t.width)
+		if !vm.read(t.addr+at*t.width, b[:n*t.width]) {
+			return nil
+		}
+		for i := range n {
+			c := uint16(b[i*t.width])
+			if t.width == 2 {
+				c |= uint16(b[2*i+1]) << 8
+			}
+			if last == '\r' && c != '\n' {
+				ends = append(ends, int32(at+i)-1)
+			}
+			if c == '\n' || c == 0x2028 || c == 0x2029 {
+				ends = append(ends, int32(at+i))
+			}
+			last = c
+		}
+		at += n
+	}
+	return append(ends, int32(t.n))
+}
