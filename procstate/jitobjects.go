@@ -61,6 +61,7 @@ type JITObjects struct {
 	walks    uint64 // see Begin
 	same     uint64 // of the walks, the last in which the lists were what they had been
 	empty    uint64 // the last epoch in which they were
+	seen     uint64 // ns of CLOCK_MONOTONIC before that was read; 0 where memory does not change
 	epoch    uint64 // in which what was seen to be so is believed
 	began    time.Time
 	read     time.Time     // when the lists were read last,
@@ -294,25 +295,32 @@ func (j *JITObjects) changed() bool {
 	if j.same == j.walks {
 		return false
 	}
+	now := uint64(0)
+	if s, ok := j.ps.(*Snapshot); ok && j.live != nil {
+		if s.taken != 0 && s.taken < j.seen {
+			return false // what was read after it was taken tells no less
+		}
+		now = monotonic()
+	}
 	if j.descriptors[0].layout.frame && len(j.code) == 0 && j.empty == j.epoch {
 		return false // most programs have libgcc and tell it nothing
 	}
 	for i := range j.descriptors {
 		d := &j.descriptors[i]
-		now := j.word[:len(d.told())]
-		if !j.readMemory(d.addr, now) {
+		told := j.word[:len(d.told())]
+		if !j.readMemory(d.addr, told) {
 			continue // it is not there yet, or no more
 		}
-		if !bytes.Equal(now, d.told()) {
+		if !bytes.Equal(told, d.told()) {
 			return true
 		}
 		// Its entry may be that of another object file, at the same place.
-		first := binary.LittleEndian.Uint64(now[d.layout.head:])
+		first := binary.LittleEndian.Uint64(told[d.layout.head:])
 		if o := j.objects[first]; o != nil && !j.stands(o) {
 			return true
 		}
 	}
-	j.same, j.empty = j.walks, j.epoch
+	j.same, j.empty, j.seen = j.walks, j.epoch, now
 	return false
 }
 

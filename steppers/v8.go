@@ -111,13 +111,12 @@ type v8VM struct {
 	types map[uint64]uint16 // by map
 
 	compiled []*v8Code            // by where they begin
-	missed   map[uint64]time.Time // pages of code of which none was found
+	missed   map[uint64]time.Time // pages of code that is not V8's, or not such, by when that was seen
 
 	bytecodes map[uint64]*v8Bytecode
 	functions map[uint64]*v8Function
 	scripts   map[uint64]*v8Script
-	searched  time.Time // when the scripts were searched for functions
-	serial    uint32    // of the last function or code
+	serial    uint32 // of the last function or code
 
 	codes  map[v8Place]uint32 // numbers in unwind.Codes
 	resets int                // of these

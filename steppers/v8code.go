@@ -160,7 +160,7 @@ func (vm *v8VM) findCode(m *procstate.Mapping, pc uint64) *v8Code {
 			continue
 		}
 		if pc-start >= c.size {
-			break
+			return nil // what was there is gone
 		}
 		vm.keepCode(c)
 		return c

@@ -36,6 +36,8 @@ type v8Script struct {
 	is    [2]uint64 // name and source, as they were
 	first int       // the line before the first
 	ends  []int32   // of lines
+
+	searched time.Time // for bytecode
 }
 
 // Words of a frame, in bytes below the saved frame pointer.
@@ -153,11 +155,11 @@ func (vm *v8VM) keepBytecode(addr, function uint64, now time.Time) *v8Bytecode {
 
 // searchBytecode looks for the function that has bytecode in all scripts that are known.
 func (vm *v8VM) searchBytecode(addr uint64, now time.Time) *v8Bytecode {
-	if now.Sub(vm.searched) < v8Interval {
-		return nil
-	}
-	vm.searched = now
-	for at := range vm.scripts {
+	for at, script := range vm.scripts {
+		if now.Sub(script.searched) < v8Interval {
+			continue
+		}
+		script.searched = now
 		vm.eachFunction(at, func(function uint64) {
 			if is, ok := vm.bytecodeOf(function); ok && vm.bytecodes[is] == nil {
 				vm.keepBytecode(is, function, now)

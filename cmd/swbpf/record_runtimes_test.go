@@ -316,6 +316,77 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 	}
 }
 
+// Functions of JavaScript have their names, too, however they are run: each calls only what it
+// calls in the source, with V8's own functions between them or not.
+func TestRecordJavaScript(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("measured on amd64 alone")
+	}
+	calls := map[string][]string{
+		"<module busy.js>": {"main"}, "main": {"work"}, "work": {"fib", "thrown", "Shape", "area"}, "area": {"helper", "more"},
+		"more": {"squares"}, "squares": {"square"}, "helper": {"fill", "order"}, "fill": {"square"}, "fib": {"fib"},
+		"thrown": {"fails"}, "fails": {"replace"}, "square": nil, "order": nil, "replace": nil, "Shape": nil,
+	}
+	testenv.EachNode(t, func(t *testing.T, node string) {
+		for name, flags := range map[string][]string{
+			"mixed":       nil,
+			"interpreted": {"--jitless"},
+			"moved":       {"--max-semi-space-size=1", "--gc-interval=50000"}, // objects are, often
+		} {
+			t.Run(name, func(t *testing.T) { testRecordJavaScript(t, append([]string{node}, flags...), calls) })
+		}
+	})
+}
+
+func testRecordJavaScript(t *testing.T, command []string, calls map[string][]string) {
+	r := runRecord(t, append(append([]string{"-F", "997", "--no-kernel", "--"}, command...), "testdata/targets/busy.js", "2")...)
+	if r.exit != 0 {
+		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+	}
+	// In the first seconds functions are compiled again and again, and code is given up before it
+	// was looked at: then where its frames end is not known, or whose it is.
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 96)
+	var inMain, nameless uint64
+	wrong := 0
+	seen := map[string]uint64{}
+	suffix := regexp.MustCompile(`_\[[ij]\]$`)
+	for stack, count := range foldedStacks(t, r.folded) {
+		from := strings.Index(stack, ";main_[")
+		if from < 0 {
+			continue
+		}
+		inMain += count
+		caller := "<module busy.js>"
+		frames := strings.Split(stack[from+1:], ";")
+		for i, f := range frames {
+			if strings.HasPrefix(f, "[jit of") || i < len(frames)-1 && strings.HasPrefix(f, "Builtins_InterpreterEntryTrampoline") {
+				nameless += count
+				caller = "" // whatever that is
+			}
+			callee := suffix.ReplaceAllString(f, "")
+			if _, ours := calls[callee]; !ours || callee == f {
+				continue
+			}
+			if caller != "" && !slices.Contains(calls[caller], callee) {
+				if wrong++; wrong <= 5 {
+					t.Errorf("%s calls %s: %s", caller, callee, stack)
+				}
+			}
+			caller = callee
+			seen[callee] += count
+		}
+	}
+	wantShare(t, "in main", inMain, r.stats.UserSamples, 80)
+	if nameless*16 > inMain {
+		t.Errorf("%d of %d samples have code without a name", nameless, inMain)
+	}
+	for name := range calls {
+		if name != "<module busy.js>" && name != "Shape" && name != "replace" && seen[name] == 0 {
+			t.Errorf("%s is in no sample", name)
+		}
+	}
+}
+
 // foldedStacks yields the stacks of the folded format, and their counts.
 func foldedStacks(t *testing.T, folded string) iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
