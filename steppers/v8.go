@@ -142,6 +142,7 @@ const (
 	maxV8CodeBytes = 1 << 20 // that are looked through for where the code begins
 	maxV8Table     = 1 << 20 // bytes of a table
 	maxV8Inlined   = 1 << 12
+	maxV8Depth     = 1 << 8  // of functions that were inlined into each other
 	maxV8Name      = 1 << 10 // characters
 	maxV8Source    = 32 << 20
 	maxV8Listed    = 1 << 16 // functions of a script
@@ -190,14 +191,20 @@ func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v
 		}
 		vm.fields, vm.image = p.fields, lib.Image
 		vm.live, _ = w.ProcessState().(procstate.LiveMemory)
-		vm.types = map[uint64]uint16{}
-		vm.missed = map[uint64]time.Time{}
-		vm.bytecodes = map[uint64]*v8Bytecode{}
-		vm.functions = map[uint64]*v8Function{}
-		vm.scripts = map[uint64]*v8Script{}
+		vm.forget()
 		break
 	}
 	return vm
+}
+
+// forget makes the process one of which nothing is known.
+func (vm *v8VM) forget() {
+	vm.compiled, vm.codes = nil, nil
+	vm.types = map[uint64]uint16{}
+	vm.missed = map[uint64]time.Time{}
+	vm.bytecodes = map[uint64]*v8Bytecode{}
+	vm.functions = map[uint64]*v8Function{}
+	vm.scripts = map[uint64]*v8Script{}
 }
 
 // number returns the number of a place in w.Codes, for which lines are asked when it is new.

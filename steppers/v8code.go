@@ -67,7 +67,7 @@ func (vm *v8VM) compiledCode(codes *unwind.Codes, m *procstate.Mapping, f *unwin
 func (vm *v8VM) compiledLines(c *v8Code, off int32) (lines []unwind.CodeLine) {
 	at := v8PositionAt(c.positions, off)
 	for n := 0; at.inlined >= 0; n++ {
-		if int(at.inlined) >= len(c.inlining) || n > len(c.inlining) {
+		if int(at.inlined) >= len(c.inlining) || n >= maxV8Depth {
 			return nil
 		}
 		in := c.inlining[at.inlined]

@@ -1,0 +1,288 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Tables as V8 makes them of `return s.size`: by 11.3 and, with flags, by 14.1.
+func TestV8Positions(t *testing.T) {
+	// Steps of 0, 14 and 6 from the function's entry, -1, on; only the last begins no statement.
+	for flagged, table := range map[bool][]byte{
+		false: {0 << 1, 0xc8, 0x01, 14 << 1, 54, 6<<1 | 1, 66, 4 << 1, 7},
+		true:  {0<<2 | 3, 0xc8, 0x01, 14<<2 | 3, 54, 6<<2 | 2, 66, 4<<2 | 2, 7},
+	} {
+		got := v8Positions(table, flagged)
+		source := func(position int32) v8Source { return v8Source{position, -1} }
+		want := []v8Position{{-1, source(49)}, {13, source(62)}, {19, source(79)}, {23, source(77)}}
+		for i := range got {
+			if i < len(want) && got[i] != want[i] {
+				t.Errorf("flagged %v: entry %d is %v, want %v", flagged, i, got[i], want[i])
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("flagged %v: %d entries", flagged, len(got))
+		}
+		for off, want := range map[int32]int32{-2: -1, -1: 49, 0: 49, 12: 49, 13: 62, 18: 62, 19: 79, 22: 79, 23: 77, 1000: 77} {
+			if at := v8PositionAt(got, off); at.position != want {
+				t.Errorf("flagged %v: offset %d is at %d, want %d", flagged, off, at.position, want)
+			}
+		}
+		for n := range table { // one that is cut short
+			if cut := v8Positions(table[:n], flagged); !slices.Equal(cut, got[:len(cut)]) {
+				t.Errorf("flagged %v: %d bytes: %v", flagged, n, cut)
+			}
+		}
+	}
+	if got := v8SourceOf(3<<31 | 8<<1); got != (v8Source{7, 2}) {
+		t.Errorf("a place in what was inlined: %v", got)
+	}
+}
+
+// Code of the baseline compiler: how long that of each bytecode is.
+func TestV8BytecodeOffset(t *testing.T) {
+	f := &v8Fields{sizes: [3][]byte{{1, 1, 1, 1, 2, 4}, {1, 1, 1, 1, 3, 7}, {1, 1, 1, 1, 5, 13}}}
+	code := []byte{4, 0, 0, 4, 0, 0, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2} // short, wide, widest, one byte
+	offsets := []byte{10, 6, 0x80, 0x01, 3, 2}                                    // of the entry, then of each
+	for off, want := range map[uint32]int32{0: -1, 9: -1, 10: 0, 15: 0, 16: 2, 143: 2, 144: 6, 146: 6, 147: 20, 148: 20, 149: -1} {
+		if got := f.bytecodeOffset(offsets, code, off); got != want {
+			t.Errorf("code at %d is of the bytecode at %d, want %d", off, got, want)
+		}
+	}
+	for n := range code {
+		for off := range uint32(150) {
+			if got, whole := f.bytecodeOffset(offsets, code[:n], off), f.bytecodeOffset(offsets, code, off); got != whole && got != -1 {
+				t.Errorf("cut to %d: code at %d is of %d, not %d", n, off, got, whole)
+			}
+		}
+	}
+}
+
+// v8Memory is a process whose memory is that of V8, with some objects.
+type v8Memory struct {
+	procstate.Memory
+	b    []byte
+	next uint64
+	maps map[uint16]uint64
+	vm   *v8VM
+}
+
+const v8Base = 0x10000
+
+// v8Fields136 are those of V8 13.6, but for types.
+func v8Fields136() *v8Fields {
+	return &v8Fields{
+		shared: 32, name: 24, script: 40,
+		sharedType: 282, bytecodeType: 186, codeType: 187, streamType: 192, scopeType: 280, scriptType: 167,
+		listType: 256, arrayType: 205, interpreterDataType: 188,
+		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 10,
+		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8,
+		bytecodePositions: 24, bytecodeData: 64, locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
+		sizes: [3][]byte{{1, 1, 1, 1, 2, 4}, {1, 1, 1, 1, 3, 7}, {1, 1, 1, 1, 5, 13}},
+	}
+}
+
+func newV8Memory(b []byte) *v8Memory {
+	m := &v8Memory{b: b, maps: map[uint16]uint64{}}
+	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: v8Base, Data: m.b}})
+	m.Memory = snap
+	m.vm = &v8VM{fields: v8Fields136(), mem: snap}
+	m.vm.forget()
+	return m
+}
+
+func (m *v8Memory) put(addr, v uint64) { binary.LittleEndian.PutUint64(m.b[addr-v8Base:], v) }
+
+// room returns where an object of so many bytes is put.
+func (m *v8Memory) room(n uint64) uint64 {
+	at := v8Base + m.next
+	m.next += (n + 31) &^ 31
+	return at
+}
+
+// object makes an object of a type, with words behind its map.
+func (m *v8Memory) object(typ uint16, words ...uint64) uint64 {
+	if m.maps[typ] == 0 {
+		is := m.room(32)
+		binary.LittleEndian.PutUint16(m.b[is-v8Base+v8MapType:], typ)
+		m.maps[typ] = is
+	}
+	at := m.room(8 + 8*uint64(len(words)))
+	m.put(at, m.maps[typ]+1)
+	for i, w := range words {
+		m.put(at+8+8*uint64(i), w)
+	}
+	return at + 1
+}
+
+func v8Small(v int32) uint64 { return uint64(uint32(v)) << 32 }
+
+func (m *v8Memory) array(typ uint16, words ...uint64) uint64 {
+	return m.object(typ, append([]uint64{v8Small(int32(len(words)))}, words...)...)
+}
+
+func (m *v8Memory) bytes(b []byte) uint64 {
+	at := m.object(190, append([]uint64{v8Small(int32(len(b)))}, make([]uint64, len(b)/8+1)...)...)
+	copy(m.b[at-1+v8Data-v8Base:], b)
+	return at
+}
+
+func (m *v8Memory) text(s string) uint64 {
+	at := m.object(v8Sequential|v8OneByteString, append([]uint64{uint64(len(s)) << 32}, make([]uint64, len(s)/8+1)...)...)
+	copy(m.b[at-1+v8StringData-v8Base:], s)
+	return at
+}
+
+func TestV8Text(t *testing.T) {
+	m := newV8Memory(make([]byte, 1<<14))
+	two := m.object(v8Sequential, 3<<32, 0xd83d00e4|0xde00<<32) // ä and a pair
+	one := m.text("one\xe9")
+	external := m.object(v8External|v8OneByteString, 2<<32, 0, one-1+v8StringData+1)
+	cons := m.object(v8Cons, 6<<32, one, external)
+	flat := m.object(v8Cons, 4<<32, one, m.text(""))
+	for text, object := range map[string]uint64{
+		"oneé": one, "ä😀": two, "ne": external, "oneéne": cons,
+		"né": m.object(v8Sliced|v8OneByteString, 2<<32, m.object(v8Thin|v8OneByteString, 4<<32, one), v8Small(1)),
+	} {
+		if text == "né" { // from the second character on: "ne"
+			text = "ne"
+		}
+		if got, ok := m.vm.text(object, maxV8Name); !ok || got != text {
+			t.Errorf("%q, %v, want %q", got, ok, text)
+		}
+	}
+	if in, ok := m.vm.textAt(flat); !ok || in.n != 4 {
+		t.Errorf("a text that has been put together: %v, %v", in, ok)
+	}
+	loop := m.object(v8Cons, 6<<32, 0, 0)
+	m.put(loop-1+v8StringData, loop)
+	m.put(loop-1+v8StringSecond, loop)
+	for name, object := range map[string]uint64{
+		"in itself": loop, "no string": m.object(282), "a number": v8Small(7), "too long": m.object(v8OneByteString, 1<<62),
+		"beyond its end": m.object(v8Sliced|v8OneByteString, 3<<32, one, v8Small(2)), "nowhere": 0x7777777771,
+	} {
+		if got, ok := m.vm.text(object, maxV8Name); ok {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	ends := m.vm.lineEnds
+	for source, want := range map[string][]int32{"": {0}, "a\nb\r\nc\rd": {1, 4, 6, 8}, "\n\n": {0, 1, 2}} {
+		in, ok := m.vm.textAt(m.text(source))
+		if got := ends(in); !ok || !slices.Equal(got, want) {
+			t.Errorf("lines of %q end at %v, want %v", source, got, want)
+		}
+	}
+}
+
+// fill makes a function that has been compiled to bytecode and to optimised code, into which it
+// was inlined itself, and returns the function, the bytecode and the place of that code.
+func (m *v8Memory) fill() (function, callee, bytecode, code uint64) {
+	f := m.vm.fields
+	script := m.object(f.scriptType, m.text("ab\nfunction f() {}\n"), m.text("file:///a%20b/c.js"), 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	scope := m.object(f.scopeType, 4|1<<12, 0, v8Small(0), v8Small(10), v8Small(12), m.text("f"), v8Small(-1))
+	bytecode = m.object(f.bytecodeType, v8Small(3), 0, m.bytes([]byte{0, 22, 4, 4}), 0, 0, 0, 0, 0x020004)
+	function = m.object(f.sharedType, bytecode, 0, scope, 0, script)
+	m.put(script-1+v8ScriptFunctions, m.array(f.listType, 3, function|2))
+	callee = m.object(2065, 0, 0, 0, function)
+	inlining := m.bytes(slices.Concat(binary.LittleEndian.AppendUint64(nil, 5<<1), make([]byte, 8)))
+	data := m.array(193, 0, v8Small(1), 0, m.array(199, function|2), 0, 0, 0, m.object(195, function), inlining)
+	positions := v8Table(0, 5<<1, 0, 11<<1|1<<31)
+	start := m.room(1024) + 256
+	object := m.object(f.codeType, data, m.bytes(positions), 0, start-f.header+1, start, 12<<32, 512)
+	if m.maps[f.streamType] == 0 {
+		m.object(f.streamType)
+	}
+	m.put(start-f.header, m.maps[f.streamType]+1)
+	m.put(start-f.header+v8StreamCode, object)
+	return function, callee, bytecode, start
+}
+
+// v8Table makes a table of positions that has the places from offset 0 and from 100 on.
+func v8Table(_, first, _, second int64) (b []byte) {
+	for i, v := range []int64{1, first, 100, second - first} {
+		u := uint64(v) << 1
+		if i%2 == 1 {
+			u = uint64(v<<1) ^ uint64(v>>63)
+		}
+		b = binary.AppendUvarint(b, u)
+	}
+	return b
+}
+
+func TestV8Function(t *testing.T) {
+	m := newV8Memory(make([]byte, 1<<14))
+	function, callee, bytecode, start := m.fill()
+	vm := m.vm
+	code := vm.readCode(start)
+	if code == nil || code.function != function || code.size != 512 {
+		t.Fatalf("code %+v", code)
+	}
+	calls := func(off int32) (calls []string) {
+		for _, l := range vm.compiledLines(code, off) {
+			calls = append(calls, fmt.Sprintf("%s %s:%d from %d", l.Name, l.File, l.Line, l.StartLine))
+		}
+		return calls
+	}
+	const in = "f /a b/c.js"
+	if got, want := calls(50), []string{in + ":2 from 2"}; !slices.Equal(got, want) {
+		t.Errorf("calls %q, want %q", got, want)
+	}
+	if got, want := calls(100), []string{in + ":2 from 2", in + ":2 from 2"}; !slices.Equal(got, want) {
+		t.Errorf("inlined: calls %q, want %q", got, want)
+	}
+	b := vm.bytecodeAt(bytecode, &v8Frame{callee: callee, bytecode: bytecode})
+	if b == nil || b.function != function {
+		t.Fatalf("bytecode %+v", b)
+	}
+	// The function is looked for among those of the script where the frame's is none any more.
+	delete(vm.bytecodes, bytecode)
+	if b := vm.bytecodeAt(bytecode, &v8Frame{callee: 0x7777771, bytecode: bytecode}); b == nil || b.function != function {
+		t.Errorf("bytecode whose function has moved: %+v", b)
+	}
+	// What was there is another's now.
+	m.put(function-1+v8FunctionData, 0)
+	vm.bytecodes[bytecode].checked = time.Time{}
+	if b := vm.bytecodeAt(bytecode, &v8Frame{callee: callee, bytecode: bytecode}); b != nil {
+		t.Errorf("bytecode of no function any more: %+v", b)
+	}
+	m.put(start-vm.fields.header+v8StreamCode, 0)
+	if vm.isStill(code) {
+		t.Error("code whose place was given to another is what it was")
+	}
+}
+
+// FuzzV8 reads a process whose memory says anything.
+func FuzzV8(f *testing.F) {
+	m := newV8Memory(make([]byte, 1<<13))
+	_, callee, bytecode, start := m.fill()
+	f.Add(m.b, uint16(callee-v8Base), uint16(bytecode-v8Base), uint16(start-v8Base))
+	f.Fuzz(func(t *testing.T, b []byte, callee, bytecode, pc uint16) {
+		m := newV8Memory(b)
+		space := &procstate.Mapping{Start: v8Base, End: v8Base + uint64(len(b))&^15}
+		var codes unwind.Codes
+		fr := &unwind.Frame{}
+		fr.SetPC(procstate.AMD64, v8Base+uint64(pc))
+		fr.SetSP(procstate.AMD64, v8Base+uint64(callee)&^7)
+		fr.SetFP(procstate.AMD64, v8Base+uint64(bytecode)&^7)
+		for range 2 {
+			m.vm.compiledCode(&codes, space, fr)
+			m.vm.interpretedCode(&codes, fr)
+			words := v8Frame{v8Base + uint64(callee), v8Base + uint64(bytecode), 0}
+			if is := m.vm.bytecodeAt(words.bytecode, &words); is != nil {
+				m.vm.bytecodeLines(is, words.bytecode, 3)
+			}
+			if c := m.vm.readCode(v8Base + uint64(pc)); c != nil {
+				for off := int32(0); off < 200; off += 10 {
+					m.vm.compiledLines(c, off)
+				}
+			}
+		}
+	})
+}
