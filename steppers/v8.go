@@ -8,8 +8,10 @@ import (
 )
 
 // V8 notes which functions of JavaScript run in frames of V8, the virtual machine of Node
-// (see unwind.Codes), on x86-64: V8 10.2, 11.3 and 12.4 to 14.6, of Node 18, 20 and 22 to 26. It walks through no
-// frame, and has all other steppers find them as they do.
+// (see unwind.Codes), on x86-64: V8 10.2, 11.3 and 12.4 to 14.6, of Node 18, 20 and 22 to 26. And it
+// walks from frames in calls of code that V8 has compiled, and from those that V8 makes anew when it
+// gives up such code: that puts other return addresses in their places, before which no call
+// stands. All other frames are found by others.
 //
 // A frame of the interpreter or of the baseline compiler holds the function and its bytecode. What
 // the optimising compilers have made is found by its code, which tells what was inlined where.
@@ -57,8 +59,16 @@ func (s *V8) interprets(m *procstate.Mapping, pc uint64, interrupted bool) bool 
 	return false
 }
 
-// CallerFrame implements unwind.FrameStepper. It is always NotMe.
-func (s *V8) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
+// resumes returns what the code is called in which a frame goes on that was made anew.
+func (s *V8) resumes(m *procstate.Mapping, pc uint64, interrupted bool) (name string, ok bool) {
+	if !interrupted {
+		name, ok = s.image(m.Image).resumes[pc-m.Bias]
+	}
+	return name, ok
+}
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	pc := in.LookupPC()
 	m := w.MappingAt(pc)
 	if m == nil || w.Arch() != procstate.AMD64 {
@@ -67,14 +77,34 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict,
 	interrupted := in.Flags&unwind.Interrupted != 0
 	switch {
 	case m.Image != nil:
-		if s.interprets(m, pc, interrupted) {
-			if vm := s.machine(w); vm != nil {
-				in.Code = vm.interpretedCode(w.Codes(), in)
-			}
+		name, resumes := s.resumes(m, in.PC(), interrupted)
+		if !resumes && !s.interprets(m, pc, interrupted) {
+			break
 		}
+		vm := s.machine(w)
+		if vm == nil {
+			break
+		}
+		in.Code = vm.interpretedCode(w.Codes(), in)
+		if !resumes {
+			break
+		}
+		if in.Code == 0 {
+			in.Code = vm.ownCode(w.Codes(), name)
+		}
+		return byFramePointer(w, in, out)
 	case !procstate.HasFile(m.Path):
-		if vm := s.machine(w); vm != nil {
-			in.Code = vm.compiledCode(w.Codes(), m, in)
+		vm := s.machine(w)
+		if vm == nil {
+			break
+		}
+		c := vm.codeAt(m, pc)
+		if c == nil {
+			break
+		}
+		in.Code = vm.compiledCode(w.Codes(), c, in)
+		if c.isJavaScript(vm.fields) && !interrupted {
+			return byFramePointer(w, in, out)
 		}
 	}
 	return unwind.NotMe, nil
@@ -88,14 +118,35 @@ func (s *V8) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupt
 	if m.Image == nil {
 		return unwind.RuleNotMe, false
 	}
+	_, resumes := s.resumes(m, pc, interrupted)
 	if !interrupted {
 		pc--
 	}
-	return unwind.RuleNotMe, !s.interprets(m, pc, interrupted)
+	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted)
 }
 
 // ForgetImages implements unwind.ImageForgetter.
 func (s *V8) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(isKept) }
+
+// byFramePointer walks from a frame of V8's that calls: all of them have a frame pointer.
+func byFramePointer(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch, mem := w.Arch(), w.ProcessState()
+	fp, known := in.Regs.Value(arch.FP)
+	if !known || fp < in.SP() || fp%8 != 0 {
+		return unwind.NotMe, nil
+	}
+	callerFP, ok1 := mem.ReadWord(fp)
+	pc, ok2 := mem.ReadWord(fp + 8)
+	if !ok1 || !ok2 {
+		return unwind.Failed, unwind.ReadFailure(mem, fp)
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, fp+16)
+	out.SetFP(arch, callerFP)
+	out.PCLocation, out.FPLocation = unwind.InMemory(fp+8), unwind.InMemory(fp)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
 
 // v8VM is what is known of the virtual machine of a process. Addresses of objects are as V8
 // has them, with a bit set that tells them from small integers.
@@ -195,6 +246,14 @@ func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v
 		break
 	}
 	return vm
+}
+
+// ownCode returns the number of code of V8's own, of none of whose symbols a frame has the address.
+func (vm *v8VM) ownCode(codes *unwind.Codes, name string) uint32 {
+	const own = 0 // no serial
+	return vm.number(codes, v8Place{own, int32(len(name))}, 0, func() []unwind.CodeLine {
+		return []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name, Runtime: v8Runtime}}}
+	})
 }
 
 // forget makes the process one of which nothing is known.

@@ -192,7 +192,7 @@ func (m *v8Memory) fill() (function, callee, bytecode, code uint64) {
 	m.put(script-1+v8ScriptFunctions, m.array(f.listType, 3, function|2))
 	callee = m.object(2065, 0, 0, 0, function)
 	inlining := m.bytes(slices.Concat(binary.LittleEndian.AppendUint64(nil, 5<<1), make([]byte, 8)))
-	data := m.array(193, 0, v8Small(1), 0, m.array(199, function|2), 0, 0, 0, m.object(195, function), inlining)
+	data := m.array(193, 0, v8Small(1), 0, m.array(199, function|2), 0, 0, 0, m.object(195, function), inlining, v8Small(400), v8Small(1), v8Small(1), 0, 0, v8Small(50), 0, 0, v8Small(101))
 	positions := v8Table(0, 5<<1, 0, 11<<1|1<<31)
 	start := m.room(1024) + 256
 	object := m.object(f.codeType, data, m.bytes(positions), 0, start-f.header+1, start, 12<<32, 512)
@@ -241,6 +241,7 @@ func TestV8Function(t *testing.T) {
 	if b == nil || b.function != function {
 		t.Fatalf("bytecode %+v", b)
 	}
+	vm.functionAt(function)
 	// The function is looked for among those of the script where the frame's is none any more.
 	delete(vm.bytecodes, bytecode)
 	if b := vm.bytecodeAt(bytecode, &v8Frame{callee: 0x7777771, bytecode: bytecode}); b == nil || b.function != function {
@@ -272,9 +273,11 @@ func FuzzV8(f *testing.F) {
 		fr.SetSP(procstate.AMD64, v8Base+uint64(callee)&^7)
 		fr.SetFP(procstate.AMD64, v8Base+uint64(bytecode)&^7)
 		for range 2 {
-			m.vm.compiledCode(&codes, space, fr)
+			if c := m.vm.codeAt(space, fr.PC()); c != nil {
+				m.vm.compiledCode(&codes, c, fr)
+			}
 			m.vm.interpretedCode(&codes, fr)
-			words := v8Frame{v8Base + uint64(callee), v8Base + uint64(bytecode), 0}
+			words := v8Frame{callee: v8Base + uint64(callee), bytecode: v8Base + uint64(bytecode), feedback: v8Base + uint64(pc)}
 			if is := m.vm.bytecodeAt(words.bytecode, &words); is != nil {
 				m.vm.bytecodeLines(is, words.bytecode, 3)
 			}

@@ -25,7 +25,15 @@ type v8Code struct {
 	inlined   []uint64 // the same, of functions that were inlined
 	inlining  []v8Inlining
 	positions []v8Position
+
+	// Where it goes on when it is given up while it calls: each place has exitBytes of code, from
+	// an offset on, and belongs to a return address.
+	exits   uint32
+	returns []uint32 // offsets
 }
+
+// v8ExitBytes is how long the code is that a function goes on with when it was given up.
+const v8ExitBytes = 4
 
 // v8HeaderBytes is as much as is looked at of the object that instructions are in.
 const v8HeaderBytes = 16
@@ -45,13 +53,14 @@ type v8Position struct {
 	v8Source
 }
 
-// compiledCode returns the number of what f runs, which is in code that is in no file; 0 where
-// there is no telling.
-func (vm *v8VM) compiledCode(codes *unwind.Codes, m *procstate.Mapping, f *unwind.Frame) uint32 {
-	c := vm.codeAt(m, f.LookupPC())
+// isJavaScript reports whether code is that of a function. While it calls it has a frame pointer.
+func (c *v8Code) isJavaScript(f *v8Fields) bool {
+	return c.kind >= f.baseline-1 && c.kind <= f.baseline+2
+}
+
+// compiledCode returns the number of what f runs, which is in c; 0 where there is no telling.
+func (vm *v8VM) compiledCode(codes *unwind.Codes, c *v8Code, f *unwind.Frame) uint32 {
 	switch {
-	case c == nil:
-		return 0
 	case c.kind == vm.fields.baseline-1: // a copy of the code that runs bytecode
 		return vm.interpretedCode(codes, f)
 	case c.bytecode != 0:
@@ -59,8 +68,24 @@ func (vm *v8VM) compiledCode(codes *unwind.Codes, m *procstate.Mapping, f *unwin
 	case c.function == 0:
 		return 0
 	}
-	off := int32(f.LookupPC() - c.start)
+	off, ok := c.called(f.PC(), f.LookupPC())
+	if !ok {
+		return 0
+	}
 	return vm.number(codes, v8Place{c.serial, off}, c.start, func() []unwind.CodeLine { return vm.compiledLines(c, off) })
+}
+
+// called returns the offset of the instruction that a frame is at. Where the code has been given up,
+// V8 has put another return address in the place of that behind the call.
+func (c *v8Code) called(pc, lookupPC uint64) (off int32, ok bool) {
+	at := uint32(pc-c.start) - c.exits
+	if c.exits == 0 || pc == lookupPC || uint32(pc-c.start) < c.exits {
+		return int32(lookupPC - c.start), true
+	}
+	if i := at / v8ExitBytes; at%v8ExitBytes == 0 && i < uint32(len(c.returns)) && c.returns[i] != 0 {
+		return int32(c.returns[i]) - 1, true
+	}
+	return 0, false
 }
 
 // compiledLines tells what is at an offset of optimised code, what was inlined first.
@@ -251,7 +276,37 @@ func (vm *v8VM) readOptimized(c *v8Code, data, positions uint64) {
 	}
 	c.inlining = v8Inlinings(vm.byteArray(element(data, f.inlining)))
 	c.positions = v8Positions(vm.byteArray(positions), f.flagged)
-	c.function = function
+	if vm.readExits(c, data) {
+		c.function = function
+	}
+}
+
+// readExits reads where code goes on that was given up: behind the places where functions were inlined,
+// DeoptimizationData has where that code begins, how much of it is for code that calls and how
+// much is not, and three words for each place, the last with its return address.
+func (vm *v8VM) readExits(c *v8Code, data uint64) bool {
+	first := vm.fields.inlining + 1
+	n, ok := vm.lengthOf(data)
+	if !ok || n < first+3 || n > maxV8Listed {
+		return false
+	}
+	words := make([]byte, 8*(n-first))
+	if !vm.read(data-1+v8Data+8*first, words) {
+		return false
+	}
+	small := func(i uint64) uint64 {
+		v, _ := smallInteger(binary.LittleEndian.Uint64(words[8*i:]))
+		return v
+	}
+	begin, places := small(0), small(1)+small(2)
+	if begin > c.size || 3+3*places > n-first {
+		return false
+	}
+	c.exits = uint32(begin)
+	for i := range places {
+		c.returns = append(c.returns, uint32(min(small(3+3*i+2), c.size)))
+	}
+	return true
 }
 
 // unwrapped returns a SharedFunctionInfo, which may be in an object of its own.

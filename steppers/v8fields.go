@@ -12,6 +12,10 @@ import (
 type v8Image struct {
 	fields      *v8Fields    // nil: it does not
 	interpreter []vaddrRange // the code that runs bytecode
+
+	// Where frames go on that were made anew as their optimised code was given up: code that
+	// begins there, by what it is called.
+	resumes map[uint64]string
 }
 
 // v8Fields are where V8 has what is read of it: offsets in bytes, unless something else is
@@ -83,6 +87,11 @@ const (
 	v8Sizes = "_ZN2v88internal11interpreter9Bytecodes14kBytecodeSizesE"
 )
 
+// Names of code of V8 itself: what runs bytecode, and where frames go on that were made anew.
+const v8Interpreter = "Builtins_InterpreterEntryTrampoline"
+
+var v8Resumes = []string{"Builtins_InterpreterEnterAt", "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
+
 // findV8 looks for V8 in a file.
 func findV8(im *procstate.Image) (p v8Image) {
 	if !strings.Contains(filepath.Base(im.Path), "node") {
@@ -103,15 +112,19 @@ func findV8(im *procstate.Image) (p v8Image) {
 	if p.fields == nil {
 		return p
 	}
+	p.resumes = map[uint64]string{}
 	var sizes []byte
 	im.EachSymbolOf(".symtab", func(sym *procstate.ELFSymbol) bool {
-		if string(sym.Name) != v8Sizes {
-			p.interpreter = append(p.interpreter, vaddrRange{sym.Value, sym.Value + sym.Size})
-		} else if sym.Size <= 3*256 {
+		switch name := string(sym.Name); {
+		case name == v8Sizes && sym.Size <= 3*256:
 			sizes = readVaddr(im, sym.Value, sym.Value+sym.Size)
+		case strings.HasPrefix(name, v8Interpreter):
+			p.interpreter = append(p.interpreter, vaddrRange{sym.Value, sym.Value + sym.Size})
+		default:
+			p.resumes[sym.Value] = name
 		}
 		return true
-	}, "Builtins_InterpreterEntryTrampoline", v8Sizes)
+	}, append(v8Resumes, v8Interpreter, v8Sizes)...)
 	for i := range p.fields.sizes {
 		n := len(sizes) / len(p.fields.sizes)
 		p.fields.sizes[i] = sizes[i*n : (i+1)*n]

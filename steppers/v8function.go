@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/url"
@@ -37,7 +38,8 @@ type v8Script struct {
 	first int       // the line before the first
 	ends  []int32   // of lines
 
-	searched time.Time // for bytecode
+	listed     []v8Listed // its functions, as they were
+	searchFrom time.Time  // for bytecode: the next time
 }
 
 // Words of a frame, in bytes below the saved frame pointer.
@@ -46,10 +48,14 @@ const (
 	v8Callee    = 16
 	v8Bytecodes = 32
 	v8Offset    = 40 // in the bytecode, where that is interpreted
+	v8Feedback  = 48 // FeedbackVector, or 40 where the code is compiled; before V8 12.4 only there
 )
 
+// v8FeedbackShared is where a FeedbackVector has its SharedFunctionInfo. It is hardly ever moved.
+const v8FeedbackShared = 24
+
 // v8Frame is what a frame of a function holds; nothing of a frame that is of another kind.
-type v8Frame struct{ callee, bytecode, offset uint64 }
+type v8Frame struct{ callee, bytecode, offset, feedback uint64 }
 
 // frameOf reads the words of a frame.
 func (vm *v8VM) frameOf(f *unwind.Frame) (words v8Frame) {
@@ -63,6 +69,7 @@ func (vm *v8VM) frameOf(f *unwind.Frame) (words v8Frame) {
 	words.callee, _ = vm.mem.ReadWord(fp - v8Callee)
 	words.bytecode, _ = vm.mem.ReadWord(fp - v8Bytecodes)
 	words.offset, _ = vm.mem.ReadWord(fp - v8Offset)
+	words.feedback, _ = vm.mem.ReadWord(fp - v8Feedback)
 	return words
 }
 
@@ -132,61 +139,89 @@ func (vm *v8VM) bytecodeAt(addr uint64, f *v8Frame) *v8Bytecode {
 		}
 		delete(vm.bytecodes, addr)
 	}
-	function := uint64(0)
-	if f.bytecode == addr && f.callee&3 == 1 {
-		function, _ = vm.word(f.callee - 1 + vm.fields.shared)
+	if f.bytecode == addr {
+		for _, has := range [...]struct{ object, at uint64 }{{f.feedback, v8FeedbackShared}, {f.offset, v8FeedbackShared}, {f.callee, vm.fields.shared}} {
+			if has.object&3 != 1 {
+				continue
+			}
+			if function, _ := vm.word(has.object - 1 + has.at); vm.hasBytecode(function, addr) {
+				return vm.keepBytecode(addr, function, now)
+			}
+		}
 	}
-	if function == 0 || !vm.hasBytecode(function, addr) {
-		return vm.searchBytecode(addr, now)
-	}
-	return vm.keepBytecode(addr, function, now)
+	return vm.searchBytecode(addr, now)
 }
 
 func (vm *v8VM) keepBytecode(addr, function uint64, now time.Time) *v8Bytecode {
 	if len(vm.bytecodes) >= maxV8Functions {
 		clear(vm.bytecodes)
+		for _, script := range vm.scripts {
+			script.listed = nil
+		}
 	}
 	vm.serial++
 	b := &v8Bytecode{function: function, serial: vm.serial, checked: now}
 	vm.bytecodes[addr] = b
-	vm.functionAt(function) // the scripts of which are searched for others
 	return b
 }
 
 // searchBytecode looks for the function that has bytecode in all scripts that are known.
 func (vm *v8VM) searchBytecode(addr uint64, now time.Time) *v8Bytecode {
+	const rest = 8 // times as long as a search takes
 	for at, script := range vm.scripts {
-		if now.Sub(script.searched) < v8Interval {
+		if now.Before(script.searchFrom) {
 			continue
 		}
-		script.searched = now
-		vm.eachFunction(at, func(function uint64) {
-			if is, ok := vm.bytecodeOf(function); ok && vm.bytecodes[is] == nil {
-				vm.keepBytecode(is, function, now)
-			}
-		})
+		began := time.Now()
+		vm.listBytecode(at, script, now)
+		script.searchFrom = now.Add(max(v8Interval, rest*time.Since(began)))
 	}
 	return vm.bytecodes[addr]
 }
 
-// eachFunction visits the functions of a script.
-func (vm *v8VM) eachFunction(script uint64, visit func(function uint64)) {
-	list, _ := vm.word(script - 1 + v8ScriptFunctions)
-	if typ, ok := vm.typeOf(list); !ok || typ != vm.fields.listType {
-		return
-	}
+// v8Listed is a function of a script and what it has: bytecode, or what leads to it.
+type v8Listed struct{ function, data uint64 }
+
+// listBytecode notes the bytecode of all functions of a script.
+func (vm *v8VM) listBytecode(at uint64, script *v8Script, now time.Time) {
+	list, _ := vm.word(at - 1 + v8ScriptFunctions)
 	n, ok := vm.lengthOf(list)
-	if !ok || n > maxV8Listed {
+	if typ, known := vm.typeOf(list); !known || typ != vm.fields.listType || !ok || n > maxV8Listed {
 		return
 	}
 	words := make([]byte, 8*n)
 	if !vm.read(list-1+v8Data, words) {
 		return
 	}
-	for ; len(words) > 0; words = words[8:] {
-		object := binary.LittleEndian.Uint64(words) &^ 2 // a weak reference
-		if typ, ok := vm.typeOf(object); ok && typ == vm.fields.sharedType {
-			visit(object)
+	if len(script.listed) != int(n) {
+		script.listed = make([]v8Listed, n)
+	}
+	var new []v8Listed
+	block := &v8Block{vm: vm}
+	for i := range script.listed {
+		const weak = 2 // set in the address
+		l := v8Listed{function: binary.LittleEndian.Uint64(words[8*i:]) &^ weak}
+		if typ, ok := block.typeOf(l.function); !ok || typ != vm.fields.sharedType {
+			continue
+		}
+		l.data, _ = block.word(l.function - 1 + v8FunctionData)
+		if l != script.listed[i] {
+			script.listed[i] = l
+			new = append(new, l)
+		}
+	}
+	slices.SortFunc(new, func(a, b v8Listed) int { return cmp.Compare(a.data, b.data) })
+	for _, l := range new {
+		typ, _ := block.typeOf(l.data)
+		switch typ {
+		case vm.fields.interpreterDataType, vm.fields.codeType:
+			l.data, _ = vm.bytecodeIn(l.data)
+		case vm.fields.bytecodeType:
+		default:
+			continue
+		}
+		if vm.bytecodes[l.data] == nil {
+			vm.keepBytecode(l.data, l.function, now)
 		}
 	}
 }

@@ -55,6 +55,38 @@ func (vm *v8VM) typeOfMap(addr uint64) (typ uint16, ok bool) {
 	return typ, true
 }
 
+// v8Block reads memory by blocks, for what lies close together.
+type v8Block struct {
+	vm   *v8VM
+	addr uint64
+	b    [16 << 10]byte
+}
+
+func (r *v8Block) word(addr uint64) (uint64, bool) {
+	if addr%8 != 0 {
+		return 0, false
+	}
+	if start := addr &^ uint64(len(r.b)-1); start != r.addr {
+		if !r.vm.read(start, r.b[:]) {
+			return r.vm.word(addr)
+		}
+		r.addr = start
+	}
+	return binary.LittleEndian.Uint64(r.b[addr-r.addr:]), true
+}
+
+// typeOf returns the type of an object; ok is false where there is none.
+func (r *v8Block) typeOf(object uint64) (typ uint16, ok bool) {
+	if object&3 != 1 {
+		return 0, false
+	}
+	is, ok := r.word(object - 1)
+	if !ok {
+		return 0, false
+	}
+	return r.vm.typeOfMap(is)
+}
+
 // lengthOf returns how many elements an array has.
 func (vm *v8VM) lengthOf(array uint64) (n uint64, ok bool) {
 	if array&3 != 1 {
