@@ -37,14 +37,21 @@ type Analysis struct {
 	resuming resuming
 }
 
-// analysedImage is what an Analysis knows of one file. A Code is nil when
-// there is nothing to analyse.
+// analysedImage is what an Analysis knows of one file.
 type analysedImage struct {
-	small   map[uint64]*dataflow.Code // small sections, by address
-	whole   *dataflow.Code
-	done    bool                // whole is known
+	small    map[uint64]*dataflow.Code // small sections, by address
+	builtins vaddrRange                // V8's own code, which stands for itself
+	ofV8     analysedCode
+	rest     analysedCode // of the whole file
+}
+
+// analysedCode is what an Analysis knows of the code of a file, or of a part. The Code is nil
+// when there is nothing to analyse.
+type analysedCode struct {
+	code    *dataflow.Code
+	done    bool                // code is known
 	asked   uint64              // frames, as long as nobody is at it
-	pending chan *dataflow.Code // brings whole; nil when nobody is at it
+	pending chan *dataflow.Code // brings code; nil when nobody is at it
 }
 
 // maxBackground is the code of a file up to which it is looked through in the
@@ -158,7 +165,7 @@ func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Map
 func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 	e := a.code.get(im)
 	if e == nil {
-		e = &analysedImage{small: map[uint64]*dataflow.Code{}}
+		e = &analysedImage{small: map[uint64]*dataflow.Code{}, builtins: v8Builtins(im)}
 		a.code.put(im, e)
 	}
 	if s, ok := smallSectionAt(im, vaddr); ok {
@@ -169,29 +176,38 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 		}
 		return c
 	}
+	if r := e.builtins; vaddr-r.start < r.end-r.start {
+		return a.look(&e.ofV8, r.end-r.start, true, func() (*dataflow.Code, error) { return dataflow.NewRange(im, r.start, r.end) })
+	}
+	return a.look(&e.rest, codeBytes(im), hasTables(im), func() (*dataflow.Code, error) { return dataflow.New(im) })
+}
+
+// look returns the analysis of code, nil when there is none yet. The code has as many bytes, and most
+// of it has unwind tables, or there is next to nothing else to analyse in it.
+func (a *Analysis) look(e *analysedCode, bytes uint64, hasTables bool, through func() (*dataflow.Code, error)) *dataflow.Code {
 	switch {
 	case e.done:
-	case !a.InBackground, e.pending == nil && codeBytes(im) <= maxAtOnce:
-		e.whole, _ = dataflow.New(im)
+	case !a.InBackground, e.pending == nil && bytes <= maxAtOnce:
+		e.code, _ = through()
 		e.done = true
-	case e.pending == nil && codeBytes(im) > maxBackground:
+	case e.pending == nil && bytes > maxBackground:
 		e.done = true
 	case e.pending == nil:
-		if e.asked++; e.asked*codePerFrame >= codeBytes(im) || !hasTables(im) {
-			a.lookThrough(e, im)
+		if e.asked++; e.asked*codePerFrame >= bytes || !hasTables {
+			a.lookThrough(e, through)
 		}
 	default:
 		select {
-		case e.whole = <-e.pending:
+		case e.code = <-e.pending:
 			e.done = true
 		default:
 		}
 	}
-	return e.whole
+	return e.code
 }
 
-// lookThrough has another goroutine look through a file.
-func (a *Analysis) lookThrough(e *analysedImage, im *procstate.Image) {
+// lookThrough has another goroutine look through code.
+func (a *Analysis) lookThrough(e *analysedCode, through func() (*dataflow.Code, error)) {
 	if a.turn == nil {
 		a.turn = make(chan struct{}, 1)
 	}
@@ -199,7 +215,7 @@ func (a *Analysis) lookThrough(e *analysedImage, im *procstate.Image) {
 	e.pending = pending
 	go func() {
 		a.turn <- struct{}{}
-		c, _ := dataflow.New(im)
+		c, _ := through()
 		<-a.turn
 		pending <- c
 	}()

@@ -50,11 +50,11 @@ func lookThrough(t *testing.T, im *procstate.Image, often uint64) {
 		}
 	}
 	for i := uint64(1); i < often; i++ {
-		if a.codeAt(im, at) != nil || a.code.get(im).pending != nil {
+		if a.codeAt(im, at) != nil || a.code.get(im).rest.pending != nil {
 			t.Fatalf("looked through after %d frames of %d bytes", i, codeBytes(im))
 		}
 	}
-	if a.codeAt(im, at) != nil || a.code.get(im).pending == nil {
+	if a.codeAt(im, at) != nil || a.code.get(im).rest.pending == nil {
 		t.Fatal("not looked through in the background when it was worth it")
 	}
 	for end := time.Now().Add(time.Minute); a.codeAt(im, at) == nil; time.Sleep(10 * time.Millisecond) {

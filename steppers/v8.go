@@ -37,10 +37,8 @@ func (s *V8) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 func (s *V8) image(im *procstate.Image) *v8Image {
 	p := s.images.get(im)
 	if p == nil {
-		p = &v8Image{}
-		if im.Arch() == procstate.AMD64 {
-			*p = findV8(im)
-		}
+		is := findV8(im)
+		p = &is
 		s.images.put(im, p)
 	}
 	return p

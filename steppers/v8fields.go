@@ -92,9 +92,30 @@ const v8Interpreter = "Builtins_InterpreterEntryTrampoline"
 
 var v8Resumes = []string{"Builtins_InterpreterEnterAt", "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
 
+// mayHoldV8 tells from the name of a file whether V8 is looked for in it.
+func mayHoldV8(im *procstate.Image) bool {
+	return im.Arch() == procstate.AMD64 && strings.Contains(filepath.Base(im.Path), "node")
+}
+
+// v8Builtins returns the code that V8 has compiled when it was built, which is entered where functions
+// begin only.
+func v8Builtins(im *procstate.Image) (r vaddrRange) {
+	if !mayHoldV8(im) {
+		return r
+	}
+	im.EachSymbolOf(".symtab", func(sym *procstate.ELFSymbol) bool {
+		if r.end == 0 || sym.Value < r.start {
+			r.start = sym.Value
+		}
+		r.end = max(r.end, sym.Value+sym.Size)
+		return true
+	}, "Builtins_")
+	return r
+}
+
 // findV8 looks for V8 in a file.
 func findV8(im *procstate.Image) (p v8Image) {
-	if !strings.Contains(filepath.Base(im.Path), "node") {
+	if !mayHoldV8(im) {
 		return p
 	}
 	told := map[string]uint64{} // by which names V8 tells something, and where
