@@ -177,24 +177,28 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 		return c
 	}
 	if r := e.builtins; vaddr-r.start < r.end-r.start {
-		return a.look(&e.ofV8, r.end-r.start, true, func() (*dataflow.Code, error) { return dataflow.NewRange(im, r.start, r.end) })
+		return a.look(&e.ofV8, im, r)
 	}
-	return a.look(&e.rest, codeBytes(im), hasTables(im), func() (*dataflow.Code, error) { return dataflow.New(im) })
+	return a.look(&e.rest, im, vaddrRange{})
 }
 
-// look returns the analysis of code, nil when there is none yet. The code has as many bytes, and most
-// of it has unwind tables, or there is next to nothing else to analyse in it.
-func (a *Analysis) look(e *analysedCode, bytes uint64, hasTables bool, through func() (*dataflow.Code, error)) *dataflow.Code {
+// look returns the analysis of a part of a file's code, or of all, where the part is empty; nil
+// when there is none yet.
+func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *dataflow.Code {
+	bytes := part.end - part.start
+	if bytes == 0 {
+		bytes = codeBytes(im)
+	}
 	switch {
 	case e.done:
 	case !a.InBackground, e.pending == nil && bytes <= maxAtOnce:
-		e.code, _ = through()
+		e.code = lookThrough(im, part)
 		e.done = true
 	case e.pending == nil && bytes > maxBackground:
 		e.done = true
 	case e.pending == nil:
-		if e.asked++; e.asked*codePerFrame >= bytes || !hasTables {
-			a.lookThrough(e, through)
+		if e.asked++; e.asked*codePerFrame >= bytes || !hasTables(im) {
+			a.lookLater(e, im, part)
 		}
 	default:
 		select {
@@ -206,8 +210,18 @@ func (a *Analysis) look(e *analysedCode, bytes uint64, hasTables bool, through f
 	return e.code
 }
 
-// lookThrough has another goroutine look through code.
-func (a *Analysis) lookThrough(e *analysedCode, through func() (*dataflow.Code, error)) {
+// lookThrough looks through a part of a file's code, or all.
+func lookThrough(im *procstate.Image, part vaddrRange) (c *dataflow.Code) {
+	if part.end > part.start {
+		c, _ = dataflow.NewRange(im, part.start, part.end)
+	} else {
+		c, _ = dataflow.New(im)
+	}
+	return c
+}
+
+// lookLater has another goroutine look through code.
+func (a *Analysis) lookLater(e *analysedCode, im *procstate.Image, part vaddrRange) {
 	if a.turn == nil {
 		a.turn = make(chan struct{}, 1)
 	}
@@ -215,7 +229,7 @@ func (a *Analysis) lookThrough(e *analysedCode, through func() (*dataflow.Code, 
 	e.pending = pending
 	go func() {
 		a.turn <- struct{}{}
-		c, _ := through()
+		c := lookThrough(im, part)
 		<-a.turn
 		pending <- c
 	}()

@@ -24,7 +24,7 @@ func TestAnalysisInBackground(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("without tables", func(t *testing.T) { // Go's linker makes none
-		lookThrough(t, steptest.OpenFile(t, images, exe), 1)
+		lookedThrough(t, steptest.OpenFile(t, images, exe), 1)
 	})
 	t.Run("with tables", func(t *testing.T) {
 		found, _ := filepath.Glob("/usr/lib/*/libcrypto.so.[0-9]")
@@ -36,12 +36,12 @@ func TestAnalysisInBackground(t *testing.T) {
 		if size <= 2*codePerFrame {
 			t.Fatalf("%s has %d bytes of code", found[0], size)
 		}
-		lookThrough(t, im, (size+codePerFrame-1)/codePerFrame)
+		lookedThrough(t, im, (size+codePerFrame-1)/codePerFrame)
 	})
 }
 
-// lookThrough has a file looked through that has to be asked about so often.
-func lookThrough(t *testing.T, im *procstate.Image, often uint64) {
+// lookedThrough has a file looked through that has to be asked about so often.
+func lookedThrough(t *testing.T, im *procstate.Image, often uint64) {
 	a := &Analysis{InBackground: true}
 	at := im.Segments()[0].Vaddr
 	for _, s := range im.Sections() {
