@@ -185,12 +185,14 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 // look returns the analysis of a part of a file's code, or of all, where the part is empty; nil
 // when there is none yet.
 func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *dataflow.Code {
+	if e.done {
+		return e.code
+	}
 	bytes := part.end - part.start
 	if bytes == 0 {
 		bytes = codeBytes(im)
 	}
 	switch {
-	case e.done:
 	case !a.InBackground, e.pending == nil && bytes <= maxAtOnce:
 		e.code = lookThrough(im, part)
 		e.done = true

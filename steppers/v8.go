@@ -172,6 +172,7 @@ type v8VM struct {
 
 	page  [v8CodePage]byte
 	small [8]byte
+	buf   [v8CodeBytes]byte
 }
 
 // v8Place is what a frame runs: a place in compiled code, or in a function's bytecode.

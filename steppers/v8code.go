@@ -139,16 +139,15 @@ func (vm *v8VM) codeAt(m *procstate.Mapping, pc uint64) *v8Code {
 
 // isStill reports whether code is still what it was.
 func (vm *v8VM) isStill(c *v8Code) bool {
-	var header [v8HeaderBytes]byte
-	if n, _ := vm.mem.ReadMemory(c.start-vm.fields.header, header[:]); n < len(header) || header != c.header {
+	header := vm.buf[:v8HeaderBytes]
+	if n, _ := vm.mem.ReadMemory(c.start-vm.fields.header, header); n < len(header) || [v8HeaderBytes]byte(header) != c.header {
 		return false
 	}
 	now := time.Now()
 	if now.Sub(c.checked) < v8Interval {
 		return true
 	}
-	var head [v8CodeBytes]byte
-	if vm.read(c.object-1, head[:]) && head != c.head {
+	if vm.read(c.object-1, vm.buf[:]) && vm.buf != c.head {
 		return false
 	}
 	c.checked = now // of one that cannot be read any more nothing else will be known
