@@ -62,6 +62,9 @@ const maxBackground = 64 << 20
 // about before they are looked through in the background, 40 ms.
 const codePerFrame = 1 << 20
 
+// builtinsPerFrame is the same for code of V8's own, of which all but a few frames have frame pointers.
+const builtinsPerFrame = codePerFrame / 8
+
 // codePerTable is for how many bytes of code, at most, there is one of unwind tables where
 // most of it is in these. In cc1plus and node it is 8 and 10.
 const codePerTable = 64
@@ -188,9 +191,9 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 	if e.done {
 		return e.code
 	}
-	bytes := part.end - part.start
+	bytes, perFrame := part.end-part.start, uint64(builtinsPerFrame)
 	if bytes == 0 {
-		bytes = codeBytes(im)
+		bytes, perFrame = codeBytes(im), codePerFrame
 	}
 	switch {
 	case !a.InBackground, e.pending == nil && bytes <= maxAtOnce:
@@ -199,7 +202,7 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 	case e.pending == nil && bytes > maxBackground:
 		e.done = true
 	case e.pending == nil:
-		if e.asked++; e.asked*codePerFrame >= bytes || !hasTables(im) {
+		if e.asked++; e.asked*perFrame >= bytes || !hasTables(im) {
 			a.lookLater(e, im, part)
 		}
 	default:
