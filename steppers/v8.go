@@ -22,6 +22,7 @@ import (
 // is looked for among all functions of the scripts that are known.
 type V8 struct {
 	images perImage[v8Image]
+	buf    [64]byte
 }
 
 // NewV8 makes a V8.
@@ -75,6 +76,9 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 	interrupted := in.Flags&unwind.Interrupted != 0
 	switch {
 	case m.Image != nil:
+		if at := s.inBuiltin(m, pc, interrupted); at.ok {
+			return at.callerFrame(w, in, out)
+		}
 		name, resumes := s.resumes(m, in.PC(), interrupted)
 		if !resumes && !s.interprets(m, pc, interrupted) {
 			break
@@ -101,8 +105,15 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 			break
 		}
 		in.Code = vm.compiledCode(w.Codes(), c, in)
-		if c.isJavaScript(vm.fields) && !interrupted {
-			return byFramePointer(w, in, out)
+		switch {
+		case !interrupted:
+			if c.hasFrame(vm.fields, in.PC()) {
+				return byFramePointer(w, in, out)
+			}
+		case c.isJavaScript(vm.fields):
+			if at := s.unframed(w, m, c, pc); at.ok {
+				return at.callerFrame(w, in, out)
+			}
 		}
 	}
 	return unwind.NotMe, nil
@@ -120,31 +131,11 @@ func (s *V8) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupt
 	if !interrupted {
 		pc--
 	}
-	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted)
+	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted) && !s.inBuiltin(m, pc, interrupted).ok
 }
 
 // ForgetImages implements unwind.ImageForgetter.
 func (s *V8) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(isKept) }
-
-// byFramePointer walks from a frame of V8's that calls: all of them have a frame pointer.
-func byFramePointer(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
-	arch, mem := w.Arch(), w.ProcessState()
-	fp, known := in.Regs.Value(arch.FP)
-	if !known || fp < in.SP() || fp%8 != 0 {
-		return unwind.NotMe, nil
-	}
-	callerFP, ok1 := mem.ReadWord(fp)
-	pc, ok2 := mem.ReadWord(fp + 8)
-	if !ok1 || !ok2 {
-		return unwind.Failed, unwind.ReadFailure(mem, fp)
-	}
-	out.SetPC(arch, pc)
-	out.SetSP(arch, fp+16)
-	out.SetFP(arch, callerFP)
-	out.PCLocation, out.FPLocation = unwind.InMemory(fp+8), unwind.InMemory(fp)
-	out.Regs.ThreadPointer = in.Regs.ThreadPointer
-	return unwind.Success, nil
-}
 
 // v8VM is what is known of the virtual machine of a process. Addresses of objects are as V8
 // has them, with a bit set that tells them from small integers.

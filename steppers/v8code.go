@@ -53,9 +53,19 @@ type v8Position struct {
 	v8Source
 }
 
-// isJavaScript reports whether code is that of a function. While it calls it has a frame pointer.
+// isJavaScript reports whether code is that of a function.
 func (c *v8Code) isJavaScript(f *v8Fields) bool {
 	return c.kind >= f.baseline-1 && c.kind <= f.baseline+2
+}
+
+// hasFrame reports whether code that calls, with its return address at pc, has a frame pointer by
+// then: that of the baseline compiler has what it calls first set up its frame.
+func (c *v8Code) hasFrame(f *v8Fields, pc uint64) bool {
+	if c.kind != f.baseline {
+		return c.isJavaScript(f)
+	}
+	before, n := v8Unsigned(c.offsets)
+	return n > 0 && pc-c.start > before
 }
 
 // compiledCode returns the number of what f runs, which is in c; 0 where there is no telling.

@@ -3,6 +3,7 @@ package steppers
 import (
 	"encoding/binary"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -12,6 +13,9 @@ import (
 type v8Image struct {
 	fields      *v8Fields    // nil: it does not
 	interpreter []vaddrRange // the code that runs bytecode
+
+	builtins  vaddrRange // code that V8 has compiled when it was built
+	generator v8Generator
 
 	// Where frames go on that were made anew as their optimised code was given up: code that
 	// begins there, by what it is called.
@@ -88,9 +92,12 @@ const (
 )
 
 // Names of code of V8 itself: what runs bytecode, and where frames go on that were made anew.
-const v8Interpreter = "Builtins_InterpreterEntryTrampoline"
+const (
+	v8Builtin     = "Builtins_"
+	v8Interpreter = "Builtins_InterpreterEntryTrampoline"
+)
 
-var v8Resumes = []string{"Builtins_InterpreterEnterAt", "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
+var v8Resumes = [...]string{"Builtins_InterpreterEnterAt", "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
 
 // mayHoldV8 tells from the name of a file whether V8 is looked for in it.
 func mayHoldV8(im *procstate.Image) bool {
@@ -109,7 +116,7 @@ func v8Builtins(im *procstate.Image) (r vaddrRange) {
 		}
 		r.end = max(r.end, sym.Value+sym.Size)
 		return true
-	}, "Builtins_")
+	}, v8Builtin)
 	return r
 }
 
@@ -136,16 +143,21 @@ func findV8(im *procstate.Image) (p v8Image) {
 	p.resumes = map[uint64]string{}
 	var sizes []byte
 	im.EachSymbolOf(".symtab", func(sym *procstate.ELFSymbol) bool {
-		switch name := string(sym.Name); {
+		name := string(sym.Name)
+		resumes := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+		switch {
 		case name == v8Sizes && sym.Size <= 3*256:
 			sizes = readVaddr(im, sym.Value, sym.Value+sym.Size)
 		case strings.HasPrefix(name, v8Interpreter):
 			p.interpreter = append(p.interpreter, vaddrRange{sym.Value, sym.Value + sym.Size})
-		default:
+		case name == "Builtins_ResumeGeneratorTrampoline":
+			p.generator = findV8Generator(im, sym.Value, sym.Value+sym.Size)
+		case slices.ContainsFunc(v8Resumes[:], resumes):
 			p.resumes[sym.Value] = name
 		}
 		return true
-	}, append(v8Resumes, v8Interpreter, v8Sizes)...)
+	}, v8Builtin, v8Sizes)
+	p.builtins = v8Builtins(im)
 	for i := range p.fields.sizes {
 		n := len(sizes) / len(p.fields.sizes)
 		p.fields.sizes[i] = sizes[i*n : (i+1)*n]

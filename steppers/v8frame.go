@@ -1,0 +1,186 @@
+package steppers
+
+import (
+	"bytes"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// byFramePointer walks from a frame of V8's that calls: all of them have a frame pointer.
+func byFramePointer(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch, mem := w.Arch(), w.ProcessState()
+	fp, known := in.Regs.Value(arch.FP)
+	if !known || fp < in.SP() || fp%8 != 0 {
+		return unwind.NotMe, nil
+	}
+	callerFP, ok1 := mem.ReadWord(fp)
+	pc, ok2 := mem.ReadWord(fp + 8)
+	if !ok1 || !ok2 {
+		return unwind.Failed, unwind.ReadFailure(mem, fp)
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, fp+16)
+	out.SetFP(arch, callerFP)
+	out.PCLocation, out.FPLocation = unwind.InMemory(fp+8), unwind.InMemory(fp)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// v8Unframed is where the return address of an interrupted function is that has no frame yet or
+// no more: in a register, or so many bytes above SP, where it is 8 below which the caller's frame pointer is saved.
+type v8Unframed struct {
+	ok         bool
+	inRegister bool
+	reg        procstate.Reg
+	above      uint64
+}
+
+// callerFrame walks from such a frame. Where the return address is in a register arguments may be on
+// the stack, more or fewer: the caller's SP is as it would be without.
+func (at v8Unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch, mem := w.Arch(), w.ProcessState()
+	fp, fpKnown := in.Regs.Value(arch.FP)
+	out.FPLocation = in.FPLocation
+	ra, sp := in.SP()+at.above, in.SP()+at.above+8
+	pc, ok := uint64(0), false
+	if at.inRegister {
+		pc, ok = in.Regs.Value(at.reg)
+		out.PCLocation, sp = unwind.InRegister(at.reg), in.SP()
+		if !ok {
+			return unwind.NotMe, nil
+		}
+	} else if pc, ok = mem.ReadWord(ra); ok {
+		out.PCLocation = unwind.InMemory(ra)
+	} else {
+		return unwind.Failed, unwind.ReadFailure(mem, ra)
+	}
+	if at.above != 0 {
+		if fp, fpKnown = mem.ReadWord(in.SP()); !fpKnown {
+			return unwind.Failed, unwind.ReadFailure(mem, in.SP())
+		}
+		out.FPLocation = unwind.InMemory(in.SP())
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, sp)
+	if fpKnown {
+		out.SetFP(arch, fp)
+	}
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// unframed tells where the return address is at pc, in compiled code that a thread was interrupted
+// in, where that is before its frame is set up, or behind.
+func (s *V8) unframed(w *unwind.Walker, m *procstate.Mapping, c *v8Code, pc uint64) v8Unframed {
+	if at := v8Leaves(readCode(w, m, pc, s.buf[:min(c.start+c.size-pc, v8LeaveBytes)])); at.ok || pc-c.start >= uint64(len(s.buf)) {
+		return at
+	}
+	arch := w.Arch()
+	code := readCode(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))])
+	at := pathState{pc: c.start}
+	callerSP, callerFP := pathValue{base: pathSP}, pathValue{base: pathFP}
+	at.regs[arch.SP], at.regs[arch.FP] = callerSP, callerFP
+	var in isa.Inst
+	for at.pc < pc {
+		if !decode(arch, code, at.pc, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
+			return v8Unframed{}
+		}
+		code = code[in.Len:]
+		at.apply(arch, &in)
+		at.pc += uint64(in.Len)
+	}
+	if at.pc != pc || at.regs[arch.FP] != callerFP {
+		return v8Unframed{}
+	}
+	switch at.regs[arch.SP] {
+	case callerSP:
+		return v8Unframed{ok: true}
+	case callerSP.plus(-8):
+		return v8Unframed{ok: at.wordAt(callerSP.plus(-8)) == callerFP, above: 8}
+	}
+	return v8Unframed{}
+}
+
+// v8LeaveBytes is how much code v8Leaves looks at.
+const v8LeaveBytes = 9
+
+// v8Leaves tells where the return address is where code begins with one of the last instructions of a function
+// that takes its arguments off the stack, its frame being gone, or where it returns:
+//
+//	pop  %r10
+//	lea  (%rsp,n,8),%rsp
+//	push %r10
+//	ret
+func v8Leaves(code []byte) v8Unframed {
+	const r10 = procstate.Reg(10)
+	pop, push, ret := []byte{0x41, 0x5a}, []byte{0x41, 0x52}, byte(0xc3)
+	rest, popped := bytes.CutPrefix(code, pop)
+	if len(rest) >= 4 && rest[0]&^2 == 0x48 && rest[1] == 0x8d && rest[2] == 0x24 && rest[3]&^0x38 == 0xc4 {
+		rest = rest[4:]
+	} else if popped {
+		return v8Unframed{}
+	}
+	rest, pushed := bytes.CutPrefix(rest, push)
+	if !pushed || len(rest) == 0 || rest[0] != ret {
+		return v8Unframed{}
+	}
+	if popped {
+		return v8Unframed{ok: true}
+	}
+	return v8Unframed{ok: true, inRegister: true, reg: r10}
+}
+
+// inBuiltin tells the same of V8's own code.
+func (s *V8) inBuiltin(m *procstate.Mapping, pc uint64, interrupted bool) v8Unframed {
+	if !interrupted {
+		return v8Unframed{}
+	}
+	p, vaddr := s.image(m.Image), pc-m.Bias
+	if vaddr-p.builtins.start >= p.builtins.end-p.builtins.start {
+		return v8Unframed{}
+	}
+	if g := &p.generator; vaddr-g.popped < g.left-g.popped {
+		return v8Unframed{ok: true, inRegister: vaddr <= g.pushed, reg: g.reg}
+	}
+	code := s.buf[:v8LeaveBytes]
+	if m.Image.ReadVaddr(code, vaddr) != nil {
+		return v8Unframed{}
+	}
+	return v8Leaves(code)
+}
+
+// v8Generator is where the code that resumes a generator has popped its return address into a
+// register, below which it pushes arguments, pushes it again, and leaves.
+type v8Generator struct {
+	popped, pushed, left uint64
+	reg                  procstate.Reg
+}
+
+// findV8Generator finds these places in the code of that function.
+func findV8Generator(im *procstate.Image, start, end uint64) (g v8Generator) {
+	code := readVaddr(im, start, min(end, start+1<<10))
+	var in isa.Inst
+	for at := start; ; at += uint64(in.Len) {
+		if !decode(im.Arch(), code[at-start:], at, &in) {
+			return v8Generator{}
+		}
+		b := code[at-start:]
+		switch {
+		case g.popped == 0:
+			if in.Len == 1 && b[0]&^7 == 0x58 { // pop
+				g.popped, g.reg = at+1, x86Register(im.Arch(), b[0]&7)
+			}
+		case g.pushed == 0:
+			if in.Len == 1 && b[0]&^7 == 0x50 && x86Register(im.Arch(), b[0]&7) == g.reg {
+				g.pushed = at
+			}
+		case in.Flow == isa.IndirectJump:
+			g.left = at + uint64(in.Len)
+			return g
+		case in.Flow != isa.Next:
+			return v8Generator{}
+		}
+	}
+}
