@@ -440,6 +440,9 @@ func (r *runner) seed() bool {
 	if j.frames, err = j.walker.WalkStack(j.frames[:0], procstate.DefaultThread); err != nil {
 		return false
 	}
+	if j.walker.Arch() == procstate.AMD64 && len(j.frames) > 1 && j.frames[1].PCLocation.Kind == unwind.LocationRegister {
+		return false // the return address is off the stack: where the caller's frame ends may not be known
+	}
 	for i := len(j.frames) - 1; i > 0; i-- {
 		f := &j.frames[i]
 		r.shadow.recs = append(r.shadow.recs,

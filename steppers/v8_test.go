@@ -64,6 +64,37 @@ func TestV8BytecodeOffset(t *testing.T) {
 	}
 }
 
+// The last instructions of functions, and others that are like them.
+func TestV8Leaves(t *testing.T) {
+	r10, rcx := procstate.Reg(10), procstate.Reg(2)
+	const none, lea = "\x90\x90\x90\x90", "\x48\x8d\x24\xcc"
+	for code, want := range map[string]v8Unframed{
+		none + "\x41\x5a" + lea + "\x41\x52\xc3": {ok: true},
+		none + lea + "\x41\x52\xc3":              {ok: true, inRegister: true, reg: r10},
+		lea + "\x41\x52\xc3":                     {ok: true, inRegister: true, reg: r10},
+		lea + "\x51\xc3":                         {ok: true, inRegister: true, reg: rcx},
+		none + "\x59" + lea + "\x51\xc3":         {ok: true},
+		none + "\x59" + lea + "\x41\x52\xc3":     {}, // another register is pushed
+		none + "\x41\x5a\x41\x52\xc3":            {}, // nothing between
+		none + "\x51\xc3":                        {}, // a jump
+		lea + "\x41\x52\x90":                     {},
+		lea + "\xc3":                             {},
+	} {
+		got := v8Leaves([]byte(code))
+		if !got.ok {
+			got = v8Unframed{}
+		}
+		if got != want {
+			t.Errorf("% x: %+v, want %+v", code, got, want)
+		}
+		for n := range code {
+			if got := v8Leaves([]byte(code[:n])); got.ok {
+				t.Errorf("% x, cut to %d: %+v", code, n, got)
+			}
+		}
+	}
+}
+
 // v8Memory is a process whose memory is that of V8, with some objects.
 type v8Memory struct {
 	procstate.Memory

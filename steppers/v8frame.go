@@ -1,8 +1,6 @@
 package steppers
 
 import (
-	"bytes"
-
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -74,8 +72,8 @@ func (at v8Unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 // unframed tells where the return address is at pc, in compiled code that a thread was interrupted
 // in, where that is before its frame is set up, or behind.
 func (s *V8) unframed(w *unwind.Walker, m *procstate.Mapping, c *v8Code, pc uint64) v8Unframed {
-	if at := v8Leaves(readCode(w, m, pc, s.buf[:min(c.start+c.size-pc, v8LeaveBytes)])); at.ok || pc-c.start >= uint64(len(s.buf)) {
-		return at
+	if pc-c.start >= uint64(len(s.buf)) {
+		return v8Leaves(readCode(w, m, pc-leaBytes, s.buf[:min(c.start+c.size-pc+leaBytes, leaBytes+v8LeaveBytes)]))
 	}
 	arch := w.Arch()
 	code := readCode(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))])
@@ -103,33 +101,55 @@ func (s *V8) unframed(w *unwind.Walker, m *procstate.Mapping, c *v8Code, pc uint
 	return v8Unframed{}
 }
 
-// v8LeaveBytes is how much code v8Leaves looks at.
-const v8LeaveBytes = 9
+// How much code v8Leaves looks at: so much, and as much as lea takes before.
+const (
+	v8LeaveBytes = 9
+	leaBytes     = 4
+)
 
-// v8Leaves tells where the return address is where code begins with one of the last instructions of a function
-// that takes its arguments off the stack, its frame being gone, or where it returns:
+// v8Leaves tells where the return address is at one of the last instructions of a function that takes its
+// arguments off the stack, its frame being gone, but for the return itself:
 //
 //	pop  %r10
 //	lea  (%rsp,n,8),%rsp
 //	push %r10
 //	ret
+//
+// It is at leaBytes of the code. A push and a return alone may be a jump.
 func v8Leaves(code []byte) v8Unframed {
-	const r10 = procstate.Reg(10)
-	pop, push, ret := []byte{0x41, 0x5a}, []byte{0x41, 0x52}, byte(0xc3)
-	rest, popped := bytes.CutPrefix(code, pop)
-	if len(rest) >= 4 && rest[0]&^2 == 0x48 && rest[1] == 0x8d && rest[2] == 0x24 && rest[3]&^0x38 == 0xc4 {
-		rest = rest[4:]
-	} else if popped {
+	if len(code) < leaBytes {
 		return v8Unframed{}
 	}
-	rest, pushed := bytes.CutPrefix(rest, push)
-	if !pushed || len(rest) == 0 || rest[0] != ret {
-		return v8Unframed{}
+	isLea := func(code []byte) bool {
+		return len(code) >= leaBytes && code[0]&^2 == 0x48 && code[1] == 0x8d && code[2] == 0x24 && code[3]&^0x38 == 0xc4
 	}
-	if popped {
-		return v8Unframed{ok: true}
+	behindLea := isLea(code)
+	code = code[leaBytes:]
+	if isLea(code) {
+		reg, ok := v8PushReturn(code[leaBytes:])
+		return v8Unframed{ok: ok, inRegister: true, reg: reg}
 	}
-	return v8Unframed{ok: true, inRegister: true, reg: r10}
+	if reg, ok := v8PushReturn(code); ok {
+		return v8Unframed{ok: behindLea, inRegister: true, reg: reg}
+	}
+	for n := 1; n <= 2 && n <= len(code); n++ {
+		if op, popped := oneRegister(code[:n]); op == popAMD64 && isLea(code[n:]) {
+			reg, ok := v8PushReturn(code[n+leaBytes:])
+			return v8Unframed{ok: ok && reg == popped}
+		}
+	}
+	return v8Unframed{}
+}
+
+// v8PushReturn reports whether code begins with the push of a register and a return.
+func v8PushReturn(code []byte) (reg procstate.Reg, ok bool) {
+	const ret = 0xc3
+	for n := 1; n <= 2 && n < len(code); n++ {
+		if op, reg := oneRegister(code[:n]); op == pushAMD64 && code[n] == ret {
+			return reg, true
+		}
+	}
+	return 0, false
 }
 
 // inBuiltin tells the same of V8's own code.
@@ -144,8 +164,8 @@ func (s *V8) inBuiltin(m *procstate.Mapping, pc uint64, interrupted bool) v8Unfr
 	if g := &p.generator; vaddr-g.popped < g.left-g.popped {
 		return v8Unframed{ok: true, inRegister: vaddr <= g.pushed, reg: g.reg}
 	}
-	code := s.buf[:v8LeaveBytes]
-	if m.Image.ReadVaddr(code, vaddr) != nil {
+	code := s.buf[:leaBytes+v8LeaveBytes]
+	if m.Image.ReadVaddr(code, vaddr-leaBytes) != nil {
 		return v8Unframed{}
 	}
 	return v8Leaves(code)
@@ -163,17 +183,18 @@ func findV8Generator(im *procstate.Image, start, end uint64) (g v8Generator) {
 	code := readVaddr(im, start, min(end, start+1<<10))
 	var in isa.Inst
 	for at := start; ; at += uint64(in.Len) {
-		if !decode(im.Arch(), code[at-start:], at, &in) {
+		b := code[at-start:]
+		if !decode(im.Arch(), b, at, &in) {
 			return v8Generator{}
 		}
-		b := code[at-start:]
+		op, reg := oneRegister(b[:in.Len])
 		switch {
 		case g.popped == 0:
-			if in.Len == 1 && b[0]&^7 == 0x58 { // pop
-				g.popped, g.reg = at+1, x86Register(im.Arch(), b[0]&7)
+			if op == popAMD64 {
+				g.popped, g.reg = at+uint64(in.Len), reg
 			}
 		case g.pushed == 0:
-			if in.Len == 1 && b[0]&^7 == 0x50 && x86Register(im.Arch(), b[0]&7) == g.reg {
+			if op == pushAMD64 && reg == g.reg {
 				g.pushed = at
 			}
 		case in.Flow == isa.IndirectJump:
@@ -183,4 +204,22 @@ func findV8Generator(im *procstate.Image, start, end uint64) (g v8Generator) {
 			return v8Generator{}
 		}
 	}
+}
+
+// The instructions push and pop of a register, whose number is in their last bits.
+const (
+	pushAMD64 = 0x50
+	popAMD64  = 0x58
+)
+
+// oneRegister takes such an instruction apart.
+func oneRegister(code []byte) (op byte, reg procstate.Reg) {
+	const extended, last = 0x41, 7
+	switch {
+	case len(code) == 1:
+		return code[0] &^ last, x86Register(procstate.AMD64, code[0]&last)
+	case len(code) == 2 && code[0] == extended:
+		return code[1] &^ last, procstate.Reg(8 + code[1]&last)
+	}
+	return 0, 0
 }
