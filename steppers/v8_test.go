@@ -68,12 +68,17 @@ func TestV8BytecodeOffset(t *testing.T) {
 func TestV8Leaves(t *testing.T) {
 	r10, rcx := procstate.Reg(10), procstate.Reg(2)
 	const none, lea = "\x90\x90\x90\x90", "\x48\x8d\x24\xcc"
+	const add, lea15 = "\x48\x03\xe3", "\x49\x8d\x67\x08" // %rbx, 8(%r15)
 	for code, want := range map[string]v8Unframed{
 		none + "\x41\x5a" + lea + "\x41\x52\xc3": {ok: true},
 		none + lea + "\x41\x52\xc3":              {ok: true, inRegister: true, reg: r10},
 		lea + "\x41\x52\xc3":                     {ok: true, inRegister: true, reg: r10},
 		lea + "\x51\xc3":                         {ok: true, inRegister: true, reg: rcx},
 		none + "\x59" + lea + "\x51\xc3":         {ok: true},
+		none + "\x59" + add + "\x51\xc3":         {ok: true},
+		none + "\x59" + lea15 + "\x51\xc3":       {ok: true},
+		none + add + "\x51\xc3":                  {ok: true, inRegister: true, reg: rcx},
+		none[:1] + add + "\x51\xc3":              {ok: true, inRegister: true, reg: rcx},
 		none + "\x59" + lea + "\x41\x52\xc3":     {}, // another register is pushed
 		none + "\x41\x5a\x41\x52\xc3":            {}, // nothing between
 		none + "\x51\xc3":                        {}, // a jump

@@ -73,7 +73,7 @@ func (at v8Unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 // in, where that is before its frame is set up, or behind.
 func (s *V8) unframed(w *unwind.Walker, m *procstate.Mapping, c *v8Code, pc uint64) v8Unframed {
 	if pc-c.start >= uint64(len(s.buf)) {
-		return v8Leaves(readCode(w, m, pc-leaBytes, s.buf[:min(c.start+c.size-pc+leaBytes, leaBytes+v8LeaveBytes)]))
+		return v8Leaves(readCode(w, m, pc-v8DropBytes, s.buf[:min(c.start+c.size-pc+v8DropBytes, v8DropBytes+v8LeaveBytes)]))
 	}
 	arch := w.Arch()
 	code := readCode(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))])
@@ -101,10 +101,10 @@ func (s *V8) unframed(w *unwind.Walker, m *procstate.Mapping, c *v8Code, pc uint
 	return v8Unframed{}
 }
 
-// How much code v8Leaves looks at: so much, and as much as lea takes before.
+// How much code v8Leaves looks at: so much, and so much before.
 const (
 	v8LeaveBytes = 9
-	leaBytes     = 4
+	v8DropBytes  = 4
 )
 
 // v8Leaves tells where the return address is at one of the last instructions of a function that takes its
@@ -115,30 +115,42 @@ const (
 //	push %r10
 //	ret
 //
-// It is at leaBytes of the code. A push and a return alone may be a jump.
+// It is at v8DropBytes of the code. A push and a return alone may be a jump.
 func v8Leaves(code []byte) v8Unframed {
-	if len(code) < leaBytes {
+	if len(code) < v8DropBytes {
 		return v8Unframed{}
 	}
-	isLea := func(code []byte) bool {
-		return len(code) >= leaBytes && code[0]&^2 == 0x48 && code[1] == 0x8d && code[2] == 0x24 && code[3]&^0x38 == 0xc4
-	}
-	behindLea := isLea(code)
-	code = code[leaBytes:]
-	if isLea(code) {
-		reg, ok := v8PushReturn(code[leaBytes:])
+	before, code := code[:v8DropBytes], code[v8DropBytes:]
+	dropped := v8Drops(before) == v8DropBytes || v8Drops(before[1:]) == v8DropBytes-1
+	if n := v8Drops(code); n > 0 {
+		reg, ok := v8PushReturn(code[n:])
 		return v8Unframed{ok: ok, inRegister: true, reg: reg}
 	}
 	if reg, ok := v8PushReturn(code); ok {
-		return v8Unframed{ok: behindLea, inRegister: true, reg: reg}
+		return v8Unframed{ok: dropped, inRegister: true, reg: reg}
 	}
 	for n := 1; n <= 2 && n <= len(code); n++ {
-		if op, popped := oneRegister(code[:n]); op == popAMD64 && isLea(code[n:]) {
-			reg, ok := v8PushReturn(code[n+leaBytes:])
-			return v8Unframed{ok: ok && reg == popped}
+		if op, popped := oneRegister(code[:n]); op == popAMD64 {
+			drop := v8Drops(code[n:])
+			reg, ok := v8PushReturn(code[n+drop:])
+			return v8Unframed{ok: ok && drop > 0 && reg == popped}
 		}
 	}
 	return v8Unframed{}
+}
+
+// v8Drops returns how long the instruction is that code begins with, if it takes arguments off the
+// stack: lea (%rsp,reg,8),%rsp, lea n(reg),%rsp, add reg,%rsp. Else it returns 0.
+func v8Drops(code []byte) int {
+	switch {
+	case len(code) < 3:
+	case code[0]&^4 == 0x48 && code[1] == 0x01 && code[2]&^0x38 == 0xc4, code[0]&^1 == 0x48 && code[1] == 0x03 && code[2]&^7 == 0xe0:
+		return 3
+	case len(code) < 4 || code[1] != 0x8d:
+	case code[0]&^2 == 0x48 && code[2] == 0x24 && code[3]&^0x38 == 0xc4, code[0]&^1 == 0x48 && code[2]&^7 == 0x60 && code[2] != 0x64:
+		return 4
+	}
+	return 0
 }
 
 // v8PushReturn reports whether code begins with the push of a register and a return.
@@ -164,8 +176,8 @@ func (s *V8) inBuiltin(m *procstate.Mapping, pc uint64, interrupted bool) v8Unfr
 	if g := &p.generator; vaddr-g.popped < g.left-g.popped {
 		return v8Unframed{ok: true, inRegister: vaddr <= g.pushed, reg: g.reg}
 	}
-	code := s.buf[:leaBytes+v8LeaveBytes]
-	if m.Image.ReadVaddr(code, vaddr-leaBytes) != nil {
+	code := s.buf[:v8DropBytes+v8LeaveBytes]
+	if m.Image.ReadVaddr(code, vaddr-v8DropBytes) != nil {
 		return v8Unframed{}
 	}
 	return v8Leaves(code)
