@@ -45,7 +45,7 @@ func (s *V8) image(im *procstate.Image) *v8Image {
 	return p
 }
 
-// interprets reports whether m maps the code that runs bytecode, and the caller of f returns to it.
+// interprets reports whether pc, in m, is in the code that runs bytecode, which has called.
 func (s *V8) interprets(m *procstate.Mapping, pc uint64, interrupted bool) bool {
 	if interrupted {
 		return false // its frame may not be whole
@@ -92,7 +92,7 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 			break
 		}
 		if in.Code == 0 {
-			in.Code = vm.ownCode(w.Codes(), name)
+			in.Code = vm.ownCode(w.Codes(), name, in.PC()-m.Bias)
 		}
 		return byFramePointer(w, in, out)
 	case !procstate.HasFile(m.Path):
@@ -148,7 +148,8 @@ type v8VM struct {
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
 
-	types map[uint64]uint16 // by map
+	types     map[uint64]uint16 // by map
+	sharedMap uint64            // that of SharedFunctionInfos; 0: none was met
 
 	compiled []*v8Code            // by where they begin
 	missed   map[uint64]time.Time // pages of code that is not V8's, or not such, by when that was seen
@@ -228,6 +229,9 @@ func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v
 			continue
 		}
 		if known != nil && known.image == lib.Image {
+			if !known.stays() {
+				known.forget()
+			}
 			return known
 		}
 		vm.fields, vm.image = p.fields, lib.Image
@@ -238,17 +242,28 @@ func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v
 	return vm
 }
 
-// ownCode returns the number of code of V8's own, of none of whose symbols a frame has the address.
-func (vm *v8VM) ownCode(codes *unwind.Codes, name string) uint32 {
+// ownCode returns the number of code of V8's own that begins at a link-time address, which is where a
+// frame goes on: the address before, by which it is looked up, is in none.
+func (vm *v8VM) ownCode(codes *unwind.Codes, name string, vaddr uint64) uint32 {
 	const own = 0 // no serial
-	return vm.number(codes, v8Place{own, int32(len(name))}, 0, func() []unwind.CodeLine {
+	return vm.number(codes, v8Place{own, int32(vaddr)}, 0, func() []unwind.CodeLine {
 		return []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name, Runtime: v8Runtime}}}
 	})
 }
 
+// stays reports whether the process is still the one of which all this is known: where it had a map
+// that is never freed it still has such.
+func (vm *v8VM) stays() bool {
+	if vm.sharedMap == 0 {
+		return true
+	}
+	typ, ok := vm.readType(vm.sharedMap)
+	return !ok || typ == vm.fields.sharedType
+}
+
 // forget makes the process one of which nothing is known.
 func (vm *v8VM) forget() {
-	vm.compiled, vm.codes = nil, nil
+	vm.compiled, vm.codes, vm.sharedMap = nil, nil, 0
 	vm.types = map[uint64]uint16{}
 	vm.missed = map[uint64]time.Time{}
 	vm.bytecodes = map[uint64]*v8Bytecode{}

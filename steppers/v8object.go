@@ -44,15 +44,22 @@ func (vm *v8VM) typeOfMap(addr uint64) (typ uint16, ok bool) {
 	if typ, ok = vm.types[addr]; ok {
 		return typ, true
 	}
-	if !vm.read(addr-1+v8MapType, vm.small[:2]) {
+	if typ, ok = vm.readType(addr); !ok {
 		return 0, false
 	}
 	if len(vm.types) >= maxV8Types {
 		clear(vm.types)
 	}
-	typ = binary.LittleEndian.Uint16(vm.small[:])
 	vm.types[addr] = typ
+	if typ == vm.fields.sharedType {
+		vm.sharedMap = addr
+	}
 	return typ, true
+}
+
+func (vm *v8VM) readType(addr uint64) (typ uint16, ok bool) {
+	ok = vm.read(addr-1+v8MapType, vm.small[:2])
+	return binary.LittleEndian.Uint16(vm.small[:]), ok
 }
 
 // v8Block reads memory by blocks, for what lies close together.
