@@ -22,6 +22,7 @@ import (
 // is looked for among all functions of the scripts that are known.
 type V8 struct {
 	images perImage[v8Image]
+	lines  v8Lines
 	buf    [64]byte
 }
 
@@ -144,6 +145,7 @@ type v8VM struct {
 	image  *procstate.Image // that has it
 	mem    procstate.Memory
 	live   procstate.LiveMemory // nil where mem is live
+	lines  v8Lines              // of all processes
 
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
@@ -216,7 +218,10 @@ func (s *V8) machine(w *unwind.Walker) *v8VM {
 // findMachine looks for the virtual machine, which may be the one that is known. What it
 // returns has no fields when there is none.
 func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v8VM) *v8VM {
-	vm := &v8VM{mem: w.ProcessState()}
+	if s.lines == nil {
+		s.lines = v8Lines{}
+	}
+	vm := &v8VM{mem: w.ProcessState(), lines: s.lines}
 	if libs == nil {
 		return vm
 	}

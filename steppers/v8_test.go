@@ -129,7 +129,7 @@ func newV8Memory(b []byte) *v8Memory {
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: v8Base, Data: m.b}})
 	m.Memory = snap
-	m.vm = &v8VM{fields: v8Fields136(), mem: snap}
+	m.vm = &v8VM{fields: v8Fields136(), mem: snap, lines: v8Lines{}}
 	m.vm.forget()
 	return m
 }
@@ -209,6 +209,11 @@ func TestV8Text(t *testing.T) {
 		}
 	}
 	ends := m.vm.lineEnds
+	for range 2 {
+		if got := m.vm.lines.share([]int32{3, 4}); !slices.Equal(got, []int32{3, 4}) || len(m.vm.lines) != 1 {
+			t.Errorf("ends of lines: %v, %d kept", got, len(m.vm.lines))
+		}
+	}
 	for source, want := range map[string][]int32{"": {0}, "a\nb\r\nc\rd": {1, 4, 6, 8}, "\n\n": {0, 1, 2}} {
 		in, ok := m.vm.textAt(m.text(source))
 		if got := ends(in); !ok || !slices.Equal(got, want) {

@@ -38,8 +38,8 @@ type v8Script struct {
 	first int       // the line before the first
 	ends  []int32   // of lines
 
-	listed     []v8Listed // its functions, as they were
-	searchFrom time.Time  // for bytecode: the next time
+	listed   []v8Listed // its functions, as they were
+	listFrom time.Time  // the next time
 }
 
 // Words of a frame, in bytes below the saved frame pointer.
@@ -155,9 +155,6 @@ func (vm *v8VM) bytecodeAt(addr uint64, f *v8Frame) *v8Bytecode {
 func (vm *v8VM) keepBytecode(addr, function uint64, now time.Time) *v8Bytecode {
 	if len(vm.bytecodes) >= maxV8Functions {
 		clear(vm.bytecodes)
-		for _, script := range vm.scripts {
-			script.listed = nil
-		}
 	}
 	vm.serial++
 	b := &v8Bytecode{function: function, serial: vm.serial, checked: now}
@@ -167,23 +164,27 @@ func (vm *v8VM) keepBytecode(addr, function uint64, now time.Time) *v8Bytecode {
 
 // searchBytecode looks for the function that has bytecode in all scripts that are known.
 func (vm *v8VM) searchBytecode(addr uint64, now time.Time) *v8Bytecode {
-	const rest = 8 // times as long as a search takes
+	const rest = 8 // times as long as it takes to list the functions of a script
 	for at, script := range vm.scripts {
-		if now.Before(script.searchFrom) {
-			continue
+		if !now.Before(script.listFrom) {
+			began := time.Now()
+			vm.listFunctions(at, script)
+			script.listFrom = now.Add(max(v8Interval, rest*time.Since(began)))
 		}
-		began := time.Now()
-		vm.listBytecode(at, script, now)
-		script.searchFrom = now.Add(max(v8Interval, rest*time.Since(began)))
+		for i := range script.listed {
+			if l := &script.listed[i]; l.bytecode == addr && vm.hasBytecode(l.function, addr) {
+				return vm.keepBytecode(addr, l.function, now)
+			}
+		}
 	}
-	return vm.bytecodes[addr]
+	return nil
 }
 
-// v8Listed is a function of a script and what it has: bytecode, or what leads to it.
-type v8Listed struct{ function, data uint64 }
+// v8Listed is a function of a script, what it has, and the bytecode that this is or leads to; 0: none.
+type v8Listed struct{ function, data, bytecode uint64 }
 
-// listBytecode notes the bytecode of all functions of a script.
-func (vm *v8VM) listBytecode(at uint64, script *v8Script, now time.Time) {
+// listFunctions lists the functions of a script with their bytecode.
+func (vm *v8VM) listFunctions(at uint64, script *v8Script) {
 	list, _ := vm.word(at - 1 + v8ScriptFunctions)
 	n, ok := vm.lengthOf(list)
 	if typ, known := vm.typeOf(list); !known || typ != vm.fields.listType || !ok || n > maxV8Listed {
@@ -196,32 +197,28 @@ func (vm *v8VM) listBytecode(at uint64, script *v8Script, now time.Time) {
 	if len(script.listed) != int(n) {
 		script.listed = make([]v8Listed, n)
 	}
-	var new []v8Listed
+	var new []*v8Listed
 	block := &v8Block{vm: vm}
 	for i := range script.listed {
 		const weak = 2 // set in the address
-		l := v8Listed{function: binary.LittleEndian.Uint64(words[8*i:]) &^ weak}
-		if typ, ok := block.typeOf(l.function); !ok || typ != vm.fields.sharedType {
+		l := &script.listed[i]
+		function := binary.LittleEndian.Uint64(words[8*i:]) &^ weak
+		if typ, ok := block.typeOf(function); !ok || typ != vm.fields.sharedType {
+			*l = v8Listed{}
 			continue
 		}
-		l.data, _ = block.word(l.function - 1 + v8FunctionData)
-		if l != script.listed[i] {
-			script.listed[i] = l
+		if data, _ := block.word(function - 1 + v8FunctionData); function != l.function || data != l.data {
+			*l = v8Listed{function: function, data: data}
 			new = append(new, l)
 		}
 	}
-	slices.SortFunc(new, func(a, b v8Listed) int { return cmp.Compare(a.data, b.data) })
+	slices.SortFunc(new, func(a, b *v8Listed) int { return cmp.Compare(a.data, b.data) })
 	for _, l := range new {
-		typ, _ := block.typeOf(l.data)
-		switch typ {
-		case vm.fields.interpreterDataType, vm.fields.codeType:
-			l.data, _ = vm.bytecodeIn(l.data)
+		switch typ, _ := block.typeOf(l.data); typ {
 		case vm.fields.bytecodeType:
-		default:
-			continue
-		}
-		if vm.bytecodes[l.data] == nil {
-			vm.keepBytecode(l.data, l.function, now)
+			l.bytecode = l.data
+		case vm.fields.interpreterDataType, vm.fields.codeType:
+			l.bytecode, _ = vm.bytecodeIn(l.data)
 		}
 	}
 }
@@ -420,7 +417,7 @@ func (vm *v8VM) scriptAt(addr uint64) *v8Script {
 	if n, ok := smallInteger(first); ok {
 		s.first = int(int32(n))
 	}
-	s.ends = vm.scriptLines(addr, source)
+	s.ends = vm.lines.share(vm.scriptLines(addr, source))
 	if len(vm.scripts) >= maxV8Scripts {
 		clear(vm.scripts)
 	}
@@ -447,6 +444,29 @@ func (vm *v8VM) scriptLines(script, source uint64) []int32 {
 		return nil
 	}
 	return vm.lineEnds(text)
+}
+
+// v8Lines are ends of lines that scripts of several processes have in common.
+type v8Lines map[uint64][]int32
+
+const maxV8Lines = 1 << 14 // scripts
+
+// share returns ends that are the same, if there are such already.
+func (l v8Lines) share(ends []int32) []int32 {
+	key := uint64(len(ends))
+	for _, end := range ends {
+		key = (key ^ uint64(uint32(end))) * 0x9e3779b97f4a7c15
+		key ^= key >> 32
+	}
+	if known := l[key]; slices.Equal(known, ends) {
+		return known
+	}
+	if len(l) >= maxV8Lines {
+		clear(l)
+	}
+	ends = slices.Clip(ends)
+	l[key] = ends
+	return ends
 }
 
 // line returns the line of a position, 0 where that is not known.

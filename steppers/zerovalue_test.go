@@ -33,6 +33,7 @@ func TestZeroValues(t *testing.T) {
 		{&Debug{}, NewDebug(nil)},
 		{&JIT{}, NewJIT()},
 		{&HotSpot{}, NewHotSpot()},
+		{&V8{}, NewV8()},
 		{&Python{}, NewPython(nil)},
 		{&FrameFunc{}, NewFrameFunc(nil)},
 		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},
