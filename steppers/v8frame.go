@@ -212,7 +212,7 @@ func findV8Generator(im *procstate.Image, start, end uint64) (g v8Generator) {
 		case in.Flow == isa.IndirectJump:
 			g.left = at + uint64(in.Len)
 			return g
-		case in.Flow != isa.Next:
+		case in.Flow != isa.Next && in.Flow != isa.CondJump && in.Flow != isa.Jump:
 			return v8Generator{}
 		}
 	}
