@@ -278,6 +278,19 @@ func TestV8Function(t *testing.T) {
 	if got, want := calls(100), []string{in + ":2 from 2", in + ":2 from 2"}; !slices.Equal(got, want) {
 		t.Errorf("inlined: calls %q, want %q", got, want)
 	}
+	// Return addresses, and those that V8 puts in their places when the code is given up.
+	for at, want := range map[uint64]int32{101: 100, 399: 398, 400: 49, 404: 100, 402: -1, 408: -1} {
+		off, ok := code.called(start+at, start+at-1)
+		if !ok {
+			off = -1
+		}
+		if off != want {
+			t.Errorf("a return address at %d is that of the call at %d, want %d", at, off, want)
+		}
+	}
+	if off, ok := code.called(start+404, start+404); !ok || off != 404 {
+		t.Errorf("a thread that was interrupted at 404 is at %d, %v", off, ok)
+	}
 	b := vm.bytecodeAt(bytecode, &v8Frame{callee: callee, bytecode: bytecode})
 	if b == nil || b.function != function {
 		t.Fatalf("bytecode %+v", b)
