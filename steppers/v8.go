@@ -159,7 +159,8 @@ type v8VM struct {
 	bytecodes map[uint64]*v8Bytecode
 	functions map[uint64]*v8Function
 	scripts   map[uint64]*v8Script
-	serial    uint32 // of the last function or code
+	absent    map[uint64]bool // bytecode that none of the functions that are listed has
+	serial    uint32          // of the last function or code
 
 	codes  map[v8Place]uint32 // numbers in unwind.Codes
 	resets int                // of these
@@ -274,6 +275,7 @@ func (vm *v8VM) forget() {
 	vm.bytecodes = map[uint64]*v8Bytecode{}
 	vm.functions = map[uint64]*v8Function{}
 	vm.scripts = map[uint64]*v8Script{}
+	vm.absent = map[uint64]bool{}
 }
 
 // number returns the number of a place in w.Codes, for which lines are asked when it is new.

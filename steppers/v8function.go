@@ -166,17 +166,28 @@ func (vm *v8VM) keepBytecode(addr, function uint64, now time.Time) *v8Bytecode {
 func (vm *v8VM) searchBytecode(addr uint64, now time.Time) *v8Bytecode {
 	const rest = 8 // times as long as it takes to list the functions of a script
 	for at, script := range vm.scripts {
-		if !now.Before(script.listFrom) {
-			began := time.Now()
-			vm.listFunctions(at, script)
-			script.listFrom = now.Add(max(v8Interval, rest*time.Since(began)))
+		if now.Before(script.listFrom) {
+			continue
 		}
+		began := time.Now()
+		vm.listFunctions(at, script)
+		script.listFrom = now.Add(max(v8Interval, rest*time.Since(began)))
+		clear(vm.absent)
+	}
+	if vm.absent[addr] {
+		return nil
+	}
+	for _, script := range vm.scripts {
 		for i := range script.listed {
 			if l := &script.listed[i]; l.bytecode == addr && vm.hasBytecode(l.function, addr) {
 				return vm.keepBytecode(addr, l.function, now)
 			}
 		}
 	}
+	if len(vm.absent) >= maxV8Functions {
+		clear(vm.absent)
+	}
+	vm.absent[addr] = true
 	return nil
 }
 
