@@ -172,28 +172,12 @@ func TestPython(t *testing.T) {
 	testenv.EachPython(t, testPython)
 }
 
-// waitAsleep waits until threads sleep.
-func waitAsleep[T any](t *testing.T, pid int, threads map[procstate.ThreadID]T) {
+// startWaiting starts a program so many threads of which each write a line with their calls, and
+// waits until all of them sleep.
+func startWaiting[Calls any](t *testing.T, threads int, command ...string) (*exec.Cmd, map[procstate.ThreadID]Calls) {
 	t.Helper()
-	eventually(t, "threads wait", func() bool {
-		infos, err := procstate.ProcessThreads(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := 0
-		for _, th := range infos {
-			if _, is := threads[th.TID]; is && th.State == procstate.StateSleeping {
-				n++
-			}
-		}
-		return n == len(threads)
-	})
-}
-
-func testPython(t *testing.T, python testenv.Program) {
-	const threads = 7
-	command := python.Command(python.Script(t, filepath.Join("testdata", "walk", "waits.py")))
 	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -202,18 +186,37 @@ func testPython(t *testing.T, python testenv.Program) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	want := map[procstate.ThreadID][]string{}
-	for lines := json.NewDecoder(out); len(want) < threads; {
+	calls := map[procstate.ThreadID]Calls{}
+	for lines := json.NewDecoder(out); len(calls) < threads; {
 		var told struct {
 			TID   procstate.ThreadID
-			Calls []string
+			Calls Calls
 		}
 		if err := lines.Decode(&told); err != nil {
 			t.Fatal(err)
 		}
-		want[told.TID] = told.Calls
+		calls[told.TID] = told.Calls
 	}
-	waitAsleep(t, cmd.Process.Pid, want)
+	eventually(t, "threads wait", func() bool {
+		infos, err := procstate.ProcessThreads(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, th := range infos {
+			if _, is := calls[th.TID]; is && th.State == procstate.StateSleeping {
+				n++
+			}
+		}
+		return n == threads
+	})
+	return cmd, calls
+}
+
+func testPython(t *testing.T, python testenv.Program) {
+	const threads = 7
+	command := python.Command(python.Script(t, filepath.Join("testdata", "walk", "waits.py")))
+	cmd, want := startWaiting[[]string](t, threads, command...)
 	module := regexp.MustCompile(`^<module> (.*/)?([^/:]+):`)
 	check := func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 		t.Helper()
@@ -292,28 +295,7 @@ func testJavaScript(t *testing.T, name string, command []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(command[0], append(command[1:], script, "20000")...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	want := map[procstate.ThreadID][]jsCall{}
-	for lines := json.NewDecoder(out); len(want) < threads; {
-		var told struct {
-			TID   procstate.ThreadID
-			Calls []jsCall
-		}
-		if err := lines.Decode(&told); err != nil {
-			t.Fatal(err)
-		}
-		want[told.TID] = told.Calls
-	}
-	waitAsleep(t, cmd.Process.Pid, want)
+	cmd, want := startWaiting[[]jsCall](t, threads, append(command, script, "20000")...)
 	ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -48,3 +48,29 @@ func TestFindName(t *testing.T) {
 		}
 	}
 }
+
+// Names that begin with a prefix are found, also around the ends of what is read at a time.
+func TestNamesWith(t *testing.T) {
+	table := []byte{0}
+	want := map[uint32]string{}
+	for _, gap := range []int{0, searchBlock - 20, searchBlock - 14, searchBlock - 7, searchBlock, 3} {
+		table = append(append(table, strings.Repeat("y", gap)...), 0)
+		for _, name := range []string{"v8dbg_one", "x_v8dbg_two", "v8dbg_", "v8db"} {
+			if strings.HasPrefix(name, "v8dbg_") {
+				want[uint32(len(table))] = name
+			}
+			table = append(append(table, name...), 0)
+		}
+	}
+	table = append(table, "v8dbg_without_an_end"...)
+	im := &Image{r: bytes.NewReader(table), size: int64(len(table))}
+	got := im.namesWith(Section{Type: elf.SHT_STRTAB, Size: uint64(len(table))}, []string{"v8dbg_"})
+	for at, name := range got {
+		if want[at] != string(name) {
+			t.Errorf("%q at %d, want %q", name, at, want[at])
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d names, want %d", len(got), len(want))
+	}
+}

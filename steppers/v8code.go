@@ -164,8 +164,8 @@ func (vm *v8VM) isStill(c *v8Code) bool {
 	return true
 }
 
-// findCode looks for the object whose instructions are at pc: they begin at multiples of
-// v8CodeAlign, behind a header that begins with the address of its map.
+// findCode looks for the object whose instructions are at pc: they begin at multiples
+// of 32, behind a header that begins with the address of its map.
 func (vm *v8VM) findCode(m *procstate.Mapping, pc uint64) *v8Code {
 	const align = 32
 	now := time.Now()

@@ -338,6 +338,27 @@ func TestRecordJavaScript(t *testing.T) {
 	})
 }
 
+// A process of JavaScript that is killed has had their names until then.
+func TestRecordJavaScriptKilled(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("measured on amd64 alone")
+	}
+	const spin = "function spin() { const end = Date.now() + 1000; while (Date.now() < end); }; spin(); process.kill(process.pid, 'SIGKILL')"
+	testenv.EachNode(t, func(t *testing.T, node string) {
+		r := runRecord(t, "-F", "997", "--no-kernel", "--", node, "-e", spin)
+		if r.exit != 128+9 {
+			t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+		}
+		var named uint64
+		for stack, count := range foldedStacks(t, r.folded) {
+			if strings.Contains(stack, ";spin_[") {
+				named += count
+			}
+		}
+		wantShare(t, "in spin", named, r.stats.UserSamples, 70)
+	})
+}
+
 func testRecordJavaScript(t *testing.T, command []string, calls map[string][]string) {
 	r := runRecord(t, append(append([]string{"-F", "997", "--no-kernel", "--"}, command...), "testdata/targets/busy.js", "2")...)
 	if r.exit != 0 {

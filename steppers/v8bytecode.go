@@ -1,0 +1,246 @@
+package steppers
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// v8Bytecode is the bytecode of a function.
+type v8Bytecode struct {
+	function uint64 // SharedFunctionInfo
+	serial   uint32
+	checked  time.Time // when it was seen to be that
+}
+
+// Words of a frame, in bytes below the saved frame pointer.
+const (
+	v8Context   = 8 // or an even number: the frame has another kind
+	v8Callee    = 16
+	v8Bytecodes = 32
+	v8Offset    = 40 // in the bytecode, where that is interpreted
+	v8Feedback  = 48 // FeedbackVector, or 40 where the code is compiled; before V8 12.4 only there
+)
+
+// v8FeedbackShared is where a FeedbackVector has its SharedFunctionInfo. It is hardly ever moved.
+const v8FeedbackShared = 24
+
+// v8Frame is what a frame of a function holds; nothing of a frame that is of another kind.
+type v8Frame struct{ callee, bytecode, offset, feedback uint64 }
+
+// frameOf reads the words of a frame.
+func (vm *v8VM) frameOf(f *unwind.Frame) (words v8Frame) {
+	fp, known := f.Regs.Value(procstate.AMD64.FP)
+	if !known || fp%8 != 0 {
+		return words
+	}
+	if context, ok := vm.mem.ReadWord(fp - v8Context); !ok || context&1 == 0 {
+		return words
+	}
+	words.callee, _ = vm.mem.ReadWord(fp - v8Callee)
+	words.bytecode, _ = vm.mem.ReadWord(fp - v8Bytecodes)
+	words.offset, _ = vm.mem.ReadWord(fp - v8Offset)
+	words.feedback, _ = vm.mem.ReadWord(fp - v8Feedback)
+	return words
+}
+
+// interpretedCode returns the number of what f runs, which is in the code that runs bytecode.
+func (vm *v8VM) interpretedCode(codes *unwind.Codes, f *unwind.Frame) uint32 {
+	words := vm.frameOf(f)
+	b := vm.bytecodeAt(words.bytecode, &words)
+	if b == nil {
+		return 0
+	}
+	off, ok := smallInteger(words.offset)
+	if f.Flags&unwind.Interrupted != 0 || !ok || off < vm.fields.bytecodeData-1 || off > maxV8Table {
+		off = 0
+	}
+	at := int32(off) - int32(vm.fields.bytecodeData-1) // less than 0: not known
+	return vm.number(codes, v8Place{b.serial, at}, 0, func() []unwind.CodeLine { return vm.bytecodeLines(b, words.bytecode, at) })
+}
+
+// baselineCode returns the number of what f runs, which is code that the baseline compiler has
+// made of bytecode.
+func (vm *v8VM) baselineCode(codes *unwind.Codes, c *v8Code, f *unwind.Frame) uint32 {
+	words := vm.frameOf(f)
+	b := vm.bytecodeAt(c.bytecode, &words)
+	if b == nil {
+		return 0
+	}
+	off := f.LookupPC() - c.start
+	return vm.number(codes, v8Place{c.serial, int32(off)}, c.start, func() []unwind.CodeLine {
+		at := int32(-1)
+		if n, ok := vm.lengthOf(c.bytecode); ok && n <= maxV8Table {
+			code := make([]byte, n)
+			if vm.read(c.bytecode-1+vm.fields.bytecodeData, code) {
+				at = vm.fields.bytecodeOffset(c.offsets, code, uint32(off))
+			}
+		}
+		return vm.bytecodeLines(b, c.bytecode, at)
+	})
+}
+
+// bytecodeLines tells what is at an offset of bytecode.
+func (vm *v8VM) bytecodeLines(b *v8Bytecode, addr uint64, off int32) []unwind.CodeLine {
+	fn := vm.functionAt(b.function)
+	if fn == nil {
+		return nil
+	}
+	position := int32(-1)
+	if off >= 0 {
+		table, _ := vm.word(addr - 1 + vm.fields.bytecodePositions)
+		position = v8PositionAt(v8Positions(vm.byteArray(table), vm.fields.flagged), off).position
+	}
+	return []unwind.CodeLine{fn.at(position)}
+}
+
+// bytecodeAt returns what is known of the bytecode of a frame, nil when not whose it is.
+func (vm *v8VM) bytecodeAt(addr uint64, f *v8Frame) *v8Bytecode {
+	if addr&3 != 1 {
+		return nil
+	}
+	b, now := vm.bytecodes[addr], time.Now()
+	if b != nil {
+		if now.Sub(b.checked) < v8Interval {
+			return b
+		}
+		if vm.hasBytecode(b.function, addr) {
+			b.checked = now
+			return b
+		}
+		delete(vm.bytecodes, addr)
+	}
+	if f.bytecode == addr {
+		for _, has := range [...]struct{ object, at uint64 }{{f.feedback, v8FeedbackShared}, {f.offset, v8FeedbackShared}, {f.callee, vm.fields.shared}} {
+			if has.object&3 != 1 {
+				continue
+			}
+			if function, _ := vm.word(has.object - 1 + has.at); vm.hasBytecode(function, addr) {
+				return vm.keepBytecode(addr, function, now)
+			}
+		}
+	}
+	return vm.searchBytecode(addr, now)
+}
+
+func (vm *v8VM) keepBytecode(addr, function uint64, now time.Time) *v8Bytecode {
+	if len(vm.bytecodes) >= maxV8Functions {
+		clear(vm.bytecodes)
+	}
+	vm.serial++
+	b := &v8Bytecode{function: function, serial: vm.serial, checked: now}
+	vm.bytecodes[addr] = b
+	return b
+}
+
+// searchBytecode looks for the function that has bytecode in all scripts that are known.
+func (vm *v8VM) searchBytecode(addr uint64, now time.Time) *v8Bytecode {
+	const rest = 8 // times as long as it takes to list the functions of a script
+	for at, script := range vm.scripts {
+		if now.Before(script.listFrom) {
+			continue
+		}
+		began := time.Now()
+		vm.listFunctions(at, script)
+		script.listFrom = now.Add(max(v8Interval, rest*time.Since(began)))
+		clear(vm.absent)
+	}
+	if vm.absent[addr] {
+		return nil
+	}
+	for _, script := range vm.scripts {
+		for i := range script.listed {
+			if l := &script.listed[i]; l.bytecode == addr && vm.hasBytecode(l.function, addr) {
+				return vm.keepBytecode(addr, l.function, now)
+			}
+		}
+	}
+	if len(vm.absent) >= maxV8Functions {
+		clear(vm.absent)
+	}
+	vm.absent[addr] = true
+	return nil
+}
+
+// v8Listed is a function of a script, what it has, and the bytecode that this is or leads to; 0: none.
+type v8Listed struct{ function, data, bytecode uint64 }
+
+// listFunctions lists the functions of a script with their bytecode.
+func (vm *v8VM) listFunctions(at uint64, script *v8Script) {
+	list, _ := vm.word(at - 1 + v8ScriptFunctions)
+	n, ok := vm.lengthOf(list)
+	if typ, known := vm.typeOf(list); !known || typ != vm.fields.listType || !ok || n > maxV8Listed {
+		return
+	}
+	words := make([]byte, 8*n)
+	if !vm.read(list-1+v8Data, words) {
+		return
+	}
+	if len(script.listed) != int(n) {
+		script.listed = make([]v8Listed, n)
+	}
+	var new []*v8Listed
+	block := &v8Block{vm: vm}
+	for i := range script.listed {
+		const weak = 2 // set in the address
+		l := &script.listed[i]
+		function := binary.LittleEndian.Uint64(words[8*i:]) &^ weak
+		if typ, ok := block.typeOf(function); !ok || typ != vm.fields.sharedType {
+			*l = v8Listed{}
+			continue
+		}
+		if data, _ := block.word(function - 1 + v8FunctionData); function != l.function || data != l.data {
+			*l = v8Listed{function: function, data: data}
+			new = append(new, l)
+		}
+	}
+	slices.SortFunc(new, func(a, b *v8Listed) int { return cmp.Compare(a.data, b.data) })
+	for _, l := range new {
+		switch typ, _ := block.typeOf(l.data); typ {
+		case vm.fields.bytecodeType:
+			l.bytecode = l.data
+		case vm.fields.interpreterDataType, vm.fields.codeType:
+			l.bytecode, _ = vm.bytecodeIn(l.data)
+		}
+	}
+}
+
+// hasBytecode reports whether a function's bytecode is at an address.
+func (vm *v8VM) hasBytecode(function, addr uint64) bool {
+	typ, ok := vm.typeOf(function)
+	if !ok || typ != vm.fields.sharedType {
+		return false
+	}
+	is, ok := vm.bytecodeOf(function)
+	return ok && is == addr
+}
+
+// bytecodeOf returns the bytecode of a function, if it has been compiled to that.
+func (vm *v8VM) bytecodeOf(function uint64) (addr uint64, ok bool) {
+	data, _ := vm.word(function - 1 + v8FunctionData)
+	return vm.bytecodeIn(data)
+}
+
+// bytecodeIn returns the bytecode that an object is, or leads to.
+func (vm *v8VM) bytecodeIn(object uint64) (addr uint64, ok bool) {
+	for range 3 {
+		typ, known := vm.typeOf(object)
+		switch {
+		case !known:
+			return 0, false
+		case typ == vm.fields.bytecodeType:
+			return object, true
+		case typ == vm.fields.interpreterDataType:
+			object, _ = vm.word(object - 1 + v8InterpreterData)
+		case typ == vm.fields.codeType:
+			object, _ = vm.word(object - 1 + vm.fields.codeData)
+		default:
+			return 0, false
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,104 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"net/url"
+	"slices"
+	"time"
+)
+
+// v8Script is a file.
+type v8Script struct {
+	name  string
+	is    [2]uint64 // name and source, as they were
+	first int       // the line before the first
+	ends  []int32   // of lines
+
+	listed   []v8Listed // its functions, as they were
+	listFrom time.Time  // the next time
+}
+
+// scriptAt returns what is known of a Script, nil where it is none.
+func (vm *v8VM) scriptAt(addr uint64) *v8Script {
+	if typ, ok := vm.typeOf(addr); !ok || typ != vm.fields.scriptType {
+		return nil
+	}
+	name, _ := vm.word(addr - 1 + v8ScriptName)
+	source, _ := vm.word(addr - 1 + v8ScriptSource)
+	is := [2]uint64{name, source}
+	s := vm.scripts[addr]
+	if s != nil && s.is == is {
+		return s
+	}
+	s = &v8Script{is: is}
+	s.name, _ = vm.text(name, maxV8Name)
+	if u, err := url.Parse(s.name); err == nil && u.Scheme == "file" {
+		s.name = u.Path
+	}
+	if !isPrintable(s.name) {
+		s.name = ""
+	}
+	first, _ := vm.word(addr - 1 + v8ScriptLineOffset)
+	if n, ok := smallInteger(first); ok {
+		s.first = int(int32(n))
+	}
+	s.ends = vm.lines.share(vm.scriptLines(addr, source))
+	if len(vm.scripts) >= maxV8Scripts {
+		clear(vm.scripts)
+	}
+	vm.scripts[addr] = s
+	return s
+}
+
+// scriptLines returns where the lines of a script end, as V8 has counted them or as they are in its source.
+func (vm *v8VM) scriptLines(script, source uint64) []int32 {
+	array, _ := vm.word(script - 1 + v8ScriptLineEnds)
+	if typ, ok := vm.typeOf(array); ok && typ == vm.fields.arrayType {
+		n, _ := vm.lengthOf(array) // 0: they are not counted yet
+		words := make([]byte, 8*min(n, maxV8Source/8))
+		if n > 0 && vm.read(array-1+v8Data, words) {
+			ends := make([]int32, len(words)/8)
+			for i := range ends {
+				ends[i] = int32(binary.LittleEndian.Uint64(words[8*i:]) >> 32)
+			}
+			return ends
+		}
+	}
+	text, ok := vm.textAt(source)
+	if !ok || text.n > maxV8Source {
+		return nil
+	}
+	return vm.lineEnds(text)
+}
+
+// v8Lines are ends of lines that scripts of several processes have in common.
+type v8Lines map[uint64][]int32
+
+const maxV8Lines = 1 << 14 // scripts
+
+// share returns ends that are the same, if there are such already.
+func (l v8Lines) share(ends []int32) []int32 {
+	key := uint64(len(ends))
+	for _, end := range ends {
+		key = (key ^ uint64(uint32(end))) * 0x9e3779b97f4a7c15
+		key ^= key >> 32
+	}
+	if known := l[key]; slices.Equal(known, ends) {
+		return known
+	}
+	if len(l) >= maxV8Lines {
+		clear(l)
+	}
+	ends = slices.Clip(ends)
+	l[key] = ends
+	return ends
+}
+
+// line returns the line of a position, 0 where that is not known.
+func (s *v8Script) line(position int32) int {
+	if position < 0 || len(s.ends) == 0 {
+		return 0
+	}
+	i, _ := slices.BinarySearch(s.ends, position)
+	return s.first + i + 1
+}
