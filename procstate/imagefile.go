@@ -26,7 +26,7 @@ type imageFile struct {
 	mtime unix.StatxTimestamp
 	used  atomic.Uint64 // value of Images.clock at the last use
 
-	checked atomic.Uint64 // CLOCK_MONOTONIC ns of the last time that unchanged looked
+	checked atomic.Uint64 // CLOCK_MONOTONIC ns before the file was last found to be what it was
 
 	mu sync.RWMutex
 	fd int // -1 when closed
@@ -87,7 +87,7 @@ func (f *imageFile) readOpen(fd int, b []byte, off int64) (n int, err error) {
 		}
 		n += m
 	}
-	if !f.sameAs(fd) {
+	if !f.sameLately(fd) {
 		return 0, fmt.Errorf("%s: %w", f.ref.Path, errFileChanged)
 	}
 	if n < len(b) {
@@ -96,12 +96,26 @@ func (f *imageFile) readOpen(fd int, b []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
+// sameFor is how long a file is taken for what it was after it was found to be so,
+// in ns: those who read do so many times in a row.
+const sameFor = 1e6
+
+// sameLately is sameAs of now, or a moment ago.
+func (f *imageFile) sameLately(fd int) bool {
+	return monotonic()-f.checked.Load() < sameFor || f.sameAs(fd)
+}
+
 // sameAs reports whether the file of fd has the size and time of change that
 // it had when it was opened first.
 func (f *imageFile) sameAs(fd int) bool {
 	var st unix.Stat_t
-	return unix.Fstat(fd, &st) == nil && st.Size == f.size &&
-		st.Mtim.Sec == f.mtime.Sec && uint32(st.Mtim.Nsec) == f.mtime.Nsec
+	now := monotonic()
+	if unix.Fstat(fd, &st) != nil || st.Size != f.size ||
+		st.Mtim.Sec != f.mtime.Sec || uint32(st.Mtim.Nsec) != f.mtime.Nsec {
+		return false
+	}
+	f.checked.Store(now)
+	return true
 }
 
 // unchanged reports whether the file is still what it was when opened, or was so
@@ -115,12 +129,7 @@ func (f *imageFile) unchanged(since uint64) bool {
 	if since != 0 && since < f.checked.Load() {
 		return true
 	}
-	now := monotonic()
-	if !f.sameAs(f.fd) {
-		return false
-	}
-	f.checked.Store(now)
-	return true
+	return f.sameAs(f.fd)
 }
 
 // close gives the descriptor back; reads open the file again. It reports
@@ -246,22 +255,23 @@ func after(t unix.StatxTimestamp, mono uint64) bool {
 	if mono == 0 || t.Sec == 0 {
 		return false
 	}
-	now := monotonic()
-	if now == 0 {
-		return false
-	}
-	then := time.Now().Add(-time.Duration(now - mono))
+	then := time.Now().Add(-time.Duration(monotonic()-mono))
 	return time.Unix(t.Sec, int64(t.Nsec)).After(then)
 }
 
-// monotonic reads CLOCK_MONOTONIC, in ns; 0 when it cannot be read.
-func monotonic() uint64 {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
-		return 0
-	}
-	return uint64(now.Nano())
-}
+// beganAt is a moment of CLOCK_MONOTONIC, in ns, and began the same by package time,
+// which reads that clock without a system call.
+var (
+	beganAt = func() uint64 {
+		var now unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
+		return uint64(now.Nano())
+	}()
+	began = time.Now() // after beganAt
+)
+
+// monotonic reads CLOCK_MONOTONIC, in ns: never later than it is.
+func monotonic() uint64 { return beganAt + uint64(time.Since(began)) }
 
 // fsIOCGetVersion is FS_IOC_GETVERSION of <linux/fs.h>: _IOR('v', 1, long).
 const fsIOCGetVersion = 2<<30 | unsafe.Sizeof(uintptr(0))<<16 | 'v'<<8 | 1
