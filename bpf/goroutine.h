@@ -127,6 +127,31 @@ INLINE u64 find_go_stack(struct go_thread *t, u64 sp, const struct signal_stack 
 }
 
 /*
+ * Where the stack ends that holds sp, if it is that of the goroutine which the current
+ * thread runs, and nothing else need be copied; else 0. It is for the usual sample,
+ * whose registers are in the record, and reads as little as can be.
+ */
+GLOBAL u64 goroutine_end(u32 cpu, u32 tgid, u64 sp)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	const struct go_process *p = bpf_map_lookup_elem(&go_processes, &tgid);
+	struct go_stack stack;
+
+	if (!h || !p || p->calls_c || p->g_slot)
+		return 0;
+#if defined(__TARGET_ARCH_x86)
+	u64 g = read_user_word(thread_pointer_of(current_task()) + p->g_from_tp), points_to = h->regs.rbx;
+#else
+	u64 g = h->regs.x[28], points_to = h->regs.x[5];
+#endif
+	if (!g || points_to == g + p->g_sched_sp /* see add_switch */ ||
+	    bpf_probe_read_user(&stack, sizeof(stack), (void *)(g + p->g_stack)) || !on_stack(&stack, sp))
+		return 0;
+	return read_user_word(read_user_word(g + p->g_m) + p->m_curg) == g ? stack.hi : 0;
+}
+
+/*
  * Where the stack of curg is live from, while the thread is on another one.
  * Usually curg.sched has kept it, but not while a signal is handled that has met
  * the goroutine running, nor in a call of the vdso.

@@ -6,9 +6,9 @@
 #ifndef SWBPF_USUAL_H
 #define SWBPF_USUAL_H
 
+#include "goroutine.h"
 #include "kernelstack.h"
 #include "returns.h"
-#include "signal.h"
 
 /* Fills the header of a sample that has nothing yet. */
 INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 tgid, u32 tid, u64 cgroup, u64 weight)
@@ -57,13 +57,13 @@ INLINE void end_record(struct cpu_ring *r, struct sample_header *h, u64 time)
 INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid,
 			      u8 flags)
 {
-	bool in_kernel = !is_user_mode(mode_of(ctx->regs)), in_red_zone = true;
+	bool in_kernel = !is_user_mode(mode_of(ctx->regs)), is_go = flags & PROCESS_IS_GO, in_red_zone = !is_go;
 	struct mm_struct *mm = task_field(task, mm);
 	u32 tid = current_tid(task), cpu = bpf_get_smp_processor_id();
 	u64 sp = sp_of(ctx->regs), end = 0;
 
 	/* utask: as has_met_uprobe, by a plain load */
-	if (!mm || flags & (PROCESS_IS_GO | PROCESS_HAS_FRAMES) || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
+	if (!mm || flags & PROCESS_HAS_FRAMES || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();
@@ -73,9 +73,12 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 		enum user_state user = read_user_regs(task, h, sp);
 		taken = user == USER_NATIVE || user == USER_COMPAT32;
 		sp = stack_pointer(&h->regs);
-		in_red_zone = !is_in_syscall(&h->regs);
-	}
-	if (taken && !is_on_signal_stack(task, sp))
+		in_red_zone = !is_go && !is_in_syscall(&h->regs);
+	} else if (h)
+		__builtin_memcpy(&h->regs, &ctx->regs, sizeof(h->regs));
+	if (taken && unlikely(is_go))
+		end = goroutine_end(cpu, tgid, sp);
+	else if (taken && !is_on_signal_stack(task, sp))
 		end = tgid == tid ? main_stack_end(task_field(mm, start_stack), sp) : thread_stack_end(task, tgid, tid, sp, flags);
 	taken = false;
 	if (h && end && end - sp <= stack_limit) {
@@ -83,8 +86,6 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 		begin_header(h, task, tgid, tid, current_cgroup(task), ctx->sample_period);
 		if (unlikely(in_kernel))
 			add_kernel_part(ctx, r, h, task);
-		else
-			__builtin_memcpy(&h->regs, &ctx->regs, sizeof(h->regs));
 		taken = add_whole_stack(r, cpu, end + tgid, stack_start(sp, in_red_zone), end);
 	}
 	if (taken) {

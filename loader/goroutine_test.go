@@ -115,6 +115,30 @@ func TestGoroutineStack(t *testing.T) {
 	}
 }
 
+// Most samples of a goroutine on its own stack are taken in the straight line of
+// bpf/usual.h.
+func TestUsualGoroutineSamples(t *testing.T) {
+	prog := goTarget(t)
+	for _, changes := range []bool{false, true} {
+		p := startTarget(t, prog, "50")
+		s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: changes})
+		if err := s.SetGoProcess(p.pid, goOffsets(t, prog)); err != nil {
+			t.Fatal(err)
+		}
+		before := stats(t, s).Usual
+		home := uint64(0) // samples of nothing else than a goroutine's own stack
+		readUntil(t, s, func(smp *Sample) bool {
+			if len(smp.Regions) == 1 {
+				home++
+			}
+			return home == 300
+		})
+		if usual := stats(t, s).Usual - before; 10*usual < 9*home {
+			t.Errorf("changes %v: %d of %d in a straight line", changes, usual, home)
+		}
+	}
+}
+
 // On the thread's own stack the sample carries what leads to the goroutine
 // being served, and that goroutine's stack to its end.
 func TestServedGoroutine(t *testing.T) {
