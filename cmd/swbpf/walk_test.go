@@ -263,6 +263,38 @@ func TestWalkTextPool(t *testing.T) {
 	}
 }
 
+// All that an interpreter runs has the same addresses: threads are of one group where
+// they run the same.
+func TestWalkTextInterpreter(t *testing.T) {
+	testenv.EachPython(t, func(t *testing.T, python testenv.Program) {
+		command := python.Command("-c", `
+import sys, threading
+def one(): stop.wait()
+def other(): stop.wait()
+stop = threading.Event()
+for f in one, other, other: threading.Thread(target=f, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.read()
+`)
+		cmd := exec.Command(command[0], command[1:]...)
+		startReady(t, cmd)
+		waitFor(t, "python to come to rest", func() bool { return !strings.ContainsAny(threadStates(t, cmd.Process.Pid), "RD") })
+		out, stderr, code := runWalk(t, strconv.Itoa(cmd.Process.Pid))
+		if code != exitOK {
+			t.Fatalf("exit %d: %s\n%s", code, stderr, out)
+		}
+		for _, stack := range strings.Split(out, "\n\n")[1:] {
+			head, frames, _ := strings.Cut(stack, "\n")
+			if strings.Contains(frames, " other ") != strings.HasPrefix(head, "2 threads ") {
+				t.Errorf("%s\n%s", head, frames)
+			}
+		}
+		if !strings.Contains(out, " one ") || !strings.Contains(out, " other ") {
+			t.Errorf("a function is missing:\n%s", out)
+		}
+	})
+}
+
 func TestWalkCore(t *testing.T) {
 	testenv.Needs(t, "gdb")
 	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "3", "7", "quiet")

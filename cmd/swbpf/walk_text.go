@@ -70,7 +70,11 @@ func groupThreads(p *processWalk, group bool) [][]*threadWalk {
 			key = append(key, byte(t.stack[j].Flags))
 		}
 		for j := range t.frames {
-			if f := &t.frames[j]; len(f.variables) > 0 {
+			f := &t.frames[j]
+			if f.frame.Code != 0 { // all that an interpreter runs has the same addresses
+				key = fmt.Appendf(key, "%s\x00%s\x00%d\x00", f.function, f.file, f.line)
+			}
+			if len(f.variables) > 0 {
 				key = append(append(key, f.arguments()...), f.locals()...)
 			}
 		}
