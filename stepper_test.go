@@ -216,6 +216,58 @@ func TestNothingLoaded(t *testing.T) {
 	}
 }
 
+// TestPanicInWalk: a process whose walk panics goes on, and can be walked again.
+func TestPanicInWalk(t *testing.T) {
+	canTrace(t)
+	tg := start(t, build(t, "deep.c", "gcc -O2"))
+	w, err := swbpf.ForPID(tg.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	s := panicStepper{new(bool)}
+	if err := w.AddStepper(s); err != nil {
+		t.Fatal(err)
+	}
+	var top, caller unwind.Frame
+	if err := w.InitialFrame(procstate.DefaultThread, &top); err != nil {
+		t.Fatal(err)
+	}
+	for what, walk := range map[string]func(){
+		"WalkStack":    func() { w.WalkStack(nil, procstate.DefaultThread) },
+		"WalkFrom":     func() { w.WalkFrom(nil, &top) },
+		"Step":         func() { w.Step(&top, &caller) },
+		"InitialFrame": func() { w.InitialFrame(procstate.DefaultThread, nil) },
+	} {
+		*s.on = true
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", what)
+				}
+			}()
+			walk()
+		}()
+		*s.on = false
+		eventually(t, "the process goes on after "+what, func() bool { return !strings.Contains(threadStates(tg.pid), "t") })
+		if frames, err := w.WalkStack(nil, procstate.DefaultThread); err != nil || len(frames) < 50 {
+			t.Errorf("after %s: %d frames, %v", what, len(frames), err)
+		}
+	}
+}
+
+// panicStepper panics while it is on.
+type panicStepper struct{ on *bool }
+
+func (panicStepper) Name() string              { return "panic" }
+func (panicStepper) Priority() unwind.Priority { return unwind.PriorityBottom - 1 }
+func (s panicStepper) CallerFrame(*unwind.Walker, *unwind.Frame, *unwind.Frame) (unwind.Verdict, error) {
+	if *s.on {
+		panic("a stepper's fault")
+	}
+	return unwind.NotMe, nil
+}
+
 // popStepper pops a return address, until it is zero.
 type popStepper struct{}
 

@@ -96,24 +96,26 @@ func (w *Walker) Threads() ([]procstate.ThreadID, error) {
 	return w.proc.Threads()
 }
 
-// beforeWalk has the process stand still for a walk.
-func (w *Walker) beforeWalk(tid procstate.ThreadID) error {
+// still runs f while the process stands still for a walk of a thread. It goes on also
+// when f panics, as a stepper may.
+func (w *Walker) still(tid procstate.ThreadID, f func() error) (err error) {
 	if w.proc == nil {
 		return ErrNoProcess
 	}
-	return w.proc.BeforeWalk(tid)
+	if err := w.proc.BeforeWalk(tid); err != nil {
+		return err
+	}
+	defer func() {
+		if aerr := w.proc.AfterWalk(tid); err == nil {
+			err = aerr
+		}
+	}()
+	return f()
 }
 
 // InitialFrame stores the top frame of a thread in f.
 func (w *Walker) InitialFrame(tid procstate.ThreadID, f *Frame) error {
-	if err := w.beforeWalk(tid); err != nil {
-		return err
-	}
-	err := w.initialFrame(tid, f)
-	if aerr := w.proc.AfterWalk(tid); err == nil {
-		err = aerr
-	}
-	return err
+	return w.still(tid, func() error { return w.initialFrame(tid, f) })
 }
 
 func (w *Walker) initialFrame(tid procstate.ThreadID, f *Frame) error {
@@ -138,31 +140,23 @@ type inCall interface{ InCall() bool }
 // dst. The error is nil when the last frame is the bottom of the stack; when
 // it is a Reason the frames up to there are returned, and right.
 func (w *Walker) WalkStack(dst []Frame, tid procstate.ThreadID) ([]Frame, error) {
-	if err := w.beforeWalk(tid); err != nil {
-		return dst, err
-	}
-	var top Frame
-	err := w.initialFrame(tid, &top)
-	if err == nil {
-		dst, err = w.walkFrom(dst, &top)
-	}
-	if aerr := w.proc.AfterWalk(tid); err == nil {
-		err = aerr
-	}
+	err := w.still(tid, func() (err error) {
+		var top Frame
+		if err = w.initialFrame(tid, &top); err == nil {
+			dst, err = w.walkFrom(dst, &top)
+		}
+		return err
+	})
 	return dst, err
 }
 
 // WalkFrom is WalkStack from a given frame on, which becomes the first of
 // those appended. The stack must still be what it was when f was found.
 func (w *Walker) WalkFrom(dst []Frame, f *Frame) ([]Frame, error) {
-	tid := f.Thread // f may be in dst
-	if err := w.beforeWalk(tid); err != nil {
-		return dst, err
-	}
-	dst, err := w.walkFrom(dst, f)
-	if aerr := w.proc.AfterWalk(tid); err == nil {
-		err = aerr
-	}
+	err := w.still(f.Thread, func() (err error) { // f may be in dst
+		dst, err = w.walkFrom(dst, f)
+		return err
+	})
 	return dst, err
 }
 
@@ -307,18 +301,19 @@ func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
 // goes on, unless it is paused. To the steppers all steps from a top frame on are
 // one walk: those of one stack are to be taken before those of another.
 func (w *Walker) Step(in, out *Frame) (Verdict, error) {
-	if err := w.beforeWalk(in.Thread); err != nil {
+	v := Failed
+	err := w.still(in.Thread, func() (err error) {
+		w.begin(in.Flags&Top != 0)
+		v, err = w.step(in, out, 0)
+		return err
+	})
+	if err != nil {
 		return Failed, err
-	}
-	w.begin(in.Flags&Top != 0)
-	v, err := w.step(in, out, 0)
-	if aerr := w.proc.AfterWalk(in.Thread); err == nil && aerr != nil {
-		return Failed, aerr
 	}
 	if v == StackBottom {
 		in.Flags |= Bottom
 	}
-	return v, err
+	return v, nil
 }
 
 func (w *Walker) maxFrames() int {
