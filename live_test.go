@@ -182,6 +182,34 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestBadCall: a call through a pointer to no code does not lose the stack.
+func TestBadCall(t *testing.T) {
+	canTrace(t)
+	for _, command := range []string{
+		"gcc -O0", "gcc -O2", "gcc -O2 -fomit-frame-pointer -fno-asynchronous-unwind-tables", "gcc -O1 -m32",
+	} {
+		for _, pointer := range []string{"null", "garbage", "data"} {
+			t.Run(command+" "+pointer, func(t *testing.T) {
+				if strings.Contains(command, "-m32") {
+					amd64Only(t)
+					testenv.Needs32Bit(t)
+				}
+				prog := build(t, "badcall.c", command)
+				tg := start(t, prog, pointer)
+				tg.settle(t)
+				chain(t, &walkAll(t, tg.pid).Stacks[0], "call", "middle", "main")
+				tg = start(t, prog, pointer, "tail")
+				tg.settle(t)
+				want := []string{"middle", "main"}
+				if command == "gcc -O0" { // it does not jump
+					want = []string{"jump", "middle", "main"}
+				}
+				chain(t, &walkAll(t, tg.pid).Stacks[0], want...)
+			})
+		}
+	}
+}
+
 // goChain finds the goroutine of main on one of the threads.
 func goChain(t *testing.T, ps *swbpf.ProcessStacks, want []string) {
 	t.Helper()

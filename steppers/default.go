@@ -3,7 +3,7 @@ package steppers
 import "github.com/swbpf/swbpf/unwind"
 
 // Default makes the stepper group that a Walker uses unless it is given
-// another: all steppers of this package that prove what they say, in the
+// another: all steppers of this package that prove what they say, and BadCall, in the
 // order of their priorities. It may be shared by the Walkers of many
 // processes, as long as these belong to one goroutine; tables may be shared
 // by all.
@@ -20,6 +20,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	HotSpot     compiled Java, by what its virtual machine has noted
 //	FrameFunc   frame pointers, as the code proves them
 //	Analysis    data flow, for code with neither
+//	BadCall     calls to where no code is
 func Default(tables *unwind.Tables) *unwind.AddressRangeGroup {
 	return group(tables, NewAnalysis())
 }
@@ -31,5 +32,5 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 }
 
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(nil), analysis)
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(nil), analysis, NewBadCall())
 }

@@ -13,7 +13,8 @@
 //   - [HotSpot]: compiled Java, by what its virtual machine has noted; and which
 //     methods run in all frames of Java;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
-//   - [Analysis]: optimised code with neither.
+//   - [Analysis]: optimised code with neither;
+//   - [BadCall]: calls to where no code is, through a null pointer.
 //
 // Three more are added by those who need them: [Wanderer] searches the stack
 // when nothing else is left; [DyninstInstr] and [InstFrame] are for programs

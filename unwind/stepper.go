@@ -24,9 +24,9 @@ func (v Verdict) String() string {
 // Among equals the one added first runs first.
 type Priority uint32
 
-// The priorities of the steppers that come with this module. All but that of
-// the Go stepper, which knows more of its code than CFI tells, are those of
-// Dyninst's StackwalkerAPI.
+// The priorities of the steppers that come with this module. All but those of the Go
+// stepper, which knows more of its code than CFI tells, and of BadCall, are those
+// of Dyninst's StackwalkerAPI.
 const (
 	PriorityBottom          Priority = 0x10000
 	PriorityInstrumentation Priority = 0x10010
@@ -35,6 +35,7 @@ const (
 	PriorityDebug           Priority = 0x10040
 	PriorityFrame           Priority = 0x10050
 	PriorityAnalysis        Priority = 0x10058
+	PriorityBadCall         Priority = 0x1005c
 	PriorityWanderer        Priority = 0x10060
 )
 

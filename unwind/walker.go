@@ -422,7 +422,7 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 	if out.pc == 0 && w.BeginsStack(out.sp) {
 		return StackBottom, nil
 	}
-	if out.pc == 0 || out.pc&(w.arch.PCAlign-1) != 0 {
+	if (out.pc == 0 || out.pc&(w.arch.PCAlign-1) != 0) && out.Flags&Interrupted == 0 { // a signal may tell of such a call
 		return Failed, BadPC
 	}
 	if out.sp <= in.sp && out.Flags&StackSwitched == 0 {
