@@ -106,7 +106,7 @@ func TestWalkWithoutVMReadv(t *testing.T) {
 	for _, errno := range errnos {
 		for _, flag := range []string{"--no-group", "--locals"} {
 			out, stderr, status := runWithout(t, "", fmt.Sprintf("%d process_vm_readv", errno), nil, "walk", flag, strconv.Itoa(target.Process.Pid))
-			if n := strings.Count(out, "sleeping: complete\n"); status != exitOK || n != 6 && flag == "--no-group" || n == 0 || strings.Contains(out, "incomplete") {
+			if n := strings.Count(out, ": complete\n"); status != exitOK || n != 6 && flag == "--no-group" || n == 0 || strings.Contains(out, "incomplete") {
 				t.Errorf("%v, %s: status %d, %d stacks complete: %s\n%s", errno, flag, status, n, stderr, out)
 			}
 		}

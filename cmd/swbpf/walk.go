@@ -66,6 +66,10 @@ stepper that found it. Each stack is complete or says why it ends early. Methods
 of Java and functions of Python (CPython 3.7 to 3.15) stand where they run, with
 their lines: "interpreted" where it is not their own code that does.
 
+A thread that waits in a system call has that, and what it is about: a file, the
+ends of a socket, a process, the thread that holds a lock (of glibc or musl, or
+one with priority inheritance), or whose end is waited for.
+
 Goroutines of a Go program (1.20 to 1.26, stripped or not) that wait for
 something or for a thread have none: they are shown after the threads, those of
 the same stack, state and creator together, most first, with how long they wait
@@ -288,6 +292,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	probes := openProbes(pid)
 	defer probes.close()
 	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines()}
+	waits := readWaits(pid)
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {
 		return nil, err
@@ -295,6 +300,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	pw := &processWalk{pid: pid, stopped: ps.Stopped, live: true}
 	pw.take(context.Background(), ps, o)
 	pw.nameFrames(o.symbols != "no")
+	pw.takeWaits(waits)
 	pw.took = time.Since(begin)
 	return pw, nil
 }

@@ -42,6 +42,7 @@ type threadWalk struct {
 	name      string
 	state     string
 	blocked   bool
+	wait      *wait                // the system call that it waits in; nil where that is not known
 	goroutine *procstate.Goroutine // that is on it; nil where that is not known
 }
 

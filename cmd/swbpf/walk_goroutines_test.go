@@ -33,8 +33,8 @@ func TestWalkGoroutinesText(t *testing.T) {
 	}
 	for _, want := range []string{
 		`^process \d+  \S+  \(amd64, \d+ threads, 1\d\d goroutines, stopped for `,
-		`\nthread \d+ "parked" (running|sleeping), goroutine \d+: complete\n`,
-		`\n\d+ threads [-\d, ]+ "parked" sleeping, goroutines [-\d, ]+: complete\n|\nthread \d+ "parked" sleeping, goroutine 1: complete\n`,
+		`\nthread \d+ "parked" (running|sleeping)( in .*)?, goroutine \d+: complete\n`,
+		`\n\d+ threads [-\d, ]+ "parked" sleeping( in .*)?, goroutines [-\d, ]+: complete\n|\nthread \d+ "parked" sleeping( in .*)?, goroutine 1: complete\n`,
 		`\n100 goroutines [-\d, ]+( and \d+ more)? \[sync\.Mutex\.Lock(, [^]]*)?\]: complete\n  #0 .* runtime\.gopark\+0x(.*\n)* +#\d+ .* main\.deep\+0x.*main\.go:\d+  \[go\]\n(  #.*\n)*  created by main\.main\+0x[0-9a-f]+ in goroutine 1  parked  \S+main\.go:\d+\n`,
 		`\ngoroutine \d+ \[chan receive(, \d+s)?, locked to thread\]: complete\n`,
 		`\ngoroutine \d+ \[chan receive(, \d+s)?\]: complete\n(  #.*\n)*.* main\.\(\*pair\[\.\.\.\]\)\.wait\+0x`,

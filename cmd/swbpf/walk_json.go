@@ -33,7 +33,15 @@ type (
 		Reason   string      `json:"reason"`
 		Frames   []jsonFrame `json:"frames"`
 
-		Goroutine uint64 `json:"goroutine,omitempty"` // ID of that which is on it
+		Goroutine uint64    `json:"goroutine,omitempty"` // ID of that which is on it
+		Wait      *jsonWait `json:"wait,omitempty"`
+	}
+
+	// jsonWait is a system call that a thread waits in.
+	jsonWait struct {
+		Call   string `json:"call"`
+		On     string `json:"on,omitempty"`     // what it is about
+		Holder int32  `json:"holder,omitempty"` // TID of the thread that holds the lock
 	}
 
 	// jsonGoroutines are goroutines without a thread that have the same stack,
@@ -99,6 +107,9 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 			Reason: t.reason(), Frames: p.jsonFrames(&t.stackWalk)}
 		if t.goroutine != nil {
 			jt.Goroutine = t.goroutine.ID
+		}
+		if t.wait != nil {
+			jt.Wait = &jsonWait{Call: t.wait.call, On: t.wait.on, Holder: int32(t.wait.holder)}
 		}
 		out.Threads = append(out.Threads, jt)
 	}

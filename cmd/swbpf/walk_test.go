@@ -163,7 +163,7 @@ func TestWalkJSON(t *testing.T) {
 		t.Errorf("pid %d, stopped %d ns, walk %d ns, %d threads", p.PID, p.StoppedNs, p.WalkNs, len(p.Threads))
 	}
 	for i, raw := range p.Threads {
-		if want := strings.Fields("tid name state complete reason frames"); !slices.Equal(keysOf(t, raw), want) {
+		if want := strings.Fields("tid name state complete reason frames wait"); !slices.Equal(keysOf(t, raw), want) {
 			t.Errorf("thread has keys %v, want %v", keysOf(t, raw), want)
 		}
 		var th struct {
@@ -252,12 +252,12 @@ func TestWalkTextPool(t *testing.T) {
 	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "12", "3", "quiet", "pool-1-run-")
 	pid := strconv.Itoa(cmd.Process.Pid)
 	out, stderr, code := runWalk(t, pid)
-	if code != exitOK || strings.Count(out, "\n12 threads ") != 1 || !strings.Contains(out, ` "pool-1-run-*" sleeping: complete`) {
+	if code != exitOK || strings.Count(out, "\n12 threads ") != 1 || !strings.Contains(out, ` "pool-1-run-*" sleeping in pause: complete`) {
 		t.Errorf("exit %d: %s\n%s", code, stderr, out)
 	}
 	out, _, _ = runWalk(t, "--no-group", pid)
 	for i := range 12 {
-		if want := fmt.Sprintf(` "pool-1-run-%d" sleeping: complete`, i); strings.Count(out, want) != 1 {
+		if want := fmt.Sprintf(` "pool-1-run-%d" sleeping in pause: complete`, i); strings.Count(out, want) != 1 {
 			t.Errorf("--no-group: no %s in\n%s", want, out)
 		}
 	}

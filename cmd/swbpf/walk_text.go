@@ -65,6 +65,9 @@ func groupThreads(p *processWalk, group bool) [][]*threadWalk {
 		key = append(key, t.state...)
 		key = append(key, 0)
 		key = append(key, t.reason()...)
+		if t.wait != nil { // who waits for whom must not get lost
+			key = binary.LittleEndian.AppendUint32(key, uint32(t.wait.holder))
+		}
 		for j := range t.stack {
 			key = binary.LittleEndian.AppendUint64(key, t.stack[j].PC())
 			key = append(key, byte(t.stack[j].Flags))
@@ -101,6 +104,7 @@ func groupHead(g []*threadWalk) string {
 		fmt.Fprintf(&b, " %q", name)
 	}
 	b.WriteString(" " + t.state)
+	b.WriteString(groupWait(g))
 	var ids []uint64
 	for _, t := range g {
 		if t.goroutine != nil {
@@ -119,6 +123,25 @@ func groupHead(g []*threadWalk) string {
 		b.WriteString(" (could not be stopped)")
 	}
 	return b.String()
+}
+
+// groupWait says which system call the threads of a group wait in, and what it is about
+// if that is the same for all.
+func groupWait(g []*threadWalk) string {
+	first := g[0].wait
+	if first == nil {
+		return ""
+	}
+	all := first.String()
+	for _, t := range g[1:] {
+		switch {
+		case t.wait == nil || t.wait.call != first.call:
+			return ""
+		case t.wait.String() != all:
+			all = first.call
+		}
+	}
+	return " in " + printable(all)
 }
 
 // outcome says whether a stack is complete, or why not.

@@ -246,6 +246,7 @@ func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
 		stopped, left = stopped+took, left-took
 		if again := o.symbolizer.ReadTypes(); !again || try == variableStops || left <= 0 {
 			pw.stopped, pw.took = stopped, time.Since(begin)
+			pw.keepWaits(before)
 			return pw, nil
 		}
 	}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// A walk tells what threads wait for, also when it has made them wait anew.
+func TestWalkWaits(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.Command(build(t, "walk-stuck", "gcc", "-O1", "-pthread", "-o", "OUT", walkSource("stuck.c")), dir)
+	_, out := testenv.Start(t, cmd)
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatal("the program says nothing")
+	}
+	port := lines.Text()
+	waitFor(t, "all threads to wait", func() bool {
+		states := threadStates(t, cmd.Process.Pid)
+		return len(states) == 11 && !strings.ContainsAny(states, "RD")
+	})
+	pid := strconv.Itoa(cmd.Process.Pid)
+	var was map[string]jsonWait
+	for range 2 {
+		stdout, stderr, code := runWalk(t, "--json", pid)
+		var p jsonProcess
+		if err := json.Unmarshal([]byte(stdout), &p); code != exitOK || err != nil {
+			t.Fatalf("exit %d, %v: %s", code, err, stderr)
+		}
+		waits, tids := map[string]jsonWait{}, map[string]int32{}
+		for _, th := range p.Threads {
+			if tids[th.Name] = th.TID; th.Wait != nil {
+				waits[th.Name] = *th.Wait
+			}
+		}
+		for name, want := range map[string]jsonWait{
+			filepath.Base(cmd.Path): {"futex", fmt.Sprintf("end of thread %d", tids["lock1"]), 0},
+			"lock1":                 {"futex", fmt.Sprintf("lock of thread %d", tids["lock2"]), tids["lock2"]},
+			"lock2":                 {"futex", fmt.Sprintf("lock of thread %d", tids["lock1"]), tids["lock1"]},
+			"read":                  {"read", "3 pipe:[N]", 0},
+			"accept":                {"accept", "5 tcp 127.0.0.1:" + port, 0},
+			"socket":                {"recvfrom", "6 tcp 127.0.0.1:N > 127.0.0.1:" + port, 0},
+			"poll":                  {"poll", "3 pipe:[N], 6 tcp 127.0.0.1:N > 127.0.0.1:" + port, 0},
+			"nap":                   {"clock_nanosleep", "", 0},
+			"fifo":                  {"openat", `"fifo"`, 0},
+			"lockfile":              {"flock", "N " + filepath.Join(dir, "lock"), 0},
+			"child":                 {"wait4", "process N", 0},
+		} {
+			got := waits[name]
+			if !regexp.MustCompile("^"+strings.ReplaceAll(regexp.QuoteMeta(want.On), "N", "[0-9]+")+"$").MatchString(got.On) ||
+				got.Call != want.Call || got.Holder != want.Holder {
+				t.Errorf("%s waits in %+v, want %+v", name, got, want)
+			}
+		}
+		if was != nil && fmt.Sprint(was) != fmt.Sprint(waits) {
+			t.Errorf("the first walk had %v, the second %v", was, waits)
+		}
+		was = waits
+		if text, _, _ := runWalk(t, pid); !strings.Contains(text, fmt.Sprintf(` "lock1" sleeping in futex(lock of thread %d): complete`, tids["lock2"])) {
+			t.Errorf("text:\n%s", text)
+		}
+		if text, _, _ := runWalk(t, "--args", pid); !strings.Contains(text, ` "fifo" sleeping in openat("fifo"): complete`) {
+			t.Errorf("with --args:\n%s", text)
+		}
+	}
+}
+
+// The numbers of system calls are those of the kernel's headers.
+func TestWaitCalls(t *testing.T) {
+	define := regexp.MustCompile(`(?m)^#define __NR(?:3264)?_(\w+)\s+(\d+)$`)
+	for _, c := range []struct {
+		arch    *procstate.Arch
+		headers string
+	}{
+		{procstate.AMD64, "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"},
+		{procstate.I386, "/usr/include/x86_64-linux-gnu/asm/unistd_32.h"},
+		{procstate.ARM64, "/usr/include/asm-generic/unistd.h"},
+	} {
+		b, err := os.ReadFile(c.headers)
+		if err != nil {
+			testenv.Lacks(t, "no headers of the kernel: %v", err)
+		}
+		names := map[int]string{}
+		for _, m := range define.FindAllStringSubmatch(string(b), -1) {
+			n, _ := strconv.Atoi(m[2])
+			if names[n] == "" {
+				names[n] = m[1]
+			}
+		}
+		known := 0
+		for i := range waitCalls {
+			call := &waitCalls[i]
+			n := call.numberOn(c.arch)
+			if n < 0 {
+				continue
+			}
+			known++
+			name := strings.TrimSuffix(names[n], "_time64")
+			switch name {
+			case "_newselect":
+				name = "select"
+			case "fstatat", "fstatat64":
+				name = "newfstatat"
+			case "stat64", "lstat64", "fstat64", "fcntl64", "ftruncate64", "sendfile64":
+				name = strings.TrimSuffix(name, "64")
+			}
+			if name != call.name {
+				t.Errorf("%s: %d is %s, not %s", c.arch.Name, n, names[n], call.name)
+			}
+		}
+		if known < 50 {
+			t.Errorf("%s: %d calls", c.arch.Name, known)
+		}
+	}
+}
+
+func TestParseWait(t *testing.T) {
+	w := parseWait("202 0x7f0e 0x189 0x2 0x0 0x0 0xffffffff 0x7ffd10 0x7f0e28\n")
+	if w == nil || w.number != 202 || w.args != [6]uint64{0x7f0e, 0x189, 2, 0, 0, 0xffffffff} || w.sp != 0x7ffd10 {
+		t.Errorf("%+v", w)
+	}
+	for _, line := range []string{"", "running\n", "-1 0x7ffd10 0x7f0e28\n", "x 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8", "1 0x1 0x2 0x3 0x4 0x5 0x6 y 0x8"} {
+		if w := parseWait(line); w != nil {
+			t.Errorf("%q: %+v", line, w)
+		}
+	}
+}
+
+func TestParseSocket(t *testing.T) {
+	for _, c := range []struct{ kind, line, inode, ends string }{
+		{"tcp", "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1061 1 0 100 0 0 10 0", "1061", "tcp 127.0.0.1:8080"},
+		{"tcp6", "  1: 0000000000000000FFFF00000100007F:1F90 0000000000000000FFFF00000200007F:0050 01 0:0 00:0 0 0 0 77 1", "77", "tcp 127.0.0.1:8080 > 127.0.0.2:80"},
+		{"udp6", "  1: B80D0120000000000000000001000000:0035 00000000000000000000000000000000:0000 07 0:0 00:0 0 0 0 78 1", "78", "udp [2001:db8::1]:53"},
+		{"unix", "0000000050d4bccd: 00000003 00000000 00000000 0001 03  1058 /run/x.sock", "1058", "unix /run/x.sock"},
+	} {
+		if inode, ends, ok := parseSocket(c.kind, c.line); !ok || inode != c.inode || ends != c.ends {
+			t.Errorf("%s: %q %q %v", c.line, inode, ends, ok)
+		}
+	}
+	for _, line := range []string{"", "sl  local_address rem_address   st tx_queue", "0: 010:1F90 00000000:0000 0A 0 0 0 0 0 1061 1", "0: 0100007F 00000000:0000 0A 0 0 0 0 0 1061 1"} {
+		if _, ends, ok := parseSocket("tcp", line); ok {
+			t.Errorf("%q: %s", line, ends)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+/* Threads that wait for all kinds of things: two for each other's lock, the first one for
+ * the end of one of them. Prints the port that it listens on. Usage: stuck DIRECTORY */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER, second = PTHREAD_MUTEX_INITIALIZER;
+static pthread_barrier_t both;
+static int ends[2], listener, client;
+
+static void *lock(void *name)
+{
+	int one = *(char *)name == '1';
+
+	pthread_mutex_lock(one ? &first : &second);
+	pthread_barrier_wait(&both);
+	pthread_mutex_lock(one ? &second : &first);
+	return NULL;
+}
+
+static void *wait_for(void *name)
+{
+	struct pollfd fds[2] = { { .fd = ends[0], .events = POLLIN }, { .fd = client, .events = POLLIN } };
+	char c;
+	int pid;
+
+	switch (*(char *)name) {
+	case 'r':
+		return (void *)read(ends[0], &c, 1);
+	case 'a':
+		return (void *)(long)accept(listener, NULL, NULL);
+	case 's':
+		return (void *)recv(client, &c, 1, 0);
+	case 'p':
+		return (void *)(long)poll(fds, 2, -1);
+	case 'n':
+		return (void *)(long)sleep(1000);
+	case 'f':
+		return (void *)(long)open("fifo", O_RDONLY);
+	case 'l':
+		return (void *)(long)flock(open("lock", O_RDWR), LOCK_EX);
+	case 'c':
+		if (!(pid = fork()))
+			for (;;)
+				pause();
+		return (void *)(long)waitpid(pid, NULL, 0);
+	}
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in addr = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof(addr);
+	pthread_t t, holder;
+	static char *names[] = { "read", "accept", "socket", "poll", "nap", "fifo", "lockfile", "child" };
+
+	if (argc < 2 || chdir(argv[1]) || pipe(ends) || mkfifo("fifo", 0600))
+		return 1;
+	listener = socket(AF_INET, SOCK_STREAM, 0);
+	client = socket(AF_INET, SOCK_STREAM, 0);
+	if (bind(listener, (void *)&addr, n) || listen(listener, 1) || getsockname(listener, (void *)&addr, &n) ||
+	    connect(client, (void *)&addr, n) || accept(listener, NULL, NULL) < 0)
+		return 1;
+	flock(open("lock", O_CREAT | O_RDWR, 0600), LOCK_EX);
+	pthread_barrier_init(&both, NULL, 2);
+	pthread_create(&holder, NULL, lock, "1");
+	pthread_setname_np(holder, "lock1");
+	pthread_create(&t, NULL, lock, "2");
+	pthread_setname_np(t, "lock2");
+	for (unsigned i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		pthread_create(&t, NULL, wait_for, names[i]);
+		pthread_setname_np(t, names[i]);
+	}
+	printf("%d\nready\n", ntohs(addr.sin_port));
+	fflush(stdout);
+	pthread_join(holder, NULL);
+	return 0;
+}
