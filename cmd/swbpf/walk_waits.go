@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -36,21 +38,28 @@ func (w *wait) String() string {
 // readWaits reads which system calls the threads of a process wait in. It does so before
 // they are stopped, which has some of them begin anew under another number.
 func readWaits(pid int) map[procstate.ThreadID]*wait {
-	threads, err := procstate.ProcessThreads(pid)
+	tasks := fmt.Sprintf("/proc/%d/task/", pid)
+	dir, err := os.Open(tasks)
 	if err != nil {
 		return nil
 	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
 	waits := make(map[procstate.ThreadID]*wait)
-	for _, t := range threads {
-		if t.State != procstate.StateSleeping && t.State != procstate.StateDiskWait {
-			continue
-		}
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", pid, t.TID))
+	var buf [256]byte
+	for _, name := range names {
+		tid, err := strconv.ParseInt(name, 10, 32)
 		if err != nil {
 			continue
 		}
-		if w := parseWait(string(b)); w != nil {
-			waits[t.TID] = w
+		fd, err := unix.Open(tasks+name+"/syscall", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		n, _ := unix.Read(fd, buf[:])
+		unix.Close(fd)
+		if w := parseWait(string(buf[:max(n, 0)])); w != nil {
+			waits[procstate.ThreadID(tid)] = w
 		}
 	}
 	return waits
@@ -79,6 +88,12 @@ func parseWait(line string) *wait {
 	return w
 }
 
+// isOf reports whether a wait, which may be nil, is what a thread that was walked after that
+// was in still.
+func (w *wait) isOf(t *threadWalk) bool {
+	return w != nil && len(t.stack) > 0 && t.stack[0].SP() == w.sp && t.state != procstate.StateRunning.String()
+}
+
 // takeWaits gives the threads that were walked, and have names, the calls that they wait in
 // still.
 func (p *processWalk) takeWaits(waits map[procstate.ThreadID]*wait) {
@@ -88,7 +103,7 @@ func (p *processWalk) takeWaits(waits map[procstate.ThreadID]*wait) {
 	}
 	for i := range p.threads {
 		t := &p.threads[i]
-		if w := waits[t.tid]; w != nil && len(t.stack) > 0 && t.stack[0].SP() == w.sp && r.describe(t, w) {
+		if w := waits[t.tid]; w.isOf(t) && r.describe(t, w) {
 			t.wait = w
 		}
 	}
@@ -103,7 +118,7 @@ func (p *processWalk) keepWaits(before *processWalk) {
 	}
 	for i := range p.threads {
 		t := &p.threads[i]
-		if w := waits[t.tid]; w != nil && len(t.stack) > 0 && t.stack[0].SP() == w.sp {
+		if w := waits[t.tid]; w.isOf(t) {
 			t.wait = w
 		}
 	}
