@@ -132,7 +132,10 @@ func (c *Client) DebugInfo(ctx context.Context, buildID string) (path string, er
 // errSilent is of a server that did not answer in time.
 var errSilent = errors.New("debuginfod server does not answer")
 
-// fetch stores what a server has at url as path.
+// errBadURL has nothing of the URL, which may have a password.
+var errBadURL = errors.New("the address of a debuginfod server is no URL")
+
+// fetch stores what a server has at url as path. Errors show no password.
 func (c *Client) fetch(ctx context.Context, url, path string) error {
 	timeout := c.Timeout
 	if timeout == 0 {
@@ -142,7 +145,7 @@ func (c *Client) fetch(ctx context.Context, url, path string) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return errBadURL
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -153,10 +156,10 @@ func (c *Client) fetch(ctx context.Context, url, path string) error {
 	case resp.StatusCode == http.StatusNotFound:
 		return ErrNotFound
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s: %s", url, resp.Status)
+		return fmt.Errorf("%s: %s", req.URL.Redacted(), resp.Status)
 	}
 	if err := c.store(resp.Body, path); err != nil {
-		return fmt.Errorf("%s: %w", url, whetherSilent(err))
+		return fmt.Errorf("%s: %w", req.URL.Redacted(), whetherSilent(err))
 	}
 	return nil
 }

@@ -118,6 +118,24 @@ func TestServersInOrder(t *testing.T) {
 	}
 }
 
+// No error has the password of a server's URL, whatever fails.
+func TestPassword(t *testing.T) {
+	var n atomic.Int32
+	answers := server(t, &n)
+	for _, tc := range []struct{ url, id string }{
+		{answers, "05"},              // status 500
+		{answers, "06"},              // cut short
+		{"http://127.0.0.1:1", "01"}, // not reached
+		{"ftp://127.0.0.1", "01"},    // not of HTTP
+		{"http://a b", "01"},         // no URL
+	} {
+		c := &Client{URLs: []string{strings.Replace(tc.url, "//", "//user:hidden@", 1)}, Dir: t.TempDir()}
+		if _, err := c.DebugInfo(context.Background(), tc.id); err == nil || errors.Is(err, ErrNotFound) || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%s: %v", tc.url, err)
+		}
+	}
+}
+
 // A server that does not answer is not waited for again.
 func TestSilentServer(t *testing.T) {
 	var n atomic.Int32
