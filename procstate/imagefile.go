@@ -102,14 +102,14 @@ const sameFor = 1e6
 
 // sameLately is sameAs of now, or a moment ago.
 func (f *imageFile) sameLately(fd int) bool {
-	return monotonic()-f.checked.Load() < sameFor || f.sameAs(fd)
+	return Monotonic()-f.checked.Load() < sameFor || f.sameAs(fd)
 }
 
 // sameAs reports whether the file of fd has the size and time of change that
 // it had when it was opened first.
 func (f *imageFile) sameAs(fd int) bool {
 	var st unix.Stat_t
-	now := monotonic()
+	now := Monotonic()
 	if unix.Fstat(fd, &st) != nil || st.Size != f.size ||
 		st.Mtim.Sec != f.mtime.Sec || uint32(st.Mtim.Nsec) != f.mtime.Nsec {
 		return false
@@ -255,7 +255,7 @@ func after(t unix.StatxTimestamp, mono uint64) bool {
 	if mono == 0 || t.Sec == 0 {
 		return false
 	}
-	then := time.Now().Add(-time.Duration(monotonic()-mono))
+	then := time.Now().Add(-time.Duration(Monotonic() - mono))
 	return time.Unix(t.Sec, int64(t.Nsec)).After(then)
 }
 
@@ -270,8 +270,8 @@ var (
 	began = time.Now() // after beganAt
 )
 
-// monotonic reads CLOCK_MONOTONIC, in ns: never later than it is.
-func monotonic() uint64 { return beganAt + uint64(time.Since(began)) }
+// Monotonic reads CLOCK_MONOTONIC, in ns, without a system call: never later than it is.
+func Monotonic() uint64 { return beganAt + uint64(time.Since(began)) }
 
 // fsIOCGetVersion is FS_IOC_GETVERSION of <linux/fs.h>: _IOR('v', 1, long).
 const fsIOCGetVersion = 2<<30 | unsafe.Sizeof(uintptr(0))<<16 | 'v'<<8 | 1

@@ -128,6 +128,25 @@ func TestImagesIdentity(t *testing.T) {
 	}
 }
 
+// Monotonic is the kernel's clock, by which samples and mappings are stamped.
+func TestMonotonic(t *testing.T) {
+	kernel := func() uint64 {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			t.Fatal(err)
+		}
+		return uint64(now.Nano())
+	}
+	least := Monotonic()
+	for range 100 {
+		now := Monotonic()
+		if late := kernel() - now; now < least || late > uint64(time.Minute) { // it is never ahead
+			t.Fatalf("%d ns after %d, %d ns behind the kernel's", now, least, int64(late))
+		}
+		least = now
+	}
+}
+
 // Opening FIFOs and devices blocks or has effects.
 func TestImagesLeaveSpecialFiles(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")

@@ -300,7 +300,7 @@ func (j *JITObjects) changed() bool {
 		if s.taken != 0 && s.taken < j.seen {
 			return false // what was read after it was taken tells no less
 		}
-		now = monotonic()
+		now = Monotonic()
 	}
 	if j.descriptors[0].layout.frame && len(j.code) == 0 && j.empty == j.epoch {
 		return false // most programs have libgcc and tell it nothing

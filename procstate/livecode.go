@@ -125,7 +125,7 @@ func (c *LiveCode) page(addr, taken uint64) *keptPage {
 			c.spare = new(keptPage)
 		}
 		fresh := c.spare
-		fresh.addr, fresh.read, fresh.hash = addr, monotonic(), 0
+		fresh.addr, fresh.read, fresh.hash = addr, Monotonic(), 0
 		switch {
 		case c.read(addr, fresh.code[:]) != codePage:
 			if !found {

@@ -82,14 +82,14 @@ func TestLiveCodeTime(t *testing.T) {
 		}
 	}
 	set(3, 1)
-	before := monotonic()
+	before := Monotonic()
 	is("first", 3, before, 1)
 	set(3, 2)
 	is("of before the change", 3, before, 1)
 	is("of an unknown time", 3, 0, 2)
 	is("the latest", 3, before, 2)
 	set(3, 3)
-	after := monotonic()
+	after := Monotonic()
 	is("of after the change", 3, after, 3)
 	live.earlier, live.replaced = true, false
 	is("before the change", 3, after, 2)
@@ -97,7 +97,7 @@ func TestLiveCodeTime(t *testing.T) {
 		t.Error("a page that has changed is not told of")
 	}
 	live.earlier, live.replaced = false, false
-	is("since it is known", 3, monotonic(), 3)
+	is("since it is known", 3, Monotonic(), 3)
 	live.earlier = true
 	is("there is no other since", 3, 0, 3)
 	if live.replaced {
@@ -107,7 +107,7 @@ func TestLiveCodeTime(t *testing.T) {
 	// All pages in turn: what is kept is bounded.
 	for page := range 256 {
 		set(page, byte(page))
-		is("one of many", page, monotonic(), byte(page))
+		is("one of many", page, Monotonic(), byte(page))
 	}
 	kept := 0
 	for _, set := range live.kept {

@@ -79,17 +79,10 @@ func (j *jitFiles) readStatus() {
 	}
 }
 
-// monotonic is the time in ns of CLOCK_MONOTONIC, as samples have it.
-func monotonic() uint64 {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
-	return uint64(now.Nano())
-}
-
 // update reads what was written since the last time.
 func (j *jitFiles) update(libs procstate.LibraryState) {
 	since := j.last
-	j.last = monotonic()
+	j.last = procstate.Monotonic()
 	j.updatePerfMap(since)
 	if m, ok := libs.(interface{ Mappings() []*procstate.Mapping }); ok {
 		for _, m := range m.Mappings() {

@@ -45,7 +45,7 @@ func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
 // named by what was there when it was sampled. It opens the files on first
 // use; a process that generates no code costs two system calls.
 func (l *Lookup) Update() {
-	l.updated = monotonic()
+	l.updated = procstate.Monotonic()
 	if l.ps != nil {
 		if l.images == nil {
 			l.images = &jitImages{s: l.s, objects: procstate.JITObjectsOf(l.ps)}
@@ -107,7 +107,7 @@ func (l *Lookup) jitLines(dst []Line, addr, when uint64) []Line {
 			return dst
 		}
 	}
-	if l.updated == 0 || monotonic()-l.updated >= jitInterval {
+	if l.updated == 0 || procstate.Monotonic()-l.updated >= jitInterval {
 		l.Update()
 		dst = l.knownJITLines(dst, addr, when)
 	}

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // alarm wakes the goroutine that waits for it at the time that was set, or when
@@ -58,7 +60,7 @@ func (a *alarm) arm(in time.Duration) {
 func (a *alarm) set(in, hasten time.Duration) {
 	a.armUnlessRung(in)
 	a.could = hasten > 0
-	a.due.Store(monotonic() + int64(in))
+	a.due.Store(int64(procstate.Monotonic()) + int64(in))
 	a.hasten.Store(int64(hasten))
 	if a.news.Load() {
 		a.tellNews()
@@ -85,7 +87,7 @@ func (a *alarm) ring() {
 func (a *alarm) tellNews() {
 	a.news.Store(true)
 	if in := a.hasten.Swap(0); in > 0 {
-		a.armUnlessRung(time.Duration(min(in, a.due.Load()-monotonic())))
+		a.armUnlessRung(time.Duration(min(in, a.due.Load()-int64(procstate.Monotonic()))))
 	}
 }
 

@@ -12,13 +12,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
 )
 
 // part is a part of a recording that makes a profile of its own.
 type part struct {
 	began time.Time
-	clock int64             // CLOCK_MONOTONIC then, as samples have it
+	clock uint64            // CLOCK_MONOTONIC then, as samples have it
 	lost  map[string]uint64 // by reason, before it began
 }
 
@@ -198,7 +199,7 @@ func (r *recorder) nextPart() error {
 	if err := r.countLost(); err != nil {
 		return err
 	}
-	next := part{began: now, clock: monotonic(), lost: maps.Clone(r.stats.LostByReason)}
+	next := part{began: now, clock: procstate.Monotonic(), lost: maps.Clone(r.stats.LostByReason)}
 	used := r.builder.UsedModules()
 	prof := r.build(r.meta())
 	r.modules.forgetNames()
@@ -220,7 +221,7 @@ func (r *recorder) partDuration() time.Duration {
 	if all := r.session.Duration(); all != 0 { // it has ended
 		return all - r.part.began.Sub(r.began)
 	}
-	return time.Duration(monotonic() - r.part.clock)
+	return time.Duration(procstate.Monotonic() - r.part.clock)
 }
 
 // countLost takes over what has been lost so far.

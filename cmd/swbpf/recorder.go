@@ -143,7 +143,7 @@ func (r *recorder) start(reads bool) error {
 	}(r.procs)
 	limitGarbage()
 	r.began, r.cpu = time.Now(), ownCPU()
-	r.part = part{began: r.began, clock: monotonic()}
+	r.part = part{began: r.began, clock: procstate.Monotonic()}
 	r.forgotten, r.filesClosed = r.began, r.began
 	if reads && r.newPace().isTight {
 		r.precedence = takePrecedence()
@@ -436,15 +436,6 @@ func (r *recorder) commandStatus(w io.Writer) (int, error) {
 		return 0, err
 	}
 	return loader.ExitCode(state), nil
-}
-
-// monotonic returns what CLOCK_MONOTONIC shows, in nanoseconds.
-func monotonic() int64 {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0 // there is no such kernel
-	}
-	return now.Nano()
 }
 
 func toInt32(pids []int) []int32 {

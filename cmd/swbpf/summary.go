@@ -26,7 +26,7 @@ func (r *recorder) meta() profile.Meta {
 		Event:       event.Name,
 		FrequencyHz: r.session.Frequency(),
 		Start:       r.part.began,
-		Clock:       r.part.clock,
+		Clock:       int64(r.part.clock),
 		Duration:    r.partDuration(),
 		CPUs:        loader.CPUs(),
 		Kernel:      kernelRelease(),

@@ -57,7 +57,7 @@ func (p *processWalk) takeGoroutines(ctx context.Context, w *unwind.Walker, gs *
 	out.total, out.unread, out.all = len(gs.List), gs.Unread, o.goes == "all"
 	now := int64(0)
 	if p.live && sameClock(p.pid) {
-		now = monotonic()
+		now = int64(procstate.Monotonic())
 	}
 	threads := make(map[procstate.ThreadID]*threadWalk, len(p.threads))
 	for i := range p.threads {
