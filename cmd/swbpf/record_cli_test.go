@@ -345,6 +345,29 @@ func TestRecordProcessesEnd(t *testing.T) {
 	readPprof(t, filepath.Join(cmd.Dir, "p.pb.gz"))
 }
 
+// Where the kernel does not tell of the end of some process, none is watched.
+func TestProcessesDoneUnknown(t *testing.T) {
+	watched := func() (n int) {
+		files, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if link, _ := os.Readlink(filepath.Join("/proc/self/fd", f.Name())); strings.Contains(link, "pidfd") {
+				n++
+			}
+		}
+		return n
+	}
+	before := watched()
+	if done := processesDone([]int{os.Getpid(), 1 << 22, -1}); done != nil { // ESRCH, EINVAL
+		t.Error("the end of what is no process can be waited for")
+	}
+	if n := watched() - before; n != 0 {
+		t.Errorf("%d descriptors left open", n)
+	}
+}
+
 // A signal while the recording starts ends it, with a file.
 func TestRecordInterruptedAtStart(t *testing.T) {
 	needRecord(t)

@@ -244,6 +244,9 @@ func processesDone(pids []int) <-chan struct{} {
 		if err == nil {
 			running = append(running, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 		} else if err != unix.ESRCH {
+			for _, p := range running {
+				unix.Close(int(p.Fd))
+			}
 			return nil
 		}
 	}
