@@ -45,14 +45,14 @@ type walkOptions struct {
 	goes    string // goroutines
 	args    bool
 	locals  bool
-	stop    durationValue
+	stop    durationValue // the limit; 0 when not given
 	names   symbolFlags
 
 	symbolizer *symbols.Symbolizer // for as long as the program runs
 }
 
 func newWalkCommand() *cobra.Command {
-	o := &walkOptions{symbols: "yes", goes: "yes", stop: durationValue(time.Second)}
+	o := &walkOptions{symbols: "yes", goes: "yes"}
 	c := &cobra.Command{
 		Use:   "walk PID... | --core FILE",
 		Short: "Print the stacks of running processes or of a core file",
@@ -63,8 +63,9 @@ copies. The time the process stood still is printed.
 Threads of the same state, stack and name, but for numbers in it, are shown
 together. A frame that was not found by plain call frame information shows the
 stepper that found it. Each stack is complete or says why it ends early. Methods
-of Java and functions of Python (CPython 3.7 to 3.15) stand where they run, with
-their lines: "interpreted" where it is not their own code that does.
+of Java and functions of Python (CPython 3.7 to 3.15) and of JavaScript (Node 18,
+20 and 22 to 26, on amd64) stand where they run, with their lines: "interpreted"
+where it is not their own code that does.
 
 A thread that waits in a system call has that, and what it is about: a file, the
 ends of a socket, a process, the thread that holds a lock (of glibc or musl, or
@@ -84,8 +85,9 @@ first.
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
 debug information is read before, or between two stops. After --stop-limit the
-process goes on, and what was not read by then says so. With --tid the other
-threads go on, and may change what they share with the one that stands.
+process goes on, and what was not read by then says so; to stop it and to set it
+going takes time beyond that, as does what is being read just then. With --tid
+the other threads go on, and may change what they share with the one that stands.
 
 Exit status: 0; 1 when something went wrong on the way, 2 for wrong usage, 3
 when there is no such process, 4 for a zombie, 5 for a thread of the kernel, 6
@@ -120,7 +122,7 @@ or not walked.`,
 	f.StringVar(&o.goes, "goroutines", "yes", "`which` goroutines of a Go program to show: yes, all (those of the runtime too) or no")
 	f.BoolVar(&o.args, "args", false, "show the parameters of each function")
 	f.BoolVar(&o.locals, "locals", false, "show parameters and local variables; the process stands until they are read")
-	f.Var(&o.stop, "stop-limit", "how long the process may stand for --args and --locals; what is not read by then says so")
+	f.Var(&o.stop, "stop-limit", "how long the process may stand for --args and --locals (default 1s), without the time to stop it and to set it going; looked at between reads: what is not read by then says so")
 	o.names.add(f)
 	return c
 }
@@ -151,6 +153,8 @@ func (o *walkOptions) check(args []string) error {
 		return errors.New("--args and --locals do not go with --watch")
 	case (o.args || o.locals) && o.symbols != "yes":
 		return fmt.Errorf("--args and --locals do not go with --symbols=%s", o.symbols)
+	case !o.args && !o.locals && o.stop != 0:
+		return errors.New("--stop-limit goes with --args or --locals")
 	case len(o.tids) > 0 && len(o.pids) > 1:
 		return errors.New("--tid goes with one process ID")
 	}

@@ -349,6 +349,7 @@ func TestWalkExit(t *testing.T) {
 		{[]string{"--symbols=maybe", pid}, exitCannot, "yes, functions or no"},
 		{[]string{"--tid=x", pid}, exitCannot, `"x" is not a thread ID`},
 		{[]string{"--exe", "x", pid}, exitCannot, "--core"},
+		{[]string{"--stop-limit", "1s", pid}, exitCannot, "--stop-limit goes with --args or --locals"},
 		{[]string{"4194304"}, exitNoProcess, "no such process"},
 		{[]string{"--tid", "4194304", pid}, exitNoProcess, "no such thread"},
 		{[]string{"--tid", strconv.Itoa(os.Getpid()), pid}, exitNoProcess, "no such thread"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -216,6 +217,9 @@ func (v *walkVariable) status() string {
 // stands still.
 const warmLimit = 10 * time.Second
 
+// defaultStopLimit is how long a process may stand for its variables.
+const defaultStopLimit = time.Second
+
 // variableStops is how often a process is stopped at most for its variables:
 // again when types turn out to be described somewhere else, for which all
 // debug information of a program has to be read.
@@ -236,7 +240,7 @@ func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
 	cancel()
 	probes := openProbes(pid)
 	defer probes.close()
-	left := time.Duration(o.stop)
+	left := cmp.Or(time.Duration(o.stop), defaultStopLimit)
 	stopped := before.stopped
 	for try := 1; ; try++ {
 		pw, took, err := walkStoppedVariables(o, pid, &probes, left)
