@@ -231,7 +231,7 @@ func (o *walkOptions) write(out io.Writer, pw *processWalk) error {
 }
 
 // walkError gives an error the exit code of its cause.
-func walkError(err error) error {
+func walkError(err error) *exitError {
 	for _, c := range []struct {
 		cause error
 		code  int
@@ -243,10 +243,10 @@ func walkError(err error) error {
 		{procstate.ErrNotSupported, exitCannot}, {procstate.ErrNotCore, exitCannot},
 	} {
 		if errors.Is(err, c.cause) {
-			return withCode(c.code, err)
+			return &exitError{c.code, err}
 		}
 	}
-	return withCode(exitFailure, err)
+	return &exitError{exitFailure, err}
 }
 
 // userProbes tells what uretprobes have replaced on the stacks of a process.

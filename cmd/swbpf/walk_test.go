@@ -430,6 +430,66 @@ func TestWalkWatch(t *testing.T) {
 	}
 }
 
+// Of each process that is not there, or is there no more, that is told once.
+func TestWatchEnded(t *testing.T) {
+	_, stderr, code := runWalk(t, "--watch", "20ms", "4194304", "4194303")
+	if code != exitNoProcess || strings.Count(stderr, "no such process") != 2 || strings.Count(stderr, "\n") != 2 {
+		t.Errorf("none is there: exit %d, %q", code, stderr)
+	}
+	first, second := exec.Command("sleep", "1000"), exec.Command("sleep", "1000")
+	for _, target := range []*exec.Cmd{first, second} {
+		if err := target.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { target.Process.Kill(); target.Wait() })
+	}
+	cmd := exec.Command(swbpf(t), "walk", "--watch", "20ms", strconv.Itoa(first.Process.Pid), "4194304", strconv.Itoa(second.Process.Pid))
+	errOut, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(time.Minute, func() { cmd.Process.Kill() }).Stop()
+	lines, messages := bufio.NewScanner(out), bufio.NewScanner(errOut)
+	round := func() { // at least one
+		for n := 0; n < 2 && lines.Scan(); {
+			if strings.Contains(lines.Text(), fmt.Sprintf("process %d ", first.Process.Pid)) {
+				n++
+			}
+		}
+	}
+	told := func(pid int) {
+		t.Helper()
+		if messages.Scan(); !strings.Contains(messages.Text(), strconv.Itoa(pid)) {
+			t.Errorf("of %d: %q", pid, messages.Text())
+		}
+	}
+	round()
+	told(4194304)
+	round()
+	second.Process.Kill()
+	second.Wait()
+	told(second.Process.Pid)
+	round()
+	first.Process.Kill()
+	first.Wait()
+	told(first.Process.Pid)
+	for lines.Scan() {
+	}
+	for messages.Scan() {
+		t.Errorf("told once more: %s", messages.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A process that another tracer has for a while is watched on afterwards.
 func TestWatchTraced(t *testing.T) {
 	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")

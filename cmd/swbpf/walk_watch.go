@@ -19,7 +19,6 @@ import (
 // has been in the same one.
 type watched struct {
 	since map[string]time.Time // of each line that was there the last time
-	told  bool                 // why it could not be walked the last time
 }
 
 // runWatch walks at an interval until a signal ends it, or the last process.
@@ -30,17 +29,25 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	seen := make(map[int]*watched)
+	told := make(map[int]int) // by process, the exit code of the error that was told last
+	gone := make(map[int]bool)
 	out := bufio.NewWriter(w)
 	for {
-		var last error
+		var last *exitError
 		alive := false
 		for _, pid := range o.pids {
+			if gone[pid] {
+				continue
+			}
 			pw, err := walkLive(o, pid)
 			if err != nil {
 				last = walkError(err)
-				if s := seen[pid]; s != nil && errors.Is(err, procstate.ErrTraced) { // for as long as that takes
+				if told[pid] != last.code {
+					fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(err.Error()))
+				}
+				told[pid], gone[pid] = last.code, isGone(err)
+				if seen[pid] != nil && errors.Is(err, procstate.ErrTraced) { // for as long as that takes
 					alive = true
-					s.tell(err)
 				}
 				continue
 			}
@@ -48,7 +55,7 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 			if seen[pid] == nil {
 				seen[pid] = &watched{since: make(map[string]time.Time)}
 			}
-			seen[pid].told = false
+			delete(told, pid)
 			if o.json {
 				err = writeWalkJSON(out, pw)
 			} else {
@@ -62,11 +69,10 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 			}
 		}
 		if !alive {
-			if len(seen) > 0 && (errors.Is(last, procstate.ErrNoProcess) || errors.Is(last, procstate.ErrTerminated) || errors.Is(last, procstate.ErrZombie)) {
-				fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(last.Error()))
+			if len(seen) > 0 && isGone(last) {
 				return nil
 			}
-			return last
+			return withCode(last.code, nil) // the error has been told
 		}
 		select {
 		case <-stop:
@@ -79,12 +85,9 @@ func (o *walkOptions) runWatch(w io.Writer, interval time.Duration) error {
 	}
 }
 
-// tell says why a process cannot be walked now, once in a row.
-func (s *watched) tell(err error) {
-	if !s.told {
-		fmt.Fprintf(os.Stderr, "swbpf: %s\n", printableLines(err.Error()))
-	}
-	s.told = true
+// isGone reports whether an error is that there is no such process, or no more.
+func isGone(err error) bool {
+	return errors.Is(err, procstate.ErrNoProcess) || errors.Is(err, procstate.ErrTerminated) || errors.Is(err, procstate.ErrZombie)
 }
 
 // write writes a line for each distinct stack, that of the initial thread
