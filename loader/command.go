@@ -157,6 +157,16 @@ func (c *Command) Resume() {
 	}
 }
 
+// Resumed reports whether the program was let run, or killed.
+func (c *Command) Resumed() bool {
+	select {
+	case <-c.release:
+		return true
+	default:
+		return false
+	}
+}
+
 // Kill ends the program, whether resumed or not.
 func (c *Command) Kill() {
 	if c.cmd == nil {

@@ -68,8 +68,8 @@ func TestCommandNotFound(t *testing.T) {
 func TestCommandWaitsForResume(t *testing.T) {
 	made := t.TempDir() + "/made"
 	c := startCommand(t, "touch", made)
-	if state := processState(t, c.PID()); state != 't' {
-		t.Errorf("state %c, want stopped by a tracer", state)
+	if state := processState(t, c.PID()); state != 't' || c.Resumed() {
+		t.Errorf("state %c, want stopped by a tracer; resumed: %v", state, c.Resumed())
 	}
 	c.Kill()
 	ps, err := c.Wait()

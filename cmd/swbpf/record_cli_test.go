@@ -18,7 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/loader"
 )
 
 // runSwbpf runs the command and returns what it printed and its status.
@@ -343,6 +346,34 @@ func TestRecordProcessesEnd(t *testing.T) {
 		t.Fatalf("%v: %s", err, stderr.String())
 	}
 	readPprof(t, filepath.Join(cmd.Dir, "p.pb.gz"))
+}
+
+// A command that was not let go when its recording ends, as sampling could not be
+// started, is killed, and one that runs is left alone.
+func TestRecorderCloseCommand(t *testing.T) {
+	for _, runs := range []bool{false, true} {
+		c, err := loader.StartCommand([]string{"sleep", "0.2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Kill()
+		r := &recorder{signals: make(chan os.Signal), session: new(loader.Session), command: c, began: time.Now()}
+		if runs {
+			c.Resume()
+		} else if err := r.session.Start(); err == nil {
+			t.Fatal("a session that is not open starts")
+		}
+		r.close()
+		want := map[bool]int{false: 128 + int(unix.SIGKILL), true: 0}[runs]
+		select {
+		case <-c.Done():
+		case <-time.After(10 * time.Second):
+			t.Fatalf("let go: %v: the command is still there", runs)
+		}
+		if state, err := c.Wait(); err != nil || loader.ExitCode(state) != want {
+			t.Errorf("let go: %v: %v, %v, want exit code %d", runs, state, err, want)
+		}
+	}
 }
 
 // Where the kernel does not tell of the end of some process, none is watched.

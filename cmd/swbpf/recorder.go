@@ -418,7 +418,7 @@ func (r *recorder) close() {
 	if r.pipeline != nil {
 		r.labels.close()
 	}
-	if r.command != nil && r.began.IsZero() {
+	if r.command != nil && !r.command.Resumed() {
 		r.command.Kill()
 	}
 }
