@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/swbpf/swbpf/loader"
@@ -407,7 +408,8 @@ func (n *codeNames) noteErrors() {
 	}
 }
 
-// missingNames says that files could not be used for names, or not all of them, if so.
+// missingNames says in a line that files could not be used for names, or not all of
+// them, if so.
 func missingNames(s *symbols.Symbolizer) string {
 	errs := s.Errors()
 	if len(errs) == 0 {
@@ -417,7 +419,8 @@ func missingNames(s *symbols.Symbolizer) string {
 	if n := len(errs) - 1; n > 0 {
 		more = fmt.Sprintf("; and %d more like this", n)
 	}
-	return fmt.Sprintf("names may be missing, as not all of a file could be used: %v%s", errs[0], more)
+	first := strings.ReplaceAll(errs[0].Error(), "\n", "; ") // of several servers
+	return printable(fmt.Sprintf("names may be missing, as not all of a file could be used: %s%s", first, more))
 }
 
 // kernelName names a kernel address: by asking the kernel, and by /proc/kallsyms where it

@@ -31,8 +31,9 @@ type parts struct {
 	keep    int       // the files of an output that are kept; 0: all
 	paths   []string
 	format  string
-	written int // parts
-	failed  int // parts that could not be written, or not all files of which
+	written int      // parts
+	failed  int      // parts that could not be written, or not all files of which
+	notes   []string // of the part before, which have been told
 
 	queues map[string]*sendQueue // for servers, by path: who is away keeps no other waiting
 }
@@ -206,6 +207,8 @@ func (r *recorder) nextPart() error {
 	r.modules.symbolizer.ForgetErrors()
 	r.modules.forgetUnused(used)
 	r.modules.notes = nil
+	printNotes(os.Stderr, slices.DeleteFunc(slices.Clone(prof.Meta.Notes), func(note string) bool { return slices.Contains(p.notes, note) }))
+	p.notes = prof.Meta.Notes
 	p.save(prof)
 	r.labels.forget()
 	clear(r.memos[:]) // their stacks may have files that have been forgotten

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -133,6 +135,54 @@ func TestRecordEvery(t *testing.T) {
 		}
 		if tc.all && uint64(samples) != s.Samples {
 			t.Errorf("%d samples in %d parts, %d in all", samples, len(files), s.Samples)
+		}
+	}
+}
+
+// TestRecordNotes checks that what is missing in the names is told, and is in each
+// profile, of a part too.
+func TestRecordNotes(t *testing.T) {
+	needRecord(t)
+	target := build(t, "depth30-stripped", "g++", "-O2", "-s", "-Wl,--build-id", "-o", "OUT", "testdata/targets/depth30.cc")
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "broken", http.StatusInternalServerError)
+	}))
+	defer broken.Close()
+	t.Setenv("DEBUGINFOD_CACHE_PATH", t.TempDir())
+	servers := "--debuginfod=" + broken.URL + " http://127.0.0.1:1"
+	for _, tc := range []struct {
+		every []string
+		least int // profiles
+	}{
+		{nil, 1},
+		{[]string{"--every", "1s"}, 2},
+	} {
+		dir := t.TempDir()
+		args := append([]string{"record", "-F", "499", "-o", "p.pb.gz", "-o", "p.html", servers}, tc.every...)
+		_, msg, status := runSwbpf(t, dir, append(args, "--", target, "1.5")...)
+		told, last, _ := strings.Cut(msg, "samples of")
+		if status != 0 || !strings.Contains(last, "\nnote: names may be missing") || tc.every != nil && !strings.Contains(told, "note: names may be missing") {
+			t.Errorf("%v: status %d: %s", tc.every, status, msg)
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "p*.pb.gz"))
+		if err != nil || len(files) < tc.least {
+			t.Fatalf("%v: %v, %v", tc.every, files, err)
+		}
+		for _, file := range files {
+			p, err := readProfile(file, profile.ReadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			noted := func(note string) bool {
+				return strings.HasPrefix(note, "names may be missing") && strings.Contains(note, "500 Internal Server Error; ")
+			}
+			html, err := os.ReadFile(strings.TrimSuffix(file, ".pb.gz") + ".html")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(p.Meta.Notes, noted) || !strings.Contains(string(html), "names may be missing") {
+				t.Errorf("%s: notes %q", file, p.Meta.Notes)
+			}
 		}
 	}
 }

@@ -358,6 +358,7 @@ func (r *recorder) build(meta profile.Meta) *profile.Profile {
 	before := ownCPU()
 	prof := r.builder.Finish(meta, r.modules)
 	r.modules.noteErrors()
+	prof.Meta.Notes = r.modules.notes
 	r.stats.NamingCPUSeconds += ownCPU() - before
 	return prof
 }
@@ -380,11 +381,10 @@ func (r *recorder) release() {
 	leaveProgram()
 }
 
-// forget lets go of what the profile was made of. The figures and the notes stay.
+// forget lets go of what the profile was made of. The figures stay.
 func (r *recorder) forget() {
 	r.labels.close()
-	notes := &codeNames{notes: r.modules.notes}
-	r.pipeline = &pipeline{stats: r.stats, modules: &modules{codeNames: notes}, labels: new(labeller)}
+	r.pipeline = &pipeline{stats: r.stats, labels: new(labeller)}
 	r.images = nil
 }
 

@@ -31,7 +31,6 @@ func (r *recorder) meta() profile.Meta {
 		CPUs:        loader.CPUs(),
 		Kernel:      kernelRelease(),
 		Help:        maps.Clone(loader.LostHelp),
-		Notes:       r.modules.notes,
 	}
 	switch {
 	case event.IsOffCPU():
@@ -122,14 +121,19 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 			fmt.Fprintf(w, "  %5.1f %% %5.1f %%  %s\n", percent(uint64(e.Self), whole), percent(uint64(e.Total), whole), shared.text(e.Function, e.Module))
 		}
 	}
-	for _, note := range r.modules.notes {
-		fmt.Fprintln(w, "note:", printable(note))
-	}
+	printNotes(w, p.Meta.Notes)
 	if r.parts != nil {
 		fmt.Fprintf(w, "%s written; above is the last part\n", plural(r.parts.written, "profile"))
 	}
 	for _, o := range outs {
 		o.see(w)
+	}
+}
+
+// printNotes says what is missing in the names.
+func printNotes(w io.Writer, notes []string) {
+	for _, note := range notes {
+		fmt.Fprintln(w, "note:", printable(note))
 	}
 }
 
