@@ -235,8 +235,15 @@ func (ms *modules) has(im *procstate.Image) bool {
 	return i < len(ms.images) && ms.images[i] != 0
 }
 
-// count returns the number of files that frames were found in.
-func (ms *modules) count() int { return len(ms.image) }
+// count returns the number of files among modules in use, by their numbers.
+func (ms *modules) count(used []bool) (n int) {
+	for id := range ms.image {
+		if used[id] {
+			n++
+		}
+	}
+	return n
+}
 
 // Expect implements profile.Expecter. Addresses come in order of modules: what names
 // those of one is given back before the next.

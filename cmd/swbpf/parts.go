@@ -202,6 +202,7 @@ func (r *recorder) nextPart() error {
 	}
 	next := part{began: now, clock: procstate.Monotonic(), lost: maps.Clone(r.stats.LostByReason)}
 	used := r.builder.UsedModules()
+	r.stats.Modules = max(r.stats.Modules, r.modules.count(used))
 	prof := r.build(r.meta())
 	r.modules.forgetNames()
 	r.modules.symbolizer.ForgetErrors()
@@ -211,9 +212,7 @@ func (r *recorder) nextPart() error {
 	p.notes = prof.Meta.Notes
 	p.save(prof)
 	r.labels.forget()
-	clear(r.memos[:]) // their stacks may have files that have been forgotten
-	r.stats.Processes += len(r.sampled)
-	clear(r.sampled)
+	clear(r.memos[:])    // their stacks may have files that have been forgotten
 	debug.FreeOSMemory() // what names took
 	r.part = next
 	return nil

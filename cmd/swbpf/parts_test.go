@@ -79,7 +79,7 @@ func TestPartsKept(t *testing.T) {
 }
 
 // TestRecordEvery checks that the parts of a recording have all its samples, each with
-// names and whole stacks, and that only the last are kept.
+// names and whole stacks, that only the last are kept, and that the figures are of all.
 func TestRecordEvery(t *testing.T) {
 	needRecord(t)
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
@@ -89,14 +89,15 @@ func TestRecordEvery(t *testing.T) {
 	}{
 		{nil, true},
 		{[]string{"--keep", "2"}, false},
+		{[]string{"--wall"}, true},
 	} {
 		dir := t.TempDir()
-		args := append([]string{"record", "-F", "997", "--every", "1s", "-o", "p.pb.gz", "-o", "p.firefox.json", "--stats", "s.json"}, tc.flags...)
+		args := append([]string{"record", "-F", "997", "--every", "1s", "-o", "p.pb.gz", "-o", "p.firefox.json", "--stats", "s.json", "--stats-detail"}, tc.flags...)
 		_, msg, status := runSwbpf(t, dir, append(args, "--", target, "3.5")...)
 		if status != 0 {
 			t.Fatalf("status %d: %s", status, msg)
 		}
-		var s figures
+		var s recordStats
 		b, err := os.ReadFile(filepath.Join(dir, "s.json"))
 		if err != nil {
 			t.Fatal(err)
@@ -115,13 +116,13 @@ func TestRecordEvery(t *testing.T) {
 		if tc.all && len(files) < 4 || !tc.all && len(files) != 2 || len(timed) != len(files) {
 			t.Fatalf("%d profiles, %d with times: %s", len(files), len(timed), msg)
 		}
-		samples := int64(0)
+		samples, value := int64(0), int64(0)
 		for i, file := range files {
 			p, err := readProfile(file, profile.ReadOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			samples += p.Samples
+			samples, value = samples+p.Samples, value+p.Value
 			if p.Meta.Duration < 100*time.Millisecond && i < len(files)-1 || p.Meta.Duration > 30*time.Second {
 				t.Errorf("%s: of %v", file, p.Meta.Duration)
 			}
@@ -136,6 +137,37 @@ func TestRecordEvery(t *testing.T) {
 		if tc.all && uint64(samples) != s.Samples {
 			t.Errorf("%d samples in %d parts, %d in all", samples, len(files), s.Samples)
 		}
+		if s.Processes != 1 || s.Modules < 2 {
+			t.Errorf("%d processes, %d modules", s.Processes, s.Modules)
+		}
+		if slices.Contains(tc.flags, "--wall") {
+			for _, ns := range s.OffCPUNSByState {
+				value -= int64(ns)
+			}
+			if want := "time of threads: running " + amount(value, "nanoseconds"); value < 1e9 || !strings.Contains(msg, want) {
+				t.Errorf("not %q in: %s", want, msg)
+			}
+		}
+	}
+}
+
+// TestStatsOfParts checks that the figures are not those of a last part in which
+// nothing ran.
+func TestStatsOfParts(t *testing.T) {
+	needRecord(t)
+	dir := t.TempDir()
+	script := `i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; exec sleep 2.2`
+	_, msg, status := runSwbpf(t, dir, "record", "-F", "499", "--every", "1s", "-o", "p.pb.gz", "--stats", "s.json", "--", "sh", "-c", script)
+	b, err := os.ReadFile(filepath.Join(dir, "s.json"))
+	if err != nil {
+		t.Fatalf("status %d: %s", status, msg)
+	}
+	var s figures
+	if err := json.Unmarshal(b, &s); err != nil {
+		t.Fatal(err)
+	}
+	if status != 0 || s.Samples < 10 || s.Processes != 1 || s.Modules == 0 {
+		t.Errorf("status %d, %d samples of %d processes, %d modules: %s", status, s.Samples, s.Processes, s.Modules, msg)
 	}
 }
 

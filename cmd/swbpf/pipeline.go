@@ -26,9 +26,9 @@ type pipeline struct {
 	labels  *labeller
 	stats   recordStats
 
-	sampled  map[int32]struct{} // PIDs with a sample
-	fleeting bool               // samples needed what is gone with their process
-	lostCode bool               // samples needed code that had been given up
+	sampled  *pidSet // with a sample
+	fleeting bool    // samples needed what is gone with their process
+	lostCode bool    // samples needed code that had been given up
 
 	goPIDs   map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 	forgetGo int                        // size of goPIDs at which those that have ended are forgotten
@@ -116,7 +116,7 @@ func newPipeline(names symbols.Options) *pipeline {
 			figures{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}},
 			detail{OffCPUNSByState: map[string]uint64{}},
 		},
-		sampled: map[int32]struct{}{},
+		sampled: new(pidSet),
 		goPIDs:  map[int32]loader.GoOffsets{}, forgetGo: maxEnded,
 
 		notSampled: b.Marker("[not sampled]"),
@@ -130,6 +130,24 @@ func newPipeline(names symbols.Options) *pipeline {
 		p.states[state] = b.Marker("[" + loader.Blocked(state).String() + "]")
 	}
 	return p
+}
+
+// pidLimit is above all PIDs (PID_MAX_LIMIT).
+const pidLimit = 1 << 22
+
+// pidSet is a set of PIDs. It does not grow with time: of its 512 KB those pages are
+// taken that have a PID.
+type pidSet struct {
+	bits [pidLimit / 64]uint64
+	n    int // of the PIDs
+}
+
+func (s *pidSet) add(pid int32) {
+	word, bit := &s.bits[uint32(pid)%pidLimit/64], uint64(1)<<(uint32(pid)%64)
+	if *word&bit == 0 {
+		*word |= bit
+		s.n++
+	}
 }
 
 // add counts a sample. It uses the sample only until it returns. The stack of a
@@ -170,7 +188,7 @@ func (p *pipeline) begin() {
 // addStack makes p.stack the stack of a sample.
 func (p *pipeline) addStack(s *loader.Sample) {
 	p.stats.Samples++
-	p.sampled[s.PID] = struct{}{}
+	p.sampled.add(s.PID)
 	p.begin()
 	switch s.User {
 	case loader.UserNone, loader.UserExited, loader.UserExec:

@@ -36,6 +36,7 @@ type recorder struct {
 	cpu     float64 // ownCPU when it began
 	part    part    // of the recording, that is in the profile under way
 	parts   *parts  // nil where there is one
+	value   int64   // of the samples in all profiles, in the unit that these have
 
 	precedence *precedence // of the thread that reads the rings; nil without
 
@@ -197,7 +198,7 @@ func (r *recorder) run() error {
 		if err != nil {
 			return err
 		}
-		bytes, processes := r.session.BytesRead(), len(r.sampled)
+		bytes, processes := r.session.BytesRead(), r.sampled.n
 		r.fleeting, r.lostCode = hastened, false
 		if err := r.poll(r.procs.Collect()); err != nil {
 			return err
@@ -206,7 +207,7 @@ func (r *recorder) run() error {
 			return err
 		}
 		progress.update()
-		pace.polled(r.session.BytesRead()-bytes, len(r.sampled) > processes, r.fleeting, r.lostCode)
+		pace.polled(r.session.BytesRead()-bytes, r.sampled.n > processes, r.fleeting, r.lostCode)
 	}
 }
 
@@ -336,8 +337,8 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
 	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
 	s.OffCPUMissed = st.MissedSwitches
-	s.Processes += len(r.sampled)
-	s.Modules = r.modules.count()
+	s.Processes = r.sampled.n
+	s.Modules = max(s.Modules, r.modules.count(r.builder.UsedModules()))
 	if p := r.precedence; p != nil && p.refused != nil {
 		s.RealTimeRefused = p.refused.Error()
 	}
@@ -357,6 +358,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 func (r *recorder) build(meta profile.Meta) *profile.Profile {
 	before := ownCPU()
 	prof := r.builder.Finish(meta, r.modules)
+	r.value += prof.Value
 	r.modules.noteErrors()
 	prof.Meta.Notes = r.modules.notes
 	r.stats.NamingCPUSeconds += ownCPU() - before

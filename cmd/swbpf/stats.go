@@ -39,7 +39,7 @@ type figures struct {
 	CPUSystemSeconds  float64           `json:"cpu_system_seconds"`
 	MaxRSSBytes       int64             `json:"max_rss_bytes"`
 	Processes         int               `json:"processes"`                   // with at least one sample
-	Modules           int               `json:"modules"`                     // files with at least one frame
+	Modules           int               `json:"modules"`                     // files with at least one frame; of --every, in the part that has most
 	RealTimeRefused   string            `json:"real_time_refused,omitempty"` // why the recorder had to wait for its turn on busy CPUs, where its rate forbids that
 }
 

@@ -100,22 +100,25 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	} else {
 		fmt.Fprintln(w, "lost: none")
 	}
-	whole, top, title := uint64(p.Samples), p.Top, "top functions (self, with callees):"
+	whole, top, title, what := uint64(p.Samples), p.Top, "top functions", "(self, with callees)"
 	if p.Meta.ByValue {
 		whole = uint64(p.Value)
 	}
 	event := r.session.Event()
 	if event.IsOffCPU() || event.IsWall() || event.IsTracepoint() {
 		// In the kernel all are at the same place.
-		top, title = p.TopUser, "top functions of user space (with the kernel, with callees):"
+		top, title, what = p.TopUser, "top functions of user space", "(with the kernel, with callees)"
 	}
 	if event.IsOffCPU() || event.IsWall() {
-		printStates(w, p, s)
+		printStates(w, r.value, s, event.IsWall())
 	} else if r.weight.Name != "" {
-		fmt.Fprintf(w, "%s: %s\n", r.weight.Name, amount(p.Value, r.weight.Unit))
+		fmt.Fprintf(w, "%s: %s\n", r.weight.Name, amount(r.value, r.weight.Unit))
 	}
 	if top := top(5); len(top) > 0 && whole > 0 {
-		fmt.Fprintln(w, title)
+		if r.parts != nil {
+			title += " of the last part"
+		}
+		fmt.Fprintf(w, "%s %s:\n", title, what)
 		shared := sharedNames(top, func(e *profile.TopEntry) string { return e.Function })
 		for _, e := range top {
 			fmt.Fprintf(w, "  %5.1f %% %5.1f %%  %s\n", percent(uint64(e.Self), whole), percent(uint64(e.Total), whole), shared.text(e.Function, e.Module))
@@ -123,7 +126,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 	printNotes(w, p.Meta.Notes)
 	if r.parts != nil {
-		fmt.Fprintf(w, "%s written; above is the last part\n", plural(r.parts.written, "profile"))
+		fmt.Fprintf(w, "%s written\n", plural(r.parts.written, "profile"))
 	}
 	for _, o := range outs {
 		o.see(w)
@@ -172,16 +175,16 @@ func (shared nameSet) text(function, module string) string {
 	return printable(function + "  " + module)
 }
 
-// printStates says how much time threads spent in which state.
-func printStates(w io.Writer, p *profile.Profile, s *recordStats) {
-	total := uint64(p.Value)
+// printStates says how much time threads spent in which state, of a total in ns. Where
+// it is recorded too, what is not off the CPU is on it.
+func printStates(w io.Writer, total int64, s *recordStats, running bool) {
 	off := uint64(0)
 	for _, ns := range s.OffCPUNSByState {
 		off += ns
 	}
 	var parts []string
-	if p.Meta.Wall {
-		parts = append(parts, "running "+amount(int64(total-off), "nanoseconds"))
+	if running {
+		parts = append(parts, "running "+amount(total-int64(off), "nanoseconds"))
 	}
 	for _, state := range slices.SortedFunc(maps.Keys(s.OffCPUNSByState), func(a, b string) int {
 		return cmp.Or(cmp.Compare(s.OffCPUNSByState[b], s.OffCPUNSByState[a]), strings.Compare(a, b))
@@ -278,7 +281,7 @@ func (p *progress) update() {
 		lost = st.Lost()
 	}
 	fmt.Fprintf(p.w, "\r\x1b[K%s: %.0f s, %s, %d lost, %s; Ctrl-C ends it",
-		p.r.opt.target(), now.Sub(p.r.began).Seconds(), plural(p.r.stats.Samples, "sample"), lost, plural(len(p.r.sampled), "process"))
+		p.r.opt.target(), now.Sub(p.r.began).Seconds(), plural(p.r.stats.Samples, "sample"), lost, plural(p.r.sampled.n, "process"))
 }
 
 func (p *progress) clear() {
