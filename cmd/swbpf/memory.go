@@ -12,22 +12,17 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// How much garbage a recorder lets gather beyond an eighth of what is live, in bytes.
-// When names are read, which makes more of it, the rings for samples are no longer
-// there.
-const (
-	recordingGarbage = 4 << 20
-	namingGarbage    = 4 << 20
-)
+// allowedGarbage is how much garbage a recorder lets gather beyond an eighth of what is
+// live, in bytes.
+const allowedGarbage = 4 << 20
 
 // ampleHeap is how much may be live, with its garbage, for garbage to be as much as
 // that: with the rings and the program, some 60 MB are taken then. Beyond it the
 // collector runs more often, up to twice as often.
 const ampleHeap = 24 << 20
 
-// allowedGarbage is the one of them that holds; 0 before limitGarbage, or with GOGC in
-// the environment.
-var allowedGarbage atomic.Int64
+// garbageIsLimited says that limitGarbage rules.
+var garbageIsLimited atomic.Bool
 
 // collectLater has the garbage collector run for the first time at 16 MB, and not
 // at 4: a walk of a program of usual size makes less, as does the start of a recorder, and
@@ -38,7 +33,7 @@ func collectLater() {
 	}
 	debug.SetGCPercent(400)
 	afterCollection(func() {
-		if allowedGarbage.Load() == 0 {
+		if !garbageIsLimited.Load() {
 			debug.SetGCPercent(100)
 		}
 	})
@@ -56,7 +51,7 @@ func limitGarbage() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	allowedGarbage.Store(recordingGarbage)
+	garbageIsLimited.Store(true)
 	const least = 4 << 20 // of what is live; Go has a heap grow to as much anyway
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	var limit func()
@@ -71,18 +66,8 @@ func limitGarbage() {
 
 // garbageBeside returns how much garbage may gather beside so many bytes that are live.
 func garbageBeside(live int64) int64 {
-	allowed := allowedGarbage.Load()
-	ample := allowed + live/8
-	if allowed != recordingGarbage {
-		return ample
-	}
+	ample := allowedGarbage + live/8
 	return min(ample, max(ample/2, ampleHeap-live))
-}
-
-// collectForNames gives back what the recording has used, so that names take its place.
-func collectForNames() {
-	allowedGarbage.CompareAndSwap(recordingGarbage, namingGarbage)
-	debug.FreeOSMemory()
 }
 
 // afterCollection calls f once, after the next garbage collection.

@@ -379,7 +379,7 @@ func (r *recorder) release() {
 	}
 	r.modules.walked = nil
 	r.images.ForgetBlocks()
-	collectForNames()
+	debug.FreeOSMemory() // for names
 	leaveProgram()
 }
 
