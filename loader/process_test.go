@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -174,6 +176,34 @@ func TestQueue(t *testing.T) {
 	p.Advance(1 << 20)
 	if len(p.pending) != 0 || cap(p.pending) != keepEvents || p.next != 0 {
 		t.Errorf("%d events are kept, with room for %d", len(p.pending), cap(p.pending))
+	}
+}
+
+// A loss of records is made good later where /proc cannot be read, and that is not tried at
+// each event.
+func TestRecoverLater(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	p := newTable()
+	lost := SidebandEvent{Kind: SidebandLost, Time: 1}
+	p.take(&lost)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	p.Advance(1)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	p.Advance(2)
+	if len(p.procs) > 0 {
+		t.Errorf("it was tried again at once: %d processes", len(p.procs))
+	}
+	p.resync = 0 // long ago
+	p.Advance(3)
+	if p.procs[int32(os.Getpid())] == nil || p.lossy {
+		t.Errorf("%d processes, lossy: %v", len(p.procs), p.lossy)
 	}
 }
 

@@ -76,8 +76,8 @@ type Processes struct {
 	exits  []exit // in order of time
 	gone   map[int32]uint64
 	now    uint64 // time of the last Advance
-	resync uint64 // time of the last loss of records that was made good
-	lossy  bool   // records were lost since
+	resync uint64 // when the table was last read anew after a loss of records, or that was tried
+	lossy  bool   // records were lost, and the table was not read anew since
 
 	mu      sync.Mutex
 	pending []SidebandEvent // the queue, as events came

@@ -19,21 +19,22 @@ type eventKey struct {
 	i    int
 }
 
-// resyncEvery bounds how often losses make the table be read anew.
+// resyncEvery bounds how often losses make the table be read anew, or that be tried.
 const resyncEvery = uint64(time.Second)
 
 // keepEvents is the number of events for which memory is kept: those of half a second
 // with 200 processes in it.
 const keepEvents = 4096
 
-// recover reads the table anew after records were lost, not too often.
+// recover reads the table anew after records were lost, not too often. Where it cannot, it tries
+// again.
 func (p *Processes) recover() {
 	now := monotonic()
 	if now-p.resync <= resyncEvery {
 		return
 	}
-	p.lossy, p.resync = false, now
-	p.Bootstrap()
+	p.resync = now
+	p.lossy = p.Bootstrap() != nil
 }
 
 // due removes the events up to time t from the queue: those of the keys, in their order.
