@@ -51,7 +51,7 @@ func (vm *v8VM) readFunction(nameOrScope, script uint64) *v8Function {
 	if typ, ok := vm.typeOf(nameOrScope); ok && typ == vm.fields.scopeType {
 		scope = vm.readScope(nameOrScope)
 	} else if ok && isV8String(typ) {
-		scope.name, _ = vm.text(nameOrScope, maxV8Name)
+		scope.name = vm.text(nameOrScope)
 	}
 	fn := &v8Function{script: vm.scriptAt(script)}
 	fn.CodeFunction = unwind.CodeFunction{Runtime: v8Runtime}
@@ -135,12 +135,12 @@ func (vm *v8VM) readScope(scope uint64) v8Scope {
 		at++
 	}
 	if flags&v8HasFunctionName != 0 {
-		is.name, _ = vm.text(slot(at), maxV8Name)
+		is.name = vm.text(slot(at))
 		at += 2
 	}
 	if flags&v8HasInferredName != 0 {
 		if is.name == "" {
-			is.name, _ = vm.text(slot(at), maxV8Name)
+			is.name = vm.text(slot(at))
 		}
 		at++
 	}

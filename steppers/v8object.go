@@ -146,27 +146,30 @@ type v8Text struct {
 	width uint64 // bytes of each
 }
 
-// text returns a string of at most as many characters; ok is false where it is none.
-func (vm *v8VM) text(object uint64, most uint64) (text string, ok bool) {
+// text returns a string, "" where it is none, or its pieces cannot be read or are longer than
+// maxV8Name.
+func (vm *v8VM) text(object uint64) string {
 	left := maxV8Strings
 	var out strings.Builder
-	ok = vm.appendText(&out, object, most, &left)
-	return out.String(), ok
+	if !vm.appendText(&out, object, &left) {
+		return ""
+	}
+	return out.String()
 }
 
-func (vm *v8VM) appendText(out *strings.Builder, object, most uint64, left *int) bool {
+func (vm *v8VM) appendText(out *strings.Builder, object uint64, left *int) bool {
 	*left--
 	typ, ok := vm.typeOf(object)
-	if *left < 0 || !ok || !isV8String(typ) || uint64(out.Len()) > 4*most {
+	if *left < 0 || !ok || !isV8String(typ) || out.Len() > 4*maxV8Name {
 		return false
 	}
 	if typ&v8StringKind == v8Cons {
 		first, ok1 := vm.word(object - 1 + v8StringData)
 		second, ok2 := vm.word(object - 1 + v8StringSecond)
-		return ok1 && ok2 && vm.appendText(out, first, most, left) && vm.appendText(out, second, most, left)
+		return ok1 && ok2 && vm.appendText(out, first, left) && vm.appendText(out, second, left)
 	}
 	in, ok := vm.textAt(object)
-	if !ok || in.n > most {
+	if !ok || in.n > maxV8Name {
 		return false
 	}
 	b := make([]byte, in.n*in.width)

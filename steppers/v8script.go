@@ -31,7 +31,7 @@ func (vm *v8VM) scriptAt(addr uint64) *v8Script {
 		return s
 	}
 	s = &v8Script{is: is}
-	s.name, _ = vm.text(name, maxV8Name)
+	s.name = vm.text(name)
 	if u, err := url.Parse(s.name); err == nil && u.Scheme == "file" {
 		s.name = u.Path
 	}
