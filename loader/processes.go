@@ -198,10 +198,13 @@ func (p *Processes) Watch(ctx context.Context) error {
 
 // Heed has Watch open the files of new programs at once, and let events gather
 // longer while there are none. It must be called before Watch, and n must
-// live longer than that.
+// live longer than that. A nil n, a Session's without Config.NewPrograms, changes nothing.
 func (p *Processes) Heed(n *NewPrograms) error {
 	if p.procs == nil {
 		return errNotOpen
+	}
+	if n == nil {
+		return nil
 	}
 	p.programs = n
 	return p.sideband.alsoWait(n.fd)

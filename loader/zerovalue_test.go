@@ -85,6 +85,11 @@ func TestZeroValues(t *testing.T) {
 	wrong("Processes.Bootstrap", (&Processes{}).Bootstrap)
 	alone := NewProcesses(ProcessesConfig{PIDs: []int32{int32(os.Getpid())}})
 	processes("NewProcesses", alone)
+	testenv.NoPanic(t, "Processes.Heed of nothing", func() {
+		if err := alone.Heed(new(Session).NewPrograms()); err != nil {
+			t.Errorf("to heed nothing: %v", err)
+		}
+	})
 	if err := alone.Bootstrap(); err != nil {
 		t.Errorf("Bootstrap: %v", err)
 	}
