@@ -28,7 +28,8 @@ type Diff struct {
 
 // DiffEntry is a function. Functions are the same when they have the same name
 // in modules of the same base name; the programs that are the targets are taken
-// for the same, if only their names differ.
+// for the same, if only their names differ. Where one of the profiles does not tell a
+// function's module, as folded stacks do not, the name must do.
 type DiffEntry struct {
 	Function, Module string
 	Kind             Kind

@@ -3,6 +3,7 @@ package profile
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -283,6 +284,52 @@ func TestCompareMatches(t *testing.T) {
 		tree, _ := d.frames()
 		if len(tree.nodes) != 5 { // all, x, f, [truncated], f
 			t.Errorf("%d nodes", len(tree.nodes))
+		}
+	}
+}
+
+// What a recording is compared with itself in, it has not changed, though formats differ in
+// whether they tell modules: also of functions that are in several, and are inlined there.
+func TestCompareFormats(t *testing.T) {
+	b := NewBuilder()
+	syms := symbols{}
+	script := b.Module(Module{Path: "[python]", Kind: JIT})
+	syms[Loc{script, 1}] = []Line{{Function: "<module>", File: "<string>", Line: 1, StartLine: 1}}
+	syms[Loc{script, 2}] = []Line{{Function: "emitWarning", File: "node:internal/process/warning", Line: 7, StartLine: 7}}
+	for pid, path := range []string{"/bin/cc", "/bin/as", "/lib/libx.so.1"} {
+		m := b.Module(Module{Path: path, Kind: Native})
+		alone := "only in " + path
+		syms[Loc{m, 16}] = []Line{{Function: "main", File: fmt.Sprintf("/src/%d.c", pid), Line: 5, StartLine: 4}}
+		syms[Loc{m, 32}] = []Line{{Function: "swap", Inlined: true}, {Function: alone, Inlined: true}, {Function: "main"}}
+		syms[Loc{m, 48}] = []Line{{Function: "malloc"}}
+		thread := Thread{PID: int32(pid + 1), TID: int32(pid + 1), Comm: Comm(baseName(path))}
+		for _, stack := range [][]Loc{{{m, 16}}, {{m, 32}, {m, 16}}, {{m, 48}, {m, 32}}, {{script, 1}, {m, 16}}, {{script, 2}, {m, 48}, {m, 16}}} {
+			b.Add(thread, stack, "", int64(100*(pid+1)), int64(100*(pid+1))*1_000_000)
+		}
+	}
+	meta := Meta{Value: ValueType{"cpu", "nanoseconds"}, Period: 1_000_000}
+	for what, p := range map[string]*Profile{"fixture": fixture(), "programs": b.Build(meta, syms)} {
+		var all []*Profile
+		for _, write := range []func(io.Writer) error{p.WritePprof, p.WriteHTML, p.WriteFirefox, p.WritePerfScript, p.WriteSpeedscope, p.WriteFolded} {
+			again, err := Read(bytes.NewReader(written(t, write)), ReadOptions{Name: "x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, again)
+		}
+		for _, before := range all {
+			for _, after := range all {
+				d, err := Compare(before, after, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range d.Functions {
+					if f.Self.Before != f.Self.After || f.Total.Before != f.Total.After {
+						t.Errorf("%s: %s → %s: %s in %q: self %v → %v, total %v → %v", what, before.Format, after.Format, f.Function, f.Module,
+							f.Self.Before, f.Self.After, f.Total.Before, f.Total.After)
+					}
+				}
+			}
 		}
 	}
 }

@@ -10,9 +10,11 @@ import (
 // Their values are the weights, times per. What is the same function on both
 // sides has the file and line that it has after.
 func mergeSides(before, after *Profile, per [2]float64) *Profile {
-	m := sideMerger{b: NewBuilder(), paths: map[string]Module{}, named: map[sideFunction]Line{}}
+	m := sideMerger{b: NewBuilder(), paths: map[string]Module{}, homes: map[string]home{}, named: map[sideFunction]Line{}}
 	m.wasCalled, m.isCalled = renamedProgram(before, after)
 	m.b.places = make([]place, 0, 64)
+	m.learnHomes(before)
+	m.learnHomes(after)
 	for _, p := range []*Profile{after, before} {
 		m.learn(p)
 	}
@@ -26,12 +28,21 @@ func mergeSides(before, after *Profile, per [2]float64) *Profile {
 	return m.b.Finish(meta, nil)
 }
 
-// sideFunction is what a function is known by on both sides.
+// sideFunction is what a function is known by on both sides: its name, as folded stacks have it,
+// and the base name of its module.
 type sideFunction struct{ name, module string }
+
+// home is where functions of one name are.
+type home struct {
+	module  string // the base name of the only one that they are in, "" if there are several or none
+	known   bool   // there is a module
+	without bool   // some have none
+}
 
 type sideMerger struct {
 	b     *Builder
 	paths map[string]Module // modules by base name, with path and kind
+	homes map[string]home   // by names of functions
 	named map[sideFunction]Line
 
 	wasCalled, isCalled string // the program before and after; "" if it is called the same
@@ -60,6 +71,30 @@ func (m *sideMerger) called(name string) string {
 	return name
 }
 
+// learnHomes notes where the functions of a side are.
+func (m *sideMerger) learnHomes(p *Profile) {
+	for i := range p.locations {
+		loc := &p.locations[i]
+		if loc.module == noModule {
+			continue
+		}
+		module := m.called(sideModule(p.modules[loc.module].Path))
+		for _, ln := range loc.lines {
+			name := foldedName(p.functions[ln.function].name)
+			h := m.homes[name]
+			switch {
+			case module == "":
+				h.without = true
+			case !h.known:
+				h.module, h.known = module, true
+			case h.module != module:
+				h.module = ""
+			}
+			m.homes[name] = h
+		}
+	}
+}
+
 // learn notes what things are called; the first to tell is right.
 func (m *sideMerger) learn(p *Profile) {
 	for i := range p.modules {
@@ -72,7 +107,7 @@ func (m *sideMerger) learn(p *Profile) {
 		loc := &p.locations[i]
 		for _, ln := range loc.lines {
 			f := &p.functions[ln.function]
-			key := sideFunction{f.name, m.baseOf(p, loc)}
+			key := m.functionOf(p, loc, f.name)
 			if _, ok := m.named[key]; !ok {
 				m.named[key] = Line{Function: f.name, File: f.file, StartLine: f.startLine, Kind: ln.kind, byAddress: !ln.named}
 			}
@@ -80,11 +115,19 @@ func (m *sideMerger) learn(p *Profile) {
 	}
 }
 
-func (m *sideMerger) baseOf(p *Profile, loc *location) string {
+// functionOf returns what a function of a location is known by. Where some of its name have no
+// module, as in folded stacks, the name must do.
+func (m *sideMerger) functionOf(p *Profile, loc *location, name string) sideFunction {
+	f := sideFunction{name: foldedName(name)}
 	if loc.module == noModule {
-		return ""
+		return f
 	}
-	return m.called(sideModule(p.modules[loc.module].Path))
+	if h := m.homes[f.name]; h.without {
+		f.module = h.module
+	} else {
+		f.module = m.called(sideModule(p.modules[loc.module].Path))
+	}
+	return f
 }
 
 // sideModule returns what a module is known by on both sides: what processes generate is not
@@ -97,24 +140,19 @@ func sideModule(path string) string {
 }
 
 func (m *sideMerger) add(p *Profile, side int32, per float64) {
-	locs := make([]Loc, len(p.locations))
+	locs := make([][]Loc, len(p.locations))
 	for i := range p.locations {
 		loc := &p.locations[i]
-		module := uint32(markerModule)
-		if loc.module != noModule {
-			module = m.b.Module(m.paths[m.baseOf(p, loc)])
-		}
-		var lines []Line
 		for _, ln := range loc.lines {
 			// That it is inlined is left out: it may be so on one side only.
-			lines = append(lines, m.named[sideFunction{p.functions[ln.function].name, m.baseOf(p, loc)}])
+			f := m.functionOf(p, loc, p.functions[ln.function].name)
+			if loc.module == noModule {
+				locs[i] = append(locs[i], m.b.Marker(m.named[f].Function))
+				continue
+			}
+			m.b.places = append(m.b.places, place{loc.addr, []Line{m.named[f]}})
+			locs[i] = append(locs[i], Loc{m.b.Module(m.paths[f.module]), uint64(len(m.b.places) - 1)})
 		}
-		if module == markerModule {
-			locs[i] = m.b.Marker(lines[0].Function)
-			continue
-		}
-		m.b.places = append(m.b.places, place{loc.addr, lines})
-		locs[i] = Loc{module, uint64(len(m.b.places) - 1)}
 	}
 	labels := make([]uint32, len(p.labels))
 	for i, set := range p.labels {
@@ -128,7 +166,7 @@ func (m *sideMerger) add(p *Profile, side int32, per float64) {
 		s := &p.samples[i]
 		stack, frames = p.stack(stack[:0], s.node), frames[:0]
 		for _, id := range stack {
-			frames = append(frames, locs[id])
+			frames = append(frames, locs[id]...)
 		}
 		process := names.processes[names.threads[s.thread].process]
 		squares := s.squares

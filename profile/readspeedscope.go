@@ -106,7 +106,8 @@ func (s *speedscopeReader) frame(name, file string, start int) Loc {
 	ln := Line{Function: name, File: file, StartLine: max(start, 0)}
 	kind := kindOfPath(file)
 	module := uint32(0)
-	if kind == Kernel || kind == JIT || !strings.Contains(baseName(file), ".") || strings.Contains(baseName(file), ".so") {
+	isSource := strings.HasPrefix(file, "<") || strings.HasPrefix(file, "node:") // of Python's and Node's own
+	if kind == Kernel || kind == JIT || !isSource && !strings.Contains(baseName(file), ".") || strings.Contains(baseName(file), ".so") {
 		// Where the source is not known, the file is that of the module.
 		ln.File = ""
 		if file != "" {
