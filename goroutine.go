@@ -28,6 +28,8 @@ func WalkGoroutine(w *unwind.Walker, dst []unwind.Frame, g *procstate.Goroutine)
 	}
 	p, a := w.ProcessState(), w.Arch()
 	switch {
+	case a == nil:
+		return dst, unwind.ErrNoProcess
 	case g.Status == procstate.GoCopystack:
 		return dst, ErrStackMoving
 	case g.Status == procstate.GoRunning || g.Status == procstate.GoSyscall:

@@ -18,6 +18,7 @@ import (
 // stand, and the others may change what they share with them. When the process
 // has stood for opts.StopLimit and is walked, it goes on, whatever look is at,
 // and its memory cannot be read any more. Another tracer is given a second to end.
+// Without a look, which may be nil, it goes on when it is walked.
 func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*ProcessStacks, error) {
 	group := opts.Group
 	if group == nil {
@@ -85,7 +86,9 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		timer := time.AfterFunc(opts.StopLimit-time.Since(begin), func() { release() })
 		defer timer.Stop()
 	}
-	look(ps)
+	if look != nil {
+		look(ps)
+	}
 	ps.Stopped = release() // not before: look has ps
 	return ps, nil
 }
@@ -100,8 +103,11 @@ func findThread(list []procstate.Thread, tid procstate.ThreadID) procstate.Threa
 }
 
 // Variables returns what reads the variables of a Walker's frames, and nil
-// for a Walker whose SymbolLookup does not know debug information.
+// for a Walker whose SymbolLookup does not know debug information, and for none.
 func Variables(w *unwind.Walker) *variables.Reader {
+	if w == nil {
+		return nil
+	}
 	l, ok := w.SymbolLookup().(interface{ Symbolizer() *symbols.Symbolizer })
 	if !ok {
 		return nil

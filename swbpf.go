@@ -68,8 +68,12 @@ func ForPIDsWithExecutable(exe string, pids ...int) (*unwind.WalkerSet, error) {
 
 // ForProcess makes a Walker of a process that is attached already. It watches
 // the process's libraries, where that is possible; see
-// [procstate.ProcDebug.LibraryTrap].
+// [procstate.ProcDebug.LibraryTrap]. To the Walker of a nil p all walks are an error,
+// unwind.ErrNoProcess.
 func ForProcess(p *procstate.ProcDebug) *unwind.Walker {
+	if p == nil {
+		return With(nil, nil, nil)
+	}
 	// Without the trap, which LibraryTrap tells, libraries are looked up
 	// before each walk.
 	_ = p.TrapLibraries()
@@ -114,8 +118,11 @@ func With(proc procstate.ProcessState, group unwind.StepperGroup, lookup unwind.
 // Detach lets the process of a Walker go and closes what was opened for it:
 // files of a core, the attachment to a live process. Of a caller's own
 // ProcessState it calls Detach() or else Close() error, if there is one. The
-// Walker cannot be used afterwards; its frames can.
+// Walker cannot be used afterwards; its frames can. Of a nil Walker there is nothing to let go.
 func Detach(w *unwind.Walker) error {
+	if w == nil {
+		return nil
+	}
 	switch p := w.ProcessState().(type) {
 	case interface{ Detach() }:
 		p.Detach()
@@ -125,8 +132,11 @@ func Detach(w *unwind.Walker) error {
 	return nil
 }
 
-// Debug returns the ProcDebug of a third-party Walker, and false for others.
+// Debug returns the ProcDebug of a third-party Walker, and false for others and for nil.
 func Debug(w *unwind.Walker) (*procstate.ProcDebug, bool) {
+	if w == nil {
+		return nil, false
+	}
 	p, ok := w.ProcessState().(*procstate.ProcDebug)
 	return p, ok
 }

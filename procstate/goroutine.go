@@ -121,11 +121,15 @@ const maxGoroutines = 1 << 20
 // ReadGoroutines returns the goroutines of a process, which should stand still:
 // for a ProcDebug, be paused. The error wraps ErrNoPclntab when no code of the
 // process is in Go, ErrGoVersion when the layout of its runtime is not known,
-// ErrNoGoroutines when their list is not found, and ErrUnreadable.
+// ErrNoGoroutines when their list is not found, ErrUnreadable, and ErrNoProcess for a
+// nil p.
 //
 // Each g, the list and where all that lies is the target's word. What is read of
 // it is bounded, and a record that cannot be true is left out.
 func ReadGoroutines(p ProcessState) (*Goroutines, error) {
+	if p == nil {
+		return nil, ErrNoProcess
+	}
 	lib, rt, err := goProgramOf(p.Libraries(), p.ExecutablePath())
 	if err != nil {
 		return nil, err

@@ -89,7 +89,13 @@ func (p *ProcDebug) IsTerminated() (ended bool) {
 
 // Done returns a channel that is closed when the target has ended or was
 // detached.
-func (p *ProcDebug) Done() <-chan struct{} { return p.ended }
+func (p *ProcDebug) Done() <-chan struct{} {
+	if p.ended == nil { // the zero value
+		p = &ProcDebug{ended: make(chan struct{})}
+		close(p.ended)
+	}
+	return p.ended
+}
 
 // ExitStatus returns how the target ended; ok is false while it has not. It is
 // not known, and neither Exited nor Signaled, of a child of this process whom

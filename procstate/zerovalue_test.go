@@ -2,6 +2,7 @@ package procstate
 
 import (
 	"debug/elf"
+	"errors"
 	"os"
 	"testing"
 
@@ -58,6 +59,11 @@ func TestZeroValues(t *testing.T) {
 			}
 		})
 	}
+	testenv.NoPanic(t, "ReadGoroutines of nil", func() {
+		if _, err := ReadGoroutines(nil); !errors.Is(err, ErrNoProcess) {
+			t.Errorf("ReadGoroutines of nil: %v", err)
+		}
+	})
 	state("Capture", &Capture{})
 	state("Core", &Core{})
 	state("ProcDebug", &ProcDebug{})
@@ -93,7 +99,13 @@ func TestZeroValues(t *testing.T) {
 		})
 	}
 	testenv.NoPanic(t, "ProcDebug.Detach", func() { (&ProcDebug{}).Detach() })
-	testenv.NoPanic(t, "ProcDebug.Done", func() { (&ProcDebug{}).Done() })
+	testenv.NoPanic(t, "ProcDebug.Done", func() {
+		select {
+		case <-(&ProcDebug{}).Done():
+		default:
+			t.Error("a ProcDebug of no process goes on")
+		}
+	})
 	testenv.NoPanic(t, "ProcDebug.ExitStatus", func() { (&ProcDebug{}).ExitStatus() })
 	testenv.NoPanic(t, "ProcDebug.IsTerminated", func() { (&ProcDebug{}).IsTerminated() })
 	testenv.NoPanic(t, "ProcDebug.OnLibraryChange", func() { (&ProcDebug{}).OnLibraryChange(nil) })

@@ -22,8 +22,11 @@ type Lookup struct {
 	updated uint64                 // when they were read last, in ns of CLOCK_MONOTONIC; 0: not yet
 }
 
-// Process returns the Lookup of a process.
+// Process returns the Lookup of a process, which may be nil: then it knows nothing.
 func (s *Symbolizer) Process(ps procstate.ProcessState) *Lookup {
+	if ps == nil {
+		return s.Lookup(nil, 0)
+	}
 	l := s.Lookup(ps.Libraries(), ps.PID())
 	l.ps = ps
 	return l

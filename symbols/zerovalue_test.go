@@ -109,6 +109,7 @@ func TestZeroValues(t *testing.T) {
 		testenv.NoPanic(t, name+".Lookup", func() { lookup(name+".Lookup", made().Lookup(&procstate.AddressSpace{}, 0)) })
 		testenv.NoPanic(t, name+".Lookup(nil)", func() { lookup(name+".Lookup(nil)", made().Lookup(nil, 0)) })
 		testenv.NoPanic(t, name+".Process", func() { lookup(name+".Process", made().Process(&procstate.Snapshot{})) })
+		testenv.NoPanic(t, name+".Process(nil)", func() { lookup(name+".Process(nil)", made().Process(nil)) })
 		testenv.NoPanic(t, "Lookup", func() { lookup("Lookup", &Lookup{}) })
 		testenv.NoPanic(t, name+".Close", func() { _ = made().Close() })
 	}

@@ -39,7 +39,8 @@ type FrameID struct {
 	N    uint64
 }
 
-// FrameKey tells which frames are the same for a CallTree.
+// FrameKey tells which frames are the same for a CallTree. The Walker is that of the Walk,
+// which may be nil.
 type FrameKey func(w *Walker, f *Frame) FrameID
 
 // ByAddress keeps frames apart by their address.
@@ -48,6 +49,9 @@ func ByAddress(_ *Walker, f *Frame) FrameID { return FrameID{N: f.PC()} }
 // ByFunction merges frames of one function; those without a name are kept
 // apart by address.
 func ByFunction(w *Walker, f *Frame) FrameID {
+	if w == nil {
+		return ByAddress(w, f)
+	}
 	if sym, ok := w.Name(f); ok {
 		return FrameID{Name: sym.Name}
 	}
@@ -64,7 +68,10 @@ type LineLookup interface {
 // SymbolLookup is a LineLookup; otherwise it is ByFunction.
 func ByLine(w *Walker, f *Frame) FrameID {
 	id := ByFunction(w, f)
-	if l, ok := w.lookup.(LineLookup); ok && id.Name != "" {
+	if id.Name == "" {
+		return id
+	}
+	if l, ok := w.lookup.(LineLookup); ok {
 		if file, line, ok := l.SourceLine(f.LookupPC()); ok {
 			return FrameID{Name: id.Name + "\x00" + file, N: uint64(line)}
 		}

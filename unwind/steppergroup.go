@@ -3,6 +3,7 @@ package unwind
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sort"
 
@@ -11,8 +12,8 @@ import (
 
 // StepperGroup picks the stepper for a frame by the frame's address.
 type StepperGroup interface {
-	// AddStepper registers a stepper, which must not be nil, for all addresses,
-	// or for those that it chooses itself: see GroupMember.
+	// AddStepper registers a stepper, which must be neither nil nor a nil pointer,
+	// for all addresses, or for those that it chooses itself: see GroupMember.
 	AddStepper(s FrameStepper) error
 
 	// AddStepperRange registers a stepper for the run-time addresses
@@ -105,7 +106,7 @@ func (g *AddressRangeGroup) AddStepper(s FrameStepper) error {
 
 // AddStepperRange implements StepperGroup.
 func (g *AddressRangeGroup) AddStepperRange(s FrameStepper, start, end uint64) error {
-	if s != nil && end <= start {
+	if !isNil(s) && end <= start {
 		return fmt.Errorf("stepper %s: empty address range [%#x, %#x)", s.Name(), start, end)
 	}
 	m, isNew, err := g.enrol(s)
@@ -156,8 +157,14 @@ func (g *AddressRangeGroup) rangeIndex(addr uint64) int {
 	return -1
 }
 
+// isNil reports whether there is no stepper: nil, or a nil pointer.
+func isNil(s FrameStepper) bool {
+	v := reflect.ValueOf(s)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
 func (g *AddressRangeGroup) enrol(s FrameStepper) (m member, isNew bool, err error) {
-	if s == nil {
+	if isNil(s) {
 		return member{}, false, ErrNoStepper
 	}
 	if i := slices.Index(g.steppers, s); i >= 0 {

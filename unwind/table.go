@@ -32,8 +32,11 @@ type Table struct {
 }
 
 // NewTable makes the Table of an image, without a bound on its memory. Tables
-// that come and go are made by [Tables.For].
+// that come and go are made by [Tables.For]. That of nil is the zero Table.
 func NewTable(img *procstate.Image) *Table {
+	if img == nil {
+		return new(Table)
+	}
 	return &Table{img: img, windows: new(windows), kept: rows{all: new(rulePool)}}
 }
 

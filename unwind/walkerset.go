@@ -12,8 +12,11 @@ type WalkerSet struct {
 	walkers []*Walker
 }
 
-// Add adds a Walker. Adding one twice is harmless.
+// Add adds a Walker. Adding one twice, or nil, is harmless.
 func (s *WalkerSet) Add(w *Walker) {
+	if w == nil {
+		return
+	}
 	for _, o := range s.walkers {
 		if o == w {
 			return
@@ -38,7 +41,7 @@ func (s *WalkerSet) Walkers() []*Walker { return s.walkers }
 
 // Walk is the walk of one thread.
 type Walk struct {
-	Walker *Walker
+	Walker *Walker // nil: its frames have no names
 	Thread procstate.ThreadID
 	Frames []Frame // top first
 	Err    error   // nil when the stack is complete; see Walker.WalkStack

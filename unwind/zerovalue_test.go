@@ -42,6 +42,12 @@ func TestNothing(t *testing.T) {
 	if err := g.AddStepperRange(nil, 2, 1); !errors.Is(err, ErrNoStepper) {
 		t.Errorf("AddStepperRange(nil): %v", err)
 	}
+	if err := g.AddStepper((*fakeStepper)(nil)); !errors.Is(err, ErrNoStepper) {
+		t.Errorf("AddStepper of a nil pointer: %v", err)
+	}
+	if err := g.AddStepperRange((*fakeStepper)(nil), 2, 1); !errors.Is(err, ErrNoStepper) {
+		t.Errorf("AddStepperRange of a nil pointer: %v", err)
+	}
 	func() {
 		defer func() {
 			if err, ok := recover().(error); !ok || !errors.Is(err, ErrNoStepper) {
@@ -121,11 +127,20 @@ func TestZeroValues(t *testing.T) {
 	if n := tree.Add(Walk{Frames: []Frame{f2, f2}}); n.Count != 1 || n.Parent().Parent() != tree.Root() {
 		t.Error("a tree without a key does not keep frames")
 	}
+	for _, key := range []FrameKey{ByAddress, ByFunction, ByLine} {
+		if n := NewCallTree(key).Add(Walk{Frames: []Frame{f2}}); n.Walker != nil || n.Count != 1 {
+			t.Errorf("a walk of no Walker: %+v", n)
+		}
+	}
 	(&CallNode{}).Children()
 	(&CallNode{}).Parent()
 	var set WalkerSet
 	if w, err := set.WalkStacks(); len(w) > 0 || err != nil || len(set.Walkers()) > 0 {
 		t.Errorf("%d walks, %v", len(w), err)
+	}
+	set.Add(nil)
+	if w, err := set.WalkStacks(); len(w) > 0 || err != nil {
+		t.Errorf("%d walks of no Walker, %v", len(w), err)
 	}
 	none := NewWalker(nil, nil, nil)
 	set.Add(none)
@@ -159,6 +174,9 @@ func TestZeroValues(t *testing.T) {
 	table.IsInside(1)
 	table.Look(1, 1)
 	table.Rule(1)
+	if r := NewTable(nil).Rule(0); r.Reason() == 0 {
+		t.Error("the table of nil has a rule")
+	}
 	for _, tables := range []*Tables{{}, NewTables()} {
 		if _, _, _, err := tables.For(&procstate.Image{}).Row(1); err == nil {
 			t.Error("the table of no file has a row")
