@@ -81,7 +81,7 @@ type Config struct {
 
 // complete checks the configuration and fills in defaults.
 func (c *Config) complete() error {
-	if c.Event.IsZero() {
+	if c.Event.isZero() {
 		c.Event = knownEvents[0]
 	}
 	switch {

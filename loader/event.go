@@ -50,8 +50,8 @@ func (e Event) IsTimer() bool { return e.Unit == UnitNanoseconds && !e.IsOffCPU(
 // nothing else is asked for; all others are each time.
 func (e Event) HasDefaultFrequency() bool { return e.IsTimer() || e.typ == unix.PERF_TYPE_HARDWARE }
 
-// IsZero reports whether e is no event.
-func (e Event) IsZero() bool { return e.Name == "" }
+// isZero reports whether e is no event.
+func (e Event) isZero() bool { return e.Name == "" }
 
 // knownEvents are perf's names for the general events.
 var knownEvents = []Event{

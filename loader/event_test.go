@@ -32,7 +32,7 @@ func TestParseEvent(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if e.Name != c.name || e.Unit != c.unit || e.IsTimer() != c.timer || e.IsTracepoint() || e.IsZero() {
+		if e.Name != c.name || e.Unit != c.unit || e.IsTimer() != c.timer || e.IsTracepoint() || e.isZero() {
 			t.Errorf("%s: %+v", c.name, e)
 		}
 	}

@@ -47,7 +47,7 @@ func Rehearse() (samples int, err error) {
 	if err != nil || samples > 0 {
 		return samples, err
 	}
-	return 0, fmt.Errorf("no stack of this process in %v: %d events, %d samples, lost %v", atMost, st.Fired(), st.Samples, st.LostByReason())
+	return 0, fmt.Errorf("no stack of this process in %v: %d events, %d samples, lost %v", atMost, st.fired(), st.Samples, st.LostByReason())
 }
 
 // cpuTime is the CPU time of this process.

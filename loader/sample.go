@@ -8,6 +8,8 @@ import (
 	"math/bits"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/swbpf/swbpf/gen"
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -135,14 +137,7 @@ type Sample struct {
 func (s *Sample) HasUser() bool { return s.Arch != nil }
 
 // CommString returns Comm as a string.
-func (s *Sample) CommString() string {
-	for i, c := range s.Comm {
-		if c == 0 {
-			return string(s.Comm[:i])
-		}
-	}
-	return string(s.Comm[:])
-}
+func (s *Sample) CommString() string { return unix.ByteSliceToString(s.Comm[:]) }
 
 type (
 	sampleHeader   = gen.SamplerSampleHeader

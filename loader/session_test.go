@@ -123,7 +123,7 @@ func TestStartAndStop(t *testing.T) {
 		}
 		defer s.Close()
 		burn(t, 20)
-		if st := stats(t, s); st.Fired() != 0 {
+		if st := stats(t, s); st.fired() != 0 {
 			t.Errorf("%s: fired before Start: %+v", name, st)
 		}
 		if err := s.Start(); err != nil {

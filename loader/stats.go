@@ -71,8 +71,8 @@ var LostHelp = map[string]string{
 	"deferred":   "in threads that the kernel had not gone back to from a uprobe",
 }
 
-// Fired is the number of events that the programs saw.
-func (s *Stats) Fired() uint64 {
+// fired is the number of events that the programs saw.
+func (s *Stats) fired() uint64 {
 	return s.Samples + s.Lost() + s.SkippedIdle + s.SkippedFilter + s.SkippedPeriod +
 		s.SkippedShort + s.SkippedRate
 }

@@ -45,7 +45,7 @@ func TestZeroValues(t *testing.T) {
 
 	var e Event
 	testenv.NoPanic(t, "Event", func() {
-		if !e.IsZero() || e.IsTimer() || e.IsOffCPU() || e.IsWall() || e.IsTracepoint() || e.IsUprobe() {
+		if !e.isZero() || e.IsTimer() || e.IsOffCPU() || e.IsWall() || e.IsTracepoint() || e.IsUprobe() {
 			t.Error("the zero Event is some event")
 		}
 		e.HasDefaultFrequency()
@@ -142,7 +142,7 @@ func TestZeroValues(t *testing.T) {
 
 	var st Stats
 	testenv.NoPanic(t, "Stats", func() {
-		if st.Fired() != 0 || st.Lost() != 0 {
+		if st.fired() != 0 || st.Lost() != 0 {
 			t.Error("samples of nothing")
 		}
 		st.LostByReason()

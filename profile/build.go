@@ -6,16 +6,8 @@ import (
 	"strings"
 )
 
-// Build names the frames and returns the profile. It leaves the Builder as it
-// is, so that recording can go on after it.
-func (b *Builder) Build(meta Meta, sym Symbolizer) *Profile {
-	b.init()
-	c := *b
-	return c.Finish(meta, sym)
-}
-
-// Finish is Build and then Reset. It gives up what is needed no more before frames
-// are named, most of the Builder's memory.
+// Finish names the frames and returns the profile, and then is Reset. It gives up what is
+// needed no more before frames are named, most of the Builder's memory.
 func (b *Builder) Finish(meta Meta, sym Symbolizer) *Profile {
 	b.init()
 	b.path, b.stacks.children, b.index = Path{}, nil, nil

@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -22,7 +21,7 @@ func TestSymbolizeOrder(t *testing.T) {
 	b.Add(Thread{}, []Loc{{m2, 5}, {m1, 9}, {0, 7}, {m1, 3}}, "cut", 1, 1)
 	b.Add(Thread{}, []Loc{{m2, 4}, {m1, 9}, {m1, 3}}, "", 1, 1)
 	var s orderSymbolizer
-	b.Build(Meta{}, &s)
+	b.Finish(Meta{}, &s)
 	want := []Loc{{0, 7}, {m2, 4}, {m2, 5}, {m1, 3}, {m1, 9}} // m2 has the leaves
 	if !slices.Equal(s.asked, want) {
 		t.Errorf("asked for %v, want %v", s.asked, want)
@@ -48,7 +47,7 @@ func TestExpecter(t *testing.T) {
 	b.Add(Thread{}, []Loc{{m2, 5}, {m1, 9}, {m1, 3}}, "cut", 1, 1)
 	b.Add(Thread{}, []Loc{{m2, 4}, {m1, 9}}, "", 1, 1)
 	var s toldSymbolizer
-	b.Build(Meta{}, &s)
+	b.Finish(Meta{}, &s)
 	want := []string{
 		fmt.Sprint("0 asked, next ", m2, " [4 5]"), fmt.Sprint("2 asked, next ", m1, " [3 9]"), "4 asked, named",
 	}
@@ -57,26 +56,22 @@ func TestExpecter(t *testing.T) {
 	}
 }
 
-// Build leaves the Builder as it is: recording goes on, and the next profile
-// has what was added since. After Finish it has that alone.
-func TestBuildTwice(t *testing.T) {
+// After Finish recording goes on: the next profile has what was added since alone, and the one
+// before stays what it is.
+func TestFinishTwice(t *testing.T) {
 	b := NewBuilder()
 	m := b.Module(Module{Path: "a"})
 	b.Add(Thread{PID: 1}, []Loc{{m, 1}}, "", 1, 1)
-	first := b.Build(Meta{}, nil)
 	b.Add(Thread{PID: 1}, []Loc{{m, 1}}, "", 1, 1)
 	b.Add(Thread{PID: 1}, []Loc{{m, 0}}, "x", 1, 1)
-	second := b.Build(Meta{}, nil)
-	if first.Samples != 1 || second.Samples != 3 || second.Complete != 2 || len(first.samples) != 1 || len(second.samples) != 2 {
-		t.Errorf("first %+v, second %+v", first, second)
-	}
-	last := b.Finish(Meta{}, nil)
-	if want, got := written(t, second.WriteFolded), written(t, last.WriteFolded); !bytes.Equal(got, want) || last.Complete != second.Complete {
-		t.Errorf("finished %q, built %q", got, want)
-	}
+	first := b.Finish(Meta{}, nil)
 	b.Add(Thread{PID: 1}, []Loc{{m, 2}}, "", 1, 1)
 	if p := b.Finish(Meta{}, nil); p.Samples != 1 || string(written(t, p.WriteFolded)) != "[unknown];a+0x2 1\n" {
 		t.Errorf("after that %q", written(t, p.WriteFolded))
+	}
+	const want = "[unknown];[truncated: x];a+0x0 1\n[unknown];a+0x1 2\n"
+	if got := string(written(t, first.WriteFolded)); first.Samples != 3 || first.Complete != 2 || len(first.samples) != 2 || got != want {
+		t.Errorf("first %+v, %q", first, got)
 	}
 }
 
@@ -88,7 +83,7 @@ func TestUnnamedFunction(t *testing.T) {
 	for _, addr := range []uint64{0x110, 0x120, 0x210, 0x310} {
 		b.Add(Thread{}, []Loc{{m, addr}}, "", 1, 1)
 	}
-	p := b.Build(Meta{}, syms)
+	p := b.Finish(Meta{}, syms)
 	var names []string
 	for _, e := range p.Top(-1) {
 		names = append(names, e.Function)
@@ -110,7 +105,7 @@ func TestUnnamedFunction(t *testing.T) {
 func TestUndeclaredModule(t *testing.T) {
 	b := NewBuilder()
 	b.Add(Thread{Labels: 9}, []Loc{{77, 0x10}, {markerModule, 5}}, "", 1, 1)
-	p := b.Build(Meta{}, nil)
+	p := b.Finish(Meta{}, nil)
 	var names []string
 	for _, f := range p.functions {
 		names = append(names, f.name)
@@ -135,7 +130,7 @@ func TestProcessNames(t *testing.T) {
 	add(1, 2, "GC Thread#0", 3)
 	add(2, 3, "orphan", 1)
 	add(4, 4, "", 1)
-	p := b.Build(Meta{}, nil)
+	p := b.Finish(Meta{}, nil)
 	tree := p.flameTree()
 	got := map[string]string{}
 	for _, th := range tree.threads {

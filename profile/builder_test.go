@@ -69,7 +69,7 @@ func TestReset(t *testing.T) {
 	}
 	written := func(b *Builder) string {
 		var out bytes.Buffer
-		prof := b.Build(Meta{}, nil)
+		prof := b.Finish(Meta{}, nil)
 		for _, write := range []func(io.Writer) error{prof.WriteFolded, prof.WritePerfScript} {
 			if err := write(&out); err != nil {
 				t.Fatal(err)
@@ -98,11 +98,11 @@ func TestReset(t *testing.T) {
 	}
 	m := b.Module(Module{Path: "new"})
 	add(b, m, b.Labels(Label{"a", "b"}), 1)
-	if got := written(b); got != want {
-		t.Errorf("%q\nwant %q", got, want)
-	}
 	if used := b.UsedModules(); used[old] || !used[m] {
 		t.Errorf("modules used: %v", used)
+	}
+	if got := written(b); got != want {
+		t.Errorf("%q\nwant %q", got, want)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestForgetModule(t *testing.T) {
 	}
 	b.Add(Thread{}, []Loc{{z, 1}}, "", 1, 1)
 	var out bytes.Buffer
-	if err := b.Build(Meta{}, nil).WriteFolded(&out); err != nil || !strings.Contains(out.String(), "z+0x1") {
+	if err := b.Finish(Meta{}, nil).WriteFolded(&out); err != nil || !strings.Contains(out.String(), "z+0x1") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }
@@ -281,7 +281,7 @@ func TestPrefixOfStack(t *testing.T) {
 	b.Add(th, long[1:], "", 2, 2)
 	b.Add(th, nil, "", 4, 4)
 	b.Add(th, nil, "lost", 8, 8)
-	p := b.Build(Meta{}, nil)
+	p := b.Finish(Meta{}, nil)
 	if p.Samples != 15 || p.Complete != 7 || !slices.Equal(p.Truncated, []Tally{{"lost", 8}}) {
 		t.Errorf("samples %d, complete %d, truncated %v", p.Samples, p.Complete, p.Truncated)
 	}

@@ -215,7 +215,7 @@ func waited() *Profile {
 	for i, name := range []string{"start", "nap", "work", "wait", "step"} {
 		syms[Loc{m, uint64(i + 1)}] = []Line{{Function: name}}
 	}
-	return b.Build(Meta{Target: "waited", Tool: "swbpf test", Event: "wall", Value: ValueType{"wall", "nanoseconds"},
+	return b.Finish(Meta{Target: "waited", Tool: "swbpf test", Event: "wall", Value: ValueType{"wall", "nanoseconds"},
 		Wall: true, ByValue: true, Clock: 100 * ms}, syms)
 }
 
@@ -236,7 +236,7 @@ func TestFirefoxProfilerReads(t *testing.T) {
 		{"waited", waited(), 1e6, `1 a: 1 a 2.000 ms
 1 a: 2 b 1.000 ms
 1 a: 1.1 sh 0.000 ms`},
-		{"without samples", NewBuilder().Build(Meta{Target: "nothing"}, nil), 1, `0 nothing: 0 nothing 0.000 ms`},
+		{"without samples", NewBuilder().Finish(Meta{Target: "nothing"}, nil), 1, `0 nothing: 0 nothing 0.000 ms`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := startFirefoxProfiler(t, written(t, test.p.WriteFirefox))

@@ -137,7 +137,7 @@ func counted(counts []int) *Profile {
 			b.Add(Thread{PID: 1, TID: 1, Comm: Comm("x")}, []Loc{loc, {m, 1}}, "", int64(n), int64(n)*10_000_000)
 		}
 	}
-	return b.Build(Meta{Target: "x", Value: ValueType{"cpu", "nanoseconds"}, Period: 10_000_000}, syms)
+	return b.Finish(Meta{Target: "x", Value: ValueType{"cpu", "nanoseconds"}, Period: 10_000_000}, syms)
 }
 
 // Profiles that differ by chance only are said to differ in no more than one
@@ -238,7 +238,7 @@ func TestCompareRates(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Compare(NewBuilder().Build(Meta{}, nil), after, false); err == nil {
+	if _, err := Compare(NewBuilder().Finish(Meta{}, nil), after, false); err == nil {
 		t.Error("an empty profile")
 	}
 }
@@ -252,7 +252,7 @@ func TestCompareLargeRates(t *testing.T) {
 			b.Add(Thread{PID: 1, TID: 1}, []Loc{{m, 1}}, "", 1, bytes/100)
 		}
 		meta := Meta{Value: ValueType{"alloc_space", "bytes"}, ByValue: true, Duration: time.Second}
-		return b.Build(meta, symbols{{m, 1}: {{Function: "f"}}})
+		return b.Finish(meta, symbols{{m, 1}: {{Function: "f"}}})
 	}
 	d, err := Compare(allocating(30e9), allocating(4e18), true)
 	if err != nil {
@@ -271,7 +271,7 @@ func TestCompareMatches(t *testing.T) {
 		m := b.Module(Module{Path: path, Kind: Native})
 		b.Add(Thread{PID: int32(line), TID: int32(line), Comm: Comm("x")}, []Loc{{m, uint64(line)}}, "", n, n)
 		b.Add(Thread{PID: int32(line), TID: int32(line), Comm: Comm("x")}, []Loc{{m, uint64(line)}}, "stack-cut", n, n)
-		return b.Build(Meta{}, symbols{Loc{m, uint64(line)}: {{Function: "f", File: "f.c", Line: line + 1, StartLine: line}}})
+		return b.Finish(Meta{}, symbols{Loc{m, uint64(line)}: {{Function: "f", File: "f.c", Line: line + 1, StartLine: line}}})
 	}
 	for before, after := range map[string]string{"/old/lib.so": "/new/lib.so", "[jit of 10]": "[jit of 12]"} {
 		d, err := Compare(build(before, 10, 50), build(after, 12, 60), false)
@@ -308,7 +308,7 @@ func TestCompareFormats(t *testing.T) {
 		}
 	}
 	meta := Meta{Value: ValueType{"cpu", "nanoseconds"}, Period: 1_000_000}
-	for what, p := range map[string]*Profile{"fixture": fixture(), "programs": b.Build(meta, syms)} {
+	for what, p := range map[string]*Profile{"fixture": fixture(), "programs": b.Finish(meta, syms)} {
 		var all []*Profile
 		for _, write := range []func(io.Writer) error{p.WritePprof, p.WriteHTML, p.WriteFirefox, p.WritePerfScript, p.WriteSpeedscope, p.WriteFolded} {
 			again, err := Read(bytes.NewReader(written(t, write)), ReadOptions{Name: "x"})
@@ -423,7 +423,7 @@ func TestCompareRenamedProgram(t *testing.T) {
 		b := NewBuilder()
 		m := b.Module(Module{Path: "/build/" + program, Kind: Native})
 		b.Add(Thread{PID: 1, TID: 1, Comm: Comm(program)}, []Loc{{m, 1}}, "", n, n)
-		return b.Build(Meta{Target: target}, symbols{{m, 1}: {{Function: "work"}}})
+		return b.Finish(Meta{Target: target}, symbols{{m, 1}: {{Function: "work"}}})
 	}
 	const long = "server-of-yesterday"
 	for _, test := range []struct {

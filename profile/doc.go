@@ -5,7 +5,7 @@
 // A [Builder] takes samples while recording. It keeps each distinct stack
 // once, as a path in a tree that starts at the thread's first frame, so that
 // its memory grows with distinct stacks and threads and not with time. At the
-// end [Builder.Build] names every address once and returns a [Profile], which
+// end [Builder.Finish] names every address once and returns a [Profile], which
 // does not change any more and writes itself in the wanted formats: pprof, an
 // interactive flame graph (a page of HTML), a picture (SVG), folded stacks,
 // the formats of speedscope, the Firefox Profiler and perf script, and what

@@ -29,7 +29,7 @@ func ExampleBuilder() {
 	b.Add(thread, stack[1:], "", 1, 0)
 	b.Add(thread, stack[:1], "stack-cut", 2, 0)
 
-	p := b.Build(profile.Meta{Tool: "example"}, names{0x10: "main", 0x20: "work"})
+	p := b.Finish(profile.Meta{Tool: "example"}, names{0x10: "main", 0x20: "work"})
 	if err := p.WriteFolded(os.Stdout); err != nil {
 		log.Fatal(err)
 	}

@@ -107,7 +107,7 @@ func fixture(turns ...int) *Profile {
 	for _, i := range turns {
 		stacks[i]()
 	}
-	return b.Build(fixtureMeta(), syms)
+	return b.Finish(fixtureMeta(), syms)
 }
 
 var otherTurns = [][]int{{4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}}

@@ -49,7 +49,7 @@ func TestFoldedByValue(t *testing.T) {
 	b := NewBuilder()
 	b.Add(Thread{Comm: Comm("x")}, nil, "", 2, 700)
 	var buf bytes.Buffer
-	if err := b.Build(Meta{ByValue: true}, nil).WriteFolded(&buf); err != nil || buf.String() != "x 700\n" {
+	if err := b.Finish(Meta{ByValue: true}, nil).WriteFolded(&buf); err != nil || buf.String() != "x 700\n" {
 		t.Errorf("got %q, %v", buf.String(), err)
 	}
 }
@@ -100,7 +100,7 @@ func TestTopRecursive(t *testing.T) {
 	b.Add(Thread{TID: 1}, []Loc{{m, 1}, {m, 2}, {m, 1}}, "", 2, 2)
 	b.Add(Thread{}, []Loc{{m, 2}, {m, 1}}, "", 1, 1)
 	want := []TopEntry{{Function: "f", Module: "a", Self: 8, Total: 8}}
-	if got := b.Build(Meta{}, syms).Top(-1); !slices.Equal(got, want) {
+	if got := b.Finish(Meta{}, syms).Top(-1); !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

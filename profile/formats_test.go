@@ -228,7 +228,7 @@ func timed() *Profile {
 		b.Add(s.t, s.stack, "", 1, 1_000_000)
 	}
 	syms := symbols{{m, 1}: {{Function: "f"}}, {m, 2}: {{Function: "g"}}, {m, 3}: {{Function: "h"}}, {k, 7}: {{Function: "sys"}}}
-	return b.Build(Meta{Target: "timed", Event: "cpu-clock", Value: ValueType{"cpu", "nanoseconds"}, Period: 1_000_000, Clock: 4_990_000_000}, syms)
+	return b.Finish(Meta{Target: "timed", Event: "cpu-clock", Value: ValueType{"cpu", "nanoseconds"}, Period: 1_000_000, Clock: 4_990_000_000}, syms)
 }
 
 func TestPerfScriptTimes(t *testing.T) {
@@ -293,7 +293,7 @@ func TestFirefoxTimes(t *testing.T) {
 	}
 	checkFirefox(t, data)
 	checkFirefox(t, written(t, fixture().WriteFirefox))
-	checkFirefox(t, written(t, NewBuilder().Build(Meta{}, nil).WriteFirefox))
+	checkFirefox(t, written(t, NewBuilder().Finish(Meta{}, nil).WriteFirefox))
 }
 
 // checkFirefox checks what the format's documentation asks of tables.
@@ -437,7 +437,7 @@ func TestFormatsMarkers(t *testing.T) {
 	b.Add(th, []Loc{b.Marker("[sleep]"), {m, 1}}, "", 1, 700)
 	b.Add(th, []Loc{b.Marker(notSampled)}, "", 1, 100)
 	b.Add(th, []Loc{b.Marker("[lock]"), {m, 1}}, "stack-cut", 1, 200)
-	p := b.Build(Meta{Target: "m", Tool: "swbpf test", Event: "off-cpu", ByValue: true, Value: ValueType{"off-cpu", "nanoseconds"}},
+	p := b.Finish(Meta{Target: "m", Tool: "swbpf test", Event: "off-cpu", ByValue: true, Value: ValueType{"off-cpu", "nanoseconds"}},
 		symbols{{m, 1}: {{Function: "f"}}})
 	want := "a;[not sampled] 100\na;[truncated: stack-cut];f;[lock] 200\na;f;[sleep] 700\n"
 	for _, write := range []func(io.Writer) error{p.WritePprof, p.WriteHTML, p.WriteFirefox, p.WritePerfScript, p.WriteSpeedscope, p.WriteFolded} {

@@ -14,7 +14,7 @@ func offCPU() *Profile {
 	add(1, "srv", 2, 20, 2e9, Label{"state", "sleep"}, Label{"cpu", "1"})
 	add(2, "io 1", 2, 10, 5e9, Label{"state", "sleep"}, Label{"cpu", "0"})
 	add(3, "io 2", 1, 10, 2e9)
-	return b.Build(Meta{Target: "srv", Event: "off-cpu", ByValue: true, Value: ValueType{"off-cpu", "nanoseconds"}}, syms)
+	return b.Finish(Meta{Target: "srv", Event: "off-cpu", ByValue: true, Value: ValueType{"off-cpu", "nanoseconds"}}, syms)
 }
 
 // Labels are chosen in tabs, together with others; links keep the choice.

@@ -303,7 +303,7 @@ func TestFlameGraphHostileNames(t *testing.T) {
 		meta.Notes = names
 		meta.Lost = []Tally{{names[0], 3}}
 		meta.Help = map[string]string{names[0]: names[1], "</pre>": names[0]}
-		return bld.Build(meta, syms)
+		return bld.Finish(meta, syms)
 	}
 	b := newBrowser(t, testWidth, testHeight)
 	b.Open(writeHTML(t, build()), "#search="+"%3C%2Fscript%3E&only=%3C%2Fpre%3E%3Cscript%3E")
@@ -346,7 +346,7 @@ func TestFlameGraphWithoutScripts(t *testing.T) {
 // TestFlameGraphEmpty shows a profile without samples.
 func TestFlameGraphEmpty(t *testing.T) {
 	b := newBrowser(t, testWidth, testHeight)
-	b.Open(writeHTML(t, NewBuilder().Build(Meta{Target: "nothing"}, nil)), "")
+	b.Open(writeHTML(t, NewBuilder().Finish(Meta{Target: "nothing"}, nil)), "")
 	b.wantAt(0, 0.5, "all", "Total: 0 samples, 0 %")
 	b.Press("c", "p", "Escape", "f", "/")
 	b.NoErrors()
@@ -359,7 +359,7 @@ func TestFlameGraphByValue(t *testing.T) {
 	syms := symbols{{m, 1}: {{Function: "short"}}, {m, 2}: {{Function: "long"}}}
 	bld.Add(Thread{PID: 1, TID: 1, Comm: Comm("a")}, []Loc{{m, 1}}, "", 90, 1e9)
 	bld.Add(Thread{PID: 1, TID: 1, Comm: Comm("a")}, []Loc{{m, 2}}, "", 10, 3e9)
-	p := bld.Build(Meta{ByValue: true, Value: ValueType{"off-cpu", "nanoseconds"}}, syms)
+	p := bld.Finish(Meta{ByValue: true, Value: ValueType{"off-cpu", "nanoseconds"}}, syms)
 	b := newBrowser(t, testWidth, testHeight)
 	b.Open(writeHTML(t, p), "")
 	b.wantAt(2, 0.5, "long", "Code: native · a", "Total: 3.00 s, 10 samples, 75.0 %", "Of parent: 75.0 %")
@@ -378,7 +378,7 @@ func TestFlameGraphNarrow(t *testing.T) {
 		bld.Add(th, []Loc{{m, i}, {m, 1}}, "", 10, 1)
 	}
 	b := newBrowser(t, testWidth, testHeight)
-	b.Open(writeHTML(t, bld.Build(fixtureMeta(), syms)), "")
+	b.Open(writeHTML(t, bld.Finish(fixtureMeta(), syms)), "")
 	b.wantAt(2, 0.95, "parent", "Code: native · a", "Total: 10,000 samples, ≈ 101 s, 9.1 %", "Of parent: 9.1 %")
 	b.wantAt(3, 0.95, "1,000 narrow frames", "Total: 10,000 samples, 9.1 %", ": Zoom to the frame above to see them")
 	b.Press("/")

@@ -54,7 +54,7 @@ func labelled(reversed bool) *Profile {
 	for _, add := range adds {
 		add()
 	}
-	return b.Build(Meta{Target: "labelled", Value: ValueType{"cpu", "nanoseconds"}, Period: 10}, nil)
+	return b.Finish(Meta{Target: "labelled", Value: ValueType{"cpu", "nanoseconds"}, Period: 10}, nil)
 }
 
 // Labels are the same by whatever way a profile came about, and go through

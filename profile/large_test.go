@@ -50,7 +50,7 @@ func largeProfile(n int) *Profile {
 		th := Thread{PID: pid, TID: pid + int32(i%4), Comm: Comm(fmt.Sprintf("worker-%d", i%20))}
 		b.Add(th, leafFirst[:len(stack)], "", 1+int64(rnd.ExpFloat64()*3), 1)
 	}
-	return b.Build(fixtureMeta(), syms)
+	return b.Finish(fixtureMeta(), syms)
 }
 
 // TestFlameGraphLarge shows 100,000 distinct stacks. How long that takes is

@@ -183,7 +183,7 @@ func TestNamesOfAnyBytes(t *testing.T) {
 	m := b.Module(Module{Path: "/opt/caf\xe9", Kind: Native})
 	th := Thread{PID: 1, TID: 1, Comm: Comm("éééééééé"), Labels: b.Labels(Label{"unit", "caf\xe9.service"})}
 	b.Add(th, []Loc{{m, 1}, {m, 2}}, "", 3, 3)
-	p := b.Build(Meta{Target: "caf\xe9", Tool: "swbpf test"}, symbols{{m, 1}: {{Function: "f\xe9", File: "/src/\xe9.c", Line: 1}}})
+	p := b.Finish(Meta{Target: "caf\xe9", Tool: "swbpf test"}, symbols{{m, 1}: {{Function: "f\xe9", File: "/src/\xe9.c", Line: 1}}})
 	want := "ééééééé?;caf?+0x2;f? 3\n"
 	if got := folding(t, p); got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -211,7 +211,7 @@ func TestNamesOfAnyBytes(t *testing.T) {
 
 // A recording that ended before the first sample is a profile, too.
 func TestReadNothing(t *testing.T) {
-	p := NewBuilder().Build(fixtureMeta(), nil)
+	p := NewBuilder().Finish(fixtureMeta(), nil)
 	for _, write := range []func(io.Writer) error{p.WritePprof, p.WriteHTML, p.WriteFirefox, p.WriteSpeedscope} {
 		again, err := Read(bytes.NewReader(written(t, write)), ReadOptions{})
 		if err != nil {

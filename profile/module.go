@@ -49,7 +49,7 @@ type Line struct {
 type Symbolizer interface {
 	// Symbolize appends to dst the functions at loc, innermost inlined first,
 	// and returns the extended slice. It appends nothing when there is no
-	// name. Builder.Build asks for each distinct loc once, one module after the
+	// name. Builder.Finish asks for each distinct loc once, one module after the
 	// other, by ascending addresses.
 	Symbolize(dst []Line, loc Loc) []Line
 }

@@ -222,7 +222,7 @@ func TestOTLPContainers(t *testing.T) {
 		thread := Thread{PID: int32(i), TID: int32(10 + i), Comm: Comm("app"), Labels: labels}
 		b.Add(thread, []Loc{{module, 0x10}}, "", int64(i+1), int64(i+1)*1000)
 	}
-	r := readOTLP(t, b.Build(Meta{Tool: "swbpf 1.2", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true}, nil), Label{"host.name", "h"})
+	r := readOTLP(t, b.Finish(Meta{Tool: "swbpf 1.2", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true}, nil), Label{"host.name", "h"})
 	var got []map[string]string
 	var values []uint64
 	for i, p := range r.profiles {

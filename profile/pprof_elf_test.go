@@ -38,7 +38,7 @@ func TestPprofFindsCode(t *testing.T) {
 			b.Add(Thread{PID: 1, TID: 1, Comm: Comm("loop")},
 				[]Loc{{m, addrs["hot"] + 4}, {m, addrs["main"] + 8}}, "", 10, 100_000_000)
 			file := filepath.Join(dir, "loop.pb.gz")
-			if err := os.WriteFile(file, writePprof(t, b.Build(fixtureMeta(), nil)), 0o644); err != nil {
+			if err := os.WriteFile(file, writePprof(t, b.Finish(fixtureMeta(), nil)), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			for _, test := range []struct{ args, want []string }{

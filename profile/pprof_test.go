@@ -86,7 +86,7 @@ func TestPprofUnnamed(t *testing.T) {
 	m := b.Module(Module{Path: "/lib/libfoo.so", Kind: Native, Start: 0x1000, Limit: 0x3000, Offset: 0x1000})
 	b.Module(Module{Path: "/lib/unused.so"})
 	b.Add(Thread{PID: 1, TID: 1}, []Loc{{m, 0x1234}, {0, 0x7f0012345678}}, "", 1, 1)
-	p := inPprof(t, b.Build(Meta{}, nil))
+	p := inPprof(t, b.Finish(Meta{}, nil))
 	if len(p.Mapping) != 1 || p.Mapping[0].HasFunctions {
 		t.Errorf("mappings: %v", p.Mapping)
 	}

@@ -85,7 +85,7 @@ func TestReadPprofMemory(t *testing.T) {
 		loc := Loc{b.Module(test.module), test.addr}
 		b.Add(Thread{}, []Loc{loc}, "", 1, 1)
 		var file bytes.Buffer
-		if err := b.Build(Meta{}, symbols{loc: {{Function: "f"}}}).WritePprof(&file); err != nil {
+		if err := b.Finish(Meta{}, symbols{loc: {{Function: "f"}}}).WritePprof(&file); err != nil {
 			t.Fatal(err)
 		}
 		p, err := Read(&file, ReadOptions{})

@@ -79,7 +79,7 @@ func TestSVGHostileNames(t *testing.T) {
 		syms[Loc{m, uint64(i)}] = []Line{{Function: name}}
 		bld.Add(Thread{Comm: Comm("<&>")}, []Loc{{m, uint64(i)}}, "</svg>", 1, 1)
 	}
-	svg := writeSVG(t, bld.Build(Meta{Target: "</title><script>"}, syms))
+	svg := writeSVG(t, bld.Finish(Meta{Target: "</title><script>"}, syms))
 	d := xml.NewDecoder(bytes.NewReader(svg))
 	for {
 		token, err := d.Token()
@@ -96,7 +96,7 @@ func TestSVGHostileNames(t *testing.T) {
 }
 
 func TestSVGEmpty(t *testing.T) {
-	svg := writeSVG(t, NewBuilder().Build(Meta{}, nil))
+	svg := writeSVG(t, NewBuilder().Finish(Meta{}, nil))
 	if err := xml.Unmarshal(svg, new(struct{})); err != nil || bytes.Contains(svg, []byte("NaN")) {
 		t.Errorf("%v:\n%s", err, svg)
 	}
@@ -128,7 +128,7 @@ func TestSVGDeep(t *testing.T) {
 	}
 	b.Add(th, deep, "", 1, 1)
 	var svg bytes.Buffer
-	if err := b.Build(Meta{Target: "deep"}, nil).WriteSVG(&svg); err != nil {
+	if err := b.Finish(Meta{Target: "deep"}, nil).WriteSVG(&svg); err != nil {
 		t.Fatal(err)
 	}
 	// The root, the process and the row of the wide function are left.

@@ -29,7 +29,7 @@ func weighted(rnd *rand.Rand, n int, shares []float64, weight func(f int) float6
 		}
 		b.Add(Thread{PID: 1, TID: 1, Comm: Comm("x")}, []Loc{{m, uint64(f + 2)}, {m, 1}}, "", 1, int64(weight(f)*1e6)+1)
 	}
-	return b.Build(Meta{Target: "x", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true, Duration: time.Second}, syms)
+	return b.Finish(Meta{Target: "x", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true, Duration: time.Second}, syms)
 }
 
 // valued is counted with samples of one value each.
@@ -43,7 +43,7 @@ func valued(counts []int, value int64) *Profile {
 			b.Add(Thread{PID: 1, TID: 1, Comm: Comm("x")}, []Loc{{m, uint64(i + 2)}, {m, 1}}, "", 1, value)
 		}
 	}
-	return b.Build(Meta{Target: "x", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true}, syms)
+	return b.Finish(Meta{Target: "x", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true}, syms)
 }
 
 // Where times differ, and some are very long, profiles that differ by chance
@@ -118,7 +118,7 @@ func TestCompareWaits(t *testing.T) {
 		for range 2000 {
 			b.Add(Thread{PID: 1, TID: 1, Comm: Comm("busy")}, []Loc{b.Marker("[lock]"), {m, 2}}, "", 1, int64(factor*1e6*(0.5+rnd.Float64())))
 		}
-		return b.Build(Meta{Target: "x", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true, Duration: 5 * time.Second},
+		return b.Finish(Meta{Target: "x", Value: ValueType{"off-cpu", "nanoseconds"}, ByValue: true, Duration: 5 * time.Second},
 			symbols{{m, 1}: {{Function: "waits"}}, {m, 2}: {{Function: "locks"}}})
 	}
 	before, same, after := waits(1), waits(1), waits(1.1)

@@ -24,7 +24,7 @@ func TestZeroBuilder(t *testing.T) {
 		b.AddAlong(&p, th, []Loc{{m, 48}, {m, 32}}, 0, "", 1, 10)
 		b.AddAlong(&p, th, []Loc{{m, 64}, {m, 32}}, 1, "stack-cut", 2, 20)
 		var out bytes.Buffer
-		if err := b.Build(Meta{}, nil).WriteFolded(&out); err != nil {
+		if err := b.Finish(Meta{}, nil).WriteFolded(&out); err != nil {
 			t.Error(err)
 		}
 		return out.Bytes()
@@ -38,7 +38,7 @@ func TestZeroBuilder(t *testing.T) {
 	for name, f := range map[string]func(b *Builder){
 		"Add":        func(b *Builder) { b.Add(Thread{}, nil, "", 1, 1) },
 		"AddAlong":   func(b *Builder) { b.AddAlong(&Path{}, Thread{}, nil, 0, "", 1, 1) },
-		"Build":      func(b *Builder) { b.Build(Meta{}, nil) },
+		"Finish":     func(b *Builder) { b.Finish(Meta{}, nil) },
 		"KeepTimes":  func(b *Builder) { b.KeepTimes() },
 		"Labels":     func(b *Builder) { b.Labels(Label{"a", "b"}) },
 		"Marker":     func(b *Builder) { b.Marker("a") },
@@ -79,7 +79,7 @@ func TestZeroValues(t *testing.T) {
 		testenv.NoPanic(t, name+".Whole", func() { made().Whole() })
 	}
 	profile("Profile", func() *Profile { return &Profile{} })
-	profile("Build", func() *Profile { return NewBuilder().Build(Meta{}, nil) })
+	profile("Finish", func() *Profile { return NewBuilder().Finish(Meta{}, nil) })
 
 	diff := func(name string, made func() *Diff) {
 		testenv.NoPanic(t, name+".Delta", func() { made().Delta(&Change{}) })

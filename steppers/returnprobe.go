@@ -34,7 +34,7 @@ func (p *ReturnProbes) IsInstrumentation(w *unwind.Walker, f *unwind.Frame) (ins
 		return ins, false // another helper may know
 	}
 	if offset == 0 {
-		ins.OriginalPC, _ = returnFor(probes, entrySP(w.Arch(), f.SP()))
+		ins.OriginalPC = returnFor(probes, entrySP(w.Arch(), f.SP()))
 	}
 	return ins, true
 }
@@ -161,15 +161,15 @@ func entrySP(arch *procstate.Arch, sp uint64) uint64 {
 }
 
 // returnFor finds the original return address of the function that was
-// entered with a stack pointer. Functions that tail-called one another have
-// an entry each, with the same address.
-func returnFor(r *procstate.UserProbes, entry uint64) (ra uint64, ok bool) {
+// entered with a stack pointer, 0 where it is not known. Functions that tail-called
+// one another have an entry each, with the same address.
+func returnFor(r *procstate.UserProbes, entry uint64) uint64 {
 	for i := range r.Returns {
 		if r.Returns[i].Stack == entry {
-			return r.Returns[i].RA, true
+			return r.Returns[i].RA
 		}
 	}
-	return 0, false
+	return 0
 }
 
 // trampolineBytes is more than the trampolines of all architectures.
@@ -201,7 +201,7 @@ func inTrampoline(w *unwind.Walker, f *unwind.Frame, r *procstate.UserProbes, of
 	ins.CallerFP = f.FP()
 	if arch != procstate.AMD64 {
 		entry := entrySP(arch, f.SP())
-		ins.CallerPC, _ = returnFor(r, entry)
+		ins.CallerPC = returnFor(r, entry)
 		ins.CallerSP = f.SP()
 		return ins
 	}

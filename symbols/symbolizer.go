@@ -77,10 +77,7 @@ func (s *Symbolizer) Demangling() DemangleMode { return s.opt.Demangle }
 
 // Close closes the debug files that were opened. The Symbolizer must not be
 // used afterwards.
-func (s *Symbolizer) Close() error {
-	s.Forget()
-	return nil
-}
+func (s *Symbolizer) Close() { s.Forget() }
 
 // Forget gives back what is known of files so far: those that are asked for
 // again are read again. Nothing else may use the Symbolizer meanwhile.

@@ -55,7 +55,7 @@ func TestPrintDiffOfWaits(t *testing.T) {
 				b.Add(profile.Thread{PID: 1, TID: 1}, []profile.Loc{b.Marker("[sleep]"), {Module: m, Addr: uint64(i + 1)}}, "", 1, n)
 			}
 		}
-		return b.Build(profile.Meta{Target: "app", Event: "off-cpu", ByValue: true, Duration: 1e9, Value: profile.ValueType{Type: "off-cpu", Unit: "nanoseconds"}},
+		return b.Finish(profile.Meta{Target: "app", Event: "off-cpu", ByValue: true, Duration: 1e9, Value: profile.ValueType{Type: "off-cpu", Unit: "nanoseconds"}},
 			viewSymbols{{Module: m, Addr: 1}: {{Function: "nap"}}, {Module: m, Addr: 2}: {{Function: "doze"}}})
 	}
 	d, err := profile.Compare(waits(1e6, 2e6), waits(16e6, 3e6), true)

@@ -104,7 +104,7 @@ func TestLabelsForgotten(t *testing.T) {
 			t.Errorf("part %d: %d sets of labels, want 10", part, len(l.sets))
 		}
 		var out strings.Builder
-		if err := b.Build(profile.Meta{}, nil).WriteOTLP(&out, nil); err != nil {
+		if err := b.Finish(profile.Meta{}, nil).WriteOTLP(&out, nil); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(out.String(), "build") {

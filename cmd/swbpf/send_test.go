@@ -215,14 +215,14 @@ func TestSendQueues(t *testing.T) {
 	away := startCollector(t, func(int, http.ResponseWriter) { <-hold })
 	c := startCollector(t, nil)
 	p := parts{paths: []string{away.URL, c.URL}, format: "folded", queues: map[string]*sendQueue{}}
-	p.save(profile.NewBuilder().Build(profile.Meta{}, nil))
+	p.save(profile.NewBuilder().Finish(profile.Meta{}, nil))
 	waitFor(t, "the second server to get a profile", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.requests) == 1
 	})
 	close(hold)
-	if saved, err := p.finish(profile.NewBuilder().Build(profile.Meta{}, nil)); err != nil || len(saved) != 2 || len(away.requests) != 2 {
+	if saved, err := p.finish(profile.NewBuilder().Finish(profile.Meta{}, nil)); err != nil || len(saved) != 2 || len(away.requests) != 2 {
 		t.Errorf("%d saved, %d requests to the first server, %v", len(saved), len(away.requests), err)
 	}
 }

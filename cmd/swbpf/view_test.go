@@ -55,7 +55,7 @@ func viewProfile(t *testing.T, scale int64) *profile.Profile {
 	b.Add(th, []profile.Loc{loc(app, 0x21), main}, "", 15*scale, 150*scale)
 	b.Add(th, []profile.Loc{loc(kernel, 1), loc(libc, 1), loc(app, 0x20), main}, "", 5, 50)
 	b.Add(th, []profile.Loc{loc(app, 0x30), main}, "", 20, 200)
-	return b.Build(profile.Meta{Target: "app", Event: "cpu-clock", Tool: "swbpf test", FrequencyHz: 99,
+	return b.Finish(profile.Meta{Target: "app", Event: "cpu-clock", Tool: "swbpf test", FrequencyHz: 99,
 		Value: profile.ValueType{Type: "cpu", Unit: "nanoseconds"}, Period: 10}, syms)
 }
 
