@@ -118,24 +118,33 @@ func TestAccountIsExact(t *testing.T) {
 	}
 }
 
-// Page faults as counted by the kernel itself, for the same process.
-func TestPageFaultAccount(t *testing.T) {
-	cmd, s := started(t, Config{Event: mustParse(t, "page-faults"), Kernel: true},
-		stackTarget(t), "faults", "2000")
+// counter has the kernel count a software event in a command, and returns what reads the count.
+func counter(t *testing.T, cmd *Command, config, bits uint64) (count func() uint64) {
+	t.Helper()
 	attr := unix.PerfEventAttr{
-		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_PAGE_FAULTS,
-		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Type: unix.PERF_TYPE_SOFTWARE, Config: config, Bits: bits, Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
 	}
 	fd, err := unix.PerfEventOpen(&attr, cmd.PID(), -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
-	finish(t, cmd, s)
-	var counted uint64
-	if _, err := unix.Read(fd, unsafe.Slice((*byte)(unsafe.Pointer(&counted)), 8)); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() { unix.Close(fd) })
+	return func() (n uint64) {
+		t.Helper()
+		if _, err := unix.Read(fd, unsafe.Slice((*byte)(unsafe.Pointer(&n)), 8)); err != nil {
+			t.Fatal(err)
+		}
+		return n
 	}
+}
+
+// Page faults as counted by the kernel itself, for the same process.
+func TestPageFaultAccount(t *testing.T) {
+	cmd, s := started(t, Config{Event: mustParse(t, "page-faults"), Kernel: true},
+		stackTarget(t), "faults", "2000")
+	count := counter(t, cmd, unix.PERF_COUNT_SW_PAGE_FAULTS, 0)
+	finish(t, cmd, s)
+	counted := count()
 	st := stats(t, s)
 	if got := st.Samples + st.Lost(); got != counted || counted < 2000 {
 		t.Errorf("%d events accounted for, the kernel counted %d: %+v", got, counted, st)
@@ -151,20 +160,9 @@ func TestPageFaultAccount(t *testing.T) {
 func TestTimerFrequency(t *testing.T) {
 	const hz = 997
 	cmd, s := started(t, Config{Event: cpuClock, Frequency: hz, FollowChildren: true}, stackTarget(t), "children", "1", "1000")
-	attr := unix.PerfEventAttr{
-		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_TASK_CLOCK, Bits: unix.PerfBitInherit,
-		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-	}
-	fd, err := unix.PerfEventOpen(&attr, cmd.PID(), -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
+	count := counter(t, cmd, unix.PERF_COUNT_SW_TASK_CLOCK, unix.PerfBitInherit)
 	finish(t, cmd, s)
-	var clock uint64
-	if _, err := unix.Read(fd, unsafe.Slice((*byte)(unsafe.Pointer(&clock)), 8)); err != nil {
-		t.Fatal(err)
-	}
+	clock := count()
 	ps, err := cmd.Wait()
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,4 @@ func (s *Sample) decodeRegs(h *sampleHeader) {
 	}
 }
 
-// redZone is what belongs to a stack below SP.
-const redZone = 128
-
 func stackPointer(h *sampleHeader) uint64 { return h.Regs.Rsp }

@@ -18,7 +18,4 @@ func (s *Sample) decodeRegs(h *sampleHeader) {
 	s.Regs.Set(s.Arch.PC, r.Pc)
 }
 
-// redZone is what belongs to a stack below SP.
-const redZone = 0
-
 func stackPointer(h *sampleHeader) uint64 { return h.Regs.Sp }

@@ -191,6 +191,9 @@ func waitingRecordBytes(b []byte) (int, error) {
 	return n, nil
 }
 
+// redZone is what belongs to a stack below SP, in bytes.
+var redZone = procstate.HostArch().RedZone
+
 // waitingStack adds user stacks to the records of threads that wait.
 type waitingStack struct {
 	s    *Session

@@ -44,7 +44,7 @@ func (s *Shadow) noteSaved(in *isa.Inst, from moment, regs *procstate.Regs) {
 	}
 	for _, op := range in.Ops[:in.NumOps] {
 		if op.Kind == isa.Store && op.Src == procstate.ARM64.LR {
-			if at := regs.Raw(op.Dst) + uint64(op.Imm); at < top.sp && at+redZone >= from.sp-4096 {
+			if at := regs.Raw(op.Dst) + uint64(op.Imm); at < top.sp && at >= from.sp-4096 {
 				top.saved = at
 			}
 		}

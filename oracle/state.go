@@ -37,16 +37,13 @@ type page struct {
 	data [4096]byte
 }
 
-// redZone is how far below SP a function without calls may keep data.
-const redZone = 128
-
 // maxStack bounds how much of a stack is read at each instruction.
 const maxStack = 256 << 10
 
 // capture reads the stack from the red zone up to end, and the code at pc.
 func (t *target) capture(sp, end, pc uint64, code []byte) (codeLen int) {
 	t.stops++
-	t.stackAddr = sp - redZone
+	t.stackAddr = sp - t.arch.RedZone
 	n := min(end-t.stackAddr, maxStack)
 	if end <= t.stackAddr {
 		n = 4096

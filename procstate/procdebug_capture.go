@@ -215,7 +215,7 @@ func (rc *rawCapture) copyStacks(areas []area, opts *CaptureOptions, arena *aren
 		}
 		at := th.regs.Raw(sp)
 		if a, ok := areaAt(areas, at); ok {
-			batch.add(th, max(a.start, at-redZone), min(a.end, at+limit), arena)
+			batch.add(th, max(a.start, at-rc.arch.RedZone), min(a.end, at+limit), arena)
 		}
 		for _, at := range opts.Also[th.tid] {
 			if a, ok := areaAt(areas, at); ok {
@@ -226,10 +226,8 @@ func (rc *rawCapture) copyStacks(areas []area, opts *CaptureOptions, arena *aren
 	batch.run()
 }
 
-const (
-	redZone   = 128  // below SP, System V ABI for AMD64, section 3.2.2
-	alsoBelow = 4096 // what is taken below an address asked for
-)
+// alsoBelow is what is taken below an address asked for, in bytes.
+const alsoBelow = 4096
 
 // collect lets the Collector look at each thread.
 func (rc *rawCapture) collect(f Collector, arena *arena) {

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LibraryListener is told of a library that was loaded or unloaded.
-type LibraryListener func(lib Library, loaded bool)
+// LibraryFunc is told of a library that was loaded or unloaded. Steppers are told by an
+// unwind.LibraryListener.
+type LibraryFunc func(lib Library, loaded bool)
 
 // LibraryNotifier is implemented by a ProcessState that can tell of library
 // changes as they happen.
@@ -24,7 +25,7 @@ type LibraryNotifier interface {
 	// the thread that loads a library waits for f before it runs the library's
 	// code; elsewhere f is called when the next walk begins. Libraries that
 	// were there before are not told of.
-	OnLibraryChange(f LibraryListener)
+	OnLibraryChange(f LibraryFunc)
 }
 
 // liveLibraries is the LibraryState of a live process: its executable
@@ -44,7 +45,7 @@ type liveLibraries struct {
 	told *AddressSpace // that listeners know of; nil before there was any. Changes between walks
 
 	mu        sync.Mutex
-	listeners []LibraryListener
+	listeners []LibraryFunc
 	trap      *libraryTrap // nil when there is none
 	trapErr   error        // why
 	wanted    bool         // a program that exec brings gets one too
@@ -177,7 +178,7 @@ func (l *liveLibraries) TrapAddress() uint64 {
 }
 
 // OnLibraryChange implements LibraryNotifier.
-func (p *ProcDebug) OnLibraryChange(f LibraryListener) {
+func (p *ProcDebug) OnLibraryChange(f LibraryFunc) {
 	p.libs.mu.Lock()
 	p.libs.listeners = append(p.libs.listeners, f)
 	p.libs.mu.Unlock()

@@ -85,8 +85,9 @@ func openDWARF(s *Symbolizer, im *procstate.Image, code []codeRange) (*dwarfData
 	return d, nil
 }
 
-// lock returns the lock that guards d.
-func (d *dwarfData) lock() *sync.Mutex { return &d.group.mu }
+// lock and unlock hold the lock that guards d.
+func (d *dwarfData) lock()   { d.group.mu.Lock() }
+func (d *dwarfData) unlock() { d.group.mu.Unlock() }
 
 // openSections finds the debug sections; suffix is ".dwo" in split files.
 func (d *dwarfData) openSections(im *procstate.Image, suffix string) error {
@@ -127,8 +128,8 @@ func (d *dwarfData) lines(dst []Line, vaddr uint64, symbol Line) (out []Line, ok
 		return dst, false
 	}
 	off := uint32(vaddr - d.base)
-	d.lock().Lock()
-	defer d.lock().Unlock()
+	d.lock()
+	defer d.unlock()
 	u := d.unitAt(off)
 	if u == nil {
 		return dst, false

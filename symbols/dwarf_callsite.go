@@ -38,9 +38,8 @@ func (f *Function) CallSite(ret uint64) (*CallSite, error) {
 	if e == nil {
 		return nil, ErrNoDebugInfo
 	}
-	mu := e.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	e.d.lock()
+	defer e.d.unlock()
 	e.d.allowEntries(e.u)
 	e.d.allowRanges(e.u.end - e.u.off)
 	return findCall(e, ret, 0)
@@ -150,9 +149,8 @@ func (f *Function) MayReenter() bool {
 	if e == nil {
 		return true
 	}
-	mu := e.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	e.d.lock()
+	defer e.d.unlock()
 	e.d.allowEntries(e.u)
 	seen := map[dieKey]bool{}
 	for todo := []*die{e}; len(todo) > 0; {

@@ -51,15 +51,14 @@ func (s *Symbolizer) ReadTypes() bool {
 	s.mu.Unlock()
 	for _, w := range wanted {
 		d := w.d
-		mu := d.lock()
-		mu.Lock()
+		d.lock()
 		switch {
 		case w.golang && d.goTypes == nil:
 			d.readGoTypes()
 		case !w.golang && d.definitions == nil:
 			d.readDefinitions()
 		}
-		mu.Unlock()
+		d.unlock()
 	}
 	return len(wanted) > 0
 }
@@ -83,9 +82,8 @@ func (t *Type) Definition() *Type {
 	}
 	name := t.QualifiedName()
 	e := t.entry
-	mu := e.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	e.d.lock()
+	defer e.d.unlock()
 	if t.definition == nil {
 		d := e.d.program()
 		if d.definitions == nil && d.owner.defers(wantedTypes{d, false}) {

@@ -22,8 +22,8 @@ func (d *dwarfData) functions(vaddr uint64) ([]*Function, error) {
 		return nil, ErrNoDebugInfo
 	}
 	off := uint32(vaddr - d.base)
-	d.lock().Lock()
-	defer d.lock().Unlock()
+	d.lock()
+	defer d.unlock()
 	u := d.unitAt(off)
 	if u == nil {
 		return nil, ErrNoDebugInfo

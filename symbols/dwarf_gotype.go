@@ -15,9 +15,8 @@ func (t *Type) RuntimeType(off uint64) *Type {
 		return nil
 	}
 	d := t.entry.d.program()
-	mu := d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	d.lock()
+	defer d.unlock()
 	if d.goTypes == nil {
 		if d.owner.defers(wantedTypes{d, true}) {
 			return nil

@@ -51,9 +51,8 @@ func (x *Expression) BaseType(off uint64) (*Type, error) {
 	if x.d == nil {
 		return nil, ErrNoDebugInfo
 	}
-	mu := x.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	x.d.lock()
+	defer x.d.unlock()
 	x.d.allowEntries(x.u)
 	e, err := x.d.dieAt(x.u.off + off)
 	if err != nil {
@@ -68,9 +67,8 @@ func (x *Expression) Procedure(off, vaddr uint64) (*Expression, error) {
 	if x.d == nil {
 		return nil, ErrNoDebugInfo
 	}
-	mu := x.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	x.d.lock()
+	defer x.d.unlock()
 	x.d.allowEntries(x.u)
 	e, err := x.d.dieAt(off)
 	if err != nil {
@@ -89,9 +87,8 @@ func (x *Expression) Object(off, vaddr uint64) (*Expression, *Type, error) {
 	if x.d == nil {
 		return nil, nil, ErrNoDebugInfo
 	}
-	mu := x.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	x.d.lock()
+	defer x.d.unlock()
 	x.d.allowEntries(x.u)
 	e, err := x.d.dieAt(off)
 	if err != nil {
@@ -300,7 +297,6 @@ func (d *dwarfData) listedSplit4(u *unit, off, vaddr uint64) ([]byte, error) {
 
 // listed5 looks through a list of .debug_loclists (DWARF 5, section 7.7.3).
 func (d *dwarfData) listed5(u *unit, off, base, vaddr uint64) ([]byte, error) {
-	size := int(u.enc.addrSize)
 	fallback, fallbackSize := uint64(0), uint64(0) // of the default location
 	for range maxListEntries {
 		b, err := d.loclists.upTo(off, 40)
@@ -317,35 +313,14 @@ func (d *dwarfData) listed5(u *unit, off, base, vaddr uint64) ([]byte, error) {
 				return copyExpression(&d.loclists, fallback, fallbackSize)
 			}
 			return nil, ErrOptimizedOut
-		case lleBaseAddressx:
-			base, ok = d.addrx(u, c.uleb())
-			located = false
-		case lleStartxEndx:
-			var ok2 bool
-			start, ok = d.addrx(u, c.uleb())
-			end, ok2 = d.addrx(u, c.uleb())
-			ok = ok && ok2
-		case lleStartxLength:
-			start, ok = d.addrx(u, c.uleb())
-			end = start + c.uleb()
-		case lleOffsetPair:
-			start = base + c.uleb()
-			end = base + c.uleb()
 		case lleDefaultLocation:
-		case lleBaseAddress:
-			base = c.uint(size)
-			located = false
-		case lleStartEnd:
-			start, end = c.uint(size), c.uint(size)
-		case lleStartLength:
-			start = c.uint(size)
-			end = start + c.uleb()
 		case lleViewPair:
 			c.uleb()
 			c.uleb()
 			located = false
 		default:
-			ok = false
+			start, end, base, ok = d.listEntry(&c, u, kind, base)
+			located = kind != lleBaseAddressx && kind != lleBaseAddress
 		}
 		n := uint64(0)
 		if located {
@@ -367,4 +342,37 @@ func (d *dwarfData) listed5(u *unit, off, base, vaddr uint64) ([]byte, error) {
 		off += n
 	}
 	return nil, errDWARF
+}
+
+// listEntry reads what follows the kind of an entry in a DWARF 5 list: the link-time addresses
+// [start, end), or none where it sets the base of the entries to come. ok is false where it is of
+// neither kind, or cannot be read.
+func (d *dwarfData) listEntry(c *cursor, u *unit, kind uint8, base uint64) (start, end, nextBase uint64, ok bool) {
+	size := int(u.enc.addrSize)
+	ok = true
+	switch kind {
+	case lleBaseAddressx:
+		base, ok = d.addrx(u, c.uleb())
+	case lleStartxEndx:
+		var ok2 bool
+		start, ok = d.addrx(u, c.uleb())
+		end, ok2 = d.addrx(u, c.uleb())
+		ok = ok && ok2
+	case lleStartxLength:
+		start, ok = d.addrx(u, c.uleb())
+		end = start + c.uleb()
+	case lleOffsetPair:
+		start = base + c.uleb()
+		end = base + c.uleb()
+	case lleBaseAddress:
+		base = c.uint(size)
+	case lleStartEnd:
+		start, end = c.uint(size), c.uint(size)
+	case lleStartLength:
+		start = c.uint(size)
+		end = start + c.uleb()
+	default:
+		ok = false
+	}
+	return start, end, base, ok && !c.failed
 }

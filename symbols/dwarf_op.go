@@ -194,8 +194,7 @@ func (x *Expression) operands(c *cursor, code uint8, o *Operation) bool {
 
 // address returns an entry of the unit's table of addresses.
 func (x *Expression) address(index uint64) (uint64, bool) {
-	mu := x.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	x.d.lock()
+	defer x.d.unlock()
 	return x.d.addrx(x.u, index)
 }

@@ -1,17 +1,5 @@
 package symbols
 
-// Range list entries (DWARF 5, table 7.30).
-const (
-	rleEndOfList    = 0
-	rleBaseAddressx = 1
-	rleStartxEndx   = 2
-	rleStartxLength = 3
-	rleOffsetPair   = 4
-	rleBaseAddress  = 5
-	rleStartEnd     = 6
-	rleStartLength  = 7
-)
-
 // address returns the link-time address that an attribute holds.
 func (d *dwarfData) address(u *unit, v value) (uint64, bool) {
 	switch v.form {
@@ -126,44 +114,25 @@ func (d *dwarfData) ranges4(s *dwarfSection, u *unit, off, base uint64, f func(s
 	}
 }
 
-// ranges5 reads a list of .debug_rnglists (DWARF 5, section 2.17.3).
+// ranges5 reads a list of .debug_rnglists (DWARF 5, section 2.17.3). Its kinds of entries are
+// those of location lists without the default location (table 7.30).
 func (d *dwarfData) ranges5(u *unit, off, base uint64, f func(start, end uint64)) {
-	size := int(u.enc.addrSize)
 	for d.mayReadRange() {
 		b, err := d.rnglists.upTo(off, 24) // an entry has at most 21 bytes
 		if err != nil {
 			return
 		}
 		c := cursor{b: b}
-		var start, end uint64
-		ok := true
-		switch kind := c.u8(); kind {
-		case rleEndOfList:
-			return
-		case rleBaseAddressx:
-			base, ok = d.addrx(u, c.uleb())
-		case rleStartxEndx:
-			var ok2 bool
-			start, ok = d.addrx(u, c.uleb())
-			end, ok2 = d.addrx(u, c.uleb())
-			ok = ok && ok2
-		case rleStartxLength:
-			start, ok = d.addrx(u, c.uleb())
-			end = start + c.uleb()
-		case rleOffsetPair:
-			start = base + c.uleb()
-			end = base + c.uleb()
-		case rleBaseAddress:
-			base = c.uint(size)
-		case rleStartEnd:
-			start, end = c.uint(size), c.uint(size)
-		case rleStartLength:
-			start = c.uint(size)
-			end = start + c.uleb()
-		default:
+		kind := c.u8()
+		if kind == lleEndOfList {
 			return
 		}
-		if c.failed || !ok {
+		if kind >= lleDefaultLocation {
+			kind++
+		}
+		var start, end uint64
+		var ok bool
+		if start, end, base, ok = d.listEntry(&c, u, kind, base); !ok {
 			return
 		}
 		off += uint64(c.off)

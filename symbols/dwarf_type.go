@@ -92,9 +92,8 @@ func (t *Type) load() {
 		return
 	}
 	e := t.entry
-	mu := e.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	e.d.lock()
+	defer e.d.unlock()
 	if t.done {
 		return
 	}
@@ -296,9 +295,8 @@ func (t *Type) qualify() {
 		return
 	}
 	e := t.entry
-	mu := e.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	e.d.lock()
+	defer e.d.unlock()
 	if t.prefixed {
 		return
 	}

@@ -63,9 +63,8 @@ func (f *Function) AllVariables() ([]*Variable, error) {
 	if f.entry == nil {
 		return nil, ErrNoDebugInfo
 	}
-	mu := f.entry.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	f.entry.d.lock()
+	defer f.entry.d.unlock()
 	f.entry.d.allowEntries(f.entry.u)
 	f.entry.d.allowRanges(f.entry.u.end - f.entry.u.off)
 	r := functionReader{all: true}
@@ -109,9 +108,8 @@ func (f *Function) FrameBase(vaddr uint64) (*Expression, error) {
 	if e == nil {
 		return nil, ErrNoDebugInfo
 	}
-	mu := e.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	e.d.lock()
+	defer e.d.unlock()
 	return e.expression(dwarf.AttrFrameBase, vaddr)
 }
 
@@ -127,9 +125,8 @@ func (v *Variable) Type() *Type {
 	if e == nil {
 		return voidType
 	}
-	mu := e.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	e.d.lock()
+	defer e.d.unlock()
 	e.d.allowEntries(e.u)
 	return e.typeOf(dwarf.AttrType)
 }
@@ -141,9 +138,8 @@ func (v *Variable) Location(vaddr uint64) (*Expression, error) {
 	if !v.InScope(vaddr) {
 		return nil, ErrOutOfScope
 	}
-	mu := v.list[0].d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	v.list[0].d.lock()
+	defer v.list[0].d.unlock()
 	return variableLocation(v.list, vaddr)
 }
 
@@ -171,9 +167,8 @@ func (v *Variable) Bound(vaddr uint64) (*Expression, *Type, error) {
 		return nil, nil, ErrOutOfScope
 	}
 	e := v.list[0]
-	mu := e.d.lock()
-	mu.Lock()
-	defer mu.Unlock()
+	e.d.lock()
+	defer e.d.unlock()
 	e.d.allowEntries(e.u)
 	return objectOf(v.list, vaddr)
 }
