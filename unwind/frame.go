@@ -1,6 +1,10 @@
 package unwind
 
-import "github.com/swbpf/swbpf/procstate"
+import (
+	"fmt"
+
+	"github.com/swbpf/swbpf/procstate"
+)
 
 // LocationKind tells where a value of a frame was found.
 type LocationKind uint8
@@ -25,6 +29,17 @@ func InRegister(r procstate.Reg) Location { return Location{Kind: LocationRegist
 
 // InMemory is the Location of a value at a run-time address.
 func InMemory(addr uint64) Location { return Location{Kind: LocationAddress, Addr: addr} }
+
+// String is "at 0x7ffe00001000", "in register 6", by its DWARF number, or "unknown".
+func (l Location) String() string {
+	switch l.Kind {
+	case LocationAddress:
+		return fmt.Sprintf("at %#x", l.Addr)
+	case LocationRegister:
+		return fmt.Sprintf("in register %d", l.Reg)
+	}
+	return "unknown"
+}
 
 // FrameFlags describe how a frame came to be.
 type FrameFlags uint8

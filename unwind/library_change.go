@@ -11,6 +11,16 @@ const (
 	LibraryUnloaded
 )
 
+func (c LibraryChange) String() string {
+	switch c {
+	case LibraryLoaded:
+		return "loaded"
+	case LibraryUnloaded:
+		return "unloaded"
+	}
+	return "unknown"
+}
+
 // LibraryListener is implemented by steppers and groups that want to know of
 // libraries that come and go while there is a Walker. They are told between
 // walks, perhaps by another goroutine than the Walker's; what a stepper keeps
