@@ -426,3 +426,46 @@ func TestReasonsHaveNamesAndHelp(t *testing.T) {
 		seen[r.String()] = true
 	}
 }
+
+// What is kept is the stepper's that has kept it, in the Walker alone.
+func TestKeep(t *testing.T) {
+	a, b := &fakeStepper{name: "a"}, &fakeStepper{name: "b"}
+	w, other := NewWalker(snapshot(0x1000, 0x8000, 1), NewGroup(a, b), nil), NewWalker(snapshot(0x1000, 0x8000, 1), NewGroup(a, b), nil)
+	if w.Kept(a) != nil {
+		t.Errorf("kept before: %v", w.Kept(a))
+	}
+	w.Keep(a, 1)
+	w.Keep(b, 2)
+	w.Keep(a, 3)
+	if w.Kept(a) != 3 || w.Kept(b) != 2 || other.Kept(a) != nil {
+		t.Errorf("kept %v and %v, by another Walker %v", w.Kept(a), w.Kept(b), other.Kept(a))
+	}
+}
+
+// The library is that of the call, which may be the last instruction of it; the address is PC's.
+func TestWalkerLibrary(t *testing.T) {
+	image := testImage(t, procstate.AMD64, nil, 0, 0)
+	code := new(procstate.AddressSpace)
+	code.Insert(&procstate.Mapping{Start: 0x1000, End: 0x3000, Path: "/lib/a.so", Image: image})
+	w := NewWalker(procstate.NewSnapshot(procstate.AMD64, 1, "", code), nil, nil)
+	start := uint64(0x1000)
+	want := procstate.Library{Path: "/lib/a.so", Bias: start - imageBase, Image: image}
+	for _, test := range []struct {
+		pc    uint64
+		flags FrameFlags
+		ok    bool
+	}{
+		{0xfff, Interrupted, false}, {0x1000, Interrupted, true}, {0x2fff, Interrupted, true}, {0x3000, Interrupted, false},
+		{0x1000, 0, false}, {0x1001, 0, true}, {0x3000, 0, true}, {0x3001, 0, false},
+	} {
+		f := Frame{Flags: test.flags}
+		f.SetPC(procstate.AMD64, test.pc)
+		lib, vaddr, ok := w.Library(&f)
+		if ok != test.ok || ok && (lib != want || vaddr != test.pc-want.Bias) {
+			t.Errorf("%#x with flags %d: %+v, %#x, %v", test.pc, test.flags, lib, vaddr, ok)
+		}
+	}
+	if _, _, ok := NewWalker(procstate.NewSnapshot(procstate.AMD64, 1, "", nil), nil, nil).Library(&Frame{}); ok {
+		t.Error("a library where none is mapped")
+	}
+}
