@@ -18,6 +18,9 @@ enum { SIGNALLED_STACK = 32 << 10 };
 /* What a function of the runtime that calls the vdso keeps on its stack. */
 enum { VDSO_CALLER_FRAME = 128 };
 
+/* How many words of the frames of C are looked at for the goroutine's SP. */
+enum { WORDS_OF_C = 64 };
+
 /*
  * In programs with cgo, g0's stack is the thread's own, and stack.hi only an
  * address near its end; above are the frames that started the thread.
@@ -152,27 +155,60 @@ GLOBAL u64 goroutine_end(u32 cpu, u32 tgid, u64 sp)
 }
 
 /*
+ * The lowest address on curg's stack that the thread has in the register in which
+ * functions that call C without telling the runtime, as the race detector's, keep SP,
+ * or that C has saved on g0's stack; 0 when there is none. It may be another's, below
+ * SP; then a few bytes too many are taken.
+ */
+INLINE u64 find_kept_sp(const struct sample_header *h, const struct go_thread *t)
+{
+	const struct go_stack *stack = &t->curg_stack;
+#if defined(__TARGET_ARCH_x86)
+	u64 kept = h->regs.r12;
+#else
+	u64 kept = h->regs.x[19];
+#endif
+	u64 end = read_user_word(t->g0 + t->process.g_sched_sp);
+
+	if (!on_stack(stack, kept))
+		kept = 0;
+	for (u64 i = 0, at = t->sp; i < WORDS_OF_C && at < end; i++, at += sizeof(u64)) {
+		u64 word = read_user_word(at);
+		if (on_stack(stack, word) && (!kept || word < kept))
+			kept = word;
+	}
+	return kept;
+}
+
+/*
  * Where the stack of curg is live from, while the thread is on another one.
  * Usually curg.sched has kept it, but not while a signal is handled that has met
- * the goroutine running, nor in a call of the vdso.
+ * the goroutine running, nor in a call of the vdso, nor in one of C that the
+ * runtime is not told of, where it has what it had in another such call.
  */
-INLINE u64 curg_stack_start(const struct go_thread *t)
+INLINE u64 curg_stack_start(const struct sample_header *h, const struct go_thread *t)
 {
 	const struct go_process *p = &t->process;
 	const struct go_stack *stack = &t->curg_stack;
+	u64 last = stack->hi - stack->lo > SIGNALLED_STACK ? stack->hi - SIGNALLED_STACK : stack->lo;
 
 	if (is_at_home(t, t->sp))
 		return t->sp;
-	if (t->sp) {
-		/* the SP kept is that above the return address */
-		u64 from = read_user_word(t->m + p->m_vdso_sp) - VDSO_CALLER_FRAME;
-		if (on_stack(stack, from))
-			return from;
-		from = read_user_word(t->curg + p->g_sched_sp);
-		if (on_stack(stack, from))
-			return from;
+	if (!t->sp)
+		return last;
+	/* the SP kept is that above the return address */
+	u64 from = read_user_word(t->m + p->m_vdso_sp) - VDSO_CALLER_FRAME;
+	if (on_stack(stack, from))
+		return from;
+	from = read_user_word(t->curg + p->g_sched_sp);
+	if (t->g == t->curg) {
+		u64 kept = find_kept_sp(h, t);
+		if (kept)
+			last = kept;
+		if (from > last)
+			return last;
 	}
-	return stack->hi - stack->lo > SIGNALLED_STACK ? stack->hi - SIGNALLED_STACK : stack->lo;
+	return on_stack(stack, from) ? from : last;
 }
 
 /*
@@ -268,7 +304,7 @@ INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, 
 	if (t->curg != t->g)
 		add_bytes(h->cpu, t->curg, p->g_head);
 	if (has_curg) {
-		struct go_stack curg = { curg_stack_start(t), t->curg_stack.hi };
+		struct go_stack curg = { curg_stack_start(h, t), t->curg_stack.hi };
 		add_other_stack(r, h, &curg);
 	}
 	if (t->g0 != t->g)

@@ -167,6 +167,8 @@ func Cases() []Case {
 	goRow("the same, PIE, stripped", "gosignals", "0 go build -buildmode=pie '-ldflags=-s -w'", true, goOnward)
 	goRow("signals at any instruction", "goticks", "0 go build", true, goOnward)
 	goRow("preempted again and again", "gosignals", "0 go build", true, goPreempted)
+	goRow("race detector", "gowork", "1 go build -race", true, goOnward)
+	goRow("race detector, signals and faults, stripped", "gosignals", "1 go build -race -ldflags=-s", true, goOnward)
 	goRow("called by C, cgo", "gocallbacks", "1 go build", true, goOnward)
 	goRow("the same, static, stripped", "gocallbacks", "1 go build '-ldflags=-s -w -extldflags=-static'", true, goOnward)
 	goRow("the same, preempted again and again", "gocallbacks", "1 go build", true, goPreempted)

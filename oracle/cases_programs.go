@@ -94,6 +94,7 @@ work()`)
 	add("C++, an exception, -O2", "g++", "g++ -O2 -o $OUT work.cc", 60000, native)
 	golang("Go, stripped", "gowork", "0 go build -ldflags=-s", 60000, goOnward)
 	golang("Go, signals and faults", "gosignals", "0 go build", 60000, goOnward)
+	golang("Go, race detector", "gowork", "1 go build -race", 60000, goOnward)
 	golang("Go called by C, preempted again and again", "gocallbacks", "1 go build", 40000, goPreempted)
 	for _, run := range []struct {
 		name  string

@@ -258,12 +258,17 @@ func (t *GoTable) fixedSize() uint64 {
 // args 1, deferreturn 2, pcsp 3, pcfile 4, pcln 5, npcdata 6, cuOffset 7,
 // startLine 8.
 func (f *GoFunc) field(i uint64) uint32 {
+	v, _ := f.readField(i)
+	return v
+}
+
+func (f *GoFunc) readField(i uint64) (v uint32, ok bool) {
 	off := uint64(4)
 	if f.t.magic == pclntab116 {
 		off = f.t.ptrSize
 	}
-	v, _ := f.t.word(f.rec+off+4*i, 4)
-	return uint32(v)
+	w, ok := f.t.word(f.rec+off+4*i, 4)
+	return uint32(w), ok
 }
 
 // Func returns the function that holds a link-time address.
@@ -274,6 +279,23 @@ func (t *GoTable) Func(vaddr uint64) (GoFunc, bool) {
 	}
 	f, ok := t.At(i - 1)
 	return f, ok && f.Entry <= vaddr && vaddr < f.End
+}
+
+// FuncsAround returns the numbers [first, end) of the functions around a link-time address
+// that are such as the one that holds it. They are none where that is not such a one.
+func (t *GoTable) FuncsAround(vaddr uint64, such func(*GoFunc) bool) (first, end int) {
+	is := func(i int) bool {
+		f, ok := t.At(i)
+		return ok && such(&f)
+	}
+	first = sort.Search(int(t.nfunc), func(i int) bool { return t.entry(uint64(i)) > vaddr })
+	for end = first; first > 0 && is(first-1); {
+		first--
+	}
+	for first < end && end < int(t.nfunc) && is(end) {
+		end++
+	}
+	return first, end
 }
 
 // Range returns the link-time addresses [start, end) that the table covers.
@@ -302,6 +324,14 @@ func (t *GoTable) SPDelta(f *GoFunc, vaddr uint64) (delta int32, ok bool) {
 		return 0, false
 	}
 	return f.pcvalue(f.field(3), vaddr)
+}
+
+// HasSPDeltas reports whether the table tells the height of the stack anywhere in the
+// function. It does of all that Go's compiler and assembler have made, and not of C that
+// its linker has put in. A table that cannot be read may do so.
+func (f *GoFunc) HasSPDeltas() bool {
+	off, ok := f.readField(3)
+	return off != 0 || !ok
 }
 
 // pcvalue looks vaddr up in the pc-value table at offset off of pctab: a

@@ -117,7 +117,12 @@ func (a *Analysis) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 	if code == nil {
 		return unwind.NotMe, nil
 	}
-	r, ok := code.RuleAt(addr - m.Bias)
+	return a.callerIn(w, code, m, in, out)
+}
+
+// callerIn is CallerFrame for a frame in analysed code that m maps.
+func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.Mapping, in, out *unwind.Frame) (unwind.Verdict, error) {
+	r, ok := code.RuleAt(in.LookupPC() - m.Bias)
 	if !ok {
 		return unwind.NotMe, nil
 	}

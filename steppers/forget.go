@@ -25,6 +25,7 @@ func (s *Go) ForgetImages(isKept func(index uint32) bool) {
 		}
 	}
 	s.images.keepOnly(isKept)
+	s.linked.ForgetImages(isKept)
 }
 
 // ForgetImages implements unwind.ImageForgetter.

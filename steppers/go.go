@@ -20,7 +20,8 @@ import (
 type Go struct {
 	images perImage[goImage]
 	rules  [1 << 12]goRule
-	kept   int64 // bytes of function tables that have been read
+	linked Analysis // of C that Go's linker has put in
+	kept   int64    // bytes of function tables that have been read
 
 	walk goWalk
 }
@@ -30,6 +31,7 @@ type Go struct {
 type goImage struct {
 	table *procstate.GoTable
 	rt    *procstate.GoRuntime
+	c     goLinkedCode
 }
 
 // goTableBudget bounds what is kept of all function tables, in bytes: those of
@@ -106,6 +108,8 @@ func (s *Go) step(f *goFrame) (unwind.Verdict, error) {
 	switch kind {
 	case goForeign:
 		return unwind.NotMe, nil
+	case goLinkedC:
+		return f.linkedC()
 	case goTop:
 		return unwind.StackBottom, nil
 	case goMstart:

@@ -162,7 +162,13 @@ func (f *goFrame) savedSP() (unwind.Verdict, error) {
 	if !ok {
 		return unwind.Failed, unwind.NoRegister
 	}
-	return f.switched(sp)
+	v, err := f.switched(sp)
+	if _, captured := f.mem.(*procstate.Snapshot); captured && err == unwind.MemoryUnreadable {
+		// Not to be read now: what would have to prove that the call goes on is the
+		// same in each call from there.
+		err = unwind.StackCut
+	}
+	return v, err
 }
 
 // storedSP is savedSP for a function that keeps its SP where it points now.
@@ -229,7 +235,18 @@ func (f *goFrame) crosscall2() (unwind.Verdict, error) {
 		return f.crosscall2LR()
 	}
 	v, err := f.plain(f.in.SP(), f.in.FP())
-	if v != unwind.Success || f.rule.base == 0 || f.rule.delta+8 < f.rule.base {
+	if v != unwind.Success || f.rule.base == 0 {
+		return v, err
+	}
+	if f.rule.delta+8 < f.rule.base || f.in.Flags&unwind.Interrupted != 0 && f.rule.depth != crosscall2HasSaved {
+		for _, r := range [...]procstate.Reg{rbx, 12, 13, 14, 15} {
+			if v, ok := f.in.Regs.Value(r); ok {
+				f.out.Regs.Set(r, v)
+			}
+		}
+		if _, ok := f.in.Regs.Value(rbp); ok && f.rule.depth == crosscall2SavesAll && f.rule.base == 0x30+8 {
+			f.keepFP(f.in.FP())
+		}
 		return v, err
 	}
 	base := f.out.SP() - uint64(f.rule.base)

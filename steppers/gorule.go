@@ -26,7 +26,8 @@ const (
 	goCgocallback               // runtime.cgocallback, while on the goroutine's stack
 	goSavedSP                   // on another stack; SP is kept in register reg
 	goStoredSP                  // SP was aligned; the former value is at SP + depth
-	goCrosscall2                // crosscall2, called by C
+	goCrosscall2                // crosscall2 and racecallbackthunk, called by C
+	goLinkedC                   // C that Go's linker has put in, of which the table has the place alone
 	goPoppedRA                  // the return address is in register reg
 	goClone                     // runtime.clone, in the parent or in the new thread
 	goCrashStack                // runtime.switchToCrashStack0
@@ -41,7 +42,7 @@ type goRule struct {
 	image uint32 // Image.Index + 1
 	delta int32  // see procstate.GoTable.SPDelta
 	base  int32  // goCrosscall2: see crosscall2Base; on arm64 the offset of the saved X19; goAsmcgocall: offset of the saved g; goGogo: -1 where the return address is lost
-	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goGogo: of BP in the gobuf while it is to be loaded; on arm64 goCrosscall2: of the saved X29 and X30, goAsm: of the saved X30
+	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goCrosscall2: see crosscall2Saves; goGogo: of BP in the gobuf while it is to be loaded; on arm64 goCrosscall2: of the saved X29 and X30, goAsm: of the saved X30
 	kind  goKind
 	met   goKind // goAsmcgocall: how to walk when interrupted there
 	reg   procstate.Reg
@@ -70,6 +71,7 @@ var goKinds = map[string]goKind{ // read only
 	"runtime.debugCallV2":  goInjected,
 	"runtime.clone":        goClone,
 
+	"runtime.racecallbackthunk":   goCrosscall2, // which saves the same registers
 	"runtime.switchToCrashStack0": goCrashStack,
 	"runtime.morestack_noctxt":    goMorestack, // which it goes on to
 }
@@ -122,6 +124,9 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 	}
 	name := strings.TrimSuffix(f.Name(), ".abi0")
 	if r.delta, ok = t.SPDelta(&f, vaddr); !ok || name == "" { // or it cannot be read
+		if !f.HasSPDeltas() && name != "" {
+			r.kind = goLinkedC
+		}
 		return r
 	}
 	r.kind = goPlain
@@ -176,9 +181,11 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 			r.base = -1
 		}
 		asmcgocallMet(code, vaddr-f.Entry, &r)
+	case r.kind == goCrosscall2 && !amd64 && name != "crosscall2":
+		r.kind = goAsm
 	case r.kind == goCrosscall2:
 		if amd64 {
-			r.base = crosscall2Base(img, t, &f)
+			r.base, r.depth = crosscall2Base(img, t, &f), crosscall2Saves(funcCode(img, &f), vaddr-f.Entry)
 		} else {
 			crosscall2ARM64(funcCode(img, &f), vaddr-f.Entry, &r)
 		}
@@ -407,4 +414,29 @@ func crosscall2Base(img *procstate.Image, t *procstate.GoTable, f *procstate.GoF
 		return 0
 	}
 	return delta + 8
+}
+
+// What crosscall2Saves tells.
+const (
+	crosscall2HasSaved   = iota // the registers that C expects to be preserved are in the frame, or it has none
+	crosscall2SavesOther        // they are in the registers still, but for the frame pointer
+	crosscall2SavesAll          // all of them are
+)
+
+// crosscall2Saves tells which registers of its caller crosscall2 has not saved yet at
+// offset at of its code.
+func crosscall2Saves(code []byte, at uint64) int32 {
+	switch {
+	case before(code, at, []byte{0x48, 0x8d, 0x6c, 0x24, 0x28}): // lea 0x28(%rsp),%rbp
+		return crosscall2SavesAll
+	case before(code, at, []byte{0x4c, 0x89, 0x7c, 0x24, 0x20}): // mov %r15,0x20(%rsp)
+		return crosscall2SavesOther
+	}
+	return crosscall2HasSaved
+}
+
+// before reports whether offset at of code lies at an instruction or before it.
+func before(code []byte, at uint64, inst []byte) bool {
+	i := bytes.Index(code, inst)
+	return i >= 0 && at <= uint64(i)
 }

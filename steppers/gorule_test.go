@@ -38,6 +38,7 @@ func TestGoRulesOfAnyCode(t *testing.T) {
 			savedLR(code, at, 64)
 			poppedDelta(code, at, 64)
 			asmcgocallARM64(code, at, &goRule{})
+			crosscall2Saves(code, at)
 			crosscall2ARM64(code, at, &goRule{})
 		}
 	}

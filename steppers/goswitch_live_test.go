@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +21,15 @@ import (
 // first byte.
 func startGo(t *testing.T, name string) (path string, pid int) {
 	t.Helper()
+	return startGoBuilt(t, name, "CGO_ENABLED=0")
+}
+
+// startGoBuilt is startGo with a setting of the environment and flags for the build.
+func startGoBuilt(t *testing.T, name, env string, flags ...string) (path string, pid int) {
+	t.Helper()
 	path = filepath.Join(t.TempDir(), name)
-	build := exec.Command("go", "build", "-o", path, "./testdata/"+name)
-	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	build := exec.Command("go", append(append([]string{"build", "-o", path}, flags...), "./testdata/"+name)...)
+	build.Env = append(build.Environ(), env)
 	testenv.Run(t, build)
 	cmd := exec.Command(path)
 	_, out := testenv.Start(t, cmd)
@@ -160,5 +167,54 @@ func TestGoSwitchesRecorded(t *testing.T) {
 			}
 		}
 		t.Logf("%s+%d: %v", c.function, at, stacks[0])
+	}
+}
+
+// A sample in the race detector holds the stack of the goroutine from where it has called
+// it on, which nothing but a register tells, or where C has saved that. Stripped or not, C
+// code that Go's linker has put in tells where.
+func TestGoRaceDetectorRecorded(t *testing.T) {
+	testenv.Needs(t, "gcc")
+	needPtrace(t)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the race detector of another machine keeps its return address elsewhere")
+	}
+	for _, stripped := range []bool{false, true} {
+		flags := []string{"-race"}
+		if stripped {
+			flags = append(flags, "-ldflags=-s")
+		}
+		path, pid := startGoBuilt(t, "gorace", "CGO_ENABLED=1", flags...)
+		im := steptest.OpenImage(t, path)
+		table, err := procstate.Pclntab(im)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The latter is called by C that has saved the register.
+		for _, function := range []string{"__tsan_write", "runtime.racecallbackthunk"} {
+			off := uint64(0)
+			for i := range table.Len() {
+				if f, ok := table.At(i); ok && strings.TrimSuffix(f.Name(), ".abi0") == function {
+					off, _ = im.OffsetOfVaddr(f.Entry, 1)
+				}
+			}
+			if off == 0 {
+				t.Fatalf("no %s", function)
+			}
+			stacks, ends := recordGoAt(t, path, pid, off, 200)
+			deep := 0
+			for i, names := range stacks {
+				if ends[i] != nil || strings.TrimSuffix(names[0], ".abi0") != function || !strings.HasPrefix(names[len(names)-1], "runtime.goexit") {
+					t.Fatalf("%s, stripped %v: %v, ended by %v", function, stripped, names, ends[i])
+				}
+				if len(names) > 60 {
+					deep++
+				}
+			}
+			if deep == 0 && function == "__tsan_write" {
+				t.Errorf("%s, stripped %v: no deep stack", function, stripped)
+			}
+			t.Logf("%s, stripped %v: %d deep, %v", function, stripped, deep, stacks[0])
+		}
 	}
 }

@@ -14,6 +14,7 @@ type Code struct {
 	im   *procstate.Image
 	arch *procstate.Arch
 	dec  isa.Decoder
+	told []uint64 // functions that the file does not tell of
 
 	spans    []span   // executable ranges, sorted
 	lo       uint64   // the lowest vaddr of them: offsets count from here
@@ -82,6 +83,17 @@ func New(im *procstate.Image) (*Code, error) {
 // such as .init.
 func NewRange(im *procstate.Image, lo, hi uint64) (*Code, error) {
 	return look(im, func(c *Code) { c.addSpan(lo, hi-lo) })
+}
+
+// NewFunctions is New for the code from the first of some link-time addresses, in
+// ascending order, up to hi, where a function begins at each of them, whatever the file says.
+func NewFunctions(im *procstate.Image, starts []uint64, hi uint64) (*Code, error) {
+	return look(im, func(c *Code) {
+		if len(starts) > 0 && starts[0] < hi {
+			c.addSpan(starts[0], hi-starts[0])
+		}
+		c.told = starts
+	})
 }
 
 func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {

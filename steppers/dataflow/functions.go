@@ -119,9 +119,11 @@ func (c *Code) pads(addr uint64, in *isa.Inst) bool {
 // findFunctions fills starts, evidence, taken and incoming.
 func (c *Code) findFunctions() {
 	marks := map[uint32]uint8{}
-	for _, v := range c.im.FuncStarts() {
-		if _, ok := c.spanOf(v); ok {
-			marks[c.off(v)] |= declared
+	for _, starts := range [][]uint64{c.im.FuncStarts(), c.told} {
+		for _, v := range starts {
+			if _, ok := c.spanOf(v); ok {
+				marks[c.off(v)] |= declared
+			}
 		}
 	}
 	if e := c.im.Entry(); e != 0 {
