@@ -141,8 +141,12 @@ func cloneSuffix(name string) string {
 	return name[i:]
 }
 
-// goFunction is the display name of a Go function.
-func goFunction(name string, mode DemangleMode) string {
+// goFunction is the display name of a function in Go's table, which has also that of C++
+// which Go's linker has put in.
+func goFunction(f *procstate.GoFunc, name string, mode DemangleMode) string {
+	if !f.HasSPDeltas() {
+		return Demangle(name, mode)
+	}
 	if mode != DemangleSimple {
 		return name
 	}

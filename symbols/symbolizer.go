@@ -241,7 +241,7 @@ func (s *Symbolizer) goLines(dst []Line, t *procstate.GoTable, fn *procstate.GoF
 			return dst[:n]
 		}
 		dst = append(dst, Line{
-			Function: goFunction(l.Name, s.opt.Demangle), SystemName: l.Name,
+			Function: goFunction(fn, l.Name, s.opt.Demangle), SystemName: l.Name,
 			File: l.File, Line: int(l.Line), StartLine: int(l.StartLine),
 			Inlined: l.Inlined, FunctionStart: fn.Entry,
 		})
