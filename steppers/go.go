@@ -90,9 +90,11 @@ func (s *Go) image(img *procstate.Image) *goImage {
 	}
 	im = &goImage{}
 	// Whatever is missing, other steppers may still know the code.
-	if t, err := procstate.Pclntab(img); err == nil && (img.Arch() == procstate.AMD64 || img.Arch() == procstate.ARM64) {
+	if t, err := procstate.Pclntab(img); err == nil {
 		im.table = t
-		im.rt, _ = procstate.GoRuntimeOf(img)
+		if img.Arch() != procstate.I386 {
+			im.rt, _ = procstate.GoRuntimeOf(img)
+		}
 		s.kept += t.Memory()
 	}
 	s.images.put(img, im)
@@ -140,6 +142,8 @@ func (s *Go) step(f *goFrame) (unwind.Verdict, error) {
 		return f.leaving()
 	case goStoredSP:
 		return f.storedSP()
+	case goElsewhere:
+		return unwind.Failed, unwind.UnsupportedUnwind
 	case goClone:
 		if f.newThread() {
 			return unwind.StackBottom, nil

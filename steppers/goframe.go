@@ -24,14 +24,17 @@ func (f *goFrame) plain(sp, fp uint64) (unwind.Verdict, error) {
 	if f.arch.LR != procstate.NoReg {
 		return f.plainLR(sp, fp)
 	}
-	cfa := sp + uint64(int64(f.rule.delta)) + 8
-	pc, ok := f.mem.ReadWord(cfa - 8)
+	width := uint64(f.arch.AddressWidth)
+	cfa := sp + uint64(int64(f.rule.delta)) + width
+	pc, ok := f.mem.ReadWord(cfa - width)
 	if !ok {
-		return unwind.Failed, unwind.ReadFailure(f.mem, cfa-8)
+		return unwind.Failed, unwind.ReadFailure(f.mem, cfa-width)
 	}
 	f.finish(pc, cfa)
-	f.out.PCLocation = unwind.InMemory(cfa - 8)
-	f.framePointer(fp, cfa-16)
+	f.out.PCLocation = unwind.InMemory(cfa - width)
+	if f.arch != procstate.I386 { // where Go keeps none
+		f.framePointer(fp, cfa-2*width)
+	}
 	return unwind.Success, nil
 }
 
@@ -197,7 +200,7 @@ func (f *goFrame) poppedRA() (unwind.Verdict, error) {
 	if !ok {
 		return unwind.Failed, unwind.NoRegister
 	}
-	f.finish(pc, f.in.SP()+uint64(int64(f.rule.delta))+8)
+	f.finish(pc, f.in.SP()+uint64(int64(f.rule.delta)+int64(f.arch.AddressWidth)))
 	f.out.PCLocation = unwind.InRegister(f.rule.reg)
 	f.keepFP(f.in.FP())
 	if f.out.SP() == f.in.SP() {

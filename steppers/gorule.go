@@ -32,6 +32,7 @@ const (
 	goClone                     // runtime.clone, in the parent or in the new thread
 	goCrashStack                // runtime.switchToCrashStack0
 	goInjected                  // called by a signal handler in the name of what it interrupted
+	goElsewhere                 // i386: on another stack than its caller, which is not looked for
 	goLeaving                   // arm64: runtime.mcall or morestack, on the goroutine's stack
 )
 
@@ -62,6 +63,8 @@ var goKinds = map[string]goKind{ // read only
 	"runtime.mstart":       goMstart,
 	"_rt0_amd64":           goTop, // part of the entry point, without its mark
 	"_rt0_amd64_linux":     goTop,
+	"_rt0_386":             goTop,
+	"_rt0_386_linux":       goTop,
 	"_rt0_arm64":           goTop,
 	"_rt0_arm64_linux":     goTop,
 	"crosscall2":           goCrosscall2,
@@ -141,6 +144,10 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 		r.kind = k
 	} else if f.Flag&procstate.GoFuncTopFrame != 0 {
 		r.kind = goTop
+	}
+	if img.Arch() == procstate.I386 {
+		rule386(funcCode(img, &f), vaddr-f.Entry, f.Flag&procstate.GoFuncSPWrite != 0, &r)
+		return r
 	}
 	amd64 := img.Arch() == procstate.AMD64
 	switch {

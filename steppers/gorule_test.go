@@ -39,6 +39,9 @@ func TestGoRulesOfAnyCode(t *testing.T) {
 			poppedDelta(code, at, 64)
 			asmcgocallARM64(code, at, &goRule{})
 			crosscall2Saves(code, at)
+			for kind := goForeign; kind <= goLeaving; kind++ {
+				rule386(code, at, true, &goRule{kind: kind})
+			}
 			crosscall2ARM64(code, at, &goRule{})
 		}
 	}

@@ -154,8 +154,11 @@ func (f *goFrame) isGo(pc uint64) bool {
 // goroutine that entered them, as long as the m still has it. Afterwards they
 // are the bottom of the scheduler's stack.
 func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
-	if scheduling && f.arch == procstate.AMD64 { // the rule knows that it is on g0
+	if scheduling && f.arch != procstate.ARM64 { // the rule knows that it is on g0
 		return unwind.StackBottom, nil
+	}
+	if f.arch == procstate.I386 {
+		return unwind.Failed, unwind.UnsupportedUnwind
 	}
 	s, err := f.stacks()
 	if err != nil {
