@@ -58,7 +58,7 @@ func (d *Debug) Priority() unwind.Priority { return unwind.PriorityDebug }
 // CallerFrame implements unwind.FrameStepper. Code without CFI is NotMe, and
 // so is code whose CFI tells of where it is about to jump to, or not of where
 // it is about to return to, or nothing of what it has done to SP; an undefined
-// return address is StackBottom; Failed tells that the CFI that covers the code
+// return address is StackBottom, and so is a null where the ABIs end a stack; Failed tells that the CFI that covers the code
 // is malformed or uses what is not supported, or that a register or memory it
 // needs is not known.
 func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
@@ -102,7 +102,22 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil // not there yet: the caller's frame is still the truth
 	}
+	if v == unwind.Success && out.PC() == 0 && d.endsStack(w, in, out) {
+		return unwind.StackBottom, nil
+	}
 	return v, err
+}
+
+// endsStack reports whether a frame whose return address is null is the first of its
+// stack, as the ABIs have it: whoever makes a stack, as valgrind does for its threads, puts
+// a null there and clears the frame pointer. Where a walk has gone astray there are many
+// nulls. So all frames up to there must be known by rule, and this one must be in a call,
+// with both words as its CFI says.
+func (d *Debug) endsStack(w *unwind.Walker, in, out *unwind.Frame) bool {
+	const no = unwind.Interrupted | unwind.Heuristic | unwind.Signal | unwind.Instrumentation
+	fp, known := out.Regs.Value(w.Arch().FP)
+	return known && fp == 0 && in.Flags&no == 0 && !w.Guessed() && out.PCLocation.Kind == unwind.LocationAddress &&
+		behindCall(w, d.buf[:], in.PC())
 }
 
 // putThere reports whether no call can have left a return address, and it is

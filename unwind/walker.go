@@ -39,6 +39,7 @@ type Walker struct {
 	noted    bool        // see Noted
 
 	otherStack bool // another stack was added to captured in this walk
+	guessed    bool // see Guessed
 
 	kept     []kept                 // by steppers
 	codes    *Codes                 // of frames; nil before they are asked for
@@ -188,6 +189,7 @@ func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 func (w *Walker) begin(another bool) {
 	if another {
 		w.walks++
+		w.guessed = false
 	}
 	w.libs = w.proc.Libraries()
 	w.mappings = [2]*procstate.Mapping{}
@@ -219,6 +221,11 @@ func (w *Walker) CodeAddress(ra uint64) uint64 { return ra & w.codeMask }
 // Noted reports whether the walk has come through a frame whose rule is noted:
 // see [Rule.Noted]. It is for steppers.
 func (w *Walker) Noted() bool { return w.noted }
+
+// Guessed reports whether the walk has come through a frame that is Heuristic, or to a
+// stack that was read after the walk's own memory: what looks like the end of the stack may
+// be none. It is for steppers.
+func (w *Walker) Guessed() bool { return w.guessed || w.otherStack }
 
 // kept is what a stepper keeps with a Walker.
 type kept struct {
@@ -419,6 +426,7 @@ func (w *Walker) check(in, out *Frame, id StepperID, v Verdict, err error) (Verd
 		return Failed, StepperFailed
 	}
 	out.Thread, out.Stepper = in.Thread, id
+	w.guessed = w.guessed || (in.Flags|out.Flags)&Heuristic != 0
 	if out.pc == 0 && w.BeginsStack(out.sp) {
 		return StackBottom, nil
 	}
