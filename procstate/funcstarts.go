@@ -67,7 +67,9 @@ func (im *Image) FuncStartsIn(lo, hi uint64) []uint64 {
 	}
 	for _, name := range funcSymtabs {
 		if s, ok := im.Section(name); ok {
-			add(func(visit func(uint64)) bool { return im.eachFuncSymbol(s, visit) })
+			add(func(visit func(uint64)) bool {
+				return im.eachFuncSymbol(s, func(vaddr, _ uint64, _ bool) { visit(vaddr) })
+			})
 		}
 	}
 	var out []uint64
@@ -79,13 +81,53 @@ func (im *Image) FuncStartsIn(lo, hi uint64) []uint64 {
 	return out
 }
 
+// FunctionAround returns the link-time addresses [lo, hi) around vaddr in which no function
+// begins but at lo, by what FuncStarts goes by. alone tells that they are a function that
+// a global symbol gives the size of; a part that a compiler has moved away from its function
+// has no such symbol. Without alone they may be what lies between two functions. It keeps
+// nothing, and reads the tables in each call.
+func (im *Image) FunctionAround(vaddr uint64) (lo, hi uint64, alone bool) {
+	hi = ^uint64(0)
+	size, differ := uint64(0), false // as the symbols at lo have it
+	add := func(at, bytes uint64, isGlobal bool) {
+		switch {
+		case at > vaddr:
+			hi = min(hi, at)
+			return
+		case at < lo:
+			return
+		case at > lo:
+			lo, size, differ = at, 0, false
+		}
+		if isGlobal && bytes > 0 {
+			differ = differ || size != 0 && size != bytes
+			size = bytes
+		}
+	}
+	if t, ok := im.fdeTable(); ok && !im.eachFDEStart(t, func(at uint64) { add(at, 0, false) }) {
+		return vaddr, vaddr + 1, false
+	}
+	for _, name := range funcSymtabs {
+		if s, ok := im.Section(name); ok && !im.eachFuncSymbol(s, add) {
+			return vaddr, vaddr + 1, false
+		}
+	}
+	if end := lo + size; !differ && end > lo && end <= hi {
+		if vaddr < end {
+			return lo, end, true
+		}
+		lo = end
+	}
+	return lo, hi, false
+}
+
 // funcSymtabs are the sections that have symbols of functions.
 var funcSymtabs = [...]string{".symtab", ".dynsym"} // read only
 
 // appendFuncSymbols adds what is not among the first fdes addresses, which most are.
 func (im *Image) appendFuncSymbols(out []uint64, fdes int, s Section) []uint64 {
 	each := func(add func(vaddr uint64)) bool {
-		return im.eachFuncSymbol(s, func(vaddr uint64) {
+		return im.eachFuncSymbol(s, func(vaddr, _ uint64, _ bool) {
 			if _, known := slices.BinarySearch(out[:fdes], vaddr); !known {
 				add(vaddr)
 			}
@@ -103,12 +145,12 @@ func (im *Image) appendFuncSymbols(out []uint64, fdes int, s Section) []uint64 {
 	return out
 }
 
-// eachFuncSymbol calls visit for the addresses of a table's symbols of functions. It
-// returns whether the table could be read to its end.
-func (im *Image) eachFuncSymbol(s Section, visit func(vaddr uint64)) bool {
-	size, info, shndx, value := 24, 4, 6, 8
+// eachFuncSymbol calls visit for the addresses of a table's symbols of functions, with
+// their sizes and whether they are global, or weak. It returns whether the table could be read to its end.
+func (im *Image) eachFuncSymbol(s Section, visit func(vaddr, bytes uint64, isGlobal bool)) bool {
+	size, info, shndx, value, length := 24, 4, 6, 8, 16
 	if im.arch.AddressWidth == 4 {
-		size, info, shndx, value = 16, 12, 14, 4
+		size, info, shndx, value, length = 16, 12, 14, 4, 8
 	}
 	return im.SectionParts(s, maxSymtab, func(b []byte) {
 		for ; len(b) >= size; b = b[size:] {
@@ -123,7 +165,7 @@ func (im *Image) eachFuncSymbol(s Section, visit func(vaddr uint64)) bool {
 				continue
 			}
 			if in != int(elf.SHN_UNDEF) {
-				visit(im.word(b[value:]))
+				visit(im.word(b[value:]), im.word(b[length:]), elf.ST_BIND(b[info]) != elf.STB_LOCAL)
 			}
 		}
 	}) == nil

@@ -76,6 +76,41 @@ func TestFuncStartsIn(t *testing.T) {
 	}
 }
 
+// Around an address is the function that a global symbol gives the size of, if nothing else begins in it.
+func TestFunctionAround(t *testing.T) {
+	const source = `__asm__(".text\n"
+	".globl f, same, nested, other, empty\n.type f, @function\n.type same, @function\n.type nested, @function\n"
+	".type other, @function\n.type hidden, @function\n.type empty, @function\n.type inner, @function\n"
+	"f: same: .skip 32, 0x90\n.size f, 32\n.size same, 32\n"
+	".skip 16, 0x90\n"
+	"nested: .skip 16, 0x90\ninner: .skip 16, 0x90\n.size nested, 32\n.size inner, 16\n"
+	"other: .skip 32, 0x90\n.size other, 24\n"
+	"hidden: .skip 32, 0x90\n.size hidden, 32\n"
+	"empty: .skip 32, 0x90\n"
+	".globl two, alias\n.type two, @function\n.type alias, @function\n"
+	"two: alias: .skip 32, 0x90\n.size two, 32\n.size alias, 16\n"
+	".globl last\n.type last, @function\nlast: .skip 32, 0x90\n.size last, 32\n");
+`
+	im := openTestImage(t, compile(t, source, "gcc", "-c"))
+	for _, c := range []struct {
+		vaddr, lo, hi uint64
+		alone         bool
+	}{
+		{0, 0, 32, true}, {31, 0, 32, true}, // f, with another name
+		{32, 32, 48, false}, {47, 32, 48, false}, // between two
+		{48, 48, 64, false}, {64, 64, 80, false}, // another begins in it; that one is local
+		{80, 80, 104, true}, {103, 80, 104, true}, {104, 104, 112, false}, // the last bytes are nobody's
+		{112, 112, 144, false}, // local
+		{144, 144, 176, false}, // without a size
+		{176, 176, 208, false}, // with two
+		{208, 208, 240, true}, {239, 208, 240, true}, {240, 240, ^uint64(0), false},
+	} {
+		if lo, hi, alone := im.FunctionAround(c.vaddr); lo != c.lo || hi != c.hi || alone != c.alone {
+			t.Errorf("around %d: [%d, %d), %t, want [%d, %d), %t", c.vaddr, lo, hi, alone, c.lo, c.hi, c.alone)
+		}
+	}
+}
+
 // A file whose .eh_frame_hdr claims more entries than it has gives none.
 func TestFuncStartsDamagedHeader(t *testing.T) {
 	b, err := os.ReadFile("/bin/sh")

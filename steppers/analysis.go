@@ -11,7 +11,8 @@ import (
 // Analysis walks through optimised code that has neither unwind tables nor a
 // frame pointer, by data-flow analysis of its instructions (see package
 // dataflow). A file's code is looked through when a frame of it is first met
-// (a small section such as .init only by itself), a function is analysed at
+// (a small section such as .init only by itself, and a large file not for functions that
+// stand alone, see dataflow.Functions), a function is analysed at
 // its first frame; after that a step costs a look-up and allocates nothing.
 // Where the analysis is not sure, or finds a return
 // address that no call left there, the frame is not its own.
@@ -42,6 +43,7 @@ type analysedImage struct {
 	small    map[uint64]*dataflow.Code // small sections, by address
 	builtins vaddrRange                // V8's own code, which stands for itself
 	ofV8     analysedCode
+	alone    aloneCode    // functions, until rest has code
 	rest     analysedCode // of the whole file
 }
 
@@ -159,9 +161,16 @@ func (a *Analysis) hasRule(m *procstate.Mapping, pc uint64) bool {
 // carry gives the caller of an interrupted frame the register that its CFA is found
 // from, where a call does not preserve it but the callee has left it alone.
 func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Mapping, in, out *unwind.Frame) {
-	r, ok := code.RuleAt(out.PC() - 1 - m.Bias)
+	vaddr := out.PC() - 1 - m.Bias
+	r, ok := code.RuleAt(vaddr)
 	if !ok {
-		return
+		e := a.code.get(m.Image)
+		if code = e.alone.at(m.Image, vaddr); code == nil {
+			return
+		}
+		if r, ok = code.RuleAt(vaddr); !ok {
+			return
+		}
 	}
 	if _, known := out.Regs.Value(r.Reg); !known {
 		a.kept.carry(w, m, in, out, r.Reg)
@@ -186,6 +195,11 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 	}
 	if r := e.builtins; vaddr-r.start < r.end-r.start {
 		return a.look(&e.ofV8, im, r)
+	}
+	if e.rest.code == nil && codeBytes(im) > maxAtOnce {
+		if c := e.alone.at(im, vaddr); c != nil {
+			return c
+		}
 	}
 	return a.look(&e.rest, im, vaddrRange{})
 }

@@ -40,6 +40,46 @@ func TestAnalysisInBackground(t *testing.T) {
 	})
 }
 
+// TestAnalysisAlone asks about functions that a symbol gives the size of: those that stand alone
+// have rules at once, and nothing else of their file is looked through.
+func TestAnalysisAlone(t *testing.T) {
+	found, _ := filepath.Glob("/usr/lib/*/libcrypto.so.[0-9]")
+	if len(found) == 0 {
+		testenv.Lacks(t, "no libcrypto")
+	}
+	images := procstate.NewImages(0)
+	defer images.Close()
+	im := steptest.OpenFile(t, images, found[0])
+	a, known, asked := &Analysis{InBackground: true}, 0, uint64(0)
+	for _, start := range im.FuncStarts() {
+		lo, hi, alone := im.FunctionAround(start)
+		if !alone || lo != start {
+			continue
+		}
+		asked++
+		for _, vaddr := range []uint64{lo, hi - 1, lo} {
+			if c := a.codeAt(im, vaddr); c != nil {
+				if _, ok := c.RuleAt(lo); !ok {
+					t.Errorf("%#x: no rule", lo)
+				}
+				known++
+			}
+		}
+		if asked == 20 {
+			break
+		}
+	}
+	if e := a.code.get(im); known < 3*8 || len(e.alone.looked) != 20 || e.rest.done {
+		t.Errorf("%d of 60 known, %d functions looked at", known, len(e.alone.looked))
+	}
+	for range 2 * maxAlone { // what nothing is found of costs no more than a bounded time
+		a.code.get(im).alone.at(im, im.Segments()[0].Vaddr)
+	}
+	if e := a.code.get(im); e.alone.tries < maxAloneTries-1 {
+		t.Errorf("%d looks left of %d for one address", e.alone.tries, maxAloneTries)
+	}
+}
+
 // lookedThrough has a file looked through that has to be asked about so often.
 func lookedThrough(t *testing.T, im *procstate.Image, often uint64) {
 	a := &Analysis{InBackground: true}

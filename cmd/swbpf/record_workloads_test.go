@@ -89,6 +89,16 @@ func TestRecordGivenUpCode(t *testing.T) {
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
 }
 
+// Functions without unwind tables in a large file: nothing waits for that to be looked through.
+func TestRecordHandWritten(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the code is for x86-64")
+	}
+	handWritten := build(t, "handwritten", "gcc", "-O2", "-s", "-rdynamic", "-o", "OUT", "testdata/targets/handwritten.c")
+	r := runRecord(t, "-F", "997", "--", handWritten, "0.5")
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
+}
+
 // Programs in Go that live for a few milliseconds: of all but the first the kernel
 // side knows what they are before they run.
 func TestRecordShortGo(t *testing.T) {

@@ -89,7 +89,7 @@ func (f *flow) leavesStack(in *isa.Inst) bool {
 	if in.Flow != isa.Call {
 		return false
 	}
-	_, ok := f.c.spanOf(in.Target)
+	_, ok := f.c.fileSpanOf(in.Target)
 	return ok && f.c.callee(in.Target).Writes>>f.arch.SP&1 == 0
 }
 
@@ -102,7 +102,7 @@ func (f *flow) afterCall(s *state, target uint64) {
 	if s.cfa(f.arch, f.bases, &r) || !before.cfa(f.arch, f.bases, &r) {
 		return
 	}
-	if _, ok := f.c.spanOf(target); !ok {
+	if _, ok := f.c.fileSpanOf(target); !ok {
 		return
 	}
 	writes := f.c.callee(target).Writes

@@ -166,6 +166,11 @@ func compareWithCFI(t testing.TB, path string, im *procstate.Image, show int) *t
 	if err != nil {
 		t.Fatal(err)
 	}
+	return compareRulesWithCFI(t, path, c, show, func(_ *cfiFunc, vaddr uint64) (*Rule, bool) { return c.RuleAt(vaddr) })
+}
+
+// compareRulesWithCFI is compareWithCFI for what ruleAt returns. c is of the same file.
+func compareRulesWithCFI(t testing.TB, path string, c *Code, show int, ruleAt func(*cfiFunc, uint64) (*Rule, bool)) *tally {
 	regNames := map[procstate.Reg]string{}
 	for r := range procstate.Reg(c.arch.NumRegs) {
 		regNames[r] = c.arch.RegName(r)
@@ -193,7 +198,7 @@ func compareWithCFI(t testing.TB, path string, im *procstate.Image, show int) *t
 			if ri < len(fn.rows) && (fn.rows[ri].cols["ra"] != "u" || c.arch == procstate.ARM64) && !padding {
 				cfa := fn.rows[ri].cols["CFA"]
 				y.insts++
-				r, ok := c.RuleAt(at)
+				r, ok := ruleAt(&fn, at)
 				what := ""
 				switch {
 				case !ok:

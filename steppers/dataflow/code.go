@@ -16,17 +16,19 @@ type Code struct {
 	dec  isa.Decoder
 	told []uint64 // functions that the file does not tell of
 
-	spans    []span   // executable ranges, sorted
-	lo       uint64   // the lowest vaddr of them: offsets count from here
-	starts   []uint32 // where functions start, sorted
-	evidence []uint8  // what says so, parallel to starts
-	taken    []uint32 // addresses that some instruction or relocation takes, sorted
-	tables   []uint64 // addresses of jump tables of absolute addresses, sorted
-	incoming []jump   // jumps from one region into another, sorted by target
+	spans    []span     // executable ranges, sorted
+	alone    *Functions // of the file, where one function is looked at by itself; else nil
+	lo       uint64     // the lowest vaddr of them: offsets count from here
+	starts   []uint32   // where functions start, sorted
+	evidence []uint8    // what says so, parallel to starts
+	taken    []uint32   // addresses that some instruction or relocation takes, sorted
+	tables   []uint64   // addresses of jump tables of absolute addresses, sorted
+	incoming []jump     // jumps from one region into another, sorted by target
 
 	funcs     map[uint32]*function // by start; nil when analysis gave up
 	rules     []Rule               // rules[0] is none
 	ruleIndex map[Rule]uint16
+	lastRule  uint16          // asked for: mostly it is asked for again
 	noReturn  map[uint64]bool // words that hold the address of a function that never returns
 	returns   map[uint64]bool // whether a function returns, as far as found out
 	shared    map[uint64]bool // answers of isShared
@@ -117,7 +119,9 @@ func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {
 	for _, s := range c.spans {
 		c.budget += budgetPerByte * int(s.hi-s.lo)
 	}
-	c.findNoReturn()
+	if c.alone == nil {
+		c.findNoReturn()
+	}
 	c.findFunctions()
 	return c, nil
 }
@@ -152,12 +156,7 @@ func (c *Code) off(vaddr uint64) uint32 { return uint32(vaddr - c.lo) }
 
 // spanOf returns the executable range that holds vaddr.
 func (c *Code) spanOf(vaddr uint64) (span, bool) {
-	for _, s := range c.spans {
-		if vaddr >= s.lo && vaddr < s.hi {
-			return s, true
-		}
-	}
-	return span{}, false
+	return spanIn(c.spans, vaddr)
 }
 
 // RuleAt returns the rule for the instruction that covers vaddr. ok is false
@@ -244,7 +243,11 @@ func (c *Code) function(vaddr uint64) *function {
 
 // internRule returns the index of a rule in rules, 0 when there are too many.
 func (c *Code) internRule(r *Rule) uint16 {
+	if *r == c.rules[c.lastRule] {
+		return c.lastRule
+	}
 	if i, ok := c.ruleIndex[*r]; ok {
+		c.lastRule = i
 		return i
 	}
 	if len(c.rules) >= guessedRule {

@@ -103,6 +103,7 @@ func (f *flow) fallOut(at uint64, s *state) {
 		f.trial.fellOut()
 		return
 	}
+	f.isOpen = true
 	if _, ok := f.c.spanOf(at); !ok || f.entryLike(s) {
 		return
 	}

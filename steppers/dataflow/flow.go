@@ -69,6 +69,7 @@ type flow struct {
 	trial    *verdict
 	exits    []exit
 	mayTry   int  // how many steps in trials there may be
+	isOpen   bool // what was looked at alone goes on elsewhere
 	followed int  // blocks behind which guessParts has looked
 	part     bool // the trial is of what it has found
 	certain  int  // blocks that a path from the entry reaches
@@ -383,6 +384,12 @@ func (f *flow) arrive(vaddr uint64, s *state) {
 		return
 	}
 	ch := f.chunkAt(vaddr)
+	if ch == nil && f.c.alone != nil {
+		if f.trial == nil {
+			f.exits = append(f.exits, exit{f.at, *s, false})
+		}
+		return
+	}
 	if ch == nil {
 		ev := f.c.startsAt(vaddr)
 		if f.entryLike(s) && (ev != 0 || f.trial != nil && (s.guessed || vaddr%16 == 0)) || ev&called != 0 {

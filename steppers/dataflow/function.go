@@ -13,6 +13,8 @@ import (
 type function struct {
 	at   []uint32 // offsets, sorted
 	rule []uint16 // 0: no rule; with guessedRule where it rests on a guess
+
+	returns bool // by a return; looked for in functions that stand alone
 }
 
 // guessedRule marks the index of a rule for code that no path was found to.
@@ -63,13 +65,19 @@ func (c *Code) analyse(vaddr uint64) *function {
 		}
 		if !f.restart {
 			f.certain = len(f.blocks)
-			f.guessRest(home)
+			if c.alone == nil {
+				f.guessRest(home)
+			} else if f.failed || !f.isClosed(home) {
+				return nil
+			}
 		}
 		if f.failed {
 			return nil
 		}
 		if !f.restart {
-			return f.rows()
+			fn := f.rows()
+			fn.returns = slices.ContainsFunc(f.exits, func(e exit) bool { return e.returns })
+			return fn
 		}
 	}
 }

@@ -119,6 +119,12 @@ func (c *Code) pads(addr uint64, in *isa.Inst) bool {
 // findFunctions fills starts, evidence, taken and incoming.
 func (c *Code) findFunctions() {
 	marks := map[uint32]uint8{}
+	if c.alone != nil {
+		marks[0] = declared | called
+		c.markCalled(marks)
+		c.setStarts(marks)
+		return
+	}
 	for _, starts := range [][]uint64{c.im.FuncStarts(), c.told} {
 		for _, v := range starts {
 			if _, ok := c.spanOf(v); ok {
@@ -136,6 +142,11 @@ func (c *Code) findFunctions() {
 	}
 	c.markStubs(marks)
 	c.markCalled(marks)
+	c.setStarts(marks)
+}
+
+// setStarts keeps where functions begin, and looks for the jumps between them.
+func (c *Code) setStarts(marks map[uint32]uint8) {
 	c.starts = make([]uint32, 0, len(marks))
 	for o := range marks {
 		c.starts = append(c.starts, o)
@@ -211,8 +222,10 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 	slices.Sort(c.tables)
 	c.tables = slices.Compact(c.tables)
 	labels := c.labels()
-	c.findRelocated()
-	c.findPointers()
+	if c.alone == nil {
+		c.findRelocated()
+		c.findPointers()
+	}
 	c.taken = slices.Clone(sortFew(c.taken, 1))
 	slices.Sort(targets)
 	i := 0

@@ -52,13 +52,19 @@ func FuzzRuleAt(f *testing.F) {
 		if arm {
 			machine = elf.EM_AARCH64
 		}
-		c, err := New(codeImage(t, machine, code))
-		if err != nil {
-			return
-		}
-		for i := range len(code) {
-			if r, ok := c.RuleAt(0x1000 + uint64(i)); ok && (int(r.Reg) >= c.arch.NumRegs || r.RA.Kind == Unknown) {
-				t.Errorf("%#x: rule %+v", 0x1000+i, r)
+		im := codeImage(t, machine, code)
+		fs := NewFunctions(im)
+		whole, _ := New(im)
+		all, _ := fs.Function(0x1000, 0x1000+uint64(len(code)))
+		around, _, _ := fs.Around(0, 0x1000+uint64(len(code)/2), ^uint64(0))
+		for _, c := range [...]*Code{whole, all, around} {
+			if c == nil {
+				continue
+			}
+			for i := range len(code) {
+				if r, ok := c.RuleAt(0x1000 + uint64(i)); ok && (int(r.Reg) >= c.arch.NumRegs || r.RA.Kind == Unknown) {
+					t.Errorf("%#x: rule %+v", 0x1000+i, r)
+				}
 			}
 		}
 	})

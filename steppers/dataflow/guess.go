@@ -279,7 +279,7 @@ func (f *flow) neverReturns(in *isa.Inst) bool {
 	if in.Flow != isa.Call {
 		return false
 	}
-	_, ok := f.c.spanOf(in.Target)
+	_, ok := f.c.fileSpanOf(in.Target)
 	return ok && !f.c.doesReturn(in.Target)
 }
 

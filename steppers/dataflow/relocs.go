@@ -168,7 +168,7 @@ func (c *Code) searchReturn(vaddr uint64) bool {
 			if steps++; steps > maxReturnSteps {
 				return true
 			}
-			s, ok := c.spanOf(at)
+			s, ok := c.fileSpanOf(at)
 			if !ok {
 				return true
 			}
