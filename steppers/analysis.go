@@ -21,12 +21,12 @@ import (
 // goroutine.
 type Analysis struct {
 	// InBackground has files looked through by another goroutine: until that
-	// is done, which takes four seconds for 100 MB of code, their frames are
+	// is done, which takes two seconds for 100 MB of code, their frames are
 	// not the stepper's own. It goes through one file at a time and leaves out
 	// those of more than 64 MB of code. It keeps a recording from falling
-	// behind. Files of up to 256 KB of code, 10 ms, are looked through at once, and
-	// those with unwind tables when as many frames were asked about as there are MB:
-	// hardly any is.
+	// behind. Files of up to 256 KB of code, 5 ms, are looked through at once, and larger ones with
+	// unwind tables when as many frames were asked about as there are MB: hardly any is. When
+	// it is time for one of up to 2 MB, 40 ms, that is not left to the background.
 	InBackground bool
 	turn         chan struct{} // held while a file is looked through
 
@@ -61,7 +61,7 @@ type analysedCode struct {
 const maxBackground = 64 << 20
 
 // codePerFrame is for how many bytes of code with unwind tables a frame has to be asked
-// about before they are looked through in the background, 40 ms.
+// about before they are looked through in the background, 20 ms.
 const codePerFrame = 1 << 20
 
 // builtinsPerFrame is the same for code of V8's own, of which all but a few frames have frame pointers.
@@ -82,8 +82,13 @@ func hasTables(im *procstate.Image) bool {
 	return size >= codeBytes(im)/codePerTable
 }
 
-// maxAtOnce is the code of a file up to which it is looked through at once.
-const maxAtOnce = 256 << 10
+// maxAtOnce is the code of a file up to which it is looked through at once, and maxSoon that up
+// to which this happens when it is worth it: nearly every stack may need it, and the rings have
+// room for what comes meanwhile.
+const (
+	maxAtOnce = 256 << 10
+	maxSoon   = 2 << 20
+)
 
 // codeBytes returns the size of a file's executable segments.
 func codeBytes(im *procstate.Image) (n uint64) {
@@ -221,9 +226,14 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 	case e.pending == nil && bytes > maxBackground:
 		e.done = true
 	case e.pending == nil:
-		if e.asked++; e.asked*perFrame >= bytes || !hasTables(im) {
-			a.lookLater(e, im, part)
+		if e.asked++; e.asked*perFrame < bytes && hasTables(im) {
+			break
 		}
+		if bytes > maxSoon {
+			a.lookLater(e, im, part)
+			break
+		}
+		e.code, e.done = lookThrough(im, part), true
 	default:
 		select {
 		case e.code = <-e.pending:

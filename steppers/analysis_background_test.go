@@ -38,6 +38,19 @@ func TestAnalysisInBackground(t *testing.T) {
 		}
 		lookedThrough(t, im, (size+codePerFrame-1)/codePerFrame)
 	})
+	t.Run("small", func(t *testing.T) { // when it is worth it, at once
+		im := steptest.OpenFile(t, images, "/bin/bash")
+		size := codeBytes(im)
+		if size <= maxAtOnce || size > maxSoon {
+			t.Skipf("bash has %d bytes of code", size)
+		}
+		a, e := &Analysis{InBackground: true}, &analysedCode{}
+		for asked := uint64(1); asked*codePerFrame < size+codePerFrame; asked++ {
+			if code, worth := a.look(e, im, vaddrRange{}), asked*codePerFrame >= size; worth != (code != nil) {
+				t.Errorf("asked about %d times: looked through %t, of %d bytes", asked, code != nil, size)
+			}
+		}
+	})
 }
 
 // TestAnalysisAlone asks about functions that a symbol gives the size of: those that stand alone

@@ -8,7 +8,7 @@ import (
 )
 
 // Functions analyses functions of one file each by its own code alone, which costs a
-// millisecond where [New] costs forty for a megabyte. Only functions that leave nothing open have
+// millisecond where [New] costs twenty for a megabyte. Only functions that leave nothing open have
 // rules: their own jumps reach all of their code, none leads to where is not known, and all ways
 // out leave the stack and the registers that calls preserve as they came. It belongs to one
 // goroutine at a time, as its Codes do.
@@ -121,8 +121,8 @@ const (
 // for, one after the other: a function is rarely long.
 var aroundScans = [...]uint64{8 << 10, maxAround} // read only
 
-// Around is Function for the instruction at vaddr in code at [lo, hi) of which nothing tells where
-// functions begin, or for the one that ends behind vaddr. It takes code that begins behind what ends
+// Around is Function for the instruction at vaddr, or the call whose last byte is there, in code at
+// [lo, hi) of which nothing tells where functions begin. It takes code that begins behind what ends
 // other code and calls nothing but subroutines that return: other calls may not, and what follows be
 // another function. Its ways out, returns among them, prove how the stack is where it begins, be
 // that a function's start or not.

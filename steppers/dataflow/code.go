@@ -22,6 +22,7 @@ type Code struct {
 	starts   []uint32   // where functions start, sorted
 	evidence []uint8    // what says so, parallel to starts
 	taken    []uint32   // addresses that some instruction or relocation takes, sorted
+	skimmed  [][]skim   // of each span, until functions are known
 	tables   []uint64   // addresses of jump tables of absolute addresses, sorted
 	incoming []jump     // jumps from one region into another, sorted by target
 
@@ -75,7 +76,7 @@ const (
 )
 
 // New looks through the code of a file for its functions: a few passes over
-// its bytes, which take four seconds for 100 MB. The Image is kept.
+// its bytes, which take two seconds for 100 MB. The Image is kept.
 func New(im *procstate.Image) (*Code, error) {
 	return look(im, (*Code).findSpans)
 }

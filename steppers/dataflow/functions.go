@@ -59,37 +59,6 @@ func (c *Code) read(lo, hi uint64) []byte {
 	return b
 }
 
-// sweep decodes a span from one end to the other and calls visit for each
-// instruction. fresh tells that nothing runs on into it: the instruction
-// before, padding left out, ends the flow.
-func (c *Code) sweep(s span, visit func(addr uint64, in *isa.Inst, fresh bool)) {
-	const block = 256 << 10
-	var in isa.Inst
-	fresh := true
-	buf := make([]byte, min(block+16, s.hi-s.lo))
-	for lo := s.lo; lo < s.hi; {
-		hi := min(lo+block+16, s.hi)
-		code := buf[:hi-lo]
-		if c.im.ReadVaddr(code, lo) != nil {
-			return
-		}
-		i := uint64(0)
-		for i < uint64(len(code)) && (i < block || hi == s.hi) {
-			if !c.dec(code[i:], lo+i, &in) {
-				i += uint64(c.arch.PCAlign)
-				fresh = true
-				continue
-			}
-			visit(lo+i, &in, fresh)
-			if !isPadding(code[i:i+uint64(in.Len)], &in) {
-				fresh = in.Ends()
-			}
-			i += uint64(in.Len)
-		}
-		lo += i
-	}
-}
-
 // isPadding reports whether an instruction is one that fills gaps.
 func isPadding(code []byte, in *isa.Inst) bool {
 	if in.Flow == isa.Trap {
@@ -157,6 +126,7 @@ func (c *Code) setStarts(marks map[uint32]uint8) {
 		c.evidence[i] = marks[o]
 	}
 	c.findJumps()
+	c.skimmed = nil
 }
 
 // markStubs marks the entries of the procedure linkage table. Its first
@@ -200,9 +170,9 @@ func (c *Code) markStubs(marks map[uint32]uint8) {
 // believed.
 func (c *Code) markCalled(marks map[uint32]uint8) {
 	var targets []uint32
-	for _, s := range c.spans {
+	for i := range c.spans {
 		var consts constants
-		c.sweep(s, func(addr uint64, in *isa.Inst, _ bool) {
+		c.sweep(i, func(addr uint64, in *isa.Inst, _ bool) {
 			if in.Flow == isa.Call {
 				if _, ok := c.spanOf(in.Target); ok && in.Target != addr+uint64(in.Len) {
 					targets = appendFew(targets, c.off(in.Target), 2)
@@ -229,9 +199,9 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 	c.taken = slices.Clone(sortFew(c.taken, 1))
 	slices.Sort(targets)
 	i := 0
-	for _, s := range c.spans {
+	for n := range c.spans {
 		afterCall := false // which may not return
-		c.sweep(s, func(addr uint64, in *isa.Inst, fresh bool) {
+		c.sweep(n, func(addr uint64, in *isa.Inst, fresh bool) {
 			defer func() {
 				if afterCall && c.pads(addr, in) {
 					return
@@ -317,10 +287,10 @@ func (k *constants) apply(op *isa.Op) (v uint64, known bool) {
 // least is none that comes back.
 func (c *Code) findJumps() {
 	ends := map[uint64]int{} // how many functions end with a call of it
-	for _, s := range c.spans {
+	for i := range c.spans {
 		region := span{}
 		callee := uint64(0) // that was called right before, but for padding
-		c.sweep(s, func(addr uint64, in *isa.Inst, _ bool) {
+		c.sweep(i, func(addr uint64, in *isa.Inst, _ bool) {
 			if callee != 0 {
 				switch {
 				case c.startsAt(addr)&(declared|called) != 0:
