@@ -53,5 +53,5 @@ func (c *goLinkedCode) find(im *procstate.Image, t *procstate.GoTable, vaddr uin
 		return
 	}
 	c.start = starts[0]
-	c.code, _ = dataflow.NewFunctions(im, starts, c.end)
+	c.code, _ = dataflow.NewStarts(im, starts, c.end)
 }

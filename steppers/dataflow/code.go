@@ -88,9 +88,9 @@ func NewRange(im *procstate.Image, lo, hi uint64) (*Code, error) {
 	return look(im, func(c *Code) { c.addSpan(lo, hi-lo) })
 }
 
-// NewFunctions is New for the code from the first of some link-time addresses, in
+// NewStarts is New for the code from the first of some link-time addresses, in
 // ascending order, up to hi, where a function begins at each of them, whatever the file says.
-func NewFunctions(im *procstate.Image, starts []uint64, hi uint64) (*Code, error) {
+func NewStarts(im *procstate.Image, starts []uint64, hi uint64) (*Code, error) {
 	return look(im, func(c *Code) {
 		if len(starts) > 0 && starts[0] < hi {
 			c.addSpan(starts[0], hi-starts[0])
