@@ -624,3 +624,54 @@ func TestWalkVariables(t *testing.T) {
 		}
 	}
 }
+
+// TestWalkVariablesInterpreter: functions of Python have no variables; those of the
+// interpreter's own function, which runs them, are not theirs.
+func TestWalkVariablesInterpreter(t *testing.T) {
+	testenv.EachPython(t, func(t *testing.T, python testenv.Program) {
+		command := python.Command("-c", `
+import sys
+def inner():
+    print("ready", flush=True)
+    sorted([1], key=lambda x: sys.stdin.read())
+def outer(): inner()
+outer()
+`)
+		cmd := exec.Command(command[0], command[1:]...)
+		startReady(t, cmd)
+		waitFor(t, "python to come to rest", func() bool { return !strings.ContainsAny(threadStates(t, cmd.Process.Pid), "RD") })
+		pid := strconv.Itoa(cmd.Process.Pid)
+		out, stderr, code := runWalk(t, "--locals", pid)
+		if code != exitOK {
+			t.Fatalf("exit %d: %s\n%s", code, stderr, out)
+		}
+		for _, line := range strings.Split(out, "\n") {
+			if strings.Contains(line, "  <string>:") && strings.Contains(line, "=") {
+				t.Errorf("a function of Python has parameters: %s", line)
+			}
+		}
+		out, stderr, code = runWalk(t, "--locals", "--json", pid)
+		var p struct {
+			Threads []struct{ Frames []jsonFrame }
+		}
+		if err := json.Unmarshal([]byte(out), &p); err != nil || code != exitOK {
+			t.Fatalf("exit %d, %v, %s", code, err, stderr)
+		}
+		functions, known := 0, false
+		for _, f := range p.Threads[0].Frames {
+			if !strings.HasPrefix(f.File, "<string>") {
+				known = known || strings.Contains(f.Function, "Py") && len(*f.Variables) > 0
+				continue
+			}
+			if functions++; len(*f.Variables) > 0 {
+				t.Errorf("%s has variables %+v", f.Function, *f.Variables)
+			}
+		}
+		if functions != 4 {
+			t.Errorf("%d functions of Python", functions)
+		}
+		if !known {
+			t.Log("the interpreter has no debug information")
+		}
+	})
+}

@@ -77,13 +77,18 @@ func (p *processWalk) readVariables(ctx context.Context) {
 	p.variables = true
 }
 
-// stack reads the variables of a stack.
+// stack reads the variables of a stack. What a runtime tells of a frame has none:
+// those that the debug information has there are of the interpreter.
 func (r *variableReader) stack(t *stackWalk) {
 	frames := t.frames
 	for i := range t.stack {
 		n := 0
 		for n < len(frames) && frames[n].frame == &t.stack[i] {
 			n++
+		}
+		if t.stack[i].Code != 0 {
+			frames = frames[n:]
+			continue
 		}
 		fns, err := r.r.Functions(&t.stack[i])
 		if err == nil {
