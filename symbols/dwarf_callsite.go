@@ -141,17 +141,39 @@ const (
 	attrGNUTailCall         dwarf.Attr = 0x2115
 )
 
+// reentry says whether a function may be entered again: see MayReenter.
+type reentry uint8
+
+const (
+	reentryUnknown reentry = iota // nobody has asked yet
+	reentryNever
+	reentryPossible
+)
+
 // MayReenter reports whether the function might have been entered again since
 // it was called, by a jump to its start at its own end or at that of a function
-// that it jumped to. Then nothing is known of the values it was called with.
+// that it jumped to. Then nothing is known of the values it was called with. It
+// is looked for once for each Function.
 func (f *Function) MayReenter() bool {
-	e := f.Physical().entry
+	f = f.Physical()
+	e := f.entry
 	if e == nil {
 		return true
 	}
 	e.d.lock()
 	defer e.d.unlock()
-	e.d.allowEntries(e.u)
+	if f.reenter == reentryUnknown {
+		e.d.allowEntries(e.u)
+		f.reenter = reentryNever
+		if e.mayReenter() {
+			f.reenter = reentryPossible
+		}
+	}
+	return f.reenter == reentryPossible
+}
+
+// mayReenter is MayReenter of the entry of a function.
+func (e *die) mayReenter() bool {
 	seen := map[dieKey]bool{}
 	for todo := []*die{e}; len(todo) > 0; {
 		fn := todo[0]

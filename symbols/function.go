@@ -30,6 +30,7 @@ type Function struct {
 	entry    *die
 	scope    []addrRange
 	external bool
+	reenter  reentry // guarded by the lock of entry
 }
 
 // Variable is a parameter or local variable of a Function. It stays valid as
@@ -42,6 +43,7 @@ type Variable struct {
 	fn    *Function
 	list  []*die // its own entry and what completes it
 	scope []addrRange
+	typ   *Type // nil until it is asked for; guarded by the lock of list[0]
 }
 
 // Functions returns the functions at link-time address vaddr of a file, with
@@ -127,8 +129,11 @@ func (v *Variable) Type() *Type {
 	}
 	e.d.lock()
 	defer e.d.unlock()
-	e.d.allowEntries(e.u)
-	return e.typeOf(dwarf.AttrType)
+	if v.typ == nil {
+		e.d.allowEntries(e.u)
+		v.typ = e.typeOf(dwarf.AttrType)
+	}
+	return v.typ
 }
 
 // Location returns what computes where the variable is, or its value, at a

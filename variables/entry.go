@@ -2,6 +2,7 @@ package variables
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -46,6 +47,9 @@ func (f *frame) passed(meant func(*symbols.CallParameter, *frame) bool) (number,
 		caller.steps, caller.nest = f.steps, f.nest
 		n, err := caller.value(p.Value)
 		f.steps = caller.steps
+		if errors.Is(err, errTooDeep) || errors.Is(err, errTooLong) { // a recursion, each value of which is of the next
+			err = fmt.Errorf("value on entry: %w", symbols.ErrOptimizedOut)
+		}
 		return n, err
 	}
 	return number{}, fmt.Errorf("value on entry: %w", symbols.ErrOptimizedOut)
@@ -58,12 +62,12 @@ func (f *frame) callSite(callee *frame) (*symbols.CallSite, error) {
 	if f.walk[0].NonCall() {
 		return nil, symbols.ErrOptimizedOut
 	}
-	ret := f.walk[0].PC() - f.bias
-	site, err := f.fns[len(f.fns)-1].CallSite(ret)
-	if err != nil {
-		return nil, err
-	}
-	if site == nil {
+	c := f.call()
+	site := c.site
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case site == nil:
 		return nil, symbols.ErrOptimizedOut
 	}
 	fn := callee.fns[len(callee.fns)-1]
@@ -71,10 +75,10 @@ func (f *frame) callSite(callee *frame) (*symbols.CallSite, error) {
 		return nil, symbols.ErrOptimizedOut
 	}
 	entry := fn.Entry() + callee.bias
-	if target, ok := f.directTarget(); ok {
-		sameFile := f.image == callee.image && !f.inPLT(target-f.bias)
+	if c.direct {
+		sameFile := f.image == callee.image && !c.plt
 		switch {
-		case target == entry:
+		case c.target+f.bias == entry:
 			return site, nil
 		case !sameFile && fn.External() && site.Callee != "" && site.Callee == fn.SystemName:
 			return site, nil
@@ -92,14 +96,42 @@ func (f *frame) callSite(callee *frame) (*symbols.CallSite, error) {
 	return nil, symbols.ErrOptimizedOut
 }
 
-// directTarget returns the run-time address that the call instruction before
-// the frame's return address calls, if it is one with a fixed target.
-func (f *frame) directTarget() (uint64, bool) {
-	ret := f.walk[0].PC()
+// call is what is known of a call wherever it is met: recursion returns to the
+// same ones over and over.
+type call struct {
+	site *symbols.CallSite // nil where the debug information has none
+	err  error
+
+	direct bool   // the instruction has a fixed target
+	target uint64 // its link-time address
+	plt    bool   // target lies in a procedure linkage table
+}
+
+// call returns the call that f, the caller, is in. It is read once.
+func (f *frame) call() *call {
+	at := place{f.image, f.walk[0].PC() - f.bias}
+	if c := f.r.calls[at]; c != nil {
+		return c
+	}
+	if len(f.r.calls) >= maxPlaces {
+		clear(f.r.calls)
+	}
+	c := &call{}
+	c.site, c.err = f.fns[len(f.fns)-1].CallSite(at.vaddr)
+	if c.target, c.direct = f.directTarget(at.vaddr); c.direct {
+		c.plt = f.inPLT(c.target)
+	}
+	f.r.calls[at] = c
+	return c
+}
+
+// directTarget returns the link-time address that the call instruction before a
+// return address calls, if it is one with a fixed target.
+func (f *frame) directTarget(ret uint64) (uint64, bool) {
 	switch f.arch() {
 	case procstate.AMD64, procstate.I386:
 		var b [5]byte
-		if f.image.ReadVaddr(b[:], ret-5-f.bias) != nil || b[0] != 0xe8 {
+		if f.image.ReadVaddr(b[:], ret-5) != nil || b[0] != 0xe8 {
 			return 0, false
 		}
 		to := ret + uint64(int64(int32(binary.LittleEndian.Uint32(b[1:]))))
@@ -109,7 +141,7 @@ func (f *frame) directTarget() (uint64, bool) {
 		return to, true
 	case procstate.ARM64:
 		var b [4]byte
-		if f.image.ReadVaddr(b[:], ret-4-f.bias) != nil {
+		if f.image.ReadVaddr(b[:], ret-4) != nil {
 			return 0, false
 		}
 		op := binary.LittleEndian.Uint32(b[:])

@@ -89,7 +89,7 @@ func (m *machine) here() piece {
 // run executes the operations of x.
 func (m *machine) run(x *symbols.Expression) error {
 	if m.f.nest >= maxNest {
-		return fmt.Errorf("expressions nest too deeply: %w", symbols.ErrUnsupported)
+		return errTooDeep
 	}
 	if err := m.f.r.late(); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (m *machine) run(x *symbols.Expression) error {
 	defer func() { m.f.nest-- }()
 	for at := 0; at < len(x.Code); {
 		if m.f.steps--; m.f.steps < 0 || len(m.stack) > maxStack || len(m.out) > maxStack {
-			return fmt.Errorf("the expression takes too long: %w", symbols.ErrUnsupported)
+			return errTooLong
 		}
 		o, next, err := x.Operation(at)
 		if err != nil {
@@ -121,7 +121,11 @@ func (m *machine) run(x *symbols.Expression) error {
 	return nil
 }
 
-var errBadExpression = errors.New("bad DWARF expression")
+var (
+	errBadExpression = errors.New("bad DWARF expression")
+	errTooDeep       = fmt.Errorf("expressions nest too deeply: %w", symbols.ErrUnsupported)
+	errTooLong       = fmt.Errorf("the expression takes too long: %w", symbols.ErrUnsupported)
+)
 
 func (m *machine) push(n number) { m.stack = append(m.stack, n) }
 

@@ -27,6 +27,7 @@ type Reader struct {
 	s     *symbols.Symbolizer
 	ctx   context.Context
 	known map[place]functions
+	calls map[place]*call             // by the address that they return to
 	types map[*procstate.Image]uint64 // of Go programs: see goTypes
 	left  int                         // bytes that may still be read
 }
@@ -45,7 +46,7 @@ type functions struct {
 // New makes a Reader of the frames of w, with the debug information that s
 // finds.
 func New(w *unwind.Walker, s *symbols.Symbolizer) *Reader {
-	return &Reader{w: w, s: s, ctx: context.Background(), known: make(map[place]functions), types: make(map[*procstate.Image]uint64), left: math.MaxInt}
+	return &Reader{w: w, s: s, ctx: context.Background(), known: make(map[place]functions), calls: make(map[place]*call), types: make(map[*procstate.Image]uint64), left: math.MaxInt}
 }
 
 // Until makes reading end with a context: what is asked for when it is done is
@@ -76,7 +77,7 @@ func (r *Reader) Functions(f *unwind.Frame) ([]*symbols.Function, error) {
 	return fr.fns, nil
 }
 
-// maxPlaces bounds the addresses that are remembered.
+// maxPlaces bounds the addresses that are remembered, of code and of calls.
 const maxPlaces = 1 << 14
 
 func (r *Reader) functionsAt(im *procstate.Image, vaddr uint64) ([]*symbols.Function, error) {
