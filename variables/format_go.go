@@ -155,24 +155,52 @@ func (p *printer) goInterface(v *Value, t *symbols.Type, depth int) {
 		name = hex(typ)
 	}
 	fmt.Fprintf(&p.b, "{type = %s, data = %#x", name, data)
-	if depth == 0 && !p.inInterface {
-		p.inInterface = true
-		p.goDynamic(desc, word, data)
-		p.inInterface = false
+	switch text := goErrorTexts[name]; {
+	case depth == 0 && !p.inInterface && (p.o.Depth >= 0 || text == ""):
+		if held := goDynamic(desc, word, data); held != nil {
+			p.inInterface = true
+			p.b.WriteString(": ")
+			p.value(held, 0)
+			p.inInterface = false
+		}
+	case text != "":
+		if held := goDynamic(desc, word, data); held != nil {
+			p.goErrorText(held, text)
+		}
 	}
 	p.b.WriteByte('}')
 }
 
-// goDynamic writes what is in an interface: word, which is the value itself or
-// its address. Of a pointer it is what that points to.
-func (p *printer) goDynamic(desc, word *Value, data uint64) {
+// goErrorTexts are the members that have the text of errors of Go's library, which
+// is written wherever there is one.
+var goErrorTexts = map[string]string{"*errors.errorString": "s", "*fmt.wrapError": "msg", "*fmt.wrapErrors": "msg"}
+
+// goErrorText writes an error with the member that has its text alone.
+func (p *printer) goErrorText(held *Value, text string) {
+	t := held.Type.Strip()
+	m := memberOf(t, text)
+	if m == nil {
+		return
+	}
+	p.b.WriteString(": {" + text + " = ")
+	p.value(held.part(m.Type, m.Offset), 1)
+	if len(t.Members()) > 1 {
+		p.b.WriteString(", ...")
+	}
+	p.b.WriteByte('}')
+}
+
+// goDynamic returns what is in an interface: word is the value itself or its
+// address. Of a pointer it is what that points to. It is nil where that is not
+// known.
+func goDynamic(desc, word *Value, data uint64) *Value {
 	base, ok := desc.f.r.goTypes(desc.f)
 	if !ok || data == 0 {
-		return
+		return nil
 	}
 	t := desc.Type.RuntimeType(desc.addr - base)
 	if t == nil {
-		return
+		return nil
 	}
 	kind, err := desc.member("Kind_")
 	flags, err2 := desc.member("TFlag")
@@ -181,7 +209,7 @@ func (p *printer) goDynamic(desc, word *Value, data uint64) {
 		flags, err2 = desc.member("tflag")
 	}
 	if err != nil || err2 != nil {
-		return
+		return nil
 	}
 	// Until Go 1.25 it is a flag of the kind, then one of the others.
 	const directIface = 1 << 5
@@ -192,8 +220,7 @@ func (p *printer) goDynamic(desc, word *Value, data uint64) {
 	case isDirect:
 		what = word.as(t)
 	}
-	p.b.WriteString(": ")
-	p.value(what, 0)
+	return what
 }
 
 // goTypeName reads the name of a type from its description at run time: a

@@ -24,7 +24,9 @@ func TestGo(t *testing.T) {
 	source := map[string]string{
 		"numbers": `[]int len 5 {3, 1, 4, 1, 5}`, "none": `[]string len 0 {}`, "array": `{1, 2, 3}`, "empty": `nil`,
 		"e": `{type = *errors.errorString, data = 0x: {s = "an error"}}`, "sh": `{type = main.point, data = 0x: {X = 42, Y = 9}}`,
-		"any5": `{type = int, data = 0x: 5}`, "anyMap": `{type = map[string]int, data = 0x: map[string]int len 1 {"one": 1}}`,
+		"wrapped":  `{type = *fmt.wrapError, data = 0x: {msg = "wrapped: an error", err = {type = *errors.errorString, data = 0x: {s = "an error"}}}}`,
+		"failures": `[]error len 2 {{type = *errors.errorString, data = 0x: {s = "an error"}}, {type = *fmt.wrapError, data = 0x: {msg = "wrapped: an error", err = {type =`,
+		"any5":     `{type = int, data = 0x: 5}`, "anyMap": `{type = map[string]int, data = 0x: map[string]int len 1 {"one": 1}}`,
 		"anyBox": `{type = main.box, data = 0x: {p = 0x}}`, "anyNil": `{type = *main.record, data = 0x}`,
 		"anyRec": `{type = *main.record, data = 0x: {Name = "rec", At = {...}, Tags = []string len 2 {"x", "y"}, Next = 0x}}`,
 		"cycle":  `main.loop len 3 {main.loop len 3 {main.loop len 3 {main.loop len 3 {main.loop len 3 {...}, main.loop len 0 {}, main.loop len 3 {...}}, main`,
@@ -36,7 +38,7 @@ func TestGo(t *testing.T) {
 		command string
 		known   int // at least so many of the variables have a value
 	}{
-		{"go build -gcflags=-N", 25}, {"go build", 9}, {"go build -ldflags=-compressdwarf=false", 9},
+		{"go build -gcflags=-N", 27}, {"go build", 9}, {"go build -ldflags=-compressdwarf=false", 9},
 	}
 	for _, version := range strings.Fields(os.Getenv("SWBPF_GO_VERSIONS")) {
 		cases = append(cases, cases[0])

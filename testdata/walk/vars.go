@@ -90,6 +90,8 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	var anyRec any = &rec
 	var anyNil any = (*record)(nil)
 	list := []any{1, nil, ptr}
+	wrapped := fmt.Errorf("wrapped: %w", e)
+	failures := []error{e, wrapped}
 	cycle := make(loop, 3)
 	cycle[0], cycle[2] = cycle, cycle
 	show("i", "%v", i)
@@ -106,7 +108,7 @@ func scalars(i int, u uint8, f32 float32, f64 float64, yes bool, r rune, s strin
 	n := sum(numbers, 100)
 	show("n", "%v", n)
 	_, _, _, _ = none, array, sh, empty
-	keep(none, array, p, ptr, sh, empty, any5, m, noMap, squares, queue, fn, rec, c, e, anyMap, anyBox, anyRec, anyNil, list, cycle)
+	keep(none, array, p, ptr, sh, empty, any5, m, noMap, squares, queue, fn, rec, c, e, anyMap, anyBox, anyRec, anyNil, list, cycle, wrapped, failures)
 	return n + int(small) + int(big) + len(name)
 }
 
