@@ -21,6 +21,9 @@ const (
 	tagInheritance = dwarf.TagInheritance
 	tagVariantPart = dwarf.Tag(0x33)
 	tagVariant     = dwarf.Tag(0x19)
+
+	// tagGNUTemplatePack is DW_TAG_GNU_template_parameter_pack.
+	tagGNUTemplatePack = dwarf.Tag(0x4107)
 )
 
 var typeKinds = map[dwarf.Tag]TypeKind{
@@ -63,6 +66,7 @@ func (e *die) asType() *Type {
 	t.Vector = e.has(attrGNUVector)
 	t.Scoped = e.has(attrEnumClass)
 	t.Incomplete = e.has(dwarf.AttrDeclaration)
+	t.Alignment = e.get(dwarf.AttrAlignment).value.u
 	if v := e.get(dwarf.AttrByteSize).value; isConstant(v.form) && v.u < maxObject && !t.Incomplete {
 		t.size, t.hasSize = v.u, true
 	}
@@ -184,6 +188,42 @@ func (t *Type) Variants() (cases []Variant, tag *Member) {
 	return t.cases, t.tag
 }
 
+// Arguments returns the types that a class template or generic type was made
+// with, in order, those of a parameter pack included, without arguments that are
+// no types.
+func (t *Type) Arguments() []*Type {
+	if t.entry == nil || !t.IsStruct() {
+		return nil
+	}
+	e := t.entry
+	e.d.lock()
+	defer e.d.unlock()
+	if !t.argumentsRead {
+		t.argumentsRead = true
+		e.d.allowEntries(e.u)
+		t.arguments = e.templateTypes(nil, 0)
+	}
+	return t.arguments
+}
+
+// templateTypes appends the types that an entry, or a parameter pack in it, was
+// made with.
+func (e *die) templateTypes(dst []*Type, depth int) []*Type {
+	err := e.eachChild(func(c *die) bool {
+		switch {
+		case c.tag == dwarf.TagTemplateTypeParameter:
+			dst = append(dst, c.typeOf(dwarf.AttrType))
+		case c.tag == tagGNUTemplatePack && depth == 0:
+			dst = c.templateTypes(dst, depth+1)
+		}
+		return len(dst) < maxDimensions
+	})
+	if err != nil {
+		e.d.note(err)
+	}
+	return dst
+}
+
 // Enumerators returns the names of an enumeration type.
 func (t *Type) Enumerators() []Enumerator {
 	t.load()
@@ -201,7 +241,8 @@ func (c *die) member() (m Member, ok bool) {
 	if c.has(dwarf.AttrDeclaration) || c.has(dwarf.AttrExternal) {
 		return m, false
 	}
-	m = Member{Name: c.string(dwarf.AttrName), Type: c.typeOf(dwarf.AttrType), Base: c.tag == tagInheritance}
+	m = Member{Name: c.string(dwarf.AttrName), Type: c.typeOf(dwarf.AttrType), Base: c.tag == tagInheritance,
+		Alignment: c.get(dwarf.AttrAlignment).value.u}
 	if at := c.get(dwarf.AttrDataMemberLoc); isConstant(at.value.form) {
 		m.Offset = at.value.u
 	} else if at.value.form != 0 {

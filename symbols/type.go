@@ -59,6 +59,10 @@ type Type struct {
 	Vector     bool     // an array that is one number to the processor
 	Scoped     bool     // an enumeration whose names are written with that of the type
 
+	// Alignment is what the program says that the type is aligned to, in bytes; 0:
+	// as what it consists of.
+	Alignment uint64
+
 	// GoKind is the runtime's number for the kind of a Go type (package
 	// reflect), 0 in other languages.
 	GoKind uint8
@@ -78,6 +82,9 @@ type Type struct {
 
 	definition *Type // of a declaration; nil until it is asked for
 
+	arguments     []*Type // of the template
+	argumentsRead bool
+
 	prefix   string // of the name
 	prefixed bool   // prefix is read
 }
@@ -95,6 +102,10 @@ type Member struct {
 	BitSize, BitOffset uint64
 
 	Base bool // a base class
+
+	// Alignment is what the program says that the member is aligned to, in bytes;
+	// 0: as its type.
+	Alignment uint64
 
 	// Place computes the address of a virtual base from that of the object;
 	// nil for others.

@@ -68,6 +68,7 @@ func TestZeroValues(t *testing.T) {
 		testenv.NoPanic(t, "Type.IsGo", func() { ty.IsGo() })
 		testenv.NoPanic(t, "Type.IsNullptr", func() { ty.IsNullptr() })
 		testenv.NoPanic(t, "Type.IsStruct", func() { ty.IsStruct() })
+		testenv.NoPanic(t, "Type.Arguments", func() { ty.Arguments() })
 		testenv.NoPanic(t, "Type.Members", func() { ty.Members() })
 		testenv.NoPanic(t, "Type.QualifiedName", func() { ty.QualifiedName() })
 		testenv.NoPanic(t, "Type.RuntimeType", func() { ty.RuntimeType(0) })

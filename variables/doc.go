@@ -41,6 +41,19 @@
 // information has its type. Not written is what has no counterpart in C, C++,
 // Rust or Go.
 //
+// # Standard libraries
+//
+// Strings, containers, smart pointers and the like of C++'s libraries (libstdc++
+// and libc++), and strings, vectors and slices of Rust, are written by what they
+// hold, as gdb does with the pretty-printers that come with the libraries
+// ([Format].Raw: as they are made). They are recognised by their names and members,
+// where these lie is taken from the debug information; one that is not as its
+// library makes it, such as one that is not constructed yet, is written as the
+// struct that it is, where that can be told. Of a string no more than
+// Format.Elements characters are read, of a container as many elements, and a
+// chain of nodes ends there though it be a circle. Of containers whose nodes the
+// debug information does not describe it is the number of elements alone.
+//
 // # Concurrency
 //
 // A Reader, and the Values that come from it, belong to the goroutine of its

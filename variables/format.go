@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/symbols"
@@ -17,6 +18,10 @@ type Format struct {
 	Elements int // of an array, and characters of a string, at most; 0: 200
 	Depth    int // how deeply structs are written; 0: 1, below 0: not at all
 	Repeats  int // elements in a row that are written once; 0: 10, below 0: never
+
+	// Raw has types of standard libraries, such as strings and vectors of C++ and
+	// Rust, written as the structs that they are.
+	Raw bool
 
 	// Code names a code address, for pointers to functions; it may be nil.
 	Code func(addr uint64) string
@@ -41,10 +46,15 @@ func (v *Value) Format(o Format) string {
 		o.Repeats = 10
 	}
 	p := printer{o: o, r: v.f.r}
-	p.r.left = maxRead
+	defer p.limitReads()()
 	p.value(v, 0)
-	p.r.left = math.MaxInt
 	return p.b.String()
+}
+
+// limitReads bounds what is read for a value, until what it returns is called.
+func (p *printer) limitReads() (end func()) {
+	p.r.left = maxRead
+	return func() { p.r.left = math.MaxInt }
 }
 
 // Aggregate reports whether the value is, or refers to, a struct, a union or an
@@ -165,6 +175,9 @@ func (p *printer) value(v *Value, depth int) {
 	case symbols.KindEnum:
 		p.enum(v, t)
 	case symbols.KindStruct, symbols.KindClass, symbols.KindUnion:
+		if p.standard(v, t, depth) {
+			return
+		}
 		around := p.virtual
 		p.virtual = nil
 		p.structure(v, t, depth)
@@ -220,6 +233,11 @@ func (p *printer) pointer(v *Value, t *symbols.Type) {
 		if x, ok := textOf(t.Elem()); ok {
 			p.b.WriteByte(' ')
 			p.text(v.f, x, addr)
+		} else if strings.HasPrefix(t.Name, "&") && to.Name == "String" { // a reference of Rust
+			p.b.WriteByte(' ')
+			if !p.standard(v.f.at(to, addr), to, 0) {
+				p.b.Truncate(p.b.Len() - 1)
+			}
 		}
 	}
 }
@@ -288,6 +306,11 @@ func nameIn(name func(addr uint64) string, addr uint64) string {
 }
 
 func (p *printer) reference(v *Value, depth int) {
+	if depth <= 0 {
+		if to, t := v.standardTarget(v.Type.Strip()); to != nil && p.standard(to, t, depth) {
+			return
+		}
+	}
 	if v.pointer != nil {
 		p.b.WriteString("<synthetic pointer>")
 	} else {

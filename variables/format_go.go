@@ -307,5 +307,5 @@ func (p *printer) bytesAt(f *frame, addr, n uint64) {
 		p.b.WriteString(Unknown(err))
 		return
 	}
-	p.quoted(textual{width: 1}, b, uint64(len(b)) < n)
+	p.quotedPart(textual{width: 1}, b, n)
 }

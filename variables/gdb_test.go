@@ -208,7 +208,7 @@ func parseFrames(t testing.TB, out string) (frames []gdbFrame) {
 // ourFrames reads the same by the library.
 func ourFrames(t testing.TB, w *unwind.Walker, walk []unwind.Frame) (frames []gdbFrame) {
 	t.Helper()
-	return ourFramesAs(t, w, walk, variables.Format{Elements: 200, Depth: 50, Repeats: -1})
+	return ourFramesAs(t, w, walk, variables.Format{Elements: 200, Depth: 50, Repeats: -1, Raw: true})
 }
 
 // symbolText makes what writes an address as gdb does.

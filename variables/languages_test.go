@@ -153,7 +153,8 @@ func TestRust(t *testing.T) {
 			"list": "{1, 2, 3}", "tuple": "{__0 = 1, __1 = 2.5}", "wide": "-170141183460469231731687303715884105728",
 		},
 		"vars::stand": {
-			"text": `"hello \"rust\""`, "some": "Some {__0 = -5}", "none": "None", "boxed": "Some {__0 = 0x", "nothing": "None",
+			"text": `"hello \"rust\""`, "owned": `"owned"`, "reference": `0x`, "vector": "Vec(size=3) = {1, 2, 3}", "texts": `Vec(size=2) = {"a", "b"}`,
+			"none_yet": "Vec(size=0)", "slice": "&[u16](size=2) = {4, 5}", "box_text": `"in a box"`, "some_text": `Some {__0 = "some"}`, "some": "Some {__0 = -5}", "none": "None", "boxed": "Some {__0 = 0x", "nothing": "None",
 		},
 	}
 	path := compile(t, "vars.rs", "rustc -g -C debug-assertions=off -C overflow-checks=off")
@@ -167,7 +168,7 @@ func TestRust(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 					continue
 				}
-				if got := value.Format(variables.Format{}); !strings.HasPrefix(got, text) {
+				if got := value.Format(variables.Format{}); !strings.HasPrefix(got, text) || name == "reference" && !strings.HasSuffix(got, ` "owned"`) {
 					t.Errorf("%s is %s, want %s", name, got, text)
 				}
 			}

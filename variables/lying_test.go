@@ -91,7 +91,7 @@ func (p *liarProgram) read(t testing.TB, seed, pc uint64) (known int) {
 func FuzzLyingValues(f *testing.F) {
 	var programs []*liarProgram
 	for _, c := range [][2]string{{"vars.c", "gcc -g -O0"}, {"vars.cc", "g++ -g -O0"}, {"vars.go", "go build -gcflags=-N"},
-		{"vars.rs", "rustc -g -C debug-assertions=off -C overflow-checks=off"}} {
+		{"vars.rs", "rustc -g -C debug-assertions=off -C overflow-checks=off"}, {"varsstd.cc", "g++ -std=c++17 -g -O0"}} {
 		programs = append(programs, newLiarProgram(f, compile(f, c[0], c[1])))
 	}
 	for seed := range uint64(64) {

@@ -37,6 +37,7 @@ func TestZeroValues(t *testing.T) {
 			}
 		})
 		testenv.NoPanic(t, name+".Size", func() { v.Size() })
+		testenv.NoPanic(t, name+".Standard", func() { v.Standard() })
 		testenv.NoPanic(t, name+".Target", func() {
 			if _, err := v.Target(); err == nil {
 				t.Errorf("%s has a target", name)

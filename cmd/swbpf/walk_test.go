@@ -625,6 +625,30 @@ func TestWalkVariables(t *testing.T) {
 	}
 }
 
+// TestWalkVariablesStandard: strings and vectors of C++ in the line of a frame, and
+// in JSON.
+func TestWalkVariablesStandard(t *testing.T) {
+	testenv.Needs(t, "g++")
+	cmd := exec.Command(build(t, "walk-varsstd", "g++", "-std=c++17", "-g", "-o", "OUT", walkSource("varsstd.cc")))
+	startReady(t, cmd)
+	pid := strconv.Itoa(cmd.Process.Pid)
+	const line = `stand(ref="ref", names=std::vector of length 2, capacity 2 = {...}, order=..., view="view")`
+	out, stderr, code := runWalk(t, "--args", pid)
+	if code != exitOK || !strings.Contains(out, line) || strings.Contains(out, "names = ") {
+		t.Errorf("--args: exit %d: %s\n%s", code, stderr, out)
+	}
+	out, stderr, code = runWalk(t, "--locals", pid)
+	for _, want := range []string{line, "\n        s32 = U\"thirty-two\"\n"} {
+		if code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("--locals: exit %d: no %q: %s\n%s", code, want, stderr, out)
+		}
+	}
+	out, _, _ = runWalk(t, "--args", "--json", pid)
+	if !strings.Contains(out, `"value":"std::vector of length 2, capacity 2 = {\"x\", \"y\"}"`) {
+		t.Errorf("JSON:\n%s", out)
+	}
+}
+
 // TestWalkVariablesInterpreter: functions of Python have no variables; those of the
 // interpreter's own function, which runs them, are not theirs.
 func TestWalkVariablesInterpreter(t *testing.T) {

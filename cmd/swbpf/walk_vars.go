@@ -133,13 +133,16 @@ func (r *variableReader) read(walk []unwind.Frame, i int, vars []*symbols.Variab
 		} else {
 			wv.address, _ = value.Address()
 			wv.value = value.Format(r.format)
+			standard := value.Standard()
 			switch wv.short = wv.value; {
-			case value.Aggregate():
+			case !standard && value.Aggregate():
 				wv.short = "..."
-			case strings.HasPrefix(wv.value, "{"): // an interface, with what it holds
+			case standard || strings.HasPrefix(wv.value, "{"): // an interface, with what it holds
 				brief := r.format
 				brief.Depth = -1
-				wv.short = value.Format(brief)
+				if wv.short = value.Format(brief); wv.short == "{...}" {
+					wv.short = "..."
+				}
 			}
 		}
 		out = append(out, wv)

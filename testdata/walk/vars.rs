@@ -15,10 +15,19 @@ struct Point {
 
 #[inline(never)]
 fn stand(text: &str, some: Option<i32>, none: Option<i32>, boxed: Option<Box<i64>>, nothing: Option<Box<i64>>) -> usize {
+    let owned = String::from("owned");
+    let reference = &owned;
+    let vector = vec![1i32, 2, 3];
+    let texts = vec![String::from("a"), String::from("b")];
+    let none_yet: Vec<String> = Vec::new();
+    let slice: &[u16] = &[4, 5];
+    let box_text: Box<str> = "in a box".into();
+    let some_text = Some(String::from("some"));
     println!("ready");
     let mut b = [0u8; 1];
     let n = std::io::stdin().read(&mut b).unwrap();
-    n + text.len() + some.unwrap_or(0) as usize + none.unwrap_or(0) as usize + boxed.is_some() as usize + nothing.is_some() as usize
+    let standard = reference.len() + vector.len() + texts.len() + none_yet.len() + slice.len() + box_text.len() + some_text.map_or(0, |t| t.len());
+    n + standard + text.len() + some.unwrap_or(0) as usize + none.unwrap_or(0) as usize + boxed.is_some() as usize + nothing.is_some() as usize
 }
 
 #[inline(never)]
