@@ -562,7 +562,7 @@ func TestWalkVariables(t *testing.T) {
 	}
 	for _, want := range []string{
 		`  stand(why=0x`, ` "scalars", depth=-1)`, `  scalars(i=-1, u=2, l=3, uc=200 '\310', sc=-100 '\234', s=-5, d=2.5, f=0.1)`, "\n        wide = -1234567898765432019864197523\n",
-		", by_value=..., by_pointer=0x", "\n        vla = {0, 1, 4}\n", "inlined  inlined(outer_arg=1)", "\n        mine = 3\n", "recurse(depth=3, name=0x",
+		", by_value=..., by_pointer=0x", "\n        by_value = {", "\n        vla = {0, 1, 4}\n", "inlined  inlined(outer_arg=1)", "\n        mine = 3\n", "recurse(depth=3, name=0x",
 		"\n        anonymous = {inner = 8, p = {...}}\n", "\n        fn = 0x",
 	} {
 		if !strings.Contains(out, want) {
@@ -638,7 +638,7 @@ func TestWalkVariablesStandard(t *testing.T) {
 		t.Errorf("--args: exit %d: %s\n%s", code, stderr, out)
 	}
 	out, stderr, code = runWalk(t, "--locals", pid)
-	for _, want := range []string{line, "\n        s32 = U\"thirty-two\"\n"} {
+	for _, want := range []string{line, "\n        names = std::vector of length 2, capacity 2 = {\"x\", \"y\"}\n        order = {name = \"o\", ", "\n        s32 = U\"thirty-two\"\n"} {
 		if code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("--locals: exit %d: no %q: %s\n%s", code, want, stderr, out)
 		}

@@ -167,9 +167,15 @@ func (f *walkFrame) arguments() string {
 	return b.String() + ")"
 }
 
-// locals writes the variables that are no parameters, one a line.
+// locals writes the variables that are no parameters, one a line, after the
+// parameters that the line of the frame has not got whole.
 func (f *walkFrame) locals() string {
 	var b strings.Builder
+	for i := range f.variables {
+		if v := &f.variables[i]; v.parameter && v.short != v.value {
+			fmt.Fprintf(&b, "        %s = %s\n", v.name, v.value)
+		}
+	}
 	for i := range f.variables {
 		if v := &f.variables[i]; !v.parameter {
 			fmt.Fprintf(&b, "        %s = %s\n", v.name, v.value)
