@@ -19,8 +19,9 @@ import (
 // thread's name, with blanks made underscores. Functions of the kernel end in
 // "_[k]", generated code in "_[j]" and inlined functions in "_[i]", the
 // suffixes by which flamegraph.pl chooses colours. In names, the separators
-// ";" and newline become ":" and blank. The lines are sorted. The count is
-// that of samples, or of Meta.Value if Meta.ByValue is set.
+// ";" and newline become ":" and blank, and what cannot be seen becomes "?". The
+// lines are sorted. The count is that of samples, or of Meta.Value if
+// Meta.ByValue is set.
 func (p *Profile) WriteFolded(w io.Writer) error {
 	totals := map[string]int64{}
 	var stack []uint32
@@ -84,8 +85,8 @@ var (
 	foldedComms = strings.NewReplacer(";", ":", "\n", "_", "\r", "_", "\t", "_", " ", "_")
 )
 
-func foldedName(name string) string { return foldedNames.Replace(name) }
+func foldedName(name string) string { return lineText(name, foldedNames) }
 
 func (p *Profile) foldedComm(t *Thread) string {
-	return foldedComms.Replace(cmp.Or(t.CommString(), p.program, "[unknown]"))
+	return lineComm(cmp.Or(t.CommString(), p.program, "[unknown]"), foldedComms)
 }

@@ -27,12 +27,13 @@ var ErrTooManySamples = errors.New("too many samples for the text of perf script
 // others read no samples without time, and a remark at the head says so. Addresses are
 // link-time, for what the function is called does not depend on them. A frame
 // without name is "[unknown]", inlined functions have "inlined" for their
-// module, and generated code has perf's map for its own.
+// module, and generated code has perf's map for its own. What cannot be seen of
+// names is "?".
 func (p *Profile) WritePerfScript(w io.Writer) error {
 	if p.Samples > maxPerfSamples {
 		return fmt.Errorf("%w: %d", ErrTooManySamples, p.Samples)
 	}
-	out := perfWriter{w: bufio.NewWriterSize(w, 1<<16), p: p, ends: map[[2]int32]int64{}, event: strings.ReplaceAll(p.Meta.Event, " ", "_")}
+	out := perfWriter{w: bufio.NewWriterSize(w, 1<<16), p: p, ends: map[[2]int32]int64{}, event: lineText(p.Meta.Event, perfEvents)}
 	if out.event == "" {
 		out.event = "samples"
 	}
@@ -68,8 +69,11 @@ type perfWriter struct {
 	ends   map[[2]int32]int64 // by PID and TID, of the samples laid end to end, ns
 }
 
-// perfNames are names as lines can have them.
-var perfNames = strings.NewReplacer("\n", " ", "\r", " ", "\t", " ")
+// Names, and those of events, as lines can have them.
+var (
+	perfNames  = strings.NewReplacer("\n", " ", "\r", " ", "\t", " ")
+	perfEvents = strings.NewReplacer("\n", "_", "\r", "_", "\t", "_", " ", "_")
+)
 
 // setFrames makes the lines of each location.
 func (o *perfWriter) setFrames() {
@@ -84,7 +88,7 @@ func (o *perfWriter) setFrames() {
 		for j, ln := range loc.lines {
 			name, in := "[unknown]", module
 			if ln.named || loc.module == noModule {
-				name = perfNames.Replace(o.p.functions[ln.function].name)
+				name = lineText(o.p.functions[ln.function].name, perfNames)
 			}
 			if j < len(loc.lines)-1 {
 				in = "inlined"
@@ -102,19 +106,19 @@ func (o *perfWriter) setFrames() {
 // perfModule returns the module's path as perf has it.
 func perfModule(m *Module) string {
 	if pid, ok := strings.CutPrefix(m.Path, "[jit of "); ok {
-		return "/tmp/perf-" + strings.TrimSuffix(pid, "]") + ".map"
+		return lineText("/tmp/perf-"+strings.TrimSuffix(pid, "]")+".map", perfNames)
 	}
 	if m.Path == "" {
 		return "[unknown]"
 	}
-	return perfNames.Replace(m.Path)
+	return lineText(m.Path, perfNames)
 }
 
 // write writes a stack n times, with its value in equal parts. A time below 0
 // is not known.
 func (o *perfWriter) write(s *tally, time, n int64) error {
 	t := &o.p.threads[s.thread]
-	comm := perfNames.Replace(t.CommString())
+	comm := lineComm(t.CommString(), perfNames)
 	if strings.TrimSpace(comm) == "" {
 		comm = fmt.Sprintf(":%d", t.TID)
 	}

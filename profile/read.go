@@ -169,10 +169,12 @@ func sniff(head []byte) (textKind, error) {
 			return 0, errors.New(o.advice)
 		}
 	}
-	switch bytes.TrimLeft(head, " \t\r\n")[0] {
-	case '<':
+	switch text := bytes.TrimLeft(head, " \t\r\n"); {
+	case countedLine().Match(text):
+		// The name of a thread may begin like the others.
+	case text[0] == '<':
 		return pageText, nil
-	case '{':
+	case text[0] == '{':
 		return jsonText, nil
 	}
 	if isBinary(head) {
@@ -190,6 +192,10 @@ func sniff(head []byte) (textKind, error) {
 	}
 	return foldedText, nil
 }
+
+// countedLine is a first line that neither a page nor JSON has: of folded stacks, or of a
+// sample of perf script.
+var countedLine = pattern(`^(<[^!?][^\n]*|\{[^"\n]*)(;[^\n]* \d+|\s\d+/\d+\s[^\n]*:)\s*(\n|$)`)
 
 // isBinary tells data from text, of which a byte or two may be damaged.
 func isBinary(head []byte) bool {
