@@ -22,6 +22,10 @@ type Core struct {
 	Lacks  uint64 // bytes at its end, of which its headers tell: it was cut short
 	Name   string // the process's name (comm), at most 15 bytes
 
+	// Damaged are the program headers, counted from 0, whose numbers no segment can
+	// have. Those segments are left out.
+	Damaged []int
+
 	path    string
 	file    *os.File
 	size    int64
@@ -81,6 +85,7 @@ var ErrFileChanged = errors.New("the file has another build ID than the one that
 // Limits on what a core file may make us allocate.
 const (
 	maxCoreSegments = 1 << 20
+	maxCoreBytes    = 1 << 48   // of the file: more than the addresses of nearly all processes
 	maxCoreNotes    = 256 << 20 // bytes of all notes
 	maxCoreThreads  = 1 << 20
 	maxCoreFiles    = 1 << 20 // mappings of files
@@ -127,6 +132,9 @@ func (c *Core) read(exe string) error {
 	}
 	if len(c.threads) == 0 && c.Lacks > 0 {
 		return fmt.Errorf("%w: it is cut short, and lacks what it tells of threads", ErrNotCore)
+	}
+	if len(c.threads) == 0 && len(c.Damaged) > 0 {
+		return fmt.Errorf("%w: it has no threads, and damaged program headers", ErrNotCore)
 	}
 	if len(c.threads) == 0 {
 		return fmt.Errorf("%w: it has no threads", ErrNotCore)

@@ -78,8 +78,8 @@ func (c *Core) readHeaders() error {
 	if k, err := c.file.ReadAt(b, int64(phoff)); k < len(b) {
 		return fmt.Errorf("%w: it is cut short: %v", ErrNotCore, err)
 	}
-	for ; len(b) > 0; b = b[entsize:] {
-		if err := c.readSegment(b, lay); err != nil {
+	for i := 0; len(b) > 0; i, b = i+1, b[entsize:] {
+		if err := c.readSegment(i, b, lay); err != nil {
 			return err
 		}
 	}
@@ -88,8 +88,8 @@ func (c *Core) readHeaders() error {
 	return nil
 }
 
-// readSegment takes in one program header.
-func (c *Core) readSegment(b []byte, lay *coreLayout) error {
+// readSegment takes in a program header, the i-th from 0.
+func (c *Core) readSegment(i int, b []byte, lay *coreLayout) error {
 	le := binary.LittleEndian
 	typ := elf.ProgType(le.Uint32(b))
 	var off, vaddr, filesz, memsz uint64
@@ -101,8 +101,12 @@ func (c *Core) readSegment(b []byte, lay *coreLayout) error {
 		off, vaddr = uint64(le.Uint32(b[4:])), uint64(le.Uint32(b[8:]))
 		filesz, memsz, flags = uint64(le.Uint32(b[16:])), uint64(le.Uint32(b[20:])), elf.ProgFlag(le.Uint32(b[24:]))
 	}
+	if off > maxCoreBytes || filesz > maxCoreBytes || vaddr+memsz < vaddr || typ == elf.PT_LOAD && filesz > memsz {
+		c.Damaged = append(c.Damaged, i)
+		return nil
+	}
 	// What lies past the end of a core that was cut short is not there.
-	if end := off + filesz; end > uint64(c.size) && end >= off && filesz > 0 {
+	if end := off + filesz; end > uint64(c.size) && filesz > 0 {
 		c.Lacks = max(c.Lacks, end-uint64(c.size))
 	}
 	filesz = min(filesz, uint64(c.size)-min(off, uint64(c.size)))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,57 @@ func TestCoreCutShort(t *testing.T) {
 	_, err := openCoreBytes(t, whole[:64+2*56])
 	if !errors.Is(err, ErrNotCore) || !strings.Contains(err.Error(), "cut short") {
 		t.Errorf("without notes: %v", err)
+	}
+}
+
+// A program header that no segment can have is damaged: it is told which, its segment
+// is left out, and it makes no core one that was cut short.
+func TestCoreDamagedHeader(t *testing.T) {
+	const note, load = 64, 64 + 56 // headers
+	const off, vaddr, filesz, memsz = 8, 16, 32, 40
+	for _, test := range []struct {
+		header, field int
+		value         uint64
+		damaged       bool
+	}{
+		{load, filesz, 0xfffffffffff00000, true},
+		{load, filesz, 0xffffffffffffffff, true},
+		{load, filesz, 0x7fffffffffffffff, true},
+		{load, filesz, 4097, true}, // more than there is in memory
+		{load, filesz, 4096, false},
+		{load, off, 0xfffffffffffff000, true},
+		{load, off, 1<<48 + 1, true},
+		{load, off, 1 << 48, false},
+		{load, vaddr, 0xfffffffffffff001, true},
+		{load, memsz, 0xffffffffffffffff, true},
+		{note, filesz, 0xffffffffffffffff, true},
+		{note, off, 0xffffffffffffffff, true},
+	} {
+		b := coreOf(prstatus(1, 0, 0x401000, 0x1008), elf.ET_CORE)
+		at := b[test.header+test.field:]
+		binary.LittleEndian.PutUint64(at, test.value)
+		c, err := openCoreBytes(t, b)
+		if test.header == note {
+			if !errors.Is(err, ErrNotCore) || !strings.Contains(err.Error(), "damaged") {
+				t.Errorf("%+v: %v", test, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%+v: %v", test, err)
+			continue
+		}
+		want := []int(nil)
+		if test.damaged {
+			want = []int{1}
+		}
+		if !slices.Equal(c.Damaged, want) || test.damaged != (c.Lacks == 0) {
+			t.Errorf("%+v: damaged %v, lacks %d", test, c.Damaged, c.Lacks)
+		}
+		if n, _ := c.ReadMemory(0x1000, make([]byte, 16)); test.damaged && n != 0 {
+			t.Errorf("%+v: %d bytes were read", test, n)
+		}
+		c.Close()
 	}
 }
 

@@ -334,6 +334,9 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	if core.Lacks > 0 {
 		fmt.Fprintf(os.Stderr, "%s is cut short: it lacks its last %s, and stacks that were there end early\n", o.core, amount(int64(core.Lacks), "bytes"))
 	}
+	if n := len(core.Damaged); n > 0 {
+		fmt.Fprintf(os.Stderr, "%s is damaged: %s (from 0: %s) cannot be right, and what they tell of is left out\n", o.core, plural(n, "program header"), ranges(slices.Clone(core.Damaged)))
+	}
 	pw := &processWalk{pid: core.PID(), exe: core.ExecutablePath(), arch: core.Arch(), closer: core}
 	tids, err := w.Threads()
 	if err != nil {

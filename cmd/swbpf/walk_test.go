@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -316,6 +317,11 @@ func TestWalkCore(t *testing.T) {
 	if _, stderr, code := runWalk(t, "--core", exe); code != exitCannot || !strings.Contains(stderr, "not an ELF core file") {
 		t.Errorf("a program as core: exit %d, %s", code, stderr)
 	}
+	damageLastHeader(t, core)
+	if out, stderr, _ := runWalk(t, "--core", core); !strings.Contains(stderr, "is damaged: 1 program header (from 0: ") ||
+		strings.Contains(stderr, "cut short") || !strings.Contains(out, "\n3 threads ") {
+		t.Errorf("a core with a damaged header: %s\n%s", stderr, out)
+	}
 	st, err := os.Stat(core)
 	if err != nil {
 		t.Fatal(err)
@@ -325,6 +331,24 @@ func TestWalkCore(t *testing.T) {
 	}
 	if _, stderr, _ := runWalk(t, "--core", core); !strings.Contains(stderr, "is cut short") {
 		t.Errorf("half a core: %s", stderr)
+	}
+}
+
+// damageLastHeader gives the last program header of a core a size that none can have.
+func damageLastHeader(t *testing.T, core string) {
+	t.Helper()
+	f, err := os.OpenFile(core, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var h [64]byte
+	if _, err := f.ReadAt(h[:], 0); err != nil {
+		t.Fatal(err)
+	}
+	last := binary.LittleEndian.Uint64(h[32:]) + 56*uint64(binary.LittleEndian.Uint16(h[56:])-1)
+	if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, 0xfffffffffff00000), int64(last)+32); err != nil {
+		t.Fatal(err)
 	}
 }
 

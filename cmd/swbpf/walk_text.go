@@ -186,7 +186,7 @@ func tidRanges(g []*threadWalk) string {
 }
 
 // ranges sorts IDs and writes them as ranges: "12-14, 17". Past some, it counts.
-func ranges[ID procstate.ThreadID | uint64](ids []ID) string {
+func ranges[ID procstate.ThreadID | uint64 | int](ids []ID) string {
 	slices.Sort(ids)
 	var parts []string
 	for i := 0; i < len(ids); {
