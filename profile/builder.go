@@ -197,15 +197,23 @@ func (b *Builder) AddAlong(p *Path, t Thread, stack []Loc, same int, truncated s
 
 func (b *Builder) addAlong(p *Path, t Thread, stack []Loc, same int, truncated string, count, value int64, squares float64) {
 	b.init()
-	root := uint32(0)
-	if truncated != "" {
-		var ok bool
-		if root, ok = b.truncated[truncated]; !ok {
-			root = b.truncatedRoot(truncated)
-		}
+	b.addNode(b.threads.number(&t), b.stacks.leafOf(p, stack, same, b.root(truncated)), count, value, squares)
+}
+
+// root returns the node below which the stacks are that end for a reason, "" for none.
+func (b *Builder) root(truncated string) uint32 {
+	if truncated == "" {
+		return 0
 	}
-	thread := b.threads.number(&t)
-	node := b.stacks.leafOf(p, stack, same, root)
+	root, ok := b.truncated[truncated]
+	if !ok {
+		root = b.truncatedRoot(truncated)
+	}
+	return root
+}
+
+// addNode counts a stack by its leaf, in a thread by its number.
+func (b *Builder) addNode(thread, node uint32, count, value int64, squares float64) {
 	i := b.sample(node, thread)
 	b.weigh(i, count, value, squares)
 	b.samples.at(i).count += count

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -426,6 +427,63 @@ func TestReadSpeedscopeEvented(t *testing.T) {
 	_, err := Read(strings.NewReader(strings.Replace(text, `"C","frame":1`, `"C","frame":0`, 1)), ReadOptions{})
 	if err == nil || !strings.Contains(err.Error(), "profiles[0].events[2]: closes frame 0") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// What reading frames that open and close costs depends on their number alone, not on
+// how many others are open, which has a bound.
+func TestReadSpeedscopeEventedDeep(t *testing.T) {
+	const head = `{"$schema":"https://www.speedscope.app/file-format-schema.json","shared":{"frames":[{"name":"[truncated: stack-cut]"},{"name":"a"},{"name":"b"}]},
+"profiles":[{"type":"evented","name":"t","unit":"none","startValue":0,"endValue":10,"events":[`
+	const depth, calls = 2000, 20_000
+	var text strings.Builder
+	text.WriteString(head)
+	event := func(kind string, frame, at int) {
+		if text.Len() > len(head) {
+			text.WriteByte(',')
+		}
+		fmt.Fprintf(&text, `{"type":%q,"frame":%d,"at":%d}`, kind, frame, at)
+	}
+	at := 0
+	for i := range depth {
+		event("O", min(i, 1), at)
+		at++
+	}
+	for range calls {
+		event("O", 2, at)
+		event("C", 2, at+1)
+		at += 2
+	}
+	for i := range depth {
+		event("C", min(depth-1-i, 1), at)
+		at++
+	}
+	text.WriteString("]}]}")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p := read(t, text.String(), ReadOptions{})
+	runtime.ReadMemStats(&after)
+	if spent := after.TotalAlloc - before.TotalAlloc; spent > 200<<20 {
+		t.Errorf("%d MiB were allocated", spent>>20)
+	}
+	if p.Samples != int64(at-1) || p.Complete != 0 || len(p.Truncated) != 1 {
+		t.Errorf("%d samples of %d, %d complete, %v", p.Samples, at-1, p.Complete, p.Truncated)
+	}
+	leaf := "t;[truncated: stack-cut]" + strings.Repeat(";a", depth-1)
+	got := foldedOf(t, p, strings.NewReplacer())
+	if got[leaf+";b"] != calls || got[leaf] != calls+1 || got["t;[truncated: stack-cut];a"] != 2 || got["t;[truncated: stack-cut]"] != 2 || len(got) != depth+1 {
+		t.Errorf("%d stacks: %d, %d", len(got), got[leaf+";b"], got[leaf])
+	}
+
+	text.Reset()
+	text.WriteString(head)
+	for range maxOpen + 1 {
+		event("O", 1, 0)
+	}
+	text.WriteString("]}]}")
+	_, err := Read(strings.NewReader(text.String()), ReadOptions{})
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("events[%d]: more than %[1]d frames are open", maxOpen)) {
+		t.Errorf("%d open frames: %v", maxOpen+1, err)
 	}
 }
 

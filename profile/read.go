@@ -35,6 +35,7 @@ const (
 	maxLine         = 4 << 20 // bytes of a line of text
 	maxInlined      = 255     // functions inlined at one place
 	maxFrames       = 1 << 30 // of all stacks together, of which trees in files can hold very many
+	maxOpen         = 1 << 16 // frames that are open at a time
 	sniffBytes      = 64 << 10
 )
 
@@ -300,20 +301,67 @@ func (a *assembler) add(t Thread, stack []Loc, truncated string, count, value in
 
 // addSquares is add where the sum of the squares of the values is known, or 0.
 func (a *assembler) addSquares(t Thread, stack []Loc, truncated string, count, value int64, squares float64) error {
-	if count < 0 || value < 0 || a.count > math.MaxInt64-count || a.value > math.MaxInt64-value {
-		return errOverflow
+	if err := a.sum(len(stack), count, value); err != nil {
+		return err
 	}
-	if a.frames += len(stack); a.frames > maxFrames {
-		return errTooDeep
-	}
-	a.count += count
-	a.value += value
 	if squares > 0 {
 		a.b.add(t, stack, truncated, count, value, squares)
 	} else {
 		a.b.Add(t, stack, truncated, count, value)
 	}
 	return nil
+}
+
+// addOpen counts a stack whose frames are open, from the root on.
+func (a *assembler) addOpen(t Thread, open *openStack, count, value int64) error {
+	if err := a.sum(len(open.frames), count, value); err != nil {
+		return err
+	}
+	a.b.init()
+	a.b.squaresGuessed = a.b.squaresGuessed || count > 1
+	a.b.addNode(a.b.threads.number(&t), open.leaf(a.b), count, value, evenSquares(count, value))
+	return nil
+}
+
+// sum adds up what is read, as far as that has bounds.
+func (a *assembler) sum(frames int, count, value int64) error {
+	if count < 0 || value < 0 || a.count > math.MaxInt64-count || a.value > math.MaxInt64-value {
+		return errOverflow
+	}
+	if a.frames += frames; a.frames > maxFrames {
+		return errTooDeep
+	}
+	a.count += count
+	a.value += value
+	return nil
+}
+
+// openStack is a stack of which frames are opened and closed. Each is looked for in the
+// tree of stacks once.
+type openStack struct {
+	root   uint32 // the node below which the frames are
+	frames []Loc
+	nodes  []uint32 // of the first frames
+}
+
+func (s *openStack) push(loc Loc) { s.frames = append(s.frames, loc) }
+
+func (s *openStack) pop() {
+	s.frames = s.frames[:len(s.frames)-1]
+	s.nodes = s.nodes[:min(len(s.nodes), len(s.frames))]
+}
+
+// leaf returns the node of the innermost frame.
+func (s *openStack) leaf(b *Builder) uint32 {
+	leaf := s.root
+	if n := len(s.nodes); n > 0 {
+		leaf = s.nodes[n-1]
+	}
+	for _, loc := range s.frames[len(s.nodes):] {
+		leaf = b.stacks.child(leaf, loc)
+		s.nodes = append(s.nodes, leaf)
+	}
+	return leaf
 }
 
 // truncatedReason returns the reason that a marker names, "" if a name is

@@ -147,57 +147,91 @@ func (s *speedscopeReader) profile(i int) error {
 		}
 		return nil
 	case "evented":
-		var open []int
-		last := 0.0
-		for j, e := range p.Events {
-			path := []any{"profiles", i, "events", j}
-			if e.Frame < 0 || e.Frame >= len(s.frames) {
-				return jsonErrorAt(speedscopeFormat, s.data, path, "frame %d of %d", e.Frame, len(s.frames))
-			}
-			if j > 0 && e.At < last {
-				return jsonErrorAt(speedscopeFormat, s.data, path, "at %g, after one at %g", e.At, last)
-			}
-			if weight := e.At - last; len(open) > 0 && weight != 0 {
-				if err := s.add(t, open, weight, p.Unit, path); err != nil {
-					return err
-				}
-			}
-			last = e.At
-			switch {
-			case e.Type == "O":
-				open = append(open, e.Frame)
-			case e.Type == "C" && len(open) > 0 && open[len(open)-1] == e.Frame:
-				open = open[:len(open)-1]
-			case e.Type == "C":
-				return jsonErrorAt(speedscopeFormat, s.data, path, "closes frame %d, which is not the innermost open one", e.Frame)
-			default:
-				return jsonErrorAt(speedscopeFormat, s.data, path, "type %q is neither \"O\" nor \"C\"", e.Type)
-			}
-		}
-		if len(open) > 0 {
-			return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "events"}, "%d frames are never closed", len(open))
-		}
-		return nil
+		return s.events(i, t)
 	}
 	return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "type"}, "%q is neither \"sampled\" nor \"evented\"", p.Type)
 }
 
-// add counts a stack, root first, that path leads to.
-func (s *speedscopeReader) add(t Thread, stack []int, weight float64, unit string, path []any) error {
+// events counts the stacks of a profile that tells when frames are opened and closed.
+func (s *speedscopeReader) events(i int, t Thread) error {
+	p := &s.file.Profiles[i]
+	var open []int
+	var stack openStack
+	last := 0.0
+	for j, e := range p.Events {
+		path := []any{"profiles", i, "events", j}
+		if e.Frame < 0 || e.Frame >= len(s.frames) {
+			return jsonErrorAt(speedscopeFormat, s.data, path, "frame %d of %d", e.Frame, len(s.frames))
+		}
+		if j > 0 && e.At < last {
+			return jsonErrorAt(speedscopeFormat, s.data, path, "at %g, after one at %g", e.At, last)
+		}
+		if weight := e.At - last; len(open) > 0 && weight != 0 {
+			count, value, err := s.weight(weight, p.Unit, path)
+			if err == nil {
+				if err = s.a.addOpen(t, &stack, count, value); err != nil {
+					err = jsonErrorAt(speedscopeFormat, s.data, path, "%v", err)
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		last = e.At
+		switch {
+		case e.Type == "O" && len(open) == maxOpen:
+			return jsonErrorAt(speedscopeFormat, s.data, path, "more than %d frames are open", maxOpen)
+		case e.Type == "O":
+			open = append(open, e.Frame)
+			if reason := truncatedReason(s.names[e.Frame]); len(open) == 1 && reason != "" {
+				stack.root = s.a.b.root(reason)
+			} else {
+				stack.push(s.frames[e.Frame])
+			}
+		case e.Type == "C" && len(open) > 0 && open[len(open)-1] == e.Frame:
+			open = open[:len(open)-1]
+			if len(stack.frames) > 0 {
+				stack.pop()
+			} else {
+				stack.root = 0
+			}
+		case e.Type == "C":
+			return jsonErrorAt(speedscopeFormat, s.data, path, "closes frame %d, which is not the innermost open one", e.Frame)
+		default:
+			return jsonErrorAt(speedscopeFormat, s.data, path, "type %q is neither \"O\" nor \"C\"", e.Type)
+		}
+	}
+	if len(open) > 0 {
+		return jsonErrorAt(speedscopeFormat, s.data, []any{"profiles", i, "events"}, "%d frames are never closed", len(open))
+	}
+	return nil
+}
+
+// weight returns what a weight, that path leads to, stands for: samples and their value.
+func (s *speedscopeReader) weight(weight float64, unit string, path []any) (count, value int64, err error) {
 	per := 1.0
 	if ns := speedscopeUnits[unit]; ns != 0 {
 		per = ns
 	}
-	value := math.Round(weight * per)
-	if !(value >= 0 && value < 1<<62) {
-		return jsonErrorAt(speedscopeFormat, s.data, path, "the weight %g is none", weight)
+	rounded := math.Round(weight * per)
+	if !(rounded >= 0 && rounded < 1<<62) {
+		return 0, 0, jsonErrorAt(speedscopeFormat, s.data, path, "the weight %g is none", weight)
 	}
-	count := int64(value)
+	count, value = int64(rounded), int64(rounded)
 	if _, byValue := s.value(unit); byValue {
 		count = 1
 		if m := s.file.Meta; m != nil && !m.ByValue && m.Period > 0 {
-			count = int64(value) / m.Period
+			count = value / m.Period
 		}
+	}
+	return count, value, nil
+}
+
+// add counts a stack, root first, that path leads to.
+func (s *speedscopeReader) add(t Thread, stack []int, weight float64, unit string, path []any) error {
+	count, value, err := s.weight(weight, unit, path)
+	if err != nil {
+		return err
 	}
 	truncated := ""
 	if len(stack) > 0 && stack[0] >= 0 && stack[0] < len(s.frames) {
@@ -212,7 +246,7 @@ func (s *speedscopeReader) add(t Thread, stack []int, weight float64, unit strin
 		}
 		locs[len(stack)-1-k] = s.frames[frame]
 	}
-	if err := s.a.add(t, locs, truncated, count, int64(value)); err != nil {
+	if err := s.a.add(t, locs, truncated, count, value); err != nil {
 		return jsonErrorAt(speedscopeFormat, s.data, path, "%v", err)
 	}
 	return nil
