@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,7 +58,8 @@ func newRecordCommand() *cobra.Command {
 		Short: "Profile the machine, some processes or a command",
 		Long: `Record samples stacks in the kernel, unwinds them while it records, and writes
 a profile. Without -p or a command it records the whole machine until Ctrl-C,
-which always leaves a complete file; a second Ctrl-C leaves none.
+which always leaves a complete file; a second Ctrl-C, half a second later or
+more, leaves none.
 
 --off-cpu records where threads leave the CPU: each time is a sample with the
 stack at that moment, and weighs as long as it took. Stacks end in the reason:
@@ -237,7 +239,14 @@ func record(o *recordOptions) error {
 		return withCode(exitCannot, err)
 	}
 	defer r.close()
-	r.abort = func() { discardOutputs(outs) }
+	var saved atomic.Bool
+	opened := outs
+	r.abort = func() {
+		discardOutputs(opened)
+		if !saved.Load() {
+			fmt.Fprintln(os.Stderr, "swbpf: a second signal ended it at once: what was recorded is not written")
+		}
+	}
 	if ps != nil {
 		r.parts, ps.due = ps, r.began.Add(ps.every)
 	}
@@ -254,6 +263,7 @@ func record(o *recordOptions) error {
 	} else {
 		outs, failed = saveOutputs(outs, p)
 	}
+	saved.Store(true)
 	if o.stats != "" {
 		r.stats.addOwnUsage()
 		failed = errors.Join(failed, writeError(o.stats, r.stats.write(figures, o.statsDetail)))

@@ -170,7 +170,7 @@ func TestRecordInterrupted(t *testing.T) {
 	}
 
 	// A command that ignores the signal is waited for; the second one does
-	// not wait. Two that come too soon after each other are one.
+	// not wait. Those that come too soon after the first are the same.
 	dir := t.TempDir()
 	cmd := exec.Command(swbpf(t), "record", "-o", "q.pb.gz", "--", "sh", "-c", "trap '' INT; echo on; sleep 1000")
 	cmd.Dir = dir
@@ -206,6 +206,51 @@ func TestRecordInterrupted(t *testing.T) {
 		}
 	}
 	t.Error("the second signal did not end the recording")
+}
+
+// TestRecordSignals checks that signals right after the first are the same, and leave
+// the profile, and that a later one ends the recording without, and says so. A pipe
+// that nobody reads yet keeps it from ending.
+func TestRecordSignals(t *testing.T) {
+	needRecord(t)
+	for _, test := range []struct {
+		between time.Duration
+		status  int
+	}{{20 * time.Millisecond, 0}, {sameSignal + 200*time.Millisecond, exitInterrupted}} {
+		pipe := filepath.Join(t.TempDir(), "p.pb.gz")
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var stderr bytes.Buffer
+		cmd := exec.Command(swbpf(t), "record", "-o", pipe, "--", "sh", "-c", "trap '' INT; echo on; exec sleep 0.2")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer cmd.Process.Kill()
+		if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+			t.Fatalf("the command did not run: %v: %s", err, &stderr)
+		}
+		cmd.Process.Signal(os.Interrupt)
+		time.Sleep(test.between)
+		cmd.Process.Signal(os.Interrupt)
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(sameSignal): // it waits for the pipe to be read
+			readPprof(t, pipe)
+			<-ended
+		}
+		said := strings.Contains(stderr.String(), "a second signal ended it at once: what was recorded is not written")
+		if status := cmd.ProcessState.ExitCode(); status != test.status || said != (status != 0) {
+			t.Errorf("after two signals with %s between: %v: %s", test.between, cmd.ProcessState, &stderr)
+		}
+	}
 }
 
 // TestStatsKeys pins the keys of --stats, which scripts rely on.

@@ -178,7 +178,7 @@ func (r *recorder) follow(pids []int) (err error) {
 // run records until the time is over, the command or all processes asked for
 // have ended, or a signal asks to stop. A second signal ends the program at once.
 func (r *recorder) run() error {
-	ended := make(chan int, 1)
+	ended := make(chan struct{}, 1)
 	go r.awaitEnd(ended)
 	progress := newProgress(os.Stderr, r)
 	defer progress.clear()
@@ -188,8 +188,7 @@ func (r *recorder) run() error {
 		r.precedence.resume()
 		r.alarm.set(r.untilPart(pace.wait), pace.hasten())
 		select {
-		case signals := <-ended:
-			go r.abortAfter(signals)
+		case <-ended:
 			return r.drain()
 		default: // from here on the alarm rings for the end
 		}
@@ -211,9 +210,8 @@ func (r *recorder) run() error {
 	}
 }
 
-// awaitEnd waits until it is time to stop. It tells by how many more signals the
-// program then ends at once.
-func (r *recorder) awaitEnd(ended chan<- int) {
+// awaitEnd waits until it is time to stop, tells that, and heeds signals from then on.
+func (r *recorder) awaitEnd(ended chan<- struct{}) {
 	var timeout <-chan time.Time
 	if r.opt.duration > 0 {
 		timeout = time.After(time.Duration(r.opt.duration))
@@ -224,15 +222,21 @@ func (r *recorder) awaitEnd(ended chan<- int) {
 	} else if len(r.opt.pids) > 0 {
 		done = processesDone(r.opt.pids)
 	}
-	signals := 2 // the first is late for what ended by itself
+	signalled := false
 	select {
 	case <-r.signals:
-		signals = 1
+		signalled = true
 	case <-timeout:
 	case <-done:
 	}
-	ended <- signals
+	first := time.Now()
+	ended <- struct{}{}
 	r.alarm.ring()
+	if !signalled {
+		<-r.signals // which is late for what ended by itself
+		first = time.Now()
+	}
+	r.abortAfter(first)
 }
 
 // processesDone returns a channel that is closed when all these processes have
@@ -268,13 +272,18 @@ func processesDone(pids []int) <-chan struct{} {
 	return done
 }
 
-// abortAfter ends the program at once after n more signals.
-func (r *recorder) abortAfter(n int) {
-	for range n {
-		<-r.signals
+// sameSignal is for how long after a signal others are taken for the same one: timeout
+// sends it to the program and to its group, and of all who end a service each has its own.
+const sameSignal = time.Second / 2
+
+// abortAfter ends the program at once after another signal than the first.
+func (r *recorder) abortAfter(first time.Time) {
+	for range r.signals {
+		if time.Since(first) >= sameSignal {
+			r.abort()
+			os.Exit(exitInterrupted)
+		}
 	}
-	r.abort()
-	os.Exit(exitInterrupted)
 }
 
 // drain stops sampling and takes what is left in the rings.
