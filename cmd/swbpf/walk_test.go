@@ -334,6 +334,30 @@ func TestWalkCore(t *testing.T) {
 	}
 }
 
+// TestWalkCoreWithoutProgram checks that a stack of a core file whose program is missing
+// says so, and names the flag for it.
+func TestWalkCoreWithoutProgram(t *testing.T) {
+	testenv.Needs(t, "gdb")
+	program := build(t, "walk-missing", "gcc", "-O1", "-g", "-pthread", "-fno-optimize-sibling-calls", "-o", "OUT", walkSource("threads.c"))
+	dir := t.TempDir()
+	moved, core := filepath.Join(dir, "moved"), filepath.Join(dir, "core")
+	testenv.Run(t, exec.Command("cp", program, filepath.Join(dir, "missing")))
+	cmd := exec.Command(filepath.Join(dir, "missing"), "3", "7", "quiet")
+	startReady(t, cmd)
+	waitFor(t, "the program to come to rest", func() bool { return !strings.ContainsAny(threadStates(t, cmd.Process.Pid), "RD") })
+	testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-readnever", "-p", strconv.Itoa(cmd.Process.Pid), "-ex", "generate-core-file "+core))
+	if err := os.Rename(filepath.Join(dir, "missing"), moved); err != nil {
+		t.Fatal(err)
+	}
+	out, _, code := runWalk(t, "--core", core)
+	if want := "  ends here: no-file: the program of the core file could not be read (open " + dir + "/missing: no such file or directory); name it, where it is now, by --exe\n"; code != exitOK || !strings.Contains(out, want) {
+		t.Errorf("exit %d, without %q:\n%s", code, want, out)
+	}
+	if out, stderr, code := runWalk(t, "--core", core, "--exe", moved); code != exitOK || strings.Contains(out, "ends here") {
+		t.Errorf("with --exe: exit %d, %s\n%s", code, stderr, out)
+	}
+}
+
 // damageLastHeader gives the last program header of a core a size that none can have.
 func damageLastHeader(t *testing.T, core string) {
 	t.Helper()

@@ -46,9 +46,26 @@ func (p *processWalk) writeStack(w io.Writer, t *stackWalk) {
 		if r == unwind.StepperFailed {
 			fmt.Fprintf(w, "  ends here: %s\n", printable(t.err.Error()))
 		} else {
-			fmt.Fprintf(w, "  ends here: %s: %s\n", r, r.Help())
+			fmt.Fprintf(w, "  ends here: %s: %s\n", r, printable(p.help(t, r)))
 		}
 	}
+}
+
+// help says more of the reason for which a stack ends early. A core file has no code in
+// it: which file that is missing, and whether there is a flag for it, is known.
+func (p *processWalk) help(t *stackWalk, r unwind.Reason) string {
+	core, ok := p.closer.(*procstate.Core)
+	if !ok || r != unwind.NoFile {
+		return r.Help()
+	}
+	m := core.Libraries().MappingAt(t.stack[len(t.stack)-1].LookupPC())
+	switch {
+	case m == nil || m.ImageErr == nil:
+		return r.Help()
+	case m.Path == core.ExecutablePath():
+		return fmt.Sprintf("the program of the core file could not be read (%v); name it, where it is now, by --exe", m.ImageErr)
+	}
+	return fmt.Sprintf("a file that the process had mapped could not be read (%v); it has to be where it was, as the core file has none of its code", m.ImageErr)
 }
 
 // groupThreads puts threads with the same stack, state and outcome together,
