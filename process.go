@@ -1,9 +1,11 @@
 package swbpf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -52,10 +54,17 @@ type WalkOptions struct {
 	// Threads are those to walk; empty means all.
 	Threads []procstate.ThreadID
 
-	// StackBytes limits what is copied of each stack at a time; 0 stands for
-	// procstate.DefaultStackBytes. Of a stack that is longer the rest is copied
-	// by further stops, a few at most.
+	// StackBytes limits what is copied of each stack at a time. Of a stack that is
+	// longer the rest is copied by further stops, a few at most. 0 stands for
+	// procstate.DefaultStackBytes, and for more at further stops and of goroutines:
+	// 256 MiB of all stacks together.
 	StackBytes int
+
+	// MaxFrames is the number of frames after which the walk of a stack stops with
+	// unwind.TooManyFrames; 0 stands for unwind.DefaultMaxFrames. A frame takes some
+	// 400 bytes: what stacks have beyond that default is bounded by a million frames,
+	// all stacks together.
+	MaxFrames int
 
 	// Goroutines asks for those of a program in Go, all of which are copied while
 	// it stands. With Threads there are none.
@@ -72,6 +81,20 @@ type WalkOptions struct {
 	// StopLimit is how long WalkStopped holds a process that it has walked; 0
 	// is as long as it takes.
 	StopLimit time.Duration
+}
+
+// maxDeepFrames bounds what stacks have beyond unwind.DefaultMaxFrames each, for the
+// memory that frames take.
+const maxDeepFrames = 1_000_000
+
+// FrameBudget is what WalkProcess and WalkStopped leave, with these MaxFrames, to further
+// walks whose frames are kept as well, as those of goroutines, after the stacks given.
+func FrameBudget(maxFrames int, stacks []ThreadStack) unwind.FrameBudget {
+	b := unwind.FrameBudget{Each: maxFrames, Deep: maxDeepFrames}
+	for i := range stacks {
+		b.Keep(len(stacks[i].Frames))
+	}
+	return b
 }
 
 // maxSecondLooks bounds how often threads are captured again because the
@@ -108,25 +131,31 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	}
 	copts.Also = make(map[procstate.ThreadID][]uint64)
 	copts.Goroutines = false
+	budget := FrameBudget(opts.MaxFrames, nil)
 	shared := group()
 	if opts.Goroutines && len(opts.Threads) == 0 {
-		ps.readGoroutines(With(c, shared, nil))
+		ps.readGoroutines(With(c, shared, nil), opts.MaxFrames)
 	}
 	for look := 0; ; look++ {
 		ps.Stopped += c.Stopped
 		w := With(c, shared, nil)
 		copts.Threads = copts.Threads[:0:0]
+		cut := false
 		for i := range c.CapturedThreads() {
 			t := &c.CapturedThreads()[i]
 			s := stacks[t.TID]
 			if s == nil || t.Err != nil {
 				continue
 			}
+			budget.Drop(len(s.Frames))
+			w.MaxFrames = budget.Limit()
 			frames, err := w.WalkStack(nil, t.TID)
 			if look == 0 || len(frames) > 0 {
 				s.Frames, s.Err, s.Walker, s.Blocked = frames, err, w, t.Blocked
 			}
+			budget.Keep(len(s.Frames))
 			if at, ok := c.Missed(); ok && err != nil {
+				cut = cut || isCut(at, s.Frames, copts.Also[t.TID])
 				copts.Also[t.TID] = append(copts.Also[t.TID], at)
 				copts.Threads = append(copts.Threads, t.TID)
 			}
@@ -134,10 +163,28 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		if len(copts.Threads) == 0 || look == maxSecondLooks {
 			return ps, nil
 		}
+		if cut && opts.StackBytes == 0 {
+			copts.StackBytes = min(16*cmp.Or(copts.StackBytes, procstate.DefaultStackBytes), maxStackBytes)
+		}
 		if afterTracer(capture) != nil {
 			return ps, nil // what there is stays true
 		}
 	}
+}
+
+// maxStackBytes bounds what is copied of a stack that is longer than the default: what
+// CaptureOptions have for all stacks together.
+const maxStackBytes = 256 << 20
+
+// isCut reports whether what a walk has missed is the rest of a stack of which a copy has
+// the beginning, and not another one.
+func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
+	const least = 32 << 10 // that is copied of a stack
+	goesOn := func(from uint64) bool { return at > from && at-from >= least && at-from < 2*maxStackBytes }
+	if len(frames) == 0 || at-frames[len(frames)-1].SP() > least {
+		return false
+	}
+	return goesOn(frames[0].SP()) || slices.ContainsFunc(also, goesOn)
 }
 
 // collector picks what walks of a process need beside its stacks.
@@ -172,7 +219,8 @@ func afterTracer(trace func() error) error {
 }
 
 // readGoroutines reads the goroutines of a Walker's process.
-func (p *ProcessStacks) readGoroutines(w *unwind.Walker) {
+func (p *ProcessStacks) readGoroutines(w *unwind.Walker, maxFrames int) {
+	w.MaxFrames = maxFrames
 	gs, err := procstate.ReadGoroutines(w.ProcessState())
 	if p.GoroutinesErr = err; err == nil {
 		p.Goroutines, p.GoroutineWalker = *gs, w

@@ -59,6 +59,7 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		}
 	}
 	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch()}
+	budget := FrameBudget(opts.MaxFrames, nil)
 	if first := procstate.ThreadID(pid); len(opts.Threads) == 0 && !slices.Contains(tids, first) {
 		s := ThreadStack{Thread: findThread(infos, first), Err: procstate.ErrThreadExited}
 		s.State = procstate.StateZombie
@@ -72,11 +73,13 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		}
 		s := ThreadStack{Thread: findThread(infos, tid), Walker: w}
 		s.Blocked = findThread(now, tid).State == procstate.StateDiskWait
+		w.MaxFrames = budget.Limit()
 		s.Frames, s.Err = w.WalkStack(nil, tid)
+		budget.Keep(len(s.Frames))
 		ps.Stacks = append(ps.Stacks, s)
 	}
 	if opts.Goroutines && len(opts.Threads) == 0 {
-		ps.readGoroutines(w)
+		ps.readGoroutines(w, opts.MaxFrames)
 	}
 	release := sync.OnceValue(func() time.Duration {
 		p.Detach()

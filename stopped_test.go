@@ -106,3 +106,40 @@ func TestWalkOptions(t *testing.T) {
 		t.Errorf("by pieces: %d frames, %v", len(got.Frames), got.Err)
 	}
 }
+
+// TestMaxFrames: stacks are walked as deep as they were asked to be, however much has to
+// be copied for that; all of them together have a bound.
+func TestMaxFrames(t *testing.T) {
+	canTrace(t)
+	const depth = 104_825 // that fill a stack of 8 MB
+	tg := start(t, build(t, "recursion.c", "gcc -O1 -pthread -fno-optimize-sibling-calls"), "2", itoa(depth))
+	tg.settle(t)
+	stopped := func(opts swbpf.WalkOptions) (*swbpf.ProcessStacks, error) {
+		return swbpf.WalkStopped(tg.pid, opts, func(*swbpf.ProcessStacks) {})
+	}
+	copied := func(opts swbpf.WalkOptions) (*swbpf.ProcessStacks, error) { return swbpf.WalkProcess(tg.pid, opts) }
+	for name, walk := range map[string]func(swbpf.WalkOptions) (*swbpf.ProcessStacks, error){"copied": copied, "stopped": stopped} {
+		for _, most := range []int{0, 100, depth, 1 << 20} {
+			ps, err := walk(swbpf.WalkOptions{MaxFrames: most})
+			if err != nil || len(ps.Stacks) != 3 {
+				t.Fatalf("%s: %v, %v", name, ps, err)
+			}
+			for _, s := range ps.Stacks[1:] {
+				want, reason := most, error(unwind.TooManyFrames)
+				switch most {
+				case 0:
+					want = unwind.DefaultMaxFrames
+				case 1 << 20:
+					want, reason = depth+5, nil // pause, leaf, run, start_thread, clone3
+				}
+				if len(s.Frames) != want || s.Err != reason {
+					t.Errorf("%s, %d at most: thread %d has %d frames, %v", name, most, s.TID, len(s.Frames), s.Err)
+				}
+			}
+		}
+	}
+	b := swbpf.FrameBudget(1<<20, []swbpf.ThreadStack{{Frames: make([]unwind.Frame, depth)}})
+	if before := swbpf.FrameBudget(1<<20, nil); b.Each != 1<<20 || before.Deep-b.Deep != depth-unwind.DefaultMaxFrames || before.Deep != 1_000_000 {
+		t.Errorf("%+v is left of %+v", b, before)
+	}
+}

@@ -115,6 +115,18 @@ func TestRoomForStacks(t *testing.T) {
 			t.Errorf("%d stacks: %d of each, %d of all", len(test.stacks), each, all)
 		}
 	}
+	// One that is long is taken whole as long as there is room, and cut before others are.
+	c = &goroutineCopy{stackLimit: goroutineBudget}
+	const few = 10_000
+	c.stacks = append(slices.Repeat([]area{{0, 4096}}, few), area{0, goroutineBudget - few*4096})
+	if each, all := c.room(); each != goroutineBudget || all != goroutineBudget {
+		t.Errorf("one long stack: %d of each, %d of all", each, all)
+	}
+	c.stacks[few].end++
+	if each, all := c.room(); each != goroutineBudget-few*4096 || all != goroutineBudget {
+		t.Errorf("one stack too long: %d of each, %d of all", each, all)
+	}
+	c = &goroutineCopy{stackLimit: 1 << 20}
 	c.stacks = slices.Repeat([]area{{0, 1 << 60}}, 1<<10)
 	if each, all := c.room(); each != goroutineBudget>>10 || all != goroutineBudget {
 		t.Errorf("%d stacks: %d of each, %d of all", len(c.stacks), each, all)

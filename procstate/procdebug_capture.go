@@ -37,7 +37,8 @@ type CaptureOptions struct {
 	// Threads are those to capture; empty means all, stopped together.
 	Threads []ThreadID
 
-	// StackBytes limits the copy of each stack; 0 is DefaultStackBytes.
+	// StackBytes limits the copy of each stack; 0 is DefaultStackBytes, and of
+	// goroutines on no thread all that fits.
 	StackBytes int
 
 	// Collect may be nil.
@@ -214,10 +215,15 @@ func (rc *rawCapture) copyStacks(areas []area, opts *CaptureOptions, arena *aren
 			continue
 		}
 		at := th.regs.Raw(sp)
+		var stack area
 		if a, ok := areaAt(areas, at); ok {
-			batch.add(th, max(a.start, at-rc.arch.RedZone), min(a.end, at+limit), arena)
+			stack = area{max(a.start, at-rc.arch.RedZone), min(a.end, at+limit)}
+			batch.add(th, stack.start, stack.end, arena)
 		}
 		for _, at := range opts.Also[th.tid] {
+			if at >= stack.start && at < stack.end && limit > DefaultStackBytes {
+				continue // more of a stack was asked for because of it
+			}
 			if a, ok := areaAt(areas, at); ok {
 				batch.add(th, max(a.start, at-alsoBelow), min(a.end, at+limit), arena)
 			}

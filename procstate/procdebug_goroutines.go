@@ -51,7 +51,7 @@ func newGoroutineCopy(pid, stackBytes int) *goroutineCopy {
 	if err != nil {
 		return nil
 	}
-	c := &goroutineCopy{rt: rt, allgs: lib.Bias + lists.allgs, stackLimit: uint64(cmp.Or(stackBytes, DefaultStackBytes))}
+	c := &goroutineCopy{rt: rt, allgs: lib.Bias + lists.allgs, stackLimit: uint64(cmp.Or(stackBytes, goroutineBudget))}
 	for _, at := range lists.reasons {
 		c.reasons = append(c.reasons, lib.Bias+at)
 	}
@@ -143,17 +143,31 @@ func (rt *GoRuntime) parkedStack(g []byte) (s area, ok bool) {
 }
 
 // room returns how many bytes of each of the stacks to be copied fit, and of all
-// together: of each no more than its limit, and its share where that would be too
-// much. What the target says of its stacks may be anything.
+// together: of each no more than its limit, and no more than leaves as much to the
+// others where that would be too much. What the target says of its stacks may be
+// anything.
 func (c *goroutineCopy) room() (each, all uint64) {
 	each = c.stackLimit
 	for _, s := range c.stacks {
 		all += min(s.end-s.start, each)
 	}
-	if all > goroutineBudget {
-		each, all = min(each, max(goroutineBudget/uint64(len(c.stacks)), minGoShare)), goroutineBudget
+	if all <= goroutineBudget {
+		return each, all
 	}
-	return each, all
+	sizes := make([]uint64, len(c.stacks))
+	for i, s := range c.stacks {
+		sizes[i] = min(s.end-s.start, each)
+	}
+	slices.Sort(sizes)
+	left := uint64(goroutineBudget)
+	for i, size := range sizes {
+		share := left / uint64(len(sizes)-i)
+		if size > share {
+			return min(each, max(share, minGoShare)), goroutineBudget
+		}
+		left -= size
+	}
+	return each, goroutineBudget
 }
 
 // copyStacks copies the stacks to be copied, as much as fits.

@@ -32,6 +32,9 @@ const (
 	exitIncomplete   = 8 // output was written, but a thread could not be stopped or walked at all
 )
 
+// maxWalkFrames are the frames that are shown of a stack at most.
+const maxWalkFrames = 1_000_000
+
 // walkOptions are the flags of walk.
 type walkOptions struct {
 	pids    []int
@@ -62,10 +65,13 @@ copies. The time the process stood still is printed.
 
 Threads of the same state, stack and name, but for numbers in it, are shown
 together. A frame that was not found by plain call frame information shows the
-stepper that found it. Each stack is complete or says why it ends early. Methods
-of Java and functions of Python (CPython 3.7 to 3.15) and of JavaScript (Node 18,
-20 and 22 to 26, on amd64) stand where they run, with their lines: "interpreted"
-where it is not their own code that does.
+stepper that found it. Each stack is complete or says why it ends early: it has
+a million frames at most, and beyond 32,768 each all stacks of a process have a
+million together. Frames that come again and again, up to 16 in turns, are
+shown once with their number, unless --no-group; JSON has them all. Methods of
+Java and functions of Python (CPython 3.7 to 3.15) and of JavaScript (Node 18,
+20 and 22 to 26, on amd64) stand where they run, with their lines:
+"interpreted" where it is not their own code that does.
 
 A thread that waits in a system call has that, and what it is about: a file, the
 ends of a socket, a process, the thread that holds a lock (of glibc or musl, or
@@ -76,18 +82,19 @@ something or for a thread have none: they are shown after the threads, those of
 the same stack, state and creator together, most first, with how long they wait
 since a garbage collection first found them so. A goroutine on a thread is
 named there. Those of the runtime itself are only counted, unless
---goroutines=all. Their stacks are copied with those of the threads, 256 MB at
-most. In JSON, "goroutines" has an object for each group: its "ids", those that
-created them ("parents") and nanoseconds that they wait ("waiting_ns"), in the
-same order; "state", "locked", "system", "created_by", and the frames of the
-first.
+--goroutines=all. Their stacks are copied whole with those of the threads, up
+to 256 MB of them all, and the longest are cut where that is too little. In
+JSON, "goroutines" has an object for each group: its "ids", those that created
+them ("parents") and nanoseconds that they wait ("waiting_ns"), in the same
+order; "state", "locked", "system", "created_by", and the frames of the first.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
 debug information is read before, or between two stops. After --stop-limit the
-process goes on, and what was not read by then says so; to stop it and to set it
-going takes time beyond that, as does what is being read just then. With --tid
-the other threads go on, and may change what they share with the one that stands.
+process goes on, and what was not read by then says so; to stop it and to set
+it going takes time beyond that, as does what is being read just then. With
+--tid the other threads go on, and may change what they share with the one that
+stands.
 
 Exit status: 0; 1 when something went wrong on the way, 2 for wrong usage, 3
 when there is no such process, 4 for a zombie, 5 for a thread of the kernel, 6
@@ -118,7 +125,7 @@ or not walked.`,
 	f.StringVar(&o.core, "core", "", "walk the threads of a core `file`")
 	f.StringVar(&o.exe, "exe", "", "the program `file` of the core, when it is not where it was")
 	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
-	f.BoolVar(&o.noGroup, "no-group", false, "show each thread and goroutine by itself")
+	f.BoolVar(&o.noGroup, "no-group", false, "show each thread and goroutine by itself, and each frame of a recursion")
 	f.StringVar(&o.goes, "goroutines", "yes", "`which` goroutines of a Go program to show: yes, all (those of the runtime too) or no")
 	f.BoolVar(&o.args, "args", false, "show the parameters of each function")
 	f.BoolVar(&o.locals, "locals", false, "show parameters and local variables; the process stands until they are read")
@@ -223,7 +230,7 @@ func (o *walkOptions) run(w io.Writer) (err error) {
 }
 
 func (o *walkOptions) write(out io.Writer, pw *processWalk) error {
-	pw.locals = o.locals
+	pw.locals, pw.whole = o.locals, o.noGroup
 	if o.json {
 		return writeWalkJSON(out, pw)
 	}
@@ -295,7 +302,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	begin := time.Now()
 	probes := openProbes(pid)
 	defer probes.close()
-	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines()}
+	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines(), MaxFrames: maxWalkFrames}
 	waits := readWaits(pid)
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {
@@ -320,6 +327,7 @@ func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *
 			stackWalk: stackWalk{walker: s.Walker, stack: s.Frames, err: s.Err},
 		})
 	}
+	p.frames = stackwalk.FrameBudget(maxWalkFrames, ps.Stacks)
 	p.takeGoroutines(ctx, ps.GoroutineWalker, &ps.Goroutines, ps.GoroutinesErr, o)
 }
 
@@ -337,7 +345,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	if n := len(core.Damaged); n > 0 {
 		fmt.Fprintf(os.Stderr, "%s is damaged: %s (from 0: %s) cannot be right, and what they tell of is left out\n", o.core, plural(n, "program header"), ranges(slices.Clone(core.Damaged)))
 	}
-	pw := &processWalk{pid: core.PID(), exe: core.ExecutablePath(), arch: core.Arch(), closer: core}
+	pw := &processWalk{pid: core.PID(), exe: core.ExecutablePath(), arch: core.Arch(), closer: core, frames: stackwalk.FrameBudget(maxWalkFrames, nil)}
 	tids, err := w.Threads()
 	if err != nil {
 		core.Close()
@@ -351,7 +359,9 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		if i == 0 && core.Signal != 0 {
 			t.state = unix.SignalName(unix.Signal(core.Signal))
 		}
+		w.MaxFrames = pw.frames.Limit()
 		t.stack, t.err = w.WalkStack(nil, tid)
+		pw.frames.Keep(len(t.stack))
 		pw.threads = append(pw.threads, t)
 	}
 	if len(pw.threads) == 0 {

@@ -25,6 +25,9 @@ type processWalk struct {
 
 	variables bool // were read
 	locals    bool // shall be written, beside parameters
+	whole     bool // recursion shall be written frame by frame
+
+	frames unwind.FrameBudget // what is left for further stacks
 }
 
 // stackWalk is one stack.

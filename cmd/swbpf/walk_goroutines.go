@@ -78,6 +78,7 @@ func (p *processWalk) takeGoroutines(ctx context.Context, w *unwind.Walker, gs *
 			out.late++
 			continue
 		}
+		w.MaxFrames = p.frames.Limit()
 		frames, err = stackwalk.WalkGoroutine(w, frames[:0], &g)
 		key = goroutineKey(key[:0], &g, frames, err)
 		group := index[string(key)]
@@ -88,6 +89,7 @@ func (p *processWalk) takeGoroutines(ctx context.Context, w *unwind.Walker, gs *
 			} else {
 				stack = &stackWalk{walker: w, stack: slices.Clone(frames), err: err}
 				out.stacks = append(out.stacks, stack)
+				p.frames.Keep(len(frames))
 			}
 			group = &goroutineGroup{first: g, stackWalk: stack}
 			index[string(key)] = group
@@ -237,7 +239,7 @@ func (p *processWalk) jsonGoroutines(out *jsonProcess) {
 	}
 	for _, g := range p.goroutines.groups {
 		j := jsonGoroutines{IDs: g.ids, Parents: g.parents, State: g.first.State(), Locked: g.first.Locked, System: g.first.System,
-			CreatedBy: jsonCreatedBy{PC: hex(g.first.CreatedPC)}, Complete: g.complete(), Reason: g.reason(), Frames: p.jsonFrames(g.stackWalk)}
+			CreatedBy: jsonCreatedBy{PC: hex(g.first.CreatedPC)}, Complete: g.complete(), Reason: g.reason()}
 		for _, d := range g.waiting {
 			j.WaitingNs = append(j.WaitingNs, d.Nanoseconds())
 		}

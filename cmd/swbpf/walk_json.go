@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"strconv"
@@ -97,14 +98,15 @@ type (
 	}
 )
 
-// writeWalkJSON writes a process as one line.
+// writeWalkJSON writes a process as one line. Frames may be very many: they are written
+// one by one, where the others have room for them.
 func writeWalkJSON(w io.Writer, p *processWalk) error {
 	out := jsonProcess{PID: p.pid, Exe: p.exe, Arch: p.arch.Name, StoppedNs: p.stopped.Nanoseconds(),
 		WalkNs: p.took.Nanoseconds(), Threads: make([]jsonThread, 0, len(p.threads))}
 	for i := range p.threads {
 		t := &p.threads[i]
 		jt := jsonThread{TID: int32(t.tid), Name: t.name, State: t.state, Complete: t.complete(),
-			Reason: t.reason(), Frames: p.jsonFrames(&t.stackWalk)}
+			Reason: t.reason()}
 		if t.goroutine != nil {
 			jt.Goroutine = t.goroutine.ID
 		}
@@ -114,21 +116,59 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 		out.Threads = append(out.Threads, jt)
 	}
 	p.jsonGoroutines(&out)
-	return json.NewEncoder(w).Encode(&out)
+	text, err := json.Marshal(&out)
+	if err != nil {
+		return err
+	}
+	const room = `"frames":` // which no string has: quotes in one are escaped
+	for _, t := range p.jsonStacks() {
+		at := bytes.Index(text, []byte(room+"null")) + len(room)
+		if _, err := w.Write(text[:at]); err != nil {
+			return err
+		}
+		if err := p.writeJSONFrames(w, t); err != nil {
+			return err
+		}
+		text = text[at+len("null"):]
+	}
+	_, err = w.Write(append(text, '\n'))
+	return err
 }
 
-// jsonFrames returns the frames of a stack.
-func (p *processWalk) jsonFrames(t *stackWalk) []jsonFrame {
-	out := make([]jsonFrame, 0, len(t.frames))
+// jsonStacks returns the stacks in the order of the JSON form.
+func (p *processWalk) jsonStacks() (stacks []*stackWalk) {
+	for i := range p.threads {
+		stacks = append(stacks, &p.threads[i].stackWalk)
+	}
+	for _, g := range p.goroutines.groups {
+		stacks = append(stacks, g.stackWalk)
+	}
+	return stacks
+}
+
+// writeJSONFrames writes the frames of a stack.
+func (p *processWalk) writeJSONFrames(w io.Writer, t *stackWalk) error {
+	text := []byte{'['}
 	for j := range t.frames {
 		jf := jsonFrameOf(p.arch, j, &t.frames[j])
 		if p.variables {
 			vars := jsonVariablesOf(&t.frames[j])
 			jf.Variables = &vars
 		}
-		out = append(out, jf)
+		frame, err := json.Marshal(&jf)
+		if err != nil {
+			return err
+		}
+		if j > 0 {
+			text = append(text, ',')
+		}
+		if _, err := w.Write(append(text, frame...)); err != nil {
+			return err
+		}
+		text = text[:0]
 	}
-	return out
+	_, err := w.Write(append(text, ']'))
+	return err
 }
 
 func jsonFrameOf(a *procstate.Arch, index int, f *walkFrame) jsonFrame {

@@ -40,7 +40,11 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 
 // writeStack writes the frames of a stack and why it ends early, if it does.
 func (p *processWalk) writeStack(w io.Writer, t *stackWalk) {
-	writeFrames(w, p.arch, t.frames, p.locals)
+	runs := []frameRun{{0, len(t.frames), 0}}
+	if !p.whole {
+		runs = foldRecursion(t.frames)
+	}
+	writeFrames(w, p.arch, t.frames, runs, p.locals)
 	if !t.complete() && len(t.stack) > 0 {
 		r := unwind.ReasonOf(t.err)
 		if r == unwind.StepperFailed {
@@ -54,6 +58,12 @@ func (p *processWalk) writeStack(w io.Writer, t *stackWalk) {
 // help says more of the reason for which a stack ends early. A core file has no code in
 // it: which file that is missing, and whether there is a flag for it, is known.
 func (p *processWalk) help(t *stackWalk, r unwind.Reason) string {
+	switch r {
+	case unwind.StackCut:
+		return "the stack is longer than what is copied of it, 256 MB of all stacks together; with --args they are read where they are"
+	case unwind.TooManyFrames:
+		return fmt.Sprintf("a stack has %s frames at most here, or %s where others are as deep", thousands(maxWalkFrames), thousands(unwind.DefaultMaxFrames))
+	}
 	core, ok := p.closer.(*procstate.Core)
 	if !ok || r != unwind.NoFile {
 		return r.Help()
@@ -228,17 +238,25 @@ func ranges[ID procstate.ThreadID | uint64 | int](ids []ID) string {
 const maxNameColumn = 48
 
 // writeFrames writes one line a frame: number, address, function+offset,
-// module, source line, and how it was found when that was not plain CFI.
-func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool) {
-	width := 0
-	labels := make([]string, len(frames))
-	for i := range frames {
-		labels[i] = printable(frames[i].label())
-		if n := len(labels[i]); n <= maxNameColumn {
-			width = max(width, n)
+// module, source line, and how it was found when that was not plain CFI. Of recursion it
+// writes the first frames, and how many more there are.
+func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, runs []frameRun, locals bool) {
+	width, digits := 0, max(3, len(strconv.Itoa(len(frames)-1)))
+	for _, r := range runs {
+		for i := r.start; i < r.end; i++ {
+			if n := len(printable(frames[i].label())); n <= maxNameColumn {
+				width = max(width, n)
+			}
 		}
 	}
-	for i := range frames {
+	for _, r := range runs {
+		writeRun(w, a, frames, r, digits, width, locals)
+	}
+}
+
+// writeRun writes some frames, with columns of so many characters for their numbers and names.
+func writeRun(w io.Writer, a *procstate.Arch, frames []walkFrame, r frameRun, digits, width int, locals bool) {
+	for i := r.start; i < r.end; i++ {
 		f := &frames[i]
 		addr := fmt.Sprintf("0x%0*x", 2*a.AddressWidth, f.frame.PC())
 		switch {
@@ -247,7 +265,7 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool
 		case f.inlined:
 			addr = strings.Repeat(" ", len(addr)-7) + "inlined"
 		}
-		line := fmt.Sprintf("  #%-3d %s  %-*s", i, addr, width, labels[i])
+		line := fmt.Sprintf("  #%-*d %s  %-*s", digits, i, addr, width, printable(f.label()))
 		if f.module != "" {
 			line += "  " + printable(filepath.Base(f.module))
 		}
@@ -265,6 +283,21 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, locals bool
 			io.WriteString(w, printableLines(f.locals()))
 		}
 	}
+	switch {
+	case r.more > 0 && r.end-r.start == 1:
+		fmt.Fprintf(w, "  ... %s more of frame #%d\n", thousands(r.more), r.start)
+	case r.more > 0:
+		fmt.Fprintf(w, "  ... %s more of frames #%d-#%d\n", thousands(r.more), r.start, r.end-1)
+	}
+}
+
+// thousands writes a number with a comma after each thousand: "104,825".
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }
 
 // label is the name and offset, or the module's offset where there is no name.

@@ -132,7 +132,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 }
 
 // foldStack writes a stack in one line, top first, recursion counted:
-// "poll < loop x3 < main".
+// "poll < loop x3 < main", and "(even < odd) x40" where more than one comes in turns.
 func foldStack(t *stackWalk) string {
 	if len(t.frames) == 0 {
 		return t.reason()
@@ -152,6 +152,7 @@ func foldStack(t *stackWalk) string {
 		}
 		parts = append(parts, name)
 	}
+	parts = foldTurns(parts)
 	if !t.complete() {
 		parts = append(parts, "["+t.reason()+"]")
 	}
