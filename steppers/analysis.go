@@ -170,6 +170,9 @@ func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Map
 	r, ok := code.RuleAt(vaddr)
 	if !ok {
 		e := a.code.get(m.Image)
+		if e == nil {
+			return // the Go stepper has code of its own
+		}
 		if code = e.alone.at(m.Image, vaddr); code == nil {
 			return
 		}
