@@ -1,7 +1,9 @@
 package procstate
 
 import (
+	"fmt"
 	"math/rand"
+	"runtime"
 	"testing"
 )
 
@@ -28,6 +30,132 @@ func (countingReader) ReadAt(b []byte, off int64) (int, error) {
 		b[i] = byte((off + int64(i)) >> 12)
 	}
 	return len(b), nil
+}
+
+// checkRuns checks what is said of the lists in an AddressSpace.
+func checkRuns(t *testing.T, s *AddressSpace) {
+	t.Helper()
+	count, end := 0, uint64(0)
+	for i := range s.runs {
+		r := &s.runs[i]
+		if len(r.maps) == 0 || len(r.maps) > maxRun || r.start != r.maps[0].Start {
+			t.Fatalf("run %d of %d: %d mappings, start %#x", i, len(s.runs), len(r.maps), r.start)
+		}
+		for _, m := range r.maps {
+			if m.Start < end || m.Start >= m.End {
+				t.Fatalf("mapping out of order: %+v", m)
+			}
+			end = m.End
+		}
+		count += len(r.maps)
+	}
+	if count != s.Len() || len(s.Mappings()) != count {
+		t.Fatalf("%d mappings, %d by Len, %d by Mappings", count, s.Len(), len(s.Mappings()))
+	}
+	if h := s.Highest(); count > 0 && h != s.Mappings()[count-1] || count == 0 && h != nil {
+		t.Fatalf("highest mapping %+v", h)
+	}
+}
+
+// As TestAddressSpaceModel, with so many mappings that they are in several runs, and
+// with clones that live on while either side changes.
+func TestAddressSpaceModelMany(t *testing.T) {
+	const pages = 2048
+	type modelled struct {
+		s     *AddressSpace
+		model *[pages]uint64 // serial<<32 | file page; 0: unmapped
+	}
+	rnd := rand.New(rand.NewSource(1))
+	spaces := []modelled{{new(AddressSpace), new([pages]uint64)}}
+	for serial := uint64(1); serial < 30000; serial++ {
+		at := rnd.Intn(len(spaces))
+		of := spaces[at]
+		first, n := uint64(rnd.Intn(pages)), uint64(1)
+		switch rnd.Intn(200) {
+		case 0: // a wide one
+			n = uint64(rnd.Intn(pages))
+		case 1:
+			of.s.Clear()
+			*of.model = [pages]uint64{}
+		case 2:
+			clone := modelled{of.s.Clone(), new([pages]uint64)}
+			*clone.model = *of.model
+			if len(spaces) == 4 {
+				spaces[rnd.Intn(4)] = clone
+			} else {
+				spaces = append(spaces, clone)
+			}
+		default:
+			n += uint64(rnd.Intn(3))
+		}
+		n = min(n, pages-first)
+		if rnd.Intn(4) == 0 {
+			of.s.Remove(first<<12, (first+n)<<12)
+			clear(of.model[first : first+n])
+		} else {
+			of.s.Insert(&Mapping{Start: first << 12, End: (first + n) << 12, Offset: serial << 32})
+			for i := first; i < first+n; i++ {
+				of.model[i] = serial<<32 + (i-first)<<12
+			}
+		}
+		if serial%500 != 0 {
+			continue
+		}
+		for _, of := range spaces {
+			checkRuns(t, of.s)
+			for i, want := range of.model {
+				addr := uint64(i)<<12 + 0xfff
+				m := of.s.MappingAt(addr)
+				if (m == nil) != (want == 0) || m != nil && m.Offset+(addr-m.Start)&^0xfff != want {
+					t.Fatalf("page %d: %+v, want %#x", i, m, want)
+				}
+				if of.s.Overlaps(addr, addr+1) != (want != 0) {
+					t.Fatalf("page %d: overlaps %v", i, want == 0)
+				}
+			}
+		}
+	}
+}
+
+// A change among very many mappings, as a process makes that maps the same addresses
+// again and again, must not copy them all.
+func TestAddressSpaceChurns(t *testing.T) {
+	const count, changes = 20000, 2000
+	var s AddressSpace
+	for i := range uint64(count) {
+		s.Insert(&Mapping{Start: i * 0x3000, End: i*0x3000 + 0x2000})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range uint64(changes) {
+		at := i * 7919 % count * 0x3000
+		s.Insert(&Mapping{Start: at + 0x1000, End: at + 0x4000})
+		s.Insert(&Mapping{Start: at, End: at + 0x1000})
+		s.Remove(at, at+0x1000)
+	}
+	runtime.ReadMemStats(&after)
+	if n := (after.TotalAlloc - before.TotalAlloc) / changes; n > 2048 {
+		t.Errorf("%d bytes for three changes", n)
+	}
+	checkRuns(t, &s)
+}
+
+// The mappings near an address range are those that overlap it, and one on each side.
+func TestAddressSpaceNear(t *testing.T) {
+	var s AddressSpace
+	for i := range uint64(3 * maxRun) {
+		s.Insert(&Mapping{Start: i * 0x3000, End: i*0x3000 + 0x2000})
+	}
+	for _, test := range []struct{ first, last uint64 }{{0, 0}, {1, 1}, {maxRun - 1, maxRun}, {maxRun, maxRun}, {10, 3*maxRun - 1}} {
+		near := s.near(test.first*0x3000+0x1000, test.last*0x3000+0x1001)
+		from, to := max(test.first, 0), min(test.last+1, 3*maxRun-1)
+		if uint64(len(near)) != to-from+1 || near[0].Start != from*0x3000 || near[len(near)-1].Start != to*0x3000 {
+			t.Errorf("%d to %d: %d mappings", test.first, test.last, len(near))
+		}
+	}
+	if near := new(AddressSpace).near(0, 1); len(near) != 0 {
+		t.Errorf("%d mappings of an empty space", len(near))
+	}
 }
 
 // Inserts and removals are compared with a model that knows each page.
@@ -69,11 +197,7 @@ func TestAddressSpaceModel(t *testing.T) {
 					}
 				}
 			}
-			for i, m := range s.Mappings() {
-				if i > 0 && s.Mappings()[i-1].End > m.Start || m.Start >= m.End {
-					t.Fatalf("mappings out of order: %+v", m)
-				}
-			}
+			checkRuns(t, &s)
 		}
 	}
 }
@@ -193,23 +317,59 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-func BenchmarkMappingAt(b *testing.B) {
-	var s AddressSpace
-	for i := range uint64(400) {
-		s.Insert(&Mapping{Start: i * 0x3000, End: i*0x3000 + 0x1000})
+// BenchmarkAddressSpaceChurn maps a place again and again, each time another.
+func BenchmarkAddressSpaceChurn(b *testing.B) {
+	for _, count := range []uint64{20, 60, 300, 8000, 65000} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			var s AddressSpace
+			for i := range count {
+				s.Insert(&Mapping{Start: i * 0x3000, End: i*0x3000 + 0x1000})
+			}
+			b.ReportAllocs()
+			at := uint64(0)
+			for b.Loop() {
+				at = (at + 7919) % count
+				s.Insert(&Mapping{Start: at * 0x3000, End: at*0x3000 + 0x1000})
+			}
+		})
 	}
-	b.Run("same", func(b *testing.B) {
-		for b.Loop() {
-			s.MappingAt(0x3000 * 77)
+}
+
+// BenchmarkAddressSpaceFork is a process that forks, each child of which maps something.
+func BenchmarkAddressSpaceFork(b *testing.B) {
+	for _, count := range []uint64{60, 300} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			var s AddressSpace
+			for i := range count {
+				s.Insert(&Mapping{Start: i * 0x3000, End: i*0x3000 + 0x1000})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Clone().Insert(&Mapping{Start: 0x3000, End: 0x4000})
+			}
+		})
+	}
+}
+
+func BenchmarkMappingAt(b *testing.B) {
+	for _, count := range []uint64{20, 60, 400} {
+		var s AddressSpace
+		for i := range count {
+			s.Insert(&Mapping{Start: i * 0x3000, End: i*0x3000 + 0x1000})
 		}
-	})
-	b.Run("other", func(b *testing.B) {
-		addr := uint64(0)
-		for b.Loop() {
-			addr = (addr + 0x3000*131) % (0x3000 * 400)
-			s.MappingAt(addr)
-		}
-	})
+		b.Run(fmt.Sprintf("same of %d", count), func(b *testing.B) {
+			for b.Loop() {
+				s.MappingAt(0x3000 * 7)
+			}
+		})
+		b.Run(fmt.Sprintf("other of %d", count), func(b *testing.B) {
+			addr := uint64(0)
+			for b.Loop() {
+				addr = (addr + 0x3000*131) % (0x3000 * count)
+				s.MappingAt(addr)
+			}
+		})
+	}
 }
 
 func TestMappingAtAllocates(t *testing.T) {

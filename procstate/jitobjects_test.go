@@ -102,7 +102,7 @@ func jitProcessOf(t testing.TB, read func(addr uint64, buf []byte) bool) *jitPro
 	im.segs = []Segment{{Filesz: 0x1000, Memsz: 0x1000, Flags: elf.PF_X}}
 	space := new(AddressSpace)
 	space.Insert(&Mapping{Start: 0x1000, End: 0x2000, Path: "program", Image: im})
-	space.maps[0].Bias = 0
+	space.Mappings()[0].Bias = 0
 	return &jitProcess{NewSnapshot(AMD64, 1, "program", space), read}
 }
 

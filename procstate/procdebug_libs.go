@@ -162,6 +162,9 @@ func (l *liveLibraries) standIn(space *AddressSpace) {
 // Mappings returns the executable mappings, in order of address.
 func (l *liveLibraries) Mappings() []*Mapping { return l.published().Mappings() }
 
+// Highest returns the mapping of the highest addresses, nil without any.
+func (l *liveLibraries) Highest() *Mapping { return l.published().Highest() }
+
 // MappingAt implements LibraryState.
 func (l *liveLibraries) MappingAt(addr uint64) *Mapping { return l.published().find(addr) }
 

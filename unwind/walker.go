@@ -204,9 +204,9 @@ func (w *Walker) begin(another bool) {
 // addressBits returns the bits of which there is one in the address of any
 // mapping, and those below.
 func addressBits(libs procstate.LibraryState) uint64 {
-	if s, ok := libs.(interface{ Mappings() []*procstate.Mapping }); ok {
-		if m := s.Mappings(); len(m) > 0 {
-			return 1<<bits.Len64(m[len(m)-1].End-1) - 1
+	if s, ok := libs.(interface{ Highest() *procstate.Mapping }); ok {
+		if m := s.Highest(); m != nil {
+			return 1<<bits.Len64(m.End-1) - 1
 		}
 	}
 	return ^uint64(0)
