@@ -24,7 +24,8 @@ type Process struct {
 	Exited   bool
 	ExitTime uint64
 
-	refreshed uint64 // time of the last Refresh
+	refresh uint64 // CLOCK_MONOTONIC ns from which on a Refresh reads again
+	isSlow  bool   // the last one took long
 
 	// Data is for the user of the table. It is nil in a new process and after
 	// an exec: what was attached described another program.

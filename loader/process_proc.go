@@ -120,12 +120,15 @@ func (p *Process) replace(fresh *Process) {
 // meant for when a sample's PC is in no mapping; within a second of the last
 // time it does nothing. It reports whether mappings were added.
 func (p *Processes) Refresh(proc *Process) bool {
-	now := monotonic()
-	if p.procs == nil || proc.KernelThread || proc.Exited || (proc.refreshed != 0 && now-proc.refreshed < refreshEvery) {
+	began := monotonic()
+	if p.procs == nil || proc.KernelThread || proc.Exited || began < proc.refresh || proc.isSlow && began < p.reread {
 		return false
 	}
-	proc.refreshed = now
 	space, err := p.images.LoadAddressSpace(proc.PID)
+	proc.refresh = afterRest(began, refreshEvery)
+	if proc.isSlow = monotonic()-began > slowRead; proc.isSlow {
+		p.reread = afterRest(began, 0)
+	}
 	if err != nil {
 		return false
 	}
@@ -135,14 +138,19 @@ func (p *Processes) Refresh(proc *Process) bool {
 			continue
 		}
 		p.announce(proc.PID, m.Image, m.Start, m.Offset)
-		proc.insert(m)
+		p.add(proc, m)
 		added = true
 	}
 	return added
 }
 
-// refreshEvery bounds how often a process is looked at again.
-const refreshEvery = uint64(time.Second)
+// refreshEvery bounds how often a process is looked at again. Those for which that took
+// longer than slowRead, as they have tens of thousands of mappings, have to share a
+// twentieth of the time.
+const (
+	refreshEvery = uint64(time.Second)
+	slowRead     = uint64(5 * time.Millisecond)
+)
 
 // load reads a process from /proc. It returns nil when there is none.
 func (p *Processes) load(pid int32) *Process {

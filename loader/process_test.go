@@ -3,8 +3,10 @@ package loader
 import (
 	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"os/exec"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -204,6 +206,119 @@ func TestRecoverLater(t *testing.T) {
 	p.Advance(3)
 	if p.procs[int32(os.Getpid())] == nil || p.lossy {
 		t.Errorf("%d processes, lossy: %v", len(p.procs), p.lossy)
+	}
+}
+
+// A process that maps code without end has no more than so many events queued. What is
+// left out is counted, other processes are followed as ever, and its mappings are read
+// anew once.
+func TestQueueOfOneProcess(t *testing.T) {
+	self := int32(os.Getpid())
+	p := newTable()
+	for i := range uint64(3 * maxOfProcess) {
+		e := anon(1+i, self, 0x1000*(1+i%16), 0x1000)
+		if i%5 == 4 {
+			e = SidebandEvent{Kind: SidebandComm, Time: 1 + i, PID: self, TID: self, Comm: "x"}
+		}
+		p.take(&e)
+	}
+	for _, e := range []SidebandEvent{anon(1<<20, pidA, 0x1000, 0x1000), fork(1<<20+1, self, pidB), execed(1<<20+2, pidB, "x")} {
+		p.take(&e)
+	}
+	if len(p.pending) != maxOfProcess+3 || p.LeftOut() != 2*maxOfProcess {
+		t.Errorf("%d events are queued, %d left out", len(p.pending), p.LeftOut())
+	}
+	p.Advance(10)
+	if len(p.stale) != 0 || p.Process(self).Space.MappingAt(0x1000) == nil {
+		t.Error("the process was read anew ahead of time")
+	}
+	p.Advance(1 << 21)
+	if len(p.stale) != 0 || len(p.waits) != 0 {
+		t.Errorf("%d processes are still to be read, %d have events", len(p.stale), len(p.waits))
+	}
+	here := uint64(reflect.ValueOf(TestQueueOfOneProcess).Pointer())
+	if space := p.Process(self).Space; space.MappingAt(here) == nil || space.MappingAt(0x1000) != nil {
+		t.Error("the process has the mappings that were told of, and not its own")
+	}
+	if a, b := describe(p.procs[pidA]), describe(p.procs[pidB]); a != "b" || b != "x" {
+		t.Errorf("others: %q, %q", a, b)
+	}
+	// There is room again.
+	e := anon(1<<22, self, 0x1000, 0x1000)
+	if p.take(&e); p.LeftOut() != 2*maxOfProcess {
+		t.Error("an event was left out while none waited")
+	}
+}
+
+// However many processes there are, so many events are queued and no more, and that some
+// are missing is dealt with as a loss.
+func TestQueueOfAll(t *testing.T) {
+	p := newTable(pidA)
+	for i := range int32(maxWaiting + 100) {
+		e := fork(uint64(1+i), pidB, pidC+i)
+		p.take(&e)
+	}
+	if len(p.pending) != maxWaiting || p.LeftOut() != 100 || p.pending[maxWaiting-1].Kind != SidebandLost {
+		t.Errorf("%d events are queued, %d left out", len(p.pending), p.LeftOut())
+	}
+	p.Advance(math.MaxUint64)
+	if p.resync == 0 || p.lossy {
+		t.Error("the table was not read anew")
+	}
+}
+
+// A process has so many mappings and no more; those in excess are counted, and it is to be
+// read anew.
+func TestMappingsOfOneProcess(t *testing.T) {
+	p := newTable()
+	p.reread = math.MaxUint64
+	for i := range uint64(maxMappings + 100) {
+		e := anon(1, pidA, 0x3000*(1+i), 0x3000)
+		p.apply(&e)
+	}
+	space := p.Process(pidA).Space
+	if space.Len() != maxMappings || p.LeftOut() != 100 || !p.stale[p.procs[pidA]] {
+		t.Errorf("%d mappings, %d left out", space.Len(), p.LeftOut())
+	}
+	for i := range uint64(maxMappings) { // in the midst of others
+		e := anon(1, pidA, 0x3000*(1+i)+0x1000, 0x1000)
+		p.apply(&e)
+	}
+	if n := space.Len(); n > 2*maxMappings+1 {
+		t.Errorf("%d mappings", n)
+	}
+}
+
+// Events that come in between are put in order, whichever there are.
+func TestQueueOrder(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	p := newTable()
+	due, upTo := 0, uint64(0)
+	for range 2000 {
+		for range rnd.IntN(20) {
+			e := anon(upTo+uint64(rnd.IntN(500)), pidA, 0x1000, 0x1000)
+			p.take(&e)
+		}
+		waiting := len(p.pending) - p.next
+		upTo += uint64(rnd.IntN(40))
+		queue, keys := p.due(upTo)
+		for i, k := range keys {
+			if i > 0 && (k.time < keys[i-1].time || k.time == keys[i-1].time && k.i < keys[i-1].i) || k.time > upTo || queue[k.i].Time != k.time {
+				t.Fatalf("event %d of %d up to %d: %+v after %+v", i, len(keys), upTo, k, keys[max(i-1, 0)])
+			}
+		}
+		due += len(keys)
+		for i := range p.pending {
+			if e := &p.pending[i]; !e.due && e.Time <= upTo {
+				t.Fatalf("an event of %d is not due at %d", e.Time, upTo)
+			}
+		}
+		if len(p.pending)-p.next != waiting-len(keys) {
+			t.Fatalf("%d events wait, want %d", len(p.pending)-p.next, waiting-len(keys))
+		}
+	}
+	if due == 0 {
+		t.Error("none were due")
 	}
 }
 

@@ -76,8 +76,11 @@ type Processes struct {
 	exits  []exit // in order of time
 	gone   map[int32]uint64
 	now    uint64 // time of the last Advance
-	resync uint64 // when the table was last read anew after a loss of records, or that was tried
+	resync uint64 // CLOCK_MONOTONIC ns from which on the table may be read anew, after a loss of records
 	lossy  bool   // records were lost, and the table was not read anew since
+
+	stale  map[*Process]bool // whose mappings are to be read anew, as some are not known
+	reread uint64            // CLOCK_MONOTONIC ns from which on a process may be read again that takes long
 
 	mu      sync.Mutex
 	pending []SidebandEvent // the queue, as events came
@@ -85,6 +88,8 @@ type Processes struct {
 	next    int             // those of the keys before it were due
 	keyed   int             // so many of pending have keys
 	sorted  bool
+	waits   map[int32]int  // of the queue, mappings and names by process
+	leftOut uint64         // events that were not queued, or not applied, as there were too many
 	latest  uint64         // the greatest time of an event that came
 	taken   int            // events since tookSince
 	synced  uint64         // time of the last SyncCPUs
@@ -130,6 +135,7 @@ func NewProcesses(cfg ProcessesConfig) *Processes {
 		sideband: cmp.Or(cfg.Sideband, new(Sideband)), images: cmp.Or(cfg.Images, new(procstate.Images)), onImage: cfg.OnImage, onBPF: cfg.OnBPF,
 		goPrograms: make(map[programFile]goProcess),
 		procs:      make(map[int32]*Process), gone: make(map[int32]uint64), onNews: cfg.OnNews, onFilled: cfg.OnFilled,
+		stale: make(map[*Process]bool), waits: make(map[int32]int),
 	}
 	if len(cfg.PIDs) > 0 {
 		p.only, p.wanted = make(map[int32]bool), make(map[int32]bool)
@@ -216,6 +222,9 @@ func (p *Processes) Heed(n *NewPrograms) error {
 func (p *Processes) lookAgain(started []programFile) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.wanted == nil {
+		return // all are opened as they come
+	}
 	for _, f := range started {
 		if _, isGo := p.goPrograms[f]; isGo {
 			continue
@@ -296,6 +305,9 @@ func (p *Processes) take(e *SidebandEvent) {
 	switch {
 	case e.isOfThread():
 		return
+	case p.isTooMuch(e):
+		p.leftOut++
+		return
 	case e.Kind == SidebandFork && p.wanted != nil && p.wanted[e.PPID]:
 		p.wanted[e.PID] = true
 	case e.Kind == SidebandMmap && (p.wanted == nil || p.wanted[e.PID]):
@@ -309,6 +321,33 @@ func (p *Processes) take(e *SidebandEvent) {
 	p.latest = max(p.latest, e.Time)
 	p.pending = append(p.pending, *e)
 	p.taken++
+}
+
+// isTooMuch reports whether an event is not to be queued. The last one before those
+// that are not tells that they are missing.
+func (p *Processes) isTooMuch(e *SidebandEvent) bool {
+	switch n := len(p.pending) - p.next; {
+	case n >= maxWaiting:
+		return true
+	case n == maxWaiting-1:
+		*e = SidebandEvent{Kind: SidebandLost, Time: e.Time, CPU: e.CPU}
+	case e.isOfMany():
+		n := p.waits[e.PID] + 1
+		if n > maxOfProcess {
+			return true
+		}
+		p.waits[e.PID] = n
+		e.last = n == maxOfProcess
+	}
+	return false
+}
+
+// LeftOut returns how many events were not taken in, or mappings not kept, because
+// there were too many: at a time, or of one process, whose mappings are read anew then.
+func (p *Processes) LeftOut() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.leftOut
 }
 
 // look opens the file of a mapping.
@@ -387,6 +426,9 @@ func (p *Processes) Advance(t uint64) {
 	p.now = max(p.now, t)
 	if p.lossy {
 		p.recover()
+	}
+	if len(p.stale) > 0 {
+		p.readStale()
 	}
 }
 

@@ -26,15 +26,65 @@ const resyncEvery = uint64(time.Second)
 // with 200 processes in it.
 const keepEvents = 4096
 
+// What may wait to be applied: a program that maps code in a loop makes a million events
+// a second, and what has come must be dealt with in a fraction of one.
+const (
+	maxWaiting   = 1 << 18 // events
+	maxOfProcess = 1 << 14 // of them, mappings and names of one process
+)
+
+// maxMappings bounds the executable mappings of a process that are kept. What a program
+// unmaps is not reported: those that come to more are read anew first.
+const maxMappings = procstate.MaxLoaded
+
 // recover reads the table anew after records were lost, not too often. Where it cannot, it tries
 // again.
 func (p *Processes) recover() {
-	now := monotonic()
-	if now-p.resync <= resyncEvery {
+	began := monotonic()
+	if began < p.resync {
 		return
 	}
-	p.resync = now
 	p.lossy = p.Bootstrap() != nil
+	p.resync = afterRest(began, resyncEvery)
+}
+
+// afterRest returns when to do something again that began at a time: it is to take a
+// twentieth of the time at most, and to be done no more often than each so many ns.
+func afterRest(began, interval uint64) uint64 {
+	now := monotonic()
+	return now + max(interval, 20*(now-began))
+}
+
+// readStale reads processes anew of which mappings are missing, one at a time.
+func (p *Processes) readStale() {
+	began := monotonic()
+	if began < p.reread {
+		return
+	}
+	for proc := range p.stale {
+		delete(p.stale, proc)
+		if p.procs[proc.PID] != proc || proc.Exited {
+			continue
+		}
+		if fresh := p.load(proc.PID); fresh != nil && fresh.Space.Len() > 0 {
+			proc.replace(fresh)
+		}
+		break
+	}
+	p.reread = afterRest(began, 0)
+}
+
+// add adds a mapping to a process, unless it has very many. What takes the place of
+// others may cut them in two, and make them more still.
+func (p *Processes) add(proc *Process, m *procstate.Mapping) {
+	if n := proc.Space.Len(); n >= 2*maxMappings || n >= maxMappings && !proc.Space.Overlaps(m.Start, m.End) {
+		p.stale[proc] = true
+		p.mu.Lock()
+		p.leftOut++
+		p.mu.Unlock()
+		return
+	}
+	proc.insert(m)
 }
 
 // due removes the events up to time t from the queue: those of the keys, in their order.
@@ -45,7 +95,13 @@ func (p *Processes) due(t uint64) (queue []SidebandEvent, keys []eventKey) {
 	p.order()
 	first := p.next
 	for ; p.next < len(p.keys) && p.keys[p.next].time <= t; p.next++ {
-		p.pending[p.keys[p.next].i].due = true
+		e := &p.pending[p.keys[p.next].i]
+		e.due = true
+		if e.isOfMany() {
+			if p.waits[e.PID]--; p.waits[e.PID] <= 0 {
+				delete(p.waits, e.PID)
+			}
+		}
 	}
 	return p.pending, p.keys[first:p.next]
 }
@@ -56,16 +112,26 @@ func (p *Processes) order() {
 	if p.next > len(p.keys)/2 {
 		p.drop()
 	}
+	first := ^uint64(0) // time of a new one
 	for i := p.keyed; i < len(p.pending); i++ {
 		p.keys = append(p.keys, eventKey{p.pending[i].Time, i})
+		first = min(first, p.pending[i].Time)
 	}
-	p.keyed = len(p.pending)
 	if !p.sorted {
-		slices.SortFunc(p.keys[p.next:], func(a, b eventKey) int {
+		// Those before it are in order, and stay where they are.
+		known := p.keys[p.next:p.keyed]
+		from, _ := slices.BinarySearchFunc(known, first, func(k eventKey, t uint64) int {
+			if k.time <= t {
+				return -1
+			}
+			return 1
+		})
+		slices.SortFunc(p.keys[p.next+from:], func(a, b eventKey) int {
 			return cmp.Or(cmp.Compare(a.time, b.time), a.i-b.i)
 		})
 		p.sorted = true
 	}
+	p.keyed = len(p.pending)
 }
 
 // drop drops what was due from the queue.
@@ -96,6 +162,9 @@ func (p *Processes) apply(e *SidebandEvent) {
 	case SidebandComm:
 		if proc := p.procs[e.PID]; proc != nil {
 			proc.Comm = e.Comm
+			if e.last {
+				p.stale[proc] = true
+			}
 		}
 	case SidebandMmap:
 		p.applyMmap(e)
@@ -135,7 +204,10 @@ func (p *Processes) applyMmap(e *SidebandEvent) {
 		m = p.images.NewMapping(proc.Space, e.ref(), e.Offset)
 		p.announce(e.PID, m.Image, m.Start, m.Offset)
 	}
-	proc.insert(m)
+	p.add(proc, m)
+	if e.last {
+		p.stale[proc] = true
+	}
 }
 
 func (p *Processes) applyExit(e *SidebandEvent) {

@@ -54,7 +54,8 @@ type SidebandEvent struct {
 	imageErr error
 	looked   bool
 
-	due bool // and no more in the queue of Processes
+	due  bool // and no more in the queue of Processes
+	last bool // of its process, mappings and names: those behind it were not queued
 }
 
 // isOfThread reports whether a thread other than a process's initial one is born, named
@@ -67,6 +68,12 @@ func (e *SidebandEvent) isOfThread() bool {
 		return e.PID != e.TID
 	}
 	return false
+}
+
+// isOfMany reports whether it is of a kind of which a process makes as many as it likes,
+// at little cost, and which /proc tells of as well.
+func (e *SidebandEvent) isOfMany() bool {
+	return e.Kind == SidebandMmap || e.Kind == SidebandComm
 }
 
 const (

@@ -369,10 +369,15 @@ func HasFile(path string) bool {
 	return strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "/SYSV")
 }
 
+// MaxLoaded bounds the mappings of an address space that is read: programs and their
+// libraries lie at its ends, and what a program maps itself between them.
+const MaxLoaded = 8192
+
 // LoadAddressSpace reads the executable mappings of a process from /proc and
 // opens their files. It returns a possibly empty AddressSpace and an error
 // when the process has exited or may not be read. Mappings whose file cannot
-// be opened carry ImageErr.
+// be opened carry ImageErr. Of more than MaxLoaded mappings it holds those of
+// the lowest and those of the highest addresses.
 func (c *Images) LoadAddressSpace(pid int32) (*AddressSpace, error) {
 	dir := filepath.Join("/proc", fmt.Sprint(pid))
 	entries, err := ReadMaps(filepath.Join(dir, "maps"), true)
@@ -390,6 +395,9 @@ func (c *Images) LoadAddressSpace(pid int32) (*AddressSpace, error) {
 				break
 			}
 		}
+	}
+	if len(entries) > MaxLoaded {
+		entries = slices.Delete(entries, MaxLoaded/2, len(entries)-MaxLoaded/2)
 	}
 	s := new(AddressSpace)
 	for i := range entries {

@@ -351,6 +351,10 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	if p := r.precedence; p != nil && p.refused != nil {
 		s.RealTimeRefused = p.refused.Error()
 	}
+	if left := r.procs.LeftOut(); left > 0 {
+		r.modules.notes = append(r.modules.notes, plural(left, "event")+
+			" of processes left out, of those that map code or change their names without end: their code may lack frames or names")
+	}
 	if lost := r.sideband.Stats().Lost; lost > 0 {
 		r.modules.notes = append(r.modules.notes, plural(lost, "event")+
 			" of processes lost (forks, execs, mappings): code that was mapped just then may lack frames or names")
