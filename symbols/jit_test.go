@@ -25,6 +25,12 @@ func (t *jitTable) nameAt(addr, when uint64) string {
 	return ""
 }
 
+// unlimited is so much left to be read that it is no limit.
+func unlimited() *int64 {
+	left := int64(1 << 40)
+	return &left
+}
+
 func TestPerfMap(t *testing.T) {
 	text := "1000 100 first\n" +
 		"0x2000 0x10 with blanks in its name\n" +
@@ -33,7 +39,7 @@ func TestPerfMap(t *testing.T) {
 		"5000 10 incompl"
 	var tab jitTable
 	var p perfMap
-	if err := p.read(strings.NewReader(text), int64(len(text)), &tab, 0); err != nil {
+	if err := p.read(strings.NewReader(text), int64(len(text)), &tab, 0, unlimited()); err != nil {
 		t.Fatal(err)
 	}
 	for addr, want := range map[uint64]string{
@@ -47,7 +53,7 @@ func TestPerfMap(t *testing.T) {
 	}
 	// The file grows: the incomplete line goes on, and code is replaced.
 	text += "ete\n1000 100 second\n"
-	if err := p.read(strings.NewReader(text), int64(len(text)), &tab, 500); err != nil {
+	if err := p.read(strings.NewReader(text), int64(len(text)), &tab, 500, unlimited()); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -64,11 +70,142 @@ func TestPerfMap(t *testing.T) {
 	}
 	// A shorter file was written anew.
 	text = "1000 100 third\n"
-	if err := p.read(strings.NewReader(text), int64(len(text)), &tab, 900); err != nil {
+	if err := p.read(strings.NewReader(text), int64(len(text)), &tab, 900, unlimited()); err != nil {
 		t.Fatal(err)
 	}
 	if got := tab.nameAt(0x1000, 0); got != "third" {
 		t.Errorf("written anew: %q", got)
+	}
+}
+
+// A perf map is read a part at a time, and what takes the look's share is told.
+func TestPerfMapParts(t *testing.T) {
+	text := strings.Repeat("1000 100 first\n", 1000) + "2000 100 last\n"
+	var tab jitTable
+	var p perfMap
+	for looks := 1; ; looks++ {
+		left := int64(1000)
+		if err := p.read(strings.NewReader(text), int64(len(text)), &tab, 0, &left); err != nil || left < 0 {
+			t.Fatal(left, err)
+		}
+		if !p.more {
+			if want := (len(text) + 999) / 1000; looks != want {
+				t.Errorf("it took %d looks, want %d", looks, want)
+			}
+			break
+		}
+	}
+	if got := tab.nameAt(0x2000, 0); got != "last" || len(tab.entries) != 1001 {
+		t.Errorf("%d entries, the last is %q", len(tab.entries), got)
+	}
+}
+
+// repeating is a file that repeats its bytes without end, and counts what is read of it.
+type repeating struct {
+	of   string
+	read int64
+}
+
+func (r *repeating) ReadAt(b []byte, off int64) (int, error) {
+	for i := range b {
+		b[i] = r.of[(off+int64(i))%int64(len(r.of))]
+	}
+	r.read += int64(len(b))
+	return len(b), nil
+}
+
+// Of a file of any size that is no perf map, or of none that a program would write, no
+// more is read than it takes to see that.
+func TestPerfMapGivenUp(t *testing.T) {
+	const size = 100 << 30
+	line := "1000 10 " + strings.Repeat("x", 1<<12) + "\n"
+	for _, test := range []struct {
+		name, of string
+		want     error
+		most     int64
+	}{
+		{"zeros", "\x00", errPerfMapJunk, 2 * maxPerfMapJunk},
+		{"other lines", "text\n", errPerfMapJunk, 2 * maxPerfMapJunk},
+		{"no lines", "1000 10 x", errPerfMapJunk, 2 * maxPerfMapJunk},
+		{"too many entries", line, errPerfMapSize, maxPerfMap + maxPerfMapJunk},
+	} {
+		r := &repeating{of: test.of}
+		var tab jitTable
+		var p perfMap
+		if err := p.read(r, size, &tab, 0, unlimited()); err != test.want || r.read > test.most {
+			t.Errorf("%s: %v after %d bytes", test.name, err, r.read)
+		}
+	}
+	// Junk between entries does no harm.
+	r := &repeating{of: strings.Repeat("#\n", maxPerfMapJunk/4) + "1000 10 x\n"}
+	if err := new(perfMap).read(r, 16*maxPerfMapJunk, new(jitTable), 0, unlimited()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A process that has a file of any size for its perf map costs little, once, and is told of
+// by name. Another file in its place is read.
+func TestPerfMapOfAnySize(t *testing.T) {
+	pid := os.Getpid()
+	path := fmt.Sprintf("/tmp/perf-%d.map", pid)
+	sparse := filepath.Join(t.TempDir(), "sparse")
+	write(t, filepath.Dir(sparse), "sparse", "")
+	if err := os.Truncate(sparse, 100<<30); err != nil {
+		t.Skip(err)
+	}
+	if err := os.Symlink(sparse, path); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { os.Remove(path) })
+	s := newSymbolizer(t, Options{})
+	l := s.Lookup(&procstate.AddressSpace{}, pid)
+	defer l.Close()
+	for range 3 {
+		l.Update()
+	}
+	if n := s.jitCharged.Load(); n == 0 || n > 2*maxPerfMapJunk {
+		t.Errorf("%d bytes were read", n)
+	}
+	if errs := s.Errors(); len(errs) != 1 || !errors.Is(errs[0], errPerfMapJunk) || !strings.Contains(errs[0].Error(), path) {
+		t.Errorf("errors %v", errs)
+	}
+	os.Remove(path)
+	write(t, "/tmp", filepath.Base(path), "1000 100 real\n")
+	l.Update()
+	if sym, ok := l.SymbolAt(0x1000); !ok || sym.Name != "real" {
+		t.Errorf("a map in its place: %+v", sym)
+	}
+	if l.Close(); s.jitCharged.Load() != 0 {
+		t.Errorf("%d bytes are charged for processes that are gone", s.jitCharged.Load())
+	}
+}
+
+// Processes share what may be read of them all, and a look reads no more than its part.
+func TestPerfMapsShare(t *testing.T) {
+	pid := os.Getpid()
+	name := fmt.Sprintf("perf-%d.map", pid)
+	write(t, "/tmp", name, strings.Repeat("1000 100 some name\n", maxJITLook/8)+"2000 100 last\n")
+	t.Cleanup(func() { os.Remove(filepath.Join("/tmp", name)) })
+	s := newSymbolizer(t, Options{})
+	some := s.Lookup(&procstate.AddressSpace{}, pid)
+	defer some.Close()
+	if !some.UpdateSome() || some.jit.perfMap.off != maxJITFirst {
+		t.Errorf("the first look reads %d bytes", some.jit.perfMap.off)
+	}
+	if !some.UpdateSome() || some.jit.perfMap.off != maxJITFirst+maxJITLook {
+		t.Errorf("two looks read %d bytes", some.jit.perfMap.off)
+	}
+	if sym, ok := some.SymbolAt(0x2000); !ok || sym.Name != "last" {
+		t.Errorf("whoever asks has all read: %+v", sym)
+	}
+	s.jitCharged.Store(maxJITAll)
+	other := s.Lookup(&procstate.AddressSpace{}, pid)
+	defer other.Close()
+	if other.Update(); other.jit.perfMap.off != 0 {
+		t.Errorf("%d bytes were read where none were left", other.jit.perfMap.off)
+	}
+	if errs := s.Errors(); len(errs) != 1 || !errors.Is(errs[0], errJITAll) {
+		t.Errorf("errors %v", errs)
 	}
 }
 
@@ -85,7 +222,7 @@ func TestPerfMapChunks(t *testing.T) {
 		var p perfMap
 		for size := 0; size < b.Len(); {
 			size = min(size+step, b.Len())
-			if err := p.read(bytes.NewReader(b.Bytes()), int64(size), &tab, 0); err != nil {
+			if err := p.read(bytes.NewReader(b.Bytes()), int64(size), &tab, 0, unlimited()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -142,7 +279,7 @@ func TestJITDump(t *testing.T) {
 		var d jitDump
 		for size := 0; size < len(whole); {
 			size = min(size+step, len(whole))
-			if err := d.read(bytes.NewReader(whole[:size]), int64(size), &tab); err != nil {
+			if err := d.read(bytes.NewReader(whole[:size]), int64(size), &tab, unlimited()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -166,8 +303,33 @@ func TestJITDump(t *testing.T) {
 		}
 	}
 	var tab jitTable
-	if err := new(jitDump).read(bytes.NewReader(make([]byte, 64)), 64, &tab); !errors.Is(err, errJITDump) {
+	if err := new(jitDump).read(bytes.NewReader(make([]byte, 64)), 64, &tab, unlimited()); !errors.Is(err, errJITDump) {
 		t.Errorf("no magic: %v", err)
+	}
+}
+
+// A dump of very many records is read a part at a time.
+func TestJITDumpParts(t *testing.T) {
+	const n = 10000
+	b := dumpHeader(0)
+	for range n {
+		b = append(b, dumpRecord(9, 1)...)
+	}
+	b = append(b, dumpRecord(jitCodeLoad, 1, uint32(1), uint32(1), uint64(0x1000), uint64(0x1000), uint64(16), uint64(0), "last", [16]byte{})...)
+	var tab jitTable
+	var d jitDump
+	looks := 1
+	for ; ; looks++ {
+		left := int64(100 * jitRecordCost)
+		if err := d.read(bytes.NewReader(b), int64(len(b)), &tab, &left); err != nil {
+			t.Fatal(err)
+		}
+		if !d.more {
+			break
+		}
+	}
+	if got := tab.nameAt(0x1000, 0); got != "last" || looks != n/100+1 {
+		t.Errorf("%q after %d looks", got, looks)
 	}
 }
 
@@ -189,7 +351,7 @@ func TestJITDumpMoves(t *testing.T) {
 	}
 	var tab jitTable
 	began := time.Now()
-	if err := new(jitDump).read(bytes.NewReader(b), int64(len(b)), &tab); err != nil {
+	if err := new(jitDump).read(bytes.NewReader(b), int64(len(b)), &tab, unlimited()); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > 20*time.Second {
@@ -212,7 +374,7 @@ func FuzzPerfMap(f *testing.F) {
 		var tab jitTable
 		var p perfMap
 		for _, size := range []int{len(b) / 2, len(b)} {
-			if err := p.read(bytes.NewReader(b), int64(size), &tab, 1); err != nil {
+			if err := p.read(bytes.NewReader(b), int64(size), &tab, 1, unlimited()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -227,7 +389,7 @@ func FuzzJITDump(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, addr, when uint64) {
 		var tab jitTable
 		var d jitDump
-		_ = d.read(bytes.NewReader(b), int64(len(b)), &tab)
+		_ = d.read(bytes.NewReader(b), int64(len(b)), &tab, unlimited())
 		if e := tab.find(addr, when); e != nil {
 			if l := tab.line(e, addr, DemangleNone); addr < e.start || addr >= e.end || l.Function == "" {
 				t.Errorf("%#x: %+v", addr, l)
@@ -329,7 +491,9 @@ console.log(s); setTimeout(() => {}, 60000);`)
 	space.Insert(&procstate.Mapping{Start: 0x1000, End: 0x2000, Path: dump})
 	j := openJITFiles(pid)
 	defer j.close()
-	j.update(space)
+	if more, err := j.update(space, 1<<30); more || err != nil {
+		t.Fatal(more, err)
+	}
 	var fromDump jitTable
 	f, err := os.Open(dump)
 	if err != nil {
@@ -340,7 +504,7 @@ console.log(s); setTimeout(() => {}, 60000);`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := new(jitDump).read(f, st.Size(), &fromDump); err != nil {
+	if err := new(jitDump).read(f, st.Size(), &fromDump, unlimited()); err != nil {
 		t.Fatal(err)
 	}
 	same := 0

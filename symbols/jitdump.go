@@ -27,14 +27,18 @@ type jitDump struct {
 	noTimes bool
 	debug   map[uint64][]jitLine // by code address: lines of code yet to be loaded
 	pending int                  // lines in debug
+	more    bool                 // there is more than was to be read
 }
 
-// maxJITRecords bounds the records that are read at a time.
-const maxJITRecords = 1 << 20
+// jitRecordCost is how many bytes could be read in the time that a record takes besides
+// its own.
+const jitRecordCost = 256
 
-// read adds the code of complete records that were written since the last
-// call; where these are very many, the next call goes on.
-func (d *jitDump) read(r io.ReaderAt, size int64, t *jitTable) error {
+// read adds the code of complete records that were written since the last call, as far
+// as so many bytes go as are left to be read, which it takes from left; the next call
+// goes on.
+func (d *jitDump) read(r io.ReaderAt, size int64, t *jitTable, left *int64) error {
+	d.more = false
 	if d.off == 0 {
 		var h [40]byte
 		if n, _ := r.ReadAt(h[:], 0); n < len(h) {
@@ -49,7 +53,11 @@ func (d *jitDump) read(r io.ReaderAt, size int64, t *jitTable) error {
 		d.off = int64(headerSize)
 		d.debug = map[uint64][]jitLine{}
 	}
-	for range maxJITRecords {
+	for {
+		if d.more = *left <= 0; d.more {
+			return nil
+		}
+		*left -= jitRecordCost
 		var head [16]byte
 		if n, _ := r.ReadAt(head[:], d.off); n < len(head) {
 			return nil
@@ -75,11 +83,11 @@ func (d *jitDump) read(r io.ReaderAt, size int64, t *jitTable) error {
 			d.move(r, at, d.off-at, t, since)
 		case jitCodeDebugInfo:
 			if d.off-at <= maxJITRecord {
+				*left -= d.off - at
 				d.lines(r, at, d.off-at, t)
 			}
 		}
 	}
-	return nil
 }
 
 // load reads pid, tid, vma, address, size, index, and the name; the code that

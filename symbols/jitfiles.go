@@ -2,12 +2,14 @@ package symbols
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -29,10 +31,16 @@ type jitFiles struct {
 
 	perfMap struct {
 		perfMap
-		f *os.File
+		f   *os.File
+		err error // it is of no use
 	}
 	dumps map[string]*openDump
-	last  uint64 // when the files were read last, in ns of CLOCK_MONOTONIC
+	last  uint64 // when the perf map was read to its end last, in ns of CLOCK_MONOTONIC
+
+	all     *atomic.Int64 // charged to all processes; nil without
+	charged int64         // to this one: bytes read, and what entries take
+	noted   bool          // that a file is of no use
+	renewed int           // how often the perf map was replaced or written anew
 }
 
 type openDump struct {
@@ -40,6 +48,18 @@ type openDump struct {
 	f   *os.File
 	err error // it is of no use
 }
+
+// Bounds on what is read at a time, and altogether of all processes.
+const (
+	maxJITFirst = 1 << 18
+	maxJITLook  = 1 << 20
+	maxJITAll   = 512 << 20
+)
+
+// jitEntryCost is what an entry of the table takes in bytes.
+const jitEntryCost = 48
+
+var errJITAll = errors.New("all together tell too much of generated code")
 
 // openJITFiles prepares to read the files of a process. It does not fail:
 // what cannot be found gives no names.
@@ -79,46 +99,97 @@ func (j *jitFiles) readStatus() {
 	}
 }
 
-// update reads what was written since the last time.
-func (j *jitFiles) update(libs procstate.LibraryState) {
-	since := j.last
-	j.last = procstate.Monotonic()
-	j.updatePerfMap(since)
+// update reads what was written since the last time, up to some bytes. It reports
+// whether there is more, and as an error, once, that a file is of no use.
+func (j *jitFiles) update(libs procstate.LibraryState, bytes int64) (more bool, err error) {
+	if j.all != nil {
+		if free := maxJITAll - j.all.Load(); free <= 0 {
+			return false, j.note("files", errJITAll)
+		} else {
+			bytes = min(bytes, free)
+		}
+	}
+	left, entries := bytes, len(j.table.entries)
+	now := procstate.Monotonic()
+	err = j.updatePerfMap(&left)
+	if more = j.perfMap.more; !more {
+		j.last = now // what is left then is not older than what was read
+	}
 	if m, ok := libs.(interface{ Mappings() []*procstate.Mapping }); ok {
 		for _, m := range m.Mappings() {
 			if m.Image == nil && isJITDumpName(m.Path) {
-				j.updateDump(m.Path)
+				unfinished, e := j.updateDump(m.Path, &left)
+				more, err = more || unfinished, cmp.Or(err, e)
 			}
 		}
 	}
+	j.charge(bytes - left + jitEntryCost*int64(len(j.table.entries)-entries))
+	return more, err
 }
 
-func (j *jitFiles) updatePerfMap(since uint64) {
+func (j *jitFiles) charge(n int64) {
+	if j.all != nil {
+		j.charged += n
+		j.all.Add(n)
+	}
+}
+
+// renew takes note that another perf map is in the place of the one that was read.
+func (j *jitFiles) renew() {
+	j.renewed++
+	j.charge(-j.perfMap.off)
+}
+
+// note returns an error that tells of a file, the first time.
+func (j *jitFiles) note(name string, err error) error {
+	if j.noted || err == nil {
+		return nil
+	}
+	j.noted = true
+	return fmt.Errorf("%s of process %d: %w", name, j.pid, err)
+}
+
+// updatePerfMap reads the perf map. Of one that was replaced it reads the rest, and then
+// the new one from its start.
+func (j *jitFiles) updatePerfMap(left *int64) error {
 	p := &j.perfMap
 	name := fmt.Sprintf("tmp/perf-%d.map", j.nspid)
-	if f := j.open(name); f != nil {
-		if p.f != nil && !sameFile(p.f, f) {
-			// The rest of the old file, then the new one from its start.
-			j.readPerfMap(since)
-			p.f.Close()
-			p.perfMap, p.f = perfMap{}, f
-		} else if p.f != nil {
+	f := j.open(name)
+	if f != nil && p.f != nil {
+		if sameFile(p.f, f) {
 			f.Close()
+			f = nil
+		} else if j.readPerfMap(left); p.more {
+			f.Close()
+			return nil
 		} else {
-			p.f = f
+			p.f.Close()
+			j.renew()
+			p.perfMap, p.f, p.err = perfMap{}, nil, nil
 		}
 	}
-	j.readPerfMap(since)
+	if f != nil {
+		p.f = f
+	}
+	j.readPerfMap(left)
+	return j.note("/"+name, p.err)
 }
 
-func (j *jitFiles) readPerfMap(since uint64) {
+func (j *jitFiles) readPerfMap(left *int64) {
 	p := &j.perfMap
-	if p.f == nil {
+	if p.f == nil || p.err != nil {
 		return
 	}
-	if st, err := p.f.Stat(); err == nil {
-		// What was read stays; an unreadable rest has no names.
-		_ = p.read(p.f, st.Size(), &j.table, since)
+	st, err := p.f.Stat()
+	if err != nil {
+		return
+	}
+	if st.Size() < p.off {
+		j.renew()
+	}
+	// What was read stays.
+	if p.err = p.read(p.f, st.Size(), &j.table, j.last, left); p.err != nil {
+		p.tail = nil
 	}
 }
 
@@ -132,22 +203,23 @@ func isJITDumpName(path string) bool {
 	return ok && ok2 && err == nil
 }
 
-func (j *jitFiles) updateDump(path string) {
+func (j *jitFiles) updateDump(path string, left *int64) (more bool, err error) {
 	d := j.dumps[path]
 	if d == nil {
 		if len(j.dumps) >= 16 {
-			return
+			return false, nil
 		}
 		f := j.open(strings.TrimPrefix(path, "/"))
 		if f == nil {
-			return
+			return false, nil
 		}
 		d = &openDump{f: f}
 		j.dumps[path] = d
 	}
 	if st, err := d.f.Stat(); err == nil && d.err == nil {
-		d.err = d.read(d.f, st.Size(), &j.table)
+		d.err = d.read(d.f, st.Size(), &j.table, left)
 	}
+	return d.more && d.err == nil, j.note(path, d.err)
 }
 
 // open opens a file below the process's root; nil when it is not there. A
@@ -193,6 +265,7 @@ func sameFile(a, b *os.File) bool {
 }
 
 func (j *jitFiles) close() {
+	j.charge(-j.charged)
 	if j.root != nil {
 		j.root.Close()
 	}

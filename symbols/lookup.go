@@ -20,6 +20,8 @@ type Lookup struct {
 	jit     *jitFiles              // nil until it is needed, and without a pid
 	images  *jitImages             // nil until they are needed, and without a ps
 	updated uint64                 // when they were read last, in ns of CLOCK_MONOTONIC; 0: not yet
+	more    bool                   // they were not read to their end
+	again   uint64                 // from when on, in the same ns, they are read to their end again for an address that is not known
 }
 
 // Process returns the Lookup of a process, which may be nil: then it knows nothing.
@@ -48,6 +50,31 @@ func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
 // named by what was there when it was sampled. It opens the files on first
 // use; a process that generates no code costs two system calls.
 func (l *Lookup) Update() {
+	began, renewed := procstate.Monotonic(), 0
+	if l.jit != nil {
+		renewed = l.jit.renewed
+	}
+	looks := 1
+	for l.UpdateSome() && l.jit.renewed <= renewed+1 { // not as long as it is written anew
+		looks++
+	}
+	if now := procstate.Monotonic(); looks > 2 { // the first is a small one
+		l.again = now + 20*(now-began)
+	}
+}
+
+// UpdateSome is Update for whoever has little time: it reads a megabyte at most, and
+// reports whether there is more.
+func (l *Lookup) UpdateSome() (more bool) {
+	l.more = l.updateSome()
+	return l.more
+}
+
+func (l *Lookup) updateSome() (more bool) {
+	limit := int64(maxJITLook)
+	if l.updated == 0 {
+		limit = maxJITFirst
+	}
 	l.updated = procstate.Monotonic()
 	if l.ps != nil {
 		if l.images == nil {
@@ -56,12 +83,15 @@ func (l *Lookup) Update() {
 		l.images.update()
 	}
 	if l.pid == 0 {
-		return
+		return false
 	}
 	if l.jit == nil {
 		l.jit = openJITFiles(l.pid)
+		l.jit.all = &l.s.jitCharged
 	}
-	l.jit.update(l.libs)
+	more, err := l.jit.update(l.libs, limit)
+	l.s.note(err)
+	return more
 }
 
 // Close closes the files of the process.
@@ -98,7 +128,8 @@ func (l *Lookup) LinesAt(dst []Line, addr, when uint64) []Line {
 	return dst
 }
 
-// jitInterval is how often it is looked for new code without being told to, in ns.
+// jitInterval is how often it is looked for new code without being told to, in ns. Where
+// there is much of it, that may take a twentieth of the time.
 const jitInterval = 100e6
 
 // jitLines names generated code. Where there is no answer the process is asked
@@ -110,7 +141,7 @@ func (l *Lookup) jitLines(dst []Line, addr, when uint64) []Line {
 			return dst
 		}
 	}
-	if l.updated == 0 || procstate.Monotonic()-l.updated >= jitInterval {
+	if now := procstate.Monotonic(); l.updated == 0 || now >= l.again && (l.more || now-l.updated >= jitInterval) {
 		l.Update()
 		dst = l.knownJITLines(dst, addr, when)
 	}

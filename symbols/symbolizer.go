@@ -43,6 +43,8 @@ type Symbolizer struct {
 	opt    Options
 	budget budget
 
+	jitCharged atomic.Int64 // bytes read of what processes tell of generated code, and kept
+
 	mu     sync.Mutex
 	files  map[*procstate.Image]*file
 	groups map[string]*fileGroup // of files with an alternate file, by its build ID

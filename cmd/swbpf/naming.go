@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -26,14 +27,15 @@ type modules struct {
 	bpf     uint32          // of code that is numbered by bpfCode
 	bpfCode symbols.BPFCode // that came into the kernel and went since it records
 
-	info       map[uint32]profile.Module   // by profile module
-	image      map[uint32]*procstate.Image // by profile module
-	jit        map[uint32]*symbols.Lookup  // of processes that generate code, by profile module
-	walked     []*walkedProcess            // of the processes in jit, while they run
-	jitUpdated time.Time
-	codes      unwind.Codes // what runtimes tell of it
-	runtimes   map[string]uint32
-	part       uint32 // of the recording
+	info     map[uint32]profile.Module   // by profile module
+	image    map[uint32]*procstate.Image // by profile module
+	jit      map[uint32]*symbols.Lookup  // of processes that generate code, by profile module
+	walked   []*walkedProcess            // of the processes in jit, while they run
+	jitDue   []uint32                    // those in jit that the present round has not come to
+	jitNext  time.Time                   // when it goes on, or the next begins
+	codes    unwind.Codes                // what runtimes tell of it
+	runtimes map[string]uint32
+	part     uint32 // of the recording
 	*codeNames
 }
 
@@ -163,22 +165,39 @@ func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
 	if len(ms.jit) < maxJIT && ms.jit[id] == nil {
 		ms.jit[id] = ms.symbolizer.Process(wp.snapshot)
 		ms.walked = append(ms.walked, wp)
-		ms.jit[id].Update()
+		ms.jit[id].UpdateSome()
 	}
 	return id
 }
+
+// jitTurn is how long the recorder reads at a time what processes tell about generated
+// code, which may be any amount. It rests ten times as long as it took.
+const jitTurn = 50 * time.Millisecond
 
 // updateJIT reads what processes have told about generated code since, once a
 // second: code may be gone and its place taken when the recording ends, and
 // the process, too. What only its samples need is let go of then.
 func (ms *modules) updateJIT(procs *loader.Processes) {
-	now := time.Now()
-	if len(ms.jit) == 0 || now.Sub(ms.jitUpdated) < time.Second {
+	began := time.Now()
+	if len(ms.jit) == 0 || began.Before(ms.jitNext) {
 		return
 	}
-	ms.jitUpdated = now
-	for _, l := range ms.jit {
-		l.Update()
+	if len(ms.jitDue) == 0 {
+		ms.jitDue = slices.AppendSeq(ms.jitDue, maps.Keys(ms.jit))
+	}
+	took, more := time.Duration(0), false
+	for n := len(ms.jitDue); n > 0 && took < jitTurn; n-- {
+		if l := ms.jit[ms.jitDue[n-1]]; l != nil && l.UpdateSome() {
+			more = true
+		}
+		ms.jitDue, took = ms.jitDue[:n-1], time.Since(began)
+	}
+	ms.jitNext = began.Add(11 * took)
+	if len(ms.jitDue) > 0 {
+		return
+	}
+	if second := began.Add(time.Second); !more && ms.jitNext.Before(second) {
+		ms.jitNext = second
 	}
 	ms.walked = slices.DeleteFunc(ms.walked, func(wp *walkedProcess) bool {
 		if proc := procs.Process(int32(wp.snapshot.PID())); proc != nil && proc.Data == wp {

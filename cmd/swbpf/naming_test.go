@@ -7,9 +7,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/symbols"
@@ -112,6 +114,29 @@ func TestForgetUnused(t *testing.T) {
 	}
 	if wp.snapshot = procstate.NewSnapshot(procstate.HostArch(), noPID, "", new(procstate.AddressSpace)); names[ms.user(wp, &procstate.Mapping{Start: 1, End: 2}, 1).Module] != "" {
 		t.Error("generated code is in a module of another")
+	}
+}
+
+// What processes tell of generated code is read in rounds, which those take no part in that
+// are gone, and begin a second after each other.
+func TestUpdateJITRounds(t *testing.T) {
+	ms := newModules(profile.NewBuilder(), symbols.Options{})
+	ms.updateJIT(nil) // there is nothing to read
+	if !ms.jitNext.IsZero() {
+		t.Error("a round began with no processes")
+	}
+	for id := range uint32(10) {
+		ms.jit[id] = ms.symbolizer.Lookup(nil, 0)
+	}
+	ms.jitDue = []uint32{3, 77, 4} // of a round that was left off; 77 has been forgotten since
+	began := time.Now()
+	ms.updateJIT(new(loader.Processes))
+	if len(ms.jitDue) != 0 || ms.jitNext.Before(began.Add(time.Second)) {
+		t.Errorf("%d are left, and it goes on in %v", len(ms.jitDue), ms.jitNext.Sub(began))
+	}
+	next := ms.jitNext
+	if ms.updateJIT(nil); ms.jitNext != next {
+		t.Error("a round began ahead of time")
 	}
 }
 
