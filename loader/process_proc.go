@@ -18,11 +18,19 @@ import (
 // followed, or all. The side-band must be open, so that nothing is missed; an
 // event that is also in /proc does no harm. It is also how the table recovers
 // when records were lost: mappings are read anew, and processes that are no
-// more count as exited.
+// more count as exited. Where that takes more than ten seconds, the rest is read when it
+// is sampled.
 func (p *Processes) Bootstrap() error {
 	if p.procs == nil {
 		return errNotOpen
 	}
+	return p.bootstrap(10 * time.Second)
+}
+
+// bootstrap is Bootstrap within a time. Processes in the table that there was none for
+// are stale.
+func (p *Processes) bootstrap(within time.Duration) error {
+	began := monotonic()
 	pids, err := p.bootstrapPIDs()
 	if err != nil {
 		return err
@@ -30,6 +38,12 @@ func (p *Processes) Bootstrap() error {
 	alive := make(map[int32]bool, len(pids))
 	for _, pid := range pids {
 		alive[pid] = true
+		if monotonic()-began >= uint64(within) {
+			if old := p.procs[pid]; old != nil {
+				p.stale[old] = true
+			}
+			continue
+		}
 		fresh := p.load(pid)
 		if fresh == nil {
 			continue

@@ -267,6 +267,36 @@ func TestQueueOfAll(t *testing.T) {
 	}
 }
 
+// Where there is no time to read all processes anew, they are read one at a time.
+func TestBootstrapLater(t *testing.T) {
+	self := int32(os.Getpid())
+	p := newTable()
+	for _, pid := range []int32{self, 1} {
+		e := anon(1, pid, 0x1000, 0x1000)
+		p.procs[pid] = p.empty(pid)
+		p.apply(&e)
+	}
+	if err := p.bootstrap(0); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.procs) != 2 || !p.stale[p.procs[self]] || !p.stale[p.procs[1]] {
+		t.Errorf("%d processes, %d of them stale", len(p.procs), len(p.stale))
+	}
+	for left := 1; left >= 0; left-- {
+		p.reread = 0
+		if p.Advance(2); len(p.stale) != left {
+			t.Errorf("%d processes are stale, want %d", len(p.stale), left)
+		}
+		if p.reread == 0 {
+			t.Error("no rest after a process was read")
+		}
+	}
+	here := uint64(reflect.ValueOf(TestBootstrapLater).Pointer())
+	if p.procs[self].Space.MappingAt(here) == nil {
+		t.Error("the process was not read")
+	}
+}
+
 // A process has so many mappings and no more; those in excess are counted, and it is to be
 // read anew.
 func TestMappingsOfOneProcess(t *testing.T) {

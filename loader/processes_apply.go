@@ -22,6 +22,9 @@ type eventKey struct {
 // resyncEvery bounds how often losses make the table be read anew, or that be tried.
 const resyncEvery = uint64(time.Second)
 
+// maxRecover is how long reading the table anew may keep all else waiting.
+const maxRecover = time.Second
+
 // keepEvents is the number of events for which memory is kept: those of half a second
 // with 200 processes in it.
 const keepEvents = 4096
@@ -44,7 +47,7 @@ func (p *Processes) recover() {
 	if began < p.resync {
 		return
 	}
-	p.lossy = p.Bootstrap() != nil
+	p.lossy = p.bootstrap(maxRecover) != nil
 	p.resync = afterRest(began, resyncEvery)
 }
 
