@@ -86,6 +86,9 @@ func (c *Code) callee(vaddr uint64) *Callee {
 // and does not move SP: where SP is does not matter to it, and hand-written callers
 // leave it as they found it.
 func (f *flow) leavesStack(in *isa.Inst) bool {
+	if in.Kernel {
+		return true
+	}
 	if in.Flow != isa.Call {
 		return false
 	}
@@ -97,6 +100,10 @@ func (f *flow) leavesStack(in *isa.Inst) bool {
 // CFA would be lost, registers that the subroutine does not write are kept.
 func (f *flow) afterCall(s *state, target uint64) {
 	before := *s
+	if reg, ok := f.c.pcThunk(target); ok {
+		s.regs[reg] = value{} // and no other
+		return
+	}
 	s.call(f.arch)
 	var r Rule
 	if s.cfa(f.arch, f.bases, &r) || !before.cfa(f.arch, f.bases, &r) {

@@ -77,11 +77,7 @@ func (f *flow) throughCall(ch *chunk, at uint64, in *isa.Inst, s *state) bool {
 	if f.neverReturns(in) {
 		return false
 	}
-	if in.Flow == isa.Call {
-		f.afterCall(s, in.Target)
-	} else {
-		s.call(f.arch)
-	}
+	f.carryOutCall(ch, at, in, s)
 	if f.noRet[at] {
 		return false
 	}
@@ -94,6 +90,20 @@ func (f *flow) throughCall(ch *chunk, at uint64, in *isa.Inst, s *state) bool {
 		return false
 	}
 	return true
+}
+
+// carryOutCall makes s the state behind the call at vaddr at.
+func (f *flow) carryOutCall(ch *chunk, at uint64, in *isa.Inst, s *state) {
+	pops := f.takesOff(ch, at, in, s)
+	switch {
+	case in.Kernel:
+		s.regs[result] = value{}
+	case in.Flow == isa.Call:
+		f.afterCall(s, in.Target)
+	default:
+		s.call(f.arch)
+	}
+	s.regs[f.arch.SP] = s.regs[f.arch.SP].plus(int64(pops))
 }
 
 // callIndex returns one more than the index of a call in calls.

@@ -34,9 +34,11 @@ type Code struct {
 	returns   map[uint64]bool // whether a function returns, as far as found out
 	shared    map[uint64]bool // answers of isShared
 	callees   map[uint64]*Callee
-	spent     int // instructions carried out so far
-	budget    int // and how many are enough
-	depth     int // of nested questions for that
+	got       uint64           // the address of the GOT, for i386
+	pops      map[uint64]int32 // bytes that functions take off the stack as they return; -1 is not known
+	spent     int              // instructions carried out so far
+	budget    int              // and how many are enough
+	depth     int              // of nested questions for that
 
 	cache [1 << 10]cached
 }
@@ -103,10 +105,13 @@ func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {
 	c := &Code{
 		im: im, arch: im.Arch(), dec: isa.DecoderFor(im.Arch()),
 		funcs: map[uint32]*function{}, rules: make([]Rule, 1), ruleIndex: map[Rule]uint16{},
-		noReturn: map[uint64]bool{}, returns: map[uint64]bool{}, shared: map[uint64]bool{}, callees: map[uint64]*Callee{},
+		noReturn: map[uint64]bool{}, returns: map[uint64]bool{}, shared: map[uint64]bool{}, callees: map[uint64]*Callee{}, pops: map[uint64]int32{},
 	}
-	if c.arch == procstate.AMD64 {
-		c.dec = withFill(c.dec)
+	switch c.arch {
+	case procstate.AMD64:
+		c.dec = withFill(c.arch, c.dec)
+	case procstate.I386:
+		c.dec = withFill(c.arch, c.withGOT(c.dec))
 	}
 	if c.dec == nil {
 		return nil, fmt.Errorf("%s: architecture %s: %w", im.Path, c.arch.Name, ErrNoCode)
@@ -131,11 +136,11 @@ func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {
 // function begins, by which linkers fill gaps, for one instruction that does
 // nothing. Two of them are one on x86, and the last of an odd number would take
 // the function's first byte.
-func withFill(dec isa.Decoder) isa.Decoder {
+func withFill(a *procstate.Arch, dec isa.Decoder) isa.Decoder {
 	return func(code []byte, pc uint64, in *isa.Inst) bool {
 		n := -pc % 16
 		if n%2 == 0 || uint64(len(code)) < n || !isZero(code[:n]) ||
-			!dec(code[n:], pc+n, in) || !lowersSP(procstate.AMD64, in) {
+			!dec(code[n:], pc+n, in) || !lowersSP(a, in) {
 			return dec(code, pc, in)
 		}
 		*in = isa.Inst{Len: uint8(n), Reg: procstate.NoReg, Base: procstate.NoReg}

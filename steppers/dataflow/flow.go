@@ -51,7 +51,8 @@ type flow struct {
 	noRet    map[uint64]bool
 	calls    []uint64 // calls met, by state.lastCall - 1
 	callOf   map[uint64]uint16
-	settled  bool // no more starting over
+	popped   map[uint64]int32 // what the functions called at vaddrs take off the stack; i386
+	settled  bool             // no more starting over
 	bases    *bases
 	moving   map[uint8]bool  // bases of SP in loops that lower it
 	movingAt map[uint64]bool // heads of such loops
@@ -78,7 +79,7 @@ type flow struct {
 // newFlow prepares an analysis; noRet and movingAt
 // carry what earlier ones learned.
 func newFlow(c *Code, noRet, movingAt map[uint64]bool) *flow {
-	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, bases: newBases()}
+	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, popped: map[uint64]int32{}, bases: newBases()}
 }
 
 // chunkAt returns the chunk that holds vaddr, nil when there is none yet.
@@ -292,6 +293,9 @@ func (f *flow) note(in *isa.Inst, s *state) {
 			f.trial.call(f.arch, s)
 		}
 		return
+	}
+	if _, ok := f.c.pcThunk(in.Target); ok || in.Kernel {
+		return // it may come before the frame is there
 	}
 	c := *s
 	c.call(f.arch)

@@ -102,7 +102,7 @@ func (f *flow) extraAtEntry() int32 {
 		}
 		extra = h - base
 	}
-	if extra < 0 || extra%8 != 0 || extra > maxExtra {
+	if extra < 0 || extra%int32(f.arch.AddressWidth) != 0 || extra > maxExtra {
 		return 0
 	}
 	return extra
@@ -152,10 +152,8 @@ func (f *flow) rows() *function {
 			}
 			s.apply(f.arch, &in, at, f.bases)
 			switch in.Flow {
-			case isa.Call:
-				f.afterCall(&s, in.Target)
-			case isa.IndirectCall:
-				s.call(f.arch)
+			case isa.Call, isa.IndirectCall:
+				f.carryOutCall(ch, at, &in, &s)
 			}
 			if in.Flow == isa.Call || in.Flow == isa.IndirectCall {
 				if ch.blockAt[min(end, ch.hi-1)-ch.lo] == 0 && !ch.covered[min(end, ch.hi-1)-ch.lo] {
@@ -224,12 +222,16 @@ func (s *state) rule(a *procstate.Arch, bs *bases, r *Rule) bool {
 	for i, reg := range SavedRegs(a) {
 		r.Saved[i] = s.place(a, reg)
 	}
-	r.Results = s.place(a, result).Kind == AtCFA && s.place(a, result+1).Kind == AtCFA
+	second := result + 1
+	if a == procstate.I386 {
+		second = 2
+	}
+	r.Results = s.place(a, result).Kind == AtCFA && s.place(a, second).Kind == AtCFA
 	return true
 }
 
-// result is the register that calls return their result in: RAX, X0. The one
-// after it, RDX or X1, has the second word of large results.
+// result is the register that calls return their result in: RAX, X0, EAX. RDX, X1 or
+// EDX has the second word of large results.
 const result procstate.Reg = 0
 
 // cfa finds a way to the CFA, by what is known longest first: SP and
@@ -266,12 +268,17 @@ func (s *state) cfaInMemory(a *procstate.Arch, r *Rule) bool {
 }
 
 // holder returns a register, of those in mask, that holds base + off; SP is
-// preferred, then the frame pointer.
+// preferred, then the frame pointer. On i386 it is the other way around: where SP is
+// behind a call rests on what the function that was called takes off the stack.
 func (s *state) holder(a *procstate.Arch, base uint8, mask uint64) (reg procstate.Reg, off int32, ok bool) {
 	holds := func(r procstate.Reg) bool {
 		return mask&(1<<r) != 0 && s.regs[r].kind == stack && s.regs[r].base == base
 	}
-	for _, r := range [...]procstate.Reg{a.SP, a.FP} {
+	first := [...]procstate.Reg{a.SP, a.FP}
+	if a == procstate.I386 {
+		first = [...]procstate.Reg{a.FP, a.SP}
+	}
+	for _, r := range first {
 		if holds(r) {
 			return r, s.regs[r].off, true
 		}

@@ -70,6 +70,9 @@ func isPadding(code []byte, in *isa.Inst) bool {
 	if len(code) == 4 && code[0] == 0x1f && code[1] == 0x20 && code[2] == 0x03 && code[3] == 0xd5 {
 		return true // AArch64 nop
 	}
+	if op := &in.Ops[0]; (code[0] == 0x8d || code[0] == 0x89 || code[0] == 0x2e && code[1] == 0x8d) && in.NumOps == 1 && op.Kind == isa.Set && op.Dst == op.Src && op.Imm == 0 {
+		return true // of i386: lea 0(%esi),%esi, mov %esi,%esi
+	}
 	for len(code) > 1 && (code[0] == 0x66 || code[0] == 0x2e) {
 		code = code[1:]
 	}
@@ -172,8 +175,14 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 	var targets []uint32
 	for i := range c.spans {
 		var consts constants
+		calledNext := uint64(0) // the target of a call of the next instruction
 		c.sweep(i, func(addr uint64, in *isa.Inst, _ bool) {
 			if in.Flow == isa.Call {
+				c.askedPC(&consts, addr, 0, in)
+				calledNext = 0
+				if in.Target == addr+uint64(in.Len) {
+					calledNext = in.Target
+				}
 				if _, ok := c.spanOf(in.Target); ok && in.Target != addr+uint64(in.Len) {
 					targets = appendFew(targets, c.off(in.Target), 2)
 				}
@@ -181,6 +190,9 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 			}
 			if in.Table != 0 {
 				c.tables = append(c.tables, in.Table)
+			}
+			if c.askedPC(&consts, addr, calledNext, in) {
+				return
 			}
 			for i := range in.Ops[:in.NumOps] {
 				if v, known := consts.apply(&in.Ops[i]); known {
@@ -228,6 +240,7 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 
 // take notes that something refers to vaddr, when code could begin there.
 func (c *Code) take(vaddr uint64) {
+	vaddr &= c.arch.AddrMask
 	if _, ok := c.spanOf(vaddr); ok && vaddr%uint64(c.arch.PCAlign) == 0 {
 		c.taken = appendFew(c.taken, c.off(vaddr), 1)
 	}

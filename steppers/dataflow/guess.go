@@ -130,6 +130,12 @@ func (v *verdict) reads(a *procstate.Arch, s *state, in *isa.Inst) {
 		default:
 			continue
 		}
+		if v.plain && !v.usesArgument && a == procstate.I386 && op.Kind == isa.Load && base < procstate.MaxRegs {
+			if at := s.regs[base].plus(op.Imm); at.kind == stack && at.base == 0 && at.off >= 0 {
+				v.usesArgument = true // passed on the stack
+				v.support++
+			}
+		}
 		if base < procstate.MaxRegs && a.CalleeSaved&(1<<base) != 0 && s.regs[base] == (value{kind: entry, base: uint8(base)}) {
 			if s.guessed {
 				v.bad(1)
@@ -150,6 +156,9 @@ func (v *verdict) reads(a *procstate.Arch, s *state, in *isa.Inst) {
 func isArgument(a *procstate.Arch, r procstate.Reg) bool {
 	if a == procstate.ARM64 {
 		return r < 8
+	}
+	if a == procstate.I386 {
+		return r < 3 // with regparm
 	}
 	const registers = 1<<5 | 1<<4 | 1<<1 | 1<<2 | 1<<8 | 1<<9 // rdi, rsi, rdx, rcx, r8, r9
 	return registers>>r&1 != 0
@@ -394,19 +403,22 @@ func (f *flow) framed() *state {
 func (f *flow) looksLikeEntry(ch *chunk, vaddr uint64) bool {
 	b := ch.code[vaddr-ch.lo:]
 	at, marked := vaddr, false
-	if len(b) >= 4 && (string(b[:4]) == endbr64 || string(b[:4]) == paciasp) {
+	if len(b) >= 4 && (string(b[:4]) == f.endbr() || string(b[:4]) == paciasp) {
 		b, at, marked = b[4:], at+4, true
 	}
 	var in isa.Inst
 	if !f.c.dec(b, at, &in) {
 		return false
 	}
+	if _, ok := f.c.pcThunk(in.Target); ok && in.Flow == isa.Call && vaddr%16 == 0 {
+		return true // it finds its data first
+	}
 	if readsResult(f.arch, &in) {
 		return false // a landing pad: it takes the exception from there
 	}
 	taken := f.c.isTaken(vaddr)
 	switch r, _ := f.c.region(vaddr); {
-	case lowersSP(f.arch, &in):
+	case lowersSP(f.arch, &in), takesCFA(f.arch, &in):
 		return marked || taken || vaddr%16 == 0 || f.arch.PCAlign > 1
 	case f.c.isShared(r):
 		return false // rather a part of a function, that a table leads to
@@ -428,13 +440,22 @@ func lowersSP(a *procstate.Arch, in *isa.Inst) bool {
 // Instructions that mark where an indirect branch may go.
 const (
 	endbr64 = "\xf3\x0f\x1e\xfa"
+	endbr32 = "\xf3\x0f\x1e\xfb"
 	paciasp = "\x3f\x23\x03\xd5"
 )
+
+// endbr returns what marks the start of a function on x86.
+func (f *flow) endbr() string {
+	if f.arch == procstate.I386 {
+		return endbr32
+	}
+	return endbr64
+}
 
 // readsResult reports whether an instruction copies the register that calls
 // return values in, which holds nothing of use at the entry of a function.
 func readsResult(a *procstate.Arch, in *isa.Inst) bool {
-	if a != procstate.AMD64 || in.NumOps != 1 {
+	if a == procstate.ARM64 || in.NumOps != 1 {
 		return false
 	}
 	op := in.Ops[0]

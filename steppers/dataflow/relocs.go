@@ -10,10 +10,12 @@ import (
 	"github.com/swbpf/swbpf/steppers/isa"
 )
 
-// R_X86_64_IRELATIVE and R_AARCH64_IRELATIVE: the addend is the address of a resolver.
+// R_X86_64_IRELATIVE, R_AARCH64_IRELATIVE and R_386_IRELATIVE: the addend is the
+// address of a resolver.
 const (
 	irelativeAMD64 = 37
 	irelativeARM64 = 1032
+	irelativeI386  = 42
 )
 
 // maxRelocs bounds the bytes that are read of a file's relocations. Many headers
@@ -21,17 +23,25 @@ const (
 const maxRelocs = 256 << 20
 
 // eachRela calls visit for each entry of the file's RELA sections that the
-// dynamic loader applies.
+// dynamic loader applies, or REL of i386, where the addend is at the place itself.
 func (c *Code) eachRela(visit func(offset uint64, typ, sym uint32, addend uint64)) {
 	left := uint64(maxRelocs)
 	for _, s := range c.im.Sections() {
-		if s.Type != elf.SHT_RELA || s.Flags&elf.SHF_ALLOC == 0 || left == 0 {
+		typ := elf.SHT_RELA
+		if c.arch == procstate.I386 {
+			typ = elf.SHT_REL
+		}
+		if s.Type != typ || s.Flags&elf.SHF_ALLOC == 0 || left == 0 {
 			continue
 		}
 		_ = c.im.SectionParts(s, left, func(b []byte) { // damaged: what could be read
 			le := binary.LittleEndian
 			left -= uint64(len(b))
-			for ; len(b) >= 24; b = b[24:] {
+			for ; typ == elf.SHT_REL && len(b) >= 8; b = b[8:] {
+				info := le.Uint32(b[4:])
+				visit(uint64(le.Uint32(b)), info&0xff, info>>8, 0)
+			}
+			for ; typ == elf.SHT_RELA && len(b) >= 24; b = b[24:] {
 				info := le.Uint64(b[8:])
 				visit(le.Uint64(b), uint32(info), uint32(info>>32), le.Uint64(b[16:]))
 			}
@@ -42,10 +52,16 @@ func (c *Code) eachRela(visit func(offset uint64, typ, sym uint32, addend uint64
 // findRelocated adds to taken the code addresses that relocations put into
 // data: tables of functions, but also of labels.
 func (c *Code) findRelocated() {
-	c.eachRela(func(_ uint64, typ, _ uint32, addend uint64) {
+	c.eachRela(func(offset uint64, typ, _ uint32, addend uint64) {
 		switch {
 		case c.arch == procstate.AMD64 && (elf.R_X86_64(typ) == elf.R_X86_64_RELATIVE || typ == irelativeAMD64):
 		case c.arch == procstate.ARM64 && (elf.R_AARCH64(typ) == elf.R_AARCH64_RELATIVE || typ == irelativeARM64):
+		case c.arch == procstate.I386 && (elf.R_386(typ) == elf.R_386_RELATIVE || typ == irelativeI386):
+			var b [4]byte
+			if c.im.ReadVaddr(b[:], offset) != nil {
+				return
+			}
+			addend = uint64(binary.LittleEndian.Uint32(b[:]))
 		default:
 			return
 		}
@@ -63,9 +79,10 @@ const (
 // findPointers adds to taken what in the data of a program that is not
 // relocated looks like code addresses.
 func (c *Code) findPointers() {
-	if c.im.Type() != elf.ET_EXEC || c.arch.AddressWidth != 8 {
+	if c.im.Type() != elf.ET_EXEC {
 		return
 	}
+	width := c.arch.AddressWidth
 	left := uint64(maxAllData)
 	for _, s := range c.im.Sections() {
 		if s.Flags&elf.SHF_ALLOC == 0 || s.Flags&elf.SHF_EXECINSTR != 0 || left == 0 ||
@@ -74,13 +91,21 @@ func (c *Code) findPointers() {
 		}
 		_ = c.im.SectionParts(s, min(maxData, left), func(b []byte) { // damaged: what could be read
 			left -= uint64(len(b))
-			for ; len(b) >= 8; b = b[8:] {
-				if v := binary.LittleEndian.Uint64(b); v >= c.lo {
+			for ; len(b) >= width; b = b[width:] {
+				if v := c.word(b); v >= c.lo {
 					c.take(v)
 				}
 			}
 		})
 	}
+}
+
+// word reads an address of the file.
+func (c *Code) word(b []byte) uint64 {
+	if c.arch.AddressWidth == 4 {
+		return uint64(binary.LittleEndian.Uint32(b))
+	}
+	return binary.LittleEndian.Uint64(b)
 }
 
 // noReturnNames are functions of the usual libraries that never return.
@@ -113,9 +138,13 @@ func (c *Code) findNoReturn() {
 	if err1 != nil || err2 != nil {
 		return
 	}
+	size := uint64(24)
+	if c.arch.AddressWidth == 4 {
+		size = 16
+	}
 	c.eachRela(func(offset uint64, _, sym uint32, _ uint64) {
-		at := uint64(sym) * 24
-		if sym == 0 || at+24 > uint64(len(syms)) {
+		at := uint64(sym) * size
+		if sym == 0 || at+size > uint64(len(syms)) {
 			return
 		}
 		name := uint64(binary.LittleEndian.Uint32(syms[at:]))

@@ -47,13 +47,17 @@ type Rule struct {
 
 // SavedRegs returns the registers, other than SP, that a call preserves.
 func SavedRegs(a *procstate.Arch) []procstate.Reg {
-	if a == procstate.ARM64 {
+	switch a {
+	case procstate.ARM64:
 		return savedARM64
+	case procstate.I386:
+		return savedI386
 	}
 	return savedAMD64
 }
 
 var (
 	savedAMD64 = []procstate.Reg{3, 6, 12, 13, 14, 15}
+	savedI386  = []procstate.Reg{3, 5, 6, 7}
 	savedARM64 = []procstate.Reg{19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}
 )

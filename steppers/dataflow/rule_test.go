@@ -198,3 +198,50 @@ func TestUncalledLeaves(t *testing.T) {
 		})
 	}
 }
+
+// i386: where SP is behind a call that takes something off the stack, and what a thunk that
+// returns its return address leaves alone.
+func TestRulesI386(t *testing.T) {
+	const esp, ebp, ecx = 4, 5, 1
+	pad := func(code string) string { return code + strings.Repeat("\x90", 16-len(code)%16) }
+	for name, c := range map[string]struct {
+		code string
+		want map[uint64]Rule // CFA, and where EBX is
+	}{
+		"pusha, popa": {"\x60\x90\x61\xc3", map[uint64]Rule{
+			1: {Reg: esp, Off: 36, Saved: [MaxSaved]Place{{Kind: AtCFA, Off: -20}}}, 3: {Reg: esp, Off: 4, Saved: [MaxSaved]Place{{Kind: Same}}}}},
+		"frame pointer before SP": {"\x55\x89\xe5\x53\xff\xd0\x90\x5b\xc9\xc3", map[uint64]Rule{
+			6: {Reg: ebp, Off: 8, Saved: [MaxSaved]Place{{Kind: AtCFA, Off: -12}}}, 9: {Reg: esp, Off: 4, Saved: [MaxSaved]Place{{Kind: Same}}}}},
+		// sub $12,%esp; call f; nop; add $8,%esp; ret; and f: ret $4
+		"a callee of this file": {pad("\x83\xec\x0c\xe8\x08\x00\x00\x00\x90\x83\xc4\x08\xc3") + "\xc2\x04\x00", map[uint64]Rule{
+			3: {Reg: esp, Off: 16, Saved: [MaxSaved]Place{{Kind: Same}}}, 8: {Reg: esp, Off: 12, Saved: [MaxSaved]Place{{Kind: Same}}}, 12: {Reg: esp, Off: 4, Saved: [MaxSaved]Place{{Kind: Same}}}}},
+		// The same by a register: what follows tells.
+		"any callee, up to a return": {"\x83\xec\x0c\xff\xd0\x90\x83\xc4\x08\xc3", map[uint64]Rule{
+			5: {Reg: esp, Off: 12, Saved: [MaxSaved]Place{{Kind: Same}}}, 9: {Reg: esp, Off: 4, Saved: [MaxSaved]Place{{Kind: Same}}}}},
+		"any callee, up to a call": {"\x83\xec\x0c\xff\xd0\x83\xec\x04\xff\xd2\x83\xc4\x0c\xc3", map[uint64]Rule{
+			5: {Reg: esp, Off: 12, Saved: [MaxSaved]Place{{Kind: Same}}}, 8: {Reg: esp, Off: 16, Saved: [MaxSaved]Place{{Kind: Same}}}, 10: {Reg: esp, Off: 16, Saved: [MaxSaved]Place{{Kind: Same}}}}},
+		// lea 4(%esp),%ecx; and $-16,%esp; push -4(%ecx); push %ebp; mov %esp,%ebp; push %ebx;
+		// call thunk; push %ecx; nop; pop %ecx; pop %ebx; pop %ebp; lea -4(%ecx),%esp; ret
+		"main": {pad("\x8d\x4c\x24\x04\x83\xe4\xf0\xff\x71\xfc\x55\x89\xe5\x53\xe8\x0d\x00\x00\x00\x51\x90\x59\x5b\x5d\x8d\x61\xfc\xc3") + "\x8b\x1c\x24\xc3", map[uint64]Rule{
+			14: {Reg: ecx, Saved: [MaxSaved]Place{{Kind: AtRegister, Reg: ebp, Off: -4}}}, 20: {Reg: ebp, Deref: true, Off: -8, Saved: [MaxSaved]Place{{Kind: AtRegister, Reg: ebp, Off: -4}}},
+			27: {Reg: esp, Off: 4, Saved: [MaxSaved]Place{{Kind: Same}}}}},
+		// push %eax; mov %ebx,%edx; xor %ebx,%ebx; call *%gs:0x10; mov %edx,%ebx; pop %ecx; ret
+		"into the kernel": {"\x50\x89\xda\x31\xdb\x65\xff\x15\x10\x00\x00\x00\x89\xd3\x59\xc3", map[uint64]Rule{
+			12: {Reg: esp, Off: 8, Saved: [MaxSaved]Place{{Kind: InRegister, Reg: 2}}}, 15: {Reg: esp, Off: 4, Saved: [MaxSaved]Place{{Kind: InRegister, Reg: 2}}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, err := New(codeImage(t, elf.EM_386, []byte(c.code)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for at, want := range c.want {
+				r, ok := code.RuleAt(0x1000 + at)
+				if !ok {
+					t.Errorf("at %d: no rule", at)
+				} else if r.Reg != want.Reg || r.Off != want.Off || r.Deref != want.Deref || r.Saved[0] != want.Saved[0] || r.RA != (Place{Kind: AtCFA, Off: -4}) {
+					t.Errorf("at %d: %+v", at, *r)
+				}
+			}
+		})
+	}
+}

@@ -55,6 +55,7 @@ type state struct {
 	regs   [procstate.MaxRegs]value
 	slots  [maxSlots]slot
 	nslots uint8
+	width  uint8 // bytes of a word
 
 	// weak is one more than the index of the last guess on the path to here:
 	// a call that may not return. 0 is none.
@@ -71,7 +72,7 @@ type state struct {
 // entryState is the state at a function's first instruction, with extra
 // bytes between the return address and where SP points.
 func entryState(a *procstate.Arch, extra int32) *state {
-	s := &state{}
+	s := &state{width: uint8(a.AddressWidth)}
 	for r := range a.NumRegs {
 		s.regs[r] = value{kind: entry, base: uint8(r)}
 	}
@@ -97,7 +98,7 @@ func (s *state) height(a *procstate.Arch) (off int32, ok bool) {
 
 // setSlot stores a value in the word at base + off.
 func (s *state) setSlot(base uint8, off int32, v value) {
-	s.killSlots(base, off, 8)
+	s.killSlots(base, off, int32(s.width))
 	if v.kind != stack && v.kind != entry {
 		return
 	}
@@ -110,7 +111,7 @@ func (s *state) setSlot(base uint8, off int32, v value) {
 // killSlots forgets the words that overlap size bytes at base + off.
 func (s *state) killSlots(base uint8, off, size int32) {
 	for i := 0; i < int(s.nslots); i++ {
-		if t := &s.slots[i]; t.base == base && t.off < off+size && off < t.off+8 {
+		if t := &s.slots[i]; t.base == base && t.off < off+size && off < t.off+int32(s.width) {
 			s.dropSlot(i)
 			i--
 		}
@@ -158,7 +159,7 @@ func (s *state) apply(a *procstate.Arch, in *isa.Inst, at uint64, bs *bases) {
 			*dst = s.regs[op.Src].plus(op.Imm)
 		case isa.Const:
 			*dst = value{}
-			if op.Imm == int64(int32(op.Imm)) {
+			if op.Imm == int64(int32(op.Imm)) || s.width == 4 {
 				*dst = value{kind: constant, off: int32(op.Imm)}
 			}
 		case isa.Load:

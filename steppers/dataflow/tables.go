@@ -3,9 +3,11 @@ package dataflow
 import (
 	"encoding/binary"
 	"slices"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
-// In programs that are not relocated, a switch jumps to one of the addresses
+// In programs that are not relocated, and in all of i386, a switch jumps to one of the addresses
 // in a table of its own. Where such a table ends nothing tells: at the next
 // one, or where a word is no code address.
 
@@ -13,14 +15,22 @@ import (
 const maxTable = 4096
 
 // eachLabel calls visit for the entries of the jump table at vaddr.
-func (c *Code) eachLabel(vaddr uint64, visit func(label uint64)) {
-	end := vaddr + 8*maxTable
-	if i, _ := slices.BinarySearch(c.tables, vaddr+1); i < len(c.tables) {
-		end = min(end, c.tables[i])
+func (c *Code) eachLabel(table uint64, visit func(label uint64)) {
+	width, mark := uint64(c.arch.AddressWidth), uint64(0)
+	if c.arch == procstate.I386 {
+		mark = table & ofGOT
+	}
+	vaddr := table - mark
+	end := vaddr + width*maxTable
+	if i, _ := slices.BinarySearch(c.tables, table+1); i < len(c.tables) {
+		end = min(end, c.tables[i]-mark)
 	}
 	var b [8]byte
-	for ; vaddr+8 <= end && c.im.ReadVaddr(b[:], vaddr) == nil; vaddr += 8 {
+	for ; vaddr+width <= end && c.im.ReadVaddr(b[:width], vaddr) == nil; vaddr += width {
 		label := binary.LittleEndian.Uint64(b[:])
+		if mark != 0 {
+			label = (label + c.got) & c.arch.AddrMask
+		}
 		if _, ok := c.spanOf(label); !ok {
 			return
 		}

@@ -22,10 +22,19 @@ const (
 // takes for one instruction.
 func DecodeAMD64(code []byte, pc uint64, in *Inst) bool {
 	var x x86inst
-	n := x.parse(code)
+	n := x.parse(code, false)
 	if n == 0 {
 		return false
 	}
+	x.decode(n, pc, in)
+	if x.enc == encLegacy && x.opmap == 0 {
+		fuse(code, in)
+	}
+	return true
+}
+
+// decode fills in from an instruction of n bytes at pc.
+func (x *x86inst) decode(n int, pc uint64, in *Inst) {
 	*in = Inst{Len: uint8(n), Reg: procstate.NoReg, Base: procstate.NoReg}
 	if x.mod != 3 && x.base != noBase && !x.addressOnly() {
 		in.Base = amd64Regs[x.base]
@@ -36,7 +45,6 @@ func DecodeAMD64(code []byte, pc uint64, in *Inst) bool {
 		x.vector(in)
 	case x.opmap == 0:
 		x.oneByte(in, next)
-		fuse(code, in)
 	case x.opmap == 1:
 		x.twoByte(in, next)
 	case x.opmap == 2:
@@ -46,7 +54,6 @@ func DecodeAMD64(code []byte, pc uint64, in *Inst) bool {
 			x.extract(in)
 		}
 	}
-	return true
 }
 
 // addressOnly reports whether the instruction does not access the memory that
@@ -57,7 +64,17 @@ func (x *x86inst) addressOnly() bool {
 
 func (x *x86inst) regReg() procstate.Reg { return amd64Regs[x.reg&15] }
 func (x *x86inst) rmReg() procstate.Reg  { return amd64Regs[x.rm&15] }
-func (x *x86inst) wide() bool            { return x.rex&rexW != 0 }
+
+// wide reports whether the operands are words.
+func (x *x86inst) wide() bool { return x.rex&rexW != 0 || x.bits32 && !x.size16 }
+
+// word is the size of a word.
+func (x *x86inst) word() uint8 {
+	if x.bits32 {
+		return 4
+	}
+	return 8
+}
 
 // plainMem reports whether the ModRM operand is memory at a register plus an
 // offset.
@@ -105,26 +122,50 @@ func (x *x86inst) byteReg(n, size uint8) procstate.Reg {
 func (x *x86inst) opSize() uint8 {
 	switch {
 	case x.wide():
-		return 8
+		return x.word()
 	case x.size16:
 		return 2
 	}
 	return 4
 }
 
-func push(in *Inst, src procstate.Reg) {
-	in.add(Op{Kind: Store, Dst: rsp, Imm: -8, Src: src})
-	in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: -8})
+// pushed is how many bytes a push or a pop moves SP by.
+func (x *x86inst) pushed() int64 {
+	if x.bits32 && x.size16 {
+		return 2
+	}
+	return int64(x.word())
 }
 
-func pushAny(in *Inst) {
-	in.add(Op{Kind: Scratch, Dst: rsp, Imm: -8, Size: 8})
-	in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: -8})
+func (x *x86inst) push(in *Inst, src procstate.Reg) {
+	n := x.pushed()
+	if n == 2 {
+		x.pushAny(in)
+		return
+	}
+	in.add(Op{Kind: Store, Dst: rsp, Imm: -n, Src: src})
+	in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: -n})
 }
 
-func pop(in *Inst, dst procstate.Reg) {
-	in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: 8})
-	in.add(Op{Kind: Load, Dst: dst, Src: rsp, Imm: -8})
+func (x *x86inst) pushAny(in *Inst) {
+	n := x.pushed()
+	in.add(Op{Kind: Scratch, Dst: rsp, Imm: -n, Size: uint8(n)})
+	in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: -n})
+}
+
+func (x *x86inst) pop(in *Inst, dst procstate.Reg) {
+	n := x.pushed()
+	x.popAny(in)
+	if n == 2 {
+		clobber(in, dst)
+		return
+	}
+	in.add(Op{Kind: Load, Dst: dst, Src: rsp, Imm: -n})
+}
+
+// popAny takes something off the stack that goes to no general register.
+func (x *x86inst) popAny(in *Inst) {
+	in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: x.pushed()})
 }
 
 func (x *x86inst) oneByte(in *Inst, next uint64) {
@@ -132,17 +173,21 @@ func (x *x86inst) oneByte(in *Inst, next uint64) {
 	switch {
 	case op < 0x40:
 		x.arithmetic(in)
+	case op < 0x48: // of i386 alone, as the next ones
+		x.addOne(in, amd64Regs[op&7], 1)
+	case op < 0x50:
+		x.addOne(in, amd64Regs[op&7], -1)
 	case op < 0x58:
-		push(in, amd64Regs[op&7|x.rex&rexB<<3])
+		x.push(in, amd64Regs[op&7|x.rex&rexB<<3])
 	case op < 0x60:
-		pop(in, amd64Regs[op&7|x.rex&rexB<<3])
+		x.pop(in, amd64Regs[op&7|x.rex&rexB<<3])
 	case op >= 0x70 && op < 0x80:
 		x.condJump(in, next)
 	case op >= 0xb0 && op < 0xb8:
 		clobber(in, x.byteReg(op&7|x.rex&rexB<<3, 1))
 	case op >= 0xb8 && op < 0xc0:
 		imm := x.imm
-		if !x.wide() {
+		if !x.wide() || x.bits32 {
 			imm = int64(uint32(imm))
 		}
 		in.add(Op{Kind: Const, Dst: amd64Regs[op&7|x.rex&rexB<<3], Imm: imm})
@@ -181,6 +226,7 @@ var x87Sizes = [8][8]uint8{
 func (x *x86inst) arithmetic(in *Inst) {
 	kind, form := x.op>>3, x.op&7
 	if form >= 6 {
+		x.i386Segment(in)
 		return
 	}
 	size := x.opSize()
@@ -188,14 +234,14 @@ func (x *x86inst) arithmetic(in *Inst) {
 		size = 1
 	}
 	if kind == 7 {
-		if form < 4 && size == 8 && x.mod == 3 {
+		if form < 4 && size == x.word() && x.mod == 3 {
 			in.add(Op{Kind: Compare, Dst: x.rmReg(), Src: x.regReg()})
 		}
 		return
 	}
 	switch form {
 	case 0, 1:
-		if x.mod == 3 && size == 8 {
+		if x.mod == 3 && size == x.word() {
 			x.regArithmetic(in, kind, x.rmReg(), x.regReg())
 			return
 		}
@@ -205,13 +251,13 @@ func (x *x86inst) arithmetic(in *Inst) {
 		}
 		x.write(in, size)
 	case 2, 3:
-		if x.mod == 3 && size == 8 {
+		if x.mod == 3 && size == x.word() {
 			x.regArithmetic(in, kind, x.regReg(), x.rmReg())
 			return
 		}
 		clobber(in, x.byteReg(x.reg, size))
 	default:
-		if size == 8 {
+		if size == x.word() {
 			x.immArithmetic(in, kind, rax)
 			return
 		}
@@ -261,10 +307,17 @@ func (x *x86inst) condJump(in *Inst, next uint64) {
 
 func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 	switch x.op {
-	case 0x63: // movsxd
-		clobber(in, x.regReg())
+	case 0x60, 0x61:
+		x.allRegisters(in)
+	case 0x62: // bound; of i386 alone
+	case 0x63: // movsxd; arpl
+		if x.bits32 {
+			x.write(in, 2)
+		} else {
+			clobber(in, x.regReg())
+		}
 	case 0x68, 0x6a:
-		pushAny(in)
+		x.pushAny(in)
 	case 0x69, 0x6b:
 		clobber(in, x.regReg())
 	case 0x6c, 0x6d, 0xaa, 0xab: // ins, stos
@@ -275,12 +328,12 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 		clobber(in, rdi, rsi, rcx)
 	case 0xae, 0xaf: // scas
 		clobber(in, rdi, rcx)
-	case 0x80, 0x81, 0x83:
+	case 0x80, 0x81, 0x82, 0x83:
 		size := x.opSize()
-		if x.op == 0x80 {
+		if x.op&1 == 0 {
 			size = 1
 		}
-		if x.mod == 3 && size == 8 {
+		if x.mod == 3 && size == x.word() {
 			x.immArithmetic(in, x.reg&7, x.rmReg())
 		} else if x.reg&7 != 7 {
 			x.write(in, size)
@@ -329,6 +382,8 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 			in.add(Op{Kind: Set, Dst: x.regReg(), Src: amd64Regs[x.base], Imm: x.disp})
 		case x.wide() && x.ripRel:
 			in.add(Op{Kind: Const, Dst: x.regReg(), Imm: int64(next) + x.disp})
+		case x.wide() && x.absolute:
+			in.add(Op{Kind: Const, Dst: x.regReg(), Imm: int64(uint32(x.disp))})
 		case x.wide() && x.indexedMem():
 			x.indexed(in, SetIndexed, x.regReg(), amd64Regs[x.base])
 		default:
@@ -336,24 +391,28 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 		}
 	case 0x8f:
 		if x.mod == 3 {
-			pop(in, x.rmReg())
+			x.pop(in, x.rmReg())
 		} else {
-			in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: 8})
+			x.popAny(in)
 			if x.plainMem() && !x.size16 {
-				in.add(Op{Kind: Load, Dst: Temp, Src: rsp, Imm: -8})
+				in.add(Op{Kind: Load, Dst: Temp, Src: rsp, Imm: -x.pushed()})
 				in.add(Op{Kind: Store, Dst: amd64Regs[x.base], Imm: x.disp, Src: Temp})
 			} else {
-				x.write(in, 8)
+				x.write(in, uint8(x.pushed()))
 			}
 		}
-	case 0x98, 0x9f, 0xd7, 0xe4, 0xe5, 0xec, 0xed, 0xa0, 0xa1:
+	case 0x98, 0x9f, 0xd4, 0xd5, 0xd6, 0xd7, 0xe4, 0xe5, 0xec, 0xed, 0xa0, 0xa1:
 		clobber(in, rax)
 	case 0x99:
 		clobber(in, rdx)
 	case 0x9c:
-		pushAny(in)
+		x.pushAny(in)
 	case 0x9d:
-		in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: 8})
+		x.popAny(in)
+	case 0xc4, 0xc5: // les, lds; of i386 alone
+		clobber(in, x.regReg())
+	case 0x9a, 0xea: // far calls and jumps; of i386 alone
+		in.Flow = Trap
 	case 0xc0, 0xd0, 0xd2:
 		x.write(in, 1)
 	case 0xc1, 0xd1, 0xd3:
@@ -365,16 +424,20 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 	case 0xc6:
 		x.write(in, 1)
 	case 0xc7:
+		imm := x.imm
+		if x.bits32 {
+			imm = int64(uint32(imm))
+		}
 		if x.mod == 3 && x.reg&7 == 0 && x.wide() {
-			in.add(Op{Kind: Const, Dst: x.rmReg(), Imm: x.imm})
+			in.add(Op{Kind: Const, Dst: x.rmReg(), Imm: imm})
 		} else {
 			if x.mod != 3 {
-				in.add(Op{Kind: Const, Dst: Temp, Imm: x.imm}) // perhaps the address of a function
+				in.add(Op{Kind: Const, Dst: Temp, Imm: imm}) // perhaps the address of a function
 			}
 			x.write(in, x.opSize())
 		}
 	case 0xc8:
-		push(in, rbp)
+		x.push(in, rbp)
 		in.add(Op{Kind: Set, Dst: rbp, Src: rsp})
 		if x.secondImm&31 != 0 {
 			clobber(in, rsp, rbp)
@@ -382,8 +445,8 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 			in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: -int64(uint16(x.imm))})
 		}
 	case 0xc9:
-		in.add(Op{Kind: Set, Dst: rsp, Src: rbp, Imm: 8})
-		in.add(Op{Kind: Load, Dst: rbp, Src: rsp, Imm: -8})
+		in.add(Op{Kind: Set, Dst: rsp, Src: rbp, Imm: int64(x.word())})
+		in.add(Op{Kind: Load, Dst: rbp, Src: rsp, Imm: -int64(x.word())})
 	case 0xcc, 0xf4:
 		in.Flow = Trap
 	case 0xcd:
@@ -423,6 +486,15 @@ func (x *x86inst) unary(in *Inst) {
 	}
 }
 
+// addOne adds 1 or -1 to a register.
+func (x *x86inst) addOne(in *Inst, reg procstate.Reg, n int64) {
+	if x.wide() {
+		in.add(Op{Kind: Set, Dst: reg, Src: reg, Imm: n})
+	} else {
+		clobber(in, reg)
+	}
+}
+
 func (x *x86inst) incCallPush(in *Inst, next uint64) {
 	if x.op == 0xfe {
 		x.write(in, 1)
@@ -430,14 +502,14 @@ func (x *x86inst) incCallPush(in *Inst, next uint64) {
 	}
 	switch x.reg & 7 {
 	case 0:
-		if x.mod == 3 && x.wide() {
-			in.add(Op{Kind: Set, Dst: x.rmReg(), Src: x.rmReg(), Imm: 1})
+		if x.mod == 3 {
+			x.addOne(in, x.rmReg(), 1)
 			return
 		}
 		x.write(in, x.opSize())
 	case 1:
-		if x.mod == 3 && x.wide() {
-			in.add(Op{Kind: Set, Dst: x.rmReg(), Src: x.rmReg(), Imm: -1})
+		if x.mod == 3 {
+			x.addOne(in, x.rmReg(), -1)
 			return
 		}
 		x.write(in, x.opSize())
@@ -450,22 +522,26 @@ func (x *x86inst) incCallPush(in *Inst, next uint64) {
 			in.Reg = x.rmReg()
 		} else if x.ripRel {
 			in.Target = next + uint64(x.disp)
+		} else if x.absolute {
+			in.Target = uint64(x.disp)
+		} else if x.thread && x.disp == kernelEntry {
+			in.Kernel = in.Flow == IndirectCall
 		} else if x.plainMem() {
 			in.add(Op{Kind: Load, Dst: Temp, Src: amd64Regs[x.base], Imm: x.disp})
 			in.Word = in.Flow == IndirectJump
 			in.Member = in.Word && x.disp != 0 && x.disp == int64(int16(x.disp))
-		} else if in.Flow == IndirectJump && x.base == noBase && x.hasIndex && x.scale == 8 && x.disp > 0 {
+		} else if in.Flow == IndirectJump && x.base == noBase && x.hasIndex && x.scale == x.word() && (x.disp > 0 || x.bits32 && !x.thread) {
 			in.Table = uint64(x.disp)
 		}
 	case 6:
 		switch {
 		case x.mod == 3:
-			push(in, x.rmReg())
+			x.push(in, x.rmReg())
 		case x.plainMem() && !x.size16:
 			in.add(Op{Kind: Load, Dst: Temp, Src: amd64Regs[x.base], Imm: x.disp})
-			push(in, Temp)
+			x.push(in, Temp)
 		default:
-			pushAny(in)
+			x.pushAny(in)
 		}
 	default:
 		in.Flow = Trap // far call, far jump, undefined

@@ -9,7 +9,7 @@ import "encoding/binary"
 //	i  imm8               b  ModRM and imm8      p  prefix or escape
 //	I  imm16 or imm32     z  ModRM and imm16/32  w  imm16
 //	j  rel8               J  rel32               e  imm16 and imm8
-//	v  imm up to 64 bits  o  absolute address
+//	v  imm up to 64 bits  o  absolute address    f  imm16 or imm32, and imm16
 const (
 	shapes1 = "mmmmiIxxmmmmiIxp" + "mmmmiIxxmmmmiIxx" + "mmmmiIpxmmmmiIpx" + "mmmmiIpxmmmmiIpx" +
 		"pppppppppppppppp" + "................" + "xxpmppppIzib...." + "jjjjjjjjjjjjjjjj" +
@@ -48,6 +48,8 @@ type x86inst struct {
 	pp     byte // mandatory prefix: 0, 0x66, 0xF3 or 0xF2
 	size16 bool // operand size prefix
 	addr32 bool // address size prefix
+	bits32 bool // the code is of i386: no REX, and words of four bytes
+	thread bool // its memory operand counts from FS or GS; i386 alone
 	rep    byte // F2 or F3 when given as a prefix
 	vvvv   uint8
 	vlen   uint8 // vector length in bytes: 16, 32 or 64
@@ -60,6 +62,7 @@ type x86inst struct {
 	index     uint8
 	scale     uint8
 	ripRel    bool
+	absolute  bool  // disp is the address of the memory operand; i386 alone
 	disp      int64 // of one byte in EVEX encoding (mod 1): in units of the operand's size
 	imm       int64 // sign-extended, also a branch displacement
 	immSize   uint8
@@ -70,8 +73,8 @@ const noBase = 0xff
 
 // parse reads the fields of the instruction at the start of code and returns
 // its length, or 0 when there is no valid instruction.
-func (x *x86inst) parse(code []byte) int {
-	*x = x86inst{base: noBase, vlen: 16}
+func (x *x86inst) parse(code []byte, bits32 bool) int {
+	*x = x86inst{base: noBase, vlen: 16, bits32: bits32}
 	if len(code) > 15 {
 		code = code[:15]
 	}
@@ -82,7 +85,7 @@ func (x *x86inst) parse(code []byte) int {
 		}
 		b := code[i]
 		class := prefixes[b]
-		if class == noPrefix {
+		if class == noPrefix || class == rexPrefix && bits32 {
 			break
 		}
 		switch {
@@ -97,6 +100,8 @@ func (x *x86inst) parse(code []byte) int {
 			x.addr32 = true
 		case b == 0xf2, b == 0xf3:
 			x.rep = b
+		case b == 0x64, b == 0x65:
+			x.thread = bits32
 		}
 	}
 	x.pp = x.rep
@@ -153,6 +158,9 @@ func (x *x86inst) opcode(code []byte, i int) (shape byte, next int) {
 		x.opmap, x.op = 1, rest[1]
 		return shapes0F[x.op], i + 2
 	case 0xc5:
+		if bits32Legacy(x.bits32, rest) {
+			break
+		}
 		if len(rest) < 3 {
 			return 0, 0
 		}
@@ -161,6 +169,9 @@ func (x *x86inst) opcode(code []byte, i int) (shape byte, next int) {
 		x.vex(rest[1])
 		return x.vectorShape(), i + 3
 	case 0xc4:
+		if bits32Legacy(x.bits32, rest) {
+			break
+		}
 		if len(rest) < 4 {
 			return 0, 0
 		}
@@ -169,6 +180,9 @@ func (x *x86inst) opcode(code []byte, i int) (shape byte, next int) {
 		x.vex(rest[2])
 		return x.vectorShape(), i + 4
 	case 0x62:
+		if bits32Legacy(x.bits32, rest) {
+			break
+		}
 		if len(rest) < 5 {
 			return 0, 0
 		}
@@ -196,6 +210,9 @@ func (x *x86inst) opcode(code []byte, i int) (shape byte, next int) {
 		return 0, 0
 	}
 	x.op = rest[0]
+	if x.bits32 {
+		return shapes1I386[x.op], i + 1
+	}
 	return shapes1[x.op], i + 1
 }
 
@@ -203,6 +220,9 @@ func (x *x86inst) opcode(code []byte, i int) (shape byte, next int) {
 // EVEX share.
 func (x *x86inst) vex(b byte) {
 	x.vvvv = ^b >> 3 & 15
+	if x.bits32 {
+		x.rex, x.vvvv = 0, x.vvvv&7 // they are ignored, or must not be there
+	}
 	x.pp = [4]byte{0, 0x66, 0xf3, 0xf2}[b&3]
 	if b&4 != 0 {
 		x.vlen = 32
@@ -270,6 +290,11 @@ func (x *x86inst) operands(code []byte, i int, shape byte) int {
 		n = immz
 	case 'J':
 		n = 4
+		if x.bits32 {
+			n = immz
+		}
+	case 'f':
+		n = immz + 2
 	case 'w':
 		n = 2
 	case 'e':
@@ -280,9 +305,13 @@ func (x *x86inst) operands(code []byte, i int, shape byte) int {
 			n = 8
 		}
 	case 'o':
-		n = 8
-		if x.addr32 {
+		switch {
+		case x.bits32 && x.addr32:
+			n = 2
+		case x.bits32 || x.addr32:
 			n = 4
+		default:
+			n = 8
 		}
 	default:
 		return 0
@@ -337,6 +366,9 @@ func (x *x86inst) modRM(code []byte, i int) int {
 	if x.mod == 3 {
 		return i
 	}
+	if x.bits32 && x.addr32 {
+		return x.memory16(code, i)
+	}
 	x.base = x.rm
 	if low == 4 {
 		if i >= len(code) {
@@ -356,11 +388,15 @@ func (x *x86inst) modRM(code []byte, i int) int {
 		}
 		if sib&7 == 5 && x.mod == 0 {
 			x.base, x.mod = noBase, 2 // disp32 without a base
+			x.absolute = x.bits32 && !x.hasIndex && !x.thread
 			return x.displacement(code, i, 4)
 		}
 	} else if low == 5 && x.mod == 0 {
-		x.base, x.ripRel = noBase, true
+		x.base, x.ripRel, x.absolute = noBase, !x.bits32, x.bits32 && !x.thread
 		return x.displacement(code, i, 4)
+	}
+	if x.thread {
+		x.base, x.hasIndex = noBase, false
 	}
 	switch x.mod {
 	case 1:

@@ -34,7 +34,15 @@ func (x *x86inst) twoByteOther(in *Inst) {
 		clobber(in, x.regReg())
 	case 0x05:
 		in.Flow = Syscall
-		clobber(in, rax, rcx, r11)
+		clobber(in, rax, rcx)
+		if !x.bits32 {
+			clobber(in, r11)
+		}
+	case 0x34: // sysenter
+		if x.bits32 {
+			in.Flow = Syscall
+			clobber(in, rax, rcx, rdx)
+		}
 	case 0x0b, 0xb9, 0xff: // ud2, ud1, ud0
 		in.Flow = Trap
 	case 0x11, 0x13, 0x17, 0x29, 0x2b, 0x7f, 0xd6, 0xe7:
@@ -54,9 +62,9 @@ func (x *x86inst) twoByteOther(in *Inst) {
 			x.write(in, x.generalSize())
 		}
 	case 0xa1, 0xa9: // pop fs, pop gs
-		in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: 8})
+		x.popAny(in)
 	case 0xa0, 0xa8:
-		pushAny(in)
+		x.pushAny(in)
 	case 0xa2: // cpuid
 		clobber(in, rax, rbx, rcx, rdx)
 	case 0xa4, 0xa5, 0xab, 0xac, 0xad, 0xb3, 0xbb:
@@ -100,7 +108,7 @@ func (x *x86inst) twoByteOther(in *Inst) {
 			clobber(in, x.rmReg()) // rdrand, rdseed, rdpid
 		case x.reg&7 == 1: // cmpxchg8b, cmpxchg16b
 			clobber(in, rax, rdx)
-			x.write(in, 16)
+			x.write(in, 2*x.word())
 		default:
 			x.write(in, 255) // xsavec, xsaves
 		}
@@ -143,7 +151,7 @@ func (x *x86inst) extract(in *Inst) {
 // generalSize is the size of a general register that goes with a vector.
 func (x *x86inst) generalSize() uint8 {
 	if x.wide() {
-		return 8
+		return x.word()
 	}
 	return 4
 }

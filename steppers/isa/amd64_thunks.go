@@ -56,7 +56,7 @@ func fuse(code []byte, in *Inst) {
 	case 0xe8:
 		if len(code) >= 5+len(captureLoop) && string(code[5:5+len(captureLoop)]) == captureLoop {
 			in.Flow = Jump
-			pushAny(in)
+			(&x86inst{}).pushAny(in)
 		}
 	case 0x48, 0x4c:
 		if reg, ok := storesTarget(code); ok {

@@ -22,7 +22,7 @@ const (
 type OpKind uint8
 
 // The kinds of operation. Memory operands are addressed by a register and an
-// offset, words of memory on x86-64 also with an index; operands addressed in
+// offset, words of memory on x86 also with an index; operands addressed in
 // other ways are left out (stores) or make a Clobber (loads).
 const (
 	Set     OpKind = iota // Dst = Src + Imm
@@ -43,7 +43,7 @@ const (
 	StoreIndexed // the word at Dst + Index*Scale + Imm = Src
 )
 
-// Temp is no register of x86-64: it stands for the value that an instruction
+// Temp is no register of x86: it stands for the value that an instruction
 // moves from one word of memory to another.
 const Temp procstate.Reg = procstate.MaxRegs - 1
 
@@ -77,6 +77,7 @@ type Inst struct {
 	Table  uint64 // of an IndirectJump to one of several words of memory: the address of the first; 0 is none
 	Word   bool   // of an IndirectJump through memory: at a register and a distance, which may be 0
 	Member bool   // the same, and the distance is one as in no table
+	Kernel bool   // of an IndirectCall: it is how i386 enters the kernel, which leaves all registers but EAX
 	Ops    [MaxOps]Op
 }
 
@@ -108,6 +109,8 @@ func DecoderFor(a *procstate.Arch) Decoder {
 		return DecodeAMD64
 	case procstate.ARM64:
 		return DecodeARM64
+	case procstate.I386:
+		return DecodeI386
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func unprefixed(text string) []string {
 	return words
 }
 
-// flowOf is the flow of an x86-64 instruction by its AT&T mnemonic.
+// flowOf is the flow of an x86 instruction by its AT&T mnemonic.
 func flowOf(text string) (f Flow, ok bool) {
 	words := unprefixed(text)
 	m := words[0]
@@ -95,7 +95,7 @@ func flowOf(text string) (f Flow, ok bool) {
 		return Jump, true
 	case m == "ret":
 		return Return, true
-	case m == "syscall" || m == "int":
+	case m == "syscall" || m == "sysenter" || m == "int":
 		return Syscall, true
 	case m == "hlt" || m == "ud2" || m == "ud1" || m == "ud0" || m == "int3" || m == "lret" || m == "iret" || m == "iretq" || m == "lretq" || m == "ljmp" || m == "lcall" || m == "iretl" || m == "lretw" || m == "iretw":
 		return Trap, true
@@ -107,9 +107,9 @@ func flowOf(text string) (f Flow, ok bool) {
 	return Next, true
 }
 
-// writesSP reports whether the last operand of an AT&T instruction is %rsp.
-func writesSP(text string) bool {
-	if !strings.HasSuffix(text, "%rsp") {
+// writesSP reports whether the last operand of an AT&T instruction is SP.
+func writesSP(a *procstate.Arch, text string) bool {
+	if !strings.HasSuffix(text, "%"+a.RegName(a.SP)) {
 		return false
 	}
 	m, _, _ := strings.Cut(text, " ")
@@ -123,69 +123,82 @@ func writesSP(text string) bool {
 // Every instruction of whole libraries has the length, flow and effect on the
 // stack pointer that objdump shows.
 func TestAMD64AgainstObjdump(t *testing.T) {
-	const lib = "/lib/x86_64-linux-gnu/"
-	for _, pattern := range []string{"libc.so.6", "libcrypto.so.3", "libm.so.6", "libz.so.1", "ld-linux-x86-64.so.2"} {
-		t.Run(pattern, func(t *testing.T) {
-			var n, bad int
-			complain := func(format string, args ...any) {
-				if bad++; bad <= 20 {
-					t.Errorf(format, args...)
-				}
-			}
-			listing(t, "objdump", lib+pattern, func(d disassembled) {
-				want, ok := flowOf(d.text)
-				if !ok || strings.Contains(d.text, "(bad)") {
-					return // not an instruction, by objdump
-				}
-				switch m, _, _ := strings.Cut(d.text, " "); {
-				case m == "jmpw" || m == "retw" || m == "ljmpw" || m == "callw":
-					return // processors disagree on 16-bit branches; no code has them
-				case d.code[0] == 0x9b:
-					return // objdump shows fwait and its neighbour as one
-				}
-				n++
-				code := append(d.code, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90)
-				var in Inst
-				if !DecodeAMD64(code, d.addr, &in) || int(in.Len) != len(d.code) {
-					complain("%#x: % x: length %d, objdump %d: %s", d.addr, d.code, in.Len, len(d.code), d.text)
-					return
-				}
-				if in.Flow != want {
-					complain("%#x: % x: flow %d, objdump: %s", d.addr, d.code, in.Flow, d.text)
-				}
-				if got := changesSP(&in); writesSP(d.text) && !got {
-					complain("%#x: % x: does not change SP, objdump: %s", d.addr, d.code, d.text)
-				}
-				if reg := destination(d.text); reg != procstate.NoReg && !writesReg(&in, reg) {
-					complain("%#x: % x: does not change %s, objdump: %s", d.addr, d.code, procstate.AMD64.RegName(reg), d.text)
-				}
-				if base, ok := memoryBase(d.text); ok && base != in.Base {
-					complain("%#x: % x: memory at %s, objdump: %s", d.addr, d.code, procstate.AMD64.RegName(in.Base), d.text)
-				}
-				for reg := range procstate.Reg(16) {
-					if reg != rsp && procstate.AMD64.CalleeSaved>>reg&1 != 0 && writesReg(&in, reg) && !mentions(d.text, reg) {
-						complain("%#x: % x: changes %s, objdump: %s", d.addr, d.code, procstate.AMD64.RegName(reg), d.text)
-					}
-				}
-				if in.Flow == Call || in.Flow == Jump || in.Flow == CondJump {
-					f := strings.Fields(d.text)
-					if target, err := strconv.ParseUint(f[len(f)-1], 16, 64); err == nil && target != in.Target {
-						complain("%#x: target %#x, objdump: %s", d.addr, in.Target, d.text)
-					}
-				}
-			})
-			if n < 1000 {
-				t.Errorf("objdump listed %d instructions", n)
-			}
-			t.Logf("%d instructions, %d differ", n, bad)
-		})
+	for _, name := range []string{"libc.so.6", "libcrypto.so.3", "libm.so.6", "libz.so.1", "ld-linux-x86-64.so.2"} {
+		againstObjdump(t, procstate.AMD64, "/lib/x86_64-linux-gnu/"+name)
 	}
+}
+
+// lib32 is where Debian's packages for x86-64 have libraries for i386.
+const lib32 = "/lib32/"
+
+func TestI386AgainstObjdump(t *testing.T) {
+	for _, name := range []string{"libc.so.6", "libm.so.6", "ld-linux.so.2", "libgcc_s.so.1", "libstdc++.so.6", "libasan.so.8"} {
+		againstObjdump(t, procstate.I386, lib32+name)
+	}
+}
+
+func againstObjdump(t *testing.T, a *procstate.Arch, path string) {
+	t.Run(filepath.Base(path), func(t *testing.T) {
+		decode := DecoderFor(a)
+		var n, bad int
+		complain := func(format string, args ...any) {
+			if bad++; bad <= 20 {
+				t.Errorf(format, args...)
+			}
+		}
+		listing(t, "objdump", path, func(d disassembled) {
+			want, ok := flowOf(d.text)
+			if !ok || strings.Contains(d.text, "(bad)") {
+				return // not an instruction, by objdump
+			}
+			switch m, _, _ := strings.Cut(d.text, " "); {
+			case a == procstate.AMD64 && (m == "jmpw" || m == "retw" || m == "ljmpw" || m == "callw"):
+				return // processors disagree on 16-bit branches; no code has them
+			case d.code[0] == 0x9b:
+				return // objdump shows fwait and its neighbour as one
+			}
+			n++
+			code := append(d.code, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90)
+			var in Inst
+			if !decode(code, d.addr, &in) || int(in.Len) != len(d.code) {
+				complain("%#x: % x: length %d, objdump %d: %s", d.addr, d.code, in.Len, len(d.code), d.text)
+				return
+			}
+			if in.Flow != want {
+				complain("%#x: % x: flow %d, objdump: %s", d.addr, d.code, in.Flow, d.text)
+			}
+			if got := changesSP(a, &in); writesSP(a, d.text) && !got {
+				complain("%#x: % x: does not change SP, objdump: %s", d.addr, d.code, d.text)
+			}
+			if reg := destination(a, d.text); reg != procstate.NoReg && !writesReg(&in, reg) {
+				complain("%#x: % x: does not change %s, objdump: %s", d.addr, d.code, a.RegName(reg), d.text)
+			}
+			if base, ok := memoryBase(a, d.text); ok && base != in.Base {
+				complain("%#x: % x: memory at %s, objdump: %s", d.addr, d.code, a.RegName(in.Base), d.text)
+			}
+			for reg := range procstate.Reg(a.NumRegs - 1) {
+				if reg != a.SP && a.CalleeSaved>>reg&1 != 0 && writesReg(&in, reg) && !mentions(a, d.text, reg) {
+					complain("%#x: % x: changes %s, objdump: %s", d.addr, d.code, a.RegName(reg), d.text)
+				}
+			}
+			if in.Flow == Call || in.Flow == Jump || in.Flow == CondJump {
+				f := strings.Fields(d.text)
+				if target, err := strconv.ParseUint(f[len(f)-1], 16, 64); err == nil && target != in.Target {
+					complain("%#x: target %#x, objdump: %s", d.addr, in.Target, d.text)
+				}
+			}
+		})
+		if n < 1000 {
+			t.Errorf("objdump listed %d instructions", n)
+		}
+		t.Logf("%d instructions, %d differ", n, bad)
+	})
 }
 
 // intelStore gives the size in bytes, the base register and the displacement
 // of the memory that an instruction in Intel syntax writes first, when that is
 // at a register and a displacement.
-func intelStore(text string) (size uint8, base procstate.Reg, disp int64, ok bool) {
+func intelStore(a *procstate.Arch, text string) (size uint8, base procstate.Reg, disp int64, ok bool) {
 	_, operands, _ := strings.Cut(text, " ")
 	operand, _, _ := strings.Cut(operands, ",")
 	width, place, found := strings.Cut(strings.TrimSpace(operand), " PTR [")
@@ -202,7 +215,7 @@ func intelStore(text string) (size uint8, base procstate.Reg, disp int64, ok boo
 	if i := strings.IndexAny(place, "+-"); i >= 0 {
 		name, rest = place[:i], place[i:]
 	}
-	base = registerOf("%" + name)
+	base = registerOf(a, "%"+name)
 	if rest != "" {
 		n, err := strconv.ParseInt(rest, 0, 64)
 		if err != nil {
@@ -215,15 +228,22 @@ func intelStore(text string) (size uint8, base procstate.Reg, disp int64, ok boo
 
 // A store that makes memory unknown has the place and the size that objdump
 // shows: a size too large forgets what is saved next to it.
-func TestAMD64StoresAgainstObjdump(t *testing.T) {
-	const lib = "/lib/x86_64-linux-gnu/"
-	for _, pattern := range []string{"libc.so.6", "libm.so.6"} {
-		t.Run(pattern, func(t *testing.T) {
+func TestStoresAgainstObjdump(t *testing.T) {
+	for _, c := range []struct {
+		arch *procstate.Arch
+		path string
+	}{
+		{procstate.AMD64, "/lib/x86_64-linux-gnu/libc.so.6"},
+		{procstate.AMD64, "/lib/x86_64-linux-gnu/libm.so.6"},
+		{procstate.I386, lib32 + "libc.so.6"},
+		{procstate.I386, lib32 + "libstdc++.so.6"},
+	} {
+		t.Run(c.path, func(t *testing.T) {
 			n, bad := 0, 0
-			listing(t, "objdump", lib+pattern, func(d disassembled) {
-				size, base, disp, ok := intelStore(strings.Join(unprefixed(d.text), " "))
+			listing(t, "objdump", c.path, func(d disassembled) {
+				size, base, disp, ok := intelStore(c.arch, strings.Join(unprefixed(d.text), " "))
 				var in Inst
-				if !ok || !DecodeAMD64(append(d.code, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90), d.addr, &in) {
+				if !ok || !DecoderFor(c.arch)(append(d.code, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90), d.addr, &in) {
 					return
 				}
 				for _, op := range in.Ops[:in.NumOps] {
@@ -233,7 +253,7 @@ func TestAMD64StoresAgainstObjdump(t *testing.T) {
 					n++
 					if op.Size != size || op.Dst != base || op.Imm != disp {
 						if bad++; bad <= 20 {
-							t.Errorf("%#x: % x: %d bytes at %s%+d, objdump: %s", d.addr, d.code, op.Size, procstate.AMD64.RegName(op.Dst), op.Imm, d.text)
+							t.Errorf("%#x: % x: %d bytes at %s%+d, objdump: %s", d.addr, d.code, op.Size, c.arch.RegName(op.Dst), op.Imm, d.text)
 						}
 					}
 				}
@@ -245,12 +265,12 @@ func TestAMD64StoresAgainstObjdump(t *testing.T) {
 	}
 }
 
-func changesSP(in *Inst) bool {
+func changesSP(a *procstate.Arch, in *Inst) bool {
 	for _, op := range in.Ops[:in.NumOps] {
-		if op.Dst == rsp && op.Kind != Store && op.Kind != Scratch && op.Kind != Compare {
+		if op.Dst == a.SP && op.Kind != Store && op.Kind != Scratch && op.Kind != Compare {
 			return true
 		}
-		if op.Kind == Swap && op.Src == rsp {
+		if op.Kind == Swap && op.Src == a.SP {
 			return true
 		}
 	}
@@ -259,7 +279,7 @@ func changesSP(in *Inst) bool {
 
 // registerOf gives the register that an operand of AT&T syntax names, or a
 // part of: %bpl, %r12d.
-func registerOf(operand string) procstate.Reg {
+func registerOf(a *procstate.Arch, operand string) procstate.Reg {
 	name, ok := strings.CutPrefix(operand, "%")
 	if !ok {
 		return procstate.NoReg
@@ -268,7 +288,7 @@ func registerOf(operand string) procstate.Reg {
 		return procstate.Reg(n)
 	}
 	for reg := range procstate.Reg(8) {
-		full := procstate.AMD64.RegName(reg)[1:]
+		full := a.RegName(reg)[1:]
 		switch name {
 		case "r" + full, "e" + full, full, full + "l":
 			return reg
@@ -282,7 +302,7 @@ func registerOf(operand string) procstate.Reg {
 
 // destination gives the general register that an AT&T instruction writes as
 // its last operand, when that is plain from its mnemonic.
-func destination(text string) procstate.Reg {
+func destination(a *procstate.Arch, text string) procstate.Reg {
 	words := unprefixed(text)
 	m, operands := words[0], strings.Join(words[1:], " ")
 	switch {
@@ -291,16 +311,17 @@ func destination(text string) procstate.Reg {
 		strings.HasPrefix(m, "imul") && !strings.Contains(operands, ","), strings.HasPrefix(m, "idiv"), m == "out", m == "in", m == "ud0", m == "ud1", m == "vmwrite", m == "lfs", m == "lgs", m == "lss", m == "incsspq", m == "incsspd", m == "notrack":
 		return procstate.NoReg
 	}
-	return registerOf(operands[strings.LastIndex(operands, ",")+1:])
+	return registerOf(a, operands[strings.LastIndex(operands, ",")+1:])
 }
 
 // memoryBase returns the base register of the memory operand of an AT&T
 // instruction, NoReg when it has none. ok is false where the syntax does not
-// tell: operands that the instruction implies, and 32-bit addresses.
-func memoryBase(text string) (base procstate.Reg, ok bool) {
+// tell: operands that the instruction implies, 32-bit addresses on x86-64, and
+// memory of a thread on i386.
+func memoryBase(a *procstate.Arch, text string) (base procstate.Reg, ok bool) {
 	m := unprefixed(text)[0]
 	_, operand, found := strings.Cut(text, "(%")
-	if strings.Contains(text, "s:(%") || strings.HasPrefix(operand, "e") || strings.HasPrefix(operand, "r") && strings.Contains(operand, "d)") {
+	if strings.Contains(text, "s:(%") || a == procstate.I386 && strings.Contains(text, "%gs:") || a == procstate.AMD64 && strings.HasPrefix(operand, "e") || strings.HasPrefix(operand, "r") && strings.Contains(operand, "d)") {
 		return procstate.NoReg, false
 	}
 	if !found || strings.HasPrefix(m, "lea") && m != "leave" || strings.HasPrefix(m, "nop") {
@@ -311,20 +332,20 @@ func memoryBase(text string) (base procstate.Reg, ok bool) {
 	if name == "rip" {
 		return procstate.NoReg, true
 	}
-	return procstate.AMD64.RegByName(name), true
+	return a.RegByName(name), true
 }
 
 // mentions reports whether an instruction names a register, or writes it
 // without naming it.
-func mentions(text string, reg procstate.Reg) bool {
+func mentions(a *procstate.Arch, text string, reg procstate.Reg) bool {
 	switch unprefixed(text)[0] {
 	case "leave", "leavew", "enter":
-		return reg == procstate.AMD64.FP
+		return reg == a.FP
 	case "cpuid":
 		return reg == 3
 	}
 	for _, operand := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ,()", r) }) {
-		if registerOf(operand) == reg {
+		if registerOf(a, operand) == reg {
 			return true
 		}
 	}
@@ -387,7 +408,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{0xfd, 0x7b, 0xbf, 0xa9})
 	f.Fuzz(func(t *testing.T, code []byte) {
 		var in Inst
-		for _, dec := range []Decoder{DecodeAMD64, DecodeARM64} {
+		for _, dec := range []Decoder{DecodeAMD64, DecodeARM64, DecodeI386} {
 			if dec(code, 0x1000, &in) && (in.Len == 0 || int(in.Len) > len(code) || in.NumOps > MaxOps) {
 				t.Errorf("% x: length %d, %d operations", code, in.Len, in.NumOps)
 			}
