@@ -32,11 +32,14 @@ type Analysis struct {
 
 	code  perImage[analysedImage]
 	calls vaddrCache // whether a return address follows a call
-	buf   [40]byte
+	buf   [followsCallLen]byte
 	kept  keptRegs
 
 	resuming resuming
 }
+
+// followsCallLen is how much code followsCall looks at, in bytes.
+const followsCallLen = 40
 
 // analysedImage is what an Analysis knows of one file.
 type analysedImage struct {
@@ -138,7 +141,7 @@ func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.
 		return v, err
 	case out.PC() == 0 && w.BeginsStack(out.SP()):
 		return unwind.StackBottom, nil
-	case !a.followsCall(w, out.PC()):
+	case !followsCall(w, out.PC(), &a.calls, a.buf[:]):
 		return unwind.NotMe, nil
 	}
 	if r.Results && a.resuming.at(m, in.PC()) {
@@ -375,22 +378,23 @@ const (
 
 // followsCall reports whether pc is where a call would return to, or one of
 // those places that the kernel, libc or Boost put on a stack as if a call had: the
-// trampoline of a signal handler and the end of a coroutine.
-func (a *Analysis) followsCall(w *unwind.Walker, pc uint64) bool {
+// trampoline of a signal handler and the end of a coroutine. calls keeps the answers, and
+// buf, of followsCallLen bytes, is for the code.
+func followsCall(w *unwind.Walker, pc uint64, calls *vaddrCache, buf []byte) bool {
 	m := w.MappingAt(pc - 1)
 	if m == nil {
-		if at := w.MappingAt(pc); at != nil && classifyTrampoline(w.Arch(), nil, readCode(w, at, pc, a.buf[:])) != noTrampoline {
+		if at := w.MappingAt(pc); at != nil && classifyTrampoline(w.Arch(), nil, readCode(w, at, pc, buf)) != noTrampoline {
 			return true
 		}
 		return isReturnTrampoline(w, pc)
 	}
 	if m.Image != nil {
-		if fact, ok := a.calls.get(m.Image, pc-m.Bias); ok {
+		if fact, ok := calls.get(m.Image, pc-m.Bias); ok {
 			return fact == afterCall
 		}
 	}
 	before := min(maxCallLen, pc-m.Start)
-	code := readCode(w, m, pc-before, a.buf[:])
+	code := readCode(w, m, pc-before, buf)
 	if uint64(len(code)) < before {
 		return false // not readable now, perhaps later
 	}
@@ -400,7 +404,7 @@ func (a *Analysis) followsCall(w *unwind.Walker, pc uint64) bool {
 		fact = afterCall
 	}
 	if m.Image != nil {
-		a.calls.put(m.Image, pc-m.Bias, fact)
+		calls.put(m.Image, pc-m.Bias, fact)
 	}
 	return fact == afterCall
 }

@@ -12,6 +12,7 @@ import (
 const (
 	sysExitAMD64 = 60
 	sysExitARM64 = 93
+	sysExitI386  = 1
 )
 
 // maxStartInsts bounds the instructions between a thread's first and the
@@ -30,8 +31,11 @@ func isThreadStart(a *procstate.Arch, before, at []byte, interrupted bool) bool 
 	}
 	number := procstate.Reg(rax)
 	exit := int64(sysExitAMD64)
-	if a == procstate.ARM64 {
+	switch a {
+	case procstate.ARM64:
 		number, exit = 8, sysExitARM64
+	case procstate.I386:
+		exit = sysExitI386
 	}
 	var in isa.Inst
 	var nr int64 = -1
@@ -88,8 +92,11 @@ const maxAfterSyscall = 8
 // thread. at is the code from the PC on, before what precedes it.
 func isCloneChild(a *procstate.Arch, before, at []byte) bool {
 	call := syscall64
-	if a == procstate.ARM64 {
+	switch a {
+	case procstate.ARM64:
 		call = svcARM64
+	case procstate.I386:
+		call = int80
 	}
 	code, pc := slices.Concat(before, at), uint64(len(before))
 	for from := max(0, len(before)-24); from+len(call) <= len(before); from++ {
@@ -163,7 +170,7 @@ func loadsNumber(a *procstate.Arch, code []byte, in *isa.Inst, number procstate.
 func endsWithIndirectCall(a *procstate.Arch, code []byte) bool {
 	n := len(code)
 	switch a {
-	case procstate.AMD64: // call *%reg
+	case procstate.AMD64, procstate.I386: // call *%reg
 		return n >= 2 && code[n-2] == 0xff && code[n-1]&0xf8 == 0xd0
 	case procstate.ARM64: // blr reg
 		return n >= 4 && code[n-4]&0x1f == 0 && code[n-3]&0xfc == 0 && code[n-2] == 0x3f && code[n-1] == 0xd6

@@ -40,6 +40,8 @@ func decode(a *procstate.Arch, code []byte, pc uint64, in *isa.Inst) bool {
 		return isa.DecodeAMD64(code, pc, in)
 	case procstate.ARM64:
 		return isa.DecodeARM64(code, pc, in)
+	case procstate.I386:
+		return isa.DecodeI386(code, pc, in)
 	}
 	return false
 }

@@ -21,6 +21,8 @@ type Debug struct {
 	pathCode []byte          // code on them
 	code     [maxSilent]byte // room for what is read
 	buf      [maxCallLen]byte
+	calls    vaddrCache // whether a return address follows a call, of i386
+	thunks   vaddrCache // whether that is one of a thunk
 }
 
 // debugEntry is a slot of the cache: the rule for a link-time address of an
@@ -84,6 +86,10 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	}
 	v, err := r.CallerFrame(w, in, out)
 	if doubt == doubtSilent && v != unwind.StackBottom || v == unwind.Success && !d.mend(w, m.Image, addr-m.Bias, doubt, r, in, out) {
+		*out = unwind.Frame{}
+		return unwind.NotMe, nil
+	}
+	if v == unwind.Success && d.misleads(w, m.Image, in.PC()-m.Bias, in, out) {
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil
 	}

@@ -15,7 +15,9 @@ import (
 // its call of __fentry__ (-mfentry), and functions written by hand, those of libc that
 // multiply long numbers, have no other row than that of their start: both change
 // SP without a word of it in their CFI. And the CFI of LuaJIT's interpreter has one row,
-// the interpreter's frame, for the functions without one beside it too.
+// the interpreter's frame, for the functions without one beside it too. That of the copying
+// and comparing functions of glibc for i386 goes wrong behind their first return: there
+// the ways to a return are asked throughout.
 
 const (
 	// maxLag bounds the bytes from an instruction to the row that corrects its own.
@@ -34,6 +36,7 @@ const (
 	doubtSkips         // it may leave out a caller, as __morestack's does
 	doubtThunk         // it is in a thunk that stands for an indirect branch
 	doubtLeaf          // it returns with SP as it is, and the only row of all around it has a frame
+	doubtPaths         // all ways from it to a return have the CFA elsewhere
 )
 
 // doubt returns what there is against the rule r for a link-time address, where
@@ -87,14 +90,17 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 		if !atEntry && d.isReturn(im, vaddr) {
 			return doubtReturns
 		}
-		if code := d.upToNext(im, vaddr, at); code != nil && lag(code, vaddr, at.Rule, at.Next) != 0 {
+		if code := d.upToNext(im, vaddr, at); code != nil && lag(a, code, vaddr, at.Rule, at.Next) != 0 {
 			return doubtLags
 		}
 	}
 	if interrupted && !atEntry && d.isLeaf(im, vaddr, at.Rule) {
 		return doubtLeaf
 	}
-	if !atEntry || a != procstate.AMD64 {
+	if interrupted && d.returnsElsewhere(im, vaddr, at.Rule) {
+		return doubtPaths
+	}
+	if !atEntry || !x86Prologues(a) {
 		return doubtNone
 	}
 	start, end, only, ok := d.tables.For(im).FirstRule(vaddr)
@@ -110,7 +116,7 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 	}
 	code := d.code[:min(maxSilent, end-start)]
 	if only && im.ReadVaddr(code, start) == nil {
-		if behind, moves := movesSP(code, start); moves && vaddr >= behind {
+		if behind, moves := movesSP(a, code, start); moves && vaddr >= behind {
 			return doubtSilent
 		}
 	}
@@ -127,8 +133,77 @@ func (d *Debug) isLeaf(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
 	if _, _, only, first := d.tables.For(im).FirstRule(vaddr); !only || !first {
 		return false
 	}
+	l := d.layoutBehind(im, vaddr)
+	return l.ok && !l.passes && l.layout == leafLayout
+}
+
+// returnsElsewhere reports whether code of i386 has, by all ways without a call to where it
+// returns, another CFA than the rule r.
+func (d *Debug) returnsElsewhere(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
+	a := im.Arch()
+	reg, bytes, plain := r.CFA()
+	if a != procstate.I386 || !plain || reg != a.SP {
+		return false
+	}
+	l := d.layoutBehind(im, vaddr)
+	return l.ok && !l.passes && l.layout.SP >= 0 && int64(l.layout.SP) != bytes
+}
+
+// mayMislead reports whether the CFI for a PC is not to be believed before it is seen where
+// it leads: of i386, where a frame was interrupted, or is in a call of a thunk, the only
+// one that string functions make.
+func (d *Debug) mayMislead(im *procstate.Image, pc uint64, interrupted bool) bool {
+	if im.Arch() != procstate.I386 {
+		return false
+	}
+	if interrupted {
+		return true
+	}
+	const other, thunk = 1, 2
+	fact, ok := d.thunks.get(im, pc)
+	if !ok {
+		fact = other
+		var code [4]byte
+		if im.ReadVaddr(d.buf[:], pc-maxCallLen) == nil {
+			target, direct, _ := callBefore(im.Arch(), d.buf[:], pc)
+			if direct && im.ReadVaddr(code[:], target) == nil && isa.IsPCThunk(code[:]) {
+				fact = thunk
+			}
+		}
+		d.thunks.put(im, pc, fact)
+	}
+	return fact == thunk
+}
+
+// misleads reports whether the CFI for in has led to a return address that no call has left,
+// or that is below SP: that of functions written by hand does, where nothing else is
+// known of the ways to a return.
+func (d *Debug) misleads(w *unwind.Walker, im *procstate.Image, pc uint64, in, out *unwind.Frame) bool {
+	if out.Flags&unwind.Interrupted != 0 || !d.mayMislead(im, pc, in.Flags&unwind.Interrupted != 0) {
+		return false // or a signal has left it
+	}
+	if out.PCLocation.Kind == unwind.LocationAddress && out.PCLocation.Addr < in.SP() {
+		return true
+	}
+	ra := out.PC()
+	m := w.MappingAt(ra - 1)
+	if ra == 0 || m != nil && m.Image == nil {
+		return false // of code made at run time, which may not be readable
+	}
+	if m != nil && m.Image.Arch() == w.Arch() {
+		var none unwind.Frame
+		if v, _ := d.rule(m.Image, ra-1-m.Bias).CallerFrame(w, out, &none); v == unwind.StackBottom || v == unwind.Success && none.PC() == 0 {
+			return false // where stacks begin no call is needed: Go's goexit
+		}
+	}
+	var buf [followsCallLen]byte
+	return !followsCall(w, ra, &d.calls, buf[:])
+}
+
+// layoutBehind finds the layout at a link-time address by the code from there on.
+func (d *Debug) layoutBehind(im *procstate.Image, vaddr uint64) foundLayout {
 	d.pathCode = d.pathCode[:0]
-	l := d.paths.layoutBehind(a, func(_, addr, end uint64) ([]byte, uint64) {
+	return d.paths.layoutBehind(im.Arch(), func(_, addr, end uint64) ([]byte, uint64) {
 		s, ok := segmentAt(im, addr)
 		if !ok {
 			return nil, addr
@@ -141,7 +216,6 @@ func (d *Debug) isLeaf(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
 		}
 		return code, addr
 	}, vaddr, false, nil, false)
-	return l.ok && !l.passes && l.layout == leafLayout
 }
 
 // leafLayout is the layout of a function without a frame on x86-64.
@@ -179,9 +253,9 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		if code == nil {
 			return true // the file was cut short
 		}
-		bytes := lag(code, vaddr, r, at.Next)
+		bytes := lag(im.Arch(), code, vaddr, r, at.Next)
 		cfa := out.SP() + uint64(bytes)
-		ra, ok := w.ProcessState().ReadWord(cfa - 8)
+		ra, ok := w.ProcessState().ReadWord(cfa - uint64(w.Arch().AddressWidth))
 		if !ok || cfa <= in.SP() || !behindCall(w, d.buf[:], ra) {
 			return true // the next row is wrong
 		}
@@ -202,6 +276,12 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		*out = unwind.Frame{}
 		v, _ := raised.CallerFrame(w, in, out)
 		return v == unwind.Success && behindCall(w, d.buf[:], out.PC())
+	case doubtPaths:
+		var other unwind.Frame
+		l := d.layoutBehind(im, vaddr)
+		if v, _ := walkLayout(w, in, &other, &l.layout); l.ok && v == unwind.Success && behindCall(w, d.buf[:], other.PC()) {
+			*out = other
+		}
 	case doubtSkips:
 		d.unskip(w, im, vaddr, out)
 	}
@@ -266,7 +346,7 @@ const aroundThunk = 32
 // thunkAround returns the code around a link-time address, where there may be an
 // instruction of a thunk: nil where there is none.
 func (d *Debug) thunkAround(im *procstate.Image, vaddr uint64) []byte {
-	if !mayHave(im, vaddr, markThunk, 0, 0) {
+	if im.Arch() == procstate.I386 || !mayHave(im, vaddr, markThunk, 0, 0) {
 		return nil
 	}
 	for n := 2 * aroundThunk; n > aroundThunk; n-- { // the code may end there
@@ -342,7 +422,7 @@ func (d *Debug) leaveJump(w *unwind.Walker, reg procstate.Reg, pushed int64, atT
 // upToNext returns the code from vaddr up to the next rule, where the one for vaddr
 // counts from SP; nil where no rule is near.
 func (d *Debug) upToNext(im *procstate.Image, vaddr uint64, at *unwind.Place) []byte {
-	if reg, _, ok := at.Rule.CFA(); !ok || at.Next == nil || im.Arch() != procstate.AMD64 || reg != procstate.AMD64.SP {
+	if reg, _, ok := at.Rule.CFA(); !ok || at.Next == nil || !x86Prologues(im.Arch()) || reg != im.Arch().SP {
 		return nil
 	}
 	code := d.code[:at.NextAt-vaddr]
@@ -361,13 +441,13 @@ func (d *Debug) isReturn(im *procstate.Image, vaddr uint64) bool {
 
 // lag returns by how many bytes the CFA is higher than r has it, by the next rule,
 // behind code. It is 0 where that does not tell.
-func lag(code []byte, vaddr uint64, r, next *unwind.Rule) int64 {
+func lag(a *procstate.Arch, code []byte, vaddr uint64, r, next *unwind.Rule) int64 {
 	_, size, _ := r.CFA()
 	reg, nextSize, ok := next.CFA()
 	if !ok {
 		return 0
 	}
-	change, ok := changeOf(code, vaddr, reg)
+	change, ok := changeOf(a, code, vaddr, reg)
 	if !ok {
 		return 0
 	}
@@ -377,13 +457,14 @@ func lag(code []byte, vaddr uint64, r, next *unwind.Rule) int64 {
 // changeOf returns by how much reg is, behind code, more than SP was before it.
 // ok is false where that does not follow from the code, or it does not go on to
 // its end.
-func changeOf(code []byte, vaddr uint64, reg procstate.Reg) (bytes int64, ok bool) {
-	const fp, sp = 6, 7
-	var more [sp + 1]int64 // than SP was
-	known := [sp + 1]bool{sp: true}
+func changeOf(a *procstate.Arch, code []byte, vaddr uint64, reg procstate.Reg) (bytes int64, ok bool) {
+	var more [procstate.MaxRegs]int64 // than SP was
+	var known [procstate.MaxRegs]bool
+	known[a.SP] = true
+	follows := func(r procstate.Reg) bool { return r == a.SP || r == a.FP }
 	var in isa.Inst
 	for ; len(code) > 0; code = code[in.Len:] {
-		if !isa.DecodeAMD64(code, vaddr, &in) || int(in.Len) > len(code) || in.Flow != isa.Next && in.Flow != isa.CondJump {
+		if !decode(a, code, vaddr, &in) || int(in.Len) > len(code) || in.Flow != isa.Next && in.Flow != isa.CondJump {
 			return 0, false
 		}
 		vaddr += uint64(in.Len)
@@ -392,21 +473,21 @@ func changeOf(code []byte, vaddr uint64, reg procstate.Reg) (bytes int64, ok boo
 			case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
 				continue
 			case isa.Set:
-				if op.Dst|1 == sp && op.Src|1 == sp {
+				if follows(op.Dst) && follows(op.Src) {
 					more[op.Dst], known[op.Dst] = more[op.Src]+op.Imm, known[op.Src]
 					continue
 				}
 			case isa.Swap:
-				if op.Src|1 == sp {
+				if follows(op.Src) {
 					known[op.Src] = false
 				}
 			}
-			if op.Dst|1 == sp {
+			if follows(op.Dst) {
 				known[op.Dst] = false
 			}
 		}
 	}
-	if reg|1 != sp {
+	if !follows(reg) {
 		return 0, false
 	}
 	return more[reg], known[reg]
@@ -427,7 +508,7 @@ func (d *Debug) pushed(im *procstate.Image, start, vaddr uint64, interrupted boo
 	a, code := im.Arch(), d.code[:end-start]
 	var in isa.Inst
 	for at := start; at < end; at += uint64(in.Len) {
-		if !isa.DecodeAMD64(code[at-start:], at, &in) || at+uint64(in.Len) > end {
+		if !decode(a, code[at-start:], at, &in) || at+uint64(in.Len) > end {
 			return 0, false
 		}
 		switch {
@@ -457,16 +538,15 @@ func (d *Debug) pushed(im *procstate.Image, start, vaddr uint64, interrupted boo
 }
 
 // movesSP returns where the first instruction of code ends that moves SP.
-func movesSP(code []byte, vaddr uint64) (behind uint64, ok bool) {
-	const sp = 7
+func movesSP(a *procstate.Arch, code []byte, vaddr uint64) (behind uint64, ok bool) {
 	var in isa.Inst
-	for len(code) > 0 && isa.DecodeAMD64(code, vaddr, &in) && int(in.Len) <= len(code) {
+	for len(code) > 0 && decode(a, code, vaddr, &in) && int(in.Len) <= len(code) {
 		vaddr += uint64(in.Len)
 		for _, op := range in.Ops[:in.NumOps] {
 			switch op.Kind {
 			case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
 			default:
-				if op.Dst == sp && in.Flow == isa.Next {
+				if op.Dst == a.SP && in.Flow == isa.Next {
 					return vaddr, true
 				}
 			}

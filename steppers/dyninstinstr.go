@@ -89,7 +89,7 @@ func (d *DyninstInstr) isEntered(w *unwind.Walker, m *procstate.Mapping, t *base
 	if w.Arch() != procstate.AMD64 || done > maxTrampEntry || m.Image.ReadVaddr(d.code[:done], t.first) != nil {
 		return false
 	}
-	moved, ok := changeOf(d.code[:done], t.first, w.Arch().SP)
+	moved, ok := changeOf(w.Arch(), d.code[:done], t.first, w.Arch().SP)
 	ra, read := w.ProcessState().ReadWord(in.SP() - uint64(moved))
 	caller := w.MappingAt(ra - 1)
 	if !ok || !read || caller == nil || caller.Image == nil || !caller.Contains(ra-maxCallLen) {

@@ -157,7 +157,7 @@ func (a *FrameAnalyzer) layout(im *imageFrames, img *procstate.Image, pc uint64,
 func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok bool) {
 	const most, align = 1 << 10, 16 // bytes
 	s, ok := segmentAt(img, vaddr)
-	if !ok || img.Arch() != procstate.AMD64 {
+	if !ok || !x86Prologues(img.Arch()) {
 		return 0, false
 	}
 	from := max(lowest, s.Vaddr, vaddr-min(vaddr, most))
@@ -309,6 +309,18 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 	return f
 }
 
+// x86Prologues reports whether an architecture is x86, of 64 or 32 bits: functions begin
+// alike there, and linkers fill gaps with the same.
+func x86Prologues(a *procstate.Arch) bool { return a == procstate.AMD64 || a == procstate.I386 }
+
+// beginsFrame reports whether code begins with mov %rsp,%rbp, or what that is on i386.
+func beginsFrame(a *procstate.Arch, code []byte) bool {
+	if a == procstate.I386 {
+		return len(code) > 1 && (code[0] == 0x89 && code[1] == 0xe5 || code[0] == 0x8b && code[1] == 0xec)
+	}
+	return movesSPToFP(code)
+}
+
 // movesSPToFP reports whether code begins with mov %rsp,%rbp, in one of its encodings.
 func movesSPToFP(code []byte) bool {
 	return len(code) > 2 && code[0] == 0x48 && (code[1] == 0x89 && code[2] == 0xe5 || code[1] == 0x8b && code[2] == 0xec)
@@ -318,10 +330,10 @@ func movesSPToFP(code []byte) bool {
 // frame pointer, -1 when there is none.
 func lastPrologue(a *procstate.Arch, code []byte) int {
 	switch a {
-	case procstate.AMD64:
-		for i := len(code) - 3; i > 0; i-- {
-			if movesSPToFP(code[i:]) {
-				if p := pushBefore(code, i); p >= 0 {
+	case procstate.AMD64, procstate.I386:
+		for i := len(code) - 2; i > 0; i-- {
+			if beginsFrame(a, code[i:]) {
+				if p := pushBefore(a, code, i); p >= 0 {
 					return p
 				}
 			}
@@ -370,23 +382,31 @@ func lowerBefore(code []byte, at int) int {
 	return start
 }
 
-// pushBefore returns the offset of the push %rbp that begins a function whose
+// pushesReturn reports whether code of i386 ends with a push of the word below where ECX,
+// EDX or EAX points. That is the return address again, where the stack has been
+// aligned: what follows is no frame that tells where the CFA is.
+func pushesReturn(code []byte) bool {
+	n := len(code)
+	return n > 2 && code[n-3] == 0xff && code[n-2]&^3 == 0x70 && code[n-1] == 0xfc
+}
+
+// pushBefore returns the offset of the push %rbp that begins a function of x86 whose
 // mov %rsp,%rbp is at offset at of code, -1 when it does not: nothing but the
 // work of the function comes between them.
-func pushBefore(code []byte, at int) int {
+func pushBefore(a *procstate.Arch, code []byte, at int) int {
 	for p := at - 1; p >= max(0, at-24); p-- {
-		if code[p] != 0x55 {
+		if code[p] != 0x55 || a == procstate.I386 && pushesReturn(code[:p]) {
 			continue
 		}
 		var in isa.Inst
 		next := p
-		for n := 0; next < at && n < 4 && isa.DecodeAMD64(code[next:], 0, &in) && in.Flow == isa.Next; n++ {
+		for n := 0; next < at && n < 4 && decode(a, code[next:], 0, &in) && in.Flow == isa.Next; n++ {
 			next += int(in.Len)
 		}
 		if next != at {
 			continue
 		}
-		if bytes.HasSuffix(code[:p], []byte{0xf3, 0x0f, 0x1e, 0xfa}) { // endbr64
+		if n := p - 4; n >= 0 && isEndbr(a, code[n:]) {
 			p -= 4
 		}
 		return p

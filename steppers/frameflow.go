@@ -224,6 +224,9 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 			w.tables = append(w.tables, *v)
 		}
 	case isa.Call, isa.IndirectCall:
+		if w.arch == procstate.I386 && !in.Kernel {
+			v.state.sp = -1 // the function may take its arguments off the stack
+		}
 		if w.whole || !startsFunction(w.arch, w.code.at(end)) {
 			v.passes = true
 			w.afterCalls = append(w.afterCalls, *v)
@@ -239,17 +242,40 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 // another function: the call does not return, and padding follows it or the
 // first instruction of a function.
 func startsFunction(a *procstate.Arch, code []byte) bool {
-	if a != procstate.AMD64 || len(code) < 4 {
+	if !x86Prologues(a) || len(code) < 4 {
 		return len(code) == 0
 	}
 	switch {
-	case code[0] == 0xcc, code[0] == 0x55, code[0] == 0x90,
+	case code[0] == 0xcc, code[0] == 0x55 && (a == procstate.AMD64 || beginsFrame(a, code[1:])), code[0] == 0x90,
 		code[0] == 0x66 && (code[1] == 0x90 || code[1] == 0x66 || code[1] == 0x2e || code[1] == 0x0f && code[2] == 0x1f),
 		code[0] == 0x0f && code[1] == 0x1f,
-		code[0] == 0xf3 && code[1] == 0x0f && code[2] == 0x1e && code[3] == 0xfa:
+		isEndbr(a, code):
 		return true
 	}
-	return false
+	return a == procstate.I386 && isLongNop(code)
+}
+
+// isEndbr reports whether code begins with endbr64, or endbr32 on i386.
+func isEndbr(a *procstate.Arch, code []byte) bool {
+	last := byte(0xfa)
+	if a == procstate.I386 {
+		last = 0xfb
+	}
+	return len(code) > 3 && code[0] == 0xf3 && code[1] == 0x0f && code[2] == 0x1e && code[3] == last
+}
+
+// isLongNop reports whether code of i386 begins with lea 0(%esi),%esi, with and without
+// an index and with any size of that 0, by which GNU as fills gaps.
+func isLongNop(code []byte) bool {
+	var in isa.Inst
+	if code[0] == 0x2e {
+		code = code[1:]
+	}
+	if code[0] != 0x8d || !isa.DecodeI386(code, 0, &in) || in.NumOps != 1 {
+		return false
+	}
+	op := &in.Ops[0]
+	return op.Kind == isa.Set && op.Dst == op.Src && op.Imm == 0
 }
 
 // goesOn reports whether the function goes on at an offset behind all that was
@@ -275,7 +301,7 @@ func lowersSP(a *procstate.Arch, in *isa.Inst) bool {
 // isFill reports whether code is what linkers fill the room between functions with:
 // int3, more than once.
 func isFill(a *procstate.Arch, code []byte) bool {
-	return a == procstate.AMD64 && len(code) > 1 && code[0] == breakpointAMD64 && code[1] == breakpointAMD64
+	return x86Prologues(a) && len(code) > 1 && code[0] == breakpointAMD64 && code[1] == breakpointAMD64
 }
 
 // result sorts what was found.

@@ -87,6 +87,7 @@ type pathState struct {
 	stores [12]pathStore
 	n      int
 
+	width   int32  // bytes of a word
 	written uint64 // the registers that have been, bit by bit
 
 	// given is what the code has set a register to, the last time that that was what
@@ -245,7 +246,7 @@ func (p *framePaths) lendsFrame(pc uint64) bool {
 
 // firstState is what is known where a path begins.
 func firstState(a *procstate.Arch, pc uint64) pathState {
-	s := pathState{pc: pc}
+	s := pathState{pc: pc, width: int32(a.AddressWidth)}
 	s.regs[a.SP], s.regs[a.FP] = pathValue{base: pathSP}, pathValue{base: pathFP}
 	return s
 }
@@ -383,6 +384,9 @@ func (p *framePaths) follow(s *pathState) {
 			taken.pc = in.Target
 			p.now = append(p.now, taken)
 		case isa.Call, isa.IndirectCall, isa.Syscall:
+			if p.arch == procstate.I386 && in.Flow != isa.Syscall && !in.Kernel {
+				s.regs[p.arch.SP] = pathValue{} // the function may take its arguments off the stack
+			}
 			if code := p.codeAt(s.pc); len(code) > 0 && !startsFunction(p.arch, code) {
 				p.next = append(p.next, *s)
 			}
@@ -464,7 +468,7 @@ func (s *pathState) store(at, v pathValue, size int32) {
 		return
 	}
 	for i := 0; i < s.n; i++ {
-		if t := &s.stores[i]; t.at.base == at.base && t.at.off < at.off+size && at.off < t.at.off+8 {
+		if t := &s.stores[i]; t.at.base == at.base && t.at.off < at.off+size && at.off < t.at.off+s.width {
 			s.stores[i].value = pathValue{}
 			if t.at == at {
 				s.stores[i].value = v
@@ -516,7 +520,7 @@ func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 		case isa.Load:
 			*dst = s.wordAt(s.regs[op.Src].plus(op.Imm))
 		case isa.Store:
-			s.store(dst.plus(op.Imm), s.regs[op.Src], 8)
+			s.store(dst.plus(op.Imm), s.regs[op.Src], s.width)
 		case isa.Scratch:
 			s.store(dst.plus(op.Imm), pathValue{}, int32(op.Size))
 		case isa.Swap:

@@ -93,7 +93,7 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	}
 	vaddr := lookupPC(pc, interrupted) - m.Bias
 	at := d.tables.For(m.Image).Look(vaddr, lookAhead(interrupted))
-	if !interrupted && !at.Inside && d.putThere(m, pc) || d.doubtAt(m.Image, vaddr, &at, interrupted) != doubtNone {
+	if !interrupted && !at.Inside && d.putThere(m, pc) || d.doubtAt(m.Image, vaddr, &at, interrupted) != doubtNone || d.mayMislead(m.Image, pc-m.Bias, interrupted) {
 		return nil, false
 	}
 	return at.Rule, !at.Rule.Jumps(w.Arch())

@@ -25,6 +25,7 @@ import (
 type Process struct {
 	pid     int
 	exe     string
+	arch    *procstate.Arch
 	mem     *os.File
 	threads map[int]bool // tid: stopped
 	libs    *procstate.AddressSpace
@@ -62,6 +63,10 @@ func Start(t testing.TB, path string, args ...string) *Process {
 	}
 	if err := p.UpdateMappings(); err != nil {
 		t.Fatal(err)
+	}
+	p.arch = procstate.HostArch()
+	for _, im := range p.images {
+		p.arch = im.Arch() // all have the same
 	}
 	return p
 }
@@ -364,7 +369,7 @@ func (p *Process) ContinueToTrap() (procstate.ThreadID, error) {
 func (p *Process) Images() map[string]*procstate.Image { return p.images }
 
 // Arch implements procstate.ProcessState.
-func (p *Process) Arch() *procstate.Arch { return procstate.HostArch() }
+func (p *Process) Arch() *procstate.Arch { return p.arch }
 
 // PID implements procstate.ProcessState.
 func (p *Process) PID() int { return p.pid }
@@ -407,7 +412,7 @@ func (p *Process) ReadWord(addr uint64) (uint64, bool) {
 	if addr > 1<<63-9 {
 		return 0, false
 	}
-	if n, _ := p.mem.ReadAt(b[:], int64(addr)); n < len(b) {
+	if n, _ := p.mem.ReadAt(b[:p.arch.AddressWidth], int64(addr)); n < p.arch.AddressWidth {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(b[:]), true

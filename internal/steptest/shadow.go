@@ -66,14 +66,14 @@ func (s *Shadow) Step(p *Process, regs *procstate.Regs) error {
 	nextPC, nextSP := regs.Raw(a.PC), regs.Raw(a.SP)
 	switch in.Flow {
 	case isa.Call, isa.IndirectCall:
-		if ra := pc + uint64(in.Len); nextPC != ra || in.Target == ra {
+		if ra := pc + uint64(in.Len); nextPC != ra || in.Target == ra && a != procstate.I386 { // there it pushes its address, to pop that
 			s.Calls = append(s.Calls, Call{ra, sp})
 		}
 	case isa.Return:
 		// Whatever lies below the new stack pointer on this stack has
 		// returned; an unwound coroutine has a stack of its own.
 		for n := len(s.Calls); n > 0; n-- {
-			if c := s.Calls[n-1]; c.RA == nextPC && c.SP == nextSP {
+			if c := s.Calls[n-1]; c.RA == nextPC && c.SP+uint64(in.Pop) == nextSP {
 				s.Calls = s.Calls[:n-1]
 				break
 			}
