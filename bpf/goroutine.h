@@ -160,8 +160,14 @@ GLOBAL u64 goroutine_end(u32 cpu, u32 tgid, u64 sp)
  * or that C has saved on g0's stack; 0 when there is none. It may be another's, below
  * SP; then a few bytes too many are taken.
  */
-INLINE u64 find_kept_sp(const struct sample_header *h, const struct go_thread *t)
+GLOBAL u64 find_kept_sp(u32 cpu)
 {
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+
+	if (!h)
+		return 0;
+	const struct go_thread *t = &r->go;
 	const struct go_stack *stack = &t->curg_stack;
 #if defined(__TARGET_ARCH_x86)
 	u64 kept = h->regs.r12;
@@ -202,7 +208,7 @@ INLINE u64 curg_stack_start(const struct sample_header *h, const struct go_threa
 		return from;
 	from = read_user_word(t->curg + p->g_sched_sp);
 	if (t->g == t->curg) {
-		u64 kept = find_kept_sp(h, t);
+		u64 kept = find_kept_sp(h->cpu);
 		if (kept)
 			last = kept;
 		if (from > last)
