@@ -35,6 +35,9 @@ const volatile bool filter_processes = false;
 /* Whether their children become such, too. */
 const volatile bool follow_children = false;
 
+/* Whether only tasks in wanted_cgroups are sampled. */
+const volatile bool filter_cgroups = false;
+
 /* Inode of the loader's PID namespace; 0 for the machine's first one. */
 const volatile u32 pid_namespace = 0;
 
@@ -253,6 +256,14 @@ struct {
 	MAP_TYPE(value, struct process_page);
 	MAP_UINT(map_flags, MAP_MMAPABLE);
 } processes SEC(".maps");
+
+/* Those cgroups, by their IDs in the unified hierarchy. */
+struct {
+	MAP_UINT(type, MAP_HASH);
+	MAP_UINT(max_entries, 1); /* set by the loader */
+	MAP_TYPE(key, u64);
+	MAP_TYPE(value, u8);
+} wanted_cgroups SEC(".maps");
 
 /* Threads, by their number in the first PID namespace. */
 struct {

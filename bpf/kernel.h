@@ -73,7 +73,15 @@ struct kernfs_node {
 	u64 id;
 } RELOCATED;
 
+struct cgroup;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+} RELOCATED;
+
 struct cgroup {
+	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
 } RELOCATED;
 

@@ -10,7 +10,7 @@
 #define SWBPF_OFFCPU_H
 
 #include "estimate.h"
-#include "task.h"
+#include "cgroup.h"
 
 /* Bits of task_struct.__state and the tracepoint's prev_state (sched.h). */
 enum {
@@ -93,10 +93,10 @@ INLINE u64 state_of_prev(const struct bpf_raw_tracepoint_args *ctx, struct task_
 	return state_of(prev);
 }
 
-/* Whether a task with this tgid is asked for. */
-INLINE bool is_tracked(u32 tgid)
+/* Whether a task, with this tgid, is asked for. */
+INLINE bool is_tracked(struct task_struct *task, u32 tgid)
 {
-	return tgid && (!filter_processes || process_flags(tgid) & PROCESS_SAMPLED);
+	return tgid && is_asked_for(task, process_flags(tgid));
 }
 
 /* Fills in who a thread is. */
@@ -243,7 +243,7 @@ INLINE void come_back(struct cpu_ring *r, struct task_struct *next, u64 now)
 		return;
 	}
 	u32 tgid = tgid_of(next);
-	if (with_on_cpu && is_tracked(tgid) && (t = times_of(r, pid)))
+	if (with_on_cpu && is_tracked(next, tgid) && (t = times_of(r, pid)))
 		identify(t, next, tgid, cgroup_of(next));
 }
 

@@ -167,7 +167,7 @@ struct counters {
 	u64 lost_foreign;    /* task outside of the loader's PID namespace */
 	u64 lost_deferred;   /* put off (deferred.h) and not taken yet */
 	u64 skipped_idle;    /* the idle task */
-	u64 skipped_filter;  /* a process that is not among those asked for */
+	u64 skipped_filter;  /* a task that is not among those asked for */
 	u64 skipped_period;  /* tracepoints or uprobes between two samples */
 	u64 skipped_short;   /* times off the CPU shorter than the least of interest */
 	u64 skipped_rate;    /* times off the CPU at a rate above the limit */

@@ -160,7 +160,7 @@ INLINE bool is_wanted(struct counters *n, struct task_struct *task, u32 *tgid, u
 	}
 	*tgid = current_tgid(task);
 	*flags = *tgid ? process_flags(*tgid) : 0;
-	if (filter_processes && !(*flags & PROCESS_SAMPLED)) {
+	if (!is_asked_for(task, *flags)) {
 		n->skipped_filter++;
 		return false;
 	}
@@ -461,7 +461,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = tgid_of((void *)ctx->args[0]);
 
-	if (is_tracked(tgid))
+	if (is_tracked((void *)ctx->args[0], tgid))
 		meet_program(tgid, (void *)ctx->args[2]);
 	return 0;
 }
@@ -560,7 +560,7 @@ int on_waiting_task(struct bpf_iter__task *ctx)
 	u32 tgid = tgid_of(task);
 	void *saved = saved_regs_of(task);
 	struct sample_header *h = &w->header;
-	struct thread_times *t = is_tracked(tgid) ? begin_off_cpu(r, task, h, tgid, saved) : NULL;
+	struct thread_times *t = is_tracked(task, tgid) ? begin_off_cpu(r, task, h, tgid, saved) : NULL;
 	if (!t)
 		return 0;
 	w->pid = kernel_read(task, pid);

@@ -81,24 +81,6 @@ INLINE u32 current_tgid(struct task_struct *task)
 	return tgid_of(task);
 }
 
-/* The cgroup of any task in the unified hierarchy. */
-INLINE u64 cgroup_of(struct task_struct *task)
-{
-	struct css_set *set = kernel_read(task, cgroups);
-	struct cgroup *cgroup = kernel_read(set, dfl_cgrp);
-	struct kernfs_node *node = kernel_read(cgroup, kn);
-	return kernel_read(node, id);
-}
-
-/* That of the current task. */
-INLINE u64 current_cgroup(struct task_struct *task)
-{
-	struct css_set *set = task_field(task, cgroups);
-	struct cgroup *cgroup = set ? task_field(set, dfl_cgrp) : NULL;
-	struct kernfs_node *node = cgroup ? task_field(cgroup, kn) : NULL;
-	return node ? task_field(node, id) : 0;
-}
-
 /* Copies the name of the current task. What is behind its zero byte may be
  * left from a longer name before. */
 INLINE void copy_comm(u8 comm[16], struct task_struct *task)

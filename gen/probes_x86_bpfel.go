@@ -172,8 +172,10 @@ const (
 	ProbesMapThreadFrames    = "thread_frames"
 	ProbesMapTimes           = "times"
 	ProbesMapWaitingRecords  = "waiting_records"
+	ProbesMapWantedCgroups   = "wanted_cgroups"
 	ProbesProgOnProbedTask   = "on_probed_task"
 	ProbesVarCopyKernel      = "copy_kernel"
+	ProbesVarFilterCgroups   = "filter_cgroups"
 	ProbesVarFilterProcesses = "filter_processes"
 	ProbesVarFollowChildren  = "follow_children"
 	ProbesVarHaveSwitchState = "have_switch_state"
@@ -257,6 +259,7 @@ type ProbesMapSpecs struct {
 	ThreadFrames   *ebpf.MapSpec `ebpf:"thread_frames"`
 	Times          *ebpf.MapSpec `ebpf:"times"`
 	WaitingRecords *ebpf.MapSpec `ebpf:"waiting_records"`
+	WantedCgroups  *ebpf.MapSpec `ebpf:"wanted_cgroups"`
 }
 
 // ProbesVariableSpecs contains global variables before they are loaded into the kernel.
@@ -264,6 +267,7 @@ type ProbesMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProbesVariableSpecs struct {
 	CopyKernel      *ebpf.VariableSpec `ebpf:"copy_kernel"`
+	FilterCgroups   *ebpf.VariableSpec `ebpf:"filter_cgroups"`
 	FilterProcesses *ebpf.VariableSpec `ebpf:"filter_processes"`
 	FollowChildren  *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.VariableSpec `ebpf:"have_switch_state"`
@@ -318,6 +322,7 @@ type ProbesMaps struct {
 	ThreadFrames   *ebpf.Map `ebpf:"thread_frames"`
 	Times          *ebpf.Map `ebpf:"times"`
 	WaitingRecords *ebpf.Map `ebpf:"waiting_records"`
+	WantedCgroups  *ebpf.Map `ebpf:"wanted_cgroups"`
 }
 
 func (m *ProbesMaps) Close() error {
@@ -333,6 +338,7 @@ func (m *ProbesMaps) Close() error {
 		m.ThreadFrames,
 		m.Times,
 		m.WaitingRecords,
+		m.WantedCgroups,
 	)
 }
 
@@ -341,6 +347,7 @@ func (m *ProbesMaps) Close() error {
 // It can be passed to LoadProbesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProbesVariables struct {
 	CopyKernel      *ebpf.Variable `ebpf:"copy_kernel"`
+	FilterCgroups   *ebpf.Variable `ebpf:"filter_cgroups"`
 	FilterProcesses *ebpf.Variable `ebpf:"filter_processes"`
 	FollowChildren  *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.Variable `ebpf:"have_switch_state"`

@@ -429,6 +429,7 @@ const (
 	SamplerMapThreadFrames       = "thread_frames"
 	SamplerMapTimes              = "times"
 	SamplerMapWaitingRecords     = "waiting_records"
+	SamplerMapWantedCgroups      = "wanted_cgroups"
 	SamplerProgOnExec            = "on_exec"
 	SamplerProgOnFork            = "on_fork"
 	SamplerProgOnPerfEvent       = "on_perf_event"
@@ -439,6 +440,7 @@ const (
 	SamplerProgOnWaking          = "on_waking"
 	SamplerVarCopyKernel         = "copy_kernel"
 	SamplerVarCpuRingType        = "cpu_ring_type"
+	SamplerVarFilterCgroups      = "filter_cgroups"
 	SamplerVarFilterProcesses    = "filter_processes"
 	SamplerVarFollowChildren     = "follow_children"
 	SamplerVarHaveSwitchState    = "have_switch_state"
@@ -544,6 +546,7 @@ type SamplerMapSpecs struct {
 	ThreadFrames    *ebpf.MapSpec `ebpf:"thread_frames"`
 	Times           *ebpf.MapSpec `ebpf:"times"`
 	WaitingRecords  *ebpf.MapSpec `ebpf:"waiting_records"`
+	WantedCgroups   *ebpf.MapSpec `ebpf:"wanted_cgroups"`
 }
 
 // SamplerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -552,6 +555,7 @@ type SamplerMapSpecs struct {
 type SamplerVariableSpecs struct {
 	CopyKernel         *ebpf.VariableSpec `ebpf:"copy_kernel"`
 	CpuRingType        *ebpf.VariableSpec `ebpf:"cpu_ring_type"`
+	FilterCgroups      *ebpf.VariableSpec `ebpf:"filter_cgroups"`
 	FilterProcesses    *ebpf.VariableSpec `ebpf:"filter_processes"`
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.VariableSpec `ebpf:"have_switch_state"`
@@ -621,6 +625,7 @@ type SamplerMaps struct {
 	ThreadFrames    *ebpf.Map `ebpf:"thread_frames"`
 	Times           *ebpf.Map `ebpf:"times"`
 	WaitingRecords  *ebpf.Map `ebpf:"waiting_records"`
+	WantedCgroups   *ebpf.Map `ebpf:"wanted_cgroups"`
 }
 
 func (m *SamplerMaps) Close() error {
@@ -639,6 +644,7 @@ func (m *SamplerMaps) Close() error {
 		m.ThreadFrames,
 		m.Times,
 		m.WaitingRecords,
+		m.WantedCgroups,
 	)
 }
 
@@ -648,6 +654,7 @@ func (m *SamplerMaps) Close() error {
 type SamplerVariables struct {
 	CopyKernel         *ebpf.Variable `ebpf:"copy_kernel"`
 	CpuRingType        *ebpf.Variable `ebpf:"cpu_ring_type"`
+	FilterCgroups      *ebpf.Variable `ebpf:"filter_cgroups"`
 	FilterProcesses    *ebpf.Variable `ebpf:"filter_processes"`
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.Variable `ebpf:"have_switch_state"`

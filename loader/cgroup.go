@@ -2,8 +2,11 @@ package loader
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,6 +119,88 @@ func (c *Cgroups) find(id uint64) string {
 
 // pathOf returns the path of an open file.
 func pathOf(fd int) (string, error) { return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) }
+
+// Find returns the IDs of the cgroups that a name stands for, at least one. It is a path
+// in the unified hierarchy or where that is mounted, or the name of a systemd unit
+// (".service" may be left out) or the ID of a container, of which the first twelve digits
+// do. A unit of several users is in several cgroups.
+func (c *Cgroups) Find(name string) ([]uint64, error) {
+	if c.paths == nil {
+		return nil, errNotOpen
+	}
+	var ids []uint64
+	if strings.HasPrefix(name, "/") {
+		id, err := c.idOf(name)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, err
+		}
+		if err == nil {
+			ids = append(ids, id)
+		}
+	} else {
+		c.each(func(path string, id uint64) bool {
+			is := isNamed(path, name)
+			if is {
+				ids = append(ids, id)
+			}
+			return !is // what is below is part of it
+		})
+	}
+	switch {
+	case len(ids) > 0:
+		return ids, nil
+	case HasOldCgroups():
+		return nil, fmt.Errorf("%s: no such cgroup, unit or container in the unified hierarchy; this machine has older ones besides, by which nothing can be chosen", name)
+	}
+	return nil, fmt.Errorf("%s: no such cgroup, unit or container", name)
+}
+
+// idOf returns the ID of the cgroup that has a path.
+func (c *Cgroups) idOf(path string) (uint64, error) {
+	path = filepath.Clean(path)
+	if at := cgroupMount(); at != "" && (path == at || strings.HasPrefix(path, at+"/")) {
+		path = path[len(at):]
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(c.root, "."+path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return 0, fmt.Errorf("cgroup %s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return 0, fmt.Errorf("cgroup %s: %w", path, unix.ENOTDIR)
+	}
+	return st.Ino, nil
+}
+
+// each calls fn for the cgroups of the hierarchy, with path and ID, those below one if
+// it returns true for that.
+func (c *Cgroups) each(fn func(path string, id uint64) bool) {
+	root := fmt.Sprintf("/proc/self/fd/%d/", c.root)
+	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil // or it has gone meanwhile
+		}
+		path = strings.TrimPrefix(path, root)
+		id, err := c.idOf("/" + path)
+		if err == nil && !fn("/"+path, id) {
+			return fs.SkipDir
+		}
+		return nil
+	})
+}
+
+// minContainerDigits is how many digits of a container's ID engines show.
+const minContainerDigits = 12
+
+// isNamed reports whether the last directory of a path is the cgroup of a unit or
+// container, as Find takes their names.
+func isNamed(path, name string) bool {
+	dir := path[strings.LastIndexByte(path, '/')+1:]
+	if id := containerID(dir); id != "" && len(name) >= minContainerDigits && strings.HasPrefix(id, name) {
+		return true
+	}
+	unit := UnitOfCgroup(dir)
+	return name != "" && dir == name || unit != "" && (unit == name || unit == name+".service")
+}
 
 // HasOldCgroups reports whether there are hierarchies of the first version of
 // cgroups, in which processes may be elsewhere.

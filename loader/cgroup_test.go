@@ -3,6 +3,7 @@ package loader
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,5 +100,56 @@ func TestCgroupsForget(t *testing.T) {
 	c.Forget()
 	if len(c.paths)+len(c.before) != 0 {
 		t.Errorf("left: %v, %v", c.paths, c.before)
+	}
+}
+
+// A cgroup has its path, in the hierarchy or where it is mounted, and what the name of a
+// unit or the ID of a container is in all of those that have it.
+func TestCgroupsFind(t *testing.T) {
+	root, find := testCgroups(t)
+	id := strings.Repeat("0123456789abcdef", 4)
+	ids := map[string]uint64{}
+	for _, dir := range []string{
+		"a.slice", "a.slice/swbpf-web.service", "a.slice/swbpf-web.service/inner", "b.slice", "b.slice/swbpf-web.service",
+		"docker-" + id + ".scope", "docker-" + id + ".scope/inner", "plain-swbpf",
+	} {
+		newCgroup(t, root+"/"+dir)
+		var st unix.Stat_t
+		if err := unix.Stat(root+"/"+dir, &st); err != nil {
+			t.Fatal(err)
+		}
+		ids[dir] = st.Ino
+	}
+	top := "/" + filepath.Base(root)
+	units := []uint64{ids["a.slice/swbpf-web.service"], ids["b.slice/swbpf-web.service"]}
+	for name, want := range map[string][]uint64{
+		"swbpf-web":                             units,
+		"swbpf-web.service":                     units,
+		id:                                      {ids["docker-"+id+".scope"]},
+		id[:12]:                                 {ids["docker-"+id+".scope"]},
+		"plain-swbpf":                           {ids["plain-swbpf"]},
+		top + "/a.slice/swbpf-web.service/":     {units[0]},
+		root + "/a.slice/../b.slice":            {ids["b.slice"]},
+		"/.." + top + "/../" + top + "/b.slice": {ids["b.slice"]},
+	} {
+		got := find(name)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %d, want %d", name, got, want)
+		}
+	}
+	c, err := OpenCgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", "swbpf-we", "web-swbpf.service", id[:11], id[1:], top + "/none", top + "/cgroup.procs", "/.." + top + "x"} {
+		if ids, err := c.Find(name); err == nil {
+			t.Errorf("%q: %d", name, ids)
+		}
+	}
+	c.Close()
+	if _, err := c.Find("/"); err == nil {
+		t.Error("found in what is closed")
 	}
 }

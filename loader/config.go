@@ -40,6 +40,10 @@ type Config struct {
 	// FollowChildren adds the descendants of PIDs born after Open.
 	FollowChildren bool
 
+	// Cgroups are the IDs of cgroups in the unified hierarchy whose processes are
+	// sampled, with those of all cgroups below; empty: all. See Cgroups.Find.
+	Cgroups []uint64
+
 	// Weight is what an event of a tracepoint or uprobe counts for; the zero
 	// Weight is 1. Then Period is a sum of weights.
 	Weight Weight

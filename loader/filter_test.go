@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -244,4 +246,90 @@ func sampleThreads(pids []int, want int) error {
 		}
 	}
 	return nil
+}
+
+// Of cgroups those processes are sampled that are in one, or below, at the time: also
+// those that come later, in cgroups that are made later.
+func TestFilterByCgroup(t *testing.T) {
+	for _, event := range []Event{cpuClock, Wall, OffCPU} {
+		t.Run(event.Name, func(t *testing.T) {
+			kernelTest(t)
+			root, find := testCgroups(t)
+			wanted := filepath.Join(root, "wanted")
+			newCgroup(t, wanted)
+			newCgroup(t, root+"/other")
+			target := func() *target { return startTarget(t, stackTarget(t), "fill", "64") }
+			early, late, other := target(), target(), target()
+			enterCgroup(t, early, wanted)
+			enterCgroup(t, other, root+"/other")
+			s := startSession(t, Config{Event: event, Cgroups: find(wanted)})
+			newCgroup(t, wanted+"/below")
+			before := monotonic() // late was in no cgroup that is asked for until then
+			enterCgroup(t, late, wanted+"/below")
+			seen := map[int32]bool{}
+			readUntil(t, s, func(p *Sample) bool {
+				if is := int(p.PID); is != early.pid && (is != late.pid || p.Time < before) {
+					t.Fatalf("a sample of process %d, only %d and %d are in cgroups asked for", p.PID, early.pid, late.pid)
+				}
+				seen[p.PID] = true
+				return len(seen) == 2 && stats(t, s).SkippedFilter > 0
+			})
+			drain(t, s, func(p *Sample) {
+				if int(p.PID) == other.pid {
+					t.Error("a sample of a process in another cgroup")
+				}
+			})
+		})
+	}
+}
+
+// testCgroups makes a cgroup for a test, and returns its directory and what finds the IDs
+// of those below.
+func testCgroups(t *testing.T) (root string, find func(name string) []uint64) {
+	t.Helper()
+	c, err := OpenCgroups()
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	at := cgroupMount()
+	if at == "" {
+		t.Skip("no unified hierarchy is mounted")
+	}
+	if root, err = os.MkdirTemp(at, "swbpf-test-*"); err != nil {
+		t.Skipf("cannot make cgroups: %v", err)
+	}
+	t.Cleanup(func() { os.Remove(root) })
+	return root, func(name string) []uint64 {
+		ids, err := c.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ids
+	}
+}
+
+// newCgroup makes a cgroup, until the test ends.
+func newCgroup(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 100 { // processes are in it until they have been waited for
+			if os.Remove(dir) == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+}
+
+// enterCgroup puts a process into a cgroup; it ends with the test.
+func enterCgroup(t *testing.T, p *target, dir string) {
+	t.Helper()
+	if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(p.pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.cmd.Process.Kill(); p.cmd.Wait() })
 }

@@ -46,6 +46,11 @@ func (s *Session) loadAll() error {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
 	}
+	cgroups := spec.Maps[gen.SamplerMapWantedCgroups]
+	cgroups.MaxEntries = uint32(max(1, len(s.cfg.Cgroups)))
+	for _, id := range s.cfg.Cgroups {
+		cgroups.Contents = append(cgroups.Contents, ebpf.MapKV{Key: id, Value: byte(0)})
+	}
 	if s.cfg.Changes {
 		s.cfg.whole = max(s.cfg.StackBytes, min(s.cfg.whole, mirrorBytes(possible)))
 		s.mirrors = newMirrors(possible, s.cfg.StackBytes)
@@ -121,6 +126,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarWantKernel:      s.cfg.Kernel,
 		gen.SamplerVarCopyKernel:      s.kernel != nil,
 		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
+		gen.SamplerVarFilterCgroups:   len(s.cfg.Cgroups) > 0,
 		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
 		gen.SamplerVarPidNamespace:    ns,
 		gen.SamplerVarHaveTaskPtRegs:  haveNewHelpers(),
@@ -184,6 +190,7 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 			gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapStackParts: s.maps.StackParts,
 			gen.SamplerMapThreadEnds:      s.maps.ThreadEnds,
 			gen.SamplerMapThreadFrames:    s.maps.ThreadFrames,
+			gen.SamplerMapWantedCgroups:   s.maps.WantedCgroups,
 			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
 			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,

@@ -15,7 +15,7 @@ type Stats struct {
 	LostDeferred  uint64 // in a thread that the kernel has not gone back to from a uprobe
 
 	SkippedIdle   uint64 // the idle task, and kernel threads that begin to wait for work
-	SkippedFilter uint64 // processes not asked for
+	SkippedFilter uint64 // processes and cgroups not asked for
 	SkippedPeriod uint64 // tracepoints or uprobes between two samples
 
 	// Of OffCPU and Wall: times shorter than Config.MinOffCPU, and times

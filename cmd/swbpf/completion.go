@@ -16,6 +16,7 @@ import (
 var completions = map[string]cobra.CompletionFunc{
 	"event":  completeEvents,
 	"pid":    completePIDs,
+	"cgroup": completeDirectories,
 	"output": completeProfiles,
 	"format": completeFormats,
 	"stats":  completeJSON,
@@ -72,6 +73,10 @@ func noCompletion(*cobra.Command, []string, string) ([]string, cobra.ShellCompDi
 
 func completeFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveDefault
+}
+
+func completeDirectories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
 func completeJSON(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

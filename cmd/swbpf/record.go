@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 type recordOptions struct {
 	all         bool
 	pids        pidsValue
+	cgroups     []string
 	command     []string
 	event       string
 	weight      string
@@ -54,7 +56,7 @@ const (
 func newRecordCommand() *cobra.Command {
 	o := &recordOptions{}
 	c := &cobra.Command{
-		Use:   "record [-a | -p PID[,PID...] | -- CMD ARGS...]",
+		Use:   "record [-a | -p PID[,PID...] | --cgroup NAME | -- CMD ARGS...]",
 		Short: "Profile the machine, some processes or a command",
 		Long: `Record samples stacks in the kernel, unwinds them while it records, and writes
 a profile. Without -p or a command it records the whole machine until Ctrl-C,
@@ -79,6 +81,10 @@ take at once is sent again, and waits in memory meanwhile, up to 16 MB for each
 server. --keep also removes files of earlier recordings. Time off the CPU counts
 in the part in which it ends.
 
+--cgroup takes a path as in /sys/fs/cgroup, a unit of systemd, of which .service may
+be left out, or the ID of a container: what runs in it and below, at any time of
+the recording.
+
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
 where there are; cpu, with --sample-cpu; and those of --label.
@@ -91,6 +97,7 @@ went wrong on the way, 2 for wrong usage or where the kernel or the privileges
 do not allow recording.`,
 		Example: `  swbpf record -d 10 -o profile.pb.gz -o profile.html    the whole machine for 10 s
   swbpf record -p 4711 -F 997 -d 5 -o hot.html            one process, ~1,000 Hz
+  swbpf record --cgroup nginx -d 10                       a service, or a container by its ID
   swbpf record -- make -j8                                a command and its children
   swbpf record --every 1m --keep 60 -o /var/tmp/cpu.pb.gz always on: the last hour, by minutes
   swbpf record --every 10s -o http://collector:4318       ... sent to a server
@@ -116,6 +123,7 @@ do not allow recording.`,
 	f.SortFlags = false
 	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p and CMD)")
 	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included")
+	f.StringArrayVar(&o.cgroups, "cgroup", nil, "record what runs in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
 	f.VarP(&o.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.StringVarP(&o.event, "event", "e", defaultEvent, "`event` by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION; cpu-clock stands in for cycles without hardware counters")
@@ -147,13 +155,13 @@ func (o *recordOptions) check(dash int) error {
 		return errors.New("there is no command after --")
 	}
 	given := 0
-	for _, b := range []bool{o.all, len(o.pids) > 0, len(o.command) > 0} {
+	for _, b := range []bool{o.all, len(o.pids) > 0, len(o.cgroups) > 0, len(o.command) > 0} {
 		if b {
 			given++
 		}
 	}
 	if given > 1 {
-		return errors.New("-a, -p and a command exclude each other")
+		return errors.New("-a, -p, --cgroup and a command exclude each other")
 	}
 	switch {
 	case o.offCPU && o.wall:
@@ -200,6 +208,8 @@ func (o *recordOptions) target() string {
 		return fmt.Sprintf("pid %d", o.pids[0])
 	case len(o.pids) > 1:
 		return "pids " + o.pids.String()
+	case len(o.cgroups) > 0:
+		return "cgroup " + strings.Join(o.cgroups, ", ")
 	}
 	return "whole machine"
 }

@@ -98,6 +98,23 @@ func TestRecordLabels(t *testing.T) {
 	if len(seen) != len(places) {
 		t.Errorf("samples of %d processes, want %d", len(seen), len(places))
 	}
+	for _, c := range []struct {
+		cgroup    string
+		processes int // at most
+		container string
+	}{{"/" + filepath.Base(root) + "/web.service", 1, ""}, {id[:12], 3, id}} {
+		r := runRecord(t, "-F", "499", "-d", "1", "--cgroup", c.cgroup)
+		pids := map[int64]bool{}
+		for _, s := range r.profile.Sample {
+			pids[s.NumLabel["pid"][0]] = true
+			if got := strings.Join(s.Label["container"], ","); got != c.container {
+				t.Fatalf("--cgroup %s: a sample of container %q", c.cgroup, got)
+			}
+		}
+		if len(pids) == 0 || len(pids) > c.processes {
+			t.Errorf("--cgroup %s: samples of %d processes, want %d", c.cgroup, len(pids), c.processes)
+		}
+	}
 }
 
 // Without --sample-cpu there is no label that would multiply stacks.

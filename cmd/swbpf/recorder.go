@@ -103,6 +103,9 @@ func (r *recorder) start(reads bool) error {
 	if event.IsOffCPU() || event.IsWall() {
 		cfg.RingBytes = switchRing
 	}
+	if cfg.Cgroups, err = cgroupsOf(o.cgroups); err != nil {
+		return err
+	}
 	if len(o.command) > 0 {
 		if r.command, err = loader.StartCommand(o.command); err != nil {
 			return err
@@ -157,6 +160,26 @@ func (r *recorder) start(reads bool) error {
 	}
 	leaveProgram()
 	return nil
+}
+
+// cgroupsOf returns the IDs of the cgroups of these names.
+func cgroupsOf(names []string) (ids []uint64, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	cgroups, err := loader.OpenCgroups()
+	if err != nil {
+		return nil, err
+	}
+	defer cgroups.Close()
+	for _, name := range names {
+		found, err := cgroups.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, found...)
+	}
+	return ids, nil
 }
 
 // follow begins to follow processes, those that run included.

@@ -30,7 +30,7 @@ const (
 func newTopCommand() *cobra.Command {
 	o := &topOptions{window: durationValue(defaultTopWindow)}
 	c := &cobra.Command{
-		Use:   "top [-p PID[,PID...]]",
+		Use:   "top [-p PID[,PID...] | --cgroup NAME]",
 		Short: "Show live which functions, processes and threads are hottest",
 		Long: `Top samples as record does and shows what was hottest in the last seconds: by
 function (in itself, and with what it called), by process and by thread. Enter
@@ -44,6 +44,7 @@ wrong on the way, 2 for wrong usage, without a terminal, or where the kernel or
 the privileges do not allow sampling.`,
 		Example: `  swbpf top                     the whole machine
   swbpf top -p 4711             one process
+  swbpf top --cgroup nginx      a service, or a container by its ID
   swbpf top -e page-faults      who touches new memory
   swbpf top --off-cpu -p 4711   what one process waits for
   swbpf top --wall              on and off the CPU together
@@ -62,6 +63,7 @@ the privileges do not allow sampling.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.VarP(&o.record.pids, "pid", "p", "sample these processes only, threads born later included")
+	f.StringArrayVar(&o.record.cgroups, "cgroup", nil, "sample what runs in the cgroup of this `name` only: a path, a unit of systemd, a container's ID; may be repeated")
 	f.VarP(&o.record.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.StringVarP(&o.record.event, "event", "e", defaultEvent, "`event` by perf's name; cpu-clock stands in for cycles without hardware counters")
 	f.VarP(&o.record.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
