@@ -3,6 +3,7 @@ package procstate
 import (
 	"bytes"
 	"os"
+	"slices"
 	"testing"
 )
 
@@ -28,47 +29,31 @@ func TestHasMark(t *testing.T) {
 	}
 	pattern := []byte("\x00 mark \x01")
 	asked := 0
-	find := func(a *Arch, code []byte, marks []Mark) []Mark {
+	find := func(a *Arch, code []byte, marks []uint16) []uint16 {
 		if asked++; a != im.Arch() {
 			t.Errorf("asked about code of %v", a)
 		}
-		for kind := MarkKinds - 1; kind > 0; kind-- { // in no order
-			for at := 0; ; at++ {
-				i := bytes.Index(code[at:], append(pattern, byte(kind)))
-				if i < 0 {
-					break
-				}
-				at += i
-				marks = append(marks, MarkAt(kind, at))
+		for at := len(code); ; { // in no order
+			if at = bytes.LastIndex(code[:at], pattern); at < 0 {
+				return marks
 			}
+			marks = append(marks, uint16(at))
 		}
-		return marks
 	}
 	// Marks on the third of five pages, at both ends and in the middle.
 	first := (text.Off + 8*markPage) &^ (markPage - 1)
-	places := map[int][]int{ // by kind, from the first page on
-		0: nil,
-		1: {2 * markPage, 2*markPage + 50, 3*markPage - 40},
-		2: {2*markPage + 1000, 3*markPage - 9},
+	places := []int{2 * markPage, 2*markPage + 50, 2*markPage + 1000, 3*markPage - 40, 3*markPage - 9}
+	for _, off := range places {
+		copy(raw[int(first)+off:], pattern)
 	}
-	for kind, offs := range places {
-		for _, off := range offs {
-			copy(raw[int(first)+off:], append(pattern, byte(kind)))
-		}
-	}
-	has := func(off, kind, from, to int) bool {
-		return im.HasMark(first+uint64(off)-text.Off+text.Vaddr, kind, from, to, find)
+	has := func(off, from, to int) bool {
+		return im.HasMark(first+uint64(off)-text.Off+text.Vaddr, from, to, find)
 	}
 	for off := markPage; off < 4*markPage; off++ {
-		for kind, offs := range places {
-			for _, near := range [][2]int{{0, 0}, {-128, 100}, {-24, -4}, {3, 40}} {
-				want := false
-				for _, at := range offs {
-					want = want || at >= off+near[0] && at <= off+near[1]
-				}
-				if got := has(off, kind, near[0], near[1]); got != want {
-					t.Fatalf("mark of kind %d, %d to %d from page %d + %d: %v", kind, near[0], near[1], off/markPage, off%markPage, got)
-				}
+		for _, near := range [][2]int{{0, 0}, {-128, 100}, {-24, -4}, {3, 40}} {
+			want := slices.ContainsFunc(places, func(at int) bool { return at >= off+near[0] && at <= off+near[1] })
+			if got := has(off, near[0], near[1]); got != want {
+				t.Fatalf("mark %d to %d from page %d + %d: %v", near[0], near[1], off/markPage, off%markPage, got)
 			}
 		}
 	}
@@ -76,20 +61,20 @@ func TestHasMark(t *testing.T) {
 		t.Errorf("asked %d times about 5 pages", asked)
 	}
 
-	many := func(_ *Arch, code []byte, marks []Mark) []Mark {
+	many := func(_ *Arch, code []byte, marks []uint16) []uint16 {
 		for i := range code {
-			marks = append(marks, MarkAt(1, i))
+			marks = append(marks, uint16(i))
 		}
 		return marks
 	}
-	if kept := len(im.marks.kept); !im.HasMark(first+5*markPage-text.Off+text.Vaddr, 0, 0, 0, many) || len(im.marks.kept) != kept {
+	if kept := len(im.marks.kept); !im.HasMark(first+5*markPage-text.Off+text.Vaddr, 0, 0, many) || len(im.marks.kept) != kept {
 		t.Error("a page of marks is remembered as something else than that")
 	}
-	if !im.HasMark(^uint64(0), 0, 0, 0, find) {
+	if !im.HasMark(^uint64(0), 0, 0, find) {
 		t.Error("no mark in no segment")
 	}
 	im.r = bytes.NewReader(nil)
-	if !has(7*markPage, 0, 0, 0) {
+	if !has(7*markPage, 0, 0) {
 		t.Error("no mark in a page that cannot be read")
 	}
 }
@@ -99,20 +84,20 @@ func TestHasMarkAtEnds(t *testing.T) {
 	const size, near = 2*markPage + 10, 128
 	raw := bytes.Repeat([]byte{7}, size)
 	im := &Image{r: bytes.NewReader(raw), size: size, segs: []Segment{{Filesz: size, Memsz: size}}}
-	find := func(_ *Arch, code []byte, marks []Mark) []Mark {
+	find := func(_ *Arch, code []byte, marks []uint16) []uint16 {
 		for i := 0; i < len(code); i++ {
 			if code[i] == 9 {
-				marks = append(marks, MarkAt(0, i))
+				marks = append(marks, uint16(i))
 			}
 		}
 		return marks
 	}
 	raw[0], raw[size-1] = 9, 9
 	for off := range uint64(size) {
-		if got := im.HasMark(off, 0, -near, near, find); got != (off <= near || off >= size-1-near) {
+		if got := im.HasMark(off, -near, near, find); got != (off <= near || off >= size-1-near) {
 			t.Fatalf("mark near %d: %v", off, got)
 		}
-		if got := im.HasMark(off, 0, 0, 0, find); got != (raw[off] == 9) {
+		if got := im.HasMark(off, 0, 0, find); got != (raw[off] == 9) {
 			t.Fatalf("mark at %d: %v", off, got)
 		}
 	}

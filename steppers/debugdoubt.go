@@ -84,10 +84,11 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 	}
 	atEntry := isAtEntry(a, at.Rule)
 	if interrupted {
-		if isThunk(d.thunkAround(im, vaddr)) {
+		code := d.instructionAt(im, vaddr)
+		if mayBeInThunk(a, code) && isThunk(d.thunkAround(im, vaddr)) {
 			return doubtThunk
 		}
-		if !atEntry && d.isReturn(im, vaddr) {
+		if !atEntry && isReturn(code) {
 			return doubtReturns
 		}
 		if code := d.upToNext(im, vaddr, at); code != nil && lag(a, code, vaddr, at.Rule, at.Next) != 0 {
@@ -343,12 +344,31 @@ func (d *Debug) unskip(w *unwind.Walker, im *procstate.Image, vaddr uint64, out 
 // which has 25 at most.
 const aroundThunk = 32
 
-// thunkAround returns the code around a link-time address, where there may be an
-// instruction of a thunk: nil where there is none.
-func (d *Debug) thunkAround(im *procstate.Image, vaddr uint64) []byte {
-	if im.Arch() == procstate.I386 || !mayHave(im, vaddr, markThunk, 0, 0) {
-		return nil
+// instructionAt returns the first bytes of the instruction at a link-time address, valid
+// until more code is read; none where the file has none.
+func (d *Debug) instructionAt(im *procstate.Image, vaddr uint64) []byte {
+	for n := 5; n > 0; n-- { // the code may end there
+		if im.ReadVaddr(d.code[:n], vaddr) == nil {
+			return d.code[:n]
+		}
 	}
+	return nil
+}
+
+// mayBeInThunk reports whether an instruction may be one of a thunk: its call, store or
+// return, see isa.InThunk.
+func mayBeInThunk(a *procstate.Arch, code []byte) bool {
+	switch {
+	case a != procstate.AMD64 || len(code) == 0:
+		return false
+	case code[0] == 0xc3:
+		return true
+	}
+	return len(code) >= 5 && (code[0] == 0xe8 && code[1] == 7 && code[2] == 0 || code[0]&^4 == 0x48 && code[1] == 0x89 && code[4] == 0xc3)
+}
+
+// thunkAround returns the code around a link-time address, nil where that cannot be read.
+func (d *Debug) thunkAround(im *procstate.Image, vaddr uint64) []byte {
 	for n := 2 * aroundThunk; n > aroundThunk; n-- { // the code may end there
 		if im.ReadVaddr(d.code[:n], vaddr-aroundThunk) == nil {
 			return d.code[:n]
@@ -357,7 +377,7 @@ func (d *Debug) thunkAround(im *procstate.Image, vaddr uint64) []byte {
 	return nil
 }
 
-// isThunk reports whether code, from thunkAround, is that of a thunk.
+// isThunk reports whether x86-64 code, from thunkAround, is that of a thunk.
 func isThunk(code []byte) bool {
 	if code == nil {
 		return false
@@ -432,11 +452,10 @@ func (d *Debug) upToNext(im *procstate.Image, vaddr uint64, at *unwind.Place) []
 	return code
 }
 
-// isReturn reports whether the instruction at vaddr returns to the address at SP.
-func (d *Debug) isReturn(im *procstate.Image, vaddr uint64) bool {
-	code := d.code[:2]
-	return mayHave(im, vaddr, markReturn, 0, 0) && im.ReadVaddr(code, vaddr) == nil &&
-		(code[0] == 0xc3 || code[0] == 0xc2 || code[1] == 0xc3 && (code[0] == 0xf3 || code[0] == 0xf2))
+// isReturn reports whether x86 code begins with a return to the address at SP.
+func isReturn(code []byte) bool {
+	return len(code) > 0 && (code[0] == 0xc3 || code[0] == 0xc2) ||
+		len(code) > 1 && (code[0] == 0xf3 || code[0] == 0xf2) && code[1] == 0xc3
 }
 
 // lag returns by how many bytes the CFA is higher than r has it, by the next rule,
