@@ -138,8 +138,9 @@ func (c *Cgroups) Find(name string) ([]uint64, error) {
 			ids = append(ids, id)
 		}
 	} else {
-		c.each(func(path string, id uint64) bool {
-			is := isNamed(path, name)
+		c.each("/", func(path string) bool {
+			id, err := c.idOf(path)
+			is := err == nil && isNamed(path, name)
 			if is {
 				ids = append(ids, id)
 			}
@@ -171,22 +172,46 @@ func (c *Cgroups) idOf(path string) (uint64, error) {
 	return st.Ino, nil
 }
 
-// each calls fn for the cgroups of the hierarchy, with path and ID, those below one if
-// it returns true for that.
-func (c *Cgroups) each(fn func(path string, id uint64) bool) {
-	root := fmt.Sprintf("/proc/self/fd/%d/", c.root)
-	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+// PIDs returns the processes that are in one of the cgroups with these IDs, or below, in
+// order, as far as our PID namespace has numbers for them.
+func (c *Cgroups) PIDs(ids []uint64) []int {
+	var pids []int
+	for _, id := range ids {
+		top := c.Path(id)
+		if top == "" {
+			continue // gone
+		}
+		c.each(top, func(path string) bool {
+			b, _ := os.ReadFile(c.file(path + "/cgroup.procs"))
+			for line := range strings.Lines(string(b)) {
+				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 {
+					pids = append(pids, pid)
+				}
+			}
+			return true
+		})
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}
+
+// each calls fn for a cgroup and those below it, by path, where it returns true for the
+// one above.
+func (c *Cgroups) each(top string, fn func(path string) bool) {
+	root := c.file("")
+	_ = filepath.WalkDir(c.file(top), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return nil // or it has gone meanwhile
 		}
-		path = strings.TrimPrefix(path, root)
-		id, err := c.idOf("/" + path)
-		if err == nil && !fn("/"+path, id) {
+		if !fn("/" + strings.Trim(path[len(root):], "/")) {
 			return fs.SkipDir
 		}
 		return nil
 	})
 }
+
+// file returns the name of a file of the hierarchy.
+func (c *Cgroups) file(path string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", c.root, path) }
 
 // minContainerDigits is how many digits of a container's ID engines show.
 const minContainerDigits = 12

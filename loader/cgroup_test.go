@@ -139,9 +139,18 @@ func TestCgroupsFind(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, want)
 		}
 	}
+	p, other := startTarget(t, stackTarget(t), "fill", "64"), startTarget(t, stackTarget(t), "fill", "64")
+	enterCgroup(t, p, root+"/a.slice/swbpf-web.service/inner")
+	enterCgroup(t, other, root+"/b.slice")
 	c, err := OpenCgroups()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got, want := c.PIDs(append(find(top), ids["b.slice"], 1<<40)), []int{min(p.pid, other.pid), max(p.pid, other.pid)}; !slices.Equal(got, want) {
+		t.Errorf("processes %d, want %d", got, want)
+	}
+	if got := c.PIDs(units); !slices.Equal(got, []int{p.pid}) {
+		t.Errorf("processes %d in a unit, want %d", got, p.pid)
 	}
 	for _, name := range []string{"", "swbpf-we", "web-swbpf.service", id[:11], id[1:], top + "/none", top + "/cgroup.procs", "/.." + top + "x"} {
 		if ids, err := c.Find(name); err == nil {
