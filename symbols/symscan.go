@@ -124,19 +124,25 @@ func scanAll(b *symtabBuilder, vaddrs []uint64, add func(*symtabBuilder) error) 
 		slices.Sort(starts)
 		starts = slices.Compact(starts)
 	}
-	room := scanRoom
+	// Symbols that begin at none of the points have others beside them that are not
+	// known yet; mostly there are none.
+	room, most, others := scanRoom, 2*len(points)+scanRoom, false
 	b.from = b.base + uint64(last[0])
 	err = b.each(add, func(e entry) bool {
 		i, found := slices.BinarySearch(points, e.off)
-		return found || i < len(points) && points[i]-e.off < e.size
+		covers := i < len(points) && points[i]-e.off < e.size
+		others = others || covers && !found
+		return found || covers
 	}, func(e entry) {
-		forget()
+		if others = others || len(b.entries) > most; others {
+			forget()
+		}
 		if starts = append(starts, e.off); len(starts) >= room {
 			compact()
 			room = 2*len(starts) + scanRoom
 		}
 	})
-	if compact(); err != nil || len(starts) == 0 {
+	if compact(); err != nil || len(starts) == 0 || !others {
 		return b.build(), err
 	}
 	b.from = b.base + uint64(starts[0])
@@ -149,10 +155,11 @@ func scanAll(b *symtabBuilder, vaddrs []uint64, add func(*symtabBuilder) error) 
 
 // Expect says which link-time addresses of a file, in ascending order, will be asked
 // for, and keeps them: an index of the symbols of these takes less than one of all. It
-// is called before anything else is asked of the file.
+// is called before anything else is asked of the file; further calls do nothing until
+// Forget.
 func (s *Symbolizer) Expect(im *procstate.Image, vaddrs []uint64) {
 	f := s.file(im)
-	if f.goTable(s) != nil || len(vaddrs) <= scansFirst {
+	if len(vaddrs) < 2 || f.goTable(s) != nil || f.expected != nil {
 		return
 	}
 	f.openOnce.Do(func() { s.open(f) })

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -125,13 +126,15 @@ type lineNamer interface {
 type namer struct {
 	w     *unwind.Walker
 	lines lineNamer
-	mode  symbols.DemangleMode
+	names *symbols.Symbolizer // nil where lines are from elsewhere
 	known map[uint64]*nameAt
 }
 
 // nameAt is all that depends on the address alone.
 type nameAt struct {
+	named   bool // lines have been looked up
 	lines   []symbols.Line
+	image   *procstate.Image // nil for code of no file
 	module  string
 	bias    uint64
 	buildID string
@@ -147,19 +150,30 @@ func (p *processWalk) nameFrames(names bool) {
 			if names {
 				n.lines, _ = w.SymbolLookup().(lineNamer)
 				if l, ok := n.lines.(*symbols.Lookup); ok {
-					n.mode = l.Symbolizer().Demangling()
+					n.names = l.Symbolizer()
 				}
 			}
 			namers[w] = n
 		}
 		return n
 	}
+	stacks := p.stacks()
+	for _, t := range stacks {
+		if t.walker == nil {
+			continue
+		}
+		n := namerOf(t.walker)
+		for j := range t.stack {
+			n.place(t.stack[j].LookupPC())
+		}
+	}
+	expectNames(namers)
 	for _, g := range p.goroutines.groups {
 		if g.first.CreatedPC != 0 {
 			g.created = namerOf(g.walker).at(g.first.CreatedPC - 1)
 		}
 	}
-	for _, t := range p.stacks() {
+	for _, t := range stacks {
 		if t.walker == nil {
 			continue
 		}
@@ -198,7 +212,10 @@ func (n *namer) name(dst []walkFrame, f *unwind.Frame) []walkFrame {
 
 // nameCodes is name for a frame of which a runtime tells what it runs.
 func (n *namer) nameCodes(dst []walkFrame, wf walkFrame) []walkFrame {
-	codes := n.w.Codes()
+	codes, mode := n.w.Codes(), symbols.DemangleSimple
+	if n.names != nil {
+		mode = n.names.Demangling()
+	}
 	for code := wf.frame.Code; code != 0; code = codes.Outer(code) {
 		start, lines := codes.Start(code), codes.Lines(code)
 		wf.bytecode, wf.offset = start == 0, 0
@@ -206,7 +223,7 @@ func (n *namer) nameCodes(dst []walkFrame, wf walkFrame) []walkFrame {
 			wf.offset = wf.frame.PC() - start
 		}
 		for i, l := range lines {
-			wf.function, wf.file, wf.line = codeName(l.CodeFunction, n.mode), l.File, l.Line
+			wf.function, wf.file, wf.line = codeName(l.CodeFunction, mode), l.File, l.Line
 			wf.inlined = i < len(lines)-1 || codes.Outer(code) != 0
 			dst = append(dst, wf)
 		}
@@ -214,23 +231,55 @@ func (n *namer) nameCodes(dst []walkFrame, wf walkFrame) []walkFrame {
 	return dst
 }
 
-// at looks up an address.
-func (n *namer) at(addr uint64) *nameAt {
+// expectNames says which addresses of each file are going to be looked up: to look for
+// the symbols of all of them takes little more than for those of one.
+func expectNames(namers map[*unwind.Walker]*namer) {
+	type file struct {
+		names *symbols.Symbolizer
+		image *procstate.Image
+	}
+	addrs := make(map[file][]uint64)
+	for _, n := range namers {
+		if n.names == nil {
+			continue
+		}
+		for addr, a := range n.known {
+			if a.image != nil {
+				f := file{n.names, a.image}
+				addrs[f] = append(addrs[f], addr-a.bias)
+			}
+		}
+	}
+	for f, list := range addrs {
+		slices.Sort(list)
+		f.names.Expect(f.image, slices.Compact(list))
+	}
+}
+
+// place finds what an address is in.
+func (n *namer) place(addr uint64) *nameAt {
 	if a := n.known[addr]; a != nil {
 		return a
 	}
 	a := &nameAt{}
 	if m := n.w.ProcessState().Libraries().MappingAt(addr); m != nil {
-		a.module, a.bias = m.Path, m.Bias
+		a.module, a.bias, a.image = m.Path, m.Bias, m.Image
 		if m.Image != nil {
 			a.buildID = m.Image.BuildID()
 		} else {
 			a.bias = m.Start - m.Offset
 		}
 	}
-	if n.lines != nil {
+	n.known[addr] = a
+	return a
+}
+
+// at looks up an address.
+func (n *namer) at(addr uint64) *nameAt {
+	a := n.place(addr)
+	if !a.named && n.lines != nil {
 		a.lines = n.lines.Lines(nil, addr)
 	}
-	n.known[addr] = a
+	a.named = true
 	return a
 }
