@@ -78,6 +78,10 @@ type WalkOptions struct {
 	// a stack under a uretprobe ends there.
 	Probes func() map[procstate.ThreadID]procstate.UserProbes
 
+	// Space is what the process has mapped, if procstate.SpaceOfProcess was just asked
+	// for that; nil has WalkProcess ask. WalkStopped does not need it.
+	Space *procstate.AddressSpace
+
 	// StopLimit is how long WalkStopped holds a process that it has walked; 0
 	// is as long as it takes.
 	StopLimit time.Duration
@@ -112,8 +116,11 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	if group == nil {
 		group = DefaultGroup
 	}
-	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes,
-		Collect: collector(pid), Probes: opts.Probes, Goroutines: opts.Goroutines}
+	if opts.Space == nil {
+		opts.Space = procstate.SpaceOfProcess(pid)
+	}
+	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes, Space: opts.Space,
+		Collect: collector(pid, opts.Space), Probes: opts.Probes, Goroutines: opts.Goroutines}
 	var c *procstate.Capture
 	capture := func() (err error) {
 		c, err = procstate.CaptureProcess(pid, copts)
@@ -188,8 +195,8 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 }
 
 // collector picks what walks of a process need beside its stacks.
-func collector(pid int) procstate.Collector {
-	ofGo, ofPython := procstate.GoCollector(pid), steppers.PythonCollector(pid)
+func collector(pid int, space *procstate.AddressSpace) procstate.Collector {
+	ofGo, ofPython := procstate.GoCollector(pid, space), steppers.PythonCollector(space)
 	switch {
 	case ofGo == nil:
 		return ofPython

@@ -53,6 +53,82 @@ func (im *Image) DynamicSymbol(index uint32) (sym ELFSymbol, ok bool) {
 	return sym, ok
 }
 
+// maxHashChain bounds how many symbols of a hash table are compared; those of one bucket
+// are a few.
+const maxHashChain = 1 << 10
+
+// ExportedSymbol returns the symbol of .dynsym of a name, by the file's hash table
+// (.gnu.hash), which takes a few small reads however many there are. ok is false when the
+// file does not define it, and where it has no such table.
+func (im *Image) ExportedSymbol(name string) (sym ELFSymbol, ok bool) {
+	hashes, hasHashes := im.Section(".gnu.hash")
+	symbols, hasSymbols := im.Section(".dynsym")
+	if !hasHashes || !hasSymbols || hashes.Type == elf.SHT_NOBITS || symbols.Type == elf.SHT_NOBITS || uint64(symbols.Link) >= uint64(len(im.sections)) {
+		return sym, false
+	}
+	names, width := im.sections[symbols.Link], uint64(im.arch.AddressWidth)
+	var buf [24]byte
+	read := func(s Section, off uint64, n uint64) []byte {
+		if s.Size < n || off > s.Size-n || im.readFull(buf[:n], s.Off+off) != nil {
+			return nil
+		}
+		return buf[:n]
+	}
+	le := binary.LittleEndian
+	head := read(hashes, 0, 16)
+	if head == nil {
+		return sym, false
+	}
+	buckets, first, words := uint64(le.Uint32(head)), uint64(le.Uint32(head[4:])), uint64(le.Uint32(head[8:]))
+	if buckets == 0 {
+		return sym, false
+	}
+	hash := uint32(5381)
+	for i := range len(name) {
+		hash = hash*33 + uint32(name[i])
+	}
+	table := 16 + words*width // of the first symbol of each bucket; the hashes of all symbols follow
+	b := read(hashes, table+4*(uint64(hash)%buckets), 4)
+	if b == nil {
+		return sym, false
+	}
+	for i, n := uint64(le.Uint32(b)), 0; i >= first && n < maxHashChain; i, n = i+1, n+1 {
+		if b = read(hashes, table+4*(buckets+i-first), 4); b == nil {
+			return sym, false
+		}
+		last := b[0]&1 != 0
+		if le.Uint32(b)|1 == hash|1 {
+			t := symbolTable{im: im, size: 24}
+			if width == 4 {
+				t.size = 16
+			}
+			entry := read(symbols, i*uint64(t.size), uint64(t.size))
+			if entry == nil {
+				return sym, false
+			}
+			at := le.Uint32(entry)
+			t.named = map[uint32][]byte{at: []byte(name)}
+			if im.hasNameAt(names, uint64(at), name) && t.read(entry, &sym) {
+				return sym, true
+			}
+		}
+		if last {
+			break
+		}
+	}
+	return ELFSymbol{}, false
+}
+
+// hasNameAt reports whether a string table has a name at an offset.
+func (im *Image) hasNameAt(s Section, off uint64, name string) bool {
+	n := uint64(len(name)) + 1
+	if s.Type == elf.SHT_NOBITS || s.Size < n || off > s.Size-n {
+		return false
+	}
+	b := make([]byte, n)
+	return im.readFull(b, s.Off+off) == nil && string(b[:n-1]) == name && b[n-1] == 0
+}
+
 func (im *Image) eachSymbolOf(s Section, fn func(*ELFSymbol) bool) bool {
 	t, err := im.symbolTable(s)
 	return err != nil || t.each(s, fn)

@@ -169,10 +169,6 @@ func checkTarget(pid int) error {
 	if tgid != pid {
 		return fmt.Errorf("%w; it is a thread of process %d", ErrNoProcess, tgid)
 	}
-	ts, err := ProcessThreads(pid)
-	if err != nil {
-		return err
-	}
 	dir, err := openTaskDir(pid)
 	if err != nil {
 		return err
@@ -188,8 +184,14 @@ func checkTarget(pid int) error {
 	if s.flags&pfKthread != 0 {
 		return ErrKernelThread
 	}
-	if !anyAlive(ts) {
-		return ErrZombie
+	if s.state == StateZombie || s.state == StateDead { // but others may live
+		ts, err := ProcessThreads(pid)
+		if err != nil {
+			return err
+		}
+		if !anyAlive(ts) {
+			return ErrZombie
+		}
 	}
 	return tracedBy(pid)
 }

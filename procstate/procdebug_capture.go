@@ -52,6 +52,11 @@ type CaptureOptions struct {
 	// those that are on no thread read. It takes effect where all threads stand.
 	Goroutines bool
 
+	// Space is what the process has mapped, as SpaceOfProcess has read it shortly
+	// before; nil when that is not known. It spares reading the same again, and is the
+	// Libraries of the Capture where nothing has changed.
+	Space *AddressSpace
+
 	// Also are addresses that must be in the copy of a thread, with what
 	// follows them: where an earlier walk found that something was missing.
 	Also map[ThreadID][]uint64
@@ -62,7 +67,11 @@ type CaptureOptions struct {
 // prepare does what can be done before the process stands.
 func (o *CaptureOptions) prepare(pid int) {
 	if o.Goroutines && len(o.Threads) == 0 {
-		o.goroutines = newGoroutineCopy(pid, o.StackBytes)
+		space := o.Space
+		if space == nil {
+			space = SpaceOfProcess(pid)
+		}
+		o.goroutines = newGoroutineCopy(pid, space, o.StackBytes)
 	}
 }
 

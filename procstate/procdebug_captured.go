@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -54,7 +55,7 @@ func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
 	if opts.Probes == nil {
 		opts.Probes = p.probes.ask
 	}
-	return capture(p.pid, func([]Thread) (_ *ProcDebug, rc *rawCapture, err error) {
+	return capture(p.pid, opts.Space, func([]Thread) (_ *ProcDebug, rc *rawCapture, err error) {
 		p.e.do(func() {
 			if err = p.alive(); err == nil {
 				rc, err = p.e.capture(p, &opts, false)
@@ -68,7 +69,7 @@ func (p *ProcDebug) Capture(opts CaptureOptions) (*Capture, error) {
 // one stop. The errors are those of Attach.
 func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
 	opts.prepare(pid)
-	return capture(pid, func(infos []Thread) (*ProcDebug, *rawCapture, error) {
+	return capture(pid, opts.Space, func(infos []Thread) (*ProcDebug, *rawCapture, error) {
 		p, dir, err := newProcDebug(pid)
 		if err != nil {
 			return nil, nil, fmt.Errorf("process %d: %w", pid, err)
@@ -95,7 +96,7 @@ func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
 // capture makes a Capture of what take takes. It takes again when there was no
 // thread that could be captured: one is about to run another program, and has
 // ended the others.
-func capture(pid int, take func(infos []Thread) (*ProcDebug, *rawCapture, error)) (*Capture, error) {
+func capture(pid int, space *AddressSpace, take func(infos []Thread) (*ProcDebug, *rawCapture, error)) (*Capture, error) {
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		infos, err := ProcessThreads(pid)
 		if err != nil {
@@ -106,7 +107,7 @@ func capture(pid int, take func(infos []Thread) (*ProcDebug, *rawCapture, error)
 		case err != nil:
 			return nil, err
 		case rc.arch != nil:
-			return newCapture(p, rc, infos), nil
+			return newCapture(p, rc, infos, space), nil
 		case !anyAlive(infos):
 			return nil, fmt.Errorf("process %d: %w", pid, ErrTerminated)
 		case time.Since(begin) > stopLimit:
@@ -129,13 +130,17 @@ func (p *ProcDebug) relook(infos []Thread, dir *taskDir) {
 	}
 }
 
-// newCapture makes a Capture of what was taken.
-func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread) *Capture {
+// newCapture makes a Capture of what was taken. The mappings are those of space, which
+// may be nil, where they are the same.
+func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread, space *AddressSpace) *Capture {
 	c := &Capture{
 		Stopped: rc.stopped, pid: p.pid, task: rc.task, exe: p.ExecutablePath(), arch: rc.arch,
 		areas: scanAreas(rc.maps), threads: make([]CapturedThread, len(rc.threads)),
 	}
-	c.libs = spaceFromMaps(p.pid, rc.task, rc.maps)
+	if space == nil || !bytes.Equal(space.text, rc.maps) {
+		space = spaceFromMaps(p.pid, rc.task, rc.maps)
+	}
+	c.libs = space
 	var dir *taskDir
 	for i := range rc.threads {
 		t := &rc.threads[i]

@@ -10,9 +10,9 @@ import (
 // its own (g0), that of the goroutine it runs, and one for signals. Where
 // they are, and where a stack goes on that is not the current one, is in the
 // runtime's g and m; the Collector copies these and the other stacks' live
-// parts. See [GoRuntime].
-func GoCollector(pid int) Collector {
-	l, rt, err := goProgramOfLive(pid)
+// parts. See [GoRuntime]. What the process has mapped is as SpaceOfProcess has read it.
+func GoCollector(pid int, space *AddressSpace) Collector {
+	l, rt, err := goProgramOfLive(pid, space)
 	if err != nil {
 		return nil
 	}
@@ -21,12 +21,12 @@ func GoCollector(pid int) Collector {
 }
 
 // goProgramOfLive is goProgramOf for a running process.
-func goProgramOfLive(pid int) (Library, *GoRuntime, error) {
+func goProgramOfLive(pid int, space *AddressSpace) (Library, *GoRuntime, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", readableTask(pid)))
 	if err != nil {
 		return Library{}, nil, err
 	}
-	return goProgramOf(SpaceOfProcess(pid), exe)
+	return goProgramOf(space, exe)
 }
 
 // SpaceOfProcess reads what a running process has mapped; nothing where that cannot be read.

@@ -42,8 +42,8 @@ const (
 
 // newGoroutineCopy prepares to copy the goroutines of a process; nil when none
 // of its code is in Go, or they cannot be found.
-func newGoroutineCopy(pid, stackBytes int) *goroutineCopy {
-	lib, rt, err := goProgramOfLive(pid)
+func newGoroutineCopy(pid int, space *AddressSpace, stackBytes int) *goroutineCopy {
+	lib, rt, err := goProgramOfLive(pid, space)
 	if err != nil {
 		return nil
 	}

@@ -3,7 +3,6 @@ package steppers
 import (
 	"encoding/binary"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -70,8 +69,18 @@ func (s *Python) image(im *procstate.Image) *pythonImage {
 	return p
 }
 
-// pythonName matches files of the interpreter, which before 3.11 have no other word of its version.
-var pythonName = regexp.MustCompile(`python3\.(\d+)`)
+// pythonMinor returns the minor version in the name of a file of the interpreter, as
+// "libpython3.10.so.1.0", which before 3.11 has no other word of it.
+func pythonMinor(file string) (minor int, ok bool) {
+	for rest, found := file, true; found && !ok; {
+		if _, rest, found = strings.Cut(rest, "python3."); found {
+			n := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
+			minor, _ = strconv.Atoi(rest[:n])
+			ok = n > 0
+		}
+	}
+	return minor, ok
+}
 
 // findPython looks for the interpreter in a file.
 func findPython(im *procstate.Image) (p pythonImage) {
@@ -79,7 +88,7 @@ func findPython(im *procstate.Image) (p pythonImage) {
 		return p
 	}
 	var version uint64
-	im.EachSymbol(func(sym *procstate.ELFSymbol) bool {
+	take := func(sym *procstate.ELFSymbol) bool {
 		switch string(sym.Name) {
 		case "_PyEval_EvalFrameDefault":
 			p.eval = vaddrRange{sym.Value, sym.Value + sym.Size}
@@ -91,16 +100,24 @@ func findPython(im *procstate.Image) (p pythonImage) {
 			version = sym.Value
 		}
 		return true
-	})
+	}
+	for _, name := range []string{"_PyEval_EvalFrameDefault", "_PyRuntime", "PyCode_Type", "Py_Version"} {
+		if sym, ok := im.ExportedSymbol(name); ok {
+			take(&sym)
+		}
+	}
+	isWhole := func() bool { return p.eval.end > p.eval.start && p.runtime != 0 && p.codeType != 0 }
+	if !isWhole() { // it is in a program that exports nothing
+		im.EachSymbol(take)
+	}
 	var word [4]byte
-	if p.eval.end <= p.eval.start || p.runtime == 0 || p.codeType == 0 {
+	if !isWhole() {
 		return p
 	}
-	switch name := pythonName.FindStringSubmatch(filepath.Base(im.Path)); {
+	switch minor, named := pythonMinor(filepath.Base(im.Path)); {
 	case version != 0 && im.ReadVaddr(word[:], version) == nil:
 		p.fields = pythonVersions[binary.LittleEndian.Uint32(word[:])>>16]
-	case version == 0 && name != nil:
-		minor, _ := strconv.Atoi(name[1])
+	case version == 0 && named:
 		p.fields = pythonVersions[uint32(0x0300|minor&0xff)]
 	}
 	if p.fields != nil && p.fields.isObject && im.Arch() != procstate.AMD64 {

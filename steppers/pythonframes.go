@@ -77,10 +77,10 @@ const (
 )
 
 // PythonCollector returns a Collector of what walks need of the interpreter, of all threads at
-// once; nil where the process runs none.
-func PythonCollector(pid int) procstate.Collector {
+// once; nil where none of the libraries of the process is one.
+func PythonCollector(libs procstate.LibraryState) procstate.Collector {
 	s := NewPython(nil)
-	for _, lib := range procstate.SpaceOfProcess(pid).Libraries() {
+	for _, lib := range libs.Libraries() {
 		if lib.Image == nil {
 			continue
 		}

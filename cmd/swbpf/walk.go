@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -262,12 +261,12 @@ func walkError(err error) *exitError {
 type userProbes struct{ reader *loader.ProbeReader } // nil: nothing to ask
 
 // openProbes looks for uretprobes in a process, and says where it may not.
-func openProbes(pid int) userProbes {
+func openProbes(pid int, space *procstate.AddressSpace) userProbes {
 	p := userProbes{}
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil || !bytes.Contains(maps, []byte(procstate.UprobesMapping+"\n")) {
+	if !slices.ContainsFunc(space.Mappings(), func(m *procstate.Mapping) bool { return m.Path == procstate.UprobesMapping }) {
 		return p
 	}
+	var err error
 	if p.reader, err = loader.OpenProbeReader(pid); err != nil {
 		fmt.Fprintf(os.Stderr, "stacks end at functions with a uretprobe: %v\n", err)
 	}
@@ -300,9 +299,10 @@ func walkLive(o *walkOptions, pid int) (*processWalk, error) {
 // walkLiveOnce walks a copy of a running process.
 func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	begin := time.Now()
-	probes := openProbes(pid)
+	space := procstate.SpaceOfProcess(pid)
+	probes := openProbes(pid, space)
 	defer probes.close()
-	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines(), MaxFrames: maxWalkFrames}
+	opts := stackwalk.WalkOptions{Space: space, Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines(), MaxFrames: maxWalkFrames}
 	waits := readWaits(pid)
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {

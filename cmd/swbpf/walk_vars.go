@@ -252,7 +252,7 @@ func walkLiveVariables(o *walkOptions, pid int) (*processWalk, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), warmLimit)
 	before.readVariables(ctx)
 	cancel()
-	probes := openProbes(pid)
+	probes := openProbes(pid, procstate.SpaceOfProcess(pid))
 	defer probes.close()
 	left := cmp.Or(time.Duration(o.stop), defaultStopLimit)
 	stopped := before.stopped
