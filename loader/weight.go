@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Weight is a number that an event of a tracepoint or uprobe carries, by which
@@ -78,7 +79,9 @@ func unitOf(name string) string {
 	return "count"
 }
 
-var fieldLine = regexp.MustCompile(`^\s*field:(.*);\s*offset:(\d+);\s*size:(\d+);\s*signed:([01]);`)
+var fieldLine = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^\s*field:(.*);\s*offset:(\d+);\s*size:(\d+);\s*signed:([01]);`)
+})
 
 // fieldOf looks up a field in the format of a tracepoint.
 func fieldOf(e Event, name string) (Weight, error) {
@@ -120,7 +123,7 @@ func orNone(names []string) string {
 // parseField reads a line of a format that declares a number other than those
 // of all tracepoints.
 func parseField(line string) (w Weight, ok bool) {
-	m := fieldLine.FindStringSubmatch(line)
+	m := fieldLine().FindStringSubmatch(line)
 	if m == nil {
 		return w, false
 	}

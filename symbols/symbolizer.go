@@ -299,7 +299,7 @@ func (s *Symbolizer) symbolsAt(f *file, vaddr uint64) *symtab {
 		return f.expected.table
 	}
 	if f.scans.Load() < scansFirst && f.scans.Add(1) <= scansFirst {
-		if t, err := scan(newSymtabBuilder(f.img), vaddr, f.addTables); err == nil {
+		if t, err := scan(newSymtabBuilder(f.img), []uint64{vaddr}, f.addTables); err == nil {
 			return t
 		}
 	}

@@ -342,9 +342,18 @@ func (b *symtabBuilder) build() *symtab {
 	return t
 }
 
+// fewEntries are sorted as fast without tables of their offsets, which have to be cleared.
+const fewEntries = 256
+
 // sortEntries returns the entries in order of offset, and the other one of both
 // slices, of which out is room: a radix sort, as large files have a million of them.
+//
+// Few of them are sorted where they are, without its tables.
 func sortEntries(in, out []entry) (sorted, other []entry) {
+	if len(in) < fewEntries {
+		slices.SortStableFunc(in, func(x, y entry) int { return cmp.Compare(x.off, y.off) })
+		return in, out
+	}
 	const bits = 11
 	for shift := 0; shift < 32; shift += bits {
 		var at [1 << bits]int

@@ -298,7 +298,7 @@ func TestScan(t *testing.T) {
 		s := newSymbolizer(t, Options{})
 		f := indexed(s, tc.im)
 		for _, a := range tc.addrs {
-			one, err := scan(newSymtabBuilder(tc.im), a, f.addTables)
+			one, err := scan(newSymtabBuilder(tc.im), []uint64{a}, f.addTables)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,7 @@ import (
 
 // TestHelp checks that the help of every verb has what a user looks for.
 func TestHelp(t *testing.T) {
-	root := newRootCommand()
+	root := newRootCommand("")
 	root.InitDefaultHelpCmd()
 	for _, verb := range root.Commands() {
 		if verb.Name() == "help" || verb.Name() == "completion" {
@@ -36,7 +36,7 @@ func TestHelp(t *testing.T) {
 // TestManPage has groff read the manual page, which must find no fault, and
 // checks that it has all that the help has.
 func TestManPage(t *testing.T) {
-	root := newRootCommand()
+	root := newRootCommand("")
 	var page bytes.Buffer
 	if err := writeMan(&page, root); err != nil {
 		t.Fatal(err)

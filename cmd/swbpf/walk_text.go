@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,7 +86,7 @@ func groupThreads(p *processWalk, group bool) [][]*threadWalk {
 	var key []byte
 	for i := range p.threads {
 		t := &p.threads[i]
-		key = append(key[:0], numbers.ReplaceAllString(t.name, "0")...)
+		key = append(key[:0], replaceNumbers(t.name, func(string) string { return "0" })...)
 		key = append(key, 0)
 		key = append(key, t.state...)
 		key = append(key, 0)
@@ -182,20 +181,41 @@ func (t *stackWalk) outcome() string {
 	return "incomplete, " + t.reason()
 }
 
-var numbers = regexp.MustCompile("[0-9]+")
+// replaceNumbers replaces each number in a name, a run of digits, by what f returns.
+func replaceNumbers(name string, f func(number string) string) string {
+	const digits = "0123456789"
+	var b strings.Builder
+	for {
+		i := strings.IndexAny(name, digits)
+		if i < 0 {
+			b.WriteString(name)
+			return b.String()
+		}
+		rest := strings.TrimLeft(name[i:], digits)
+		b.WriteString(name[:i])
+		b.WriteString(f(name[i : len(name)-len(rest)]))
+		name = rest
+	}
+}
+
+// numbersOf returns the numbers in a name.
+func numbersOf(name string) (numbers []string) {
+	replaceNumbers(name, func(n string) string { numbers = append(numbers, n); return n })
+	return numbers
+}
 
 // groupName is the name of the threads of a group, with "*" for the numbers in
 // which they differ: "pool-1-thread-*".
 func groupName(g []*threadWalk) string {
 	name := g[0].name
-	first, differ := numbers.FindAllString(name, -1), map[int]bool{}
+	first, differ := numbersOf(name), map[int]bool{}
 	for _, t := range g[1:] {
-		for i, n := range numbers.FindAllString(t.name, -1) {
+		for i, n := range numbersOf(t.name) {
 			differ[i] = differ[i] || n != first[i]
 		}
 	}
 	i := -1
-	return numbers.ReplaceAllStringFunc(name, func(n string) string {
+	return replaceNumbers(name, func(n string) string {
 		if i++; differ[i] {
 			return "*"
 		}
