@@ -138,6 +138,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	}
 	copts.Also = make(map[procstate.ThreadID][]uint64)
 	copts.Goroutines = false
+	copts.Space = nil // the process has gone on
 	budget := FrameBudget(opts.MaxFrames, nil)
 	shared := group()
 	if opts.Goroutines && len(opts.Threads) == 0 {

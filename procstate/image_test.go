@@ -220,6 +220,7 @@ func readAll(im *Image) {
 	}
 	im.EachSymbol(func(*ELFSymbol) bool { return true })
 	im.DynamicSymbol(1)
+	im.ExportedSymbol("x")
 	im.FuncStarts()
 	im.frameRoots()
 	im.jitDescriptor()

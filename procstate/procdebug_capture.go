@@ -62,10 +62,14 @@ type CaptureOptions struct {
 	Also map[ThreadID][]uint64
 
 	goroutines *goroutineCopy // made of Goroutines before the stop
+	mapped     *mappedBefore  // made of Space then; nil without
 }
 
 // prepare does what can be done before the process stands.
 func (o *CaptureOptions) prepare(pid int) {
+	if o.Space != nil && len(o.Space.text) > 0 {
+		o.mapped = newMappedBefore(o.Space.text)
+	}
 	if o.Goroutines && len(o.Threads) == 0 {
 		space := o.Space
 		if space == nil {
@@ -78,8 +82,9 @@ func (o *CaptureOptions) prepare(pid int) {
 // rawCapture is what is taken while the target stands still.
 type rawCapture struct {
 	threads []rawThread
-	maps    []byte   // text of /proc/PID/maps
-	task    ThreadID // a thread that has its memory still
+	maps    []byte        // text of /proc/PID/maps
+	known   *mappedBefore // has that text, of a moment before; nil where it was read
+	task    ThreadID      // a thread that has its memory still
 	arch    *Arch
 	stopped time.Duration
 	shared  []Region // that belong to no thread
@@ -182,7 +187,6 @@ func (rc *rawCapture) take(e *engine, p *ProcDebug, ts, late []*tracee, opts *Ca
 	for i := range rc.threads {
 		if th := &rc.threads[i]; th.err == nil {
 			rc.task = th.tid
-			rc.maps = readMapsText(p.pid, th.tid)
 			break
 		}
 	}
@@ -195,7 +199,7 @@ func (rc *rawCapture) take(e *engine, p *ProcDebug, ts, late []*tracee, opts *Ca
 			rc.threads[i].probes = probes[rc.threads[i].tid]
 		}
 	}
-	areas := scanAreas(rc.maps)
+	areas := rc.readMaps(p.pid, opts.mapped)
 	rc.copyStacks(areas, opts, arena)
 	if opts.Collect != nil {
 		rc.collect(opts.Collect, arena)
@@ -203,6 +207,31 @@ func (rc *rawCapture) take(e *engine, p *ProcDebug, ts, late []*tracee, opts *Ca
 	if opts.goroutines != nil {
 		rc.shared = opts.goroutines.take(rc.task, rc.arch.AddressWidth)
 	}
+}
+
+// readMaps takes the mappings, and returns the readable areas: those that are known, where
+// the same code is mapped and all stacks are in one of these. What has changed of other
+// memory since then does not matter: what is copied is what there is.
+func (rc *rawCapture) readMaps(pid int, known *mappedBefore) []area {
+	if rc.task != 0 && known != nil && rc.stacksIn(known.areas) && known.isMapped(pid, rc.task) {
+		rc.maps, rc.known = known.text, known
+		return known.areas
+	}
+	if rc.task != 0 {
+		rc.maps = readMapsText(pid, rc.task)
+	}
+	return scanAreas(rc.maps)
+}
+
+// stacksIn reports whether the stacks of all threads are in some areas.
+func (rc *rawCapture) stacksIn(areas []area) bool {
+	for i := range rc.threads {
+		th := &rc.threads[i]
+		if _, ok := areaAt(areas, th.regs.Raw(rc.arch.SP)); th.err == nil && !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // copyStacks copies the live stack of each thread: from a little below SP,
@@ -402,11 +431,15 @@ func hexDigit(c byte) byte {
 	return 0xff
 }
 
+// mapsName is the name of the maps file of a process, through one of its threads.
+func mapsName(pid int, tid ThreadID) string {
+	return "/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(int(tid)) + "/maps"
+}
+
 // readMapsText reads the maps file of a process whole, through one of its
 // live threads; nil when it cannot be read.
 func readMapsText(pid int, tid ThreadID) []byte {
-	name := "/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(int(tid)) + "/maps"
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(mapsName(pid, tid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}

@@ -26,7 +26,8 @@ type Capture struct {
 	arch    *Arch
 	libs    LibraryState
 	threads []CapturedThread
-	areas   []area
+	areas   []area // that were readable
+	earlier bool   // the areas are those of a moment before
 
 	all    []Region // of all threads, by address
 	shared []Region // of what belongs to no thread, by address
@@ -137,10 +138,14 @@ func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread, space *AddressSpac
 		Stopped: rc.stopped, pid: p.pid, task: rc.task, exe: p.ExecutablePath(), arch: rc.arch,
 		areas: scanAreas(rc.maps), threads: make([]CapturedThread, len(rc.threads)),
 	}
-	if space == nil || !bytes.Equal(space.text, rc.maps) {
-		space = spaceFromMaps(p.pid, rc.task, rc.maps)
+	switch {
+	case rc.known != nil:
+		c.libs, c.earlier = rc.known.withNew(space, p.pid, rc.task), true
+	case space != nil && bytes.Equal(space.text, rc.maps):
+		c.libs = space
+	default:
+		c.libs = spaceFromMaps(p.pid, rc.task, rc.maps)
 	}
-	c.libs = space
 	var dir *taskDir
 	for i := range rc.threads {
 		t := &rc.threads[i]
@@ -347,8 +352,18 @@ func (c *Capture) ReadMemory(addr uint64, buf []byte) (int, error) {
 			return n, ErrUnreadable
 		}
 	}
-	if _, ok := areaAt(c.areas, addr); ok {
+	if c.hadMemory(addr) {
 		c.missAddr, c.missed = addr, true
 	}
 	return 0, ErrUnreadable
+}
+
+// hadMemory reports whether the process had memory at an address, as far as is known.
+func (c *Capture) hadMemory(addr uint64) bool {
+	_, ok := areaAt(c.areas, addr)
+	if !ok && c.earlier {
+		c.areas, c.earlier = scanAreas(readMapsText(c.pid, c.task)), false
+		_, ok = areaAt(c.areas, addr)
+	}
+	return ok
 }
