@@ -295,3 +295,15 @@ func FuzzPython(f *testing.F) {
 		}
 	})
 }
+
+// TestPythonMinor: the minor version of the interpreter stands in the names of its files.
+func TestPythonMinor(t *testing.T) {
+	for name, want := range map[string]int{
+		"python3.9": 9, "libpython3.10.so.1.0": 10, "libpython3.8.so.1.0": 8, "python3.7m": 7,
+		"python3.x-python3.11": 11, "python3": -1, "python3.": -1, "python": -1, "": -1, "libpython3.so": -1,
+	} {
+		if minor, ok := pythonMinor(name); ok != (want >= 0) || ok && minor != want {
+			t.Errorf("%q: %d, %v", name, minor, ok)
+		}
+	}
+}

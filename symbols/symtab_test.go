@@ -333,6 +333,35 @@ func TestScan(t *testing.T) {
 	}
 }
 
+// TestScanLooks: to find the symbols at many addresses takes one look at all symbols of a
+// file, and a second where one is around another that has its own.
+func TestScanLooks(t *testing.T) {
+	im := open(t, libc(t))
+	f := indexed(newSymbolizer(t, Options{}), im)
+	addrs := benchAddresses(im, 40)
+	slices.Sort(addrs)
+	looks := 0
+	if _, err := scan(newSymtabBuilder(im), slices.Compact(addrs), func(b *symtabBuilder) error {
+		looks++
+		return f.addTables(b)
+	}); err != nil || looks < 1 || looks > 2 {
+		t.Errorf("%d looks, %v", looks, err)
+	}
+	dir := t.TempDir()
+	write(t, dir, "a.s", ".globl _start\n.type _start,@function\n.type b,@function\n_start: .fill 8,1,0x90\n.size _start,8\nb: .fill 8,1,0x90\n.size b,8\n")
+	run(t, dir, "gcc", "-nostdlib", "-static", "-o", "a", "a.s")
+	im = open(t, dir+"/a")
+	f = indexed(newSymbolizer(t, Options{}), im)
+	looks = 0
+	text, _ := im.Section(".text")
+	if _, err := scan(newSymtabBuilder(im), []uint64{text.Vaddr + 1, text.Vaddr + 9, text.Vaddr + 10}, func(b *symtabBuilder) error {
+		looks++
+		return f.addTables(b)
+	}); err != nil || looks != 1 {
+		t.Errorf("two functions side by side: %d looks, %v", looks, err)
+	}
+}
+
 // scanSource has symbols that nest, overlap, share an address, have no size,
 // or are none.
 const scanSource = `

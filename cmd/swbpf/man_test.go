@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/swbpf/swbpf/internal/testenv"
@@ -29,6 +30,39 @@ func TestHelp(t *testing.T) {
 			if len(line) > 81 { // with its end
 				t.Errorf("%s: wider than a terminal: %s", verb.Name(), line)
 			}
+		}
+	}
+}
+
+// TestVerbAlone: a verb that is made alone has the help that it has beside the others.
+func TestVerbAlone(t *testing.T) {
+	help := func(root *cobra.Command, verb string) string {
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetArgs([]string{verb, "--help"})
+		if err := root.Execute(); err != nil {
+			t.Error(err)
+		}
+		return out.String()
+	}
+	for _, v := range verbs {
+		if v.name == "man" {
+			continue
+		}
+		if verbOf([]string{v.name, "x"}) != v.name {
+			t.Errorf("%s is no verb", v.name)
+		}
+		alone := newRootCommand(v.name)
+		if n := len(alone.Commands()); n != 1 && n != 2 { // with help
+			t.Errorf("%s: %d verbs", v.name, n)
+		}
+		if got, want := help(alone, v.name), help(newRootCommand(""), v.name); got != want || len(got) < 100 {
+			t.Errorf("%s alone:\n%s\nbeside the others:\n%s", v.name, got, want)
+		}
+	}
+	for _, args := range [][]string{nil, {"help", "walk"}, {"man"}, {"walks"}, {"--version"}, {"__complete", "walk"}} {
+		if verb := verbOf(args); verb != "" {
+			t.Errorf("%q needs only %s", args, verb)
 		}
 	}
 }
