@@ -391,6 +391,17 @@ across: .fill 12,1,0x90
 .type across,@function
 .size across,12
 tail: .fill 8,1,0x90
+.globl beside, tri
+.type around,@function
+.type beside,@function
+.type tri,@function
+.type within,@function
+around: beside: tri: .fill 5,1,0x90
+within: .fill 11,1,0x90
+.size around,16
+.size beside,12
+.size tri,4
+.size within,2
 `
 
 // TestOpenSymbols names the code of a file that was stripped, where functions
