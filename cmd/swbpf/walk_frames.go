@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -167,7 +169,7 @@ func (p *processWalk) nameFrames(names bool) {
 			n.place(t.stack[j].LookupPC())
 		}
 	}
-	expectNames(namers)
+	nameFiles(namers)
 	for _, g := range p.goroutines.groups {
 		if g.first.CreatedPC != 0 {
 			g.created = namerOf(g.walker).at(g.first.CreatedPC - 1)
@@ -231,14 +233,21 @@ func (n *namer) nameCodes(dst []walkFrame, wf walkFrame) []walkFrame {
 	return dst
 }
 
-// expectNames says which addresses of each file are going to be looked up: to look for
-// the symbols of all of them takes little more than for those of one.
-func expectNames(namers map[*unwind.Walker]*namer) {
+// maxNamingAtOnce is how many files are read at the same time for the names in them.
+const maxNamingAtOnce = 4
+
+// nameFiles looks up the addresses that are in files: those of each file in order, as then
+// little more is read for all of them than for the last, and several files at the same time.
+func nameFiles(namers map[*unwind.Walker]*namer) {
 	type file struct {
 		names *symbols.Symbolizer
 		image *procstate.Image
 	}
-	addrs := make(map[file][]uint64)
+	type place struct {
+		at    *nameAt
+		vaddr uint64
+	}
+	files := make(map[file][]place)
 	for _, n := range namers {
 		if n.names == nil {
 			continue
@@ -246,14 +255,31 @@ func expectNames(namers map[*unwind.Walker]*namer) {
 		for addr, a := range n.known {
 			if a.image != nil {
 				f := file{n.names, a.image}
-				addrs[f] = append(addrs[f], addr-a.bias)
+				files[f] = append(files[f], place{a, addr - a.bias})
 			}
 		}
 	}
-	for f, list := range addrs {
-		slices.Sort(list)
-		f.names.Expect(f.image, slices.Compact(list))
+	var naming sync.WaitGroup
+	room := make(chan struct{}, maxNamingAtOnce)
+	for f, places := range files {
+		room <- struct{}{}
+		naming.Go(func() {
+			defer func() { <-room }()
+			slices.SortFunc(places, func(x, y place) int { return cmp.Compare(x.vaddr, y.vaddr) })
+			vaddrs := make([]uint64, len(places))
+			for i, p := range places {
+				vaddrs[i] = p.vaddr
+			}
+			f.names.Expect(f.image, slices.Compact(vaddrs))
+			for _, p := range places {
+				p.at.lines, p.at.named = f.names.Lines(nil, f.image, p.vaddr), true
+				for i := range p.at.lines {
+					p.at.lines[i].FunctionStart += p.at.bias
+				}
+			}
+		})
 	}
+	naming.Wait()
 }
 
 // place finds what an address is in.
