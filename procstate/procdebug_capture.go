@@ -23,9 +23,6 @@ const (
 	minStackShare = 32 << 10
 )
 
-// fewThreads are stopped without much ado.
-const fewThreads = 16
-
 // A Collector picks memory beyond the live stack that a walk will need, such
 // as what tells where a language runtime keeps the rest of a stack. It runs
 // for each thread while the target stands still, so it must be quick; m reads
@@ -121,9 +118,7 @@ func (e *engine) capture(p *ProcDebug, opts *CaptureOptions, letGo bool) (*rawCa
 	if letGo {
 		p.detaching = true
 	}
-	if len(ts) > fewThreads {
-		defer quietStops()()
-	}
+	defer quietStops()()
 	defer hurry()()
 	begin := time.Now()
 	ts, late := e.stop(p, ts, whole)

@@ -179,8 +179,8 @@ func waitForTracee() unix.Errno {
 }
 
 // quietStops keeps the kernel from sending this process a SIGCHLD for each
-// stop of a tracee (SA_NOCLDSTOP), while many are about to come: a thousand
-// signal handlers take longer than a thousand stops. Signals for the end of
+// stop of a tracee (SA_NOCLDSTOP), while some are about to come: a signal handler
+// takes longer than a stop, and the tracee stands meanwhile. Signals for the end of
 // children are not affected. The function returned undoes it.
 func quietStops() (undo func()) {
 	quiet.Lock()
