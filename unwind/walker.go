@@ -168,7 +168,10 @@ func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 		if n >= w.maxFrames() {
 			return dst, TooManyFrames
 		}
-		dst = slices.Grow(dst, 1)
+		if len(dst) == cap(dst) {
+			// Twice as much, where that is little: less is copied and thrown away.
+			dst = slices.Grow(dst, max(16, min(len(dst), 8192)))
+		}
 		out := &dst[:len(dst)+1][len(dst)]
 		in := &dst[len(dst)-1]
 		v, err := w.step(in, out, 0)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -276,29 +278,45 @@ func writeFrames(w io.Writer, a *procstate.Arch, frames []walkFrame, runs []fram
 
 // writeRun writes some frames, with columns of so many characters for their numbers and names.
 func writeRun(w io.Writer, a *procstate.Arch, frames []walkFrame, r frameRun, digits, width int, locals bool) {
+	var line []byte
+	column := func(text string, width int) { // as fmt's %-*s
+		line = append(line, text...)
+		for n := utf8.RuneCountInString(text); n < width; n++ {
+			line = append(line, ' ')
+		}
+	}
 	for i := r.start; i < r.end; i++ {
 		f := &frames[i]
-		addr := fmt.Sprintf("0x%0*x", 2*a.AddressWidth, f.frame.PC())
-		switch {
+		line = append(line[:0], "  #"...)
+		column(strconv.Itoa(i), digits)
+		line = append(line, ' ')
+		switch addr := 2 + 2*a.AddressWidth; {
 		case f.inlined && f.bytecode: // one of several in the interpreter's frame
-			addr = strings.Repeat(" ", len(addr))
+			column("", addr)
 		case f.inlined:
-			addr = strings.Repeat(" ", len(addr)-7) + "inlined"
+			column("", addr-7)
+			line = append(line, "inlined"...)
+		default:
+			line = append(line, "0x"...)
+			for shift := 8*a.AddressWidth - 4; shift >= 0; shift -= 4 {
+				line = append(line, "0123456789abcdef"[f.frame.PC()>>shift&15])
+			}
 		}
-		line := fmt.Sprintf("  #%-*d %s  %-*s", digits, i, addr, width, printable(f.label()))
+		line = append(line, "  "...)
+		column(printable(f.label()), width)
 		if f.module != "" {
-			line += "  " + printable(filepath.Base(f.module))
+			line = append(append(line, "  "...), printable(filepath.Base(f.module))...)
 		}
 		if f.file != "" {
-			line += "  " + printable(f.file)
+			line = append(append(line, "  "...), printable(f.file)...)
 			if f.line > 0 {
-				line += ":" + strconv.Itoa(f.line)
+				line = strconv.AppendInt(append(line, ':'), int64(f.line), 10)
 			}
 		}
 		if n := f.note(); n != "" && (!f.inlined || f.bytecode) {
-			line += "  [" + n + "]"
+			line = append(append(append(line, "  ["...), n...), ']')
 		}
-		fmt.Fprintln(w, strings.TrimRight(line, " "))
+		w.Write(append(bytes.TrimRight(line, " "), '\n'))
 		if locals {
 			io.WriteString(w, printableLines(f.locals()))
 		}
