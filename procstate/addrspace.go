@@ -58,7 +58,7 @@ type AddressSpace struct {
 	generation uint32
 	count      uint32 // of mappings
 	shared     bool   // a clone has the same list of runs, and the runs
-	text       []byte // of the maps file that it was made of, if it was
+	text       []byte // of the maps file that SpaceOfProcess has made it of
 }
 
 // mapRun is some mappings next to each other. Most processes have one.

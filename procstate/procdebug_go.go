@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 )
@@ -32,7 +33,10 @@ func goProgramOfLive(pid int, space *AddressSpace) (Library, *GoRuntime, error) 
 // SpaceOfProcess reads what a running process has mapped; nothing where that cannot be read.
 func SpaceOfProcess(pid int) *AddressSpace {
 	tid := readableTask(pid)
-	return spaceFromMaps(pid, tid, readMapsText(pid, tid))
+	text := readMapsText(pid, tid)
+	s := spaceFromMaps(pid, tid, text)
+	s.text = bytes.Clone(text) // which was read into far more room
+	return s
 }
 
 type goCollector struct {

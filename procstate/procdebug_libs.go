@@ -68,7 +68,7 @@ var sharedImages = sync.OnceValue(func() *Images { return NewImages(0) })
 // read through the thread tid of a process.
 func spaceFromMaps(pid int, tid ThreadID, text []byte) *AddressSpace {
 	images := SharedImages()
-	s := &AddressSpace{text: text}
+	s := new(AddressSpace)
 	for len(text) > 0 {
 		var line []byte
 		line, text, _ = bytes.Cut(text, []byte{'\n'})
