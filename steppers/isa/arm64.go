@@ -26,10 +26,12 @@ func DecodeARM64(code []byte, pc uint64, in *Inst) bool {
 		return w>>16 == 0
 	case op0 == 1 || op0 == 3:
 		return false
+	case op0 == 2:
+		armScalable(w, in)
 	case op0&0xe == 8:
 		armImmediate(w, pc, in)
 	case op0&0xe == 10:
-		armBranch(w, pc, in)
+		return armBranch(w, pc, in)
 	case op0&5 == 4:
 		armLoadStore(w, in)
 	case op0&7 == 5:
@@ -132,7 +134,8 @@ func armAlignMask(w uint32) (int64, bool) {
 	return 0, false
 }
 
-func armBranch(w uint32, pc uint64, in *Inst) {
+// armBranch reports whether it knows the instruction: where others go on nothing tells.
+func armBranch(w uint32, pc uint64, in *Inst) bool {
 	switch {
 	case w>>26&0x1f == 5: // b, bl
 		in.Flow, in.Target = Jump, pc+uint64(signedBits(w, 0, 26)<<2)
@@ -159,6 +162,8 @@ func armBranch(w uint32, pc uint64, in *Inst) {
 		default:
 			in.Flow = Trap
 		}
+	case w&0xffc0001f == 0x5500001f: // retaasppc, retabsppc
+		in.Flow, in.Reg = Return, armLR
 	case w>>24 == 0xd4: // exceptions
 		in.Flow = Trap
 		if w&0xe0001f == 1 {
@@ -167,7 +172,10 @@ func armBranch(w uint32, pc uint64, in *Inst) {
 		}
 	case w>>22 == 0x354: // system
 		armSystem(w, in)
+	default:
+		return false
 	}
+	return true
 }
 
 func armSystem(w uint32, in *Inst) {
@@ -247,6 +255,22 @@ func armVector(w uint32, in *Inst) {
 			armWrite(in, rd)
 		}
 	case w&0xbfe0fc00 == 0x0e003c00, w&0xbfe0fc00 == 0x0e002c00: // umov, smov
+		armWrite(in, rd)
+	}
+}
+
+// armScalable handles SVE, of which few instructions write a general register. Those that
+// make a frame for its vectors change SP by what only the processor knows.
+func armScalable(w uint32, in *Inst) {
+	rd := armReg(w, 0)
+	switch {
+	case w&0xffa0f000 == 0x04205000: // addvl, addpl
+		clobber(in, rd)
+	case w&0xffe0f000 == 0x04a05000, // rdvl
+		w&0xff20e000 == 0x0420e000, // cntb, incb, sqincb
+		w&0xff3fc200 == 0x25208000, // cntp
+		w&0xff38f800 == 0x25288800, // incp, sqincp
+		w&0xff2ee000 == 0x0520a000: // lasta, clasta
 		armWrite(in, rd)
 	}
 }

@@ -79,16 +79,43 @@ func armLoadStore(w uint32, in *Inst) {
 			}
 			return
 		}
-		armWrite(in, armReg(w, 16)) // the status, or what was compared
+		rs := armReg(w, 16)
+		armWrite(in, rs) // the status, or what was compared
+		if w&0x80a00000 == 0x00200000 && rs < 30 {
+			armWrite(in, rs+1) // casp
+		}
 		if bits(w, 22, 1) != 0 || bits(w, 21, 1) != 0 {
 			armWrite(in, rt)
 			armWrite(in, rt2)
 		}
-	default: // tags, unscaled ordered, memory copies
+	default:
+		armRareAccess(w, in, rt, rn)
+	}
+}
+
+// armRareAccess handles tags of memory, which epilogues take away as they give up the frame,
+// unscaled and ordered accesses, copies of memory and the wide atomics.
+func armRareAccess(w uint32, in *Inst, rt, rn procstate.Reg) {
+	const unscaled, written = 0, 2 // kinds of ordered access; written to the base as well
+	kind := bits(w, 10, 2)
+	switch isTag := w>>24 == 0xd9 && bits(w, 21, 1) != 0; {
+	case isTag && kind == 0: // ldg
 		armWrite(in, rt)
-		if rn != armSP {
-			clobber(in, rn)
+	case isTag:
+		if kind != 2 {
+			in.add(Op{Kind: Set, Dst: rn, Src: rn, Imm: signedBits(w, 12, 9) << 4})
 		}
+	case kind == written && bits(w, 26, 1) != 0: // stlur of a vector
+	case kind == unscaled && bits(w, 21, 1) == 0:
+		armWrite(in, rt)
+	case kind == written && bits(w, 21, 1) == 0:
+		armWrite(in, rt)
+		armWrite(in, armReg(w, 16))
+		clobber(in, rn)
+	default:
+		armWrite(in, rt)
+		armWrite(in, rn)
+		armWrite(in, armReg(w, 16))
 	}
 }
 

@@ -53,7 +53,7 @@ func listing(t *testing.T, tool, pattern string, each func(disassembled), option
 		if err != nil {
 			continue
 		}
-		text, _, _ := strings.Cut(f[2], "#")
+		text, _, _ := strings.Cut(f[2], "# ")
 		text, _, _ = strings.Cut(text, "<")
 		each(disassembled{addr, code, strings.TrimSpace(strings.ReplaceAll(text, "\t", " "))})
 	}
