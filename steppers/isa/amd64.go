@@ -50,9 +50,7 @@ func (x *x86inst) decode(n int, pc uint64, in *Inst) {
 	case x.opmap == 2:
 		x.map38(in)
 	case x.opmap == 3:
-		if x.op >= 0x14 && x.op <= 0x17 {
-			x.extract(in)
-		}
+		x.map3A(in)
 	}
 }
 
@@ -131,7 +129,7 @@ func (x *x86inst) opSize() uint8 {
 
 // pushed is how many bytes a push or a pop moves SP by.
 func (x *x86inst) pushed() int64 {
-	if x.bits32 && x.size16 {
+	if x.size16 && x.rex&rexW == 0 {
 		return 2
 	}
 	return int64(x.word())
@@ -154,8 +152,13 @@ func (x *x86inst) pushAny(in *Inst) {
 }
 
 func (x *x86inst) pop(in *Inst, dst procstate.Reg) {
-	n := x.pushed()
 	x.popAny(in)
+	x.popped(in, dst)
+}
+
+// popped makes dst hold what SP has just been moved over.
+func (x *x86inst) popped(in *Inst, dst procstate.Reg) {
+	n := x.pushed()
 	if n == 2 {
 		clobber(in, dst)
 		return
@@ -445,8 +448,8 @@ func (x *x86inst) oneByteOther(in *Inst, next uint64) {
 			in.add(Op{Kind: Set, Dst: rsp, Src: rsp, Imm: -int64(uint16(x.imm))})
 		}
 	case 0xc9:
-		in.add(Op{Kind: Set, Dst: rsp, Src: rbp, Imm: int64(x.word())})
-		in.add(Op{Kind: Load, Dst: rbp, Src: rsp, Imm: -int64(x.word())})
+		in.add(Op{Kind: Set, Dst: rsp, Src: rbp, Imm: x.pushed()})
+		x.popped(in, rbp)
 	case 0xcc, 0xf4:
 		in.Flow = Trap
 	case 0xcd:

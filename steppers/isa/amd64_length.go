@@ -239,7 +239,7 @@ func (x *x86inst) vectorShape() byte {
 			return 'b'
 		}
 		return 'm'
-	case 2, 4, 5, 6:
+	case 2, 5, 6: // 4 has the instructions of APX, push and pop of two registers among them
 		return 'm'
 	case 3:
 		return 'b'

@@ -55,7 +55,7 @@ func (x *x86inst) twoByteOther(in *Inst) {
 		}
 	case 0x31, 0x32, 0x33: // rdtsc, rdmsr, rdpmc
 		clobber(in, rax, rdx)
-	case 0x50, 0xc5, 0xd7, 0xaf, 0xb6, 0xb7, 0xb8, 0xbc, 0xbd, 0xbe, 0xbf:
+	case 0x50, 0xb2, 0xb4, 0xb5, 0xc5, 0xd7, 0xaf, 0xb6, 0xb7, 0xb8, 0xbc, 0xbd, 0xbe, 0xbf:
 		clobber(in, x.regReg())
 	case 0x7e:
 		if x.pp != 0xf3 {
@@ -167,12 +167,22 @@ func (x *x86inst) map38(in *Inst) {
 		} else {
 			x.write(in, x.opSize())
 		}
-	case 0xf6:
+	case 0xf6, 0xfa, 0xfb:
 		clobber(in, x.regReg())
 	case 0xf9: // movdiri
 		x.write(in, x.opSize())
 	case 0xf8: // movdir64b
 		return
+	}
+}
+
+// map3A handles the map behind 0F 3A.
+func (x *x86inst) map3A(in *Inst) {
+	switch {
+	case x.op >= 0x14 && x.op <= 0x17:
+		x.extract(in)
+	case x.op == 0x61, x.op == 0x63: // pcmpestri, pcmpistri
+		clobber(in, rcx)
 	}
 }
 
@@ -216,10 +226,20 @@ func (x *x86inst) vector(in *Inst) {
 		if x.op >= 0xe0 && x.op < 0xf0 { // cmpccxadd
 			clobber(in, x.regReg(), amd64Regs[x.vvvv])
 		}
+	case x.opmap == 5: // of half precision
+		switch x.op {
+		case 0x11:
+			if x.mod != 3 {
+				x.write(in, 2)
+			}
+		case 0x2c, 0x2d, 0x78, 0x79:
+			clobber(in, x.regReg())
+		case 0x7e:
+			x.write(in, 2)
+		}
 	case x.opmap == 3:
+		x.map3A(in)
 		switch {
-		case x.op >= 0x14 && x.op <= 0x17: // vpextr
-			x.extract(in)
 		case x.enc == encVEX && x.op == 0xf0: // rorx
 			clobber(in, x.regReg())
 		case x.mod == 3:
