@@ -148,10 +148,13 @@ func (f *flow) skipPadding(ch *chunk, vaddr uint64) uint64 {
 	return at
 }
 
-// endsThread reports whether a system call in state s is one that does not
-// return: exit, exit_group or rt_sigreturn.
-func (f *flow) endsThread(s *state) bool {
-	nr := s.regs[0]
+// endsThread reports whether an instruction in state s is a system call that does not
+// return: exit, exit_group, rt_sigreturn or sigreturn.
+func (f *flow) endsThread(in *isa.Inst, s *state) bool {
+	if in.Flow != isa.Syscall {
+		return false
+	}
+	nr := s.regs[result]
 	if f.arch == procstate.ARM64 {
 		nr = s.regs[8]
 	}
@@ -161,6 +164,8 @@ func (f *flow) endsThread(s *state) bool {
 	switch f.arch {
 	case procstate.AMD64:
 		return nr.off == 60 || nr.off == 231 || nr.off == 15
+	case procstate.I386:
+		return nr.off == 1 || nr.off == 252 || nr.off == 173 || nr.off == 119
 	case procstate.ARM64:
 		return nr.off == 93 || nr.off == 94 || nr.off == 139
 	}

@@ -232,6 +232,7 @@ func (f *flow) runBlock(i int32) {
 			f.leave(at, &in, &s)
 			return
 		}
+		ends := f.endsThread(&in, &s)
 		if f.savesLost(&in, &s) && f.leavesAnother(&s) {
 			return
 		}
@@ -245,16 +246,15 @@ func (f *flow) runBlock(i int32) {
 		} else {
 			s.apply(f.arch, &in, at, f.bases)
 		}
+		if ends {
+			return
+		}
 		switch in.Flow {
 		case isa.Jump:
 			f.arrive(in.Target, &s)
 			return
 		case isa.Trap:
 			return
-		case isa.Syscall:
-			if f.endsThread(&s) {
-				return
-			}
 		case isa.CondJump:
 			taken := s
 			if in.Equal && compared.Dst != procstate.NoReg {

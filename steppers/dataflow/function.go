@@ -143,7 +143,7 @@ func (f *flow) rows() *function {
 					rows = append(rows, row{f.c.off(at + p.at), f.c.off(end), p.rule})
 				}
 			}
-			if in.Ends() {
+			if in.Ends() || f.endsThread(&in, &s) {
 				break
 			}
 			f.at = at

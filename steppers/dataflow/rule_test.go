@@ -36,6 +36,11 @@ func TestRules(t *testing.T) {
 		// its subroutine, which does not need it.
 		"calls of hand-written code": {"\x48\x01\xf7\xc3" + strings.Repeat("\x90", 12) + "\x48\x89\xf8\xe8\xe8\xff\xff\xff\xe8\xe3\xff\xff\xff\x48\x89\xc7\xc3", []want{
 			{0, rsp, 8, "same"}, {16, rsp, 8, "same"}, {24, rsp, 8, "same"}, {32, rsp, 8, "same"}}},
+		// What stands behind is another function, which nothing is seen to call.
+		"exit_group": {"\x53\xb8\xe7\x00\x00\x00\x31\xff\x0f\x05" + strings.Repeat("\x90", 6) + "\x48\x83\xec\x18\xff\xd7\x48\x83\xc4\x18\xc3", []want{
+			{8, rsp, 16, "cfa-16"}, {16, rsp, 8, "same"}, {20, rsp, 32, "same"}, {26, rsp, 8, "same"}}},
+		"another system call": {"\x53\xb8\xe8\x00\x00\x00\x31\xff\x0f\x05" + strings.Repeat("\x90", 6) + "\x5b\xc3", []want{
+			{16, rsp, 16, "cfa-16"}, {17, rsp, 8, "same"}}},
 		"ret takes arguments off": {"\x53\x5b\xc2\x10\x00", []want{{1, rsp, 16, "cfa-16"}, {2, rsp, 8, "same"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
