@@ -382,28 +382,13 @@ func lowerBefore(code []byte, at int) int {
 	return start
 }
 
-// pushesReturn reports whether code of i386 ends with a push of the word below where ECX,
-// EDX or EAX points. That is the return address again, where the stack has been
-// aligned: what follows is no frame that tells where the CFA is.
-func pushesReturn(code []byte) bool {
-	n := len(code)
-	return n > 2 && code[n-3] == 0xff && code[n-2]&^3 == 0x70 && code[n-1] == 0xfc
-}
-
 // pushBefore returns the offset of the push %rbp that begins a function of x86 whose
 // mov %rsp,%rbp is at offset at of code, -1 when it does not: nothing but the
 // work of the function comes between them.
 func pushBefore(a *procstate.Arch, code []byte, at int) int {
+	const most = 4 // instructions
 	for p := at - 1; p >= max(0, at-24); p-- {
-		if code[p] != 0x55 || a == procstate.I386 && pushesReturn(code[:p]) {
-			continue
-		}
-		var in isa.Inst
-		next := p
-		for n := 0; next < at && n < 4 && decode(a, code[next:], 0, &in) && in.Flow == isa.Next; n++ {
-			next += int(in.Len)
-		}
-		if next != at {
+		if code[p] != 0x55 || !goesStraight(a, code[:at], p, most) || repushesReturn(a, code[:p]) {
 			continue
 		}
 		if n := p - 4; n >= 0 && isEndbr(a, code[n:]) {
@@ -412,4 +397,33 @@ func pushBefore(a *procstate.Arch, code []byte, at int) int {
 		return p
 	}
 	return -1
+}
+
+// goesStraight reports whether so many instructions at most, from an offset on, lead to the
+// end of code.
+func goesStraight(a *procstate.Arch, code []byte, at, most int) bool {
+	var in isa.Inst
+	for ; at < len(code) && most > 0 && decode(a, code[at:], 0, &in) && in.Flow == isa.Next; most-- {
+		at += int(in.Len)
+	}
+	return at == len(code)
+}
+
+// repushesReturn reports whether code of x86 ends with a push of the return address, which is
+// the word below where a register points, and what compilers move in behind it. The stack has
+// been aligned before, and no frame that follows tells where the CFA is:
+//
+//	lea  8(%rsp),%r10    or %r13; on i386 4(%esp),%ecx, or %edi
+//	and  $-32,%rsp
+//	push -8(%r10)
+//	push %rbp
+//	mov  %rsp,%rbp
+func repushesReturn(a *procstate.Arch, code []byte) bool {
+	const most = 64 // bytes that are looked at
+	for p := len(code) - 3; p >= max(0, len(code)-most); p-- {
+		if code[p] == 0xff && code[p+1]&^7 == 0x70 && int(int8(code[p+2])) == -a.AddressWidth && goesStraight(a, code, p+3, most) {
+			return true
+		}
+	}
+	return false
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -270,5 +271,65 @@ func TestLongFunctions(t *testing.T) {
 	})
 	if len(want) > 0 {
 		t.Errorf("no symbols of %v", want)
+	}
+}
+
+// realigned has a function that aligns its stack and finds its arguments on the caller's,
+// whose frame pointer does not tell where that is.
+const realigned = `
+typedef double v4 __attribute__((vector_size(32)));
+#define NOINLINE __attribute__((noinline, noclone))
+volatile double sink;
+NOINLINE void use(v4 *p) { __asm__ volatile("" : : "r"(p) : "memory"); sink += (*p)[0]; }
+NOINLINE double aligned(int n, double x, long b, long c, long d, long e, long f, long g, long h) {
+	v4 a = {x, x, x, x};
+	char *p = __builtin_alloca(n * 8 + 16);
+	__asm__ volatile("" : : "r"(p) : "memory");
+	use(&a);
+	for (int i = 0; i < n; i++) { a = a * a; use(&a); }
+	return a[0] + a[1] + b + g * h;
+}
+NOINLINE double outer(int n, double x) {
+	double r = 0;
+	for (int i = 0; i < n; i++) r += aligned(i, x, 1, 2, 3, 4, 5, i, n) * 1.5;
+	return r;
+}
+__attribute__((noreturn, used)) void start(void) {
+	for (int i = 0; i < 3; i++) sink += outer(3 + i, 0.5);
+	__asm__ volatile(SYSEXIT);
+	__builtin_unreachable();
+}
+`
+
+// A frame pointer that is set behind a copy of the return address does not tell where the
+// caller's frame is.
+func TestRealignedStack(t *testing.T) {
+	needPtrace(t)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the programs are for amd64")
+	}
+	for _, c := range []struct {
+		name  string
+		flags []string
+		start string
+	}{
+		{"x86-64", nil, `#define SYSEXIT "syscall" : : "a"(60L), "D"(0L)
+			__asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall start\nhlt\n");`},
+		{"i386", []string{"-m32", "-msse2", "-mpreferred-stack-boundary=2"}, `#define SYSEXIT "int $0x80" : : "a"(1L), "b"(0L)
+			__asm__(".globl _start\n_start: xor %ebp,%ebp\ncall start\nhlt\n");`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name == "i386" {
+				testenv.Needs32Bit(t)
+			}
+			path := steptest.Compile(t, append([]string{"gcc", "-O2", "-s", "-fno-asynchronous-unwind-tables", "-fno-stack-protector",
+				"-fomit-frame-pointer", "-fno-pic", "-no-pie", "-nostdlib", "-static"}, c.flags...), "realigned.c", c.start+realigned)
+			p := steptest.Start(t, path)
+			n := stepAll(t, p, unwind.NewWalker(p, Default(nil), nil), 0)
+			t.Logf("%d exact, %d short, %d wrong", n[steptest.Exact], n[steptest.Short], n[steptest.Wrong])
+			if n[steptest.Exact] < 500 || n[steptest.Wrong] > 0 {
+				t.Errorf("want none wrong")
+			}
+		})
 	}
 }
