@@ -101,7 +101,7 @@ func (p *program) expectEpilogue() bool {
 			if n := len(e.code); n == 0 || e.code[n-1] != ret || size != uint64(n) {
 				return false
 			}
-			return len(bytes.Trim(c.b[c.i:], "\x00")) == 0 // DW_CFA_nop
+			return len(bytes.TrimLeft(c.b[c.i:], "\x00")) == 0 // DW_CFA_nop
 		default:
 			return false
 		}

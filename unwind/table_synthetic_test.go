@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -440,5 +441,25 @@ func TestHugeClaims(t *testing.T) {
 	}
 	if n := tab.size(); n > 4<<20 {
 		t.Errorf("%d bytes for nothing", n)
+	}
+}
+
+// What looks like an epilogue that stands elsewhere, again and again, and much that
+// does nothing behind all of it, take no longer than the instructions are many.
+func TestManyEpilogues(t *testing.T) {
+	const n, fill = 200_000, 2 << 20
+	lines := []byte{cfaDefCFAOffset, 64}
+	for range n {
+		lines = append(lines, cfaRememberState, cfaAdvanceLoc|4, cfaDefCFA, 7, 8, cfaAdvanceLoc|1, cfaRestoreState)
+	}
+	var c cfiBuilder
+	c.fde(c.zR(), codeBase, 5*n+16, append(lines, make([]byte, fill)...)...)
+	tab := NewTable(c.image(t, procstate.AMD64, nil))
+	begin := time.Now()
+	if r := tab.Rule(codeBase + 5*n); !r.CFAIs(procstate.AMD64.SP, 64) {
+		t.Errorf("%+v", r)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }
