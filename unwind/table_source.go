@@ -13,7 +13,8 @@ const (
 	// largest programs known have some two million, and a .eh_frame_hdr.
 	maxFDEs = 4 << 20
 
-	// maxScan bounds how much of such a section is read through, in bytes.
+	// maxScan bounds how much of such a section is read through, in bytes, and how much
+	// of CIEs.
 	maxScan = 256 << 20
 
 	// maxCIEs bounds the CIEs kept parsed.
@@ -24,15 +25,16 @@ const (
 // a link-time address for the former, which is loaded, and an offset in the
 // section for the latter.
 type source struct {
-	img   *procstate.Image
-	debug bool // .debug_frame
-	start uint64
-	end   uint64 // positions [start, end)
-	off   uint64 // file offset of start
-	data  []byte // the contents, when they are not as in the file
-	table *Table // whose window is used
-	cies  map[uint64]*cie
-	bases pointerBases
+	img    *procstate.Image
+	debug  bool // .debug_frame
+	start  uint64
+	end    uint64 // positions [start, end)
+	off    uint64 // file offset of start
+	data   []byte // the contents, when they are not as in the file
+	table  *Table // whose window is used
+	cies   map[uint64]*cie
+	parsed uint64 // bytes of CIEs, of some of them again and again
+	bases  pointerBases
 
 	// The index: FDEs by the address of their code. Either in the file, or
 	// made by reading all.
@@ -133,6 +135,7 @@ func (s *source) cieAt(pos uint64, a *procstate.Arch) *cie {
 		if body, ok := s.bodyOf(&r); ok {
 			bases := s.bases
 			bases.pc = r.body
+			s.parsed += uint64(len(body))
 			c = parseCIE(a, body, bases)
 		}
 	}
@@ -206,7 +209,7 @@ func (s *source) find(vaddr uint64, f *fde) Reason {
 // scan reads the whole section and makes its index.
 func (s *source) scan() {
 	var f fde
-	for pos := s.start; pos < s.end && pos-s.start < maxScan && len(s.index) < maxFDEs; {
+	for pos := s.start; pos < s.end && pos-s.start < maxScan && s.parsed < maxScan && len(s.index) < maxFDEs; {
 		r, next, ok := s.record(pos)
 		if next == 0 || next <= pos {
 			break

@@ -85,6 +85,15 @@ func (c *cfiBuilder) image(t testing.TB, arch *procstate.Arch, header []byte) *p
 // headers are body; hdrAt and hdrSize say where .eh_frame_hdr is in the file.
 func testImage(t testing.TB, arch *procstate.Arch, body []byte, hdrAt, hdrSize uint64) *procstate.Image {
 	t.Helper()
+	img, err := procstate.NewImageBytes(testImageBytes(arch, body, hdrAt, hdrSize), "synthetic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// testImageBytes are the contents of that.
+func testImageBytes(arch *procstate.Arch, body []byte, hdrAt, hdrSize uint64) []byte {
 	le := binary.LittleEndian
 	f := make([]byte, ehFrameAt)
 	copy(f, "\x7fELF\x02\x01\x01")
@@ -106,11 +115,7 @@ func testImage(t testing.TB, arch *procstate.Arch, body []byte, hdrAt, hdrSize u
 	}
 	prog(64, elf.PT_LOAD, elf.PF_R|elf.PF_X, 0, uint64(len(f)), 1<<30)
 	prog(64+56, elf.PT_GNU_EH_FRAME, elf.PF_R, hdrAt, hdrSize, hdrSize)
-	img, err := procstate.NewImageBytes(f, "synthetic")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return img
+	return f
 }
 
 func TestBadRecordsCostThemselves(t *testing.T) {
@@ -457,6 +462,52 @@ func TestManyEpilogues(t *testing.T) {
 	tab := NewTable(c.image(t, procstate.AMD64, nil))
 	begin := time.Now()
 	if r := tab.Rule(codeBase + 5*n); !r.CFAIs(procstate.AMD64.SP, 64) {
+		t.Errorf("%+v", r)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// FDEs that have more CIEs in turn than are kept, and large ones, are read through no
+// longer than a section may take.
+func TestManyCIEs(t *testing.T) {
+	const cies, cieSize, fdes = maxCIEs + 1, 64 << 10, 60_000
+	var c cfiBuilder
+	var at []uint64
+	for range cies {
+		at = append(at, c.cie("zR", []byte{pePcrel | peSdata4}, 16, append([]byte{cfaDefCFA, 7, 8, cfaOffset | 16, 1}, make([]byte, cieSize)...)...))
+	}
+	for i := range fdes {
+		c.fde(at[i%cies], codeBase+uint64(16*i), 16)
+	}
+	body := append(c.b, 0, 0, 0, 0)
+	names := "\x00.eh_frame\x00.shstrtab\x00"
+	le := binary.LittleEndian
+	sections := make([]byte, 3*64)
+	section := func(n int, name uint32, typ elf.SectionType, off, size uint64) {
+		s := sections[n*64:]
+		le.PutUint32(s, name)
+		le.PutUint32(s[4:], uint32(typ))
+		le.PutUint64(s[8:], uint64(elf.SHF_ALLOC))
+		le.PutUint64(s[16:], imageBase+off)
+		le.PutUint64(s[24:], off)
+		le.PutUint64(s[32:], size)
+	}
+	section(1, 1, elf.SHT_PROGBITS, ehFrameAt, uint64(len(body)))
+	section(2, 11, elf.SHT_STRTAB, ehFrameAt+uint64(len(body)), uint64(len(names)))
+	file := testImageBytes(procstate.AMD64, append(append(body, names...), sections...), 0, 0)
+	le.PutUint64(file[40:], uint64(len(file)-len(sections)))
+	le.PutUint16(file[58:], 64)
+	le.PutUint16(file[60:], 3)
+	le.PutUint16(file[62:], 2)
+	img, err := procstate.NewImageBytes(file, "synthetic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab := NewTable(img)
+	begin := time.Now()
+	if r := tab.Rule(codeBase); !r.CFAIs(procstate.AMD64.SP, 8) {
 		t.Errorf("%+v", r)
 	}
 	if took := time.Since(begin); took > 5*time.Second {
