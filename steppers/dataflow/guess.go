@@ -437,6 +437,19 @@ func lowersSP(a *procstate.Arch, in *isa.Inst) bool {
 	return false
 }
 
+// takesCFA reports whether an instruction is lea 8(%rsp),%r10, or with R13, and on i386 lea
+// 4(%esp),%ecx, or with another register: it begins a function that aligns the stack.
+func takesCFA(a *procstate.Arch, in *isa.Inst) bool {
+	op := &in.Ops[0]
+	if a.LR != procstate.NoReg || in.NumOps != 1 || op.Kind != isa.Set || op.Src != a.SP || op.Imm != int64(a.AddressWidth) {
+		return false
+	}
+	if a == procstate.AMD64 {
+		return op.Dst == 10 || op.Dst == 13
+	}
+	return op.Dst != a.SP
+}
+
 // Instructions that mark where an indirect branch may go.
 const (
 	endbr64 = "\xf3\x0f\x1e\xfa"

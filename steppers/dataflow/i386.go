@@ -41,13 +41,6 @@ func (c *Code) askedPC(consts *constants, addr, calledNext uint64, in *isa.Inst)
 	return false
 }
 
-// takesCFA reports whether an instruction is lea 4(%esp),%ecx, or with another register:
-// it begins a function that aligns the stack, as main does on i386.
-func takesCFA(a *procstate.Arch, in *isa.Inst) bool {
-	op := &in.Ops[0]
-	return a == procstate.I386 && in.NumOps == 1 && op.Kind == isa.Set && op.Src == a.SP && op.Dst != a.SP && op.Imm == 4
-}
-
 // ofGOT marks the address of a jump table whose entries count from the GOT. Link-time
 // addresses of i386 do not reach it.
 const ofGOT = 1 << 32

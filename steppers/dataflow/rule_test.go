@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"debug/elf"
+	"encoding/binary"
 	"strings"
 	"testing"
 )
@@ -28,6 +29,8 @@ func TestRules(t *testing.T) {
 			{4, rsp, 16, "same"}, {7, rbp, 16, "same"}, {9, rsp, 8, "same"}}},
 		"aligned frame": {"\x4c\x8d\x54\x24\x08\x48\x83\xe4\xe0\x41\xff\x72\xf8\x90\x49\x8d\x62\xf8\xc3", []want{
 			{5, rsp, 8, "same"}, {9, r10, 0, "same"}, {18, rsp, 8, "same"}}},
+		"aligned frame behind parts of functions": {alignedBehindParts(), []want{
+			{0x520, rsp, 8, "same"}, {0x525, rsp, 8, "same"}, {0x529, r10, 0, "same"}, {0x52d, r10, 0, "same"}, {0x540, rsp, 8, "same"}}},
 		// The case at 18 goes on to another function, the one at 26 to the way out.
 		"cases of a switch": {"\x48\x83\xec\x18\x48\x85\xff\x74\x16\x48\x63\x0c\x8a\x48\x01\xd1\xff\xe1\x31\xc0\x48\x83\xc4\x18\xeb\x16" +
 			"\x8b\x47\x04\xeb\x00\x48\x83\xc4\x18\xc3" + strings.Repeat("\x90", 12) + "\x53\x89\xfb\x89\xd8\x5b\xc3", []want{
@@ -66,6 +69,31 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// alignedBehindParts is a program whose functions have the code that they seldom execute in
+// one place, from 0x2c0 on. There, at 0x520, is a function too that nothing is seen to call.
+func alignedBehindParts() string {
+	const n, parts, main = 32, 0x2c0, 0x520
+	le := binary.LittleEndian
+	pad := func(b []byte, to int) []byte { return append(b, strings.Repeat("\x90", to-len(b))...) }
+	var b []byte
+	for i := range n + 1 {
+		b = le.AppendUint32(append(b, 0xe8), uint32(0xb0+16*i-len(b)-5)) // call a function
+	}
+	b = pad(append(b, 0xc3), 0xb0)
+	for i := range n - 1 {
+		b = append(b, "\x53\x85\xff\x0f\x84"...) // push %rbx; test %edi,%edi; je to a part
+		b = pad(append(le.AppendUint32(b, uint32(parts+16*i-len(b)-4)), "\x5b\xc3"...), 0xb0+16*i+16)
+	}
+	b = pad(append(b, "\x53\x5b\xc3"...), parts)
+	for i := range n - 1 {
+		b = pad(append(b, "\x5b\xc3"...), parts+16*i+16)
+	}
+	b = pad(b, main)
+	// lea 8(%rsp),%r10; and $-32,%rsp; push -8(%r10); push %rbp; mov %rsp,%rbp; push %r10, %rbx and %rcx
+	b = append(b, "\x4c\x8d\x54\x24\x08\x48\x83\xe4\xe0\x41\xff\x72\xf8\x55\x48\x89\xe5\x41\x52\x53\x51"...)
+	return string(append(b, "\xff\xd7\x59\x5b\x41\x5a\x5d\x49\x8d\x62\xf8\xc3"...))
 }
 
 // AArch64: the return address is in x30 until it is stored.
