@@ -132,90 +132,92 @@ func makeGoRule(img *procstate.Image, t *procstate.GoTable, vaddr uint64) (r goR
 		}
 		return r
 	}
-	r.kind = goPlain
-	if f.Flag&procstate.GoFuncAsm != 0 {
-		r.kind = goAsm
+	switch r.kind = goKindOf(&f, name); r.kind {
+	case goPlain, goTop, goMstart, goSchedule, goInjected:
+		return r // the code tells no more
 	}
-	kinds := goCompiled
-	if r.kind == goAsm { // the wrappers of these functions have the same names
-		kinds = goKinds
-	}
-	if k, ok := kinds[name]; ok {
-		r.kind = k
-	} else if f.Flag&procstate.GoFuncTopFrame != 0 {
-		r.kind = goTop
-	}
-	if img.Arch() == procstate.I386 {
-		rule386(funcCode(img, &f), vaddr-f.Entry, f.Flag&procstate.GoFuncSPWrite != 0, &r)
-		return r
-	}
-	amd64 := img.Arch() == procstate.AMD64
-	switch {
-	case r.kind == goRt0:
-		// sub $40,%rsp, which the table does not count
-		if i := bytes.Index(funcCode(img, &f), []byte{0x48, 0x83, 0xec, 0x28}); i >= 0 && vaddr-f.Entry >= uint64(i)+4 {
-			r.delta += 40
-		}
-	case !amd64 && (r.kind == goMcall || r.kind == goMorestack):
-		leavingARM64(funcCode(img, &f), vaddr-f.Entry, &r)
-	case r.kind == goMcall, r.kind == goMorestack:
-		if !behind(funcCode(img, &f), vaddr-f.Entry, loadsG0SP[r.kind]) {
-			r.kind = goAsm
-		}
-	case r.kind == goGogo && amd64:
-		gogoRule(funcCode(img, &f), vaddr-f.Entry, &r)
-	case r.kind == goGogo:
-		if lostLR(funcCode(img, &f), vaddr-f.Entry) {
-			r.base = -1
-		}
-	case r.kind == goSystemstack:
-		if !onSystemstack(funcCode(img, &f), vaddr-f.Entry, amd64) {
-			r.kind = goAsm
-		}
-	case r.kind == goCgocallback:
-		if !onGoroutineInCallback(funcCode(img, &f), vaddr-f.Entry, amd64) {
-			r.kind = goAsm
-		} else if !amd64 {
-			r.depth = 16
-		}
-	case r.kind == goAsmcgocall:
-		code := funcCode(img, &f)
-		if !amd64 {
-			asmcgocallARM64(code, vaddr-f.Entry, &r)
-			break
-		}
-		if !asmcgocallSlots(code, vaddr-f.Entry, &r) {
-			r.base = -1
-		}
-		asmcgocallMet(code, vaddr-f.Entry, &r)
-	case r.kind == goCrosscall2 && !amd64 && name != "crosscall2":
-		r.kind = goAsm
-	case r.kind == goCrosscall2:
-		if amd64 {
-			r.base, r.depth = crosscall2Base(img, t, &f), crosscall2Saves(funcCode(img, &f), vaddr-f.Entry)
-		} else {
-			crosscall2ARM64(funcCode(img, &f), vaddr-f.Entry, &r)
-		}
-	case amd64 && r.delta == -8 && f.Flag&procstate.GoFuncAsm != 0:
-		// rawVforkSyscall keeps its return address away from the child, which
-		// runs on the same stack.
-		r.kind, r.reg = goPoppedRA, r12
-	case r.kind == goAsm && f.Flag&procstate.GoFuncSPWrite != 0:
-		code := funcCode(img, &f)
-		if r.reg = savedSPReg(code, vaddr-f.Entry, amd64); r.reg != procstate.NoReg {
-			r.kind = goSavedSP
-		}
-		if amd64 && between(code, vaddr-f.Entry, []byte{0x48, 0x89, 0x1c, 0x24}, []byte{0x48, 0x8b, 0x24, 0x24}) {
-			r.kind = goStoredSP // mov %rbx,(%rsp); mov (%rsp),%rsp
-		}
-	case r.kind == goClone:
-		r.kind = cloneKind(funcCode(img, &f), vaddr-f.Entry, amd64)
-	}
-	if !amd64 && r.kind == goAsm {
-		r.delta = poppedDelta(funcCode(img, &f), vaddr-f.Entry, r.delta)
-		r.depth = savedLR(funcCode(img, &f), vaddr-f.Entry, r.delta)
+	switch at := vaddr - f.Entry; img.Arch() {
+	case procstate.AMD64:
+		ruleAMD64(img, t, &f, at, &r)
+	case procstate.ARM64:
+		ruleARM64(funcCode(img, &f), at, name, writesSP(&f), &r)
+	case procstate.I386:
+		rule386(funcCode(img, &f), at, writesSP(&f), &r)
 	}
 	return r
+}
+
+// goKindOf is what the table tells of how to walk through a function with a name.
+func goKindOf(f *procstate.GoFunc, name string) goKind {
+	kind, kinds := goPlain, goCompiled
+	if f.Flag&procstate.GoFuncAsm != 0 { // the wrappers of these functions have the same names
+		kind, kinds = goAsm, goKinds
+	}
+	if k, ok := kinds[name]; ok {
+		return k
+	}
+	if f.Flag&procstate.GoFuncTopFrame != 0 {
+		return goTop
+	}
+	return kind
+}
+
+// writesSP reports whether a function sets SP to what it has got elsewhere.
+func writesSP(f *procstate.GoFunc) bool { return f.Flag&procstate.GoFuncSPWrite != 0 }
+
+// ruleAMD64 completes the rule of a function of amd64 that needs care, at offset at of
+// its code.
+func ruleAMD64(img *procstate.Image, t *procstate.GoTable, f *procstate.GoFunc, at uint64, r *goRule) {
+	code := funcCode(img, f)
+	switch r.kind {
+	case goRt0:
+		// sub $40,%rsp, which the table does not count
+		if i := bytes.Index(code, []byte{0x48, 0x83, 0xec, 0x28}); i >= 0 && at >= uint64(i)+4 {
+			r.delta += 40
+		}
+	case goMcall, goMorestack:
+		if !behind(code, at, loadsG0SP[r.kind]) {
+			r.kind = goAsm
+		}
+	case goGogo:
+		gogoRule(code, at, r)
+	case goSystemstack:
+		if !onSystemstack(code, at, true) {
+			r.kind = goAsm
+		}
+	case goCgocallback:
+		if !onGoroutineInCallback(code, at, true) {
+			r.kind = goAsm
+		}
+	case goAsmcgocall:
+		if !asmcgocallSlots(code, at, r) {
+			r.base = -1
+		}
+		asmcgocallMet(code, at, r)
+	case goCrosscall2:
+		r.base, r.depth = crosscall2Base(img, t, f), crosscall2Saves(code, at)
+	case goClone:
+		r.kind = cloneKind(code, at, true)
+	case goAsm:
+		switch {
+		case r.delta == -8:
+			// rawVforkSyscall keeps its return address away from the child, which
+			// runs on the same stack.
+			r.kind, r.reg = goPoppedRA, r12
+		case !writesSP(f):
+		case between(code, at, []byte{0x48, 0x89, 0x1c, 0x24}, []byte{0x48, 0x8b, 0x24, 0x24}):
+			r.kind = goStoredSP // mov %rbx,(%rsp); mov (%rsp),%rsp
+		default:
+			savedSPRule(code, at, true, r)
+		}
+	}
+}
+
+// savedSPRule is for a function that may be on another stack than its caller: see savedSPReg.
+func savedSPRule(code []byte, at uint64, amd64 bool, r *goRule) {
+	if r.reg = savedSPReg(code, at, amd64); r.reg != procstate.NoReg {
+		r.kind = goSavedSP
+	}
 }
 
 // Registers of amd64 in the DWARF numbering.

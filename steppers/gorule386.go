@@ -52,7 +52,7 @@ func rule386(code []byte, at uint64, spWrite bool, r *goRule) {
 		if spWrite && between(code, at, []byte{0x89, 0xe5}, []byte{0x89, 0xec}) {
 			r.kind, r.reg = goSavedSP, ebp
 		}
-		if r.delta == -4 { // see rawVforkSyscall in makeGoRule
+		if r.delta == -4 { // see rawVforkSyscall in ruleAMD64
 			r.kind, r.reg = goPoppedRA, esi
 		}
 	}

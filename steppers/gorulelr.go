@@ -16,6 +16,45 @@ var (
 	storeX2     = []byte{0xe2, 0x07, 0x00, 0xf9} // read only: str x2,[sp,#8]
 )
 
+// ruleARM64 completes the rule of a function of arm64 that needs care, at offset at of its
+// code.
+func ruleARM64(code []byte, at uint64, name string, spWrite bool, r *goRule) {
+	switch r.kind {
+	case goMcall, goMorestack:
+		leavingARM64(code, at, r)
+	case goGogo:
+		if lostLR(code, at) {
+			r.base = -1
+		}
+	case goSystemstack:
+		if !onSystemstack(code, at, false) {
+			r.kind = goAsm
+		}
+	case goCgocallback:
+		if r.depth = 16; !onGoroutineInCallback(code, at, false) {
+			r.kind = goAsm
+		}
+	case goAsmcgocall:
+		asmcgocallARM64(code, at, r)
+	case goCrosscall2:
+		if name != "crosscall2" {
+			r.kind = goAsm
+		} else {
+			crosscall2ARM64(code, at, r)
+		}
+	case goClone:
+		r.kind = cloneKind(code, at, false)
+	case goAsm:
+		if spWrite {
+			savedSPRule(code, at, false, r)
+		}
+	}
+	if r.kind == goAsm {
+		r.delta = poppedDelta(code, at, r.delta)
+		r.depth = savedLR(code, at, r.delta)
+	}
+}
+
 // savedLR returns how far above SP a function written in assembly keeps its
 // return address at offset at of its code, given its SPDelta there: it is saved
 // at SP by the first instruction, which makes the frame, but the code may move
