@@ -145,7 +145,7 @@ func (a *FrameAnalyzer) layout(im *imageFrames, img *procstate.Image, pc uint64,
 	behind := a.forward(im, img, pc, returned)
 	if !before.ok && !behind.ok {
 		if at, ok := afterFill(img, start, vaddr); ok {
-			before = a.function(im, img, at, end).at(vaddr)
+			before = a.function(im, img, at, end).guessedAt(vaddr)
 		}
 	}
 	return agreed(&before, behind)
@@ -179,7 +179,7 @@ func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok boo
 func (a *FrameAnalyzer) afterPrologue(im *imageFrames, img *procstate.Image, lowest, vaddr, end uint64) (l foundLayout) {
 	tried := 0
 	a.prologuesBefore(img, lowest, vaddr, func(at uint64) bool {
-		l = a.function(im, img, at, end).at(vaddr)
+		l = a.function(im, img, at, end).guessedAt(vaddr)
 		tried++
 		return !l.ok && tried < manyPrologues
 	})
@@ -201,13 +201,13 @@ func (a *FrameAnalyzer) FunctionStart(img *procstate.Image, vaddr uint64) (start
 	}
 	tried := 0
 	a.prologuesBefore(img, lowest, vaddr, func(at uint64) bool {
-		start, ok = at, a.function(im, img, at, end).at(vaddr).ok
+		start, ok = at, a.function(im, img, at, end).guessedAt(vaddr).ok
 		tried++
 		return !ok && tried < manyPrologues
 	})
 	if !ok {
 		if start, ok = afterFill(img, lowest, vaddr); ok {
-			ok = a.function(im, img, start, end).at(vaddr).ok
+			ok = a.function(im, img, start, end).guessedAt(vaddr).ok
 		}
 	}
 	return start, ok

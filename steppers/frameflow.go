@@ -38,6 +38,17 @@ func (f *funcFrames) at(addr uint64) foundLayout {
 	return foundLayout{f.layouts.of[f.is[i]&^passesCall], true, f.is[i]&passesCall != 0}
 }
 
+// guessedAt is at where nothing says that a function begins at the start: what stands before
+// may run on into it. Then it is no start, and what looks like the return address is taken off
+// the stack.
+func (f *funcFrames) guessedAt(addr uint64) foundLayout {
+	l := f.at(addr)
+	if f.takesRA || l.passes && f.strays {
+		return foundLayout{}
+	}
+	return l
+}
+
 // layoutSet numbers layouts, of which a program has few that differ.
 type layoutSet struct {
 	index map[FrameLayout]uint16
@@ -85,7 +96,7 @@ type frameFlow struct {
 	afterCalls []frameVisit // followed later: the call may never return
 	tables     []frameVisit // at indirect jumps within the frame
 	exits      []frameVisit // branches out of the code
-	takesRA    bool         // a path takes the return address off the stack and goes on
+	takesRA    bool         // a path takes the return address off the stack and goes on, or returns with another before any call
 	strays     bool         // a path returns with the stack as the function was not entered: behind a call that does not come back it is in another
 	high       uint64       // end of the last instruction that was reached
 	standard   bool         // the frame pointer pointed into the frame somewhere
@@ -205,7 +216,9 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 	w.high = max(w.high, end)
 	w.setsCaller = w.setsCaller || v.state.setsCaller(w.arch, &in)
 	w.framed = w.framed || !v.passes && v.state.takesFrameOff(w.arch, &in)
-	w.strays = w.strays || v.passes && in.Flow == isa.Return && v.state.sp >= 0 && v.state.sp != entryState(w.arch).sp
+	if in.Flow == isa.Return && v.state.sp >= 0 && v.state.sp != entryState(w.arch).sp {
+		w.strays, w.takesRA = w.strays || v.passes, w.takesRA || !v.passes
+	}
 	v.state.apply(w.arch, &in)
 	w.takesRA = w.takesRA || v.state.sp >= 0 && v.state.sp < entryState(w.arch).sp && in.Flow == isa.Next
 	w.standard = w.standard || v.state.fp == fpFrame

@@ -226,6 +226,16 @@ early:	test %rdi, %rdi
 	ud2
 1:	jmp *%rax
 	.p2align 4, 0xcc
+	push %rbx
+	push %rbp
+	mov %rsp, %rbp
+	.globl late
+late:	call leaf
+	call leaf
+	leave
+	pop %rbx
+	ret
+	.p2align 4, 0xcc
 	.globl leaf
 leaf:	mov $1, %eax
 	ret
@@ -234,7 +244,8 @@ table:	.long case0 - table, case1 - table
 `
 
 // In a stripped file, frames are known far behind a prologue, where only a table of
-// jumps leads to, and before a prologue that is not the function's start.
+// jumps leads to, and before a prologue that is not the function's start, as well as behind
+// one.
 func TestLongFunctions(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the functions are for amd64")
@@ -249,6 +260,7 @@ func TestLongFunctions(t *testing.T) {
 		"far":   {Type: StandardFrame, State: SetFrame, SP: 24, FP: 16, RA: 8, SavedFP: 16},
 		"case0": {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
 		"case1": {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
+		"late":  {Type: StandardFrame, State: SetFrame, SP: -1, FP: 24, RA: 8, SavedFP: 24},
 		"early": {Type: StandardFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
 		"leaf":  {Type: NoFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
 	}

@@ -151,13 +151,9 @@ func (k *madeFrames) afterPrologue(a *procstate.Arch, code []byte, from, addr ui
 		if start > addr {
 			continue
 		}
-		// What stands before may run on into it: then it is no start, and what
-		// looks like the return address is taken off the stack.
 		k.flow.code = flowCode{size: uint64(len(code) - p), read: code[p:]}
-		if f := k.flow.analyze(a, start, entryState(a), false); !f.takesRA {
-			if l := f.at(addr); l.ok && !(l.passes && f.strays) && l.layout.aligned(a) {
-				return l
-			}
+		if l := k.flow.analyze(a, start, entryState(a), false).guessedAt(addr); l.ok && l.layout.aligned(a) {
+			return l
 		}
 	}
 	return foundLayout{}
