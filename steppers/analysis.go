@@ -137,12 +137,13 @@ func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.
 		return unwind.NotMe, nil
 	}
 	switch v, err := applyRule(w, r, in, out); {
+	case v == unwind.Success && out.PC() == 0 && w.BeginsStack(out.SP()):
+		return unwind.StackBottom, nil
+	case v == unwind.NotMe, v == unwind.Success && !followsCall(w, out.PC(), &a.calls, a.buf[:]):
+		*out = unwind.Frame{}
+		return unwind.NotMe, nil
 	case v != unwind.Success:
 		return v, err
-	case out.PC() == 0 && w.BeginsStack(out.SP()):
-		return unwind.StackBottom, nil
-	case !followsCall(w, out.PC(), &a.calls, a.buf[:]):
-		return unwind.NotMe, nil
 	}
 	if r.Results && a.resuming.at(m, in.PC()) {
 		a.resuming.distrust(w, a, in, out)
@@ -292,7 +293,7 @@ func smallSectionAt(im *procstate.Image, vaddr uint64) (small procstate.Section,
 	return small, ok && larger
 }
 
-// applyRule sets out to the caller of in.
+// applyRule sets out to the caller of in. With NotMe out is not clear.
 func applyRule(w *unwind.Walker, r *dataflow.Rule, in, out *unwind.Frame) (unwind.Verdict, error) {
 	arch, mem := w.Arch(), w.ProcessState()
 	cfa, ok := in.Regs.Value(r.Reg)

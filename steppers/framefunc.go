@@ -124,55 +124,71 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	if fpKnown && begun {
 		return s.walkChain(w, in, out, saved, ra)
 	}
-	l := s.helper.AllocatesFrame(w, in)
-	if s.unset.is(w, in) {
-		width := int32(w.Arch().AddressWidth)
-		l = FrameLayout{Type: StandardFrame, State: UnsetFrame, SP: width, FP: -1, RA: width}
-	}
-	if s.unset = (unsetFrame{}); l.CallerUnset && in.Flags&unwind.Interrupted != 0 {
-		s.unset = unsetFrame{w.Walks(), in.SP()}
-	}
-	if l.State == UnknownState && l.Type != NoFrame && m.Image == nil && in.Flags&unwind.Interrupted != 0 {
-		var unknown bool
-		if l, unknown = s.behindStub(w, m, in); unknown {
-			return unwind.NotMe, nil
-		}
-	}
-	if l.State != UnknownState {
-		v, err := walkLayout(w, in, out, &l)
-		if v == unwind.Success && l.State == SetFrame && m.Image == nil {
-			if fp, ok := in.Regs.Value(w.Arch().FP); ok {
-				if sp, _, ok := senderSP(w, in.SP(), fp); ok {
-					out.SetSP(w.Arch(), sp)
-				}
-			}
-		}
-		if v == unwind.Success && m.Image == nil && !s.led.mayLead(w, out.PC(), in.PC()) {
-			return unwind.NotMe, nil
-		}
-		// A frame pointer proves itself. Where it is not set, the start of
-		// the function may have been guessed wrong, and any null be its return address.
-		if v == unwind.Success && l.State != SetFrame && !mayReturnTo(w, out.PC(), s.buf[:]) ||
-			v == unwind.StackBottom && l.State != SetFrame && m.Image == nil && l.RA != 0 {
-			return unwind.NotMe, nil
-		}
-		// The caller may have no frame pointer, and find its frame from a register
-		// that calls do not preserve.
-		if v == unwind.Success && m.Image != nil && in.Flags&unwind.Interrupted != 0 && m.Contains(out.PC()-1) {
-			s.kept.carryAll(w, m, in, out)
+	l, isStub := s.layoutAt(w, m, in)
+	switch {
+	case isStub:
+		return unwind.NotMe, nil
+	case l.State != UnknownState:
+		v, err := s.walkKnown(w, m, in, out, &l)
+		if v == unwind.NotMe {
+			*out = unwind.Frame{}
 		}
 		return v, err
-	}
-	if m.Image != nil || l.Type == NoFrame {
-		return unwind.NotMe, nil // there is code, and it does not show a frame pointer
-	}
-	switch {
+	case m.Image != nil || l.Type == NoFrame: // there is code, and it does not show a frame pointer
+		return unwind.NotMe, nil
 	case !fpKnown:
 		return unwind.NotMe, nil
 	case !lent:
 		saved, ra = fp, fp+uint64(w.Arch().AddressWidth)
 	}
 	return s.walkChain(w, in, out, saved, ra)
+}
+
+// layoutAt is what the helper says of a frame, but for one that its callee was to set up, and
+// where the frame is about to jump to what the helper knows. isStub tells that it is about to
+// jump, and that is all that is known.
+func (s *FrameFunc) layoutAt(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame) (l FrameLayout, isStub bool) {
+	l = s.helper.AllocatesFrame(w, in)
+	if s.unset.is(w, in) {
+		width := int32(w.Arch().AddressWidth)
+		l = FrameLayout{Type: StandardFrame, State: UnsetFrame, SP: width, FP: -1, RA: width}
+	}
+	interrupted := in.Flags&unwind.Interrupted != 0
+	if s.unset = (unsetFrame{}); l.CallerUnset && interrupted {
+		s.unset = unsetFrame{w.Walks(), in.SP()}
+	}
+	if l.State == UnknownState && l.Type != NoFrame && m.Image == nil && interrupted {
+		return s.behindStub(w, m, in)
+	}
+	return l, false
+}
+
+// walkKnown walks through a frame in the mapping m whose layout is known, and checks what it
+// finds, as far as the layout may have been guessed. With NotMe out is not clear.
+func (s *FrameFunc) walkKnown(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame, l *FrameLayout) (unwind.Verdict, error) {
+	v, err := walkLayout(w, in, out, l)
+	if v == unwind.Success && l.State == SetFrame && m.Image == nil {
+		if fp, ok := in.Regs.Value(w.Arch().FP); ok {
+			if sp, _, ok := senderSP(w, in.SP(), fp); ok {
+				out.SetSP(w.Arch(), sp)
+			}
+		}
+	}
+	if v == unwind.Success && m.Image == nil && !s.led.mayLead(w, out.PC(), in.PC()) {
+		return unwind.NotMe, nil
+	}
+	// A frame pointer proves itself. Where it is not set, the start of
+	// the function may have been guessed wrong, and any null be its return address.
+	if v == unwind.Success && l.State != SetFrame && !mayReturnTo(w, out.PC(), s.buf[:]) ||
+		v == unwind.StackBottom && l.State != SetFrame && m.Image == nil && l.RA != 0 {
+		return unwind.NotMe, nil
+	}
+	// The caller may have no frame pointer, and find its frame from a register
+	// that calls do not preserve.
+	if v == unwind.Success && m.Image != nil && in.Flags&unwind.Interrupted != 0 && m.Contains(out.PC()-1) {
+		s.kept.carryAll(w, m, in, out)
+	}
+	return v, err
 }
 
 // walkLayout walks through a frame that the helper has described.

@@ -40,20 +40,19 @@ type v8Unframed struct {
 func (at v8Unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	arch, mem := w.Arch(), w.ProcessState()
 	fp, fpKnown := in.Regs.Value(arch.FP)
-	out.FPLocation = in.FPLocation
 	ra, sp := in.SP()+at.above, in.SP()+at.above+8
 	pc, ok := uint64(0), false
 	if at.inRegister {
-		pc, ok = in.Regs.Value(at.reg)
-		out.PCLocation, sp = unwind.InRegister(at.reg), in.SP()
-		if !ok {
+		if pc, ok = in.Regs.Value(at.reg); !ok {
 			return unwind.NotMe, nil
 		}
+		out.PCLocation, sp = unwind.InRegister(at.reg), in.SP()
 	} else if pc, ok = mem.ReadWord(ra); ok {
 		out.PCLocation = unwind.InMemory(ra)
 	} else {
 		return unwind.Failed, unwind.ReadFailure(mem, ra)
 	}
+	out.FPLocation = in.FPLocation
 	if at.above != 0 {
 		if fp, fpKnown = mem.ReadWord(in.SP()); !fpKnown {
 			return unwind.Failed, unwind.ReadFailure(mem, in.SP())
