@@ -50,3 +50,16 @@ func (a *FrameAnalyzer) forgetImages(isKept func(index uint32) bool) {
 	}
 	a.images.keepOnly(isKept)
 }
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *Wanderer) ForgetImages(isKept func(index uint32) bool) {
+	if h, ok := s.helper.(*codeHelper); ok {
+		h.images.keepOnly(isKept)
+	}
+	if a, ok := s.frames.(*FrameAnalyzer); ok {
+		a.forgetImages(isKept)
+	}
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (d *DyninstInstr) ForgetImages(isKept func(index uint32) bool) { d.tramps.keepOnly(isKept) }

@@ -8,12 +8,17 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// TestForgetImages checks that each stepper of the default group lets go of what it knows
-// of a file, and of no other.
+// TestForgetImages checks that each stepper lets go of what it knows of a file, and of no
+// other.
 func TestForgetImages(t *testing.T) {
 	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
 	tables := unwind.NewTables()
 	g := Default(tables)
+	for _, s := range []unwind.FrameStepper{NewWanderer(&codeHelper{}, NewFrameAnalyzer()), NewDyninstInstr()} {
+		if err := g.AddStepper(s); err != nil {
+			t.Fatal(err)
+		}
+	}
 	known := map[string]func(im *procstate.Image) bool{}
 	for _, im := range []*procstate.Image{gone, stays} {
 		table := tables.For(im)
@@ -50,6 +55,17 @@ func TestForgetImages(t *testing.T) {
 			case *Python:
 				s.images.put(im, &pythonImage{})
 				known["python"] = func(im *procstate.Image) bool { return s.images.get(im) != nil }
+			case *V8:
+				s.images.put(im, &v8Image{})
+				known["v8"] = func(im *procstate.Image) bool { return s.images.get(im) != nil }
+			case *Wanderer:
+				h, a := s.helper.(*codeHelper), s.frames.(*FrameAnalyzer)
+				h.images.put(im, &imageStarts{})
+				a.images.put(im, &imageFrames{})
+				known["wanderer"] = func(im *procstate.Image) bool { return h.images.get(im) != nil && a.images.get(im) != nil }
+			case *DyninstInstr:
+				s.tramps.put(im, &[]baseTramp{})
+				known["dyninst"] = func(im *procstate.Image) bool { return s.tramps.get(im) != nil }
 			case *HotSpot:
 				s.fields.put(im, &vmFields{})
 				s.analyzer.images.put(im, &imageFrames{})
@@ -59,7 +75,7 @@ func TestForgetImages(t *testing.T) {
 	}
 	before := tables.For(gone)
 	g.ForgetImages(func(index uint32) bool { return index == stays.Index })
-	if len(known) != 8 {
+	if len(known) != 11 {
 		t.Errorf("%d places where something is known", len(known))
 	}
 	for name, knows := range known {
@@ -73,7 +89,7 @@ func TestForgetImages(t *testing.T) {
 	if tables.For(gone) == before {
 		t.Error("the table of a file that is not kept is")
 	}
-	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &FrameFunc{}, &HotSpot{}, &Python{}} {
+	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &FrameFunc{}, &HotSpot{}, &Python{}, &V8{}, &Wanderer{}, &DyninstInstr{}} {
 		s.ForgetImages(func(uint32) bool { return false }) // and nothing is known
 	}
 }

@@ -17,6 +17,9 @@ type keptRegs struct {
 	buf    [maxCallLen]byte
 }
 
+// maxCallees bounds the subroutines that are known of a file.
+const maxCallees = 1 << 10
+
 // carry sets reg of out to its value in the frame in that out has called, where
 // the code between proves that it is the same. m maps the code of both.
 func (k *keptRegs) carry(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame, reg procstate.Reg) {
@@ -63,6 +66,9 @@ func (k *keptRegs) callee(w *unwind.Walker, m *procstate.Mapping, in, out *unwin
 	}
 	c := (*of)[target-m.Bias]
 	if c == nil {
+		if len(*of) >= maxCallees {
+			clear(*of)
+		}
 		c = dataflow.NewCallee(m.Image, target-m.Bias)
 		(*of)[target-m.Bias] = c
 	}

@@ -107,6 +107,16 @@ func TestCallerFrame(t *testing.T) {
 			want: regs{3: word(sp + 24), 6: word(sp + 32), 7: sp + 48, 12: 10, 15: word(sp), 16: word(sp + 40)},
 		},
 		{
+			name:      "saved at the end of the red zone",
+			frameCase: frameCase{flags: top, regs: regs{3: 4, 6: 7, 7: sp + 0x80}, code: []byte{cfaOffset | 6, 17}},
+			want:      regs{3: 4, 6: word(sp), 7: sp + 0x88, 16: word(sp + 0x80)},
+		},
+		{
+			name:      "saved below the red zone: popped since",
+			frameCase: frameCase{flags: top, regs: regs{3: 4, 6: 7, 7: sp + 0x80}, code: []byte{cfaOffset | 6, 18}},
+			want:      regs{3: 4, 6: 7, 7: sp + 0x88, 16: word(sp + 0x80)},
+		},
+		{
 			name: "CFA on a caller-saved register of the top frame",
 			frameCase: frameCase{flags: top, regs: regs{0: sp + 0x10, 7: sp},
 				code: []byte{cfaDefCFA, 0, 16}},
@@ -315,6 +325,25 @@ func TestLocations(t *testing.T) {
 		}
 		if out.PCLocation != tc.pc || out.SPLocation != tc.sp || out.FPLocation != tc.fp {
 			t.Errorf("%s: %v, %v, %v; want %v, %v, %v", tc.name, out.PCLocation, out.SPLocation, out.FPLocation, tc.pc, tc.sp, tc.fp)
+		}
+	}
+}
+
+// What a signal has interrupted is on another stack where it is farther than the frame of the
+// signal is large, or below.
+func TestCrossSignal(t *testing.T) {
+	const at = 1 << 20
+	for sp, switched := range map[uint64]bool{
+		at - 8: true, at: true, at + 8: false, at + sameStack: false, at + sameStack + 8: true,
+	} {
+		in, out := Frame{sp: at}, Frame{sp: sp}
+		crossSignal(&in, &out)
+		want := Interrupted
+		if switched {
+			want |= StackSwitched
+		}
+		if in.Flags != Signal || out.Flags != want {
+			t.Errorf("SP from %#x to %#x: flags %v and %v, want %v", uint64(at), sp, in.Flags, out.Flags, want)
 		}
 	}
 }
