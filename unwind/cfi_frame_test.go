@@ -318,6 +318,8 @@ func TestLocations(t *testing.T) {
 		{"whole row", frameCase{flags: top, regs: regs{2: 9, 6: 1, 7: sp},
 			code: []byte{cfaRegister, 16, 2, cfaExpression, 7, 2, opBreg0 + 7, 8}},
 			InRegister(2), InMemory(sp + 8), InRegister(amd.FP)},
+		{"whole row of a frame in a call, whose registers are nowhere", frameCase{regs: regs{6: 1, 7: sp, 12: 9}, code: []byte{cfaRegister, 16, 12}},
+			Location{}, Location{}, InRegister(amd.FP)},
 	} {
 		_, out, v, err := tc.run(t)
 		if v != Success {
