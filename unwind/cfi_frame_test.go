@@ -117,6 +117,18 @@ func TestCallerFrame(t *testing.T) {
 			want:      regs{3: 4, 6: 7, 7: sp + 0x88, 16: word(sp + 0x80)},
 		},
 		{
+			name: "whole row: saved where it points to, above the frame, and restored",
+			frameCase: frameCase{flags: top, regs: regs{2: 9, 6: sp + 0x40, 7: sp},
+				code: []byte{cfaRegister, 16, 2, cfaExpression, 6, 2, opBreg0 + 6, 0}},
+			want: regs{6: sp + 0x40, 7: sp + 8, 16: 9},
+		},
+		{
+			name: "whole row: saved there by a function that is in a call",
+			frameCase: frameCase{regs: regs{2: 9, 6: sp + 0x40, 7: sp},
+				code: []byte{cfaRegister, 16, 2, cfaExpression, 6, 2, opBreg0 + 6, 0}},
+			want: regs{6: word(sp + 0x40), 7: sp + 8, 16: 9},
+		},
+		{
 			name: "CFA on a caller-saved register of the top frame",
 			frameCase: frameCase{flags: top, regs: regs{0: sp + 0x10, 7: sp},
 				code: []byte{cfaDefCFA, 0, 16}},
