@@ -277,6 +277,12 @@ func TestCallerFrame(t *testing.T) {
 			want: regs{31: sp, 32: 0x7fff_1234_5678},
 		},
 		{
+			name: "AArch64, signed and authenticated by the state register",
+			frameCase: frameCase{arch: procstate.ARM64, cie: arm, flags: top, regs: regs{30: 0x003d_7fff_1234_5678, 31: sp},
+				code: []byte{cfaValExpression, arm64RASignState, 1, opLit0 + 1, cfaValExpression, arm64RASignState, 1, opLit0}},
+			want: regs{31: sp, 32: 0x003d_7fff_1234_5678},
+		},
+		{
 			name: "AArch64, signed by B, whole row",
 			frameCase: frameCase{arch: procstate.ARM64, flags: top,
 				cie: func(c *cfiBuilder) uint64 {

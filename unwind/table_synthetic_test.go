@@ -137,6 +137,10 @@ func TestBadRecordsCostThemselves(t *testing.T) {
 		{name: "restore without remember", code: []byte{cfaRestoreState}, want: BadUnwindInfo},
 		{name: "remember too deep", code: deep, want: UnsupportedUnwind},
 		{name: "location goes back", code: []byte{cfaSetLoc, 0, 0, 0, 0}, want: BadUnwindInfo},
+		{name: "location past all addresses", code: []byte{cfaAdvanceLoc | 2, cfaDefCFAOffset, 16}, want: BadUnwindInfo, cie: func(c *cfiBuilder) uint64 {
+			const align = "\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01" // of code: 1<<63
+			return c.record(append(u32(0), "\x01zR\x00"+align+"\x78\x10\x01\x1b\x0c\x07\x08\x90\x01"...))
+		}},
 		{name: "offset of no register", code: []byte{cfaDefCFAExpression, 1, opLit0, cfaDefCFAOffset, 8}, want: BadUnwindInfo},
 		{name: "AArch64 on x86", code: []byte{cfaNegateRAState}, want: UnsupportedUnwind},
 		{name: "CIE of an unknown version", want: UnsupportedUnwind, cie: func(c *cfiBuilder) uint64 {
@@ -195,6 +199,22 @@ func TestBadRecordsCostThemselves(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An FDE that would end before it begins is bad.
+func TestFDEOfNegativeSize(t *testing.T) {
+	var c cfiBuilder
+	c.fde(c.zR(), codeBase, 1<<32-16) // with sign
+	tab := NewTable(c.image(t, procstate.AMD64, nil))
+	for _, addr := range []uint64{codeBase - 1, codeBase, codeBase + 1} {
+		want := BadUnwindInfo
+		if addr < codeBase {
+			want = NoUnwindInfo
+		}
+		if got := tab.Rule(addr).Reason(); got != want {
+			t.Errorf("%#x: %v, want %v", addr, got, want)
+		}
 	}
 }
 
