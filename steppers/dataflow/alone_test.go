@@ -99,6 +99,7 @@ func TestAlone(t *testing.T) {
 		"rbx is lost":                         {"\x31\xdb\xc3", 0, false, false},
 		"the frame is":                        {"\x53\x31\xc0\xc3", 1, false, false},
 		"the rest of a frame":                 {"\x31\xc0\x5b\xc3", 0, false, false},
+		"what runs on behind its end":         {"\x53\x85\xff\x74\x02\x5b\xc3\x31\xc0", 1, false, false},
 		"code that nothing reaches":           {"\x53\x5b\xc3\x31\xc0\x5b\xc3", 1, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {

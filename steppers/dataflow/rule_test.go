@@ -39,6 +39,9 @@ func TestRules(t *testing.T) {
 		// its subroutine, which does not need it.
 		"calls of hand-written code": {"\x48\x01\xf7\xc3" + strings.Repeat("\x90", 12) + "\x48\x89\xf8\xe8\xe8\xff\xff\xff\xe8\xe3\xff\xff\xff\x48\x89\xc7\xc3", []want{
 			{0, rsp, 8, "same"}, {16, rsp, 8, "same"}, {24, rsp, 8, "same"}, {32, rsp, 8, "same"}}},
+		// Words are pushed in a loop, and taken off in another.
+		"pop of the frame pointer": {"\x55\x48\x89\xe5\xb9\x05\x00\x00\x00\x50\xff\xc9\x75\xfb\xb1\x05\x58\xff\xc9\x75\xfb\x5d\xc3", []want{
+			{9, rbp, 16, "same"}, {10, rbp, 16, "same"}, {17, rbp, 16, "same"}, {21, rbp, 16, "same"}, {22, rsp, 8, "same"}}},
 		// What stands behind is another function, which nothing is seen to call.
 		"exit_group": {"\x53\xb8\xe7\x00\x00\x00\x31\xff\x0f\x05" + strings.Repeat("\x90", 6) + "\x48\x83\xec\x18\xff\xd7\x48\x83\xc4\x18\xc3", []want{
 			{8, rsp, 16, "cfa-16"}, {16, rsp, 8, "same"}, {20, rsp, 32, "same"}, {26, rsp, 8, "same"}}},
