@@ -219,7 +219,7 @@ func (e *expression) binary(op byte) {
 	case opShr:
 		a >>= b
 	case opShra:
-		a = uint64(sa >> min(b, 63))
+		a = uint64(sa >> b)
 	case opEq:
 		a = truth(sa == sb)
 	case opNe:

@@ -202,6 +202,29 @@ func TestBadRecordsCostThemselves(t *testing.T) {
 	}
 }
 
+// Of FDEs that overlap the one that begins last counts, whatever is asked for first.
+func TestOverlappingFDEs(t *testing.T) {
+	const second = codeBase + 0x10
+	for _, order := range [][]uint64{{codeBase, second, second + 0x10}, {second + 0x10, second, codeBase}} {
+		var c cfiBuilder
+		cie := c.zR()
+		c.fde(cie, codeBase, 0x40, cfaDefCFAOffset, 32)
+		c.fde(cie, second, 0x10, cfaDefCFAOffset, 48)
+		tab := NewTable(c.image(t, procstate.AMD64, nil))
+		got := map[uint64]Reason{}
+		for _, addr := range order {
+			r := tab.Rule(addr)
+			got[addr] = r.Reason()
+			if want := map[uint64]int64{codeBase: 32, second: 48}[addr]; want != 0 && !r.CFAIs(procstate.AMD64.SP, want) {
+				t.Errorf("asked in order %x: %#x has %+v", order, addr, r)
+			}
+		}
+		if got[second+0x10] != NoUnwindInfo {
+			t.Errorf("asked in order %x: behind the second: %v", order, got[second+0x10])
+		}
+	}
+}
+
 // An FDE that would end before it begins is bad.
 func TestFDEOfNegativeSize(t *testing.T) {
 	var c cfiBuilder

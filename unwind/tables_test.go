@@ -184,6 +184,12 @@ func TestLook(t *testing.T) {
 			for v := max(start, end-min(end, within+2)); v < end; v++ {
 				r := tab.Rule(v)
 				place := tab.Look(v, within)
+				if place.Inside && v+1 >= hi {
+					t.Fatalf("%#x: %#x is said to be in the same function, which ends there", v, v+1)
+				}
+				if !place.Inside && v+1 < hi && (v+1)%(1<<pageBits) != 0 && tab.IsInside(v+1) {
+					t.Fatalf("%#x: %#x is not said to be in the same function", v, v+1)
+				}
 				at, next := place.NextAt, place.Next
 				switch {
 				case next == nil && v != start && end != hi && end-v <= within && tab.Rule(end) != r:

@@ -209,7 +209,7 @@ func (a number) binary(op symbols.Op, b number) (out number, ok bool) {
 	case symbols.OpShr:
 		return a.with(a.bits << (64 - 8*a.size) >> (64 - 8*a.size) >> b.bits), true
 	case symbols.OpShra:
-		return a.with(uint64(sa >> min(b.bits, 63))), true
+		return a.with(uint64(sa >> b.bits)), true
 	case symbols.OpEq:
 		return a.truth(a.bits == b.bits), true
 	case symbols.OpNe:
