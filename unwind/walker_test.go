@@ -221,6 +221,30 @@ func TestWalkerRefuses(t *testing.T) {
 	}
 }
 
+// A return address that no instruction of the architecture can have is none, unless a signal
+// may tell of it.
+func TestUnalignedPC(t *testing.T) {
+	a := procstate.ARM64
+	for flags, want := range map[FrameFlags]Reason{0: BadPC, Interrupted: ReasonNone} {
+		s := &fakeStepper{name: "s", verdict: Success}
+		s.step = func(in, out *Frame) {
+			out.SetPC(a, 0x2002)
+			out.SetSP(a, 0x8010)
+			out.Flags |= flags
+		}
+		var regs procstate.Regs
+		regs.Set(a.PC, 0x1000)
+		regs.Set(a.SP, 0x8000)
+		snap := procstate.NewSnapshot(a, 1, "", &procstate.AddressSpace{})
+		snap.Reset(1, &regs, nil)
+		var in, out Frame
+		in.Load(a, &regs)
+		if _, err := NewWalker(snap, NewGroup(s), nil).Step(&in, &out); ReasonOf(err) != want {
+			t.Errorf("flags %v: %v, want %v", flags, err, want)
+		}
+	}
+}
+
 // A stepper that says nothing that a Walker knows has not walked the frame.
 // What could not be read of a file is told from what is no program.
 func TestReasonByFile(t *testing.T) {
