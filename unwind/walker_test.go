@@ -375,6 +375,13 @@ func TestWalkerNullReturnAddress(t *testing.T) {
 			t.Errorf("SP %#x, something at %#x: %d frames, %v", c.sp, c.word, len(frames), err)
 		}
 	}
+	// A stack that was captured up to the middle of a page does not end there.
+	s := &fakeStepper{name: "s", verdict: Success}
+	s.step = func(in, out *Frame) { out.SetSP(procstate.AMD64, 0x8fc8) }
+	cut := procstate.Region{Addr: 0x8f00, Data: make([]byte, 0xe0)}
+	if _, err := NewWalker(snapshot(0x1000, 0x8000, 0, cut), NewGroup(s), nil).WalkStack(nil, 0); !errors.Is(err, BadPC) {
+		t.Errorf("cut: %v", err)
+	}
 }
 
 // ownGroup is a group of a caller's own kind.
