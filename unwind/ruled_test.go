@@ -1,0 +1,152 @@
+package unwind
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// A slot holds what fits into it, to the bit: of other rules the steppers are asked.
+func TestRuledFrameHolds(t *testing.T) {
+	a := procstate.AMD64
+	fpSaved := func(off int16) Rule {
+		return Rule{cfaReg: a.SP, cfaOff: 32, raOff: -8, n: 1, reg: [maxSaved]procstate.Reg{a.FP}, off: [maxSaved]int16{off}}
+	}
+	for name, c := range map[string]struct {
+		r    Rule
+		want ruledHow
+	}{
+		"by SP":                               {Rule{cfaReg: a.SP, cfaOff: 32, raOff: -8, carry: 1 << a.FP}, ruledBySP},
+		"by FP":                               {Rule{cfaReg: a.FP, cfaOff: 16, raOff: -8, carry: 1 << a.FP}, ruledByFP},
+		"FP saved":                            {fpSaved(-16), ruledBySP},
+		"FP saved at the CFA":                 {fpSaved(0), ruledNot},
+		"FP saved far away":                   {fpSaved(-8 * 256), ruledNot},
+		"FP saved at no word":                 {fpSaved(-12), ruledNot},
+		"FP lost":                             {Rule{cfaReg: a.SP, cfaOff: 32, raOff: -8}, ruledNot},
+		"return address far away":             {Rule{cfaReg: a.SP, cfaOff: 4096, raOff: -8 * 256, carry: 1 << a.FP}, ruledNot},
+		"return address at no word":           {Rule{cfaReg: a.SP, cfaOff: 32, raOff: -9, carry: 1 << a.FP}, ruledNot},
+		"a large frame":                       {Rule{cfaReg: a.SP, cfaOff: 8 * 32767, raOff: -8, carry: 1 << a.FP}, ruledBySP},
+		"a larger one":                        {Rule{cfaReg: a.SP, cfaOff: 8 * 32768, raOff: -8, carry: 1 << a.FP}, ruledNot},
+		"by another register":                 {Rule{cfaReg: 3, cfaOff: 32, raOff: -8, carry: 1 << a.FP}, ruledNot},
+		"no caller":                           {Rule{flags: ruleRAUndefined}, ruledBottom},
+		"a signal trampoline":                 {Rule{cfaReg: a.SP, cfaOff: 32, raOff: -8, carry: 1 << a.FP, flags: ruleSignal}, ruledNot},
+		"the return address in a register":    {Rule{cfaReg: a.SP, raReg: 2, carry: 1 << a.FP, flags: ruleRAInReg}, ruledNot},
+		"what no rule covers":                 {*ruleNone, ruledNot},
+		"registers saved by where the CFA is": {Rule{cfaReg: a.FP, raOff: -8, carry: 1 << a.FP, flags: ruleDeref | ruleSavedByReg}, ruledNot},
+	} {
+		var s ruledFrame
+		if s.set(a, &c.r); s.how != c.want {
+			t.Errorf("%s: %d, want %d", name, s.how, c.want)
+		}
+	}
+}
+
+// The loop over frames goes on for as long as what a frame is found by lies above its SP, in
+// the stack, and the caller's is further down.
+func TestRuledRun(t *testing.T) {
+	const pc, low, sp = 0x1000, 0x8000, 0x8040
+	stack := make([]byte, 0x100)
+	for i := 0; i < len(stack); i += wordBytes {
+		binary.LittleEndian.PutUint64(stack[i:], 0x5000)
+	}
+	for name, c := range map[string]struct {
+		r    ruledFrame
+		want int
+	}{
+		"a frame":                         {ruledFrame{cfa: 2, ra: -1, how: ruledBySP}, 1},
+		"no larger than nothing":          {ruledFrame{cfa: 0, ra: 1, how: ruledBySP}, 0},
+		"return address at SP":            {ruledFrame{cfa: 2, ra: -2, how: ruledBySP}, 1},
+		"return address below SP":         {ruledFrame{cfa: 2, ra: -3, how: ruledBySP}, 0},
+		"return address in the last word": {ruledFrame{cfa: 24, ra: -1, how: ruledBySP}, 1},
+		"behind the stack":                {ruledFrame{cfa: 25, ra: -1, how: ruledBySP}, 0},
+		"FP below SP":                     {ruledFrame{cfa: 2, ra: -1, fp: -3, how: ruledBySP}, 0},
+		"FP behind the stack":             {ruledFrame{cfa: 24, ra: -1, fp: 1, how: ruledBySP}, 0},
+		"a signed return address":         {ruledFrame{cfa: 2, ra: -1, how: ruledBySP, only: ruledSigned}, 0},
+		"the bottom":                      {ruledFrame{how: ruledBottom}, 0},
+	} {
+		rules := new(ruledFrames)
+		c.r.key = pc
+		rules.slots[rules.find(pc)] = c.r
+		at := ruledRun{pc: pc, sp: sp, fp: sp + 8, last: &rules.none, stop: ^uint64(0), low: low, stack: stack, start: pc, size: 1}
+		var dst [2]PC
+		var trail [2]memoFrame
+		if n := rules.run(&at, dst[:], trail[:]); n != c.want || n > 0 && (at.pc != 0x5000 || dst[0].Addr != 0x4fff || at.sp != sp+uint64(c.r.cfa)*wordBytes) {
+			t.Errorf("%s: %d frames, to %#x at %#x; want %d", name, n, at.pc, at.sp, c.want)
+		}
+	}
+}
+
+// Rules that tell of where code is about to jump to.
+func TestJumps(t *testing.T) {
+	a := procstate.AMD64
+	row := func(ra RegRule) *Row {
+		r := &Row{RA: uint8(a.PC), CFA: RegRule{Kind: InReg, Reg: a.SP}}
+		r.Regs[a.PC] = ra
+		return r
+	}
+	for name, c := range map[string]struct {
+		r    Rule
+		want bool
+	}{
+		"return address below the CFA":        {Rule{cfaReg: a.SP, raOff: -8}, false},
+		"at the CFA":                          {Rule{cfaReg: a.SP, raOff: 0}, true},
+		"in a register":                       {Rule{cfaReg: a.SP, flags: ruleRAInReg}, false},
+		"of a whole row, below the CFA":       {Rule{row: row(RegRule{Kind: AtOffset, Offset: -8})}, false},
+		"of a whole row, at the CFA":          {Rule{row: row(RegRule{Kind: AtOffset})}, true},
+		"of a whole row, in another register": {Rule{row: row(RegRule{Kind: InReg, Reg: 2})}, false},
+		"without call frame information":      {*ruleNone, false},
+	} {
+		if got := c.r.Jumps(a); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// A rule is raised if the next one differs from it in the CFA alone, and its CFA is no word
+// in memory.
+func TestRaised(t *testing.T) {
+	plain := Rule{cfaReg: 7, cfaOff: 8, raOff: -8}
+	deref, saves := plain, plain
+	deref.flags, saves.raOff = ruleDeref, -16
+	for name, c := range map[string]struct {
+		r, next Rule
+		ok      bool
+	}{
+		"plain": {plain, Rule{cfaReg: 6, cfaOff: 16, raOff: -8}, true}, "in memory": {deref, deref, false}, "another": {plain, saves, false},
+	} {
+		raised, ok := c.r.Raised(8, &c.next)
+		if ok != c.ok || ok && !raised.CFAIs(7, 16) {
+			t.Errorf("%s: %+v, %t", name, raised, ok)
+		}
+	}
+}
+
+// Why a word cannot be read: what was captured of the stack ends before it, or it is elsewhere.
+func TestReadFailure(t *testing.T) {
+	stack := procstate.Region{Addr: 0x8000, Data: make([]byte, 0x100)}
+	s := snapshot(0x1000, 0x8000, 0, stack)
+	for addr, want := range map[uint64]Reason{
+		0x7ff8: MemoryUnreadable, 0x80f8: MemoryUnreadable, 0x80f9: StackCut, 0x8100: StackCut,
+		0x8100 + maxLiveStack - 8: StackCut, 0x8100 + maxLiveStack: MemoryUnreadable, 0: MemoryUnreadable,
+	} {
+		if got := ReadFailure(s, addr); got != want {
+			t.Errorf("%#x: %v, want %v", addr, got, want)
+		}
+	}
+}
+
+// The CFA of a linkage table counts from SP upward.
+func TestPLTExpression(t *testing.T) {
+	good := []byte{opBreg0 + 7, 8, opBreg0 + 16, 0, opLit0 + 15, opAnd, opLit0 + 11, opGe, opLit0 + 3, opShl, opPlus}
+	if off, threshold, ok := pltExpression(procstate.AMD64, good); !ok || off != 8 || threshold != 11 {
+		t.Errorf("%d, %d, %t", off, threshold, ok)
+	}
+	for i, b := range map[int]byte{1: 0x78, 6: opLit0 + 16, 0: opBreg0 + 6, 8: opLit0 + 2} { // -8 among them
+		bad := append([]byte(nil), good...)
+		bad[i] = b
+		if _, _, ok := pltExpression(procstate.AMD64, bad); ok {
+			t.Errorf("byte %d is %#x", i, b)
+		}
+	}
+}
