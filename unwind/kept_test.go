@@ -1,0 +1,83 @@
+package unwind
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// What was read of a file is not taken for another's.
+func TestWindowOfFiles(t *testing.T) {
+	var w window
+	a := testImage(t, procstate.AMD64, []byte("first file, "), 0, 0)
+	b := testImage(t, procstate.AMD64, []byte("second file,"), 0, 0)
+	for _, c := range []struct {
+		img  *procstate.Image
+		want string
+	}{{a, "first"}, {b, "secon"}, {a, "first"}} {
+		if got, ok := w.read(c.img, ehFrameAt, 5); !ok || string(got) != c.want {
+			t.Errorf("%q, %t, want %q", got, ok, c.want)
+		}
+	}
+	if _, ok := w.read(a, ehFrameAt+8, 5); ok {
+		t.Error("more than the file has was read")
+	}
+}
+
+// The Table that was used least recently is forgotten, but the one that has grown.
+func TestTablesForgetTheOldest(t *testing.T) {
+	ts := NewTablesWithBudget(100)
+	var all []*Table
+	for i := range 4 {
+		tab := ts.For(&procstate.Image{Index: uint32(i)})
+		tab.used.Store(30)
+		tab.lastUse.Store([]uint64{2, 1, 3, 0}[i])
+		all = append(all, tab)
+	}
+	ts.used.Store(120)
+	left := func() (l []int64) {
+		for _, tab := range all {
+			l = append(l, tab.used.Load())
+		}
+		return l
+	}
+	ts.grow(all[3], 10)
+	if got := left(); !slices.Equal(got, []int64{30, 0, 30, 30}) || ts.used.Load() != 100 {
+		t.Errorf("left are %v, in all %d", got, ts.used.Load())
+	}
+	ts.grow(all[3], 1)
+	if got := left(); !slices.Equal(got, []int64{0, 0, 30, 30}) {
+		t.Errorf("left are %v", got)
+	}
+}
+
+// Codes have an end.
+func TestCodesAreBounded(t *testing.T) {
+	var c Codes
+	lines := []CodeLine{{&CodeFunction{Name: "f"}, 1}}
+	for i := range uint32(maxCodes) {
+		if n := c.Add(0, lines, 0); n != i+1 {
+			t.Fatalf("%d is the number of code %d", n, i)
+		}
+	}
+	if n := c.Add(0, lines, 0); n != 0 || c.Len() != maxCodes || len(c.Lines(maxCodes)) != 1 || c.Lines(maxCodes+1) != nil {
+		t.Errorf("one more has number %d of %d", n, c.Len())
+	}
+}
+
+// Children come in the order of how many walks go through them.
+func TestCallTreeOrder(t *testing.T) {
+	tree := NewCallTree(ByAddress)
+	a := procstate.AMD64
+	for _, pc := range []uint64{1, 2, 3, 2, 3, 3, 4} {
+		tree.Add(Walk{Frames: []Frame{NewFrame(a, pc, 0, 0)}})
+	}
+	var got []uint64
+	for _, n := range tree.Root().Children() {
+		got = append(got, n.Frame.PC())
+	}
+	if !slices.Equal(got, []uint64{3, 2, 1, 4}) {
+		t.Errorf("children %d", got)
+	}
+}
