@@ -391,12 +391,27 @@ func pushBefore(a *procstate.Arch, code []byte, at int) int {
 		if code[p] != 0x55 || !goesStraight(a, code[:at], p, most) || repushesReturn(a, code[:p]) {
 			continue
 		}
+		p = firstPush(a, code, p)
 		if n := p - 4; n >= 0 && isEndbr(a, code[n:]) {
 			p -= 4
 		}
 		return p
 	}
 	return -1
+}
+
+// firstPush returns the offset of the first of the pushes of registers that stand right before
+// offset p of code, p where there are none: a function may save others before it saves the
+// frame pointer. No other function ends like that, but by a jump through a table, jmp
+// *0x50(%rax), with the distance that its last byte is.
+func firstPush(a *procstate.Arch, code []byte, p int) int {
+	const push, rexB = 0x50, 0x41
+	for p > 0 && code[p-1]&^7 == push && (p < 3 || code[p-3] != 0xff) {
+		if p--; p > 0 && a == procstate.AMD64 && code[p-1] == rexB {
+			p--
+		}
+	}
+	return p
 }
 
 // goesStraight reports whether so many instructions at most, from an offset on, lead to the

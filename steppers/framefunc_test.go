@@ -226,15 +226,29 @@ early:	test %rdi, %rdi
 	ud2
 1:	jmp *%rax
 	.p2align 4, 0xcc
-	push %rbx
+	sub $8, %rsp
 	push %rbp
 	mov %rsp, %rbp
 	.globl late
 late:	call leaf
 	call leaf
 	leave
-	pop %rbx
+	add $8, %rsp
 	ret
+	.p2align 4, 0xcc
+	push %rbx
+	push %r12
+	push %rbp
+	mov %rsp, %rbp
+	.globl third
+third:	call leaf
+	jmp third
+	jmp *0x50(%rax)
+	push %rbp
+	mov %rsp, %rbp
+	.globl behind
+behind:	call leaf
+	jmp behind
 	.p2align 4, 0xcc
 	.globl leaf
 leaf:	mov $1, %eax
@@ -257,12 +271,14 @@ func TestLongFunctions(t *testing.T) {
 		t.Fatalf("%d functions are known", n)
 	}
 	want := map[string]FrameLayout{
-		"far":   {Type: StandardFrame, State: SetFrame, SP: 24, FP: 16, RA: 8, SavedFP: 16},
-		"case0": {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
-		"case1": {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
-		"late":  {Type: StandardFrame, State: SetFrame, SP: -1, FP: 24, RA: 8, SavedFP: 24},
-		"early": {Type: StandardFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
-		"leaf":  {Type: NoFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
+		"far":    {Type: StandardFrame, State: SetFrame, SP: 24, FP: 16, RA: 8, SavedFP: 16},
+		"case0":  {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
+		"case1":  {Type: StandardFrame, State: SetFrame, SP: 32, FP: 16, RA: 8, SavedFP: 16},
+		"late":   {Type: StandardFrame, State: SetFrame, SP: -1, FP: 24, RA: 8, SavedFP: 24},
+		"third":  {Type: StandardFrame, State: SetFrame, SP: 32, FP: 32, RA: 8, SavedFP: 32},
+		"behind": {Type: StandardFrame, State: SetFrame, SP: 16, FP: 16, RA: 8, SavedFP: 16},
+		"early":  {Type: StandardFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
+		"leaf":   {Type: NoFrame, State: UnsetFrame, SP: 8, FP: -1, RA: 8},
 	}
 	whole.EachSymbol(func(s *procstate.ELFSymbol) bool {
 		name := string(s.Name)
