@@ -73,15 +73,12 @@ func (c *Core) FloatRegister(tid ThreadID, reg uint64) ([]byte, error) {
 func (p *ProcDebug) FloatRegister(tid ThreadID, reg uint64) (b []byte, err error) {
 	block := make([]byte, maxFloatBlock)
 	p.e.do(func() {
-		var t *tracee
-		if t, err = p.find(tid); err != nil {
+		t, late, serr := p.stopOne(tid)
+		if err = serr; err != nil {
 			return
 		}
-		ts := []*tracee{t}
-		hold(ts)
-		defer p.e.release(ts)
-		p.e.stop(p, ts, false)
-		if t.state != traceeStopped {
+		defer p.e.release([]*tracee{t})
+		if late {
 			err = fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
 			return
 		}

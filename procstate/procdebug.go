@@ -51,6 +51,7 @@ type ProcDebug struct {
 	// These belong to the engine's goroutine.
 	threads    map[ThreadID]*tracee
 	skipped    map[ThreadID]bool // had exited before they could be seized
+	second     ThreadID          // see first
 	born       int               // threads that came without being seized
 	pausedAll  bool
 	still      bool // all threads stand, and none was set going since Pause
@@ -308,15 +309,48 @@ func (p *ProcDebug) find(tid ThreadID) (*tracee, error) {
 		return nil, err
 	}
 	if tid == DefaultThread {
-		tid = ThreadID(p.pid)
-		if p.threads[tid] == nil { // the first thread may have exited
-			return p.all()[0], nil
-		}
+		return p.first(), nil
 	}
 	if t := p.threads[tid]; t != nil {
 		return t, nil
 	}
 	return nil, fmt.Errorf("thread %d of process %d: %w", tid, p.pid, ErrNoThread)
+}
+
+// first returns the default thread: the initial one or, when that has exited before
+// others, one of these, and the same as long as it lives. There must be threads; on the
+// engine's goroutine.
+func (p *ProcDebug) first() *tracee {
+	for _, tid := range []ThreadID{ThreadID(p.pid), p.second} {
+		if t := p.threads[tid]; t != nil && t.state != traceeExited {
+			return t
+		}
+	}
+	ts := p.all()
+	i := max(0, slices.IndexFunc(ts, func(t *tracee) bool { return t.state != traceeExited }))
+	p.second = ts[i].tid
+	return ts[i]
+}
+
+// stopOne stops a thread, which stays held until release, and returns it; late is set when
+// it cannot be stopped now. That the initial thread has exited may come out only then: the
+// default thread is another. On the engine's goroutine.
+func (p *ProcDebug) stopOne(tid ThreadID) (t *tracee, late bool, err error) {
+	for again := tid == DefaultThread; ; again = false {
+		if t, err = p.find(tid); err != nil {
+			return nil, false, err
+		}
+		ts := []*tracee{t}
+		hold(ts)
+		_, l := p.e.stop(p, ts, false)
+		if t.state != traceeExited && t.state != traceeGone {
+			return t, len(l) > 0, nil
+		}
+		p.e.release(ts)
+		if !again || t.state == traceeGone {
+			return nil, false, fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
+		}
+	}
 }
 
 // alive returns why there is nothing to trace any more; on the engine's

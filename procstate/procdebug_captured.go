@@ -192,12 +192,16 @@ func newCapture(p *ProcDebug, rc *rawCapture, infos []Thread, space *AddressSpac
 	return c
 }
 
-// find returns a thread; nil when there is none of that ID.
+// find returns a thread; nil when there is none of that ID. The default is the first that
+// has registers.
 func (c *Capture) find(tid ThreadID) *CapturedThread {
 	for i := range c.threads {
-		if t := &c.threads[i]; t.TID == tid || tid == DefaultThread {
+		if t := &c.threads[i]; t.TID == tid || tid == DefaultThread && t.Err == nil {
 			return t
 		}
+	}
+	if tid == DefaultThread && len(c.threads) > 0 {
+		return &c.threads[0]
 	}
 	return nil
 }

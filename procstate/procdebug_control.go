@@ -119,8 +119,10 @@ func (p *ProcDebug) ExecutablePath() string {
 	return ""
 }
 
-// Threads implements ProcessState: the live threads, the initial one first.
+// Threads implements ProcessState: the live threads, the initial one first, or while that
+// has exited before others the one that is the default in its place.
 func (p *ProcDebug) Threads() (tids []ThreadID, err error) {
+	var first ThreadID
 	p.e.do(func() {
 		if err = p.alive(); err != nil {
 			return
@@ -130,10 +132,11 @@ func (p *ProcDebug) Threads() (tids []ThreadID, err error) {
 				tids = append(tids, tid)
 			}
 		}
+		first = p.first().tid
 	})
 	slices.Sort(tids)
-	if i := slices.Index(tids, ThreadID(p.pid)); i > 0 {
-		tids = slices.Insert(slices.Delete(tids, i, i+1), 0, ThreadID(p.pid))
+	if i := slices.Index(tids, first); i > 0 {
+		tids = slices.Insert(slices.Delete(tids, i, i+1), 0, first)
 	}
 	return tids, err
 }
@@ -147,19 +150,13 @@ func (p *ProcDebug) Registers(tid ThreadID, regs *Regs) error {
 
 func (p *ProcDebug) registers(tid ThreadID, regs *Regs) (a *Arch, err error) {
 	p.e.do(func() {
-		var t *tracee
-		if t, err = p.find(tid); err != nil {
+		t, late, serr := p.stopOne(tid)
+		if err = serr; err != nil {
 			return
 		}
-		ts := []*tracee{t}
-		hold(ts)
-		defer p.e.release(ts)
-		if _, late := p.e.stop(p, ts, false); len(late) > 0 {
+		defer p.e.release([]*tracee{t})
+		if late {
 			a, err = p.arch, blockedRegs(p.pid, t.tid, p.arch, regs)
-			return
-		}
-		if t.state != traceeStopped {
-			err = fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
 			return
 		}
 		a, err = ptraceRegs(t.tid, &p.e.regs, regs)
@@ -200,20 +197,13 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 	}
 	mapsRead := false
 	p.e.do(func() {
-		var t *tracee
-		if t, err = p.find(tid); err != nil {
+		t, _, serr := p.stopOne(tid) // held until AfterWalk
+		if err = serr; err != nil {
 			return
 		}
 		mapsRead, p.mapsRead = p.mapsRead, p.still
-		ts := []*tracee{t}
 		p.mem.source = liveProcess(t.tid)
 		tid = t.tid
-		hold(ts) // until AfterWalk
-		p.e.stop(p, ts, false)
-		if t.state == traceeGone || t.state == traceeExited {
-			p.e.release(ts)
-			err = fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
-		}
 	})
 	if err != nil {
 		return err

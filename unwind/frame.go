@@ -74,7 +74,9 @@ type Frame struct {
 	// Where PC, SP and FP were found; an SP that was computed has no location.
 	PCLocation, SPLocation, FPLocation Location
 
-	Thread  procstate.ThreadID // whose stack the frame is on
+	// Thread is whose stack the frame is on. It is DefaultThread in first-party walks, as a
+	// goroutine has no thread of its own, and for a goroutine that is on none.
+	Thread  procstate.ThreadID
 	Flags   FrameFlags
 	Stepper StepperID // that found the frame
 	_       [2]byte

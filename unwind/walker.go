@@ -128,6 +128,10 @@ func (w *Walker) initialFrame(tid procstate.ThreadID, f *Frame) error {
 	if c, ok := w.proc.(inCall); ok && c.InCall() {
 		f.Flags &^= Interrupted
 		f.PCLocation, f.SPLocation, f.FPLocation = Location{}, Location{}, Location{} // the registers have gone on
+	} else if tid == procstate.DefaultThread { // of which there may be another at the next walk
+		if tids, err := w.proc.Threads(); err == nil && len(tids) > 0 {
+			tid = tids[0]
+		}
 	}
 	f.Thread = tid
 	return nil
