@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,7 +133,7 @@ func TestLibraryTrap(t *testing.T) {
 			if err := group.AddStepper(l); err != nil {
 				t.Fatal(err)
 			}
-			swbpf.With(p, group, nil)
+			defer runtime.KeepAlive(swbpf.With(p, group, nil))
 
 			if got := tg.ask(t, "open "+plugin); got != "42" {
 				t.Fatalf("dlopen: %s", got)
@@ -313,7 +314,7 @@ func TestLibraryTrapBlocked(t *testing.T) {
 			if err := group.AddStepper(l); err != nil {
 				t.Fatal(err)
 			}
-			swbpf.With(p, group, nil)
+			defer runtime.KeepAlive(swbpf.With(p, group, nil))
 
 			if got := tg.ask(t, "blocked"); got != "0" {
 				t.Fatalf("starting a thread: %s", got)

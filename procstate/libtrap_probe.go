@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -44,6 +45,8 @@ type libraryTrap struct {
 	prog  *ebpf.Program
 	count *ebpf.Map
 	ring  *ringbuf.Reader // IDs of threads that wait; nil where none can
+
+	disarmOnce, closeOnce sync.Once // the target may end while it is detached
 
 	// On the engine's goroutine: values of the counters when a stop was taken.
 	handled uint64 // of trapHeld
@@ -120,7 +123,9 @@ func (tr *libraryTrap) loadWaiting(task taskLayout) error {
 
 // disarm removes the uprobe, and returns when the target's code is as it was. The
 // counts can still be read.
-func (tr *libraryTrap) disarm() {
+func (tr *libraryTrap) disarm() { tr.disarmOnce.Do(tr.removeProbe) }
+
+func (tr *libraryTrap) removeProbe() {
 	if tr.perf < 0 {
 		return
 	}
@@ -131,7 +136,6 @@ func (tr *libraryTrap) disarm() {
 		unix.Close(perf)
 		close(closed)
 	}(tr.perf)
-	tr.perf = -1
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for code := tr.code; ; {
@@ -149,11 +153,13 @@ func (tr *libraryTrap) disarm() {
 // close frees everything.
 func (tr *libraryTrap) close() {
 	tr.disarm()
-	if tr.ring != nil {
-		tr.ring.Close()
-	}
-	tr.prog.Close()
-	tr.count.Close()
+	tr.closeOnce.Do(func() {
+		if tr.ring != nil {
+			tr.ring.Close()
+		}
+		tr.prog.Close()
+		tr.count.Close()
+	})
 }
 
 // read returns a counter.

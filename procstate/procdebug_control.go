@@ -76,9 +76,23 @@ func (p *ProcDebug) Detach() {
 			p.e.abandon(p)
 		}
 	})
-	if tr != nil {
-		p.e.do(tr.close)
+	p.closeTrap(tr)
+}
+
+// closeTrap frees a trap that dropTrap has returned, on the engine's goroutine.
+func (p *ProcDebug) closeTrap(tr *libraryTrap) {
+	if tr == nil {
+		return
 	}
+	p.e.do(func() {
+		tr.close()
+		l := &p.libs
+		l.mu.Lock()
+		if l.trap == tr {
+			l.trap = nil
+		}
+		l.mu.Unlock()
+	})
 }
 
 // IsTerminated reports whether the target has ended.

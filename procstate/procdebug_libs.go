@@ -122,7 +122,7 @@ func (l *liveLibraries) Update() error {
 		space := spaceFromMaps(l.pid, tid, text)
 		l.standIn(space)
 		l.space.Store(space)
-		l.text = text
+		l.text = bytes.Clone(text) // the buffer is far larger
 	}
 	return nil
 }

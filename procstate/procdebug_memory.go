@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strconv"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -75,11 +76,13 @@ type pageCache struct {
 	width  int // bytes in a pointer
 	active bool
 	pages  map[uint64]*[cachePage]byte
-	free   []*[cachePage]byte
 
 	hotAddr uint64 // page of the last word
 	hot     *[cachePage]byte
 }
+
+// freePages are for all processes: of many that are attached few are walked at a time.
+var freePages = sync.Pool{New: func() any { return new([cachePage]byte) }}
 
 // memorySource is what a pageCache reads.
 type memorySource interface {
@@ -96,7 +99,7 @@ func (p liveProcess) readAt(addr uint64, buf []byte) int { return ReadProcess(in
 func (c *pageCache) reset(active bool) {
 	c.active = active
 	for _, p := range c.pages {
-		c.free = append(c.free, p)
+		freePages.Put(p)
 	}
 	clear(c.pages)
 	c.hot = nil
@@ -113,13 +116,9 @@ func (c *pageCache) page(at uint64) *[cachePage]byte {
 		if len(c.pages) >= cachePages {
 			c.reset(true)
 		}
-		if n := len(c.free); n > 0 {
-			p, c.free = c.free[n-1], c.free[:n-1]
-		} else {
-			p = new([cachePage]byte)
-		}
+		p = freePages.Get().(*[cachePage]byte)
 		if c.source.readAt(at, p[:]) < cachePage {
-			c.free = append(c.free, p)
+			freePages.Put(p)
 			return nil
 		}
 		if c.pages == nil {

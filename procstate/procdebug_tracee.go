@@ -155,6 +155,7 @@ func (e *engine) terminated(p *ProcDebug, ws unix.WaitStatus) {
 	p.exitStatus = ws
 	e.tell(Event{Process: p, Kind: Terminated, Thread: ThreadID(p.pid), Status: ws})
 	e.forget(p)
+	go func() { p.closeTrap(p.libs.dropTrap(false)) }()
 }
 
 // settle sets a stopped thread going again, unless something holds it.

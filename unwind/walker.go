@@ -64,7 +64,7 @@ func NewWalker(proc procstate.ProcessState, group StepperGroup, lookup SymbolLoo
 	w.ranged, _ = group.(*AddressRangeGroup)
 	w.captured, _ = proc.(*procstate.Snapshot)
 	if n, ok := proc.(procstate.LibraryNotifier); ok {
-		n.OnLibraryChange(w.libraryChanged)
+		w.listen(n)
 	}
 	return w
 }
