@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -177,6 +178,26 @@ func TestPerfMapOfAnySize(t *testing.T) {
 	}
 	if l.Close(); s.jitCharged.Load() != 0 {
 		t.Errorf("%d bytes are charged for processes that are gone", s.jitCharged.Load())
+	}
+}
+
+// Of a Lookup that was not closed, as nobody closes that of a Walker, nothing is charged
+// when it is garbage.
+func TestLookupIsGarbage(t *testing.T) {
+	pid := os.Getpid()
+	name := fmt.Sprintf("perf-%d.map", pid)
+	write(t, "/tmp", name, strings.Repeat("1000 100 some name\n", 1000))
+	t.Cleanup(func() { os.Remove(filepath.Join("/tmp", name)) })
+	s := newSymbolizer(t, Options{})
+	for range 10 {
+		if sym, _ := s.Lookup(&procstate.AddressSpace{}, pid).SymbolAt(0x1000); sym.Name != "some name" {
+			t.Fatalf("symbol %+v", sym)
+		}
+	}
+	for end := time.Now().Add(time.Minute); s.jitCharged.Load() != 0; time.Sleep(time.Millisecond) {
+		if runtime.GC(); time.Now().After(end) {
+			t.Fatalf("%d bytes are charged for Lookups that are gone", s.jitCharged.Load())
+		}
 	}
 }
 

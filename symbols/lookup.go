@@ -1,6 +1,10 @@
 package symbols
 
-import "github.com/swbpf/swbpf/procstate"
+import (
+	"runtime"
+
+	"github.com/swbpf/swbpf/procstate"
+)
 
 // Lookup names the run-time addresses of one process. It implements the
 // SymbolLookup of package unwind.
@@ -16,12 +20,13 @@ type Lookup struct {
 	pid  int
 	buf  []Line
 
-	ps      procstate.ProcessState // nil when only libs and pid are known
-	jit     *jitFiles              // nil until it is needed, and without a pid
-	images  *jitImages             // nil until they are needed, and without a ps
-	updated uint64                 // when they were read last, in ns of CLOCK_MONOTONIC; 0: not yet
-	more    bool                   // they were not read to their end
-	again   uint64                 // from when on, in the same ns, they are read to their end again for an address that is not known
+	ps       procstate.ProcessState // nil when only libs and pid are known
+	jit      *jitFiles              // nil until it is needed, and without a pid
+	images   *jitImages             // nil until they are needed, and without a ps
+	updated  uint64                 // when they were read last, in ns of CLOCK_MONOTONIC; 0: not yet
+	more     bool                   // they were not read to their end
+	again    uint64                 // from when on, in the same ns, they are read to their end again for an address that is not known
+	unclosed runtime.Cleanup        // closes jit
 }
 
 // Process returns the Lookup of a process, which may be nil: then it knows nothing.
@@ -88,15 +93,17 @@ func (l *Lookup) updateSome() (more bool) {
 	if l.jit == nil {
 		l.jit = openJITFiles(l.pid)
 		l.jit.all = &l.s.jitCharged
+		l.unclosed = runtime.AddCleanup(l, (*jitFiles).close, l.jit)
 	}
 	more, err := l.jit.update(l.libs, limit)
 	l.s.note(err)
 	return more
 }
 
-// Close closes the files of the process.
+// Close closes the files of the process. Without, they are closed when the Lookup is garbage.
 func (l *Lookup) Close() {
 	if l.jit != nil {
+		l.unclosed.Stop()
 		l.jit.close()
 		l.jit = nil
 	}
