@@ -92,6 +92,7 @@ func TestWalkerSet(t *testing.T) {
 		t.Fatalf("%d walks, %v", len(walks), err)
 	}
 	byFunction, byAddress, byLine := unwind.NewCallTree(unwind.ByFunction), unwind.NewCallTree(unwind.ByAddress), unwind.NewCallTree(unwind.ByLine)
+	byLibrary := unwind.NewCallTree(unwind.ByLibraryAddress)
 	for _, walk := range walks {
 		if walk.Err != nil {
 			t.Errorf("thread %d: %v", walk.Thread, walk.Err)
@@ -99,6 +100,7 @@ func TestWalkerSet(t *testing.T) {
 		byFunction.Add(walk)
 		byAddress.Add(walk)
 		byLine.Add(walk)
+		byLibrary.Add(walk)
 	}
 	// clone, start_thread, work: then the threads of a end six calls of step
 	// deep, those of b go on to ten.
@@ -113,6 +115,16 @@ func TestWalkerSet(t *testing.T) {
 	}
 	if n := byFunction.Root().Count; n != 52 {
 		t.Errorf("%d walks in the tree", n)
+	}
+	// Both have the program where they like; the calls of step are at one address in it.
+	deepest := 0
+	byLibrary.Visit(func(n *unwind.CallNode, depth int) {
+		if lib, _, ok := n.Walker.Library(&n.Frame); ok && lib.Path == program && n.Count == 50 {
+			deepest = max(deepest, depth)
+		}
+	})
+	if top := byLibrary.Root().Children()[0]; top.Count != 50 || deepest != 7 { // clone, start_thread, work, five of step
+		t.Errorf("the tree by link-time addresses has %d threads in one, %d frames deep", top.Count, deepest+1)
 	}
 	leaves := 0
 	byAddress.Visit(func(n *unwind.CallNode, depth int) { leaves += len(n.Walks) })

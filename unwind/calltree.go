@@ -46,6 +46,18 @@ type FrameKey func(w *Walker, f *Frame) FrameID
 // ByAddress keeps frames apart by their address.
 func ByAddress(_ *Walker, f *Frame) FrameID { return FrameID{N: f.PC()} }
 
+// ByLibraryAddress merges frames that are at one link-time address of one file, as those of
+// processes that have it at different addresses; those of no file are kept apart by address.
+func ByLibraryAddress(w *Walker, f *Frame) FrameID {
+	if w == nil {
+		return ByAddress(w, f)
+	}
+	if lib, vaddr, ok := w.Library(f); ok && lib.Image != nil {
+		return FrameID{Name: lib.Path + "\x00" + lib.Image.BuildID(), N: vaddr}
+	}
+	return ByAddress(w, f)
+}
+
 // ByFunction merges frames of one function; those without a name are kept
 // apart by address.
 func ByFunction(w *Walker, f *Frame) FrameID {
@@ -79,8 +91,8 @@ func ByLine(w *Walker, f *Frame) FrameID {
 	return id
 }
 
-// NewCallTree makes an empty tree; key is ByAddress, ByFunction, ByLine or a
-// caller's own. The zero CallTree is an empty one by address.
+// NewCallTree makes an empty tree; key is ByAddress, ByLibraryAddress, ByFunction, ByLine or
+// a caller's own. The zero CallTree is an empty one by address.
 func NewCallTree(key FrameKey) *CallTree { return &CallTree{key: key} }
 
 // Add merges a walk into the tree and returns the node of its top frame: the

@@ -127,7 +127,7 @@ func TestZeroValues(t *testing.T) {
 	if n := tree.Add(Walk{Frames: []Frame{f2, f2}}); n.Count != 1 || n.Parent().Parent() != tree.Root() {
 		t.Error("a tree without a key does not keep frames")
 	}
-	for _, key := range []FrameKey{ByAddress, ByFunction, ByLine} {
+	for _, key := range []FrameKey{ByAddress, ByLibraryAddress, ByFunction, ByLine} {
 		if n := NewCallTree(key).Add(Walk{Frames: []Frame{f2}}); n.Walker != nil || n.Count != 1 {
 			t.Errorf("a walk of no Walker: %+v", n)
 		}
