@@ -32,5 +32,5 @@
 // # Concurrency
 //
 // The functions of this package may be called by any goroutine. A Walker
-// belongs to one goroutine at a time.
+// belongs to one goroutine at a time, and Walkers that share a ProcessState to the same one.
 package swbpf

@@ -1,6 +1,7 @@
 package swbpf_test
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -66,8 +67,12 @@ func ExampleForPID() {
 			lib, _, _ := w.Library(&frames[i])
 			fmt.Printf("%#x %s+%#x (%s)\n", frames[i].PC(), sym.Name, sym.Offset, lib.Path)
 		}
-		if err != nil { // the frames are right, but there are more
-			fmt.Println(unwind.ReasonOf(err).Help())
+		var why unwind.Reason
+		switch {
+		case errors.As(err, &why): // the frames are right, but there are more
+			fmt.Println(why.Help())
+		case err != nil: // the thread has ended, say, and there are no frames
+			fmt.Println(err)
 		}
 	}
 }
@@ -82,7 +87,7 @@ func ExampleForPID_lines() {
 	names := w.SymbolLookup().(*symbols.Lookup)
 	frames, err := w.WalkStack(nil, procstate.DefaultThread)
 	if err != nil {
-		log.Print(unwind.ReasonOf(err).Help())
+		log.Print(err)
 	}
 	for i := range frames {
 		for _, l := range names.Lines(nil, frames[i].LookupPC()) { // inlined calls first
@@ -185,7 +190,7 @@ func ExampleWalkProcess() {
 			fmt.Println("  ", sym.Name)
 		}
 		if s.Err != nil {
-			fmt.Println("  ", unwind.ReasonOf(s.Err).Help())
+			fmt.Println("  ", s.Err)
 		}
 	}
 }

@@ -15,6 +15,7 @@ const (
 	LibraryUnloaded
 )
 
+// String returns the change in a word: "loaded".
 func (c LibraryChange) String() string {
 	switch c {
 	case LibraryLoaded:

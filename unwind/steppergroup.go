@@ -48,6 +48,9 @@ func (g *AddressRangeGroup) ForgetImages(isKept func(index uint32) bool) {
 // ErrNoStepper is returned for a stepper that is nil.
 var ErrNoStepper = errors.New("the stepper to add to a group is nil")
 
+// maxSteppers is how many a StepperID can tell apart.
+const maxSteppers = 255
+
 // ErrStepperLimit is returned for more steppers than a StepperID can tell.
 var ErrStepperLimit = errors.New("too many steppers in a group")
 
@@ -170,7 +173,7 @@ func (g *AddressRangeGroup) enrol(s FrameStepper) (m member, isNew bool, err err
 	if i := slices.Index(g.steppers, s); i >= 0 {
 		return member{s, StepperID(i + 1)}, false, nil
 	}
-	if len(g.steppers) >= 255 {
+	if len(g.steppers) >= maxSteppers {
 		return member{}, false, ErrStepperLimit
 	}
 	g.steppers = append(g.steppers, s)

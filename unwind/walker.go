@@ -143,7 +143,9 @@ type inCall interface{ InCall() bool }
 
 // WalkStack walks the stack of a thread and appends its frames, top first, to
 // dst. The error is nil when the last frame is the bottom of the stack; when
-// it is a Reason the frames up to there are returned, and right.
+// it is a Reason, or what a stepper of the caller's own has failed with, the frames up to
+// there are returned, and right. Any other error is the ProcessState's, as
+// procstate.ErrNoThread or procstate.ErrTerminated: there are no frames.
 func (w *Walker) WalkStack(dst []Frame, tid procstate.ThreadID) ([]Frame, error) {
 	err := w.still(tid, func() (err error) {
 		var top Frame
@@ -264,7 +266,8 @@ func (w *Walker) Kept(s FrameStepper) any {
 }
 
 // Codes returns what runtimes of the process say of the code of frames: those that were
-// given to ShareCodes, or the Walker's own.
+// given to ShareCodes, or the Walker's own. They grow, up to a bound beyond which frames
+// have no code: who walks for weeks resets them when no frames are held.
 func (w *Walker) Codes() *Codes {
 	if w.codes == nil {
 		w.codes = new(Codes)
@@ -392,7 +395,7 @@ func (w *Walker) ask(in, out *Frame, first int) (Verdict, error) {
 		}
 	} else {
 		var last FrameStepper
-		for {
+		for range maxSteppers + 1 { // a group of one's own may name the same ones for ever
 			s, ok := w.group.StepperFor(addr, last)
 			if !ok {
 				break
@@ -511,7 +514,8 @@ func (w *Walker) Stepper(f *Frame) FrameStepper {
 	return nil
 }
 
-// Name returns the symbol of the frame's function.
+// Name returns the symbol of the frame's function, by the code that the process has when it
+// is asked: that of a library which is gone has no name, or that of what took its place.
 func (w *Walker) Name(f *Frame) (Symbol, bool) {
 	if lines := w.Codes().Lines(f.Code); len(lines) > 0 {
 		sym := Symbol{Name: lines[len(lines)-1].Name}
@@ -530,8 +534,8 @@ func (w *Walker) Name(f *Frame) (Symbol, bool) {
 	return sym, ok
 }
 
-// Library returns the library of the frame's code and the link-time address
-// of its PC in it.
+// Library returns the library of the frame's code, as loaded when it is asked, and the
+// link-time address of its PC in it.
 func (w *Walker) Library(f *Frame) (lib procstate.Library, vaddr uint64, ok bool) {
 	if w.proc == nil {
 		return procstate.Library{}, 0, false

@@ -77,6 +77,23 @@ func TestWalkStack(t *testing.T) {
 	}
 }
 
+// stubborn is a group that names one stepper whatever was tried before.
+type stubborn struct {
+	*AddressRangeGroup
+	s *fakeStepper
+}
+
+func (g stubborn) StepperFor(uint64, FrameStepper) (FrameStepper, bool) { return g.s, true }
+
+// TestGroupNamesTheSame: a group that does not look at what was tried ends the walk.
+func TestGroupNamesTheSame(t *testing.T) {
+	s := &fakeStepper{name: "other"}
+	w := NewWalker(snapshot(0x1000, 0x8000, 1), stubborn{NewGroup(s), s}, nil)
+	if frames, err := w.WalkStack(nil, procstate.DefaultThread); len(frames) != 1 || err != NoMapping {
+		t.Errorf("%d frames, %v", len(frames), err)
+	}
+}
+
 func TestWalkPCsAgreesWithWalkStack(t *testing.T) {
 	ps := snapshot(0x1000, 0x8000, 1)
 	frames, err := NewWalker(ps, NewGroup(countdown(5, Failed, StackCut)), nil).WalkStack(nil, 0)
