@@ -1,6 +1,7 @@
 package swbpf_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log"
@@ -336,4 +337,90 @@ func ExampleWith() {
 	// parse+128
 	// main+8
 	// <nil>
+}
+
+// stopped is a process that another debugger has stopped, and knows the registers of.
+type stopped struct {
+	pid  int
+	regs procstate.Regs
+	code *procstate.AddressSpace
+}
+
+func (s *stopped) Arch() *procstate.Arch               { return procstate.HostArch() }
+func (s *stopped) PID() int                            { return s.pid }
+func (s *stopped) ExecutablePath() string              { return "" }
+func (s *stopped) Libraries() procstate.LibraryState   { return s.code }
+func (s *stopped) BeforeWalk(procstate.ThreadID) error { return nil } // it stands
+func (s *stopped) AfterWalk(procstate.ThreadID) error  { return nil }
+func (s *stopped) Threads() ([]procstate.ThreadID, error) {
+	return []procstate.ThreadID{procstate.ThreadID(s.pid)}, nil
+}
+
+func (s *stopped) Registers(_ procstate.ThreadID, regs *procstate.Regs) error {
+	*regs = s.regs
+	return nil
+}
+
+func (s *stopped) ReadMemory(addr uint64, buf []byte) (int, error) {
+	n := procstate.ReadProcess(s.pid, addr, buf)
+	if n < len(buf) {
+		return n, fmt.Errorf("memory at %#x: %w", addr, procstate.ErrUnreadable)
+	}
+	return n, nil
+}
+
+func (s *stopped) ReadWord(addr uint64) (uint64, bool) {
+	var b [8]byte
+	n := procstate.ReadProcess(s.pid, addr, b[:])
+	return binary.LittleEndian.Uint64(b[:]), n == len(b)
+}
+
+// Registers and memory come from another debugger, here by the means of the system; steppers
+// and names are the default ones.
+func ExampleWith_processState() {
+	code, err := procstate.SharedImages().LoadAddressSpace(4711)
+	if err != nil {
+		log.Fatal(err)
+	}
+	process := &stopped{pid: 4711, code: code}
+	process.regs.Set(procstate.AMD64.PC, 0x7f8d60fe7df2) // and all others that are known
+	process.regs.Set(procstate.AMD64.SP, 0x7fff262d8f90)
+	w := swbpf.With(process, nil, nil)
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	for i := range frames {
+		sym, _ := w.Name(&frames[i])
+		fmt.Println(sym.Name)
+	}
+	fmt.Println(unwind.ReasonOf(err))
+}
+
+// marked marks the functions of this program.
+type marked struct{ unwind.SymbolLookup }
+
+func (m marked) SymbolAt(addr uint64) (unwind.Symbol, bool) {
+	sym, ok := m.SymbolLookup.SymbolAt(addr)
+	if name, own := strings.CutPrefix(sym.Name, "github.com/swbpf/swbpf_test."); own {
+		sym.Name = name + " (own)"
+	}
+	return sym, ok
+}
+
+// Names of all Walkers that are made from now on come from a lookup of one's own, which asks
+// the default one.
+func ExampleSetSymbolReader() {
+	standard := swbpf.SymbolReader()
+	swbpf.SetSymbolReader(func(p procstate.ProcessState) unwind.SymbolLookup { return marked{standard(p)} })
+	defer swbpf.SetSymbolReader(nil)
+	w, err := swbpf.NewWalker()
+	if err != nil {
+		log.Fatal(err)
+	}
+	var top unwind.Frame
+	if err := w.InitialFrame(procstate.DefaultThread, &top); err != nil {
+		log.Fatal(err)
+	}
+	sym, _ := w.Name(&top)
+	fmt.Println(sym.Name)
+	// Output:
+	// ExampleSetSymbolReader (own)
 }

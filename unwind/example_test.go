@@ -113,6 +113,36 @@ func ExampleWalker_Step() {
 	// <nil>
 }
 
+// pluginFrames walks the frames of a library, wherever the process loads that.
+type pluginFrames struct {
+	fixedFrames
+	group unwind.StepperGroup
+}
+
+func (s *pluginFrames) JoinGroup(g unwind.StepperGroup) {
+	s.group = g
+	_ = g.AddStepperRange(s, 0, 1) // nowhere, until the library is there
+}
+
+func (s *pluginFrames) LibraryChanged(_ *unwind.Walker, lib procstate.Library, change unwind.LibraryChange) {
+	if change == unwind.LibraryLoaded && lib.Path == "/opt/plugin.so" {
+		_ = s.group.AddStepperRange(s, lib.Bias+0x1000, lib.Bias+0x2000) // its code
+	}
+}
+
+// A stepper that chooses its addresses itself, and others when libraries come.
+func ExampleGroupMember() {
+	group := unwind.NewGroup(&pluginFrames{fixedFrames: fixedFrames{16}})
+	asked := func(addr uint64) bool { _, ok := group.StepperFor(addr, nil); return ok }
+	fmt.Println(asked(0x7f0000001800))
+	// What a Walker does when the process loads the library:
+	group.LibraryChanged(nil, procstate.Library{Path: "/opt/plugin.so", Bias: 0x7f0000000000}, unwind.LibraryLoaded)
+	fmt.Println(asked(0x7f0000001800), asked(0x7f0000002000))
+	// Output:
+	// false
+	// true false
+}
+
 // What is missing of a stack has a reason.
 func ExampleReason() {
 	w := unwind.NewWalker(madeUp(), unwind.NewGroup(&fixedFrames{64}), nil)

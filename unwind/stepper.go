@@ -76,6 +76,7 @@ type FrameStepper interface {
 type GroupMember interface {
 	// JoinGroup is called by g when the stepper is added to it. A stepper that
 	// registers ranges for itself then is asked in these alone, and in those that
-	// it registers later, as when the process has loaded a library.
+	// it registers later, as when the process has loaded a library. One that is to be
+	// asked nowhere until then registers [0, 1), where no code is.
 	JoinGroup(g StepperGroup)
 }
