@@ -304,3 +304,41 @@ func TestTracerStopped(t *testing.T) {
 	}
 	goesOn(t, tg.pid)
 }
+
+// TestAttachWhileExecs: a program that does nothing but run itself again is attached at any
+// moment of that, and walked by what it has mapped then.
+func TestAttachWhileExecs(t *testing.T) {
+	canTrace(t)
+	script := filepath.Join(t.TempDir(), "again")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec \"$0\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(script)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	for i := range 120 {
+		p, err := procstate.Attach(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		walks := 1
+		if i%6 == 0 {
+			walks = 10
+			_ = p.TrapLibraries() // of a program that another is in place of by now
+		}
+		w := swbpf.With(p, nil, nil)
+		for range walks {
+			frames, err := w.WalkStack(nil, procstate.DefaultThread)
+			if err == unwind.NoMapping || err != nil && unwind.ReasonOf(err) == unwind.StepperFailed && !errors.Is(err, procstate.ErrNoThread) {
+				t.Errorf("%d frames: %v", len(frames), err)
+			}
+		}
+		if p.Arch() != procstate.HostArch() {
+			t.Errorf("the program is of %s", p.Arch().Name)
+		}
+		p.Detach()
+	}
+}

@@ -559,3 +559,42 @@ func TestWithNothing(t *testing.T) {
 		t.Errorf("Detach: %v", err)
 	}
 }
+
+// TestLibraryNotTold: when a program starts, code of its libraries runs before the loader
+// tells of them, and a walk meets it nevertheless.
+func TestLibraryNotTold(t *testing.T) {
+	canTrace(t)
+	plugin := build(t, "resolver.c", "gcc -shared -fPIC -O1")
+	program := build(t, "dlopen.c", "gcc -rdynamic -pthread")
+	out, theirs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p, err := procstate.Launch(program, nil, &procstate.LaunchOptions{Env: []string{"LD_BIND_NOW=1", "LD_PRELOAD=" + plugin}, Files: []*os.File{nil, theirs, os.Stderr}})
+	theirs.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Detach()
+	defer unix.Kill(p.PID(), unix.SIGKILL)
+	w := swbpf.ForProcess(p)
+	trapWorks(t, p)
+	if err := p.Resume(procstate.DefaultThread); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "choosing\n" {
+		t.Fatalf("the program says %q (%v)", line, err)
+	}
+	settle(t, p.PID())
+	frames, err := w.WalkStack(nil, procstate.DefaultThread)
+	if err != nil || len(frames) < 4 {
+		t.Fatalf("%d frames, %v", len(frames), err)
+	}
+	if lib, _, _ := w.Library(&frames[0]); lib.Path != plugin {
+		t.Errorf("the top frame is in %s", lib.Path)
+	}
+	if sym, _ := w.Name(&frames[len(frames)-1]); sym.Name != "_start" {
+		t.Errorf("the bottom is %s", sym.Name)
+	}
+}

@@ -70,7 +70,7 @@ var trapSignals = []unix.Signal{unix.SIGWINCH, unix.SIGURG}
 // siKernel is SI_KERNEL of asm-generic/siginfo.h: sent by the kernel itself.
 const siKernel = 0x80
 
-// newLibraryTrap sets the trap in a process.
+// newLibraryTrap makes the trap for a process, which stops nobody before it is armed.
 func newLibraryTrap(pid int, owner ThreadID, site trapSite) (*libraryTrap, error) {
 	task, err := taskOffsets()
 	if err != nil {
@@ -88,18 +88,27 @@ func newLibraryTrap(pid int, owner ThreadID, site trapSite) (*libraryTrap, error
 		ReadProcess(int(owner), site.addr, tr.code[:])
 		tr.perf, err = openUprobe(pid, owner, site)
 	}
-	if err == nil {
-		err = unix.IoctlSetInt(tr.perf, unix.PERF_EVENT_IOC_SET_BPF, tr.prog.FD())
+	if err != nil {
+		tr.close()
+		return nil, trapError(err)
 	}
+	return tr, nil
+}
+
+// arm sets the trap. Who tells its stops from others must know of it by then.
+func (tr *libraryTrap) arm() error {
+	err := unix.IoctlSetInt(tr.perf, unix.PERF_EVENT_IOC_SET_BPF, tr.prog.FD())
 	if err == nil {
 		err = unix.IoctlSetInt(tr.perf, unix.PERF_EVENT_IOC_ENABLE, 0)
 	}
 	if err != nil {
-		tr.disarm()
-		tr.close()
-		return nil, fmt.Errorf("library trap (needs root or CAP_BPF and CAP_PERFMON): %w", err)
+		return trapError(err)
 	}
-	return tr, nil
+	return nil
+}
+
+func trapError(err error) error {
+	return fmt.Errorf("library trap (needs root or CAP_BPF and CAP_PERFMON): %w", err)
 }
 
 // loadWaiting loads the program for kernels where a thread can wait.

@@ -212,6 +212,9 @@ func tracedBy(id int) error {
 	if isOurs(tracer) {
 		return nil // the engine knows whether it is still wanted
 	}
+	if unix.Kill(tracer, 0) == unix.ESRCH {
+		return nil // it has ended meanwhile
+	}
 	if tgid := statusInt(tracer, "Tgid"); tgid > 0 { // it can be any of its threads
 		tracer = tgid
 	}
@@ -234,7 +237,9 @@ func whyNotSeized(pid int, tid ThreadID, dir *taskDir) error {
 	case tracer > 0 && isOurs(tracer):
 		return fmt.Errorf("%w by this process", ErrTraced)
 	case tracer > 0:
-		return tracedBy(int(tid))
+		if err := tracedBy(int(tid)); err != nil {
+			return err
+		}
 	}
 	return fmt.Errorf("%w: %s", ErrNotPermitted, whyRefused(pid))
 }
@@ -262,20 +267,25 @@ func archOfProgram(pid int) *Arch {
 	return ArchByMachine(elf.Machine(binary.LittleEndian.Uint16(h[18:])))
 }
 
-// learnArch finds the architecture from the registers of a thread.
-func (p *ProcDebug) learnArch() error {
-	var regs Regs
-	p.arch = archOfProgram(p.pid) // for a thread that cannot be stopped now
-	a, err := p.registers(DefaultThread, &regs)
-	switch {
-	case err == nil:
-		p.setArch(a)
-	case p.arch != nil && !errors.Is(err, ErrTerminated) && !errors.Is(err, ErrNoThread):
-		p.setArch(p.arch) // it cannot be stopped now, but may be later
-	default:
-		return err
-	}
-	return nil
+// learnArch finds the architecture from the registers of a thread. The target may execute
+// another program meanwhile.
+func (p *ProcDebug) learnArch() (err error) {
+	program := archOfProgram(p.pid) // for a thread that cannot be stopped now
+	p.e.do(func() {
+		var regs Regs
+		p.arch = program
+		a, rerr := p.readRegisters(DefaultThread, &regs)
+		switch {
+		case rerr == nil:
+			p.setArch(a)
+			p.otherArch.Store(false)
+		case p.arch != nil && !errors.Is(rerr, ErrTerminated) && !errors.Is(rerr, ErrNoThread):
+			p.setArch(p.arch) // it cannot be stopped now, but may be later
+		default:
+			err = rerr
+		}
+	})
+	return err
 }
 
 func (p *ProcDebug) setArch(a *Arch) {
@@ -333,8 +343,8 @@ func (p *ProcDebug) first() *tracee {
 }
 
 // stopOne stops a thread, which stays held until release, and returns it; late is set when
-// it cannot be stopped now. That the initial thread has exited may come out only then: the
-// default thread is another. On the engine's goroutine.
+// it cannot be stopped now. That the default thread has exited may come out only then: another
+// is it, or the process has ended. On the engine's goroutine.
 func (p *ProcDebug) stopOne(tid ThreadID) (t *tracee, late bool, err error) {
 	for again := tid == DefaultThread; ; again = false {
 		if t, err = p.find(tid); err != nil {
@@ -347,7 +357,10 @@ func (p *ProcDebug) stopOne(tid ThreadID) (t *tracee, late bool, err error) {
 			return t, len(l) > 0, nil
 		}
 		p.e.release(ts)
-		if !again || t.state == traceeGone {
+		switch {
+		case tid == DefaultThread && t.state == traceeExited && p.first() == t:
+			return nil, false, fmt.Errorf("process %d: %w", p.pid, ErrTerminated)
+		case !again:
 			return nil, false, fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
 		}
 	}

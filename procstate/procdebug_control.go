@@ -69,14 +69,14 @@ func (p *ProcDebug) chosen(tid ThreadID) ([]*tracee, error) {
 // of p; a thread that waits in the kernel uninterruptibly is let go when it
 // comes out. Detaching twice, or from a process that has ended, is harmless.
 func (p *ProcDebug) Detach() {
-	tr := p.libs.dropTrap(false)
+	p.libs.dropTrap(false)
 	p.e.do(func() {
 		p.letGone.Store(true)
 		if p.alive() == nil {
 			p.e.abandon(p)
 		}
 	})
-	p.closeTrap(tr)
+	p.closeTrap(p.libs.dropTrap(false)) // one that was just being set, too
 }
 
 // closeTrap frees a trap that dropTrap has returned, on the engine's goroutine.
@@ -158,26 +158,25 @@ func (p *ProcDebug) Threads() (tids []ThreadID, err error) {
 // Registers implements ProcessState. It stops the thread for the moment if it
 // runs.
 func (p *ProcDebug) Registers(tid ThreadID, regs *Regs) error {
-	_, err := p.registers(tid, regs)
+	var err error
+	p.e.do(func() { _, err = p.readRegisters(tid, regs) })
 	return err
 }
 
-func (p *ProcDebug) registers(tid ThreadID, regs *Regs) (a *Arch, err error) {
-	p.e.do(func() {
-		t, late, serr := p.stopOne(tid)
-		if err = serr; err != nil {
-			return
-		}
-		defer p.e.release([]*tracee{t})
-		if late {
-			a, err = p.arch, blockedRegs(p.pid, t.tid, p.arch, regs)
-			return
-		}
-		a, err = ptraceRegs(t.tid, &p.e.regs, regs)
-		if err == unix.ESRCH { // killed while it stood
-			err = fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
-		}
-	})
+// readRegisters is Registers on the engine's goroutine. It tells the architecture, too.
+func (p *ProcDebug) readRegisters(tid ThreadID, regs *Regs) (a *Arch, err error) {
+	t, late, err := p.stopOne(tid)
+	if err != nil {
+		return nil, err
+	}
+	defer p.e.release([]*tracee{t})
+	if late {
+		return p.arch, blockedRegs(p.pid, t.tid, p.arch, regs)
+	}
+	a, err = ptraceRegs(t.tid, &p.e.regs, regs)
+	if err == unix.ESRCH { // killed while it stood
+		err = fmt.Errorf("thread %d of process %d: %w", t.tid, p.pid, ErrNoThread)
+	}
 	return a, err
 }
 
@@ -244,6 +243,7 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 // letGo ends the hold of stopForWalk.
 func (p *ProcDebug) letGo(tid ThreadID) {
 	p.mem.reset(false)
+	p.libs.again.Store(false)
 	p.e.do(func() {
 		if t, err := p.find(tid); err == nil && t.holds > 0 {
 			p.e.release([]*tracee{t})

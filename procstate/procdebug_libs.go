@@ -37,7 +37,9 @@ type LibraryNotifier interface {
 type liveLibraries struct {
 	pid   int
 	space atomic.Pointer[AddressSpace]
-	exe   *Image // stands in for a program file that cannot be reached; or nil
+	stale atomic.Bool // a change is to be told that space may not have
+	again atomic.Bool // they are read again when a walk meets code that none of them holds
+	exe   *Image      // stands in for a program file that cannot be reached; or nil
 
 	updating sync.Mutex
 	text     []byte // of the maps file that space was made of
@@ -88,9 +90,11 @@ func (l *liveLibraries) refresh() error {
 	l.mu.Lock()
 	trusted := l.trap != nil && !l.trap.missed()
 	l.mu.Unlock()
-	if trusted && l.known() {
+	if trusted && l.known() && !l.stale.Load() {
+		l.again.Store(true)
 		return nil
 	}
+	l.again.Store(false)
 	return l.Update()
 }
 
@@ -113,6 +117,7 @@ func (l *liveLibraries) refreshOnce() error {
 func (l *liveLibraries) Update() error {
 	l.updating.Lock()
 	defer l.updating.Unlock()
+	l.stale.Store(false)
 	tid := readableTask(l.pid)
 	text := readMapsText(l.pid, tid)
 	if len(text) == 0 {
@@ -165,8 +170,15 @@ func (l *liveLibraries) Mappings() []*Mapping { return l.published().Mappings() 
 // Highest returns the mapping of the highest addresses, nil without any.
 func (l *liveLibraries) Highest() *Mapping { return l.published().Highest() }
 
-// MappingAt implements LibraryState.
-func (l *liveLibraries) MappingAt(addr uint64) *Mapping { return l.published().find(addr) }
+// MappingAt implements LibraryState. The trap tells of libraries when they are ready: code of
+// theirs that chooses functions has run before.
+func (l *liveLibraries) MappingAt(addr uint64) *Mapping {
+	m := l.published().find(addr)
+	if m == nil && l.again.CompareAndSwap(true, false) && l.Update() == nil {
+		m = l.published().find(addr)
+	}
+	return m
+}
 
 // Libraries implements LibraryState.
 func (l *liveLibraries) Libraries() []Library { return l.published().Libraries() }
@@ -182,6 +194,9 @@ func (l *liveLibraries) TrapAddress() uint64 {
 
 // OnLibraryChange implements LibraryNotifier.
 func (p *ProcDebug) OnLibraryChange(f LibraryFunc) {
+	if f == nil {
+		return
+	}
 	p.libs.mu.Lock()
 	p.libs.listeners = append(p.libs.listeners, f)
 	p.libs.mu.Unlock()
@@ -221,6 +236,18 @@ func (p *ProcDebug) setTrap() error {
 			tr, err = newLibraryTrap(p.pid, tids[0], site)
 		}
 	}
+	if tr != nil {
+		l.mu.Lock()
+		l.trap = tr // so that it has its first stop, too
+		l.mu.Unlock()
+		if tr.ring != nil {
+			go p.wakeTracer(tr)
+		}
+		if err = tr.arm(); err != nil {
+			tr.close()
+			tr = nil
+		}
+	}
 	if err != nil {
 		err = fmt.Errorf("process %d: %w", p.pid, err)
 	} else {
@@ -232,8 +259,10 @@ func (p *ProcDebug) setTrap() error {
 	l.mu.Lock()
 	l.trap, l.trapErr, l.wanted = tr, err, true
 	l.mu.Unlock()
-	if tr != nil && tr.ring != nil {
-		go p.wakeTracer(tr)
+	select {
+	case <-p.ended: // nobody else will close it
+		p.closeTrap(l.dropTrap(false))
+	default:
 	}
 	return err
 }
@@ -296,9 +325,11 @@ func (e *engine) interrupted(t *tracee) {
 
 // tellLibraries brings the libraries up to date and tells the listeners while
 // the thread t, which has just changed them, stands. On the engine's
-// goroutine; the telling is done by another, between walks. With exec set, t
+// goroutine; the telling is done by another, between walks. A walk that has begun, and only
+// then stops the thread, does not go by the list that there was. With exec set, t
 // has replaced the program, and the trap with it.
 func (p *ProcDebug) tellLibraries(t *tracee, exec bool) {
+	p.libs.stale.Store(true)
 	ts := []*tracee{t}
 	hold(ts)
 	go func() {
@@ -319,7 +350,10 @@ func (p *ProcDebug) changeLibraries(tid ThreadID, exec bool) {
 			l.trap = nil
 			l.mu.Unlock()
 		}
-		if l.wanted {
+		l.mu.Lock()
+		wanted := l.wanted
+		l.mu.Unlock()
+		if wanted {
 			p.setTrap()
 		}
 	}

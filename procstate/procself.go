@@ -24,7 +24,7 @@ type ProcSelf struct {
 	arch *Arch
 	pid  int
 	exe  string
-	libs selfLibraries
+	libs liveLibraries
 
 	probes liveProbes
 	state  selfState
@@ -60,7 +60,7 @@ func NewProcSelf() (*ProcSelf, error) {
 	if err != nil {
 		exe = ""
 	}
-	return &ProcSelf{arch: a, pid: os.Getpid(), exe: exe, libs: selfLibraries{liveLibraries: liveLibraries{pid: os.Getpid()}}}, nil
+	return &ProcSelf{arch: a, pid: os.Getpid(), exe: exe, libs: liveLibraries{pid: os.Getpid()}}, nil
 }
 
 // Arch implements ProcessState.
@@ -82,25 +82,6 @@ func (p *ProcSelf) Threads() ([]ThreadID, error) {
 
 // Libraries implements ProcessState.
 func (p *ProcSelf) Libraries() LibraryState { return &p.libs }
-
-// selfLibraries are the libraries of the own process. They are read again when
-// a walk meets code that none of them holds.
-type selfLibraries struct {
-	liveLibraries
-	again bool // may be read again in this walk
-}
-
-// MappingAt implements LibraryState.
-func (l *selfLibraries) MappingAt(addr uint64) *Mapping {
-	m := l.liveLibraries.MappingAt(addr)
-	if m == nil && l.again {
-		l.again = false
-		if l.Update() == nil {
-			m = l.liveLibraries.MappingAt(addr)
-		}
-	}
-	return m
-}
 
 // SetProbes has each walk ask what uretprobes have replaced on the stack, see
 // [ProcDebug.SetProbes].
@@ -148,7 +129,7 @@ func (p *ProcSelf) takeState(tid ThreadID) error {
 	if err := p.libs.refreshOnce(); err != nil {
 		return err
 	}
-	p.libs.again = true
+	p.libs.again.Store(true)
 	p.probes.look(p.tid)
 	return nil
 }

@@ -28,9 +28,9 @@ func (c LibraryChange) String() string {
 
 // LibraryListener is implemented by steppers and groups that want to know of
 // libraries that come and go while somebody holds a Walker that uses them. They are
-// told between walks, perhaps by another goroutine than the Walker's; what a stepper keeps
-// for its walks, and its ranges in the group, it may change then. Who walks
-// nothing is told by [procstate.LibraryNotifier] itself.
+// told between walks, perhaps by another goroutine than the Walker's: what a stepper keeps
+// for its walks, and its ranges in the group, it may change then, but it must not walk. Who
+// walks nothing is told by [procstate.LibraryNotifier] itself.
 type LibraryListener interface {
 	// LibraryChanged is told of each library that w's process loads or unloads.
 	LibraryChanged(w *Walker, lib procstate.Library, change LibraryChange)
