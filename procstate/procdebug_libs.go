@@ -23,7 +23,8 @@ type LibraryNotifier interface {
 	// walk. It is called from a goroutine of the ProcessState's own, or from
 	// that which is about to walk. Where [ProcDebug.LibraryTrap] returns nil,
 	// the thread that loads a library waits for f before it runs the library's
-	// code; elsewhere f is called when the next walk begins. Libraries that
+	// code, but for code that chooses functions (STT_GNU_IFUNC) when a program starts;
+	// elsewhere f is called when the next walk begins. Libraries that
 	// were there before are not told of.
 	OnLibraryChange(f LibraryFunc)
 }
@@ -204,7 +205,7 @@ func (p *ProcDebug) OnLibraryChange(f LibraryFunc) {
 
 // TrapLibraries has the target stop for a moment whenever it loads or unloads
 // libraries, so that LibraryState is up to date and listeners have been told
-// before code of a new library runs. Without it, the list is read again, and
+// before code of a new library runs, but for what LibraryNotifier says. Without it, the list is read again, and
 // they are told, before each walk. ErrNoLibraryTrap: the program has no loader.
 func (p *ProcDebug) TrapLibraries() error {
 	l := &p.libs
