@@ -42,6 +42,7 @@ type ProcDebug struct {
 	probes liveProbes
 
 	exe       atomic.Pointer[string]
+	walked    ThreadID    // see WalkedThread
 	otherArch atomic.Bool // exec has changed the architecture
 	letGone   atomic.Bool // by Detach
 

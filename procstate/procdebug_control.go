@@ -194,6 +194,10 @@ func (p *ProcDebug) BeforeWalk(tid ThreadID) error {
 	return err
 }
 
+// WalkedThread tells the Walker which thread BeforeWalk has stopped last, where the default
+// one was asked for.
+func (p *ProcDebug) WalkedThread() ThreadID { return p.walked }
+
 // SetProbes has each walk, and each capture with no other source, ask what
 // uretprobes have replaced on the stacks of the threads, which only the kernel
 // knows: the reader for that is package loader's ProbeReader. Where nobody is
@@ -221,6 +225,7 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 	if err != nil {
 		return err
 	}
+	p.walked = tid
 	p.mem.reset(true)
 	if !mapsRead {
 		err = p.libs.refresh()

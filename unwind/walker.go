@@ -129,12 +129,21 @@ func (w *Walker) initialFrame(tid procstate.ThreadID, f *Frame) error {
 		f.Flags &^= Interrupted
 		f.PCLocation, f.SPLocation, f.FPLocation = Location{}, Location{}, Location{} // the registers have gone on
 	} else if tid == procstate.DefaultThread { // of which there may be another at the next walk
-		if tids, err := w.proc.Threads(); err == nil && len(tids) > 0 {
-			tid = tids[0]
-		}
+		tid = w.defaultThread()
 	}
 	f.Thread = tid
 	return nil
+}
+
+// defaultThread returns which thread is the default one in a walk.
+func (w *Walker) defaultThread() procstate.ThreadID {
+	if p, ok := w.proc.(interface{ WalkedThread() procstate.ThreadID }); ok {
+		return p.WalkedThread()
+	}
+	if tids, err := w.proc.Threads(); err == nil && len(tids) > 0 {
+		return tids[0]
+	}
+	return procstate.DefaultThread
 }
 
 // inCall is implemented by a ProcessState whose threads are in a call when
