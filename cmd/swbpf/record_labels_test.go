@@ -114,6 +114,10 @@ func TestRecordLabels(t *testing.T) {
 		if len(pids) == 0 || len(pids) > c.processes {
 			t.Errorf("--cgroup %s: samples of %d processes, want %d", c.cgroup, len(pids), c.processes)
 		}
+		out, err := exec.Command(swbpf(t), "walk", "--cgroup", c.cgroup).CombinedOutput()
+		if n := strings.Count("\n"+string(out), "\nprocess "); err != nil || n != c.processes {
+			t.Errorf("walk --cgroup %s: %d processes, want %d: %v\n%s", c.cgroup, n, c.processes, err, out)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -103,8 +104,15 @@ func (r *recorder) start(reads bool) error {
 	if event.IsOffCPU() || event.IsWall() {
 		cfg.RingBytes = switchRing
 	}
-	if cfg.Cgroups, err = cgroupsOf(o.cgroups); err != nil {
-		return err
+	if len(o.cgroups) > 0 {
+		cgroups, err := loader.OpenCgroups()
+		if err != nil {
+			return err
+		}
+		cfg.Cgroups, err = cgroupsOf(cgroups, o.cgroups)
+		if err = errors.Join(err, cgroups.Close()); err != nil {
+			return err
+		}
 	}
 	if len(o.command) > 0 {
 		if r.command, err = loader.StartCommand(o.command); err != nil {
@@ -163,15 +171,7 @@ func (r *recorder) start(reads bool) error {
 }
 
 // cgroupsOf returns the IDs of the cgroups of these names.
-func cgroupsOf(names []string) (ids []uint64, err error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
-	cgroups, err := loader.OpenCgroups()
-	if err != nil {
-		return nil, err
-	}
-	defer cgroups.Close()
+func cgroupsOf(cgroups *loader.Cgroups, names []string) (ids []uint64, err error) {
 	for _, name := range names {
 		found, err := cgroups.Find(name)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,6 +38,7 @@ const maxWalkFrames = 1_000_000
 // walkOptions are the flags of walk.
 type walkOptions struct {
 	pids    []int
+	cgroups []string
 	tids    tidsValue
 	json    bool
 	symbols string
@@ -56,7 +58,7 @@ type walkOptions struct {
 func newWalkCommand() *cobra.Command {
 	o := &walkOptions{symbols: "yes", goes: "yes"}
 	c := &cobra.Command{
-		Use:   "walk PID... | --core FILE",
+		Use:   "walk PID... | --cgroup NAME | --core FILE",
 		Short: "Print the stacks of running processes or of a core file",
 		Long: `Walk stops all threads of a process together, for as long as it takes to copy
 their registers and live stacks, sets them going again, and then walks the
@@ -104,6 +106,7 @@ or not walked.`,
   swbpf walk 4711 --tid 4715           one thread; only that one is stopped
   swbpf walk 4711 --symbols functions  in a quarter of the time, without lines
   swbpf walk 4711 --json               for programs
+  swbpf walk --cgroup nginx            all processes of a service or container
   swbpf walk 4711 --watch 1s           what is it stuck in?
   swbpf walk 4711 --goroutines=no      only threads, of a Go program
   swbpf walk 4711 --locals             with parameters and local variables
@@ -118,6 +121,7 @@ or not walked.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
+	f.StringArrayVar(&o.cgroups, "cgroup", nil, "walk the processes that are in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
 	f.Var(&o.tids, "tid", "walk these threads only")
 	f.BoolVar(&o.json, "json", false, "write one JSON object per process")
 	f.StringVar(&o.symbols, "symbols", "yes", "`what` to look up: yes, functions (no lines, no inlined calls) or no, which is faster")
@@ -149,7 +153,9 @@ func (o *walkOptions) check(args []string) error {
 		return fmt.Errorf("--goroutines is yes, all or no, not %q", o.goes)
 	case o.core != "" && len(o.pids) > 0:
 		return errors.New("a process ID or --core, not both")
-	case o.core == "" && len(o.pids) == 0:
+	case len(o.cgroups) > 0 && (o.core != "" || len(o.pids) > 0):
+		return errors.New("--cgroup excludes process IDs and --core")
+	case o.core == "" && len(o.pids) == 0 && len(o.cgroups) == 0:
 		return errors.New("which process? Give its ID, or --core FILE\nSee 'swbpf walk --help'")
 	case o.core == "" && o.exe != "":
 		return errors.New("--exe goes with --core")
@@ -161,8 +167,11 @@ func (o *walkOptions) check(args []string) error {
 		return fmt.Errorf("--args and --locals do not go with --symbols=%s", o.symbols)
 	case !o.args && !o.locals && o.stop != 0:
 		return errors.New("--stop-limit goes with --args or --locals")
-	case len(o.tids) > 0 && len(o.pids) > 1:
+	case len(o.tids) > 0 && (len(o.pids) > 1 || len(o.cgroups) > 0):
 		return errors.New("--tid goes with one process ID")
+	}
+	if err := o.findProcesses(); err != nil {
+		return err
 	}
 	names, err := o.names.options()
 	if err != nil {
@@ -172,6 +181,32 @@ func (o *walkOptions) check(args []string) error {
 	o.symbolizer = symbols.New(names)
 	stackwalk.SetSymbolReader(func(p procstate.ProcessState) unwind.SymbolLookup { return o.symbolizer.Process(p) })
 	return nil
+}
+
+// findProcesses looks for the processes of --cgroup.
+func (o *walkOptions) findProcesses() error {
+	if len(o.cgroups) == 0 {
+		return nil
+	}
+	cgroups, err := loader.OpenCgroups()
+	if err != nil {
+		return err
+	}
+	defer cgroups.Close()
+	ids, err := cgroupsOf(cgroups, o.cgroups)
+	if err != nil {
+		return err
+	}
+	if o.pids = cgroups.PIDs(ids); len(o.pids) == 0 {
+		return fmt.Errorf("cgroup %s: there is no process in it", strings.Join(o.cgroups, ", "))
+	}
+	return nil
+}
+
+// hasLeft reports whether an error says that a process that was found by its cgroup has
+// ended since.
+func (o *walkOptions) hasLeft(err *exitError) bool {
+	return len(o.cgroups) > 0 && (err.code == exitNoProcess || err.code == exitZombie)
 }
 
 func (o *walkOptions) run(w io.Writer) (err error) {
@@ -206,7 +241,11 @@ func (o *walkOptions) run(w io.Writer) (err error) {
 	for _, pid := range o.pids {
 		pw, err := walkLive(o, pid)
 		if err != nil {
-			err = walkError(err)
+			failed := walkError(err)
+			if o.hasLeft(failed) {
+				continue
+			}
+			err = failed
 		} else {
 			if written && !o.json {
 				fmt.Fprintln(out)
