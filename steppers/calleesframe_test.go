@@ -108,7 +108,7 @@ func TestGivenTargets(t *testing.T) {
 			from = max(from, start)
 			return code[min(from-start, uint64(len(code))):min(end-start, uint64(len(code)))], from
 		}
-		return new(framePaths).layoutBehind(procstate.AMD64, read, start, false, func(*isa.Inst, uint64) bool { return false }, false)
+		return new(framePaths).layoutBehind(procstate.AMD64, read, start, false, &madeWays{setsFrame: func(*isa.Inst, uint64) bool { return false }}, false)
 	}
 	found := foundLayout{layout: FrameLayout{Type: NoFrame, State: UnsetFrame, SP: 0x38, FP: -1, RA: 8}, ok: true}
 	for name, test := range map[string]struct {

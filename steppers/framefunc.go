@@ -134,8 +134,15 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 			*out = unwind.Frame{}
 		}
 		return v, err
-	case m.Image != nil || l.Type == NoFrame: // there is code, and it does not show a frame pointer
-		return unwind.NotMe, nil
+	}
+	if m.Image != nil || l.Type == NoFrame {
+		return unwind.NotMe, nil // there is code, and it does not show a frame pointer
+	}
+	if v, err := s.walkBeside(w, m, in, out); v != unwind.NotMe {
+		return v, err
+	}
+	*out = unwind.Frame{}
+	switch {
 	case !fpKnown:
 		return unwind.NotMe, nil
 	case !lent:
@@ -189,6 +196,37 @@ func (s *FrameFunc) walkKnown(w *unwind.Walker, m *procstate.Mapping, in, out *u
 		s.kept.carryAll(w, m, in, out)
 	}
 	return v, err
+}
+
+// walkBeside walks through a frame whose code leads to where is not known, as that which
+// stands behind it does, see madeFrames.beside.
+func (s *FrameFunc) walkBeside(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) (unwind.Verdict, error) {
+	a, ok := s.helper.(*FrameAnalyzer)
+	if !ok {
+		return unwind.NotMe, nil
+	}
+	l, ok := a.made.beside(w, m, in)
+	if !ok {
+		return unwind.NotMe, nil
+	}
+	v, err := walkLayout(w, in, out, &l)
+	if v == unwind.Success && followsIndirectCall(w, out.PC(), s.buf[:]) {
+		out.Flags |= unwind.Heuristic
+		return v, err
+	}
+	return unwind.NotMe, nil
+}
+
+// followsIndirectCall reports whether pc lies behind a call, in a file, to where code that is in
+// none may be. buf is for the code.
+func followsIndirectCall(w *unwind.Walker, pc uint64, buf []byte) bool {
+	m := w.MappingAt(pc - 1)
+	if m == nil || m.Image == nil {
+		return false
+	}
+	n := min(maxCallLen, pc-m.Start)
+	_, direct, ok := callBefore(w.Arch(), readCode(w, m, pc-n, buf[:n]), pc)
+	return ok && !direct
 }
 
 // walkLayout walks through a frame that the helper has described.

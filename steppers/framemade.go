@@ -12,6 +12,7 @@ import (
 // madeFrames is what a FrameAnalyzer knows of code that was made at run time and is in no
 // file, and what it finds that out with.
 type madeFrames struct {
+	tables  *unwind.Tables // of files that it goes on in; nil: none yet
 	layouts [1 << seenBits]madeLayout
 	callees [1 << calleeBits]madeCallee
 	window  []byte // around a frame's PC
@@ -33,7 +34,12 @@ type madeLayout struct {
 	// by is a register that the layout hangs by, NoReg for none, and value what it holds.
 	by    procstate.Reg
 	value uint64
+
+	failed uint8 // how often nothing was found: other registers, and memory, may tell more
 }
+
+// maxFailed is how often a layout that was not found is looked for again.
+const maxFailed = 8
 
 // madeCallee is a slot of the direct-mapped cache of whether functions set up the frames
 // of their callers. It holds as long as the code around is the same.
@@ -78,12 +84,19 @@ func (k *madeFrames) layoutAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 		sum = maphash.Bytes(codeSeed, code)
 	}
 	s := &k.layouts[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
-	if s.pc != f.PC() || s.code != sum || s.interrupted != interrupted || s.value != f.Regs.Raw(s.by) {
+	same := s.pc == f.PC() && s.code == sum && s.interrupted == interrupted
+	if !same || s.value != f.Regs.Raw(s.by) || s.failed > 0 && s.failed < maxFailed {
 		if hashed {
 			code = k.readWindow(w, m, from, n)
 		}
+		failed := uint8(0)
 		l, by := k.analyze(w, f, code, from)
-		*s = madeLayout{f.PC(), sum, interrupted, l, by, f.Regs.Raw(by)}
+		if l.State == UnknownState {
+			if failed = 1; same {
+				failed = min(s.failed+1, maxFailed)
+			}
+		}
+		*s = madeLayout{f.PC(), sum, interrupted, l, by, f.Regs.Raw(by), failed}
 	}
 	return s.layout
 }
@@ -130,8 +143,21 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 	// Where the function's start tells without a call on the way, ways out behind one
 	// tell nothing more: see agreed.
 	direct := before.ok && !before.passes && before.layout.State != UnknownState
-	behind := k.paths.layoutBehind(w.Arch(), read, f.PC(), !interrupted, setsFrame, direct)
-	l = agreed(&before, &behind)
+	ways := madeWays{setsFrame: setsFrame, rowAt: func(pc uint64) (unwind.Row, bool) { return k.rowAt(w, pc) }}
+	reads := 0
+	ways.word = func(addr uint64) (uint64, bool) {
+		const most = 64 // words of memory
+		if reads++; reads > most {
+			return 0, false
+		}
+		return wordNow(w, addr)
+	}
+	behind := k.paths.layoutBehind(w.Arch(), read, f.PC(), !interrupted, &ways, direct)
+	if l = agreed(&before, &behind); l.State == UnknownState && !k.paths.differ {
+		k.code, ways.regs, by = k.code[:0], &f.Regs, procstate.NoReg
+		behind = k.paths.layoutBehind(w.Arch(), read, f.PC(), !interrupted, &ways, direct)
+		l = agreed(&before, &behind)
+	}
 	if l.State == UnknownState && (interrupted && beforeFrame(w.Arch(), code, int(addr-from)) ||
 		lendsFP(w, read, f.PC(), from, from+uint64(len(code)))) {
 		l.Type = NoFrame
@@ -157,6 +183,19 @@ func (k *madeFrames) afterPrologue(a *procstate.Arch, code []byte, from, addr ui
 		}
 	}
 	return foundLayout{}
+}
+
+// rowAt returns the row of code of a file.
+func (k *madeFrames) rowAt(w *unwind.Walker, pc uint64) (row unwind.Row, ok bool) {
+	m := w.MappingAt(pc)
+	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
+		return row, false
+	}
+	if k.tables == nil {
+		k.tables = unwind.NewTables()
+	}
+	row, _, _, err := k.tables.For(m.Image).Row(pc - m.Bias)
+	return row, err == nil
 }
 
 // setsCallersFrame is framePaths.setsCallersFrame. The answer is kept where it follows

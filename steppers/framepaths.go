@@ -90,12 +90,10 @@ type pathState struct {
 	width   int32  // bytes of a word
 	written uint64 // the registers that have been, bit by bit
 
-	// given is what the code has set a register to, the last time that that was what
-	// may be an address; one of 0 is none.
-	given struct {
-		reg  procstate.Reg
-		addr uint64
-	}
+	// known is what the code has set registers to, 0 where that is not known; has has a bit for
+	// each where it is. Where one of word is set, it is what is at that address.
+	known     [procstate.MaxRegs]uint64
+	has, word uint64
 }
 
 // Bounds of the paths that are followed from one instruction, in files, which have
@@ -120,14 +118,24 @@ type framePaths struct {
 	left int         // instructions that may still be looked at
 
 	ended func(*pathState) // called at returns
-	// setsFrame, if not nil, tells whether a call is of a function that sets up its
-	// caller's frame, given the registers that have been written since the path began.
-	// Such a call ends the path like a return.
-	setsFrame func(in *isa.Inst, written uint64) bool
+	made  *madeWays        // nil for code of files
 
 	found  FrameLayout
 	any    bool
 	differ bool
+}
+
+// madeWays is what tells of the ways out of code that is in no file. The last three may be nil.
+type madeWays struct {
+	// setsFrame tells whether a call is of a function that sets up its caller's frame, given
+	// the registers that have been written since the path began. Such a call ends the path
+	// like a return.
+	setsFrame func(in *isa.Inst, written uint64) bool
+
+	rowAt func(pc uint64) (row unwind.Row, ok bool) // for code of a file
+	word  func(addr uint64) (v uint64, ok bool)     // of memory as it is now
+
+	regs *procstate.Regs // what registers hold where the paths begin; nil: nothing is known
 }
 
 // addrSet is a set of addresses other than 0. The zero value is empty.
@@ -184,18 +192,20 @@ const (
 	pathBefore = 512
 	pathBehind = 2 << 10
 	maxWindows = 8
+
+	maxMadeWindows = 32 // the same of code that is in no file
 )
 
 // layoutBehind finds the layout at an instruction by the code from there on;
-// returned tells that it is where a call returns to, which is under way. setsFrame is
-// for code in no file, whose functions may have others set up their frames. With direct,
+// returned tells that it is where a call returns to, which is under way. made is
+// for code in no file, else nil. With direct,
 // only ways without a call count. p is empty, or was used for that before.
-func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64, returned bool, setsFrame func(*isa.Inst, uint64) bool, direct bool) foundLayout {
+func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64, returned bool, made *madeWays, direct bool) foundLayout {
 	p.begin(a, read, maxPathInsts)
-	p.setsFrame = setsFrame
+	p.made = made
 	p.ended = p.leave
 	most := maxPathCalls
-	if setsFrame != nil {
+	if made != nil {
 		p.left, most = maxMadeInsts, maxMadeCalls
 	}
 	if direct {
@@ -204,12 +214,19 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 	if returned && startsFunction(a, p.codeAt(pc)) {
 		return foundLayout{} // it does not return
 	}
-	if !returned && setsFrame != nil && p.lendsFrame(pc) {
+	if !returned && made != nil && p.lendsFrame(pc) {
 		return foundLayout{} // FP is another's
 	}
 	first := firstState(a, pc)
 	if a.LR != procstate.NoReg && !returned {
 		first.regs[a.LR] = pathValue{base: pathLR}
+	}
+	if made != nil && made.regs != nil {
+		for r := range procstate.Reg(a.NumRegs) {
+			if v, ok := made.regs.Value(r); ok && r != a.SP && r != a.PC {
+				first.knows(r, v, false)
+			}
+		}
 	}
 	p.now = append(p.now, first)
 	calls := 0
@@ -332,7 +349,7 @@ func (p *framePaths) codeAt(addr uint64) []byte {
 			return c.bytes[o:]
 		}
 	}
-	if len(p.code) >= maxWindows {
+	if n := len(p.code); n >= maxMadeWindows || n >= maxWindows && p.made == nil {
 		return nil
 	}
 	b, start := p.read(addr-min(addr, pathBefore), addr, addr+pathBehind)
@@ -353,25 +370,38 @@ func (p *framePaths) followLast() {
 // follow follows a path to its end or to a fork.
 func (p *framePaths) follow(s *pathState) {
 	var in isa.Inst
-	for p.left > 0 && p.seen.add(s.pc) {
+	for p.left > 0 && p.seen.add(p.place(s)) {
 		p.left--
 		if !decode(p.arch, p.codeAt(s.pc), s.pc, &in) {
 			return
 		}
+		p.readFor(s, &in)
+		if in.Flow == isa.IndirectJump {
+			through := in.Target != 0 || in.Word && in.Base < procstate.MaxRegs && s.known[in.Base] != 0 && s.word>>in.Base&1 == 0
+			to := p.jumpsTo(s, &in)
+			switch {
+			case to != 0:
+				s.pc = to
+				if p.inFile(s) {
+					return
+				}
+				continue
+			case through && (p.made == nil || p.made.regs == nil): // a tail call
+				p.ended(s)
+			}
+			return
+		}
 		switch {
-		case in.Flow == isa.Return, in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && (in.Target != 0 || in.Word && s.given.addr != 0 && in.Base == s.given.reg):
+		case in.Flow == isa.Return:
 			p.ended(s)
 			return
-		case p.setsFrame != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && p.setsFrame(&in, s.written):
+		case p.made != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && p.made.setsFrame(&in, s.written):
 			p.ended(s) // the return address is where it would be at a return
 			return
-		case in.Flow == isa.IndirectJump && s.given.addr != 0 && in.Reg == s.given.reg:
-			s.pc = s.given.addr
-			continue
 		case in.Ends() && in.Flow != isa.Jump:
 			return
 		}
-		if fp := s.regs[p.arch.FP]; p.setsFrame != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && fp.base == pathSP && !fp.inMemory {
+		if fp := s.regs[p.arch.FP]; p.made != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && fp.base == pathSP && !fp.inMemory {
 			return // perhaps with the frame of the function that is called, see lentFrame
 		}
 		s.apply(p.arch, &in)
@@ -379,10 +409,15 @@ func (p *framePaths) follow(s *pathState) {
 		switch in.Flow {
 		case isa.Jump:
 			s.pc = in.Target
+			if p.inFile(s) {
+				return
+			}
 		case isa.CondJump:
 			taken := *s
 			taken.pc = in.Target
-			p.now = append(p.now, taken)
+			if !p.inFile(&taken) {
+				p.now = append(p.now, taken)
+			}
 		case isa.Call, isa.IndirectCall, isa.Syscall:
 			if p.arch == procstate.I386 && in.Flow != isa.Syscall && !in.Kernel {
 				s.regs[p.arch.SP] = pathValue{} // the function may take its arguments off the stack
@@ -393,6 +428,84 @@ func (p *framePaths) follow(s *pathState) {
 			return
 		}
 	}
+}
+
+// place is what a path comes to once: an instruction or, where a jump may lead on by what a
+// register holds that calls preserve, that with the registers that are known.
+func (p *framePaths) place(s *pathState) uint64 {
+	if p.made == nil {
+		return s.pc
+	}
+	return s.pc + s.has&p.arch.CalleeSaved*0x9e3779b97f4a7c15
+}
+
+// jumpsTo returns where an indirect jump leads, 0 when that is not known.
+func (p *framePaths) jumpsTo(s *pathState, in *isa.Inst) (to uint64) {
+	if in.Target != 0 {
+		return p.wordAt(in.Target)
+	}
+	s.apply(p.arch, in)
+	reg := in.Reg
+	if reg == procstate.NoReg && in.Word {
+		reg = isa.Temp
+	}
+	if reg < procstate.MaxRegs {
+		if to = s.known[reg]; to != 0 && s.word>>reg&1 != 0 {
+			to = p.wordAt(to)
+		}
+	}
+	return to
+}
+
+// wordAt returns a word of memory as it is now, 0 where that is not known.
+func (p *framePaths) wordAt(addr uint64) (v uint64) {
+	if p.made != nil && p.made.word != nil {
+		v, _ = p.made.word(addr)
+	}
+	return v
+}
+
+// readFor reads the words that an instruction loads from or adds to, where registers are
+// known.
+func (p *framePaths) readFor(s *pathState, in *isa.Inst) {
+	if p.made == nil || p.made.regs == nil {
+		return
+	}
+	for i := range in.Ops[:in.NumOps] {
+		if op := &in.Ops[i]; (op.Kind == isa.Load || op.Kind == isa.Set && op.Imm != 0) && op.Src < procstate.MaxRegs && s.word>>op.Src&1 != 0 {
+			s.knows(op.Src, p.wordAt(s.known[op.Src]), false)
+		}
+	}
+}
+
+// inFile reports whether a path that has jumped goes on in a function of a file, in its
+// frame, which its row tells.
+func (p *framePaths) inFile(s *pathState) bool {
+	if p.made == nil || p.made.rowAt == nil {
+		return false
+	}
+	row, ok := p.made.rowAt(s.pc)
+	if !ok || row.CFA.Kind != unwind.InReg || row.CFA.Reg >= procstate.MaxRegs || row.Signal {
+		return false
+	}
+	cfa := s.regs[row.CFA.Reg].plus(row.CFA.Offset)
+	ra, ok1 := s.restored(cfa, &row.Regs[row.RA], procstate.Reg(row.RA))
+	fp, ok2 := s.restored(cfa, &row.Regs[p.arch.FP], p.arch.FP)
+	if ok1 && ok2 {
+		p.leaveWith(cfa, ra, fp)
+	}
+	return ok1 && ok2
+}
+
+// restored returns what a register of the caller has by the rule of a row.
+func (s *pathState) restored(cfa pathValue, rule *unwind.RegRule, reg procstate.Reg) (v pathValue, ok bool) {
+	switch rule.Kind {
+	case unwind.AtOffset:
+		return s.wordAt(cfa.plus(rule.Offset)), true
+	case unwind.Unspecified, unwind.SameValue:
+		return s.regs[min(reg, procstate.MaxRegs-1)], reg < procstate.MaxRegs
+	}
+	return v, false
 }
 
 // leave takes the layout from the state at a return, or at a jump to another
@@ -407,6 +520,12 @@ func (p *framePaths) leave(s *pathState) {
 	} else {
 		ra = s.regs[a.LR]
 	}
+	p.leaveWith(cfa, ra, fp)
+}
+
+// leaveWith takes the layout from where the CFA is, and from the return address and the
+// caller's frame pointer.
+func (p *framePaths) leaveWith(cfa, ra, fp pathValue) {
 	l := FrameLayout{SP: -1, FP: -1}
 	var ok1, ok2 bool
 	switch {
@@ -482,17 +601,37 @@ func (s *pathState) store(at, v pathValue, size int32) {
 	}
 }
 
-// give notes what a register is written by.
-func (s *pathState) give(reg procstate.Reg, op *isa.Op) {
-	const lowest = 64 << 10 // address of code
-	switch {
-	case op.Kind == isa.Const && uint64(op.Imm) >= lowest:
-		s.given.reg, s.given.addr = reg, uint64(op.Imm)
-	case reg != s.given.reg:
-	case op.Kind == isa.Set && op.Src == reg:
-		s.given.addr += uint64(op.Imm)
-	default:
-		s.given.addr = 0
+// know notes what an instruction sets a register to.
+func (p *pathState) know(op *isa.Op) {
+	v, word := uint64(0), false
+	switch src := p.known[op.Src]; op.Kind {
+	case isa.Const:
+		v = uint64(op.Imm)
+	case isa.Set:
+		if word = p.word>>op.Src&1 != 0; src != 0 && (!word || op.Imm == 0) {
+			v = src + uint64(op.Imm)
+		}
+	case isa.Load:
+		if word = true; src != 0 && p.word>>op.Src&1 == 0 {
+			v = src + uint64(op.Imm)
+		}
+	}
+	p.knows(op.Dst, v, word)
+}
+
+// knows notes that a register is v, or what is there.
+func (p *pathState) knows(reg procstate.Reg, v uint64, word bool) {
+	if p.width == 4 {
+		v = uint64(uint32(v))
+	}
+	p.known[reg] = v
+	p.has &^= 1 << reg
+	p.word &^= 1 << reg
+	if v != 0 {
+		p.has |= 1 << reg
+	}
+	if word {
+		p.word |= 1 << reg
 	}
 }
 
@@ -507,12 +646,13 @@ func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 		switch op.Kind {
 		case isa.Store, isa.Scratch, isa.StoreIndexed, isa.Compare:
 		case isa.Swap:
-			s.written |= 1 << op.Src
-			s.give(op.Src, op)
-			fallthrough
+			s.written |= 1<<op.Src | 1<<op.Dst
+			v, word := s.known[op.Src], s.word>>op.Src&1 != 0
+			s.knows(op.Src, s.known[op.Dst], s.word>>op.Dst&1 != 0)
+			s.knows(op.Dst, v, word)
 		default:
 			s.written |= 1 << op.Dst
-			s.give(op.Dst, op)
+			s.know(op)
 		}
 		switch op.Kind {
 		case isa.Set:
@@ -536,9 +676,7 @@ func (s *pathState) apply(a *procstate.Arch, in *isa.Inst) {
 			if keep&(1<<r) == 0 {
 				s.regs[r] = pathValue{}
 				s.written |= 1 << r
-				if procstate.Reg(r) == s.given.reg {
-					s.given.addr = 0
-				}
+				s.knows(procstate.Reg(r), 0, false)
 			}
 		}
 	}

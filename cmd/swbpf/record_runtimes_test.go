@@ -54,6 +54,7 @@ func TestRecordRuntimes(t *testing.T) {
 		name, source, text string
 		command            []string // with SRC for the source
 		build              []string // makes SRC.exe
+		try                []string // what fails where the program lacks its compiler
 		percent            float64
 	}{
 		{name: "sbcl", source: "b.lisp", percent: 95, command: []string{"sbcl", "--script", "SRC"}, text: `
@@ -87,10 +88,31 @@ class B {
 	}
 }
 `},
+		{name: "ruby", source: "b.rb", percent: 99, try: []string{"ruby", "--yjit", "-e", "0"}, command: []string{"ruby", "--yjit", "SRC"}, text: `
+class Node
+  def initialize(l, r) = (@l, @r = l, r)
+  def size = @l ? 1 + @l.size + @r.size : 1
+end
+def tree(d) = d == 0 ? Node.new(nil, nil) : Node.new(tree(d - 1), tree(d - 1))
+def fib(n) = n < 2 ? n : fib(n - 1) + fib(n - 2)
+def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+finish = now + 2
+while now < finish
+  tree(8).size
+  fib(15)
+  (0...200).map { |i| i * 7919 % 1009 }.sort_by { |v| -v }.each_with_index { |v, i| "#{v}#{i}" }
+  200.times { |i| begin; [1].fetch(i); rescue IndexError; end }
+end
+`},
+		{name: "php", source: "function.php", percent: 97, try: phpJIT("function", "-v"), command: phpJIT("function", "SRC"), text: phpSource},
+		{name: "php", source: "tracing.php", percent: 97, try: phpJIT("tracing", "-v"), command: phpJIT("tracing", "SRC"), text: phpSource},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, err := exec.LookPath(test.name); err != nil {
 				t.Skip("not installed")
+			}
+			if len(test.try) > 0 && exec.Command(test.try[0], test.try[1:]...).Run() != nil {
+				t.Skip("no compiler in it")
 			}
 			src := filepath.Join(t.TempDir(), test.source)
 			if err := os.WriteFile(src, []byte(test.text), 0o600); err != nil {
@@ -114,6 +136,24 @@ class B {
 		})
 	}
 }
+
+// phpJIT is a command of PHP with the compiler of opcache.
+func phpJIT(mode string, args ...string) []string {
+	return append([]string{"php", "-d", "opcache.enable_cli=1", "-d", "opcache.file_update_protection=0", "-d", "opcache.jit_buffer_size=64M", "-d", "opcache.jit=" + mode}, args...)
+}
+
+// Its functions are compiled with one mode, and loops with the other.
+const phpSource = `<?php
+function fib($n) { return $n < 2 ? $n : fib($n - 1) + fib($n - 2); }
+class P { public function __construct(public int $x) {} function add(P $o): P { return new P($this->x + $o->x); } }
+for ($end = microtime(true) + 2; microtime(true) < $end;) {
+  fib(15);
+  for ($a = [], $i = 0; $i < 200; $i++) $a[] = $i * 7919 % 1009;
+  usort($a, fn($x, $y) => $y <=> $x);
+  for ($p = new P(0), $i = 0; $i < 200; $i++) $p = $p->add(new P($a[$i]));
+  foreach ($a as $v) { $h["k$v"] = ($h["k$v"] ?? 0) + strlen(str_repeat("ab", $v)); }
+}
+`
 
 // Methods of Java have their names without a word from it, compiled, inlined and interpreted:
 // each calls only what it calls in the source.

@@ -1,0 +1,201 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Code made at run time may run in the frame of a function of a file, and go on there, by
+// what it knows itself or by what registers hold and lead to.
+func TestWaysIntoFiles(t *testing.T) {
+	const (
+		start  = 0x100000
+		inFile = 0x200000 // with a frame of 0xa0 bytes; there is no CFI elsewhere
+		heap   = 0x300000
+	)
+	a := procstate.AMD64
+	row := unwind.Row{RA: uint8(a.PC)}
+	row.CFA = unwind.RegRule{Kind: unwind.InReg, Reg: a.SP, Offset: 0xa0}
+	row.Regs[a.PC] = unwind.RegRule{Kind: unwind.AtOffset, Offset: -8}
+	row.Regs[a.FP] = unwind.RegRule{Kind: unwind.AtOffset, Offset: -0x20}
+	memory := map[uint64]uint64{heap: inFile, heap + 8: start + 0x20, heap + 0x10: heap - 0x20, heap + 0x18: inFile + 8}
+	at := func(code []byte, regs *procstate.Regs) foundLayout {
+		read := func(from, addr, end uint64) ([]byte, uint64) {
+			if addr-start >= uint64(len(code)) {
+				return nil, addr
+			}
+			from = max(from, start)
+			return code[from-start : min(end-start, uint64(len(code)))], from
+		}
+		made := madeWays{
+			setsFrame: func(*isa.Inst, uint64) bool { return false },
+			rowAt:     func(pc uint64) (unwind.Row, bool) { return row, pc == inFile },
+			word:      func(addr uint64) (uint64, bool) { v, ok := memory[addr]; return v, ok },
+			regs:      regs,
+		}
+		return new(framePaths).layoutBehind(a, read, start, false, &made, false)
+	}
+	const r14, r15 = 14, 15
+	regs := new(procstate.Regs)
+	regs.Set(r14, heap)
+	regs.Set(r15, heap)
+	found := foundLayout{FrameLayout{Type: SaveFPOnlyFrame, State: HalfSetFrame, SP: 0xa0, FP: -1, RA: 8, SavedFP: 0x20}, true, false}
+	lower, behind := found, found
+	lower.layout.SP, behind.passes = 0x98, true
+	none := foundLayout{}
+	for name, test := range map[string]struct {
+		code []byte
+		regs *procstate.Regs
+		want foundLayout
+	}{
+		"jump":        {[]byte{0xe9, 0xfb, 0xff, 0x0f, 0}, nil, found},
+		"branch":      {[]byte{0x0f, 0x84, 0xfa, 0xff, 0x0f, 0, 0x0f, 0x0b}, nil, found},
+		"with a pop":  {[]byte{0x58, 0xe9, 0xfa, 0xff, 0x0f, 0}, nil, foundLayout{FrameLayout{Type: SaveFPOnlyFrame, State: HalfSetFrame, SP: 0xa8, FP: -1, RA: 8, SavedFP: 0x20}, true, false}},
+		"with a push": {[]byte{0x50, 0xe9, 0xfa, 0xff, 0x0f, 0}, nil, lower},
+		"no CFI":      {[]byte{0xe9, 0xfc, 0xff, 0x0f, 0}, nil, none},
+		"a word": {[]byte{
+			0x49, 0xbf, 0, 0, 0x30, 0, 0, 0, 0, 0, // movabs $heap,%r15
+			0x41, 0xff, 0x27, // jmp *(%r15)
+		}, nil, found},
+		"a word that leads to code": {[]byte{
+			0x49, 0xbf, 8, 0, 0x30, 0, 0, 0, 0, 0,
+			0x41, 0xff, 0x27,
+			0x20: 0xe9, 0xdb, 0xff, 0x0f, 0, // jmp inFile
+		}, nil, found},
+		"behind a call": {[]byte{
+			0x49, 0xbf, 0, 0, 0x30, 0, 0, 0, 0, 0,
+			0xe8, 0, 1, 0, 0, // call
+			0x41, 0xff, 0x27,
+		}, nil, behind},
+		"a register that calls do not preserve": {[]byte{
+			0x48, 0xb8, 0, 0, 0x30, 0, 0, 0, 0, 0, // movabs $heap,%rax
+			0xe8, 0, 1, 0, 0,
+			0xff, 0x20, // jmp *(%rax)
+		}, nil, none},
+		"known on one path, which comes second": {[]byte{
+			0x74, 0x06, //             je 8
+			0x41, 0xff, 0x27, //       2 jmp *(%r15)
+			0xcc, 0xcc, 0xcc,
+			0x49, 0xbf, 0, 0, 0x30, 0, 0, 0, 0, 0, // 8 movabs $heap,%r15
+			0xeb, 0xee, //             12 jmp 2
+		}, nil, found},
+		"a register":            {[]byte{0x41, 0xff, 0x27}, regs, found},
+		"a register, not known": {[]byte{0x41, 0xff, 0x27}, nil, none},
+		"a register, written":   {[]byte{0x4d, 0x89, 0xc7, 0x41, 0xff, 0x27}, regs, none}, // mov %r8,%r15
+		"memory": {[]byte{
+			0x4d, 0x8b, 0x7e, 0x10, // mov 0x10(%r14),%r15
+			0x49, 0x83, 0xc7, 0x20, // add $0x20,%r15
+			0x41, 0xff, 0x27,
+		}, regs, found},
+		"memory that cannot be read": {[]byte{0x4d, 0x8b, 0x7e, 0x20, 0x41, 0xff, 0x27}, regs, none},
+	} {
+		if got := at(test.code, test.regs); got != test.want {
+			t.Errorf("%s: %+v, want %+v", name, got, test.want)
+		}
+	}
+}
+
+// A stub that jumps to where a function tells it has the frame that what stands behind it
+// takes off, if a call in a file to anywhere has left its return address there.
+func TestBeside(t *testing.T) {
+	const code, base, sp = 0x200000, 0x7f0000000000, 0x7f0000000100
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := procstate.NewImages(0)
+	defer images.Close()
+	im := steptest.OpenFile(t, images, exe)
+	text, ok := im.Section(".text")
+	if !ok {
+		t.Fatal("no .text")
+	}
+	file := make([]byte, min(text.Size, 8<<20))
+	if err := im.ReadVaddr(file, text.Vaddr); err != nil {
+		t.Fatal(err)
+	}
+	// behind returns where a call returns to that is made by a register, or is not.
+	behind := func(want bool) uint64 {
+		for i := uint64(maxCallLen); i < uint64(len(file)); i++ {
+			if _, direct, ok := callBefore(procstate.AMD64, file[i-maxCallLen:i], text.Vaddr+i); ok && direct != want {
+				return text.Vaddr + i
+			}
+		}
+		t.Fatal("no such call")
+		return 0
+	}
+	var space procstate.AddressSpace
+	space.Insert(&procstate.Mapping{Start: code, End: code + 0x1000})
+	for _, s := range im.Segments() {
+		if text.Vaddr-s.Vaddr < s.Filesz {
+			space.Insert(&procstate.Mapping{Start: s.Vaddr, End: s.Vaddr + s.Filesz, Image: im})
+		}
+	}
+	stub := []byte{0x4c, 0x89, 0xe2, 0xe8, 0, 1, 0, 0, 0xff, 0xe0} // mov %r12,%rdx; call; jmp *%rax
+	const returned = 8
+	exit := []byte{0x5b, 0x41, 0x5c, 0x41, 0x5d, 0xc3}                  // pop %rbx; pop %r12; pop %r13; ret
+	other := []byte{0x5b, 0x41, 0x5c, 0xc3}                             // pop %rbx; pop %r12; ret
+	function := []byte{0x53, 0x90, 0x5b, 0xc3}                          // push %rbx; nop; pop %rbx; ret
+	framed := []byte{0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3}                // push %rbp; mov %rsp,%rbp; pop %rbp; ret
+	leaf := []byte{0x31, 0xc0, 0xc3}                                    // xor %eax,%eax; ret
+	branch := []byte{0x0f, 0x85, 0x40, 0, 0, 0, 0xe9, 0x00, 0x01, 0, 0} // jne; jmp
+	for name, test := range map[string]struct {
+		code  [][]byte
+		pc    uint64
+		ra    uint64
+		whole bool
+	}{
+		"stubs":                 {[][]byte{stub, exit, stub, stub, exit}, returned, behind(true), true},
+		"interrupted":           {[][]byte{stub, exit, stub, stub, exit}, 3, behind(true), true},
+		"branches":              {[][]byte{stub, branch, exit, branch, exit}, returned, behind(true), true},
+		"called by name":        {[][]byte{stub, exit, stub, stub, exit}, returned, behind(false), false},
+		"called by code":        {[][]byte{stub, exit, stub, stub, exit}, returned, code + returned, false},
+		"one way out":           {[][]byte{stub, exit}, returned, behind(true), false},
+		"ways that differ":      {[][]byte{stub, exit, other}, returned, behind(true), false},
+		"a function":            {[][]byte{stub, exit, function, exit}, returned, behind(true), false},
+		"a function that links": {[][]byte{stub, framed, exit, exit}, returned, behind(true), false},
+		"known ways":            {[][]byte{branch, exit, exit}, 0, behind(true), false},
+		"no frame":              {[][]byte{stub, leaf, leaf}, returned, behind(true), false},
+	} {
+		made := slices.Concat(test.code...)
+		made = append(made, make([]byte, 0x1000-len(made))...)
+		for i := len(slices.Concat(test.code...)); i < len(made); i++ {
+			made[i] = breakpointAMD64
+		}
+		stack := make([]byte, 0x200)
+		put := func(at, v uint64) { binary.LittleEndian.PutUint64(stack[at-base:], v) }
+		put(sp, test.ra)
+		put(sp+8, test.ra)
+		put(sp+16, test.ra)
+		put(sp+24, test.ra)
+		regs := new(procstate.Regs)
+		regs.Set(procstate.AMD64.PC, code+test.pc)
+		regs.Set(procstate.AMD64.SP, sp)
+		if test.pc == returned {
+			const callee = 0xf00 // which has no frame
+			made[callee] = 0xc3
+			put(sp-8, code+returned)
+			regs.Set(procstate.AMD64.PC, code+callee)
+			regs.Set(procstate.AMD64.SP, sp-8)
+		}
+		s := procstate.NewSnapshot(procstate.AMD64, 1, "", &space)
+		s.Reset(1, regs, []procstate.Region{{Addr: base, Data: stack}, {Addr: code, Data: made}})
+		frames, err := unwind.NewWalker(s, unwind.NewGroup(NewFrameFunc(nil)), nil).WalkStack(nil, procstate.DefaultThread)
+		if test.pc == returned && len(frames) > 0 {
+			frames = frames[1:]
+		}
+		if whole := len(frames) > 1 && frames[1].PC() == test.ra && frames[1].SP() == sp+32; whole != test.whole || !whole && (len(frames) != 1 || !errors.Is(err, unwind.NoUnwindInfo)) {
+			t.Errorf("%s: %d frames, %v: %+v", name, len(frames), err, frames)
+		} else if whole && frames[1].Flags&unwind.Heuristic == 0 {
+			t.Errorf("%s: not marked", name)
+		}
+	}
+}
