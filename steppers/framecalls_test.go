@@ -170,3 +170,47 @@ func TestStubIsNoBottom(t *testing.T) {
 		}
 	}
 }
+
+// Where the code before a call and that behind it may be of two functions, with other
+// frames, the one that has its return address there is right.
+func TestOneOfTwoFrames(t *testing.T) {
+	const code, base, sp, frame = 0x200000, 0x7f0000000000, 0x7f0000000100, 0x7f0000000180
+	text := make([]byte, 0x1000)
+	copy(text, []byte{
+		0x55,             // 00 push %rbp
+		0x48, 0x89, 0xe5, // 01 mov %rsp,%rbp
+		0xe8, 0xf7, 0, 0, 0, // 04 call 100, which may return or not
+		0xe8, 0xf2, 0, 0, 0, // 09 call 100; this may be in another function
+		0xe8, 0xed, 0, 0, 0, // 0e call 100
+		0x48, 0x83, 0xc4, 0x28, // 13 add $0x28,%rsp
+		0xc3, // 17 ret
+	})
+	const pc, ra = code + 0x0e, code + 0x13
+	var space procstate.AddressSpace
+	space.Insert(&procstate.Mapping{Start: code, End: code + 0x1000})
+	for _, test := range []struct {
+		linked, other uint64 // the words where the first function has its return address, and the second
+		want          uint64 // SP of the caller, 0 where there is none
+	}{
+		{ra, 5, frame + 16},
+		{5, ra, sp + 0x30},
+		{5, 5, 0},
+	} {
+		stack := make([]byte, 0x200)
+		put := func(at, v uint64) { binary.LittleEndian.PutUint64(stack[at-base:], v) }
+		put(frame, frame+0x40)
+		put(frame+8, test.linked)
+		put(sp+0x28, test.other)
+		regs := new(procstate.Regs)
+		regs.Set(procstate.AMD64.PC, pc)
+		regs.Set(procstate.AMD64.SP, sp)
+		regs.Set(procstate.AMD64.FP, frame)
+		s := procstate.NewSnapshot(procstate.AMD64, 1, "", &space)
+		s.Reset(1, regs, []procstate.Region{{Addr: base, Data: stack}, {Addr: code, Data: text}})
+		frames, err := unwind.NewWalker(s, unwind.NewGroup(NewFrameFunc(nil)), nil).WalkStack(nil, procstate.DefaultThread)
+		switch {
+		case test.want == 0 && len(frames) != 1, test.want != 0 && (len(frames) < 2 || frames[1].PC() != ra || frames[1].SP() != test.want):
+			t.Errorf("%+v: %d frames, %v: %+v", test, len(frames), err, frames)
+		}
+	}
+}

@@ -153,7 +153,19 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 		return wordNow(w, addr)
 	}
 	behind := k.paths.layoutBehind(w.Arch(), read, f.PC(), !interrupted, &ways, direct)
-	if l = agreed(&before, &behind); l.State == UnknownState && !k.paths.differ {
+	l = agreed(&before, &behind)
+	switch {
+	case l.State != UnknownState:
+	case before.ok && behind.ok:
+		// A call on either way may not return, and what follows be another function, with
+		// another frame. Where that has its return address there is none.
+		switch b, o := returns(w, f, &before.layout), returns(w, f, &behind.layout); {
+		case b && !o:
+			l = before.layout
+		case o && !b:
+			l = behind.layout
+		}
+	case !k.paths.differ:
 		k.code, ways.regs, by = k.code[:0], &f.Regs, procstate.NoReg
 		behind = k.paths.layoutBehind(w.Arch(), read, f.PC(), !interrupted, &ways, direct)
 		l = agreed(&before, &behind)
@@ -163,6 +175,14 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 		l.Type = NoFrame
 	}
 	return l, by
+}
+
+// returns reports whether there is a return address where a layout has it.
+func returns(w *unwind.Walker, f *unwind.Frame, l *FrameLayout) bool {
+	var caller unwind.Frame
+	var buf [maxCallLen + deoptHandlerLen]byte
+	v, _ := walkLayout(w, f, &caller, l)
+	return v == unwind.Success && mayReturnTo(w, caller.PC(), buf[:])
 }
 
 // afterPrologue finds the layout at an address by the nearest prologue before it from
