@@ -18,7 +18,8 @@ import (
 func TestWaysIntoFiles(t *testing.T) {
 	const (
 		start  = 0x100000
-		inFile = 0x200000 // with a frame of 0xa0 bytes; there is no CFI elsewhere
+		inFile = 0x200000 // with a frame of 0xa0 bytes
+		vm     = 0x210000 // the same, for all that there is; there is no CFI elsewhere
 		heap   = 0x300000
 	)
 	a := procstate.AMD64
@@ -27,8 +28,19 @@ func TestWaysIntoFiles(t *testing.T) {
 	row.Regs[a.PC] = unwind.RegRule{Kind: unwind.AtOffset, Offset: -8}
 	row.Regs[a.FP] = unwind.RegRule{Kind: unwind.AtOffset, Offset: -0x20}
 	memory := map[uint64]uint64{heap: inFile, heap + 8: start + 0x20, heap + 0x10: heap - 0x20, heap + 0x18: inFile + 8}
+	vmCode := []byte{
+		0x48, 0x8d, 0x4c, 0x24, 0x10, // 00 lea 0x10(%rsp),%rcx
+		0x48, 0x89, 0xcc, //             05 mov %rcx,%rsp
+		0xff, 0x24, 0xc3, //             08 jmp *(%rbx,%rax,8)
+		0x54, 0xff, 0x24, 0xc3, //       0b push %rsp; jmp *(%rbx,%rax,8)
+		0x48, 0x89, 0xc4, 0xff, 0x24, 0xc3, // 0f mov %rax,%rsp; jmp *(%rbx,%rax,8)
+		0x31, 0xc0, 0xff, 0x24, 0xc3, //       15 xor %eax,%eax; jmp *(%rbx,%rax,8)
+	}
 	at := func(code []byte, regs *procstate.Regs) foundLayout {
 		read := func(from, addr, end uint64) ([]byte, uint64) {
+			if addr-vm < uint64(len(vmCode)) {
+				return vmCode[addr-vm:], addr
+			}
 			if addr-start >= uint64(len(code)) {
 				return nil, addr
 			}
@@ -37,9 +49,11 @@ func TestWaysIntoFiles(t *testing.T) {
 		}
 		made := madeWays{
 			setsFrame: func(*isa.Inst, uint64) bool { return false },
-			rowAt:     func(pc uint64) (unwind.Row, bool) { return row, pc == inFile },
-			word:      func(addr uint64) (uint64, bool) { v, ok := memory[addr]; return v, ok },
-			regs:      regs,
+			rowAt: func(pc uint64) (unwind.Row, uint64, bool) {
+				return row, pc&^0xfff + 0x1000, pc == inFile || pc-vm < uint64(len(vmCode))
+			},
+			word: func(addr uint64) (uint64, bool) { v, ok := memory[addr]; return v, ok },
+			regs: regs,
 		}
 		return new(framePaths).layoutBehind(a, read, start, false, &made, false)
 	}
@@ -48,19 +62,28 @@ func TestWaysIntoFiles(t *testing.T) {
 	regs.Set(r14, heap)
 	regs.Set(r15, heap)
 	found := foundLayout{FrameLayout{Type: SaveFPOnlyFrame, State: HalfSetFrame, SP: 0xa0, FP: -1, RA: 8, SavedFP: 0x20}, true, false}
-	lower, behind := found, found
-	lower.layout.SP, behind.passes = 0x98, true
+	behind := found
+	behind.passes = true
 	none := foundLayout{}
+	withSP := func(sp int32) foundLayout {
+		l := found
+		l.layout.SP = sp
+		return l
+	}
 	for name, test := range map[string]struct {
 		code []byte
 		regs *procstate.Regs
 		want foundLayout
 	}{
-		"jump":        {[]byte{0xe9, 0xfb, 0xff, 0x0f, 0}, nil, found},
-		"branch":      {[]byte{0x0f, 0x84, 0xfa, 0xff, 0x0f, 0, 0x0f, 0x0b}, nil, found},
-		"with a pop":  {[]byte{0x58, 0xe9, 0xfa, 0xff, 0x0f, 0}, nil, foundLayout{FrameLayout{Type: SaveFPOnlyFrame, State: HalfSetFrame, SP: 0xa8, FP: -1, RA: 8, SavedFP: 0x20}, true, false}},
-		"with a push": {[]byte{0x50, 0xe9, 0xfa, 0xff, 0x0f, 0}, nil, lower},
-		"no CFI":      {[]byte{0xe9, 0xfc, 0xff, 0x0f, 0}, nil, none},
+		"jump":                           {[]byte{0xe9, 0xfb, 0xff, 0x0f, 0}, nil, found},
+		"branch":                         {[]byte{0x0f, 0x84, 0xfa, 0xff, 0x0f, 0, 0x0f, 0x0b}, nil, found},
+		"with a pop":                     {[]byte{0x58, 0xe9, 0xfa, 0xff, 0x0f, 0}, nil, withSP(0xa8)},
+		"with a push":                    {[]byte{0x50, 0xe9, 0xfa, 0xff, 0x0f, 0}, nil, withSP(0x98)},
+		"no CFI":                         {[]byte{0xe9, 0xfc, 0xff, 0x0f, 0}, nil, none},
+		"one row for all, that moves SP": {[]byte{0xe9, 0xfb, 0xff, 0x10, 0}, nil, withSP(0xb0)},
+		"one row for all, that pushes":   {[]byte{0xe9, 0x06, 0, 0x11, 0}, nil, withSP(0xa0 - 8)},
+		"one row for all, that moves SP to anywhere": {[]byte{0xe9, 0x0a, 0, 0x11, 0}, nil, none},
+		"one row for all, that leaves SP alone":      {[]byte{0xe9, 0x10, 0, 0x11, 0}, nil, found},
 		"a word": {[]byte{
 			0x49, 0xbf, 0, 0, 0x30, 0, 0, 0, 0, 0, // movabs $heap,%r15
 			0x41, 0xff, 0x27, // jmp *(%r15)

@@ -143,7 +143,7 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 	// Where the function's start tells without a call on the way, ways out behind one
 	// tell nothing more: see agreed.
 	direct := before.ok && !before.passes && before.layout.State != UnknownState
-	ways := madeWays{setsFrame: setsFrame, rowAt: func(pc uint64) (unwind.Row, bool) { return k.rowAt(w, pc) }}
+	ways := madeWays{setsFrame: setsFrame, rowAt: func(pc uint64) (unwind.Row, uint64, bool) { return k.rowAt(w, pc) }}
 	reads := 0
 	ways.word = func(addr uint64) (uint64, bool) {
 		const most = 64 // words of memory
@@ -205,17 +205,17 @@ func (k *madeFrames) afterPrologue(a *procstate.Arch, code []byte, from, addr ui
 	return foundLayout{}
 }
 
-// rowAt returns the row of code of a file.
-func (k *madeFrames) rowAt(w *unwind.Walker, pc uint64) (row unwind.Row, ok bool) {
+// rowAt returns the row of code of a file, and where the code ends that has it.
+func (k *madeFrames) rowAt(w *unwind.Walker, pc uint64) (row unwind.Row, end uint64, ok bool) {
 	m := w.MappingAt(pc)
 	if m == nil || m.Image == nil || m.Image.Arch() != w.Arch() {
-		return row, false
+		return row, 0, false
 	}
 	if k.tables == nil {
 		k.tables = unwind.NewTables()
 	}
-	row, _, _, err := k.tables.For(m.Image).Row(pc - m.Bias)
-	return row, err == nil
+	row, _, end, err := k.tables.For(m.Image).Row(pc - m.Bias)
+	return row, end + m.Bias, err == nil
 }
 
 // setsCallersFrame is framePaths.setsCallersFrame. The answer is kept where it follows

@@ -132,8 +132,8 @@ type madeWays struct {
 	// like a return.
 	setsFrame func(in *isa.Inst, written uint64) bool
 
-	rowAt func(pc uint64) (row unwind.Row, ok bool) // for code of a file
-	word  func(addr uint64) (v uint64, ok bool)     // of memory as it is now
+	rowAt func(pc uint64) (row unwind.Row, end uint64, ok bool) // for code of a file, up to an end
+	word  func(addr uint64) (v uint64, ok bool)                 // of memory as it is now
 
 	regs *procstate.Regs // what registers hold where the paths begin; nil: nothing is known
 }
@@ -388,6 +388,8 @@ func (p *framePaths) follow(s *pathState) {
 				continue
 			case through && (p.made == nil || p.made.regs == nil): // a tail call
 				p.ended(s)
+			default:
+				p.byRow(s)
 			}
 			return
 		}
@@ -479,12 +481,37 @@ func (p *framePaths) readFor(s *pathState, in *isa.Inst) {
 }
 
 // inFile reports whether a path that has jumped goes on in a function of a file, in its
-// frame, which its row tells.
+// frame, which its row tells. Where instructions that move SP have a single row, as those of
+// an interpreter that is written in assembly, they are followed instead.
 func (p *framePaths) inFile(s *pathState) bool {
 	if p.made == nil || p.made.rowAt == nil {
 		return false
 	}
-	row, ok := p.made.rowAt(s.pc)
+	_, end, ok := p.made.rowAt(s.pc)
+	if !ok {
+		return false
+	}
+	const most = 16 // instructions
+	var in isa.Inst
+	for pc, n := s.pc, 0; n < most && decode(p.arch, p.codeAt(pc), pc, &in) && in.Flow == isa.Next; n++ {
+		if pc += uint64(in.Len); pc >= end {
+			break
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			if op.Dst == p.arch.SP && op.Kind != isa.Store && op.Kind != isa.Scratch && op.Kind != isa.StoreIndexed && op.Kind != isa.Compare {
+				return false
+			}
+		}
+	}
+	return p.byRow(s)
+}
+
+// byRow reports whether a path is in a function of a file, whose row tells of its frame.
+func (p *framePaths) byRow(s *pathState) bool {
+	if p.made == nil || p.made.rowAt == nil {
+		return false
+	}
+	row, _, ok := p.made.rowAt(s.pc)
 	if !ok || row.CFA.Kind != unwind.InReg || row.CFA.Reg >= procstate.MaxRegs || row.Signal {
 		return false
 	}
