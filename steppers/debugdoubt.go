@@ -15,7 +15,8 @@ import (
 // its call of __fentry__ (-mfentry), and functions written by hand, those of libc that
 // multiply long numbers, have no other row than that of their start: both change
 // SP without a word of it in their CFI. And the CFI of LuaJIT's interpreter has one row,
-// the interpreter's frame, for the functions without one beside it too. That of the copying
+// the interpreter's frame, for the functions without one beside it too, and where traces are left, with a
+// frame that is larger. That of the copying
 // and comparing functions of glibc for i386 goes wrong behind their first return: there
 // the ways to a return are asked throughout.
 
@@ -37,6 +38,7 @@ const (
 	doubtThunk         // it is in a thunk that stands for an indirect branch
 	doubtLeaf          // it returns with SP as it is, and the only row of all around it has a frame
 	doubtPaths         // all ways from it to a return have the CFA elsewhere
+	doubtOneRow        // there is one row for all around it
 )
 
 // doubt returns what there is against the rule r for a link-time address, where
@@ -95,8 +97,11 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 			return doubtLags
 		}
 	}
-	if interrupted && !atEntry && d.isLeaf(im, vaddr, at.Rule) {
-		return doubtLeaf
+	if interrupted && !atEntry && d.hasOneRow(im, vaddr, at.Rule) {
+		if l := d.layoutBehind(im, vaddr); l.ok && !l.passes && l.layout == leafLayout {
+			return doubtLeaf
+		}
+		return doubtOneRow
 	}
 	if interrupted && d.returnsElsewhere(im, vaddr, at.Rule) {
 		return doubtPaths
@@ -124,18 +129,15 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 	return doubtNone
 }
 
-// isLeaf reports whether code has no frame, by all ways to where it returns, and is one of
-// several pieces for which a table has a single row, r, with a frame.
-func (d *Debug) isLeaf(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
+// hasOneRow reports whether code is one of several pieces for which a table has a single row,
+// r, with a frame.
+func (d *Debug) hasOneRow(im *procstate.Image, vaddr uint64, r *unwind.Rule) bool {
 	a := im.Arch()
 	if reg, bytes, plain := r.CFA(); a != procstate.AMD64 || !plain || reg != a.SP || bytes <= 8 {
 		return false
 	}
-	if _, _, only, first := d.tables.For(im).FirstRule(vaddr); !only || !first {
-		return false
-	}
-	l := d.layoutBehind(im, vaddr)
-	return l.ok && !l.passes && l.layout == leafLayout
+	_, _, only, first := d.tables.For(im).FirstRule(vaddr)
+	return only && first
 }
 
 // returnsElsewhere reports whether code of i386 has, by all ways without a call to where it
@@ -203,6 +205,22 @@ func (d *Debug) misleads(w *unwind.Walker, im *procstate.Image, pc uint64, in, o
 
 // layoutBehind finds the layout at a link-time address by the code from there on.
 func (d *Debug) layoutBehind(im *procstate.Image, vaddr uint64) foundLayout {
+	return d.layoutOn(im, vaddr, nil)
+}
+
+// layoutByRow finds the layout at a link-time address by the code from there on to where
+// it jumps on with the frame that its row tells of.
+func (d *Debug) layoutByRow(im *procstate.Image, vaddr uint64) foundLayout {
+	return d.layoutOn(im, vaddr, &madeWays{
+		setsFrame: func(*isa.Inst, uint64) bool { return false },
+		rowAt: func(pc uint64) (unwind.Row, uint64, bool) {
+			row, _, end, err := d.tables.For(im).Row(pc)
+			return row, end, err == nil
+		},
+	})
+}
+
+func (d *Debug) layoutOn(im *procstate.Image, vaddr uint64, made *madeWays) foundLayout {
 	d.pathCode = d.pathCode[:0]
 	return d.paths.layoutBehind(im.Arch(), func(_, addr, end uint64) ([]byte, uint64) {
 		s, ok := segmentAt(im, addr)
@@ -216,7 +234,7 @@ func (d *Debug) layoutBehind(im *procstate.Image, vaddr uint64) foundLayout {
 			return nil, addr
 		}
 		return code, addr
-	}, vaddr, false, nil, false)
+	}, vaddr, false, made, made != nil)
 }
 
 // leafLayout is the layout of a function without a frame on x86-64.
@@ -283,6 +301,14 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		if v, _ := walkLayout(w, in, &other, &l.layout); l.ok && v == unwind.Success && behindCall(w, d.buf[:], other.PC()) {
 			*out = other
 		}
+	case doubtOneRow:
+		if behindCall(w, d.buf[:], out.PC()) {
+			return true
+		}
+		l := d.layoutByRow(im, vaddr)
+		*out = unwind.Frame{}
+		v, _ := walkLayout(w, in, out, &l.layout)
+		return l.ok && v == unwind.Success && behindCall(w, d.buf[:], out.PC())
 	case doubtSkips:
 		d.unskip(w, im, vaddr, out)
 	}

@@ -16,7 +16,8 @@ import (
 // code with the row an instruction early; the first instructions of libc's
 // __mpn_addmul_1, whose CFI has no row but that of its start; and what GCC makes of
 // nested functions with -mfentry, and of calls with -mindirect-branch=thunk-inline; and
-// the start of libgcc's __morestack, whose CFI leaves out its caller.
+// the start of libgcc's __morestack, whose CFI leaves out its caller; and of LuaJIT, whose
+// interpreter has one row, where a trace is left.
 const laggingCode = `
 	.globl late, early, silent, called
 	.type late, @function
@@ -74,6 +75,17 @@ thunk:	jmp 4f
 	ret
 4:	call 3b
 	nop
+	.cfi_endproc
+	.globl trace_exit
+	.type trace_exit, @function
+trace_exit:
+	.cfi_startproc
+	.cfi_def_cfa_offset 48
+	lea 16(%rsp), %rcx
+	mov %rcx, %rsp
+	jmp *(%rbx,%rax,8)
+	mov %rax, %rsp
+	jmp *(%rbx,%rax,8)
 	.cfi_endproc
 	.globl skipping, skipped
 	.type skipping, @function
@@ -141,6 +153,11 @@ func TestContradictedRows(t *testing.T) {
 		{"where it has pushed a word", "thunk", 14, []uint64{8}, 16},
 		{"at its return", "thunk", 18, []uint64{8}, 16},
 		{"behind the return", "thunk", 19, []uint64{24}, 32},
+		{"one row, before SP is moved", "trace_exit", 0, []uint64{56}, 64},
+		{"one row, which is right", "trace_exit", 0, []uint64{40}, 48},
+		{"one row, and no return address", "trace_exit", 0, []uint64{48}, 0},
+		{"one row, when SP has been moved", "trace_exit", 8, []uint64{40}, 48},
+		{"one row, before SP is moved to anywhere", "trace_exit", 11, []uint64{48, 56}, 0},
 		{"with no caller left out", "skipping", 0, []uint64{8}, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
