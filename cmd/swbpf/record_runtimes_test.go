@@ -106,6 +106,24 @@ end
 `},
 		{name: "php", source: "function.php", percent: 97, try: phpJIT("function", "-v"), command: phpJIT("function", "SRC"), text: phpSource},
 		{name: "php", source: "tracing.php", percent: 97, try: phpJIT("tracing", "-v"), command: phpJIT("tracing", "SRC"), text: phpSource},
+		{name: "luajit", source: "b.lua", percent: 90, command: []string{"luajit", "SRC"}, text: `
+local function fib(n) if n < 2 then return n end return fib(n - 1) + fib(n - 2) end
+local P = {} P.__index = P
+local function new(x) return setmetatable({x = x}, P) end
+function P.add(a, b) return new(a.x + b.x) end
+local finish = os.clock() + 2
+while os.clock() < finish do
+  fib(20)
+  local a, p, s = {}, new(0), {}
+  for i = 1, 2000 do a[i] = i * 7919 % 1009 p = p:add(new(a[i])) end
+  for i = 1, 500 do s[#s + 1] = tostring(a[i]) .. ";" end
+  table.sort(a, function(x, y) return x > y end)
+  for y = 1, 60 do for x = 1, 60 do
+    local cr, ci, zr, zi, i = 2 * x / 60 - 1.5, 2 * y / 60 - 1, 0, 0, 0
+    while i < 50 and zr * zr + zi * zi < 4 do zr, zi, i = zr * zr - zi * zi + cr, 2 * zr * zi + ci, i + 1 end
+  end end
+end
+`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, err := exec.LookPath(test.name); err != nil {
