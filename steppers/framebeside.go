@@ -3,7 +3,6 @@ package steppers
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
-	"github.com/swbpf/swbpf/unwind"
 )
 
 // Some code that is made at run time has no prologue: it is jumped to by code that has set up
@@ -11,24 +10,20 @@ import (
 // stubs of YJIT, by which ruby compiles what is first about to run. They stand side by side, and among
 // them the ways out of the code, which take the frame off.
 
-// beside finds the layout of a frame whose code ends with a jump to where is not known: that
-// of the code that stands behind it, if the first two returns in that take the same off the
-// stack, more than the return address that is all that functions leave.
-func (k *madeFrames) beside(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) (l FrameLayout, ok bool) {
+// beside finds the layout at pc, where code begins, if that ends with a jump to where is not
+// known: that of the code that stands behind it, if the first two returns in that take the
+// same off the stack, more than the return address that is all that functions leave. returned
+// tells that pc is where a call returns to.
+func beside(a *procstate.Arch, code []byte, pc uint64, returned bool) FrameLayout {
 	const returns, most = 2, 1 << 10 // how many, and bytes of code
-	a := w.Arch()
-	if a.LR != procstate.NoReg {
-		return unknownLayout, false
+	if a.LR != procstate.NoReg || returned && startsFunction(a, code) {
+		return unknownLayout
 	}
-	code := k.readWindow(w, m, f.PC(), min(m.End-f.PC(), most+16))
 	p := framePaths{arch: a}
-	first := firstState(a, f.PC())
+	first := firstState(a, pc)
 	s, found := first, 0
-	if f.Flags&unwind.Interrupted == 0 && startsFunction(a, code) {
-		return unknownLayout, false // the call does not return
-	}
 	var in isa.Inst
-	for own := true; s.pc-f.PC() < most; {
+	for own := true; s.pc-pc < most; {
 		if !decode(a, code, s.pc, &in) || own && in.Ends() && in.Flow != isa.IndirectJump {
 			break
 		}
@@ -37,7 +32,7 @@ func (k *madeFrames) beside(w *unwind.Walker, m *procstate.Mapping, f *unwind.Fr
 				break
 			}
 			if found++; found == returns {
-				return p.found, true
+				return p.found
 			}
 		}
 		s.apply(a, &in)
@@ -47,5 +42,5 @@ func (k *madeFrames) beside(w *unwind.Walker, m *procstate.Mapping, f *unwind.Fr
 			s = first
 		}
 	}
-	return unknownLayout, false
+	return unknownLayout
 }

@@ -138,7 +138,7 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	if m.Image != nil || l.Type == NoFrame {
 		return unwind.NotMe, nil // there is code, and it does not show a frame pointer
 	}
-	if v, err := s.walkBeside(w, m, in, out); v != unwind.NotMe {
+	if v, err := s.walkBeside(w, in, out); v != unwind.NotMe {
 		return v, err
 	}
 	*out = unwind.Frame{}
@@ -199,17 +199,17 @@ func (s *FrameFunc) walkKnown(w *unwind.Walker, m *procstate.Mapping, in, out *u
 }
 
 // walkBeside walks through a frame whose code leads to where is not known, as that which
-// stands behind it does, see madeFrames.beside.
-func (s *FrameFunc) walkBeside(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) (unwind.Verdict, error) {
+// stands behind it does, see beside.
+func (s *FrameFunc) walkBeside(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	a, ok := s.helper.(*FrameAnalyzer)
 	if !ok {
 		return unwind.NotMe, nil
 	}
-	l, ok := a.made.beside(w, m, in)
+	l, ok := a.made.besideAt(in)
 	if !ok {
 		return unwind.NotMe, nil
 	}
-	v, err := walkLayout(w, in, out, &l)
+	v, err := walkLayout(w, in, out, l)
 	if v == unwind.Success && followsIndirectCall(w, out.PC(), s.buf[:]) {
 		out.Flags |= unwind.Heuristic
 		return v, err

@@ -35,7 +35,9 @@ type madeLayout struct {
 	by    procstate.Reg
 	value uint64
 
-	failed uint8 // how often nothing was found: other registers, and memory, may tell more
+	failed uint8 // how often nothing was found where other registers, and memory, may tell more
+
+	beside FrameLayout // where layout is not known, what stands behind it has
 }
 
 // maxFailed is how often a layout that was not found is looked for again.
@@ -89,16 +91,26 @@ func (k *madeFrames) layoutAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 		if hashed {
 			code = k.readWindow(w, m, from, n)
 		}
-		failed := uint8(0)
 		l, by := k.analyze(w, f, code, from)
+		now := madeLayout{pc: f.PC(), code: sum, interrupted: interrupted, layout: l, by: by, value: f.Regs.Raw(by)}
 		if l.State == UnknownState {
-			if failed = 1; same {
-				failed = min(s.failed+1, maxFailed)
+			if k.paths.open {
+				if now.failed = 1; same {
+					now.failed = min(s.failed+1, maxFailed)
+				}
 			}
+			now.beside = beside(w.Arch(), code[min(f.PC()-from, uint64(len(code))):], f.PC(), !interrupted)
 		}
-		*s = madeLayout{f.PC(), sum, interrupted, l, by, f.Regs.Raw(by), failed}
+		*s = now
 	}
 	return s.layout
+}
+
+// besideAt returns the layout that code beside that of a frame has, after its own has
+// turned out not to be known.
+func (k *madeFrames) besideAt(f *unwind.Frame) (l *FrameLayout, ok bool) {
+	s := &k.layouts[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
+	return &s.beside, s.pc == f.PC() && s.interrupted == (f.Flags&unwind.Interrupted != 0) && s.beside.State != UnknownState
 }
 
 // readWindow reads n bytes of code, at most twice maxPrologueScan, valid until the next
@@ -165,7 +177,7 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 		case o && !b:
 			l = behind.layout
 		}
-	case !k.paths.differ:
+	case k.paths.open && !k.paths.differ:
 		k.code, ways.regs, by = k.code[:0], &f.Regs, procstate.NoReg
 		behind = k.paths.layoutBehind(w.Arch(), read, f.PC(), !interrupted, &ways, direct)
 		l = agreed(&before, &behind)

@@ -123,6 +123,7 @@ type framePaths struct {
 	found  FrameLayout
 	any    bool
 	differ bool
+	open   bool // a path ended at a jump that leads where a register tells
 }
 
 // madeWays is what tells of the ways out of code that is in no file. The last three may be nil.
@@ -389,6 +390,7 @@ func (p *framePaths) follow(s *pathState) {
 			case through && (p.made == nil || p.made.regs == nil): // a tail call
 				p.ended(s)
 			default:
+				p.open = p.open || in.Reg != procstate.NoReg || in.Word
 				p.byRow(s)
 			}
 			return
@@ -433,12 +435,13 @@ func (p *framePaths) follow(s *pathState) {
 }
 
 // place is what a path comes to once: an instruction or, where a jump may lead on by what a
-// register holds that calls preserve, that with the registers that are known.
+// register holds that calls preserve, that with the registers that are known, and where SP is.
 func (p *framePaths) place(s *pathState) uint64 {
 	if p.made == nil {
 		return s.pc
 	}
-	return s.pc + s.has&p.arch.CalleeSaved*0x9e3779b97f4a7c15
+	sp := s.regs[p.arch.SP]
+	return s.pc + (s.has&p.arch.CalleeSaved+uint64(uint32(sp.off))<<32+uint64(sp.base))*0x9e3779b97f4a7c15
 }
 
 // jumpsTo returns where an indirect jump leads, 0 when that is not known.
