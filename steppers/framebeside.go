@@ -10,37 +10,79 @@ import (
 // stubs of YJIT, by which ruby compiles what is first about to run. They stand side by side, and among
 // them the ways out of the code, which take the frame off.
 
-// beside finds the layout at pc, where code begins, if that ends with a jump to where is not
-// known: that of the code that stands behind it, if the first two returns in that take the
-// same off the stack, more than the return address that is all that functions leave. returned
-// tells that pc is where a call returns to.
-func beside(a *procstate.Arch, code []byte, pc uint64, returned bool) FrameLayout {
-	const returns, most = 2, 1 << 10 // how many, and bytes of code
-	if a.LR != procstate.NoReg || returned && startsFunction(a, code) {
+// beside finds the layout at pc, which is in code from from on, if that ends with a jump to
+// where is not known: that of the code that stands behind it or, where that tells nothing,
+// before it. returned tells that pc is where a call returns to.
+func beside(a *procstate.Arch, code []byte, from, pc uint64, returned bool) FrameLayout {
+	const most, aligned = 1 << 10, 64 // bytes of code, and those by which instructions are in step
+	if pc-from >= uint64(len(code)) || a.LR != procstate.NoReg {
 		return unknownLayout
 	}
-	p := framePaths{arch: a}
-	first := firstState(a, pc)
-	s, found := first, 0
+	before, behind := code[:pc-from], code[pc-from:]
+	if returned && startsFunction(a, behind) {
+		return unknownLayout
+	}
+	b := besideCode{arch: a}
 	var in isa.Inst
-	for own := true; s.pc-pc < most; {
-		if !decode(a, code, s.pc, &in) || own && in.Ends() && in.Flow != isa.IndirectJump {
+	for at := uint64(0); ; at += uint64(in.Len) {
+		if !decode(a, behind[at:], pc+at, &in) || in.Ends() && in.Flow != isa.IndirectJump {
+			return unknownLayout
+		}
+		if in.Ends() {
 			break
 		}
-		if in.Flow == isa.Return {
-			if p.leave(&s); p.differ || !p.any || p.found.SP <= int32(a.AddressWidth) {
+	}
+	b.follow(behind[:min(most, uint64(len(behind)))], 0)
+	if b.returns < 2 && !b.differ && len(before) > most {
+		before = before[len(before)-most:]
+		for range 16 { // where an instruction may begin
+			b = besideCode{arch: a}
+			if b.follow(before, aligned) {
 				break
 			}
-			if found++; found == returns {
-				return p.found
+			before = before[1:]
+		}
+	}
+	if b.returns < 2 || b.differ {
+		return unknownLayout
+	}
+	return b.layout
+}
+
+// besideCode is what the returns in code that stands beside a frame's own have to say.
+type besideCode struct {
+	arch    *procstate.Arch
+	layout  FrameLayout
+	returns int  // that take layout off the stack, more than the return address that is all that functions leave
+	differ  bool // another does not
+}
+
+// follow looks at the returns in code, but for those in so many bytes at its start, up to the
+// second. It reports whether it has come to the end.
+func (b *besideCode) follow(code []byte, skip int) (whole bool) {
+	a, size := b.arch, len(code)
+	first := firstState(a, 0)
+	s := first
+	var in isa.Inst
+	for len(code) > 0 {
+		if !decode(a, code, s.pc, &in) {
+			return false
+		}
+		if in.Flow == isa.Return && size-len(code) >= skip && (skip > 0 || b.returns < 2) {
+			p := framePaths{arch: a}
+			p.leave(&s)
+			if !p.any || p.found.SP <= int32(a.AddressWidth) || b.returns > 0 && p.found != b.layout {
+				b.differ = true
 			}
+			b.layout = p.found
+			b.returns++
 		}
 		s.apply(a, &in)
 		s.pc, code = s.pc+uint64(in.Len), code[in.Len:]
 		if in.Ends() {
-			first.pc, own = s.pc, false
+			first.pc = s.pc
 			s = first
 		}
 	}
-	return unknownLayout
+	return true
 }

@@ -176,17 +176,20 @@ func TestBeside(t *testing.T) {
 		ra    uint64
 		whole bool
 	}{
-		"stubs":                 {[][]byte{stub, exit, stub, stub, exit}, returned, behind(true), true},
-		"interrupted":           {[][]byte{stub, exit, stub, stub, exit}, 3, behind(true), true},
-		"branches":              {[][]byte{stub, branch, exit, branch, exit}, returned, behind(true), true},
-		"called by name":        {[][]byte{stub, exit, stub, stub, exit}, returned, behind(false), false},
-		"called by code":        {[][]byte{stub, exit, stub, stub, exit}, returned, code + returned, false},
-		"one way out":           {[][]byte{stub, exit}, returned, behind(true), false},
-		"ways that differ":      {[][]byte{stub, exit, other}, returned, behind(true), false},
-		"a function":            {[][]byte{stub, exit, function, exit}, returned, behind(true), false},
-		"a function that links": {[][]byte{stub, framed, exit, exit}, returned, behind(true), false},
-		"known ways":            {[][]byte{branch, exit, exit}, 0, behind(true), false},
-		"no frame":              {[][]byte{stub, leaf, leaf}, returned, behind(true), false},
+		"stubs":                          {[][]byte{stub, exit, stub, stub, exit}, returned, behind(true), true},
+		"the last stub":                  {append(slices.Repeat([][]byte{exit, stub}, 80), stub), 80*16 + returned, behind(true), true},
+		"the last one, ways that differ": {append(slices.Repeat([][]byte{other, exit, exit[:0], stub}, 64), stub), 64*20 + returned, behind(true), false},
+		"the last one, behind functions": {append(slices.Repeat([][]byte{exit, stub, function}, 64), stub), 64*20 + returned, behind(true), false},
+		"interrupted":                    {[][]byte{stub, exit, stub, stub, exit}, 3, behind(true), true},
+		"branches":                       {[][]byte{stub, branch, exit, branch, exit}, returned, behind(true), true},
+		"called by name":                 {[][]byte{stub, exit, stub, stub, exit}, returned, behind(false), false},
+		"called by code":                 {[][]byte{stub, exit, stub, stub, exit}, returned, code + returned, false},
+		"one way out":                    {[][]byte{stub, exit}, returned, behind(true), false},
+		"ways that differ":               {[][]byte{stub, exit, other}, returned, behind(true), false},
+		"a function":                     {[][]byte{stub, exit, function, exit}, returned, behind(true), false},
+		"a function that links":          {[][]byte{stub, framed, exit, exit}, returned, behind(true), false},
+		"known ways":                     {[][]byte{branch, exit, exit}, 0, behind(true), false},
+		"no frame":                       {[][]byte{stub, leaf, leaf}, returned, behind(true), false},
 	} {
 		made := slices.Concat(test.code...)
 		made = append(made, make([]byte, 0x1000-len(made))...)
@@ -202,17 +205,17 @@ func TestBeside(t *testing.T) {
 		regs := new(procstate.Regs)
 		regs.Set(procstate.AMD64.PC, code+test.pc)
 		regs.Set(procstate.AMD64.SP, sp)
-		if test.pc == returned {
+		if test.pc > 3 {
 			const callee = 0xf00 // which has no frame
 			made[callee] = 0xc3
-			put(sp-8, code+returned)
+			put(sp-8, code+test.pc)
 			regs.Set(procstate.AMD64.PC, code+callee)
 			regs.Set(procstate.AMD64.SP, sp-8)
 		}
 		s := procstate.NewSnapshot(procstate.AMD64, 1, "", &space)
 		s.Reset(1, regs, []procstate.Region{{Addr: base, Data: stack}, {Addr: code, Data: made}})
 		frames, err := unwind.NewWalker(s, unwind.NewGroup(NewFrameFunc(nil)), nil).WalkStack(nil, procstate.DefaultThread)
-		if test.pc == returned && len(frames) > 0 {
+		if test.pc > 3 && len(frames) > 0 {
 			frames = frames[1:]
 		}
 		if whole := len(frames) > 1 && frames[1].PC() == test.ra && frames[1].SP() == sp+32; whole != test.whole || !whole && (len(frames) != 1 || !errors.Is(err, unwind.NoUnwindInfo)) {

@@ -99,7 +99,7 @@ func (k *madeFrames) layoutAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 					now.failed = min(s.failed+1, maxFailed)
 				}
 			}
-			now.beside = beside(w.Arch(), code[min(f.PC()-from, uint64(len(code))):], f.PC(), !interrupted)
+			now.beside = beside(w.Arch(), code, from, f.PC(), !interrupted)
 		}
 		*s = now
 	}
