@@ -27,9 +27,11 @@ func (d *dwarfData) addTableOf2() {
 }
 
 // readAranges calls f for what .debug_aranges (DWARF 5, section 6.1.2) says:
-// the place of a unit in .debug_info, and offsets of its code.
+// the place of a unit in .debug_info, and offsets of its code. Of holes, which a file
+// may have of any size, no more is read than there can be units.
 func (d *dwarfData) readAranges(f func(info uint64, start, end uint32)) {
-	for off := uint64(0); off < d.aranges.size; {
+	off := uint64(0)
+	for sets := 0; off < d.aranges.size && sets < maxUnits; sets++ {
 		b, err := d.aranges.upTo(off, 12)
 		if err != nil {
 			return

@@ -3,6 +3,7 @@ package symbols
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,9 +11,11 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
@@ -453,5 +456,36 @@ func TestEntriesOfAnotherUnit(t *testing.T) {
 	}
 	if errs := s.Errors(); len(errs) > 0 || inlined == 0 {
 		t.Errorf("%d addresses in the inlined call, errors %v", inlined, errs)
+	}
+}
+
+// A section of holes may be larger than any that is written: its sets are without an end.
+func TestArangesOfHoles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "main.c", "int main(void) { return 0; }\n")
+	run(t, dir, "gcc", "-g", "-o", "main", "main.c")
+	path := filepath.Join(dir, "main")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := elf.NewFile(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(f.Sections, func(s *elf.Section) bool { return s.Name == ".debug_aranges" })
+	main := symbolAddresses(t, path)["main"]
+	header := binary.LittleEndian.Uint64(b[40:]) + 64*uint64(i) // e_shoff
+	binary.LittleEndian.PutUint64(b[header+24:], 1<<30)         // sh_offset
+	binary.LittleEndian.PutUint64(b[header+32:], 1<<36)         // sh_size
+	if err := errors.Join(os.WriteFile(path, b, 0o700), os.Truncate(path, 1<<37)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if lines := newSymbolizer(t, Options{}).Lines(nil, open(t, path), main); len(lines) != 1 || lines[0].Line != 1 {
+		t.Errorf("lines %v", lines)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }
