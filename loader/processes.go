@@ -499,10 +499,11 @@ func (p *Processes) forgetWanted(pid int32) {
 	}
 }
 
-// monotonic returns CLOCK_MONOTONIC in ns. The runtime is not told of the system
-// call, which does not block: it would wake a thread to watch it.
+// monotonic returns the kernel's CLOCK_MONOTONIC in ns, as procstate.Monotonic does, but to
+// the point. The runtime is not told of the system call, which does not block: it would
+// wake a thread to watch it.
 func monotonic() uint64 {
 	var ts unix.Timespec
 	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0)
-	return uint64(ts.Nano())
+	return uint64(ts.Nano() - procstate.OwnClockOffset)
 }

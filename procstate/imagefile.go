@@ -259,20 +259,6 @@ func after(t unix.StatxTimestamp, mono uint64) bool {
 	return time.Unix(t.Sec, int64(t.Nsec)).After(then)
 }
 
-// beganAt is a moment of CLOCK_MONOTONIC, in ns, and began the same by package time,
-// which reads that clock without a system call.
-var (
-	beganAt = func() uint64 {
-		var now unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
-		return uint64(now.Nano())
-	}()
-	began = time.Now() // after beganAt
-)
-
-// Monotonic reads CLOCK_MONOTONIC, in ns, without a system call: never later than it is.
-func Monotonic() uint64 { return beganAt + uint64(time.Since(began)) }
-
 // fsIOCGetVersion is FS_IOC_GETVERSION of <linux/fs.h>: _IOR('v', 1, long).
 const fsIOCGetVersion = 2<<30 | unsafe.Sizeof(uintptr(0))<<16 | 'v'<<8 | 1
 

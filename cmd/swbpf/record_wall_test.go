@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -260,3 +262,36 @@ int main(int argc, char **argv) {
 	pthread_exit(0);
 }
 `
+
+// TestRecordWallTimeNamespace records busy threads, more than there are CPUs, with a
+// recorder whose clock is another than the kernel's.
+func TestRecordWallTimeNamespace(t *testing.T) {
+	needRecord(t)
+	testenv.Needs(t, "unshare")
+	testenv.Run(t, exec.Command("unshare", "--time", "--fork", "true"))
+	var pids []string
+	for range runtime.NumCPU() + 1 {
+		busy := exec.Command("sh", "-c", "while :; do :; done")
+		testenv.Start(t, busy)
+		pids = append(pids, strconv.Itoa(busy.Process.Pid))
+	}
+	for _, ahead := range []string{"-1000", "1000"} {
+		cmd := exec.Command("unshare", "--time", "--monotonic", ahead, "--fork", "--kill-child",
+			swbpf(t), "record", "--wall", "-d", "1", "-p", strings.Join(pids, ","), "-o", "p.pb.gz")
+		cmd.Dir = t.TempDir()
+		testenv.Run(t, cmd)
+		p := readPprof(t, filepath.Join(cmd.Dir, "p.pb.gz"))
+		whole, i := map[int64]int64{}, valueOf(t, p, "wall")
+		for _, s := range p.Sample {
+			whole[s.NumLabel["tid"][0]] += s.Value[i]
+		}
+		for tid, ns := range whole {
+			if ns < 9*p.DurationNanos/10 || ns > 11*p.DurationNanos/10 {
+				t.Errorf("%s s ahead: thread %d had %d ns of %d", ahead, tid, ns, p.DurationNanos)
+			}
+		}
+		if len(whole) != len(pids) {
+			t.Errorf("%s s ahead: %d threads of %d", ahead, len(whole), len(pids))
+		}
+	}
+}

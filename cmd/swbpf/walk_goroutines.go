@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -56,8 +55,8 @@ func (p *processWalk) takeGoroutines(ctx context.Context, w *unwind.Walker, gs *
 	out := &p.goroutines
 	out.total, out.unread, out.all = len(gs.List), gs.Unread, o.goes == "all"
 	now := int64(0)
-	if p.live && sameClock(p.pid) {
-		now = int64(procstate.Monotonic())
+	if ahead, ok := procstate.ClockOffset(p.pid); p.live && ok {
+		now = int64(procstate.Monotonic()) + ahead
 	}
 	threads := make(map[procstate.ThreadID]*threadWalk, len(p.threads))
 	for i := range p.threads {
@@ -140,16 +139,6 @@ func goroutineKey(key []byte, g *procstate.Goroutine, frames []unwind.Frame, err
 		key = append(key, byte(frames[i].Flags))
 	}
 	return key
-}
-
-// sameClock reports whether a process is in the time namespace of this one.
-func sameClock(pid int) bool {
-	ours, err := os.Readlink("/proc/self/ns/time")
-	if err != nil {
-		return true // there are none
-	}
-	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/time", pid))
-	return err == nil && ours == theirs
 }
 
 // writeGoroutines writes the goroutines of a process for people.
