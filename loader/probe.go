@@ -242,6 +242,16 @@ func inFirstUserNamespace() bool {
 // without those for each CPU.
 const openFiles = 100
 
+// withFilesMissing explains an error which no more is known of than that too many files
+// are open.
+func withFilesMissing(err error) error {
+	var missing *MissingError
+	if errors.Is(err, unix.EMFILE) && !errors.As(err, &missing) {
+		return missingFiles(err)
+	}
+	return err
+}
+
 func missingFiles(err error) error {
 	return &MissingError{
 		What:   "room for open files",

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -200,6 +201,11 @@ func TestDiagnose(t *testing.T) {
 	}
 	if err := diagnose(unix.ENOMEM, "load"); !errors.As(err, &missing) || !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "cgroup") {
 		t.Errorf("no memory is diagnosed as %v", err)
+	}
+	for _, err := range []error{fmt.Errorf("list of CPUs: %w", &fs.PathError{Op: "open", Path: onlineCPUsPath, Err: unix.EMFILE}), diagnose(unix.ENOMEM, "load")} {
+		if told := withFilesMissing(err); !errors.Is(told, err) || !strings.Contains(told.Error(), "raise") || errors.As(err, &missing) && told != err {
+			t.Errorf("%v is told as %v", err, told)
+		}
 	}
 	missing = nil
 	if err := diagnose(unix.EBUSY, "open"); errors.As(err, &missing) || !errors.Is(err, unix.EBUSY) {

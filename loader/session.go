@@ -86,7 +86,7 @@ func Open(cfg Config) (*Session, error) {
 	s := &Session{event: cfg.Event, cfg: cfg}
 	if err := s.open(); err != nil {
 		s.Close()
-		return nil, err
+		return nil, withFilesMissing(err)
 	}
 	return s, nil
 }

@@ -130,15 +130,16 @@ func maxFrequency() string {
 
 func (v *hertzValue) Type() string { return "Hz" }
 
-// countValue is a flag for a number of things.
+// countValue is a flag for a number of things, which an int has room for, as the kernel's
+// periods do.
 type countValue uint64
 
 func (v *countValue) String() string { return strconv.FormatUint(uint64(*v), 10) }
 
 func (v *countValue) Set(s string) error {
-	n, err := strconv.ParseUint(s, 10, 64)
+	n, err := strconv.ParseUint(s, 10, 63)
 	if err != nil || n < 1 {
-		return errors.New("not a whole number, from 1 on")
+		return errors.New("not a whole number, from 1 to 9223372036854775807")
 	}
 	*v = countValue(n)
 	return nil

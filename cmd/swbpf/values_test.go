@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -42,6 +43,21 @@ func TestDurationValue(t *testing.T) {
 		var v durationValue
 		if err := v.Set(s); err == nil {
 			t.Errorf("%q was taken as %v", s, time.Duration(v))
+		}
+	}
+}
+
+func TestCountValue(t *testing.T) {
+	for s, want := range map[string]int{"1": 1, "9223372036854775807": math.MaxInt64} {
+		var v countValue
+		if err := v.Set(s); err != nil || int(v) != want {
+			t.Errorf("%q: %d, %v; want %d", s, v, err, want)
+		}
+	}
+	for _, s := range []string{"", "x", "0", "-1", "1.5", "9223372036854775808", "18446744073709551615"} {
+		var v countValue
+		if err := v.Set(s); err == nil {
+			t.Errorf("%q was taken as %d, which is %d", s, uint64(v), int(v))
 		}
 	}
 }
