@@ -35,6 +35,7 @@ type parts struct {
 	failed  int      // parts that could not be written, or not all files of which
 	notes   []string // of the part before, which have been told
 
+	own    map[string][]string   // by path of an output: the names of the files written last, no more than are kept
 	queues map[string]*sendQueue // for servers, by path: who is away keeps no other waiting
 }
 
@@ -72,6 +73,20 @@ func partPath(path string, began time.Time) string {
 	return bare + "-" + began.UTC().Format(partTime) + ext
 }
 
+// nameTime is the time that the files of a part are named after: when it began, unless
+// there are files of that name, as when the clock was set back.
+func (p *parts) nameTime(began time.Time) time.Time {
+	for slices.ContainsFunc(p.pathsOf(began), func(path string) bool { return !isURL(path) && exists(path) }) {
+		began = began.Add(time.Second)
+	}
+	return began
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 // pathsOf are the names of all outputs for a part.
 func (p *parts) pathsOf(began time.Time) (paths []string) {
 	for _, path := range p.paths {
@@ -93,7 +108,8 @@ func (p *parts) check() (timed bool, err error) {
 
 // save writes the files of a part, and removes those that are too old.
 func (p *parts) save(prof *profile.Profile) (saved []*output) {
-	outs, err := openOutputs(p.pathsOf(prof.Meta.Start), p.format)
+	named := p.nameTime(prof.Meta.Start)
+	outs, err := openOutputs(p.pathsOf(named), p.format)
 	for _, o := range outs {
 		o.queue = p.queueOf(o)
 	}
@@ -102,7 +118,7 @@ func (p *parts) save(prof *profile.Profile) (saved []*output) {
 		discardOutputs(outs)
 	}
 	for _, path := range p.paths {
-		err = errors.Join(err, p.removeOld(path))
+		err = errors.Join(err, p.removeOld(path, named))
 	}
 	if err == nil {
 		p.written++
@@ -147,11 +163,15 @@ func (p *parts) finish(prof *profile.Profile) (saved []*output, err error) {
 }
 
 // removeOld removes the oldest files of an output, also those of earlier recordings,
-// where there are more than are kept.
-func (p *parts) removeOld(path string) error {
+// where there are more than are kept with that of a part named after a time. Whatever the
+// times in their names, as when the clock was set back, those written last are kept.
+func (p *parts) removeOld(path string, named time.Time) error {
 	if p.keep == 0 || isURL(path) {
 		return nil
 	}
+	own := append(p.own[path], filepath.Base(partPath(path, named)))
+	own = own[max(len(own)-p.keep, 0):]
+	p.own[path] = own
 	dir := filepath.Dir(path)
 	files, err := os.ReadDir(dir) // in order
 	if err != nil {
@@ -163,6 +183,9 @@ func (p *parts) removeOld(path string) error {
 		began, isOurs := strings.CutSuffix(began, ext)
 		_, err := time.Parse(partTime, began)
 		return !ok || !isOurs || err != nil || !f.Type().IsRegular()
+	})
+	slices.SortStableFunc(files, func(a, b os.DirEntry) int {
+		return slices.Index(own, a.Name()) - slices.Index(own, b.Name())
 	})
 	for _, f := range files[:max(len(files)-p.keep, 0)] {
 		err = errors.Join(err, os.Remove(filepath.Join(dir, f.Name())))

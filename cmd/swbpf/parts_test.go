@@ -67,14 +67,47 @@ func TestPartsKept(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "cpu-20260203T030500Z.pb.gz"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p := parts{keep: 2}
-	if err := p.removeOld(filepath.Join(dir, "cpu.pb.gz")); err != nil {
+	p := parts{keep: 2, own: map[string][]string{}}
+	if err := p.removeOld(filepath.Join(dir, "cpu.pb.gz"), time.Date(2026, 2, 3, 3, 5, 3, 0, time.UTC)); err != nil {
 		t.Fatal(err)
 	}
 	want := append(others, "cpu-20260203T030500Z.pb.gz", "cpu-20260203T030502Z.pb.gz", "cpu-20260203T030503Z.pb.gz")
 	slices.Sort(want)
 	if got := entries(t, dir); got != strings.Join(want, " ") {
 		t.Errorf("there are %s\nwant %v", got, want)
+	}
+}
+
+// TestPartsAfterClock checks that profiles are neither overwritten nor removed before older
+// ones when the clock was set back, also to a time that files are named after.
+func TestPartsAfterClock(t *testing.T) {
+	dir := t.TempDir()
+	earlier := filepath.Join(dir, "cpu-20260203T050000Z.folded") // of a recording before, by a clock that was ahead
+	if err := os.WriteFile(earlier, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := parts{keep: 3, paths: []string{filepath.Join(dir, "cpu.folded")}, own: map[string][]string{}}
+	for _, tc := range []struct{ began, want string }{
+		{"20260203T040000Z", "0400 0500"},
+		{"20260203T040001Z", "0400 040001 0500"},
+		{"20260203T030000Z", "0300 0400 040001"},
+		{"20260203T040001Z", "0300 040001 040002"},
+		{"20260203T040002Z", "0300 040002 040003"},
+	} {
+		began, err := time.Parse(partTime, tc.began)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if saved := p.save(profile.NewBuilder().Finish(profile.Meta{Start: began}, nil)); len(saved) != 1 {
+			t.Fatalf("%d files are written", len(saved))
+		}
+		var want []string
+		for _, at := range strings.Fields(tc.want) {
+			want = append(want, "cpu-20260203T"+(at + "00")[:6]+"Z.folded")
+		}
+		if got := entries(t, dir); got != strings.Join(want, " ") {
+			t.Errorf("after %s: there are %s\nwant %v", tc.began, got, want)
+		}
 	}
 }
 

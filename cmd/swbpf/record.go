@@ -221,7 +221,7 @@ func record(o *recordOptions) error {
 	var ps *parts
 	var err error
 	if o.every > 0 {
-		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: o.outputs, format: o.format, queues: map[string]*sendQueue{}}
+		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: o.outputs, format: o.format, own: map[string][]string{}, queues: map[string]*sendQueue{}}
 		o.times, err = ps.check()
 	} else {
 		if outs, err = openOutputs(o.outputs, o.format); err == nil {
