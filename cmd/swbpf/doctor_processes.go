@@ -113,12 +113,34 @@ func countReadable() (can, cannot int) {
 func examineMapFiles() loader.Finding {
 	f := loader.Finding{Name: "/proc/PID/map_files", Found: "readable"}
 	err := openMapFile()
-	if err != nil {
-		f.Level, f.Found = loader.Limited, errors.Unwrap(err).Error()
+	switch {
+	case err != nil:
+		f.Found = errors.Unwrap(err).Error()
 		f.Without = "files that were deleted or replaced while mapped are not unwound or named"
-		f.Remedy = "run as root, or add cap_checkpoint_restore (and cap_sys_ptrace) to setcap"
+	case !hasCaps(unix.CAP_SYS_PTRACE, unix.CAP_DAC_READ_SEARCH):
+		f.Found = "readable of this user's processes"
+		f.Without = "files that were deleted or replaced while others mapped them are not unwound or named"
+	default:
+		return f
 	}
+	f.Level = loader.Limited
+	f.Remedy = "run as root, or add cap_checkpoint_restore, cap_sys_ptrace and cap_dac_read_search to setcap"
 	return f
+}
+
+// hasCaps reports whether this process has capabilities with numbers below 32.
+func hasCaps(caps ...int) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&header, &data[0]) != nil {
+		return false
+	}
+	for _, c := range caps {
+		if data[0].Effective&(1<<c) == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func openMapFile() error {

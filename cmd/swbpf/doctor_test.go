@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -85,5 +87,44 @@ func TestDoctorText(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
+	}
+}
+
+// TestDoctorMapFiles compares what doctor says of files that are mapped with whether the
+// same user can open those of a process of root.
+func TestDoctorMapFiles(t *testing.T) {
+	needRecord(t)
+	mine, err := filepath.Glob(fmt.Sprintf("/proc/%d/map_files/*", os.Getpid()))
+	if err != nil || len(mine) == 0 {
+		t.Fatal(err, mine)
+	}
+	found := map[bool]int{}
+	for _, caps := range [][]uintptr{
+		nil,
+		{unix.CAP_CHECKPOINT_RESTORE},
+		{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_SYS_PTRACE},
+		{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_DAC_READ_SEARCH},
+		{unix.CAP_SYS_PTRACE, unix.CAP_DAC_READ_SEARCH},
+		{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_SYS_PTRACE, unix.CAP_DAC_READ_SEARCH},
+	} {
+		caps = append(caps, unix.CAP_BPF, unix.CAP_PERFMON)
+		read := exec.Command("head", "-c", "1", mine[0])
+		read.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, AmbientCaps: caps}
+		can := read.Run() == nil
+		d, _ := runDoctor(t, 65534, caps...)
+		for _, g := range d.Groups {
+			for _, f := range g.Findings {
+				if f.Name != "/proc/PID/map_files" {
+					continue
+				}
+				found[can]++
+				if can != (f.Level == loader.OK) {
+					t.Errorf("capabilities %v: %+v, but it can be opened: %v", caps, f, can)
+				}
+			}
+		}
+	}
+	if found[true] == 0 || found[false] == 0 {
+		t.Errorf("it could be opened so often: %v", found)
 	}
 }
