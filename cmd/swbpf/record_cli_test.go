@@ -253,6 +253,34 @@ func TestRecordSignals(t *testing.T) {
 	}
 }
 
+// TestRecordLateSignal checks that one signal ends the wait for a command after a recording
+// that has ended by itself, as it says.
+func TestRecordLateSignal(t *testing.T) {
+	needRecord(t)
+	path := filepath.Join(t.TempDir(), "p.pb.gz")
+	cmd := exec.Command(swbpf(t), "record", "-d", "0.2", "-o", path, "--", "sh", "-c", "exec sleep 1000 2>&-")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	limit := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+	defer limit.Stop()
+	said := bufio.NewScanner(stderr)
+	for said.Scan() && !strings.Contains(said.Text(), "Ctrl-C waits no longer") {
+	}
+	cmd.Process.Signal(os.Interrupt)
+	cmd.Wait()
+	if cmd.ProcessState.ExitCode() != exitInterrupted {
+		t.Errorf("after a signal: %v", cmd.ProcessState)
+	}
+	readPprof(t, path)
+}
+
 // TestStatsKeys pins the keys of --stats, which scripts rely on.
 func TestStatsKeys(t *testing.T) {
 	needRecord(t)

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,7 @@ type recorder struct {
 	closed      uint64    // how many had been when the steppers forgot some last
 
 	signals chan os.Signal
+	idle    atomic.Bool // all is written, and the command has not ended
 }
 
 const (
@@ -252,13 +254,12 @@ func (r *recorder) awaitEnd(ended chan<- struct{}) {
 	case <-timeout:
 	case <-done:
 	}
-	first := time.Now()
-	ended <- struct{}{}
-	r.alarm.ring()
-	if !signalled {
-		<-r.signals // which is late for what ended by itself
+	var first time.Time
+	if signalled {
 		first = time.Now()
 	}
+	ended <- struct{}{}
+	r.alarm.ring()
 	r.abortAfter(first)
 }
 
@@ -299,10 +300,16 @@ func processesDone(pids []int) <-chan struct{} {
 // sends it to the program and to its group, and of all who end a service each has its own.
 const sameSignal = time.Second / 2
 
-// abortAfter ends the program at once after another signal than the first.
+// abortAfter ends the program at once after another signal than the first, which is late,
+// and so tells what another does, for what ended by itself: first is zero then. While it
+// only waits for the command, one will do.
 func (r *recorder) abortAfter(first time.Time) {
 	for range r.signals {
-		if time.Since(first) >= sameSignal {
+		switch {
+		case first.IsZero() && !r.idle.Load():
+			first = time.Now()
+			fmt.Fprintln(os.Stderr, "swbpf: the recording has ended, and is written now; another signal ends that at once, and nothing is written")
+		case time.Since(first) >= sameSignal:
 			r.abort()
 			os.Exit(exitInterrupted)
 		}
@@ -470,6 +477,7 @@ func (r *recorder) commandStatus(w io.Writer) (int, error) {
 	select {
 	case <-r.command.Done():
 	default:
+		r.idle.Store(true)
 		fmt.Fprintf(w, "waiting for the end of %s (process %d), for its exit status; Ctrl-C waits no longer\n", r.opt.command[0], r.command.PID())
 	}
 	state, err := r.command.Wait()
