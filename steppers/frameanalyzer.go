@@ -231,7 +231,7 @@ func (a *FrameAnalyzer) prologuesBefore(img *procstate.Image, lowest, vaddr uint
 			return
 		}
 		for p := lastPrologue(img.Arch(), a.before); p >= 0; p = lastPrologue(img.Arch(), a.before[:p]) {
-			if at := from + uint64(p); at < seen && !visit(at) {
+			if at := from + uint64(firstPush(img.Arch(), a.before, p)); at < seen && !visit(at) {
 				return
 			}
 		}
@@ -391,27 +391,35 @@ func pushBefore(a *procstate.Arch, code []byte, at int) int {
 		if code[p] != 0x55 || !goesStraight(a, code[:at], p, most) || repushesReturn(a, code[:p]) {
 			continue
 		}
-		p = firstPush(a, code, p)
-		if n := p - 4; n >= 0 && isEndbr(a, code[n:]) {
-			p -= 4
-		}
-		return p
+		return behindEndbr(a, code, p)
 	}
 	return -1
 }
 
-// firstPush returns the offset of the first of the pushes of registers that stand right before
-// offset p of code, p where there are none: a function may save others before it saves the
-// frame pointer. No other function ends like that, but by a jump through a table, jmp
-// *0x50(%rax), with the distance that its last byte is.
+// behindEndbr returns the offset of the endbr that stands right before offset p of code, p
+// where there is none.
+func behindEndbr(a *procstate.Arch, code []byte, p int) int {
+	if n := p - 4; n >= 0 && isEndbr(a, code[n:]) {
+		return n
+	}
+	return p
+}
+
+// firstPush returns where the function of a file begins whose prologue, of lastPrologue, is at
+// offset p of code: it may save other registers before the frame pointer. No other function
+// ends like that, but by a jump through a table, jmp *0x50(%rax), with the distance that its
+// last byte is. What is made at run time may go on from other code.
 func firstPush(a *procstate.Arch, code []byte, p int) int {
 	const push, rexB = 0x50, 0x41
+	if !x86Prologues(a) || isEndbr(a, code[p:]) {
+		return p
+	}
 	for p > 0 && code[p-1]&^7 == push && (p < 3 || code[p-3] != 0xff) {
 		if p--; p > 0 && a == procstate.AMD64 && code[p-1] == rexB {
 			p--
 		}
 	}
-	return p
+	return behindEndbr(a, code, p)
 }
 
 // goesStraight reports whether so many instructions at most, from an offset on, lead to the
