@@ -505,5 +505,5 @@ func (p *Processes) forgetWanted(pid int32) {
 func monotonic() uint64 {
 	var ts unix.Timespec
 	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0)
-	return uint64(ts.Nano() - procstate.OwnClockOffset)
+	return uint64(ts.Nano() - procstate.OwnClockOffset())
 }

@@ -14,7 +14,7 @@ var (
 	beganAt = func() uint64 {
 		var now unix.Timespec
 		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
-		return uint64(now.Nano() - OwnClockOffset)
+		return uint64(now.Nano() - ownClockOffset)
 	}()
 	began = time.Now() // after beganAt
 )
@@ -24,7 +24,9 @@ var (
 func Monotonic() uint64 { return beganAt + uint64(time.Since(began)) }
 
 // OwnClockOffset is the ClockOffset of this process, 0 where it is not known.
-var OwnClockOffset = func() int64 {
+func OwnClockOffset() int64 { return ownClockOffset }
+
+var ownClockOffset = func() int64 {
 	ns, _ := clockOffset("/proc/self")
 	return ns
 }()
