@@ -43,7 +43,7 @@ var usefulCaps = []struct {
 }{
 	{unix.CAP_BPF, "CAP_BPF", noRecording},
 	{unix.CAP_PERFMON, "CAP_PERFMON", noRecording},
-	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "processes of other users are not known, and cannot be walked"},
+	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "processes of other users may not be known, and cannot be walked"},
 	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "programs that this user may not read are not unwound or named"},
 	{unix.CAP_SYSLOG, "CAP_SYSLOG", "kernel functions may have no names"},
 	{unix.CAP_SYS_NICE, "CAP_SYS_NICE", "on an overloaded machine the recorder may come too late"},

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"debug/elf"
+	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
@@ -105,19 +106,31 @@ func entryRange(img *procstate.Image) (r vaddrRange) {
 		return r // linkers used to give libraries an entry of no meaning
 	}
 	// It ends where execution cannot go on, with a call of what follows it
-	// directly, or with a call right behind another: that of abort.
+	// directly, with a call right behind another: that of abort, or with one
+	// that another function follows.
 	var in isa.Inst
 	r.start, r.end = entry, entry
 	called := false
 	for decode(img.Arch(), code, r.end, &in) {
 		r.end += uint64(in.Len)
 		code = code[in.Len:]
-		if in.Ends() || in.Flow == isa.Call && (called || in.Target-r.end < 16) {
+		if in.Ends() || in.Flow == isa.Call && (called || in.Target-r.end < 16 || beginsFunction(img.Arch(), code)) {
 			break
 		}
 		called = in.Flow == isa.Call
 	}
 	return r
+}
+
+// beginsFunction reports whether what stands behind a call begins another function, or fills
+// the gap before it: on AArch64, whether it makes room for a frame or signs a return address.
+func beginsFunction(a *procstate.Arch, code []byte) bool {
+	if a != procstate.ARM64 || len(code) < 4 {
+		return startsFunction(a, code)
+	}
+	w := binary.LittleEndian.Uint32(code)
+	return w&0xffc07fff == 0xa9807bfd || w&0xff8003ff == 0xd10003ff || // stp x29,x30,[sp,#n]!; sub sp,sp,#n
+		w == 0xd503233f || w&^0xc0 == 0xd503241f // paciasp; bti
 }
 
 // startsLikeEntry reports whether code first takes the stack pointer, as the

@@ -46,6 +46,31 @@ func TestEntryRange(t *testing.T) {
 	}
 }
 
+// Nothing needs to stand behind a call that does not return, and there another function is.
+func TestEntryRangeFollowed(t *testing.T) {
+	for _, tc := range []struct {
+		name, cc string
+		entry    string
+		behind   []string // how the function behind it begins
+		start    string
+	}{
+		{"amd64", "gcc", "xor %ebp, %ebp\n mov %rsp, %rdi\n call start\n", []string{"push %rbp\n mov %rsp, %rbp", "endbr64"}, "call behind\n hlt"},
+		{"aarch64", "aarch64-linux-gnu-gcc", "mov x29, #0\n mov x30, #0\n mov x0, sp\n bl start\n",
+			[]string{"stp x29, x30, [sp, #-32]!", "sub sp, sp, #64", "sub sp, sp, #16, lsl #12", "hint #25", "hint #34"}, "bl behind\n brk #0"},
+	} {
+		for _, behind := range tc.behind {
+			t.Run(tc.name+" "+behind, func(t *testing.T) {
+				path := steptest.Compile(t, []string{tc.cc, "-nostdlib", "-static", "-Wl,--build-id=none"}, tc.name+".S",
+					".globl _start, behind, start\n_start: "+tc.entry+"behind: "+behind+"\n nop\n ret\n .skip 64\nstart: "+tc.start+"\n")
+				start, next := symbolAndNext(t, path, "_start")
+				if r := entryRange(steptest.OpenImage(t, path)); r.start != start || r.end != next {
+					t.Errorf("entry range [%#x, %#x), _start is [%#x, %#x)", r.start, r.end, start, next)
+				}
+			})
+		}
+	}
+}
+
 // A library has an entry point at times, but no bottom of the stack.
 func TestEntryRangeLibrary(t *testing.T) {
 	path := steptest.Compile(t, []string{"gcc", "-shared", "-fPIC", "-Wl,-e,f"}, "lib.c",

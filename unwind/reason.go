@@ -1,6 +1,10 @@
 package unwind
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/swbpf/swbpf/procstate"
+)
 
 // Reason says why a walk stopped before the bottom of the stack. It is an
 // error; the zero Reason is none. Each has one name, used by counters and
@@ -23,6 +27,7 @@ const (
 	TooManyFrames            // the limit on frames was reached
 	ProcessUnknown           // its mappings were never read
 	StepperFailed            // a stepper gave up for a reason of its own
+	ThreadEnded              // the thread, or its process, has
 	ReturnReplaced           // instrumentation, as a uretprobe, has replaced the return address; the original is not known
 	NumReasons
 )
@@ -42,6 +47,7 @@ var reasonText = [NumReasons]struct{ name, help string }{
 	TooManyFrames:     {"too-many-frames", "the limit on frames was reached"},
 	ProcessUnknown:    {"process-unknown", "the mappings of the process are not known: it ended before they were read, or they may not be read"},
 	StepperFailed:     {"stepper-failed", "a frame stepper reported an error of its own"},
+	ThreadEnded:       {"thread-ended", "the thread or its process ended before it was walked"},
 	ReturnReplaced:    {"return-replaced", "a uretprobe or a function tracer has replaced the return address, and what it was is not known here"},
 }
 
@@ -64,8 +70,8 @@ func (r Reason) Help() string {
 // Error implements error.
 func (r Reason) Error() string { return r.String() }
 
-// ReasonOf returns the Reason that err is or wraps, ReasonNone for nil and
-// StepperFailed for any other error.
+// ReasonOf returns the Reason that err is or wraps, ReasonNone for nil, ThreadEnded for
+// the errors of ProcessState that say so, and StepperFailed for any other error.
 func ReasonOf(err error) Reason {
 	if err == nil {
 		return ReasonNone
@@ -76,6 +82,11 @@ func ReasonOf(err error) Reason {
 	var r Reason
 	if errors.As(err, &r) {
 		return r
+	}
+	for _, ended := range []error{procstate.ErrNoThread, procstate.ErrTerminated, procstate.ErrNoProcess} {
+		if errors.Is(err, ended) {
+			return ThreadEnded
+		}
 	}
 	return StepperFailed
 }

@@ -465,6 +465,20 @@ func TestMaxFrames(t *testing.T) {
 	}
 }
 
+func TestReasonOf(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want Reason
+	}{
+		{nil, ReasonNone}, {StackCut, StackCut}, {fmt.Errorf("x: %w", BadPC), BadPC}, {errors.New("x"), StepperFailed},
+		{fmt.Errorf("thread 7: %w", procstate.ErrNoThread), ThreadEnded}, {procstate.ErrTerminated, ThreadEnded},
+	} {
+		if got := ReasonOf(c.err); got != c.want {
+			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
+	}
+}
+
 func TestReasonsHaveNamesAndHelp(t *testing.T) {
 	seen := map[string]bool{}
 	for r := range NumReasons {
