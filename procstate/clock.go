@@ -8,20 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beganAt is a moment of CLOCK_MONOTONIC, in ns, and began the same by package time,
-// which reads that clock without a system call.
-var (
-	beganAt = func() uint64 {
-		var now unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
-		return uint64(now.Nano() - ownClockOffset)
-	}()
-	began = time.Now() // after beganAt
-)
+// began is a moment of the kernel's CLOCK_MONOTONIC, at, in ns, and the same or a little
+// later by package time, which reads that clock without a system call.
+var began = func() (b struct {
+	at   uint64
+	time time.Time
+}) {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
+	b.at, b.time = uint64(now.Nano()-ownClockOffset), time.Now()
+	return b
+}()
 
 // Monotonic reads the kernel's CLOCK_MONOTONIC, in ns, without a system call: never
 // later than it is. By that samples and events are stamped, whatever the time namespace.
-func Monotonic() uint64 { return beganAt + uint64(time.Since(began)) }
+func Monotonic() uint64 { return began.at + uint64(time.Since(began.time)) }
 
 // OwnClockOffset is the ClockOffset of this process, 0 where it is not known.
 func OwnClockOffset() int64 { return ownClockOffset }

@@ -81,9 +81,9 @@ take at once is sent again, and waits in memory meanwhile, up to 16 MB for each
 server. --keep also removes files of earlier recordings. Time off the CPU counts
 in the part in which it ends.
 
---cgroup takes a path as in /sys/fs/cgroup, a unit of systemd, of which .service may
-be left out, or the ID of a container: what runs in it and below, at any time of
-the recording.
+--cgroup takes a path as in /sys/fs/cgroup, a unit of systemd, where .service
+may be left out, or the ID of a container: it is what runs in it and below, at
+any time of the recording.
 
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
