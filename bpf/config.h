@@ -62,14 +62,14 @@ const volatile bool have_switch_state = false;
 const volatile bool with_on_cpu = false;
 
 /*
- * What belongs to a stack below SP: the red zone that the x86-64 ABI gives to
- * leaf functions. It matters to others too: after a pop, unwind tables go on
- * to name the slot that the register was popped from.
+ * What is copied below SP. The x86-64 ABI gives 128 bytes there to leaf functions, the
+ * red zone; of these walks need where registers are saved, or were and have been popped:
+ * unwind tables go on to name that slot. It is the six that calls preserve.
  */
 #if defined(__TARGET_ARCH_x86)
-enum { RED_ZONE = 128 };
+enum { BELOW_SP = 6 * 8 };
 #else
-enum { RED_ZONE = 0 };
+enum { BELOW_SP = 0 };
 #endif
 
 enum {

@@ -240,7 +240,7 @@ INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
 	u64 from = read_user_word(t->g0 + p->g_sched_sp);
 	u64 above = stack->hi - from;
 	if (on_g0)
-		from = t->sp - RED_ZONE;
+		from = t->sp - BELOW_SP;
 	else if (!at_home) {
 		if (!on_stack(stack, from) || above < SIGNALLED_STACK)
 			from = stack->hi - stack->lo > SIGNALLED_STACK ? stack->hi - SIGNALLED_STACK : stack->lo;

@@ -295,14 +295,14 @@ GLOBAL u64 current_stack_end(u32 tgid, u32 tid, u64 sp)
 /*
  * Where the copy of a stack begins: below SP, unless that page is not there or
  * nothing below SP is of use. For the system call a function has its registers
- * saved above; and Go code knows no red zone.
+ * saved above; and Go code saves none below.
  */
-INLINE u64 stack_start(u64 sp, bool in_red_zone)
+INLINE u64 stack_start(u64 sp, bool with_below)
 {
-	u64 from = sp - RED_ZONE;
+	u64 from = sp - BELOW_SP;
 	u8 byte;
 
-	if (!in_red_zone)
+	if (!with_below)
 		return sp;
 	if ((from ^ sp) & ~(PAGE - 1ULL) && bpf_probe_read_user(&byte, 1, (void *)from))
 		return sp;
@@ -345,11 +345,11 @@ INLINE u64 likely_stack_end(const struct sample_header *h)
 }
 
 /*
- * Adds the stack from sp, or the red zone below it, up to end (0: not known) or
+ * Adds the stack from sp, or somewhat below it, up to end (0: not known) or
  * the limit. Returns how that ended.
  */
 INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_header *h, u64 sp, u64 end,
-				      bool in_red_zone)
+				      bool with_below)
 {
 	u64 live = (end ? end : likely_stack_end(h)) - sp, limit = limit_of_stack(r, live), gaps = ~0ULL;
 	u64 key = end ? end + h->tgid : h->tid;
@@ -359,7 +359,7 @@ INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_he
 		if (!gaps)
 			live = limit;
 	}
-	if (!add_pages(r, h->cpu, key, stack_start(sp, in_red_zone), sp, sp + live, gaps))
+	if (!add_pages(r, h->cpu, key, stack_start(sp, with_below), sp, sp + live, gaps))
 		return STACK_END_UNREADABLE;
 	return end && r->copy.addr >= r->copy.end ? STACK_END_BOTTOM : STACK_END_LIMIT;
 }
@@ -487,11 +487,11 @@ GLOBAL int add_frames(u32 cpu)
 
 /* Adds the stack that the thread is on as the first regions; as an empty one
  * when nothing can be read. */
-INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 end, bool in_red_zone)
+INLINE void add_stack(struct cpu_ring *r, struct sample_header *h, u64 sp, u64 end, bool with_below)
 {
 	if (end)
 		h->live = end - sp;
-	h->stack_end = copy_stack(r, h, sp, end, in_red_zone);
+	h->stack_end = copy_stack(r, h, sp, end, with_below);
 	if (!r->regions)
 		close_region(r, sp, sp);
 	else if (r->copy.addr < r->copy.end)

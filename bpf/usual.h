@@ -57,7 +57,7 @@ INLINE void end_record(struct cpu_ring *r, struct sample_header *h, u64 time)
 INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid,
 			      u8 flags)
 {
-	bool in_kernel = !is_user_mode(mode_of(ctx->regs)), is_go = flags & PROCESS_IS_GO, in_red_zone = !is_go;
+	bool in_kernel = !is_user_mode(mode_of(ctx->regs)), is_go = flags & PROCESS_IS_GO, with_below = !is_go;
 	struct mm_struct *mm = task_field(task, mm);
 	u32 tid = current_tid(task), cpu = bpf_get_smp_processor_id();
 	u64 sp = sp_of(ctx->regs), end = 0;
@@ -73,7 +73,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 		enum user_state user = read_user_regs(task, h, sp);
 		taken = user == USER_NATIVE || user == USER_COMPAT32;
 		sp = stack_pointer(&h->regs);
-		in_red_zone = !is_go && !is_in_syscall(&h->regs);
+		with_below = !is_go && !is_in_syscall(&h->regs);
 	} else if (h)
 		__builtin_memcpy(&h->regs, &ctx->regs, sizeof(h->regs));
 	if (taken && unlikely(is_go))
@@ -86,7 +86,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 		begin_header(h, task, tgid, tid, current_cgroup(task), ctx->sample_period);
 		if (unlikely(in_kernel))
 			add_kernel_part(ctx, r, h, task);
-		taken = add_whole_stack(r, cpu, end + tgid, stack_start(sp, in_red_zone), end);
+		taken = add_whole_stack(r, cpu, end + tgid, stack_start(sp, with_below), end);
 	}
 	if (taken) {
 		h->user = user_state_of(task, h);

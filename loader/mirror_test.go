@@ -180,7 +180,7 @@ func TestChangesRejected(t *testing.T) {
 	bottom := readMainStack(t, p.pid)
 	readUntil(t, s, func(smp *Sample) bool {
 		sp := smp.Regs.Raw(smp.Arch.SP)
-		return bottom-sp >= 5000 && uint64(len(smp.Regions[0].Data)) == redZone+smp.LiveBytes && smp.StackEnd == StackEndBottom
+		return bottom-sp >= 5000 && uint64(len(smp.Regions[0].Data)) == belowSP+smp.LiveBytes && smp.StackEnd == StackEndBottom
 	})
 }
 
@@ -196,11 +196,11 @@ func TestChangesOfStackBounds(t *testing.T) {
 			return false
 		}
 		stack, sp := smp.Regions[0], smp.Regs.Raw(smp.Arch.SP)
-		if redZone != 0 && stack.Addr == sp {
+		if belowSP != 0 && stack.Addr == sp {
 			return false // still in the system call that said it is ready
 		}
 		n++
-		if stack.Addr != sp-redZone || uint64(len(stack.Data)) != redZone+smp.LiveBytes || smp.StackEnd != StackEndBottom {
+		if stack.Addr != sp-belowSP || uint64(len(stack.Data)) != belowSP+smp.LiveBytes || smp.StackEnd != StackEndBottom {
 			t.Errorf("stack at %#x (SP %#x), %d bytes for %d live, ended by %v", stack.Addr, sp, len(stack.Data), smp.LiveBytes, smp.StackEnd)
 		}
 		if want := p.memory(t, stack.Addr, len(stack.Data)); string(stack.Data) != string(want) {

@@ -25,7 +25,7 @@ const aboveMain = 4 << 10
 func fromSP(t *testing.T, p *Sample) []byte {
 	t.Helper()
 	sp, r := p.Regs.Raw(p.Arch.SP), p.Regions[0]
-	if below := sp - r.Addr; below != 0 && below != redZone || below > uint64(len(r.Data)) {
+	if below := sp - r.Addr; below != 0 && below != belowSP || below > uint64(len(r.Data)) {
 		t.Fatalf("stack of %d bytes at %#x, SP is %#x", len(r.Data), r.Addr, sp)
 	}
 	return r.Data[sp-r.Addr:]
@@ -69,10 +69,10 @@ func TestStackBytes(t *testing.T) {
 				}
 				stack := smp.Regions[0]
 				sp := smp.Regs.Raw(smp.Arch.SP)
-				if redZone != 0 && stack.Addr == sp {
+				if belowSP != 0 && stack.Addr == sp {
 					return false // still in the system call that said it is ready
 				}
-				if stack.Addr != sp-redZone || smp.StackEnd != c.end {
+				if stack.Addr != sp-belowSP || smp.StackEnd != c.end {
 					t.Errorf("stack at %#x (SP %#x) ends by %v, want %v", stack.Addr, sp, smp.StackEnd, c.end)
 				}
 				n := len(fromSP(t, smp))

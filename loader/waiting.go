@@ -191,8 +191,8 @@ func waitingRecordBytes(b []byte) (int, error) {
 	return n, nil
 }
 
-// redZone is what belongs to a stack below SP, in bytes.
-var redZone = procstate.HostArch().RedZone
+// belowSP is what is copied of a stack below SP, in bytes.
+var belowSP = procstate.HostArch().BelowSP
 
 // waitingStack adds user stacks to the records of threads that wait.
 type waitingStack struct {
@@ -214,11 +214,11 @@ func (w *waitingStack) complete(rec []byte) []byte {
 	if live := h.Live; live != 0 && live <= uint64(w.s.cfg.whole) {
 		limit, end = live, uint8(StackEndBottom)
 	}
-	n := w.add(sp-redZone, limit+redZone)
+	n := w.add(sp-belowSP, limit+belowSP)
 	if n == 0 {
-		n = w.add(sp, limit) + redZone
+		n = w.add(sp, limit) + belowSP
 	}
-	if n < limit+redZone {
+	if n < limit+belowSP {
 		end = uint8(StackEndUnreadable)
 	}
 	if goProc := (gen.SamplerGoProcess{}); w.s.maps.GoProcesses.Lookup(h.Tgid, &goProc) == nil {

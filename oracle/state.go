@@ -40,10 +40,10 @@ type page struct {
 // maxStack bounds how much of a stack is read at each instruction.
 const maxStack = 256 << 10
 
-// capture reads the stack from the red zone up to end, and the code at pc.
+// capture reads the stack from below SP up to end, and the code at pc.
 func (t *target) capture(sp, end, pc uint64, code []byte) (codeLen int) {
 	t.stops++
-	t.stackAddr = sp - t.arch.RedZone
+	t.stackAddr = sp - t.arch.BelowSP
 	n := min(end-t.stackAddr, maxStack)
 	if end <= t.stackAddr {
 		n = 4096
@@ -77,6 +77,11 @@ func (t *target) read(addr uint64, buf []byte) int {
 		n, _ = unix.ProcessVMReadv(t.pid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: int(rest)}}, 0)
 	}
 	return max(n, 0)
+}
+
+// isHidden reports whether an address is in the rest of the red zone, which samples do not have.
+func (t *target) isHidden(addr uint64) bool {
+	return t.stackAddr-1-addr < t.arch.RedZone-t.arch.BelowSP
 }
 
 // Arch implements procstate.ProcessState.
@@ -113,6 +118,9 @@ func (t *target) ReadWord(addr uint64) (uint64, bool) {
 	if i := addr - t.stackAddr; i < uint64(len(t.stack)) && 8 <= uint64(len(t.stack))-i {
 		return binary.LittleEndian.Uint64(t.stack[i:]), true
 	}
+	if t.isHidden(addr) {
+		return 0, false
+	}
 	at := int(addr % 4096)
 	p := &t.pages[addr>>12%uint64(len(t.pages))]
 	if p.addr != addr>>12 || p.stop != t.stops {
@@ -133,6 +141,9 @@ func (t *target) ReadWord(addr uint64) (uint64, bool) {
 func (t *target) ReadMemory(addr uint64, buf []byte) (int, error) {
 	if i := addr - t.stackAddr; i < uint64(len(t.stack)) && uint64(len(buf)) <= uint64(len(t.stack))-i {
 		return copy(buf, t.stack[i:]), nil
+	}
+	if t.isHidden(addr) {
+		return 0, procstate.ErrUnreadable
 	}
 	n := t.read(addr, buf)
 	if n < len(buf) {

@@ -27,6 +27,7 @@ type Arch struct {
 	CalleeSaved  uint64      // bit r is set when a call preserves register r
 	PCAlign      uint64      // code addresses are multiples of it
 	RedZone      uint64      // bytes below SP that signal handlers leave alone
+	BelowSP      uint64      // bytes below SP in which functions save registers, or have popped them from: samples have them
 	AddrMask     uint64      // bits of a pointer that address memory
 	CodeMask     uint64      // bits of a signed return address that are the address
 
@@ -41,7 +42,7 @@ var (
 	AMD64 = &Arch{
 		Name: "amd64", Machine: elf.EM_X86_64, AddressWidth: 8, NumRegs: 17,
 		PC: 16, SP: 7, FP: 6, LR: NoReg, RA: 16,
-		CalleeSaved: mask(3, 6, 7, 12, 13, 14, 15), PCAlign: 1, RedZone: 128, AddrMask: ^uint64(0), CodeMask: ^uint64(0),
+		CalleeSaved: mask(3, 6, 7, 12, 13, 14, 15), PCAlign: 1, RedZone: 128, BelowSP: 6 * 8, AddrMask: ^uint64(0), CodeMask: ^uint64(0),
 		names: [MaxRegs]string{"rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp",
 			"r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip"},
 	}

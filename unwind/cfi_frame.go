@@ -93,9 +93,16 @@ func (r *Rule) CallerFrame(w *Walker, in, out *Frame) (Verdict, error) {
 // below SP, has been restored. On x86 the tables of compilers leave registers
 // at their place on the stack after an epilogue has popped them. The place can
 // still be read within the red zone, where a leaf function may really have
-// saved them. When it was not captured the register is the likely holder.
+// saved them. When it is not there to be read the register is the likely holder, unless
+// it lies farther below SP than is captured.
 func popped(a *procstate.Arch, in *Frame, addr uint64, readable bool) bool {
-	return in.Flags&Interrupted != 0 && (!readable || in.sp-addr > a.RedZone)
+	return in.Flags&Interrupted != 0 && isAbandoned(a, in.sp-addr, readable)
+}
+
+// isAbandoned reports whether what a register was saved in so many bytes below SP is likely not
+// in use any more.
+func isAbandoned(a *procstate.Arch, below uint64, readable bool) bool {
+	return below > a.RedZone || !readable && below <= a.BelowSP
 }
 
 // crossSignal marks a signal trampoline and the frame it interrupted.

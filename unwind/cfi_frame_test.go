@@ -218,6 +218,12 @@ func TestCallerFrame(t *testing.T) {
 			want: regs{3: 4, 6: 9, 7: stackBase + 8, 16: word(stackBase)},
 		},
 		{
+			name: "saved in the red zone, below what was captured",
+			frameCase: frameCase{flags: top, regs: regs{3: 4, 6: 9, 7: stackBase},
+				code: []byte{cfaOffset | 3, 8, cfaOffset | 6, 7}},
+			want: regs{6: 9, 7: stackBase + 8, 16: word(stackBase)},
+		},
+		{
 			name: "signal trampoline",
 			frameCase: frameCase{cie: signal, regs: regs{3: 4, 7: sp}, code: []byte{cfaDefCFAOffset, 64, cfaOffset | 8, 2,
 				cfaExpression, 7, 2, opBreg0 + 7, 16}},

@@ -275,7 +275,7 @@ func (w *Walker) fpStays(r *ruledFrame, at, sp, fp uint64, known, readable bool)
 	if r.only&ruledLinked != 0 {
 		return known && fp != at
 	}
-	return at < sp && (!readable || sp-at > w.arch.RedZone) // see popped
+	return at < sp && isAbandoned(w.arch, sp-at, readable)
 }
 
 func (w *Walker) isReadable(addr uint64) bool {
