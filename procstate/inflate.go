@@ -8,9 +8,10 @@ import (
 	"sync"
 )
 
-// Decompression of zlib data (RFC 1950, RFC 1951) into memory. The readers that
-// stream take twice as long, and the first name of a program can wait for
-// nothing else: libc's debug information alone is 6 MB.
+// Decompression of zlib data (RFC 1950, RFC 1951) into memory, whole or from a point in
+// the middle on, which is what Packed needs and no reader of a library can: these begin at
+// a stream's start. They also take twice as long, and the first name of a program can wait
+// for nothing else: libc's debug information alone is 6 MB.
 
 var (
 	errZlib     = errors.New("malformed zlib data")
