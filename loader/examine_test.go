@@ -137,6 +137,24 @@ func TestCausesAndRemedies(t *testing.T) {
 	}
 }
 
+// A kernel that is too old is told of by what is missing, as an error and as a cause.
+func TestTooOldKernel(t *testing.T) {
+	assumedRelease = "5.7.19-old"
+	t.Cleanup(func() { assumedRelease = "" })
+	err := checkSystem()
+	if err == nil {
+		t.Fatal("it will do")
+	}
+	for _, c := range [][2]string{
+		{err.Error(), "missing Linux 5.8 or later: this is 5.7.19-old; run a newer kernel"},
+		{causeOf(err), "no Linux 5.8 or later: this is 5.7.19-old"},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%q, want %q", c[0], c[1])
+		}
+	}
+}
+
 func TestCapabilitiesFound(t *testing.T) {
 	all := uint64(1<<41 - 1)
 	for _, c := range []struct {

@@ -46,7 +46,7 @@ const setcapRemedy = "setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_sea
 func checkSystem() error {
 	if release := kernelRelease(); !kernelSince(minMajor, minMinor) {
 		return &MissingError{
-			What:   fmt.Sprintf("a kernel of version %d.%d or later: this is %s", minMajor, minMinor, release),
+			What:   fmt.Sprintf("Linux %d.%d or later: this is %s", minMajor, minMinor, release),
 			Remedy: "run a newer kernel",
 		}
 	}
