@@ -28,6 +28,9 @@ func blockedRegs(pid int, tid ThreadID, arch *Arch, regs *Regs) error {
 	if err != nil {
 		return fmt.Errorf("thread %d cannot be stopped: %w", tid, err)
 	}
+	if string(bytes.TrimSpace(b)) == "running" {
+		return fmt.Errorf("thread %d was not stopped in time: it waits for a CPU, or has left the kernel only now", tid)
+	}
 	words, err := parseSyscall(b)
 	if err != nil {
 		return fmt.Errorf("thread %d cannot be stopped: %w", tid, err)

@@ -1,10 +1,16 @@
 package procstate
 
 import (
+	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 func TestParseStat(t *testing.T) {
@@ -49,6 +55,21 @@ func TestParseSyscall(t *testing.T) {
 		if got, err := parseSyscall([]byte(c.line)); !slices.Equal(got, c.want) || (err == nil) != (c.want != nil) {
 			t.Errorf("%q: %x, %v", c.line, got, err)
 		}
+	}
+}
+
+// Of a thread that wants to run and is late to stop it is said that it lacks a CPU, and not
+// what /proc has in place of a system call.
+func TestLateWithoutCPU(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "echo; while :; do :; done")
+	_, out := testenv.Start(t, cmd)
+	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	var regs Regs
+	err := blockedRegs(cmd.Process.Pid, ThreadID(cmd.Process.Pid), AMD64, &regs)
+	if err == nil || !strings.Contains(err.Error(), "waits for a CPU") || errors.Is(err, ErrNotSupported) {
+		t.Errorf("registers %v, %v", regs, err)
 	}
 }
 
