@@ -83,8 +83,8 @@ static long (*const bpf_kallsyms_lookup_name)(const char *name, u32 size, u64 fl
 /* Whether the running kernel has ptr->field. */
 #define kernel_has(ptr, field) __builtin_preserve_field_info((ptr)->field, 2)
 
-/* The value of ptr->field, a bit field of one bit. */
-#define kernel_read_bit(ptr, field)                                           \
+/* The value of ptr->field, unsigned: a bit field, or one of which kernels differ in size. */
+#define kernel_read_bits(ptr, field)                                          \
 	({                                                                    \
 		u64 word_ = 0;                                                \
 		bpf_probe_read_kernel(&word_, __builtin_preserve_field_info((ptr)->field, 1), \

@@ -111,7 +111,7 @@ struct task_struct {
 	struct thread_struct thread;
 	struct uprobe_task *utask;
 	struct css_set *cgroups;
-	s32 on_cpu;
+	s32 on_cpu; /* a byte since Linux 7.2 */
 	u64 sas_ss_sp; /* the alternate stack for signals */
 	u64 sas_ss_size;
 	u8 comm[16];

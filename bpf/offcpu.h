@@ -65,7 +65,7 @@ INLINE u8 blocked_state(struct task_struct *task, u64 state, void *saved)
 	if (state & TASK_STOPPED_OR_TRACED)
 		return OFF_CPU_STOPPED;
 	if (state & TASK_UNINTERRUPTIBLE && !(state & TASK_NOLOAD))
-		return kernel_read_bit(task, in_iowait) ? OFF_CPU_DISK : OFF_CPU_UNINTERRUPTIBLE;
+		return kernel_read_bits(task, in_iowait) ? OFF_CPU_DISK : OFF_CPU_UNINTERRUPTIBLE;
 	if (kernel_read(task, flags) & PF_KTHREAD)
 		return OFF_CPU_SLEEP;
 	return is_in_futex(saved) ? OFF_CPU_LOCK : OFF_CPU_SLEEP;

@@ -476,7 +476,7 @@ INLINE void *saved_regs_of(struct task_struct *task)
 
 INLINE bool is_on_cpu(struct task_struct *task)
 {
-	return kernel_has(task, on_cpu) && kernel_read(task, on_cpu);
+	return kernel_has(task, on_cpu) && kernel_read_bits(task, on_cpu);
 }
 
 /*

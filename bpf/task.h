@@ -127,7 +127,7 @@ INLINE bool is_saving_regs(u64 kernel_sp, void *saved)
 /* Whether the task is executing a new program. */
 INLINE bool is_in_exec(struct task_struct *task)
 {
-	return kernel_has(task, in_execve) && kernel_read_bit(task, in_execve);
+	return kernel_has(task, in_execve) && kernel_read_bits(task, in_execve);
 }
 
 /* Completes the user registers of a sample. Returns its state. */

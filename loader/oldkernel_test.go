@@ -6,10 +6,12 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
 // lastHelper58 is the last helper of Linux 5.8 (enum bpf_func_id of its
@@ -291,4 +293,59 @@ func branch(ins *asm.Instruction, r registers) (taken, decided bool) {
 		return v.n != ins.Constant, true
 	}
 	return false, false
+}
+
+// Linux 7.2 has made a byte of a field of a task that was an int, with others close behind:
+// it is read in the size that it has.
+func TestOnCPUIsReadAsItIs(t *testing.T) {
+	at := func(name string, byte uint32, typ btf.Type) btf.Member {
+		return btf.Member{Name: name, Type: typ, Offset: btf.Bits(byte * 8)}
+	}
+	u8 := &btf.Int{Name: "u8", Size: 1}
+	for _, c := range []struct {
+		target *btf.Struct
+		want   []string
+	}{
+		{&btf.Struct{Name: "task_struct", Size: 16, Members: []btf.Member{at("on_cpu", 9, u8), at("on_rq", 10, u8), at("is_blocked", 11, u8)}},
+			[]string{"byte_sz 1", "lshift_u64 56", "rshift_u64 56"}},
+		{&btf.Struct{Name: "task_struct", Size: 16, Members: []btf.Member{at("on_cpu", 8, &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed})}},
+			[]string{"byte_sz 4", "lshift_u64 32", "rshift_u64 32"}},
+	} {
+		b, err := btf.NewBuilder([]btf.Type{c.target}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kernel, err := b.Spec()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, arch := range []string{"x86", "arm64"} {
+			spec, err := ebpf.LoadCollectionSpec(fmt.Sprintf("../gen/sampler_%s_bpfel.o", arch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var relos []*btf.CORERelocation
+			insns := spec.Programs["on_waiting_task"].Instructions
+			for i := range insns {
+				if r := btf.CORERelocationMetadata(&insns[i]); r != nil {
+					relos = append(relos, r)
+				}
+			}
+			fixups, err := btf.CORERelocate(relos, []*btf.Spec{kernel}, binary.LittleEndian, func(btf.Type) (btf.TypeID, error) { return 0, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := make(map[string]bool)
+			for i := range fixups {
+				kind, values, _ := strings.Cut(fixups[i].String(), "=")
+				_, value, _ := strings.Cut(values, "->")
+				found[kind+" "+value] = true
+			}
+			for _, want := range c.want {
+				if !found[want] {
+					t.Errorf("%s, of %d bytes: no %s", arch, c.target.Members[0].Type.(*btf.Int).Size, want)
+				}
+			}
+		}
+	}
 }
