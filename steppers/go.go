@@ -79,7 +79,13 @@ func (s *Go) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 	}
 	f := goFrame{s: s, w: w, arch: w.Arch(), mem: w.ProcessState(), rt: im.rt, m: m, in: in, out: out}
 	f.rule = s.rule(m.Image, im.table, in.LookupPC()-m.Bias)
-	return s.step(&f)
+	v, err := s.step(&f)
+	if _, captured := f.mem.(*procstate.Snapshot); captured && err == unwind.MemoryUnreadable {
+		// Not to be read now: what would have to prove that the call goes on is the
+		// same in each call from there, as all that are made on g0 have the same place.
+		err = unwind.StackCut
+	}
+	return v, err
 }
 
 // image returns what is known of a file.

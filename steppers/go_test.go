@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -243,6 +244,43 @@ func TestGoEveryInstruction(t *testing.T) {
 	if n[steptest.Exact] != total || total < 8000 || switched == 0 {
 		t.Error("not all exact")
 	}
+}
+
+// Of a goroutine whose stack was not copied, what is read later is that of another call from
+// the same place: it is left out.
+func TestGoNotReadLater(t *testing.T) {
+	needPtrace(t)
+	p := steptest.Start(t, buildGo(t, "go"))
+	w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
+	group := Default(unwind.NewTables())
+	for n := range 2000 {
+		if err := p.Run(randomSleep(8 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		tid, frames := busiest(t, p, w)
+		at := slices.IndexFunc(frames, func(f unwind.Frame) bool { return f.Flags&unwind.StackSwitched != 0 }) - 1
+		if tid == 0 || at < 0 || frames[at].SP() < frames[0].SP() {
+			continue
+		}
+		if name, _ := goName(p, frames[at].LookupPC()); name != "runtime.systemstack" {
+			continue
+		}
+		from := frames[0].SP() - uint64(p.Arch().RedZone)
+		stack := make([]byte, frames[at].SP()+64-from)
+		if n, err := p.ReadMemory(from, stack); n < len(stack) {
+			t.Fatal(err)
+		}
+		snap := procstate.NewSnapshot(p.Arch(), p.PID(), p.ExecutablePath(), p.Libraries())
+		snap.SetLiveCode(procstate.NewLiveCode(p.PID(), p.ExecutablePath()))
+		snap.Reset(tid, &frames[0].Regs, []procstate.Region{{Addr: from, Data: stack}})
+		short, err := unwind.NewWalker(snap, group, nil).WalkStack(nil, tid)
+		if err != unwind.StackCut || len(short) != at+1 {
+			t.Errorf("%v, %d frames, not %d\n%s", err, len(short), at+1, describe(p, short))
+		}
+		t.Logf("after %d stops:\n%s", n, describe(p, frames))
+		return
+	}
+	t.Error("no goroutine asked for anything on its thread's stack")
 }
 
 // busiest returns a thread that runs, and its stack.

@@ -165,13 +165,7 @@ func (f *goFrame) savedSP() (unwind.Verdict, error) {
 	if !ok {
 		return unwind.Failed, unwind.NoRegister
 	}
-	v, err := f.switched(sp)
-	if _, captured := f.mem.(*procstate.Snapshot); captured && err == unwind.MemoryUnreadable {
-		// Not to be read now: what would have to prove that the call goes on is the
-		// same in each call from there.
-		err = unwind.StackCut
-	}
-	return v, err
+	return f.switched(sp)
 }
 
 // storedSP is savedSP for a function that keeps its SP where it points now.
