@@ -148,7 +148,7 @@ func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.
 	if r.Results && a.resuming.at(m, in.PC()) {
 		a.resuming.distrust(w, a, in, out)
 	}
-	if in.Flags&unwind.Interrupted != 0 && m.Contains(out.PC()-1) {
+	if knowsScratch(w.Arch(), in) && m.Contains(out.PC()-1) {
 		a.carry(w, code, m, in, out)
 	}
 	return unwind.Success, nil
@@ -167,8 +167,10 @@ func (a *Analysis) hasRule(m *procstate.Mapping, pc uint64) bool {
 	return ok
 }
 
-// carry gives the caller of an interrupted frame the register that its CFA is found
-// from, where a call does not preserve it but the callee has left it alone.
+// carry gives the caller the register that its CFA is found from, where a call does not
+// preserve it but the callee has left it alone. A subroutine that calls others without a
+// frame of its own, as hand-written code does and no compiler, may be called from where
+// one is needed.
 func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Mapping, in, out *unwind.Frame) {
 	vaddr := out.PC() - 1 - m.Bias
 	r, ok := code.RuleAt(vaddr)
@@ -184,8 +186,12 @@ func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Map
 			return
 		}
 	}
-	if _, known := out.Regs.Value(r.Reg); !known {
+	arch := w.Arch()
+	switch _, known := out.Regs.Value(r.Reg); {
+	case !known:
 		a.kept.carry(w, m, in, out, r.Reg)
+	case r.Reg == arch.SP && r.Off == int32(arch.AddressWidth) && r.Scale == 0 && !r.Deref:
+		a.kept.carryAll(w, m, in, out)
 	}
 }
 

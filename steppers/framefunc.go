@@ -191,8 +191,9 @@ func (s *FrameFunc) walkKnown(w *unwind.Walker, m *procstate.Mapping, in, out *u
 		return unwind.NotMe, nil
 	}
 	// The caller may have no frame pointer, and find its frame from a register
-	// that calls do not preserve.
-	if v == unwind.Success && m.Image != nil && in.Flags&unwind.Interrupted != 0 && m.Contains(out.PC()-1) {
+	// that calls do not preserve, over subroutines that may call others without a frame.
+	lends := in.Flags&unwind.Interrupted != 0 || l.State != SetFrame && l.SP == l.RA && knowsScratch(w.Arch(), in)
+	if v == unwind.Success && m.Image != nil && lends && m.Contains(out.PC()-1) {
 		s.kept.carryAll(w, m, in, out)
 	}
 	return v, err

@@ -17,6 +17,11 @@ type keptRegs struct {
 	buf    [maxCallLen]byte
 }
 
+// knowsScratch reports whether a register of a frame is known that calls do not preserve.
+func knowsScratch(a *procstate.Arch, f *unwind.Frame) bool {
+	return f.Regs.Known()&^(a.CalleeSaved|1<<a.SP|1<<a.PC) != 0
+}
+
 // maxCallees bounds the subroutines that are known of a file.
 const maxCallees = 1 << 10
 

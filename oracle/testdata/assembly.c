@@ -7,10 +7,12 @@
    of the fourth knows of no push at all, as where libc multiplies long numbers.
    The fifth keeps its frame as the first does, but has no CFI and nor has its
    subroutine, as in libx264. The sixth and what it calls have a single row of CFI
-   together, that of its frame, as LuaJIT's interpreter has. */
+   together, that of its frame, as LuaJIT's interpreter has. The seventh keeps its
+   frame over subroutines that call others, and the eighth jumps by a table of
+   distances, behind several ways in, both as in dav1d and without CFI. */
 #include <stdio.h>
 
-long outer(long), moving(long), lagging(long), silent(long), plain(long), shared(long);
+long outer(long), moving(long), lagging(long), silent(long), plain(long), shared(long), deep(long), tabled(long);
 
 __asm__(
 	".text\n"
@@ -204,9 +206,87 @@ __asm__(
 	"	.cfi_def_cfa_offset 8\n"
 	"	ret\n"
 	"	.cfi_endproc\n"
-	".size shared, . - shared\n");
+	".size shared, . - shared\n"
+	".type deep, @function\n"
+	"deep:\n"
+	"	mov %rsp, %r10\n"
+	"	and $-64, %rsp\n"
+	"	sub $192, %rsp\n"
+	"	call nesting\n"
+	"	lea (%rdx), %rdi\n"
+	"	call nesting\n"
+	"	mov %rdx, %rax\n"
+	"	mov %r10, %rsp\n"
+	"	ret\n"
+	".size deep, . - deep\n"
+	".type nesting, @function\n"
+	"nesting:\n"
+	"	lea 5(%rdi), %rdi\n"
+	"	call nested\n"
+	"	lea (%rdx), %rdi\n"
+	"	call nested\n"
+	"	jmp nested\n"
+	".size nesting, . - nesting\n"
+	".type nested, @function\n"
+	"nested:\n"
+	"	lea 3(%rdi,%rdi), %rdx\n"
+	"	sub $1, %rdx\n"
+	"	ret\n"
+	".size nested, . - nested\n"
+	".type tabled, @function\n"
+	"tabled:\n"
+	"	push %rbp\n"
+	"	mov %rdi, %rbp\n"
+	"	lea .Lfirst(%rip), %rax\n"
+	"	call *%rax\n"
+	"	mov %rdx, %rdi\n"
+	"	lea .Lsecond(%rip), %rax\n"
+	"	call *%rax\n"
+	"	mov %rdx, %rdi\n"
+	"	lea .Lthird(%rip), %rax\n"
+	"	call *%rax\n"
+	"	lea (%rdx,%rbp), %rax\n"
+	"	pop %rbp\n"
+	"	ret\n"
+	"	.p2align 4\n"
+	".Lfirst:\n"
+	"	mov $0, %esi\n"
+	"	jmp .Lby_table\n"
+	"	.p2align 4\n"
+	".Lsecond:\n"
+	"	mov $1, %esi\n"
+	"	jmp .Lby_table\n"
+	"	.p2align 4\n"
+	".Lthird:\n"
+	"	xor %esi, %esi\n"
+	"	jmp .Lby_table\n"
+	"	.p2align 4\n"
+	".Lby_table:\n"
+	"	push %rbx\n"
+	"	sub $144, %rsp\n"
+	"	lea .Ltable(%rip), %r8\n"
+	"	movslq (%r8,%rsi,4), %rcx\n"
+	"	add %r8, %rcx\n"
+	"	jmp *%rcx\n"
+	".Lcase:\n"
+	"	mov %rdi, 8(%rsp)\n"
+	"	lea 1(%rdi), %rdx\n"
+	"	add $144, %rsp\n"
+	"	pop %rbx\n"
+	"	ret\n"
+	".Lother:\n"
+	"	mov %rdi, 16(%rsp)\n"
+	"	lea 2(%rdi), %rbx\n"
+	"	mov %rbx, %rdx\n"
+	"	add $144, %rsp\n"
+	"	pop %rbx\n"
+	"	ret\n"
+	".size tabled, . - tabled\n"
+	".section .rodata\n"
+	".Ltable: .long .Lcase - .Ltable, .Lother - .Ltable\n"
+	".text\n");
 
-__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n) + silent(n) + plain(n) + shared(n); }
+__attribute__((noinline)) static long both(long n) { return outer(n) + moving(n) + lagging(n) + silent(n) + plain(n) + shared(n) + deep(n) + tabled(n); }
 
 int main(void) {
 	printf("%ld\n", both(3) + both(4));

@@ -9,24 +9,28 @@ import (
 // calls of its own subroutines, which leave them alone. Only the code of the
 // subroutine tells.
 
-// Callee is what the code of a subroutine does to registers.
+// Callee is what the code of a subroutine does to registers, with that of others that it
+// calls.
 type Callee struct {
 	Writes uint64 // registers that it may write: bit r is register r
 	insns  map[uint64]bool
+	steps  int // instructions looked at
 }
 
-// Covers reports whether vaddr is one of the subroutine's instructions.
+// Covers reports whether vaddr is one of the subroutine's instructions, or of one that it
+// calls. Nothing is told of one that may write any register.
 func (c *Callee) Covers(vaddr uint64) bool { return c.insns[vaddr] }
 
 // maxCallee bounds the instructions of a subroutine.
 const maxCallee = 4000
 
-// NewCallee looks at all code that can be reached from link-time address vaddr
-// without a call. A subroutine that calls others, or goes where cannot be
-// told, may write any register.
+// NewCallee looks at all code that can be reached from link-time address vaddr, also by
+// direct calls. A subroutine that goes where cannot be told may write any register.
 func NewCallee(im *procstate.Image, vaddr uint64) *Callee {
-	c := &Callee{Writes: ^uint64(0), insns: map[uint64]bool{}}
-	dec := isa.DecoderFor(im.Arch())
+	c := &Callee{Writes: ^uint64(0)}
+	insns := map[uint64]bool{}
+	arch := im.Arch()
+	dec := isa.DecoderFor(arch)
 	if dec == nil {
 		return c
 	}
@@ -36,15 +40,16 @@ func NewCallee(im *procstate.Image, vaddr uint64) *Callee {
 	for work := []uint64{vaddr}; len(work) > 0; {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
-		for !c.insns[at] {
+		for !insns[at] {
 			b := buf[:]
 			for len(b) > 0 && im.ReadVaddr(b, at) != nil {
 				b = b[:len(b)-1] // near the end of the code
 			}
-			if len(c.insns) >= maxCallee || !dec(b, at, &in) {
+			if c.steps >= maxCallee || !dec(b, at, &in) {
 				return c
 			}
-			c.insns[at] = true
+			c.steps++
+			insns[at] = true
 			for _, op := range in.Ops[:in.NumOps] {
 				switch op.Kind {
 				case isa.Store, isa.Scratch, isa.Compare, isa.Sign, isa.StoreIndexed:
@@ -59,7 +64,12 @@ func NewCallee(im *procstate.Image, vaddr uint64) *Callee {
 			switch in.Flow {
 			case isa.Jump, isa.CondJump:
 				work = append(work, in.Target)
-			case isa.Call, isa.IndirectCall, isa.IndirectJump, isa.Syscall:
+			case isa.Call:
+				work = append(work, in.Target)
+				if arch.LR != procstate.NoReg {
+					writes |= 1 << arch.LR
+				}
+			case isa.IndirectCall, isa.IndirectJump, isa.Syscall:
 				return c
 			}
 			if in.Ends() {
@@ -67,7 +77,7 @@ func NewCallee(im *procstate.Image, vaddr uint64) *Callee {
 			}
 		}
 	}
-	c.Writes = writes
+	c.Writes, c.insns = writes, insns
 	return c
 }
 
@@ -76,14 +86,14 @@ func (c *Code) callee(vaddr uint64) *Callee {
 	e, ok := c.callees[vaddr]
 	if !ok {
 		e = NewCallee(c.im, vaddr)
-		c.spent += len(e.insns)
+		c.spent += e.steps
 		c.callees[vaddr] = e
 	}
 	return e
 }
 
-// leavesStack reports whether a call is one of code of this file that calls nothing
-// and does not move SP: where SP is does not matter to it, and hand-written callers
+// leavesStack reports whether a call is one of code of this file that does not move SP,
+// nor does what that calls: where SP is does not matter to it, and hand-written callers
 // leave it as they found it.
 func (f *flow) leavesStack(in *isa.Inst) bool {
 	if in.Kernel {

@@ -41,6 +41,7 @@ func (f *flow) leave(at uint64, in *isa.Inst, s *state) {
 	}
 	if f.dispatches(in, s) {
 		f.dispatch = f.addBody(f.dispatch, s, in.Reg)
+		f.behind[at+uint64(in.Len)] = body{state: *s, jump: in.Reg}
 		f.noteLowered(s)
 	}
 	f.exits = append(f.exits, exit{at, *s, in.Flow == isa.Return})

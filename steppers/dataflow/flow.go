@@ -63,10 +63,11 @@ type flow struct {
 	restart  bool
 	failed   bool
 
-	bodies   []body   // states of the stack in the function's body: candidates
-	dispatch []body   // states at jumps to an address in a register
-	roots    []uint64 // where guessed parts of the function begin
-	lowered  []state  // states at such jumps with SP at a place that only FP tells
+	bodies   []body          // states of the stack in the function's body: candidates
+	dispatch []body          // states at jumps to an address in a register
+	behind   map[uint64]body // the same of all functions, by where the code behind each begins
+	roots    []uint64        // where guessed parts of the function begin
+	lowered  []state         // states at such jumps with SP at a place that only FP tells
 	trial    *verdict
 	exits    []exit
 	mayTry   int  // how many steps in trials there may be
@@ -79,7 +80,7 @@ type flow struct {
 // newFlow prepares an analysis; noRet and movingAt
 // carry what earlier ones learned.
 func newFlow(c *Code, noRet, movingAt map[uint64]bool) *flow {
-	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, callOf: map[uint64]uint16{}, popped: map[uint64]int32{}, bases: newBases()}
+	return &flow{movingAt: movingAt, moving: map[uint8]bool{}, limit: min(maxSteps, c.budget-c.spent), c: c, arch: c.arch, noRet: noRet, behind: map[uint64]body{}, callOf: map[uint64]uint16{}, popped: map[uint64]int32{}, bases: newBases()}
 }
 
 // chunkAt returns the chunk that holds vaddr, nil when there is none yet.

@@ -295,7 +295,7 @@ func (f *flow) neverReturns(in *isa.Inst) bool {
 // guess tries what the code at vaddr could be and takes the best. It reports
 // whether anything was good enough.
 func (f *flow) guess(ch *chunk, vaddr uint64) bool {
-	var candidates [2*maxBodies + 3]*state
+	var candidates [2*maxBodies + 4]*state
 	n := 0
 	looksLikeEntry := f.looksLikeEntry(ch, vaddr)
 	if looksLikeEntry {
@@ -305,6 +305,11 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 	r, _ := f.c.region(vaddr)
 	shared := f.c.isShared(r)
 	var framed *state
+	jump, isBehind := f.behind[vaddr]
+	if isBehind {
+		jump.state.weak, jump.state.guessed = 0, true
+		candidates[n], n = &jump.state, n+1
+	}
 	if shared {
 		bodies = [...][]body{nil, nil} // of which function, nothing tells
 	} else if framed = f.framed(); framed != nil {
@@ -359,6 +364,10 @@ func (f *flow) guess(ch *chunk, vaddr uint64) bool {
 	if !s.guessed {
 		f.lowerRoots()
 		f.bodies, f.dispatch = f.bodies[:0], f.dispatch[:0]
+		f.roots, f.lowered = f.roots[:0], f.lowered[:0]
+	}
+	if s == &jump.state && !jumpsWith(s) { // of another function than the last one
+		f.bodies, f.dispatch = f.bodies[:0], f.addBody(f.dispatch[:0], s, jump.jump)
 		f.roots, f.lowered = f.roots[:0], f.lowered[:0]
 	}
 	if s.guessed {
