@@ -47,11 +47,17 @@ func startJavaClass(t *testing.T, java testenv.Program, out io.Writer, args ...s
 // instruction. Where a method has gone before its frame was walked, the walk ends.
 func TestJavaFrames(t *testing.T) {
 	needPtrace(t)
-	testenv.EachJava(t, testJavaFrames)
+	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJavaFrames(t, java, "Busy") })
 }
 
-func testJavaFrames(t *testing.T, java testenv.Program) {
-	pid := startJava(t, java, "-XX:+PreserveFramePointer")
+// While compiled code compares strings, it keeps a word on the stack beyond its frame.
+func TestJavaComparesStrings(t *testing.T) {
+	needPtrace(t)
+	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJavaFrames(t, java, "Compares") })
+}
+
+func testJavaFrames(t *testing.T, java testenv.Program, class string) {
+	pid := startJavaClass(t, java, nil, "-XX:+PreserveFramePointer", class, "600000")
 	tables := unwind.NewTables()
 	noted := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewHotSpot(), NewFrameFunc(nil), NewAnalysis())
 	linked := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewFrameFunc(nil), NewAnalysis())

@@ -118,10 +118,17 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	}
 	arch, mem := w.Arch(), w.ProcessState()
 	ra, ok := mem.ReadWord(cfa - 8)
+	if ok && fpSaved && in.Flags&unwind.Interrupted != 0 && b.complete >= 0 && !s.isReturn(w, ra) {
+		// While it compares strings the code keeps a word on the stack.
+		if l := s.analyzer.AllocatesFrame(w, in); l.SP == int32(cfa-in.SP())+8 && l.RA == 8 && l.SavedFP == 16 {
+			cfa += 8
+			ra, ok = mem.ReadWord(cfa - 8)
+		}
+	}
 	if !ok {
 		return unwind.Failed, unwind.ReadFailure(mem, cfa-8)
 	}
-	if to := w.MappingAt(ra - 1); (to == nil || to.Image != nil) && !mayReturnTo(w, ra, s.buf[:]) {
+	if !s.isReturn(w, ra) {
 		return unwind.Failed, unwind.BadPC
 	}
 	fp, fpKnown := in.Regs.Value(arch.FP)
@@ -140,6 +147,13 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	out.PCLocation = unwind.InMemory(cfa - 8)
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
 	return unwind.Success, nil
+}
+
+// isReturn reports whether ra may be a return address, as far as it is in a file: of others
+// the next frame tells.
+func (s *HotSpot) isReturn(w *unwind.Walker, ra uint64) bool {
+	to := w.MappingAt(ra - 1)
+	return to != nil && to.Image == nil || mayReturnTo(w, ra, s.buf[:])
 }
 
 // interrupted finds the CFA of the frame of b in which a thread was interrupted,
