@@ -56,6 +56,48 @@ func TestJavaComparesStrings(t *testing.T) {
 	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJavaFrames(t, java, "Compares") })
 }
 
+// Stubs that make digests align SP, and use the frame pointer for other things.
+func TestJavaDigests(t *testing.T) {
+	needPtrace(t)
+	testenv.EachJava(t, testJavaDigests)
+}
+
+func testJavaDigests(t *testing.T, java testenv.Program) {
+	pid := startJavaClass(t, java, nil, "Digests", "600000")
+	time.Sleep(2 * time.Second) // until all is compiled
+	group := Default(unwind.NewTables())
+	interrupted, short := 0, 0
+	for deadline := time.Now().Add(4 * time.Minute); interrupted < 300; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d stacks", interrupted)
+		}
+		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tids, err := c.Threads()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := unwind.NewWalker(c, group, nil)
+		for _, tid := range tids {
+			stack, err := w.WalkStack(nil, tid)
+			if m := w.MappingAt(stack[0].PC()); m == nil || m.Image != nil {
+				continue
+			}
+			interrupted++
+			isMain := func(l unwind.CodeLine) bool { return l.Name == "Digests.main" }
+			runsMain := func(f unwind.Frame) bool { return slices.ContainsFunc(w.Codes().Lines(f.Code), isMain) }
+			if err != nil || !slices.ContainsFunc(stack, runsMain) {
+				short++
+			}
+		}
+	}
+	if t.Logf("%d of %d stacks are short", short, interrupted); short*50 > interrupted {
+		t.Error("too many")
+	}
+}
+
 func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 	pid := startJavaClass(t, java, nil, "-XX:+PreserveFramePointer", class, "600000")
 	tables := unwind.NewTables()

@@ -20,6 +20,7 @@ type HotSpot struct {
 	fields   perImage[vmFields] // of libjvm
 	buf      [128]byte
 	analyzer FrameAnalyzer
+	ways     hotspotWays
 }
 
 // NewHotSpot makes a HotSpot.
@@ -98,11 +99,16 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	switch {
 	case b.interpreter:
 		return s.interpreted(w, vm, in, out)
-	case !walks:
+	case !walks && (in.Flags&unwind.Interrupted == 0 || s.analyzer.AllocatesFrame(w, in).State != UnknownState):
 		return unwind.NotMe, nil
 	}
 	cfa, fpSaved := in.SP()+b.frame, true
 	switch {
+	case !walks:
+		var ok bool
+		if cfa, fpSaved, ok = s.ways.cfa(w, m, in, b); !ok {
+			return unwind.NotMe, nil
+		}
 	case b.jumps:
 		cfa, fpSaved = in.SP()+8, false
 	case in.Flags&unwind.Interrupted != 0:
@@ -118,10 +124,9 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	}
 	arch, mem := w.Arch(), w.ProcessState()
 	ra, ok := mem.ReadWord(cfa - 8)
-	if ok && fpSaved && in.Flags&unwind.Interrupted != 0 && b.complete >= 0 && !s.isReturn(w, ra) {
-		// While it compares strings the code keeps a word on the stack.
-		if l := s.analyzer.AllocatesFrame(w, in); l.SP == int32(cfa-in.SP())+8 && l.RA == 8 && l.SavedFP == 16 {
-			cfa += 8
+	if ok && in.Flags&unwind.Interrupted != 0 && walks && b.complete >= 0 && !s.isReturn(w, ra) {
+		if way, saved, known := s.ways.cfa(w, m, in, b); known {
+			cfa, fpSaved = way, saved
 			ra, ok = mem.ReadWord(cfa - 8)
 		}
 	}

@@ -1,0 +1,166 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// What a compiled method does with strings has the stack pointer lower than its frame
+// tells for a while: it compares them with a word pushed, and where it looks for one in
+// another it keeps copies of their ends on the stack, below them some registers, and last
+// where SP was, which it pops into SP. Stubs for digests align SP and keep in their frame
+// where it was. How far down they are the way out tells.
+
+// hotspotWay is how the way out from an instruction gives SP its place: the CFA is off
+// beyond SP or, with held, beyond the word at such a distance from SP.
+type hotspotWay struct {
+	pc, begin uint64 // of the instruction, and of the code around it
+	at, off   int32
+	held, ok  bool
+	fpSaved   bool // right below the return address
+}
+
+// hotspotWays finds such ways, and keeps some.
+type hotspotWays struct {
+	paths framePaths
+	code  []byte
+	kept  [256]hotspotWay
+}
+
+// maxWayInsts bounds the instructions that are followed: a digest takes two thousand.
+const maxWayInsts = 4000
+
+// cfa finds the CFA of an interrupted frame in code of the virtual machine, and whether
+// the frame pointer is saved below it. The first place that a call may return to is it.
+func (h *hotspotWays) cfa(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
+	way := &h.kept[f.PC()*0x9e3779b97f4a7c15>>(64-8)]
+	if way.pc == f.PC() && way.begin == b.begin {
+		if cfa, ok = h.take(w, f, way); ok || !way.ok {
+			return cfa, way.fpSaved, ok
+		}
+	}
+	*way = hotspotWay{pc: f.PC(), begin: b.begin}
+	h.follow(w, m, f, b, way)
+	cfa, ok = h.take(w, f, way)
+	return cfa, way.fpSaved, ok
+}
+
+// take finds the CFA by a way, if there is what a call may return to.
+func (h *hotspotWays) take(w *unwind.Walker, f *unwind.Frame, way *hotspotWay) (cfa uint64, ok bool) {
+	const most = 4 << 10 // bytes that SP is moved by
+	from := f.SP()
+	if !way.ok {
+		return 0, false
+	}
+	if way.held {
+		if from, ok = w.ProcessState().ReadWord(from + uint64(int64(way.at))); !ok || from-f.SP() > most || from%8 != 0 {
+			return 0, false
+		}
+	}
+	var buf [followsCallLen]byte
+	cfa = from + uint64(int64(way.off))
+	ra, ok := w.ProcessState().ReadWord(cfa - 8)
+	return cfa, ok && cfa > f.SP() && mayReturnTo(w, ra, buf[:])
+}
+
+// follow looks for a way out that take is content with.
+func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob, way *hotspotWay) {
+	a := w.Arch()
+	p := &h.paths
+	h.code = h.code[:0]
+	p.begin(a, func(start, addr, end uint64) ([]byte, uint64) {
+		start, end = max(start, b.begin), min(end, b.end)
+		n := len(h.code)
+		if addr < start || addr >= end {
+			return nil, 0
+		}
+		h.code = append(h.code, make([]byte, end-start)...)
+		return readCode(w, m, start, h.code[n:]), start
+	}, maxWayInsts)
+	p.made = &madeWays{} // it may be long
+	first := firstState(a, f.PC())
+	const most = 64
+	for r := range procstate.Reg(a.NumRegs) {
+		// Where SP was may still be in a register.
+		if v, ok := f.Regs.Value(r); ok && v-f.SP() <= most && r != a.SP && r != a.FP && r != a.PC {
+			first.regs[r] = pathValue{base: pathSP, off: int32(v - f.SP())}
+		}
+	}
+	p.now = append(p.now, first)
+	for len(p.now) > 0 && p.left > 0 {
+		p.path = p.now[len(p.now)-1]
+		p.now = p.now[:len(p.now)-1]
+		*way = hotspotWay{pc: way.pc, begin: way.begin}
+		if h.followOne(w, f, b, way, &p.path) {
+			return
+		}
+	}
+	*way = hotspotWay{pc: way.pc, begin: way.begin}
+}
+
+// followOne follows a path to its end or to a fork. It reports whether it has come to
+// where the way is known.
+func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *hotspotWay, s *pathState) bool {
+	a, p := w.Arch(), &h.paths
+	var in isa.Inst
+	for p.left > 0 && p.seen.add(s.pc) {
+		p.left--
+		if s.pc-b.begin >= b.end-b.begin || !decode(a, p.codeAt(s.pc), s.pc, &in) {
+			return false
+		}
+		sp := s.regs[a.SP]
+		isCall := in.Flow == isa.Call || in.Flow == isa.IndirectCall
+		switch {
+		case in.Flow == isa.Return:
+			fp := s.regs[a.FP]
+			saved := fp == pathValue{sp.base, true, sp.off - 8}
+			return (saved || fp == pathValue{base: pathFP}) && h.found(w, f, way, sp.plus(8), saved)
+		case isCall && b.complete >= 0 && h.found(w, f, way, sp.plus(int64(b.frame)), true):
+			return true
+		case in.Ends() && in.Flow != isa.Jump:
+			return false
+		}
+		held := pathValue{base: pathAligned}
+		for i := range in.Ops[:in.NumOps] {
+			if op := &in.Ops[i]; op.Kind == isa.Set && op.Dst == a.SP && isHeld(s.regs[op.Src]) {
+				way.at, way.held = s.regs[op.Src].off, true
+				s.regs[op.Src] = held
+			}
+		}
+		s.apply(a, &in)
+		if sp := s.regs[a.SP]; isHeld(sp) {
+			way.at, way.held = sp.off, true
+			s.regs[a.SP] = held
+		}
+		if b.complete >= 0 && sp.base == pathSP && s.regs[a.SP] == held {
+			return h.found(w, f, way, held.plus(int64(b.frame)), true)
+		}
+		s.pc += uint64(in.Len)
+		switch in.Flow {
+		case isa.Jump:
+			s.pc = in.Target
+		case isa.CondJump:
+			taken := *s
+			taken.pc = in.Target
+			p.now = append(p.now, taken)
+		}
+	}
+	return false
+}
+
+// isHeld reports whether a value is what a word of the stack held when the path began.
+func isHeld(v pathValue) bool { return v.base == pathSP && v.inMemory }
+
+// found completes a way to the CFA. It reports whether take is content with it.
+func (h *hotspotWays) found(w *unwind.Walker, f *unwind.Frame, way *hotspotWay, cfa pathValue, fpSaved bool) bool {
+	if cfa.inMemory || cfa.base != pathSP && (cfa.base != pathAligned || !way.held) {
+		return false
+	}
+	way.off, way.fpSaved, way.ok = cfa.off, fpSaved, true
+	if cfa.base == pathSP {
+		way.held = false
+	}
+	_, ok := h.take(w, f, way)
+	return ok
+}
