@@ -75,7 +75,7 @@ enum { BELOW_SP = 0 };
 enum {
 	/* The piece in which user memory is read... */
 	CHUNK = 16 << 10,
-	FRAMES_STACK = CHUNK - 2 * BLOCK, /* bytes copied of a runtime's stack of frames, the last */
+	FRAMES_STACK = CHUNK - 2 * BLOCK, /* bytes copied of a stack of frames of a runtime, at its end that runs */
 	/* ...and the one near memory that cannot be read, as a read that meets
 	 * an unmapped page fails whole. It divides all page sizes. */
 	PAGE = 4096,

@@ -254,11 +254,16 @@ struct stack_parts {
 /* Where a runtime keeps the frames of a thread. */
 struct thread_frames {
 	u64 current; /* address of a word that leads to the frame that runs */
-	u64 bounds;  /* address of two words: where the thread's stack of frames begins, and ends */
-	u32 bytes;   /* of a frame that is not in that stack, which are copied; 0: none are */
+	u64 bounds;  /* address of what has the bounds of the thread's stack of frames; 0: what current leads to */
+	u16 low, high; /* where in that is a word with where the stack begins, and one with where it ends */
+	u16 head;    /* bytes of what current leads to, which are copied as well */
 	u16 first;   /* where the address of the frame is in what current leads to, if that is none */
 	u16 previous; /* where in a frame that of the one before is */
-	u64 is_frame; /* whether current leads to the frame itself */
+	u8 is_frame; /* whether current leads to the frame itself */
+	u8 is_counted; /* whether at high there are the beginning of an area and its words, at whose end the stack ends */
+	u8 is_down;  /* whether the stack grows downward: the frame that runs is where it begins */
+	u8 unused[3];
+	u32 bytes;   /* of a frame that is not in that stack, which are copied; 0: none are */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

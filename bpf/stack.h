@@ -453,6 +453,33 @@ GLOBAL int add_frame(u32 cpu)
 	return !bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(frame + f->previous)) && f->frame;
 }
 
+/* Sets out for a copy of the thread's stack of frames, or as much of it as there is room for:
+ * what runs. Returns whether there is one. */
+GLOBAL int find_frame_stack(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	struct thread_frames *t = h ? bpf_map_lookup_elem(&thread_frames, &h->tid) : NULL;
+
+	if (!t)
+		return 0;
+	struct frames *f = &r->frames;
+	u64 at = t->bounds ? t->bounds : f->frame, words = 0;
+	if (bpf_probe_read_user(&f->low, sizeof(u64), (void *)(at + t->low)) ||
+	    bpf_probe_read_user(&f->high, sizeof(u64), (void *)(at + t->high)) ||
+	    (t->is_counted && bpf_probe_read_user(&words, sizeof(u64), (void *)(at + t->high + sizeof(u64)))))
+		return 0;
+	f->high += words * sizeof(u64);
+	if (f->high > f->low && f->high - f->low > FRAMES_STACK) {
+		if (t->is_down)
+			f->high = f->low + FRAMES_STACK;
+		else
+			f->low = f->high - FRAMES_STACK;
+	}
+	set_out(r, (t->bounds ? t->bounds : t->current) + h->tgid, f->low, f->low, f->high, 0);
+	return f->high > f->low;
+}
+
 /*
  * Adds the frames that a runtime keeps of the thread: the word that leads to the one that
  * runs, what there is of their stack, and those elsewhere if they are asked for.
@@ -468,18 +495,17 @@ GLOBAL int add_frames(u32 cpu)
 	struct frames *f = &r->frames;
 	h->frames = r->regions;
 	add_bytes(cpu, t->current, sizeof(u64));
-	if (!bpf_probe_read_user(&f->low, 2 * sizeof(u64), (void *)t->bounds) && f->high > f->low) {
-		if (f->high - f->low > FRAMES_STACK)
-			f->low = f->high - FRAMES_STACK;
-		set_out(r, t->bounds + h->tgid, f->low, f->low, f->high, 0);
+	if (bpf_probe_read_user(&f->frame, sizeof(u64), (void *)t->current))
+		f->frame = 0;
+	if (f->frame && t->head)
+		add_bytes(cpu, f->frame, t->head);
+	if (find_frame_stack(cpu))
 		copy_at_once(cpu);
-	}
 	f->bytes = t->bytes;
 	f->previous = t->previous;
-	f->frame = 0;
-	if (f->bytes && !bpf_probe_read_user(&f->frame, sizeof(u64), (void *)t->current) && f->frame && !t->is_frame)
-		bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(f->frame + t->first));
-	for (u64 i = 0; f->frame && i < MAX_FRAMES && add_frame(cpu); i++)
+	if (f->bytes && f->frame && !t->is_frame && bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(f->frame + t->first)))
+		f->frame = 0;
+	for (u64 i = 0; f->bytes && f->frame && i < MAX_FRAMES && add_frame(cpu); i++)
 		;
 	h->frames = r->regions - h->frames;
 	return 0;

@@ -63,13 +63,20 @@ type ProbesTaskProbe struct {
 }
 
 type ProbesThreadFrames struct {
-	_        structs.HostLayout
-	Current  uint64
-	Bounds   uint64
-	Bytes    uint32
-	First    uint16
-	Previous uint16
-	IsFrame  uint64
+	_         structs.HostLayout
+	Current   uint64
+	Bounds    uint64
+	Low       uint16
+	High      uint16
+	Head      uint16
+	First     uint16
+	Previous  uint16
+	IsFrame   uint8
+	IsCounted uint8
+	IsDown    uint8
+	Unused    [3]uint8
+	Bytes     uint32
+	_         [4]byte
 }
 
 type ProbesThreadTimes struct {

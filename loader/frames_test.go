@@ -11,9 +11,9 @@ import (
 )
 
 // Frames that a runtime keeps of a thread are in its samples: the word that leads to them, their
-// stack, or the last of it, and, where they are asked for, those elsewhere.
+// stack, or the end of it that runs, and, where they are asked for, those elsewhere.
 func TestThreadFrames(t *testing.T) {
-	const frameSize, previous, most = 72, 8, 16<<10 - 128
+	const frameSize, previous, most, head = 72, 8, 16<<10 - 128, 32
 	path := build(t, "frames.c", "-O1", "-static", "-no-pie")
 	f, err := elf.Open(path)
 	if err != nil {
@@ -26,30 +26,37 @@ func TestThreadFrames(t *testing.T) {
 	}
 	state := symbols[slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "thread_frames" })].Value
 	for _, c := range []struct {
-		count              int
-		follow, is, change bool
+		count                     int
+		follow, is, down, changes bool
 	}{
-		{20, false, true, false}, {20, true, true, false}, {20, true, false, true}, {20, true, true, true},
-		{700, true, true, false}, {700, false, true, true},
+		{20, false, true, false, false}, {20, true, true, false, false}, {20, true, false, false, true}, {20, true, true, true, true},
+		{700, true, true, false, false}, {700, false, true, true, true}, {700, true, false, true, false}, {700, false, false, true, true},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			p := startTarget(t, path, strconv.Itoa(c.count))
 			words := p.memory(t, state, 32)
 			word := func(i int) uint64 { return binary.LittleEndian.Uint64(words[8*i:]) }
-			current, low, high := state, word(1), word(2)
-			if !c.is {
-				current = state + 24 // it leads to a cell that has the frame
+			low, high := word(1), word(2)
+			frames := ThreadFrames{Current: state, Bounds: state + 8, High: 8, IsFrame: true, Previous: previous, IsDown: c.down}
+			want := []uint64{state}
+			if !c.is { // it leads to a cell that has the frame, and the bounds
+				frames.Current, frames.IsFrame, frames.First = state+24, false, 8
+				frames.Bounds, frames.High, frames.IsCounted, frames.Head = 0, 16, true, head
+				want = []uint64{state + 24, word(3)}
 			}
-			low = max(low, high-min(high, most))
-			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: c.change})
-			frames := ThreadFrames{Current: current, Bounds: state + 8, IsFrame: c.is, First: 8, Previous: previous}
+			if c.down {
+				high = min(high, low+most)
+			} else {
+				low = max(low, high-min(high, most))
+			}
+			want = append(want, low)
+			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: c.changes})
 			if c.follow {
 				frames.Bytes = frameSize
 			}
 			if err := s.SetThreadFrames(p.pid, p.pid, frames); err != nil {
 				t.Fatal(err)
 			}
-			want := []uint64{current, low}
 			if c.follow { // what is not within [low, high), of the first frames
 				for frame, n := word(0), 0; frame != 0 && n < 256 && len(want) < 63; n++ {
 					if frame-low >= high-low {
@@ -68,8 +75,17 @@ func TestThreadFrames(t *testing.T) {
 				var got []uint64
 				for i, r := range regions {
 					got = append(got, r.Addr)
-					if n := len(r.Data); i == 0 && n != 8 || i == 1 && uint64(n) != high-low || i > 1 && n != frameSize {
-						t.Errorf("region %d has %d bytes", i, n)
+					n := uint64(frameSize)
+					switch {
+					case i == 0:
+						n = 8
+					case r.Addr == low:
+						n = high - low
+					case i == 1:
+						n = head
+					}
+					if uint64(len(r.Data)) != n {
+						t.Errorf("region %d has %d bytes, want %d", i, len(r.Data), n)
 					}
 					if !bytes.Equal(r.Data, p.memory(t, r.Addr, len(r.Data))) {
 						t.Errorf("region %d differs from memory", i)
@@ -81,7 +97,7 @@ func TestThreadFrames(t *testing.T) {
 				if sp := smp.Regs.Raw(smp.Arch.SP); smp.Regions[0].Addr > sp || smp.LiveBytes == 0 {
 					t.Errorf("the stack is at %#x, SP %#x", smp.Regions[0].Addr, sp)
 				}
-				if (smp.Number != 0) != c.change {
+				if (smp.Number != 0) != c.changes {
 					t.Errorf("number %d among those of which changes were sent", smp.Number)
 				}
 				seen++

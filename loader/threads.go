@@ -156,12 +156,19 @@ func (s *Session) SetStackParts(tid int, parts *[StackParts]uint64) error {
 // ThreadFrames is where a runtime keeps the frames of a thread.
 type ThreadFrames struct {
 	Current uint64 // address of a word that leads to the frame that runs
-	Bounds  uint64 // address of two: where the thread's stack of frames begins and ends
 
-	// Bytes are copied of each frame that is elsewhere. IsFrame tells that the word at Current is
-	// the address of the frame; else that is First bytes behind the address there. Previous is
-	// where in a frame the one before is.
-	Bytes           int
+	// Bounds is the address of what has the bounds of the thread's stack of frames, 0 for what
+	// Current leads to. Low and High are where in that is a word with where the stack begins, and
+	// one with where it ends. IsCounted tells that there are two at High: where an area begins at whose
+	// end the stack does, and its words. IsDown tells that the stack grows downward.
+	Bounds            uint64
+	Low, High         int
+	IsCounted, IsDown bool
+
+	// Bytes are copied of each frame that is elsewhere, and Head of what Current leads to. IsFrame
+	// tells that the word at Current is the address of the frame; else that is First bytes behind the
+	// address there. Previous is where in a frame the one before is.
+	Bytes, Head     int
 	IsFrame         bool
 	First, Previous int
 }
@@ -179,9 +186,15 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 		s.flags.clear(pid, processHasFrames)
 		return ignoreMissing(s.maps.ThreadFrames.Delete(uint32(tid)))
 	}
-	v := gen.SamplerThreadFrames{Current: f.Current, Bounds: f.Bounds, Bytes: uint32(f.Bytes), First: uint16(f.First), Previous: uint16(f.Previous)}
-	if f.IsFrame {
-		v.IsFrame = 1
+	bit := func(is bool) uint8 {
+		if is {
+			return 1
+		}
+		return 0
+	}
+	v := gen.SamplerThreadFrames{
+		Current: f.Current, Bounds: f.Bounds, Low: uint16(f.Low), High: uint16(f.High), Head: uint16(f.Head), Bytes: uint32(f.Bytes),
+		First: uint16(f.First), Previous: uint16(f.Previous), IsFrame: bit(f.IsFrame), IsCounted: bit(f.IsCounted), IsDown: bit(f.IsDown),
 	}
 	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
 		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)

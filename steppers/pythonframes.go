@@ -17,10 +17,13 @@ type pythonAsked struct {
 
 // ThreadFrames is where the interpreter keeps the frames of a thread: see loader.ThreadFrames.
 type ThreadFrames struct {
-	Current, Bounds uint64
-	Bytes           int
-	IsFrame         bool
-	First, Previous int
+	Current           uint64
+	Bounds            uint64
+	Low, High         int
+	IsCounted, IsDown bool
+	Bytes, Head       int
+	IsFrame           bool
+	First, Previous   int
 }
 
 // Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
@@ -51,7 +54,7 @@ func (s *Python) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks b
 			}
 			frames = ThreadFrames{Current: t.addr + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
 			if !f.isObject {
-				frames.Bounds = t.addr + f.chunk
+				frames.Bounds, frames.High = t.addr+f.chunk, int(f.top-f.chunk)
 			}
 			if asked.follows || f.isObject {
 				frames.Bytes = f.frameBytes()

@@ -14,7 +14,9 @@ struct {
 	uint64_t current, low, high, indirect;
 } thread_frames; // the test finds it by its name
 
-static uint64_t cell[2];
+static struct {
+	uint64_t low, frame, area, words; // the stack ends where that many words do
+} cell;
 
 int main(int argc, char **argv)
 {
@@ -32,11 +34,14 @@ int main(int argc, char **argv)
 		*apart = (struct frame){ 1000 + i, last };
 		last = (uint64_t)apart;
 	}
-	cell[1] = last;
+	cell.low = (uint64_t)stack;
+	cell.frame = last;
+	cell.area = cell.low - 800;
+	cell.words = count * sizeof(*stack) / 8 + 100;
 	thread_frames.current = last;
 	thread_frames.low = (uint64_t)stack;
 	thread_frames.high = (uint64_t)(stack + count);
-	thread_frames.indirect = (uint64_t)cell;
+	thread_frames.indirect = (uint64_t)&cell;
 	putchar('.');
 	fflush(stdout);
 	while (go)
