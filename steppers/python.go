@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -22,7 +21,6 @@ import (
 type Python struct {
 	tables *unwind.Tables
 	images perImage[pythonImage]
-	buf    [1 << 10]byte
 }
 
 // NewPython makes a Python. The tables tell where frames of the interpreter end; nil are some
@@ -37,15 +35,12 @@ func (s *Python) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
 // pythonImage is what is known of a file that may be the interpreter.
 type pythonImage struct {
-	fields   *pythonFields   // nil: it is none
-	eval     vaddrRange      // of _PyEval_EvalFrameDefault
-	parts    map[uint64]bool // functions, by where they begin, and whether they are part of that
-	runtime  uint64          // link-time addresses of _PyRuntime
-	codeType uint64          // and PyCode_Type
+	fields   *pythonFields // nil: it is none
+	eval     vaddrRange    // of _PyEval_EvalFrameDefault
+	parts    functionParts
+	runtime  uint64 // link-time addresses of _PyRuntime
+	codeType uint64 // and PyCode_Type
 }
-
-// maxPythonParts bounds the functions that are remembered.
-const maxPythonParts = 1 << 14
 
 // evalEntry is how many bytes of the interpreter's function may be executed before it has said
 // all of its call, in any order: 176 are, on x86-64. What is there before may be of an earlier one.
@@ -123,57 +118,13 @@ func findPython(im *procstate.Image) (p pythonImage) {
 	if p.fields != nil && p.fields.isObject && im.Arch() != procstate.AMD64 {
 		p.fields = nil // how it tells threads apart is another
 	}
-	p.parts = map[uint64]bool{}
 	return p
 }
 
-// isEval reports whether a link-time address is in the interpreter's function, or in the
-// part of it that is seldom executed and lies elsewhere: jumps lead back from there.
+// isEval reports whether a link-time address is in the interpreter's function.
 func (s *Python) isEval(im *procstate.Image, p *pythonImage, vaddr uint64) bool {
-	if p.fields == nil {
-		return false
-	}
-	if vaddr-p.eval.start < p.eval.end-p.eval.start {
-		return true
-	}
-	start, end, ok := s.allTables().For(im).FunctionAt(vaddr)
-	if !ok {
-		return false
-	}
-	is, known := p.parts[start]
-	if !known && len(p.parts) < maxPythonParts {
-		is = s.jumpsInto(im, start, end, p.eval)
-		p.parts[start] = is
-	}
-	return is
+	return p.fields != nil && p.parts.has(s.allTables(), im, p.eval, vaddr)
 }
-
-// jumpsInto reports whether code [start, end) has a jump into the middle of a function.
-func (s *Python) jumpsInto(im *procstate.Image, start, end uint64, function vaddrRange) bool {
-	var in isa.Inst
-	for start < end {
-		code := s.buf[:min(uint64(len(s.buf)), end-start)]
-		if im.ReadVaddr(code, start) != nil {
-			return false
-		}
-		for n := 0; ; n += int(in.Len) {
-			if last := start+uint64(len(code)) == end; !last && len(code)-n < maxInstLen || !decode(im.Arch(), code[n:], start+uint64(n), &in) || in.Len == 0 {
-				if n == 0 || last {
-					return false
-				}
-				start += uint64(n)
-				break
-			}
-			if (in.Flow == isa.Jump || in.Flow == isa.CondJump) && in.Target > function.start && in.Target < function.end {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// maxInstLen is the most bytes that an instruction has.
-const maxInstLen = 15
 
 func (s *Python) allTables() *unwind.Tables {
 	if s.tables == nil {

@@ -1,7 +1,6 @@
 package steppers
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -16,9 +15,7 @@ type pythonVM struct {
 	runtime  uint64
 	codeType uint64
 
-	mem      procstate.Memory
-	captured procstate.CapturedMemory // nil where mem is all there is
-	live     procstate.LiveMemory     // nil where mem is live
+	vmMemory
 
 	threads []pythonThread
 	listed  time.Time // when they were
@@ -69,13 +66,10 @@ const (
 )
 
 func newPythonVM(w *unwind.Walker, m *procstate.Mapping, p *pythonImage) *pythonVM {
-	vm := &pythonVM{
+	return &pythonVM{
 		image: m.Image, bias: m.Bias, fields: p.fields, runtime: p.runtime + m.Bias, codeType: p.codeType + m.Bias,
-		mem: w.ProcessState(), known: map[uint64]*pythonFunction{}, asked: map[int]pythonAsked{},
+		vmMemory: vmMemoryOf(w), known: map[uint64]*pythonFunction{}, asked: map[int]pythonAsked{},
 	}
-	vm.captured, _ = w.ProcessState().(procstate.CapturedMemory)
-	vm.live, _ = w.ProcessState().(procstate.LiveMemory)
-	return vm
 }
 
 // codeOf returns the number of the functions that run in a frame of the interpreter's
@@ -128,36 +122,6 @@ func (vm *pythonVM) number(codes *unwind.Codes, frames []pythonFrame) (number ui
 		number = n
 	}
 	return number
-}
-
-// read reads memory as it was at the moment of the capture.
-func (vm *pythonVM) read(addr uint64, buf []byte) bool {
-	if vm.captured != nil {
-		return vm.captured.ReadCaptured(addr, buf)
-	}
-	n, err := vm.mem.ReadMemory(addr, buf)
-	return err == nil && n == len(buf)
-}
-
-// readNow reads memory as it is now.
-func (vm *pythonVM) readNow(addr uint64, buf []byte) bool {
-	if vm.live != nil {
-		return vm.live.ReadLive(addr, buf) == len(buf)
-	}
-	n, err := vm.mem.ReadMemory(addr, buf)
-	return err == nil && n == len(buf)
-}
-
-func (vm *pythonVM) word(addr uint64) (uint64, bool) {
-	var b [8]byte
-	ok := vm.read(addr, b[:])
-	return binary.LittleEndian.Uint64(b[:]), ok
-}
-
-func (vm *pythonVM) wordNow(addr uint64) (uint64, bool) {
-	var b [8]byte
-	ok := vm.readNow(addr, b[:])
-	return binary.LittleEndian.Uint64(b[:]), ok
 }
 
 // list lists the threads, if that was not done just before.
