@@ -262,7 +262,9 @@ struct thread_frames {
 	u8 is_frame; /* whether current leads to the frame itself */
 	u8 is_counted; /* whether at high there are the beginning of an area and its words, at whose end the stack ends */
 	u8 is_down;  /* whether the stack grows downward: the frame that runs is where it begins */
-	u8 unused[3];
+	u8 has_values; /* whether values of frames are in another stack, which grows upward */
+	u16 values, values_end; /* where in what current leads to is a word with where that begins, and in
+				   the frame that runs one with where it ends */
 	u32 bytes;   /* of a frame that is not in that stack, which are copied; 0: none are */
 };
 

@@ -480,6 +480,26 @@ GLOBAL int find_frame_stack(u32 cpu)
 	return f->high > f->low;
 }
 
+/* Sets out for a copy of the values of the frames in that stack, of which low is the one that
+ * runs, or of as many as there is room for. Returns whether there are any. */
+GLOBAL int find_frame_values(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	struct thread_frames *t = h ? bpf_map_lookup_elem(&thread_frames, &h->tid) : NULL;
+
+	if (!t || !t->has_values)
+		return 0;
+	struct frames *f = &r->frames;
+	if (bpf_probe_read_user(&f->high, sizeof(u64), (void *)(f->low + t->values_end)) ||
+	    bpf_probe_read_user(&f->low, sizeof(u64), (void *)(f->frame + t->values)))
+		return 0;
+	if (f->high > f->low && f->high - f->low > FRAMES_STACK)
+		f->low = f->high - FRAMES_STACK;
+	set_out(r, t->current + 1 + h->tgid, f->low, f->low, f->high, 0);
+	return f->high > f->low;
+}
+
 /*
  * Adds the frames that a runtime keeps of the thread: the word that leads to the one that
  * runs, what there is of their stack, and those elsewhere if they are asked for.
@@ -499,7 +519,7 @@ GLOBAL int add_frames(u32 cpu)
 		f->frame = 0;
 	if (f->frame && t->head)
 		add_bytes(cpu, f->frame, t->head);
-	if (find_frame_stack(cpu))
+	if (find_frame_stack(cpu) && copy_at_once(cpu) && find_frame_values(cpu))
 		copy_at_once(cpu);
 	f->bytes = t->bytes;
 	f->previous = t->previous;

@@ -359,9 +359,11 @@ type SamplerThreadFrames struct {
 	IsFrame   uint8
 	IsCounted uint8
 	IsDown    uint8
-	Unused    [3]uint8
+	HasValues uint8
+	Values    uint16
+	ValuesEnd uint16
+	_         [2]byte
 	Bytes     uint32
-	_         [4]byte
 }
 
 type SamplerThreadTimes struct {

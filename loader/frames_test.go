@@ -50,6 +50,17 @@ func TestThreadFrames(t *testing.T) {
 				low = max(low, high-min(high, most))
 			}
 			want = append(want, low)
+			values, valuesEnd := uint64(0), uint64(0)
+			if !c.is && c.down { // what runs, in stack[0], has where its values end
+				const at, more = 32, 16
+				frames.HasValues, frames.Values, frames.ValuesEnd = true, at, more
+				values = binary.LittleEndian.Uint64(p.memory(t, word(3)+at, 8))
+				valuesEnd = binary.LittleEndian.Uint64(p.memory(t, low+more, 8))
+				if values = max(values, valuesEnd-most); valuesEnd-values < 8 {
+					t.Fatal("no values")
+				}
+				want = append(want, values)
+			}
 			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: c.changes})
 			if c.follow {
 				frames.Bytes = frameSize
@@ -81,6 +92,8 @@ func TestThreadFrames(t *testing.T) {
 						n = 8
 					case r.Addr == low:
 						n = high - low
+					case r.Addr == values:
+						n = valuesEnd - values
 					case i == 1:
 						n = head
 					}

@@ -165,6 +165,12 @@ type ThreadFrames struct {
 	Low, High         int
 	IsCounted, IsDown bool
 
+	// HasValues tells that values of the frames are in another stack, which grows upward: Values is
+	// where in what Current leads to there is a word with where it begins, and ValuesEnd where in
+	// the frame that runs, at the low end of their stack, one with where it ends.
+	HasValues         bool
+	Values, ValuesEnd int
+
 	// Bytes are copied of each frame that is elsewhere, and Head of what Current leads to. IsFrame
 	// tells that the word at Current is the address of the frame; else that is First bytes behind the
 	// address there. Previous is where in a frame the one before is.
@@ -195,6 +201,7 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 	v := gen.SamplerThreadFrames{
 		Current: f.Current, Bounds: f.Bounds, Low: uint16(f.Low), High: uint16(f.High), Head: uint16(f.Head), Bytes: uint32(f.Bytes),
 		First: uint16(f.First), Previous: uint16(f.Previous), IsFrame: bit(f.IsFrame), IsCounted: bit(f.IsCounted), IsDown: bit(f.IsDown),
+		HasValues: bit(f.HasValues), Values: uint16(f.Values), ValuesEnd: uint16(f.ValuesEnd),
 	}
 	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
 		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)

@@ -15,17 +15,6 @@ type pythonAsked struct {
 	follows bool
 }
 
-// ThreadFrames is where the interpreter keeps the frames of a thread: see loader.ThreadFrames.
-type ThreadFrames struct {
-	Current           uint64
-	Bounds            uint64
-	Low, High         int
-	IsCounted, IsDown bool
-	Bytes, Head       int
-	IsFrame           bool
-	First, Previous   int
-}
-
 // Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
 // met the interpreter and the capture had not copied them, or not those that are in no stack, as
 // those of generators. It is the zero value when that cannot be found out yet.

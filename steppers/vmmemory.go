@@ -50,3 +50,16 @@ func (m *vmMemory) wordNow(addr uint64) (uint64, bool) {
 	ok := m.readNow(addr, b[:])
 	return binary.LittleEndian.Uint64(b[:]), ok
 }
+
+// ThreadFrames is where an interpreter keeps the frames of a thread: see loader.ThreadFrames.
+type ThreadFrames struct {
+	Current           uint64
+	Bounds            uint64
+	Low, High         int
+	IsCounted, IsDown bool
+	HasValues         bool
+	Values, ValuesEnd int
+	Bytes, Head       int
+	IsFrame           bool
+	First, Previous   int
+}

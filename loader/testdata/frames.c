@@ -16,13 +16,14 @@ struct {
 
 static struct {
 	uint64_t low, frame, area, words; // the stack ends where that many words do
+	uint64_t values;
 } cell;
 
 int main(int argc, char **argv)
 {
 	int count = atoi(argv[1]);
 	struct frame *stack = calloc(count, sizeof(*stack));
-	uint64_t last = 0;
+	uint64_t *values = calloc(count, 64), last = 0;
 	volatile int go = 1;
 
 	for (int i = 0; i < count; i++) {
@@ -36,6 +37,8 @@ int main(int argc, char **argv)
 	}
 	cell.low = (uint64_t)stack;
 	cell.frame = last;
+	cell.values = (uint64_t)values;
+	stack[0].more[0] = (uint64_t)(values + 8 * count);
 	cell.area = cell.low - 800;
 	cell.words = count * sizeof(*stack) / 8 + 100;
 	thread_frames.current = last;
