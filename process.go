@@ -197,16 +197,19 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 
 // collector picks what walks of a process need beside its stacks.
 func collector(pid int, space *procstate.AddressSpace) procstate.Collector {
-	ofGo, ofPython := procstate.GoCollector(pid, space), steppers.PythonCollector(space)
-	switch {
-	case ofGo == nil:
-		return ofPython
-	case ofPython == nil:
-		return ofGo
+	var collectors []procstate.Collector
+	for _, c := range []procstate.Collector{procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space)} {
+		if c != nil {
+			collectors = append(collectors, c)
+		}
+	}
+	if len(collectors) == 0 {
+		return nil
 	}
 	return func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
-		ofGo(m, tid, regs, add)
-		ofPython(m, tid, regs, add)
+		for _, collect := range collectors {
+			collect(m, tid, regs, add)
+		}
 	}
 }
 

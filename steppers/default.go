@@ -32,5 +32,5 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 }
 
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}}), analysis, NewBadCall())
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewRuby(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}}), analysis, NewBadCall())
 }

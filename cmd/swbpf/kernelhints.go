@@ -10,6 +10,7 @@ import (
 
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -249,17 +250,29 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 	}
 }
 
+// framesKeeper is a stepper for a runtime that keeps frames of its own.
+type framesKeeper interface {
+	// Lacked returns where those of a thread are, if the last walk has lacked them.
+	Lacked(w *unwind.Walker, tid int) (frames steppers.ThreadFrames, lacks bool)
+	// Knows reports whether walks of a Walker have met the runtime.
+	Knows(w *unwind.Walker) bool
+}
+
 // learnFrames has the kernel side copy, with later samples of a thread, the frames that a runtime
 // keeps of it, where the walk has lacked them.
 func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
-	f, lacks := p.python.Lacked(wp.walker, int(s.TID))
-	switch {
-	case f.Current != 0:
-		p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames(f)) // without it functions have no names
-	case s.FrameRegions > 0 && !p.python.Knows(wp.walker):
+	known := false
+	for _, keeper := range p.keepers {
+		f, lacks := keeper.Lacked(wp.walker, int(s.TID))
+		if f.Current != 0 {
+			p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames(f)) // without it functions have no names
+		}
+		p.fleeting = p.fleeting || lacks
+		known = known || keeper.Knows(wp.walker)
+	}
+	if s.FrameRegions > 0 && !known {
 		p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames{})
 	}
-	p.fleeting = p.fleeting || lacks
 }
 
 // newParts begins to note the parts of a thread's stack.

@@ -19,7 +19,7 @@ type pipeline struct {
 	procs   *loader.Processes
 	kernel  kernelHints // nil before connect
 	group   *unwind.AddressRangeGroup
-	python  *steppers.Python // of the group
+	keepers []framesKeeper // of the group
 	builder *profile.Builder
 	sink    sampleSink // counts the stacks: builder, unless another is set
 	modules *modules
@@ -122,8 +122,8 @@ func newPipeline(names symbols.Options) *pipeline {
 		notSampled: b.Marker("[not sampled]"),
 	}
 	for _, s := range p.group.Steppers() {
-		if python, ok := s.(*steppers.Python); ok {
-			p.python = python
+		if keeper, ok := s.(framesKeeper); ok {
+			p.keepers = append(p.keepers, keeper)
 		}
 	}
 	for state := range p.states {

@@ -1,0 +1,220 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"time"
+
+	"debug/elf"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Ruby notes which methods of Ruby run in the frames of its interpreter (see unwind.Codes), and
+// in those of what YJIT has compiled: CRuby 2.7 to 3.4, on x86-64. It walks through no frame, and
+// has all other steppers find them as they do.
+//
+// What a thread runs is in the control frames of its fiber. Those of one call of the interpreter's
+// function are up to one that is marked as such, and which of them that function is at is in a
+// register. A [RubyCollector] copies them, or the kernel side does (see [Ruby.Lacked]): they and the
+// C stack must be of one moment. What is called how is read from the process when it is first met.
+type Ruby struct {
+	tables *unwind.Tables
+	images perImage[rubyImage]
+}
+
+// NewRuby makes a Ruby. The tables tell where functions begin and end; nil are some of its own.
+func NewRuby(tables *unwind.Tables) *Ruby { return &Ruby{tables: tables} }
+
+// Name implements unwind.FrameStepper.
+func (s *Ruby) Name() string { return "ruby" }
+
+// Priority implements unwind.FrameStepper.
+func (s *Ruby) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
+
+// rubyImage is what is known of a file that may be the interpreter. Addresses are link-time ones.
+type rubyImage struct {
+	fields *rubyFields // nil: it is none
+	parts  functionParts
+
+	exec     vaddrRange // of vm_exec_core, once a process has told it
+	lookedAt time.Time  // for that
+
+	current  uint64 // of the variable that leads to what runs, where all threads have the same
+	module   uint64 // else of the word with the number of the file's thread-local storage,
+	below    uint64 // or how far below the thread pointer that is,
+	words    uint64 // how many words it has that may be the variable,
+	firstOne uint64 // and where in it the first of these is
+}
+
+const (
+	// rubyEntry is how many bytes of the interpreter's function may be executed before it has its
+	// control frame in the register: 49 to 60 are.
+	rubyEntry = 96
+	// minRubyExec is less than the interpreter's function has, in bytes.
+	minRubyExec = 4 << 10
+	// maxRubyWords bounds the words of thread-local storage that are looked at.
+	maxRubyWords = 16
+
+	// rubyFrameRegister is where the interpreter's function has its control frame (vm_exec.c), and
+	// rubyCompiledRegister where compiled code has.
+	rubyFrameRegister    = 15
+	rubyCompiledRegister = 13
+)
+
+// image returns what is known of a file.
+func (s *Ruby) image(im *procstate.Image) *rubyImage {
+	p := s.images.get(im)
+	if p == nil {
+		p = &rubyImage{}
+		if im.Arch() == procstate.AMD64 {
+			*p = findRuby(im)
+		}
+		s.images.put(im, p)
+	}
+	return p
+}
+
+// findRuby looks for the interpreter in a file.
+func findRuby(im *procstate.Image) (p rubyImage) {
+	sym, ok := im.ExportedSymbol("ruby_version")
+	var version [3]byte
+	if !ok || im.ReadVaddr(version[:], sym.Value) != nil {
+		return p
+	}
+	fields := rubyVersions[string(version[:])]
+	if fields == nil {
+		return p
+	}
+	if fields.threadID != 0 {
+		if sym, ok := im.ExportedSymbol("ruby_current_execution_context_ptr"); ok {
+			p.fields, p.current = fields, sym.Value
+		}
+		return p
+	}
+	tls, ok := im.Prog(elf.PT_TLS)
+	if !ok {
+		return p
+	}
+	p.words = min(tls.Memsz/8, maxRubyWords)
+	if sym, ok := im.ExportedSymbol("ruby_current_ec"); ok {
+		p.firstOne, p.words = sym.Value, 1
+	}
+	if _, isProgram := im.Prog(elf.PT_INTERP); isProgram {
+		p.below = (tls.Memsz + tls.Align - 1) &^ (max(tls.Align, 1) - 1)
+	} else if p.module = moduleNumber(im); p.module == 0 {
+		return p
+	}
+	p.fields = fields
+	return p
+}
+
+// moduleNumber returns the link-time address of a word in which the loader puts the number of a
+// file's thread-local storage; 0 where there is none.
+func moduleNumber(im *procstate.Image) (at uint64) {
+	const relaBytes, limit = 24, 16 << 20
+	sec, ok := im.Section(".rela.dyn")
+	if !ok {
+		return 0
+	}
+	b, _ := im.SectionBytes(sec, limit)
+	le := binary.LittleEndian
+	for ; len(b) >= relaBytes; b = b[relaBytes:] {
+		info := le.Uint64(b[8:])
+		if elf.R_X86_64(info) == elf.R_X86_64_DTPMOD64 && info>>32 == 0 {
+			return le.Uint64(b)
+		}
+	}
+	return 0
+}
+
+func (s *Ruby) allTables() *unwind.Tables {
+	if s.tables == nil {
+		s.tables = unwind.NewTables()
+	}
+	return s.tables
+}
+
+// CallerFrame implements unwind.FrameStepper. It is always NotMe.
+func (s *Ruby) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
+	if w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	m := w.MappingAt(in.LookupPC())
+	if m == nil || m.Image == nil {
+		if vm, _ := w.Kept(s).(*rubyVM); vm != nil && m != nil && !procstate.HasFile(m.Path) {
+			in.Code = vm.compiledCode(w, in)
+		}
+		return unwind.NotMe, nil
+	}
+	p := s.image(m.Image)
+	if p.fields == nil {
+		return unwind.NotMe, nil
+	}
+	vm, _ := w.Kept(s).(*rubyVM)
+	if vm == nil || vm.image != p || vm.bias != m.Bias {
+		vm = newRubyVM(w, m, p)
+		w.Keep(s, vm)
+	}
+	if p.exec.end == 0 {
+		s.findExec(w, vm, m, in.Thread)
+	}
+	vaddr := in.LookupPC() - m.Bias
+	if p.exec.end == 0 || !p.parts.has(s.allTables(), m.Image, p.exec, vaddr) {
+		return unwind.NotMe, nil
+	}
+	if in.Flags&unwind.Interrupted == 0 || vaddr-p.exec.start >= rubyEntry {
+		in.Code = vm.interpretedCode(w, in)
+	}
+	return unwind.NotMe, nil
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *Ruby) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m == nil {
+		return unwind.RuleNotMe, true
+	}
+	if m.Image == nil {
+		return unwind.RuleNotMe, false
+	}
+	if !interrupted {
+		pc--
+	}
+	p := s.image(m.Image)
+	return unwind.RuleNotMe, p.fields == nil || p.exec.end != 0 && !p.parts.has(s.allTables(), m.Image, p.exec, pc-m.Bias)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *Ruby) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(isKept) }
+
+// findExec finds the interpreter's function by what a thread runs: instructions begin with
+// the address of their code in there.
+func (s *Ruby) findExec(w *unwind.Walker, vm *rubyVM, m *procstate.Mapping, tid procstate.ThreadID) {
+	p, now := vm.image, time.Now()
+	if now.Sub(p.lookedAt) < rubyInterval {
+		return
+	}
+	p.lookedAt = now
+	if vm.walk != w.Walks() {
+		vm.walk = w.Walks()
+		vm.readThread(w, tid)
+	}
+	word, ok := vm.wordNow(vm.context + rubyCurrent)
+	for n := 0; ok && vm.context != 0 && n < 64; n++ {
+		var frame [maxRubyFrameBytes]byte
+		if !vm.readNow(word, frame[:vm.fields.frameBytes]) {
+			return
+		}
+		le := binary.LittleEndian
+		iseq, pc := le.Uint64(frame[rubyCodeOf:]), le.Uint64(frame[rubyPC:])
+		if fn := vm.readISeq(iseq); pc != 0 && fn != nil {
+			code, _ := vm.wordNow(fn.encoded)
+			start, end, ok := s.allTables().For(m.Image).FunctionAt(code - m.Bias)
+			if ok && end-start >= minRubyExec {
+				p.exec = vaddrRange{start, end}
+			}
+			return
+		}
+		word += vm.fields.frameBytes
+	}
+}

@@ -1,0 +1,71 @@
+package steppers
+
+// CRuby keeps of each thread (vm_core.h, method.h, iseq.h):
+//
+//	rb_execution_context_t  of the fiber that runs: the VM stack, its words, and the control frame
+//	                        that runs. A variable leads to it, one of each thread's from 3.0 on.
+//	rb_control_frame_t      at the end of the VM stack, which they grow down from: the instruction, the
+//	                        rb_iseq_t that it is of, and the environment, whose flags tell what the
+//	                        frame is: at the beginning of the VM stack, or an object
+//	rb_iseq_t               a method, a block or the like: its name, and the lines of its instructions
+
+// rubyFields are the offsets of fields in CRuby's structures, and what else is not the same in
+// all versions.
+type rubyFields struct {
+	thread   uint64 // of an rb_execution_context_t, its rb_thread_t
+	context  uint64 // and of that its rb_execution_context_t
+	threadID uint64 // its thread pointer; 0: the variable is one of each thread's
+
+	frameBytes uint64 // of an rb_control_frame_t
+	jitReturn  uint64 // where compiled code goes on; 0: there is none
+
+	lines         uint64 // of the body of an rb_iseq_t
+	lineBytes     uint64 // of an iseq_insn_info_entry
+	isLineValue   bool   // the first line is an object
+	hasOwner      bool   // labels tell whose a method is
+	embeddedBytes uint64 // of an RString, what is before its characters
+}
+
+// rubyVersions are the fields by version.
+var rubyVersions = map[string]*rubyFields{
+	"2.7": {thread: 56, context: 32, threadID: 72, frameBytes: 56, lines: 120, lineBytes: 8, isLineValue: true, embeddedBytes: 16},
+	"3.0": {thread: 56, context: 40, frameBytes: 56, lines: 120, lineBytes: 8, isLineValue: true, embeddedBytes: 16},
+	"3.1": {thread: 48, context: 40, frameBytes: 64, jitReturn: 56, lines: 120, lineBytes: 12, isLineValue: true, embeddedBytes: 16},
+	"3.2": {thread: 48, context: 48, frameBytes: 64, jitReturn: 56, lines: 112, lineBytes: 12, embeddedBytes: 24},
+	"3.3": {thread: 48, context: 48, frameBytes: 56, jitReturn: 48, lines: 112, lineBytes: 12, embeddedBytes: 24},
+	"3.4": {thread: 48, context: 48, frameBytes: 56, jitReturn: 48, lines: 112, lineBytes: 12, hasOwner: true, embeddedBytes: 24},
+}
+
+// Offsets of fields that are the same in all versions.
+const (
+	rubyStack, rubyStackWords, rubyCurrent = 0, 8, 16 // of an rb_execution_context_t
+	rubyContextBytes                       = 64
+
+	rubyPC, rubySP, rubyCodeOf, rubyEnv = 0, 8, 16, 32 // of an rb_control_frame_t
+	maxRubyFrameBytes                   = 64
+
+	rubyBody = 16 // of an rb_iseq_t
+
+	rubyType, rubySize, rubyEncoded, rubyPath, rubyLabel, rubyFirstLine = 0, 4, 8, 64, 80, 88 // of its body
+	rubyBodyBytes                                                       = 184
+
+	rubyLineCount, rubyLineIndex = 16, 24 // behind lines
+)
+
+// Bits of the flags in an environment.
+const (
+	rubyIsFinish  = 0x20 // the interpreter's function returns with the frame
+	rubyIsCFrame  = 0x80
+	rubyIsLocal   = 2
+	rubyIsEscaped = 4
+	rubyMagic     = 0x7fff0001
+	rubyCFunction = 0x55550001
+)
+
+// Bits of the flags of an object.
+const (
+	rubyTypeBits                               = 0x1f
+	rubyIsString, rubyIsArray, rubyIsInternal  = 0x05, 0x07, 0x1a
+	rubyNotEmbedded, rubyEmbedded              = 1 << 13, 1 << 13 // a string, an array
+	rubyInternalShift, rubyIsISeq, rubyIsEntry = 12, 7, 6
+)

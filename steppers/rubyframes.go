@@ -1,0 +1,235 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// rubyFrame is a control frame.
+type rubyFrame struct {
+	iseq, pc, env, flags uint64
+	isCompiled           bool
+}
+
+// isLast reports whether the interpreter's function returns with the frame.
+func (f *rubyFrame) isLast() bool { return f.flags&rubyIsFinish != 0 }
+
+// find returns the index of the control frame at an address, and that of the first that runs in
+// the same call of the interpreter's function. ok is false where it is none, or was found before.
+func (vm *rubyVM) find(at uint64) (first, i int, ok bool) {
+	off, size := at-vm.current, vm.fields.frameBytes
+	if at < vm.current || at >= vm.end || off%size != 0 {
+		return 0, 0, false
+	}
+	i = int(off / size)
+	if i < vm.next || i >= len(vm.frames) {
+		return 0, 0, false
+	}
+	for first = i; first > vm.next && !vm.frames[first-1].isLast(); first-- {
+	}
+	return first, i, true
+}
+
+// isCut reports whether there are control frames behind those that were copied.
+func (vm *rubyVM) isCut() bool {
+	return vm.current+uint64(len(vm.frames))*vm.fields.frameBytes < vm.end
+}
+
+// readThread finds the control frames of the thread that is walked.
+func (vm *rubyVM) readThread(w *unwind.Walker, tid procstate.ThreadID) {
+	var regs procstate.Regs
+	vm.frames, vm.next, vm.at, vm.context, vm.lacks = vm.frames[:0], 0, 0, 0, false
+	if w.ProcessState().Registers(tid, &regs) != nil || regs.ThreadPointer == 0 {
+		return
+	}
+	if vm.at = vm.variable(regs.ThreadPointer); vm.at == 0 {
+		return
+	}
+	context, ok := vm.wordOrNow(vm.at)
+	if vm.lacks = !ok; context == 0 {
+		return
+	}
+	vm.context = context
+	var b [rubyContextBytes]byte
+	if vm.lacks = vm.lacks || !vm.read(context, b[:]); vm.lacks || !vm.isOf(&b, regs.ThreadPointer) {
+		return
+	}
+	le := binary.LittleEndian
+	stack, words := le.Uint64(b[rubyStack:]), le.Uint64(b[rubyStackWords:])
+	vm.current, vm.end = le.Uint64(b[rubyCurrent:]), stack+8*words
+	if words > maxRubyStack || vm.current < stack || vm.current >= vm.end || (vm.end-vm.current)%vm.fields.frameBytes != 0 {
+		return
+	}
+	vm.readFrames()
+	vm.lacks = vm.captured != nil && len(vm.frames) == 0
+}
+
+// maxRubyStack is the most words that a VM stack has.
+const maxRubyStack = 1 << 27
+
+// wordOrNow reads a word as it was captured; where it was not, as it is now, and ok is false.
+func (vm *rubyVM) wordOrNow(addr uint64) (word uint64, ok bool) {
+	if word, ok = vm.word(addr); !ok {
+		word, _ = vm.wordNow(addr)
+	}
+	return word, ok
+}
+
+// isOf reports whether an rb_execution_context_t is of a thread, where all have one variable.
+func (vm *rubyVM) isOf(context *[rubyContextBytes]byte, threadPointer uint64) bool {
+	f := vm.fields
+	if f.threadID == 0 {
+		return true
+	}
+	thread := binary.LittleEndian.Uint64(context[f.thread:])
+	is, now := vm.owners[thread], time.Now()
+	if now.Sub(is.checked) > rubyInterval {
+		if len(vm.owners) >= maxRubyThreads {
+			clear(vm.owners)
+		}
+		is.threadPointer, _ = vm.wordNow(thread + f.threadID)
+		is.checked = now
+		vm.owners[thread] = is
+	}
+	return is.threadPointer == threadPointer
+}
+
+// readFrames reads the control frames.
+func (vm *rubyVM) readFrames() {
+	f, le := vm.fields, binary.LittleEndian
+	var buf [maxRubyFrameBytes]byte
+	b := buf[:f.frameBytes]
+	for at := vm.current; at < vm.end && len(vm.frames) < maxRubyFrames && vm.read(at, b); at += f.frameBytes {
+		frame := rubyFrame{iseq: le.Uint64(b[rubyCodeOf:]), pc: le.Uint64(b[rubyPC:]), env: le.Uint64(b[rubyEnv:])}
+		frame.isCompiled = f.jitReturn != 0 && le.Uint64(b[f.jitReturn:]) != 0
+		var ok bool
+		if frame.flags, ok = vm.envFlags(frame.env, frame.iseq); !ok {
+			return
+		}
+		vm.frames = append(vm.frames, frame)
+	}
+}
+
+// rubyEscaped are the flags of an environment that is an object.
+type rubyEscaped struct {
+	iseq, flags uint64
+	checked     time.Time
+}
+
+// envFlags returns the flags in an environment of a frame.
+func (vm *rubyVM) envFlags(env, iseq uint64) (flags uint64, ok bool) {
+	if flags, ok = vm.word(env); ok || vm.live == nil {
+		return flags, ok
+	}
+	// It is an object, whose flags are what they were.
+	is, now := vm.envs[env], time.Now()
+	if is.iseq == iseq && now.Sub(is.checked) < rubyInterval {
+		return is.flags, true
+	}
+	const flagsAndObject, iseqAndEnv = 16, 24
+	var b [flagsAndObject]byte
+	var object [iseqAndEnv]byte
+	le := binary.LittleEndian
+	if !vm.readNow(env, b[:]) || le.Uint64(b[:])&rubyIsEscaped == 0 || !vm.readNow(le.Uint64(b[8:]), object[:]) ||
+		le.Uint64(object[8:]) != iseq || le.Uint64(object[16:]) != env {
+		return 0, false
+	}
+	if len(vm.envs) >= maxRubyFunctions {
+		clear(vm.envs)
+	}
+	is = rubyEscaped{iseq, le.Uint64(b[:]), now}
+	vm.envs[env] = is
+	return is.flags, true
+}
+
+// Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
+// met the interpreter and the capture had not copied them. It is the zero value when that cannot be
+// found out yet.
+func (s *Ruby) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool) {
+	vm, _ := w.Kept(s).(*rubyVM)
+	if vm == nil || vm.walk != w.Walks() || !vm.lacks || vm.at == 0 {
+		return frames, false
+	}
+	asked, again := vm.asked[tid]
+	switch {
+	case again && time.Since(asked) < rubyInterval:
+		return frames, true
+	case len(vm.asked) >= maxRubyThreads:
+		clear(vm.asked)
+	}
+	vm.asked[tid] = time.Now()
+	return ThreadFrames{
+		Current: vm.at, Head: rubyContextBytes, Low: rubyCurrent, High: rubyStack, IsCounted: true, IsDown: true,
+		HasValues: true, Values: rubyStack, ValuesEnd: rubySP,
+	}, true
+}
+
+// Knows reports whether walks of a Walker have met the interpreter.
+func (s *Ruby) Knows(w *unwind.Walker) bool { return w.Kept(s) != nil }
+
+// Limits on what is copied of a process's threads.
+const (
+	maxRubyBytes   = 1 << 20 // of a thread's control frames, and of its values
+	maxRubyStacks  = 32 << 20
+	maxRubyEscaped = 1 << 12 // environments that are objects, of a thread
+)
+
+// RubyCollector returns a Collector of what walks need of the interpreter; nil where none of
+// the libraries of the process is one.
+func RubyCollector(libs procstate.LibraryState) procstate.Collector {
+	s := NewRuby(nil)
+	for _, lib := range libs.Libraries() {
+		if lib.Image == nil {
+			continue
+		}
+		if p := s.image(lib.Image); p.fields != nil {
+			c := &rubyCollector{left: maxRubyStacks}
+			c.vm = rubyVM{image: p, bias: lib.Bias, fields: p.fields, threads: map[uint64]uint64{}, owners: map[uint64]rubyOwner{}}
+			return c.collect
+		}
+	}
+	return nil
+}
+
+type rubyCollector struct {
+	vm   rubyVM
+	left int // bytes that may still be copied
+}
+
+// collect is the Collector.
+func (c *rubyCollector) collect(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
+	vm, f := &c.vm, c.vm.fields
+	vm.mem = m
+	at := vm.variable(regs.ThreadPointer)
+	context, _ := m.ReadWord(at)
+	if at == 0 || context == 0 {
+		return
+	}
+	add(at, 8)
+	add(context, rubyContextBytes)
+	stack, _ := m.ReadWord(context + rubyStack)
+	words, _ := m.ReadWord(context + rubyStackWords)
+	frame, _ := m.ReadWord(context + rubyCurrent)
+	values, _ := m.ReadWord(frame + rubySP)
+	end := stack + 8*words
+	if words > maxRubyStack || frame < stack || frame >= end || values < stack || values > frame {
+		return
+	}
+	end = min(end, frame+maxRubyBytes)
+	low := max(stack, values-min(values, maxRubyBytes))
+	if c.left -= int(end - frame + values - low); c.left < 0 {
+		return
+	}
+	add(frame, int(end-frame))
+	add(low, int(values-low))
+	for n := 0; frame < end && n < maxRubyEscaped; frame += f.frameBytes {
+		if env, ok := m.ReadWord(frame + rubyEnv); ok && env-low >= values-low {
+			const ownerToFlags = 24
+			add(env-16, ownerToFlags)
+			n++
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package steppers
+
+import "encoding/binary"
+
+// variable returns the address of the variable that leads to what a thread runs; 0 when it
+// is not known.
+func (vm *rubyVM) variable(threadPointer uint64) uint64 {
+	p := vm.image
+	if p.current != 0 {
+		return p.current + vm.bias
+	}
+	if at, known := vm.threads[threadPointer]; known {
+		return at
+	}
+	storage := threadPointer - p.below
+	if p.module != 0 {
+		var ok bool
+		if storage, ok = vm.storage(threadPointer); !ok {
+			return 0
+		}
+	}
+	at := uint64(0)
+	for i := range p.words {
+		word := p.firstOne + 8*i
+		if vm.hasPlace {
+			word = vm.place
+		}
+		context, _ := vm.wordNow(storage + word)
+		if vm.isContext(context) {
+			at, vm.place, vm.hasPlace = storage+word, word, true
+			break
+		}
+	}
+	if at == 0 {
+		return 0
+	}
+	if len(vm.threads) >= maxRubyThreads {
+		clear(vm.threads)
+	}
+	vm.threads[threadPointer] = at
+	return at
+}
+
+// storage returns where the file's thread-local storage of a thread is, as the GNU C library
+// keeps it: the word behind the thread pointer leads to two words for each file.
+func (vm *rubyVM) storage(threadPointer uint64) (addr uint64, ok bool) {
+	const maxModules, none = 1 << 16, ^uint64(0)
+	number, ok := vm.wordNow(vm.image.module + vm.bias)
+	if !ok || number == 0 || number > maxModules {
+		return 0, false
+	}
+	vector, _ := vm.wordNow(threadPointer + 8)
+	addr, ok = vm.wordNow(vector + 16*number)
+	return addr, ok && addr != 0 && addr != none
+}
+
+// isContext reports whether there is an rb_execution_context_t at an address: its thread
+// leads back to it.
+func (vm *rubyVM) isContext(addr uint64) bool {
+	var b [rubyContextBytes]byte
+	if addr == 0 || addr%8 != 0 || !vm.readNow(addr, b[:]) {
+		return false
+	}
+	le := binary.LittleEndian
+	stack, words, current := le.Uint64(b[rubyStack:]), le.Uint64(b[rubyStackWords:]), le.Uint64(b[rubyCurrent:])
+	end := stack + 8*words
+	if words > maxRubyStack || current < stack || current >= end || (end-current)%vm.fields.frameBytes != 0 {
+		return false
+	}
+	back, ok := vm.wordNow(le.Uint64(b[vm.fields.thread:]) + vm.fields.context)
+	return ok && back == addr
+}

@@ -1,0 +1,160 @@
+package steppers
+
+import (
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// rubyVM is what is known of the interpreter of a process.
+type rubyVM struct {
+	image  *rubyImage
+	bias   uint64
+	fields *rubyFields
+	vmMemory
+
+	place    uint64            // where in the file's thread-local storage the variable is
+	hasPlace bool              // that was found
+	threads  map[uint64]uint64 // the variable's address by thread pointer
+	owners   map[uint64]rubyOwner
+
+	walk    uint64      // what follows is of this walk
+	at      uint64      // the variable's address, 0 where it is not known
+	context uint64      // the rb_execution_context_t of the thread
+	current uint64      // its control frames begin here
+	end     uint64      // and end here,
+	frames  []rubyFrame // as far as they were copied
+	next    int         // of these, the first that no frame on the C stack was found for yet
+
+	lacks bool // what the thread runs was not captured
+	asked map[int]time.Time
+
+	codes  map[rubyCode]uint32 // numbers in unwind.Codes
+	resets int                 // of these
+	known  map[uint64]*rubyISeq
+	envs   map[uint64]rubyEscaped
+	serial uint32
+}
+
+// rubyCode is an instruction of a method, and the number of what that is called by.
+type rubyCode struct {
+	function    uint32
+	instruction int32
+	outer       uint32
+}
+
+// rubyOwner is whose an rb_execution_context_t is.
+type rubyOwner struct {
+	threadPointer uint64
+	checked       time.Time
+}
+
+// Limits on what is read.
+const (
+	maxRubyThreads   = 1 << 12
+	maxRubyFrames    = 1 << 14 // of a thread
+	maxRubyFunctions = 1 << 15
+	maxRubyCodes     = 1 << 18
+	maxRubyName      = 1 << 10 // bytes
+	maxRubyLines     = 1 << 16 // entries of a table
+	rubyInterval     = 100 * time.Millisecond
+	rubyCodeInterval = time.Second // after which an rb_iseq_t is looked at again
+)
+
+func newRubyVM(w *unwind.Walker, m *procstate.Mapping, p *rubyImage) *rubyVM {
+	return &rubyVM{
+		image: p, bias: m.Bias, fields: p.fields, vmMemory: vmMemoryOf(w),
+		threads: map[uint64]uint64{}, owners: map[uint64]rubyOwner{}, asked: map[int]time.Time{},
+		known: map[uint64]*rubyISeq{}, envs: map[uint64]rubyEscaped{},
+	}
+}
+
+// interpretedCode returns the number of the methods that run in a frame of the interpreter's
+// function; 0 when that is not known.
+func (vm *rubyVM) interpretedCode(w *unwind.Walker, in *unwind.Frame) uint32 {
+	at, known := in.Regs.Value(rubyFrameRegister)
+	if !known || !vm.hasFrames(w, in.Thread) {
+		return 0
+	}
+	first, i, ok := vm.find(at)
+	if !ok {
+		return 0
+	}
+	end := i
+	for end < len(vm.frames) && !vm.frames[end].isLast() {
+		end++
+	}
+	vm.next = min(end+1, len(vm.frames))
+	return vm.number(w.Codes(), vm.frames[first:vm.next], end == len(vm.frames) && vm.isCut())
+}
+
+// compiledCode is interpretedCode for a frame of compiled code: it has returned from, or
+// called, others of such code, and none that are interpreted.
+func (vm *rubyVM) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
+	at, known := in.Regs.Value(rubyCompiledRegister)
+	if vm.fields.jitReturn == 0 || !known || !vm.hasFrames(w, in.Thread) {
+		return 0
+	}
+	first, i, ok := vm.find(at)
+	if !ok {
+		return 0
+	}
+	end := i
+	for end < len(vm.frames) && vm.frames[end].isCompiled {
+		if end++; vm.frames[end-1].isLast() {
+			break
+		}
+	}
+	if end == i {
+		return 0
+	}
+	vm.next = end
+	return vm.number(w.Codes(), vm.frames[first:end], end == len(vm.frames) && vm.isCut())
+}
+
+// hasFrames reports whether there are control frames of the thread that is walked.
+func (vm *rubyVM) hasFrames(w *unwind.Walker, tid procstate.ThreadID) bool {
+	if vm.codes == nil || vm.resets != w.Codes().Resets() {
+		vm.codes, vm.resets = map[rubyCode]uint32{}, w.Codes().Resets()
+	}
+	if vm.walk != w.Walks() {
+		vm.walk = w.Walks()
+		vm.readThread(w, tid)
+	}
+	return len(vm.frames) > 0
+}
+
+// number returns the number of methods that call each other, innermost first. isCut is
+// whether there are others.
+func (vm *rubyVM) number(codes *unwind.Codes, frames []rubyFrame, isCut bool) (number uint32) {
+	if isCut {
+		if number = vm.add(codes, &rubyNotCopied, -1, 0); number == 0 {
+			return 0
+		}
+	}
+	for i := len(frames) - 1; i >= 0; i-- {
+		f := &frames[i]
+		fn := vm.function(f)
+		if fn == nil {
+			continue // it is none that Ruby would tell of
+		}
+		n := vm.add(codes, fn, fn.instruction(f.pc), number)
+		if n == 0 {
+			return 0 // there is no room: rather none than some
+		}
+		number = n
+	}
+	return number
+}
+
+// add numbers a method at an instruction.
+func (vm *rubyVM) add(codes *unwind.Codes, fn *rubyFunction, instruction int, outer uint32) uint32 {
+	key := rubyCode{fn.serial, int32(instruction), outer}
+	n, ok := vm.codes[key]
+	if !ok && len(vm.codes) < maxRubyCodes {
+		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: &fn.CodeFunction, Line: fn.line(instruction)}}, outer)
+		vm.codes[key] = n
+	}
+	return n
+}
