@@ -354,3 +354,66 @@ func jsCalls(s *swbpf.ThreadStack) (calls []jsCall, compiled, inlined int) {
 func (c jsCall) is(told jsCall) bool {
 	return (told.Name == "" || strings.HasPrefix(told.Name, "[nodejs.") || told.Name == c.Name) && c.File == told.File && c.Line == told.Line
 }
+
+// TestRuby compares methods of Ruby with what it says itself of threads that wait.
+func TestRuby(t *testing.T) {
+	amd64Only(t)
+	canTrace(t)
+	testenv.EachRuby(t, testRuby)
+}
+
+func testRuby(t *testing.T, ruby testenv.Program) {
+	const threads = 20
+	command := ruby.Command(ruby.Script(t, filepath.Join("testdata", "walk", "waits.rb")))
+	cmd, want := startWaiting[[]string](t, threads, command...)
+	check := func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+		t.Helper()
+		var got []string
+		for i := range frames {
+			for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
+				for _, l := range w.Codes().Lines(code) {
+					got = append(got, fmt.Sprintf("%s %s:%d", l.Name, l.File, l.Line))
+				}
+			}
+		}
+		var expected []string
+		if calls := want[tid]; calls != nil {
+			expected = append([]string{""}, calls...) // it sleeps
+		}
+		if n := len(got); n > 1 && n < len(expected) && strings.HasSuffix(expected[n], " :0") {
+			expected = expected[:n] // a fiber begins with methods of C, which no interpreter calls
+		}
+		wrong := len(got) != len(expected)
+		for i := 1; i < len(got) && !wrong; i++ {
+			label := expected[i][:strings.LastIndexByte(expected[i], ' ')]
+			isOfC := strings.HasSuffix(got[i], " :0") || strings.Contains(got[i], " <internal:") // Ruby has its caller's line
+			wrong = got[i] != expected[i] && !(isOfC && strings.HasPrefix(got[i], label+" "))
+		}
+		if wrong || len(got) > 0 && !strings.Contains(got[0], "sleep :0") {
+			t.Errorf("thread %d: calls\n%s\nwant\n%s", tid, strings.Join(got, "\n"), strings.Join(expected, "\n"))
+		}
+	}
+	ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range ps.Stacks {
+		if s.Err != nil {
+			t.Errorf("thread %d: %v", s.TID, s.Err)
+		}
+		check(s.Walker, s.TID, s.Frames)
+	}
+	// The same of a process that is stopped, whose memory is as it is.
+	w, err := swbpf.ForPID(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	for tid := range want {
+		frames, err := w.WalkStack(nil, tid)
+		if err != nil {
+			t.Errorf("thread %d: %v", tid, err)
+		}
+		check(w, tid, frames)
+	}
+}

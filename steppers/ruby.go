@@ -1,10 +1,9 @@
 package steppers
 
 import (
+	"debug/elf"
 	"encoding/binary"
 	"time"
-
-	"debug/elf"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -40,17 +39,19 @@ type rubyImage struct {
 	exec     vaddrRange // of vm_exec_core, once a process has told it
 	lookedAt time.Time  // for that
 
-	current  uint64 // of the variable that leads to what runs, where all threads have the same
+	machine  uint64 // of the variable that leads to all threads, where that is needed
 	module   uint64 // else of the word with the number of the file's thread-local storage,
 	below    uint64 // or how far below the thread pointer that is,
 	words    uint64 // how many words it has that may be the variable,
 	firstOne uint64 // and where in it the first of these is
+
+	symbols []uint64 // variables that may lead to all Symbols
 }
 
 const (
-	// rubyEntry is how many bytes of the interpreter's function may be executed before it has its
+	// rubyExecEntry is how many bytes of the interpreter's function may be executed before it has its
 	// control frame in the register: 49 to 60 are.
-	rubyEntry = 96
+	rubyExecEntry = 96
 	// minRubyExec is less than the interpreter's function has, in bytes.
 	minRubyExec = 4 << 10
 	// maxRubyWords bounds the words of thread-local storage that are looked at.
@@ -86,9 +87,10 @@ func findRuby(im *procstate.Image) (p rubyImage) {
 	if fields == nil {
 		return p
 	}
+	p.symbols = findRubySymbols(im)
 	if fields.threadID != 0 {
-		if sym, ok := im.ExportedSymbol("ruby_current_execution_context_ptr"); ok {
-			p.fields, p.current = fields, sym.Value
+		if sym, ok := im.ExportedSymbol("ruby_current_vm_ptr"); ok {
+			p.fields, p.machine = fields, sym.Value
 		}
 		return p
 	}
@@ -163,7 +165,7 @@ func (s *Ruby) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdic
 	if p.exec.end == 0 || !p.parts.has(s.allTables(), m.Image, p.exec, vaddr) {
 		return unwind.NotMe, nil
 	}
-	if in.Flags&unwind.Interrupted == 0 || vaddr-p.exec.start >= rubyEntry {
+	if in.Flags&unwind.Interrupted == 0 || vaddr-p.exec.start >= rubyExecEntry {
 		in.Code = vm.interpretedCode(w, in)
 	}
 	return unwind.NotMe, nil

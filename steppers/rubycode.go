@@ -27,6 +27,7 @@ type rubyISeq struct {
 	lineBytes int                 // bytes,
 	index     []byte              // and which instructions have another one than the one before
 	checked   time.Time
+	owned     map[*rubyEntry]*rubyFunction // it, as a method of others
 }
 
 // rubyRuntime is the CodeFunction.Runtime of Ruby.
@@ -37,6 +38,9 @@ var rubyNotCopied = rubyFunction{CodeFunction: unwind.CodeFunction{Name: "[not c
 
 // function returns what is known of the method of a control frame, nil where it is none.
 func (vm *rubyVM) function(f *rubyFrame) *rubyFunction {
+	if f.env.flags&rubyMagic == rubyCFunction {
+		return vm.cFunction(f.env.entry)
+	}
 	if f.iseq == 0 || f.pc == 0 {
 		return nil
 	}
@@ -44,11 +48,21 @@ func (vm *rubyVM) function(f *rubyFrame) *rubyFunction {
 	if iseq == nil || f.pc < iseq.encoded || f.pc-iseq.encoded > 8*iseq.words || (f.pc-iseq.encoded)%8 != 0 {
 		return nil
 	}
+	if vm.fields.hasOwner {
+		if entry := vm.entryOf(f.env); entry != nil {
+			return vm.owned(iseq, entry)
+		}
+	}
 	return &iseq.rubyFunction
 }
 
 // instruction returns which word of the method's code a frame is at.
-func (fn *rubyFunction) instruction(pc uint64) int { return int(pc-fn.iseq.encoded) / 8 }
+func (fn *rubyFunction) instruction(pc uint64) int {
+	if fn.iseq == nil {
+		return -1
+	}
+	return int(pc-fn.iseq.encoded) / 8
+}
 
 // iseq returns what is known of an rb_iseq_t, nil when it is none.
 func (vm *rubyVM) iseq(addr uint64) *rubyISeq {
@@ -84,7 +98,7 @@ func (vm *rubyVM) readBody(addr uint64, head *[rubyBodyBytes]byte) (body uint64,
 	if addr == 0 || addr%8 != 0 || !vm.readNow(addr, object[:]) {
 		return 0, false
 	}
-	if flags := le.Uint64(object[:]); flags&rubyTypeBits != rubyIsInternal || flags>>rubyInternalShift&15 != rubyIsISeq {
+	if flags := le.Uint64(object[:]); flags&rubyTypeBits != rubyIsInternal || flags>>rubyInternalShift&rubyInternalBits != rubyISeqType {
 		return 0, false
 	}
 	body = le.Uint64(object[rubyBody:])
@@ -219,18 +233,8 @@ func (vm *rubyVM) text(object uint64) (text string, ok bool) {
 
 // path reads the path of an rb_iseq_t: a String, or an Array that begins with it.
 func (vm *rubyVM) path(object uint64) (path string, ok bool) {
-	const elements, pointer = 16, 32
-	var head [40]byte
-	le := binary.LittleEndian
-	if object == 0 || object%8 != 0 || !vm.readNow(object, head[:]) {
-		return "", false
-	}
-	if flags := le.Uint64(head[:]); flags&rubyTypeBits == rubyIsArray {
-		first := le.Uint64(head[elements:])
-		if flags&rubyEmbedded == 0 {
-			first, _ = vm.wordNow(le.Uint64(head[pointer:]))
-		}
-		return vm.text(first)
+	if first, ok := vm.element(object, 0); ok {
+		object = first
 	}
 	return vm.text(object)
 }

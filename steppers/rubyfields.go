@@ -3,7 +3,7 @@ package steppers
 // CRuby keeps of each thread (vm_core.h, method.h, iseq.h):
 //
 //	rb_execution_context_t  of the fiber that runs: the VM stack, its words, and the control frame
-//	                        that runs. A variable leads to it, one of each thread's from 3.0 on.
+//	                        that runs. A variable of each thread leads to it, its rb_thread_t to 2.7.
 //	rb_control_frame_t      at the end of the VM stack, which they grow down from: the instruction, the
 //	                        rb_iseq_t that it is of, and the environment, whose flags tell what the
 //	                        frame is: at the beginning of the VM stack, or an object
@@ -14,7 +14,8 @@ package steppers
 type rubyFields struct {
 	thread   uint64 // of an rb_execution_context_t, its rb_thread_t
 	context  uint64 // and of that its rb_execution_context_t
-	threadID uint64 // its thread pointer; 0: the variable is one of each thread's
+	threadID uint64 // its thread pointer; 0: a variable of each thread leads to what it runs
+	threads  uint64 // of an rb_vm_t, where they are listed
 
 	frameBytes uint64 // of an rb_control_frame_t
 	jitReturn  uint64 // where compiled code goes on; 0: there is none
@@ -28,7 +29,7 @@ type rubyFields struct {
 
 // rubyVersions are the fields by version.
 var rubyVersions = map[string]*rubyFields{
-	"2.7": {thread: 56, context: 32, threadID: 72, frameBytes: 56, lines: 120, lineBytes: 8, isLineValue: true, embeddedBytes: 16},
+	"2.7": {thread: 56, context: 32, threadID: 72, threads: 312, frameBytes: 56, lines: 120, lineBytes: 8, isLineValue: true, embeddedBytes: 16},
 	"3.0": {thread: 56, context: 40, frameBytes: 56, lines: 120, lineBytes: 8, isLineValue: true, embeddedBytes: 16},
 	"3.1": {thread: 48, context: 40, frameBytes: 64, jitReturn: 56, lines: 120, lineBytes: 12, isLineValue: true, embeddedBytes: 16},
 	"3.2": {thread: 48, context: 48, frameBytes: 64, jitReturn: 56, lines: 112, lineBytes: 12, embeddedBytes: 24},
@@ -48,6 +49,12 @@ const (
 
 	rubyType, rubySize, rubyEncoded, rubyPath, rubyLabel, rubyFirstLine = 0, 4, 8, 64, 80, 88 // of its body
 	rubyBodyBytes                                                       = 184
+	rubyParent, rubyLocal                                               = 48, 56 // behind lines
+
+	rubyDefinition, rubyCalled, rubyOwnedBy, rubyEntryBytes = 16, 24, 32, 40 // of an rb_method_entry_t
+	rubyOriginal, rubyDefinitionBytes                       = 32, 40         // of an rb_method_definition_t
+
+	rubyAttached, rubyPermanent, rubyClassPath, rubyClassBytes = 128, 144, 152, 160 // of an RClass, of 3.4
 
 	rubyLineCount, rubyLineIndex = 16, 24 // behind lines
 )
@@ -62,10 +69,24 @@ const (
 	rubyCFunction = 0x55550001
 )
 
-// Bits of the flags of an object.
+// Bits of the flags of an object, and in an RClass.
 const (
-	rubyTypeBits                               = 0x1f
-	rubyIsString, rubyIsArray, rubyIsInternal  = 0x05, 0x07, 0x1a
-	rubyNotEmbedded, rubyEmbedded              = 1 << 13, 1 << 13 // a string, an array
-	rubyInternalShift, rubyIsISeq, rubyIsEntry = 12, 7, 6
+	rubyTypeBits                            = 0x1f
+	rubyIsClass, rubyIsModule               = 0x02, 0x03
+	rubyIsString, rubyIsArray, rubyIsSymbol = 0x05, 0x07, 0x14
+	rubyIsInternal                          = 0x1a
+	rubyNotEmbedded, rubyEmbedded           = 1 << 13, 1 << 13 // a string, an array
+	rubyIsSingleton                         = 1 << 13
+	rubyIsPermanent                         = 1 << 40
+
+	rubyInternalShift, rubyInternalBits      = 12, 15
+	rubySpecial, rubyEntryType, rubyISeqType = 2, 6, 7
+)
+
+// Types of an rb_iseq_t, and of an rb_method_definition_t.
+const (
+	rubyTypeMethod                               = 1
+	rubyTypeRescue, rubyTypeEnsure, rubyTypeEval = 4, 5, 6
+
+	rubyMethodBits, rubyMethodOfC = 15, 1
 )

@@ -10,12 +10,17 @@ import (
 
 // rubyFrame is a control frame.
 type rubyFrame struct {
-	iseq, pc, env, flags uint64
-	isCompiled           bool
+	iseq, pc   uint64
+	env        rubyEnvironment
+	isCompiled bool
 }
 
+// rubyEnvironment is what a control frame's environment begins with: whose method it is, the
+// environment around it and flags.
+type rubyEnvironment struct{ entry, outer, flags uint64 }
+
 // isLast reports whether the interpreter's function returns with the frame.
-func (f *rubyFrame) isLast() bool { return f.flags&rubyIsFinish != 0 }
+func (f *rubyFrame) isLast() bool { return f.env.flags&rubyIsFinish != 0 }
 
 // find returns the index of the control frame at an address, and that of the first that runs in
 // the same call of the interpreter's function. ok is false where it is none, or was found before.
@@ -54,7 +59,11 @@ func (vm *rubyVM) readThread(w *unwind.Walker, tid procstate.ThreadID) {
 	}
 	vm.context = context
 	var b [rubyContextBytes]byte
-	if vm.lacks = vm.lacks || !vm.read(context, b[:]); vm.lacks || !vm.isOf(&b, regs.ThreadPointer) {
+	if vm.lacks = vm.lacks || !vm.read(context, b[:]); vm.lacks {
+		return
+	}
+	if !vm.isOf(&b, regs.ThreadPointer) {
+		delete(vm.threads, regs.ThreadPointer)
 		return
 	}
 	le := binary.LittleEndian
@@ -78,7 +87,8 @@ func (vm *rubyVM) wordOrNow(addr uint64) (word uint64, ok bool) {
 	return word, ok
 }
 
-// isOf reports whether an rb_execution_context_t is of a thread, where all have one variable.
+// isOf reports whether an rb_execution_context_t is of a thread, where its rb_thread_t tells: another
+// can have that by now.
 func (vm *rubyVM) isOf(context *[rubyContextBytes]byte, threadPointer uint64) bool {
 	f := vm.fields
 	if f.threadID == 0 {
@@ -103,46 +113,57 @@ func (vm *rubyVM) readFrames() {
 	var buf [maxRubyFrameBytes]byte
 	b := buf[:f.frameBytes]
 	for at := vm.current; at < vm.end && len(vm.frames) < maxRubyFrames && vm.read(at, b); at += f.frameBytes {
-		frame := rubyFrame{iseq: le.Uint64(b[rubyCodeOf:]), pc: le.Uint64(b[rubyPC:]), env: le.Uint64(b[rubyEnv:])}
+		frame := rubyFrame{iseq: le.Uint64(b[rubyCodeOf:]), pc: le.Uint64(b[rubyPC:])}
 		frame.isCompiled = f.jitReturn != 0 && le.Uint64(b[f.jitReturn:]) != 0
 		var ok bool
-		if frame.flags, ok = vm.envFlags(frame.env, frame.iseq); !ok {
+		if frame.env, ok = vm.environment(le.Uint64(b[rubyEnv:]), frame.iseq); !ok {
 			return
 		}
 		vm.frames = append(vm.frames, frame)
 	}
 }
 
-// rubyEscaped are the flags of an environment that is an object.
+// rubyEscaped is an environment that is an object.
 type rubyEscaped struct {
-	iseq, flags uint64
-	checked     time.Time
+	rubyEnvironment
+	iseq    uint64
+	checked time.Time
 }
 
-// envFlags returns the flags in an environment of a frame.
-func (vm *rubyVM) envFlags(env, iseq uint64) (flags uint64, ok bool) {
-	if flags, ok = vm.word(env); ok || vm.live == nil {
-		return flags, ok
-	}
-	// It is an object, whose flags are what they were.
-	is, now := vm.envs[env], time.Now()
-	if is.iseq == iseq && now.Sub(is.checked) < rubyInterval {
-		return is.flags, true
-	}
-	const flagsAndObject, iseqAndEnv = 16, 24
-	var b [flagsAndObject]byte
-	var object [iseqAndEnv]byte
+// rubyBeforeFlags is how far in an environment before its flags what is read of it begins.
+const rubyBeforeFlags = 16
+
+// environment reads an environment, that of a frame where iseq is not 0.
+func (vm *rubyVM) environment(at, iseq uint64) (env rubyEnvironment, ok bool) {
+	var b [rubyBeforeFlags + 16]byte
 	le := binary.LittleEndian
-	if !vm.readNow(env, b[:]) || le.Uint64(b[:])&rubyIsEscaped == 0 || !vm.readNow(le.Uint64(b[8:]), object[:]) ||
-		le.Uint64(object[8:]) != iseq || le.Uint64(object[16:]) != env {
-		return 0, false
+	words := func() rubyEnvironment {
+		return rubyEnvironment{le.Uint64(b[:]), le.Uint64(b[8:]), le.Uint64(b[rubyBeforeFlags:])}
 	}
-	if len(vm.envs) >= maxRubyFunctions {
-		clear(vm.envs)
+	if ok = vm.read(at-rubyBeforeFlags, b[:rubyBeforeFlags+8]); ok || vm.live == nil {
+		return words(), ok
 	}
-	is = rubyEscaped{iseq, le.Uint64(b[:]), now}
-	vm.envs[env] = is
-	return is.flags, true
+	// It is an object, which stays what it is.
+	is, now := vm.escaped[at], time.Now()
+	if (iseq == 0 || is.iseq == iseq) && now.Sub(is.checked) < rubyInterval {
+		return is.rubyEnvironment, true
+	}
+	var object [24]byte
+	if !vm.readNow(at-rubyBeforeFlags, b[:]) {
+		return env, false
+	}
+	is = rubyEscaped{rubyEnvironment: words(), checked: now}
+	if is.flags&rubyIsEscaped == 0 || !vm.readNow(le.Uint64(b[rubyBeforeFlags+8:]), object[:]) || le.Uint64(object[16:]) != at {
+		return env, false
+	}
+	if is.iseq = le.Uint64(object[8:]); iseq != 0 && is.iseq != iseq {
+		return env, false
+	}
+	if len(vm.escaped) >= maxRubyFunctions {
+		clear(vm.escaped)
+	}
+	vm.escaped[at] = is
+	return is.rubyEnvironment, true
 }
 
 // Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
@@ -227,8 +248,7 @@ func (c *rubyCollector) collect(m procstate.Memory, _ procstate.ThreadID, regs *
 	add(low, int(values-low))
 	for n := 0; frame < end && n < maxRubyEscaped; frame += f.frameBytes {
 		if env, ok := m.ReadWord(frame + rubyEnv); ok && env-low >= values-low {
-			const ownerToFlags = 24
-			add(env-16, ownerToFlags)
+			add(env-rubyBeforeFlags, rubyBeforeFlags+8)
 			n++
 		}
 	}

@@ -5,31 +5,14 @@ import "encoding/binary"
 // variable returns the address of the variable that leads to what a thread runs; 0 when it
 // is not known.
 func (vm *rubyVM) variable(threadPointer uint64) uint64 {
-	p := vm.image
-	if p.current != 0 {
-		return p.current + vm.bias
-	}
 	if at, known := vm.threads[threadPointer]; known {
 		return at
 	}
-	storage := threadPointer - p.below
-	if p.module != 0 {
-		var ok bool
-		if storage, ok = vm.storage(threadPointer); !ok {
-			return 0
-		}
-	}
 	at := uint64(0)
-	for i := range p.words {
-		word := p.firstOne + 8*i
-		if vm.hasPlace {
-			word = vm.place
-		}
-		context, _ := vm.wordNow(storage + word)
-		if vm.isContext(context) {
-			at, vm.place, vm.hasPlace = storage+word, word, true
-			break
-		}
+	if vm.fields.threadID != 0 {
+		at = vm.threadOf(threadPointer)
+	} else {
+		at = vm.inStorage(threadPointer)
 	}
 	if at == 0 {
 		return 0
@@ -39,6 +22,44 @@ func (vm *rubyVM) variable(threadPointer uint64) uint64 {
 	}
 	vm.threads[threadPointer] = at
 	return at
+}
+
+// threadOf is variable where it is one of the rb_thread_t, which are in a list.
+func (vm *rubyVM) threadOf(threadPointer uint64) uint64 {
+	machine, _ := vm.wordNow(vm.image.machine + vm.bias)
+	list := machine + vm.fields.threads
+	thread, _ := vm.wordNow(list)
+	for n := 0; thread != 0 && thread != list && n < maxRubyThreads; n++ {
+		if id, _ := vm.wordNow(thread + vm.fields.threadID); id == threadPointer {
+			return thread + vm.fields.context
+		}
+		thread, _ = vm.wordNow(thread)
+	}
+	return 0
+}
+
+// inStorage is variable where it is in thread-local storage.
+func (vm *rubyVM) inStorage(threadPointer uint64) uint64 {
+	p := vm.image
+	storage := threadPointer - p.below
+	if p.module != 0 {
+		var ok bool
+		if storage, ok = vm.storage(threadPointer); !ok {
+			return 0
+		}
+	}
+	for i := range p.words {
+		word := p.firstOne + 8*i
+		if vm.hasPlace {
+			word = vm.place
+		}
+		context, _ := vm.wordNow(storage + word)
+		if vm.isContext(context) {
+			vm.place, vm.hasPlace = word, true
+			return storage + word
+		}
+	}
+	return 0
 }
 
 // storage returns where the file's thread-local storage of a thread is, as the GNU C library

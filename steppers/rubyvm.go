@@ -30,11 +30,13 @@ type rubyVM struct {
 	lacks bool // what the thread runs was not captured
 	asked map[int]time.Time
 
-	codes  map[rubyCode]uint32 // numbers in unwind.Codes
-	resets int                 // of these
-	known  map[uint64]*rubyISeq
-	envs   map[uint64]rubyEscaped
-	serial uint32
+	codes   map[rubyCode]uint32 // numbers in unwind.Codes
+	resets  int                 // of these
+	known   map[uint64]*rubyISeq
+	escaped map[uint64]rubyEscaped
+	entries map[uint64]*rubyEntry
+	symbols uint64 // the Array of all Symbols that are not collected; 0: not found yet
+	serial  uint32
 }
 
 // rubyCode is an instruction of a method, and the number of what that is called by.
@@ -44,7 +46,7 @@ type rubyCode struct {
 	outer       uint32
 }
 
-// rubyOwner is whose an rb_execution_context_t is.
+// rubyOwner is whose an rb_thread_t is.
 type rubyOwner struct {
 	threadPointer uint64
 	checked       time.Time
@@ -66,7 +68,7 @@ func newRubyVM(w *unwind.Walker, m *procstate.Mapping, p *rubyImage) *rubyVM {
 	return &rubyVM{
 		image: p, bias: m.Bias, fields: p.fields, vmMemory: vmMemoryOf(w),
 		threads: map[uint64]uint64{}, owners: map[uint64]rubyOwner{}, asked: map[int]time.Time{},
-		known: map[uint64]*rubyISeq{}, envs: map[uint64]rubyEscaped{},
+		known: map[uint64]*rubyISeq{}, escaped: map[uint64]rubyEscaped{}, entries: map[uint64]*rubyEntry{},
 	}
 }
 
@@ -136,7 +138,7 @@ func (vm *rubyVM) number(codes *unwind.Codes, frames []rubyFrame, isCut bool) (n
 	for i := len(frames) - 1; i >= 0; i-- {
 		f := &frames[i]
 		fn := vm.function(f)
-		if fn == nil {
+		if fn == nil || i > 0 && vm.standsFor(&frames[i-1]) {
 			continue // it is none that Ruby would tell of
 		}
 		n := vm.add(codes, fn, fn.instruction(f.pc), number)

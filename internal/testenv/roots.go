@@ -137,6 +137,28 @@ func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
 	}
 }
 
+// EachRuby runs a test with each Ruby that there is of a version that is known.
+func EachRuby(t *testing.T, test func(t *testing.T, ruby Program)) {
+	t.Helper()
+	programs := append(Programs("/usr/bin/ruby"), Programs("ruby", "usr/bin/ruby[0-9].[0-9]")...)
+	wantElsewhere(t, programs)
+	seen := map[string]bool{}
+	for _, ruby := range programs {
+		command := ruby.Command("-e", "print RUBY_VERSION[0, 3], ' ', File.realpath(RbConfig.ruby)")
+		out, err := exec.Command(command[0], command[1:]...).Output()
+		version, _, _ := strings.Cut(string(out), " ")
+		is := ruby.Root + string(out)
+		if err != nil || !slices.Contains([]string{"2.7", "3.0", "3.1", "3.2", "3.3", "3.4"}, version) || seen[is] {
+			continue
+		}
+		seen[is] = true
+		t.Run(filepath.Join(version, ruby.Name()), func(t *testing.T) { test(t, ruby) })
+	}
+	if len(seen) == 0 {
+		t.Skip("no Ruby of a version that is known here")
+	}
+}
+
 // EachNode runs a test with each Node that there is: this machine's, and those that SWBPF_NODES
 // lists, as PATH does directories.
 func EachNode(t *testing.T, test func(t *testing.T, node string)) {

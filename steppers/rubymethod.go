@@ -1,0 +1,190 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// rubyEntry is an rb_method_entry_t: whose method a definition is.
+type rubyEntry struct {
+	isMethod bool // else it is something else
+	object   [rubyEntryBytes]byte
+	owner    string        // its class, and how that has it: "Array#", "File."; "" where there is none
+	function *rubyFunction // of C; nil: it is not
+	checked  time.Time
+}
+
+// entry returns what is known of an rb_method_entry_t.
+func (vm *rubyVM) entry(addr uint64) *rubyEntry {
+	is, known := vm.entries[addr]
+	now := time.Now()
+	if known && now.Sub(is.checked) < rubyCodeInterval {
+		return is
+	}
+	var object [rubyEntryBytes]byte
+	if addr == 0 || addr%8 != 0 || !vm.readNow(addr, object[:]) {
+		return nil
+	}
+	if known && is.object == object {
+		is.checked = now
+		return is
+	}
+	if len(vm.entries) >= maxRubyFunctions {
+		clear(vm.entries)
+	}
+	le := binary.LittleEndian
+	is = &rubyEntry{object: object, checked: now, isMethod: isRubyInternal(le.Uint64(object[:]), rubyEntryType)}
+	if is.isMethod {
+		vm.readMethod(is)
+	}
+	vm.entries[addr] = is
+	return is
+}
+
+// isRubyInternal reports whether an object with some flags is an internal one of a type.
+func isRubyInternal(flags, typ uint64) bool {
+	return flags&rubyTypeBits == rubyIsInternal && flags>>rubyInternalShift&rubyInternalBits == typ
+}
+
+// readMethod reads whose method one is, and its name where it is of C.
+func (vm *rubyVM) readMethod(is *rubyEntry) {
+	le := binary.LittleEndian
+	if vm.fields.hasOwner {
+		is.owner = vm.ownerName(le.Uint64(is.object[rubyOwnedBy:]))
+	}
+	var definition [rubyDefinitionBytes]byte
+	if !vm.readNow(le.Uint64(is.object[rubyDefinition:]), definition[:]) || definition[0]&rubyMethodBits != rubyMethodOfC {
+		return
+	}
+	name, ok := vm.symbol(le.Uint64(definition[rubyOriginal:]))
+	if !ok {
+		return
+	}
+	vm.serial++
+	is.function = &rubyFunction{serial: vm.serial}
+	is.function.CodeFunction = unwind.CodeFunction{Name: is.owner + name, SystemName: is.owner + name, Runtime: rubyRuntime}
+}
+
+// ownerName returns what Ruby puts before the names of a class's methods.
+func (vm *rubyVM) ownerName(class uint64) string {
+	sign := "#"
+	var b [rubyClassBytes]byte
+	le := binary.LittleEndian
+	read := func() (flags uint64, ok bool) {
+		ok = class != 0 && class%8 == 0 && vm.readNow(class, b[:])
+		flags = le.Uint64(b[:])
+		return flags, ok && (flags&rubyTypeBits == rubyIsClass || flags&rubyTypeBits == rubyIsModule)
+	}
+	flags, ok := read()
+	if ok && flags&rubyTypeBits == rubyIsClass && flags&rubyIsSingleton != 0 {
+		class, sign = le.Uint64(b[rubyAttached:]), "."
+		_, ok = read()
+	}
+	if !ok || le.Uint64(b[rubyPermanent:])&rubyIsPermanent == 0 {
+		return ""
+	}
+	name, ok := vm.text(le.Uint64(b[rubyClassPath:]))
+	if !ok {
+		return ""
+	}
+	return name + sign
+}
+
+// cFunction returns what is known of a method of C.
+func (vm *rubyVM) cFunction(entry uint64) *rubyFunction {
+	if is := vm.entry(entry); is != nil && is.isMethod {
+		return is.function
+	}
+	return nil
+}
+
+// maxRubyScopes bounds the environments that are around each other.
+const maxRubyScopes = 1 << 6
+
+// entryOf returns whose method a frame's is, nil where it is of none.
+func (vm *rubyVM) entryOf(env rubyEnvironment) *rubyEntry {
+	const outerBits = 3
+	for range maxRubyScopes {
+		is := vm.entry(env.entry)
+		switch {
+		case is != nil && is.isMethod:
+			return is
+		case env.flags&rubyIsLocal == 0:
+			var ok bool
+			if env, ok = vm.environment(env.outer&^outerBits, 0); !ok {
+				return nil
+			}
+			continue
+		case is != nil && isRubyInternal(binary.LittleEndian.Uint64(is.object[:]), rubySpecial):
+			if is = vm.entry(binary.LittleEndian.Uint64(is.object[8:])); is != nil && is.isMethod {
+				return is
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+// owned returns an rb_iseq_t as a method of others.
+func (vm *rubyVM) owned(is *rubyISeq, entry *rubyEntry) *rubyFunction {
+	if fn := is.owned[entry]; fn != nil {
+		return fn
+	}
+	fn := &is.rubyFunction
+	if name := vm.label(is, entry.owner); name != is.CodeFunction.Name {
+		fn = new(rubyFunction)
+		*fn = is.rubyFunction
+		vm.serial++
+		fn.serial, fn.CodeFunction.Name, fn.CodeFunction.SystemName = vm.serial, name, name
+	}
+	if is.owned == nil || len(is.owned) >= maxRubyOwners {
+		is.owned = map[*rubyEntry]*rubyFunction{}
+	}
+	is.owned[entry] = fn
+	return fn
+}
+
+// maxRubyOwners bounds those of an rb_iseq_t.
+const maxRubyOwners = 1 << 8
+
+// label returns how Ruby 3.4 calls an rb_iseq_t: a method after its owner, and what is in it
+// after that.
+func (vm *rubyVM) label(is *rubyISeq, owner string) string {
+	le := binary.LittleEndian
+	around := func(is *rubyISeq, at uint64) *rubyISeq { return vm.iseq(le.Uint64(is.head[vm.fields.lines+at:])) }
+	plain := is.CodeFunction.Name
+	for range maxRubyScopes {
+		switch le.Uint32(is.head[rubyType:]) {
+		case rubyTypeRescue, rubyTypeEnsure, rubyTypeEval:
+			if is = around(is, rubyParent); is == nil {
+				return plain
+			}
+			continue
+		}
+		break
+	}
+	name := is.CodeFunction.Name
+	if method := around(is, rubyLocal); method != nil && le.Uint32(method.head[rubyType:]) == rubyTypeMethod {
+		if in, ok := strings.CutSuffix(name, method.CodeFunction.Name); ok {
+			return in + owner + method.CodeFunction.Name
+		}
+	}
+	return name
+}
+
+// standsFor reports whether Ruby 3.4 tells of a frame in place of the one before it: it is of the
+// same method, where that rescues or ensures.
+func (vm *rubyVM) standsFor(f *rubyFrame) bool {
+	if !vm.fields.hasOwner || f.pc == 0 || f.env.flags&rubyMagic == rubyCFunction {
+		return false
+	}
+	is := vm.iseq(f.iseq)
+	if is == nil {
+		return false
+	}
+	typ := binary.LittleEndian.Uint32(is.head[rubyType:])
+	return typ == rubyTypeRescue || typ == rubyTypeEnsure
+}
