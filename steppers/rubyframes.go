@@ -143,6 +143,9 @@ func (vm *rubyVM) environment(at, iseq uint64) (env rubyEnvironment, ok bool) {
 	if ok = vm.read(at-rubyBeforeFlags, b[:rubyBeforeFlags+8]); ok || vm.live == nil {
 		return words(), ok
 	}
+	if env.flags, ok = vm.word(at); ok {
+		return env, true // that of a fiber's first frame, where the VM stack begins
+	}
 	// It is an object, which stays what it is.
 	is, now := vm.escaped[at], time.Now()
 	if (iseq == 0 || is.iseq == iseq) && now.Sub(is.checked) < rubyInterval {

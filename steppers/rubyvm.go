@@ -88,7 +88,7 @@ func (vm *rubyVM) interpretedCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 		end++
 	}
 	vm.next = min(end+1, len(vm.frames))
-	return vm.number(w.Codes(), vm.frames[first:vm.next], end == len(vm.frames) && vm.isCut())
+	return vm.number(w.Codes(), vm.frames[first:vm.next])
 }
 
 // compiledCode is interpretedCode for a frame of compiled code: it has returned from, or
@@ -112,7 +112,7 @@ func (vm *rubyVM) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 		return 0
 	}
 	vm.next = end
-	return vm.number(w.Codes(), vm.frames[first:end], end == len(vm.frames) && vm.isCut())
+	return vm.number(w.Codes(), vm.frames[first:end])
 }
 
 // hasFrames reports whether there are control frames of the thread that is walked.
@@ -127,10 +127,9 @@ func (vm *rubyVM) hasFrames(w *unwind.Walker, tid procstate.ThreadID) bool {
 	return len(vm.frames) > 0
 }
 
-// number returns the number of methods that call each other, innermost first. isCut is
-// whether there are others.
-func (vm *rubyVM) number(codes *unwind.Codes, frames []rubyFrame, isCut bool) (number uint32) {
-	if isCut {
+// number returns the number of methods that call each other, innermost first.
+func (vm *rubyVM) number(codes *unwind.Codes, frames []rubyFrame) (number uint32) {
+	if vm.next == len(vm.frames) && !frames[len(frames)-1].isLast() && vm.isCut() {
 		if number = vm.add(codes, &rubyNotCopied, -1, 0); number == 0 {
 			return 0
 		}
