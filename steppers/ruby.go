@@ -3,6 +3,8 @@ package steppers
 import (
 	"debug/elf"
 	"encoding/binary"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -78,6 +80,9 @@ func (s *Ruby) image(im *procstate.Image) *rubyImage {
 
 // findRuby looks for the interpreter in a file.
 func findRuby(im *procstate.Image) (p rubyImage) {
+	if !strings.Contains(filepath.Base(im.Path), "ruby") {
+		return p
+	}
 	sym, ok := im.ExportedSymbol("ruby_version")
 	var version [3]byte
 	if !ok || im.ReadVaddr(version[:], sym.Value) != nil {

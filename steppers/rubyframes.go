@@ -45,9 +45,9 @@ func (vm *rubyVM) isCut() bool {
 
 // readThread finds the control frames of the thread that is walked.
 func (vm *rubyVM) readThread(w *unwind.Walker, tid procstate.ThreadID) {
-	var regs procstate.Regs
+	regs := &vm.regs
 	vm.frames, vm.next, vm.at, vm.context, vm.lacks = vm.frames[:0], 0, 0, 0, false
-	if w.ProcessState().Registers(tid, &regs) != nil || regs.ThreadPointer == 0 {
+	if w.ProcessState().Registers(tid, regs) != nil || regs.ThreadPointer == 0 {
 		return
 	}
 	if vm.at = vm.variable(regs.ThreadPointer); vm.at == 0 {
@@ -58,11 +58,11 @@ func (vm *rubyVM) readThread(w *unwind.Walker, tid procstate.ThreadID) {
 		return
 	}
 	vm.context = context
-	var b [rubyContextBytes]byte
+	b := &vm.contextBytes
 	if vm.lacks = vm.lacks || !vm.read(context, b[:]); vm.lacks {
 		return
 	}
-	if !vm.isOf(&b, regs.ThreadPointer) {
+	if !vm.isOf(b, regs.ThreadPointer) {
 		delete(vm.threads, regs.ThreadPointer)
 		return
 	}
@@ -110,8 +110,7 @@ func (vm *rubyVM) isOf(context *[rubyContextBytes]byte, threadPointer uint64) bo
 // readFrames reads the control frames.
 func (vm *rubyVM) readFrames() {
 	f, le := vm.fields, binary.LittleEndian
-	var buf [maxRubyFrameBytes]byte
-	b := buf[:f.frameBytes]
+	b := vm.frameBytes[:f.frameBytes]
 	for at := vm.current; at < vm.end && len(vm.frames) < maxRubyFrames && vm.read(at, b); at += f.frameBytes {
 		frame := rubyFrame{iseq: le.Uint64(b[rubyCodeOf:]), pc: le.Uint64(b[rubyPC:])}
 		frame.isCompiled = f.jitReturn != 0 && le.Uint64(b[f.jitReturn:]) != 0
@@ -135,8 +134,7 @@ const rubyBeforeFlags = 16
 
 // environment reads an environment, that of a frame where iseq is not 0.
 func (vm *rubyVM) environment(at, iseq uint64) (env rubyEnvironment, ok bool) {
-	var b [rubyBeforeFlags + 16]byte
-	le := binary.LittleEndian
+	b, le := &vm.envBytes, binary.LittleEndian
 	words := func() rubyEnvironment {
 		return rubyEnvironment{le.Uint64(b[:]), le.Uint64(b[8:]), le.Uint64(b[rubyBeforeFlags:])}
 	}

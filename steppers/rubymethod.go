@@ -19,13 +19,16 @@ type rubyEntry struct {
 
 // entry returns what is known of an rb_method_entry_t.
 func (vm *rubyVM) entry(addr uint64) *rubyEntry {
+	if addr == 0 || addr%8 != 0 {
+		return nil
+	}
 	is, known := vm.entries[addr]
 	now := time.Now()
 	if known && now.Sub(is.checked) < rubyCodeInterval {
 		return is
 	}
 	var object [rubyEntryBytes]byte
-	if addr == 0 || addr%8 != 0 || !vm.readNow(addr, object[:]) {
+	if !vm.readNow(addr, object[:]) {
 		return nil
 	}
 	if known && is.object == object {

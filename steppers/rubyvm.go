@@ -37,6 +37,11 @@ type rubyVM struct {
 	entries map[uint64]*rubyEntry
 	symbols uint64 // the Array of all Symbols that are not collected; 0: not found yet
 	serial  uint32
+
+	regs         procstate.Regs
+	contextBytes [rubyContextBytes]byte
+	frameBytes   [maxRubyFrameBytes]byte
+	envBytes     [rubyBeforeFlags + 16]byte
 }
 
 // rubyCode is an instruction of a method, and the number of what that is called by.

@@ -12,6 +12,8 @@ type vmMemory struct {
 	mem      procstate.Memory
 	captured procstate.CapturedMemory // nil where mem is all there is
 	live     procstate.LiveMemory     // nil where mem is live
+
+	small [8]byte
 }
 
 func vmMemoryOf(w *unwind.Walker) vmMemory {
@@ -40,15 +42,15 @@ func (m *vmMemory) readNow(addr uint64, buf []byte) bool {
 }
 
 func (m *vmMemory) word(addr uint64) (uint64, bool) {
-	var b [8]byte
-	ok := m.read(addr, b[:])
-	return binary.LittleEndian.Uint64(b[:]), ok
+	clear(m.small[:])
+	ok := m.read(addr, m.small[:])
+	return binary.LittleEndian.Uint64(m.small[:]), ok
 }
 
 func (m *vmMemory) wordNow(addr uint64) (uint64, bool) {
-	var b [8]byte
-	ok := m.readNow(addr, b[:])
-	return binary.LittleEndian.Uint64(b[:]), ok
+	clear(m.small[:])
+	ok := m.readNow(addr, m.small[:])
+	return binary.LittleEndian.Uint64(m.small[:]), ok
 }
 
 // ThreadFrames is where an interpreter keeps the frames of a thread: see loader.ThreadFrames.

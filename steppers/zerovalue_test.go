@@ -35,6 +35,7 @@ func TestZeroValues(t *testing.T) {
 		{&HotSpot{}, NewHotSpot()},
 		{&V8{}, NewV8()},
 		{&Python{}, NewPython(nil)},
+		{&Ruby{}, NewRuby(nil)},
 		{&FrameFunc{}, NewFrameFunc(nil)},
 		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},
 		{&Analysis{}, NewAnalysis()},

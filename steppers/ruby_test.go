@@ -1,0 +1,367 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// rubyMemory is a process in which a thread runs two calls of the interpreter's function, as a
+// version of it has them.
+type rubyMemory struct {
+	procstate.Memory
+	b    []byte
+	vm   *rubyVM
+	base uint64
+}
+
+const (
+	rubyData     = 0x1000 // offsets in the memory of the VM stack,
+	rubyDataEnd  = 0x1800 // its end,
+	rubyHeap     = 0x2000 // objects
+	rubyEach     = 0x400  // of that many bytes,
+	rubyThreadAt = 0x100  // the variable, a thread
+	rubyContexts = 0x300  // and its rb_execution_context_t
+	rubyPointer  = 0x5000 // the thread pointer
+)
+
+// Control frames: a block and C's method that has called it, in which it was called anew, what has
+// called that and what has called this.
+var rubyNames = []string{"block", "each", "middle", "outer"}
+
+func newRubyMemory(version string) *rubyMemory {
+	const base = 0x7f0000000000
+	m := &rubyMemory{b: make([]byte, 0x4000), base: base}
+	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	snap.Reset(1, &procstate.Regs{ThreadPointer: rubyPointer}, []procstate.Region{{Addr: base, Data: m.b}})
+	m.Memory = snap
+	f := rubyVersions[version]
+	m.vm = &rubyVM{
+		image: &rubyImage{fields: f, symbols: []uint64{base + 0x10}}, fields: f, vmMemory: vmMemory{mem: snap},
+		threads: map[uint64]uint64{rubyPointer: base + rubyThreadAt}, owners: map[uint64]rubyOwner{}, asked: map[int]time.Time{},
+		known: map[uint64]*rubyISeq{}, escaped: map[uint64]rubyEscaped{}, entries: map[uint64]*rubyEntry{},
+	}
+	m.put(rubyThreadAt, base+rubyContexts)
+	m.put(rubyThreadAt+0x40+int(f.threadID), rubyPointer)
+	m.put(rubyContexts+int(f.thread), base+rubyThreadAt+0x40)
+	m.put(rubyContexts+rubyStack, base+rubyData)
+	m.put(rubyContexts+rubyStackWords, (rubyDataEnd-rubyData)/8)
+	m.put(rubyContexts+rubyCurrent, m.frame(0))
+	text := func(at int, s string) uint64 {
+		m.put(at, rubyIsString|rubyNotEmbedded)
+		m.put(at+16, uint64(len(s)))
+		m.put(at+24, base+uint64(at)+32)
+		copy(m.b[at+32:], s)
+		return base + uint64(at)
+	}
+	flags := []uint64{0x22220001 | rubyIsFinish, rubyCFunction | rubyIsCFrame | rubyIsLocal, 0x11110001 | rubyIsLocal, 0x11110001 | rubyIsLocal | rubyIsFinish}
+	for i, name := range rubyNames {
+		frame, object, env := int(m.frame(i)-base), rubyHeap+i*rubyEach, rubyData+0x40*(len(rubyNames)-i)
+		m.put(frame+rubyEnv, base+uint64(env))
+		m.put(env, flags[i])
+		m.put(env-8, base+uint64(rubyData+0x40*2)) // of the block: middle's
+		if i == 1 {
+			m.put(env-16, base+uint64(object))
+			m.put(object, rubyIsInternal|rubyEntryType<<rubyInternalShift)
+			m.put(object+rubyDefinition, base+uint64(object)+0x80)
+			m.put(object+0x80, rubyMethodOfC)
+			m.put(object+0x80+rubyOriginal, 300<<rubyNumberShift|1)
+			ids, array, elements := object+0x100, object+0x140, object+0x180
+			m.put(0x10, base+uint64(ids))
+			m.put(ids, rubyIsArray|rubyEmbedded|1<<15)
+			m.put(ids+16, base+uint64(array))
+			m.put(array, rubyIsArray)
+			m.put(array+16, 2*rubySymbolsEach)
+			m.put(array+32, base+uint64(elements)-300*16)
+			m.put(elements, text(object+0x200, name))
+			m.put(elements+8, (300<<rubyNumberShift|1)<<rubySymbolShift|rubySymbolMark)
+			continue
+		}
+		body := object + 0x40
+		m.put(frame+rubyCodeOf, base+uint64(object))
+		m.put(frame+rubyPC, base+uint64(object)+0x200+8*3)
+		m.put(object, rubyIsInternal|rubyISeqType<<rubyInternalShift)
+		m.put(object+rubyBody, base+uint64(body))
+		m.put(body+rubySize-4, 8<<32) // words
+		m.put(body+rubyEncoded, base+uint64(object)+0x200)
+		m.put(body+rubyLabel, text(object+0x280, name))
+		first := uint64(10 * (i + 1))
+		m.put(body+rubyFirstLine, first)
+		if f.isLineValue {
+			m.put(body+rubyFirstLine, first<<1|1)
+		}
+		m.put(body+int(f.lines), base+uint64(object)+0x300)
+		m.put(body+int(f.lines)+rubyLineCount, 2)
+		m.put(body+int(f.lines)+rubyLineIndex, base+uint64(object)+0x340)
+		binary.LittleEndian.PutUint32(m.b[object+0x300:], uint32(first))
+		binary.LittleEndian.PutUint32(m.b[object+0x300+int(f.lineBytes):], uint32(first+1))
+		for word := range 9 { // from the third on in the second line
+			m.or(object+0x340, uint64(1+min(word/2, 1))<<(7*word))
+		}
+	}
+	return m
+}
+
+// frame returns the address of a control frame.
+func (m *rubyMemory) frame(i int) uint64 {
+	return m.base + rubyDataEnd - uint64(len(rubyNames)-i)*m.vm.fields.frameBytes
+}
+
+func (m *rubyMemory) put(at int, v uint64) { binary.LittleEndian.PutUint64(m.b[at:], v) }
+func (m *rubyMemory) or(at int, v uint64)  { m.put(at, binary.LittleEndian.Uint64(m.b[at:])|v) }
+
+// methods returns what runs in frames of the interpreter's function that have addresses in the
+// register, innermost first.
+func (m *rubyMemory) methods(at ...uint64) (all [][]string) {
+	w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
+	_, _ = w.WalkPCs(nil, &procstate.Regs{}) // another walk
+	m.vm.walk, m.vm.codes, m.vm.captured = 0, nil, m.Memory.(*procstate.Snapshot)
+	for _, at := range at {
+		in := unwind.NewFrame(procstate.AMD64, 1, m.base, 0)
+		in.Regs.Set(rubyFrameRegister, at)
+		names := []string{}
+		for code := m.vm.interpretedCode(w, &in); code != 0; code = w.Codes().Outer(code) {
+			for _, l := range w.Codes().Lines(code) {
+				names = append(names, l.Name)
+				if want := l.StartLine + 1; l.Line != want && l.StartLine > 0 {
+					names = append(names, "in another line")
+				}
+			}
+		}
+		all = append(all, names)
+	}
+	return all
+}
+
+func same(a, b [][]string) bool { return slices.EqualFunc(a, b, slices.Equal) }
+
+// The control frames of each version are found, and each frame of the interpreter's function has its
+// own; what does not fit has none.
+func TestRubyFrames(t *testing.T) {
+	inner, outer := []string{"block"}, []string{"each", "middle", "outer"}
+	for version, f := range rubyVersions {
+		m := newRubyMemory(version)
+		check := func(what string, want [][]string, at ...uint64) {
+			t.Helper()
+			if got := m.methods(at...); !same(got, want) {
+				t.Errorf("%s: %s: %q, want %q", version, what, got, want)
+			}
+		}
+		none := []string{}
+		check("all", [][]string{inner, outer}, m.frame(0), m.frame(2))
+		check("the outer frame runs C", [][]string{inner, outer}, m.frame(0), m.frame(3))
+		check("the inner call begins", [][]string{outer}, m.frame(2))
+		check("again", [][]string{inner, none, outer}, m.frame(0), m.frame(0), m.frame(2))
+		check("turned around", [][]string{outer, none}, m.frame(2), m.frame(0))
+		check("not a frame", [][]string{none, none, none, inner}, m.frame(0)+8, m.frame(0)-f.frameBytes, m.frame(len(rubyNames)), m.frame(0))
+		m.put(rubyHeap, 0)
+		m.vm.known = map[uint64]*rubyISeq{}
+		check("the block is none", [][]string{none, outer}, m.frame(0), m.frame(2))
+		m = newRubyMemory(version)
+		m.put(rubyHeap+0x280+16, maxRubyName+1)
+		check("its name is too long", [][]string{none, outer}, m.frame(0), m.frame(2))
+		m = newRubyMemory(version)
+		m.put(int(m.frame(0)-m.base)+rubyPC, m.base+rubyHeap+0x200+8*9)
+		check("its instruction is behind its code", [][]string{none, outer}, m.frame(0), m.frame(2))
+		m = newRubyMemory(version)
+		m.put(rubyHeap+rubyEach+0x188, 0)
+		check("the Symbol is another", [][]string{inner, {"middle", "outer"}}, m.frame(0), m.frame(2))
+		m = newRubyMemory(version)
+		m.methods(m.frame(0))
+		copy(m.b[rubyHeap+0x280+32:], "other") // another in its place
+		m.or(rubyHeap+0x40+16, 8)
+		for _, is := range m.vm.known {
+			is.checked = is.checked.Add(-2 * rubyCodeInterval)
+		}
+		check("another came", [][]string{{"other"}, outer}, m.frame(0), m.frame(2))
+		m.put(rubyContexts+rubyCurrent, m.frame(0)+8)
+		check("out of step", [][]string{none, none}, m.frame(0), m.frame(2))
+		m = newRubyMemory(version)
+		m.put(rubyThreadAt+0x40+int(f.threadID), rubyPointer+1)
+		want := [][]string{inner, outer}
+		if f.threadID != 0 {
+			want = [][]string{none, none}
+		}
+		check("another thread", want, m.frame(0), m.frame(2))
+	}
+}
+
+// What compiled code runs is told by its own register, up to what it was called by.
+func TestRubyCompiled(t *testing.T) {
+	m := newRubyMemory("3.1")
+	for i := range 3 {
+		m.put(int(m.frame(i)-m.base)+int(m.vm.fields.jitReturn), 1)
+	}
+	m.methods()
+	w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
+	_, _ = w.WalkPCs(nil, &procstate.Regs{})
+	in := unwind.NewFrame(procstate.AMD64, 1, m.base, 0)
+	var got [][]string
+	for _, i := range []int{0, 2, 3} {
+		in.Regs.Set(rubyCompiledRegister, m.frame(i))
+		in.Regs.Set(rubyFrameRegister, m.frame(i))
+		code := m.vm.compiledCode(w, &in)
+		if i == 3 && code == 0 {
+			code = m.vm.interpretedCode(w, &in)
+		}
+		names := []string{}
+		for ; code != 0; code = w.Codes().Outer(code) {
+			names = append(names, w.Codes().Lines(code)[0].Name)
+		}
+		got = append(got, names)
+	}
+	if want := [][]string{{"block"}, {"each", "middle"}, {"outer"}}; !same(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// From 3.4 on methods are told with whose they are, and what is in them as well.
+func TestRubyOwners(t *testing.T) {
+	m := newRubyMemory("3.4")
+	const class, entry = 0x3100, 0x3200
+	m.put(class, rubyIsClass)
+	m.put(class+rubyPermanent, rubyIsPermanent)
+	m.put(class+rubyClassPath, m.base+0x3080)
+	m.put(0x3080, rubyIsString|rubyNotEmbedded)
+	m.put(0x3080+16, 3)
+	m.put(0x3080+24, m.base+0x3080+32)
+	copy(m.b[0x3080+32:], "A::B"[:3])
+	m.put(entry, rubyIsInternal|rubyEntryType<<rubyInternalShift)
+	m.put(entry+rubyOwnedBy, m.base+class)
+	m.put(rubyData+0x40*2-16, m.base+entry) // middle's environment
+	body := rubyHeap + 2*rubyEach + 0x40
+	m.or(body+rubyType, rubyTypeMethod)
+	local := int(m.vm.fields.lines) + rubyLocal
+	m.put(body+local, m.base+rubyHeap+2*rubyEach)
+	m.put(rubyHeap+0x40+local, m.base+rubyHeap+2*rubyEach)
+	copy(m.b[rubyHeap+0x280+32:], "x in middle")
+	m.put(rubyHeap+0x280+16, 11)
+	m.put(rubyHeap+rubyEach+rubyOwnedBy, m.base+class)
+	want := [][]string{{"x in A::#middle"}, {"A::#each", "A::#middle", "outer"}}
+	if got := m.methods(m.frame(0), m.frame(2)); !same(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	m.put(class+0x200, rubyIsClass|rubyIsSingleton)
+	m.put(class+0x200+rubyAttached, m.base+class)
+	if got := m.vm.ownerName(m.base + class + 0x200); got != "A::." {
+		t.Errorf("a class's own method is after %q", got)
+	}
+	m.put(class+rubyPermanent, 0)
+	if got := m.vm.ownerName(m.base + class); got != "" {
+		t.Errorf("a class without a name is %q", got)
+	}
+	m.put(rubyHeap+2*rubyEach+0x40, rubyTypeRescue)
+	m.vm.known = map[uint64]*rubyISeq{}
+	if got := m.methods(m.frame(2)); len(got[0]) == 0 || slices.Contains(got[0], "outer") {
+		t.Errorf("what rescues does not stand for its method: %q", got)
+	}
+}
+
+// A table is looked up as one that counts.
+func TestRubyIndex(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, words := range []int{1, 9, rubyImmediate - 1, rubyImmediate, rubyImmediate + 1, 200, 566, 567, 1300} {
+		table := make([]byte, rubyIndexBytes(uint64(words)))
+		le, or := binary.LittleEndian, func(at int, v uint64) {
+			binary.LittleEndian.PutUint64(table[at:], binary.LittleEndian.Uint64(table[at:])|v)
+		}
+		want, n := make([]int, words), 0
+		for i := range words {
+			begins := i == 0 || rng.IntN(20) == 0
+			if begins {
+				n++
+			}
+			want[i] = n
+			if i < rubyImmediate {
+				or(i/9*8, uint64(n)<<(i%9*7))
+				continue
+			}
+			at, in := rubyImmediateBytes+(i-rubyImmediate)/rubyBlock*rubyBlockBytes, (i-rubyImmediate)%rubyBlock
+			before := n
+			if begins {
+				before--
+				or(at+16+in/64*8, 1<<(in%64))
+			}
+			if in == 0 {
+				le.PutUint32(table[at:], uint32(before))
+			} else if in%64 == 0 {
+				or(at+8, uint64(before-int(le.Uint32(table[at:])))<<((in/64-1)*9))
+			}
+		}
+		for i, want := range want {
+			if got := rubyIndex(table, i); got != want {
+				t.Fatalf("%d words: at %d is %d, want %d", words, i, got, want)
+			}
+		}
+		if got := rubyIndex(table, words+rubyBlock+rubyImmediate); got != 0 {
+			t.Errorf("%d words: behind them is %d", words, got)
+		}
+	}
+	if bits.Len(maxRubyLines) > 31 {
+		t.Error("a word's number is no int32")
+	}
+}
+
+// Versions are known by the fields that all have.
+func TestRubyVersions(t *testing.T) {
+	for version, f := range rubyVersions {
+		if f.frameBytes > maxRubyFrameBytes || f.thread+8 > rubyContextBytes || f.lines+rubyLocal+8 > rubyBodyBytes || f.jitReturn+8 > f.frameBytes {
+			t.Errorf("%s: fields are not within what is read: %+v", version, *f)
+		}
+		if (f.threadID == 0) != (f.threads == 0) {
+			t.Errorf("%s: threads are not listed", version)
+		}
+	}
+}
+
+// FuzzRuby has the interpreter's memory say anything.
+func FuzzRuby(f *testing.F) {
+	versions := []string{"2.7", "3.0", "3.1", "3.2", "3.3", "3.4"}
+	for i, v := range versions {
+		f.Add(newRubyMemory(v).b, uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, memory []byte, version uint8) {
+		m := newRubyMemory(versions[int(version)%len(versions)])
+		clear(m.b[copy(m.b, memory):])
+		var at []uint64
+		for i := range rubyNames {
+			at = append(at, m.frame(i))
+		}
+		m.methods(at...)
+		m.vm.threads, m.vm.image.words = map[uint64]uint64{}, maxRubyWords
+		m.vm.variable(m.base)
+		m.vm.image.module = m.base
+		m.vm.variable(m.base + 8)
+		total := 0
+		c := rubyCollector{vm: rubyVM{image: m.vm.image, fields: m.vm.fields, threads: map[uint64]uint64{rubyPointer: m.base + rubyThreadAt}}, left: maxRubyStacks}
+		c.collect(m.Memory, 1, &procstate.Regs{ThreadPointer: rubyPointer}, func(_ uint64, n int) { total += n })
+		if total > 2*maxRubyBytes+(maxRubyEscaped+2)*rubyContextBytes {
+			t.Errorf("%d bytes are collected", total)
+		}
+	})
+}
+
+// Steady walks allocate nothing.
+func TestRubyAllocations(t *testing.T) {
+	m := newRubyMemory("3.4")
+	w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
+	in := unwind.NewFrame(procstate.AMD64, 1, m.base, 0)
+	in.Regs.Set(rubyFrameRegister, m.frame(0))
+	m.vm.captured = m.Memory.(*procstate.Snapshot)
+	run := func() {
+		m.vm.walk--
+		if m.vm.interpretedCode(w, &in) == 0 {
+			t.Fatal("no method")
+		}
+	}
+	run()
+	if n := testing.AllocsPerRun(100, run); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
