@@ -41,11 +41,11 @@ func (vm *rubyVM) function(f *rubyFrame) *rubyFunction {
 	if f.env.flags&rubyMagic == rubyCFunction {
 		return vm.cFunction(f.env.entry)
 	}
-	if f.iseq == 0 || f.pc == 0 {
+	if f.iseq == 0 || f.pc == 0 && !f.isInner {
 		return nil
 	}
 	iseq := vm.iseq(f.iseq)
-	if iseq == nil || f.pc < iseq.encoded || f.pc-iseq.encoded > 8*iseq.words || (f.pc-iseq.encoded)%8 != 0 {
+	if iseq == nil || !f.isInner && !iseq.has(f.pc) {
 		return nil
 	}
 	if vm.fields.hasOwner {
@@ -56,9 +56,15 @@ func (vm *rubyVM) function(f *rubyFrame) *rubyFunction {
 	return &iseq.rubyFunction
 }
 
-// instruction returns which word of the method's code a frame is at.
+// has reports whether an instruction is one of an rb_iseq_t, or behind the last.
+func (is *rubyISeq) has(pc uint64) bool {
+	return pc >= is.encoded && pc-is.encoded <= 8*is.words && (pc-is.encoded)%8 == 0
+}
+
+// instruction returns which word of the method's code a frame is at; less than 0 where that is
+// not known.
 func (fn *rubyFunction) instruction(pc uint64) int {
-	if fn.iseq == nil {
+	if fn.iseq == nil || !fn.iseq.has(pc) {
 		return -1
 	}
 	return int(pc-fn.iseq.encoded) / 8

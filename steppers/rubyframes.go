@@ -13,6 +13,7 @@ type rubyFrame struct {
 	iseq, pc   uint64
 	env        rubyEnvironment
 	isCompiled bool
+	isInner    bool // compiled code runs it, whose instruction may not be told
 }
 
 // rubyEnvironment is what a control frame's environment begins with: whose method it is, the

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -42,6 +43,7 @@ type rubyVM struct {
 	contextBytes [rubyContextBytes]byte
 	frameBytes   [maxRubyFrameBytes]byte
 	envBytes     [rubyBeforeFlags + 16]byte
+	code         [160]byte
 }
 
 // rubyCode is an instruction of a method, and the number of what that is called by.
@@ -88,6 +90,9 @@ func (vm *rubyVM) interpretedCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 	if !ok {
 		return 0
 	}
+	if in.Flags&unwind.Interrupted != 0 {
+		first = i // others are being made, or were left
+	}
 	end := i
 	for end < len(vm.frames) && !vm.frames[end].isLast() {
 		end++
@@ -103,9 +108,16 @@ func (vm *rubyVM) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 	if vm.fields.jitReturn == 0 || !known || !vm.hasFrames(w, in.Thread) {
 		return 0
 	}
+	interrupted := in.Flags&unwind.Interrupted != 0
+	if interrupted && vm.makesFrame(in.PC()) {
+		at += vm.fields.frameBytes // that one is not there yet
+	}
 	first, i, ok := vm.find(at)
 	if !ok {
 		return 0
+	}
+	if vm.frames[i].isInner = true; interrupted {
+		first, vm.frames[i].pc = i, 0 // others are being made, or were left; the instruction is told before calls
 	}
 	end := i
 	for end < len(vm.frames) && vm.frames[end].isCompiled {
@@ -118,6 +130,24 @@ func (vm *rubyVM) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 	}
 	vm.next = end
 	return vm.number(w.Codes(), vm.frames[first:end])
+}
+
+// makesFrame reports whether compiled code at pc is about to put an rb_iseq_t in the control frame
+// that it has entered: what was there before is in it still.
+func (vm *rubyVM) makesFrame(pc uint64) bool {
+	const rexBits, rex, mov, modBits, mod = 0xfb, 0x49, 0x89, 0xc7, 0x45 // MOVQ register, rubyCodeOf(R13)
+	code := vm.code[:]
+	if !vm.readNow(pc, code) {
+		return true
+	}
+	var in isa.Inst
+	for len(code) > maxInstLen && decode(procstate.AMD64, code, pc, &in) && in.Len > 0 && !in.Ends() {
+		if code[0]&rexBits == rex && code[1] == mov && code[2]&modBits == mod && code[3] == rubyCodeOf {
+			return true
+		}
+		code, pc = code[in.Len:], pc+uint64(in.Len)
+	}
+	return false
 }
 
 // hasFrames reports whether there are control frames of the thread that is walked.
