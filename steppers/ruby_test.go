@@ -2,12 +2,17 @@ package steppers
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -363,5 +368,72 @@ func TestRubyAllocations(t *testing.T) {
 	run()
 	if n := testing.AllocsPerRun(100, run); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// liveProcess is the memory of another process.
+type liveProcess int
+
+func (p liveProcess) ReadMemory(addr uint64, buf []byte) (int, error) {
+	if n := procstate.ReadProcess(int(p), addr, buf); n < len(buf) {
+		return n, procstate.ErrUnreadable
+	}
+	return len(buf), nil
+}
+
+func (p liveProcess) ReadWord(addr uint64) (uint64, bool) {
+	var b [8]byte
+	_, err := p.ReadMemory(addr, b[:])
+	return binary.LittleEndian.Uint64(b[:]), err == nil
+}
+
+// The variable of each thread is found in a program and in a library, with its name and without.
+func TestRubyVariable(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("of amd64")
+	}
+	testenv.Needs(t, "gcc")
+	for name, flags := range map[string][]string{"program": nil, "library": {"-fPIC", "-DSHARED"}} {
+		for _, named := range []string{"-DNAMED", "-DUNNAMED"} {
+			t.Run(name+named, func(t *testing.T) {
+				dir := t.TempDir()
+				program := filepath.Join(dir, "ruby")
+				if flags == nil {
+					testenv.Run(t, exec.Command("gcc", "-rdynamic", named, "-o", program, "testdata/rubyvariable.c"))
+				} else {
+					library := filepath.Join(dir, "libruby.so")
+					testenv.Run(t, exec.Command("gcc", append(flags, "-shared", named, "-o", library, "testdata/rubyvariable.c")...))
+					testenv.Run(t, exec.Command("gcc", "-DLIBRARY", "-o", program, "testdata/rubyvariable.c", library))
+				}
+				cmd := exec.Command(program)
+				_, out := testenv.Start(t, cmd)
+				told := make([][2]uint64, 2)
+				for i := range told {
+					if _, err := fmt.Fscan(out, &told[i][0], &told[i][1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				found := false
+				for _, lib := range procstate.SpaceOfProcess(cmd.Process.Pid).Libraries() {
+					p := NewRuby(nil).image(lib.Image)
+					if p.fields == nil {
+						continue
+					}
+					found = true
+					vm := rubyVM{image: p, bias: lib.Bias, fields: p.fields, vmMemory: vmMemory{mem: liveProcess(cmd.Process.Pid)}, threads: map[uint64]uint64{}}
+					for _, is := range told {
+						if got := vm.variable(is[0]); got != is[1] {
+							t.Errorf("the variable is at %#x, want %#x; %+v", got, is[1], *p)
+						}
+					}
+					if got := vm.variable(told[0][0] + 64); got != 0 {
+						t.Errorf("of no thread, there is a variable at %#x", got)
+					}
+				}
+				if !found {
+					t.Error("no file is known")
+				}
+			})
+		}
 	}
 }
