@@ -22,6 +22,7 @@ import (
 type Ruby struct {
 	tables *unwind.Tables
 	images perImage[rubyImage]
+	places vaddrCache // whether addresses are in the interpreter's function
 }
 
 // NewRuby makes a Ruby. The tables tell where functions begin and end; nil are some of its own.
@@ -167,7 +168,7 @@ func (s *Ruby) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdic
 		s.findExec(w, vm, m, in.Thread)
 	}
 	vaddr := in.LookupPC() - m.Bias
-	if p.exec.end == 0 || !p.parts.has(s.allTables(), m.Image, p.exec, vaddr) {
+	if !s.isExec(m.Image, p, vaddr) {
 		return unwind.NotMe, nil
 	}
 	if in.Flags&unwind.Interrupted == 0 || vaddr-p.exec.start >= rubyExecEntry {
@@ -188,7 +189,24 @@ func (s *Ruby) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interru
 		pc--
 	}
 	p := s.image(m.Image)
-	return unwind.RuleNotMe, p.fields == nil || p.exec.end != 0 && !p.parts.has(s.allTables(), m.Image, p.exec, pc-m.Bias)
+	return unwind.RuleNotMe, p.fields == nil || p.exec.end != 0 && !s.isExec(m.Image, p, pc-m.Bias)
+}
+
+// isExec reports whether a link-time address is in the interpreter's function.
+func (s *Ruby) isExec(im *procstate.Image, p *rubyImage, vaddr uint64) bool {
+	const is, isNot = 1, 2
+	if vaddr-p.exec.start < p.exec.end-p.exec.start || p.exec.end == 0 {
+		return p.exec.end != 0
+	}
+	fact, known := s.places.get(im, vaddr)
+	if !known {
+		fact = isNot
+		if p.parts.has(s.allTables(), im, p.exec, vaddr) {
+			fact = is
+		}
+		s.places.put(im, vaddr, fact)
+	}
+	return fact == is
 }
 
 // ForgetImages implements unwind.ImageForgetter.

@@ -47,7 +47,7 @@ func (vm *rubyVM) isCut() bool {
 // readThread finds the control frames of the thread that is walked.
 func (vm *rubyVM) readThread(w *unwind.Walker, tid procstate.ThreadID) {
 	regs := &vm.regs
-	vm.frames, vm.next, vm.at, vm.context, vm.lacks = vm.frames[:0], 0, 0, 0, false
+	vm.frames, vm.next, vm.at, vm.context, vm.lacks, vm.now = vm.frames[:0], 0, 0, 0, false, time.Now()
 	if w.ProcessState().Registers(tid, regs) != nil || regs.ThreadPointer == 0 {
 		return
 	}
@@ -96,7 +96,7 @@ func (vm *rubyVM) isOf(context *[rubyContextBytes]byte, threadPointer uint64) bo
 		return true
 	}
 	thread := binary.LittleEndian.Uint64(context[f.thread:])
-	is, now := vm.owners[thread], time.Now()
+	is, now := vm.owners[thread], vm.now
 	if now.Sub(is.checked) > rubyInterval {
 		if len(vm.owners) >= maxRubyThreads {
 			clear(vm.owners)
@@ -146,7 +146,7 @@ func (vm *rubyVM) environment(at, iseq uint64) (env rubyEnvironment, ok bool) {
 		return env, true // that of a fiber's first frame, where the VM stack begins
 	}
 	// It is an object, which stays what it is.
-	is, now := vm.escaped[at], time.Now()
+	is, now := vm.escaped[at], vm.now
 	if (iseq == 0 || is.iseq == iseq) && now.Sub(is.checked) < rubyInterval {
 		return is.rubyEnvironment, true
 	}

@@ -23,7 +23,7 @@ func (vm *rubyVM) entry(addr uint64) *rubyEntry {
 		return nil
 	}
 	is, known := vm.entries[addr]
-	now := time.Now()
+	now := vm.now
 	if known && now.Sub(is.checked) < rubyCodeInterval {
 		return is
 	}

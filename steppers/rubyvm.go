@@ -21,6 +21,7 @@ type rubyVM struct {
 	owners   map[uint64]rubyOwner
 
 	walk    uint64      // what follows is of this walk
+	now     time.Time   // when it began
 	at      uint64      // the variable's address, 0 where it is not known
 	context uint64      // the rb_execution_context_t of the thread
 	current uint64      // its control frames begin here
