@@ -239,6 +239,8 @@ func TestRubyOwners(t *testing.T) {
 	copy(m.b[0x3080+32:], "A::B"[:3])
 	m.put(entry, rubyIsInternal|rubyEntryType<<rubyInternalShift)
 	m.put(entry+rubyOwnedBy, m.base+class)
+	m.put(entry+rubyDefinition, m.base+entry+0x40)
+	m.put(entry+0x40+rubyDefinedBy, m.base+rubyHeap+2*rubyEach)
 	m.put(rubyData+0x40*2-16, m.base+entry) // middle's environment
 	body := rubyHeap + 2*rubyEach + 0x40
 	m.or(body+rubyType, rubyTypeMethod)
@@ -251,6 +253,12 @@ func TestRubyOwners(t *testing.T) {
 	want := [][]string{{"x in A::#middle"}, {"A::#each", "A::#middle", "outer"}}
 	if got := m.methods(m.frame(0), m.frame(2)); !same(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+	m.put(entry+0x40+rubyDefinedBy, m.base+rubyHeap) // by now it is another's
+	m.vm.entries = map[uint64]*rubyEntry{}
+	want = [][]string{{"x in middle"}, {"A::#each", "middle", "outer"}}
+	if got := m.methods(m.frame(0), m.frame(2)); !same(got, want) {
+		t.Errorf("of another method %q, want %q", got, want)
 	}
 	m.put(class+0x200, rubyIsClass|rubyIsSingleton)
 	m.put(class+0x200+rubyAttached, m.base+class)

@@ -49,7 +49,7 @@ func (vm *rubyVM) function(f *rubyFrame) *rubyFunction {
 		return nil
 	}
 	if vm.fields.hasOwner {
-		if entry := vm.entryOf(f.env); entry != nil {
+		if entry := vm.entryOf(f.env); entry != nil && vm.defines(entry, iseq) {
 			return vm.owned(iseq, entry)
 		}
 	}

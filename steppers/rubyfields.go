@@ -52,7 +52,7 @@ const (
 	rubyParent, rubyLocal                                               = 48, 56 // behind lines
 
 	rubyDefinition, rubyCalled, rubyOwnedBy, rubyEntryBytes = 16, 24, 32, 40 // of an rb_method_entry_t
-	rubyOriginal, rubyDefinitionBytes                       = 32, 40         // of an rb_method_definition_t
+	rubyDefinedBy, rubyOriginal, rubyDefinitionBytes        = 8, 32, 40      // of an rb_method_definition_t
 
 	rubyAttached, rubyPermanent, rubyClassPath, rubyClassBytes = 128, 144, 152, 160 // of an RClass, of 3.4
 
@@ -88,5 +88,5 @@ const (
 	rubyTypeMethod                               = 1
 	rubyTypeRescue, rubyTypeEnsure, rubyTypeEval = 4, 5, 6
 
-	rubyMethodBits, rubyMethodOfC = 15, 1
+	rubyMethodBits, rubyMethodOfRuby, rubyMethodOfC = 15, 0, 1
 )

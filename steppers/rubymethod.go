@@ -10,7 +10,8 @@ import (
 
 // rubyEntry is an rb_method_entry_t: whose method a definition is.
 type rubyEntry struct {
-	isMethod bool // else it is something else
+	isMethod bool   // else it is something else
+	iseq     uint64 // its definition's rb_iseq_t; 0: it has none
 	object   [rubyEntryBytes]byte
 	owner    string        // its class, and how that has it: "Array#", "File."; "" where there is none
 	function *rubyFunction // of C; nil: it is not
@@ -24,8 +25,8 @@ func (vm *rubyVM) entry(addr uint64) *rubyEntry {
 	}
 	is, known := vm.entries[addr]
 	now := vm.now
-	if known && now.Sub(is.checked) < rubyCodeInterval {
-		return is
+	if known && (is.isMethod || is.checked.Equal(now)) && now.Sub(is.checked) < rubyCodeInterval {
+		return is // what is none can come and go with each call
 	}
 	var object [rubyEntryBytes]byte
 	if !vm.readNow(addr, object[:]) {
@@ -59,8 +60,16 @@ func (vm *rubyVM) readMethod(is *rubyEntry) {
 		is.owner = vm.ownerName(le.Uint64(is.object[rubyOwnedBy:]))
 	}
 	var definition [rubyDefinitionBytes]byte
-	if !vm.readNow(le.Uint64(is.object[rubyDefinition:]), definition[:]) || definition[0]&rubyMethodBits != rubyMethodOfC {
+	if !vm.readNow(le.Uint64(is.object[rubyDefinition:]), definition[:]) {
 		return
+	}
+	switch definition[0] & rubyMethodBits {
+	default:
+		return
+	case rubyMethodOfRuby:
+		is.iseq = le.Uint64(definition[rubyDefinedBy:])
+		return
+	case rubyMethodOfC:
 	}
 	name, ok := vm.symbol(le.Uint64(definition[rubyOriginal:]))
 	if !ok {
@@ -148,6 +157,12 @@ func (vm *rubyVM) owned(is *rubyISeq, entry *rubyEntry) *rubyFunction {
 	}
 	is.owned[entry] = fn
 	return fn
+}
+
+// defines reports whether a definition is of the method that an rb_iseq_t is in: an environment
+// that is read by now can be another's.
+func (vm *rubyVM) defines(entry *rubyEntry, is *rubyISeq) bool {
+	return entry.iseq != 0 && entry.iseq == binary.LittleEndian.Uint64(is.head[vm.fields.lines+rubyLocal:])
 }
 
 // maxRubyOwners bounds those of an rb_iseq_t.
