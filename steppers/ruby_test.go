@@ -226,6 +226,56 @@ func TestRubyCompiled(t *testing.T) {
 	}
 }
 
+// Where a thread was interrupted in such code itself, what is called there is being made, or was
+// left.
+func TestRubyInterrupted(t *testing.T) {
+	m := newRubyMemory("3.1")
+	for i := range 3 {
+		m.put(int(m.frame(i)-m.base)+int(m.vm.fields.jitReturn), 1)
+	}
+	const code = 0x3400
+	run := func(at int, isCompiled bool) (names []string) {
+		m.methods()
+		w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
+		_, _ = w.WalkPCs(nil, &procstate.Regs{})
+		in := unwind.NewFrame(procstate.AMD64, m.base+code, m.base, 0)
+		in.Flags |= unwind.Interrupted
+		in.Regs.Set(rubyCompiledRegister, m.frame(at))
+		in.Regs.Set(rubyFrameRegister, m.frame(at))
+		number := uint32(0)
+		if isCompiled {
+			number = m.vm.compiledCode(w, &in)
+		} else {
+			number = m.vm.interpretedCode(w, &in)
+		}
+		for ; number != 0; number = w.Codes().Outer(number) {
+			names = append(names, w.Codes().Lines(number)[0].Name)
+			if isCompiled && len(names) == 1 && w.Codes().Lines(number)[0].Line != 0 {
+				names = append(names, "in a line")
+			}
+		}
+		return names
+	}
+	check := func(what string, got []string, want ...string) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	for i := range 128 {
+		m.b[code+i] = 0x90 // NOP
+	}
+	check("interpreted", run(2, false), "middle", "outer")
+	check("compiled", run(2, true), "middle")
+	m.put(int(m.frame(2)-m.base)+rubyPC, 0)
+	check("its instruction was not told", run(2, true), "middle")
+	copy(m.b[code+8:], []byte{0x4d, 0x89, 0x55, rubyCodeOf}) // MOVQ R10, rubyCodeOf(R13)
+	check("a frame is being made", run(1, true), "middle")
+	m.b[code+4] = 0xc3 // RET
+	check("later", run(2, true), "middle")
+	check("none is being made", run(0, true), "block")
+}
+
 // From 3.4 on methods are told with whose they are, and what is in them as well.
 func TestRubyOwners(t *testing.T) {
 	m := newRubyMemory("3.4")
