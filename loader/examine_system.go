@@ -91,15 +91,27 @@ func examineParanoid() Finding {
 		f.Found = "not there"
 		return f.lacks(Missing, noRecording, "run a kernel built with CONFIG_PERF_EVENTS=y, and have /proc mounted").required()
 	}
-	f.Found = strconv.Itoa(level)
 	caps, err := effectiveCaps()
-	if err != nil || caps&(1<<unix.CAP_PERFMON|1<<unix.CAP_SYS_ADMIN) == 0 || !inFirstUserNamespace() {
+	if err != nil || !inFirstUserNamespace() {
+		caps = 0
+	}
+	return f.ofParanoid(level, caps)
+}
+
+// ofParanoid completes the finding on perf_event_paranoid. caps are the capabilities that
+// count for it.
+func (f Finding) ofParanoid(level int, caps uint64) Finding {
+	f.Found = strconv.Itoa(level)
+	switch {
+	case caps&(1<<unix.CAP_PERFMON|1<<unix.CAP_SYS_ADMIN) == 0:
 		if level > -1 {
 			return f.lacks(Limited, "no events of the whole machine", "have CAP_PERFMON, which overrides it, or: sysctl kernel.perf_event_paranoid=-1")
 		}
-		return f
+	case wantsAdmin(level, caps):
+		return f.lacks(Limited, "no events at all where the kernel is one of those: "+adminAbove2+" above 2", adminRemedy)
+	default:
+		f.Found += ", overridden by the capabilities"
 	}
-	f.Found += ", overridden by the capabilities"
 	return f
 }
 

@@ -155,6 +155,56 @@ func TestTooOldKernel(t *testing.T) {
 	}
 }
 
+// CAP_PERFMON overrides perf_event_paranoid up to 2, what distributions have added not
+// everywhere.
+func TestParanoidFound(t *testing.T) {
+	const perfmon, admin = 1 << unix.CAP_PERFMON, 1 << unix.CAP_SYS_ADMIN
+	for _, c := range []struct {
+		level  int
+		caps   uint64
+		status Level
+		word   string
+	}{
+		{-1, 0, OK, ""},
+		{2, 0, Limited, "have CAP_PERFMON"},
+		{2, perfmon, OK, ""},
+		{3, perfmon, Limited, "cap_sys_admin"},
+		{4, perfmon, Limited, "kernel.perf_event_paranoid=2"},
+		{4, perfmon | admin, OK, ""},
+		{3, admin, OK, ""},
+	} {
+		f := found("perf_event_paranoid", "").ofParanoid(c.level, c.caps)
+		if f.Level != c.status || !strings.Contains(f.Remedy, c.word) || (c.word == "") != (f.Remedy == "") {
+			t.Errorf("%d with capabilities %#x: %+v", c.level, c.caps, f)
+		}
+		if overrides := strings.Contains(f.Found, "overridden"); overrides != (c.caps != 0 && c.status == OK) {
+			t.Errorf("%d with capabilities %#x: %s", c.level, c.caps, f.Found)
+		}
+	}
+}
+
+// A refusal of events is laid to perf_event_paranoid where that is above 2, and only
+// without CAP_SYS_ADMIN.
+func TestRefusedByParanoid(t *testing.T) {
+	const both, admin = 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON, 1 << unix.CAP_SYS_ADMIN
+	for _, c := range []struct {
+		caps  uint64
+		level int
+		doing string
+		told  bool
+	}{
+		{both, 3, "open event cycles", true},
+		{both, 2, "open event cycles", false},
+		{both | admin, 3, "open event cycles", false},
+		{both, 3, "load the sampling program", false},
+	} {
+		err := refusedTo(c.caps, c.level, unix.EACCES, c.doing)
+		if told := err.Remedy == adminRemedy; told != c.told || told != strings.Contains(err.What, "paranoid is 3") {
+			t.Errorf("capabilities %#x, %d, %s: %v", c.caps, c.level, c.doing, err)
+		}
+	}
+}
+
 func TestCapabilitiesFound(t *testing.T) {
 	all := uint64(1<<41 - 1)
 	for _, c := range []struct {

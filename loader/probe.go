@@ -191,12 +191,20 @@ func isRefusal(err error) bool {
 
 // refused explains a refusal as far as what is known of this process tells.
 func refused(err error, doing string) *MissingError {
+	caps, capsErr := effectiveCaps()
+	if capsErr != nil {
+		caps = 0
+	}
+	level, _ := readInt("/proc/sys/kernel/perf_event_paranoid")
+	return refusedTo(caps, level, err, doing)
+}
+
+// refusedTo is refused with these capabilities and this kernel.perf_event_paranoid.
+func refusedTo(caps uint64, level int, err error, doing string) *MissingError {
 	var said unix.Errno
 	if errors.As(err, &said) { // without guesses of the BPF library
 		err = fmt.Errorf("%s: %w", doing, said)
 	}
-	caps, capsErr := effectiveCaps()
-	level, _ := readInt("/proc/sys/kernel/perf_event_paranoid")
 	call := "bpf"
 	if strings.HasPrefix(doing, "open ") {
 		call = "perf_event_open"
@@ -209,7 +217,10 @@ func refused(err error, doing string) *MissingError {
 	case !inFirstUserNamespace():
 		m.What += ": capabilities of a user namespace do not count"
 		m.Remedy = "run outside of it: as root of the machine, in a container that is not rootless"
-	case capsErr == nil && len(lackingCaps(caps)) == 0:
+	case call == "perf_event_open" && len(lackingCaps(caps)) == 0 && wantsAdmin(level, caps):
+		m.What = fmt.Sprintf("permission for performance events (kernel.perf_event_paranoid is %d, at which %s)", level, adminAbove2)
+		m.Remedy = adminRemedy
+	case len(lackingCaps(caps)) == 0:
 		m.Remedy = "have the security module of this machine allow it, whose log tells more"
 		if filter, _ := hasSeccompFilter(); filter {
 			m.Remedy = "allow bpf and perf_event_open in the seccomp profile of the container"
@@ -221,6 +232,18 @@ func refused(err error, doing string) *MissingError {
 		m.What, m.Remedy = "permission to use BPF and performance events", rootRemedy
 	}
 	return m
+}
+
+// What some kernels have added to kernel.perf_event_paranoid: at 3, which is the default
+// there, and 4, CAP_PERFMON does not do.
+const (
+	adminAbove2 = "kernels of Debian and Ubuntu want CAP_SYS_ADMIN"
+	adminRemedy = "sysctl kernel.perf_event_paranoid=2, or add cap_sys_admin to setcap"
+)
+
+// wantsAdmin reports whether that lets this process open no events on such a kernel.
+func wantsAdmin(level int, caps uint64) bool {
+	return level > 2 && caps&(1<<unix.CAP_SYS_ADMIN) == 0
 }
 
 // hasSeccompFilter reports whether a filter looks at the system calls of this
