@@ -108,7 +108,7 @@ func (f Finding) ofParanoid(level int, caps uint64) Finding {
 			return f.lacks(Limited, "no events of the whole machine", "have CAP_PERFMON, which overrides it, or: sysctl kernel.perf_event_paranoid=-1")
 		}
 	case wantsAdmin(level, caps):
-		return f.lacks(Limited, "no events at all where the kernel is one of those: "+adminAbove2+" above 2", adminRemedy)
+		return f.lacks(Limited, adminAbove2+" above 2: no events there", adminRemedy)
 	default:
 		f.Found += ", overridden by the capabilities"
 	}

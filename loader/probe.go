@@ -168,12 +168,9 @@ func diagnose(err error, doing string) error {
 			Err:    err,
 		}
 	}
-	if mode := lockdownMode(); mode == "confidentiality" {
-		return &MissingError{
-			What:   "permission to read kernel memory: the kernel is locked down (" + mode + ")",
-			Remedy: "boot with lockdown=integrity or lockdown=none, or turn off Secure Boot",
-			Err:    err,
-		}
+	if locked := lockedDown(lockdownMode()); locked != nil {
+		locked.Err = err
+		return locked
 	}
 	// The verifier's word for a program it rejects is "permission denied" too.
 	var rejected *ebpf.VerifierError
@@ -311,6 +308,17 @@ func chargedMemlock() (limit uint64, ok bool) {
 		return 0, false
 	}
 	return l.Cur, l.Cur != unix.RLIM_INFINITY
+}
+
+// lockedDown is what a lockdown mode keeps from all recordings, nil where it does not.
+func lockedDown(mode string) *MissingError {
+	if mode != "confidentiality" {
+		return nil
+	}
+	return &MissingError{
+		What:   "permission to read kernel memory: the kernel is locked down (" + mode + ")",
+		Remedy: "boot with lockdown=integrity or lockdown=none, or turn off Secure Boot",
+	}
 }
 
 // lockdownMode returns the kernel's lockdown mode, "" when there is none.

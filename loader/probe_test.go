@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // asNobody runs a role of the test binary as an unprivileged user with some
@@ -324,6 +326,34 @@ func TestSelectedWord(t *testing.T) {
 	} {
 		if got := selectedWord(s); got != want {
 			t.Errorf("%q: %q, want %q", s, got, want)
+		}
+	}
+}
+
+// Where the kernel is locked down, tracefs is not touched.
+func TestTracefsLockedDown(t *testing.T) {
+	const security = "/sys/kernel/security"
+	if os.Getenv("SWBPF_TEST_LOCKED") == "" {
+		if _, err := os.Stat(security); err != nil || os.Getuid() != 0 {
+			testenv.Lacks(t, "cannot pretend that the kernel is locked down: user %d, %v", os.Getuid(), err)
+		}
+		testenv.Needs(t, "unshare")
+		cmd := exec.Command("unshare", "--mount", os.Args[0], "-test.run=^TestTracefsLockedDown$")
+		cmd.Env = append(os.Environ(), "SWBPF_TEST_LOCKED=1")
+		testenv.Run(t, cmd)
+		return
+	}
+	if err := unix.Mount("none", security, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []string{"integrity", "confidentiality"} {
+		text := strings.Replace("none integrity confidentiality\n", mode, "["+mode+"]", 1)
+		if err := os.WriteFile(security+"/lockdown", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := tracepointNames()
+		if locked := err != nil && strings.Contains(err.Error(), "locked down"); locked != (mode == "confidentiality") {
+			t.Errorf("%s: %v", mode, err)
 		}
 	}
 }

@@ -23,8 +23,13 @@ type tracefsReader func(path string) ([]byte, error)
 
 // openTracefs finds tracefs. Where it is mounted nowhere, it is mounted
 // without a place: only the descriptor knows it, and with the descriptor it
-// goes away. The caller must call done when it has read enough.
+// goes away. The caller must call done when it has read enough. Of a kernel that is
+// locked down it gets nothing: it would not let one read, and where nothing else has
+// mounted tracefs, to give that back can take forever.
 func openTracefs() (read tracefsReader, done func(), err error) {
+	if locked := lockedDown(lockdownMode()); locked != nil {
+		return nil, nil, locked
+	}
 	for _, dir := range tracefsPlaces {
 		if _, err := os.Stat(dir + "/events"); err == nil {
 			return func(path string) ([]byte, error) { return os.ReadFile(dir + "/" + path) }, func() {}, nil
