@@ -2,12 +2,15 @@ package loader
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // Paths as the engines make them, by their documentation.
@@ -78,6 +81,47 @@ func TestCgroupsPath(t *testing.T) {
 	}
 	if got := c.Path(1 << 40); got != "" {
 		t.Errorf("no cgroup is %q", got)
+	}
+}
+
+// The hierarchy that is mounted nowhere leads from paths to IDs and back, too.
+func TestCgroupsUnmounted(t *testing.T) {
+	const variable = "SWBPF_TEST_UNMOUNTED"
+	if os.Getenv(variable) == "" {
+		testCgroups(t) // so that there is one
+		cmd := exec.Command("unshare", "--mount", "sh", "-c", `umount --all --types cgroup2; exec "$0" -test.run='^TestCgroupsUnmounted$'`, os.Args[0])
+		cmd.Env = append(os.Environ(), variable+"=1")
+		testenv.Run(t, cmd)
+		return
+	}
+	if at := cgroupMount(); at != "" {
+		t.Fatalf("still at %s", at)
+	}
+	c, err := OpenCgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var paths []string
+	c.each("/", func(path string) bool {
+		paths = append(paths, path)
+		return len(paths) < 5
+	})
+	if len(paths) < 2 {
+		t.Fatalf("only %q", paths)
+	}
+	for _, path := range paths {
+		ids, err := c.Find(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Path(ids[0]); got != path {
+			t.Errorf("%s is %q by its ID", path, got)
+		}
+	}
+	root, err := c.Find("/")
+	if err != nil || !slices.Contains(c.PIDs(root), os.Getpid()) {
+		t.Errorf("processes %v, %v, not %d", c.PIDs(root), err, os.Getpid())
 	}
 }
 

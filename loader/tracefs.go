@@ -60,7 +60,8 @@ func openTracefs() (read tracefsReader, done func(), err error) {
 }
 
 // mountDetached mounts a file system without attaching it anywhere (Linux 5.2)
-// and returns a descriptor of its root.
+// and returns a descriptor of its root. Files can be opened by handles there, which
+// takes one that is open: that of the mount is a place only.
 func mountDetached(fstype string) (int, error) {
 	fsfd, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -70,9 +71,14 @@ func mountDetached(fstype string) (int, error) {
 	if err := unix.FsconfigCreate(fsfd); err != nil {
 		return -1, fmt.Errorf("fsconfig: %w", err)
 	}
-	dir, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
+	mount, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
 		return -1, fmt.Errorf("fsmount: %w", err)
+	}
+	defer unix.Close(mount)
+	dir, err := unix.Openat(mount, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open the mount: %w", err)
 	}
 	return dir, nil
 }
