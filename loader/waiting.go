@@ -223,6 +223,8 @@ func (w *waitingStack) complete(rec []byte) []byte {
 	}
 	if goProc := (gen.SamplerGoProcess{}); w.s.maps.GoProcesses.Lookup(h.Tgid, &goProc) == nil {
 		w.addGoroutine(&goProc)
+	} else if end == uint8(StackEndLimit) {
+		w.addOuterParts(sp + limit)
 	}
 	h = w.header()
 	h.StackEnd = end
@@ -266,6 +268,26 @@ func (w *waitingStack) add(addr, n uint64) uint64 {
 	}
 	w.header().Regions++
 	return got
+}
+
+// addOuterParts adds the outermost frames of a stack that was copied up to an address, as
+// bpf/stack.h does: a single large one may be before them.
+func (w *waitingStack) addOuterParts(copied uint64) {
+	const page, part = 4 << 10, uint64(gen.SamplerLimitsSTACK_PART)
+	h := w.header()
+	end := stackPointer(h) + h.Live
+	if h.Live == 0 {
+		if h.Tid == h.Tgid {
+			return
+		}
+		end = h.ThreadPointer // likely
+	}
+	for n := uint64(gen.SamplerLimitsOUTER_PARTS); n > 0; n-- {
+		from := (end + page - 1 - n*part) &^ (page - 1)
+		if from >= copied && from < end && w.add(from, min(part, end-from)) != 0 {
+			w.header().Parts++
+		}
+	}
 }
 
 // readMemory reads all of b from a thread: its process gives nothing when its

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +60,51 @@ func TestRecordOffCPU(t *testing.T) {
 	}
 	if r.stats.Complete*100 < r.stats.UserSamples*99 {
 		t.Errorf("%d of %d stacks complete: %v", r.stats.Complete, r.stats.UserSamples, r.stats.TruncatedByReason)
+	}
+}
+
+// vastProgram waits in two threads, behind a frame of 1 MB as ruby's threads have.
+const vastProgram = `
+#include <pthread.h>
+#include <unistd.h>
+__attribute__((noinline)) static void rest(volatile char *p) { pause(); p[0] = 1; }
+__attribute__((noinline)) static void *vast(void *arg)
+{
+	volatile char words[1 << 20];
+	words[0] = 1;
+	rest(words);
+	return arg;
+}
+int main(void)
+{
+	pthread_t t;
+	pthread_create(&t, 0, vast, 0);
+	write(1, "", 1);
+	vast(0);
+	return 0;
+}
+`
+
+// Of threads that wait since before the recording the outermost frames are read too, where
+// those before them are larger than what is copied.
+func TestRecordOffCPUVastFrames(t *testing.T) {
+	testenv.Needs(t, "gcc")
+	path := build(t, "vast", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -pthread -xc -o OUT -", "sh", vastProgram)
+	cmd := exec.Command(path)
+	_, out := testenv.Start(t, cmd)
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // until both wait
+	r := runRecord(t, "--off-cpu", "-d", "0.3", "-p", strconv.Itoa(cmd.Process.Pid))
+	whole := 0
+	for stack := range foldedStacks(t, r.folded) {
+		if strings.Contains(stack, ";vast;rest;") && !strings.Contains(stack, "truncated") {
+			whole++
+		}
+	}
+	if whole != 2 || r.stats.Complete != r.stats.UserSamples {
+		t.Errorf("%d stacks of %d are whole: %v\n%s", r.stats.Complete, r.stats.UserSamples, r.stats.TruncatedByReason, r.folded)
 	}
 }
 
