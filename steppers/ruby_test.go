@@ -234,7 +234,12 @@ func TestRubyInterrupted(t *testing.T) {
 		m.put(int(m.frame(i)-m.base)+int(m.vm.fields.jitReturn), 1)
 	}
 	const code = 0x3400
+	snap := m.Memory.(*procstate.Snapshot)
 	run := func(at int, isCompiled bool) (names []string) {
+		regs := procstate.Regs{ThreadPointer: rubyPointer}
+		regs.Set(procstate.AMD64.PC, m.base+code)
+		regs.Set(rubyCompiledRegister, m.frame(at))
+		snap.Reset(1, &regs, snap.Regions())
 		m.methods()
 		w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
 		_, _ = w.WalkPCs(nil, &procstate.Regs{})
@@ -270,10 +275,40 @@ func TestRubyInterrupted(t *testing.T) {
 	m.put(int(m.frame(2)-m.base)+rubyPC, 0)
 	check("its instruction was not told", run(2, true), "middle")
 	copy(m.b[code+8:], []byte{0x4d, 0x89, 0x55, rubyCodeOf}) // MOVQ R10, rubyCodeOf(R13)
+	m.put(rubyContexts+rubyCurrent, m.frame(1))
 	check("a frame is being made", run(1, true), "middle")
+	m.put(rubyContexts+rubyCurrent, m.frame(0))
+	check("another's is", run(2, true), "middle")
 	m.b[code+4] = 0xc3 // RET
 	check("later", run(2, true), "middle")
 	check("none is being made", run(0, true), "block")
+}
+
+// Instructions that put something in memory, as an assembler has them.
+func TestStoreOf(t *testing.T) {
+	for _, c := range []struct {
+		code       string
+		base       procstate.Reg
+		off, bytes uint64
+	}{
+		{"\x4d\x89\x55\x10", 13, 0x10, 8},                               // MOVQ R10, 16(R13)
+		{"\x48\x89\x5a\xc8", 1, -0x38 & (1<<64 - 1), 8},                 // MOVQ RBX, -56(RDX)
+		{"\x49\x89\x5c\x24\x10", 12, 0x10, 8},                           // MOVQ RBX, 16(R12)
+		{"\x48\xc7\x40\xd0\x00\x00\x00\x00", 0, -0x30 & (1<<64 - 1), 8}, // MOVQ $0, -48(RAX)
+		{"\x0f\x11\x42\xf0", 1, -0x10 & (1<<64 - 1), 16},                // MOVUPS X0, -16(RDX)
+		{"\x48\x89\x91\x00\x01\x00\x00", 2, 0x100, 8},                   // MOVQ RDX, 256(RCX)
+		{"\x4d\x89\x37", 15, 0, 8},                                      // MOVQ R14, (R15)
+		{"\x89\x55\x10", 0, 0, 0},                                       // MOVL EDX, 16(RBP)
+		{"\x48\x8b\x55\x10", 0, 0, 0},                                   // MOVQ 16(RBP), RDX
+		{"\x48\x89\xd0", 0, 0, 0},                                       // MOVQ RDX, RAX
+		{"\x48\x89\x15\x00\x00\x00\x00", 0, 0, 0},                       // MOVQ RDX, (RIP)
+		{"\x48\x89\x54\xc8\x10", 0, 0, 0},                               // MOVQ RDX, 16(RAX)(RCX*8)
+	} {
+		base, off, bytes, ok := storeOf(append([]byte(c.code), make([]byte, 16)...))
+		if ok != (c.bytes > 0) || base != c.base || off != c.off || bytes != c.bytes {
+			t.Errorf("% x: %d, %#x, %d, %v", c.code, base, off, bytes, ok)
+		}
+	}
 }
 
 // From 3.4 on methods are told with whose they are, and what is in them as well.

@@ -74,6 +74,9 @@ func (vm *rubyVM) readThread(w *unwind.Walker, tid procstate.ThreadID) {
 		return
 	}
 	vm.readFrames()
+	if vm.isMaking = len(vm.frames) > 0 && vm.makesFrame(w); vm.isMaking {
+		vm.next = 1
+	}
 	vm.lacks = vm.captured != nil && len(vm.frames) == 0
 }
 

@@ -4,13 +4,13 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
 // rubyVM is what is known of the interpreter of a process.
 type rubyVM struct {
 	image  *rubyImage
+	file   *procstate.Image
 	bias   uint64
 	fields *rubyFields
 	vmMemory
@@ -28,6 +28,8 @@ type rubyVM struct {
 	end     uint64      // and end here,
 	frames  []rubyFrame // as far as they were copied
 	next    int         // of these, the first that no frame on the C stack was found for yet
+
+	isMaking bool // the innermost is not whole
 
 	lacks bool // what the thread runs was not captured
 	asked map[int]time.Time
@@ -74,7 +76,7 @@ const (
 
 func newRubyVM(w *unwind.Walker, m *procstate.Mapping, p *rubyImage) *rubyVM {
 	return &rubyVM{
-		image: p, bias: m.Bias, fields: p.fields, vmMemory: vmMemoryOf(w),
+		image: p, file: m.Image, bias: m.Bias, fields: p.fields, vmMemory: vmMemoryOf(w),
 		threads: map[uint64]uint64{}, owners: map[uint64]rubyOwner{}, asked: map[int]time.Time{},
 		known: map[uint64]*rubyISeq{}, escaped: map[uint64]rubyEscaped{}, entries: map[uint64]*rubyEntry{},
 	}
@@ -110,7 +112,7 @@ func (vm *rubyVM) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 		return 0
 	}
 	interrupted := in.Flags&unwind.Interrupted != 0
-	if interrupted && vm.makesFrame(in.PC()) {
+	if interrupted && vm.isMaking && at == vm.current {
 		at += vm.fields.frameBytes // that one is not there yet
 	}
 	first, i, ok := vm.find(at)
@@ -131,24 +133,6 @@ func (vm *rubyVM) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 	}
 	vm.next = end
 	return vm.number(w.Codes(), vm.frames[first:end])
-}
-
-// makesFrame reports whether compiled code at pc is about to put an rb_iseq_t in the control frame
-// that it has entered: what was there before is in it still.
-func (vm *rubyVM) makesFrame(pc uint64) bool {
-	const rexBits, rex, mov, modBits, mod = 0xfb, 0x49, 0x89, 0xc7, 0x45 // MOVQ register, rubyCodeOf(R13)
-	code := vm.code[:]
-	if !vm.readNow(pc, code) {
-		return true
-	}
-	var in isa.Inst
-	for len(code) > maxInstLen && decode(procstate.AMD64, code, pc, &in) && in.Len > 0 && !in.Ends() {
-		if code[0]&rexBits == rex && code[1] == mov && code[2]&modBits == mod && code[3] == rubyCodeOf {
-			return true
-		}
-		code, pc = code[in.Len:], pc+uint64(in.Len)
-	}
-	return false
 }
 
 // hasFrames reports whether there are control frames of the thread that is walked.
