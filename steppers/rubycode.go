@@ -41,11 +41,11 @@ func (vm *rubyVM) function(f *rubyFrame) *rubyFunction {
 	if f.env.flags&rubyMagic == rubyCFunction {
 		return vm.cFunction(f.env.entry)
 	}
-	if f.iseq == 0 || f.pc == 0 && !f.isInner {
+	if f.iseq == 0 || f.pc == 0 && !f.isCompiled {
 		return nil
 	}
 	iseq := vm.iseq(f.iseq)
-	if iseq == nil || !f.isInner && !iseq.has(f.pc) {
+	if iseq == nil || !f.isCompiled && !iseq.has(f.pc) {
 		return nil
 	}
 	if vm.fields.hasOwner {

@@ -12,8 +12,7 @@ import (
 type rubyFrame struct {
 	iseq, pc   uint64
 	env        rubyEnvironment
-	isCompiled bool
-	isInner    bool // compiled code runs it, whose instruction may not be told
+	isCompiled bool // compiled code may run it, which does not always tell the instruction
 }
 
 // rubyEnvironment is what a control frame's environment begins with: whose method it is, the

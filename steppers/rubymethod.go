@@ -196,7 +196,7 @@ func (vm *rubyVM) label(is *rubyISeq, owner string) string {
 // standsFor reports whether Ruby 3.4 tells of a frame in place of the one before it: it is of the
 // same method, where that rescues or ensures.
 func (vm *rubyVM) standsFor(f *rubyFrame) bool {
-	if !vm.fields.hasOwner || f.pc == 0 && !f.isInner || f.env.flags&rubyMagic == rubyCFunction {
+	if !vm.fields.hasOwner || f.pc == 0 && !f.isCompiled || f.env.flags&rubyMagic == rubyCFunction {
 		return false
 	}
 	is := vm.iseq(f.iseq)

@@ -119,7 +119,7 @@ func (vm *rubyVM) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 	if !ok {
 		return 0
 	}
-	if vm.frames[i].isInner = true; interrupted {
+	if interrupted {
 		first, vm.frames[i].pc = i, 0 // others are being made, or were left; the instruction is told before calls
 	}
 	end := i

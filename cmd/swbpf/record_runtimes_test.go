@@ -519,8 +519,8 @@ func testRecordRuby(t *testing.T, ruby testenv.Program) {
 						continue
 					}
 					if caller != "" && !slices.Contains(calls[caller], callee) {
-						if wrong++; wrong <= 5 {
-							t.Errorf("%s calls %s: %s", caller, callee, stack)
+						if wrong += count; wrong <= 5 {
+							t.Logf("%s calls %s: %s", caller, callee, stack)
 						}
 					}
 					caller = callee
@@ -529,6 +529,9 @@ func testRecordRuby(t *testing.T, ruby testenv.Program) {
 				if caller != "" {
 					named += count
 				}
+			}
+			if wrong > 0 && (flags == nil || wrong*1000 > named) { // a frame of compiled code can be left out
+				t.Errorf("%d samples have others called than the source does", wrong)
 			}
 			// None are known in the first tenth of a second.
 			wantShare(t, "with methods of Ruby", named, r.stats.UserSamples, 80)
