@@ -362,9 +362,9 @@ func TestRuby(t *testing.T) {
 	testenv.EachRuby(t, testRuby)
 }
 
-func testRuby(t *testing.T, ruby testenv.Program) {
+func testRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 	const threads = 20
-	command := ruby.Command(ruby.Script(t, filepath.Join("testdata", "walk", "waits.rb")))
+	command := ruby.Command(append(flags, ruby.Script(t, filepath.Join("testdata", "walk", "waits.rb")))...)
 	cmd, want := startWaiting[[]string](t, threads, command...)
 	check := func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 		t.Helper()

@@ -137,8 +137,9 @@ func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
 	}
 }
 
-// EachRuby runs a test with each Ruby that there is of a version that is known.
-func EachRuby(t *testing.T, test func(t *testing.T, ruby Program)) {
+// EachRuby runs a test with each Ruby that there is of a version that is known, and with the flags
+// by which all is compiled, where it can.
+func EachRuby(t *testing.T, test func(t *testing.T, ruby Program, flags ...string)) {
 	t.Helper()
 	programs := append(Programs("/usr/bin/ruby"), Programs("ruby", "usr/bin/ruby[0-9].[0-9]")...)
 	wantElsewhere(t, programs)
@@ -153,6 +154,11 @@ func EachRuby(t *testing.T, test func(t *testing.T, ruby Program)) {
 		}
 		seen[is] = true
 		t.Run(filepath.Join(version, ruby.Name()), func(t *testing.T) { test(t, ruby) })
+		yjit := []string{"--yjit", "--yjit-call-threshold=1"}
+		command = ruby.Command(append(yjit, "-e", "exit RUBY_DESCRIPTION.include?('YJIT')")...)
+		if exec.Command(command[0], command[1:]...).Run() == nil {
+			t.Run(filepath.Join(version, ruby.Name(), "compiled"), func(t *testing.T) { test(t, ruby, yjit...) })
+		}
 	}
 	if len(seen) == 0 {
 		t.Skip("no Ruby of a version that is known here")
