@@ -198,7 +198,7 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 // collector picks what walks of a process need beside its stacks.
 func collector(pid int, space *procstate.AddressSpace) procstate.Collector {
 	var collectors []procstate.Collector
-	for _, c := range []procstate.Collector{procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space)} {
+	for _, c := range []procstate.Collector{procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space), steppers.PHPCollector(space)} {
 		if c != nil {
 			collectors = append(collectors, c)
 		}

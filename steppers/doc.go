@@ -7,6 +7,7 @@
 //   - [SigHandler]: signal trampolines;
 //   - [Go]: Go code, and the switches of stacks that its runtime makes;
 //   - [Python]: which functions CPython runs in its frames, which the others find;
+//   - [PHP]: the same for PHP, in its interpreter's frames and in compiled code;
 //   - [V8]: the same for JavaScript in Node;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the

@@ -65,7 +65,7 @@ func newPythonMemory(version uint32) *pythonMemory {
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: base, Data: m.b}})
 	m.Memory = snap
-	m.vm = &pythonVM{fields: pythonVersions[version], vmMemory: vmMemory{mem: snap}, codeType: 77, known: map[uint64]*pythonFunction{}, asked: map[int]pythonAsked{}}
+	m.vm = &pythonVM{fields: pythonVersions[version], vmMemory: vmMemory{mem: snap}, codeType: 77, known: map[uint64]*pythonFunction{}, asked: framesAsked{}}
 	f := m.vm.fields
 	const thread, frame = 0x100, 0x80
 	m.vm.threads = []pythonThread{{addr: base + thread}}

@@ -2,18 +2,10 @@ package steppers
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
-
-// pythonAsked is when it was asked last where a thread's frames are, and whether frames that are
-// in no stack were wanted.
-type pythonAsked struct {
-	at      time.Time
-	follows bool
-}
 
 // Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
 // met the interpreter and the capture had not copied them, or not those that are in no stack, as
@@ -23,15 +15,10 @@ func (s *Python) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks b
 	if vm == nil || vm.walk != w.Walks() || !vm.lacks && !vm.lacksFrame {
 		return frames, false
 	}
-	asked, again := vm.asked[tid]
-	switch {
-	case again && time.Since(asked.at) < pythonThreadsInterval, again && !vm.lacks && asked.follows:
+	follows, ask := vm.asked.ask(tid, vm.lacks, vm.lacksFrame)
+	if !ask {
 		return frames, vm.lacks
-	case len(vm.asked) >= maxPythonThreads:
-		clear(vm.asked)
 	}
-	asked.at, asked.follows = time.Now(), asked.follows || vm.lacksFrame
-	vm.asked[tid] = asked
 	f, id := vm.fields, vm.threadPointer
 	if !f.isObject {
 		id = uint64(procstate.ThreadInNamespace(tid))
@@ -45,7 +32,7 @@ func (s *Python) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks b
 			if !f.isObject {
 				frames.Bounds, frames.High = t.addr+f.chunk, int(f.top-f.chunk)
 			}
-			if asked.follows || f.isObject {
+			if follows || f.isObject {
 				frames.Bytes = f.frameBytes()
 			}
 			return frames, true

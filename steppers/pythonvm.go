@@ -32,9 +32,9 @@ type pythonVM struct {
 	above         uint64   // where that frame ends which was found last
 	threadPointer uint64   // of the thread
 
-	lacks      bool                // what the thread runs was not captured
-	lacksFrame bool                // a frame was not
-	asked      map[int]pythonAsked // for threads, see Python.Lacked
+	lacks      bool // what the thread runs was not captured
+	lacksFrame bool // a frame was not
+	asked      framesAsked
 
 	codes  map[pythonCode]uint32 // numbers in unwind.Codes
 	resets int                   // of these
@@ -68,7 +68,7 @@ const (
 func newPythonVM(w *unwind.Walker, m *procstate.Mapping, p *pythonImage) *pythonVM {
 	return &pythonVM{
 		image: m.Image, bias: m.Bias, fields: p.fields, runtime: p.runtime + m.Bias, codeType: p.codeType + m.Bias,
-		vmMemory: vmMemoryOf(w), known: map[uint64]*pythonFunction{}, asked: map[int]pythonAsked{},
+		vmMemory: vmMemoryOf(w), known: map[uint64]*pythonFunction{}, asked: framesAsked{},
 	}
 }
 

@@ -36,6 +36,7 @@ func TestZeroValues(t *testing.T) {
 		{&V8{}, NewV8()},
 		{&Python{}, NewPython(nil)},
 		{&Ruby{}, NewRuby(nil)},
+		{&PHP{}, NewPHP(nil)},
 		{&FrameFunc{}, NewFrameFunc(nil)},
 		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},
 		{&Analysis{}, NewAnalysis()},

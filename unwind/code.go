@@ -8,13 +8,14 @@ type CodeFunction struct {
 	SystemName string // as the runtime has it, with parameters
 	File       string // its source; "" when not known
 	StartLine  int    // in File, 0 when not known
-	Runtime    string // whose function it is: "java", "python", "ruby"
+	Runtime    string // whose function it is: "java", "python", "ruby", "php"
 }
 
 // CodeLine is where a function is that a frame runs.
 type CodeLine struct {
 	*CodeFunction
-	Line int // in File, 0 when not known
+	Line       int  // in File, 0 when not known
+	IsCompiled bool // no interpreter runs in the frame, also where it is not told where its code begins
 }
 
 // Codes number what frames run by what the runtimes of their process say: steppers that

@@ -55,7 +55,7 @@ func TestTablesForgetTheOldest(t *testing.T) {
 // Codes have an end.
 func TestCodesAreBounded(t *testing.T) {
 	var c Codes
-	lines := []CodeLine{{&CodeFunction{Name: "f"}, 1}}
+	lines := []CodeLine{{CodeFunction: &CodeFunction{Name: "f"}, Line: 1}}
 	for i := range uint32(maxCodes) {
 		if n := c.Add(0, lines, 0); n != i+1 {
 			t.Fatalf("%d is the number of code %d", n, i)

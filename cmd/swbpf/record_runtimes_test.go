@@ -374,6 +374,124 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 	}
 }
 
+// Functions of PHP have their names, too, interpreted and compiled: each calls only what it calls in
+// the source, with functions of C between them or not, and of many frames all are there.
+func TestRecordPHP(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("its functions have names on amd64 alone")
+	}
+	testenv.EachPHP(t, func(t *testing.T, php testenv.PHP) {
+		script := php.Script(t, "testdata/targets/busy.php")
+		for name, flags := range php.Modes() {
+			if name == "optimised" {
+				continue // differs in what the instructions are alone
+			}
+			t.Run(name, func(t *testing.T) { testRecordPHP(t, php.Command(append(flags, script, "3")...)) })
+		}
+	})
+}
+
+func testRecordPHP(t *testing.T, command []string) {
+	calls := map[string][]string{
+		"<file busy.php>": {"main"}, "main": {"work", "microtime"}, "work": {"fib", "Shape::area", "thrown", "down", "Shape::__destruct", "Exception::__construct"},
+		"Shape::area": {"Shape::helper", "Shape::more", "range", "count"}, "Shape::helper": {"usort"}, "usort": {"Shape::{closure}"},
+		"Shape::{closure}": {"Shape::key"}, "Shape::more": {"Shape::generate"}, "Shape::generate": {"Shape::key"}, "Shape::__destruct": {"Shape::key"},
+		"fib": {"fib"}, "thrown": {"thrown", "Exception::__construct"}, "down": {"down", "bottom"}, "bottom": nil, "Shape::key": nil,
+	}
+	of84 := regexp.MustCompile(`\{closure:[^}]*\}`) // it tells where they are
+	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
+	if r.exit != 0 {
+		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
+	var named, lacking, atBottom, cut uint64
+	wrong := 0
+	seen := map[string]uint64{}
+	for stack, count := range foldedStacks(t, r.folded) {
+		caller, gone := "", false
+		for f := range strings.SplitSeq(stack, ";") {
+			callee, is := strings.CutSuffix(of84.ReplaceAllString(f, "{closure}"), "_[j]")
+			if !is || strings.HasPrefix(f, "[jit") {
+				continue
+			}
+			gone = gone || callee == "[gone]" || callee == "[not copied]"
+			if caller != "" && !gone && !slices.Contains(calls[caller], callee) {
+				if wrong++; wrong <= 5 {
+					t.Errorf("%s calls %s: %s", caller, callee, stack)
+				}
+			}
+			caller = callee
+			seen[callee] += count
+		}
+		if caller == "" {
+			continue
+		}
+		named += count
+		if gone || !strings.Contains(stack, ";<file busy.php>_[j];") {
+			lacking += count
+		}
+		if caller == "bottom" {
+			atBottom += count
+			if strings.Count(stack, ";down_[j]") != 80 {
+				cut += count
+			}
+		}
+	}
+	// None are known in the first tenth of a second, nor the outer ones of many in the next.
+	wantShare(t, "with functions of PHP", named, r.stats.UserSamples, 80)
+	if lacking*8 > named {
+		t.Errorf("%d of %d samples lack some of them", lacking, named)
+	}
+	if cut*4 > atBottom {
+		t.Errorf("%d of %d samples lack some of the 80 frames", cut, atBottom)
+	}
+	for name := range calls {
+		if seen[name] == 0 && name != "thrown" && name != "Shape::__destruct" { // which take little time
+			t.Errorf("%s is in no sample", name)
+		}
+	}
+}
+
+// A process of PHP that is killed has had its names until then, and the program that it executes
+// instead has none.
+func TestRecordPHPEnds(t *testing.T) {
+	const spin = `function spin() { $end = microtime(true) + 1.5; while (microtime(true) < $end) { range(1, 100); } } spin(); `
+	testenv.EachPHP(t, func(t *testing.T, php testenv.PHP) {
+		for name, last := range map[string]string{
+			"exec":   `pcntl_exec("/bin/sh", ["-c", 'i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done']);`,
+			"killed": `posix_kill(getmypid(), 9);`,
+		} {
+			t.Run(name, func(t *testing.T) {
+				extensions := []string{"-d", "extension=posix"}
+				can := php.Command("-r", "exit(function_exists('pcntl_exec') && is_executable('/bin/sh') ? 0 : 1);")
+				if name == "exec" && exec.Command(can[0], can[1:]...).Run() != nil {
+					t.Skip("this PHP executes no shell")
+				}
+				r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, php.Command(append(extensions, "-r", spin+last)...)...)...)
+				var shell, inPHP, named uint64
+				for stack, count := range foldedStacks(t, r.folded) {
+					isNamed := strings.Contains(stack, ";spin_[j]")
+					switch {
+					case !strings.HasPrefix(stack, "sh;"):
+						inPHP += count
+						if isNamed {
+							named += count
+						}
+					case strings.Contains(stack, "_[j]"):
+						t.Errorf("the shell has a function of PHP: %s", stack)
+					default:
+						shell += count
+					}
+				}
+				wantShare(t, "with functions of PHP", named, inPHP, 80)
+				if isExec := name == "exec"; isExec != (shell > 0) {
+					t.Errorf("%d samples of the shell", shell)
+				}
+			})
+		}
+	})
+}
+
 // Functions of JavaScript have their names, too, however they are run: each calls only what it
 // calls in the source, with V8's own functions between them or not.
 func TestRecordJavaScript(t *testing.T) {

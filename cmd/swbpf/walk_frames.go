@@ -64,7 +64,8 @@ type walkFrame struct {
 	file      string
 	line      int
 	inlined   bool
-	bytecode  bool // it has no machine code, and so no offset
+	bytecode  bool // it has no machine code that is told of, and so no offset
+	compiled  bool // it has some
 	stepper   string
 
 	described bool // the debug information has the function
@@ -225,7 +226,7 @@ func (n *namer) nameCodes(dst []walkFrame, wf walkFrame) []walkFrame {
 			wf.offset = wf.frame.PC() - start
 		}
 		for i, l := range lines {
-			wf.function, wf.file, wf.line = codeName(l.CodeFunction, mode), l.File, l.Line
+			wf.function, wf.file, wf.line, wf.compiled = codeName(l.CodeFunction, mode), l.File, l.Line, l.IsCompiled
 			wf.inlined = i < len(lines)-1 || codes.Outer(code) != 0
 			dst = append(dst, wf)
 		}

@@ -358,9 +358,9 @@ func (f *walkFrame) label() string {
 // note tells what is special about a frame.
 func (f *walkFrame) note() string {
 	var notes []string
-	if f.bytecode {
+	if f.bytecode && !f.compiled {
 		notes = append(notes, "interpreted")
-	} else if f.stepper != "" && f.stepper != "debug" {
+	} else if !f.bytecode && f.stepper != "" && f.stepper != "debug" {
 		notes = append(notes, f.stepper)
 	}
 	fl := f.frame.Flags

@@ -1,10 +1,12 @@
 package testenv
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -204,4 +206,61 @@ func (p Program) Script(t testing.TB, source string) string {
 		t.Fatal(err)
 	}
 	return filepath.Join(seen, filepath.Base(source))
+}
+
+// PHP is a PHP of a version that is known.
+type PHP struct {
+	Program
+	Version int // as PHP has it in PHP_VERSION_ID: 80200 is 8.2
+	flags   []string
+}
+
+// Command is PHP with arguments, and with no settings but those that these have.
+func (p PHP) Command(args ...string) []string {
+	return p.Program.Command(append(slices.Clone(p.flags), args...)...)
+}
+
+// EachPHP runs a test with each PHP that there is of a version that is known.
+func EachPHP(t *testing.T, test func(t *testing.T, php PHP)) {
+	t.Helper()
+	programs := Programs("php", "usr/bin/php[78].[0-9]")
+	wantElsewhere(t, programs)
+	seen := map[int]bool{}
+	for _, program := range programs {
+		php := PHP{Program: program}
+		for _, flags := range [][]string{
+			nil, {"-d", "zend_extension=opcache"}, {"-d", "zend_extension=opcache", "-d", "extension=json"},
+		} {
+			php.flags = append([]string{"-n", "-d", "display_errors=stderr"}, flags...)
+			command := php.Command("-r", `echo function_exists("json_encode") && function_exists("opcache_get_status") ? PHP_VERSION_ID : 0;`)
+			out, _ := exec.Command(command[0], command[1:]...).Output()
+			if php.Version, _ = strconv.Atoi(string(out)); php.Version != 0 {
+				break
+			}
+		}
+		if minor := php.Version / 100; minor < 704 || minor > 805 || seen[minor] {
+			continue
+		}
+		seen[php.Version/100] = true
+		t.Run(fmt.Sprintf("%d.%d", php.Version/10000, php.Version/100%100), func(t *testing.T) { test(t, php) })
+	}
+	if len(seen) == 0 {
+		t.Skip("no PHP of a version that is known here")
+	}
+}
+
+// Modes are settings with which PHP interprets, with the passes of opcache and without, and with
+// which it compiles what is run often, and all, from 8.0 on.
+func (p PHP) Modes() map[string][]string {
+	opcache := []string{"-d", "opcache.enable_cli=1", "-d", "opcache.file_update_protection=0", "-d"}
+	modes := map[string][]string{
+		"interpreted": {"-d", "opcache.enable_cli=0"},
+		"optimised":   append(slices.Clone(opcache), "opcache.jit=off"),
+	}
+	if p.Version >= 80000 {
+		compiles := append(opcache, "opcache.jit_buffer_size=32M", "-d")
+		modes["function"] = append(slices.Clone(compiles), "opcache.jit=function")
+		modes["tracing"] = append(slices.Clone(compiles), "opcache.jit=tracing", "-d", "opcache.jit_hot_func=2", "-d", "opcache.jit_hot_loop=2")
+	}
+	return modes
 }

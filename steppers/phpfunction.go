@@ -1,0 +1,325 @@
+package steppers
+
+import (
+	"cmp"
+	"encoding/binary"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// phpFunction is a function of PHP, or one that is written in C, or what a file does itself.
+type phpFunction struct {
+	unwind.CodeFunction
+	serial    uint32 // changes with it
+	isUser    bool
+	isFile    bool // it is what a file does itself
+	isClosure bool
+	ofRequest bool          // it ends with the request
+	seen      int           // how often it was found again after that
+	head      [phpHead]byte // of its zend_function, as it was
+	opcodes   vaddrRange
+	checked   time.Time
+	period    uint64 // in which it was given to addInner
+}
+
+// phpRuntime is the CodeFunction.Runtime of PHP.
+const phpRuntime = "php"
+
+// phpOthers is what stands for functions whose frames were not copied, and phpGone for one that was
+// gone before it was looked at.
+var (
+	phpOthers = phpFunction{CodeFunction: unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: phpRuntime}}
+	phpGone   = phpFunction{CodeFunction: unwind.CodeFunction{Name: "[gone]", SystemName: "[gone]", Runtime: phpRuntime}, serial: 1}
+)
+
+// functionOf returns what is known of the function of a frame, which runs an instruction of it, or
+// one that is not known (0); nil when it is none any more.
+func (vm *phpVM) functionOf(f *phpFrame, opline uint64) *phpFunction {
+	if f.function == phpNotCopied {
+		return &phpOthers
+	}
+	now, fn := vm.now, vm.known[f.function]
+	if fn == nil || now.Sub(fn.checked) >= phpCheckInterval || !fn.has(opline) {
+		// A closure has a function of its own, which ends with it. Its instructions remain. But
+		// the register may have an instruction of a function that has just returned to this one.
+		if is := vm.innerAt(opline); is != nil && is.has(f.opline) {
+			return is
+		}
+		runs := vm.running[opline]
+		if runs != nil && !runs.has(f.opline) {
+			runs = nil
+		}
+		if runs != nil && now.Sub(runs.checked) < phpCheckInterval && vm.stays(runs) {
+			return runs
+		}
+		fn = vm.look(f.function, fn, now)
+		// While an exception is thrown, and before the function of __call is found, instructions
+		// of the interpreter's own run.
+		if fn == nil || !fn.has(opline) && opline-vm.globals.start >= vm.globals.end-vm.globals.start {
+			if runs != nil && now.Sub(runs.checked) < phpRunningInterval && vm.stays(runs) {
+				return runs
+			}
+			return nil
+		}
+	}
+	if vm.stays(fn) || !vm.isSampled && vm.runsStill(f) {
+		return fn
+	}
+	return nil
+}
+
+// has reports whether an instruction may be of the function.
+func (fn *phpFunction) has(opline uint64) bool {
+	return !fn.isUser || opline == 0 || opline-fn.opcodes.start < fn.opcodes.end-fn.opcodes.start
+}
+
+// look reads the function at an address, where there was a known one; nil is none.
+func (vm *phpVM) look(at uint64, known *phpFunction, now time.Time) *phpFunction {
+	head := &vm.head
+	if vm.looks--; vm.looks < 0 || at%8 != 0 || !vm.readNow(at, head[:]) {
+		return known
+	}
+	if known != nil && samePHP(vm.fields, &known.head, head) && (vm.once || !known.ofRequest) {
+		known.checked = now
+		vm.addInner(known)
+		return known
+	}
+	fn := vm.readFunction(head)
+	switch {
+	case fn == nil:
+	case known == nil || known.isClosure || !known.ofRequest:
+	case known.Name == fn.Name && known.File == fn.File && known.opcodes == fn.opcodes:
+		known.checked = now
+		known.seen++
+		return known
+	default:
+		vm.changes = true
+	}
+	if len(vm.known) >= maxPHPFunctions {
+		clear(vm.known)
+	}
+	if fn != nil {
+		fn.checked = now
+		vm.addInner(fn)
+	}
+	vm.known[at] = fn
+	return fn
+}
+
+// stays reports whether a function is what it was when it ran: it lives as long as the process, or
+// is in the same place for all requests.
+func (vm *phpVM) stays(fn *phpFunction) bool {
+	const often = 3
+	return vm.once || !fn.ofRequest || !vm.changes && fn.seen >= often
+}
+
+// runsStill reports whether a frame is still what it was, and so its function.
+func (vm *phpVM) runsStill(f *phpFrame) bool {
+	b, le := &vm.frameBuf, binary.LittleEndian
+	return vm.readNow(f.at, b[:]) && le.Uint64(b[phpFunc:]) == f.function && le.Uint64(b[phpPrevious:]) == f.previous
+}
+
+// isOnce reports whether the process runs a script and ends: functions stay until then.
+func (vm *phpVM) isOnce() bool {
+	at, _ := vm.wordNow(vm.sapi)
+	var name [4]byte
+	return at != 0 && vm.readNow(at, name[:]) && string(name[:]) == "cli\x00"
+}
+
+// ofRequest reports whether memory is of the heap that ends with a request: at the beginning of
+// each of its pieces is where it is described, which is in the first of them.
+func (vm *phpVM) ofRequest(at uint64) bool {
+	const piece, heap = 2 << 20, 64
+	described, _ := vm.wordNow(at &^ (piece - 1))
+	first := described &^ (piece - 1)
+	is, _ := vm.wordNow(first)
+	return described != 0 && described == is && described-first == heap
+}
+
+// addInner notes functions that are found by their instructions, which stay when they end: the
+// closures of one that is known to, and what a file does itself.
+func (vm *phpVM) addInner(fn *phpFunction) {
+	f, le := vm.fields, binary.LittleEndian
+	if fn.period == vm.period {
+		return
+	}
+	fn.period = vm.period
+	if fn.isUser && fn.isFile && !fn.ofRequest && len(vm.inner) < maxPHPInner {
+		if i, known := slices.BinarySearchFunc(vm.inner, fn.opcodes.start, byOpcodes); !known {
+			vm.inner = slices.Insert(vm.inner, i, fn)
+		}
+	}
+	if f.closures == 0 || !fn.isUser || fn.head[phpType] == phpEval || fn.ofRequest && (!vm.once || fn.isClosure || fn.isFile) {
+		return
+	}
+	n := min(le.Uint32(fn.head[f.closureCount:]), maxPHPClosures)
+	list := make([]byte, 8*n)
+	if n == 0 || !vm.readNow(le.Uint64(fn.head[f.closures:]), list) {
+		return
+	}
+	for ; len(list) > 0 && len(vm.inner) < maxPHPInner; list = list[8:] {
+		at := le.Uint64(list)
+		var head [phpHead]byte
+		if at%8 != 0 || !vm.readNow(at, head[:]) {
+			continue
+		}
+		if le.Uint64(head[phpScope:]) == 0 { // it is given the class of what makes it, if not another
+			copy(head[phpScope:phpScope+8], fn.head[phpScope:])
+		}
+		inner := vm.readFunction(&head)
+		if inner == nil || !inner.isUser || inner.ofRequest != fn.ofRequest {
+			continue
+		}
+		i, known := slices.BinarySearchFunc(vm.inner, inner.opcodes.start, byOpcodes)
+		if known {
+			continue
+		}
+		vm.inner = slices.Insert(vm.inner, i, inner)
+		inner.isClosure = false // what it has itself stays as well
+		vm.addInner(inner)
+	}
+}
+
+func byOpcodes(fn *phpFunction, at uint64) int { return cmp.Compare(fn.opcodes.start, at) }
+
+// innerAt returns the closure that an instruction is of, nil when it is not known.
+func (vm *phpVM) innerAt(opline uint64) *phpFunction {
+	i, is := slices.BinarySearchFunc(vm.inner, opline, byOpcodes)
+	if !is {
+		i--
+	}
+	if opline == 0 || i < 0 || !vm.inner[i].has(opline) {
+		return nil
+	}
+	return vm.inner[i]
+}
+
+// samePHP reports whether a function is what it was.
+func samePHP(f *phpFields, a, b *[phpHead]byte) bool {
+	same := func(at uint64) bool { return [8]byte(a[at:]) == [8]byte(b[at:]) }
+	if a[phpType] != b[phpType] || !same(phpName) || !same(phpScope) {
+		return false
+	}
+	return a[phpType] == phpInternal || same(f.opcodes) && same(f.fileName) && [4]byte(a[f.last:]) == [4]byte(b[f.last:])
+}
+
+// readFunction reads a function, nil when it is none.
+func (vm *phpVM) readFunction(head *[phpHead]byte) *phpFunction {
+	f, le := vm.fields, binary.LittleEndian
+	fn := &phpFunction{head: *head}
+	name := ""
+	if at := le.Uint64(head[phpName:]); at != 0 {
+		if name = vm.text(at); name == "" {
+			return nil
+		}
+	}
+	switch head[phpType] {
+	case phpInternal:
+		if name == "" {
+			return nil
+		}
+	case phpUser, phpEval:
+		fn.isUser = true
+		start, n := le.Uint64(head[f.opcodes:]), uint64(le.Uint32(head[f.last:]))
+		if start == 0 || start%8 != 0 || n == 0 || n > maxPHPOps {
+			return nil
+		}
+		fn.opcodes = vaddrRange{start, start + n*phpOpSize}
+		fn.ofRequest, fn.isFile, fn.isClosure = vm.ofRequest(start), name == "", strings.HasPrefix(name, "{closure")
+		if fn.File = vm.text(le.Uint64(head[f.fileName:])); fn.File == "" {
+			return nil
+		}
+		fn.StartLine = int(int32(le.Uint32(head[f.firstLine:])))
+	default:
+		return nil
+	}
+	if class := le.Uint64(head[phpScope:]); class != 0 && name != "" {
+		at, ok := vm.wordNow(class + phpClassName)
+		of := ""
+		if ok {
+			of = vm.text(at)
+		}
+		if of == "" {
+			return nil
+		}
+		name = of + "::" + name
+	}
+	if name == "" {
+		name = phpFileName(fn.File)
+	}
+	vm.serial = max(vm.serial, phpGone.serial) + 1
+	fn.serial, fn.Name, fn.SystemName, fn.Runtime = vm.serial, name, name, phpRuntime
+	return fn
+}
+
+// phpFileName is the name of what a file does itself, or the text that is given to eval in one.
+func phpFileName(file string) string {
+	if at, is := strings.CutSuffix(file, " : eval()'d code"); is {
+		return "<eval " + path.Base(at) + ">"
+	}
+	return "<file " + path.Base(file) + ">"
+}
+
+// text reads a zend_string, up to a byte that is 0, as names of classes without a name have one;
+// "" when it is none that is as usual.
+func (vm *phpVM) text(at uint64) string {
+	var head [phpStringData]byte
+	if at == 0 || at%8 != 0 || !vm.readNow(at, head[:]) {
+		return ""
+	}
+	n := binary.LittleEndian.Uint64(head[phpStringSize:])
+	if n == 0 || n > maxPHPName {
+		return ""
+	}
+	b := make([]byte, n)
+	if !vm.readNow(at+phpStringData, b) {
+		return ""
+	}
+	text, _, _ := strings.Cut(validText(b), "\x00")
+	if !isPrintable(text) {
+		return ""
+	}
+	return text
+}
+
+// number returns the number of a function at an instruction, which is called by that of another
+// number in the same frame; 0 when there is no room.
+func (vm *phpVM) number(codes *unwind.Codes, fn *phpFunction, opline uint64, outer uint32, isCompiled bool) uint32 {
+	if opline-fn.opcodes.start >= fn.opcodes.end-fn.opcodes.start {
+		opline = 0
+	}
+	key := phpCode{fn.serial, isCompiled, outer, opline}
+	n, ok := vm.codes[key]
+	if !ok && len(vm.codes) < maxPHPCodes {
+		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: &fn.CodeFunction, Line: vm.line(opline), IsCompiled: isCompiled}}, outer)
+		vm.codes[key] = n
+		if opline != 0 {
+			vm.running[opline] = fn
+		}
+	}
+	return n
+}
+
+// recentOf returns what is known of a frame that runs an instruction and is called by what has another
+// number: without a function where it was not met lately.
+func (vm *phpVM) recentOf(f *phpFrame, opline uint64, outer uint32, isCompiled bool) *phpRecent {
+	h := (f.function ^ opline<<7 ^ uint64(outer)<<32) * 0x9e3779b97f4a7c15
+	r := &vm.recent[h>>(64-phpRecentBits)]
+	if r.function != f.function || r.opline != opline || r.saved != f.opline || r.outer != outer || r.isCompiled != isCompiled {
+		*r = phpRecent{function: f.function, opline: opline, saved: f.opline, outer: outer, isCompiled: isCompiled}
+	}
+	return r
+}
+
+// line returns the line of an instruction, 0 when it is not known.
+func (vm *phpVM) line(opline uint64) int {
+	var b [4]byte
+	if opline == 0 || opline%8 != 0 || !vm.readNow(opline+phpOpLine, b[:]) {
+		return 0
+	}
+	return int(max(0, int32(binary.LittleEndian.Uint32(b[:]))))
+}
