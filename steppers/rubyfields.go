@@ -51,8 +51,8 @@ const (
 	rubyBodyBytes                                                       = 184
 	rubyParent, rubyLocal                                               = 48, 56 // behind lines
 
-	rubyDefinition, rubyCalled, rubyOwnedBy, rubyEntryBytes = 16, 24, 32, 40 // of an rb_method_entry_t
-	rubyDefinedBy, rubyOriginal, rubyDefinitionBytes        = 8, 32, 40      // of an rb_method_definition_t
+	rubyDefinition, rubyOwnedBy, rubyEntryBytes      = 16, 32, 40 // of an rb_method_entry_t
+	rubyDefinedBy, rubyOriginal, rubyDefinitionBytes = 8, 32, 40  // of an rb_method_definition_t
 
 	rubyAttached, rubyPermanent, rubyClassPath, rubyClassBytes = 128, 144, 152, 160 // of an RClass, of 3.4
 
