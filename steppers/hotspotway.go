@@ -103,6 +103,7 @@ func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.F
 // where the way is known.
 func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *hotspotWay, s *pathState) bool {
 	a, p := w.Arch(), &h.paths
+	isMethod := b.fixed && b.frame >= 16 && b.complete >= 0 // its calls have the whole frame
 	var in isa.Inst
 	for p.left > 0 && p.seen.add(s.pc) {
 		p.left--
@@ -116,7 +117,7 @@ func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, 
 			fp := s.regs[a.FP]
 			saved := fp == pathValue{sp.base, true, sp.off - 8}
 			return (saved || fp == pathValue{base: pathFP}) && h.found(w, f, way, sp.plus(8), saved)
-		case isCall && b.complete >= 0 && h.found(w, f, way, sp.plus(int64(b.frame)), true):
+		case isCall && isMethod && h.found(w, f, way, sp.plus(int64(b.frame)), true):
 			return true
 		case in.Ends() && in.Flow != isa.Jump:
 			return false
@@ -133,7 +134,7 @@ func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, 
 			way.at, way.held = sp.off, true
 			s.regs[a.SP] = held
 		}
-		if b.complete >= 0 && sp.base == pathSP && s.regs[a.SP] == held {
+		if isMethod && sp.base == pathSP && s.regs[a.SP] == held {
 			return h.found(w, f, way, held.plus(int64(b.frame)), true)
 		}
 		s.pc += uint64(in.Len)
