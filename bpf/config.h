@@ -168,6 +168,8 @@ struct frames {
 	u64 frame;     /* the one under way */
 	u64 low, high; /* what is copied of their stack */
 	u32 bytes, previous; /* see struct thread_frames */
+	u32 entry, last, entries;
+	u32 room; /* bytes that entries elsewhere may still take */
 };
 
 /*

@@ -265,7 +265,12 @@ struct thread_frames {
 	u8 has_values; /* whether values of frames are in another stack, which grows upward */
 	u16 values, values_end; /* where in what current leads to is a word with where that begins, and in
 				   the frame that runs one with where it ends */
+	u16 before;  /* bytes before the word at current that are copied as well, */
 	u32 bytes;   /* of a frame that is not in that stack, which are copied; 0: none are */
+	u16 entry;   /* bytes of an entry, where each frame has a stack of them, which begins as low tells; or 0 */
+	u16 last;    /* where in a frame the number of the last is, which one that has ended follows */
+	u16 after;   /* and bytes behind that word */
+	u8 unused[2];
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

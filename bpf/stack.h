@@ -435,6 +435,35 @@ GLOBAL int add_parts(u32 cpu)
 	return n;
 }
 
+/* Where the entries end that a frame at an address has from another one on. */
+INLINE u64 end_of_entries(u64 frame, u64 entries, u32 entry, u32 last)
+{
+	s32 n;
+
+	if (bpf_probe_read_user(&n, sizeof(n), (void *)(frame + last)) || n < -1 || n > 1 << 20)
+		return 0;
+	return entries + (u64)(n + 2) * entry;
+}
+
+/* Adds the entries of a frame, unless they are in the stack that is copied, or those that
+ * are last of which there is room for. */
+GLOBAL int add_entries(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct frames *f = r ? &r->frames : NULL;
+	u64 from;
+
+	if (!f || bpf_probe_read_user(&from, sizeof(u64), (void *)(f->frame + f->entries)))
+		return 0;
+	u64 end = end_of_entries(f->frame, from, f->entry, f->last);
+	if (end <= from || !f->room || end - f->low <= f->high - f->low)
+		return 0;
+	if (end - from > f->room)
+		from = end - f->room;
+	f->room -= end - from;
+	return add_bytes(cpu, from, end - from);
+}
+
 /*
  * Follows the frames of a runtime: adds the one under way, if it is in no stack that is
  * copied, and goes on to the one before. Returns whether there is one.
@@ -445,11 +474,13 @@ GLOBAL int add_frame(u32 cpu)
 	struct frames *f = r ? &r->frames : NULL;
 	struct sample_header *h = r ? in_record(r, 0) : NULL;
 
-	if (!h || r->regions >= MAX_FRAME_REGIONS)
+	if (!h || r->regions >= MAX_FRAME_REGIONS - (f->entry != 0))
 		return 0;
 	u64 frame = f->frame;
 	if (frame - f->low >= f->high - f->low && frame - stack_pointer(&h->regs) >= h->live)
 		add_bytes(cpu, frame, f->bytes);
+	if (f->entry)
+		add_entries(cpu);
 	return !bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(frame + f->previous)) && f->frame;
 }
 
@@ -465,8 +496,12 @@ GLOBAL int find_frame_stack(u32 cpu)
 		return 0;
 	struct frames *f = &r->frames;
 	u64 at = t->bounds ? t->bounds : f->frame, words = 0;
-	if (bpf_probe_read_user(&f->low, sizeof(u64), (void *)(at + t->low)) ||
-	    bpf_probe_read_user(&f->high, sizeof(u64), (void *)(at + t->high)) ||
+	f->low = f->high = 0;
+	if (bpf_probe_read_user(&f->low, sizeof(u64), (void *)(at + t->low)))
+		return 0;
+	if (t->entry)
+		f->high = end_of_entries(at, f->low, t->entry, t->last);
+	else if (bpf_probe_read_user(&f->high, sizeof(u64), (void *)(at + t->high)) ||
 	    (t->is_counted && bpf_probe_read_user(&words, sizeof(u64), (void *)(at + t->high + sizeof(u64)))))
 		return 0;
 	f->high += words * sizeof(u64);
@@ -514,7 +549,7 @@ GLOBAL int add_frames(u32 cpu)
 		return 0;
 	struct frames *f = &r->frames;
 	h->frames = r->regions;
-	add_bytes(cpu, t->current, sizeof(u64));
+	add_bytes(cpu, t->current - t->before, t->before + sizeof(u64) + t->after);
 	if (bpf_probe_read_user(&f->frame, sizeof(u64), (void *)t->current))
 		f->frame = 0;
 	if (f->frame && t->head)
@@ -523,6 +558,10 @@ GLOBAL int add_frames(u32 cpu)
 		copy_at_once(cpu);
 	f->bytes = t->bytes;
 	f->previous = t->previous;
+	f->entry = t->entry;
+	f->entries = t->low;
+	f->last = t->last;
+	f->room = CHUNK;
 	if (f->bytes && f->frame && !t->is_frame && bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(f->frame + t->first)))
 		f->frame = 0;
 	for (u64 i = 0; f->bytes && f->frame && i < MAX_FRAMES && add_frame(cpu); i++)

@@ -77,8 +77,12 @@ type ProbesThreadFrames struct {
 	HasValues uint8
 	Values    uint16
 	ValuesEnd uint16
-	_         [2]byte
+	Before    uint16
 	Bytes     uint32
+	Entry     uint16
+	Last      uint16
+	After     uint16
+	Unused    [2]uint8
 }
 
 type ProbesThreadTimes struct {

@@ -124,6 +124,10 @@ type SamplerCpuRing struct {
 		High     uint64
 		Bytes    uint32
 		Previous uint32
+		Entry    uint32
+		Last     uint32
+		Entries  uint32
+		Room     uint32
 	}
 }
 
@@ -362,8 +366,12 @@ type SamplerThreadFrames struct {
 	HasValues uint8
 	Values    uint16
 	ValuesEnd uint16
-	_         [2]byte
+	Before    uint16
 	Bytes     uint32
+	Entry     uint16
+	Last      uint16
+	After     uint16
+	Unused    [2]uint8
 }
 
 type SamplerThreadTimes struct {

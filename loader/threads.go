@@ -177,6 +177,11 @@ type ThreadFrames struct {
 	Bytes, Head     int
 	IsFrame         bool
 	First, Previous int
+
+	// Entry is not 0 where the frame that runs, and each before it, has a stack of entries of so many
+	// bytes, which begins at the word at Low; at Last is the number of the last entry, of 32 bits. One
+	// more is copied. Before and After are the bytes around the word at Current that are copied with it.
+	Entry, Last, Before, After int
 }
 
 // SetThreadFrames tells where a runtime keeps the frames of a thread. Samples of the thread have
@@ -202,6 +207,7 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 		Current: f.Current, Bounds: f.Bounds, Low: uint16(f.Low), High: uint16(f.High), Head: uint16(f.Head), Bytes: uint32(f.Bytes),
 		First: uint16(f.First), Previous: uint16(f.Previous), IsFrame: bit(f.IsFrame), IsCounted: bit(f.IsCounted), IsDown: bit(f.IsDown),
 		HasValues: bit(f.HasValues), Values: uint16(f.Values), ValuesEnd: uint16(f.ValuesEnd),
+		Entry: uint16(f.Entry), Last: uint16(f.Last), Before: uint16(f.Before), After: uint16(f.After),
 	}
 	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
 		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)

@@ -64,4 +64,6 @@ type ThreadFrames struct {
 	Bytes, Head       int
 	IsFrame           bool
 	First, Previous   int
+	Entry, Last       int
+	Before, After     int
 }
