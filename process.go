@@ -198,7 +198,10 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 // collector picks what walks of a process need beside its stacks.
 func collector(pid int, space *procstate.AddressSpace) procstate.Collector {
 	var collectors []procstate.Collector
-	for _, c := range []procstate.Collector{procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space), steppers.PHPCollector(space)} {
+	for _, c := range []procstate.Collector{
+		procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space),
+		steppers.PHPCollector(space), steppers.PerlCollector(space),
+	} {
 		if c != nil {
 			collectors = append(collectors, c)
 		}

@@ -14,8 +14,10 @@ import "github.com/swbpf/swbpf/unwind"
 //	            the kernel's frame
 //	Go          its table beats .debug_frame, see Go
 //	Python      what functions its interpreter runs; walks through nothing
-//	PHP         the same for PHP
-//	V8          the same for JavaScript
+//	Ruby        the same for Ruby,
+//	PHP         for PHP,
+//	Perl        for Perl
+//	V8          and for JavaScript
 //	Debug       CFI
 //	JIT         CFI of code made at run time, which the process tells of
 //	HotSpot     compiled Java, by what its virtual machine has noted
@@ -33,5 +35,5 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 }
 
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewRuby(tables), NewPHP(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}}), analysis, NewBadCall())
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}}), analysis, NewBadCall())
 }

@@ -8,7 +8,8 @@
 //   - [Go]: Go code, and the switches of stacks that its runtime makes;
 //   - [Python]: which functions CPython runs in its frames, which the others find;
 //   - [PHP]: the same for PHP, in its interpreter's frames and in compiled code;
-//   - [V8]: the same for JavaScript in Node;
+//   - [Perl]: the same for Perl, in the frames of its loop;
+//   - [V8]: and for JavaScript in Node;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the
 //     process has registered with debuggers, or with libgcc;

@@ -13,7 +13,7 @@ type vmMemory struct {
 	captured procstate.CapturedMemory // nil where mem is all there is
 	live     procstate.LiveMemory     // nil where mem is live
 
-	small [8]byte
+	buf [8]byte // for a word
 }
 
 func vmMemoryOf(w *unwind.Walker) vmMemory {
@@ -42,15 +42,19 @@ func (m *vmMemory) readNow(addr uint64, buf []byte) bool {
 }
 
 func (m *vmMemory) word(addr uint64) (uint64, bool) {
-	clear(m.small[:])
-	ok := m.read(addr, m.small[:])
-	return binary.LittleEndian.Uint64(m.small[:]), ok
+	ok := m.read(addr, m.buf[:])
+	if !ok {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(m.buf[:]), true
 }
 
 func (m *vmMemory) wordNow(addr uint64) (uint64, bool) {
-	clear(m.small[:])
-	ok := m.readNow(addr, m.small[:])
-	return binary.LittleEndian.Uint64(m.small[:]), ok
+	ok := m.readNow(addr, m.buf[:])
+	if !ok {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(m.buf[:]), true
 }
 
 // ThreadFrames is where an interpreter keeps the frames of a thread: see loader.ThreadFrames.

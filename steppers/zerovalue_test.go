@@ -37,6 +37,7 @@ func TestZeroValues(t *testing.T) {
 		{&Python{}, NewPython(nil)},
 		{&Ruby{}, NewRuby(nil)},
 		{&PHP{}, NewPHP(nil)},
+		{&Perl{}, NewPerl(nil)},
 		{&FrameFunc{}, NewFrameFunc(nil)},
 		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},
 		{&Analysis{}, NewAnalysis()},

@@ -492,6 +492,77 @@ func TestRecordPHPEnds(t *testing.T) {
 	})
 }
 
+// Subroutines of Perl have their names, too: each calls only what it calls in the source, with
+// functions of C between them or not.
+func TestRecordPerl(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("Perl is known on amd64 alone")
+	}
+	testenv.EachPerl(t, testRecordPerl)
+}
+
+func testRecordPerl(t *testing.T, perl testenv.Program) {
+	calls := map[string][]string{
+		"<file busy.pl>": {"plain", "sorted", "added", "compared", "found", "closures", "texts", "caught", "recursion"},
+		"plain":          {"work"}, "sorted": {"work"}, "added": {"Number::plus", "Number::new"}, "Number::plus": {"work", "Number::new"},
+		"compared": {"Number::compare", "Number::new"}, "Number::compare": {"work"}, "found": {"__ANON__"}, "__ANON__": {"work"},
+		"closures": {"__ANON__"}, "texts": {"<eval>", "BEGIN"}, "<eval>": {"work"}, "caught": {"fails", "Guard::DESTROY"},
+		"fails": {"Guard::new", "work", "Guard::DESTROY"}, "Guard::DESTROY": {"work"}, "recursion": {"recursion", "work"}, "work": nil,
+	}
+	command := perl.Command(perl.Script(t, "testdata/targets/busy.pl"), "3")
+	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
+	if r.exit != 0 {
+		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
+	var named, whole, unread uint64
+	wrong := 0
+	seen := map[string]uint64{}
+	for stack, count := range foldedStacks(t, r.folded) {
+		caller := ""
+		isWhole := !strings.Contains(stack, "[not copied]")
+		if strings.Contains(stack, ";perl_parse;") {
+			continue // modules, which call otherwise
+		}
+		for f := range strings.SplitSeq(stack, ";") {
+			callee, is := strings.CutSuffix(f, "_[j]")
+			callee = strings.TrimPrefix(callee, "main::")
+			switch {
+			case !is:
+				continue
+			case callee == "[not copied]" || callee == "[not read]":
+				caller = ""
+				if callee == "[not read]" {
+					unread += count
+				}
+				continue
+			case caller == "" && callee == "<file busy.pl>" && isWhole:
+				whole += count
+			case caller != "" && !slices.Contains(calls[caller], callee):
+				if wrong++; wrong <= 5 {
+					t.Errorf("%s calls %s: %s", caller, callee, stack)
+				}
+			}
+			caller = callee
+			seen[callee] += count
+		}
+		if caller != "" {
+			named += count
+		}
+	}
+	// None are known in the first tenth of a second, nor what an exception leaves.
+	wantShare(t, "with subroutines of Perl", named, r.stats.UserSamples, 85)
+	wantShare(t, "with all of them", whole, named, 85)
+	if unread*100 > named {
+		t.Errorf("nothing was read of some in %d of %d samples", unread, named)
+	}
+	for name := range calls {
+		if seen[name] == 0 && name != "Guard::new" && name != "Number::new" {
+			t.Errorf("%s is in no sample", name)
+		}
+	}
+}
+
 // Functions of JavaScript have their names, too, however they are run: each calls only what it
 // calls in the source, with V8's own functions between them or not.
 func TestRecordJavaScript(t *testing.T) {

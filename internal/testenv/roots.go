@@ -167,6 +167,25 @@ func EachRuby(t *testing.T, test func(t *testing.T, ruby Program, flags ...strin
 	}
 }
 
+// EachPerl runs a test with each Perl that there is.
+func EachPerl(t *testing.T, test func(t *testing.T, perl Program)) {
+	t.Helper()
+	programs := Programs("perl", "usr/bin/perl")
+	wantElsewhere(t, programs)
+	for _, perl := range programs {
+		command := perl.Command("-e", `print substr $^V, 1`)
+		out, err := exec.Command(command[0], command[1:]...).Output()
+		if err != nil {
+			t.Errorf("%s: %v", perl.Path, err)
+			continue
+		}
+		t.Run(filepath.Join(string(out), perl.Name()), func(t *testing.T) { test(t, perl) })
+	}
+	if len(programs) == 0 {
+		t.Skip("no Perl here")
+	}
+}
+
 // EachNode runs a test with each Node that there is: this machine's, and those that SWBPF_NODES
 // lists, as PATH does directories.
 func EachNode(t *testing.T, test func(t *testing.T, node string)) {

@@ -1,0 +1,294 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// perlMemory is a process with an interpreter of a version, whose contexts can be pushed.
+type perlMemory struct {
+	b    []byte
+	vm   *perlVM
+	base uint64
+	snap *procstate.Snapshot
+	end  int // of what is in use
+	si   int // the innermost PERL_SI
+	last int // its last context
+}
+
+const (
+	perlHeadAt = 0x1000 // offsets in the memory of the PerlInterpreter,
+	perlHeapAt = 0x3000 // and of all else
+	perlSize   = 0x10000
+)
+
+func newPerlMemory(version uint8) *perlMemory {
+	const base = 0x7f0000000000
+	m := &perlMemory{b: make([]byte, perlSize), base: base, end: perlHeapAt}
+	m.snap = procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	m.snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: base, Data: m.b}})
+	f := perlVersions[version]
+	m.vm = &perlVM{
+		perlImage: &perlImage{fields: f, isThreaded: true}, vmMemory: vmMemory{mem: m.snap, captured: m.snap},
+		serial: 1, known: map[uint64]*perlFunction{}, files: map[perlFile]*perlFunction{}, cops: map[uint64]*perlCop{},
+		kinds: map[uint64]perlOpKind{}, roots: map[uint64]perlRoot{}, byRoot: map[uint64]*perlFunction{}, codes: map[perlCode]uint32{}, asked: map[int]time.Time{},
+	}
+	m.vm.head = perlHead{current: base + perlHeadAt + f.current, compiling: base + perlHeadAt + f.compiling}
+	m.push(siMain)
+	return m
+}
+
+func (m *perlMemory) put(at int, v uint64)  { binary.LittleEndian.PutUint64(m.b[at:], v) }
+func (m *perlMemory) half(at int, v uint32) { binary.LittleEndian.PutUint32(m.b[at:], v) }
+
+func (m *perlMemory) alloc(n int) (at int) {
+	at, m.end = m.end, m.end+(n+7)&^7
+	return at
+}
+
+// push begins a PERL_SI.
+func (m *perlMemory) push(kind uint32) {
+	f, before := m.vm.fields, uint64(0)
+	if m.si != 0 {
+		before = m.base + uint64(m.si)
+	}
+	m.si, m.last = m.alloc(56), -1
+	m.put(m.si+siContexts, m.base+uint64(m.alloc(8*int(f.contextBytes))))
+	m.put(m.si+siPrevious, before)
+	m.half(m.si+siLast, ^uint32(0))
+	m.half(m.si+int(f.siType), kind)
+	m.put(perlHeadAt+int(f.current), m.base+uint64(m.si))
+}
+
+// context begins a context of a subroutine, or where that is 0 of a block or eval.
+func (m *perlMemory) context(flags byte, sub, cop, next int) {
+	m.last++
+	at := int(binary.LittleEndian.Uint64(m.b[m.si+siContexts:])-m.base) + m.last*int(m.vm.fields.contextBytes)
+	m.half(m.si+siLast, uint32(m.last))
+	m.b[at+cxType] = flags
+	m.put(at+cxCop, m.base+uint64(cop))
+	m.put(at+cxReturn, uint64(next))
+	if sub != 0 {
+		m.put(at+int(m.vm.fields.sub), m.base+uint64(sub))
+	}
+}
+
+// text puts a text that ends with a zero, and one that says that the text is UTF-8.
+func (m *perlMemory) text(s string) uint64 {
+	at := m.alloc(len(s) + 2)
+	copy(m.b[at:], s)
+	m.b[at+len(s)+1] = 1
+	return m.base + uint64(at)
+}
+
+func (m *perlMemory) hek(s string) uint64 {
+	at := m.alloc(8)
+	m.half(at+hekLength, uint32(len(s)))
+	m.text(s)
+	return m.base + uint64(at)
+}
+
+// sub makes a subroutine of a package, whose first statement is in a line, and that statement.
+func (m *perlMemory) sub(pkg, name string, line uint32) (sub, cop int) {
+	f := m.vm.fields
+	sv := func(kind uint32, body int) (at int) {
+		at = m.alloc(svBytes)
+		m.put(at+svBody, m.base+uint64(body))
+		m.half(at+svFlags, kind)
+		return at
+	}
+	const perlArray = 8
+	hv := m.alloc(hvBytes + 40)
+	stash := sv(kindHV|svHasAux, hv)
+	aux := hv + hvBytes
+	if !f.nameInBody {
+		aux = m.alloc(48) + perlArray
+		m.put(stash+svAny, m.base+uint64(aux-perlArray)) // one entry
+	}
+	m.put(aux, m.hek(pkg))
+	gv := m.alloc(gvBytes)
+	m.put(gv+gvName, m.hek(name))
+	m.put(gv+gvStash, m.base+uint64(stash))
+	root := m.alloc(48)
+	m.half(root+opType, f.leaveSub)
+	cop = m.cop(line, "file.pl")
+	m.put(cop+opSibling, m.base+uint64(root))
+	body := m.alloc(cvBytes)
+	m.put(body+cvRoot, m.base+uint64(root))
+	m.put(body+cvStart, m.base+uint64(cop))
+	m.put(body+cvName, m.base+uint64(sv(kindGV, gv)))
+	m.put(body+cvFile, m.text("file.pl"))
+	return sv(kindCV, body), cop
+}
+
+func (m *perlMemory) cop(line uint32, file string) (at int) {
+	at = m.alloc(copBytes + 32)
+	m.half(at+opType, m.vm.fields.nextState)
+	m.half(at+copLine, line)
+	m.put(at+copFile, m.text(file))
+	return at
+}
+
+// loops returns what loops run that were called by so, innermost first; "lost" where that is
+// not known. Those that go on for others are negative.
+func (m *perlMemory) loops(op, cop int, kinds ...int) (all [][]string) {
+	f, vm := m.vm.fields, m.vm
+	m.put(perlHeadAt+perlOp, m.base+uint64(op))
+	m.put(perlHeadAt+int(f.curcop), m.base+uint64(cop))
+	w := unwind.NewWalker(m.snap, unwind.NewGroup(), nil)
+	vm.codes = map[perlCode]uint32{}
+	vm.begin(1)
+	vm.lost = !vm.readHead() || !vm.readRuns(false) || !vm.isSettled(false)
+	for _, kind := range kinds {
+		if vm.lost {
+			all = append(all, []string{"lost"})
+			continue
+		}
+		first, end := vm.take(perlKind(max(kind, -kind)), kind < 0)
+		var names []string
+		for code := vm.number(w.Codes(), vm.subs[first:end]); code != 0; code = w.Codes().Outer(code) {
+			for _, l := range w.Codes().Lines(code) {
+				names = append(names, l.Name)
+				if l.Line != 0 && l.StartLine != 0 && l.Line != l.StartLine {
+					names = append(names, "in another line")
+				}
+			}
+		}
+		all = append(all, names)
+	}
+	return all
+}
+
+// Each loop has the subroutines that it runs, of all versions.
+func TestPerlRuns(t *testing.T) {
+	const next = 8 // there is an op to go on with
+	for version := range perlVersions {
+		m := newPerlMemory(version)
+		op := m.alloc(48)
+		start := m.cop(1, "dir/main.pl")
+		outer, inOuter := m.sub("main", "outer", 10)
+		callee, inCallee := m.sub("Some::Package", "callee", 20)
+		block, inBlock := m.sub("main", "__ANON__", 30)
+		compare, inCompare := m.sub("main", "compare", 40)
+		check := func(what string, got [][]string, want ...[]string) {
+			t.Helper()
+			if !slices.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("5.%d, %s: %q, want %q", version, what, got, want)
+			}
+		}
+		main, lost := []string{"main::outer", "<file main.pl>"}, []string{"lost"}
+		m.context(cxBlock, 0, 0, next)
+		m.context(cxSub, outer, start, next)
+		check("alone", m.loops(op, inOuter, int(perlMain)), main)
+		check("goes on", m.loops(op, inOuter, -int(perlMain), int(perlMain)), main, nil)
+		check("by another function", m.loops(op, inOuter, int(perlCalled)), nil)
+
+		m.context(cxSub, callee, inOuter, 0)
+		called := []string{"Some::Package::callee"}
+		check("called", m.loops(op, inCallee, int(perlCalled), int(perlMain)), called, main)
+		check("begun", m.loops(op, inOuter, int(perlMain)), lost)
+		leave := m.alloc(48)
+		m.half(leave+opType, m.vm.fields.ret)
+		check("returns", m.loops(leave, inCallee, int(perlCalled), int(perlMain)), called, main)
+		m.half(m.si+siLast, 1)
+		check("has returned", m.loops(leave, inOuter, int(perlCalled), int(perlMain)), lost, lost)
+		m.half(m.si+siLast, 2)
+
+		m.push(10)
+		m.context(cxSub|cxMulti, block, inCallee, 0)
+		check("again and again", m.loops(op, inBlock, int(perlOther), int(perlCalled), int(perlMain)), []string{"main::__ANON__"}, called, main)
+		check("between", m.loops(op, inBlock, int(perlCalled), int(perlMain)), called, main)
+
+		m.push(siSort)
+		m.context(cxNull, 0, inBlock, 0)
+		m.context(cxSub, compare, inBlock, 0)
+		check("last op of a block", m.loops(op, inCompare, int(perlOther), int(perlOther), int(perlCalled), int(perlMain)),
+			[]string{"main::compare"}, []string{"main::__ANON__"}, called, main)
+		m.push(siOverload)
+		m.context(cxSub, callee, inCompare, 0)
+		check("overloaded", m.loops(op, inCallee, int(perlOverloaded), int(perlOther), int(perlOther), int(perlCalled), int(perlMain)),
+			called, []string{"main::compare"}, []string{"main::__ANON__"}, called, main)
+		check("overloaded, by another", m.loops(op, inCallee, int(perlCalled), int(perlOther)), nil, lost)
+
+		// What ended is another one's place, and what was not copied is told.
+		m = newPerlMemory(version)
+		op, start = m.alloc(48), m.cop(1, "main.pl")
+		outer, inOuter = m.sub("main", "outer", 10)
+		closure, inClosure := m.sub("main", "__ANON__", 30)
+		m.context(cxSub, outer, start, next)
+		m.context(cxSub, closure, inOuter, next)
+		want := []string{"main::__ANON__", "main::outer", "<file main.pl>"}
+		check("closure", m.loops(op, inClosure, int(perlMain)), want)
+		m.half(closure+svFlags, 0)
+		for _, fn := range m.vm.known {
+			fn.checked = time.Time{}
+		}
+		check("closure that has ended", m.loops(op, inClosure, int(perlMain)), want)
+		m.put(m.si+siContexts, 16)
+		check("not copied", m.loops(op, inOuter, int(perlMain), int(perlMain)), []string{"[not copied]"}, lost)
+	}
+}
+
+// What is known already costs no allocation.
+func TestPerlAllocates(t *testing.T) {
+	m := newPerlMemory(36)
+	op, start := m.alloc(48), m.cop(1, "main.pl")
+	outer, inOuter := m.sub("main", "outer", 10)
+	callee, inCallee := m.sub("Some::Package", "callee", 20)
+	m.context(cxSub, outer, start, 8)
+	m.push(siSort)
+	m.context(cxSub|cxMulti, callee, inOuter, 0)
+	want := m.loops(op, inCallee, int(perlOther), int(perlMain))
+	if len(want) != 2 || len(want[0]) != 1 || len(want[1]) != 2 {
+		t.Fatalf("%q", want)
+	}
+	vm, codes := m.vm, &unwind.Codes{}
+	vm.codes = map[perlCode]uint32{}
+	numbers := 0
+	if n := testing.AllocsPerRun(100, func() {
+		vm.begin(vm.walk + 1)
+		if !vm.readHead() || !vm.readRuns(true) || !vm.isSettled(false) {
+			t.Fatal("nothing is known")
+		}
+		for _, kind := range []perlKind{perlOther, perlMain} {
+			first, end := vm.take(kind, false)
+			if vm.number(codes, vm.subs[first:end]) != 0 {
+				numbers++
+			}
+		}
+	}); n != 0 || numbers < 200 {
+		t.Errorf("%v allocations, %d numbers", n, numbers)
+	}
+}
+
+// FuzzPerl has the interpreter's memory say anything.
+func FuzzPerl(f *testing.F) {
+	versions := []uint8{30, 32, 34, 36, 38, 40, 42}
+	for i, v := range versions {
+		m := newPerlMemory(v)
+		sub, cop := m.sub("main", "sub", 10)
+		m.context(cxSub, sub, cop, 0)
+		m.push(siSort)
+		m.context(cxNull, 0, cop, 0)
+		m.context(cxEval|cxTry, 0, cop, 0)
+		f.Add(m.b[:m.end], uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, memory []byte, version uint8) {
+		m := newPerlMemory(versions[int(version)%len(versions)])
+		clear(m.b[copy(m.b, memory):])
+		at := func(off int) int { return int(binary.LittleEndian.Uint16(m.b[off:])) &^ 7 }
+		m.loops(at(0), at(2), int(perlOther), -int(perlCalled), int(perlCalled), int(perlOverloaded), int(perlMain))
+		m.vm.readRuns(true)
+		c := perlCollector{perlImage: m.vm.perlImage, seen: map[uint64]bool{}, left: maxPerlCopied}
+		total := 0
+		c.contexts(m.snap, m.vm.head.current, func(_ uint64, n int) { total += n })
+		if total > maxPerlCopied+maxPerlContexts*maxContextBytes+4096 {
+			t.Errorf("%d bytes are collected", total)
+		}
+	})
+}
