@@ -373,6 +373,10 @@ func testRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 			for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
 				for _, l := range w.Codes().Lines(code) {
 					got = append(got, fmt.Sprintf("%s %s:%d", l.Name, l.File, l.Line))
+					lib, _, ok := w.Library(&frames[i])
+					if isCompiled := l.File == "" || !ok || lib.Image == nil; l.IsCompiled != isCompiled {
+						t.Errorf("thread %d: %s is compiled: %v", tid, l.Name, l.IsCompiled)
+					}
 				}
 			}
 		}

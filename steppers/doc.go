@@ -7,8 +7,9 @@
 //   - [SigHandler]: signal trampolines;
 //   - [Go]: Go code, and the switches of stacks that its runtime makes;
 //   - [Python]: which functions CPython runs in its frames, which the others find;
-//   - [PHP]: the same for PHP, in its interpreter's frames and in compiled code;
-//   - [Perl]: the same for Perl, in the frames of its loop;
+//   - [Ruby]: the same for Ruby, and in what it has compiled;
+//   - [PHP]: for PHP, likewise;
+//   - [Perl]: for Perl, in the frames of its loop;
 //   - [V8]: and for JavaScript in Node;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the

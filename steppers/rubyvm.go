@@ -54,6 +54,7 @@ type rubyCode struct {
 	function    uint32
 	instruction int32
 	outer       uint32
+	isCompiled  bool
 }
 
 // rubyOwner is whose an rb_thread_t is.
@@ -101,7 +102,7 @@ func (vm *rubyVM) interpretedCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 		end++
 	}
 	vm.next = min(end+1, len(vm.frames))
-	return vm.number(w.Codes(), vm.frames[first:vm.next])
+	return vm.number(w.Codes(), vm.frames[first:vm.next], false)
 }
 
 // compiledCode is interpretedCode for a frame of compiled code: it has returned from, or
@@ -132,7 +133,7 @@ func (vm *rubyVM) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 		return 0
 	}
 	vm.next = end
-	return vm.number(w.Codes(), vm.frames[first:end])
+	return vm.number(w.Codes(), vm.frames[first:end], true)
 }
 
 // hasFrames reports whether there are control frames of the thread that is walked.
@@ -147,10 +148,11 @@ func (vm *rubyVM) hasFrames(w *unwind.Walker, tid procstate.ThreadID) bool {
 	return len(vm.frames) > 0
 }
 
-// number returns the number of methods that call each other, innermost first.
-func (vm *rubyVM) number(codes *unwind.Codes, frames []rubyFrame) (number uint32) {
+// number returns the number of methods that call each other, innermost first, in a frame of
+// compiled code or of the interpreter's function.
+func (vm *rubyVM) number(codes *unwind.Codes, frames []rubyFrame, isCompiled bool) (number uint32) {
 	if vm.next == len(vm.frames) && !frames[len(frames)-1].isLast() && vm.isCut() {
-		if number = vm.add(codes, &rubyNotCopied, -1, 0); number == 0 {
+		if number = vm.add(codes, &rubyNotCopied, -1, 0, isCompiled); number == 0 {
 			return 0
 		}
 	}
@@ -160,7 +162,7 @@ func (vm *rubyVM) number(codes *unwind.Codes, frames []rubyFrame) (number uint32
 		if fn == nil || i > 0 && vm.standsFor(&frames[i-1]) {
 			continue // it is none that Ruby would tell of
 		}
-		n := vm.add(codes, fn, fn.instruction(f.pc), number)
+		n := vm.add(codes, fn, fn.instruction(f.pc), number, isCompiled || fn.iseq == nil)
 		if n == 0 {
 			return 0 // there is no room: rather none than some
 		}
@@ -170,11 +172,11 @@ func (vm *rubyVM) number(codes *unwind.Codes, frames []rubyFrame) (number uint32
 }
 
 // add numbers a method at an instruction.
-func (vm *rubyVM) add(codes *unwind.Codes, fn *rubyFunction, instruction int, outer uint32) uint32 {
-	key := rubyCode{fn.serial, int32(instruction), outer}
+func (vm *rubyVM) add(codes *unwind.Codes, fn *rubyFunction, instruction int, outer uint32, isCompiled bool) uint32 {
+	key := rubyCode{fn.serial, int32(instruction), outer, isCompiled}
 	n, ok := vm.codes[key]
 	if !ok && len(vm.codes) < maxRubyCodes {
-		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: &fn.CodeFunction, Line: fn.line(instruction)}}, outer)
+		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: &fn.CodeFunction, Line: fn.line(instruction), IsCompiled: isCompiled}}, outer)
 		vm.codes[key] = n
 	}
 	return n
