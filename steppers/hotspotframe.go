@@ -130,6 +130,11 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 			ra, ok = mem.ReadWord(cfa - 8)
 		}
 	}
+	if fp, known := in.Regs.Value(arch.FP); known && b.complete < 0 && fp-in.SP() < b.frame && fp%8 == 0 && !(ok && s.isReturn(w, ra)) {
+		// A stub that makes frames anew where a method is given up aligns SP before its call.
+		cfa, fpSaved = fp+16, true
+		ra, ok = mem.ReadWord(cfa - 8)
+	}
 	if !ok {
 		return unwind.Failed, unwind.ReadFailure(mem, cfa-8)
 	}
