@@ -49,6 +49,27 @@ func beside(a *procstate.Arch, code []byte, from, pc uint64, returned bool) Fram
 	return b.layout
 }
 
+// jumpsOnTo returns where the code at pc jumps to, if it comes there by one way and leaves SP as it is.
+func jumpsOnTo(a *procstate.Arch, code []byte, pc uint64) (target uint64, ok bool) {
+	var in isa.Inst
+	for len(code) > 0 && decode(a, code, pc, &in) {
+		for _, op := range in.Ops[:in.NumOps] {
+			switch op.Kind {
+			case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
+			default:
+				if op.Dst == a.SP {
+					return 0, false
+				}
+			}
+		}
+		if in.Flow != isa.Next {
+			return in.Target, in.Flow == isa.Jump
+		}
+		pc, code = pc+uint64(in.Len), code[in.Len:]
+	}
+	return 0, false
+}
+
 // besideCode is what the returns in code that stands beside a frame's own have to say.
 type besideCode struct {
 	arch    *procstate.Arch

@@ -164,12 +164,14 @@ func TestBeside(t *testing.T) {
 	}
 	stub := []byte{0x4c, 0x89, 0xe2, 0xe8, 0, 1, 0, 0, 0xff, 0xe0} // mov %r12,%rdx; call; jmp *%rax
 	const returned = 8
-	exit := []byte{0x5b, 0x41, 0x5c, 0x41, 0x5d, 0xc3}                  // pop %rbx; pop %r12; pop %r13; ret
-	other := []byte{0x5b, 0x41, 0x5c, 0xc3}                             // pop %rbx; pop %r12; ret
-	function := []byte{0x53, 0x90, 0x5b, 0xc3}                          // push %rbx; nop; pop %rbx; ret
-	framed := []byte{0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3}                // push %rbp; mov %rsp,%rbp; pop %rbp; ret
-	leaf := []byte{0x31, 0xc0, 0xc3}                                    // xor %eax,%eax; ret
-	branch := []byte{0x0f, 0x85, 0x40, 0, 0, 0, 0xe9, 0x00, 0x01, 0, 0} // jne; jmp
+	exit := []byte{0x5b, 0x41, 0x5c, 0x41, 0x5d, 0xc3}                                       // pop %rbx; pop %r12; pop %r13; ret
+	other := []byte{0x5b, 0x41, 0x5c, 0xc3}                                                  // pop %rbx; pop %r12; ret
+	function := []byte{0x53, 0x90, 0x5b, 0xc3}                                               // push %rbx; nop; pop %rbx; ret
+	framed := []byte{0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3}                                     // push %rbp; mov %rsp,%rbp; pop %rbp; ret
+	on := []byte{0x4c, 0x89, 0xe2, 0xe8, 0, 1, 0, 0, 0x48, 0x89, 0x03, 0xe9, 7, 0, 0, 0}     // mov %r12,%rdx; call; mov %rax,(%rbx); jmp
+	pushes := []byte{0x4c, 0x89, 0xe2, 0xe8, 0, 1, 0, 0, 0x53, 0x90, 0x90, 0xe9, 7, 0, 0, 0} // mov %r12,%rdx; call; push %rbx; nop; nop; jmp
+	leaf := []byte{0x31, 0xc0, 0xc3}                                                         // xor %eax,%eax; ret
+	branch := []byte{0x0f, 0x85, 0x40, 0, 0, 0, 0xe9, 0x00, 0x01, 0, 0}                      // jne; jmp
 	for name, test := range map[string]struct {
 		code  [][]byte
 		pc    uint64
@@ -190,6 +192,8 @@ func TestBeside(t *testing.T) {
 		"a function that links":          {[][]byte{stub, framed, exit, exit}, returned, behind(true), false},
 		"known ways":                     {[][]byte{branch, exit, exit}, 0, behind(true), false},
 		"no frame":                       {[][]byte{stub, leaf, leaf}, returned, behind(true), false},
+		"stubs that are jumped to":       {[][]byte{on, leaf, function, stub, exit, stub, stub, exit}, returned, behind(true), true},
+		"by way of a push":               {[][]byte{pushes, leaf, function, stub, exit, stub, stub, exit}, returned, behind(true), false},
 	} {
 		made := slices.Concat(test.code...)
 		made = append(made, make([]byte, 0x1000-len(made))...)

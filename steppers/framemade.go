@@ -99,11 +99,24 @@ func (k *madeFrames) layoutAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 					now.failed = min(s.failed+1, maxFailed)
 				}
 			}
-			now.beside = beside(w.Arch(), code, from, f.PC(), !interrupted)
+			if now.beside = beside(w.Arch(), code, from, f.PC(), !interrupted); now.beside.State == UnknownState {
+				now.beside = k.besideTarget(w, f.PC(), code[min(f.PC()-from, uint64(len(code))):])
+			}
 		}
 		*s = now
 	}
 	return s.layout
+}
+
+// besideTarget is beside for where the code from pc on jumps to: YJIT has its stubs elsewhere.
+func (k *madeFrames) besideTarget(w *unwind.Walker, pc uint64, code []byte) FrameLayout {
+	target, ok := jumpsOnTo(w.Arch(), code, pc)
+	m := w.MappingAt(target)
+	if !ok || m == nil || m.Image != nil {
+		return unknownLayout
+	}
+	from := max(m.Start, target-min(target, maxPrologueScan))
+	return beside(w.Arch(), k.readWindow(w, m, from, min(m.End-from, 2*maxPrologueScan)), from, target, false)
 }
 
 // besideAt returns the layout that code beside that of a frame has, after its own has
