@@ -530,6 +530,8 @@ func testRecordPerl(t *testing.T, perl testenv.Program) {
 			switch {
 			case !is:
 				continue
+			case callee == "<file>": // of a statement that could not be read
+				callee = "<file busy.pl>"
 			case callee == "[not copied]" || callee == "[not read]":
 				caller = ""
 				if callee == "[not read]" {
