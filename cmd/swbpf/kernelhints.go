@@ -115,8 +115,8 @@ func isProgram(im *procstate.Image) bool {
 // learnStackEnd tells the kernel side where the stack of a thread other than
 // the main one ends, after its first complete walk: whatever lies beyond need
 // not be copied again. When a walk then runs past that end, it was that of
-// another stack, and is forgotten. Go threads are not learned: they run on
-// many stacks, whose ends the kernel side reads itself.
+// another stack, or the walk has to look farther up for where it ends, and is forgotten.
+// Go threads are not learned: they run on many stacks, whose ends the kernel side reads itself.
 func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error) {
 	if s.TID == s.PID || wp.isGo {
 		return
@@ -124,7 +124,7 @@ func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error
 	known := wp.ends[s.TID]
 	switch {
 	case walk == nil && known == 0:
-		end := wp.walker.LastSP() + stackEndSlack
+		end := wp.walker.LastSP() + max(wp.slack, minStackSlack)
 		if t := &wp.threadEnds; t.told && end == s.Regs.ThreadPointer-t.below {
 			break // those of its process do
 		}
@@ -133,6 +133,10 @@ func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error
 			p.learnThreadEnds(wp, s, end)
 		}
 	case walk != nil && known != 0 && s.StackEnd == loader.StackEndBottom:
+		missed, ok := wp.snapshot.Missed()
+		if needed := missed + 8 - wp.walker.LastSP(); ok && missed+8 > known && needed <= maxStackSlack {
+			wp.slack = max(wp.slack, needed)
+		}
 		if p.kernel.SetStackEnd(int(s.TID), 0) == nil {
 			delete(wp.ends, s.TID)
 		}
@@ -286,8 +290,13 @@ func (wp *walkedProcess) newParts(tid int32) *stackParts {
 // maxPartReach is how far behind a copy parts of the same stack may be.
 const maxPartReach = 128 << 20
 
-// stackEndSlack is what is copied above the SP of a thread's outermost frame.
-const stackEndSlack = 16
+// What is copied above the SP of a thread's outermost frame: what walks have lacked, within
+// bounds. That of a C library's thread needs nothing; where a null return address ends a stack, it
+// is above the frame.
+const (
+	minStackSlack = 8
+	maxStackSlack = 4 << 10
+)
 
 // isCopied reports whether the bytes below addr are in a region.
 func isCopied(regions []procstate.Region, addr uint64) bool {

@@ -45,6 +45,21 @@ func TestRecordOtherStack(t *testing.T) {
 	}
 }
 
+// Where a walk has to look above the SP of a thread's outermost frame, that is copied once it
+// was lacked.
+func TestRecordNullEnd(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the program is for amd64")
+	}
+	testenv.Needs(t, "gcc")
+	prog := build(t, "nullend", "gcc", "-O2", "-fno-optimize-sibling-calls", "-o", "OUT", "testdata/targets/nullend.c")
+	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "3")
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 90)
+	if !strings.Contains(r.folded, ";outer;inner;leaf ") {
+		t.Errorf("no stack of its functions\n%.3000s", r.folded)
+	}
+}
+
 // Programs of runtimes that make code of their own, without a word of its frames.
 func TestRecordRuntimes(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
