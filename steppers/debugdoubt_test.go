@@ -87,6 +87,16 @@ trace_exit:
 	mov %rax, %rsp
 	jmp *(%rbx,%rax,8)
 	.cfi_endproc
+	.globl returning
+	.type returning, @function
+returning:
+	.cfi_startproc
+	nop
+	.cfi_def_cfa_offset 16
+	nop
+	ret
+	ud2
+	.cfi_endproc
 	.globl skipping, skipped
 	.type skipping, @function
 skipping:
@@ -158,6 +168,8 @@ func TestContradictedRows(t *testing.T) {
 		{"one row, and no return address", "trace_exit", 0, []uint64{48}, 0},
 		{"one row, when SP has been moved", "trace_exit", 8, []uint64{40}, 48},
 		{"one row, before SP is moved to anywhere", "trace_exit", 11, []uint64{48, 56}, 0},
+		{"at a return, with the row of a frame", "returning", 2, []uint64{0, 8}, 0},
+		{"the same, and no return address there", "returning", 2, []uint64{8}, 16},
 		{"with no caller left out", "skipping", 0, []uint64{8}, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
