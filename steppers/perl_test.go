@@ -36,7 +36,7 @@ func newPerlMemory(version uint8) *perlMemory {
 	m.vm = &perlVM{
 		perlImage: &perlImage{fields: f, isThreaded: true}, vmMemory: vmMemory{mem: m.snap, captured: m.snap},
 		serial: 1, known: map[uint64]*perlFunction{}, files: map[perlFile]*perlFunction{}, cops: map[uint64]*perlCop{},
-		kinds: map[uint64]perlOpKind{}, roots: map[uint64]perlRoot{}, byRoot: map[uint64]*perlFunction{}, codes: map[perlCode]uint32{}, asked: map[int]time.Time{},
+		kinds: map[uint64]perlOpKind{}, roots: map[uint64]perlRoot{}, byRoot: map[uint64]*perlFunction{}, codes: map[perlCode]uint32{}, asked: framesAsked{},
 	}
 	m.vm.head = perlHead{current: base + perlHeadAt + f.current, compiling: base + perlHeadAt + f.compiling}
 	m.push(siMain)

@@ -2,7 +2,6 @@ package steppers
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -21,14 +20,9 @@ func (s *Perl) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 	if vm == nil || vm.walk != w.Walks() || !vm.lacks {
 		return frames, false
 	}
-	asked, again := vm.asked[tid]
-	switch {
-	case again && time.Since(asked) < perlInterval:
+	if _, ask := vm.asked.ask(tid, true, false); !ask {
 		return frames, true
-	case len(vm.asked) >= maxPerlThreads:
-		clear(vm.asked)
 	}
-	vm.asked[tid] = time.Now()
 	frames = ThreadFrames{
 		Current: vm.head.current, IsFrame: true, Bytes: siBytes, Previous: siPrevious, Low: siContexts,
 		Entry: int(vm.fields.contextBytes), Last: siLast,

@@ -26,8 +26,8 @@ type perlVM struct {
 	next   int       // of the runs, the first that belongs to none of the loops so far,
 	shared bool      // or to one, and to the loop that this is called by
 
-	lacks bool              // what the thread runs was not captured
-	asked map[int]time.Time // for threads, see Perl.Lacked
+	lacks bool // what the thread runs was not captured
+	asked framesAsked
 
 	frames [2]unwind.Frame // on the way to the caller of a loop
 	regs   procstate.Regs
@@ -76,14 +76,13 @@ const (
 	maxPerlSteps     = 1 << 15 // from ops to the roots of their trees, in a walk
 	maxPerlCodes     = 1 << 18
 	maxPerlThreads   = 1 << 14
-	maxPerlName      = 1 << 10 // bytes
-	perlInterval     = 100 * time.Millisecond
+	maxPerlName      = 1 << 10     // bytes
 	perlCodeInterval = time.Second // after which what is known of code is looked at again
 )
 
 func newPerlVM(w *unwind.Walker, m *procstate.Mapping, p *perlImage, tables *unwind.Tables) *perlVM {
 	return &perlVM{
-		perlImage: p, image: m.Image, bias: m.Bias, tables: tables, vmMemory: vmMemoryOf(w), asked: map[int]time.Time{},
+		perlImage: p, image: m.Image, bias: m.Bias, tables: tables, vmMemory: vmMemoryOf(w), asked: framesAsked{},
 		serial: 1, known: map[uint64]*perlFunction{}, files: map[perlFile]*perlFunction{}, cops: map[uint64]*perlCop{}, kinds: map[uint64]perlOpKind{}, roots: map[uint64]perlRoot{}, byRoot: map[uint64]*perlFunction{},
 	}
 }

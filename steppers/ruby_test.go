@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
@@ -49,7 +48,7 @@ func newRubyMemory(version string) *rubyMemory {
 	f := rubyVersions[version]
 	m.vm = &rubyVM{
 		image: &rubyImage{fields: f, symbols: []uint64{base + 0x10}}, fields: f, vmMemory: vmMemory{mem: snap},
-		threads: map[uint64]uint64{rubyPointer: base + rubyThreadAt}, owners: map[uint64]rubyOwner{}, asked: map[int]time.Time{},
+		threads: map[uint64]uint64{rubyPointer: base + rubyThreadAt}, owners: map[uint64]rubyOwner{}, asked: framesAsked{},
 		known: map[uint64]*rubyISeq{}, escaped: map[uint64]rubyEscaped{}, entries: map[uint64]*rubyEntry{},
 	}
 	m.put(rubyThreadAt, base+rubyContexts)

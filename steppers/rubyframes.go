@@ -178,14 +178,9 @@ func (s *Ruby) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 	if vm == nil || vm.walk != w.Walks() || !vm.lacks || vm.at == 0 {
 		return frames, false
 	}
-	asked, again := vm.asked[tid]
-	switch {
-	case again && time.Since(asked) < rubyInterval:
+	if _, ask := vm.asked.ask(tid, true, false); !ask {
 		return frames, true
-	case len(vm.asked) >= maxRubyThreads:
-		clear(vm.asked)
 	}
-	vm.asked[tid] = time.Now()
 	return ThreadFrames{
 		Current: vm.at, Head: rubyContextBytes, Low: rubyCurrent, High: rubyStack, IsCounted: true, IsDown: true,
 		HasValues: true, Values: rubyStack, ValuesEnd: rubySP,

@@ -32,7 +32,7 @@ type rubyVM struct {
 	isMaking bool // the innermost is not whole
 
 	lacks bool // what the thread runs was not captured
-	asked map[int]time.Time
+	asked framesAsked
 
 	codes   map[rubyCode]uint32 // numbers in unwind.Codes
 	resets  int                 // of these
@@ -78,7 +78,7 @@ const (
 func newRubyVM(w *unwind.Walker, m *procstate.Mapping, p *rubyImage) *rubyVM {
 	return &rubyVM{
 		image: p, file: m.Image, bias: m.Bias, fields: p.fields, vmMemory: vmMemoryOf(w),
-		threads: map[uint64]uint64{}, owners: map[uint64]rubyOwner{}, asked: map[int]time.Time{},
+		threads: map[uint64]uint64{}, owners: map[uint64]rubyOwner{}, asked: framesAsked{},
 		known: map[uint64]*rubyISeq{}, escaped: map[uint64]rubyEscaped{}, entries: map[uint64]*rubyEntry{},
 	}
 }

@@ -56,18 +56,3 @@ func (m *vmMemory) wordNow(addr uint64) (uint64, bool) {
 	}
 	return binary.LittleEndian.Uint64(m.buf[:]), true
 }
-
-// ThreadFrames is where an interpreter keeps the frames of a thread: see loader.ThreadFrames.
-type ThreadFrames struct {
-	Current           uint64
-	Bounds            uint64
-	Low, High         int
-	IsCounted, IsDown bool
-	HasValues         bool
-	Values, ValuesEnd int
-	Bytes, Head       int
-	IsFrame           bool
-	First, Previous   int
-	Entry, Last       int
-	Before, After     int
-}

@@ -602,6 +602,49 @@ func TestRecordJavaScript(t *testing.T) {
 	})
 }
 
+// A process of Ruby or Perl that is killed has had their names until then, and the program that it
+// executes instead has none.
+func TestRecordScriptsEnd(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("their functions have names on amd64 alone")
+	}
+	const loop = `i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done`
+	for _, c := range []struct{ program, spin, exec, kill string }{
+		{"ruby", `def spin; e = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 1.5; [1, 2].each { |x| x } while Process.clock_gettime(Process::CLOCK_MONOTONIC) < e; end; spin; `,
+			`exec "/bin/sh", "-c", '` + loop + `'`, `Process.kill 9, $$`},
+		{"perl", `sub spin { my $e = time + 2; while (time < $e) { my $x; $x += $_ for 1 .. 100 } } spin(); `,
+			`exec "/bin/sh", "-c", '` + loop + `'`, `kill 9, $$`},
+	} {
+		for name, last := range map[string]string{"exec": c.exec, "killed": c.kill} {
+			t.Run(c.program+" "+name, func(t *testing.T) {
+				if _, err := exec.LookPath(c.program); err != nil {
+					testenv.Lacks(t, "no %s", c.program)
+				}
+				r := runRecord(t, "-F", "997", "--no-kernel", "--", c.program, "-e", c.spin+last)
+				var shell, script, named uint64
+				for stack, count := range foldedStacks(t, r.folded) {
+					isNamed := strings.Contains(stack, "_[j]")
+					switch {
+					case !strings.HasPrefix(stack, "sh;"):
+						script += count
+						if isNamed {
+							named += count
+						}
+					case isNamed:
+						t.Errorf("the shell has a function of the script: %s", stack)
+					default:
+						shell += count
+					}
+				}
+				wantShare(t, "with functions of the script", named, script, 70)
+				if isExec := name == "exec"; isExec != (shell > 0) {
+					t.Errorf("%d samples of the shell", shell)
+				}
+			})
+		}
+	}
+}
+
 // A process of JavaScript that is killed has had their names until then.
 func TestRecordJavaScriptKilled(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
