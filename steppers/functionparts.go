@@ -35,6 +35,14 @@ func (p *functionParts) has(tables *unwind.Tables, im *procstate.Image, function
 	return is
 }
 
+// madeTables returns the tables of a stepper, which are made where there are none yet.
+func madeTables(tables **unwind.Tables) *unwind.Tables {
+	if *tables == nil {
+		*tables = unwind.NewTables()
+	}
+	return *tables
+}
+
 // jumpsInto reports whether code [start, end) has a jump into the middle of a function.
 func jumpsInto(im *procstate.Image, start, end uint64, function vaddrRange) bool {
 	var in isa.Inst

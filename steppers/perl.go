@@ -180,13 +180,6 @@ func (p *perlImage) place(vaddr uint64) perlPlace {
 	return perlElsewhere
 }
 
-func (s *Perl) allTables() *unwind.Tables {
-	if s.tables == nil {
-		s.tables = unwind.NewTables()
-	}
-	return s.tables
-}
-
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.
 func (s *Perl) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
 	m := w.MappingAt(in.LookupPC())
@@ -200,7 +193,7 @@ func (s *Perl) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdic
 	}
 	vm, _ := w.Kept(s).(*perlVM)
 	if vm == nil || vm.image != m.Image || vm.bias != m.Bias {
-		vm = newPerlVM(w, m, p, s.allTables())
+		vm = newPerlVM(w, m, p, madeTables(&s.tables))
 		w.Keep(s, vm)
 	}
 	if vm.walk != w.Walks() {

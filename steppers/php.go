@@ -198,10 +198,7 @@ func (s *PHP) isExecute(im *procstate.Image, p *phpImage, vaddr uint64) bool {
 	if p.fields == nil {
 		return false
 	}
-	if s.tables == nil {
-		s.tables = unwind.NewTables()
-	}
-	return p.parts.has(s.tables, im, p.execute, vaddr)
+	return p.parts.has(madeTables(&s.tables), im, p.execute, vaddr)
 }
 
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.

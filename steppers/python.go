@@ -123,14 +123,7 @@ func findPython(im *procstate.Image) (p pythonImage) {
 
 // isEval reports whether a link-time address is in the interpreter's function.
 func (s *Python) isEval(im *procstate.Image, p *pythonImage, vaddr uint64) bool {
-	return p.fields != nil && p.parts.has(s.allTables(), im, p.eval, vaddr)
-}
-
-func (s *Python) allTables() *unwind.Tables {
-	if s.tables == nil {
-		s.tables = unwind.NewTables()
-	}
-	return s.tables
+	return p.fields != nil && p.parts.has(madeTables(&s.tables), im, p.eval, vaddr)
 }
 
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.
@@ -153,7 +146,7 @@ func (s *Python) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 		vm.begun = w.Walks()
 		return unwind.NotMe, nil
 	}
-	reg, bytes, ok := s.allTables().For(m.Image).Rule(vaddr).CFA()
+	reg, bytes, ok := madeTables(&s.tables).For(m.Image).Rule(vaddr).CFA()
 	base, known := in.Regs.Value(reg)
 	if !ok || !known {
 		return unwind.NotMe, nil

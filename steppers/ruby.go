@@ -136,13 +136,6 @@ func moduleNumber(im *procstate.Image) (at uint64) {
 	return 0
 }
 
-func (s *Ruby) allTables() *unwind.Tables {
-	if s.tables == nil {
-		s.tables = unwind.NewTables()
-	}
-	return s.tables
-}
-
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.
 func (s *Ruby) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
 	if w.Arch() != procstate.AMD64 {
@@ -201,7 +194,7 @@ func (s *Ruby) isExec(im *procstate.Image, p *rubyImage, vaddr uint64) bool {
 	fact, known := s.places.get(im, vaddr)
 	if !known {
 		fact = isNot
-		if p.parts.has(s.allTables(), im, p.exec, vaddr) {
+		if p.parts.has(madeTables(&s.tables), im, p.exec, vaddr) {
 			fact = is
 		}
 		s.places.put(im, vaddr, fact)
@@ -234,7 +227,7 @@ func (s *Ruby) findExec(w *unwind.Walker, vm *rubyVM, m *procstate.Mapping, tid 
 		iseq, pc := le.Uint64(frame[rubyCodeOf:]), le.Uint64(frame[rubyPC:])
 		if fn := vm.readISeq(iseq); pc != 0 && fn != nil {
 			code, _ := vm.wordNow(fn.encoded)
-			start, end, ok := s.allTables().For(m.Image).FunctionAt(code - m.Bias)
+			start, end, ok := madeTables(&s.tables).For(m.Image).FunctionAt(code - m.Bias)
 			if ok && end-start >= minRubyExec {
 				p.exec = vaddrRange{start, end}
 			}
