@@ -123,6 +123,7 @@ func TestCoreIsLive(t *testing.T) {
 			} else {
 				tg.settle(t)
 				ps = walkAll(t, tg.pid)
+				tg.settle(t) // in their calls once more, not on the way back to them
 			}
 			core := c.writer(t, tg)
 			if c.source == "deep.go" { // its runtime's threads never rest for long
