@@ -53,7 +53,10 @@ func TestJavaFrames(t *testing.T) {
 // While compiled code compares strings, it keeps a word on the stack beyond its frame.
 func TestJavaComparesStrings(t *testing.T) {
 	needPtrace(t)
-	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJavaFrames(t, java, "Compares") })
+	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
+		t.Parallel()
+		testJavaFrames(t, java, "Compares")
+	})
 }
 
 // Stubs that make digests align SP, and use the frame pointer for other things.
@@ -63,6 +66,7 @@ func TestJavaDigests(t *testing.T) {
 }
 
 func testJavaDigests(t *testing.T, java testenv.Program) {
+	t.Parallel()
 	pid := startJavaClass(t, java, nil, "Digests", "600000")
 	time.Sleep(2 * time.Second) // until all is compiled
 	group := Default(unwind.NewTables())

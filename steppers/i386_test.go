@@ -126,6 +126,7 @@ func TestI386EveryInstruction(t *testing.T) {
 			continue
 		}
 		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
 			path := steptest.Compile(t, append(slices.Clone(b.cc), "-m32", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-w"), "program.c", i386Program)
 			if b.hidden {
 				hideTables32(t, path)

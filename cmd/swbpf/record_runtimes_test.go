@@ -295,6 +295,7 @@ spin()
 			{"killed", `os.kill(os.getpid(), 9)`, 128 + 9},
 		} {
 			t.Run(test.name, func(t *testing.T) {
+				t.Parallel()
 				r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, python.Command("-c", spin+test.last)...)...)
 				if r.exit != test.exit {
 					t.Errorf("exit status %d\n%s", r.exit, r.stderr)
@@ -324,6 +325,7 @@ spin()
 }
 
 func testRecordPython(t *testing.T, python testenv.Program) {
+	t.Parallel()
 	calls := map[string][]string{ // the names before 3.11 are without those of what they are in
 		"<module busy.py>": {"main"}, "main": {"work"}, "work": {"fib", "area"}, "area": {"helper", "more"},
 		"more": {"<genexpr>"}, "helper": {"key"}, "fib": {"fib"}, "key": nil, "<genexpr>": nil,
@@ -407,6 +409,7 @@ func TestRecordPHP(t *testing.T) {
 }
 
 func testRecordPHP(t *testing.T, command []string) {
+	t.Parallel()
 	calls := map[string][]string{
 		"<file busy.php>": {"main"}, "main": {"work", "microtime"}, "work": {"fib", "Shape::area", "thrown", "down", "Shape::__destruct", "Exception::__construct"},
 		"Shape::area": {"Shape::helper", "Shape::more", "range", "count"}, "Shape::helper": {"usort"}, "usort": {"Shape::{closure}"},
@@ -477,6 +480,7 @@ func TestRecordPHPEnds(t *testing.T) {
 			"killed": `posix_kill(getmypid(), 9);`,
 		} {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				extensions := []string{"-d", "extension=posix"}
 				can := php.Command("-r", "exit(function_exists('pcntl_exec') && is_executable('/bin/sh') ? 0 : 1);")
 				if name == "exec" && exec.Command(can[0], can[1:]...).Run() != nil {
@@ -517,6 +521,7 @@ func TestRecordPerl(t *testing.T) {
 }
 
 func testRecordPerl(t *testing.T, perl testenv.Program) {
+	t.Parallel()
 	calls := map[string][]string{
 		"<file busy.pl>": {"plain", "sorted", "added", "compared", "found", "closures", "texts", "caught", "recursion"},
 		"plain":          {"work"}, "sorted": {"work"}, "added": {"Number::plus", "Number::new"}, "Number::plus": {"work", "Number::new"},
@@ -617,6 +622,7 @@ func TestRecordScriptsEnd(t *testing.T) {
 	} {
 		for name, last := range map[string]string{"exec": c.exec, "killed": c.kill} {
 			t.Run(c.program+" "+name, func(t *testing.T) {
+				t.Parallel()
 				if _, err := exec.LookPath(c.program); err != nil {
 					testenv.Lacks(t, "no %s", c.program)
 				}
@@ -735,6 +741,7 @@ func foldedStacks(t *testing.T, folded string) iter.Seq2[string, uint64] {
 func TestRecordRuby(t *testing.T) { testenv.EachRuby(t, testRecordRuby) }
 
 func testRecordRuby(t *testing.T, ruby testenv.Program, flags ...string) {
+	t.Parallel()
 	calls := map[string][]string{ // those of C are between them
 		"<main>": {"main"}, "main": {"work"}, "work": {"fib", "block in work", "raised", "numbers", "block in numbers"},
 		"block in work": {"area"}, "area": {"helper", "more"}, "more": {"block in more"}, "block in more": {"square"},

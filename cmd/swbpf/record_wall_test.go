@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	pprof "github.com/google/pprof/profile"
+	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/internal/testenv"
 )
@@ -275,8 +276,12 @@ func TestRecordWallTimeNamespace(t *testing.T) {
 		testenv.Start(t, busy)
 		pids = append(pids, strconv.Itoa(busy.Process.Pid))
 	}
-	for _, ahead := range []string{"-1000", "1000"} {
-		cmd := exec.Command("unshare", "--time", "--monotonic", ahead, "--fork", "--kill-child",
+	var up unix.Timespec // time begins at 0 at the earliest
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &up); err != nil {
+		t.Fatal(err)
+	}
+	for _, ahead := range []int64{-min(1000, up.Sec-1), 1000} {
+		cmd := exec.Command("unshare", "--time", "--monotonic", fmt.Sprint(ahead), "--fork", "--kill-child",
 			swbpf(t), "record", "--wall", "-d", "1", "-p", strings.Join(pids, ","), "-o", "p.pb.gz")
 		cmd.Dir = t.TempDir()
 		testenv.Run(t, cmd)
@@ -287,11 +292,11 @@ func TestRecordWallTimeNamespace(t *testing.T) {
 		}
 		for tid, ns := range whole {
 			if ns < 9*p.DurationNanos/10 || ns > 11*p.DurationNanos/10 {
-				t.Errorf("%s s ahead: thread %d had %d ns of %d", ahead, tid, ns, p.DurationNanos)
+				t.Errorf("%d s ahead: thread %d had %d ns of %d", ahead, tid, ns, p.DurationNanos)
 			}
 		}
 		if len(whole) != len(pids) {
-			t.Errorf("%s s ahead: %d threads of %d", ahead, len(whole), len(pids))
+			t.Errorf("%d s ahead: %d threads of %d", ahead, len(whole), len(pids))
 		}
 	}
 }
