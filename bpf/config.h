@@ -198,6 +198,7 @@ struct cpu_ring {
 	u32 regions;  /* in it */
 	u32 mirrored; /* whether these have any in the mirror */
 	u64 changes;  /* records with such ones so far */
+	u64 asked;    /* when user space was last asked to learn where threads' stacks end */
 	u64 kernel_stacks; /* enum kernel_stacks, written by user space */
 	struct counters counters;
 	struct copy copy;
@@ -295,7 +296,7 @@ struct {
 
 /*
  * How far below their thread pointers the stacks of a process's threads end, by tgid:
- * the C library makes them all alike. As user space learned it from two of them.
+ * the C library makes them all alike. As user space learned it from one or two of them.
  */
 struct {
 	MAP_UINT(type, MAP_LRU_HASH);

@@ -236,12 +236,19 @@ struct length_account {
 	u64 owed; /* ns */
 };
 
+/* Why user space should look at the rings. */
+enum news {
+	RING_FILLS,  /* one does */
+	END_UNKNOWN, /* one has a sample of a thread whose stack's end is not known */
+};
+
 /* What is known of a process. */
 enum process_flags {
 	PROCESS_SAMPLED = 1 << 0, /* it is one of those asked for */
 	PROCESS_IS_GO = 1 << 1,   /* there is a struct go_process of it */
 	PROCESS_HAS_ENDS = 1 << 2, /* where the stacks of its threads end is in thread_ends */
 	PROCESS_HAS_FRAMES = 1 << 3, /* there are struct thread_frames of its threads */
+	PROCESS_STARTS_ABOVE = 1 << 4, /* its main thread's first frame is above its arguments */
 	PROCESS_PAGE = 1 << 16,   /* flags in a value of the map... */
 	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
 };

@@ -13,7 +13,7 @@
 #include "config.h"
 
 /* What ends user space's rest: struct program_file of a new program (exec.h), or
- * the CPU, u32, of a ring that fills up. */
+ * enum news. */
 struct {
 	MAP_UINT(type, MAP_RINGBUF);
 	MAP_UINT(max_entries, 4096); /* bytes, a page: set by the loader */
@@ -94,6 +94,13 @@ INLINE u64 told_from(void)
 	return half / 2 > 2 * whole_limit ? half - 2 * whole_limit : half / 2;
 }
 
+INLINE void tell_news(enum news what)
+{
+	u32 is = what;
+
+	bpf_ringbuf_output(&news, &is, sizeof(is), BPF_RB_FORCE_WAKEUP);
+}
+
 /*
  * Gives the record, of so many bytes, to user space. That looks often enough for
  * what is usual, and reads all there is; so it is only told of a ring that fills up
@@ -104,10 +111,8 @@ INLINE void publish(struct cpu_ring *r, u64 size)
 	compiler_barrier(); /* the record before the head */
 	*(volatile u64 *)&r->head = r->lap << 32 | (r->record + size);
 	size += r->waiting; /* of all that waits */
-	if (r->waiting < told_from() && size >= told_from()) {
-		u32 cpu = bpf_get_smp_processor_id();
-		bpf_ringbuf_output(&news, &cpu, sizeof(cpu), BPF_RB_FORCE_WAKEUP);
-	}
+	if (r->waiting < told_from() && size >= told_from())
+		tell_news(RING_FILLS);
 }
 
 /* Puts a record into the ring. Returns whether there was room. */

@@ -10,9 +10,10 @@
  * The kernel puts argc at start_stack and sets SP to it; the frames of _start
  * and below lie under it. Run as "ld.so program", the loader drops its own
  * arguments by moving SP up a word for each, and _start, which aligns SP and
- * pushes two words, calls from there: hence as much more as for eight arguments.
+ * pushes two words, calls from there: hence as much more as for five arguments,
+ * and for 65 where a walk has lacked it.
  */
-enum { ABOVE_START_STACK = 48 };
+enum { ABOVE_START_STACK = 16, FAR_ABOVE_START_STACK = 512 };
 
 /*
  * Copies n bytes at addr, at most CHUNK, to the record at an offset. Says
@@ -258,9 +259,9 @@ INLINE u64 usual_thread_end(struct task_struct *task, u32 tgid, u64 sp, u64 flag
 
 /* Where the main thread's stack ends, which the kernel knows to begin at start_stack; 0
  * when sp is on some other one. */
-INLINE u64 main_stack_end(u64 start_stack, u64 sp)
+INLINE u64 main_stack_end(u64 start_stack, u64 sp, u64 flags)
 {
-	u64 end = start_stack + ABOVE_START_STACK;
+	u64 end = start_stack + (flags & PROCESS_STARTS_ABOVE ? FAR_ABOVE_START_STACK : ABOVE_START_STACK);
 
 	return start_stack && end - sp <= MAIN_STACK_REACH ? end : 0;
 }
@@ -283,7 +284,7 @@ INLINE u64 known_stack_end(struct task_struct *task, u32 tgid, u32 tid, u64 sp, 
 	if (tgid != tid)
 		return thread_stack_end(task, tgid, tid, sp, flags);
 	struct mm_struct *mm = kernel_read(task, mm);
-	return main_stack_end(kernel_read(mm, start_stack), sp);
+	return main_stack_end(kernel_read(mm, start_stack), sp, flags);
 }
 
 /* The same of the current task. */

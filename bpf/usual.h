@@ -79,7 +79,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	if (taken && unlikely(is_go))
 		end = goroutine_end(cpu, tgid, sp);
 	else if (taken && !is_on_signal_stack(task, sp))
-		end = tgid == tid ? main_stack_end(task_field(mm, start_stack), sp) : thread_stack_end(task, tgid, tid, sp, flags);
+		end = tgid == tid ? main_stack_end(task_field(mm, start_stack), sp, flags) : thread_stack_end(task, tgid, tid, sp, flags);
 	taken = false;
 	if (h && end && end - sp <= stack_limit) {
 		r->end = sizeof(*h);

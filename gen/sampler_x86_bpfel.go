@@ -59,6 +59,7 @@ type SamplerCpuRing struct {
 	Regions      uint32
 	Mirrored     uint32
 	Changes      uint64
+	Asked        uint64
 	KernelStacks uint64
 	Counters     SamplerCounters
 	Copy         struct {
@@ -216,6 +217,13 @@ const (
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249
 )
 
+type SamplerNews uint32
+
+const (
+	SamplerNewsRING_FILLS  SamplerNews = 0
+	SamplerNewsEND_UNKNOWN SamplerNews = 1
+)
+
 type SamplerOffCpuEnd struct {
 	_        structs.HostLayout
 	Time     uint64
@@ -243,12 +251,13 @@ const (
 type SamplerProcessFlags uint32
 
 const (
-	SamplerProcessFlagsPROCESS_SAMPLED    SamplerProcessFlags = 1
-	SamplerProcessFlagsPROCESS_IS_GO      SamplerProcessFlags = 2
-	SamplerProcessFlagsPROCESS_HAS_ENDS   SamplerProcessFlags = 4
-	SamplerProcessFlagsPROCESS_HAS_FRAMES SamplerProcessFlags = 8
-	SamplerProcessFlagsPROCESS_PAGE       SamplerProcessFlags = 65536
-	SamplerProcessFlagsPROCESS_PAGES      SamplerProcessFlags = 64
+	SamplerProcessFlagsPROCESS_SAMPLED      SamplerProcessFlags = 1
+	SamplerProcessFlagsPROCESS_IS_GO        SamplerProcessFlags = 2
+	SamplerProcessFlagsPROCESS_HAS_ENDS     SamplerProcessFlags = 4
+	SamplerProcessFlagsPROCESS_HAS_FRAMES   SamplerProcessFlags = 8
+	SamplerProcessFlagsPROCESS_STARTS_ABOVE SamplerProcessFlags = 16
+	SamplerProcessFlagsPROCESS_PAGE         SamplerProcessFlags = 65536
+	SamplerProcessFlagsPROCESS_PAGES        SamplerProcessFlags = 64
 )
 
 type SamplerProcessPage struct {
@@ -467,6 +476,7 @@ const (
 	SamplerVarLimitsType         = "limits_type"
 	SamplerVarMinOffCpu          = "min_off_cpu"
 	SamplerVarMirrorBytes        = "mirror_bytes"
+	SamplerVarNewsType           = "news_type"
 	SamplerVarNoTimes            = "no_times"
 	SamplerVarOffCpuEndType      = "off_cpu_end_type"
 	SamplerVarOffCpuStateType    = "off_cpu_state_type"
@@ -582,6 +592,7 @@ type SamplerVariableSpecs struct {
 	LimitsType         *ebpf.VariableSpec `ebpf:"limits_type"`
 	MinOffCpu          *ebpf.VariableSpec `ebpf:"min_off_cpu"`
 	MirrorBytes        *ebpf.VariableSpec `ebpf:"mirror_bytes"`
+	NewsType           *ebpf.VariableSpec `ebpf:"news_type"`
 	NoTimes            *ebpf.VariableSpec `ebpf:"no_times"`
 	OffCpuEndType      *ebpf.VariableSpec `ebpf:"off_cpu_end_type"`
 	OffCpuStateType    *ebpf.VariableSpec `ebpf:"off_cpu_state_type"`
@@ -681,6 +692,7 @@ type SamplerVariables struct {
 	LimitsType         *ebpf.Variable `ebpf:"limits_type"`
 	MinOffCpu          *ebpf.Variable `ebpf:"min_off_cpu"`
 	MirrorBytes        *ebpf.Variable `ebpf:"mirror_bytes"`
+	NewsType           *ebpf.Variable `ebpf:"news_type"`
 	NoTimes            *ebpf.Variable `ebpf:"no_times"`
 	OffCpuEndType      *ebpf.Variable `ebpf:"off_cpu_end_type"`
 	OffCpuStateType    *ebpf.Variable `ebpf:"off_cpu_state_type"`

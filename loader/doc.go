@@ -48,6 +48,6 @@
 // # Concurrency
 //
 // A Session belongs to one goroutine, except that Stats, SetGoProcess,
-// ForgetGoProcess, SetStackEnd, SetThreadEnds, SetStackParts and SetThreadFrames may be called
-// by any.
+// ForgetGoProcess, SetStackEnd, SetThreadEnds, SetStartsAbove, SetStackParts and SetThreadFrames
+// may be called by any.
 package loader

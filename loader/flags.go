@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	processSampled   = byte(gen.SamplerProcessFlagsPROCESS_SAMPLED)
-	processIsGo      = byte(gen.SamplerProcessFlagsPROCESS_IS_GO)
-	processHasEnds   = byte(gen.SamplerProcessFlagsPROCESS_HAS_ENDS)
-	processHasFrames = byte(gen.SamplerProcessFlagsPROCESS_HAS_FRAMES)
-	processPage      = int(gen.SamplerProcessFlagsPROCESS_PAGE)
+	processSampled     = byte(gen.SamplerProcessFlagsPROCESS_SAMPLED)
+	processIsGo        = byte(gen.SamplerProcessFlagsPROCESS_IS_GO)
+	processHasEnds     = byte(gen.SamplerProcessFlagsPROCESS_HAS_ENDS)
+	processHasFrames   = byte(gen.SamplerProcessFlagsPROCESS_HAS_FRAMES)
+	processStartsAbove = byte(gen.SamplerProcessFlagsPROCESS_STARTS_ABOVE)
+	processPage        = int(gen.SamplerProcessFlagsPROCESS_PAGE)
 )
 
 // processFlags are the flags of processes by number, in memory that is the

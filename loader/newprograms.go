@@ -67,12 +67,18 @@ func (n *NewPrograms) close() error {
 // ringRecordBusy is BPF_RINGBUF_BUSY_BIT of <linux/bpf.h>.
 const ringRecordBusy = 1 << 31
 
-// take returns the files that were told of since, valid until the next call, and
-// whether a ring fills up. All that the files' programs map before they run is in
-// the side-band by then.
-func (n *NewPrograms) take() (files []programFile, filled bool) {
+// newsSince is what the kernel side has told of since the last time.
+type newsSince struct {
+	programs   []programFile // valid until the next time
+	ringFills  bool
+	endUnknown bool // there is a sample of a thread of which it is not known where its stack ends
+}
+
+// take returns what was told of since. All that the files' programs map before they run is
+// in the side-band by then.
+func (n *NewPrograms) take() (news newsSince) {
 	if n == nil {
-		return nil, false
+		return news
 	}
 	n.told = n.told[:0]
 	read, written := position(n.consumer), position(n.producer)
@@ -83,15 +89,19 @@ func (n *NewPrograms) take() (files []programFile, filled bool) {
 		if length&ringRecordBusy != 0 {
 			break // told of when it is complete
 		}
-		if length == uint32(unsafe.Sizeof(programFile{})) {
-			n.told = append(n.told, *(*programFile)(unsafe.Pointer(&record[unix.BPF_RINGBUF_HDR_SZ])))
-		} else {
-			filled = true
+		switch body := unsafe.Pointer(&record[unix.BPF_RINGBUF_HDR_SZ]); {
+		case length == uint32(unsafe.Sizeof(programFile{})):
+			n.told = append(n.told, *(*programFile)(body))
+		case *(*gen.SamplerNews)(body) == gen.SamplerNewsRING_FILLS:
+			news.ringFills = true
+		default:
+			news.endUnknown = true
 		}
 		at += (uint64(length) + unix.BPF_RINGBUF_HDR_SZ + 7) &^ 7
 	}
 	read.Store(at)
-	return n.told, filled
+	news.programs = n.told
+	return news
 }
 
 func position(page []byte) *atomic.Uint64 {

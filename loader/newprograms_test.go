@@ -64,26 +64,26 @@ func TestNewPrograms(t *testing.T) {
 	first, second := copyOf(t, "cat", dir, 1), copyOf(t, "cat", dir, 2)
 	n.take()
 	runCopy(t, first)
-	told, _ := n.take()
+	told := n.take().programs
 	f := fileOf(t, told, first)
 	if f == nil {
 		t.Fatalf("%s was not told of: %+v", first, told)
 	}
 	known := *f
 	runCopy(t, first)
-	if told, _ := n.take(); fileOf(t, told, first) == nil {
+	if told := n.take().programs; fileOf(t, told, first) == nil {
 		t.Errorf("%s was not told of again: %+v", first, told)
 	}
 	n.know(known, goProcess{})
 	runCopy(t, first)
 	runCopy(t, second)
-	told, _ = n.take()
+	told = n.take().programs
 	if fileOf(t, told, first) != nil || fileOf(t, told, second) == nil {
 		t.Errorf("told of %+v: want %s alone", told, second)
 	}
 	n.forget(func(programFile) bool { return true })
 	runCopy(t, first)
-	if told, _ := n.take(); fileOf(t, told, first) == nil {
+	if told := n.take().programs; fileOf(t, told, first) == nil {
 		t.Errorf("%s was not told of when it had been forgotten: %+v", first, told)
 	}
 }
@@ -99,7 +99,7 @@ func TestNewGoProgram(t *testing.T) {
 	for path, is := range map[string]goProcess{inGo: what, inC: {}} {
 		n.take()
 		testenv.Run(t, exec.Command(path, "-c", ":"))
-		told, _ := n.take()
+		told := n.take().programs
 		n.know(*fileOf(t, told, path), is)
 	}
 	for _, c := range []struct {
@@ -127,7 +127,7 @@ func TestNewGoProgram(t *testing.T) {
 func TestNewProgramsOfOthers(t *testing.T) {
 	n := newProgramsOf(t, false)
 	runCopy(t, copyOf(t, "cat", t.TempDir(), 1))
-	if told, _ := n.take(); len(told) != 0 {
+	if told := n.take().programs; len(told) != 0 {
 		t.Errorf("told of %+v", told)
 	}
 }
@@ -144,12 +144,12 @@ func TestNewProgramsMany(t *testing.T) {
 	for range room + 1 {
 		runCopy(t, path)
 	}
-	told, _ := n.take()
+	told := n.take().programs
 	if len(told) == 0 || len(told) > room {
 		t.Fatalf("%d told of, with room for %d", len(told), room)
 	}
 	runCopy(t, path)
-	if told, _ = n.take(); fileOf(t, told, path) == nil {
+	if told = n.take().programs; fileOf(t, told, path) == nil {
 		t.Error("none is told of after the ring was full")
 	}
 	most := int(n.known.MaxEntries())
@@ -180,7 +180,7 @@ func TestProgramBeforeFork(t *testing.T) {
 	for _, cmd := range []*exec.Cmd{exec.Command(exe, "-test.run=^$"), exec.Command(copyOf(t, "cat", t.TempDir(), 1))} {
 		n.take()
 		testenv.Run(t, cmd)
-		told, _ := n.take()
+		told := n.take().programs
 		f := *fileOf(t, told, cmd.Path)
 		started = append(started, f)
 		e := SidebandEvent{Kind: SidebandMmap, PID: child, TID: child, Path: cmd.Path, Len: 1 << 12}
@@ -239,6 +239,37 @@ func TestRestEnds(t *testing.T) {
 	}
 }
 
+// endsAreKnown has nobody asked to learn where the stacks of this process's threads end.
+func endsAreKnown(t *testing.T, s *Session) {
+	t.Helper()
+	if err := s.SetThreadEnds(os.Getpid(), 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who reads is asked to learn where the stacks of a process's threads end with the first of
+// them, and not by the next ones.
+func TestEndsAsked(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "threads", "4")
+	s := startSession(t, Config{Frequency: 4999, PIDs: []int{p.pid}, NewPrograms: true})
+	cut := func(smp *Sample) bool { return smp.TID != smp.PID && smp.StackEnd == StackEndLimit }
+	began := time.Now()
+	readUntil(t, s, cut)
+	if asked := s.NewPrograms().take().endUnknown; !asked {
+		t.Error("not asked")
+	}
+	n := 0
+	readUntil(t, s, func(smp *Sample) bool {
+		if cut(smp) {
+			n++
+		}
+		return n == 100
+	})
+	if asked := s.NewPrograms().take().endUnknown; asked && time.Since(began) < time.Second {
+		t.Error("asked again")
+	}
+}
+
 // A ring is told of at once when it has room for less than two stacks of the greatest
 // length in its first half, where they are copied whole, and a quarter of it is full.
 func TestRingTold(t *testing.T) {
@@ -255,9 +286,10 @@ func TestRingTold(t *testing.T) {
 		if s.cpuRing != ring {
 			t.Fatalf("a ring of %d bytes, want %d", s.cpuRing, ring)
 		}
+		endsAreKnown(t, s)
 		for at, told := uint32(0), false; !told; {
 			unix.Getppid()
-			_, told = s.NewPrograms().take()
+			told = s.NewPrograms().take().ringFills
 			for i := range s.rings.cpus {
 				at = max(at, unpackPos(s.rings.cpus[i].head.Load()).at)
 			}
@@ -276,6 +308,7 @@ func TestRingFills(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sb.Close()
+	endsAreKnown(t, s)
 	filled := make(chan struct{}, 1000)
 	p := NewProcesses(ProcessesConfig{Sideband: sb, Images: procstate.NewImages(0), OnFilled: func() { filled <- struct{}{} }})
 	if err := p.Heed(s.NewPrograms()); err != nil {

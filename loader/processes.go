@@ -30,8 +30,8 @@ type ProcessesConfig struct {
 	// be gone with its process: files that are new, and code that is in no file.
 	OnNews func()
 
-	// OnFilled, if set, is called by Watch when a ring for samples fills up, if
-	// it heeds NewPrograms.
+	// OnFilled, if set, is called by Watch when a ring for samples fills up, or has one of a
+	// thread of which it is not known where its stack ends, if it heeds NewPrograms.
 	OnFilled func()
 
 	// OnImage, if set, is called for each file that a process maps as code, with
@@ -175,9 +175,13 @@ func (p *Processes) Watch(ctx context.Context) error {
 		if rest > 0 {
 			p.rest(rest)
 		}
-		started, filled := p.programs.take()
-		if filled && p.onFilled != nil {
+		news := p.programs.take()
+		started := news.programs
+		if news.ringFills && p.onFilled != nil {
 			p.onFilled()
+		}
+		if news.endUnknown && p.onFilled != nil {
+			time.AfterFunc(2*time.Duration(collectSlack), p.onFilled) // when the sample may be read
 		}
 		p.Collect()
 		p.lookAgain(started)

@@ -206,6 +206,30 @@ func TestUnreadableStack(t *testing.T) {
 	})
 }
 
+// What is above the main thread's usual first frame is copied once it is known to be needed.
+func TestStartsAbove(t *testing.T) {
+	p := startTarget(t, stackTarget(t), "fill", "100")
+	s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}})
+	var usual uint64
+	var loop steady
+	readUntil(t, s, func(smp *Sample) bool {
+		if smp.TID != smp.PID || !loop.holds(smp) || smp.StackEnd != StackEndBottom {
+			return false
+		}
+		end := smp.Regs.Raw(smp.Arch.SP) + uint64(len(fromSP(t, smp)))
+		if usual == 0 {
+			usual = end
+			if err := s.SetStartsAbove(p.pid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if more := int64(end - usual); more != 0 && more < 256 {
+			t.Fatalf("the copy ends %d bytes above the usual end", more)
+		}
+		return end != usual
+	})
+}
+
 // A thread's stack goes on past its end until its end is learned.
 func TestLearnedStackEnd(t *testing.T) {
 	p := startTarget(t, stackTarget(t), "threads", "2")

@@ -131,6 +131,18 @@ func (s *Session) SetThreadEnds(pid int, below uint64) error {
 	return s.flags.set(pid, processHasEnds)
 }
 
+// SetStartsAbove tells that the outermost frame of a process's main thread is above where the
+// kernel has put its arguments, as when a program is run by its loader with many of them: a walk
+// has lacked what is there. It holds until the process executes another program.
+func (s *Session) SetStartsAbove(pid int) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flags.set(pid, processStartsAbove)
+}
+
 // StackParts is how many parts of a thread's stack SetStackParts tells of, of at
 // most StackPart bytes each.
 const (

@@ -120,6 +120,7 @@ func TestZeroValues(t *testing.T) {
 	wrong("Session.ForgetGoProcess", func() error { return s.ForgetGoProcess(1) })
 	wrong("Session.SetStackEnd", func() error { return s.SetStackEnd(1, 1) })
 	wrong("Session.SetThreadEnds", func() error { return s.SetThreadEnds(1, 1) })
+	wrong("Session.SetStartsAbove", func() error { return s.SetStartsAbove(1) })
 	wrong("Session.SetStackParts", func() error { return s.SetStackParts(1, &[StackParts]uint64{}) })
 	testenv.NoPanic(t, "Session", func() {
 		s.BytesRead()

@@ -19,6 +19,7 @@ import (
 type kernelHints interface {
 	SetStackEnd(tid int, end uint64) error
 	SetThreadEnds(pid int, below uint64) error
+	SetStartsAbove(pid int) error
 	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
 	SetThreadFrames(pid, tid int, f loader.ThreadFrames) error
 	SetGoProcess(pid int, o loader.GoOffsets) error
@@ -118,7 +119,11 @@ func isProgram(im *procstate.Image) bool {
 // another stack, or the walk has to look farther up for where it ends, and is forgotten.
 // Go threads are not learned: they run on many stacks, whose ends the kernel side reads itself.
 func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error) {
-	if s.TID == s.PID || wp.isGo {
+	if wp.isGo {
+		return
+	}
+	if s.TID == s.PID {
+		p.learnStart(wp, s, walk)
 		return
 	}
 	known := wp.ends[s.TID]
@@ -145,12 +150,28 @@ func (p *pipeline) learnStackEnd(wp *walkedProcess, s *loader.Sample, walk error
 	}
 }
 
-// threadEnds is where the stacks of a process's threads end, as two of them did.
+// maxStart bounds the bytes above the copy of a main thread's stack in which its first frame
+// may be.
+const maxStart = 512
+
+// learnStart tells the kernel side of a main thread that begins above where it is taken to,
+// when a walk has lacked what is there.
+func (p *pipeline) learnStart(wp *walkedProcess, s *loader.Sample, walk error) {
+	if walk == nil || wp.above || s.StackEnd != loader.StackEndBottom {
+		return
+	}
+	if missed, ok := wp.snapshot.Missed(); ok && missed+8 > copiedTo(s) && missed-copiedTo(s) < maxStart {
+		wp.above = p.kernel.SetStartsAbove(int(s.PID)) == nil
+	}
+}
+
+// threadEnds is where the stacks of a process's threads end, as one of them did; once that
+// was wrong, as two.
 type threadEnds struct {
 	below uint64 // their thread pointers
 	first int32  // thread
 	told  bool   // whether the kernel side was
-	wrong bool   // there are others
+	wrong int    // how often there were others
 }
 
 // maxBelow is more than what there mostly is of thread-local storage and the C library's
@@ -158,12 +179,12 @@ type threadEnds struct {
 const maxBelow = 64 << 10
 
 // learnThreadEnds tells the kernel side where the stacks of threads end of which it
-// knows nothing yet, when those of two threads do in the same way.
+// knows nothing yet.
 func (p *pipeline) learnThreadEnds(wp *walkedProcess, s *loader.Sample, end uint64) {
 	below, t := s.Regs.ThreadPointer-end, &wp.threadEnds
 	switch {
-	case t.wrong || below == 0 || below > maxBelow || t.told && below >= t.below:
-	case t.told || below == t.below && s.TID != t.first:
+	case t.wrong > 1 || below == 0 || below > maxBelow || t.told && below >= t.below:
+	case t.told || t.wrong == 0 || below == t.below && s.TID != t.first:
 		t.below, t.told = below, p.kernel.SetThreadEnds(int(s.PID), below) == nil
 	case below != t.below:
 		t.below, t.first = below, s.TID
@@ -177,7 +198,11 @@ func (p *pipeline) doubtThreadEnds(wp *walkedProcess, s *loader.Sample) {
 	missed, ok := wp.snapshot.Missed()
 	if below := s.Regs.ThreadPointer - end; ok && missed+8 > end && below > 0 && below <= maxBelow {
 		p.kernel.SetThreadEnds(int(s.PID), 0)
-		wp.threadEnds = threadEnds{wrong: wp.threadEnds.told}
+		wrong := wp.threadEnds.wrong
+		if wp.threadEnds.told {
+			wrong++
+		}
+		wp.threadEnds = threadEnds{wrong: wrong}
 	}
 }
 

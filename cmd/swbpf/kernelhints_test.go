@@ -6,6 +6,7 @@ import (
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // threadHints keeps what the kernel side was told last of the ends of a process's threads.
@@ -21,8 +22,9 @@ func (h *threadHints) SetThreadEnds(_ int, below uint64) error {
 	return nil
 }
 
-// Where threads' stacks end the kernel side is told when two threads' did in the same way,
-// then of a nearer end alone. What a walk lacked tells that it was wrong, once and for all.
+// Where threads' stacks end the kernel side is told when one did, then of a nearer end alone. What a
+// walk lacked tells that it was wrong: from then on two have to in the same way, and when that was
+// wrong, none counts.
 func TestLearnThreadEnds(t *testing.T) {
 	const tp = 0x7f0000001000
 	p := newPipeline(symbols.Options{})
@@ -38,10 +40,7 @@ func TestLearnThreadEnds(t *testing.T) {
 			t.Errorf("%s: told %d times, last %d; want %d, %d", what, kernel.told, kernel.below, told, want)
 		}
 	}
-	step("first thread", 2, 800, 0, 0)
-	step("the same again", 2, 800, 0, 0)
-	step("another end", 3, 700, 0, 0)
-	step("two alike", 4, 700, 700, 1)
+	step("first thread", 2, 700, 700, 1)
 	step("farther", 5, 900, 700, 1)
 	step("nearer", 5, 600, 600, 2)
 	step("on another stack", 6, 1<<30, 600, 2)
@@ -65,11 +64,62 @@ func TestLearnThreadEnds(t *testing.T) {
 	told := wp
 	wp = &walkedProcess{snapshot: told.snapshot}
 	lacked(tp - 600)
-	if kernel.told != 4 || wp.threadEnds.wrong {
-		t.Errorf("of another program: told %d times, learned no more: %v", kernel.told, wp.threadEnds.wrong)
+	if kernel.told != 4 || wp.threadEnds.wrong > 0 {
+		t.Errorf("of another program: told %d times, wrong %d times", kernel.told, wp.threadEnds.wrong)
 	}
 	wp, kernel.told = told, 3
-	step("forgotten", 8, 600, 0, 3)
-	step("and not learned again", 9, 600, 0, 3)
-	step("and not learned again", 10, 600, 0, 3)
+	step("forgotten", 8, 800, 0, 3)
+	step("the same again", 8, 800, 0, 3)
+	step("another end", 9, 700, 0, 3)
+	step("two alike", 10, 700, 700, 4)
+	lacked(tp - 600)
+	step("forgotten again", 11, 600, 0, 5)
+	step("and not learned any more", 12, 600, 0, 5)
+}
+
+// startHints counts how often the kernel side was told that a main thread begins above the usual.
+type startHints struct {
+	forgotten
+	told int
+}
+
+func (h *startHints) SetStartsAbove(int) error {
+	h.told++
+	return nil
+}
+
+// The kernel side is told once that a main thread begins above where it is taken to: when a
+// walk has lacked what is right above the copy.
+func TestLearnStart(t *testing.T) {
+	const top = 0x7ffc00001000
+	p := newPipeline(symbols.Options{})
+	kernel := &startHints{}
+	p.connect(kernel)
+	arch := procstate.HostArch()
+	wp := &walkedProcess{snapshot: procstate.NewSnapshot(arch, noPID, "", new(procstate.AddressSpace))}
+	for _, step := range []struct {
+		what string
+		addr uint64
+		walk error
+		end  loader.StackEnd
+		want int
+	}{
+		{"a complete walk", top, nil, loader.StackEndBottom, 0},
+		{"a word far above", top + maxStart, unwind.MemoryUnreadable, loader.StackEndBottom, 0},
+		{"a word below", top - 4096, unwind.MemoryUnreadable, loader.StackEndBottom, 0},
+		{"of a stack that was cut", top, unwind.MemoryUnreadable, loader.StackEndLimit, 0},
+		{"the word above", top, unwind.MemoryUnreadable, loader.StackEndBottom, 1},
+		{"once more", top, unwind.MemoryUnreadable, loader.StackEndBottom, 1},
+	} {
+		s := &loader.Sample{PID: 1, TID: 1, Arch: arch, StackEnd: step.end}
+		s.Regions = []procstate.Region{{Addr: top - 400, Data: make([]byte, 400)}}
+		wp.snapshot.Reset(1, &s.Regs, s.Regions)
+		if n, _ := wp.snapshot.ReadMemory(step.addr, make([]byte, 8)); n == 8 {
+			t.Fatalf("%#x is in the copy", step.addr)
+		}
+		p.learnStackEnd(wp, s, step.walk)
+		if kernel.told != step.want {
+			t.Errorf("%s: told %d times, want %d", step.what, kernel.told, step.want)
+		}
+	}
 }

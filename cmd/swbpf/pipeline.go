@@ -104,6 +104,7 @@ type walkedProcess struct {
 	parts      map[int32]*stackParts
 	ends       map[int32]uint64 // where threads' stacks end, as the kernel side was told
 	threadEnds threadEnds
+	above      bool   // the kernel side was told that the main thread's first frame is
 	slack      uint64 // what is needed above the SP of threads' outermost frames
 	forget     int    // size of ends or parts at which threads that have ended are forgotten
 }

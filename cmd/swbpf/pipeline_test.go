@@ -21,6 +21,7 @@ type forgotten map[int]bool
 
 func (f forgotten) SetStackEnd(int, uint64) error                       { return nil }
 func (f forgotten) SetThreadEnds(int, uint64) error                     { return nil }
+func (f forgotten) SetStartsAbove(int) error                            { return nil }
 func (f forgotten) SetThreadFrames(int, int, loader.ThreadFrames) error { return nil }
 
 func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error { return nil }
