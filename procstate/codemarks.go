@@ -5,9 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// MarkFunc appends the offsets of the marks in a page of code to marks. What may go on
-// before the page, or behind it, it has to mark as well.
+// MarkFunc appends the marks in a page of code to marks: an offset each, plus MarkKind times
+// the kind, of which there are 16. What may go on before the page, or behind it, it has to mark
+// as well.
 type MarkFunc func(a *Arch, code []byte, marks []uint16) []uint16
+
+// MarkKind is what the kinds of marks are multiples of.
+const MarkKind = markPage
 
 // codeMarks keeps the marks of those pages of a file that were asked for.
 type codeMarks struct {
@@ -38,11 +42,11 @@ const (
 
 var markBuffers = sync.Pool{New: func() any { return new([markPage]byte) }}
 
-// HasMark reports whether find marks a place that is from to to bytes after a
+// HasMark reports whether find marks a place with a kind that is from to to bytes after a
 // link-time address. Each page of the file is read once for that; find must
 // be the same in all calls for an Image. HasMark is true where the file cannot be
 // read.
-func (im *Image) HasMark(vaddr uint64, from, to int, find MarkFunc) bool {
+func (im *Image) HasMark(vaddr uint64, from, to int, kind uint16, find MarkFunc) bool {
 	off, ok := im.OffsetOfVaddr(vaddr, 1)
 	if !ok || off >= min(uint64(im.size), maxMarkedOffset) {
 		return true
@@ -52,7 +56,7 @@ func (im *Image) HasMark(vaddr uint64, from, to int, find MarkFunc) bool {
 	for at := max(first, 0); at <= last; {
 		page := at / markPage
 		end := min(last, page*markPage+markPage-1)
-		if im.pageHasMark(uint64(page), int(at%markPage), int(end%markPage), find) {
+		if im.pageHasMark(uint64(page), int(at%markPage), int(end%markPage), kind, find) {
 			return true
 		}
 		at = end + 1
@@ -61,7 +65,7 @@ func (im *Image) HasMark(vaddr uint64, from, to int, find MarkFunc) bool {
 }
 
 // pageHasMark is HasMark for the bytes [from, to] of a page.
-func (im *Image) pageHasMark(page uint64, from, to int, find MarkFunc) bool {
+func (im *Image) pageHasMark(page uint64, from, to int, kind uint16, find MarkFunc) bool {
 	k := &im.marks
 	marks := notLooked
 	if g := k.groups.Load(); g != nil {
@@ -81,8 +85,9 @@ func (im *Image) pageHasMark(page uint64, from, to int, find MarkFunc) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	kept := k.kept[marks-someMarks:]
+	first, n := kind*MarkKind+uint16(from), uint16(to-from)
 	for _, at := range kept[1:][:kept[0]] {
-		if int(at) >= from && int(at) <= to {
+		if at-first <= n {
 			return true
 		}
 	}
@@ -112,7 +117,7 @@ func (im *Image) mark(page uint64, find MarkFunc) (marks uint32) {
 	buf := markBuffers.Get().(*[markPage]byte)
 	defer markBuffers.Put(buf)
 	code := buf[:min(size-page*markPage, markPage)]
-	if n, _ := im.ReadAt(code, int64(page*markPage)); n == len(code) {
+	if n, _ := im.readOnce(code, int64(page*markPage)); n == len(code) {
 		begin := len(k.kept)
 		k.kept = find(im.arch, code, append(k.kept, 0))
 		switch n := len(k.kept) - begin - 1; {

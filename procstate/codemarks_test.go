@@ -37,7 +37,7 @@ func TestHasMark(t *testing.T) {
 			if at = bytes.LastIndex(code[:at], pattern); at < 0 {
 				return marks
 			}
-			marks = append(marks, uint16(at))
+			marks = append(marks, uint16(at), uint16(at+2)+3*MarkKind) // two kinds
 		}
 	}
 	// Marks on the third of five pages, at both ends and in the middle.
@@ -47,7 +47,7 @@ func TestHasMark(t *testing.T) {
 		copy(raw[int(first)+off:], pattern)
 	}
 	has := func(off, from, to int) bool {
-		return im.HasMark(first+uint64(off)-text.Off+text.Vaddr, from, to, find)
+		return im.HasMark(first+uint64(off)-text.Off+text.Vaddr, from, to, 0, find)
 	}
 	for off := markPage; off < 4*markPage; off++ {
 		for _, near := range [][2]int{{0, 0}, {-128, 100}, {-24, -4}, {3, 40}} {
@@ -55,6 +55,12 @@ func TestHasMark(t *testing.T) {
 			if got := has(off, near[0], near[1]); got != want {
 				t.Fatalf("mark %d to %d from page %d + %d: %v", near[0], near[1], off/markPage, off%markPage, got)
 			}
+		}
+	}
+	for off, want := range map[int]bool{2*markPage + 49: false, 2*markPage + 50: true} {
+		at := first + uint64(off) - text.Off + text.Vaddr
+		if got := im.HasMark(at, 2, 2, 3, find); got != want || im.HasMark(at, 0, 100, 2, find) {
+			t.Errorf("mark of another kind at page 2 + %d: %v; or of one that is not there", off-2*markPage, got)
 		}
 	}
 	if asked != 5 {
@@ -67,10 +73,10 @@ func TestHasMark(t *testing.T) {
 		}
 		return marks
 	}
-	if kept := len(im.marks.kept); !im.HasMark(first+5*markPage-text.Off+text.Vaddr, 0, 0, many) || len(im.marks.kept) != kept {
+	if kept := len(im.marks.kept); !im.HasMark(first+5*markPage-text.Off+text.Vaddr, 0, 0, 0, many) || len(im.marks.kept) != kept {
 		t.Error("a page of marks is remembered as something else than that")
 	}
-	if !im.HasMark(^uint64(0), 0, 0, find) {
+	if !im.HasMark(^uint64(0), 0, 0, 0, find) {
 		t.Error("no mark in no segment")
 	}
 	im.r = bytes.NewReader(nil)
@@ -94,10 +100,10 @@ func TestHasMarkAtEnds(t *testing.T) {
 	}
 	raw[0], raw[size-1] = 9, 9
 	for off := range uint64(size) {
-		if got := im.HasMark(off, -near, near, find); got != (off <= near || off >= size-1-near) {
+		if got := im.HasMark(off, -near, near, 0, find); got != (off <= near || off >= size-1-near) {
 			t.Fatalf("mark near %d: %v", off, got)
 		}
-		if got := im.HasMark(off, 0, 0, find); got != (raw[off] == 9) {
+		if got := im.HasMark(off, 0, 0, 0, find); got != (raw[off] == 9) {
 			t.Fatalf("mark at %d: %v", off, got)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 // Room for blocks of files: 1 MB, which is taken as they are read.
 const (
 	blockBytes = 4 << 10
-	blockSets  = 64
+	blockSets  = 128
 	blockWays  = 4
 )
 

@@ -400,6 +400,15 @@ func (im *Image) ReadAt(b []byte, off int64) (int, error) {
 	return im.r.ReadAt(b, off)
 }
 
+// readOnce is ReadAt of what is not read again soon.
+func (im *Image) readOnce(b []byte, off int64) (int, error) {
+	if f, ok := im.r.(*imageFile); ok {
+		f.touch()
+		return f.read(b, off)
+	}
+	return im.ReadAt(b, off)
+}
+
 // ReadVaddr fills b with the file's bytes for a link-time address. Bytes that
 // the file does not hold (.bss) are an error that wraps ErrUnreadable, as is
 // a range across segments.

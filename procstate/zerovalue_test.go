@@ -161,7 +161,7 @@ func TestZeroValues(t *testing.T) {
 	testenv.NoPanic(t, "Image.Entry", func() { im().Entry() })
 	testenv.NoPanic(t, "Image.FuncStarts", func() { im().FuncStarts() })
 	testenv.NoPanic(t, "Image.FuncStartsIn", func() { im().FuncStartsIn(1, 2) })
-	testenv.NoPanic(t, "Image.HasMark", func() { im().HasMark(8, 0, 8, func(_ *Arch, _ []byte, m []uint16) []uint16 { return m }) })
+	testenv.NoPanic(t, "Image.HasMark", func() { im().HasMark(8, 0, 8, 0, func(_ *Arch, _ []byte, m []uint16) []uint16 { return m }) })
 	testenv.NoPanic(t, "Image.OffsetOfVaddr", func() { im().OffsetOfVaddr(1, 1) })
 	testenv.NoPanic(t, "Image.Packed", func() { _, _ = im().Packed(Section{}) })
 	testenv.NoPanic(t, "Image.Prog", func() { im().Prog(elf.PT_LOAD) })

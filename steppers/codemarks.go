@@ -6,27 +6,58 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
+// Kinds of marks.
+const (
+	entryMark  = iota // of what isThreadStart and the like recognise
+	returnMark        // of a return
+)
+
 // findMarks is for Image.HasMark: it marks in x86-64 code what is part of each place that
 // isThreadStart, isThreadEnd, isCloneChild, inContextStart, inCoroutineStart or
-// classifyTrampoline recognise, which spares most addresses a look at the code. Each is
+// classifyTrampoline recognise, which spares most addresses a look at the code; and where
+// a return may be. Each is
 // found by one of its bytes that is rare in code, and the mark is there. What may go on
 // before the code or after it is marked, too.
 func findMarks(_ *procstate.Arch, code []byte, marks []uint16) []uint16 {
-	for _, rare := range [...]byte{0x05, 0xdc, 0xe3} {
+	for _, rare := range [...]byte{0x05, 0xdc, 0xe3, 0xc3, 0xc2} {
 		for at := 0; ; at++ {
 			n := bytes.IndexByte(code[at:], rare)
 			if n < 0 {
 				break
 			}
 			at += n
-			if rare == 0x05 && (at < 1 || code[at-1] == 0x0f) || // syscall
-				rare == 0xdc && mayBeAround(code, at, startContextAMD64, 2) ||
-				rare == 0xe3 && mayBeAround(code, at, startCoroutine, 2) {
-				marks = append(marks, uint16(at))
+			switch rare {
+			case 0xc3, 0xc2:
+				marks = append(marks, uint16(at)+returnMark*procstate.MarkKind)
+			case 0x05: // syscall
+				if at < 1 || code[at-1] == 0x0f {
+					marks = append(marks, uint16(at))
+				}
+			case 0xdc:
+				if mayBeAround(code, at, startContextAMD64, 2) {
+					marks = append(marks, uint16(at))
+				}
+			case 0xe3:
+				if mayBeAround(code, at, startCoroutine, 2) {
+					marks = append(marks, uint16(at))
+				}
 			}
 		}
 	}
 	return marks
+}
+
+// Where the return of a thunk is from its store, and from its call: see isa.InThunk.
+const (
+	storeToReturn = 4
+	callToReturn  = 16
+)
+
+// mayReturn reports whether an instruction at a link-time address may be one for which
+// isReturn or, in a thunk, mayBeInThunk is true.
+func mayReturn(im *procstate.Image, vaddr uint64) bool {
+	return im.Arch() != procstate.AMD64 || im.HasMark(vaddr, 0, storeToReturn, returnMark, findMarks) ||
+		im.HasMark(vaddr, callToReturn, callToReturn, returnMark, findMarks)
 }
 
 // mayBeAround reports whether code has a pattern that begins so many bytes before at,
@@ -45,5 +76,5 @@ func mayBeAround(code []byte, at int, pattern []byte, before int) bool {
 // maybeEntry reports whether there may be a place near a link-time address that
 // findMarks marks.
 func maybeEntry(im *procstate.Image, vaddr uint64) bool {
-	return im.Arch() != procstate.AMD64 || im.HasMark(vaddr, -bottomBefore, bottomAfter, findMarks)
+	return im.Arch() != procstate.AMD64 || im.HasMark(vaddr, -bottomBefore, bottomAfter, entryMark, findMarks)
 }

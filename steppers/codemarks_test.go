@@ -11,7 +11,8 @@ import (
 )
 
 // Wherever the code of a C library is a place at which stacks begin, or signal
-// handlers return, there are marks near it; of most code there are none.
+// handlers return, there are marks near it, and where it returns there is one; of most code
+// there are none.
 func TestFindMarks(t *testing.T) {
 	var paths []string
 	for _, pattern := range []string{
@@ -26,7 +27,7 @@ func TestFindMarks(t *testing.T) {
 	}
 	for _, path := range paths {
 		img := steptest.OpenImage(t, path)
-		total, places, looked := 0, 0, 0
+		total, places, looked, returns := 0, 0, 0, 0
 		for _, s := range img.Segments() {
 			if s.Flags&1 == 0 {
 				continue
@@ -42,6 +43,11 @@ func TestFindMarks(t *testing.T) {
 				if near {
 					looked++
 				}
+				if mayReturn(img, vaddr) {
+					returns++
+				} else if isReturn(code[pc:]) {
+					t.Errorf("%s: nothing is said to return at %#x", path, vaddr)
+				}
 				from, to := max(0, pc-bottomBefore), min(len(code), pc+bottomAfter)
 				window, at := code[from:to], pc-from
 				before, after := window[:at], window[at:]
@@ -56,8 +62,8 @@ func TestFindMarks(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%s: of %d addresses %d are such places, %d near marks for them", path, total, places, looked)
-		if places == 0 || looked > total/2 {
+		t.Logf("%s: of %d addresses %d are such places, %d near marks for them; %d near returns", path, total, places, looked, returns)
+		if places == 0 || looked > total/2 || returns > total/4 {
 			t.Error("marks tell nothing")
 		}
 	}

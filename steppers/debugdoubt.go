@@ -85,13 +85,15 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 	}
 	atEntry := isAtEntry(a, at.Rule)
 	if interrupted {
-		code := d.instructionAt(im, vaddr)
-		returns := isReturn(code)
-		if mayBeInThunk(a, code) && isThunk(d.thunkAround(im, vaddr)) {
-			return doubtThunk
-		}
-		if !atEntry && returns {
-			return doubtReturns
+		if mayReturn(im, vaddr) {
+			code := d.instructionAt(im, vaddr)
+			returns := isReturn(code)
+			if mayBeInThunk(a, code) && isThunk(d.thunkAround(im, vaddr)) {
+				return doubtThunk
+			}
+			if !atEntry && returns {
+				return doubtReturns
+			}
 		}
 		if code := d.upToNext(im, vaddr, at); code != nil && lag(a, code, vaddr, at.Rule, at.Next) != 0 {
 			return doubtLags
