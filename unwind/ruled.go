@@ -63,10 +63,11 @@ func (r *Rule) Noted() *Rule {
 // ruledFrames remembers how frames are walked through, by image and link-time
 // address: a cache of what the RuleSteppers of a group answer, in sets of two.
 type ruledFrames struct {
-	slots  [2 << ruledSetBits]ruledFrame
-	none   ruledFrame // the callee of a frame where a walk begins
-	guards []RuleGuard
-	trail  [maxTrail]memoFrame // Walker.trail of the walk that goes on
+	slots    [2 << ruledSetBits]ruledFrame
+	none     ruledFrame    // the callee of a frame where a walk begins
+	steppers []RuleStepper // the first ones of the group; nil is one that makes no rules
+	guards   []RuleGuard
+	trail    [maxTrail]memoFrame // Walker.trail of the walk that goes on
 }
 
 const (
@@ -147,6 +148,12 @@ func (c *ruledFrames) find(key uint64) uint16 {
 func newRuledFrames(members []member) *ruledFrames {
 	c := &ruledFrames{}
 	for _, m := range members {
+		s, _ := m.stepper.(RuleStepper)
+		if c.steppers = append(c.steppers, s); s == nil {
+			break
+		}
+	}
+	for _, m := range members {
 		if g, ok := m.stepper.(RuleGuard); ok {
 			c.guards = append(c.guards, g)
 		}
@@ -172,13 +179,12 @@ func (s *ruledFrame) fill(w *Walker, key, pc uint64, interrupted bool) {
 		lookup--
 	}
 	m := w.MappingAt(lookup)
-	for i, member := range w.ranged.all {
+	for i, stepper := range w.ranged.ruled.steppers {
 		s.ra = int8(min(i, math.MaxInt8))
-		rs, ok := member.stepper.(RuleStepper)
-		if !ok {
+		if stepper == nil {
 			return
 		}
-		r, ok := rs.RuleAt(w, m, pc, interrupted)
+		r, ok := stepper.RuleAt(w, m, pc, interrupted)
 		switch {
 		case !ok:
 			return
