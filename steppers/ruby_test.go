@@ -479,53 +479,63 @@ func (p liveProcess) ReadWord(addr uint64) (uint64, bool) {
 	return binary.LittleEndian.Uint64(b[:]), err == nil
 }
 
-// The variable of each thread is found in a program and in a library, with its name and without.
+// The variable of each thread is found in a program and in a library, with its name and without, of
+// glibc and of musl.
 func TestRubyVariable(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("of amd64")
 	}
-	testenv.Needs(t, "gcc")
-	for name, flags := range map[string][]string{"program": nil, "library": {"-fPIC", "-DSHARED"}} {
-		for _, named := range []string{"-DNAMED", "-DUNNAMED"} {
-			t.Run(name+named, func(t *testing.T) {
-				dir := t.TempDir()
-				program := filepath.Join(dir, "ruby")
-				if flags == nil {
-					testenv.Run(t, exec.Command("gcc", "-rdynamic", named, "-o", program, "testdata/rubyvariable.c"))
-				} else {
-					library := filepath.Join(dir, "libruby.so")
-					testenv.Run(t, exec.Command("gcc", append(flags, "-shared", named, "-o", library, "testdata/rubyvariable.c")...))
-					testenv.Run(t, exec.Command("gcc", "-DLIBRARY", "-o", program, "testdata/rubyvariable.c", library))
-				}
-				cmd := exec.Command(program)
-				_, out := testenv.Start(t, cmd)
-				told := make([][2]uint64, 2)
-				for i := range told {
-					if _, err := fmt.Fscan(out, &told[i][0], &told[i][1]); err != nil {
-						t.Fatal(err)
-					}
-				}
-				found := false
-				for _, lib := range procstate.SpaceOfProcess(cmd.Process.Pid).Libraries() {
-					p := NewRuby(nil).image(lib.Image)
-					if p.fields == nil {
-						continue
-					}
-					found = true
-					vm := rubyVM{image: p, bias: lib.Bias, fields: p.fields, vmMemory: vmMemory{mem: liveProcess(cmd.Process.Pid)}, threads: map[uint64]uint64{}}
-					for _, is := range told {
-						if got := vm.variable(is[0]); got != is[1] {
-							t.Errorf("the variable is at %#x, want %#x; %+v", got, is[1], *p)
-						}
-					}
-					if got := vm.variable(told[0][0] + 64); got != 0 {
-						t.Errorf("of no thread, there is a variable at %#x", got)
-					}
-				}
-				if !found {
-					t.Error("no file is known")
-				}
-			})
+	testenv.Needs(t, "gcc", "musl-gcc")
+	for _, c := range []struct {
+		cc        string
+		isLibrary bool
+		named     string
+	}{
+		{"gcc", false, "-DNAMED"}, {"gcc", false, "-DUNNAMED"}, {"gcc", true, "-DNAMED"}, {"gcc", true, "-DUNNAMED"},
+		{"musl-gcc", false, "-DNAMED"}, {"musl-gcc", false, "-DUNNAMED"}, {"musl-gcc", true, "-DNAMED"}, {"musl-gcc", true, "-DUNNAMED"},
+	} {
+		name := c.cc + " program"
+		if c.isLibrary {
+			name = c.cc + " library"
 		}
+		t.Run(name+c.named, func(t *testing.T) {
+			dir := t.TempDir()
+			program := filepath.Join(dir, "ruby")
+			if c.isLibrary {
+				library := filepath.Join(dir, "libruby.so")
+				testenv.Run(t, exec.Command(c.cc, "-fPIC", "-DSHARED", "-shared", c.named, "-o", library, "testdata/rubyvariable.c"))
+				testenv.Run(t, exec.Command(c.cc, "-DLIBRARY", "-o", program, "testdata/rubyvariable.c", library))
+			} else {
+				testenv.Run(t, exec.Command(c.cc, "-rdynamic", c.named, "-o", program, "testdata/rubyvariable.c"))
+			}
+			cmd := exec.Command(program)
+			_, out := testenv.Start(t, cmd)
+			told := make([][2]uint64, 2)
+			for i := range told {
+				if _, err := fmt.Fscan(out, &told[i][0], &told[i][1]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			found := false
+			for _, lib := range procstate.SpaceOfProcess(cmd.Process.Pid).Libraries() {
+				p := NewRuby(nil).image(lib.Image)
+				if p.fields == nil {
+					continue
+				}
+				found = true
+				vm := rubyVM{image: p, bias: lib.Bias, fields: p.fields, vmMemory: vmMemory{mem: liveProcess(cmd.Process.Pid)}, threads: map[uint64]uint64{}}
+				for _, is := range told {
+					if got := vm.variable(is[0]); got != is[1] {
+						t.Errorf("the variable is at %#x, want %#x; %+v", got, is[1], *p)
+					}
+				}
+				if got := vm.variable(told[0][0] + 64); got != 0 {
+					t.Errorf("of no thread, there is a variable at %#x", got)
+				}
+			}
+			if !found {
+				t.Error("no file is known")
+			}
+		})
 	}
 }

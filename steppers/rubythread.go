@@ -40,14 +40,28 @@ func (vm *rubyVM) threadOf(threadPointer uint64) uint64 {
 
 // inStorage is variable where it is in thread-local storage.
 func (vm *rubyVM) inStorage(threadPointer uint64) uint64 {
-	p := vm.image
-	storage := threadPointer - p.below
-	if p.module != 0 {
-		var ok bool
-		if storage, ok = vm.storage(threadPointer); !ok {
-			return 0
+	if vm.image.module == 0 {
+		return vm.inWords(threadPointer - vm.image.below)
+	}
+	for _, words := range [...]uint64{2, 1} {
+		if vm.vectorWords != 0 && words != vm.vectorWords {
+			continue
+		}
+		storage, ok := vm.storage(threadPointer, words)
+		if !ok {
+			continue
+		}
+		if at := vm.inWords(storage); at != 0 {
+			vm.vectorWords = words
+			return at
 		}
 	}
+	return 0
+}
+
+// inWords is variable where it is among the words of the file's thread-local storage.
+func (vm *rubyVM) inWords(storage uint64) uint64 {
+	p := vm.image
 	for i := range p.words {
 		word := p.firstOne + 8*i
 		if vm.hasPlace {
@@ -62,16 +76,20 @@ func (vm *rubyVM) inStorage(threadPointer uint64) uint64 {
 	return 0
 }
 
-// storage returns where the file's thread-local storage of a thread is, as the GNU C library
-// keeps it: the word behind the thread pointer leads to two words for each file.
-func (vm *rubyVM) storage(threadPointer uint64) (addr uint64, ok bool) {
+// storage returns where the file's thread-local storage of a thread is, as C libraries keep it:
+// the word behind the thread pointer leads to a vector with two words for each file in glibc, and one
+// in musl, the number of the files in the first.
+func (vm *rubyVM) storage(threadPointer, words uint64) (addr uint64, ok bool) {
 	const maxModules, none = 1 << 16, ^uint64(0)
 	number, ok := vm.wordNow(vm.image.module + vm.bias)
 	if !ok || number == 0 || number > maxModules {
 		return 0, false
 	}
 	vector, _ := vm.wordNow(threadPointer + 8)
-	addr, ok = vm.wordNow(vector + 16*number)
+	if count, _ := vm.wordNow(vector); words == 1 && count < number {
+		return 0, false
+	}
+	addr, ok = vm.wordNow(vector + 8*words*number)
 	return addr, ok && addr != 0 && addr != none
 }
 

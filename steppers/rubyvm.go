@@ -15,10 +15,11 @@ type rubyVM struct {
 	fields *rubyFields
 	vmMemory
 
-	place    uint64            // where in the file's thread-local storage the variable is
-	hasPlace bool              // that was found
-	threads  map[uint64]uint64 // the variable's address by thread pointer
-	owners   map[uint64]rubyOwner
+	place       uint64            // where in the file's thread-local storage the variable is
+	hasPlace    bool              // that was found
+	vectorWords uint64            // how many words the C library keeps of each file's storage; 0: not found yet
+	threads     map[uint64]uint64 // the variable's address by thread pointer
+	owners      map[uint64]rubyOwner
 
 	walk    uint64      // what follows is of this walk
 	now     time.Time   // when it began
