@@ -2,10 +2,15 @@ package steppers
 
 import (
 	"encoding/binary"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -263,6 +268,35 @@ func TestPerlAllocates(t *testing.T) {
 		}
 	}); n != 0 || numbers < 200 {
 		t.Errorf("%v allocations, %d numbers", n, numbers)
+	}
+}
+
+// The interpreter of each thread is found with glibc and with musl.
+func TestPerlOfThread(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("of amd64")
+	}
+	testenv.Needs(t, "gcc", "musl-gcc")
+	for _, cc := range []string{"gcc", "musl-gcc"} {
+		t.Run(cc, func(t *testing.T) {
+			program := filepath.Join(t.TempDir(), "perlkey")
+			testenv.Run(t, exec.Command(cc, "-pthread", "-o", program, "testdata/perlkey.c"))
+			cmd := exec.Command(program)
+			_, out := testenv.Start(t, cmd)
+			c := perlCollector{perlImage: &perlImage{}}
+			if _, err := fmt.Fscan(out, &c.key); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				var pointer, want uint64
+				if _, err := fmt.Fscan(out, &pointer, &want); err != nil {
+					t.Fatal(err)
+				}
+				if may := c.ofThread(liveProcess(cmd.Process.Pid), &procstate.Regs{ThreadPointer: pointer}); !slices.Contains(may[:], want) {
+					t.Errorf("%#x, want %#x", may, want)
+				}
+			}
+		})
 	}
 }
 

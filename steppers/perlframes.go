@@ -74,7 +74,7 @@ func (c *perlCollector) collect(m procstate.Memory, _ procstate.ThreadID, regs *
 	}
 	main, _ := m.ReadWord(c.main + c.bias)
 	of := c.ofThread(m, regs)
-	for _, interpreter := range [...]uint64{main, of} {
+	for _, interpreter := range [...]uint64{main, of[0], of[1]} {
 		if interpreter == 0 || c.seen[interpreter] {
 			continue
 		}
@@ -84,19 +84,25 @@ func (c *perlCollector) collect(m procstate.Memory, _ procstate.ThreadID, regs *
 	}
 }
 
-// ofThread returns the interpreter of a thread: what the C library, if that is glibc, has under a key.
-func (c *perlCollector) ofThread(m procstate.Memory, regs *procstate.Regs) uint64 {
-	const values, size, most = 0x310, 16, 32 // of those of a thread, the first
+// ofThread returns what may be the interpreter of a thread: what the C library has under a key, if that
+// is glibc, or musl 1.2.
+func (c *perlCollector) ofThread(m procstate.Memory, regs *procstate.Regs) (may [2]uint64) {
+	const (
+		values, size, most = 0x310, 16, 32 // of glibc: where those of a thread are, of which these are the first
+		pointer, mostMusl  = 0x80, 128     // of musl: where their address is
+	)
 	var key [4]byte
-	if n, err := m.ReadMemory(c.key+c.bias, key[:]); err != nil || n < len(key) {
-		return 0
+	if n, err := m.ReadMemory(c.key+c.bias, key[:]); err != nil || n < len(key) || regs.ThreadPointer == 0 {
+		return may
 	}
 	n := uint64(binary.LittleEndian.Uint32(key[:]))
-	if n >= most || regs.ThreadPointer == 0 {
-		return 0
+	if n < most {
+		may[0], _ = m.ReadWord(regs.ThreadPointer + values + size*n + 8)
 	}
-	interpreter, _ := m.ReadWord(regs.ThreadPointer + values + size*n + 8)
-	return interpreter
+	if list, _ := m.ReadWord(regs.ThreadPointer + pointer); list != 0 && n < mostMusl {
+		may[1], _ = m.ReadWord(list + 8*n)
+	}
+	return may
 }
 
 // contexts adds the PERL_SI of an interpreter and what they have.
