@@ -12,6 +12,12 @@
 
 enum { NR_CLONE3 = 435, CLONE3_STACK = 40 }; /* where in its argument the stack is */
 
+/*
+ * What C libraries' clone has put on the stack that it gives to the system call: an argument,
+ * in glibc the function too. The child takes them off, and calls the function from there.
+ */
+enum { ABOVE_CLONE_STACK = 16 };
+
 struct clone3_stack {
 	u64 lo, size;
 };
@@ -46,7 +52,7 @@ GLOBAL int spawned_stack(u64 sp)
 	u64 nr = saved_word(&system_call_of(*saved)), end = 0;
 	struct clone3_stack stack;
 	if (nr == NR_CLONE)
-		end = saved_word(&second_argument_of(*saved));
+		end = saved_word(&second_argument_of(*saved)) + ABOVE_CLONE_STACK;
 	else if (nr == NR_CLONE3) {
 		u64 args = saved_word(&first_argument_of(*saved));
 		if (!bpf_probe_read_user(&stack, sizeof(stack), (void *)(args + CLONE3_STACK)) && stack.lo <= sp)

@@ -196,6 +196,20 @@ func TestRecordFaults(t *testing.T) {
 	wantShare(t, "complete", s.Complete, s.UserSamples, 99)
 }
 
+// TestRecordCloneChild: a child with a stack of its own in that of a thread is seen whole in each C
+// library's clone, which calls above what it was given.
+func TestRecordCloneChild(t *testing.T) {
+	for _, cc := range []string{"gcc", "musl-gcc"} {
+		t.Run(cc, func(t *testing.T) {
+			prog := build(t, "clonechild-"+cc, cc, "-O1", "-pthread", "-o", "OUT", "testdata/targets/clonechild.c")
+			r := runRecord(t, "-e", "syscalls:sys_enter_execve", "--no-kernel", "--", prog)
+			if r.exit != 0 || r.stats.UserSamples != 20 || r.stats.Complete != 20 {
+				t.Errorf("exit status %d, %d of %d stacks complete, want 20\n%s", r.exit, r.stats.Complete, r.stats.UserSamples, r.folded)
+			}
+		})
+	}
+}
+
 // writeCompressible writes n bytes that keep a compressor busy.
 func writeCompressible(t *testing.T, path string, n int) {
 	t.Helper()
