@@ -214,11 +214,18 @@ func (r *waitReader) path(tid procstate.ThreadID, addr uint64) string {
 }
 
 // Bits of a futex's word that tells who holds a lock, as the kernel's locks with priority
-// inheritance and musl have it.
+// inheritance and most of musl's have it.
 const (
 	futexWaiters = 1 << 31
 	futexTID     = 1<<30 - 1
 )
+
+// isCount reports whether a number that has the place of a holder's in the word of a lock with
+// waiters may be none: musl's ordinary mutexes have EBUSY there, and its own locks how many threads
+// hold or want them.
+func (r *waitReader) isCount(number uint32) bool {
+	return number == uint32(unix.EBUSY) || uint64(number) <= uint64(len(r.tids))
+}
 
 // describeLock fills in whose lock is at an address, or whose end is waited for. glibc's
 // mutex has the word 2 when threads wait for it, and its holder two words behind; a
@@ -233,7 +240,9 @@ func (r *waitReader) describeLock(tid procstate.ThreadID, w *wait, addr uint64) 
 	word, owner, expected := binary.LittleEndian.Uint32(b[:]), binary.LittleEndian.Uint32(b[8:]), uint32(w.args[2])
 	switch {
 	case word&futexWaiters != 0:
-		owner = word & futexTID
+		if owner = word & futexTID; r.isCount(owner) && !w.inheritsPriority() {
+			return
+		}
 	case word == expected && word != 2:
 		if r.isOther(tid, word) {
 			w.on = fmt.Sprintf("end of thread %d", word)
@@ -246,6 +255,14 @@ func (r *waitReader) describeLock(tid procstate.ThreadID, w *wait, addr uint64) 
 		w.holder = procstate.ThreadID(owner)
 		w.on = fmt.Sprintf("lock of thread %d", owner)
 	}
+}
+
+// inheritsPriority reports whether a futex is waited for as a lock with priority inheritance, whose
+// word the kernel reads.
+func (w *wait) inheritsPriority() bool {
+	const lock, lock2, flags = 6, 13, 128 | 256 // FUTEX_LOCK_PI and FUTEX_LOCK_PI2; private, of the real time
+	op := w.args[1] &^ flags
+	return op == lock || op == lock2
 }
 
 // isOther reports whether a number is that of another thread of the process.

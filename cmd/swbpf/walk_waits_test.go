@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
@@ -121,6 +122,36 @@ func TestWaitCalls(t *testing.T) {
 		}
 		if known < 50 {
 			t.Errorf("%s: %d calls", c.arch.Name, known)
+		}
+	}
+}
+
+// lockWord is where TestLockHolder has its lock, and what is behind.
+var lockWord [3]uint32
+
+// In the word of a lock with waiters is its holder, unless that may be a count or an error's number,
+// as in musl's: threads have such numbers in a container.
+func TestLockHolder(t *testing.T) {
+	addr := uint64(uintptr(unsafe.Pointer(&lockWord)))
+	tids := []procstate.ThreadID{1, 2, 3, 4, 16, 4711}
+	const futexWait, lockPI, private = 0, 6, 128
+	for _, c := range []struct {
+		op, word uint32
+		want     procstate.ThreadID
+	}{
+		{futexWait | private, 4711, 4711},
+		{futexWait | private, 16, 0}, // EBUSY
+		{futexWait | private, 3, 0},  // three threads
+		{lockPI | private, 16, 16},
+		{lockPI, 3, 3},
+		{futexWait, 4712, 0},
+	} {
+		lockWord[0] = c.word | futexWaiters
+		r := waitReader{pid: os.Getpid(), tids: tids}
+		w := &wait{args: [6]uint64{1: uint64(c.op), 2: uint64(lockWord[0])}}
+		r.describeLock(procstate.ThreadID(os.Getpid()), w, addr)
+		if w.holder != c.want {
+			t.Errorf("operation %d, word %d: held by %d, want %d", c.op, c.word, w.holder, c.want)
 		}
 	}
 }
