@@ -81,7 +81,7 @@ func (c *Cgroups) Path(id uint64) string {
 	path, ok := c.paths[id]
 	if !ok && c.paths != nil {
 		if path, ok = c.before[id]; !ok {
-			path = c.find(id)
+			path, _ = c.find(id)
 		}
 		c.paths[id] = path
 	}
@@ -96,25 +96,26 @@ func (c *Cgroups) Forget() {
 	}
 }
 
-func (c *Cgroups) find(id uint64) string {
+// find is Path for a cgroup that was not asked for before.
+func (c *Cgroups) find(id uint64) (string, error) {
 	handle := unix.NewFileHandle(fileIDKernfs, binary.NativeEndian.AppendUint64(nil, id))
 	fd, err := unix.OpenByHandleAt(c.root, handle, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
 	if err != nil {
-		return ""
+		return "", fmt.Errorf("cgroup %d: %w", id, err)
 	}
 	defer unix.Close(fd)
 	path, err := pathOf(fd)
 	if err != nil {
-		return ""
+		return "", fmt.Errorf("cgroup %d: %w", id, err)
 	}
 	path = strings.TrimPrefix(path, "(unreachable)") // above the root of our cgroup namespace
 	if c.prefix != "/" {
 		path = strings.TrimPrefix(path, c.prefix)
 	}
 	if path == "" {
-		return "/"
+		path = "/"
 	}
-	return path
+	return path, nil
 }
 
 // pathOf returns the path of an open file.

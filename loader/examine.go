@@ -13,11 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	rootRemedy = "run as root, or: " + setcapRemedy
-
-	noRecording = "nothing can be recorded"
-)
+const noRecording = "nothing can be recorded"
 
 // ExamineSystem says what the kernel is and what it is set to allow: nothing
 // is tried.
@@ -46,7 +42,7 @@ func examineClock(cpus []int) Finding {
 	f := found("CPU clock", "cpu-clock opens on %d CPUs", len(cpus)).required()
 	if err := tryEvent(cpuClock, cpus); err != nil {
 		f.Found = causeOf(err)
-		return f.lacks(Missing, noRecording, remedyOf(err, rootRemedy))
+		return f.lacks(Missing, noRecording, remedyOf(err, rootRemedy()))
 	}
 	return f
 }
@@ -63,7 +59,7 @@ func examineCycles(cpus []int) Finding {
 			"on a virtual machine, have its host pass the PMU through")
 	}
 	f.Found = causeOf(err)
-	return f.lacks(Missing, "no hardware events", remedyOf(err, rootRemedy))
+	return f.lacks(Missing, "no hardware events", remedyOf(err, rootRemedy()))
 }
 
 func examineSoftware(cpus []int) Finding {
@@ -76,7 +72,7 @@ func examineSoftware(cpus []int) Finding {
 		}
 		if err != nil {
 			f.Found = name + ": " + causeOf(err)
-			return f.lacks(Missing, "no -e "+name, remedyOf(err, rootRemedy))
+			return f.lacks(Missing, "no -e "+name, remedyOf(err, rootRemedy()))
 		}
 	}
 	return f
@@ -113,7 +109,7 @@ func examineTracepoints(cpus []int) Finding {
 	}
 	if err != nil {
 		f.Found += "; " + name + ": " + causeOf(err)
-		return f.lacks(Missing, without, remedyOf(err, rootRemedy))
+		return f.lacks(Missing, without, remedyOf(err, rootRemedy()))
 	}
 	f.Found += ", and " + name + " opens"
 	return f
@@ -155,7 +151,7 @@ func examineRing() Finding {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: uint32(os.Getpagesize())})
 	if err != nil {
 		f.Found = causeOf(err)
-		return f.lacks(Missing, noRecording, remedyOf(diagnose(err, "make ring"), rootRemedy))
+		return f.lacks(Missing, noRecording, remedyOf(diagnose(err, "make ring"), rootRemedy()))
 	}
 	m.Close()
 	return f
@@ -172,7 +168,7 @@ func examineTaskPtRegs() Finding {
 			"run Linux 5.15 or later")
 	default:
 		f.Found = causeOf(err)
-		return f.lacks(Missing, "not known whether it is there", remedyOf(diagnose(err, "try bpf_task_pt_regs"), rootRemedy))
+		return f.lacks(Missing, "not known whether it is there", remedyOf(diagnose(err, "try bpf_task_pt_regs"), rootRemedy()))
 	}
 	return f
 }
@@ -187,7 +183,7 @@ func examineOffCPU() Finding {
 	}
 	if err != nil {
 		f.Found = causeOf(err)
-		return f.lacks(Missing, "no --off-cpu and no --wall", remedyOf(err, rootRemedy))
+		return f.lacks(Missing, "no --off-cpu and no --wall", remedyOf(err, rootRemedy()))
 	}
 	if s.waiting == nil {
 		f.Found = "switches are traced"
@@ -198,23 +194,47 @@ func examineOffCPU() Finding {
 }
 
 func examineCgroups() Finding {
+	const without = "cgroup, container and unit of a sample are what /proc tells of its process, unless that is gone"
 	f := found("cgroups", "the unified hierarchy")
 	c, err := OpenCgroups()
 	if err != nil {
 		f.Found = causeOf(err)
-		return f.lacks(Limited, "cgroup, container and unit of a sample are what /proc tells of its process, unless that is gone",
-			"mount -t cgroup2 none /sys/fs/cgroup/unified")
+		return f.lacks(Limited, without, "mount -t cgroup2 none /sys/fs/cgroup/unified")
 	}
 	defer c.Close()
-	if c.Path(cgroupID(c)) == "" {
-		f.Found += ", whose directories cannot be opened by their IDs"
-		return f.lacks(Limited, "cgroup, container and unit of a sample are what /proc tells of its process, unless that is gone",
-			"run as root, or with CAP_DAC_READ_SEARCH")
+	if _, err := c.find(cgroupID(c)); err != nil {
+		filter, _ := hasSeccompFilter()
+		f.Found += ", whose directories cannot be opened by their IDs: " + causeOf(err)
+		return f.lacks(Limited, without, byIDRemedy(err, hasCap(unix.CAP_DAC_READ_SEARCH), inFirstUserNamespace(), filter))
 	}
 	if HasOldCgroups() {
 		f.Found += ", and by /proc those of version 1"
 	}
 	return f
+}
+
+// byIDRemedy is the remedy where open_by_handle_at fails, of a process that has
+// CAP_DAC_READ_SEARCH or not, is in the machine's user namespace or not, and behind a
+// seccomp filter or not; "" where none is known.
+func byIDRemedy(err error, allowed, firstUserNamespace, filter bool) string {
+	const seccomp = "allow open_by_handle_at in the seccomp profile of the container"
+	switch {
+	case errors.Is(err, unix.EMFILE):
+		return filesRemedy()
+	case errors.Is(err, unix.ENOSYS) && filter:
+		return seccomp
+	case errors.Is(err, unix.ENOSYS):
+		return "run a kernel built with CONFIG_FHANDLE=y"
+	case !isRefusal(err):
+		return ""
+	case !allowed:
+		return "run as root, or with CAP_DAC_READ_SEARCH"
+	case !firstUserNamespace:
+		return outsideRemedy
+	case filter:
+		return seccomp
+	}
+	return securityRemedy
 }
 
 // cgroupID is the ID of the root of the hierarchy.
@@ -242,7 +262,7 @@ func examineSideband() Finding {
 	s, err := OpenSideband(SidebandConfig{})
 	if err != nil {
 		f.Found = causeOf(err)
-		return f.lacks(Missing, noRecording, remedyOf(err, rootRemedy))
+		return f.lacks(Missing, noRecording, remedyOf(err, rootRemedy()))
 	}
 	s.Close()
 	return f

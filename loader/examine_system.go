@@ -76,7 +76,7 @@ func (f Finding) ofCaps(caps uint64) Finding {
 		f.Found = "none of use"
 	}
 	if lacking := lackingCaps(caps); len(lacking) > 0 {
-		return f.lacks(Missing, strings.Join(lacking, " and ")+": "+noRecording, rootRemedy)
+		return f.lacks(Missing, strings.Join(lacking, " and ")+": "+noRecording, rootRemedy())
 	}
 	if len(costs) > 0 {
 		return f.lacks(Limited, strings.Join(costs, "; "), "run as root, or add what is missing to setcap")
@@ -86,7 +86,7 @@ func (f Finding) ofCaps(caps uint64) Finding {
 
 func examineParanoid() Finding {
 	f := found("perf_event_paranoid", "")
-	level, ok := readInt("/proc/sys/kernel/perf_event_paranoid")
+	level, ok := readInt(paranoidPath)
 	if !ok {
 		f.Found = "not there"
 		return f.lacks(Missing, noRecording, "run a kernel built with CONFIG_PERF_EVENTS=y, and have /proc mounted").required()
@@ -205,8 +205,7 @@ func examineUserNamespace() Finding {
 	if inFirstUserNamespace() {
 		return found("user namespace", "the machine's")
 	}
-	return found("user namespace", "not the machine's first").lacks(Limited, "its capabilities do not count for BPF and performance events, nor for processes outside of it",
-		"run outside of it: as root of the machine, in a container that is not rootless")
+	return found("user namespace", "not the machine's first").lacks(Limited, "its capabilities do not count for BPF and performance events, nor for processes outside of it", outsideRemedy)
 }
 
 func examineNamespace() Finding {

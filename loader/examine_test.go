@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // TestExamine checks the findings against what a Session makes of the same
@@ -202,6 +204,37 @@ func TestRefusedByParanoid(t *testing.T) {
 		if told := err.Remedy == adminRemedy; told != c.told || told != strings.Contains(err.What, "paranoid is 3") {
 			t.Errorf("capabilities %#x, %d, %s: %v", c.caps, c.level, c.doing, err)
 		}
+	}
+}
+
+// The remedy for cgroups that cannot be opened by their IDs is that of the cause.
+func TestByIDRemedy(t *testing.T) {
+	for _, c := range []struct {
+		err                    error
+		allowed, first, filter bool
+		want                   string
+	}{
+		{unix.EPERM, false, true, true, "CAP_DAC_READ_SEARCH"},
+		{unix.EPERM, true, false, true, "outside"},
+		{unix.EPERM, true, true, true, "seccomp"},
+		{unix.EPERM, true, true, false, "security module"},
+		{unix.ENOSYS, true, true, true, "seccomp"},
+		{unix.ENOSYS, true, true, false, "CONFIG_FHANDLE"},
+		{unix.EMFILE, false, true, false, "ulimit -n"},
+		{unix.ESTALE, false, true, false, ""},
+	} {
+		got := byIDRemedy(fmt.Errorf("cgroup 1: %w", c.err), c.allowed, c.first, c.filter)
+		if !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+	c, err := OpenCgroups()
+	if err != nil {
+		testenv.Lacks(t, "%v", err)
+	}
+	defer c.Close()
+	if path, err := c.find(1 << 62); err == nil || path != "" || causeOf(err) == err.Error() {
+		t.Errorf("a cgroup that is not there: %q, %v", path, err)
 	}
 }
 

@@ -37,9 +37,28 @@ const minMajor, minMinor = 5, 8
 
 const btfPath = "/sys/kernel/btf/vmlinux"
 
-// setcapRemedy has a program record as a user. Two of these are required; the
-// others are for processes of other users, their files, and kernel names.
-const setcapRemedy = "setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,cap_syslog+ep FILE"
+// setcapFor is the command that has a program record as a user where
+// kernel.perf_event_paranoid is level. The first two are required; the others are for
+// processes of other users, their files, and kernel names, and the last for events on
+// kernels of Debian and Ubuntu.
+func setcapFor(level int) string {
+	caps := "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,cap_syslog"
+	if level > 2 {
+		caps += ",cap_sys_admin"
+	}
+	return "setcap " + caps + "+ep FILE"
+}
+
+// setcapRemedy is setcapFor this machine.
+func setcapRemedy() string {
+	level, _ := readInt(paranoidPath)
+	return setcapFor(level)
+}
+
+// rootRemedy is how to record at all.
+func rootRemedy() string { return "run as root, or: " + setcapRemedy() }
+
+const paranoidPath = "/proc/sys/kernel/perf_event_paranoid"
 
 // checkSystem reports what can be known to be missing before anything is
 // tried.
@@ -57,7 +76,7 @@ func checkSystem() error {
 	if lacking := lackingCaps(caps); len(lacking) > 0 {
 		return &MissingError{
 			What:   strings.Join(lacking, " and "),
-			Remedy: "run as root, or give the program both: " + setcapRemedy,
+			Remedy: rootRemedy(),
 		}
 	}
 	if _, err := os.Stat(btfPath); err != nil {
@@ -192,7 +211,7 @@ func refused(err error, doing string) *MissingError {
 	if capsErr != nil {
 		caps = 0
 	}
-	level, _ := readInt("/proc/sys/kernel/perf_event_paranoid")
+	level, _ := readInt(paranoidPath)
 	return refusedTo(caps, level, err, doing)
 }
 
@@ -213,12 +232,12 @@ func refusedTo(caps uint64, level int, err error, doing string) *MissingError {
 		m.Remedy = "allow bpf and perf_event_open in the seccomp profile of the container, or record outside of its sandbox; a kernel without them lacks CONFIG_BPF_SYSCALL or CONFIG_PERF_EVENTS"
 	case !inFirstUserNamespace():
 		m.What += ": capabilities of a user namespace do not count"
-		m.Remedy = "run outside of it: as root of the machine, in a container that is not rootless"
+		m.Remedy = outsideRemedy
 	case call == "perf_event_open" && len(lackingCaps(caps)) == 0 && wantsAdmin(level, caps):
 		m.What = fmt.Sprintf("permission for performance events (kernel.perf_event_paranoid is %d, at which %s)", level, adminAbove2)
 		m.Remedy = adminRemedy
 	case len(lackingCaps(caps)) == 0:
-		m.Remedy = "have the security module of this machine allow it, whose log tells more"
+		m.Remedy = securityRemedy
 		if filter, _ := hasSeccompFilter(); filter {
 			m.Remedy = "allow bpf and perf_event_open in the seccomp profile of the container"
 		}
@@ -226,10 +245,15 @@ func refusedTo(caps uint64, level int, err error, doing string) *MissingError {
 		m.What = fmt.Sprintf("permission for performance events (kernel.perf_event_paranoid is %d)", level)
 		m.Remedy = "run as root with all capabilities, or: sysctl kernel.perf_event_paranoid=-1"
 	default:
-		m.What, m.Remedy = "permission to use BPF and performance events", rootRemedy
+		m.What, m.Remedy = "permission to use BPF and performance events", rootRemedy()
 	}
 	return m
 }
+
+const (
+	outsideRemedy  = "run outside of it: as root of the machine, in a container that is not rootless"
+	securityRemedy = "have the security module of this machine allow it, whose log tells more"
+)
 
 // What some kernels have added to kernel.perf_event_paranoid: at 3, which is the default
 // there, and 4, CAP_PERFMON does not do.
@@ -275,9 +299,13 @@ func withFilesMissing(err error) error {
 func missingFiles(err error) error {
 	return &MissingError{
 		What:   "room for open files",
-		Remedy: fmt.Sprintf("raise the limit (ulimit -n): it takes some %d, and 2 for each CPU", openFiles),
+		Remedy: filesRemedy(),
 		Err:    err,
 	}
+}
+
+func filesRemedy() string {
+	return fmt.Sprintf("raise the limit (ulimit -n): it takes some %d, and 2 for each CPU", openFiles)
 }
 
 // diagnoseLoad explains why maps and programs could not be loaded.

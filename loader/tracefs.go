@@ -16,7 +16,9 @@ import (
 // tracefsPlaces are where distributions mount tracefs.
 var tracefsPlaces = []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"}
 
-const tracefsRemedy = "run as root, or give the program cap_dac_read_search: " + setcapRemedy
+func tracefsRemedy() string {
+	return "run as root, or give the program cap_dac_read_search: " + setcapRemedy()
+}
 
 // tracefsReader reads files of tracefs by their path in it.
 type tracefsReader func(path string) ([]byte, error)
@@ -36,7 +38,7 @@ func openTracefs() (read tracefsReader, done func(), err error) {
 		} else if errors.Is(err, fs.ErrPermission) {
 			return nil, nil, &MissingError{
 				What:   "permission to read " + dir,
-				Remedy: tracefsRemedy,
+				Remedy: tracefsRemedy(),
 			}
 		}
 	}
@@ -102,7 +104,7 @@ func parseTracepoint(name, sys, tp string) (Event, error) {
 		case errors.Is(err, fs.ErrPermission):
 			return Event{}, fmt.Errorf("event %s: %w", name, &MissingError{
 				What:   "permission to read tracefs",
-				Remedy: tracefsRemedy,
+				Remedy: tracefsRemedy(),
 			})
 		case !errors.Is(err, fs.ErrNotExist):
 			return Event{}, fmt.Errorf("event %s: %w", name, err)
