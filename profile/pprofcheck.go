@@ -108,7 +108,24 @@ var (
 )
 
 func (c *pprofChecker) errorf(at int64, format string, args ...any) error {
+	return pprofErrorf(at, format, args...)
+}
+
+func pprofErrorf(at int64, format string, args ...any) error {
 	return &FormatError{"pprof", at, 0, fmt.Sprintf(format, args...)}
+}
+
+// pprofTag reads the tag of n bytes with which a field begins, at a byte of the file.
+func pprofTag(data []byte, at int64) (number, wire uint64, n int, err error) {
+	tag, n := binary.Uvarint(data)
+	number, wire = tag>>3, tag&7
+	switch {
+	case n <= 0:
+		err = pprofErrorf(at, "a field's tag is cut off or no number")
+	case number == 0:
+		err = pprofErrorf(at, "field 0: this is no pprof file, or damaged")
+	}
+	return number, wire, n, err
 }
 
 // message checks the fields of a message that begins at a byte of the file.
@@ -116,16 +133,12 @@ func (c *pprofChecker) errorf(at int64, format string, args ...any) error {
 func (c *pprofChecker) message(data []byte, at int64, fields map[uint64]pprofField, values *int) error {
 	for i := 0; i < len(data); {
 		start := at + int64(i)
-		tag, n := binary.Uvarint(data[i:])
-		if n <= 0 {
-			return c.errorf(start, "a field's tag is cut off or no number")
+		number, wire, n, err := pprofTag(data[i:], start)
+		if err != nil {
+			return err
 		}
 		i += n
-		number, wire := tag>>3, tag&7
 		field, known := fields[number]
-		if number == 0 {
-			return c.errorf(start, "field 0: this is no pprof file, or damaged")
-		}
 		switch wire {
 		case 0:
 			v, n := binary.Uvarint(data[i:])

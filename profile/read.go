@@ -26,7 +26,8 @@ type ReadOptions struct {
 	// a format with a time line.
 	Times bool
 	// MaxBytes bounds what is held in memory of the uncompressed file; 0
-	// stands for 1 GiB.
+	// stands for 1 GiB. Of compressed files no more than 64 MiB and 200 times
+	// their length is read.
 	MaxBytes int64
 }
 
@@ -38,6 +39,13 @@ const (
 	maxOpen         = 1 << 16 // frames that are open at a time
 	sniffBytes      = 64 << 10
 )
+
+// A compressed file may hold this many bytes, and this many for each of its own: profiles
+// hold a hundred for one at most, where text repeats itself, and files that are made to
+// fill the memory a thousand. Tests lower the first.
+var freeInflated int64 = 64 << 20
+
+const maxInflation = 200
 
 // FormatError tells what is wrong with a profile, and where.
 type FormatError struct {
@@ -83,7 +91,8 @@ func Read(r io.Reader, o ReadOptions) (*Profile, error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = defaultMaxBytes
 	}
-	in := bufio.NewReaderSize(r, sniffBytes)
+	packed := &countedReader{r: r}
+	in := bufio.NewReaderSize(packed, sniffBytes)
 	for depth := 0; ; depth++ {
 		head, err := in.Peek(2)
 		if err != nil && err != io.EOF {
@@ -96,7 +105,8 @@ func Read(r io.Reader, o ReadOptions) (*Profile, error) {
 		if err != nil {
 			return nil, &FormatError{"gzip", 0, 0, "the header: " + err.Error()}
 		}
-		in = bufio.NewReaderSize(&gzipErrors{z: z}, sniffBytes)
+		packed = &countedReader{r: &inflated{z: z, packed: packed}}
+		in = bufio.NewReaderSize(packed, sniffBytes)
 	}
 	head, err := in.Peek(sniffBytes)
 	if err != nil && err != io.EOF {
@@ -111,6 +121,11 @@ func Read(r io.Reader, o ReadOptions) (*Profile, error) {
 		return readFolded(in, o)
 	case perfText:
 		return readPerf(in, o)
+	case binaryData:
+		// Before it is read: it may be large.
+		if _, _, _, err := pprofTag(head, 0); err != nil {
+			return nil, err
+		}
 	}
 	data, err := io.ReadAll(io.LimitReader(in, o.MaxBytes+1))
 	if err != nil {
@@ -128,20 +143,40 @@ func Read(r io.Reader, o ReadOptions) (*Profile, error) {
 	return readPprof(data, o)
 }
 
-// gzipErrors tells how far decompression came.
-type gzipErrors struct {
-	z *gzip.Reader
-	n int64
+// countedReader counts what is read.
+type countedReader struct {
+	r io.Reader
+	n int64 // bytes
 }
 
-func (g *gzipErrors) Read(p []byte) (int, error) {
-	n, err := g.z.Read(p)
-	g.n += int64(n)
-	if err != nil && err != io.EOF {
-		err = fmt.Errorf("gzip: after byte %d of the uncompressed data: %w", g.n, err)
+func (c *countedReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// inflated is what a compressed file holds, as far as that is within bounds. Its errors
+// tell how far decompression came.
+type inflated struct {
+	z      *gzip.Reader
+	packed *countedReader // the file
+	n      int64          // bytes that came of it
+}
+
+func (i *inflated) Read(p []byte) (int, error) {
+	n, err := i.z.Read(p)
+	i.n += int64(n)
+	switch {
+	case err != nil && err != io.EOF:
+		err = fmt.Errorf("gzip: after byte %d of the uncompressed data: %w", i.n, err)
+	case i.n > maxInflated(i.packed.n):
+		err = fmt.Errorf("gzip: %d bytes hold more than %d: no profile does", i.packed.n, maxInflated(i.packed.n))
 	}
 	return n, err
 }
+
+// maxInflated is how many bytes may come of that many compressed ones.
+func maxInflated(packed int64) int64 { return freeInflated + maxInflation*packed }
 
 type textKind int
 

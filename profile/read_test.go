@@ -280,6 +280,58 @@ func TestReadMalformed(t *testing.T) {
 	}
 }
 
+// repeated gives a piece again and again, as a file that was made to fill the memory.
+type repeated struct {
+	piece []byte
+	given int64
+}
+
+func (r *repeated) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = r.piece[(r.given+int64(i))%int64(len(r.piece))]
+	}
+	r.given += int64(len(p))
+	return len(p), nil
+}
+
+// What a small file can hold is bounded, and what is no profile is not read to its end.
+func TestReadInflated(t *testing.T) {
+	zeros := &repeated{piece: make([]byte, 1)}
+	if _, err := Read(zeros, ReadOptions{}); err == nil || !strings.Contains(err.Error(), "byte 0: field 0") || zeros.given > sniffBytes {
+		t.Errorf("zeros: %v, after %d bytes", err, zeros.given)
+	}
+	defer func(n int64) { freeInflated = n }(freeInflated)
+	freeInflated = 1 << 18
+	pack := func(text string, n int) *bytes.Buffer {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		if _, err := io.WriteString(z, strings.Repeat(text, n)); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return &b
+	}
+	const emptyString = "2\x00"
+	for _, test := range []struct {
+		text    string
+		n       int
+		refused bool
+	}{
+		{emptyString, 1 << 18, true},
+		{emptyString, 1 << 17, false},
+		{"main;work 1\n", 1 << 18, true},
+		{"main;work 1\n", 1 << 14, false},
+	} {
+		file := pack(test.text, test.n)
+		_, err := Read(pack(file.String(), 1), ReadOptions{})
+		if refused := err != nil && strings.Contains(err.Error(), "no profile does"); refused != test.refused {
+			t.Errorf("%d of %q: %v", test.n, test.text, err)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	var own bytes.Buffer
 	if err := fixture().encodePprof(&own); err != nil {

@@ -37,7 +37,8 @@ func readPage(data []byte, o ReadOptions) (*Profile, error) {
 		}
 		return nil, &FormatError{pageFormat, at, 0, err.Error()}
 	}
-	raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed[:size])), o.MaxBytes+1))
+	limit := min(o.MaxBytes, maxInflated(int64(size)))
+	raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed[:size])), limit+1))
 	if err != nil {
 		at := int64(start + n)
 		var corrupt flate.CorruptInputError
@@ -46,8 +47,8 @@ func readPage(data []byte, o ReadOptions) (*Profile, error) {
 		}
 		return nil, &FormatError{pageFormat, at, 0, err.Error()}
 	}
-	if int64(len(raw)) > o.MaxBytes {
-		return nil, fmt.Errorf("the profile is larger than %d bytes", o.MaxBytes)
+	if int64(len(raw)) > limit {
+		return nil, fmt.Errorf("the profile is larger than %d bytes", limit)
 	}
 	r := pageReader{b: raw}
 	p, err := r.profile(o)
