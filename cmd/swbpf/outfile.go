@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,10 +18,13 @@ import (
 // an old file is only replaced by a whole new one, and nothing is left behind
 // whatever ends the program. Devices and pipes are written to as they are.
 type outFile struct {
-	path  string   // without symbolic links
-	file  *os.File // nil until it is written: where files cannot be without a name, or nobody reads a pipe
-	named bool     // file has a temporary name
-	plain bool     // no device
+	path  string      // without symbolic links
+	was   fs.FileInfo // the file that was there, nil when none was
+	file  *os.File    // nil until it is written: where files cannot be without a name, or nobody reads a pipe
+	named bool        // file has a temporary name
+	plain bool        // no device
+
+	awaits *atomic.Bool // set while it waits for one who reads the pipe; may be nil
 }
 
 func errIsDir(path string) error { return fmt.Errorf("output %s is a directory", path) }
@@ -28,6 +33,9 @@ func errIsDir(path string) error { return fmt.Errorf("output %s is a directory",
 func newOutFile(path string) (*outFile, error) {
 	o := &outFile{path: path, plain: true}
 	st, err := os.Stat(path)
+	if err == nil {
+		o.was = st
+	}
 	switch {
 	case err == nil && st.IsDir():
 		return nil, errIsDir(path)
@@ -65,6 +73,32 @@ func openDevice(path string, mode fs.FileMode) (*os.File, error) {
 		return nil, nil
 	}
 	return file, err
+}
+
+// readerWait is for how long a reader of a pipe is waited for in silence.
+const readerWait = time.Second
+
+// openPipe opens a pipe that nobody read, when somebody does.
+func (o *outFile) openPipe() (*os.File, error) {
+	if o.awaits != nil {
+		defer o.awaits.Store(o.awaits.Swap(true))
+	}
+	tell := time.AfterFunc(readerWait, func() {
+		fmt.Fprintf(os.Stderr, "waiting for a program to read %s; Ctrl-C waits no longer, and nothing is written there\n", printable(o.path))
+	})
+	defer tell.Stop()
+	return os.OpenFile(o.path, os.O_WRONLY, 0)
+}
+
+// is reports whether two outputs are one file, by whatever names, also where that is not
+// there yet.
+func (o *outFile) is(other *outFile) bool {
+	if o.was != nil || other.was != nil {
+		return o.was != nil && other.was != nil && os.SameFile(o.was, other.was)
+	}
+	dir, err := os.Stat(filepath.Dir(o.path))
+	otherDir, otherErr := os.Stat(filepath.Dir(other.path))
+	return err == nil && otherErr == nil && os.SameFile(dir, otherDir) && filepath.Base(o.path) == filepath.Base(other.path)
 }
 
 // maxLinks is how many symbolic links the kernel follows.
@@ -145,7 +179,7 @@ func (o *outFile) Write(b []byte) (int, error) {
 	case o.plain:
 		err = o.createNamed()
 	default:
-		o.file, err = os.OpenFile(o.path, os.O_WRONLY, 0)
+		o.file, err = o.openPipe()
 	}
 	if err != nil {
 		return 0, err

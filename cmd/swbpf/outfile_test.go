@@ -191,6 +191,53 @@ func TestOutFileCopied(t *testing.T) {
 	}
 }
 
+// One file is known by all its names, whether it is there or not.
+func TestOutFileIs(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return dir + "/" + name }
+	for _, name := range []string{"there", "other"} {
+		if err := os.WriteFile(at(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, err := range []error{
+		os.Link(at("there"), at("hard")), os.Symlink("there", at("soft")), os.Symlink("absent", at("dangling")),
+		os.Mkdir(at("sub"), 0o700), os.Symlink(".", at("here")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		a, b string
+		same bool
+	}{
+		{"there", "./there", true}, {"there", "sub/../there", true}, {"there", "hard", true}, {"there", "soft", true},
+		{"there", "here/there", true}, {"soft", "hard", true}, {"there", "other", false}, {"there", "absent", false},
+		{"absent", "./absent", true}, {"absent", "dangling", true}, {"absent", "here/absent", true},
+		{"absent", "absent2", false}, {"absent", "sub/absent", false}, {"dangling", "there", false},
+	} {
+		a, err := newOutFile(at(test.a))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := newOutFile(at(test.b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.is(b) != test.same || b.is(a) != test.same {
+			t.Errorf("%s is %s: %v, %v; want %v", test.a, test.b, a.is(b), b.is(a), test.same)
+		}
+		a.discard()
+		b.discard()
+	}
+	outs, err := openOutputs([]string{at("x.html"), at("./x.html")}, "")
+	if err == nil || !strings.Contains(err.Error(), "are one file") {
+		t.Errorf("two names of a file: %v", err)
+	}
+	discardOutputs(outs)
+}
+
 // What cannot be written is refused at once.
 func TestOutFileRefuses(t *testing.T) {
 	dir := t.TempDir()

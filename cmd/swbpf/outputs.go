@@ -157,12 +157,27 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 			continue
 		}
 		file, err := newOutFile(path)
+		if err == nil {
+			err = checkOther(file, path, outs)
+		}
 		if err != nil {
 			return outs, err
 		}
 		outs = append(outs, &output{path: path, format: f, compressed: compressed, file: file})
 	}
 	return outs, nil
+}
+
+// checkOther reports that the file of a path is that of one of the outputs. It discards
+// the file then.
+func checkOther(file *outFile, path string, outs []*output) error {
+	for _, o := range outs {
+		if o.file != nil && file.is(o.file) {
+			file.discard()
+			return fmt.Errorf("outputs %s and %s are one file", o.path, path)
+		}
+	}
+	return nil
 }
 
 // checkServers makes sure, before anything is recorded, that servers take profiles. Where

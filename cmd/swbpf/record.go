@@ -235,7 +235,10 @@ func record(o *recordOptions) error {
 	defer discardOutputs(outs)
 	var figures *outFile
 	if o.stats != "" {
-		if figures, err = newOutFile(o.stats); err != nil {
+		if figures, err = newOutFile(o.stats); err == nil {
+			err = checkOther(figures, o.stats, outs)
+		}
+		if err != nil {
 			return withCode(exitCannot, err)
 		}
 		defer figures.discard()
@@ -251,10 +254,18 @@ func record(o *recordOptions) error {
 	defer r.close()
 	var saved atomic.Bool
 	opened := outs
+	for _, out := range outs {
+		if out.file != nil {
+			out.file.awaits = &r.idle
+		}
+	}
+	if figures != nil {
+		figures.awaits = &r.idle
+	}
 	r.abort = func() {
 		discardOutputs(opened)
 		if !saved.Load() {
-			fmt.Fprintln(os.Stderr, "swbpf: a second signal ended it at once: what was recorded is not written")
+			fmt.Fprintln(os.Stderr, "swbpf: a signal ended it at once: what was recorded is not written")
 		}
 	}
 	if ps != nil {

@@ -74,6 +74,7 @@ func TestRecordRefuses(t *testing.T) {
 		{"-o sub.html", []string{"directory"}},
 		{"-o /nonexistent/p.html", []string{"/nonexistent/p.html"}},
 		{"-o p.html --stats p.html", []string{"p.html is given twice"}},
+		{"-o p.html --stats sub.html/../p.html", []string{"outputs p.html and sub.html/../p.html are one file"}},
 		{"--stats-detail", []string{"--stats-detail goes with --stats"}},
 		{"--keep 3", []string{"--keep goes with --every"}},
 		{"--every 10ms", []string{"10ms is less than 1s"}},
@@ -246,10 +247,39 @@ func TestRecordSignals(t *testing.T) {
 			readPprof(t, pipe)
 			<-ended
 		}
-		said := strings.Contains(stderr.String(), "a second signal ended it at once: what was recorded is not written")
+		said := strings.Contains(stderr.String(), "a signal ended it at once: what was recorded is not written")
 		if status := cmd.ProcessState.ExitCode(); status != test.status || said != (status != 0) {
 			t.Errorf("after two signals with %s between: %v: %s", test.between, cmd.ProcessState, &stderr)
 		}
+	}
+}
+
+// TestRecordAwaitsReader checks that a pipe which nobody reads is told of, and that one
+// signal ends the wait for that.
+func TestRecordAwaitsReader(t *testing.T) {
+	needRecord(t)
+	pipe := filepath.Join(t.TempDir(), "p.pb.gz")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(swbpf(t), "record", "-o", pipe, "--", "true")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+	defer limit.Stop()
+	said := bufio.NewScanner(stderr)
+	for said.Scan() && !strings.Contains(said.Text(), "waiting for a program to read "+pipe) {
+	}
+	cmd.Process.Signal(os.Interrupt)
+	rest, _ := io.ReadAll(stderr)
+	cmd.Wait()
+	if status := cmd.ProcessState.ExitCode(); status != exitInterrupted {
+		t.Errorf("%v after a signal: %s", cmd.ProcessState, rest)
 	}
 }
 

@@ -47,7 +47,7 @@ type recorder struct {
 	closed      uint64    // how many had been when the steppers forgot some last
 
 	signals chan os.Signal
-	idle    atomic.Bool // all is written, and the command has not ended
+	idle    atomic.Bool // all is written, and the command has not ended; or nobody reads an output
 }
 
 const (
@@ -302,7 +302,7 @@ const sameSignal = time.Second / 2
 
 // abortAfter ends the program at once after another signal than the first, which is late,
 // and so tells what another does, for what ended by itself: first is zero then. While it
-// only waits for the command, one will do.
+// only waits, for the command or for one who reads an output, one will do.
 func (r *recorder) abortAfter(first time.Time) {
 	for range r.signals {
 		switch {
