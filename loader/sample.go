@@ -40,15 +40,18 @@ func (u UserState) String() string {
 // StackEnd tells where and why the copy of a user stack ended.
 type StackEnd uint8
 
-// The reasons; their numbers are those of enum stack_end_kind in bpf/record.h.
+// The reasons; their numbers are those of enum stack_end_kind in bpf/record.h, but for the
+// last, which only samples of threads have that are off the CPU when a Session of OffCPU
+// or Wall starts, or for long.
 const (
 	StackEndNone       StackEnd = iota // no stack was copied
 	StackEndBottom                     // the stack's end: all of it is there
 	StackEndLimit                      // Config.StackBytes
 	StackEndUnreadable                 // a page not present, or no memory at all
+	StackEndChanged                    // the thread ran while it was copied: nothing of it is there
 )
 
-var stackEndNames = [...]string{"no stack", "bottom", "limit", "unreadable page"}
+var stackEndNames = [...]string{"no stack", "bottom", "limit", "unreadable page", "changed"}
 
 // String returns the reason in a word or two: "unreadable page".
 func (e StackEnd) String() string {

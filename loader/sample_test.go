@@ -123,6 +123,27 @@ func TestDecodeStates(t *testing.T) {
 	}
 }
 
+// A thread that ran while it was looked at as waiting has its registers and no stack.
+func TestDropUserStack(t *testing.T) {
+	rec := testRecord(2, testRegion{0x7000, 64}, testRegion{0x9000, 16}, testRegion{0xa000, 16})
+	(*sampleHeader)(unsafe.Pointer(&rec[0])).Parts = 2
+	b := newBlockedThreads()
+	if err := b.hold(b.byTID, rec); err != nil {
+		t.Fatal(err)
+	}
+	r := b.take(12, 1000)
+	if err := r.dropUserStack(); err != nil {
+		t.Fatal(err)
+	}
+	var s Sample
+	if err := s.decode(r.bytes(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if s.StackEnd != StackEndChanged || len(s.Regions) != 1 || len(s.Regions[0].Data) != 0 || s.StackParts != 0 || len(s.Kernel) != 2 || !s.HasUser() {
+		t.Errorf("%+v", s)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add(testRecord(0))
 	f.Add(testRecord(3, testRegion{0x7000, 100}, testRegion{0x8000, 3}))

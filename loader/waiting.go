@@ -172,7 +172,7 @@ func (r *blockedRecord) dropUserStack() error {
 	if h.Regions > 0 {
 		r.words = append(r.words[:n/8], stackPointer(h), regionWord(0))
 		h = (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(r.words)))
-		h.Regions, h.StackEnd = 1, uint8(StackEndUnreadable)
+		h.Regions, h.Parts, h.StackEnd = 1, 0, uint8(StackEndChanged)
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ const (
 	StepperFailed            // a stepper gave up for a reason of its own
 	ThreadEnded              // the thread, or its process, has
 	ReturnReplaced           // instrumentation, as a uretprobe, has replaced the return address; the original is not known
+	StackChanged             // the thread ran while its stack was copied: the copy is not used
 	NumReasons
 )
 
@@ -49,6 +50,7 @@ var reasonText = [NumReasons]struct{ name, help string }{
 	StepperFailed:     {"stepper-failed", "a frame stepper reported an error of its own"},
 	ThreadEnded:       {"thread-ended", "the thread or its process ended before it was walked"},
 	ReturnReplaced:    {"return-replaced", "a uretprobe or a function tracer has replaced the return address, and what it was is not known here"},
+	StackChanged:      {"stack-changed", "the thread was waiting and ran while its stack was copied, so that the copy is not used"},
 }
 
 // String returns the name, as in counters and output: "stack-cut".

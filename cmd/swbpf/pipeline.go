@@ -272,11 +272,14 @@ func (wp *walkedProcess) isMadeCode(addr uint64) bool {
 	return m != nil && m.Image == nil
 }
 
-// reasonOfEnd tells a stack that is longer than the limit from memory that
-// could not be read.
+// reasonOfEnd tells a stack that is longer than the limit, and one that changed while it
+// was copied, from memory that could not be read.
 func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, err error) error {
 	if err != unwind.StackCut && err != unwind.MemoryUnreadable {
 		return err
+	}
+	if s.StackEnd == loader.StackEndChanged {
+		return unwind.StackChanged
 	}
 	missed, ok := snap.Missed()
 	if ok && s.StackEnd == loader.StackEndLimit && missed+8 > copiedTo(s) {

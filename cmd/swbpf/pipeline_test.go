@@ -48,6 +48,25 @@ func TestEndedGoProcesses(t *testing.T) {
 	}
 }
 
+// A stack that changed while it was copied is told of as that, where it is what a walk lacks.
+func TestReasonOfEnd(t *testing.T) {
+	snap := procstate.NewSnapshot(procstate.HostArch(), noPID, "", new(procstate.AddressSpace))
+	for _, test := range []struct {
+		end       loader.StackEnd
+		err, want error
+	}{
+		{loader.StackEndChanged, unwind.StackCut, unwind.StackChanged},
+		{loader.StackEndChanged, unwind.MemoryUnreadable, unwind.StackChanged},
+		{loader.StackEndChanged, unwind.NoMapping, unwind.NoMapping},
+		{loader.StackEndChanged, nil, nil},
+		{loader.StackEndUnreadable, unwind.StackCut, unwind.MemoryUnreadable},
+	} {
+		if got := reasonOfEnd(snap, &loader.Sample{StackEnd: test.end}, test.err); got != test.want {
+			t.Errorf("%v, %v: %v, want %v", test.end, test.err, got, test.want)
+		}
+	}
+}
+
 // Threads that have ended are forgotten.
 func TestEndedThreads(t *testing.T) {
 	runtime.LockOSThread()
