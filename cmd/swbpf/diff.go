@@ -23,11 +23,11 @@ type diffOptions struct {
 	absolute   bool
 	normalise  bool // shares were asked for
 	all        bool
-	rows       int
+	rows       rowsValue
 }
 
 func newDiffCommand() *cobra.Command {
-	o := &diffOptions{}
+	o := &diffOptions{rows: 20}
 	c := &cobra.Command{
 		Use:   "diff BEFORE AFTER",
 		Short: "Tell what grew and what shrank between two profiles",
@@ -71,7 +71,7 @@ read; 2 for wrong usage.`,
 	f.StringVar(&o.format, "format", "", "write in this `format`, whatever the extension: html, svg")
 	f.BoolVar(&o.absolute, "absolute", false, "compare rates instead of shares")
 	f.BoolVar(&o.all, "all", false, "list changes within sampling error too")
-	f.IntVarP(&o.rows, "rows", "n", 20, "list at most this `number` of functions")
+	f.VarP(&o.rows, "rows", "n", "list at most this `number` of functions")
 	f.StringVar(&o.sampleType, "sample-type", "", "`type` to compare of profiles with several: cpu, inuse_space, cycles, ...")
 	return c
 }
@@ -79,9 +79,6 @@ read; 2 for wrong usage.`,
 func diff(o *diffOptions, before, after string) error {
 	if before == "-" && after == "-" {
 		return withCode(exitCannot, errors.New("only one of the profiles can come from standard input"))
-	}
-	if o.rows < 0 {
-		return withCode(exitCannot, fmt.Errorf("-n %d: a number of functions is not negative", o.rows))
 	}
 	outs, err := openDiffOutputs(o.outputs, o.format)
 	if err != nil {
@@ -167,8 +164,8 @@ func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
 			title = "shrank"
 		}
 		e.printf("\n%s, in %s\n", title, unit)
-		printRows(e, d, rows[:min(len(rows), o.rows)])
-		if n := len(rows) - o.rows; n > 0 {
+		printRows(e, d, rows[:min(len(rows), int(o.rows))])
+		if n := len(rows) - int(o.rows); n > 0 {
 			e.printf("  and %d more; -n lists them\n", n)
 		}
 	}

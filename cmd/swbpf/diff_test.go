@@ -102,7 +102,7 @@ func TestDiffCommand(t *testing.T) {
 		{[]string{"diff", before}, 2, "1 file given, where 'diff BEFORE AFTER' takes 2"},
 		{[]string{"diff", "-", "-"}, 2, "standard input"},
 		{[]string{"diff", before, after, "-o", filepath.Join(dir, "d.folded")}, 2, "as .html or .svg"},
-		{[]string{"diff", before, after, "-n", "-1"}, 2, "not negative"},
+		{[]string{"diff", before, after, "-n", "-1"}, 2, "not a whole number"},
 		{[]string{"diff", "--absolute", before, after}, 1, "the duration of \"a.folded\" is not known"},
 		{[]string{"diff", before, empty}, 1, "without samples"},
 	} {

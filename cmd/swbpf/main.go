@@ -18,7 +18,7 @@ const (
 	exitOK          = 0
 	exitFailure     = 1   // something went wrong on the way
 	exitCannot      = 2   // wrong usage, or the kernel or the privileges do not allow it
-	exitInterrupted = 130 // ended at once by a second Ctrl-C
+	exitInterrupted = 130 // ended at once by a second Ctrl-C, or by one while it waited at its end
 )
 
 // exitError carries an exit code out of a verb. A nil err says nothing.
@@ -122,7 +122,7 @@ func newRootCommand(verb string) *cobra.Command {
 		SilenceErrors:              true,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return withCode(exitCannot, fmt.Errorf("%w\nSee 'swbpf %s --help'", err, c.Name()))
+		return withCode(exitCannot, fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath()))
 	})
 	for _, v := range verbs {
 		if verb == "" || v.name == verb {
@@ -158,7 +158,11 @@ func helpOrUnknown(c *cobra.Command, args []string) error {
 		return c.Help()
 	}
 	hint := fmt.Sprintf("See '%s --help'", c.CommandPath())
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+	near := c.SuggestionsFor(args[0])
+	if args[0] == "version" {
+		near = []string{"--version"}
+	}
+	if len(near) > 0 {
 		hint = "Did you mean " + strings.Join(near, ", ") + "? " + hint
 	}
 	return withCode(exitCannot, fmt.Errorf("unknown verb %q\n%s", args[0], hint))

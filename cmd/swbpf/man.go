@@ -170,4 +170,5 @@ CAP_PERFMON. Where it does not work, 'swbpf doctor' tells why, and what to do.
 
 Exit status, of all verbs: %d; %d when something went wrong on the way, %d for
 wrong usage, or when the kernel or the privileges do not allow what was asked;
-%d when a second Ctrl-C ended a recording at once. Verbs with more say so.`, exitOK, exitFailure, exitCannot, exitInterrupted)
+%d when a second Ctrl-C ended a recording at once, or one its wait for a command
+or for who reads a pipe. Verbs with more say so.`, exitOK, exitFailure, exitCannot, exitInterrupted)

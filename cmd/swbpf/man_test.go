@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -30,6 +32,31 @@ func TestHelp(t *testing.T) {
 			if len(line) > 81 { // with its end
 				t.Errorf("%s: wider than a terminal: %s", verb.Name(), line)
 			}
+		}
+	}
+}
+
+// TestWrongUsage: what is wrong is told in the terms of the command line, with what helps.
+func TestWrongUsage(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "empty"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--nope":                      "See 'swbpf --help'",
+		"walk --nope":                 "See 'swbpf walk --help'",
+		"version":                     "Did you mean --version?",
+		"diff -n x a b":               "not a whole number",
+		"view -o http:// a":           "http://HOST:PORT",
+		"view -o ftp://host/x.html a": "http://HOST:PORT",
+		"view -o /proc/p.html a":      "make a file in /proc: ",
+		"view -o a.html -o ../" + filepath.Base(dir) + "/a.html b": "are one file",
+		"view ./sub/none": "open ./sub/none: no such file",
+		"view .":          "read .: is a directory",
+		"view ./empty":    "swbpf: ./empty: the profile is empty",
+	} {
+		if _, errOut, status := runSwbpf(t, dir, strings.Fields(args)...); status == exitOK || !strings.Contains(errOut, want) {
+			t.Errorf("%s: status %d, %q; want %q", args, status, errOut, want)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (o *outFile) create() error {
 		return nil
 	}
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EINVAL) {
-		return &fs.PathError{Op: "open", Path: dir, Err: err}
+		return &fs.PathError{Op: makeFile, Path: dir, Err: err}
 	}
 	if err := o.createNamed(); err != nil {
 		return err
@@ -165,9 +165,17 @@ func (o *outFile) checkRoom() error {
 // long as names can be.
 const tempName = ".swbpf-"
 
+// makeFile is what is refused where no files can be made.
+const makeFile = "make a file in"
+
 func (o *outFile) createNamed() (err error) {
-	o.file, err = os.CreateTemp(filepath.Dir(o.path), tempName+"*")
+	dir := filepath.Dir(o.path)
+	o.file, err = os.CreateTemp(dir, tempName+"*")
 	o.named = err == nil
+	var path *fs.PathError
+	if errors.As(err, &path) { // that has the temporary name
+		path.Op, path.Path = makeFile, dir
+	}
 	return err
 }
 

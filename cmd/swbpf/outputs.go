@@ -64,6 +64,8 @@ func formatOf(path, name string) (f *format, compressed bool, err error) {
 			return &otlpFormat, false, nil
 		}
 		path = ""
+	case strings.Contains(path, "://"):
+		return nil, false, fmt.Errorf("output %q: a server is http://HOST:PORT or https://HOST:PORT", path)
 	case name == "" && path == stdoutPath:
 		name = formats[0].name
 	}

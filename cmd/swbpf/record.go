@@ -90,7 +90,7 @@ comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
 where there are; cpu, with --sample-cpu; and those of --label.
 
 ` + formatHelp + `
-What CMD prints goes to standard error then.
+With -o - what CMD prints goes to standard error.
 
 Exit status: that of CMD when a command was recorded; else 0, 1 when something
 went wrong on the way, 2 for wrong usage or where the kernel or the privileges

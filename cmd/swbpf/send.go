@@ -49,7 +49,7 @@ func newServer(path string, f *format) (*server, error) {
 		return nil, fmt.Errorf("an output is no URL: %w", withoutURL(err))
 	}
 	if u.Host == "" {
-		return nil, fmt.Errorf("output %s names no host", u.Redacted())
+		return nil, fmt.Errorf("output %s names no host: a server is http://HOST:PORT", u.Redacted())
 	}
 	s := &server{url: u, header: http.Header{}, format: f}
 	s.header.Set("User-Agent", "swbpf/"+version())

@@ -146,3 +146,19 @@ func (v *countValue) Set(s string) error {
 }
 
 func (v *countValue) Type() string { return "n" }
+
+// rowsValue is a flag for a number of lines, of which there may be none.
+type rowsValue int
+
+func (v *rowsValue) String() string { return strconv.Itoa(int(*v)) }
+
+func (v *rowsValue) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil {
+		return errors.New("not a whole number, from 0 on")
+	}
+	*v = rowsValue(n)
+	return nil
+}
+
+func (v *rowsValue) Type() string { return "number" }

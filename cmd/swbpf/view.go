@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -144,7 +145,13 @@ func readProfile(path string, o profile.ReadOptions) (*profile.Profile, error) {
 	}
 	p, err := profile.Read(in, o)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", displayName(path), err)
+		var named *fs.PathError
+		if path == "-" {
+			path = displayName(path)
+		}
+		if !errors.As(err, &named) {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 		if errors.Is(err, profile.ErrNoSuchType) {
 			err = withCode(exitCannot, err)
 		}

@@ -144,7 +144,11 @@ func (o *walkOptions) check(args []string) error {
 	for _, a := range args {
 		pid, err := strconv.Atoi(a)
 		if err != nil || pid <= 0 {
-			return fmt.Errorf("%q is not a process ID", a)
+			err := fmt.Errorf("%q is not a process ID", a)
+			if _, statErr := os.Stat(a); statErr == nil {
+				err = fmt.Errorf("%w; a core file is given as --core %s", err, shellQuote(a))
+			}
+			return err
 		}
 		o.pids = append(o.pids, pid)
 	}

@@ -394,6 +394,7 @@ func TestWalkExit(t *testing.T) {
 	}{
 		{nil, exitCannot, "which process?"},
 		{[]string{"abc"}, exitCannot, `"abc" is not a process ID`},
+		{[]string{"/dev/null"}, exitCannot, "a core file is given as --core /dev/null"},
 		{[]string{"--symbols=maybe", pid}, exitCannot, "yes, functions or no"},
 		{[]string{"--tid=x", pid}, exitCannot, `"x" is not a thread ID`},
 		{[]string{"--exe", "x", pid}, exitCannot, "--core"},
