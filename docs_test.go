@@ -138,11 +138,114 @@ func TestManualTable(t *testing.T) {
 		}
 	}
 	src += ")\n\nfunc main() {\n\t" + strings.Join(lines, "\n\t") + "\n}\n"
+	vet(t, src)
+}
+
+// vet compiles a program.
+func vet(t *testing.T, src string) {
+	t.Helper()
 	name := filepath.Join(t.TempDir(), "main.go")
 	if err := os.WriteFile(name, []byte(src), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("go", "vet", name).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("%v\n%s\n%s", err, out, src)
+	}
+}
+
+// TestExamplesInText compiles the example of README.md, and that of the package's
+// documentation with what it leaves out.
+func TestExamplesInText(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, ok := strings.Cut(string(readme), "```go\n")
+	example, _, closed := strings.Cut(example, "```")
+	imports, body, parted := strings.Cut(example, ")\n\n")
+	if !ok || !closed || !parted || !strings.HasPrefix(imports, "import (") {
+		t.Fatalf("README.md has no example: %q", example)
+	}
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(doc)) {
+		if line, ok := strings.CutPrefix(line, "//\t"); ok && line != "...\n" {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 {
+		t.Fatal("doc.go has no example")
+	}
+	imports = strings.Replace(imports, "(", "(\n\t\"fmt\"", 1)
+	vet(t, "package main\n\n"+imports+")\n\nfunc readme() error {\n"+body+"return err\n}\n\nfunc doc() error {\n"+
+		strings.Join(lines, "")+"return err\n}\n\nfunc main() { fmt.Println(readme(), doc()) }\n")
+}
+
+// TestPackagesInArchitecture compares the table of packages of docs/ARCHITECTURE.md with
+// what there is and what that imports.
+func TestPackagesInArchitecture(t *testing.T) {
+	const module = "github.com/swbpf/swbpf"
+	b, err := os.ReadFile(filepath.Join("docs", "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string][]string{}
+	quoted := regexp.MustCompile("`([a-z0-9/]+)`")
+	_, table, _ := strings.Cut(string(b), "| package | holds | imports |\n")
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 {
+			break
+		}
+		for _, m := range quoted.FindAllStringSubmatch(cells[1], -1) {
+			told[strings.TrimSuffix(m[1], "/")] = strings.FieldsFunc(cells[3], func(r rune) bool { return r == ',' || r == ' ' })
+		}
+	}
+	// below adds to set what a package may import: what the table says of it, and of those.
+	var below func(set map[string]bool, pkg string)
+	below = func(set map[string]bool, pkg string) {
+		for _, name := range told[pkg] {
+			for of := range told {
+				if of == name || strings.HasSuffix(of, "/"+name) {
+					set[of] = true
+					below(set, of)
+				}
+			}
+		}
+	}
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{range .Imports}}{{.}} {{end}}", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		pkg := strings.TrimPrefix(strings.TrimPrefix(fields[0], module), "/")
+		if pkg == "" {
+			pkg = "swbpf"
+		}
+		if strings.HasPrefix(pkg, "internal/") || strings.Contains(pkg, "/cmd/") || strings.HasPrefix(pkg, "bench/") {
+			continue // the table has them with what is above them
+		}
+		if _, ok := told[pkg]; !ok {
+			t.Errorf("the table lacks %s", pkg)
+			continue
+		}
+		direct, may := map[string]bool{}, map[string]bool{}
+		below(may, pkg)
+		for _, path := range fields[1:] {
+			path, ours := strings.CutPrefix(path, module+"/")
+			direct[path] = true
+			if ours && !may[path] && !strings.HasPrefix(path, "internal/") && pkg != "cmd/swbpf" {
+				t.Errorf("%s imports %s, which the table does not say", pkg, path)
+			}
+		}
+		for _, name := range told[pkg] {
+			if !direct[name] && !direct["steppers/"+name] && pkg != "cmd/swbpf" {
+				t.Errorf("the table says that %s imports %s", pkg, name)
+			}
+		}
 	}
 }
