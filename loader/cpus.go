@@ -136,7 +136,10 @@ func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
 		// A timer also ticks while the CPU idles, which is no news.
 		c.attr.Bits |= unix.PerfBitExcludeIdle
 	}
-	var err error
+	err := c.checkPeriod()
+	if err != nil {
+		return nil, err
+	}
 	if c.list, err = openCPUList(); err != nil {
 		return nil, err
 	}
@@ -153,6 +156,17 @@ func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
 		return nil, fmt.Errorf("open event %s: no CPU is online", e.Name)
 	}
 	return c, nil
+}
+
+// checkPeriod reports a timer that would ring more often than the kernel allows of
+// frequencies. It would let it: the machine has no time for anything else then.
+func (c *cpuEvents) checkPeriod() error {
+	const second = 1_000_000_000 // ns
+	most, ok := MaxFrequency()
+	if !ok || most <= 0 || c.attr.Bits&unix.PerfBitFreq != 0 || !c.event.IsTimer() || c.attr.Sample >= second/uint64(most) {
+		return nil
+	}
+	return fmt.Errorf("a sample each %d ns of %s: the kernel allows %d a second at most; sysctl kernel.perf_event_max_sample_rate sets that", c.attr.Sample, c.event.Name, most)
 }
 
 // open opens the event on a CPU; one that is offline is passed over.

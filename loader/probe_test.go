@@ -111,7 +111,7 @@ func openEvent(name string) error {
 	if err != nil {
 		return err
 	}
-	s, err := Open(Config{Event: e, Period: 1})
+	s, err := Open(Config{Event: e})
 	if err != nil {
 		return err
 	}

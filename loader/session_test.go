@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,6 +160,16 @@ func TestTooHighFrequency(t *testing.T) {
 	most, ok := readInt(maxRatePath)
 	if !ok {
 		t.Fatal("no maximal rate")
+	}
+	for _, cycles := range []Event{cpuClock, knownEvents[0]} {
+		if s, err := Open(Config{Event: cycles, Period: 1}); err == nil {
+			if s.event.IsTimer() {
+				t.Errorf("a timer that rings each ns is opened for %s", cycles.Name)
+			}
+			s.Close()
+		} else if !strings.Contains(err.Error(), strconv.Itoa(most)) {
+			t.Errorf("each ns of %s: %v", cycles.Name, err)
+		}
 	}
 	s, err := Open(Config{Event: cpuClock, Frequency: most + 1})
 	if err == nil {

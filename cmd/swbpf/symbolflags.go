@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -39,6 +40,15 @@ func (s *symbolFlags) options() (symbols.Options, error) {
 		return symbols.Options{}, fmt.Errorf("--demangle is full, simple or none, not %q", s.demangle)
 	}
 	opt := symbols.Options{Demangle: mode, Memory: int(s.memory)}
+	for _, dir := range s.debugDirs {
+		st, err := os.Stat(dir)
+		if err == nil && !st.IsDir() {
+			err = fmt.Errorf("%s is no directory", dir)
+		}
+		if err != nil {
+			return opt, fmt.Errorf("--debug-dir: %w", err)
+		}
+	}
 	if len(s.debugDirs) > 0 {
 		opt.DebugDirs = append(s.debugDirs[:len(s.debugDirs):len(s.debugDirs)], symbols.DefaultDebugDir)
 	}
@@ -47,6 +57,11 @@ func (s *symbolFlags) options() (symbols.Options, error) {
 	}
 	client := debuginfod.FromEnvironment()
 	if s.debuginfod != fromEnvironment {
+		for _, server := range strings.Fields(s.debuginfod) {
+			if !isURL(server) {
+				return opt, fmt.Errorf("--debuginfod: %q is no server such as https://debuginfod.debian.net", server)
+			}
+		}
 		client = debuginfod.New(strings.Fields(s.debuginfod)...)
 	}
 	if client == nil {

@@ -85,8 +85,11 @@ func TestSymbolFlags(t *testing.T) {
 		}
 	}
 	for flag, want := range map[string]string{
-		"--demangle=some": `--demangle is full, simple or none, not "some"`,
-		"--debuginfod":    "DEBUGINFOD_URLS names no server",
+		"--demangle=some":             `--demangle is full, simple or none, not "some"`,
+		"--debuginfod":                "DEBUGINFOD_URLS names no server",
+		"--debuginfod=my":             `"my" is no server`,
+		"--debug-dir=/no":             "--debug-dir: stat /no: no such file or directory",
+		"--debug-dir=/proc/self/maps": "/proc/self/maps is no directory",
 	} {
 		if _, stderr, code := runWalk(t, strconv.Itoa(cmd.Process.Pid), flag); code != exitCannot || !strings.Contains(stderr, want) {
 			t.Errorf("%s: status %d, %s", flag, code, stderr)
