@@ -208,7 +208,7 @@ func (s *Shadow) move(in *isa.Inst, a *procstate.Arch, from, to moment) {
 			s.leftSP = from.sp
 		}
 		s.lost, s.switched = true, true
-	case top != nil && !far(to.sp, top.sp) && to.sp > top.sp:
+	case top != nil && !far(to.sp, top.sp) && (to.sp > top.sp || to.sp == top.sp && loadsSP(in, a)):
 		s.lost = true
 	}
 }
@@ -284,6 +284,12 @@ func setsSP(in *isa.Inst, a *procstate.Arch) bool {
 		}
 	}
 	return false
+}
+
+// loadsSP reports whether an instruction gives SP a value from memory alone, as OCaml does
+// to raise an exception: where that is the caller's SP, the frame is left.
+func loadsSP(in *isa.Inst, a *procstate.Arch) bool {
+	return in.NumOps == 1 && in.Ops[0].Kind == isa.Load && in.Ops[0].Dst == a.SP
 }
 
 // ret follows a return: out of the running function, to what was pushed in

@@ -10,16 +10,17 @@ import (
 const (
 	entryMark  = iota // of what isThreadStart and the like recognise
 	returnMark        // of a return
+	raiseMark         // of what mayRaise
 )
 
 // findMarks is for Image.HasMark: it marks in x86-64 code what is part of each place that
 // isThreadStart, isThreadEnd, isCloneChild, inContextStart, inCoroutineStart or
 // classifyTrampoline recognise, which spares most addresses a look at the code; and where
-// a return may be. Each is
+// a return or OCaml's way to raise an exception may be. Each is
 // found by one of its bytes that is rare in code, and the mark is there. What may go on
 // before the code or after it is marked, too.
 func findMarks(_ *procstate.Arch, code []byte, marks []uint16) []uint16 {
-	for _, rare := range [...]byte{0x05, 0xdc, 0xe3, 0xc3, 0xc2} {
+	for _, rare := range [...]byte{0x05, 0xdc, 0xe3, 0xc3, 0xc2, 0x8f} {
 		for at := 0; ; at++ {
 			n := bytes.IndexByte(code[at:], rare)
 			if n < 0 {
@@ -29,6 +30,10 @@ func findMarks(_ *procstate.Arch, code []byte, marks []uint16) []uint16 {
 			switch rare {
 			case 0xc3, 0xc2:
 				marks = append(marks, uint16(at)+returnMark*procstate.MarkKind)
+			case 0x8f:
+				if mayRaise(code, at) {
+					marks = append(marks, uint16(at)+raiseMark*procstate.MarkKind)
+				}
 			case 0x05: // syscall
 				if at < 1 || code[at-1] == 0x0f {
 					marks = append(marks, uint16(at))

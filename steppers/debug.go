@@ -83,6 +83,8 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return d.leaveThunk(w, m, r, in, out)
 	case doubtLeaf:
 		return d.leaveLeaf(w, in, out)
+	case doubtRaises:
+		return d.leaveRaise(w, m, in, out)
 	}
 	v, err := r.CallerFrame(w, in, out)
 	if doubt == doubtSilent && v != unwind.StackBottom || v == unwind.Success && !d.mend(w, m.Image, addr-m.Bias, doubt, r, in, out) {

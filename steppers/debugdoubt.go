@@ -18,6 +18,8 @@ import (
 // the interpreter's frame, for the functions without one beside it too, and for where traces
 // are left, whose frame is larger. That of the copying and comparing functions of glibc for
 // i386 goes wrong behind their first return: there the ways to a return are asked throughout.
+// What OCaml puts behind a function, for debugaside.go, has the row of its end, and where it
+// raises an exception (debugraise.go) rows are of the frame that it leaves.
 
 const (
 	// maxLag bounds the bytes from an instruction to the row that corrects its own.
@@ -38,18 +40,24 @@ const (
 	doubtLeaf          // it returns with SP as it is, and the only row of all around it has a frame
 	doubtPaths         // all ways from it to a return have the CFA elsewhere
 	doubtOneRow        // there is one row for all around it
+	doubtRaises        // it leaves frames for the handler of an exception of OCaml's
+	doubtAside         // jumps to it, or from it, are at another distance from the CFA
 )
 
 // doubt returns what there is against the rule r for a link-time address, where
 // a frame was interrupted or is in a call.
 func (d *Debug) doubt(im *procstate.Image, vaddr uint64, r *unwind.Rule, interrupted bool) uint8 {
-	if !mayDoubt(im.Arch(), r, interrupted) {
+	may := mayDoubt(im.Arch(), r, interrupted)
+	if !may && !likeOCaml(im.Arch(), r) {
 		return doubtNone
 	}
 	fact, ok := d.doubts.get(im, vaddr)
 	if !ok {
-		at := d.tables.For(im).Look(vaddr, lookAhead(interrupted))
-		fact = d.doubtAt(im, vaddr, &at, interrupted)
+		fact = doubtNone
+		if may || d.mayBeAside(im, vaddr, interrupted) {
+			at := d.tables.For(im).Look(vaddr, lookAhead(interrupted))
+			fact = d.doubtAt(im, vaddr, &at, interrupted)
+		}
 		d.doubts.put(im, vaddr, fact)
 	}
 	return fact
@@ -78,6 +86,9 @@ func maySkip(a *procstate.Arch, r *unwind.Rule) bool { return r.CFAIs(a.FP, 3*in
 func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, interrupted bool) uint8 {
 	a := im.Arch()
 	if !mayDoubt(a, at.Rule, interrupted) {
+		if d.isAside(im, vaddr, at.Rule, interrupted) {
+			return doubtAside
+		}
 		return doubtNone
 	}
 	if d.skips(im, vaddr, at.Rule) {
@@ -85,6 +96,9 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 	}
 	atEntry := isAtEntry(a, at.Rule)
 	if interrupted {
+		if d.raising(im, vaddr) != raisesNothing {
+			return doubtRaises
+		}
 		if mayReturn(im, vaddr) {
 			code := d.instructionAt(im, vaddr)
 			returns := isReturn(code)
@@ -107,6 +121,9 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 	}
 	if interrupted && d.returnsElsewhere(im, vaddr, at.Rule) {
 		return doubtPaths
+	}
+	if d.isAside(im, vaddr, at.Rule, interrupted) {
+		return doubtAside
 	}
 	if !atEntry || !x86Prologues(a) {
 		return doubtNone
@@ -311,6 +328,8 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		*out = unwind.Frame{}
 		v, _ := walkLayout(w, in, out, &l.layout)
 		return l.ok && v == unwind.Success && behindCall(w, d.buf[:], out.PC())
+	case doubtAside:
+		return d.leaveAside(w, im, vaddr, r, in, out)
 	case doubtSkips:
 		d.unskip(w, im, vaddr, out)
 	}

@@ -116,6 +116,9 @@ func (r *Rule) Raised(bytes int64, next *Rule) (raised *Rule, ok bool) {
 	return &a, a == b && int64(a.cfaOff) == int64(r.cfaOff)+bytes && a.row == nil && a.flags&(ruleDeref|ruleSavedByReg) == 0
 }
 
+// SavesNone reports whether no register of the caller's is in the frame but the return address.
+func (r *Rule) SavesNone() bool { return r.why == ReasonNone && r.row == nil && r.n == 0 }
+
 // SavesResults reports whether the rule has the register that calls return
 // their result in saved in the frame: no function keeps that for its caller but
 // the unwinder of exceptions, for the landing pad.
