@@ -160,6 +160,7 @@ func TestOCamlsRows(t *testing.T) {
 		{"an exception is raised", "raises", 0, true, []string{"", "handler", "", "called"}, "called", 32},
 		{"the next handler is known", "raises", 4, true, []string{"handler", "", "called"}, "called", 24},
 		{"the handler is", "raises", 6, true, []string{"", "called"}, "called", 16},
+		{"the same, of another function", "raises", 6, true, nil, "both", 0},
 		{"the runtime raises one", "runtime_raise", 0, true, []string{"", "handler", "", "called"}, "handler", 16},
 		{"and goes to the handler", "runtime_raise", 4, true, []string{"handler", "", "called"}, "handler", 8},
 		{"for C, the next handler is known", "for_c", 4, true, []string{"handler", "", "called"}, "handler", 8},
@@ -182,6 +183,9 @@ func TestOCamlsRows(t *testing.T) {
 				in.Flags = unwind.Interrupted
 			}
 			in.Regs.Set(regR11, f.at["handler"])
+			if c.to == "both" {
+				in.Regs.Set(regR11, f.at["both"])
+			}
 			var out unwind.Frame
 			v, err := d.CallerFrame(w, &in, &out)
 			switch {
@@ -190,7 +194,10 @@ func TestOCamlsRows(t *testing.T) {
 			case c.to != "" && (v != unwind.Success || out.PC() != f.at[c.to] || out.SP() != asideSP+c.size):
 				t.Errorf("%v, %v, to %#x with SP+%d, want %s with SP+%d", v, err, out.PC(), out.SP()-asideSP, c.to, c.size)
 			}
-			if resumes := out.Flags&unwind.Interrupted != 0; resumes != (c.to == "handler") {
+			if inRegister := out.PCLocation.Kind == unwind.LocationRegister; v == unwind.Success && inRegister != (c.size == 0) {
+				t.Errorf("the address is in %v", out.PCLocation)
+			}
+			if resumes := out.Flags&unwind.Interrupted != 0; resumes != (c.to == "handler" || c.to == "both") {
 				t.Errorf("the caller is interrupted: %v", resumes)
 			}
 			if _, ok := d.RuleAt(w, f.space.MappingAt(pc), pc, c.interrupted); ok != (c.at == "goes_on") {

@@ -103,15 +103,17 @@ func (d *Debug) leaveRaise(w *unwind.Walker, m *procstate.Mapping, in, out *unwi
 	sp := in.SP()
 	var handler uint64
 	var ok bool
+	var from unwind.Location
 	switch d.raising(m.Image, vaddr) {
 	case raisesAboveSP:
 		handler, ok = state.ReadWord(sp + 8)
-		sp += 16
+		from, sp = unwind.InMemory(sp+8), sp+16
 	case raisesAtSP:
 		handler, ok = state.ReadWord(sp)
-		sp += 8
+		from, sp = unwind.InMemory(sp), sp+8
 	case raisesInRegister:
 		handler, ok = in.Regs.Value(regR11)
+		from = unwind.InRegister(regR11)
 	}
 	to := w.MappingAt(handler)
 	if !ok || to == nil || to.Image == nil || to.Image.Arch() != a {
@@ -126,7 +128,7 @@ func (d *Debug) leaveRaise(w *unwind.Walker, m *procstate.Mapping, in, out *unwi
 	f.SetPC(a, handler)
 	f.SetSP(a, sp)
 	f.SetFP(a, in.FP())
-	f.PCLocation, f.FPLocation = unwind.InMemory(sp-8), in.FPLocation
+	f.PCLocation, f.FPLocation = from, in.FPLocation
 	f.Flags = unwind.Interrupted // it goes on there
 	start, end, ok := d.tables.For(m.Image).FunctionAt(vaddr)
 	if ok && to.Image == m.Image && handler-to.Bias >= start && handler-to.Bias < end {
