@@ -159,7 +159,7 @@ func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
 }
 
 // checkPeriod reports a timer that would ring more often than the kernel allows of
-// frequencies. It would let it: the machine has no time for anything else then.
+// frequencies: it would let it, and the machine has no time for anything else then.
 func (c *cpuEvents) checkPeriod() error {
 	const second = 1_000_000_000 // ns
 	most, ok := MaxFrequency()

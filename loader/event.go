@@ -99,6 +99,8 @@ func (e *UnknownEventError) Error() string {
 		msg = "event " + e.Name + ": " + e.Why
 	}
 	switch {
+	case e.Why == "" && strings.Contains(e.Name, ","):
+		return msg + "; a recording is of one event"
 	case len(e.Near) == 0 && e.Why != "":
 		return msg
 	case len(e.Near) == 0:

@@ -161,7 +161,9 @@ func (s *Session) openCPUs(online []int) error {
 	s.cpus, err = openCPUEvents(event, &s.cfg, online)
 	if err != nil && s.event.Unit == UnitCycles && isUnsupportedEvent(err) {
 		s.event = cpuClock
-		s.cpus, err = openCPUEvents(s.event, &s.cfg, online)
+		if s.cpus, err = openCPUEvents(s.event, &s.cfg, online); err != nil {
+			err = fmt.Errorf("in place of %s, which this machine does not count: %w", event.Name, err)
+		}
 	}
 	if err != nil && isUnsupportedEvent(err) {
 		err = &MissingError{

@@ -75,6 +75,8 @@ func TestRecordRefuses(t *testing.T) {
 		{"-o /nonexistent/p.html", []string{"/nonexistent/p.html"}},
 		{"-o p.html --stats p.html", []string{"p.html is given twice"}},
 		{"-o p.html --stats sub.html/../p.html", []string{"outputs p.html and sub.html/../p.html are one file"}},
+		{"-e cycles,page-faults", []string{"a recording is of one event"}},
+		{"-c 1 -e cpu-clock", []string{"each 1 ns", "perf_event_max_sample_rate"}},
 		{"--stats-detail", []string{"--stats-detail goes with --stats"}},
 		{"--keep 3", []string{"--keep goes with --every"}},
 		{"--every 10ms", []string{"10ms is less than 1s"}},
