@@ -170,7 +170,7 @@ func (i *inflated) Read(p []byte) (int, error) {
 	case err != nil && err != io.EOF:
 		err = fmt.Errorf("gzip: after byte %d of the uncompressed data: %w", i.n, err)
 	case i.n > maxInflated(i.packed.n):
-		err = fmt.Errorf("gzip: %d bytes hold more than %d: no profile does", i.packed.n, maxInflated(i.packed.n))
+		err = fmt.Errorf("gzip: %d bytes hold more than %d uncompressed ones: no profile does", i.packed.n, maxInflated(i.packed.n))
 	}
 	return n, err
 }
