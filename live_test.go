@@ -277,3 +277,35 @@ func TestFrameSurvives(t *testing.T) {
 		t.Error("a frame that was made has a location")
 	}
 }
+
+// A register that a program has for its own is known over calls of a C library without unwind
+// tables, which saves it.
+func TestKeptRegister(t *testing.T) {
+	canTrace(t)
+	amd64Only(t)
+	for _, cc := range []string{"musl-gcc -O2", "musl-gcc -O2 -static"} {
+		t.Run(cc, func(t *testing.T) {
+			cmd, told := startWaiting[uint64](t, 1, build(t, "keeps.c", cc))
+			ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const r14 = procstate.Reg(14)
+			s, found := &ps.Stacks[0], false
+			for i := range s.Frames {
+				f := &s.Frames[i]
+				if sym, _ := s.Walker.Name(f); sym.Name != "keeps" {
+					continue
+				}
+				found = true
+				want := told[procstate.ThreadID(cmd.Process.Pid)]
+				if got, known := f.Regs.Value(r14); !known || got != want {
+					t.Errorf("r14 is %#x, known: %v, want %#x", got, known, want)
+				}
+			}
+			if !found || s.Err != nil {
+				t.Errorf("the function is in the stack: %v; %v", found, s.Err)
+			}
+		})
+	}
+}

@@ -154,6 +154,33 @@ func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.
 	return unwind.Success, nil
 }
 
+// restore gives out, the caller of in, the registers that calls preserve, but for the frame
+// pointer, where the code tells of them and agrees about the frame. An interpreter may have one of
+// them for its own, over calls of code without unwind tables.
+func (a *Analysis) restore(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) {
+	arch, addr := w.Arch(), in.LookupPC()
+	if m.Image.Arch() != arch || in.Regs.Known()&arch.CalleeSaved&^(1<<arch.FP) == 0 {
+		return
+	}
+	code := a.codeAt(m.Image, addr-m.Bias)
+	if code == nil {
+		return
+	}
+	r, ok := code.RuleAt(addr - m.Bias)
+	if !ok || r.Results {
+		return // the unwinder gives its caller others
+	}
+	var caller unwind.Frame
+	if v, _ := applyRule(w, r, in, &caller); v != unwind.Success || caller.SP() != out.SP() || caller.PC() != out.PC() {
+		return
+	}
+	for _, reg := range dataflow.SavedRegs(arch) {
+		if v, known := caller.Regs.Value(reg); known && reg != arch.FP {
+			out.Regs.Set(reg, v)
+		}
+	}
+}
+
 // fpBySize implements resumer.
 func (a *Analysis) fpBySize(*unwind.Walker, *unwind.Frame) (fp uint64, ok bool) { return 0, false }
 

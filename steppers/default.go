@@ -35,5 +35,7 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 }
 
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}}), analysis, NewBadCall())
+	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
+	frames.saved = analysis
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), frames, analysis, NewBadCall())
 }

@@ -80,6 +80,7 @@ type FrameFuncHelper interface {
 // value is that of NewFrameFunc(nil).
 type FrameFunc struct {
 	helper FrameFuncHelper
+	saved  *Analysis             // what tells where registers are that calls preserve; may be nil
 	buf    [deoptHandlerLen]byte // holds a call and a return entry too
 	led    led
 	kept   keptRegs
@@ -195,6 +196,9 @@ func (s *FrameFunc) walkKnown(w *unwind.Walker, m *procstate.Mapping, in, out *u
 	lends := in.Flags&unwind.Interrupted != 0 || l.State != SetFrame && l.SP == l.RA && knowsScratch(w.Arch(), in)
 	if v == unwind.Success && m.Image != nil && lends && m.Contains(out.PC()-1) {
 		s.kept.carryAll(w, m, in, out)
+	}
+	if v == unwind.Success && m.Image != nil && s.saved != nil {
+		s.saved.restore(w, m, in, out)
 	}
 	return v, err
 }
