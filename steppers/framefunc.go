@@ -76,8 +76,9 @@ type FrameFuncHelper interface {
 // question, is asked of its helper, about code in a mapping of the process. Code
 // that cannot be read, as that of a JIT compiler in a snapshot, is taken to keep
 // a frame pointer when all that can be checked agrees; such a frame is marked
-// Heuristic. A return address and a frame pointer of 0 are the bottom. The zero
-// value is that of NewFrameFunc(nil).
+// Heuristic. A return address and a frame pointer of 0 are the bottom. The other
+// registers that calls preserve are known in the caller where the Analysis of the same
+// group, of [Default] for one, tells of them. The zero value is that of NewFrameFunc(nil).
 type FrameFunc struct {
 	helper FrameFuncHelper
 	saved  *Analysis             // what tells where registers are that calls preserve; may be nil
