@@ -109,7 +109,7 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 				return doubtReturns
 			}
 		}
-		if code := d.upToNext(im, vaddr, at); code != nil && lag(a, code, vaddr, at.Rule, at.Next) != 0 {
+		if code := d.upToNext(im, vaddr, at); code != nil && !at.Next.Jumps(a) && lag(a, code, vaddr, at.Rule, at.Next) != 0 {
 			return doubtLags
 		}
 	}

@@ -21,6 +21,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	Debug       CFI
 //	JIT         CFI of code made at run time, which the process tells of
 //	HotSpot     compiled Java, by what its virtual machine has noted
+//	Haskell     code by GHC, in the frame of what has jumped there
 //	FrameFunc   frame pointers, as the code proves them
 //	Analysis    data flow, for code with neither
 //	BadCall     calls to where no code is
@@ -37,5 +38,7 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(), NewDebug(tables), NewJIT(), NewHotSpot(), frames, analysis, NewBadCall())
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
+		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(),
+		NewDebug(tables), NewJIT(), NewHotSpot(), NewHaskell(), frames, analysis, NewBadCall())
 }

@@ -16,6 +16,7 @@
 //     process has registered with debuggers, or with libgcc;
 //   - [HotSpot]: compiled Java, by what its virtual machine has noted; and which
 //     methods run in all frames of Java;
+//   - [Haskell]: code by GHC, which runs in the frame of what has jumped there;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
 //   - [Analysis]: optimised code with neither;
 //   - [BadCall]: calls to where no code is, through a null pointer.
