@@ -13,6 +13,7 @@ import (
 // of StgRun, which is known by its code. The zero value is that of NewHaskell.
 type Haskell struct {
 	calls vaddrCache // whether a return address is behind a call of StgRun
+	mem   vmMemory   // of the walk: that nothing is there in a copy is no miss, as nearly all code is other
 	buf   [len(stgRun)]byte
 }
 
@@ -44,14 +45,15 @@ func (s *Haskell) Priority() unwind.Priority { return unwind.PriorityFrame - 1 }
 
 // CallerFrame implements unwind.FrameStepper.
 func (s *Haskell) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
-	a, state := w.Arch(), w.ProcessState()
+	a := w.Arch()
 	if a != procstate.AMD64 || w.MappingAt(in.LookupPC()) == nil {
 		return unwind.NotMe, nil
 	}
+	s.mem = vmMemoryOf(w)
 	var saved, ra uint64
 	for _, lower := range [...]uint64{0, 8} {
 		at := in.SP() + lower + stgRunSaved
-		word, ok := state.ReadWord(at + uint64(8*len(stgRunRegs)))
+		word, ok := s.mem.word(at + uint64(8*len(stgRunRegs)))
 		switch {
 		case !ok || !s.isRun(w, word):
 		case saved != 0:
@@ -64,7 +66,7 @@ func (s *Haskell) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	for i, reg := range stgRunRegs {
-		if v, ok := state.ReadWord(saved + uint64(8*i)); ok {
+		if v, ok := s.mem.word(saved + uint64(8*i)); ok {
 			out.Regs.Set(reg, v)
 		}
 	}
