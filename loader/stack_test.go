@@ -334,11 +334,15 @@ func TestDeepThread(t *testing.T) {
 	})
 }
 
-// The stack of a child that its parent waits for ends where the parent said.
+// The stack of a child that its parent waits for ends where the parent said, with clone above
+// what the C library has put there.
 func TestSpawnedStackEnd(t *testing.T) {
-	for name, nr := range map[string]int{"clone": unix.SYS_CLONE, "clone3": unix.SYS_CLONE3} {
-		t.Run(name, func(t *testing.T) {
-			p := startTarget(t, stackTarget(t), "spawn", strconv.Itoa(nr))
+	for _, c := range []struct {
+		name     string
+		nr, want int
+	}{{"clone", unix.SYS_CLONE, 512 + 16}, {"clone3", unix.SYS_CLONE3, 512}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := startTarget(t, stackTarget(t), "spawn", strconv.Itoa(c.nr))
 			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid, childOf(t, p.pid)}})
 			var loop steady
 			readUntil(t, s, func(smp *Sample) bool {
@@ -346,7 +350,8 @@ func TestSpawnedStackEnd(t *testing.T) {
 					return false
 				}
 				data := fromSP(t, smp)
-				if smp.StackEnd != StackEndBottom || smp.LiveBytes != 512 || len(data) != 512 || bytes.Count(data, []byte{0x5a}) != 512 {
+				if smp.StackEnd != StackEndBottom || int(smp.LiveBytes) != c.want || len(data) != c.want ||
+					!bytes.Equal(data[:512], bytes.Repeat([]byte{0x5a}, 512)) {
 					t.Errorf("%d bytes, %d live, ended by %v", len(data), smp.LiveBytes, smp.StackEnd)
 				}
 				return true
