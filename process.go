@@ -200,7 +200,7 @@ func collector(pid int, space *procstate.AddressSpace) procstate.Collector {
 	var collectors []procstate.Collector
 	for _, c := range []procstate.Collector{
 		procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space),
-		steppers.PHPCollector(space), steppers.PerlCollector(space),
+		steppers.PHPCollector(space), steppers.PerlCollector(space), steppers.BeamCollector(space),
 	} {
 		if c != nil {
 			collectors = append(collectors, c)

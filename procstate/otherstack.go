@@ -57,3 +57,7 @@ func (s *Snapshot) AddOtherStack(sp uint64) bool {
 	s.regions = append(s.regions, o.Region)
 	return true
 }
+
+// AddStanding adds to what was captured memory of the process that is known to have been as it is when
+// it was read, as the outermost frames of a thread that runs for ever on another stack. Data is kept, not copied.
+func (s *Snapshot) AddStanding(r Region) { s.regions = append(s.regions, r) }

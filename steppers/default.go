@@ -18,6 +18,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	PHP         for PHP,
 //	Perl        for Perl
 //	V8          and for JavaScript
+//	Beam        functions of Erlang, on the stacks of its processes
 //	Debug       CFI
 //	JIT         CFI of code made at run time, which the process tells of
 //	HotSpot     compiled Java, by what its virtual machine has noted
@@ -39,6 +40,6 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
-		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(),
+		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(), NewBeam(),
 		NewDebug(tables), NewJIT(), NewHotSpot(), NewHaskell(), frames, analysis, NewBadCall())
 }

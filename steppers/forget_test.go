@@ -52,6 +52,9 @@ func TestForgetImages(t *testing.T) {
 				known["frame"] = func(im *procstate.Image) bool {
 					return a.images.get(im) != nil && s.kept.images.get(im) != nil && (im == stays) == (a.kept == 100)
 				}
+			case *Beam:
+				s.images.put(im, &beamImage{})
+				known["beam"] = func(im *procstate.Image) bool { return s.images.get(im) != nil }
 			case *Perl:
 				s.images.put(im, &perlImage{})
 				known["perl"] = func(im *procstate.Image) bool { return s.images.get(im) != nil }
@@ -78,7 +81,7 @@ func TestForgetImages(t *testing.T) {
 	}
 	before := tables.For(gone)
 	g.ForgetImages(func(index uint32) bool { return index == stays.Index })
-	if len(known) != 12 {
+	if len(known) != 13 {
 		t.Errorf("%d places where something is known", len(known))
 	}
 	for name, knows := range known {

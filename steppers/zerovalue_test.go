@@ -34,6 +34,7 @@ func TestZeroValues(t *testing.T) {
 		{&JIT{}, NewJIT()},
 		{&HotSpot{}, NewHotSpot()},
 		{&V8{}, NewV8()},
+		{&Beam{}, NewBeam()},
 		{&Python{}, NewPython(nil)},
 		{&Ruby{}, NewRuby(nil)},
 		{&PHP{}, NewPHP(nil)},

@@ -1,0 +1,390 @@
+package steppers
+
+import (
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Beam walks from functions of Erlang that BeamAsm, the compiler in Erlang's runtime system, has made, on
+// x86-64, and notes which they are (see unwind.Codes). They run on the stack of their Erlang process, which
+// lies at the end of its heap. The first of them is run by the scheduler, whose own stack goes on where its
+// thread has left it.
+//
+// What an Erlang process has on its stack are terms, which are tagged, and return addresses, which are not:
+// above a function that has called another the next of these is the one (erts/emulator/beam/beam_common.c,
+// gather_stacktrace, finds it so). Where a function was interrupted, or has called code of the runtime's own,
+// its stack may hold anything, and its code tells. A [BeamCollector] copies the stack of
+// the Erlang process where a function of C runs on the scheduler's, or the kernel side does (see [Beam.Lacked]).
+type Beam struct {
+	images perImage[beamImage]
+}
+
+// NewBeam makes a Beam.
+func NewBeam() *Beam { return &Beam{} }
+
+// Name implements unwind.FrameStepper.
+func (s *Beam) Name() string { return "beam" }
+
+// Priority implements unwind.FrameStepper.
+func (s *Beam) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
+
+// beamImage is what is known of a file that may be the runtime system: link-time addresses.
+type beamImage struct {
+	descriptor, schedulers, count uint64     // 0: it is none
+	main                          vaddrRange // of process_main
+}
+
+// image returns what is known of a file.
+func (s *Beam) image(im *procstate.Image) *beamImage {
+	p := s.images.get(im)
+	if p == nil {
+		p = &beamImage{}
+		if im.Arch() == procstate.AMD64 {
+			*p = findBeamImage(im)
+		}
+		s.images.put(im, p)
+	}
+	return p
+}
+
+// findBeamImage looks for the runtime system in a file. It exports all that it has to libraries of
+// functions for Erlang.
+func findBeamImage(im *procstate.Image) (p beamImage) {
+	for _, v := range []struct {
+		name string
+		at   *uint64
+	}{
+		{"process_main", &p.main.start}, {"erts_aligned_scheduler_data", &p.schedulers},
+		{"erts_no_schedulers", &p.count}, {"__jit_debug_descriptor", &p.descriptor},
+	} {
+		sym, ok := im.ExportedSymbol(v.name)
+		if !ok {
+			return beamImage{}
+		}
+		if *v.at = sym.Value; v.at == &p.main.start {
+			p.main.end = sym.Value + sym.Size
+		}
+	}
+	return p
+}
+
+// beamVM is what is known of the runtime system of a process.
+type beamVM struct {
+	*beamRuntime // nil: there is none
+	vmMemory
+
+	walk       uint64 // the last for which it was known to be there
+	generation uint32 // of the mappings then
+	updated    time.Time
+
+	// What the walk has come to: the frame with these, of which the callee was a function of Erlang.
+	calledPC, calledSP uint64
+
+	lacks   bool   // the stack of the Erlang process was not copied
+	stack   uint64 // where the scheduler's stack goes on
+	asked   framesAsked
+	scheds  map[uint64][]byte     // what is on the stacks of schedulers above Erlang's registers, by where they go on
+	returns map[uint64]beamReturn // by PC
+	codes   map[uint64]uint32     // numbers in unwind.Codes, by PC
+	funcs   map[string]*unwind.CodeFunction
+	resets  int
+}
+
+// beamReturn is where the return address is at an instruction.
+type beamReturn struct {
+	module *beamModule
+	at     beamValue
+	ok     bool
+}
+
+// Limits on what is kept of a process.
+const (
+	maxBeamReturns = 1 << 15
+	maxBeamCodes   = 1 << 17
+	maxBeamScheds  = 1 << 11
+
+	beamInterval   = 100 * time.Millisecond // after which the list of code is looked at again
+	beamStackBytes = 4 << 10                // that schedulers have on their stacks at most, before they run Erlang
+	beamErlang     = "erlang"
+)
+
+// machine returns the runtime system of the process that w walks, nil when there is none.
+func (s *Beam) machine(w *unwind.Walker) *beamVM {
+	vm, _ := w.Kept(s).(*beamVM)
+	if vm == nil || vm.walk != w.Walks() {
+		libs := w.ProcessState().Libraries()
+		generation, ok := generationOf(libs)
+		if vm == nil || !ok || generation != vm.generation {
+			rt := findBeam(libs, s.image)
+			if vm == nil || vm.beamRuntime == nil || rt == nil || rt.descriptor != vm.descriptor || vm.captured == nil {
+				vm = &beamVM{beamRuntime: rt, vmMemory: vmMemoryOf(w), asked: framesAsked{}, scheds: map[uint64][]byte{}, returns: map[uint64]beamReturn{}}
+			}
+			vm.generation = generation
+			w.Keep(s, vm)
+		}
+		vm.walk, vm.lacks, vm.calledPC = w.Walks(), false, 0
+	}
+	if vm.beamRuntime == nil {
+		return nil
+	}
+	return vm
+}
+
+// rangeAt returns the code at an address.
+func (vm *beamVM) rangeAt(addr uint64) (m *beamModule, r *beamRange) {
+	if m, r = vm.code.at(vm.readNow, addr); r != nil && vm.isLaidOut && time.Since(vm.updated) < beamInterval {
+		return m, r
+	}
+	if r == nil || time.Since(vm.updated) >= beamInterval {
+		vm.updated = time.Now()
+		if !vm.update(vm.readNow) {
+			return nil, nil
+		}
+		m, r = vm.code.at(vm.readNow, addr)
+	}
+	return m, r
+}
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *Beam) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	pc := in.LookupPC()
+	m := w.MappingAt(pc)
+	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	vm := s.machine(w)
+	if vm == nil {
+		return unwind.NotMe, nil
+	}
+	module, function := vm.rangeAt(pc)
+	if function == nil {
+		return unwind.NotMe, nil
+	}
+	in.Code = vm.codeOf(w, in, function)
+	if function.name == beamProcessMain {
+		return vm.scheduler(w, in, out)
+	}
+	at, ok := uint64(0), false
+	if in.Flags&unwind.Interrupted == 0 && vm.calledPC == in.PC() && vm.calledSP == in.SP() {
+		at, ok = vm.scan(in.SP())
+	} else {
+		var err error
+		if at, err = vm.follow(w, in, module); err != nil {
+			return unwind.Failed, err
+		}
+		ok = true
+	}
+	if !ok {
+		vm.lacks = true
+		return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at)
+	}
+	ra, ok := vm.mem.ReadWord(at)
+	if !ok {
+		vm.lacks = true
+		return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at)
+	}
+	if ra == vm.code.exit {
+		return vm.scheduler(w, in, out)
+	}
+	if _, r := vm.rangeAt(ra - 1); r == nil {
+		return unwind.Failed, unwind.BadPC
+	}
+	arch := w.Arch()
+	out.Regs = in.Regs
+	out.SetPC(arch, ra)
+	out.SetSP(arch, at+8)
+	out.PCLocation = unwind.InMemory(at)
+	if vm.code.hasFramePointers {
+		fp, ok := vm.mem.ReadWord(at - 8)
+		if !ok {
+			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at-8)
+		}
+		out.SetFP(arch, fp)
+		out.FPLocation = unwind.InMemory(at - 8)
+	}
+	if at < in.SP() || at-in.SP() > maxBeamFrame {
+		out.Flags |= unwind.StackSwitched
+	}
+	if !module.isShared() {
+		vm.calledPC, vm.calledSP = ra, at+8
+	}
+	return unwind.Success, nil
+}
+
+// scan returns where the return address is of a function of Erlang that has called another, with the
+// stack pointer at sp.
+func (vm *beamVM) scan(sp uint64) (at uint64, ok bool) {
+	const tag = 3 // bits; all terms on stacks have some of them
+	for at = sp; at-sp < maxBeamFrame; at += 8 {
+		word, ok := vm.mem.ReadWord(at)
+		if !ok {
+			return at, false
+		}
+		if word&tag == 0 {
+			if vm.code.hasFramePointers {
+				at += 8
+			}
+			return at, true
+		}
+	}
+	return at, false
+}
+
+// follow returns where the return address is of a frame by its code.
+func (vm *beamVM) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule) (at uint64, err error) {
+	key := in.PC() << 1
+	if in.Flags&unwind.Interrupted != 0 {
+		key |= 1
+	}
+	r, known := vm.returns[key]
+	if !known || r.module != module {
+		r.module = module
+		r.at, r.ok = vm.paths.returnAddress(in.PC())
+		if len(vm.returns) >= maxBeamReturns {
+			clear(vm.returns)
+		}
+		vm.returns[key] = r
+	}
+	if !r.ok {
+		return 0, unwind.NoUnwindInfo
+	}
+	switch r.at.base {
+	case beamOfSP:
+		at = in.SP()
+	case beamOfFP:
+		fp, ok := in.Regs.Value(beamFP)
+		if !ok {
+			return 0, unwind.NoUnwindInfo
+		}
+		at = fp
+	case beamOfProcess:
+		p, ok := in.Regs.Value(beamProcess)
+		if !ok {
+			return 0, unwind.NoUnwindInfo
+		}
+		word := p + uint64(int64(r.at.word))
+		if at, ok = vm.mem.ReadWord(word); !ok {
+			vm.lacks = true
+			vm.noteStack(in)
+			return 0, unwind.ReadFailure(w.ProcessState(), word)
+		}
+	}
+	at += uint64(int64(r.at.off))
+	if at%8 != 0 {
+		return 0, unwind.BadPC
+	}
+	vm.noteStack(in)
+	return at, nil
+}
+
+// noteStack takes note of where the stack of the scheduler goes on.
+func (vm *beamVM) noteStack(in *unwind.Frame) {
+	if r, ok := in.Regs.Value(beamRegisters); ok {
+		vm.stack = r - vm.registers
+	}
+}
+
+// scheduler walks to the function of the scheduler that has called process_main, which never returns. Its
+// code begins by aligning the stack: the return address is in one of four places. It is behind a call in the
+// function of C of that name, to where that does not know, or behind one of that function, which has jumped on.
+func (vm *beamVM) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	registers, ok := in.Regs.Value(beamRegisters)
+	stack := registers - vm.registers
+	if !ok || stack%beamAlign != 0 {
+		return unwind.Failed, unwind.NoUnwindInfo
+	}
+	from := stack + vm.frame
+	if !vm.addStack(w, from) {
+		return unwind.Failed, unwind.MemoryUnreadable
+	}
+	found, at := uint64(0), uint64(0)
+	var buf [maxCallLen]byte
+	for a := from + 8; a < from+beamAlign; a += 16 {
+		ra, ok := vm.mem.ReadWord(a)
+		if !ok {
+			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), a)
+		}
+		m := w.MappingAt(ra - 1)
+		if m == nil || m.Image == nil || ra-m.Start < maxCallLen {
+			continue
+		}
+		target, direct, ok := callBefore(w.Arch(), readCode(w, m, ra-maxCallLen, buf[:]), ra)
+		if !ok || direct != (target == vm.main.start) || !direct && ra-vm.main.start >= vm.main.end-vm.main.start {
+			continue
+		}
+		if found != 0 {
+			return unwind.Failed, unwind.BadPC
+		}
+		found, at = ra, a
+	}
+	if found == 0 {
+		return unwind.Failed, unwind.BadPC
+	}
+	arch := w.Arch()
+	out.SetPC(arch, found)
+	out.SetSP(arch, at+8)
+	out.PCLocation = unwind.InMemory(at)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	out.Flags |= unwind.StackSwitched
+	return unwind.Success, nil
+}
+
+// addStack has what a scheduler has on its stack before it runs Erlang be part of what was captured: it is
+// the same as long as the thread lives.
+func (vm *beamVM) addStack(w *unwind.Walker, from uint64) bool {
+	snapshot, ok := w.ProcessState().(*procstate.Snapshot)
+	var word [8]byte
+	if !ok || snapshot.ReadCaptured(from+8, word[:]) {
+		return true
+	}
+	b := vm.scheds[from]
+	if b == nil {
+		b = make([]byte, beamStackBytes)
+		for len(b) > 0 && !vm.readNow(from, b) {
+			b = b[:len(b)/2]
+		}
+		if len(b) < beamAlign {
+			return false
+		}
+		if len(vm.scheds) >= maxBeamScheds {
+			clear(vm.scheds)
+		}
+		vm.scheds[from] = b
+	}
+	snapshot.AddStanding(procstate.Region{Addr: from, Data: b})
+	return true
+}
+
+// codeOf returns the number of what runs in a frame.
+func (vm *beamVM) codeOf(w *unwind.Walker, in *unwind.Frame, r *beamRange) uint32 {
+	codes := w.Codes()
+	if vm.codes == nil || vm.resets != codes.Resets() || len(vm.codes) >= maxBeamCodes {
+		vm.codes, vm.funcs, vm.resets = map[uint64]uint32{}, map[string]*unwind.CodeFunction{}, codes.Resets()
+	}
+	pc := in.LookupPC()
+	n, known := vm.codes[pc]
+	if known {
+		if lines := codes.Lines(n); len(lines) > 0 && lines[0].SystemName == r.name {
+			return n
+		}
+	}
+	file, line := r.lineAt(pc)
+	f := vm.funcs[r.name]
+	if f == nil || f.File != file {
+		f = &unwind.CodeFunction{Name: r.name, SystemName: r.name, File: file, Runtime: beamErlang}
+		vm.funcs[r.name] = f
+	}
+	n = codes.Add(r.start, []unwind.CodeLine{{CodeFunction: f, Line: line, IsCompiled: true}}, 0)
+	vm.codes[pc] = n
+	return n
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *Beam) RuleAt(_ *unwind.Walker, m *procstate.Mapping, _ uint64, _ bool) (*unwind.Rule, bool) {
+	return unwind.RuleNotMe, m == nil || m.Image != nil
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *Beam) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(isKept) }

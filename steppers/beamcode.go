@@ -1,0 +1,257 @@
+package steppers
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// What BeamAsm, the compiler of Erlang's runtime system, tells debuggers of the code that it has made
+// (erts/emulator/beam/jit/beam_jit_metadata.cpp) is in the list of GDB's JIT interface. The entries are
+// no object files: one tells how frames are laid out, and the others of a module each. Modules that were
+// unloaded stay in the list, which has the newest first.
+//
+//	4 bytes  0: of all code   8: whether there are frame pointers, 16: where the first function returns to
+//	         1: of a module   8: where its code is, 16: of how many ranges it tells, 20: bytes of code,
+//	                          24: bytes of its name, which follows at 26
+//	32 bytes behind the name ranges: where it begins, where it ends, lines, bytes of the name, the name
+//	                         and its lines: from where on, the line, bytes of the file, the file
+const (
+	beamInfoBytes  = 32
+	beamRangeBytes = 16
+	beamRangeName  = 14
+	beamLineBytes  = 12
+	beamLineFile   = 10
+)
+
+// Limits on what is read of that.
+const (
+	maxBeamModules = 1 << 15
+	maxBeamTold    = 16 << 20 // bytes, of a module
+	maxBeamRanges  = 1 << 16  // of a module
+	maxBeamLines   = 1 << 18  // of a module
+	maxBeamKept    = 64 << 20 // bytes of what was read of modules, until all is read anew
+)
+
+// beamModule is code that was made in one piece.
+type beamModule struct {
+	start, end uint64 // run-time addresses
+	told       uint64 // address of what is told of it
+	size       uint64 // bytes of that
+	name       string
+
+	isRead bool
+	ranges []beamRange // in order of address, without overlaps; nil where they could not be read
+}
+
+// beamRange is the code of a function, of a part of the runtime's own, or what stands before a function.
+type beamRange struct {
+	start, end uint64
+	name       string // of the function, without what it has before it
+	isHead     bool   // the end of it is where the function is entered
+	lines      []beamLine
+}
+
+// beamLine is a line of the source, from an address on.
+type beamLine struct {
+	start uint64
+	line  uint32
+	file  string
+}
+
+// beamHead is what BeamAsm adds to the name of a function for what stands before it.
+const beamHead = "-CodeInfoPrologue"
+
+// beamCode is the code that a process has told of.
+type beamCode struct {
+	modules []*beamModule // in order of address, without overlaps
+	first   uint64        // the entry that the list began with when it was read
+	kept    int           // bytes
+
+	hasFramePointers bool
+	exit             uint64 // where the first function of an Erlang process returns to; 0: not known
+}
+
+// reader reads memory of a process.
+type reader func(addr uint64, buf []byte) bool
+
+func (r reader) word(addr uint64) (uint64, bool) {
+	var b [8]byte
+	if !r(addr, b[:]) {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b[:]), true
+}
+
+// update reads the list again if it has changed. descriptor is where it begins, see procstate.JITObjects.
+func (c *beamCode) update(read reader, descriptor uint64) {
+	const head, next, what = 16, 0, 16
+	first, ok := read.word(descriptor + head)
+	if !ok || first == c.first && c.kept < maxBeamKept {
+		return
+	}
+	known := map[uint64]*beamModule{}
+	if c.kept < maxBeamKept {
+		for _, m := range c.modules {
+			known[m.told] = m
+		}
+	} else {
+		c.kept = 0
+	}
+	var modules []*beamModule
+	var entry [32]byte
+	le := binary.LittleEndian
+	for at, n := first, 0; at != 0 && n < maxBeamModules && read(at, entry[:]); at, n = le.Uint64(entry[next:]), n+1 {
+		m := c.open(read, le.Uint64(entry[what:]), le.Uint64(entry[what+8:]))
+		if m == nil {
+			continue
+		}
+		if k := known[m.told]; k != nil && k.isSame(m) {
+			m = k
+		}
+		modules = append(modules, m)
+	}
+	c.first, c.modules = first, newestModules(modules)
+}
+
+// isSame reports whether two modules are one, as far as their beginnings tell.
+func (m *beamModule) isSame(o *beamModule) bool {
+	return m.start == o.start && m.end == o.end && m.size == o.size && m.name == o.name
+}
+
+// open reads what an entry begins with. It is nil where that is of no module.
+func (c *beamCode) open(read reader, told, size uint64) *beamModule {
+	var b [beamInfoBytes + 256]byte
+	le := binary.LittleEndian
+	if size < beamInfoBytes || size > maxBeamTold || !read(told, b[:min(size, uint64(len(b)))]) {
+		return nil
+	}
+	switch le.Uint32(b[:]) {
+	case 0:
+		c.hasFramePointers, c.exit = le.Uint32(b[8:]) != 0, le.Uint64(b[16:])
+	case 1:
+		m := &beamModule{start: le.Uint64(b[8:]), told: told, size: size}
+		m.end = m.start + uint64(le.Uint32(b[20:]))
+		n := uint64(le.Uint16(b[24:]))
+		if m.end <= m.start || n == 0 || beamInfoBytes+n > min(size, uint64(len(b))) {
+			return nil
+		}
+		m.name = string(bytes.TrimRight(b[26:26+n], "\x00"))
+		return m
+	}
+	return nil
+}
+
+// newestModules puts modules in order of address, the newest of which come first. Of those that
+// overlap the newest is left: the others are no more.
+func newestModules(modules []*beamModule) []*beamModule {
+	age := map[*beamModule]int{}
+	for i, m := range modules {
+		age[m] = i
+	}
+	slices.SortFunc(modules, func(a, b *beamModule) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(age[a], age[b]))
+	})
+	out := modules[:0]
+	for _, m := range modules {
+		for n := len(out); n > 0 && out[n-1].end > m.start && age[out[n-1]] > age[m]; n-- {
+			out = out[:n-1]
+		}
+		if n := len(out); n == 0 || out[n-1].end <= m.start {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// at returns the module and the range with the code at an address, nil where there is none.
+func (c *beamCode) at(read reader, addr uint64) (*beamModule, *beamRange) {
+	i := sort.Search(len(c.modules), func(i int) bool { return c.modules[i].start > addr }) - 1
+	if i < 0 || addr >= c.modules[i].end {
+		return nil, nil
+	}
+	m := c.modules[i]
+	if !m.isRead {
+		m.isRead = true
+		b := make([]byte, m.size)
+		if read(m.told, b) {
+			m.ranges = m.parse(b)
+		}
+		c.kept += 2 * len(b)
+	}
+	i = sort.Search(len(m.ranges), func(i int) bool { return m.ranges[i].start > addr }) - 1
+	if i < 0 || addr >= m.ranges[i].end {
+		return m, nil
+	}
+	return m, &m.ranges[i]
+}
+
+// parse takes apart what is told of a module; nil where it does not fit together.
+func (m *beamModule) parse(b []byte) []beamRange {
+	le := binary.LittleEndian
+	count, name := le.Uint32(b[16:]), uint64(le.Uint16(b[24:]))
+	if le.Uint32(b) != 1 || le.Uint64(b[8:]) != m.start || count > maxBeamRanges || beamInfoBytes+name > uint64(len(b)) {
+		return nil
+	}
+	b = b[beamInfoBytes+name:]
+	files := map[string]string{}
+	size, lines := m.end-m.start, 0
+	var ranges []beamRange
+	for range count {
+		if len(b) < beamRangeBytes {
+			return nil
+		}
+		start, end, left := uint64(le.Uint32(b)), uint64(le.Uint32(b[4:])), int(le.Uint32(b[8:]))
+		n := beamRangeBytes + int(le.Uint16(b[12:]))
+		if start > end || end > size || n > len(b) {
+			return nil
+		}
+		r := beamRange{start: m.start + start, end: m.start + end}
+		r.name, r.isHead = strings.CutSuffix(string(bytes.TrimRight(b[beamRangeName:n-2], "\x00")), beamHead)
+		b = b[n:]
+		if lines += left; left > len(b)/beamLineBytes || lines > maxBeamLines {
+			return nil
+		}
+		for ; left > 0; left-- {
+			if len(b) < beamLineBytes {
+				return nil
+			}
+			n := beamLineBytes + int(le.Uint16(b[8:]))
+			if n > len(b) {
+				return nil
+			}
+			file := bytes.TrimRight(b[beamLineFile:n-2], "\x00")
+			if _, ok := files[string(file)]; !ok {
+				files[string(file)] = string(file)
+			}
+			r.lines = append(r.lines, beamLine{m.start + uint64(le.Uint32(b)), le.Uint32(b[4:]), files[string(file)]})
+			b = b[n:]
+		}
+		if start < end {
+			ranges = append(ranges, r)
+		}
+	}
+	slices.SortFunc(ranges, func(a, b beamRange) int { return cmp.Compare(a.start, b.start) })
+	for i := 1; i < len(ranges); i++ {
+		if ranges[i-1].end > ranges[i].start {
+			return nil
+		}
+	}
+	return ranges
+}
+
+// lineAt returns the line of the code at an address of a function, 0 where that is not known.
+func (r *beamRange) lineAt(addr uint64) (file string, line int) {
+	for i := range r.lines {
+		if l := &r.lines[i]; l.start <= addr {
+			file, line = l.file, int(l.line)
+		}
+	}
+	return file, line
+}
+
+// isShared reports whether code is the runtime's own, which functions of Erlang call and jump to.
+func (m *beamModule) isShared() bool { return m.name == "global" }

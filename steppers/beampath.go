@@ -1,0 +1,296 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// Code that BeamAsm makes runs with RSP as the pointer of the Erlang process's own stack
+// (erts/emulator/beam/jit/x86/beam_asm.hpp). Where it calls functions of C it goes over to the
+// scheduler's stack, right below the registers of Erlang's machine, of which RBX has the address; it keeps
+// where it was in RBP, or in the process structure, of which R13 has the address, and comes back by that.
+const (
+	beamRegisters procstate.Reg = 3 // RBX
+	beamFP        procstate.Reg = 6
+	beamSP        procstate.Reg = 7
+	beamProcess   procstate.Reg = 13
+)
+
+// beamBase is what a value on a path is relative to.
+type beamBase uint8
+
+const (
+	beamUnknown   beamBase = iota
+	beamOfSP               // RSP at the instruction in question
+	beamOfFP               // RBP there
+	beamOfProcess          // a word of the process structure
+	beamOfNative           // the scheduler's stack
+)
+
+// beamValue is what RSP or RBP holds on a path.
+type beamValue struct {
+	base beamBase
+	off  int32 // from that, in bytes
+	word int32 // of beamOfProcess, the offset of the word
+}
+
+func (v beamValue) plus(n int64) beamValue {
+	if sum := int64(v.off) + n; v.base != beamUnknown && sum == int64(int32(sum)) {
+		v.off = int32(sum)
+		return v
+	}
+	return beamValue{}
+}
+
+// beamPath is a path through code.
+type beamPath struct {
+	pc     uint64
+	sp, fp beamValue
+	erlang beamValue // sp where the path last went over to the scheduler's stack; unknown: it has not
+}
+
+// Limits on paths.
+const (
+	maxBeamPaths  = 64   // that wait to be followed
+	maxBeamInsts  = 4096 // of all paths from a place
+	maxBeamExits  = 4    // that have to agree; more are not looked for
+	maxBeamNested = 3    // calls within each other that are looked into
+	maxBeamFrame  = 8 * (1024 + 16)
+)
+
+// beamPaths finds the return address at a place of code: by paths from there to where the function
+// returns, or goes on with another one.
+type beamPaths struct {
+	code  *beamCode
+	read  reader
+	left  int // instructions
+	known map[uint64]bool
+
+	buf [4 << 10]byte
+	at  uint64 // of what buf holds
+	n   int
+}
+
+// codeAt returns the code at an address.
+func (p *beamPaths) codeAt(addr uint64) []byte {
+	const longest, before = 16, 256
+	if o := addr - p.at; p.n > 0 && addr >= p.at && o < uint64(p.n) && uint64(p.n)-o >= longest {
+		return p.buf[o:p.n]
+	}
+	m, _ := p.code.at(p.read, addr)
+	if m == nil {
+		return nil
+	}
+	p.at = max(m.start, addr-min(addr, before))
+	p.n = int(min(uint64(len(p.buf)), m.end-p.at))
+	if !p.read(p.at, p.buf[:p.n]) {
+		p.n = 0
+		return nil
+	}
+	return p.buf[addr-p.at : p.n]
+}
+
+// returnAddress returns where the return address is at an instruction; ok is false where that is not known.
+func (p *beamPaths) returnAddress(pc uint64) (at beamValue, ok bool) {
+	p.left = maxBeamInsts
+	sure, weak := p.explore(pc, 0)
+	for _, exits := range [][]beamValue{sure, weak} {
+		for _, e := range exits {
+			if e != exits[0] {
+				return beamValue{}, false
+			}
+		}
+		if len(exits) > 0 {
+			return exits[0], true
+		}
+	}
+	return beamValue{}, false
+}
+
+// explore follows the paths from an instruction on, and returns where they have the return address where
+// they end; weak are those whose ends may be others.
+func (p *beamPaths) explore(pc uint64, depth int) (sure, weak []beamValue) {
+	e := beamExplorer{beamPaths: p, depth: depth, seen: map[uint64]bool{}}
+	if e.module, e.function = p.code.at(p.read, pc); e.function == nil {
+		return nil, nil
+	}
+	if e.function.isHead && pc+beamEntry < e.function.end {
+		return []beamValue{{base: beamOfSP}}, nil
+	}
+	e.paths = append(e.paths, beamPath{pc: pc, sp: beamValue{base: beamOfSP}, fp: beamValue{base: beamOfFP}})
+	for len(e.paths) > 0 && len(e.sure) < maxBeamExits {
+		last := e.paths[len(e.paths)-1]
+		e.paths = e.paths[:len(e.paths)-1]
+		e.follow(&last)
+	}
+	return e.sure, e.weak
+}
+
+// beamExplorer is a search for exits.
+type beamExplorer struct {
+	*beamPaths
+	module     *beamModule
+	function   *beamRange
+	depth      int
+	seen       map[uint64]bool
+	paths      []beamPath // still to follow
+	sure, weak []beamValue
+}
+
+// follow follows a path to its end, and puts off those that branch off.
+func (e *beamExplorer) follow(s *beamPath) {
+	var in isa.Inst
+	for !e.seen[s.pc] && e.left > 0 {
+		e.seen[s.pc] = true
+		e.left--
+		code := e.codeAt(s.pc)
+		if !isa.DecodeAMD64(code, s.pc, &in) {
+			return
+		}
+		to := in.Target
+		if to != 0 && (in.Flow == isa.IndirectJump || in.Flow == isa.IndirectCall) {
+			to, _ = e.read.word(to)
+		}
+		switch in.Flow {
+		case isa.Return:
+			e.sure = beamExit(e.sure, s.sp)
+			return
+		case isa.Jump, isa.IndirectJump:
+			switch {
+			case isBeamDispatch(code[:in.Len]):
+				e.sure = beamExit(e.sure, s.sp)
+				return
+			case to == 0:
+				if in.Reg != procstate.NoReg {
+					e.weak = beamExit(e.weak, s.sp)
+				}
+				return
+			case !e.leads(s, to):
+				return
+			}
+			s.pc = to
+			continue
+		case isa.CondJump:
+			if taken := *s; e.leads(s, to) && len(e.paths) < maxBeamPaths {
+				taken.pc = to
+				e.paths = append(e.paths, taken)
+			}
+		case isa.Call, isa.IndirectCall:
+			if to != 0 && !e.returns(to, e.depth) {
+				return
+			}
+		}
+		if in.Ends() {
+			return
+		}
+		s.apply(&in)
+		s.pc += uint64(in.Len)
+		if _, r := e.code.at(e.read, s.pc); r != e.function && !e.module.isShared() {
+			return
+		}
+	}
+}
+
+// leads reports whether a path goes on at the address of a jump. Where another function goes on instead,
+// or the same one anew, the path ends.
+func (e *beamExplorer) leads(s *beamPath, to uint64) bool {
+	m, r := e.code.at(e.read, to)
+	switch {
+	case r == nil:
+		return false
+	case r.isHead:
+		if to+beamEntry == r.end {
+			e.sure = beamExit(e.sure, s.sp)
+		}
+		return false
+	case m.isShared():
+		if r.name == beamProcessMain { // to where it is scheduled
+			e.weak = beamExit(e.weak, s.sp)
+			return false
+		}
+		return e.module.isShared() || e.function.start == e.module.start
+	case r == e.function:
+		return true
+	case to == r.start:
+		e.sure = beamExit(e.sure, s.sp)
+	case m == e.module && r.start == m.start: // the module's ways to where it yields
+		e.weak = beamExit(e.weak, s.sp)
+	}
+	return false
+}
+
+// beamEntry is how far a function is entered before the end of what stands before it: a jump over what
+// tracing puts there.
+const beamEntry = 8
+
+// beamProcessMain is what the code is called that schedulers run Erlang processes from.
+const beamProcessMain = "global::process_main"
+
+// beamExit adds the return address of a path's end, which is where SP is.
+func beamExit(exits []beamValue, sp beamValue) []beamValue {
+	if sp.base == beamUnknown || sp.base == beamOfNative || sp.off > maxBeamFrame || sp.off < -maxBeamFrame {
+		return exits
+	}
+	return append(exits, sp)
+}
+
+// returns reports whether what is called at an address may return: the runtime's code for exceptions does not.
+func (p *beamPaths) returns(addr uint64, depth int) bool {
+	m, r := p.code.at(p.read, addr)
+	if m == nil || r == nil || !m.isShared() || depth >= maxBeamNested {
+		return true
+	}
+	if r, ok := p.known[addr]; ok {
+		return r
+	}
+	sure, _ := p.explore(addr, depth+1)
+	if p.left == 0 {
+		return true
+	}
+	is := false
+	for _, e := range sure {
+		is = is || e == beamValue{base: beamOfSP}
+	}
+	p.known[addr] = is
+	return is
+}
+
+// apply executes an instruction.
+func (s *beamPath) apply(in *isa.Inst) {
+	for i := range in.Ops[:in.NumOps] {
+		op := &in.Ops[i]
+		if op.Dst != beamSP && op.Dst != beamFP || op.Kind == isa.Store || op.Kind == isa.Scratch || op.Kind == isa.StoreIndexed || op.Kind == isa.Compare {
+			continue
+		}
+		var v beamValue
+		switch {
+		case op.Kind == isa.Set && op.Src == beamSP:
+			v = s.sp.plus(op.Imm)
+		case op.Kind == isa.Set && op.Src == beamFP:
+			v = s.fp.plus(op.Imm)
+		case op.Kind == isa.Set && op.Src == beamRegisters && op.Dst == beamSP:
+			if s.sp.base != beamOfNative {
+				s.erlang = s.sp
+			}
+			v = beamValue{base: beamOfNative}
+		case op.Kind == isa.Load && op.Src == beamProcess && op.Imm == int64(int32(op.Imm)):
+			if v = (beamValue{base: beamOfProcess, word: int32(op.Imm)}); s.erlang.base != beamUnknown {
+				if v = s.erlang; op.Dst == beamFP {
+					v = s.fp
+				}
+			}
+		}
+		if op.Dst == beamFP {
+			s.fp = v
+			continue
+		}
+		s.sp = v
+	}
+}
+
+// isBeamDispatch reports whether an instruction jumps to a function of Erlang by its entry in the table of
+// those that are loaded: jmp n(register,%r12,8).
+func isBeamDispatch(inst []byte) bool {
+	const rexX, group5, toIndexed, byR12 = 0x42, 0xff, 0x24, 0xe0
+	return len(inst) >= 4 && inst[0]&0xf2 == rexX && inst[1] == group5 && inst[2]&0x3f == toIndexed && inst[3]&0xf8 == byR12
+}

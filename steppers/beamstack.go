@@ -1,0 +1,96 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Lacked returns where the runtime system has the stack of the Erlang process that a thread runs, if the
+// last walk has come to it from another stack and the capture had not copied it.
+func (s *Beam) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool) {
+	vm, _ := w.Kept(s).(*beamVM)
+	if vm == nil || vm.beamRuntime == nil || vm.walk != w.Walks() || !vm.lacks || vm.stack == 0 {
+		return frames, false
+	}
+	if _, ask := vm.asked.ask(tid, true, false); !ask {
+		return frames, true
+	}
+	vm.findSchedulers(vm.readNow)
+	scheduler := vm.byStack[vm.stack]
+	if scheduler == 0 || vm.process(vm.readNow, scheduler) == 0 {
+		return frames, true
+	}
+	return ThreadFrames{
+		Current: scheduler + vm.current, Head: beamProcessHead, IsFrame: true,
+		Low: int(vm.stop), High: int(vm.end), IsDown: true,
+	}, true
+}
+
+// Knows reports whether walks of a Walker have met the runtime system.
+func (s *Beam) Knows(w *unwind.Walker) bool {
+	vm, _ := w.Kept(s).(*beamVM)
+	return vm != nil && vm.beamRuntime != nil
+}
+
+// BeamCollector returns a Collector of what walks need of Erlang's runtime system; nil where none of the
+// libraries of the process is one.
+func BeamCollector(libs procstate.LibraryState) procstate.Collector {
+	rt := findBeam(libs, NewBeam().image)
+	if rt == nil {
+		return nil
+	}
+	return rt.collect
+}
+
+// collect is the Collector: it adds the stack of the Erlang process that a thread runs, and its scheduler's.
+func (rt *beamRuntime) collect(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
+	read := reader(func(addr uint64, buf []byte) bool {
+		n, err := m.ReadMemory(addr, buf)
+		return err == nil && n == len(buf)
+	})
+	if !rt.isLaidOut && !rt.update(read) {
+		return
+	}
+	rt.findSchedulers(read)
+	stack := rt.stackOf(regs)
+	scheduler := rt.byStack[stack]
+	if scheduler == 0 {
+		return
+	}
+	add(stack+rt.frame, beamStackBytes)
+	process := rt.process(read, scheduler)
+	if process == 0 {
+		return
+	}
+	add(process, beamProcessHead)
+	// Where it runs, what the process has of its stack pointer may be out of date: the heap below is added, too.
+	top, ok1 := read.word(process + rt.stop - 8)
+	stop, ok2 := read.word(process + rt.stop)
+	end, ok3 := read.word(process + rt.end)
+	if !ok1 || !ok2 || !ok3 || stop > end {
+		return
+	}
+	switch {
+	case top < stop && end-top <= maxBeamStack:
+		add(top, int(end-top))
+	case end-stop <= maxBeamStack:
+		add(stop, int(end-stop))
+	}
+}
+
+// stackOf returns where the stack of a thread goes on that is a scheduler's: in a function of Erlang RBX
+// tells, else it is not far.
+func (rt *beamRuntime) stackOf(regs *procstate.Regs) (stack uint64) {
+	const far = 256 << 10
+	if stack = regs.Raw(beamRegisters) - rt.registers; rt.byStack[stack] != 0 {
+		return stack
+	}
+	sp := regs.Raw(beamSP)
+	stack = 0
+	for s := range rt.byStack {
+		if s >= sp && s-sp < far && (stack == 0 || s < stack) {
+			stack = s
+		}
+	}
+	return stack
+}
