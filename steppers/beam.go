@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -85,18 +86,17 @@ type beamVM struct {
 	lacks   bool   // the stack of the Erlang process was not copied
 	stack   uint64 // where the scheduler's stack goes on
 	asked   framesAsked
-	scheds  map[uint64][]byte     // what is on the stacks of schedulers above Erlang's registers, by where they go on
-	returns map[uint64]beamReturn // by PC
-	codes   map[uint64]uint32     // numbers in unwind.Codes, by PC
+	scheds  map[uint64][]byte    // what is on the stacks of schedulers above Erlang's registers, by where they go on
+	returns map[uint64]beamPlace // by PC
+	codes   map[uint64]uint32    // numbers in unwind.Codes, by PC
 	funcs   map[string]*unwind.CodeFunction
 	resets  int
 }
 
-// beamReturn is where the return address is at an instruction.
-type beamReturn struct {
+// beamPlace is what was found out of an instruction of a module.
+type beamPlace struct {
 	module *beamModule
-	at     beamValue
-	ok     bool
+	beamReturn
 }
 
 // Limits on what is kept of a process.
@@ -119,7 +119,7 @@ func (s *Beam) machine(w *unwind.Walker) *beamVM {
 		if vm == nil || !ok || generation != vm.generation {
 			rt := findBeam(libs, s.image)
 			if vm == nil || vm.beamRuntime == nil || rt == nil || rt.descriptor != vm.descriptor || vm.captured == nil {
-				vm = &beamVM{beamRuntime: rt, vmMemory: vmMemoryOf(w), asked: framesAsked{}, scheds: map[uint64][]byte{}, returns: map[uint64]beamReturn{}}
+				vm = &beamVM{beamRuntime: rt, vmMemory: vmMemoryOf(w), asked: framesAsked{}, scheds: map[uint64][]byte{}, returns: map[uint64]beamPlace{}}
 			}
 			vm.generation = generation
 			w.Keep(s, vm)
@@ -207,7 +207,7 @@ func (s *Beam) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 	if at < in.SP() || at-in.SP() > maxBeamFrame {
 		out.Flags |= unwind.StackSwitched
 	}
-	if !module.isShared() {
+	if !vm.code.isShared(module) {
 		vm.calledPC, vm.calledSP = ra, at+8
 	}
 	return unwind.Success, nil
@@ -240,8 +240,7 @@ func (vm *beamVM) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule)
 	}
 	r, known := vm.returns[key]
 	if !known || r.module != module {
-		r.module = module
-		r.at, r.ok = vm.paths.returnAddress(in.PC())
+		r = beamPlace{module, vm.paths.returnAddress(in.PC())}
 		if len(vm.returns) >= maxBeamReturns {
 			clear(vm.returns)
 		}
@@ -271,11 +270,23 @@ func (vm *beamVM) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule)
 			return 0, unwind.ReadFailure(w.ProcessState(), word)
 		}
 	}
+	from := at
 	at += uint64(int64(r.at.off))
 	if at%8 != 0 {
 		return 0, unwind.BadPC
 	}
 	vm.noteStack(in)
+	if !r.isAbove && len(r.guesses) == 0 {
+		return at, nil
+	}
+	at, ok := vm.scan(at)
+	if !ok {
+		vm.lacks = true
+		return 0, unwind.ReadFailure(w.ProcessState(), at)
+	}
+	if !r.isAbove && !slices.ContainsFunc(r.guesses, func(v beamValue) bool { return from+uint64(int64(v.off)) == at }) {
+		return 0, unwind.NoUnwindInfo
+	}
 	return at, nil
 }
 

@@ -72,6 +72,7 @@ type beamCode struct {
 	kept    int           // bytes
 
 	hasFramePointers bool
+	shared           uint64 // where the code begins that is the runtime's own; 0: not known
 	exit             uint64 // where the first function of an Erlang process returns to; 0: not known
 }
 
@@ -254,4 +255,4 @@ func (r *beamRange) lineAt(addr uint64) (file string, line int) {
 }
 
 // isShared reports whether code is the runtime's own, which functions of Erlang call and jump to.
-func (m *beamModule) isShared() bool { return m.name == "global" }
+func (c *beamCode) isShared(m *beamModule) bool { return m.start == c.shared }

@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"slices"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
@@ -47,15 +49,17 @@ type beamPath struct {
 	pc     uint64
 	sp, fp beamValue
 	erlang beamValue // sp where the path last went over to the scheduler's stack; unknown: it has not
+	called bool      // it has come over a call of a function of Erlang, which may not return
 }
 
 // Limits on paths.
 const (
-	maxBeamPaths  = 64   // that wait to be followed
-	maxBeamInsts  = 4096 // of all paths from a place
-	maxBeamExits  = 4    // that have to agree; more are not looked for
-	maxBeamNested = 3    // calls within each other that are looked into
-	maxBeamFrame  = 8 * (1024 + 16)
+	maxBeamPaths   = 64   // that wait to be followed
+	maxBeamInsts   = 4096 // of all paths from a place
+	maxBeamExits   = 4    // that have to agree; more are not looked for
+	maxBeamGuesses = 16   // of different ends
+	maxBeamNested  = 3    // calls within each other that are looked into
+	maxBeamFrame   = 8 * (1024 + 16)
 )
 
 // beamPaths finds the return address at a place of code: by paths from there to where the function
@@ -90,32 +94,47 @@ func (p *beamPaths) codeAt(addr uint64) []byte {
 	return p.buf[addr-p.at : p.n]
 }
 
-// returnAddress returns where the return address is at an instruction; ok is false where that is not known.
-func (p *beamPaths) returnAddress(pc uint64) (at beamValue, ok bool) {
-	p.left = maxBeamInsts
-	sure, weak := p.explore(pc, 0)
-	for _, exits := range [][]beamValue{sure, weak} {
-		for _, e := range exits {
-			if e != exits[0] {
-				return beamValue{}, false
-			}
-		}
-		if len(exits) > 0 {
-			return exits[0], true
-		}
-	}
-	return beamValue{}, false
+// beamReturn is where the return address is at an instruction: so far from what a value is relative to, or
+// with isAbove in the first word from there on that is no term. Where guesses are all that there is it is at
+// one of these, if that is the first such word of the stack. It is not ok where it is not known.
+type beamReturn struct {
+	at          beamValue
+	ok, isAbove bool
+	guesses     []beamValue
 }
 
-// explore follows the paths from an instruction on, and returns where they have the return address where
-// they end; weak are those whose ends may be others.
-func (p *beamPaths) explore(pc uint64, depth int) (sure, weak []beamValue) {
-	e := beamExplorer{beamPaths: p, depth: depth, seen: map[uint64]bool{}}
+// returnAddress returns where the return address is at an instruction.
+func (p *beamPaths) returnAddress(pc uint64) beamReturn {
+	p.left = maxBeamInsts
+	e := p.explore(pc, 0)
+	for i, exits := range [...][]beamValue{e.sure, e.waits} {
+		if len(exits) > 0 {
+			other := slices.ContainsFunc(exits, func(x beamValue) bool { return x != exits[0] })
+			return beamReturn{at: exits[0], ok: !other, isAbove: i == 1}
+		}
+	}
+	if len(e.weak) == 0 {
+		return beamReturn{}
+	}
+	r := beamReturn{at: e.weak[0], ok: true}
+	r.at.off = 0
+	for _, x := range e.weak {
+		if x.base == r.at.base && x.word == r.at.word && !slices.Contains(r.guesses, x) && len(r.guesses) < maxBeamGuesses {
+			r.guesses = append(r.guesses, x)
+		}
+	}
+	return r
+}
+
+// explore follows the paths from an instruction on.
+func (p *beamPaths) explore(pc uint64, depth int) *beamExplorer {
+	e := &beamExplorer{beamPaths: p, depth: depth, seen: map[uint64]bool{}}
 	if e.module, e.function = p.code.at(p.read, pc); e.function == nil {
-		return nil, nil
+		return e
 	}
 	if e.function.isHead && pc+beamEntry < e.function.end {
-		return []beamValue{{base: beamOfSP}}, nil
+		e.sure = []beamValue{{base: beamOfSP}}
+		return e
 	}
 	e.paths = append(e.paths, beamPath{pc: pc, sp: beamValue{base: beamOfSP}, fp: beamValue{base: beamOfFP}})
 	for len(e.paths) > 0 && len(e.sure) < maxBeamExits {
@@ -123,18 +142,21 @@ func (p *beamPaths) explore(pc uint64, depth int) (sure, weak []beamValue) {
 		e.paths = e.paths[:len(e.paths)-1]
 		e.follow(&last)
 	}
-	return e.sure, e.weak
+	return e
 }
 
-// beamExplorer is a search for exits.
+// beamExplorer is a search for ends of paths, which are where SP is there.
 type beamExplorer struct {
 	*beamPaths
-	module     *beamModule
-	function   *beamRange
-	depth      int
-	seen       map[uint64]bool
-	paths      []beamPath // still to follow
-	sure, weak []beamValue
+	module   *beamModule
+	function *beamRange
+	depth    int
+	seen     map[uint64]bool
+	paths    []beamPath // still to follow
+
+	sure  []beamValue // where the return address is at SP
+	waits []beamValue // where a function waits for messages, with its frame
+	weak  []beamValue // where the return address may be at SP
 }
 
 // follow follows a path to its end, and puts off those that branch off.
@@ -153,12 +175,12 @@ func (e *beamExplorer) follow(s *beamPath) {
 		}
 		switch in.Flow {
 		case isa.Return:
-			e.sure = beamExit(e.sure, s.sp)
+			e.exit(s)
 			return
 		case isa.Jump, isa.IndirectJump:
 			switch {
 			case isBeamDispatch(code[:in.Len]):
-				e.sure = beamExit(e.sure, s.sp)
+				e.exit(s)
 				return
 			case to == 0:
 				if in.Reg != procstate.NoReg {
@@ -179,13 +201,16 @@ func (e *beamExplorer) follow(s *beamPath) {
 			if to != 0 && !e.returns(to, e.depth) {
 				return
 			}
+			if m, _ := e.code.at(e.read, to); s.sp.base != beamOfNative && (m == nil || !e.code.isShared(m)) {
+				s.called = true
+			}
 		}
 		if in.Ends() {
 			return
 		}
 		s.apply(&in)
 		s.pc += uint64(in.Len)
-		if _, r := e.code.at(e.read, s.pc); r != e.function && !e.module.isShared() {
+		if _, r := e.code.at(e.read, s.pc); r != e.function && !e.code.isShared(e.module) {
 			return
 		}
 	}
@@ -200,19 +225,24 @@ func (e *beamExplorer) leads(s *beamPath, to uint64) bool {
 		return false
 	case r.isHead:
 		if to+beamEntry == r.end {
-			e.sure = beamExit(e.sure, s.sp)
+			e.exit(s)
 		}
 		return false
-	case m.isShared():
-		if r.name == beamProcessMain { // to where it is scheduled
+	case e.code.isShared(m):
+		switch {
+		case r.name != beamProcessMain:
+		case e.code.isShared(e.module): // which the function may have jumped to that waits
 			e.weak = beamExit(e.weak, s.sp)
 			return false
+		default:
+			e.waits = beamExit(e.waits, s.sp)
+			return false
 		}
-		return e.module.isShared() || e.function.start == e.module.start
+		return e.code.isShared(e.module) || e.function.start == e.module.start
 	case r == e.function:
 		return true
 	case to == r.start:
-		e.sure = beamExit(e.sure, s.sp)
+		e.exit(s)
 	case m == e.module && r.start == m.start: // the module's ways to where it yields
 		e.weak = beamExit(e.weak, s.sp)
 	}
@@ -226,6 +256,15 @@ const beamEntry = 8
 // beamProcessMain is what the code is called that schedulers run Erlang processes from.
 const beamProcessMain = "global::process_main"
 
+// exit adds the end of a path at which the return address is at SP.
+func (e *beamExplorer) exit(s *beamPath) {
+	if s.called {
+		e.weak = beamExit(e.weak, s.sp)
+	} else {
+		e.sure = beamExit(e.sure, s.sp)
+	}
+}
+
 // beamExit adds the return address of a path's end, which is where SP is.
 func beamExit(exits []beamValue, sp beamValue) []beamValue {
 	if sp.base == beamUnknown || sp.base == beamOfNative || sp.off > maxBeamFrame || sp.off < -maxBeamFrame {
@@ -237,13 +276,13 @@ func beamExit(exits []beamValue, sp beamValue) []beamValue {
 // returns reports whether what is called at an address may return: the runtime's code for exceptions does not.
 func (p *beamPaths) returns(addr uint64, depth int) bool {
 	m, r := p.code.at(p.read, addr)
-	if m == nil || r == nil || !m.isShared() || depth >= maxBeamNested {
+	if m == nil || r == nil || !p.code.isShared(m) || depth >= maxBeamNested {
 		return true
 	}
 	if r, ok := p.known[addr]; ok {
 		return r
 	}
-	sure, _ := p.explore(addr, depth+1)
+	sure := p.explore(addr, depth+1).sure
 	if p.left == 0 {
 		return true
 	}

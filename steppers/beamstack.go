@@ -12,12 +12,12 @@ func (s *Beam) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 	if vm == nil || vm.beamRuntime == nil || vm.walk != w.Walks() || !vm.lacks || vm.stack == 0 {
 		return frames, false
 	}
-	if _, ask := vm.asked.ask(tid, true, false); !ask {
-		return frames, true
-	}
 	vm.findSchedulers(vm.readNow)
 	scheduler := vm.byStack[vm.stack]
-	if scheduler == 0 || vm.process(vm.readNow, scheduler) == 0 {
+	if scheduler == 0 || !vm.knowsFields(vm.readNow, scheduler) {
+		return frames, true
+	}
+	if _, ask := vm.asked.ask(tid, true, false); !ask {
 		return frames, true
 	}
 	return ThreadFrames{
@@ -58,7 +58,11 @@ func (rt *beamRuntime) collect(m procstate.Memory, _ procstate.ThreadID, regs *p
 		return
 	}
 	add(stack+rt.frame, beamStackBytes)
-	process := rt.process(read, scheduler)
+	if !rt.knowsFields(read, scheduler) {
+		return
+	}
+	add(scheduler+rt.current, 8)
+	process, _ := read.word(scheduler + rt.current)
 	if process == 0 {
 		return
 	}

@@ -51,18 +51,19 @@ const (
 // and where a process has its stack pointer: by the code that collects garbage, which goes over to
 // another stack and comes back.
 func (rt *beamRuntime) layOut(read reader) {
-	const collects, most = "global::garbage_collect", 16
+	const shared, collects, most = "global", "global::garbage_collect", 16
 	var main, collect *beamRange
 	for _, m := range rt.code.modules {
-		if m.isShared() {
-			rt.code.at(read, m.start)
-			for i := range m.ranges {
-				switch r := &m.ranges[i]; r.name {
-				case beamProcessMain:
-					main = r
-				case collects:
-					collect = r
-				}
+		if m.name != shared { // there is a module of Erlang of that name, too
+			continue
+		}
+		rt.code.at(read, m.start)
+		for i := range m.ranges {
+			switch r := &m.ranges[i]; r.name {
+			case beamProcessMain:
+				main, rt.code.shared = r, m.start
+			case collects:
+				collect = r
 			}
 		}
 	}
@@ -143,16 +144,12 @@ func (rt *beamRuntime) findSchedulers(read reader) {
 	}
 }
 
-// process returns what a scheduler runs, 0 where it runs nothing or it is not known where that is.
-func (rt *beamRuntime) process(read reader, scheduler uint64) uint64 {
-	if rt.current == 0 || rt.end == 0 {
+// knowsFields reports whether it is known where a scheduler has the process that runs, and that its stack.
+func (rt *beamRuntime) knowsFields(read reader, scheduler uint64) bool {
+	if rt.current == 0 {
 		rt.findFields(read, scheduler)
 	}
-	if rt.current == 0 || rt.end == 0 {
-		return 0
-	}
-	p, _ := read.word(scheduler + rt.current)
-	return p
+	return rt.current != 0
 }
 
 // findFields finds out where a scheduler has the process that runs: that has the scheduler in a word. And

@@ -1,0 +1,99 @@
+package swbpf_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
+)
+
+// TestErlang compares the calls of an Erlang process that runs for ever with what Erlang says of them, at
+// moments at which it runs code of Erlang's compiler, and at others at which it is in functions of C.
+func TestErlang(t *testing.T) {
+	canTrace(t)
+	amd64Only(t)
+	testenv.Needs(t, "erl", "erlc")
+	dir := t.TempDir()
+	if out, err := exec.Command("erlc", "-o", dir, filepath.Join("testdata", "walk", "stuck.erl")).CombinedOutput(); err != nil {
+		t.Fatalf("erlc: %v\n%s", err, out)
+	}
+	for _, mode := range []string{"false", "true"} { // with frame pointers, where perf is supported
+		t.Run("perf "+mode, func(t *testing.T) {
+			cmd := exec.Command("erl", "-noshell", "-noinput", "+S", "1:1", "+JPperf", mode, "-pa", dir, "-eval", "stuck:main().")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+				for _, left := range []string{"/tmp/perf-%d.map", "/tmp/jit-%d.dump"} {
+					_ = os.Remove(fmt.Sprintf(left, cmd.Process.Pid))
+				}
+			})
+			var want []string
+			for s := bufio.NewScanner(out); s.Scan() && s.Text() != ""; {
+				want = append(want, s.Text())
+			}
+			if len(want) < 5 {
+				t.Fatalf("Erlang says %q", want)
+			}
+			testErlang(t, cmd.Process.Pid, want)
+		})
+	}
+}
+
+func testErlang(t *testing.T, pid int, want []string) {
+	inErlang, inC, wrong := 0, 0, 0
+	for walks := 0; walks < 300 && (inErlang < 10 || inC < 10); walks++ {
+		ps, err := swbpf.WalkProcess(pid, swbpf.WalkOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range ps.Stacks {
+			var got []string
+			var native int
+			for i := range s.Frames {
+				lines := s.Walker.Codes().Lines(s.Frames[i].Code)
+				if len(lines) == 0 {
+					native++ // since the last one of Erlang
+					continue
+				}
+				if native = 0; !strings.HasPrefix(lines[0].Name, "global::") {
+					got = append(got, fmt.Sprintf("%s %s:%d", lines[0].Name, lines[0].File, lines[0].Line))
+				}
+			}
+			first := slices.IndexFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:inner/2 ") })
+			if first < 0 {
+				if slices.ContainsFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:spin/2 ") }) && s.Err == nil {
+					t.Errorf("calls\n%s", strings.Join(got, "\n"))
+				}
+				continue // another process, or none
+			}
+			if s.Frames[0].Code != 0 {
+				inErlang++
+			} else {
+				inC++
+			}
+			if !slices.Equal(got[first:], want) || s.Err != nil || native < 3 {
+				if wrong++; wrong < 3 {
+					t.Errorf("%d functions of C, %v, and calls\n%s\nwant\n%s", native, s.Err, strings.Join(got[first:], "\n"), strings.Join(want, "\n"))
+				}
+			}
+		}
+	}
+	if inErlang == 0 || inC == 0 {
+		t.Errorf("%d stacks in code of Erlang, and %d in C", inErlang, inC)
+	}
+	t.Logf("%d stacks in code of Erlang, and %d in C", inErlang, inC)
+}
