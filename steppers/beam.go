@@ -76,6 +76,8 @@ type beamVM struct {
 	*beamRuntime // nil: there is none
 	vmMemory
 
+	now reader // of memory as it is now
+
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
 	updated    time.Time
@@ -120,6 +122,7 @@ func (s *Beam) machine(w *unwind.Walker) *beamVM {
 			rt := findBeam(libs, s.image)
 			if vm == nil || vm.beamRuntime == nil || rt == nil || rt.descriptor != vm.descriptor || vm.captured == nil {
 				vm = &beamVM{beamRuntime: rt, vmMemory: vmMemoryOf(w), asked: framesAsked{}, scheds: map[uint64][]byte{}, returns: map[uint64]beamPlace{}}
+				vm.now = vm.readNow
 			}
 			vm.generation = generation
 			w.Keep(s, vm)
@@ -134,15 +137,15 @@ func (s *Beam) machine(w *unwind.Walker) *beamVM {
 
 // rangeAt returns the code at an address.
 func (vm *beamVM) rangeAt(addr uint64) (m *beamModule, r *beamRange) {
-	if m, r = vm.code.at(vm.readNow, addr); r != nil && vm.isLaidOut && time.Since(vm.updated) < beamInterval {
+	if m, r = vm.code.at(vm.now, addr); r != nil && vm.isLaidOut && time.Since(vm.updated) < beamInterval {
 		return m, r
 	}
 	if r == nil || time.Since(vm.updated) >= beamInterval {
 		vm.updated = time.Now()
-		if !vm.update(vm.readNow) {
+		if !vm.update(vm.now) {
 			return nil, nil
 		}
-		m, r = vm.code.at(vm.readNow, addr)
+		m, r = vm.code.at(vm.now, addr)
 	}
 	return m, r
 }

@@ -54,6 +54,7 @@ func newBeamMemory() *beamMemory {
 	rt := &beamRuntime{descriptor: beamTestBase, schedulers: beamTestBase + 0x40, count: beamTestBase + 0x48}
 	rt.paths.known = map[uint64]bool{}
 	m.vm = &beamVM{beamRuntime: rt, vmMemory: vmMemory{mem: snap, captured: snap}, asked: framesAsked{}, returns: map[uint64]beamPlace{}}
+	m.vm.now = m.vm.readNow
 	m.put(0x10, beamTestBase+beamTestEntries)
 	told := m.module(0, beamTestTold, beamTestModule, "m", beamTestRange{"m:new/1" + beamHead, "\xf4", 0}, beamTestRange{"m:new/1", beamTestCode, 7})
 	told = m.module(1, told, beamTestModule, "m", beamTestRange{"m:old/2", "\xf4" + beamTestCode, 3})
