@@ -55,7 +55,7 @@ func TestErlang(t *testing.T) {
 
 func testErlang(t *testing.T, pid int, want []string) {
 	inErlang, inC, wrong := 0, 0, 0
-	for walks := 0; walks < 300 && (inErlang < 10 || inC < 10); walks++ {
+	for walks := 0; walks < 300 && (inErlang < 3 || inC < 3); walks++ {
 		ps, err := swbpf.WalkProcess(pid, swbpf.WalkOptions{})
 		if err != nil {
 			t.Fatal(err)
