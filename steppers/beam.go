@@ -183,7 +183,7 @@ func (s *Beam) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 		vm.lacks = true
 		return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at)
 	}
-	ra, ok := vm.mem.ReadWord(at)
+	ra, ok := vm.word(at)
 	if !ok {
 		vm.lacks = true
 		return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at)
@@ -200,7 +200,7 @@ func (s *Beam) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 	out.SetSP(arch, at+8)
 	out.PCLocation = unwind.InMemory(at)
 	if vm.code.hasFramePointers {
-		fp, ok := vm.mem.ReadWord(at - 8)
+		fp, ok := vm.word(at - 8)
 		if !ok {
 			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at-8)
 		}
@@ -221,7 +221,7 @@ func (s *Beam) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 func (vm *beamVM) scan(sp uint64) (at uint64, ok bool) {
 	const tag = 3 // bits; all terms on stacks have some of them
 	for at = sp; at-sp < maxBeamFrame; at += 8 {
-		word, ok := vm.mem.ReadWord(at)
+		word, ok := vm.word(at)
 		if !ok {
 			return at, false
 		}
@@ -267,7 +267,7 @@ func (vm *beamVM) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule)
 			return 0, unwind.NoUnwindInfo
 		}
 		word := p + uint64(int64(r.at.word))
-		if at, ok = vm.mem.ReadWord(word); !ok {
+		if at, ok = vm.word(word); !ok {
 			vm.lacks = true
 			vm.noteStack(in)
 			return 0, unwind.ReadFailure(w.ProcessState(), word)
@@ -316,7 +316,7 @@ func (vm *beamVM) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	found, at := uint64(0), uint64(0)
 	var buf [maxCallLen]byte
 	for a := from + 8; a < from+beamAlign; a += 16 {
-		ra, ok := vm.mem.ReadWord(a)
+		ra, ok := vm.word(a)
 		if !ok {
 			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), a)
 		}

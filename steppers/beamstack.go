@@ -71,14 +71,15 @@ func (rt *beamRuntime) collect(m procstate.Memory, _ procstate.ThreadID, regs *p
 	top, ok1 := read.word(process + rt.stop - 8)
 	stop, ok2 := read.word(process + rt.stop)
 	end, ok3 := read.word(process + rt.end)
-	if !ok1 || !ok2 || !ok3 || stop > end {
-		return
-	}
 	switch {
-	case top < stop && end-top <= maxBeamStack:
+	case !ok1 || !ok2 || !ok3:
+	case top < stop && stop < end && end-top <= maxBeamStack:
 		add(top, int(end-top))
-	case end-stop <= maxBeamStack:
+	case stop < end && end-stop <= maxBeamStack:
 		add(stop, int(end-stop))
+	default: // it is being moved: where it ends is not told yet
+		const most = 64 << 10
+		add(stop, most)
 	}
 }
 
