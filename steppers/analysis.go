@@ -31,7 +31,8 @@ type Analysis struct {
 	turn         chan struct{} // held while a file is looked through
 
 	code  perImage[analysedImage]
-	calls vaddrCache // whether a return address follows a call
+	bare  perImage[bool] // isBare
+	calls vaddrCache     // whether a return address follows a call
 	buf   [followsCallLen]byte
 	kept  keptRegs
 
@@ -154,12 +155,29 @@ func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.
 	return unwind.Success, nil
 }
 
+// isBare reports whether hardly any code of a file has unwind tables, as that of musl.
+func (a *Analysis) isBare(im *procstate.Image) bool {
+	is := a.bare.get(im)
+	if is == nil {
+		tables, _ := im.Section(".eh_frame")
+		text, _ := im.Section(".text")
+		is = new(bool)
+		*is = tables.Size < text.Size/64
+		a.bare.put(im, is)
+	}
+	return *is
+}
+
 // restore gives out, the caller of in, the registers that calls preserve, but for the frame
 // pointer, where the code tells of them and agrees about the frame. An interpreter may have one of
-// them for its own, over calls of code without unwind tables.
+// them for its own, over calls of code without unwind tables. Files with tables, which lack
+// them for some functions alone, are not looked through for that.
 func (a *Analysis) restore(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) {
 	arch, addr := w.Arch(), in.LookupPC()
 	if m.Image.Arch() != arch || in.Regs.Known()&arch.CalleeSaved&^(1<<arch.FP) == 0 {
+		return
+	}
+	if !a.isBare(m.Image) {
 		return
 	}
 	code := a.codeAt(m.Image, addr-m.Bias)

@@ -6,6 +6,7 @@ func (b *Bottom) ForgetImages(isKept func(index uint32) bool) { b.entries.keepOn
 // ForgetImages implements unwind.ImageForgetter.
 func (a *Analysis) ForgetImages(isKept func(index uint32) bool) {
 	a.code.keepOnly(isKept)
+	a.bare.keepOnly(isKept)
 	a.kept.images.keepOnly(isKept)
 }
 
