@@ -3,11 +3,9 @@
 package steppers
 
 import (
-	"debug/elf"
 	"encoding/binary"
 	"testing"
 
-	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -100,43 +98,12 @@ for_c:	pop 16(%r14)
 	.cfi_endproc
 `
 
-// asideFixture is that code, mapped, and where its symbols are.
-type asideFixture struct {
-	im    *procstate.Image
-	space *procstate.AddressSpace
-	at    map[string]uint64
-}
-
-func newAsideFixture(t *testing.T) *asideFixture {
-	path := steptest.Compile(t, []string{"gcc", "-shared", "-nostdlib", "-Wl,-Bsymbolic", "-x", "assembler"}, "aside.s", asideCode)
-	file, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	symbols, err := file.DynamicSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const base = 0x7f0000000000
-	f := &asideFixture{im: steptest.OpenImage(t, path), space: new(procstate.AddressSpace), at: map[string]uint64{}}
-	for _, s := range symbols {
-		f.at[s.Name] = base + s.Value
-	}
-	for _, s := range f.im.Segments() {
-		if s.Flags&elf.PF_X != 0 {
-			f.space.Insert(&procstate.Mapping{Start: base + s.Vaddr&^4095, End: base + (s.Vaddr+s.Memsz+4095)&^4095, Offset: s.Off &^ 4095, Image: f.im})
-		}
-	}
-	return f
-}
-
 const asideSP = 0x7ffe00001000
 
 // Frames of OCaml's functions that have called what is behind them, or are about to, and
 // of those that raise an exception.
 func TestOCamlsRows(t *testing.T) {
-	f := newAsideFixture(t)
+	f := newCodeFixture(t, asideCode)
 	for _, c := range []struct {
 		name        string
 		at          string

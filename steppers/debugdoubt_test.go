@@ -3,11 +3,9 @@
 package steppers
 
 import (
-	"debug/elf"
 	"encoding/binary"
 	"testing"
 
-	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -114,29 +112,9 @@ skipped: ret
 // A row that another contradicts is left where the stack agrees with the
 // other, and only there.
 func TestContradictedRows(t *testing.T) {
-	path := steptest.Compile(t, []string{"gcc", "-shared", "-nostdlib", "-x", "assembler"}, "lagging.s", laggingCode)
-	im := steptest.OpenImage(t, path)
-	file, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	symbols, err := file.DynamicSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const base, sp = 0x7f0000000000, 0x7ffe00001000
-	at := map[string]uint64{}
-	for _, s := range symbols {
-		at[s.Name] = base + s.Value
-	}
-	space := new(procstate.AddressSpace)
-	for _, s := range im.Segments() {
-		if s.Flags&elf.PF_X != 0 {
-			start := base + s.Vaddr&^4095
-			space.Insert(&procstate.Mapping{Start: start, End: base + (s.Vaddr+s.Memsz+4095)&^4095, Offset: s.Off &^ 4095, Image: im})
-		}
-	}
+	const sp = 0x7ffe00001000
+	code := newCodeFixture(t, laggingCode)
+	im, space, at := code.im, code.space, code.at
 	for _, c := range []struct {
 		name     string
 		function string

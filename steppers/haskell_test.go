@@ -3,11 +3,9 @@
 package steppers
 
 import (
-	"debug/elf"
 	"encoding/binary"
 	"testing"
 
-	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -57,26 +55,9 @@ c_call:	add $8, %rsp
 
 // Code by GHC is left to what has called StgRun, and nothing else is.
 func TestHaskell(t *testing.T) {
-	path := steptest.Compile(t, []string{"gcc", "-shared", "-nostdlib", "-Wl,-Bsymbolic", "-x", "assembler"}, "haskell.s", haskellCode)
-	file, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	symbols, err := file.DynamicSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const base, sp = 0x7f0000000000, 0x7ffe00001000
-	im, space, at := steptest.OpenImage(t, path), new(procstate.AddressSpace), map[string]uint64{}
-	for _, s := range symbols {
-		at[s.Name] = base + s.Value
-	}
-	for _, s := range im.Segments() {
-		if s.Flags&elf.PF_X != 0 {
-			space.Insert(&procstate.Mapping{Start: base + s.Vaddr&^4095, End: base + (s.Vaddr+s.Memsz+4095)&^4095, Offset: s.Off &^ 4095, Image: im})
-		}
-	}
+	const sp = 0x7ffe00001000
+	code := newCodeFixture(t, haskellCode)
+	im, space, at := code.im, code.space, code.at
 	const saved, ra = 16384, 16384 + 48
 	for _, c := range []struct {
 		name   string
@@ -140,5 +121,24 @@ func TestHaskell(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// That what Haskell looks for is not in a copy is no miss: who learns from those where stacks end
+// would learn from all code without unwind tables.
+func TestHaskellMissesNothing(t *testing.T) {
+	code := newCodeFixture(t, haskellCode)
+	arch := code.im.Arch()
+	const sp = 0x7ffe00001000
+	snap := procstate.NewSnapshot(arch, 1, "", code.space)
+	var regs procstate.Regs
+	snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: make([]byte, 4096)}})
+	w := unwind.NewWalker(snap, unwind.NewGroup(NewHaskell()), nil)
+	in, out := unwind.NewFrame(arch, code.at["evaluates"], sp, 0), unwind.Frame{}
+	if v, err := w.Step(&in, &out); v == unwind.Success {
+		t.Fatalf("a caller: %v", err)
+	}
+	if addr, missed := snap.Missed(); missed {
+		t.Errorf("missed %#x", addr)
 	}
 }
