@@ -110,23 +110,6 @@ struct occasion {
 	const struct deferred *deferred; /* what was kept of one put off, or NULL */
 };
 
-/*
- * Has user space learn where the stacks of a process's threads end when it has a sample
- * of one of which that is not known, and so has more than what is live. Once a second is
- * enough: it looks that often without.
- */
-INLINE void ask_for_ends(struct cpu_ring *r, const struct sample_header *h, const struct occasion *o)
-{
-	if (h->tgid == h->tid || h->stack_end != STACK_END_LIMIT || o->at_switch ||
-	    o->flags & (PROCESS_IS_GO | PROCESS_HAS_ENDS))
-		return;
-	u64 now = bpf_ktime_get_ns();
-	if (now - r->asked < 1000000000)
-		return;
-	r->asked = now;
-	tell_news(END_UNKNOWN);
-}
-
 /* Assembles and publishes the record of a sample, if there is room. */
 INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 tgid, const struct occasion *o)
 {
@@ -163,7 +146,8 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 	else if (h->user == USER_PARTIAL)
 		n->partial_regs++;
 	end_record(r, h, o->time);
-	ask_for_ends(r, h, o);
+	if (!o->at_switch)
+		ask_for_ends(r, h, o->flags);
 	return true;
 }
 

@@ -50,6 +50,22 @@ INLINE void end_record(struct cpu_ring *r, struct sample_header *h, u64 time)
 }
 
 /*
+ * Has user space learn where the stacks of a process's threads end when it has been given a
+ * sample of one of which that is not known, with more than what is live. Once a second is
+ * enough: it looks that often without.
+ */
+INLINE void ask_for_ends(struct cpu_ring *r, const struct sample_header *h, u8 flags)
+{
+	if (h->tgid == h->tid || h->stack_end != STACK_END_LIMIT || flags & (PROCESS_IS_GO | PROCESS_HAS_ENDS))
+		return;
+	u64 now = bpf_ktime_get_ns();
+	if (now - r->asked < 1000000000)
+		return;
+	r->asked = now;
+	tell_news(END_UNKNOWN);
+}
+
+/*
  * Takes the usual sample of a perf event: of a stack whose end is known and that can be
  * copied by one read. It finds nothing in a cache, so it is little code, and touches few
  * lines of memory. Returns whether it did; if not, all is as it was.

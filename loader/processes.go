@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -30,8 +31,9 @@ type ProcessesConfig struct {
 	// be gone with its process: files that are new, and code that is in no file.
 	OnNews func()
 
-	// OnFilled, if set, is called by Watch when a ring for samples fills up, or has one of a
-	// thread of which it is not known where its stack ends, if it heeds NewPrograms.
+	// OnFilled, if set, is called by Watch when a ring for samples fills up, if it heeds
+	// NewPrograms; and by another goroutine, soon after the ring has one of a thread of which
+	// it is not known where its stack ends. That may be while Watch returns, and not later.
 	OnFilled func()
 
 	// OnImage, if set, is called for each file that a process maps as code, with
@@ -161,6 +163,8 @@ func (p *Processes) Watch(ctx context.Context) error {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, watchNice)
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(watchSlack), 0, 0, 0)
 	defer context.AfterFunc(ctx, p.sideband.Wake)()
+	later := time.AfterFunc(math.MaxInt64, func() { p.onFilled() })
+	defer later.Stop()
 	rest := time.Duration(0)
 	for calm := true; ctx.Err() == nil; {
 		if calm {
@@ -181,7 +185,7 @@ func (p *Processes) Watch(ctx context.Context) error {
 			p.onFilled()
 		}
 		if news.endUnknown && p.onFilled != nil {
-			time.AfterFunc(2*time.Duration(collectSlack), p.onFilled) // when the sample may be read
+			later.Reset(2 * time.Duration(collectSlack)) // when the sample may be read
 		}
 		p.Collect()
 		p.lookAgain(started)
