@@ -95,9 +95,13 @@ func (w *wait) isOf(t *threadWalk) bool {
 // takeWaits gives the threads that were walked, and have names, the calls that they wait in
 // still.
 func (p *processWalk) takeWaits(waits map[procstate.ThreadID]*wait) {
-	r := waitReader{pid: p.pid, arch: p.arch}
+	r := waitReader{pid: p.pid, arch: p.arch, pointers: make(map[procstate.ThreadID]uint64)}
 	for i := range p.threads {
-		r.tids = append(r.tids, p.threads[i].tid)
+		t := &p.threads[i]
+		r.tids = append(r.tids, t.tid)
+		if len(t.stack) > 0 {
+			r.pointers[t.tid] = t.stack[0].Regs.ThreadPointer
+		}
 	}
 	for i := range p.threads {
 		t := &p.threads[i]
@@ -125,11 +129,13 @@ func (p *processWalk) keepWaits(before *processWalk) {
 // waitReader finds out what calls of a process's threads are about. It asks the process
 // as it is now: what it says is of the thread that still waits.
 type waitReader struct {
-	pid     int
-	arch    *procstate.Arch
-	tids    []procstate.ThreadID
-	foreign *bool             // whether the process has numbers of another PID namespace
-	sockets map[string]string // by inode; nil before they are read
+	pid      int
+	arch     *procstate.Arch
+	tids     []procstate.ThreadID
+	pointers map[procstate.ThreadID]uint64 // bases of their local storage; 0 is not known
+	foreign  *bool                         // whether the process has numbers of another PID namespace; nil before it is looked at
+	numbered map[uint32]procstate.ThreadID // the threads by the numbers that the process has for them; nil before it is made
+	sockets  map[string]string             // by inode; nil before they are read
 }
 
 // describe fills in what a thread's wait is about. It returns false for a call without a
@@ -157,11 +163,13 @@ func (r *waitReader) describe(t *threadWalk, w *wait) bool {
 	case aboutFiles:
 		w.on = r.polled(tid, arg, w.args[1])
 	case aboutProcess:
-		if pid := int32(arg); pid > 0 {
+		if pid := r.child(int32(arg)); pid > 0 {
 			w.on = fmt.Sprintf("process %d", pid)
 		}
 	case aboutLock:
-		r.describeLock(tid, w, arg)
+		if w.describeRWLock(r, t, arg); w.holder == 0 {
+			r.describeLock(tid, w, arg)
+		}
 	}
 	return true
 }
@@ -181,6 +189,22 @@ func (r *waitReader) file(fd int32) string {
 		}
 	}
 	return fmt.Sprintf("%d %s", fd, name)
+}
+
+// child returns the child for which the process has a number; 0 where that is not known.
+func (r *waitReader) child(number int32) int {
+	if !r.isForeign() {
+		return int(number)
+	}
+	for _, tid := range r.tids {
+		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", r.pid, tid))
+		for _, f := range strings.Fields(string(children)) {
+			if pid, err := strconv.Atoi(f); err == nil && procstate.ThreadInNamespace(pid) == int(number) {
+				return pid
+			}
+		}
+	}
+	return 0
 }
 
 // maxPolled is how many descriptors of a poll are named.
@@ -228,33 +252,109 @@ func (r *waitReader) isCount(number uint32) bool {
 }
 
 // describeLock fills in whose lock is at an address, or whose end is waited for. glibc's
-// mutex has the word 2 when threads wait for it, and its holder two words behind; a
+// mutex has the word 2 when threads wait for it, and its holder behind; a
 // thread's own word, which is cleared when it ends, has its number. A number counts only
 // if it is one of the process's threads.
 func (r *waitReader) describeLock(tid procstate.ThreadID, w *wait, addr uint64) {
 	w.on = hex(addr)
-	var b [12]byte
-	if r.isForeign() || procstate.ReadProcess(int(tid), addr, b[:]) < len(b) {
+	var b [mutexSize]byte
+	n := procstate.ReadProcess(int(tid), addr, b[:])
+	if n < 4 {
 		return
 	}
-	word, owner, expected := binary.LittleEndian.Uint32(b[:]), binary.LittleEndian.Uint32(b[8:]), uint32(w.args[2])
+	word, owner, expected := binary.LittleEndian.Uint32(b[:]), uint32(0), uint32(w.args[2])
+	if ending := r.other(tid, word); word == expected && ending != 0 && r.isInHead(addr, ending) {
+		w.on = fmt.Sprintf("end of thread %d", ending)
+		return
+	}
 	switch {
 	case word&futexWaiters != 0:
 		if owner = word & futexTID; r.isCount(owner) && !w.inheritsPriority() {
 			return
 		}
-	case word == expected && word != 2:
-		if r.isOther(tid, word) {
-			w.on = fmt.Sprintf("end of thread %d", word)
+	case word == 2 && expected == 2 && n == len(b):
+		owner = mutexOwner(&b, r.arch)
+	}
+	if holder := r.other(tid, owner); holder != 0 {
+		w.holder = holder
+		w.on = fmt.Sprintf("lock of thread %d", holder)
+	}
+}
+
+// mutexSize is how much of glibc's pthread_mutex_t is looked at, in bytes.
+const mutexSize = 20
+
+// mutexOwner returns the number of the thread that holds a mutex of glibc's: behind the lock are
+// its depth, the holder, how many use it, and its kind (on 32 bits, that before). It is 0 where
+// these are none of a mutex that is held: Rust's has the same word, and then what it guards.
+func mutexOwner(b *[mutexSize]byte, arch *procstate.Arch) uint32 {
+	depth, owner, users, kind := binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint32(b[8:]),
+		binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])
+	if arch.AddressWidth == 4 {
+		users, kind = kind, users
+	}
+	const kinds, recursive = 0x3ff, 1 // type in two bits, robust, of priorities, shared, elision
+	if kind > kinds || users == 0 || depth != 0 && kind&3 != recursive {
+		return 0
+	}
+	return owner
+}
+
+// describeRWLock fills in which writer holds a read-write lock. In glibc's on 64 bits its
+// number is four words behind the one that readers wait for, and three behind the
+// one of other writers; both are 3 meanwhile. Those that read leave no number.
+func (w *wait) describeRWLock(r *waitReader, t *threadWalk, addr uint64) {
+	const writerHas = 3
+	var behind uint64
+	switch {
+	case r.arch.AddressWidth != 8 || uint32(w.args[2]) != writerHas:
+		return
+	case t.isIn("pthread_rwlock_", "rdlock"):
+		behind = 16
+	case t.isIn("pthread_rwlock_", "wrlock"):
+		behind = 12
+	default:
+		return
+	}
+	var b [16 + 4]byte
+	if n := procstate.ReadProcess(int(t.tid), addr, b[:behind+4]); n < int(behind+4) || binary.LittleEndian.Uint32(b[:]) != writerHas {
+		return
+	}
+	if holder := r.other(t.tid, binary.LittleEndian.Uint32(b[behind:])); holder != 0 {
+		w.holder = holder
+		w.on = fmt.Sprintf("lock of thread %d", holder)
+	}
+}
+
+// isIn reports whether a thread has called a function of the C library whose name begins and ends
+// so, but for underscores, and waits in what that itself calls.
+func (t *threadWalk) isIn(begin, end string) bool {
+	const most = 4 // futex_wait and the like, much of it inlined
+	for i := range t.frames[:min(most, len(t.frames))] {
+		name := strings.TrimLeft(strings.TrimPrefix(t.frames[i].function, "__GI_"), "_")
+		if strings.HasPrefix(name, begin) && strings.HasSuffix(name, end) {
+			return true
 		}
-		return
-	case word != 2 || expected != 2:
-		return
 	}
-	if r.isOther(tid, owner) {
-		w.holder = procstate.ThreadID(owner)
-		w.on = fmt.Sprintf("lock of thread %d", owner)
+	return false
+}
+
+// maxHead bounds glibc's struct pthread, in bytes: it has some 2,300.
+const maxHead = 4096
+
+// isInHead reports whether an address may be in glibc's struct pthread of a thread, where its own
+// word is: on x86 the struct begins at the base of the thread's local storage, on arm64 it ends
+// there. A word that counts something may as well have a thread's number, which is a small one in
+// a container.
+func (r *waitReader) isInHead(addr uint64, tid procstate.ThreadID) bool {
+	base := r.pointers[tid]
+	if base == 0 {
+		return false
 	}
+	if r.arch == procstate.ARM64 {
+		return addr < base && base-addr <= maxHead
+	}
+	return addr >= base && addr-base < maxHead
 }
 
 // inheritsPriority reports whether a futex is waited for as a lock with priority inheritance, whose
@@ -265,10 +365,23 @@ func (w *wait) inheritsPriority() bool {
 	return op == lock || op == lock2
 }
 
-// isOther reports whether a number is that of another thread of the process.
-func (r *waitReader) isOther(tid procstate.ThreadID, number uint32) bool {
-	other := procstate.ThreadID(number)
-	return other != tid && slices.Contains(r.tids, other)
+// other returns the thread, another one than tid, for which the process has a number; 0 where
+// there is none. In another PID namespace, as a container's, that number is not ours.
+func (r *waitReader) other(tid procstate.ThreadID, number uint32) procstate.ThreadID {
+	if r.numbered == nil {
+		r.numbered = make(map[uint32]procstate.ThreadID)
+		for _, t := range r.tids {
+			own := int(t)
+			if r.isForeign() {
+				own = procstate.ThreadInNamespace(own)
+			}
+			r.numbered[uint32(own)] = t
+		}
+	}
+	if other := r.numbered[number]; other != tid {
+		return other
+	}
+	return 0
 }
 
 // isForeign reports whether the process is in another PID namespace: the numbers of

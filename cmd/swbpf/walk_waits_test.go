@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -17,10 +19,21 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// A walk tells what threads wait for, also when it has made them wait anew.
+// A walk tells what threads wait for, also when it has made them wait anew, and in a container.
 func TestWalkWaits(t *testing.T) {
+	t.Run("here", func(t *testing.T) { testWalkWaits(t, nil) })
+	t.Run("namespace", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			testenv.Lacks(t, "a PID namespace needs root")
+		}
+		testWalkWaits(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
+	})
+}
+
+func testWalkWaits(t *testing.T, attr *syscall.SysProcAttr) {
 	dir := t.TempDir()
 	cmd := exec.Command(build(t, "walk-stuck", "gcc", "-O1", "-pthread", "-o", "OUT", walkSource("stuck.c")), dir)
+	cmd.SysProcAttr = attr
 	_, out := testenv.Start(t, cmd)
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
@@ -29,7 +42,7 @@ func TestWalkWaits(t *testing.T) {
 	port := lines.Text()
 	waitFor(t, "all threads to wait", func() bool {
 		states := threadStates(t, cmd.Process.Pid)
-		return len(states) == 11 && !strings.ContainsAny(states, "RD")
+		return len(states) == 14 && !strings.ContainsAny(states, "RD")
 	})
 	pid := strconv.Itoa(cmd.Process.Pid)
 	var was map[string]jsonWait
@@ -56,10 +69,13 @@ func TestWalkWaits(t *testing.T) {
 			"nap":                   {"clock_nanosleep", "", 0},
 			"fifo":                  {"openat", `"fifo"`, 0},
 			"lockfile":              {"flock", "N " + filepath.Join(dir, "lock"), 0},
-			"child":                 {"wait4", "process N", 0},
+			"child":                 {"wait4", "process " + childOf(t, cmd.Process.Pid), 0},
+			"Reader":                {"futex", fmt.Sprintf("lock of thread %d", cmd.Process.Pid), int32(cmd.Process.Pid)},
+			"Writer":                {"futex", fmt.Sprintf("lock of thread %d", cmd.Process.Pid), int32(cmd.Process.Pid)},
+			"items":                 {"futex", "ADDRESS", 0},
 		} {
 			got := waits[name]
-			if !regexp.MustCompile("^"+strings.ReplaceAll(regexp.QuoteMeta(want.On), "N", "[0-9]+")+"$").MatchString(got.On) ||
+			if !regexp.MustCompile("^"+strings.NewReplacer("N", "[0-9]+", "ADDRESS", "0x[0-9a-f]+").Replace(regexp.QuoteMeta(want.On))+"$").MatchString(got.On) ||
 				got.Call != want.Call || got.Holder != want.Holder {
 				t.Errorf("%s waits in %+v, want %+v", name, got, want)
 			}
@@ -75,6 +91,16 @@ func TestWalkWaits(t *testing.T) {
 			t.Errorf("with --args:\n%s", text)
 		}
 	}
+}
+
+// childOf returns the ID of a process's only child.
+func childOf(t *testing.T, pid int) string {
+	t.Helper()
+	children, err := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(children))
 }
 
 // The numbers of system calls are those of the kernel's headers.
@@ -122,6 +148,30 @@ func TestWaitCalls(t *testing.T) {
 		}
 		if known < 50 {
 			t.Errorf("%s: %d calls", c.arch.Name, known)
+		}
+	}
+}
+
+// A word of 2 that is waited for is glibc's mutex only if the rest is, too.
+func TestMutexOwner(t *testing.T) {
+	for _, c := range []struct {
+		arch  *procstate.Arch
+		words [5]uint32
+		want  uint32
+	}{
+		{procstate.AMD64, [5]uint32{2, 0, 4711, 1, 0}, 4711},
+		{procstate.AMD64, [5]uint32{2, 3, 4711, 1, 0x101}, 4711}, // three deep, without elision
+		{procstate.I386, [5]uint32{2, 0, 4711, 0, 1}, 4711},
+		{procstate.AMD64, [5]uint32{2, 0, 4711, 0, 0}, 0},      // Rust's Mutex<u64>
+		{procstate.AMD64, [5]uint32{2, 1, 4711, 1, 0}, 0},      // poisoned, Mutex<[u32; 3]>
+		{procstate.AMD64, [5]uint32{2, 0, 4711, 1, 0x4000}, 0}, // Mutex<[u32; 3]>
+	} {
+		var b [mutexSize]byte
+		for i, w := range c.words {
+			binary.LittleEndian.PutUint32(b[4*i:], w)
+		}
+		if got := mutexOwner(&b, c.arch); got != c.want {
+			t.Errorf("%s, %v: held by %d, want %d", c.arch.Name, c.words, got, c.want)
 		}
 	}
 }
