@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -203,7 +204,7 @@ func (o *outFile) commit() error {
 	if !o.plain {
 		return o.close()
 	}
-	if err := o.file.Chmod(0o644 &^ umask()); err != nil {
+	if err := o.file.Chmod(o.mode()); err != nil {
 		return err
 	}
 	if !o.named {
@@ -219,6 +220,17 @@ func (o *outFile) commit() error {
 	}
 	o.named = false
 	return o.close()
+}
+
+// mode is what the file permits: what the one that it replaces did, if that is of the same
+// user, as one that is kept from others stays so.
+func (o *outFile) mode() fs.FileMode {
+	if o.was != nil {
+		if st, ok := o.was.Sys().(*syscall.Stat_t); ok && int(st.Uid) == os.Geteuid() {
+			return o.was.Mode().Perm()
+		}
+	}
+	return 0o644 &^ umask()
 }
 
 // link gives a file without name its own. Where that is taken it gives it a
@@ -256,7 +268,7 @@ func (o *outFile) copy() error {
 	if _, err := io.Copy(o.file, from); err != nil {
 		return err
 	}
-	return o.file.Chmod(0o644 &^ umask())
+	return o.file.Chmod(o.mode())
 }
 
 func (o *outFile) close() error {

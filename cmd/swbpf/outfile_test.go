@@ -76,6 +76,14 @@ func TestOutFile(t *testing.T) {
 	writeOut(t, path, "newer")
 	wantText(t, path, "newer")
 
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writeOut(t, path, "secret")
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("one that others may not read becomes %v, %v", st.Mode(), err)
+	}
+
 	os.Symlink("p", filepath.Join(dir, "link"))
 	os.Symlink("link", filepath.Join(dir, "link2"))
 	os.Symlink("absent", filepath.Join(dir, "dangling"))
