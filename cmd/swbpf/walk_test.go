@@ -474,7 +474,7 @@ func TestWalkWatch(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v", err)
 	}
-	if !strings.Contains(s, "    4 x sleeping   walk-threads: ") || !strings.Contains(s, "step x8 < work < ") || !strings.Contains(s, "[same for ") {
+	if !strings.Contains(s, "    4 x sleeping   walk-threads in pause: ") || !strings.Contains(s, "step x8 < work < ") || !strings.Contains(s, "[same for ") {
 		t.Errorf("output:\n%s", s)
 	}
 }
