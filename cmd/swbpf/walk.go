@@ -77,8 +77,9 @@ run, with their lines: "interpreted" where it is not their own code that does,
 or where that is not known.
 
 A thread that waits in a system call has that, and what it is about: a file, the
-ends of a socket, a process, the thread that holds a lock (of glibc or musl, or
-one with priority inheritance), or whose end is waited for.
+ends of a socket, who has the other end of a pipe (not with --watch), a process,
+the thread that holds a lock (of glibc or musl, or one with priority
+inheritance), or whose end is waited for.
 
 Goroutines of a Go program (1.20 to 1.26, stripped or not) that wait for
 something or for a thread have none: they are shown after the threads, those of
@@ -356,7 +357,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	pw := &processWalk{pid: pid, stopped: ps.Stopped, live: true}
 	pw.take(context.Background(), ps, o)
 	pw.nameFrames(o.symbols != "no")
-	pw.takeWaits(waits)
+	pw.takeWaits(waits, o.watch > 0)
 	pw.took = time.Since(begin)
 	return pw, nil
 }

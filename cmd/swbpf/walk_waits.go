@@ -93,9 +93,9 @@ func (w *wait) isOf(t *threadWalk) bool {
 }
 
 // takeWaits gives the threads that were walked, and have names, the calls that they wait in
-// still.
-func (p *processWalk) takeWaits(waits map[procstate.ThreadID]*wait) {
-	r := waitReader{pid: p.pid, arch: p.arch, pointers: make(map[procstate.ThreadID]uint64)}
+// still. For one of many walks it does not look for the other ends of pipes.
+func (p *processWalk) takeWaits(waits map[procstate.ThreadID]*wait, watching bool) {
+	r := waitReader{pid: p.pid, arch: p.arch, pointers: make(map[procstate.ThreadID]uint64), watching: watching}
 	for i := range p.threads {
 		t := &p.threads[i]
 		r.tids = append(r.tids, t.tid)
@@ -136,6 +136,8 @@ type waitReader struct {
 	foreign  *bool                         // whether the process has numbers of another PID namespace; nil before it is looked at
 	numbered map[uint32]procstate.ThreadID // the threads by the numbers that the process has for them; nil before it is made
 	sockets  map[string]string             // by inode; nil before they are read
+	pipes    map[string]*pipeEnds          // by name; nil before they are read
+	watching bool                          // it is one of many walks, for which pipes are not looked for
 }
 
 // describe fills in what a thread's wait is about. It returns false for a call without a
@@ -176,7 +178,8 @@ func (r *waitReader) describe(t *threadWalk, w *wait) bool {
 
 // file names a descriptor: "3 /var/log/syslog".
 func (r *waitReader) file(fd int32) string {
-	name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", r.pid, fd))
+	path := fmt.Sprintf("/proc/%d/fd/%d", r.pid, fd)
+	name, err := os.Readlink(path)
 	if err != nil {
 		return strconv.Itoa(int(fd))
 	}
@@ -187,6 +190,9 @@ func (r *waitReader) file(fd int32) string {
 		if ends := r.sockets[strings.TrimSuffix(inode, "]")]; ends != "" {
 			name = ends
 		}
+	}
+	if strings.HasPrefix(name, pipePrefix) {
+		name += r.otherEnds(path, name)
 	}
 	return fmt.Sprintf("%d %s", fd, name)
 }

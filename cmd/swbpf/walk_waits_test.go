@@ -45,6 +45,8 @@ func testWalkWaits(t *testing.T, attr *syscall.SysProcAttr) {
 		return len(states) == 14 && !strings.ContainsAny(states, "RD")
 	})
 	pid := strconv.Itoa(cmd.Process.Pid)
+	child := childOf(t, cmd.Process.Pid)
+	pipe := fmt.Sprintf("3 pipe:[N] from processes %s (walk-stuck), %s (child)", pid, child)
 	var was map[string]jsonWait
 	for range 2 {
 		stdout, stderr, code := runWalk(t, "--json", pid)
@@ -62,14 +64,14 @@ func testWalkWaits(t *testing.T, attr *syscall.SysProcAttr) {
 			filepath.Base(cmd.Path): {"futex", fmt.Sprintf("end of thread %d", tids["lock1"]), 0},
 			"lock1":                 {"futex", fmt.Sprintf("lock of thread %d", tids["lock2"]), tids["lock2"]},
 			"lock2":                 {"futex", fmt.Sprintf("lock of thread %d", tids["lock1"]), tids["lock1"]},
-			"read":                  {"read", "3 pipe:[N]", 0},
+			"read":                  {"read", pipe, 0},
 			"accept":                {"accept", "5 tcp 127.0.0.1:" + port, 0},
 			"socket":                {"recvfrom", "6 tcp 127.0.0.1:N > 127.0.0.1:" + port, 0},
-			"poll":                  {"poll", "3 pipe:[N], 6 tcp 127.0.0.1:N > 127.0.0.1:" + port, 0},
+			"poll":                  {"poll", pipe + ", 6 tcp 127.0.0.1:N > 127.0.0.1:" + port, 0},
 			"nap":                   {"clock_nanosleep", "", 0},
 			"fifo":                  {"openat", `"fifo"`, 0},
 			"lockfile":              {"flock", "N " + filepath.Join(dir, "lock"), 0},
-			"child":                 {"wait4", "process " + childOf(t, cmd.Process.Pid), 0},
+			"child":                 {"wait4", "process " + child, 0},
 			"Reader":                {"futex", fmt.Sprintf("lock of thread %d", cmd.Process.Pid), int32(cmd.Process.Pid)},
 			"Writer":                {"futex", fmt.Sprintf("lock of thread %d", cmd.Process.Pid), int32(cmd.Process.Pid)},
 			"items":                 {"futex", "ADDRESS", 0},
