@@ -24,6 +24,7 @@ type CodeLine struct {
 type Codes struct {
 	codes  []code
 	lines  []CodeLine
+	bytes  int // of the names of these
 	resets int
 }
 
@@ -35,18 +36,32 @@ type code struct {
 	outer    uint32
 }
 
-// maxCodes bounds what Codes hold: what is added then has no number.
-const maxCodes = 1 << 18
+// What Codes hold at most: what is added then has no number.
+const (
+	maxCodes     = 1 << 18
+	maxCodeLines = 1 << 20
+	maxCodeNames = 128 << 20 // bytes, those of each line counted
+)
 
 // Add numbers what a frame runs: the calls that were inlined, innermost first, and the
 // function last. start is the run-time address at which the function's code begins, 0 where
 // it has none of its own. outer is the number of what that is called by in the same frame, as
 // an interpreter has several functions in one of its frames; 0 where there is none. The number
-// is 0 when there are none left, or no lines.
+// is 0 when there are none left, no room for so many lines or such long names, or no lines.
 func (c *Codes) Add(start uint64, lines []CodeLine, outer uint32) uint32 {
-	if len(lines) == 0 || len(c.codes) >= maxCodes {
+	if len(lines) == 0 || len(c.codes) >= maxCodes || len(lines) > maxCodeLines-len(c.lines) {
 		return 0
 	}
+	names := 0
+	for i := range lines {
+		if f := lines[i].CodeFunction; f != nil {
+			names += len(f.Name) + len(f.Parameters) + len(f.File)
+		}
+	}
+	if names > maxCodeNames-c.bytes {
+		return 0
+	}
+	c.bytes += names
 	c.codes = append(c.codes, code{start, uint32(len(c.lines)), uint32(len(lines)), outer})
 	c.lines = append(c.lines, lines...)
 	return uint32(len(c.codes))
@@ -84,7 +99,7 @@ func (c *Codes) Len() int { return len(c.codes) }
 
 // Reset makes all numbers void: they will be given anew.
 func (c *Codes) Reset() {
-	c.codes, c.lines = nil, nil
+	c.codes, c.lines, c.bytes = nil, nil, 0
 	c.resets++
 }
 

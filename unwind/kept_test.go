@@ -64,6 +64,21 @@ func TestCodesAreBounded(t *testing.T) {
 	if n := c.Add(0, lines, 0); n != 0 || c.Len() != maxCodes || len(c.Lines(maxCodes)) != 1 || c.Lines(maxCodes+1) != nil {
 		t.Errorf("one more has number %d of %d", n, c.Len())
 	}
+	c.Reset()
+	name := string(make([]byte, maxCodeNames/4+1))
+	long := []CodeLine{{CodeFunction: &CodeFunction{Name: name}}}
+	for i := range uint32(4) {
+		if n := c.Add(0, long, 0); n != (i+1)%4 {
+			t.Errorf("%d is the number of a function with a quarter of all names, behind %d of them", n, i)
+		}
+	}
+	c.Reset()
+	inlined := make([]CodeLine, maxCodeLines/4)
+	for i := range uint32(5) {
+		if n := c.Add(0, inlined, 0); n != (i+1)%5 {
+			t.Errorf("%d is the number of a quarter of all lines, behind %d of them", n, i)
+		}
+	}
 }
 
 // Children come in the order of how many walks go through them.
