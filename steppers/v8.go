@@ -145,7 +145,8 @@ type v8VM struct {
 	image  *procstate.Image // that has it
 	mem    procstate.Memory
 	live   procstate.LiveMemory // nil where mem is live
-	lines  v8Lines              // of all processes
+	pace   readPace
+	lines  v8Lines // of all processes
 
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then

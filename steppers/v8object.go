@@ -6,8 +6,11 @@ import (
 	"unicode/utf16"
 )
 
-// read reads memory of the process as it is now.
+// read reads memory of the process as it is now, see vmMemory.readNow.
 func (vm *v8VM) read(addr uint64, buf []byte) bool {
+	if !vm.pace.may(len(buf)) {
+		return false
+	}
 	if vm.live != nil {
 		return vm.live.ReadLive(addr, buf) == len(buf)
 	}

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -13,7 +14,8 @@ type vmMemory struct {
 	captured procstate.CapturedMemory // nil where mem is all there is
 	live     procstate.LiveMemory     // nil where mem is live
 
-	buf [8]byte // for a word
+	pace readPace
+	buf  [8]byte // for a word
 }
 
 func vmMemoryOf(w *unwind.Walker) vmMemory {
@@ -32,8 +34,11 @@ func (m *vmMemory) read(addr uint64, buf []byte) bool {
 	return err == nil && n == len(buf)
 }
 
-// readNow reads memory as it is now.
+// readNow reads memory as it is now. It refuses to where that has taken too much time.
 func (m *vmMemory) readNow(addr uint64, buf []byte) bool {
+	if !m.pace.may(len(buf)) {
+		return false
+	}
 	if m.live != nil {
 		return m.live.ReadLive(addr, buf) == len(buf)
 	}
@@ -55,4 +60,38 @@ func (m *vmMemory) wordNow(addr uint64) (uint64, bool) {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(m.buf[:]), true
+}
+
+// readPace bounds the time that it takes to read what a process says of itself, which can be made to lead
+// from one thing to the next without an end. The zero value has all of it.
+type readPace struct {
+	left int       // microseconds, about
+	from time.Time // since when there is no more
+}
+
+const (
+	maxReading      = 4 << 20 // microseconds that a process has at first, and when it was left alone for long,
+	readingPart     = 4       // and one in so many of those that pass
+	readingInterval = 100 * time.Millisecond
+	readingBytes    = 512 // that take a microsecond, to read and to take apart
+)
+
+// may reports whether so many bytes may be read, or looked at.
+func (p *readPace) may(n int) bool {
+	cost := 1 + n/readingBytes
+	if p.left >= cost {
+		p.left -= cost
+		return true
+	}
+	now := time.Now()
+	passed := now.Sub(p.from)
+	if passed < readingInterval {
+		return false
+	}
+	p.left, p.from = int(min(passed.Microseconds()/readingPart, maxReading)), now
+	if p.left < cost {
+		return false
+	}
+	p.left -= cost
+	return true
 }
