@@ -185,3 +185,60 @@ func FuzzBeam(f *testing.F) {
 		}
 	})
 }
+
+// Of what a process tells of its code there is no end: what is read of it, and looked at, has bounds, and is
+// looked at once.
+func TestBeamBounds(t *testing.T) {
+	const told, code, next = 0x1000_0000, 1 << 56, 32
+	head := make([]byte, beamInfoBytes+8)
+	binary.LittleEndian.PutUint32(head, 1)
+	binary.LittleEndian.PutUint32(head[16:], 1)
+	binary.LittleEndian.PutUint32(head[20:], 1<<31)
+	binary.LittleEndian.PutUint16(head[24:], 7)
+	copy(head[26:], "global")
+	ranges := make([]byte, 64)
+	binary.LittleEndian.PutUint32(ranges[4:], 1<<31)
+	binary.LittleEndian.PutUint16(ranges[12:], uint16(len("global::garbage_collect")+1))
+	copy(ranges[14:], "global::garbage_collect")
+	reads, bytes := 0, 0
+	// Each entry leads to the next, for ever; each module is one large function of code that does nothing.
+	read := reader(func(addr uint64, b []byte) bool {
+		reads++
+		bytes += len(b)
+		clear(b)
+		switch le := binary.LittleEndian; {
+		case addr >= code:
+			for i := range b {
+				b[i] = 0x90
+			}
+		case addr >= told:
+			at := (addr - told) / maxBeamTold
+			le.PutUint64(head[8:], code+at<<32)
+			copy(b, head)
+			copy(b[min(len(b), beamInfoBytes+7):], ranges)
+		case len(b) == 8:
+			le.PutUint64(b, next)
+		default:
+			le.PutUint64(b, addr+next)
+			le.PutUint64(b[16:], told+addr/next*maxBeamTold)
+			le.PutUint64(b[24:], maxBeamTold)
+		}
+		return true
+	})
+	rt := &beamRuntime{}
+	rt.paths.known = map[uint64]bool{}
+	for range 3 {
+		if rt.update(read) {
+			t.Error("it is all known")
+		}
+		for _, m := range rt.code.modules {
+			rt.code.at(read, m.start)
+		}
+	}
+	if n := len(rt.code.modules); n != maxBeamModules {
+		t.Errorf("%d modules", n)
+	}
+	if rt.code.kept > maxBeamMost+2*maxBeamTold || bytes > 3*maxBeamMost || reads > 5*maxBeamModules {
+		t.Errorf("%d bytes are kept, %d reads of %d bytes", rt.code.kept, reads, bytes)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"time"
+	"unsafe"
 )
 
 // What BeamAsm, the compiler of Erlang's runtime system, tells debuggers of the code that it has made
@@ -33,7 +35,9 @@ const (
 	maxBeamTold    = 16 << 20 // bytes, of a module
 	maxBeamRanges  = 1 << 16  // of a module
 	maxBeamLines   = 1 << 18  // of a module
-	maxBeamKept    = 64 << 20 // bytes of what was read of modules, until all is read anew
+	maxBeamKept    = 64 << 20 // bytes of what was read of modules, until all is read anew,
+	maxBeamMost    = 2 * maxBeamKept
+	beamAnew       = 10 * time.Second // which is not done again for so long
 )
 
 // beamModule is code that was made in one piece.
@@ -70,6 +74,7 @@ type beamCode struct {
 	modules []*beamModule // in order of address, without overlaps
 	first   uint64        // the entry that the list began with when it was read
 	kept    int           // bytes
+	anew    time.Time     // when all was read anew
 
 	hasFramePointers bool
 	shared           uint64 // where the code begins that is the runtime's own; 0: not known
@@ -91,16 +96,17 @@ func (r reader) word(addr uint64) (uint64, bool) {
 func (c *beamCode) update(read reader, descriptor uint64) {
 	const head, next, what = 16, 0, 16
 	first, ok := read.word(descriptor + head)
-	if !ok || first == c.first && c.kept < maxBeamKept {
+	isFull := c.kept >= maxBeamKept && time.Since(c.anew) >= beamAnew
+	if !ok || first == c.first && !isFull {
 		return
 	}
 	known := map[uint64]*beamModule{}
-	if c.kept < maxBeamKept {
+	if !isFull {
 		for _, m := range c.modules {
 			known[m.told] = m
 		}
 	} else {
-		c.kept = 0
+		c.kept, c.anew = 0, time.Now()
 	}
 	var modules []*beamModule
 	var entry [32]byte
@@ -110,7 +116,7 @@ func (c *beamCode) update(read reader, descriptor uint64) {
 		if m == nil {
 			continue
 		}
-		if k := known[m.told]; k != nil && k.isSame(m) {
+		if k := known[m.told]; k != nil && k.isSame(m) && (!k.isRead || k.ranges != nil) {
 			m = k
 		}
 		modules = append(modules, m)
@@ -175,13 +181,13 @@ func (c *beamCode) at(read reader, addr uint64) (*beamModule, *beamRange) {
 		return nil, nil
 	}
 	m := c.modules[i]
-	if !m.isRead {
+	if !m.isRead && c.kept < maxBeamMost {
 		m.isRead = true
 		b := make([]byte, m.size)
 		if read(m.told, b) {
 			m.ranges = m.parse(b)
 		}
-		c.kept += 2 * len(b)
+		c.kept += len(b) + m.bytes()
 	}
 	i = sort.Search(len(m.ranges), func(i int) bool { return m.ranges[i].start > addr }) - 1
 	if i < 0 || addr >= m.ranges[i].end {
@@ -242,6 +248,15 @@ func (m *beamModule) parse(b []byte) []beamRange {
 		}
 	}
 	return ranges
+}
+
+// bytes returns how much memory the ranges take, without their names.
+func (m *beamModule) bytes() (n int) {
+	n = len(m.ranges) * int(unsafe.Sizeof(beamRange{}))
+	for i := range m.ranges {
+		n += len(m.ranges[i].lines) * int(unsafe.Sizeof(beamLine{}))
+	}
+	return n
 }
 
 // lineAt returns the line of the code at an address of a function, 0 where that is not known.

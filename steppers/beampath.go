@@ -290,6 +290,9 @@ func (p *beamPaths) returns(addr uint64, depth int) bool {
 	for _, e := range sure {
 		is = is || e == beamValue{base: beamOfSP}
 	}
+	if len(p.known) >= maxBeamReturns {
+		clear(p.known)
+	}
 	p.known[addr] = is
 	return is
 }

@@ -19,6 +19,7 @@ type beamRuntime struct {
 	main       vaddrRange // of the function of C process_main
 
 	isLaidOut bool
+	looked    uint64 // the entry that the list began with when that was looked for
 	registers uint64 // where Erlang's registers are from where the scheduler's stack goes on, which is what RBX has
 	frame     uint64 // bytes that process_main takes off the stack, before it aligns it to beamAlign
 	stop      uint64 // where a process has its stack pointer
@@ -28,6 +29,8 @@ type beamRuntime struct {
 	current, end uint64
 
 	byStack map[uint64]uint64 // the structures of schedulers by where their stacks go on
+
+	pace readPace // of what is read for a Collector
 }
 
 const (
@@ -51,7 +54,7 @@ const (
 // and where a process has its stack pointer: by the code that collects garbage, which goes over to
 // another stack and comes back.
 func (rt *beamRuntime) layOut(read reader) {
-	const shared, collects, most = "global", "global::garbage_collect", 16
+	const shared, collects, most, mostCollects = "global", "global::garbage_collect", 16, 1 << 10 // instructions
 	var main, collect *beamRange
 	for _, m := range rt.code.modules {
 		if m.name != shared { // there is a module of Erlang of that name, too
@@ -93,7 +96,7 @@ func (rt *beamRuntime) layOut(read reader) {
 	if !aligned || rt.registers == 0 || rt.registers >= plausible || rt.frame <= rt.registers || rt.frame >= plausible {
 		return
 	}
-	for pc := collect.start; pc < collect.end; {
+	for pc, n := collect.start, 0; pc < collect.end && n < mostCollects; n++ {
 		code := rt.paths.codeAt(pc)
 		if !isa.DecodeAMD64(code, pc, &in) {
 			return
@@ -112,7 +115,8 @@ func (rt *beamRuntime) layOut(read reader) {
 func (rt *beamRuntime) update(read reader) bool {
 	rt.code.update(read, rt.descriptor)
 	rt.paths.code, rt.paths.read = &rt.code, read
-	if !rt.isLaidOut {
+	if !rt.isLaidOut && rt.looked != rt.code.first {
+		rt.looked = rt.code.first
 		rt.layOut(read)
 	}
 	return rt.isLaidOut
