@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -19,6 +20,8 @@ type methodNames struct {
 	codes   map[javaCode]uint32 // numbers in unwind.Codes; 0 where there is no telling
 	resets  int                 // of these
 	methods map[uint64]*javaMethod
+	size    int // of these, in bytes, about
+	pace    readPace
 
 	tells   struct{ known, all bool } // see tellsAll
 	version uint64                    // of the release; 0: not read
@@ -39,7 +42,7 @@ const interpretedCode = 1 << 63
 
 // javaMethod is a Method.
 type javaMethod struct {
-	function  unwind.CodeFunction
+	function  *unwind.CodeFunction
 	constant  uint64 // its ConstMethod
 	bytecodes uint64 // address
 	size      uint64 // of these
@@ -58,6 +61,7 @@ const (
 	maxJavaMethods  = 1 << 16
 	maxJavaCodes    = 1 << 18
 	maxLineTable    = 1 << 16 // bytes
+	maxJavaNames    = 1 << 14 // bytes that reading a method is counted for
 	hasLineTable    = 1       // ConstMethod::_flags
 	javaBytecodeReg = procstate.Reg(13)
 )
@@ -86,7 +90,7 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 		}
 	}
 	number, known := n.codes[key]
-	if known || len(n.codes) >= maxJavaCodes {
+	if known || len(n.codes) >= maxJavaCodes || !n.pace.may(0) {
 		return number
 	}
 	start, lines := b.begin, []unwind.CodeLine(nil)
@@ -187,8 +191,11 @@ func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
 		return nil
 	}
 	if !known || m != nil && m.constant != constant {
-		if n.methods == nil || len(n.methods) >= maxJavaMethods {
-			n.methods = map[uint64]*javaMethod{}
+		if !n.pace.may(maxJavaNames) {
+			return nil
+		}
+		if n.methods == nil || len(n.methods) >= maxJavaMethods || n.size >= maxKept {
+			n.methods, n.size = map[uint64]*javaMethod{}, 0
 		}
 		m = vm.readMethod(constant)
 		n.methods[addr] = m
@@ -226,7 +233,7 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 	if !isPrintable(name) || !isPrintable(className) || !strings.HasPrefix(signature, "(") {
 		return nil
 	}
-	m.function = unwind.CodeFunction{
+	m.function = &unwind.CodeFunction{
 		Name:       javaClass(className) + "." + name,
 		Parameters: javaParameters(signature),
 		SystemName: className + "." + name + signature,
@@ -250,6 +257,8 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 			m.lines = lineTable(b, vm.compressed())
 		}
 	}
+	n := &vm.names
+	n.size += len(m.function.Name) + len(m.function.Parameters) + len(m.function.SystemName) + len(m.function.File) + len(m.lines)*int(unsafe.Sizeof(bytecodeLine{}))
 	for _, l := range m.lines {
 		if m.function.StartLine == 0 || l.line < m.function.StartLine {
 			m.function.StartLine = l.line
@@ -322,7 +331,7 @@ func javaParameters(descriptor string) string {
 // lineAt returns the line of a bytecode; there is none where it is outside of the method.
 // -1 is the method's entry.
 func (m *javaMethod) lineAt(bci int) unwind.CodeLine {
-	l := unwind.CodeLine{CodeFunction: &m.function}
+	l := unwind.CodeLine{CodeFunction: m.function}
 	if bci == -1 {
 		bci = 0
 	}

@@ -61,9 +61,9 @@ func TestLineTable(t *testing.T) {
 			t.Errorf("cut to %d: %v", n, got)
 		}
 	}
-	m := javaMethod{size: 50, lines: want}
+	m := javaMethod{function: &unwind.CodeFunction{}, size: 50, lines: want}
 	for bci, line := range map[int]int{-1: 100, 0: 100, 2: 100, 3: 101, 7: 101, 8: 99, 37: 99, 38: 106, 49: 106, 50: 0, noBytecode: 0, 1 << 40: 0} {
-		if got := m.lineAt(bci); got.Line != line || got.CodeFunction != &m.function {
+		if got := m.lineAt(bci); got.Line != line || got.CodeFunction != m.function {
 			t.Errorf("bytecode %d is in line %d, want %d", bci, got.Line, line)
 		}
 	}

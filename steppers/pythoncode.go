@@ -11,7 +11,7 @@ import (
 
 // pythonFunction is a code object.
 type pythonFunction struct {
-	unwind.CodeFunction
+	*unwind.CodeFunction
 	serial    uint32 // changes with it
 	object    uint64
 	head      [pythonCodeBytes]byte // of the object, as it was
@@ -23,7 +23,7 @@ type pythonFunction struct {
 const pythonRuntime = "python"
 
 // pythonNotCopied is what stands for functions whose frames were not copied.
-var pythonNotCopied = pythonFunction{CodeFunction: unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: pythonRuntime}}
+var pythonNotCopied = pythonFunction{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: pythonRuntime}}
 
 // pythonCodeBytes is as much of a code object as all fields are in.
 const pythonCodeBytes = 144
@@ -43,8 +43,9 @@ func (vm *pythonVM) function(object uint64) *pythonFunction {
 		fn.checked = now
 		return fn
 	}
-	if len(vm.known) >= maxPythonFunctions {
+	if len(vm.known) >= maxPythonFunctions || vm.kept >= maxKept {
 		clear(vm.known)
+		vm.kept = 0
 	}
 	fn = vm.readFunction(object, &head)
 	if fn != nil {
@@ -81,11 +82,12 @@ func (vm *pythonVM) readFunction(object uint64, head *[pythonCodeBytes]byte) *py
 	}
 	vm.serial++
 	fn := &pythonFunction{serial: vm.serial, object: object, head: *head}
-	fn.CodeFunction = unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: int(int32(le.Uint32(head[f.firstLine:]))), Runtime: pythonRuntime}
+	fn.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: int(int32(le.Uint32(head[f.firstLine:]))), Runtime: pythonRuntime}
 	if name == "<module>" && file != "" { // there is one in each file
 		fn.Name = "<module " + path.Base(file) + ">"
 	}
 	fn.lineTable = vm.bytes(le.Uint64(head[f.lineTable:]))
+	vm.kept += len(name) + len(file) + len(fn.lineTable)
 	return fn
 }
 

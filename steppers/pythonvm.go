@@ -112,7 +112,7 @@ func (vm *pythonVM) number(codes *unwind.Codes, frames []pythonFrame) (number ui
 		}
 		n, ok := vm.codes[key]
 		if !ok && len(vm.codes) < maxPythonCodes {
-			line := unwind.CodeLine{CodeFunction: &fn.CodeFunction, Line: vm.fields.lines(fn.lineTable, fn.StartLine, int(key.instruction))}
+			line := unwind.CodeLine{CodeFunction: fn.CodeFunction, Line: vm.fields.lines(fn.lineTable, fn.StartLine, int(key.instruction))}
 			n = codes.Add(0, []unwind.CodeLine{line}, number)
 			vm.codes[key] = n
 		}

@@ -11,7 +11,7 @@ import (
 
 // rubyFunction is a method, or a block of one, as Ruby calls it.
 type rubyFunction struct {
-	unwind.CodeFunction
+	*unwind.CodeFunction
 	serial uint32 // changes with it
 	iseq   *rubyISeq
 }
@@ -34,7 +34,7 @@ type rubyISeq struct {
 const rubyRuntime = "ruby"
 
 // rubyNotCopied is what stands for methods whose frames were not copied.
-var rubyNotCopied = rubyFunction{CodeFunction: unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: rubyRuntime}}
+var rubyNotCopied = rubyFunction{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: rubyRuntime}}
 
 // function returns what is known of the method of a control frame, nil where it is none.
 func (vm *rubyVM) function(f *rubyFrame) *rubyFunction {
@@ -86,8 +86,9 @@ func (vm *rubyVM) iseq(addr uint64) *rubyISeq {
 		is.checked = now
 		return is
 	}
-	if len(vm.known) >= maxRubyFunctions {
+	if len(vm.known) >= maxRubyFunctions || vm.kept >= maxKept {
 		clear(vm.known)
+		vm.kept = 0
 	}
 	is = vm.readISeq(addr)
 	if is != nil {
@@ -131,8 +132,9 @@ func (vm *rubyVM) readISeq(addr uint64) *rubyISeq {
 	}
 	vm.serial++
 	is.rubyFunction = rubyFunction{serial: vm.serial, iseq: is}
-	is.CodeFunction = unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: first, Runtime: rubyRuntime}
+	is.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: first, Runtime: rubyRuntime}
 	vm.readLines(is)
+	vm.kept += len(name) + len(file) + len(is.lines) + len(is.index)
 	return is
 }
 

@@ -77,7 +77,7 @@ func (vm *rubyVM) readMethod(is *rubyEntry) {
 	}
 	vm.serial++
 	is.function = &rubyFunction{serial: vm.serial}
-	is.function.CodeFunction = unwind.CodeFunction{Name: is.owner + name, SystemName: is.owner + name, Runtime: rubyRuntime}
+	is.function.CodeFunction = &unwind.CodeFunction{Name: is.owner + name, SystemName: is.owner + name, Runtime: rubyRuntime}
 }
 
 // ownerName returns what Ruby puts before the names of a class's methods.
@@ -147,10 +147,12 @@ func (vm *rubyVM) owned(is *rubyISeq, entry *rubyEntry) *rubyFunction {
 	}
 	fn := &is.rubyFunction
 	if name := vm.label(is, entry.owner); name != is.CodeFunction.Name {
-		fn = new(rubyFunction)
-		*fn = is.rubyFunction
+		const about = 256 // bytes, with its place in the map
+		function := *is.CodeFunction
+		function.Name, function.SystemName = name, name
 		vm.serial++
-		fn.serial, fn.CodeFunction.Name, fn.CodeFunction.SystemName = vm.serial, name, name
+		fn = &rubyFunction{CodeFunction: &function, serial: vm.serial, iseq: is}
+		vm.kept += about + len(name)
 	}
 	if is.owned == nil || len(is.owned) >= maxRubyOwners {
 		is.owned = map[*rubyEntry]*rubyFunction{}

@@ -177,7 +177,7 @@ func (vm *rubyVM) add(codes *unwind.Codes, fn *rubyFunction, instruction int, ou
 	key := rubyCode{fn.serial, int32(instruction), outer, isCompiled}
 	n, ok := vm.codes[key]
 	if !ok && len(vm.codes) < maxRubyCodes {
-		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: &fn.CodeFunction, Line: fn.line(instruction), IsCompiled: isCompiled}}, outer)
+		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: fn.CodeFunction, Line: fn.line(instruction), IsCompiled: isCompiled}}, outer)
 		vm.codes[key] = n
 	}
 	return n

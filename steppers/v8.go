@@ -146,7 +146,7 @@ type v8VM struct {
 	mem    procstate.Memory
 	live   procstate.LiveMemory // nil where mem is live
 	pace   readPace
-	lines  v8Lines // of all processes
+	lines  *v8Lines // of all processes
 
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
@@ -155,11 +155,13 @@ type v8VM struct {
 	sharedMap uint64            // that of SharedFunctionInfos; 0: none was met
 
 	compiled []*v8Code            // by where they begin
+	tables   int                  // bytes of their tables, about
 	missed   map[uint64]time.Time // pages of code that is not V8's, or not such, by when that was seen
 
 	bytecodes map[uint64]*v8Bytecode
 	functions map[uint64]*v8Function
 	scripts   map[uint64]*v8Script
+	kept      int             // bytes of these, about
 	absent    map[uint64]bool // bytecode that none of the functions that are listed has
 	serial    uint32          // of the last function or code
 
@@ -220,10 +222,7 @@ func (s *V8) machine(w *unwind.Walker) *v8VM {
 // findMachine looks for the virtual machine, which may be the one that is known. What it
 // returns has no fields when there is none.
 func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v8VM) *v8VM {
-	if s.lines == nil {
-		s.lines = v8Lines{}
-	}
-	vm := &v8VM{mem: w.ProcessState(), lines: s.lines}
+	vm := &v8VM{mem: w.ProcessState(), lines: &s.lines}
 	if libs == nil {
 		return vm
 	}
@@ -271,6 +270,7 @@ func (vm *v8VM) stays() bool {
 // forget makes the process one of which nothing is known.
 func (vm *v8VM) forget() {
 	vm.compiled, vm.codes, vm.sharedMap = nil, nil, 0
+	vm.tables, vm.kept = 0, 0
 	vm.types = map[uint64]uint16{}
 	vm.missed = map[uint64]time.Time{}
 	vm.bytecodes = map[uint64]*v8Bytecode{}

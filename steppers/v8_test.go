@@ -129,7 +129,7 @@ func newV8Memory(b []byte) *v8Memory {
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: v8Base, Data: m.b}})
 	m.Memory = snap
-	m.vm = &v8VM{fields: v8Fields136(), mem: snap, lines: v8Lines{}}
+	m.vm = &v8VM{fields: v8Fields136(), mem: snap, lines: &v8Lines{}}
 	m.vm.forget()
 	return m
 }
@@ -210,8 +210,8 @@ func TestV8Text(t *testing.T) {
 	}
 	ends := m.vm.lineEnds
 	for range 2 {
-		if got := m.vm.lines.share([]int32{3, 4}); !slices.Equal(got, []int32{3, 4}) || len(m.vm.lines) != 1 {
-			t.Errorf("ends of lines: %v, %d kept", got, len(m.vm.lines))
+		if got := m.vm.lines.share([]int32{3, 4}); !slices.Equal(got, []int32{3, 4}) || len(m.vm.lines.known) != 1 {
+			t.Errorf("ends of lines: %v, %d kept", got, len(m.vm.lines.known))
 		}
 	}
 	for source, want := range map[string][]int32{"": {0}, "a\nb\r\nc\rd": {1, 4, 6, 8}, "\n\n": {0, 1, 2}} {
@@ -342,4 +342,29 @@ func FuzzV8(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What is kept of scripts and of code comes to an end, not only how many of them there are.
+func TestV8Kept(t *testing.T) {
+	vm := newV8Memory(make([]byte, 1<<10)).vm
+	script := func(at uint64, lines int32) {
+		ends := make([]int32, lines)
+		ends[0] = int32(at)
+		s := &v8Script{ends: vm.lines.share(ends)}
+		vm.keep(4 * len(ends))
+		vm.scripts[at], vm.functions[at] = s, &v8Function{script: s}
+	}
+	const large, most = 1 << 20, maxKept >> 22
+	for at := range uint64(3 * most / 2) {
+		script(at, large)
+	}
+	if n := len(vm.scripts); n != most/2+1 || len(vm.functions) != n || len(vm.lines.known) > most {
+		t.Errorf("%d scripts are kept, %d functions, %d tables of lines", n, len(vm.functions), len(vm.lines.known))
+	}
+	for at := range uint64(3 * most / 2) {
+		vm.keepCode(&v8Code{start: at * 32, size: 32, offsets: make([]byte, 4*large)})
+	}
+	if n := len(vm.compiled); n > most {
+		t.Errorf("%d pieces of code are kept", n)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -182,6 +183,7 @@ func (vm *v8VM) listFunctions(at uint64, script *v8Script) {
 	}
 	if len(script.listed) != int(n) {
 		script.listed = make([]v8Listed, n)
+		vm.keep(len(script.listed) * int(unsafe.Sizeof(v8Listed{})))
 	}
 	var new []*v8Listed
 	block := &v8Block{vm: vm}

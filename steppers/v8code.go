@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -206,10 +207,16 @@ func (vm *v8VM) findCode(m *procstate.Mapping, pc uint64) *v8Code {
 	return nil
 }
 
+// bytes returns how much memory the tables of code take.
+func (c *v8Code) bytes() int {
+	return len(c.offsets) + 8*len(c.inlined) + 4*len(c.returns) +
+		len(c.inlining)*int(unsafe.Sizeof(v8Inlining{})) + len(c.positions)*int(unsafe.Sizeof(v8Position{}))
+}
+
 // keepCode puts code in the place of what was there.
 func (vm *v8VM) keepCode(c *v8Code) {
-	if len(vm.compiled) >= maxV8Compiled {
-		vm.compiled = nil
+	if vm.tables += c.bytes(); len(vm.compiled) >= maxV8Compiled || vm.tables >= maxKept {
+		vm.compiled, vm.tables = nil, 0
 	}
 	vm.compiled = slices.DeleteFunc(vm.compiled, func(o *v8Code) bool {
 		return o.start < c.start+c.size && c.start < o.start+o.size

@@ -13,7 +13,7 @@ const v8Runtime = "javascript"
 
 // v8Function is a SharedFunctionInfo: a function as it is in the source.
 type v8Function struct {
-	unwind.CodeFunction
+	*unwind.CodeFunction
 	script  *v8Script // nil: not known
 	is      [2]uint64 // name, and script, as they were
 	checked time.Time // when it was seen to be that
@@ -54,7 +54,7 @@ func (vm *v8VM) readFunction(nameOrScope, script uint64) *v8Function {
 		scope.name = vm.text(nameOrScope)
 	}
 	fn := &v8Function{script: vm.scriptAt(script)}
-	fn.CodeFunction = unwind.CodeFunction{Runtime: v8Runtime}
+	fn.CodeFunction = &unwind.CodeFunction{Runtime: v8Runtime}
 	base := ""
 	if fn.script != nil {
 		fn.File, base = fn.script.name, path.Base(fn.script.name)
@@ -78,7 +78,7 @@ const v8Anonymous = "(anonymous)"
 
 // at is a place in the function, less than 0 where that is not known.
 func (fn *v8Function) at(position int32) unwind.CodeLine {
-	l := unwind.CodeLine{CodeFunction: &fn.CodeFunction}
+	l := unwind.CodeLine{CodeFunction: fn.CodeFunction}
 	if fn.script != nil {
 		l.Line = fn.script.line(position)
 	}

@@ -43,11 +43,21 @@ func (vm *v8VM) scriptAt(addr uint64) *v8Script {
 		s.first = int(int32(n))
 	}
 	s.ends = vm.lines.share(vm.scriptLines(addr, source))
+	vm.keep(4 * len(s.ends))
 	if len(vm.scripts) >= maxV8Scripts {
 		clear(vm.scripts)
 	}
 	vm.scripts[addr] = s
 	return s
+}
+
+// keep counts what is kept of scripts. All are forgotten when that is too much.
+func (vm *v8VM) keep(bytes int) {
+	if vm.kept += bytes; vm.kept >= maxKept {
+		clear(vm.scripts)
+		clear(vm.functions)
+		vm.kept = bytes
+	}
 }
 
 // scriptLines returns where the lines of a script end, as V8 has counted them or as they are in its source.
@@ -72,25 +82,28 @@ func (vm *v8VM) scriptLines(script, source uint64) []int32 {
 }
 
 // v8Lines are ends of lines that scripts of several processes have in common.
-type v8Lines map[uint64][]int32
+type v8Lines struct {
+	known map[uint64][]int32
+	kept  int // bytes
+}
 
 const maxV8Lines = 1 << 14 // scripts
 
 // share returns ends that are the same, if there are such already.
-func (l v8Lines) share(ends []int32) []int32 {
+func (l *v8Lines) share(ends []int32) []int32 {
 	key := uint64(len(ends))
 	for _, end := range ends {
 		key = (key ^ uint64(uint32(end))) * 0x9e3779b97f4a7c15
 		key ^= key >> 32
 	}
-	if known := l[key]; slices.Equal(known, ends) {
+	if known := l.known[key]; slices.Equal(known, ends) {
 		return known
 	}
-	if len(l) >= maxV8Lines {
-		clear(l)
+	if l.kept += 4 * len(ends); l.known == nil || len(l.known) >= maxV8Lines || l.kept >= maxKept {
+		l.known, l.kept = map[uint64][]int32{}, 4*len(ends)
 	}
 	ends = slices.Clip(ends)
-	l[key] = ends
+	l.known[key] = ends
 	return ends
 }
 

@@ -15,8 +15,13 @@ type vmMemory struct {
 	live     procstate.LiveMemory     // nil where mem is live
 
 	pace readPace
+	kept int     // bytes, about, of functions; past maxKept they are forgotten
 	buf  [8]byte // for a word
 }
+
+// maxKept bounds what is kept of the functions of a process, in bytes. Those that unwind.Codes refer to stay
+// as long as these.
+const maxKept = 64 << 20
 
 func vmMemoryOf(w *unwind.Walker) vmMemory {
 	m := vmMemory{mem: w.ProcessState()}
