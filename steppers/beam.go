@@ -93,6 +93,8 @@ type beamVM struct {
 	codes   map[uint64]uint32    // numbers in unwind.Codes, by PC
 	funcs   map[string]*unwind.CodeFunction
 	resets  int
+
+	call [maxCallLen]byte // code before a return address
 }
 
 // beamPlace is what was found out of an instruction of a module.
@@ -314,7 +316,6 @@ func (vm *beamVM) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return unwind.Failed, unwind.MemoryUnreadable
 	}
 	found, at := uint64(0), uint64(0)
-	var buf [maxCallLen]byte
 	for a := from + 8; a < from+beamAlign; a += 16 {
 		ra, ok := vm.word(a)
 		if !ok {
@@ -324,7 +325,7 @@ func (vm *beamVM) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		if m == nil || m.Image == nil || ra-m.Start < maxCallLen {
 			continue
 		}
-		target, direct, ok := callBefore(w.Arch(), readCode(w, m, ra-maxCallLen, buf[:]), ra)
+		target, direct, ok := callBefore(w.Arch(), readCode(w, m, ra-maxCallLen, vm.call[:]), ra)
 		if !ok || direct != (target == vm.main.start) || !direct && ra-vm.main.start >= vm.main.end-vm.main.start {
 			continue
 		}
