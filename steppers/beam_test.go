@@ -178,6 +178,8 @@ func FuzzBeam(f *testing.F) {
 				t.Errorf("a return address at %#x", ra)
 			}
 		}
+		var out unwind.Frame
+		_, _ = m.vm.scheduler(m.w, &in, &out)
 		total := 0
 		m.vm.collect(m.w.ProcessState(), 1, &in.Regs, func(_ uint64, n int) { total += n })
 		if total > maxBeamStack+beamProcessHead+beamStackBytes+8 {

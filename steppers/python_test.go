@@ -275,6 +275,39 @@ func TestPythonOldLines(t *testing.T) {
 	}
 }
 
+// countedCapture counts what is read of a capture.
+type countedCapture struct {
+	procstate.CapturedMemory
+	reads int
+}
+
+func (c *countedCapture) ReadCaptured(addr uint64, buf []byte) bool {
+	c.reads++
+	return c.CapturedMemory.ReadCaptured(addr, buf)
+}
+
+// Threads whose frames lead in a circle, as many as there may be, do not take each walk for ever: which of
+// them is the one in question nobody can tell.
+func TestPythonCircles(t *testing.T) {
+	for version, fields := range pythonVersions {
+		if fields.isObject {
+			continue
+		}
+		m := newPythonMemory(version)
+		m.put(pythonData+int(fields.previous), m.base+pythonData)
+		m.vm.threads = slices.Repeat(m.vm.threads, maxPythonThreads)
+		w := m.walker()
+		counted := &countedCapture{CapturedMemory: m.snapshot()}
+		m.vm.captured = counted
+		if got := m.functions(w); got[0] != nil {
+			t.Errorf("%x: %q", version, got)
+		}
+		if counted.reads > 2*maxPythonSearched {
+			t.Errorf("%x: %d reads", version, counted.reads)
+		}
+	}
+}
+
 // FuzzPython has the interpreter's memory say anything.
 func FuzzPython(f *testing.F) {
 	versions := []uint32{0x030b, 0x030c, 0x030d, 0x0308, 0x030a, 0x030e, 0x030f}

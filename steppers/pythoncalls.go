@@ -31,14 +31,22 @@ func (vm *pythonVM) readCalls(sp uint64) bool {
 	if len(vm.currents) == 1 {
 		return vm.callsOf(vm.currents[0], sp, true)
 	}
-	best, at := uint64(0), uint64(onStack)
+	best, at, looks := uint64(0), uint64(onStack), maxPythonSearched
 	for _, current := range vm.currents {
+		if looks <= 0 { // which it is, nobody can tell
+			vm.calls = vm.calls[:0]
+			return false
+		}
 		if vm.callsOf(current, sp, false) && vm.lowest(sp) < at {
 			best, at = current, vm.lowest(sp) // stacks of others are above that
 		}
+		looks -= 1 + maxPythonFrames - vm.left
 	}
 	return vm.callsOf(best, sp, false)
 }
+
+// maxPythonSearched is how many frames are looked at in search of the thread, of all that were copied.
+const maxPythonSearched = 1 << 18
 
 // onStack is how far above SP what the interpreter has on the C stack may be: it is in the
 // frame of its function, or of one that was called by others that it called.
