@@ -3,31 +3,10 @@ package loader
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
-
-// ptraceRegs stops a process and reads its registers.
-func ptraceRegs(t *testing.T, pid int) (regs unix.PtraceRegs) {
-	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.PtraceAttach(pid); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.PtraceDetach(pid)
-	if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.PtraceGetRegs(pid, &regs); err != nil {
-		t.Fatal(err)
-	}
-	return regs
-}
 
 // readMainStack returns where the kernel put SP at the start of a program:
 // field startstack of /proc/PID/stat.

@@ -1,7 +1,10 @@
 package loader
 
 import (
+	"runtime"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
@@ -24,6 +27,24 @@ func checkKnownRegs(t *testing.T, p *Sample, except map[string]uint64) {
 			t.Errorf("%s = %#x (known: %v), want %#x", name, got, known, want)
 		}
 	}
+}
+
+// ptraceRegs stops a process and reads its registers.
+func ptraceRegs(t *testing.T, pid int) (regs unix.PtraceRegs) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.PtraceAttach(pid); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.PtraceDetach(pid)
+	if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.PtraceGetRegs(pid, &regs); err != nil {
+		t.Fatal(err)
+	}
+	return regs
 }
 
 func testOldAndNew(t *testing.T, f func(t *testing.T)) {
