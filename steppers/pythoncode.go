@@ -12,8 +12,7 @@ import (
 // pythonFunction is a code object.
 type pythonFunction struct {
 	*unwind.CodeFunction
-	serial    uint32 // changes with it
-	object    uint64
+	serial    uint32                // changes with it
 	head      [pythonCodeBytes]byte // of the object, as it was
 	lineTable []byte
 	checked   time.Time
@@ -47,7 +46,7 @@ func (vm *pythonVM) function(object uint64) *pythonFunction {
 		clear(vm.known)
 		vm.kept = 0
 	}
-	fn = vm.readFunction(object, &head)
+	fn = vm.readFunction(&head)
 	if fn != nil {
 		fn.checked = now
 	}
@@ -66,7 +65,7 @@ func sameCode(f *pythonFields, a, b *[pythonCodeBytes]byte) bool {
 }
 
 // readFunction reads a code object, nil when it is none.
-func (vm *pythonVM) readFunction(object uint64, head *[pythonCodeBytes]byte) *pythonFunction {
+func (vm *pythonVM) readFunction(head *[pythonCodeBytes]byte) *pythonFunction {
 	f, le := vm.fields, binary.LittleEndian
 	const typeOf = 8
 	if le.Uint64(head[typeOf:]) != vm.codeType {
@@ -81,7 +80,7 @@ func (vm *pythonVM) readFunction(object uint64, head *[pythonCodeBytes]byte) *py
 		file = ""
 	}
 	vm.serial++
-	fn := &pythonFunction{serial: vm.serial, object: object, head: *head}
+	fn := &pythonFunction{serial: vm.serial, head: *head}
 	fn.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: int(int32(le.Uint32(head[f.firstLine:]))), Runtime: pythonRuntime}
 	if name == "<module>" && file != "" { // there is one in each file
 		fn.Name = "<module " + path.Base(file) + ">"

@@ -21,11 +21,11 @@ type unit struct {
 	stmt                         uint64 // in .debug_line
 	hasStmt                      bool
 
-	name, compDir, dwoName value  // strings; formString values count from off
-	dwoID                  uint64 // of a type unit: its signature
-	typeOff                uint64 // of a type unit: its type, from off
-	unranged               bool   // has code, but does not say where
-	ada                    bool   // the language is Ada
+	compDir, dwoName value  // strings; formString values count from off
+	dwoID            uint64 // of a type unit: its signature
+	typeOff          uint64 // of a type unit: its type, from off
+	unranged         bool   // has code, but does not say where
+	ada              bool   // the language is Ada
 
 	code atomic.Pointer[unitCode] // compiled on first use, dropped for memory
 	used atomic.Bool              // since the last round of dropping
@@ -152,8 +152,6 @@ func (d *dwarfData) readRootAttrs(u *unit, a *abbrev, c *cursor, inOrder bool) b
 			ranges = v
 		case dwarf.AttrStmtList:
 			u.stmt, u.hasStmt = v.u, true
-		case dwarf.AttrName:
-			u.name = v
 		case dwarf.AttrCompDir:
 			u.compDir = v
 		case dwarf.AttrAddrBase, attrGNUAddrBase:

@@ -39,7 +39,6 @@ const (
 // machine executes one expression.
 type machine struct {
 	f     *frame
-	x     *symbols.Expression
 	stack []number
 	place piece // of what an operation said other than by the stack
 	out   []piece
@@ -51,7 +50,7 @@ func (f *frame) locations(x *symbols.Expression, initial *uint64) ([]piece, erro
 	if x.Constant {
 		return []piece{{kind: isValue, data: x.Code}}, nil
 	}
-	m := machine{f: f, x: x}
+	m := machine{f: f}
 	if initial != nil {
 		m.pushAddr(*initial)
 	}
@@ -66,7 +65,7 @@ func (f *frame) locations(x *symbols.Expression, initial *uint64) ([]piece, erro
 
 // value evaluates an expression for the number that it leaves on the stack.
 func (f *frame) value(x *symbols.Expression) (number, error) {
-	m := machine{f: f, x: x}
+	m := machine{f: f}
 	if err := m.run(x); err != nil {
 		return number{}, err
 	}

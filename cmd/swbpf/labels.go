@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +52,6 @@ type labeller struct {
 
 	cgroups *loader.Cgroups // nil without
 	old     bool            // there are cgroups of the first version
-	own     int             // our PID
 	byPID   map[int32]processCgroup
 	paths   map[string]string // those in byPID, each once
 
@@ -91,7 +89,7 @@ const (
 const maxCgroups = 1 << 10
 
 func newLabeller(b *profile.Builder) *labeller {
-	l := &labeller{builder: b, own: os.Getpid(), byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, sets: map[labelKey]uint32{}}
+	l := &labeller{builder: b, byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, sets: map[labelKey]uint32{}}
 	l.cgroups, _ = loader.OpenCgroups() // doctor says why there are none
 	l.old = loader.HasOldCgroups()
 	return l

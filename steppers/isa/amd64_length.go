@@ -54,7 +54,6 @@ type x86inst struct {
 	vvvv   uint8
 	vlen   uint8 // vector length in bytes: 16, 32 or 64
 
-	hasModRM  bool
 	mod       uint8
 	reg, rm   uint8 // with their REX bits
 	base      uint8 // of a memory operand; noBase when it has none
@@ -65,7 +64,6 @@ type x86inst struct {
 	absolute  bool  // disp is the address of the memory operand; i386 alone
 	disp      int64 // of one byte in EVEX encoding (mod 1): in units of the operand's size
 	imm       int64 // sign-extended, also a branch displacement
-	immSize   uint8
 	secondImm int64 // of enter: the nesting level
 }
 
@@ -324,7 +322,7 @@ func (x *x86inst) operands(code []byte, i int, shape byte) int {
 		x.imm = signed(code[i : i+2])
 		return i + 3
 	}
-	x.imm, x.immSize = signed(code[i:i+n]), uint8(n)
+	x.imm = signed(code[i : i+n])
 	return i + n
 }
 
@@ -351,7 +349,6 @@ func (x *x86inst) modRM(code []byte, i int) int {
 	}
 	b := code[i]
 	i++
-	x.hasModRM = true
 	x.mod, x.reg, x.rm = b>>6, b>>3&7, b&7
 	if x.rex&rexR != 0 {
 		x.reg |= 8
