@@ -209,6 +209,12 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 	if int(h.Parts)+int(h.Frames) > int(h.Regions) {
 		return fmt.Errorf("%w: %d parts of stacks and %d of frames in %d regions", errBadRecord, h.Parts, h.Frames, h.Regions)
 	}
+	return s.decodeRegions(h, rest, m)
+}
+
+// decodeRegions reads the copied memory, which is all that is left of the record. Of regions in m
+// the record has what has changed.
+func (s *Sample) decodeRegions(h *sampleHeader, rest []byte, m *mirror) error {
 	s.Regions = s.Regions[:0]
 	s.Number, s.SameFrom = 0, ^uint64(0)
 	mirrored := false

@@ -152,20 +152,9 @@ func (f *firefoxReader) setFrames(t *firefoxTables, path []any) error {
 	if len(texts) == 0 {
 		texts = t.StringTable
 	}
-	var lines []Line // by frame
-	for i := range t.FrameTable.Func {
-		fn := t.FrameTable.Func[i]
-		if fn < 0 || fn >= len(t.FuncTable.Name) {
-			return f.errorAt("frameTable", "func", i, "function %d of %d", fn, len(t.FuncTable.Name))
-		}
-		name := t.FuncTable.Name[fn]
-		if name < 0 || name >= len(texts) {
-			return f.errorAt("funcTable", "name", fn, "string %d of %d", name, len(texts))
-		}
-		ln := Line{Function: texts[name], File: f.sourceOf(t, texts, fn)}
-		ln.Line = deref(column(t.FrameTable.Line, i))
-		ln.StartLine = deref(column(t.FuncTable.LineNumber, fn))
-		lines = append(lines, ln)
+	lines, err := f.frameLines(t, texts)
+	if err != nil {
+		return err
 	}
 	f.stacks, f.prefix = f.stacks[:0], f.prefix[:0]
 	modules := map[int]uint32{}
@@ -183,22 +172,9 @@ func (f *firefoxReader) setFrames(t *firefoxTables, path []any) error {
 		fn := t.FrameTable.Func[frame]
 		module, kind := uint32(0), f.kindOf(t, frame)
 		if resource := column(t.FuncTable.Resource, fn); resource >= 0 && resource < len(t.ResourceTable.Name) {
-			lib := deref(column(t.ResourceTable.Lib, resource))
 			id, ok := modules[resource]
 			if !ok {
-				m := Module{Kind: kind}
-				if column(t.ResourceTable.Lib, resource) != nil && lib >= 0 && lib < len(f.file.Libs) {
-					m.Path = f.file.Libs[lib].Path
-					if code := f.file.Libs[lib].CodeID; code != nil {
-						m.BuildID = *code
-					}
-				} else {
-					m.Path = column(texts, t.ResourceTable.Name[resource])
-				}
-				if m.Kind == Unknown {
-					m.Kind = kindOfPath(m.Path)
-				}
-				id = f.a.b.Module(m)
+				id = f.a.b.Module(f.moduleOf(t, texts, resource, kind))
 				modules[resource] = id
 			}
 			module = id
@@ -232,6 +208,42 @@ func (f *firefoxReader) setFrames(t *firefoxTables, path []any) error {
 		f.stacks = append(f.stacks, f.a.place(module, addr, []Line{ln}))
 	}
 	return nil
+}
+
+// frameLines returns the line of each frame of the tables.
+func (f *firefoxReader) frameLines(t *firefoxTables, texts []string) (lines []Line, err error) {
+	for i, fn := range t.FrameTable.Func {
+		if fn < 0 || fn >= len(t.FuncTable.Name) {
+			return nil, f.errorAt("frameTable", "func", i, "function %d of %d", fn, len(t.FuncTable.Name))
+		}
+		name := t.FuncTable.Name[fn]
+		if name < 0 || name >= len(texts) {
+			return nil, f.errorAt("funcTable", "name", fn, "string %d of %d", name, len(texts))
+		}
+		ln := Line{Function: texts[name], File: f.sourceOf(t, texts, fn)}
+		ln.Line = deref(column(t.FrameTable.Line, i))
+		ln.StartLine = deref(column(t.FuncTable.LineNumber, fn))
+		lines = append(lines, ln)
+	}
+	return lines, nil
+}
+
+// moduleOf returns the module that a resource is: a library, or what its name says.
+func (f *firefoxReader) moduleOf(t *firefoxTables, texts []string, resource int, kind Kind) Module {
+	m := Module{Kind: kind}
+	if lib := column(t.ResourceTable.Lib, resource); lib != nil && deref(lib) < len(f.file.Libs) {
+		is := &f.file.Libs[deref(lib)]
+		m.Path = is.Path
+		if is.CodeID != nil {
+			m.BuildID = *is.CodeID
+		}
+	} else {
+		m.Path = column(texts, t.ResourceTable.Name[resource])
+	}
+	if m.Kind == Unknown {
+		m.Kind = kindOfPath(m.Path)
+	}
+	return m
 }
 
 func deref(n *int) int {

@@ -62,21 +62,31 @@ func debugFile(im *procstate.Image, dirs []string) (found *openedImage, err erro
 			all = append(all[:len(all):len(all)], root+d)
 		}
 	}
-	if id := im.BuildID(); len(id) > 4 {
-		for _, d := range all {
-			path := filepath.Join(d, ".build-id", id[:2], id[2:]+".debug")
-			f, e := openImage(path)
-			if e != nil {
-				if !errors.Is(e, os.ErrNotExist) {
-					err = e
-				}
-				continue
-			}
-			if f.ID.BuildID == im.ID.BuildID {
-				return f, nil
+	try := func(path string, check func(*openedImage) error) *openedImage {
+		f, e := openImage(path)
+		if e == nil {
+			if e = check(f); e == nil {
+				return f
 			}
 			f.f.Close()
-			err = fmt.Errorf("%s: %w", path, errNotSameFile)
+			e = fmt.Errorf("%s: %w", path, e)
+		}
+		if !errors.Is(e, os.ErrNotExist) {
+			err = e
+		}
+		return nil
+	}
+	if id := im.BuildID(); len(id) > 4 {
+		for _, d := range all {
+			f := try(filepath.Join(d, ".build-id", id[:2], id[2:]+".debug"), func(f *openedImage) error {
+				if f.ID.BuildID != im.ID.BuildID {
+					return errNotSameFile
+				}
+				return nil
+			})
+			if f != nil {
+				return f, nil
+			}
 		}
 	}
 	name, crc, ok := debugLink(im)
@@ -89,19 +99,9 @@ func debugFile(im *procstate.Image, dirs []string) (found *openedImage, err erro
 		paths = append(paths, filepath.Join(d, strings.TrimPrefix(dir, root), name))
 	}
 	for _, path := range paths {
-		f, e := openImage(path)
-		if e != nil {
-			if !errors.Is(e, os.ErrNotExist) {
-				err = e
-			}
-			continue
+		if f := try(path, func(f *openedImage) error { return checkDebugLink(im, f, crc) }); f != nil {
+			return f, nil
 		}
-		if e := checkDebugLink(im, f, crc); e != nil {
-			f.f.Close()
-			err = fmt.Errorf("%s: %w", path, e)
-			continue
-		}
-		return f, nil
 	}
 	return nil, err
 }
