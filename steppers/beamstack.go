@@ -44,13 +44,7 @@ func BeamCollector(libs procstate.LibraryState) procstate.Collector {
 
 // collect is the Collector: it adds the stack of the Erlang process that a thread runs, and its scheduler's.
 func (rt *beamRuntime) collect(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
-	read := reader(func(addr uint64, buf []byte) bool {
-		if !rt.pace.may(len(buf)) {
-			return false
-		}
-		n, err := m.ReadMemory(addr, buf)
-		return err == nil && n == len(buf)
-	})
+	read := reader(func(addr uint64, buf []byte) bool { return rt.pace.may(len(buf)) && readAll(m, addr, buf) })
 	if !rt.isLaidOut && !rt.update(read) {
 		return
 	}

@@ -95,13 +95,7 @@ const (
 )
 
 // read reads memory of the process as it is now.
-func (vm *hotspotVM) read(addr uint64, buf []byte) bool {
-	if vm.live != nil {
-		return vm.live.ReadLive(addr, buf) == len(buf)
-	}
-	n, err := vm.mem.ReadMemory(addr, buf)
-	return err == nil && n == len(buf)
-}
+func (vm *hotspotVM) read(addr uint64, buf []byte) bool { return readNow(vm.mem, vm.live, addr, buf) }
 
 func (vm *hotspotVM) word(addr uint64) (uint64, bool) {
 	ok := vm.read(addr, vm.buf[:8])

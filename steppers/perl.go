@@ -212,10 +212,7 @@ func (s *Perl) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interru
 	if m == nil || m.Image == nil {
 		return unwind.RuleNotMe, true
 	}
-	if !interrupted {
-		pc--
-	}
-	return unwind.RuleNotMe, s.image(m.Image).place(pc-m.Bias) == perlElsewhere
+	return unwind.RuleNotMe, s.image(m.Image).place(lookupPC(pc, interrupted)-m.Bias) == perlElsewhere
 }
 
 // ForgetImages implements unwind.ImageForgetter.

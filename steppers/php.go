@@ -232,10 +232,7 @@ func (s *PHP) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrup
 	if m.Image == nil {
 		return unwind.RuleNotMe, false
 	}
-	if !interrupted {
-		pc--
-	}
-	return unwind.RuleNotMe, !s.isExecute(m.Image, s.image(m.Image), pc-m.Bias)
+	return unwind.RuleNotMe, !s.isExecute(m.Image, s.image(m.Image), lookupPC(pc, interrupted)-m.Bias)
 }
 
 // ForgetImages implements unwind.ImageForgetter.

@@ -160,10 +160,7 @@ func (s *Python) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, inter
 	if m == nil || m.Image == nil {
 		return unwind.RuleNotMe, true
 	}
-	if !interrupted {
-		pc--
-	}
-	return unwind.RuleNotMe, !s.isEval(m.Image, s.image(m.Image), pc-m.Bias)
+	return unwind.RuleNotMe, !s.isEval(m.Image, s.image(m.Image), lookupPC(pc, interrupted)-m.Bias)
 }
 
 // ForgetImages implements unwind.ImageForgetter.

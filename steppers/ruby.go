@@ -178,11 +178,8 @@ func (s *Ruby) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interru
 	if m.Image == nil {
 		return unwind.RuleNotMe, false
 	}
-	if !interrupted {
-		pc--
-	}
 	p := s.image(m.Image)
-	return unwind.RuleNotMe, p.fields == nil || p.exec.end != 0 && !s.isExec(m.Image, p, pc-m.Bias)
+	return unwind.RuleNotMe, p.fields == nil || p.exec.end != 0 && !s.isExec(m.Image, p, lookupPC(pc, interrupted)-m.Bias)
 }
 
 // isExec reports whether a link-time address is in the interpreter's function.

@@ -129,9 +129,7 @@ func (s *V8) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupt
 		return unwind.RuleNotMe, false
 	}
 	_, resumes := s.resumes(m, pc, interrupted)
-	if !interrupted {
-		pc--
-	}
+	pc = lookupPC(pc, interrupted)
 	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted) && !s.inBuiltin(m, pc, interrupted).ok
 }
 

@@ -8,14 +8,7 @@ import (
 
 // read reads memory of the process as it is now, see vmMemory.readNow.
 func (vm *v8VM) read(addr uint64, buf []byte) bool {
-	if !vm.pace.may(len(buf)) {
-		return false
-	}
-	if vm.live != nil {
-		return vm.live.ReadLive(addr, buf) == len(buf)
-	}
-	n, err := vm.mem.ReadMemory(addr, buf)
-	return err == nil && n == len(buf)
+	return vm.pace.may(len(buf)) && readNow(vm.mem, vm.live, addr, buf)
 }
 
 func (vm *v8VM) word(addr uint64) (uint64, bool) {

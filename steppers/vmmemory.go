@@ -35,19 +35,25 @@ func (m *vmMemory) read(addr uint64, buf []byte) bool {
 	if m.captured != nil {
 		return m.captured.ReadCaptured(addr, buf)
 	}
-	n, err := m.mem.ReadMemory(addr, buf)
-	return err == nil && n == len(buf)
+	return readAll(m.mem, addr, buf)
 }
 
 // readNow reads memory as it is now. It refuses to where that has taken too much time.
 func (m *vmMemory) readNow(addr uint64, buf []byte) bool {
-	if !m.pace.may(len(buf)) {
-		return false
+	return m.pace.may(len(buf)) && readNow(m.mem, m.live, addr, buf)
+}
+
+// readNow reads memory as it is now: by live, or by mem where that is nil.
+func readNow(mem procstate.Memory, live procstate.LiveMemory, addr uint64, buf []byte) bool {
+	if live != nil {
+		return live.ReadLive(addr, buf) == len(buf)
 	}
-	if m.live != nil {
-		return m.live.ReadLive(addr, buf) == len(buf)
-	}
-	n, err := m.mem.ReadMemory(addr, buf)
+	return readAll(mem, addr, buf)
+}
+
+// readAll reports whether all of buf could be read.
+func readAll(mem procstate.Memory, addr uint64, buf []byte) bool {
+	n, err := mem.ReadMemory(addr, buf)
 	return err == nil && n == len(buf)
 }
 
