@@ -238,7 +238,14 @@ func testPython(t *testing.T, python testenv.Program) {
 			t.Errorf("thread %d: calls\n%s\nwant\n%s", tid, strings.Join(got, "\n"), strings.Join(expected, "\n"))
 		}
 	}
-	ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
+	walkBothWays(t, cmd.Process.Pid, want, check)
+}
+
+// walkBothWays checks the stacks of all threads in a copy of a process, and of those that have told
+// what to expect in the process itself, which is stopped, and whose memory is as it is.
+func walkBothWays(t *testing.T, pid int, want map[procstate.ThreadID][]string, check func(*unwind.Walker, procstate.ThreadID, []unwind.Frame)) {
+	t.Helper()
+	ps, err := swbpf.WalkProcess(pid, swbpf.WalkOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,8 +255,7 @@ func testPython(t *testing.T, python testenv.Program) {
 		}
 		check(s.Walker, s.TID, s.Frames)
 	}
-	// The same of a process that is stopped, whose memory is as it is.
-	w, err := swbpf.ForPID(cmd.Process.Pid)
+	w, err := swbpf.ForPID(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -397,27 +403,5 @@ func testRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 			t.Errorf("thread %d: calls\n%s\nwant\n%s", tid, strings.Join(got, "\n"), strings.Join(expected, "\n"))
 		}
 	}
-	ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range ps.Stacks {
-		if s.Err != nil {
-			t.Errorf("thread %d: %v", s.TID, s.Err)
-		}
-		check(s.Walker, s.TID, s.Frames)
-	}
-	// The same of a process that is stopped, whose memory is as it is.
-	w, err := swbpf.ForPID(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer swbpf.Detach(w)
-	for tid := range want {
-		frames, err := w.WalkStack(nil, tid)
-		if err != nil {
-			t.Errorf("thread %d: %v", tid, err)
-		}
-		check(w, tid, frames)
-	}
+	walkBothWays(t, cmd.Process.Pid, want, check)
 }

@@ -487,28 +487,34 @@ func TestRecordPHPEnds(t *testing.T) {
 					t.Skip("this PHP executes no shell")
 				}
 				r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, php.Command(append(extensions, "-r", spin+last)...)...)...)
-				var shell, inPHP, named uint64
-				for stack, count := range foldedStacks(t, r.folded) {
-					isNamed := strings.Contains(stack, ";spin_[j]")
-					switch {
-					case !strings.HasPrefix(stack, "sh;"):
-						inPHP += count
-						if isNamed {
-							named += count
-						}
-					case strings.Contains(stack, "_[j]"):
-						t.Errorf("the shell has a function of PHP: %s", stack)
-					default:
-						shell += count
-					}
-				}
-				wantShare(t, "with functions of PHP", named, inPHP, 80)
-				if isExec := name == "exec"; isExec != (shell > 0) {
-					t.Errorf("%d samples of the shell", shell)
-				}
+				checkScriptEnds(t, r.folded, ";spin_[j]", 80, name == "exec")
 			})
 		}
 	})
+}
+
+// checkScriptEnds checks the stacks of a script that was killed, or has executed a shell: percent of
+// its samples have a function by the name, and none of the shell's has one of a script.
+func checkScriptEnds(t *testing.T, folded, name string, percent float64, executes bool) {
+	t.Helper()
+	var shell, script, named uint64
+	for stack, count := range foldedStacks(t, folded) {
+		switch {
+		case !strings.HasPrefix(stack, "sh;"):
+			script += count
+			if strings.Contains(stack, name) {
+				named += count
+			}
+		case strings.Contains(stack, "_[j]"):
+			t.Errorf("the shell has a function of the script: %s", stack)
+		default:
+			shell += count
+		}
+	}
+	wantShare(t, "with functions of the script", named, script, percent)
+	if executes != (shell > 0) {
+		t.Errorf("%d samples of the shell", shell)
+	}
 }
 
 // Subroutines of Perl have their names, too: each calls only what it calls in the source, with
@@ -627,25 +633,7 @@ func TestRecordScriptsEnd(t *testing.T) {
 					testenv.Lacks(t, "no %s", c.program)
 				}
 				r := runRecord(t, "-F", "997", "--no-kernel", "--", c.program, "-e", c.spin+last)
-				var shell, script, named uint64
-				for stack, count := range foldedStacks(t, r.folded) {
-					isNamed := strings.Contains(stack, "_[j]")
-					switch {
-					case !strings.HasPrefix(stack, "sh;"):
-						script += count
-						if isNamed {
-							named += count
-						}
-					case isNamed:
-						t.Errorf("the shell has a function of the script: %s", stack)
-					default:
-						shell += count
-					}
-				}
-				wantShare(t, "with functions of the script", named, script, 70)
-				if isExec := name == "exec"; isExec != (shell > 0) {
-					t.Errorf("%d samples of the shell", shell)
-				}
+				checkScriptEnds(t, r.folded, "_[j]", 70, name == "exec")
 			})
 		}
 	}
