@@ -11,6 +11,7 @@
 //   - [PHP]: for PHP, likewise;
 //   - [Perl]: for Perl, in the frames of its loop;
 //   - [V8]: and for JavaScript in Node;
+//   - [Beam]: code by Erlang's compiler, and from a process of Erlang to its scheduler;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the
 //     process has registered with debuggers, or with libgcc;
