@@ -2,7 +2,6 @@ package loader
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 	"slices"
 	"strconv"
@@ -15,16 +14,7 @@ import (
 func TestThreadEntries(t *testing.T) {
 	const entry, entries, previous, last, frameSize = 104, 8, 16, 32, 48
 	path := build(t, "entries.c", "-O1", "-static", "-no-pie")
-	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	symbols, err := f.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := symbols[slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "thread_entries" })].Value
+	state := symbolValue(t, path, "thread_entries")
 	for _, count := range []int{3, 120, 700} {
 		for _, changes := range []bool{false, true} {
 			t.Run(strconv.Itoa(count), func(t *testing.T) {

@@ -2,7 +2,6 @@ package loader
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -15,16 +14,7 @@ import (
 func TestThreadFrames(t *testing.T) {
 	const frameSize, previous, most, head = 72, 8, 16<<10 - 128, 32
 	path := build(t, "frames.c", "-O1", "-static", "-no-pie")
-	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	symbols, err := f.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := symbols[slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "thread_frames" })].Value
+	state := symbolValue(t, path, "thread_frames")
 	for _, c := range []struct {
 		count                     int
 		follow, is, down, changes bool
