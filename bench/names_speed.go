@@ -122,7 +122,6 @@ func dropCache(files []string) error {
 func nameSpeed(r *report, b *builder, c *config) error {
 	programs := speedNamers(b)
 	many := 10_000
-	type cell struct{ first, cold, many, rss series }
 	r.printf("\nTime from the start of the program to the name of one address, of %d addresses in turns, with the file and its debug files in the page cache, and without (cold); time for %d names, from the page cache; peak memory with these.\n\n", firstNames, many)
 	r.header("file", "program", "first name, ms", "cold, ms", fmt.Sprintf("%d names, ms", many), "names a second after the first", "peak MB")
 	for _, file := range []struct{ name, path string }{
@@ -145,35 +144,9 @@ func nameSpeed(r *report, b *builder, c *config) error {
 		if err != nil {
 			return err
 		}
-		cells := make([]cell, len(programs))
-		for range c.runs {
-			for j := range 2 * firstNames {
-				for i := range programs {
-					to := &cells[i].first
-					if j >= firstNames {
-						to = &cells[i].cold
-						if err := dropCache(files); err != nil {
-							return err
-						}
-					}
-					took, _, err := programs[i].time(file.path, addrs[j%firstNames:][:1])
-					if err == nil { // else it cannot read this file
-						to.add(took.Seconds() * 1e3)
-					}
-				}
-			}
-			for i := range programs {
-				p, cl := &programs[i], &cells[i]
-				if len(cl.first) == 0 {
-					continue
-				}
-				took, rss, err := p.time(file.path, addrs)
-				if err != nil {
-					return err
-				}
-				cl.many.add(took.Seconds() * 1e3)
-				cl.rss.add(float64(rss) / (1 << 10))
-			}
+		cells, err := timeNamers(programs, file.path, addrs, files, c.runs)
+		if err != nil {
+			return err
 		}
 		for i := range programs {
 			cl := &cells[i]
@@ -186,6 +159,45 @@ func nameSpeed(r *report, b *builder, c *config) error {
 	}
 	r.printf("\n")
 	return nil
+}
+
+// namerTimes are the times of a program, in ms, and its peak memory, in MB.
+type namerTimes struct{ first, cold, many, rss series }
+
+// timeNamers has each program name the first of some addresses of a file by themselves, from the
+// page cache and without (files are what is read for it), and then all at once.
+func timeNamers(programs []namer, path string, addrs []uint64, files []string, runs int) ([]namerTimes, error) {
+	cells := make([]namerTimes, len(programs))
+	for range runs {
+		for j := range 2 * firstNames {
+			for i := range programs {
+				to := &cells[i].first
+				if j >= firstNames {
+					to = &cells[i].cold
+					if err := dropCache(files); err != nil {
+						return nil, err
+					}
+				}
+				took, _, err := programs[i].time(path, addrs[j%firstNames:][:1])
+				if err == nil { // else it cannot read this file
+					to.add(took.Seconds() * 1e3)
+				}
+			}
+		}
+		for i := range programs {
+			p, cl := &programs[i], &cells[i]
+			if len(cl.first) == 0 {
+				continue
+			}
+			took, rss, err := p.time(path, addrs)
+			if err != nil {
+				return nil, err
+			}
+			cl.many.add(took.Seconds() * 1e3)
+			cl.rss.add(float64(rss) / (1 << 10))
+		}
+	}
+	return cells, nil
 }
 
 // time runs the program; rss is its peak memory in KiB.
