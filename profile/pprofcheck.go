@@ -12,29 +12,20 @@ import (
 // of a wrong type, or refers to what is not there.
 func checkPprof(data []byte) error {
 	c := pprofChecker{mappings: idSet{}, functions: idSet{}, locations: idSet{}}
-	// The tables may come after what refers to them.
 	if err := c.message(data, 0, profileFields, nil); err != nil {
 		return err
 	}
 	switch {
-	case len(c.strings) == 0:
+	case c.strings == 0:
 		return c.errorf(int64(len(data)), "no table of strings")
-	case c.strings[0] != 0:
+	case c.firstString != 0:
 		return c.errorf(0, "the first string is not empty")
 	case c.sampleTypes == 0:
 		return c.errorf(int64(len(data)), "no types of samples")
 	}
-	for _, r := range c.refs {
-		if err := c.checkRef(r); err != nil {
-			return err
-		}
-	}
-	for _, s := range c.values {
-		if s.n != c.sampleTypes {
-			return c.errorf(s.at, "a sample has %d values, where the profile has %d types of samples", s.n, c.sampleTypes)
-		}
-	}
-	return nil
+	// What refers to the tables may come before them.
+	c.tablesRead = true
+	return c.message(data, 0, profileFields, nil)
 }
 
 // refKind is the table that a number refers to.
@@ -51,24 +42,15 @@ const (
 	locationID
 )
 
-// pprofRef is a number that refers to an entry of a table, and its place.
-type pprofRef struct {
-	at    int64
-	value uint64
-	kind  refKind
-}
-
 type idSet map[uint64]struct{}
 
+// pprofChecker goes through a file twice: for what is in its tables, and for what refers to that.
 type pprofChecker struct {
-	strings                        []int // lengths
+	tablesRead                     bool
+	strings                        int
+	firstString                    int // its length
 	sampleTypes                    int
 	mappings, functions, locations idSet
-	refs                           []pprofRef
-	values                         []struct {
-		at int64
-		n  int
-	}
 }
 
 // pprofField says what a field of a message is.
@@ -149,7 +131,9 @@ func (c *pprofChecker) message(data []byte, at int64, fields map[uint64]pprofFie
 			if known && (field.message != nil || field.text) {
 				return c.errorf(start, "field %s is a number, and should not be", field.name)
 			}
-			c.number(field, v, start, values)
+			if err := c.number(field, v, start, values); err != nil {
+				return err
+			}
 		case 1, 5:
 			size := 8
 			if wire == 5 {
@@ -190,55 +174,62 @@ func fieldName(f pprofField, number uint64) string {
 }
 
 // number takes a number.
-func (c *pprofChecker) number(f pprofField, v uint64, at int64, values *int) {
-	if f.ref != noRef {
-		switch f.ref {
-		case mappingID:
-			c.declare(c.mappings, f.ref, v, at)
-		case functionID:
-			c.declare(c.functions, f.ref, v, at)
-		case locationID:
-			c.declare(c.locations, f.ref, v, at)
-		default:
-			c.refs = append(c.refs, pprofRef{at, v, f.ref})
-		}
-	}
+func (c *pprofChecker) number(f pprofField, v uint64, at int64, values *int) error {
 	if f.counted == 2 && values != nil {
 		*values++
 	}
+	switch f.ref {
+	case noRef:
+		return nil
+	case mappingID:
+		return c.declare(c.mappings, "mapping", v, at)
+	case functionID:
+		return c.declare(c.functions, "function", v, at)
+	case locationID:
+		return c.declare(c.locations, "location", v, at)
+	}
+	return c.checkRef(f.ref, v, at)
 }
 
-// declare notes an ID. One that is 0 or not the first of its kind is kept as a
-// reference, for checkRef to refuse.
-func (c *pprofChecker) declare(ids idSet, kind refKind, v uint64, at int64) {
-	if _, again := ids[v]; again || v == 0 {
-		c.refs = append(c.refs, pprofRef{at, v, kind})
-		return
+// declare notes an ID of an entry of a table.
+func (c *pprofChecker) declare(ids idSet, what string, v uint64, at int64) error {
+	if c.tablesRead {
+		return nil
+	}
+	if v == 0 {
+		return c.errorf(at, "a %s's ID is 0", what)
+	}
+	if _, again := ids[v]; again {
+		return c.errorf(at, "there are several %ss with ID %d", what, v)
 	}
 	ids[v] = struct{}{}
+	return nil
 }
 
 // bytes takes a field with a length: text, a message, or packed numbers.
 func (c *pprofChecker) bytes(f pprofField, body []byte, at, tagAt int64, values *int) error {
 	switch {
 	case f.text:
-		if !utf8.Valid(body) {
-			return c.errorf(at, "string %d is not UTF-8", len(c.strings))
+		if c.tablesRead {
+			return nil
 		}
-		c.strings = append(c.strings, len(body))
+		if !utf8.Valid(body) {
+			return c.errorf(at, "string %d is not UTF-8", c.strings)
+		}
+		if c.strings == 0 {
+			c.firstString = len(body)
+		}
+		c.strings++
 	case f.message != nil:
-		if f.counted == 1 {
+		if f.counted == 1 && !c.tablesRead {
 			c.sampleTypes++
 		}
 		n := 0
 		if err := c.message(body, at, f.message, &n); err != nil {
 			return err
 		}
-		if f.name == "sample" {
-			c.values = append(c.values, struct {
-				at int64
-				n  int
-			}{tagAt, n})
+		if f.name == "sample" && c.tablesRead && n != c.sampleTypes {
+			return c.errorf(tagAt, "a sample has %d values, where the profile has %d types of samples", n, c.sampleTypes)
 		}
 	default:
 		for i := 0; i < len(body); {
@@ -246,31 +237,31 @@ func (c *pprofChecker) bytes(f pprofField, body []byte, at, tagAt int64, values 
 			if n <= 0 {
 				return c.errorf(at+int64(i), "a number in field %s is cut off or too large", f.name)
 			}
-			c.number(f, v, at+int64(i), values)
+			if err := c.number(f, v, at+int64(i), values); err != nil {
+				return err
+			}
 			i += n
 		}
 	}
 	return nil
 }
 
-func (c *pprofChecker) checkRef(r pprofRef) error {
+// checkRef checks a number that refers to an entry of a table.
+func (c *pprofChecker) checkRef(kind refKind, v uint64, at int64) error {
+	if !c.tablesRead {
+		return nil
+	}
 	var ids idSet
 	what := ""
-	switch r.kind {
+	switch kind {
 	case stringRef:
-		if r.value >= uint64(len(c.strings)) {
-			return c.errorf(r.at, "string %d of %d", int64(r.value), len(c.strings))
+		if v >= uint64(c.strings) {
+			return c.errorf(at, "string %d of %d", int64(v), c.strings)
 		}
 		return nil
-	case mappingID, functionID, locationID:
-		what = [...]string{"mapping", "function", "location"}[r.kind-mappingID]
-		if r.value == 0 {
-			return c.errorf(r.at, "a %s's ID is 0", what)
-		}
-		return c.errorf(r.at, "there are several %ss with ID %d", what, r.value)
 	case mappingRef:
 		ids, what = c.mappings, "mapping"
-		if r.value == 0 {
+		if v == 0 {
 			return nil
 		}
 	case functionRef:
@@ -278,8 +269,8 @@ func (c *pprofChecker) checkRef(r pprofRef) error {
 	case locationRef:
 		ids, what = c.locations, "location"
 	}
-	if _, ok := ids[r.value]; !ok {
-		return c.errorf(r.at, "there is no %s with ID %d", what, r.value)
+	if _, ok := ids[v]; !ok {
+		return c.errorf(at, "there is no %s with ID %d", what, v)
 	}
 	return nil
 }
