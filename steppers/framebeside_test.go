@@ -129,7 +129,7 @@ func TestWaysIntoFiles(t *testing.T) {
 // A stub that jumps to where a function tells it has the frame that what stands behind it
 // takes off, if a call in a file to anywhere has left its return address there.
 func TestBeside(t *testing.T) {
-	const code, base, sp = 0x200000, 0x7f0000000000, 0x7f0000000100
+	const code, base, sp = 0x7e0000000000, 0x7f0000000000, 0x7f0000000100
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
