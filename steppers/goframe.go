@@ -62,17 +62,19 @@ func (f *goFrame) framePointer(fp, slot uint64) {
 
 // plainLR is plain for machines with a link register: a function without a
 // frame has its return address there, all others at SP or, in assembly, above
-// it, with the frame pointer one word below.
+// it, with the frame pointer one word below. Some in assembly have it there alone.
 func (f *goFrame) plainLR(sp, fp uint64) (unwind.Verdict, error) {
 	cfa := sp + uint64(int64(f.rule.delta))
-	if f.rule.delta == 0 {
+	if f.rule.delta == 0 || f.rule.kind == goAsm && f.rule.depth < 0 {
 		lr, ok := f.in.Regs.Value(f.arch.LR)
 		if !ok {
 			return unwind.Failed, unwind.NoRegister
 		}
 		f.finish(lr, cfa)
 		f.out.PCLocation = unwind.InRegister(f.arch.LR)
-		if _, ok := f.in.Regs.Value(f.arch.FP); ok {
+		if f.rule.delta != 0 && fp == sp-8 {
+			f.loadFP(fp)
+		} else if _, ok := f.in.Regs.Value(f.arch.FP); ok {
 			f.keepFP(fp)
 		}
 		return unwind.Success, nil

@@ -104,6 +104,77 @@ func TestGogoARM64(t *testing.T) {
 	}
 }
 
+// On arm64 chacha8rand.block has something else where it has saved its return address. It calls
+// nothing, so that the register has it at each instruction.
+func TestOverwrittenReturnAddressARM64(t *testing.T) {
+	t.Setenv("GOARCH", "arm64")
+	t.Setenv("CGO_ENABLED", "0")
+	path := buildGo(t, "goswitches")
+	img := steptest.OpenImage(t, path)
+	file, err := elf.NewFile(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err := file.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	find := func(name string) elf.Symbol {
+		i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == name })
+		if i < 0 {
+			t.Fatalf("no %s", name)
+		}
+		return symbols[i]
+	}
+	space := &procstate.AddressSpace{}
+	for _, s := range img.Segments() {
+		if s.Flags&elf.PF_X != 0 {
+			space.Insert(&procstate.Mapping{Start: s.Vaddr &^ 4095, End: (s.Vaddr + s.Memsz + 4095) &^ 4095, Offset: s.Off &^ 4095, Image: img})
+		}
+	}
+	const (
+		ret, frame = 0xd65f03c0, 32
+		outer      = 0x70000100 // SP at the function's entry
+		fp         = outer - 8  // the caller's
+	)
+	block := find("internal/chacha8rand.block")
+	caller := find("internal/chacha8rand.(*State).Refill").Value + 64
+	code := make([]byte, block.Size)
+	if err := img.ReadVaddr(code, block.Value); err != nil {
+		t.Fatal(err)
+	}
+	snap := procstate.NewSnapshot(procstate.ARM64, 1, path, space)
+	stack := make([]byte, 4096)
+	binary.LittleEndian.PutUint64(stack[outer-frame-8-0x70000000:], fp)
+	binary.LittleEndian.PutUint64(stack[outer-frame-0x70000000:], 4711) // what it has put there
+	places := 0
+	for at := uint64(4); binary.LittleEndian.Uint32(code[at-4:]) != ret; at += 4 {
+		var regs procstate.Regs
+		sp, ownFP := uint64(outer-frame), uint64(outer-frame-8)
+		switch inst := binary.LittleEndian.Uint32(code[at:]); {
+		case at < 12:
+			ownFP = fp
+		case inst == ret:
+			sp, ownFP = outer, fp
+		case binary.LittleEndian.Uint32(code[at+4:]) == ret:
+			ownFP = fp
+		}
+		regs.Set(procstate.ARM64.PC, block.Value+at)
+		regs.Set(procstate.ARM64.SP, sp)
+		regs.Set(procstate.ARM64.FP, ownFP)
+		regs.Set(procstate.ARM64.LR, caller)
+		snap.Reset(1, &regs, []procstate.Region{{Addr: 0x70000000, Data: stack}})
+		frames, _ := unwind.NewWalker(snap, Default(unwind.NewTables()), nil).WalkStack(nil, 1)
+		if len(frames) < 2 || frames[1].PC() != caller || frames[1].SP() != outer || frames[1].FP() != fp {
+			t.Errorf("block+%#x: %v", at, frames)
+		}
+		places++
+	}
+	if places < 100 {
+		t.Errorf("%d instructions", places)
+	}
+}
+
 // On arm64 systemstack pops its frame before it jumps to what it was to call on
 // the stack that it is on already, which the function table leaves out.
 func TestSystemstackPoppedARM64(t *testing.T) {

@@ -43,7 +43,7 @@ type goRule struct {
 	image uint32 // Image.Index + 1
 	delta int32  // see procstate.GoTable.SPDelta
 	base  int32  // goCrosscall2: see crosscall2Base; on arm64 the offset of the saved X19; goAsmcgocall: offset of the saved g; goGogo: -1 where the return address is lost
-	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goCrosscall2: see crosscall2Saves; goGogo: of BP in the gobuf while it is to be loaded; on arm64 goCrosscall2: of the saved X29 and X30, goAsm: of the saved X30
+	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goCrosscall2: see crosscall2Saves; goGogo: of BP in the gobuf while it is to be loaded; on arm64 goCrosscall2: of the saved X29 and X30, goAsm: of the saved X30, -1 where X30 alone is to be trusted
 	kind  goKind
 	met   goKind // goAsmcgocall: how to walk when interrupted there
 	reg   procstate.Reg
@@ -230,10 +230,13 @@ const (
 	r12 procstate.Reg = 12
 )
 
-// funcCode reads the code of a function, at most 1 KiB of it: the assembly
-// functions that are looked at are short.
+// maxGoAsmCode is how much is read of a function, in bytes: the assembly functions that are
+// looked at are short.
+const maxGoAsmCode = 1 << 10
+
+// funcCode reads the code of a function, at most maxGoAsmCode of it.
 func funcCode(img *procstate.Image, f *procstate.GoFunc) []byte {
-	code := make([]byte, min(f.End-f.Entry, 1024))
+	code := make([]byte, min(f.End-f.Entry, maxGoAsmCode))
 	if img.ReadVaddr(code, f.Entry) != nil {
 		return nil
 	}

@@ -36,6 +36,7 @@ func TestGoRulesOfAnyCode(t *testing.T) {
 			asmcgocallMet(code, at, &goRule{})
 			lostLR(code, at)
 			savedLR(code, at, 64)
+			overwritesLR(code)
 			poppedDelta(code, at, 64)
 			asmcgocallARM64(code, at, &goRule{})
 			crosscall2Saves(code, at)

@@ -51,7 +51,9 @@ func ruleARM64(code []byte, at uint64, name string, spWrite bool, r *goRule) {
 	}
 	if r.kind == goAsm {
 		r.delta = poppedDelta(code, at, r.delta)
-		r.depth = savedLR(code, at, r.delta)
+		if r.depth = savedLR(code, at, r.delta); overwritesLR(code) {
+			r.depth = -1
+		}
 	}
 }
 
@@ -70,6 +72,28 @@ func savedLR(code []byte, at uint64, delta int32) int32 {
 		return 0
 	}
 	return delta - frame
+}
+
+// overwritesLR reports whether a function written in assembly puts something else where it
+// has saved its return address, as chacha8rand.block does: it calls nothing, and returns by the
+// register.
+func overwritesLR(code []byte) (does bool) {
+	const (
+		store, operand = 0xb90003e0, 1<<30 | 0x1f // str w0,[sp], or x0
+		callByReg, reg = 0xd63f0000, 0x1f << 5    // blr x0
+	)
+	if len(code) == maxGoAsmCode {
+		return false // there may be more
+	}
+	for ; len(code) >= 4; code = code[4:] {
+		switch inst := binary.LittleEndian.Uint32(code); {
+		case inst&^ofCall == callARM64, inst&^reg == callByReg:
+			return false
+		case inst&^operand == store && inst&0x1f != 30:
+			does = true
+		}
+	}
+	return does
 }
 
 // poppedDelta returns what SPDelta should be at offset at of a function written in
