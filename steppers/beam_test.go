@@ -244,3 +244,37 @@ func TestBeamBounds(t *testing.T) {
 		t.Errorf("%d bytes are kept, %d reads of %d bytes", rt.code.kept, reads, bytes)
 	}
 }
+
+// Where each word looks like a scheduler's there are no more than some, and which one is near is found by order.
+func TestBeamSchedulers(t *testing.T) {
+	const first, count = 0x1000_0000, 0x48
+	rt := &beamRuntime{schedulers: 0x40, count: count}
+	read := reader(func(addr uint64, b []byte) bool {
+		le := binary.LittleEndian
+		switch {
+		case addr == count:
+			le.PutUint32(b, 1<<31)
+		case len(b) == 8:
+			le.PutUint64(b, first)
+		default:
+			for i := 0; i < len(b); i += 8 {
+				le.PutUint64(b[i:], (1<<40)-(addr+uint64(i))*beamAlign)
+			}
+		}
+		return true
+	})
+	rt.findSchedulers(read)
+	if len(rt.byStack) != maxBeamStacks || len(rt.stacks) != maxBeamStacks {
+		t.Fatalf("%d schedulers, %d in order", len(rt.byStack), len(rt.stacks))
+	}
+	var regs procstate.Regs
+	for _, c := range []struct{ sp, want uint64 }{
+		{rt.stacks[1], rt.stacks[1]}, {rt.stacks[1] + 1, rt.stacks[2]}, {rt.stacks[0] - 1, rt.stacks[0]},
+		{rt.stacks[0] - 1<<20, 0}, {rt.stacks[maxBeamStacks-1] + 8, 0},
+	} {
+		regs.Set(beamSP, c.sp)
+		if got := rt.stackOf(&regs); got != c.want {
+			t.Errorf("%#x: %#x, want %#x", c.sp, got, c.want)
+		}
+	}
+}

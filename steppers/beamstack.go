@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"slices"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -88,11 +90,8 @@ func (rt *beamRuntime) stackOf(regs *procstate.Regs) (stack uint64) {
 		return stack
 	}
 	sp := regs.Raw(beamSP)
-	stack = 0
-	for s := range rt.byStack {
-		if s >= sp && s-sp < far && (stack == 0 || s < stack) {
-			stack = s
-		}
+	if i, _ := slices.BinarySearch(rt.stacks, sp); i < len(rt.stacks) && rt.stacks[i]-sp < far {
+		return rt.stacks[i]
 	}
-	return stack
+	return 0
 }

@@ -2,6 +2,8 @@ package steppers
 
 import (
 	"encoding/binary"
+	"maps"
+	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
@@ -28,7 +30,8 @@ type beamRuntime struct {
 	// its stack, behind where its heap begins; 0: not known yet.
 	current, end uint64
 
-	byStack map[uint64]uint64 // the structures of schedulers by where their stacks go on
+	byStack map[uint64]uint64 // the structures of schedulers by where their stacks go on,
+	stacks  []uint64          // and these, in order
 
 	pace readPace // of what is read for a Collector
 }
@@ -39,6 +42,7 @@ const (
 	maxBeamSchedulers = 1024
 	maxBeamScheduler  = 64 << 10 // bytes of the structure of one
 	maxBeamSearched   = 16 << 20 // bytes of all
+	maxBeamStacks     = 1 << 14  // of these and of what looks like one
 	beamStructBytes   = 1 << 10  // of structures, where fields are
 	beamProcessHead   = 256      // of a process, with all that walks need
 	maxBeamStack      = 1 << 20  // bytes of an Erlang stack that are copied
@@ -138,7 +142,7 @@ func (rt *beamRuntime) findSchedulers(read reader) {
 	buf := make([]byte, maxBeamScheduler)
 	rt.byStack = map[uint64]uint64{}
 	for at := first; at < first+size && read(at, buf); at += uint64(len(buf)) {
-		for i := 0; i < len(buf); i += beamAlign {
+		for i := 0; i < len(buf) && len(rt.byStack) < maxBeamStacks; i += beamAlign {
 			if stack := le.Uint64(buf[i:]); stack != 0 && stack%beamAlign == 0 {
 				if _, known := rt.byStack[stack]; !known {
 					rt.byStack[stack] = at + uint64(i)
@@ -146,6 +150,7 @@ func (rt *beamRuntime) findSchedulers(read reader) {
 			}
 		}
 	}
+	rt.stacks = slices.Sorted(maps.Keys(rt.byStack))
 }
 
 // knowsFields reports whether it is known where a scheduler has the process that runs, and that its stack.

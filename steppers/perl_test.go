@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -268,6 +269,44 @@ func TestPerlAllocates(t *testing.T) {
 		}
 	}); n != 0 || numbers < 200 {
 		t.Errorf("%v allocations, %d numbers", n, numbers)
+	}
+}
+
+// What is kept of subroutines, files and statements comes to an end, by their names too, and not only how many of
+// them there are.
+func TestPerlKept(t *testing.T) {
+	m := newPerlMemory(36)
+	long := strings.Repeat("f", maxPerlName-1)
+	sub, cop := m.sub("main", long, 10)
+	file := m.cop(1, long)
+	vm, first := m.vm, new(perlFunction)
+	body, _ := vm.wordNow(m.base + uint64(sub) + svBody)
+	name, _ := vm.wordNow(body + cvName)
+	_, stash, _ := vm.gv(name)
+	const index = 1
+	stashes := m.alloc(8 * (index + 1))
+	m.put(perlHeadAt+int(vm.fields.stashes), m.base+uint64(stashes))
+	m.put(stashes+8*index, stash)
+	m.put(cop+copStash, index)
+	for what, keep := range map[string]func(){
+		"a subroutine": func() { vm.readFunction(m.base+uint64(sub), nil) },
+		"a closure":    func() { vm.closure(m.base+uint64(m.end), m.base+uint64(cop), &perlCop{file: long}) },
+		"a file":       func() { delete(vm.files, perlFile{name: long}); vm.fileFunction(perlFile{name: long}) },
+		"a statement":  func() { delete(vm.cops, m.base+uint64(file)); vm.copAt(m.base + uint64(file)) },
+	} {
+		vm.known[0], vm.byRoot[0], vm.cops[0] = first, first, &perlCop{}
+		vm.kept = 0
+		keep()
+		one := vm.kept
+		if one < len(long) {
+			t.Fatalf("%s has %d bytes", what, one)
+		}
+		for n := 0; n < maxKept/one+2; n++ {
+			keep()
+		}
+		if vm.kept > maxKept/2 || vm.known[0] != nil || vm.byRoot[0] != nil || vm.cops[0] != nil {
+			t.Errorf("%s: %d bytes are kept of %d and %d subroutines and %d statements", what, vm.kept, len(vm.known), len(vm.byRoot), len(vm.cops))
+		}
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // perlFunction is a subroutine, or what a file or an eval does itself.
 type perlFunction struct {
-	unwind.CodeFunction
+	*unwind.CodeFunction
 	serial  uint32 // changes with it
 	head    perlSubHead
 	checked time.Time
@@ -38,10 +38,10 @@ type perlCop struct {
 const perlRuntime = "perl"
 
 // perlNotCopied is what stands for subroutines whose contexts were not copied.
-var perlNotCopied = perlFunction{CodeFunction: unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: perlRuntime}}
+var perlNotCopied = perlFunction{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: perlRuntime}}
 
 // perlNotRead is what stands for subroutines that have ended before anything was read of them.
-var perlNotRead = perlFunction{CodeFunction: unwind.CodeFunction{Name: "[not read]", SystemName: "[not read]", Runtime: perlRuntime}, serial: 1}
+var perlNotRead = perlFunction{CodeFunction: &unwind.CodeFunction{Name: "[not read]", SystemName: "[not read]", Runtime: perlRuntime}, serial: 1}
 
 // functionOf returns what a sub is and the line that it is in, 0 where that is not known.
 func (vm *perlVM) functionOf(s *perlSub) (*perlFunction, int) {
@@ -121,11 +121,13 @@ func (vm *perlVM) closure(root, at uint64, cop *perlCop) *perlFunction {
 	if ok {
 		first, _ = vm.wordNow(block + opFirst)
 	}
+	vm.makeRoom()
 	fn := &perlFunction{checked: vm.now}
 	fn.head.root, fn.head.start = root, first
-	fn.CodeFunction = unwind.CodeFunction{Name: name, SystemName: name, File: cop.file, StartLine: vm.startLine(first), Runtime: perlRuntime}
+	fn.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: cop.file, StartLine: vm.startLine(first), Runtime: perlRuntime}
 	vm.serial++
 	fn.serial = vm.serial
+	vm.kept += fn.bytes()
 	if cop.file != perlEvalFile {
 		vm.byRoot[root] = fn
 	}
@@ -150,9 +152,7 @@ func (vm *perlVM) stashOf(cop uint64) (stash uint64, ok bool) {
 func (vm *perlVM) fileFunction(file perlFile) *perlFunction {
 	fn := vm.files[file]
 	if fn == nil {
-		if len(vm.files) >= maxPerlFunctions {
-			clear(vm.files)
-		}
+		vm.makeRoom()
 		name := "<file>"
 		switch {
 		case file.isText:
@@ -162,7 +162,8 @@ func (vm *perlVM) fileFunction(file perlFile) *perlFunction {
 		}
 		vm.serial++
 		fn = &perlFunction{serial: vm.serial}
-		fn.CodeFunction = unwind.CodeFunction{Name: name, SystemName: name, File: file.name, Runtime: perlRuntime}
+		fn.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file.name, Runtime: perlRuntime}
+		vm.kept += fn.bytes()
 		vm.files[file] = fn
 	}
 	return fn
@@ -192,14 +193,16 @@ func (vm *perlVM) copAt(addr uint64) *perlCop {
 		return nil
 	}
 	line := int(int32(le.Uint32(b[copLine:])))
+	known := cop
 	if cop == nil || cop.file != file || cop.line != line {
 		cop = &perlCop{file: file, line: line}
 	}
 	if file == perlEvalFile || addr == vm.head.compiling {
 		return cop // another one may be in its place soon
 	}
-	if len(vm.cops) >= maxPerlCops {
-		clear(vm.cops)
+	vm.makeRoom()
+	if cop != known {
+		vm.kept += len(file)
 	}
 	cop.checked = vm.now
 	vm.cops[addr] = cop
@@ -354,19 +357,36 @@ func (vm *perlVM) readFunction(sub uint64, known *perlFunction) *perlFunction {
 		return nil
 	}
 	file, _ := vm.fileNameOfSub(head.file)
-	if len(vm.known) >= maxPerlFunctions || len(vm.byRoot) >= maxPerlFunctions {
-		clear(vm.known)
-		clear(vm.byRoot)
-	}
+	vm.makeRoom()
 	line := vm.startLine(head.start)
 	if fn := vm.byRoot[head.root]; fn != nil && fn.Name == name && fn.File == file && fn.StartLine == line {
 		return fn // another closure of the same code
 	}
 	vm.serial++
 	fn := &perlFunction{serial: vm.serial, head: head}
-	fn.CodeFunction = unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: line, Runtime: perlRuntime}
+	fn.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: line, Runtime: perlRuntime}
+	vm.kept += fn.bytes()
 	return fn
 }
+
+// makeRoom forgets functions and statements where too many are kept.
+func (vm *perlVM) makeRoom() {
+	isFull := vm.kept >= maxKept
+	if isFull || len(vm.known) >= maxPerlFunctions || len(vm.byRoot) >= maxPerlFunctions || len(vm.files) >= maxPerlFunctions {
+		clear(vm.known)
+		clear(vm.byRoot)
+		clear(vm.files)
+	}
+	if isFull || len(vm.cops) >= maxPerlCops {
+		clear(vm.cops)
+	}
+	if isFull {
+		vm.kept = 0
+	}
+}
+
+// bytes is how much of it is kept, about.
+func (fn *perlFunction) bytes() int { return len(fn.Name) + len(fn.File) }
 
 // fileNameOfSub reads the name of a subroutine's file, a text in all builds.
 func (vm *perlVM) fileNameOfSub(at uint64) (string, bool) {

@@ -170,7 +170,7 @@ func (vm *perlVM) number(codes *unwind.Codes, subs []perlSub) (number uint32) {
 		key := perlCode{fn.serial, int32(line), number}
 		n, ok := vm.codes[key]
 		if !ok && len(vm.codes) < maxPerlCodes {
-			n = codes.Add(0, []unwind.CodeLine{{CodeFunction: &fn.CodeFunction, Line: line}}, number)
+			n = codes.Add(0, []unwind.CodeLine{{CodeFunction: fn.CodeFunction, Line: line}}, number)
 			vm.codes[key] = n
 		}
 		if n == 0 {

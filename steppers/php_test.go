@@ -325,6 +325,28 @@ func TestPHPClosures(t *testing.T) {
 	}
 }
 
+// What is kept of functions comes to an end, by their names too, and not only how many of them there are.
+func TestPHPKept(t *testing.T) {
+	for api := range phpVersions {
+		m := newPHPMemory(api)
+		m.b = append(m.b, make([]byte, 2*maxPHPName)...)
+		m.snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: phpTestBase, Data: m.b}})
+		m.text = phpTestSize
+		m.put(phpTestFunction(phpTestClosure)+phpName, m.string(strings.Repeat("f", maxPHPName)))
+		first := new(phpFunction)
+		m.vm.known[0], m.vm.running[0] = first, first
+		for n := 0; n < maxKept/maxPHPName+1; n++ {
+			m.vm.looks = 1
+			if m.vm.look(phpTestFunction(phpTestClosure), nil, time.Now()) == nil {
+				t.Fatal("it is no function")
+			}
+		}
+		if m.vm.kept > maxKept/2 || m.vm.known[0] != nil || m.vm.running[0] != nil {
+			t.Errorf("%d: %d bytes are kept of %d functions", api, m.vm.kept, len(m.vm.known))
+		}
+	}
+}
+
 // In a real interpreter the register has a frame from where it is set to where it is given back, and
 // what belongs to no PHP is none.
 func TestPHPRegister(t *testing.T) {

@@ -107,6 +107,7 @@ func (vm *phpVM) codeOf(w *unwind.Walker, in *unwind.Frame, isCompiled bool) uin
 		vm.now = time.Now()
 		vm.readFrames()
 		if vm.now.Sub(vm.began) >= phpInnerInterval {
+			clear(vm.inner)
 			vm.inner, vm.began = vm.inner[:0], vm.now
 			vm.period++
 		}

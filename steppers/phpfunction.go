@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"path"
@@ -13,7 +14,7 @@ import (
 
 // phpFunction is a function of PHP, or one that is written in C, or what a file does itself.
 type phpFunction struct {
-	unwind.CodeFunction
+	*unwind.CodeFunction
 	serial    uint32 // changes with it
 	isUser    bool
 	isFile    bool // it is what a file does itself
@@ -32,8 +33,8 @@ const phpRuntime = "php"
 // phpOthers is what stands for functions whose frames were not copied, and phpGone for one that was
 // gone before it was looked at.
 var (
-	phpOthers = phpFunction{CodeFunction: unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: phpRuntime}}
-	phpGone   = phpFunction{CodeFunction: unwind.CodeFunction{Name: "[gone]", SystemName: "[gone]", Runtime: phpRuntime}, serial: 1}
+	phpOthers = phpFunction{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: phpRuntime}}
+	phpGone   = phpFunction{CodeFunction: &unwind.CodeFunction{Name: "[gone]", SystemName: "[gone]", Runtime: phpRuntime}, serial: 1}
 )
 
 // functionOf returns what is known of the function of a frame, which runs an instruction of it, or
@@ -99,16 +100,28 @@ func (vm *phpVM) look(at uint64, known *phpFunction, now time.Time) *phpFunction
 	default:
 		vm.changes = true
 	}
-	if len(vm.known) >= maxPHPFunctions {
-		clear(vm.known)
+	if len(vm.known) >= maxPHPFunctions || vm.kept >= maxKept {
+		vm.forget()
 	}
 	if fn != nil {
 		fn.checked = now
+		vm.kept += fn.bytes()
 		vm.addInner(fn)
 	}
 	vm.known[at] = fn
 	return fn
 }
+
+// forget forgets the functions that are kept, but for those that frames had lately.
+func (vm *phpVM) forget() {
+	clear(vm.known)
+	clear(vm.running)
+	vm.inner, vm.kept = nil, 0
+	vm.period++
+}
+
+// bytes is how much of it is kept, about.
+func (fn *phpFunction) bytes() int { return len(fn.Name) + len(fn.File) }
 
 // stays reports whether a function is what it was when it ran: it lives as long as the process, or
 // is in the same place for all requests.
@@ -156,13 +169,12 @@ func (vm *phpVM) addInner(fn *phpFunction) {
 	if f.closures == 0 || !fn.isUser || fn.head[phpType] == phpEval || fn.ofRequest && (!vm.once || fn.isClosure || fn.isFile) {
 		return
 	}
-	n := min(le.Uint32(fn.head[f.closureCount:]), maxPHPClosures)
-	list := make([]byte, 8*n)
-	if n == 0 || !vm.readNow(le.Uint64(fn.head[f.closures:]), list) {
-		return
-	}
-	for ; len(list) > 0 && len(vm.inner) < maxPHPInner; list = list[8:] {
-		at := le.Uint64(list)
+	n, list := min(le.Uint32(fn.head[f.closureCount:]), maxPHPClosures), le.Uint64(fn.head[f.closures:])
+	for ; n > 0 && len(vm.inner) < maxPHPInner && vm.kept < maxKept; n, list = n-1, list+8 {
+		at, ok := vm.wordNow(list)
+		if !ok {
+			return
+		}
 		var head [phpHead]byte
 		if at%8 != 0 || !vm.readNow(at, head[:]) {
 			continue
@@ -179,6 +191,7 @@ func (vm *phpVM) addInner(fn *phpFunction) {
 			continue
 		}
 		vm.inner = slices.Insert(vm.inner, i, inner)
+		vm.kept += inner.bytes()
 		inner.isClosure = false // what it has itself stays as well
 		vm.addInner(inner)
 	}
@@ -210,7 +223,7 @@ func samePHP(f *phpFields, a, b *[phpHead]byte) bool {
 // readFunction reads a function, nil when it is none.
 func (vm *phpVM) readFunction(head *[phpHead]byte) *phpFunction {
 	f, le := vm.fields, binary.LittleEndian
-	fn := &phpFunction{head: *head}
+	fn := &phpFunction{CodeFunction: &unwind.CodeFunction{Runtime: phpRuntime}, head: *head}
 	name := ""
 	if at := le.Uint64(head[phpName:]); at != 0 {
 		if name = vm.text(at); name == "" {
@@ -252,7 +265,7 @@ func (vm *phpVM) readFunction(head *[phpHead]byte) *phpFunction {
 		name = phpFileName(fn.File)
 	}
 	vm.serial = max(vm.serial, phpGone.serial) + 1
-	fn.serial, fn.Name, fn.SystemName, fn.Runtime = vm.serial, name, name, phpRuntime
+	fn.serial, fn.Name, fn.SystemName = vm.serial, name, name
 	return fn
 }
 
@@ -279,7 +292,10 @@ func (vm *phpVM) text(at uint64) string {
 	if !vm.readNow(at+phpStringData, b) {
 		return ""
 	}
-	text, _, _ := strings.Cut(validText(b), "\x00")
+	if end := bytes.IndexByte(b, 0); end >= 0 {
+		b = b[:end]
+	}
+	text := validText(b)
 	if !isPrintable(text) {
 		return ""
 	}
@@ -295,7 +311,7 @@ func (vm *phpVM) number(codes *unwind.Codes, fn *phpFunction, opline uint64, out
 	key := phpCode{fn.serial, isCompiled, outer, opline}
 	n, ok := vm.codes[key]
 	if !ok && len(vm.codes) < maxPHPCodes {
-		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: &fn.CodeFunction, Line: vm.line(opline), IsCompiled: isCompiled}}, outer)
+		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: fn.CodeFunction, Line: vm.line(opline), IsCompiled: isCompiled}}, outer)
 		vm.codes[key] = n
 		if opline != 0 {
 			vm.running[opline] = fn
