@@ -126,7 +126,7 @@ do not allow recording.`,
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "record what runs in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
 	f.VarP(&o.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
-	f.StringVarP(&o.event, "event", "e", defaultEvent, "`event` by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION; cpu-clock stands in for cycles without hardware counters")
+	f.StringVarP(&o.event, "event", "e", "", "`event` by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
 	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe, what the uretprobe returns (ret); with :bytes, :nanoseconds or another unit where the name does not tell")
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
 	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")
@@ -166,9 +166,9 @@ func (o *recordOptions) check(dash int) error {
 	switch {
 	case o.offCPU && o.wall:
 		return errors.New("--wall includes --off-cpu")
-	case o.offCPU && (o.event != defaultEvent || o.frequency != 0 || o.period != 0):
+	case o.offCPU && (o.event != "" || o.frequency != 0 || o.period != 0):
 		return errors.New("--off-cpu excludes -e, -F and -c")
-	case o.wall && (o.event != defaultEvent || o.period != 0):
+	case o.wall && (o.event != "" || o.period != 0):
 		return errors.New("--wall excludes -e and -c")
 	case o.frequency != 0 && o.period != 0:
 		return errors.New("-F and -c exclude each other")
@@ -176,6 +176,8 @@ func (o *recordOptions) check(dash int) error {
 		o.event = loader.OffCPU.Name
 	case o.wall:
 		o.event = loader.Wall.Name
+	case o.event == "":
+		o.event = defaultEvent
 	}
 	if o.statsDetail && o.stats == "" {
 		return errors.New("--stats-detail goes with --stats")

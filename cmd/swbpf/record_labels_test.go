@@ -239,6 +239,7 @@ func TestRecordRefusesWeights(t *testing.T) {
 		"-F 99 -c 5":                                 {"exclude"},
 		"--off-cpu --wall":                           {"includes"},
 		"--wall -e page-faults":                      {"exclude"},
+		"--off-cpu -e cycles":                        {"exclude"},
 		"--min-off-cpu 5ms":                          {"--wall"},
 		"-e uprobe:libc:maloc":                       {"uprobe:libc:malloc"},
 		"-e syscalls:sys_enter_opnat":                {"syscalls:sys_enter_openat"},
