@@ -15,6 +15,10 @@ const (
 	// maxAbbrevWork bounds the bytes that are read for all units of a file.
 	// Real files stay far below: units share tables, or have small ones.
 	maxAbbrevWork = 2 << 30
+
+	// lookedThrough is how much more a byte counts that is looked through for a root entry's, which is among the
+	// first of its table.
+	lookedThrough = 8
 )
 
 // attrSpec says how an attribute of an entry is stored. There are a million of
@@ -175,15 +179,16 @@ func (d *dwarfData) oneAbbrev(off uint64, enc encoding, code uint64, a *abbrev) 
 				if len(a.attrs) > maxAbbrevAttrs {
 					return fmt.Errorf("too many attributes: %w", errDWARF)
 				}
-				d.abbrevWork += uint64(c.off)
+				d.abbrevWork += lookedThrough * uint64(c.off)
 				return nil
 			}
 			if have == 0 && !c.failed {
+				d.abbrevWork += lookedThrough * uint64(c.off)
 				return fmt.Errorf("no abbreviation %d: %w", code, errDWARF)
 			}
 			skipAbbrev(&c)
 		}
-		d.abbrevWork += uint64(len(b))
+		d.abbrevWork += lookedThrough * uint64(len(b))
 		if uint64(len(b)) < n || n >= maxAbbrevTable {
 			return fmt.Errorf("abbreviations at %#x have no end: %w", off, errDWARF)
 		}

@@ -10,7 +10,7 @@ import (
 // Limits on one line table.
 const (
 	maxLineProgram = maxBytes
-	maxLineRows    = 1 << 24
+	maxLineRows    = 1 << 22
 	maxLineFiles   = 1 << 20
 	maxLineFormats = 64
 	maxPooledRows  = 1 << 17 // in a buffer that is kept
@@ -286,6 +286,7 @@ func (d *dwarfData) runLines(t *lineTable, h lineHeader, c *cursor) error {
 		adj := uint8(op) - h.opcodeBase
 		specials[op] = special{adj / h.lineRange, int16(h.lineBase) + int16(adj%h.lineRange)}
 	}
+	cutShort := func() error { return fmt.Errorf("line table at %#x: program is cut short: %w", t.program, errDWARF) }
 	s := lineState{file: 1, line: 1}
 	for c.off < len(c.b) {
 		op := c.u8()
@@ -293,6 +294,9 @@ func (d *dwarfData) runLines(t *lineTable, h lineHeader, c *cursor) error {
 			s.advance(&h, uint64(specials[op].advance))
 			s.line += uint32(int32(specials[op].line))
 			rows.add(&s)
+			if len(rows.offs) >= maxLineRows {
+				return cutShort()
+			}
 			continue
 		}
 		switch op {
@@ -329,7 +333,7 @@ func (d *dwarfData) runLines(t *lineTable, h lineHeader, c *cursor) error {
 			}
 		}
 		if c.failed || len(rows.offs) >= maxLineRows {
-			return fmt.Errorf("line table at %#x: program is cut short: %w", t.program, errDWARF)
+			return cutShort()
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 const (
 	maxUnitSize  = 1 << 30 // bytes of .debug_info
 	maxUnitDepth = 1 << 10 // nested entries
+	maxScopes    = 1 << 21 // functions and inlined calls
 )
 
 // scope is a function, or a call inlined into another scope.
@@ -107,6 +108,9 @@ func (w *scopeWalk) walk(table *abbrevTable) error {
 			for i := range a.attrs {
 				w.u.enc.skip(&w.c, a.attrs[i].form)
 			}
+		}
+		if len(w.out.scopes) > maxScopes || w.d.rangeWork == 0 {
+			return fmt.Errorf("unit at %#x: too many functions, inlined calls or ranges: %w", w.u.off, errDWARF)
 		}
 		if w.c.failed {
 			return fmt.Errorf("unit at %#x: cut short: %w", w.u.off, errDWARF)

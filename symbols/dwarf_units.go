@@ -85,6 +85,9 @@ func (d *dwarfData) readAllUnits() {
 		return
 	}
 	d.readUnits(d.info.size)
+	if d.rootWork == 0 && len(d.units) > 0 {
+		d.unitFailed(fmt.Errorf("too many ranges of units: %w", errDWARF))
+	}
 	d.complete = true
 	if d.version2 {
 		d.addTableOf2()

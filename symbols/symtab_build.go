@@ -46,6 +46,10 @@ var (
 // maxPooledEntries bounds the buffers that are kept.
 const maxPooledEntries = 1 << 16
 
+// maxPackedSymtab bounds a symbol table that is compressed, in bytes when it is not: a small file can have one of
+// any size so, and linkers make none.
+const maxPackedSymtab = 24 << 20
+
 type symtabBuilder struct {
 	base    uint64
 	code    []codeRange // executable sections or segments, sorted
@@ -132,9 +136,13 @@ func (b *symtabBuilder) addTable(im *procstate.Image, s procstate.Section) error
 	st := strtab{img: im, off: str.Off, size: str.Size}
 	if str.Flags&elf.SHF_COMPRESSED != 0 {
 		var err error
-		if st.raw, err = im.SectionBytes(str, 0); err != nil {
+		if st.raw, err = im.SectionBytes(str, maxBytes); err != nil {
 			return err
 		}
+	}
+	limit := uint64(0)
+	if s.Flags&elf.SHF_COMPRESSED != 0 {
+		limit = maxPackedSymtab
 	}
 	source, ok := b.addSource(st)
 	if !ok {
@@ -142,7 +150,7 @@ func (b *symtabBuilder) addTable(im *procstate.Image, s procstate.Section) error
 	}
 	arm := im.Arch() == procstate.ARM64
 	width := im.Arch().AddressWidth
-	return im.SectionParts(s, 0, func(data []byte) {
+	return im.SectionParts(s, limit, func(data []byte) {
 		for size := symSize(width); len(data) >= size; data = data[size:] {
 			if b.outside(data, width) {
 				continue

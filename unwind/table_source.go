@@ -11,7 +11,7 @@ import (
 const (
 	// maxFDEs bounds the index of a section that must be read through. The
 	// largest programs known have some two million, and a .eh_frame_hdr.
-	maxFDEs = 4 << 20
+	maxFDEs = 2 << 20
 
 	// maxScan bounds how much of such a section is read through, in bytes, and how much
 	// of CIEs.
