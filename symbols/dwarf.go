@@ -69,6 +69,17 @@ const (
 	windowString = 256
 )
 
+// bound returns how many of something a file can have that takes so many bytes of it, when it is
+// compressed: at most most, and a million in any case. Compressed sections can expand a thousandfold.
+func (d *dwarfData) bound(bytes, most uint64) uint64 {
+	const always = 1 << 20
+	size := uint64(0)
+	if d.img != nil {
+		size = uint64(max(d.img.Size(), 0))
+	}
+	return min(max(size/bytes, always), most)
+}
+
 // openDWARF opens the debug information of a file; it returns nil when there
 // is none in it. The code ranges are those of the program.
 func openDWARF(s *Symbolizer, im *procstate.Image, code []codeRange) (*dwarfData, error) {

@@ -10,7 +10,7 @@ import (
 // Limits on one line table.
 const (
 	maxLineProgram = maxBytes
-	maxLineRows    = 1 << 22
+	maxLineRows    = 1 << 24
 	maxLineFiles   = 1 << 20
 	maxLineFormats = 64
 	maxPooledRows  = 1 << 17 // in a buffer that is kept
@@ -286,6 +286,7 @@ func (d *dwarfData) runLines(t *lineTable, h lineHeader, c *cursor) error {
 		adj := uint8(op) - h.opcodeBase
 		specials[op] = special{adj / h.lineRange, int16(h.lineBase) + int16(adj%h.lineRange)}
 	}
+	most := int(d.bound(2, maxLineRows))
 	cutShort := func() error { return fmt.Errorf("line table at %#x: program is cut short: %w", t.program, errDWARF) }
 	s := lineState{file: 1, line: 1}
 	for c.off < len(c.b) {
@@ -294,7 +295,7 @@ func (d *dwarfData) runLines(t *lineTable, h lineHeader, c *cursor) error {
 			s.advance(&h, uint64(specials[op].advance))
 			s.line += uint32(int32(specials[op].line))
 			rows.add(&s)
-			if len(rows.offs) >= maxLineRows {
+			if len(rows.offs) >= most {
 				return cutShort()
 			}
 			continue
@@ -332,7 +333,7 @@ func (d *dwarfData) runLines(t *lineTable, h lineHeader, c *cursor) error {
 				c.uleb()
 			}
 		}
-		if c.failed || len(rows.offs) >= maxLineRows {
+		if c.failed || len(rows.offs) >= most {
 			return cutShort()
 		}
 	}

@@ -71,9 +71,9 @@ func (d *dwarfData) rangeList(u *unit, v value, f func(start, end uint64)) {
 	d.ranges5(u, off, base, f)
 }
 
-// maxRanges bounds the entries of range lists that are read for one unit, and for the root entries of all units:
-// these may share lists, and a compressed section may be of any size.
-const maxRanges = 1 << 22
+// maxRanges bounds the entries of range lists that are read for one unit, and for the root entries of all units,
+// beside the size of the file: these may share lists, and a compressed section may be of any size.
+const maxRanges = 1 << 28
 
 // allowRanges sets how many range list entries may be read for n bytes of
 // units. Entries of units can share a list, but not each of them all lists.
@@ -84,7 +84,7 @@ func (d *dwarfData) rangeLimit(n uint64) uint64 {
 	if d.main != nil {
 		n += d.main.ranges.size
 	}
-	return min(n, maxRanges)
+	return min(n, d.bound(2, maxRanges))
 }
 
 func (d *dwarfData) mayReadRange() bool {

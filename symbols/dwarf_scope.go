@@ -9,7 +9,7 @@ import (
 const (
 	maxUnitSize  = 1 << 30 // bytes of .debug_info
 	maxUnitDepth = 1 << 10 // nested entries
-	maxScopes    = 1 << 21 // functions and inlined calls
+	maxScopes    = 1 << 24 // functions and inlined calls
 )
 
 // scope is a function, or a call inlined into another scope.
@@ -109,7 +109,7 @@ func (w *scopeWalk) walk(table *abbrevTable) error {
 				w.u.enc.skip(&w.c, a.attrs[i].form)
 			}
 		}
-		if len(w.out.scopes) > maxScopes || w.d.rangeWork == 0 {
+		if len(w.out.scopes) > int(w.d.bound(4, maxScopes)) || w.d.rangeWork == 0 {
 			return fmt.Errorf("unit at %#x: too many functions, inlined calls or ranges: %w", w.u.off, errDWARF)
 		}
 		if w.c.failed {
