@@ -12,23 +12,29 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
+// goSwitchesARM64 builds a program of Go for arm64, and opens it.
+func goSwitchesARM64(t *testing.T) (path string, img *procstate.Image, symbols []elf.Symbol) {
+	t.Helper()
+	t.Setenv("GOARCH", "arm64")
+	t.Setenv("CGO_ENABLED", "0")
+	path = buildGo(t, "goswitches")
+	img = steptest.OpenImage(t, path)
+	file, err := elf.NewFile(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err = file.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path, img, symbols
+}
+
 // On arm64 gogo overwrites its return address while it is on the scheduler's
 // stack. Which call it came from the stack tells all the same, where the
 // function that called it does so at one place.
 func TestGogoARM64(t *testing.T) {
-	t.Setenv("GOARCH", "arm64")
-	t.Setenv("CGO_ENABLED", "0")
-	path := buildGo(t, "goswitches")
-	img := steptest.OpenImage(t, path)
-	file, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	symbols, err := file.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path, img, symbols := goSwitchesARM64(t)
 	// insts decodes a function, and branches finds where it goes to another by
 	// a call, or a jump.
 	insts := func(name string, visit func(at uint64, in *isa.Inst)) {
@@ -107,18 +113,7 @@ func TestGogoARM64(t *testing.T) {
 // On arm64 chacha8rand.block has something else where it has saved its return address. It calls
 // nothing, so that the register has it at each instruction.
 func TestOverwrittenReturnAddressARM64(t *testing.T) {
-	t.Setenv("GOARCH", "arm64")
-	t.Setenv("CGO_ENABLED", "0")
-	path := buildGo(t, "goswitches")
-	img := steptest.OpenImage(t, path)
-	file, err := elf.NewFile(img)
-	if err != nil {
-		t.Fatal(err)
-	}
-	symbols, err := file.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path, img, symbols := goSwitchesARM64(t)
 	find := func(name string) elf.Symbol {
 		i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == name })
 		if i < 0 {
