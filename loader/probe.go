@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -46,8 +47,21 @@ func setcapFor(level int) string {
 	if level > 2 {
 		caps += ",cap_sys_admin"
 	}
-	return "setcap " + caps + "+ep FILE"
+	return setcap(caps)
 }
+
+// setcap is the command that gives this program capabilities. It names the program's file
+// where a shell takes that as it is.
+func setcap(caps string) string {
+	file, err := os.Executable()
+	if err != nil || !plainPath.MatchString(file) {
+		file = "FILE"
+	}
+	return "setcap " + caps + "+ep " + file
+}
+
+// plainPath matches paths that need no quotes.
+var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._+-]+$`)
 
 // setcapRemedy is setcapFor this machine.
 func setcapRemedy() string {

@@ -186,7 +186,7 @@ func openUprobe(e Event, pid, cpu int) (int, error) {
 	case errors.Is(err, unix.EACCES) && !hasCap(unix.CAP_SYS_ADMIN):
 		return -1, &MissingError{
 			What:   "CAP_SYS_ADMIN, which this kernel wants for uprobes",
-			Remedy: "run as root, or: setcap cap_sys_admin,cap_sys_ptrace,cap_dac_read_search+ep FILE",
+			Remedy: "run as root, or: " + setcap("cap_sys_admin,cap_sys_ptrace,cap_dac_read_search"),
 			Err:    fmt.Errorf("open event %s: %w", e.Name, err),
 		}
 	case err != nil:

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -320,6 +321,29 @@ func TestFlameGraphHostileNames(t *testing.T) {
 	b.Press("p")
 	b.Press("Escape", "d")
 	b.NoErrors()
+}
+
+// On a phone the page is no wider than the screen, and the field of the search has room for
+// what it says.
+func TestFlameGraphFitsPhone(t *testing.T) {
+	b := newBrowser(t, 375, 500)
+	file := writeHTML(t, fixture())
+	for _, width := range []int{320, 375} {
+		b.Resize(width, 500)
+		b.Open(file, "")
+		if got := b.Text("document.documentElement.scrollWidth"); got != strconv.Itoa(width) {
+			t.Errorf("of %d pixels the page takes %s", width, got)
+		}
+		const room = `(() => {
+			const c = document.createElement("canvas").getContext("2d"), input = document.getElementById("search");
+			const style = getComputedStyle(input), icon = 16; // that of a search field's end
+			c.font = style.font;
+			return input.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - icon - c.measureText(input.placeholder).width;
+		})()`
+		if got, err := strconv.ParseFloat(b.Text(room), 64); err != nil || got < 0 {
+			t.Errorf("%d pixels: the placeholder lacks %v (%v)", width, -got, err)
+		}
+	}
 }
 
 // Without scripts the page still tells the facts and the hottest functions.

@@ -39,7 +39,7 @@ var reasonText = [NumReasons]struct{ name, help string }{
 	MemoryUnreadable:  {"memory-unreadable", "memory that the walk needs could not be read; that of other users' processes needs root or CAP_SYS_PTRACE"},
 	NoRegister:        {"register-unknown", "a register that the unwind rule needs was not recovered"},
 	NoMapping:         {"no-mapping", "the program counter is in no known executable mapping"},
-	NoFile:            {"no-file", "the file mapped at the program counter could not be read; those that only others may read need root or CAP_DAC_READ_SEARCH, deleted ones CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE too"},
+	NoFile:            {"no-file", "the file mapped at the program counter could not be read; those that only others may read need root or CAP_DAC_READ_SEARCH, deleted programs CAP_SYS_PTRACE, and deleted libraries both and CAP_CHECKPOINT_RESTORE"},
 	NoUnwindInfo:      {"no-unwind-info", "no unwind information and no frame pointer for the code"},
 	BadUnwindInfo:     {"bad-unwind-info", "the unwind information of the file is malformed"},
 	UnsupportedUnwind: {"unsupported-unwind", "the unwind information uses an unknown operation"},

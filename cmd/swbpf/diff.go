@@ -80,6 +80,9 @@ func diff(o *diffOptions, before, after string) error {
 	if before == "-" && after == "-" {
 		return withCode(exitCannot, errors.New("only one of the profiles can come from standard input"))
 	}
+	if len(o.outputs) == 0 && o.format != "" {
+		return withCode(exitCannot, errors.New("--format goes with -o"))
+	}
 	outs, err := openDiffOutputs(o.outputs, o.format)
 	if err != nil {
 		return withCode(exitCannot, err)

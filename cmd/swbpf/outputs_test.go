@@ -100,10 +100,24 @@ func TestViewConverts(t *testing.T) {
 	if text, err := io.ReadAll(z); err != nil || string(text) != want {
 		t.Errorf("%v\n%s", err, text)
 	}
-	for _, args := range [][]string{{"-o", "-", "-o", "-"}, {"-o", "x.html", "-o", "x.html"}, {"-o", "x.pdf"}, {"-o", "x.html", "--format", "pdf"}, {"-o", dir}} {
+	for _, args := range [][]string{{"-o", "-", "-o", "-"}, {"-o", "x.html", "-o", "x.html"}, {"-o", "x.pdf"}, {"-o", "x.html", "--format", "pdf"}, {"-o", dir},
+		{"--format", "html"}, {"-o", "x.html", "--open"}, {"-o", "x.html", "--listen", "127.0.0.1:0"}} {
 		_, errOut, status := runSwbpf(t, dir, append([]string{"view", file}, args...)...)
 		if status != exitCannot || errOut == "" {
 			t.Errorf("%v: status %d, %s", args, status, errOut)
+		}
+	}
+}
+
+// A standard output that is closed is not taken for one that drops the profile on purpose.
+func TestViewToClosedOutput(t *testing.T) {
+	dir := t.TempDir()
+	for to, want := range map[string]int{">&-": exitCannot, ">/dev/null": exitOK, "| cat": exitOK} {
+		cmd := exec.Command("sh", "-c", `echo "main;work 3" | "$1" view - -o - `+to, "sh", swbpf(t))
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != want || strings.Contains(string(out), "is closed") != (want == exitCannot) {
+			t.Errorf("%s: %v, want status %d: %q", to, err, want, out)
 		}
 	}
 }

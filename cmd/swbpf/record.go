@@ -195,6 +195,9 @@ func (o *recordOptions) check(dash int) error {
 	if len(o.outputs) == 0 {
 		o.outputs = []string{defaultOutput}
 	}
+	if o.stats == stdoutPath {
+		return errors.New("--stats is written to a file, not to standard output")
+	}
 	if o.stats != "" && slices.Contains(o.outputs, o.stats) {
 		return fmt.Errorf("output %s is given twice", o.stats)
 	}

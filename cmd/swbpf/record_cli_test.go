@@ -78,6 +78,7 @@ func TestRecordRefuses(t *testing.T) {
 		{"-e cycles,page-faults", []string{"a recording is of one event"}},
 		{"-c 1 -e cpu-clock", []string{"each 1 ns", "perf_event_max_sample_rate"}},
 		{"--stats-detail", []string{"--stats-detail goes with --stats"}},
+		{"--stats -", []string{"--stats is written to a file"}},
 		{"--keep 3", []string{"--keep goes with --every"}},
 		{"--every 10ms", []string{"10ms is less than 1s"}},
 		{"--every 5 -o -", []string{"standard output", "once"}},

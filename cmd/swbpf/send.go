@@ -48,8 +48,8 @@ func newServer(path string, f *format) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("an output is no URL: %w", withoutURL(err))
 	}
-	if u.Host == "" {
-		return nil, fmt.Errorf("output %s names no host: a server is http://HOST:PORT", u.Redacted())
+	if u.Host == "" { // String leaves out the slashes then
+		return nil, fmt.Errorf("output %s://%s names no host: a server is http://HOST:PORT", u.Scheme, u.EscapedPath())
 	}
 	s := &server{url: u, header: http.Header{}, format: f}
 	s.header.Set("User-Agent", "swbpf/"+version())

@@ -148,7 +148,8 @@ func TestSendToNobody(t *testing.T) {
 		{c.URL, "404 Not Found", false},
 		{dead.URL, "connection refused", true},
 		{strings.Replace(dead.URL, "//", "//me:secret@", 1), "me:xxxxx@", true},
-		{"http://", "no host", false},
+		{"http://", "output http:// names no host", false},
+		{"http://me:secret@", "output http:// names no host", false},
 		{"http://me:secret@[::1", "missing ']'", false},
 	} {
 		for _, flag := range []string{"--every=1s", "--all"} {

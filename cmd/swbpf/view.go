@@ -57,7 +57,12 @@ written; 2 for wrong usage.`,
   swbpf view --sample-type inuse_objects heap.pb.gz
   swbpf view --listen 127.0.0.1:8080 swbpf.pb.gz     behind ssh -L 8080:127.0.0.1:8080`,
 		Args: exactlyFiles(1),
-		RunE: func(_ *cobra.Command, args []string) error { return view(o, args[0]) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.check(c.Flags().Changed("listen")); err != nil {
+				return withCode(exitCannot, err)
+			}
+			return view(o, args[0])
+		},
 	}
 	f := c.Flags()
 	f.SortFlags = false
@@ -77,6 +82,17 @@ func exactlyFiles(n int) cobra.PositionalArgs {
 		}
 		return withCode(exitCannot, fmt.Errorf("%s given, where '%s' takes %d\nSee 'swbpf %s --help'", plural(len(args), "file"), c.Use, n, c.Name()))
 	}
+}
+
+// check refuses what contradicts; listens is whether an address was given.
+func (o *viewOptions) check(listens bool) error {
+	switch {
+	case len(o.outputs) > 0 && (listens || o.open):
+		return errors.New("with -o nothing is served: it excludes --listen and --open")
+	case len(o.outputs) == 0 && o.format != "":
+		return errors.New("--format goes with -o")
+	}
+	return nil
 }
 
 func view(o *viewOptions, path string) error {

@@ -174,6 +174,10 @@ func (o *walkOptions) check(args []string) error {
 		return fmt.Errorf("--args and --locals do not go with --symbols=%s", o.symbols)
 	case !o.args && !o.locals && o.stop != 0:
 		return errors.New("--stop-limit goes with --args or --locals")
+	case o.core != "" && o.stop != 0:
+		return errors.New("a core file does not stand still: --stop-limit goes with a process ID")
+	case len(o.tids) > 0 && o.goes == "all":
+		return errors.New("--tid leaves out goroutines: it excludes --goroutines=all")
 	case len(o.tids) > 0 && (len(o.pids) > 1 || len(o.cgroups) > 0):
 		return errors.New("--tid goes with one process ID")
 	}

@@ -399,6 +399,8 @@ func TestWalkExit(t *testing.T) {
 		{[]string{"--tid=x", pid}, exitCannot, `"x" is not a thread ID`},
 		{[]string{"--exe", "x", pid}, exitCannot, "--core"},
 		{[]string{"--stop-limit", "1s", pid}, exitCannot, "--stop-limit goes with --args or --locals"},
+		{[]string{"--stop-limit", "1s", "--args", "--core", "x"}, exitCannot, "--stop-limit goes with a process ID"},
+		{[]string{"--tid", pid, "--goroutines=all", pid}, exitCannot, "excludes --goroutines=all"},
 		{[]string{"4194304"}, exitNoProcess, "no such process"},
 		{[]string{"--tid", "4194304", pid}, exitNoProcess, "no such thread"},
 		{[]string{"--tid", strconv.Itoa(os.Getpid()), pid}, exitNoProcess, "no such thread"},
