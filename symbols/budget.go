@@ -23,6 +23,8 @@ type budget struct {
 	spared int // of total, what mayCharge accepted
 	items  []budgetItem
 	hand   int // where the next round goes on
+
+	longNames atomic.Int64 // bytes of names of more than usualName that were given out
 }
 
 type budgetItem struct {
@@ -43,6 +45,22 @@ func (b *budget) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.total, b.spared, b.items, b.hand = 0, 0, nil, 0
+	b.longNames.Store(0)
+}
+
+// boundName returns a name, cut where it is too long. Names may share their bytes in the file, but
+// those who ask keep each: when long ones have taken a quarter of the limit, they are cut short.
+func (b *budget) boundName(name string) string {
+	if len(name) <= usualName {
+		return name
+	}
+	if b.longNames.Add(int64(len(name))) > int64(b.limit/4) {
+		return name[:usualName] + cutMark
+	}
+	if len(name) >= maxNameLength {
+		return name[:maxNameLength] + cutMark
+	}
+	return name
 }
 
 // add accounts for something new, which stays this time.

@@ -219,18 +219,21 @@ func (s *dwarfSection) readPooled(off, n uint64) (b []byte, free func(), err err
 }
 
 // cstring returns the NUL-terminated string at a section offset, "" when it
-// cannot be read.
+// cannot be read. One of more than maxNameLength is cut there.
 func (s *dwarfSection) cstring(off uint64) string {
-	for n := uint64(128); ; n *= 8 {
+	for n := uint64(128); ; n = min(8*n, maxNameLength) {
 		b, err := s.upTo(off, n)
 		if err != nil {
 			return ""
 		}
 		if i := bytes.IndexByte(b, 0); i >= 0 {
-			return string(b[:i])
+			return s.budget.boundName(string(b[:i]))
 		}
-		if uint64(len(b)) < n || n >= maxNameLength {
+		if uint64(len(b)) < n {
 			return ""
+		}
+		if n == maxNameLength {
+			return s.budget.boundName(string(b))
 		}
 	}
 }

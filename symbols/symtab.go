@@ -8,8 +8,14 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// maxNameLength bounds a symbol's name; longer ones are cut.
-const maxNameLength = 1 << 16
+// Limits on names, in bytes. Templates have names of a hundred kilobytes and more.
+const (
+	maxNameLength = 1 << 20 // longer ones are cut
+	usualName     = 1 << 12 // longer ones are cut to it when they take too much together
+)
+
+// cutMark ends a name that was cut.
+const cutMark = "..."
 
 // symtab is the index of all symbols of a file that name code: disjoint
 // ranges of link-time addresses, sorted, each with its symbol. Names stay in
@@ -133,7 +139,7 @@ func (t *symtab) systemName(id uint32, b *budget) string {
 		}
 		cost += len(name) + 64 // of the call
 	}
-	return best
+	return b.boundName(best)
 }
 
 // asked counts a question, and reads the table whole when that had been the

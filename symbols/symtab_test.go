@@ -236,7 +236,7 @@ func TestSymtabOrder(t *testing.T) {
 }
 
 func TestLongName(t *testing.T) {
-	for _, n := range []int{100, 127, 128, 129, 3000, maxNameLength + 10} {
+	for _, n := range []int{100, 127, 128, 129, 3000, maxNameLength - 1, maxNameLength + 10} {
 		dir := t.TempDir()
 		long := strings.Repeat("a", n)
 		write(t, dir, "a.s", fmt.Sprintf(".globl _start,%s\n.type %s,@function\n_start: nop\n%s: nop\n.size %s,1\n", long, long, long, long))
@@ -246,10 +246,14 @@ func TestLongName(t *testing.T) {
 		got := ""
 		for _, id := range f.elf.ranges.ids {
 			if id != none {
-				got = max(got, f.elf.name(id, DemangleNone, &budget{}).system)
+				got = max(got, f.elf.name(id, DemangleNone, &s.budget).system)
 			}
 		}
-		if want := long[:min(n, maxNameLength)]; got != want {
+		want := long
+		if n > maxNameLength {
+			want = long[:maxNameLength] + cutMark
+		}
+		if got != want {
 			t.Errorf("%d: got %d bytes", n, len(got))
 		}
 	}

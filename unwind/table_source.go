@@ -8,11 +8,11 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-const (
-	// maxFDEs bounds the index of a section that must be read through. The
-	// largest programs known have some two million, and a .eh_frame_hdr.
-	maxFDEs = 2 << 20
+// maxFDEs bounds the index of a section that must be read through. The
+// largest programs known have some two million, and a .eh_frame_hdr. Tests lower it.
+var maxFDEs = 2 << 20
 
+const (
 	// maxScan bounds how much of such a section is read through, in bytes, and how much
 	// of CIEs.
 	maxScan = 256 << 20

@@ -538,6 +538,27 @@ func TestManyCIEs(t *testing.T) {
 	}
 }
 
+// Of a section that must be read through no more FDEs are kept than some; the others are as if they were not there.
+func TestManyFDEs(t *testing.T) {
+	defer func(n int) { maxFDEs = n }(maxFDEs)
+	maxFDEs = 100
+	var c cfiBuilder
+	at := c.zR()
+	for i := range maxFDEs + 2 {
+		c.fde(at, codeBase+uint64(16*i), 16)
+	}
+	img, err := procstate.NewImageBytes(withSection(procstate.AMD64, ".eh_frame", append(c.b, 0, 0, 0, 0)), "synthetic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab := NewTable(img)
+	for i, want := range map[int]Reason{0: ReasonNone, maxFDEs - 1: ReasonNone, maxFDEs: NoUnwindInfo, maxFDEs + 1: NoUnwindInfo} {
+		if got := tab.Rule(codeBase + uint64(16*i)).Reason(); got != want {
+			t.Errorf("FDE %d: %v, want %v", i, got, want)
+		}
+	}
+}
+
 // withSection makes a file that has its call frame information in a section of a name, and
 // no header for it.
 func withSection(arch *procstate.Arch, name string, body []byte) []byte {
