@@ -19,6 +19,7 @@ type dwarfData struct {
 	info, abbrev, strings, lineStr, line        dwarfSection
 	ranges, rnglists, addr, strOffsets, aranges dwarfSection
 	loc, loclists                               dwarfSection
+	rangeOffsets                                dwarfSection // of lists: rnglists, with a window of its own, as both are read in turns
 
 	base       uint64 // link-time address that offsets count from
 	codeRanges []codeRange
@@ -126,6 +127,7 @@ func (d *dwarfData) openSections(im *procstate.Image, suffix string) error {
 			return err
 		}
 	}
+	d.rangeOffsets = d.rnglists.again()
 	return nil
 }
 

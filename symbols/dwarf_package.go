@@ -101,6 +101,7 @@ func (p *dwarfPackage) parts(main *dwarfData, x *packageIndex, row uint32) (*dwa
 			return nil, fmt.Errorf("%s: %w", p.img.Path, err)
 		}
 	}
+	data.rangeOffsets = data.rnglists.again()
 	return data, nil
 }
 

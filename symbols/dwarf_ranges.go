@@ -62,7 +62,7 @@ func (d *dwarfData) rangeList(u *unit, v value, f func(start, end uint64)) {
 		if v.u > 1<<32 {
 			return
 		}
-		rel, ok := d.rnglists.word(u.rangeBase+v.u*uint64(size), size)
+		rel, ok := d.rangeOffsets.word(u.rangeBase+v.u*uint64(size), size)
 		if !ok {
 			return
 		}

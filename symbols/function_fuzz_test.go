@@ -60,7 +60,7 @@ func FuzzFunctions(f *testing.F) {
 		d := &dwarfData{
 			group: &fileGroup{}, owner: New(Options{}), img: &procstate.Image{}, base: text, codeRanges: []codeRange{{text, text + 0x400}}, altDone: true, dwpDone: true,
 			info: section(info), abbrev: section(abbrev), strings: section(str), lineStr: section(lineStr),
-			ranges: section(ranges), rnglists: section(rnglists), addr: section(addr), strOffsets: section(strOffsets),
+			ranges: section(ranges), rnglists: section(rnglists), rangeOffsets: section(rnglists), addr: section(addr), strOffsets: section(strOffsets),
 			loc: section(loc), loclists: section(loclists), typesSection: section(types),
 		}
 		defer boundAllocations(t)()

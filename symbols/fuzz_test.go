@@ -107,7 +107,7 @@ func FuzzDWARF(f *testing.F) {
 		d := &dwarfData{
 			group: &fileGroup{}, owner: New(Options{}), img: &procstate.Image{}, base: text, codeRanges: []codeRange{{text, text + 0x1000}}, altDone: true, dwpDone: true,
 			info: section(info), abbrev: section(abbrev), line: section(line), strings: section(str), lineStr: section(lineStr),
-			ranges: section(ranges), rnglists: section(rnglists), aranges: section(aranges), addr: section(addr), strOffsets: section(strOffsets),
+			ranges: section(ranges), rnglists: section(rnglists), rangeOffsets: section(rnglists), aranges: section(aranges), addr: section(addr), strOffsets: section(strOffsets),
 		}
 		defer boundAllocations(t)()
 		for a := uint64(text); a < text+0x1000; a += 16 {
