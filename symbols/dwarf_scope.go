@@ -3,6 +3,8 @@ package symbols
 import (
 	"debug/dwarf"
 	"fmt"
+	"slices"
+	"sync"
 )
 
 // Limits on one unit.
@@ -57,11 +59,25 @@ func (d *dwarfData) compileScopes(u *unit, out *unitCode) error {
 	}
 	defer free()
 	d.allowRanges(u.end - u.off)
-	w := scopeWalk{d: d, u: u, out: out, c: cursor{b: b, off: int(u.root - u.off)}}
+	buf := scopeBuffers.Get().(*scopeBuffer)
+	out.scopes = buf.scopes[:0]
+	w := scopeWalk{d: d, u: u, out: out, c: cursor{b: b, off: int(u.root - u.off)}, spans: buf.spans[:0]}
 	err = w.walk(table)
-	out.ranges = flatten(w.spans)
+	buf.scopes, buf.spans = out.scopes, w.spans
+	out.scopes, out.ranges = slices.Clone(out.scopes), flatten(w.spans)
+	if cap(buf.spans) <= maxPooledRows && cap(buf.scopes) <= maxPooledRows {
+		scopeBuffers.Put(buf)
+	}
 	return err
 }
+
+// scopeBuffer is room for the scopes of a unit, and where they are, while it is read.
+type scopeBuffer struct {
+	scopes []scope
+	spans  []span
+}
+
+var scopeBuffers = sync.Pool{New: func() any { return new(scopeBuffer) }}
 
 // scopeWalk is the state of a pass over the entries of a unit.
 type scopeWalk struct {
