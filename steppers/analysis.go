@@ -171,13 +171,14 @@ func (a *Analysis) isBare(im *procstate.Image) bool {
 // restore gives out, the caller of in, the registers that calls preserve, but for the frame
 // pointer, where the code tells of them and agrees about the frame. An interpreter may have one of
 // them for its own, over calls of code without unwind tables. Files with tables, which lack
-// them for some functions alone, are not looked through for that.
+// them for some functions alone, are not looked through for that, nor are those of more than
+// 2 MB of code: Chromium would take ten seconds.
 func (a *Analysis) restore(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) {
 	arch, addr := w.Arch(), in.LookupPC()
 	if m.Image.Arch() != arch || in.Regs.Known()&arch.CalleeSaved&^(1<<arch.FP) == 0 {
 		return
 	}
-	if !a.isBare(m.Image) {
+	if !a.isBare(m.Image) || codeBytes(m.Image) > maxSoon {
 		return
 	}
 	code := a.codeAt(m.Image, addr-m.Bias)

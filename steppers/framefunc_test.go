@@ -99,6 +99,34 @@ func TestFramePointersEveryInstruction(t *testing.T) {
 	}
 }
 
+// A small file without unwind tables is looked through for the registers that its functions
+// save; a large one, which can take seconds, is not: its frame pointers are enough.
+func TestFramePointersOfLargeFile(t *testing.T) {
+	needPtrace(t)
+	for _, large := range []bool{false, true} {
+		source := frameProgram
+		if large {
+			source += `__asm__(".fill 3 << 20, 1, 0xcc\n");`
+		}
+		p := steptest.Start(t, steptest.Compile(t, []string{"gcc", "-O1", "-s", "-fno-asynchronous-unwind-tables",
+			"-fno-omit-frame-pointer", "-nostdlib", "-static", "-fno-stack-protector"}, "frames.c", source))
+		a, frames := NewAnalysis(), NewFrameFunc(nil)
+		frames.saved = a
+		w := unwind.NewWalker(p, unwind.NewGroup(NewBottom(), frames), nil)
+		if n := stepAll(t, p, w, 300); n[steptest.Exact] != 300 {
+			t.Errorf("large %t: of 300 instructions %d are exact", large, n[steptest.Exact])
+		}
+		looked := false
+		for _, im := range p.Images() {
+			e := a.code.get(im)
+			looked = looked || e != nil && e.rest.done
+		}
+		if looked == large {
+			t.Errorf("large %t: looked through %t", large, looked)
+		}
+	}
+}
+
 // stepAll runs the initial thread of a process to its end, compares a walk at
 // each of its instructions with the truth, and counts the results. limit
 // bounds the instructions, 0 does not.
