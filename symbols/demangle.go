@@ -42,11 +42,12 @@ const demangledLimit = 16
 
 // Demangle makes a name of C++, Rust, D or OCaml readable, the latter two without
 // parameters in any mode. Names of other languages, and damaged ones, are returned
-// unchanged.
+// unchanged, but for LLVM's number of a module.
 func Demangle(name string, mode DemangleMode) string {
 	if mode == DemangleNone || len(name) > maxMangled {
 		return name
 	}
+	name = withoutModule(name)
 	if !mangled(name) {
 		for _, demangle := range []func(string) (string, bool){demangleD, demangleOCaml} {
 			if out, ok := demangle(name); ok {
@@ -75,6 +76,21 @@ func Demangle(name string, mode DemangleMode) string {
 		out = emptyBrackets.Replace(out)
 	}
 	return out + cloneSuffix(base) + at
+}
+
+// withoutModule leaves out ".llvm." with the number of a module, which LLVM gives local
+// functions that it calls from another one. It is another with each change of the source: as
+// in the kernel's table of symbols, a function has one name before and after.
+func withoutModule(name string) string {
+	before, number, ok := strings.Cut(name, ".llvm.")
+	if !ok {
+		return name
+	}
+	rest := strings.TrimLeft(number, "0123456789")
+	if rest == number || rest != "" && rest[0] != '.' && rest[0] != '@' {
+		return name
+	}
+	return before + rest
 }
 
 var emptyBrackets = strings.NewReplacer("::<>", "", "<>", "")

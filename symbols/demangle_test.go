@@ -27,7 +27,11 @@ func TestDemangle(t *testing.T) {
 		{"_ZN4core3ptr26drop_in_place$LT$_a..b$GT$17h6568139c7aa8ad1cE", "core::ptr::drop_in_place<_a::b>", "core::ptr::drop_in_place<_a::b>"},
 		{"_ZN50_$LT$$RF$T$u20$as$u20$core..fmt..Debug$GT$3_f17h6568139c7aa8ad1cE", "_ZN50_$LT$$RF$T$u20$as$u20$core..fmt..Debug$GT$3_f17h6568139c7aa8ad1cE", "_ZN50_$LT$$RF$T$u20$as$u20$core..fmt..Debug$GT$3_f17h6568139c7aa8ad1cE"},
 		{"_ZN42_$LT$$RF$T$u20$as$u20$core..fmt..Debug$GT$2_f17h6568139c7aa8ad1cE", "<&T as core::fmt::Debug>::_f", "<&T as core::fmt::Debug>::_f"},
-		{"_ZN4core3fmt9Formatter3pad17h0123456789abcdefE.llvm.123", "core::fmt::Formatter::pad.llvm.123", "core::fmt::Formatter::pad"},
+		{"_ZN4core3fmt9Formatter3pad17h0123456789abcdefE.llvm.123", "core::fmt::Formatter::pad", "core::fmt::Formatter::pad"},
+		{"_Z3fooi.llvm.8213764.cold", "foo.cold", "foo(int) [clone .cold]"},
+		{"local.llvm.17551945265027939304", "local", "local"},
+		{"local.llvm.", "local.llvm.", "local.llvm."},
+		{"local.llvm.x", "local.llvm.x", "local.llvm.x"},
 		{"_RNvNtCs1234_7mycrate3foo3bar", "mycrate::foo::bar", "mycrate::foo::bar"},
 		{"_RINvNtCs1234_4core3ptr13drop_in_placehE", "core::ptr::drop_in_place", "core::ptr::drop_in_place::<u8>"},
 		// D.
