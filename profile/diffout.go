@@ -75,7 +75,7 @@ func (d *Diff) WriteHTML(w io.Writer) error {
 		if c == &f.Self {
 			of = "self"
 		}
-		r := changeRow{Function: f.Function, Module: baseName(f.Module), Of: of, Before: d.Value(c.Before), After: d.Value(c.After), Delta: d.Delta(c)}
+		r := changeRow{Function: visible(f.Function), Module: visible(baseName(f.Module)), Of: of, Before: d.Value(c.Before), After: d.Value(c.After), Delta: d.Delta(c)}
 		if c.Significant {
 			r.Verdict = "significant"
 		}
@@ -86,7 +86,7 @@ func (d *Diff) WriteHTML(w io.Writer) error {
 		name string
 		p    *Profile
 	}{{"Before", d.Before}, {"After", d.After}} {
-		facts = append(facts, fact{side.name, side.p.Meta.Target})
+		facts = append(facts, fact{side.name, visible(side.p.Meta.Target)})
 		if how := side.p.Meta.how(); how != "" {
 			facts = append(facts, fact{"", how})
 		}

@@ -169,7 +169,7 @@ func (p *Profile) writePage(w io.Writer, about map[string]any) error {
 		"Style":   template.CSS(page.style),
 		"Script":  template.JS(page.script),
 		"Data":    template.HTML(data), // base64
-		"Title":   title,
+		"Title":   visible(title),
 		"Counted": p.Meta.counted(),
 	})
 	err = page.template.Execute(w, about)
@@ -227,7 +227,7 @@ func (m *Meta) counted() string { return cmp.Or(m.Counted, "samples") }
 
 func (p *Profile) facts() []fact {
 	m := &p.Meta
-	facts := []fact{{"Sampled", m.Target}, {"How", m.how()}}
+	facts := []fact{{"Sampled", visible(m.Target)}, {"How", m.how()}}
 	if !m.Start.IsZero() {
 		facts = append(facts, fact{"Start", m.Start.UTC().Format("2006-01-02 15:04:05 UTC")})
 	}
@@ -278,7 +278,7 @@ func (p *Profile) topTable() []topRow {
 	}
 	for _, e := range p.Top(topRows) {
 		rows = append(rows, topRow{
-			Function: e.Function, Module: baseName(e.Module), Kind: e.Kind.String(),
+			Function: visible(e.Function), Module: visible(baseName(e.Module)), Kind: e.Kind.String(),
 			Self: p.Amount(e.Self), SelfShare: share(e.Self, total),
 			Total: p.Amount(e.Total), TotalShare: share(e.Total, total),
 		})

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -343,6 +344,73 @@ func TestFlameGraphFitsPhone(t *testing.T) {
 		if got, err := strconv.ParseFloat(b.Text(room), 64); err != nil || got < 0 {
 			t.Errorf("%d pixels: the placeholder lacks %v (%v)", width, -got, err)
 		}
+		b.ClickOn("#search")
+		b.TypeText("fill")
+		b.Wait("document.getElementById('matched').textContent !== ''")
+		const rows = `new Set(["processes", "theme", "keys"].map((id) => document.getElementById(id).getBoundingClientRect().top)).size`
+		if got := b.Text(rows); width >= 375 && got != "1" {
+			t.Errorf("%d pixels: the buttons are in %s rows", width, got)
+		}
+		if got := b.Text("document.documentElement.scrollWidth"); got != strconv.Itoa(width) {
+			t.Errorf("of %d pixels the page takes %s with matches", width, got)
+		}
+	}
+}
+
+// Names that would reverse what follows, or hide, are shown for what they are, wherever they
+// stand; links to other pages have them as they are.
+func TestFlameGraphInvisibleNames(t *testing.T) {
+	const name = "evil\u202egnirts\u2066\u200b"
+	p, err := Read(strings.NewReader("app;main;"+name+";leaf 10\n"), ReadOptions{Name: "target\u202e"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	if err := p.WriteHTMLWithin(&buf, &Links{Function: "/function"}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "flame.html")
+	if err := os.WriteFile(path, buf.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := newBrowser(t, testWidth, testHeight)
+	b.Open(path, "")
+	b.wantAt(3, 0.5, "evil?gnirts??", "Code: native", "Total: 10 samples, 100 %", "Of parent: 100 %")
+	b.WantText("h1", "target?")
+	b.Click(0.5*testWidth, b.row(3))
+	b.WantText("#crumbs li:nth-last-child(2)", "evil?gnirts??")
+	if got := b.Text("new URL(document.getElementById('about-function').href).searchParams.get('name')"); got != name {
+		t.Errorf("the link is to %q", got)
+	}
+	if got := b.Text("document.title + document.documentElement.innerText + document.getElementById('details').textContent"); strings.ContainsAny(got, name[4:7]) {
+		t.Errorf("%q", got)
+	}
+	b.NoErrors()
+}
+
+// Paper is white and as wide as it is, whatever the screen is.
+func TestFlameGraphPrint(t *testing.T) {
+	b := newBrowser(t, testWidth, testHeight)
+	b.Dark(true)
+	b.Open(writeHTML(t, fixture()), "")
+	const background = "getComputedStyle(document.body).backgroundColor"
+	b.Eval("dispatchEvent(new Event('beforeprint'))", new(bool))
+	if got := b.Text(background); got != "rgb(255, 255, 255)" {
+		t.Errorf("printed on %s", got)
+	}
+	var pixel []int
+	b.Eval("[...document.getElementById('canvas').getContext('2d').getImageData(600, 400, 1, 1).data]", &pixel)
+	if !slices.Equal(pixel, []int{255, 255, 255, 255}) {
+		t.Errorf("the graph is printed on %d", pixel)
+	}
+	b.Eval("dispatchEvent(new Event('afterprint'))", new(bool))
+	if got := b.Text(background); got != "rgb(20, 23, 27)" {
+		t.Errorf("then the screen is %s", got)
+	}
+	b.Call("Emulation.setEmulatedMedia", map[string]any{"media": "print"}, nil)
+	const width = "(document.getElementById('canvas').style.width = '3000px', document.getElementById('canvas').getBoundingClientRect().width)"
+	if got := b.Text(width); got != strconv.Itoa(testWidth) {
+		t.Errorf("on paper of %d pixels the graph takes %s", testWidth, got)
 	}
 }
 

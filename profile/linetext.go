@@ -6,12 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// lineText is a name as a line of text can have it, with other characters for some:
-// "?" for each that is not to be seen, and for each byte that is not UTF-8. The names
-// of threads, files and functions are by anybody, and a terminal would take some for a
-// command.
-func lineText(name string, others *strings.Replacer) string {
-	name = others.Replace(name)
+// lineText is visible for a name as a line of text can have it, with other characters for
+// some.
+func lineText(name string, others *strings.Replacer) string { return visible(others.Replace(name)) }
+
+// visible is a name with "?" for each character that is not to be seen, and for each byte
+// that is not UTF-8. The names of threads, files and functions are by anybody: a terminal
+// would take some for a command, and some reverse what follows.
+func visible(name string) string {
 	odd := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
 	if strings.IndexFunc(name, odd) < 0 {
 		return name

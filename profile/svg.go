@@ -148,6 +148,7 @@ func (s *svgWriter) head() {
 	if title == "" {
 		title = "profile"
 	}
+	title = visible(title)
 	s.print(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace" font-size="10">`+"\n",
 		svgWidth, s.height())
 	s.print("<title>%s</title>\n", xmlText(title+" – flame graph"))
@@ -180,9 +181,9 @@ func (s *svgWriter) frame(i int) {
 	name, fill, about := "all", fills()["root"], ""
 	if i > 0 {
 		f := &s.t.functions[n.function]
-		name, fill = f.name, fills()[f.look()]
+		name, fill = visible(f.name), fills()[f.look()]
 		if f.module != "" {
-			about = "\n" + f.module
+			about = "\n" + visible(f.module)
 		}
 	}
 	weight := fmt.Sprintf("%s %s, %s", s.p.Amount(n.weight), s.p.weightName(), share(n.weight, s.t.nodes[0].weight))

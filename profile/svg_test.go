@@ -75,11 +75,14 @@ func TestSVGHostileNames(t *testing.T) {
 	bld := NewBuilder()
 	m := bld.Module(Module{Path: "/x/]]><script>"})
 	syms := symbols{}
-	for i, name := range []string{"</title></g><script>x()</script>", "a&b\x00\xff", strings.Repeat("ä", 999)} {
+	for i, name := range []string{"</title></g><script>x()</script>", "a&b\x00\xff\u202e", strings.Repeat("ä", 999)} {
 		syms[Loc{m, uint64(i)}] = []Line{{Function: name}}
 		bld.Add(Thread{Comm: Comm("<&>")}, []Loc{{m, uint64(i)}}, "</svg>", 1, 1)
 	}
 	svg := writeSVG(t, bld.Finish(Meta{Target: "</title><script>"}, syms))
+	if strings.Contains(string(svg), "\u202e") {
+		t.Errorf("what follows is reversed in\n%s", svg)
+	}
 	d := xml.NewDecoder(bytes.NewReader(svg))
 	for {
 		token, err := d.Token()

@@ -21,6 +21,16 @@ func printableLines(s string) string {
 	}, s)
 }
 
+// printableSource does so for a line of source text, which may have tabs.
+func printableSource(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return r
+		}
+		return printableRune(r)
+	}, s)
+}
+
 func printableRune(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r

@@ -66,12 +66,12 @@ type viewFrame struct {
 
 // frame is that of a page, whose path is here and whose query is q.
 func (v *viewPages) frame(heading, here string, q url.Values) viewFrame {
-	target := cmp.Or(v.profile.Meta.Target, "profile")
+	target := printable(cmp.Or(v.profile.Meta.Target, "profile"))
 	facts := v.profile.Amount(v.whole) + " " + v.unit
 	if v.profile.Meta.Event != "" && v.profile.Meta.Event != v.unit {
 		facts = v.profile.Meta.Event + " · " + facts
 	}
-	return viewFrame{Title: heading + " – " + target, Heading: target, Facts: facts, Type: v.typeName,
+	return viewFrame{Title: printable(heading) + " – " + target, Heading: target, Facts: facts, Type: v.typeName,
 		Style: template.CSS(v.style), Icon: profile.IconAddress(), Links: v.links(here), Types: v.types(here, q)}
 }
 
@@ -141,7 +141,7 @@ type functionRow struct {
 
 func (v *viewPages) row(e *profile.TopEntry) functionRow {
 	r := functionRow{
-		Function: e.Function, Module: e.Module[strings.LastIndexByte(e.Module, '/')+1:], ModulePath: e.Module, Kind: e.Kind.String(),
+		Function: printable(e.Function), Module: printable(e.Module[strings.LastIndexByte(e.Module, '/')+1:]), ModulePath: printable(e.Module), Kind: e.Kind.String(),
 		Self: v.profile.Amount(e.Self), SelfShare: profile.Share(e.Self, v.whole), SelfBar: barOf(e.Self, v.whole),
 		Total: v.profile.Amount(e.Total), TotalShare: profile.Share(e.Total, v.whole), TotalBar: barOf(e.Total, v.whole),
 	}
@@ -221,12 +221,12 @@ func (v *viewPages) serveFunction(w http.ResponseWriter, r *http.Request) {
 	f, ok := v.profile.Function(name, module)
 	if !ok {
 		page.Missing = true
-		page.functionRow.Function = name
+		page.functionRow.Function = printable(name)
 		v.render(w, http.StatusNotFound, "function.html", page)
 		return
 	}
 	page.functionRow = v.row(&f.TopEntry)
-	page.FlameAddress = v.address("/", nil) + "#" + url.Values{"search": {name}}.Encode()
+	page.FlameAddress = v.address("/", nil) + "#" + url.Values{"search": {printable(name)}}.Encode()
 	page.Callers, page.Callees = v.edgeRows(f.Callers), v.edgeRows(f.Callees)
 	for i := range f.Sources {
 		if s := &f.Sources[i]; s.File != "" {
@@ -263,10 +263,10 @@ type sourceLine struct {
 const sourceContext = 6
 
 func (v *viewPages) sourceSection(s *profile.SourceView) sourceSection {
-	out := sourceSection{File: s.File}
+	out := sourceSection{File: printable(s.File)}
 	text, err := v.sources.lines(s.File)
 	if err != nil {
-		out.Problem = err.Error()
+		out.Problem = printable(err.Error())
 	}
 	byLine := map[int]*profile.LineView{}
 	shown := map[int]bool{}
@@ -293,7 +293,7 @@ func (v *viewPages) sourceSection(s *profile.SourceView) sourceSection {
 		line := sourceLine{Number: n, Gap: last != 0 && n > last+1}
 		last = n
 		if n > 0 && n <= len(text) {
-			line.Text = text[n-1]
+			line.Text = printableSource(text[n-1])
 		}
 		if l := byLine[n]; l != nil {
 			line.Hot = true

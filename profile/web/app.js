@@ -34,6 +34,8 @@ class App {
     });
     window.addEventListener("hashchange", () => this.applyLink());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.retheme());
+    window.addEventListener("beforeprint", () => this.print(true)); // dark ink on white paper
+    window.addEventListener("afterprint", () => this.print(false));
     byID("search").addEventListener("input", () => this.find(byID("search").value));
 
     const click = (id, action) => byID(id)?.addEventListener("click", action);
@@ -177,6 +179,15 @@ class App {
     if (this.theme) document.documentElement.dataset.theme = this.theme;
     else delete document.documentElement.dataset.theme;
     this.stage.retheme();
+  }
+
+  /** Takes light colours to print, and gives them back. */
+  print(begins) {
+    const { theme } = this;
+    if (begins) this.theme = "light";
+    this.retheme();
+    this.stage.draw();
+    this.theme = theme;
   }
 
   toggleDetails() {

@@ -81,7 +81,7 @@ class Controls {
     if (!functions || frame.fn < 0 || this.model.isProcess(frame.fn) || this.model.look(frame.fn) === "marker") return null;
     const li = document.createElement("li");
     const link = document.createElement("a");
-    link.href = functions + (functions.includes("?") ? "&" : "?") + new URLSearchParams({ name: this.model.name(frame.fn), module: this.model.module(frame.fn) });
+    link.href = functions + (functions.includes("?") ? "&" : "?") + this.model.query(frame.fn);
     link.textContent = "callers, callees, source";
     link.id = "about-function";
     li.className = "about";

@@ -53,6 +53,10 @@ class Model {
     const t = JSON.parse(r.text());
     this.tables = t;
     this.functionCount = t.functionName.length;
+    this.exact = { name: t.functionName, module: t.modules }; // as other pages look them up
+    for (const list of ["functionName", "modules", "files", "processes", "threadComm", "labelKeys", "labelValues"]) {
+      t[list] = (t[list] || []).map(visible); // an empty list may be null
+    }
 
     const n = r.unsigned() + 1;
     this.nodeCount = n;
@@ -167,6 +171,11 @@ class Model {
   /** The path of the function's module, or "". */
   module(fn) {
     return this.tables.modules[this.tables.functionModule[fn]];
+  }
+
+  /** What the page about a function is found by. */
+  query(fn) {
+    return new URLSearchParams({ name: this.exact.name[fn], module: this.exact.module[this.tables.functionModule[fn]] });
   }
 
   file(fn) {

@@ -1,5 +1,13 @@
 // Function names, made shorter where there is no room for the whole.
 
+/** What is not to be seen: some would reverse what follows. */
+const INVISIBLE = /[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu;
+
+/** A name by anybody as it is shown, in all formats. */
+function visible(name) {
+  return name.replace(INVISIBLE, "?");
+}
+
 /**
  * Returns the index after the bracket that closes the one at text[open], or
  * -1. Angles that are arrows or operators are no brackets.
