@@ -184,21 +184,21 @@ func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
 func printRows(e *errWriter, d *profile.Diff, rows []profile.DiffEntry) {
 	shared := sharedNames(d.Functions, func(f *profile.DiffEntry) string { return f.Function })
 	if !slices.ContainsFunc(rows, func(f profile.DiffEntry) bool { return f.HasSelf() }) {
-		e.printf("  %8s %8s  %-17s  %s\n", "total", "→ total", "change of total", "function (* significant)")
+		e.printf("  %8s %8s  %-18s  %s\n", "total", "→ total", "change of total", "function (* significant)")
 		for i := range rows {
 			f := &rows[i]
-			e.printf("  %8s %8s  %-16s%s  %s\n", d.Value(f.Total.Before), d.Value(f.Total.After), d.Delta(&f.Total), star(&f.Total), shared.text(f.Function, f.Module))
+			e.printf("  %8s %8s  %-16s %s  %s\n", d.Value(f.Total.Before), d.Value(f.Total.After), d.Delta(&f.Total), star(&f.Total), shared.text(f.Function, f.Module))
 		}
 		return
 	}
-	e.printf("  %8s %8s  %-17s  %-17s  %s\n", "self", "→ self", "change", "change of total", "function (* significant)")
+	e.printf("  %8s %8s  %-18s  %-18s  %s\n", "self", "→ self", "change", "change of total", "function (* significant)")
 	for i := range rows {
 		f := &rows[i]
 		before, after, change := "–", "–", "–"
 		if f.HasSelf() {
 			before, after, change = d.Value(f.Self.Before), d.Value(f.Self.After), d.Delta(&f.Self)
 		}
-		e.printf("  %8s %8s  %-16s%s  %-16s%s  %s\n", before, after, change, star(&f.Self), d.Delta(&f.Total), star(&f.Total), shared.text(f.Function, f.Module))
+		e.printf("  %8s %8s  %-16s %s  %-16s %s  %s\n", before, after, change, star(&f.Self), d.Delta(&f.Total), star(&f.Total), shared.text(f.Function, f.Module))
 	}
 }
 

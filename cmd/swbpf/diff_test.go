@@ -25,12 +25,12 @@ func TestPrintDiff(t *testing.T) {
 after   app: 265 samples
 
 grew, in % of all samples
-      self   → self  change             change of total    function (* significant)
-     75.00    90.57  +15.57 ± 9.19   *  +12.45 ± 8.46   *  hot(int)
+      self   → self  change              change of total     function (* significant)
+     75.00    90.57  +15.57 ± 9.19    *  +12.45 ± 8.46    *  hot(int)
 
 shrank, in % of all samples
-      self   → self  change             change of total    function (* significant)
-     20.00     7.55  −12.45 ± 8.46   *  −12.45 ± 8.46   *  <b>cold</b>
+      self   → self  change              change of total     function (* significant)
+     20.00     7.55  −12.45 ± 8.46    *  −12.45 ± 8.46    *  <b>cold</b>
 `
 	if table != want {
 		t.Errorf("got\n%s\nwant\n%s", table, want)
@@ -67,8 +67,8 @@ func TestPrintDiffOfWaits(t *testing.T) {
 		want string
 	}{
 		// 1.96 standard deviations of 50 samples: 1.96 * sqrt(50) * hypot(1, 16) ms.
-		{false, "    0.0500   0.8000  +0.7500 ± 0.2222*  nap\n"},
-		{true, "    0.0500   0.8000  +0.7500 ± 0.2222*  nap\n    0.1000   0.1500  +0.0500 ± 0.0500   doze\n"},
+		{false, "    0.0500   0.8000  +0.7500 ± 0.2222 *  nap\n"},
+		{true, "    0.0500   0.8000  +0.7500 ± 0.2222 *  nap\n    0.1000   0.1500  +0.0500 ± 0.0500    doze\n"},
 	} {
 		var b bytes.Buffer
 		if err := printDiff(&b, d, &diffOptions{rows: 20, all: test.all}); err != nil {
