@@ -203,7 +203,7 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 	// What a method of Busy calls, of its own, at once.
 	lambda := `lambda\$(work|apply)\$\d+`
 	calls := map[string]*regexp.Regexp{
-		"Busy.main":        regexp.MustCompile(`^Busy\.work$`),
+		"Busy.main":        regexp.MustCompile(`^Busy\.(work|spent)$`),
 		"Busy.work":        regexp.MustCompile(`^Busy(\.(fib|apply|collections|thrown)|\$(Square|Circle|Tower)\.(area|<init>))$`),
 		"Busy.fib":         regexp.MustCompile(`^Busy\.fib$`),
 		"Busy.thrown":      regexp.MustCompile(`^Busy\.thrown$`),
@@ -282,8 +282,8 @@ func TestRecordPythonEnds(t *testing.T) {
 	const spin = `
 import os, time
 def spin():
-    end = time.time() + 1.5
-    while time.time() < end: sum(range(100))
+    end = time.process_time() + 1.5
+    while time.process_time() < end: sum(range(100))
 spin()
 `
 	testenv.EachPython(t, func(t *testing.T, python testenv.Program) {
@@ -331,7 +331,7 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 		"more": {"<genexpr>"}, "helper": {"key"}, "fib": {"fib"}, "key": nil, "<genexpr>": nil,
 	}
 	within := regexp.MustCompile(`^(Shape\.|more\.<locals>\.)+`)
-	command := python.Command(python.Script(t, "testdata/targets/busy.py"), "5")
+	command := python.Command(python.Script(t, "testdata/targets/busy.py"), "4")
 	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
 	if r.exit != 0 {
 		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
@@ -411,7 +411,7 @@ func TestRecordPHP(t *testing.T) {
 func testRecordPHP(t *testing.T, command []string) {
 	t.Parallel()
 	calls := map[string][]string{
-		"<file busy.php>": {"main"}, "main": {"work", "microtime"}, "work": {"fib", "Shape::area", "thrown", "down", "Shape::__destruct", "Exception::__construct"},
+		"<file busy.php>": {"main"}, "main": {"work", "getrusage"}, "work": {"fib", "Shape::area", "thrown", "down", "Shape::__destruct", "Exception::__construct"},
 		"Shape::area": {"Shape::helper", "Shape::more", "range", "count"}, "Shape::helper": {"usort"}, "usort": {"Shape::{closure}"},
 		"Shape::{closure}": {"Shape::key"}, "Shape::more": {"Shape::generate"}, "Shape::generate": {"Shape::key"}, "Shape::__destruct": {"Shape::key"},
 		"fib": {"fib"}, "thrown": {"thrown", "Exception::__construct"}, "down": {"down", "bottom"}, "bottom": nil, "Shape::key": nil,
@@ -473,7 +473,7 @@ func testRecordPHP(t *testing.T, command []string) {
 // A process of PHP that is killed has had its names until then, and the program that it executes
 // instead has none.
 func TestRecordPHPEnds(t *testing.T) {
-	const spin = `function spin() { $end = microtime(true) + 1.5; while (microtime(true) < $end) { range(1, 100); } } spin(); `
+	const spin = `function spin() { do { for ($i = 0; $i < 1000; $i++) range(1, 100); $used = getrusage(); } while ($used["ru_utime.tv_sec"] + $used["ru_utime.tv_usec"] / 1e6 < 1.5); } spin(); `
 	testenv.EachPHP(t, func(t *testing.T, php testenv.PHP) {
 		for name, last := range map[string]string{
 			"exec":   `pcntl_exec("/bin/sh", ["-c", 'i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done']);`,
@@ -621,9 +621,9 @@ func TestRecordScriptsEnd(t *testing.T) {
 	}
 	const loop = `i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done`
 	for _, c := range []struct{ program, spin, exec, kill string }{
-		{"ruby", `def spin; e = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 1.5; [1, 2].each { |x| x } while Process.clock_gettime(Process::CLOCK_MONOTONIC) < e; end; spin; `,
+		{"ruby", `def spin; [1, 2].each { |x| x } while Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < 1.5; end; spin; `,
 			`exec "/bin/sh", "-c", '` + loop + `'`, `Process.kill 9, $$`},
-		{"perl", `sub spin { my $e = time + 2; while (time < $e) { my $x; $x += $_ for 1 .. 100 } } spin(); `,
+		{"perl", `sub spin { while ((times)[0] < 1.5) { my $x; $x += $_ for 1 .. 100 } } spin(); `,
 			`exec "/bin/sh", "-c", '` + loop + `'`, `kill 9, $$`},
 	} {
 		for name, last := range map[string]string{"exec": c.exec, "killed": c.kill} {
@@ -644,7 +644,7 @@ func TestRecordJavaScriptKilled(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
-	const spin = "function spin() { const end = Date.now() + 1000; while (Date.now() < end); }; spin(); process.kill(process.pid, 'SIGKILL')"
+	const spin = "function spin() { while (process.cpuUsage().user < 1e6) for (const end = Date.now() + 10; Date.now() < end;); }; spin(); process.kill(process.pid, 'SIGKILL')"
 	testenv.EachNode(t, func(t *testing.T, node string) {
 		r := runRecord(t, "-F", "997", "--no-kernel", "--", node, "-e", spin)
 		if r.exit != 128+9 {
@@ -745,7 +745,7 @@ func testRecordRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 		"block (2 levels) in numbers": {"fib"}, "square": nil, "key": nil,
 	}
 	within := regexp.MustCompile(`(Object|Shape)#`) // 3.4 has that
-	command := ruby.Command(append(flags, ruby.Script(t, "testdata/targets/busy.rb"), "4")...)
+	command := ruby.Command(append(flags, ruby.Script(t, "testdata/targets/busy.rb"), "3")...)
 	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
 	if r.exit != 0 {
 		t.Errorf("exit status %d\n%s", r.exit, r.stderr)

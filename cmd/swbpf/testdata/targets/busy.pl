@@ -1,4 +1,4 @@
-# Subroutines that call each other in all ways that Perl has, for so many seconds.
+# Subroutines that call each other in all ways that Perl has, for so many seconds of CPU time.
 use strict;
 use List::Util qw(first);
 our ($a, $b);
@@ -26,7 +26,7 @@ sub caught { my $n = 0; for (1 .. 50) { eval { fails($_) }; $n++ if $@ } return 
 sub fails { my $guard = Guard->new; work(20); die { code => $_[0] } }
 sub recursion { my $n = shift; return $n ? 1 + recursion($n - 1) : work(2000) }
 
-my $end = time + shift;
-while (time < $end) {
+my $seconds = shift;
+while ((times)[0] < $seconds) {
 	plain(); sorted(); added(); compared(); found(); closures(); texts(); caught(); recursion(30); recursion(600);
 }
