@@ -23,6 +23,7 @@ func complete(t *testing.T, args ...string) (offered []string, directive string)
 }
 
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	self := fmt.Sprint(os.Getpid())
 	for _, tc := range []struct {
 		args []string

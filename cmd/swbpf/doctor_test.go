@@ -38,6 +38,7 @@ func runDoctor(t *testing.T, uid uint32, caps ...uintptr) (*diagnosis, int) {
 // TestDoctorStatus checks that the exit status tells whether recording works,
 // for users of different rights.
 func TestDoctorStatus(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	for _, tc := range []struct {
 		name string
@@ -93,6 +94,7 @@ func TestDoctorText(t *testing.T) {
 // TestDoctorMapFiles compares what doctor says of files that are mapped with whether the
 // same user can open those of a process of root.
 func TestDoctorMapFiles(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	mine, err := filepath.Glob(fmt.Sprintf("/proc/%d/map_files/*", os.Getpid()))
 	if err != nil || len(mine) == 0 {

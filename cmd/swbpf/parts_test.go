@@ -114,6 +114,7 @@ func TestPartsAfterClock(t *testing.T) {
 // TestRecordEvery checks that the parts of a recording have all its samples, each with
 // names and whole stacks, that only the last are kept, and that the figures are of all.
 func TestRecordEvery(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	for _, tc := range []struct {
@@ -188,6 +189,7 @@ func TestRecordEvery(t *testing.T) {
 // TestStatsOfParts checks that the figures are not those of a last part in which
 // nothing ran.
 func TestStatsOfParts(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	dir := t.TempDir()
 	script := `i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; exec sleep 2.2`
@@ -256,6 +258,7 @@ func TestRecordNotes(t *testing.T) {
 // TestPartLost checks that a part which cannot be written is told of, and does not end
 // the recording but makes it fail.
 func TestPartLost(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	dir := t.TempDir()
 	gone := filepath.Join(dir, "gone")

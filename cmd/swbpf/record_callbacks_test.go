@@ -12,6 +12,7 @@ import (
 // Go that C has called is seen with all that lies between: each call of C and
 // each call back, down to the start of the thread, be it Go's or C's.
 func TestRecordCallbacks(t *testing.T) {
+	t.Parallel()
 	testenv.Needs(t, "gcc")
 	prog := build(t, "gocallbacks", "env", "CGO_ENABLED=1", "go", "build", "-o", "OUT", "./testdata/targets/gocallbacks")
 	const (
@@ -66,6 +67,7 @@ func TestRecordCallbacks(t *testing.T) {
 // what tells of the current goroutine, are whole: Go that C has called, and C
 // that this calls, in each thread.
 func TestRecordGoLibrary(t *testing.T) {
+	t.Parallel()
 	testenv.Needs(t, "gcc")
 	prog := build(t, "golibrary", "sh", "-c", "d=$(dirname OUT) && "+
 		"CGO_ENABLED=1 go build -buildmode=c-shared -o $d/libgolibrary.so ./testdata/targets/golibrary/main.go && "+

@@ -216,6 +216,7 @@ func TestRecordInterrupted(t *testing.T) {
 // the profile, and that a later one ends the recording without, and says so. A pipe
 // that nobody reads yet keeps it from ending.
 func TestRecordSignals(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	for _, test := range []struct {
 		between time.Duration
@@ -260,6 +261,7 @@ func TestRecordSignals(t *testing.T) {
 // TestRecordAwaitsReader checks that a pipe which nobody reads is told of, and that one
 // signal ends the wait for that.
 func TestRecordAwaitsReader(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	pipe := filepath.Join(t.TempDir(), "p.pb.gz")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -368,6 +370,7 @@ func TestRecordPprof(t *testing.T) {
 
 // TestRecordThreads checks that threads born after the start are recorded.
 func TestRecordThreads(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	target := build(t, "threads", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/threads.c")
 	cmd := exec.Command(target, "10000", "100")

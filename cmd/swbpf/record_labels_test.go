@@ -36,6 +36,7 @@ func unifiedCgroups(t *testing.T) string {
 // Samples are labelled with the cgroup, the container and the unit of their
 // process, and with what the command line gives them.
 func TestRecordLabels(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	root, err := os.MkdirTemp(unifiedCgroups(t), "swbpf-test-*")
 	if err != nil {

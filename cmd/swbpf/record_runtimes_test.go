@@ -18,6 +18,7 @@ import (
 // What a program has left on one stack while it calls with another is part of its
 // stacks, though only the other is copied.
 func TestRecordOtherStack(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is for amd64")
 	}
@@ -48,6 +49,7 @@ func TestRecordOtherStack(t *testing.T) {
 // Where a walk has to look above the SP of a thread's outermost frame, that is copied once it
 // was lacked.
 func TestRecordNullEnd(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is for amd64")
 	}
@@ -62,6 +64,7 @@ func TestRecordNullEnd(t *testing.T) {
 
 // Programs of runtimes that make code of their own, without a word of its frames.
 func TestRecordRuntimes(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
@@ -141,6 +144,7 @@ end
 `},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			if _, err := exec.LookPath(test.name); err != nil {
 				t.Skip("not installed")
 			}
@@ -191,6 +195,7 @@ for ($end = microtime(true) + 2; microtime(true) < $end;) {
 // Methods of Java have their names without a word from it, compiled, inlined and interpreted:
 // each calls only what it calls in the source.
 func TestRecordJava(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
@@ -222,6 +227,7 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, compiled},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			command := java.Command(append(test.flags, "-cp", classes, "Busy", "3000")...)
 			r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
 			if r.exit != 0 {
@@ -274,11 +280,15 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 
 // Functions of Python have their names, too: each calls only what it calls in the source, with
 // functions of C between them or not.
-func TestRecordPython(t *testing.T) { testenv.EachPython(t, testRecordPython) }
+func TestRecordPython(t *testing.T) {
+	t.Parallel()
+	testenv.EachPython(t, testRecordPython)
+}
 
 // A process of Python that is killed has had their names until then, and the program that it
 // executes instead has none.
 func TestRecordPythonEnds(t *testing.T) {
+	t.Parallel()
 	const spin = `
 import os, time
 def spin():
@@ -394,6 +404,7 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 // Functions of PHP have their names, too, interpreted and compiled: each calls only what it calls in
 // the source, with functions of C between them or not, and of many frames all are there.
 func TestRecordPHP(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("its functions have names on amd64 alone")
 	}
@@ -473,6 +484,7 @@ func testRecordPHP(t *testing.T, command []string) {
 // A process of PHP that is killed has had its names until then, and the program that it executes
 // instead has none.
 func TestRecordPHPEnds(t *testing.T) {
+	t.Parallel()
 	const spin = `function spin() { do { for ($i = 0; $i < 1000; $i++) range(1, 100); $used = getrusage(); } while ($used["ru_utime.tv_sec"] + $used["ru_utime.tv_usec"] / 1e6 < 1.5); } spin(); `
 	testenv.EachPHP(t, func(t *testing.T, php testenv.PHP) {
 		for name, last := range map[string]string{
@@ -520,6 +532,7 @@ func checkScriptEnds(t *testing.T, folded, name string, percent float64, execute
 // Subroutines of Perl have their names, too: each calls only what it calls in the source, with
 // functions of C between them or not.
 func TestRecordPerl(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("Perl is known on amd64 alone")
 	}
@@ -594,6 +607,7 @@ func testRecordPerl(t *testing.T, perl testenv.Program) {
 // Functions of JavaScript have their names, too, however they are run: each calls only what it
 // calls in the source, with V8's own functions between them or not.
 func TestRecordJavaScript(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
@@ -616,6 +630,7 @@ func TestRecordJavaScript(t *testing.T) {
 // A process of Ruby or Perl that is killed has had their names until then, and the program that it
 // executes instead has none.
 func TestRecordScriptsEnd(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("their functions have names on amd64 alone")
 	}
@@ -641,11 +656,13 @@ func TestRecordScriptsEnd(t *testing.T) {
 
 // A process of JavaScript that is killed has had their names until then.
 func TestRecordJavaScriptKilled(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
 	const spin = "function spin() { while (process.cpuUsage().user < 1e6) for (const end = Date.now() + 10; Date.now() < end;); }; spin(); process.kill(process.pid, 'SIGKILL')"
 	testenv.EachNode(t, func(t *testing.T, node string) {
+		t.Parallel()
 		r := runRecord(t, "-F", "997", "--no-kernel", "--", node, "-e", spin)
 		if r.exit != 128+9 {
 			t.Errorf("exit status %d\n%s", r.exit, r.stderr)
@@ -661,6 +678,7 @@ func TestRecordJavaScriptKilled(t *testing.T) {
 }
 
 func testRecordJavaScript(t *testing.T, command []string, calls map[string][]string) {
+	t.Parallel()
 	r := runRecord(t, append(append([]string{"-F", "997", "--no-kernel", "--"}, command...), "testdata/targets/busy.js", "2")...)
 	if r.exit != 0 {
 		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
@@ -733,7 +751,10 @@ func foldedStacks(t *testing.T, folded string) iter.Seq2[string, uint64] {
 }
 
 // Methods of Ruby have their names in samples, and are called by those that do call them.
-func TestRecordRuby(t *testing.T) { testenv.EachRuby(t, testRecordRuby) }
+func TestRecordRuby(t *testing.T) {
+	t.Parallel()
+	testenv.EachRuby(t, testRecordRuby)
+}
 
 func testRecordRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 	t.Parallel()

@@ -41,6 +41,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// built has a mutex for each name that build was asked for, which is held while that is made.
+var built sync.Map
+
 // build runs a compiler once for each output name and returns its path. The
 // arguments may contain OUT, which stands for that path.
 func build(t *testing.T, name string, command ...string) string {
@@ -50,6 +53,9 @@ func build(t *testing.T, name string, command ...string) string {
 		t.Fatal(err)
 	}
 	out := filepath.Join(dir, name)
+	making, _ := built.LoadOrStore(name, new(sync.Mutex))
+	making.(*sync.Mutex).Lock()
+	defer making.(*sync.Mutex).Unlock()
 	if _, err := os.Stat(out); err == nil {
 		return out
 	}

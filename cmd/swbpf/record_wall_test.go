@@ -205,6 +205,7 @@ func readPprof(t *testing.T, path string) *pprof.Profile {
 // profile, with its stack and all the time, also where the process has ended but
 // for this thread.
 func TestRecordWaiting(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	for _, tc := range []struct{ flag, mode, bottom string }{
 		{"--off-cpu", "", "_start"}, {"--wall", "", "_start"}, {"--wall", "thread", "start_thread"},

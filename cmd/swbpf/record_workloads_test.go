@@ -81,6 +81,7 @@ func TestRecordWorkloads(t *testing.T) {
 // Code that is made at run time and given up: a quarter of its samples are looked at when
 // other code is in its place, and it is taken as it was read before.
 func TestRecordGivenUpCode(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the code is for x86-64")
 	}

@@ -98,6 +98,7 @@ func TestSend(t *testing.T) {
 // What a server does not take is told of, in its own words; what it may take later is
 // sent again.
 func TestSendRefused(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "in.folded"), []byte("program;main;work 3\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -263,6 +264,7 @@ func TestSendRedirected(t *testing.T) {
 
 // TestRecordSendLate begins a recording before there is a server to send it to.
 func TestRecordSendLate(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	c := &collector{}
 	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -290,6 +292,7 @@ func TestRecordSendLate(t *testing.T) {
 
 // TestRecordSend sends the parts of a recording, some of them when the server is back.
 func TestRecordSend(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	const away = 3 // requests
 	c := startCollector(t, func(n int, w http.ResponseWriter) {

@@ -148,6 +148,7 @@ func (m *tmux) startTop(args string) (pid string) {
 
 // TestTopScreen drives top by its keys and looks at the screen.
 func TestTopScreen(t *testing.T) {
+	t.Parallel()
 	m := newTmux(t)
 	pid := m.startTop("")
 	m.wait("[1 Functions]", "pid "+pid, "SELF%", "chain::level", "depth30", "q quit")
@@ -211,6 +212,7 @@ func TestTopScreen(t *testing.T) {
 
 // TestTopWall looks at threads that wait and work.
 func TestTopWall(t *testing.T) {
+	t.Parallel()
 	m := newTmux(t)
 	target := exec.Command(build(t, "spend", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/spend.c"), "120000")
 	if err := target.Start(); err != nil {
@@ -235,6 +237,7 @@ func TestTopWall(t *testing.T) {
 
 // TestTopTerminal checks that the terminal is as it was, however top ends.
 func TestTopTerminal(t *testing.T) {
+	t.Parallel()
 	m := newTmux(t)
 	before := m.modes()
 	m.keys("echo here was a shell", "Enter")
@@ -281,6 +284,7 @@ func TestTopTerminal(t *testing.T) {
 // TestTopColours checks that kinds of functions have colours, unless NO_COLOR
 // forbids it.
 func TestTopColours(t *testing.T) {
+	t.Parallel()
 	m := newTmux(t)
 	colour := regexp.MustCompile(`\x1b\[([0-9]+;)*3[0-7][;m]`)
 	kernel := "\x1b[" + string(colourKernel) + "m"

@@ -79,6 +79,7 @@ const deepRecursion = 104_825
 // TestWalkRecursion checks that deep stacks are walked to their end, which tells who began
 // the recursion, and that this is shown once, unless each frame is asked for.
 func TestWalkRecursion(t *testing.T) {
+	t.Parallel()
 	testenv.Needs(t, "gcc")
 	pid := strconv.Itoa(startWalkTarget(t, "recursion.c", []string{"-O1", "-g"}, "2", strconv.Itoa(deepRecursion)).Process.Pid)
 	out, stderr, code := runWalk(t, pid)

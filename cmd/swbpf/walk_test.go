@@ -93,6 +93,7 @@ func keysOf(t *testing.T, raw json.RawMessage) (keys []string) {
 // TestWalkAfterTracer walks a process that another tracer has: while it keeps it,
 // that is said, and who it is; after one that does not for long, it is walked.
 func TestWalkAfterTracer(t *testing.T) {
+	t.Parallel()
 	cmd := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "5", "7", "quiet")
 	pid := strconv.Itoa(cmd.Process.Pid)
 	trace := func() (end func()) {
@@ -679,6 +680,7 @@ func TestWalkVariables(t *testing.T) {
 // TestWalkVariablesStandard: strings and vectors of C++ in the line of a frame, and
 // in JSON.
 func TestWalkVariablesStandard(t *testing.T) {
+	t.Parallel()
 	testenv.Needs(t, "g++")
 	cmd := exec.Command(build(t, "walk-varsstd", "g++", "-std=c++17", "-g", "-o", "OUT", walkSource("varsstd.cc")))
 	startReady(t, cmd)
@@ -703,6 +705,7 @@ func TestWalkVariablesStandard(t *testing.T) {
 // TestWalkVariablesInterpreter: functions of Python have no variables; those of the
 // interpreter's own function, which runs them, are not theirs.
 func TestWalkVariablesInterpreter(t *testing.T) {
+	t.Parallel()
 	testenv.EachPython(t, func(t *testing.T, python testenv.Program) {
 		command := python.Command("-c", `
 import sys
