@@ -6,10 +6,12 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -55,9 +57,11 @@ static void *wait_for(void *name)
 	case 'l':
 		return (void *)(long)flock(open("lock", O_RDWR), LOCK_EX);
 	case 'c':
-		if (!(pid = fork()))
+		if (!(pid = fork())) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			for (;;)
 				pause();
+		}
 		return (void *)(long)waitpid(pid, NULL, 0);
 	case 'R':
 		return (void *)(long)pthread_rwlock_rdlock(&written);
