@@ -22,6 +22,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	Debug       CFI
 //	JIT         CFI of code made at run time, which the process tells of
 //	HotSpot     compiled Java, by what its virtual machine has noted
+//	CLR         code of .NET, by what its virtual machine has noted
 //	Haskell     code by GHC, in the frame of what has jumped there
 //	FrameFunc   frame pointers, as the code proves them
 //	Analysis    data flow, for code with neither
@@ -41,5 +42,5 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
 		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(), NewBeam(),
-		NewDebug(tables), NewJIT(), NewHotSpot(), NewHaskell(), frames, analysis, NewBadCall())
+		NewDebug(tables), NewJIT(), NewHotSpot(), NewCLR(), NewHaskell(), frames, analysis, NewBadCall())
 }

@@ -1,0 +1,125 @@
+package steppers
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// CLR walks from code of .NET, which its virtual machine has compiled while the program runs, or its
+// compiler ahead of time (ReadyToRun), on x86-64, by the unwind information that the machine keeps of each
+// function; and it notes which methods these are (see unwind.Codes). CoreCLR 8 and 9 are known by where they
+// have what, and from 10 on the machine says that itself. What is compiled ahead into a program of its own
+// (NativeAOT) is like C, and in no need of this.
+//
+// All that is read of the machine is read as it is now, when a frame is met there first: code stays where
+// it is until its class is unloaded, but that of methods made at run time (DynamicMethod) can give its
+// place to other such code.
+type CLR struct {
+	images perImage[clrImage]
+	code   [clrEpilogBytes]byte
+}
+
+// NewCLR makes a CLR.
+func NewCLR() *CLR { return &CLR{} }
+
+// Name implements unwind.FrameStepper.
+func (s *CLR) Name() string { return "clr" }
+
+// Priority implements unwind.FrameStepper.
+func (s *CLR) Priority() unwind.Priority { return unwind.PriorityFrame - 1 }
+
+// clrImage is what is known of a file that may be the virtual machine: link-time addresses, 0 where there is
+// no such thing.
+type clrImage struct {
+	table      uint64     // of what it tells debuggers (g_dacTable)
+	descriptor uint64     // of where it has what, from 9 on
+	fields     *clrFields // by its version; nil where the descriptor has them
+	told       *clrFields // by the descriptor, once it was read
+}
+
+// Names of what the virtual machine tells debuggers, what its version follows, and the file of memory that it has
+// twice: to write code, and to run it.
+const (
+	clrMemory     = "/memfd:doublemapper"
+	clrTable      = "g_dacTable"
+	clrDescriptor = "DotNetRuntimeContractDescriptor"
+	clrVersion    = "@(#)Version "
+)
+
+// image returns what is known of a file.
+func (s *CLR) image(im *procstate.Image) *clrImage {
+	p := s.images.get(im)
+	if p == nil {
+		p = &clrImage{}
+		if im.Arch() == procstate.AMD64 {
+			*p = findCLR(im)
+		}
+		s.images.put(im, p)
+	}
+	return p
+}
+
+// findCLR looks for the virtual machine in a file.
+func findCLR(im *procstate.Image) (p clrImage) {
+	table, ok := im.ExportedSymbol(clrTable)
+	if !ok {
+		return p
+	}
+	p.table = table.Value
+	if d, ok := im.ExportedSymbol(clrDescriptor); ok {
+		p.descriptor = d.Value
+	}
+	data, ok := im.Section(".data")
+	if !ok {
+		return p
+	}
+	const most = 1 << 20
+	b := readVaddr(im, data.Vaddr, data.Vaddr+min(data.Size, most))
+	if _, version, ok := bytes.Cut(b, []byte(clrVersion)); ok {
+		major, _, _ := bytes.Cut(version[:min(len(version), 4)], []byte("."))
+		p.fields = clrFieldsOf[string(major)]
+	}
+	return p
+}
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *CLR) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	pc := in.LookupPC()
+	m := w.MappingAt(pc)
+	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	vm := s.machine(w)
+	if vm == nil {
+		return unwind.NotMe, nil
+	}
+	interrupted := in.Flags&unwind.Interrupted != 0
+	f := vm.functionAt(pc)
+	if f != nil {
+		in.Code = vm.codeOf(w.Codes(), f, in)
+		if interrupted && uint32(pc-f.begin) >= f.prolog {
+			if e := clrEpilog(readCode(w, m, pc, s.code[:]), pc); e.ok {
+				return e.callerFrame(w, in, out)
+			}
+		}
+		return f.callerFrame(w, in, out)
+	}
+	if interrupted && (strings.Contains(m.Path, clrMemory) || vm.isStub(pc)) {
+		if at, ok := clrThunk(readCode(w, m, pc, s.code[:]), pc); ok {
+			out.Regs.Inherit(&in.Regs, w.Arch().CalleeSaved)
+			return clrReturn(w, in, out, in.SP()+at)
+		}
+	}
+	return unwind.NotMe, nil
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *CLR) RuleAt(_ *unwind.Walker, m *procstate.Mapping, _ uint64, _ bool) (*unwind.Rule, bool) {
+	return unwind.RuleNotMe, m == nil || m.Image != nil
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *CLR) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(isKept) }
