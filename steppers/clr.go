@@ -19,7 +19,7 @@ import (
 // place to other such code.
 type CLR struct {
 	images perImage[clrImage]
-	code   [clrEpilogBytes]byte
+	code   [clrCodeBytes]byte
 }
 
 // NewCLR makes a CLR.
@@ -101,14 +101,18 @@ func (s *CLR) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 	if f != nil {
 		in.Code = vm.codeOf(w.Codes(), f, in)
 		if interrupted && uint32(pc-f.begin) >= f.prolog {
-			if e := clrEpilog(readCode(w, m, pc, s.code[:]), pc); e.ok {
+			if e := f.epilog(readCode(w, m, pc, s.code[:]), pc); e.ok {
 				return e.callerFrame(w, in, out)
 			}
 		}
 		return f.callerFrame(w, in, out)
 	}
-	if interrupted && (strings.Contains(m.Path, clrMemory) || vm.isStub(pc)) {
+	isStub := vm.isStub(pc) || strings.HasPrefix(m.Path, clrMemory)
+	if interrupted && (isStub || !procstate.HasFile(m.Path)) {
 		if at, ok := clrThunk(readCode(w, m, pc, s.code[:]), pc); ok {
+			if !isStub { // whose else should it be?
+				out.Flags |= unwind.Heuristic
+			}
 			out.Regs.Inherit(&in.Regs, w.Arch().CalleeSaved)
 			return clrReturn(w, in, out, in.SP()+at)
 		}

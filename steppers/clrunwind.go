@@ -234,13 +234,14 @@ type clrEpilogue struct {
 }
 
 const (
-	clrEpilogBytes = 64
-	clrEpilogPops  = 8
+	clrCodeBytes  = 128 // of code that are looked at
+	clrEpilogPops = 8
 )
 
-// clrEpilog tells whether code is the rest of an epilogue: perhaps one that sets SP, registers popped, and a return or a
-// jump. Nothing else in such code looks like that, but a jump by itself, which may be within the function.
-func clrEpilog(code []byte, pc uint64) (e clrEpilogue) {
+// epilog tells whether code of a function is the rest of an epilogue: perhaps one that sets SP, registers popped, and a
+// return or a jump. A jump by itself is one when it leaves the function: to somewhere else, to an address in
+// memory, or, marked by a prefix that it has no need of, to one in a register. The others are those of switches.
+func (f *clrFunction) epilog(code []byte, pc uint64) (e clrEpilogue) {
 	arch := procstate.AMD64
 	e.base = arch.SP
 	popped := isa.Op{Kind: isa.Set, Dst: arch.SP, Src: arch.SP, Imm: 8}
@@ -254,8 +255,12 @@ func clrEpilog(code []byte, pc uint64) (e clrEpilogue) {
 		case in.Flow == isa.Return:
 			e.ok = in.Pop == 0
 			return e
-		case in.Flow == isa.Jump || in.Flow == isa.IndirectJump:
-			e.ok = e.nPops > 0 // a tail call
+		case in.Flow == isa.Jump:
+			e.ok = e.nPops > 0 || in.Target-f.begin >= f.end-f.begin
+			return e
+		case in.Flow == isa.IndirectJump:
+			const marked, prefix = 0x48, 0xfe // but for a bit of the register
+			e.ok = e.nPops > 0 || in.Reg == procstate.NoReg && in.Table == 0 || code[0]&prefix == marked
 			return e
 		case in.Flow != isa.Next:
 			return e

@@ -70,6 +70,7 @@ const (
 	maxCLRProbes    = 1 << 8
 
 	clrInterval = 100 * time.Millisecond // after which what was read is looked at again
+	clrSoon     = 5 * time.Millisecond   // after which what was not there is looked for again
 	clrPage     = 12                     // bits of addresses that are missed together
 )
 
@@ -129,7 +130,7 @@ func (vm *clrVM) begin() bool {
 		return true
 	}
 	now := time.Now()
-	if now.Sub(vm.lookAgain) < clrInterval {
+	if now.Sub(vm.lookAgain) < clrSoon {
 		return false
 	}
 	vm.lookAgain = now
@@ -239,7 +240,7 @@ func (vm *clrVM) functionAt(pc uint64) *clrFunction {
 	if f != nil && vm.stays(f, now) {
 		return f
 	}
-	if t, missed := vm.missed[pc>>clrPage]; missed && now.Sub(t) < clrInterval {
+	if t, missed := vm.missed[pc>>clrPage]; missed && now.Sub(t) < clrSoon {
 		return nil
 	}
 	s := vm.sectionAt(pc)
