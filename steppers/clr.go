@@ -10,8 +10,8 @@ import (
 
 // CLR walks from code of .NET, which its virtual machine has compiled while the program runs, or its
 // compiler ahead of time (ReadyToRun), on x86-64, by the unwind information that the machine keeps of each
-// function; and it notes which methods these are (see unwind.Codes). CoreCLR 8 and 9 are known by where they
-// have what, and from 10 on the machine says that itself. What is compiled ahead into a program of its own
+// function; and it notes which methods these are (see unwind.Codes). Of CoreCLR 8 it is known where that has
+// what, and from 10 on the machine says so itself; other versions are left to other steppers. What is compiled ahead into a program of its own
 // (NativeAOT) is like C, and in no need of this.
 //
 // All that is read of the machine is read as it is now, when a frame is met there first: code stays where
@@ -36,8 +36,8 @@ func (s *CLR) Priority() unwind.Priority { return unwind.PriorityFrame - 1 }
 type clrImage struct {
 	table      uint64     // of what it tells debuggers (g_dacTable)
 	descriptor uint64     // of where it has what, from 9 on
-	fields     *clrFields // by its version; nil where the descriptor has them
-	told       *clrFields // by the descriptor, once it was read
+	fields     *clrFields // by its version, or by the descriptor once that was read; nil: not known
+	isAsked    bool       // the descriptor was read, or there is none
 }
 
 // Names of what the virtual machine tells debuggers, what its version follows, and the file of memory that it has
@@ -69,8 +69,9 @@ func findCLR(im *procstate.Image) (p clrImage) {
 		return p
 	}
 	p.table = table.Value
-	if d, ok := im.ExportedSymbol(clrDescriptor); ok {
-		p.descriptor = d.Value
+	d, ok := im.ExportedSymbol(clrDescriptor)
+	if p.descriptor, p.isAsked = d.Value, !ok; ok {
+		return p
 	}
 	data, ok := im.Section(".data")
 	if !ok {

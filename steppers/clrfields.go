@@ -14,9 +14,8 @@ type clrFields struct {
 
 	sectionFlags, sectionHeap, sectionModule uint64 // RangeSection
 
-	module         uint64 // MethodTable: its module
-	moduleOverride bool   // that is only the one that has loaded it, where it is generic: see clrVM.moduleOf
-	dynamicName    uint64 // DynamicMethodDesc
+	module      uint64 // MethodTable: the module that defines it
+	dynamicName uint64 // DynamicMethodDesc
 
 	assembly   uint64 // Module: its PEAssembly
 	readyToRun uint64 // and its ReadyToRunInfo
@@ -70,7 +69,7 @@ var clrFieldsOf = map[string]*clrFields{"8": &clrFields8}
 var clrFields8 = clrFields{
 	tokenBits:    12,
 	sectionFlags: 16, sectionHeap: 40, sectionModule: 32,
-	module: 24, moduleOverride: true,
+	module:      24,
 	dynamicName: 24,
 	assembly:    0x110, readyToRun: 0x480, peImage: 8, loaded: 0x78, layoutBase: 8,
 	composite: 40, functions: 80, count: 88, splits: 104, entries: 0x1b0,
@@ -85,18 +84,19 @@ const (
 	maxCLRDescriptor                         = 1 << 18
 )
 
-// readCLRFields reads what the descriptor at an address says; nil where that is not all.
-func readCLRFields(read reader, at uint64) *clrFields {
+// readCLRFields reads what the descriptor at an address says; nil where that is not all. It reports whether the
+// descriptor could be read.
+func readCLRFields(read reader, at uint64) (f *clrFields, ok bool) {
 	var head [clrDescriptorBytes]byte
 	le := binary.LittleEndian
 	if !read(at, head[:]) || string(head[:8]) != clrDescriptorIs {
-		return nil
+		return nil, false
 	}
 	text := make([]byte, min(le.Uint32(head[12:]), maxCLRDescriptor))
 	if !read(le.Uint64(head[clrDescriptorText:]), text) {
-		return nil
+		return nil, false
 	}
-	return clrFieldsIn(text, uint64(le.Uint32(head[24:])))
+	return clrFieldsIn(text, uint64(le.Uint32(head[24:]))), true
 }
 
 // clrFieldsIn takes the fields from the text of a descriptor with so many addresses; nil where they are not all

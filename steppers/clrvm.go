@@ -135,16 +135,10 @@ func (vm *clrVM) begin() bool {
 	}
 	vm.lookAgain = now
 	p := vm.image
-	vm.fields = p.fields
-	if p.descriptor != 0 && vm.fields == nil {
-		if p.told == nil {
-			p.told = readCLRFields(vm.readNow, p.descriptor+vm.bias)
-		}
-		if vm.fields = p.told; vm.fields == nil {
-			return false
-		}
+	if p.fields == nil && !p.isAsked {
+		p.fields, p.isAsked = readCLRFields(vm.readNow, p.descriptor+vm.bias)
 	}
-	if vm.fields == nil {
+	if vm.fields = p.fields; vm.fields == nil {
 		return false
 	}
 	at := p.table + vm.bias // its first word

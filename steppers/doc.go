@@ -17,6 +17,8 @@
 //     process has registered with debuggers, or with libgcc;
 //   - [HotSpot]: compiled Java, by what its virtual machine has noted; and which
 //     methods run in all frames of Java;
+//   - [CLR]: code of .NET, by its virtual machine's unwind information, and which methods
+//     that is;
 //   - [Haskell]: code by GHC, which runs in the frame of what has jumped there;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
 //   - [Analysis]: optimised code with neither;
