@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"debug/elf"
 	"encoding/binary"
 	"slices"
 	"sort"
@@ -15,7 +16,7 @@ type clrVM struct {
 	vmMemory
 	image     *clrImage // nil: there is none
 	fields    *clrFields
-	of        *procstate.Image
+	of        *procstate.Mapping // of its code: another once the process has executed a program
 	bias      uint64
 	rangeMap  uint64 // address of the map of all code; 0: not known
 	lookAgain time.Time
@@ -104,15 +105,26 @@ func (s *CLR) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *
 			if p.table == 0 {
 				continue
 			}
-			if known != nil && known.of == lib.Image && known.bias == lib.Bias {
+			of := libs.MappingAt(codeOf(lib.Image) + lib.Bias)
+			if known != nil && known.of == of && known.image == p {
 				return known
 			}
-			vm := &clrVM{vmMemory: vmMemoryOf(w), image: p, of: lib.Image, bias: lib.Bias}
+			vm := &clrVM{vmMemory: vmMemoryOf(w), image: p, of: of, bias: lib.Bias}
 			vm.forget()
 			return vm
 		}
 	}
 	return &clrVM{}
+}
+
+// codeOf returns the link-time address at which the code of a file begins.
+func codeOf(im *procstate.Image) uint64 {
+	for _, s := range im.Segments() {
+		if s.Flags&elf.PF_X != 0 {
+			return s.Vaddr
+		}
+	}
+	return 0
 }
 
 // forget makes the process one of which nothing is known.

@@ -2,7 +2,6 @@ package steppers
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -76,14 +75,7 @@ func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {
 		return false
 	}
 	vm.generation = generation
-	at := vm.bias
-	for _, s := range vm.image.Segments() {
-		if s.Flags&elf.PF_X != 0 {
-			at += s.Vaddr
-			break
-		}
-	}
-	m := libs.MappingAt(at)
+	m := libs.MappingAt(codeOf(vm.image) + vm.bias)
 	array, read := vm.word(vm.fields.heaps + vm.bias)
 	return m != nil && m.Image == vm.image && m.Bias == vm.bias && (!read || array == vm.array)
 }
