@@ -155,9 +155,6 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 			if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); err == nil && f.name == "pprof" {
 				return outs, errors.New("standard output is a terminal, and pprof's format is not for people; pass it on to a program or a file")
 			}
-			if maybeClosed(os.Stdout) {
-				return outs, errors.New("standard output is closed, or /dev/null opened to read as well: the profile would be lost")
-			}
 			outs = append(outs, &output{path: path, format: f, stdout: os.Stdout})
 			continue
 		}
@@ -171,16 +168,6 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 		outs = append(outs, &output{path: path, format: f, compressed: compressed, file: file})
 	}
 	return outs, nil
-}
-
-// maybeClosed reports whether a standard file is as Go's runtime leaves one that was closed
-// when the program started: /dev/null, to read and write (checkfds in runtime/fds_unix.go).
-// Shells and services open that only to write.
-func maybeClosed(f *os.File) bool {
-	var st unix.Stat_t
-	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
-	return err == nil && flags&unix.O_ACCMODE == unix.O_RDWR && unix.Fstat(int(f.Fd()), &st) == nil &&
-		st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 }
 
 // checkOther reports that the file of a path is that of one of the outputs. It discards
