@@ -245,7 +245,6 @@ func (vm *hotspotVM) tellsAll() bool {
 	if n.tells.known || f.flags == 0 || f.numFlags == 0 {
 		return n.tells.all
 	}
-	n.tells.known = true
 	first, ok := vm.word(f.flags + vm.bias)
 	num, ok2 := vm.word(f.numFlags + vm.bias)
 	if !ok || !ok2 || num > maxFlags {
@@ -256,6 +255,7 @@ func (vm *hotspotVM) tellsAll() bool {
 	if !vm.read(first, flags) {
 		return false
 	}
+	n.tells.known = true
 	for flag := range slices.Chunk(flags, int(f.flagBytes)) {
 		if t.text(binary.LittleEndian.Uint64(flag[f.flagName:])) == "DebugNonSafepoints" {
 			var set [1]byte
