@@ -1,6 +1,7 @@
 package swbpf_test
 
 import (
+	"encoding/binary"
 	"regexp"
 	"runtime"
 	"testing"
@@ -105,6 +106,36 @@ func TestFirstParty(t *testing.T) {
 		}()
 		<-done
 	})
+}
+
+// overwrite puts something else where the frames of a function were that has returned.
+//
+//go:noinline
+func overwrite(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return overwrite(n-1) + n
+}
+
+// What is read for the frames of a walk, as their variables, is the stack of that walk, also
+// when their functions have returned since.
+func TestFirstPartyStackAfterWalk(t *testing.T) {
+	w, err := swbpf.NewWalker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(10_000) // so that the stack is large enough to stay where it is
+	frames, _ := walkSelf(t, w)
+	overwrite(10)
+	at := frames[1].PCLocation
+	if pc, ok := w.ProcessState().ReadWord(at.Addr); at.Kind != unwind.LocationAddress || !ok || pc != frames[1].PC() {
+		t.Errorf("the return address to %#x is read as %#x, %t", frames[1].PC(), pc, ok)
+	}
+	var b [8]byte
+	if n, err := w.ProcessState().ReadMemory(at.Addr, b[:]); n != len(b) || err != nil || binary.NativeEndian.Uint64(b[:]) != frames[1].PC() {
+		t.Errorf("the return address to %#x is read as %x, %v", frames[1].PC(), b[:n], err)
+	}
 }
 
 func TestFirstPartyTop(t *testing.T) {

@@ -16,10 +16,11 @@ import (
 // walked; its top frame is the one that called into package unwind.
 //
 // A goroutine's stack moves when it grows, which the walk itself may cause.
-// BeforeWalk therefore copies the stack, and the copy is walked. A frame of an
-// earlier walk may be where the stack was then, and is not to be walked from.
-// Other memory is read by a system call, which fails where a direct read would
-// fault.
+// BeforeWalk therefore copies the stack, and the copy is walked. Until the next
+// walk, reads of where the stack was are answered from the copy, so that variables
+// of the frames are what they were; frames of earlier walks are not to be walked
+// from, or to be read for. Other memory is read as it is, by a system call, which
+// fails where a direct read would fault.
 type ProcSelf struct {
 	arch *Arch
 	pid  int
@@ -29,7 +30,7 @@ type ProcSelf struct {
 	probes liveProbes
 	state  selfState
 	regs   Regs
-	buf    []uint64 // copy of the stack from state.sp on
+	buf    []uint64 // copy of the stack from state.sp on, of the last walk
 	tid    ThreadID
 	depth  int // nested walks
 }
@@ -198,9 +199,9 @@ func (p *ProcSelf) Registers(tid ThreadID, regs *Regs) error {
 	return nil
 }
 
-// copied returns the copy of the stack while there is one.
+// copied returns the copy of the stack.
 func (p *ProcSelf) copied() []byte {
-	if p.depth == 0 || len(p.buf) == 0 {
+	if len(p.buf) == 0 {
 		return nil
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(&p.buf[0])), p.state.words*8)
