@@ -15,8 +15,8 @@
 //		fmt.Printf("%#x %s+%#x\n", frames[i].PC(), sym.Name, sym.Offset)
 //	}
 //
-// The Walker's SymbolLookup, a [symbols.Lookup] unless it was replaced, has source
-// lines and inlined calls besides; [Variables] reads the variables of frames.
+// [Lines] has source lines and inlined calls besides, and what frames of Java, Python and
+// other runtimes run; [Variables] reads the variables of frames.
 //
 // The parts are replaceable: [With] makes a Walker of a caller's own
 // [procstate.ProcessState], [unwind.StepperGroup] and [unwind.SymbolLookup],

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -78,23 +79,30 @@ func ExampleForPID() {
 	}
 }
 
-// Source lines and inlined calls are what the default SymbolLookup knows besides.
-func ExampleForPID_lines() {
-	w, err := swbpf.ForPID(4711)
+// Source lines, inlined calls, and functions of Python, Java and other runtimes.
+func ExampleLines() {
+	w, err := swbpf.NewWalker() // or ForPID
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer swbpf.Detach(w)
-	names := w.SymbolLookup().(*symbols.Lookup)
-	frames, err := w.WalkStack(nil, procstate.DefaultThread)
-	if err != nil {
-		log.Print(err)
-	}
-	for i := range frames {
-		for _, l := range names.Lines(nil, frames[i].LookupPC()) { // inlined calls first
-			fmt.Printf("%s at %s:%d\n", l.Function, l.File, l.Line)
+	outer(func() {
+		frames, err := w.WalkStack(nil, procstate.DefaultThread)
+		if err != nil {
+			log.Print(err)
 		}
-	}
+		var lines []symbols.Line
+		for i := range frames[:4] {
+			lines = swbpf.Lines(w, lines[:0], &frames[i])
+			for _, l := range lines { // inlined calls first
+				fmt.Println(l.Function, "in", filepath.Base(l.File))
+			}
+		}
+	})
+	// Output:
+	// github.com/swbpf/swbpf_test.ExampleLines.func1 in example_test.go
+	// github.com/swbpf/swbpf_test.inner in example_test.go
+	// github.com/swbpf/swbpf_test.outer in example_test.go
+	// github.com/swbpf/swbpf_test.ExampleLines in example_test.go
 }
 
 // A process is set going under the eyes of a debugger, which waits for its end.

@@ -220,14 +220,7 @@ func testPython(t *testing.T, python testenv.Program) {
 	module := regexp.MustCompile(`^<module> (.*/)?([^/:]+):`)
 	check := func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 		t.Helper()
-		var got []string
-		for i := range frames {
-			for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
-				for _, l := range w.Codes().Lines(code) {
-					got = append(got, fmt.Sprintf("%s %s:%d", l.Name, l.File, l.Line))
-				}
-			}
-		}
+		got := toldCalls(w, frames)
 		expected := slices.Clone(want[tid])
 		for i, call := range expected {
 			if m := module.FindStringSubmatch(call); m != nil {
@@ -239,6 +232,19 @@ func testPython(t *testing.T, python testenv.Program) {
 		}
 	}
 	walkBothWays(t, cmd.Process.Pid, want, check)
+}
+
+// toldCalls are the calls of frames of which a runtime tells what they run, with their lines.
+func toldCalls(w *unwind.Walker, frames []unwind.Frame) (calls []string) {
+	for i := range frames {
+		if frames[i].Code == 0 {
+			continue
+		}
+		for _, l := range swbpf.Lines(w, nil, &frames[i]) {
+			calls = append(calls, fmt.Sprintf("%s %s:%d", l.Function, l.File, l.Line))
+		}
+	}
+	return calls
 }
 
 // walkBothWays checks the stacks of all threads in a copy of a process, and of those that have told

@@ -1,7 +1,6 @@
 package swbpf_test
 
 import (
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -34,14 +33,7 @@ func testPerl(t *testing.T, perl testenv.Program) {
 			calls := want[procstate.ThreadID(cmd.Process.Pid)]
 			check := func(w *unwind.Walker, frames []unwind.Frame) {
 				t.Helper()
-				var got []string
-				for i := range frames {
-					for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
-						for _, l := range w.Codes().Lines(code) {
-							got = append(got, fmt.Sprintf("%s %s:%d", l.Name, l.File, l.Line))
-						}
-					}
-				}
+				got := toldCalls(w, frames)
 				expected := slices.Clone(calls)
 				switch name {
 				case "dies": // the loops that the exception leaves are still there

@@ -18,8 +18,8 @@ var (
 // Function is a function in the debug information of a file, or a call that
 // was inlined into one.
 type Function struct {
-	Name       string // for people (demangled)
-	SystemName string // as in the file
+	Name       string // for people (demangled), where Lines may have the name of an ELF symbol
+	SystemName string // as in the debug information
 	Inlined    bool
 	Outer      *Function // of an inlined call: what it was inlined into
 
