@@ -278,6 +278,52 @@ func TestFrameSurvives(t *testing.T) {
 	}
 }
 
+// TestRecordedStack: a stack that is recorded as the example does it is walked as it was when
+// the process was there.
+func TestRecordedStack(t *testing.T) {
+	canTrace(t)
+	tg := start(t, build(t, "deep.c", "gcc -O0 -g"))
+	w, err := swbpf.ForPID(tg.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer swbpf.Detach(w)
+	p, _ := swbpf.Debug(w)
+	if err := p.Pause(procstate.DefaultThread); err != nil {
+		t.Fatal(err)
+	}
+	want, err := w.WalkStack(nil, procstate.DefaultThread)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := p.Capture(procstate.CaptureOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if err := record(c, &file); err != nil {
+		t.Fatal(err)
+	}
+	if err := swbpf.Detach(w); err != nil {
+		t.Fatal(err)
+	}
+	tg.cmd.Process.Kill()
+	tg.cmd.Wait()
+	later, got, err := replay(&file)
+	if err != nil || len(got) != len(want) {
+		t.Fatalf("%d frames, want %d; %v", len(got), len(want), err)
+	}
+	for i := range got {
+		sym, _ := later.Name(&got[i])
+		if was, _ := w.Name(&want[i]); got[i].PC() != want[i].PC() || got[i].SP() != want[i].SP() || sym.Name == "" || sym.Name != was.Name {
+			t.Errorf("frame %d is %#x %s, want %#x %s", i, got[i].PC(), sym.Name, want[i].PC(), was.Name)
+		}
+	}
+	if r := c.Regions(1); r != nil {
+		t.Errorf("%d regions of a thread that is not there", len(r))
+	}
+}
+
 // A register that a program has for its own is known over calls of a C library without unwind
 // tables, which saves it.
 func TestKeptRegister(t *testing.T) {

@@ -70,7 +70,11 @@ func ExampleOpenCore() {
 	fmt.Printf("%s, process %d, ended by signal %d in thread %d of %d\n",
 		core.ExecutablePath(), core.PID(), core.Signal, tids[0], len(tids))
 	for _, lib := range core.Libraries().Libraries() {
-		fmt.Printf("%#x %s %s\n", lib.Bias, lib.Path, lib.Image.BuildID())
+		fmt.Printf("%#x %s", lib.Bias, lib.Path)
+		if lib.Image != nil { // the file is still there
+			fmt.Print(" ", lib.Image.BuildID())
+		}
+		fmt.Println()
 	}
 }
 

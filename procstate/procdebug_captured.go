@@ -243,7 +243,7 @@ func (c *Capture) Registers(tid ThreadID, regs *Regs) error {
 	return nil
 }
 
-// Libraries implements ProcessState.
+// Libraries implements ProcessState. It returns an *AddressSpace.
 func (c *Capture) Libraries() LibraryState { return c.libs }
 
 // BeforeWalk implements ProcessState. It stops nothing.
@@ -265,6 +265,16 @@ func (c *Capture) UserProbes() *UserProbes {
 
 // AfterWalk implements ProcessState.
 func (c *Capture) AfterWalk(ThreadID) error { return nil }
+
+// Regions returns what was copied of the memory of a thread: its stack, and what
+// was collected for it. It is nil where there is no such thread, or nothing of it. The
+// bytes must not be modified.
+func (c *Capture) Regions(tid ThreadID) []Region {
+	if t := c.find(tid); t != nil {
+		return t.regions
+	}
+	return nil
+}
 
 // Missed returns the address of the last read since BeforeWalk that the
 // capture does not hold, although the process had memory there: another
