@@ -330,6 +330,9 @@ func (t *GoTable) SPDelta(f *GoFunc, vaddr uint64) (delta int32, ok bool) {
 // function. It does of all that Go's compiler and assembler have made, and not of C that
 // its linker has put in. A table that cannot be read may do so.
 func (f *GoFunc) HasSPDeltas() bool {
+	if f.t == nil {
+		return false
+	}
 	off, ok := f.readField(3)
 	return off != 0 || !ok
 }

@@ -420,7 +420,7 @@ func typesOf(m *Meta) []ValueType {
 // checkType reports whether a profile has the type that was asked for, and
 // makes its widths those of it.
 func (o *ReadOptions) checkType(p *Profile) error {
-	if o.SampleType == "" {
+	if o.SampleType == "" && len(p.Types) > 0 {
 		p.Type = p.Types[0].Type
 		if p.Meta.ByValue {
 			p.Type = p.Meta.Value.Type

@@ -35,64 +35,21 @@ func TestZeroBuilder(t *testing.T) {
 			t.Errorf("%q, of one that was made %q", zero, made)
 		}
 	})
-	for name, f := range map[string]func(b *Builder){
-		"Add":        func(b *Builder) { b.Add(Thread{}, nil, "", 1, 1) },
-		"AddAlong":   func(b *Builder) { b.AddAlong(&Path{}, Thread{}, nil, 0, "", 1, 1) },
-		"Finish":     func(b *Builder) { b.Finish(Meta{}, nil) },
-		"KeepTimes":  func(b *Builder) { b.KeepTimes() },
-		"Labels":     func(b *Builder) { b.Labels(Label{"a", "b"}) },
-		"Marker":     func(b *Builder) { b.Marker("a") },
-		"MarkerText": func(b *Builder) { b.MarkerText(Loc{}) },
-		"Module":     func(b *Builder) { b.Module(Module{}) },
-		"SetTime":    func(b *Builder) { b.SetTime(1) },
-	} {
-		testenv.NoPanic(t, name, func() { f(&Builder{}) })
-	}
 }
+
+func zero[T any]() *T { return new(T) }
 
 // What holds nothing is written as such, or not at all.
 func TestZeroValues(t *testing.T) {
-	profile := func(name string, made func() *Profile) {
-		for how, write := range map[string]func(p *Profile, w io.Writer) error{
-			"Firefox": (*Profile).WriteFirefox, "Folded": (*Profile).WriteFolded, "HTML": (*Profile).WriteHTML,
-			"PerfScript": (*Profile).WritePerfScript, "Pprof": (*Profile).WritePprof, "SVG": (*Profile).WriteSVG,
-			"Speedscope": (*Profile).WriteSpeedscope,
-			"HTMLWithin": func(p *Profile, w io.Writer) error { return p.WriteHTMLWithin(w, &Links{}) },
-		} {
-			testenv.NoPanic(t, name+".Write"+how, func() { _ = write(made(), io.Discard) })
-		}
-		testenv.NoPanic(t, name+".Amount", func() { made().Amount(1) })
-		testenv.NoPanic(t, name+".Function", func() {
-			if _, ok := made().Function("a", "b"); ok {
-				t.Error("a function")
-			}
-		})
-		testenv.NoPanic(t, name+".OfType", func() { _, _ = made().OfType("samples") })
-		testenv.NoPanic(t, name+".Pprof", func() { _, _ = made().Pprof() })
-		testenv.NoPanic(t, name+".SourceFiles", func() { made().SourceFiles() })
-		testenv.NoPanic(t, name+".Top", func() {
-			if n := len(made().Top(5)) + len(made().TopUser(5)); n > 0 {
-				t.Errorf("%d functions", n)
-			}
-		})
-		testenv.NoPanic(t, name+".Waits", func() { made().Waits() })
-		testenv.NoPanic(t, name+".Whole", func() { made().Whole() })
-	}
-	profile("Profile", func() *Profile { return &Profile{} })
-	profile("Finish", func() *Profile { return NewBuilder().Finish(Meta{}, nil) })
-
-	diff := func(name string, made func() *Diff) {
-		testenv.NoPanic(t, name+".Delta", func() { made().Delta(&Change{}) })
-		testenv.NoPanic(t, name+".Method", func() { made().Method() })
-		testenv.NoPanic(t, name+".Value", func() { made().Value(1) })
-		testenv.NoPanic(t, name+".WriteHTML", func() { _ = made().WriteHTML(io.Discard) })
-		testenv.NoPanic(t, name+".WriteSVG", func() { _ = made().WriteSVG(io.Discard) })
-	}
-	diff("Diff", func() *Diff { return &Diff{} })
-	testenv.NoPanic(t, "DiffEntry", func() { (&DiffEntry{}).HasSelf(); (&DiffEntry{}).Leading(); (&Change{}).Delta() })
-	testenv.NoPanic(t, "words", func() {
-		_, _, _ = (&FormatError{}).Error(), Kind(0).String(), Kind(99).String()
-		(&Meta{}).LostTotal()
-		(&Thread{}).CommString()
-	})
+	testenv.KnowsNothing(t, zero[Builder], []string{"UsedModules"}, Label{"a", "b"})
+	testenv.KnowsNothing(t, zero[Change], nil)
+	testenv.KnowsNothing(t, zero[DiffEntry], nil)
+	testenv.KnowsNothing(t, zero[FormatError], nil)
+	testenv.KnowsNothing(t, zero[Meta], nil)
+	testenv.KnowsNothing(t, zero[Thread], nil)
+	_, _ = Kind(0).String(), Kind(99).String()
+	written := []string{"WriteFirefox", "WriteFolded", "WriteHTML", "WriteHTMLWithin", "WriteOTLP", "Pprof", "WritePerfScript", "WritePprof", "WriteSVG", "WriteSpeedscope"}
+	testenv.KnowsNothing(t, zero[Profile], written, io.Discard)
+	testenv.KnowsNothing(t, func() *Profile { return NewBuilder().Finish(Meta{}, nil) }, written, io.Discard)
+	testenv.KnowsNothing(t, zero[Diff], []string{"WriteHTML", "WriteSVG"}, io.Discard)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -82,6 +83,8 @@ func TestZeroSnapshot(t *testing.T) {
 	}
 }
 
+func zero[T any]() *T { return new(T) }
+
 // What no constructor has made holds nothing.
 func TestZeroValues(t *testing.T) {
 	for name, ps := range map[string]procstate.ProcessState{
@@ -132,8 +135,7 @@ func TestZeroValues(t *testing.T) {
 			t.Errorf("a walk of no Walker: %+v", n)
 		}
 	}
-	(&CallNode{}).Children()
-	(&CallNode{}).Parent()
+	testenv.KnowsNothing(t, zero[CallNode], nil)
 	var set WalkerSet
 	if w, err := set.WalkStacks(); len(w) > 0 || err != nil || len(set.Walkers()) > 0 {
 		t.Errorf("%d walks, %v", len(w), err)
@@ -149,31 +151,10 @@ func TestZeroValues(t *testing.T) {
 	}
 	set.Remove(none)
 	set.Remove(&Walker{})
-	new(Memo).Reset()
-	var row Row
-	_ = row.Expression(RegRule{})
-	var rule Rule
-	var f, out Frame
-	if v, _ := rule.CallerFrame(&Walker{}, &f, &out); v == Success {
-		t.Error("a rule of nothing finds a frame")
-	}
-	rule.CFA()
-	rule.CFAIs(1, 2)
-	rule.CFARegister()
-	rule.Jumps(procstate.AMD64)
-	rule.Noted()
-	rule.Raised(8, &Rule{})
-	rule.Reason()
-	rule.SavesResults()
-	var table Table
-	if _, _, _, err := table.Row(1); err == nil {
-		t.Error("a table of nothing has a row")
-	}
-	table.FirstRule(1)
-	table.FunctionAt(1)
-	table.IsInside(1)
-	table.Look(1, 1)
-	table.Rule(1)
+	testenv.KnowsNothing(t, zero[Memo], nil)
+	testenv.KnowsNothing(t, zero[Rule], []string{"CFA", "CFAIs", "Jumps", "Raised", "SavesNone"}, procstate.AMD64)
+	testenv.KnowsNothing(t, zero[Row], nil)
+	testenv.KnowsNothing(t, zero[Table], nil)
 	if r := NewTable(nil).Rule(0); r.Reason() == 0 {
 		t.Error("the table of nil has a rule")
 	}
