@@ -376,6 +376,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
 	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
 	s.OffCPUMissed = st.MissedSwitches
+	s.UnreadableStacks, s.PartialRegisters, s.Exiting = st.UnreadableStack, st.PartialRegs, st.Exited
 	s.Processes = r.sampled.n
 	s.Modules = max(s.Modules, r.modules.count(r.builder.UsedModules()))
 	if p := r.precedence; p != nil && p.refused != nil {

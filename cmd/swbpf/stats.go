@@ -23,7 +23,7 @@ type figures struct {
 	FrequencyHz       int               `json:"frequency_hz"`
 	Samples           uint64            `json:"samples"`             // delivered
 	UserSamples       uint64            `json:"user_samples"`        // with a user stack
-	KernelOnlySamples uint64            `json:"kernel_only_samples"` // kernel threads
+	KernelOnlySamples uint64            `json:"kernel_only_samples"` // kernel threads, and tasks that exec or exit
 	Complete          uint64            `json:"complete"`            // user stacks walked to the bottom
 	Truncated         uint64            `json:"truncated"`           // user stacks that were not
 	TruncatedByReason map[string]uint64 `json:"truncated_by_reason"`
@@ -52,6 +52,9 @@ type detail struct {
 	OffCPUUnsampledNS   uint64            `json:"off_cpu_unsampled_ns,omitempty"`
 	OffCPUMissed        uint64            `json:"off_cpu_missed_switches,omitempty"` // that the kernel did not report
 	UnsampledNS         uint64            `json:"not_sampled_ns,omitempty"`          // in the profile as "[not sampled]"
+	UnreadableStacks    uint64            `json:"unreadable_stacks,omitempty"`       // samples without a byte of user stack
+	PartialRegisters    uint64            `json:"partial_registers,omitempty"`       // samples of tasks that the kernel was just saving the registers of
+	Exiting             uint64            `json:"exiting,omitempty"`                 // samples of tasks that exit
 	LiveBytes           uint64            `json:"live_bytes"`                        // of stacks known in full: from SP to the outermost frame
 	LiveBytesCopied     uint64            `json:"live_bytes_copied"`                 // for these stacks
 	RecordingCPUSeconds float64           `json:"recording_cpu_seconds"`             // of the recorder, from the first sample possible until all are counted
