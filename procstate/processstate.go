@@ -35,8 +35,10 @@ type Memory interface {
 // ProcessState is the access to a process whose stacks are walked. A caller
 // may bring an implementation of its own; see the package comment for those
 // that exist. Methods are called by one goroutine at a time. What not all of
-// them know is said by further interfaces: [FloatState], [LibraryNotifier],
-// [LiveMemory] and [ProbedState].
+// them know is said by further interfaces: [CapturedMemory], [FloatState],
+// [LibraryNotifier], [LiveMemory] and [ProbedState]. One whose threads are in a
+// call when their registers are read, so that the PC is a return address, says
+// so by a method InCall() bool.
 type ProcessState interface {
 	Memory
 
