@@ -166,35 +166,7 @@ func (s *Session) SetStackParts(tid int, parts *[StackParts]uint64) error {
 }
 
 // ThreadFrames is where a runtime keeps the frames of a thread.
-type ThreadFrames struct {
-	Current uint64 // address of a word that leads to the frame that runs
-
-	// Bounds is the address of what has the bounds of the thread's stack of frames, 0 for what
-	// Current leads to. Low and High are where in that is a word with where the stack begins, and
-	// one with where it ends. IsCounted tells that there are two at High: where an area begins at whose
-	// end the stack does, and its words. IsDown tells that the stack grows downward.
-	Bounds            uint64
-	Low, High         int
-	IsCounted, IsDown bool
-
-	// HasValues tells that values of the frames are in another stack, which grows upward: Values is
-	// where in what Current leads to there is a word with where it begins, and ValuesEnd where in
-	// the frame that runs, at the low end of their stack, one with where it ends.
-	HasValues         bool
-	Values, ValuesEnd int
-
-	// Bytes are copied of each frame that is elsewhere, and Head of what Current leads to. IsFrame
-	// tells that the word at Current is the address of the frame; else that is First bytes behind the
-	// address there. Previous is where in a frame the one before is.
-	Bytes, Head     int
-	IsFrame         bool
-	First, Previous int
-
-	// Entry is not 0 where the frame that runs, and each before it, has a stack of entries of so many
-	// bytes, which begins at the word at Low; at Last is the number of the last entry, of 32 bits. One
-	// more is copied. Before and After are the bytes around the word at Current that are copied with it.
-	Entry, Last, Before, After int
-}
+type ThreadFrames = procstate.ThreadFrames
 
 // SetThreadFrames tells where a runtime keeps the frames of a thread. Samples of the thread have
 // them, see Sample.FrameRegions. The zero value has those of all threads of the process

@@ -9,7 +9,7 @@ import (
 
 // Lacked returns where the runtime system has the stack of the Erlang process that a thread runs, if the
 // last walk has come to it from another stack and the capture had not copied it.
-func (s *Beam) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool) {
+func (s *Beam) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*beamVM)
 	if vm == nil || vm.beamRuntime == nil || vm.walk != w.Walks() || !vm.lacks || vm.stack == 0 {
 		return frames, false
@@ -22,7 +22,7 @@ func (s *Beam) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 	if _, ask := vm.asked.ask(tid, true, false); !ask {
 		return frames, true
 	}
-	return ThreadFrames{
+	return procstate.ThreadFrames{
 		Current: scheduler + vm.current, Head: beamProcessHead, IsFrame: true,
 		Low: int(vm.stop), High: int(vm.end), IsDown: true,
 	}, true

@@ -88,14 +88,13 @@ func TestBottoms(t *testing.T) {
 	}
 }
 
-// What the bottom stepper costs a frame that is none.
-func BenchmarkBottom(b *testing.B) {
+// What a stepper costs a frame that is none of its own.
+func benchmarkNotMe(b *testing.B, s unwind.FrameStepper) {
 	h := newHostileWorld(b, procstate.AMD64, "/bin/true")
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", h.libs)
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 	f := unwind.NewFrame(procstate.AMD64, h.codes[10], 0x7ff000000000, 0x7ff000000100)
 	var out unwind.Frame
-	s := NewBottom()
 	for b.Loop() {
 		if v, _ := s.CallerFrame(w, &f, &out); v != unwind.NotMe {
 			b.Fatal(v)
@@ -103,17 +102,5 @@ func BenchmarkBottom(b *testing.B) {
 	}
 }
 
-// What the Go stepper costs a frame of another language.
-func BenchmarkGoNotMe(b *testing.B) {
-	h := newHostileWorld(b, procstate.AMD64, "/bin/true")
-	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", h.libs)
-	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
-	f := unwind.NewFrame(procstate.AMD64, h.codes[10], 0x7ff000000000, 0x7ff000000100)
-	var out unwind.Frame
-	s := NewGo()
-	for b.Loop() {
-		if v, _ := s.CallerFrame(w, &f, &out); v != unwind.NotMe {
-			b.Fatal(v)
-		}
-	}
-}
+func BenchmarkBottom(b *testing.B)  { benchmarkNotMe(b, NewBottom()) }
+func BenchmarkGoNotMe(b *testing.B) { benchmarkNotMe(b, NewGo()) }

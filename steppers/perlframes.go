@@ -15,7 +15,7 @@ const (
 
 // Lacked returns where the interpreter keeps the contexts of a thread, if the last walk has
 // met the interpreter and the capture had not copied them.
-func (s *Perl) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool) {
+func (s *Perl) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*perlVM)
 	if vm == nil || vm.walk != w.Walks() || !vm.lacks {
 		return frames, false
@@ -23,7 +23,7 @@ func (s *Perl) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 	if _, ask := vm.asked.ask(tid, true, false); !ask {
 		return frames, true
 	}
-	frames = ThreadFrames{
+	frames = procstate.ThreadFrames{
 		Current: vm.head.current, IsFrame: true, Bytes: siBytes, Previous: siPrevious, Low: siContexts,
 		Entry: int(vm.fields.contextBytes), Last: siLast,
 	}

@@ -195,10 +195,10 @@ func TestPHPLacked(t *testing.T) {
 		m.functions(phpTestFrame(phpTestInner), 0, false)
 		for i, tid := range []int{1, 1, 2} {
 			got, lacks := s.Lacked(m.w, tid)
-			want := ThreadFrames{}
+			want := procstate.ThreadFrames{}
 			if i != 1 {
 				globals := uint64(phpTestBase + phpTestGlobals)
-				want = ThreadFrames{Current: globals + f.current, Bounds: globals, Low: int(f.stackLow), High: int(f.stackHigh), IsFrame: true, Bytes: 56, Previous: 48}
+				want = procstate.ThreadFrames{Current: globals + f.current, Bounds: globals, Low: int(f.stackLow), High: int(f.stackHigh), IsFrame: true, Bytes: 56, Previous: 48}
 			}
 			if !lacks || got != want {
 				t.Errorf("%d: thread %d lacks %+v, want %+v", api, tid, got, want)

@@ -185,7 +185,7 @@ func (vm *phpVM) codeOf(w *unwind.Walker, in *unwind.Frame, isCompiled bool) uin
 // Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
 // met the interpreter and the capture had not copied them: its stack, and those that are not in it, as
 // frames of generators and the outer ones of many.
-func (s *PHP) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool) {
+func (s *PHP) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*phpVM)
 	if vm == nil || vm.fields == nil || vm.walk != w.Walks() || !vm.lacks {
 		return frames, false
@@ -194,7 +194,7 @@ func (s *PHP) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool
 		return frames, true
 	}
 	f := vm.fields
-	return ThreadFrames{
+	return procstate.ThreadFrames{
 		Current: vm.globals.start + f.current, IsFrame: true, Previous: phpPrevious, Bytes: phpFrameBytes,
 		Bounds: vm.globals.start, Low: int(f.stackLow), High: int(f.stackHigh),
 	}, true

@@ -10,7 +10,7 @@ import (
 // Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
 // met the interpreter and the capture had not copied them, or not those that are in no stack, as
 // those of generators. It is the zero value when that cannot be found out yet.
-func (s *Python) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool) {
+func (s *Python) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*pythonVM)
 	if vm == nil || vm.walk != w.Walks() || !vm.lacks && !vm.lacksFrame {
 		return frames, false
@@ -28,7 +28,7 @@ func (s *Python) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks b
 			if t.id != id {
 				continue
 			}
-			frames = ThreadFrames{Current: t.addr + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
+			frames = procstate.ThreadFrames{Current: t.addr + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
 			if !f.isObject {
 				frames.Bounds, frames.High = t.addr+f.chunk, int(f.top-f.chunk)
 			}

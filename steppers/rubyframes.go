@@ -173,7 +173,7 @@ func (vm *rubyVM) environment(at, iseq uint64) (env rubyEnvironment, ok bool) {
 // Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
 // met the interpreter and the capture had not copied them. It is the zero value when that cannot be
 // found out yet.
-func (s *Ruby) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool) {
+func (s *Ruby) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*rubyVM)
 	if vm == nil || vm.walk != w.Walks() || !vm.lacks || vm.at == 0 {
 		return frames, false
@@ -181,7 +181,7 @@ func (s *Ruby) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 	if _, ask := vm.asked.ask(tid, true, false); !ask {
 		return frames, true
 	}
-	return ThreadFrames{
+	return procstate.ThreadFrames{
 		Current: vm.at, Head: rubyContextBytes, Low: rubyCurrent, High: rubyStack, IsCounted: true, IsDown: true,
 		HasValues: true, Values: rubyStack, ValuesEnd: rubySP,
 	}, true

@@ -2,21 +2,6 @@ package steppers
 
 import "time"
 
-// ThreadFrames is where an interpreter keeps the frames of a thread: see loader.ThreadFrames.
-type ThreadFrames struct {
-	Current           uint64
-	Bounds            uint64
-	Low, High         int
-	IsCounted, IsDown bool
-	HasValues         bool
-	Values, ValuesEnd int
-	Bytes, Head       int
-	IsFrame           bool
-	First, Previous   int
-	Entry, Last       int
-	Before, After     int
-}
-
 // framesAsked are threads for which it was told where a runtime keeps their frames.
 type framesAsked map[int]frameAsked
 

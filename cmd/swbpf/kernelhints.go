@@ -10,7 +10,6 @@ import (
 
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -282,7 +281,7 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 // framesKeeper is a stepper for a runtime that keeps frames of its own.
 type framesKeeper interface {
 	// Lacked returns where those of a thread are, if the last walk has lacked them.
-	Lacked(w *unwind.Walker, tid int) (frames steppers.ThreadFrames, lacks bool)
+	Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool)
 	// Knows reports whether walks of a Walker have met the runtime.
 	Knows(w *unwind.Walker) bool
 }
@@ -294,7 +293,7 @@ func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
 	for _, keeper := range p.keepers {
 		f, lacks := keeper.Lacked(wp.walker, int(s.TID))
 		if f.Current != 0 {
-			p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames(f)) // without it functions have no names
+			p.kernel.SetThreadFrames(int(s.PID), int(s.TID), f) // without it functions have no names
 		}
 		p.fleeting = p.fleeting || lacks
 		known = known || keeper.Knows(wp.walker)
