@@ -125,9 +125,12 @@ func TestFirstPartyStackAfterWalk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	overwrite(10_000) // so that the stack is large enough to stay where it is
+	written := overwrite(10_000) // so that the stack is large enough to stay where it is
 	frames, _ := walkSelf(t, w)
-	overwrite(10)
+	written += overwrite(10)
+	if written == 0 {
+		t.Fatal("nothing is overwritten")
+	}
 	at := frames[1].PCLocation
 	if pc, ok := w.ProcessState().ReadWord(at.Addr); at.Kind != unwind.LocationAddress || !ok || pc != frames[1].PC() {
 		t.Errorf("the return address to %#x is read as %#x, %t", frames[1].PC(), pc, ok)
