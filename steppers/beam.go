@@ -38,21 +38,14 @@ type beamImage struct {
 }
 
 // image returns what is known of a file.
-func (s *Beam) image(im *procstate.Image) *beamImage {
-	p := s.images.get(im)
-	if p == nil {
-		p = &beamImage{}
-		if im.Arch() == procstate.AMD64 {
-			*p = findBeamImage(im)
-		}
-		s.images.put(im, p)
-	}
-	return p
-}
+func (s *Beam) image(im *procstate.Image) *beamImage { return s.images.known(im, findBeamImage) }
 
 // findBeamImage looks for the runtime system in a file. It exports all that it has to libraries of
 // functions for Erlang.
 func findBeamImage(im *procstate.Image) (p beamImage) {
+	if im.Arch() != procstate.AMD64 {
+		return p
+	}
 	for _, v := range []struct {
 		name string
 		at   *uint64

@@ -28,6 +28,17 @@ func (p *perImage[T]) put(im *procstate.Image, v *T) {
 	p.of[im.Index] = v
 }
 
+// known returns the T of an image, which find makes when it is first asked for.
+func (p *perImage[T]) known(im *procstate.Image, find func(*procstate.Image) T) *T {
+	v := p.get(im)
+	if v == nil {
+		v = new(T)
+		*v = find(im)
+		p.put(im, v)
+	}
+	return v
+}
+
 // keepOnly lets go of what is known of other images.
 func (p *perImage[T]) keepOnly(isKept func(index uint32) bool) {
 	for i, v := range p.of {

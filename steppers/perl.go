@@ -54,20 +54,13 @@ type perlImage struct {
 }
 
 // image returns what is known of a file.
-func (s *Perl) image(im *procstate.Image) *perlImage {
-	p := s.images.get(im)
-	if p == nil {
-		p = &perlImage{}
-		if im.Arch() == procstate.AMD64 && strings.Contains(filepath.Base(im.Path), "perl") {
-			*p = findPerl(im)
-		}
-		s.images.put(im, p)
-	}
-	return p
-}
+func (s *Perl) image(im *procstate.Image) *perlImage { return s.images.known(im, findPerl) }
 
 // findPerl looks for the interpreter in a file.
 func findPerl(im *procstate.Image) (p perlImage) {
+	if im.Arch() != procstate.AMD64 || !strings.Contains(filepath.Base(im.Path), "perl") {
+		return p
+	}
 	find := func(name string) vaddrRange {
 		sym, _ := im.ExportedSymbol(name)
 		return vaddrRange{sym.Value, sym.Value + sym.Size}

@@ -54,20 +54,13 @@ const (
 )
 
 // image returns what is known of a file.
-func (s *PHP) image(im *procstate.Image) *phpImage {
-	p := s.images.get(im)
-	if p == nil {
-		p = &phpImage{}
-		if im.Arch() == procstate.AMD64 && strings.Contains(filepath.Base(im.Path), "php") {
-			*p = findPHP(im)
-		}
-		s.images.put(im, p)
-	}
-	return p
-}
+func (s *PHP) image(im *procstate.Image) *phpImage { return s.images.known(im, findPHP) }
 
 // findPHP looks for the interpreter in a file.
 func findPHP(im *procstate.Image) (p phpImage) {
+	if im.Arch() != procstate.AMD64 || !strings.Contains(filepath.Base(im.Path), "php") {
+		return p
+	}
 	take := func(sym *procstate.ELFSymbol) bool {
 		is := vaddrRange{sym.Value, sym.Value + sym.Size}
 		switch string(sym.Name) {

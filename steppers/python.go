@@ -52,17 +52,7 @@ func evalEntry(a *procstate.Arch) uint64 {
 }
 
 // image returns what is known of a file.
-func (s *Python) image(im *procstate.Image) *pythonImage {
-	p := s.images.get(im)
-	if p == nil {
-		p = &pythonImage{}
-		if im.Arch() == procstate.AMD64 || im.Arch() == procstate.ARM64 {
-			*p = findPython(im)
-		}
-		s.images.put(im, p)
-	}
-	return p
-}
+func (s *Python) image(im *procstate.Image) *pythonImage { return s.images.known(im, findPython) }
 
 // pythonMinor returns the minor version in the name of a file of the interpreter, as
 // "libpython3.10.so.1.0", which before 3.11 has no other word of it.
@@ -79,7 +69,7 @@ func pythonMinor(file string) (minor int, ok bool) {
 
 // findPython looks for the interpreter in a file.
 func findPython(im *procstate.Image) (p pythonImage) {
-	if !strings.Contains(filepath.Base(im.Path), "python") {
+	if im.Arch() != procstate.AMD64 && im.Arch() != procstate.ARM64 || !strings.Contains(filepath.Base(im.Path), "python") {
 		return p
 	}
 	var version uint64

@@ -67,21 +67,11 @@ const (
 )
 
 // image returns what is known of a file.
-func (s *Ruby) image(im *procstate.Image) *rubyImage {
-	p := s.images.get(im)
-	if p == nil {
-		p = &rubyImage{}
-		if im.Arch() == procstate.AMD64 {
-			*p = findRuby(im)
-		}
-		s.images.put(im, p)
-	}
-	return p
-}
+func (s *Ruby) image(im *procstate.Image) *rubyImage { return s.images.known(im, findRuby) }
 
 // findRuby looks for the interpreter in a file.
 func findRuby(im *procstate.Image) (p rubyImage) {
-	if !strings.Contains(filepath.Base(im.Path), "ruby") {
+	if im.Arch() != procstate.AMD64 || !strings.Contains(filepath.Base(im.Path), "ruby") {
 		return p
 	}
 	sym, ok := im.ExportedSymbol("ruby_version")

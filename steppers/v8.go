@@ -36,15 +36,7 @@ func (s *V8) Name() string { return "v8" }
 func (s *V8) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
 // image returns what is known of a file.
-func (s *V8) image(im *procstate.Image) *v8Image {
-	p := s.images.get(im)
-	if p == nil {
-		is := findV8(im)
-		p = &is
-		s.images.put(im, p)
-	}
-	return p
-}
+func (s *V8) image(im *procstate.Image) *v8Image { return s.images.known(im, findV8) }
 
 // interprets reports whether pc, in m, is in the code that runs bytecode, which has called.
 func (s *V8) interprets(m *procstate.Mapping, pc uint64, interrupted bool) bool {
