@@ -50,22 +50,12 @@ const (
 )
 
 // image returns what is known of a file.
-func (s *CLR) image(im *procstate.Image) *clrImage {
-	p := s.images.get(im)
-	if p == nil {
-		p = &clrImage{}
-		if im.Arch() == procstate.AMD64 {
-			*p = findCLR(im)
-		}
-		s.images.put(im, p)
-	}
-	return p
-}
+func (s *CLR) image(im *procstate.Image) *clrImage { return s.images.known(im, findCLR) }
 
 // findCLR looks for the virtual machine in a file.
 func findCLR(im *procstate.Image) (p clrImage) {
 	table, ok := im.ExportedSymbol(clrTable)
-	if !ok {
+	if !ok || im.Arch() != procstate.AMD64 {
 		return p
 	}
 	p.table = table.Value
