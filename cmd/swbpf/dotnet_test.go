@@ -6,10 +6,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // dotnet returns a program of .NET with its own virtual machine, which reads and writes files in the format
@@ -24,12 +27,13 @@ func dotnet(t *testing.T) string {
 	return program
 }
 
-// Methods of .NET have their names, be they compiled ahead or while the program runs, and all stacks are complete.
+// Methods of .NET have their names, be they compiled ahead or while the program runs, and all stacks are complete. That
+// is of a program that goes on: what one runs for the first time before it ends can be asked no more.
 func TestRecordDotnet(t *testing.T) {
 	program := dotnet(t)
 	dir := t.TempDir()
 	var results []string
-	for i := range 5_000 {
+	for i := range 60_000 {
 		results = append(results, fmt.Sprintf(`{"ruleId":"R%d","message":{"text":"thing %d"},"locations":[{"physicalLocation":{"artifactLocation":{"uri":"f%d.c"},"region":{"startLine":%d}}}]}`, i%50, i, i%300, i%1000+1))
 	}
 	file := filepath.Join(dir, "in.sarif")
@@ -37,7 +41,10 @@ func TestRecordDotnet(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := runRecord(t, "-F", "1997", "--no-kernel", "--", program, "rewrite", file, "--output", filepath.Join(dir, "out.sarif"))
+	swbpf(t) // is built before
+	cmd := exec.Command(program, "rewrite", file, "--output", filepath.Join(dir, "out.sarif"))
+	testenv.Start(t, cmd)
+	r := runRecord(t, "-F", "1997", "--no-kernel", "-p", strconv.Itoa(cmd.Process.Pid), "-d", "2")
 	if r.exit != 0 {
 		t.Fatalf("exit status %d\n%s", r.exit, r.stderr)
 	}
@@ -85,10 +92,7 @@ func TestWalkDotnet(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "query", fifo, "-e", "ruleId == 'R'")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	testenv.Start(t, cmd)
 	calls := []string{"Microsoft.CodeAnalysis.Sarif.Multitool.QueryCommand.Run+", "Microsoft.CodeAnalysis.Sarif.Multitool.Program.Main+"}
 	var out string
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
