@@ -13,7 +13,8 @@ import (
 // file, and what it finds that out with.
 type madeFrames struct {
 	tables  *unwind.Tables // of files that it goes on in; nil: none yet
-	layouts [1 << seenBits]madeLayout
+	layouts [1 << (seenBits - 2)][4]madeLayout
+	looks   uint64 // at layouts
 	callees [1 << calleeBits]madeCallee
 	window  []byte // around a frame's PC
 
@@ -21,14 +22,18 @@ type madeFrames struct {
 	paths framePaths // from the frame's PC
 	calls framePaths // through functions that are called on these
 	code  []byte     // that was read for both
+	insts int        // that were on the paths of the last analysis
+
+	tries map[int]*madeTries // by PID
 }
 
-// madeLayout is a slot of the direct-mapped cache of layouts. It holds as long as the
-// code around the PC is the same.
+// madeLayout is a slot of the cache of layouts, which has some for each hash of a PC: one stack
+// may have more than one of the same. It holds as long as the code around the PC is the same.
 type madeLayout struct {
 	pc          uint64
 	code        uint64 // hash of it
 	interrupted bool
+	look        uint64 // the last at it
 	layout      FrameLayout
 
 	// by is a register that the layout hangs by, NoReg for none, and value what it holds.
@@ -85,17 +90,25 @@ func (k *madeFrames) layoutAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 		}
 		sum = maphash.Bytes(codeSeed, code)
 	}
-	s := &k.layouts[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
-	same := s.pc == f.PC() && s.code == sum && s.interrupted == interrupted
-	if !same || s.value != f.Regs.Raw(s.by) || s.failed > 0 && s.failed < maxFailed {
+	s, same := k.slot(f)
+	again := same && s.code == sum && s.value == f.Regs.Raw(s.by)
+	t := k.triesOf(w.ProcessState().PID())
+	switch {
+	case again && (s.failed == 0 || s.failed == maxFailed):
+		if s.layout.State != UnknownState {
+			t.known()
+		}
+	case !t.mayLook(again):
+		return unknownLayout
+	default:
 		if hashed {
 			code = k.readWindow(w, m, from, n)
 		}
 		l, by := k.analyze(w, f, code, from)
-		now := madeLayout{pc: f.PC(), code: sum, interrupted: interrupted, layout: l, by: by, value: f.Regs.Raw(by)}
+		now := madeLayout{pc: f.PC(), code: sum, interrupted: interrupted, look: k.looks, layout: l, by: by, value: f.Regs.Raw(by)}
 		if l.State == UnknownState {
 			if k.paths.open {
-				if now.failed = 1; same {
+				if now.failed = 1; same && s.code == sum {
 					now.failed = min(s.failed+1, maxFailed)
 				}
 			}
@@ -103,6 +116,7 @@ func (k *madeFrames) layoutAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 				now.beside = k.besideTarget(w, f.PC(), code[min(f.PC()-from, uint64(len(code))):])
 			}
 		}
+		t.looked(again, l.State != UnknownState, k.insts)
 		*s = now
 	}
 	return s.layout
@@ -122,8 +136,25 @@ func (k *madeFrames) besideTarget(w *unwind.Walker, pc uint64, code []byte) Fram
 // besideAt returns the layout that code beside that of a frame has, after its own has
 // turned out not to be known.
 func (k *madeFrames) besideAt(f *unwind.Frame) (l *FrameLayout, ok bool) {
-	s := &k.layouts[f.PC()*0x9e3779b97f4a7c15>>(64-seenBits)]
-	return &s.beside, s.pc == f.PC() && s.interrupted == (f.Flags&unwind.Interrupted != 0) && s.beside.State != UnknownState
+	s, ok := k.slot(f)
+	return &s.beside, ok && s.beside.State != UnknownState
+}
+
+// slot returns the slot of a frame, whatever its code was, or else the one to be used for it.
+func (k *madeFrames) slot(f *unwind.Frame) (s *madeLayout, ok bool) {
+	set := &k.layouts[f.PC()*0x9e3779b97f4a7c15>>(64-(seenBits-2))]
+	k.looks++
+	for i := range set {
+		t := &set[i]
+		if t.pc == f.PC() && t.interrupted == (f.Flags&unwind.Interrupted != 0) {
+			t.look = k.looks
+			return t, true
+		}
+		if s == nil || t.look < s.look {
+			s = t
+		}
+	}
+	return s, false
 }
 
 // readWindow reads n bytes of code, at most twice maxPrologueScan, valid until the next
@@ -178,6 +209,7 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 		return wordNow(w, addr)
 	}
 	behind := k.paths.layoutBehind(w.Arch(), read, f.PC(), !interrupted, &ways, direct)
+	k.insts = maxMadeInsts - k.paths.left
 	l = agreed(&before, &behind)
 	switch {
 	case l.State != UnknownState:
@@ -193,6 +225,7 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 	case k.paths.open && !k.paths.differ:
 		k.code, ways.regs, by = k.code[:0], &f.Regs, procstate.NoReg
 		behind = k.paths.layoutBehind(w.Arch(), read, f.PC(), !interrupted, &ways, direct)
+		k.insts += maxMadeInsts - k.paths.left
 		l = agreed(&before, &behind)
 	}
 	if l.State == UnknownState && (interrupted && beforeFrame(w.Arch(), code, int(addr-from)) ||
