@@ -41,6 +41,6 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
-		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(), NewBeam(),
+		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewV8(), NewBeam(), NewChez(),
 		NewDebug(tables), NewJIT(), NewHotSpot(), NewCLR(), NewHaskell(), frames, analysis, NewBadCall())
 }

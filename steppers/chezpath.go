@@ -1,0 +1,156 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+)
+
+// Registers of Scheme's code on x86-64 (s/x86_64.ss in Chez Scheme's sources).
+const (
+	chezFrame   procstate.Reg = 13
+	chezContext procstate.Reg = 14
+	chezSP      procstate.Reg = 7
+)
+
+// chezPlace is where the frame of an instruction's function is, and where SP will be when it leaves that.
+type chezPlace struct {
+	frame, sp int32  // bytes from R13, and from SP
+	code      uint64 // a code object on the way, which may be the function's; 0: none was met
+}
+
+// chezPath is a path through code of Scheme. R13 has the address of the function's frame all the time but
+// between two places: where it calls another, R13 is moved behind the frame, the return address is stored
+// there, and a jump follows; and where that returns to R13 is moved back. Right behind such a jump, and what
+// may fill up to a length that all jumps have, is the header of the place of return. So each jump that leads
+// elsewhere tells where the frame is: one to what the frame's first word has and one to another function
+// right there, and a call so far below as the header says.
+type chezPath struct {
+	pc    uint64
+	place chezPlace
+	lost  bool // R13, or SP, was loaded
+}
+
+const (
+	maxChezInsts = 512 // of all paths from an instruction
+	maxChezPaths = 32  // that wait to be followed
+	maxChezExits = 3   // that have to agree; more are not looked for
+	maxChezDist  = 1 << 20
+)
+
+// chezCode is code that was read.
+type chezCode struct {
+	from uint64
+	n    int
+	buf  [1 << 10]byte
+}
+
+// follow finds out by its code where the frame is of the function at an instruction, with the stack pointer of C.
+func (vm *chezVM) follow(pc, sp uint64) (at chezPlace, ok bool) {
+	vm.code.n = 0
+	vm.seen.clear()
+	vm.paths = append(vm.paths[:0], chezPath{pc: pc})
+	for exits, left := 0, maxChezInsts; len(vm.paths) > 0 && exits < maxChezExits; {
+		s := vm.paths[len(vm.paths)-1]
+		vm.paths = vm.paths[:len(vm.paths)-1]
+		if !vm.followPath(&s, sp, &left) || s.lost {
+			continue
+		}
+		if exits > 0 && (s.place.frame != at.frame || s.place.sp != at.sp) {
+			return chezPlace{}, false
+		}
+		if exits++; exits == 1 || at.code == 0 {
+			at = s.place
+		}
+		ok = true
+	}
+	return at, ok
+}
+
+// followPath follows a path to where it leaves its function, and reports whether it does.
+func (vm *chezVM) followPath(s *chezPath, sp uint64, left *int) bool {
+	var in isa.Inst
+	for ; *left > 0 && vm.seen.add(s.pc) && isa.DecodeAMD64(vm.codeAt(s.pc), s.pc, &in); *left-- {
+		next := s.pc + uint64(in.Len)
+		switch in.Flow {
+		case isa.Return: // of a routine that was called on C's stack
+			ra, ok := vm.word(sp + uint64(int64(s.place.sp)))
+			if !ok {
+				return false
+			}
+			s.pc, s.place.sp = ra, s.place.sp+8
+			continue
+		case isa.Jump, isa.IndirectJump:
+			p, isCall := vm.pointBehind(next)
+			switch {
+			case isCall:
+				s.place.frame -= int32(p.size)
+				s.place.code = p.code
+				return true
+			case in.Flow == isa.IndirectJump:
+				if in.Base == chezFrame && in.NumOps > 0 {
+					s.place.frame += int32(in.Ops[0].Imm)
+				}
+				return true
+			}
+			s.pc = in.Target // of the function, or another that goes on with the frame
+			continue
+		case isa.CondJump:
+			if len(vm.paths) < maxChezPaths {
+				taken := *s
+				taken.pc = in.Target
+				vm.paths = append(vm.paths, taken)
+			}
+		}
+		if in.Ends() {
+			return false
+		}
+		s.apply(&in)
+		s.pc = next
+	}
+	return false
+}
+
+// codeAt returns the code at an address, nil where there is none that was made at run time.
+func (vm *chezVM) codeAt(addr uint64) []byte {
+	const longest = 64 // bytes that are looked at
+	c := &vm.code
+	if o := addr - c.from; addr >= c.from && o < uint64(c.n) && uint64(c.n)-o >= longest {
+		return c.buf[o:c.n]
+	}
+	m := vm.w.MappingAt(addr)
+	if c.n = 0; m == nil || m.Image != nil {
+		return nil
+	}
+	c.from, c.n = addr, len(readCode(vm.w, m, addr, c.buf[:]))
+	return c.buf[:c.n]
+}
+
+// apply executes an instruction.
+func (s *chezPath) apply(in *isa.Inst) {
+	for i := range in.Ops[:in.NumOps] {
+		op := &in.Ops[i]
+		switch op.Kind {
+		case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
+			continue
+		}
+		switch op.Dst {
+		case chezFrame:
+			if moves := op.Kind == isa.Set && op.Src == chezFrame; !moves || !chezMoves(&s.place.frame, op.Imm) {
+				s.lost = true
+			}
+		case chezSP:
+			if moves := op.Kind == isa.Set && op.Src == chezSP; !moves || !chezMoves(&s.place.sp, op.Imm) {
+				s.lost = true
+			}
+		}
+	}
+}
+
+// chezMoves adds a number of bytes to a distance, if that is not too large.
+func chezMoves(d *int32, n int64) bool {
+	if n > maxChezDist || n < -maxChezDist || *d > maxChezDist || *d < -maxChezDist {
+		return false
+	}
+	*d += int32(n)
+	return true
+}
