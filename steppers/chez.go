@@ -41,17 +41,18 @@ func (s *Chez) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 	if vm == nil {
 		return unwind.NotMe, nil
 	}
-	frame, ok := in.Regs.Value(chezFrame)
-	if !ok || frame%8 != 0 {
-		return unwind.NotMe, nil
-	}
 	sp := in.SP()
+	var frame uint64
 	if p, ok := vm.pointAt(in.PC()); ok && in.Flags&unwind.Interrupted == 0 {
 		in.Code = vm.codeOf(w, in.PC(), p.code)
 		if vm.isInvoke(p.code) {
 			return vm.native(w, sp, in, out)
 		}
-		frame -= p.size
+		v, ok := in.Regs.Value(chezFrame)
+		if !ok {
+			return unwind.Failed, unwind.NoRegister
+		}
+		frame = v - p.size
 	} else {
 		vm.noteContext(in)
 		at, ok := vm.follow(in.PC(), sp)
@@ -61,7 +62,10 @@ func (s *Chez) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 		if code, ok := vm.objectAt(in.PC(), at.code); ok {
 			in.Code = vm.codeOf(w, in.PC(), code)
 		}
-		frame, sp = frame+uint64(int64(at.frame)), sp+uint64(int64(at.sp))
+		if frame, ok = vm.frameOf(in, at); !ok {
+			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), vm.thread)
+		}
+		sp += uint64(int64(at.sp))
 	}
 	ra, ok := vm.stackWord(frame)
 	if !ok {
@@ -91,6 +95,18 @@ func (s *Chez) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
 	out.Flags |= unwind.StackSwitched
 	return unwind.Success, nil
+}
+
+// frameOf returns the address of a frame by its place.
+func (vm *chezVM) frameOf(in *unwind.Frame, at chezPlace) (frame uint64, ok bool) {
+	if at.kept == 0 {
+		frame, ok = in.Regs.Value(chezFrame)
+	} else if frame, ok = in.Regs.Value(chezContext); ok {
+		if frame, ok = vm.word(frame + uint64(at.kept)); !ok {
+			vm.lacks = true
+		}
+	}
+	return frame + uint64(int64(at.frame)), ok && frame%8 == 0
 }
 
 // native walks to the function of C that has called Scheme, which is S_call_help: it has called

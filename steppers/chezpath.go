@@ -15,7 +15,14 @@ const (
 // chezPlace is where the frame of an instruction's function is, and where SP will be when it leaves that.
 type chezPlace struct {
 	frame, sp int32  // bytes from R13, and from SP
+	kept      int32  // where the thread's context has what R13 will be; 0: it is in R13
 	code      uint64 // a code object on the way, which may be the function's; 0: none was met
+}
+
+// is reports whether two places are the same.
+func (p chezPlace) is(other chezPlace) bool {
+	p.code = other.code
+	return p == other
 }
 
 // chezPath is a path through code of Scheme. R13 has the address of the function's frame all the time but
@@ -28,6 +35,10 @@ type chezPath struct {
 	pc    uint64
 	place chezPlace
 	lost  bool // R13, or SP, was loaded
+
+	// What it has stored into the thread's context: R13, when the frame was at this place.
+	stored   chezPlace
+	storedAt int32 // 0: nothing
 }
 
 const (
@@ -55,7 +66,7 @@ func (vm *chezVM) follow(pc, sp uint64) (at chezPlace, ok bool) {
 		if !vm.followPath(&s, sp, &left) || s.lost {
 			continue
 		}
-		if exits > 0 && (s.place.frame != at.frame || s.place.sp != at.sp) {
+		if exits > 0 && !s.place.is(at) {
 			return chezPlace{}, false
 		}
 		if exits++; exits == 1 || at.code == 0 {
@@ -130,11 +141,24 @@ func (s *chezPath) apply(in *isa.Inst) {
 	for i := range in.Ops[:in.NumOps] {
 		op := &in.Ops[i]
 		switch op.Kind {
-		case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
+		case isa.Store:
+			if op.Dst == chezContext && op.Src == chezFrame && op.Imm > 0 && op.Imm < chezContextBytes {
+				s.stored, s.storedAt = s.place, int32(op.Imm)
+			}
+			continue
+		case isa.StoreIndexed, isa.Scratch, isa.Compare:
 			continue
 		}
 		switch op.Dst {
 		case chezFrame:
+			if op.Kind == isa.Load && op.Src == chezContext && op.Imm > 0 && op.Imm < chezContextBytes {
+				if at := int32(op.Imm); at == s.storedAt {
+					s.place.frame, s.place.kept = s.stored.frame, s.stored.kept
+				} else {
+					s.place.frame, s.place.kept = 0, at // where it was stored before a call of C
+				}
+				continue
+			}
 			if moves := op.Kind == isa.Set && op.Src == chezFrame; !moves || !chezMoves(&s.place.frame, op.Imm) {
 				s.lost = true
 			}

@@ -75,9 +75,10 @@ type chezVM struct {
 	segments int              // bytes of all
 	invokes  []chezCodeObject // by which C calls Scheme; nil: not read yet
 
-	code  chezCode
-	paths []chezPath
-	seen  addrSet
+	code   chezCode
+	paths  []chezPath
+	seen   addrSet
+	before []byte // code before a place
 }
 
 // chezCodeObject is the run-time address of a code object.
@@ -92,7 +93,7 @@ const (
 	maxChezCode     = 64 << 20
 	maxChezName     = 512 // characters
 
-	chezCopied = 16 << 10 // bytes of a stack that the kernel side copies
+	maxChezTouched = 256 << 10 // bytes of a segment of which pages are made
 
 	chezRuntime = "scheme"
 )
@@ -325,15 +326,16 @@ func (l *chezContextLayout) find(read reader, context uint64) bool {
 		if start == 0 || (start|size)%8 != 0 || link&7 != 5 || size == 0 || size > 1<<40 {
 			continue
 		}
-		for j := 1; j+2 < most; j++ {
-			frame, end := word(j), word(j+2)
-			if behind := start + size - end; frame < start || frame > start+size || end <= start || behind == 0 || behind > room {
+		for j := 3; j < most; j++ {
+			end := word(j)
+			if behind := start + size - end; end <= start || end%8 != 0 || behind == 0 || behind > room {
 				continue
 			}
 			if found.frame != 0 {
 				return false
 			}
-			found = chezContextLayout{uint64(8 * j), uint64(8 * (j + 2)), uint64(8 * i), uint64(8 * (i + 2))}
+			const between = 2 // words from the stack pointer's on
+			found = chezContextLayout{uint64(8 * (j - between)), uint64(8 * j), uint64(8 * i), uint64(8 * (i + 2))}
 		}
 	}
 	*l = found
@@ -373,7 +375,7 @@ func (vm *chezVM) goOn(frame uint64) (ra, at uint64, ok bool) {
 		return 0, 0, false
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(k[8*i:]) }
-	code, stack, size := word(0), word(1), word(3)
+	code, stack, whole, size := word(0), word(1), word(2), word(3) // the whole segment is less than none of what was left
 	if kind, ok := vm.codeObject(code-chezCodeHead, code); !ok || kind&chezContinuationCode == 0 {
 		return 0, 0, false
 	}
@@ -381,7 +383,7 @@ func (vm *chezVM) goOn(frame uint64) (ra, at uint64, ok bool) {
 	if stack == 0 && vm.link == 0 && ra == 0 {
 		return 0, 0, true
 	}
-	if size == 0 || (size|stack)%8 != 0 || size > maxChezSegments-uint64(vm.segments) {
+	if size == 0 || whole < size || whole > maxChezCode || (size|stack)%8 != 0 || size > maxChezSegments-uint64(vm.segments) {
 		return 0, 0, false
 	}
 	vm.segments += int(size)
@@ -398,7 +400,7 @@ func (vm *chezVM) isWhole(ra uint64) bool {
 	for at := vm.start + uint64(len(vm.segment)); ; {
 		p, ok := vm.pointAt(ra)
 		switch {
-		case !ok:
+		case !ok || !vm.pace.may(1):
 			return false
 		case p.size == 0:
 			return at == vm.start
@@ -442,24 +444,33 @@ func (vm *chezVM) callsScheme(ra uint64) bool {
 	return ok && direct && target == vm.invoke
 }
 
-// objectAt returns the code object that has code at an address: the one that is given, or that which stands before.
+// objectAt returns the code object that has code at an address: the one that is given, the one that had it before, or
+// that which stands before.
 func (vm *chezVM) objectAt(pc, given uint64) (object uint64, ok bool) {
 	const most, step = 16 << 10, 16
-	if given != 0 {
-		if _, ok := vm.codeObject(given, pc); ok {
-			return given, true
+	for _, object := range [...]uint64{given, vm.codes[pc].object} {
+		if object != 0 {
+			if _, ok := vm.codeObject(object, pc); ok {
+				return object, true
+			}
 		}
 	}
-	for at := (pc - chezCodeHead) &^ (step - 1); at > 0 && pc-at < most; at -= step {
-		code := vm.codeAt(at)
-		if len(code) < chezCodeHead {
-			return 0, false
-		}
-		if kind := binary.LittleEndian.Uint64(code); kind>>16 != 0 || kind&0xff != chezPlainCode && kind&0xff != chezCompactCode {
+	m := vm.w.MappingAt(pc)
+	if m == nil || m.Image != nil {
+		return 0, false
+	}
+	from := max(m.Start, pc-min(pc, most)) &^ (step - 1)
+	vm.before = slices.Grow(vm.before[:0], most+step)[:pc-from]
+	code := readCode(vm.w, m, from, vm.before)
+	for at := len(code) - chezCodeHead; at >= 0; at-- {
+		if (from+uint64(at))%step != 0 {
 			continue
 		}
-		if _, ok := vm.codeObject(at, pc); ok {
-			return at, true
+		if kind := binary.LittleEndian.Uint64(code[at:]); kind>>16 != 0 || kind&0xff != chezPlainCode && kind&0xff != chezCompactCode {
+			continue
+		}
+		if _, ok := vm.codeObject(from+uint64(at), pc); ok {
+			return from + uint64(at), true
 		}
 	}
 	return 0, false
@@ -540,8 +551,10 @@ func (s *Chez) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 	}
 	l := &vm.context
 	// What Scheme has not yet written to is in no page, and nothing is copied for that: reading makes one.
-	if start, ok := vm.wordNow(vm.thread + l.start); ok {
-		vm.readNow(start, make([]byte, chezCopied))
+	start, ok1 := vm.wordNow(vm.thread + l.start)
+	end, ok2 := vm.wordNow(vm.thread + l.end)
+	if ok1 && ok2 && end > start {
+		vm.readNow(start, make([]byte, min(end-start, maxChezTouched)))
 	}
 	return ThreadFrames{
 		Current: vm.thread + l.frame, Before: int(l.frame), After: int(l.link - l.frame),
@@ -553,4 +566,52 @@ func (s *Chez) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 func (s *Chez) Knows(w *unwind.Walker) bool {
 	vm, _ := w.Kept(s).(*chezVM)
 	return vm != nil && vm.runtime != nil
+}
+
+// ChezCollector returns a Collector of what walks need of Scheme; nil where none of the libraries of the process has
+// its runtime.
+func ChezCollector(libs procstate.LibraryState) procstate.Collector {
+	s := NewChez()
+	if vm := s.find(libs, nil); vm.runtime == nil {
+		return nil
+	}
+	var layout chezContextLayout
+	var pace readPace
+	return func(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
+		read := reader(func(addr uint64, buf []byte) bool { return pace.may(len(buf)) && readAll(m, addr, buf) })
+		collectChez(read, &layout, regs, add)
+	}
+}
+
+// collectChez adds the context of a thread and its stack. In functions of C the context is what is more than once on
+// their stack.
+func collectChez(read reader, layout *chezContextLayout, regs *procstate.Regs, add func(addr uint64, n int)) {
+	const most = 8 << 10 // bytes of C's stack
+	contexts := []uint64{regs.Raw(chezContext)}
+	stack := make([]byte, most)
+	for len(stack) > 8 && !read(regs.Raw(chezSP), stack) {
+		stack = stack[:len(stack)/2]
+	}
+	seen := map[uint64]int{}
+	for ; len(stack) >= 8; stack = stack[8:] {
+		const often = 2
+		word := binary.LittleEndian.Uint64(stack)
+		if seen[word]++; word != 0 && word%8 == 0 && seen[word] == often {
+			contexts = append(contexts, word)
+		}
+	}
+	for _, context := range contexts {
+		now := chezContextLayout{}
+		if !now.find(read, context) || layout.frame != 0 && now != *layout {
+			continue
+		}
+		*layout = now
+		add(context, chezContextBytes)
+		start, ok1 := read.word(context + now.start)
+		end, ok2 := read.word(context + now.end)
+		if ok1 && ok2 && end > start {
+			add(start, int(min(end-start, maxChezSegments)))
+		}
+		return
+	}
 }

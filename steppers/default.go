@@ -19,6 +19,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	Perl        for Perl
 //	V8          and for JavaScript
 //	Beam        functions of Erlang, on the stacks of its processes
+//	Chez        code by Chez Scheme, Racket's too, on a stack of its own
 //	Debug       CFI
 //	JIT         CFI of code made at run time, which the process tells of
 //	HotSpot     compiled Java, by what its virtual machine has noted

@@ -12,6 +12,8 @@
 //   - [Perl]: for Perl, in the frames of its loop;
 //   - [V8]: and for JavaScript in Node;
 //   - [Beam]: code by Erlang's compiler, and from a process of Erlang to its scheduler;
+//   - [Chez]: code by the compiler of Chez Scheme, which Racket has too, and on to the function of C that has
+//     called it;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the
 //     process has registered with debuggers, or with libgcc;

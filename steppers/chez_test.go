@@ -1,0 +1,168 @@
+//go:build linux && amd64
+
+package steppers
+
+import (
+	"encoding/binary"
+	"os"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// chezSize is the frame of the function of chezCall.
+const chezSize = 0x28
+
+// chezCall is what the compiler of 9.5 makes of a function that calls another and returns, with its header where
+// the code reads nothing.
+var chezCall = []byte{
+	0x49, 0x83, 0xc5, chezSize, //           00 add $0x28,%r13
+	0x48, 0x8d, 0x0d, 0x30, 0, 0, 0, //      04 lea 3b(%rip),%rcx
+	0x49, 0x89, 0x4d, 0x00, //               0b mov %rcx,(%r13)
+	0xe9, 0xec, 0xff, 0xff, 0xff, //         0f jmp 0
+	0x0f, 0x1f, 0x80, 0x00, 0x00, 0, 0, //   14 nopl 0(%rax)
+	31: 0, 32: 0, 58: 0, //                  1b header
+	59: 0x49, 60: 0x83, 61: 0xed, chezSize, // 3b sub $0x28,%r13
+	0x4d, 0x89, 0x6e, 0x38, //               3f mov %r13,0x38(%r14)
+	0xff, 0xd0, //                           43 call *%rax
+	0x4d, 0x8b, 0x6e, 0x38, //               45 mov 0x38(%r14),%r13
+	0x41, 0xff, 0x65, 0x00, //               49 jmp *(%r13)
+}
+
+const chezReturn = 0x3b // where the call returns to
+
+// chezMemory is memory of the test's own process with such a function, and what walks it.
+type chezMemory struct {
+	b     []byte
+	start uint64
+	vm    *chezVM
+}
+
+func newChezMemory(t *testing.T) *chezMemory {
+	const size = 4 << 12
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(b) })
+	m := &chezMemory{b: b, start: uint64(uintptr(unsafe.Pointer(&b[0])))}
+	var space procstate.AddressSpace
+	space.Insert(&procstate.Mapping{Start: m.start, End: m.start + size})
+	snap := procstate.NewSnapshot(procstate.AMD64, os.Getpid(), exe, &space)
+	snap.SetLiveCode(procstate.NewLiveCode(os.Getpid(), exe))
+	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+	m.vm = &chezVM{w: w, vmMemory: vmMemoryOf(w), points: map[uint64]chezPoint{}, codes: map[uint64]chezName{}}
+	return m
+}
+
+func (m *chezMemory) put(at int, words ...uint64) uint64 {
+	for i, v := range words {
+		binary.LittleEndian.PutUint64(m.b[at+8*i:], v)
+	}
+	return m.start + uint64(at)
+}
+
+// addFunction puts the function into an object, with frames of so many bytes and a first word.
+func (m *chezMemory) addFunction(at int, kind, size uint64) (code uint64) {
+	m.put(at, kind, uint64(len(chezCall)))
+	copy(m.b[at+chezCodeHead:], chezCall)
+	header := at + chezCodeHead + chezReturn - 32
+	object := m.start + uint64(at)
+	m.put(header, 0, m.start+uint64(header)+8-(object-1), size, 0)
+	return object + chezCodeHead
+}
+
+// The frame of a function is where it is at each of its instructions, also where R13 is not there.
+func TestChezPlaces(t *testing.T) {
+	m := newChezMemory(t)
+	code := m.addFunction(0x1000, chezPlainCode, chezSize)
+	for _, test := range []struct {
+		at   uint64
+		want chezPlace
+	}{
+		{0x00, chezPlace{}}, {0x04, chezPlace{frame: -chezSize}}, {0x0b, chezPlace{frame: -chezSize}}, {0x0f, chezPlace{frame: -chezSize}},
+		{0x3b, chezPlace{frame: -chezSize}}, {0x3f, chezPlace{}}, {0x45, chezPlace{kept: 0x38}}, {0x49, chezPlace{}},
+	} {
+		if got, ok := m.vm.follow(code+test.at, 0); !ok || !got.is(test.want) {
+			t.Errorf("at %#x: %+v, %v, want %+v", test.at, got, ok, test.want)
+		}
+	}
+	for i := range uint64(len(chezCall)) { // the header's bytes, and those within instructions, are no places of return
+		if p, ok := m.vm.pointAt(code + i); ok != (i == chezReturn) || ok && (p.size != chezSize || p.code != code-chezCodeHead) {
+			t.Errorf("at %#x: %+v, %v", i, p, ok)
+		}
+	}
+	for _, bad := range [][]uint64{{0, 1 << 60, chezSize}, {0, 0, chezSize}, {0, 0x40, chezSize + 1}} {
+		m.put(0x1000+chezCodeHead+chezReturn-32, bad...)
+		if p, ok := m.newVM().pointAt(code + chezReturn); ok {
+			t.Errorf("header %x: %+v", bad, p)
+		}
+	}
+}
+
+// newVM forgets what was found out.
+func (m *chezMemory) newVM() *chezVM {
+	vm := *m.vm
+	vm.points, vm.layout = map[uint64]chezPoint{}, chezUnknown
+	vm.w = m.vm.w
+	if s, ok := vm.w.ProcessState().(*procstate.Snapshot); ok {
+		var regs procstate.Regs
+		s.Reset(1, &regs, nil)
+		s.SetTime(procstate.Monotonic())
+	}
+	return &vm
+}
+
+// A continuation leads to the frames that it has, one that leads to itself to no end, and one that is used up or
+// whose frames do not fit nowhere.
+func TestChezContinuations(t *testing.T) {
+	m := newChezMemory(t)
+	code := m.addFunction(0x1000, chezPlainCode, chezSize)
+	underflow := m.addFunction(0x1200, chezPlainCode|chezSystemCode, 0)
+	resume := m.addFunction(0x1400, chezPlainCode|chezContinuationCode, chezSize)
+	const stack, k, size = 0x2000, 0x3000, 2 * chezSize
+	at := m.put(stack, underflow+chezReturn)
+	m.put(stack+chezSize, code+chezReturn)
+	link := m.start + k - 3 // tagged
+	set := func(words ...uint64) *chezVM {
+		m.put(k, words...)
+		vm := m.newVM()
+		vm.isLinked, vm.link, vm.start = true, link, at
+		return vm
+	}
+	vm := set(resume, at, size, size, link, code+chezReturn)
+	for i := range maxChezSegments / size {
+		if ra, frame, ok := vm.goOn(at); !ok || ra != code+chezReturn || frame != at+size {
+			t.Fatalf("turn %d: %#x, %#x, %v", i, ra, frame, ok)
+		}
+	}
+	if _, _, ok := vm.goOn(at); ok {
+		t.Error("it goes on without an end")
+	}
+	if ra, _, ok := set(resume, 0, ^uint64(7), ^uint64(7), 0, 0).goOn(at); !ok || ra != 0 {
+		t.Errorf("the continuation that is none: %#x, %v", ra, ok)
+	}
+	for what, words := range map[string][]uint64{
+		"used up":          {resume, at, ^uint64(7), size, link, code + chezReturn},
+		"frames are less":  {resume, at - 8, size + 8, size + 8, link, code + chezReturn},
+		"frames are more":  {resume, at + 8, size - 8, size - 8, link, code + chezReturn},
+		"no frames":        {resume, at, 0, 0, link, code + chezReturn},
+		"no place":         {resume, at, size, size, link, code + chezReturn - 1},
+		"not in memory":    {resume, 1 << 46, size, size, link, code + chezReturn},
+		"no continuation":  {code, at, size, size, link, code + chezReturn},
+		"larger than all":  {resume, at, 1 << 62, 1 << 62, link, code + chezReturn},
+		"not of whole one": {resume, at, size, size - 4, link, code + chezReturn},
+	} {
+		if ra, frame, ok := set(words...).goOn(at); ok {
+			t.Errorf("%s: %#x, %#x", what, ra, frame)
+		}
+	}
+}
