@@ -148,15 +148,7 @@ func (s *Chez) find(libs procstate.LibraryState, known *chezVM) *chezVM {
 }
 
 // image returns what is known of a file.
-func (s *Chez) image(im *procstate.Image) *chezImage {
-	p := s.images.get(im)
-	if p == nil {
-		found := findChezImage(im)
-		p = &found
-		s.images.put(im, p)
-	}
-	return p
-}
+func (s *Chez) image(im *procstate.Image) *chezImage { return s.images.known(im, findChezImage) }
 
 // chezLayout is how headers of places of return are laid out, which changed twice.
 type chezLayout uint8
@@ -538,7 +530,7 @@ func (vm *chezVM) stringAt(at uint64) string {
 
 // Lacked returns where Scheme has the stack of a thread, if the last walk has come to it and the capture had
 // not copied it.
-func (s *Chez) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks bool) {
+func (s *Chez) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*chezVM)
 	if vm == nil || vm.runtime == nil || vm.walk != w.Walks() || !vm.lacks || vm.thread == 0 {
 		return frames, false
@@ -556,7 +548,7 @@ func (s *Chez) Lacked(w *unwind.Walker, tid int) (frames ThreadFrames, lacks boo
 	if ok1 && ok2 && end > start {
 		vm.readNow(start, make([]byte, min(end-start, maxChezTouched)))
 	}
-	return ThreadFrames{
+	return procstate.ThreadFrames{
 		Current: vm.thread + l.frame, Before: int(l.frame), After: int(l.link - l.frame),
 		Bounds: vm.thread, Low: int(l.start), High: int(l.end), IsDown: true, // what runs is not far from where it begins
 	}, true
