@@ -88,6 +88,9 @@ func (s *Snapshot) SetUserProbes(r UserProbes) { s.probes = r }
 // CLOCK_MONOTONIC: code that was read from the process since then is not read again.
 func (s *Snapshot) SetTime(mono uint64) { s.taken = mono }
 
+// Taken returns what SetTime was told, 0 where that is not known.
+func (s *Snapshot) Taken() uint64 { return s.taken }
+
 // SetLiveCode has ReadMemory read code that is in no file from the process that
 // the Snapshot is of, and of what was read so when that has ended.
 func (s *Snapshot) SetLiveCode(c *LiveCode) { s.live = c }

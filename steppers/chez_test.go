@@ -112,13 +112,17 @@ func TestChezPlaces(t *testing.T) {
 func (m *chezMemory) newVM() *chezVM {
 	vm := *m.vm
 	vm.points, vm.layout = map[uint64]chezPoint{}, chezUnknown
-	vm.w = m.vm.w
+	return m.again(&vm)
+}
+
+// again begins with another capture.
+func (m *chezMemory) again(vm *chezVM) *chezVM {
 	if s, ok := vm.w.ProcessState().(*procstate.Snapshot); ok {
 		var regs procstate.Regs
 		s.Reset(1, &regs, nil)
-		s.SetTime(procstate.Monotonic())
+		s.SetTime(procstate.Monotonic() + 1)
 	}
-	return &vm
+	return vm
 }
 
 // A continuation leads to the frames that it has, one that leads to itself to no end, and one that is used up or
@@ -136,6 +140,11 @@ func TestChezContinuations(t *testing.T) {
 		m.put(k, words...)
 		vm := m.newVM()
 		vm.isLinked, vm.link, vm.start = true, link, at
+		if _, _, ok := vm.goOn(at); ok {
+			t.Error("a continuation is believed that may have been another")
+		}
+		vm = m.again(vm) // what was read before the next capture
+		vm.isLinked, vm.link, vm.start, vm.segments = true, link, at, 0
 		return vm
 	}
 	vm := set(resume, at, size, size, link, code+chezReturn)
@@ -146,6 +155,12 @@ func TestChezContinuations(t *testing.T) {
 	}
 	if _, _, ok := vm.goOn(at); ok {
 		t.Error("it goes on without an end")
+	}
+	vm = m.again(vm)
+	vm.isLinked, vm.link, vm.start, vm.segments = true, link, at, 0
+	m.put(stack+8, 1) // a word of a frame
+	if _, _, ok := vm.goOn(at); ok {
+		t.Error("a continuation is believed that has changed")
 	}
 	if ra, _, ok := set(resume, 0, ^uint64(7), ^uint64(7), 0, 0).goOn(at); !ok || ra != 0 {
 		t.Errorf("the continuation that is none: %#x, %v", ra, ok)
@@ -161,7 +176,8 @@ func TestChezContinuations(t *testing.T) {
 		"larger than all":  {resume, at, 1 << 62, 1 << 62, link, code + chezReturn},
 		"not of whole one": {resume, at, size, size - 4, link, code + chezReturn},
 	} {
-		if ra, frame, ok := set(words...).goOn(at); ok {
+		vm := set(words...)
+		if ra, frame, ok := vm.goOn(at); ok {
 			t.Errorf("%s: %#x, %#x", what, ra, frame)
 		}
 	}

@@ -72,13 +72,16 @@ type chezVM struct {
 	link     uint64           // and the next one is this,
 	segment  []byte           // which is of segment,
 	start    uint64           // from there on
-	segments int              // bytes of all
+	segments uint64           // bytes of all
 	invokes  []chezCodeObject // by which C calls Scheme; nil: not read yet
 
-	code   chezCode
-	paths  []chezPath
-	seen   addrSet
-	before []byte // code before a place
+	code      chezCode
+	paths     []chezPath
+	seen      addrSet
+	before    []byte // code before a place
+	buffer    []byte // for segments
+	reads     map[uint64]*chezRead
+	keptReads int // bytes of these, about
 }
 
 // chezCodeObject is the run-time address of a code object.
@@ -89,9 +92,13 @@ const (
 	maxChezPoints   = 1 << 16
 	maxChezCodes    = 1 << 17
 	maxChezSegments = 1 << 20 // bytes of continuations in a walk
+	maxChezKept     = 4 << 20 // bytes of continuations that are kept
 	maxChezFrame    = 1 << 20 // bytes
 	maxChezCode     = 64 << 20
 	maxChezName     = 512 // characters
+
+	maxChezLinks          = 1 << 10 // continuations that are copied
+	chezContinuationBytes = 64
 
 	maxChezTouched = 256 << 10 // bytes of a segment of which pages are made
 
@@ -361,29 +368,100 @@ func (vm *chezVM) goOn(frame uint64) (ra, at uint64, ok bool) {
 	} else if frame != vm.start {
 		return 0, 0, false
 	}
-	const closure, tag = 7, 5
-	var k [6 * 8]byte // code, stack, stack-length, stack-clength, link, return-address
-	if link&closure != tag || !vm.readNow(link+8-tag, k[:]) {
+	k, segment, ok := vm.continuation(link)
+	if !ok {
 		return 0, 0, false
 	}
-	word := func(i int) uint64 { return binary.LittleEndian.Uint64(k[8*i:]) }
-	code, stack, whole, size := word(0), word(1), word(2), word(3) // the whole segment is less than none of what was left
-	if kind, ok := vm.codeObject(code-chezCodeHead, code); !ok || kind&chezContinuationCode == 0 {
-		return 0, 0, false
-	}
-	vm.isLinked, vm.link, ra = true, word(4), word(5)
-	if stack == 0 && vm.link == 0 && ra == 0 {
+	vm.isLinked, vm.link, vm.start, vm.segment, ra = true, k.link, k.stack, segment, k.ra
+	switch {
+	case k.isNone():
 		return 0, 0, true
-	}
-	if size == 0 || whole < size || whole > maxChezCode || (size|stack)%8 != 0 || size > maxChezSegments-uint64(vm.segments) {
+	case !vm.isWhole(ra):
 		return 0, 0, false
 	}
-	vm.segments += int(size)
-	vm.start, vm.segment = stack, slices.Grow(vm.segment[:0], int(size))[:size]
-	if !vm.readNow(stack, vm.segment) || !vm.isWhole(ra) {
-		return 0, 0, false
+	return ra, k.stack + k.size, true
+}
+
+// chezContinuation is what a continuation has.
+type chezContinuation struct {
+	code  uint64 // of what goes on with it
+	stack uint64 // its segment of a stack
+	whole uint64 // bytes of that, a negative number when it is used up
+	size  uint64 // and of those that have frames
+	link  uint64 // the continuation behind it, tagged
+	ra    uint64 // where it goes on
+}
+
+// isNone reports whether a continuation is that which has no frames.
+func (k *chezContinuation) isNone() bool { return k.stack == 0 && k.link == 0 && k.ra == 0 }
+
+// chezRead is a continuation as it was read from the running process.
+type chezRead struct {
+	chezContinuation
+	segment []byte
+	since   uint64 // ns of CLOCK_MONOTONIC, from which on it was the same whenever it was read
+}
+
+// readChez reads a continuation, without its segment.
+func readChez(read reader, link uint64) (k chezContinuation, ok bool) {
+	const closure, tag = 7, 5
+	var b [6 * 8]byte
+	if link&closure != tag || !read(link+8-tag, b[:]) {
+		return k, false
 	}
-	return ra, stack + size, true
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+	k = chezContinuation{code: word(0), stack: word(1), whole: word(2), size: word(3), link: word(4), ra: word(5)}
+	if k.isNone() {
+		k.size = 0
+		return k, true
+	}
+	return k, k.size != 0 && k.size <= k.whole && k.whole <= maxChezCode && (k.size|k.stack)%8 == 0 && k.size <= maxChezSegments
+}
+
+// continuation returns what a continuation had at the moment of the capture, and its segment, valid until the next call.
+// Where it was not captured, garbage collection may have moved it since, and another be there: it has to be the same as
+// it was when it was read before that moment.
+func (vm *chezVM) continuation(link uint64) (k chezContinuation, segment []byte, ok bool) {
+	if k, ok = readChez(vm.read, link); ok && vm.mayRead(&k) && (k.isNone() || vm.read(k.stack, vm.segmentOf(&k))) {
+		return k, vm.segmentOf(&k), true
+	}
+	if k, ok = readChez(vm.readNow, link); !ok || !vm.mayRead(&k) || !k.isNone() && !vm.readNow(k.stack, vm.segmentOf(&k)) {
+		return k, nil, false
+	}
+	segment = vm.segmentOf(&k)
+	known := vm.reads[link]
+	if known == nil || known.chezContinuation != k || !bytes.Equal(known.segment, segment) {
+		if vm.keptReads += len(segment) + 128; vm.reads == nil || vm.keptReads > maxChezKept {
+			vm.reads, vm.keptReads = map[uint64]*chezRead{}, len(segment)+128
+		}
+		known = &chezRead{k, slices.Clone(segment), procstate.Monotonic()}
+		vm.reads[link] = known
+	}
+	return k, segment, known.since < vm.taken()
+}
+
+// taken returns when the capture was made, 0 where that is not known.
+func (vm *chezVM) taken() uint64 {
+	if s, ok := vm.w.ProcessState().(interface{ Taken() uint64 }); ok {
+		return s.Taken()
+	}
+	return 0
+}
+
+// mayRead reports whether the segment of a continuation may be read in this walk.
+func (vm *chezVM) mayRead(k *chezContinuation) bool {
+	kind, ok := vm.codeObject(k.code-chezCodeHead, k.code)
+	if !ok || kind&chezContinuationCode == 0 || k.size > maxChezSegments-vm.segments {
+		return false
+	}
+	vm.segments += k.size
+	return true
+}
+
+// segmentOf returns where the segment of a continuation is read to.
+func (vm *chezVM) segmentOf(k *chezContinuation) []byte {
+	vm.buffer = slices.Grow(vm.buffer[:0], int(k.size))[:k.size]
+	return vm.buffer
 }
 
 // isWhole reports whether the frames of a continuation's segment, which goes on at an address, lead to its beginning,
@@ -603,6 +681,19 @@ func collectChez(read reader, layout *chezContextLayout, regs *procstate.Regs, a
 		end, ok2 := read.word(context + now.end)
 		if ok1 && ok2 && end > start {
 			add(start, int(min(end-start, maxChezSegments)))
+		}
+		link, _ := read.word(context + now.link)
+		for left, n := uint64(maxChezSegments), 0; n < maxChezLinks; n++ {
+			k, ok := readChez(read, link)
+			if !ok || k.size > left {
+				return
+			}
+			if add(link, chezContinuationBytes); k.isNone() {
+				return
+			}
+			add(k.stack, int(k.size))
+			left -= k.size
+			link = k.link
 		}
 		return
 	}
