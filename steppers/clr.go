@@ -11,8 +11,8 @@ import (
 // CLR walks from code of .NET, which its virtual machine has compiled while the program runs, or its
 // compiler ahead of time (ReadyToRun), on x86-64, by the unwind information that the machine keeps of each
 // function; and it notes which methods these are (see unwind.Codes). Of CoreCLR 8 it is known where that has
-// what, and from 10 on the machine says so itself; other versions are left to other steppers. What is compiled ahead into a program of its own
-// (NativeAOT) is like C, and in no need of this.
+// what, and from 10 on the machine says so itself; other versions are left to other steppers, and so is
+// what is compiled ahead into a program of its own (NativeAOT), which has no such machine.
 //
 // All that is read of the machine is read as it is now, when a frame is met there first: code stays where
 // it is until its class is unloaded, but that of methods made at run time (DynamicMethod) can give its
