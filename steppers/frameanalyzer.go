@@ -104,7 +104,7 @@ func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, pc uint64, returned bo
 func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 	im := a.images.get(img)
 	if im == nil {
-		_, whole := img.Section(".symtab")
+		whole := hasAllSymbols(img)
 		im = &imageFrames{img: img, whole: whole, funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
 		if !whole {
 			im.cold = map[uint64]uint64{}
@@ -115,6 +115,14 @@ func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 		a.images.put(img, im)
 	}
 	return im
+}
+
+// hasAllSymbols reports whether all functions of a file have symbols: stripping some
+// programs leaves in .symtab what .dynsym has.
+func hasAllSymbols(img *procstate.Image) bool {
+	symtab, ok := img.Section(".symtab")
+	dynsym, _ := img.Section(".dynsym")
+	return ok && symtab.Size > dynsym.Size
 }
 
 // forgetMany counts what was learnt of a file, of which so many bytes were known,

@@ -86,6 +86,8 @@ type FrameFunc struct {
 	led    led
 	kept   keptRegs
 	unset  unsetFrame
+
+	keepers perImage[bool] // keepsFrames
 }
 
 // unsetFrame is a frame whose callee sets it up, and has not yet.
@@ -137,13 +139,15 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 		}
 		return v, err
 	}
-	if m.Image != nil || l.Type == NoFrame {
+	switch {
+	case l.Type == NoFrame || m.Image != nil && !*s.keepers.known(m.Image, keepsFrames):
 		return unwind.NotMe, nil // there is code, and it does not show a frame pointer
+	case m.Image == nil:
+		if v, err := s.walkBeside(w, in, out); v != unwind.NotMe {
+			return v, err
+		}
+		*out = unwind.Frame{}
 	}
-	if v, err := s.walkBeside(w, in, out); v != unwind.NotMe {
-		return v, err
-	}
-	*out = unwind.Frame{}
 	switch {
 	case !fpKnown:
 		return unwind.NotMe, nil
