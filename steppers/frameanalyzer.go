@@ -334,6 +334,9 @@ func movesSPToFP(code []byte) bool {
 	return len(code) > 2 && code[0] == 0x48 && (code[1] == 0x89 && code[2] == 0xe5 || code[1] == 0x8b && code[2] == 0xec)
 }
 
+// setsFPARM64 reports whether an instruction of AArch64 is add x29,sp,#n; with 0 it is mov.
+func setsFPARM64(w uint32) bool { return w&0xffc003ff == 0x910003fd }
+
 // lastPrologue returns the offset of the last prologue in code that sets a
 // frame pointer, -1 when there is none.
 func lastPrologue(a *procstate.Arch, code []byte) int {
@@ -348,8 +351,7 @@ func lastPrologue(a *procstate.Arch, code []byte) int {
 		}
 	case procstate.ARM64:
 		for i := len(code)&^3 - 4; i > 0; i -= 4 {
-			// add x29,sp,#n; with 0 it is mov
-			if w := binary.LittleEndian.Uint32(code[i:]); w&0xffc003ff == 0x910003fd {
+			if setsFPARM64(binary.LittleEndian.Uint32(code[i:])) {
 				if p := lowerBefore(code, i); p >= 0 {
 					return p
 				}

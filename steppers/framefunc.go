@@ -81,8 +81,8 @@ type FrameFuncHelper interface {
 // group, of [Default] for one, tells of them. The zero value is that of NewFrameFunc(nil).
 type FrameFunc struct {
 	helper FrameFuncHelper
-	saved  *Analysis             // what tells where registers are that calls preserve; may be nil
-	buf    [deoptHandlerLen]byte // holds a call and a return entry too
+	saved  *Analysis        // what tells where registers are that calls preserve; may be nil
+	buf    [maxInstLen]byte // of code; holds a call, a return entry and a deoptHandlerLen too
 	led    led
 	kept   keptRegs
 	unset  unsetFrame
@@ -140,7 +140,7 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 		return v, err
 	}
 	switch {
-	case l.Type == NoFrame || m.Image != nil && !*s.keepers.known(m.Image, keepsFrames):
+	case l.Type == NoFrame || m.Image != nil && !s.keepsFrame(w, m, in):
 		return unwind.NotMe, nil // there is code, and it does not show a frame pointer
 	case m.Image == nil:
 		if v, err := s.walkBeside(w, in, out); v != unwind.NotMe {

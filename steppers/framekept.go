@@ -6,24 +6,72 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
 )
 
+// keepsFrame reports whether the function that f is in, of a file, has a frame pointer although
+// its code does not show where it is set: it has called, or goes on to use it, and keepsFrames
+// is true of the file.
+func (s *FrameFunc) keepsFrame(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) bool {
+	if !*s.keepers.known(m.Image, keepsFrames) {
+		return false
+	}
+	return f.Flags&unwind.Interrupted == 0 || s.usesFrame(w, m, f.PC())
+}
+
+// usesFrame reports whether code at pc, or where it leads without a choice, finds memory or the
+// end of the frame by the frame pointer, before that is set.
+func (s *FrameFunc) usesFrame(w *unwind.Walker, m *procstate.Mapping, pc uint64) bool {
+	const most = 64 // instructions
+	var in isa.Inst
+	fp, sp := w.Arch().FP, w.Arch().SP
+	for range most {
+		if !m.Contains(pc) || !decode(w.Arch(), readCode(w, m, pc, s.buf[:maxInstLen]), pc, &in) {
+			return false
+		}
+		if in.Base == fp || in.Flow == isa.Next && in.NumOps == 1 && in.Ops[0].Kind == isa.SetIndexed && (in.Ops[0].Src == fp || in.Ops[0].Index == fp) {
+			return true
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			switch op.Kind {
+			case isa.Store, isa.Scratch, isa.Compare, isa.StoreIndexed:
+				continue
+			}
+			switch {
+			case op.Kind == isa.Set && op.Dst == sp && op.Src == fp:
+				return true
+			case op.Dst == fp:
+				return false
+			}
+		}
+		switch {
+		case in.Flow == isa.Jump:
+			pc = in.Target
+		case in.Ends():
+			return false
+		default:
+			pc += uint64(in.Len)
+		}
+	}
+	return false
+}
+
 // keepsFrames reports whether the functions of a file keep a frame pointer, and only that
-// tells of their frames: it has no unwind tables, as Bun and Deno have none, and its code begins
-// functions with a prologue as often as code does that is compiled with frame pointers. In
-// such a file the register is never used for anything else, but by code that is about to save
-// or has just restored it.
+// tells of their frames: it has no unwind tables and none of Go, as Bun and Deno, and its code sets
+// the register as often as code does that is compiled with frame pointers. In such a file it
+// is used for nothing else.
 func keepsFrames(img *procstate.Image) bool {
-	if hasTables(img) {
+	if _, err := procstate.Pclntab(img); err == nil || hasTables(img) {
 		return false
 	}
 	const (
 		pieces     = 32 // of the code, evenly spread
-		perReturns = 4  // there is a prologue for so many returns; the leaves of clang have none
-		fewest     = 32 // prologues
+		perReturns = 4  // there is a frame for so many returns; clang's leaves have none
+		fewest     = 32 // frames
 	)
 	var buf [4 << 10]byte
-	prologues, returns := 0, 0
+	frames, returns := 0, 0
 	size, at := codeBytes(img), uint64(0) // at is the offset of a piece in all code
 	for _, s := range img.Segments() {
 		if s.Flags&elf.PF_X == 0 {
@@ -34,26 +82,34 @@ func keepsFrames(img *procstate.Image) bool {
 			if img.ReadVaddr(code, s.Vaddr+at) != nil {
 				return false
 			}
-			for p := lastPrologue(img.Arch(), code); p >= 0; p = lastPrologue(img.Arch(), code[:p]) {
-				prologues++
-			}
-			returns += countReturns(img.Arch(), code)
+			f, r := countFrames(img.Arch(), code)
+			frames, returns = frames+f, returns+r
 		}
 		at -= s.Filesz
 	}
-	return prologues >= fewest && prologues*perReturns >= returns
+	return frames >= fewest && frames*perReturns >= returns
 }
 
-// countReturns counts in code what looks like an instruction that returns.
-func countReturns(a *procstate.Arch, code []byte) (n int) {
-	const retAMD64, retARM64 = 0xc3, 0xd65f03c0
+// countFrames counts in code what looks like an instruction that sets the frame pointer, and
+// like one that returns.
+func countFrames(a *procstate.Arch, code []byte) (frames, returns int) {
 	if x86Prologues(a) {
-		return bytes.Count(code, []byte{retAMD64})
+		const ret = 0xc3
+		for i := range code {
+			if beginsFrame(a, code[i:]) {
+				frames++
+			}
+		}
+		return frames, bytes.Count(code, []byte{ret})
 	}
-	for i := 0; i+4 <= len(code); i += 4 {
-		if binary.LittleEndian.Uint32(code[i:]) == retARM64 {
-			n++
+	const ret = 0xd65f03c0
+	for ; len(code) >= 4; code = code[4:] {
+		switch w := binary.LittleEndian.Uint32(code); {
+		case setsFPARM64(w):
+			frames++
+		case w == ret:
+			returns++
 		}
 	}
-	return n
+	return frames, returns
 }
