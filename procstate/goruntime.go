@@ -70,7 +70,7 @@ var goLayouts = []struct {
 	{23, 23, goLayout(80, 192, 880, 40, 152, 216, 280, 288)},
 	{24, 24, goLayout(80, 192, 904, 40, 152, 216, 280, 288)},
 	{25, 25, goLayout(72, 184, 896, 32, 144, 208, 272, 280)},
-	{26, 26, goLayout(72, 184, 896, 32, 144, 208, 280, 288)},
+	{26, 27, goLayout(72, 184, 896, 32, 144, 208, 280, 288)},
 }
 
 // goLayout makes a layout of what differs between versions: gobuf.bp follows
