@@ -175,7 +175,7 @@ func Cases() []Case {
 
 	cases = append(cases, productCases(native)...)
 	cases = append(cases, arm64Cases(native)...)
-	for _, version := range []string{"1.20.14", "1.21.13", "1.22.12", "1.23.12", "1.24.13", "1.25.5"} {
+	for _, version := range []string{"1.20.14", "1.21.13", "1.22.12", "1.23.12", "1.24.13", "1.25.5", "1.27.3"} {
 		for _, program := range []string{"gowork", "gosignals"} {
 			cases = append(cases, Case{Table: tableGo, Name: "Go " + version + ", " + program, Needs: "go",
 				// With GO111MODULE=off, GOTOOLCHAIN is not heeded.
