@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/dataflow"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -106,6 +107,9 @@ func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 	if im == nil {
 		whole := hasAllSymbols(img)
 		im = &imageFrames{img: img, whole: whole, funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
+		if !whole && !hasTables(img) {
+			im.nops, im.rare = dataflow.NopsBehindCalls(img), framesAreRare(img)
+		}
 		if !whole {
 			im.cold = map[uint64]uint64{}
 		}
@@ -186,7 +190,7 @@ func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok boo
 // vaddr from which paths come there.
 func (a *FrameAnalyzer) afterPrologue(im *imageFrames, img *procstate.Image, lowest, vaddr, end uint64) (l foundLayout) {
 	tried := 0
-	a.prologuesBefore(img, lowest, vaddr, func(at uint64) bool {
+	a.prologuesBefore(img, im.rare, lowest, vaddr, func(at uint64) bool {
 		l = a.function(im, img, at, end).guessedAt(vaddr)
 		tried++
 		return !l.ok && tried < manyPrologues
@@ -208,7 +212,7 @@ func (a *FrameAnalyzer) FunctionStart(img *procstate.Image, vaddr uint64) (start
 		return lowest, true
 	}
 	tried := 0
-	a.prologuesBefore(img, lowest, vaddr, func(at uint64) bool {
+	a.prologuesBefore(img, im.rare, lowest, vaddr, func(at uint64) bool {
 		start, ok = at, a.function(im, img, at, end).guessedAt(vaddr).ok
 		tried++
 		return !ok && tried < manyPrologues
@@ -222,8 +226,8 @@ func (a *FrameAnalyzer) FunctionStart(img *procstate.Image, vaddr uint64) (start
 }
 
 // prologuesBefore calls visit for the prologues between lowest and vaddr, the
-// nearest first, until it returns false.
-func (a *FrameAnalyzer) prologuesBefore(img *procstate.Image, lowest, vaddr uint64, visit func(at uint64) bool) {
+// nearest first, until it returns false; only for the near ones where they are rare.
+func (a *FrameAnalyzer) prologuesBefore(img *procstate.Image, rare bool, lowest, vaddr uint64, visit func(at uint64) bool) {
 	const longest = 128 // bytes of a prologue
 	segment, ok := segmentAt(img, vaddr)
 	if !ok {
@@ -243,7 +247,7 @@ func (a *FrameAnalyzer) prologuesBefore(img *procstate.Image, lowest, vaddr uint
 				return
 			}
 		}
-		if seen = from; from == lowest {
+		if seen = from; from == lowest || rare {
 			return
 		}
 	}
@@ -268,6 +272,7 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 	l, ok := im.behind[key]
 	if !ok {
 		n := 0
+		a.paths.nops = im.nops
 		l = a.paths.layoutBehind(img.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
 			s, ok := segmentAt(img, addr)
 			if !ok || n == maxWindows {
@@ -309,6 +314,7 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 		}
 	}
 	a.flow.code.ofFile(img, start, end)
+	a.flow.nops = im.nops
 	f := a.flow.analyze(img.Arch(), start, entry, im.whole)
 	if im.cold == nil || len(im.cold) > 0 {
 		f.exits = slices.Clone(a.flow.exits)
@@ -329,9 +335,12 @@ func beginsFrame(a *procstate.Arch, code []byte) bool {
 	return movesSPToFP(code)
 }
 
+// rexW is the prefix of x86-64 instructions with operands of 64 bits.
+const rexW = 0x48
+
 // movesSPToFP reports whether code begins with mov %rsp,%rbp, in one of its encodings.
 func movesSPToFP(code []byte) bool {
-	return len(code) > 2 && code[0] == 0x48 && (code[1] == 0x89 && code[2] == 0xe5 || code[1] == 0x8b && code[2] == 0xec)
+	return len(code) > 2 && code[0] == rexW && (code[1] == 0x89 && code[2] == 0xe5 || code[1] == 0x8b && code[2] == 0xec)
 }
 
 // setsFPARM64 reports whether an instruction of AArch64 is add x29,sp,#n; with 0 it is mov.
@@ -343,6 +352,9 @@ func lastPrologue(a *procstate.Arch, code []byte) int {
 	switch a {
 	case procstate.AMD64, procstate.I386:
 		for i := len(code) - 2; i > 0; i-- {
+			if b := code[i]; a == procstate.AMD64 && b != rexW {
+				continue
+			}
 			if beginsFrame(a, code[i:]) {
 				if p := pushBefore(a, code, i); p >= 0 {
 					return p

@@ -102,6 +102,7 @@ type frameFlow struct {
 	standard   bool         // the frame pointer pointed into the frame somewhere
 	saves      bool         // it was saved somewhere
 	setsCaller bool         // the caller's frame is set up: see setsCallersFrame
+	nops       bool         // see dataflow.NopsBehindCalls; kept from one function to the next
 	framed     bool         // SP is set from the frame pointer that the function began with
 }
 
@@ -240,7 +241,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 		if w.arch == procstate.I386 && !in.Kernel {
 			v.state.sp = -1 // the function may take its arguments off the stack
 		}
-		if w.whole || !startsFunction(w.arch, w.code.at(end)) {
+		if w.whole || !startsFunction(w.arch, behindNop(w.nops, w.code.at(end))) {
 			v.passes = true
 			w.afterCalls = append(w.afterCalls, *v)
 		}
@@ -259,13 +260,22 @@ func startsFunction(a *procstate.Arch, code []byte) bool {
 		return len(code) == 0
 	}
 	switch {
-	case code[0] == 0xcc, code[0] == 0x55 && (a == procstate.AMD64 || beginsFrame(a, code[1:])), code[0] == 0x90,
+	case code[0] == 0xcc, code[0] == 0x55 && (a == procstate.AMD64 || beginsFrame(a, code[1:])), code[0] == nopAMD64,
 		code[0] == 0x66 && (code[1] == 0x90 || code[1] == 0x66 || code[1] == 0x2e || code[1] == 0x0f && code[2] == 0x1f),
 		code[0] == 0x0f && code[1] == 0x1f,
 		isEndbr(a, code):
 		return true
 	}
 	return a == procstate.I386 && isLongNop(code)
+}
+
+// behindNop returns the code behind the nop that code begins with where compilers put one behind
+// each call, as nops tells, and else code.
+func behindNop(nops bool, code []byte) []byte {
+	if nops && len(code) > 0 && code[0] == nopAMD64 {
+		return code[1:]
+	}
+	return code
 }
 
 // isEndbr reports whether code begins with endbr64, or endbr32 on i386.

@@ -2,7 +2,6 @@ package steppers
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -66,28 +65,29 @@ func keepsFrames(img *procstate.Image) bool {
 		return false
 	}
 	const (
-		pieces     = 32 // of the code, evenly spread
 		perReturns = 4  // there is a frame for so many returns; clang's leaves have none
 		fewest     = 32 // frames
 	)
-	var buf [4 << 10]byte
-	frames, returns := 0, 0
-	size, at := codeBytes(img), uint64(0) // at is the offset of a piece in all code
-	for _, s := range img.Segments() {
-		if s.Flags&elf.PF_X == 0 {
-			continue
-		}
-		for ; at < s.Filesz; at += max(size/pieces, uint64(len(buf))) {
-			code := buf[:min(s.Filesz-at, uint64(len(buf)))]
-			if img.ReadVaddr(code, s.Vaddr+at) != nil {
-				return false
-			}
-			f, r := countFrames(img.Arch(), code)
-			frames, returns = frames+f, returns+r
-		}
-		at -= s.Filesz
-	}
-	return frames >= fewest && frames*perReturns >= returns
+	frames, returns, ok := sampleFrames(img)
+	return ok && frames >= fewest && frames*perReturns >= returns
+}
+
+// framesAreRare reports whether hardly a function of a file sets the frame pointer.
+func framesAreRare(img *procstate.Image) bool {
+	const perReturns, fewest = 32, 128 // there is no frame for so many returns; of these there are so many
+	frames, returns, ok := sampleFrames(img)
+	return ok && returns >= fewest && frames*perReturns < returns
+}
+
+// sampleFrames is countFrames of pieces of the code of a file. It is false where they cannot be
+// read.
+func sampleFrames(img *procstate.Image) (frames, returns int, ok bool) {
+	const pieces = 32
+	ok = img.CodePieces(pieces, func(code []byte, _ uint64) {
+		f, r := countFrames(img.Arch(), code)
+		frames, returns = frames+f, returns+r
+	})
+	return frames, returns, ok
 }
 
 // countFrames counts in code what looks like an instruction that sets the frame pointer, and

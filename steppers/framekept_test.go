@@ -2,11 +2,15 @@ package steppers
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/steppers/dataflow"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -91,5 +95,74 @@ func TestKeepsFrames(t *testing.T) {
 				t.Errorf("want %d %% exact and none wrong", tc.exact)
 			}
 		})
+	}
+}
+
+// callingProgram returns a program of functions that call each other, of which a table tells,
+// and one that never returns.
+func callingProgram() string {
+	const each = 100
+	var b, names strings.Builder
+	b.WriteString("typedef long (*fn)(long, long); extern fn table[]; static volatile long sink;\n" +
+		"__attribute__((noinline, noclone, noreturn)) static void end(void) { __asm__ volatile(\"syscall\" : : \"a\"(60L), \"D\"(0) : \"memory\"); __builtin_unreachable(); }\n")
+	for i := range each {
+		fmt.Fprintf(&b, "static long f%d(long, long);\n", i)
+	}
+	for i := range each {
+		fmt.Fprintf(&b, `__attribute__((noinline, noclone)) static long f%d(long a, long d) {
+	if (d <= 0) return a;
+	if (a == 123456789) end();
+	long b = f%d(a + 1, d - 1);
+	if (b & %d) b += f%d(a ^ b, d - 2);
+	return b ^ (d + a);
+}
+`, i, (7*i+1)%each, 1<<(i%4), (3*i+2)%each)
+		fmt.Fprintf(&names, "f%d,", i)
+	}
+	fmt.Fprintf(&b, "fn table[%d] = {%s};\n", each, names.String())
+	b.WriteString(`
+__attribute__((used)) long run(void) {
+	for (long i = 0; i < 100; i++) sink += table[i * 7 % 100](i, 4);
+	return sink;
+}
+__asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall run\nmov $60,%eax\nsyscall\nhlt\n");
+`)
+	return b.String()
+}
+
+// A nop behind each call, as GraalVM puts there, is not the gap behind a function that does not
+// return, where all of a file's calls have one.
+func TestNopsBehindCalls(t *testing.T) {
+	needPtrace(t)
+	testenv.Needs(t, "gcc")
+	dir := t.TempDir()
+	c := filepath.Join(dir, "calls.c")
+	if err := os.WriteFile(c, []byte(callingProgram()), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("gcc", "-S", "-O1", "-fomit-frame-pointer", "-fno-stack-protector", "-fno-asynchronous-unwind-tables",
+		"-o", "-", c).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, nops := range []bool{false, true} {
+		var source strings.Builder
+		for line := range strings.Lines(string(out)) {
+			source.WriteString(line)
+			if nops && strings.HasPrefix(line, "\tcall") {
+				source.WriteString("\tnop\n")
+			}
+		}
+		path := steptest.Compile(t, []string{"gcc", "-s", "-nostdlib", "-static"}, "calls.s", source.String())
+		if found := dataflow.NopsBehindCalls(steptest.OpenImage(t, path)); found != nops {
+			t.Errorf("nops behind calls: %t, found %t", nops, found)
+		}
+		p := steptest.Start(t, path)
+		w := unwind.NewWalker(p, unwind.NewGroup(NewBottom(), NewFrameFunc(nil)), nil)
+		n := stepAll(t, p, w, 5000)
+		t.Logf("nops behind calls %t: %d exact, %d short, %d wrong", nops, n[0], n[1], n[2])
+		if n[steptest.Wrong] > 0 || n[steptest.Short] > 50 || n[steptest.Exact] < 3000 {
+			t.Errorf("nops behind calls %t: not nearly all exact, or some wrong", nops)
+		}
 	}
 }

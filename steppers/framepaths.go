@@ -66,6 +66,7 @@ type framePaths struct {
 	now  []pathState // paths that are still to be followed
 	next []pathState // those that pass one more call, which may not return
 	left int         // instructions that may still be looked at
+	nops bool        // see dataflow.NopsBehindCalls; kept from one address to the next
 
 	ended func(*pathState) // called at returns
 	made  *madeWays        // nil for code of files
@@ -162,7 +163,7 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 	if direct {
 		most = 1
 	}
-	if returned && startsFunction(a, p.codeAt(pc)) {
+	if returned && startsFunction(a, behindNop(p.nops, p.codeAt(pc))) {
 		return foundLayout{} // it does not return
 	}
 	if !returned && made != nil && p.lendsFrame(pc) {
@@ -199,7 +200,7 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 // begin makes p ready for paths of so many instructions.
 func (p *framePaths) begin(a *procstate.Arch, read codeReader, left int) {
 	p.seen.clear()
-	*p = framePaths{arch: a, read: read, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: left}
+	*p = framePaths{arch: a, read: read, nops: p.nops, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: left}
 }
 
 // lendsFrame reports whether an instruction is a call behind what may have set up the
@@ -369,7 +370,7 @@ func (p *framePaths) follow(s *pathState) {
 			if p.arch == procstate.I386 && in.Flow != isa.Syscall && !in.Kernel {
 				s.regs[p.arch.SP] = pathValue{} // the function may take its arguments off the stack
 			}
-			if code := p.codeAt(s.pc); len(code) > 0 && !startsFunction(p.arch, code) {
+			if code := p.codeAt(s.pc); len(code) > 0 && !startsFunction(p.arch, behindNop(p.nops, code)) {
 				p.next = append(p.next, *s)
 			}
 			return

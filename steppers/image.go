@@ -96,7 +96,10 @@ func readCode(w *unwind.Walker, m *procstate.Mapping, addr uint64, buf []byte) [
 }
 
 // breakpointAMD64 is the instruction int3.
-const breakpointAMD64 = 0xcc
+const (
+	breakpointAMD64 = 0xcc
+	nopAMD64        = 0x90
+)
 
 // readVaddr reads the code at link-time addresses [start, end), as much of it
 // as the file has from start on.

@@ -13,6 +13,8 @@ type imageFrames struct {
 	img   *procstate.Image
 	looks int  // into the file
 	whole bool // all functions have symbols
+	nops  bool // dataflow.NopsBehindCalls
+	rare  bool // framesAreRare
 
 	starts  []uint32              // sorted, from the first one on; nil before they are known
 	first   uint64                // that one

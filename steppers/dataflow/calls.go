@@ -123,11 +123,14 @@ func (f *flow) isPush(ch *chunk, next, target uint64) bool {
 	return target == next && target < ch.hi && f.c.startsAt(target)&called == 0
 }
 
-// padsTo reports whether vaddr, or the end of the padding there, is where a
+// padsTo reports whether vaddr, behind a call, or the end of the padding there, is where a
 // function could begin: at a multiple of 16 or, on AArch64 where functions need
 // not be aligned, with the first instruction of one.
 func (f *flow) padsTo(ch *chunk, vaddr uint64) bool {
 	at := f.skipPadding(ch, vaddr)
+	if f.c.nops && at == vaddr+1 && f.c.startsAt(at) == 0 {
+		return false
+	}
 	var in isa.Inst
 	switch {
 	case at >= ch.hi:

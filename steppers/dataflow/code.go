@@ -18,6 +18,7 @@ type Code struct {
 
 	spans    []span     // executable ranges, sorted
 	alone    *Functions // of the file, where one function is looked at by itself; else nil
+	nops     bool       // NopsBehindCalls
 	lo       uint64     // the lowest vaddr of them: offsets count from here
 	starts   []uint32   // where functions start, sorted
 	evidence []uint8    // what says so, parallel to starts
@@ -103,7 +104,7 @@ func NewStarts(im *procstate.Image, starts []uint64, hi uint64) (*Code, error) {
 
 func look(im *procstate.Image, findSpans func(*Code)) (*Code, error) {
 	c := &Code{
-		im: im, arch: im.Arch(), dec: isa.DecoderFor(im.Arch()),
+		im: im, arch: im.Arch(), dec: isa.DecoderFor(im.Arch()), nops: NopsBehindCalls(im),
 		funcs: map[uint32]*function{}, rules: make([]Rule, 1), ruleIndex: map[Rule]uint16{},
 		noReturn: map[uint64]bool{}, returns: map[uint64]bool{}, shared: map[uint64]bool{}, callees: map[uint64]*Callee{}, pops: map[uint64]int32{},
 	}

@@ -231,11 +231,23 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 			if n > 1 || n == 1 && (fresh || afterCall || addr%16 == 0 || marks[o] != 0) {
 				marks[o] |= called
 			}
-			if fresh && lowersSP(c.arch, in) && c.isTaken(addr) && !labels[o] {
+			switch {
+			case !lowersSP(c.arch, in):
+			case fresh && c.isTaken(addr) && !labels[o]:
 				marks[o] |= called // by address
+			case c.isBehindFill(addr):
+				marks[o] |= 0
 			}
 		})
 	}
+}
+
+// isBehindFill reports whether what linkers fill gaps between functions with stands before an
+// address at which one could begin: int3, more than once.
+func (c *Code) isBehindFill(addr uint64) bool {
+	const int3 = 0xcc
+	var b [2]byte
+	return c.arch.PCAlign == 1 && addr%16 == 0 && c.im.ReadVaddr(b[:], addr-2) == nil && b == [2]byte{int3, int3}
 }
 
 // take notes that something refers to vaddr, when code could begin there.
