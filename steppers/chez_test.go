@@ -39,6 +39,7 @@ const chezReturn = 0x3b // where the call returns to
 type chezMemory struct {
 	b     []byte
 	start uint64
+	snap  *procstate.Snapshot
 	vm    *chezVM
 }
 
@@ -54,13 +55,19 @@ func newChezMemory(t *testing.T) *chezMemory {
 	}
 	t.Cleanup(func() { _ = unix.Munmap(b) })
 	m := &chezMemory{b: b, start: uint64(uintptr(unsafe.Pointer(&b[0])))}
-	var space procstate.AddressSpace
-	space.Insert(&procstate.Mapping{Start: m.start, End: m.start + size})
-	snap := procstate.NewSnapshot(procstate.AMD64, os.Getpid(), exe, &space)
-	snap.SetLiveCode(procstate.NewLiveCode(os.Getpid(), exe))
-	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
-	m.vm = &chezVM{w: w, vmMemory: vmMemoryOf(w), points: map[uint64]chezPoint{}, codes: map[uint64]chezName{}}
+	m.walkBy(os.Getpid(), exe)
+	m.snap.SetLiveCode(procstate.NewLiveCode(os.Getpid(), exe))
+	m.vm.vmMemory = vmMemoryOf(m.vm.w)
 	return m
+}
+
+// walkBy makes what walks the memory of a process.
+func (m *chezMemory) walkBy(pid int, exe string) {
+	var space procstate.AddressSpace
+	space.Insert(&procstate.Mapping{Start: m.start, End: m.start + uint64(len(m.b))})
+	m.snap = procstate.NewSnapshot(procstate.AMD64, pid, exe, &space)
+	w := unwind.NewWalker(m.snap, unwind.NewGroup(), nil)
+	m.vm = &chezVM{w: w, points: map[uint64]chezPoint{}, codes: map[uint64]chezName{}}
 }
 
 func (m *chezMemory) put(at int, words ...uint64) uint64 {
@@ -181,4 +188,102 @@ func TestChezContinuations(t *testing.T) {
 			t.Errorf("%s: %#x, %#x", what, ra, frame)
 		}
 	}
+}
+
+// Places in the memory that FuzzChez begins with.
+const (
+	chezTestBase    = 0x7f0000000000
+	chezTestContext = 0x100
+	chezTestName    = 0x400
+	chezTestCode    = 0x1000
+	chezTestStack   = 0x2000
+	chezTestBefore  = 0x2800 // the segment of the continuation
+	chezTestLink    = 0x3000
+	chezTestSize    = 0x4000
+)
+
+// newChezCapture makes captured memory of a thread of Scheme that has called two functions, one before and one after
+// the capture of a continuation.
+func newChezCapture() *chezMemory {
+	m := &chezMemory{b: make([]byte, chezTestSize), start: chezTestBase}
+	m.walkBy(1, "")
+	m.vm.vmMemory = vmMemory{mem: m.snap, captured: m.snap}
+	m.vm.runtime = &procstate.Image{}
+	code := m.addFunction(chezTestCode, chezPlainCode, chezSize)
+	underflow := m.addFunction(chezTestCode+0x200, chezPlainCode|chezSystemCode, 0)
+	resume := m.addFunction(chezTestCode+0x400, chezPlainCode|chezContinuationCode, chezSize)
+	const none = chezTestLink + 0x100
+	const stackBytes = 0x400
+	stack := m.put(chezTestStack, underflow+chezReturn)
+	m.put(chezTestStack+chezSize, code+chezReturn)
+	before := m.put(chezTestBefore, underflow+chezReturn)
+	m.put(chezTestBefore+chezSize, code+chezReturn)
+	m.put(none, resume)
+	m.put(chezTestLink, resume, before, 2*chezSize, 2*chezSize, m.start+none-3, code+chezReturn)
+	m.put(chezTestContext+8*6, stack+stackBytes-0x10)
+	m.put(chezTestContext+8*20, stack, 0, m.start+chezTestLink-3, stackBytes)
+	m.put(chezTestCode+24, m.start+chezTestName-1)
+	m.put(chezTestName, 2<<4|2, 'o'<<40|0x16<<32|'g'<<8|0x16)
+	return m
+}
+
+// walk walks from an instruction that was interrupted and returns how many callers there are.
+func (m *chezMemory) walk(pc, sp, frame, context uint64) (callers int) {
+	var in unwind.Frame
+	a := procstate.AMD64
+	in.SetPC(a, pc)
+	in.SetSP(a, sp)
+	in.Regs.Set(chezFrame, frame)
+	in.Regs.Set(chezContext, context)
+	in.Flags = unwind.Interrupted
+	m.snap.Reset(1, &in.Regs, []procstate.Region{{Addr: m.start, Data: m.b}})
+	s, w := NewChez(), m.vm.w
+	m.vm.walk = w.Walks()
+	w.Keep(s, m.vm)
+	for ; callers < maxChezSegments/8; callers++ {
+		var out unwind.Frame
+		if v, _ := s.CallerFrame(w, &in, &out); v != unwind.Success {
+			break
+		}
+		in = out
+	}
+	return callers
+}
+
+// What a process has where its runtime would have code, stacks and continuations is read within bounds.
+func FuzzChez(f *testing.F) {
+	seed := newChezCapture()
+	const pc, sp, frame = chezTestCode + chezCodeHead + 0x49, 0x3800, chezTestStack + chezSize
+	if n := seed.walk(chezTestBase+pc, chezTestBase+sp, chezTestBase+frame, chezTestBase+chezTestContext); n != 3 {
+		f.Fatalf("%d callers, want 3", n)
+	}
+	if name := seed.vm.stringAt(chezTestBase + chezTestName - 1); name != "go" {
+		f.Fatalf("%q is called go", name)
+	}
+	for _, at := range []uint16{0, 0x04, 0x43, 0x49} {
+		f.Add(seed.b, chezTestCode+chezCodeHead+at, uint16(sp), uint16(frame), uint16(chezTestContext))
+	}
+	f.Fuzz(func(t *testing.T, memory []byte, pc, sp, frame, context uint16) {
+		m := newChezCapture()
+		clear(m.b[copy(m.b, memory):])
+		at := func(offset uint16) uint64 { return chezTestBase + uint64(offset) }
+		m.walk(at(pc), at(sp), at(frame), at(context))
+		if m.vm.segments > maxChezSegments {
+			t.Errorf("%d bytes of segments are read", m.vm.segments)
+		}
+		for ra, p := range m.vm.points {
+			if p.size > maxChezFrame || p.size%8 != 0 || p.code > ra {
+				t.Errorf("at %#x: %+v", ra, p)
+			}
+		}
+		m.vm.stringAt(at(pc))
+		var regs procstate.Regs
+		regs.Set(chezContext, at(context))
+		regs.Set(chezSP, at(sp))
+		total := 0
+		collectChez(m.vm.readNow, &chezContextLayout{}, &regs, func(_ uint64, n int) { total += n })
+		if total > chezContextBytes+2*maxChezSegments+maxChezLinks*chezContinuationBytes {
+			t.Errorf("%d bytes are collected", total)
+		}
+	})
 }
