@@ -68,12 +68,10 @@ func findBeamImage(im *procstate.Image) (p beamImage) {
 type beamVM struct {
 	*beamRuntime // nil: there is none
 	vmMemory
+	vmFound
 
-	now reader // of memory as it is now
-
-	walk       uint64 // the last for which it was known to be there
-	generation uint32 // of the mappings then
-	updated    time.Time
+	now     reader // of memory as it is now
+	updated time.Time
 
 	// What the walk has come to: the frame with these, of which the callee was a function of Erlang.
 	calledPC, calledSP uint64
@@ -109,24 +107,24 @@ const (
 
 // machine returns the runtime system of the process that w walks, nil when there is none.
 func (s *Beam) machine(w *unwind.Walker) *beamVM {
-	vm, _ := w.Kept(s).(*beamVM)
-	if vm == nil || vm.walk != w.Walks() {
-		libs := w.ProcessState().Libraries()
-		generation, ok := generationOf(libs)
-		if vm == nil || !ok || generation != vm.generation {
-			rt := findBeam(libs, s.image)
-			if vm == nil || vm.beamRuntime == nil || rt == nil || rt.descriptor != vm.descriptor || vm.captured == nil {
-				vm = &beamVM{beamRuntime: rt, vmMemory: vmMemoryOf(w), asked: framesAsked{}, scheds: map[uint64][]byte{}, returns: map[uint64]beamPlace{}}
-				vm.now = vm.readNow
-			}
-			vm.generation = generation
-			w.Keep(s, vm)
-		}
-		vm.walk, vm.lacks, vm.calledPC = w.Walks(), false, 0
+	vm, isNew := machineOf(w, s, s.findMachine)
+	if isNew {
+		vm.lacks, vm.calledPC = false, 0
 	}
 	if vm.beamRuntime == nil {
 		return nil
 	}
+	return vm
+}
+
+// findMachine looks for the runtime system, which may be the one that is known.
+func (s *Beam) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *beamVM) *beamVM {
+	rt := findBeam(libs, s.image)
+	if known != nil && known.beamRuntime != nil && rt != nil && rt.descriptor == known.descriptor && known.captured != nil {
+		return known
+	}
+	vm := &beamVM{beamRuntime: rt, vmMemory: vmMemoryOf(w), asked: framesAsked{}, scheds: map[uint64][]byte{}, returns: map[uint64]beamPlace{}}
+	vm.now = vm.readNow
 	return vm
 }
 

@@ -11,7 +11,7 @@ import (
 // last walk has come to it from another stack and the capture had not copied it.
 func (s *Beam) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*beamVM)
-	if vm == nil || vm.beamRuntime == nil || vm.walk != w.Walks() || !vm.lacks || vm.stack == 0 {
+	if vm == nil || vm.beamRuntime == nil || vm.found != w.Walks() || !vm.lacks || vm.stack == 0 {
 		return frames, false
 	}
 	vm.findSchedulers(vm.readNow)

@@ -238,7 +238,7 @@ func (m *chezMemory) walk(pc, sp, frame, context uint64) (callers int) {
 	in.Flags = unwind.Interrupted
 	m.snap.Reset(1, &in.Regs, []procstate.Region{{Addr: m.start, Data: m.b}})
 	s, w := NewChez(), m.vm.w
-	m.vm.walk = w.Walks()
+	m.vm.found = w.Walks()
 	w.Keep(s, m.vm)
 	for ; callers < maxChezSegments/8; callers++ {
 		var out unwind.Frame

@@ -11,7 +11,7 @@ import (
 // not copied it.
 func (s *Chez) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*chezVM)
-	if vm == nil || vm.runtime == nil || vm.walk != w.Walks() || !vm.lacks || vm.thread == 0 {
+	if vm == nil || vm.runtime == nil || vm.found != w.Walks() || !vm.lacks || vm.thread == 0 {
 		return frames, false
 	}
 	if !vm.context.find(vm.readNow, vm.thread) {

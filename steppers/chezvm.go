@@ -51,10 +51,9 @@ type chezVM struct {
 	invoke  uint64           // link-time address of S_generic_invoke
 	words   []uint64         // run-time addresses of those that have the code objects by which C calls Scheme
 	vmMemory
+	vmFound
 
-	w          *unwind.Walker
-	walk       uint64 // the last for which it was known to be there
-	generation uint32 // of the mappings then
+	w *unwind.Walker
 
 	layout  chezLayout // of headers
 	context chezContextLayout
@@ -103,23 +102,22 @@ const (
 
 // machine returns what is known of Scheme in the process that w walks, nil where there is none.
 func (s *Chez) machine(w *unwind.Walker) *chezVM {
-	vm, _ := w.Kept(s).(*chezVM)
-	if vm == nil || vm.walk != w.Walks() {
-		libs := w.ProcessState().Libraries()
-		generation, ok := generationOf(libs)
-		if vm == nil || !ok || generation != vm.generation {
-			if vm = s.find(libs, vm); vm.points == nil {
-				vm.vmMemory, vm.asked = vmMemoryOf(w), framesAsked{}
-				vm.points, vm.codes = map[uint64]chezPoint{}, map[uint64]chezName{}
-			}
-			vm.generation = generation
-			w.Keep(s, vm)
-		}
-		vm.w, vm.walk = w, w.Walks()
-		vm.thread, vm.lacks, vm.isLinked, vm.link, vm.segment, vm.segments, vm.invokes = 0, false, false, 0, nil, 0, nil
+	vm, isNew := machineOf(w, s, s.findMachine)
+	if isNew {
+		vm.w, vm.thread, vm.lacks, vm.isLinked, vm.link, vm.segment, vm.segments, vm.invokes = w, 0, false, false, 0, nil, 0, nil
 	}
 	if vm.runtime == nil {
 		return nil
+	}
+	return vm
+}
+
+// findMachine is find in the process that w walks.
+func (s *Chez) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *chezVM) *chezVM {
+	vm := s.find(libs, known)
+	if vm.points == nil {
+		vm.vmMemory, vm.asked = vmMemoryOf(w), framesAsked{}
+		vm.points, vm.codes = map[uint64]chezPoint{}, map[uint64]chezName{}
 	}
 	return vm
 }

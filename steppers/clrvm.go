@@ -14,15 +14,13 @@ import (
 // clrVM is what is known of the virtual machine of a process.
 type clrVM struct {
 	vmMemory
+	vmFound
 	image     *clrImage // nil: there is none
 	fields    *clrFields
 	of        *procstate.Mapping // of its code: another once the process has executed a program
 	bias      uint64
 	rangeMap  uint64 // address of the map of all code; 0: not known
 	lookAgain time.Time
-
-	walk       uint64 // the last for which it was known to be there
-	generation uint32 // of the mappings then
 
 	sections  []clrSection // by where they begin
 	missed    map[uint64]time.Time
@@ -77,17 +75,7 @@ const (
 
 // machine returns the virtual machine of the process that w walks, nil when there is none.
 func (s *CLR) machine(w *unwind.Walker) *clrVM {
-	vm, _ := w.Kept(s).(*clrVM)
-	if vm == nil || vm.walk != w.Walks() {
-		libs := w.ProcessState().Libraries()
-		generation, ok := generationOf(libs)
-		if vm == nil || !ok || generation != vm.generation {
-			vm = s.findMachine(w, libs, vm)
-			vm.generation = generation
-			w.Keep(s, vm)
-		}
-		vm.walk = w.Walks()
-	}
+	vm, _ := machineOf(w, s, s.findMachine)
 	if vm.image == nil || !vm.begin() {
 		return nil
 	}

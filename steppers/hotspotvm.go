@@ -55,15 +55,6 @@ type hotspotVM struct {
 	generation uint32 // of the mappings then
 }
 
-// generationOf returns the generation of the mappings, where they have one.
-func generationOf(libs procstate.LibraryState) (generation uint32, ok bool) {
-	s, ok := libs.(*procstate.AddressSpace)
-	if !ok {
-		return 0, false
-	}
-	return s.Generation(), true
-}
-
 // stays reports whether the process still runs the virtual machine, or still none:
 // libjvm is where it was, and so is its list of heaps, if it can be read.
 func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {

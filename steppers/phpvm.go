@@ -16,9 +16,7 @@ type phpVM struct {
 	sapi    uint64     // and its sapi_module
 
 	vmMemory
-
-	found      uint64 // the last walk for which it was known to be there
-	generation uint32 // of the mappings then
+	vmFound
 
 	walk   uint64     // the frames are those of this walk
 	now    time.Time  // when that began
@@ -84,17 +82,7 @@ const (
 
 // machine returns the interpreter of the process that w walks, nil when there is none.
 func (s *PHP) machine(w *unwind.Walker) *phpVM {
-	vm, _ := w.Kept(s).(*phpVM)
-	if vm == nil || vm.found != w.Walks() {
-		libs := w.ProcessState().Libraries()
-		generation, ok := generationOf(libs)
-		if vm == nil || !ok || generation != vm.generation {
-			vm = s.findMachine(w, libs, vm)
-			vm.generation = generation
-			w.Keep(s, vm)
-		}
-		vm.found = w.Walks()
-	}
+	vm, _ := machineOf(w, s, s.findMachine)
 	if vm.fields == nil {
 		return nil
 	}
