@@ -50,114 +50,138 @@ type perlSub struct {
 	isAbsent bool // it stands for contexts that were not copied
 }
 
+// perlRunReader puts the runs of a thread together, innermost first.
+type perlRunReader struct {
+	*perlVM
+	cop   uint64 // the statement at which what comes next goes on
+	first int    // of subs, the first of the run
+	begun int    // of runs, the first of the stack of contexts
+}
+
 // readRuns lists the runs of the thread. isPushing tells that the innermost context may be one that is
 // being begun, of which some is that of one before in its place.
 func (vm *perlVM) readRuns(isPushing bool) bool {
 	f, le := vm.fields, binary.LittleEndian
 	info, context := vm.info[:], vm.cx[:f.contextBytes]
-	cop, first, left := vm.head.curcop, 0, maxPerlContexts
-	end := func(kind perlKind, base int) {
-		vm.runs = append(vm.runs, perlRun{kind: kind, first: first, end: len(vm.subs), base: base, cop: cop})
-		first = len(vm.subs)
-	}
-	cut := func() bool { // the rest was not copied
-		vm.subs = append(vm.subs, perlSub{isAbsent: true})
-		end(perlUnknown, -1)
-		return true
-	}
-	si := vm.head.si
+	r := perlRunReader{perlVM: vm, cop: vm.head.curcop}
+	si, left := vm.head.si, maxPerlContexts
 	for n := 0; si != 0 && n < maxPerlInfos; n++ {
 		if !vm.read(si, info) {
 			if n == 0 {
 				vm.lacks = vm.captured != nil
 				return false
 			}
-			return cut()
+			return r.cut()
 		}
 		contexts, last, kind := le.Uint64(info[siContexts:]), int(int32(le.Uint32(info[siLast:]))), le.Uint32(info[f.siType:])
 		if last < -1 || last >= left {
 			return false
 		}
 		left -= last + 1
-		begun := len(vm.runs)
+		r.begun = len(vm.runs)
 		if n == 0 {
 			vm.top = last
 		}
 		for i := last; i >= 0; i-- {
 			if !vm.read(contexts+uint64(i)*f.contextBytes, context) {
 				vm.lacks = vm.lacks || vm.captured != nil && n == 0 && i == last
-				return cut()
+				return r.cut()
 			}
 			if len(vm.subs) >= maxPerlSubs {
 				return false
 			}
 			if n == 0 && i == last && isPushing && vm.isHalf(context) {
 				vm.top--
-				continue
-			}
-			flags, before, goesOn := context[cxType], le.Uint64(context[cxCop:]), le.Uint64(context[cxReturn:]) != 0
-			switch flags & cxKind {
-			case cxSub, cxFormat:
-				if flags&cxKind == cxFormat || flags&cxFake == 0 {
-					if of := le.Uint64(context[f.sub:]); of != 0 { // else it is being begun, or left
-						vm.subs = append(vm.subs, perlSub{sub: of, cop: cop, mayBegin: cop == before && len(vm.subs) == 0})
-					}
-					cop = before
-				}
-				switch {
-				case goesOn:
-				case flags&cxKind == cxSub && flags&cxMulti != 0:
-					if flags&cxIsCode != 0 {
-						vm.inner(begun)
-					}
-					end(perlOther, i)
-				case kind == siOverload && i == 0:
-					end(perlOverloaded, i)
-				default:
-					end(perlCalled, i)
-				}
-			case cxEval:
-				if flags&cxTry == 0 {
-					op := uint32(le.Uint16(context[cxOp:]) >> 7)
-					vm.subs = append(vm.subs, perlSub{isText: op == f.leaveEval-1, cop: cop, mayBegin: cop == before && len(vm.subs) == 0})
-					cop = before
-					if !goesOn {
-						end(perlEvaluated, i)
-					}
-				} else if called := len(vm.runs) - 1; !goesOn && (called < begun || vm.runs[called].base != i+1 || vm.runs[called].kind != perlCalled || first != len(vm.subs)) {
-					end(perlOther, i) // else it is that of call_sv, around what that calls
-				}
-			case cxNull:
-				if kind == siSort && i == 0 {
-					vm.inner(begun)
-					end(perlOther, i)
-				}
-			case cxDefer:
-				if !f.hasDefer {
-					return false
-				}
-				vm.inner(begun)
-				end(perlOther, i)
-			case 14, 15:
+			} else if !r.add(context, i, kind) {
 				return false
 			}
 		}
 		before := le.Uint64(info[siPrevious:])
 		switch {
 		case before == 0 && kind == siMain:
-			if cop != 0 {
-				vm.subs = append(vm.subs, perlSub{cop: cop})
+			if r.cop != 0 {
+				vm.subs = append(vm.subs, perlSub{cop: r.cop})
 			}
-			end(perlMain, -1)
+			r.end(perlMain, -1)
 			return true
 		case before == 0:
 			return false
-		case first != len(vm.subs):
-			end(perlUnknown, -1)
+		case r.first != len(vm.subs):
+			r.end(perlUnknown, -1)
 		}
 		si = before
 	}
 	return false
+}
+
+// add adds a context, number i of a stack of a kind, and reports whether it is one that is known.
+func (r *perlRunReader) add(context []byte, i int, kind uint32) bool {
+	f, le := r.fields, binary.LittleEndian
+	flags, before, goesOn := context[cxType], le.Uint64(context[cxCop:]), le.Uint64(context[cxReturn:]) != 0
+	switch flags & cxKind {
+	case cxSub, cxFormat:
+		if flags&cxKind == cxFormat || flags&cxFake == 0 {
+			if of := le.Uint64(context[f.sub:]); of != 0 { // else it is being begun, or left
+				r.call(perlSub{sub: of}, before)
+			}
+			r.cop = before
+		}
+		switch {
+		case goesOn:
+		case flags&cxKind == cxSub && flags&cxMulti != 0:
+			if flags&cxIsCode != 0 {
+				r.inner(r.begun)
+			}
+			r.end(perlOther, i)
+		case kind == siOverload && i == 0:
+			r.end(perlOverloaded, i)
+		default:
+			r.end(perlCalled, i)
+		}
+	case cxEval:
+		if flags&cxTry == 0 {
+			op := uint32(le.Uint16(context[cxOp:]) >> 7)
+			r.call(perlSub{isText: op == f.leaveEval-1}, before)
+			if !goesOn {
+				r.end(perlEvaluated, i)
+			}
+		} else if called := len(r.runs) - 1; !goesOn && (called < r.begun || r.runs[called].base != i+1 || r.runs[called].kind != perlCalled || r.first != len(r.subs)) {
+			r.end(perlOther, i) // else it is that of call_sv, around what that calls
+		}
+	case cxNull:
+		if kind == siSort && i == 0 {
+			r.inner(r.begun)
+			r.end(perlOther, i)
+		}
+	case cxDefer:
+		if !f.hasDefer {
+			return false
+		}
+		r.inner(r.begun)
+		r.end(perlOther, i)
+	case 14, 15:
+		return false
+	}
+	return true
+}
+
+// call adds what a context runs, which the statement before has called.
+func (r *perlRunReader) call(s perlSub, before uint64) {
+	s.cop, s.mayBegin = r.cop, r.cop == before && len(r.subs) == 0
+	r.subs, r.cop = append(r.subs, s), before
+}
+
+// end ends a run, with its outermost context.
+func (r *perlRunReader) end(kind perlKind, base int) {
+	r.runs = append(r.runs, perlRun{kind: kind, first: r.first, end: len(r.subs), base: base, cop: r.cop})
+	r.first = len(r.subs)
+}
+
+// cut ends the last run: the rest was not copied.
+func (r *perlRunReader) cut() bool {
+	r.subs = append(r.subs, perlSub{isAbsent: true})
+	r.end(perlUnknown, -1)
+	return true
 }
 
 // isHalf reports whether the innermost context is not the one in which the op runs that does, nor one
