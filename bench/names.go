@@ -100,8 +100,7 @@ func names(r *report, b *builder, c *config) error {
 		}
 	}
 	r.printf("%d random addresses of each file. An answer is the whole chain: function, inlined callers, and file and line of each. eu-addr2line, which is slow, is asked for the first %d; addresses that no program names alike are in the column \"as none\".\n\n", n, euAddr2line.asked(n))
-	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as the file says", "as none", "not explained")
-	all := newDifferences()
+	r.header("file", "named", "inlined", "as llvm-symbolizer", "as eu-addr2line", "as addr2line", "as gdb", "as go tool addr2line", "as the file says", "as none")
 	for i := range namedFiles {
 		f := &namedFiles[i]
 		if !strings.Contains(f.name, c.only) {
@@ -115,12 +114,10 @@ func names(r *report, b *builder, c *config) error {
 			r.printf("\n%s is not here.\n\n", p)
 			continue
 		}
-		if err := compareNames(r, c, f, p, n, all); err != nil {
+		if err := compareNames(r, c, f, p, n); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
-	r.printf("\nBy which rules the programs answer otherwise, in how many of the files that they answer for, and at how many of the addresses that they were asked for there.\n\n")
-	all.write(r)
 	return nil
 }
 
@@ -134,17 +131,14 @@ type comparison struct {
 	own   [][]symbols.Line
 	facts *evidence
 
-	same        map[*namer]int
-	failed      map[*namer]error
-	namesSeen   []bool // by some peer, of each address
-	placesSeen  []bool
-	asGo        []bool // by go tool addr2line, which is asked first
-	unexplained map[int]bool
-	kinds       map[differenceKind]int
+	same       map[*namer]int
+	failed     map[*namer]error
+	namesSeen  []bool // by some peer, of each address
+	placesSeen []bool
 }
 
-// compareNames prints the row of a file, and adds to all differences its own.
-func compareNames(r *report, c *config, f *namedFile, path string, n int, all *differences) error {
+// compareNames prints the row of a file.
+func compareNames(r *report, c *config, f *namedFile, path string, n int) error {
 	addrs, err := randomCode(path, n)
 	if err != nil {
 		return err
@@ -160,14 +154,12 @@ func compareNames(r *report, c *config, f *namedFile, path string, n int, all *d
 	cmp := &comparison{
 		file: f, path: path, examples: c.examples, addrs: addrs, own: own, facts: facts,
 		same: map[*namer]int{}, failed: map[*namer]error{},
-		namesSeen: make([]bool, n), placesSeen: make([]bool, n), asGo: make([]bool, n),
-		unexplained: map[int]bool{}, kinds: map[differenceKind]int{},
+		namesSeen: make([]bool, n), placesSeen: make([]bool, n),
 	}
 	for _, p := range f.peer {
 		cmp.ask(p)
 	}
 	r.row(cmp.row()...)
-	all.add(cmp)
 	return nil
 }
 
@@ -179,35 +171,19 @@ func (c *comparison) ask(p *namer) {
 		c.failed[p] = err
 		return
 	}
+	kinds := map[string]int{}
 	for i := range asked {
 		kind := difference(c.own[i], theirs[i], p.chain, c.facts.values)
 		if kind == "" {
 			c.same[p]++
-			c.asGo[i] = p == goAddr2line
+		} else if kinds[kind]++; kinds[kind] <= c.examples {
+			fmt.Fprintf(os.Stderr, "%s %#x: %s: %s\n  here  %s\n  there %s\n", c.path, asked[i], p.name, kind, chainText(c.own[i]), chainText(theirs[i]))
 		}
 		if len(c.own[i]) == len(theirs[i]) || kind == "" {
 			names, places := parts(c.own[i], theirs[i], p.chain, c.facts.values)
 			c.namesSeen[i] = c.namesSeen[i] || names
 			c.placesSeen[i] = c.placesSeen[i] || places
 		}
-		if kind != "" {
-			c.explain(p, kind, i, theirs[i])
-		}
-	}
-}
-
-// explain puts the difference at address i down to a rule of the peer, if there is one.
-func (c *comparison) explain(p *namer, kind string, i int, theirs []symbols.Line) {
-	reason := c.facts.why(p, kind, i, c.own[i], theirs)
-	if reason == "" && p != goAddr2line && c.asGo[i] {
-		reason = "not in the Go table"
-	}
-	if reason == "" {
-		c.unexplained[i] = true
-	}
-	k := differenceKind{p, kind, reason}
-	if c.kinds[k]++; (c.unexplained[i] || reason == notInFile) && c.kinds[k] <= c.examples {
-		printExample(c.path, c.addrs[i], &k, c.own[i], theirs)
 	}
 }
 
@@ -259,5 +235,5 @@ func (c *comparison) row() []string {
 	if judged, right := c.judge(); judged > 0 {
 		says = share(right, judged)
 	}
-	return append(cells, says, share(alone, n), share(len(c.unexplained), n))
+	return append(cells, says, share(alone, n))
 }
