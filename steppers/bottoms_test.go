@@ -61,11 +61,7 @@ func TestBottoms(t *testing.T) {
 				continue // musl has no makecontext
 			}
 			t.Run(cc[0]+cc[1]+cc[len(cc)-1]+" "+how, func(t *testing.T) {
-				p := steptest.Start(t, path, how)
-				tid, err := p.ContinueToTrap()
-				if err != nil {
-					t.Fatal(err)
-				}
+				p, tid := steptest.StartToTrap(t, path, how)
 				w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
 				frames, err := w.WalkStack(nil, tid)
 				if err != nil {

@@ -5,6 +5,7 @@ package steppers
 import (
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -13,14 +14,16 @@ import (
 // of step.
 func debugSnapshot(t testing.TB) (*procstate.Snapshot, *procstate.Regs) {
 	t.Helper()
-	p := startDebugTarget(t, debugBuild(t, "g++", "-O2", "-fomit-frame-pointer"), "plain")
-	snap := procstate.NewSnapshot(p.Arch(), p.pid, "", p.space)
-	stack := make([]byte, 1<<20)
-	low := p.regs.Rsp - p.Arch().RedZone
-	n, _ := p.ReadMemory(low, stack)
+	p, tid := steptest.StartToTrap(t, debugBuild(t, "g++", "-O2", "-fomit-frame-pointer"), "plain")
 	regs := new(procstate.Regs)
-	p.Registers(0, regs)
-	snap.Reset(procstate.ThreadID(p.tid), regs, []procstate.Region{{Addr: low, Data: stack[:n]}})
+	if err := p.Registers(tid, regs); err != nil {
+		t.Fatal(err)
+	}
+	snap := procstate.NewSnapshot(p.Arch(), p.PID(), "", p.Libraries())
+	stack := make([]byte, 1<<20)
+	low := regs.Raw(p.Arch().SP) - p.Arch().RedZone
+	n, _ := p.ReadMemory(low, stack)
+	snap.Reset(tid, regs, []procstate.Region{{Addr: low, Data: stack[:n]}})
 	return snap, regs
 }
 

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -29,20 +30,29 @@ while f is not None and f.is_valid():
 // gdbRegs are the registers of gdbFrames, in its order.
 var gdbRegs = []string{"rip", "rsp", "rbx", "rbp", "r12", "r13", "r14", "r15"}
 
-// askGDB lets gdb walk the stack of a stopped process, which is let go of.
-func askGDB(t *testing.T, p *debugTarget) (frames []procstate.Regs, names []string) {
+// debugBuild compiles testdata/debug/deep.cc.
+func debugBuild(t testing.TB, compiler string, args ...string) string {
+	t.Helper()
+	testenv.Needs(t, compiler)
+	out := filepath.Join(t.TempDir(), "deep")
+	testenv.Run(t, exec.Command(compiler, append(args, "-pthread", "testdata/debug/deep.cc", "-o", out, "-lstdc++")...))
+	return out
+}
+
+// askGDB lets gdb walk the stack of a stopped thread, of which the process is let go of.
+func askGDB(t *testing.T, p *steptest.Process, tid int) (frames []procstate.Regs, names []string) {
 	t.Helper()
 	testenv.Needs(t, "gdb")
-	if _, _, e := syscall.Syscall6(syscall.SYS_PTRACE, syscall.PTRACE_DETACH, uintptr(p.tid), 0, uintptr(syscall.SIGSTOP), 0, 0); e != 0 {
+	if _, _, e := syscall.Syscall6(syscall.SYS_PTRACE, syscall.PTRACE_DETACH, uintptr(tid), 0, uintptr(syscall.SIGSTOP), 0, 0); e != 0 {
 		t.Fatal(e)
 	}
-	if p.tid != p.pid {
-		syscall.Kill(p.pid, syscall.SIGSTOP)
+	if pid := p.PID(); tid != pid {
+		syscall.Kill(pid, syscall.SIGSTOP)
 		var ws syscall.WaitStatus
-		if _, err := syscall.Wait4(p.pid, &ws, syscall.WALL, nil); err != nil {
+		if _, err := syscall.Wait4(pid, &ws, syscall.WALL, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := syscall.PtraceDetach(p.pid); err != nil {
+		if err := syscall.PtraceDetach(pid); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,7 +61,7 @@ func askGDB(t *testing.T, p *debugTarget) (frames []procstate.Regs, names []stri
 		t.Fatal(err)
 	}
 	out, err := exec.Command("gdb", "-batch", "-nx", "-iex", "set debuginfod enabled off", "-iex", "set auto-load off",
-		"-p", strconv.Itoa(p.tid), "-ex", "set backtrace past-main on", "-ex", "set backtrace past-entry on",
+		"-p", strconv.Itoa(tid), "-ex", "set backtrace past-main on", "-ex", "set backtrace past-entry on",
 		"-ex", "source "+script).CombinedOutput()
 	if err != nil {
 		t.Fatalf("gdb: %v\n%s", err, out)
@@ -97,16 +107,16 @@ func TestDebugAgainstGDB(t *testing.T) {
 			path := debugBuild(t, b.compiler, b.args...)
 			for _, mode := range b.modes {
 				t.Run(mode, func(t *testing.T) {
-					p := startDebugTarget(t, path, strings.Fields(mode)...)
+					p, tid := steptest.StartToTrap(t, path, strings.Fields(mode)...)
 					w := unwind.NewWalker(p, unwind.NewGroup(NewDebug(unwind.NewTables())), nil)
-					frames, err := w.WalkStack(nil, procstate.DefaultThread)
+					frames, err := w.WalkStack(nil, tid)
 					if err != nil {
 						t.Errorf("after %d frames: %v", len(frames), err)
 					}
 					if len(frames) < 60 {
 						t.Errorf("only %d frames", len(frames))
 					}
-					want, names := askGDB(t, p)
+					want, names := askGDB(t, p, int(tid))
 					compareFrames(t, frames, want, names)
 				})
 			}

@@ -3,11 +3,11 @@
 package steppers
 
 import (
-	"syscall"
 	"testing"
 
 	"golang.org/x/arch/x86/x86asm"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -26,14 +26,18 @@ type shadowEntry struct {
 func TestDebugEveryInstruction(t *testing.T) {
 	const limit = 1_000_000
 	path := debugBuild(t, "g++", "-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")
-	p := startDebugTarget(t, path, "step")
-	snap := procstate.NewSnapshot(p.Arch(), p.pid, "", p.space)
+	p, tid := steptest.StartToTrap(t, path, "step")
+	snap := procstate.NewSnapshot(p.Arch(), p.PID(), "", p.Libraries())
 	stack := make([]byte, 128<<10)
+	var pc, sp uint64
 	capture := func() {
 		var regs procstate.Regs
-		p.Registers(0, &regs)
-		n, _ := p.ReadMemory(p.regs.Rsp, stack)
-		snap.Reset(procstate.ThreadID(p.tid), &regs, []procstate.Region{{Addr: p.regs.Rsp, Data: stack[:n]}})
+		if err := p.Registers(tid, &regs); err != nil {
+			t.Fatal(err)
+		}
+		pc, sp = regs.Raw(p.Arch().PC), regs.Raw(p.Arch().SP)
+		n, _ := p.ReadMemory(sp, stack)
+		snap.Reset(tid, &regs, []procstate.Region{{Addr: sp, Data: stack[:n]}})
 	}
 	w := unwind.NewWalker(snap, unwind.NewGroup(NewDebug(unwind.NewTables())), nil)
 	capture()
@@ -47,40 +51,32 @@ func TestDebugEveryInstruction(t *testing.T) {
 	}
 	bad, calls, signals, walked, rewritten := 0, 0, 0, 0, 0
 	var insn [16]byte
-	sig := syscall.Signal(0)
 	for steps := 0; steps < limit; steps++ {
-		n, _ := p.ReadMemory(p.regs.Rip, insn[:])
+		n, _ := p.ReadMemory(pc, insn[:])
 		inst, err := x86asm.Decode(insn[:n], 64)
-		call := err == nil && inst.Op == x86asm.CALL
-		before := p.regs
-		if _, _, e := syscall.Syscall6(syscall.SYS_PTRACE, syscall.PTRACE_SINGLESTEP, uintptr(p.tid), 0, uintptr(sig), 0, 0); e != 0 {
-			t.Fatal(e)
-		}
-		stopped := p.wait()
-		left := len(shadow)
-		for len(shadow) > 0 && p.regs.Rsp > shadow[len(shadow)-1].cfa-8 {
-			shadow = shadow[:len(shadow)-1]
+		interrupted := shadowEntry{pc, sp, true}
+		if err := p.Step(int(tid)); err != nil {
+			t.Fatal(err)
 		}
 		if insn[0] == 0xcc {
 			break // the second breakpoint of the program
 		}
+		capture()
+		left := len(shadow)
+		for len(shadow) > 0 && sp > shadow[len(shadow)-1].cfa-8 {
+			shadow = shadow[:len(shadow)-1]
+		}
+		ra, _ := p.ReadWord(sp)
 		switch {
-		case sig != 0 && p.regs.Rip != before.Rip:
-			// The kernel has called the handler, which returns to the
-			// trampoline, which returns to where the signal came.
-			ra, _ := p.ReadWord(p.regs.Rsp)
-			shadow = append(shadow, shadowEntry{before.Rip, before.Rsp, true}, shadowEntry{ra: ra, cfa: p.regs.Rsp + 8})
-			signals++
-		case call && stopped == syscall.SIGTRAP:
-			ra, _ := p.ReadWord(p.regs.Rsp)
-			shadow = append(shadow, shadowEntry{ra: ra, cfa: p.regs.Rsp + 8})
+		case p.Signals > signals:
+			// In place of the instruction the kernel has called the handler, which returns to
+			// the trampoline, which returns to where the signal came.
+			shadow = append(shadow, interrupted, shadowEntry{ra: ra, cfa: sp + 8})
+			signals = p.Signals
+		case err == nil && inst.Op == x86asm.CALL:
+			shadow = append(shadow, shadowEntry{ra: ra, cfa: sp + 8})
 			calls++
 		}
-		sig = 0
-		if stopped != syscall.SIGTRAP {
-			sig = stopped
-		}
-		capture()
 		if returnsRewritten(snap, shadow) || len(shadow) < left && inst.Op != x86asm.RET {
 			rewritten++ // or SP is that of the handler already, PC not yet
 			continue
@@ -128,16 +124,17 @@ func sameChain(frames []unwind.Frame, shadow []shadowEntry) bool {
 	return true
 }
 
-func describeChain(t *testing.T, p *debugTarget, frames []unwind.Frame, shadow []shadowEntry, err error) {
+func describeChain(t *testing.T, p *steptest.Process, frames []unwind.Frame, shadow []shadowEntry, err error) {
 	t.Helper()
 	var b [16]byte
-	p.ReadMemory(p.regs.Rip, b[:])
+	pc := frames[0].PC()
+	p.ReadMemory(pc, b[:])
 	inst, _ := x86asm.Decode(b[:], 64)
 	path, vaddr := "", uint64(0)
-	if m := p.space.MappingAt(p.regs.Rip); m != nil {
-		path, vaddr = m.Path, p.regs.Rip-m.Bias
+	if m := p.Libraries().MappingAt(pc); m != nil {
+		path, vaddr = m.Path, pc-m.Bias
 	}
-	t.Errorf("at %s %#x (%s): %d frames, expected %d: %v", path, vaddr, x86asm.GNUSyntax(inst, p.regs.Rip, nil), len(frames), len(shadow)+1, err)
+	t.Errorf("at %s %#x (%s): %d frames, expected %d: %v", path, vaddr, x86asm.GNUSyntax(inst, pc, nil), len(frames), len(shadow)+1, err)
 	for i := 1; i < min(len(frames), len(shadow)+1); i++ {
 		f, s := &frames[i], shadow[len(shadow)-i]
 		if f.PC() != s.ra || f.SP() != s.cfa {

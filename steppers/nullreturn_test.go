@@ -57,11 +57,7 @@ func TestNullReturnAddress(t *testing.T) {
 		{"leaf", 1, false, unwind.BadPC},
 		{"call", 6, true, unwind.BadPC},
 	} {
-		p := steptest.Start(t, path, c.how)
-		tid, err := p.ContinueToTrap()
-		if err != nil {
-			t.Fatal(err)
-		}
+		p, tid := steptest.StartToTrap(t, path, c.how)
 		group := Default(unwind.NewTables())
 		if c.guess {
 			if err := group.AddStepper(guessStepper{NewDebug(nil)}); err != nil {

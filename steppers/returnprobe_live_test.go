@@ -382,11 +382,7 @@ func TestReturnProbesOfCaller(t *testing.T) {
 	var probes knownProbes
 	group := Default(unwind.NewTables())
 	stopped := func() *unwind.Walker {
-		p := steptest.Start(t, path)
-		if err := p.Continue(); err != nil || p.Exited() {
-			t.Fatalf("no breakpoint: %v", err)
-		}
-		probes.ProcessState = p
+		probes.ProcessState, _ = steptest.StartToTrap(t, path)
 		return unwind.NewWalker(&probes, group, nil)
 	}
 	want, err := stopped().WalkStack(nil, procstate.DefaultThread)

@@ -82,10 +82,7 @@ func TestSignalHandlers(t *testing.T) {
 			{"nA", 2, 1},
 		} {
 			t.Run(path[len(path)-len("gcc-signals"):]+" "+tc.args, func(t *testing.T) {
-				p := steptest.Start(t, path, tc.args)
-				if err := p.Continue(); err != nil || p.Exited() {
-					t.Fatalf("no breakpoint: %v", err)
-				}
+				p, _ := steptest.StartToTrap(t, path, tc.args)
 				w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
 				frames, err := w.WalkStack(nil, procstate.DefaultThread)
 				if err != nil {

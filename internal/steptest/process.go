@@ -1,7 +1,6 @@
 package steptest
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,8 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -71,6 +68,17 @@ func Start(t testing.TB, path string, args ...string) *Process {
 	return p
 }
 
+// StartToTrap is Start up to where a thread executes a breakpoint instruction, and returns which. The others go on.
+func StartToTrap(t testing.TB, path string, args ...string) (*Process, procstate.ThreadID) {
+	t.Helper()
+	p := Start(t, path, args...)
+	tid, err := p.ContinueToTrap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, tid
+}
+
 func (p *Process) close() {
 	if p.mem != nil {
 		_ = p.mem.Close()
@@ -92,31 +100,19 @@ func (p *Process) close() {
 
 // UpdateMappings reads the process's mappings again.
 func (p *Process) UpdateMappings() error {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", p.pid))
+	entries, err := procstate.ReadMaps(fmt.Sprintf("/proc/%d/maps", p.pid), true)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	libs := &procstate.AddressSpace{}
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		fields := strings.Fields(sc.Text())
-		if len(fields) < 5 || fields[1][2] != 'x' {
-			continue
-		}
-		lo, hi, _ := strings.Cut(fields[0], "-")
-		m := &procstate.Mapping{}
-		m.Start, _ = strconv.ParseUint(lo, 16, 64)
-		m.End, _ = strconv.ParseUint(hi, 16, 64)
-		m.Offset, _ = strconv.ParseUint(fields[2], 16, 64)
-		if len(fields) > 5 {
-			m.Path = fields[5]
+	p.libs = &procstate.AddressSpace{}
+	for _, e := range entries {
+		m := &procstate.Mapping{Start: e.Start, End: e.End, Offset: e.Offset, Path: e.Path}
+		if m.Path != "" {
 			m.Image, m.ImageErr = p.image(m)
 		}
-		libs.Insert(m)
+		p.libs.Insert(m)
 	}
-	p.libs = libs
-	return sc.Err()
+	return nil
 }
 
 // image opens the file of a mapping; that of the vdso is in memory.
@@ -317,29 +313,6 @@ func (p *Process) RunOthers(but procstate.ThreadID) error {
 		p.threads[tid] = false
 	}
 	return nil
-}
-
-// Continue lets the initial thread alone run until it stops by itself at a
-// breakpoint instruction or ends.
-func (p *Process) Continue() error {
-	sig := 0
-	for {
-		if err := unix.PtraceCont(p.pid, sig); err != nil {
-			return err
-		}
-		var ws unix.WaitStatus
-		if _, err := unix.Wait4(p.pid, &ws, unix.WALL, nil); err != nil {
-			return err
-		}
-		if ws.Exited() || ws.Signaled() {
-			p.exited = true
-			return nil
-		}
-		if ws.StopSignal() == unix.SIGTRAP && ws.TrapCause() != unix.PTRACE_EVENT_CLONE {
-			return p.UpdateMappings()
-		}
-		sig, _ = p.stopped(p.pid, ws)
-	}
 }
 
 // ContinueToTrap lets all threads run until one executes a breakpoint
