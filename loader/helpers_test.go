@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -232,4 +233,32 @@ func symbolValue(t testing.TB, path, name string) uint64 {
 	}
 	t.Fatalf("%s has no symbol %s", path, name)
 	return 0
+}
+
+// readMainStack returns where the kernel put SP at the start of a program:
+// field startstack of /proc/PID/stat.
+func readMainStack(t *testing.T, pid int) uint64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	fields := strings.Fields(rest)
+	v, err := strconv.ParseUint(fields[28-3], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// processState returns the letter of a process's state in /proc/PID/stat.
+func processState(t *testing.T, pid int) byte {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return rest[0]
 }

@@ -1,6 +1,9 @@
 package procstate
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // regset describes the register block NT_PRSTATUS of an architecture, as
 // PTRACE_GETREGSET returns it and core files hold it (struct user_regs_struct
@@ -69,4 +72,15 @@ func (r *regset) decode(b []byte, regs *Regs) {
 	if r.tp >= 0 {
 		regs.ThreadPointer = word(r.tp)
 	}
+}
+
+// DecodeRegset stores in regs the general registers of b, a register block
+// NT_PRSTATUS as PTRACE_GETREGSET returns it for a task of architecture a.
+func DecodeRegset(a *Arch, b []byte, regs *Regs) error {
+	r := regsetFor(a)
+	if r == nil || len(b) < r.size() {
+		return fmt.Errorf("register block of %d bytes for %s: %w", len(b), a.Name, ErrNotSupported)
+	}
+	r.decode(b, regs)
+	return nil
 }

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -436,4 +438,10 @@ func (o *ReadOptions) checkType(p *Profile) error {
 		}
 	}
 	return noSuchType(o.SampleType, names)
+}
+
+// pattern returns a regular expression that is compiled when it is asked for
+// first: those who read no profile do not wait for it when they start.
+func pattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

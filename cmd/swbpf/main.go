@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -166,4 +167,13 @@ func helpOrUnknown(c *cobra.Command, args []string) error {
 		hint = "Did you mean " + strings.Join(near, ", ") + "? " + hint
 	}
 	return withCode(exitCannot, fmt.Errorf("unknown verb %q\n%s", args[0], hint))
+}
+
+// version is the module's version as the build recorded it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
 }

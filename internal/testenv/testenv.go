@@ -5,6 +5,7 @@
 package testenv
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"testing"
@@ -26,5 +27,47 @@ func Needs(t testing.TB, programs ...string) {
 		if _, err := exec.LookPath(program); err != nil {
 			Lacks(t, "%s is not installed", program)
 		}
+	}
+}
+
+// NoPanic calls f, and says it where f panics.
+func NoPanic(t testing.TB, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if r := recover(); r != nil {
+			t.Errorf("%s: %v", what, r)
+		}
+	}()
+	f()
+}
+
+// Start starts a program with pipes for its input and its output. It is killed, if
+// need be, when the test ends.
+func Start(t testing.TB, cmd *exec.Cmd) (in io.WriteCloser, out io.Reader) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err = cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return in, out
+}
+
+// Run runs a program that must succeed.
+func Run(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
 	}
 }
