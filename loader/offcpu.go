@@ -283,7 +283,7 @@ var traceFunctions = []string{"__traceiter_sched_switch", "bpf_trace_run3", "bpf
 // their like.
 const traceFunctionBytes = 512
 
-// isTraceCode reports whether an address of the kernel is in a traceFunction.
+// isTraceCode reports whether an address of the kernel is in one of the traceFunctions.
 func (s *Session) isTraceCode(pc uint64) bool {
 	for _, start := range s.traceFunctions {
 		if pc-start < traceFunctionBytes {

@@ -57,7 +57,6 @@ func runEmulated(opt *Options) (*Report, error) {
 	if err != nil && err != errExited {
 		return nil, err
 	}
-	r.report.Ended = err == errExited
 	return r.finish(began), nil
 }
 

@@ -28,15 +28,13 @@ func (c Class) String() string {
 
 // Report is the outcome of a run.
 type Report struct {
-	Program    string
-	Steps      int // instructions executed under judgement
-	Unjudged   int // of them, those where no chain is the truth
-	Windows    int // that were opened
-	BadSeeds   int // windows that could not be seeded, or wrongly were
-	Elapsed    time.Duration
-	Results    []Result
-	ExitStatus int // as of wait4, when the program ended
-	Ended      bool
+	Program  string
+	Steps    int // instructions executed under judgement
+	Unjudged int // of them, those where no chain is the truth
+	Windows  int // that were opened
+	BadSeeds int // windows that could not be seeded, or wrongly were
+	Elapsed  time.Duration
+	Results  []Result
 }
 
 // Result is the outcome for one configuration.
@@ -76,6 +74,9 @@ func (r *Report) Print(w io.Writer, sites int) {
 		n := float64(max(s.Checked(), 1))
 		fmt.Fprintf(w, "  %-20s %9d checked  %8.4f %% exact  %8.4f %% short  %8.4f %% wrong\n", s.Config, s.Checked(),
 			100*float64(s.Count[Exact])/n, 100*float64(s.Count[Short])/n, 100*float64(s.Count[Wrong])/n)
+		if s.FixtureError != nil {
+			fmt.Fprintf(w, "    a fixture is missing: %v\n", s.FixtureError)
+		}
 		if s.Count[LetGo] > 0 {
 			fmt.Fprintf(w, "    %d more end where a function changed stacks\n", s.Count[LetGo])
 		}

@@ -146,7 +146,6 @@ func Run(opt Options) (*Report, error) {
 	if err != nil && err != errExited {
 		return nil, err
 	}
-	r.report.Ended, r.report.ExitStatus = err == errExited, t.status
 	return r.finish(began), nil
 }
 

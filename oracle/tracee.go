@@ -26,7 +26,6 @@ type tracee struct {
 	event  int // PTRACE_EVENT_* of the last stop, 0 when it was none
 	mem    *os.File
 	regbuf [1024]byte
-	status int // exit status, when it has ended
 }
 
 // startTracee starts a program, stopped before its first instruction.
@@ -82,7 +81,6 @@ func (t *tracee) wait() (unix.Signal, error) {
 		case err != nil:
 			return 0, fmt.Errorf("wait for thread %d: %w", t.tid, err)
 		case ws.Exited() || ws.Signaled():
-			t.status = int(ws)
 			return 0, errExited
 		case ws.Stopped():
 			t.event = max(ws.TrapCause(), 0)

@@ -160,12 +160,12 @@ func barOf(part, whole int64) float64 {
 
 type topPage struct {
 	viewFrame
-	Query, Sort, Unit   string
-	BySelf, ByTotal     string // addresses
-	Rows                []functionRow
-	Found, All          int
-	Shown               bool // that not all are
-	SelfSum, SelfNumber string
+	Query, Sort, Unit string
+	BySelf, ByTotal   string // addresses
+	Rows              []functionRow
+	Found, All        int
+	Shown             bool // that not all are
+	SelfSum           string
 }
 
 // serveTop shows the functions, those with most self weight first or, by
@@ -195,7 +195,7 @@ func (v *viewPages) serveTop(w http.ResponseWriter, r *http.Request) {
 	for i := range entries {
 		self += entries[i].Self
 	}
-	page.SelfSum, page.SelfNumber = profile.Share(self, v.whole), v.profile.Amount(self)
+	page.SelfSum = profile.Share(self, v.whole)
 	if len(entries) > topPageRows {
 		entries, page.Shown = entries[:topPageRows], true
 	}
