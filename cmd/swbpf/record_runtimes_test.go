@@ -165,10 +165,7 @@ end
 				c := fill(test.build)
 				testenv.Run(t, exec.Command(c[0], c[1:]...))
 			}
-			r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, fill(test.command)...)...)
-			if r.exit != 0 {
-				t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-			}
+			r := recordCommand(t, 0, fill(test.command)...)
 			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, test.percent)
 		})
 	}
@@ -228,10 +225,7 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			command := java.Command(append(test.flags, "-cp", classes, "Busy", "3000")...)
-			r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
-			if r.exit != 0 {
-				t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-			}
+			r := recordCommand(t, 0, command...)
 			// 0.1 to 1 % of the stacks end in code that was given up before it was looked at.
 			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 98)
 			var main, nameless uint64
@@ -305,29 +299,8 @@ spin()
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
-				r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, python.Command("-c", spin+test.last)...)...)
-				if r.exit != test.exit {
-					t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-				}
-				var shell, inPython, named uint64
-				for stack, count := range foldedStacks(t, r.folded) {
-					isNamed := strings.Contains(stack, ";spin_[j]")
-					switch {
-					case !strings.HasPrefix(stack, "sh;"):
-						inPython += count
-						if isNamed {
-							named += count
-						}
-					case strings.Contains(stack, "_[j]"):
-						t.Errorf("the shell has a function of Python: %s", stack)
-					default:
-						shell += count
-					}
-				}
-				wantShare(t, "with functions of Python", named, inPython, 80)
-				if isExec := test.name == "exec"; isExec != (shell > 0) {
-					t.Errorf("%d samples of the shell", shell)
-				}
+				r := recordCommand(t, test.exit, python.Command("-c", spin+test.last)...)
+				checkScriptEnds(t, r.folded, ";spin_[j]", 80, test.name == "exec")
 			})
 		}
 	})
@@ -341,14 +314,10 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 	}
 	within := regexp.MustCompile(`^(Shape\.|more\.<locals>\.)+`)
 	command := python.Command(python.Script(t, "testdata/targets/busy.py"), "4")
-	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
-	if r.exit != 0 {
-		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-	}
+	r := recordCommand(t, 0, command...)
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
 	var named, native, lacking uint64
-	wrong := 0
-	seen := map[string]uint64{}
+	check := callCheck{calls: calls}
 	for stack, count := range foldedStacks(t, r.folded) {
 		// What the interpreter runs before has functions of such names, too; and code that it
 		// gives up before it was looked at, for which others are taken.
@@ -365,13 +334,8 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 			if _, ours := calls[callee]; !ours || !strings.HasSuffix(f, "_[j]") {
 				continue
 			}
-			if caller != "" && !slices.Contains(calls[caller], callee) {
-				if wrong++; wrong <= 5 {
-					t.Errorf("%s calls %s: %s", caller, callee, stack)
-				}
-			}
+			check.call(t, caller, callee, stack, count)
 			caller = callee
-			seen[callee] += count
 		}
 		if last := strings.LastIndex(stack, "_[j]"); last >= 0 && caller != "" {
 			named += count
@@ -393,11 +357,7 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 	if native*3 > named {
 		t.Errorf("%d of %d samples are in no function of Python", native, named)
 	}
-	for name := range calls {
-		if seen[name] == 0 {
-			t.Errorf("%s is in no sample", name)
-		}
-	}
+	check.end(t, 0)
 }
 
 // Functions of PHP have their names, too, interpreted and compiled: each calls only what it calls in
@@ -427,14 +387,10 @@ func testRecordPHP(t *testing.T, command []string) {
 		"fib": {"fib"}, "thrown": {"thrown", "Exception::__construct"}, "down": {"down", "bottom"}, "bottom": nil, "Shape::key": nil,
 	}
 	of84 := regexp.MustCompile(`\{closure:[^}]*\}`) // it tells where they are
-	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
-	if r.exit != 0 {
-		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-	}
+	r := recordCommand(t, 0, command...)
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
 	var named, lacking, atBottom, cut uint64
-	wrong := 0
-	seen := map[string]uint64{}
+	check := callCheck{calls: calls}
 	for stack, count := range foldedStacks(t, r.folded) {
 		caller, gone := "", false
 		for f := range strings.SplitSeq(stack, ";") {
@@ -443,13 +399,11 @@ func testRecordPHP(t *testing.T, command []string) {
 				continue
 			}
 			gone = gone || callee == "[gone]" || callee == "[not copied]"
-			if caller != "" && !gone && !slices.Contains(calls[caller], callee) {
-				if wrong++; wrong <= 5 {
-					t.Errorf("%s calls %s: %s", caller, callee, stack)
-				}
+			if gone {
+				caller = "" // whatever that is
 			}
+			check.call(t, caller, callee, stack, count)
 			caller = callee
-			seen[callee] += count
 		}
 		if caller == "" {
 			continue
@@ -473,11 +427,7 @@ func testRecordPHP(t *testing.T, command []string) {
 	if cut*4 > atBottom {
 		t.Errorf("%d of %d samples lack some of the 80 frames", cut, atBottom)
 	}
-	for name := range calls {
-		if seen[name] == 0 && name != "thrown" && name != "Shape::__destruct" { // which take little time
-			t.Errorf("%s is in no sample", name)
-		}
-	}
+	check.end(t, 0, "thrown", "Shape::__destruct") // which take little time
 }
 
 // A process of PHP that is killed has had its names until then, and the program that it executes
@@ -548,14 +498,10 @@ func testRecordPerl(t *testing.T, perl testenv.Program) {
 		"fails": {"Guard::new", "work", "Guard::DESTROY"}, "Guard::DESTROY": {"work"}, "recursion": {"recursion", "work"}, "work": nil,
 	}
 	command := perl.Command(perl.Script(t, "testdata/targets/busy.pl"), "3")
-	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
-	if r.exit != 0 {
-		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-	}
+	r := recordCommand(t, 0, command...)
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
 	var named, whole, unread uint64
-	wrong := 0
-	seen := map[string]uint64{}
+	check := callCheck{calls: calls}
 	for stack, count := range foldedStacks(t, r.folded) {
 		caller := ""
 		isWhole := !strings.Contains(stack, "[not copied]")
@@ -578,13 +524,9 @@ func testRecordPerl(t *testing.T, perl testenv.Program) {
 				continue
 			case caller == "" && callee == "<file busy.pl>" && isWhole:
 				whole += count
-			case caller != "" && !slices.Contains(calls[caller], callee):
-				if wrong++; wrong <= 5 {
-					t.Errorf("%s calls %s: %s", caller, callee, stack)
-				}
 			}
+			check.call(t, caller, callee, stack, count)
 			caller = callee
-			seen[callee] += count
 		}
 		if caller != "" {
 			named += count
@@ -596,11 +538,7 @@ func testRecordPerl(t *testing.T, perl testenv.Program) {
 	if unread*100 > named {
 		t.Errorf("nothing was read of some in %d of %d samples", unread, named)
 	}
-	for name := range calls {
-		if seen[name] == 0 && name != "Guard::new" && name != "Number::new" {
-			t.Errorf("%s is in no sample", name)
-		}
-	}
+	check.end(t, 0, "Guard::new", "Number::new")
 }
 
 // Functions of JavaScript have their names, too, however they are run: each calls only what it
@@ -662,10 +600,7 @@ func TestRecordJavaScriptKilled(t *testing.T) {
 	const spin = "function spin() { while (process.cpuUsage().user < 1e6) for (const end = Date.now() + 10; Date.now() < end;); }; spin(); process.kill(process.pid, 'SIGKILL')"
 	testenv.EachNode(t, func(t *testing.T, node string) {
 		t.Parallel()
-		r := runRecord(t, "-F", "997", "--no-kernel", "--", node, "-e", spin)
-		if r.exit != 128+9 {
-			t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-		}
+		r := recordCommand(t, 128+9, node, "-e", spin)
 		var named uint64
 		for stack, count := range foldedStacks(t, r.folded) {
 			if strings.Contains(stack, ";spin_[") {
@@ -678,16 +613,12 @@ func TestRecordJavaScriptKilled(t *testing.T) {
 
 func testRecordJavaScript(t *testing.T, command []string, calls map[string][]string) {
 	t.Parallel()
-	r := runRecord(t, append(append([]string{"-F", "997", "--no-kernel", "--"}, command...), "testdata/targets/busy.js", "2")...)
-	if r.exit != 0 {
-		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-	}
+	r := recordCommand(t, 0, append(command, "testdata/targets/busy.js", "2")...)
 	// In the first seconds functions are compiled again and again, and code is given up before it
 	// was looked at: then where its frames end is not known, or whose it is.
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 96)
 	var inMain, nameless uint64
-	wrong := 0
-	seen := map[string]uint64{}
+	check := callCheck{calls: calls}
 	suffix := regexp.MustCompile(`_\[[ij]\]$`)
 	for stack, count := range foldedStacks(t, r.folded) {
 		from := strings.Index(stack, ";main_[")
@@ -706,13 +637,8 @@ func testRecordJavaScript(t *testing.T, command []string, calls map[string][]str
 			if _, ours := calls[callee]; !ours || callee == f {
 				continue
 			}
-			if caller != "" && !slices.Contains(calls[caller], callee) {
-				if wrong++; wrong <= 5 {
-					t.Errorf("%s calls %s: %s", caller, callee, stack)
-				}
-			}
+			check.call(t, caller, callee, stack, count)
 			caller = callee
-			seen[callee] += count
 		}
 	}
 	wantShare(t, "in main", inMain, r.stats.UserSamples, 80)
@@ -726,8 +652,50 @@ func testRecordJavaScript(t *testing.T, command []string, calls map[string][]str
 	if nameless > most {
 		t.Errorf("%d of %d samples have code without a name", nameless, inMain)
 	}
-	for name := range calls {
-		if name != "<module busy.js>" && name != "Shape" && name != "replace" && seen[name] == 0 {
+	check.end(t, 0, "<module busy.js>", "Shape", "replace")
+}
+
+// recordCommand records what a command runs of user code, which is to end with an exit status.
+func recordCommand(t *testing.T, exit int, command ...string) *recording {
+	t.Helper()
+	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
+	if r.exit != exit {
+		t.Errorf("exit status %d, want %d\n%s", r.exit, exit, r.stderr)
+	}
+	return r
+}
+
+// callCheck checks what calls what in stacks by what does in the source.
+type callCheck struct {
+	calls map[string][]string // what each function calls
+	seen  map[string]bool
+	wrong uint64 // samples
+	shown int    // stacks
+}
+
+// call notes a call in the stack of some samples; caller is "" where that is not known.
+func (c *callCheck) call(t *testing.T, caller, callee, stack string, count uint64) {
+	t.Helper()
+	if caller != "" && !slices.Contains(c.calls[caller], callee) {
+		if c.wrong += count; c.shown < 5 {
+			c.shown++
+			t.Logf("%s calls %s: %s", caller, callee, stack)
+		}
+	}
+	if c.seen == nil {
+		c.seen = map[string]bool{}
+	}
+	c.seen[callee] = true
+}
+
+// end checks that no more samples are wrong than may be, and that all functions of the source were called but some.
+func (c *callCheck) end(t *testing.T, mayBeWrong uint64, but ...string) {
+	t.Helper()
+	if c.wrong > mayBeWrong {
+		t.Errorf("%d samples have others called than the source does", c.wrong)
+	}
+	for name := range c.calls {
+		if !c.seen[name] && !slices.Contains(but, name) {
 			t.Errorf("%s is in no sample", name)
 		}
 	}
@@ -766,12 +734,9 @@ func testRecordRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 	}
 	within := regexp.MustCompile(`(Object|Shape)#`) // 3.4 has that
 	command := ruby.Command(append(flags, ruby.Script(t, "testdata/targets/busy.rb"), "3")...)
-	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, command...)...)
-	if r.exit != 0 {
-		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
-	}
-	var named, wrong uint64
-	seen := map[string]uint64{}
+	r := recordCommand(t, 0, command...)
+	var named uint64
+	check := callCheck{calls: calls}
 	for stack, count := range foldedStacks(t, r.folded) {
 		caller := ""
 		for f := range strings.SplitSeq(stack, ";") {
@@ -783,31 +748,20 @@ func testRecordRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 			if _, known := calls[callee]; !known || !isOurs {
 				continue
 			}
-			if caller != "" && !slices.Contains(calls[caller], callee) {
-				if wrong += count; wrong <= 5 {
-					t.Logf("%s calls %s: %s", caller, callee, stack)
-				}
-			}
+			check.call(t, caller, callee, stack, count)
 			caller = callee
-			seen[callee] += count
 		}
 		if caller != "" {
 			named += count
 		}
 	}
-	if wrong > 0 && (flags == nil || wrong*1000 > named) { // a frame of compiled code can be left out
-		t.Errorf("%d samples have others called than the source does", wrong)
-	}
 	// None are known in the first tenth of a second.
 	wantShare(t, "with methods of Ruby", named, r.stats.UserSamples, 80)
-	for name := range calls {
-		if strings.HasPrefix(name, "rescue") || name == "numbers" || name == "raised" {
-			continue // those that take little, or of which 3.4 does not tell
-		}
-		if seen[name] == 0 {
-			t.Errorf("%s is in no sample", name)
-		}
+	mayBeWrong := uint64(0)
+	if flags != nil {
+		mayBeWrong = named / 1000 // a frame of compiled code can be left out
 	}
+	check.end(t, mayBeWrong, "rescue in raised", "numbers", "raised") // those take little, or 3.4 does not tell of them
 	for _, name := range []string{"sort_by", "times", "each"} {
 		if !strings.Contains(r.folded, name+"_[j]") {
 			t.Errorf("%s, a method of C, is in no sample", name)
