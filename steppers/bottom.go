@@ -48,7 +48,7 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 	if b.isEntry(m.Image, in.LookupPC()-m.Bias) {
 		return unwind.StackBottom, nil
 	}
-	if in.IsTop() && in.Regs.Raw(syscallResult(w.Arch())) == 0 {
+	if in.IsTop() && in.Regs.Raw(syscallResult) == 0 {
 		if start, _ := b.isStart(w, m, in.PC(), in.LookupPC(), fromSyscall); start {
 			return unwind.StackBottom, nil
 		}
@@ -155,13 +155,8 @@ func startsLikeEntry(a *procstate.Arch, code []byte) bool {
 	return false
 }
 
-// syscallResult is the register that a system call returns its result in.
-func syscallResult(a *procstate.Arch) procstate.Reg {
-	if a == procstate.ARM64 {
-		return 0
-	}
-	return rax
-}
+// syscallResult is the register that a system call returns its result in: RAX, EAX or X0.
+const syscallResult procstate.Reg = 0
 
 // These mark the facts of a vaddrCache that hold only when the last system call
 // returned 0, and when the thread is in one. Link-time addresses of user code do
