@@ -13,7 +13,7 @@ import (
 // that says that the garbage collector looks at its stack.
 type GoStatus uint32
 
-// The statuses, of Go 1.20 to 1.26. One that has ended is not shown.
+// The statuses, of Go 1.20 to 1.27. One that has ended is not shown.
 const (
 	GoIdle      GoStatus = 0
 	GoRunnable  GoStatus = 1

@@ -91,6 +91,9 @@ type goRuntimeCache struct {
 	once sync.Once
 	rt   *GoRuntime
 	err  error
+
+	stacksOnce sync.Once
+	stacks     *GoRuntime // see GoStacksOf
 }
 
 // GoRuntimeOf returns the layout of the Go runtime in a file. The first call
@@ -124,24 +127,30 @@ func findGoRuntime(im *Image) (*GoRuntime, error) {
 		return nil, fmt.Errorf("%w: %q", ErrGoVersion, version)
 	}
 	for _, l := range goLayouts {
-		if minor < l.first || minor > l.last {
-			continue
+		if minor >= l.first && minor <= l.last {
+			rt := l.layout
+			rt.find(im, t, version)
+			return &rt, nil
 		}
-		rt := l.layout
-		rt.Version, rt.GReg = version, NoReg
-		if im.arch == ARM64 {
-			rt.GReg = 28
-		}
-		funcs := t.asmFuncs("runtime.systemstack", "runtime.load_g", "crosscall2")
-		_, rt.CallsC = funcs["crosscall2"]
-		if im.arch == AMD64 {
-			rt.TLSOffset, rt.TLSSlot, rt.HasTLS = goTLSOffset(im, funcs["runtime.systemstack"], goTLSLoadAMD64)
-		} else if rt.CallsC {
-			rt.TLSOffset, rt.TLSSlot, rt.HasTLS = goTLSOffset(im, funcs["runtime.load_g"], goTLSLoadARM64)
-		}
-		return &rt, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrGoVersion, version)
+}
+
+// find sets what depends on the program, and returns the functions that tell of it by their
+// names.
+func (rt *GoRuntime) find(im *Image, t *GoTable, version string) (funcs map[string]uint64) {
+	rt.Version, rt.GReg = version, NoReg
+	if im.arch == ARM64 {
+		rt.GReg = 28
+	}
+	funcs = t.asmFuncs("runtime.systemstack", "runtime.load_g", "crosscall2", goSaveFunc)
+	_, rt.CallsC = funcs["crosscall2"]
+	if im.arch == AMD64 {
+		rt.TLSOffset, rt.TLSSlot, rt.HasTLS = goTLSOffset(im, funcs["runtime.systemstack"], goTLSLoadAMD64)
+	} else if rt.CallsC {
+		rt.TLSOffset, rt.TLSSlot, rt.HasTLS = goTLSOffset(im, funcs["runtime.load_g"], goTLSLoadARM64)
+	}
+	return funcs
 }
 
 // goMinor returns 21 for "go1.21.3" and "go1.21-custom X:experiment".

@@ -99,7 +99,7 @@ func (s *Go) image(img *procstate.Image) *goImage {
 	if t, err := procstate.Pclntab(img); err == nil {
 		im.table = t
 		if img.Arch() != procstate.I386 {
-			im.rt, _ = procstate.GoRuntimeOf(img)
+			im.rt, _ = procstate.GoStacksOf(img)
 		}
 		s.kept += t.Memory()
 	}

@@ -81,7 +81,7 @@ ends of a socket, who has the other end of a pipe (not with --watch), a process,
 the thread that holds a lock (of glibc or musl, or one with priority
 inheritance), or whose end is waited for.
 
-Goroutines of a Go program (1.20 to 1.26, stripped or not) that wait for
+Goroutines of a Go program (1.20 to 1.27, stripped or not) that wait for
 something or for a thread have none: they are shown after the threads, those of
 the same stack, state and creator together, most first, with how long they wait
 since a garbage collection first found them so. A goroutine on a thread is
