@@ -374,7 +374,7 @@ const maxGoPrograms = 4096
 // lookForGo finds out whether a file mapped is in Go: then the kernel side is to
 // know the process before it is sampled. It does when it knows the program.
 func (p *Processes) lookForGo(e *SidebandEvent) {
-	rt, err := procstate.GoRuntimeOf(e.image)
+	rt, err := procstate.GoStacksOf(e.image)
 	if err != nil {
 		return
 	}

@@ -38,7 +38,7 @@ func isGoProgram(im *procstate.Image) bool {
 	if im == nil {
 		return false
 	}
-	_, err := procstate.GoRuntimeOf(im)
+	_, err := procstate.GoStacksOf(im)
 	return err == nil
 }
 
@@ -46,7 +46,7 @@ func isGoProgram(im *procstate.Image) bool {
 // kernel side must know a Go program before it is sampled. The calls come from
 // several goroutines, one at a time.
 func (p *pipeline) onImage(pid int32, im *procstate.Image, bias uint64) {
-	rt, err := procstate.GoRuntimeOf(im)
+	rt, err := procstate.GoStacksOf(im)
 	if err == nil && rt.Samplable() {
 		o := loader.GoOffsetsOf(rt, bias)
 		if len(p.goPIDs) >= p.forgetGo {
