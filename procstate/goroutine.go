@@ -130,7 +130,7 @@ func ReadGoroutines(p ProcessState) (*Goroutines, error) {
 	if p == nil {
 		return nil, ErrNoProcess
 	}
-	lib, rt, err := goProgramOf(p.Libraries(), p.ExecutablePath())
+	lib, rt, err := goProgramOf(p.Libraries(), p.ExecutablePath(), GoRuntimeOf)
 	if err != nil {
 		return nil, err
 	}

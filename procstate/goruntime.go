@@ -236,10 +236,10 @@ func (rt *GoRuntime) g(mem Memory, bias uint64, regs *Regs) uint64 {
 }
 
 // goProgramOf returns the first program or library written in Go among the code
-// of a process, and its runtime. Where a file has no sections, it is looked
+// of a process, and its runtime by GoRuntimeOf or GoStacksOf. Where a file has no sections, it is looked
 // through only when it is the program. The error wraps ErrNoPclntab when there
 // is none.
-func goProgramOf(libs LibraryState, exe string) (Library, *GoRuntime, error) {
+func goProgramOf(libs LibraryState, exe string, runtimeOf func(*Image) (*GoRuntime, error)) (Library, *GoRuntime, error) {
 	why := ErrNoPclntab
 	if libs == nil {
 		return Library{}, nil, ErrNotSupported
@@ -251,7 +251,7 @@ func goProgramOf(libs LibraryState, exe string) (Library, *GoRuntime, error) {
 		if _, ok := l.Image.Section(".go.buildinfo"); !ok && l.Path != exe {
 			continue
 		}
-		rt, err := GoRuntimeOf(l.Image)
+		rt, err := runtimeOf(l.Image)
 		if err == nil {
 			return l, rt, nil
 		}

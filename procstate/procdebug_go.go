@@ -13,7 +13,7 @@ import (
 // runtime's g and m; the Collector copies these and the other stacks' live
 // parts. See [GoRuntime]. What the process has mapped is as SpaceOfProcess has read it.
 func GoCollector(pid int, space *AddressSpace) Collector {
-	l, rt, err := goProgramOfLive(pid, space)
+	l, rt, err := goProgramOfLive(pid, space, GoStacksOf)
 	if err != nil {
 		return nil
 	}
@@ -22,12 +22,12 @@ func GoCollector(pid int, space *AddressSpace) Collector {
 }
 
 // goProgramOfLive is goProgramOf for a running process.
-func goProgramOfLive(pid int, space *AddressSpace) (Library, *GoRuntime, error) {
+func goProgramOfLive(pid int, space *AddressSpace, runtimeOf func(*Image) (*GoRuntime, error)) (Library, *GoRuntime, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", readableTask(pid)))
 	if err != nil {
 		return Library{}, nil, err
 	}
-	return goProgramOf(space, exe)
+	return goProgramOf(space, exe, runtimeOf)
 }
 
 // SpaceOfProcess reads what a running process has mapped; nothing where that cannot be read.

@@ -43,7 +43,7 @@ const (
 // newGoroutineCopy prepares to copy the goroutines of a process; nil when none
 // of its code is in Go, or they cannot be found.
 func newGoroutineCopy(pid int, space *AddressSpace, stackBytes int) *goroutineCopy {
-	lib, rt, err := goProgramOfLive(pid, space)
+	lib, rt, err := goProgramOfLive(pid, space, GoRuntimeOf)
 	if err != nil {
 		return nil
 	}
