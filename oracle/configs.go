@@ -27,6 +27,7 @@ var makers = map[string]func() unwind.FrameStepper{
 	"go":            func() unwind.FrameStepper { return steppers.NewGo() },
 	"haskell":       func() unwind.FrameStepper { return steppers.NewHaskell() },
 	"v8":            func() unwind.FrameStepper { return steppers.NewV8() },
+	"jsc":           func() unwind.FrameStepper { return steppers.NewJSC() },
 	"clr":           func() unwind.FrameStepper { return steppers.NewCLR() },
 	"wanderer":      func() unwind.FrameStepper { return steppers.NewWanderer(nil, nil) },
 	"frame-pointer": func() unwind.FrameStepper { return steppers.NewFrameFunc(nil) },
@@ -44,7 +45,7 @@ func StepperNames() []string {
 
 // Configs are the configurations that have a name.
 var Configs = []Config{
-	{Name: "all", Steppers: []string{"bottom", "uretprobe", "signal", "go", "v8", "debug", "jit", "clr", "haskell", "frame-pointer", "analysis"}},
+	{Name: "all", Steppers: []string{"bottom", "uretprobe", "signal", "go", "v8", "jsc", "debug", "jit", "clr", "haskell", "frame-pointer", "analysis"}},
 	{Name: "debug", Steppers: []string{"bottom", "uretprobe", "signal", "debug", "jit"}},
 	{Name: "analysis", Steppers: []string{"bottom", "uretprobe", "signal", "analysis"},
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},

@@ -34,6 +34,7 @@ func TestZeroValues(t *testing.T) {
 		{&JIT{}, NewJIT()},
 		{&HotSpot{}, NewHotSpot()},
 		{&V8{}, NewV8()},
+		{&JSC{}, NewJSC()},
 		{&Beam{}, NewBeam()},
 		{&Chez{}, NewChez()},
 		{&Python{}, NewPython(nil)},

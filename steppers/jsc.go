@@ -1,0 +1,93 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// JSC notes which functions of JavaScript run in frames of JavaScriptCore, the virtual machine of
+// Bun (see unwind.Codes), on x86-64, in programs of Bun 1.2 to 1.4; and it walks from these frames. They are
+// those of its interpreter (LLInt), which is a part of the program's code, and of what its compilers
+// have made (Baseline, DFG, FTL), in one range of memory for that alone.
+//
+// Every frame has a frame pointer. Above the return address it has what it runs, a CodeBlock, and the
+// function that was called:
+//
+//	 0  the caller's frame pointer
+//	 8  return address
+//	16  CodeBlock
+//	24  function
+//	32  number of arguments, and where in the CodeBlock the call is (32 bits each)
+//
+// (Source/JavaScriptCore/interpreter/CallFrame.h). A frame has a name when these fit together: the
+// CodeBlock must be that of the function, and the code that it tells of must hold the PC. What is called
+// how is read from the process, in a recording some tenths of a second later.
+type JSC struct {
+	images perImage[jscImage]
+	buf    [jscLook]byte
+}
+
+// NewJSC makes a JSC.
+func NewJSC() *JSC { return &JSC{} }
+
+// Name implements unwind.FrameStepper.
+func (s *JSC) Name() string { return "jsc" }
+
+// Priority implements unwind.FrameStepper.
+func (s *JSC) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
+
+// image returns what is known of a file.
+func (s *JSC) image(im *procstate.Image) *jscImage { return s.images.known(im, findJSC) }
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *JSC) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	pc := in.LookupPC()
+	m := w.MappingAt(pc)
+	if m == nil || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	interprets := m.Image != nil
+	if interprets && !s.image(m.Image).mayInterpret(pc-m.Bias) || !interprets && procstate.HasFile(m.Path) {
+		return unwind.NotMe, nil
+	}
+	vm := s.machine(w)
+	if vm == nil || interprets && !vm.interpreter.holds(pc) || !interprets && !vm.made.holds(pc) {
+		return unwind.NotMe, nil
+	}
+	at := jscAt{pc: pc, interprets: interprets, interrupted: in.Flags&unwind.Interrupted != 0}
+	fp, fpKnown := in.Regs.Value(w.Arch().FP)
+	at.frame = fp
+	if at.interrupted {
+		at.state = jscStateAt(readCode(w, m, pc-jscLookBefore, s.buf[:]))
+	}
+	switch at.state {
+	case jscNoFrame:
+		at.frame = in.SP() - 8
+	case jscFPSaved:
+		at.frame = in.SP()
+	}
+	if !fpKnown || at.frame+8 < in.SP() || at.frame%8 != 0 {
+		return unwind.NotMe, nil
+	}
+	if vm.knows(w, in, &at) {
+		return at.callerFrame(w, in, out)
+	}
+	if at.interrupted && !interprets && at.state == jscFrameSet {
+		at.state, at.frame = jscJumps, in.SP()-8
+		if vm.knows(w, in, &at) {
+			return at.callerFrame(w, in, out)
+		}
+	}
+	return unwind.NotMe, nil
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *JSC) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m == nil {
+		return unwind.RuleNotMe, true
+	}
+	return unwind.RuleNotMe, m.Image != nil && !s.image(m.Image).mayInterpret(lookupPC(pc, interrupted)-m.Bias)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *JSC) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(isKept) }

@@ -1,0 +1,117 @@
+package steppers
+
+import (
+	"bytes"
+
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// jscAt is where a frame is in its code.
+type jscAt struct {
+	pc          uint64 // in the call, where it is in one
+	interprets  bool   // pc is in the interpreter
+	interrupted bool
+	state       jscState
+	frame       uint64 // where the caller's frame pointer is, or will be
+}
+
+// jscState tells how far a function has come in setting up its frame, or in leaving it.
+type jscState uint8
+
+const (
+	jscFrameSet jscState = iota // the frame pointer is the function's
+	jscFPSaved                  // SP is where the frame pointer will be, or was
+	jscNoFrame                  // SP is at the return address
+	jscJumps                    // so it is, and the code jumps to the interpreter
+)
+
+// Parts of a frame, by their distance from the frame pointer.
+const (
+	jscReturn    = 8
+	jscCodeBlock = 16
+	jscCallee    = 24
+)
+
+const (
+	jscLookBefore = 1 // bytes of the code before the PC that are looked at,
+	jscLook       = 6 // and of all
+)
+
+// jscStateAt tells the state from the code at an interrupted PC, which begins jscLookBefore before that. All
+// functions set up a frame first and leave it last.
+func jscStateAt(code []byte) jscState {
+	if len(code) <= jscLookBefore {
+		return jscFrameSet
+	}
+	const push, pop, ret, nop = 0x55, 0x5d, 0xc3, 0x90 // of %rbp
+	set := []byte{0x48, 0x89, 0xe5}                    // mov %rsp, %rbp
+	before, code := code[jscLookBefore-1], code[jscLookBefore:]
+	switch {
+	case code[0] == ret:
+		return jscNoFrame
+	case code[0] == pop, before == push && bytes.HasPrefix(code, set):
+		return jscFPSaved
+	}
+	if code[0] == nop { // to be overwritten by a jump
+		code = code[1:]
+	}
+	if len(code) > 0 && code[0] == push && bytes.HasPrefix(code[1:], set) {
+		return jscNoFrame
+	}
+	return jscFrameSet
+}
+
+// callerFrame walks from the frame, which is one of JavaScript.
+func (at *jscAt) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch, mem := w.Arch(), w.ProcessState()
+	fp, ok := in.FP(), true
+	out.FPLocation = in.FPLocation
+	if at.state == jscFrameSet || at.state == jscFPSaved {
+		fp, ok = mem.ReadWord(at.frame)
+		out.FPLocation = unwind.InMemory(at.frame)
+	}
+	pc, ok2 := mem.ReadWord(at.frame + jscReturn)
+	if !ok || !ok2 {
+		*out = unwind.Frame{}
+		return unwind.Failed, unwind.ReadFailure(mem, at.frame)
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, at.frame+jscCodeBlock)
+	out.SetFP(arch, fp)
+	out.PCLocation = unwind.InMemory(at.frame + jscReturn)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// knows reports whether the frame is one of JavaScript, and notes what runs in it.
+func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
+	mem := w.ProcessState()
+	cell, ok1 := mem.ReadWord(at.frame + jscCodeBlock)
+	callee, ok2 := mem.ReadWord(at.frame + jscCallee)
+	if !ok1 || !ok2 {
+		return false
+	}
+	if b := vm.blockAt(cell, at); b != nil && at.state != jscJumps && b.code.runs(at) && vm.isOf(b, callee) {
+		in.Code = vm.codeOf(w.Codes(), b.function, at.start(&b.code), !at.interprets)
+		return true
+	}
+	e := vm.executableOf(callee)
+	if e == 0 {
+		return false
+	}
+	if at.interrupted { // it has yet to say in its frame what it runs
+		f, start := vm.entered(e, at)
+		if f != nil {
+			in.Code = vm.codeOf(w.Codes(), f, start, !at.interprets)
+		}
+		return f != nil
+	}
+	if cell != 0 || at.interprets {
+		return false
+	}
+	f := vm.nativeAt(e, at.pc)
+	if f != nil {
+		in.Code = vm.codeOf(w.Codes(), f, 0, true)
+	}
+	return f != nil
+}

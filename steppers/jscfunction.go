@@ -1,0 +1,202 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+	"unicode/utf16"
+
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// jscFunction is an executable: a function as it is in the source.
+type jscFunction struct {
+	unwind.CodeFunction
+	is         jscExecutable
+	isFunction bool // not what a file or a module does itself
+	serial     uint32
+	checked    time.Time // when it was seen to be that
+}
+
+// jscExecutable is by what an executable is known.
+type jscExecutable struct {
+	class                           jscClass
+	source, unlinked, name, between uint64
+}
+
+// functionAt returns the function, or else, of an executable, nil where there is none. unlinked is
+// an UnlinkedCodeBlock of it, 0 where that is not known.
+func (vm *jscVM) functionAt(e, unlinked uint64) *jscFunction {
+	f, now := vm.functions[e], time.Now()
+	if f != nil && now.Sub(f.checked) < jscInterval {
+		return f
+	}
+	is := jscExecutable{class: vm.classOf(e)}
+	switch is.class {
+	case jscFunctionExecutable:
+		if !vm.readUnlinked(&is, e, unlinked) {
+			return nil
+		}
+	case jscFileExecutable, jscModuleExecutable, jscEvalExecutable:
+	default:
+		return nil
+	}
+	var raw [16]byte
+	if !vm.readNow(e+jscScriptSource, raw[:]) {
+		return nil
+	}
+	is.source, is.between = binary.LittleEndian.Uint64(raw[:]), binary.LittleEndian.Uint64(raw[8:])
+	if f == nil || f.is != is {
+		f = vm.keep(e, vm.readFunction(is))
+	}
+	f.checked = now
+	return f
+}
+
+// keep makes an executable that of a function.
+func (vm *jscVM) keep(e uint64, f *jscFunction) *jscFunction {
+	if vm.kept += len(f.Name) + len(f.File) + jscFunctionBytes; len(vm.functions) >= maxJSCFunctions || vm.kept > maxKept {
+		vm.forget()
+		vm.kept = len(f.Name) + len(f.File) + jscFunctionBytes
+	}
+	vm.serial++
+	f.serial = vm.serial
+	vm.functions[e] = f
+	return f
+}
+
+const jscFunctionBytes = 256 // that one takes, without its name, about
+
+// readUnlinked reads what the unlinked executable of a function tells of it. Where that has what is seen once of a
+// function that has run: it refers to the code that its CodeBlock has.
+func (vm *jscVM) readUnlinked(is *jscExecutable, e, unlinked uint64) bool {
+	for i := range jscUnlinkeds {
+		at := &jscUnlinkeds[i]
+		if vm.unlinked != nil && vm.unlinked != at {
+			continue
+		}
+		is.unlinked, _ = vm.wordNow(e + at.at)
+		if vm.classOf(is.unlinked) != jscUnlinkedFunction {
+			continue
+		}
+		var ok bool
+		if is.name, ok = vm.wordNow(is.unlinked + at.name); !ok {
+			continue
+		}
+		if vm.unlinked == nil {
+			code, _ := vm.wordNow(is.unlinked + at.codes)
+			forNew, _ := vm.wordNow(is.unlinked + at.codes + 8)
+			if unlinked == 0 || code != unlinked && forNew != unlinked || vm.classOf(unlinked) != jscUnlinkedBlock {
+				continue
+			}
+			vm.unlinked = at
+		}
+		return true
+	}
+	return false
+}
+
+// readFunction reads what a function is called and where it is.
+func (vm *jscVM) readFunction(is jscExecutable) *jscFunction {
+	f := &jscFunction{is: is, isFunction: is.class == jscFunctionExecutable}
+	f.Runtime = jscRuntime
+	if table, ok := vm.wordNow(is.source); ok && vm.file.holds(table) {
+		url, _ := vm.wordNow(is.source + jscSourceURL)
+		if url := vm.text(url); isPrintable(url) {
+			f.File = url
+		}
+	}
+	base := ""
+	if f.File != "" {
+		base = " " + path.Base(f.File)
+	}
+	name := vm.text(is.name)
+	start := uint32(is.between)
+	switch {
+	case is.class == jscEvalExecutable:
+		f.Name, f.SystemName = "<eval"+base+">", "<eval>"
+	case !f.isFunction:
+		f.Name, f.SystemName = "<module"+base+">", "<module>"
+	case isPrintable(name):
+		f.Name, f.SystemName = name, name
+	case base == "":
+		f.Name, f.SystemName = jscAnonymous, jscAnonymous
+	default:
+		f.Name, f.SystemName = fmt.Sprintf("%s%s@%d", jscAnonymous, base, start), jscAnonymous
+	}
+	return f
+}
+
+// jscRuntime is the CodeFunction.Runtime of JavaScript, and jscAnonymous stands for the name of a function that has
+// none.
+const (
+	jscRuntime   = v8Runtime
+	jscAnonymous = v8Anonymous
+)
+
+// nativeAt returns the function with this executable, if that is native and pc is in the code that has called it.
+func (vm *jscVM) nativeAt(e, pc uint64) *jscFunction {
+	f, now := vm.functions[e], time.Now()
+	if f == nil || now.Sub(f.checked) >= jscInterval {
+		is := jscExecutable{class: vm.classOf(e)}
+		if is.class != jscNativeExecutable {
+			return nil
+		}
+		is.name, _ = vm.wordNow(e + jscNativeName)
+		if f == nil || f.is != is {
+			name := vm.text(is.name)
+			if !isPrintable(name) {
+				return nil
+			}
+			f = vm.keep(e, &jscFunction{is: is, CodeFunction: unwind.CodeFunction{Name: name, SystemName: name, Runtime: jscRuntime}})
+		}
+		f.checked = now
+	}
+	if f.is.class != jscNativeExecutable {
+		return nil
+	}
+	for _, which := range [...]uint64{jscForCall, jscForNew} {
+		code, _ := vm.wordNow(e + which)
+		entry, ok := vm.wordNow(code + jscCodeEntry)
+		if ok && isJSCCell(code) && vm.made.holds(entry) && pc-entry < jscNativeBytes {
+			return f
+		}
+	}
+	return nil
+}
+
+// text reads a StringImpl, of maxJSCName characters at most; "" where there is none.
+func (vm *jscVM) text(at uint64) string {
+	const length, data, flags, is8Bit = 4, 8, 16, 4
+	var raw [jscStringBytes]byte
+	if !isJSCCell(at) || !vm.readNow(at, raw[:]) {
+		return ""
+	}
+	le := binary.LittleEndian
+	n, wide := le.Uint32(raw[length:]), le.Uint32(raw[flags:])&is8Bit == 0
+	if n == 0 || n > maxJSCName {
+		return ""
+	}
+	if !wide {
+		chars := make([]byte, n)
+		if !vm.readNow(le.Uint64(raw[data:]), chars) {
+			return ""
+		}
+		var s strings.Builder
+		for _, c := range chars { // ISO 8859-1
+			s.WriteRune(rune(c))
+		}
+		return s.String()
+	}
+	chars := make([]byte, 2*n)
+	if !vm.readNow(le.Uint64(raw[data:]), chars) {
+		return ""
+	}
+	units := make([]uint16, n)
+	for i := range units {
+		units[i] = le.Uint16(chars[2*i:])
+	}
+	return string(utf16.Decode(units))
+}
