@@ -24,7 +24,15 @@ import (
 // how is read from the process, in a recording some tenths of a second later.
 type JSC struct {
 	images perImage[jscImage]
+	caller jscCaller
 	buf    [jscLook]byte
+}
+
+// jscCaller is the frame that the last one of JavaScript has returned to, or will. Only calls of such note in the
+// frame for sure where they are: what a compiler has called of C may not.
+type jscCaller struct {
+	walk   uint64 // Walker.Walks
+	pc, sp uint64
 }
 
 // NewJSC makes a JSC.
@@ -55,6 +63,7 @@ func (s *JSC) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 		return unwind.NotMe, nil
 	}
 	at := jscAt{pc: pc, interprets: interprets, interrupted: in.Flags&unwind.Interrupted != 0}
+	at.calls = s.caller == jscCaller{w.Walks(), in.PC(), in.SP()}
 	fp, fpKnown := in.Regs.Value(w.Arch().FP)
 	at.frame = fp
 	if at.interrupted {
@@ -69,16 +78,17 @@ func (s *JSC) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 	if !fpKnown || at.frame+8 < in.SP() || at.frame%8 != 0 {
 		return unwind.NotMe, nil
 	}
-	if vm.knows(w, in, &at) {
-		return at.callerFrame(w, in, out)
-	}
-	if at.interrupted && !interprets && at.state == jscFrameSet {
+	known := vm.knows(w, in, &at)
+	if !known && at.interrupted && !interprets && at.state == jscFrameSet {
 		at.state, at.frame = jscJumps, in.SP()-8
-		if vm.knows(w, in, &at) {
-			return at.callerFrame(w, in, out)
-		}
+		known = vm.knows(w, in, &at)
 	}
-	return unwind.NotMe, nil
+	if !known {
+		return unwind.NotMe, nil
+	}
+	v, err := at.callerFrame(w, in, out)
+	s.caller = jscCaller{w.Walks(), out.PC(), out.SP()}
+	return v, err
 }
 
 // RuleAt implements unwind.RuleStepper.

@@ -11,6 +11,7 @@ type jscBlock struct {
 	is       jscBlockIs
 	function *jscFunction
 	code     jscCode
+	serial   uint32
 	isProven bool      // a frame has had it together with its function
 	checked  time.Time // when it was seen to be that
 }
@@ -26,6 +27,7 @@ type jscCode struct {
 	tier         jscTier
 	made         vaddrRange // what a compiler has made; the interpreter: a jump to it, which all functions have
 	entry, arity uint64     // run-time addresses
+	pool         uint64     // a CodeOriginPool; 0: it is code that nothing is inlined into
 }
 
 // runs reports whether the code may be at pc.
@@ -131,7 +133,8 @@ func (vm *jscVM) blockAt(cell uint64, at *jscAt) *jscBlock {
 	if len(vm.blocks) >= maxJSCBlocks {
 		clear(vm.blocks)
 	}
-	b = &jscBlock{is: is, function: f, code: code, isProven: isProven, checked: now}
+	vm.serial++
+	b = &jscBlock{is: is, function: f, code: code, serial: vm.serial, isProven: isProven, checked: now}
 	vm.blocks[cell] = b
 	return b
 }
@@ -161,6 +164,12 @@ func (vm *jscVM) codeAt(addr uint64) (c jscCode, ok bool) {
 				c.made = vm.memoryAt(le.Uint64(b[8:]), c.entry)
 			}
 		}
+	}
+	switch c.tier {
+	case jscDFG:
+		c.pool, _ = vm.wordNow(addr + jscPoolDFG)
+	case jscFTL:
+		c.pool, _ = vm.wordNow(addr + jscPoolFTL)
 	}
 	return c, c.made.end != 0
 }

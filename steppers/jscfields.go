@@ -28,6 +28,21 @@ const (
 	jscFirstFTL = 0x100
 	jscLastFTL  = 0x200
 
+	// A CodeOriginPool has where calls are, of code by DFG and FTL: a vector, its capacity and its size (32 bits each).
+	jscPoolDFG  = 0x50 // of a JITCode
+	jscPoolFTL  = 0x40
+	jscPoolAt   = 0x08
+	jscPoolSize = 0x14
+
+	// Each is an InlineCallFrame, or 0, with a place in the bytecode in the highest 16 bits.
+	jscOriginApart = 1 // the address is one of both apart
+	jscOriginNone  = 2
+	jscOriginFlags = 7
+	jscInlineBlock = 0x08 // of an InlineCallFrame: the CodeBlock,
+	jscInlineFrom  = 0x10 // the call, as above,
+	jscInlineKind  = 0x1c // and the kind of call, in the highest 4 of 32 bits
+	jscInlineBytes = 0x20
+
 	jscFunctionIs  = 0x18 // of a JSFunction: the executable, or a FunctionRareData with
 	jscRareBit     = 1    // this set,
 	jscRareIs      = 0x30 // of which this is the executable
@@ -53,6 +68,14 @@ const (
 	jscBaseline
 	jscDFG
 	jscFTL
+)
+
+// jscCallKind is how a function is called that is inlined (InlineCallFrame::Kind).
+type jscCallKind uint8
+
+const (
+	jscTailCall        jscCallKind = 2
+	jscTailCallVarargs jscCallKind = 5
 )
 
 // jscClass is what a cell is, as far as that matters.

@@ -11,6 +11,7 @@ type jscAt struct {
 	pc          uint64 // in the call, where it is in one
 	interprets  bool   // pc is in the interpreter
 	interrupted bool
+	calls       bool // it has called a function of JavaScript
 	state       jscState
 	frame       uint64 // where the caller's frame pointer is, or will be
 }
@@ -30,6 +31,7 @@ const (
 	jscReturn    = 8
 	jscCodeBlock = 16
 	jscCallee    = 24
+	jscArguments = 32 // their number, and behind that where the frame's call is
 )
 
 const (
@@ -92,7 +94,12 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 		return false
 	}
 	if b := vm.blockAt(cell, at); b != nil && at.state != jscJumps && b.code.runs(at) && vm.isOf(b, callee) {
-		in.Code = vm.codeOf(w.Codes(), b.function, at.start(&b.code), !at.interprets)
+		place := jscPlace{serial: b.serial, start: at.start(&b.code)}
+		if at.calls && b.code.pool != 0 {
+			site, _ := mem.ReadWord(at.frame + jscArguments)
+			place.origin = vm.originAt(&b.code, uint32(site>>32))
+		}
+		in.Code = vm.codeOf(w.Codes(), b.function, place, !at.interprets)
 		return true
 	}
 	e := vm.executableOf(callee)
@@ -102,7 +109,7 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 	if at.interrupted { // it has yet to say in its frame what it runs
 		f, start := vm.entered(e, at)
 		if f != nil {
-			in.Code = vm.codeOf(w.Codes(), f, start, !at.interprets)
+			in.Code = vm.codeOf(w.Codes(), f, jscPlace{serial: f.serial, start: start}, !at.interprets)
 		}
 		return f != nil
 	}
@@ -111,7 +118,7 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 	}
 	f := vm.nativeAt(e, at.pc)
 	if f != nil {
-		in.Code = vm.codeOf(w.Codes(), f, 0, true)
+		in.Code = vm.codeOf(w.Codes(), f, jscPlace{serial: f.serial}, true)
 	}
 	return f != nil
 }

@@ -62,16 +62,17 @@ type jscVM struct {
 	unlinked  *jscUnlinked        // nil: not known
 	blocks    map[uint64]*jscBlock
 	functions map[uint64]*jscFunction // by executable
-	serial    uint32                  // of the last
+	serial    uint32                  // of the last function or CodeBlock
 
 	codes  map[jscPlace]uint32 // numbers in unwind.Codes
 	resets int                 // of these
 }
 
-// jscPlace is a function, and where its code begins.
+// jscPlace is what a frame runs: a function, or a call in one that a compiler has inlined others into.
 type jscPlace struct {
-	serial uint32
-	start  uint64
+	serial uint32 // of a jscFunction or jscBlock
+	start  uint64 // where its code begins; 0: it has none of its own
+	origin uint64 // of the call (CodeOrigin); 0: not known, or not inlined
 }
 
 // Limits on what is kept of a process, and on what is read of it.
@@ -83,6 +84,7 @@ const (
 	maxJSCFunctions = 1 << 15
 	maxJSCCodes     = 1 << 17
 	maxJSCName      = 1 << 10 // characters
+	maxJSCInlined   = 1 << 5  // functions that are inlined into each other
 
 	jscInterval = 100 * time.Millisecond // after which what was read is looked at again
 	jscSoon     = 5 * time.Millisecond   // after which what was not there is looked for again
@@ -234,15 +236,18 @@ func (vm *jscVM) readInterpreter() bool {
 
 const maxJSCInterpreter = 4 << 20 // bytes of its code
 
-// codeOf returns the number of a function, whose code begins at start; 0: it has none of its own.
-func (vm *jscVM) codeOf(codes *unwind.Codes, f *jscFunction, start uint64, isCompiled bool) uint32 {
+// codeOf returns the number of a place in a function.
+func (vm *jscVM) codeOf(codes *unwind.Codes, f *jscFunction, at jscPlace, isCompiled bool) uint32 {
 	if vm.codes == nil || vm.resets != codes.Resets() {
 		vm.codes, vm.resets = map[jscPlace]uint32{}, codes.Resets()
 	}
-	at := jscPlace{f.serial, start}
 	n, known := vm.codes[at]
 	if !known && len(vm.codes) < maxJSCCodes {
-		n = codes.Add(start, []unwind.CodeLine{{CodeFunction: &f.CodeFunction, IsCompiled: isCompiled}}, 0)
+		var lines []unwind.CodeLine
+		for _, inlined := range append(vm.inlined(at.origin), f) {
+			lines = append(lines, unwind.CodeLine{CodeFunction: &inlined.CodeFunction, IsCompiled: isCompiled})
+		}
+		n = codes.Add(at.start, lines, 0)
 		vm.codes[at] = n
 	}
 	return n
