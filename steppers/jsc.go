@@ -67,20 +67,14 @@ func (s *JSC) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 	fp, fpKnown := in.Regs.Value(w.Arch().FP)
 	at.frame = fp
 	if at.interrupted {
-		at.state = jscStateAt(readCode(w, m, pc-jscLookBefore, s.buf[:]))
-	}
-	switch at.state {
-	case jscNoFrame:
-		at.frame = in.SP() - 8
-	case jscFPSaved:
-		at.frame = in.SP()
+		at.find(readCode(w, m, pc-jscLookBefore, s.buf[:]), in.SP())
 	}
 	if !fpKnown || at.frame+8 < in.SP() || at.frame%8 != 0 {
 		return unwind.NotMe, nil
 	}
 	known := vm.knows(w, in, &at)
 	if !known && at.interrupted && !interprets && at.state == jscFrameSet {
-		at.state, at.frame = jscJumps, in.SP()-8
+		at.state, at.enters, at.frame = jscJumps, true, in.SP()-8
 		known = vm.knows(w, in, &at)
 	}
 	if !known {

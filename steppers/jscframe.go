@@ -3,6 +3,7 @@ package steppers
 import (
 	"bytes"
 
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -12,6 +13,7 @@ type jscAt struct {
 	interprets  bool   // pc is in the interpreter
 	interrupted bool
 	calls       bool // it has called a function of JavaScript
+	enters      bool // it has yet to set up its frame
 	state       jscState
 	frame       uint64 // where the caller's frame pointer is, or will be
 }
@@ -39,28 +41,36 @@ const (
 	jscLook       = 6 // and of all
 )
 
-// jscStateAt tells the state from the code at an interrupted PC, which begins jscLookBefore before that. All
-// functions set up a frame first and leave it last.
-func jscStateAt(code []byte) jscState {
+// find tells where the frame is from the code at an interrupted PC, which begins jscLookBefore before that, and
+// the stack pointer. All functions set up a frame first and leave it last.
+func (at *jscAt) find(code []byte, sp uint64) {
 	if len(code) <= jscLookBefore {
-		return jscFrameSet
+		return
 	}
 	const push, pop, ret, nop = 0x55, 0x5d, 0xc3, 0x90 // of %rbp
 	set := []byte{0x48, 0x89, 0xe5}                    // mov %rsp, %rbp
 	before, code := code[jscLookBefore-1], code[jscLookBefore:]
 	switch {
 	case code[0] == ret:
-		return jscNoFrame
-	case code[0] == pop, before == push && bytes.HasPrefix(code, set):
-		return jscFPSaved
+		at.state = jscNoFrame
+	case code[0] == pop:
+		at.state = jscFPSaved
+	case before == push && bytes.HasPrefix(code, set):
+		at.state, at.enters = jscFPSaved, true
+	default:
+		if code[0] == nop { // to be overwritten by a jump
+			code = code[1:]
+		}
+		if len(code) > 0 && code[0] == push && bytes.HasPrefix(code[1:], set) {
+			at.state, at.enters = jscNoFrame, true
+		}
 	}
-	if code[0] == nop { // to be overwritten by a jump
-		code = code[1:]
+	switch at.state {
+	case jscNoFrame:
+		at.frame = sp - 8
+	case jscFPSaved:
+		at.frame = sp
 	}
-	if len(code) > 0 && code[0] == push && bytes.HasPrefix(code[1:], set) {
-		return jscNoFrame
-	}
-	return jscFrameSet
 }
 
 // callerFrame walks from the frame, which is one of JavaScript.
@@ -93,7 +103,7 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 	if !ok1 || !ok2 {
 		return false
 	}
-	if b := vm.blockAt(cell, at); b != nil && at.state != jscJumps && b.code.runs(at) && vm.isOf(b, callee) {
+	if b := vm.blockAt(cell, at); b != nil && !at.enters && b.code.runs(at) && vm.isOf(b, callee) {
 		place := jscPlace{serial: b.serial, start: at.start(&b.code)}
 		if at.calls && b.code.pool != 0 {
 			site, _ := mem.ReadWord(at.frame + jscArguments)
@@ -116,9 +126,24 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 	if cell != 0 || at.interprets {
 		return false
 	}
-	f := vm.nativeAt(e, at.pc)
+	f := vm.nativeAt(e)
+	if f != nil && !vm.entersNative(e, at.pc) && !vm.isWithin(mem, at) {
+		return false
+	}
 	if f != nil {
 		in.Code = vm.codeOf(w.Codes(), f, jscPlace{serial: f.serial}, true)
 	}
 	return f != nil
+}
+
+// isWithin reports whether the frame is one of code within that of its caller, which calls a native function so.
+func (vm *jscVM) isWithin(mem procstate.Memory, at *jscAt) bool {
+	fp, ok1 := mem.ReadWord(at.frame)
+	pc, ok2 := mem.ReadWord(at.frame + jscReturn)
+	cell, ok3 := mem.ReadWord(fp + jscCodeBlock)
+	if !ok1 || !ok2 || !ok3 || fp <= at.frame {
+		return false
+	}
+	b := vm.blockAt(cell, at)
+	return b != nil && b.code.made.holds(at.pc) && b.code.made.holds(pc-1)
 }

@@ -136,35 +136,44 @@ const (
 	jscAnonymous = v8Anonymous
 )
 
-// nativeAt returns the function with this executable, if that is native and pc is in the code that has called it.
-func (vm *jscVM) nativeAt(e, pc uint64) *jscFunction {
+// nativeAt returns the function with this executable, nil if that is not native.
+func (vm *jscVM) nativeAt(e uint64) *jscFunction {
 	f, now := vm.functions[e], time.Now()
-	if f == nil || now.Sub(f.checked) >= jscInterval {
-		is := jscExecutable{class: vm.classOf(e)}
-		if is.class != jscNativeExecutable {
+	if f != nil && now.Sub(f.checked) < jscInterval {
+		if f.is.class != jscNativeExecutable {
 			return nil
 		}
-		is.name, _ = vm.wordNow(e + jscNativeName)
-		if f == nil || f.is != is {
-			name := vm.text(is.name)
-			if !isPrintable(name) {
-				return nil
-			}
-			f = vm.keep(e, &jscFunction{is: is, CodeFunction: unwind.CodeFunction{Name: name, SystemName: name, Runtime: jscRuntime}})
-		}
-		f.checked = now
+		return f
 	}
-	if f.is.class != jscNativeExecutable {
+	is := jscExecutable{class: vm.classOf(e)}
+	if is.class != jscNativeExecutable {
 		return nil
 	}
+	is.name, _ = vm.wordNow(e + jscNativeName)
+	if f == nil || f.is != is {
+		name := vm.text(is.name)
+		if !isPrintable(name) {
+			return nil
+		}
+		f = vm.keep(e, &jscFunction{is: is, CodeFunction: unwind.CodeFunction{Name: name, SystemName: name, Runtime: jscRuntime}})
+	}
+	f.checked = now
+	return f
+}
+
+// entersNative reports whether pc is in the code that all native functions are called from.
+func (vm *jscVM) entersNative(e, pc uint64) bool {
 	for _, which := range [...]uint64{jscForCall, jscForNew} {
 		code, _ := vm.wordNow(e + which)
+		if !isJSCCell(code) {
+			continue
+		}
 		entry, ok := vm.wordNow(code + jscCodeEntry)
-		if ok && isJSCCell(code) && vm.made.holds(entry) && pc-entry < jscNativeBytes {
-			return f
+		if ok && vm.made.holds(entry) && pc-entry < jscNativeBytes {
+			return true
 		}
 	}
-	return nil
+	return false
 }
 
 // text reads a StringImpl, of maxJSCName characters at most; "" where there is none.
