@@ -73,9 +73,12 @@ func (s *JSC) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 		return unwind.NotMe, nil
 	}
 	known := vm.knows(w, in, &at)
-	if !known && at.interrupted && !interprets && at.state == jscFrameSet {
-		at.state, at.enters, at.frame = jscJumps, true, in.SP()-8
-		known = vm.knows(w, in, &at)
+	for state, frame := jscJumps, in.SP()-8; !known && state <= jscPopped && at.interrupted && !interprets && !at.enters; state, frame = state+1, frame-8 {
+		try := at
+		try.state, try.frame, try.enters = state, frame, true
+		if known = vm.knows(w, in, &try); known {
+			at = try
+		}
 	}
 	if !known {
 		return unwind.NotMe, nil

@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // jscBlock is a CodeBlock: a function as one of the compilers has it, or the interpreter.
@@ -36,6 +40,15 @@ func (c *jscCode) runs(at *jscAt) bool {
 		return c.tier <= jscBaseline
 	}
 	return c.tier >= jscBaseline && c.made.holds(at.pc)
+}
+
+// inArity reports whether pc is where the code has no frame yet that is entered with too few arguments.
+func (c *jscCode) inArity(w *unwind.Walker, at *jscAt) bool {
+	if at.interprets {
+		return false
+	}
+	_, _, ok := c.checksArity(w, at.pc)
+	return ok
 }
 
 // start is where the code begins, 0 in the interpreter.
@@ -162,6 +175,9 @@ func (vm *jscVM) codeAt(addr uint64) (c jscCode, ok bool) {
 		for b := own[:]; len(b) >= 16 && c.made.end == 0; b = b[8:] {
 			if le.Uint64(b) == c.entry {
 				c.made = vm.memoryAt(le.Uint64(b[8:]), c.entry)
+				if len(b) >= jscFTLArity+8 {
+					c.arity = le.Uint64(b[jscFTLArity:])
+				}
 			}
 		}
 	}
@@ -241,12 +257,12 @@ const (
 
 // entered returns the function with this executable, if its code at pc is what sets up the frame, and the
 // code's address.
-func (vm *jscVM) entered(e uint64, at *jscAt) (f *jscFunction, start uint64) {
+func (vm *jscVM) entered(w *unwind.Walker, e uint64, at *jscAt) (f *jscFunction, start uint64) {
 	if vm.classOf(e) != jscFunctionExecutable {
 		return nil, 0
 	}
 	if at.interprets {
-		if at.state == jscFrameSet {
+		if !at.enters {
 			return nil, 0
 		}
 		return vm.functionAt(e, 0), 0
@@ -254,25 +270,71 @@ func (vm *jscVM) entered(e uint64, at *jscAt) (f *jscFunction, start uint64) {
 	for _, which := range [...]uint64{jscForCall, jscForNew} {
 		addr, _ := vm.wordNow(e + which)
 		c, ok := vm.codeAt(addr)
-		if !ok {
-			continue
-		}
-		for _, entry := range [...]uint64{c.entry, c.arity} {
-			n := at.pc - entry
-			switch {
-			case c.tier == jscInterpreter:
-				ok = n < jscJumpBytes && at.state == jscJumps
-			case at.state == jscJumps:
-				ok = false
-			case at.state == jscFrameSet:
-				ok = n >= jscPrologue && n < jscEntryBytes && c.made.holds(at.pc)
-			default:
-				ok = n <= jscPrologue && c.made.holds(at.pc)
-			}
-			if ok {
-				return vm.functionAt(e, 0), c.made.start
-			}
+		if ok && c.enters(w, at) {
+			return vm.functionAt(e, 0), c.made.start
 		}
 	}
 	return nil, 0
 }
+
+// enters reports whether the code at pc is what sets up the frame, and that is where it is then.
+func (c *jscCode) enters(w *unwind.Walker, at *jscAt) bool {
+	if c.tier == jscInterpreter {
+		return at.state == jscJumps && (at.pc-c.entry < jscJumpBytes || at.pc-c.arity < jscJumpBytes)
+	}
+	if !c.made.holds(at.pc) {
+		return false
+	}
+	switch at.state {
+	case jscJumps, jscPopped:
+		state, reg, ok := c.checksArity(w, at.pc)
+		at.reg = reg
+		return ok && state == at.state
+	case jscFrameSet:
+		n := at.pc - c.entry
+		return n >= jscPrologue && n < jscEntryBytes
+	}
+	return at.pc-c.entry <= jscPrologue
+}
+
+// checksArity tells whether pc is in the code that adds arguments when there are too few, before it goes on where
+// the function's own code begins, and whether the return address is on the stack, which is jscJumps, or jscPopped:
+//
+//	mov  24(%rsp),%edx
+//	cmp  $parameters,%edx
+//	jae  entry
+//	...
+//	pop  %rsi
+//	call that moves the frame
+//	push %rsi
+//	jmp  entry
+func (c *jscCode) checksArity(w *unwind.Walker, pc uint64) (state jscState, reg procstate.Reg, ok bool) {
+	if pc-c.arity >= jscArityBytes || c.arity == c.entry || !c.made.holds(c.arity) {
+		return 0, 0, false
+	}
+	var buf [jscArityBytes]byte
+	m := w.MappingAt(c.arity)
+	if m == nil {
+		return 0, 0, false
+	}
+	code := readCode(w, m, c.arity, buf[:])
+	state = jscJumps
+	var in isa.Inst
+	for at := c.arity; decode(w.Arch(), code, at, &in); at += uint64(in.Len) {
+		if at == pc {
+			return state, reg, true
+		}
+		if op, r := oneRegister(code[:in.Len]); op == popAMD64 {
+			state, reg = jscPopped, r
+		} else if op == pushAMD64 {
+			state = jscJumps
+		}
+		if in.Flow != isa.Next && in.Flow != isa.CondJump && in.Flow != isa.Call {
+			break
+		}
+		code = code[in.Len:]
+	}
+	return 0, 0, false
+}
+
+const jscArityBytes = 96

@@ -27,6 +27,7 @@ const (
 	// FTL has its own entry, followed by the memory, at one of these.
 	jscFirstFTL = 0x100
 	jscLastFTL  = 0x200
+	jscFTLArity = 0x18 // behind that, instead of jscCodeArity
 
 	// A CodeOriginPool has where calls are, of code by DFG and FTL: a vector, its capacity and its size (32 bits each).
 	jscPoolDFG  = 0x50 // of a JITCode

@@ -15,7 +15,8 @@ type jscAt struct {
 	calls       bool // it has called a function of JavaScript
 	enters      bool // it has yet to set up its frame
 	state       jscState
-	frame       uint64 // where the caller's frame pointer is, or will be
+	reg         procstate.Reg // that has the return address, with jscPopped
+	frame       uint64        // where the caller's frame pointer is, or will be
 }
 
 // jscState tells how far a function has come in setting up its frame, or in leaving it.
@@ -25,7 +26,8 @@ const (
 	jscFrameSet jscState = iota // the frame pointer is the function's
 	jscFPSaved                  // SP is where the frame pointer will be, or was
 	jscNoFrame                  // SP is at the return address
-	jscJumps                    // so it is, and the code jumps to the interpreter
+	jscJumps                    // so it is, and the code goes on elsewhere in the same way
+	jscPopped                   // the same, but that the return address is in a register
 )
 
 // Parts of a frame, by their distance from the frame pointer.
@@ -78,6 +80,18 @@ func (at *jscAt) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ve
 	arch, mem := w.Arch(), w.ProcessState()
 	fp, ok := in.FP(), true
 	out.FPLocation = in.FPLocation
+	if at.state == jscPopped {
+		pc, ok := in.Regs.Value(at.reg)
+		if !ok {
+			return unwind.NotMe, nil
+		}
+		out.SetPC(arch, pc)
+		out.SetSP(arch, in.SP())
+		out.SetFP(arch, fp)
+		out.PCLocation = unwind.InRegister(at.reg)
+		out.Regs.ThreadPointer = in.Regs.ThreadPointer
+		return unwind.Success, nil
+	}
 	if at.state == jscFrameSet || at.state == jscFPSaved {
 		fp, ok = mem.ReadWord(at.frame)
 		out.FPLocation = unwind.InMemory(at.frame)
@@ -103,7 +117,7 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 	if !ok1 || !ok2 {
 		return false
 	}
-	if b := vm.blockAt(cell, at); b != nil && !at.enters && b.code.runs(at) && vm.isOf(b, callee) {
+	if b := vm.blockAt(cell, at); b != nil && !at.enters && b.code.runs(at) && vm.isOf(b, callee) && !b.code.inArity(w, at) {
 		place := jscPlace{serial: b.serial, start: at.start(&b.code)}
 		if at.calls && b.code.pool != 0 {
 			site, _ := mem.ReadWord(at.frame + jscArguments)
@@ -117,7 +131,7 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 		return false
 	}
 	if at.interrupted { // it has yet to say in its frame what it runs
-		f, start := vm.entered(e, at)
+		f, start := vm.entered(w, e, at)
 		if f != nil {
 			in.Code = vm.codeOf(w.Codes(), f, jscPlace{serial: f.serial, start: start}, !at.interprets)
 		}
