@@ -81,6 +81,9 @@ func (s *JSC) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 		}
 	}
 	if !known {
+		if !interprets && vm.stubCaller(w, in, out, &at) {
+			return unwind.Success, nil
+		}
 		return unwind.NotMe, nil
 	}
 	v, err := at.callerFrame(w, in, out)

@@ -8,8 +8,11 @@ const (
 
 	jscBlockUnlinked = 0x38 // of a CodeBlock: the UnlinkedCodeBlock,
 	jscBlockOwner    = 0x40 // the ScriptExecutable,
-	jscBlockCode     = 0x78 // and the JITCode
-	jscBlockBytes    = 0x80
+	jscBlockCode     = 0x78 // the JITCode,
+	jscBlockData     = 0x80 // and what the compilers but FTL keep (BaselineJITData, DFG::JITData)
+	jscBlockBytes    = 0x88
+
+	jscDataSP = 0x10 // of that: where SP is in the frame, from the frame pointer
 
 	jscForCall = 0x08 // of an ExecutableBase: the JITCode for calls,
 	jscForNew  = 0x10 // and for new
