@@ -6,7 +6,7 @@ import (
 )
 
 // JSC notes which functions of JavaScript run in frames of JavaScriptCore, the virtual machine of
-// Bun (see unwind.Codes), on x86-64, in programs of Bun 1.2 to 1.4; and it walks from these frames. They are
+// Bun (see unwind.Codes), on x86-64, in programs of Bun from 1.2.21 on (1.4.5 is the last that was tried); and it walks from these frames. They are
 // those of its interpreter (LLInt), which is a part of the program's code, and of what its compilers
 // have made (Baseline, DFG, FTL), in one range of memory for that alone.
 //

@@ -1,6 +1,6 @@
 package steppers
 
-// Fields of JSC's objects on 64 bits, in bytes from where they begin, as they are in Bun 1.2 to 1.4. (In
+// Fields of JSC's objects on 64 bits, in bytes from where they begin, as they are in Bun 1.2.21 to 1.4.5. (In
 // Source/JavaScriptCore: runtime/JSCell.h, Structure.h, ClassInfo.h, ExecutableBase.h, ScriptExecutable.h, JSFunction.h
 // and NativeExecutable.h, bytecode/CodeBlock.h, jit/JITCode.h, parser/SourceProvider.h; in Source/WTF: StringImpl.h.)
 const (
@@ -57,12 +57,12 @@ const (
 // jscUnlinked are fields that are not where they were in older versions.
 type jscUnlinked struct {
 	at    uint64 // of a FunctionExecutable: the UnlinkedFunctionExecutable
-	codes uint64 // of that: the UnlinkedCodeBlock for calls, and the one for new,
-	name  uint64 // and the name
+	codes uint64 // of that: the UnlinkedCodeBlock for calls, the one for new, the name, and what it is called by others,
+	// which newer versions have instead of the former
 }
 
-// jscUnlinkeds are all that are known: those of Bun 1.2 and 1.3, and of 1.4.
-var jscUnlinkeds = [...]jscUnlinked{{0x58, 0x38, 0x50}, {0x50, 0x30, 0x40}}
+// jscUnlinkeds are all that are known: those of Bun until 1.4.2, and from 1.4.3 on.
+var jscUnlinkeds = [...]jscUnlinked{{0x58, 0x38}, {0x50, 0x30}}
 
 // jscTier is who makes the code of a CodeBlock (JITType).
 type jscTier uint8

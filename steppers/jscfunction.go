@@ -22,8 +22,9 @@ type jscFunction struct {
 
 // jscExecutable is by what an executable is known.
 type jscExecutable struct {
-	class                           jscClass
-	source, unlinked, name, between uint64
+	class                     jscClass
+	source, unlinked, between uint64
+	names                     [2]uint64 // StringImpls: the name, or the one that others call it by, and that, or what is none
 }
 
 // functionAt returns the function, or else, of an executable, nil where there is none. unlinked is
@@ -49,7 +50,11 @@ func (vm *jscVM) functionAt(e, unlinked uint64) *jscFunction {
 	}
 	is.source, is.between = binary.LittleEndian.Uint64(raw[:]), binary.LittleEndian.Uint64(raw[8:])
 	if f == nil || f.is != is {
-		f = vm.keep(e, vm.readFunction(is))
+		read := vm.readFunction(is)
+		if read == nil {
+			return nil
+		}
+		f = vm.keep(e, read)
 	}
 	f.checked = now
 	return f
@@ -81,13 +86,14 @@ func (vm *jscVM) readUnlinked(is *jscExecutable, e, unlinked uint64) bool {
 		if vm.classOf(is.unlinked) != jscUnlinkedFunction {
 			continue
 		}
-		var ok bool
-		if is.name, ok = vm.wordNow(is.unlinked + at.name); !ok {
+		var raw [4 * 8]byte
+		if !vm.readNow(is.unlinked+at.codes, raw[:]) {
 			continue
 		}
+		le := binary.LittleEndian
+		is.names = [2]uint64{le.Uint64(raw[16:]), le.Uint64(raw[24:])}
 		if vm.unlinked == nil {
-			code, _ := vm.wordNow(is.unlinked + at.codes)
-			forNew, _ := vm.wordNow(is.unlinked + at.codes + 8)
+			code, forNew := le.Uint64(raw[:]), le.Uint64(raw[8:])
 			if unlinked == 0 || code != unlinked && forNew != unlinked || vm.classOf(unlinked) != jscUnlinkedBlock {
 				continue
 			}
@@ -98,7 +104,7 @@ func (vm *jscVM) readUnlinked(is *jscExecutable, e, unlinked uint64) bool {
 	return false
 }
 
-// readFunction reads what a function is called and where it is.
+// readFunction reads what a function is called and where it is, nil where that is not understood.
 func (vm *jscVM) readFunction(is jscExecutable) *jscFunction {
 	f := &jscFunction{is: is, isFunction: is.class == jscFunctionExecutable}
 	f.Runtime = jscRuntime
@@ -112,14 +118,19 @@ func (vm *jscVM) readFunction(is jscExecutable) *jscFunction {
 	if f.File != "" {
 		base = " " + path.Base(f.File)
 	}
-	name := vm.text(is.name)
+	name, ok := vm.identifier(is.names[1])
+	if !ok || name == "" {
+		if name, ok = vm.identifier(is.names[0]); !ok {
+			return nil
+		}
+	}
 	start := uint32(is.between)
 	switch {
 	case is.class == jscEvalExecutable:
 		f.Name, f.SystemName = "<eval"+base+">", "<eval>"
 	case !f.isFunction:
 		f.Name, f.SystemName = "<module"+base+">", "<module>"
-	case isPrintable(name):
+	case name != "":
 		f.Name, f.SystemName = name, name
 	case base == "":
 		f.Name, f.SystemName = jscAnonymous, jscAnonymous
@@ -149,9 +160,9 @@ func (vm *jscVM) nativeAt(e uint64) *jscFunction {
 	if is.class != jscNativeExecutable {
 		return nil
 	}
-	is.name, _ = vm.wordNow(e + jscNativeName)
+	is.names[0], _ = vm.wordNow(e + jscNativeName)
 	if f == nil || f.is != is {
-		name := vm.text(is.name)
+		name := vm.text(is.names[0])
 		if !isPrintable(name) {
 			return nil
 		}
@@ -174,6 +185,31 @@ func (vm *jscVM) entersNative(e, pc uint64) bool {
 		}
 	}
 	return false
+}
+
+// identifier reads a StringImpl that is a name in a program: an atom, or a symbol. "" is no name.
+func (vm *jscVM) identifier(at uint64) (name string, ok bool) {
+	const (
+		length, flags = 4, 16
+		isNamed       = 3 << 4 // it is one of these
+		hashed        = 6      // bits of flags, below those of its hash
+	)
+	if at == 0 {
+		return "", true
+	}
+	var raw [jscStringBytes]byte
+	if !isJSCCell(at) || !vm.readNow(at, raw[:]) {
+		return "", false
+	}
+	le := binary.LittleEndian
+	if le.Uint32(raw[length:]) == 0 {
+		return "", true
+	}
+	if v := le.Uint32(raw[flags:]); v&isNamed == 0 || v>>hashed == 0 {
+		return "", false
+	}
+	name = vm.text(at)
+	return name, isPrintable(name)
 }
 
 // text reads a StringImpl, of maxJSCName characters at most; "" where there is none.
