@@ -1,0 +1,363 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Where things are in the made-up process of the tests.
+const (
+	jscTestFile       = 0x400000 // constants of the program
+	jscTestLLInt      = 0x500000
+	jscTestMade       = 0x7f1000000000
+	jscTestStructures = 0x7f2000000000
+	jscTestHeap       = 0x7f3000000000
+	jscTestStack      = 0x7ffc00000000
+	jscTestFrame      = jscTestStack + 0x80
+)
+
+// jscTest makes the memory of a process.
+type jscTest struct {
+	clrMem
+	structures map[string]uint64
+	next       uint64 // in the heap
+}
+
+// alloc returns room for an object.
+func (m *jscTest) alloc() uint64 {
+	m.next += 0x400
+	m.words(m.next, make([]uint64, 0x80)...)
+	return m.next
+}
+
+// cell makes a cell of a class.
+func (m *jscTest) cell(class string) uint64 {
+	n, ok := m.structures[class]
+	if !ok {
+		n = 0x100 * uint64(len(m.structures)+1)
+		m.structures[class] = n
+		info := jscTestFile + n
+		m.words(jscTestStructures+n+jscStructureClass, info)
+		m.words(info, info+0x10)
+		m.put(info+0x10, append([]byte(class), make([]byte, maxJSCClassName)...)...)
+	}
+	at := m.alloc()
+	m.words(at, n)
+	return at
+}
+
+// text makes a StringImpl of 8 bits for each character.
+func (m *jscTest) text(s string, flags uint64) uint64 {
+	at := m.alloc()
+	m.words(at, 2|uint64(len(s))<<32, at+0x20, flags)
+	m.put(at+0x20, []byte(s)...)
+	return at
+}
+
+// atom makes the StringImpl of a name.
+func (m *jscTest) atom(s string) uint64 { return m.text(s, 0x1234514) }
+
+// executable makes a FunctionExecutable, and an UnlinkedCodeBlock of it. other is what the function has
+// beside its name.
+func (m *jscTest) executable(at jscUnlinked, name, other uint64) (e, unlinked uint64) {
+	e, unlinked = m.cell("FunctionExecutable"), m.cell("UnlinkedFunctionCodeBlock")
+	u, provider := m.cell("UnlinkedFunctionExecutable"), m.alloc()
+	m.words(e+at.at, u)
+	m.words(u+at.codes, unlinked, 0, name, other)
+	m.words(e+jscScriptSource, provider, 70|90<<32)
+	m.words(provider, jscTestFile+8)
+	m.words(provider+jscSourceURL, m.text("/app/a.js", 4))
+	return e, unlinked
+}
+
+// function makes a JSFunction.
+func (m *jscTest) function(e uint64) uint64 {
+	f := m.cell("Function")
+	m.words(f+jscFunctionIs, e)
+	return f
+}
+
+// block makes a CodeBlock.
+func (m *jscTest) block(class string, e, unlinked uint64, tier jscTier, start, size uint64) uint64 {
+	b, code, memory := m.cell(class), m.alloc(), m.alloc()
+	m.words(b+jscBlockUnlinked, unlinked, e)
+	m.words(b+jscBlockCode, code)
+	m.words(code+jscCodeTier-4, uint64(tier)<<32, start, memory)
+	m.words(memory, 1|size<<32, start)
+	if tier == jscFTL {
+		m.words(code+jscCodeMemory, 0)
+		m.words(code+0x148, start, memory)
+	}
+	return b
+}
+
+// vm makes what reads the memory.
+func (m *jscTest) vm() *jscVM {
+	vm := &jscVM{
+		vmMemory: vmMemory{mem: m}, structures: jscTestStructures, classes: map[uint32]jscClass{},
+		file: vaddrRange{jscTestFile, jscTestLLInt}, interpreter: vaddrRange{jscTestLLInt, jscTestLLInt + 0x1000},
+		made: vaddrRange{jscTestMade, jscTestMade + 1<<20},
+	}
+	vm.forget()
+	return vm
+}
+
+// names returns what the frame runs of which these are the CodeBlock and the function.
+func (m *jscTest) names(vm *jscVM, block, callee uint64, at jscAt) (lines []unwind.CodeLine, ok bool) {
+	stack := make([]byte, 0x400)
+	put := func(addr, v uint64) { binary.LittleEndian.PutUint64(stack[addr-jscTestStack:], v) }
+	put(jscTestFrame, jscTestFrame+0x100)
+	put(jscTestFrame+jscReturn, jscTestMade+0x5001)
+	put(jscTestFrame+jscCodeBlock, block)
+	put(jscTestFrame+jscCallee, callee)
+	put(jscTestFrame+jscArguments, 1|2<<32)
+	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", new(procstate.AddressSpace))
+	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: jscTestStack, Data: stack}})
+	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+	in := unwind.NewFrame(procstate.AMD64, at.pc, jscTestFrame-0x40, jscTestFrame)
+	at.frame = jscTestFrame
+	ok = vm.knows(w, &in, &at)
+	return w.Codes().Lines(in.Code), ok
+}
+
+func newJSCTest() *jscTest {
+	return &jscTest{clrMem{}, map[string]uint64{}, jscTestHeap}
+}
+
+// Frames have the name of their function where all that they have fits together, in all layouts.
+func TestJSCNames(t *testing.T) {
+	interpreted, compiled := jscAt{pc: jscTestLLInt + 0x10, interprets: true}, jscAt{pc: jscTestMade + 0x5010}
+	for _, at := range jscUnlinkeds {
+		for _, tier := range []jscTier{jscInterpreter, jscBaseline, jscDFG, jscFTL} {
+			m := newJSCTest()
+			noString := m.alloc()
+			m.words(noString, 0x2a712345680, 0, 3)
+			for _, test := range []struct {
+				name, other uint64
+				want        string // "": none
+			}{
+				{m.atom("sum"), noString, "sum"},
+				{m.atom("sum"), m.atom("total"), "total"},
+				{0, m.atom("total"), "total"},
+				{0, noString, "(anonymous) a.js@70"},
+				{m.text("", 4), 0, "(anonymous) a.js@70"},
+				{m.text("sum", 4), noString, ""}, // no atom
+				{noString, noString, ""},
+				{m.atom("a\x01b"), 0, ""},
+			} {
+				vm := m.vm()
+				e, unlinked := m.executable(at, test.name, test.other)
+				b, callee := m.block("FunctionCodeBlock", e, unlinked, tier, jscTestMade+0x5000, 0x100), m.function(e)
+				for _, at := range []jscAt{interpreted, compiled} {
+					lines, ok := m.names(vm, b, callee, at)
+					mayRun := test.want != "" && (at.interprets && tier <= jscBaseline || !at.interprets && tier >= jscBaseline)
+					if ok != mayRun || ok && (lines[0].Name != test.want || lines[0].File != "/app/a.js" || lines[0].IsCompiled == at.interprets) {
+						t.Errorf("%v, tier %d, pc %#x: %v, %v, want %q", at, tier, at.pc, ok, lines, test.want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A frame has no name where something does not fit.
+func TestJSCDoubts(t *testing.T) {
+	m, at := newJSCTest(), jscUnlinkeds[0]
+	e, unlinked := m.executable(at, m.atom("sum"), 0)
+	other, _ := m.executable(at, m.atom("other"), 0)
+	b := m.block("FunctionCodeBlock", e, unlinked, jscBaseline, jscTestMade+0x5000, 0x100)
+	callee, pc := m.function(e), uint64(jscTestMade+0x5010)
+	rare, withRare := m.cell("FunctionRareData"), m.cell("Function")
+	m.words(rare+jscRareIs, e)
+	m.words(withRare+jscFunctionIs, rare|jscRareBit)
+	stranger, stray := m.cell("Object"), m.block("FunctionCodeBlock", e, unlinked, jscBaseline, jscTestMade-0x100, 0x200)
+	native, code := m.cell("NativeExecutable"), m.alloc()
+	m.words(native+jscForCall, code)
+	m.words(native+jscNativeName, m.text("sort", 4))
+	m.words(code+jscCodeEntry, jscTestMade+0x9000)
+	file := m.cell("ModuleProgramExecutable")
+	m.words(file+jscScriptSource, 0)
+	module := m.block("ModuleProgramCodeBlock", file, 0, jscInterpreter, 0, 0)
+	for name, test := range map[string]struct {
+		block, callee uint64
+		at            jscAt
+		want          string
+	}{
+		"whole":                {b, callee, jscAt{pc: pc}, "sum"},
+		"rare data":            {b, withRare, jscAt{pc: pc}, "sum"},
+		"last byte":            {b, callee, jscAt{pc: jscTestMade + 0x50ff}, "sum"},
+		"behind the code":      {b, callee, jscAt{pc: jscTestMade + 0x5100}, ""},
+		"before the code":      {b, callee, jscAt{pc: jscTestMade + 0x4fff}, ""},
+		"not in the region":    {stray, callee, jscAt{pc: jscTestMade}, ""},
+		"another function":     {b, m.function(other), jscAt{pc: pc}, ""},
+		"no function":          {b, stranger, jscAt{pc: pc}, ""},
+		"no block":             {stranger, callee, jscAt{pc: pc}, ""},
+		"not a cell":           {b + 4, callee, jscAt{pc: pc}, ""},
+		"nothing":              {0, 0, jscAt{pc: pc}, ""},
+		"native":               {0, m.function(native), jscAt{pc: jscTestMade + 0x9010}, "sort"},
+		"native, elsewhere":    {0, m.function(native), jscAt{pc: jscTestMade + 0x9000 + jscNativeBytes}, ""},
+		"native, interrupted":  {0, m.function(native), jscAt{pc: jscTestMade + 0x9010, interrupted: true}, ""},
+		"module":               {module, m.cell("Callee"), jscAt{pc: jscTestLLInt, interprets: true}, "<module>"},
+		"module of a function": {module, callee, jscAt{pc: jscTestLLInt, interprets: true}, ""},
+	} {
+		lines, ok := m.names(m.vm(), test.block, test.callee, test.at)
+		if ok != (test.want != "") || ok && lines[0].Name != test.want {
+			t.Errorf("%s: %v, %v, want %q", name, ok, lines, test.want)
+		}
+	}
+}
+
+// Calls that were inlined are those that the place of the call tells, without the ones that ended in a call.
+func TestJSCInlined(t *testing.T) {
+	m, at := newJSCTest(), jscUnlinkeds[1]
+	inlined := func(name string, kind jscCallKind, from uint64) uint64 {
+		e, unlinked := m.executable(at, m.atom(name), 0)
+		f := m.alloc()
+		m.words(f+jscInlineBlock, m.block("FunctionCodeBlock", e, unlinked, jscBaseline, jscTestMade, 16), from)
+		m.words(f+jscInlineKind&^7, uint64(kind)<<60|2)
+		return f
+	}
+	e, unlinked := m.executable(at, m.atom("outer"), 0)
+	b := m.block("FunctionCodeBlock", e, unlinked, jscDFG, jscTestMade+0x5000, 0x100)
+	middle := inlined("middle", 0, 5<<48)
+	inner := inlined("inner", 0, middle|7<<48)
+	last := inlined("last", jscTailCall, middle|7<<48)
+	apart := m.alloc()
+	m.words(apart, inner)
+	circle := m.alloc()
+	m.words(circle+jscInlineBlock, b, circle)
+	pool, origins := m.alloc(), m.alloc()
+	code, _ := m.ReadWord(b + jscBlockCode)
+	m.words(code+jscPoolDFG, pool)
+	m.words(pool, 1, origins, 3|3<<32)
+	for name, test := range map[string]struct {
+		origin uint64
+		want   []string
+	}{
+		"none":     {9 << 48, []string{"outer"}},
+		"two":      {inner | 9<<48, []string{"inner", "middle", "outer"}},
+		"tail":     {last | 9<<48, []string{"last", "outer"}},
+		"apart":    {apart | jscOriginApart, []string{"inner", "middle", "outer"}},
+		"unset":    {inner | jscOriginNone, []string{"outer"}},
+		"no frame": {jscTestStructures, []string{"outer"}},
+		"circle":   {circle, []string{"outer"}},
+	} {
+		m.words(origins, 0, 0, test.origin)
+		lines, _ := m.names(m.vm(), b, m.function(e), jscAt{pc: jscTestMade + 0x5010, calls: true})
+		ok := len(lines) == len(test.want)
+		for i := range lines {
+			ok = ok && lines[i].Name == test.want[i]
+		}
+		if !ok {
+			t.Errorf("%s: %v, want %v", name, lines, test.want)
+		}
+	}
+}
+
+// Where a frame is that is being set up or left is told by the code.
+func TestJSCState(t *testing.T) {
+	const sp, fp = jscTestStack + 0x40, jscTestStack + 0x100
+	for code, want := range map[string]struct {
+		frame  uint64
+		enters bool
+	}{
+		"\x00\x55\x48\x89\xe5\x90": {sp - 8, true},
+		"\x00\x90\x55\x48\x89\xe5": {sp - 8, true},
+		"\x55\x48\x89\xe5\x90\x90": {sp, true},
+		"\xe5\x48\x8d\x75\x90\x49": {fp, false},
+		"\xec\x5d\xc3\x00\x00\x00": {sp, false},
+		"\x5d\xc3":                 {sp - 8, false},
+		"\x00\x55\x41\x54\x00\x00": {fp, false},
+		"\x00":                     {fp, false},
+		"":                         {fp, false},
+	} {
+		at := jscAt{frame: fp}
+		at.find([]byte(code), sp)
+		if at.frame != want.frame || at.enters != want.enters {
+			t.Errorf("% x: frame %#x, %v", code, at.frame, at.enters)
+		}
+	}
+}
+
+// What the machine has set up is found by members that follow each other, in both layouts.
+func TestJSCConfig(t *testing.T) {
+	const base = 5 << 32
+	for name, test := range map[string]struct {
+		words []uint64
+		want  bool
+	}{
+		"older":            {[]uint64{1, jscTestMade, jscTestMade + 1<<30, 0, base, 1 << 32, 7}, true},
+		"newer":            {[]uint64{1, jscTestMade, jscTestMade + 1<<30, 0, base, base, 1 << 32, 7}, true},
+		"no compilers":     {[]uint64{1, 0, 0, 0, base, base, 1 << 32, 7}, true},
+		"other size":       {[]uint64{1, jscTestMade, jscTestMade + 1<<30, 0, base, base, 1 << 31, 7}, false},
+		"not aligned":      {[]uint64{1, jscTestMade, jscTestMade + 1<<30, 0, base + 4096, base + 4096, 1 << 32, 7}, false},
+		"the other way":    {[]uint64{1, jscTestMade + 1<<30, jscTestMade, 0, base, base, 1 << 32, 7}, false},
+		"nothing was set":  {make([]uint64, 8), false},
+		"too short by one": {[]uint64{jscTestMade, jscTestMade + 1<<30, 0, base, base}, false},
+	} {
+		m := newJSCTest()
+		m.words(jscTestFile, test.words...)
+		vm := m.vm()
+		vm.structures, vm.made = 0, vaddrRange{}
+		vm.image = &jscImage{config: vaddrRange{jscTestFile, jscTestFile + 8*uint64(len(test.words))}}
+		vm.of = &procstate.Mapping{}
+		if ok := vm.readConfig(); ok != test.want || ok && vm.structures != base {
+			t.Errorf("%s: %v, structures at %#x", name, ok, vm.structures)
+		}
+	}
+}
+
+// Whatever a process tells, reading it has an end, and an early one.
+func TestJSCLies(t *testing.T) {
+	liar := steptest.NewLiar(procstate.AMD64, new(procstate.AddressSpace), "")
+	for seed := range uint64(200) {
+		pc := jscTestMade + seed<<12
+		liar.Begin(seed, pc, jscTestStack)
+		vm := newJSCTest().vm()
+		vm.mem, vm.file = liar, vaddrRange{0, maxJSCAddress}
+		for n := range jscUnlinkedBlock + 1 {
+			vm.classes[uint32(seed)*16+uint32(n)] = n
+		}
+		w := unwind.NewWalker(liar, unwind.NewGroup(), nil)
+		for _, at := range []jscAt{{pc: pc}, {pc: pc, interrupted: true}, {pc: pc, calls: true}, {pc: jscTestLLInt, interprets: true}} {
+			at.frame = jscTestStack + 8*seed
+			in, out := unwind.NewFrame(procstate.AMD64, pc, jscTestStack, at.frame), unwind.Frame{}
+			if !vm.knows(w, &in, &at) {
+				vm.stubCaller(w, &in, &out, &at)
+			}
+			vm.inlined(seed << 3)
+			vm.functionAt(seed<<12, 0)
+		}
+		if liar.Reads > 1<<16 {
+			t.Fatalf("seed %d: %d reads", seed, liar.Reads)
+		}
+	}
+}
+
+// FuzzJSC has the objects of a frame be anything.
+func FuzzJSC(f *testing.F) {
+	f.Add([]byte{0x78, 0x00, 0xff}, true)
+	f.Add([]byte{0x40, 0x04, 0x00, 0x07, 0x08, 0x80}, false)
+	f.Fuzz(func(_ *testing.T, changes []byte, calls bool) {
+		m := newJSCTest()
+		e, unlinked := m.executable(jscUnlinkeds[0], m.atom("sum"), 0)
+		b, callee := m.block("FunctionCodeBlock", e, unlinked, jscDFG, jscTestMade+0x5000, 0x100), m.function(e)
+		inline, pool := m.alloc(), m.alloc()
+		m.words(inline+jscInlineBlock, b, inline|1<<48)
+		code, _ := m.ReadWord(b + jscBlockCode)
+		m.words(code+jscPoolDFG, pool)
+		m.words(pool, 1, pool+0x100, 8|8<<32)
+		m.words(pool+0x100, 0, 0, inline)
+		for ; len(changes) >= 3 && len(changes) < 1<<10; changes = changes[3:] {
+			at := jscTestHeap + 0x400 + uint64(binary.LittleEndian.Uint16(changes))%(m.next-jscTestHeap)
+			m.put(at, changes[2])
+		}
+		vm := m.vm()
+		m.names(vm, b, callee, jscAt{pc: jscTestMade + 0x5010, calls: calls})
+		m.names(vm, b, callee, jscAt{pc: jscTestLLInt, interprets: true, interrupted: !calls})
+	})
+}
