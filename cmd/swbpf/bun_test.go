@@ -1,0 +1,166 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/internal/testenv"
+)
+
+// bunProgram calls itself in many ways: methods, accessors, closures, generators, callbacks of functions of the
+// language, with too few arguments, and by functions that wait. In turn number process.argv[2] it writes what its
+// stack is to the file process.argv[3], and waits. No function ends in a call: it would have no frame then.
+const bunProgram = `let turn = 0;
+function leaf(x, y) {
+  if (turn === +process.argv[2]) {
+    turn++;
+    require("fs").writeFileSync(process.argv[3], new Error("here").stack + "\nend");
+    Bun.sleepSync(60000);
+  }
+  let s = y === undefined ? 0 : 1;
+  for (let i = 0; i < 30; i++) s += i ^ x;
+  return s;
+}
+class Shape {
+  constructor(n) { this.n = n; this.n += this.size; }
+  get size() { const s = leaf(this.n); return s + 1; }
+  area() { const s = this.helper(2); return s + 1; }
+  helper(k) { const s = leaf(this.n * k, 1) + this.n; return s; }
+  static make(n) { const s = new Shape(n); s.made = n; return s; }
+}
+function* numbers(n) { for (let i = 0; i < n; i++) { leaf(i); yield i; } }
+const arrow = (a) => { const s = a.map(function inner(v) { const s = Shape.make(v).area(); return s + 1; }); return s.length; };
+function sorter() {
+  const s = [3, 1, 2].sort(function compare(x, y) { const d = arrow([x]); return x - y + d - d; });
+  return s[0];
+}
+async function later(n) {
+  await null;
+  let s = sorter();
+  for (const x of numbers(3)) s += x;
+  return s;
+}
+async function main() {
+  for (;;) { turn++; await later(turn); }
+}
+main();
+`
+
+// buns are programs of Bun of other versions. SWBPF_BUN names them.
+func buns(t *testing.T) []string {
+	t.Helper()
+	list := os.Getenv("SWBPF_BUN")
+	if list == "" {
+		t.Skip("no Bun: SWBPF_BUN names none")
+	}
+	return filepath.SplitList(list)
+}
+
+// startBun has a Bun run bunProgram, which writes to the file said.
+func startBun(t *testing.T, bun, turn string) (cmd *exec.Cmd, said string) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "calls.js")
+	if err := os.WriteFile(file, []byte(bunProgram), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said = filepath.Join(dir, "said")
+	cmd = exec.Command(bun, file, turn, said)
+	testenv.Start(t, cmd)
+	return cmd, said
+}
+
+// The stack of a program of Bun has the functions that the program itself says it has: interpreted in its first turn,
+// and with calls inlined into each other in a later one.
+func TestWalkBun(t *testing.T) {
+	for _, bun := range buns(t) {
+		for _, turn := range []string{"1", "300", "20000"} {
+			cmd, file := startBun(t, bun, turn)
+			said := ""
+			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(said, "\nend"); time.Sleep(10 * time.Millisecond) {
+				b, _ := os.ReadFile(file)
+				if said = string(b); time.Now().After(deadline) {
+					t.Fatalf("%s %s says nothing: %s", bun, turn, said)
+				}
+			}
+			var want []string
+			for line := range strings.Lines(said) {
+				name, ok := strings.CutPrefix(strings.TrimSpace(line), "at ")
+				if ok && !strings.HasPrefix(name, "async ") { // which are on no stack
+					name, _, _ = strings.Cut(name, " (")
+					want = append(want, strings.TrimPrefix(name, "new "))
+				}
+			}
+			out, _, _ := runSwbpf(t, "", "walk", fmt.Sprint(cmd.Process.Pid))
+			var got []string
+			for line := range strings.Lines(out) {
+				f := strings.Fields(line)
+				if len(f) > 2 && strings.HasPrefix(f[0], "#") {
+					name, _, _ := strings.Cut(f[2], "+")
+					got = append(got, name)
+				}
+			}
+			at := slices.Index(got, "leaf")
+			if len(want) < 4 || at < 0 {
+				t.Errorf("%s %s: says %v\n%s", bun, turn, want, out)
+				continue
+			}
+			for _, name := range want { // between functions of C++
+				i := slices.Index(got[at:], name)
+				if i < 0 {
+					t.Errorf("%s %s: %s is not where the program says: %v\n%s", bun, turn, name, want, out)
+					break
+				}
+				at += i + 1
+			}
+			_ = cmd.Process.Kill()
+		}
+	}
+}
+
+// A recording of a program of Bun has whole stacks, and no function calls another than in the source.
+func TestRecordBun(t *testing.T) {
+	callers := map[string][]string{
+		"helper": {"area"}, "area": {"inner"}, "inner": {"map"}, "map": {"arrow"}, "arrow": {"compare"}, "Shape": {"make"}, "make": {"inner"},
+		"size": {"Shape"}, "leaf": {"size", "helper", "numbers"},
+	}
+	for _, bun := range buns(t) {
+		cmd, _ := startBun(t, bun, "0")
+		r := runRecord(t, "-F", "1997", "--no-kernel", "-p", strconv.Itoa(cmd.Process.Pid), "-d", "1")
+		_ = cmd.Process.Kill()
+		if r.exit != 0 {
+			t.Fatalf("exit status %d\n%s", r.exit, r.stderr)
+		}
+		wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
+		var inSort, total uint64
+		seen := map[string]uint64{}
+		for stack, count := range foldedStacks(t, r.folded) {
+			frames := strings.Split(stack, ";")
+			for i, f := range frames {
+				name, isJS := strings.CutSuffix(f, "_[j]")
+				seen[name] += count
+				caller, byJS := strings.CutSuffix(frames[max(i-1, 0)], "_[j]")
+				if want := callers[name]; isJS && byJS && want != nil && !strings.Contains(caller, "+0x") && !slices.Contains(want, caller) {
+					t.Errorf("%s: %s calls %s: %s", bun, caller, name, stack)
+				}
+			}
+			if slices.Contains(frames, "sort_[j]") {
+				inSort += count
+			}
+			total += count
+		}
+		wantShare(t, "in sort", inSort, total, 20)
+		for _, name := range []string{"compare", "sort", "later"} {
+			if seen[name] == 0 {
+				t.Errorf("%s: %s is in no sample", bun, name)
+			}
+		}
+	}
+}
