@@ -4,13 +4,16 @@ import (
 	"bytes"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// Code is called by that of functions, or jumped to, that sets up no frame, and whose callers are found here. It has no
-// name.
+// Code is called by that of functions that sets up no frame, and has no name. Its callers are found here.
 const (
-	maxJSCMover = 128 // bytes of the code that moves a frame to make room for arguments that are missing
+	maxJSCStub      = 128 // bytes of it between jumps that are looked at,
+	maxJSCStubInsts = 64  // instructions up to where it is,
+	maxJSCStubWords = 32  // and words on its stack that are looked at
+	maxJSCMover     = 128 // bytes of the code that moves a frame to make room for arguments that are missing
 
 	jscMoverReturn procstate.Reg = 8 // where that has its return address,
 	jscArityReturn procstate.Reg = 4 // and the code that calls it: %rsi
@@ -53,6 +56,9 @@ func (vm *jscVM) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *jscAt) 
 	if b == nil || !vm.isOf(b, callee) {
 		return false
 	}
+	if ra, sp, from, ok := vm.calledDirectly(w, in, at); ok {
+		return to(ra, sp, from)
+	}
 	least := vm.leastSP(cell, b, fp)
 	if at.interrupted && ok && vm.calls(w, b, top) {
 		// It is called with the least SP of the function, or on the way to another.
@@ -61,18 +67,140 @@ func (vm *jscVM) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *jscAt) 
 			return to(top, sp+8, unwind.InMemory(sp))
 		}
 	}
-	saved := least - 16 // where the frame pointer is, if it has saved that
-	if saved < sp || saved >= fp {
+	if saved := least - 16; saved >= sp && saved < fp { // where the frame pointer is, if it has saved that
+		v, ok1 := mem.ReadWord(saved)
+		ra, ok2 := mem.ReadWord(saved + 8)
+		if ok1 && ok2 && v == fp && vm.calls(w, b, ra) {
+			to(ra, least, unwind.InMemory(saved+8))
+			out.FPLocation = unwind.InMemory(saved)
+			return true
+		}
+	}
+	if !vm.goesBack(w, b, in.PC()) {
 		return false
 	}
-	v, ok1 := mem.ReadWord(saved)
-	ra, ok2 := mem.ReadWord(saved + 8)
-	if !ok1 || !ok2 || v != fp || !vm.calls(w, b, ra) {
+	in.Code = vm.codeOf(w.Codes(), b.function, jscPlace{serial: b.serial}, true)
+	part := jscAt{frame: fp}
+	v, _ := part.callerFrame(w, in, out)
+	return v == unwind.Success
+}
+
+// goesBack reports whether the code at pc jumps to that of a CodeBlock, when all goes well: it is a part of it that
+// was put elsewhere.
+func (vm *jscVM) goesBack(w *unwind.Walker, b *jscBlock, pc uint64) bool {
+	m := w.MappingAt(pc)
+	if m == nil {
 		return false
 	}
-	to(ra, least, unwind.InMemory(saved+8))
-	out.FPLocation = unwind.InMemory(saved)
-	return true
+	var buf [maxJSCStub]byte
+	var in isa.Inst
+	for code := readCode(w, m, pc, buf[:]); decode(w.Arch(), code, pc, &in); code = code[in.Len:] {
+		switch in.Flow {
+		case isa.Next, isa.CondJump, isa.Call, isa.IndirectCall:
+		case isa.Jump:
+			return b.code.tier >= jscBaseline && b.code.made.holds(in.Target)
+		default:
+			return false
+		}
+		pc += uint64(in.Len)
+	}
+	return false
+}
+
+// calledDirectly returns the return address, what SP is then, and where that was, of code that other such code
+// has called by its address, as FTL does what saves registers around calls of C: it is where the code from there
+// to pc has put it.
+func (vm *jscVM) calledDirectly(w *unwind.Walker, in *unwind.Frame, at *jscAt) (ra, sp uint64, from unwind.Location, ok bool) {
+	const scratch procstate.Reg = 0 // %rax, into which it is popped first
+	try := func(from unwind.Location) bool {
+		if !vm.made.holds(ra - 1) {
+			return false
+		}
+		target, direct, ok := vm.callBefore(w, ra)
+		if !ok || !direct || !vm.made.holds(target) {
+			return false
+		}
+		is, after, ok := vm.returnOnPath(w, target, in)
+		sp = after
+		return ok && is == from
+	}
+	if at.interrupted {
+		if ra, ok = in.Regs.Value(scratch); ok && try(unwind.InRegister(scratch)) {
+			return ra, sp, unwind.InRegister(scratch), true
+		}
+	}
+	for n := range uint64(maxJSCStubWords) {
+		addr := in.SP() + 8*n
+		if ra, ok = w.ProcessState().ReadWord(addr); !ok {
+			break
+		}
+		if try(unwind.InMemory(addr)) {
+			if !at.interrupted { // the frame must be further on; that is set up by its frame pointer
+				sp = max(sp, in.SP()+8)
+			}
+			return ra, sp, unwind.InMemory(addr), true
+		}
+	}
+	return 0, 0, unwind.Location{}, false
+}
+
+// returnOnPath tells where the return address is at f's PC of code that was called at start, and what SP is once it has
+// returned, where the way from there has no jumps but those that are always taken.
+func (vm *jscVM) returnOnPath(w *unwind.Walker, start uint64, f *unwind.Frame) (is unwind.Location, sp uint64, ok bool) {
+	arch := w.Arch()
+	var buf [maxJSCStub]byte
+	var code []byte
+	state := firstState(arch, start)
+	var in isa.Inst
+	for n := 0; state.pc != f.PC(); n++ {
+		if code == nil {
+			m := w.MappingAt(state.pc)
+			if m == nil || !vm.made.holds(state.pc) {
+				return is, 0, false
+			}
+			code = readCode(w, m, state.pc, buf[:])
+		}
+		if n >= maxJSCStubInsts || !decode(arch, code, state.pc, &in) {
+			return is, 0, false
+		}
+		code = code[in.Len:]
+		switch in.Flow {
+		case isa.Next, isa.CondJump:
+			state.apply(arch, &in)
+		case isa.Call, isa.IndirectCall:
+			for reg := range state.regs {
+				if arch.CalleeSaved>>reg&1 == 0 && procstate.Reg(reg) != arch.SP {
+					state.regs[reg] = pathValue{}
+				}
+			}
+		case isa.Jump:
+			code, state.pc = nil, in.Target
+			continue
+		default:
+			return is, 0, false
+		}
+		state.pc += uint64(in.Len)
+	}
+	now := state.regs[arch.SP]
+	if now.base != pathSP || now.inMemory {
+		return is, 0, false
+	}
+	first := f.SP() - uint64(int64(now.off)) // SP when it was called
+	returns := pathValue{base: pathSP, inMemory: true}
+	for i := range state.stores[:state.n] {
+		if t := &state.stores[i]; t.value == returns && t.at.base == pathSP && t.at.off >= now.off {
+			return unwind.InMemory(first + uint64(int64(t.at.off))), first + 8, true
+		}
+	}
+	if now.off <= 0 && state.wordAt(pathValue{base: pathSP}) == returns {
+		return unwind.InMemory(first), first + 8, true
+	}
+	for reg := range state.regs {
+		if state.regs[reg] == returns {
+			return unwind.InRegister(procstate.Reg(reg)), first + 8, true
+		}
+	}
+	return is, 0, false
 }
 
 // leastSP returns where SP is in the frame of a CodeBlock but for calls of JavaScript, 0 where that is not known.
