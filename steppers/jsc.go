@@ -82,6 +82,9 @@ func (s *JSC) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 	}
 	if !known {
 		if !interprets && vm.stubCaller(w, in, out, &at) {
+			if at.isPart {
+				s.caller = jscCaller{w.Walks(), out.PC(), out.SP()}
+			}
 			return unwind.Success, nil
 		}
 		return unwind.NotMe, nil

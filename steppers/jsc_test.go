@@ -283,6 +283,24 @@ func TestJSCState(t *testing.T) {
 	}
 }
 
+// Where a call goes to by a register is told by what was put into that before.
+func TestJSCFarCall(t *testing.T) {
+	for code, want := range map[string]uint64{
+		"\x90\x48\xb8\x01\x02\x00\x00\x00\x00\x00\x00\xff\xd0": 0x201,
+		"\x48\xb9\x01\x02\x00\x00\x00\x00\x00\x00\xff\xd1":     0x201,
+		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x41\xff\xd3": 0x201,
+		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x41\xff\xd2": 0, // another register
+		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x90\xff\xd3": 0,
+		"\x48\xb8\x01\x02\x00\x00\x00\x00\x00\x00\xff\xe0":     0, // a jump
+		"\xff\xd0": 0,
+		"":         0,
+	} {
+		if got, ok := jscFarTarget([]byte(code)); got != want || ok != (want != 0) {
+			t.Errorf("% x: %#x, %v", code, got, ok)
+		}
+	}
+}
+
 // What the machine has set up is found by members that follow each other, in both layouts.
 func TestJSCConfig(t *testing.T) {
 	const base = 5 << 32

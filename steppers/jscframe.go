@@ -14,6 +14,7 @@ type jscAt struct {
 	interrupted bool
 	calls       bool // it has called a function of JavaScript
 	enters      bool // it has yet to set up its frame
+	isPart      bool // pc is in a part of the function that is elsewhere
 	state       jscState
 	reg         procstate.Reg // that has the return address, with jscPopped
 	frame       uint64        // where the caller's frame pointer is, or will be

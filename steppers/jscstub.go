@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
@@ -82,6 +83,7 @@ func (vm *jscVM) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *jscAt) 
 	in.Code = vm.codeOf(w.Codes(), b.function, jscPlace{serial: b.serial}, true)
 	part := jscAt{frame: fp}
 	v, _ := part.callerFrame(w, in, out)
+	at.isPart = true
 	return v == unwind.Success
 }
 
@@ -233,19 +235,44 @@ func (vm *jscVM) calls(w *unwind.Walker, b *jscBlock, ra uint64) bool {
 	return ok
 }
 
-// callBefore is what callBefore says of the code before ra.
+// callBefore is what callBefore says of the code before ra, and where a call goes to by a register that is set before.
 func (vm *jscVM) callBefore(w *unwind.Walker, ra uint64) (target uint64, direct, ok bool) {
 	m := w.MappingAt(ra - 1)
 	if m == nil {
 		return 0, false, false
 	}
-	var buf [maxCallLen]byte
-	n := min(maxCallLen, ra-m.Start)
+	var buf [jscFarCall + 1]byte
+	n := min(uint64(len(buf)), ra-m.Start)
 	code := readCode(w, m, ra-n, buf[:n])
 	if uint64(len(code)) < n {
 		return 0, false, false
 	}
-	return callBefore(w.Arch(), code, ra)
+	if target, ok := jscFarTarget(code); ok {
+		return target, true, true
+	}
+	return callBefore(w.Arch(), code[max(len(code), maxCallLen)-maxCallLen:], ra)
+}
+
+// jscFarCall is how long movabs and call are together, of the first eight registers.
+const jscFarCall = 12
+
+// jscFarTarget returns where a call goes to that code ends with: movabs $..., %reg; call *%reg.
+func jscFarTarget(code []byte) (target uint64, ok bool) {
+	const rex, rexB, mov, call, modRM, extended = 0x48, 0x49, 0xb8, 0xff, 0xd0, 0x41
+	n := len(code)
+	if n < jscFarCall || code[n-2] != call || code[n-1]&^7 != modRM {
+		return 0, false
+	}
+	reg := code[n-1] & 7
+	if at := code[n-jscFarCall:]; at[0] == rex && at[1] == mov|reg {
+		return binary.LittleEndian.Uint64(at[2:]), true
+	}
+	if n > jscFarCall {
+		if at := code[n-jscFarCall-1:]; at[0] == rexB && at[1] == mov|reg && at[10] == extended {
+			return binary.LittleEndian.Uint64(at[2:]), true
+		}
+	}
+	return 0, false
 }
 
 // movesFrame reports whether the code at ra has called, to have arguments added, what pc is in, by
