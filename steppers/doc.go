@@ -11,6 +11,7 @@
 //   - [PHP]: for PHP, likewise;
 //   - [Perl]: for Perl, in the frames of its loop;
 //   - [V8]: and for JavaScript in Node;
+//   - [JSC]: the same in Bun, and frames of its virtual machine;
 //   - [Beam]: code by Erlang's compiler, and from a process of Erlang to its scheduler;
 //   - [Chez]: code by the compiler of Chez Scheme, which Racket has too, and on to the function of C that has
 //     called it;
