@@ -242,9 +242,9 @@ func TestJSCInlined(t *testing.T) {
 		"two":      {inner | 9<<48, []string{"inner", "middle", "outer"}},
 		"tail":     {last | 9<<48, []string{"last", "outer"}},
 		"apart":    {apart | jscOriginApart, []string{"inner", "middle", "outer"}},
-		"unset":    {inner | jscOriginNone, []string{"outer"}},
-		"no frame": {jscTestStructures, []string{"outer"}},
-		"circle":   {circle, []string{"outer"}},
+		"unset":    {inner | jscOriginNone, nil},
+		"no frame": {jscTestStructures, nil},
+		"circle":   {circle, nil},
 	} {
 		m.words(origins, 0, 0, test.origin)
 		lines, _ := m.names(m.vm(), b, m.function(e), jscAt{pc: jscTestMade + 0x5010, calls: true})

@@ -122,7 +122,10 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 		place := jscPlace{serial: b.serial, start: at.start(&b.code)}
 		if at.calls && b.code.pool != 0 {
 			site, _ := mem.ReadWord(at.frame + jscArguments)
-			place.origin = vm.originAt(&b.code, uint32(site>>32))
+			var ok bool
+			if place.origin, ok = vm.originAt(&b.code, uint32(site>>32)); !ok {
+				return true // it has no name, as others may be inlined
+			}
 		}
 		in.Code = vm.codeOf(w.Codes(), b.function, place, !at.interprets)
 		return true

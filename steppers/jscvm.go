@@ -236,7 +236,7 @@ func (vm *jscVM) readInterpreter() bool {
 
 const maxJSCInterpreter = 4 << 20 // bytes of its code
 
-// codeOf returns the number of a place in a function.
+// codeOf returns the number of a place in a function, 0 where it is not known what was inlined there.
 func (vm *jscVM) codeOf(codes *unwind.Codes, f *jscFunction, at jscPlace, isCompiled bool) uint32 {
 	if vm.codes == nil || vm.resets != codes.Resets() {
 		vm.codes, vm.resets = map[jscPlace]uint32{}, codes.Resets()
@@ -244,8 +244,12 @@ func (vm *jscVM) codeOf(codes *unwind.Codes, f *jscFunction, at jscPlace, isComp
 	n, known := vm.codes[at]
 	if !known && len(vm.codes) < maxJSCCodes {
 		var lines []unwind.CodeLine
-		for _, inlined := range append(vm.inlined(at.origin), f) {
-			lines = append(lines, unwind.CodeLine{CodeFunction: &inlined.CodeFunction, IsCompiled: isCompiled})
+		inlined, ok := vm.inlined(at.origin)
+		if !ok {
+			return 0
+		}
+		for _, f := range append(inlined, f) {
+			lines = append(lines, unwind.CodeLine{CodeFunction: &f.CodeFunction, IsCompiled: isCompiled})
 		}
 		n = codes.Add(at.start, lines, 0)
 		vm.codes[at] = n
