@@ -56,6 +56,7 @@ type analysedImage struct {
 type analysedCode struct {
 	code    *dataflow.Code
 	done    bool                // code is known
+	starts  []uint64            // of its functions, ascending; nil: the file tells
 	asked   uint64              // frames, as long as nobody is at it
 	pending chan *dataflow.Code // brings code; nil when nobody is at it
 }
@@ -91,7 +92,7 @@ func hasTables(im *procstate.Image) bool {
 // room for what comes meanwhile.
 const (
 	maxAtOnce = 256 << 10
-	maxSoon   = 2 << 20
+	maxSoon   = 3 << 20
 )
 
 // codeBytes returns the size of a file's executable segments.
@@ -246,7 +247,8 @@ func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Map
 func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 	e := a.code.get(im)
 	if e == nil {
-		e = &analysedImage{small: map[uint64]*dataflow.Code{}, builtins: v8Builtins(im)}
+		e = &analysedImage{small: map[uint64]*dataflow.Code{}}
+		e.builtins, e.ofV8.starts = v8Builtins(im)
 		a.code.put(im, e)
 	}
 	if s, ok := smallSectionAt(im, vaddr); ok {
@@ -280,7 +282,7 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 	}
 	switch {
 	case !a.InBackground, e.pending == nil && bytes <= maxAtOnce:
-		e.code = lookThrough(im, part)
+		e.code = lookThrough(im, part, e.starts)
 		e.done = true
 	case e.pending == nil && (bytes > maxBackground || keepsFrames(im)):
 		e.done = true // of the latter, each function is analysed by itself where that is needed
@@ -292,7 +294,7 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 			a.lookLater(e, im, part)
 			break
 		}
-		e.code, e.done = lookThrough(im, part), true
+		e.code, e.done = lookThrough(im, part, e.starts), true
 	default:
 		select {
 		case e.code = <-e.pending:
@@ -304,10 +306,13 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 }
 
 // lookThrough looks through a part of a file's code, or all.
-func lookThrough(im *procstate.Image, part vaddrRange) (c *dataflow.Code) {
-	if part.end > part.start {
+func lookThrough(im *procstate.Image, part vaddrRange, starts []uint64) (c *dataflow.Code) {
+	switch {
+	case starts != nil:
+		c, _ = dataflow.NewStarts(im, starts, part.end)
+	case part.end > part.start:
 		c, _ = dataflow.NewRange(im, part.start, part.end)
-	} else {
+	default:
 		c, _ = dataflow.New(im)
 	}
 	return c
@@ -318,11 +323,11 @@ func (a *Analysis) lookLater(e *analysedCode, im *procstate.Image, part vaddrRan
 	if a.turn == nil {
 		a.turn = make(chan struct{}, 1)
 	}
-	pending := make(chan *dataflow.Code, 1)
+	pending, starts := make(chan *dataflow.Code, 1), e.starts
 	e.pending = pending
 	go func() {
 		a.turn <- struct{}{}
-		c := lookThrough(im, part)
+		c := lookThrough(im, part, starts)
 		<-a.turn
 		pending <- c
 	}()

@@ -69,6 +69,7 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 	interrupted := in.Flags&unwind.Interrupted != 0
 	switch {
 	case m.Image != nil:
+		s.noteBuiltin(w, m, in)
 		if at := s.inBuiltin(m, pc, interrupted); at.ok {
 			return at.callerFrame(w, in, out)
 		}
@@ -77,10 +78,12 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 			break
 		}
 		vm := s.machine(w)
-		if vm == nil {
+		if vm == nil || !vm.learned(in) {
 			break
 		}
-		in.Code = vm.interpretedCode(w.Codes(), in)
+		if code := vm.interpretedCode(w.Codes(), in); code != 0 {
+			in.Code = code
+		}
 		if !resumes {
 			break
 		}
@@ -90,7 +93,7 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 		return byFramePointer(w, in, out)
 	case !procstate.HasFile(m.Path):
 		vm := s.machine(w)
-		if vm == nil {
+		if vm == nil || !vm.learned(in) {
 			break
 		}
 		c := vm.codeAt(m, pc)
@@ -122,7 +125,18 @@ func (s *V8) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupt
 	}
 	_, resumes := s.resumes(m, pc, interrupted)
 	pc = lookupPC(pc, interrupted)
-	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted) && !s.inBuiltin(m, pc, interrupted).ok
+	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted) && !s.inBuiltin(m, pc, interrupted).ok && s.image(m.Image).blob.at(pc-m.Bias) == nil
+}
+
+// noteBuiltin notes which of V8's own functions a frame is in, where the file has no symbols of them.
+func (s *V8) noteBuiltin(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) {
+	b := s.image(m.Image).blob.at(f.LookupPC() - m.Bias)
+	if b == nil {
+		return
+	}
+	if vm := s.machine(w); vm != nil {
+		f.Code = vm.ownCode(w.Codes(), b.name, b.start)
+	}
 }
 
 // ForgetImages implements unwind.ImageForgetter.
@@ -138,6 +152,7 @@ type v8VM struct {
 	pace   readPace
 	lines  *v8Lines // of all processes
 
+	tried      uint64 // the last walk that types were looked for in
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
 
@@ -230,7 +245,8 @@ func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v
 			}
 			return known
 		}
-		vm.fields, vm.image = p.fields, lib.Image
+		fields := *p.fields // of which some may be learned from the process
+		vm.fields, vm.image = &fields, lib.Image
 		vm.live, _ = w.ProcessState().(procstate.LiveMemory)
 		vm.forget()
 		break

@@ -114,7 +114,7 @@ const v8Base = 0x10000
 // v8Fields136 are those of V8 13.6, but for types.
 func v8Fields136() *v8Fields {
 	return &v8Fields{
-		shared: 32, name: 24, script: 40,
+		shared: 32, name: 24, script: 40, scriptFunctions: 88,
 		sharedType: 282, bytecodeType: 186, codeType: 187, streamType: 192, scopeType: 280, scriptType: 167,
 		listType: 256, arrayType: 205, interpreterDataType: 188,
 		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 10,
@@ -230,7 +230,7 @@ func (m *v8Memory) fill() (function, callee, bytecode, code uint64) {
 	scope := m.object(f.scopeType, 4|1<<12, 0, v8Small(0), v8Small(10), v8Small(12), m.text("f"), v8Small(-1))
 	bytecode = m.object(f.bytecodeType, v8Small(3), 0, m.bytes([]byte{0, 22, 4, 4}), 0, 0, 0, 0, 0x020004)
 	function = m.object(f.sharedType, bytecode, 0, scope, 0, script)
-	m.put(script-1+v8ScriptFunctions, m.array(f.listType, 3, function|2))
+	m.put(script-1+f.scriptFunctions, m.array(f.listType, 3, function|2))
 	callee = m.object(2065, 0, 0, 0, function)
 	inlining := m.bytes(slices.Concat(binary.LittleEndian.AppendUint64(nil, 5<<1), make([]byte, 8)))
 	data := m.array(193, 0, v8Small(1), 0, m.array(199, function|2), 0, 0, 0, m.object(195, function), inlining, v8Small(400), v8Small(1), v8Small(1), 0, 0, v8Small(50), 0, 0, v8Small(101))

@@ -172,7 +172,7 @@ type v8Listed struct{ function, data, bytecode uint64 }
 
 // listFunctions lists the functions of a script with their bytecode.
 func (vm *v8VM) listFunctions(at uint64, script *v8Script) {
-	list, _ := vm.word(at - 1 + v8ScriptFunctions)
+	list, _ := vm.word(at - 1 + vm.fields.scriptFunctions)
 	n, ok := vm.lengthOf(list)
 	if typ, known := vm.typeOf(list); !known || typ != vm.fields.listType || !ok || n > maxV8Listed {
 		return
@@ -230,6 +230,9 @@ func (vm *v8VM) bytecodeOf(function uint64) (addr uint64, ok bool) {
 // bytecodeIn returns the bytecode that an object is, or leads to.
 func (vm *v8VM) bytecodeIn(object uint64) (addr uint64, ok bool) {
 	for range 3 {
+		if vm.fields.codeType == v8NoType {
+			vm.learnCode(object)
+		}
 		typ, known := vm.typeOf(object)
 		switch {
 		case !known:

@@ -187,6 +187,9 @@ func (vm *v8VM) findCode(m *procstate.Mapping, pc uint64) *v8Code {
 			break
 		}
 		is := binary.LittleEndian.Uint64(vm.page[at-page:])
+		if object, _ := vm.mem.ReadWord(at + v8StreamCode); vm.fields.streamType == v8NoType && object&3 == 1 {
+			vm.learnCode(object)
+		}
 		if typ, ok := vm.typeOfMap(is); !ok || typ != vm.fields.streamType {
 			continue
 		}

@@ -14,6 +14,7 @@ type v8Image struct {
 	fields      *v8Fields    // nil: it does not
 	interpreter []vaddrRange // the code that runs bytecode
 
+	blob      *v8Blob    // where there are no symbols of that
 	builtins  vaddrRange // code that V8 has compiled when it was built
 	generator v8Generator
 
@@ -29,10 +30,14 @@ type v8Fields struct {
 	name   uint64 // SharedFunctionInfo: name, or ScopeInfo
 	script uint64
 
+	scriptFunctions uint64 // Script: its functions
+
 	// Instance types.
 	sharedType, bytecodeType, codeType, streamType uint16
 	scopeType, scriptType, listType, arrayType     uint16
 	interpreterDataType                            uint16
+
+	plainLengths bool // arrays may have lengths that are no small integers, but plain numbers
 
 	split     bool   // Code is not in the object that has the instructions, but that points to it
 	header    uint64 // of that object
@@ -71,7 +76,6 @@ const (
 	v8ScriptName       = 16
 	v8ScriptLineOffset = 24
 	v8ScriptLineEnds   = 56
-	v8ScriptFunctions  = 88
 
 	v8CodeKindMask = 15
 	v8CodeBytes    = 72 // of Code that all fields are in
@@ -93,8 +97,9 @@ const (
 
 // Names of code of V8 itself: what runs bytecode, and where frames go on that were made anew.
 const (
-	v8Builtin     = "Builtins_"
+	v8Own         = "Builtins_"
 	v8Interpreter = "Builtins_InterpreterEntryTrampoline"
+	v8Resume      = "Builtins_ResumeGeneratorTrampoline"
 )
 
 var v8Resumes = [...]string{"Builtins_InterpreterEnterAt", "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
@@ -105,10 +110,16 @@ func mayHoldV8(im *procstate.Image) bool {
 }
 
 // v8Builtins returns the code that V8 has compiled when it was built, which is entered where functions
-// begin only.
-func v8Builtins(im *procstate.Image) (r vaddrRange) {
+// begin only: at starts, where the file does not tell that itself.
+func v8Builtins(im *procstate.Image) (r vaddrRange, starts []uint64) {
+	if b := findV8Blob(im); b != nil {
+		for _, f := range b.builtins {
+			starts = append(starts, f.start)
+		}
+		return b.code, starts
+	}
 	if !mayHoldV8(im) {
-		return r
+		return r, nil
 	}
 	im.EachSymbolOf(".symtab", func(sym *procstate.ELFSymbol) bool {
 		if r.end == 0 || sym.Value < r.start {
@@ -116,12 +127,20 @@ func v8Builtins(im *procstate.Image) (r vaddrRange) {
 		}
 		r.end = max(r.end, sym.Value+sym.Size)
 		return true
-	}, v8Builtin)
-	return r
+	}, v8Own)
+	return r, nil
 }
 
 // findV8 looks for V8 in a file.
 func findV8(im *procstate.Image) (p v8Image) {
+	if p.blob = findV8Blob(im); p.blob != nil {
+		p.fields = v8EmbeddedFields(p.blob.version, p.blob.sizes)
+		p.builtins = p.blob.code
+		for _, b := range p.blob.builtins {
+			p.note(im, b.name, b.vaddrRange)
+		}
+		return p
+	}
 	if !mayHoldV8(im) {
 		return p
 	}
@@ -140,29 +159,36 @@ func findV8(im *procstate.Image) (p v8Image) {
 	if p.fields == nil {
 		return p
 	}
-	p.resumes = map[uint64]string{}
 	var sizes []byte
 	im.EachSymbolOf(".symtab", func(sym *procstate.ELFSymbol) bool {
-		name := string(sym.Name)
-		resumes := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
-		switch {
-		case name == v8Sizes && sym.Size <= 3*256:
+		if name := string(sym.Name); name != v8Sizes {
+			p.note(im, name, vaddrRange{sym.Value, sym.Value + sym.Size})
+		} else if sym.Size <= 3*256 {
 			sizes = readVaddr(im, sym.Value, sym.Value+sym.Size)
-		case strings.HasPrefix(name, v8Interpreter):
-			p.interpreter = append(p.interpreter, vaddrRange{sym.Value, sym.Value + sym.Size})
-		case name == "Builtins_ResumeGeneratorTrampoline":
-			p.generator = findV8Generator(im, sym.Value, sym.Value+sym.Size)
-		case slices.ContainsFunc(v8Resumes[:], resumes):
-			p.resumes[sym.Value] = name
 		}
 		return true
-	}, v8Builtin, v8Sizes)
-	p.builtins = v8Builtins(im)
+	}, v8Own, v8Sizes)
+	p.builtins, _ = v8Builtins(im)
 	for i := range p.fields.sizes {
 		n := len(sizes) / len(p.fields.sizes)
 		p.fields.sizes[i] = sizes[i*n : (i+1)*n]
 	}
 	return p
+}
+
+// note notes one of V8's own functions, if it is one that frames are walked by.
+func (p *v8Image) note(im *procstate.Image, name string, at vaddrRange) {
+	switch {
+	case strings.HasPrefix(name, v8Interpreter):
+		p.interpreter = append(p.interpreter, at)
+	case name == v8Resume:
+		p.generator = findV8Generator(im, at.start, at.end)
+	case slices.ContainsFunc(v8Resumes[:], func(prefix string) bool { return strings.HasPrefix(name, prefix) }):
+		if p.resumes == nil {
+			p.resumes = map[uint64]string{}
+		}
+		p.resumes[at.start] = name
+	}
 }
 
 // v8FieldsOf finds the fields by what V8 tells, nil where that is not all. Names of members
@@ -192,6 +218,7 @@ func v8FieldsOf(told map[string]uint64, read func(vaddr uint64) uint64) *v8Field
 		return v
 	}
 	major := must(v8Major)
+	f.scriptFunctions = 88
 	f.flagged = major >= flagged
 	f.shared = must("class_JSFunction__shared__")
 	f.name = must("class_SharedFunctionInfo__name_or_scope_info__")

@@ -99,6 +99,9 @@ func (vm *v8VM) lengthOf(array uint64) (n uint64, ok bool) {
 	if !ok {
 		return 0, false
 	}
+	if word>>32 == 0 && vm.fields.plainLengths {
+		return word, true
+	}
 	return smallInteger(word)
 }
 

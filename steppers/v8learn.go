@@ -1,0 +1,200 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Where V8 tells debuggers nothing, its version tells where objects have what, but types have other numbers in
+// each version and build. They are learned from the first function of JavaScript on a stack: what it has must
+// lead from one object to the next, and back to it. Types that are not known yet are v8NoType.
+const v8NoType = 1<<16 - 1
+
+// The versions of V8 without symbols of which is known where objects have what: those of Deno 2.0 to 2.9.
+var (
+	v8FirstEmbedded = [2]int{12, 9}
+	v8LastEmbedded  = [2]int{15, 0}
+)
+
+// v8EmbeddedFields returns the fields of a version of V8, nil where it is not known. No types are known.
+func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
+	since := func(major, minor int) bool { return version[0] > major || version[0] == major && version[1] >= minor }
+	if !since(v8FirstEmbedded[0], v8FirstEmbedded[1]) || since(v8LastEmbedded[0], v8LastEmbedded[1]+1) || sizes[0] == nil {
+		return nil
+	}
+	f := &v8Fields{
+		shared: 32, name: 24, script: 40,
+		sharedType: v8NoType, bytecodeType: v8NoType, codeType: v8NoType, streamType: v8NoType, scopeType: v8NoType,
+		scriptType: v8NoType, listType: v8NoType, arrayType: v8NoType, interpreterDataType: v8NoType,
+		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 11,
+		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8,
+		flagged: since(14, 0), plainLengths: since(14, 7), bytecodePositions: 24, bytecodeData: 64, sizes: sizes,
+		locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
+	}
+	if !since(13, 1) {
+		f.codeFlags, f.codeSize = 48, 52
+	}
+	if !since(14, 1) {
+		f.baseline = 10
+	}
+	if since(14, 7) {
+		f.moduleScope = 3
+	}
+	return f
+}
+
+// learned reports whether the types of objects are known, which may be by the stack that f is on.
+func (vm *v8VM) learned(f *unwind.Frame) bool {
+	const frames = 1 << 8
+	if vm.fields.sharedType != v8NoType || vm.tried == vm.walk {
+		return vm.fields.sharedType != v8NoType
+	}
+	vm.tried = vm.walk
+	fp, known := f.Regs.Value(procstate.AMD64.FP)
+	for range frames {
+		if vm.fields.sharedType != v8NoType || !known || fp%8 != 0 {
+			break
+		}
+		if function, ok := vm.mem.ReadWord(fp - v8Callee); ok {
+			vm.learn(function)
+		}
+		var caller uint64
+		if caller, known = vm.mem.ReadWord(fp); caller <= fp {
+			break
+		}
+		fp = caller
+	}
+	return vm.fields.sharedType != v8NoType
+}
+
+// learn learns types from what may be a function (JSFunction) that has been compiled: its SharedFunctionInfo has bytecode, all of
+// which can be told apart, and a ScopeInfo, and is in the list of functions of its script.
+func (vm *v8VM) learn(function uint64) {
+	f := vm.fields
+	of := func(object, at uint64) uint64 {
+		v, _ := vm.word(object - 1 + at)
+		return v
+	}
+	if _, ok := vm.mappedType(function); !ok {
+		return
+	}
+	shared := of(function, f.shared)
+	is, ok1 := vm.mappedType(shared)
+	scope, ok2 := vm.mappedType(of(shared, f.name))
+	script, ok3 := vm.mappedType(of(shared, f.script))
+	if !ok1 || !ok2 || !ok3 {
+		return
+	}
+	listed, ok := vm.learnList(shared, of(shared, f.script))
+	source, isText := vm.textAt(of(of(shared, f.script), v8ScriptSource))
+	if !ok || !isText || !vm.isScope(of(shared, f.name), source.n) {
+		return
+	}
+	bytecode := of(shared, v8FunctionData)
+	if vm.learnCode(bytecode) {
+		bytecode = of(bytecode, f.codeData)
+	}
+	compiled, ok := vm.mappedType(bytecode)
+	if !ok || !vm.isBytecode(bytecode) {
+		return
+	}
+	f.sharedType, f.scopeType, f.scriptType, f.listType, f.bytecodeType = is, scope, script, listed, compiled
+}
+
+// mappedType returns the type of an object whose map is one: that of a map is one of maps, which is its own. Strings have none here.
+func (vm *v8VM) mappedType(object uint64) (typ uint16, ok bool) {
+	is, ok := vm.mapOf(object)
+	if !ok {
+		return 0, false
+	}
+	of, ok1 := vm.mapOf(is)
+	self, ok2 := vm.mapOf(of)
+	if !ok1 || !ok2 || self != of {
+		return 0, false
+	}
+	typ, ok = vm.readType(is)
+	return typ, ok && !isV8String(typ)
+}
+
+func (vm *v8VM) mapOf(object uint64) (addr uint64, ok bool) {
+	if object&3 != 1 {
+		return 0, false
+	}
+	addr, ok = vm.word(object - 1)
+	return addr, ok && addr&3 == 1
+}
+
+// learnList learns where a script has the list of its functions, and returns the type of that: shared
+// is in it, as a weak reference.
+func (vm *v8VM) learnList(shared, script uint64) (typ uint16, ok bool) {
+	const weak = 2
+	for _, at := range [...]uint64{88, 96} { // which another field has come before
+		list, _ := vm.word(script - 1 + at)
+		typ, ok := vm.mappedType(list)
+		if !ok {
+			continue
+		}
+		n, ok := vm.lengthOf(list)
+		if !ok || n > maxV8Listed {
+			continue
+		}
+		block := &v8Block{vm: vm}
+		for i := range n {
+			if v, _ := block.word(list - 1 + v8Data + 8*i); v == shared|weak {
+				vm.fields.scriptFunctions = at
+				return typ, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// isScope reports whether an object may be the ScopeInfo of a function in a source of n characters.
+func (vm *v8VM) isScope(object, n uint64) bool {
+	begin, _ := vm.word(object - 1 + v8ScopeFlags + 8*v8ScopeStart)
+	end, _ := vm.word(object - 1 + v8ScopeFlags + 8*(v8ScopeStart+1))
+	start, ok1 := smallInteger(begin)
+	stop, ok2 := smallInteger(end)
+	return ok1 && ok2 && start <= stop && stop <= n
+}
+
+// isBytecode reports whether an object has nothing but whole bytecodes.
+func (vm *v8VM) isBytecode(object uint64) bool {
+	n, ok := vm.lengthOf(object)
+	if !ok || n == 0 || n > maxV8Table {
+		return false
+	}
+	code := make([]byte, n)
+	if !vm.read(object-1+vm.fields.bytecodeData, code) {
+		return false
+	}
+	for len(code) > 0 {
+		size := vm.fields.bytecodeSize(code)
+		if size == 0 {
+			return false
+		}
+		code = code[size:]
+	}
+	return true
+}
+
+// learnCode reports whether an object is Code, the type of which it learns: it has the address of its instructions,
+// which are in the object that it points to before, and which points to it.
+func (vm *v8VM) learnCode(object uint64) bool {
+	f := vm.fields
+	typ, ok := vm.mappedType(object)
+	if !ok || f.codeType != v8NoType {
+		return ok && typ == f.codeType
+	}
+	start, ok1 := vm.word(object - 1 + f.codeStart)
+	stream, ok2 := vm.word(object - 1 + f.codeStart - 8)
+	back, ok3 := vm.word(stream - 1 + v8StreamCode)
+	if !ok1 || !ok2 || !ok3 || stream-1+f.header != start || back != object {
+		return false
+	}
+	of, ok := vm.mappedType(stream)
+	if ok {
+		f.codeType, f.streamType = typ, of
+	}
+	return ok
+}
