@@ -75,14 +75,25 @@ func (vm *v8VM) baselineCode(codes *unwind.Codes, c *v8Code, f *unwind.Frame) ui
 	off := f.LookupPC() - c.start
 	return vm.number(codes, v8Place{c.serial, int32(off)}, c.start, func() []unwind.CodeLine {
 		at := int32(-1)
-		if n, ok := vm.lengthOf(c.bytecode); ok && n <= maxV8Table {
-			code := make([]byte, n)
-			if vm.read(c.bytecode-1+vm.fields.bytecodeData, code) {
-				at = vm.fields.bytecodeOffset(c.offsets, code, uint32(off))
-			}
+		if code := vm.codeOf(c.bytecode); code != nil {
+			at = vm.fields.bytecodeOffset(c.offsets, code, uint32(off))
 		}
 		return vm.bytecodeLines(b, c.bytecode, at)
 	})
+}
+
+// codeOf returns the bytecodes of a BytecodeArray, nil where they cannot be read.
+func (vm *v8VM) codeOf(bytecode uint64) []byte {
+	length, _ := vm.word(bytecode - 1 + v8Length)
+	n, ok := smallInteger(length)
+	if !ok || n > maxV8Table {
+		return nil
+	}
+	code := make([]byte, n)
+	if !vm.read(bytecode-1+vm.fields.bytecodeData, code) {
+		return nil
+	}
+	return code
 }
 
 // bytecodeLines tells what is at an offset of bytecode.

@@ -37,7 +37,7 @@ type v8Fields struct {
 	scopeType, scriptType, listType, arrayType     uint16
 	interpreterDataType                            uint16
 
-	plainLengths bool // arrays may have lengths that are no small integers, but plain numbers
+	plainLengths bool // those of arrays are no small integers, but have 32 bits
 
 	split     bool   // Code is not in the object that has the instructions, but that points to it
 	header    uint64 // of that object

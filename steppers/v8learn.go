@@ -28,11 +28,12 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 		scriptType: v8NoType, listType: v8NoType, arrayType: v8NoType, interpreterDataType: v8NoType,
 		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 11,
 		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8,
-		flagged: since(14, 0), plainLengths: since(14, 7), bytecodePositions: 24, bytecodeData: 64, sizes: sizes,
+		flagged: since(14, 0), bytecodePositions: 24, bytecodeData: 64, sizes: sizes,
 		locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
 	}
 	if !since(13, 1) {
 		f.codeFlags, f.codeSize = 48, 52
+		f.literals, f.optimized, f.inlining = 2, 6, 7
 	}
 	if !since(14, 1) {
 		f.baseline = 10
@@ -124,8 +125,8 @@ func (vm *v8VM) mapOf(object uint64) (addr uint64, ok bool) {
 	return addr, ok && addr&3 == 1
 }
 
-// learnList learns where a script has the list of its functions, and returns the type of that: shared
-// is in it, as a weak reference.
+// learnList learns where a script has the list of its functions, and what lengths of arrays are, and returns the type of that list:
+// shared is in it, as a weak reference.
 func (vm *v8VM) learnList(shared, script uint64) (typ uint16, ok bool) {
 	const weak = 2
 	for _, at := range [...]uint64{88, 96} { // which another field has come before
@@ -134,6 +135,8 @@ func (vm *v8VM) learnList(shared, script uint64) (typ uint16, ok bool) {
 		if !ok {
 			continue
 		}
+		length, _ := vm.word(list - 1 + v8Length)
+		vm.fields.plainLengths = uint32(length) != 0
 		n, ok := vm.lengthOf(list)
 		if !ok || n > maxV8Listed {
 			continue
@@ -160,12 +163,8 @@ func (vm *v8VM) isScope(object, n uint64) bool {
 
 // isBytecode reports whether an object has nothing but whole bytecodes.
 func (vm *v8VM) isBytecode(object uint64) bool {
-	n, ok := vm.lengthOf(object)
-	if !ok || n == 0 || n > maxV8Table {
-		return false
-	}
-	code := make([]byte, n)
-	if !vm.read(object-1+vm.fields.bytecodeData, code) {
+	code := vm.codeOf(object)
+	if len(code) == 0 {
 		return false
 	}
 	for len(code) > 0 {

@@ -99,8 +99,8 @@ func (vm *v8VM) lengthOf(array uint64) (n uint64, ok bool) {
 	if !ok {
 		return 0, false
 	}
-	if word>>32 == 0 && vm.fields.plainLengths {
-		return word, true
+	if vm.fields.plainLengths {
+		return word & (1<<32 - 1), true // the other half may be anything
 	}
 	return smallInteger(word)
 }
