@@ -287,7 +287,7 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 	case e.pending == nil && (bytes > maxBackground || keepsFrames(im)):
 		e.done = true // of the latter, each function is analysed by itself where that is needed
 	case e.pending == nil:
-		if e.asked++; e.asked*perFrame < bytes && hasTables(im) {
+		if e.asked++; e.asked*perFrame < bytes && e.starts == nil && hasTables(im) {
 			break
 		}
 		if bytes > maxSoon {

@@ -38,7 +38,7 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 	if !since(14, 1) {
 		f.baseline = 10
 	}
-	if since(14, 7) {
+	if since(14, 9) {
 		f.moduleScope = 3
 	}
 	return f
