@@ -11,32 +11,33 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// Tables as V8 makes them of `return s.size`: by 11.3 and, with flags, by 14.1.
+// Tables as V8 makes them of `return s.size`: by 11.3 and, with more flags, by 14.1 and 14.9.
 func TestV8Positions(t *testing.T) {
 	// Steps of 0, 14 and 6 from the function's entry, -1, on; only the last begins no statement.
-	for flagged, table := range map[bool][]byte{
-		false: {0 << 1, 0xc8, 0x01, 14 << 1, 54, 6<<1 | 1, 66, 4 << 1, 7},
-		true:  {0<<2 | 3, 0xc8, 0x01, 14<<2 | 3, 54, 6<<2 | 2, 66, 4<<2 | 2, 7},
+	for flags, table := range map[uint][]byte{
+		1: {0 << 1, 0xc8, 0x01, 14 << 1, 54, 6<<1 | 1, 66, 4 << 1, 7},
+		2: {0<<2 | 3, 0xc8, 0x01, 14<<2 | 3, 54, 6<<2 | 2, 66, 4<<2 | 2, 7},
+		3: {0<<3 | 3, 0xc8, 0x01, 14<<3 | 3, 54, 6<<3 | 2, 66, 4<<3 | 2, 7},
 	} {
-		got := v8Positions(table, flagged)
+		got := v8Positions(table, flags)
 		source := func(position int32) v8Source { return v8Source{position, -1} }
 		want := []v8Position{{-1, source(49)}, {13, source(62)}, {19, source(79)}, {23, source(77)}}
 		for i := range got {
 			if i < len(want) && got[i] != want[i] {
-				t.Errorf("flagged %v: entry %d is %v, want %v", flagged, i, got[i], want[i])
+				t.Errorf("flags %d: entry %d is %v, want %v", flags, i, got[i], want[i])
 			}
 		}
 		if len(got) != len(want) {
-			t.Fatalf("flagged %v: %d entries", flagged, len(got))
+			t.Fatalf("flags %d: %d entries", flags, len(got))
 		}
 		for off, want := range map[int32]int32{-2: -1, -1: 49, 0: 49, 12: 49, 13: 62, 18: 62, 19: 79, 22: 79, 23: 77, 1000: 77} {
 			if at := v8PositionAt(got, off); at.position != want {
-				t.Errorf("flagged %v: offset %d is at %d, want %d", flagged, off, at.position, want)
+				t.Errorf("flags %d: offset %d is at %d, want %d", flags, off, at.position, want)
 			}
 		}
 		for n := range table { // one that is cut short
-			if cut := v8Positions(table[:n], flagged); !slices.Equal(cut, got[:len(cut)]) {
-				t.Errorf("flagged %v: %d bytes: %v", flagged, n, cut)
+			if cut := v8Positions(table[:n], flags); !slices.Equal(cut, got[:len(cut)]) {
+				t.Errorf("flags %d: %d bytes: %v", flags, n, cut)
 			}
 		}
 	}
@@ -118,7 +119,7 @@ func v8Fields136() *v8Fields {
 		sharedType: 282, bytecodeType: 186, codeType: 187, streamType: 192, scopeType: 280, scriptType: 167,
 		listType: 256, arrayType: 205, interpreterDataType: 188,
 		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 10,
-		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8,
+		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8, positionFlags: 1,
 		bytecodePositions: 24, bytecodeData: 64, locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
 		sizes: [3][]byte{{1, 1, 1, 1, 2, 4}, {1, 1, 1, 1, 3, 7}, {1, 1, 1, 1, 5, 13}},
 	}

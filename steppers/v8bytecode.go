@@ -105,7 +105,7 @@ func (vm *v8VM) bytecodeLines(b *v8Bytecode, addr uint64, off int32) []unwind.Co
 	position := int32(-1)
 	if off >= 0 {
 		table, _ := vm.word(addr - 1 + vm.fields.bytecodePositions)
-		position = v8PositionAt(v8Positions(vm.byteArray(table), vm.fields.flagged), off).position
+		position = v8PositionAt(v8Positions(vm.byteArray(table), vm.fields.positionFlags), off).position
 	}
 	return []unwind.CodeLine{fn.at(position)}
 }

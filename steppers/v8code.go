@@ -294,7 +294,7 @@ func (vm *v8VM) readOptimized(c *v8Code, data, positions uint64) {
 		c.inlined = append(c.inlined, fn)
 	}
 	c.inlining = v8Inlinings(vm.byteArray(element(data, f.inlining)))
-	c.positions = v8Positions(vm.byteArray(positions), f.flagged)
+	c.positions = v8Positions(vm.byteArray(positions), f.positionFlags)
 	if vm.readExits(c, data) {
 		c.function = function
 	}
@@ -359,9 +359,9 @@ func v8Inlinings(b []byte) (table []v8Inlining) {
 }
 
 // v8Positions reads a table of places in the source (SourcePositionTableIterator): steps from one
-// to the next. The first is from offset -1, which is that of the function's entry. Of a step of the
-// offset one bit tells whether a statement begins there; where it is flagged these are two.
-func v8Positions(b []byte, flagged bool) (table []v8Position) {
+// to the next. The first is from offset -1, which is that of the function's entry. A step of the
+// offset has some flags in its last bits: whether a statement begins there, and what is new in later versions.
+func v8Positions(b []byte, flags uint) (table []v8Position) {
 	off, position := int64(-1), int64(0)
 	for len(b) > 0 {
 		step, n := v8Unsigned(b)
@@ -370,10 +370,7 @@ func v8Positions(b []byte, flagged bool) (table []v8Position) {
 			break
 		}
 		b = b[n+m:]
-		if step >>= 1; flagged {
-			step >>= 1
-		}
-		if step > 1<<31-2 {
+		if step >>= flags; step > 1<<31-2 {
 			break
 		}
 		off, position = off+int64(step), position+(int64(moved>>1)^-int64(moved&1))

@@ -51,7 +51,7 @@ type v8Fields struct {
 	// DeoptimizationData, indices.
 	inlinedCount, literals, optimized, inlining uint64
 
-	flagged           bool   // offsets in tables of source positions have two bits more
+	positionFlags     uint   // bits of flags of offsets in tables of source positions
 	bytecodePositions uint64 // BytecodeArray: its table of source positions
 	bytecodeData      uint64
 	sizes             [3][]byte // of bytecodes: as they are, with wider operands, with still wider ones
@@ -219,7 +219,10 @@ func v8FieldsOf(told map[string]uint64, read func(vaddr uint64) uint64) *v8Field
 	}
 	major := must(v8Major)
 	f.scriptFunctions = 88
-	f.flagged = major >= flagged
+	f.positionFlags = 1
+	if major >= flagged {
+		f.positionFlags = 2
+	}
 	f.shared = must("class_JSFunction__shared__")
 	f.name = must("class_SharedFunctionInfo__name_or_scope_info__")
 	f.script = must("class_SharedFunctionInfo__script__", "class_SharedFunctionInfo__script_or_debug_info__")

@@ -28,7 +28,7 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 		scriptType: v8NoType, listType: v8NoType, arrayType: v8NoType, interpreterDataType: v8NoType,
 		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 11,
 		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8,
-		flagged: since(14, 0), bytecodePositions: 24, bytecodeData: 64, sizes: sizes,
+		positionFlags: 1, bytecodePositions: 24, bytecodeData: 64, sizes: sizes,
 		locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
 	}
 	if !since(13, 1) {
@@ -38,7 +38,11 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 	if !since(14, 1) {
 		f.baseline = 10
 	}
+	if since(13, 7) {
+		f.positionFlags = 2
+	}
 	if since(14, 9) {
+		f.positionFlags = 3
 		f.moduleScope = 3
 	}
 	return f

@@ -213,6 +213,25 @@ func EachNode(t *testing.T, test func(t *testing.T, node string)) {
 	}
 }
 
+// EachDeno runs a test with each Deno that SWBPF_DENO lists, as PATH does directories.
+func EachDeno(t *testing.T, test func(t *testing.T, deno string)) {
+	t.Helper()
+	denos := filepath.SplitList(os.Getenv("SWBPF_DENO"))
+	if len(denos) == 0 {
+		t.Skip("no Deno: SWBPF_DENO names none")
+	}
+	t.Setenv("DENO_NO_UPDATE_CHECK", "1")
+	for _, deno := range denos {
+		out, err := exec.Command(deno, "--version").Output()
+		if err != nil {
+			t.Errorf("%s: %v", deno, err)
+			continue
+		}
+		version, _, _ := strings.Cut(string(out), " (")
+		t.Run(version, func(t *testing.T) { test(t, deno) })
+	}
+}
+
 // Script copies a file to where the program sees it, and returns that place.
 func (p Program) Script(t testing.TB, source string) string {
 	t.Helper()
