@@ -10,7 +10,7 @@
 //   - [Ruby]: the same for Ruby, and in what it has compiled;
 //   - [PHP]: for PHP, likewise;
 //   - [Perl]: for Perl, in the frames of its loop;
-//   - [V8]: and for JavaScript in Node;
+//   - [V8]: and for JavaScript in Node and Deno;
 //   - [JSC]: the same in Bun, and frames of its virtual machine;
 //   - [Beam]: code by Erlang's compiler, and from a process of Erlang to its scheduler;
 //   - [Chez]: code by the compiler of Chez Scheme, which Racket has too, and on to the function of C that has

@@ -48,7 +48,7 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 	return f
 }
 
-// learned reports whether the types of objects are known, which may be by the stack that f is on.
+// learned reports whether the types of objects are known, which may be by the stack that f is on. It looks at that once a walk.
 func (vm *v8VM) learned(f *unwind.Frame) bool {
 	const frames = 1 << 8
 	if vm.fields.sharedType != v8NoType || vm.tried == vm.walk {
