@@ -92,7 +92,7 @@ func hasTables(im *procstate.Image) bool {
 // room for what comes meanwhile.
 const (
 	maxAtOnce = 256 << 10
-	maxSoon   = 3 << 20
+	maxSoon   = 2 << 20
 )
 
 // codeBytes returns the size of a file's executable segments.
@@ -290,7 +290,7 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 		if e.asked++; e.asked*perFrame < bytes && e.starts == nil && hasTables(im) {
 			break
 		}
-		if bytes > maxSoon {
+		if bytes > maxSoon && (e.starts == nil || bytes > 2*maxSoon) { // V8's own code without symbols is a little more
 			a.lookLater(e, im, part)
 			break
 		}
