@@ -284,7 +284,7 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 	case !a.InBackground, e.pending == nil && bytes <= maxAtOnce:
 		e.code = lookThrough(im, part, e.starts)
 		e.done = true
-	case e.pending == nil && (bytes > maxBackground || keepsFrames(im)):
+	case e.pending == nil && (bytes > maxBackground || part == vaddrRange{} && keepsFrames(im)):
 		e.done = true // of the latter, each function is analysed by itself where that is needed
 	case e.pending == nil:
 		if e.asked++; e.asked*perFrame < bytes && e.starts == nil && hasTables(im) {

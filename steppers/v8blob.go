@@ -32,6 +32,9 @@ const (
 	v8Leftover     = "_ZTHN2v88internal12trap_handler"
 	maxV8Dynamic   = 1 << 16 // bytes of names
 	maxV8Embedding = 1 << 28 // bytes of a segment that is looked through
+
+	v8Window      = 1 << 20                       // bytes that are read of it at a time
+	v8WindowAgain = maxV8Builtins * v8LayoutBytes // of them are read again with the next ones
 )
 
 // Of the table of functions, in order of their numbers, each 12 bytes: where it begins, how long it
@@ -64,22 +67,28 @@ func findV8Blob(im *procstate.Image) *v8Blob {
 		return nil
 	}
 	b := &v8Blob{}
+	buf := make([]byte, v8Window)
 	var layouts [][]v8Layout
 	var some uint64
 	for _, s := range im.Segments() {
 		if s.Flags&(elf.PF_W|elf.PF_X) != 0 || s.Filesz > maxV8Embedding {
 			continue
 		}
-		data := readVaddr(im, s.Vaddr, s.Vaddr+s.Filesz)
-		if at := bytes.Index(data, []byte(v8SomeBuiltin)); at >= 0 {
-			some = s.Vaddr + uint64(at) + 1
-		}
-		layouts = append(layouts, v8Layouts(data)...)
-		if b.sizes[0] == nil {
-			b.sizes = v8BytecodeSizes(data)
-		}
-		if b.version[0] == 0 {
-			b.version = v8VersionIn(data)
+		for at := s.Vaddr; at < s.Vaddr+s.Filesz; at += v8Window - v8WindowAgain {
+			data := buf[:min(v8Window, s.Vaddr+s.Filesz-at)]
+			if im.ReadVaddr(data, at) != nil {
+				break
+			}
+			if i := bytes.Index(data, []byte(v8SomeBuiltin)); i >= 0 {
+				some = at + uint64(i) + 1
+			}
+			layouts = append(layouts, v8Layouts(data)...)
+			if b.sizes[0] == nil {
+				b.sizes = v8BytecodeSizes(data)
+			}
+			if b.version[0] == 0 {
+				b.version = v8VersionIn(data)
+			}
 		}
 	}
 	for _, layout := range layouts {
@@ -311,7 +320,7 @@ func v8BytecodeSizes(data []byte) (sizes [3][]byte) {
 		n := bytes.Index(of, begin[1])
 		if n > 0 && 3*n <= len(of) && bytes.HasPrefix(of[2*n:], begin[2]) {
 			for i := range sizes {
-				sizes[i] = of[i*n : (i+1)*n : (i+1)*n]
+				sizes[i] = bytes.Clone(of[i*n : (i+1)*n])
 			}
 			return sizes
 		}
