@@ -141,7 +141,7 @@ func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.
 	switch v, err := applyRule(w, r, in, out); {
 	case v == unwind.Success && out.PC() == 0 && w.BeginsStack(out.SP()):
 		return unwind.StackBottom, nil
-	case v == unwind.NotMe, v == unwind.Success && !followsCall(w, out.PC(), &a.calls, a.buf[:]):
+	case v == unwind.NotMe, v == unwind.Success && !followsCall(w, out.PC(), &a.calls, a.buf[:]) && !a.wasReplaced(w, m, r, in, out):
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil
 	case v != unwind.Success:
@@ -154,6 +154,17 @@ func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.
 		a.carry(w, code, m, in, out)
 	}
 	return unwind.Success, nil
+}
+
+// wasReplaced reports whether out is code that is made at run time and may have been replaced
+// since: by the rule r, one of V8's own functions that keeps a frame pointer and has called returns to it.
+func (a *Analysis) wasReplaced(w *unwind.Walker, m *procstate.Mapping, r *dataflow.Rule, in, out *unwind.Frame) bool {
+	e := a.code.get(m.Image)
+	if e == nil || !e.builtins.holds(in.LookupPC()-m.Bias) || in.Flags&unwind.Interrupted != 0 || r.Reg != w.Arch().FP || r.Deref {
+		return false
+	}
+	at := w.MappingAt(out.PC() - 1)
+	return at != nil && at.Image == nil
 }
 
 // isBare reports whether hardly any code of a file has unwind tables, as that of musl.
