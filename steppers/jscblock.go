@@ -51,6 +51,31 @@ func (c *jscCode) inArity(w *unwind.Walker, at *jscAt) bool {
 	return ok
 }
 
+// isForLoop reports whether the code is entered in a loop only, from that of another compiler, whose frame it takes
+// over: it leaves that, and jumps to where it begins itself (JITCompilationMode::FTLForOSREntry in
+// ftl/FTLCompile.cpp). The frame has its CodeBlock before that.
+//
+//	mov %rbp,%rsp
+//	pop %rbp
+//	jmp start
+func (c *jscCode) isForLoop() bool { return c.tier == jscFTL && c.entry != c.made.start }
+
+// hasFrame reports whether the frame is the code's at pc, which is in it, and has its CodeBlock.
+func (c *jscCode) hasFrame(w *unwind.Walker, at *jscAt) bool {
+	forLoop := !at.interprets && c.isForLoop()
+	switch {
+	case forLoop && at.pc == c.entry+jscLeaveBytes:
+		return at.state == jscJumps
+	case at.state == jscJumps || at.state == jscPopped:
+		return false
+	case at.enters:
+		return forLoop
+	}
+	return !c.inArity(w, at)
+}
+
+const jscLeaveBytes = 3 + 1 // mov and pop
+
 // start is where the code begins, 0 in the interpreter.
 func (at *jscAt) start(c *jscCode) uint64 {
 	if at.interprets {
@@ -172,12 +197,13 @@ func (vm *jscVM) codeAt(addr uint64) (c jscCode, ok bool) {
 		if !vm.readNow(addr+jscFirstFTL, own[:]) {
 			return c, false
 		}
-		for b := own[:]; len(b) >= 16 && c.made.end == 0; b = b[8:] {
-			if le.Uint64(b) == c.entry {
-				c.made = vm.memoryAt(le.Uint64(b[8:]), c.entry)
-				if len(b) >= jscFTLArity+8 {
-					c.arity = le.Uint64(b[jscFTLArity:])
-				}
+		for b := own[:]; len(b) >= jscFTLArity+8 && c.made.end == 0; b = b[8:] {
+			start, arity := le.Uint64(b), le.Uint64(b[jscFTLArity:])
+			if start != c.entry && arity != c.entry {
+				continue
+			}
+			if made := vm.memoryAt(le.Uint64(b[8:]), start); made.holds(c.entry) {
+				c.made, c.arity = made, arity
 			}
 		}
 	}

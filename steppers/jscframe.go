@@ -118,7 +118,7 @@ func (vm *jscVM) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 	if !ok1 || !ok2 {
 		return false
 	}
-	if b := vm.blockAt(cell, at); b != nil && !at.enters && b.code.runs(at) && vm.isOf(b, callee) && !b.code.inArity(w, at) {
+	if b := vm.blockAt(cell, at); b != nil && b.code.runs(at) && vm.isOf(b, callee) && b.code.hasFrame(w, at) {
 		place := jscPlace{serial: b.serial, start: at.start(&b.code)}
 		if at.calls && b.code.pool != 0 {
 			site, _ := mem.ReadWord(at.frame + jscArguments)
