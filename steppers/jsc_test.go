@@ -211,6 +211,48 @@ func TestJSCDoubts(t *testing.T) {
 	}
 }
 
+// Code that is entered in a loop has its name from where it has left the frame of the code before.
+func TestJSCForLoop(t *testing.T) {
+	const start, entry, size = jscTestMade + 0x5000, jscTestMade + 0x5080, 0x100
+	m := newJSCTest()
+	e, unlinked := m.executable(jscUnlinkeds[0], m.atom("loops"), 0)
+	callee := m.function(e)
+	block := func(start, entry, arity uint64) uint64 {
+		b := m.block("FunctionCodeBlock", e, unlinked, jscFTL, start, size)
+		code, _ := m.ReadWord(b + jscBlockCode)
+		m.words(code+jscCodeEntry, entry)
+		m.words(code+0x148+jscFTLArity, arity)
+		return b
+	}
+	forLoop, forCall := block(start, entry, entry), block(start, start, entry)
+	for name, test := range map[string]struct {
+		block uint64
+		at    jscAt
+		want  bool
+	}{
+		"first byte":          {forLoop, jscAt{pc: start, interrupted: true, state: jscNoFrame, enters: true}, true},
+		"frame pointer saved": {forLoop, jscAt{pc: start + 1, interrupted: true, state: jscFPSaved, enters: true}, true},
+		"in the loop":         {forLoop, jscAt{pc: start + 0x20}, true},
+		"last byte":           {forLoop, jscAt{pc: start + size - 1}, true},
+		"behind the code":     {forLoop, jscAt{pc: start + size}, false},
+		"its entry":           {forLoop, jscAt{pc: entry, interrupted: true}, true},
+		"at pop":              {forLoop, jscAt{pc: entry + 3, interrupted: true, state: jscFPSaved}, true},
+		"at jmp, the caller":  {forLoop, jscAt{pc: entry + 4, interrupted: true}, false},
+		"at jmp":              {forLoop, jscAt{pc: entry + 4, interrupted: true, state: jscJumps, enters: true}, true},
+		"jumps elsewhere":     {forLoop, jscAt{pc: entry + 5, interrupted: true, state: jscJumps, enters: true}, false},
+		"return popped":       {forLoop, jscAt{pc: start + 0x20, interrupted: true, state: jscPopped, enters: true}, false},
+		"for calls":           {forCall, jscAt{pc: start + 0x20}, true},
+		"for calls, enters":   {forCall, jscAt{pc: start + 0x20, interrupted: true, state: jscFPSaved, enters: true}, false},
+		"entered elsewhere":   {block(start, start+size, start+size), jscAt{pc: start + 0x20}, false},
+		"entered twice":       {block(start, entry, entry+8), jscAt{pc: start + 0x20}, false},
+		"in the interpreter":  {forLoop, jscAt{pc: jscTestLLInt, interprets: true}, false},
+	} {
+		if lines, ok := m.names(m.vm(), test.block, callee, test.at); ok != test.want || ok && lines[0].Name != "loops" {
+			t.Errorf("%s: %v, %v, want %v", name, ok, lines, test.want)
+		}
+	}
+}
+
 // Calls that were inlined are those that the place of the call tells, without the ones that ended in a call.
 func TestJSCInlined(t *testing.T) {
 	m, at := newJSCTest(), jscUnlinkeds[1]

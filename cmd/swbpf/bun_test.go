@@ -16,7 +16,9 @@ import (
 
 // bunProgram calls itself in many ways: methods, accessors, closures, generators, callbacks of functions of the
 // language, with too few arguments, and by functions that wait. In turn number process.argv[2] it writes what its
-// stack is to the file process.argv[3], and waits. No function ends in a call: it would have no frame then.
+// stack is to the file process.argv[3], and waits. No function ends in a call: it would have no frame then. If it is to be
+// in turn -1, it waits in a loop that was entered once and has been compiled since. It calls too many functions from one
+// place for any to be inlined, as a call of one that was not expected would go back to the interpreter.
 const bunProgram = `let turn = 0;
 function leaf(x, y) {
   if (turn === +process.argv[2]) {
@@ -43,8 +45,20 @@ function sorter() {
 }
 async function later(n) {
   await null;
+  if (process.argv[2] === "-1") spin(1000);
   let s = sorter();
   for (const x of numbers(3)) s += x;
+  return s;
+}
+const calls = Array.from({ length: 10 }, (_, i) => eval("(function call" + i + "(x) { const s = x + " + i + "; return s; })"));
+calls.push(function last(x) { turn = -1; const s = leaf(x); return s; });
+function step(done, n) { const s = calls[done * 10 + (1 - done) * (n % 10)](n); return s & 1; }
+function spin(ms) {
+  let s = 0;
+  for (let done = 0, n = 0, end = Date.now() + ms; !done; n = (n + 1) % 1000) {
+    done = +(Date.now() >= end);
+    s += step(done, n);
+  }
   return s;
 }
 async function main() {
@@ -78,10 +92,10 @@ func startBun(t *testing.T, bun, turn string) (cmd *exec.Cmd, said string) {
 }
 
 // The stack of a program of Bun has the functions that the program itself says it has: interpreted in its first turn,
-// and with calls inlined into each other in a later one.
+// with calls inlined into each other in a later one, and in a loop that was entered before it was compiled.
 func TestWalkBun(t *testing.T) {
 	for _, bun := range buns(t) {
-		for _, turn := range []string{"1", "300", "4000"} {
+		for _, turn := range []string{"1", "300", "4000", "-1"} {
 			cmd, file := startBun(t, bun, turn)
 			said := ""
 			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(said, "\nend"); time.Sleep(10 * time.Millisecond) {
@@ -119,6 +133,9 @@ func TestWalkBun(t *testing.T) {
 					break
 				}
 				at += i + 1
+			}
+			if turn == "-1" && !strings.Contains(out, " spin+0x") {
+				t.Errorf("%s: the loop was not compiled\n%s", bun, out)
 			}
 			_ = cmd.Process.Kill()
 		}
