@@ -27,7 +27,7 @@ const (
 	jscCodeArity  = 0x20 // the entry where the number of arguments is not known to be right
 	jscCodeBytes  = 0x28
 
-	// FTL has its own entry, followed by the memory, at one of these.
+	// FTL has where its code begins, followed by the memory, at one of these.
 	jscFirstFTL = 0x100
 	jscLastFTL  = 0x200
 	jscFTLArity = 0x18 // behind that, instead of jscCodeArity
