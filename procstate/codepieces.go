@@ -3,8 +3,8 @@ package procstate
 import "debug/elf"
 
 // CodePieces calls visit with pieces of the code of a file, of 4 KB each or less and about n,
-// evenly spread, of a large one; code is valid until visit returns. It returns false where some
-// of it cannot be read.
+// evenly spread, of a large one; code is valid until visit returns. It returns false where there
+// is none, or some of it cannot be read.
 func (im *Image) CodePieces(n int, visit func(code []byte, vaddr uint64)) bool {
 	var buf [4 << 10]byte
 	total := uint64(0)
@@ -12,6 +12,9 @@ func (im *Image) CodePieces(n int, visit func(code []byte, vaddr uint64)) bool {
 		if s.Flags&elf.PF_X != 0 {
 			total += s.Filesz
 		}
+	}
+	if total == 0 {
+		return false
 	}
 	at := uint64(0) // of the next piece in the segment
 	for _, s := range im.segs {

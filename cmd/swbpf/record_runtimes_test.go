@@ -272,7 +272,8 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 }
 
 // Functions of Python have their names, too: each calls only what it calls in the source, with
-// functions of C between them or not.
+// functions of C between them or not. Nothing runs beside it, as beside TestRecordJava: names are read from
+// what runs on.
 func TestRecordPython(t *testing.T) {
 	t.Parallel()
 	testenv.EachPython(t, testRecordPython)
@@ -479,9 +480,9 @@ func checkScriptEnds(t *testing.T, folded, name string, percent float64, execute
 }
 
 // Subroutines of Perl have their names, too: each calls only what it calls in the source, with
-// functions of C between them or not.
+// functions of C between them or not. Nothing runs beside it, as beside TestRecordJava: names are read from
+// what runs on.
 func TestRecordPerl(t *testing.T) {
-	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("Perl is known on amd64 alone")
 	}
@@ -489,7 +490,6 @@ func TestRecordPerl(t *testing.T) {
 }
 
 func testRecordPerl(t *testing.T, perl testenv.Program) {
-	t.Parallel()
 	calls := map[string][]string{
 		"<file busy.pl>": {"plain", "sorted", "added", "compared", "found", "closures", "texts", "caught", "recursion"},
 		"plain":          {"work"}, "sorted": {"work"}, "added": {"Number::plus", "Number::new"}, "Number::plus": {"work", "Number::new"},

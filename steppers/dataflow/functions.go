@@ -235,14 +235,14 @@ func (c *Code) markCalled(marks map[uint32]uint8) {
 			case !lowersSP(c.arch, in):
 			case fresh && c.isTaken(addr) && !labels[o]:
 				marks[o] |= called // by address
-			case c.isBehindFill(addr):
+			case c.nops && c.isBehindFill(addr):
 				marks[o] |= 0
 			}
 		})
 	}
 }
 
-// isBehindFill reports whether what linkers fill gaps between functions with stands before an
+// isBehindFill reports whether what GraalVM fills gaps between functions with stands before an
 // address at which one could begin: int3, more than once.
 func (c *Code) isBehindFill(addr uint64) bool {
 	const int3 = 0xcc
