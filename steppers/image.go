@@ -95,9 +95,9 @@ func readCode(w *unwind.Walker, m *procstate.Mapping, addr uint64, buf []byte) [
 	return buf
 }
 
-// breakpointAMD64 is the instruction int3.
+// Instructions of x86 of one byte.
 const (
-	breakpointAMD64 = 0xcc
+	breakpointAMD64 = 0xcc // int3
 	nopAMD64        = 0x90
 )
 

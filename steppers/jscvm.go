@@ -45,6 +45,8 @@ func (p *jscImage) mayInterpret(vaddr uint64) bool {
 
 // jscVM is what is known of the virtual machine of a process.
 type jscVM struct {
+	vmFound
+
 	vmMemory
 	image     *jscImage // nil: there is none
 	of        *procstate.Mapping
@@ -54,9 +56,6 @@ type jscVM struct {
 	interpreter vaddrRange // run-time addresses of its code; empty: not known
 	made        vaddrRange // and of all that the compilers make; empty: they make nothing
 	structures  uint64     // what the numbers of structures count from; 0: not known
-
-	walk       uint64 // the last for which it was known to be there
-	generation uint32 // of the mappings then
 
 	classes   map[uint32]jscClass // by number of their structure
 	unlinked  *jscUnlinked        // nil: not known
@@ -92,17 +91,7 @@ const (
 
 // machine returns the virtual machine of the process that w walks, nil when there is none.
 func (s *JSC) machine(w *unwind.Walker) *jscVM {
-	vm, _ := w.Kept(s).(*jscVM)
-	if vm == nil || vm.walk != w.Walks() {
-		libs := w.ProcessState().Libraries()
-		generation, ok := generationOf(libs)
-		if vm == nil || !ok || generation != vm.generation {
-			vm = s.findMachine(w, libs, vm)
-			vm.generation = generation
-			w.Keep(s, vm)
-		}
-		vm.walk = w.Walks()
-	}
+	vm, _ := machineOf(w, s, s.findMachine)
 	if vm.image == nil || !vm.begin() {
 		return nil
 	}

@@ -146,6 +146,8 @@ func (s *V8) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(is
 // v8VM is what is known of the virtual machine of a process. Addresses of objects are as V8
 // has them, with a bit set that tells them from small integers.
 type v8VM struct {
+	vmFound
+
 	fields *v8Fields        // nil: there is none
 	image  *procstate.Image // that has it
 	mem    procstate.Memory
@@ -153,9 +155,7 @@ type v8VM struct {
 	pace   readPace
 	lines  *v8Lines // of all processes
 
-	tried      uint64 // the last walk that types were looked for in
-	walk       uint64 // the last for which it was known to be there
-	generation uint32 // of the mappings then
+	tried uint64 // the last walk that types were looked for in
 
 	types     map[uint64]uint16 // by map
 	sharedMap uint64            // that of SharedFunctionInfos; 0: none was met
@@ -208,17 +208,7 @@ const (
 
 // machine returns the virtual machine of the process that w walks, nil when there is none.
 func (s *V8) machine(w *unwind.Walker) *v8VM {
-	vm, _ := w.Kept(s).(*v8VM)
-	if vm == nil || vm.walk != w.Walks() {
-		libs := w.ProcessState().Libraries()
-		generation, ok := generationOf(libs)
-		if vm == nil || !ok || generation != vm.generation {
-			vm = s.findMachine(w, libs, vm)
-			vm.generation = generation
-			w.Keep(s, vm)
-		}
-		vm.walk = w.Walks()
-	}
+	vm, _ := machineOf(w, s, s.findMachine)
 	if vm.fields == nil {
 		return nil
 	}

@@ -51,10 +51,10 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 // learned reports whether the types of objects are known, which may be by the stack that f is on. It looks at that once a walk.
 func (vm *v8VM) learned(f *unwind.Frame) bool {
 	const frames = 1 << 8
-	if vm.fields.sharedType != v8NoType || vm.tried == vm.walk {
+	if vm.fields.sharedType != v8NoType || vm.tried == vm.found {
 		return vm.fields.sharedType != v8NoType
 	}
-	vm.tried = vm.walk
+	vm.tried = vm.found
 	fp, known := f.Regs.Value(procstate.AMD64.FP)
 	for range frames {
 		if vm.fields.sharedType != v8NoType || !known || fp%8 != 0 {
