@@ -474,7 +474,8 @@ func checkPerfMap(t *testing.T, l *Lookup, path string, want string) {
 		}
 		sym, ok := l.SymbolAt(a)
 		if !ok || sym.Name != Demangle(name, DemangleSimple) || sym.Object != nil {
-			t.Fatalf("%#x: %q, want %q", a, sym.Name, name)
+			t.Fatalf("%#x: %q, want %q; %d entries of %d bytes, %v, read %v ago", a, sym.Name, name,
+				len(l.jit.table.entries), l.jit.perfMap.off, l.jit.perfMap.err, time.Duration(procstate.Monotonic()-l.updated))
 		}
 		found = found || strings.Contains(name, want)
 	}
@@ -557,7 +558,7 @@ while (System.nanoTime() - t < 500000000L) s += fibonacci(20); System.out.printl
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(jitInterval)
+	time.Sleep(2 * jitInterval)
 	checkPerfMap(t, l, path, "fibonacci")
 }
 
