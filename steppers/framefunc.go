@@ -317,14 +317,14 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame, fp, ra ui
 	if pc == 0 && callerFP == 0 {
 		return unwind.StackBottom, nil
 	}
+	pc = codeAddress(w, pc)
 	sp, _, interpreted := senderSP(w, in.SP(), fp)
 	if !interpreted {
-		if callerFP != 0 && callerFP <= fp {
+		if callerFP != 0 && callerFP <= fp && !entersFile(w, in.LookupPC(), pc-1) {
 			return unwind.NotMe, nil
 		}
 		sp = fp + 2*width
 	}
-	pc = codeAddress(w, pc)
 	if !mayReturnTo(w, pc, s.buf[:]) || !s.led.mayLead(w, pc, in.PC()) {
 		return unwind.NotMe, nil
 	}
@@ -337,6 +337,13 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame, fp, ra ui
 		out.Flags |= unwind.Heuristic
 	}
 	return unwind.Success, nil
+}
+
+// entersFile reports whether code at pc, of a file, was called by that of another one at caller,
+// which may keep anything in the register that is a frame pointer here.
+func entersFile(w *unwind.Walker, pc, caller uint64) bool {
+	m, c := w.MappingAt(pc), w.MappingAt(caller)
+	return m != nil && c != nil && m.Image != nil && c.Image != nil && m.Image != c.Image
 }
 
 // codeAddress removes what is not address from a stored return address: a

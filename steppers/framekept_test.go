@@ -98,6 +98,29 @@ func TestKeepsFrames(t *testing.T) {
 	}
 }
 
+// The caller of the first function of such a file, of another one, keeps in the register what it likes.
+func TestKeepsFramesEntered(t *testing.T) {
+	needPtrace(t)
+	testenv.Needs(t, "gcc")
+	source := `__attribute__((noinline)) static void trap(void) { __asm__ volatile("int3; nop"); }` + "\n" +
+		strings.ReplaceAll(keptProgram(), "mul: ", "mul: trap(); ")
+	lib := steptest.Compile(t, []string{"gcc", "-O1", "-s", "-shared", "-fPIC", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-nostdlib"},
+		"kept.c", source)
+	if !keepsFrames(steptest.OpenImage(t, lib)) {
+		t.Fatal("keepsFrames is false")
+	}
+	path := steptest.Compile(t, []string{"gcc", "-O1", "-fomit-frame-pointer", "-Wl,--no-as-needed", lib, "-Wl,-rpath," + filepath.Dir(lib)}, "main.c",
+		`extern long (*table[])(long, long); int main(void) { __asm__ volatile("mov $8, %%ebp" ::: "rbp"); return table[0](2, 0); }`)
+	p, tid := steptest.StartToTrap(t, path)
+	frames, err := unwind.NewWalker(p, unwind.NewGroup(NewBottom(), NewDebug(nil), NewFrameFunc(nil)), nil).WalkStack(nil, tid)
+	if err != nil {
+		t.Error(err)
+	}
+	if len(frames) != 6 {
+		t.Errorf("%d frames, want 6: trap, f0, main and three of libc's start", len(frames))
+	}
+}
+
 // callingProgram returns a program of functions that call each other, of which a table tells,
 // and one that never returns.
 func callingProgram() string {
