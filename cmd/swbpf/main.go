@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes, the same for every verb. A verb that runs a command passes the
@@ -103,6 +104,17 @@ func verbOf(args []string) string {
 	return ""
 }
 
+// checkValues refuses what looks like a flag, or the end of them, as the value of one.
+func checkValues(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		if value := f.Value.String(); strings.HasPrefix(value, "--") {
+			kind, _ := pflag.UnquoteUsage(f)
+			err = withCode(exitCannot, fmt.Errorf("--%s needs a value (%s), and %q is none", f.Name, kind, value))
+		}
+	})
+	return err
+}
+
 // newRootCommand makes the program's command with one verb, or with all and their
 // completions for "": to make those of all takes a third of a millisecond.
 func newRootCommand(verb string) *cobra.Command {
@@ -125,6 +137,7 @@ func newRootCommand(verb string) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return withCode(exitCannot, fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath()))
 	})
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return checkValues(c.Flags()) }
 	for _, v := range verbs {
 		if verb == "" || v.name == verb {
 			root.AddCommand(v.make())

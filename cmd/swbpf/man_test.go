@@ -45,6 +45,7 @@ func TestWrongUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"--nope":                      "See 'swbpf --help'",
 		"walk --nope":                 "See 'swbpf walk --help'",
+		"record --stats -- true":      "--stats needs a value (file)",
 		"version":                     "Did you mean --version?",
 		"diff -n x a b":               "not a whole number",
 		"view -o http:// a":           "http://HOST:PORT",
