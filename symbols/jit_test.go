@@ -181,6 +181,30 @@ func TestPerfMapOfAnySize(t *testing.T) {
 	}
 }
 
+// A map that a process with the same ID has left says nothing, until it is written anew.
+func TestPerfMapLeft(t *testing.T) {
+	cmd := startProgram(t, t.TempDir(), "sh", "-c", "echo; exec sleep 60")
+	pid := cmd.Process.Pid
+	name := fmt.Sprintf("perf-%d.map", pid)
+	path := filepath.Join("/tmp", name)
+	write(t, "/tmp", name, "1000 100 of another\n2000 100 of another\n")
+	t.Cleanup(func() { os.Remove(path) })
+	before := time.Now().Add(-time.Minute)
+	if err := os.Chtimes(path, before, before); err != nil {
+		t.Fatal(err)
+	}
+	l := newSymbolizer(t, Options{}).Lookup(&procstate.AddressSpace{}, pid)
+	defer l.Close()
+	if sym, ok := l.SymbolAt(0x1000); ok {
+		t.Errorf("left by another: %+v", sym)
+	}
+	write(t, "/tmp", name, "1000 100 its own\n2000 100 the next of its own\n")
+	l.Update()
+	if sym, ok := l.SymbolAt(0x1000); !ok || sym.Name != "its own" {
+		t.Errorf("written anew: %+v", sym)
+	}
+}
+
 // Of a Lookup that was not closed, as nobody closes that of a Walker, nothing is charged
 // when it is garbage.
 func TestLookupIsGarbage(t *testing.T) {

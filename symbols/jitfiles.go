@@ -2,6 +2,7 @@ package symbols
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"golang.org/x/sys/unix"
@@ -22,9 +24,10 @@ var errJITDump = errors.New("bad jitdump")
 // generates: perf-PID.map in its /tmp, and a jitdump file that it maps as a
 // sign to profilers.
 type jitFiles struct {
-	pid   int    // as we see it
-	nspid int    // as the process sees itself
-	uid   uint32 // of the process
+	pid   int       // as we see it
+	nspid int       // as the process sees itself
+	uid   uint32    // of the process
+	began time.Time // when the process did, zero where that is not known
 	table jitTable
 
 	root *os.File // the process's root directory, kept for when it has exited
@@ -66,6 +69,7 @@ var errJITAll = errors.New("all together tell too much of generated code")
 func openJITFiles(pid int) *jitFiles {
 	j := &jitFiles{pid: pid, nspid: pid, uid: ^uint32(0), dumps: map[string]*openDump{}}
 	j.readStatus()
+	j.began = processBegan(pid)
 	// A directory handle outlives the process, its /proc entry does not.
 	// What was mounted below it is gone with the process's namespace.
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -155,6 +159,10 @@ func (j *jitFiles) updatePerfMap(left *int64) error {
 	p := &j.perfMap
 	name := fmt.Sprintf("tmp/perf-%d.map", j.nspid)
 	f := j.open(name)
+	if f != nil && j.isOlder(f) {
+		f.Close()
+		f = nil
+	}
 	if f != nil && p.f != nil {
 		if sameFile(p.f, f) {
 			f.Close()
@@ -173,6 +181,36 @@ func (j *jitFiles) updatePerfMap(left *int64) error {
 	}
 	j.readPerfMap(left)
 	return j.note("/"+name, p.err)
+}
+
+// isOlder reports whether a file was written last before the process began: another one, which had
+// its ID before, has left it.
+func (j *jitFiles) isOlder(f *os.File) bool {
+	const clocks = 2 * time.Second // between the clocks of files and of processes, and steps of the former
+	st, err := f.Stat()
+	return err == nil && !j.began.IsZero() && st.ModTime().Before(j.began.Add(-clocks))
+}
+
+// processBegan tells when a process began; zero where that cannot be told.
+func processBegan(pid int) time.Time {
+	const (
+		startTime = 22 - 3 // of the fields behind the name, see proc_pid_stat(5)
+		perSecond = 100    // USER_HZ
+	)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	var now unix.Timespec
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return time.Time{}
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) <= startTime {
+		return time.Time{}
+	}
+	ticks, err := strconv.ParseInt(f[startTime], 10, 64)
+	if err != nil || ticks < 0 || ticks > now.Nano()/(int64(time.Second)/perSecond) {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(ticks)*time.Second/perSecond - time.Duration(now.Nano()))
 }
 
 func (j *jitFiles) readPerfMap(left *int64) {
