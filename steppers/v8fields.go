@@ -2,7 +2,6 @@ package steppers
 
 import (
 	"encoding/binary"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -104,9 +103,14 @@ const (
 
 var v8Resumes = [...]string{"Builtins_InterpreterEnterAt", "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
 
-// mayHoldV8 tells from the name of a file whether V8 is looked for in it.
-func mayHoldV8(im *procstate.Image) bool {
-	return im.Arch() == procstate.AMD64 && strings.Contains(filepath.Base(im.Path), "node")
+// tellsOfV8 reports whether a file has V8 and exports what that tells debuggers, as Node does, and applications
+// that Node has been put into.
+func tellsOfV8(im *procstate.Image) bool {
+	if im.Arch() != procstate.AMD64 {
+		return false
+	}
+	_, ok := im.ExportedSymbol(v8Major)
+	return ok
 }
 
 // v8Builtins returns the code that V8 has compiled when it was built, which is entered where functions
@@ -118,7 +122,7 @@ func v8Builtins(im *procstate.Image) (r vaddrRange, starts []uint64) {
 		}
 		return b.code, starts
 	}
-	if !mayHoldV8(im) {
+	if !tellsOfV8(im) {
 		return r, nil
 	}
 	im.EachSymbolOf(".symtab", func(sym *procstate.ELFSymbol) bool {
@@ -141,7 +145,7 @@ func findV8(im *procstate.Image) (p v8Image) {
 		}
 		return p
 	}
-	if !mayHoldV8(im) {
+	if !tellsOfV8(im) {
 		return p
 	}
 	told := map[string]uint64{} // by which names V8 tells something, and where
