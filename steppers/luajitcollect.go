@@ -1,0 +1,149 @@
+package steppers
+
+import (
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Limits on what is copied of a process's stacks of Lua, and on what is looked at for that.
+const (
+	maxLuaJITCopied = 16 << 20  // bytes
+	maxLuaJITLooked = 256 << 10 // bytes of a stack of C
+	maxLuaJITLooks  = 1 << 14   // at words of it
+)
+
+// Lacked returns where LuaJIT has the stack of what a thread runs, if the last walk has come to it and the capture
+// had not copied it. There is room for two: that of the lua_State that runs, and that of the main thread or of another
+// which has resumed it.
+func (s *LuaJIT) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
+	vm, _ := w.Kept(s).(*luajitVM)
+	if vm == nil || vm.image == nil || vm.lastFound().found != w.Walks() || !vm.lacks {
+		return frames, false
+	}
+	g := vm.globalAt(vm.lacked.global)
+	if g == nil {
+		return frames, true
+	}
+	if _, ask := vm.asked.ask(tid, true, false); !ask {
+		return frames, true
+	}
+	const nothing = 8 // where in a stack is a word that leads to no other one
+	current := g.at + vm.current
+	frames = procstate.ThreadFrames{
+		Current: current, Before: int(current - g.main), After: int(vm.jitBase - vm.current),
+		Head: ljStateBytes, Low: ljStack, High: ljMaxStack, IsDown: true,
+	}
+	runs, ok := vm.wordNow(current)
+	if !ok || runs == vm.lacked.thread || vm.lacked.thread == 0 {
+		return frames, true
+	}
+	// It is another one's: of what runs so much is copied as its stack has now.
+	var b [ljStateBytes]byte
+	if !vm.readNow(runs, b[:]) {
+		return frames, true
+	}
+	le := binary.LittleEndian
+	bytes := le.Uint64(b[ljMaxStack:]) - le.Uint64(b[ljStack:])
+	frames.Bounds, frames.First, frames.Previous = vm.lacked.thread, ljStack, nothing
+	frames.Bytes = int(min(bytes, maxLuaJITPiece))
+	return frames, true
+}
+
+// maxLuaJITPiece is how much of a stack is copied at most.
+const maxLuaJITPiece = 16<<10 - 128
+
+// Knows reports whether walks of a Walker have met LuaJIT.
+func (s *LuaJIT) Knows(w *unwind.Walker) bool {
+	vm, _ := w.Kept(s).(*luajitVM)
+	return vm != nil && vm.image != nil
+}
+
+// LuaJITCollector returns a Collector of what walks need of LuaJIT; nil where none of the libraries of the process has
+// it.
+func LuaJITCollector(libs procstate.LibraryState) procstate.Collector {
+	s := NewLuaJIT(nil)
+	for _, lib := range libs.Libraries() {
+		if lib.Image == nil {
+			continue
+		}
+		if p := s.image(lib.Image); p.code.end != 0 {
+			c := &luajitCollector{luajitImage: p, seen: map[uint64]bool{}, left: maxLuaJITCopied}
+			return c.collect
+		}
+	}
+	return nil
+}
+
+type luajitCollector struct {
+	*luajitImage
+	seen map[uint64]bool // what words lead to, be it a lua_State or not
+	left int
+}
+
+// collect is the Collector: frames of the interpreter on the stack of C have the address of a lua_State.
+func (c *luajitCollector) collect(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
+	read := reader(func(addr uint64, buf []byte) bool { return readAll(m, addr, buf) })
+	if dispatch, ok := regs.Value(luajitDispatch); ok && dispatch%8 == 0 {
+		c.global(read, dispatch-c.dispatch, add)
+	}
+	var b [4 << 10]byte
+	sp := regs.Raw(luajitSP) &^ 7
+	looks := maxLuaJITLooks
+	for n := uint64(0); n < maxLuaJITLooked; {
+		part := b[:uint64(len(b))-(sp+n)%uint64(len(b))]
+		if !read(sp+n, part) {
+			return
+		}
+		n += uint64(len(part))
+		for ; len(part) >= 8; part = part[8:] {
+			word := binary.LittleEndian.Uint64(part)
+			if word%8 != 0 || word < 1<<16 || word >= 1<<47 || c.seen[word] {
+				continue
+			}
+			if looks--; looks < 0 {
+				return
+			}
+			c.seen[word] = true
+			c.state(read, word, add)
+		}
+	}
+}
+
+// state adds a lua_State, if it is one.
+func (c *luajitCollector) state(read reader, at uint64, add func(addr uint64, n int)) {
+	var b [ljStateBytes]byte
+	if !read(at, b[:]) || b[ljKind] != ljStateKind {
+		return
+	}
+	le := binary.LittleEndian
+	global := le.Uint64(b[ljGlobal:])
+	if _, ok := findLuaJITMain(read, global); !ok {
+		return
+	}
+	stack, end := le.Uint64(b[ljStack:]), le.Uint64(b[ljMaxStack:])
+	if end <= stack || end-stack > maxLuaJITStack || end-stack > uint64(c.left) {
+		return
+	}
+	c.left -= int(end - stack)
+	add(at, len(b))
+	add(stack, int(end-stack)+luajitSlack)
+	c.global(read, global, add)
+}
+
+// global adds what there is to know of a global_State, if it is one, and the lua_State that runs.
+func (c *luajitCollector) global(read reader, at uint64, add func(addr uint64, n int)) {
+	if c.seen[at] {
+		return
+	}
+	c.seen[at] = true
+	if _, ok := findLuaJITMain(read, at); !ok {
+		return
+	}
+	add(at+c.current, int(c.jitBase-c.current)+8)
+	if state, ok := read.word(at + c.current); ok && !c.seen[state] {
+		c.seen[state] = true
+		c.state(read, state, add)
+	}
+}

@@ -1,0 +1,259 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// luajitVM is what is known of LuaJIT in a process.
+type luajitVM struct {
+	*luajitImage
+	image *procstate.Image // nil: there is none
+	bias  uint64
+	vmMemory
+	vmFound
+
+	globals map[uint64]*luajitGlobal // by address of the global_State; nil where there is none
+	asked   framesAsked
+
+	// Of the walk:
+	now     time.Time
+	threads []luajitThread // whose frames were met
+	subs    []luajitCall
+	isBegun bool // the innermost frames are known
+	lost    bool // which frames are whose is not known further out
+	lacks   bool // what runs was not captured
+	lacked  luajitLacked
+	regs    procstate.Regs
+	overlay luajitOverlay
+	code    [luajitLook]byte
+
+	codes      map[luajitCode]uint32 // numbers in unwind.Codes
+	resets     int                   // of these
+	protos     map[uint64]*luajitProto
+	order      []*luajitProto // by address
+	natives    map[luajitNative]*luajitProto
+	made       map[uint64]luajitName   // what prototypes are called by where closures of them are made
+	names      map[uint64]string       // and by fields of modules
+	called     map[luajitNative]string // and functions of C
+	namesUntil time.Time               // for how long these two hold
+	children   int                     // that may still be looked at for what they are called
+	functions  map[uint64]luajitClosure
+	traces     map[uint64]*luajitTraces // of a global_State
+	serial     uint32
+}
+
+// luajitGlobal is a global_State.
+type luajitGlobal struct {
+	at      uint64
+	main    uint64 // the lua_State of the main thread, which is right before it
+	checked time.Time
+}
+
+// luajitThread is where a lua_State is, and how far its frames were followed.
+type luajitThread struct {
+	at, stack, end uint64
+	link           uint64 // address of the link of the next frame
+}
+
+// luajitLacked tells of what was not captured: the global_State, and the lua_State whose stack that was.
+type luajitLacked struct{ global, thread uint64 }
+
+// luajitCode is a line of a function, and the number of what that is called by.
+type luajitCode struct {
+	function   uint32
+	line       int32
+	isCompiled bool
+	outer      uint32
+}
+
+// Limits on what is read.
+const (
+	maxLuaJITFrames    = 1 << 14
+	maxLuaJITThreads   = 1 << 8 // in a walk
+	maxLuaJITGlobals   = 1 << 10
+	maxLuaJITStack     = 1 << 20 // bytes: LuaJIT's own limit is half of that
+	maxLuaJITFunctions = 1 << 15
+	maxLuaJITCodes     = 1 << 18
+	maxLuaJITBytecode  = 1 << 18 // instructions of a function
+	maxLuaJITConstants = 1 << 16
+	maxLuaJITVariables = 1 << 20 // bytes of the names of a function
+	maxLuaJITString    = 1 << 10 // bytes
+	maxLuaJITModules   = 1 << 12 // tables that names are looked for in
+	maxLuaJITNodes     = 1 << 18 // of these, in all
+
+	luajitInterval = time.Second // after which what is known is looked at again
+)
+
+// Fields of a lua_State (lj_obj.h).
+const (
+	ljKind       = 9 // of any object: what it is
+	ljGlobal     = 16
+	ljBase       = 32
+	ljTop        = 40
+	ljMaxStack   = 48
+	ljStack      = 56
+	ljCFrame     = 80
+	ljStateBytes = 88
+
+	ljStateKind = 6
+	ljProtoKind = 7
+	ljFuncKind  = 8
+)
+
+// machine returns what is known of LuaJIT in the process that w walks, nil where there is none.
+func (s *LuaJIT) machine(w *unwind.Walker) *luajitVM {
+	vm, isNew := machineOf(w, s, s.findMachine)
+	if vm.image == nil {
+		return nil
+	}
+	if isNew {
+		vm.now = time.Now()
+		vm.threads, vm.isBegun, vm.lost, vm.lacks, vm.lacked = vm.threads[:0], false, false, false, luajitLacked{}
+		if codes := w.Codes(); vm.codes == nil || vm.resets != codes.Resets() {
+			vm.codes, vm.resets = map[luajitCode]uint32{}, codes.Resets()
+		}
+	}
+	return vm
+}
+
+// findMachine looks for LuaJIT, which may be the one that is known. What it returns has no image where there is none.
+func (s *LuaJIT) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *luajitVM) *luajitVM {
+	if libs == nil {
+		return &luajitVM{}
+	}
+	for _, lib := range libs.Libraries() {
+		if lib.Image == nil {
+			continue
+		}
+		p := s.image(lib.Image)
+		if p.code.end == 0 {
+			continue
+		}
+		if known != nil && known.image == lib.Image && known.bias == lib.Bias {
+			return known
+		}
+		return newLuaJITVM(p, lib.Image, lib.Bias, vmMemoryOf(w))
+	}
+	return &luajitVM{}
+}
+
+func newLuaJITVM(p *luajitImage, im *procstate.Image, bias uint64, m vmMemory) *luajitVM {
+	return &luajitVM{
+		luajitImage: p, image: im, bias: bias, vmMemory: m, asked: framesAsked{}, serial: 1,
+		globals: map[uint64]*luajitGlobal{}, made: map[uint64]luajitName{}, protos: map[uint64]*luajitProto{}, natives: map[luajitNative]*luajitProto{},
+		functions: map[uint64]luajitClosure{}, traces: map[uint64]*luajitTraces{},
+	}
+}
+
+// globalAt returns the global_State at an address, nil where there is none.
+func (vm *luajitVM) globalAt(at uint64) *luajitGlobal {
+	g, known := vm.globals[at]
+	if known && (g != nil && vm.now.Sub(g.checked) < luajitInterval) {
+		return g
+	}
+	main, ok := findLuaJITMain(vm.readNow, at)
+	if !ok {
+		return nil
+	}
+	if len(vm.globals) >= maxLuaJITGlobals {
+		clear(vm.globals)
+		clear(vm.traces)
+	}
+	g = &luajitGlobal{at: at, main: main, checked: vm.now}
+	vm.globals[at] = g
+	return g
+}
+
+// findLuaJITMain returns the main thread of what may be a global_State. It is right before that, in one object.
+func findLuaJITMain(read reader, global uint64) (main uint64, ok bool) {
+	const most = 160 // bytes of a lua_State: some builds have more in it than others
+	if global%8 != 0 || global < most {
+		return 0, false
+	}
+	var b [most]byte
+	if !read(global-most, b[:]) {
+		return 0, false
+	}
+	for n := ljStateBytes; n <= most; n += 8 {
+		state := b[most-n:]
+		if binary.LittleEndian.Uint64(state[ljGlobal:]) == global && state[ljKind] == ljStateKind {
+			return global - uint64(n), true
+		}
+	}
+	return 0, false
+}
+
+// ofState returns the global_State of a lua_State, nil where that is none.
+func (vm *luajitVM) ofState(state uint64) *luajitGlobal {
+	if state == 0 || state%8 != 0 {
+		return nil
+	}
+	for _, g := range vm.globals { // mostly there is one, and what runs was captured
+		if current, ok := vm.word(g.at + vm.current); ok && current == state {
+			return vm.globalAt(g.at)
+		}
+	}
+	var b [ljGlobal + 8]byte
+	if !vm.readNow(state, b[:]) || b[ljKind] != ljStateKind {
+		return nil
+	}
+	return vm.globalAt(binary.LittleEndian.Uint64(b[ljGlobal:]))
+}
+
+// thread returns a lua_State as it was, and notes what was not captured of it; isNew tells that it was not met before
+// in the walk.
+func (vm *luajitVM) thread(g *luajitGlobal, at uint64) (t *luajitThread, isNew, ok bool) {
+	for i := range vm.threads {
+		if vm.threads[i].at == at {
+			return &vm.threads[i], false, true
+		}
+	}
+	var b [ljStateBytes]byte
+	if len(vm.threads) >= maxLuaJITThreads {
+		return nil, false, false
+	}
+	if !vm.read(at, b[:]) {
+		vm.lack(g.at, at)
+		return nil, false, false
+	}
+	le := binary.LittleEndian
+	stack, end, base := le.Uint64(b[ljStack:]), le.Uint64(b[ljMaxStack:]), le.Uint64(b[ljBase:])
+	if le.Uint64(b[ljGlobal:]) != g.at || stack%8 != 0 || end <= stack || end-stack > maxLuaJITStack {
+		return nil, false, false
+	}
+	vm.threads = append(vm.threads, luajitThread{at: at, stack: stack, end: end, link: base - 8})
+	return &vm.threads[len(vm.threads)-1], true, true
+}
+
+// lack notes what was not captured.
+func (vm *luajitVM) lack(global, thread uint64) {
+	if vm.captured != nil && !vm.lacks {
+		vm.lacks, vm.lacked = true, luajitLacked{global, thread}
+	}
+}
+
+// number returns the number of functions that call each other, innermost first.
+func (vm *luajitVM) number(codes *unwind.Codes, calls []luajitCall) (number uint32) {
+	for i := len(calls) - 1; i >= 0; i-- {
+		c := &calls[i]
+		fn, line := vm.functionOf(c)
+		if fn == nil {
+			continue // of C, which has no name: its frame has its place
+		}
+		key := luajitCode{fn.serial, int32(line), c.isCompiled, number}
+		n, ok := vm.codes[key]
+		if !ok && len(vm.codes) < maxLuaJITCodes {
+			n = codes.Add(0, []unwind.CodeLine{{CodeFunction: fn.CodeFunction, Line: line, IsCompiled: c.isCompiled}}, number)
+			vm.codes[key] = n
+		}
+		if n == 0 {
+			return 0 // there is no room: rather none than some
+		}
+		number = n
+	}
+	return number
+}
