@@ -75,7 +75,7 @@ func (vm *luajitVM) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isT
 	default:
 		pc = vm.pcOf(in, frame)
 	}
-	if !vm.follow(g, t, frame, pc) {
+	if !vm.follow(g, t, frame, pc, isTrace) {
 		vm.lost = true
 	}
 	vm.overlay.isSet = false
@@ -201,7 +201,7 @@ func (vm *luajitVM) slot(at uint64) (uint64, bool) {
 
 // follow lists the functions that run in a frame of C, from the innermost one. It reports whether what is further out
 // is known.
-func (vm *luajitVM) follow(g *luajitGlobal, t *luajitThread, frame, pc uint64) bool {
+func (vm *luajitVM) follow(g *luajitGlobal, t *luajitThread, frame, pc uint64, isTrace bool) bool {
 	results, ok := vm.word(frame + luajitFrameResults)
 	if !ok {
 		return false
@@ -228,7 +228,7 @@ func (vm *luajitVM) follow(g *luajitGlobal, t *luajitThread, frame, pc uint64) b
 		}
 		isFunction := function>>47 == ljFuncTag
 		if !isVararg && (isFunction || vm.overlay.isSet && function == 0) {
-			call := luajitCall{function: function &^ (ljFuncTag << 47), pc: pc, isExact: isExact, isEntered: pc == link, isCompiled: vm.overlay.isCompiled(t.link), global: g.at}
+			call := luajitCall{function: function &^ (ljFuncTag << 47), pc: pc, isExact: isExact, isEntered: pc == link, isCompiled: isTrace, global: g.at}
 			vm.subs = append(vm.subs, call)
 		}
 		if !isFunction && function != 0 && function&(1<<47-1) != t.at {

@@ -13,9 +13,9 @@ import (
 
 // A trace is the code of a path through several functions. Of the calls that it has inlined the stack of Lua has no
 // frames. But where it is left, they are put there: for each exit there is a snapshot of the slots that are to be
-// written, and where in the code it begins to hold (SnapShot, lj_jit.h). Functions and links to callers are mostly
-// constants. So the frames are those that LuaJIT would have if the trace were left here, by its own account, as it
-// goes by for an error in a function that the trace has called (lj_trace_unwind).
+// written, and where in the code it begins to hold (SnapShot, lj_jit.h), by which LuaJIT itself goes for an error in a
+// function that the trace has called (lj_trace_unwind). Functions and links to callers are mostly constants. The code
+// that follows may call or return until the next snapshot begins to hold: what both have runs there.
 
 // luajitTraces are the traces of a global_State.
 type luajitTraces struct {
@@ -45,8 +45,9 @@ type luajitSnapshot struct {
 // luajitSlot is a slot of the stack that is a constant, by its number, of which 0 is the function that the trace began
 // in. value is 0 where it is none.
 type luajitSlot struct {
-	slot  uint64
-	value uint64
+	slot   uint64
+	value  uint64
+	isLink bool
 }
 
 // Fields of a GCtrace and of a snapshot, and bounds on what there is of them.
@@ -67,8 +68,9 @@ const (
 	ljSnapFrom  = 6 // 16 bits
 	ljSnapCount = 10
 
-	ljSnapFrame = 1<<16 | 1<<17 // of an entry: the slot is a link
-	ljFirstIR   = 0x8000        // constants have lower numbers
+	ljSnapLink  = 1 << 16            // of an entry: the slot is a link,
+	ljSnapFrame = ljSnapLink | 1<<17 // or one of the words before a continuation
+	ljFirstIR   = 0x8000             // constants have lower numbers
 	ljNil       = ljFirstIR - 1
 
 	maxLuaJITTraces    = 1 << 16
@@ -157,22 +159,59 @@ func (t *luajitTraces) read(vm *luajitVM, g *luajitGlobal) {
 	slices.SortFunc(t.list, func(a, b *luajitTrace) int { return cmp.Compare(a.code.start, b.code.start) })
 }
 
-// snapshot returns the one that holds at an address of the trace, nil where that is not known.
-func (t *luajitTrace) snapshot(vm *luajitVM, pc uint64) *luajitSnapshot {
+// snapshotsAt returns the one that holds at an address of the trace, and the next one, nil where that is not known or
+// there is none.
+func (t *luajitTrace) snapshotsAt(vm *luajitVM, pc uint64) (at, next *luajitSnapshot) {
 	if !t.isRead {
 		t.isRead = true
 		if !t.readSnapshots(vm) {
 			t.snapshots, t.slots = nil, nil
 		}
 	}
-	var at *luajitSnapshot
 	for i := range t.snapshots { // of those that begin at one place the last one holds
-		if uint64(t.snapshots[i].from) > pc-t.code.start {
+		s := &t.snapshots[i]
+		if uint64(s.from) > pc-t.code.start {
+			return at, s
+		}
+		at = s
+	}
+	return at, nil
+}
+
+// common returns how many of the slots of a snapshot are the same in the one that follows, which of them is the link of
+// the innermost frame that both have, and where that goes on, 0 where that is not known.
+func (t *luajitTrace) common(s, next *luajitSnapshot) (slots []luajitSlot, link, pc uint64) {
+	link, pc, slots = s.base/8+1, s.pc+4, t.slots[s.slots:s.end]
+	if next == nil {
+		return slots, link, pc
+	}
+	others := t.slots[next.slots:next.end]
+	n := 0
+	for n < len(slots) && n < len(others) && (slots[n] == others[n] || slots[n].slot == 0 && others[n].slot == 0) {
+		n++
+	}
+	if n == len(slots) && (n == len(others) || !slices.ContainsFunc(others[n:], func(o luajitSlot) bool { return o.slot <= link })) {
+		return slots, link, pc
+	}
+	in := uint64(1)
+	for _, o := range slots[:n] {
+		if o.isLink && o.slot > in {
+			in = o.slot
+		}
+	}
+	if in == link {
+		return slots, link, pc
+	}
+	pc = 0
+	for _, o := range slots[n:] {
+		if o.isLink {
+			if o.value&3 == ljFromLua {
+				pc = o.value
+			}
 			break
 		}
-		at = &t.snapshots[i]
 	}
-	return at
+	return slots[:n], in, pc
 }
 
 // readSnapshots reads the snapshots. ok is false where they do not fit together, as in versions that do not tell where
@@ -219,13 +258,13 @@ func (t *luajitTrace) readSnapshots(vm *luajitVM) (ok bool) {
 			isFunction := slot == 0 || k+1 < count && entry(k+1)>>24 == e>>24+1 && entry(k+1)&ljSnapFrame != 0
 			switch {
 			case isFrame:
-				t.slots = append(t.slots, luajitSlot{slot, constant(ref)})
+				t.slots = append(t.slots, luajitSlot{slot, constant(ref), e&ljSnapLink != 0})
 			case isFunction && slot == 0 && ref >= ljFirstIR: // it was loaded from there
 			case isFunction:
 				if v := constant(ref); v != 0 {
-					t.slots = append(t.slots, luajitSlot{slot, v | ljFuncTag<<47})
+					t.slots = append(t.slots, luajitSlot{slot, v | ljFuncTag<<47, false})
 				} else {
-					t.slots = append(t.slots, luajitSlot{slot, 0})
+					t.slots = append(t.slots, luajitSlot{slot, 0, false})
 				}
 			}
 		}
@@ -245,25 +284,24 @@ func (t *luajitTrace) readSnapshots(vm *luajitVM) (ok bool) {
 type luajitOverlay struct {
 	isSet bool
 	first uint64 // address of slot 0
-	outer uint64 // of the link of the function that the trace began in, which runs compiled
 	slots []luajitSlot
 }
 
 // begin finds the innermost function of a trace, or of one that is being left, and where it goes on in its bytecode, 0
 // where that is not known. The thread's link is then that of its frame.
 func (o *luajitOverlay) begin(vm *luajitVM, in *unwind.Frame, g *luajitGlobal, t *luajitThread) (pc uint64) {
-	*o = luajitOverlay{isSet: true, first: t.link - 8, outer: t.link}
+	*o = luajitOverlay{isSet: true, first: t.link - 8}
 	trace := vm.tracesOf(g).find(in.LookupPC())
 	if trace == nil {
 		return 0
 	}
-	s := trace.snapshot(vm, in.LookupPC())
+	s, next := trace.snapshotsAt(vm, in.LookupPC())
 	if s == nil || s.tail && s.base != 0 && o.isMoved(vm, trace, in.PC()) {
 		return 0
 	}
-	o.slots = trace.slots[s.slots:s.end]
-	t.link += s.base
-	return s.pc + 4
+	slots, link, pc := trace.common(s, next)
+	o.slots, t.link = slots, o.first+8*link
+	return pc
 }
 
 // isMoved reports whether a trace has put down its frames already, at its end, and set the base for the one that
@@ -290,6 +328,3 @@ func (o *luajitOverlay) word(at uint64) (v uint64, is bool) {
 	}
 	return 0, false
 }
-
-// isCompiled reports whether the function whose link is at an address runs in a trace.
-func (o *luajitOverlay) isCompiled(link uint64) bool { return o.isSet && link >= o.outer }
