@@ -45,6 +45,7 @@ const (
 	luajitFrameResults = 8
 	luajitFrameState   = 16
 	luajitFramePC      = 24
+	luajitFrameBefore  = 32
 	luajitFrameSaved   = 40
 	luajitFrameBytes   = 80 // with the return address
 )

@@ -15,8 +15,8 @@ const (
 )
 
 // Lacked returns where LuaJIT has the stack of what a thread runs, if the last walk has come to it and the capture
-// had not copied it. There is room for two: that of the lua_State that runs, and that of the main thread or of another
-// which has resumed it.
+// had not copied it. There is room for two: that of the lua_State that runs, and that of the main thread, which mostly
+// has resumed it.
 func (s *LuaJIT) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*luajitVM)
 	if vm == nil || vm.image == nil || vm.lastFound().found != w.Walks() || !vm.lacks {
@@ -29,30 +29,33 @@ func (s *LuaJIT) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrame
 	if _, ask := vm.asked.ask(tid, true, false); !ask {
 		return frames, true
 	}
-	const nothing = 8 // where in a stack is a word that leads to no other one
+	const (
+		piece    = 16<<10 - 128 // bytes that are copied of a stack at most
+		nowhere  = 8            // where in a lua_State is a word that leads nowhere
+		slots    = 88           // and how many there are on its stack (32 bits)
+		slotSize = 8
+	)
 	current := g.at + vm.current
 	frames = procstate.ThreadFrames{
 		Current: current, Before: int(current - g.main), After: int(vm.jitBase - vm.current),
-		Head: ljStateBytes, Low: ljStack, High: ljMaxStack, IsDown: true,
+		Low: ljStack, High: ljMaxStack, IsDown: true, Head: ljStateBytes,
 	}
-	runs, ok := vm.wordNow(current)
-	if !ok || runs == vm.lacked.thread || vm.lacked.thread == 0 {
-		return frames, true
-	}
-	// It is another one's: of what runs so much is copied as its stack has now.
 	var b [ljStateBytes]byte
-	if !vm.readNow(runs, b[:]) {
+	runs, ok := vm.wordNow(current)
+	if !ok || !vm.readNow(runs, b[:]) {
 		return frames, true
 	}
 	le := binary.LittleEndian
-	bytes := le.Uint64(b[ljMaxStack:]) - le.Uint64(b[ljStack:])
-	frames.Bounds, frames.First, frames.Previous = vm.lacked.thread, ljStack, nothing
-	frames.Bytes = int(min(bytes, maxLuaJITPiece))
+	stack, top, end := le.Uint64(b[ljStack:]), le.Uint64(b[ljTop:]), le.Uint64(b[ljMaxStack:])
+	switch {
+	case top-stack > piece: // what runs is more important than what has called it
+		frames.High, frames.IsDown = ljTop, false
+	case end-stack <= piece || runs == g.main:
+		frames.Bounds, frames.IsFrame, frames.Previous = g.main, true, nowhere
+		frames.Entry, frames.Last, frames.Bytes, frames.Head = slotSize, slots, ljStateBytes, 0
+	}
 	return frames, true
 }
-
-// maxLuaJITPiece is how much of a stack is copied at most.
-const maxLuaJITPiece = 16<<10 - 128
 
 // Knows reports whether walks of a Walker have met LuaJIT.
 func (s *LuaJIT) Knows(w *unwind.Walker) bool {

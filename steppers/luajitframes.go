@@ -46,39 +46,49 @@ type luajitAt struct {
 
 // codeOf returns the number of the functions that run in a frame of C, at an address; 0 where that is not known.
 func (vm *luajitVM) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isTrace bool) uint32 {
-	if vm.lost {
-		return 0
-	}
 	state, ok := vm.word(frame + luajitFrameState)
 	if !ok || frame%8 != 0 {
 		return 0
 	}
 	g := vm.ofState(state)
-	if g == nil {
-		return 0 // a function without a frame, that the interpreter has called
+	vm.subs, vm.overlay.isSet = vm.subs[:0], false
+	var t *luajitThread
+	isNew := true
+	if g != nil {
+		if t, isNew = vm.thread(g, state); t == nil {
+			return 0
+		}
 	}
-	t, isNew, ok := vm.thread(g, state)
-	if !ok {
-		vm.lost = true
-		return 0
-	}
-	vm.subs = vm.subs[:0]
 	pc := uint64(0)
 	switch {
+	case g == nil || t.isLost:
+		// The one that has called what runs was not copied, and may be gone; or it is a function without a frame, that the
+		// interpreter has called.
+		if g == nil && (in.Flags&unwind.Interrupted != 0 || !vm.isBegun || state%8 != 0 || state>>32 == 0) || !isNew || !vm.isKnown {
+			return 0
+		}
+		vm.subs = append(vm.subs, luajitCall{isAbsent: true})
+		return vm.number(w.Codes(), vm.subs)
+	case frame < t.frame:
+		return 0 // it is being entered, or left
+	case frame > t.frame:
+		t.isLost = true
+		return 0
 	case !vm.isBegun:
 		vm.isBegun = true
 		if pc, ok = vm.begin(w, in, g, t, frame, isTrace); !ok {
-			vm.lost = true
+			t.isLost = true
 			return 0
 		}
 	case isNew: // it has resumed the one before
 	default:
 		pc = vm.pcOf(in, frame)
 	}
-	if !vm.follow(g, t, frame, pc, isTrace) {
-		vm.lost = true
+	if t.frame, ok = vm.word(frame + luajitFrameBefore); !ok || !vm.follow(g, t, frame, pc, isTrace) {
+		t.isLost = true
 	}
-	vm.overlay.isSet = false
+	t.frame &^= ljFrameFlags
+	vm.isKnown = vm.isKnown || len(vm.subs) > 0
 	return vm.number(w.Codes(), vm.subs)
 }
 
@@ -117,10 +127,16 @@ func (vm *luajitVM) begin(w *unwind.Walker, in *unwind.Frame, g *luajitGlobal, t
 		if rb, ok := in.Regs.Value(luajitRB); ok && vm.keepsBase(in.PC()) {
 			at = luajitAt{base: rb, pc: at.pc}
 		}
-		if !at.sure && !vm.fits(g, t, &at) {
+		fits := vm.fits(g, t, &at)
+		if !at.sure && !fits {
 			return 0, false
 		}
 		t.link = at.base - 8
+		if saved := (luajitAt{base: at.base}); !fits { // the register is not set yet
+			if saved.pc, ok = vm.word(frame + luajitFramePC); ok && vm.fits(g, t, &saved) {
+				return saved.pc, true
+			}
+		}
 		return at.pc, true
 	}
 	for _, at := range [...]luajitAt{{base: top.Raw(luajitBase)}, {base: top.Raw(luajitRB)}, {base: t.link + 8}} {
@@ -327,8 +343,7 @@ func (vm *luajitVM) traceFrame(in *unwind.Frame, m *procstate.Mapping) (frame ui
 		vm.lack(g.at, state)
 		return 0, false
 	}
-	const flags = 3
-	frame &^= flags
+	frame &^= ljFrameFlags
 	is, ok := vm.word(frame + luajitFrameState)
 	return frame, ok && is == state && frame%8 == 0 && frame >= in.SP()
 }

@@ -23,8 +23,8 @@ type luajitVM struct {
 	now     time.Time
 	threads []luajitThread // whose frames were met
 	subs    []luajitCall
-	isBegun bool // the innermost frames are known
-	lost    bool // which frames are whose is not known further out
+	isBegun bool // the innermost frame was looked for
+	isKnown bool // there are names
 	lacks   bool // what runs was not captured
 	lacked  luajitLacked
 	regs    procstate.Regs
@@ -56,7 +56,9 @@ type luajitGlobal struct {
 // luajitThread is where a lua_State is, and how far its frames were followed.
 type luajitThread struct {
 	at, stack, end uint64
-	link           uint64 // address of the link of the next frame
+	link           uint64 // address of the link of the next frame,
+	frame          uint64 // and of the frame of C that this is in
+	isLost         bool   // it is not known which that is
 }
 
 // luajitLacked tells of what was not captured: the global_State, and the lua_State whose stack that was.
@@ -99,6 +101,8 @@ const (
 	ljCFrame     = 80
 	ljStateBytes = 88
 
+	ljFrameFlags = 3 // of the address of a frame of C
+
 	ljStateKind = 6
 	ljProtoKind = 7
 	ljFuncKind  = 8
@@ -112,7 +116,7 @@ func (s *LuaJIT) machine(w *unwind.Walker) *luajitVM {
 	}
 	if isNew {
 		vm.now = time.Now()
-		vm.threads, vm.isBegun, vm.lost, vm.lacks, vm.lacked = vm.threads[:0], false, false, false, luajitLacked{}
+		vm.threads, vm.isBegun, vm.isKnown, vm.lacks, vm.lacked = vm.threads[:0], false, false, false, luajitLacked{}
 		if codes := w.Codes(); vm.codes == nil || vm.resets != codes.Resets() {
 			vm.codes, vm.resets = map[luajitCode]uint32{}, codes.Resets()
 		}
@@ -205,28 +209,29 @@ func (vm *luajitVM) ofState(state uint64) *luajitGlobal {
 }
 
 // thread returns a lua_State as it was, and notes what was not captured of it; isNew tells that it was not met before
-// in the walk.
-func (vm *luajitVM) thread(g *luajitGlobal, at uint64) (t *luajitThread, isNew, ok bool) {
+// in the walk. It is nil where there are too many.
+func (vm *luajitVM) thread(g *luajitGlobal, at uint64) (t *luajitThread, isNew bool) {
 	for i := range vm.threads {
 		if vm.threads[i].at == at {
-			return &vm.threads[i], false, true
+			return &vm.threads[i], false
 		}
 	}
-	var b [ljStateBytes]byte
 	if len(vm.threads) >= maxLuaJITThreads {
-		return nil, false, false
+		return nil, false
 	}
+	vm.threads = append(vm.threads, luajitThread{at: at, isLost: true})
+	t = &vm.threads[len(vm.threads)-1]
+	var b [ljStateBytes]byte
 	if !vm.read(at, b[:]) {
 		vm.lack(g.at, at)
-		return nil, false, false
+		return t, true
 	}
 	le := binary.LittleEndian
 	stack, end, base := le.Uint64(b[ljStack:]), le.Uint64(b[ljMaxStack:]), le.Uint64(b[ljBase:])
-	if le.Uint64(b[ljGlobal:]) != g.at || stack%8 != 0 || end <= stack || end-stack > maxLuaJITStack {
-		return nil, false, false
+	if le.Uint64(b[ljGlobal:]) == g.at && stack%8 == 0 && end > stack && end-stack <= maxLuaJITStack {
+		t.stack, t.end, t.link, t.frame, t.isLost = stack, end, base-8, le.Uint64(b[ljCFrame:])&^ljFrameFlags, false
 	}
-	vm.threads = append(vm.threads, luajitThread{at: at, stack: stack, end: end, link: base - 8})
-	return &vm.threads[len(vm.threads)-1], true, true
+	return t, true
 }
 
 // lack notes what was not captured.
