@@ -62,7 +62,7 @@ const (
 // luajitImage is what is known of a file that may have LuaJIT: link-time addresses, and distances.
 type luajitImage struct {
 	code vaddrRange // the interpreter; empty: there is none
-	exit vaddrRange // and of that where a trace is left, with a frame that is larger
+	exit vaddrRange // and of that where a trace is left, at first with a frame that is larger
 
 	dispatch         uint64 // from global_State to where R14 points
 	current, jitBase uint64 // in global_State; behind the first is the second
@@ -133,6 +133,7 @@ func (p *luajitImage) findFields(code []byte) bool {
 		frames   = "\x4c\x89\x7d\x50"                         // mov %r15, 0x50(%rbp)
 		leaves   = "\x41\x55\x41\x54\x41\x53\x41\x52\x41\x51" // push %r13, %r12, %r11, %r10, %r9
 		lowers   = "\x4c\x8b\x21\x48\x89\xcc"                 // mov (%rcx), %r12; mov %rcx, %rsp
+		goesOn   = "\x41\xff\x24\xee"                         // jmp *(%r14,%rbp,8)
 		trace    = "\x48\x8b\x04\xc1\x48\x8b\x40\x58"         // mov (%rcx,%rax,8), %rax; mov 0x58(%rax), %rax
 		ofTraces = "\x49\x8b\x8e"                             // mov n(%r14), %rcx
 		jitBase  = "\x49\x89\x96"                             // mov %rdx, n(%r14)
@@ -170,7 +171,9 @@ func (p *luajitImage) findFields(code []byte) bool {
 	p.jitBase = p.current + 8
 	if leave := index(0, leaves); leave >= 0 {
 		if lower := index(leave, lowers); lower >= 0 {
-			p.exit = vaddrRange{uint64(leave), uint64(lower + len(lowers))}
+			if end := index(lower, goesOn); end >= 0 && end < leave+far {
+				p.exit = vaddrRange{uint64(leave), uint64(end)}
+			}
 		}
 	}
 	for i := 0; ; i++ {

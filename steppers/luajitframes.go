@@ -139,12 +139,28 @@ func (vm *luajitVM) begin(w *unwind.Walker, in *unwind.Frame, g *luajitGlobal, t
 		}
 		return at.pc, true
 	}
-	for _, at := range [...]luajitAt{{base: top.Raw(luajitBase)}, {base: top.Raw(luajitRB)}, {base: t.link + 8}} {
-		at.pc = top.Raw(luajitPC)
-		if vm.fits(g, t, &at) {
-			t.link = at.base - 8
-			return at.pc, true
+	at := luajitAt{base: top.Raw(luajitBase), pc: top.Raw(luajitPC)}
+	switch kind := at.pc & ljLink; {
+	case at.pc%8 == 0 && at.pc > t.stack && at.pc <= at.base && at.base <= t.end+luajitSlack:
+		// It returns to C, and has in place of the address of an instruction that of the frame that goes on.
+		t.link = at.pc - 8
+		return 0, true
+	case at.pc < maxLuaJITStack && (kind == ljFromC || kind == ljFromCP) && at.base == t.link+8:
+		return 0, true // C has called it, and there is no frame yet
+	}
+	for _, base := range [...]uint64{at.base, top.Raw(luajitRB), t.link + 8} {
+		if at.base = base; !vm.fits(g, t, &at) {
+			continue
 		}
+		t.link = at.base - 8
+		if link, _ := vm.word(t.link); link == at.pc && link&3 == ljFromLua {
+			// It is about to return, and may have the result in the function's place already.
+			a, ok := vm.operandA(link)
+			if t.link -= 8 * (2 + uint64(a)); !ok || t.link <= t.stack {
+				return 0, false
+			}
+		}
+		return at.pc, true
 	}
 	return 0, false
 }
@@ -179,17 +195,18 @@ func (vm *luajitVM) fits(g *luajitGlobal, t *luajitThread, at *luajitAt) bool {
 	}
 	function, ok1 := vm.word(at.base - 16)
 	link, ok2 := vm.word(at.base - 8)
-	if !ok1 || !ok2 || function>>47 != ljFuncTag {
-		if !ok1 || !ok2 {
-			vm.lack(g.at, t.at)
-		}
+	if !ok1 || !ok2 {
+		vm.lack(g.at, t.at)
 		return false
 	}
-	if at.pc == link {
+	if at.pc == link && link&3 == ljFromLua {
 		return true
 	}
-	if at.pc%4 != 0 { // the link, about to be used
-		return at.pc&ljLink == link&ljLink && at.pc>>3 == link>>3
+	if function>>47 != ljFuncTag {
+		return false
+	}
+	if at.pc == link || at.pc < maxLuaJITStack && at.pc^ljFromC == link {
+		return true // it is entered, or left
 	}
 	call := luajitCall{function: function &^ (ljFuncTag << 47), pc: at.pc, global: g.at}
 	p := vm.protoOf(&call)
@@ -199,7 +216,7 @@ func (vm *luajitVM) fits(g *luajitGlobal, t *luajitThread, at *luajitAt) bool {
 	if p.isNative {
 		return at.pc-p.enters <= 8 // its only instruction, which stands for it
 	}
-	return p.has(at.pc)
+	return p.has(at.pc) || at.pc == p.start
 }
 
 // luajitSlack is how far behind the end of a stack there may be frames, of handlers of errors.

@@ -131,7 +131,7 @@ func (vm *luajitVM) functionOf(c *luajitCall) (*luajitProto, int) {
 		return p, 0
 	case p.has(c.pc):
 		return p, p.line(c.pc)
-	case c.isEntered:
+	case c.isEntered, c.pc == p.start:
 		return p, p.StartLine
 	case c.pc == 0:
 		return p, 0
@@ -168,7 +168,7 @@ func (vm *luajitVM) protoOf(c *luajitCall) *luajitProto {
 			}
 			return vm.nativeOf(c.global, &is)
 		}
-		if p := vm.protoBy(c.global, is.proto); p != nil && (p.has(c.pc) || c.pc == 0 || c.isEntered) {
+		if p := vm.protoBy(c.global, is.proto); p != nil && (p.has(c.pc) || c.pc == p.start || c.pc == 0 || c.isEntered) {
 			return p
 		}
 		known = false // there is another one in its place, or was
