@@ -62,7 +62,8 @@ const (
 // luajitImage is what is known of a file that may have LuaJIT: link-time addresses, and distances.
 type luajitImage struct {
 	code vaddrRange // the interpreter; empty: there is none
-	exit vaddrRange // and of that where a trace is left, at first with a frame that is larger
+	exit vaddrRange // and of that where a trace is left, at first with a frame that is larger,
+	enter vaddrRange // or entered
 
 	dispatch         uint64 // from global_State to where R14 points
 	current, jitBase uint64 // in global_State; behind the first is the second
@@ -112,8 +113,10 @@ func findLuaJIT(im *procstate.Image, tables *unwind.Tables) (p luajitImage) {
 	if im.ReadVaddr(code, start) != nil || !p.findFields(code) {
 		return p
 	}
-	p.exit.start += start
-	p.exit.end += start
+	for _, r := range []*vaddrRange{&p.exit, &p.enter} {
+		r.start += start
+		r.end += start
+	}
 	p.code = vaddrRange{start, end}
 	return p
 }
@@ -136,6 +139,7 @@ func (p *luajitImage) findFields(code []byte) bool {
 		goesOn   = "\x41\xff\x24\xee"                         // jmp *(%r14,%rbp,8)
 		trace    = "\x48\x8b\x04\xc1\x48\x8b\x40\x58"         // mov (%rcx,%rax,8), %rax; mov 0x58(%rax), %rax
 		ofTraces = "\x49\x8b\x8e"                             // mov n(%r14), %rcx
+		jumps    = "\xff\xe0"                                 // jmp *%rax
 		jitBase  = "\x49\x89\x96"                             // mov %rdx, n(%r14)
 	)
 	number := func(at int) uint64 { return uint64(int64(int32(binary.LittleEndian.Uint32(code[at:])))) }
@@ -185,6 +189,9 @@ func (p *luajitImage) findFields(code []byte) bool {
 		after := i + len(trace) + keeps
 		if i >= load && string(code[i-load:i-4]) == ofTraces && len(code)-after > 8 && string(code[after:after+len(jitBase)]) == jitBase && p.dispatch+number(after+len(jitBase)) == p.jitBase {
 			p.traces = p.dispatch + number(i-4)
+			if end := index(after, jumps); end >= 0 && end < after+1<<8 {
+				p.enter = vaddrRange{uint64(after + len(jitBase) + 4), uint64(end + len(jumps))}
+			}
 			break
 		}
 	}
@@ -206,20 +213,17 @@ func (s *LuaJIT) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ve
 	if vm == nil || m.Image != nil && (m.Image != vm.image || m.Bias != vm.bias) {
 		return unwind.NotMe, nil
 	}
-	frame, isTrace := in.SP(), true
-	if m.Image == nil || vm.exit.holds(pc-m.Bias) {
-		frame, isTrace = vm.traceFrame(in, m)
-		if !isTrace {
-			return unwind.NotMe, nil
-		}
-	} else {
-		isTrace = false
-	}
-	in.Code = vm.codeOf(w, in, frame, isTrace)
-	if !isTrace {
+	isEntered := m.Image != nil && vm.enter.holds(pc-m.Bias)
+	if m.Image != nil && !isEntered && !vm.exit.holds(pc-m.Bias) {
+		in.Code = vm.codeOf(w, in, in.SP(), false)
 		return unwind.NotMe, nil
 	}
-	return vm.leave(w, frame, in, out)
+	frame, ok := vm.traceFrame(in, m)
+	if !ok {
+		return unwind.NotMe, nil
+	}
+	in.Code = vm.codeOf(w, in, frame, true)
+	return vm.leave(w, frame, in, out, isEntered)
 }
 
 // RuleAt implements unwind.RuleStepper.

@@ -111,6 +111,9 @@ func (vm *luajitVM) begin(w *unwind.Walker, in *unwind.Frame, g *luajitGlobal, t
 	}
 	if isTrace && base != 0 && current == t.at {
 		t.link = base - 8
+		if vm.interprets(in.LookupPC()) {
+			return 0, true
+		}
 		return vm.overlay.begin(vm, in, g, t), true
 	}
 	if isTrace {
@@ -316,8 +319,8 @@ func (vm *luajitVM) operandA(pc uint64) (a byte, ok bool) {
 }
 
 // leave walks from a trace, or from where one is left, to the caller of the frame of the interpreter that it runs in,
-// which is at an address. The trace has kept more registers there than the interpreter does.
-func (vm *luajitVM) leave(w *unwind.Walker, frame uint64, in, out *unwind.Frame) (unwind.Verdict, error) {
+// which is at an address. The trace has kept more registers there than the interpreter does, or is about to.
+func (vm *luajitVM) leave(w *unwind.Walker, frame uint64, in, out *unwind.Frame, isEntered bool) (unwind.Verdict, error) {
 	var b [luajitFrameBytes + 8]byte
 	if !vm.read(frame-8, b[:]) {
 		return unwind.NotMe, nil
@@ -331,7 +334,11 @@ func (vm *luajitVM) leave(w *unwind.Walker, frame uint64, in, out *unwind.Frame)
 		reg procstate.Reg
 		at  int
 	}{{14, luajitFrameSaved}, {15, luajitFrameSaved + 8}, {3, luajitFrameSaved + 16}, {12, 0}, {13, -8}} {
-		out.Regs.Set(r.reg, saved(r.at))
+		if v, ok := in.Regs.Value(r.reg); !isEntered || r.at > 0 {
+			out.Regs.Set(r.reg, saved(r.at))
+		} else if ok {
+			out.Regs.Set(r.reg, v)
+		}
 	}
 	out.PCLocation = unwind.InMemory(frame + luajitFrameBytes - 8)
 	out.FPLocation = unwind.InMemory(frame + luajitFrameSaved + 24)
