@@ -61,8 +61,8 @@ const (
 
 // luajitImage is what is known of a file that may have LuaJIT: link-time addresses, and distances.
 type luajitImage struct {
-	code vaddrRange // the interpreter; empty: there is none
-	exit vaddrRange // and of that where a trace is left, at first with a frame that is larger,
+	code  vaddrRange // the interpreter; empty: there is none
+	exit  vaddrRange // and of that where a trace is left, at first with a frame that is larger,
 	enter vaddrRange // or entered
 
 	dispatch         uint64 // from global_State to where R14 points

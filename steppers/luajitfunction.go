@@ -146,9 +146,19 @@ func (vm *luajitVM) protoOf(c *luajitCall) *luajitProto {
 			return p
 		}
 	}
-	if c.function == 0 {
-		return nil
+	if c.function != 0 {
+		if p := vm.protoOfClosure(c); p != nil {
+			return p
+		}
 	}
+	if c.isExact || c.function == 0 {
+		return vm.madeWith(c.global, c.pc) // of the closure nothing is left
+	}
+	return nil
+}
+
+// protoOfClosure returns the function that a GCfunc is of, nil where that is gone.
+func (vm *luajitVM) protoOfClosure(c *luajitCall) *luajitProto {
 	is, known := vm.functions[c.function]
 	for range 2 {
 		if !known || vm.now.Sub(is.checked) >= luajitInterval {

@@ -13,7 +13,7 @@ import (
 // makes a closure (FNEW) is in the function around it, and what follows puts it in a variable, a field or a local
 // variable. Where that function is not known, as of a module that was loaded, it is told by the fields of modules.
 
-// luajitName is what a function is called by where it is made, and its head then.
+// luajitName is what a function is called by where it is made, "" for none, and its head then.
 type luajitName struct {
 	name string
 	head [8]byte // its lines
@@ -21,14 +21,37 @@ type luajitName struct {
 
 // nameOf returns what a function is called, "" where that is not known.
 func (vm *luajitVM) nameOf(global, at uint64, head *[ljProtoBytes]byte) string {
-	if is, ok := vm.made[at]; ok && bytes.Equal(is.head[:], head[ljProtoFirst:ljProtoFirst+8]) {
-		return is.name
+	if name := vm.madeAs(at, head); name != "" {
+		return name
 	}
 	vm.readNames(global)
+	if name := vm.madeAs(at, head); name != "" {
+		return name
+	}
+	return vm.names[at]
+}
+
+// madeAs returns what a function is called where it is made, "" where that is not known, or nothing.
+func (vm *luajitVM) madeAs(at uint64, head *[ljProtoBytes]byte) string {
 	if is, ok := vm.made[at]; ok && bytes.Equal(is.head[:], head[ljProtoFirst:ljProtoFirst+8]) {
 		return is.name
 	}
-	return vm.names[at]
+	return ""
+}
+
+// madeWith returns the function that has an instruction before an address, of those that are made by others; nil where
+// none of these does.
+func (vm *luajitVM) madeWith(global, pc uint64) *luajitProto {
+	at := uint64(0)
+	for made := range vm.made {
+		if made+ljProtoBytes < pc && made > at {
+			at = made
+		}
+	}
+	if p := vm.protoBy(global, at); p != nil && p.has(pc) {
+		return p
+	}
+	return nil
 }
 
 // nameChildren notes what the functions are called that a function makes, and those that they make.
@@ -86,14 +109,15 @@ func (vm *luajitVM) nameChildren(start uint64, code []byte, head *[ljProtoBytes]
 		case next[0] == ljUSetV && next[2] == slot:
 			name = luajitUpvalue(upvalues, int(next[1]))
 		}
-		if isLuaName(name) {
-			if len(vm.made) >= maxLuaJITFunctions {
-				clear(vm.made)
-			}
-			is := luajitName{name: name}
-			copy(is.head[:], child[ljProtoFirst:])
-			vm.made[at] = is
+		if !isLuaName(name) {
+			name = ""
 		}
+		if len(vm.made) >= maxLuaJITFunctions {
+			clear(vm.made)
+		}
+		is := luajitName{name: name}
+		copy(is.head[:], child[ljProtoFirst:])
+		vm.made[at] = is
 		vm.nameChildren(at+ljProtoBytes, nil, &child, depth+1)
 	}
 }
