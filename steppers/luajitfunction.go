@@ -162,9 +162,11 @@ func (vm *luajitVM) protoOfClosure(c *luajitCall) *luajitProto {
 	is, known := vm.functions[c.function]
 	for range 2 {
 		if !known || vm.now.Sub(is.checked) >= luajitInterval {
-			var ok bool
-			if is, ok = vm.readClosure(c.function); !ok {
+			now, ok := vm.readClosure(c.function)
+			if _, readable := vm.wordNow(c.function); !ok && (readable || is.checked.IsZero()) {
 				return nil
+			} else if ok {
+				is = now
 			}
 			if len(vm.functions) >= maxLuaJITFunctions {
 				clear(vm.functions)
@@ -229,7 +231,10 @@ func (vm *luajitVM) protoBy(global, at uint64) *luajitProto {
 		return p
 	}
 	var head [ljProtoBytes]byte
-	if at%8 != 0 || !vm.readNow(at, head[:]) || head[ljKind] != ljProtoKind {
+	if at%8 != 0 || !vm.readNow(at, head[:]) {
+		return p // the process has ended, likely
+	}
+	if head[ljKind] != ljProtoKind {
 		return nil
 	}
 	if p != nil && isSameProto(&head, &p.head) {

@@ -119,11 +119,6 @@ func (t *luajitTraces) isIn(vm *luajitVM, g *luajitGlobal, m *procstate.Mapping,
 // read reads the traces that there are.
 func (t *luajitTraces) read(vm *luajitVM, g *luajitGlobal) {
 	t.checked = vm.now
-	known := map[uint64]*luajitTrace{}
-	for _, is := range t.list {
-		known[is.at] = is
-	}
-	t.list = t.list[:0]
 	var b [16]byte
 	le := binary.LittleEndian
 	if !vm.readNow(g.at+vm.luajitImage.traces, b[:]) {
@@ -137,6 +132,11 @@ func (t *luajitTraces) read(vm *luajitVM, g *luajitGlobal) {
 	if !vm.readNow(le.Uint64(b[:]), array) {
 		return
 	}
+	known := map[uint64]*luajitTrace{}
+	for _, is := range t.list {
+		known[is.at] = is
+	}
+	t.list = t.list[:0]
 	for ; len(array) > 0; array = array[8:] {
 		at := le.Uint64(array)
 		if at == 0 || at%8 != 0 {

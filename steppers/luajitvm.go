@@ -161,6 +161,9 @@ func (vm *luajitVM) globalAt(at uint64) *luajitGlobal {
 	}
 	main, ok := findLuaJITMain(vm.readNow, at)
 	if !ok {
+		if _, ok := vm.wordNow(at); known && !ok {
+			return g // the process has ended, likely
+		}
 		return nil
 	}
 	if len(vm.globals) >= maxLuaJITGlobals {
