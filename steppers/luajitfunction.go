@@ -101,8 +101,8 @@ func (p *luajitProto) line(pc uint64) int {
 	switch {
 	case i < 0:
 		return p.StartLine
-	case (i+1)*p.width > len(p.lines):
-		return 0
+	case p.width == 0 || (i+1)*p.width > len(p.lines):
+		return 0 // it was compiled without lines
 	}
 	b := p.lines[i*p.width:]
 	switch p.width {

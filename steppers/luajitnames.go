@@ -99,6 +99,9 @@ func (vm *luajitVM) nameChildren(start uint64, code []byte, head *[ljProtoBytes]
 			variables = vm.textsAt(le.Uint64(head[ljProtoVariables:]))
 			upvalues = vm.textsAt(le.Uint64(head[ljProtoUpvalues:]))
 		}
+		if !vm.pace.may(len(variables) + len(upvalues)) {
+			return
+		}
 		name := luajitVariable(variables, uint32(i/4)+1, slot)
 		switch {
 		case name != "":
