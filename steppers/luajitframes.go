@@ -51,7 +51,7 @@ func (vm *luajitVM) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isT
 		return 0
 	}
 	g := vm.ofState(state)
-	vm.subs, vm.overlay.isSet = vm.subs[:0], false
+	vm.subs, vm.overlay.isSet, vm.isGone = vm.subs[:0], false, false
 	var t *luajitThread
 	isNew := true
 	if g != nil {
@@ -165,7 +165,17 @@ func (vm *luajitVM) begin(w *unwind.Walker, in *unwind.Frame, g *luajitGlobal, t
 		}
 		return at.pc, true
 	}
-	return 0, false
+	// Of a closure that is gone the registers tell.
+	at.base = top.Raw(luajitBase)
+	if at.base%8 != 0 || at.base <= t.stack+8 || at.base > t.end+luajitSlack || vm.protoAt(at.pc) == nil {
+		return 0, false
+	}
+	function, ok := vm.word(at.base - 16)
+	if _, is := vm.readClosure(function & ljObject); !ok || function>>47 != ljFuncTag || is {
+		return 0, false
+	}
+	t.link, vm.isGone = at.base-8, true
+	return at.pc, true
 }
 
 // interprets reports whether a run-time address is in the interpreter.
@@ -246,7 +256,7 @@ func (vm *luajitVM) follow(g *luajitGlobal, t *luajitThread, frame, pc uint64, i
 	if n := int32(results); n < 0 && t.link < t.stack+uint64(-int64(n)) {
 		return true
 	}
-	isVararg, isExact := false, vm.overlay.isSet
+	isVararg, isExact := false, vm.overlay.isSet || vm.isGone
 	for range maxLuaJITFrames {
 		if t.link <= t.stack+8 || t.link%8 != 0 || t.link > t.end+luajitSlack {
 			return t.link == t.stack+8 // of this lua_State there is nothing more

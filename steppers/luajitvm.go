@@ -25,6 +25,7 @@ type luajitVM struct {
 	subs    []luajitCall
 	isBegun bool // the innermost frame was looked for
 	isKnown bool // there are names
+	isGone  bool // the innermost closure is no more
 	lacks   bool // what runs was not captured
 	lacked  luajitLacked
 	regs    procstate.Regs
