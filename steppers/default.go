@@ -17,7 +17,8 @@ import "github.com/swbpf/swbpf/unwind"
 //	Ruby        the same for Ruby,
 //	PHP         for PHP,
 //	Perl        for Perl,
-//	LuaJIT      for Lua; walks from traces
+//	Lua         for Lua,
+//	LuaJIT      for LuaJIT, and walks from its traces,
 //	V8          and for JavaScript
 //	JSC         JavaScript of Bun, in frames of its virtual machine
 //	Beam        functions of Erlang, on the stacks of its processes
@@ -44,6 +45,6 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
-		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewLuaJIT(tables), NewV8(), NewJSC(), NewBeam(), NewChez(),
+		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewLua(tables), NewLuaJIT(tables), NewV8(), NewJSC(), NewBeam(), NewChez(),
 		NewDebug(tables), NewJIT(), NewHotSpot(), NewCLR(), NewHaskell(), frames, analysis, NewBadCall())
 }

@@ -1,0 +1,276 @@
+package steppers
+
+import (
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// luaThread is a lua_State that frames of a walk run, and its calls, innermost first.
+type luaThread struct {
+	at       uint64
+	calls    []luaCall
+	next     int  // the first that no frame has had yet
+	isCopied bool // else nothing is known of it
+	isCut    bool // further ones were not copied
+	isLost   bool // it is not known what runs in further frames
+}
+
+// luaCall is a CallInfo.
+type luaCall struct {
+	key      uint64 // what frames of luaV_execute have of it: its address, in 5.1 that of its first value
+	function uint64 // where its function is on the stack of values
+	next     uint64 // the instruction after the one that runs, or has called
+	isLua    bool
+	begins   bool // a luaV_execute begins with it
+}
+
+// find returns which of the calls that no frame has had yet a frame may run that has a word.
+func (t *luaThread) find(v uint64) int {
+	begun := 0
+	for i := t.next; i < len(t.calls) && begun < 2; i++ {
+		c := &t.calls[i]
+		if !c.isLua {
+			continue
+		}
+		if c.key == v {
+			return i
+		}
+		if c.begins {
+			begun++ // the first may not have its frame yet
+		}
+	}
+	return -1
+}
+
+// thread returns the lua_State at an address, nil where there is none.
+func (vm *luaVM) thread(at uint64) *luaThread {
+	for i := range vm.threads {
+		if t := &vm.threads[i]; t.at == at {
+			return t
+		}
+	}
+	if len(vm.threads) >= maxLuaStates {
+		return nil
+	}
+	f, head := vm.fields, vm.head[:vm.fields.state]
+	isCopied := vm.read(at, head)
+	if !isCopied && !vm.readNow(at, head) || !isLuaState(f, head) {
+		return nil
+	}
+	if len(vm.threads) < cap(vm.threads) {
+		vm.threads = vm.threads[:len(vm.threads)+1]
+	} else {
+		vm.threads = append(vm.threads, luaThread{})
+	}
+	t := &vm.threads[len(vm.threads)-1]
+	*t = luaThread{at: at, calls: t.calls[:0], isCopied: isCopied}
+	switch {
+	case !isCopied:
+	case f.previous == 0:
+		vm.readOldCalls(t, head)
+	default:
+		vm.readCalls(t, binary.LittleEndian.Uint64(head[f.ci:]))
+	}
+	if vm.lacked == 0 && (!isCopied || t.isCut && len(t.calls) == 0) {
+		vm.lacked = at
+	}
+	return t
+}
+
+// isLuaState reports whether the beginning of an object is that of a lua_State.
+func isLuaState(f *luaFields, head []byte) bool {
+	is := func(at uint64) bool {
+		v := binary.LittleEndian.Uint64(head[at:])
+		return v != 0 && v%8 == 0
+	}
+	return head[luaType] == luaStateType && is(f.global) && is(f.ci) && is(f.top)
+}
+
+// readCalls follows the calls from the one that runs.
+func (vm *luaVM) readCalls(t *luaThread, at uint64) {
+	f, le, b := vm.fields, binary.LittleEndian, vm.call[:vm.fields.callBytes]
+	for at != 0 {
+		if len(t.calls) == maxLuaCalls || at%8 != 0 || !vm.read(at, b) {
+			t.isCut = true
+			t.isLost = len(t.calls) == 0
+			return
+		}
+		previous, status := le.Uint64(b[f.previous:]), b[f.status]
+		if previous != 0 { // else it is where C has begun
+			t.calls = append(t.calls, luaCall{
+				key: at, function: le.Uint64(b), next: le.Uint64(b[f.next:]),
+				isLua:  status&f.isC == 0 && status&f.isLua == f.isLua,
+				begins: status&f.isFresh != 0 || f.isInner != 0 && status&f.isInner == 0,
+			})
+		}
+		at = previous
+	}
+}
+
+// readOldCalls reads the calls of 5.1. Those that run in one luaV_execute are where functions of Lua have called
+// each other by an instruction for that, if no hook does.
+func (vm *luaVM) readOldCalls(t *luaThread, head []byte) {
+	f, le, b := vm.fields, binary.LittleEndian, vm.call[:vm.fields.callBytes]
+	begin, at := le.Uint64(head[luaCallBegin:]), le.Uint64(head[f.ci:])
+	if head[f.hook] == 0 || at-begin > maxLuaCalls*f.callBytes || (at-begin)%f.callBytes != 0 {
+		t.isLost = true
+		return
+	}
+	next := le.Uint64(head[luaNextNow:])
+	for ; at > begin; at -= f.callBytes {
+		if !vm.read(at, b) {
+			t.isCut = true
+			t.isLost = len(t.calls) == 0
+			break
+		}
+		c := luaCall{key: le.Uint64(b[luaCallBase:]), function: le.Uint64(b[f.function:]), next: le.Uint64(b[f.next:])}
+		if len(t.calls) == 0 {
+			c.next = next
+		}
+		_, isLua, ok := vm.closureOf(&c)
+		if !ok {
+			isLua, ok = vm.isLuaCall(&c, le.Uint64(b[luaCallTop:]))
+		}
+		if !ok {
+			t.isCut = true
+			t.isLost = len(t.calls) == 0
+			break
+		}
+		c.isLua = isLua
+		t.calls = append(t.calls, c)
+	}
+	for i := range t.calls {
+		c := &t.calls[i]
+		if last := i+1 == len(t.calls); last {
+			c.begins = !t.isCut
+		} else {
+			outer := &t.calls[i+1]
+			c.begins = !outer.isLua || !vm.isCall(outer.next)
+		}
+	}
+}
+
+// isLuaCall tells by how many values it has whether a call of 5.1 is one of Lua, where its closure is gone: one of C
+// has its arguments and room for LUA_MINSTACK more, and the instruction of its caller or an older one.
+func (vm *luaVM) isLuaCall(c *luaCall, top uint64) (is, ok bool) {
+	const room = 20
+	p := vm.knownAt(c.next)
+	if p == nil || !vm.isStill(p) {
+		return false, false
+	}
+	values, has := (top-c.key)/luaValueBytes, uint64(p.head[luaOldValues])
+	return values == has, values != has || has < room
+}
+
+// closureOf returns the function that a call is of: its Proto, if it is one of Lua.
+func (vm *luaVM) closureOf(c *luaCall) (proto uint64, isLua, ok bool) {
+	f, le := vm.fields, binary.LittleEndian
+	var value [luaValueBytes]byte
+	const kind = 0xf
+	if c.function%8 != 0 || !vm.read(c.function, value[:]) && !vm.readNow(c.function, value[:]) {
+		return 0, false, false
+	}
+	if value[luaType]&kind != luaFunctionType {
+		return 0, false, false
+	}
+	var closure [40]byte
+	at := le.Uint64(value[:])
+	if at%8 != 0 || !vm.readNow(at, closure[:]) || closure[luaType]&kind != luaFunctionType {
+		return 0, false, false
+	}
+	if f.version == 51 && closure[luaClosureIsC] != 0 {
+		return 0, false, true
+	}
+	return le.Uint64(closure[f.proto:]), true, true
+}
+
+// isCall reports whether the instruction before another one is a call.
+func (vm *luaVM) isCall(next uint64) bool {
+	is, known := vm.calls[next]
+	if known {
+		return is
+	}
+	var b [4]byte
+	if next%4 != 0 || !vm.readNow(next-4, b[:]) {
+		return false
+	}
+	op := binary.LittleEndian.Uint32(b[:]) & (1<<vm.fields.opBits - 1)
+	is = op == vm.fields.opCall || op == vm.fields.opTail
+	if len(vm.calls) < maxLuaCallSite {
+		vm.calls[next] = is
+	}
+	return is
+}
+
+// Lacked returns where Lua keeps the calls of a thread, if the last walk has come to some that the capture had not
+// copied. They can be of one lua_State: the innermost one, if the thread does not change between several.
+func (s *Lua) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
+	vm, _ := w.Kept(s).(*luaVM)
+	if vm == nil || vm.walk != w.Walks() || vm.lacked == 0 {
+		return frames, false
+	}
+	asked, again := vm.asked[tid]
+	isThere := false
+	for i := range vm.threads {
+		isThere = isThere || vm.threads[i].at == asked.state && asked.state != vm.lacked
+	}
+	if isThere && asked.other != vm.lacked {
+		asked.other = vm.lacked
+		vm.asked[tid] = asked
+		return frames, true
+	}
+	if again && vm.now.Sub(asked.at) < luaInterval {
+		return frames, true
+	}
+	if isThere && !vm.isInner(vm.lacked, asked.state) {
+		return frames, true
+	}
+	if len(vm.asked) >= maxLuaThreads {
+		clear(vm.asked)
+	}
+	vm.asked[tid] = luaAsked{state: vm.lacked, at: vm.now}
+	return vm.framesOf(vm.lacked), true
+}
+
+// isInner reports whether a lua_State has been met before another one in the walk.
+func (vm *luaVM) isInner(state, other uint64) bool {
+	for i := range vm.threads {
+		switch vm.threads[i].at {
+		case state:
+			return true
+		case other:
+			return false
+		}
+	}
+	return false
+}
+
+// framesOf tells the kernel side where the calls of a lua_State are.
+func (vm *luaVM) framesOf(state uint64) procstate.ThreadFrames {
+	f := vm.fields
+	if f.previous != 0 {
+		return procstate.ThreadFrames{
+			Current: state + f.ci, Before: int(f.ci), IsFrame: true, Previous: int(f.previous), Bytes: int(f.callBytes),
+		}
+	}
+	// The array with the calls is copied as the frame that runs, from where it begins, and the values are the stack.
+	const room, most = 16, 16 << 10 / 40 // calls
+	n := uint64(room)
+	begin, ok1 := vm.wordNow(state + luaCallBegin)
+	now, ok2 := vm.wordNow(state + f.ci)
+	if end, ok := vm.wordNow(state + luaCallEnd); ok && ok1 && ok2 && begin <= now && now <= end {
+		n = min(2*((now-begin)/f.callBytes)+room, (end-begin)/f.callBytes, most)
+	}
+	return procstate.ThreadFrames{
+		Current: state + luaCallBegin, Before: luaCallBegin, After: int(f.state - luaCallBegin - 8), IsFrame: true,
+		Bounds: state, Low: luaStack, High: int(f.top), Bytes: int(n * f.callBytes), Previous: int(f.next), // of the first that is 0
+	}
+}
+
+// Knows reports whether walks of a Walker have met Lua.
+func (s *Lua) Knows(w *unwind.Walker) bool {
+	vm, _ := w.Kept(s).(*luaVM)
+	return vm != nil
+}

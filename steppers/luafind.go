@@ -1,0 +1,233 @@
+package steppers
+
+import (
+	"bytes"
+	"regexp"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// luaImage is what is known of a file that may have Lua's interpreter. Addresses are link-time
+// addresses.
+type luaImage struct {
+	fields  *luaFields // nil: it has none
+	execute vaddrRange // luaV_execute
+	parts   functionParts
+	frame   unwind.RegRule // of the CFA in it,
+	others  []vaddrRange   // but for these parts, in which it has no frame yet or no more
+	places  []luaPlace     // where it keeps its first argument, the lua_State
+}
+
+// luaPlace is a register, or a word on the stack at a distance from the CFA.
+type luaPlace struct {
+	reg    procstate.Reg
+	isWord bool
+	offset int64
+}
+
+const (
+	maxLuaStrings = 4 << 20 // bytes of a file's .dynstr that are looked through,
+	maxLuaData    = 64 << 20
+	minLuaExecute = 2 << 10 // and of luaV_execute, compiled for size too
+	maxLuaExecute = 256 << 10
+)
+
+// findLua looks for the interpreter in a file.
+func findLua(im *procstate.Image, tables *unwind.Tables) (p luaImage) {
+	if im.Arch() != procstate.AMD64 || !mayHaveLua(im) {
+		return p
+	}
+	fields := luaVersions[luaVersion(im)]
+	if fields == nil {
+		return p
+	}
+	if p.execute = luaExecute(im, fields); p.execute.end == 0 || !p.readFrame(tables.For(im)) {
+		return p
+	}
+	if p.findPlaces(im, tables.For(im)); len(p.places) > 0 {
+		p.fields = fields
+	}
+	return p
+}
+
+// mayHaveLua reports whether it is worth the time to look through a file: it exports Lua's interface, has
+// functions of the C library that Lua needs, or is linked statically.
+func mayHaveLua(im *procstate.Image) bool {
+	if _, ok := im.ExportedSymbol("lua_newstate"); ok {
+		return true
+	}
+	s, ok := im.Section(".dynstr")
+	if !ok {
+		return true
+	}
+	if s.Size > maxLuaStrings {
+		return false
+	}
+	names, err := im.SectionBytes(s, maxLuaStrings)
+	return err == nil && bytes.Contains(names, []byte("\x00strcoll\x00")) && bytes.Contains(names, []byte("\x00localeconv\x00"))
+}
+
+// luaIdent is how Lua says which release it is, and luaName what _VERSION is in a program without that.
+var (
+	luaIdent = regexp.MustCompile(`\$Lua(?:Version)?: Lua 5\.([1-4])\.([0-9]+) `)
+	luaName  = regexp.MustCompile(`\x00Lua 5\.([1-4])\x00`)
+)
+
+// luaVersion returns the version of Lua in a file, 0 where there is none.
+func luaVersion(im *procstate.Image) (version int) {
+	data, ok := im.Section(".rodata")
+	if !ok {
+		return 0
+	}
+	const overlap = 64
+	buf := make([]byte, 256<<10)
+	for off := uint64(0); off < min(data.Size, maxLuaData); off += uint64(len(buf) - overlap) {
+		n, _ := im.ReadAt(buf[:min(uint64(len(buf)), data.Size-off)], int64(data.Off+off))
+		if n <= 0 {
+			break
+		}
+		b := buf[:n]
+		if !bytes.Contains(b, []byte("Lua")) {
+			continue
+		}
+		if m := luaIdent.FindSubmatch(b); m != nil {
+			version = 50 + int(m[1][0]-'0')
+			if version == 53 && len(m[2]) == 1 && m[2][0] < '3' {
+				return 0 // whose calls have other marks
+			}
+			return version
+		}
+		if bytes.Contains(b, []byte("LuaJIT 2.")) {
+			return 0
+		}
+		if m := luaName.FindSubmatch(b); m != nil {
+			version = 50 + int(m[1][0]-'0')
+		}
+	}
+	return version
+}
+
+// luaExecute finds luaV_execute: by its name, or as the largest function that jumps by the number of an
+// instruction.
+func luaExecute(im *procstate.Image, f *luaFields) (execute vaddrRange) {
+	im.EachSymbol(func(sym *procstate.ELFSymbol) bool {
+		if string(sym.Name) == "luaV_execute" && sym.Size >= minLuaExecute && sym.Size <= maxLuaExecute {
+			execute = vaddrRange{sym.Value, sym.Value + sym.Size}
+		}
+		return execute.end == 0
+	})
+	if execute.end != 0 {
+		return execute
+	}
+	starts := im.FuncStarts()
+	for i, start := range starts {
+		if i+1 == len(starts) || starts[i+1]-start < max(minLuaExecute, execute.end-execute.start) || starts[i+1]-start > maxLuaExecute {
+			continue
+		}
+		if is := (vaddrRange{start, starts[i+1]}); jumpsByLuaOp(im, is, byte(1<<f.opBits-1)) {
+			execute = is
+		}
+	}
+	return execute
+}
+
+// jumpsByLuaOp reports whether a function takes the lowest bits of a word and soon after jumps to an address that it
+// has computed.
+func jumpsByLuaOp(im *procstate.Image, f vaddrRange, mask byte) bool {
+	const soon = 32 // instructions
+	code := make([]byte, f.end-f.start)
+	if im.ReadVaddr(code, f.start) != nil {
+		return false
+	}
+	var in isa.Inst
+	left := 0
+	for n := 0; n < len(code); n += int(in.Len) {
+		if !decode(procstate.AMD64, code[n:], f.start+uint64(n), &in) || in.Len == 0 {
+			return false
+		}
+		const group1, and, direct = 0x83, 0xe0, 0xf8
+		inst := code[n : n+int(in.Len)]
+		if inst[0]&0xf0 == 0x40 {
+			inst = inst[1:]
+		}
+		switch {
+		case len(inst) == 3 && inst[0] == group1 && inst[1]&direct == and && inst[2] == mask:
+			left = soon
+		case left > 0 && in.Flow == isa.IndirectJump:
+			return true
+		case left > 0:
+			left--
+		}
+	}
+	return false
+}
+
+// readFrame finds out where luaV_execute has its frame.
+func (p *luaImage) readFrame(t *unwind.Table) bool {
+	const most = 1 << 10 // rows
+	type row struct {
+		cfa unwind.RegRule
+		at  vaddrRange
+	}
+	var rows []row
+	bytes := map[unwind.RegRule]uint64{}
+	for at := p.execute.start; at < p.execute.end; {
+		r, _, end, err := t.Row(at)
+		if err != nil || end <= at || len(rows) == most {
+			break // padding, or what follows is another function
+		}
+		end = min(end, p.execute.end)
+		rows = append(rows, row{r.CFA, vaddrRange{at, end}})
+		if bytes[r.CFA] += end - at; bytes[r.CFA] > bytes[p.frame] {
+			p.frame = r.CFA
+		}
+		at = end
+	}
+	for _, r := range rows {
+		if r.cfa != p.frame {
+			p.others = append(p.others, r.at)
+		}
+	}
+	return p.frame.Kind == unwind.InReg
+}
+
+// findPlaces finds where luaV_execute puts its first argument, which is the lua_State.
+func (p *luaImage) findPlaces(im *procstate.Image, t *unwind.Table) {
+	const most = 128 // bytes
+	const argument procstate.Reg = 5
+	var code [most]byte
+	if im.ReadVaddr(code[:], p.execute.start) != nil {
+		return
+	}
+	var in isa.Inst
+	for n := 0; n < most-maxInstLen; n += int(in.Len) {
+		at := p.execute.start + uint64(n)
+		if !decode(im.Arch(), code[n:], at, &in) || in.Len == 0 || in.Flow != isa.Next {
+			return
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			switch {
+			case op.Kind == isa.Set && op.Src == argument && op.Imm == 0 && im.Arch().CalleeSaved>>op.Dst&1 != 0:
+				p.places = append(p.places, luaPlace{reg: op.Dst})
+			case op.Kind == isa.Store && op.Src == argument:
+				if r, _, _, err := t.Row(at); err == nil && r.CFA.Kind == unwind.InReg && r.CFA.Reg == op.Dst {
+					p.places = append(p.places, luaPlace{isWord: true, offset: op.Imm - r.CFA.Offset})
+				}
+			case op.Kind != isa.Store && op.Kind != isa.StoreIndexed && op.Kind != isa.Compare && op.Kind != isa.Scratch && op.Dst == argument:
+				return
+			}
+		}
+	}
+}
+
+// hasFrame reports whether luaV_execute has its frame where it was interrupted at a link-time address.
+func (p *luaImage) hasFrame(vaddr uint64) bool {
+	for _, r := range p.others {
+		if vaddr-r.start < r.end-r.start {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,290 @@
+package steppers
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// luaProto is a function of Lua, or a chunk: what a file or a text does itself.
+type luaProto struct {
+	*unwind.CodeFunction
+	serial    uint32 // changes with it
+	at        uint64
+	head      [maxLuaProto]byte // as it was
+	code      vaddrRange
+	constants uint64  // where its constants are; 0: it has none
+	lines     []int32 // by instruction; nil: they are not known
+	checked   time.Time
+}
+
+// luaOthers is what stands for calls that were not copied, and luaGone for a function that was gone before it was
+// looked at.
+var (
+	luaOthers = luaProto{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: luaRuntime}}
+	luaGone   = luaProto{CodeFunction: &unwind.CodeFunction{Name: "[gone]", SystemName: "[gone]", Runtime: luaRuntime}, serial: 1}
+)
+
+// functionOf returns the function of a call, nil when it is not known any more: what the call's function is now has
+// to have the instruction that ran.
+func (vm *luaVM) functionOf(c *luaCall) *luaProto {
+	if p := vm.knownAt(c.next); p != nil && vm.isStill(p) {
+		return p
+	}
+	at, isLua, ok := vm.closureOf(c)
+	if !ok || !isLua {
+		return nil
+	}
+	p := vm.readProto(at)
+	if p == nil || !p.has(c.next) {
+		return nil
+	}
+	vm.add(p)
+	vm.addInner(p)
+	return p
+}
+
+// addInner adds the functions that are defined in a function, and in these: they stay as long as that, where their
+// closures end.
+func (vm *luaVM) addInner(p *luaProto) {
+	f, le := vm.fields, binary.LittleEndian
+	all := []*luaProto{p}
+	for i := 0; i < len(all); i++ {
+		list, n := le.Uint64(all[i].head[f.protos:]), uint64(le.Uint32(all[i].head[f.protoCount:]))
+		for j := range min(n, uint64(maxLuaInner-len(all))) {
+			at, ok := vm.wordNow(list + 8*j)
+			if !ok {
+				return
+			}
+			inner := vm.readProto(at)
+			if inner == nil {
+				continue
+			}
+			known := vm.knownAt(inner.code.start)
+			if known != nil && known.at == at && known.code == inner.code && known.Name == inner.Name && known.File == inner.File {
+				continue
+			}
+			vm.add(inner)
+			all = append(all, inner)
+		}
+	}
+}
+
+// knownAt returns the function that has an instruction, as far as it is known.
+func (vm *luaVM) knownAt(next uint64) *luaProto {
+	i, is := slices.BinarySearchFunc(vm.known, next, func(p *luaProto, at uint64) int { return cmp.Compare(p.code.start, at) })
+	if !is {
+		i--
+	}
+	if i < 0 || !vm.known[i].has(next) {
+		return nil
+	}
+	return vm.known[i]
+}
+
+// forget forgets a function.
+func (vm *luaVM) forget(p *luaProto) {
+	vm.known = slices.DeleteFunc(vm.known, func(is *luaProto) bool { return is == p })
+	if vm.byConstants[p.constants] == p {
+		delete(vm.byConstants, p.constants)
+	}
+}
+
+// add keeps a function, in place of those whose instructions were where its own are.
+func (vm *luaVM) add(p *luaProto) {
+	if len(vm.known) >= maxLuaProtos || vm.kept >= maxKept {
+		vm.known, vm.kept = nil, 0
+		clear(vm.byConstants)
+	}
+	if p.constants != 0 {
+		vm.byConstants[p.constants] = p
+	}
+	vm.kept += len(p.Name) + len(p.File) + 4*len(p.lines)
+	i, _ := slices.BinarySearchFunc(vm.known, p.code.start, func(p *luaProto, at uint64) int { return cmp.Compare(p.code.end, at) })
+	end := i
+	for end < len(vm.known) && vm.known[end].code.start <= p.code.end {
+		end++
+	}
+	vm.known = slices.Replace(vm.known, i, end, p)
+}
+
+// has reports whether an instruction may come next in the function.
+func (p *luaProto) has(next uint64) bool {
+	return next%4 == 0 && next >= p.code.start && next <= p.code.end
+}
+
+// isStill reports whether a function is what it was, and forgets it where it is not.
+func (vm *luaVM) isStill(p *luaProto) bool {
+	if vm.now.Sub(p.checked) < luaInterval {
+		return true
+	}
+	f := vm.fields
+	var head [maxLuaProto]byte
+	is := vm.readNow(p.at, head[:]) && head[luaType] == f.protoType
+	for _, at := range [...]uint64{f.source, f.code, f.lines, f.constants} {
+		is = is && [8]byte(head[at:]) == [8]byte(p.head[at:])
+	}
+	for _, at := range [...]uint64{f.codeCount, f.lineCount, f.lineDefined} {
+		is = is && [4]byte(head[at:]) == [4]byte(p.head[at:])
+	}
+	if p.checked = vm.now; !is {
+		vm.forget(p)
+	}
+	return is
+}
+
+// readProto reads a Proto, nil when it is none.
+func (vm *luaVM) readProto(at uint64) *luaProto {
+	f, le := vm.fields, binary.LittleEndian
+	p := &luaProto{CodeFunction: &unwind.CodeFunction{Runtime: luaRuntime}, at: at, checked: vm.now}
+	if at == 0 || at%8 != 0 || !vm.readNow(at, p.head[:]) || p.head[luaType] != f.protoType {
+		return nil
+	}
+	start, n := le.Uint64(p.head[f.code:]), uint64(le.Uint32(p.head[f.codeCount:]))
+	line := int(int32(le.Uint32(p.head[f.lineDefined:])))
+	if start == 0 || start%4 != 0 || n == 0 || n > maxLuaOps || line < 0 {
+		return nil
+	}
+	p.code = vaddrRange{start, start + 4*n}
+	if le.Uint32(p.head[f.constantCount:]) > 0 {
+		p.constants = le.Uint64(p.head[f.constants:])
+	}
+	source := ""
+	if text := le.Uint64(p.head[f.source:]); text != 0 {
+		var ok bool
+		if source, ok = vm.text(text); !ok {
+			return nil
+		}
+	}
+	name := ""
+	name, p.File = luaSource(source)
+	p.StartLine = line
+	if p.lines = vm.readLines(p); p.lines == nil {
+		p.StartLine = 0 // it has been stripped
+	}
+	if line == 0 {
+		p.Name = "<file " + name + ">"
+		if p.File == "" {
+			p.Name = "<chunk " + name + ">"
+		}
+	} else {
+		p.Name = fmt.Sprintf("%s:%d", name, line)
+	}
+	p.SystemName = p.Name
+	vm.serial = max(vm.serial, luaGone.serial) + 1
+	p.serial = vm.serial
+	return p
+}
+
+// luaSource returns how a source is called for short, and its file if it is one: it begins with what says so.
+func luaSource(source string) (name, file string) {
+	switch {
+	case source == "":
+		return "?", ""
+	case source[0] == '@':
+		return path.Base(source[1:]), source[1:]
+	case source[0] == '=':
+		return source[1:], ""
+	}
+	const most = 30 // characters of a text
+	line, _, isMore := strings.Cut(source, "\n")
+	if r := []rune(line); len(r) > most {
+		line, isMore = string(r[:most]), true
+	}
+	if isMore {
+		line += "..."
+	}
+	return `[string "` + line + `"]`, ""
+}
+
+// text reads a string, of a long one its beginning; ok is false when it is none that is as usual.
+func (vm *luaVM) text(at uint64) (text string, ok bool) {
+	const kind = 0xf
+	var head [luaStringData]byte
+	if at%8 != 0 || !vm.readNow(at, head[:]) || head[luaType]&kind != luaStringType {
+		return "", false
+	}
+	n := binary.LittleEndian.Uint64(head[luaStringSize:])
+	if vm.fields.version >= 53 && head[luaType] == luaStringType {
+		n = uint64(head[luaShortSize])
+	}
+	b := make([]byte, min(n, maxLuaName))
+	if n == 0 || !vm.readNow(at+luaStringData, b) {
+		return "", n == 0
+	}
+	text = validText(b)
+	line, _, _ := strings.Cut(text, "\n")
+	return text, isPrintable(strings.ReplaceAll(line, "\t", " "))
+}
+
+// readLines reads the lines of the instructions, nil where there are none.
+func (vm *luaVM) readLines(p *luaProto) []int32 {
+	f, le := vm.fields, binary.LittleEndian
+	n := (p.code.end - p.code.start) / 4
+	if at := le.Uint64(p.head[f.lines:]); at == 0 || uint64(le.Uint32(p.head[f.lineCount:])) != n {
+		return nil
+	}
+	lines := make([]int32, n)
+	at := le.Uint64(p.head[f.lines:])
+	if f.absolute == 0 {
+		b := make([]byte, 4*n)
+		if !vm.readNow(at, b) {
+			return nil
+		}
+		for i := range lines {
+			lines[i] = int32(le.Uint32(b[4*i:]))
+		}
+		return lines
+	}
+	// Each is a difference to the one before, or in a table of those that differ much.
+	const absolute = -0x80
+	b, known := make([]byte, n), make([]byte, 8*min(uint64(le.Uint32(p.head[f.absoluteNum:])), n))
+	if !vm.readNow(at, b) || len(known) > 0 && !vm.readNow(le.Uint64(p.head[f.absolute:]), known) {
+		return nil
+	}
+	line := int32(le.Uint32(p.head[f.lineDefined:]))
+	for i := range lines {
+		if d := int8(b[i]); d != absolute {
+			line += int32(d)
+		}
+		if len(known) > 0 && le.Uint32(known) == uint32(i) {
+			line = int32(le.Uint32(known[4:]))
+			known = known[8:]
+		}
+		lines[i] = line
+	}
+	return lines
+}
+
+// line returns the line of the instruction before another one, 0 when it is not known.
+func (p *luaProto) line(next uint64) int {
+	i := (next - p.code.start) / 4
+	if !p.has(next) || p.lines == nil {
+		return 0
+	}
+	return int(max(p.lines[max(i, 1)-1], 0))
+}
+
+// lineNow returns the line that a frame of luaV_execute runs of the function, 0 when it is not known: it has the
+// address of the next instruction in a register, and maybe that of this one.
+func (p *luaProto) lineNow(in *unwind.Frame) int {
+	a := procstate.AMD64
+	low, high := ^uint64(0), uint64(0)
+	for saved := a.CalleeSaved &^ (1 << a.SP); saved != 0; saved &= saved - 1 {
+		if v, ok := in.Regs.Value(procstate.Reg(bits.TrailingZeros64(saved))); ok && p.has(v) {
+			low, high = min(low, v), max(high, v)
+		}
+	}
+	if high == 0 || high-low > 4 && p.line(low) != p.line(high) {
+		return 0
+	}
+	return p.line(high)
+}
