@@ -129,39 +129,46 @@ func (vm *luaVM) readOldCalls(t *luaThread, head []byte) {
 		if len(t.calls) == 0 {
 			c.next = next
 		}
-		_, isLua, ok := vm.closureOf(&c)
-		if !ok {
-			isLua, ok = vm.isLuaCall(&c, le.Uint64(b[luaCallTop:]))
+		isLua, ok := vm.isLuaCall(&c, le.Uint64(b[luaCallTop:]))
+		isCall := false
+		if n := len(t.calls); ok && n > 0 && isLua && t.calls[n-1].isLua {
+			isCall, ok = vm.isCall(c.next)
 		}
 		if !ok {
 			t.isCut = true
 			t.isLost = len(t.calls) == 0
-			break
+			return
 		}
 		c.isLua = isLua
+		if n := len(t.calls); n > 0 {
+			t.calls[n-1].begins = !isCall
+		}
 		t.calls = append(t.calls, c)
 	}
-	for i := range t.calls {
-		c := &t.calls[i]
-		if last := i+1 == len(t.calls); last {
-			c.begins = !t.isCut
-		} else {
-			outer := &t.calls[i+1]
-			c.begins = !outer.isLua || !vm.isCall(outer.next)
-		}
+	if n := len(t.calls); n > 0 {
+		t.calls[n-1].begins = !t.isCut
 	}
 }
 
-// isLuaCall tells by how many values it has whether a call of 5.1 is one of Lua, where its closure is gone: one of C
-// has its arguments and room for LUA_MINSTACK more, and the instruction of its caller or an older one.
+// isLuaCall tells whether a call of 5.1 is one of Lua. What its function is now may be another closure in place of one
+// that has ended, so it is told by how many values the call has, too: one of C has room for LUA_MINSTACK at least, and
+// the instruction of its caller or an older one.
 func (vm *luaVM) isLuaCall(c *luaCall, top uint64) (is, ok bool) {
 	const room = 20
-	p := vm.knownAt(c.next)
-	if p == nil || !vm.isStill(p) {
-		return false, false
+	values := (top - c.key) / luaValueBytes
+	if p := vm.knownAt(c.next); p != nil && vm.isStill(p) {
+		if has := uint64(p.head[luaOldValues]); values != has {
+			return false, values >= room
+		} else if has < room {
+			return true, true
+		}
 	}
-	values, has := (top-c.key)/luaValueBytes, uint64(p.head[luaOldValues])
-	return values == has, values != has || has < room
+	_, is, ok = vm.closureOf(c)
+	if ok && is {
+		p := vm.functionOf(c)
+		return true, p != nil && uint64(p.head[luaOldValues]) == values
+	}
+	return false, ok && values >= room && vm.knownAt(c.next) == nil
 }
 
 // closureOf returns the function that a call is of: its Proto, if it is one of Lua.
@@ -187,21 +194,20 @@ func (vm *luaVM) closureOf(c *luaCall) (proto uint64, isLua, ok bool) {
 }
 
 // isCall reports whether the instruction before another one is a call.
-func (vm *luaVM) isCall(next uint64) bool {
-	is, known := vm.calls[next]
-	if known {
-		return is
+func (vm *luaVM) isCall(next uint64) (is, ok bool) {
+	if is, known := vm.calls[next]; known {
+		return is, true
 	}
 	var b [4]byte
 	if next%4 != 0 || !vm.readNow(next-4, b[:]) {
-		return false
+		return false, false
 	}
 	op := binary.LittleEndian.Uint32(b[:]) & (1<<vm.fields.opBits - 1)
 	is = op == vm.fields.opCall || op == vm.fields.opTail
 	if len(vm.calls) < maxLuaCallSite {
 		vm.calls[next] = is
 	}
-	return is
+	return is, true
 }
 
 // Lacked returns where Lua keeps the calls of a thread, if the last walk has come to some that the capture had not

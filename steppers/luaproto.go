@@ -128,7 +128,10 @@ func (vm *luaVM) isStill(p *luaProto) bool {
 	}
 	f := vm.fields
 	var head [maxLuaProto]byte
-	is := vm.readNow(p.at, head[:]) && head[luaType] == f.protoType
+	if !vm.readNow(p.at, head[:]) {
+		return true // the process may have ended
+	}
+	is := head[luaType] == f.protoType
 	for _, at := range [...]uint64{f.source, f.code, f.lines, f.constants} {
 		is = is && [8]byte(head[at:]) == [8]byte(p.head[at:])
 	}

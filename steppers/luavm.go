@@ -204,6 +204,9 @@ func (vm *luaVM) innermost(codes *unwind.Codes, in *unwind.Frame, cfa uint64) ui
 	for place := range vm.ofConstants {
 		v, ok := vm.valueAt(place, in, cfa)
 		p := vm.byConstants[v]
+		if v == 0 {
+			p = vm.withoutConstants(in)
+		}
 		if !ok || p == nil || found != nil && found != p {
 			return 0
 		}
@@ -217,6 +220,24 @@ func (vm *luaVM) innermost(codes *unwind.Codes, in *unwind.Frame, cfa uint64) ui
 		return 0
 	}
 	return vm.number(codes, found, found.lineNow(in), number)
+}
+
+// withoutConstants returns the function without constants of which an instruction is in a register, nil where there
+// is none.
+func (vm *luaVM) withoutConstants(in *unwind.Frame) (found *luaProto) {
+	a := procstate.AMD64
+	for saved := a.CalleeSaved &^ (1 << a.SP); saved != 0; saved &= saved - 1 {
+		v, ok := in.Regs.Value(procstate.Reg(bits.TrailingZeros64(saved)))
+		p := vm.knownAt(v)
+		if !ok || p == nil || p.constants != 0 {
+			continue
+		}
+		if found != nil && found != p {
+			return nil
+		}
+		found = p
+	}
+	return found
 }
 
 // valueAt returns what is in a place of a frame of luaV_execute.
