@@ -30,6 +30,7 @@ type luaPlace struct {
 const (
 	maxLuaStrings = 4 << 20 // bytes of a file's .dynstr that are looked through,
 	maxLuaData    = 64 << 20
+	maxLuaText    = 16 << 20
 	minLuaExecute = 2 << 10 // and of luaV_execute, compiled for size too
 	maxLuaExecute = 256 << 10
 )
@@ -43,7 +44,7 @@ func findLua(im *procstate.Image, tables *unwind.Tables) (p luaImage) {
 	if fields == nil {
 		return p
 	}
-	if p.execute = luaExecute(im, fields); p.execute.end == 0 || !p.readFrame(tables.For(im)) {
+	if p.execute = luaExecute(im, tables.For(im), fields); p.execute.end == 0 || !p.readFrame(tables.For(im)) {
 		return p
 	}
 	if p.findPlaces(im, tables.For(im)); len(p.places) > 0 {
@@ -111,7 +112,7 @@ func luaVersion(im *procstate.Image) (version int) {
 
 // luaExecute finds luaV_execute: by its name, or as the largest function that jumps by the number of an
 // instruction.
-func luaExecute(im *procstate.Image, f *luaFields) (execute vaddrRange) {
+func luaExecute(im *procstate.Image, t *unwind.Table, f *luaFields) (execute vaddrRange) {
 	im.EachSymbol(func(sym *procstate.ELFSymbol) bool {
 		if string(sym.Name) == "luaV_execute" && sym.Size >= minLuaExecute && sym.Size <= maxLuaExecute {
 			execute = vaddrRange{sym.Value, sym.Value + sym.Size}
@@ -121,13 +122,26 @@ func luaExecute(im *procstate.Image, f *luaFields) (execute vaddrRange) {
 	if execute.end != 0 {
 		return execute
 	}
-	starts := im.FuncStarts()
-	for i, start := range starts {
-		if i+1 == len(starts) || starts[i+1]-start < max(minLuaExecute, execute.end-execute.start) || starts[i+1]-start > maxLuaExecute {
-			continue
-		}
-		if is := (vaddrRange{start, starts[i+1]}); jumpsByLuaOp(im, is, byte(1<<f.opBits-1)) {
+	take := func(is vaddrRange) {
+		if n := is.end - is.start; n >= max(minLuaExecute, execute.end-execute.start) && n <= maxLuaExecute && jumpsByLuaOp(im, is, byte(1<<f.opBits-1)) {
 			execute = is
+		}
+	}
+	starts := im.FuncStarts()
+	for i := 1; i < len(starts); i++ {
+		take(vaddrRange{starts[i-1], starts[i]})
+	}
+	if text, ok := im.Section(".text"); ok && len(starts) == 0 && text.Size <= maxLuaText {
+		// A program that is linked statically has no index of its functions.
+		const apart = 16
+		for at := text.Vaddr; at < text.Vaddr+text.Size; {
+			start, end, ok := t.FunctionAt(at)
+			if !ok || end <= at {
+				at = at&^(apart-1) + apart
+				continue
+			}
+			take(vaddrRange{start, end})
+			at = end
 		}
 	}
 	return execute

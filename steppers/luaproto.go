@@ -197,10 +197,10 @@ func luaSource(source string) (name, file string) {
 	case source[0] == '=':
 		return source[1:], ""
 	}
-	const most = 30 // characters of a text
+	const most = 45 // bytes of a text, as Lua has it (LUA_IDSIZE)
 	line, _, isMore := strings.Cut(source, "\n")
-	if r := []rune(line); len(r) > most {
-		line, isMore = string(r[:most]), true
+	if len(line) > most {
+		line, isMore = strings.ToValidUTF8(line[:most], ""), true
 	}
 	if isMore {
 		line += "..."

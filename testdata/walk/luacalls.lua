@@ -4,21 +4,26 @@ local fifo = ...
 local loadtext = loadstring or load
 local threads = {} -- that have resumed others, outermost first
 
+local main = {} -- what runs outside of all threads
+
+local function add(calls, thread, level)
+  while true do
+    local info
+    if thread then info = debug.getinfo(thread, level, "Sl") else info = debug.getinfo(level, "Sl") end
+    if not info then return end
+    if info.what == "Lua" or info.what == "main" then
+      local file = info.source:match("^@(.*)") or "<chunk " .. info.short_src .. ">"
+      calls[#calls + 1] = ("%q"):format(("%s:%d:%d"):format(file, info.linedefined, info.currentline))
+    end
+    level = level + 1
+  end
+end
+
 local function tell()
   local calls = {}
-  local function add(thread, level)
-    while true do
-      local info
-      if thread then info = debug.getinfo(thread, level, "Sl") else info = debug.getinfo(level, "Sl") end
-      if not info then return end
-      if info.what == "Lua" or info.what == "main" then
-        calls[#calls + 1] = ('"%s:%d:%d"'):format(info.source:gsub("[\n\"].*", ""):gsub("^@", ""), info.linedefined, info.currentline)
-      end
-      level = level + 1
-    end
-  end
-  add(nil, 3)
-  for i = #threads - 1, 1, -1 do add(threads[i], 0) end
+  add(calls, nil, 3)
+  for i = #threads - 1, 1, -1 do add(calls, threads[i], 0) end
+  for _, call in ipairs(main) do calls[#calls + 1] = call end
   local stat = io.open("/proc/self/stat")
   local pid = stat:read("*n")
   stat:close()
@@ -33,7 +38,7 @@ local function within(f, ...) -- runs f in a coroutine
   end)
   threads[#threads + 1] = thread
   coroutine.resume(thread, ...)
-  local ok, err = coroutine.resume(thread)
+  if #threads == 1 then add(main, nil, 2) end local ok, err = coroutine.resume(thread)
   if not ok then error(err, 0) end
 end
 
