@@ -215,22 +215,35 @@ func (p *luaImage) findPlaces(im *procstate.Image, t *unwind.Table) {
 	if im.ReadVaddr(code[:], p.execute.start) != nil {
 		return
 	}
+	holds := uint64(1) << argument // registers
 	var in isa.Inst
-	for n := 0; n < most-maxInstLen; n += int(in.Len) {
+	for n := 0; n < most-maxInstLen && holds != 0; n += int(in.Len) {
 		at := p.execute.start + uint64(n)
 		if !decode(im.Arch(), code[n:], at, &in) || in.Len == 0 || in.Flow != isa.Next {
 			return
 		}
 		for _, op := range in.Ops[:in.NumOps] {
-			switch {
-			case op.Kind == isa.Set && op.Src == argument && op.Imm == 0 && im.Arch().CalleeSaved>>op.Dst&1 != 0:
-				p.places = append(p.places, luaPlace{reg: op.Dst})
-			case op.Kind == isa.Store && op.Src == argument:
+			has := op.Src < 64 && holds>>op.Src&1 != 0
+			switch op.Kind {
+			case isa.Store:
+				if !has {
+					continue
+				}
 				if r, _, _, err := t.Row(at); err == nil && r.CFA.Kind == unwind.InReg && r.CFA.Reg == op.Dst {
 					p.places = append(p.places, luaPlace{isWord: true, offset: op.Imm - r.CFA.Offset})
 				}
-			case op.Kind != isa.Store && op.Kind != isa.StoreIndexed && op.Kind != isa.Compare && op.Kind != isa.Scratch && op.Dst == argument:
-				return
+				continue
+			case isa.StoreIndexed, isa.Compare, isa.Scratch:
+				continue
+			}
+			if op.Dst >= 64 {
+				continue
+			}
+			if holds &^= 1 << op.Dst; op.Kind == isa.Set && op.Imm == 0 && has {
+				holds |= 1 << op.Dst
+				if im.Arch().CalleeSaved>>op.Dst&1 != 0 {
+					p.places = append(p.places, luaPlace{reg: op.Dst})
+				}
 			}
 		}
 	}

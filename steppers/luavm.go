@@ -55,7 +55,7 @@ type luaAsked struct {
 const (
 	maxLuaStates   = 1 << 8 // of a thread
 	maxLuaCalls    = 1 << 15
-	maxLuaFrame    = 1 << 10 // bytes of a frame of luaV_execute
+	maxLuaFrame    = 4 << 10 // bytes of a frame of luaV_execute
 	maxLuaProtos   = 1 << 15
 	maxLuaInner    = 1 << 12 // functions that are read with the one that they are in
 	maxLuaOps      = 1 << 20
