@@ -10,7 +10,8 @@
 //   - [Ruby]: the same for Ruby, and in what it has compiled;
 //   - [PHP]: for PHP, likewise;
 //   - [Perl]: for Perl, in the frames of its loop;
-//   - [LuaJIT]: for Lua in LuaJIT, in the frames of its interpreter, and frames of its traces;
+//   - [Lua]: for Lua, likewise;
+//   - [LuaJIT]: for LuaJIT, in the frames of its interpreter, and frames of its traces;
 //   - [V8]: and for JavaScript in Node and Deno;
 //   - [JSC]: the same in Bun, and frames of its virtual machine;
 //   - [Beam]: code by Erlang's compiler, and from a process of Erlang to its scheduler;

@@ -41,6 +41,7 @@ func TestZeroValues(t *testing.T) {
 		{&Ruby{}, NewRuby(nil)},
 		{&PHP{}, NewPHP(nil)},
 		{&Perl{}, NewPerl(nil)},
+		{&Lua{}, NewLua(nil)},
 		{&LuaJIT{}, NewLuaJIT(nil)},
 		{&FrameFunc{}, NewFrameFunc(nil)},
 		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},
