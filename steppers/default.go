@@ -21,6 +21,7 @@ import "github.com/swbpf/swbpf/unwind"
 //	LuaJIT      for LuaJIT, and walks from its traces,
 //	V8          and for JavaScript
 //	JSC         JavaScript of Bun, in frames of its virtual machine
+//	SpiderMonkey JavaScript of Firefox and gjs, in frames of its virtual machine
 //	Beam        functions of Erlang, on the stacks of its processes
 //	Chez        code by Chez Scheme, Racket's too, on a stack of its own
 //	Debug       CFI
@@ -45,6 +46,6 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
-		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewLua(tables), NewLuaJIT(tables), NewV8(), NewJSC(), NewBeam(), NewChez(),
+		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewLua(tables), NewLuaJIT(tables), NewV8(), NewJSC(), NewSpiderMonkey(), NewBeam(), NewChez(),
 		NewDebug(tables), NewJIT(), NewHotSpot(), NewCLR(), NewHaskell(), frames, analysis, NewBadCall())
 }

@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"path"
-	"strings"
 	"time"
-	"unicode/utf16"
 
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -229,19 +227,11 @@ func (vm *jscVM) text(at uint64) string {
 		if !vm.readNow(le.Uint64(raw[data:]), chars) {
 			return ""
 		}
-		var s strings.Builder
-		for _, c := range chars { // ISO 8859-1
-			s.WriteRune(rune(c))
-		}
-		return s.String()
+		return latin1(chars)
 	}
 	chars := make([]byte, 2*n)
 	if !vm.readNow(le.Uint64(raw[data:]), chars) {
 		return ""
 	}
-	units := make([]uint16, n)
-	for i := range units {
-		units[i] = le.Uint16(chars[2*i:])
-	}
-	return string(utf16.Decode(units))
+	return utf16LE(chars)
 }

@@ -1,0 +1,304 @@
+package steppers
+
+import (
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// smAt is a frame of code that SpiderMonkey has made.
+type smAt struct {
+	vm          *smVM
+	w           *unwind.Walker
+	m           *procstate.Mapping
+	in          *unwind.Frame
+	interrupted bool
+	buf         []byte
+
+	frame uint64      // where its frame pointer is saved, or would be, if what it has called has told so; else 0
+	kind  smFrameType // that it is then
+
+	err error // why the walk fails
+}
+
+// smHow is what code of a script runs in a frame.
+type smHow uint8
+
+const (
+	smNotRun smHow = iota
+	smInterpreter
+	smBaseline
+	smIon
+)
+
+// word reads a word of the stack.
+func (at *smAt) word(addr uint64) uint64 {
+	v, _ := at.w.ProcessState().ReadWord(addr)
+	return v
+}
+
+// callerFrame walks from the frame, and notes what it runs.
+func (at *smAt) callerFrame(out *unwind.Frame) (unwind.Verdict, smCaller) {
+	if frame, s, how := at.find(); how != smNotRun {
+		at.name(frame, s, how)
+		at.learnFrames(frame)
+		return at.leave(frame, how, out)
+	}
+	switch {
+	case at.frame != 0 && at.kind < smLastFrame && at.kind != smEntryFrame && at.vm.frames == smFramesSized:
+		return at.leave(at.frame, smNotRun, out)
+	case !at.interrupted && at.vm.frames == smFramesLinked:
+		return unwind.NotMe, smCaller{} // it has a frame pointer
+	}
+	return at.leaveCode(out)
+}
+
+// find finds the frame, of which it can be told what it runs.
+func (at *smAt) find() (frame uint64, s *smScript, how smHow) {
+	in := at.in
+	fp, fpKnown := in.Regs.Value(at.w.Arch().FP)
+	if !at.interrupted {
+		if at.frame != 0 {
+			if s, how = at.runs(at.frame); how != smNotRun {
+				return at.frame, s, how
+			}
+		}
+		if fpKnown {
+			if s, how = at.runs(fp); how != smNotRun {
+				return fp, s, how
+			}
+		}
+		return at.findSized()
+	}
+	const push, pop, ret, retN = 0x55, 0x5d, 0xc3, 0xc2 // of %rbp
+	op := byte(0)
+	if code := readCode(at.w, at.m, in.PC(), at.buf[:1]); len(code) > 0 {
+		op = code[0]
+	}
+	pc := in.PC()
+	if op == ret || op == retN || op == push {
+		if s, how = at.runs(in.SP() - 8); how >= smBaseline && (op != push || pc == s.made(how).start) {
+			return in.SP() - 8, s, how
+		}
+	}
+	if s, how = at.runs(in.SP()); how >= smBaseline && (op == pop || pc == s.made(how).start+1) {
+		return in.SP(), s, how
+	}
+	if frame, s, how = at.findSized(); how != smNotRun {
+		return frame, s, how
+	}
+	if fpKnown {
+		if s, how = at.runs(fp); how != smNotRun && (how != smIon || at.vm.frames != smFramesSized) {
+			return fp, s, how
+		}
+	}
+	return 0, nil, smNotRun
+}
+
+// made returns the code of a script.
+func (s *smScript) made(how smHow) smCode {
+	if how == smBaseline {
+		return s.baseline
+	}
+	return s.ion
+}
+
+// runs tells what runs in a frame with its frame pointer saved there, if that is sure.
+func (at *smAt) runs(frame uint64) (s *smScript, how smHow) {
+	if frame%8 != 0 || frame+8 < at.in.SP() || frame-at.in.SP() > maxSMFrame && frame+8 != at.in.SP() {
+		return nil, smNotRun
+	}
+	token, ok := at.w.ProcessState().ReadWord(frame + smToken)
+	if !ok || token < 1<<12 || token >= maxSMAddress {
+		return nil, smNotRun
+	}
+	if s = at.vm.scriptOf(token); s == nil {
+		return nil, smNotRun
+	}
+	pc := at.in.LookupPC()
+	switch {
+	case s.baseline.holds(pc):
+		return s, smBaseline
+	case s.ion.holds(pc):
+		return s, smIon
+	case at.word(smBelow(frame, smFrameScript)) == s.at && at.word(smBelow(frame, smFrameFlags))&smInterpreted != 0 &&
+		s.bytecode.holds(at.word(smBelow(frame, smFramePC))) && at.interprets():
+		return s, smInterpreter
+	}
+	return nil, smNotRun
+}
+
+// smBelow is where a part of a frame is that is below its frame pointer.
+func smBelow(frame uint64, off int64) uint64 { return frame + uint64(off) }
+
+// interprets reports whether the PC is in the baseline interpreter, in a frame that says so.
+func (at *smAt) interprets() bool {
+	vm, pc := at.vm, at.in.LookupPC()
+	if vm.interpreter.end == 0 && vm.searches < maxSMSearches && (!at.interrupted || at.frame == 0) {
+		vm.searches++
+		if code := vm.codeAround(pc); code.end-code.start >= smInterpreterBytes && code != vm.trampolines && vm.trampolines.end != 0 {
+			vm.interpreter = code
+		}
+	}
+	return vm.interpreter.holds(pc)
+}
+
+const (
+	smInterpreterBytes = 8 << 10 // fewer than it has
+	maxSMSearches      = 64
+	maxSMAround        = 256 << 10 // bytes of code before an address that are looked through for where it begins
+)
+
+// codeAround returns the instructions that an address is in, by the JitCode that stands before them. It is empty where
+// none is found.
+func (vm *smVM) codeAround(pc uint64) vaddrRange {
+	var page [4 << 10]byte
+	for end := pc &^ 7; pc-end < maxSMAround; {
+		start := (end - 1) &^ (uint64(len(page)) - 1)
+		part := page[:end-start]
+		if start > end || !vm.readNow(start, part) {
+			break
+		}
+		for n := len(part) - 8; n >= 0; n -= 8 {
+			cell := binary.LittleEndian.Uint64(part[n:])
+			if first := start + uint64(n) + smCodeCell; !isSMCell(cell) || first > pc {
+				continue
+			} else if code := vm.codeAt(cell); code.start == first {
+				if code.holds(pc) {
+					return code
+				}
+				return vaddrRange{}
+			}
+		}
+		end = start
+	}
+	return vaddrRange{}
+}
+
+// name notes what runs in the frame.
+func (at *smAt) name(frame uint64, s *smScript, how smHow) {
+	place := smPlace{serial: s.serial, isCompiled: how != smInterpreter}
+	switch how {
+	case smInterpreter:
+		pc := at.word(smBelow(frame, smFramePC))
+		if at.interrupted {
+			pc, _ = at.in.Regs.Value(smPCReg)
+		}
+		if s.bytecode.holds(pc) {
+			at.vm.readLines(s)
+			place.line = s.lineAt(uint32(pc - s.bytecode.start))
+		}
+	case smBaseline:
+		at.vm.readLines(s)
+		place.start, place.line = s.baseline.start, s.baselineLine(at.in.PC(), at.interrupted)
+	case smIon:
+		place.start = s.ion.start
+	}
+	at.in.Code = at.vm.codeOf(at.w.Codes(), s, place)
+}
+
+// learnFrames learns from the frame of a function what frames have.
+func (at *smAt) learnFrames(frame uint64) {
+	vm := at.vm
+	descriptor := at.word(frame + smDescriptor)
+	if smFrameType(descriptor&smTypeMask) == smEntryFrame && vm.trampolines.end == 0 && vm.searches < maxSMSearches {
+		vm.searches++
+		vm.trampolines = vm.codeAround(at.word(frame+smReturn) - 1)
+	}
+	if vm.frames != smFramesUnknown || at.word(frame+smToken)&smTokenScript != 0 {
+		return
+	}
+	const most = 1 << 17 // arguments
+	caller := at.word(frame)
+	switch {
+	case descriptor>>smHeaderShift&smHeaderMask == smJSHeader && descriptor>>smSizeShift >= 8 && at.word(frame+smArguments) < most:
+		vm.frames = smFramesSized
+	case descriptor < 1<<32 && caller > frame && caller%8 == 0 && at.w.MappingAt(at.word(caller+smReturn)) != nil:
+		vm.frames = smFramesLinked
+	}
+}
+
+// leave walks from a frame with its frame pointer saved there, or where that would be.
+func (at *smAt) leave(frame uint64, how smHow, out *unwind.Frame) (unwind.Verdict, smCaller) {
+	arch, mem := at.w.Arch(), at.w.ProcessState()
+	pc, ok1 := mem.ReadWord(frame + smReturn)
+	descriptor, ok2 := mem.ReadWord(frame + smDescriptor)
+	saved, ok3 := mem.ReadWord(frame)
+	if !ok1 || !ok2 || !ok3 && at.vm.frames != smFramesSized {
+		at.err = unwind.ReadFailure(mem, frame+smReturn)
+		*out = unwind.Frame{}
+		return unwind.Failed, smCaller{}
+	}
+	next := smCaller{kind: smFrameType(descriptor & smTypeMask)}
+	switch at.vm.frames {
+	case smFramesUnknown:
+		return unwind.NotMe, smCaller{}
+	case smFramesLinked:
+		out.SetFP(arch, saved)
+		out.FPLocation = unwind.InMemory(frame)
+		next.frame = saved
+		if at.unsaved(frame) {
+			out.SetFP(arch, at.in.FP())
+			out.FPLocation = at.in.FPLocation
+			next.frame = at.in.FP()
+		}
+	case smFramesSized:
+		header, size := descriptor>>smHeaderShift&smHeaderMask, descriptor>>smSizeShift
+		if header < smOtherHeader || size > maxSMFrame || size%8 != 0 {
+			return unwind.NotMe, smCaller{}
+		}
+		next.frame = frame + 8*header + size
+		if next.kind == smBaselineFrame {
+			out.SetFP(arch, next.frame)
+		}
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, frame+smDescriptor)
+	out.PCLocation = unwind.InMemory(frame + smReturn)
+	out.Regs.ThreadPointer = at.in.Regs.ThreadPointer
+	return unwind.Success, next
+}
+
+// unsaved reports whether the frame, which was interrupted, has not saved its caller's frame pointer yet, or no more.
+func (at *smAt) unsaved(frame uint64) bool { return at.interrupted && frame+8 == at.in.SP() }
+
+// findSized finds a frame of Ion where these have no frame pointer: its code tells how large they are, and what it may have
+// put on the stack since is little.
+func (at *smAt) findSized() (frame uint64, s *smScript, how smHow) {
+	if at.vm.frames != smFramesSized && at.vm.frames != smFramesUnknown {
+		return 0, nil, smNotRun
+	}
+	const most = 24 // words
+	for n := range uint64(maxSMIonFrame) {
+		frame := at.in.SP() - 8 + 8*n
+		if s, how := at.runs(frame); how == smIon {
+			size, end, ok := at.frameSize(s.ion.start)
+			if !ok {
+				return 0, nil, smNotRun
+			}
+			if at.interrupted && at.in.PC() < end {
+				size = 0
+			}
+			above := frame + 8 - at.in.SP()
+			if above < size {
+				continue // an older frame, in this one
+			}
+			if above-size > 8*most {
+				return 0, nil, smNotRun
+			}
+			return frame, s, how
+		}
+	}
+	return 0, nil, smNotRun
+}
+
+// maxSMIonFrame is how many words of the stack are looked at for where a frame ends.
+const maxSMIonFrame = 64
+
+// frameSize returns by how much the code that begins at start makes room on the stack first, and where it goes on then. A
+// frame pointer is not saved before.
+func (at *smAt) frameSize(start uint64) (size, end uint64, ok bool) {
+	code := readCode(at.w, at.m, start, at.buf)
+	return smMakesRoom(at.w.Arch(), code, start)
+}

@@ -1,0 +1,201 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+const (
+	smCodeLook    = 128 // bytes of code that are looked at, of each piece
+	maxSMLeave    = 96  // instructions up to a return
+	maxSMAligning = 64  // bytes that SP changes by when it gets back what it was before it was aligned
+)
+
+// smMakesRoom returns by how much code that begins at start lowers SP by a constant first, and where it goes on then.
+func smMakesRoom(arch *procstate.Arch, code []byte, start uint64) (size, end uint64, ok bool) {
+	var in isa.Inst
+	for at := start; decode(arch, code, at, &in) && in.Flow == isa.Next; at += uint64(in.Len) {
+		for i := range in.Ops[:in.NumOps] {
+			op := &in.Ops[i]
+			if op.Kind == isa.Set && op.Dst == arch.SP && op.Src == arch.SP && op.Imm < 0 && in.NumOps == 1 {
+				return uint64(-op.Imm), at + uint64(in.Len), true
+			}
+			if op.Dst == arch.SP && op.Kind != isa.Store && op.Kind != isa.Compare {
+				return 0, 0, false
+			}
+		}
+		code = code[in.Len:]
+	}
+	return 0, 0, false
+}
+
+// smRegs are what registers have, as far as it is known.
+type smRegs struct {
+	value [procstate.MaxRegs]uint64
+	has   uint64 // bit by bit
+}
+
+func (r *smRegs) set(reg procstate.Reg, v uint64, known bool) {
+	if reg >= procstate.MaxRegs {
+		return
+	}
+	r.value[reg] = v
+	if r.has &^= 1 << reg; known {
+		r.has |= 1 << reg
+	}
+}
+
+func (r *smRegs) get(reg procstate.Reg) (uint64, bool) {
+	if reg >= procstate.MaxRegs {
+		return 0, false
+	}
+	return r.value[reg], r.has>>reg&1 != 0
+}
+
+// leaveCode walks from code that is not a function's by what it does until it returns. It may call, and goes on behind jumps
+// that are not always taken, as those are that it takes when something has failed.
+func (at *smAt) leaveCode(out *unwind.Frame) (unwind.Verdict, smCaller) {
+	arch := at.w.Arch()
+	var regs smRegs
+	for r := range procstate.Reg(arch.NumRegs) {
+		if v, ok := at.in.Regs.Value(r); ok && (at.interrupted || arch.CalleeSaved>>r&1 != 0 || r == arch.SP) {
+			regs.set(r, v, true)
+		}
+	}
+	ra, pop, ok := at.returns(&regs)
+	if !ok {
+		return unwind.NotMe, smCaller{}
+	}
+	pc, ok := at.w.ProcessState().ReadWord(ra)
+	if !ok || !at.isCaller(pc) {
+		return unwind.NotMe, smCaller{}
+	}
+	var next smCaller
+	if d := at.word(ra + 8); at.vm.frames == smFramesSized && at.frame == 0 && d>>smHeaderShift&smHeaderMask == smOtherHeader &&
+		smFrameType(d&smTypeMask) < smLastFrame && d>>smSizeShift < maxSMFrame && d>>smSizeShift%8 == 0 {
+		next = smCaller{frame: ra + 8*smOtherHeader + d>>smSizeShift - 8, kind: smFrameType(d & smTypeMask)}
+	}
+	for r := range procstate.Reg(arch.NumRegs) {
+		if v, ok := regs.get(r); ok && arch.CalleeSaved>>r&1 != 0 {
+			out.Regs.Set(r, v)
+		}
+	}
+	if fp, ok := regs.get(arch.FP); ok {
+		out.SetFP(arch, fp)
+	}
+	if next.kind == smBaselineFrame && next.frame != 0 {
+		out.SetFP(arch, next.frame)
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, ra+8+uint64(pop))
+	out.PCLocation = unwind.InMemory(ra)
+	out.Regs.ThreadPointer = at.in.Regs.ThreadPointer
+	return unwind.Success, next
+}
+
+// isCaller reports whether a call stands before pc.
+func (at *smAt) isCaller(pc uint64) bool {
+	m := at.w.MappingAt(pc - 1)
+	if m == nil || pc-m.Start < maxCallLen {
+		return false
+	}
+	code := readCode(at.w, m, pc-maxCallLen, at.buf[:maxCallLen])
+	if len(code) < maxCallLen {
+		return false
+	}
+	_, _, ok := callBefore(at.w.Arch(), code, pc)
+	return ok
+}
+
+// returns follows the code to a return. It tells where the return address is, and how much is taken off the stack behind it.
+func (at *smAt) returns(regs *smRegs) (ra uint64, pop uint16, ok bool) {
+	arch, mem := at.w.Arch(), at.w.ProcessState()
+	var in isa.Inst
+	var code []byte
+	pc, first := at.in.PC(), at.in.SP()
+	for range maxSMLeave {
+		if len(code) < maxInstLen {
+			m := at.w.MappingAt(pc)
+			if m == nil || m.Image != nil || procstate.HasFile(m.Path) {
+				return 0, 0, false
+			}
+			code = readCode(at.w, m, pc, at.buf)
+		}
+		if !decode(arch, code, pc, &in) {
+			return 0, 0, false
+		}
+		if reg, by, ok := smShifts(code); ok {
+			v, known := regs.get(reg)
+			regs.set(reg, v>>by, known)
+		} else if !smApply(arch, mem, &in, regs) {
+			return 0, 0, false
+		}
+		sp, known := regs.get(arch.SP)
+		if !known || sp < first || sp-first > maxSMFrame {
+			return 0, 0, false
+		}
+		code = code[in.Len:]
+		pc += uint64(in.Len)
+		switch in.Flow {
+		case isa.Next, isa.CondJump:
+		case isa.Call, isa.IndirectCall:
+			regs.has &= arch.CalleeSaved | 1<<arch.SP
+		case isa.Jump:
+			pc, code = in.Target, nil
+		case isa.Return:
+			return sp, in.Pop, sp%8 == 0
+		default:
+			return 0, 0, false
+		}
+	}
+	return 0, 0, false
+}
+
+// smShifts reports whether code begins with a shift of a register of 64 bits to the right: shr $by, %reg.
+func smShifts(code []byte) (reg procstate.Reg, by uint8, ok bool) {
+	const rexW, rexWB, shift, right = 0x48, 0x49, 0xc1, 0xe8
+	if len(code) < 4 || code[0]&^1 != rexW || code[1] != shift || code[2]&^7 != right || code[3] > 63 {
+		return 0, 0, false
+	}
+	return x86Register(procstate.AMD64, code[2]&7) + 8*procstate.Reg(code[0]&(rexWB^rexW)), code[3], true
+}
+
+// smApply executes an instruction. It reports false where that puts something on the stack, which may be read back.
+func smApply(arch *procstate.Arch, mem procstate.ProcessState, in *isa.Inst, regs *smRegs) bool {
+	if in.Flow == isa.Return || in.Flow == isa.Call || in.Flow == isa.IndirectCall {
+		return true
+	}
+	for i := range in.Ops[:in.NumOps] {
+		op := &in.Ops[i]
+		dst, dstKnown := regs.get(op.Dst)
+		src, srcKnown := regs.get(op.Src)
+		switch op.Kind {
+		case isa.Set:
+			regs.set(op.Dst, src+uint64(op.Imm), srcKnown)
+		case isa.Const:
+			regs.set(op.Dst, uint64(op.Imm), true)
+		case isa.Load:
+			v, ok := uint64(0), false
+			if srcKnown {
+				v, ok = mem.ReadWord(src + uint64(op.Imm))
+			}
+			regs.set(op.Dst, v, ok)
+		case isa.Add:
+			regs.set(op.Dst, dst+src, dstKnown && srcKnown)
+		case isa.Sub:
+			regs.set(op.Dst, dst-src, dstKnown && srcKnown)
+		case isa.Store, isa.Scratch:
+			if op.Dst == arch.SP || op.Dst == arch.FP {
+				return false
+			}
+		case isa.Compare, isa.StoreIndexed:
+		case isa.Swap:
+			regs.set(op.Dst, src, srcKnown)
+			regs.set(op.Src, dst, dstKnown)
+		default:
+			regs.set(op.Dst, 0, false)
+		}
+	}
+	return true
+}
