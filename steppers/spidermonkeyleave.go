@@ -158,7 +158,10 @@ func smShifts(code []byte) (reg procstate.Reg, by uint8, ok bool) {
 	if len(code) < 4 || code[0]&^1 != rexW || code[1] != shift || code[2]&^7 != right || code[3] > 63 {
 		return 0, 0, false
 	}
-	return x86Register(procstate.AMD64, code[2]&7) + 8*procstate.Reg(code[0]&(rexWB^rexW)), code[3], true
+	if code[0] == rexWB {
+		return procstate.Reg(8 + code[2]&7), code[3], true
+	}
+	return x86Register(procstate.AMD64, code[2]&7), code[3], true
 }
 
 // smApply executes an instruction. It reports false where that puts something on the stack, which may be read back.
