@@ -7,9 +7,8 @@ import (
 )
 
 const (
-	smCodeLook    = 128 // bytes of code that are looked at, of each piece
-	maxSMLeave    = 96  // instructions up to a return
-	maxSMAligning = 64  // bytes that SP changes by when it gets back what it was before it was aligned
+	smCodeLook = 128 // bytes of code that are looked at, of each piece
+	maxSMLeave = 96  // instructions up to a return
 )
 
 // smMakesRoom returns by how much code that begins at start lowers SP by a constant first, and where it goes on then.
@@ -30,10 +29,40 @@ func smMakesRoom(arch *procstate.Arch, code []byte, start uint64) (size, end uin
 	return 0, 0, false
 }
 
-// smRegs are what registers have, as far as it is known.
+// smRegs are what registers have, as far as it is known, and what was stored in words of memory.
 type smRegs struct {
-	value [procstate.MaxRegs]uint64
-	has   uint64 // bit by bit
+	value  [procstate.MaxRegs]uint64
+	has    uint64 // bit by bit
+	stores [maxSMStores]struct {
+		addr, v uint64
+		known   bool
+	}
+	n int
+}
+
+// maxSMStores is how many words may be stored on the way to a return.
+const maxSMStores = 32
+
+// store stores a word. It reports false where there is no room for more.
+func (r *smRegs) store(addr, v uint64, known bool) bool {
+	if r.n == maxSMStores {
+		return false
+	}
+	r.stores[r.n].addr, r.stores[r.n].v, r.stores[r.n].known = addr, v, known
+	r.n++
+	return true
+}
+
+// load returns the word at an address, which is what was last stored there.
+func (r *smRegs) load(mem procstate.ProcessState, addr uint64) (v uint64, ok bool) {
+	for i := r.n - 1; i >= 0; i-- {
+		if s := &r.stores[i]; s.addr == addr {
+			return s.v, s.known
+		} else if s.addr-addr < 8 || addr-s.addr < 8 {
+			return 0, false
+		}
+	}
+	return mem.ReadWord(addr)
 }
 
 func (r *smRegs) set(reg procstate.Reg, v uint64, known bool) {
@@ -132,7 +161,7 @@ func (at *smAt) returns(regs *smRegs) (ra uint64, pop uint16, ok bool) {
 			return 0, 0, false
 		}
 		sp, known := regs.get(arch.SP)
-		if !known || sp < first || sp-first > maxSMFrame {
+		if !known || sp-first+maxSMFrame > 2*maxSMFrame {
 			return 0, 0, false
 		}
 		code = code[in.Len:]
@@ -144,7 +173,7 @@ func (at *smAt) returns(regs *smRegs) (ra uint64, pop uint16, ok bool) {
 		case isa.Jump:
 			pc, code = in.Target, nil
 		case isa.Return:
-			return sp, in.Pop, sp%8 == 0
+			return sp, in.Pop, sp%8 == 0 && sp >= first
 		default:
 			return 0, 0, false
 		}
@@ -164,7 +193,7 @@ func smShifts(code []byte) (reg procstate.Reg, by uint8, ok bool) {
 	return x86Register(procstate.AMD64, code[2]&7), code[3], true
 }
 
-// smApply executes an instruction. It reports false where that puts something on the stack, which may be read back.
+// smApply executes an instruction. It reports false where that stores more than there is room for.
 func smApply(arch *procstate.Arch, mem procstate.ProcessState, in *isa.Inst, regs *smRegs) bool {
 	if in.Flow == isa.Return || in.Flow == isa.Call || in.Flow == isa.IndirectCall {
 		return true
@@ -181,7 +210,7 @@ func smApply(arch *procstate.Arch, mem procstate.ProcessState, in *isa.Inst, reg
 		case isa.Load:
 			v, ok := uint64(0), false
 			if srcKnown {
-				v, ok = mem.ReadWord(src + uint64(op.Imm))
+				v, ok = regs.load(mem, src+uint64(op.Imm))
 			}
 			regs.set(op.Dst, v, ok)
 		case isa.Add:
@@ -189,9 +218,14 @@ func smApply(arch *procstate.Arch, mem procstate.ProcessState, in *isa.Inst, reg
 		case isa.Sub:
 			regs.set(op.Dst, dst-src, dstKnown && srcKnown)
 		case isa.Store, isa.Scratch:
-			if op.Dst == arch.SP || op.Dst == arch.FP {
-				return false
+			known := op.Kind == isa.Store && srcKnown
+			for n := uint64(0); n < max(8, uint64(op.Size)); n += 8 {
+				if dstKnown && !regs.store(dst+uint64(op.Imm)+n, src, known) {
+					return false
+				}
 			}
+		case isa.Align:
+			regs.set(op.Dst, dst&uint64(op.Imm), dstKnown)
 		case isa.Compare, isa.StoreIndexed:
 		case isa.Swap:
 			regs.set(op.Dst, src, srcKnown)
