@@ -202,6 +202,7 @@ func collector(pid int, space *procstate.AddressSpace) procstate.Collector {
 		procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space),
 		steppers.PHPCollector(space), steppers.PerlCollector(space), steppers.BeamCollector(space),
 		steppers.ChezCollector(space), steppers.LuaCollector(space), steppers.LuaJITCollector(space),
+		steppers.SpiderMonkeyCollector(space),
 	} {
 		if c != nil {
 			collectors = append(collectors, c)

@@ -46,6 +46,6 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
-		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewLua(tables), NewLuaJIT(tables), NewV8(), NewJSC(), NewSpiderMonkey(), NewBeam(), NewChez(),
+		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewLua(tables), NewLuaJIT(tables), NewV8(), NewJSC(), NewSpiderMonkey(tables), NewBeam(), NewChez(),
 		NewDebug(tables), NewJIT(), NewHotSpot(), NewCLR(), NewHaskell(), frames, analysis, NewBadCall())
 }

@@ -21,8 +21,10 @@ import (
 // script whose code holds the PC, or that the frame of the interpreter has as well. What is called how is
 // read from the process, in a recording some tenths of a second later.
 type SpiderMonkey struct {
+	tables *unwind.Tables
 	images perImage[smImage]
 	caller smCaller
+	inner  smInner
 	buf    [smCodeLook]byte
 }
 
@@ -34,8 +36,14 @@ type smCaller struct {
 	kind   smFrameType
 }
 
-// NewSpiderMonkey makes a SpiderMonkey.
-func NewSpiderMonkey() *SpiderMonkey { return &SpiderMonkey{} }
+// smInner is the last script that a walk has met in code that was made.
+type smInner struct {
+	walk   uint64
+	script *smScript
+}
+
+// NewSpiderMonkey makes a SpiderMonkey. The tables tell where functions begin; nil are some of its own.
+func NewSpiderMonkey(tables *unwind.Tables) *SpiderMonkey { return &SpiderMonkey{tables: tables} }
 
 // Name implements unwind.FrameStepper.
 func (s *SpiderMonkey) Name() string { return "spidermonkey" }
@@ -46,7 +54,14 @@ func (s *SpiderMonkey) Priority() unwind.Priority { return unwind.PriorityDebug 
 // CallerFrame implements unwind.FrameStepper.
 func (s *SpiderMonkey) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	m := w.MappingAt(in.LookupPC())
-	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 || procstate.HasFile(m.Path) {
+	if m == nil || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	if m.Image != nil {
+		s.inInterpreter(w, m, in)
+		return unwind.NotMe, nil
+	}
+	if procstate.HasFile(m.Path) {
 		return unwind.NotMe, nil
 	}
 	vm := s.machine(w)
@@ -64,12 +79,47 @@ func (s *SpiderMonkey) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unw
 	}
 	next.walk, next.pc, next.sp = w.Walks(), out.PC(), out.SP()
 	s.caller = next
+	if at.script != nil {
+		s.inner = smInner{w.Walks(), at.script}
+	}
 	return v, at.err
 }
 
+// inInterpreter notes what a frame runs that is one of js::Interpret.
+func (s *SpiderMonkey) inInterpreter(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame) {
+	p := s.images.known(m.Image, findSM)
+	if !p.is || p.searched && !p.interpret.holds(in.LookupPC()-m.Bias) {
+		return
+	}
+	vm := s.machine(w)
+	if vm == nil {
+		return
+	}
+	if !p.searched {
+		p.searched = true
+		p.interpret = vm.findInterpret(madeTables(&s.tables).For(m.Image), m.Image, m.Bias)
+	}
+	if !p.interpret.holds(in.LookupPC() - m.Bias) {
+		return
+	}
+	var inner *smScript
+	if s.inner.walk == w.Walks() {
+		inner = s.inner.script
+	}
+	s.interprets(vm, w, m, in, inner)
+	s.inner = smInner{}
+}
+
 // RuleAt implements unwind.RuleStepper.
-func (s *SpiderMonkey) RuleAt(_ *unwind.Walker, m *procstate.Mapping, _ uint64, _ bool) (*unwind.Rule, bool) {
-	return unwind.RuleNotMe, m == nil || m.Image != nil
+func (s *SpiderMonkey) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m == nil {
+		return unwind.RuleNotMe, true
+	}
+	if m.Image == nil {
+		return unwind.RuleNotMe, false
+	}
+	p := s.images.known(m.Image, findSM)
+	return unwind.RuleNotMe, !p.is || p.searched && !p.interpret.holds(lookupPC(pc, interrupted)-m.Bias)
 }
 
 // ForgetImages implements unwind.ImageForgetter.

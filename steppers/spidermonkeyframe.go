@@ -19,7 +19,8 @@ type smAt struct {
 	frame uint64      // where its frame pointer is saved, or would be, if what it has called has told so; else 0
 	kind  smFrameType // that it is then
 
-	err error // why the walk fails
+	script *smScript // that it runs; nil: not known
+	err    error     // why the walk fails
 }
 
 // smHow is what code of a script runs in a frame.
@@ -41,6 +42,7 @@ func (at *smAt) word(addr uint64) uint64 {
 // callerFrame walks from the frame, and notes what it runs.
 func (at *smAt) callerFrame(out *unwind.Frame) (unwind.Verdict, smCaller) {
 	if frame, s, how := at.find(); how != smNotRun {
+		at.script = s
 		at.name(frame, s, how)
 		at.learnFrames(frame)
 		return at.leave(frame, how, out)

@@ -13,7 +13,9 @@ import (
 
 // smImage is what is known of a file that may have the virtual machine.
 type smImage struct {
-	is bool
+	is        bool
+	interpret vaddrRange // js::Interpret; empty: not known
+	searched  bool       // for that
 }
 
 // findSM looks for the virtual machine in a file: by its name, as it has no symbols.
@@ -37,7 +39,8 @@ type smVM struct {
 	scripts map[uint64]*smScript
 	tokens  map[uint64]smCallee
 	sources map[uint64]*smSource
-	serial  uint32 // of the last script
+	chains  map[uint64]smChain // by SP of js::Interpret
+	serial  uint32             // of the last script
 
 	codes  map[smPlace]uint32 // numbers in unwind.Codes
 	resets int                // of these
@@ -70,6 +73,7 @@ type smPlace struct {
 	serial     uint32
 	line       int32
 	start      uint64 // where its code begins; 0: it has none of its own
+	outer      uint32 // what it is called by in the same frame
 	isCompiled bool
 }
 
@@ -123,6 +127,7 @@ func (s *SpiderMonkey) findMachine(w *unwind.Walker, libs procstate.LibraryState
 func (vm *smVM) forget() {
 	vm.classes, vm.tokens = map[uint64]smClass{}, map[uint64]smCallee{}
 	vm.scripts, vm.sources = map[uint64]*smScript{}, map[uint64]*smSource{}
+	vm.chains = map[uint64]smChain{}
 	vm.kept, vm.codes = 0, nil
 }
 
@@ -141,7 +146,7 @@ func (vm *smVM) codeOf(codes *unwind.Codes, script *smScript, at smPlace) uint32
 	}
 	n, known := vm.codes[at]
 	if !known && len(vm.codes) < maxSMCodes {
-		n = codes.Add(at.start, []unwind.CodeLine{{CodeFunction: script.function, Line: int(at.line), IsCompiled: at.isCompiled}}, 0)
+		n = codes.Add(at.start, []unwind.CodeLine{{CodeFunction: script.function, Line: int(at.line), IsCompiled: at.isCompiled}}, at.outer)
 		vm.codes[at] = n
 	}
 	return n
