@@ -17,7 +17,8 @@ type rootKey struct{ mount, inode uint64 }
 // something beside a file is wanted.
 type imageRoots map[rootKey]int
 
-// of returns the path of the root that a thread sees, "" where that is ours.
+// of returns the path of the root that a thread sees, "" where that is ours, or where there is nothing any more: programs
+// that shut themselves in, as Firefox does, have a directory in /proc for it of a process that has ended.
 func (r imageRoots) of(pid, tid int32) string {
 	if pid <= 0 {
 		return ""
@@ -36,12 +37,21 @@ func (r imageRoots) of(pid, tid int32) string {
 		unix.Close(fd)
 		return rootPath(held)
 	}
-	if !ok || !ownOK || key == own || len(r) >= maxRoots {
+	if !ok || !ownOK || key == own || len(r) >= maxRoots || isDeadRoot(fd) {
 		unix.Close(fd)
 		return ""
 	}
 	r[key] = fd
 	return rootPath(fd)
+}
+
+// isDeadRoot reports whether a directory is one in /proc of a process that is no more.
+func isDeadRoot(fd int) bool {
+	dir, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(dir)
+	}
+	return err == unix.ESRCH
 }
 
 // rootPath is the path of a descriptor, which stays valid as long as it.

@@ -88,7 +88,7 @@ func (s *SpiderMonkey) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unw
 // inInterpreter notes what a frame runs that is one of js::Interpret.
 func (s *SpiderMonkey) inInterpreter(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame) {
 	p := s.images.known(m.Image, findSM)
-	if !p.is || p.searched && !p.interpret.holds(in.LookupPC()-m.Bias) {
+	if !p.is || p.searched && !p.interprets(in.LookupPC()-m.Bias) {
 		return
 	}
 	vm := s.machine(w)
@@ -99,7 +99,7 @@ func (s *SpiderMonkey) inInterpreter(w *unwind.Walker, m *procstate.Mapping, in 
 		p.searched = true
 		p.interpret = vm.findInterpret(madeTables(&s.tables).For(m.Image), m.Image, m.Bias)
 	}
-	if !p.interpret.holds(in.LookupPC() - m.Bias) {
+	if !p.interprets(in.LookupPC() - m.Bias) {
 		return
 	}
 	var inner *smScript
@@ -119,7 +119,7 @@ func (s *SpiderMonkey) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64,
 		return unwind.RuleNotMe, false
 	}
 	p := s.images.known(m.Image, findSM)
-	return unwind.RuleNotMe, !p.is || p.searched && !p.interpret.holds(lookupPC(pc, interrupted)-m.Bias)
+	return unwind.RuleNotMe, !p.is || p.searched && !p.interprets(lookupPC(pc, interrupted)-m.Bias)
 }
 
 // ForgetImages implements unwind.ImageForgetter.

@@ -34,49 +34,80 @@ const (
 	smLasting        = time.Second
 )
 
-// findInterpret finds js::Interpret in the file, by its table, which is in memory once the file is loaded.
-func (vm *smVM) findInterpret(tables *unwind.Table, im *procstate.Image, bias uint64) vaddrRange {
+// findInterpret finds js::Interpret in the file, by its table, which is in memory once the file is loaded: most of it in one
+// piece, and perhaps what is seldom executed elsewhere. The addresses are link-time addresses.
+func (vm *smVM) findInterpret(tables *unwind.Table, im *procstate.Image, bias uint64) []vaddrRange {
 	const most = 64 << 20
 	text, ok1 := im.Section(".text")
 	data, ok2 := im.Section(".data.rel.ro")
 	if !ok1 || !ok2 || data.Size > most {
-		return vaddrRange{}
+		return nil
 	}
 	is := vaddrRange{text.Vaddr + bias, text.Vaddr + text.Size + bias}
-	var buf [64 << 10]byte
-	var run int // words that may be of one function
-	var low, high uint64
+	buf := make([]byte, 64<<10)
+	run := make([]uint64, 0, smOperations) // words that may be of one function
+	var low, high uint64                   // of these
 	for off := uint64(0); off < data.Size; off += uint64(len(buf)) {
 		part := buf[:min(uint64(len(buf)), data.Size-off)]
 		if !readNow(vm.mem, vm.live, data.Vaddr+bias+off, part) {
-			return vaddrRange{}
+			return nil
 		}
 		for ; len(part) >= 8; part = part[8:] {
 			v := binary.LittleEndian.Uint64(part)
-			switch {
-			case !is.holds(v):
-				run = 0
-				continue
-			case run == 0 || max(high, v)-min(low, v) > maxSMInterpret:
-				run, low, high = 1, v, v
+			if !is.holds(v) {
+				run = run[:0]
 				continue
 			}
-			run++
+			if len(run) == 0 || max(high, v)-min(low, v) > maxSMInterpret {
+				run, low, high = run[:0], v, v
+			}
+			run = append(run, v-bias)
 			low, high = min(low, v), max(high, v)
-			if run < smOperations {
+			if len(run) < smOperations {
 				continue
 			}
-			if start, end, ok := tables.FunctionAt(low - bias); ok && high-bias < end && start < low-bias {
-				return vaddrRange{start, end}
+			if parts := smParts(tables, run); parts != nil {
+				return parts
 			}
-			run, low, high = 1, v, v
+			run = run[:0]
 		}
 	}
-	return vaddrRange{}
+	return nil
 }
 
-// maxSMInterpret is the most bytes that js::Interpret has.
-const maxSMInterpret = 256 << 10
+const (
+	maxSMInterpret = 256 << 10 // the most bytes that js::Interpret has, with what is between its parts,
+	maxSMParts     = 4
+)
+
+// smParts returns the functions that addresses are in, nil where these are many, or less than half of the addresses are in one.
+// None is where a function begins.
+func smParts(tables *unwind.Table, addrs []uint64) (parts []vaddrRange) {
+	var counts [maxSMParts]int
+	most := 0
+	for _, v := range addrs {
+		i := 0
+		for i < len(parts) && !parts[i].holds(v) {
+			i++
+		}
+		if i == len(parts) {
+			start, end, ok := tables.FunctionAt(v)
+			if !ok || i == maxSMParts {
+				return nil
+			}
+			parts = append(parts, vaddrRange{start, end})
+		}
+		if v == parts[i].start && i == 0 {
+			return nil
+		}
+		counts[i]++
+		most = max(most, counts[i])
+	}
+	if most < len(addrs)/2 {
+		return nil
+	}
+	return parts
+}
 
 // smInterpFrame is a frame of the interpreter.
 type smInterpFrame struct {

@@ -14,8 +14,18 @@ import (
 // smImage is what is known of a file that may have the virtual machine.
 type smImage struct {
 	is        bool
-	interpret vaddrRange // js::Interpret; empty: not known
-	searched  bool       // for that
+	interpret []vaddrRange // js::Interpret; nil: not known
+	searched  bool         // for that
+}
+
+// interprets reports whether a link-time address is in js::Interpret.
+func (p *smImage) interprets(vaddr uint64) bool {
+	for _, r := range p.interpret {
+		if r.holds(vaddr) {
+			return true
+		}
+	}
+	return false
 }
 
 // findSM looks for the virtual machine in a file: by its name, as it has no symbols.
