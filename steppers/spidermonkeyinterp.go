@@ -47,6 +47,7 @@ func (vm *smVM) findInterpret(tables *unwind.Table, im *procstate.Image, bias ui
 	buf := make([]byte, 64<<10)
 	run := make([]uint64, 0, smOperations) // words that may be of one function
 	var low, high uint64                   // of these
+	tries := 1 << 10
 	for off := uint64(0); off < data.Size; off += uint64(len(buf)) {
 		part := buf[:min(uint64(len(buf)), data.Size-off)]
 		if !readNow(vm.mem, vm.live, data.Vaddr+bias+off, part) {
@@ -69,7 +70,10 @@ func (vm *smVM) findInterpret(tables *unwind.Table, im *procstate.Image, bias ui
 			if parts := smParts(tables, run); parts != nil {
 				return parts
 			}
-			run = run[:0]
+			if tries--; tries == 0 {
+				return nil
+			}
+			run = append(run[:0], run[1:]...) // it may begin with the next
 		}
 	}
 	return nil
@@ -97,7 +101,7 @@ func smParts(tables *unwind.Table, addrs []uint64) (parts []vaddrRange) {
 			}
 			parts = append(parts, vaddrRange{start, end})
 		}
-		if v == parts[i].start && i == 0 {
+		if v == parts[i].start {
 			return nil
 		}
 		counts[i]++
