@@ -73,11 +73,12 @@ func (s *SpiderMonkey) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unw
 		at.frame, at.kind = c.frame, c.kind
 	}
 	v, next := at.callerFrame(out)
-	if v == unwind.NotMe {
+	if next.walk = w.Walks(); v == unwind.NotMe {
+		s.caller = next
 		*out = unwind.Frame{}
 		return v, nil
 	}
-	next.walk, next.pc, next.sp = w.Walks(), out.PC(), out.SP()
+	next.pc, next.sp = out.PC(), out.SP()
 	s.caller = next
 	if at.script != nil {
 		s.inner = smInner{w.Walks(), at.script}

@@ -48,10 +48,11 @@ func (at *smAt) callerFrame(out *unwind.Frame) (unwind.Verdict, smCaller) {
 		return at.leave(frame, how, out)
 	}
 	switch {
-	case at.frame != 0 && at.kind < smLastFrame && at.kind != smEntryFrame && at.vm.frames == smFramesSized:
+	case at.frame != 0 && at.kind < smLastFrame && at.kind != smEntryFrame && at.vm.frames != smFramesLinked:
 		return at.leave(at.frame, smNotRun, out)
-	case !at.interrupted && at.vm.frames == smFramesLinked:
-		return unwind.NotMe, smCaller{} // it has a frame pointer
+	case !at.interrupted && at.vm.frames == smFramesLinked: // it has a frame pointer
+		fp := at.in.FP()
+		return unwind.NotMe, smCaller{pc: at.word(fp + smReturn), sp: fp + smDescriptor, frame: at.word(fp), kind: smFrameType(at.word(fp+smDescriptor) & smTypeMask)}
 	}
 	return at.leaveCode(out)
 }
@@ -125,7 +126,7 @@ func (at *smAt) runs(frame uint64) (s *smScript, how smHow) {
 	case s.ion.holds(pc):
 		return s, smIon
 	case at.word(smBelow(frame, smFrameScript)) == s.at && at.word(smBelow(frame, smFrameFlags))&smInterpreted != 0 &&
-		s.bytecode.holds(at.word(smBelow(frame, smFramePC))) && at.interprets():
+		s.bytecode.holds(at.word(smBelow(frame, smFramePC))) && at.interprets(frame):
 		return s, smInterpreter
 	}
 	return nil, smNotRun
@@ -135,11 +136,11 @@ func (at *smAt) runs(frame uint64) (s *smScript, how smHow) {
 func smBelow(frame uint64, off int64) uint64 { return frame + uint64(off) }
 
 // interprets reports whether the PC is in the baseline interpreter, in a frame that says so.
-func (at *smAt) interprets() bool {
+func (at *smAt) interprets(frame uint64) bool {
 	vm, pc := at.vm, at.in.LookupPC()
-	if vm.interpreter.end == 0 && vm.searches < maxSMSearches && (!at.interrupted || at.frame == 0) {
-		vm.searches++
-		if code := vm.codeAround(pc); code.end-code.start >= smInterpreterBytes && code != vm.trampolines && vm.trampolines.end != 0 {
+	if vm.interpreter.end == 0 && at.frame == frame && at.kind == smBaselineFrame && vm.searches < maxSMSearches {
+		vm.searches++ // what it has called says that it is a function's, and the compiler has not made it
+		if code := vm.codeAround(pc); code.end-code.start >= smInterpreterBytes {
 			vm.interpreter = code
 		}
 	}
@@ -204,10 +205,6 @@ func (at *smAt) name(frame uint64, s *smScript, how smHow) {
 func (at *smAt) learnFrames(frame uint64) {
 	vm := at.vm
 	descriptor := at.word(frame + smDescriptor)
-	if smFrameType(descriptor&smTypeMask) == smEntryFrame && vm.trampolines.end == 0 && vm.searches < maxSMSearches {
-		vm.searches++
-		vm.trampolines = vm.codeAround(at.word(frame+smReturn) - 1)
-	}
 	if vm.frames != smFramesUnknown || at.word(frame+smToken)&smTokenScript != 0 {
 		return
 	}
@@ -227,16 +224,16 @@ func (at *smAt) leave(frame uint64, how smHow, out *unwind.Frame) (unwind.Verdic
 	pc, ok1 := mem.ReadWord(frame + smReturn)
 	descriptor, ok2 := mem.ReadWord(frame + smDescriptor)
 	saved, ok3 := mem.ReadWord(frame)
-	if !ok1 || !ok2 || !ok3 && at.vm.frames != smFramesSized {
+	if !ok1 || !ok2 || !ok3 && at.vm.frames == smFramesLinked {
 		at.err = unwind.ReadFailure(mem, frame+smReturn)
 		*out = unwind.Frame{}
 		return unwind.Failed, smCaller{}
 	}
 	next := smCaller{kind: smFrameType(descriptor & smTypeMask)}
-	switch at.vm.frames {
-	case smFramesUnknown:
+	switch {
+	case at.vm.frames == smFramesUnknown && at.frame == 0:
 		return unwind.NotMe, smCaller{}
-	case smFramesLinked:
+	case at.vm.frames == smFramesLinked:
 		out.SetFP(arch, saved)
 		out.FPLocation = unwind.InMemory(frame)
 		next.frame = saved
@@ -245,12 +242,11 @@ func (at *smAt) leave(frame uint64, how smHow, out *unwind.Frame) (unwind.Verdic
 			out.FPLocation = at.in.FPLocation
 			next.frame = at.in.FP()
 		}
-	case smFramesSized:
-		header, size := descriptor>>smHeaderShift&smHeaderMask, descriptor>>smSizeShift
-		if header < smOtherHeader || size > maxSMFrame || size%8 != 0 {
+	default:
+		var ok bool
+		if next, ok = smSized(frame, descriptor); !ok {
 			return unwind.NotMe, smCaller{}
 		}
-		next.frame = frame + 8*header + size
 		if next.kind == smBaselineFrame {
 			out.SetFP(arch, next.frame)
 		}
@@ -260,6 +256,17 @@ func (at *smAt) leave(frame uint64, how smHow, out *unwind.Frame) (unwind.Verdic
 	out.PCLocation = unwind.InMemory(frame + smReturn)
 	out.Regs.ThreadPointer = at.in.Regs.ThreadPointer
 	return unwind.Success, next
+}
+
+// smSized tells where the frame is that has called one of known size, by the descriptor of the latter.
+func smSized(frame, descriptor uint64) (next smCaller, ok bool) {
+	header, size := descriptor>>smHeaderShift&smHeaderMask, descriptor>>smSizeShift
+	next.kind = smFrameType(descriptor & smTypeMask)
+	if header != smOtherHeader && header != smJSHeader || size > maxSMFrame || size%8 != 0 || next.kind >= smLastFrame {
+		return smCaller{}, false
+	}
+	next.frame = frame + 8*header + size
+	return next, true
 }
 
 // unsaved reports whether the frame, which was interrupted, has not saved its caller's frame pointer yet, or no more.

@@ -101,9 +101,8 @@ func (at *smAt) leaveCode(out *unwind.Frame) (unwind.Verdict, smCaller) {
 		return unwind.NotMe, smCaller{}
 	}
 	var next smCaller
-	if d := at.word(ra + 8); at.vm.frames == smFramesSized && at.frame == 0 && d>>smHeaderShift&smHeaderMask == smOtherHeader &&
-		smFrameType(d&smTypeMask) < smLastFrame && d>>smSizeShift < maxSMFrame && d>>smSizeShift%8 == 0 {
-		next = smCaller{frame: ra + 8*smOtherHeader + d>>smSizeShift - 8, kind: smFrameType(d & smTypeMask)}
+	if at.vm.frames != smFramesLinked && at.frame == 0 {
+		next, _ = smSized(ra-8, at.word(ra+8))
 	}
 	for r := range procstate.Reg(arch.NumRegs) {
 		if v, ok := regs.get(r); ok && arch.CalleeSaved>>r&1 != 0 {

@@ -65,7 +65,6 @@ type smLearned struct {
 	notes       smNotes    // how source notes are written
 	frames      smFrames   // what frames have
 	interpreter vaddrRange // the baseline interpreter; empty: not known
-	trampolines vaddrRange // what functions are entered from, and call C by; the same
 	searches    int        // for these
 }
 
