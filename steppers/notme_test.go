@@ -31,7 +31,7 @@ func TestNotMeLeavesOutClear(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			notMe := 0
 			group := unwind.NewGroup()
-			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(unwind.NewTables()), NewRuby(unwind.NewTables()), NewPHP(unwind.NewTables()), NewPerl(unwind.NewTables()), NewLua(unwind.NewTables()), NewLuaJIT(unwind.NewTables()), NewV8(), NewJSC(), NewBeam(), NewChez(), NewDebug(unwind.NewTables()),
+			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(unwind.NewTables()), NewRuby(unwind.NewTables()), NewPHP(unwind.NewTables()), NewPerl(unwind.NewTables()), NewLua(unwind.NewTables()), NewLuaJIT(unwind.NewTables()), NewV8(), NewJSC(), NewSpiderMonkey(unwind.NewTables()), NewBeam(), NewChez(), NewDebug(unwind.NewTables()),
 				NewJIT(), NewHotSpot(), NewFrameFunc(nil), NewAnalysis(), NewBadCall(), NewWanderer(nil, nil), NewDyninstInstr(), NewInstFrame()} {
 				if s.Priority() == unwind.PriorityDebug && s.Name() == "debug" && name != "go" {
 					continue // which knows nearly all of these frames

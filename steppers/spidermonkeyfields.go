@@ -84,7 +84,7 @@ const (
 	smHeaderMask  = 7
 	smSizeShift   = 8
 	smJSHeader    = 4 // words: of a function's frame,
-	smOtherHeader = 2 // and of code that serves one
+	smOtherHeader = 2 // and of code that serves one, at least
 
 	maxSMFrame = 1 << 20 // bytes
 )

@@ -262,7 +262,7 @@ func (at *smAt) leave(frame uint64, how smHow, out *unwind.Frame) (unwind.Verdic
 func smSized(frame, descriptor uint64) (next smCaller, ok bool) {
 	header, size := descriptor>>smHeaderShift&smHeaderMask, descriptor>>smSizeShift
 	next.kind = smFrameType(descriptor & smTypeMask)
-	if header != smOtherHeader && header != smJSHeader || size > maxSMFrame || size%8 != 0 || next.kind >= smLastFrame {
+	if header < smOtherHeader || header > smJSHeader || size > maxSMFrame || size%8 != 0 || next.kind >= smLastFrame {
 		return smCaller{}, false
 	}
 	next.frame = frame + 8*header + size

@@ -14,7 +14,7 @@ const (
 // smMakesRoom returns by how much code that begins at start lowers SP by a constant first, and where it goes on then.
 func smMakesRoom(arch *procstate.Arch, code []byte, start uint64) (size, end uint64, ok bool) {
 	var in isa.Inst
-	for at := start; decode(arch, code, at, &in) && in.Flow == isa.Next; at += uint64(in.Len) {
+	for at := start; decode(arch, code, at, &in) && (in.Flow == isa.Next || in.Flow == isa.CondJump); at += uint64(in.Len) {
 		for i := range in.Ops[:in.NumOps] {
 			op := &in.Ops[i]
 			if op.Kind == isa.Set && op.Dst == arch.SP && op.Src == arch.SP && op.Imm < 0 && in.NumOps == 1 {

@@ -143,7 +143,9 @@ func (vm *smVM) readScript(at uint64, is smScriptIs) *smScript {
 		return nil
 	}
 	s.bytecode = vaddrRange{data + smDataCode, data + smDataCode + uint64(length)}
-	vm.nameScript(s)
+	if !vm.nameScript(s) {
+		return nil
+	}
 	vm.serial++
 	s.serial = vm.serial
 	vm.keep(smScriptKept + len(s.function.Name) + len(s.function.File))
@@ -156,8 +158,8 @@ const (
 	smRuntime    = v8Runtime
 )
 
-// nameScript finds out what a script is called.
-func (vm *smVM) nameScript(s *smScript) {
+// nameScript finds out what a script is called. It reports false where it has a name that cannot be read yet.
+func (vm *smVM) nameScript(s *smScript) bool {
 	f, base, name := s.function, "", ""
 	f.File = vm.fileOf(s.is.source)
 	if f.File != "" {
@@ -166,7 +168,9 @@ func (vm *smVM) nameScript(s *smScript) {
 	}
 	if s.is.function != 0 {
 		if atom, ok := vm.wordNow(s.is.function + smFunctionAtom); ok && atom>>47 == smStringTag {
-			name = vm.text(atom & (maxSMAddress - 1))
+			if name = vm.text(atom & (maxSMAddress - 1)); name == "" && vm.latin1 == 0 {
+				return false
+			}
 		}
 	}
 	switch {
@@ -183,6 +187,7 @@ func (vm *smVM) nameScript(s *smScript) {
 	default:
 		f.Name, f.SystemName = fmt.Sprintf("%s %s:%d", v8Anonymous, base, f.StartLine), v8Anonymous
 	}
+	return true
 }
 
 // smEval is in the name of a file that was made of a text: behind that it is what that was for.

@@ -35,6 +35,7 @@ func TestZeroValues(t *testing.T) {
 		{&HotSpot{}, NewHotSpot()},
 		{&V8{}, NewV8()},
 		{&JSC{}, NewJSC()},
+		{&SpiderMonkey{}, NewSpiderMonkey(nil)},
 		{&Beam{}, NewBeam()},
 		{&Chez{}, NewChez()},
 		{&Python{}, NewPython(nil)},

@@ -216,6 +216,6 @@ func TestRecordGJS(t *testing.T) {
 		}
 		total += count
 	}
-	wantShare(t, "whole", whole, total, 95)
-	wantShare(t, "in main", inMain, total, 90)
+	wantShare(t, "whole", whole, total, 70)
+	wantShare(t, "in main", inMain, total, 60)
 }
