@@ -41,8 +41,7 @@ type smVM struct {
 	vmMemory
 
 	image *procstate.Image // nil: there is none
-	of    *procstate.Mapping
-	file  vaddrRange // run-time addresses
+	file  vaddrRange       // run-time addresses
 
 	smLearned
 	classes map[uint64]smClass // by JSClass
