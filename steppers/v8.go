@@ -94,7 +94,10 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 		return byFramePointer(w, in, out)
 	case !procstate.HasFile(m.Path):
 		vm := s.machine(w)
-		if vm == nil || !vm.learned(in) {
+		if vm == nil {
+			break
+		}
+		if vm.noteRegisters(in); !vm.learned(in) {
 			break
 		}
 		c := vm.codeAt(m, pc)
@@ -136,6 +139,7 @@ func (s *V8) noteBuiltin(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame
 		return
 	}
 	if vm := s.machine(w); vm != nil {
+		vm.noteRegisters(f)
 		f.Code = vm.ownCode(w.Codes(), b.name, b.start)
 	}
 }
@@ -147,6 +151,8 @@ func (s *V8) ForgetImages(isKept func(index uint32) bool) { s.images.keepOnly(is
 // has them, with a bit set that tells them from small integers.
 type v8VM struct {
 	vmFound
+
+	v8Cage
 
 	fields *v8Fields        // nil: there is none
 	image  *procstate.Image // that has it
@@ -274,6 +280,7 @@ func (vm *v8VM) forget() {
 	vm.functions = map[uint64]*v8Function{}
 	vm.scripts = map[uint64]*v8Script{}
 	vm.absent = map[uint64]bool{}
+	vm.v8Cage = v8Cage{}
 }
 
 // number returns the number of a place in w.Codes, for which lines are asked when it is new.

@@ -120,7 +120,7 @@ func v8Fields136() *v8Fields {
 		listType: 256, arrayType: 205, interpreterDataType: 188,
 		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 10,
 		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8, positionFlags: 1,
-		bytecodePositions: 24, bytecodeData: 64, locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
+		feedback: v8FeedbackShared, bytecodeLength: v8Length, bytecodePositions: 24, bytecodeData: 64, locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
 		sizes: [3][]byte{{1, 1, 1, 1, 2, 4}, {1, 1, 1, 1, 3, 7}, {1, 1, 1, 1, 5, 13}},
 	}
 }

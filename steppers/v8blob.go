@@ -17,7 +17,9 @@ type v8Blob struct {
 	code     vaddrRange
 	builtins []v8Builtin // by address
 	sizes    [3][]byte   // of bytecodes, see v8Fields
-	version  [2]int      // of V8, major and minor
+	version  [2]int      // of V8, major and minor; not of Chromium's
+
+	compressed bool // pointers are, as in Chromium
 }
 
 // v8Builtin is one of V8's own functions.
@@ -26,16 +28,20 @@ type v8Builtin struct {
 	name string // as symbols have it
 }
 
-// What a file is that may hold V8 without symbols. Its dynamic linker is asked for one of V8's thread-local
-// variables, which it has itself: the name is all that is left of V8's symbols.
+// What a file is that may hold V8 without symbols. The dynamic linker of Deno is asked for one of V8's thread-local
+// variables, which it has itself: the name is all that is left of V8's symbols. Chromium, and what is made of it, as
+// Electron, has a section of its allocator's or one of its own protected data, and much code.
 const (
 	v8Leftover     = "_ZTHN2v88internal12trap_handler"
-	maxV8Dynamic   = 1 << 16 // bytes of names
-	maxV8Embedding = 1 << 28 // bytes of a segment that is looked through
+	maxV8Dynamic   = 1 << 16  // bytes of names
+	minV8Chromium  = 32 << 20 // bytes of code
+	maxV8Embedding = 1 << 29  // bytes of a segment that is looked through
 
 	v8Window      = 1 << 20                       // bytes that are read of it at a time
 	v8WindowAgain = maxV8Builtins * v8LayoutBytes // of them are read again with the next ones
 )
+
+var v8ChromiumSections = [...]string{"protected_memory", "malloc_hook"}
 
 // Of the table of functions, in order of their numbers, each 12 bytes: where it begins, how long it
 // is, and something else.
@@ -56,26 +62,52 @@ const (
 	v8SomeBuiltin   = "\x00InterpreterEntryTrampoline\x00"
 )
 
-// findV8Blob looks for V8's own code in a file; nil where that is not there, or not all that is said of it fits.
-func findV8Blob(im *procstate.Image) *v8Blob {
+// mayEmbedV8 tells by its tables whether a file may hold V8 without symbols, and whether it may be Chromium.
+func mayEmbedV8(im *procstate.Image) (may, isChromium bool) {
+	if im.Arch() != procstate.AMD64 {
+		return false, false
+	}
+	if codeBytes(im) >= minV8Chromium {
+		for _, name := range v8ChromiumSections {
+			if _, ok := im.Section(name); ok {
+				return true, true
+			}
+		}
+	}
 	dynstr, ok := im.Section(".dynstr")
-	if !ok || im.Arch() != procstate.AMD64 || dynstr.Size > maxV8Dynamic {
-		return nil
+	if !ok || dynstr.Size > maxV8Dynamic {
+		return false, false
 	}
 	names, err := im.SectionBytes(dynstr, maxV8Dynamic)
-	if err != nil || !bytes.Contains(names, []byte(v8Leftover)) {
+	return err == nil && bytes.Contains(names, []byte(v8Leftover)), false
+}
+
+// v8Constants returns where a file has V8's read-only data, if it has V8: in its section of such, or in segments where there is none.
+func v8Constants(im *procstate.Image) (places []vaddrRange) {
+	if s, ok := im.Section(".rodata"); ok {
+		return []vaddrRange{{s.Vaddr, s.Vaddr + min(s.Size, maxV8Embedding)}}
+	}
+	for _, s := range im.Segments() {
+		if s.Flags&(elf.PF_W|elf.PF_X) == 0 {
+			places = append(places, vaddrRange{s.Vaddr, s.Vaddr + min(s.Filesz, maxV8Embedding)})
+		}
+	}
+	return places
+}
+
+// findV8Blob looks for V8's own code in a file; nil where that is not there, or not all that is said of it fits.
+func findV8Blob(im *procstate.Image) *v8Blob {
+	may, isChromium := mayEmbedV8(im)
+	if !may {
 		return nil
 	}
 	b := &v8Blob{}
 	buf := make([]byte, v8Window)
 	var layouts [][]v8Layout
 	var some uint64
-	for _, s := range im.Segments() {
-		if s.Flags&(elf.PF_W|elf.PF_X) != 0 || s.Filesz > maxV8Embedding {
-			continue
-		}
-		for at := s.Vaddr; at < s.Vaddr+s.Filesz; at += v8Window - v8WindowAgain {
-			data := buf[:min(v8Window, s.Vaddr+s.Filesz-at)]
+	for _, r := range v8Constants(im) {
+		for at := r.start; at < r.end; at += v8Window - v8WindowAgain {
+			data := buf[:min(v8Window, r.end-at)]
 			if im.ReadVaddr(data, at) != nil {
 				break
 			}
@@ -91,6 +123,7 @@ func findV8Blob(im *procstate.Image) *v8Blob {
 			}
 		}
 	}
+	b.compressed = isChromium && b.version[0] == 0
 	for _, layout := range layouts {
 		names := v8BuiltinNames(im, some, len(layout))
 		code, ok := v8EmbeddedCode(im, layout)
@@ -187,43 +220,6 @@ func isV8Layout(layout []v8Layout) bool {
 		}
 	}
 	return false
-}
-
-// v8EmbeddedCode finds the code of which a table tells, by what is between the functions.
-func v8EmbeddedCode(im *procstate.Image, layout []v8Layout) (code vaddrRange, ok bool) {
-	const part, first, few = 1 << 20, 64 << 10, 16
-	sorted := slices.Clone(layout)
-	slices.SortFunc(sorted, func(a, b v8Layout) int { return cmp.Compare(a.start, b.start) })
-	size := uint64(sorted[len(sorted)-1].start) + uint64(sorted[len(sorted)-1].size)
-	fits := func(b []byte, functions []v8Layout) bool {
-		for i, l := range functions[1:] {
-			if gap := functions[i]; !isFilled(b[gap.start+gap.size : l.start]) {
-				return false
-			}
-		}
-		return true
-	}
-	start := sorted[:min(few, len(sorted))]
-	for len(start) > 0 && start[len(start)-1].start > first {
-		start = start[:len(start)-1]
-	}
-	for _, s := range im.Segments() {
-		if s.Flags&elf.PF_X == 0 || s.Filesz > maxV8Embedding || s.Filesz < size {
-			continue
-		}
-		for at := s.Vaddr; at < s.Vaddr+s.Filesz; at += part {
-			b := readVaddr(im, at, min(at+part+first, s.Vaddr+s.Filesz))
-			for vaddr := (at + v8BlobAlign - 1) &^ (v8BlobAlign - 1); vaddr < at+part && vaddr-at+first <= uint64(len(b)); vaddr += v8BlobAlign {
-				if !fits(b[vaddr-at:], start) {
-					continue
-				}
-				if whole := readVaddr(im, vaddr, vaddr+size); uint64(len(whole)) == size && fits(whole, sorted) {
-					return vaddrRange{vaddr, vaddr + size}, true
-				}
-			}
-		}
-	}
-	return code, false
 }
 
 // isFilled reports whether code is nothing but int3.

@@ -2,7 +2,6 @@ package steppers
 
 import (
 	"cmp"
-	"encoding/binary"
 	"slices"
 	"time"
 	"unsafe"
@@ -46,6 +45,9 @@ func (vm *v8VM) frameOf(f *unwind.Frame) (words v8Frame) {
 	words.bytecode, _ = vm.mem.ReadWord(fp - v8Bytecodes)
 	words.offset, _ = vm.mem.ReadWord(fp - v8Offset)
 	words.feedback, _ = vm.mem.ReadWord(fp - v8Feedback)
+	if vm.fields.compressed {
+		words.offset = wholeSmall(words.offset)
+	}
 	return words
 }
 
@@ -84,7 +86,7 @@ func (vm *v8VM) baselineCode(codes *unwind.Codes, c *v8Code, f *unwind.Frame) ui
 
 // codeOf returns the bytecodes of a BytecodeArray, nil where they cannot be read.
 func (vm *v8VM) codeOf(bytecode uint64) []byte {
-	length, _ := vm.word(bytecode - 1 + v8Length)
+	length, _ := vm.field(bytecode, vm.fields.bytecodeLength)
 	n, ok := smallInteger(length)
 	if !ok || n > maxV8Table {
 		return nil
@@ -104,8 +106,10 @@ func (vm *v8VM) bytecodeLines(b *v8Bytecode, addr uint64, off int32) []unwind.Co
 	}
 	position := int32(-1)
 	if off >= 0 {
-		table, _ := vm.word(addr - 1 + vm.fields.bytecodePositions)
-		position = v8PositionAt(v8Positions(vm.byteArray(table), vm.fields.positionFlags), off).position
+		table, _ := vm.field(addr, vm.fields.bytecodePositions)
+		if positions := v8Positions(vm.byteArray(table), vm.fields.positionFlags); !vm.fields.compressed || vm.fit(positions, addr) {
+			position = v8PositionAt(positions, off).position
+		}
 	}
 	return []unwind.CodeLine{fn.at(position)}
 }
@@ -127,11 +131,11 @@ func (vm *v8VM) bytecodeAt(addr uint64, f *v8Frame) *v8Bytecode {
 		delete(vm.bytecodes, addr)
 	}
 	if f.bytecode == addr {
-		for _, has := range [...]struct{ object, at uint64 }{{f.feedback, v8FeedbackShared}, {f.offset, v8FeedbackShared}, {f.callee, vm.fields.shared}} {
+		for _, has := range [...]struct{ object, at uint64 }{{f.feedback, vm.fields.feedback}, {f.offset, vm.fields.feedback}, {f.callee, vm.fields.shared}} {
 			if has.object&3 != 1 {
 				continue
 			}
-			if function, _ := vm.word(has.object - 1 + has.at); vm.hasBytecode(function, addr) {
+			if function, _ := vm.field(has.object, has.at); vm.hasBytecode(function, addr) {
 				return vm.keepBytecode(addr, function, now)
 			}
 		}
@@ -151,6 +155,9 @@ func (vm *v8VM) keepBytecode(addr, function uint64, now time.Time) *v8Bytecode {
 
 // searchBytecode looks for the function that has bytecode in all scripts that are known.
 func (vm *v8VM) searchBytecode(addr uint64, now time.Time) *v8Bytecode {
+	if vm.fields.compressed {
+		return nil // it is not known whose scripts are of the same isolate
+	}
 	const rest = 8 // times as long as it takes to list the functions of a script
 	for at, script := range vm.scripts {
 		if now.Before(script.listFrom) {
@@ -183,13 +190,13 @@ type v8Listed struct{ function, data, bytecode uint64 }
 
 // listFunctions lists the functions of a script with their bytecode.
 func (vm *v8VM) listFunctions(at uint64, script *v8Script) {
-	list, _ := vm.word(at - 1 + vm.fields.scriptFunctions)
+	list, _ := vm.field(at, vm.fields.scriptFunctions)
 	n, ok := vm.lengthOf(list)
 	if typ, known := vm.typeOf(list); !known || typ != vm.fields.listType || !ok || n > maxV8Listed {
 		return
 	}
-	words := make([]byte, 8*n)
-	if !vm.read(list-1+v8Data, words) {
+	words := vm.elements(list, 0, n, list)
+	if uint64(len(words)) != n {
 		return
 	}
 	if len(script.listed) != int(n) {
@@ -201,12 +208,12 @@ func (vm *v8VM) listFunctions(at uint64, script *v8Script) {
 	for i := range script.listed {
 		const weak = 2 // set in the address
 		l := &script.listed[i]
-		function := binary.LittleEndian.Uint64(words[8*i:]) &^ weak
+		function := words[i] &^ weak
 		if typ, ok := block.typeOf(function); !ok || typ != vm.fields.sharedType {
 			*l = v8Listed{}
 			continue
 		}
-		if data, _ := block.word(function - 1 + v8FunctionData); function != l.function || data != l.data {
+		if data, _ := block.field(function, v8FunctionData); function != l.function || data != l.data {
 			*l = v8Listed{function: function, data: data}
 			new = append(new, l)
 		}
@@ -228,13 +235,16 @@ func (vm *v8VM) hasBytecode(function, addr uint64) bool {
 	if !ok || typ != vm.fields.sharedType {
 		return false
 	}
+	if vm.fields.compressed && vm.isHandleOf(function, addr) {
+		return true
+	}
 	is, ok := vm.bytecodeOf(function)
 	return ok && is == addr
 }
 
 // bytecodeOf returns the bytecode of a function, if it has been compiled to that.
 func (vm *v8VM) bytecodeOf(function uint64) (addr uint64, ok bool) {
-	data, _ := vm.word(function - 1 + v8FunctionData)
+	data, _ := vm.dataOf(function)
 	return vm.bytecodeIn(data)
 }
 
@@ -251,9 +261,9 @@ func (vm *v8VM) bytecodeIn(object uint64) (addr uint64, ok bool) {
 		case typ == vm.fields.bytecodeType:
 			return object, true
 		case typ == vm.fields.interpreterDataType:
-			object, _ = vm.word(object - 1 + v8InterpreterData)
+			object, _ = vm.field(object, vm.fields.at(v8InterpreterData))
 		case typ == vm.fields.codeType:
-			object, _ = vm.word(object - 1 + vm.fields.codeData)
+			object, _ = vm.field(object, vm.fields.codeData)
 		default:
 			return 0, false
 		}

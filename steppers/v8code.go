@@ -186,9 +186,11 @@ func (vm *v8VM) findCode(m *procstate.Mapping, pc uint64) *v8Code {
 		if at-page+8 > uint64(n) {
 			break
 		}
-		is := binary.LittleEndian.Uint64(vm.page[at-page:])
-		if object, _ := vm.mem.ReadWord(at + v8StreamCode); vm.fields.streamType == v8NoType && object&3 == 1 {
-			vm.learnCode(object)
+		is := vm.expand(vm.page[at-page:], vm.cage)
+		if vm.fields.streamType == v8NoType {
+			if object := vm.codeOfStream(at); object&3 == 1 {
+				vm.learnCode(object)
+			}
 		}
 		if typ, ok := vm.typeOfMap(is); !ok || typ != vm.fields.streamType {
 			continue
@@ -242,22 +244,27 @@ func (vm *v8VM) readCode(start uint64) *v8Code {
 	}
 	c.object = start - f.header + 1
 	if f.split {
-		c.object = le.Uint64(c.header[v8StreamCode:])
+		c.object = vm.expand(c.header[f.at(v8StreamCode):], vm.trusted)
 		if typ, ok := vm.typeOf(c.object); !ok || typ != f.codeType {
 			return nil
 		}
 	}
-	if !vm.read(c.object-1, c.head[:]) || f.split && le.Uint64(c.head[f.codeStart:]) != start {
+	if !vm.read(c.object-1, c.head[:]) || f.codeStart != 0 && f.split && le.Uint64(c.head[f.codeStart:]) != start ||
+		f.compressed && le.Uint32(c.head[v8CodeStream:]) != uint32(start-f.header+1) {
 		return nil
 	}
 	c.size = uint64(le.Uint32(c.head[f.codeSize:]))
 	c.kind = le.Uint32(c.head[f.codeFlags:]) & v8CodeKindMask
 	vm.serial++
 	c.serial = vm.serial
-	data, positions := le.Uint64(c.head[f.codeData:]), le.Uint64(c.head[f.positions:])
+	data, positions := vm.expand(c.head[f.codeData:], c.object), vm.expand(c.head[f.positions:], c.object)
+	if f.compressed {
+		vm.learnKind(c.kind, data)
+	}
 	switch c.kind {
 	case f.baseline:
 		c.bytecode, _ = vm.bytecodeIn(data)
+		vm.keepHandle(c)
 		c.offsets = vm.byteArray(positions)
 	case f.baseline + 1, f.baseline + 2:
 		vm.readOptimized(c, data, positions)
@@ -269,7 +276,7 @@ func (vm *v8VM) readCode(start uint64) *v8Code {
 func (vm *v8VM) readOptimized(c *v8Code, data, positions uint64) {
 	f := vm.fields
 	element := func(array, index uint64) uint64 {
-		v, _ := vm.word(array - 1 + v8Data + 8*index)
+		v, _ := vm.field(array, f.at(v8Data+8*index))
 		return v
 	}
 	if n, ok := vm.lengthOf(data); !ok || n <= max(f.inlinedCount, f.literals, f.optimized, f.inlining) {
@@ -282,12 +289,12 @@ func (vm *v8VM) readOptimized(c *v8Code, data, positions uint64) {
 	if !ok || !isSmall || !isArray || inlined > maxV8Inlined || inlined > n {
 		return
 	}
-	words := make([]byte, 8*inlined)
-	if !vm.read(literals-1+v8Data, words) {
+	words := vm.elements(literals, 0, inlined, vm.cage)
+	if uint64(len(words)) != inlined {
 		return
 	}
-	for ; len(words) > 0; words = words[8:] {
-		fn, ok := vm.unwrapped(binary.LittleEndian.Uint64(words) &^ 2) // which may be a weak reference
+	for _, word := range words {
+		fn, ok := vm.unwrapped(word &^ 2) // which may be a weak reference
 		if !ok {
 			return
 		}
@@ -295,7 +302,7 @@ func (vm *v8VM) readOptimized(c *v8Code, data, positions uint64) {
 	}
 	c.inlining = v8Inlinings(vm.byteArray(element(data, f.inlining)))
 	c.positions = v8Positions(vm.byteArray(positions), f.positionFlags)
-	if vm.readExits(c, data) {
+	if vm.readExits(c, data) && (!f.compressed || c.fits()) {
 		c.function = function
 	}
 }
@@ -309,12 +316,12 @@ func (vm *v8VM) readExits(c *v8Code, data uint64) bool {
 	if !ok || n < first+3 || n > maxV8Listed {
 		return false
 	}
-	words := make([]byte, 8*(n-first))
-	if !vm.read(data-1+v8Data+8*first, words) {
+	words := vm.elements(data, first, n-first, data)
+	if uint64(len(words)) != n-first {
 		return false
 	}
 	small := func(i uint64) uint64 {
-		v, _ := smallInteger(binary.LittleEndian.Uint64(words[8*i:]))
+		v, _ := smallInteger(words[i])
 		return v
 	}
 	begin, places := small(0), small(1)+small(2)
@@ -338,7 +345,7 @@ func (vm *v8VM) unwrapped(object uint64) (function uint64, ok bool) {
 		if typ == vm.fields.sharedType {
 			return object, true
 		}
-		object, _ = vm.word(object - 1 + v8Wrapped)
+		object, _ = vm.globalField(object, vm.fields.at(v8Wrapped))
 	}
 	return 0, false
 }

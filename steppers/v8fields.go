@@ -50,6 +50,11 @@ type v8Fields struct {
 	// DeoptimizationData, indices.
 	inlinedCount, literals, optimized, inlining uint64
 
+	// Pointers are compressed, and V8 has a sandbox, see v8Cage.
+	compressed     bool
+	feedback       uint64 // FeedbackVector: its SharedFunctionInfo
+	bytecodeLength uint64 // BytecodeArray: length
+
 	positionFlags     uint   // bits of flags of offsets in tables of source positions
 	bytecodePositions uint64 // BytecodeArray: its table of source positions
 	bytecodeData      uint64
@@ -138,7 +143,11 @@ func v8Builtins(im *procstate.Image) (r vaddrRange, starts []uint64) {
 // findV8 looks for V8 in a file.
 func findV8(im *procstate.Image) (p v8Image) {
 	if p.blob = findV8Blob(im); p.blob != nil {
-		p.fields = v8EmbeddedFields(p.blob.version, p.blob.sizes)
+		if p.blob.compressed {
+			p.fields = v8CompressedFields(p.blob.sizes)
+		} else {
+			p.fields = v8EmbeddedFields(p.blob.version, p.blob.sizes)
+		}
 		p.builtins = p.blob.code
 		for _, b := range p.blob.builtins {
 			p.note(im, b.name, b.vaddrRange)
@@ -222,6 +231,7 @@ func v8FieldsOf(told map[string]uint64, read func(vaddr uint64) uint64) *v8Field
 		return v
 	}
 	major := must(v8Major)
+	f.feedback, f.bytecodeLength = v8FeedbackShared, v8Length
 	f.scriptFunctions = 88
 	f.positionFlags = 1
 	if major >= flagged {

@@ -28,8 +28,8 @@ func (vm *v8VM) functionAt(addr uint64) *v8Function {
 	if typ, ok := vm.typeOf(addr); !ok || typ != vm.fields.sharedType {
 		return nil
 	}
-	name, ok1 := vm.word(addr - 1 + vm.fields.name)
-	script, ok2 := vm.word(addr - 1 + vm.fields.script)
+	name, ok1 := vm.field(addr, vm.fields.name)
+	script, ok2 := vm.field(addr, vm.fields.script)
 	if !ok1 || !ok2 {
 		return nil
 	}
@@ -37,7 +37,9 @@ func (vm *v8VM) functionAt(addr uint64) *v8Function {
 		if len(vm.functions) >= maxV8Functions {
 			clear(vm.functions)
 		}
-		fn = vm.readFunction(name, script)
+		if fn = vm.readFunction(name, script); fn == nil {
+			return nil
+		}
 		fn.is = is
 		vm.functions[addr] = fn
 	}
@@ -45,13 +47,16 @@ func (vm *v8VM) functionAt(addr uint64) *v8Function {
 	return fn
 }
 
-// readFunction reads what a function is called and where it is.
+// readFunction reads what a function is called and where it is, nil where its name cannot be read.
 func (vm *v8VM) readFunction(nameOrScope, script uint64) *v8Function {
 	scope := v8Scope{start: -1}
 	if typ, ok := vm.typeOf(nameOrScope); ok && typ == vm.fields.scopeType {
 		scope = vm.readScope(nameOrScope)
 	} else if ok && isV8String(typ) {
-		scope.name = vm.text(nameOrScope)
+		scope.named(vm, nameOrScope)
+	}
+	if vm.findTexts(&scope, script); vm.fields.compressed && scope.unread != 0 {
+		return nil
 	}
 	fn := &v8Function{script: vm.scriptAt(script)}
 	fn.CodeFunction = &unwind.CodeFunction{Runtime: v8Runtime}
@@ -101,7 +106,17 @@ const (
 type v8Scope struct {
 	name      string // or what was inferred to be one
 	start     int32  // where it begins in the script; -1: not known
+	end       int32  // and ends
 	mayBeFile bool   // it is none that is within others only
+	unread    uint64 // the string that the name is, where it cannot be read; else 0
+}
+
+// named makes a string the name.
+func (is *v8Scope) named(vm *v8VM, object uint64) {
+	is.name, is.unread = vm.text(object), 0
+	if n, ok := vm.textLength(object); is.name == "" && ok && n > 0 {
+		is.unread = object
+	}
 }
 
 // readScope reads a ScopeInfo.
@@ -109,11 +124,13 @@ func (vm *v8VM) readScope(scope uint64) v8Scope {
 	is := v8Scope{start: -1}
 	f := vm.fields
 	slot := func(index uint64) uint64 {
-		v, _ := vm.word(scope - 1 + v8ScopeFlags + 8*index)
+		v, _ := vm.field(scope, f.at(v8ScopeFlags+8*index))
 		return v
 	}
 	flags := slot(0)
-	if small, ok := smallInteger(flags); ok {
+	if f.compressed {
+		flags = uint64(vm.half(scope - 1 + f.at(v8ScopeFlags)))
+	} else if small, ok := smallInteger(flags); ok {
 		flags = small
 	}
 	locals, ok := smallInteger(slot(f.locals))
@@ -135,12 +152,12 @@ func (vm *v8VM) readScope(scope uint64) v8Scope {
 		at++
 	}
 	if flags&v8HasFunctionName != 0 {
-		is.name = vm.text(slot(at))
+		is.named(vm, slot(at))
 		at += 2
 	}
 	if flags&v8HasInferredName != 0 {
-		if is.name == "" {
-			is.name = vm.text(slot(at))
+		if is.name == "" && is.unread == 0 {
+			is.named(vm, slot(at))
 		}
 		at++
 	}
@@ -149,6 +166,9 @@ func (vm *v8VM) readScope(scope uint64) v8Scope {
 	}
 	if start, ok := smallInteger(slot(at)); ok {
 		is.start = int32(start)
+	}
+	if end, ok := smallInteger(slot(at + 1)); ok {
+		is.end = int32(end)
 	}
 	return is
 }

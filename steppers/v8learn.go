@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"slices"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -30,6 +32,7 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8,
 		positionFlags: 1, bytecodePositions: 24, bytecodeData: 64, sizes: sizes,
 		locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
+		feedback: v8FeedbackShared, bytecodeLength: v8Length,
 	}
 	if !since(13, 1) {
 		f.codeFlags, f.codeSize = 48, 52
@@ -51,25 +54,33 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 // learned reports whether the types of objects are known, which may be by the stack that f is on. It looks at that once a walk.
 func (vm *v8VM) learned(f *unwind.Frame) bool {
 	const frames = 1 << 8
-	if vm.fields.sharedType != v8NoType || vm.tried == vm.found {
-		return vm.fields.sharedType != v8NoType
+	known := func() bool { return vm.fields.sharedType != v8NoType && (!vm.fields.compressed || vm.cage != 0) }
+	if vm.tried == vm.found || known() && (!vm.fields.compressed || vm.root != 0) {
+		return known()
 	}
 	vm.tried = vm.found
-	fp, known := f.Regs.Value(procstate.AMD64.FP)
+	if known() {
+		vm.findRoot(f)
+		return true
+	}
+	fp, fpKnown := f.Regs.Value(procstate.AMD64.FP)
 	for range frames {
-		if vm.fields.sharedType != v8NoType || !known || fp%8 != 0 {
+		if known() || !fpKnown || fp%8 != 0 {
 			break
 		}
-		if function, ok := vm.mem.ReadWord(fp - v8Callee); ok {
+		if function, ok := vm.mem.ReadWord(fp - v8Callee); ok && (!vm.fields.compressed || vm.enter(f, function, fp)) {
 			vm.learn(function)
 		}
 		var caller uint64
-		if caller, known = vm.mem.ReadWord(fp); caller <= fp {
+		if caller, fpKnown = vm.mem.ReadWord(fp); caller <= fp {
 			break
 		}
 		fp = caller
 	}
-	return vm.fields.sharedType != v8NoType
+	if vm.onFrame = 0; !known() {
+		vm.v8Cage = v8Cage{r13: vm.r13, r13Of: vm.r13Of}
+	}
+	return known()
 }
 
 // learn learns types from what may be a function (JSFunction) that has been compiled: its SharedFunctionInfo has bytecode, all of
@@ -77,7 +88,7 @@ func (vm *v8VM) learned(f *unwind.Frame) bool {
 func (vm *v8VM) learn(function uint64) {
 	f := vm.fields
 	of := func(object, at uint64) uint64 {
-		v, _ := vm.word(object - 1 + at)
+		v, _ := vm.field(object, at)
 		return v
 	}
 	if _, ok := vm.mappedType(function); !ok {
@@ -91,11 +102,11 @@ func (vm *v8VM) learn(function uint64) {
 		return
 	}
 	listed, ok := vm.learnList(shared, of(shared, f.script))
-	source, isText := vm.textAt(of(of(shared, f.script), v8ScriptSource))
-	if !ok || !isText || !vm.isScope(of(shared, f.name), source.n) {
+	length, isText := vm.textLength(of(of(shared, f.script), f.at(v8ScriptSource)))
+	if !ok || !isText || !vm.isScope(of(shared, f.name), length) {
 		return
 	}
-	bytecode := of(shared, v8FunctionData)
+	bytecode, _ := vm.dataOf(shared)
 	if vm.learnCode(bytecode) {
 		bytecode = of(bytecode, f.codeData)
 	}
@@ -125,7 +136,7 @@ func (vm *v8VM) mapOf(object uint64) (addr uint64, ok bool) {
 	if object&3 != 1 {
 		return 0, false
 	}
-	addr, ok = vm.word(object - 1)
+	addr, ok = vm.globalField(object, 0)
 	return addr, ok && addr&3 == 1
 }
 
@@ -133,24 +144,27 @@ func (vm *v8VM) mapOf(object uint64) (addr uint64, ok bool) {
 // shared is in it, as a weak reference.
 func (vm *v8VM) learnList(shared, script uint64) (typ uint16, ok bool) {
 	const weak = 2
-	for _, at := range [...]uint64{88, 96} { // which another field has come before
-		list, _ := vm.word(script - 1 + at)
+	for _, at := range [...]uint64{vm.fields.at(88), vm.fields.at(96)} { // which another field has come before
+		list, _ := vm.field(script, at)
 		typ, ok := vm.mappedType(list)
 		if !ok {
 			continue
 		}
-		length, _ := vm.word(list - 1 + v8Length)
-		vm.fields.plainLengths = uint32(length) != 0
+		if vm.fields.compressed {
+			if vm.fields.plainLengths, ok = vm.arePlain(list); !ok {
+				continue
+			}
+		} else {
+			length, _ := vm.word(list - 1 + v8Length)
+			vm.fields.plainLengths = uint32(length) != 0
+		}
 		n, ok := vm.lengthOf(list)
 		if !ok || n > maxV8Listed {
 			continue
 		}
-		block := &v8Block{vm: vm}
-		for i := range n {
-			if v, _ := block.word(list - 1 + v8Data + 8*i); v == shared|weak {
-				vm.fields.scriptFunctions = at
-				return typ, true
-			}
+		if slices.Contains(vm.elements(list, 0, n, list), shared|weak) {
+			vm.fields.scriptFunctions = at
+			return typ, true
 		}
 	}
 	return 0, false
@@ -158,8 +172,8 @@ func (vm *v8VM) learnList(shared, script uint64) (typ uint16, ok bool) {
 
 // isScope reports whether an object may be the ScopeInfo of a function in a source of n characters.
 func (vm *v8VM) isScope(object, n uint64) bool {
-	begin, _ := vm.word(object - 1 + v8ScopeFlags + 8*v8ScopeStart)
-	end, _ := vm.word(object - 1 + v8ScopeFlags + 8*(v8ScopeStart+1))
+	begin, _ := vm.field(object, vm.fields.at(v8ScopeFlags+8*v8ScopeStart))
+	end, _ := vm.field(object, vm.fields.at(v8ScopeFlags+8*(v8ScopeStart+1)))
 	start, ok1 := smallInteger(begin)
 	stop, ok2 := smallInteger(end)
 	return ok1 && ok2 && start <= stop && stop <= n
@@ -188,6 +202,9 @@ func (vm *v8VM) learnCode(object uint64) bool {
 	typ, ok := vm.mappedType(object)
 	if !ok || f.codeType != v8NoType {
 		return ok && typ == f.codeType
+	}
+	if f.compressed {
+		return vm.learnCompressed(object, typ)
 	}
 	start, ok1 := vm.word(object - 1 + f.codeStart)
 	stream, ok2 := vm.word(object - 1 + f.codeStart - 8)

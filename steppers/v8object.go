@@ -24,7 +24,7 @@ func (vm *v8VM) typeOf(object uint64) (typ uint16, ok bool) {
 	if object&3 != 1 {
 		return 0, false
 	}
-	is, ok := vm.word(object - 1)
+	is, ok := vm.globalField(object, 0)
 	if !ok {
 		return 0, false
 	}
@@ -54,7 +54,7 @@ func (vm *v8VM) typeOfMap(addr uint64) (typ uint16, ok bool) {
 }
 
 func (vm *v8VM) readType(addr uint64) (typ uint16, ok bool) {
-	ok = vm.read(addr-1+v8MapType, vm.small[:2])
+	ok = vm.read(addr-1+vm.fields.stringAt(v8MapType), vm.small[:2])
 	return binary.LittleEndian.Uint16(vm.small[:]), ok
 }
 
@@ -65,17 +65,19 @@ type v8Block struct {
 	b    [16 << 10]byte
 }
 
-func (r *v8Block) word(addr uint64) (uint64, bool) {
-	if addr%8 != 0 {
+// field returns a field of an object, see v8VM.field.
+func (r *v8Block) field(object, at uint64) (uint64, bool) {
+	addr := object - 1 + at
+	if addr%r.vm.fields.at(8) != 0 {
 		return 0, false
 	}
 	if start := addr &^ uint64(len(r.b)-1); start != r.addr {
 		if !r.vm.read(start, r.b[:]) {
-			return r.vm.word(addr)
+			return r.vm.field(object, at)
 		}
 		r.addr = start
 	}
-	return binary.LittleEndian.Uint64(r.b[addr-r.addr:]), true
+	return r.vm.expand(r.b[addr-r.addr:], object), true
 }
 
 // typeOf returns the type of an object; ok is false where there is none.
@@ -83,7 +85,7 @@ func (r *v8Block) typeOf(object uint64) (typ uint16, ok bool) {
 	if object&3 != 1 {
 		return 0, false
 	}
-	is, ok := r.word(object - 1)
+	is, ok := r.field(object, 0)
 	if !ok {
 		return 0, false
 	}
@@ -95,7 +97,11 @@ func (vm *v8VM) lengthOf(array uint64) (n uint64, ok bool) {
 	if array&3 != 1 {
 		return 0, false
 	}
-	word, ok := vm.word(array - 1 + v8Length)
+	if vm.fields.compressed && vm.fields.plainLengths {
+		ok := vm.read(array-1+vm.fields.at(v8Length), vm.small[:4])
+		return uint64(binary.LittleEndian.Uint32(vm.small[:])), ok
+	}
+	word, ok := vm.field(array, vm.fields.at(v8Length))
 	if !ok {
 		return 0, false
 	}
@@ -112,7 +118,7 @@ func (vm *v8VM) byteArray(array uint64) []byte {
 		return nil
 	}
 	b := make([]byte, n)
-	if !vm.read(array-1+v8Data, b) {
+	if !vm.read(array-1+vm.fields.at(v8Data), b) {
 		return nil
 	}
 	return b
@@ -163,8 +169,8 @@ func (vm *v8VM) appendText(out *strings.Builder, object uint64, left *int) bool 
 		return false
 	}
 	if typ&v8StringKind == v8Cons {
-		first, ok1 := vm.word(object - 1 + v8StringData)
-		second, ok2 := vm.word(object - 1 + v8StringSecond)
+		first, ok1 := vm.field(object, vm.fields.stringAt(v8StringData))
+		second, ok2 := vm.field(object, vm.fields.stringAt(v8StringSecond))
 		return ok1 && ok2 && vm.appendText(out, first, left) && vm.appendText(out, second, left)
 	}
 	in, ok := vm.textAt(object)
@@ -189,29 +195,37 @@ func (vm *v8VM) appendText(out *strings.Builder, object uint64, left *int) bool 
 	return true
 }
 
+// textLength returns how many characters a string has.
+func (vm *v8VM) textLength(object uint64) (n uint64, ok bool) {
+	typ, known := vm.typeOf(object)
+	ok = vm.read(object-1+vm.fields.stringAt(v8StringLength), vm.small[:4])
+	return uint64(binary.LittleEndian.Uint32(vm.small[:])), ok && known && isV8String(typ)
+}
+
 // textAt finds the characters of a string, if they lie in one piece.
 func (vm *v8VM) textAt(object uint64) (t v8Text, ok bool) {
-	length := func(object uint64) (uint64, bool) {
-		ok := vm.read(object-1+v8StringLength, vm.small[:4])
-		return uint64(binary.LittleEndian.Uint32(vm.small[:])), ok
-	}
 	skip := uint64(0)
 	for i := range maxV8Strings {
-		typ, known := vm.typeOf(object)
-		n, ok := length(object)
-		if !known || !ok || !isV8String(typ) {
+		typ, _ := vm.typeOf(object)
+		n, ok := vm.textLength(object)
+		if !ok {
 			return t, false
 		}
 		if i == 0 {
 			t.n = n
 		}
-		first, _ := vm.word(object - 1 + v8StringData)
-		second, ok := vm.word(object - 1 + v8StringSecond)
+		first, _ := vm.field(object, vm.fields.stringAt(v8StringData))
+		second, ok := vm.field(object, vm.fields.stringAt(v8StringSecond))
 		switch typ & v8StringKind {
 		case v8Sequential:
-			t.addr = object - 1 + v8StringData
+			t.addr = object - 1 + vm.fields.stringAt(v8StringData)
 		case v8External:
-			t.addr = second
+			if t.addr = second; vm.fields.compressed {
+				t.addr = vm.external(vm.half(object - 1 + vm.fields.stringAt(v8StringSecond)))
+			}
+			if t.addr == 0 {
+				return t, false
+			}
 		case v8Sliced:
 			from, ok := smallInteger(second)
 			if !ok {
@@ -224,7 +238,7 @@ func (vm *v8VM) textAt(object uint64) (t v8Text, ok bool) {
 			object = first
 			continue
 		case v8Cons: // if all has been put into the first
-			if n, known := length(second); !ok || !known || n != 0 {
+			if n, known := vm.textLength(second); !ok || !known || n != 0 {
 				return t, false
 			}
 			object = first

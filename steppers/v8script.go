@@ -1,7 +1,6 @@
 package steppers
 
 import (
-	"encoding/binary"
 	"net/url"
 	"slices"
 	"time"
@@ -23,8 +22,8 @@ func (vm *v8VM) scriptAt(addr uint64) *v8Script {
 	if typ, ok := vm.typeOf(addr); !ok || typ != vm.fields.scriptType {
 		return nil
 	}
-	name, _ := vm.word(addr - 1 + v8ScriptName)
-	source, _ := vm.word(addr - 1 + v8ScriptSource)
+	name, _ := vm.field(addr, vm.fields.at(v8ScriptName))
+	source, _ := vm.field(addr, vm.fields.at(v8ScriptSource))
 	is := [2]uint64{name, source}
 	s := vm.scripts[addr]
 	if s != nil && s.is == is {
@@ -38,7 +37,7 @@ func (vm *v8VM) scriptAt(addr uint64) *v8Script {
 	if !isPrintable(s.name) {
 		s.name = ""
 	}
-	first, _ := vm.word(addr - 1 + v8ScriptLineOffset)
+	first, _ := vm.field(addr, vm.fields.at(v8ScriptLineOffset))
 	if n, ok := smallInteger(first); ok {
 		s.first = int(int32(n))
 	}
@@ -62,14 +61,13 @@ func (vm *v8VM) keep(bytes int) {
 
 // scriptLines returns where the lines of a script end, as V8 has counted them or as they are in its source.
 func (vm *v8VM) scriptLines(script, source uint64) []int32 {
-	array, _ := vm.word(script - 1 + v8ScriptLineEnds)
+	array, _ := vm.field(script, vm.fields.at(v8ScriptLineEnds))
 	if typ, ok := vm.typeOf(array); ok && typ == vm.fields.arrayType {
 		n, _ := vm.lengthOf(array) // 0: they are not counted yet
-		words := make([]byte, 8*min(n, maxV8Source/8))
-		if n > 0 && vm.read(array-1+v8Data, words) {
-			ends := make([]int32, len(words)/8)
-			for i := range ends {
-				ends[i] = int32(binary.LittleEndian.Uint64(words[8*i:]) >> 32)
+		if words := vm.elements(array, 0, min(n, maxV8Source/8), array); len(words) > 0 {
+			ends := make([]int32, len(words))
+			for i, end := range words {
+				ends[i] = int32(end >> 32)
 			}
 			return ends
 		}
