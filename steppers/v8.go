@@ -290,7 +290,11 @@ func (vm *v8VM) number(codes *unwind.Codes, at v8Place, start uint64, lines func
 	}
 	n, known := vm.codes[at]
 	if !known && len(vm.codes) < maxV8Codes {
-		n = codes.Add(start, lines(), 0)
+		told := lines()
+		if told == nil && vm.fields.compressed {
+			return 0 // its isolate may be known the next time
+		}
+		n = codes.Add(start, told, 0)
 		vm.codes[at] = n
 	}
 	return n

@@ -3,6 +3,7 @@ package steppers
 import (
 	"encoding/binary"
 	"slices"
+	"time"
 
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -23,13 +24,22 @@ type v8Cage struct {
 
 	onFrame uint64 // bytecode of the frame that types are learned from; 0: none
 
-	root      uint64 // the register R13 while V8's code runs: in what an isolate has, see isRoot; 0: not known
-	objects   uint64 // table of objects of the other cage; 0: not known
-	texts     uint64 // table of characters that are not in the heap; 0: not known
-	textTag   uint64 // of its entries
-	textTries int    // functions that it was looked for with
+	isolates  map[uint64]*v8Isolate // by root
+	isolate   *v8Isolate            // of the stack; nil: not known
+	isolateOf uint64                // the walk
 
 	handles map[uint32][]uint64 // of code by the baseline compiler: the bytecode that it was made of
+}
+
+// v8Isolate is one of the virtual machines of a process, as each worker has one: its tables are its own.
+type v8Isolate struct {
+	root        uint64    // the register R13 while its code runs, see isRoot
+	checked     time.Time // when it was seen to be that
+	objects     uint64    // table of objects of the other cage; 0: not known
+	texts       uint64    // table of characters that are not in the heap; 0: not known
+	textTag     uint64    // of its entries for characters,
+	resourceTag uint64    // and for what has these
+	textTries   int       // functions that it was looked for with
 }
 
 // Of objects in such a V8.
@@ -44,10 +54,11 @@ const (
 	v8TextIndex   = 6
 	v8CodeHandle  = 1 // set in handles of code that is in a table of its own, before V8 14.9
 
-	v8Address    = 1<<48 - 1 // of an entry; above are its tag and a mark
-	v8EntryTag   = 1<<63 - 1<<48
-	maxV8Tries   = 1 << 8
-	maxV8Isolate = 1 << 10 // bytes from R13 on that are looked through
+	v8Address     = 1<<48 - 1 // of an entry; above are its tag and a mark
+	v8EntryTag    = 1<<63 - 1<<48
+	maxV8Tries    = 1 << 8
+	maxV8Isolates = 1 << 10
+	maxV8Isolate  = 1 << 10 // bytes from R13 on that are looked through
 
 	// What an isolate begins with, below R13: the cage, and its own address.
 	v8RootBias = 0x80
@@ -151,9 +162,9 @@ func (vm *v8VM) enter(f *unwind.Frame, function, fp uint64) bool {
 	if function&3 != 1 || function>>47 != 0 || function>>32 == 0 {
 		return false
 	}
-	vm.v8Cage = v8Cage{cage: function &^ v8Half, handles: map[uint32][]uint64{}, r13: vm.r13, r13Of: vm.r13Of}
+	vm.v8Cage = v8Cage{cage: function &^ v8Half, handles: map[uint32][]uint64{}, isolates: map[uint64]*v8Isolate{}, r13: vm.r13, r13Of: vm.r13Of}
 	vm.types = map[uint64]uint16{}
-	vm.findRoot(f)
+	vm.findIsolate(f)
 	if code, ok := vm.mem.ReadWord(fp - v8Bytecodes); ok && code&3 == 1 && code>>47 == 0 && code>>32 != 0 && code&^v8Half != vm.cage {
 		vm.onFrame = code
 		if vm.trusted == 0 {
@@ -163,41 +174,71 @@ func (vm *v8VM) enter(f *unwind.Frame, function, fp uint64) bool {
 	return vm.trusted != 0
 }
 
-// noteRegisters keeps what R13 is where V8's code was interrupted.
+// noteRegisters looks for the isolate where V8's code was interrupted: it is in R13.
 func (vm *v8VM) noteRegisters(f *unwind.Frame) {
 	if r13, known := f.Regs.Value(v8Root); known && vm.fields.compressed && f.Flags&unwind.Interrupted != 0 {
 		vm.r13, vm.r13Of = r13, vm.found
 	}
 }
 
-// findRoot looks for the isolate: by R13 where V8's code was interrupted, or where what the frame has called has saved it.
-func (vm *v8VM) findRoot(f *unwind.Frame) {
-	if vm.root != 0 {
+// findIsolate looks for the isolate of a stack, once a walk: by R13 where V8's code was interrupted, or where what the frame has called
+// has saved that.
+func (vm *v8VM) findIsolate(f *unwind.Frame) {
+	if vm.isolateOf == vm.found {
 		return
 	}
-	if vm.r13Of == vm.found && vm.isRoot(vm.r13) {
-		vm.root = vm.r13
+	vm.isolate, vm.isolateOf = nil, vm.found
+	if vm.r13Of == vm.found {
+		vm.isolate = vm.isolateAt(vm.r13)
 	}
 	var saved [v8Saved]byte
-	if n, _ := vm.mem.ReadMemory(f.SP()-v8Saved, saved[:]); vm.root == 0 && n == len(saved) {
-		for b := saved[:]; len(b) > 0; b = b[8:] {
-			word := binary.LittleEndian.Uint64(b)
-			if word%v8RootBias != 0 || vm.root != 0 {
-				continue
-			}
-			for _, r13 := range [...]uint64{word, word + v8RootBias} { // what calls into C++ for JavaScript passes the isolate
-				if vm.isRoot(r13) {
-					vm.root = r13
-				}
+	for n := uint64(v8Saved); vm.isolate == nil && n >= v8Saved/8; n /= 2 {
+		b := saved[:n]
+		if got, _ := vm.mem.ReadMemory(f.SP()-n, b); got < len(b) {
+			continue
+		}
+		for ; len(b) > 0 && vm.isolate == nil; b = b[8:] {
+			// What calls into C++ for JavaScript passes the isolate, which is in whole pages.
+			switch word := binary.LittleEndian.Uint64(b); word % v8CodePage {
+			case 0:
+				vm.isolate = vm.isolateAt(word + v8RootBias)
+			case v8RootBias:
+				vm.isolate = vm.isolateAt(word)
 			}
 		}
+		break
+	}
+	if vm.isolate == nil || vm.trusted != 0 {
+		return
 	}
 	vm.eachTable(func(table uint64) bool {
-		if table&v8Half == 0 && table != vm.cage && vm.trusted == 0 {
+		if table&v8Half == 0 && table != vm.cage {
 			vm.trusted = table
 		}
-		return false
+		return vm.trusted != 0
 	})
+}
+
+// isolateAt returns the isolate with which V8's code may run with this in R13, nil where there is none.
+func (vm *v8VM) isolateAt(r13 uint64) *v8Isolate {
+	now := time.Now()
+	known := vm.isolates[r13]
+	if known != nil && now.Sub(known.checked) < v8Interval {
+		return known
+	}
+	if !vm.isRoot(r13) {
+		delete(vm.isolates, r13)
+		return nil
+	}
+	if known == nil {
+		if len(vm.isolates) >= maxV8Isolates {
+			clear(vm.isolates)
+		}
+		known = &v8Isolate{root: r13}
+		vm.isolates[r13] = known
+	}
+	known.checked = now
+	return known
 }
 
 // isRoot reports whether V8's code may run with this in R13: an isolate begins v8RootBias before, with the cage and its own address.
@@ -213,7 +254,7 @@ func (vm *v8VM) isRoot(r13 uint64) bool {
 // eachTable calls visit for what may be the address of a table, or of what begins with that, in what an isolate has, until it returns true.
 func (vm *v8VM) eachTable(visit func(word uint64) bool) bool {
 	var words [maxV8Isolate]byte
-	if vm.root == 0 || !vm.read(vm.root, words[:]) {
+	if vm.isolate == nil || !vm.read(vm.isolate.root, words[:]) {
 		return false
 	}
 	for b := words[:]; len(b) > 0; b = b[8:] {
@@ -242,7 +283,7 @@ func (vm *v8VM) dataOf(function uint64) (object uint64, ok bool) {
 
 // resolve returns the object that a handle stands for, which has the handle, too.
 func (vm *v8VM) resolve(handle uint32) (object uint64, ok bool) {
-	if vm.trusted == 0 {
+	if vm.trusted == 0 || vm.isolate == nil {
 		return 0, false
 	}
 	entry := uint64(handle) >> v8ObjectIndex * 8
@@ -254,15 +295,15 @@ func (vm *v8VM) resolve(handle uint32) (object uint64, ok bool) {
 		object = v&v8Address | 1
 		return ok && object&^v8Half == vm.trusted && vm.half(object-1+v8Handle) == handle
 	}
-	if handle&v8CodeHandle == 0 && vm.objects != 0 {
-		return object, is(vm.objects)
+	if handle&v8CodeHandle == 0 && vm.isolate.objects != 0 {
+		return object, is(vm.isolate.objects)
 	}
 	found := vm.eachTable(func(table uint64) bool {
 		if table%v8CodePage != 0 || !is(table) {
 			return false
 		}
 		if handle&v8CodeHandle == 0 {
-			vm.objects = table
+			vm.isolate.objects = table
 		}
 		return true
 	})
@@ -345,16 +386,24 @@ func (vm *v8VM) learnCompressed(object uint64, typ uint16) bool {
 	f.codeType, f.streamType = typ, of
 	if isEntry {
 		f.codeStart, f.codeFlags, f.codeSize = v8CodeEntry, 36, 40
-		f.positionFlags, f.moduleScope = 3, 3
 	}
 	return true
 }
 
-// learnKind learns the kind of code that the baseline compiler makes: that which has bytecode.
+// learnKind learns the kind of code that the baseline compiler makes: that which has bytecode. It has been 10, the next one
+// being of an optimising compiler, and is 11.
 func (vm *v8VM) learnKind(kind uint32, data uint64) {
-	const first, last = 10, 11 // that it has been
-	if typ, ok := vm.typeOf(data); ok && typ == vm.fields.bytecodeType && kind >= first && kind <= last {
+	const first, later = 10, 11
+	typ, ok := vm.typeOf(data)
+	switch {
+	case !ok || kind != first && kind != later:
+	case typ == vm.fields.bytecodeType:
 		vm.fields.baseline = kind
+	case kind == later && vm.fields.baseline == later:
+		of, _ := vm.field(data, vm.fields.at(v8Data+8*vm.fields.optimized))
+		if _, isOptimized := vm.unwrapped(of); isOptimized {
+			vm.fields.baseline = first
+		}
 	}
 }
 
@@ -392,42 +441,63 @@ func (c *v8Code) fits() bool {
 	return true
 }
 
-// external returns where the characters are that a handle stands for, 0 where that is not known.
-func (vm *v8VM) external(handle uint32) uint64 {
-	if vm.texts == 0 {
+// entry returns the address and the tag that a handle stands for in a table of what is not in the heap.
+func (vm *v8VM) entry(table uint64, handle uint32) (addr, tag uint64) {
+	entry, ok := vm.word(table + uint64(handle)>>v8TextIndex*8)
+	if !ok || entry&v8Address < v8CodePage {
+		return 0, 0
+	}
+	return entry & v8Address, entry & v8EntryTag
+}
+
+// characters returns where the characters of an external string are, 0 where that is not known. Where the string does not tell, its
+// resource does (v8::String::ExternalOneByteStringResource), behind the address of its functions.
+func (vm *v8VM) characters(object uint64, typ uint16) uint64 {
+	in, at := vm.isolate, vm.fields.stringAt(v8StringSecond)
+	if in == nil || in.texts == 0 {
 		return 0
 	}
-	entry, ok := vm.word(vm.texts + uint64(handle)>>v8TextIndex*8)
-	if !ok || entry&v8EntryTag != vm.textTag {
+	tag := in.textTag
+	if typ&v8Uncached != 0 {
+		tag, at = in.resourceTag, vm.fields.stringAt(v8StringData)
+	}
+	addr, is := vm.entry(in.texts, vm.half(object-1+at))
+	if is != tag {
 		return 0
 	}
-	return entry & v8Address
+	if typ&v8Uncached != 0 {
+		addr, _ = vm.word(addr + 8)
+	}
+	return addr
 }
 
 // findTexts looks for the table of characters that are not in the heap, by a function whose source has it begin with its parameters,
 // behind its name, and end. If the name is such characters, too, it is read.
 func (vm *v8VM) findTexts(scope *v8Scope, script uint64) {
-	if !vm.fields.compressed || vm.texts != 0 || vm.root == 0 || vm.textTries >= maxV8Tries || scope.start <= 0 || scope.end <= scope.start {
+	in := vm.isolate
+	if !vm.fields.compressed || in == nil || in.texts != 0 || in.textTries >= maxV8Tries || scope.start <= 0 || scope.end <= scope.start {
 		return
 	}
 	source, _ := vm.field(script, vm.fields.at(v8ScriptSource))
 	typ, _ := vm.typeOf(source)
 	n, ok := vm.textLength(source)
-	if !ok || typ&v8StringKind != v8External || uint64(scope.end) > n {
+	if !ok || typ&(v8StringKind|v8Uncached) != v8External || uint64(scope.end) > n {
 		return
 	}
-	vm.textTries++
+	in.textTries++
+	resource := vm.half(source - 1 + vm.fields.stringAt(v8StringData))
 	handle := vm.half(source - 1 + vm.fields.stringAt(v8StringSecond))
 	is := func(table uint64) bool {
-		entry, ok := vm.word(table + uint64(handle)>>v8TextIndex*8)
-		if !ok || entry&v8EntryTag == 0 || entry&v8Address < v8CodePage {
+		_, in.resourceTag = vm.entry(table, resource)
+		_, in.textTag = vm.entry(table, handle)
+		if in.resourceTag == 0 || in.textTag == 0 {
 			return false
 		}
-		vm.texts, vm.textTag = table, entry&v8EntryTag
+		in.texts = table
 		if scope.begins(vm, source) {
 			return true
 		}
-		vm.texts = 0
+		in.texts = 0
 		return false
 	}
 	vm.eachTable(func(word uint64) bool {
@@ -437,10 +507,6 @@ func (vm *v8VM) findTexts(scope *v8Scope, script uint64) {
 		table, ok := vm.word(word)
 		return ok && table%v8CodePage == 0 && table>>47 == 0 && table >= v8CodePage && is(table)
 	})
-	if vm.texts != 0 {
-		clear(vm.scripts) // whose lines were not known
-		clear(vm.functions)
-	}
 }
 
 // begins reports whether a source has a function where its scope is said to be, and reads its name if that was not read.

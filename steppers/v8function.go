@@ -41,6 +41,9 @@ func (vm *v8VM) functionAt(addr uint64) *v8Function {
 			return nil
 		}
 		fn.is = is
+		if vm.fields.compressed && fn.script != nil && vm.scripts[script] != fn.script {
+			return fn // more may be known of it the next time
+		}
 		vm.functions[addr] = fn
 	}
 	fn.checked = now
@@ -113,8 +116,7 @@ type v8Scope struct {
 
 // named makes a string the name.
 func (is *v8Scope) named(vm *v8VM, object uint64) {
-	is.name, is.unread = vm.text(object), 0
-	if n, ok := vm.textLength(object); is.name == "" && ok && n > 0 {
+	if is.name, is.unread = vm.text(object), 0; is.name == "" && vm.isUnread(object) {
 		is.unread = object
 	}
 }

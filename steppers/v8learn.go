@@ -55,14 +55,16 @@ func v8EmbeddedFields(version [2]int, sizes [3][]byte) *v8Fields {
 func (vm *v8VM) learned(f *unwind.Frame) bool {
 	const frames = 1 << 8
 	known := func() bool { return vm.fields.sharedType != v8NoType && (!vm.fields.compressed || vm.cage != 0) }
-	if vm.tried == vm.found || known() && (!vm.fields.compressed || vm.root != 0) {
-		return known()
+	switch {
+	case known():
+		if vm.fields.compressed {
+			vm.findIsolate(f)
+		}
+		return true
+	case vm.tried == vm.found:
+		return false
 	}
 	vm.tried = vm.found
-	if known() {
-		vm.findRoot(f)
-		return true
-	}
 	fp, fpKnown := f.Regs.Value(procstate.AMD64.FP)
 	for range frames {
 		if known() || !fpKnown || fp%8 != 0 {
@@ -153,6 +155,9 @@ func (vm *v8VM) learnList(shared, script uint64) (typ uint16, ok bool) {
 		if vm.fields.compressed {
 			if vm.fields.plainLengths, ok = vm.arePlain(list); !ok {
 				continue
+			}
+			if vm.fields.plainLengths { // since V8 14.9, as these
+				vm.fields.positionFlags, vm.fields.moduleScope = 3, 3
 			}
 		} else {
 			length, _ := vm.word(list - 1 + v8Length)

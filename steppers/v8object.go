@@ -136,6 +136,8 @@ const (
 	v8Sliced     = 3
 	v8Thin       = 5
 
+	v8Uncached = 16 // External: with no room for where its characters are
+
 	v8StringLength = 12
 	v8StringData   = 16 // characters, or another string
 	v8StringSecond = 24 // of Cons; of External where the characters are, of Sliced where in the other one
@@ -202,6 +204,12 @@ func (vm *v8VM) textLength(object uint64) (n uint64, ok bool) {
 	return uint64(binary.LittleEndian.Uint32(vm.small[:])), ok && known && isV8String(typ)
 }
 
+// isUnread reports whether an object is a string that is not empty.
+func (vm *v8VM) isUnread(object uint64) bool {
+	n, ok := vm.textLength(object)
+	return ok && n > 0
+}
+
 // textAt finds the characters of a string, if they lie in one piece.
 func (vm *v8VM) textAt(object uint64) (t v8Text, ok bool) {
 	skip := uint64(0)
@@ -221,7 +229,7 @@ func (vm *v8VM) textAt(object uint64) (t v8Text, ok bool) {
 			t.addr = object - 1 + vm.fields.stringAt(v8StringData)
 		case v8External:
 			if t.addr = second; vm.fields.compressed {
-				t.addr = vm.external(vm.half(object - 1 + vm.fields.stringAt(v8StringSecond)))
+				t.addr = vm.characters(object, typ)
 			}
 			if t.addr == 0 {
 				return t, false

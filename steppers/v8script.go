@@ -41,8 +41,12 @@ func (vm *v8VM) scriptAt(addr uint64) *v8Script {
 	if n, ok := smallInteger(first); ok {
 		s.first = int(int32(n))
 	}
-	s.ends = vm.lines.share(vm.scriptLines(addr, source))
+	ends, known := vm.scriptLines(addr, source)
+	s.ends = vm.lines.share(ends)
 	vm.keep(4 * len(s.ends))
+	if vm.fields.compressed && (!known || s.name == "" && vm.isUnread(name)) {
+		return s // more may be known of it the next time
+	}
 	if len(vm.scripts) >= maxV8Scripts {
 		clear(vm.scripts)
 	}
@@ -59,8 +63,8 @@ func (vm *v8VM) keep(bytes int) {
 	}
 }
 
-// scriptLines returns where the lines of a script end, as V8 has counted them or as they are in its source.
-func (vm *v8VM) scriptLines(script, source uint64) []int32 {
+// scriptLines returns where the lines of a script end, as V8 has counted them or as they are in its source, if that can be read.
+func (vm *v8VM) scriptLines(script, source uint64) (ends []int32, known bool) {
 	array, _ := vm.field(script, vm.fields.at(v8ScriptLineEnds))
 	if typ, ok := vm.typeOf(array); ok && typ == vm.fields.arrayType {
 		n, _ := vm.lengthOf(array) // 0: they are not counted yet
@@ -69,14 +73,15 @@ func (vm *v8VM) scriptLines(script, source uint64) []int32 {
 			for i, end := range words {
 				ends[i] = int32(end >> 32)
 			}
-			return ends
+			return ends, true
 		}
 	}
 	text, ok := vm.textAt(source)
 	if !ok || text.n > maxV8Source {
-		return nil
+		return nil, ok
 	}
-	return vm.lineEnds(text)
+	ends = vm.lineEnds(text)
+	return ends, ends != nil
 }
 
 // v8Lines are ends of lines that scripts of several processes have in common.

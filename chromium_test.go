@@ -1,0 +1,152 @@
+package swbpf_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/testenv"
+)
+
+// TestChromium compares what a page of Chromium and its worker run with what they have told of it: V8 as it is there has no symbols,
+// and compresses pointers. SWBPF_CHROMIUM has other programs, separated by colons.
+func TestChromium(t *testing.T) {
+	amd64Only(t)
+	canTrace(t)
+	programs := filepath.SplitList(os.Getenv("SWBPF_CHROMIUM"))
+	if len(programs) == 0 {
+		path, err := exec.LookPath("chromium")
+		if err != nil {
+			testenv.Lacks(t, "no Chromium: %v", err)
+		}
+		programs = []string{path}
+	}
+	for _, program := range programs {
+		for name, flags := range map[string]string{
+			"interpreted": "--no-sparkplug,--no-opt,--no-maglev",
+			"mixed":       "", // with what V8 keeps of bytecode, and of optimised code, when asked to
+		} {
+			t.Run(name, func(t *testing.T) { testChromium(t, name, program, flags) })
+		}
+	}
+}
+
+func testChromium(t *testing.T, name, program, flags string) {
+	const isolates = 2
+	told, walked := make(chan []jsCall, isolates), make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, `<!doctype html><script src="/waits.js"></script>`)
+	})
+	mux.HandleFunc("/waits.js", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFile(w, r, filepath.Join("testdata", "walk", "waitsinpage.js"))
+	})
+	mux.HandleFunc("/told", func(_ http.ResponseWriter, r *http.Request) {
+		var calls []jsCall
+		if err := json.NewDecoder(r.Body).Decode(&calls); err != nil {
+			t.Error(err)
+		}
+		told <- calls
+		select {
+		case <-walked:
+		case <-r.Context().Done():
+		}
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	defer close(walked)
+
+	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0", "--user-data-dir="+t.TempDir(),
+		"--js-flags=--no-enable-lazy-source-positions,--detailed-line-info,"+flags, server.URL+"/#3000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+
+	var want [][]jsCall
+	for range isolates {
+		select {
+		case calls := <-told:
+			want = append(want, calls)
+		case <-time.After(time.Minute):
+			t.Fatalf("%d of %d isolates have told their calls", len(want), isolates)
+		}
+	}
+	inlinedCalls := 0
+	for _, s := range renderersOf(t, cmd.Process.Pid) {
+		got, compiled, inlined := jsCalls(&s)
+		if len(got) == 0 || !strings.HasPrefix(got[0].File, server.URL) {
+			continue
+		}
+		inlinedCalls += inlined
+		if (compiled > 0) != (name != "interpreted") {
+			t.Errorf("%d frames of compiled code", compiled)
+		}
+		if s.Err != nil {
+			t.Errorf("thread %d: %v", s.TID, s.Err)
+		}
+		at := -1
+		for i, calls := range want {
+			if sameCalls(got, calls) {
+				at = i
+			}
+		}
+		if at < 0 {
+			t.Errorf("thread %d: calls\n%v\nwant one of\n%v", s.TID, got, want)
+			continue
+		}
+		want = append(want[:at], want[at+1:]...)
+	}
+	if len(want) > 0 {
+		t.Errorf("not found: %v", want)
+	}
+	if name == "mixed" && inlinedCalls == 0 {
+		t.Error("nothing was inlined")
+	}
+}
+
+// sameCalls reports whether calls that were found are those that were told.
+func sameCalls(got, told []jsCall) bool {
+	for i := range got {
+		if len(got) != len(told) || !got[i].is(told[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// renderersOf walks all threads of the processes that show a Chromium's pages.
+func renderersOf(t *testing.T, chromium int) (stacks []swbpf.ThreadStack) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		line, _ := os.ReadFile(file)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if group, err := syscall.Getpgid(pid); err != nil || group != chromium || !strings.Contains(string(line), "--type=renderer") {
+			continue
+		}
+		ps, err := swbpf.WalkProcess(pid, swbpf.WalkOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stacks = append(stacks, ps.Stacks...)
+	}
+	return stacks
+}
