@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -44,6 +45,8 @@ func TestChromium(t *testing.T) {
 func testChromium(t *testing.T, name, program, flags string) {
 	const isolates = 2
 	told, walked := make(chan []jsCall, isolates), make(chan struct{})
+	isPagesTurn := make(chan struct{})
+	turn := sync.OnceFunc(func() { close(isPagesTurn) })
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
@@ -52,12 +55,19 @@ func testChromium(t *testing.T, name, program, flags string) {
 	mux.HandleFunc("/waits.js", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, filepath.Join("testdata", "walk", "waitsinpage.js"))
 	})
+	mux.HandleFunc("/turn", func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-isPagesTurn:
+		case <-r.Context().Done():
+		}
+	})
 	mux.HandleFunc("/told", func(_ http.ResponseWriter, r *http.Request) {
 		var calls []jsCall
 		if err := json.NewDecoder(r.Body).Decode(&calls); err != nil {
 			t.Error(err)
 		}
 		told <- calls
+		turn()
 		select {
 		case <-walked:
 		case <-r.Context().Done():

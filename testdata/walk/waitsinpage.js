@@ -72,5 +72,9 @@ function main() {
   wide(true)
 }
 
-if (typeof document !== 'undefined') new Worker('/waits.js#' + times)
-setTimeout(main, 10)
+if (typeof document !== 'undefined') {
+  new Worker('/waits.js#' + times)
+  fetch('/turn').then(() => setTimeout(main, 10)) // when the worker waits, which could not begin any more
+} else {
+  setTimeout(main, 10)
+}
