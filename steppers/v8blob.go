@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"sync"
+	"weak"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -95,12 +97,35 @@ func v8Constants(im *procstate.Image) (places []vaddrRange) {
 	return places
 }
 
-// findV8Blob looks for V8's own code in a file; nil where that is not there, or not all that is said of it fits.
+// v8Blobs are what was found in files that may have V8: two steppers ask, and it takes up to a tenth of a second.
+var v8Blobs struct {
+	sync.Mutex
+	of map[weak.Pointer[procstate.Image]]*v8Blob
+}
+
+const maxV8Blobs = 1 << 4
+
+// findV8Blob looks for V8's own code in a file, once; nil where that is not there, or not all that is said of it fits.
 func findV8Blob(im *procstate.Image) *v8Blob {
 	may, isChromium := mayEmbedV8(im)
 	if !may {
 		return nil
 	}
+	v8Blobs.Lock()
+	defer v8Blobs.Unlock()
+	key := weak.Make(im)
+	b, known := v8Blobs.of[key]
+	if !known {
+		b = searchV8Blob(im, isChromium)
+		if v8Blobs.of == nil || len(v8Blobs.of) >= maxV8Blobs {
+			v8Blobs.of = map[weak.Pointer[procstate.Image]]*v8Blob{}
+		}
+		v8Blobs.of[key] = b
+	}
+	return b
+}
+
+func searchV8Blob(im *procstate.Image, isChromium bool) *v8Blob {
 	b := &v8Blob{}
 	buf := make([]byte, v8Window)
 	var layouts [][]v8Layout

@@ -51,8 +51,9 @@ const (
 
 	// Bits of handles below the index of an entry.
 	v8ObjectIndex = 9
+	v8CodeIndex   = 8
 	v8TextIndex   = 6
-	v8CodeHandle  = 1 // set in handles of code that is in a table of its own, before V8 14.9
+	v8CodeHandle  = 1 // set in handles of code that is in a table of its own, up to V8 14.9
 
 	v8Address     = 1<<48 - 1 // of an entry; above are its tag and a mark
 	v8EntryTag    = 1<<63 - 1<<48
@@ -164,6 +165,8 @@ func (vm *v8VM) enter(f *unwind.Frame, function, fp uint64) bool {
 	}
 	vm.v8Cage = v8Cage{cage: function &^ v8Half, handles: map[uint32][]uint64{}, isolates: map[uint64]*v8Isolate{}, r13: vm.r13, r13Of: vm.r13Of}
 	vm.types = map[uint64]uint16{}
+	caller, _ := vm.mem.ReadWord(fp + 8)
+	vm.codeCage = caller &^ v8Half // as good as any guess, of which the code itself must lead back
 	vm.findIsolate(f)
 	if code, ok := vm.mem.ReadWord(fp - v8Bytecodes); ok && code&3 == 1 && code>>47 == 0 && code>>32 != 0 && code&^v8Half != vm.cage {
 		vm.onFrame = code
@@ -286,26 +289,26 @@ func (vm *v8VM) resolve(handle uint32) (object uint64, ok bool) {
 	if vm.trusted == 0 || vm.isolate == nil {
 		return 0, false
 	}
-	entry := uint64(handle) >> v8ObjectIndex * 8
-	if handle&v8CodeHandle != 0 {
-		entry = entry*2 + 8 // behind the address of the code
-	}
-	is := func(table uint64) bool {
-		v, ok := vm.word(table + entry)
+	is := func(entry uint64) bool {
+		v, ok := vm.word(entry)
 		object = v&v8Address | 1
 		return ok && object&^v8Half == vm.trusted && vm.half(object-1+v8Handle) == handle
 	}
-	if handle&v8CodeHandle == 0 && vm.isolate.objects != 0 {
-		return object, is(vm.isolate.objects)
+	isCode, index := handle&v8CodeHandle != 0, uint64(handle)>>v8ObjectIndex
+	if !isCode && vm.isolate.objects != 0 {
+		return object, is(vm.isolate.objects + 8*index)
 	}
 	found := vm.eachTable(func(table uint64) bool {
-		if table%v8CodePage != 0 || !is(table) {
+		switch {
+		case table%v8CodePage != 0:
 			return false
-		}
-		if handle&v8CodeHandle == 0 {
+		case isCode: // behind the address of its instructions, or alone in V8 14.9
+			return is(table+16*index+8) || is(table+8*(uint64(handle)>>v8CodeIndex))
+		case is(table + 8*index):
 			vm.isolate.objects = table
+			return true
 		}
-		return true
+		return false
 	})
 	return object, found
 }
@@ -341,16 +344,18 @@ func (vm *v8VM) isObject(object uint64) bool {
 	return ok1 && ok2 && ok3 && of == self
 }
 
-// arePlain tells whether lengths of arrays are no small integers, by what is behind one: another object.
+// arePlain tells whether lengths of arrays are no small integers, by what is behind one that has no maps: another object, which begins with its map.
 func (vm *v8VM) arePlain(array uint64) (plain, ok bool) {
 	n := uint64(vm.half(array - 1 + vm.fields.at(v8Length)))
 	behind := func(n uint64) uint64 { return array + vm.fields.at(v8Data) + vm.fields.at(8)*n }
 	if n == 0 || n > maxV8Listed {
 		return false, false
 	}
+	if n%2 == 0 && vm.isObject(behind(n/2)) {
+		return false, true
+	}
 	plain = vm.isObject(behind(n))
-	small := n%2 == 0 && vm.isObject(behind(n/2))
-	return plain, plain != small
+	return plain, plain
 }
 
 // codeOfStream returns the Code of the object at an address that instructions are in.
