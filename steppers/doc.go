@@ -12,7 +12,7 @@
 //   - [Perl]: for Perl, in the frames of its loop;
 //   - [Lua]: for Lua, likewise;
 //   - [LuaJIT]: for LuaJIT, in the frames of its interpreter, and frames of its traces;
-//   - [V8]: and for JavaScript in Node and Deno;
+//   - [V8]: and for JavaScript in Node, Deno and Chromium;
 //   - [JSC]: the same in Bun, and frames of its virtual machine;
 //   - [Beam]: code by Erlang's compiler, and from a process of Erlang to its scheduler;
 //   - [Chez]: code by the compiler of Chez Scheme, which Racket has too, and on to the function of C that has

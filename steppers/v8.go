@@ -9,7 +9,7 @@ import (
 
 // V8 notes which functions of JavaScript run in frames of V8, the virtual machine of Node
 // (see unwind.Codes), on x86-64: V8 10.2, 11.3 and 12.4 to 14.6, of Node 18, 20 and 22 to 26, and, without
-// symbols, 12.9 to 15.0 of Deno 2.0 to 2.9. And it
+// symbols, 12.9 to 15.0 of Deno 2.0 to 2.9 and 14.1 to 15.6 of Chromium 141 to 156. And it
 // walks from frames in calls of code that V8 has compiled, and from those that V8 makes anew when it
 // gives up such code: that puts other return addresses in their places, before which no call
 // stands. All other frames are found by others.
@@ -79,7 +79,11 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 			break
 		}
 		vm := s.machine(w)
-		if vm == nil || !vm.learned(in) {
+		if vm == nil {
+			break
+		}
+		if !vm.learned(in) {
+			vm.notLearned(w.Codes())
 			break
 		}
 		if code := vm.interpretedCode(w.Codes(), in); code != 0 {
@@ -162,6 +166,7 @@ type v8VM struct {
 	lines  *v8Lines // of all processes
 
 	tried uint64 // the last walk that types were looked for in
+	tries int    // frames that bytecode runs in by which nothing was learned
 
 	types     map[uint64]uint16 // by map
 	sharedMap uint64            // that of SharedFunctionInfos; 0: none was met
@@ -234,6 +239,9 @@ func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v
 		}
 		p := s.image(lib.Image)
 		if p.fields == nil {
+			if p.blob != nil {
+				w.Codes().Lack(v8Unknown(lib.Image))
+			}
 			continue
 		}
 		if known != nil && known.image == lib.Image {
@@ -249,6 +257,11 @@ func (s *V8) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *v
 		break
 	}
 	return vm
+}
+
+// v8Unknown says that functions of JavaScript have no names, as it is not known where a V8 has what.
+func v8Unknown(im *procstate.Image) string {
+	return im.Path + ": functions of JavaScript have no names: it is not known where this version of V8 has what it knows of them"
 }
 
 // ownCode returns the number of code of V8's own that begins at a link-time address, which is where a

@@ -68,7 +68,7 @@ const (
 	v8Saved = 256 * 8 // bytes of the stack below a frame's in which what it has called may have saved registers
 )
 
-// v8CompressedFields returns the fields of Chromium's V8 14.0 to 15.6, as far as they are the same in these. No types are known.
+// v8CompressedFields returns the fields of Chromium's V8 14.1 to 15.6, as far as they are the same in these. No types are known.
 func v8CompressedFields(sizes [3][]byte) *v8Fields {
 	if sizes[0] == nil {
 		return nil

@@ -85,6 +85,13 @@ func (vm *v8VM) learned(f *unwind.Frame) bool {
 	return known()
 }
 
+// notLearned says, once, that functions have no names, where that has been so for long.
+func (vm *v8VM) notLearned(codes *unwind.Codes) {
+	if vm.tries++; vm.tries == maxV8Tries && vm.fields.sharedType == v8NoType {
+		codes.Lack(v8Unknown(vm.image))
+	}
+}
+
 // learn learns types from what may be a function (JSFunction) that has been compiled: its SharedFunctionInfo has bytecode, all of
 // which can be told apart, and a ScopeInfo, and is in the list of functions of its script.
 func (vm *v8VM) learn(function uint64) {

@@ -1,5 +1,7 @@
 package unwind
 
+import "slices"
+
 // CodeFunction is a function that a runtime of the process, such as Java's virtual
 // machine, has compiled or interprets: what no file tells of it.
 type CodeFunction struct {
@@ -26,6 +28,7 @@ type Codes struct {
 	lines  []CodeLine
 	bytes  int // of the names of these
 	resets int
+	lacks  []string
 }
 
 // code is a number's: lines[first:first+n], where the machine code begins, and the number of
@@ -102,6 +105,19 @@ func (c *Codes) Reset() {
 	c.codes, c.lines, c.bytes = nil, nil, 0
 	c.resets++
 }
+
+// maxCodeLacks bounds what Codes keep of reasons.
+const maxCodeLacks = 16
+
+// Lack notes, once, why functions of a runtime have no names, in words for the user.
+func (c *Codes) Lack(why string) {
+	if len(c.lacks) < maxCodeLacks && !slices.Contains(c.lacks, why) {
+		c.lacks = append(c.lacks, why)
+	}
+}
+
+// Lacks returns what was noted by Lack. It belongs to c, and outlives Reset.
+func (c *Codes) Lacks() []string { return c.lacks }
 
 // Resets returns how often Reset was called, for those that keep numbers.
 func (c *Codes) Resets() int { return c.resets }
