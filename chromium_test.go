@@ -79,7 +79,7 @@ func testChromium(t *testing.T, name, program, flags string) {
 
 	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0", "--user-data-dir="+t.TempDir(),
-		"--js-flags=--no-enable-lazy-source-positions,--detailed-line-info,"+flags, server.URL+"/#3000")
+		"--js-flags=--no-enable-lazy-source-positions,--detailed-line-info,"+flags, server.URL+"/#20000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -96,16 +96,13 @@ func testChromium(t *testing.T, name, program, flags string) {
 			t.Fatalf("%d of %d isolates have told their calls", len(want), isolates)
 		}
 	}
-	inlinedCalls := 0
+	compiledFrames, inlinedCalls := 0, 0
 	for _, s := range renderersOf(t, cmd.Process.Pid) {
 		got, compiled, inlined := jsCalls(&s)
 		if len(got) == 0 || !strings.HasPrefix(got[0].File, server.URL) {
 			continue
 		}
-		inlinedCalls += inlined
-		if (compiled > 0) != (name != "interpreted") {
-			t.Errorf("%d frames of compiled code", compiled)
-		}
+		compiledFrames, inlinedCalls = compiledFrames+compiled, inlinedCalls+inlined
 		if s.Err != nil {
 			t.Errorf("thread %d: %v", s.TID, s.Err)
 		}
@@ -123,6 +120,9 @@ func testChromium(t *testing.T, name, program, flags string) {
 	}
 	if len(want) > 0 {
 		t.Errorf("not found: %v", want)
+	}
+	if (compiledFrames > 0) != (name != "interpreted") {
+		t.Errorf("%d frames of compiled code", compiledFrames)
 	}
 	if name == "mixed" && inlinedCalls == 0 {
 		t.Error("nothing was inlined")

@@ -60,6 +60,14 @@ func (s *V8) resumes(m *procstate.Mapping, pc uint64, interrupted bool) (name st
 	return name, ok
 }
 
+// returnsAnew reports whether a frame of a function that is known returns to one that was made anew: before that no call stands.
+func (s *V8) returnsAnew(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame) bool {
+	fp, known := in.Regs.Value(w.Arch().FP)
+	pc, ok := w.ProcessState().ReadWord(fp + 8)
+	_, resumes := s.image(m.Image).resumes[pc-m.Bias]
+	return known && ok && resumes
+}
+
 // CallerFrame implements unwind.FrameStepper.
 func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	pc := in.LookupPC()
@@ -89,7 +97,7 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 		if code := vm.interpretedCode(w.Codes(), in); code != 0 {
 			in.Code = code
 		}
-		if !resumes {
+		if !resumes && (in.Code == 0 || !s.returnsAnew(w, m, in)) {
 			break
 		}
 		if in.Code == 0 {

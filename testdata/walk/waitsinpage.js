@@ -13,63 +13,66 @@ function tell() {
   return sites.map(s => ({ name: s.getFunctionName() || '', file: s.getFileName(), line: s.getLineNumber() }))
 }
 
-const idle = { open() {}, send() {} }
+// What makes requests: those that do nothing are of as many kinds that compiled code makes nothing of it.
+const kinds = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']
+const idle = kinds.map(kind => () => ({ [kind]: 0, open() {}, send() {}, tell() {} }))
+const request = () => Object.assign(new XMLHttpRequest(), { tell })
 
-function stop(wait) {
-  const request = wait ? new XMLHttpRequest() : idle
+function stop(make) {
+  const request = make()
   request.open('POST', '/told', false)
-  request.send(wait ? JSON.stringify(tell()) : ''); return request
+  request.send(JSON.stringify(request.tell())); return request
 }
 
-function deep(n, wait) {
+function deep(n, make) {
   if (n > 0) {
-    return deep(n - 1, wait) + 1
+    return deep(n - 1, make) + 1
   }
-  stop(wait)
+  stop(make)
   return 0
 }
 
 class Shape {
-  constructor(wait) { this.wait = wait }
+  constructor(make) { this.make = make }
   area() {
     return [1]
       .map(x => this.inner(x))
   }
   inner(x) {
     const more = x + 1
-    return deep(more + 2, this.wait)
+    return deep(more + 2, this.make)
   }
   get size() { return this.area().length }
-  static of(wait) {
-    const s = new Shape(wait)
+  static of(make) {
+    const s = new Shape(make)
     return s.size
   }
 }
 
-function* numbers(wait) {
+function* numbers(make) {
   yield 1
-  yield Shape.of(wait)
+  yield Shape.of(make)
 }
 
-function caught(wait) {
+function caught(make) {
   try {
     throw new Error()
   } catch {
-    for (const x of numbers(wait)) idle.last = x
+    for (const x of numbers(make)) kinds.last = x
   }
 }
 
 
-function wide(wait) {
+function wide(make) {
   [2, 1].sort((a, b) => {
-    caught(wait)
+    caught(make)
     return a - b
   })
 }
 
 function main() {
-  for (let i = 0; i < times; i++) wide(false)
-  wide(true)
+  for (let i = 0; i < times; i++) wide(idle[i % idle.length])
+  wide(request)
 }
 
 if (typeof document !== 'undefined') {
