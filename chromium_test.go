@@ -35,6 +35,7 @@ func TestChromium(t *testing.T) {
 	for _, program := range programs {
 		for name, flags := range map[string]string{
 			"interpreted": "--no-sparkplug,--no-opt,--no-maglev",
+			"baseline":    "--always-sparkplug,--no-opt,--no-maglev",
 			"mixed":       "", // with what V8 keeps of bytecode, and of optimised code, when asked to
 		} {
 			t.Run(name, func(t *testing.T) { testChromium(t, name, program, flags) })
@@ -121,11 +122,11 @@ func testChromium(t *testing.T, name, program, flags string) {
 	if len(want) > 0 {
 		t.Errorf("not found: %v", want)
 	}
-	if (compiledFrames > 0) != (name != "interpreted") {
+	switch { // as it comes, code may just have been given up
+	case name == "interpreted" && compiledFrames > 0, name == "baseline" && compiledFrames == 0:
 		t.Errorf("%d frames of compiled code", compiledFrames)
-	}
-	if name == "mixed" && inlinedCalls == 0 {
-		t.Error("nothing was inlined")
+	case name == "mixed":
+		t.Logf("%d frames of compiled code, %d inlined calls", compiledFrames, inlinedCalls)
 	}
 }
 
