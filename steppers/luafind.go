@@ -28,7 +28,7 @@ type luaPlace struct {
 }
 
 const (
-	maxLuaStrings = 4 << 20 // bytes of a file's .dynstr that are looked through,
+	maxLuaStrings = 256 << 10 // bytes of a file's .dynstr that are looked through,
 	maxLuaData    = 64 << 20
 	maxLuaText    = 16 << 20
 	minLuaExecute = 2 << 10 // and of luaV_execute, compiled for size too
@@ -54,14 +54,15 @@ func findLua(im *procstate.Image, tables *unwind.Tables) (p luaImage) {
 }
 
 // mayHaveLua reports whether it is worth the time to look through a file: it exports Lua's interface, has
-// functions of the C library that Lua needs, or is linked statically.
+// functions of the C library that Lua needs, or is linked statically and not of Go.
 func mayHaveLua(im *procstate.Image) bool {
 	if _, ok := im.ExportedSymbol("lua_newstate"); ok {
 		return true
 	}
 	s, ok := im.Section(".dynstr")
 	if !ok {
-		return true
+		_, isGo := im.Section(".gopclntab")
+		return !isGo
 	}
 	if s.Size > maxLuaStrings {
 		return false
