@@ -29,7 +29,7 @@ func TestLua(t *testing.T) {
 		t.Run(version, func(t *testing.T) { testLua(t, lua) })
 	}
 	if !found {
-		t.Skip("no Lua of a version that is known here")
+		testenv.Lacks(t, "no Lua of a version that is known here")
 	}
 }
 
@@ -52,7 +52,7 @@ func TestLuaEmbedded(t *testing.T) {
 		})
 	}
 	if !found {
-		t.Skip("no library of Lua here")
+		testenv.Lacks(t, "no library of Lua here")
 	}
 }
 
