@@ -61,7 +61,7 @@ func testLua(t *testing.T, program string) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	script, err := filepath.Abs(filepath.Join("testdata", "walk", "luacalls.lua"))
+	script, err := filepath.Abs(filepath.Join("testdata", "walk", "waits.lua"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func TestLuaJIT(t *testing.T) {
 	canTrace(t)
 	amd64Only(t)
 	testenv.Needs(t, "luajit")
-	script := filepath.Join("testdata", "walk", "waits.lua")
+	script := filepath.Join("testdata", "walk", "waitsinluajit.lua")
 	out, err := exec.Command("luajit", script).Output()
 	ways := strings.Fields(string(out))
 	if err != nil || len(ways) < 20 {

@@ -77,16 +77,16 @@ func buns(t *testing.T) []string {
 	return filepath.SplitList(list)
 }
 
-// startBun has a Bun run bunProgram, which writes to the file said.
-func startBun(t *testing.T, bun, turn string) (cmd *exec.Cmd, said string) {
+// startCalls has a program run JavaScript, which writes to the file said.
+func startCalls(t *testing.T, program, source, turn string) (cmd *exec.Cmd, said string) {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "calls.js")
-	if err := os.WriteFile(file, []byte(bunProgram), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	said = filepath.Join(dir, "said")
-	cmd = exec.Command(bun, file, turn, said)
+	cmd = exec.Command(program, file, turn, said)
 	testenv.Start(t, cmd)
 	return cmd, said
 }
@@ -96,7 +96,7 @@ func startBun(t *testing.T, bun, turn string) (cmd *exec.Cmd, said string) {
 func TestWalkBun(t *testing.T) {
 	for _, bun := range buns(t) {
 		for _, turn := range []string{"1", "300", "4000", "-1"} {
-			cmd, file := startBun(t, bun, turn)
+			cmd, file := startCalls(t, bun, bunProgram, turn)
 			said := ""
 			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(said, "\nend"); time.Sleep(10 * time.Millisecond) {
 				b, _ := os.ReadFile(file)
@@ -149,7 +149,7 @@ func TestRecordBun(t *testing.T) {
 		"size": {"Shape"}, "leaf": {"size", "helper", "numbers"},
 	}
 	for _, bun := range buns(t) {
-		cmd, _ := startBun(t, bun, "0")
+		cmd, _ := startCalls(t, bun, bunProgram, "0")
 		r := runRecord(t, "-F", "1997", "--no-kernel", "-p", strconv.Itoa(cmd.Process.Pid), "-d", "1")
 		_ = cmd.Process.Kill()
 		if r.exit != 0 {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -80,15 +79,7 @@ func startGJS(t *testing.T, turn string) (cmd *exec.Cmd, said string) {
 	if err != nil || runtime.GOARCH != "amd64" {
 		testenv.Lacks(t, "needs gjs on amd64")
 	}
-	dir := t.TempDir()
-	file := filepath.Join(dir, "calls.js")
-	if err := os.WriteFile(file, []byte(gjsProgram), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	said = filepath.Join(dir, "said")
-	cmd = exec.Command(gjs, file, turn, said)
-	testenv.Start(t, cmd)
-	return cmd, said
+	return startCalls(t, gjs, gjsProgram, turn)
 }
 
 // The stack of a program of gjs has the functions and lines that the program itself says it has: interpreted in C++ in its first
@@ -216,6 +207,6 @@ func TestRecordGJS(t *testing.T) {
 		}
 		total += count
 	}
-	wantShare(t, "whole", whole, total, 70)
-	wantShare(t, "in main", inMain, total, 60)
+	wantShare(t, "whole", whole, total, 80)
+	wantShare(t, "in main", inMain, total, 75)
 }
