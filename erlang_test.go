@@ -75,8 +75,8 @@ func testErlang(t *testing.T, pid int, want []string) {
 			}
 			first := slices.IndexFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:inner/2 ") })
 			if first < 0 {
-				if slices.ContainsFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:spin/2 ") }) && s.Err == nil {
-					t.Errorf("calls\n%s", strings.Join(got, "\n"))
+				if spins := slices.ContainsFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:spin/2 ") }); spins || s.Err != nil {
+					t.Errorf("%v, and calls\n%s", s.Err, strings.Join(got, "\n")) // also while garbage is collected
 				}
 				continue // another process, or none
 			}

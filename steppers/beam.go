@@ -192,7 +192,7 @@ func (s *Beam) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 	out.SetPC(arch, ra)
 	out.SetSP(arch, at+8)
 	out.PCLocation = unwind.InMemory(at)
-	if vm.code.hasFramePointers {
+	if vm.code.hasFramePointers && (in.Flags&unwind.Interrupted == 0 || in.FP() == at-8) { // else there is no frame: not yet, or no more
 		fp, ok := vm.word(at - 8)
 		if !ok {
 			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at-8)
@@ -254,6 +254,11 @@ func (vm *beamVM) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule)
 			return 0, unwind.NoUnwindInfo
 		}
 		at = fp
+		if in.Flags&unwind.Interrupted == 0 && vm.isBeingMoved(in, fp) {
+			if scanned, ok := vm.scan(in.SP()); ok {
+				return scanned, nil
+			}
+		}
 	case beamOfProcess:
 		p, ok := in.Regs.Value(beamProcess)
 		if !ok {
@@ -284,6 +289,15 @@ func (vm *beamVM) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule)
 		return 0, unwind.NoUnwindInfo
 	}
 	return at, nil
+}
+
+// isBeingMoved reports whether a frame on the stack of the Erlang process has a frame pointer that belongs to
+// no frame there: the stack has just been moved to another heap, and the frame pointers on it are not right yet.
+func (vm *beamVM) isBeingMoved(in *unwind.Frame, fp uint64) bool {
+	p, _ := in.Regs.Value(beamProcess)
+	stop, ok := vm.word(p + vm.stop)
+	sp := in.SP()
+	return ok && stop <= sp && sp-stop < maxBeamStack && fp-sp >= maxBeamFrame
 }
 
 // noteStack takes note of where the stack of the scheduler goes on.

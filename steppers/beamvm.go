@@ -163,7 +163,8 @@ func (rt *beamRuntime) knowsFields(read reader, scheduler uint64) bool {
 
 // findFields finds out where a scheduler has the process that runs: that has the scheduler in a word. And
 // where the process has the bounds of its heap, with the stack at its end: the stack pointer is between
-// them, and three words behind the first is how many words it has.
+// them or, where the stack has just been moved, the heap is filled up to between them; and three words behind
+// the first is how many words it has.
 func (rt *beamRuntime) findFields(read reader, scheduler uint64) {
 	var s, p [beamStructBytes]byte
 	if !read(scheduler, s[:]) {
@@ -178,8 +179,8 @@ func (rt *beamRuntime) findFields(read reader, scheduler uint64) {
 		}
 		for at := rt.stop + 8; at+32 < beamProcessHead; at += 8 {
 			heap, e, words := le.Uint64(p[at:]), le.Uint64(p[at+8:]), le.Uint64(p[at+24:])
-			stop := le.Uint64(p[rt.stop:])
-			if heap != 0 && heap < stop && stop < e && words == (e-heap)/8 && (heap|e|stop)%8 == 0 {
+			top, stop := le.Uint64(p[rt.stop-8:]), le.Uint64(p[rt.stop:])
+			if heap != 0 && (heap < stop && stop < e || heap <= top && top < e) && words == (e-heap)/8 && (heap|e|stop)%8 == 0 {
 				if current != 0 && (current != uint64(i) || end != at+8) {
 					return
 				}
