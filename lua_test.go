@@ -2,12 +2,14 @@ package swbpf_test
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/testenv"
@@ -69,18 +71,7 @@ func testLua(t *testing.T, program string) {
 	tid := procstate.ThreadID(cmd.Process.Pid)
 	check := func(w *unwind.Walker, frames []unwind.Frame) {
 		t.Helper()
-		var got []string
-		for i := range frames {
-			for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
-				for _, l := range w.Codes().Lines(code) {
-					file := l.File
-					if file == "" {
-						file = l.Name
-					}
-					got = append(got, fmt.Sprintf("%s:%d:%d", file, l.StartLine, l.Line))
-				}
-			}
-		}
+		got := luaCalls(w, frames)
 		if !slices.Equal(got, want[tid]) {
 			t.Errorf("calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want[tid], "\n"))
 		}
@@ -105,4 +96,62 @@ func testLua(t *testing.T, program string) {
 		t.Error(err)
 	}
 	check(w, frames)
+}
+
+// luaCalls returns the functions of Lua of a stack: where each is defined, and the line that runs.
+func luaCalls(w *unwind.Walker, frames []unwind.Frame) (calls []string) {
+	for i := range frames {
+		for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
+			for _, l := range w.Codes().Lines(code) {
+				file := l.File
+				if file == "" {
+					file = l.Name
+				}
+				calls = append(calls, fmt.Sprintf("%s:%d:%d", file, l.StartLine, l.Line))
+			}
+		}
+	}
+	return calls
+}
+
+// The interpreter in Redis, which is linked into it, keeps less of a call in its frame than Lua's own programs.
+func TestLuaInRedis(t *testing.T) {
+	amd64Only(t)
+	canTrace(t)
+	testenv.Needs(t, "redis-server", "redis-cli")
+	socket := filepath.Join(t.TempDir(), "socket")
+	server := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+	for range 100 {
+		if _, err := os.Stat(socket); err == nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	client := exec.Command("redis-cli", "-s", socket, "--eval", filepath.Join("testdata", "walk", "redis.lua"))
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Process.Kill(); _ = client.Wait() })
+	const inner, outer = "[user_script:2:4 user_script:8:10 user_script:0:14]", "[user_script:8:10 user_script:0:14]"
+	seen := map[string]int{}
+	for deadline := time.Now().Add(20 * time.Second); seen[inner] < 30 && time.Now().Before(deadline); {
+		ps, err := swbpf.WalkProcess(server.Process.Pid, swbpf.WalkOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[fmt.Sprint(luaCalls(ps.Stacks[0].Walker, ps.Stacks[0].Frames))]++
+	}
+	if n := seen[inner]; n < 30 || n < 10*seen[outer] {
+		t.Errorf("calls of the script: %v", seen)
+	}
+	delete(seen, "[]") // it did not run yet
+	delete(seen, inner)
+	delete(seen, outer)
+	if len(seen) > 0 {
+		t.Errorf("not calls of the script: %v", seen)
+	}
 }

@@ -44,6 +44,14 @@ func (t *luaThread) find(v uint64) int {
 	return -1
 }
 
+// innermost returns the innermost call of the luaV_execute that a call is in.
+func (t *luaThread) innermost(i int) int {
+	for i > t.next && t.calls[i-1].isLua && !t.calls[i-1].begins {
+		i--
+	}
+	return i
+}
+
 // thread returns the lua_State at an address, nil where there is none.
 func (vm *luaVM) thread(at uint64) *luaThread {
 	for i := range vm.threads {
