@@ -296,6 +296,36 @@ func TestFreedMethod(t *testing.T) {
 	}
 }
 
+// When a process has ended, what holds code that was walked is still known, whatever else was since.
+func TestBlobOfEnded(t *testing.T) {
+	heap := make([]byte, 1<<12)
+	const low, stub, method, end, name = 1 << 32, 0, 512, 2 << 10, 3 << 10
+	f := &vmFields{blobComplete: 0, blobFrame: 4, blobCodeBegin: 8, blobCodeEnd: 16, blobName: 24, blobEnd: 32, blockBytes: 16, blockUsed: 8}
+	for _, at := range [][2]int{{stub, method}, {method, end}} {
+		binary.LittleEndian.PutUint64(heap[at[0]+8:], 1)
+		binary.LittleEndian.PutUint64(heap[at[0]+24:], low+uint64(at[0])+128)
+		binary.LittleEndian.PutUint64(heap[at[0]+32:], low+uint64(at[1]))
+		binary.LittleEndian.PutUint64(heap[at[0]+40:], low+name)
+		for i := range (at[1] - at[0]) / 128 {
+			heap[end+at[0]/128+i] = byte(i)
+		}
+	}
+	mem := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: low, Data: heap}})
+	vm := &hotspotVM{mem: mem, fields: f, heaps: []codeHeap{{low: low, high: low + end, segments: low + end, log2: 7}}}
+	for pc := uint64(low + stub + 128); pc < low+end; pc++ {
+		if b := vm.blobAt(pc); b == nil && (pc < low+method || pc >= low+method+128) {
+			t.Fatalf("nothing at %#x", pc)
+		}
+	}
+	vm.heaps[0].segments = 0
+	for pc := uint64(low + stub + 128); pc < low+method; pc++ {
+		if b := vm.blobAt(pc); b == nil || b.header != low+stub+f.blockBytes {
+			t.Fatalf("at %#x %+v", pc, b)
+		}
+	}
+}
+
 // What holds code is told by its name: frames of some kinds have the size that is
 // noted, wherever they call.
 func TestBlobKinds(t *testing.T) {

@@ -47,7 +47,7 @@ type hotspotVM struct {
 	mem    procstate.Memory
 	live   procstate.LiveMemory // nil where mem is live
 	heaps  []codeHeap
-	blobs  [1 << 8]codeBlob // direct-mapped by PC
+	blobs  [blobSets][blobWays]codeBlob // by a hash of the PC; what was used last comes first
 	buf    [maxBlockHeader + maxBlobHeader]byte
 	names  methodNames
 
@@ -70,6 +70,13 @@ func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {
 	array, read := vm.word(vm.fields.heaps + vm.bias)
 	return m != nil && m.Image == vm.image && m.Bias == vm.bias && (!read || array == vm.array)
 }
+
+// What is kept of blobs also serves samples of a process that has ended, whose list of blobs cannot
+// be read any more.
+const (
+	blobSets = 64
+	blobWays = 4
+)
 
 const (
 	maxHeaps       = 8
@@ -123,15 +130,21 @@ func (vm *hotspotVM) heapAt(addr uint64) *codeHeap {
 // blobAt returns what holds the code at pc, nil when nothing is known to. What
 // was found before is checked: the memory of code is used again.
 func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
-	b := &vm.blobs[pc*0x9e3779b97f4a7c15>>(64-8)]
-	if b.header != 0 && pc-b.begin < b.end-b.begin {
+	set := &vm.blobs[pc*0x9e3779b97f4a7c15>>32%blobSets]
+	for i := range set {
+		b := &set[i]
+		if b.header == 0 || pc-b.begin >= b.end-b.begin {
+			continue
+		}
 		if now, ok := vm.readBlob(b.header); ok {
 			now.fixed, now.interpreter, now.jumps, now.returned = b.fixed, b.interpreter, b.jumps, b.returned
 			if b.method == 0 {
 				now.method, now.id = 0, 0
 			}
 			if now == *b {
-				return b
+				copy(set[1:i+1], set[:i])
+				set[0] = now
+				return &set[0]
 			}
 		}
 	}
@@ -165,8 +178,9 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 		return nil
 	}
 	vm.classify(&now)
-	*b = now
-	return b
+	copy(set[1:], set[:])
+	set[0] = now
+	return &set[0]
 }
 
 // classify tells from the name of a blob whether it is a compiled method, a
