@@ -82,14 +82,10 @@ func forOthers(t *testing.T) (path string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	b, err := os.ReadFile(swbpf(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	path = filepath.Join(dir, "swbpf")
-	if err := os.WriteFile(path, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	// What this process has open for writing another test's new process has, too, for a moment,
+	// and nobody may run it then.
+	testenv.Run(t, exec.Command("cp", swbpf(t), path))
 	if err := errors.Join(os.Chmod(path, 0o755), os.Chmod(dir, 0o777)); err != nil {
 		t.Fatal(err)
 	}
