@@ -277,7 +277,8 @@ struct thread_frames {
 	u16 entry;   /* bytes of an entry, where each frame has a stack of them, which begins as low tells; or 0 */
 	u16 last;    /* where in a frame the number of the last is, which one that has ended follows */
 	u16 after;   /* and bytes behind that word */
-	u8 unused[2];
+	u16 below;   /* bytes below where a stack that grows downward begins that may be in it, as the words
+			at low and high are out of date at times; such a stack that ends first is being moved */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

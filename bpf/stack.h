@@ -506,6 +506,11 @@ GLOBAL int find_frame_stack(u32 cpu)
 	    (t->is_counted && bpf_probe_read_user(&words, sizeof(u64), (void *)(at + t->high + sizeof(u64)))))
 		return 0;
 	f->high += words * sizeof(u64);
+	if (t->below) {
+		if (f->high <= f->low)
+			f->high = f->low + PAGE;
+		f->low -= t->below;
+	}
 	if (f->high > f->low && f->high - f->low > FRAMES_STACK) {
 		if (t->is_down)
 			f->high = f->low + FRAMES_STACK;

@@ -380,7 +380,7 @@ type SamplerThreadFrames struct {
 	Entry     uint16
 	Last      uint16
 	After     uint16
-	Unused    [2]uint8
+	Below     uint16
 }
 
 type SamplerThreadTimes struct {

@@ -12,15 +12,18 @@ import (
 // Frames that a runtime keeps of a thread are in its samples: the word that leads to them, their
 // stack, or the end of it that runs, and, where they are asked for, those elsewhere.
 func TestThreadFrames(t *testing.T) {
-	const frameSize, previous, most, head = 72, 8, 16<<10 - 128, 32
+	const frameSize, previous, most, head, below, page = 72, 8, 16<<10 - 128, 32, 64, 4 << 10
 	path := build(t, "frames.c", "-O1", "-static", "-no-pie")
 	state := symbolValue(t, path, "thread_frames")
 	for _, c := range []struct {
 		count                     int
 		follow, is, down, changes bool
+		moves                     bool // the stack does, and what has its bounds is out of date
 	}{
-		{20, false, true, false, false}, {20, true, true, false, false}, {20, true, false, false, true}, {20, true, true, true, true},
-		{700, true, true, false, false}, {700, false, true, true, true}, {700, true, false, true, false}, {700, false, false, true, true},
+		{20, false, true, false, false, false}, {20, true, true, false, false, false}, {20, true, false, false, true, false},
+		{20, true, true, true, true, false}, {20, false, true, true, true, true},
+		{700, true, true, false, false, false}, {700, false, true, true, true, false}, {700, true, false, true, false, false},
+		{700, false, false, true, true, false}, {700, false, true, true, false, true},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			p := startTarget(t, path, strconv.Itoa(c.count))
@@ -34,7 +37,10 @@ func TestThreadFrames(t *testing.T) {
 				frames.Bounds, frames.High, frames.IsCounted, frames.Head = 0, 16, true, head
 				want = []uint64{state + 24, word(3)}
 			}
-			if c.down {
+			if c.moves {
+				frames.Bounds, frames.Low, frames.High, frames.Below = state+8, 8, 0, below
+				low, high = high-below, high+page
+			} else if c.down {
 				high = min(high, low+most)
 			} else {
 				low = max(low, high-min(high, most))

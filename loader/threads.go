@@ -191,7 +191,7 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 		Current: f.Current, Bounds: f.Bounds, Low: uint16(f.Low), High: uint16(f.High), Head: uint16(f.Head), Bytes: uint32(f.Bytes),
 		First: uint16(f.First), Previous: uint16(f.Previous), IsFrame: bit(f.IsFrame), IsCounted: bit(f.IsCounted), IsDown: bit(f.IsDown),
 		HasValues: bit(f.HasValues), Values: uint16(f.Values), ValuesEnd: uint16(f.ValuesEnd),
-		Entry: uint16(f.Entry), Last: uint16(f.Last), Before: uint16(f.Before), After: uint16(f.After),
+		Entry: uint16(f.Entry), Last: uint16(f.Last), Before: uint16(f.Before), After: uint16(f.After), Below: uint16(f.Below),
 	}
 	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
 		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)

@@ -8,9 +8,10 @@ type ThreadFrames struct {
 	// Bounds is the address of what has the bounds of the thread's stack of frames, 0 for what
 	// Current leads to. Low and High are where in that is a word with where the stack begins, and
 	// one with where it ends. IsCounted tells that there are two at High: where an area begins at whose
-	// end the stack does, and its words. IsDown tells that the stack grows downward.
+	// end the stack does, and its words. IsDown tells that the stack grows downward; Below are the bytes
+	// below where it begins that may be in it as well, as the words at Low and High are out of date at times.
 	Bounds            uint64
-	Low, High         int
+	Low, High, Below  int
 	IsCounted, IsDown bool
 
 	// HasValues tells that values of the frames are in another stack, which grows upward: Values is

@@ -24,7 +24,7 @@ func (s *Beam) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames,
 	}
 	return procstate.ThreadFrames{
 		Current: scheduler + vm.current, Head: beamProcessHead, IsFrame: true,
-		Low: int(vm.stop), High: int(vm.end), IsDown: true,
+		Low: int(vm.stop), High: int(vm.end), IsDown: true, Below: beamBelow,
 	}, true
 }
 

@@ -46,6 +46,7 @@ const (
 	beamStructBytes   = 1 << 10  // of structures, where fields are
 	beamProcessHead   = 256      // of a process, with all that walks need
 	maxBeamStack      = 1 << 20  // bytes of an Erlang stack that are copied
+	beamBelow         = 256      // and so many below where the process has its stack pointer, which it updates at times
 )
 
 // layOut finds out how process_main sets up its frame:
