@@ -122,6 +122,7 @@ func (e *engine) capture(p *ProcDebug, opts *CaptureOptions, letGo bool) (*rawCa
 	defer hurry()()
 	begin := time.Now()
 	ts, late := e.stop(p, ts, whole)
+	begin = stoodFrom(ts, begin)
 	rc.take(e, p, ts, late, opts, arena)
 	if letGo {
 		for _, t := range ts {
@@ -140,15 +141,23 @@ func (e *engine) capture(p *ProcDebug, opts *CaptureOptions, letGo bool) (*rawCa
 }
 
 // hurry gives this thread precedence, where that is allowed: while it waits for
-// a CPU, its target stands. The function returned undoes it.
+// a CPU, its target stands. It is that over all usual threads, where the kernel
+// grants it, or else a nice value. The function returned undoes it.
 func hurry() (undo func()) {
-	const nice = -10
-	was, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
-	was = 20 - was // the kernel's answers are above 0
-	if err != nil || was <= nice || unix.Setpriority(unix.PRIO_PROCESS, 0, nice) != nil {
+	was, err := unix.SchedGetAttr(0, 0)
+	if err != nil || was.Policy != unix.SCHED_NORMAL {
 		return func() {}
 	}
-	return func() { _ = unix.Setpriority(unix.PRIO_PROCESS, 0, was) }
+	hurried := *was
+	hurried.Policy, hurried.Priority, hurried.Nice = unix.SCHED_RR, 1, 0
+	if unix.SchedSetAttr(0, &hurried, 0) != nil {
+		const nice = -10
+		hurried = *was
+		if hurried.Nice = nice; was.Nice <= nice || unix.SchedSetAttr(0, &hurried, 0) != nil {
+			return func() {}
+		}
+	}
+	return func() { _ = unix.SchedSetAttr(0, was, 0) }
 }
 
 // take copies registers, mappings and memory of the threads, which stand.

@@ -16,8 +16,8 @@ import (
 // for the instructions of code that comes from no file, and for what the program
 // itself knows of that.
 type Capture struct {
-	// Stopped is how long the target stood still: from the first request to
-	// stop to the last thread set going again.
+	// Stopped is how long the target stood still: from when the first thread may
+	// have stopped to the last one set going again.
 	Stopped time.Duration
 
 	pid     int

@@ -4,18 +4,20 @@ import (
 	"os/exec"
 	"runtime"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-func threadNice(t *testing.T) int {
+// hurries reports whether this thread has precedence over usual ones.
+func hurries(t *testing.T) bool {
 	t.Helper()
-	n, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	a, err := unix.SchedGetAttr(0, 0)
 	if err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
-	return 20 - n
+	return a.Policy == unix.SCHED_RR || a.Nice <= -10
 }
 
 // TestQuietStops: while a process stands, its stops send no signals.
@@ -48,33 +50,51 @@ func TestQuietStops(t *testing.T) {
 // TestHurry: whoever holds a process has precedence, until it has let it go.
 func TestHurry(t *testing.T) {
 	runtime.LockOSThread() // for ever: where the test fails, the thread is not as it was
-	was := threadNice(t)
-	if was <= -10 {
-		t.Skipf("nice value %d already", was)
+	was, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, was-1); err != nil {
-		t.Skipf("precedence: %v", err)
+	if hurries(t) {
+		t.Skipf("precedence already: %+v", was)
 	}
-	was--
+	if was.Nice--; unix.SchedSetAttr(0, was, 0) != nil {
+		t.Skip("precedence is not allowed")
+	}
 	undo := hurry()
-	if n := threadNice(t); n > -10 {
-		t.Errorf("nice value %d", n)
+	if !hurries(t) {
+		t.Error("no precedence")
 	}
 	undo()
-	if n := threadNice(t); n != was {
-		t.Errorf("nice value %d after, %d before", n, was)
+	if is, err := unix.SchedGetAttr(0, 0); err != nil || *is != *was {
+		t.Errorf("%+v afterwards, %+v before, %v", is, was, err)
 	}
 
 	cmd := exec.Command("cat")
 	startCat(t, cmd)
 	held := 0
-	_, err := CaptureProcess(cmd.Process.Pid, CaptureOptions{Collect: func(Memory, ThreadID, *Regs, func(uint64, int)) {
-		held++
-		if n := threadNice(t); n > -10 {
-			t.Errorf("nice value %d while a process stands", n)
+	_, err = CaptureProcess(cmd.Process.Pid, CaptureOptions{Collect: func(Memory, ThreadID, *Regs, func(uint64, int)) {
+		if held++; !hurries(t) {
+			t.Error("no precedence while a process stands")
 		}
 	}})
 	if err != nil || held != 1 {
 		t.Errorf("%d threads, %v", held, err)
+	}
+}
+
+// TestStoodFrom: a thread that did not get to stopping stood for no longer than since then.
+func TestStoodFrom(t *testing.T) {
+	begin := time.Now().Add(-100 * time.Millisecond)
+	at := func(ms int) *tracee { return &tracee{ran: begin.Add(time.Duration(ms) * time.Millisecond)} }
+	for _, test := range []struct {
+		threads []*tracee
+		want    int
+	}{
+		{[]*tracee{at(30)}, 30}, {[]*tracee{at(30), at(20), at(40)}, 20},
+		{[]*tracee{at(30), {}}, 0}, {[]*tracee{at(-50)}, 0}, // which was seen to stand at once
+	} {
+		if got := stoodFrom(test.threads, begin).Sub(begin).Milliseconds(); got != int64(test.want) {
+			t.Errorf("from %d ms after the request, want %d", got, test.want)
+		}
 	}
 }

@@ -21,6 +21,8 @@ type tracee struct {
 	holds  int  // walks, captures, library changes that are being told
 
 	letGo bool // detach as soon as it is stopped
+
+	ran time.Time // when it was last seen not to have stopped, which it was waited for to do
 }
 
 type traceeState uint8
@@ -244,6 +246,21 @@ func (e *engine) stop(p *ProcDebug, ts []*tracee, whole bool) (all, late []*trac
 	return ts, late
 }
 
+// stoodFrom returns from when on a thread may have stood of those that were all asked to
+// stop at the time begin: on a busy machine they do when they get a CPU to do so.
+func stoodFrom(ts []*tracee, begin time.Time) time.Time {
+	from := time.Now()
+	for _, t := range ts {
+		switch {
+		case t.ran.Before(begin):
+			return begin
+		case t.ran.Before(from):
+			from = t.ran
+		}
+	}
+	return from
+}
+
 // runs reports whether the thread is not known to stand or to have ended.
 func (t *tracee) runs() bool { return t.state == traceeRunning || t.state == traceeListening }
 
@@ -252,13 +269,15 @@ func (t *tracee) runs() bool { return t.state == traceeRunning || t.state == tra
 func (e *engine) waitStopped(t *tracee, begin time.Time) bool {
 	nextLook := stopGrace
 	for {
+		now := time.Now()
 		if t.runs() {
 			e.poll(t)
 		}
 		if !t.runs() {
 			return true
 		}
-		if d := time.Since(begin); d > nextLook {
+		t.ran = now
+		if d := now.Sub(begin); d > nextLook {
 			nextLook = d + stopGrace
 			switch e.stateOf(t) {
 			case StateZombie, StateDead:
@@ -271,7 +290,7 @@ func (e *engine) waitStopped(t *tracee, begin time.Time) bool {
 				return false
 			}
 		}
-		nap(5 * time.Microsecond)
+		nap(min(5*time.Microsecond+now.Sub(begin)/64, 50*time.Microsecond)) // it may wait for this very CPU
 	}
 }
 
