@@ -2,6 +2,7 @@ package procstate
 
 import (
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -308,8 +309,9 @@ func (e *engine) stateOf(t *tracee) ThreadState {
 	return s.state
 }
 
-// nap sleeps on the engine's own thread, without the Go scheduler.
+// nap sleeps on the engine's own thread, for a moment: Go's scheduler is not told, which would
+// have others of this program run meanwhile, and this one wait for them.
 func nap(d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
-	unix.Nanosleep(&ts, nil)
+	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
 }
