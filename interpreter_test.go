@@ -375,7 +375,7 @@ func jsCalls(s *swbpf.ThreadStack) (calls []jsCall, compiled, inlined int) {
 		if len(lines) == 0 || strings.HasPrefix(lines[0].Name, "Builtins_") { // V8's own
 			continue
 		}
-		if lib, _, ok := s.Walker.Library(&s.Frames[i]); ok && lib.Path == "" {
+		if lib, _, ok := s.Walker.Library(&s.Frames[i]); ok && !procstate.HasFile(lib.Path) { // it may be next to what the kernel calls [heap]
 			compiled++
 		}
 		inlined += len(lines) - 1
