@@ -35,7 +35,7 @@ type vmFields struct {
 	blobName                      uint64
 	blobEnd                       uint64 // of a CodeBlob, as much as holds the last of them
 
-	blockBytes, blockUsed uint64 // of a HeapBlock, in which it is
+	blockBytes, blockUsed, blockLength uint64 // of a HeapBlock, in which it is
 
 	interp *interpFrame
 	method *methodFields // nil when one is missing
@@ -136,7 +136,7 @@ func (t *vmTables) blobFields(structs, types []byte) *vmFields {
 		"GrowableArray<int>":   array,
 		"CodeHeap":             {"_memory": &f.heapMemory, "_segmap": &f.heapMap, "_log2_segment_size": &f.heapLog2},
 		"VirtualSpace":         {"_low": &f.spaceLow, "_high": &f.spaceHigh},
-		"HeapBlock::Header":    {"_used": &f.blockUsed},
+		"HeapBlock::Header":    {"_used": &f.blockUsed, "_length": &f.blockLength},
 		"CodeBlob": {"_frame_complete_offset": &f.blobComplete, "_frame_size": &f.blobFrame, "_name": &f.blobName,
 			"_code_begin": &f.blobCodeBegin, "_code_end": &f.blobCodeEnd, "_code_offset": &codeOffset, "_data_offset": &dataOffset},
 	})

@@ -96,6 +96,17 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		b.returned = in.PC()
 	}
 	in.Code = s.codeOf(w, vm, b, in)
+	if b.thaws {
+		switch isBarrier, ok := s.thawed(w, vm, in, out); {
+		case isBarrier && ok:
+			in.Code = vm.notCopied(w)
+			return unwind.Success, nil
+		case isBarrier:
+			return unwind.Failed, unwind.NoUnwindInfo
+		case ok:
+			return unwind.Success, nil
+		}
+	}
 	switch {
 	case b.interpreter:
 		return s.interpreted(w, vm, in, out)
@@ -276,6 +287,9 @@ func (s *HotSpot) interpreted(w *unwind.Walker, vm *hotspotVM, in, out *unwind.F
 	fp, sp := in.FP(), in.SP()
 	if fp < sp+interpSenderSP || fp%8 != 0 {
 		return unwind.NotMe, nil
+	}
+	if s.endsThawed(w, vm, in, out) {
+		return unwind.Success, nil
 	}
 	isWhole := fp-sp >= vm.fields.interp.initialSP
 	if in.Flags&unwind.Interrupted != 0 {

@@ -38,7 +38,13 @@ type javaCode struct {
 	id     uint64 // of the nmethod, times two, plus 1 where it was interrupted; else interpretedCode
 }
 
-const interpretedCode = 1 << 63
+const (
+	interpretedCode = 1 << 63
+	notCopiedCode   = 1<<63 + 1
+)
+
+// javaNotCopied stands for frames of a virtual thread that are in the heap.
+var javaNotCopied = unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: javaRuntime}
 
 // javaMethod is a Method.
 type javaMethod struct {
@@ -107,6 +113,20 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 	}
 	number = codes.Add(start, lines, 0)
 	n.codes[key] = number
+	return number
+}
+
+// notCopied returns the number of what stands for frames of a virtual thread that are in the heap.
+func (vm *hotspotVM) notCopied(w *unwind.Walker) uint32 {
+	n, codes := &vm.names, w.Codes()
+	if n.codes == nil || n.resets != codes.Resets() {
+		n.codes, n.resets = map[javaCode]uint32{}, codes.Resets()
+	}
+	number, known := n.codes[javaCode{id: notCopiedCode}]
+	if !known {
+		number = codes.Add(0, []unwind.CodeLine{{CodeFunction: &javaNotCopied, IsCompiled: true}}, 0)
+		n.codes[javaCode{id: notCopiedCode}] = number
+	}
 	return number
 }
 

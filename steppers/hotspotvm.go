@@ -30,6 +30,8 @@ type codeBlob struct {
 	// jumps says that it is jumps to other methods, which leave the stack and
 	// the frame pointer alone.
 	jumps bool
+	// thaws says that it has the stubs by which frames of virtual threads are put back.
+	thaws bool
 
 	returned uint64 // an address in it that was found to be one that is returned to; 0: none
 
@@ -50,6 +52,7 @@ type hotspotVM struct {
 	blobs  [blobSets][blobWays]codeBlob // by a hash of the PC; what was used last comes first
 	buf    [maxBlockHeader + maxBlobHeader]byte
 	names  methodNames
+	enters thawFrame
 
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
@@ -137,7 +140,7 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 			continue
 		}
 		if now, ok := vm.readBlob(b.header); ok {
-			now.fixed, now.interpreter, now.jumps, now.returned = b.fixed, b.interpreter, b.jumps, b.returned
+			now.fixed, now.interpreter, now.jumps, now.thaws, now.returned = b.fixed, b.interpreter, b.jumps, b.thaws, b.returned
 			if b.method == 0 {
 				now.method, now.id = 0, 0
 			}
@@ -201,6 +204,8 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 		b.interpreter = true
 	case bytes.Equal(name, []byte("vtable chunks")):
 		b.jumps = true
+	case bytes.HasPrefix(name, []byte("StubRoutines (continuation")), bytes.HasPrefix(name, []byte("Stub Generator continuation")):
+		b.thaws = true
 	case bytes.Equal(name, []byte("nmethod")), bytes.Equal(name, []byte("native nmethod")), bytes.Equal(name, []byte("ExceptionBlob")),
 		bytes.Equal(name, []byte("UncommonTrapBlob")), isC2Stub(name):
 		b.fixed = true

@@ -1,0 +1,179 @@
+package steppers
+
+import (
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// A virtual thread runs on the stack of its carrier, on top of Continuation.enterSpecial. When it is mounted, the last
+// frames of it alone are put there again, and the others stay in the heap until they are returned to: the outermost one
+// that is there has the address of a stub for return address, which puts back some more (continuationFreezeThaw.cpp). Below
+// it, where the frame of enterSpecial begins, there is a ContinuationEntry: the words that a stack is entered with.
+
+// thawFrame is the frame of Continuation.enterSpecial.
+type thawFrame struct {
+	header uint64 // of its nmethod
+	back   uint64 // where it goes on when all frames of a virtual thread have returned
+	frame  uint64 // bytes above SP, the return address last
+	looked time.Time
+}
+
+const (
+	enterSpecial    = "jdk.internal.vm.Continuation.enterSpecial"
+	runContinuation = "jdk.internal.vm.Continuation.run"
+	thawInterval    = 100 * time.Millisecond // after which it is looked for again
+	maxThawBlocks   = 1 << 17
+	maxThawStub     = 4 << 10 // bytes of enterSpecial
+	maxThawArgs     = 2 << 10 // bytes that the outermost frame may have as arguments on the stack, or as local variables
+	maxThawRoom     = 8 << 10 // bytes of the frames that are put back at a time
+
+	// Of a ContinuationEntry, which have not moved since JDK 21.
+	entryContinuation = 8  // an object
+	entryFlags        = 24 // of 32 bits: whether it is of a virtual thread; and as many for the words of arguments on the stack
+	entryBytes        = 32 // at least
+)
+
+// thawed walks from the stubs that put frames of a virtual thread on the stack to the frame of enterSpecial, below which
+// they are put: from where the outermost one that is there returns to, and isBarrier is set, or from a call in a stub.
+func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (isBarrier, ok bool) {
+	if in.Flags&unwind.Interrupted != 0 {
+		return false, false
+	}
+	most := uint64(maxThawRoom)
+	if isBarrier = !mayReturnTo(w, in.PC(), s.buf[:]); isBarrier {
+		most = maxThawArgs
+	}
+	e := vm.enterSpecial()
+	if e == nil {
+		return isBarrier, false
+	}
+	const align = 16
+	mem, arch := w.ProcessState(), w.Arch()
+	for at := (in.SP() + align - 1) &^ (align - 1); at-in.SP() < most; at += align {
+		fp, ok1 := mem.ReadWord(at + e.frame - 16)
+		ra, ok2 := mem.ReadWord(at + e.frame - 8)
+		if !ok1 || !ok2 {
+			break
+		}
+		if !isThawEntry(mem, at) && !isThawEntry(mem, at+8) || !vm.isRun(ra, fp) {
+			continue
+		}
+		out.SetPC(arch, e.back)
+		out.SetSP(arch, at)
+		out.SetFP(arch, at+e.frame-16)
+		out.Regs.ThreadPointer = in.Regs.ThreadPointer
+		out.Flags |= unwind.StackSwitched // other frames are in the heap; SP may be the same
+		return isBarrier, true
+	}
+	return isBarrier, false
+}
+
+// endsThawed walks from an interpreted method that is the outermost frame of a virtual thread on the stack, and others
+// are in the heap: what it returns to follows no call.
+func (s *HotSpot) endsThawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (ok bool) {
+	fp, arch, mem := in.FP(), w.Arch(), w.ProcessState()
+	sender, _, ok := senderSP(w, in.SP(), fp)
+	ra, read := mem.ReadWord(fp + 8)
+	callerFP, known := mem.ReadWord(fp)
+	if !ok || !read || !known {
+		return false
+	}
+	if b := vm.blobAt(ra); b == nil || !b.thaws || mayReturnTo(w, ra, s.buf[:]) ||
+		in.Flags&unwind.Interrupted != 0 && s.analyzer.AllocatesFrame(w, in).State != SetFrame {
+		return false
+	}
+	out.SetPC(arch, ra)
+	out.SetSP(arch, sender)
+	out.SetFP(arch, callerFP)
+	out.PCLocation, out.FPLocation = unwind.InMemory(fp+8), unwind.InMemory(fp)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return true
+}
+
+// isThawEntry reports whether there may be a ContinuationEntry at an address.
+func isThawEntry(mem procstate.Memory, at uint64) bool {
+	words, ok1 := mem.ReadWord(at + entryFlags)
+	continuation, ok2 := mem.ReadWord(at + entryContinuation)
+	return ok1 && ok2 && continuation != 0 && uint32(words) <= 1 && words>>32 <= maxThawArgs/8
+}
+
+// isRun reports whether a return address is in Continuation.run, which alone calls enterSpecial. Where it is interpreted
+// fp is its frame pointer.
+func (vm *hotspotVM) isRun(ra, fp uint64) bool {
+	b := vm.blobAt(ra - 1)
+	if b == nil {
+		return false
+	}
+	method := b.method
+	if b.interpreter {
+		method, _ = vm.mem.ReadWord(fp - interpMethod)
+	}
+	if method == 0 {
+		return false
+	}
+	m := vm.methodAt(method)
+	return m != nil && m.function.Name == runContinuation
+}
+
+// enterSpecial returns what is known of its frame, which stays as it is, nil where it is not found.
+func (vm *hotspotVM) enterSpecial() *thawFrame {
+	e := &vm.enters
+	if e.header != 0 {
+		return e
+	}
+	if now := time.Now(); now.Sub(e.looked) >= thawInterval {
+		e.looked = now
+		vm.readHeaps() // they grow
+		for i := range vm.heaps {
+			if vm.findEnterSpecial(&vm.heaps[i]) {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+// findEnterSpecial looks for it among the blocks of a heap of the code cache.
+func (vm *hotspotVM) findEnterSpecial(h *codeHeap) bool {
+	at := h.low
+	for range maxThawBlocks {
+		length, ok := vm.word(at + vm.fields.blockLength)
+		if length &= 1<<32 - 1; !ok || length == 0 || at >= h.high || !vm.names.pace.may(1) {
+			return false
+		}
+		b, ok := vm.readBlob(at + vm.fields.blockBytes)
+		if at += length << h.log2; !ok || b.method == 0 || vm.blobName(&b) != "native nmethod" {
+			continue
+		}
+		if m := vm.methodAt(b.method); m == nil || m.function.Name != enterSpecial {
+			continue
+		}
+		back := vm.callsThaw(&b)
+		if back == 0 || b.frame < 16+entryBytes {
+			return false
+		}
+		vm.enters = thawFrame{header: b.header, back: back, frame: b.frame}
+		return true
+	}
+	return false
+}
+
+// callsThaw returns where enterSpecial goes on behind its call of the stub that puts frames back; 0 where there is none.
+func (vm *hotspotVM) callsThaw(b *codeBlob) (back uint64) {
+	code := make([]byte, min(b.end-b.begin, maxThawStub))
+	if n, _ := vm.mem.ReadMemory(b.begin, code); n < len(code) {
+		return 0
+	}
+	var in isa.Inst
+	for pc := b.begin; len(code) > 0 && decode(procstate.AMD64, code, pc, &in) && in.Len > 0; code = code[in.Len:] {
+		if pc += uint64(in.Len); in.Flow == isa.Call {
+			if to := vm.blobAt(in.Target); to != nil && to.thaws {
+				back = pc
+			}
+		}
+	}
+	return back
+}
