@@ -219,46 +219,40 @@ func (vm *luaVM) isCall(next uint64) (is, ok bool) {
 }
 
 // Lacked returns where Lua keeps the calls of a thread, if the last walk has come to some that the capture had not
-// copied. They can be of one lua_State: the innermost one, if the thread does not change between several.
+// copied. They can be of one lua_State: of the one that runs most of the time.
 func (s *Lua) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*luaVM)
-	if vm == nil || vm.walk != w.Walks() || vm.lacked == 0 {
+	if vm == nil || vm.walk != w.Walks() || len(vm.threads) == 0 {
 		return frames, false
 	}
+	runs := vm.threads[0].at
 	asked, again := vm.asked[tid]
-	isThere := false
-	for i := range vm.threads {
-		isThere = isThere || vm.threads[i].at == asked.state && asked.state != vm.lacked
+	switch {
+	case !again:
+	case runs == asked.state:
+		asked.had++
+	default:
+		asked.missed++
 	}
-	if isThere && asked.other != vm.lacked {
-		asked.other = vm.lacked
-		vm.asked[tid] = asked
-		return frames, true
+	isRare := again && runs != asked.state && asked.missed <= asked.had
+	isDue := !again || vm.now.Sub(asked.at) >= luaInterval
+	if isDue {
+		asked = luaAsked{state: asked.state, at: vm.now}
 	}
-	if again && vm.now.Sub(asked.at) < luaInterval {
-		return frames, true
+	asks := vm.lacked == runs && isDue && !isRare
+	if asks {
+		asked.state = runs
 	}
-	if isThere && !vm.isInner(vm.lacked, asked.state) {
-		return frames, true
-	}
-	if len(vm.asked) >= maxLuaThreads {
-		clear(vm.asked)
-	}
-	vm.asked[tid] = luaAsked{state: vm.lacked, at: vm.now}
-	return vm.framesOf(vm.lacked), true
-}
-
-// isInner reports whether a lua_State has been met before another one in the walk.
-func (vm *luaVM) isInner(state, other uint64) bool {
-	for i := range vm.threads {
-		switch vm.threads[i].at {
-		case state:
-			return true
-		case other:
-			return false
+	if again || asks {
+		if len(vm.asked) >= maxLuaThreads {
+			clear(vm.asked)
 		}
+		vm.asked[tid] = asked
 	}
-	return false
+	if asks {
+		frames = vm.framesOf(runs)
+	}
+	return frames, vm.lacked != 0
 }
 
 // framesOf tells the kernel side where the calls of a lua_State are.

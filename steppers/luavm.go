@@ -45,10 +45,11 @@ type luaCode struct {
 	outer    uint32
 }
 
-// luaAsked is which lua_State's calls are copied of a thread, and which other one was lacked last.
+// luaAsked is which lua_State's calls are copied of a thread, and in how many walks that or another one ran since.
 type luaAsked struct {
-	state, other uint64
-	at           time.Time
+	state       uint64
+	at          time.Time
+	had, missed int
 }
 
 // Limits on what is read.
