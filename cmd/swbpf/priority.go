@@ -13,7 +13,7 @@ import (
 
 // recorderNice is the nice value of a recorder: on a machine where everything
 // is busy, it must still get round to emptying the ring. What it uses is
-// little, and reported.
+// little, and reported. So it is of a walk, which is wanted now.
 const recorderNice = -10
 
 // timerSlack is how late a timer of a recorder may be. Go's runtime has a thread
@@ -25,9 +25,16 @@ const timerSlack = 5 * time.Millisecond
 // timer slack; threads born later inherit both. Without the privilege nothing
 // changes. A command to record must have been started before.
 func raisePriority() {
+	raiseNice()
+	for _, tid := range threads() {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", tid), strconv.AppendInt(nil, int64(timerSlack), 10), 0)
+	}
+}
+
+// raiseNice gives all threads of this program, and those born later, the recorder's nice value.
+func raiseNice() {
 	for _, tid := range threads() {
 		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, recorderNice)
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", tid), strconv.AppendInt(nil, int64(timerSlack), 10), 0)
 	}
 }
 

@@ -225,6 +225,9 @@ func (o *walkOptions) hasLeft(err *exitError) bool {
 
 func (o *walkOptions) run(w io.Writer) (err error) {
 	collectLater()
+	if o.core == "" {
+		raiseNice()
+	}
 	defer func() {
 		if note := missingNames(o.symbolizer); note != "" {
 			fmt.Fprintln(os.Stderr, "note:", printable(note))
