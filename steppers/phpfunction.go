@@ -89,6 +89,10 @@ func (vm *phpVM) look(at uint64, known *phpFunction, now time.Time) *phpFunction
 		vm.addInner(known)
 		return known
 	}
+	// A closure that is being made has no class yet, and is whole by the time of another look.
+	if !vm.readNow(at, head[:]) {
+		return known
+	}
 	fn := vm.readFunction(head)
 	switch {
 	case fn == nil:
