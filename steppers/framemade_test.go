@@ -35,13 +35,7 @@ func TestMadeCodeChanges(t *testing.T) {
 	snap.SetLiveCode(procstate.NewLiveCode(os.Getpid(), exe))
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 	a := NewFrameAnalyzer()
-	now := func() uint64 {
-		var ts unix.Timespec
-		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-			t.Fatal(err)
-		}
-		return uint64(ts.Nano())
-	}
+	now := procstate.Monotonic // by which pages are read, too
 	is := func(what string, taken uint64, regions []procstate.Region, sp int32) {
 		t.Helper()
 		var regs procstate.Regs

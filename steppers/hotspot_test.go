@@ -455,7 +455,7 @@ func TestInterpretedFrame(t *testing.T) {
 		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 		in := unwind.NewFrame(procstate.AMD64, 0x7f0011110000, 0x7000, fp)
 		var out unwind.Frame
-		v, err := NewHotSpot().interpreted(w, &hotspotVM{fields: &vmFields{interp: &interpFrame9}}, &in, &out)
+		v, err := NewHotSpot().interpreted(w, &hotspotVM{mem: snap, fields: &vmFields{interp: &interpFrame9}}, &in, &out)
 		if err != nil {
 			t.Error(err)
 		}

@@ -24,7 +24,7 @@ type thawFrame struct {
 const (
 	enterSpecial    = "jdk.internal.vm.Continuation.enterSpecial"
 	runContinuation = "jdk.internal.vm.Continuation.run"
-	thawInterval    = 100 * time.Millisecond // after which it is looked for again
+	thawInterval    = time.Second // after which it is looked for again
 	maxThawBlocks   = 1 << 17
 	maxThawStub     = 4 << 10 // bytes of enterSpecial
 	maxThawArgs     = 2 << 10 // bytes that the outermost frame may have as arguments on the stack, or as local variables
@@ -124,7 +124,7 @@ func (vm *hotspotVM) enterSpecial() *thawFrame {
 	if e.header != 0 {
 		return e
 	}
-	if now := time.Now(); now.Sub(e.looked) >= thawInterval {
+	if now := time.Now(); vm.fields.method != nil && now.Sub(e.looked) >= thawInterval {
 		e.looked = now
 		vm.readHeaps() // they grow
 		for i := range vm.heaps {

@@ -90,7 +90,7 @@ func (vm *perlVM) readRuns(isPushing bool) bool {
 			if len(vm.subs) >= maxPerlSubs {
 				return false
 			}
-			if n == 0 && i == last && isPushing && vm.isHalf(context) {
+			if n == 0 && i == last && isPushing && vm.isHalf(context, contexts, i) {
 				vm.top--
 			} else if !r.add(context, i, kind) {
 				return false
@@ -184,9 +184,9 @@ func (r *perlRunReader) cut() bool {
 	return true
 }
 
-// isHalf reports whether the innermost context is not the one in which the op runs that does, nor one
-// that this has begun.
-func (vm *perlVM) isHalf(context []byte) bool {
+// isHalf reports whether the innermost context, number i, is not the one in which the op runs that does, nor one
+// that this has begun. Of one that is being begun the statement may be that of one before, too.
+func (vm *perlVM) isHalf(context []byte, contexts uint64, i int) bool {
 	le := binary.LittleEndian
 	root, ok := vm.rootOf(vm.head.op)
 	before := le.Uint64(context[cxCop:])
@@ -199,10 +199,35 @@ func (vm *perlVM) isHalf(context []byte) bool {
 			return false
 		}
 		caller, known := vm.rootOf(before) // else it is a closure that has ended since
-		return !ok || !known || root == caller
+		return !ok || !known || root == caller || vm.isOuter(root, contexts, i)
 	case cxEval:
 		of, known := vm.rootOf(before)
-		return flags&cxTry != 0 || !ok || !known || root == of
+		return flags&cxTry != 0 || !ok || !known || root == of || vm.isOuter(root, contexts, i)
+	}
+	return false
+}
+
+// isOuter reports whether a root is that of the subroutine which the context number i is in.
+func (vm *perlVM) isOuter(root, contexts uint64, i int) bool {
+	const most = 16
+	b := vm.outer[:vm.fields.contextBytes]
+	for j := i - 1; j >= max(0, i-most); j-- {
+		if !vm.read(contexts+uint64(j)*vm.fields.contextBytes, b) {
+			return false
+		}
+		switch flags := b[cxType]; flags & cxKind {
+		case cxSub:
+			of := binary.LittleEndian.Uint64(b[vm.fields.sub:])
+			if flags&cxFake != 0 || of == 0 {
+				continue
+			}
+			is, ok := vm.rootOfSub(of)
+			return ok && is == root
+		case cxEval:
+			if flags&cxTry == 0 {
+				return false
+			}
+		}
 	}
 	return false
 }

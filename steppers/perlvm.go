@@ -33,6 +33,7 @@ type perlVM struct {
 	regs   procstate.Regs
 	info   [siBytes]byte // what is read
 	cx     [maxContextBytes]byte
+	outer  [maxContextBytes]byte // one further out
 	opBuf  [opBytes]byte
 	// Functions of ops; nil: they are not read yet.
 	catching, pushing, leaving map[uint64]bool
