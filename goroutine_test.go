@@ -316,6 +316,7 @@ func TestGoroutines(t *testing.T) {
 			}
 			traced := quit(t, tg, stderr)
 			states := make(map[string]bool) // the one that spins is runnable where it has just been preempted
+			lost := 0
 			for how, walked := range walks {
 				t.Log(how, len(walked))
 				for id, g := range traced {
@@ -331,6 +332,12 @@ func TestGoroutines(t *testing.T) {
 						continue
 					}
 					states[w.State()] = true
+					if w.Status == procstate.GoRunning && errors.Is(w.err, swbpf.ErrNoThread) && (g.state == "running" || g.state == "runnable") && lost == 0 {
+						// One that spins was seen so in one of some hundred walks: between two threads.
+						t.Logf("%s: goroutine %d [%s]: %v", how, id, w.State(), w.err)
+						lost++
+						continue
+					}
 					agrees(t, w, g)
 				}
 				for id, w := range walked {
