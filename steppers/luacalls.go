@@ -44,8 +44,8 @@ func (t *luaThread) find(v uint64) int {
 	return -1
 }
 
-// innermost returns the innermost call of the luaV_execute that a call is in.
-func (t *luaThread) innermost(i int) int {
+// running returns the innermost call of the luaV_execute that a call is in.
+func (t *luaThread) running(i int) int {
 	for i > t.next && t.calls[i-1].isLua && !t.calls[i-1].begins {
 		i--
 	}

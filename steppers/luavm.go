@@ -182,7 +182,7 @@ func (vm *luaVM) find(t *luaThread, in *unwind.Frame, cfa uint64) int {
 		}
 		i := t.find(v)
 		if i >= 0 && vm.fields.previous == 0 {
-			i = t.innermost(i) // 5.1 reads where a call has its values anew after most of what it does
+			i = t.running(i) // 5.1 reads where a call has its values anew after most of what it does
 		}
 		if i >= 0 && i != found {
 			isOnly = isOnly && found < 0

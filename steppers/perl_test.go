@@ -240,6 +240,33 @@ func TestPerlRuns(t *testing.T) {
 	}
 }
 
+// A context that is being begun may still have the statement and the subroutine of one that was in its place before: it
+// belongs to the subroutine around it, whose op begins it.
+func TestPerlBegins(t *testing.T) {
+	for what, flags := range map[string]byte{"an eval": cxEval, "a subroutine": cxSub} {
+		m := newPerlMemory(36)
+		start := m.cop(1, "main.pl")
+		outer, inOuter := m.sub("main", "outer", 10)
+		other, inOther := m.sub("main", "other", 20)
+		op := m.alloc(48)
+		copy(m.b[op+opSibling:][:8], m.b[inOuter+opSibling:])
+		m.context(cxSub, outer, start, 8)
+		if flags == cxEval {
+			other = 0
+		}
+		m.context(flags, other, inOther, 8)
+		m.put(perlHeadAt+perlOp, m.base+uint64(op))
+		m.put(perlHeadAt+int(m.vm.fields.curcop), m.base+uint64(inOuter))
+		m.vm.begin(1)
+		if !m.vm.readHead() || !m.vm.readRuns(true) {
+			t.Fatalf("%s: nothing is known", what)
+		}
+		if subs := m.vm.subs; len(subs) != 2 || subs[0].sub != m.base+uint64(outer) || subs[0].cop != m.base+uint64(inOuter) {
+			t.Errorf("%s: %+v", what, subs)
+		}
+	}
+}
+
 // What is known already costs no allocation.
 func TestPerlAllocates(t *testing.T) {
 	m := newPerlMemory(36)
