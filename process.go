@@ -45,6 +45,11 @@ type ProcessStacks struct {
 	GoroutinesErr   error
 	GoroutineWalker *unwind.Walker
 
+	// VirtualThreads are those of Java; see WalkOptions. Walks of them are made by
+	// WalkVirtualThread and VirtualWalker, which is nil where none are known.
+	VirtualThreads steppers.VirtualThreads
+	VirtualWalker  *unwind.Walker
+
 	// Stopped is for how long the process, or part of it, stood still.
 	Stopped time.Duration
 }
@@ -69,6 +74,10 @@ type WalkOptions struct {
 	// Goroutines asks for those of a program in Go, all of which are copied while
 	// it stands. With Threads there are none.
 	Goroutines bool
+
+	// VirtualThreads asks for those of Java (21 and later, not with a generational ZGC),
+	// whose stacks in the heap are copied while it stands. With Threads there are none.
+	VirtualThreads bool
 
 	// Group makes the steppers; nil stands for DefaultGroup.
 	Group func() unwind.StepperGroup
@@ -120,7 +129,13 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		opts.Space = procstate.SpaceOfProcess(pid)
 	}
 	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes, Space: opts.Space,
-		Collect: collector(pid, opts.Space), Probes: opts.Probes, Goroutines: opts.Goroutines}
+		Probes: opts.Probes, Goroutines: opts.Goroutines}
+	java := steppers.NewJavaHeap(procstate.ProcessMemory(pid), opts.Space)
+	copts.Collect = collector(pid, opts.Space, java)
+	var virtual *steppers.VirtualThreads
+	if opts.VirtualThreads && java != nil {
+		copts.CollectShared = func(m procstate.Memory, add func(addr uint64, n int)) { virtual = java.VirtualThreads(m, add) }
+	}
 	var c *procstate.Capture
 	capture := func() (err error) {
 		c, err = procstate.CaptureProcess(pid, copts)
@@ -137,12 +152,15 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		stacks[t.TID] = &ps.Stacks[i]
 	}
 	copts.Also = make(map[procstate.ThreadID][]uint64)
-	copts.Goroutines = false
+	copts.Goroutines, copts.CollectShared = false, nil
 	copts.Space = nil // the process has gone on
 	budget := FrameBudget(opts.MaxFrames, nil)
 	shared := group()
 	if opts.Goroutines && len(opts.Threads) == 0 {
 		ps.readGoroutines(With(c, shared, nil), opts.MaxFrames)
+	}
+	if virtual != nil {
+		ps.takeVirtual(With(c, shared, nil), virtual, opts.MaxFrames)
 	}
 	for look := 0; ; look++ {
 		ps.Stopped += c.Stopped
@@ -196,8 +214,11 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 }
 
 // collector picks what walks of a process need beside its stacks.
-func collector(pid int, space *procstate.AddressSpace) procstate.Collector {
+func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap) procstate.Collector {
 	var collectors []procstate.Collector
+	if java != nil {
+		collectors = append(collectors, java.Collect)
+	}
 	for _, c := range []procstate.Collector{
 		procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space),
 		steppers.PHPCollector(space), steppers.PerlCollector(space), steppers.BeamCollector(space),
@@ -241,6 +262,12 @@ func (p *ProcessStacks) readGoroutines(w *unwind.Walker, maxFrames int) {
 	if p.GoroutinesErr = err; err == nil {
 		p.Goroutines, p.GoroutineWalker = *gs, w
 	}
+}
+
+// takeVirtual takes over the virtual threads of a Walker's process.
+func (p *ProcessStacks) takeVirtual(w *unwind.Walker, threads *steppers.VirtualThreads, maxFrames int) {
+	w.MaxFrames = maxFrames
+	p.VirtualThreads, p.VirtualWalker = *threads, w
 }
 
 // String describes the process: "process 4711 (/usr/bin/x, amd64)".

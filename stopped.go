@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 	"github.com/swbpf/swbpf/variables"
@@ -80,6 +81,11 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 	}
 	if opts.Goroutines && len(opts.Threads) == 0 {
 		ps.readGoroutines(w, opts.MaxFrames)
+	}
+	if opts.VirtualThreads && len(opts.Threads) == 0 {
+		if java := steppers.NewJavaHeap(p, p.Libraries()); java != nil {
+			ps.takeVirtual(w, java.VirtualThreads(p, nil), opts.MaxFrames)
+		}
 	}
 	release := sync.OnceValue(func() time.Duration {
 		p.Detach()

@@ -41,6 +41,10 @@ type CaptureOptions struct {
 	// Collect may be nil.
 	Collect Collector
 
+	// CollectShared is as Collect, but runs once, for what belongs to no thread. It takes
+	// effect where all threads stand, and may be nil.
+	CollectShared func(m Memory, add func(addr uint64, n int))
+
 	// Probes tells what uretprobes have replaced on the stacks of the threads.
 	// It is asked while they stand still, and may be nil.
 	Probes func() map[ThreadID]UserProbes
@@ -211,6 +215,9 @@ func (rc *rawCapture) take(e *engine, p *ProcDebug, ts, late []*tracee, opts *Ca
 	if opts.goroutines != nil {
 		rc.shared = opts.goroutines.take(rc.task, rc.arch.AddressWidth)
 	}
+	if opts.CollectShared != nil && len(opts.Threads) == 0 {
+		rc.collectShared(opts.CollectShared, arena)
+	}
 }
 
 // readMaps takes the mappings, and returns the readable areas: those that are known, where
@@ -295,6 +302,22 @@ func (rc *rawCapture) collect(f Collector, arena *arena) {
 		})
 	}
 	batch.run()
+}
+
+// collectShared lets a collector add memory that belongs to no thread.
+func (rc *rawCapture) collectShared(f func(m Memory, add func(addr uint64, n int)), arena *arena) {
+	mem := pageCache{source: liveProcess(rc.task), width: rc.arch.AddressWidth, active: true}
+	batch := vmBatch{task: rc.task}
+	var out rawThread
+	left := captureBudget
+	f(&mem, func(addr uint64, n int) {
+		if n > 0 && n <= left && addr+uint64(n) > addr {
+			left -= n
+			batch.add(&out, addr, addr+uint64(n), arena)
+		}
+	})
+	batch.run()
+	rc.shared = append(rc.shared, out.regions...)
 }
 
 // arena hands out memory that was touched before the target was stopped, so

@@ -95,6 +95,9 @@ type liveProcess int
 
 func (p liveProcess) readAt(addr uint64, buf []byte) int { return ReadProcess(int(p), addr, buf) }
 
+// ProcessMemory returns the memory of another process, of 64 bits, as it is each time; see ReadProcess.
+func ProcessMemory(tid int) Memory { return &pageCache{source: liveProcess(tid), width: 8} }
+
 // reset forgets what was read and starts or ends the keeping.
 func (c *pageCache) reset(active bool) {
 	c.active = active

@@ -122,6 +122,7 @@ func senderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, words *interpFram
 	}
 	above := fp + 16
 	sender, ok = w.ProcessState().ReadWord(fp - interpSenderSP)
+	sender = inFrame(fp, sender)
 	if !ok || sender < above || sender-above > maxInterpLocals || sender%8 != 0 {
 		return 0, nil, false
 	}

@@ -39,6 +39,7 @@ type vmFields struct {
 
 	interp *interpFrame
 	method *methodFields // nil when one is missing
+	object *objectFields // the same
 }
 
 // scopesLayout is where an nmethod has its scopes.
@@ -121,6 +122,7 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 	if f.method = t.methodFields(structs, types); f.method != nil {
 		f.blobEnd = max(f.blobEnd, f.method.compiled+8, f.method.compileID+4)
 	}
+	f.object = t.objectFields(structs)
 	return f
 }
 

@@ -49,9 +49,13 @@ func (s *HotSpot) machine(w *unwind.Walker) *hotspotVM {
 
 // findMachine looks for libjvm. What it returns has no fields when there is none.
 func (s *HotSpot) findMachine(w *unwind.Walker) *hotspotVM {
-	vm := &hotspotVM{mem: w.ProcessState()}
-	vm.live, _ = w.ProcessState().(procstate.LiveMemory)
-	libs := w.ProcessState().Libraries()
+	return s.machineIn(w.ProcessState(), w.ProcessState().Libraries())
+}
+
+// machineIn is findMachine for a process with some memory and libraries.
+func (s *HotSpot) machineIn(mem procstate.Memory, libs procstate.LibraryState) *hotspotVM {
+	vm := &hotspotVM{mem: mem}
+	vm.live, _ = mem.(procstate.LiveMemory)
 	if libs == nil {
 		return vm
 	}
@@ -96,15 +100,12 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		b.returned = in.PC()
 	}
 	in.Code = s.codeOf(w, vm, b, in)
+	if number := vm.stack.chunkAt(w, in.SP()); number >= 0 {
+		return s.inChunk(w, vm, b, number, in, out)
+	}
 	if b.thaws {
-		switch isBarrier, ok := s.thawed(w, vm, in, out); {
-		case isBarrier && ok:
-			in.Code = vm.notCopied(w)
-			return unwind.Success, nil
-		case isBarrier:
-			return unwind.Failed, unwind.NoUnwindInfo
-		case ok:
-			return unwind.Success, nil
+		if v, err := s.thawed(w, vm, in, out); v != unwind.NotMe {
+			return v, err
 		}
 	}
 	switch {

@@ -405,17 +405,19 @@ const (
 
 // compressed returns how the virtual machine stores integers.
 func (vm *hotspotVM) compressed() compressed {
-	if vm.fields.oneHeap { // JDK 8, which calls itself 25
-		return compressed{}
+	if !vm.fields.oneHeap && vm.release() >= 20 { // JDK 8 calls itself 25
+		return compressed{1}
 	}
+	return compressed{}
+}
+
+// release returns the number of the release, 1 where it is not known.
+func (vm *hotspotVM) release() uint64 {
 	if vm.names.version == 0 {
 		v, _ := vm.word(vm.fields.method.version + vm.bias)
 		vm.names.version = max(v&0xffffffff, 1)
 	}
-	if vm.names.version >= 20 {
-		return compressed{1}
-	}
-	return compressed{}
+	return vm.names.version
 }
 
 // read reads the integer that b begins with, of n bytes; n is 0 when there is none.

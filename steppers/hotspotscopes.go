@@ -241,26 +241,37 @@ func (s *scopeReader) chain(dst []javaCall, at uint32) []javaCall {
 // tellsAll reports whether nmethods tell of all their code: whether the virtual machine's flag
 // DebugNonSafepoints is set.
 func (vm *hotspotVM) tellsAll() bool {
-	n, f := &vm.names, vm.fields.method
-	if n.tells.known || f.flags == 0 || f.numFlags == 0 {
-		return n.tells.all
+	tells := &vm.names.tells
+	if !tells.known {
+		const flag = "DebugNonSafepoints"
+		set := vm.flagsSet(flag)
+		tells.known, tells.all = set != nil, set[flag]
+	}
+	return tells.all
+}
+
+// flagsSet tells which of the virtual machine's flags of these names are set; nil where that cannot be read.
+func (vm *hotspotVM) flagsSet(names ...string) map[string]bool {
+	f := vm.fields.method
+	if f.flags == 0 || f.numFlags == 0 {
+		return nil
 	}
 	first, ok := vm.word(f.flags + vm.bias)
 	num, ok2 := vm.word(f.numFlags + vm.bias)
 	if !ok || !ok2 || num > maxFlags {
-		return false
+		return nil
 	}
 	t := vmTables{im: vm.image, bias: vm.bias}
 	flags := make([]byte, num*f.flagBytes)
 	if !vm.read(first, flags) {
-		return false
+		return nil
 	}
-	n.tells.known = true
+	set := map[string]bool{}
 	for flag := range slices.Chunk(flags, int(f.flagBytes)) {
-		if t.text(binary.LittleEndian.Uint64(flag[f.flagName:])) == "DebugNonSafepoints" {
-			var set [1]byte
-			n.tells.all = vm.read(binary.LittleEndian.Uint64(flag[f.flagAddr:]), set[:]) && set[0] != 0
+		if name := t.text(binary.LittleEndian.Uint64(flag[f.flagName:])); slices.Contains(names, name) {
+			var value [1]byte
+			set[name] = vm.read(binary.LittleEndian.Uint64(flag[f.flagAddr:]), value[:]) && value[0] != 0
 		}
 	}
-	return n.tells.all
+	return set
 }

@@ -36,19 +36,39 @@ const (
 	entryBytes        = 32 // at least
 )
 
-// thawed walks from the stubs that put frames of a virtual thread on the stack to the frame of enterSpecial, below which
-// they are put: from where the outermost one that is there returns to, and isBarrier is set, or from a call in a stub.
-func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (isBarrier, ok bool) {
+// thawed walks from the stubs that put frames of a virtual thread on the stack. From where the outermost one that is
+// there returns to it goes on in the heap, where that can be read, and else, as from a call in a stub, to the frame of
+// enterSpecial, below which they are put.
+func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (unwind.Verdict, error) {
 	if in.Flags&unwind.Interrupted != 0 {
-		return false, false
+		return unwind.NotMe, nil
 	}
+	isBarrier := !mayReturnTo(w, in.PC(), s.buf[:])
 	most := uint64(maxThawRoom)
-	if isBarrier = !mayReturnTo(w, in.PC(), s.buf[:]); isBarrier {
+	if isBarrier {
 		most = maxThawArgs
 	}
+	continuation, ok := s.entered(w, vm, most, in, out)
+	switch {
+	case ok && isBarrier && s.enterHeap(w, vm, continuation, in, out):
+		return unwind.Mended, nil
+	case ok && isBarrier:
+		in.Code = vm.notCopied(w)
+		return unwind.Success, nil
+	case ok:
+		return unwind.Success, nil
+	case isBarrier:
+		return unwind.Failed, unwind.NoUnwindInfo
+	}
+	return unwind.NotMe, nil
+}
+
+// entered finds the frame of enterSpecial at most so many bytes above the SP of a frame, and which Continuation was
+// entered there.
+func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, most uint64, in, out *unwind.Frame) (continuation uint64, ok bool) {
 	e := vm.enterSpecial()
 	if e == nil {
-		return isBarrier, false
+		return 0, false
 	}
 	const align = 16
 	mem, arch := w.ProcessState(), w.Arch()
@@ -58,7 +78,10 @@ func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame)
 		if !ok1 || !ok2 {
 			break
 		}
-		if !isThawEntry(mem, at) && !isThawEntry(mem, at+8) || !vm.isRun(ra, fp) {
+		if continuation, ok = thawEntry(mem, at); !ok {
+			continuation, ok = thawEntry(mem, at+8)
+		}
+		if !ok || !vm.isRun(ra, fp) {
 			continue
 		}
 		out.SetPC(arch, e.back)
@@ -66,9 +89,9 @@ func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame)
 		out.SetFP(arch, at+e.frame-16)
 		out.Regs.ThreadPointer = in.Regs.ThreadPointer
 		out.Flags |= unwind.StackSwitched // other frames are in the heap; SP may be the same
-		return isBarrier, true
+		return continuation, true
 	}
-	return isBarrier, false
+	return 0, false
 }
 
 // endsThawed walks from an interpreted method that is the outermost frame of a virtual thread on the stack, and others
@@ -93,11 +116,11 @@ func (s *HotSpot) endsThawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Fr
 	return true
 }
 
-// isThawEntry reports whether there may be a ContinuationEntry at an address.
-func isThawEntry(mem procstate.Memory, at uint64) bool {
+// thawEntry returns the Continuation of the ContinuationEntry that there may be at an address.
+func thawEntry(mem procstate.Memory, at uint64) (continuation uint64, ok bool) {
 	words, ok1 := mem.ReadWord(at + entryFlags)
 	continuation, ok2 := mem.ReadWord(at + entryContinuation)
-	return ok1 && ok2 && continuation != 0 && uint32(words) <= 1 && words>>32 <= maxThawArgs/8
+	return continuation, ok1 && ok2 && continuation != 0 && uint32(words) <= 1 && words>>32 <= maxThawArgs/8
 }
 
 // isRun reports whether a return address is in Continuation.run, which alone calls enterSpecial. Where it is interpreted

@@ -53,6 +53,8 @@ type hotspotVM struct {
 	buf    [maxBlockHeader + maxBlobHeader]byte
 	names  methodNames
 	enters thawFrame
+	layout *javaLayout // nil: not read, or not known
+	stack  javaStack
 
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then

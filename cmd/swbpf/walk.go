@@ -18,6 +18,7 @@ import (
 	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -47,6 +48,7 @@ type walkOptions struct {
 	watch   durationValue
 	noGroup bool
 	goes    string // goroutines
+	virtual string // virtual threads
 	args    bool
 	locals  bool
 	stop    durationValue // the limit; 0 when not given
@@ -56,7 +58,7 @@ type walkOptions struct {
 }
 
 func newWalkCommand() *cobra.Command {
-	o := &walkOptions{symbols: "yes", goes: "yes"}
+	o := &walkOptions{symbols: "yes", goes: "yes", virtual: "yes"}
 	c := &cobra.Command{
 		Use:   "walk PID... | --cgroup NAME | --core FILE",
 		Short: "Print the stacks of running processes or of a core file",
@@ -136,6 +138,7 @@ or not walked.`,
 	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
 	f.BoolVar(&o.noGroup, "no-group", false, "show each thread and goroutine by itself, and each frame of a recursion")
 	f.StringVar(&o.goes, "goroutines", "yes", "`which` goroutines of a Go program to show: yes, all (those of the runtime too) or no")
+	f.StringVar(&o.virtual, "virtual-threads", "yes", "whether to show virtual threads of Java that are on no thread: yes or no")
 	f.BoolVar(&o.args, "args", false, "show the parameters of each function")
 	f.BoolVar(&o.locals, "locals", false, "show parameters and local variables; the process stands until they are read")
 	f.Var(&o.stop, "stop-limit", "how long the process may stand for --args and --locals (default 1s), without the time to stop it and to set it going; looked at between reads: what is not read by then says so")
@@ -161,6 +164,8 @@ func (o *walkOptions) check(args []string) error {
 		return fmt.Errorf("--symbols is yes, functions or no, not %q", o.symbols)
 	case o.goes != "yes" && o.goes != "all" && o.goes != "no":
 		return fmt.Errorf("--goroutines is yes, all or no, not %q", o.goes)
+	case o.virtual != "yes" && o.virtual != "no":
+		return fmt.Errorf("--virtual-threads is yes or no, not %q", o.virtual)
 	case o.core != "" && len(o.pids) > 0:
 		return errors.New("a process ID or --core, not both")
 	case len(o.cgroups) > 0 && (o.core != "" || len(o.pids) > 0):
@@ -358,7 +363,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	space := procstate.SpaceOfProcess(pid)
 	probes := openProbes(pid, space)
 	defer probes.close()
-	opts := stackwalk.WalkOptions{Space: space, Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines(), MaxFrames: maxWalkFrames}
+	opts := stackwalk.WalkOptions{Space: space, Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines(), VirtualThreads: o.wantsVirtual(), MaxFrames: maxWalkFrames}
 	waits := readWaits(pid)
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {
@@ -372,8 +377,8 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	return pw, nil
 }
 
-// take takes over the stacks of a process, and walks its goroutines until ctx is
-// done.
+// take takes over the stacks of a process, and walks its goroutines and virtual threads
+// until ctx is done.
 func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *walkOptions) {
 	p.exe, p.arch = ps.Executable, ps.Arch
 	for i := range ps.Stacks {
@@ -385,6 +390,7 @@ func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *
 	}
 	p.frames = stackwalk.FrameBudget(maxWalkFrames, ps.Stacks)
 	p.takeGoroutines(ctx, ps.GoroutineWalker, &ps.Goroutines, ps.GoroutinesErr, o)
+	p.takeVirtual(ctx, ps.VirtualWalker, &ps.VirtualThreads, o)
 }
 
 // walkCore walks the threads of a core file.
@@ -427,6 +433,9 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	if o.wantsGoroutines() {
 		gs, err := procstate.ReadGoroutines(core)
 		pw.takeGoroutines(context.Background(), w, gs, err, o)
+	}
+	if java := steppers.NewJavaHeap(core, core.Libraries()); java != nil && o.wantsVirtual() {
+		pw.takeVirtual(context.Background(), w, java.VirtualThreads(core, nil), o)
 	}
 	pw.nameFrames(o.symbols != "no")
 	if o.args || o.locals {

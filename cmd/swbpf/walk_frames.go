@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -25,6 +26,7 @@ type processWalk struct {
 	closer  io.Closer
 
 	goroutines goroutineWalks
+	virtual    virtualWalks
 
 	variables bool // were read
 	locals    bool // shall be written, beside parameters
@@ -48,8 +50,9 @@ type threadWalk struct {
 	name      string
 	state     string
 	blocked   bool
-	wait      *wait                // the system call that it waits in; nil where that is not known
-	goroutine *procstate.Goroutine // that is on it; nil where that is not known
+	wait      *wait                   // the system call that it waits in; nil where that is not known
+	goroutine *procstate.Goroutine    // that is on it; nil where that is not known
+	virtual   *steppers.VirtualThread // the same
 }
 
 // walkFrame is a logical frame: a frame of the stack, or a call that was
@@ -78,6 +81,9 @@ func (p *processWalk) stacks() []*stackWalk {
 	all := make([]*stackWalk, 0, len(p.threads)+len(p.goroutines.stacks))
 	for i := range p.threads {
 		all = append(all, &p.threads[i].stackWalk)
+	}
+	for _, g := range p.virtual.groups {
+		all = append(all, &g.stackWalk)
 	}
 	return append(all, p.goroutines.stacks...)
 }

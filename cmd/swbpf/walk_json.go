@@ -24,6 +24,10 @@ type (
 		Goroutines       []jsonGoroutines `json:"goroutines,omitempty"`
 		GoroutinesUnread int              `json:"goroutines_unread,omitempty"` // that could not be read, or were too many
 		GoroutinesError  string           `json:"goroutines_error,omitempty"`  // why none are known
+
+		// Of one in Java:
+		VirtualThreads []jsonVirtualThreads `json:"virtual_threads,omitempty"`
+		VirtualUnread  int                  `json:"virtual_threads_unread,omitempty"` // that could not be read, or were too many
 	}
 
 	jsonThread struct {
@@ -34,7 +38,8 @@ type (
 		Reason   string      `json:"reason"`
 		Frames   []jsonFrame `json:"frames"`
 
-		Goroutine uint64    `json:"goroutine,omitempty"` // ID of that which is on it
+		Goroutine uint64    `json:"goroutine,omitempty"`      // ID of that which is on it
+		Virtual   int64     `json:"virtual_thread,omitempty"` // the same
 		Wait      *jsonWait `json:"wait,omitempty"`
 	}
 
@@ -59,6 +64,20 @@ type (
 		Complete  bool          `json:"complete"`
 		Reason    string        `json:"reason"`
 		Frames    []jsonFrame   `json:"frames"`
+	}
+
+	// jsonVirtualThreads are virtual threads of Java without a thread that have the same stack and
+	// state, and wait for the same; with --no-group one of them.
+	jsonVirtualThreads struct {
+		IDs      []uint64    `json:"ids"`
+		Names    []string    `json:"names"`
+		State    string      `json:"state"`
+		Blocker  string      `json:"blocker,omitempty"`   // class of what they wait for
+		Owner    int64       `json:"owner,omitempty"`     // ID of the thread of Java that has it,
+		OwnerTID int32       `json:"owner_tid,omitempty"` // and its TID, unless it is a virtual one
+		Complete bool        `json:"complete"`
+		Reason   string      `json:"reason"`
+		Frames   []jsonFrame `json:"frames"`
 	}
 
 	// jsonCreatedBy is the place of a go statement; PC is where it returned to.
@@ -110,12 +129,16 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 		if t.goroutine != nil {
 			jt.Goroutine = t.goroutine.ID
 		}
+		if t.virtual != nil {
+			jt.Virtual = t.virtual.ID
+		}
 		if t.wait != nil {
 			jt.Wait = &jsonWait{Call: t.wait.call, On: t.wait.on, Holder: int32(t.wait.holder)}
 		}
 		out.Threads = append(out.Threads, jt)
 	}
 	p.jsonGoroutines(&out)
+	p.jsonVirtual(&out)
 	text, err := json.Marshal(&out)
 	if err != nil {
 		return err
@@ -142,6 +165,9 @@ func (p *processWalk) jsonStacks() (stacks []*stackWalk) {
 	}
 	for _, g := range p.goroutines.groups {
 		stacks = append(stacks, g.stackWalk)
+	}
+	for _, g := range p.virtual.groups {
+		stacks = append(stacks, &g.stackWalk)
 	}
 	return stacks
 }

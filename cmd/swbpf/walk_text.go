@@ -24,6 +24,9 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	if n := p.goroutines.total; n > 0 {
 		head += ", " + plural(n, "goroutine")
 	}
+	if n := p.virtual.total; n > 0 {
+		head += ", " + plural(n, "virtual thread")
+	}
 	if p.live {
 		head += ", stopped for " + duration(p.stopped)
 	}
@@ -36,6 +39,7 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 		p.writeStack(w, &t.stackWalk)
 	}
 	p.writeGoroutines(w)
+	p.writeVirtual(w)
 	return nil
 }
 
@@ -146,6 +150,19 @@ func groupHead(g []*threadWalk) string {
 	default:
 		fmt.Fprintf(&b, ", goroutines %s", ranges(ids))
 	}
+	var virtual []uint64
+	for _, t := range g {
+		if t.virtual != nil {
+			virtual = append(virtual, uint64(t.virtual.ID))
+		}
+	}
+	switch len(virtual) {
+	case 0:
+	case 1:
+		fmt.Fprintf(&b, ", virtual thread %d", virtual[0])
+	default:
+		fmt.Fprintf(&b, ", virtual threads %s", ranges(virtual))
+	}
 	b.WriteString(": " + t.outcome())
 	if t.blocked {
 		b.WriteString(" (could not be stopped)")
@@ -209,10 +226,19 @@ func numbersOf(name string) (numbers []string) {
 // groupName is the name of the threads of a group, with "*" for the numbers in
 // which they differ: "pool-1-thread-*".
 func groupName(g []*threadWalk) string {
-	name := g[0].name
+	names := make([]string, len(g))
+	for i, t := range g {
+		names[i] = t.name
+	}
+	return commonName(names)
+}
+
+// commonName returns the name of those that have these, which differ in numbers alone.
+func commonName(names []string) string {
+	name := names[0]
 	first, differ := numbersOf(name), map[int]bool{}
-	for _, t := range g[1:] {
-		for i, n := range numbersOf(t.name) {
+	for _, other := range names[1:] {
+		for i, n := range numbersOf(other) {
 			differ[i] = differ[i] || n != first[i]
 		}
 	}

@@ -97,6 +97,9 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 	if n := p.goroutines.total; n > 0 {
 		what += ", " + plural(n, "goroutine")
 	}
+	if n := p.virtual.total; n > 0 {
+		what += ", " + plural(n, "virtual thread")
+	}
 	fmt.Fprintf(w, "%s  process %d  %s, stopped for %s\n", now.Format("15:04:05.000"), p.pid, what, duration(p.stopped))
 	before := s.since
 	s.since = make(map[string]time.Time)
@@ -125,6 +128,11 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 			continue
 		}
 		if err := line(fmt.Sprintf("%5d x [%s] goroutines: %s", len(g.ids), g.first.State(), foldStack(g.stackWalk))); err != nil {
+			return err
+		}
+	}
+	for _, g := range p.virtual.groups {
+		if err := line(fmt.Sprintf("%5d x [%s] virtual threads: %s", len(g.ids), g.state(), foldStack(&g.stackWalk))); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+
+	stackwalk "github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// virtualWalks are the virtual threads of a process in Java that are on no thread.
+type virtualWalks struct {
+	total     int // with those on threads
+	groups    []*virtualGroup
+	unread    int // could not be read
+	late      int // were not walked in time
+	untracked bool
+}
+
+// virtualGroup are virtual threads with the same stack and state, that wait for the same.
+type virtualGroup struct {
+	stackWalk
+	first steppers.VirtualThread
+	ids   []uint64
+	names []string
+}
+
+// wantsVirtual tells whether virtual threads are to be read.
+func (o *walkOptions) wantsVirtual() bool { return o.virtual != "no" && len(o.tids) == 0 }
+
+// takeVirtual takes over the virtual threads of a process: it tells threads which is on them, and walks the others
+// until ctx is done.
+func (p *processWalk) takeVirtual(ctx context.Context, w *unwind.Walker, vs *steppers.VirtualThreads, o *walkOptions) {
+	out := &p.virtual
+	out.total, out.unread, out.untracked = len(vs.List), vs.Unread, vs.Untracked
+	threads := make(map[procstate.ThreadID]*threadWalk, len(p.threads))
+	for i := range p.threads {
+		threads[p.threads[i].tid] = &p.threads[i]
+	}
+	slices.SortFunc(vs.List, func(a, b steppers.VirtualThread) int { return cmp.Compare(a.ID, b.ID) })
+	index := make(map[string]*virtualGroup)
+	var frames []unwind.Frame
+	var key []byte
+	for i := range vs.List {
+		v := &vs.List[i]
+		if t := threads[v.Carrier]; t != nil {
+			t.virtual = v
+			continue
+		}
+		if ctx.Err() != nil {
+			out.late++
+			continue
+		}
+		w.MaxFrames = p.frames.Limit()
+		var err error
+		frames, err = stackwalk.WalkVirtualThread(w, frames[:0], v)
+		key = virtualKey(key[:0], v, frames, err)
+		g := index[string(key)]
+		if g == nil || o.noGroup {
+			g = &virtualGroup{first: *v, stackWalk: stackWalk{walker: w, stack: slices.Clone(frames), err: err}}
+			p.frames.Keep(len(frames))
+			index[string(key)] = g
+			out.groups = append(out.groups, g)
+		}
+		g.ids = append(g.ids, uint64(v.ID))
+		g.names = append(g.names, v.Name)
+	}
+	slices.SortStableFunc(out.groups, func(a, b *virtualGroup) int { return cmp.Compare(len(b.ids), len(a.ids)) })
+}
+
+// virtualKey appends what virtual threads of a group have in common.
+func virtualKey(key []byte, v *steppers.VirtualThread, frames []unwind.Frame, err error) []byte {
+	name := replaceNumbers(v.Name, func(string) string { return "0" })
+	key = fmt.Appendf(key, "%s\x00%s\x00%s\x00%d\x00%v\x00", name, v.State, v.Blocker, v.Owner, err)
+	for i := range frames {
+		f := &frames[i]
+		key = binary.LittleEndian.AppendUint64(key, f.PC())
+		key = binary.LittleEndian.AppendUint32(key, f.Code) // all that is interpreted has the same addresses
+		key = append(key, byte(f.Flags))
+	}
+	return key
+}
+
+// writeVirtual writes the virtual threads of a process for people.
+func (p *processWalk) writeVirtual(w io.Writer) {
+	vs := &p.virtual
+	for _, g := range vs.groups {
+		fmt.Fprintf(w, "\n%s\n", g.head())
+		p.writeStack(w, &g.stackWalk)
+	}
+	if vs.late > 0 {
+		fmt.Fprintf(w, "\n%s not walked in time, see --stop-limit\n", plural(vs.late, "virtual thread"))
+	}
+	if vs.unread > 0 {
+		fmt.Fprintf(w, "\n%s could not be read\n", plural(vs.unread, "virtual thread"))
+	}
+	if vs.untracked {
+		fmt.Fprintf(w, "\nonly virtual threads of executors are known: Java was told to keep no list of others (jdk.trackAllThreads)\n")
+	}
+}
+
+// head is the line above a stack: `3 virtual threads 25-27 "worker-*" [parked]: complete`.
+func (g *virtualGroup) head() string {
+	s := fmt.Sprintf("virtual thread %d", g.ids[0])
+	if n := len(g.ids); n > 1 {
+		s = fmt.Sprintf("%d virtual threads %s", n, ranges(slices.Clone(g.ids)))
+	}
+	if name := commonName(g.names); name != "" {
+		s += fmt.Sprintf(" %q", name)
+	}
+	return s + " [" + printable(g.state()) + "]: " + g.outcome()
+}
+
+// state says what they wait for.
+func (g *virtualGroup) state() string {
+	s := cmp.Or(g.first.State, "unknown")
+	if g.first.Blocker != "" {
+		s += " for " + g.first.Blocker
+	}
+	switch {
+	case g.first.OwnerThread != 0:
+		s += fmt.Sprintf(", which thread %d has", g.first.OwnerThread)
+	case g.first.Owner != 0:
+		s += fmt.Sprintf(", which virtual thread %d has", g.first.Owner)
+	}
+	return s
+}
+
+// jsonVirtual adds the virtual threads to the JSON form.
+func (p *processWalk) jsonVirtual(out *jsonProcess) {
+	out.VirtualUnread = p.virtual.unread + p.virtual.late
+	for _, g := range p.virtual.groups {
+		out.VirtualThreads = append(out.VirtualThreads, jsonVirtualThreads{IDs: g.ids, Names: g.names, State: g.first.State,
+			Blocker: g.first.Blocker, Owner: g.first.Owner, OwnerTID: int32(g.first.OwnerThread), Complete: g.complete(), Reason: g.reason()})
+	}
+}

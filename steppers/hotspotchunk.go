@@ -1,0 +1,193 @@
+package steppers
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// What a virtual thread has of its stack in the heap is in StackChunks, of which each refers to the next outer one
+// (stackChunkOop.hpp): the words of frames as they were on the stack. But what is told of places in an interpreted
+// frame, and where it is, is told in words from where that stands.
+
+// javaChunk is a StackChunk: where the words of its innermost frame begin and those of its outermost one end.
+type javaChunk struct{ sp, end uint64 }
+
+// javaStack is the stack of a virtual thread in the heap.
+type javaStack struct {
+	chunks []javaChunk // innermost first; none is empty
+	walk   uint64      // in which that is so
+	thread bool        // the thread is on one of the system's, where its stack goes on with
+	next   chunkFrame  // this frame
+}
+
+// chunkFrame are the registers of a frame.
+type chunkFrame struct{ pc, sp, fp uint64 }
+
+const (
+	maxChunks     = 1 << 12
+	maxChunkWords = 1 << 24
+
+	continuationClass = "jdk/internal/vm/Continuation"
+	chunkClass        = "jdk/internal/vm/StackChunk"
+)
+
+// chunks appends the StackChunks of a Continuation that have frames, and tells whether all could be read. seen, which
+// may be nil, gets the objects.
+func (o *javaObjects) chunks(dst []javaChunk, continuation uint64, seen func(addr uint64, n int)) ([]javaChunk, bool) {
+	c, ok := o.object(continuation)
+	if !ok || !c.class.extends(continuationClass) {
+		return dst, false
+	}
+	if seen != nil {
+		seen(c.addr, len(c.data))
+	}
+	at := o.refTo(&c, "tail")
+	for n := 0; at != 0; n++ {
+		c, ok := o.object(at)
+		if !ok || c.class.name != chunkClass || n == maxChunks {
+			return dst, false
+		}
+		size, ok1 := c.int("size")
+		sp, ok2 := c.int("sp")
+		bottom, ok3 := c.int("bottom") // of the outermost frame, above which there are arguments
+		if !ok3 {
+			var arguments int32
+			arguments, ok3 = c.int("argsize") // before JDK 22
+			bottom = size - arguments
+		}
+		if !ok1 || !ok2 || !ok3 || sp < 0 || bottom < 0 || bottom > size || size > maxChunkWords {
+			return dst, false
+		}
+		words := c.addr + c.class.size()
+		const link = 2 // words below a frame: the return address and the frame pointer
+		if sp < bottom {
+			if sp < link {
+				return dst, false
+			}
+			dst = append(dst, javaChunk{words + 8*uint64(sp), words + 8*uint64(bottom)})
+		}
+		if seen != nil {
+			n := int(c.class.size())
+			if sp < bottom {
+				n += 8 * int(bottom)
+			}
+			seen(c.addr, n)
+		}
+		at = o.refTo(&c, "parent")
+	}
+	return dst, true
+}
+
+// chunkAt returns the number of the StackChunk that an address is in; -1 where it is in none of the stack's.
+func (s *javaStack) chunkAt(w *unwind.Walker, addr uint64) int {
+	if s.walk == w.Walks() {
+		for i, c := range s.chunks {
+			if addr-c.sp < c.end-c.sp {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// top returns the innermost frame of a StackChunk.
+func (vm *hotspotVM) top(mem procstate.Memory, c javaChunk) (f chunkFrame, ok bool) {
+	pc, ok := mem.ReadWord(c.sp - 8)
+	return chunkFrame{pc, c.sp, vm.chunkFP(mem, c.sp-16, pc)}, ok
+}
+
+// chunkFP returns the frame pointer that a word of a StackChunk has, of a frame with a PC; 0 where it is of no use.
+func (vm *hotspotVM) chunkFP(mem procstate.Memory, at, pc uint64) uint64 {
+	if b := vm.blobAt(pc - 1); b == nil || !b.interpreter {
+		return 0
+	}
+	v, _ := mem.ReadWord(at)
+	return at + 8*v
+}
+
+// inChunk walks from a frame in the StackChunk of a number.
+func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number int, in, out *unwind.Frame) (unwind.Verdict, error) {
+	c, mem := vm.stack.chunks[number], w.ProcessState()
+	cfa, saved, end := in.SP()+b.frame, in.SP()+b.frame-16, in.SP()+b.frame
+	switch {
+	case b.interpreter:
+		fp := in.FP()
+		sender, words, ok := senderSP(w, in.SP(), fp)
+		if !ok || fp-c.sp >= c.end-c.sp {
+			return unwind.Failed, unwind.NoUnwindInfo
+		}
+		locals, _ := mem.ReadWord(fp - words.locals)
+		cfa, saved, end = sender, fp, inFrame(fp, locals)+8
+	case b.frame < 16:
+		return unwind.Failed, unwind.NoUnwindInfo
+	}
+	pc, ok := mem.ReadWord(saved + 8)
+	if !ok {
+		return unwind.Failed, unwind.ReadFailure(mem, saved+8)
+	}
+	var f chunkFrame
+	switch {
+	case end < c.end:
+		if cfa >= c.end {
+			return unwind.Failed, unwind.NoProgress
+		}
+		f = chunkFrame{pc, cfa, vm.chunkFP(mem, saved, pc)}
+	case number+1 < len(vm.stack.chunks):
+		if f, ok = vm.top(mem, vm.stack.chunks[number+1]); !ok {
+			return unwind.Failed, unwind.MemoryUnreadable
+		}
+		out.Flags |= unwind.StackSwitched
+	case vm.stack.thread:
+		f = vm.stack.next
+		out.Flags |= unwind.StackSwitched
+	default:
+		return unwind.StackBottom, nil
+	}
+	f.load(w, out)
+	if out.Flags&unwind.StackSwitched == 0 {
+		out.PCLocation = unwind.InMemory(saved + 8)
+	}
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// load sets the registers of a frame.
+func (f chunkFrame) load(w *unwind.Walker, to *unwind.Frame) {
+	arch := w.Arch()
+	to.SetPC(arch, f.pc)
+	to.SetSP(arch, f.sp)
+	if f.fp != 0 {
+		to.SetFP(arch, f.fp)
+	}
+}
+
+// enterHeap makes of the frame of the stub that puts more frames on the stack the first of these, which are in the heap.
+func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64, in, back *unwind.Frame) bool {
+	mem := w.ProcessState()
+	var head [objectHead]byte
+	if continuation == 0 || !readAll(mem, continuation, head[:16]) {
+		return false
+	}
+	if vm.layout == nil {
+		if vm.layout = vm.newLayout(); vm.layout == nil {
+			return false
+		}
+	}
+	o := javaObjects{vm: vm, javaLayout: vm.layout, read: func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }}
+	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil)
+	vm.stack = javaStack{chunks: chunks, walk: w.Walks(), thread: true, next: chunkFrame{back.PC(), back.SP(), back.FP()}}
+	var f chunkFrame
+	if ok = ok && len(chunks) > 0; ok {
+		f, ok = vm.top(mem, chunks[0])
+	}
+	if !ok {
+		vm.stack.chunks = chunks[:0]
+		return false
+	}
+	pointer := in.Regs.ThreadPointer
+	in.Regs = procstate.Regs{ThreadPointer: pointer}
+	in.PCLocation, in.SPLocation, in.FPLocation = unwind.InMemory(f.sp-8), unwind.Location{}, unwind.Location{}
+	f.load(w, in)
+	in.Flags |= unwind.StackSwitched
+	return true
+}

@@ -1,0 +1,472 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// Objects of Java are read by what the virtual machine tells debuggers of itself (see hotspotfields.go): an object
+// has the address of its class in its header, and a class a list of its fields with where they are (fieldInfo.hpp).
+// Addresses are mostly stored in 32 bits.
+
+// objectFields are the offsets of fields that lead from objects to their classes and fields, and the link-time
+// addresses of what addresses are stored by.
+type objectFields struct {
+	oopBase, oopShift     uint64
+	classBase, classShift uint64
+
+	super, layout, nextClass, mirror uint64 // of a Klass
+	pool, fieldInfo                  uint64 // of an InstanceKlass
+	bytes                            uint64 // of an array of bytes: its elements, behind the length
+
+	loaders                             uint64 // link-time address of the list of class loaders,
+	loader, firstClass, nextLoader      uint64 // and fields of one
+	threadList, threadCount, threadData uint64
+	osThread, threadID                  uint64 // of a JavaThread, and what it refers to
+	threadObject, virtualThread         uint64
+}
+
+// objectFields finds them; nil where one is missing, as before JDK 21.
+func (t *vmTables) objectFields(structs []byte) *objectFields {
+	f := &objectFields{}
+	has := t.fields(structs, map[string]map[string]*uint64{
+		"CompressedOops":          {"_narrow_oop._base": &f.oopBase, "_narrow_oop._shift": &f.oopShift, "_base": &f.oopBase, "_shift": &f.oopShift},
+		"CompressedKlassPointers": {"_narrow_klass._base": &f.classBase, "_narrow_klass._shift": &f.classShift, "_base": &f.classBase, "_shift": &f.classShift},
+		"Klass":                   {"_super": &f.super, "_layout_helper": &f.layout, "_next_link": &f.nextClass, "_java_mirror": &f.mirror},
+		"InstanceKlass":           {"_constants": &f.pool, "_fieldinfo_stream": &f.fieldInfo},
+		"Array<u1>":               {"_data": &f.bytes},
+		"ClassLoaderDataGraph":    {"_head": &f.loaders},
+		"ClassLoaderData":         {"_class_loader": &f.loader, "_klasses": &f.firstClass, "_next": &f.nextLoader},
+		"ThreadsSMRSupport":       {"_java_thread_list": &f.threadList},
+		"ThreadsList":             {"_length": &f.threadCount, "_threads": &f.threadData},
+		"Thread":                  {"_osthread": &f.osThread},
+		"OSThread":                {"_thread_id": &f.threadID},
+		"JavaThread":              {"_osthread": &f.osThread, "_threadObj": &f.threadObject, "_vthread": &f.virtualThread},
+	})
+	if !has.all(&f.oopBase, &f.oopShift, &f.classBase, &f.classShift, &f.super, &f.layout, &f.nextClass, &f.mirror, &f.pool, &f.fieldInfo,
+		&f.bytes, &f.loaders, &f.loader, &f.firstClass, &f.nextLoader, &f.threadList, &f.threadCount, &f.threadData, &f.osThread, &f.threadID,
+		&f.threadObject, &f.virtualThread) ||
+		max(f.super, f.layout, f.nextClass, f.mirror, f.pool, f.fieldInfo) > maxClassHead-8 {
+		return nil
+	}
+	return f
+}
+
+const (
+	maxClassHead  = 1 << 10 // bytes of an InstanceKlass
+	maxFieldInfo  = 1 << 18 // bytes
+	maxClasses    = 1 << 17 // that are looked through
+	maxSupers     = 64
+	maxObject     = 4 << 10 // bytes of one
+	objectHead    = 24      // bytes that are read of any
+	markForwarded = 3       // the two lowest bits of the header of an object that is being moved
+)
+
+// javaObjects reads objects of a virtual machine.
+type javaObjects struct {
+	vm   *hotspotVM // reads classes
+	read reader     // reads objects
+	*javaLayout
+	buf [objectHead]byte
+}
+
+// javaLayout is how the objects of a process are laid out, and what is known of their classes.
+type javaLayout struct {
+	narrowOops, narrowClasses, compact bool
+	oopBase, oopShift                  uint64
+	classBase, classShift              uint64
+
+	classes map[uint64]*javaClassInfo // by the address of the Klass; nil: not one
+}
+
+// javaClassInfo is a class.
+type javaClassInfo struct {
+	addr   uint64
+	name   string // as "java/lang/Object"
+	layout uint32 // Klass::_layout_helper
+	fields map[string]javaField
+	super  *javaClassInfo
+}
+
+// javaField is a field of a class. A static one is in the object that stands for the class.
+type javaField struct {
+	offset    uint32
+	static    bool
+	signature string
+	constant  int32 // the value, where hasValue
+	hasValue  bool
+}
+
+// javaObject is an object that was read.
+type javaObject struct {
+	addr  uint64
+	class *javaClassInfo
+	data  []byte
+}
+
+// newLayout returns how objects are laid out; nil where that is not known, or another than is known here.
+func (vm *hotspotVM) newLayout() *javaLayout {
+	if vm.fields == nil || vm.fields.object == nil || vm.fields.method == nil {
+		return nil
+	}
+	f, l := vm.fields.object, &javaLayout{classes: map[uint64]*javaClassInfo{}}
+	flags := vm.flagsSet("UseCompressedOops", "UseCompressedClassPointers", "UseCompactObjectHeaders", "UseZGC", "ZGenerational")
+	if flags == nil || flags["UseZGC"] && (flags["ZGenerational"] || vm.release() >= 23) {
+		return nil // addresses have marks
+	}
+	l.narrowOops, l.compact = flags["UseCompressedOops"], flags["UseCompactObjectHeaders"]
+	l.narrowClasses = flags["UseCompressedClassPointers"] || l.compact
+	ok := true
+	for at, to := range map[uint64]*uint64{f.oopBase: &l.oopBase, f.oopShift: &l.oopShift, f.classBase: &l.classBase, f.classShift: &l.classShift} {
+		v, read := vm.word(at + vm.bias)
+		*to, ok = v, ok && read
+	}
+	l.oopShift &= 63
+	l.classShift &= 63
+	if !ok {
+		return nil
+	}
+	return l
+}
+
+// ref returns the address of an object that is stored in a field; 0: null.
+func (l *javaLayout) ref(b []byte) uint64 {
+	if !l.narrowOops {
+		return binary.LittleEndian.Uint64(b)
+	}
+	if v := binary.LittleEndian.Uint32(b); v != 0 {
+		return l.oopBase + uint64(v)<<l.oopShift
+	}
+	return 0
+}
+
+// refBytes returns how many bytes a stored address has.
+func (l *javaLayout) refBytes() int {
+	if l.narrowOops {
+		return 4
+	}
+	return 8
+}
+
+// classOf returns the class of the object of which head has the beginning; nil where it has none that is known.
+func (o *javaObjects) classOf(head []byte) *javaClassInfo {
+	mark := binary.LittleEndian.Uint64(head)
+	if mark&3 == markForwarded {
+		return nil
+	}
+	const compactShift = 42 // markWord::klass_shift
+	switch {
+	case o.compact:
+		return o.classAt(o.classBase + mark>>compactShift<<o.classShift)
+	case o.narrowClasses:
+		return o.classAt(o.classBase + uint64(binary.LittleEndian.Uint32(head[8:]))<<o.classShift)
+	}
+	return o.classAt(binary.LittleEndian.Uint64(head[8:]))
+}
+
+// classAt returns a class by the address of its Klass; nil where there is none.
+func (o *javaObjects) classAt(addr uint64) *javaClassInfo {
+	c, known := o.classes[addr]
+	if !known && len(o.classes) < maxClasses {
+		c = o.readClass(addr)
+		o.classes[addr] = c
+	}
+	return c
+}
+
+// readClass reads a class, with those that it extends.
+func (o *javaObjects) readClass(addr uint64) *javaClassInfo {
+	var first *javaClassInfo
+	to := &first
+	for n := 0; addr != 0 && n < maxSupers; n++ {
+		c := o.readOneClass(addr)
+		if c == nil {
+			return nil
+		}
+		*to, to = c, &c.super
+		addr, _ = o.vm.word(addr + o.vm.fields.object.super)
+	}
+	return first
+}
+
+func (o *javaObjects) readOneClass(addr uint64) *javaClassInfo {
+	vm, f := o.vm, o.vm.fields.object
+	le := binary.LittleEndian
+	head := make([]byte, max(f.super, f.layout, f.nextClass, f.mirror, vm.fields.method.className)+8)
+	if addr%8 != 0 || !vm.read(addr, head) {
+		return nil
+	}
+	c := &javaClassInfo{addr: addr, name: vm.symbol(le.Uint64(head[vm.fields.method.className:])), layout: le.Uint32(head[f.layout:])}
+	if !isPrintable(c.name) {
+		return nil
+	}
+	const arrays = 1 << 31
+	if c.layout&arrays != 0 {
+		return c
+	}
+	pool, ok1 := vm.word(addr + f.pool)
+	stream, ok2 := vm.word(addr + f.fieldInfo)
+	if !ok1 || !ok2 || !o.readFields(c, pool, stream) {
+		return nil
+	}
+	return c
+}
+
+// readFields reads what fields a class has (FieldInfoReader): a stream of integers.
+func (o *javaObjects) readFields(c *javaClassInfo, pool, stream uint64) bool {
+	const (
+		isStatic                                   = 8 // access flags of Java
+		hasValue, isInjected, hasGeneric, isInPart = 1 << 0, 1 << 1, 1 << 2, 1 << 4
+	)
+	vm, m := o.vm, o.vm.fields.method
+	var size [4]byte
+	if !vm.read(stream, size[:]) {
+		return false
+	}
+	n := binary.LittleEndian.Uint32(size[:])
+	b := make([]byte, min(n, maxFieldInfo))
+	if !vm.read(stream+vm.fields.object.bytes, b) {
+		return false
+	}
+	poolLen, ok := vm.word(pool + m.poolLen)
+	if poolLen &= 1<<32 - 1; !ok {
+		return false
+	}
+	entry := func(i uint32) uint64 {
+		if uint64(i) >= poolLen {
+			return 0
+		}
+		v, _ := vm.word(pool + m.poolBytes + 8*uint64(i))
+		return v
+	}
+	encoded := vm.compressed()
+	next := func() (v uint32) {
+		v, n := encoded.read(b)
+		ok = ok && n > 0
+		b = b[n:]
+		return v
+	}
+	own, injected := next(), next()
+	c.fields = map[string]javaField{}
+	for range own + injected {
+		name, signature, field := next(), next(), javaField{offset: next()}
+		access, flags := next(), next()
+		field.static = access&isStatic != 0
+		if flags&hasValue != 0 {
+			field.constant, field.hasValue = int32(entry(next())), true
+		}
+		if flags&hasGeneric != 0 {
+			next()
+		}
+		if flags&isInPart != 0 {
+			next()
+		}
+		if !ok {
+			return false
+		}
+		if flags&isInjected == 0 {
+			field.signature = vm.symbol(entry(signature))
+			c.fields[vm.symbol(entry(name))] = field
+		}
+	}
+	return true
+}
+
+// field returns a field of a class or of one that it extends.
+func (c *javaClassInfo) field(name string) (f javaField, ok bool) {
+	for ; c != nil; c = c.super {
+		if f, ok = c.fields[name]; ok {
+			return f, ok
+		}
+	}
+	return f, false
+}
+
+// extends reports whether a class is, or extends, that of a name.
+func (c *javaClassInfo) extends(name string) bool {
+	for ; c != nil; c = c.super {
+		if c.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// size returns how many bytes an object of a class has that is not an array.
+func (c *javaClassInfo) size() uint64 { return uint64(c.layout &^ 7) }
+
+// isArray reports whether it is an array's.
+func (c *javaClassInfo) isArray() bool { return c.layout>>31 != 0 }
+
+// object reads an object that is no array; ok is false where there is none.
+func (o *javaObjects) object(addr uint64) (obj javaObject, ok bool) {
+	if addr == 0 || addr%8 != 0 || !o.read(addr, o.buf[:16]) {
+		return obj, false
+	}
+	c := o.classOf(o.buf[:])
+	if c == nil || c.isArray() {
+		return obj, false
+	}
+	n := c.size()
+	if n < 8 || n > maxObject {
+		return obj, false
+	}
+	obj = javaObject{addr, c, make([]byte, n)}
+	return obj, o.read(addr, obj.data)
+}
+
+// value returns the bytes of a field from its beginning on; nil where there are not so many.
+func (obj *javaObject) value(name string, n int) []byte {
+	f, ok := obj.class.field(name)
+	if !ok || f.static || uint64(f.offset)+uint64(n) > uint64(len(obj.data)) {
+		return nil
+	}
+	return obj.data[f.offset:]
+}
+
+// int returns a field of 32 bits.
+func (obj *javaObject) int(name string) (v int32, ok bool) {
+	b := obj.value(name, 4)
+	if b == nil {
+		return 0, false
+	}
+	return int32(binary.LittleEndian.Uint32(b)), true
+}
+
+// long returns a field of 64 bits.
+func (obj *javaObject) long(name string) (v int64, ok bool) {
+	b := obj.value(name, 8)
+	if b == nil {
+		return 0, false
+	}
+	return int64(binary.LittleEndian.Uint64(b)), true
+}
+
+// refTo returns the address of the object that a field of one refers to; 0: of none.
+func (o *javaObjects) refTo(obj *javaObject, name string) uint64 {
+	b := obj.value(name, o.refBytes())
+	if b == nil {
+		return 0
+	}
+	return o.ref(b)
+}
+
+// follow reads the object that a field of one refers to.
+func (o *javaObjects) follow(obj *javaObject, name string) (javaObject, bool) {
+	return o.object(o.refTo(obj, name))
+}
+
+// array returns the elements of an array: where they begin, and how many bytes there are, at most most.
+func (o *javaObjects) array(addr uint64, most int) (at uint64, n int, ok bool) {
+	if addr == 0 || addr%8 != 0 || !o.read(addr, o.buf[:]) {
+		return 0, 0, false
+	}
+	c := o.classOf(o.buf[:])
+	if c == nil || !c.isArray() {
+		return 0, 0, false
+	}
+	length := o.buf[16:]
+	switch {
+	case o.compact:
+		length = o.buf[8:]
+	case o.narrowClasses:
+		length = o.buf[12:]
+	}
+	count := uint64(binary.LittleEndian.Uint32(length))
+	size := count << (c.layout & 63)
+	return addr + uint64(c.layout>>16&255), int(size), size <= uint64(most)
+}
+
+// text returns a String.
+func (o *javaObjects) text(addr uint64) string {
+	const most = 1 << 10 // bytes
+	s, ok := o.object(addr)
+	if !ok || s.class.name != "java/lang/String" {
+		return ""
+	}
+	at, n, ok := o.array(o.refTo(&s, "value"), most)
+	coder := s.value("coder", 1)
+	if !ok || coder == nil {
+		return ""
+	}
+	b := make([]byte, n)
+	if !o.read(at, b) {
+		return ""
+	}
+	if coder[0] == 0 {
+		return latin1(b)
+	}
+	return utf16LE(b)
+}
+
+// static returns the object that a static field of a class refers to; 0: none.
+func (o *javaObjects) static(c *javaClassInfo, name string) uint64 {
+	f, ok := c.fields[name]
+	if !ok || !f.static {
+		return 0
+	}
+	handle, ok1 := o.vm.word(c.addr + o.vm.fields.object.mirror)
+	mirror, ok2 := o.vm.word(handle)
+	var b [8]byte
+	if !ok1 || !ok2 || !o.read(mirror+uint64(f.offset), b[:o.refBytes()]) {
+		return 0
+	}
+	return o.ref(b[:])
+}
+
+// systemClasses looks for classes of the first class loader, by their names.
+func (o *javaObjects) systemClasses(names ...string) map[string]*javaClassInfo {
+	vm, f, found := o.vm, o.vm.fields.object, map[string]*javaClassInfo{}
+	looked := 0
+	loader, _ := vm.word(f.loaders + vm.bias)
+	for ; loader != 0 && looked < maxClasses; looked++ {
+		handle, ok := vm.word(loader + f.loader)
+		if !ok {
+			break
+		}
+		class := uint64(0)
+		if handle == 0 {
+			class, _ = vm.word(loader + f.firstClass)
+		}
+		for ; class != 0 && looked < maxClasses && len(found) < len(names); looked++ {
+			symbol, ok := vm.word(class + vm.fields.method.className)
+			if !ok {
+				break
+			}
+			if name := vm.symbol(symbol); slices.Contains(names, name) {
+				if c := o.classAt(class); c != nil {
+					found[name] = c
+				}
+			}
+			class, _ = vm.word(class + f.nextClass)
+		}
+		loader, _ = vm.word(loader + f.nextLoader)
+	}
+	return found
+}
+
+// javaThreads returns the JavaThreads of a process, by the thread that each is.
+func (vm *hotspotVM) javaThreads() (threads map[procstate.ThreadID]uint64, list uint64) {
+	const most = 1 << 16
+	f := vm.fields.object
+	list, _ = vm.word(f.threadList + vm.bias)
+	n, ok1 := vm.word(list + f.threadCount)
+	data, ok2 := vm.word(list + f.threadData)
+	if n &= 1<<32 - 1; !ok1 || !ok2 || n > most {
+		return nil, list
+	}
+	threads = make(map[procstate.ThreadID]uint64, n)
+	for i := range n {
+		t, ok := vm.word(data + 8*i)
+		if !ok {
+			break
+		}
+		os, _ := vm.word(t + f.osThread)
+		if tid, ok := vm.word(os + f.threadID); ok {
+			threads[procstate.ThreadID(uint32(tid))] = t
+		}
+	}
+	return threads, list
+}

@@ -1,0 +1,297 @@
+package steppers
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// VirtualThread is a virtual thread of Java, as its virtual machine has it in the heap.
+type VirtualThread struct {
+	ID      int64              // Thread.threadId
+	Name    string             // "": none
+	State   string             // that of its class, in small letters: "parked", "timed parked"; "" where it is not known
+	Carrier procstate.ThreadID // that it is on; 0 is none
+
+	// Blocker is the class of what it waits for, "java.util.concurrent.locks.ReentrantLock$NonfairSync", "" where it
+	// does not say. Owner is the ID of the thread of Java that has it, 0 where that is not known, and OwnerThread which
+	// thread of the system that is, 0 for a virtual one.
+	Blocker     string
+	Owner       int64
+	OwnerThread procstate.ThreadID
+
+	chunks []javaChunk
+	unread bool // its stack could not be read
+}
+
+// VirtualThreads are those of a process at one moment.
+type VirtualThreads struct {
+	List   []VirtualThread // in no order; without those that have ended or have not begun
+	Unread int             // that could not be read, or were too many
+
+	// Untracked says that the virtual machine keeps no list of those that were not started by an executor
+	// (-Djdk.trackAllThreads=false).
+	Untracked bool
+}
+
+// ErrStackInHeap is of a virtual thread whose stack could not be read.
+var ErrStackInHeap = errors.New("its stack in the heap cannot be read")
+
+const (
+	virtualThreadClass   = "java/lang/VirtualThread"
+	threadContainers     = "jdk/internal/vm/ThreadContainers"
+	trackingContainer    = "jdk/internal/vm/ThreadContainers$RootContainer$TrackingRootContainer"
+	countingContainer    = "jdk/internal/vm/ThreadContainers$RootContainer$CountingRootContainer"
+	maxVirtualThreads    = 1 << 20
+	maxVirtualTime       = time.Second // that a process stands still for them
+	virtualTimeIsChecked = 64          // threads after which the time is looked at
+)
+
+// JavaHeap reads what walks need of the heap of Java, from JDK 21 on: the stacks of virtual threads.
+type JavaHeap struct {
+	vm      *hotspotVM
+	layout  *javaLayout
+	system  map[string]*javaClassInfo
+	threads map[procstate.ThreadID]uint64
+	list    uint64
+}
+
+// NewJavaHeap makes a JavaHeap of a process with some libraries, and reads what can be read while it runs; nil where
+// there is no virtual machine of Java with virtual threads, or one of which it is not known how it keeps objects: the
+// generational ZGC's. mem is the process's as it is now.
+func NewJavaHeap(mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
+	if libs == nil {
+		return nil
+	}
+	vm := NewHotSpot().machineIn(mem, libs)
+	if vm.fields == nil || vm.fields.object == nil {
+		return nil
+	}
+	h := &JavaHeap{vm: vm, layout: vm.newLayout()}
+	if h.layout == nil {
+		return nil
+	}
+	o := h.objects(mem)
+	h.system = o.systemClasses(threadContainers, trackingContainer, countingContainer, virtualThreadClass, continuationClass, chunkClass)
+	h.threads, h.list = vm.javaThreads()
+	return h
+}
+
+// objects returns what reads objects from mem, and classes as they are now.
+func (h *JavaHeap) objects(mem procstate.Memory) *javaObjects {
+	return &javaObjects{vm: h.vm, javaLayout: h.layout, read: func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }}
+}
+
+// Collect is a Collector: it adds what a virtual thread that is on a thread has of its stack in the heap.
+func (h *JavaHeap) Collect(m procstate.Memory, tid procstate.ThreadID, _ *procstate.Regs, add func(addr uint64, n int)) {
+	f := h.vm.fields.object
+	if list, _ := h.vm.word(f.threadList + h.vm.bias); list != h.list {
+		h.threads, h.list = h.vm.javaThreads()
+	}
+	thread := h.threads[tid]
+	if thread == 0 {
+		return
+	}
+	o := h.objects(m)
+	if t, ok := o.object(o.handle(thread + f.virtualThread)); ok && t.class.extends(virtualThreadClass) {
+		o.chunks(nil, o.refTo(&t, "cont"), add)
+	}
+}
+
+// handle returns the object that an OopHandle refers to; 0: none.
+func (o *javaObjects) handle(at uint64) uint64 {
+	handle, _ := reader(o.read).word(at)
+	object, _ := reader(o.read).word(handle)
+	return object
+}
+
+// VirtualThreads reads the virtual threads of a process that stands still. m reads it; add, which may be nil, gets
+// the memory that a walk of one on no thread reads.
+func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n int)) *VirtualThreads {
+	o := h.objects(m)
+	out := &VirtualThreads{Untracked: h.system[countingContainer] != nil}
+	states := virtualStates(h.system[virtualThreadClass])
+	byThread := map[uint64]procstate.ThreadID{}
+	for tid, t := range h.threads {
+		byThread[t] = tid
+	}
+	begin, late := time.Now(), false
+	seen := map[uint64]bool{}
+	take := func(addr uint64) {
+		if seen[addr] {
+			return
+		}
+		seen[addr] = true
+		late = late || len(seen)%virtualTimeIsChecked == 0 && time.Since(begin) > maxVirtualTime
+		if late || len(seen) > maxVirtualThreads {
+			out.Unread++
+			return
+		}
+		obj, ok := o.object(addr)
+		switch {
+		case !ok:
+			out.Unread++
+		case obj.class.extends(virtualThreadClass):
+			if t, ok := o.virtualThread(&obj, states, byThread, add); ok {
+				out.List = append(out.List, t)
+			}
+		}
+	}
+	if c := h.system[trackingContainer]; c != nil {
+		for name, f := range c.fields {
+			if f.static && f.signature == "Ljava/util/Set;" {
+				o.eachKey(o.static(c, name), take)
+			}
+		}
+	}
+	if c := h.system[threadContainers]; c != nil {
+		o.eachKey(o.static(c, "CONTAINER_REGISTRY"), func(addr uint64) {
+			weak, ok := o.object(addr)
+			if !ok {
+				return
+			}
+			container, ok := o.follow(&weak, "referent")
+			for c := container.class; ok && c != nil; c = c.super {
+				for name, f := range c.fields {
+					if !f.static && f.signature == "Ljava/util/Set;" {
+						o.eachKey(o.refTo(&container, name), take)
+					}
+				}
+			}
+		})
+	}
+	return out
+}
+
+// virtualStates returns what the class of virtual threads calls their states.
+func virtualStates(class *javaClassInfo) map[int32]string {
+	states := map[int32]string{}
+	if class != nil {
+		for name, f := range class.fields {
+			if f.static && f.hasValue && f.signature == "I" {
+				states[f.constant] = strings.ReplaceAll(strings.ToLower(name), "_", " ")
+			}
+		}
+	}
+	return states
+}
+
+// virtualThread returns what an object tells of a virtual thread; ok is false where it has ended or not begun.
+func (o *javaObjects) virtualThread(obj *javaObject, states map[int32]string, byThread map[uint64]procstate.ThreadID, add func(addr uint64, n int)) (t VirtualThread, ok bool) {
+	const suspended = 1 << 8 // of a state
+	state, _ := obj.int("state")
+	t.State = states[state&^suspended]
+	if t.State == "new" || t.State == "started" || t.State == "terminated" {
+		return t, false
+	}
+	t.ID, _ = obj.long("tid")
+	t.Name = o.text(o.refTo(obj, "name"))
+	if carrier, ok := o.follow(obj, "carrierThread"); ok {
+		thread, _ := carrier.long("eetop")
+		t.Carrier = byThread[uint64(thread)]
+	}
+	if blocker, ok := o.follow(obj, "parkBlocker"); ok {
+		t.Blocker = javaClass(blocker.class.name)
+		if owner, ok := o.follow(&blocker, "exclusiveOwnerThread"); ok {
+			t.Owner, _ = owner.long("tid")
+			thread, _ := owner.long("eetop")
+			t.OwnerThread = byThread[uint64(thread)]
+		}
+	}
+	if t.Carrier != 0 {
+		return t, true
+	}
+	t.chunks, ok = o.chunks(nil, o.refTo(obj, "cont"), add)
+	t.unread = !ok
+	return t, true
+}
+
+// eachKey calls what with each key of a set that ConcurrentHashMap.newKeySet has made.
+func (o *javaObjects) eachKey(set uint64, what func(addr uint64)) {
+	view, ok := o.object(set)
+	if !ok {
+		return
+	}
+	hashMap, ok := o.follow(&view, "map")
+	if !ok {
+		return
+	}
+	o.eachInTable(o.refTo(&hashMap, "table"), what, 0)
+}
+
+const (
+	maxJavaTable  = 64 << 20 // bytes
+	maxJavaChain  = 1 << 16
+	maxMovedTable = 8 // tables that take the place of one another
+)
+
+// eachInTable calls what with each key of a table of a ConcurrentHashMap, which may be on its way to a larger one.
+func (o *javaObjects) eachInTable(table uint64, what func(addr uint64), depth int) {
+	at, size, ok := o.array(table, maxJavaTable)
+	if !ok || depth == maxMovedTable {
+		return
+	}
+	const step = 4 << 10
+	buf, width := make([]byte, step), o.refBytes()
+	moved := false
+	for size > 0 {
+		b := buf[:min(size, step)]
+		if !o.read(at, b) {
+			return
+		}
+		at, size = at+uint64(len(b)), size-len(b)
+		for ; len(b) >= width; b = b[width:] {
+			addr := o.ref(b)
+			for n := 0; addr != 0 && n < maxJavaChain; n++ {
+				node, ok := o.object(addr)
+				if !ok {
+					break
+				}
+				switch node.class.name {
+				case "java/util/concurrent/ConcurrentHashMap$ForwardingNode":
+					if !moved {
+						moved = true
+						o.eachInTable(o.refTo(&node, "nextTable"), what, depth+1)
+					}
+					addr = 0
+					continue
+				case "java/util/concurrent/ConcurrentHashMap$TreeBin":
+					addr = o.refTo(&node, "first")
+					continue
+				}
+				if key := o.refTo(&node, "key"); key != 0 {
+					what(key)
+				}
+				addr = o.refTo(&node, "next")
+			}
+		}
+	}
+}
+
+// WalkVirtualThread walks the stack of a virtual thread that JavaHeap.VirtualThreads has read of the Walker's process,
+// and appends its frames to dst, as WalkStack does for a thread. One that is on a thread has that thread's stack. The
+// process must stand still since it was read, or what was told of be in a copy of it.
+func (s *HotSpot) WalkVirtualThread(w *unwind.Walker, dst []unwind.Frame, t *VirtualThread) ([]unwind.Frame, error) {
+	if t.Carrier != 0 {
+		return w.WalkStack(dst, t.Carrier)
+	}
+	if t.unread || len(t.chunks) == 0 {
+		return dst, ErrStackInHeap
+	}
+	vm := s.machine(w)
+	if vm == nil {
+		return dst, unwind.NoUnwindInfo
+	}
+	f, ok := vm.top(w.ProcessState(), t.chunks[0])
+	if !ok {
+		return dst, ErrStackInHeap
+	}
+	vm.stack = javaStack{chunks: t.chunks, walk: w.Walks() + 1}
+	var top unwind.Frame
+	f.load(w, &top)
+	top.PCLocation = unwind.InMemory(t.chunks[0].sp - 8)
+	return w.WalkFrom(dst, &top)
+}
