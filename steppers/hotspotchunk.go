@@ -17,11 +17,8 @@ type javaStack struct {
 	chunks []javaChunk // innermost first; none is empty
 	walk   uint64      // in which that is so
 	thread bool        // the thread is on one of the system's, where its stack goes on with
-	next   chunkFrame  // this frame
+	next   javaRegs    // this frame
 }
-
-// chunkFrame are the registers of a frame.
-type chunkFrame struct{ pc, sp, fp uint64 }
 
 const (
 	maxChunks     = 1 << 12
@@ -91,9 +88,9 @@ func (s *javaStack) chunkAt(w *unwind.Walker, addr uint64) int {
 }
 
 // top returns the innermost frame of a StackChunk.
-func (vm *hotspotVM) top(mem procstate.Memory, c javaChunk) (f chunkFrame, ok bool) {
+func (vm *hotspotVM) top(mem procstate.Memory, c javaChunk) (f javaRegs, ok bool) {
 	pc, ok := mem.ReadWord(c.sp - 8)
-	return chunkFrame{pc, c.sp, vm.chunkFP(mem, c.sp-16, pc)}, ok
+	return javaRegs{pc, c.sp, vm.chunkFP(mem, c.sp-16, pc)}, ok
 }
 
 // chunkFP returns the frame pointer that a word of a StackChunk has, of a frame with a PC; 0 where it is of no use.
@@ -125,13 +122,13 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 	if !ok {
 		return unwind.Failed, unwind.ReadFailure(mem, saved+8)
 	}
-	var f chunkFrame
+	var f javaRegs
 	switch {
 	case end < c.end:
 		if cfa >= c.end {
 			return unwind.Failed, unwind.NoProgress
 		}
-		f = chunkFrame{pc, cfa, vm.chunkFP(mem, saved, pc)}
+		f = javaRegs{pc, cfa, vm.chunkFP(mem, saved, pc)}
 	case number+1 < len(vm.stack.chunks):
 		if f, ok = vm.top(mem, vm.stack.chunks[number+1]); !ok {
 			return unwind.Failed, unwind.MemoryUnreadable
@@ -151,16 +148,6 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 	return unwind.Success, nil
 }
 
-// load sets the registers of a frame.
-func (f chunkFrame) load(w *unwind.Walker, to *unwind.Frame) {
-	arch := w.Arch()
-	to.SetPC(arch, f.pc)
-	to.SetSP(arch, f.sp)
-	if f.fp != 0 {
-		to.SetFP(arch, f.fp)
-	}
-}
-
 // enterHeap makes of the frame of the stub that puts more frames on the stack the first of these, which are in the heap.
 func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64, in, back *unwind.Frame) bool {
 	mem := w.ProcessState()
@@ -175,8 +162,8 @@ func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64
 	}
 	o := javaObjects{vm: vm, javaLayout: vm.layout, read: func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }}
 	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil)
-	vm.stack = javaStack{chunks: chunks, walk: w.Walks(), thread: true, next: chunkFrame{back.PC(), back.SP(), back.FP()}}
-	var f chunkFrame
+	vm.stack = javaStack{chunks: chunks, walk: w.Walks(), thread: true, next: javaRegs{back.PC(), back.SP(), back.FP()}}
+	var f javaRegs
 	if ok = ok && len(chunks) > 0; ok {
 		f, ok = vm.top(mem, chunks[0])
 	}

@@ -51,6 +51,15 @@ const (
 	scopesApart                         // in memory of their own, from JDK 25 on
 )
 
+// deoptLayout is how an nmethod has where it goes on when it is given up.
+type deoptLayout uint8
+
+const (
+	deoptUnknown deoptLayout = iota
+	deoptByAddress
+	deoptByOffset // from its header
+)
+
 // methodFields are those that lead from code to the names of methods.
 type methodFields struct {
 	compiled, compileID  uint64 // of an nmethod: its Method, and its number
@@ -60,6 +69,11 @@ type methodFields struct {
 	scopesData           uint64 // and what they refer to
 	// What these are offsets in, with scopesApart, and the size of what has the pointers.
 	immutable, mutable, mutableBytes uint64
+
+	// Of an nmethod: where it goes on when it is given up, by address or offset, and where in the frame it is noted
+	// to what it would have returned.
+	deopts        deoptLayout
+	deopt, origPC uint64
 
 	pcOffset, pcScope uint64 // of a PcDesc
 	pcBytes           uint64
@@ -121,6 +135,9 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 	}
 	if f.method = t.methodFields(structs, types); f.method != nil {
 		f.blobEnd = max(f.blobEnd, f.method.compiled+8, f.method.compileID+4)
+		if f.method.deopts != deoptUnknown {
+			f.blobEnd = max(f.blobEnd, f.method.deopt+8, f.method.origPC+4)
+		}
 	}
 	f.object = t.objectFields(structs)
 	return f
@@ -167,8 +184,9 @@ func (t *vmTables) blobFields(structs, types []byte) *vmFields {
 // methodFields finds the fields that names of methods take; nil when one is missing.
 func (t *vmTables) methodFields(structs, types []byte) *methodFields {
 	m := &methodFields{}
-	var metadata, relocations, scopesOffset, scopesAddress, dependencies, immutableEnd, refCount uint64
+	var deoptOffset, metadata, relocations, scopesOffset, scopesAddress, dependencies, immutableEnd, refCount uint64
 	compiled := map[string]*uint64{
+		"_deopt_handler_begin": &m.deopt, "_deopt_handler_offset": &deoptOffset, "_orig_pc_offset": &m.origPC,
 		"_method": &m.compiled, "_compile_id": &m.compileID, "_metadata_offset": &metadata,
 		"_scopes_data_begin": &scopesAddress, "_scopes_data_offset": &scopesOffset,
 		"_scopes_pcs_offset": &m.scopesPCs, "_dependencies_offset": &dependencies,
@@ -195,6 +213,13 @@ func (t *vmTables) methodFields(structs, types []byte) *methodFields {
 	sized := t.sizes(types, map[string]*uint64{
 		"PcDesc": &m.pcBytes, "ConstMethod": &m.constBytes, "ConstantPool": &m.poolBytes, "JVMFlag": &m.flagBytes, "Flag": &m.flagBytes,
 	})
+	switch {
+	case !has.all(&m.origPC):
+	case has.all(&m.deopt):
+		m.deopts = deoptByAddress
+	case has.all(&deoptOffset):
+		m.deopt, m.deopts = deoptOffset, deoptByOffset
+	}
 	switch {
 	case has.all(&m.immutable, &immutableEnd, &m.mutable, &m.mutableBytes, &relocations, &scopesOffset):
 		m.layout, m.metadata, m.scopesData, m.scopesEnd = scopesApart, relocations, scopesOffset, immutableEnd
@@ -226,7 +251,7 @@ func (t *vmTables) methodFields(structs, types []byte) *methodFields {
 func (m *methodFields) areSane() bool {
 	const most = 1 << 10
 	return max(m.compiled, m.compileID, m.metadata, m.scopesPCs, m.scopesEnd, m.scopesData,
-		m.immutable, m.mutable, m.mutableBytes) <= maxBlobHeader-8 &&
+		m.immutable, m.mutable, m.mutableBytes, m.deopt, m.origPC) <= maxBlobHeader-8 &&
 		m.pcBytes <= 64 && max(m.pcOffset, m.pcScope)+4 <= m.pcBytes &&
 		max(m.constants, m.constFlags, m.constWords, m.codeSize, m.nameIndex, m.signature) <= m.constBytes && m.constBytes <= most &&
 		max(m.poolHolder, m.poolLen, m.sourceFile) <= m.poolBytes && m.poolBytes <= most &&

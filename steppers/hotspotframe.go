@@ -93,14 +93,16 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	walks := b.jumps || b.fixed && b.frame >= 16
-	if walks && in.Flags&unwind.Interrupted == 0 && in.PC() != b.returned {
+	number := vm.stack.chunkAt(w, in.SP())
+	waits := number >= 0 && in.SP() == vm.stack.chunks[number].sp // a native method may go on behind no call
+	if walks && in.Flags&unwind.Interrupted == 0 && in.PC() != b.returned && !waits {
 		if !mayReturnTo(w, in.PC(), s.buf[:]) {
 			return unwind.Failed, unwind.NoUnwindInfo // other code has come into this place since
 		}
 		b.returned = in.PC()
 	}
 	in.Code = s.codeOf(w, vm, b, in)
-	if number := vm.stack.chunkAt(w, in.SP()); number >= 0 {
+	if number >= 0 {
 		return s.inChunk(w, vm, b, number, in, out)
 	}
 	if b.thaws {
@@ -280,11 +282,29 @@ func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 	return f.SP() + uint64(8-sp), saved && sp <= -8, true
 }
 
+// javaRegs are the registers of a frame that Java's code finds its own and its caller's by. fp is 0 where it is of no use.
+type javaRegs struct{ pc, sp, fp uint64 }
+
+// load sets the registers of a frame.
+func (r javaRegs) load(w *unwind.Walker, to *unwind.Frame) {
+	arch := w.Arch()
+	to.SetPC(arch, r.pc)
+	to.SetSP(arch, r.sp)
+	if r.fp != 0 {
+		to.SetFP(arch, r.fp)
+	}
+}
+
 // interpreted walks from a frame of the interpreter in which there is the caller's SP
 // already, but not yet the rest of what senderSP looks at: from one that a thread was
 // building when it was interrupted, and from those that take the place of a compiled
 // method that is deoptimised, which are filled in later. Others are FrameFunc's.
 func (s *HotSpot) interpreted(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (unwind.Verdict, error) {
+	if _, caller, ok := s.entered(w, vm, in); ok {
+		caller.load(w, out)
+		out.Regs.ThreadPointer = in.Regs.ThreadPointer
+		return unwind.Success, nil
+	}
 	fp, sp := in.FP(), in.SP()
 	if fp < sp+interpSenderSP || fp%8 != 0 {
 		return unwind.NotMe, nil

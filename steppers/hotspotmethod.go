@@ -48,6 +48,7 @@ var javaNotCopied = unwind.CodeFunction{Name: "[not copied]", SystemName: "[not 
 
 // javaMethod is a Method.
 type javaMethod struct {
+	addr      uint64
 	function  *unwind.CodeFunction
 	constant  uint64 // its ConstMethod
 	bytecodes uint64 // address
@@ -70,6 +71,7 @@ const (
 	maxJavaNames    = 1 << 14 // bytes that reading a method is counted for
 	hasLineTable    = 1       // ConstMethod::_flags
 	javaBytecodeReg = procstate.Reg(13)
+	javaMethodReg   = procstate.Reg(3) // RBX
 )
 
 // codeOf returns the number of what f runs, which is in b, in w.Codes; 0 where there is no
@@ -84,14 +86,20 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 	}
 	interrupted := f.Flags&unwind.Interrupted != 0
 	key := javaCode{at: b.name}
+	pc := f.PC()
 	switch {
 	case b.method != 0:
-		key = javaCode{b.method, f.LookupPC(), 2 * uint64(b.id)}
+		if !interrupted && pc == b.deopt {
+			if before, ok := w.ProcessState().ReadWord(f.SP() + uint64(b.origPC)); ok && before-b.begin < b.end-b.begin {
+				pc = before
+			}
+		}
+		key = javaCode{b.method, pc, 2 * uint64(b.id)}
 		if interrupted {
 			key.id++
 		}
 	case b.interpreter:
-		if method, bytecode, ok := s.interpretedMethod(w, b, f); ok {
+		if method, bytecode, ok := s.interpretedMethod(w, vm, b, f); ok {
 			key = javaCode{method, bytecode, interpretedCode}
 		}
 	}
@@ -106,7 +114,7 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 			start, lines = 0, []unwind.CodeLine{m.lineAt(int(key.at - m.bytecodes))}
 		}
 	case key.method != 0:
-		lines = vm.compiledLines(b, f.PC(), interrupted)
+		lines = vm.compiledLines(b, pc, interrupted)
 	}
 	if name := vm.blobName(b); len(lines) == 0 && name != "" && key.method == 0 {
 		lines = []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name, Runtime: javaRuntime}}}
@@ -133,17 +141,27 @@ func (vm *hotspotVM) notCopied(w *unwind.Walker) uint32 {
 // interpretedMethod returns the Method that f runs, which is in the interpreter, and where
 // its bytecode is. ok is false where f has no frame yet, or no whole one, or is called by the
 // interpreter itself, in the frame of a method.
-func (s *HotSpot) interpretedMethod(w *unwind.Walker, b *codeBlob, f *unwind.Frame) (method, bytecode uint64, ok bool) {
+func (s *HotSpot) interpretedMethod(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind.Frame) (method, bytecode uint64, ok bool) {
 	fp, known := f.Regs.Value(w.Arch().FP)
 	if !known {
 		return 0, 0, false
 	}
-	_, words, ok := senderSP(w, f.SP(), fp)
-	if !ok || s.inCallVM(w, b, f) {
-		return 0, 0, false
-	}
 	interrupted := f.Flags&unwind.Interrupted != 0
-	if interrupted && s.analyzer.AllocatesFrame(w, f).State != SetFrame {
+	if interrupted {
+		if m, _, ok := s.entered(w, vm, f); ok {
+			return m.addr, m.bytecodes - 1, true
+		}
+	}
+	_, words, ok := senderSP(w, f.SP(), fp)
+	switch {
+	case ok && s.inCallVM(w, b, f):
+		return 0, 0, false
+	case interrupted && (!ok || !s.hasFrame(w, vm, f)):
+		if m := vm.building(f); m != nil {
+			return m.addr, m.bytecodes - 1, true
+		}
+		return 0, 0, false
+	case !ok:
 		return 0, 0, false
 	}
 	mem := w.ProcessState()
@@ -153,6 +171,63 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, b *codeBlob, f *unwind.Fra
 		bytecode, _ = f.Regs.Value(javaBytecodeReg)
 	}
 	return method, bytecode, ok && method != 0
+}
+
+// hasFrame reports whether f, which was interrupted in the interpreter, has a frame that the frame pointer points into:
+// by the code, or where that does not tell by the register with the address of a bytecode, which is of the frame's
+// method.
+func (s *HotSpot) hasFrame(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) bool {
+	if state := s.analyzer.AllocatesFrame(w, f).State; state != UnknownState {
+		return state == SetFrame
+	}
+	bytecode, ok1 := f.Regs.Value(javaBytecodeReg)
+	method, ok2 := w.ProcessState().ReadWord(f.FP() - interpMethod)
+	if !ok1 || !ok2 || vm.fields.method == nil {
+		return false
+	}
+	m := vm.methodAt(method)
+	return m != nil && bytecode-m.bytecodes < m.size
+}
+
+// entered returns the Method to which f, which was interrupted in the interpreter, has come, but of which it has no frame
+// yet, and its caller. Two registers have the address of the Method and the caller's SP.
+func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) (m *javaMethod, caller javaRegs, ok bool) {
+	mem, fp := w.ProcessState(), f.FP()
+	method, ok1 := f.Regs.Value(javaMethodReg)
+	sp, ok2 := f.Regs.Value(javaBytecodeReg)
+	if f.Flags&unwind.Interrupted == 0 || !ok1 || !ok2 || sp-f.SP() >= maxInterpLocals || sp%8 != 0 || vm.fields.method == nil {
+		return nil, caller, false
+	}
+	if m = vm.methodAt(method); m == nil {
+		return nil, caller, false
+	}
+	if fp-f.SP() < sp-f.SP() {
+		return nil, caller, false // it points into a frame that is being built
+	}
+	first, _ := mem.ReadWord(f.SP())
+	second, _ := mem.ReadWord(f.SP() + 8)
+	popped, _ := f.Regs.Value(0) // RAX
+	for _, ra := range [...]uint64{first, popped, second} {
+		isSecond := ra == second && ra != first
+		if (!isSecond || first == fp) && vm.blobAt(ra-1) != nil && mayReturnTo(w, ra, s.buf[:]) {
+			return m, javaRegs{ra, sp, fp}, true
+		}
+	}
+	return nil, caller, false
+}
+
+// building returns the Method of which f, which was interrupted in the interpreter, is building the frame; nil where that
+// is not known. Two registers have its address, and that of what it has its bytecodes in.
+func (vm *hotspotVM) building(f *unwind.Frame) *javaMethod {
+	method, ok1 := f.Regs.Value(javaMethodReg)
+	at, ok2 := f.Regs.Value(javaBytecodeReg)
+	if !ok1 || !ok2 || vm.fields.method == nil {
+		return nil
+	}
+	if m := vm.methodAt(method); m != nil && (at-f.SP() < maxInterpLocals || at == m.constant || at == m.bytecodes) {
+		return m
+	}
+	return nil
 }
 
 // inCallVM reports whether f, in the interpreter, is in what calls the virtual machine from it,
@@ -217,7 +292,9 @@ func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
 		if n.methods == nil || len(n.methods) >= maxJavaMethods || n.size >= maxKept {
 			n.methods, n.size = map[uint64]*javaMethod{}, 0
 		}
-		m = vm.readMethod(constant)
+		if m = vm.readMethod(constant); m != nil {
+			m.addr = addr
+		}
 		n.methods[addr] = m
 	}
 	if m != nil {

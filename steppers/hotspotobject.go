@@ -48,7 +48,7 @@ func (t *vmTables) objectFields(structs []byte) *objectFields {
 	if !has.all(&f.oopBase, &f.oopShift, &f.classBase, &f.classShift, &f.super, &f.layout, &f.nextClass, &f.mirror, &f.pool, &f.fieldInfo,
 		&f.bytes, &f.loaders, &f.loader, &f.firstClass, &f.nextLoader, &f.threadList, &f.threadCount, &f.threadData, &f.osThread, &f.threadID,
 		&f.threadObject, &f.virtualThread) ||
-		max(f.super, f.layout, f.nextClass, f.mirror, f.pool, f.fieldInfo) > maxClassHead-8 {
+		max(f.super, f.layout, f.nextClass, f.mirror) > maxClassHead-8 {
 		return nil
 	}
 	return f

@@ -48,7 +48,7 @@ func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame)
 	if isBarrier {
 		most = maxThawArgs
 	}
-	continuation, ok := s.entered(w, vm, most, in, out)
+	continuation, ok := s.enteredBy(w, vm, most, in, out)
 	switch {
 	case ok && isBarrier && s.enterHeap(w, vm, continuation, in, out):
 		return unwind.Mended, nil
@@ -63,9 +63,9 @@ func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame)
 	return unwind.NotMe, nil
 }
 
-// entered finds the frame of enterSpecial at most so many bytes above the SP of a frame, and which Continuation was
+// enteredBy finds the frame of enterSpecial at most so many bytes above the SP of a frame, and which Continuation was
 // entered there.
-func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, most uint64, in, out *unwind.Frame) (continuation uint64, ok bool) {
+func (s *HotSpot) enteredBy(w *unwind.Walker, vm *hotspotVM, most uint64, in, out *unwind.Frame) (continuation uint64, ok bool) {
 	e := vm.enterSpecial()
 	if e == nil {
 		return 0, false
@@ -105,7 +105,7 @@ func (s *HotSpot) endsThawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Fr
 		return false
 	}
 	if b := vm.blobAt(ra); b == nil || !b.thaws || mayReturnTo(w, ra, s.buf[:]) ||
-		in.Flags&unwind.Interrupted != 0 && s.analyzer.AllocatesFrame(w, in).State != SetFrame {
+		in.Flags&unwind.Interrupted != 0 && !s.hasFrame(w, vm, in) {
 		return false
 	}
 	out.SetPC(arch, ra)

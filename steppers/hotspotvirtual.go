@@ -30,7 +30,8 @@ type VirtualThread struct {
 // VirtualThreads are those of a process at one moment.
 type VirtualThreads struct {
 	List   []VirtualThread // in no order; without those that have ended or have not begun
-	Unread int             // that could not be read, or were too many
+	Unread int             // that could not be read
+	Cut    bool            // there are more: they were too many, or took too long
 
 	// Untracked says that the virtual machine keeps no list of those that were not started by an executor
 	// (-Djdk.trackAllThreads=false).
@@ -48,6 +49,7 @@ const (
 	maxVirtualThreads    = 1 << 20
 	maxVirtualTime       = time.Second // that a process stands still for them
 	virtualTimeIsChecked = 64          // threads after which the time is looked at
+	rehearsedThreads     = 64
 )
 
 // JavaHeap reads what walks need of the heap of Java, from JDK 21 on: the stacks of virtual threads.
@@ -77,6 +79,12 @@ func NewJavaHeap(mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
 	o := h.objects(mem)
 	h.system = o.systemClasses(threadContainers, trackingContainer, countingContainer, virtualThreadClass, continuationClass, chunkClass)
 	h.threads, h.list = vm.javaThreads()
+
+	// A rehearsal reads the classes.
+	for _, t := range h.threads {
+		o.object(o.handle(t + vm.fields.object.virtualThread))
+	}
+	h.virtualThreads(mem, nil, rehearsedThreads)
 	return h
 }
 
@@ -111,6 +119,11 @@ func (o *javaObjects) handle(at uint64) uint64 {
 // VirtualThreads reads the virtual threads of a process that stands still. m reads it; add, which may be nil, gets
 // the memory that a walk of one on no thread reads.
 func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n int)) *VirtualThreads {
+	return h.virtualThreads(m, add, maxVirtualThreads)
+}
+
+// virtualThreads is VirtualThreads for so many at most.
+func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n int), most int) *VirtualThreads {
 	o := h.objects(m)
 	out := &VirtualThreads{Untracked: h.system[countingContainer] != nil}
 	states := virtualStates(h.system[virtualThreadClass])
@@ -118,18 +131,15 @@ func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n in
 	for tid, t := range h.threads {
 		byThread[t] = tid
 	}
-	begin, late := time.Now(), false
-	seen := map[uint64]bool{}
-	take := func(addr uint64) {
-		if seen[addr] {
-			return
+	begin, seen := time.Now(), map[uint64]bool{}
+	take := func(addr uint64) (more bool) {
+		if seen[addr] || out.Cut {
+			return !out.Cut
+		}
+		if out.Cut = len(seen) == most || len(seen)%virtualTimeIsChecked == 0 && time.Since(begin) > maxVirtualTime; out.Cut {
+			return false
 		}
 		seen[addr] = true
-		late = late || len(seen)%virtualTimeIsChecked == 0 && time.Since(begin) > maxVirtualTime
-		if late || len(seen) > maxVirtualThreads {
-			out.Unread++
-			return
-		}
 		obj, ok := o.object(addr)
 		switch {
 		case !ok:
@@ -139,6 +149,7 @@ func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n in
 				out.List = append(out.List, t)
 			}
 		}
+		return true
 	}
 	if c := h.system[trackingContainer]; c != nil {
 		for name, f := range c.fields {
@@ -148,19 +159,17 @@ func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n in
 		}
 	}
 	if c := h.system[threadContainers]; c != nil {
-		o.eachKey(o.static(c, "CONTAINER_REGISTRY"), func(addr uint64) {
-			weak, ok := o.object(addr)
-			if !ok {
-				return
-			}
-			container, ok := o.follow(&weak, "referent")
-			for c := container.class; ok && c != nil; c = c.super {
+		o.eachKey(o.static(c, "CONTAINER_REGISTRY"), func(addr uint64) bool {
+			weak, _ := o.object(addr)
+			container, _ := o.follow(&weak, "referent")
+			for c := container.class; c != nil; c = c.super {
 				for name, f := range c.fields {
 					if !f.static && f.signature == "Ljava/util/Set;" {
 						o.eachKey(o.refTo(&container, name), take)
 					}
 				}
 			}
+			return !out.Cut
 		})
 	}
 	return out
@@ -209,8 +218,8 @@ func (o *javaObjects) virtualThread(obj *javaObject, states map[int32]string, by
 	return t, true
 }
 
-// eachKey calls what with each key of a set that ConcurrentHashMap.newKeySet has made.
-func (o *javaObjects) eachKey(set uint64, what func(addr uint64)) {
+// eachKey calls what with each key of a set that ConcurrentHashMap.newKeySet has made, until it returns false.
+func (o *javaObjects) eachKey(set uint64, what func(addr uint64) bool) {
 	view, ok := o.object(set)
 	if !ok {
 		return
@@ -228,11 +237,12 @@ const (
 	maxMovedTable = 8 // tables that take the place of one another
 )
 
-// eachInTable calls what with each key of a table of a ConcurrentHashMap, which may be on its way to a larger one.
-func (o *javaObjects) eachInTable(table uint64, what func(addr uint64), depth int) {
+// eachInTable calls what with each key of a table of a ConcurrentHashMap, which may be on its way to a larger one, until
+// it returns false.
+func (o *javaObjects) eachInTable(table uint64, what func(addr uint64) bool, depth int) (more bool) {
 	at, size, ok := o.array(table, maxJavaTable)
 	if !ok || depth == maxMovedTable {
-		return
+		return true
 	}
 	const step = 4 << 10
 	buf, width := make([]byte, step), o.refBytes()
@@ -240,7 +250,7 @@ func (o *javaObjects) eachInTable(table uint64, what func(addr uint64), depth in
 	for size > 0 {
 		b := buf[:min(size, step)]
 		if !o.read(at, b) {
-			return
+			return true
 		}
 		at, size = at+uint64(len(b)), size-len(b)
 		for ; len(b) >= width; b = b[width:] {
@@ -254,7 +264,9 @@ func (o *javaObjects) eachInTable(table uint64, what func(addr uint64), depth in
 				case "java/util/concurrent/ConcurrentHashMap$ForwardingNode":
 					if !moved {
 						moved = true
-						o.eachInTable(o.refTo(&node, "nextTable"), what, depth+1)
+						if !o.eachInTable(o.refTo(&node, "nextTable"), what, depth+1) {
+							return false
+						}
 					}
 					addr = 0
 					continue
@@ -262,13 +274,14 @@ func (o *javaObjects) eachInTable(table uint64, what func(addr uint64), depth in
 					addr = o.refTo(&node, "first")
 					continue
 				}
-				if key := o.refTo(&node, "key"); key != 0 {
-					what(key)
+				if key := o.refTo(&node, "key"); key != 0 && !what(key) {
+					return false
 				}
 				addr = o.refTo(&node, "next")
 			}
 		}
 	}
+	return true
 }
 
 // WalkVirtualThread walks the stack of a virtual thread that JavaHeap.VirtualThreads has read of the Walker's process,

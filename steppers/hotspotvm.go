@@ -38,6 +38,9 @@ type codeBlob struct {
 	// Of an nmethod its Method and number, which change with it; else 0.
 	method uint64
 	id     uint32
+
+	deopt  uint64 // where it goes on when it is given up while it calls; 0: not known
+	origPC uint32 // of an nmethod: bytes above SP where there is then where it would have gone on
 }
 
 // hotspotVM is what is known of a virtual machine.
@@ -144,7 +147,7 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 		if now, ok := vm.readBlob(b.header); ok {
 			now.fixed, now.interpreter, now.jumps, now.thaws, now.returned = b.fixed, b.interpreter, b.jumps, b.thaws, b.returned
 			if b.method == 0 {
-				now.method, now.id = 0, 0
+				now.method, now.id, now.deopt, now.origPC = 0, 0, 0, 0
 			}
 			if now == *b {
 				copy(set[1:i+1], set[:i])
@@ -199,7 +202,7 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 	}
 	name := buf[:max(bytes.IndexByte(buf, 0), 0)]
 	if !bytes.HasSuffix(name, []byte("nmethod")) {
-		b.method, b.id = 0, 0
+		b.method, b.id, b.deopt, b.origPC = 0, 0, 0, 0
 	}
 	switch {
 	case bytes.Equal(name, []byte("Interpreter")):
@@ -251,6 +254,15 @@ func (vm *hotspotVM) readBlob(header uint64) (b codeBlob, ok bool) {
 	if m := f.method; m != nil {
 		b.method = binary.LittleEndian.Uint64(buf[m.compiled:])
 		b.id = binary.LittleEndian.Uint32(buf[m.compileID:])
+		switch m.deopts {
+		case deoptByAddress:
+			b.deopt = binary.LittleEndian.Uint64(buf[m.deopt:])
+		case deoptByOffset:
+			b.deopt = header + uint64(binary.LittleEndian.Uint32(buf[m.deopt:]))
+		}
+		if m.deopts != deoptUnknown {
+			b.origPC = binary.LittleEndian.Uint32(buf[m.origPC:])
+		}
 	}
 	return b, b.begin > header && b.begin <= b.end && words < 1<<20
 }

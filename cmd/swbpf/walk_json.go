@@ -27,7 +27,8 @@ type (
 
 		// Of one in Java:
 		VirtualThreads []jsonVirtualThreads `json:"virtual_threads,omitempty"`
-		VirtualUnread  int                  `json:"virtual_threads_unread,omitempty"` // that could not be read, or were too many
+		VirtualUnread  int                  `json:"virtual_threads_unread,omitempty"` // that could not be read
+		VirtualCut     bool                 `json:"virtual_threads_cut,omitempty"`    // there are more
 	}
 
 	jsonThread struct {

@@ -18,8 +18,9 @@ import (
 type virtualWalks struct {
 	total     int // with those on threads
 	groups    []*virtualGroup
-	unread    int // could not be read
-	late      int // were not walked in time
+	unread    int  // could not be read
+	cut       bool // there are more
+	late      int  // were not walked in time
 	untracked bool
 }
 
@@ -38,15 +39,15 @@ func (o *walkOptions) wantsVirtual() bool { return o.virtual != "no" && len(o.ti
 // until ctx is done.
 func (p *processWalk) takeVirtual(ctx context.Context, w *unwind.Walker, vs *steppers.VirtualThreads, o *walkOptions) {
 	out := &p.virtual
-	out.total, out.unread, out.untracked = len(vs.List), vs.Unread, vs.Untracked
+	out.total, out.unread, out.cut, out.untracked = len(vs.List), vs.Unread, vs.Cut, vs.Untracked
 	threads := make(map[procstate.ThreadID]*threadWalk, len(p.threads))
 	for i := range p.threads {
 		threads[p.threads[i].tid] = &p.threads[i]
 	}
 	slices.SortFunc(vs.List, func(a, b steppers.VirtualThread) int { return cmp.Compare(a.ID, b.ID) })
 	index := make(map[string]*virtualGroup)
+	keys := virtualKeys{functions: make(map[*unwind.CodeFunction]uint32)}
 	var frames []unwind.Frame
-	var key []byte
 	for i := range vs.List {
 		v := &vs.List[i]
 		if t := threads[v.Carrier]; t != nil {
@@ -60,7 +61,7 @@ func (p *processWalk) takeVirtual(ctx context.Context, w *unwind.Walker, vs *ste
 		w.MaxFrames = p.frames.Limit()
 		var err error
 		frames, err = stackwalk.WalkVirtualThread(w, frames[:0], v)
-		key = virtualKey(key[:0], v, frames, err)
+		key := keys.of(w, v, frames, err)
 		g := index[string(key)]
 		if g == nil || o.noGroup {
 			g = &virtualGroup{first: *v, stackWalk: stackWalk{walker: w, stack: slices.Clone(frames), err: err}}
@@ -74,17 +75,36 @@ func (p *processWalk) takeVirtual(ctx context.Context, w *unwind.Walker, vs *ste
 	slices.SortStableFunc(out.groups, func(a, b *virtualGroup) int { return cmp.Compare(len(b.ids), len(a.ids)) })
 }
 
-// virtualKey appends what virtual threads of a group have in common.
-func virtualKey(key []byte, v *steppers.VirtualThread, frames []unwind.Frame, err error) []byte {
+// virtualKeys tells which virtual threads are of a group: those that run the same lines of the same methods, compiled or
+// not, and wait for the same.
+type virtualKeys struct {
+	key       []byte
+	functions map[*unwind.CodeFunction]uint32
+}
+
+// of returns what the virtual threads of a group have in common, until it is called again.
+func (k *virtualKeys) of(w *unwind.Walker, v *steppers.VirtualThread, frames []unwind.Frame, err error) []byte {
 	name := replaceNumbers(v.Name, func(string) string { return "0" })
-	key = fmt.Appendf(key, "%s\x00%s\x00%s\x00%d\x00%v\x00", name, v.State, v.Blocker, v.Owner, err)
-	for i := range frames {
-		f := &frames[i]
-		key = binary.LittleEndian.AppendUint64(key, f.PC())
-		key = binary.LittleEndian.AppendUint32(key, f.Code) // all that is interpreted has the same addresses
-		key = append(key, byte(f.Flags))
+	k.key = fmt.Appendf(k.key[:0], "%s\x00%s\x00%s\x00%d\x00%v\x00", name, v.State, v.Blocker, v.Owner, err)
+	number := func(f *unwind.CodeFunction) uint32 {
+		n, ok := k.functions[f]
+		if !ok {
+			n = uint32(len(k.functions))
+			k.functions[f] = n
+		}
+		return n
 	}
-	return key
+	for i := range frames {
+		lines := w.Codes().Lines(frames[i].Code)
+		for _, l := range lines {
+			k.key = binary.LittleEndian.AppendUint32(k.key, number(l.CodeFunction))
+			k.key = binary.LittleEndian.AppendUint32(k.key, uint32(l.Line))
+		}
+		if len(lines) == 0 {
+			k.key = binary.LittleEndian.AppendUint64(k.key, frames[i].PC())
+		}
+	}
+	return k.key
 }
 
 // writeVirtual writes the virtual threads of a process for people.
@@ -99,6 +119,9 @@ func (p *processWalk) writeVirtual(w io.Writer) {
 	}
 	if vs.unread > 0 {
 		fmt.Fprintf(w, "\n%s could not be read\n", plural(vs.unread, "virtual thread"))
+	}
+	if vs.cut {
+		fmt.Fprintf(w, "\nthere are more virtual threads: they were too many, or took too long\n")
 	}
 	if vs.untracked {
 		fmt.Fprintf(w, "\nonly virtual threads of executors are known: Java was told to keep no list of others (jdk.trackAllThreads)\n")
@@ -134,7 +157,7 @@ func (g *virtualGroup) state() string {
 
 // jsonVirtual adds the virtual threads to the JSON form.
 func (p *processWalk) jsonVirtual(out *jsonProcess) {
-	out.VirtualUnread = p.virtual.unread + p.virtual.late
+	out.VirtualUnread, out.VirtualCut = p.virtual.unread+p.virtual.late, p.virtual.cut
 	for _, g := range p.virtual.groups {
 		out.VirtualThreads = append(out.VirtualThreads, jsonVirtualThreads{IDs: g.ids, Names: g.names, State: g.first.State,
 			Blocker: g.first.Blocker, Owner: g.first.Owner, OwnerTID: int32(g.first.OwnerThread), Complete: g.complete(), Reason: g.reason()})
