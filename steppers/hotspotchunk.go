@@ -160,7 +160,7 @@ func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64
 			return false
 		}
 	}
-	o := javaObjects{vm: vm, javaLayout: vm.layout, read: func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }}
+	o := newJavaObjects(vm, vm.layout, mem)
 	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil)
 	vm.stack = javaStack{chunks: chunks, walk: w.Walks(), thread: true, next: javaRegs{back.PC(), back.SP(), back.FP()}}
 	var f javaRegs

@@ -3,6 +3,7 @@ package steppers
 import (
 	"encoding/binary"
 	"slices"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -64,12 +65,32 @@ const (
 	markForwarded = 3       // the two lowest bits of the header of an object that is being moved
 )
 
-// javaObjects reads objects of a virtual machine.
+// javaObjects reads objects of a virtual machine, for as long as it may.
 type javaObjects struct {
 	vm   *hotspotVM // reads classes
 	read reader     // reads objects
 	*javaLayout
-	buf [objectHead]byte
+	buf   [objectHead]byte
+	end   time.Time
+	reads int
+	late  bool // the end has come: there are no objects any more
+}
+
+// maxObjectTime is how long objects are read; a process may stand still meanwhile.
+const maxObjectTime = time.Second
+
+func newJavaObjects(vm *hotspotVM, l *javaLayout, mem procstate.Memory) *javaObjects {
+	read := func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }
+	return &javaObjects{vm: vm, javaLayout: l, read: read, end: time.Now().Add(maxObjectTime)}
+}
+
+// may reports whether there is time to read on.
+func (o *javaObjects) may() bool {
+	const step = 64
+	if o.reads++; o.reads%step == 0 && !o.late {
+		o.late = time.Now().After(o.end)
+	}
+	return !o.late
 }
 
 // javaLayout is how the objects of a process are laid out, and what is known of their classes.
@@ -263,7 +284,7 @@ func (o *javaObjects) readFields(c *javaClassInfo, pool, stream uint64) bool {
 		if flags&isInPart != 0 {
 			next()
 		}
-		if !ok {
+		if !ok || !o.may() {
 			return false
 		}
 		if flags&isInjected == 0 {
@@ -302,7 +323,7 @@ func (c *javaClassInfo) isArray() bool { return c.layout>>31 != 0 }
 
 // object reads an object that is no array; ok is false where there is none.
 func (o *javaObjects) object(addr uint64) (obj javaObject, ok bool) {
-	if addr == 0 || addr%8 != 0 || !o.read(addr, o.buf[:16]) {
+	if addr == 0 || addr%8 != 0 || !o.may() || !o.read(addr, o.buf[:16]) {
 		return obj, false
 	}
 	c := o.classOf(o.buf[:])
@@ -421,7 +442,7 @@ func (o *javaObjects) systemClasses(names ...string) map[string]*javaClassInfo {
 	vm, f, found := o.vm, o.vm.fields.object, map[string]*javaClassInfo{}
 	looked := 0
 	loader, _ := vm.word(f.loaders + vm.bias)
-	for ; loader != 0 && looked < maxClasses; looked++ {
+	for ; loader != 0 && looked < maxClasses && o.may(); looked++ {
 		handle, ok := vm.word(loader + f.loader)
 		if !ok {
 			break
@@ -430,7 +451,7 @@ func (o *javaObjects) systemClasses(names ...string) map[string]*javaClassInfo {
 		if handle == 0 {
 			class, _ = vm.word(loader + f.firstClass)
 		}
-		for ; class != 0 && looked < maxClasses && len(found) < len(names); looked++ {
+		for ; class != 0 && looked < maxClasses && len(found) < len(names) && o.may(); looked++ {
 			symbol, ok := vm.word(class + vm.fields.method.className)
 			if !ok {
 				break

@@ -3,7 +3,6 @@ package steppers
 import (
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -46,10 +45,8 @@ const (
 	threadContainers     = "jdk/internal/vm/ThreadContainers"
 	trackingContainer    = "jdk/internal/vm/ThreadContainers$RootContainer$TrackingRootContainer"
 	countingContainer    = "jdk/internal/vm/ThreadContainers$RootContainer$CountingRootContainer"
-	maxVirtualThreads    = 1 << 20
-	maxVirtualTime       = time.Second // that a process stands still for them
-	virtualTimeIsChecked = 64          // threads after which the time is looked at
-	rehearsedThreads     = 64
+	maxVirtualThreads = 1 << 20
+	rehearsedThreads  = 64
 )
 
 // JavaHeap reads what walks need of the heap of Java, from JDK 21 on: the stacks of virtual threads.
@@ -90,7 +87,7 @@ func NewJavaHeap(mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
 
 // objects returns what reads objects from mem, and classes as they are now.
 func (h *JavaHeap) objects(mem procstate.Memory) *javaObjects {
-	return &javaObjects{vm: h.vm, javaLayout: h.layout, read: func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }}
+	return newJavaObjects(h.vm, h.layout, mem)
 }
 
 // Collect is a Collector: it adds what a virtual thread that is on a thread has of its stack in the heap.
@@ -131,12 +128,12 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 	for tid, t := range h.threads {
 		byThread[t] = tid
 	}
-	begin, seen := time.Now(), map[uint64]bool{}
+	seen := map[uint64]bool{}
 	take := func(addr uint64) (more bool) {
 		if seen[addr] || out.Cut {
 			return !out.Cut
 		}
-		if out.Cut = len(seen) == most || len(seen)%virtualTimeIsChecked == 0 && time.Since(begin) > maxVirtualTime; out.Cut {
+		if out.Cut = len(seen) == most; out.Cut {
 			return false
 		}
 		seen[addr] = true
@@ -172,6 +169,7 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 			return !out.Cut
 		})
 	}
+	out.Cut = out.Cut || o.late
 	return out
 }
 
@@ -254,6 +252,9 @@ func (o *javaObjects) eachInTable(table uint64, what func(addr uint64) bool, dep
 		}
 		at, size = at+uint64(len(b)), size-len(b)
 		for ; len(b) >= width; b = b[width:] {
+			if !o.may() {
+				return false
+			}
 			addr := o.ref(b)
 			for n := 0; addr != 0 && n < maxJavaChain; n++ {
 				node, ok := o.object(addr)

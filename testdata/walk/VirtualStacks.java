@@ -16,6 +16,7 @@ public class VirtualStacks {
     static volatile int spinning;
 
     public static void main(String[] args) throws Exception {
+        System.out.println("ready");
         for (int i = 0; i < 30_000; i++) sink += calls(i % 5, -1) + many(3, -1, 1, 2, 3, 4, 5, 6, 7, 1.0, 2.0);
         lock.lock();
         Method ofVirtual = Thread.class.getMethod("ofVirtual");
@@ -36,7 +37,7 @@ public class VirtualStacks {
                 for (StackTraceElement e : t.getStackTrace()) line.append(' ').append(e.getClassName()).append('.').append(e.getMethodName()).append(':').append(e.getLineNumber());
                 System.out.println(line);
             }
-            System.out.println("ready");
+            System.out.println("done");
             if (args.length > 2) System.gc(); // and the stacks that were looked at are another's
             System.in.read();
         }
