@@ -16,6 +16,7 @@ type javaChunk struct{ sp, end uint64 }
 type javaStack struct {
 	chunks []javaChunk // innermost first; none is empty
 	walk   uint64      // in which that is so
+	yields uint64      // the walk in which frames were found to be taken to the heap: they are here and there
 	thread bool        // the thread is on one of the system's, where its stack goes on with
 	next   javaRegs    // this frame
 }
@@ -90,7 +91,7 @@ func (s *javaStack) chunkAt(w *unwind.Walker, addr uint64) int {
 // top returns the innermost frame of a StackChunk.
 func (vm *hotspotVM) top(mem procstate.Memory, c javaChunk) (f javaRegs, ok bool) {
 	pc, ok := mem.ReadWord(c.sp - 8)
-	return javaRegs{pc, c.sp, vm.chunkFP(mem, c.sp-16, pc)}, ok
+	return javaRegs{pc, c.sp, vm.chunkFP(mem, c.sp-16, pc), unwind.InMemory(c.sp - 8)}, ok
 }
 
 // chunkFP returns the frame pointer that a word of a StackChunk has, of a frame with a PC; 0 where it is of no use.
@@ -128,7 +129,7 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 		if cfa >= c.end {
 			return unwind.Failed, unwind.NoProgress
 		}
-		f = javaRegs{pc, cfa, vm.chunkFP(mem, saved, pc)}
+		f = javaRegs{pc, cfa, vm.chunkFP(mem, saved, pc), unwind.InMemory(saved + 8)}
 	case number+1 < len(vm.stack.chunks):
 		if f, ok = vm.top(mem, vm.stack.chunks[number+1]); !ok {
 			return unwind.Failed, unwind.MemoryUnreadable
@@ -141,9 +142,6 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 		return unwind.StackBottom, nil
 	}
 	f.load(w, out)
-	if out.Flags&unwind.StackSwitched == 0 {
-		out.PCLocation = unwind.InMemory(saved + 8)
-	}
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
 	return unwind.Success, nil
 }
@@ -152,7 +150,7 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64, in, back *unwind.Frame) bool {
 	mem := w.ProcessState()
 	var head [objectHead]byte
-	if continuation == 0 || !readAll(mem, continuation, head[:16]) {
+	if continuation == 0 || vm.stack.yields == w.Walks() || !readAll(mem, continuation, head[:16]) {
 		return false
 	}
 	if vm.layout == nil {
@@ -162,7 +160,7 @@ func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64
 	}
 	o := newJavaObjects(vm, vm.layout, mem)
 	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil)
-	vm.stack = javaStack{chunks: chunks, walk: w.Walks(), thread: true, next: javaRegs{back.PC(), back.SP(), back.FP()}}
+	vm.stack = javaStack{chunks: chunks, walk: w.Walks(), thread: true, next: javaRegs{pc: back.PC(), sp: back.SP(), fp: back.FP()}}
 	var f javaRegs
 	if ok = ok && len(chunks) > 0; ok {
 		f, ok = vm.top(mem, chunks[0])
@@ -173,7 +171,7 @@ func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64
 	}
 	pointer := in.Regs.ThreadPointer
 	in.Regs = procstate.Regs{ThreadPointer: pointer}
-	in.PCLocation, in.SPLocation, in.FPLocation = unwind.InMemory(f.sp-8), unwind.Location{}, unwind.Location{}
+	in.SPLocation, in.FPLocation = unwind.Location{}, unwind.Location{}
 	f.load(w, in)
 	in.Flags |= unwind.StackSwitched
 	return true

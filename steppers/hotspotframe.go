@@ -102,6 +102,9 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		b.returned = in.PC()
 	}
 	in.Code = s.codeOf(w, vm, b, in)
+	if b.yields {
+		vm.stack.yields = w.Walks()
+	}
 	if number >= 0 {
 		return s.inChunk(w, vm, b, number, in, out)
 	}
@@ -283,7 +286,10 @@ func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 }
 
 // javaRegs are the registers of a frame that Java's code finds its own and its caller's by. fp is 0 where it is of no use.
-type javaRegs struct{ pc, sp, fp uint64 }
+type javaRegs struct {
+	pc, sp, fp uint64
+	pcAt       unwind.Location
+}
 
 // load sets the registers of a frame.
 func (r javaRegs) load(w *unwind.Walker, to *unwind.Frame) {
@@ -293,6 +299,7 @@ func (r javaRegs) load(w *unwind.Walker, to *unwind.Frame) {
 	if r.fp != 0 {
 		to.SetFP(arch, r.fp)
 	}
+	to.PCLocation = r.pcAt
 }
 
 // interpreted walks from a frame of the interpreter in which there is the caller's SP

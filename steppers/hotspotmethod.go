@@ -72,6 +72,7 @@ const (
 	hasLineTable    = 1       // ConstMethod::_flags
 	javaBytecodeReg = procstate.Reg(13)
 	javaMethodReg   = procstate.Reg(3) // RBX
+	javaReturnReg   = procstate.Reg(0) // RAX
 )
 
 // codeOf returns the number of what f runs, which is in b, in w.Codes; 0 where there is no
@@ -190,27 +191,28 @@ func (s *HotSpot) hasFrame(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) boo
 }
 
 // entered returns the Method to which f, which was interrupted in the interpreter, has come, but of which it has no frame
-// yet, and its caller. Two registers have the address of the Method and the caller's SP.
+// yet, and its caller. Two registers have the address of the Method and the caller's SP; the return address is on the
+// stack, or in a register while the arguments are made variables.
 func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) (m *javaMethod, caller javaRegs, ok bool) {
-	mem, fp := w.ProcessState(), f.FP()
 	method, ok1 := f.Regs.Value(javaMethodReg)
 	sp, ok2 := f.Regs.Value(javaBytecodeReg)
-	if f.Flags&unwind.Interrupted == 0 || !ok1 || !ok2 || sp-f.SP() >= maxInterpLocals || sp%8 != 0 || vm.fields.method == nil {
+	at, fp := f.SP(), f.FP()
+	if f.Flags&unwind.Interrupted == 0 || !ok1 || !ok2 || sp-at >= maxInterpLocals || sp%8 != 0 || vm.fields.method == nil {
 		return nil, caller, false
 	}
-	if m = vm.methodAt(method); m == nil {
+	if m = vm.methodAt(method); m == nil || fp-at < sp-at { // the latter is in a frame that is being built
 		return nil, caller, false
 	}
-	if fp-f.SP() < sp-f.SP() {
-		return nil, caller, false // it points into a frame that is being built
+	first, _ := w.ProcessState().ReadWord(at)
+	popped, _ := f.Regs.Value(javaReturnReg)
+	mayBe := []javaRegs{{first, sp, fp, unwind.InMemory(at)}, {popped, sp, fp, unwind.InRegister(javaReturnReg)}}
+	if first == fp { // pushed above it
+		second, _ := w.ProcessState().ReadWord(at + 8)
+		mayBe = []javaRegs{{second, sp, fp, unwind.InMemory(at + 8)}}
 	}
-	first, _ := mem.ReadWord(f.SP())
-	second, _ := mem.ReadWord(f.SP() + 8)
-	popped, _ := f.Regs.Value(0) // RAX
-	for _, ra := range [...]uint64{first, popped, second} {
-		isSecond := ra == second && ra != first
-		if (!isSecond || first == fp) && vm.blobAt(ra-1) != nil && mayReturnTo(w, ra, s.buf[:]) {
-			return m, javaRegs{ra, sp, fp}, true
+	for _, caller = range mayBe {
+		if vm.blobAt(caller.pc-1) != nil && mayReturnTo(w, caller.pc, s.buf[:]) {
+			return m, caller, true
 		}
 	}
 	return nil, caller, false

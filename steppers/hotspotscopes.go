@@ -1,7 +1,6 @@
 package steppers
 
 import (
-	"bytes"
 	"encoding/binary"
 	"slices"
 
@@ -145,17 +144,20 @@ func (vm *hotspotVM) scopesOf(b *codeBlob) (s *javaScopes, ok bool) {
 	return s, true
 }
 
-// readScopes reads the scopes of an nmethod. It returns false where it is not the same any more.
+// readScopes reads the scopes of an nmethod. It returns false where it is not the same any more, by what tells that:
+// other fields of its header change while it is used.
 func (vm *hotspotVM) readScopes(b *codeBlob, s *javaScopes) bool {
 	f, le := vm.fields.method, binary.LittleEndian
 	head, again := make([]byte, maxBlobHeader), make([]byte, maxBlobHeader)
 	if !vm.read(b.header, head) {
 		return false
 	}
+	same := func(head []byte) bool {
+		return le.Uint64(head[f.compiled:]) == b.method && le.Uint32(head[f.compileID:]) == b.id
+	}
 	is := f.rangesOf(b.header, head)
 	if !is.pointers.read(vm, &s.pointers) || !is.data.read(vm, &s.data) || !is.descs.read(vm, &s.descs) ||
-		!vm.read(b.header, again) || !bytes.Equal(head[:f.compileID+4], again[:f.compileID+4]) ||
-		le.Uint64(head[f.compiled:]) != b.method || le.Uint32(head[f.compileID:]) != b.id {
+		!vm.read(b.header, again) || f.rangesOf(b.header, again) != is || !same(head) || !same(again) {
 		return false
 	}
 	s.header, s.id = b.header, b.id

@@ -23,6 +23,7 @@ type thawFrame struct {
 
 const (
 	enterSpecial    = "jdk.internal.vm.Continuation.enterSpecial"
+	doYield         = "jdk.internal.vm.Continuation.doYield"
 	runContinuation = "jdk.internal.vm.Continuation.run"
 	thawInterval    = time.Second // after which it is looked for again
 	maxThawBlocks   = 1 << 17
@@ -52,10 +53,8 @@ func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame)
 	switch {
 	case ok && isBarrier && s.enterHeap(w, vm, continuation, in, out):
 		return unwind.Mended, nil
-	case ok && isBarrier:
+	case ok: // or those that are being put back are here and there
 		in.Code = vm.notCopied(w)
-		return unwind.Success, nil
-	case ok:
 		return unwind.Success, nil
 	case isBarrier:
 		return unwind.Failed, unwind.NoUnwindInfo
@@ -137,8 +136,13 @@ func (vm *hotspotVM) isRun(ra, fp uint64) bool {
 	if method == 0 {
 		return false
 	}
+	return vm.isMethod(method, runContinuation)
+}
+
+// isMethod reports whether a Method has a name.
+func (vm *hotspotVM) isMethod(method uint64, name string) bool {
 	m := vm.methodAt(method)
-	return m != nil && m.function.Name == runContinuation
+	return m != nil && m.function.Name == name
 }
 
 // enterSpecial returns what is known of its frame, which stays as it is, nil where it is not found.
@@ -171,7 +175,7 @@ func (vm *hotspotVM) findEnterSpecial(h *codeHeap) bool {
 		if at += length << h.log2; !ok || b.method == 0 || vm.blobName(&b) != "native nmethod" {
 			continue
 		}
-		if m := vm.methodAt(b.method); m == nil || m.function.Name != enterSpecial {
+		if !vm.isMethod(b.method, enterSpecial) {
 			continue
 		}
 		back := vm.callsThaw(&b)

@@ -41,12 +41,12 @@ type VirtualThreads struct {
 var ErrStackInHeap = errors.New("its stack in the heap cannot be read")
 
 const (
-	virtualThreadClass   = "java/lang/VirtualThread"
-	threadContainers     = "jdk/internal/vm/ThreadContainers"
-	trackingContainer    = "jdk/internal/vm/ThreadContainers$RootContainer$TrackingRootContainer"
-	countingContainer    = "jdk/internal/vm/ThreadContainers$RootContainer$CountingRootContainer"
-	maxVirtualThreads = 1 << 20
-	rehearsedThreads  = 64
+	virtualThreadClass = "java/lang/VirtualThread"
+	threadContainers   = "jdk/internal/vm/ThreadContainers"
+	trackingContainer  = "jdk/internal/vm/ThreadContainers$RootContainer$TrackingRootContainer"
+	countingContainer  = "jdk/internal/vm/ThreadContainers$RootContainer$CountingRootContainer"
+	maxVirtualThreads  = 1 << 20
+	rehearsedThreads   = 64
 )
 
 // JavaHeap reads what walks need of the heap of Java, from JDK 21 on: the stacks of virtual threads.
@@ -208,9 +208,7 @@ func (o *javaObjects) virtualThread(obj *javaObject, states map[int32]string, by
 			t.OwnerThread = byThread[uint64(thread)]
 		}
 	}
-	if t.Carrier != 0 {
-		return t, true
-	}
+	// Also of one on a thread, which may not say so for a moment, while a timer is set.
 	t.chunks, ok = o.chunks(nil, o.refTo(obj, "cont"), add)
 	t.unread = !ok
 	return t, true
@@ -306,6 +304,5 @@ func (s *HotSpot) WalkVirtualThread(w *unwind.Walker, dst []unwind.Frame, t *Vir
 	vm.stack = javaStack{chunks: t.chunks, walk: w.Walks() + 1}
 	var top unwind.Frame
 	f.load(w, &top)
-	top.PCLocation = unwind.InMemory(t.chunks[0].sp - 8)
 	return w.WalkFrom(dst, &top)
 }

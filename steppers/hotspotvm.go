@@ -30,8 +30,9 @@ type codeBlob struct {
 	// jumps says that it is jumps to other methods, which leave the stack and
 	// the frame pointer alone.
 	jumps bool
-	// thaws says that it has the stubs by which frames of virtual threads are put back.
-	thaws bool
+	// thaws says that it has the stubs by which frames of virtual threads are put back, and yields that it
+	// is the method by which they are taken away.
+	thaws, yields bool
 
 	returned uint64 // an address in it that was found to be one that is returned to; 0: none
 
@@ -145,7 +146,7 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 			continue
 		}
 		if now, ok := vm.readBlob(b.header); ok {
-			now.fixed, now.interpreter, now.jumps, now.thaws, now.returned = b.fixed, b.interpreter, b.jumps, b.thaws, b.returned
+			now.fixed, now.interpreter, now.jumps, now.thaws, now.yields, now.returned = b.fixed, b.interpreter, b.jumps, b.thaws, b.yields, b.returned
 			if b.method == 0 {
 				now.method, now.id, now.deopt, now.origPC = 0, 0, 0, 0
 			}
@@ -215,6 +216,7 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 		bytes.Equal(name, []byte("UncommonTrapBlob")), isC2Stub(name):
 		b.fixed = true
 		b.jumps = b.frame == 0 // by method handles
+		b.yields = b.method != 0 && bytes.Equal(name, []byte("native nmethod")) && vm.isMethod(b.method, doYield)
 	}
 }
 

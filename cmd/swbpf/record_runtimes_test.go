@@ -228,7 +228,7 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 			r := recordCommand(t, 0, command...)
 			// 0.1 to 1 % of the stacks end in code that was given up before it was looked at.
 			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 98)
-			var main, nameless uint64
+			var main, nameless, noMethod uint64
 			seen := map[string]uint64{}
 			for stack, count := range foldedStacks(t, r.folded) {
 				frames := strings.Split(stack, ";")
@@ -237,6 +237,9 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 					continue
 				}
 				main += count
+				if frames[len(frames)-1] == "Interpreter_[j]" {
+					noMethod += count
+				}
 				if !stub.MatchString(frames[i-1]) {
 					t.Errorf("main is called by %s", frames[i-1])
 				}
@@ -256,6 +259,10 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 			}
 			if main*100 < r.stats.UserSamples*50 {
 				t.Errorf("%d of %d samples in main", main, r.stats.UserSamples)
+			}
+			// In the interpreter 6 % of the samples do not tell the method that runs.
+			if noMethod*100 > main*15 {
+				t.Errorf("%d of %d samples in no method", noMethod, main)
 			}
 			// Of code that is given up within a tenth of a second nobody can tell the name: 0.1 to
 			// 1.5 % of the first three seconds, in which methods are compiled again and again.
