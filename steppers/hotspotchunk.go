@@ -89,18 +89,23 @@ func (s *javaStack) chunkAt(w *unwind.Walker, addr uint64) int {
 }
 
 // top returns the innermost frame of a StackChunk.
-func (vm *hotspotVM) top(mem procstate.Memory, c javaChunk) (f javaRegs, ok bool) {
-	pc, ok := mem.ReadWord(c.sp - 8)
-	return javaRegs{pc, c.sp, vm.chunkFP(mem, c.sp-16, pc), unwind.InMemory(c.sp - 8)}, ok
+func (vm *hotspotVM) top(read reader, c javaChunk) (f javaRegs, ok bool) {
+	pc, ok := read.word(c.sp - 8)
+	return javaRegs{pc, c.sp, vm.chunkFP(read, c.sp-16, pc), unwind.InMemory(c.sp - 8)}, ok
 }
 
 // chunkFP returns the frame pointer that a word of a StackChunk has, of a frame with a PC; 0 where it is of no use.
-func (vm *hotspotVM) chunkFP(mem procstate.Memory, at, pc uint64) uint64 {
+func (vm *hotspotVM) chunkFP(read reader, at, pc uint64) uint64 {
 	if b := vm.blobAt(pc - 1); b == nil || !b.interpreter {
 		return 0
 	}
-	v, _ := mem.ReadWord(at)
+	v, _ := read.word(at)
 	return at + 8*v
+}
+
+// readerOf returns what reads mem.
+func readerOf(mem procstate.Memory) reader {
+	return func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }
 }
 
 // inChunk walks from a frame in the StackChunk of a number.
@@ -129,9 +134,9 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 		if cfa >= c.end {
 			return unwind.Failed, unwind.NoProgress
 		}
-		f = javaRegs{pc, cfa, vm.chunkFP(mem, saved, pc), unwind.InMemory(saved + 8)}
+		f = javaRegs{pc, cfa, vm.chunkFP(readerOf(mem), saved, pc), unwind.InMemory(saved + 8)}
 	case number+1 < len(vm.stack.chunks):
-		if f, ok = vm.top(mem, vm.stack.chunks[number+1]); !ok {
+		if f, ok = vm.top(readerOf(mem), vm.stack.chunks[number+1]); !ok {
 			return unwind.Failed, unwind.MemoryUnreadable
 		}
 		out.Flags |= unwind.StackSwitched
@@ -163,7 +168,7 @@ func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64
 	vm.stack = javaStack{chunks: chunks, walk: w.Walks(), thread: true, next: javaRegs{pc: back.PC(), sp: back.SP(), fp: back.FP()}}
 	var f javaRegs
 	if ok = ok && len(chunks) > 0; ok {
-		f, ok = vm.top(mem, chunks[0])
+		f, ok = vm.top(readerOf(mem), chunks[0])
 	}
 	if !ok {
 		vm.stack.chunks = chunks[:0]

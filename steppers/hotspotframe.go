@@ -21,6 +21,7 @@ type HotSpot struct {
 	buf      [128]byte
 	analyzer FrameAnalyzer
 	ways     hotspotWays
+	virtual  virtualWalk
 }
 
 // NewHotSpot makes a HotSpot.
@@ -93,6 +94,9 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	walks := b.jumps || b.fixed && b.frame >= 16
+	if s.virtual.w == w {
+		vm.stack = javaStack{chunks: s.virtual.chunks, walk: w.Walks()}
+	}
 	number := vm.stack.chunkAt(w, in.SP())
 	waits := number >= 0 && in.SP() == vm.stack.chunks[number].sp // a native method may go on behind no call
 	if walks && in.Flags&unwind.Interrupted == 0 && in.PC() != b.returned && !waits {

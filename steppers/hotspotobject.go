@@ -80,8 +80,7 @@ type javaObjects struct {
 const maxObjectTime = time.Second
 
 func newJavaObjects(vm *hotspotVM, l *javaLayout, mem procstate.Memory) *javaObjects {
-	read := func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }
-	return &javaObjects{vm: vm, javaLayout: l, read: read, end: time.Now().Add(maxObjectTime)}
+	return &javaObjects{vm: vm, javaLayout: l, read: readerOf(mem), end: time.Now().Add(maxObjectTime)}
 }
 
 // may reports whether there is time to read on.

@@ -23,7 +23,8 @@ type VirtualThread struct {
 	OwnerThread procstate.ThreadID
 
 	chunks []javaChunk
-	unread bool // its stack could not be read
+	top    javaRegs // its innermost frame
+	unread bool     // its stack could not be read
 }
 
 // VirtualThreads are those of a process at one moment.
@@ -108,8 +109,8 @@ func (h *JavaHeap) Collect(m procstate.Memory, tid procstate.ThreadID, _ *procst
 
 // handle returns the object that an OopHandle refers to; 0: none.
 func (o *javaObjects) handle(at uint64) uint64 {
-	handle, _ := reader(o.read).word(at)
-	object, _ := reader(o.read).word(handle)
+	handle, _ := o.read.word(at)
+	object, _ := o.read.word(handle)
 	return object
 }
 
@@ -210,6 +211,9 @@ func (o *javaObjects) virtualThread(obj *javaObject, states map[int32]string, by
 	}
 	// Also of one on a thread, which may not say so for a moment, while a timer is set.
 	t.chunks, ok = o.chunks(nil, o.refTo(obj, "cont"), add)
+	if ok && len(t.chunks) > 0 {
+		t.top, ok = o.vm.top(o.read, t.chunks[0])
+	}
 	t.unread = !ok
 	return t, true
 }
@@ -257,6 +261,9 @@ func (o *javaObjects) eachInTable(table uint64, what func(addr uint64) bool, dep
 			for n := 0; addr != 0 && n < maxJavaChain; n++ {
 				node, ok := o.object(addr)
 				if !ok {
+					if !what(addr) { // which cannot be read either
+						return false
+					}
 					break
 				}
 				switch node.class.name {
@@ -293,16 +300,15 @@ func (s *HotSpot) WalkVirtualThread(w *unwind.Walker, dst []unwind.Frame, t *Vir
 	if t.unread || len(t.chunks) == 0 {
 		return dst, ErrStackInHeap
 	}
-	vm := s.machine(w)
-	if vm == nil {
-		return dst, unwind.NoUnwindInfo
-	}
-	f, ok := vm.top(w.ProcessState(), t.chunks[0])
-	if !ok {
-		return dst, ErrStackInHeap
-	}
-	vm.stack = javaStack{chunks: t.chunks, walk: w.Walks() + 1}
 	var top unwind.Frame
-	f.load(w, &top)
+	t.top.load(w, &top)
+	s.virtual = virtualWalk{w, t.chunks}
+	defer func() { s.virtual = virtualWalk{} }()
 	return w.WalkFrom(dst, &top)
+}
+
+// virtualWalk is a walk of a virtual thread that is on no thread.
+type virtualWalk struct {
+	w      *unwind.Walker
+	chunks []javaChunk
 }
