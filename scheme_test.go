@@ -64,7 +64,7 @@ func TestScheme(t *testing.T) {
 
 func testScheme(t *testing.T, pid int) {
 	want := slices.Concat([]string{"c", "b", "a", "keeps"}, slices.Repeat([]string{"deep"}, 31))
-	var inScheme, inC, short int
+	var inScheme, inC, short, nameless int
 	for begin := time.Now(); (inScheme < 20 || inC < 5) && time.Since(begin) < 20*time.Second; time.Sleep(time.Millisecond) {
 		ps, err := swbpf.WalkProcess(pid, swbpf.WalkOptions{})
 		if err != nil {
@@ -91,6 +91,10 @@ func testScheme(t *testing.T, pid int) {
 				short++ // while a function that is called has moved the stack, and where garbage is collected
 				continue
 			}
+			if n := len(got) - first; n < len(want) && native > len(want)-n && slices.Equal(got[first:], want[:n]) {
+				nameless++ // names are read when the process has gone on, and a collection moves code at first
+				continue
+			}
 			if !slices.Equal(got[first:], want) || native < 3 {
 				t.Fatalf("%d functions of C, and calls\n%s", native, strings.Join(got, "\n"))
 			}
@@ -101,8 +105,8 @@ func testScheme(t *testing.T, pid int) {
 			}
 		}
 	}
-	t.Logf("%d complete stacks in Scheme, %d in C, %d others", inScheme, inC, short)
-	if inScheme < 20 || inC < 5 || short > (inScheme+inC)/4 {
-		t.Errorf("%d complete stacks in Scheme, %d in C, %d others", inScheme, inC, short)
+	t.Logf("%d complete stacks in Scheme, %d in C, %d without names, %d others", inScheme, inC, nameless, short)
+	if inScheme < 20 || inC < 5 || short > (inScheme+inC)/4 || nameless > (inScheme+inC)/12 {
+		t.Errorf("%d complete stacks in Scheme, %d in C, %d without names, %d others", inScheme, inC, nameless, short)
 	}
 }
