@@ -95,6 +95,7 @@ func (o *javaObjects) may() bool {
 // javaLayout is how the objects of a process are laid out, and what is known of their classes.
 type javaLayout struct {
 	narrowOops, narrowClasses, compact bool
+	marked                             bool // addresses of objects have marks: nothing is read by them
 	oopBase, oopShift                  uint64
 	classBase, classShift              uint64
 
@@ -133,9 +134,10 @@ func (vm *hotspotVM) newLayout() *javaLayout {
 	}
 	f, l := vm.fields.object, &javaLayout{classes: map[uint64]*javaClassInfo{}}
 	flags := vm.flagsSet("UseCompressedOops", "UseCompressedClassPointers", "UseCompactObjectHeaders", "UseZGC", "ZGenerational")
-	if flags == nil || flags["UseZGC"] && (flags["ZGenerational"] || vm.release() >= 23) {
-		return nil // addresses have marks
+	if flags == nil {
+		return nil
 	}
+	l.marked = flags["UseZGC"] && (flags["ZGenerational"] || vm.release() >= 23)
 	l.narrowOops, l.compact = flags["UseCompressedOops"], flags["UseCompactObjectHeaders"]
 	l.narrowClasses = flags["UseCompressedClassPointers"] || l.compact
 	ok := true
@@ -322,7 +324,7 @@ func (c *javaClassInfo) isArray() bool { return c.layout>>31 != 0 }
 
 // object reads an object that is no array; ok is false where there is none.
 func (o *javaObjects) object(addr uint64) (obj javaObject, ok bool) {
-	if addr == 0 || addr%8 != 0 || !o.may() || !o.read(addr, o.buf[:16]) {
+	if addr == 0 || addr%8 != 0 || o.marked || !o.may() || !o.read(addr, o.buf[:16]) {
 		return obj, false
 	}
 	c := o.classOf(o.buf[:])

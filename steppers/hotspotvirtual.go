@@ -33,13 +33,19 @@ type VirtualThreads struct {
 	Unread int             // that could not be read
 	Cut    bool            // there are more: they were too many, or took too long
 
+	// Err is why none are known.
+	Err error
+
 	// Untracked says that the virtual machine keeps no list of those that were not started by an executor
 	// (-Djdk.trackAllThreads=false).
 	Untracked bool
 }
 
-// ErrStackInHeap is of a virtual thread whose stack could not be read.
-var ErrStackInHeap = errors.New("its stack in the heap cannot be read")
+// ErrStackInHeap is of a virtual thread whose stack could not be read, and ErrCollector of all those of a process.
+var (
+	ErrStackInHeap = errors.New("its stack in the heap cannot be read")
+	ErrCollector   = errors.New("objects of a generational ZGC are not read")
+)
 
 const (
 	virtualThreadClass = "java/lang/VirtualThread"
@@ -60,8 +66,7 @@ type JavaHeap struct {
 }
 
 // NewJavaHeap makes a JavaHeap of a process with some libraries, and reads what can be read while it runs; nil where
-// there is no virtual machine of Java with virtual threads, or one of which it is not known how it keeps objects: the
-// generational ZGC's. mem is the process's as it is now.
+// there is no virtual machine of Java with virtual threads, or it is not known how it keeps objects. mem is the process's as it is now.
 func NewJavaHeap(mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
 	if libs == nil {
 		return nil
@@ -124,6 +129,12 @@ func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n in
 func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n int), most int) *VirtualThreads {
 	o := h.objects(m)
 	out := &VirtualThreads{Untracked: h.system[countingContainer] != nil}
+	if h.layout.marked {
+		if h.system[threadContainers] != nil { // there may be some
+			out.Err = ErrCollector
+		}
+		return out
+	}
 	states := virtualStates(h.system[virtualThreadClass])
 	byThread := map[uint64]procstate.ThreadID{}
 	for tid, t := range h.threads {

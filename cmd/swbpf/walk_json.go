@@ -29,6 +29,7 @@ type (
 		VirtualThreads []jsonVirtualThreads `json:"virtual_threads,omitempty"`
 		VirtualUnread  int                  `json:"virtual_threads_unread,omitempty"` // that could not be read
 		VirtualCut     bool                 `json:"virtual_threads_cut,omitempty"`    // there are more
+		VirtualError   string               `json:"virtual_threads_error,omitempty"`  // why none are known
 	}
 
 	jsonThread struct {

@@ -18,9 +18,10 @@ import (
 type virtualWalks struct {
 	total     int // with those on threads
 	groups    []*virtualGroup
-	unread    int  // could not be read
-	cut       bool // there are more
-	late      int  // were not walked in time
+	unread    int   // could not be read
+	cut       bool  // there are more
+	err       error // why none are known
+	late      int   // were not walked in time
 	untracked bool
 }
 
@@ -39,7 +40,7 @@ func (o *walkOptions) wantsVirtual() bool { return o.virtual != "no" && len(o.ti
 // until ctx is done.
 func (p *processWalk) takeVirtual(ctx context.Context, w *unwind.Walker, vs *steppers.VirtualThreads, o *walkOptions) {
 	out := &p.virtual
-	out.total, out.unread, out.cut, out.untracked = len(vs.List), vs.Unread, vs.Cut, vs.Untracked
+	out.total, out.unread, out.cut, out.untracked, out.err = len(vs.List), vs.Unread, vs.Cut, vs.Untracked, vs.Err
 	threads := make(map[procstate.ThreadID]*threadWalk, len(p.threads))
 	for i := range p.threads {
 		threads[p.threads[i].tid] = &p.threads[i]
@@ -123,6 +124,9 @@ func (p *processWalk) writeVirtual(w io.Writer) {
 	if vs.cut {
 		fmt.Fprintf(w, "\nthere are more virtual threads: they were too many, or took too long\n")
 	}
+	if vs.err != nil {
+		fmt.Fprintf(w, "\nvirtual threads are not known: %v\n", vs.err)
+	}
 	if vs.untracked {
 		fmt.Fprintf(w, "\nonly virtual threads of executors are known: Java was told to keep no list of others (jdk.trackAllThreads)\n")
 	}
@@ -158,6 +162,9 @@ func (g *virtualGroup) state() string {
 // jsonVirtual adds the virtual threads to the JSON form.
 func (p *processWalk) jsonVirtual(out *jsonProcess) {
 	out.VirtualUnread, out.VirtualCut = p.virtual.unread+p.virtual.late, p.virtual.cut
+	if p.virtual.err != nil {
+		out.VirtualError = p.virtual.err.Error()
+	}
 	for _, g := range p.virtual.groups {
 		out.VirtualThreads = append(out.VirtualThreads, jsonVirtualThreads{IDs: g.ids, Names: g.names, State: g.first.State,
 			Blocker: g.first.Blocker, Owner: g.first.Owner, OwnerTID: int32(g.first.OwnerThread), Complete: g.complete(), Reason: g.reason()})
