@@ -27,7 +27,8 @@
 // and walks the copies.
 //
 // A goroutine that waits has no thread. [procstate.ReadGoroutines] reads those of
-// a program in Go, and [WalkGoroutine] walks them.
+// a program in Go, and [WalkGoroutine] walks them. Nor has a virtual thread of Java:
+// [WalkOptions] can ask for these, and [WalkVirtualThread] walks them.
 //
 // # Concurrency
 //

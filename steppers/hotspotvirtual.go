@@ -22,9 +22,9 @@ type VirtualThread struct {
 	Owner       int64
 	OwnerThread procstate.ThreadID
 
+	vm     *hotspotVM
 	chunks []javaChunk
-	top    javaRegs // its innermost frame
-	unread bool     // its stack could not be read
+	unread bool // its stack could not be read
 }
 
 // VirtualThreads are those of a process at one moment.
@@ -222,10 +222,7 @@ func (o *javaObjects) virtualThread(obj *javaObject, states map[int32]string, by
 	}
 	// Also of one on a thread, which may not say so for a moment, while a timer is set.
 	t.chunks, ok = o.chunks(nil, o.refTo(obj, "cont"), add)
-	if ok && len(t.chunks) > 0 {
-		t.top, ok = o.vm.top(o.read, t.chunks[0])
-	}
-	t.unread = !ok
+	t.vm, t.unread = o.vm, !ok
 	return t, true
 }
 
@@ -311,8 +308,12 @@ func (s *HotSpot) WalkVirtualThread(w *unwind.Walker, dst []unwind.Frame, t *Vir
 	if t.unread || len(t.chunks) == 0 {
 		return dst, ErrStackInHeap
 	}
+	regs, ok := t.vm.top(readerOf(w.ProcessState()), t.chunks[0])
+	if !ok {
+		return dst, ErrStackInHeap
+	}
 	var top unwind.Frame
-	t.top.load(w, &top)
+	regs.load(w, &top)
 	s.virtual = virtualWalk{w, t.chunks}
 	defer func() { s.virtual = virtualWalk{} }()
 	return w.WalkFrom(dst, &top)
