@@ -147,6 +147,8 @@ enum limits {
 	OUTER_PARTS = 4,         /* its last ones, where none are asked for */
 	MAX_FRAMES = 256,        /* of a runtime's that are followed */
 	MAX_FRAME_REGIONS = 64,  /* of a runtime's */
+	FRAME_LINK = 2,          /* words of a frame below it: where it returns to, and the frame pointer */
+	MAX_CHUNKS = 6,          /* objects with frames of a stack, of which they have the inner ones */
 	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack; in
 	 * place of what Go has, a runtime's word and frames */
 	MAX_REGIONS = 9 + STACK_PARTS + MAX_GAPS, /* or MAX_FRAME_REGIONS, if fewer gaps */
@@ -279,6 +281,15 @@ struct thread_frames {
 	u16 after;   /* and bytes behind that word */
 	u16 below;   /* bytes below where a stack that grows downward begins that may be in it, as the words
 			at low and high are out of date at times; such a stack that ends first is being moved */
+	u16 chunk;   /* where in an object that first leads to the address of another one is, with frames of a stack;
+			0: there are none. The word at current is an address on the thread's stack. */
+	u64 chunk_base;  /* that is added to such an address, */
+	u8 chunk_shift;  /* when it has been shifted by so much, */
+	u8 is_wide;      /* and has 64 bits: else 32 */
+	u16 chunk_head;  /* bytes of an object before the words of its frames, */
+	u16 chunk_low;   /* and where in it are the number of the first of these that is in use, */
+	u16 chunk_words; /* how many there are, */
+	u16 chunk_outer; /* and the address of the object with what is further out */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

@@ -541,6 +541,32 @@ GLOBAL int find_frame_values(u32 cpu)
 	return f->high > f->low;
 }
 
+/* Adds an object that has frames of a stack, whose address is at another one, and their words, as many as
+ * there is room for. Goes on to where the address is of the one further out. Returns whether it could. */
+GLOBAL int add_chunk(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	struct thread_frames *t = h ? bpf_map_lookup_elem(&thread_frames, &h->tid) : NULL;
+	u64 object = 0;
+	u32 low, words;
+
+	if (!t || bpf_probe_read_user(&object, t->is_wide ? sizeof(u64) : sizeof(u32), (void *)r->frames.frame) || !object)
+		return 0;
+	object = t->chunk_base + (object << (t->chunk_shift & 63));
+	if (bpf_probe_read_user(&low, sizeof(low), (void *)(object + t->chunk_low)) ||
+	    bpf_probe_read_user(&words, sizeof(words), (void *)(object + t->chunk_words)))
+		return 0;
+	add_bytes(cpu, object, t->chunk_head);
+	r->frames.frame = object + t->chunk_outer;
+	if (low < FRAME_LINK || low >= words)
+		return 1;
+	u64 from = object + t->chunk_head + (low - FRAME_LINK) * sizeof(u64), n = (words - low + FRAME_LINK) * sizeof(u64);
+	set_out(r, object + h->tgid, from, from, from + (n < FRAMES_STACK ? n : FRAMES_STACK), 0);
+	copy_at_once(cpu);
+	return 1;
+}
+
 /*
  * Adds the frames that a runtime keeps of the thread: the word that leads to the one that
  * runs, what there is of their stack, and those elsewhere if they are asked for.
@@ -556,10 +582,19 @@ GLOBAL int add_frames(u32 cpu)
 	struct frames *f = &r->frames;
 	h->frames = r->regions;
 	add_bytes(cpu, t->current - t->before, t->before + sizeof(u64) + t->after);
-	if (bpf_probe_read_user(&f->frame, sizeof(u64), (void *)t->current))
+	if (bpf_probe_read_user(&f->frame, sizeof(u64), (void *)t->current) ||
+	    (t->chunk && (f->frame < stack_pointer(&h->regs) ||
+			  bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(f->frame + t->first)))))
 		f->frame = 0;
 	if (f->frame && t->head)
 		add_bytes(cpu, f->frame, t->head);
+	if (t->chunk) {
+		f->frame += t->chunk;
+		for (u64 i = 0; f->frame != t->chunk && i < MAX_CHUNKS && add_chunk(cpu); i++)
+			;
+		h->frames = r->regions - h->frames;
+		return 0;
+	}
 	if (find_frame_stack(cpu) && copy_at_once(cpu) && find_frame_values(cpu))
 		copy_at_once(cpu);
 	f->bytes = t->bytes;

@@ -214,6 +214,8 @@ const (
 	SamplerLimitsOUTER_PARTS       SamplerLimits = 4
 	SamplerLimitsMAX_FRAMES        SamplerLimits = 256
 	SamplerLimitsMAX_FRAME_REGIONS SamplerLimits = 64
+	SamplerLimitsFRAME_LINK        SamplerLimits = 2
+	SamplerLimitsMAX_CHUNKS        SamplerLimits = 6
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249
 )
 
@@ -344,26 +346,36 @@ type SamplerStackParts struct {
 }
 
 type SamplerThreadFrames struct {
-	_         structs.HostLayout
-	Current   uint64
-	Bounds    uint64
-	Low       uint16
-	High      uint16
-	Head      uint16
-	First     uint16
-	Previous  uint16
-	IsFrame   uint8
-	IsCounted uint8
-	IsDown    uint8
-	HasValues uint8
-	Values    uint16
-	ValuesEnd uint16
-	Before    uint16
-	Bytes     uint32
-	Entry     uint16
-	Last      uint16
-	After     uint16
-	Below     uint16
+	_          structs.HostLayout
+	Current    uint64
+	Bounds     uint64
+	Low        uint16
+	High       uint16
+	Head       uint16
+	First      uint16
+	Previous   uint16
+	IsFrame    uint8
+	IsCounted  uint8
+	IsDown     uint8
+	HasValues  uint8
+	Values     uint16
+	ValuesEnd  uint16
+	Before     uint16
+	Bytes      uint32
+	Entry      uint16
+	Last       uint16
+	After      uint16
+	Below      uint16
+	Chunk      uint16
+	_          [6]byte
+	ChunkBase  uint64
+	ChunkShift uint8
+	IsWide     uint8
+	ChunkHead  uint16
+	ChunkLow   uint16
+	ChunkWords uint16
+	ChunkOuter uint16
+	_          [6]byte
 }
 
 type SamplerThreadTimes struct {

@@ -31,4 +31,21 @@ type ThreadFrames struct {
 	// bytes, which begins at the word at Low; at Last is the number of the last entry, of 32 bits. One
 	// more is copied. Before and After are the bytes around the word at Current that are copied with it.
 	Entry, Last, Before, After int
+
+	// Chunk is not 0 where frames of a stack are in objects: the word at Current is an address on the thread's
+	// stack, First bytes behind which there is that of an object of Head bytes, in which at Chunk there is that of the
+	// first of these.
+	Chunk  int
+	Chunks FrameChunks
+}
+
+// FrameChunks is how objects have frames of a stack, and refer to each other.
+type FrameChunks struct {
+	Base  uint64 // that is added to the address of one,
+	Shift int    // when it has been shifted by so much,
+	Wide  bool   // and has 64 bits: else 32
+
+	Head       int // bytes before the words of frames
+	Low, Words int // where in an object the number of the first word in use is, and how many words there are,
+	Outer      int // and the address of the object with what is further out
 }

@@ -1,6 +1,9 @@
 package steppers
 
 import (
+	"encoding/binary"
+	"time"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -19,6 +22,8 @@ type javaStack struct {
 	yields uint64      // the walk in which frames were found to be taken to the heap: they are here and there
 	thread bool        // the thread is on one of the system's, where its stack goes on with
 	next   javaRegs    // this frame
+	isCut  bool        // there are more chunks, which could not be read
+	stub   javaRegs    // what returns to the frames in the heap
 }
 
 const (
@@ -103,8 +108,11 @@ func (vm *hotspotVM) chunkFP(read reader, at, pc uint64) uint64 {
 	return at + 8*v
 }
 
-// readerOf returns what reads mem.
+// readerOf returns what reads mem as it was at the moment of a capture, or as it is where it is none.
 func readerOf(mem procstate.Memory) reader {
+	if captured, ok := mem.(procstate.CapturedMemory); ok {
+		return captured.ReadCaptured
+	}
 	return func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }
 }
 
@@ -125,11 +133,14 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 		return unwind.Failed, unwind.NoUnwindInfo
 	}
 	pc, ok := mem.ReadWord(saved + 8)
-	if !ok {
-		return unwind.Failed, unwind.ReadFailure(mem, saved+8)
-	}
 	var f javaRegs
 	switch {
+	case vm.stack.thread && (!ok || end >= c.end && number+1 == len(vm.stack.chunks) && vm.stack.isCut):
+		vm.stack.yields = w.Walks() // it is not gone to the heap from there again
+		f = vm.stack.stub
+		out.Flags |= unwind.StackSwitched
+	case !ok:
+		return unwind.Failed, unwind.ReadFailure(mem, saved+8)
 	case end < c.end:
 		if cfa >= c.end {
 			return unwind.Failed, unwind.NoProgress
@@ -151,24 +162,35 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 	return unwind.Success, nil
 }
 
-// enterHeap makes of the frame of the stub that puts more frames on the stack the first of these, which are in the heap.
-func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64, in, back *unwind.Frame) bool {
-	mem := w.ProcessState()
-	var head [objectHead]byte
-	if continuation == 0 || vm.stack.yields == w.Walks() || !readAll(mem, continuation, head[:16]) {
-		return false
-	}
+// layOut finds how objects are laid out; where that cannot be known it is said that they are not read.
+func (vm *hotspotVM) layOut() {
 	if vm.layout == nil {
 		if vm.layout = vm.newLayout(); vm.layout == nil {
-			return false
+			vm.layout = &javaLayout{marked: true}
 		}
 	}
+}
+
+// enterHeap makes of the frame of the stub that puts more frames on the stack the first of these, which are in the heap.
+func (vm *hotspotVM) enterHeap(w *unwind.Walker, continuation uint64, in, back *unwind.Frame) bool {
+	mem := w.ProcessState()
+	var head [objectHead]byte
+	read := readerOf(mem)
+	if continuation == 0 || vm.stack.yields == w.Walks() {
+		return false
+	}
+	if !read(continuation, head[:16]) {
+		return false
+	}
+	vm.layOut()
 	o := newJavaObjects(vm, vm.layout, mem)
 	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil)
-	vm.stack = javaStack{chunks: chunks, walk: w.Walks(), thread: true, next: javaRegs{pc: back.PC(), sp: back.SP(), fp: back.FP()}}
+	vm.stack.stub = javaRegs{pc: in.PC(), sp: in.SP(), fp: in.FP()}
+	vm.stack.chunks, vm.stack.walk, vm.stack.thread, vm.stack.isCut = chunks, w.Walks(), true, !ok
+	vm.stack.next = javaRegs{pc: back.PC(), sp: back.SP(), fp: back.FP()}
 	var f javaRegs
-	if ok = ok && len(chunks) > 0; ok {
-		f, ok = vm.top(readerOf(mem), chunks[0])
+	if ok = len(chunks) > 0; ok {
+		f, ok = vm.top(read, chunks[0])
 	}
 	if !ok {
 		vm.stack.chunks = chunks[:0]
@@ -180,4 +202,127 @@ func (s *HotSpot) enterHeap(w *unwind.Walker, vm *hotspotVM, continuation uint64
 	f.load(w, in)
 	in.Flags |= unwind.StackSwitched
 	return true
+}
+
+// lackedChunks is what a walk has lacked of the heap.
+type lackedChunks struct {
+	walk  uint64
+	entry uint64 // address of the ContinuationEntry
+}
+
+// javaThreadAt is the JavaThread of the thread that a walk is of, where it was interrupted in Java: a register has it.
+type javaThreadAt struct {
+	walk uint64
+	addr uint64
+}
+
+// Lacked returns where the virtual machine has the frames of a thread that are in the heap, if the last walk has lacked
+// them.
+func (s *HotSpot) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
+	vm, _ := w.Kept(s).(*hotspotVM)
+	if vm == nil || vm.fields == nil || vm.lacked.walk != w.Walks() || vm.live == nil {
+		return frames, false
+	}
+	if vm.thread.walk != w.Walks() || !vm.entryField.find(vm) {
+		return frames, true
+	}
+	if _, ask := vm.asked.ask(tid, true, false); !ask {
+		return frames, true
+	}
+	if vm.chunkFrames.Chunk == 0 && !vm.layOutChunks() {
+		return frames, false
+	}
+	frames = vm.chunkFrames
+	frames.Current = vm.thread.addr + vm.entryField.offset
+	return frames, true
+}
+
+// Knows reports whether walks of a Walker have met a virtual machine.
+func (s *HotSpot) Knows(w *unwind.Walker) bool {
+	vm, _ := w.Kept(s).(*hotspotVM)
+	return vm != nil && vm.fields != nil
+}
+
+// layOutChunks finds out how StackChunks are to be copied, from the Continuation that was lacked, as it is now.
+func (vm *hotspotVM) layOutChunks() bool {
+	vm.layOut()
+	o := javaObjects{vm: vm, javaLayout: vm.layout, read: vm.read, end: time.Now().Add(maxObjectTime)}
+	address, _ := o.read.word(vm.lacked.entry + entryContinuation)
+	continuation, ok := o.object(address)
+	if !ok || !continuation.class.extends(continuationClass) {
+		return false
+	}
+	chunk, ok := o.follow(&continuation, "tail")
+	tail, ok1 := continuation.class.field("tail")
+	low, ok2 := chunk.class.field("sp")
+	words, ok3 := chunk.class.field("size")
+	outer, ok4 := chunk.class.field("parent")
+	if !ok || !ok1 || !ok2 || !ok3 || !ok4 || chunk.class.name != chunkClass {
+		return false
+	}
+	frames := procstate.ThreadFrames{First: entryContinuation, Head: len(continuation.data), Chunk: int(tail.offset)}
+	frames.Chunks = procstate.FrameChunks{Wide: !o.narrowOops, Head: len(chunk.data), Low: int(low.offset), Words: int(words.offset), Outer: int(outer.offset)}
+	if o.narrowOops {
+		frames.Chunks.Base, frames.Chunks.Shift = o.oopBase, int(o.oopShift)
+	}
+	const most = 1 << 10
+	if max(tail.offset, low.offset, words.offset, outer.offset) > most || frames.Head > most || frames.Chunks.Head > most {
+		return false
+	}
+	vm.chunkFrames = frames
+	return true
+}
+
+// entryField is where in a JavaThread the address of its ContinuationEntry is. JDK 21 does not tell: it is the word that
+// has that in some JavaThreads.
+type entryField struct {
+	offset  uint64          // 0: not known
+	entries map[uint64]bool // addresses of ContinuationEntries that were seen
+	hits    map[uint64]int  // by offset
+	asked   time.Time
+}
+
+const (
+	maxJavaThread  = 4 << 10 // bytes
+	maxSeenEntries = 1 << 10
+	entryHits      = 3 // for certainty, and as many more than any other
+	entryInterval  = 20 * time.Millisecond
+)
+
+// find looks for the field in the JavaThread of the last walk, which has lacked frames, and reports whether it is known.
+func (e *entryField) find(vm *hotspotVM) bool {
+	if e.offset != 0 {
+		return true
+	}
+	if f := vm.fields.object; f != nil && f.continuationEntry != 0 {
+		e.offset = f.continuationEntry
+		return true
+	}
+	if e.entries == nil || len(e.entries) >= maxSeenEntries {
+		e.entries, e.hits = map[uint64]bool{}, map[uint64]int{}
+	}
+	e.entries[vm.lacked.entry] = true
+	now := time.Now()
+	words := make([]byte, maxJavaThread)
+	if now.Sub(e.asked) < entryInterval || !vm.read(vm.thread.addr, words) {
+		return false
+	}
+	e.asked = now
+	for at := 0; at < len(words); at += 8 {
+		if e.entries[binary.LittleEndian.Uint64(words[at:])] {
+			e.hits[uint64(at)]++
+		}
+	}
+	best, second := uint64(0), 0
+	for at, n := range e.hits {
+		if n > e.hits[best] {
+			best, second = at, e.hits[best]
+		} else {
+			second = max(second, n)
+		}
+	}
+	if e.hits[best] >= second+entryHits {
+		e.offset = best
+	}
+	return e.offset != 0
 }

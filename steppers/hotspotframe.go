@@ -55,7 +55,7 @@ func (s *HotSpot) findMachine(w *unwind.Walker) *hotspotVM {
 
 // machineIn is findMachine for a process with some memory and libraries.
 func (s *HotSpot) machineIn(mem procstate.Memory, libs procstate.LibraryState) *hotspotVM {
-	vm := &hotspotVM{mem: mem}
+	vm := &hotspotVM{mem: mem, asked: framesAsked{}}
 	vm.live, _ = mem.(procstate.LiveMemory)
 	if libs == nil {
 		return vm
@@ -94,6 +94,11 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	walks := b.jumps || b.fixed && b.frame >= 16
+	if in.Flags&unwind.Interrupted != 0 {
+		if thread, ok := in.Regs.Value(javaThreadReg); ok {
+			vm.thread = javaThreadAt{w.Walks(), thread}
+		}
+	}
 	if s.virtual.w == w {
 		vm.stack = javaStack{chunks: s.virtual.chunks, walk: w.Walks()}
 	}

@@ -49,10 +49,10 @@ var javaNotCopied = unwind.CodeFunction{Name: "[not copied]", SystemName: "[not 
 // javaMethod is a Method.
 type javaMethod struct {
 	addr      uint64
-	function  *unwind.CodeFunction
-	constant  uint64 // its ConstMethod
-	bytecodes uint64 // address
-	size      uint64 // of these
+	function  *unwind.CodeFunction // nil: there is none
+	constant  uint64               // its ConstMethod
+	bytecodes uint64               // address
+	size      uint64               // of these
 	lines     []bytecodeLine
 	checked   time.Time // when constant was seen to be that
 }
@@ -73,6 +73,7 @@ const (
 	javaBytecodeReg = procstate.Reg(13)
 	javaMethodReg   = procstate.Reg(3) // RBX
 	javaReturnReg   = procstate.Reg(0) // RAX
+	javaThreadReg   = procstate.Reg(15)
 )
 
 // codeOf returns the number of what f runs, which is in b, in w.Codes; 0 where there is no
@@ -279,28 +280,29 @@ const methodInterval = 100 * time.Millisecond
 // methodAt returns a Method, nil where there is none.
 func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
 	n, f, now := &vm.names, vm.fields.method, time.Now()
-	m, known := n.methods[addr]
-	if known && m != nil && now.Sub(m.checked) < methodInterval {
-		return m
-	}
-	constant, ok := vm.word(addr + f.constMethod)
-	if !ok || addr%8 != 0 {
-		return nil
-	}
-	if !known || m != nil && m.constant != constant {
-		if !n.pace.may(maxJavaNames) {
+	m := n.methods[addr]
+	if m == nil || now.Sub(m.checked) >= methodInterval {
+		constant, ok := vm.word(addr + f.constMethod)
+		if !ok || addr%8 != 0 {
 			return nil
 		}
-		if n.methods == nil || len(n.methods) >= maxJavaMethods || n.size >= maxKept {
-			n.methods, n.size = map[uint64]*javaMethod{}, 0
-		}
-		if m = vm.readMethod(constant); m != nil {
+		if m == nil || m.function == nil || m.constant != constant {
+			if !n.pace.may(maxJavaNames) {
+				return nil
+			}
+			if n.methods == nil || len(n.methods) >= maxJavaMethods || n.size >= maxKept {
+				n.methods, n.size = map[uint64]*javaMethod{}, 0
+			}
+			if m = vm.readMethod(constant); m == nil {
+				m = &javaMethod{} // as it is now
+			}
 			m.addr = addr
+			n.methods[addr] = m
 		}
-		n.methods[addr] = m
-	}
-	if m != nil {
 		m.checked = now
+	}
+	if m.function == nil {
+		return nil
 	}
 	return m
 }

@@ -27,6 +27,7 @@ type objectFields struct {
 	threadList, threadCount, threadData uint64
 	osThread, threadID                  uint64 // of a JavaThread, and what it refers to
 	threadObject, virtualThread         uint64
+	continuationEntry                   uint64 // 0: it is not told, before JDK 25
 }
 
 // objectFields finds them; nil where one is missing, as before JDK 21.
@@ -44,7 +45,7 @@ func (t *vmTables) objectFields(structs []byte) *objectFields {
 		"ThreadsList":             {"_length": &f.threadCount, "_threads": &f.threadData},
 		"Thread":                  {"_osthread": &f.osThread},
 		"OSThread":                {"_thread_id": &f.threadID},
-		"JavaThread":              {"_osthread": &f.osThread, "_threadObj": &f.threadObject, "_vthread": &f.virtualThread},
+		"JavaThread":              {"_osthread": &f.osThread, "_threadObj": &f.threadObject, "_vthread": &f.virtualThread, "_cont_entry": &f.continuationEntry},
 	})
 	if !has.all(&f.oopBase, &f.oopShift, &f.classBase, &f.classShift, &f.super, &f.layout, &f.nextClass, &f.mirror, &f.pool, &f.fieldInfo,
 		&f.bytes, &f.loaders, &f.loader, &f.firstClass, &f.nextLoader, &f.threadList, &f.threadCount, &f.threadData, &f.osThread, &f.threadID,

@@ -19,6 +19,15 @@ type thawFrame struct {
 	back   uint64 // where it goes on when all frames of a virtual thread have returned
 	frame  uint64 // bytes above SP, the return address last
 	looked time.Time
+	run    runPlace
+}
+
+// runPlace is a place in compiled code, of an nmethod of a number, that was looked at last: whether it is in
+// Continuation.run.
+type runPlace struct {
+	ra uint64
+	id uint32
+	is bool
 }
 
 const (
@@ -32,9 +41,9 @@ const (
 	maxThawRoom     = 8 << 10 // bytes of the frames that are put back at a time
 
 	// Of a ContinuationEntry, which have not moved since JDK 21.
-	entryContinuation = 8  // an object
-	entryFlags        = 24 // of 32 bits: whether it is of a virtual thread; and as many for the words of arguments on the stack
-	entryBytes        = 32 // at least
+	entryContinuation = 16 // an object
+	entryFlags        = 32 // of 32 bits: whether it is of a virtual thread; and as many for the words of arguments on the stack
+	entryBytes        = 40 // at least
 )
 
 // thawed walks from the stubs that put frames of a virtual thread on the stack. From where the outermost one that is
@@ -49,11 +58,14 @@ func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame)
 	if isBarrier {
 		most = maxThawArgs
 	}
-	continuation, ok := s.enteredBy(w, vm, most, in, out)
+	entry, ok := s.enteredBy(w, vm, most, in, out)
 	switch {
-	case ok && isBarrier && s.enterHeap(w, vm, continuation, in, out):
+	case ok && isBarrier && vm.enterHeap(w, entry.continuation, in, out):
 		return unwind.Mended, nil
 	case ok: // or those that are being put back are here and there
+		if isBarrier && vm.stack.yields != w.Walks() {
+			vm.lacked = lackedChunks{w.Walks(), entry.at - entryContinuation}
+		}
 		in.Code = vm.notCopied(w)
 		return unwind.Success, nil
 	case isBarrier:
@@ -64,10 +76,10 @@ func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame)
 
 // enteredBy finds the frame of enterSpecial at most so many bytes above the SP of a frame, and which Continuation was
 // entered there.
-func (s *HotSpot) enteredBy(w *unwind.Walker, vm *hotspotVM, most uint64, in, out *unwind.Frame) (continuation uint64, ok bool) {
+func (s *HotSpot) enteredBy(w *unwind.Walker, vm *hotspotVM, most uint64, in, out *unwind.Frame) (entry thawEntry, ok bool) {
 	e := vm.enterSpecial()
 	if e == nil {
-		return 0, false
+		return entry, false
 	}
 	const align = 16
 	mem, arch := w.ProcessState(), w.Arch()
@@ -77,10 +89,7 @@ func (s *HotSpot) enteredBy(w *unwind.Walker, vm *hotspotVM, most uint64, in, ou
 		if !ok1 || !ok2 {
 			break
 		}
-		if continuation, ok = thawEntry(mem, at); !ok {
-			continuation, ok = thawEntry(mem, at+8)
-		}
-		if !ok || !vm.isRun(ra, fp) {
+		if entry, ok = thawEntryAt(mem, at); !ok || !vm.isRun(ra, fp) {
 			continue
 		}
 		out.SetPC(arch, e.back)
@@ -88,9 +97,9 @@ func (s *HotSpot) enteredBy(w *unwind.Walker, vm *hotspotVM, most uint64, in, ou
 		out.SetFP(arch, at+e.frame-16)
 		out.Regs.ThreadPointer = in.Regs.ThreadPointer
 		out.Flags |= unwind.StackSwitched // other frames are in the heap; SP may be the same
-		return continuation, true
+		return entry, true
 	}
-	return 0, false
+	return entry, false
 }
 
 // endsThawed walks from an interpreted method that is the outermost frame of a virtual thread on the stack, and others
@@ -115,11 +124,16 @@ func (s *HotSpot) endsThawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Fr
 	return true
 }
 
-// thawEntry returns the Continuation of the ContinuationEntry that there may be at an address.
-func thawEntry(mem procstate.Memory, at uint64) (continuation uint64, ok bool) {
+// thawEntry is what a ContinuationEntry refers to, and where that is in it.
+type thawEntry struct{ continuation, at uint64 }
+
+// thawEntryAt returns the ContinuationEntry that there may be at an address.
+func thawEntryAt(mem procstate.Memory, at uint64) (e thawEntry, ok bool) {
 	words, ok1 := mem.ReadWord(at + entryFlags)
-	continuation, ok2 := mem.ReadWord(at + entryContinuation)
-	return continuation, ok1 && ok2 && continuation != 0 && uint32(words) <= 1 && words>>32 <= maxThawArgs/8
+	e.at = at + entryContinuation
+	continuation, ok2 := mem.ReadWord(e.at)
+	e.continuation = continuation
+	return e, ok1 && ok2 && continuation != 0 && uint32(words) <= 1 && words>>32 <= maxThawArgs/8
 }
 
 // isRun reports whether a return address is in Continuation.run, which alone calls enterSpecial. Where it is interpreted
@@ -129,14 +143,18 @@ func (vm *hotspotVM) isRun(ra, fp uint64) bool {
 	if b == nil {
 		return false
 	}
-	method := b.method
 	if b.interpreter {
-		method, _ = vm.mem.ReadWord(fp - interpMethod)
+		method, _ := vm.mem.ReadWord(fp - interpMethod)
+		return method != 0 && vm.isMethod(method, runContinuation)
 	}
-	if method == 0 {
+	if b.method == 0 {
 		return false
 	}
-	return vm.isMethod(method, runContinuation)
+	if e := &vm.enters; e.run.ra != ra || e.run.id != b.id {
+		lines := vm.compiledLines(b, ra, false) // it may be inlined
+		e.run = runPlace{ra, b.id, len(lines) > 0 && lines[0].Name == runContinuation}
+	}
+	return vm.enters.run.is
 }
 
 // isMethod reports whether a Method has a name.
@@ -182,7 +200,7 @@ func (vm *hotspotVM) findEnterSpecial(h *codeHeap) bool {
 		if back == 0 || b.frame < 16+entryBytes {
 			return false
 		}
-		vm.enters = thawFrame{header: b.header, back: back, frame: b.frame}
+		vm.enters.header, vm.enters.back, vm.enters.frame = b.header, back, b.frame
 		return true
 	}
 	return false

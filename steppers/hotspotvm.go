@@ -60,6 +60,12 @@ type hotspotVM struct {
 	layout *javaLayout // nil: not read, or not known
 	stack  javaStack
 
+	lacked      lackedChunks
+	thread      javaThreadAt
+	entryField  entryField
+	asked       framesAsked
+	chunkFrames procstate.ThreadFrames // but for Current; Chunk is 0 as long as it is not known
+
 	walk       uint64 // the last for which it was known to be there
 	generation uint32 // of the mappings then
 }
