@@ -283,7 +283,10 @@ func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
 	m := n.methods[addr]
 	if m == nil || now.Sub(m.checked) >= methodInterval {
 		constant, ok := vm.word(addr + f.constMethod)
-		if !ok || addr%8 != 0 {
+		switch {
+		case !ok && m != nil && m.function != nil && vm.hasEnded():
+			return m
+		case !ok, addr%8 != 0:
 			return nil
 		}
 		if m == nil || m.function == nil || m.constant != constant {
@@ -305,6 +308,12 @@ func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
 		return nil
 	}
 	return m
+}
+
+// hasEnded reports whether the process has ended, as nothing of it can be read: what is known stays so.
+func (vm *hotspotVM) hasEnded() bool {
+	_, ok := vm.word(vm.fields.heaps + vm.bias)
+	return !ok
 }
 
 // readMethod reads what a ConstMethod says; nil where it is none.
