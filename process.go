@@ -130,7 +130,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	}
 	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes, Space: opts.Space,
 		Probes: opts.Probes, Goroutines: opts.Goroutines}
-	java := steppers.NewJavaHeap(procstate.ProcessMemory(pid), opts.Space)
+	java := steppers.NewJavaHeap(pid, procstate.ProcessMemory(pid), opts.Space)
 	copts.Collect = collector(pid, opts.Space, java)
 	var virtual *steppers.VirtualThreads
 	if opts.VirtualThreads && java != nil {

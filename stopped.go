@@ -83,7 +83,7 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		ps.readGoroutines(w, opts.MaxFrames)
 	}
 	if opts.VirtualThreads && len(opts.Threads) == 0 {
-		if java := steppers.NewJavaHeap(p, p.Libraries()); java != nil {
+		if java := steppers.NewJavaHeap(pid, p, p.Libraries()); java != nil {
 			ps.takeVirtual(w, java.VirtualThreads(p, nil), opts.MaxFrames)
 		}
 	}

@@ -219,6 +219,25 @@ func readableTask(pid int) ThreadID {
 	return ThreadID(pid)
 }
 
+// ThreadsInNamespace returns the numbers that the threads of a process have in its PID namespace, by those
+// that they have here; nil where they are the same.
+func ThreadsInNamespace(pid int) map[ThreadID]ThreadID {
+	if ThreadInNamespace(pid) == pid {
+		return nil
+	}
+	d, err := openTaskDir(pid)
+	if err != nil {
+		return nil
+	}
+	defer d.close()
+	tids, _ := d.list()
+	own := make(map[ThreadID]ThreadID, len(tids))
+	for _, tid := range tids {
+		own[tid] = ThreadID(ThreadInNamespace(int(tid)))
+	}
+	return own
+}
+
 // ThreadInNamespace returns the number that a thread, or a process, has for itself, in its PID
 // namespace; the number that it has here when that cannot be read.
 func ThreadInNamespace(tid int) int {

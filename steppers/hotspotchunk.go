@@ -246,7 +246,7 @@ func (s *HotSpot) Knows(w *unwind.Walker) bool {
 // layOutChunks finds out how StackChunks are to be copied, from the Continuation that was lacked, as it is now.
 func (vm *hotspotVM) layOutChunks() bool {
 	vm.layOut()
-	o := javaObjects{vm: vm, javaLayout: vm.layout, read: vm.read, end: time.Now().Add(maxObjectTime)}
+	o := vm.objectsNow()
 	address, _ := o.read.word(vm.lacked.entry + entryContinuation)
 	continuation, ok := o.object(address)
 	if !ok || !continuation.class.extends(continuationClass) {
@@ -273,43 +273,44 @@ func (vm *hotspotVM) layOutChunks() bool {
 	return true
 }
 
-// entryField is where in a JavaThread the address of its ContinuationEntry is. JDK 21 does not tell: it is the word that
-// has that in some JavaThreads.
+// entryField is where in a JavaThread the address of its ContinuationEntry is. JDK 21 does not tell: it is a word with the
+// address of what refers to a Continuation, on the thread's stack.
 type entryField struct {
-	offset  uint64          // 0: not known
-	entries map[uint64]bool // addresses of ContinuationEntries that were seen
-	hits    map[uint64]int  // by offset
-	asked   time.Time
+	offset uint64         // 0: not known
+	hits   map[uint64]int // times that a word was that, by offset
+	asked  time.Time
 }
 
 const (
-	maxJavaThread  = 4 << 10 // bytes
-	maxSeenEntries = 1 << 10
-	entryHits      = 3 // for certainty, and as many more than any other
-	entryInterval  = 20 * time.Millisecond
+	maxJavaThread = 4 << 10   // bytes
+	entriesReach  = 256 << 10 // bytes around a ContinuationEntry in which others of the thread are
+	entryHits     = 2         // for certainty, and as many more than of any other word
+	entryInterval = 10 * time.Millisecond
 )
 
 // find looks for the field in the JavaThread of the last walk, which has lacked frames, and reports whether it is known.
 func (e *entryField) find(vm *hotspotVM) bool {
-	if e.offset != 0 {
-		return true
-	}
-	if f := vm.fields.object; f != nil && f.continuationEntry != 0 {
+	if f := vm.fields.object; e.offset == 0 && f != nil {
 		e.offset = f.continuationEntry
-		return true
 	}
-	if e.entries == nil || len(e.entries) >= maxSeenEntries {
-		e.entries, e.hits = map[uint64]bool{}, map[uint64]int{}
-	}
-	e.entries[vm.lacked.entry] = true
 	now := time.Now()
 	words := make([]byte, maxJavaThread)
-	if now.Sub(e.asked) < entryInterval || !vm.read(vm.thread.addr, words) {
-		return false
+	if e.offset != 0 || now.Sub(e.asked) < entryInterval || !vm.read(vm.thread.addr, words) {
+		return e.offset != 0
 	}
 	e.asked = now
+	if e.hits == nil {
+		e.hits = map[uint64]int{}
+	}
+	vm.layOut()
+	o := vm.objectsNow()
 	for at := 0; at < len(words); at += 8 {
-		if e.entries[binary.LittleEndian.Uint64(words[at:])] {
+		entry := binary.LittleEndian.Uint64(words[at:])
+		if entry%8 != 0 || entry-vm.lacked.entry+entriesReach >= 2*entriesReach {
+			continue
+		}
+		address, _ := o.read.word(entry + entryContinuation)
+		if c, ok := o.object(address); ok && c.class.extends(continuationClass) {
 			e.hits[uint64(at)]++
 		}
 	}
@@ -317,7 +318,7 @@ func (e *entryField) find(vm *hotspotVM) bool {
 	for at, n := range e.hits {
 		if n > e.hits[best] {
 			best, second = at, e.hits[best]
-		} else {
+		} else if at != best {
 			second = max(second, n)
 		}
 	}
@@ -325,4 +326,9 @@ func (e *entryField) find(vm *hotspotVM) bool {
 		e.offset = best
 	}
 	return e.offset != 0
+}
+
+// objectsNow returns what reads objects as they are now.
+func (vm *hotspotVM) objectsNow() *javaObjects {
+	return &javaObjects{vm: vm, javaLayout: vm.layout, read: vm.read, end: time.Now().Add(maxObjectTime)}
 }

@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
@@ -61,13 +62,15 @@ type JavaHeap struct {
 	vm      *hotspotVM
 	layout  *javaLayout
 	system  map[string]*javaClassInfo
-	threads map[procstate.ThreadID]uint64
+	threads map[procstate.ThreadID]uint64 // JavaThreads, by the numbers that the process has for its threads
 	list    uint64
+	own     map[procstate.ThreadID]procstate.ThreadID // such numbers by those that they have here; nil: they are the same
 }
 
 // NewJavaHeap makes a JavaHeap of a process with some libraries, and reads what can be read while it runs; nil where
-// there is no virtual machine of Java with virtual threads, or it is not known how it keeps objects. mem is the process's as it is now.
-func NewJavaHeap(mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
+// there is no virtual machine of Java with virtual threads, or it is not known how it keeps objects. mem is the
+// process's as it is now; pid is 0 for one that does not run.
+func NewJavaHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
 	if libs == nil {
 		return nil
 	}
@@ -82,6 +85,9 @@ func NewJavaHeap(mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
 	o := h.objects(mem)
 	h.system = o.systemClasses(threadContainers, trackingContainer, countingContainer, virtualThreadClass, continuationClass, chunkClass)
 	h.threads, h.list = vm.javaThreads()
+	if pid != 0 {
+		h.own = procstate.ThreadsInNamespace(pid)
+	}
 
 	// A rehearsal reads the classes.
 	for _, t := range h.threads {
@@ -101,6 +107,9 @@ func (h *JavaHeap) Collect(m procstate.Memory, tid procstate.ThreadID, _ *procst
 	f := h.vm.fields.object
 	if list, _ := h.vm.word(f.threadList + h.vm.bias); list != h.list {
 		h.threads, h.list = h.vm.javaThreads()
+	}
+	if own := h.own[tid]; own != 0 {
+		tid = own
 	}
 	thread := h.threads[tid]
 	if thread == 0 {
@@ -137,8 +146,12 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 	}
 	states := virtualStates(h.system[virtualThreadClass])
 	byThread := map[uint64]procstate.ThreadID{}
+	here := map[procstate.ThreadID]procstate.ThreadID{}
+	for tid, own := range h.own {
+		here[own] = tid
+	}
 	for tid, t := range h.threads {
-		byThread[t] = tid
+		byThread[t] = cmp.Or(here[tid], tid)
 	}
 	seen := map[uint64]bool{}
 	take := func(addr uint64) (more bool) {

@@ -84,7 +84,7 @@ func TestLyingVirtualThreads(t *testing.T) {
 		whole, read := 0, 0
 		for n := range 60 {
 			liar.rate = 0
-			h := NewJavaHeap(liar, space)
+			h := NewJavaHeap(pid, liar, space)
 			w := unwind.NewWalker(liar, Default(unwind.NewTables()), nil)
 			w.MaxFrames = 10000
 			if n > 0 {

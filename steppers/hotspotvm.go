@@ -222,7 +222,10 @@ func (vm *hotspotVM) classify(b *codeBlob) {
 		bytes.Equal(name, []byte("UncommonTrapBlob")), isC2Stub(name):
 		b.fixed = true
 		b.jumps = b.frame == 0 // by method handles
-		b.yields = b.method != 0 && bytes.Equal(name, []byte("native nmethod")) && vm.isMethod(b.method, doYield)
+		if b.method != 0 && bytes.Equal(name, []byte("native nmethod")) {
+			m := vm.methodAt(b.method)
+			b.yields = m == nil || m.function.Name == doYield // or may be
+		}
 	}
 }
 

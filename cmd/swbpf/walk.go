@@ -443,7 +443,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		gs, err := procstate.ReadGoroutines(core)
 		pw.takeGoroutines(context.Background(), w, gs, err, o)
 	}
-	if java := steppers.NewJavaHeap(core, core.Libraries()); java != nil && o.wantsVirtual() {
+	if java := steppers.NewJavaHeap(0, core, core.Libraries()); java != nil && o.wantsVirtual() {
 		pw.takeVirtual(context.Background(), w, java.VirtualThreads(core, nil), o)
 	}
 	pw.nameFrames(o.symbols != "no")
