@@ -541,9 +541,15 @@ GLOBAL int find_frame_values(u32 cpu)
 	return f->high > f->low;
 }
 
-/* Adds an object that has frames of a stack, whose address is at another one, and their words, as many as
- * there is room for. Goes on to where the address is of the one further out. Returns whether it could. */
-GLOBAL int add_chunk(u32 cpu)
+enum chunk {
+	NO_CHUNK,
+	EMPTY_CHUNK,
+	CHUNK_WITH_FRAMES, /* that are to be copied */
+};
+
+/* Adds an object that has frames of a stack, whose address is at another one, goes on to where the address is
+ * of the one further out, and sets out for a copy of the frames' words, or as many as there is room for. */
+GLOBAL int find_chunk(u32 cpu)
 {
 	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
 	struct sample_header *h = r ? in_record(r, 0) : NULL;
@@ -552,19 +558,18 @@ GLOBAL int add_chunk(u32 cpu)
 	u32 low, words;
 
 	if (!t || bpf_probe_read_user(&object, t->is_wide ? sizeof(u64) : sizeof(u32), (void *)r->frames.frame) || !object)
-		return 0;
+		return NO_CHUNK;
 	object = t->chunk_base + (object << (t->chunk_shift & 63));
 	if (bpf_probe_read_user(&low, sizeof(low), (void *)(object + t->chunk_low)) ||
 	    bpf_probe_read_user(&words, sizeof(words), (void *)(object + t->chunk_words)))
-		return 0;
+		return NO_CHUNK;
 	add_bytes(cpu, object, t->chunk_head);
 	r->frames.frame = object + t->chunk_outer;
 	if (low < FRAME_LINK || low >= words)
-		return 1;
+		return EMPTY_CHUNK;
 	u64 from = object + t->chunk_head + (low - FRAME_LINK) * sizeof(u64), n = (words - low + FRAME_LINK) * sizeof(u64);
 	set_out(r, object + h->tgid, from, from, from + (n < FRAMES_STACK ? n : FRAMES_STACK), 0);
-	copy_at_once(cpu);
-	return 1;
+	return CHUNK_WITH_FRAMES;
 }
 
 /*
@@ -590,8 +595,13 @@ GLOBAL int add_frames(u32 cpu)
 		add_bytes(cpu, f->frame, t->head);
 	if (t->chunk) {
 		f->frame += t->chunk;
-		for (u64 i = 0; f->frame != t->chunk && i < MAX_CHUNKS && add_chunk(cpu); i++)
-			;
+		for (u64 i = 0; f->frame != t->chunk && i < MAX_CHUNKS; i++) {
+			int chunk = find_chunk(cpu);
+			if (chunk == NO_CHUNK)
+				break;
+			if (chunk == CHUNK_WITH_FRAMES)
+				copy_at_once(cpu);
+		}
 		h->frames = r->regions - h->frames;
 		return 0;
 	}

@@ -29,6 +29,7 @@ type javaStack struct {
 const (
 	maxChunks     = 1 << 12
 	maxChunkWords = 1 << 24
+	heapRoom      = 1 << 10 // bytes of objects that a walk reads
 
 	continuationClass = "jdk/internal/vm/Continuation"
 	chunkClass        = "jdk/internal/vm/StackChunk"
@@ -94,17 +95,17 @@ func (s *javaStack) chunkAt(w *unwind.Walker, addr uint64) int {
 }
 
 // top returns the innermost frame of a StackChunk.
-func (vm *hotspotVM) top(read reader, c javaChunk) (f javaRegs, ok bool) {
-	pc, ok := read.word(c.sp - 8)
-	return javaRegs{pc, c.sp, vm.chunkFP(read, c.sp-16, pc), unwind.InMemory(c.sp - 8)}, ok
+func (vm *hotspotVM) top(mem procstate.Memory, c javaChunk) (f javaRegs, ok bool) {
+	pc, ok := mem.ReadWord(c.sp - 8)
+	return javaRegs{pc, c.sp, vm.chunkFP(mem, c.sp-16, pc), unwind.InMemory(c.sp - 8)}, ok
 }
 
 // chunkFP returns the frame pointer that a word of a StackChunk has, of a frame with a PC; 0 where it is of no use.
-func (vm *hotspotVM) chunkFP(read reader, at, pc uint64) uint64 {
+func (vm *hotspotVM) chunkFP(mem procstate.Memory, at, pc uint64) uint64 {
 	if b := vm.blobAt(pc - 1); b == nil || !b.interpreter {
 		return 0
 	}
-	v, _ := read.word(at)
+	v, _ := mem.ReadWord(at)
 	return at + 8*v
 }
 
@@ -145,9 +146,9 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 		if cfa >= c.end {
 			return unwind.Failed, unwind.NoProgress
 		}
-		f = javaRegs{pc, cfa, vm.chunkFP(readerOf(mem), saved, pc), unwind.InMemory(saved + 8)}
+		f = javaRegs{pc, cfa, vm.chunkFP(mem, saved, pc), unwind.InMemory(saved + 8)}
 	case number+1 < len(vm.stack.chunks):
-		if f, ok = vm.top(readerOf(mem), vm.stack.chunks[number+1]); !ok {
+		if f, ok = vm.top(mem, vm.stack.chunks[number+1]); !ok {
 			return unwind.Failed, unwind.MemoryUnreadable
 		}
 		out.Flags |= unwind.StackSwitched
@@ -173,24 +174,22 @@ func (vm *hotspotVM) layOut() {
 
 // enterHeap makes of the frame of the stub that puts more frames on the stack the first of these, which are in the heap.
 func (vm *hotspotVM) enterHeap(w *unwind.Walker, continuation uint64, in, back *unwind.Frame) bool {
-	mem := w.ProcessState()
-	var head [objectHead]byte
-	read := readerOf(mem)
-	if continuation == 0 || vm.stack.yields == w.Walks() {
-		return false
+	mem, o := w.ProcessState(), &vm.objects
+	if o.read == nil {
+		o.read, o.vm, o.room = readerOf(mem), vm, make([]byte, 0, heapRoom)
 	}
-	if !read(continuation, head[:16]) {
+	if continuation == 0 || vm.stack.yields == w.Walks() || !o.read(continuation, o.buf[:16]) {
 		return false
 	}
 	vm.layOut()
-	o := newJavaObjects(vm, vm.layout, mem)
+	o.javaLayout, o.room, o.late, o.end = vm.layout, o.room[:0], false, time.Now().Add(maxObjectTime)
 	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil)
 	vm.stack.stub = javaRegs{pc: in.PC(), sp: in.SP(), fp: in.FP()}
 	vm.stack.chunks, vm.stack.walk, vm.stack.thread, vm.stack.isCut = chunks, w.Walks(), true, !ok
 	vm.stack.next = javaRegs{pc: back.PC(), sp: back.SP(), fp: back.FP()}
 	var f javaRegs
 	if ok = len(chunks) > 0; ok {
-		f, ok = vm.top(read, chunks[0])
+		f, ok = vm.top(mem, chunks[0])
 	}
 	if !ok {
 		vm.stack.chunks = chunks[:0]

@@ -72,6 +72,7 @@ type javaObjects struct {
 	read reader     // reads objects
 	*javaLayout
 	buf   [objectHead]byte
+	room  []byte // for objects, as far as it goes
 	end   time.Time
 	reads int
 	late  bool // the end has come: there are no objects any more
@@ -336,7 +337,13 @@ func (o *javaObjects) object(addr uint64) (obj javaObject, ok bool) {
 	if n < 8 || n > maxObject {
 		return obj, false
 	}
-	obj = javaObject{addr, c, make([]byte, n)}
+	obj = javaObject{addr, c, nil}
+	if used := len(o.room); used+int(n) <= cap(o.room) {
+		o.room = o.room[:used+int(n)]
+		obj.data = o.room[used:]
+	} else {
+		obj.data = make([]byte, n)
+	}
 	return obj, o.read(addr, obj.data)
 }
 

@@ -321,7 +321,7 @@ func (s *HotSpot) WalkVirtualThread(w *unwind.Walker, dst []unwind.Frame, t *Vir
 	if t.unread || len(t.chunks) == 0 {
 		return dst, ErrStackInHeap
 	}
-	regs, ok := t.vm.top(readerOf(w.ProcessState()), t.chunks[0])
+	regs, ok := t.vm.top(w.ProcessState(), t.chunks[0])
 	if !ok {
 		return dst, ErrStackInHeap
 	}

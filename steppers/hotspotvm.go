@@ -46,19 +46,20 @@ type codeBlob struct {
 
 // hotspotVM is what is known of a virtual machine.
 type hotspotVM struct {
-	fields *vmFields        // nil: there is none
-	image  *procstate.Image // libjvm
-	bias   uint64           // of libjvm
-	array  uint64           // where the list of heaps is
-	mem    procstate.Memory
-	live   procstate.LiveMemory // nil where mem is live
-	heaps  []codeHeap
-	blobs  [blobSets][blobWays]codeBlob // by a hash of the PC; what was used last comes first
-	buf    [maxBlockHeader + maxBlobHeader]byte
-	names  methodNames
-	enters thawFrame
-	layout *javaLayout // nil: not read, or not known
-	stack  javaStack
+	fields  *vmFields        // nil: there is none
+	image   *procstate.Image // libjvm
+	bias    uint64           // of libjvm
+	array   uint64           // where the list of heaps is
+	mem     procstate.Memory
+	live    procstate.LiveMemory // nil where mem is live
+	heaps   []codeHeap
+	blobs   [blobSets][blobWays]codeBlob // by a hash of the PC; what was used last comes first
+	buf     [maxBlockHeader + maxBlobHeader]byte
+	names   methodNames
+	enters  thawFrame
+	layout  *javaLayout // nil: not read, or not known
+	stack   javaStack
+	objects javaObjects // as walks read them
 
 	lacked      lackedChunks
 	thread      javaThreadAt
