@@ -131,8 +131,10 @@ func testJava(t *testing.T, java testenv.Program) {
 			tg := start(t, command[0], command[1:]...)
 			var want map[procstate.ThreadID][]string
 			eventually(t, "the first thread sleeps", func() bool {
+				before := want
 				want = threadDump(t, tg)
-				return slices.ContainsFunc(want[mainOf(want)], func(call string) bool { return strings.HasPrefix(call, "java.lang.Thread.sleep") })
+				sleeps := slices.ContainsFunc(want[mainOf(want)], func(call string) bool { return strings.HasPrefix(call, "java.lang.Thread.sleep") })
+				return sleeps && slices.Equal(before[mainOf(before)], want[mainOf(want)]) // and not on its way there
 			})
 			ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{})
 			if err != nil {
