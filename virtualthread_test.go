@@ -30,7 +30,7 @@ func TestVirtualThreads(t *testing.T) {
 		for name, args := range map[string]struct{ flags, args []string }{
 			"mixed":       {[]string{"-Xmixed"}, nil},
 			"interpreted": {[]string{"-Xint"}, nil},
-			"compiled":    {[]string{"-Xcomp"}, nil},
+			"compiled":    {[]string{"-Xcomp", "-XX:TieredStopAtLevel=1"}, nil},
 			"collected":   {[]string{"-XX:+UseSerialGC", "-XX:-UseCompressedOops"}, []string{"gc", "gc"}},
 		} {
 			t.Run(name, func(t *testing.T) {

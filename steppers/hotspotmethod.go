@@ -158,12 +158,7 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, vm *hotspotVM, b *codeBlob
 	switch {
 	case ok && s.inCallVM(w, b, f):
 		return 0, 0, false
-	case interrupted && (!ok || !s.hasFrame(w, vm, f)):
-		if m := vm.building(f); m != nil {
-			return m.addr, m.bytecodes - 1, true
-		}
-		return 0, 0, false
-	case !ok:
+	case !ok, interrupted && !s.hasFrame(w, vm, f):
 		return 0, 0, false
 	}
 	mem := w.ProcessState()
@@ -192,24 +187,45 @@ func (s *HotSpot) hasFrame(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) boo
 }
 
 // entered returns the Method to which f, which was interrupted in the interpreter, has come, but of which it has no frame
-// yet, and its caller. Two registers have the address of the Method and the caller's SP; the return address is on the
-// stack, or in a register while the arguments are made variables.
+// yet, or not all of one, and its caller. Two registers have the address of the Method and the caller's SP, or when that
+// was pushed, where the Method has its bytecodes. The return address is on the stack, or in a register while the
+// arguments are made variables.
 func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) (m *javaMethod, caller javaRegs, ok bool) {
 	method, ok1 := f.Regs.Value(javaMethodReg)
 	sp, ok2 := f.Regs.Value(javaBytecodeReg)
-	at, fp := f.SP(), f.FP()
-	if f.Flags&unwind.Interrupted == 0 || !ok1 || !ok2 || sp-at >= maxInterpLocals || sp%8 != 0 || vm.fields.method == nil {
+	if f.Flags&unwind.Interrupted == 0 || !ok1 || !ok2 || vm.fields.method == nil {
 		return nil, caller, false
 	}
-	if m = vm.methodAt(method); m == nil || fp-at < sp-at { // the latter is in a frame that is being built
+	mem, at, fp := w.ProcessState(), f.SP(), f.FP()
+	isNear := sp-at < maxInterpLocals && sp%8 == 0
+	isBuilt := fp-at < vm.fields.interp.initialSP // the frame pointer points into the frame
+	if !isNear && !isBuilt {
 		return nil, caller, false
 	}
-	first, _ := w.ProcessState().ReadWord(at)
-	popped, _ := f.Regs.Value(javaReturnReg)
-	mayBe := []javaRegs{{first, sp, fp, unwind.InMemory(at)}, {popped, sp, fp, unwind.InRegister(javaReturnReg)}}
-	if first == fp { // pushed above it
-		second, _ := w.ProcessState().ReadWord(at + 8)
-		mayBe = []javaRegs{{second, sp, fp, unwind.InMemory(at + 8)}}
+	if m = vm.methodAt(method); m == nil || !isNear && sp != m.constant && sp != m.bytecodes {
+		return nil, caller, false
+	}
+	var mayBe [2]javaRegs
+	first, _ := mem.ReadWord(at)
+	switch {
+	case isBuilt && (!isNear || fp < sp):
+		if !isNear {
+			sp, _ = mem.ReadWord(fp - interpSenderSP)
+			if fp == at || sp-fp-16 >= maxInterpLocals || sp%8 != 0 {
+				return nil, caller, false
+			}
+		}
+		ra, _ := mem.ReadWord(fp + 8)
+		callerFP, _ := mem.ReadWord(fp)
+		mayBe[0] = javaRegs{ra, sp, callerFP, unwind.InMemory(fp + 8)}
+	case fp-at < sp-at:
+		return nil, caller, false
+	case first == fp: // pushed below the return address
+		second, _ := mem.ReadWord(at + 8)
+		mayBe[0] = javaRegs{second, sp, fp, unwind.InMemory(at + 8)}
+	default:
+		popped, _ := f.Regs.Value(javaReturnReg)
+		mayBe = [...]javaRegs{{first, sp, fp, unwind.InMemory(at)}, {popped, sp, fp, unwind.InRegister(javaReturnReg)}}
 	}
 	for _, caller = range mayBe {
 		if vm.blobAt(caller.pc-1) != nil && mayReturnTo(w, caller.pc, s.buf[:]) {
@@ -217,20 +233,6 @@ func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) (m *
 		}
 	}
 	return nil, caller, false
-}
-
-// building returns the Method of which f, which was interrupted in the interpreter, is building the frame; nil where that
-// is not known. Two registers have its address, and that of what it has its bytecodes in.
-func (vm *hotspotVM) building(f *unwind.Frame) *javaMethod {
-	method, ok1 := f.Regs.Value(javaMethodReg)
-	at, ok2 := f.Regs.Value(javaBytecodeReg)
-	if !ok1 || !ok2 || vm.fields.method == nil {
-		return nil
-	}
-	if m := vm.methodAt(method); m != nil && (at-f.SP() < maxInterpLocals || at == m.constant || at == m.bytecodes) {
-		return m
-	}
-	return nil
 }
 
 // inCallVM reports whether f, in the interpreter, is in what calls the virtual machine from it,
