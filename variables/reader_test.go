@@ -205,7 +205,8 @@ func TestSplit(t *testing.T) {
 					pair[j][k] = address.ReplaceAllString(pair[j][k], "0x")
 				}
 			}
-			if !slices.Equal(pair[0], pair[1]) {
+			// One may wait in read already, and the other be on its way there.
+			if !strings.HasPrefix(lists[0][i].function, "__GI_") && !slices.Equal(pair[0], pair[1]) {
 				t.Errorf("%s:\n whole %s\n split %s", lists[0][i].function, strings.Join(pair[0], "; "), strings.Join(pair[1], "; "))
 			}
 			n += len(pair[0])
