@@ -214,3 +214,38 @@ func testJavaVersion(t *testing.T, java testenv.Program) {
 		})
 	}
 }
+
+// busyHeader is memory from 0 on of which a word changes with each read.
+type busyHeader struct {
+	procstate.ProcessState
+	bytes []byte
+	word  int
+}
+
+func (m *busyHeader) ReadMemory(addr uint64, buf []byte) (int, error) {
+	m.bytes[m.word]++
+	return copy(buf, m.bytes[addr:]), nil
+}
+
+// The scopes of an nmethod are read while other fields of its header change, as they do while it is used, but not when it is
+// another one by then.
+func TestScopesOfBusy(t *testing.T) {
+	f := &methodFields{layout: scopesByOffset, metadata: 8, scopesData: 12, scopesPCs: 16, scopesEnd: 20, compiled: 32, compileID: 40}
+	const busy, ranges = 24, 1024
+	for word, want := range map[int]bool{busy: true, int(f.compileID): false} {
+		mem := &busyHeader{bytes: make([]byte, 4<<10), word: word}
+		for i, field := range []uint64{f.metadata, f.scopesData, f.scopesPCs, f.scopesEnd} {
+			binary.LittleEndian.PutUint32(mem.bytes[field:], uint32(ranges+64*i))
+		}
+		b := &codeBlob{method: 1 << 20, id: 7}
+		binary.LittleEndian.PutUint64(mem.bytes[f.compiled:], b.method)
+		binary.LittleEndian.PutUint32(mem.bytes[f.compileID:], b.id)
+		vm := &hotspotVM{mem: mem, fields: &vmFields{method: f}}
+		var scopes javaScopes
+		if got := vm.readScopes(b, &scopes); got != want {
+			t.Errorf("byte %d changes: %v", word, got)
+		} else if want && (len(scopes.data) != 64 || len(scopes.descs) != 64) {
+			t.Errorf("%d and %d bytes", len(scopes.data), len(scopes.descs))
+		}
+	}
+}
