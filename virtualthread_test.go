@@ -172,7 +172,14 @@ func checkVirtualCalls(t *testing.T, v *steppers.VirtualThread, calls []string, 
 	}
 	got, java := own(calls), own(want.calls)
 	if v.Carrier != 0 && len(got) > 0 && len(java) > 0 {
-		got[0], java[0] = "", "" // it runs
+		// It runs: another line than it did, and of inlined methods only those are shown that are certain.
+		runs := func(call string) bool {
+			return strings.HasPrefix(call, "VirtualStacks.spins:") || strings.HasPrefix(call, "VirtualStacks.waits:")
+		}
+		if !runs(got[0]) {
+			t.Errorf("%d %s is in %s", v.ID, v.Name, got[0])
+		}
+		got, java = slices.DeleteFunc(got, runs), slices.DeleteFunc(java, runs)
 	}
 	if !slices.Equal(got, java) {
 		t.Errorf("%d %s [%s]:\n%s\nby Java\n%s", v.ID, v.Name, v.State, strings.Join(calls, "\n"), strings.Join(want.calls, "\n"))

@@ -1,5 +1,6 @@
 import java.lang.reflect.Method;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
 
@@ -13,7 +14,7 @@ public class VirtualStacks {
     static final LinkedBlockingQueue<String> queue = new LinkedBlockingQueue<>();
     static final int KINDS = 10;
     static volatile long sink;
-    static volatile int spinning;
+    static final AtomicInteger spinning = new AtomicInteger();
 
     public static void main(String[] args) throws Exception {
         System.out.println("ready");
@@ -136,7 +137,7 @@ public class VirtualStacks {
     /** Runs on, with most of its frames in the heap; one alone, as there may be no more than two CPUs. */
     static void spins() {
         Thread.yield();
-        if (++spinning > 1) LockSupport.park();
+        if (spinning.incrementAndGet() > 1) LockSupport.park();
         for (;;) sink++;
     }
 
