@@ -26,6 +26,9 @@ type ThreadStack struct {
 	// be stopped. Only its PC and SP were known.
 	Blocked bool
 
+	// Java is what Java knows of the thread, where it is in Java; else nil.
+	Java *steppers.JavaThread
+
 	// Walker has what belongs to Frames: names, libraries, steppers. It is nil
 	// where the thread could not be captured.
 	Walker *unwind.Walker
@@ -131,7 +134,8 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes, Space: opts.Space,
 		Probes: opts.Probes, Goroutines: opts.Goroutines}
 	java := steppers.NewJavaHeap(pid, procstate.ProcessMemory(pid), opts.Space)
-	copts.Collect = collector(pid, opts.Space, java)
+	javaThreads := make(map[procstate.ThreadID]*steppers.JavaThread)
+	copts.Collect = collector(pid, opts.Space, java, javaThreads)
 	var virtual *steppers.VirtualThreads
 	if opts.VirtualThreads && java != nil {
 		copts.CollectShared = func(m procstate.Memory, add func(addr uint64, n int)) { virtual = java.VirtualThreads(m, add) }
@@ -177,7 +181,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 			w.MaxFrames = budget.Limit()
 			frames, err := w.WalkStack(nil, t.TID)
 			if look == 0 || len(frames) > 0 {
-				s.Frames, s.Err, s.Walker, s.Blocked = frames, err, w, t.Blocked
+				s.Frames, s.Err, s.Walker, s.Blocked, s.Java = frames, err, w, t.Blocked, javaThreads[t.TID]
 			}
 			budget.Keep(len(s.Frames))
 			if at, ok := c.Missed(); ok && err != nil {
@@ -213,11 +217,13 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 	return goesOn(frames[0].SP()) || slices.ContainsFunc(also, goesOn)
 }
 
-// collector picks what walks of a process need beside its stacks.
-func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap) procstate.Collector {
+// collector picks what walks of a process need beside its stacks, and reads what Java knows of the threads.
+func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, threads map[procstate.ThreadID]*steppers.JavaThread) procstate.Collector {
 	var collectors []procstate.Collector
 	if java != nil {
-		collectors = append(collectors, java.Collect)
+		collectors = append(collectors, java.Collect, func(m procstate.Memory, tid procstate.ThreadID, _ *procstate.Regs, _ func(addr uint64, n int)) {
+			threads[tid] = java.Thread(m, tid)
+		})
 	}
 	for _, c := range []procstate.Collector{
 		procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space),

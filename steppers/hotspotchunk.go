@@ -34,9 +34,9 @@ const (
 	chunkClass        = "jdk/internal/vm/StackChunk"
 )
 
-// chunks appends the StackChunks of a Continuation that have frames, and tells whether all could be read. seen, which
-// may be nil, gets the objects.
-func (o *javaObjects) chunks(dst []javaChunk, continuation uint64, seen func(addr uint64, n int)) ([]javaChunk, bool) {
+// chunks appends the StackChunks of a Continuation that have frames, and tells whether all could be read. seen and each,
+// which may be nil, get the objects, and those that are StackChunks.
+func (o *javaObjects) chunks(dst []javaChunk, continuation uint64, seen func(addr uint64, n int), each func(*javaObject)) ([]javaChunk, bool) {
 	c, ok := o.object(continuation)
 	if !ok || !c.class.extends(continuationClass) {
 		return dst, false
@@ -49,6 +49,9 @@ func (o *javaObjects) chunks(dst []javaChunk, continuation uint64, seen func(add
 		c, ok := o.object(at)
 		if !ok || c.class.name != chunkClass || n == maxChunks {
 			return dst, false
+		}
+		if each != nil {
+			each(&c)
 		}
 		size, ok1 := c.int("size")
 		sp, ok2 := c.int("sp")
@@ -182,7 +185,7 @@ func (vm *hotspotVM) enterHeap(w *unwind.Walker, continuation uint64, in, back *
 	}
 	vm.layOut()
 	o.javaLayout, o.room, o.late, o.end = vm.layout, o.room[:0], false, time.Now().Add(maxObjectTime)
-	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil)
+	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil, nil)
 	vm.stack.stub = javaRegs{pc: in.PC(), sp: in.SP(), fp: in.FP()}
 	vm.stack.chunks, vm.stack.walk, vm.stack.thread, vm.stack.isCut = chunks, w.Walks(), true, !ok
 	vm.stack.next = javaRegs{pc: back.PC(), sp: back.SP(), fp: back.FP()}

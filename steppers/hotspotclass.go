@@ -12,7 +12,12 @@ type javaClassInfo struct {
 	layout uint32 // Klass::_layout_helper
 	fields map[string]javaField
 	super  *javaClassInfo
+
+	injected []injectedField // by the virtual machine, in its order
 }
+
+// injectedField is a field of a class that Java does not know of. It has no name here.
+type injectedField struct{ offset, signature uint32 }
 
 // javaField is a field of a class. A static one is in the object that stands for the class.
 type javaField struct {
@@ -51,7 +56,7 @@ func (o *javaObjects) readClass(addr uint64) *javaClassInfo {
 func (o *javaObjects) readOneClass(addr uint64) *javaClassInfo {
 	vm, f := o.vm, o.vm.fields.object
 	le := binary.LittleEndian
-	head := make([]byte, max(f.super, f.layout, f.nextClass, f.mirror, vm.fields.method.className)+8)
+	head := make([]byte, max(f.super, f.layout, vm.fields.method.className)+8)
 	if addr%8 != 0 || !vm.read(addr, head) {
 		return nil
 	}
@@ -63,21 +68,70 @@ func (o *javaObjects) readOneClass(addr uint64) *javaClassInfo {
 	if c.layout&arrays != 0 {
 		return c
 	}
-	pool, ok1 := vm.word(addr + f.pool)
-	stream, ok2 := vm.word(addr + f.fieldInfo)
-	if !ok1 || !ok2 || !o.readFields(c, pool, stream) {
+	pool, ok := vm.word(addr + f.pool)
+	c.fields = map[string]javaField{}
+	read := o.readFields
+	if f.fieldShorts {
+		read = o.readFieldShorts
+	}
+	if !ok || !read(c, pool) {
 		return nil
 	}
 	return c
 }
 
-// readFields reads what fields a class has (FieldInfoReader): a stream of integers.
-func (o *javaObjects) readFields(c *javaClassInfo, pool, stream uint64) bool {
+const staticField = 8 // of the access flags of Java
+
+// readFieldShorts reads what fields a class has as it is before JDK 21 (fieldInfo.hpp there): six numbers of 16 bits each.
+func (o *javaObjects) readFieldShorts(c *javaClassInfo, pool uint64) bool {
 	const (
-		isStatic                                   = 8 // access flags of Java
-		hasValue, isInjected, hasGeneric, isInPart = 1 << 0, 1 << 1, 1 << 2, 1 << 4
+		flags, name, signature, low, high = 0, 2, 4, 8, 10
+		entry                             = 12
+		offsetShift                       = 2 // beside bits that say what that is
 	)
-	vm, m := o.vm, o.vm.fields.method
+	le, vm, f := binary.LittleEndian, o.vm, o.vm.fields.object
+	array, ok1 := vm.word(c.addr + f.fieldArray)
+	count, ok2 := vm.word(c.addr + f.numField)
+	b := make([]byte, entry*(count&0xffff))
+	entries, ok3 := vm.poolEntries(pool)
+	if !ok1 || !ok2 || !ok3 || !vm.read(array+f.shorts, b) {
+		return false
+	}
+	for ; len(b) > 0; b = b[entry:] {
+		if !o.may() {
+			return false
+		}
+		c.fields[vm.symbol(entries(uint32(le.Uint16(b[name:]))))] = javaField{
+			offset:    (uint32(le.Uint16(b[high:]))<<16 | uint32(le.Uint16(b[low:]))) >> offsetShift,
+			static:    le.Uint16(b[flags:])&staticField != 0,
+			signature: vm.symbol(entries(uint32(le.Uint16(b[signature:])))),
+		}
+	}
+	return true
+}
+
+// poolEntries returns what reads the entries of a ConstantPool.
+func (vm *hotspotVM) poolEntries(pool uint64) (entry func(i uint32) uint64, ok bool) {
+	m := vm.fields.method
+	n, ok := vm.word(pool + m.poolLen)
+	n &= 1<<32 - 1
+	return func(i uint32) uint64 {
+		if uint64(i) >= n {
+			return 0
+		}
+		v, _ := vm.word(pool + m.poolBytes + 8*uint64(i))
+		return v
+	}, ok
+}
+
+// readFields reads what fields a class has (FieldInfoReader): a stream of integers.
+func (o *javaObjects) readFields(c *javaClassInfo, pool uint64) bool {
+	const hasValue, isInjected, hasGeneric, isInPart = 1 << 0, 1 << 1, 1 << 2, 1 << 4
+	vm := o.vm
+	stream, ok := vm.word(c.addr + vm.fields.object.fieldInfo)
+	if !ok {
+		return false
+	}
 	var size [4]byte
 	if !vm.read(stream, size[:]) {
 		return false
@@ -87,16 +141,9 @@ func (o *javaObjects) readFields(c *javaClassInfo, pool, stream uint64) bool {
 	if !vm.read(stream+vm.fields.object.bytes, b) {
 		return false
 	}
-	poolLen, ok := vm.word(pool + m.poolLen)
-	if poolLen &= 1<<32 - 1; !ok {
+	entry, ok := vm.poolEntries(pool)
+	if !ok {
 		return false
-	}
-	entry := func(i uint32) uint64 {
-		if uint64(i) >= poolLen {
-			return 0
-		}
-		v, _ := vm.word(pool + m.poolBytes + 8*uint64(i))
-		return v
 	}
 	encoded := vm.compressed()
 	next := func() (v uint32) {
@@ -106,11 +153,10 @@ func (o *javaObjects) readFields(c *javaClassInfo, pool, stream uint64) bool {
 		return v
 	}
 	own, injected := next(), next()
-	c.fields = map[string]javaField{}
 	for range own + injected {
 		name, signature, field := next(), next(), javaField{offset: next()}
 		access, flags := next(), next()
-		field.static = access&isStatic != 0
+		field.static = access&staticField != 0
 		if flags&hasValue != 0 {
 			field.constant, field.hasValue = int32(entry(next())), true
 		}
@@ -123,7 +169,9 @@ func (o *javaObjects) readFields(c *javaClassInfo, pool, stream uint64) bool {
 		if !ok || !o.may() {
 			return false
 		}
-		if flags&isInjected == 0 {
+		if flags&isInjected != 0 {
+			c.injected = append(c.injected, injectedField{field.offset, signature})
+		} else {
 			field.signature = vm.symbol(entry(signature))
 			c.fields[vm.symbol(entry(name))] = field
 		}
@@ -159,7 +207,7 @@ func (c *javaClassInfo) isArray() bool { return c.layout>>31 != 0 }
 
 // systemClasses looks for classes of the first class loader, by their names.
 func (o *javaObjects) systemClasses(names ...string) map[string]*javaClassInfo {
-	vm, f, found := o.vm, o.vm.fields.object, map[string]*javaClassInfo{}
+	vm, f, found := o.vm, o.vm.fields.object.virtual, map[string]*javaClassInfo{}
 	looked := 0
 	loader, _ := vm.word(f.loaders + vm.bias)
 	for ; loader != 0 && looked < maxClasses && o.may(); looked++ {

@@ -99,8 +99,8 @@ const (
 
 // find looks for the field in the JavaThread of the last walk, which has lacked frames, and reports whether it is known.
 func (e *entryField) find(vm *hotspotVM) bool {
-	if f := vm.fields.object; e.offset == 0 && f != nil {
-		e.offset = f.continuationEntry
+	if f := vm.fields.object; e.offset == 0 && f != nil && f.virtual != nil {
+		e.offset = f.virtual.continuationEntry
 	}
 	now := time.Now()
 	if e.offset != 0 || now.Sub(e.asked) < entryInterval {

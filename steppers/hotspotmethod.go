@@ -497,7 +497,7 @@ const (
 
 // compressed returns how the virtual machine stores integers.
 func (vm *hotspotVM) compressed() compressed {
-	if !vm.fields.oneHeap && vm.release() >= 20 { // JDK 8 calls itself 25
+	if vm.release() >= 20 {
 		return compressed{1}
 	}
 	return compressed{}
@@ -508,6 +508,9 @@ func (vm *hotspotVM) release() uint64 {
 	if vm.names.version == 0 {
 		v, _ := vm.word(vm.fields.method.version + vm.bias)
 		vm.names.version = max(v&0xffffffff, 1)
+		if vm.fields.oneHeap {
+			vm.names.version = 8 // which calls itself 25
+		}
 	}
 	return vm.names.version
 }

@@ -17,52 +17,95 @@ type objectFields struct {
 	oopBase, oopShift     uint64
 	classBase, classShift uint64
 
-	super, layout, nextClass, mirror uint64 // of a Klass
-	pool, fieldInfo                  uint64 // of an InstanceKlass
-	bytes                            uint64 // of an array of bytes: its elements, behind the length
+	super, layout        uint64 // of a Klass
+	pool                 uint64 // of an InstanceKlass
+	fieldInfo, bytes     uint64 // the same, and of an array of bytes: its elements, behind the length
+	fieldArray, numField uint64 // before JDK 21, in place of fieldInfo
+	shorts               uint64 // as bytes
+	fieldShorts          bool   // it is so
 
-	loaders                             uint64 // link-time address of the list of class loaders,
-	loader, firstClass, nextLoader      uint64 // and fields of one
 	threadList, threadCount, threadData uint64
+	nextThread                          uint64
+	threadChain                         bool   // threadList is the first JavaThread, before JDK 17
 	osThread, threadID                  uint64 // of a JavaThread, and what it refers to
-	threadObject, virtualThread         uint64
-	continuationEntry                   uint64 // 0: it is not told, before JDK 25
+	threadObject                        uint64
+	threadDirect                        bool // that is the object itself, and not what refers to it
+
+	monitors *monitorFields // nil when one is missing
+	virtual  *virtualFields // the same, before JDK 21
 }
 
-// objectFields finds them; nil where one is missing, as before JDK 21.
+// virtualFields are those that virtual threads take.
+type virtualFields struct {
+	nextClass, mirror              uint64 // of a Klass
+	loaders                        uint64 // link-time address of the list of class loaders,
+	loader, firstClass, nextLoader uint64 // and fields of one
+	thread                         uint64 // of a JavaThread
+	continuationEntry              uint64 // the same; 0: it is not told, before JDK 25
+}
+
+// objectFields finds them; nil where one is missing.
 func (t *vmTables) objectFields(structs []byte) *objectFields {
-	f := &objectFields{}
+	f, m, v := &objectFields{}, &monitorFields{}, &virtualFields{}
+	narrow := map[string]*uint64{"_narrow_oop._base": &f.oopBase, "_narrow_oop._shift": &f.oopShift, "_base": &f.oopBase, "_shift": &f.oopShift,
+		"_narrow_klass._base": &f.classBase, "_narrow_klass._shift": &f.classShift}
+	var firstThread uint64
+	thread := map[string]*uint64{"_osthread": &f.osThread, "_threadObj": &f.threadObject, "_next": &f.nextThread, "_vthread": &v.thread,
+		"_cont_entry": &v.continuationEntry, "_current_pending_monitor": &m.pending, "_current_waiting_monitor": &m.waiting,
+		"_stack_base": &m.stackBase, "_stack_size": &m.stackSize, "_lock_stack": &m.lockStack}
 	has := t.fields(structs, map[string]map[string]*uint64{
-		"CompressedOops":          {"_narrow_oop._base": &f.oopBase, "_narrow_oop._shift": &f.oopShift, "_base": &f.oopBase, "_shift": &f.oopShift},
+		"Universe":                narrow, // before JDK 12
+		"CompressedOops":          narrow,
 		"CompressedKlassPointers": {"_narrow_klass._base": &f.classBase, "_narrow_klass._shift": &f.classShift, "_base": &f.classBase, "_shift": &f.classShift},
-		"Klass":                   {"_super": &f.super, "_layout_helper": &f.layout, "_next_link": &f.nextClass, "_java_mirror": &f.mirror},
-		"InstanceKlass":           {"_constants": &f.pool, "_fieldinfo_stream": &f.fieldInfo},
-		"Array<u1>":               {"_data": &f.bytes},
-		"ClassLoaderDataGraph":    {"_head": &f.loaders},
-		"ClassLoaderData":         {"_class_loader": &f.loader, "_klasses": &f.firstClass, "_next": &f.nextLoader},
-		"ThreadsSMRSupport":       {"_java_thread_list": &f.threadList},
-		"ThreadsList":             {"_length": &f.threadCount, "_threads": &f.threadData},
-		"Thread":                  {"_osthread": &f.osThread},
-		"OSThread":                {"_thread_id": &f.threadID},
-		"JavaThread":              {"_osthread": &f.osThread, "_threadObj": &f.threadObject, "_vthread": &f.virtualThread, "_cont_entry": &f.continuationEntry},
+		"Klass":                   {"_super": &f.super, "_layout_helper": &f.layout, "_next_link": &v.nextClass, "_java_mirror": &v.mirror},
+		"InstanceKlass": {"_constants": &f.pool, "_fieldinfo_stream": &f.fieldInfo, "_fields": &f.fieldArray,
+			"_java_fields_count": &f.numField},
+		"Array<u1>":            {"_data": &f.bytes},
+		"Array<u2>":            {"_data": &f.shorts},
+		"ClassLoaderDataGraph": {"_head": &v.loaders},
+		"ClassLoaderData":      {"_class_loader": &v.loader, "_klasses": &v.firstClass, "_next": &v.nextLoader},
+		"ThreadsSMRSupport":    {"_java_thread_list": &f.threadList},
+		"ThreadsList":          {"_length": &f.threadCount, "_threads": &f.threadData},
+		"Threads":              {"_thread_list": &firstThread},
+		"Thread":               thread,
+		"JavaThread":           thread,
+		"OSThread":             {"_thread_id": &f.threadID},
+		"ObjectMonitor":        {"_object": &m.object, "_owner": &m.owner},
+		"java_lang_Class":      {"_klass_offset": &m.classOf},
+		"LockStack":            {"_top": &m.lockTop, "_base[0]": &m.lockBase},
 	})
-	if !has.all(&f.oopBase, &f.oopShift, &f.classBase, &f.classShift, &f.super, &f.layout, &f.nextClass, &f.mirror, &f.pool, &f.fieldInfo,
-		&f.bytes, &f.loaders, &f.loader, &f.firstClass, &f.nextLoader, &f.threadList, &f.threadCount, &f.threadData, &f.osThread, &f.threadID,
-		&f.threadObject, &f.virtualThread) ||
-		max(f.super, f.layout, f.nextClass, f.mirror) > maxClassHead-8 {
+	f.fieldShorts = !has.all(&f.fieldInfo, &f.bytes)
+	if f.threadChain = !has.all(&f.threadList, &f.threadCount, &f.threadData); f.threadChain {
+		f.threadList = firstThread
+	}
+	if !has.all(&f.oopBase, &f.oopShift, &f.classBase, &f.classShift, &f.super, &f.layout, &f.pool, &f.osThread, &f.threadID, &f.threadObject) ||
+		f.fieldShorts && !has.all(&f.fieldArray, &f.numField, &f.shorts) || f.threadChain && !has.all(&firstThread, &f.nextThread) ||
+		max(f.super, f.layout, f.numField) > maxClassHead-8 {
 		return nil
+	}
+	f.threadDirect = t.typeOf(structs, "JavaThread", "_threadObj") == "oop"
+	if has.all(&m.pending, &m.waiting, &m.object, &m.owner) && max(m.object, m.owner) <= maxMonitor-8 {
+		f.monitors = m
+		m.ownerID = t.typeOf(structs, "ObjectMonitor", "_owner") == "int64_t"
+		m.hasStacks = has.all(&m.stackBase, &m.stackSize)
+		m.hasLockStacks = has.all(&m.lockStack, &m.lockTop, &m.lockBase)
+	}
+	if !f.fieldShorts && !f.threadChain && has.all(&v.nextClass, &v.mirror, &v.loaders, &v.loader, &v.firstClass, &v.nextLoader, &v.thread) &&
+		max(v.nextClass, v.mirror) <= maxClassHead-8 {
+		f.virtual = v
 	}
 	return f
 }
 
 const (
-	maxClassHead  = 1 << 10 // bytes of an InstanceKlass
-	maxFieldInfo  = 1 << 18 // bytes
-	maxClasses    = 1 << 17 // that are looked through
-	maxSupers     = 64
-	maxObject     = 4 << 10 // bytes of one
-	objectHead    = 24      // bytes that are read of any
-	markForwarded = 3       // the two lowest bits of the header of an object that is being moved
+	maxClassHead   = 1 << 10 // bytes of an InstanceKlass
+	maxFieldInfo   = 1 << 18 // bytes
+	maxClasses     = 1 << 17 // that are looked through
+	maxSupers      = 64
+	maxObject      = 4 << 10 // bytes of one
+	maxJavaThreads = 1 << 16
+	objectHead     = 24 // bytes that are read of any
+	markForwarded  = 3  // the two lowest bits of the header of an object that is being moved
 )
 
 // javaObjects reads objects of a virtual machine, for as long as it may.
@@ -264,18 +307,17 @@ func (o *javaObjects) text(addr uint64) string {
 		return ""
 	}
 	at, n, ok := o.array(o.refTo(&s, "value"), most)
-	coder := s.value("coder", 1)
-	if !ok || coder == nil {
+	if !ok {
 		return ""
 	}
 	b := make([]byte, n)
 	if !o.read(at, b) {
 		return ""
 	}
-	if coder[0] == 0 {
+	if coder := s.value("coder", 1); coder != nil && coder[0] == 0 {
 		return latin1(b)
 	}
-	return utf16LE(b)
+	return utf16LE(b) // before JDK 9 they all are
 }
 
 // static returns the object that a static field of a class refers to; 0: none.
@@ -284,7 +326,7 @@ func (o *javaObjects) static(c *javaClassInfo, name string) uint64 {
 	if !ok || !f.static {
 		return 0
 	}
-	handle, ok1 := o.vm.word(c.addr + o.vm.fields.object.mirror)
+	handle, ok1 := o.vm.word(c.addr + o.vm.fields.object.virtual.mirror)
 	mirror, ok2 := o.vm.word(handle)
 	var b [8]byte
 	if !ok1 || !ok2 || !o.read(mirror+uint64(f.offset), b[:o.refBytes()]) {
@@ -295,24 +337,33 @@ func (o *javaObjects) static(c *javaClassInfo, name string) uint64 {
 
 // javaThreads returns the JavaThreads of a process, by the thread that each is.
 func (vm *hotspotVM) javaThreads() (threads map[procstate.ThreadID]uint64, list uint64) {
-	const most = 1 << 16
 	f := vm.fields.object
 	list, _ = vm.word(f.threadList + vm.bias)
+	threads = make(map[procstate.ThreadID]uint64)
+	take := func(t uint64) {
+		os, _ := vm.word(t + f.osThread)
+		if tid, ok := vm.word(os + f.threadID); ok {
+			threads[procstate.ThreadID(uint32(tid))] = t
+		}
+	}
+	if f.threadChain {
+		for t, n := list, 0; t != 0 && n < maxJavaThreads; n++ {
+			take(t)
+			t, _ = vm.word(t + f.nextThread)
+		}
+		return threads, list
+	}
 	n, ok1 := vm.word(list + f.threadCount)
 	data, ok2 := vm.word(list + f.threadData)
-	if n &= 1<<32 - 1; !ok1 || !ok2 || n > most {
+	if n &= 1<<32 - 1; !ok1 || !ok2 || n > maxJavaThreads {
 		return nil, list
 	}
-	threads = make(map[procstate.ThreadID]uint64, n)
 	for i := range n {
 		t, ok := vm.word(data + 8*i)
 		if !ok {
 			break
 		}
-		os, _ := vm.word(t + f.osThread)
-		if tid, ok := vm.word(os + f.threadID); ok {
-			threads[procstate.ThreadID(uint32(tid))] = t
-		}
+		take(t)
 	}
 	return threads, list
 }

@@ -1,7 +1,6 @@
 package steppers
 
 import (
-	"cmp"
 	"errors"
 	"strings"
 
@@ -11,17 +10,8 @@ import (
 
 // VirtualThread is a virtual thread of Java, as its virtual machine has it in the heap.
 type VirtualThread struct {
-	ID      int64              // Thread.threadId
-	Name    string             // "": none
-	State   string             // that of its class, in small letters: "parked", "timed parked"; "" where it is not known
+	JavaThread
 	Carrier procstate.ThreadID // that it is on; 0 is none
-
-	// Blocker is the class of what it waits for, "java.util.concurrent.locks.ReentrantLock$NonfairSync", "" where it
-	// does not say. Owner is the ID of the thread of Java that has it, 0 where that is not known, and OwnerThread which
-	// thread of the system that is, 0 for a virtual one.
-	Blocker     string
-	Owner       int64
-	OwnerThread procstate.ThreadID
 
 	vm     *hotspotVM
 	chunks []javaChunk
@@ -57,77 +47,6 @@ const (
 	rehearsedThreads   = 64
 )
 
-// JavaHeap reads what walks need of the heap of Java, from JDK 21 on: the stacks of virtual threads.
-type JavaHeap struct {
-	vm      *hotspotVM
-	layout  *javaLayout
-	system  map[string]*javaClassInfo
-	threads map[procstate.ThreadID]uint64 // JavaThreads, by the numbers that the process has for its threads
-	list    uint64
-	own     map[procstate.ThreadID]procstate.ThreadID // such numbers by those that they have here; nil: they are the same
-}
-
-// NewJavaHeap makes a JavaHeap of a process with some libraries, and reads what can be read while it runs; nil where
-// there is no virtual machine of Java with virtual threads, or it is not known how it keeps objects. mem is the
-// process's as it is now; pid is 0 for one that does not run.
-func NewJavaHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
-	if libs == nil {
-		return nil
-	}
-	vm := NewHotSpot().machineIn(mem, libs)
-	if vm.fields == nil || vm.fields.object == nil {
-		return nil
-	}
-	h := &JavaHeap{vm: vm, layout: vm.newLayout()}
-	if h.layout == nil {
-		return nil
-	}
-	o := h.objects(mem)
-	h.system = o.systemClasses(threadContainers, trackingContainer, countingContainer, virtualThreadClass, continuationClass, chunkClass)
-	h.threads, h.list = vm.javaThreads()
-	if pid != 0 {
-		h.own = procstate.ThreadsInNamespace(pid)
-	}
-
-	// A rehearsal reads the classes.
-	for _, t := range h.threads {
-		o.object(o.handle(t + vm.fields.object.virtualThread))
-	}
-	h.virtualThreads(mem, nil, rehearsedThreads)
-	return h
-}
-
-// objects returns what reads objects from mem, and classes as they are now.
-func (h *JavaHeap) objects(mem procstate.Memory) *javaObjects {
-	return newJavaObjects(h.vm, h.layout, mem)
-}
-
-// Collect is a Collector: it adds what a virtual thread that is on a thread has of its stack in the heap.
-func (h *JavaHeap) Collect(m procstate.Memory, tid procstate.ThreadID, _ *procstate.Regs, add func(addr uint64, n int)) {
-	f := h.vm.fields.object
-	if list, _ := h.vm.word(f.threadList + h.vm.bias); list != h.list {
-		h.threads, h.list = h.vm.javaThreads()
-	}
-	if own := h.own[tid]; own != 0 {
-		tid = own
-	}
-	thread := h.threads[tid]
-	if thread == 0 {
-		return
-	}
-	o := h.objects(m)
-	if t, ok := o.object(o.handle(thread + f.virtualThread)); ok && t.class.extends(virtualThreadClass) {
-		o.chunks(nil, o.refTo(&t, "cont"), add)
-	}
-}
-
-// handle returns the object that an OopHandle refers to; 0: none.
-func (o *javaObjects) handle(at uint64) uint64 {
-	handle, _ := o.read.word(at)
-	object, _ := o.read.word(handle)
-	return object
-}
-
 // VirtualThreads reads the virtual threads of a process that stands still. m reads it; add, which may be nil, gets
 // the memory that a walk of one on no thread reads.
 func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n int)) *VirtualThreads {
@@ -138,6 +57,9 @@ func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n in
 func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n int), most int) *VirtualThreads {
 	o := h.objects(m)
 	out := &VirtualThreads{Untracked: h.system[countingContainer] != nil}
+	if h.vm.fields.object.virtual == nil {
+		return out
+	}
 	if h.layout.marked {
 		if h.system[threadContainers] != nil { // there may be some
 			out.Err = ErrCollector
@@ -145,14 +67,7 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 		return out
 	}
 	states := virtualStates(h.system[virtualThreadClass])
-	byThread := map[uint64]procstate.ThreadID{}
-	here := map[procstate.ThreadID]procstate.ThreadID{}
-	for tid, own := range h.own {
-		here[own] = tid
-	}
-	for tid, t := range h.threads {
-		byThread[t] = cmp.Or(here[tid], tid)
-	}
+	h.locks = map[uint64]int64{}
 	seen := map[uint64]bool{}
 	take := func(addr uint64) (more bool) {
 		if seen[addr] || out.Cut {
@@ -167,7 +82,7 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 		case !ok:
 			out.Unread++
 		case obj.class.extends(virtualThreadClass):
-			if t, ok := o.virtualThread(&obj, states, byThread, add); ok {
+			if t, ok := h.virtualThread(o, &obj, states, add); ok {
 				out.List = append(out.List, t)
 			}
 		}
@@ -194,6 +109,7 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 			return !out.Cut
 		})
 	}
+	h.findOwners(out.List)
 	out.Cut = out.Cut || o.late
 	return out
 }
@@ -212,29 +128,28 @@ func virtualStates(class *javaClassInfo) map[int32]string {
 }
 
 // virtualThread returns what an object tells of a virtual thread; ok is false where it has ended or not begun.
-func (o *javaObjects) virtualThread(obj *javaObject, states map[int32]string, byThread map[uint64]procstate.ThreadID, add func(addr uint64, n int)) (t VirtualThread, ok bool) {
+func (h *JavaHeap) virtualThread(o *javaObjects, obj *javaObject, states map[int32]string, add func(addr uint64, n int)) (t VirtualThread, ok bool) {
 	const suspended = 1 << 8 // of a state
 	state, _ := obj.int("state")
-	t.State = states[state&^suspended]
+	t.State = strings.Replace(states[state&^suspended], "wait", "waiting", 1)
 	if t.State == "new" || t.State == "started" || t.State == "terminated" {
 		return t, false
 	}
 	t.ID, _ = obj.long("tid")
 	t.Name = o.text(o.refTo(obj, "name"))
 	if carrier, ok := o.follow(obj, "carrierThread"); ok {
-		thread, _ := carrier.long("eetop")
-		t.Carrier = byThread[uint64(thread)]
+		t.Carrier = h.threadOf(&carrier)
 	}
-	if blocker, ok := o.follow(obj, "parkBlocker"); ok {
-		t.Blocker = javaClass(blocker.class.name)
-		if owner, ok := o.follow(&blocker, "exclusiveOwnerThread"); ok {
-			t.Owner, _ = owner.long("tid")
-			thread, _ := owner.long("eetop")
-			t.OwnerThread = byThread[uint64(thread)]
-		}
+	switch t.State {
+	case "blocked", "blocking":
+		h.blocked(o, &t.JavaThread, h.awaited(o, obj), true)
+	case "waiting", "timed waiting":
+		h.blocked(o, &t.JavaThread, h.awaited(o, obj), false)
+	default:
+		h.parked(o, &t.JavaThread, obj)
 	}
 	// Also of one on a thread, which may not say so for a moment, while a timer is set.
-	t.chunks, ok = o.chunks(nil, o.refTo(obj, "cont"), add)
+	t.chunks, ok = o.chunks(nil, o.refTo(obj, "cont"), add, func(c *javaObject) { h.takeLocks(o, c, t.ID) })
 	t.vm, t.unread = o.vm, !ok
 	return t, true
 }

@@ -392,10 +392,12 @@ func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *
 	p.exe, p.arch = ps.Executable, ps.Arch
 	for i := range ps.Stacks {
 		s := &ps.Stacks[i]
-		p.threads = append(p.threads, threadWalk{
+		t := threadWalk{
 			tid: s.TID, name: s.Name, state: s.State.String(), blocked: s.Blocked,
 			stackWalk: stackWalk{walker: s.Walker, stack: s.Frames, err: s.Err},
-		})
+		}
+		t.takeJava(s.Java)
+		p.threads = append(p.threads, t)
 	}
 	p.frames = stackwalk.FrameBudget(maxWalkFrames, ps.Stacks)
 	p.takeGoroutines(ctx, ps.GoroutineWalker, &ps.Goroutines, ps.GoroutinesErr, o)
@@ -422,6 +424,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		core.Close()
 		return nil, err
 	}
+	java := steppers.NewJavaHeap(0, core, core.Libraries())
 	for i, tid := range tids {
 		if len(o.tids) > 0 && !slices.Contains(o.tids, tid) {
 			continue
@@ -433,6 +436,9 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		w.MaxFrames = pw.frames.Limit()
 		t.stack, t.err = w.WalkStack(nil, tid)
 		pw.frames.Keep(len(t.stack))
+		if java != nil {
+			t.takeJava(java.Thread(core, tid))
+		}
 		pw.threads = append(pw.threads, t)
 	}
 	if len(pw.threads) == 0 {
@@ -443,7 +449,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		gs, err := procstate.ReadGoroutines(core)
 		pw.takeGoroutines(context.Background(), w, gs, err, o)
 	}
-	if java := steppers.NewJavaHeap(0, core, core.Libraries()); java != nil && o.wantsVirtual() {
+	if java != nil && o.wantsVirtual() {
 		pw.takeVirtual(context.Background(), w, java.VirtualThreads(core, nil), o)
 	}
 	pw.nameFrames(o.symbols != "no")

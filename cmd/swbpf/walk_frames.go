@@ -53,6 +53,7 @@ type threadWalk struct {
 	wait      *wait                   // the system call that it waits in; nil where that is not known
 	goroutine *procstate.Goroutine    // that is on it; nil where that is not known
 	virtual   *steppers.VirtualThread // the same
+	java      *steppers.JavaThread    // what Java knows of it; nil where it is not Java's
 }
 
 // walkFrame is a logical frame: a frame of the stack, or a call that was

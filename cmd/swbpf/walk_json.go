@@ -43,6 +43,22 @@ type (
 		Goroutine uint64    `json:"goroutine,omitempty"`      // ID of that which is on it
 		Virtual   int64     `json:"virtual_thread,omitempty"` // the same
 		Wait      *jsonWait `json:"wait,omitempty"`
+		Java      *jsonJava `json:"java,omitempty"`
+	}
+
+	// jsonJava is what Java knows of a thread.
+	jsonJava struct {
+		ID    int64  `json:"id"`
+		State string `json:"state"`
+		jsonBlocker
+	}
+
+	// jsonBlocker is what a thread of Java waits for.
+	jsonBlocker struct {
+		Blocker  string `json:"blocker,omitempty"`   // its class
+		Owner    int64  `json:"owner,omitempty"`     // ID of the thread of Java that has it,
+		OwnerTID int32  `json:"owner_tid,omitempty"` // and its TID, unless it is a virtual one
+		Joins    bool   `json:"joins,omitempty"`     // it is that thread itself
 	}
 
 	// jsonWait is a system call that a thread waits in.
@@ -71,12 +87,10 @@ type (
 	// jsonVirtualThreads are virtual threads of Java without a thread that have the same stack and
 	// state, and wait for the same; with --no-group one of them.
 	jsonVirtualThreads struct {
-		IDs      []uint64    `json:"ids"`
-		Names    []string    `json:"names"`
-		State    string      `json:"state"`
-		Blocker  string      `json:"blocker,omitempty"`   // class of what they wait for
-		Owner    int64       `json:"owner,omitempty"`     // ID of the thread of Java that has it,
-		OwnerTID int32       `json:"owner_tid,omitempty"` // and its TID, unless it is a virtual one
+		IDs   []uint64 `json:"ids"`
+		Names []string `json:"names"`
+		State string   `json:"state"`
+		jsonBlocker
 		Complete bool        `json:"complete"`
 		Reason   string      `json:"reason"`
 		Frames   []jsonFrame `json:"frames"`
@@ -136,6 +150,9 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 		}
 		if t.wait != nil {
 			jt.Wait = &jsonWait{Call: t.wait.call, On: t.wait.on, Holder: int32(t.wait.holder)}
+		}
+		if t.java != nil {
+			jt.Java = &jsonJava{t.java.ID, t.java.State, blockerOf(t.java)}
 		}
 		out.Threads = append(out.Threads, jt)
 	}

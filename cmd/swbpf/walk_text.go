@@ -100,6 +100,9 @@ func groupThreads(p *processWalk, group bool) [][]*threadWalk {
 		if t.wait != nil { // who waits for whom must not get lost
 			key = binary.LittleEndian.AppendUint32(key, uint32(t.wait.holder))
 		}
+		if t.java != nil {
+			key = append(key, javaWait(t.java)...)
+		}
 		for j := range t.stack {
 			key = binary.LittleEndian.AppendUint64(key, t.stack[j].PC())
 			key = append(key, byte(t.stack[j].Flags))
@@ -162,6 +165,11 @@ func groupHead(g []*threadWalk) string {
 		fmt.Fprintf(&b, ", virtual thread %d", virtual[0])
 	default:
 		fmt.Fprintf(&b, ", virtual threads %s", ranges(virtual))
+	}
+	if t.java != nil {
+		if wait := javaWait(t.java); wait != "" && wait != "runnable" {
+			b.WriteString(" [" + printable(wait) + "]")
+		}
 	}
 	b.WriteString(": " + t.outcome())
 	if t.blocked {

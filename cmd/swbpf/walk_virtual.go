@@ -141,22 +141,7 @@ func (g *virtualGroup) head() string {
 	if name := commonName(g.names); name != "" {
 		s += fmt.Sprintf(" %q", name)
 	}
-	return s + " [" + printable(g.state()) + "]: " + g.outcome()
-}
-
-// state says what they wait for.
-func (g *virtualGroup) state() string {
-	s := cmp.Or(g.first.State, "unknown")
-	if g.first.Blocker != "" {
-		s += " for " + g.first.Blocker
-	}
-	switch {
-	case g.first.OwnerThread != 0:
-		s += fmt.Sprintf(", which thread %d has", g.first.OwnerThread)
-	case g.first.Owner != 0:
-		s += fmt.Sprintf(", which virtual thread %d has", g.first.Owner)
-	}
-	return s
+	return s + " [" + printable(cmp.Or(javaWait(&g.first.JavaThread), "unknown")) + "]: " + g.outcome()
 }
 
 // jsonVirtual adds the virtual threads to the JSON form.
@@ -167,6 +152,6 @@ func (p *processWalk) jsonVirtual(out *jsonProcess) {
 	}
 	for _, g := range p.virtual.groups {
 		out.VirtualThreads = append(out.VirtualThreads, jsonVirtualThreads{IDs: g.ids, Names: g.names, State: g.first.State,
-			Blocker: g.first.Blocker, Owner: g.first.Owner, OwnerTID: int32(g.first.OwnerThread), Complete: g.complete(), Reason: g.reason()})
+			jsonBlocker: blockerOf(&g.first.JavaThread), Complete: g.complete(), Reason: g.reason()})
 	}
 }

@@ -132,7 +132,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 		}
 	}
 	for _, g := range p.virtual.groups {
-		if err := line(fmt.Sprintf("%5d x [%s] virtual threads: %s", len(g.ids), g.state(), foldStack(&g.stackWalk))); err != nil {
+		if err := line(fmt.Sprintf("%5d x [%s] virtual threads: %s", len(g.ids), javaWait(&g.first.JavaThread), foldStack(&g.stackWalk))); err != nil {
 			return err
 		}
 	}

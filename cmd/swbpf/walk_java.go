@@ -1,0 +1,40 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/swbpf/swbpf/steppers"
+)
+
+// takeJava takes over what Java knows of a thread, which may be nil. The system has no more than the first 15 bytes of
+// its name.
+func (t *threadWalk) takeJava(j *steppers.JavaThread) {
+	if t.java = j; j != nil {
+		t.name = cmp.Or(j.Name, t.name)
+	}
+}
+
+// javaWait says what a thread of Java does, and what it waits for.
+func javaWait(t *steppers.JavaThread) string {
+	s := t.State
+	if t.Blocker != "" {
+		s += " for " + t.Blocker
+	}
+	whose, has := ", which", " has"
+	if t.Joins {
+		whose, has = ", which is", ""
+	}
+	switch {
+	case t.OwnerThread != 0:
+		s += fmt.Sprintf("%s thread %d%s", whose, t.OwnerThread, has)
+	case t.Owner != 0:
+		s += fmt.Sprintf("%s virtual thread %d%s", whose, t.Owner, has)
+	}
+	return s
+}
+
+// blockerOf is what a thread of Java waits for in JSON.
+func blockerOf(t *steppers.JavaThread) jsonBlocker {
+	return jsonBlocker{Blocker: t.Blocker, Owner: t.Owner, OwnerTID: int32(t.OwnerThread), Joins: t.Joins}
+}
