@@ -3,6 +3,7 @@ package steppers
 import (
 	"cmp"
 	"encoding/binary"
+	"strings"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -383,6 +384,9 @@ func (h *JavaHeap) className(o *javaObjects, addr uint64) string {
 		if named := o.classAt(klass); named != nil {
 			return javaClass(named.name) + ".class"
 		}
+	}
+	if c.isArray() {
+		return strings.Trim(javaParameters(c.name), "()")
 	}
 	return javaClass(c.name)
 }

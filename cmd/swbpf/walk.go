@@ -452,6 +452,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 	if java != nil && o.wantsVirtual() {
 		pw.takeVirtual(context.Background(), w, java.VirtualThreads(core, nil), o)
 	}
+	pw.findDeadlocks(nil)
 	pw.nameFrames(o.symbols != "no")
 	if o.args || o.locals {
 		pw.readVariables(context.Background())

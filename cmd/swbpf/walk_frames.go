@@ -27,6 +27,7 @@ type processWalk struct {
 
 	goroutines goroutineWalks
 	virtual    virtualWalks
+	deadlocks  []deadlock
 
 	variables bool // were read
 	locals    bool // shall be written, beside parameters

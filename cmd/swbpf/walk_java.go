@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/swbpf/swbpf/steppers"
 )
@@ -32,6 +33,26 @@ func javaWait(t *steppers.JavaThread) string {
 		s += fmt.Sprintf("%s virtual thread %d%s", whose, t.Owner, has)
 	}
 	return s
+}
+
+// javaOwner returns which thread has what one of Java waits for, if it waits until that goes on.
+func javaOwner(t *steppers.JavaThread) (party, bool) {
+	switch {
+	case strings.HasPrefix(t.State, "timed"):
+	case t.OwnerThread != 0:
+		return party{tid: t.OwnerThread}, true
+	case t.Owner != 0:
+		return party{virtual: t.Owner}, true
+	}
+	return party{}, false
+}
+
+// javaWaits is javaOwner of a thread of the system.
+func javaWaits(t *threadWalk) (party, bool) {
+	if t.java == nil {
+		return party{}, false
+	}
+	return javaOwner(t.java)
 }
 
 // blockerOf is what a thread of Java waits for in JSON.

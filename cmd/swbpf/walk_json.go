@@ -20,6 +20,9 @@ type (
 		WalkNs    int64        `json:"walk_ns"`
 		Threads   []jsonThread `json:"threads"`
 
+		// Deadlocks are threads each of which waits for what the next one has, and the last for what the first one has.
+		Deadlocks [][]jsonParty `json:"deadlocks,omitempty"`
+
 		// Of a program in Go:
 		Goroutines       []jsonGoroutines `json:"goroutines,omitempty"`
 		GoroutinesUnread int              `json:"goroutines_unread,omitempty"` // that could not be read, or were too many
@@ -44,6 +47,12 @@ type (
 		Virtual   int64     `json:"virtual_thread,omitempty"` // the same
 		Wait      *jsonWait `json:"wait,omitempty"`
 		Java      *jsonJava `json:"java,omitempty"`
+	}
+
+	// jsonParty is a thread of a deadlock: its TID, or the ID of a virtual one of Java on none.
+	jsonParty struct {
+		TID     int32 `json:"tid,omitempty"`
+		Virtual int64 `json:"virtual_thread,omitempty"`
 	}
 
 	// jsonJava is what Java knows of a thread.
@@ -156,6 +165,7 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 		}
 		out.Threads = append(out.Threads, jt)
 	}
+	out.Deadlocks = p.jsonDeadlocks()
 	p.jsonGoroutines(&out)
 	p.jsonVirtual(&out)
 	text, err := json.Marshal(&out)

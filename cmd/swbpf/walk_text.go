@@ -33,6 +33,7 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	if _, err := fmt.Fprintln(w, head+")"); err != nil {
 		return err
 	}
+	p.writeDeadlocks(w)
 	for _, g := range groupThreads(p, group) {
 		t := g[0]
 		fmt.Fprintf(w, "\n%s\n", groupHead(g))

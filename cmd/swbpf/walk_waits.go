@@ -23,7 +23,21 @@ type wait struct {
 	call   string             // its name
 	on     string             // the file, lock or process that it is about; "" where that is not known
 	holder procstate.ThreadID // of the lock; 0 is not known
+	ending procstate.ThreadID // whose end is waited for; 0: no thread's
+
+	// ownLock says that the thread itself seems to be the holder, which it may be by now.
+	ownLock bool
 }
+
+// isTimedFutex reports whether arguments may be those of a futex that is waited for until some time.
+func (w *wait) isTimedFutex() bool {
+	const wait, waitBits, flags = 0, 9, 128 | 256 // FUTEX_WAIT and FUTEX_WAIT_BITSET; private, of the real time
+	op := w.args[1] &^ flags
+	return w.args[0] > maxHead && w.args[0]%4 == 0 && w.args[1] != 0 && (op == wait || op == waitBits) && w.args[3] != 0
+}
+
+// ends reports whether a wait for a lock has an end of its own.
+func (w *wait) ends() bool { return w.args[3] != 0 }
 
 // String is a call with what it is about: "read(3 pipe:[4711])".
 func (w *wait) String() string {
@@ -109,6 +123,7 @@ func (p *processWalk) takeWaits(waits map[procstate.ThreadID]*wait, watching boo
 			t.wait = w
 		}
 	}
+	p.findDeadlocks(&r)
 }
 
 // keepWaits gives the threads that wait where they did in a walk before what was known of
@@ -124,6 +139,7 @@ func (p *processWalk) keepWaits(before *processWalk) {
 			t.wait = w
 		}
 	}
+	p.findDeadlocks(nil)
 }
 
 // waitReader finds out what calls of a process's threads are about. It asks the process
@@ -149,13 +165,16 @@ func (r *waitReader) describe(t *threadWalk, w *wait) bool {
 	}
 	tid := t.tid
 	if w.call = waitCalls[i].name; w.call == restarted {
-		// It has its arguments still, and a function of its name.
-		name := strings.TrimLeft(strings.TrimPrefix(t.frames[0].function, "__GI_"), "_")
-		i = slices.IndexFunc(waitCalls[:], func(c waitCall) bool { return c.name == name })
+		// It has its arguments still, and a function of its name; but for futex, for which C has none.
+		isCall := func(c waitCall) bool { return c.name == w.call }
+		w.call = strings.TrimLeft(strings.TrimPrefix(t.frames[0].function, "__GI_"), "_")
+		if i = slices.IndexFunc(waitCalls[:], isCall); i < 0 && w.isTimedFutex() {
+			w.call = "futex"
+			i = slices.IndexFunc(waitCalls[:], isCall)
+		}
 		if i < 0 {
 			return false
 		}
-		w.call = name
 	}
 	switch arg := w.args[waitCalls[i].arg]; waitCalls[i].about {
 	case aboutFile:
@@ -270,7 +289,7 @@ func (r *waitReader) describeLock(tid procstate.ThreadID, w *wait, addr uint64) 
 	}
 	word, owner, expected := binary.LittleEndian.Uint32(b[:]), uint32(0), uint32(w.args[2])
 	if ending := r.other(tid, word); word == expected && ending != 0 && r.isInHead(addr, ending) {
-		w.on = fmt.Sprintf("end of thread %d", ending)
+		w.on, w.ending = fmt.Sprintf("end of thread %d", ending), ending
 		return
 	}
 	switch {
@@ -284,6 +303,8 @@ func (r *waitReader) describeLock(tid procstate.ThreadID, w *wait, addr uint64) 
 	if holder := r.other(tid, owner); holder != 0 {
 		w.holder = holder
 		w.on = fmt.Sprintf("lock of thread %d", holder)
+	} else {
+		w.ownLock = owner != 0 && r.numbered[owner] == tid
 	}
 }
 

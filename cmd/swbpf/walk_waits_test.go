@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -42,7 +43,7 @@ func testWalkWaits(t *testing.T, attr *syscall.SysProcAttr) {
 	port := lines.Text()
 	waitFor(t, "all threads to wait", func() bool {
 		states := threadStates(t, cmd.Process.Pid)
-		return len(states) == 14 && !strings.ContainsAny(states, "RD")
+		return len(states) == 16 && !strings.ContainsAny(states, "RD")
 	})
 	pid := strconv.Itoa(cmd.Process.Pid)
 	child := childOf(t, cmd.Process.Pid)
@@ -75,6 +76,8 @@ func testWalkWaits(t *testing.T, attr *syscall.SysProcAttr) {
 			"Reader":                {"futex", fmt.Sprintf("lock of thread %d", cmd.Process.Pid), int32(cmd.Process.Pid)},
 			"Writer":                {"futex", fmt.Sprintf("lock of thread %d", cmd.Process.Pid), int32(cmd.Process.Pid)},
 			"items":                 {"futex", "ADDRESS", 0},
+			"own":                   {"futex", "lock of its own", tids["own"]},
+			"timed":                 {"futex", fmt.Sprintf("lock of thread %d", tids["own"]), tids["own"]},
 		} {
 			got := waits[name]
 			if !regexp.MustCompile("^"+strings.NewReplacer("N", "[0-9]+", "ADDRESS", "0x[0-9a-f]+").Replace(regexp.QuoteMeta(want.On))+"$").MatchString(got.On) ||
@@ -82,14 +85,21 @@ func testWalkWaits(t *testing.T, attr *syscall.SysProcAttr) {
 				t.Errorf("%s waits in %+v, want %+v", name, got, want)
 			}
 		}
+		deadlocks := [][]jsonParty{{{TID: tids["lock1"]}, {TID: tids["lock2"]}}, {{TID: tids["own"]}}}
+		if !reflect.DeepEqual(p.Deadlocks, deadlocks) {
+			t.Errorf("deadlocks %v, want %v", p.Deadlocks, deadlocks)
+		}
 		if was != nil && fmt.Sprint(was) != fmt.Sprint(waits) {
 			t.Errorf("the first walk had %v, the second %v", was, waits)
 		}
 		was = waits
-		if text, _, _ := runWalk(t, pid); !strings.Contains(text, fmt.Sprintf(` "lock1" sleeping in futex(lock of thread %d): complete`, tids["lock2"])) {
-			t.Errorf("text:\n%s", text)
+		told := fmt.Sprintf("\n\ndeadlock of 2 threads:\n  thread %[1]d \"lock1\" in futex(lock of thread %[2]d)\n  thread %[2]d \"lock2\" in futex(lock of thread %[1]d)\n\n"+
+			"deadlock of a thread with itself:\n  thread %[3]d \"own\" in futex(lock of its own)\n\n", tids["lock1"], tids["lock2"], tids["own"])
+		if text, _, _ := runWalk(t, pid); !strings.Contains(text, told) ||
+			!strings.Contains(text, fmt.Sprintf(` "lock1" sleeping in futex(lock of thread %d): complete`, tids["lock2"])) {
+			t.Errorf("no %s in\n%s", told, text)
 		}
-		if text, _, _ := runWalk(t, "--args", pid); !strings.Contains(text, ` "fifo" sleeping in openat("fifo"): complete`) {
+		if text, _, _ := runWalk(t, "--args", pid); !strings.Contains(text, told) || !strings.Contains(text, ` "fifo" sleeping in openat("fifo"): complete`) {
 			t.Errorf("with --args:\n%s", text)
 		}
 	}

@@ -117,6 +117,15 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 		_, err := fmt.Fprintf(w, "%s%s\n", line, note)
 		return err
 	}
+	for _, d := range p.deadlocks {
+		var parties []string
+		for _, one := range d {
+			parties = append(parties, p.partyText(one))
+		}
+		if err := line("      deadlock: " + strings.Join(parties, "; ")); err != nil {
+			return err
+		}
+	}
 	for _, g := range groupThreads(p, true) {
 		t := g[0]
 		if err := line(fmt.Sprintf("%5d x %-10s %s%s: %s", len(g), t.state, groupName(g), groupWait(g), foldStack(&t.stackWalk))); err != nil {

@@ -1,5 +1,5 @@
 /* Threads that wait for all kinds of things: two for each other's lock, the first one for
- * the end of one of them and two for what that has locked to write. Prints the port that it listens on. Usage: stuck DIRECTORY */
+ * the end of one of them, two for what that has locked to write and one for what it has locked itself. Prints the port that it listens on. Usage: stuck DIRECTORY */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -18,7 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER, second = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER, second = PTHREAD_MUTEX_INITIALIZER,
+	own = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t written = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_barrier_t both;
 static int ends[2], listener, client;
@@ -39,6 +40,7 @@ static void *wait_for(void *name)
 	struct pollfd fds[2] = { { .fd = ends[0], .events = POLLIN }, { .fd = client, .events = POLLIN } };
 	char c;
 	int pid, count;
+	pthread_t t;
 
 	pthread_setname_np(pthread_self(), name);
 	switch (*(char *)name) {
@@ -67,6 +69,12 @@ static void *wait_for(void *name)
 		return (void *)(long)pthread_rwlock_rdlock(&written);
 	case 'W':
 		return (void *)(long)pthread_rwlock_wrlock(&written);
+	case 'o':
+		pthread_mutex_lock(&own);
+		pthread_create(&t, NULL, wait_for, "timed");
+		return (void *)(long)pthread_mutex_lock(&own);
+	case 't': /* gives up by itself */
+		return (void *)(long)pthread_mutex_timedlock(&own, &(struct timespec){ .tv_sec = 1L << 40 });
 	case 'i': /* a count that has come to a thread's number */
 		count = getpid();
 		return (void *)syscall(SYS_futex, &count, FUTEX_WAIT_PRIVATE, count, NULL);
@@ -80,7 +88,7 @@ int main(int argc, char **argv)
 	socklen_t n = sizeof(addr);
 	pthread_t t, holder;
 	static char *names[] = { "read", "accept", "socket", "poll", "nap", "fifo", "lockfile", "child",
-		"Reader", "Writer", "items" };
+		"Reader", "Writer", "items", "own" };
 
 	if (argc < 2 || chdir(argv[1]) || pipe(ends) || mkfifo("fifo", 0600))
 		return 1;
