@@ -60,7 +60,6 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		}
 	}
 	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch()}
-	java := steppers.NewJavaHeap(pid, p, p.Libraries())
 	budget := FrameBudget(opts.MaxFrames, nil)
 	if first := procstate.ThreadID(pid); len(opts.Threads) == 0 && !slices.Contains(tids, first) {
 		s := ThreadStack{Thread: findThread(infos, first), Err: procstate.ErrThreadExited}
@@ -78,16 +77,18 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		w.MaxFrames = budget.Limit()
 		s.Frames, s.Err = w.WalkStack(nil, tid)
 		budget.Keep(len(s.Frames))
-		if java != nil {
-			s.Java = java.Thread(p, tid)
-		}
 		ps.Stacks = append(ps.Stacks, s)
 	}
 	if opts.Goroutines && len(opts.Threads) == 0 {
 		ps.readGoroutines(w, opts.MaxFrames)
 	}
-	if opts.VirtualThreads && len(opts.Threads) == 0 && java != nil {
-		ps.takeVirtual(w, java.VirtualThreads(p, nil), opts.MaxFrames)
+	if java := steppers.NewJavaHeap(pid, p, p.Libraries()); java != nil {
+		for i := range ps.Stacks {
+			ps.Stacks[i].Java = java.Thread(p, ps.Stacks[i].TID)
+		}
+		if opts.VirtualThreads && len(opts.Threads) == 0 {
+			ps.takeVirtual(w, java.VirtualThreads(p, nil), opts.MaxFrames)
+		}
 	}
 	release := sync.OnceValue(func() time.Duration {
 		p.Detach()

@@ -197,11 +197,17 @@ func checkVirtualCalls(t *testing.T, v *steppers.VirtualThread, calls []string, 
 		}
 		rest = rest[i+1:]
 	}
-	const lock = "java.util.concurrent.locks.ReentrantLock$NonfairSync"
-	if isLock := v.Name == "kind-2"; isLock != (v.Blocker == lock) || isLock != (v.OwnerThread != 0) {
-		t.Errorf("%d %s waits for %q, which %d has", v.ID, v.Name, v.Blocker, v.OwnerThread)
+	blocker, owned := "", false
+	switch {
+	case v.Name == "kind-2":
+		blocker, owned = "java.util.concurrent.locks.ReentrantLock$NonfairSync", true
+	case v.State == "blocked" || v.State == "waiting":
+		blocker, owned = "java.lang.Object", v.State == "blocked"
 	}
-	states := map[string]string{"WAITING": "parked wait", "TIMED_WAITING": "timed parked", "BLOCKED": "blocked", "RUNNABLE": "running runnable"}
+	if v.Blocker != blocker && (blocker != "" || v.Owner != 0) || owned != (v.OwnerThread != 0) {
+		t.Errorf("%d %s [%s] waits for %q, which %d has", v.ID, v.Name, v.State, v.Blocker, v.OwnerThread)
+	}
+	states := map[string]string{"WAITING": "parked waiting", "TIMED_WAITING": "timed parked", "BLOCKED": "blocked", "RUNNABLE": "running runnable"}
 	if !strings.Contains(states[want.state], v.State) || v.State == "" {
 		t.Errorf("%d %s is %q, by Java %s", v.ID, v.Name, v.State, want.state)
 	}
