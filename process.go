@@ -138,7 +138,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	copts.Collect = collector(pid, opts.Space, java, javaThreads)
 	var virtual *steppers.VirtualThreads
 	if opts.VirtualThreads && java != nil {
-		copts.CollectShared = func(m procstate.Memory, add func(addr uint64, n int)) { virtual = java.VirtualThreads(m, add) }
+		copts.CollectShared = func(m procstate.Memory, add func(addr uint64, n int)) { virtual = java.At(m).VirtualThreads(add) }
 	}
 	var c *procstate.Capture
 	capture := func() (err error) {
@@ -221,8 +221,14 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, threads map[procstate.ThreadID]*steppers.JavaThread) procstate.Collector {
 	var collectors []procstate.Collector
 	if java != nil {
-		collectors = append(collectors, java.Collect, func(m procstate.Memory, tid procstate.ThreadID, _ *procstate.Regs, _ func(addr uint64, n int)) {
-			threads[tid] = java.Thread(m, tid)
+		var read procstate.Memory
+		var moment *steppers.JavaMoment
+		collectors = append(collectors, func(m procstate.Memory, tid procstate.ThreadID, _ *procstate.Regs, add func(addr uint64, n int)) {
+			if read != m {
+				read, moment = m, java.At(m)
+			}
+			moment.Collect(tid, add)
+			threads[tid] = moment.Thread(tid)
 		})
 	}
 	for _, c := range []procstate.Collector{

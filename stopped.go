@@ -82,12 +82,13 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 	if opts.Goroutines && len(opts.Threads) == 0 {
 		ps.readGoroutines(w, opts.MaxFrames)
 	}
-	if java := steppers.NewJavaHeap(pid, p, p.Libraries()); java != nil {
+	if heap := steppers.NewJavaHeap(pid, p, p.Libraries()); heap != nil {
+		java := heap.At(p)
 		for i := range ps.Stacks {
-			ps.Stacks[i].Java = java.Thread(p, ps.Stacks[i].TID)
+			ps.Stacks[i].Java = java.Thread(ps.Stacks[i].TID)
 		}
 		if opts.VirtualThreads && len(opts.Threads) == 0 {
-			ps.takeVirtual(w, java.VirtualThreads(p, nil), opts.MaxFrames)
+			ps.takeVirtual(w, java.VirtualThreads(nil), opts.MaxFrames)
 		}
 	}
 	release := sync.OnceValue(func() time.Duration {

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -17,9 +18,21 @@ type JavaHeap struct {
 	own     map[procstate.ThreadID]procstate.ThreadID // such numbers by those that they have here; nil: they are the same
 	tids    map[uint64]procstate.ThreadID             // the numbers here, by the JavaThreads
 	names   map[uint64]javaName                       // the same, as they were
+	ids     map[int64]procstate.ThreadID              // the numbers here, by the IDs that Java has for its threads
 
-	locks     map[uint64]int64 // objects whose monitors virtual threads on no thread have, and their IDs
-	ownerless []*JavaThread    // that wait for such a one, as far as is known
+	ownerless []*JavaThread // that wait for a monitor which no JavaThread has
+}
+
+// JavaMoment reads the heap of Java at one moment: of a process that stands still, or of a copy of it.
+type JavaMoment struct {
+	h *JavaHeap
+	o *javaObjects
+
+	blockers   map[uint64]javaBlocker // by what they were read of: an object, or an ObjectMonitor
+	lockStacks map[uint64]uint64      // JavaThreads, by the objects on their lock stacks; nil: not read
+	stacks     []threadStack          // the same
+	locks      map[uint64]int64       // IDs of virtual threads on no thread, by the objects whose monitors they have
+	left       time.Duration          // that may be read
 }
 
 // NewJavaHeap makes a JavaHeap of a process with some libraries, and reads what can be read while it runs; nil where
@@ -33,7 +46,7 @@ func NewJavaHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *Ja
 	if vm.fields == nil || vm.fields.object == nil {
 		return nil
 	}
-	h := &JavaHeap{vm: vm, layout: vm.newLayout(), names: map[uint64]javaName{}}
+	h := &JavaHeap{vm: vm, layout: vm.newLayout(), names: map[uint64]javaName{}, ids: map[int64]procstate.ThreadID{}}
 	if h.layout == nil {
 		return nil
 	}
@@ -43,18 +56,33 @@ func NewJavaHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *Ja
 	h.readThreads()
 
 	// A rehearsal reads the classes and names.
-	o := h.objects(mem)
+	m := h.At(mem)
+	o := m.o
 	for t := range h.tids {
-		h.thread(o, t)
+		m.thread(t)
 	}
 	if v := vm.fields.object.virtual; v != nil {
 		h.system = o.systemClasses(threadContainers, trackingContainer, countingContainer, virtualThreadClass, continuationClass, chunkClass)
 		for t := range h.tids {
 			o.object(o.handle(t + v.thread))
 		}
-		h.virtualThreads(mem, nil, rehearsedThreads)
+		m.virtualThreads(nil, rehearsedThreads)
 	}
 	return h
+}
+
+// At returns what reads a process that stands still, for as long as it does, or a copy of it. All that it reads takes a
+// second at most.
+func (h *JavaHeap) At(mem procstate.Memory) *JavaMoment {
+	h.readThreads()
+	return &JavaMoment{h: h, o: newJavaObjects(h.vm, h.layout, mem), left: maxObjectTime, blockers: map[uint64]javaBlocker{}, locks: map[uint64]int64{}}
+}
+
+// begin begins to read, and returns what ends that.
+func (m *JavaMoment) begin() (end func()) {
+	begin := time.Now()
+	m.o.end = begin.Add(m.left)
+	return func() { m.left -= time.Since(begin) }
 }
 
 // readThreads reads which threads there are, unless they are the same.
@@ -75,29 +103,23 @@ func (h *JavaHeap) readThreads() {
 
 // javaThread returns the JavaThread that is a thread; 0: none.
 func (h *JavaHeap) javaThread(tid procstate.ThreadID) uint64 {
-	h.readThreads()
 	if own := h.own[tid]; own != 0 {
 		tid = own
 	}
 	return h.threads[tid]
 }
 
-// objects returns what reads objects from mem, and classes as they are now.
-func (h *JavaHeap) objects(mem procstate.Memory) *javaObjects {
-	return newJavaObjects(h.vm, h.layout, mem)
-}
-
-// Collect is a Collector: it adds what a virtual thread that is on a thread has of its stack in the heap.
-func (h *JavaHeap) Collect(m procstate.Memory, tid procstate.ThreadID, _ *procstate.Regs, add func(addr uint64, n int)) {
-	v := h.vm.fields.object.virtual
+// Collect adds what a virtual thread that is on a thread has of its stack in the heap.
+func (m *JavaMoment) Collect(tid procstate.ThreadID, add func(addr uint64, n int)) {
+	defer m.begin()()
+	v := m.h.vm.fields.object.virtual
 	if v == nil {
 		return
 	}
-	thread := h.javaThread(tid)
+	thread, o := m.h.javaThread(tid), m.o
 	if thread == 0 {
 		return
 	}
-	o := h.objects(m)
 	if t, ok := o.object(o.handle(thread + v.thread)); ok && t.class.extends(virtualThreadClass) {
 		o.chunks(nil, o.refTo(&t, "cont"), add, nil)
 	}

@@ -47,15 +47,16 @@ const (
 	rehearsedThreads   = 64
 )
 
-// VirtualThreads reads the virtual threads of a process that stands still. m reads it; add, which may be nil, gets
-// the memory that a walk of one on no thread reads.
-func (h *JavaHeap) VirtualThreads(m procstate.Memory, add func(addr uint64, n int)) *VirtualThreads {
-	return h.virtualThreads(m, add, maxVirtualThreads)
+// VirtualThreads reads the virtual threads. add, which may be nil, gets the memory that a walk of one on no thread
+// reads.
+func (m *JavaMoment) VirtualThreads(add func(addr uint64, n int)) *VirtualThreads {
+	defer m.begin()()
+	return m.virtualThreads(add, maxVirtualThreads)
 }
 
-// virtualThreads is VirtualThreads for so many at most.
-func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n int), most int) *VirtualThreads {
-	o := h.objects(m)
+// virtualThreads is VirtualThreads of so many at most.
+func (m *JavaMoment) virtualThreads(add func(addr uint64, n int), most int) *VirtualThreads {
+	h, o := m.h, m.o
 	out := &VirtualThreads{Untracked: h.system[countingContainer] != nil}
 	if h.vm.fields.object.virtual == nil {
 		return out
@@ -67,7 +68,6 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 		return out
 	}
 	states := virtualStates(h.system[virtualThreadClass])
-	h.locks = map[uint64]int64{}
 	seen := map[uint64]bool{}
 	take := func(addr uint64) (more bool) {
 		if seen[addr] || out.Cut {
@@ -82,7 +82,7 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 		case !ok:
 			out.Unread++
 		case obj.class.extends(virtualThreadClass):
-			if t, ok := h.virtualThread(o, &obj, states, add); ok {
+			if t, ok := m.virtualThread(&obj, states, add); ok {
 				out.List = append(out.List, t)
 			}
 		}
@@ -109,7 +109,7 @@ func (h *JavaHeap) virtualThreads(m procstate.Memory, add func(addr uint64, n in
 			return !out.Cut
 		})
 	}
-	h.findOwners(out.List)
+	m.findOwners(out.List)
 	out.Cut = out.Cut || o.late
 	return out
 }
@@ -128,8 +128,9 @@ func virtualStates(class *javaClassInfo) map[int32]string {
 }
 
 // virtualThread returns what an object tells of a virtual thread; ok is false where it has ended or not begun.
-func (h *JavaHeap) virtualThread(o *javaObjects, obj *javaObject, states map[int32]string, add func(addr uint64, n int)) (t VirtualThread, ok bool) {
+func (m *JavaMoment) virtualThread(obj *javaObject, states map[int32]string, add func(addr uint64, n int)) (t VirtualThread, ok bool) {
 	const suspended = 1 << 8 // of a state
+	o := m.o
 	state, _ := obj.int("state")
 	t.State = strings.Replace(states[state&^suspended], "wait", "waiting", 1)
 	if t.State == "new" || t.State == "started" || t.State == "terminated" {
@@ -138,18 +139,18 @@ func (h *JavaHeap) virtualThread(o *javaObjects, obj *javaObject, states map[int
 	t.ID, _ = obj.long("tid")
 	t.Name = o.text(o.refTo(obj, "name"))
 	if carrier, ok := o.follow(obj, "carrierThread"); ok {
-		t.Carrier = h.threadOf(&carrier)
+		t.Carrier = m.threadOf(&carrier)
 	}
 	switch t.State {
 	case "blocked", "blocking":
-		h.blocked(o, &t.JavaThread, h.awaited(o, obj), true)
+		t.waitsFor(m.monitor(m.awaited(obj)))
 	case "waiting", "timed waiting":
-		h.blocked(o, &t.JavaThread, h.awaited(o, obj), false)
+		t.waitsFor(m.waitedIn(m.awaited(obj)))
 	default:
-		h.parked(o, &t.JavaThread, obj)
+		t.waitsFor(m.parkedFor(obj))
 	}
 	// Also of one on a thread, which may not say so for a moment, while a timer is set.
-	t.chunks, ok = o.chunks(nil, o.refTo(obj, "cont"), add, func(c *javaObject) { h.takeLocks(o, c, t.ID) })
+	t.chunks, ok = o.chunks(nil, o.refTo(obj, "cont"), add, func(c *javaObject) { m.takeLocks(c, t.ID) })
 	t.vm, t.unread = o.vm, !ok
 	return t, true
 }

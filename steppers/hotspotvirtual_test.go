@@ -92,7 +92,7 @@ func TestLyingVirtualThreads(t *testing.T) {
 			}
 			begin := time.Now()
 			bytes := 0
-			vs := h.VirtualThreads(liar, func(_ uint64, n int) { bytes += n })
+			vs := h.At(liar).VirtualThreads(func(_ uint64, n int) { bytes += n })
 			for i := range vs.List {
 				frames, err := hotspotOf(w).WalkVirtualThread(w, nil, &vs.List[i])
 				if n == 0 && err == nil && len(frames) > 5 {

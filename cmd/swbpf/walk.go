@@ -424,7 +424,10 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		core.Close()
 		return nil, err
 	}
-	java := steppers.NewJavaHeap(0, core, core.Libraries())
+	var java *steppers.JavaMoment
+	if heap := steppers.NewJavaHeap(0, core, core.Libraries()); heap != nil {
+		java = heap.At(core)
+	}
 	for i, tid := range tids {
 		if len(o.tids) > 0 && !slices.Contains(o.tids, tid) {
 			continue
@@ -437,7 +440,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		t.stack, t.err = w.WalkStack(nil, tid)
 		pw.frames.Keep(len(t.stack))
 		if java != nil {
-			t.takeJava(java.Thread(core, tid))
+			t.takeJava(java.Thread(tid))
 		}
 		pw.threads = append(pw.threads, t)
 	}
@@ -450,7 +453,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		pw.takeGoroutines(context.Background(), w, gs, err, o)
 	}
 	if java != nil && o.wantsVirtual() {
-		pw.takeVirtual(context.Background(), w, java.VirtualThreads(core, nil), o)
+		pw.takeVirtual(context.Background(), w, java.VirtualThreads(nil), o)
 	}
 	pw.findDeadlocks(nil)
 	pw.nameFrames(o.symbols != "no")
