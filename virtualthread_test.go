@@ -32,6 +32,7 @@ func TestVirtualThreads(t *testing.T) {
 			"interpreted": {[]string{"-Xint"}, nil},
 			"compiled":    {[]string{"-Xcomp", "-XX:TieredStopAtLevel=1"}, nil},
 			"collected":   {[]string{"-XX:+UseSerialGC", "-XX:-UseCompressedOops"}, []string{"gc", "gc"}},
+			"moved":       {[]string{"-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseZGC", "-XX:+ZGenerational", "-Xmx256m"}, []string{"gc"}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				command := java.Command(slices.Concat(args.flags, []string{"-cp", classes, "VirtualStacks", "500"}, args.args)...)

@@ -178,13 +178,25 @@ func (vm *hotspotVM) layOut() {
 func (vm *hotspotVM) enterHeap(w *unwind.Walker, continuation uint64, in, back *unwind.Frame) bool {
 	mem, o := w.ProcessState(), &vm.objects
 	if o.read == nil {
-		o.read, o.vm, o.room = readerOf(mem), vm, make([]byte, 0, heapRoom)
+		o.read, o.now, o.vm, o.room = readerOf(mem), vm.read, vm, make([]byte, 0, heapRoom)
 	}
-	if continuation == 0 || vm.stack.yields == w.Walks() || !o.read(continuation, o.buf[:16]) {
+	if continuation == 0 || vm.stack.yields == w.Walks() {
+		return false
+	}
+	isThere := o.read(continuation, o.buf[:16])
+	if !isThere && (vm.layout == nil || vm.layout.z == nil) {
 		return false
 	}
 	vm.layOut()
 	o.javaLayout, o.room, o.late, o.end = vm.layout, o.room[:0], false, time.Now().Add(maxObjectTime)
+	if z := vm.layout.z; z != nil {
+		if z.refresh(vm); !isThere {
+			// The stack has it as it was before it was moved, until the thread looks at that frame itself.
+			if continuation = z.movedFrom(o.now, continuation); !o.read(continuation, o.buf[:16]) {
+				return false
+			}
+		}
+	}
 	chunks, ok := o.chunks(vm.stack.chunks[:0], continuation, nil, nil)
 	vm.stack.stub = javaRegs{pc: in.PC(), sp: in.SP(), fp: in.FP()}
 	vm.stack.chunks, vm.stack.walk, vm.stack.thread, vm.stack.isCut = chunks, w.Walks(), true, !ok

@@ -118,15 +118,7 @@ type vmTables struct {
 // when it has none, or lacks a field, as those of other versions may.
 func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf []byte) bool) *vmFields {
 	var structsAt, typesAt uint64
-	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
-		switch string(s.Name) {
-		case "gHotSpotVMStructs":
-			structsAt = s.Value
-		case "gHotSpotVMTypes":
-			typesAt = s.Value
-		}
-		return structsAt == 0 || typesAt == 0
-	})
+	im.EachSymbol(vmTablesAt(&structsAt, &typesAt))
 	t := vmTables{im: im, bias: bias, read: read, texts: map[uint64]string{}}
 	structs, types := t.table(structsAt, vmStructBytes), t.table(typesAt, vmTypeBytes)
 	f := t.blobFields(structs, types)
@@ -141,6 +133,19 @@ func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf [
 	}
 	f.object = t.objectFields(structs)
 	return f
+}
+
+// vmTablesAt takes from the symbols of libjvm where its tables are.
+func vmTablesAt(structs, types *uint64) func(s *procstate.ELFSymbol) (more bool) {
+	return func(s *procstate.ELFSymbol) bool {
+		switch string(s.Name) {
+		case "gHotSpotVMStructs":
+			*structs = s.Value
+		case "gHotSpotVMTypes":
+			*types = s.Value
+		}
+		return *structs == 0 || *types == 0
+	}
 }
 
 // blobFields finds the fields of the code cache; nil when one is missing.

@@ -75,6 +75,9 @@ func NewJavaHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *Ja
 // second at most.
 func (h *JavaHeap) At(mem procstate.Memory) *JavaMoment {
 	h.readThreads()
+	if h.layout.z != nil {
+		h.layout.z.refresh(h.vm)
+	}
 	return &JavaMoment{h: h, o: newJavaObjects(h.vm, h.layout, mem), left: maxObjectTime, blockers: map[uint64]javaBlocker{}, locks: map[uint64]int64{}}
 }
 
@@ -129,5 +132,5 @@ func (m *JavaMoment) Collect(tid procstate.ThreadID, add func(addr uint64, n int
 func (o *javaObjects) handle(at uint64) uint64 {
 	handle, _ := o.read.word(at)
 	object, _ := o.read.word(handle)
-	return object
+	return o.wideRef(object)
 }

@@ -30,7 +30,7 @@ func (s *HotSpot) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	if vm == nil || vm.fields == nil || vm.lacked.walk != w.Walks() || vm.live == nil {
 		return frames, false
 	}
-	if vm.layOut(); vm.layout.marked {
+	if vm.layOut(); vm.layout.marked || vm.layout.z != nil && vm.layout.z.f.generational {
 		return frames, false // nothing could be done with them
 	}
 	if vm.thread.walk != w.Walks() || !vm.entryField.find(vm) {
@@ -140,5 +140,5 @@ func (e *entryField) find(vm *hotspotVM) bool {
 
 // objectsNow returns what reads objects as they are now.
 func (vm *hotspotVM) objectsNow() *javaObjects {
-	return &javaObjects{vm: vm, javaLayout: vm.layout, read: vm.read, end: time.Now().Add(maxObjectTime)}
+	return &javaObjects{vm: vm, javaLayout: vm.layout, read: vm.read, now: vm.read, end: time.Now().Add(maxObjectTime)}
 }

@@ -42,10 +42,10 @@ func (m *JavaMoment) readMonitor(at uint64) (object, owner uint64, ok bool) {
 	}
 	object, owner = binary.LittleEndian.Uint64(b[f.object:]), binary.LittleEndian.Uint64(b[f.owner:])
 	if m.h.vm.release() < weakFrom {
-		return object, owner, true
+		return m.o.wideRef(object), owner, true
 	}
 	object, ok = m.o.read.word(object)
-	return object, owner, ok
+	return m.o.wideRef(object), owner, ok
 }
 
 // monitor returns what is told by an ObjectMonitor that a thread wants.

@@ -112,6 +112,7 @@ const (
 type javaObjects struct {
 	vm   *hotspotVM // reads classes
 	read reader     // reads objects
+	now  reader     // reads what else there is of them
 	*javaLayout
 	buf   [objectHead]byte
 	room  []byte // for objects, as far as it goes
@@ -124,7 +125,8 @@ type javaObjects struct {
 const maxObjectTime = time.Second
 
 func newJavaObjects(vm *hotspotVM, l *javaLayout, mem procstate.Memory) *javaObjects {
-	return &javaObjects{vm: vm, javaLayout: l, read: readerOf(mem), end: time.Now().Add(maxObjectTime)}
+	read := readerOf(mem)
+	return &javaObjects{vm: vm, javaLayout: l, read: read, now: read, end: time.Now().Add(maxObjectTime)}
 }
 
 // may reports whether there is time to read on.
@@ -139,7 +141,8 @@ func (o *javaObjects) may() bool {
 // javaLayout is how the objects of a process are laid out, and what is known of their classes.
 type javaLayout struct {
 	narrowOops, narrowClasses, compact bool
-	marked                             bool // addresses of objects have marks: nothing is read by them
+	marked                             bool // addresses of objects have marks that are not known: nothing is read by them
+	z                                  *zgc // nil: they have none
 	oopBase, oopShift                  uint64
 	classBase, classShift              uint64
 
@@ -163,7 +166,10 @@ func (vm *hotspotVM) newLayout() *javaLayout {
 	if flags == nil {
 		return nil
 	}
-	l.marked = flags["UseZGC"] && (flags["ZGenerational"] || vm.release() >= 23)
+	if flags["UseZGC"] {
+		l.z = vm.findZGC(flags["ZGenerational"] || vm.release() >= 23)
+		l.marked = l.z == nil
+	}
 	l.narrowOops, l.compact = flags["UseCompressedOops"], flags["UseCompactObjectHeaders"]
 	l.narrowClasses = flags["UseCompressedClassPointers"] || l.compact
 	ok := true
@@ -180,14 +186,22 @@ func (vm *hotspotVM) newLayout() *javaLayout {
 }
 
 // ref returns the address of an object that is stored in a field; 0: null.
-func (l *javaLayout) ref(b []byte) uint64 {
-	if !l.narrowOops {
-		return binary.LittleEndian.Uint64(b)
+func (o *javaObjects) ref(b []byte) uint64 {
+	if !o.narrowOops {
+		return o.wideRef(binary.LittleEndian.Uint64(b))
 	}
 	if v := binary.LittleEndian.Uint32(b); v != 0 {
-		return l.oopBase + uint64(v)<<l.oopShift
+		return o.oopBase + uint64(v)<<o.oopShift
 	}
 	return 0
+}
+
+// wideRef returns the address of an object that is stored in 64 bits; 0: null.
+func (o *javaObjects) wideRef(stored uint64) uint64 {
+	if o.z != nil {
+		return o.z.address(o.now, stored)
+	}
+	return stored
 }
 
 // refBytes returns how many bytes a stored address has.
@@ -329,7 +343,7 @@ func (o *javaObjects) static(c *javaClassInfo, name string) uint64 {
 	handle, ok1 := o.vm.word(c.addr + o.vm.fields.object.virtual.mirror)
 	mirror, ok2 := o.vm.word(handle)
 	var b [8]byte
-	if !ok1 || !ok2 || !o.read(mirror+uint64(f.offset), b[:o.refBytes()]) {
+	if !ok1 || !ok2 || !o.read(o.wideRef(mirror)+uint64(f.offset), b[:o.refBytes()]) {
 		return 0
 	}
 	return o.ref(b[:])

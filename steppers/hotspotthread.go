@@ -102,9 +102,12 @@ func (m *JavaMoment) thread(thread uint64) *JavaThread {
 // threadObject returns the Thread that is a JavaThread.
 func (m *JavaMoment) threadObject(thread uint64) (obj javaObject, ok bool) {
 	f := m.h.vm.fields.object
-	addr, _ := m.o.read.word(thread + f.threadObject)
-	if !f.threadDirect {
-		addr, _ = m.o.read.word(addr)
+	addr := uint64(0)
+	if f.threadDirect {
+		addr, _ = m.o.read.word(thread + f.threadObject)
+		addr = m.o.wideRef(addr)
+	} else {
+		addr = m.o.handle(thread + f.threadObject)
 	}
 	if obj, ok = m.o.object(addr); !ok {
 		return obj, false

@@ -1,4 +1,5 @@
 import java.lang.reflect.Method;
+import java.util.Arrays;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
@@ -32,6 +33,11 @@ public class VirtualStacks {
                 if (kind == 9) Thread.sleep(5);
             }
             Thread.sleep(Long.parseLong(args[0]));
+            while (!Arrays.stream(threads).allMatch(VirtualStacks::hasBegun)) {
+                // Some wait for the carrier that does nothing else any more, unless another one looks for work.
+                ((Thread) unstarted.invoke(ofVirtual.invoke(null), (Runnable) () -> { })).start();
+                Thread.sleep(20);
+            }
             if (args.length > 1) System.gc();
             for (Thread t : threads) {
                 StringBuilder line = new StringBuilder(t.getId() + " " + t.getName() + " " + t.getState());
@@ -43,6 +49,10 @@ public class VirtualStacks {
             System.in.read();
         }
         System.exit(0);
+    }
+
+    static boolean hasBegun(Thread t) {
+        return Arrays.stream(t.getStackTrace()).anyMatch(e -> e.getMethodName().equals("once"));
     }
 
     static void first(int kind, int depth) {
