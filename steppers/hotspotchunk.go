@@ -183,11 +183,11 @@ func (vm *hotspotVM) enterHeap(w *unwind.Walker, continuation uint64, in, back *
 	if continuation == 0 || vm.stack.yields == w.Walks() {
 		return false
 	}
+	vm.layOut()
 	isThere := o.read(continuation, o.buf[:16])
-	if !isThere && (vm.layout == nil || vm.layout.z == nil) {
+	if !isThere && vm.layout.z == nil {
 		return false
 	}
-	vm.layOut()
 	o.javaLayout, o.room, o.late, o.end = vm.layout, o.room[:0], false, time.Now().Add(maxObjectTime)
 	if z := vm.layout.z; z != nil {
 		if z.refresh(vm); !isThere {

@@ -170,6 +170,9 @@ func (z *zgc) address(read reader, stored uint64) uint64 {
 
 // movedFrom returns where the object has gone that was at an address, by any of the tables.
 func (z *zgc) movedFrom(read reader, addr uint64) uint64 {
+	if !z.f.generational {
+		return z.address(read, addr)
+	}
 	for _, table := range z.tables {
 		if to := z.moved(read, table, addr); to != addr {
 			return to
