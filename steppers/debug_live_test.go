@@ -92,6 +92,7 @@ func askGDB(t *testing.T, p *steptest.Process, tid int) (frames []procstate.Regs
 // TestDebugAgainstGDB walks real stacks of 30 and more C++ frames without
 // frame pointers and compares every preserved register of every frame.
 func TestDebugAgainstGDB(t *testing.T) {
+	t.Parallel()
 	for _, b := range []struct {
 		name, compiler string
 		args           []string

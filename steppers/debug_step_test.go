@@ -24,6 +24,7 @@ type shadowEntry struct {
 // walk is compared with at every instruction: formatting, the dynamic linker's
 // lazy binding, the vdso, callbacks from libc, a signal handler, an exception.
 func TestDebugEveryInstruction(t *testing.T) {
+	t.Parallel()
 	const limit = 1_000_000
 	path := debugBuild(t, "g++", "-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")
 	p, tid := steptest.StartToTrap(t, path, "step")

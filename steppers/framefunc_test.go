@@ -64,6 +64,7 @@ __asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall start\nhlt\n"
 // Programs with frame pointers and without unwind tables are walked at every
 // instruction from their first to their last.
 func TestFramePointersEveryInstruction(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	for _, tc := range []struct {
 		name  string

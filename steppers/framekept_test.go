@@ -67,6 +67,7 @@ __asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall start\nhlt\n"
 // Functions whose code tells nothing are walked by their frame pointer, in files without unwind
 // tables that are compiled with it, and in these alone.
 func TestKeepsFrames(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	for _, tc := range []struct {
 		cc    string
