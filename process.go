@@ -78,7 +78,7 @@ type WalkOptions struct {
 	// it stands. With Threads there are none.
 	Goroutines bool
 
-	// VirtualThreads asks for those of Java (21 and later, not with a generational ZGC),
+	// VirtualThreads asks for those of Java (21 and later),
 	// whose stacks in the heap are copied while it stands. With Threads there are none.
 	VirtualThreads bool
 

@@ -35,7 +35,7 @@ type VirtualThreads struct {
 // ErrStackInHeap is of a virtual thread whose stack could not be read, and ErrCollector of all those of a process.
 var (
 	ErrStackInHeap = errors.New("its stack in the heap cannot be read")
-	ErrCollector   = errors.New("objects of a generational ZGC are not read")
+	ErrCollector   = errors.New("how this ZGC marks the addresses of objects is not known")
 )
 
 const (

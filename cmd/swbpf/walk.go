@@ -84,7 +84,11 @@ is not known.
 A thread that waits in a system call has that, and what it is about: a file, the
 ends of a socket, who has the other end of a pipe (not with --watch), a process,
 the thread that holds a lock (of glibc or musl, or one with priority
-inheritance), or whose end is waited for.
+inheritance), or whose end is waited for. A thread of Java (JDK 8 to 25, amd64)
+has its whole name and, in brackets, what it does and waits for, and which
+thread has that: of monitors, locks, futures and Thread.join. A deadlock comes
+first: threads each of which waits for what the next one has, and none of which
+gives up by itself.
 
 Goroutines of a Go program (1.20 to 1.27, stripped or not) that wait for
 something or for a thread have none: they are shown after the threads, those of
@@ -97,14 +101,12 @@ JSON, "goroutines" has an object for each group: its "ids", those that created
 them ("parents") and nanoseconds that they wait ("waiting_ns"), in the same
 order; "state", "locked", "system", "created_by", and the frames of the first.
 
-Virtual threads of Java (JDK 21 and 25, not with a generational ZGC) that are on
-no thread come last, those that run the same lines, are in the same state and
-wait for the same together, most first, with the class of what they wait for and
-the thread that has it, where that is a lock of java.util.concurrent. One on a
-thread is named there. The process stands for some 6 us longer for each, and for
-a second at most. In JSON, "virtual_threads" has an object for each group: its
-"ids", "names", "state", "blocker", "owner", "owner_tid", and the frames of the
-first.
+Virtual threads of Java (JDK 21 and 25) that are on no thread come last, those
+that run the same lines, are in the same state and wait for the same together,
+most first. One on a thread is named there. The process stands for some 6 us
+longer for each, and for a second at most. In JSON, "virtual_threads" has an
+object for each group: its "ids", "names", "state", "blocker", "owner",
+"owner_tid", and the frames of the first.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
