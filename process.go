@@ -53,6 +53,9 @@ type ProcessStacks struct {
 	VirtualThreads steppers.VirtualThreads
 	VirtualWalker  *unwind.Walker
 
+	// PythonLocks are those of the interpreters of CPython.
+	PythonLocks []PythonLock
+
 	// Stopped is for how long the process, or part of it, stood still.
 	Stopped time.Duration
 }
@@ -135,7 +138,8 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		Probes: opts.Probes, Goroutines: opts.Goroutines}
 	java := steppers.NewJavaHeap(pid, procstate.ProcessMemory(pid), opts.Space)
 	javaThreads := make(map[procstate.ThreadID]*steppers.JavaThread)
-	copts.Collect = collector(pid, opts.Space, java, javaThreads)
+	var locks []steppers.PythonLock
+	copts.Collect = collector(pid, opts.Space, java, javaThreads, &locks)
 	var virtual *steppers.VirtualThreads
 	if opts.VirtualThreads && java != nil {
 		copts.CollectShared = func(m procstate.Memory, add func(addr uint64, n int)) { virtual = java.At(m).VirtualThreads(add) }
@@ -155,6 +159,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		ps.Stacks[i] = ThreadStack{Thread: t.Thread, Err: t.Err, Blocked: t.Blocked}
 		stacks[t.TID] = &ps.Stacks[i]
 	}
+	ps.PythonLocks = pythonLocks(c, locks)
 	copts.Also = make(map[procstate.ThreadID][]uint64)
 	copts.Goroutines, copts.CollectShared = false, nil
 	copts.Space = nil // the process has gone on
@@ -217,8 +222,10 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 	return goesOn(frames[0].SP()) || slices.ContainsFunc(also, goesOn)
 }
 
-// collector picks what walks of a process need beside its stacks, and reads what Java knows of the threads.
-func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, threads map[procstate.ThreadID]*steppers.JavaThread) procstate.Collector {
+// collector picks what walks of a process need beside its stacks, and reads what Java knows of the threads, and the
+// locks of CPython when it runs first.
+func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, threads map[procstate.ThreadID]*steppers.JavaThread,
+	locks *[]steppers.PythonLock) procstate.Collector {
 	var collectors []procstate.Collector
 	if java != nil {
 		var read procstate.Memory
@@ -229,6 +236,14 @@ func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, 
 			}
 			moment.Collect(tid, add)
 			threads[tid] = moment.Thread(tid)
+		})
+	}
+	if python := steppers.NewPythonLocks(space); python != nil {
+		done := false
+		collectors = append(collectors, func(m procstate.Memory, _ procstate.ThreadID, _ *procstate.Regs, _ func(addr uint64, n int)) {
+			if !done {
+				*locks, done = python.Read(m), true
+			}
 		})
 	}
 	for _, c := range []procstate.Collector{

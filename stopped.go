@@ -82,6 +82,7 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 	if opts.Goroutines && len(opts.Threads) == 0 {
 		ps.readGoroutines(w, opts.MaxFrames)
 	}
+	ps.PythonLocks = PythonLocks(p)
 	if heap := steppers.NewJavaHeap(pid, p, p.Libraries()); heap != nil {
 		java := heap.At(p)
 		for i := range ps.Stacks {

@@ -16,6 +16,10 @@ type pythonFields struct {
 	nextInterpreter, threads uint64 // of a PyInterpreterState
 	debugOffsets             bool   // _PyRuntime tells these itself
 
+	gil     uint64 // of _PyRuntime, the lock of all interpreters, or
+	gilOf   uint64 // of a PyInterpreterState, what refers to its lock, or
+	gilTold uint64 // of _PyRuntime, where it tells that
+
 	nextThread          uint64 // of a PyThreadState
 	id                  uint64 // the kernel's number of the thread; with isObject its thread pointer
 	current             uint64 // its _PyCFrame or its frame,
@@ -39,32 +43,32 @@ type pythonFields struct {
 // pythonVersions are the fields by version, major and minor in a byte each. Releases of a
 // version have the same but for those that debugOffsets is for.
 var pythonVersions = map[uint32]*pythonFields{
-	0x0307: pythonOfObjects(pythonFields{interpreters: 24, instruction: 104, fileName: 96, qualName: 104, firstLine: 36, lineTable: 112, lines: pythonLineOld}),
-	0x0308: pythonOfObjects(pythonFields{interpreters: 32, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLineOld}),
-	0x0309: pythonOfObjects(pythonFields{interpreters: 32, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLineOld}),
-	0x030a: pythonOfObjects(pythonFields{interpreters: 32, instruction: 96, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLine310}),
+	0x0307: pythonOfObjects(pythonFields{interpreters: 24, gil: 1264, instruction: 104, fileName: 96, qualName: 104, firstLine: 36, lineTable: 112, lines: pythonLineOld}),
+	0x0308: pythonOfObjects(pythonFields{interpreters: 32, gil: 1152, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLineOld}),
+	0x0309: pythonOfObjects(pythonFields{interpreters: 32, gil: 352, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLineOld}),
+	0x030a: pythonOfObjects(pythonFields{interpreters: 32, gil: 352, instruction: 96, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: pythonLine310}),
 	0x030b: {
-		interpreters: 40, nextInterpreter: 0, threads: 16, nextThread: 8, id: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,
+		interpreters: 40, gil: 360, nextInterpreter: 0, threads: 16, nextThread: 8, id: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,
 		hasCFrame: true, cFrame: 8, outerCFrame: 16, code: 32, instruction: 56, previous: 48, isEntry: 68, owner: 69,
 		fileName: 112, qualName: 128, firstLine: 72, lineTable: 136, bytecode: 184, asciiBytes: 48, compactBytes: 72, lines: pythonLine,
 	},
 	0x030c: {
-		interpreters: 40, nextInterpreter: 0, threads: 72, nextThread: 8, id: 144, current: 56, chunk: 232, top: 240, threadBytes: 248,
+		interpreters: 40, gilOf: 384, nextInterpreter: 0, threads: 72, nextThread: 8, id: 144, current: 56, chunk: 232, top: 240, threadBytes: 248,
 		hasCFrame: true, cFrame: 0, outerCFrame: 8, code: 0, instruction: 56, previous: 8, owner: 70,
 		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 192, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
 	},
 	0x030d: {
-		debugOffsets: true, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
+		debugOffsets: true, gilTold: 112, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
 		code: 0, instruction: 56, previous: 8, owner: 70,
 		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 200, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
 	},
 	0x030e: {
-		debugOffsets: true, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
+		debugOffsets: true, gilTold: 120, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
 		code: 0, instruction: 56, previous: 8, owner: 74,
 		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 208, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
 	},
 	0x030f: {
-		debugOffsets: true, nextThread: 8, id: 184, current: 72, chunk: 256, top: 264, threadBytes: 272,
+		debugOffsets: true, gilTold: 120, nextThread: 8, id: 184, current: 72, chunk: 256, top: 264, threadBytes: 272,
 		code: 0, instruction: 56, previous: 8, owner: 74,
 		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 208, asciiBytes: 40, compactBytes: 56, lines: pythonLine,
 	},

@@ -58,17 +58,27 @@ const (
 // PythonCollector returns a Collector of what walks need of the interpreter, of all threads at
 // once; nil where none of the libraries of the process is one.
 func PythonCollector(libs procstate.LibraryState) procstate.Collector {
+	fields, runtime := pythonOf(libs)
+	if fields == nil {
+		return nil
+	}
+	c := &pythonCollector{fields: fields, runtime: runtime}
+	return c.collect
+}
+
+// pythonOf returns the fields of the interpreter that is among some libraries, and where its _PyRuntime is; nil where
+// none is one.
+func pythonOf(libs procstate.LibraryState) (fields *pythonFields, runtime uint64) {
 	s := NewPython(nil)
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil {
 			continue
 		}
 		if p := s.image(lib.Image); p.fields != nil {
-			c := &pythonCollector{fields: p.fields, runtime: p.runtime + lib.Bias}
-			return c.collect
+			return p.fields, p.runtime + lib.Bias
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 type pythonCollector struct {

@@ -135,25 +135,36 @@ func (vm *pythonVM) list() bool {
 
 // pythonThreads lists the PyThreadStates of all interpreters.
 func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool)) (threads []pythonThread) {
-	firstInterpreter, nextInterpreter, first := f.interpreters, f.nextInterpreter, f.threads
+	first := f.threads
 	if f.debugOffsets {
-		const freeThreaded, head, next, threads = 16, 40, 64, 72
-		free, ok := word(runtime + freeThreaded)
-		firstInterpreter, _ = word(runtime + head)
-		nextInterpreter, _ = word(runtime + next)
-		if first, _ = word(runtime + threads); !ok || free != 0 {
-			return nil
-		}
+		const toThreads = 72
+		first, _ = word(runtime + toThreads)
 	}
-	interpreter, _ := word(runtime + firstInterpreter)
-	for n := 0; interpreter != 0 && n < maxPythonThreads; n++ {
+	eachPythonInterpreter(f, runtime, word, func(interpreter uint64) {
 		t, _ := word(interpreter + first)
 		for t != 0 && len(threads) < maxPythonThreads {
 			id, _ := word(t + f.id)
 			threads = append(threads, pythonThread{t, id})
 			t, _ = word(t + f.nextThread)
 		}
-		interpreter, _ = word(interpreter + nextInterpreter)
-	}
+	})
 	return threads
+}
+
+// eachPythonInterpreter calls what with each PyInterpreterState, of a build that has a lock for it.
+func eachPythonInterpreter(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool), what func(interpreter uint64)) {
+	first, next := f.interpreters, f.nextInterpreter
+	if f.debugOffsets {
+		const toFreeThreaded, toHead, toNext = 16, 40, 64
+		free, ok := word(runtime + toFreeThreaded)
+		first, _ = word(runtime + toHead)
+		if next, _ = word(runtime + toNext); !ok || free != 0 {
+			return
+		}
+	}
+	interpreter, _ := word(runtime + first)
+	for n := 0; interpreter != 0 && n < maxPythonThreads; n++ {
+		what(interpreter)
+		interpreter, _ = word(interpreter + next)
+	}
 }

@@ -86,9 +86,10 @@ ends of a socket, who has the other end of a pipe (not with --watch), a process,
 the thread that holds a lock (of glibc or musl, or one with priority
 inheritance), or whose end is waited for. A thread of Java (JDK 8 to 25, amd64)
 has its whole name and, in brackets, what it does and waits for, and which
-thread has that: of monitors, locks, futures and Thread.join. A deadlock comes
-first: threads each of which waits for what the next one has, and none of which
-gives up by itself.
+thread has that: of monitors, locks, futures and Thread.join. Of CPython (3.7 to
+3.15) it is told which thread has the GIL, and which wait for it. A deadlock
+comes first: threads each of which waits for what the next one has, and none of
+which gives up by itself.
 
 Goroutines of a Go program (1.20 to 1.27, stripped or not) that wait for
 something or for a thread have none: they are shown after the threads, those of
@@ -401,6 +402,7 @@ func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *
 		t.takeJava(s.Java)
 		p.threads = append(p.threads, t)
 	}
+	p.takePython(ps.PythonLocks)
 	p.frames = stackwalk.FrameBudget(maxWalkFrames, ps.Stacks)
 	p.takeGoroutines(ctx, ps.GoroutineWalker, &ps.Goroutines, ps.GoroutinesErr, o)
 	p.takeVirtual(ctx, ps.VirtualWalker, &ps.VirtualThreads, o)
@@ -454,6 +456,7 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		gs, err := procstate.ReadGoroutines(core)
 		pw.takeGoroutines(context.Background(), w, gs, err, o)
 	}
+	pw.takePython(stackwalk.PythonLocks(core))
 	if java != nil && o.wantsVirtual() {
 		pw.takeVirtual(context.Background(), w, java.VirtualThreads(nil), o)
 	}

@@ -93,7 +93,8 @@ func (t *threadWalk) waitsFor() (party, bool) {
 }
 
 // isSure reports whether the threads of a deadlock were in it at one moment. What Java says is of when all stood still.
-// What system calls are about was read one after the other: that is done again, in a time in which none of them runs.
+// What system calls are about was read one after the other: that is done again, in a time in which none of them runs,
+// but for those that wait for the lock of an interpreter, which look again and again whether they have it.
 func (p *processWalk) isSure(d deadlock, reader *waitReader) bool {
 	var inCalls []*threadWalk
 	for _, one := range d {
@@ -109,15 +110,19 @@ func (p *processWalk) isSure(d deadlock, reader *waitReader) bool {
 	if len(inCalls) == 0 || reader == nil {
 		return true
 	}
-	before := p.switches(inCalls)
+	still := slices.DeleteFunc(slices.Clone(inCalls), func(t *threadWalk) bool { return t.wait.isGIL })
+	before := p.switches(still)
 	waits := readWaits(p.pid)
 	for _, t := range inCalls {
 		w := waits[t.tid]
 		if !w.isOf(t) || !reader.describe(t, w) || w.holder != t.wait.holder || w.ending != t.wait.ending || w.ownLock != t.wait.ownLock {
 			return false
 		}
+		if w.isGIL && !reader.hasGILNow(w.holder, w.args[0]) {
+			return false
+		}
 	}
-	if before == nil || !bytes.Equal(before, p.switches(inCalls)) {
+	if before == nil || !bytes.Equal(before, p.switches(still)) {
 		return false
 	}
 	for _, t := range inCalls {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/symbols"
@@ -28,6 +29,7 @@ type processWalk struct {
 	goroutines goroutineWalks
 	virtual    virtualWalks
 	deadlocks  []deadlock
+	python     []stackwalk.PythonLock
 
 	variables bool // were read
 	locals    bool // shall be written, beside parameters
@@ -55,6 +57,7 @@ type threadWalk struct {
 	goroutine *procstate.Goroutine    // that is on it; nil where that is not known
 	virtual   *steppers.VirtualThread // the same
 	java      *steppers.JavaThread    // what Java knows of it; nil where it is not Java's
+	hasGIL    bool                    // it runs functions of Python
 }
 
 // walkFrame is a logical frame: a frame of the stack, or a call that was

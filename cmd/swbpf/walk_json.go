@@ -47,6 +47,7 @@ type (
 		Virtual   int64     `json:"virtual_thread,omitempty"` // the same
 		Wait      *jsonWait `json:"wait,omitempty"`
 		Java      *jsonJava `json:"java,omitempty"`
+		GIL       bool      `json:"gil,omitempty"` // it has the lock of an interpreter of CPython
 	}
 
 	// jsonParty is a thread of a deadlock: its TID, or the ID of a virtual one of Java on none.
@@ -150,7 +151,7 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 	for i := range p.threads {
 		t := &p.threads[i]
 		jt := jsonThread{TID: int32(t.tid), Name: t.name, State: t.state, Complete: t.complete(),
-			Reason: t.reason()}
+			Reason: t.reason(), GIL: t.hasGIL}
 		if t.goroutine != nil {
 			jt.Goroutine = t.goroutine.ID
 		}

@@ -101,6 +101,9 @@ func groupThreads(p *processWalk, group bool) [][]*threadWalk {
 		if t.wait != nil { // who waits for whom must not get lost
 			key = binary.LittleEndian.AppendUint32(key, uint32(t.wait.holder))
 		}
+		if t.hasGIL {
+			key = append(key, 1)
+		}
 		if t.java != nil {
 			key = append(key, javaWait(t.java)...)
 		}
@@ -166,6 +169,9 @@ func groupHead(g []*threadWalk) string {
 		fmt.Fprintf(&b, ", virtual thread %d", virtual[0])
 	default:
 		fmt.Fprintf(&b, ", virtual threads %s", ranges(virtual))
+	}
+	if t.hasGIL {
+		b.WriteString(", with the GIL")
 	}
 	if t.java != nil {
 		if wait := javaWait(t.java); wait != "" && wait != "runnable" {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -24,6 +25,7 @@ type wait struct {
 	on     string             // the file, lock or process that it is about; "" where that is not known
 	holder procstate.ThreadID // of the lock; 0 is not known
 	ending procstate.ThreadID // whose end is waited for; 0: no thread's
+	isGIL  bool               // the lock is that of an interpreter of CPython
 
 	// ownLock says that the thread itself seems to be the holder, which it may be by now.
 	ownLock bool
@@ -37,7 +39,7 @@ func (w *wait) isTimedFutex() bool {
 }
 
 // ends reports whether a wait for a lock has an end of its own.
-func (w *wait) ends() bool { return w.args[3] != 0 }
+func (w *wait) ends() bool { return w.args[3] != 0 && !w.isGIL }
 
 // String is a call with what it is about: "read(3 pipe:[4711])".
 func (w *wait) String() string {
@@ -109,7 +111,7 @@ func (w *wait) isOf(t *threadWalk) bool {
 // takeWaits gives the threads that were walked, and have names, the calls that they wait in
 // still. For one of many walks it does not look for the other ends of pipes.
 func (p *processWalk) takeWaits(waits map[procstate.ThreadID]*wait, watching bool) {
-	r := waitReader{pid: p.pid, arch: p.arch, pointers: make(map[procstate.ThreadID]uint64), watching: watching}
+	r := waitReader{pid: p.pid, arch: p.arch, python: p.python, pointers: make(map[procstate.ThreadID]uint64), watching: watching}
 	for i := range p.threads {
 		t := &p.threads[i]
 		r.tids = append(r.tids, t.tid)
@@ -147,6 +149,7 @@ func (p *processWalk) keepWaits(before *processWalk) {
 type waitReader struct {
 	pid      int
 	arch     *procstate.Arch
+	python   []stackwalk.PythonLock
 	tids     []procstate.ThreadID
 	pointers map[procstate.ThreadID]uint64 // bases of their local storage; 0 is not known
 	foreign  *bool                         // whether the process has numbers of another PID namespace; nil before it is looked at
@@ -188,6 +191,9 @@ func (r *waitReader) describe(t *threadWalk, w *wait) bool {
 			w.on = fmt.Sprintf("process %d", pid)
 		}
 	case aboutLock:
+		if w.describeGIL(tid, r.python, arg); w.isGIL {
+			break
+		}
 		if w.describeRWLock(r, t, arg); w.holder == 0 {
 			r.describeLock(tid, w, arg)
 		}
