@@ -167,7 +167,7 @@ func (p *processWalk) partyText(one party) string {
 		if t := &p.threads[i]; one.tid != 0 && t.tid == one.tid || t.virtual != nil && t.virtual.ID == one.virtual {
 			s := fmt.Sprintf("thread %d %q", t.tid, t.name)
 			if t.virtual != nil {
-				s += fmt.Sprintf(", virtual thread %d", t.virtual.ID)
+				s += ", " + virtualText(t.virtual.ID, t.virtual.Name)
 			}
 			if _, ok := javaWaits(t); ok {
 				return s + " [" + printable(javaWait(t.java)) + "]"
@@ -177,11 +177,7 @@ func (p *processWalk) partyText(one party) string {
 	}
 	for _, g := range p.virtual.groups {
 		if i := slices.Index(g.ids, uint64(one.virtual)); i >= 0 {
-			s := fmt.Sprintf("virtual thread %d", one.virtual)
-			if g.names[i] != "" {
-				s += fmt.Sprintf(" %q", g.names[i])
-			}
-			return s + " [" + printable(javaWait(&g.first.JavaThread)) + "]"
+			return virtualText(one.virtual, g.names[i]) + " [" + printable(javaWait(&g.first.JavaThread)) + "]"
 		}
 	}
 	return fmt.Sprint(one.tid)

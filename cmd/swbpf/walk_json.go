@@ -43,11 +43,12 @@ type (
 		Reason   string      `json:"reason"`
 		Frames   []jsonFrame `json:"frames"`
 
-		Goroutine uint64    `json:"goroutine,omitempty"`      // ID of that which is on it
-		Virtual   int64     `json:"virtual_thread,omitempty"` // the same
-		Wait      *jsonWait `json:"wait,omitempty"`
-		Java      *jsonJava `json:"java,omitempty"`
-		GIL       bool      `json:"gil,omitempty"` // it has the lock of an interpreter of CPython
+		Goroutine   uint64    `json:"goroutine,omitempty"`      // ID of that which is on it
+		Virtual     int64     `json:"virtual_thread,omitempty"` // the same
+		VirtualName string    `json:"virtual_thread_name,omitempty"`
+		Wait        *jsonWait `json:"wait,omitempty"`
+		Java        *jsonJava `json:"java,omitempty"`
+		GIL         bool      `json:"gil,omitempty"` // it has the lock of an interpreter of CPython
 	}
 
 	// jsonParty is a thread of a deadlock: its TID, or the ID of a virtual one of Java on none.
@@ -156,7 +157,7 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 			jt.Goroutine = t.goroutine.ID
 		}
 		if t.virtual != nil {
-			jt.Virtual = t.virtual.ID
+			jt.Virtual, jt.VirtualName = t.virtual.ID, t.virtual.Name
 		}
 		if t.wait != nil {
 			jt.Wait = &jsonWait{Call: t.wait.call, On: t.wait.on, Holder: int32(t.wait.holder)}

@@ -166,7 +166,7 @@ func groupHead(g []*threadWalk) string {
 	switch len(virtual) {
 	case 0:
 	case 1:
-		fmt.Fprintf(&b, ", virtual thread %d", virtual[0])
+		b.WriteString(", " + virtualText(t.virtual.ID, t.virtual.Name))
 	default:
 		fmt.Fprintf(&b, ", virtual threads %s", ranges(virtual))
 	}

@@ -134,14 +134,23 @@ func (p *processWalk) writeVirtual(w io.Writer) {
 
 // head is the line above a stack: `3 virtual threads 25-27 "worker-*" [parked]: complete`.
 func (g *virtualGroup) head() string {
-	s := fmt.Sprintf("virtual thread %d", g.ids[0])
+	name := commonName(g.names)
+	s := virtualText(g.first.ID, name)
 	if n := len(g.ids); n > 1 {
 		s = fmt.Sprintf("%d virtual threads %s", n, ranges(slices.Clone(g.ids)))
-	}
-	if name := commonName(g.names); name != "" {
-		s += fmt.Sprintf(" %q", name)
+		if name != "" {
+			s += fmt.Sprintf(" %q", name)
+		}
 	}
 	return s + " [" + printable(cmp.Or(javaWait(&g.first.JavaThread), "unknown")) + "]: " + g.outcome()
+}
+
+// virtualText names a virtual thread: `virtual thread 25 "worker-1"`.
+func virtualText(id int64, name string) string {
+	if name == "" {
+		return fmt.Sprintf("virtual thread %d", id)
+	}
+	return fmt.Sprintf("virtual thread %d %q", id, name)
 }
 
 // jsonVirtual adds the virtual threads to the JSON form.

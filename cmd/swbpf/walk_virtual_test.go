@@ -47,7 +47,7 @@ func TestWalkVirtual(t *testing.T) {
 		}
 		for _, want := range []string{
 			`^process \d+  \S+java  \(amd64, \d+ threads, 60 virtual threads, stopped for `,
-			`\nthread \d+ "ForkJoinPool-\S*" running, virtual thread \d+: complete\n  #0 .* VirtualStacks\.spins +VirtualStacks\.java:\d+`,
+			`\nthread \d+ "ForkJoinPool-\S*" running, virtual thread \d+ "kind-8": complete\n  #0 .* VirtualStacks\.spins +VirtualStacks\.java:\d+`,
 			`\nvirtual thread \d+ "kind-2" \[parked for java\.util\.concurrent\.locks\.ReentrantLock\$NonfairSync, which thread \d+ has\]: complete\n(  #.*\n)*  #\d+ .* VirtualStacks\.first +VirtualStacks\.java:\d+  \[interpreted\]\n(  #.*\n)*  #\d+ .* jdk\.internal\.vm\.Continuation\.enter .*\n(\n|$)`,
 			`\nvirtual thread \d+ "kind-1" \[timed parked\]: complete\n(  #.*\n)*  #\d+ .* VirtualStacks\.sleep +VirtualStacks\.java:\d+`,
 		} {
@@ -85,6 +85,9 @@ func testWalkVirtualJSON(t *testing.T, pid string) {
 	for _, th := range p.Threads {
 		if th.Virtual != 0 {
 			mounted++
+			if th.VirtualName != "kind-8" {
+				t.Errorf("%q runs", th.VirtualName)
+			}
 		}
 	}
 	for _, v := range p.VirtualThreads {

@@ -87,7 +87,7 @@ public class Locks {
             virtual = "virtual|" + t.getId() + "|" + u.getId() + "|java.util.concurrent.locks.ReentrantLock$NonfairSync\n";
             goers += 2;
         }
-        if (release >= 24) {
+        if (release >= 21) { // before 24 they keep their carriers
             Object a = new Object(), b = new StringBuilder();
             Thread t = startVirtual(() -> { synchronized (a) { hold(); synchronized (b) { } } });
             Thread u = startVirtual(() -> { synchronized (b) { hold(); synchronized (a) { } } });
