@@ -16,6 +16,7 @@ import (
 // A walk tells who has the lock of Python's interpreter, who waits for it, and that it is part of a deadlock with a
 // mutex of C.
 func TestWalkPythonLocks(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("not all versions are known elsewhere")
 	}

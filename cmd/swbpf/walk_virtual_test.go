@@ -34,6 +34,7 @@ func startVirtual(t *testing.T, java testenv.Program, flags ...string) (pid stri
 }
 
 func TestWalkVirtual(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("Java is known on amd64 alone")
 	}
