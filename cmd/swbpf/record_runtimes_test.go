@@ -492,7 +492,6 @@ func checkScriptEnds(t *testing.T, folded, name string, percent float64, execute
 // functions of C between them or not. Nothing runs beside it, as beside TestRecordJava: names are read from
 // what runs on.
 func TestRecordPerl(t *testing.T) {
-	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("Perl is known on amd64 alone")
 	}
@@ -500,7 +499,6 @@ func TestRecordPerl(t *testing.T) {
 }
 
 func testRecordPerl(t *testing.T, perl testenv.Program) {
-	t.Parallel()
 	calls := map[string][]string{
 		"<file busy.pl>": {"plain", "sorted", "added", "compared", "found", "closures", "texts", "caught", "recursion"},
 		"plain":          {"work"}, "sorted": {"work"}, "added": {"Number::plus", "Number::new"}, "Number::plus": {"work", "Number::new"},
