@@ -1,0 +1,69 @@
+package steppers
+
+import (
+	"encoding/binary"
+	"testing"
+)
+
+// Addresses that a ZGC has marked lead to where objects are, by its tables where they have been moved.
+func TestZGCAddresses(t *testing.T) {
+	const (
+		base, offsets   = uint64(1) << 42, uint64(1)<<42 - 1
+		page            = uint64(5) << zGranule // of which objects were moved
+		released        = uint64(6) << zGranule // the same, and the memory is others'
+		list, forwarded = 0x10000, 0x20000
+		entries         = 8
+	)
+	memory := map[uint64]uint64{}
+	f := zgcFields{start: 0, alignment: 16, entries: 24, refs: 32, forwardingBytes: 40}
+	move := func(page, at, refs uint64, objects map[uint64]uint64) {
+		memory[list+8*(page>>zGranule)] = at
+		memory[at+f.start], memory[at+f.alignment], memory[at+f.entries], memory[at+f.refs] = page, 3, entries, refs
+		for from, to := range objects {
+			number := (from - page) >> 3
+			i := uint64(zHash(uint32(number)))
+			for memory[at+f.forwardingBytes+8*(i%entries)] != 0 {
+				i++
+			}
+			memory[at+f.forwardingBytes+8*(i%entries)] = 1 | to<<1 | number<<46
+		}
+	}
+	move(page, forwarded, 1, map[uint64]uint64{page: 0x4000, page + 8: 0x5000, page + 0x88: 0x6000, page + 0x1000: 0x7000})
+	move(released, forwarded+0x1000, 0, map[uint64]uint64{released + 16: 0x8000})
+	read := reader(func(addr uint64, buf []byte) bool {
+		binary.LittleEndian.PutUint64(buf, memory[addr])
+		return true
+	})
+	for _, table := range []zTable{{list, 16}, {list, 4}} {
+		// The mark of bit 13 is good, and that of bit 12 one of before.
+		young := &zgc{f: f, bad: 1 << 12, offsets: offsets, shift: 14, tables: []zTable{table}, ok: true}
+		young.f.generational = true
+		single := &zgc{f: f, bad: 1 << 43, good: 1 << 42, offsets: offsets, tables: []zTable{table}, ok: true}
+		for offset, want := range map[uint64]uint64{
+			0x40: 0x40, page: 0x4000, page + 8: 0x5000, page + 0x88: 0x6000, page + 0x1000: 0x7000,
+			page + 16:     page + 16, // not yet
+			released + 16: 0x8000,
+			released + 24: 0, // it was of no use
+		} {
+			if table.len == 4 { // they end before
+				want = offset
+			}
+			if want != 0 {
+				want |= base
+			}
+			for name, stored := range map[string][2]uint64{
+				"good": {(base|offset)<<14 | 1<<13, base | offset}, "of before": {(base|offset)<<13 | 1<<12, want},
+			} {
+				if got := young.address(read, stored[0]); got != stored[1] {
+					t.Errorf("generational, %s: %#x is %#x, want %#x", name, offset, got, stored[1])
+				}
+			}
+			if got := single.address(read, offset|1<<42); got != base|offset {
+				t.Errorf("%#x is %#x", offset, got)
+			}
+			if got := single.address(read, offset|1<<43); got != want {
+				t.Errorf("of before, %#x is %#x, want %#x", offset, got, want)
+			}
+		}
+	}
+}
