@@ -73,7 +73,7 @@ func (m *JavaMoment) thread(thread uint64) *JavaThread {
 		return &JavaThread{ID: known.id, Name: known.name} // it is being moved
 	}
 	id, _ := obj.long("tid")
-	if ref := o.refTo(&obj, "name"); !isKnown || known.ref != ref || known.id != id {
+	if ref := o.refTo(&obj, "name"); !isKnown || known.ref != ref || known.id != id || known.name == "" {
 		known = javaName{id, ref, o.text(ref)}
 		names[thread] = known
 		m.h.ids[id] = m.h.tids[thread]
