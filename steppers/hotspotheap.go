@@ -31,6 +31,7 @@ type JavaMoment struct {
 	blockers   map[uint64]javaBlocker // by what they were read of: an object, or an ObjectMonitor
 	lockStacks map[uint64]uint64      // JavaThreads, by the objects on their lock stacks; nil: not read
 	stacks     []threadStack          // the same
+	inUse      map[uint64]bool        // the ObjectMonitors; nil: not read
 	locks      map[uint64]int64       // IDs of virtual threads on no thread, by the objects whose monitors they have
 	left       time.Duration          // that may be read
 }

@@ -23,6 +23,9 @@ type monitorFields struct {
 	hasLockStacks                bool
 
 	classOf uint64 // link-time address of where objects that stand for classes have these; 0: not told
+
+	inUse, first, next uint64 // link-time address of the list of ObjectMonitors, and what leads to the first one and on
+	hasList            bool   // they are known
 }
 
 const (
@@ -174,7 +177,7 @@ func (m *JavaMoment) className(addr uint64) string {
 
 // awaited returns the ObjectMonitor for which a virtual thread waits that is on no thread, as from JDK 24 on; 0: not
 // known. Its object refers to what is in the monitor's queue, which refers to the monitor, and to that refers the
-// monitor's object in turn.
+// monitor's object in turn, unless the virtual machine has a table of these.
 func (m *JavaMoment) awaited(thread *javaObject) uint64 {
 	const (
 		markMonitor = 2 // the two lowest bits of the header of an object that has one
@@ -196,12 +199,25 @@ func (m *JavaMoment) awaited(thread *javaObject) uint64 {
 	for b := words[:]; len(b) >= 8; b = b[8:] {
 		monitor := binary.LittleEndian.Uint64(b)
 		if object, _, ok := m.readMonitor(monitor); ok {
-			if mark, ok := m.o.read.word(object); ok && mark == monitor|markMonitor {
+			if mark, ok := m.o.read.word(object); ok && (mark == monitor|markMonitor || mark&3 == markMonitor && m.isInUse(monitor)) {
 				return monitor
 			}
 		}
 	}
 	return 0
+}
+
+// isInUse reports whether an ObjectMonitor is in the list of these, which is where objects do not refer to theirs.
+func (m *JavaMoment) isInUse(monitor uint64) bool {
+	const most = 1 << 16
+	if f := m.h.vm.fields.object.monitors; m.inUse == nil && f.hasList {
+		m.inUse = map[uint64]bool{}
+		at, _ := m.o.now.word(f.inUse + m.h.vm.bias + f.first)
+		for ; at != 0 && !m.inUse[at] && len(m.inUse) < most && m.o.may(); at, _ = m.o.now.word(at + f.next) {
+			m.inUse[at] = true
+		}
+	}
+	return m.inUse[monitor]
 }
 
 // takeLocks takes the monitors that a virtual thread has which is on no thread, as a StackChunk has them.

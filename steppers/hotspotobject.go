@@ -70,7 +70,9 @@ func (t *vmTables) objectFields(structs []byte) *objectFields {
 		"Thread":               thread,
 		"JavaThread":           thread,
 		"OSThread":             {"_thread_id": &f.threadID},
-		"ObjectMonitor":        {"_object": &m.object, "_owner": &m.owner},
+		"ObjectMonitor":        {"_object": &m.object, "_owner": &m.owner, "_next_om": &m.next},
+		"ObjectSynchronizer":   {"_in_use_list": &m.inUse},
+		"MonitorList":          {"_head": &m.first},
 		"java_lang_Class":      {"_klass_offset": &m.classOf},
 		"LockStack":            {"_top": &m.lockTop, "_base[0]": &m.lockBase},
 	})
@@ -87,6 +89,7 @@ func (t *vmTables) objectFields(structs []byte) *objectFields {
 	if has.all(&m.pending, &m.waiting, &m.object, &m.owner) && max(m.object, m.owner) <= maxMonitor-8 {
 		f.monitors = m
 		m.ownerID = t.typeOf(structs, "ObjectMonitor", "_owner") == "int64_t"
+		m.hasList = has.all(&m.inUse, &m.first, &m.next)
 		m.hasStacks = has.all(&m.stackBase, &m.stackSize)
 		m.hasLockStacks = has.all(&m.lockStack, &m.lockTop, &m.lockBase)
 	}

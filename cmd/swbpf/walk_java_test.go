@@ -26,6 +26,7 @@ func TestWalkJavaThreads(t *testing.T) {
 		for name, flags := range map[string][]string{
 			"default": nil,
 			"wide":    {"-XX:+UseSerialGC", "-XX:-UseCompressedOops", "-Xint"},
+			"compact": {"-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseCompactObjectHeaders"}, // of JDK 25, which has monitors in a table then
 			// Of JDK 21 to 25, which keep locks otherwise by default.
 			"light": {"-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UnlockExperimentalVMOptions", "-XX:LockingMode=2", "-XX:+UseParallelGC"},
 		} {
