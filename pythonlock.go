@@ -28,7 +28,10 @@ func pythonLocks(ps procstate.ProcessState, locks []steppers.PythonLock) []Pytho
 		return nil
 	}
 	tids, _ := ps.Threads()
-	own := procstate.ThreadsInNamespace(ps.PID())
+	var own map[procstate.ThreadID]procstate.ThreadID
+	if _, isCore := ps.(*procstate.Core); !isCore { // which has the process's own numbers
+		own = procstate.ThreadsInNamespace(ps.PID())
+	}
 	all := make([]PythonLock, len(locks))
 	for i, l := range locks {
 		all[i] = PythonLock{Start: l.Start, End: l.End}

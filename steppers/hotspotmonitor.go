@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // monitorFields are the offsets of fields that lead from threads to the monitors that they wait for.
@@ -40,7 +42,7 @@ func (m *JavaMoment) readMonitor(at uint64) (object, owner uint64, ok bool) {
 	const weakFrom = 16 // the first JDK in which it refers to what refers to the object
 	f := m.h.vm.fields.object.monitors
 	var b [maxMonitor]byte
-	if at == 0 || at%8 != 0 || !m.o.read(at, b[:max(f.object, f.owner)+8]) {
+	if at == 0 || at%8 != 0 || !m.o.may() || !m.o.read(at, b[:max(f.object, f.owner)+8]) {
 		return 0, 0, false
 	}
 	object, owner = binary.LittleEndian.Uint64(b[f.object:]), binary.LittleEndian.Uint64(b[f.owner:])
@@ -71,7 +73,7 @@ func (m *JavaMoment) monitor(at uint64) javaBlocker {
 		case !f.ownerID:
 			m.ownedBy(&b, owner)
 		case owner > deflatedLock:
-			b.owner, b.thread = int64(owner), m.h.ids[int64(owner)]
+			b.owner, b.thread = int64(owner), m.threadByID(int64(owner))
 		}
 	}
 	m.blockers[at] = b
@@ -106,6 +108,22 @@ func (m *JavaMoment) ownedBy(b *javaBlocker, thread uint64) {
 	if obj, ok := m.threadObject(thread); ok {
 		m.owned(b, &obj)
 	}
+}
+
+// threadByID returns which thread of the system has an ID of Java's; 0: none, as of a virtual one.
+func (m *JavaMoment) threadByID(id int64) procstate.ThreadID {
+	if tid := m.h.ids[id]; tid != 0 {
+		return tid
+	}
+	for thread, tid := range m.h.tids { // that have just begun
+		if _, known := m.h.names[thread]; !known {
+			if obj, ok := m.threadObject(thread); ok {
+				own, _ := obj.long("tid")
+				m.h.ids[own] = tid
+			}
+		}
+	}
+	return m.h.ids[id]
 }
 
 // lockedBy returns the JavaThread that has the monitor of an object on its lock stack; 0: none.

@@ -53,11 +53,15 @@ func TestLyingJavaThreads(t *testing.T) {
 			if n > 0 {
 				liar.rate = rate
 			}
+			if n == 0 { // as if all had begun since
+				clear(h.names)
+				clear(h.ids)
+			}
 			m := h.At(liar)
 			for _, tid := range tids {
 				if known := m.Thread(tid); known != nil {
 					read++
-					if n == 0 && known.Owner != 0 {
+					if n == 0 && known.OwnerThread != 0 {
 						states[known.State]++
 					}
 				}

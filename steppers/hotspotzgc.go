@@ -3,6 +3,8 @@ package steppers
 import (
 	"encoding/binary"
 	"math/bits"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // ZGC, a garbage collector that moves objects while threads run, keeps marks in the addresses that objects have of one
@@ -47,8 +49,12 @@ const (
 	zGenerations = 2
 )
 
-// findZGC finds how the ZGC of a virtual machine keeps addresses; nil where that is not known.
+// findZGC finds how the ZGC of a virtual machine keeps addresses; nil where that is not known, as elsewhere than on
+// x86-64, where the marks have other places.
 func (vm *hotspotVM) findZGC(generational bool) *zgc {
+	if vm.image.Arch() != procstate.AMD64 {
+		return nil
+	}
 	var structsAt, typesAt uint64
 	vm.image.EachSymbol(vmTablesAt(&structsAt, &typesAt))
 	t := vmTables{im: vm.image, bias: vm.bias, read: vm.read, texts: map[uint64]string{}}

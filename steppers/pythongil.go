@@ -62,6 +62,9 @@ func (p *PythonLocks) Read(mem procstate.Memory) (locks []PythonLock) {
 	return locks
 }
 
+// maxPythonLocks bounds the locks of a process, one for each interpreter at most.
+const maxPythonLocks = 256
+
 // addresses returns where the locks are, each once.
 func (p *PythonLocks) addresses(mem procstate.Memory) (all []uint64) {
 	f := p.fields
@@ -73,7 +76,7 @@ func (p *PythonLocks) addresses(mem procstate.Memory) (all []uint64) {
 		refersTo, _ = mem.ReadWord(p.runtime + f.gilTold)
 	}
 	eachPythonInterpreter(f, p.runtime, mem.ReadWord, func(interpreter uint64) {
-		if at, ok := mem.ReadWord(interpreter + refersTo); ok && at != 0 && !slices.Contains(all, at) {
+		if at, ok := mem.ReadWord(interpreter + refersTo); ok && at != 0 && len(all) < maxPythonLocks && !slices.Contains(all, at) {
 			all = append(all, at)
 		}
 	})

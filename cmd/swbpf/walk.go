@@ -84,7 +84,7 @@ is not known.
 A thread that waits in a system call has that, and what it is about: a file, the
 ends of a socket, who has the other end of a pipe (not with --watch), a process,
 the thread that holds a lock (of glibc or musl, or one with priority
-inheritance), or whose end is waited for. A thread of Java (JDK 8 to 25, amd64)
+inheritance), or whose end is waited for. A thread of Java (from JDK 8, amd64)
 has its whole name and, in brackets, what it does and waits for, and which
 thread has that: of monitors, locks, futures and Thread.join. Of CPython (3.7 to
 3.15) it is told which thread has the GIL, and which wait for it. A deadlock

@@ -10,7 +10,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// party is a thread that waits or is waited for: one of the system's, or a virtual one of Java that is on none.
+// party is a thread that waits or is waited for: one of the system's, or a virtual one of Java.
 type party struct {
 	tid     procstate.ThreadID
 	virtual int64

@@ -57,7 +57,7 @@ type threadWalk struct {
 	goroutine *procstate.Goroutine    // that is on it; nil where that is not known
 	virtual   *steppers.VirtualThread // the same
 	java      *steppers.JavaThread    // what Java knows of it; nil where it is not Java's
-	hasGIL    bool                    // it runs functions of Python
+	hasGIL    bool                    // it has the lock of an interpreter of CPython
 }
 
 // walkFrame is a logical frame: a frame of the stack, or a call that was

@@ -51,7 +51,7 @@ type (
 		GIL         bool      `json:"gil,omitempty"` // it has the lock of an interpreter of CPython
 	}
 
-	// jsonParty is a thread of a deadlock: its TID, or the ID of a virtual one of Java on none.
+	// jsonParty is a thread of a deadlock: its TID, or the ID of a virtual one of Java.
 	jsonParty struct {
 		TID     int32 `json:"tid,omitempty"`
 		Virtual int64 `json:"virtual_thread,omitempty"`
