@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,6 +37,7 @@ func TestLyingJavaThreads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		slices.Reverse(tids) // those that wait come before those that they wait for
 		liar := &lyingProcess{ProcessState: p, rng: rand.New(rand.NewPCG(3, 4))}
 		space := procstate.SpaceOfProcess(pid)
 		states, read := map[string]int{}, 0
