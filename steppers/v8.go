@@ -119,9 +119,7 @@ func (s *V8) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 		in.Code = vm.compiledCode(w.Codes(), c, in)
 		switch {
 		case !interrupted:
-			if c.hasFrame(vm.fields, in.PC()) {
-				return byFramePointer(w, in, out)
-			}
+			return c.callerFrame(vm.fields, w, in, out)
 		case c.isJavaScript(vm.fields):
 			if at := s.unframed(w, m, c, pc); at.ok {
 				return at.callerFrame(w, in, out)
@@ -179,9 +177,9 @@ type v8VM struct {
 	types     map[uint64]uint16 // by map
 	sharedMap uint64            // that of SharedFunctionInfos; 0: none was met
 
-	compiled []*v8Code            // by where they begin
-	tables   int                  // bytes of their tables, about
-	missed   map[uint64]time.Time // pages of code that is not V8's, or not such, by when that was seen
+	compiled []*v8Code         // by where they begin
+	tables   int               // bytes of their tables, about
+	missed   map[uint64]v8Miss // pages of code that is not V8's, or not such
 
 	bytecodes map[uint64]*v8Bytecode
 	functions map[uint64]*v8Function
@@ -220,10 +218,19 @@ const (
 	maxV8Source    = 32 << 20
 	maxV8Listed    = 1 << 16 // functions of a script
 
-	v8CodePage    = 4 << 10
-	v8Interval    = 100 * time.Millisecond // after which what was read is looked at again
-	v8MissedAfter = time.Second
+	v8CodePage = 4 << 10
+	v8Interval = 100 * time.Millisecond // after which what was read is looked at again
+
+	// When a page of code is looked through again: what is there may be new. Each time waits twice as long.
+	v8MissedFirst = 10 * time.Millisecond
+	v8MissedLast  = time.Second
 )
+
+// v8Miss is when a page of code was looked through in vain, and for how long it is not again.
+type v8Miss struct {
+	at   time.Time
+	wait time.Duration
+}
 
 // machine returns the virtual machine of the process that w walks, nil when there is none.
 func (s *V8) machine(w *unwind.Walker) *v8VM {
@@ -296,7 +303,7 @@ func (vm *v8VM) forget() {
 	vm.compiled, vm.codes, vm.sharedMap = nil, nil, 0
 	vm.tables, vm.kept = 0, 0
 	vm.types = map[uint64]uint16{}
-	vm.missed = map[uint64]time.Time{}
+	vm.missed = map[uint64]v8Miss{}
 	vm.bytecodes = map[uint64]*v8Bytecode{}
 	vm.functions = map[uint64]*v8Function{}
 	vm.scripts = map[uint64]*v8Script{}

@@ -101,6 +101,77 @@ func TestV8Leaves(t *testing.T) {
 	}
 }
 
+// The function that sets up a frame for who has called it, of V8 14 and, with a way to leave for other code, 10.
+func TestV8Prologue(t *testing.T) {
+	r11, r15 := procstate.Reg(11), procstate.Reg(15)
+	type step struct {
+		code string
+		want v8Unframed // before it
+	}
+	atSP, saved, framed := v8Unframed{ok: true}, v8Unframed{ok: true, above: 8}, v8Unframed{ok: true, framed: true}
+	in := func(reg procstate.Reg, above uint64) v8Unframed {
+		return v8Unframed{ok: true, inRegister: true, reg: reg, above: above}
+	}
+	for name, steps := range map[string][]step{
+		"14": {
+			{"\x4c\x8b\x47\x2f", atSP},             // mov 0x2f(%rdi),%r8
+			{"\x41\xff\x41\x0b", atSP},             // incl 0xb(%r9)
+			{"\x41\x5b", atSP},                     // pop %r11
+			{"\x55", in(r11, 0)},                   // push %rbp
+			{"\x48\x89\xe5", in(r11, 8)},           // mov %rsp,%rbp
+			{"\x56", in(r11, 0)},                   // push %rsi
+			{"\x41\x54", in(r11, 0)},               // push %r12
+			{"\x4d\x3b\x55\xa0", in(r11, 0)},       // cmp -0x60(%r13),%r10
+			{"\x72\x0a", in(r11, 0)},               // jb
+			{"\x41\x53", in(r11, 0)},               // push %r11
+			{"\x49\x8b\x85\x20\x02\x00\x00", atSP}, // mov 0x220(%r13),%rax
+			{"\xc3", atSP},
+			{"\x41\x53", in(r11, 0)},         // push %r11
+			{"\x55", atSP},                   // push %rbp
+			{"\x48\x89\xe5", saved},          // mov %rsp,%rbp
+			{"\x6a\x2e", framed},             // push $0x2e
+			{"\xe8\x93\x86\x0a\x00", framed}, // call
+			{"\x5a", framed},                 // pop %rdx
+			{"\x48\x89\xec", framed},         // mov %rbp,%rsp
+			{"\x5d", framed},                 // pop %rbp
+			{"\xc3", atSP},
+		},
+		"10": {
+			{"\xf6\xc1\x0e", atSP},       // test $0xe,%cl
+			{"\x75\x09", atSP},           // jne
+			{"\x41\x5f", atSP},           // pop %r15
+			{"\x55", in(r15, 0)},         // push %rbp
+			{"\x48\x89\xe5", in(r15, 8)}, // mov %rsp,%rbp
+			{"\x41\x57", in(r15, 0)},     // push %r15
+			{"\xc3", atSP},
+			{"\x48\x83\xc4\x08", atSP},       // add $0x8,%rsp
+			{"\x55", atSP},                   // push %rbp
+			{"\x48\x89\xe5", saved},          // mov %rsp,%rbp
+			{"\x57", saved},                  // push %rdi
+			{"\xe8\x93\x86\x0a\x00", framed}, // call
+			{"\x48\x89\xec", framed},         // mov %rbp,%rsp
+			{"\x5d", saved},                  // pop %rbp
+			{"\xff\xe1", atSP},               // jmp *%rcx
+			{"\x90", v8Unframed{}},           // nothing gets here
+		},
+	} {
+		var code []byte
+		for _, s := range steps {
+			code = append(code, s.code...)
+		}
+		got, off := findV8Prologue(procstate.AMD64, code, 0x1000), 0
+		for _, s := range steps {
+			if got[off] != s.want {
+				t.Errorf("%s: before % x: %+v, want %+v", name, s.code, got[off], s.want)
+			}
+			off += len(s.code)
+		}
+		for n := range code {
+			findV8Prologue(procstate.AMD64, code[:n], 0x1000) // does not panic
+		}
+	}
+}
+
 // v8Memory is a process whose memory is that of V8, with some objects.
 type v8Memory struct {
 	procstate.Memory

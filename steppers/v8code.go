@@ -59,14 +59,28 @@ func (c *v8Code) isJavaScript(f *v8Fields) bool {
 	return c.kind >= f.baseline-1 && c.kind <= f.baseline+2
 }
 
-// hasFrame reports whether code that calls, with its return address at pc, has a frame pointer by
-// then: that of the baseline compiler has what it calls first set up its frame.
-func (c *v8Code) hasFrame(f *v8Fields, pc uint64) bool {
-	if c.kind != f.baseline {
-		return c.isJavaScript(f)
+// isNameless reports whether what code is of could not be read, which may have been moved meanwhile.
+func (c *v8Code) isNameless(f *v8Fields) bool {
+	return c.kind > f.baseline && c.isJavaScript(f) && c.function == 0 || c.kind == f.baseline && c.bytecode == 0
+}
+
+// callerFrame walks from a frame in a call of code, which has a frame pointer by then, but for that of the baseline compiler:
+// what it calls first, before its first bytecode, sets up its frame. Until then its return address is at SP, where later no
+// address of code is.
+func (c *v8Code) callerFrame(f *v8Fields, w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	if !c.isJavaScript(f) {
+		return unwind.NotMe, nil
 	}
-	before, n := v8Unsigned(c.offsets)
-	return n > 0 && pc-c.start > before
+	if c.kind == f.baseline {
+		before, n := v8Unsigned(c.offsets)
+		if n == 0 {
+			return unwind.NotMe, nil
+		}
+		if word, ok := w.ProcessState().ReadWord(in.SP()); in.PC()-c.start <= before && ok && w.MappingAt(word) != nil {
+			return v8Unframed{ok: true}.callerFrame(w, in, out)
+		}
+	}
+	return byFramePointer(w, in, out)
 }
 
 // compiledCode returns the number of what f runs, which is in c; 0 where there is no telling.
@@ -158,7 +172,7 @@ func (vm *v8VM) isStill(c *v8Code) bool {
 	if now.Sub(c.checked) < v8Interval {
 		return true
 	}
-	if vm.read(c.object-1, vm.buf[:]) && vm.buf != c.head {
+	if c.isNameless(vm.fields) || vm.read(c.object-1, vm.buf[:]) && vm.buf != c.head {
 		return false
 	}
 	c.checked = now // of one that cannot be read any more nothing else will be known
@@ -170,7 +184,8 @@ func (vm *v8VM) isStill(c *v8Code) bool {
 func (vm *v8VM) findCode(m *procstate.Mapping, pc uint64) *v8Code {
 	const align = 32
 	now := time.Now()
-	if t, ok := vm.missed[pc/v8CodePage]; ok && now.Sub(t) < v8MissedAfter {
+	miss := vm.missed[pc/v8CodePage]
+	if now.Sub(miss.at) < miss.wait {
 		return nil
 	}
 	page, n := ^uint64(0), 0
@@ -208,7 +223,7 @@ func (vm *v8VM) findCode(m *procstate.Mapping, pc uint64) *v8Code {
 	if len(vm.missed) >= maxV8Compiled {
 		clear(vm.missed)
 	}
-	vm.missed[pc/v8CodePage] = now
+	vm.missed[pc/v8CodePage] = v8Miss{now, min(max(2*miss.wait, v8MissedFirst), v8MissedLast)}
 	return nil
 }
 

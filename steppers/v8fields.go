@@ -17,6 +17,10 @@ type v8Image struct {
 	builtins  vaddrRange // code that V8 has compiled when it was built
 	generator v8Generator
 
+	// Of each byte of the code that sets up frames for what the baseline compiler has made.
+	prologue      []v8Unframed
+	prologueStart uint64
+
 	// Where frames go on that were made anew as their optimised code was given up: code that
 	// begins there, by what it is called.
 	resumes map[uint64]string
@@ -104,6 +108,9 @@ const (
 	v8Own         = "Builtins_"
 	v8Interpreter = "Builtins_InterpreterEntryTrampoline"
 	v8Resume      = "Builtins_ResumeGeneratorTrampoline"
+	v8Prologue    = "Builtins_BaselineOutOfLinePrologue"
+
+	maxV8Prologue = 2 << 10 // bytes of it
 )
 
 var v8Resumes = [...]string{"Builtins_InterpreterEnterAt", "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
@@ -194,6 +201,8 @@ func (p *v8Image) note(im *procstate.Image, name string, at vaddrRange) {
 	switch {
 	case strings.HasPrefix(name, v8Interpreter):
 		p.interpreter = append(p.interpreter, at)
+	case name == v8Prologue:
+		p.prologue, p.prologueStart = findV8Prologue(im.Arch(), readVaddr(im, at.start, min(at.end, at.start+maxV8Prologue)), at.start), at.start
 	case name == v8Resume:
 		p.generator = findV8Generator(im, at.start, at.end)
 	case slices.ContainsFunc(v8Resumes[:], func(prefix string) bool { return strings.HasPrefix(name, prefix) }):

@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"slices"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -30,14 +32,18 @@ func byFramePointer(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, er
 // no more: in a register, or so many bytes above SP, where it is 8 below which the caller's frame pointer is saved.
 type v8Unframed struct {
 	ok         bool
+	framed     bool // it has a frame, by the frame pointer
 	inRegister bool
 	reg        procstate.Reg
-	above      uint64
+	above      uint64 // with a register: where the caller's SP is
 }
 
 // callerFrame walks from such a frame. Where the return address is in a register arguments may be on
 // the stack, more or fewer: the caller's SP is as it would be without.
 func (at v8Unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	if at.framed {
+		return byFramePointer(w, in, out)
+	}
 	arch, mem := w.Arch(), w.ProcessState()
 	fp, fpKnown := in.Regs.Value(arch.FP)
 	ra, sp := in.SP()+at.above, in.SP()+at.above+8
@@ -46,7 +52,7 @@ func (at v8Unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwin
 		if pc, ok = in.Regs.Value(at.reg); !ok {
 			return unwind.NotMe, nil
 		}
-		out.PCLocation, sp = unwind.InRegister(at.reg), in.SP()
+		out.PCLocation, sp = unwind.InRegister(at.reg), in.SP()+at.above
 	} else if pc, ok = mem.ReadWord(ra); ok {
 		out.PCLocation = unwind.InMemory(ra)
 	} else {
@@ -172,6 +178,9 @@ func (s *V8) inBuiltin(m *procstate.Mapping, pc uint64, interrupted bool) v8Unfr
 	if vaddr-p.builtins.start >= p.builtins.end-p.builtins.start {
 		return v8Unframed{}
 	}
+	if off := vaddr - p.prologueStart; off < uint64(len(p.prologue)) {
+		return p.prologue[off]
+	}
 	if g := &p.generator; vaddr-g.popped < g.left-g.popped {
 		return v8Unframed{ok: true, inRegister: vaddr <= g.pushed, reg: g.reg}
 	}
@@ -215,6 +224,66 @@ func findV8Generator(im *procstate.Image, start, end uint64) (g v8Generator) {
 			return v8Generator{}
 		}
 	}
+}
+
+// findV8Prologue tells of each byte of the function that code of the baseline compiler calls first where an instruction
+// begins, and where that function's return address is before it. It takes that off the stack, sets up a
+// frame for the code that has called it, and puts it on again. In some versions it may run optimised code in its
+// caller's place.
+func findV8Prologue(arch *procstate.Arch, code []byte, start uint64) []v8Unframed {
+	places := make([]v8Unframed, len(code))
+	at, known := firstState(arch, start), true
+	jumps := map[uint64]pathState{} // to behind where they are
+	var in isa.Inst
+	for off := uint64(0); off < uint64(len(code)); off += uint64(in.Len) {
+		if to, ok := jumps[start+off]; ok && !known {
+			at, known = to, true
+		}
+		if !decode(arch, code[off:], start+off, &in) {
+			return nil
+		}
+		if !known {
+			continue
+		}
+		places[off] = v8InPrologue(arch, &at)
+		at.apply(arch, &in)
+		if in.Flow == isa.Jump || in.Flow == isa.CondJump {
+			jumps[in.Target] = at
+		}
+		known = in.Flow != isa.Jump && in.Flow != isa.IndirectJump && in.Flow != isa.Return
+	}
+	return places
+}
+
+// v8InPrologue tells the same of what is known before an instruction.
+func v8InPrologue(arch *procstate.Arch, s *pathState) v8Unframed {
+	sp, fp := s.regs[arch.SP], s.regs[arch.FP]
+	if sp.base != pathSP {
+		return v8Unframed{}
+	}
+	returnAddress, callerFP := pathValue{base: pathSP, inMemory: true}, pathValue{base: pathFP}
+	switch top := s.wordAt(sp); {
+	case top == returnAddress:
+		return v8Unframed{ok: true}
+	case top == fp && s.wordAt(sp.plus(8)) == returnAddress:
+		return v8Unframed{ok: true, above: 8}
+	}
+	reg := slices.Index(s.regs[:arch.NumRegs], returnAddress)
+	if reg >= 0 && (fp == callerFP || s.wordAt(fp) == callerFP) {
+		at := v8Unframed{ok: true, inRegister: true, reg: procstate.Reg(reg)}
+		if fp == callerFP { // the frame is not set up
+			at.above = uint64(8 - sp.off)
+		}
+		return at
+	}
+	// It has forgotten its return address, and goes on in its caller's place.
+	switch {
+	case fp == callerFP && sp.off == 8:
+		return v8Unframed{ok: true}
+	case sp.off == 0 && s.wordAt(sp) == callerFP:
+		return v8Unframed{ok: true, above: 8}
+	}
+	return v8Unframed{ok: fp.base == pathSP, framed: fp.base == pathSP}
 }
 
 // The instructions push and pop of a register, whose number is in their last bits.
