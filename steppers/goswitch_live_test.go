@@ -174,6 +174,7 @@ func TestGoSwitchesRecorded(t *testing.T) {
 // it on, which nothing but a register tells, or where C has saved that. Stripped or not, C
 // code that Go's linker has put in tells where.
 func TestGoRaceDetectorRecorded(t *testing.T) {
+	t.Parallel()
 	testenv.Needs(t, "gcc")
 	needPtrace(t)
 	if runtime.GOARCH != "amd64" {

@@ -46,12 +46,14 @@ func startJavaClass(t *testing.T, java testenv.Program, out io.Writer, args ...s
 // generated code, which may be building a frame, neither is sure at every
 // instruction. Where a method has gone before its frame was walked, the walk ends.
 func TestJavaFrames(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJavaFrames(t, java, "Busy") })
 }
 
 // While compiled code compares strings, it keeps a word on the stack beyond its frame.
 func TestJavaComparesStrings(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
 		t.Parallel()
@@ -61,6 +63,7 @@ func TestJavaComparesStrings(t *testing.T) {
 
 // Stubs that make digests align SP, and use the frame pointer for other things.
 func TestJavaDigests(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	testenv.EachJava(t, testJavaDigests)
 }
@@ -169,6 +172,7 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 // A compiled method that has become invalid returns where there is no call: its
 // frames are walked all the same.
 func TestJavaDeoptimized(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	testenv.EachJava(t, testJavaDeoptimized)
 }

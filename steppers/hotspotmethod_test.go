@@ -165,6 +165,7 @@ func TestScopeRanges(t *testing.T) {
 
 // What the virtual machine tells of itself.
 func TestJavaVersion(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	testenv.EachJava(t, testJavaVersion)
 }

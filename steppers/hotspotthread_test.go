@@ -16,6 +16,7 @@ import (
 // TestLyingJavaThreads reads threads of a Java whose memory is not what it should be, also while its classes are read:
 // there is an end to that, and nothing panics.
 func TestLyingJavaThreads(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
 		classes := testenv.CompileJava(t, java, filepath.Join("..", "testdata", "walk", "Locks.java"))

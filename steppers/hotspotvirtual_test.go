@@ -57,6 +57,7 @@ func (p *lyingProcess) ReadWord(addr uint64) (uint64, bool) {
 // TestLyingVirtualThreads reads virtual threads of a Java whose memory is not what it should be: there is an end to that,
 // and nothing panics.
 func TestLyingVirtualThreads(t *testing.T) {
+	t.Parallel()
 	needPtrace(t)
 	found := false
 	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {

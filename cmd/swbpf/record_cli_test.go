@@ -345,6 +345,7 @@ func TestStatsKeys(t *testing.T) {
 
 // TestRecordPprof lets pprof itself read a recording.
 func TestRecordPprof(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	file := filepath.Join(t.TempDir(), "p.pb.gz")

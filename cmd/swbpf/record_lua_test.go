@@ -24,7 +24,6 @@ var luaCalls = map[string][]string{
 // Functions of Lua have their names in recordings, and each calls only what it calls in the source, with functions of C
 // between them or not. What a coroutine runs that is new each time has none further out.
 func TestRecordLua(t *testing.T) {
-	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("Lua is known on amd64 alone")
 	}

@@ -18,6 +18,7 @@ func TestRecordAsOnLinux58(t *testing.T) {
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	for _, flags := range []string{"-F 99", "-F 997", "-F 997 --stack-bytes 1M --no-kernel"} {
 		t.Run(flags, func(t *testing.T) {
+			t.Parallel()
 			r := runRecordBy(t, program, append(strings.Fields(flags), "--", target, "2")...)
 			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
 			r.wantChain(t, "depth30", checkDepth30)

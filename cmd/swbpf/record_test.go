@@ -291,6 +291,7 @@ func TestRecordChain(t *testing.T) {
 	} {
 		for _, hz := range []int{99, 997} {
 			t.Run(fmt.Sprintf("%s/%dHz", tc.name, hz), func(t *testing.T) {
+				t.Parallel()
 				target := build(t, tc.name, "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/"+tc.name+".cc")
 				flags := []string{"-F", fmt.Sprint(hz)}
 				if hz == 99 {

@@ -34,35 +34,38 @@ func TestRecordWorkloads(t *testing.T) {
 		name     string
 		hz       []int
 		complete float64 // percent of user samples
-		flags    []string
+		alone    bool    // must be looked at soon
 		command  []string
 	}{
-		{"go-gc", []int{99, 997}, 99.5, nil, []string{gogc, "4"}},
+		{"go-gc", []int{99, 997}, 99.5, false, []string{gogc, "4"}},
 		// One stack in sixty is longer than 64 KiB...
-		{"cc1plus", []int{99, 997}, 99.5, nil, []string{"g++", "-O2", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
+		{"cc1plus", []int{99, 997}, 99.5, false, []string{"g++", "-O2", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
 		// ...and nearly all are of this, in a thread.
-		{"deep-thread", []int{997}, 99.5, nil, []string{deepThread, "1"}},
+		{"deep-thread", []int{997}, 99.5, false, []string{deepThread, "1"}},
 		// Thirty pieces of each stack are not there.
-		{"gaps", []int{99, 997}, 99.5, nil, []string{gaps, "1"}},
+		{"gaps", []int{99, 997}, 99.5, false, []string{gaps, "1"}},
 		// What is copied at first is a part of one frame of three: some walks are cut until the others are known.
-		{"big-frames", []int{99, 997}, 98.5, nil, []string{bigFrames, "8"}}, // cut until they are known, some 50 ms
+		{"big-frames", []int{99, 997}, 98.5, true, []string{bigFrames, "8"}}, // cut until they are known, some 50 ms
 		// ...and here of the only one, which is over by then.
-		{"brief-threads", []int{99, 997}, 99, nil, []string{brief, "50"}},
-		{"brief-threads/untouched", []int{99, 997}, 99, nil, []string{brief, "50", "-"}},
+		{"brief-threads", []int{99, 997}, 99, true, []string{brief, "50"}},
+		{"brief-threads/untouched", []int{99, 997}, 99, true, []string{brief, "50", "-"}},
 		// Its last thread's samples end where others' do, until that is known to be wrong.
-		{"mixed-threads", []int{99, 997}, 80, nil, []string{mixedThreads, "2"}},
-		{"python3", []int{997}, 99.5, nil, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
-		{"xz", []int{997}, 99.5, nil, []string{"xz", "-k", "-c", "-9", random}},
-		{"short-lived", []int{99, 997}, 97, nil, []string{"sh", "testdata/targets/shortlived.sh", "60"}},
-		{"exec-chain", []int{99, 997}, 97, nil, []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sh testdata/targets/execchain.sh; done; true"}},
+		{"mixed-threads", []int{99, 997}, 80, true, []string{mixedThreads, "2"}},
+		{"python3", []int{997}, 99.5, false, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
+		{"xz", []int{997}, 99.5, false, []string{"xz", "-k", "-c", "-9", random}},
+		{"short-lived", []int{99, 997}, 97, true, []string{"sh", "testdata/targets/shortlived.sh", "60"}},
+		{"exec-chain", []int{99, 997}, 97, true, []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sh testdata/targets/execchain.sh; done; true"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testenv.Needs(t, tc.command[0])
+			if !tc.alone {
+				t.Parallel()
+			}
 			// Of all rates together: at 99 Hz a single sample is a quarter of a
 			// percent.
 			var complete, user uint64
 			for _, hz := range tc.hz {
-				r, clock := runClocked(t, append([]string{"-F", fmt.Sprint(hz)}, tc.flags...), tc.command...)
+				r, clock := runClocked(t, []string{"-F", fmt.Sprint(hz)}, tc.command...)
 				if r.exit != 0 {
 					t.Errorf("%d Hz: exit status %d\n%s", hz, r.exit, r.stderr)
 				}
