@@ -94,6 +94,7 @@ func startCalls(t *testing.T, program, source, turn string) (cmd *exec.Cmd, said
 // The stack of a program of Bun has the functions that the program itself says it has: interpreted in its first turn,
 // with calls inlined into each other in a later one, and in a loop that was entered before it was compiled.
 func TestWalkBun(t *testing.T) {
+	t.Parallel()
 	for _, bun := range buns(t) {
 		for _, turn := range []string{"1", "300", "4000", "-1"} {
 			cmd, file := startCalls(t, bun, bunProgram, turn)

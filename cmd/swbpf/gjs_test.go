@@ -85,6 +85,7 @@ func startGJS(t *testing.T, turn string) (cmd *exec.Cmd, said string) {
 // The stack of a program of gjs has the functions and lines that the program itself says it has: interpreted in C++ in its first
 // turn, by the baseline interpreter in the tenth, compiled in others. Of what is optimised then calls that were inlined lack, and lines.
 func TestWalkGJS(t *testing.T) {
+	t.Parallel()
 	for _, turn := range []int{1, 10, 60, 1000} {
 		cmd, file := startGJS(t, strconv.Itoa(turn))
 		said := ""

@@ -157,6 +157,7 @@ func TestRecordToStdout(t *testing.T) {
 
 // TestFullOutput: what does not fit on standard output is an error of every verb.
 func TestFullOutput(t *testing.T) {
+	t.Parallel()
 	target := startWalkTarget(t, "threads.c", []string{"-O1", "-g"}, "1", "1", "quiet")
 	stacks := filepath.Join(t.TempDir(), "x.folded")
 	if err := os.WriteFile(stacks, []byte("main;work 1\n"), 0o600); err != nil {

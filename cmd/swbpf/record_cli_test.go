@@ -318,6 +318,7 @@ func TestRecordLateSignal(t *testing.T) {
 
 // TestStatsKeys pins the keys of --stats, which scripts rely on.
 func TestStatsKeys(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	want := strings.Fields(`duration_seconds event frequency_hz samples user_samples kernel_only_samples
 		complete truncated truncated_by_reason lost lost_by_reason frames bytes_copied bytes_sent

@@ -26,6 +26,7 @@ func startGoroutines(t *testing.T) (pid string) {
 }
 
 func TestWalkGoroutinesText(t *testing.T) {
+	t.Parallel()
 	pid := startGoroutines(t)
 	out, stderr, code := runWalk(t, pid)
 	if code != exitOK {
@@ -75,6 +76,7 @@ func TestWalkGoroutinesText(t *testing.T) {
 }
 
 func TestWalkGoroutinesJSON(t *testing.T) {
+	t.Parallel()
 	pid := startGoroutines(t)
 	out, stderr, code := runWalk(t, "--json", pid)
 	if code != exitOK {
