@@ -82,13 +82,17 @@ func newLuaMemory(f *luaFields) []byte {
 }
 
 // luaFunctions returns what runs in a frame of luaV_execute, innermost first.
-func luaFunctions(f *luaFields, b []byte) (names []string) {
-	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+func luaFunctions(f *luaFields, b []byte) (names []string) { return luaFunctionsOf(f, b, b) }
+
+// luaFunctionsOf is the same where the process has other memory by now than was captured.
+func luaFunctionsOf(f *luaFields, b, now []byte) (names []string) {
+	snap, live := procstate.NewSnapshot(procstate.AMD64, 1, "", nil), procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: luaTestBase, Data: b}})
+	live.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: luaTestBase, Data: now}})
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 	vm := &luaVM{
 		luaImage: &luaImage{fields: f, frame: unwind.RegRule{Kind: unwind.InReg, Reg: procstate.AMD64.SP, Offset: 0x40}, places: []luaPlace{{reg: 3}}},
-		vmMemory: vmMemory{mem: snap, captured: snap}, asked: map[int]luaAsked{}, calls: map[uint64]bool{},
+		vmMemory: vmMemory{mem: live, captured: snap}, asked: map[int]luaAsked{}, calls: map[uint64]bool{},
 		byConstants: map[uint64]*luaProto{}, ofConstants: map[luaPlace]int{},
 	}
 	vm.begin(1)
@@ -112,6 +116,30 @@ func TestLuaCalls(t *testing.T) {
 	for version, f := range luaVersions {
 		if got := luaFunctions(f, newLuaMemory(f)); len(got) != 2 || got[0] != "app.lua:7" || got[1] != got[0] {
 			t.Errorf("%d: %q", version, got)
+		}
+	}
+}
+
+// Where Lua has moved its values since calls were copied, their functions are known by the calls that run now.
+func TestLuaLearns(t *testing.T) {
+	for version, f := range luaVersions {
+		if f.previous == 0 {
+			continue
+		}
+		then, now := newLuaMemory(f), newLuaMemory(f)
+		const moved = luaTestStack + 0x100
+		for i := range uint64(3) {
+			copy(now[moved+i*luaValueBytes:], then[luaTestValues+i*luaValueBytes:][:luaValueBytes])
+			clear(then[luaTestValues+i*luaValueBytes:][:luaValueBytes])
+			clear(now[luaTestValues+i*luaValueBytes:][:luaValueBytes])
+			binary.LittleEndian.PutUint64(now[luaTestCalls+i*luaTestCall+f.function:], luaTestBase+moved+i*luaValueBytes)
+		}
+		if got := luaFunctionsOf(f, then, now); len(got) != 2 || got[0] != "app.lua:7" || got[1] != got[0] {
+			t.Errorf("%d: %q", version, got)
+		}
+		clear(now[luaTestState:][:f.state])
+		if got := luaFunctionsOf(f, then, now); len(got) != 2 || got[0] != "[gone]" || got[1] != got[0] {
+			t.Errorf("%d, without its lua_State: %q", version, got)
 		}
 	}
 }

@@ -181,17 +181,22 @@ func (vm *luaVM) isLuaCall(c *luaCall, top uint64) (is, ok bool) {
 
 // closureOf returns the function that a call is of: its Proto, if it is one of Lua.
 func (vm *luaVM) closureOf(c *luaCall) (proto uint64, isLua, ok bool) {
-	f, le := vm.fields, binary.LittleEndian
 	var value [luaValueBytes]byte
-	const kind = 0xf
 	if c.function%8 != 0 || !vm.read(c.function, value[:]) && !vm.readNow(c.function, value[:]) {
 		return 0, false, false
 	}
+	return vm.closure(value[:])
+}
+
+// closure is the same of a value.
+func (vm *luaVM) closure(value []byte) (proto uint64, isLua, ok bool) {
+	const kind = 0xf
+	f, le := vm.fields, binary.LittleEndian
 	if value[luaType]&kind != luaFunctionType {
 		return 0, false, false
 	}
 	var closure [40]byte
-	at := le.Uint64(value[:])
+	at := le.Uint64(value)
 	if at%8 != 0 || !vm.readNow(at, closure[:]) || closure[luaType]&kind != luaFunctionType {
 		return 0, false, false
 	}

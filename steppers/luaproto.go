@@ -68,8 +68,7 @@ func (vm *luaVM) addInner(p *luaProto) {
 			if inner == nil {
 				continue
 			}
-			known := vm.knownAt(inner.code.start)
-			if known != nil && known.at == at && known.code == inner.code && known.Name == inner.Name && known.File == inner.File {
+			if vm.isKnown(inner) {
 				continue
 			}
 			vm.add(inner)

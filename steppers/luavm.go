@@ -32,6 +32,7 @@ type luaVM struct {
 	serial      uint32
 	calls       map[uint64]bool // whether instructions of 5.1 are calls,
 	since       time.Time       // looked at since then
+	learning    luaLearning
 
 	head  [luaMaxState]byte // what is read
 	call  [maxLuaCall]byte
@@ -128,7 +129,11 @@ func (vm *luaVM) codeOf(w *unwind.Walker, in *unwind.Frame) uint32 {
 	t.next = last + 1
 	for i := last; i >= first; i-- {
 		c, fn, line := &t.calls[i], &luaGone, 0
-		if p := vm.functionOf(c); p != nil {
+		p := vm.functionOf(c)
+		if p == nil && vm.learn(t.at) {
+			p = vm.knownAt(c.next)
+		}
+		if p != nil {
 			fn = p
 			if i == first {
 				vm.learnPlaces(p, in, cfa)
