@@ -74,11 +74,12 @@ func testJavaDigests(t *testing.T, java testenv.Program) {
 	time.Sleep(2 * time.Second) // until all is compiled
 	group := Default(unwind.NewTables())
 	interrupted, short := 0, 0
+	mapped := spaces(pid)
 	for deadline := time.Now().Add(4 * time.Minute); interrupted < 300; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d stacks", interrupted)
 		}
-		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{})
+		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{Space: mapped()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,17 +106,31 @@ func testJavaDigests(t *testing.T, java testenv.Program) {
 	}
 }
 
+// spaces returns what tells what a process has mapped, as it was a tenth of a second ago at most: to read that of
+// Java takes longer than the rest of a capture.
+func spaces(pid int) func() *procstate.AddressSpace {
+	var space *procstate.AddressSpace
+	var read time.Time
+	return func() *procstate.AddressSpace {
+		if time.Since(read) > 100*time.Millisecond {
+			space, read = procstate.SpaceOfProcess(pid), time.Now()
+		}
+		return space
+	}
+}
+
 func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 	pid := startJavaClass(t, java, nil, "-XX:+PreserveFramePointer", class, "600000")
 	tables := unwind.NewTables()
 	noted := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewHotSpot(), NewFrameFunc(nil), NewAnalysis())
 	linked := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewFrameFunc(nil), NewAnalysis())
 	calls, interrupted, differ, gone, unsure, frames := 0, 0, 0, 0, 0, 0
-	for deadline := time.Now().Add(4 * time.Minute); frames < 2000; {
+	mapped := spaces(pid)
+	for deadline := time.Now().Add(4 * time.Minute); frames < 1200; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d frames of Java", frames)
 		}
-		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{})
+		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{Space: mapped()})
 		if err != nil {
 			t.Fatal(err)
 		}
