@@ -59,11 +59,6 @@ func (c *v8Code) isJavaScript(f *v8Fields) bool {
 	return c.kind >= f.baseline-1 && c.kind <= f.baseline+2
 }
 
-// isNameless reports whether what code is of could not be read, which may have been moved meanwhile.
-func (c *v8Code) isNameless(f *v8Fields) bool {
-	return c.kind > f.baseline && c.isJavaScript(f) && c.function == 0 || c.kind == f.baseline && c.bytecode == 0
-}
-
 // callerFrame walks from a frame in a call of code, which has a frame pointer by then, but for that of the baseline compiler:
 // what it calls first, before its first bytecode, sets up its frame. Until then its return address is at SP, where later no
 // address of code is.
@@ -172,7 +167,7 @@ func (vm *v8VM) isStill(c *v8Code) bool {
 	if now.Sub(c.checked) < v8Interval {
 		return true
 	}
-	if c.isNameless(vm.fields) || vm.read(c.object-1, vm.buf[:]) && vm.buf != c.head {
+	if vm.read(c.object-1, vm.buf[:]) && vm.buf != c.head {
 		return false
 	}
 	c.checked = now // of one that cannot be read any more nothing else will be known
