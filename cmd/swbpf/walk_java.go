@@ -35,6 +35,18 @@ func javaWait(t *steppers.JavaThread) string {
 	return s
 }
 
+// javaNote is that of a thread of the system in brackets, "" where it runs or is none of Java.
+func javaNote(t *threadWalk) string {
+	if t.java == nil {
+		return ""
+	}
+	wait := javaWait(t.java)
+	if wait == "" || wait == "runnable" {
+		return ""
+	}
+	return " [" + wait + "]"
+}
+
 // javaOwner returns which thread has what one of Java waits for, if it waits until that goes on.
 func javaOwner(t *steppers.JavaThread) (party, bool) {
 	switch {

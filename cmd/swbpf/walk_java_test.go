@@ -57,6 +57,18 @@ func TestWalkJavaThreads(t *testing.T) {
 						t.Errorf("no %s in\n%s", want, text)
 					}
 				}
+				watch := exec.Command(swbpf(t), "walk", "--watch", "100ms", pid)
+				_, lines := testenv.Start(t, watch)
+				want := regexp.MustCompile(`^ +1 x sleeping   wants class in futex\(\w+\) \[blocked for Locks\.class, which thread \d+ has\]: `)
+				scan := bufio.NewScanner(lines)
+				for n := 0; ; n++ {
+					if n == 1000 || !scan.Scan() {
+						t.Fatalf("--watch: no %s", want)
+					}
+					if want.MatchString(scan.Text()) {
+						break
+					}
+				}
 			})
 		}
 	})

@@ -173,12 +173,7 @@ func groupHead(g []*threadWalk) string {
 	if t.hasGIL {
 		b.WriteString(", with the GIL")
 	}
-	if t.java != nil {
-		if wait := javaWait(t.java); wait != "" && wait != "runnable" {
-			b.WriteString(" [" + printable(wait) + "]")
-		}
-	}
-	b.WriteString(": " + t.outcome())
+	b.WriteString(printable(javaNote(t)) + ": " + t.outcome())
 	if t.blocked {
 		b.WriteString(" (could not be stopped)")
 	}

@@ -128,7 +128,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 	}
 	for _, g := range groupThreads(p, true) {
 		t := g[0]
-		if err := line(fmt.Sprintf("%5d x %-10s %s%s: %s", len(g), t.state, groupName(g), groupWait(g), foldStack(&t.stackWalk))); err != nil {
+		if err := line(fmt.Sprintf("%5d x %-10s %s%s%s: %s", len(g), t.state, groupName(g), groupWait(g), javaNote(t), foldStack(&t.stackWalk))); err != nil {
 			return err
 		}
 	}

@@ -44,8 +44,8 @@ public class VirtualStacks {
                 for (StackTraceElement e : t.getStackTrace()) line.append(' ').append(e.getClassName()).append('.').append(e.getMethodName()).append(':').append(e.getLineNumber());
                 System.out.println(line);
             }
-            System.out.println("done");
             if (args.length > 2) System.gc(); // and the stacks that were looked at are another's
+            System.out.println("done");
             System.in.read();
         }
         System.exit(0);
