@@ -193,7 +193,6 @@ for ($end = microtime(true) + 2; microtime(true) < $end;) {
 // each calls only what it calls in the source. Nothing runs beside it: how much code is given up before
 // the recorder looks at it depends on when that gets a CPU.
 func TestRecordJava(t *testing.T) {
-	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
@@ -225,7 +224,6 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, compiled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			command := java.Command(append(test.flags, "-cp", classes, "Busy", "3000")...)
 			r := recordCommand(t, 0, command...)
 			// 0.1 to 1 % of the stacks end in code that was given up before it was looked at.
