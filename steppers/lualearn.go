@@ -20,6 +20,7 @@ const (
 	luaLearnLast    = time.Second
 	maxLuaLearned   = 4       // lua_States of a walk
 	maxLuaLearnedOf = 1 << 10 // calls of one
+	maxLuaOuter     = 1 << 6  // functions that these are of, outermost first
 )
 
 // learn looks for functions among the calls that run now in a lua_State, and for those that are defined in these, and
@@ -37,17 +38,24 @@ func (vm *luaVM) learn(state uint64) bool {
 		return false
 	}
 	l.states = append(l.states, state)
+	seen := map[uint64]bool{}
 	for _, function := range slices.Backward(vm.functionsNow(state)) {
 		var value [luaValueBytes]byte
 		if !vm.readNow(function, value[:]) {
 			continue
 		}
-		if proto, isLua, ok := vm.closure(value[:]); ok && isLua {
-			if p := vm.readProto(proto); p != nil && !vm.isKnown(p) {
-				vm.add(p)
-				vm.addInner(p)
-				l.wait = luaLearnFirst
-			}
+		proto, isLua, ok := vm.closure(value[:])
+		if !ok || !isLua || seen[proto] {
+			continue
+		}
+		if len(seen) == maxLuaOuter {
+			break
+		}
+		seen[proto] = true
+		if p := vm.readProto(proto); p != nil && !vm.isKnown(p) {
+			vm.add(p)
+			vm.addInner(p)
+			l.wait = luaLearnFirst
 		}
 	}
 	return true

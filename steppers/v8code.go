@@ -71,8 +71,14 @@ func (c *v8Code) callerFrame(f *v8Fields, w *unwind.Walker, in, out *unwind.Fram
 		if n == 0 {
 			return unwind.NotMe, nil
 		}
-		if word, ok := w.ProcessState().ReadWord(in.SP()); in.PC()-c.start <= before && ok && w.MappingAt(word) != nil {
-			return v8Unframed{ok: true}.callerFrame(w, in, out)
+		if in.PC()-c.start <= before {
+			word, ok := w.ProcessState().ReadWord(in.SP())
+			switch {
+			case !ok:
+				return unwind.Failed, unwind.ReadFailure(w.ProcessState(), in.SP())
+			case w.MappingAt(word) != nil:
+				return v8Unframed{ok: true}.callerFrame(w, in, out)
+			}
 		}
 	}
 	return byFramePointer(w, in, out)

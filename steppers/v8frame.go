@@ -29,7 +29,8 @@ func byFramePointer(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, er
 }
 
 // v8Unframed is where the return address of an interrupted function is that has no frame yet or
-// no more: in a register, or so many bytes above SP, where it is 8 below which the caller's frame pointer is saved.
+// no more: in a register, or so many bytes above SP, where it is 8 below which the caller's frame pointer is saved; or
+// that it has one.
 type v8Unframed struct {
 	ok         bool
 	framed     bool // it has a frame, by the frame pointer
