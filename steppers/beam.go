@@ -173,18 +173,19 @@ func (s *Beam) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 		ok = true
 	}
 	if !ok {
-		vm.lacks = true
-		return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at)
+		return unwind.Failed, vm.missing(w, at)
 	}
 	ra, ok := vm.word(at)
 	if !ok {
-		vm.lacks = true
-		return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at)
+		return unwind.Failed, vm.missing(w, at)
 	}
 	if ra == vm.code.exit {
 		return vm.scheduler(w, in, out)
 	}
 	if _, r := vm.rangeAt(ra - 1); r == nil {
+		if vm.isLast(in, at) {
+			return vm.scheduler(w, in, out)
+		}
 		return unwind.Failed, unwind.BadPC
 	}
 	arch := w.Arch()
@@ -266,9 +267,8 @@ func (vm *beamVM) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule)
 		}
 		word := p + uint64(int64(r.at.word))
 		if at, ok = vm.word(word); !ok {
-			vm.lacks = true
 			vm.noteStack(in)
-			return 0, unwind.ReadFailure(w.ProcessState(), word)
+			return 0, vm.missing(w, word)
 		}
 	}
 	from := at
@@ -282,13 +282,40 @@ func (vm *beamVM) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule)
 	}
 	at, ok := vm.scan(at)
 	if !ok {
-		vm.lacks = true
-		return 0, unwind.ReadFailure(w.ProcessState(), at)
+		return 0, vm.missing(w, at)
 	}
-	if !r.isAbove && !slices.ContainsFunc(r.guesses, func(v beamValue) bool { return from+uint64(int64(v.off)) == at }) {
+	isGuessed := func(v beamValue) bool {
+		guess := from + uint64(int64(v.off))
+		return guess == at || vm.code.hasFramePointers && guess == at-8 // where it goes on elsewhere with its frame
+	}
+	if !r.isAbove && !slices.ContainsFunc(r.guesses, isGuessed) {
 		return 0, unwind.NoUnwindInfo
 	}
 	return at, nil
+}
+
+// missing tells why a word was not read that is not in what was captured, and has the capture know of it.
+func (vm *beamVM) missing(w *unwind.Walker, at uint64) error {
+	vm.lacks = true
+	_, _ = vm.mem.ReadWord(at)
+	return unwind.ReadFailure(w.ProcessState(), at)
+}
+
+// isLast reports whether a word is the last of an Erlang process's stack, where the first function called returns to.
+// When a heap has been given up, and the process still has the bounds of it, something else may be there already.
+func (vm *beamVM) isLast(in *unwind.Frame, at uint64) bool {
+	process, ok1 := in.Regs.Value(beamProcess)
+	registers, ok2 := in.Regs.Value(beamRegisters)
+	if !ok1 || !ok2 {
+		return false
+	}
+	vm.findSchedulers(vm.now)
+	scheduler := vm.byStack[registers-vm.registers]
+	if scheduler == 0 || !vm.knowsFields(vm.now, scheduler) {
+		return false
+	}
+	end, ok := vm.word(process + vm.end)
+	return ok && end == at+8
 }
 
 // isBeingMoved reports whether a frame on the stack of the Erlang process has a frame pointer that belongs to

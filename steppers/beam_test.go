@@ -58,7 +58,10 @@ func newBeamMemory() *beamMemory {
 	m.put(0x10, beamTestBase+beamTestEntries)
 	told := m.module(0, beamTestTold, beamTestModule, "m", beamTestRange{"m:new/1" + beamHead, "\xf4", 0}, beamTestRange{"m:new/1", beamTestCode, 7})
 	told = m.module(1, told, beamTestModule, "m", beamTestRange{"m:old/2", "\xf4" + beamTestCode, 3})
-	told = m.module(2, told, beamTestShared, "global", beamTestRange{beamProcessMain, beamTestMain, 0}, beamTestRange{"global::garbage_collect", beamTestCollect, 0})
+	calls := beamTestShared + len(beamTestMain) + len(beamTestCollect)
+	call := binary.LittleEndian.AppendUint32([]byte("\xff\x15"), uint32(0x40-calls-6)) // call *n(%rip), of what is in no module
+	told = m.module(2, told, beamTestShared, "global", beamTestRange{beamProcessMain, beamTestMain, 0}, beamTestRange{"global::garbage_collect", beamTestCollect, 0},
+		beamTestRange{"global::length", string(call) + "\x48\x89\xec\xc3", 0}) // mov %rbp,%rsp; ret
 	m.put(beamTestEntries+3*0x20+0x10, uint64(beamTestBase+told)) // the last entry: where the first function returns to
 	m.put(beamTestEntries+3*0x20+0x18, beamInfoBytes)
 	m.put(told+16, 0x1234)
@@ -148,12 +151,23 @@ func TestBeam(t *testing.T) {
 	if got := m.vm.paths.returnAddress(beamTestBase + beamTestShared + uint64(len(beamTestMain)) + 6); got.at != (beamValue{base: beamOfProcess, word: 0x58}) || !got.ok {
 		t.Errorf("on the other stack: %+v", got)
 	}
+	shared := uint64(beamTestBase + beamTestShared + len(beamTestMain) + len(beamTestCollect))
+	if got := m.vm.paths.returnAddress(shared); got.at != (beamValue{base: beamOfFP}) || !got.ok || len(got.guesses) > 0 {
+		t.Errorf("before a function of C is called: %+v", got)
+	}
 	if at, ok := m.vm.scan(beamTestBase + beamTestStack); !ok || at != beamTestBase+beamTestStack+16 {
 		t.Errorf("a return address at %#x", at)
 	}
 	m.vm.findSchedulers(m.vm.readNow)
 	if s := m.vm.byStack[beamTestBase+0x8000]; s != beamTestBase+beamTestScheduler || !m.vm.knowsFields(m.vm.readNow, s) || m.vm.current != 0x50 || m.vm.end != 0x88 {
 		t.Errorf("a scheduler at %#x, which runs %#x, the stack ends %#x", s, m.vm.current, m.vm.end)
+	}
+	var in unwind.Frame
+	in.Regs.Set(beamProcess, beamTestBase+beamTestProcess)
+	in.Regs.Set(beamRegisters, beamTestBase+0x8080)
+	const last = beamTestBase + beamTestStack + 0x100 - 8
+	if !m.vm.isLast(&in, last) || m.vm.isLast(&in, last-8) {
+		t.Error("the last word of the stack is not known")
 	}
 }
 

