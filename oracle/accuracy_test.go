@@ -46,10 +46,11 @@ func TestAccuracy(t *testing.T) {
 			}
 			t.Parallel()
 			switch { // the long form judges more
+			case testenv.Long():
 			case c.Table == tableTold:
-				c.Steps = 80000
+				c.Steps = 40000
 			case c.Table != tableARM64:
-				c.Steps = min(c.Steps, 40000)
+				c.Steps = min(c.Steps, 20000)
 			}
 			r, err := RunCase(c, sources+"/testdata", t.TempDir())
 			var missing *loader.MissingError

@@ -55,7 +55,7 @@ func TestJavaFrames(t *testing.T) {
 func TestJavaComparesStrings(t *testing.T) {
 	t.Parallel()
 	needPtrace(t)
-	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
+	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
 		t.Parallel()
 		testJavaFrames(t, java, "Compares")
 	})
@@ -65,7 +65,7 @@ func TestJavaComparesStrings(t *testing.T) {
 func TestJavaDigests(t *testing.T) {
 	t.Parallel()
 	needPtrace(t)
-	testenv.EachJava(t, testJavaDigests)
+	testenv.SomeJava(t, testJavaDigests)
 }
 
 func testJavaDigests(t *testing.T, java testenv.Program) {
@@ -198,7 +198,7 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 func TestJavaDeoptimized(t *testing.T) {
 	t.Parallel()
 	needPtrace(t)
-	testenv.EachJava(t, testJavaDeoptimized)
+	testenv.SomeJava(t, testJavaDeoptimized)
 }
 
 func testJavaDeoptimized(t *testing.T, java testenv.Program) {

@@ -60,7 +60,7 @@ func TestLyingVirtualThreads(t *testing.T) {
 	t.Parallel()
 	needPtrace(t)
 	found := false
-	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
+	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
 		classes := testenv.CompileJava(t, java, filepath.Join("..", "testdata", "walk", "VirtualStacks.java"))
 		command := java.Command("-Xint", "-cp", classes, "VirtualStacks", "500")
 		cmd := exec.Command(command[0], command[1:]...)

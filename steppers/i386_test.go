@@ -123,7 +123,7 @@ func TestI386EveryInstruction(t *testing.T) {
 	needPtrace(t)
 	testenv.Needs32Bit(t)
 	for _, b := range i386Builds {
-		if b.long && os.Getenv("SWBPF_LONG") == "" {
+		if b.long && !testenv.Long() {
 			continue
 		}
 		t.Run(b.name, func(t *testing.T) {

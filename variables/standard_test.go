@@ -77,8 +77,11 @@ func compareTexts(t *testing.T, frames []gdbFrame, function string, want map[str
 
 // TestStandardTypes compares values of types of C++'s libraries with the source.
 func TestStandardTypes(t *testing.T) {
-	for _, command := range []string{"g++ -std=c++17 -g -O0", "g++ -std=c++17 -gdwarf-4 -fdebug-types-section -O0", "clang++-19 -std=c++17 -g -O0",
-		"clang++-19 -std=c++17 -g -O0 -fstandalone-debug", "clang++-19 -std=c++17 -g -O0 -stdlib=libc++ -fstandalone-debug"} {
+	commands := []string{"g++ -std=c++17 -gdwarf-4 -fdebug-types-section -O0", "clang++-19 -std=c++17 -g -O0", "clang++-19 -std=c++17 -g -O0 -stdlib=libc++ -fstandalone-debug"}
+	if testenv.Long() {
+		commands = append(commands, "g++ -std=c++17 -g -O0", "clang++-19 -std=c++17 -g -O0 -fstandalone-debug")
+	}
+	for _, command := range commands {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			want := standardTexts
 			if strings.Contains(command, "libc++") {

@@ -223,6 +223,9 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 		"interpreted":        {[]string{"-Xint"}, interpreted},
 		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, compiled},
 	} {
+		if name == "DebugNonSafepoints" && !testenv.Long() {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			command := java.Command(append(test.flags, "-cp", classes, "Busy", "3000")...)
 			r := recordCommand(t, 0, command...)
@@ -297,7 +300,7 @@ def spin():
     while time.process_time() < end: sum(range(100))
 spin()
 `
-	testenv.EachPython(t, func(t *testing.T, python testenv.Program) {
+	testenv.SomePython(t, func(t *testing.T, python testenv.Program) {
 		for _, test := range []struct {
 			name, last string
 			exit       int
@@ -443,7 +446,7 @@ func testRecordPHP(t *testing.T, command []string) {
 func TestRecordPHPEnds(t *testing.T) {
 	t.Parallel()
 	const spin = `function spin() { do { for ($i = 0; $i < 1000; $i++) range(1, 100); $used = getrusage(); } while ($used["ru_utime.tv_sec"] + $used["ru_utime.tv_usec"] / 1e6 < 1.5); } spin(); `
-	testenv.EachPHP(t, func(t *testing.T, php testenv.PHP) {
+	testenv.SomePHP(t, func(t *testing.T, php testenv.PHP) {
 		for name, last := range map[string]string{
 			"exec":   `pcntl_exec("/bin/sh", ["-c", 'i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done']);`,
 			"killed": `posix_kill(getmypid(), 9);`,
@@ -571,7 +574,9 @@ func TestRecordJavaScript(t *testing.T) {
 		for name, flags := range ways {
 			t.Run(name, func(t *testing.T) { testRecordJavaScript(t, append([]string{node}, flags...), busyCalls) })
 		}
-		delete(ways, "moved") // of one version
+		if delete(ways, "moved"); !testenv.Long() { // of one version
+			delete(ways, "interpreted")
+		}
 	})
 }
 

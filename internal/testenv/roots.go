@@ -85,12 +85,25 @@ func NeedsJava(t testing.TB) {
 // EachJava runs a test with each virtual machine of Java that there is.
 func EachJava(t *testing.T, test func(t *testing.T, java Program)) {
 	t.Helper()
+	for _, java := range javas(t) {
+		t.Run(java.Name(), func(t *testing.T) { test(t, java) })
+	}
+}
+
+// SomeJava is EachJava of what differs little between them: see Some.
+func SomeJava(t *testing.T, test func(t *testing.T, java Program)) {
+	t.Helper()
+	for _, java := range Some(javas(t)) {
+		t.Run(java.Name(), func(t *testing.T) { test(t, java) })
+	}
+}
+
+func javas(t *testing.T) []Program {
+	t.Helper()
 	NeedsJava(t)
 	programs := Programs("java", "usr/lib/jvm/*/bin/java", "usr/lib/jvm/*/jre/bin/java")
 	wantElsewhere(t, programs)
-	for _, java := range programs {
-		t.Run(java.Name(), func(t *testing.T) { test(t, java) })
-	}
+	return programs
 }
 
 // wantElsewhere fails where SWBPF_ROOTS names file systems that have none of these programs:
@@ -111,8 +124,30 @@ func CompileJava(t *testing.T, java Program, source string) (classPath string) {
 	return seen
 }
 
-// EachPython runs a test with each Python that there is of a version that is known.
+// EachPython runs a test with each version of Python that there is and that is known, and with all of
+// these where tests are long.
 func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
+	t.Helper()
+	for _, python := range pythons(t) {
+		t.Run(python.version, func(t *testing.T) { test(t, python.Program) })
+	}
+}
+
+// SomePython is EachPython of what differs little between them: see Some.
+func SomePython(t *testing.T, test func(t *testing.T, python Program)) {
+	t.Helper()
+	for _, python := range Some(pythons(t)) {
+		t.Run(python.version, func(t *testing.T) { test(t, python.Program) })
+	}
+}
+
+// versionedProgram is a program of some version, which is what a test with it is called by.
+type versionedProgram struct {
+	Program
+	version string
+}
+
+func pythons(t *testing.T) (found []versionedProgram) {
 	t.Helper()
 	programs := append(Programs("/usr/bin/python3"), Programs("python3", "usr/bin/python3.[0-9]", "usr/bin/python3.[0-9][0-9]")...)
 	versions := []string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"}
@@ -128,15 +163,16 @@ func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
 		out, err := exec.Command(command[0], command[1:]...).Output()
 		version, _, _ := strings.Cut(string(out), " ")
 		is := python.Root + string(out)
-		if err != nil || !slices.Contains(versions, version) || seen[is] {
+		if err != nil || !slices.Contains(versions, version) || seen[is] || seen[version] && !Long() {
 			continue
 		}
-		seen[is] = true
-		t.Run(filepath.Join(version, python.Name()), func(t *testing.T) { test(t, python) })
+		seen[is], seen[version] = true, true
+		found = append(found, versionedProgram{python, filepath.Join(version, python.Name())})
 	}
-	if len(seen) == 0 {
+	if len(found) == 0 {
 		t.Skip("no Python of a version that is known here")
 	}
+	return found
 }
 
 // EachRuby runs a test with each Ruby that there is of a version that is known, and with the flags
@@ -261,6 +297,23 @@ func (p PHP) Command(args ...string) []string {
 // EachPHP runs a test with each PHP that there is of a version that is known.
 func EachPHP(t *testing.T, test func(t *testing.T, php PHP)) {
 	t.Helper()
+	for _, php := range phps(t) {
+		t.Run(php.name(), func(t *testing.T) { test(t, php) })
+	}
+}
+
+// SomePHP is EachPHP of what differs little between them: see Some.
+func SomePHP(t *testing.T, test func(t *testing.T, php PHP)) {
+	t.Helper()
+	for _, php := range Some(phps(t)) {
+		t.Run(php.name(), func(t *testing.T) { test(t, php) })
+	}
+}
+
+func (p PHP) name() string { return fmt.Sprintf("%d.%d", p.Version/10000, p.Version/100%100) }
+
+func phps(t *testing.T) (found []PHP) {
+	t.Helper()
 	programs := Programs("php", "usr/bin/php[78].[0-9]")
 	wantElsewhere(t, programs)
 	seen := map[int]bool{}
@@ -280,11 +333,12 @@ func EachPHP(t *testing.T, test func(t *testing.T, php PHP)) {
 			continue
 		}
 		seen[php.Version/100] = true
-		t.Run(fmt.Sprintf("%d.%d", php.Version/10000, php.Version/100%100), func(t *testing.T) { test(t, php) })
+		found = append(found, php)
 	}
-	if len(seen) == 0 {
+	if len(found) == 0 {
 		t.Skip("no PHP of a version that is known here")
 	}
+	return found
 }
 
 // Modes are settings with which PHP interprets, with the passes of opcache and without, and with

@@ -2,6 +2,9 @@
 // machine has that they run on: they are skipped where it cannot run them, unless
 // SWBPF_REQUIRE_KERNEL=1 declares that it has all: root, BPF, ptrace and the tools.
 // Then they fail, as in CI.
+//
+// With SWBPF_LONG set tests take all programs, versions and settings, and longer runs; without, what
+// differs little from another is left out.
 package testenv
 
 import (
@@ -18,6 +21,17 @@ func Lacks(t testing.TB, format string, args ...any) {
 		t.Fatalf(format, args...)
 	}
 	t.Skipf(format, args...)
+}
+
+// Long reports whether tests take all that there is.
+func Long() bool { return os.Getenv("SWBPF_LONG") != "" }
+
+// Some returns what a test takes of several that differ little: all, or the last alone.
+func Some[T any](all []T) []T {
+	if Long() || len(all) == 0 {
+		return all
+	}
+	return all[len(all)-1:]
 }
 
 // Needs ends a test where one of these programs is not installed.
