@@ -152,8 +152,12 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 			}
 			got, err := wn.WalkStack(nil, tid)
 			heuristic := slices.ContainsFunc(want, func(f unwind.Frame) bool { return f.Flags&unwind.Heuristic != 0 })
-			begins := len(got) <= len(want) && slices.EqualFunc(got, want[:len(got)], func(a, b unwind.Frame) bool { return a.PC() == b.PC() })
+			samePC := func(a, b unwind.Frame) bool { return a.PC() == b.PC() }
+			begins := len(got) <= len(want) && slices.EqualFunc(got, want[:len(got)], samePC)
 			same := err == nil && begins && len(got) == len(want)
+			// Before a function has its frame, frame pointers lead past its caller.
+			entered := err == nil && len(got) == len(want)+1 && got[1].SP() == got[0].SP()+8 &&
+				slices.EqualFunc(slices.Delete(slices.Clone(got), 1, 2), want, samePC)
 			m := wn.MappingAt(want[0].PC())
 			switch inCall := m == nil || m.Image != nil; {
 			case inCall && begins && err == unwind.NoUnwindInfo:
@@ -164,7 +168,7 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 				t.Errorf("thread %d: %d frames and %v, want %d", tid, len(got), err, len(want))
 			case inCall:
 				calls++
-			case !same:
+			case !same && !entered:
 				differ++
 				fallthrough
 			default:
@@ -180,7 +184,7 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 	if frames < 100 {
 		t.Errorf("%d frames of Java", frames)
 	}
-	if differ*20 > interrupted {
+	if differ*33 > interrupted {
 		t.Errorf("%d of %d stacks are others than by frame pointers", differ, interrupted)
 	}
 	if gone*1000 > calls {

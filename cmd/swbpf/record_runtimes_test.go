@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"iter"
 	"os"
 	"os/exec"
@@ -642,11 +643,40 @@ func TestRecordJavaScriptKilled(t *testing.T) {
 
 func testRecordJavaScript(t *testing.T, command []string, calls map[string][]string) {
 	t.Parallel()
+	// Of optimised code that is given up, and what it tells of itself collected, before it was looked
+	// at nobody can tell the name. Node 18 makes such in its first second: 0.1 to 8 % of the samples
+	// in 70 runs, and 17 % in one. Of Node 20's, in 8 runs, none or one of a thousand. Of Deno 2.9's
+	// 0 to 1.5 % in 160, and 6, 13 and 17 in one each: of two recordings one must have few.
+	least := uint64(16)
+	if out, err := exec.Command(command[0], "--version").Output(); err == nil && strings.HasPrefix(string(out), "v18.") {
+		least = 4
+	}
+	if strings.Contains(filepath.Base(command[0]), "deno") {
+		least = 8
+	}
+	for range 2 {
+		inMain, nameless := recordJavaScript(t, command, calls)
+		total, which := uint64(0), ""
+		for stack, count := range nameless {
+			total += count
+			which += fmt.Sprintf("\n%d %s", count, stack)
+		}
+		if total <= inMain/least {
+			return
+		}
+		t.Logf("%d of %d samples have code without a name%s", total, inMain, which)
+	}
+	t.Error("too many have code without a name")
+}
+
+// recordJavaScript returns how many samples are in main of the script, and those of them, by their stacks, that
+// have code without a name.
+func recordJavaScript(t *testing.T, command []string, calls map[string][]string) (inMain uint64, nameless map[string]uint64) {
 	r := recordCommand(t, 0, append(command, "testdata/targets/busy.js", "2")...)
 	// In the first seconds functions are compiled again and again, and code is given up before it
 	// was looked at: then where its frames end is not known, or whose it is.
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 96)
-	var inMain, nameless uint64
+	nameless = map[string]uint64{}
 	check := callCheck{calls: calls}
 	suffix := regexp.MustCompile(`_\[[ij]\]$`)
 	for stack, count := range foldedStacks(t, r.folded) {
@@ -659,7 +689,7 @@ func testRecordJavaScript(t *testing.T, command []string, calls map[string][]str
 		frames := strings.Split(stack[from+1:], ";")
 		for i, f := range frames {
 			if strings.HasPrefix(f, "[jit of") || i < len(frames)-1 && strings.HasPrefix(f, "Builtins_InterpreterEntryTrampoline") {
-				nameless += count
+				nameless[stack] = count
 				caller = "" // whatever that is
 			}
 			callee := suffix.ReplaceAllString(f, "")
@@ -671,20 +701,8 @@ func testRecordJavaScript(t *testing.T, command []string, calls map[string][]str
 		}
 	}
 	wantShare(t, "in main", inMain, r.stats.UserSamples, 80)
-	// Of optimised code that is given up, and what it tells of itself collected, before it was looked
-	// at nobody can tell the name. Node 18 makes such in its first second: 0.1 to 8 % of the samples
-	// in 70 runs, and 17 % in one. Of Node 20's, in 8 runs, none or one of a thousand.
-	most := inMain / 16
-	if out, err := exec.Command(command[0], "--version").Output(); err == nil && strings.HasPrefix(string(out), "v18.") {
-		most = inMain / 4
-	}
-	if strings.Contains(filepath.Base(command[0]), "deno") {
-		most = inMain / 8 // 0.5 % in four runs of Deno 2.9, 6 in one
-	}
-	if nameless > most {
-		t.Errorf("%d of %d samples have code without a name", nameless, inMain)
-	}
 	check.end(t, 0, "<module busy.js>", "Shape", "replace")
+	return inMain, nameless
 }
 
 // recordCommand records what a command runs of user code, which is to end with an exit status.
