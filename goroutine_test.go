@@ -271,9 +271,12 @@ func TestGoroutines(t *testing.T) {
 		{"many", "goroutines", "go build", []string{"10000"}, "sync.Mutex.Lock"},
 		{"cgo", "gocalls.txt", "env CGO_ENABLED=1 go build", nil, "chan receive,syscall"},
 	}
+	if !testenv.Long() {
+		cases = slices.Delete(cases, 1, 3)
+	}
 	for _, version := range strings.Fields(os.Getenv("SWBPF_GO_VERSIONS")) {
 		goBuild := goBuildWith(t, version)
-		for _, flags := range []string{"", " -ldflags=-s", " -buildmode=pie", " -buildmode=pie -ldflags=-s"} {
+		for _, flags := range testenv.Some([]string{" -ldflags=-s", " -buildmode=pie", " -buildmode=pie -ldflags=-s", ""}) {
 			cases = append(cases, testCase{version + flags, cases[0].source, goBuild + flags, cases[0].args, "chan receive (nil chan),sync.Mutex.Lock,sync.RWMutex.RLock,IO wait,sleep,select,select (no cases),syscall,running,sync.Cond.Wait,chan send"})
 		}
 	}

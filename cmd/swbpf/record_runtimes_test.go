@@ -197,10 +197,14 @@ func TestRecordJava(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
-	testenv.EachJava(t, testRecordJava)
+	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testRecordJava(t, java, "mixed") })
+	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) { testRecordJava(t, java, "interpreted") })
+	if testenv.Long() {
+		testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testRecordJava(t, java, "DebugNonSafepoints") })
+	}
 }
 
-func testRecordJava(t *testing.T, java testenv.Program) {
+func testRecordJava(t *testing.T, java testenv.Program, mode string) {
 	classes := testenv.CompileJava(t, java, "../../testdata/walk/Busy.java")
 	suffix, stub := regexp.MustCompile(`_\[[ij]\]$`), regexp.MustCompile(`^StubRoutines \(|^Stub Generator `)
 	// What a method of Busy calls, of its own, at once.
@@ -219,67 +223,63 @@ func testRecordJava(t *testing.T, java testenv.Program) {
 	// Those that take some percent of the time; interpreted, thrown has a thousandth.
 	interpreted := []string{"Busy.work", "Busy.fib", "Busy.collections", "Busy$Tower.area"}
 	compiled := append([]string{"Busy.thrown"}, interpreted...)
-	for name, test := range map[string]struct{ flags, sampled []string }{
+	test := map[string]struct{ flags, sampled []string }{
 		"mixed":              {nil, compiled},
 		"interpreted":        {[]string{"-Xint"}, interpreted},
 		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, compiled},
-	} {
-		if name == "DebugNonSafepoints" && !testenv.Long() {
-			continue
+	}[mode]
+	t.Run(mode, func(t *testing.T) {
+		command := java.Command(append(test.flags, "-cp", classes, "Busy", "3000")...)
+		r := recordCommand(t, 0, command...)
+		// 0.1 to 1 % of the stacks end in code that was given up before it was looked at.
+		wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 98)
+		var main, nameless, noMethod uint64
+		seen := map[string]uint64{}
+		for stack, count := range foldedStacks(t, r.folded) {
+			frames := strings.Split(stack, ";")
+			i := slices.Index(frames, "Busy.main_[j]")
+			if i < 0 {
+				continue
+			}
+			main += count
+			if frames[len(frames)-1] == "Interpreter_[j]" {
+				noMethod += count
+			}
+			if !stub.MatchString(frames[i-1]) {
+				t.Errorf("main is called by %s", frames[i-1])
+			}
+			caller := ""
+			for _, f := range frames[i:] {
+				if strings.HasPrefix(f, "[jit of") {
+					nameless += count
+				}
+				callee := suffix.ReplaceAllString(f, "")
+				may := calls[caller]
+				if strings.HasPrefix(callee, "Busy") && caller != "" && may != nil && !may.MatchString(callee) {
+					t.Errorf("%s calls %s: %s", caller, callee, stack)
+				}
+				caller = callee
+				seen[callee] += count
+			}
 		}
-		t.Run(name, func(t *testing.T) {
-			command := java.Command(append(test.flags, "-cp", classes, "Busy", "3000")...)
-			r := recordCommand(t, 0, command...)
-			// 0.1 to 1 % of the stacks end in code that was given up before it was looked at.
-			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 98)
-			var main, nameless, noMethod uint64
-			seen := map[string]uint64{}
-			for stack, count := range foldedStacks(t, r.folded) {
-				frames := strings.Split(stack, ";")
-				i := slices.Index(frames, "Busy.main_[j]")
-				if i < 0 {
-					continue
-				}
-				main += count
-				if frames[len(frames)-1] == "Interpreter_[j]" {
-					noMethod += count
-				}
-				if !stub.MatchString(frames[i-1]) {
-					t.Errorf("main is called by %s", frames[i-1])
-				}
-				caller := ""
-				for _, f := range frames[i:] {
-					if strings.HasPrefix(f, "[jit of") {
-						nameless += count
-					}
-					callee := suffix.ReplaceAllString(f, "")
-					may := calls[caller]
-					if strings.HasPrefix(callee, "Busy") && caller != "" && may != nil && !may.MatchString(callee) {
-						t.Errorf("%s calls %s: %s", caller, callee, stack)
-					}
-					caller = callee
-					seen[callee] += count
-				}
+		if main*100 < r.stats.UserSamples*50 {
+			t.Errorf("%d of %d samples in main", main, r.stats.UserSamples)
+		}
+		// In the interpreter 7 % of the samples do not tell the method that runs.
+		if noMethod*100 > main*15 {
+			t.Errorf("%d of %d samples in no method", noMethod, main)
+		}
+		// Of code that is given up within a tenth of a second nobody can tell the name: 0.1 to
+		// 1.5 % of the first three seconds, in which methods are compiled again and again.
+		if nameless*25 > main {
+			t.Errorf("%d of %d samples have code without a name", nameless, main)
+		}
+		for _, want := range test.sampled {
+			if seen[want] == 0 {
+				t.Errorf("%s is in no sample", want)
 			}
-			if main*100 < r.stats.UserSamples*50 {
-				t.Errorf("%d of %d samples in main", main, r.stats.UserSamples)
-			}
-			// In the interpreter 7 % of the samples do not tell the method that runs.
-			if noMethod*100 > main*15 {
-				t.Errorf("%d of %d samples in no method", noMethod, main)
-			}
-			// Of code that is given up within a tenth of a second nobody can tell the name: 0.1 to
-			// 1.5 % of the first three seconds, in which methods are compiled again and again.
-			if nameless*25 > main {
-				t.Errorf("%d of %d samples have code without a name", nameless, main)
-			}
-			for _, want := range test.sampled {
-				if seen[want] == 0 {
-					t.Errorf("%s is in no sample", want)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // Functions of Python have their names, too: each calls only what it calls in the source, with
