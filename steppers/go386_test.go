@@ -26,7 +26,7 @@ func TestGo386(t *testing.T) {
 		group := Default(unwind.NewTables())
 		bottoms := map[string]int{}
 		cut, unread, total := 0, 0, 0
-		for range 100 {
+		for n := 0; n < 100 || n < 1000 && bottoms["runtime.mcall"] == 0; n++ {
 			time.Sleep(2 * time.Millisecond)
 			c, err := procstate.CaptureProcess(cmd.Process.Pid, procstate.CaptureOptions{})
 			if err != nil {

@@ -199,7 +199,10 @@ func testJavaVersion(t *testing.T, java testenv.Program) {
 					t.Fatal("the fields of methods, or flags, are not there")
 				}
 				if all := vm.tellsAll(); all != test.all {
-					t.Errorf("tells of all code: %v", all)
+					if time.Now().After(deadline) {
+						t.Fatalf("tells of all code: %v", all)
+					}
+					continue // it has not looked at its arguments yet
 				}
 				command := java.Command("-version")
 				out, _ := exec.Command(command[0], command[1:]...).CombinedOutput()
