@@ -162,7 +162,14 @@ func TestBeam(t *testing.T) {
 	if s := m.vm.byStack[beamTestBase+0x8000]; s != beamTestBase+beamTestScheduler || !m.vm.knowsFields(m.vm.readNow, s) || m.vm.current != 0x50 || m.vm.end != 0x88 {
 		t.Errorf("a scheduler at %#x, which runs %#x, the stack ends %#x", s, m.vm.current, m.vm.end)
 	}
-	var in unwind.Frame
+	// With frame pointers the return address is above the one of the frame that a guess is of.
+	m.vm.code.hasFramePointers = true
+	in := unwind.NewFrame(procstate.AMD64, start+4, beamTestBase+beamTestStack, beamTestBase+beamTestStack)
+	in.Flags = unwind.Top | unwind.Interrupted
+	module, _ := m.vm.rangeAt(in.PC())
+	if at, err := m.vm.follow(m.w, &in, module); at != beamTestBase+beamTestStack+24 || err != nil {
+		t.Errorf("the return address of a frame at %#x, %v", at, err)
+	}
 	in.Regs.Set(beamProcess, beamTestBase+beamTestProcess)
 	in.Regs.Set(beamRegisters, beamTestBase+0x8080)
 	const last = beamTestBase + beamTestStack + 0x100 - 8

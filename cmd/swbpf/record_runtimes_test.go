@@ -17,8 +17,8 @@ import (
 )
 
 // What a program has left on one stack while it calls with another is part of its
-// stacks, though only the other is copied: once the recorder has found that it lacks, so that nothing runs
-// beside it.
+// stacks, though only the other is copied: from when the recorder has found that it lacks. Nothing runs
+// beside it, as when that is depends on when the recorder gets a CPU.
 func TestRecordOtherStack(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is for amd64")
