@@ -95,16 +95,6 @@ const (
 	maxSoon   = 2 << 20
 )
 
-// codeBytes returns the size of a file's executable segments.
-func codeBytes(im *procstate.Image) (n uint64) {
-	for _, s := range im.Segments() {
-		if s.Flags&elf.PF_X != 0 {
-			n += s.Filesz
-		}
-	}
-	return n
-}
-
 // smallSection is the size up to which a section is analysed by itself.
 const smallSection = 64 << 10
 

@@ -89,6 +89,3 @@ func (f *aloneCode) look(im *procstate.Image, vaddr uint64) (fn aloneFunction, o
 	}
 	return aloneFunction{vaddrRange{lo, hi}, code}, code != nil && len(f.looked) < 2*maxAlone
 }
-
-// holds reports whether an address is in the range.
-func (r vaddrRange) holds(vaddr uint64) bool { return vaddr-r.start < r.end-r.start }

@@ -299,3 +299,16 @@ func TestBeamSchedulers(t *testing.T) {
 		}
 	}
 }
+
+// What is known of a file that is not kept goes, and nothing else does.
+func TestForgetBeamImages(t *testing.T) {
+	var s Beam
+	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
+	s.images.put(gone, &beamImage{})
+	s.images.put(stays, &beamImage{})
+	s.ForgetImages(func(index uint32) bool { return index == stays.Index })
+	if s.images.get(gone) != nil || s.images.get(stays) == nil {
+		t.Error("the wrong file was forgotten")
+	}
+	(&Beam{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
+}

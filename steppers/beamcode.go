@@ -81,17 +81,6 @@ type beamCode struct {
 	exit             uint64 // where the first function of an Erlang process returns to; 0: not known
 }
 
-// reader reads memory of a process.
-type reader func(addr uint64, buf []byte) bool
-
-func (r reader) word(addr uint64) (uint64, bool) {
-	var b [8]byte
-	if !r(addr, b[:]) {
-		return 0, false
-	}
-	return binary.LittleEndian.Uint64(b[:]), true
-}
-
 // update reads the list again if it has changed. descriptor is where it begins, see procstate.JITObjects.
 func (c *beamCode) update(read reader, descriptor uint64) {
 	const head, next, what = 16, 0, 16

@@ -27,9 +27,6 @@ const (
 	bottomAfter  = 80
 )
 
-// vaddrRange is the link-time addresses [start, end).
-type vaddrRange struct{ start, end uint64 }
-
 // NewBottom makes a Bottom stepper.
 func NewBottom() *Bottom { return &Bottom{} }
 

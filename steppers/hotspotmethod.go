@@ -271,11 +271,6 @@ func (vm *hotspotVM) blobName(b *codeBlob) string {
 	return name
 }
 
-// isPrintable reports whether a name is one.
-func isPrintable(name string) bool {
-	return name != "" && strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r == '\ufffd' }) < 0
-}
-
 // methodInterval is after which a Method is looked at again.
 const methodInterval = 100 * time.Millisecond
 
@@ -400,8 +395,6 @@ func (vm *hotspotVM) symbol(at uint64) string {
 	}
 	return validText(text)
 }
-
-func validText(b []byte) string { return strings.ToValidUTF8(string(b), "\ufffd") }
 
 // javaClass returns the name of a class as in the source. Classes that have no name of
 // their own, as those of lambdas, have an address in it, which is another each time.

@@ -1,10 +1,7 @@
 package steppers
 
 import (
-	"bytes"
-
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/unwind"
 )
 
 // perImage holds one T for each procstate.Image that was asked for, found by
@@ -72,45 +69,4 @@ func (c *vaddrCache) get(im *procstate.Image, vaddr uint64) (fact uint8, ok bool
 func (c *vaddrCache) put(im *procstate.Image, vaddr uint64, fact uint8) {
 	s := &c.slot[c.index(im, vaddr)]
 	s.vaddr, s.image, s.fact = vaddr, im.Index+1, fact
-}
-
-// readCode reads up to len(buf) bytes of code at addr: as many as come before
-// the end of the mapping m, and of what its file has there. Breakpoints that
-// are not in the file, those of uprobes and debuggers, are left out.
-func readCode(w *unwind.Walker, m *procstate.Mapping, addr uint64, buf []byte) []byte {
-	buf = buf[:min(uint64(len(buf)), m.End-addr)]
-	if m.Image != nil {
-		for _, s := range m.Image.Segments() {
-			if off := addr - m.Bias - s.Vaddr; off < s.Filesz {
-				buf = buf[:min(uint64(len(buf)), s.Filesz-off)]
-				break
-			}
-		}
-	}
-	n, _ := w.ProcessState().ReadMemory(addr, buf)
-	buf = buf[:n]
-	if m.Image != nil && bytes.IndexByte(buf, breakpointAMD64) >= 0 && m.Image.ReadVaddr(buf, addr-m.Bias) != nil {
-		return nil
-	}
-	return buf
-}
-
-// Instructions of x86 of one byte.
-const (
-	breakpointAMD64 = 0xcc // int3
-	nopAMD64        = 0x90
-)
-
-// readVaddr reads the code at link-time addresses [start, end), as much of it
-// as the file has from start on.
-func readVaddr(img *procstate.Image, start, end uint64) []byte {
-	for _, s := range img.Segments() {
-		if start < end && start-s.Vaddr < s.Filesz {
-			b := make([]byte, min(end-start, s.Filesz-(start-s.Vaddr)))
-			if img.ReadVaddr(b, start) == nil {
-				return b
-			}
-		}
-	}
-	return nil
 }

@@ -105,7 +105,7 @@ func (vm *jscVM) readUnlinked(is *jscExecutable, e, unlinked uint64) bool {
 // readFunction reads what a function is called and where it is, nil where that is not understood.
 func (vm *jscVM) readFunction(is jscExecutable) *jscFunction {
 	f := &jscFunction{is: is, isFunction: is.class == jscFunctionExecutable}
-	f.Runtime = jscRuntime
+	f.Runtime = javaScript
 	if table, ok := vm.wordNow(is.source); ok && vm.file.holds(table) {
 		url, _ := vm.wordNow(is.source + jscSourceURL)
 		if url := vm.text(url); isPrintable(url) {
@@ -131,19 +131,12 @@ func (vm *jscVM) readFunction(is jscExecutable) *jscFunction {
 	case name != "":
 		f.Name, f.SystemName = name, name
 	case base == "":
-		f.Name, f.SystemName = jscAnonymous, jscAnonymous
+		f.Name, f.SystemName = javaScriptWithoutName, javaScriptWithoutName
 	default:
-		f.Name, f.SystemName = fmt.Sprintf("%s%s@%d", jscAnonymous, base, start), jscAnonymous
+		f.Name, f.SystemName = fmt.Sprintf("%s%s@%d", javaScriptWithoutName, base, start), javaScriptWithoutName
 	}
 	return f
 }
-
-// jscRuntime is the CodeFunction.Runtime of JavaScript, and jscAnonymous stands for the name of a function that has
-// none.
-const (
-	jscRuntime   = v8Runtime
-	jscAnonymous = v8Anonymous
-)
 
 // nativeAt returns the function with this executable, nil if that is not native.
 func (vm *jscVM) nativeAt(e uint64) *jscFunction {
@@ -164,7 +157,7 @@ func (vm *jscVM) nativeAt(e uint64) *jscFunction {
 		if !isPrintable(name) {
 			return nil
 		}
-		f = vm.keep(e, &jscFunction{is: is, CodeFunction: unwind.CodeFunction{Name: name, SystemName: name, Runtime: jscRuntime}})
+		f = vm.keep(e, &jscFunction{is: is, CodeFunction: unwind.CodeFunction{Name: name, SystemName: name, Runtime: javaScript}})
 	}
 	f.checked = now
 	return f

@@ -392,3 +392,16 @@ func FuzzPerl(f *testing.F) {
 		}
 	})
 }
+
+// What is known of a file that is not kept goes, and nothing else does.
+func TestForgetPerlImages(t *testing.T) {
+	var s Perl
+	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
+	s.images.put(gone, &perlImage{})
+	s.images.put(stays, &perlImage{})
+	s.ForgetImages(func(index uint32) bool { return index == stays.Index })
+	if s.images.get(gone) != nil || s.images.get(stays) == nil {
+		t.Error("the wrong file was forgotten")
+	}
+	(&Perl{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
+}

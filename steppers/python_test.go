@@ -340,3 +340,16 @@ func TestPythonMinor(t *testing.T) {
 		}
 	}
 }
+
+// What is known of a file that is not kept goes, and nothing else does.
+func TestForgetPythonImages(t *testing.T) {
+	var s Python
+	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
+	s.images.put(gone, &pythonImage{})
+	s.images.put(stays, &pythonImage{})
+	s.ForgetImages(func(index uint32) bool { return index == stays.Index })
+	if s.images.get(gone) != nil || s.images.get(stays) == nil {
+		t.Error("the wrong file was forgotten")
+	}
+	(&Python{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
+}

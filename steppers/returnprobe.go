@@ -132,14 +132,6 @@ func hasExecuted(w *unwind.Walker, f *unwind.Frame, code []byte) (n uint64, done
 	return n, ok && word == f.Regs.Raw(reg), true
 }
 
-// x86Register is the DWARF number of a register as instructions encode it.
-func x86Register(arch *procstate.Arch, n byte) procstate.Reg {
-	if arch == procstate.I386 {
-		return procstate.Reg(n)
-	}
-	return [8]procstate.Reg{0, 2, 1, 3, 7, 6, 4, 5}[n] // ax cx dx bx sp bp si di
-}
-
 // isReturnTrampoline reports whether pc is the address that functions under a
 // uretprobe return to.
 func isReturnTrampoline(w *unwind.Walker, pc uint64) bool {

@@ -98,11 +98,3 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	}
 	return at.Rule, !at.Rule.Jumps(w.Arch())
 }
-
-// lookupPC is Frame.LookupPC of a frame whose PC is pc.
-func lookupPC(pc uint64, interrupted bool) uint64 {
-	if interrupted {
-		return pc
-	}
-	return pc - 1
-}

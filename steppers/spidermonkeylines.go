@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"sort"
 	"strings"
-	"unicode/utf16"
 )
 
 // smLine is a line of the source that bytecode is of, from an offset on.
@@ -199,22 +198,4 @@ func (s *smScript) baselineLine(pc uint64, interrupted bool) int32 {
 		return 0
 	}
 	return s.lineBetween(from, to)
-}
-
-// latin1 makes a string of characters of 8 bits (ISO 8859-1).
-func latin1(chars []byte) string {
-	var s strings.Builder
-	for _, c := range chars {
-		s.WriteRune(rune(c))
-	}
-	return s.String()
-}
-
-// utf16LE makes a string of characters of 16 bits.
-func utf16LE(raw []byte) string {
-	units := make([]uint16, len(raw)/2)
-	for i := range units {
-		units[i] = binary.LittleEndian.Uint16(raw[2*i:])
-	}
-	return string(utf16.Decode(units))
 }

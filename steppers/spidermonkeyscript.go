@@ -131,7 +131,7 @@ func (vm *smVM) readScript(at uint64, is smScriptIs) *smScript {
 	if is.function != 0 && vm.functionScript(is.function) != at {
 		return nil
 	}
-	s := &smScript{at: at, is: is, function: &unwind.CodeFunction{Runtime: smRuntime}}
+	s := &smScript{at: at, is: is, function: &unwind.CodeFunction{Runtime: javaScript}}
 	data, ok := vm.wordNow(is.shared + smSharedData)
 	var head [8]byte
 	if !ok || !isSMCell(is.shared) || data%4 != 0 || !vm.readNow(data, head[:]) {
@@ -153,10 +153,8 @@ func (vm *smVM) readScript(at uint64, is smScriptIs) *smScript {
 	return s
 }
 
-const (
-	smScriptKept = 512 // bytes that a script takes, without its name and lines, about
-	smRuntime    = v8Runtime
-)
+// smScriptKept is how many bytes a script takes, without its name and lines, about.
+const smScriptKept = 512
 
 // nameScript finds out what a script is called. It reports false where it has a name that cannot be read yet.
 func (vm *smVM) nameScript(s *smScript) bool {
@@ -183,9 +181,9 @@ func (vm *smVM) nameScript(s *smScript) bool {
 	case s.is.function == 0:
 		f.Name, f.SystemName = "<module>", "<module>"
 	case f.File == "":
-		f.Name, f.SystemName = v8Anonymous, v8Anonymous
+		f.Name, f.SystemName = javaScriptWithoutName, javaScriptWithoutName
 	default:
-		f.Name, f.SystemName = fmt.Sprintf("%s %s:%d", v8Anonymous, base, f.StartLine), v8Anonymous
+		f.Name, f.SystemName = fmt.Sprintf("%s %s:%d", javaScriptWithoutName, base, f.StartLine), javaScriptWithoutName
 	}
 	return true
 }

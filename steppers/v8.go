@@ -284,7 +284,7 @@ func v8Unknown(im *procstate.Image) string {
 func (vm *v8VM) ownCode(codes *unwind.Codes, name string, vaddr uint64) uint32 {
 	const own = 0 // no serial
 	return vm.number(codes, v8Place{own, int32(vaddr)}, 0, func() []unwind.CodeLine {
-		return []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name, Runtime: v8Runtime}}}
+		return []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name, Runtime: javaScript}}}
 	})
 }
 

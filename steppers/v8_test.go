@@ -440,3 +440,16 @@ func TestV8Kept(t *testing.T) {
 		t.Errorf("%d pieces of code are kept", n)
 	}
 }
+
+// What is known of a file that is not kept goes, and nothing else does.
+func TestForgetV8Images(t *testing.T) {
+	var s V8
+	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
+	s.images.put(gone, &v8Image{})
+	s.images.put(stays, &v8Image{})
+	s.ForgetImages(func(index uint32) bool { return index == stays.Index })
+	if s.images.get(gone) != nil || s.images.get(stays) == nil {
+		t.Error("the wrong file was forgotten")
+	}
+	(&V8{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
+}

@@ -286,21 +286,3 @@ func v8InPrologue(arch *procstate.Arch, s *pathState) v8Unframed {
 	}
 	return v8Unframed{ok: fp.base == pathSP, framed: fp.base == pathSP}
 }
-
-// The instructions push and pop of a register, whose number is in their last bits.
-const (
-	pushAMD64 = 0x50
-	popAMD64  = 0x58
-)
-
-// oneRegister takes such an instruction apart.
-func oneRegister(code []byte) (op byte, reg procstate.Reg) {
-	const extended, last = 0x41, 7
-	switch {
-	case len(code) == 1:
-		return code[0] &^ last, x86Register(procstate.AMD64, code[0]&last)
-	case len(code) == 2 && code[0] == extended:
-		return code[1] &^ last, procstate.Reg(8 + code[1]&last)
-	}
-	return 0, 0
-}

@@ -8,9 +8,6 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// v8Runtime is the CodeFunction.Runtime of JavaScript.
-const v8Runtime = "javascript"
-
 // v8Function is a SharedFunctionInfo: a function as it is in the source.
 type v8Function struct {
 	*unwind.CodeFunction
@@ -62,7 +59,7 @@ func (vm *v8VM) readFunction(nameOrScope, script uint64) *v8Function {
 		return nil
 	}
 	fn := &v8Function{script: vm.scriptAt(script)}
-	fn.CodeFunction = &unwind.CodeFunction{Runtime: v8Runtime}
+	fn.CodeFunction = &unwind.CodeFunction{Runtime: javaScript}
 	base := ""
 	if fn.script != nil {
 		fn.File, base = fn.script.name, path.Base(fn.script.name)
@@ -72,17 +69,14 @@ func (vm *v8VM) readFunction(nameOrScope, script uint64) *v8Function {
 	case isPrintable(scope.name):
 		fn.Name, fn.SystemName = scope.name, scope.name
 	case fn.File == "":
-		fn.Name, fn.SystemName = v8Anonymous, v8Anonymous
+		fn.Name, fn.SystemName = javaScriptWithoutName, javaScriptWithoutName
 	case scope.start == 0 && scope.mayBeFile: // there is one in each
 		fn.Name, fn.SystemName = "<module "+base+">", "<module>"
 	default:
-		fn.Name, fn.SystemName = fmt.Sprintf("%s %s:%d", v8Anonymous, base, fn.StartLine), v8Anonymous
+		fn.Name, fn.SystemName = fmt.Sprintf("%s %s:%d", javaScriptWithoutName, base, fn.StartLine), javaScriptWithoutName
 	}
 	return fn
 }
-
-// v8Anonymous stands for the name of a function that has none.
-const v8Anonymous = "(anonymous)"
 
 // at is a place in the function, less than 0 where that is not known.
 func (fn *v8Function) at(position int32) unwind.CodeLine {

@@ -1,0 +1,48 @@
+package steppers
+
+import (
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// clrMem is memory of a made-up process.
+type clrMem map[uint64]byte
+
+func (m clrMem) put(addr uint64, data ...byte) {
+	for i, b := range data {
+		m[addr+uint64(i)] = b
+	}
+}
+
+func (m clrMem) words(addr uint64, words ...uint64) {
+	for i, v := range words {
+		m.put(addr+8*uint64(i), binary.LittleEndian.AppendUint64(nil, v)...)
+	}
+}
+
+func (m clrMem) read(addr uint64, buf []byte) bool {
+	for i := range buf {
+		b, ok := m[addr+uint64(i)]
+		if !ok {
+			return false
+		}
+		buf[i] = b
+	}
+	return true
+}
+
+// ReadMemory implements procstate.Memory.
+func (m clrMem) ReadMemory(addr uint64, buf []byte) (int, error) {
+	if !m.read(addr, buf) {
+		return 0, procstate.ErrUnreadable
+	}
+	return len(buf), nil
+}
+
+// ReadWord implements procstate.Memory.
+func (m clrMem) ReadWord(addr uint64) (uint64, bool) {
+	var b [8]byte
+	ok := m.read(addr, b[:])
+	return binary.LittleEndian.Uint64(b[:]), ok
+}
