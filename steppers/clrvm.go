@@ -1,7 +1,6 @@
 package steppers
 
 import (
-	"debug/elf"
 	"encoding/binary"
 	"slices"
 	"sort"
@@ -93,7 +92,7 @@ func (s *CLR) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *
 			if p.table == 0 {
 				continue
 			}
-			of := libs.MappingAt(codeOf(lib.Image) + lib.Bias)
+			of := libs.MappingAt(codeBegin(lib.Image) + lib.Bias)
 			if known != nil && known.of == of && known.image == p {
 				return known
 			}
@@ -103,16 +102,6 @@ func (s *CLR) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *
 		}
 	}
 	return &clrVM{}
-}
-
-// codeOf returns the link-time address at which the code of a file begins.
-func codeOf(im *procstate.Image) uint64 {
-	for _, s := range im.Segments() {
-		if s.Flags&elf.PF_X != 0 {
-			return s.Vaddr
-		}
-	}
-	return 0
 }
 
 // forget makes the process one of which nothing is known.

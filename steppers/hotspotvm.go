@@ -82,7 +82,7 @@ func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {
 		return false
 	}
 	vm.generation = generation
-	m := libs.MappingAt(codeOf(vm.image) + vm.bias)
+	m := libs.MappingAt(codeBegin(vm.image) + vm.bias)
 	array, read := vm.word(vm.fields.heaps + vm.bias)
 	return m != nil && m.Image == vm.image && m.Bias == vm.bias && (!read || array == vm.array)
 }

@@ -72,3 +72,13 @@ func codeBytes(im *procstate.Image) (n uint64) {
 	}
 	return n
 }
+
+// codeBegin returns the link-time address at which the code of a file begins.
+func codeBegin(im *procstate.Image) uint64 {
+	for _, s := range im.Segments() {
+		if s.Flags&elf.PF_X != 0 {
+			return s.Vaddr
+		}
+	}
+	return 0
+}

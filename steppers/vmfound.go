@@ -11,6 +11,7 @@ type vmFound struct {
 	generation uint32 // of the mappings then
 }
 
+// lastFound is for machineOf.
 func (f *vmFound) lastFound() *vmFound { return f }
 
 // machineOf returns what is known of the virtual machine of the process that w walks, and whether this is the first
