@@ -10,6 +10,15 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/beam"
+	"github.com/swbpf/swbpf/steppers/chez"
+	"github.com/swbpf/swbpf/steppers/lua"
+	"github.com/swbpf/swbpf/steppers/luajit"
+	"github.com/swbpf/swbpf/steppers/perl"
+	"github.com/swbpf/swbpf/steppers/php"
+	"github.com/swbpf/swbpf/steppers/python"
+	"github.com/swbpf/swbpf/steppers/ruby"
+	"github.com/swbpf/swbpf/steppers/spidermonkey"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -138,7 +147,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		Probes: opts.Probes, Goroutines: opts.Goroutines}
 	java := steppers.NewJavaHeap(pid, procstate.ProcessMemory(pid), opts.Space)
 	javaThreads := make(map[procstate.ThreadID]*steppers.JavaThread)
-	var locks []steppers.PythonLock
+	var locks []python.Lock
 	copts.Collect = collector(pid, opts.Space, java, javaThreads, &locks)
 	var virtual *steppers.VirtualThreads
 	if opts.VirtualThreads && java != nil {
@@ -225,7 +234,7 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 // collector picks what walks of a process need beside its stacks, and reads what Java knows of the threads, and the
 // locks of CPython when it runs first.
 func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, threads map[procstate.ThreadID]*steppers.JavaThread,
-	locks *[]steppers.PythonLock) procstate.Collector {
+	locks *[]python.Lock) procstate.Collector {
 	var collectors []procstate.Collector
 	if java != nil {
 		var read procstate.Memory
@@ -238,7 +247,7 @@ func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, 
 			threads[tid] = moment.Thread(tid)
 		})
 	}
-	if python := steppers.NewPythonLocks(space); python != nil {
+	if python := python.NewLocks(space); python != nil {
 		done := false
 		collectors = append(collectors, func(m procstate.Memory, _ procstate.ThreadID, _ *procstate.Regs, _ func(addr uint64, n int)) {
 			if !done {
@@ -247,10 +256,10 @@ func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, 
 		})
 	}
 	for _, c := range []procstate.Collector{
-		procstate.GoCollector(pid, space), steppers.PythonCollector(space), steppers.RubyCollector(space),
-		steppers.PHPCollector(space), steppers.PerlCollector(space), steppers.BeamCollector(space),
-		steppers.ChezCollector(space), steppers.LuaCollector(space), steppers.LuaJITCollector(space),
-		steppers.SpiderMonkeyCollector(space),
+		procstate.GoCollector(pid, space), python.Collector(space), ruby.Collector(space),
+		php.Collector(space), perl.Collector(space), beam.Collector(space),
+		chez.Collector(space), lua.Collector(space), luajit.Collector(space),
+		spidermonkey.Collector(space),
 	} {
 		if c != nil {
 			collectors = append(collectors, c)

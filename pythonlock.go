@@ -2,7 +2,7 @@ package swbpf
 
 import (
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/python"
 )
 
 // PythonLock is the lock that a thread has while it runs functions of an interpreter of CPython (the GIL): its memory,
@@ -15,7 +15,7 @@ type PythonLock struct {
 // PythonLocks reads the locks of the interpreters of CPython, as those of WalkProcess, of a process that is paused or of
 // a core file.
 func PythonLocks(ps procstate.ProcessState) []PythonLock {
-	p := steppers.NewPythonLocks(ps.Libraries())
+	p := python.NewLocks(ps.Libraries())
 	if p == nil {
 		return nil
 	}
@@ -23,7 +23,7 @@ func PythonLocks(ps procstate.ProcessState) []PythonLock {
 }
 
 // pythonLocks finds which threads of a process have some locks.
-func pythonLocks(ps procstate.ProcessState, locks []steppers.PythonLock) []PythonLock {
+func pythonLocks(ps procstate.ProcessState, locks []python.Lock) []PythonLock {
 	if len(locks) == 0 {
 		return nil
 	}

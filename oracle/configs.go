@@ -6,6 +6,9 @@ import (
 	"strings"
 
 	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/clr"
+	"github.com/swbpf/swbpf/steppers/jsc"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -26,9 +29,9 @@ var makers = map[string]func() unwind.FrameStepper{
 	"analysis":      func() unwind.FrameStepper { return steppers.NewAnalysis() },
 	"go":            func() unwind.FrameStepper { return steppers.NewGo() },
 	"haskell":       func() unwind.FrameStepper { return steppers.NewHaskell() },
-	"v8":            func() unwind.FrameStepper { return steppers.NewV8() },
-	"jsc":           func() unwind.FrameStepper { return steppers.NewJSC() },
-	"clr":           func() unwind.FrameStepper { return steppers.NewCLR() },
+	"v8":            func() unwind.FrameStepper { return v8.New() },
+	"jsc":           func() unwind.FrameStepper { return jsc.New() },
+	"clr":           func() unwind.FrameStepper { return clr.New() },
 	"wanderer":      func() unwind.FrameStepper { return steppers.NewWanderer(nil, nil) },
 	"frame-pointer": func() unwind.FrameStepper { return steppers.NewFrameFunc(nil) },
 }

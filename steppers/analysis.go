@@ -5,6 +5,8 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -30,9 +32,9 @@ type Analysis struct {
 	InBackground bool
 	turn         chan struct{} // held while a file is looked through
 
-	code  perImage[analysedImage]
-	bare  perImage[bool] // isBare
-	calls vaddrCache     // whether a return address follows a call
+	code  mcode.PerImage[analysedImage]
+	bare  mcode.PerImage[bool] // isBare
+	calls mcode.VaddrCache     // whether a return address follows a call
 	buf   [followsCallLen]byte
 	kept  keptRegs
 
@@ -45,7 +47,7 @@ const followsCallLen = 40
 // analysedImage is what an Analysis knows of one file.
 type analysedImage struct {
 	small    map[uint64]*dataflow.Code // small sections, by address
-	builtins vaddrRange                // V8's own code, which stands for itself
+	builtins mcode.Range               // V8's own code, which stands for itself
 	ofV8     analysedCode
 	alone    aloneCode    // functions, until rest has code
 	rest     analysedCode // of the whole file
@@ -84,7 +86,7 @@ func hasTables(im *procstate.Image) bool {
 			size += s.Size
 		}
 	}
-	return size >= codeBytes(im)/codePerTable
+	return size >= mcode.Size(im)/codePerTable
 }
 
 // maxAtOnce is the code of a file up to which it is looked through at once, and maxSoon that up
@@ -149,8 +151,8 @@ func (a *Analysis) callerIn(w *unwind.Walker, code *dataflow.Code, m *procstate.
 // wasReplaced reports whether out is code that is made at run time and may have been replaced
 // since: by the rule r, one of V8's own functions that keeps a frame pointer and has called returns to it.
 func (a *Analysis) wasReplaced(w *unwind.Walker, m *procstate.Mapping, r *dataflow.Rule, in, out *unwind.Frame) bool {
-	e := a.code.get(m.Image)
-	if e == nil || !e.builtins.holds(in.LookupPC()-m.Bias) || in.Flags&unwind.Interrupted != 0 || r.Reg != w.Arch().FP || r.Deref {
+	e := a.code.Get(m.Image)
+	if e == nil || !e.builtins.Holds(in.LookupPC()-m.Bias) || in.Flags&unwind.Interrupted != 0 || r.Reg != w.Arch().FP || r.Deref {
 		return false
 	}
 	at := w.MappingAt(out.PC() - 1)
@@ -159,13 +161,13 @@ func (a *Analysis) wasReplaced(w *unwind.Walker, m *procstate.Mapping, r *datafl
 
 // isBare reports whether hardly any code of a file has unwind tables, as that of musl.
 func (a *Analysis) isBare(im *procstate.Image) bool {
-	is := a.bare.get(im)
+	is := a.bare.Get(im)
 	if is == nil {
 		tables, _ := im.Section(".eh_frame")
 		text, _ := im.Section(".text")
 		is = new(bool)
 		*is = tables.Size < text.Size/64
-		a.bare.put(im, is)
+		a.bare.Put(im, is)
 	}
 	return *is
 }
@@ -180,7 +182,7 @@ func (a *Analysis) restore(w *unwind.Walker, m *procstate.Mapping, in, out *unwi
 	if m.Image.Arch() != arch || in.Regs.Known()&arch.CalleeSaved&^(1<<arch.FP) == 0 {
 		return
 	}
-	if !a.isBare(m.Image) || codeBytes(m.Image) > maxSoon {
+	if !a.isBare(m.Image) || mcode.Size(m.Image) > maxSoon {
 		return
 	}
 	code := a.codeAt(m.Image, addr-m.Bias)
@@ -223,7 +225,7 @@ func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Map
 	vaddr := out.PC() - 1 - m.Bias
 	r, ok := code.RuleAt(vaddr)
 	if !ok {
-		e := a.code.get(m.Image)
+		e := a.code.Get(m.Image)
 		if e == nil {
 			return // the Go stepper has code of its own
 		}
@@ -246,11 +248,11 @@ func (a *Analysis) carry(w *unwind.Walker, code *dataflow.Code, m *procstate.Map
 // codeAt returns the analysis of the code at a link-time address of a file,
 // nil when there is none, or none yet.
 func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
-	e := a.code.get(im)
+	e := a.code.Get(im)
 	if e == nil {
 		e = &analysedImage{small: map[uint64]*dataflow.Code{}}
-		e.builtins, e.ofV8.starts = v8Builtins(im)
-		a.code.put(im, e)
+		e.builtins, e.ofV8.starts = v8.Builtins(im)
+		a.code.Put(im, e)
 	}
 	if s, ok := smallSectionAt(im, vaddr); ok {
 		c, known := e.small[s.Vaddr]
@@ -260,32 +262,32 @@ func (a *Analysis) codeAt(im *procstate.Image, vaddr uint64) *dataflow.Code {
 		}
 		return c
 	}
-	if r := e.builtins; vaddr-r.start < r.end-r.start {
+	if r := e.builtins; vaddr-r.Start < r.End-r.Start {
 		return a.look(&e.ofV8, im, r)
 	}
-	if e.rest.code == nil && codeBytes(im) > maxAtOnce {
+	if e.rest.code == nil && mcode.Size(im) > maxAtOnce {
 		if c := e.alone.at(im, vaddr); c != nil {
 			return c
 		}
 	}
-	return a.look(&e.rest, im, vaddrRange{})
+	return a.look(&e.rest, im, mcode.Range{})
 }
 
 // look returns the analysis of a part of a file's code, or of all, where the part is empty; nil
 // when there is none yet.
-func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *dataflow.Code {
+func (a *Analysis) look(e *analysedCode, im *procstate.Image, part mcode.Range) *dataflow.Code {
 	if e.done {
 		return e.code
 	}
-	bytes, perFrame := part.end-part.start, uint64(builtinsPerFrame)
+	bytes, perFrame := part.End-part.Start, uint64(builtinsPerFrame)
 	if bytes == 0 {
-		bytes, perFrame = codeBytes(im), codePerFrame
+		bytes, perFrame = mcode.Size(im), codePerFrame
 	}
 	switch {
 	case !a.InBackground, e.pending == nil && bytes <= maxAtOnce:
 		e.code = lookThrough(im, part, e.starts)
 		e.done = true
-	case e.pending == nil && (bytes > maxBackground || part == vaddrRange{} && keepsFrames(im)):
+	case e.pending == nil && (bytes > maxBackground || part == mcode.Range{} && keepsFrames(im)):
 		e.done = true // of the latter, each function is analysed by itself where that is needed
 	case e.pending == nil:
 		if e.asked++; e.asked*perFrame < bytes && e.starts == nil && hasTables(im) {
@@ -307,12 +309,12 @@ func (a *Analysis) look(e *analysedCode, im *procstate.Image, part vaddrRange) *
 }
 
 // lookThrough looks through a part of a file's code, or all.
-func lookThrough(im *procstate.Image, part vaddrRange, starts []uint64) (c *dataflow.Code) {
+func lookThrough(im *procstate.Image, part mcode.Range, starts []uint64) (c *dataflow.Code) {
 	switch {
 	case starts != nil:
-		c, _ = dataflow.NewStarts(im, starts, part.end)
-	case part.end > part.start:
-		c, _ = dataflow.NewRange(im, part.start, part.end)
+		c, _ = dataflow.NewStarts(im, starts, part.End)
+	case part.End > part.Start:
+		c, _ = dataflow.NewRange(im, part.Start, part.End)
 	default:
 		c, _ = dataflow.New(im)
 	}
@@ -320,7 +322,7 @@ func lookThrough(im *procstate.Image, part vaddrRange, starts []uint64) (c *data
 }
 
 // lookLater has another goroutine look through code.
-func (a *Analysis) lookLater(e *analysedCode, im *procstate.Image, part vaddrRange) {
+func (a *Analysis) lookLater(e *analysedCode, im *procstate.Image, part mcode.Range) {
 	if a.turn == nil {
 		a.turn = make(chan struct{}, 1)
 	}
@@ -439,31 +441,31 @@ const (
 // those places that the kernel, libc or Boost put on a stack as if a call had: the
 // trampoline of a signal handler and the end of a coroutine. calls keeps the answers, and
 // buf, of followsCallLen bytes, is for the code.
-func followsCall(w *unwind.Walker, pc uint64, calls *vaddrCache, buf []byte) bool {
+func followsCall(w *unwind.Walker, pc uint64, calls *mcode.VaddrCache, buf []byte) bool {
 	m := w.MappingAt(pc - 1)
 	if m == nil {
-		if at := w.MappingAt(pc); at != nil && classifyTrampoline(w.Arch(), nil, readCode(w, at, pc, buf)) != noTrampoline {
+		if at := w.MappingAt(pc); at != nil && classifyTrampoline(w.Arch(), nil, mcode.Read(w, at, pc, buf)) != noTrampoline {
 			return true
 		}
 		return isReturnTrampoline(w, pc)
 	}
 	if m.Image != nil {
-		if fact, ok := calls.get(m.Image, pc-m.Bias); ok {
+		if fact, ok := calls.Get(m.Image, pc-m.Bias); ok {
 			return fact == afterCall
 		}
 	}
-	before := min(maxCallLen, pc-m.Start)
-	code := readCode(w, m, pc-before, buf)
+	before := min(mcode.MaxCallLen, pc-m.Start)
+	code := mcode.Read(w, m, pc-before, buf)
 	if uint64(len(code)) < before {
 		return false // not readable now, perhaps later
 	}
 	fact := notAfterCall
-	if _, _, ok := callBefore(w.Arch(), code[:before], pc); ok || isContextStart(w.Arch(), code[before:]) ||
+	if _, _, ok := mcode.CallBefore(w.Arch(), code[:before], pc); ok || isContextStart(w.Arch(), code[before:]) ||
 		inCoroutineStart(w.Arch(), code[:before], code[before:], false) || classifyTrampoline(w.Arch(), nil, code[before:]) != noTrampoline {
 		fact = afterCall
 	}
 	if m.Image != nil {
-		calls.put(m.Image, pc-m.Bias, fact)
+		calls.Put(m.Image, pc-m.Bias, fact)
 	}
 	return fact == afterCall
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 )
 
 // TestAnalysisInBackground asks about frames of files: those without unwind tables are
@@ -32,7 +33,7 @@ func TestAnalysisInBackground(t *testing.T) {
 			testenv.Lacks(t, "no libcrypto")
 		}
 		im := steptest.OpenFile(t, images, found[0])
-		size := codeBytes(im)
+		size := mcode.Size(im)
 		if size <= 2*codePerFrame {
 			t.Fatalf("%s has %d bytes of code", found[0], size)
 		}
@@ -43,13 +44,13 @@ func TestAnalysisInBackground(t *testing.T) {
 			testenv.Lacks(t, "no bash")
 		}
 		im := steptest.OpenFile(t, images, "/bin/bash")
-		size := codeBytes(im)
+		size := mcode.Size(im)
 		if size <= maxAtOnce || size > maxSoon {
 			t.Skipf("bash has %d bytes of code", size)
 		}
 		a, e := &Analysis{InBackground: true}, &analysedCode{}
 		for asked := uint64(1); asked*codePerFrame < size+codePerFrame; asked++ {
-			if code, worth := a.look(e, im, vaddrRange{}), asked*codePerFrame >= size; worth != (code != nil) {
+			if code, worth := a.look(e, im, mcode.Range{}), asked*codePerFrame >= size; worth != (code != nil) {
 				t.Errorf("asked about %d times: looked through %t, of %d bytes", asked, code != nil, size)
 			}
 		}
@@ -85,13 +86,13 @@ func TestAnalysisAlone(t *testing.T) {
 			break
 		}
 	}
-	if e := a.code.get(im); known < 3*8 || len(e.alone.looked) != 20 || e.rest.done {
+	if e := a.code.Get(im); known < 3*8 || len(e.alone.looked) != 20 || e.rest.done {
 		t.Errorf("%d of 60 known, %d functions looked at", known, len(e.alone.looked))
 	}
 	for range 2 * maxAlone { // what nothing is found of costs no more than a bounded time
-		a.code.get(im).alone.at(im, im.Segments()[0].Vaddr)
+		a.code.Get(im).alone.at(im, im.Segments()[0].Vaddr)
 	}
-	if e := a.code.get(im); e.alone.tries < maxAloneTries-1 {
+	if e := a.code.Get(im); e.alone.tries < maxAloneTries-1 {
 		t.Errorf("%d looks left of %d for one address", e.alone.tries, maxAloneTries)
 	}
 }
@@ -124,11 +125,11 @@ func lookedThrough(t *testing.T, im *procstate.Image, often uint64) {
 		}
 	}
 	for i := uint64(1); i < often; i++ {
-		if a.codeAt(im, at) != nil || a.code.get(im).rest.pending != nil {
-			t.Fatalf("looked through after %d frames of %d bytes", i, codeBytes(im))
+		if a.codeAt(im, at) != nil || a.code.Get(im).rest.pending != nil {
+			t.Fatalf("looked through after %d frames of %d bytes", i, mcode.Size(im))
 		}
 	}
-	if a.codeAt(im, at) != nil || a.code.get(im).rest.pending == nil {
+	if a.codeAt(im, at) != nil || a.code.Get(im).rest.pending == nil {
 		t.Fatal("not looked through in the background when it was worth it")
 	}
 	for end := time.Now().Add(time.Minute); a.codeAt(im, at) == nil; time.Sleep(10 * time.Millisecond) {

@@ -3,6 +3,7 @@ package steppers
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 )
 
 // aloneCode is what an Analysis knows of the functions of a file that it has looked at each
@@ -12,7 +13,7 @@ import (
 type aloneCode struct {
 	functions *dataflow.Functions
 	looked    []aloneFunction
-	between   []vaddrRange        // what lies between functions that something tells of
+	between   []mcode.Range       // what lies between functions that something tells of
 	without   map[uint64]struct{} // addresses of which nothing was found
 	left      uint64              // bytes of tables that may still be looked through
 	tries     int                 // how often code between functions may still be
@@ -20,7 +21,7 @@ type aloneCode struct {
 
 // aloneFunction is the code in a range by itself, nil where that does not suffice.
 type aloneFunction struct {
-	vaddrRange
+	mcode.Range
 	code *dataflow.Code
 }
 
@@ -37,7 +38,7 @@ const (
 // else nil.
 func (f *aloneCode) at(im *procstate.Image, vaddr uint64) *dataflow.Code {
 	for i := range f.looked {
-		if fn := &f.looked[i]; fn.holds(vaddr) {
+		if fn := &f.looked[i]; fn.Holds(vaddr) {
 			return fn.code
 		}
 	}
@@ -60,20 +61,20 @@ func (f *aloneCode) at(im *procstate.Image, vaddr uint64) *dataflow.Code {
 
 // look looks for the function at a link-time address.
 func (f *aloneCode) look(im *procstate.Image, vaddr uint64) (fn aloneFunction, ok bool) {
-	near := vaddrRange{}
+	near := mcode.Range{}
 	for _, r := range f.between {
-		if r.holds(vaddr) {
+		if r.Holds(vaddr) {
 			near = r
 		}
 	}
-	if near.end == 0 {
+	if near.End == 0 {
 		cost := max(tableBytes(im), maxAloneBytes/maxAlone)
 		if f.left < cost {
 			return fn, false
 		}
 		f.left -= cost
 		lo, hi, alone := im.FunctionAround(vaddr)
-		near = vaddrRange{lo, hi}
+		near = mcode.Range{Start: lo, End: hi}
 		if alone {
 			code, _ := f.functions.Function(lo, hi)
 			return aloneFunction{near, code}, true
@@ -83,9 +84,9 @@ func (f *aloneCode) look(im *procstate.Image, vaddr uint64) (fn aloneFunction, o
 	if f.tries == 0 {
 		return fn, false
 	}
-	code, lo, hi := f.functions.Around(near.start, vaddr, near.end)
+	code, lo, hi := f.functions.Around(near.Start, vaddr, near.End)
 	if code == nil {
 		f.tries--
 	}
-	return aloneFunction{vaddrRange{lo, hi}, code}, code != nil && len(f.looked) < 2*maxAlone
+	return aloneFunction{mcode.Range{Start: lo, End: hi}, code}, code != nil && len(f.looked) < 2*maxAlone
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -20,7 +21,7 @@ func TestBadCallOfSample(t *testing.T) {
 	s := NewBadCall()
 	var behind uint64 // a call
 	m := h.libs.MappingAt(h.codes[10])
-	for at := m.Start + maxCallLen; at < m.End && behind == 0; at++ {
+	for at := m.Start + mcode.MaxCallLen; at < m.End && behind == 0; at++ {
 		if _, _, ok := s.calls.IsPrevInstrACall(w, at); ok {
 			behind = at
 		}

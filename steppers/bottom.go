@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -15,8 +16,8 @@ import (
 // frame. Bottoms that say so themselves are left to the stepper that reads
 // it: an undefined return address to Debug, goexit and its like to Go.
 type Bottom struct {
-	entries perImage[vaddrRange]
-	seen    vaddrCache
+	entries mcode.PerImage[mcode.Range]
+	seen    mcode.VaddrCache
 	buf     [bottomBefore + bottomAfter]byte
 }
 
@@ -82,23 +83,23 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 // isEntry reports whether a link-time address is in the code at the entry
 // point of a file.
 func (b *Bottom) isEntry(im *procstate.Image, vaddr uint64) bool {
-	e := b.entries.get(im)
+	e := b.entries.Get(im)
 	if e == nil {
-		e = new(vaddrRange)
+		e = new(mcode.Range)
 		*e = entryRange(im)
-		b.entries.put(im, e)
+		b.entries.Put(im, e)
 	}
-	return vaddr-e.start < e.end-e.start
+	return vaddr-e.Start < e.End-e.Start
 }
 
 // entryRange returns where the code at the entry point of a file lies; it is
 // empty for one that is not a program or a loader.
-func entryRange(img *procstate.Image) (r vaddrRange) {
+func entryRange(img *procstate.Image) (r mcode.Range) {
 	entry := img.Entry()
 	if entry == 0 {
 		return r
 	}
-	code := readVaddr(img, entry, entry+256)
+	code := mcode.ReadFile(img, entry, entry+256)
 	if _, interp := img.Prog(elf.PT_INTERP); !interp && img.Type() != elf.ET_EXEC && !startsLikeEntry(img.Arch(), code) {
 		return r // linkers used to give libraries an entry of no meaning
 	}
@@ -106,12 +107,12 @@ func entryRange(img *procstate.Image) (r vaddrRange) {
 	// directly, with a call right behind another: that of abort, or with one
 	// that another function follows.
 	var in isa.Inst
-	r.start, r.end = entry, entry
+	r.Start, r.End = entry, entry
 	called := false
-	for decode(img.Arch(), code, r.end, &in) {
-		r.end += uint64(in.Len)
+	for mcode.Decode(img.Arch(), code, r.End, &in) {
+		r.End += uint64(in.Len)
 		code = code[in.Len:]
-		if in.Ends() || in.Flow == isa.Call && (called || in.Target-r.end < 16 || beginsFunction(img.Arch(), code)) {
+		if in.Ends() || in.Flow == isa.Call && (called || in.Target-r.End < 16 || beginsFunction(img.Arch(), code)) {
 			break
 		}
 		called = in.Flow == isa.Call
@@ -135,7 +136,7 @@ func beginsFunction(a *procstate.Arch, code []byte) bool {
 // functions never.
 func startsLikeEntry(a *procstate.Arch, code []byte) bool {
 	var in isa.Inst
-	for i := 0; i < 3 && decode(a, code, 0, &in); i++ {
+	for i := 0; i < 3 && mcode.Decode(a, code, 0, &in); i++ {
 		for _, op := range in.Ops[:in.NumOps] {
 			switch {
 			case op.Kind == isa.Set && op.Src == a.SP && op.Dst != a.SP && op.Dst != a.FP:
@@ -155,7 +156,7 @@ func startsLikeEntry(a *procstate.Arch, code []byte) bool {
 // syscallResult is the register that a system call returns its result in: RAX, EAX or X0.
 const syscallResult procstate.Reg = 0
 
-// These mark the facts of a vaddrCache that hold only when the last system call
+// These mark the facts of an mcode.VaddrCache that hold only when the last system call
 // returned 0, and when the thread is in one. Link-time addresses of user code do
 // not reach them.
 const (
@@ -174,11 +175,11 @@ func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup, whe
 		return false, true
 	}
 	key := (lookup - m.Bias) | when
-	if fact, ok := b.seen.get(m.Image, key); ok {
+	if fact, ok := b.seen.Get(m.Image, key); ok {
 		return fact != 0, true
 	}
 	before := min(bottomBefore, pc-m.Start)
-	code := readCode(w, m, pc-before, b.buf[:])
+	code := mcode.Read(w, m, pc-before, b.buf[:])
 	if uint64(len(code)) <= before {
 		return false, false // perhaps later
 	}
@@ -195,6 +196,6 @@ func (b *Bottom) isStart(w *unwind.Walker, m *procstate.Mapping, pc, lookup, whe
 	if start {
 		fact = 1
 	}
-	b.seen.put(m.Image, key, fact)
+	b.seen.Put(m.Image, key, fact)
 	return start, true
 }

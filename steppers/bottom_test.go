@@ -35,12 +35,12 @@ func TestEntryRange(t *testing.T) {
 			img := steptest.OpenImage(t, path)
 			r := entryRange(img)
 			start, next := symbolAndNext(t, path, "_start")
-			if r.start != start || r.end <= start || r.end > next {
-				t.Errorf("entry range [%#x, %#x), _start is [%#x, %#x)", r.start, r.end, start, next)
+			if r.Start != start || r.End <= start || r.End > next {
+				t.Errorf("entry range [%#x, %#x), _start is [%#x, %#x)", r.Start, r.End, start, next)
 			}
 			// What the kernel enters last returns to: past the first call.
-			if call := firstCall(t, path, start, next); r.end < call {
-				t.Errorf("entry range ends at %#x, before the return address %#x", r.end, call)
+			if call := firstCall(t, path, start, next); r.End < call {
+				t.Errorf("entry range ends at %#x, before the return address %#x", r.End, call)
 			}
 		})
 	}
@@ -63,8 +63,8 @@ func TestEntryRangeFollowed(t *testing.T) {
 				path := steptest.Compile(t, []string{tc.cc, "-nostdlib", "-static", "-Wl,--build-id=none"}, tc.name+".S",
 					".globl _start, behind, start\n_start: "+tc.entry+"behind: "+behind+"\n nop\n ret\n .skip 64\nstart: "+tc.start+"\n")
 				start, next := symbolAndNext(t, path, "_start")
-				if r := entryRange(steptest.OpenImage(t, path)); r.start != start || r.end != next {
-					t.Errorf("entry range [%#x, %#x), _start is [%#x, %#x)", r.start, r.end, start, next)
+				if r := entryRange(steptest.OpenImage(t, path)); r.Start != start || r.End != next {
+					t.Errorf("entry range [%#x, %#x), _start is [%#x, %#x)", r.Start, r.End, start, next)
 				}
 			})
 		}
@@ -75,8 +75,8 @@ func TestEntryRangeFollowed(t *testing.T) {
 func TestEntryRangeLibrary(t *testing.T) {
 	path := steptest.Compile(t, []string{"gcc", "-shared", "-fPIC", "-Wl,-e,f"}, "lib.c",
 		"int g(int);\nint f(int x) { return g(x) + 1; }\n")
-	if r := entryRange(steptest.OpenImage(t, path)); r.start != r.end {
-		t.Errorf("entry range of a library is [%#x, %#x)", r.start, r.end)
+	if r := entryRange(steptest.OpenImage(t, path)); r.Start != r.End {
+		t.Errorf("entry range of a library is [%#x, %#x)", r.Start, r.End)
 	}
 }
 

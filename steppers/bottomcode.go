@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
 
@@ -40,7 +41,7 @@ func isThreadStart(a *procstate.Arch, before, at []byte, interrupted bool) bool 
 	var in isa.Inst
 	var nr int64 = -1
 	for range maxStartInsts {
-		if !decode(a, at, 0, &in) {
+		if !mcode.Decode(a, at, 0, &in) {
 			return false
 		}
 		switch in.Flow {
@@ -110,7 +111,7 @@ func isCloneChild(a *procstate.Arch, before, at []byte) bool {
 			if passed && isThreadStart(a, nil, code[off:], true) {
 				return true
 			}
-			if !decode(a, code[off:], off, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
+			if !mcode.Decode(a, code[off:], off, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
 				break
 			}
 			if off += uint64(in.Len); in.Flow == isa.CondJump && takenOnZero(a, code[off-uint64(in.Len):]) {
@@ -214,7 +215,7 @@ func inContextStart(a *procstate.Arch, code []byte, pc int) bool {
 			continue
 		}
 		at := from
-		for at < pc && decode(a, code[at:], 0, &in) && !in.Ends() {
+		for at < pc && mcode.Decode(a, code[at:], 0, &in) && !in.Ends() {
 			at += int(in.Len)
 		}
 		if at == pc {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -64,7 +65,7 @@ func lentFrame(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame, fp uint
 	}
 	var buf [givesTarget + longest]byte
 	before := min(givesTarget, in.PC()-m.Start)
-	code := readCode(w, m, in.PC()-before, buf[:])
+	code := mcode.Read(w, m, in.PC()-before, buf[:])
 	switch {
 	case uint64(len(code)) <= before:
 	case bytes.HasPrefix(code[before:], popsReturn), jumpsToPop(w, code[before:], in.PC()):
@@ -87,11 +88,11 @@ func jumpsToPop(w *unwind.Walker, code []byte, pc uint64) bool {
 	var buf [8]byte
 	to := in.Target
 	if in.Flow == isa.IndirectJump {
-		if m := w.MappingAt(to); m == nil || m.Image != nil || len(readCode(w, m, to, buf[:])) < len(buf) {
+		if m := w.MappingAt(to); m == nil || m.Image != nil || len(mcode.Read(w, m, to, buf[:])) < len(buf) {
 			return false
 		}
 		to = binary.LittleEndian.Uint64(buf[:])
 	}
 	m := w.MappingAt(to)
-	return m != nil && m.Image == nil && bytes.Equal(readCode(w, m, to, buf[:len(popsReturn)]), popsReturn)
+	return m != nil && m.Image == nil && bytes.Equal(mcode.Read(w, m, to, buf[:len(popsReturn)]), popsReturn)
 }

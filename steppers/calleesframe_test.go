@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -50,7 +51,7 @@ func TestLentFrame(t *testing.T) {
 	space.Insert(&procstate.Mapping{Start: code, End: code + 0x1000})
 	text := make([]byte, 0x1000)
 	for i := range text {
-		text[i] = breakpointAMD64
+		text[i] = mcode.BreakpointAMD64
 	}
 	copy(text, lispCode)
 	for _, test := range []struct {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 )
 
 const threadMain = `#include <pthread.h>
@@ -61,7 +62,7 @@ func cloneChildren(t *testing.T, img *procstate.Image, path, name string) (n int
 	if img.Arch() == procstate.ARM64 {
 		call = svcARM64
 	}
-	code := readVaddr(img, start, end+64) // a thread may start in the next function
+	code := mcode.ReadFile(img, start, end+64) // a thread may start in the next function
 	first := bytes.Index(code, call)
 	for pc := range code {
 		if !isCloneChild(img.Arch(), code[:pc], code[pc:]) {

@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
+	"golang.org/x/sys/unix"
 )
 
 // coldSpace is an address space with a file of the machine's: that of

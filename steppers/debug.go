@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -13,16 +14,16 @@ type Debug struct {
 	tables   *unwind.Tables
 	cache    []debugEntry
 	kept     keptRegs
-	returns  vaddrCache // facts about return addresses
-	doubts   vaddrCache // what there is against the row of an instruction
+	returns  mcode.VaddrCache // facts about return addresses
+	doubts   mcode.VaddrCache // what there is against the row of an instruction
 	resuming resuming
-	sizes    vaddrCache // from SP to the CFA, in words
+	sizes    mcode.VaddrCache // from SP to the CFA, in words
 	paths    framePaths
 	pathCode []byte          // code on them
 	code     [maxSilent]byte // room for what is read
-	buf      [maxCallLen]byte
-	calls    vaddrCache // whether a return address follows a call, of i386
-	thunks   vaddrCache // whether that is one of a thunk
+	buf      [mcode.MaxCallLen]byte
+	calls    mcode.VaddrCache // whether a return address follows a call, of i386
+	thunks   mcode.VaddrCache // whether that is one of a thunk
 }
 
 // debugEntry is a slot of the cache: the rule for a link-time address of an
@@ -135,18 +136,18 @@ func (d *Debug) endsStack(w *unwind.Walker, in, out *unwind.Frame) bool {
 func (d *Debug) putThere(m *procstate.Mapping, pc uint64) bool {
 	const ordinary, put = 1, 2
 	vaddr := pc - m.Bias
-	fact, ok := d.returns.get(m.Image, vaddr)
+	fact, ok := d.returns.Get(m.Image, vaddr)
 	if !ok {
 		fact = ordinary
 		code, table := d.buf[:], d.tables.For(m.Image)
-		if !table.IsInside(vaddr) && m.Image.ReadVaddr(code, vaddr-maxCallLen) == nil {
-			if _, _, call := callBefore(m.Image.Arch(), code, vaddr); !call {
+		if !table.IsInside(vaddr) && m.Image.ReadVaddr(code, vaddr-mcode.MaxCallLen) == nil {
+			if _, _, call := mcode.CallBefore(m.Image.Arch(), code, vaddr); !call {
 				if start, _, known := table.FunctionAt(vaddr); known && start == vaddr {
 					fact = put
 				}
 			}
 		}
-		d.returns.put(m.Image, vaddr, fact)
+		d.returns.Put(m.Image, vaddr, fact)
 	}
 	return fact == put
 }

@@ -5,11 +5,10 @@ package steppers
 import (
 	"testing"
 
-	"golang.org/x/arch/x86/x86asm"
-
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
+	"golang.org/x/arch/x86/x86asm"
 )
 
 // shadowEntry is what a call pushed: the return address, and the SP after the

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -113,7 +114,7 @@ func (d *Debug) asideRules(im *procstate.Image, vaddr uint64, r *unwind.Rule, in
 // instruction decodes the instruction at a link-time address.
 func (d *Debug) instruction(im *procstate.Image, vaddr uint64, in *isa.Inst) bool {
 	code := d.instructionAt(im, vaddr) // a call or a jump is no longer
-	return code != nil && decode(im.Arch(), code, vaddr, in)
+	return code != nil && mcode.Decode(im.Arch(), code, vaddr, in)
 }
 
 // jumpsTo tells found of each jump to a link-time address from the code of its function before
@@ -128,7 +129,7 @@ func (d *Debug) jumpsTo(im *procstate.Image, to uint64, found func(vaddr uint64)
 		return
 	}
 	var in isa.Inst
-	for code, at := d.pathCode, start; len(code) > 0 && decode(im.Arch(), code, at, &in) && int(in.Len) <= len(code); {
+	for code, at := d.pathCode, start; len(code) > 0 && mcode.Decode(im.Arch(), code, at, &in) && int(in.Len) <= len(code); {
 		if (in.Flow == isa.CondJump || in.Flow == isa.Jump) && in.Target == to {
 			found(at)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -103,7 +104,7 @@ const asideSP = 0x7ffe00001000
 // Frames of OCaml's functions that have called what is behind them, or are about to, and
 // of those that raise an exception.
 func TestOCamlsRows(t *testing.T) {
-	f := newCodeFixture(t, asideCode)
+	f := steptest.NewCode(t, asideCode)
 	for _, c := range []struct {
 		name        string
 		at          string
@@ -137,28 +138,28 @@ func TestOCamlsRows(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			stack := make([]byte, 128)
 			for i, name := range c.stack {
-				binary.LittleEndian.PutUint64(stack[8*i:], f.at[name])
+				binary.LittleEndian.PutUint64(stack[8*i:], f.At[name])
 			}
-			snap := procstate.NewSnapshot(f.im.Arch(), 1, "", f.space)
+			snap := procstate.NewSnapshot(f.Im.Arch(), 1, "", f.Space)
 			snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: asideSP, Data: stack}})
 			d := NewDebug(nil)
 			w := unwind.NewWalker(snap, unwind.NewGroup(d), nil)
-			pc := f.at[c.at] + c.offset
-			in := unwind.NewFrame(f.im.Arch(), pc, asideSP, 0)
+			pc := f.At[c.at] + c.offset
+			in := unwind.NewFrame(f.Im.Arch(), pc, asideSP, 0)
 			in.Flags = 0
 			if c.interrupted {
 				in.Flags = unwind.Interrupted
 			}
-			in.Regs.Set(regR11, f.at["handler"])
+			in.Regs.Set(regR11, f.At["handler"])
 			if c.to == "both" {
-				in.Regs.Set(regR11, f.at["both"])
+				in.Regs.Set(regR11, f.At["both"])
 			}
 			var out unwind.Frame
 			v, err := d.CallerFrame(w, &in, &out)
 			switch {
 			case c.to == "" && v != unwind.NotMe:
 				t.Errorf("%v, %v, to %#x", v, err, out.PC())
-			case c.to != "" && (v != unwind.Success || out.PC() != f.at[c.to] || out.SP() != asideSP+c.size):
+			case c.to != "" && (v != unwind.Success || out.PC() != f.At[c.to] || out.SP() != asideSP+c.size):
 				t.Errorf("%v, %v, to %#x with SP+%d, want %s with SP+%d", v, err, out.PC(), out.SP()-asideSP, c.to, c.size)
 			}
 			if inRegister := out.PCLocation.Kind == unwind.LocationRegister; v == unwind.Success && inRegister != (c.size == 0) {
@@ -167,7 +168,7 @@ func TestOCamlsRows(t *testing.T) {
 			if resumes := out.Flags&unwind.Interrupted != 0; resumes != (c.to == "handler" || c.to == "both") {
 				t.Errorf("the caller is interrupted: %v", resumes)
 			}
-			if _, ok := d.RuleAt(w, f.space.MappingAt(pc), pc, c.interrupted); ok != (c.at == "goes_on") {
+			if _, ok := d.RuleAt(w, f.Space.MappingAt(pc), pc, c.interrupted); ok != (c.at == "goes_on") {
 				t.Errorf("one rule is enough: %v", ok)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -56,7 +57,7 @@ func ownContext(w *unwind.Walker, in, out *unwind.Frame) (own, ra uint64, ok boo
 		if ra, ok = mem.ReadWord(own + contextRA); !ok {
 			continue
 		}
-		var code [maxCallLen]byte
+		var code [mcode.MaxCallLen]byte
 		if ra == out.PC() || wordIs(mem, own+contextReturn, end-8) && behindCall(w, code[:], ra) {
 			return own, ra, true
 		}
@@ -212,7 +213,7 @@ const (
 func (l *landing) reached(w *unwind.Walker, s resumer, f *unwind.Frame, fp uint64, n int, steps *int) int {
 	frame, next := *f, unwind.Frame{}
 	frame.SetFP(w.Arch(), fp)
-	var code [maxCallLen]byte
+	var code [mcode.MaxCallLen]byte
 	for ; l.frames == 0 || n < l.frames; n++ {
 		if *steps--; *steps < 0 {
 			return mayLead

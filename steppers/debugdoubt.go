@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -51,14 +52,14 @@ func (d *Debug) doubt(im *procstate.Image, vaddr uint64, r *unwind.Rule, interru
 	if !may && !likeOCaml(im.Arch(), r) {
 		return doubtNone
 	}
-	fact, ok := d.doubts.get(im, vaddr)
+	fact, ok := d.doubts.Get(im, vaddr)
 	if !ok {
 		fact = doubtNone
 		if may || d.mayBeAside(im, vaddr, interrupted) {
 			at := d.tables.For(im).Look(vaddr, lookAhead(interrupted))
 			fact = d.doubtAt(im, vaddr, &at, interrupted)
 		}
-		d.doubts.put(im, vaddr, fact)
+		d.doubts.Put(im, vaddr, fact)
 	}
 	return fact
 }
@@ -182,17 +183,17 @@ func (d *Debug) mayMislead(im *procstate.Image, pc uint64, interrupted bool) boo
 		return true
 	}
 	const other, thunk = 1, 2
-	fact, ok := d.thunks.get(im, pc)
+	fact, ok := d.thunks.Get(im, pc)
 	if !ok {
 		fact = other
 		var code [4]byte
-		if im.ReadVaddr(d.buf[:], pc-maxCallLen) == nil {
-			target, direct, _ := callBefore(im.Arch(), d.buf[:], pc)
+		if im.ReadVaddr(d.buf[:], pc-mcode.MaxCallLen) == nil {
+			target, direct, _ := mcode.CallBefore(im.Arch(), d.buf[:], pc)
 			if direct && im.ReadVaddr(code[:], target) == nil && isa.IsPCThunk(code[:]) {
 				fact = thunk
 			}
 		}
-		d.thunks.put(im, pc, fact)
+		d.thunks.Put(im, pc, fact)
 	}
 	return fact == thunk
 }
@@ -374,11 +375,11 @@ func (d *Debug) unskip(w *unwind.Walker, im *procstate.Image, vaddr uint64, out 
 	}
 	m := w.MappingAt(ra)
 	if m == nil || m.Image == nil || m.Image.ReadVaddr(d.buf[:1], ra-m.Bias) != nil || d.buf[0] != 0xc3 ||
-		m.Image.ReadVaddr(d.buf[:], ra-m.Bias-maxCallLen) != nil {
+		m.Image.ReadVaddr(d.buf[:], ra-m.Bias-mcode.MaxCallLen) != nil {
 		return
 	}
 	start, _, known := d.tables.For(im).FunctionAt(vaddr)
-	target, direct, _ := callBefore(w.Arch(), d.buf[:], ra-m.Bias)
+	target, direct, _ := mcode.CallBefore(w.Arch(), d.buf[:], ra-m.Bias)
 	if !known || !direct || m.Image != im || target != start {
 		return
 	}
@@ -442,7 +443,7 @@ func changeOf(a *procstate.Arch, code []byte, vaddr uint64, reg procstate.Reg) (
 	follows := func(r procstate.Reg) bool { return r == a.SP || r == a.FP }
 	var in isa.Inst
 	for ; len(code) > 0; code = code[in.Len:] {
-		if !decode(a, code, vaddr, &in) || int(in.Len) > len(code) || in.Flow != isa.Next && in.Flow != isa.CondJump {
+		if !mcode.Decode(a, code, vaddr, &in) || int(in.Len) > len(code) || in.Flow != isa.Next && in.Flow != isa.CondJump {
 			return 0, false
 		}
 		vaddr += uint64(in.Len)
@@ -486,7 +487,7 @@ func (d *Debug) pushed(im *procstate.Image, start, vaddr uint64, interrupted boo
 	a, code := im.Arch(), d.code[:end-start]
 	var in isa.Inst
 	for at := start; at < end; at += uint64(in.Len) {
-		if !decode(a, code[at-start:], at, &in) || at+uint64(in.Len) > end {
+		if !mcode.Decode(a, code[at-start:], at, &in) || at+uint64(in.Len) > end {
 			return 0, false
 		}
 		switch {
@@ -518,7 +519,7 @@ func (d *Debug) pushed(im *procstate.Image, start, vaddr uint64, interrupted boo
 // movesSP returns where the first instruction of code ends that moves SP.
 func movesSP(a *procstate.Arch, code []byte, vaddr uint64) (behind uint64, ok bool) {
 	var in isa.Inst
-	for len(code) > 0 && decode(a, code, vaddr, &in) && int(in.Len) <= len(code) {
+	for len(code) > 0 && mcode.Decode(a, code, vaddr, &in) && int(in.Len) <= len(code) {
 		vaddr += uint64(in.Len)
 		for _, op := range in.Ops[:in.NumOps] {
 			switch op.Kind {

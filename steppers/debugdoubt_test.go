@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -113,8 +114,8 @@ skipped: ret
 // other, and only there.
 func TestContradictedRows(t *testing.T) {
 	const sp = 0x7ffe00001000
-	code := newCodeFixture(t, laggingCode)
-	im, space, at := code.im, code.space, code.at
+	code := steptest.NewCode(t, laggingCode)
+	im, space, at := code.Im, code.Space, code.At
 	for _, c := range []struct {
 		name     string
 		function string

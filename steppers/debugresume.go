@@ -3,6 +3,7 @@ package steppers
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -27,7 +28,7 @@ const (
 
 // resuming knows where code is about to leave several frames at once.
 type resuming struct {
-	facts vaddrCache
+	facts mcode.VaddrCache
 	busy  bool // looking for a frame pointer: what looks like an unwinder meanwhile is none
 }
 
@@ -36,13 +37,13 @@ type resuming struct {
 func (k *resuming) at(m *procstate.Mapping, pc uint64) bool {
 	const returns, jumps = 1, 2
 	vaddr := pc - m.Bias
-	fact, ok := k.facts.get(m.Image, vaddr)
+	fact, ok := k.facts.Get(m.Image, vaddr)
 	if !ok {
 		fact = returns
 		if leavesFrames(m.Image, vaddr) {
 			fact = jumps
 		}
-		k.facts.put(m.Image, vaddr, fact)
+		k.facts.Put(m.Image, vaddr, fact)
 	}
 	return fact == jumps
 }
@@ -67,7 +68,7 @@ func leavesFrames(im *procstate.Image, vaddr uint64) bool {
 			work = work[:len(work)-1]
 			for !seen[at] && len(seen) < maxResume {
 				seen[at] = true
-				if im.ReadVaddr(code[:], at.vaddr) != nil || !decode(arch, code[:], at.vaddr, &in) {
+				if im.ReadVaddr(code[:], at.vaddr) != nil || !mcode.Decode(arch, code[:], at.vaddr, &in) {
 					break
 				}
 				if leavesSP(arch, &in, at.zero) {
@@ -241,7 +242,7 @@ func leavesOutNone(w *unwind.Walker, f, caller *unwind.Frame) bool {
 	if caller.PCLocation.Kind != unwind.LocationAddress || end-f.SP() > maxLeftOut {
 		return false
 	}
-	var code [maxCallLen]byte
+	var code [mcode.MaxCallLen]byte
 	for at := f.SP(); at < end; at += uint64(a.AddressWidth) {
 		if v, ok := w.ProcessState().ReadWord(at); !ok || behindCall(w, code[:], v&a.CodeMask) {
 			return false
@@ -251,17 +252,17 @@ func leavesOutNone(w *unwind.Walker, f, caller *unwind.Frame) bool {
 }
 
 // behindCall reports whether an instruction of a file that stands before pc is
-// a call. It reads that into buf, of maxCallLen bytes.
+// a call. It reads that into buf, of mcode.MaxCallLen bytes.
 func behindCall(w *unwind.Walker, buf []byte, pc uint64) bool {
 	m := w.MappingAt(pc - 1)
 	if m == nil || m.Image == nil {
 		return false
 	}
 	vaddr := pc - m.Bias
-	if m.Image.ReadVaddr(buf, vaddr-maxCallLen) != nil {
+	if m.Image.ReadVaddr(buf, vaddr-mcode.MaxCallLen) != nil {
 		return false
 	}
-	_, _, call := callBefore(w.Arch(), buf, vaddr)
+	_, _, call := mcode.CallBefore(w.Arch(), buf, vaddr)
 	return call
 }
 
@@ -296,10 +297,10 @@ func (d *Debug) hasRule(*procstate.Mapping, uint64) bool { return true }
 func (d *Debug) sizeAt(m *procstate.Mapping, pc uint64) uint64 {
 	const unknown = 0xff
 	vaddr := pc - m.Bias
-	words, ok := d.sizes.get(m.Image, vaddr)
+	words, ok := d.sizes.Get(m.Image, vaddr)
 	if !ok {
 		words = uint8(min(d.frameSize(m.Image, vaddr)/8, unknown))
-		d.sizes.put(m.Image, vaddr, words)
+		d.sizes.Put(m.Image, vaddr, words)
 	}
 	if words == unknown {
 		return 0
@@ -337,7 +338,7 @@ func variesSP(im *procstate.Image, start, end uint64) bool {
 	var code [16]byte
 	var in isa.Inst
 	for at := start; at < end; at += uint64(in.Len) {
-		if im.ReadVaddr(code[:], at) != nil || !decode(a, code[:], at, &in) {
+		if im.ReadVaddr(code[:], at) != nil || !mcode.Decode(a, code[:], at, &in) {
 			return true
 		}
 		for _, op := range in.Ops[:in.NumOps] {

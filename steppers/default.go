@@ -1,10 +1,24 @@
 package steppers
 
-import "github.com/swbpf/swbpf/unwind"
+import (
+	"github.com/swbpf/swbpf/steppers/beam"
+	"github.com/swbpf/swbpf/steppers/chez"
+	"github.com/swbpf/swbpf/steppers/clr"
+	"github.com/swbpf/swbpf/steppers/jsc"
+	"github.com/swbpf/swbpf/steppers/lua"
+	"github.com/swbpf/swbpf/steppers/luajit"
+	"github.com/swbpf/swbpf/steppers/perl"
+	"github.com/swbpf/swbpf/steppers/php"
+	"github.com/swbpf/swbpf/steppers/python"
+	"github.com/swbpf/swbpf/steppers/ruby"
+	"github.com/swbpf/swbpf/steppers/spidermonkey"
+	"github.com/swbpf/swbpf/steppers/v8"
+	"github.com/swbpf/swbpf/unwind"
+)
 
 // Default makes the stepper group that a Walker uses unless it is given
-// another: all steppers of this package that prove what they say, and BadCall, in the
-// order of their priorities. It may be shared by the Walkers of many
+// another: all steppers of this package and of those below it that prove what they
+// say, and BadCall, in the order of their priorities. It may be shared by the Walkers of many
 // processes, as long as these belong to one goroutine; tables may be shared
 // by all.
 //
@@ -46,6 +60,7 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
-		NewPython(tables), NewRuby(tables), NewPHP(tables), NewPerl(tables), NewLua(tables), NewLuaJIT(tables), NewV8(), NewJSC(), NewSpiderMonkey(tables), NewBeam(), NewChez(),
-		NewDebug(tables), NewJIT(), NewHotSpot(), NewCLR(), NewHaskell(), frames, analysis, NewBadCall())
+		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables),
+		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(),
+		NewDebug(tables), NewJIT(), NewHotSpot(), clr.New(), NewHaskell(), frames, analysis, NewBadCall())
 }

@@ -1,28 +1,31 @@
 // Package steppers holds the frame steppers that come with this module: each
 // knows how to walk through one kind of frame (see [unwind.FrameStepper]).
-// [Default] puts them together. In order of priority:
+// Those of interpreters and virtual machines are in packages of their own
+// below this one, each with all that is known of one runtime; here are the
+// others, and [Default], which puts them together. In order of priority:
 //
 //   - [Bottom]: the first frame of a thread, known by its code;
 //   - [Dynamic]: return addresses that instrumentation has replaced;
 //   - [SigHandler]: signal trampolines;
 //   - [Go]: Go code, and the switches of stacks that its runtime makes;
-//   - [Python]: which functions CPython runs in its frames, which the others find;
-//   - [Ruby]: the same for Ruby, and in what it has compiled;
-//   - [PHP]: for PHP, likewise;
-//   - [Perl]: for Perl, in the frames of its loop;
-//   - [Lua]: for Lua, likewise;
-//   - [LuaJIT]: for LuaJIT, in the frames of its interpreter, and frames of its traces;
-//   - [V8]: and for JavaScript in Node, Deno and Chromium;
-//   - [JSC]: the same in Bun, and frames of its virtual machine;
-//   - [Beam]: code by Erlang's compiler, and from a process of Erlang to its scheduler;
-//   - [Chez]: code by the compiler of Chez Scheme, which Racket has too, and on to the function of C that has
+//   - package python: which functions CPython runs in its frames, which the others find;
+//   - package ruby: the same for Ruby, and in what it has compiled;
+//   - package php: for PHP, likewise;
+//   - package perl: for Perl, in the frames of its loop;
+//   - package lua: for Lua, likewise;
+//   - package luajit: for LuaJIT, in the frames of its interpreter, and frames of its traces;
+//   - package v8: and for JavaScript in Node, Deno and Chromium;
+//   - package jsc: the same in Bun, and frames of its virtual machine;
+//   - package spidermonkey: and in Firefox and gjs, likewise;
+//   - package beam: code by Erlang's compiler, and from a process of Erlang to its scheduler;
+//   - package chez: code by the compiler of Chez Scheme, which Racket has too, and on to the function of C that has
 //     called it;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the
 //     process has registered with debuggers, or with libgcc;
 //   - [HotSpot]: compiled Java, by what its virtual machine has noted; and which
 //     methods run in all frames of Java;
-//   - [CLR]: code of .NET, by its virtual machine's unwind information, and which methods
+//   - package clr: code of .NET, by its virtual machine's unwind information, and which methods
 //     that is;
 //   - [Haskell]: code by GHC, which runs in the frame of what has jumped there;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;

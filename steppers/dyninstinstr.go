@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -24,7 +25,7 @@ import (
 // pointer, the return address is the link-time address of the instrumented
 // instruction, whose stack pointer is HEIGHT bytes above the frame.
 type DyninstInstr struct {
-	tramps perImage[[]baseTramp]
+	tramps mcode.PerImage[[]baseTramp]
 	code   [maxTrampEntry]byte
 }
 
@@ -46,11 +47,11 @@ func (d *DyninstInstr) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unw
 	if m == nil || m.Image == nil {
 		return unwind.NotMe, nil
 	}
-	tramps := d.tramps.get(m.Image)
+	tramps := d.tramps.Get(m.Image)
 	if tramps == nil {
 		found := findBaseTramps(m.Image)
 		tramps = &found
-		d.tramps.put(m.Image, tramps)
+		d.tramps.Put(m.Image, tramps)
 	}
 	t := trampAt(*tramps, in.LookupPC()-m.Bias)
 	if t == nil {
@@ -92,12 +93,12 @@ func (d *DyninstInstr) isEntered(w *unwind.Walker, m *procstate.Mapping, t *base
 	moved, ok := changeOf(w.Arch(), d.code[:done], t.first, w.Arch().SP)
 	ra, read := w.ProcessState().ReadWord(in.SP() - uint64(moved))
 	caller := w.MappingAt(ra - 1)
-	if !ok || !read || caller == nil || caller.Image == nil || !caller.Contains(ra-maxCallLen) {
+	if !ok || !read || caller == nil || caller.Image == nil || !caller.Contains(ra-mcode.MaxCallLen) {
 		return false
 	}
-	target, direct, _ := callBefore(w.Arch(), readCode(w, caller, ra-maxCallLen, d.code[:maxCallLen]), ra)
+	target, direct, _ := mcode.CallBefore(w.Arch(), mcode.Read(w, caller, ra-mcode.MaxCallLen, d.code[:mcode.MaxCallLen]), ra)
 	var jump isa.Inst
-	return direct && m.Contains(target) && isa.DecodeAMD64(readCode(w, m, target, d.code[:maxInstLen]), target, &jump) &&
+	return direct && m.Contains(target) && isa.DecodeAMD64(mcode.Read(w, m, target, d.code[:mcode.MaxInstLen]), target, &jump) &&
 		jump.Flow == isa.Jump && jump.Target == t.first+m.Bias
 }
 

@@ -1,13 +1,13 @@
 package steppers
 
 // ForgetImages implements unwind.ImageForgetter.
-func (b *Bottom) ForgetImages(isKept func(index uint32) bool) { b.entries.keepOnly(isKept) }
+func (b *Bottom) ForgetImages(isKept func(index uint32) bool) { b.entries.KeepOnly(isKept) }
 
 // ForgetImages implements unwind.ImageForgetter.
 func (a *Analysis) ForgetImages(isKept func(index uint32) bool) {
-	a.code.keepOnly(isKept)
-	a.bare.keepOnly(isKept)
-	a.kept.images.keepOnly(isKept)
+	a.code.KeepOnly(isKept)
+	a.bare.KeepOnly(isKept)
+	a.kept.images.KeepOnly(isKept)
 }
 
 // ForgetImages implements unwind.ImageForgetter.
@@ -15,23 +15,23 @@ func (d *Debug) ForgetImages(isKept func(index uint32) bool) {
 	if d.tables != nil {
 		d.tables.ForgetImages(isKept)
 	}
-	d.kept.images.keepOnly(isKept)
+	d.kept.images.KeepOnly(isKept)
 }
 
 // ForgetImages implements unwind.ImageForgetter.
 func (s *Go) ForgetImages(isKept func(index uint32) bool) {
-	for i, im := range s.images.of {
+	for i, im := range s.images.Of {
 		if im != nil && im.table != nil && !isKept(uint32(i)) {
 			s.kept -= im.table.Memory()
 		}
 	}
-	s.images.keepOnly(isKept)
+	s.images.KeepOnly(isKept)
 	s.linked.ForgetImages(isKept)
 }
 
 // ForgetImages implements unwind.ImageForgetter.
 func (s *FrameFunc) ForgetImages(isKept func(index uint32) bool) {
-	s.kept.images.keepOnly(isKept)
+	s.kept.images.KeepOnly(isKept)
 	if a, ok := s.helper.(*FrameAnalyzer); ok {
 		a.forgetImages(isKept)
 	}
@@ -39,23 +39,23 @@ func (s *FrameFunc) ForgetImages(isKept func(index uint32) bool) {
 
 // ForgetImages implements unwind.ImageForgetter.
 func (s *HotSpot) ForgetImages(isKept func(index uint32) bool) {
-	s.fields.keepOnly(isKept)
+	s.fields.KeepOnly(isKept)
 	s.analyzer.forgetImages(isKept)
 }
 
 func (a *FrameAnalyzer) forgetImages(isKept func(index uint32) bool) {
-	for i, im := range a.images.of {
+	for i, im := range a.images.Of {
 		if im != nil && !isKept(uint32(i)) {
 			a.kept -= im.kept
 		}
 	}
-	a.images.keepOnly(isKept)
+	a.images.KeepOnly(isKept)
 }
 
 // ForgetImages implements unwind.ImageForgetter.
 func (s *Wanderer) ForgetImages(isKept func(index uint32) bool) {
 	if h, ok := s.helper.(*codeHelper); ok {
-		h.images.keepOnly(isKept)
+		h.images.KeepOnly(isKept)
 	}
 	if a, ok := s.frames.(*FrameAnalyzer); ok {
 		a.forgetImages(isKept)
@@ -63,4 +63,4 @@ func (s *Wanderer) ForgetImages(isKept func(index uint32) bool) {
 }
 
 // ForgetImages implements unwind.ImageForgetter.
-func (d *DyninstInstr) ForgetImages(isKept func(index uint32) bool) { d.tramps.keepOnly(isKept) }
+func (d *DyninstInstr) ForgetImages(isKept func(index uint32) bool) { d.tramps.KeepOnly(isKept) }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -28,42 +29,42 @@ func TestForgetImages(t *testing.T) {
 		for _, s := range g.Steppers() {
 			switch s := s.(type) {
 			case *Bottom:
-				s.entries.put(im, &vaddrRange{})
-				known["bottom"] = func(im *procstate.Image) bool { return s.entries.get(im) != nil }
+				s.entries.Put(im, &mcode.Range{})
+				known["bottom"] = func(im *procstate.Image) bool { return s.entries.Get(im) != nil }
 			case *Analysis:
-				s.code.put(im, &analysedImage{})
-				s.kept.images.put(im, &map[uint64]*dataflow.Callee{})
-				known["analysis"] = func(im *procstate.Image) bool { return s.code.get(im) != nil && s.kept.images.get(im) != nil }
+				s.code.Put(im, &analysedImage{})
+				s.kept.images.Put(im, &map[uint64]*dataflow.Callee{})
+				known["analysis"] = func(im *procstate.Image) bool { return s.code.Get(im) != nil && s.kept.images.Get(im) != nil }
 			case *Debug:
-				s.kept.images.put(im, &map[uint64]*dataflow.Callee{})
-				known["debug"] = func(im *procstate.Image) bool { return s.kept.images.get(im) != nil }
+				s.kept.images.Put(im, &map[uint64]*dataflow.Callee{})
+				known["debug"] = func(im *procstate.Image) bool { return s.kept.images.Get(im) != nil }
 			case *Go:
-				s.images.put(im, &goImage{})
-				known["go"] = func(im *procstate.Image) bool { return s.images.get(im) != nil }
+				s.images.Put(im, &goImage{})
+				known["go"] = func(im *procstate.Image) bool { return s.images.Get(im) != nil }
 			case *FrameFunc:
 				a := NewFrameAnalyzer()
 				if s.helper != nil {
 					a = s.helper.(*FrameAnalyzer)
 				}
 				s.helper = a
-				a.images.put(im, &imageFrames{kept: 100})
+				a.images.Put(im, &imageFrames{kept: 100})
 				a.kept += 100
-				s.kept.images.put(im, &map[uint64]*dataflow.Callee{})
+				s.kept.images.Put(im, &map[uint64]*dataflow.Callee{})
 				known["frame"] = func(im *procstate.Image) bool {
-					return a.images.get(im) != nil && s.kept.images.get(im) != nil && (im == stays) == (a.kept == 100)
+					return a.images.Get(im) != nil && s.kept.images.Get(im) != nil && (im == stays) == (a.kept == 100)
 				}
 			case *Wanderer:
 				h, a := s.helper.(*codeHelper), s.frames.(*FrameAnalyzer)
-				h.images.put(im, &imageStarts{})
-				a.images.put(im, &imageFrames{})
-				known["wanderer"] = func(im *procstate.Image) bool { return h.images.get(im) != nil && a.images.get(im) != nil }
+				h.images.Put(im, &imageStarts{})
+				a.images.Put(im, &imageFrames{})
+				known["wanderer"] = func(im *procstate.Image) bool { return h.images.Get(im) != nil && a.images.Get(im) != nil }
 			case *DyninstInstr:
-				s.tramps.put(im, &[]baseTramp{})
-				known["dyninst"] = func(im *procstate.Image) bool { return s.tramps.get(im) != nil }
+				s.tramps.Put(im, &[]baseTramp{})
+				known["dyninst"] = func(im *procstate.Image) bool { return s.tramps.Get(im) != nil }
 			case *HotSpot:
-				s.fields.put(im, &vmFields{})
-				s.analyzer.images.put(im, &imageFrames{})
-				known["hotspot"] = func(im *procstate.Image) bool { return s.fields.get(im) != nil && s.analyzer.images.get(im) != nil }
+				s.fields.Put(im, &vmFields{})
+				s.analyzer.images.Put(im, &imageFrames{})
+				known["hotspot"] = func(im *procstate.Image) bool { return s.fields.Get(im) != nil && s.analyzer.images.Get(im) != nil }
 			}
 		}
 	}

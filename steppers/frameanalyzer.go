@@ -7,6 +7,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -20,7 +21,7 @@ import (
 // the address that pushes the frame pointer and sets it. In a file without
 // symbols, the paths from the address to a return are looked at too.
 type FrameAnalyzer struct {
-	images perImage[imageFrames]
+	images mcode.PerImage[imageFrames]
 	kept   int // bytes of images, about
 	seen   [1 << seenBits]seenLayout
 
@@ -67,7 +68,7 @@ const manyPrologues = 8
 
 // Forget lets go of what was learned of files, but for some of their addresses.
 func (a *FrameAnalyzer) Forget() {
-	a.images, a.kept, a.flow.layouts = perImage[imageFrames]{}, 0, nil
+	a.images, a.kept, a.flow.layouts = mcode.PerImage[imageFrames]{}, 0, nil
 }
 
 // AllocatesFrame implements FrameFuncHelper.
@@ -103,7 +104,7 @@ func (a *FrameAnalyzer) analyzeFile(img *procstate.Image, pc uint64, returned bo
 
 // framesOf returns what is known of a file.
 func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
-	im := a.images.get(img)
+	im := a.images.Get(img)
 	if im == nil {
 		whole := hasAllSymbols(img)
 		im = &imageFrames{img: img, whole: whole, funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
@@ -116,7 +117,7 @@ func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 		if tableBytes(img) > maxLooked {
 			im.looks = fewLooks
 		}
-		a.images.put(img, im)
+		a.images.Put(img, im)
 	}
 	return im
 }
@@ -179,7 +180,7 @@ func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok boo
 		return 0, false
 	}
 	for at := vaddr &^ (align - 1); at >= from+2; at -= align {
-		if i := at - from; isFill(img.Arch(), code[i-2:i]) && code[i] != breakpointAMD64 {
+		if i := at - from; isFill(img.Arch(), code[i-2:i]) && code[i] != mcode.BreakpointAMD64 {
 			return at, true
 		}
 	}
@@ -448,7 +449,7 @@ func firstPush(a *procstate.Arch, code []byte, p int) int {
 // end of code.
 func goesStraight(a *procstate.Arch, code []byte, at, most int) bool {
 	var in isa.Inst
-	for ; at < len(code) && most > 0 && decode(a, code[at:], 0, &in) && in.Flow == isa.Next; most-- {
+	for ; at < len(code) && most > 0 && mcode.Decode(a, code[at:], 0, &in) && in.Flow == isa.Next; most-- {
 		at += int(in.Len)
 	}
 	return at == len(code)

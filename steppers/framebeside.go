@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
 
@@ -25,7 +26,7 @@ func beside(a *procstate.Arch, code []byte, from, pc uint64, returned bool) Fram
 	b := besideCode{arch: a}
 	var in isa.Inst
 	for at := uint64(0); ; at += uint64(in.Len) {
-		if !decode(a, behind[at:], pc+at, &in) || in.Ends() && in.Flow != isa.IndirectJump {
+		if !mcode.Decode(a, behind[at:], pc+at, &in) || in.Ends() && in.Flow != isa.IndirectJump {
 			return unknownLayout
 		}
 		if in.Ends() {
@@ -52,7 +53,7 @@ func beside(a *procstate.Arch, code []byte, from, pc uint64, returned bool) Fram
 // jumpsOnTo returns where the code at pc jumps to, if it comes there by one way and leaves SP as it is.
 func jumpsOnTo(a *procstate.Arch, code []byte, pc uint64) (target uint64, ok bool) {
 	var in isa.Inst
-	for len(code) > 0 && decode(a, code, pc, &in) {
+	for len(code) > 0 && mcode.Decode(a, code, pc, &in) {
 		for _, op := range in.Ops[:in.NumOps] {
 			switch op.Kind {
 			case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
@@ -82,11 +83,11 @@ type besideCode struct {
 // second. It reports whether it has come to the end.
 func (b *besideCode) follow(code []byte, skip int) (whole bool) {
 	a, size := b.arch, len(code)
-	first := firstState(a, 0)
+	first := mcode.FirstPathState(a, 0)
 	s := first
 	var in isa.Inst
 	for len(code) > 0 {
-		if !decode(a, code, s.pc, &in) {
+		if !mcode.Decode(a, code, s.Pc, &in) {
 			return false
 		}
 		if in.Flow == isa.Return && size-len(code) >= skip && (skip > 0 || b.returns < 2) {
@@ -98,10 +99,10 @@ func (b *besideCode) follow(code []byte, skip int) (whole bool) {
 			b.layout = p.found
 			b.returns++
 		}
-		s.apply(a, &in)
-		s.pc, code = s.pc+uint64(in.Len), code[in.Len:]
+		s.Apply(a, &in)
+		s.Pc, code = s.Pc+uint64(in.Len), code[in.Len:]
 		if in.Ends() {
-			first.pc = s.pc
+			first.Pc = s.Pc
 			s = first
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -147,8 +148,8 @@ func TestBeside(t *testing.T) {
 	}
 	// behind returns where a call returns to that is made by a register, or is not.
 	behind := func(want bool) uint64 {
-		for i := uint64(maxCallLen); i < uint64(len(file)); i++ {
-			if _, direct, ok := callBefore(procstate.AMD64, file[i-maxCallLen:i], text.Vaddr+i); ok && direct != want {
+		for i := uint64(mcode.MaxCallLen); i < uint64(len(file)); i++ {
+			if _, direct, ok := mcode.CallBefore(procstate.AMD64, file[i-mcode.MaxCallLen:i], text.Vaddr+i); ok && direct != want {
 				return text.Vaddr + i
 			}
 		}
@@ -198,7 +199,7 @@ func TestBeside(t *testing.T) {
 		made := slices.Concat(test.code...)
 		made = append(made, make([]byte, 0x1000-len(made))...)
 		for i := len(slices.Concat(test.code...)); i < len(made); i++ {
-			made[i] = breakpointAMD64
+			made[i] = mcode.BreakpointAMD64
 		}
 		stack := make([]byte, 0x200)
 		put := func(at, v uint64) { binary.LittleEndian.PutUint64(stack[at-base:], v) }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -22,10 +23,10 @@ type stub struct {
 func stubAt(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) (s stub, ok bool) {
 	const most = 6 // instructions
 	var buf [16 * most]byte
-	a, code, at, regs := w.Arch(), readCode(w, m, f.PC(), buf[:]), f.PC(), f.Regs
+	a, code, at, regs := w.Arch(), mcode.Read(w, m, f.PC(), buf[:]), f.PC(), f.Regs
 	var in isa.Inst
 	for range most {
-		if !decode(a, code, at, &in) || in.Flow != isa.Next && in.Flow != isa.IndirectJump {
+		if !mcode.Decode(a, code, at, &in) || in.Flow != isa.Next && in.Flow != isa.IndirectJump {
 			return stub{}, false
 		}
 		for _, op := range in.Ops[:in.NumOps] {
@@ -112,7 +113,7 @@ const maxLed = 256
 
 // led knows where direct calls lead by jumps alone.
 type led struct {
-	open vaddrCache // whether code jumps to where is not known
+	open mcode.VaddrCache // whether code jumps to where is not known
 	seen map[uint64]bool
 	work []uint64
 	buf  [16]byte
@@ -125,12 +126,12 @@ func (l *led) mayLead(w *unwind.Walker, ra, pc uint64) bool {
 	if m == nil || m.Image == nil {
 		return true // a call that is made at run time may be changed when it has been made
 	}
-	n := min(maxCallLen, ra-m.Start)
-	before := readCode(w, m, ra-n, l.buf[:n])
+	n := min(mcode.MaxCallLen, ra-m.Start)
+	before := mcode.Read(w, m, ra-n, l.buf[:n])
 	if uint64(len(before)) < n {
 		return true
 	}
-	target, direct, ok := callBefore(w.Arch(), before, ra)
+	target, direct, ok := mcode.CallBefore(w.Arch(), before, ra)
 	if !ok || !direct {
 		return true
 	}
@@ -138,12 +139,12 @@ func (l *led) mayLead(w *unwind.Walker, ra, pc uint64) bool {
 	if m = w.MappingAt(target); m == nil || m.Image == nil {
 		return true
 	}
-	if fact, ok := l.open.get(m.Image, target-m.Bias); ok && fact == open {
+	if fact, ok := l.open.Get(m.Image, target-m.Bias); ok && fact == open {
 		return true
 	}
 	known, met := l.follow(w, target, pc)
 	if !known {
-		l.open.put(m.Image, target-m.Bias, open)
+		l.open.Put(m.Image, target-m.Bias, open)
 	}
 	return !known || met
 }
@@ -168,7 +169,7 @@ func (l *led) follow(w *unwind.Walker, from, to uint64) (known, met bool) {
 				return false, false
 			}
 			l.seen[at] = true
-			if code := readCode(w, m, at, l.buf[:]); !decode(w.Arch(), code, at, &in) {
+			if code := mcode.Read(w, m, at, l.buf[:]); !mcode.Decode(w.Arch(), code, at, &in) {
 				return false, false
 			}
 			at += uint64(in.Len)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -72,7 +73,7 @@ func TestStubs(t *testing.T) {
 	space.Insert(&procstate.Mapping{Start: code, End: code + 0x1000})
 	text := make([]byte, 0x1000)
 	for i := range text {
-		text[i] = breakpointAMD64
+		text[i] = mcode.BreakpointAMD64
 	}
 	copy(text, stubCode)
 	const caller, chain = sp + 8, frame + 16

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
 
@@ -204,7 +205,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 		return false
 	}
 	var in isa.Inst
-	if !decode(w.arch, w.code.at(v.off), w.start+v.off, &in) {
+	if !mcode.Decode(w.arch, w.code.at(v.off), w.start+v.off, &in) {
 		return false
 	}
 	end := v.off + uint64(in.Len)
@@ -260,7 +261,7 @@ func startsFunction(a *procstate.Arch, code []byte) bool {
 		return len(code) == 0
 	}
 	switch {
-	case code[0] == 0xcc, code[0] == 0x55 && (a == procstate.AMD64 || beginsFrame(a, code[1:])), code[0] == nopAMD64,
+	case code[0] == 0xcc, code[0] == 0x55 && (a == procstate.AMD64 || beginsFrame(a, code[1:])), code[0] == mcode.NopAMD64,
 		code[0] == 0x66 && (code[1] == 0x90 || code[1] == 0x66 || code[1] == 0x2e || code[1] == 0x0f && code[2] == 0x1f),
 		code[0] == 0x0f && code[1] == 0x1f,
 		isEndbr(a, code):
@@ -272,7 +273,7 @@ func startsFunction(a *procstate.Arch, code []byte) bool {
 // behindNop returns the code behind the nop that code begins with where compilers put one behind
 // each call, as nops tells, and else code.
 func behindNop(nops bool, code []byte) []byte {
-	if nops && len(code) > 0 && code[0] == nopAMD64 {
+	if nops && len(code) > 0 && code[0] == mcode.NopAMD64 {
 		return code[1:]
 	}
 	return code
@@ -311,7 +312,7 @@ func (w *frameFlow) goesOn(off uint64) bool {
 	var in isa.Inst
 	code := w.code.at(off)
 	return (w.start+off)%16 != 0 && !startsFunction(w.arch, code) &&
-		decode(w.arch, code, w.start+off, &in) && !lowersSP(w.arch, &in)
+		mcode.Decode(w.arch, code, w.start+off, &in) && !lowersSP(w.arch, &in)
 }
 
 // lowersSP reports whether an instruction begins a frame.
@@ -324,7 +325,7 @@ func lowersSP(a *procstate.Arch, in *isa.Inst) bool {
 // isFill reports whether code is what linkers fill the room between functions with:
 // int3, more than once.
 func isFill(a *procstate.Arch, code []byte) bool {
-	return x86Prologues(a) && len(code) > 1 && code[0] == breakpointAMD64 && code[1] == breakpointAMD64
+	return x86Prologues(a) && len(code) > 1 && code[0] == mcode.BreakpointAMD64 && code[1] == mcode.BreakpointAMD64
 }
 
 // result sorts what was found.

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -81,13 +82,13 @@ type FrameFuncHelper interface {
 // group, of [Default] for one, tells of them. The zero value is that of NewFrameFunc(nil).
 type FrameFunc struct {
 	helper FrameFuncHelper
-	saved  *Analysis        // what tells where registers are that calls preserve; may be nil
-	buf    [maxInstLen]byte // of code; holds a call, a return entry and a deoptHandlerLen too
+	saved  *Analysis              // what tells where registers are that calls preserve; may be nil
+	buf    [mcode.MaxInstLen]byte // of code; holds a call, a return entry and a deoptHandlerLen too
 	led    led
 	kept   keptRegs
 	unset  unsetFrame
 
-	keepers perImage[bool] // keepsFrames
+	keepers mcode.PerImage[bool] // keepsFrames
 }
 
 // unsetFrame is a frame whose callee sets it up, and has not yet.
@@ -234,8 +235,8 @@ func followsIndirectCall(w *unwind.Walker, pc uint64, buf []byte) bool {
 	if m == nil || m.Image == nil {
 		return false
 	}
-	n := min(maxCallLen, pc-m.Start)
-	_, direct, ok := callBefore(w.Arch(), readCode(w, m, pc-n, buf[:n]), pc)
+	n := min(mcode.MaxCallLen, pc-m.Start)
+	_, direct, ok := mcode.CallBefore(w.Arch(), mcode.Read(w, m, pc-n, buf[:n]), pc)
 	return ok && !direct
 }
 
@@ -364,12 +365,12 @@ func mayReturnTo(w *unwind.Walker, pc uint64, buf []byte) bool {
 	if m == nil {
 		return isReturnTrampoline(w, pc)
 	}
-	n := min(maxCallLen, pc-m.Start)
-	code := readCode(w, m, pc-n, buf[:n])
+	n := min(mcode.MaxCallLen, pc-m.Start)
+	code := mcode.Read(w, m, pc-n, buf[:n])
 	if uint64(len(code)) < n {
 		return true
 	}
-	if _, _, ok := callBefore(w.Arch(), code, pc); ok {
+	if _, _, ok := mcode.CallBefore(w.Arch(), code, pc); ok {
 		return true
 	}
 	return isReturnEntry(w, m, pc, buf) || goesOn(w, m, pc, buf)

@@ -119,7 +119,7 @@ func TestFramePointersOfLargeFile(t *testing.T) {
 		}
 		looked := false
 		for _, im := range p.Images() {
-			e := a.code.get(im)
+			e := a.code.Get(im)
 			looked = looked || e != nil && e.rest.done
 		}
 		if looked == large {

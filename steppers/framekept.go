@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -13,7 +14,7 @@ import (
 // its code does not show where it is set: it has called, or goes on to use it, and keepsFrames
 // is true of the file.
 func (s *FrameFunc) keepsFrame(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) bool {
-	if !*s.keepers.known(m.Image, keepsFrames) {
+	if !*s.keepers.Known(m.Image, keepsFrames) {
 		return false
 	}
 	return f.Flags&unwind.Interrupted == 0 || s.usesFrame(w, m, f.PC())
@@ -26,7 +27,7 @@ func (s *FrameFunc) usesFrame(w *unwind.Walker, m *procstate.Mapping, pc uint64)
 	var in isa.Inst
 	fp, sp := w.Arch().FP, w.Arch().SP
 	for range most {
-		if !m.Contains(pc) || !decode(w.Arch(), readCode(w, m, pc, s.buf[:maxInstLen]), pc, &in) {
+		if !m.Contains(pc) || !mcode.Decode(w.Arch(), mcode.Read(w, m, pc, s.buf[:mcode.MaxInstLen]), pc, &in) {
 			return false
 		}
 		if in.Base == fp || in.Flow == isa.Next && in.NumOps == 1 && in.Ops[0].Kind == isa.SetIndexed && (in.Ops[0].Src == fp || in.Ops[0].Index == fp) {

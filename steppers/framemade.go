@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -163,7 +164,7 @@ func (k *madeFrames) readWindow(w *unwind.Walker, m *procstate.Mapping, from, n 
 	if k.window == nil {
 		k.window = make([]byte, 2*maxPrologueScan)
 	}
-	return readCode(w, m, from, k.window[:n])
+	return mcode.Read(w, m, from, k.window[:n])
 }
 
 // analyze finds the layout of a frame by the code around its PC, which
@@ -181,7 +182,7 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 		start = max(start, m.Start)
 		n := len(k.code)
 		k.code = slices.Grow(k.code, int(end-start))[:n+int(end-start)]
-		return readCode(w, m, start, k.code[n:]), start
+		return mcode.Read(w, m, start, k.code[n:]), start
 	}
 	setsFrame := func(in *isa.Inst, written uint64) bool {
 		if in.Flow == isa.Call {
@@ -238,7 +239,7 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 // returns reports whether there is a return address where a layout has it.
 func returns(w *unwind.Walker, f *unwind.Frame, l *FrameLayout) bool {
 	var caller unwind.Frame
-	var buf [maxCallLen + deoptHandlerLen]byte
+	var buf [mcode.MaxCallLen + deoptHandlerLen]byte
 	v, _ := walkLayout(w, f, &caller, l)
 	return v == unwind.Success && mayReturnTo(w, caller.PC(), buf[:])
 }

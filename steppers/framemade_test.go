@@ -8,10 +8,10 @@ import (
 	"testing"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
+	"golang.org/x/sys/unix"
 )
 
 // TestMadeCodeChanges looks at a frame of code that is in no file, and that is another
@@ -79,16 +79,16 @@ func TestMadeCodeChanges(t *testing.T) {
 }
 
 func TestAddrSet(t *testing.T) {
-	var s addrSet
+	var s mcode.AddrSet
 	for round := range 2 {
 		for i := range uint64(3000) {
-			if !s.add(1+i*i) || s.add(1+i*i) || s.add(1+i/2*(i/2)) {
+			if !s.Add(1+i*i) || s.Add(1+i*i) || s.Add(1+i/2*(i/2)) {
 				t.Fatalf("round %d: %d", round, i)
 			}
 		}
-		if s.n != 3000 || s.add(0) {
-			t.Errorf("%d addresses, 0 among them: %v", s.n, s.add(0))
+		if s.N != 3000 || s.Add(0) {
+			t.Errorf("%d addresses, 0 among them: %v", s.N, s.Add(0))
 		}
-		s.clear()
+		s.Clear()
 	}
 }

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -61,15 +62,15 @@ type framePaths struct {
 	arch *procstate.Arch
 	read codeReader
 	code []codeWindow
-	seen addrSet
-	path pathState   // the one that is followed
-	now  []pathState // paths that are still to be followed
-	next []pathState // those that pass one more call, which may not return
-	left int         // instructions that may still be looked at
-	nops bool        // see dataflow.NopsBehindCalls; kept from one address to the next
+	seen mcode.AddrSet
+	path mcode.PathState   // the one that is followed
+	now  []mcode.PathState // paths that are still to be followed
+	next []mcode.PathState // those that pass one more call, which may not return
+	left int               // instructions that may still be looked at
+	nops bool              // see dataflow.NopsBehindCalls; kept from one address to the next
 
-	ended func(*pathState) // called at returns
-	made  *madeWays        // nil for code of files
+	ended func(*mcode.PathState) // called at returns
+	made  *madeWays              // nil for code of files
 
 	found  FrameLayout
 	any    bool
@@ -132,14 +133,14 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 	if !returned && made != nil && p.lendsFrame(pc) {
 		return foundLayout{} // FP is another's
 	}
-	first := firstState(a, pc)
+	first := mcode.FirstPathState(a, pc)
 	if a.LR != procstate.NoReg && !returned {
-		first.regs[a.LR] = pathValue{base: pathLR}
+		first.Regs[a.LR] = mcode.PathValue{Base: mcode.PathLR}
 	}
 	if made != nil && made.regs != nil {
 		for r := range procstate.Reg(a.NumRegs) {
 			if v, ok := made.regs.Value(r); ok && r != a.SP && r != a.PC {
-				first.knows(r, v, false)
+				first.Knows(r, v, false)
 			}
 		}
 	}
@@ -162,7 +163,7 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 
 // begin makes p ready for paths of so many instructions.
 func (p *framePaths) begin(a *procstate.Arch, read codeReader, left int) {
-	p.seen.clear()
+	p.seen.Clear()
 	*p = framePaths{arch: a, read: read, nops: p.nops, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: left}
 }
 
@@ -185,15 +186,15 @@ func (p *framePaths) setsCallersFrame(a *procstate.Arch, read codeReader, addr u
 	if p.code = p.code[:0]; a.LR != procstate.NoReg {
 		return false
 	}
-	own, fp := pathValue{base: pathSP}, pathValue{base: pathFP} // where the return address was, and what is to be there
+	own, fp := mcode.PathValue{Base: mcode.PathSP}, mcode.PathValue{Base: mcode.PathFP} // where the return address was, and what is to be there
 	p.begin(a, read, most)
-	p.ended = func(s *pathState) {
-		if to := s.wordAt(s.regs[a.SP]); to == (pathValue{base: pathSP, inMemory: true}) {
-			sets = s.regs[a.FP] == own && s.wordAt(own) == fp
+	p.ended = func(s *mcode.PathState) {
+		if to := s.WordAt(s.Regs[a.SP]); to == (mcode.PathValue{Base: mcode.PathSP, InMemory: true}) {
+			sets = s.Regs[a.FP] == own && s.WordAt(own) == fp
 			p.differ = !sets
 		}
 	}
-	p.now = append(p.now, firstState(a, addr))
+	p.now = append(p.now, mcode.FirstPathState(a, addr))
 	for len(p.now) > 0 && !p.differ {
 		p.followLast()
 	}
@@ -207,15 +208,15 @@ func (p *framePaths) setsCallersFrame(a *procstate.Arch, read codeReader, addr u
 func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
 	a := w.Arch()
 	p := framePaths{arch: a, read: read}
-	fp := pathValue{base: pathFP}
-	s := firstState(a, pc)
+	fp := mcode.PathValue{Base: mcode.PathFP}
+	s := mcode.FirstPathState(a, pc)
 	if before, _ := read(pc-1, pc-1, pc); a == procstate.AMD64 && string(before) == "\x55" {
-		s.store(s.regs[a.SP], fp, 8) // it has just been pushed
+		s.Store(s.Regs[a.SP], fp, 8) // it has just been pushed
 	}
 	back := false // in that code
 	var in isa.Inst
 	for range maxPathInsts {
-		if !decode(a, p.codeAt(s.pc), s.pc, &in) {
+		if !mcode.Decode(a, p.codeAt(s.Pc), s.Pc, &in) {
 			return false
 		}
 		to := in.Target
@@ -224,26 +225,26 @@ func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
 		case in.Flow == isa.IndirectJump && in.Reg == procstate.NoReg && in.Target != 0:
 			to, _ = w.ProcessState().ReadWord(in.Target)
 		case in.Flow == isa.Return:
-			return back && s.regs[a.FP] == fp
+			return back && s.Regs[a.FP] == fp
 		case in.Ends():
 			return false
 		default:
-			s.apply(a, &in)
+			s.Apply(a, &in)
 			for _, op := range in.Ops[:in.NumOps] {
 				if op.Kind == isa.Align && op.Dst == a.SP {
-					s.regs[a.SP] = pathValue{base: pathAligned}
+					s.Regs[a.SP] = mcode.PathValue{Base: mcode.PathAligned}
 				}
 			}
-			to = s.pc + uint64(in.Len)
+			to = s.Pc + uint64(in.Len)
 		}
 		if !back && (to < from || to >= end) {
-			if s.regs[a.FP] != fp {
+			if s.Regs[a.FP] != fp {
 				return false
 			}
 			back = true
-			s = firstState(a, to)
+			s = mcode.FirstPathState(a, to)
 		}
-		s.pc = to
+		s.Pc = to
 	}
 	return false
 }
@@ -276,20 +277,20 @@ func (p *framePaths) followLast() {
 }
 
 // follow follows a path to its end or to a fork.
-func (p *framePaths) follow(s *pathState) {
+func (p *framePaths) follow(s *mcode.PathState) {
 	var in isa.Inst
-	for p.left > 0 && p.seen.add(p.place(s)) {
+	for p.left > 0 && p.seen.Add(p.place(s)) {
 		p.left--
-		if !decode(p.arch, p.codeAt(s.pc), s.pc, &in) {
+		if !mcode.Decode(p.arch, p.codeAt(s.Pc), s.Pc, &in) {
 			return
 		}
 		p.readFor(s, &in)
 		if in.Flow == isa.IndirectJump {
-			through := in.Target != 0 || in.Word && in.Base < procstate.MaxRegs && s.known[in.Base] != 0 && s.word>>in.Base&1 == 0
+			through := in.Target != 0 || in.Word && in.Base < procstate.MaxRegs && s.Known[in.Base] != 0 && s.Word>>in.Base&1 == 0
 			to := p.jumpsTo(s, &in)
 			switch {
 			case to != 0:
-				s.pc = to
+				s.Pc = to
 				if p.inFile(s) {
 					return
 				}
@@ -306,34 +307,34 @@ func (p *framePaths) follow(s *pathState) {
 		case in.Flow == isa.Return:
 			p.ended(s)
 			return
-		case p.made != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && p.made.setsFrame(&in, s.written):
+		case p.made != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && p.made.setsFrame(&in, s.Written):
 			p.ended(s) // the return address is where it would be at a return
 			return
 		case in.Ends() && in.Flow != isa.Jump:
 			return
 		}
-		if fp := s.regs[p.arch.FP]; p.made != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && fp.base == pathSP && !fp.inMemory {
+		if fp := s.Regs[p.arch.FP]; p.made != nil && (in.Flow == isa.Call || in.Flow == isa.IndirectCall) && fp.Base == mcode.PathSP && !fp.InMemory {
 			return // perhaps with the frame of the function that is called, see lentFrame
 		}
-		s.apply(p.arch, &in)
-		s.pc += uint64(in.Len)
+		s.Apply(p.arch, &in)
+		s.Pc += uint64(in.Len)
 		switch in.Flow {
 		case isa.Jump:
-			s.pc = in.Target
+			s.Pc = in.Target
 			if p.inFile(s) {
 				return
 			}
 		case isa.CondJump:
 			taken := *s
-			taken.pc = in.Target
+			taken.Pc = in.Target
 			if !p.inFile(&taken) {
 				p.now = append(p.now, taken)
 			}
 		case isa.Call, isa.IndirectCall, isa.Syscall:
 			if p.arch == procstate.I386 && in.Flow != isa.Syscall && !in.Kernel {
-				s.regs[p.arch.SP] = pathValue{} // the function may take its arguments off the stack
+				s.Regs[p.arch.SP] = mcode.PathValue{} // the function may take its arguments off the stack
 			}
-			if code := p.codeAt(s.pc); len(code) > 0 && !startsFunction(p.arch, behindNop(p.nops, code)) {
+			if code := p.codeAt(s.Pc); len(code) > 0 && !startsFunction(p.arch, behindNop(p.nops, code)) {
 				p.next = append(p.next, *s)
 			}
 			return
@@ -343,26 +344,26 @@ func (p *framePaths) follow(s *pathState) {
 
 // place is what a path comes to once: an instruction or, where a jump may lead on by what a
 // register holds that calls preserve, that with the registers that are known, and where SP is.
-func (p *framePaths) place(s *pathState) uint64 {
+func (p *framePaths) place(s *mcode.PathState) uint64 {
 	if p.made == nil {
-		return s.pc
+		return s.Pc
 	}
-	sp := s.regs[p.arch.SP]
-	return s.pc + (s.has&p.arch.CalleeSaved+uint64(uint32(sp.off))<<32+uint64(sp.base))*0x9e3779b97f4a7c15
+	sp := s.Regs[p.arch.SP]
+	return s.Pc + (s.Has&p.arch.CalleeSaved+uint64(uint32(sp.Off))<<32+uint64(sp.Base))*0x9e3779b97f4a7c15
 }
 
 // jumpsTo returns where an indirect jump leads, 0 when that is not known.
-func (p *framePaths) jumpsTo(s *pathState, in *isa.Inst) (to uint64) {
+func (p *framePaths) jumpsTo(s *mcode.PathState, in *isa.Inst) (to uint64) {
 	if in.Target != 0 {
 		return p.wordAt(in.Target)
 	}
-	s.apply(p.arch, in)
+	s.Apply(p.arch, in)
 	reg := in.Reg
 	if reg == procstate.NoReg && in.Word {
 		reg = isa.Temp
 	}
 	if reg < procstate.MaxRegs {
-		if to = s.known[reg]; to != 0 && s.word>>reg&1 != 0 {
+		if to = s.Known[reg]; to != 0 && s.Word>>reg&1 != 0 {
 			to = p.wordAt(to)
 		}
 	}
@@ -379,13 +380,13 @@ func (p *framePaths) wordAt(addr uint64) (v uint64) {
 
 // readFor reads the words that an instruction loads from or adds to, where registers are
 // known.
-func (p *framePaths) readFor(s *pathState, in *isa.Inst) {
+func (p *framePaths) readFor(s *mcode.PathState, in *isa.Inst) {
 	if p.made == nil || p.made.regs == nil {
 		return
 	}
 	for i := range in.Ops[:in.NumOps] {
-		if op := &in.Ops[i]; (op.Kind == isa.Load || op.Kind == isa.Set && op.Imm != 0) && op.Src < procstate.MaxRegs && s.word>>op.Src&1 != 0 {
-			s.knows(op.Src, p.wordAt(s.known[op.Src]), false)
+		if op := &in.Ops[i]; (op.Kind == isa.Load || op.Kind == isa.Set && op.Imm != 0) && op.Src < procstate.MaxRegs && s.Word>>op.Src&1 != 0 {
+			s.Knows(op.Src, p.wordAt(s.Known[op.Src]), false)
 		}
 	}
 }
@@ -393,17 +394,17 @@ func (p *framePaths) readFor(s *pathState, in *isa.Inst) {
 // inFile reports whether a path that has jumped goes on in a function of a file, in its
 // frame, which its row tells. Where instructions that move SP have a single row, as those of
 // an interpreter that is written in assembly, they are followed instead.
-func (p *framePaths) inFile(s *pathState) bool {
+func (p *framePaths) inFile(s *mcode.PathState) bool {
 	if p.made == nil || p.made.rowAt == nil {
 		return false
 	}
-	_, end, ok := p.made.rowAt(s.pc)
+	_, end, ok := p.made.rowAt(s.Pc)
 	if !ok {
 		return false
 	}
 	const most = 16 // instructions
 	var in isa.Inst
-	for pc, n := s.pc, 0; n < most && decode(p.arch, p.codeAt(pc), pc, &in) && in.Flow == isa.Next; n++ {
+	for pc, n := s.Pc, 0; n < most && mcode.Decode(p.arch, p.codeAt(pc), pc, &in) && in.Flow == isa.Next; n++ {
 		if pc += uint64(in.Len); pc >= end {
 			break
 		}
@@ -417,17 +418,17 @@ func (p *framePaths) inFile(s *pathState) bool {
 }
 
 // byRow reports whether a path is in a function of a file, whose row tells of its frame.
-func (p *framePaths) byRow(s *pathState) bool {
+func (p *framePaths) byRow(s *mcode.PathState) bool {
 	if p.made == nil || p.made.rowAt == nil {
 		return false
 	}
-	row, _, ok := p.made.rowAt(s.pc)
+	row, _, ok := p.made.rowAt(s.Pc)
 	if !ok || row.CFA.Kind != unwind.InReg || row.CFA.Reg >= procstate.MaxRegs || row.Signal {
 		return false
 	}
-	cfa := s.regs[row.CFA.Reg].plus(row.CFA.Offset)
-	ra, ok1 := s.restored(cfa, &row.Regs[row.RA], procstate.Reg(row.RA))
-	fp, ok2 := s.restored(cfa, &row.Regs[p.arch.FP], p.arch.FP)
+	cfa := s.Regs[row.CFA.Reg].Plus(row.CFA.Offset)
+	ra, ok1 := s.Restored(cfa, &row.Regs[row.RA], procstate.Reg(row.RA))
+	fp, ok2 := s.Restored(cfa, &row.Regs[p.arch.FP], p.arch.FP)
 	if ok1 && ok2 {
 		p.leaveWith(cfa, ra, fp)
 	}
@@ -436,36 +437,36 @@ func (p *framePaths) byRow(s *pathState) bool {
 
 // leave takes the layout from the state at a return, or at a jump to another
 // function in its place.
-func (p *framePaths) leave(s *pathState) {
+func (p *framePaths) leave(s *mcode.PathState) {
 	a := p.arch
-	cfa := s.regs[a.SP]
-	ra, fp := pathValue{}, s.regs[a.FP]
+	cfa := s.Regs[a.SP]
+	ra, fp := mcode.PathValue{}, s.Regs[a.FP]
 	if a.LR == procstate.NoReg {
-		ra = s.wordAt(cfa)
-		cfa = cfa.plus(int64(a.AddressWidth))
+		ra = s.WordAt(cfa)
+		cfa = cfa.Plus(int64(a.AddressWidth))
 	} else {
-		ra = s.regs[a.LR]
+		ra = s.Regs[a.LR]
 	}
 	p.leaveWith(cfa, ra, fp)
 }
 
 // leaveWith takes the layout from where the CFA is, and from the return address and the
 // caller's frame pointer.
-func (p *framePaths) leaveWith(cfa, ra, fp pathValue) {
+func (p *framePaths) leaveWith(cfa, ra, fp mcode.PathValue) {
 	l := FrameLayout{SP: -1, FP: -1}
 	var ok1, ok2 bool
 	switch {
-	case cfa.inMemory:
+	case cfa.InMemory:
 		return
-	case cfa.base == pathSP && cfa.off >= 0:
-		l.SP, l.Type, l.State = cfa.off, NoFrame, UnsetFrame
-	case cfa.base == pathFP:
-		l.FP, l.Type, l.State = cfa.off, StandardFrame, SetFrame
+	case cfa.Base == mcode.PathSP && cfa.Off >= 0:
+		l.SP, l.Type, l.State = cfa.Off, NoFrame, UnsetFrame
+	case cfa.Base == mcode.PathFP:
+		l.FP, l.Type, l.State = cfa.Off, StandardFrame, SetFrame
 	default:
 		return
 	}
-	l.RA, ok1 = savedBelow(cfa, ra, pathLR)
-	l.SavedFP, ok2 = savedBelow(cfa, fp, pathFP)
+	l.RA, ok1 = savedBelow(cfa, ra, mcode.PathLR)
+	l.SavedFP, ok2 = savedBelow(cfa, fp, mcode.PathFP)
 	switch {
 	case !ok1, !ok2, l.State == SetFrame && l.SavedFP == 0:
 		return
@@ -480,12 +481,12 @@ func (p *framePaths) leaveWith(cfa, ra, fp pathValue) {
 
 // savedBelow returns how far below the CFA the place of a value is, 0 when it
 // is in its own register.
-func savedBelow(cfa, v pathValue, own pathBase) (int32, bool) {
+func savedBelow(cfa, v mcode.PathValue, own mcode.PathBase) (int32, bool) {
 	switch {
-	case !v.inMemory:
-		return 0, v.base == own && v.off == 0
-	case v.base != cfa.base || v.off >= cfa.off:
+	case !v.InMemory:
+		return 0, v.Base == own && v.Off == 0
+	case v.Base != cfa.Base || v.Off >= cfa.Off:
 		return 0, false
 	}
-	return cfa.off - v.off, true
+	return cfa.Off - v.Off, true
 }

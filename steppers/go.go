@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -18,7 +19,7 @@ import (
 // or the memory that it leads to, is not at hand, frame pointers lead across
 // systemstack and calls of C; the other switches fail.
 type Go struct {
-	images perImage[goImage]
+	images mcode.PerImage[goImage]
 	rules  [1 << 12]goRule
 	linked Analysis // of C that Go's linker has put in
 	kept   int64    // bytes of function tables that have been read
@@ -90,7 +91,7 @@ func (s *Go) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdic
 
 // image returns what is known of a file.
 func (s *Go) image(img *procstate.Image) *goImage {
-	im := s.images.get(img)
+	im := s.images.Get(img)
 	if im != nil {
 		return im
 	}
@@ -103,7 +104,7 @@ func (s *Go) image(img *procstate.Image) *goImage {
 		}
 		s.kept += t.Memory()
 	}
-	s.images.put(img, im)
+	s.images.Put(img, im)
 	return im
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -59,13 +60,13 @@ func checkLinks(p procstate.ProcessState, frames []unwind.Frame) error {
 			continue // pushed, not called
 		}
 		ra := f.PC()
-		var buf [maxCallLen]byte
+		var buf [mcode.MaxCallLen]byte
 		if m := p.Libraries().MappingAt(ra - 1); m == nil || m.Image == nil {
 			return fmt.Errorf("return address %#x is in no file", ra)
-		} else if err := m.Image.ReadVaddr(buf[:], ra-maxCallLen-m.Bias); err != nil {
+		} else if err := m.Image.ReadVaddr(buf[:], ra-mcode.MaxCallLen-m.Bias); err != nil {
 			return err
 		}
-		target, direct, ok := callBefore(p.Arch(), buf[:], ra)
+		target, direct, ok := mcode.CallBefore(p.Arch(), buf[:], ra)
 		if !ok {
 			return fmt.Errorf("no call before %#x in %s", ra, caller)
 		}

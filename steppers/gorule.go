@@ -112,7 +112,7 @@ func (r *goRule) isOf(img *procstate.Image, vaddr uint64) bool {
 
 // forgetTables lets go of what is kept of function tables.
 func (s *Go) forgetTables() {
-	for _, im := range s.images.of {
+	for _, im := range s.images.Of {
 		if im != nil && im.table != nil {
 			im.table.Forget()
 		}

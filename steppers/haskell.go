@@ -2,6 +2,8 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -12,8 +14,8 @@ import (
 // frame is the same in all versions since GHC 7; what is there has to be behind a direct call
 // of StgRun, which is known by its code. The zero value is that of NewHaskell.
 type Haskell struct {
-	calls vaddrCache // whether a return address is behind a call of StgRun
-	mem   vmMemory   // of the walk: that nothing is there in a copy is no miss, as nearly all code is other
+	calls mcode.VaddrCache // whether a return address is behind a call of StgRun
+	mem   vmread.Memory    // of the walk: that nothing is there in a copy is no miss, as nearly all code is other
 	buf   [len(stgRun)]byte
 }
 
@@ -49,11 +51,11 @@ func (s *Haskell) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if a != procstate.AMD64 || w.MappingAt(in.LookupPC()) == nil {
 		return unwind.NotMe, nil
 	}
-	s.mem = vmMemoryOf(w)
+	s.mem = vmread.MemoryOf(w)
 	var saved, ra uint64
 	for _, lower := range [...]uint64{0, 8} {
 		at := in.SP() + lower + stgRunSaved
-		word, ok := s.mem.word(at + uint64(8*len(stgRunRegs)))
+		word, ok := s.mem.Word(at + uint64(8*len(stgRunRegs)))
 		switch {
 		case !ok || !s.isRun(w, word):
 		case saved != 0:
@@ -66,7 +68,7 @@ func (s *Haskell) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	for i, reg := range stgRunRegs {
-		if v, ok := s.mem.word(saved + uint64(8*i)); ok {
+		if v, ok := s.mem.Word(saved + uint64(8*i)); ok {
 			out.Regs.Set(reg, v)
 		}
 	}
@@ -85,17 +87,17 @@ func (s *Haskell) isRun(w *unwind.Walker, ra uint64) bool {
 		return false
 	}
 	vaddr := ra - m.Bias
-	fact, ok := s.calls.get(m.Image, vaddr)
+	fact, ok := s.calls.Get(m.Image, vaddr)
 	if !ok {
 		fact = other
-		code := s.buf[:maxCallLen]
-		if m.Image.ReadVaddr(code, vaddr-maxCallLen) == nil {
-			target, direct, _ := callBefore(w.Arch(), code, vaddr)
+		code := s.buf[:mcode.MaxCallLen]
+		if m.Image.ReadVaddr(code, vaddr-mcode.MaxCallLen) == nil {
+			target, direct, _ := mcode.CallBefore(w.Arch(), code, vaddr)
 			if direct && m.Image.ReadVaddr(s.buf[:], target) == nil && string(s.buf[:]) == stgRun {
 				fact = run
 			}
 		}
-		s.calls.put(m.Image, vaddr, fact)
+		s.calls.Put(m.Image, vaddr, fact)
 	}
 	return fact == run
 }

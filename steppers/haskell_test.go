@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -56,8 +57,8 @@ c_call:	add $8, %rsp
 // Code by GHC is left to what has called StgRun, and nothing else is.
 func TestHaskell(t *testing.T) {
 	const sp = 0x7ffe00001000
-	code := newCodeFixture(t, haskellCode)
-	im, space, at := code.im, code.space, code.at
+	code := steptest.NewCode(t, haskellCode)
+	im, space, at := code.Im, code.Space, code.At
 	const saved, ra = 16384, 16384 + 48
 	for _, c := range []struct {
 		name   string
@@ -127,14 +128,14 @@ func TestHaskell(t *testing.T) {
 // That what Haskell looks for is not in a copy is no miss: who learns from those where stacks end
 // would learn from all code without unwind tables.
 func TestHaskellMissesNothing(t *testing.T) {
-	code := newCodeFixture(t, haskellCode)
-	arch := code.im.Arch()
+	code := steptest.NewCode(t, haskellCode)
+	arch := code.Im.Arch()
 	const sp = 0x7ffe00001000
-	snap := procstate.NewSnapshot(arch, 1, "", code.space)
+	snap := procstate.NewSnapshot(arch, 1, "", code.Space)
 	var regs procstate.Regs
 	snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: make([]byte, 4096)}})
 	w := unwind.NewWalker(snap, unwind.NewGroup(NewHaskell()), nil)
-	in, out := unwind.NewFrame(arch, code.at["evaluates"], sp, 0), unwind.Frame{}
+	in, out := unwind.NewFrame(arch, code.At["evaluates"], sp, 0), unwind.Frame{}
 	if v, err := w.Step(&in, &out); v == unwind.Success {
 		t.Fatalf("a caller: %v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -37,7 +38,7 @@ func isReturnEntry(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte
 	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 || !m.Contains(pc) {
 		return false
 	}
-	code := readCode(w, m, pc, buf)
+	code := mcode.Read(w, m, pc, buf)
 	if len(code) <= returnDisp || code[returnDisp] < 0x80 {
 		return false
 	}
@@ -57,7 +58,7 @@ func goesOn(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte) bool 
 	if m.Image != nil || w.Arch() != procstate.AMD64 || !m.Contains(pc) {
 		return false
 	}
-	code := readCode(w, m, pc, buf)
+	code := mcode.Read(w, m, pc, buf)
 	return isPoll(code) || isDeoptHandler(code, pc)
 }
 

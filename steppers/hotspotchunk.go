@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -112,11 +113,11 @@ func (vm *hotspotVM) chunkFP(mem procstate.Memory, at, pc uint64) uint64 {
 }
 
 // readerOf returns what reads mem as it was at the moment of a capture, or as it is where it is none.
-func readerOf(mem procstate.Memory) reader {
+func readerOf(mem procstate.Memory) vmread.Reader {
 	if captured, ok := mem.(procstate.CapturedMemory); ok {
 		return captured.ReadCaptured
 	}
-	return func(addr uint64, buf []byte) bool { return readAll(mem, addr, buf) }
+	return func(addr uint64, buf []byte) bool { return vmread.ReadAll(mem, addr, buf) }
 }
 
 // inChunk walks from a frame in the StackChunk of a number.

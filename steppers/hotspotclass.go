@@ -3,6 +3,8 @@ package steppers
 import (
 	"encoding/binary"
 	"slices"
+
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
 // javaClassInfo is a class.
@@ -61,7 +63,7 @@ func (o *javaObjects) readOneClass(addr uint64) *javaClassInfo {
 		return nil
 	}
 	c := &javaClassInfo{addr: addr, name: vm.symbol(le.Uint64(head[vm.fields.method.className:])), layout: le.Uint32(head[f.layout:])}
-	if !isPrintable(c.name) {
+	if !vmread.IsPrintable(c.name) {
 		return nil
 	}
 	const arrays = 1 << 31

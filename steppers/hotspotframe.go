@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -17,7 +19,7 @@ import (
 // are FrameFunc's. Which methods run in all these frames is noted (see unwind.Codes). What is known of a process is kept with its Walker, and found
 // anew when it has executed another program.
 type HotSpot struct {
-	fields   perImage[vmFields] // of libjvm
+	fields   mcode.PerImage[vmFields] // of libjvm
 	buf      [128]byte
 	analyzer FrameAnalyzer
 	ways     hotspotWays
@@ -55,22 +57,22 @@ func (s *HotSpot) findMachine(w *unwind.Walker) *hotspotVM {
 
 // machineIn is findMachine for a process with some memory and libraries.
 func (s *HotSpot) machineIn(mem procstate.Memory, libs procstate.LibraryState) *hotspotVM {
-	vm := &hotspotVM{mem: mem, asked: framesAsked{}}
+	vm := &hotspotVM{mem: mem, asked: vmread.FramesAsked{}}
 	vm.live, _ = mem.(procstate.LiveMemory)
 	if libs == nil {
 		return vm
 	}
-	vm.generation, _ = generationOf(libs)
+	vm.generation, _ = vmread.GenerationOf(libs)
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil || filepath.Base(lib.Path) != "libjvm.so" {
 			continue
 		}
-		fields := s.fields.get(lib.Image)
+		fields := s.fields.Get(lib.Image)
 		if fields == nil {
 			if fields = findVMFields(lib.Image, lib.Bias, vm.read); fields == nil {
 				continue
 			}
-			s.fields.put(lib.Image, fields)
+			s.fields.Put(lib.Image, fields)
 		}
 		vm.fields, vm.image, vm.bias = fields, lib.Image, lib.Bias
 		vm.array, _ = vm.word(fields.heaps + lib.Bias)
@@ -199,29 +201,29 @@ func (s *HotSpot) isReturn(w *unwind.Walker, ra uint64) bool {
 func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
 	arch, pc := w.Arch(), f.PC()
 	whole := b.begin + uint64(b.complete)
-	code := readCode(w, m, pc, s.buf[:min(uint64(len(s.buf)), b.end-pc)])
-	at := pathState{pc: pc}
-	at.regs[arch.SP] = pathValue{base: pathSP}
-	at.regs[arch.FP] = pathValue{base: pathFP}
+	code := mcode.Read(w, m, pc, s.buf[:min(uint64(len(s.buf)), b.end-pc)])
+	at := mcode.PathState{Pc: pc}
+	at.Regs[arch.SP] = mcode.PathValue{Base: mcode.PathSP}
+	at.Regs[arch.FP] = mcode.PathValue{Base: mcode.PathFP}
 	var in isa.Inst
-	steady := pathValue{base: pathSP} // where SP is but for words that are moved by way of the stack
+	steady := mcode.PathValue{Base: mcode.PathSP} // where SP is but for words that are moved by way of the stack
 	for n := 0; ; n++ {
-		sp := at.regs[arch.SP]
-		if sp.base != pathSP || sp.inMemory {
+		sp := at.Regs[arch.SP]
+		if sp.Base != mcode.PathSP || sp.InMemory {
 			// Around its call a native method aligns SP.
-			if cfa := f.SP() + uint64(steady.off) + b.frame; pc >= whole && f.FP() == cfa-16 {
+			if cfa := f.SP() + uint64(steady.Off) + b.frame; pc >= whole && f.FP() == cfa-16 {
 				return cfa, true, true
 			}
 			return 0, false, false
 		}
-		steady.off = max(steady.off, sp.off)
-		if pc < whole && at.pc >= whole {
-			return frameAt(&at, arch, sp.plus(int64(b.frame)), f.SP())
+		steady.Off = max(steady.Off, sp.Off)
+		if pc < whole && at.Pc >= whole {
+			return frameAt(&at, arch, sp.Plus(int64(b.frame)), f.SP())
 		}
 		if n >= maxWayOut && pc >= whole {
 			break
 		}
-		if !decode(arch, code, at.pc, &in) {
+		if !mcode.Decode(arch, code, at.Pc, &in) {
 			if pc < whole || len(code) == 0 {
 				return 0, false, false
 			}
@@ -230,26 +232,26 @@ func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 		code = code[in.Len:]
 		switch {
 		case in.Flow == isa.Return:
-			return frameAt(&at, arch, sp.plus(8), f.SP())
-		case in.Flow == isa.Jump && pc < whole && sp.off == 0 && in.Target-b.begin >= b.end-b.begin:
-			return frameAt(&at, arch, sp.plus(8), f.SP()) // the method is not to be entered any more
-		case in.Flow == isa.Jump && pc >= whole && at.regs[arch.FP] == pathValue{base: pathSP, inMemory: true, off: sp.off - 8}:
-			return frameAt(&at, arch, sp.plus(8), f.SP()) // the frame has been taken down, FP last
+			return frameAt(&at, arch, sp.Plus(8), f.SP())
+		case in.Flow == isa.Jump && pc < whole && sp.Off == 0 && in.Target-b.begin >= b.end-b.begin:
+			return frameAt(&at, arch, sp.Plus(8), f.SP()) // the method is not to be entered any more
+		case in.Flow == isa.Jump && pc >= whole && at.Regs[arch.FP] == mcode.PathValue{Base: mcode.PathSP, InMemory: true, Off: sp.Off - 8}:
+			return frameAt(&at, arch, sp.Plus(8), f.SP()) // the frame has been taken down, FP last
 		case in.Flow == isa.IndirectJump, in.Flow == isa.Jump && in.Target-b.begin >= b.end-b.begin:
 			return 0, false, false // to other code, with or without this frame
 		case in.Flow == isa.Jump && pc < whole:
 			return 0, false, false
 		case pc >= whole && (in.Ends() || in.Flow == isa.Call || in.Flow == isa.IndirectCall):
-			return frameAt(&at, arch, steady.plus(int64(b.frame)), f.SP())
+			return frameAt(&at, arch, steady.Plus(int64(b.frame)), f.SP())
 		}
-		at.apply(arch, &in)
-		at.pc += uint64(in.Len)
-		if after := at.regs[arch.SP]; pc >= whole && after.base == pathSP && after.off > sp.off+8 {
+		at.Apply(arch, &in)
+		at.Pc += uint64(in.Len)
+		if after := at.Regs[arch.SP]; pc >= whole && after.Base == mcode.PathSP && after.Off > sp.Off+8 {
 			// The way out begins: the frame is whole before it.
-			return f.SP() + uint64(sp.off) + b.frame, true, true
+			return f.SP() + uint64(sp.Off) + b.frame, true, true
 		}
 	}
-	return frameAt(&at, arch, steady.plus(int64(b.frame)), f.SP())
+	return frameAt(&at, arch, steady.Plus(int64(b.frame)), f.SP())
 }
 
 // interruptedStub is interrupted for a stub of which it is not noted where its
@@ -259,36 +261,36 @@ func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 	if pc-b.begin >= uint64(len(s.buf)) {
 		return 0, false, false
 	}
-	code := readCode(w, m, b.begin, s.buf[:min(uint64(len(s.buf)), b.end-b.begin)])
-	at := pathState{pc: b.begin}
-	at.regs[arch.SP] = pathValue{base: pathSP}
-	at.regs[arch.FP] = pathValue{base: pathFP}
-	steady := pathValue{base: pathSP, off: 8 - int32(b.frame)}
+	code := mcode.Read(w, m, b.begin, s.buf[:min(uint64(len(s.buf)), b.end-b.begin)])
+	at := mcode.PathState{Pc: b.begin}
+	at.Regs[arch.SP] = mcode.PathValue{Base: mcode.PathSP}
+	at.Regs[arch.FP] = mcode.PathValue{Base: mcode.PathFP}
+	steady := mcode.PathValue{Base: mcode.PathSP, Off: 8 - int32(b.frame)}
 	whole, saved := false, false // the frame is; FP is, below the return address
 	var in isa.Inst
-	for at.pc < pc {
-		if !decode(arch, code, at.pc, &in) {
+	for at.Pc < pc {
+		if !mcode.Decode(arch, code, at.Pc, &in) {
 			return 0, false, false
 		}
 		code = code[in.Len:]
-		at.apply(arch, &in)
-		at.pc += uint64(in.Len)
-		sp := at.regs[arch.SP]
-		if sp.base != pathSP || sp.inMemory {
+		at.Apply(arch, &in)
+		at.Pc += uint64(in.Len)
+		sp := at.Regs[arch.SP]
+		if sp.Base != mcode.PathSP || sp.InMemory {
 			return 0, false, false
 		}
-		slot := at.wordAt(pathValue{base: pathSP, off: -8})
-		saved = whole || slot.base == pathFP && !slot.inMemory
+		slot := at.WordAt(mcode.PathValue{Base: mcode.PathSP, Off: -8})
+		saved = whole || slot.Base == mcode.PathFP && !slot.InMemory
 		whole = whole || saved && sp == steady
 		if in.Ends() {
 			if !whole {
 				return 0, false, false
 			}
-			at.regs[arch.SP] = steady
+			at.Regs[arch.SP] = steady
 		}
 	}
-	sp := at.regs[arch.SP].off
-	if at.pc != pc || sp > 0 {
+	sp := at.Regs[arch.SP].Off
+	if at.Pc != pc || sp > 0 {
 		return 0, false, false // or the return address is popped
 	}
 	return f.SP() + uint64(8-sp), saved && sp <= -8, true
@@ -356,15 +358,15 @@ func (s *HotSpot) interpreted(w *unwind.Walker, vm *hotspotVM, in, out *unwind.F
 const maxWayOut = 12
 
 // frameAt finds the CFA from the state where it is known relative to SP.
-func frameAt(at *pathState, arch *procstate.Arch, cfa pathValue, sp uint64) (addr uint64, fpSaved, ok bool) {
-	if cfa.base != pathSP || cfa.inMemory || cfa.off < 8 {
+func frameAt(at *mcode.PathState, arch *procstate.Arch, cfa mcode.PathValue, sp uint64) (addr uint64, fpSaved, ok bool) {
+	if cfa.Base != mcode.PathSP || cfa.InMemory || cfa.Off < 8 {
 		return 0, false, false
 	}
-	slot := at.wordAt(cfa.plus(-16))
-	fp := at.regs[arch.FP]
-	pending := slot.base == pathFP && !slot.inMemory // it will be saved
-	kept := fp.base == pathFP && !fp.inMemory && cfa.off == 8
-	return sp + uint64(cfa.off), !pending && !kept, true
+	slot := at.WordAt(cfa.Plus(-16))
+	fp := at.Regs[arch.FP]
+	pending := slot.Base == mcode.PathFP && !slot.InMemory // it will be saved
+	kept := fp.Base == mcode.PathFP && !fp.InMemory && cfa.Off == 8
+	return sp + uint64(cfa.Off), !pending && !kept, true
 }
 
 // RuleAt implements unwind.RuleStepper.

@@ -131,7 +131,7 @@ func (m *JavaMoment) Collect(tid procstate.ThreadID, add func(addr uint64, n int
 
 // handle returns the object that an OopHandle refers to; 0: none.
 func (o *javaObjects) handle(at uint64) uint64 {
-	handle, _ := o.read.word(at)
-	object, _ := o.read.word(handle)
+	handle, _ := o.read.Word(at)
+	object, _ := o.read.Word(handle)
 	return o.wideRef(object)
 }

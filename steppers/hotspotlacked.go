@@ -36,7 +36,7 @@ func (s *HotSpot) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	if vm.thread.walk != w.Walks() || !vm.entryField.find(vm) {
 		return frames, true
 	}
-	if _, ask := vm.asked.ask(tid, true, false); !ask {
+	if _, ask := vm.asked.Ask(tid, true, false); !ask {
 		return frames, true
 	}
 	if vm.chunkFrames.Chunk == 0 && !vm.layOutChunks() {
@@ -56,7 +56,7 @@ func (s *HotSpot) Knows(w *unwind.Walker) bool {
 // layOutChunks finds out how StackChunks are to be copied, from the Continuation that was lacked, as it is now.
 func (vm *hotspotVM) layOutChunks() bool {
 	o := vm.objectsNow()
-	address, _ := o.read.word(vm.lacked.entry + entryContinuation)
+	address, _ := o.read.Word(vm.lacked.entry + entryContinuation)
 	continuation, ok := o.object(address)
 	if !ok || !continuation.class.extends(continuationClass) {
 		return false
@@ -119,7 +119,7 @@ func (e *entryField) find(vm *hotspotVM) bool {
 		if entry%8 != 0 || entry-vm.lacked.entry+entriesReach >= 2*entriesReach {
 			continue
 		}
-		address, _ := o.read.word(entry + entryContinuation)
+		address, _ := o.read.Word(entry + entryContinuation)
 		if c, ok := o.object(address); ok && c.class.extends(continuationClass) {
 			e.hits[uint64(at)]++
 		}

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -21,7 +23,7 @@ type methodNames struct {
 	resets  int                 // of these
 	methods map[uint64]*javaMethod
 	size    int // of these, in bytes, about
-	pace    readPace
+	pace    vmread.Pace
 
 	tells   struct{ known, all bool } // see tellsAll
 	version uint64                    // of the release; 0: not read
@@ -106,7 +108,7 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 		}
 	}
 	number, known := n.codes[key]
-	if known || len(n.codes) >= maxJavaCodes || !n.pace.may(0) {
+	if known || len(n.codes) >= maxJavaCodes || !n.pace.May(0) {
 		return number
 	}
 	start, lines := b.begin, []unwind.CodeLine(nil)
@@ -247,11 +249,11 @@ func (s *HotSpot) inCallVM(w *unwind.Walker, b *codeBlob, f *unwind.Frame) bool 
 	mem, m := w.ProcessState(), w.MappingAt(f.LookupPC())
 	for at := f.SP(); at-f.SP() <= 8; at += 8 { // it aligns SP
 		ra, ok := mem.ReadWord(at)
-		if !ok || ra <= b.begin || ra >= f.PC() || f.PC()-ra > most || !m.Contains(ra-maxCallLen) {
+		if !ok || ra <= b.begin || ra >= f.PC() || f.PC()-ra > most || !m.Contains(ra-mcode.MaxCallLen) {
 			continue
 		}
-		code := readCode(w, m, ra-maxCallLen, s.buf[:maxCallLen])
-		if target, direct, call := callBefore(w.Arch(), code, ra); call && direct && target-ra <= f.PC()-ra {
+		code := mcode.Read(w, m, ra-mcode.MaxCallLen, s.buf[:mcode.MaxCallLen])
+		if target, direct, call := mcode.CallBefore(w.Arch(), code, ra); call && direct && target-ra <= f.PC()-ra {
 			return true
 		}
 	}
@@ -265,7 +267,7 @@ func (vm *hotspotVM) blobName(b *codeBlob) string {
 		return ""
 	}
 	name, _, _ := strings.Cut(string(text[:]), "\x00")
-	if len(name) == len(text) || !isPrintable(name) {
+	if len(name) == len(text) || !vmread.IsPrintable(name) {
 		return ""
 	}
 	return name
@@ -287,10 +289,10 @@ func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
 			return nil
 		}
 		if m == nil || m.function == nil || m.constant != constant {
-			if !n.pace.may(maxJavaNames) {
+			if !n.pace.May(maxJavaNames) {
 				return nil
 			}
-			if n.methods == nil || len(n.methods) >= maxJavaMethods || n.size >= maxKept {
+			if n.methods == nil || len(n.methods) >= maxJavaMethods || n.size >= vmread.MaxKept {
 				n.methods, n.size = map[uint64]*javaMethod{}, 0
 			}
 			if m = vm.readMethod(constant); m == nil {
@@ -337,7 +339,7 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 	holder := le.Uint64(poolHead[f.poolHolder:])
 	class, _ := vm.word(holder + f.className)
 	className, name, signature := vm.symbol(class), text(u16(f.nameIndex)), text(u16(f.signature))
-	if !isPrintable(name) || !isPrintable(className) || !strings.HasPrefix(signature, "(") {
+	if !vmread.IsPrintable(name) || !vmread.IsPrintable(className) || !strings.HasPrefix(signature, "(") {
 		return nil
 	}
 	m.function = &unwind.CodeFunction{
@@ -353,7 +355,7 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 		sourceFile, _ = vm.word(holder + f.classSourceFile)
 		sourceFile &= 1<<16 - 1
 	}
-	if file := text(sourceFile); isPrintable(file) {
+	if file := text(sourceFile); vmread.IsPrintable(file) {
 		m.function.File = path.Join(path.Dir(className), file)
 	}
 	table := m.bytecodes + m.size
@@ -387,13 +389,13 @@ func (vm *hotspotVM) symbol(at uint64) string {
 	}
 	n := uint64(binary.LittleEndian.Uint16(head[f.symbolLen:]))
 	if f.symbolBody+n <= uint64(len(head)) {
-		return validText(head[f.symbolBody : f.symbolBody+n])
+		return vmread.ValidText(head[f.symbolBody : f.symbolBody+n])
 	}
 	text := make([]byte, n)
 	if !vm.read(at+f.symbolBody, text) {
 		return ""
 	}
-	return validText(text)
+	return vmread.ValidText(text)
 }
 
 // javaClass returns the name of a class as in the source. Classes that have no name of

@@ -49,7 +49,7 @@ func (m *JavaMoment) readMonitor(at uint64) (object, owner uint64, ok bool) {
 	if m.h.vm.release() < weakFrom {
 		return m.o.wideRef(object), owner, true
 	}
-	object, ok = m.o.read.word(object)
+	object, ok = m.o.read.Word(object)
 	return m.o.wideRef(object), owner, ok
 }
 
@@ -136,7 +136,7 @@ func (m *JavaMoment) lockedBy(object uint64) uint64 {
 	for thread := range m.h.tids {
 		stack := thread + f.lockStack
 		var b [maxLockStack]byte
-		top, ok := m.o.read.word(stack + f.lockTop) // bytes from the beginning of the JavaThread
+		top, ok := m.o.read.Word(stack + f.lockTop) // bytes from the beginning of the JavaThread
 		n := top&(1<<32-1) - (f.lockStack + f.lockBase)
 		if !ok || n > maxLockStack || !m.o.read(stack+f.lockBase, b[:n]) {
 			continue
@@ -157,8 +157,8 @@ func (m *JavaMoment) threadAt(addr uint64) uint64 {
 	if m.stacks == nil && f.hasStacks {
 		m.stacks = []threadStack{}
 		for thread := range m.h.tids {
-			high, ok1 := m.o.read.word(thread + f.stackBase)
-			size, ok2 := m.o.read.word(thread + f.stackSize)
+			high, ok1 := m.o.read.Word(thread + f.stackBase)
+			size, ok2 := m.o.read.Word(thread + f.stackSize)
 			if ok1 && ok2 && size < high {
 				m.stacks = append(m.stacks, threadStack{high - size, high, thread})
 			}
@@ -182,7 +182,7 @@ func (m *JavaMoment) className(addr uint64) string {
 	}
 	if f := m.h.vm.fields.object.monitors; c.name == "java/lang/Class" && f.classOf != 0 {
 		at, _ := m.h.vm.word(f.classOf + m.h.vm.bias) // an offset of 32 bits
-		klass, _ := o.read.word(addr + at&(1<<32-1))
+		klass, _ := o.read.Word(addr + at&(1<<32-1))
 		if named := o.classAt(klass); named != nil {
 			return javaClass(named.name) + ".class"
 		}
@@ -217,7 +217,7 @@ func (m *JavaMoment) awaited(thread *javaObject) uint64 {
 	for b := words[:]; len(b) >= 8; b = b[8:] {
 		monitor := binary.LittleEndian.Uint64(b)
 		if object, _, ok := m.readMonitor(monitor); ok {
-			if mark, ok := m.o.read.word(object); ok && (mark == monitor|markMonitor || mark&3 == markMonitor && m.isInUse(monitor)) {
+			if mark, ok := m.o.read.Word(object); ok && (mark == monitor|markMonitor || mark&3 == markMonitor && m.isInUse(monitor)) {
 				return monitor
 			}
 		}
@@ -230,8 +230,8 @@ func (m *JavaMoment) isInUse(monitor uint64) bool {
 	const most = 1 << 16
 	if f := m.h.vm.fields.object.monitors; m.inUse == nil && f.hasList {
 		m.inUse = map[uint64]bool{}
-		at, _ := m.o.now.word(f.inUse + m.h.vm.bias + f.first)
-		for ; at != 0 && !m.inUse[at] && len(m.inUse) < most && m.o.may(); at, _ = m.o.now.word(at + f.next) {
+		at, _ := m.o.now.Word(f.inUse + m.h.vm.bias + f.first)
+		for ; at != 0 && !m.inUse[at] && len(m.inUse) < most && m.o.may(); at, _ = m.o.now.Word(at + f.next) {
 			m.inUse[at] = true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
 // Objects of Java are read by what the virtual machine tells debuggers of itself (see hotspotfields.go): an object
@@ -113,9 +114,9 @@ const (
 
 // javaObjects reads objects of a virtual machine, for as long as it may.
 type javaObjects struct {
-	vm   *hotspotVM // reads classes
-	read reader     // reads objects
-	now  reader     // reads what else there is of them
+	vm   *hotspotVM    // reads classes
+	read vmread.Reader // reads objects
+	now  vmread.Reader // reads what else there is of them
 	*javaLayout
 	buf   [objectHead]byte
 	room  []byte // for objects, as far as it goes
@@ -332,9 +333,9 @@ func (o *javaObjects) text(addr uint64) string {
 		return ""
 	}
 	if coder := s.value("coder", 1); coder != nil && coder[0] == 0 {
-		return latin1(b)
+		return vmread.Latin1(b)
 	}
-	return utf16LE(b) // before JDK 9 they all are
+	return vmread.UTF16LE(b) // before JDK 9 they all are
 }
 
 // static returns the object that a static field of a class refers to; 0: none.

@@ -196,7 +196,7 @@ func (r byteRange) read(vm *hotspotVM, to *[]byte) bool {
 		return false
 	}
 	*to = make([]byte, r.end-r.begin)
-	return len(*to) == 0 || vm.names.pace.may(len(*to)) && vm.read(r.begin, *to)
+	return len(*to) == 0 || vm.names.pace.May(len(*to)) && vm.read(r.begin, *to)
 }
 
 // scopeReader reads the scopes of an nmethod.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -186,7 +187,7 @@ func (vm *hotspotVM) findEnterSpecial(h *codeHeap) bool {
 	at := h.low
 	for range maxThawBlocks {
 		length, ok := vm.word(at + vm.fields.blockLength)
-		if length &= 1<<32 - 1; !ok || length == 0 || at >= h.high || !vm.names.pace.may(1) {
+		if length &= 1<<32 - 1; !ok || length == 0 || at >= h.high || !vm.names.pace.May(1) {
 			return false
 		}
 		b, ok := vm.readBlob(at + vm.fields.blockBytes)
@@ -213,7 +214,7 @@ func (vm *hotspotVM) callsThaw(b *codeBlob) (back uint64) {
 		return 0
 	}
 	var in isa.Inst
-	for pc := b.begin; len(code) > 0 && decode(procstate.AMD64, code, pc, &in) && in.Len > 0; code = code[in.Len:] {
+	for pc := b.begin; len(code) > 0 && mcode.Decode(procstate.AMD64, code, pc, &in) && in.Len > 0; code = code[in.Len:] {
 		if pc += uint64(in.Len); in.Flow == isa.Call {
 			if to := vm.blobAt(in.Target); to != nil && to.thaws {
 				back = pc

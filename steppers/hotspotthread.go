@@ -1,8 +1,6 @@
 package steppers
 
-import (
-	"github.com/swbpf/swbpf/procstate"
-)
+import "github.com/swbpf/swbpf/procstate"
 
 // JavaThread is what a virtual machine of Java knows of a thread.
 type JavaThread struct {
@@ -90,10 +88,10 @@ func (m *JavaMoment) thread(thread uint64) *JavaThread {
 		t.waitsFor(m.parkedFor(&obj))
 	case f == nil:
 	case t.State == "blocked":
-		monitor, _ := o.read.word(thread + f.pending)
+		monitor, _ := o.read.Word(thread + f.pending)
 		t.waitsFor(m.monitor(monitor))
 	case t.State == "waiting" || t.State == "timed waiting":
-		monitor, _ := o.read.word(thread + f.waiting)
+		monitor, _ := o.read.Word(thread + f.waiting)
 		t.waitsFor(m.waitedIn(monitor))
 	}
 	return t
@@ -104,7 +102,7 @@ func (m *JavaMoment) threadObject(thread uint64) (obj javaObject, ok bool) {
 	f := m.h.vm.fields.object
 	addr := uint64(0)
 	if f.threadDirect {
-		addr, _ = m.o.read.word(thread + f.threadObject)
+		addr, _ = m.o.read.Word(thread + f.threadObject)
 		addr = m.o.wideRef(addr)
 	} else {
 		addr = m.o.handle(thread + f.threadObject)

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
 // codeHeap is a heap of the code cache: its memory [low, high), of segments of
@@ -64,7 +66,7 @@ type hotspotVM struct {
 	lacked      lackedChunks
 	thread      javaThreadAt
 	entryField  entryField
-	asked       framesAsked
+	asked       vmread.FramesAsked
 	chunkFrames procstate.ThreadFrames // but for Current; Chunk is 0 as long as it is not known
 
 	walk       uint64 // the last for which it was known to be there
@@ -74,7 +76,7 @@ type hotspotVM struct {
 // stays reports whether the process still runs the virtual machine, or still none:
 // libjvm is where it was, and so is its list of heaps, if it can be read.
 func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {
-	generation, ok := generationOf(libs)
+	generation, ok := vmread.GenerationOf(libs)
 	if ok && generation == vm.generation {
 		return true
 	}
@@ -82,7 +84,7 @@ func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {
 		return false
 	}
 	vm.generation = generation
-	m := libs.MappingAt(codeBegin(vm.image) + vm.bias)
+	m := libs.MappingAt(mcode.Begin(vm.image) + vm.bias)
 	array, read := vm.word(vm.fields.heaps + vm.bias)
 	return m != nil && m.Image == vm.image && m.Bias == vm.bias && (!read || array == vm.array)
 }
@@ -101,7 +103,9 @@ const (
 )
 
 // read reads memory of the process as it is now.
-func (vm *hotspotVM) read(addr uint64, buf []byte) bool { return readNow(vm.mem, vm.live, addr, buf) }
+func (vm *hotspotVM) read(addr uint64, buf []byte) bool {
+	return vmread.ReadNow(vm.mem, vm.live, addr, buf)
+}
 
 func (vm *hotspotVM) word(addr uint64) (uint64, bool) {
 	ok := vm.read(addr, vm.buf[:8])

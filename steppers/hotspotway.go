@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -76,15 +77,15 @@ func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.F
 			return nil, 0
 		}
 		h.code = append(h.code, make([]byte, end-start)...)
-		return readCode(w, m, start, h.code[n:]), start
+		return mcode.Read(w, m, start, h.code[n:]), start
 	}, maxWayInsts)
 	p.made = &madeWays{} // it may be long
-	first := firstState(a, f.PC())
+	first := mcode.FirstPathState(a, f.PC())
 	const most = 64
 	for r := range procstate.Reg(a.NumRegs) {
 		// Where SP was may still be in a register.
 		if v, ok := f.Regs.Value(r); ok && v-f.SP() <= most && r != a.SP && r != a.FP && r != a.PC {
-			first.regs[r] = pathValue{base: pathSP, off: int32(v - f.SP())}
+			first.Regs[r] = mcode.PathValue{Base: mcode.PathSP, Off: int32(v - f.SP())}
 		}
 	}
 	p.now = append(p.now, first)
@@ -101,49 +102,49 @@ func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.F
 
 // followOne follows a path to its end or to a fork. It reports whether it has come to
 // where the way is known.
-func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *hotspotWay, s *pathState) bool {
+func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *hotspotWay, s *mcode.PathState) bool {
 	a, p := w.Arch(), &h.paths
 	isMethod := b.fixed && b.frame >= 16 && b.complete >= 0 // its calls have the whole frame
 	var in isa.Inst
-	for p.left > 0 && p.seen.add(s.pc) {
+	for p.left > 0 && p.seen.Add(s.Pc) {
 		p.left--
-		if s.pc-b.begin >= b.end-b.begin || !decode(a, p.codeAt(s.pc), s.pc, &in) {
+		if s.Pc-b.begin >= b.end-b.begin || !mcode.Decode(a, p.codeAt(s.Pc), s.Pc, &in) {
 			return false
 		}
-		sp := s.regs[a.SP]
+		sp := s.Regs[a.SP]
 		isCall := in.Flow == isa.Call || in.Flow == isa.IndirectCall
 		switch {
 		case in.Flow == isa.Return:
-			fp := s.regs[a.FP]
-			saved := fp == pathValue{sp.base, true, sp.off - 8}
-			return (saved || fp == pathValue{base: pathFP}) && h.found(w, f, way, sp.plus(8), saved)
-		case isCall && isMethod && h.found(w, f, way, sp.plus(int64(b.frame)), true):
+			fp := s.Regs[a.FP]
+			saved := fp == mcode.PathValue{Base: sp.Base, InMemory: true, Off: sp.Off - 8}
+			return (saved || fp == mcode.PathValue{Base: mcode.PathFP}) && h.found(w, f, way, sp.Plus(8), saved)
+		case isCall && isMethod && h.found(w, f, way, sp.Plus(int64(b.frame)), true):
 			return true
 		case in.Ends() && in.Flow != isa.Jump:
 			return false
 		}
-		held := pathValue{base: pathAligned}
+		held := mcode.PathValue{Base: mcode.PathAligned}
 		for i := range in.Ops[:in.NumOps] {
-			if op := &in.Ops[i]; op.Kind == isa.Set && op.Dst == a.SP && isHeld(s.regs[op.Src]) {
-				way.at, way.held = s.regs[op.Src].off, true
-				s.regs[op.Src] = held
+			if op := &in.Ops[i]; op.Kind == isa.Set && op.Dst == a.SP && isHeld(s.Regs[op.Src]) {
+				way.at, way.held = s.Regs[op.Src].Off, true
+				s.Regs[op.Src] = held
 			}
 		}
-		s.apply(a, &in)
-		if sp := s.regs[a.SP]; isHeld(sp) {
-			way.at, way.held = sp.off, true
-			s.regs[a.SP] = held
+		s.Apply(a, &in)
+		if sp := s.Regs[a.SP]; isHeld(sp) {
+			way.at, way.held = sp.Off, true
+			s.Regs[a.SP] = held
 		}
-		if isMethod && sp.base == pathSP && s.regs[a.SP] == held {
-			return h.found(w, f, way, held.plus(int64(b.frame)), true)
+		if isMethod && sp.Base == mcode.PathSP && s.Regs[a.SP] == held {
+			return h.found(w, f, way, held.Plus(int64(b.frame)), true)
 		}
-		s.pc += uint64(in.Len)
+		s.Pc += uint64(in.Len)
 		switch in.Flow {
 		case isa.Jump:
-			s.pc = in.Target
+			s.Pc = in.Target
 		case isa.CondJump:
 			taken := *s
-			taken.pc = in.Target
+			taken.Pc = in.Target
 			p.now = append(p.now, taken)
 		}
 	}
@@ -151,15 +152,15 @@ func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, 
 }
 
 // isHeld reports whether a value is what a word of the stack held when the path began.
-func isHeld(v pathValue) bool { return v.base == pathSP && v.inMemory }
+func isHeld(v mcode.PathValue) bool { return v.Base == mcode.PathSP && v.InMemory }
 
 // found completes a way to the CFA. It reports whether take is content with it.
-func (h *hotspotWays) found(w *unwind.Walker, f *unwind.Frame, way *hotspotWay, cfa pathValue, fpSaved bool) bool {
-	if cfa.inMemory || cfa.base != pathSP && (cfa.base != pathAligned || !way.held) {
+func (h *hotspotWays) found(w *unwind.Walker, f *unwind.Frame, way *hotspotWay, cfa mcode.PathValue, fpSaved bool) bool {
+	if cfa.InMemory || cfa.Base != mcode.PathSP && (cfa.Base != mcode.PathAligned || !way.held) {
 		return false
 	}
-	way.off, way.fpSaved, way.ok = cfa.off, fpSaved, true
-	if cfa.base == pathSP {
+	way.off, way.fpSaved, way.ok = cfa.Off, fpSaved, true
+	if cfa.Base == mcode.PathSP {
 		way.held = false
 	}
 	_, ok := h.take(w, f, way)

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
 // ZGC, a garbage collector that moves objects while threads run, keeps marks in the addresses that objects have of one
@@ -142,7 +143,7 @@ func (z *zgc) findTables(vm *hotspotVM) {
 
 // address returns where the object is that a stored address refers to; 0: none, or it cannot be told. read reads the
 // tables.
-func (z *zgc) address(read reader, stored uint64) uint64 {
+func (z *zgc) address(read vmread.Reader, stored uint64) uint64 {
 	if !z.ok || stored == 0 {
 		return 0
 	}
@@ -175,7 +176,7 @@ func (z *zgc) address(read reader, stored uint64) uint64 {
 }
 
 // movedFrom returns where the object has gone that was at an address, by any of the tables.
-func (z *zgc) movedFrom(read reader, addr uint64) uint64 {
+func (z *zgc) movedFrom(read vmread.Reader, addr uint64) uint64 {
 	if !z.f.generational {
 		return z.address(read, addr)
 	}
@@ -188,22 +189,22 @@ func (z *zgc) movedFrom(read reader, addr uint64) uint64 {
 }
 
 // moved returns where an object has gone by a table; 0 where it is nowhere any more.
-func (z *zgc) moved(read reader, table zTable, addr uint64) uint64 {
+func (z *zgc) moved(read vmread.Reader, table zTable, addr uint64) uint64 {
 	f, i := &z.f, addr&z.offsets>>zGranule
 	if i >= table.len {
 		return addr
 	}
-	forwarding, ok := read.word(table.list + 8*i)
+	forwarding, ok := read.Word(table.list + 8*i)
 	if !ok {
 		return 0
 	}
 	if forwarding == 0 {
 		return addr // where it was
 	}
-	start, ok1 := read.word(forwarding + f.virtual + f.start)
-	alignment, ok2 := read.word(forwarding + f.alignment)
-	n, ok3 := read.word(forwarding + f.entries + f.length)
-	refs, ok4 := read.word(forwarding + f.refs)
+	start, ok1 := read.Word(forwarding + f.virtual + f.start)
+	alignment, ok2 := read.Word(forwarding + f.alignment)
+	n, ok3 := read.Word(forwarding + f.entries + f.length)
+	refs, ok4 := read.Word(forwarding + f.refs)
 	if !ok1 || !ok2 || !ok3 || !ok4 || n == 0 || n > maxZEntries || n&(n-1) != 0 {
 		return 0
 	}
@@ -212,7 +213,7 @@ func (z *zgc) moved(read reader, table zTable, addr uint64) uint64 {
 	number := (addr&z.offsets - start) >> (alignment & 63)
 	entries := forwarding + (f.forwardingBytes+7)&^7
 	for at, looked := uint64(zHash(uint32(number)))&(n-1), uint64(0); looked < n; looked++ {
-		entry, ok := read.word(entries + 8*((at+looked)&(n-1)))
+		entry, ok := read.Word(entries + 8*((at+looked)&(n-1)))
 		if !ok {
 			return 0
 		}

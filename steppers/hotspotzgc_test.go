@@ -3,6 +3,8 @@ package steppers
 import (
 	"encoding/binary"
 	"testing"
+
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
 // Addresses that a ZGC has marked lead to where objects are, by its tables where they have been moved.
@@ -30,7 +32,7 @@ func TestZGCAddresses(t *testing.T) {
 	}
 	move(page, forwarded, 1, map[uint64]uint64{page: 0x4000, page + 8: 0x5000, page + 0x88: 0x6000, page + 0x1000: 0x7000})
 	move(released, forwarded+0x1000, 0, map[uint64]uint64{released + 16: 0x8000})
-	read := reader(func(addr uint64, buf []byte) bool {
+	read := vmread.Reader(func(addr uint64, buf []byte) bool {
 		binary.LittleEndian.PutUint64(buf, memory[addr])
 		return true
 	})

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -31,7 +32,7 @@ func (s *JIT) glue(w *unwind.Walker, m *procstate.Mapping, row *unwind.Row, in, 
 	if a != procstate.AMD64 || row.CFA.Kind != unwind.InReg || row.CFA.Reg != a.SP {
 		return false
 	}
-	code := readCode(w, m, in.PC(), s.buf[:])
+	code := mcode.Read(w, m, in.PC(), s.buf[:])
 	sp, cfa := in.SP(), uint64(0)
 	pushed, popped := uint64(0), [procstate.MaxRegs]uint64{} // registers yet to be saved, and where the others are restored from
 	var inst isa.Inst
@@ -103,7 +104,7 @@ func (s *JIT) hasPushed(w *unwind.Walker, m *procstate.Mapping, o *procstate.JIT
 	if w.Arch() != procstate.AMD64 {
 		return false
 	}
-	code := readCode(w, m, in.PC(), s.buf[:16])
+	code := mcode.Read(w, m, in.PC(), s.buf[:16])
 	var inst isa.Inst
 	if !isa.DecodeAMD64(code, in.PC(), &inst) || int(inst.Len) > len(code) || inst.Target == 0 {
 		return false

@@ -5,6 +5,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -13,8 +14,8 @@ import (
 // do not preserve, and says so in its CFI, over calls of subroutines that do
 // not touch it.
 type keptRegs struct {
-	images perImage[map[uint64]*dataflow.Callee] // by link-time address
-	buf    [maxCallLen]byte
+	images mcode.PerImage[map[uint64]*dataflow.Callee] // by link-time address
+	buf    [mcode.MaxCallLen]byte
 }
 
 // knowsScratch reports whether a register of a frame is known that calls do not preserve.
@@ -55,19 +56,19 @@ func (k *keptRegs) carryAll(w *unwind.Walker, m *procstate.Mapping, in, out *unw
 
 // callee returns the subroutine that out has called, if in is in its code.
 func (k *keptRegs) callee(w *unwind.Walker, m *procstate.Mapping, in, out *unwind.Frame) *dataflow.Callee {
-	n := min(maxCallLen, out.PC()-m.Start)
-	code := readCode(w, m, out.PC()-n, k.buf[:n])
+	n := min(mcode.MaxCallLen, out.PC()-m.Start)
+	code := mcode.Read(w, m, out.PC()-n, k.buf[:n])
 	if uint64(len(code)) < n {
 		return nil
 	}
-	target, direct, ok := callBefore(w.Arch(), code, out.PC())
+	target, direct, ok := mcode.CallBefore(w.Arch(), code, out.PC())
 	if !ok || !direct {
 		return nil
 	}
-	of := k.images.get(m.Image)
+	of := k.images.Get(m.Image)
 	if of == nil {
 		of = &map[uint64]*dataflow.Callee{}
-		k.images.put(m.Image, of)
+		k.images.Put(m.Image, of)
 	}
 	c := (*of)[target-m.Bias]
 	if c == nil {

@@ -23,18 +23,18 @@ func TestKeptCallees(t *testing.T) {
 			if m == nil || m.Image == nil || !m.Contains(in.PC()) {
 				continue
 			}
-			if k.images.get(m.Image) == nil {
+			if k.images.Get(m.Image) == nil {
 				full := map[uint64]*dataflow.Callee{}
 				for vaddr := range uint64(maxCallees) {
 					full[vaddr] = &dataflow.Callee{}
 				}
-				k.images.put(m.Image, &full)
+				k.images.Put(m.Image, &full)
 			}
 			k.callee(w, m, in, out)
-			if n := len(*k.images.get(m.Image)); n > maxCallees {
+			if n := len(*k.images.Get(m.Image)); n > maxCallees {
 				t.Fatalf("%d subroutines", n)
 			}
-			if _, full := (*k.images.get(m.Image))[0]; !full {
+			if _, full := (*k.images.Get(m.Image))[0]; !full {
 				asked++
 			}
 		}

@@ -4,6 +4,17 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/swbpf/swbpf/steppers/beam"
+	"github.com/swbpf/swbpf/steppers/chez"
+	"github.com/swbpf/swbpf/steppers/jsc"
+	"github.com/swbpf/swbpf/steppers/lua"
+	"github.com/swbpf/swbpf/steppers/luajit"
+	"github.com/swbpf/swbpf/steppers/perl"
+	"github.com/swbpf/swbpf/steppers/php"
+	"github.com/swbpf/swbpf/steppers/python"
+	"github.com/swbpf/swbpf/steppers/ruby"
+	"github.com/swbpf/swbpf/steppers/spidermonkey"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -31,7 +42,7 @@ func TestNotMeLeavesOutClear(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			notMe := 0
 			group := unwind.NewGroup()
-			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewPython(unwind.NewTables()), NewRuby(unwind.NewTables()), NewPHP(unwind.NewTables()), NewPerl(unwind.NewTables()), NewLua(unwind.NewTables()), NewLuaJIT(unwind.NewTables()), NewV8(), NewJSC(), NewSpiderMonkey(unwind.NewTables()), NewBeam(), NewChez(), NewDebug(unwind.NewTables()),
+			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), python.New(unwind.NewTables()), ruby.New(unwind.NewTables()), php.New(unwind.NewTables()), perl.New(unwind.NewTables()), lua.New(unwind.NewTables()), luajit.New(unwind.NewTables()), v8.New(), jsc.New(), spidermonkey.New(unwind.NewTables()), beam.New(), chez.New(), NewDebug(unwind.NewTables()),
 				NewJIT(), NewHotSpot(), NewFrameFunc(nil), NewAnalysis(), NewBadCall(), NewWanderer(nil, nil), NewDyninstInstr(), NewInstFrame()} {
 				if s.Priority() == unwind.PriorityDebug && s.Name() == "debug" && name != "go" {
 					continue // which knows nearly all of these frames

@@ -7,11 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/swbpf/swbpf/internal/recorded"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
+	"golang.org/x/sys/unix"
 )
 
 // recordedStacks are files of testdata/stacks: stacks of real programs, with

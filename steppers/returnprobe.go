@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -90,8 +91,8 @@ func probedPC(w *unwind.Walker, f *unwind.Frame, probes *procstate.UserProbes) u
 		return pc
 	}
 	var buf [2]byte
-	code := readCode(w, m, addr, buf[:])
-	if len(code) < len(buf) || code[0] == breakpointAMD64 {
+	code := mcode.Read(w, m, addr, buf[:])
+	if len(code) < len(buf) || code[0] == mcode.BreakpointAMD64 {
 		return pc // the program's own breakpoint
 	}
 	n, done, decided := hasExecuted(w, f, code)
@@ -118,7 +119,7 @@ func hasExecuted(w *unwind.Walker, f *unwind.Frame, code []byte) (n uint64, done
 	}
 	reg := high + procstate.Reg(op&7)
 	if high == 0 {
-		reg = x86Register(arch, op&7)
+		reg = mcode.RegisterX86(arch, op&7)
 	}
 	at := f.SP()
 	switch op &^ 7 {

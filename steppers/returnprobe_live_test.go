@@ -12,13 +12,12 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf/btf"
-	"golang.org/x/sys/unix"
-
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
+	"golang.org/x/sys/unix"
 )
 
 // nestedProgram calls down a known chain, recursion and a tail call included,

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -13,7 +14,7 @@ func (b *Bottom) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, inter
 	if m.Image == nil {
 		return unwind.RuleNotMe, true
 	}
-	lookup := lookupPC(pc, interrupted)
+	lookup := mcode.LookupPC(pc, interrupted)
 	if b.isEntry(m.Image, lookup-m.Bias) {
 		return unwind.RuleBottom, true
 	}
@@ -67,7 +68,7 @@ func (s *Go) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupt
 	if im.table == nil {
 		return unwind.RuleNotMe, true
 	}
-	switch r := s.rule(m.Image, im.table, lookupPC(pc, interrupted)-m.Bias); {
+	switch r := s.rule(m.Image, im.table, mcode.LookupPC(pc, interrupted)-m.Bias); {
 	case r.kind == goForeign:
 		return unwind.RuleNotMe, true
 	case r.kind == goTop:
@@ -91,7 +92,7 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	if d.cache == nil {
 		d.begin()
 	}
-	vaddr := lookupPC(pc, interrupted) - m.Bias
+	vaddr := mcode.LookupPC(pc, interrupted) - m.Bias
 	at := d.tables.For(m.Image).Look(vaddr, lookAhead(interrupted))
 	if !interrupted && !at.Inside && d.putThere(m, pc) || d.doubtAt(m.Image, vaddr, &at, interrupted) != doubtNone || d.mayMislead(m.Image, pc-m.Bias, interrupted) {
 		return nil, false

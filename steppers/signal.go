@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -13,7 +14,7 @@ import (
 // runtime, and those of the vdso, are all the same system call. Every
 // register of the interrupted frame is read from the kernel's signal frame.
 type SigHandler struct {
-	seen vaddrCache
+	seen mcode.VaddrCache
 	buf  [32]byte
 }
 
@@ -136,20 +137,20 @@ func (s *SigHandler) trampolineAt(w *unwind.Walker, pc uint64) (t trampoline, kn
 		if !maybeEntry(m.Image, pc-m.Bias) {
 			return noTrampoline, true
 		}
-		if t, ok := s.seen.get(m.Image, pc-m.Bias); ok {
+		if t, ok := s.seen.Get(m.Image, pc-m.Bias); ok {
 			return t, true
 		}
 	}
 	// Some bytes before pc, for a thread that was interrupted between the
 	// instructions of the trampoline or in its system call.
 	before := min(trampolineBefore, pc-m.Start)
-	code := readCode(w, m, pc-before, s.buf[:])
+	code := mcode.Read(w, m, pc-before, s.buf[:])
 	if uint64(len(code)) <= before {
 		return noTrampoline, false // perhaps later
 	}
 	t = classifyTrampoline(w.Arch(), code[:before], code[before:])
 	if m.Image != nil {
-		s.seen.put(m.Image, pc-m.Bias, t)
+		s.seen.Put(m.Image, pc-m.Bias, t)
 	}
 	return t, true
 }

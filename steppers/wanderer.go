@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -144,9 +145,9 @@ func (s *Wanderer) found(w *unwind.Walker, in, out *unwind.Frame, at, pc uint64)
 
 // codeHelper is the default WandererHelper.
 type codeHelper struct {
-	images perImage[imageStarts]
+	images mcode.PerImage[imageStarts]
 	calls  [1 << 9]callFact
-	jump   vaddrCache // whether a function jumps away at once
+	jump   mcode.VaddrCache // whether a function jumps away at once
 	buf    [32]byte
 }
 
@@ -177,10 +178,10 @@ func (h *codeHelper) IsPrevInstrACall(w *unwind.Walker, addr uint64) (target uin
 		}
 		*c = callFact{vaddr: vaddr, image: m.Image.Index + 1}
 	}
-	n := min(maxCallLen, addr-m.Start)
-	code := readCode(w, m, addr-n, h.buf[:n])
+	n := min(mcode.MaxCallLen, addr-m.Start)
+	code := mcode.Read(w, m, addr-n, h.buf[:n])
 	if uint64(len(code)) == n {
-		target, direct, ok = callBefore(w.Arch(), code, addr)
+		target, direct, ok = mcode.CallBefore(w.Arch(), code, addr)
 	}
 	if c != nil {
 		c.target, c.direct, c.ok = target-m.Bias, direct, ok
@@ -204,10 +205,10 @@ func (h *codeHelper) IsPCInFunc(w *unwind.Walker, entry, pc uint64) PCState {
 	if !m.Contains(pc) || pc < entry {
 		return OutsideFunc
 	}
-	im := h.images.get(m.Image)
+	im := h.images.Get(m.Image)
 	if im == nil {
 		im = &imageStarts{starts: m.Image.FuncStarts()}
-		h.images.put(m.Image, im)
+		h.images.Put(m.Image, im)
 	}
 	lo, hi := 0, len(im.starts)
 	for lo < hi {
@@ -231,14 +232,14 @@ func (h *codeHelper) IsPCInFunc(w *unwind.Walker, entry, pc uint64) PCState {
 // jumps reports whether the code at entry, in mapping m of a file, jumps away
 // at once.
 func (h *codeHelper) jumps(w *unwind.Walker, m *procstate.Mapping, entry uint64) bool {
-	if fact, ok := h.jump.get(m.Image, entry-m.Bias); ok {
+	if fact, ok := h.jump.Get(m.Image, entry-m.Bias); ok {
 		return fact != 0
 	}
 	fact := uint8(0)
-	if startsWithJump(w.Arch(), readCode(w, m, entry, h.buf[:])) {
+	if startsWithJump(w.Arch(), mcode.Read(w, m, entry, h.buf[:])) {
 		fact = 1
 	}
-	h.jump.put(m.Image, entry-m.Bias, fact)
+	h.jump.Put(m.Image, entry-m.Bias, fact)
 	return fact != 0
 }
 
@@ -247,7 +248,7 @@ func startsWithJump(a *procstate.Arch, code []byte) bool {
 		return true // not known, like a jump
 	}
 	var in isa.Inst
-	for i := 0; i < 4 && decode(a, code, 0, &in); i++ {
+	for i := 0; i < 4 && mcode.Decode(a, code, 0, &in); i++ {
 		if in.Flow == isa.Jump || in.Flow == isa.IndirectJump {
 			return true
 		}

@@ -8,6 +8,17 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/beam"
+	"github.com/swbpf/swbpf/steppers/chez"
+	"github.com/swbpf/swbpf/steppers/jsc"
+	"github.com/swbpf/swbpf/steppers/lua"
+	"github.com/swbpf/swbpf/steppers/luajit"
+	"github.com/swbpf/swbpf/steppers/perl"
+	"github.com/swbpf/swbpf/steppers/php"
+	"github.com/swbpf/swbpf/steppers/python"
+	"github.com/swbpf/swbpf/steppers/ruby"
+	"github.com/swbpf/swbpf/steppers/spidermonkey"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -33,17 +44,17 @@ func TestZeroValues(t *testing.T) {
 		{&Debug{}, NewDebug(nil)},
 		{&JIT{}, NewJIT()},
 		{&HotSpot{}, NewHotSpot()},
-		{&V8{}, NewV8()},
-		{&JSC{}, NewJSC()},
-		{&SpiderMonkey{}, NewSpiderMonkey(nil)},
-		{&Beam{}, NewBeam()},
-		{&Chez{}, NewChez()},
-		{&Python{}, NewPython(nil)},
-		{&Ruby{}, NewRuby(nil)},
-		{&PHP{}, NewPHP(nil)},
-		{&Perl{}, NewPerl(nil)},
-		{&Lua{}, NewLua(nil)},
-		{&LuaJIT{}, NewLuaJIT(nil)},
+		{&v8.Stepper{}, v8.New()},
+		{&jsc.Stepper{}, jsc.New()},
+		{&spidermonkey.Stepper{}, spidermonkey.New(nil)},
+		{&beam.Stepper{}, beam.New()},
+		{&chez.Stepper{}, chez.New()},
+		{&python.Stepper{}, python.New(nil)},
+		{&ruby.Stepper{}, ruby.New(nil)},
+		{&php.Stepper{}, php.New(nil)},
+		{&perl.Stepper{}, perl.New(nil)},
+		{&lua.Stepper{}, lua.New(nil)},
+		{&luajit.Stepper{}, luajit.New(nil)},
 		{&FrameFunc{}, NewFrameFunc(nil)},
 		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},
 		{&Analysis{}, NewAnalysis()},

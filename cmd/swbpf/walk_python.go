@@ -5,7 +5,7 @@ import (
 
 	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/python"
 )
 
 // takePython takes over the locks of CPython's interpreters.
@@ -35,7 +35,7 @@ func (w *wait) describeGIL(tid procstate.ThreadID, locks []stackwalk.PythonLock,
 // hasGILNow reports whether a thread has the lock of an interpreter whose memory an address is in, as the process is
 // now.
 func (r *waitReader) hasGILNow(holder procstate.ThreadID, addr uint64) bool {
-	locks := steppers.NewPythonLocks(procstate.SpaceOfProcess(r.pid))
+	locks := python.NewLocks(procstate.SpaceOfProcess(r.pid))
 	if locks == nil {
 		return false
 	}

@@ -1,8 +1,6 @@
 package isa
 
-import (
-	"testing"
-)
+import "testing"
 
 // What gcc 12 makes of call *%rax with -mindirect-branch=thunk-inline, with and without
 // -mharden-sls=all.

@@ -1,0 +1,439 @@
+package beam
+
+import (
+	"slices"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Stepper walks from functions of Erlang that BeamAsm, the compiler in Erlang's runtime system, has made, on
+// x86-64, and notes which they are (see unwind.Codes). They run on the stack of their Erlang process, which
+// lies at the end of its heap. The first of them is run by the scheduler, whose own stack goes on where its
+// thread has left it.
+//
+// What an Erlang process has on its stack are terms, which are tagged, and return addresses, which are not:
+// above a function that has called another the next of these is the one (erts/emulator/beam/beam_common.c,
+// gather_stacktrace, finds it so). Where a function was interrupted, or has called code of the runtime's own,
+// its stack may hold anything, and its code tells. A [Collector] copies the stack of
+// the Erlang process where a function of C runs on the scheduler's, or the kernel side does (see [Stepper.Lacked]).
+type Stepper struct {
+	images mcode.PerImage[beamImage]
+}
+
+// New makes a Stepper.
+func New() *Stepper { return &Stepper{} }
+
+// Name implements unwind.FrameStepper.
+func (s *Stepper) Name() string { return "beam" }
+
+// Priority implements unwind.FrameStepper.
+func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
+
+// beamImage is what is known of a file that may be the runtime system: link-time addresses.
+type beamImage struct {
+	descriptor, schedulers, count uint64      // 0: it is none
+	main                          mcode.Range // of process_main
+}
+
+// image returns what is known of a file.
+func (s *Stepper) image(im *procstate.Image) *beamImage { return s.images.Known(im, findImage) }
+
+// findImage looks for the runtime system in a file. It exports all that it has to libraries of
+// functions for Erlang.
+func findImage(im *procstate.Image) (p beamImage) {
+	if im.Arch() != procstate.AMD64 {
+		return p
+	}
+	for _, v := range []struct {
+		name string
+		at   *uint64
+	}{
+		{"process_main", &p.main.Start}, {"erts_aligned_scheduler_data", &p.schedulers},
+		{"erts_no_schedulers", &p.count}, {"__jit_debug_descriptor", &p.descriptor},
+	} {
+		sym, ok := im.ExportedSymbol(v.name)
+		if !ok {
+			return beamImage{}
+		}
+		if *v.at = sym.Value; v.at == &p.main.Start {
+			p.main.End = sym.Value + sym.Size
+		}
+	}
+	return p
+}
+
+// machine is what is known of the runtime system of a process.
+type machine struct {
+	*runtime // nil: there is none
+	vmread.Memory
+	vmread.Found
+
+	now     vmread.Reader // of memory as it is now
+	updated time.Time
+
+	// What the walk has come to: the frame with these, of which the callee was a function of Erlang.
+	calledPC, calledSP uint64
+
+	lacks   bool   // the stack of the Erlang process was not copied
+	stack   uint64 // where the scheduler's stack goes on
+	asked   vmread.FramesAsked
+	scheds  map[uint64][]byte // what is on the stacks of schedulers above Erlang's registers, by where they go on
+	returns map[uint64]place  // by PC
+	codes   map[uint64]uint32 // numbers in unwind.Codes, by PC
+	funcs   map[string]*unwind.CodeFunction
+	resets  int
+
+	call [mcode.MaxCallLen]byte // code before a return address
+}
+
+// place is what was found out of an instruction of a module.
+type place struct {
+	module *beamModule
+	beamReturn
+}
+
+// Limits on what is kept of a process.
+const (
+	maxReturns = 1 << 15
+	maxCodes   = 1 << 17
+	maxScheds  = 1 << 11
+
+	interval   = 100 * time.Millisecond // after which the list of code is looked at again
+	stackBytes = 4 << 10                // that schedulers have on their stacks at most, before they run Erlang
+	erlang     = "erlang"
+)
+
+// machine returns the runtime system of the process that w walks, nil when there is none.
+func (s *Stepper) machine(w *unwind.Walker) *machine {
+	vm, isNew := vmread.MachineOf(w, s, s.findMachine)
+	if isNew {
+		vm.lacks, vm.calledPC = false, 0
+	}
+	if vm.runtime == nil {
+		return nil
+	}
+	return vm
+}
+
+// findMachine looks for the runtime system, which may be the one that is known.
+func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *machine) *machine {
+	rt := find(libs, s.image)
+	if known != nil && known.runtime != nil && rt != nil && rt.descriptor == known.descriptor && known.Captured != nil {
+		return known
+	}
+	vm := &machine{runtime: rt, Memory: vmread.MemoryOf(w), asked: vmread.FramesAsked{}, scheds: map[uint64][]byte{}, returns: map[uint64]place{}}
+	vm.now = vm.ReadNow
+	return vm
+}
+
+// rangeAt returns the code at an address.
+func (vm *machine) rangeAt(addr uint64) (m *beamModule, r *beamRange) {
+	if m, r = vm.code.at(vm.now, addr); r != nil && vm.isLaidOut && time.Since(vm.updated) < interval {
+		return m, r
+	}
+	if r == nil || time.Since(vm.updated) >= interval {
+		vm.updated = time.Now()
+		if !vm.update(vm.now) {
+			return nil, nil
+		}
+		m, r = vm.code.at(vm.now, addr)
+	}
+	return m, r
+}
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	pc := in.LookupPC()
+	m := w.MappingAt(pc)
+	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	vm := s.machine(w)
+	if vm == nil {
+		return unwind.NotMe, nil
+	}
+	module, function := vm.rangeAt(pc)
+	if function == nil {
+		return unwind.NotMe, nil
+	}
+	in.Code = vm.codeOf(w, in, function)
+	if function.name == processMain {
+		return vm.scheduler(w, in, out)
+	}
+	at, ok := uint64(0), false
+	if in.Flags&unwind.Interrupted == 0 && vm.calledPC == in.PC() && vm.calledSP == in.SP() {
+		at, ok = vm.scan(in.SP())
+	} else {
+		var err error
+		if at, err = vm.follow(w, in, module); err != nil {
+			return unwind.Failed, err
+		}
+		ok = true
+	}
+	if !ok {
+		return unwind.Failed, vm.missing(w, at)
+	}
+	ra, ok := vm.Word(at)
+	if !ok {
+		return unwind.Failed, vm.missing(w, at)
+	}
+	if ra == vm.code.exit {
+		return vm.scheduler(w, in, out)
+	}
+	if _, r := vm.rangeAt(ra - 1); r == nil {
+		if vm.isLast(in, at) {
+			return vm.scheduler(w, in, out)
+		}
+		return unwind.Failed, unwind.BadPC
+	}
+	arch := w.Arch()
+	out.Regs = in.Regs
+	out.SetPC(arch, ra)
+	out.SetSP(arch, at+8)
+	out.PCLocation = unwind.InMemory(at)
+	if vm.code.hasFramePointers && (in.Flags&unwind.Interrupted == 0 || in.FP() == at-8) { // else there is no frame: not yet, or no more
+		fp, ok := vm.Word(at - 8)
+		if !ok {
+			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at-8)
+		}
+		out.SetFP(arch, fp)
+		out.FPLocation = unwind.InMemory(at - 8)
+	}
+	if at < in.SP() || at-in.SP() > maxFrame {
+		out.Flags |= unwind.StackSwitched
+	}
+	if !vm.code.isShared(module) {
+		vm.calledPC, vm.calledSP = ra, at+8
+	}
+	return unwind.Success, nil
+}
+
+// scan returns where the return address is of a function of Erlang that has called another, with the
+// stack pointer at sp.
+func (vm *machine) scan(sp uint64) (at uint64, ok bool) {
+	const tag = 3 // bits; all terms on stacks have some of them
+	for at = sp; at-sp < maxFrame; at += 8 {
+		word, ok := vm.Word(at)
+		if !ok {
+			return at, false
+		}
+		if word&tag == 0 {
+			if vm.code.hasFramePointers {
+				at += 8
+			}
+			return at, true
+		}
+	}
+	return at, false
+}
+
+// follow returns where the return address is of a frame by its code.
+func (vm *machine) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule) (at uint64, err error) {
+	key := in.PC() << 1
+	if in.Flags&unwind.Interrupted != 0 {
+		key |= 1
+	}
+	r, known := vm.returns[key]
+	if !known || r.module != module {
+		r = place{module, vm.paths.returnAddress(in.PC())}
+		if len(vm.returns) >= maxReturns {
+			clear(vm.returns)
+		}
+		vm.returns[key] = r
+	}
+	if !r.ok {
+		return 0, unwind.NoUnwindInfo
+	}
+	switch r.at.base {
+	case ofSP:
+		at = in.SP()
+	case ofFP:
+		fp, ok := in.Regs.Value(beamFP)
+		if !ok {
+			return 0, unwind.NoUnwindInfo
+		}
+		at = fp
+		if in.Flags&unwind.Interrupted == 0 && vm.isBeingMoved(in, fp) {
+			if scanned, ok := vm.scan(in.SP()); ok {
+				return scanned, nil
+			}
+		}
+	case ofProcess:
+		p, ok := in.Regs.Value(beamProcess)
+		if !ok {
+			return 0, unwind.NoUnwindInfo
+		}
+		word := p + uint64(int64(r.at.word))
+		if at, ok = vm.Word(word); !ok {
+			vm.noteStack(in)
+			return 0, vm.missing(w, word)
+		}
+	}
+	from := at
+	at += uint64(int64(r.at.off))
+	if at%8 != 0 {
+		return 0, unwind.BadPC
+	}
+	vm.noteStack(in)
+	if !r.isAbove && len(r.guesses) == 0 {
+		return at, nil
+	}
+	at, ok := vm.scan(at)
+	if !ok {
+		return 0, vm.missing(w, at)
+	}
+	isGuessed := func(v value) bool {
+		guess := from + uint64(int64(v.off))
+		return guess == at || vm.code.hasFramePointers && guess == at-8 // where it goes on elsewhere with its frame
+	}
+	if !r.isAbove && !slices.ContainsFunc(r.guesses, isGuessed) {
+		return 0, unwind.NoUnwindInfo
+	}
+	return at, nil
+}
+
+// missing tells why a word was not read that is not in what was captured, and has the capture know of it.
+func (vm *machine) missing(w *unwind.Walker, at uint64) error {
+	vm.lacks = true
+	_, _ = vm.Mem.ReadWord(at)
+	return unwind.ReadFailure(w.ProcessState(), at)
+}
+
+// isLast reports whether a word is the last of an Erlang process's stack, where the first function called returns to.
+// When a heap has been given up, and the process still has the bounds of it, something else may be there already.
+func (vm *machine) isLast(in *unwind.Frame, at uint64) bool {
+	process, ok1 := in.Regs.Value(beamProcess)
+	registers, ok2 := in.Regs.Value(beamRegisters)
+	if !ok1 || !ok2 {
+		return false
+	}
+	vm.findSchedulers(vm.now)
+	scheduler := vm.byStack[registers-vm.registers]
+	if scheduler == 0 || !vm.knowsFields(vm.now, scheduler) {
+		return false
+	}
+	end, ok := vm.Word(process + vm.end)
+	return ok && end == at+8
+}
+
+// isBeingMoved reports whether a frame on the stack of the Erlang process has a frame pointer that belongs to
+// no frame there: the stack has just been moved to another heap, and the frame pointers on it are not right yet.
+func (vm *machine) isBeingMoved(in *unwind.Frame, fp uint64) bool {
+	p, _ := in.Regs.Value(beamProcess)
+	stop, ok := vm.Word(p + vm.stop)
+	sp := in.SP()
+	return ok && stop <= sp && sp-stop < maxStack && fp-sp >= maxFrame
+}
+
+// noteStack takes note of where the stack of the scheduler goes on.
+func (vm *machine) noteStack(in *unwind.Frame) {
+	if r, ok := in.Regs.Value(beamRegisters); ok {
+		vm.stack = r - vm.registers
+	}
+}
+
+// scheduler walks to the function of the scheduler that has called process_main, which never returns. Its
+// code begins by aligning the stack: the return address is in one of four places. It is behind a call in the
+// function of C of that name, to where that does not know, or behind one of that function, which has jumped on.
+func (vm *machine) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	registers, ok := in.Regs.Value(beamRegisters)
+	stack := registers - vm.registers
+	if !ok || stack%align != 0 {
+		return unwind.Failed, unwind.NoUnwindInfo
+	}
+	from := stack + vm.frame
+	if !vm.addStack(w, from) {
+		return unwind.Failed, unwind.MemoryUnreadable
+	}
+	found, at := uint64(0), uint64(0)
+	for a := from + 8; a < from+align; a += 16 {
+		ra, ok := vm.Word(a)
+		if !ok {
+			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), a)
+		}
+		m := w.MappingAt(ra - 1)
+		if m == nil || m.Image == nil || ra-m.Start < mcode.MaxCallLen {
+			continue
+		}
+		target, direct, ok := mcode.CallBefore(w.Arch(), mcode.Read(w, m, ra-mcode.MaxCallLen, vm.call[:]), ra)
+		if !ok || direct != (target == vm.main.Start) || !direct && ra-vm.main.Start >= vm.main.End-vm.main.Start {
+			continue
+		}
+		if found != 0 {
+			return unwind.Failed, unwind.BadPC
+		}
+		found, at = ra, a
+	}
+	if found == 0 {
+		return unwind.Failed, unwind.BadPC
+	}
+	arch := w.Arch()
+	out.SetPC(arch, found)
+	out.SetSP(arch, at+8)
+	out.PCLocation = unwind.InMemory(at)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	out.Flags |= unwind.StackSwitched
+	return unwind.Success, nil
+}
+
+// addStack has what a scheduler has on its stack before it runs Erlang be part of what was captured: it is
+// the same as long as the thread lives.
+func (vm *machine) addStack(w *unwind.Walker, from uint64) bool {
+	snapshot, ok := w.ProcessState().(*procstate.Snapshot)
+	var word [8]byte
+	if !ok || snapshot.ReadCaptured(from+8, word[:]) {
+		return true
+	}
+	b := vm.scheds[from]
+	if b == nil {
+		b = make([]byte, stackBytes)
+		for len(b) > 0 && !vm.ReadNow(from, b) {
+			b = b[:len(b)/2]
+		}
+		if len(b) < align {
+			return false
+		}
+		if len(vm.scheds) >= maxScheds {
+			clear(vm.scheds)
+		}
+		vm.scheds[from] = b
+	}
+	snapshot.AddStanding(procstate.Region{Addr: from, Data: b})
+	return true
+}
+
+// codeOf returns the number of what runs in a frame.
+func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, r *beamRange) uint32 {
+	codes := w.Codes()
+	if vm.codes == nil || vm.resets != codes.Resets() || len(vm.codes) >= maxCodes {
+		vm.codes, vm.funcs, vm.resets = map[uint64]uint32{}, map[string]*unwind.CodeFunction{}, codes.Resets()
+	}
+	pc := in.LookupPC()
+	n, known := vm.codes[pc]
+	if known {
+		if lines := codes.Lines(n); len(lines) > 0 && lines[0].SystemName == r.name {
+			return n
+		}
+	}
+	file, line := r.lineAt(pc)
+	f := vm.funcs[r.name]
+	if f == nil || f.File != file {
+		f = &unwind.CodeFunction{Name: r.name, SystemName: r.name, File: file, Runtime: erlang}
+		vm.funcs[r.name] = f
+	}
+	n = codes.Add(r.start, []unwind.CodeLine{{CodeFunction: f, Line: line, IsCompiled: true}}, 0)
+	vm.codes[pc] = n
+	return n
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *Stepper) RuleAt(_ *unwind.Walker, m *procstate.Mapping, _ uint64, _ bool) (*unwind.Rule, bool) {
+	return unwind.RuleNotMe, m == nil || m.Image != nil
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *Stepper) ForgetImages(isKept func(index uint32) bool) { s.images.KeepOnly(isKept) }

@@ -1,0 +1,167 @@
+package jsc
+
+import (
+	"bytes"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// jscAt is where a frame is in its code.
+type jscAt struct {
+	pc          uint64 // in the call, where it is in one
+	interprets  bool   // pc is in the interpreter
+	interrupted bool
+	calls       bool // it has called a function of JavaScript
+	enters      bool // it has yet to set up its frame
+	isPart      bool // pc is in a part of the function that is elsewhere
+	state       jscState
+	reg         procstate.Reg // that has the return address, with popped
+	frame       uint64        // where the caller's frame pointer is, or will be
+}
+
+// jscState tells how far a function has come in setting up its frame, or in leaving it.
+type jscState uint8
+
+const (
+	frameSet jscState = iota // the frame pointer is the function's
+	fpSaved                  // SP is where the frame pointer will be, or was
+	noFrame                  // SP is at the return address
+	jumps                    // so it is, and the code goes on elsewhere in the same way
+	popped                   // the same, but that the return address is in a register
+)
+
+// Parts of a frame, by their distance from the frame pointer.
+const (
+	jscReturn    = 8
+	jscCodeBlock = 16
+	jscCallee    = 24
+	jscArguments = 32 // their number, and behind that where the frame's call is
+)
+
+const (
+	lookBefore = 1 // bytes of the code before the PC that are looked at,
+	look       = 6 // and of all
+)
+
+// find tells where the frame is from the code at an interrupted PC, which begins lookBefore before that, and
+// the stack pointer. All functions set up a frame first and leave it last.
+func (at *jscAt) find(code []byte, sp uint64) {
+	if len(code) <= lookBefore {
+		return
+	}
+	const push, pop, ret, nop = 0x55, 0x5d, 0xc3, 0x90 // of %rbp
+	set := []byte{0x48, 0x89, 0xe5}                    // mov %rsp, %rbp
+	before, code := code[lookBefore-1], code[lookBefore:]
+	switch {
+	case code[0] == ret:
+		at.state = noFrame
+	case code[0] == pop:
+		at.state = fpSaved
+	case before == push && bytes.HasPrefix(code, set):
+		at.state, at.enters = fpSaved, true
+	default:
+		if code[0] == nop { // to be overwritten by a jump
+			code = code[1:]
+		}
+		if len(code) > 0 && code[0] == push && bytes.HasPrefix(code[1:], set) {
+			at.state, at.enters = noFrame, true
+		}
+	}
+	switch at.state {
+	case noFrame:
+		at.frame = sp - 8
+	case fpSaved:
+		at.frame = sp
+	}
+}
+
+// callerFrame walks from the frame, which is one of JavaScript.
+func (at *jscAt) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	arch, mem := w.Arch(), w.ProcessState()
+	fp, ok := in.FP(), true
+	out.FPLocation = in.FPLocation
+	if at.state == popped {
+		pc, ok := in.Regs.Value(at.reg)
+		if !ok {
+			return unwind.NotMe, nil
+		}
+		out.SetPC(arch, pc)
+		out.SetSP(arch, in.SP())
+		out.SetFP(arch, fp)
+		out.PCLocation = unwind.InRegister(at.reg)
+		out.Regs.ThreadPointer = in.Regs.ThreadPointer
+		return unwind.Success, nil
+	}
+	if at.state == frameSet || at.state == fpSaved {
+		fp, ok = mem.ReadWord(at.frame)
+		out.FPLocation = unwind.InMemory(at.frame)
+	}
+	pc, ok2 := mem.ReadWord(at.frame + jscReturn)
+	if !ok || !ok2 {
+		*out = unwind.Frame{}
+		return unwind.Failed, unwind.ReadFailure(mem, at.frame)
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, at.frame+jscCodeBlock)
+	out.SetFP(arch, fp)
+	out.PCLocation = unwind.InMemory(at.frame + jscReturn)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// knows reports whether the frame is one of JavaScript, and notes what runs in it.
+func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
+	mem := w.ProcessState()
+	cell, ok1 := mem.ReadWord(at.frame + jscCodeBlock)
+	callee, ok2 := mem.ReadWord(at.frame + jscCallee)
+	if !ok1 || !ok2 {
+		return false
+	}
+	if b := vm.blockAt(cell, at); b != nil && b.code.runs(at) && vm.isOf(b, callee) && b.code.hasFrame(w, at) {
+		place := jscPlace{serial: b.serial, start: at.start(&b.code)}
+		if at.calls && b.code.pool != 0 {
+			site, _ := mem.ReadWord(at.frame + jscArguments)
+			var ok bool
+			if place.origin, ok = vm.originAt(&b.code, uint32(site>>32)); !ok {
+				return true // it has no name, as others may be inlined
+			}
+		}
+		in.Code = vm.codeOf(w.Codes(), b.function, place, !at.interprets)
+		return true
+	}
+	e := vm.executableOf(callee)
+	if e == 0 {
+		return false
+	}
+	if at.interrupted { // it has yet to say in its frame what it runs
+		f, start := vm.entered(w, e, at)
+		if f != nil {
+			in.Code = vm.codeOf(w.Codes(), f, jscPlace{serial: f.serial, start: start}, !at.interprets)
+		}
+		return f != nil
+	}
+	if cell != 0 || at.interprets {
+		return false
+	}
+	f := vm.nativeAt(e)
+	if f != nil && !vm.entersNative(e, at.pc) && !vm.isWithin(mem, at) {
+		return false
+	}
+	if f != nil {
+		in.Code = vm.codeOf(w.Codes(), f, jscPlace{serial: f.serial}, true)
+	}
+	return f != nil
+}
+
+// isWithin reports whether the frame is one of code within that of its caller, which calls a native function so.
+func (vm *machine) isWithin(mem procstate.Memory, at *jscAt) bool {
+	fp, ok1 := mem.ReadWord(at.frame)
+	pc, ok2 := mem.ReadWord(at.frame + jscReturn)
+	cell, ok3 := mem.ReadWord(fp + jscCodeBlock)
+	if !ok1 || !ok2 || !ok3 || fp <= at.frame {
+		return false
+	}
+	b := vm.blockAt(cell, at)
+	return b != nil && b.code.made.Holds(at.pc) && b.code.made.Holds(pc-1)
+}

@@ -1,0 +1,107 @@
+package jsc
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Stepper notes which functions of JavaScript run in frames of JavaScriptCore, the virtual machine of
+// Bun (see unwind.Codes), on x86-64, in programs of Bun from 1.2.21 on (1.4.5 is the last that was tried); and it walks from these frames. They are
+// those of its interpreter (LLInt), which is a part of the program's code, and of what its compilers
+// have made (Baseline, DFG, FTL), in one range of memory for that alone.
+//
+// Every frame has a frame pointer. Above the return address it has what it runs, a CodeBlock, and the
+// function that was called:
+//
+//	 0  the caller's frame pointer
+//	 8  return address
+//	16  CodeBlock
+//	24  function
+//	32  number of arguments, and where in the CodeBlock the call is (32 bits each)
+//
+// (Source/JavaScriptCore/interpreter/CallFrame.h). A frame has a name when these fit together: the
+// CodeBlock must be that of the function, and the code that it tells of must hold the PC. What is called
+// how is read from the process, in a recording some tenths of a second later.
+type Stepper struct {
+	images mcode.PerImage[image]
+	caller caller
+	buf    [look]byte
+}
+
+// caller is the frame that the last one of JavaScript has returned to, or will. Only calls of such note in the
+// frame for sure where they are: what a compiler has called of C may not.
+type caller struct {
+	walk   uint64 // Walker.Walks
+	pc, sp uint64
+}
+
+// New makes a Stepper.
+func New() *Stepper { return &Stepper{} }
+
+// Name implements unwind.FrameStepper.
+func (s *Stepper) Name() string { return "jsc" }
+
+// Priority implements unwind.FrameStepper.
+func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
+
+// image returns what is known of a file.
+func (s *Stepper) image(im *procstate.Image) *image { return s.images.Known(im, find) }
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	pc := in.LookupPC()
+	m := w.MappingAt(pc)
+	if m == nil || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	interprets := m.Image != nil
+	if interprets && !s.image(m.Image).mayInterpret(pc-m.Bias) || !interprets && procstate.HasFile(m.Path) {
+		return unwind.NotMe, nil
+	}
+	vm := s.machine(w)
+	if vm == nil || interprets && !vm.interpreter.Holds(pc) || !interprets && !vm.made.Holds(pc) {
+		return unwind.NotMe, nil
+	}
+	at := jscAt{pc: pc, interprets: interprets, interrupted: in.Flags&unwind.Interrupted != 0}
+	at.calls = s.caller == caller{w.Walks(), in.PC(), in.SP()}
+	fp, fpKnown := in.Regs.Value(w.Arch().FP)
+	at.frame = fp
+	if at.interrupted {
+		at.find(mcode.Read(w, m, pc-lookBefore, s.buf[:]), in.SP())
+	}
+	if !fpKnown || at.frame+8 < in.SP() || at.frame%8 != 0 {
+		return unwind.NotMe, nil
+	}
+	known := vm.knows(w, in, &at)
+	for state, frame := jumps, in.SP()-8; !known && state <= popped && at.interrupted && !interprets && !at.enters; state, frame = state+1, frame-8 {
+		try := at
+		try.state, try.frame, try.enters = state, frame, true
+		if known = vm.knows(w, in, &try); known {
+			at = try
+		}
+	}
+	if !known {
+		if !interprets && vm.stubCaller(w, in, out, &at) {
+			if at.isPart {
+				s.caller = caller{w.Walks(), out.PC(), out.SP()}
+			}
+			return unwind.Success, nil
+		}
+		return unwind.NotMe, nil
+	}
+	v, err := at.callerFrame(w, in, out)
+	s.caller = caller{w.Walks(), out.PC(), out.SP()}
+	return v, err
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *Stepper) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	if m == nil {
+		return unwind.RuleNotMe, true
+	}
+	return unwind.RuleNotMe, m.Image != nil && !s.image(m.Image).mayInterpret(mcode.LookupPC(pc, interrupted)-m.Bias)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *Stepper) ForgetImages(isKept func(index uint32) bool) { s.images.KeepOnly(isKept) }

@@ -1,0 +1,425 @@
+package jsc
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/swbpf/swbpf/internal/steptest"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Where things are in the made-up process of the tests.
+const (
+	testFile       = 0x400000 // constants of the program
+	testLLInt      = 0x500000
+	testMade       = 0x7f1000000000
+	testStructures = 0x7f2000000000
+	testHeap       = 0x7f3000000000
+	testStack      = 0x7ffc00000000
+	testFrame      = testStack + 0x80
+)
+
+// test makes the memory of a process.
+type test struct {
+	steptest.Memory
+	structures map[string]uint64
+	next       uint64 // in the heap
+}
+
+// alloc returns room for an object.
+func (m *test) alloc() uint64 {
+	m.next += 0x400
+	m.Words(m.next, make([]uint64, 0x80)...)
+	return m.next
+}
+
+// cell makes a cell of a class.
+func (m *test) cell(class string) uint64 {
+	n, ok := m.structures[class]
+	if !ok {
+		n = 0x100 * uint64(len(m.structures)+1)
+		m.structures[class] = n
+		info := testFile + n
+		m.Words(testStructures+n+structureClass, info)
+		m.Words(info, info+0x10)
+		m.Put(info+0x10, append([]byte(class), make([]byte, maxClassName)...)...)
+	}
+	at := m.alloc()
+	m.Words(at, n)
+	return at
+}
+
+// text makes a StringImpl of 8 bits for each character.
+func (m *test) text(s string, flags uint64) uint64 {
+	at := m.alloc()
+	m.Words(at, 2|uint64(len(s))<<32, at+0x20, flags)
+	m.Put(at+0x20, []byte(s)...)
+	return at
+}
+
+// atom makes the StringImpl of a name.
+func (m *test) atom(s string) uint64 { return m.text(s, 0x1234514) }
+
+// executable makes a FunctionExecutable, and an UnlinkedCodeBlock of it. other is what the function has
+// beside its name.
+func (m *test) executable(at unlinked, name, other uint64) (e, unlinked uint64) {
+	e, unlinked = m.cell("FunctionExecutable"), m.cell("UnlinkedFunctionCodeBlock")
+	u, provider := m.cell("UnlinkedFunctionExecutable"), m.alloc()
+	m.Words(e+at.at, u)
+	m.Words(u+at.codes, unlinked, 0, name, other)
+	m.Words(e+scriptSource, provider, 70|90<<32)
+	m.Words(provider, testFile+8)
+	m.Words(provider+sourceURL, m.text("/app/a.js", 4))
+	return e, unlinked
+}
+
+// function makes a JSFunction.
+func (m *test) function(e uint64) uint64 {
+	f := m.cell("Function")
+	m.Words(f+functionIs, e)
+	return f
+}
+
+// block makes a CodeBlock.
+func (m *test) block(class string, e, unlinked uint64, tier jscTier, start, size uint64) uint64 {
+	b, code, memory := m.cell(class), m.alloc(), m.alloc()
+	m.Words(b+blockUnlinked, unlinked, e)
+	m.Words(b+blockCode, code)
+	m.Words(code+codeTier-4, uint64(tier)<<32, start, memory)
+	m.Words(memory, 1|size<<32, start)
+	if tier == ftl {
+		m.Words(code+codeMemory, 0)
+		m.Words(code+0x148, start, memory)
+	}
+	return b
+}
+
+// vm makes what reads the memory.
+func (m *test) vm() *machine {
+	vm := &machine{
+		Memory: vmread.Memory{Mem: m}, structures: testStructures, classes: map[uint32]class{},
+		file: mcode.Range{Start: testFile, End: testLLInt}, interpreter: mcode.Range{Start: testLLInt, End: testLLInt + 0x1000},
+		made: mcode.Range{Start: testMade, End: testMade + 1<<20},
+	}
+	vm.forget()
+	return vm
+}
+
+// names returns what the frame runs of which these are the CodeBlock and the function.
+func (m *test) names(vm *machine, block, callee uint64, at jscAt) (lines []unwind.CodeLine, ok bool) {
+	stack := make([]byte, 0x400)
+	put := func(addr, v uint64) { binary.LittleEndian.PutUint64(stack[addr-testStack:], v) }
+	put(testFrame, testFrame+0x100)
+	put(testFrame+jscReturn, testMade+0x5001)
+	put(testFrame+jscCodeBlock, block)
+	put(testFrame+jscCallee, callee)
+	put(testFrame+jscArguments, 1|2<<32)
+	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", new(procstate.AddressSpace))
+	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testStack, Data: stack}})
+	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+	in := unwind.NewFrame(procstate.AMD64, at.pc, testFrame-0x40, testFrame)
+	at.frame = testFrame
+	ok = vm.knows(w, &in, &at)
+	return w.Codes().Lines(in.Code), ok
+}
+
+func newTest() *test {
+	return &test{steptest.Memory{}, map[string]uint64{}, testHeap}
+}
+
+// Frames have the name of their function where all that they have fits together, in all layouts.
+func TestJSCNames(t *testing.T) {
+	interpreted, compiled := jscAt{pc: testLLInt + 0x10, interprets: true}, jscAt{pc: testMade + 0x5010}
+	for _, at := range unlinkeds {
+		for _, tier := range []jscTier{interpreter, baseline, dfg, ftl} {
+			m := newTest()
+			noString := m.alloc()
+			m.Words(noString, 0x2a712345680, 0, 3)
+			for _, test := range []struct {
+				name, other uint64
+				want        string // "": none
+			}{
+				{m.atom("sum"), noString, "sum"},
+				{m.atom("sum"), m.atom("total"), "total"},
+				{0, m.atom("total"), "total"},
+				{0, noString, "(anonymous) a.js@70"},
+				{m.text("", 4), 0, "(anonymous) a.js@70"},
+				{m.text("sum", 4), noString, ""}, // no atom
+				{noString, noString, ""},
+				{m.atom("a\x01b"), 0, ""},
+			} {
+				vm := m.vm()
+				e, unlinked := m.executable(at, test.name, test.other)
+				b, callee := m.block("FunctionCodeBlock", e, unlinked, tier, testMade+0x5000, 0x100), m.function(e)
+				for _, at := range []jscAt{interpreted, compiled} {
+					lines, ok := m.names(vm, b, callee, at)
+					mayRun := test.want != "" && (at.interprets && tier <= baseline || !at.interprets && tier >= baseline)
+					if ok != mayRun || ok && (lines[0].Name != test.want || lines[0].File != "/app/a.js" || lines[0].IsCompiled == at.interprets) {
+						t.Errorf("%v, tier %d, pc %#x: %v, %v, want %q", at, tier, at.pc, ok, lines, test.want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A frame has no name where something does not fit.
+func TestJSCDoubts(t *testing.T) {
+	m, at := newTest(), unlinkeds[0]
+	e, unlinked := m.executable(at, m.atom("sum"), 0)
+	other, _ := m.executable(at, m.atom("other"), 0)
+	b := m.block("FunctionCodeBlock", e, unlinked, baseline, testMade+0x5000, 0x100)
+	callee, pc := m.function(e), uint64(testMade+0x5010)
+	rare, withRare := m.cell("FunctionRareData"), m.cell("Function")
+	m.Words(rare+rareIs, e)
+	m.Words(withRare+functionIs, rare|rareBit)
+	stranger, stray := m.cell("Object"), m.block("FunctionCodeBlock", e, unlinked, baseline, testMade-0x100, 0x200)
+	native, code := m.cell("NativeExecutable"), m.alloc()
+	m.Words(native+forCall, code)
+	m.Words(native+nativeName, m.text("sort", 4))
+	m.Words(code+codeEntry, testMade+0x9000)
+	file := m.cell("ModuleProgramExecutable")
+	m.Words(file+scriptSource, 0)
+	module := m.block("ModuleProgramCodeBlock", file, 0, interpreter, 0, 0)
+	for name, test := range map[string]struct {
+		block, callee uint64
+		at            jscAt
+		want          string
+	}{
+		"whole":                {b, callee, jscAt{pc: pc}, "sum"},
+		"rare data":            {b, withRare, jscAt{pc: pc}, "sum"},
+		"last byte":            {b, callee, jscAt{pc: testMade + 0x50ff}, "sum"},
+		"behind the code":      {b, callee, jscAt{pc: testMade + 0x5100}, ""},
+		"before the code":      {b, callee, jscAt{pc: testMade + 0x4fff}, ""},
+		"not in the region":    {stray, callee, jscAt{pc: testMade}, ""},
+		"another function":     {b, m.function(other), jscAt{pc: pc}, ""},
+		"no function":          {b, stranger, jscAt{pc: pc}, ""},
+		"no block":             {stranger, callee, jscAt{pc: pc}, ""},
+		"not a cell":           {b + 4, callee, jscAt{pc: pc}, ""},
+		"nothing":              {0, 0, jscAt{pc: pc}, ""},
+		"native":               {0, m.function(native), jscAt{pc: testMade + 0x9010}, "sort"},
+		"native, elsewhere":    {0, m.function(native), jscAt{pc: testMade + 0x9000 + nativeBytes}, ""},
+		"native, interrupted":  {0, m.function(native), jscAt{pc: testMade + 0x9010, interrupted: true}, ""},
+		"module":               {module, m.cell("Callee"), jscAt{pc: testLLInt, interprets: true}, "<module>"},
+		"module of a function": {module, callee, jscAt{pc: testLLInt, interprets: true}, ""},
+	} {
+		lines, ok := m.names(m.vm(), test.block, test.callee, test.at)
+		if ok != (test.want != "") || ok && lines[0].Name != test.want {
+			t.Errorf("%s: %v, %v, want %q", name, ok, lines, test.want)
+		}
+	}
+}
+
+// Code that is entered in a loop has its name from where it has left the frame of the code before.
+func TestJSCForLoop(t *testing.T) {
+	const start, entry, size = testMade + 0x5000, testMade + 0x5080, 0x100
+	m := newTest()
+	e, unlinked := m.executable(unlinkeds[0], m.atom("loops"), 0)
+	callee := m.function(e)
+	block := func(start, entry, arity uint64) uint64 {
+		b := m.block("FunctionCodeBlock", e, unlinked, ftl, start, size)
+		code, _ := m.ReadWord(b + blockCode)
+		m.Words(code+codeEntry, entry)
+		m.Words(code+0x148+ftlArity, arity)
+		return b
+	}
+	forLoop, forCall := block(start, entry, entry), block(start, start, entry)
+	for name, test := range map[string]struct {
+		block uint64
+		at    jscAt
+		want  bool
+	}{
+		"first byte":          {forLoop, jscAt{pc: start, interrupted: true, state: noFrame, enters: true}, true},
+		"frame pointer saved": {forLoop, jscAt{pc: start + 1, interrupted: true, state: fpSaved, enters: true}, true},
+		"in the loop":         {forLoop, jscAt{pc: start + 0x20}, true},
+		"last byte":           {forLoop, jscAt{pc: start + size - 1}, true},
+		"behind the code":     {forLoop, jscAt{pc: start + size}, false},
+		"its entry":           {forLoop, jscAt{pc: entry, interrupted: true}, true},
+		"at pop":              {forLoop, jscAt{pc: entry + 3, interrupted: true, state: fpSaved}, true},
+		"at jmp, the caller":  {forLoop, jscAt{pc: entry + 4, interrupted: true}, false},
+		"at jmp":              {forLoop, jscAt{pc: entry + 4, interrupted: true, state: jumps, enters: true}, true},
+		"jumps elsewhere":     {forLoop, jscAt{pc: entry + 5, interrupted: true, state: jumps, enters: true}, false},
+		"return popped":       {forLoop, jscAt{pc: start + 0x20, interrupted: true, state: popped, enters: true}, false},
+		"for calls":           {forCall, jscAt{pc: start + 0x20}, true},
+		"for calls, enters":   {forCall, jscAt{pc: start + 0x20, interrupted: true, state: fpSaved, enters: true}, false},
+		"entered elsewhere":   {block(start, start+size, start+size), jscAt{pc: start + 0x20}, false},
+		"entered twice":       {block(start, entry, entry+8), jscAt{pc: start + 0x20}, false},
+		"in the interpreter":  {forLoop, jscAt{pc: testLLInt, interprets: true}, false},
+	} {
+		if lines, ok := m.names(m.vm(), test.block, callee, test.at); ok != test.want || ok && lines[0].Name != "loops" {
+			t.Errorf("%s: %v, %v, want %v", name, ok, lines, test.want)
+		}
+	}
+}
+
+// Calls that were inlined are those that the place of the call tells, without the ones that ended in a call.
+func TestJSCInlined(t *testing.T) {
+	m, at := newTest(), unlinkeds[1]
+	inlined := func(name string, kind callKind, from uint64) uint64 {
+		e, unlinked := m.executable(at, m.atom(name), 0)
+		f := m.alloc()
+		m.Words(f+inlineBlock, m.block("FunctionCodeBlock", e, unlinked, baseline, testMade, 16), from)
+		m.Words(f+inlineKind&^7, uint64(kind)<<60|2)
+		return f
+	}
+	e, unlinked := m.executable(at, m.atom("outer"), 0)
+	b := m.block("FunctionCodeBlock", e, unlinked, dfg, testMade+0x5000, 0x100)
+	middle := inlined("middle", 0, 5<<48)
+	inner := inlined("inner", 0, middle|7<<48)
+	last := inlined("last", tailCall, middle|7<<48)
+	apart := m.alloc()
+	m.Words(apart, inner)
+	circle := m.alloc()
+	m.Words(circle+inlineBlock, b, circle)
+	pool, origins := m.alloc(), m.alloc()
+	code, _ := m.ReadWord(b + blockCode)
+	m.Words(code+poolDFG, pool)
+	m.Words(pool, 1, origins, 3|3<<32)
+	for name, test := range map[string]struct {
+		origin uint64
+		want   []string
+	}{
+		"none":     {9 << 48, []string{"outer"}},
+		"two":      {inner | 9<<48, []string{"inner", "middle", "outer"}},
+		"tail":     {last | 9<<48, []string{"last", "outer"}},
+		"apart":    {apart | originApart, []string{"inner", "middle", "outer"}},
+		"unset":    {inner | originNone, nil},
+		"no frame": {testStructures, nil},
+		"circle":   {circle, nil},
+	} {
+		m.Words(origins, 0, 0, test.origin)
+		lines, _ := m.names(m.vm(), b, m.function(e), jscAt{pc: testMade + 0x5010, calls: true})
+		ok := len(lines) == len(test.want)
+		for i := range lines {
+			ok = ok && lines[i].Name == test.want[i]
+		}
+		if !ok {
+			t.Errorf("%s: %v, want %v", name, lines, test.want)
+		}
+	}
+}
+
+// Where a frame is that is being set up or left is told by the code.
+func TestJSCState(t *testing.T) {
+	const sp, fp = testStack + 0x40, testStack + 0x100
+	for code, want := range map[string]struct {
+		frame  uint64
+		enters bool
+	}{
+		"\x00\x55\x48\x89\xe5\x90": {sp - 8, true},
+		"\x00\x90\x55\x48\x89\xe5": {sp - 8, true},
+		"\x55\x48\x89\xe5\x90\x90": {sp, true},
+		"\xe5\x48\x8d\x75\x90\x49": {fp, false},
+		"\xec\x5d\xc3\x00\x00\x00": {sp, false},
+		"\x5d\xc3":                 {sp - 8, false},
+		"\x00\x55\x41\x54\x00\x00": {fp, false},
+		"\x00":                     {fp, false},
+		"":                         {fp, false},
+	} {
+		at := jscAt{frame: fp}
+		at.find([]byte(code), sp)
+		if at.frame != want.frame || at.enters != want.enters {
+			t.Errorf("% x: frame %#x, %v", code, at.frame, at.enters)
+		}
+	}
+}
+
+// Where a call goes to by a register is told by what was put into that before.
+func TestJSCFarCall(t *testing.T) {
+	for code, want := range map[string]uint64{
+		"\x90\x48\xb8\x01\x02\x00\x00\x00\x00\x00\x00\xff\xd0": 0x201,
+		"\x48\xb9\x01\x02\x00\x00\x00\x00\x00\x00\xff\xd1":     0x201,
+		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x41\xff\xd3": 0x201,
+		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x41\xff\xd2": 0, // another register
+		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x90\xff\xd3": 0,
+		"\x48\xb8\x01\x02\x00\x00\x00\x00\x00\x00\xff\xe0":     0, // a jump
+		"\xff\xd0": 0,
+		"":         0,
+	} {
+		if got, ok := farTarget([]byte(code)); got != want || ok != (want != 0) {
+			t.Errorf("% x: %#x, %v", code, got, ok)
+		}
+	}
+}
+
+// What the machine has set up is found by members that follow each other, in both layouts.
+func TestJSCConfig(t *testing.T) {
+	const base = 5 << 32
+	for name, test := range map[string]struct {
+		words []uint64
+		want  bool
+	}{
+		"older":            {[]uint64{1, testMade, testMade + 1<<30, 0, base, 1 << 32, 7}, true},
+		"newer":            {[]uint64{1, testMade, testMade + 1<<30, 0, base, base, 1 << 32, 7}, true},
+		"no compilers":     {[]uint64{1, 0, 0, 0, base, base, 1 << 32, 7}, true},
+		"other size":       {[]uint64{1, testMade, testMade + 1<<30, 0, base, base, 1 << 31, 7}, false},
+		"not aligned":      {[]uint64{1, testMade, testMade + 1<<30, 0, base + 4096, base + 4096, 1 << 32, 7}, false},
+		"the other way":    {[]uint64{1, testMade + 1<<30, testMade, 0, base, base, 1 << 32, 7}, false},
+		"nothing was set":  {make([]uint64, 8), false},
+		"too short by one": {[]uint64{testMade, testMade + 1<<30, 0, base, base}, false},
+	} {
+		m := newTest()
+		m.Words(testFile, test.words...)
+		vm := m.vm()
+		vm.structures, vm.made = 0, mcode.Range{}
+		vm.image = &image{config: mcode.Range{Start: testFile, End: testFile + 8*uint64(len(test.words))}}
+		vm.of = &procstate.Mapping{}
+		if ok := vm.readConfig(); ok != test.want || ok && vm.structures != base {
+			t.Errorf("%s: %v, structures at %#x", name, ok, vm.structures)
+		}
+	}
+}
+
+// Whatever a process tells, reading it has an end, and an early one.
+func TestJSCLies(t *testing.T) {
+	liar := steptest.NewLiar(procstate.AMD64, new(procstate.AddressSpace), "")
+	for seed := range uint64(200) {
+		pc := testMade + seed<<12
+		liar.Begin(seed, pc, testStack)
+		vm := newTest().vm()
+		vm.Mem, vm.file = liar, mcode.Range{Start: 0, End: maxAddress}
+		for n := range unlinkedBlock + 1 {
+			vm.classes[uint32(seed)*16+uint32(n)] = n
+		}
+		w := unwind.NewWalker(liar, unwind.NewGroup(), nil)
+		for _, at := range []jscAt{{pc: pc}, {pc: pc, interrupted: true}, {pc: pc, calls: true}, {pc: testLLInt, interprets: true}} {
+			at.frame = testStack + 8*seed
+			in, out := unwind.NewFrame(procstate.AMD64, pc, testStack, at.frame), unwind.Frame{}
+			if !vm.knows(w, &in, &at) {
+				vm.stubCaller(w, &in, &out, &at)
+			}
+			vm.inlined(seed << 3)
+			vm.functionAt(seed<<12, 0)
+		}
+		if liar.Reads > 1<<16 {
+			t.Fatalf("seed %d: %d reads", seed, liar.Reads)
+		}
+	}
+}
+
+// FuzzJSC has the objects of a frame be anything.
+func FuzzJSC(f *testing.F) {
+	f.Add([]byte{0x78, 0x00, 0xff}, true)
+	f.Add([]byte{0x40, 0x04, 0x00, 0x07, 0x08, 0x80}, false)
+	f.Fuzz(func(_ *testing.T, changes []byte, calls bool) {
+		m := newTest()
+		e, unlinked := m.executable(unlinkeds[0], m.atom("sum"), 0)
+		b, callee := m.block("FunctionCodeBlock", e, unlinked, dfg, testMade+0x5000, 0x100), m.function(e)
+		inline, pool := m.alloc(), m.alloc()
+		m.Words(inline+inlineBlock, b, inline|1<<48)
+		code, _ := m.ReadWord(b + blockCode)
+		m.Words(code+poolDFG, pool)
+		m.Words(pool, 1, pool+0x100, 8|8<<32)
+		m.Words(pool+0x100, 0, 0, inline)
+		for ; len(changes) >= 3 && len(changes) < 1<<10; changes = changes[3:] {
+			at := testHeap + 0x400 + uint64(binary.LittleEndian.Uint16(changes))%(m.next-testHeap)
+			m.Put(at, changes[2])
+		}
+		vm := m.vm()
+		m.names(vm, b, callee, jscAt{pc: testMade + 0x5010, calls: calls})
+		m.names(vm, b, callee, jscAt{pc: testLLInt, interprets: true, interrupted: !calls})
+	})
+}

@@ -1,0 +1,162 @@
+package lua
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Where the memory that FuzzLua begins with has what.
+const (
+	testBase   = 0x7f0000000000
+	testState  = 0x100
+	testCalls  = 0x200 // 5.1 has the array there; else calls are so far apart:
+	testCall   = 0x80
+	testValues = 0x600
+	testFunc   = 0x700
+	testProto  = 0x800
+	testCode   = 0x900
+	testText   = 0xa00
+	testStack  = 0xe00 // of C
+	testSize   = 0x1000
+)
+
+// newMemory makes a process in which a function calls itself in one luaV_execute.
+func newMemory(f *fields) []byte {
+	b, le := make([]byte, testSize), binary.LittleEndian
+	put := func(at, v uint64) { le.PutUint64(b[at:], v) }
+	b[testState+luaType] = luaStateType
+	put(testState+f.global, testBase+8)
+	put(testState+f.top, testBase+testValues+0x80)
+	for i := range uint64(3) { // the first is where C begins
+		at, value := testCalls+i*testCall, testValues+i*luaValueBytes
+		if f.previous == 0 {
+			at = testCalls + i*f.callBytes
+			put(at+luaCallBase, testBase+value+luaValueBytes)
+			put(at+luaCallTop, testBase+value+3*luaValueBytes)
+		} else if i > 0 {
+			put(at+f.previous, testBase+at-testCall)
+		}
+		put(at+f.function, testBase+value)
+		put(at+f.next, testBase+testCode+8)
+		switch {
+		case f.previous == 0:
+		case i == 0:
+			b[at+f.status] = f.isC
+		case i == 1:
+			b[at+f.status] = f.isLua | f.isFresh
+		default:
+			b[at+f.status] = f.isLua | f.isInner
+		}
+		put(testState+f.ci, testBase+at)
+		if i > 0 {
+			put(value, testBase+testFunc)
+			b[value+luaType] = luaFunctionType
+		}
+	}
+	if f.previous == 0 {
+		b[testState+f.hook] = 1
+		put(testState+luaCallBegin, testBase+testCalls)
+		put(testState+luaNextNow, testBase+testCode+8)
+		b[testProto+luaOldValues] = 2
+	}
+	b[testFunc+luaType] = luaFunctionType
+	put(testFunc+f.proto, testBase+testProto)
+	b[testProto+luaType] = f.protoType
+	put(testProto+f.code, testBase+testCode)
+	le.PutUint32(b[testProto+f.codeCount:], 4)
+	le.PutUint32(b[testCode+4:], f.opCall)
+	le.PutUint32(b[testProto+f.lineDefined:], 7)
+	put(testProto+f.source, testBase+testText)
+	b[testText+luaType] = luaStringType
+	const source = "@/app.lua"
+	if f.version >= 53 {
+		b[testText+luaShortSize] = byte(len(source))
+	} else {
+		put(testText+luaStringSize, uint64(len(source)))
+	}
+	copy(b[testText+luaStringData:], source)
+	return b
+}
+
+// functions returns what runs in a frame of luaV_execute, innermost first.
+func functions(f *fields, b []byte) (names []string) { return functionsOf(f, b, b) }
+
+// functionsOf is the same where the process has other memory by now than was captured.
+func functionsOf(f *fields, b, now []byte) (names []string) {
+	snap, live := procstate.NewSnapshot(procstate.AMD64, 1, "", nil), procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: b}})
+	live.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: now}})
+	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+	vm := &machine{
+		luaImage: &luaImage{fields: f, frame: unwind.RegRule{Kind: unwind.InReg, Reg: procstate.AMD64.SP, Offset: 0x40}, places: []luaPlace{{reg: 3}}},
+		Memory:   vmread.Memory{Mem: live, Captured: snap}, asked: map[int]luaAsked{}, calls: map[uint64]bool{},
+		byConstants: map[uint64]*proto{}, ofConstants: map[luaPlace]int{},
+	}
+	vm.begin(1)
+	in := unwind.NewFrame(procstate.AMD64, 1, testBase, testBase+testStack)
+	in.Regs.Set(3, testBase+testState)
+	key := uint64(testBase + testCalls + 2*testCall)
+	if f.previous == 0 {
+		key = testBase + testValues + 3*luaValueBytes
+	}
+	in.Regs.Set(6, key)
+	for code := vm.codeOf(w, &in); code != 0; code = w.Codes().Outer(code) {
+		for _, l := range w.Codes().Lines(code) {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
+// Calls of one luaV_execute have their functions, in all versions.
+func TestLuaCalls(t *testing.T) {
+	for version, f := range versions {
+		if got := functions(f, newMemory(f)); len(got) != 2 || got[0] != "app.lua:7" || got[1] != got[0] {
+			t.Errorf("%d: %q", version, got)
+		}
+	}
+}
+
+// Where Lua has moved its values since calls were copied, their functions are known by the calls that run now.
+func TestLuaLearns(t *testing.T) {
+	for version, f := range versions {
+		if f.previous == 0 {
+			continue
+		}
+		then, now := newMemory(f), newMemory(f)
+		const moved = testStack + 0x100
+		for i := range uint64(3) {
+			copy(now[moved+i*luaValueBytes:], then[testValues+i*luaValueBytes:][:luaValueBytes])
+			clear(then[testValues+i*luaValueBytes:][:luaValueBytes])
+			clear(now[testValues+i*luaValueBytes:][:luaValueBytes])
+			binary.LittleEndian.PutUint64(now[testCalls+i*testCall+f.function:], testBase+moved+i*luaValueBytes)
+		}
+		if got := functionsOf(f, then, now); len(got) != 2 || got[0] != "app.lua:7" || got[1] != got[0] {
+			t.Errorf("%d: %q", version, got)
+		}
+		clear(now[testState:][:f.state])
+		if got := functionsOf(f, then, now); len(got) != 2 || got[0] != "[gone]" || got[1] != got[0] {
+			t.Errorf("%d, without its lua_State: %q", version, got)
+		}
+	}
+}
+
+// FuzzLua has all that is read of Lua be anything.
+func FuzzLua(f *testing.F) {
+	for version, fields := range versions {
+		f.Add(uint8(version), newMemory(fields))
+	}
+	f.Fuzz(func(t *testing.T, version uint8, memory []byte) {
+		fields := versions[int(version)]
+		if fields == nil {
+			return
+		}
+		if n := len(functions(fields, memory)); n > maxCalls+1 {
+			t.Errorf("%d functions", n)
+		}
+	})
+}

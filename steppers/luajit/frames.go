@@ -1,0 +1,383 @@
+package luajit
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Kinds of link, in its low bits (lj_frame.h). All but the first have the distance to the caller's frame above these.
+const (
+	ljFromLua      = 0 // the address at which the caller goes on in its bytecode
+	ljFromC        = 1
+	ljContinuation = 2 // of a metamethod: two words before the function tell what comes then, and where
+	ljVararg       = 3 // the function of the frame before, whose arguments are there
+	ljFromLuaP     = 4
+	ljFromCP       = 5
+	ljPcall        = 6
+	ljPcallHook    = 7
+
+	ljLink = 7
+
+	ljCallback = 1 // the continuation of what the FFI has called
+)
+
+// funcTag is the tag of a function, in the upper 17 bits of a value.
+const funcTag = 0x1fff7
+
+// luajitCall is a function that runs.
+type luajitCall struct {
+	function   uint64 // GCfunc; 0: not known
+	pc         uint64 // the instruction behind the one that runs; 0: not known
+	isExact    bool   // a link has told where that is
+	isEntered  bool   // it runs none yet, or none any more
+	isAbsent   bool   // it stands for what was not copied
+	isCompiled bool
+	global     uint64
+}
+
+// luajitAt is where the innermost function of Lua is, by one of the places that may tell.
+type luajitAt struct {
+	base, pc uint64
+	sure     bool // no need to look whether they fit together
+}
+
+// codeOf returns the number of the functions that run in a frame of C, at an address; 0 where that is not known.
+func (vm *luajitVM) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isTrace bool) uint32 {
+	state, ok := vm.Word(frame + frameState)
+	if !ok || frame%8 != 0 {
+		return 0
+	}
+	g := vm.ofState(state)
+	vm.subs, vm.overlay.isSet, vm.isGone = vm.subs[:0], false, false
+	var t *thread
+	isNew := true
+	if g != nil {
+		if t, isNew = vm.thread(g, state); t == nil {
+			return 0
+		}
+	}
+	pc := uint64(0)
+	switch {
+	case g == nil || t.isLost:
+		// The one that has called what runs was not copied, and may be gone; or it is a function without a frame, that the
+		// interpreter has called.
+		if g == nil && (in.Flags&unwind.Interrupted != 0 || !vm.isBegun || state%8 != 0 || state>>32 == 0) || !isNew || !vm.isKnown {
+			return 0
+		}
+		vm.subs = append(vm.subs, luajitCall{isAbsent: true})
+		return vm.number(w.Codes(), vm.subs)
+	case frame < t.frame:
+		return 0 // it is being entered, or left
+	case frame > t.frame:
+		t.isLost = true
+		return 0
+	case !vm.isBegun:
+		vm.isBegun = true
+		if pc, ok = vm.begin(w, in, g, t, frame, isTrace); !ok {
+			t.isLost = true
+			return 0
+		}
+	case isNew: // it has resumed the one before
+	default:
+		pc = vm.pcOf(in, frame)
+	}
+	if t.frame, ok = vm.Word(frame + frameBefore); !ok || !vm.follow(g, t, frame, pc, isTrace) {
+		t.isLost = true
+	}
+	t.frame &^= ljFrameFlags
+	vm.isKnown = vm.isKnown || len(vm.subs) > 0
+	return vm.number(w.Codes(), vm.subs)
+}
+
+// pcOf returns where the bytecode goes on that runs in a frame of the interpreter which has called C.
+func (vm *luajitVM) pcOf(in *unwind.Frame, frame uint64) uint64 {
+	if pc, ok := in.Regs.Value(luajitPC); ok && pc%4 == 0 {
+		return pc
+	}
+	pc, _ := vm.Word(frame + framePC)
+	return pc
+}
+
+// begin finds the innermost frame of Lua, and where that goes on in its bytecode.
+func (vm *luajitVM) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *thread, frame uint64, isTrace bool) (pc uint64, ok bool) {
+	base, ok := vm.Word(g.at + vm.jitBase)
+	current, ok2 := vm.Word(g.at + vm.current)
+	if !ok || !ok2 {
+		vm.lack(g.at, t.at)
+		return 0, false
+	}
+	if isTrace && base != 0 && current == t.at {
+		t.link = base - 8
+		if vm.interprets(in.LookupPC()) {
+			return 0, true
+		}
+		return vm.overlay.begin(vm, in, g, t), true
+	}
+	if isTrace {
+		return 0, true // what is left has put down its frame
+	}
+	top := &vm.regs
+	if w.ProcessState().Registers(in.Thread, top) != nil {
+		return 0, false
+	}
+	const helpers = 32 // bytes of return addresses
+	runs := frame-top.Raw(luajitSP) < helpers && vm.interprets(top.Raw(w.Arch().PC))
+	if !runs {
+		at := luajitAt{base: t.link + 8, pc: vm.pcOf(in, frame), sure: true}
+		if rb, ok := in.Regs.Value(luajitRB); ok && vm.keepsBase(in.PC()) {
+			at = luajitAt{base: rb, pc: at.pc}
+		}
+		fits := vm.fits(g, t, &at)
+		if !at.sure && !fits {
+			return 0, false
+		}
+		t.link = at.base - 8
+		if saved := (luajitAt{base: at.base}); !fits { // the register is not set yet
+			if saved.pc, ok = vm.Word(frame + framePC); ok && vm.fits(g, t, &saved) {
+				return saved.pc, true
+			}
+		}
+		return at.pc, true
+	}
+	at := luajitAt{base: top.Raw(luajitBase), pc: top.Raw(luajitPC)}
+	switch kind := at.pc & ljLink; {
+	case at.pc%8 == 0 && at.pc > t.stack && at.pc <= at.base && at.base <= t.end+slack:
+		// It returns to C, and has in place of the address of an instruction that of the frame that goes on.
+		t.link = at.pc - 8
+		return 0, true
+	case at.pc < maxStack && (kind == ljFromC || kind == ljFromCP) && at.base == t.link+8:
+		return 0, true // C has called it, and there is no frame yet
+	}
+	for _, base := range [...]uint64{at.base, top.Raw(luajitRB), t.link + 8} {
+		if at.base = base; !vm.fits(g, t, &at) {
+			continue
+		}
+		t.link = at.base - 8
+		if link, _ := vm.Word(t.link); link == at.pc && link&3 == ljFromLua {
+			// It is about to return, and may have the result in the function's place already.
+			a, ok := vm.operandA(link)
+			if t.link -= 8 * (2 + uint64(a)); !ok || t.link <= t.stack {
+				return 0, false
+			}
+		}
+		return at.pc, true
+	}
+	// Of a closure that is gone the registers tell.
+	at.base = top.Raw(luajitBase)
+	if at.base%8 != 0 || at.base <= t.stack+8 || at.base > t.end+slack || vm.protoAt(at.pc) == nil {
+		return 0, false
+	}
+	function, ok := vm.Word(at.base - 16)
+	if _, is := vm.readClosure(function & ljObject); !ok || function>>47 != funcTag || is {
+		return 0, false
+	}
+	t.link, vm.isGone = at.base-8, true
+	return at.pc, true
+}
+
+// interprets reports whether a run-time address is in the interpreter.
+func (vm *luajitVM) interprets(pc uint64) bool { return vm.luajitImage.code.Holds(pc - vm.bias) }
+
+const look = 48 // bytes of code behind a call
+
+// keepsBase reports whether the interpreter has kept its base in RBP, over a call of C that returns to an address:
+// else it is in the lua_State. What it does then with the register tells.
+func (vm *luajitVM) keepsBase(ra uint64) bool {
+	const kept, kept2, inState = "\x48\x89\xea", "\x48\x8b\xd5", "\x48\x8b\x55\x20" // mov %rbp, %rdx; mov 0x20(%rbp), %rdx
+	if vm.image.ReadVaddr(vm.code[:], ra-vm.bias) != nil {
+		return false
+	}
+	first := len(vm.code)
+	at := func(s string) int {
+		if i := bytes.Index(vm.code[:], []byte(s)); i >= 0 {
+			return i
+		}
+		return first
+	}
+	is := min(at(kept), at(kept2))
+	return is < first && is < at(inState)
+}
+
+// fits reports whether what may be the base of the innermost frame and where its function goes on fit together.
+func (vm *luajitVM) fits(g *global, t *thread, at *luajitAt) bool {
+	if at.base%8 != 0 || at.base <= t.stack+8 || at.base > t.end+slack {
+		return false
+	}
+	function, ok1 := vm.Word(at.base - 16)
+	link, ok2 := vm.Word(at.base - 8)
+	if !ok1 || !ok2 {
+		vm.lack(g.at, t.at)
+		return false
+	}
+	if at.pc == link && link&3 == ljFromLua {
+		return true
+	}
+	if function>>47 != funcTag {
+		return false
+	}
+	if at.pc == link || at.pc < maxStack && at.pc^ljFromC == link {
+		return true // it is entered, or left
+	}
+	call := luajitCall{function: function &^ (funcTag << 47), pc: at.pc, global: g.at}
+	p := vm.protoOf(&call)
+	if p == nil {
+		return false
+	}
+	if p.isNative {
+		return at.pc-p.enters <= 8 // its only instruction, which stands for it
+	}
+	return p.has(at.pc) || at.pc == p.start
+}
+
+// slack is how far behind the end of a stack there may be frames, of handlers of errors.
+const slack = 64 * 8
+
+// slot reads a word of a stack of Lua, or what a trace would put there.
+func (vm *luajitVM) slot(at uint64) (uint64, bool) {
+	if vm.overlay.isSet {
+		if v, is := vm.overlay.word(at); is {
+			return v, true
+		}
+	}
+	return vm.Word(at)
+}
+
+// follow lists the functions that run in a frame of C, from the innermost one. It reports whether what is further out
+// is known.
+func (vm *luajitVM) follow(g *global, t *thread, frame, pc uint64, isTrace bool) bool {
+	results, ok := vm.Word(frame + frameResults)
+	if !ok {
+		return false
+	}
+	// What C has called without a function (lj_vm_cpcall) has how much there was on the stack, negative.
+	if n := int32(results); n < 0 && t.link < t.stack+uint64(-int64(n)) {
+		return true
+	}
+	isVararg, isExact := false, vm.overlay.isSet || vm.isGone
+	for range maxFrames {
+		if t.link <= t.stack+8 || t.link%8 != 0 || t.link > t.end+slack {
+			return t.link == t.stack+8 // of this lua_State there is nothing more
+		}
+		function, ok1 := vm.slot(t.link - 8)
+		link, ok2 := vm.slot(t.link)
+		if !ok1 || !ok2 {
+			vm.lack(g.at, t.at)
+			vm.subs = append(vm.subs, luajitCall{isAbsent: true})
+			return false
+		}
+		kind := link & ljLink
+		if link&3 == ljFromLua {
+			kind = ljFromLua
+		}
+		isFunction := function>>47 == funcTag
+		if !isVararg && (isFunction || vm.overlay.isSet && function == 0) {
+			call := luajitCall{function: function &^ (funcTag << 47), pc: pc, isExact: isExact, isEntered: pc == link, isCompiled: isTrace, global: g.at}
+			vm.subs = append(vm.subs, call)
+		}
+		if !isFunction && function != 0 && function&(1<<47-1) != t.at {
+			return false
+		}
+		isVararg = kind == ljVararg
+		from, back := t.link, link&^ljLink
+		ends := false
+		switch kind {
+		case ljFromLua:
+			a, ok := vm.operandA(link)
+			if !ok {
+				return false
+			}
+			pc, back, isExact = link, 8*(2+uint64(a)), true
+		case ljContinuation:
+			cont, ok1 := vm.slot(t.link - 24)
+			next, ok2 := vm.slot(t.link - 16)
+			if !ok1 || !ok2 {
+				vm.lack(g.at, t.at)
+				return false
+			}
+			pc, ends, isExact = next, cont == ljCallback, cont > ljCallback
+		case ljFromC, ljFromCP:
+			ends = true
+		case ljVararg:
+		default:
+			pc, isExact = 0, false
+		}
+		if back == 0 || back > from-t.stack {
+			return false
+		}
+		t.link = from - back
+		if ends {
+			return true
+		}
+	}
+	return false
+}
+
+// operandA returns the operand A of the instruction before an address in bytecode: of a call it is where that is in
+// the caller's frame.
+func (vm *luajitVM) operandA(pc uint64) (a byte, ok bool) {
+	if p := vm.protoAt(pc); p != nil {
+		return p.code[pc-4-p.start+1], true
+	}
+	var b [4]byte
+	if pc%4 != 0 || !vm.ReadNow(pc-4, b[:]) {
+		return 0, false
+	}
+	return b[1], true
+}
+
+// leave walks from a trace, or from where one is left, to the caller of the frame of the interpreter that it runs in,
+// which is at an address. The trace has kept more registers there than the interpreter does, or is about to.
+func (vm *luajitVM) leave(w *unwind.Walker, frame uint64, in, out *unwind.Frame, isEntered bool) (unwind.Verdict, error) {
+	var b [frameBytes + 8]byte
+	if !vm.Read(frame-8, b[:]) {
+		return unwind.NotMe, nil
+	}
+	a := w.Arch()
+	saved := func(at int) uint64 { return binary.LittleEndian.Uint64(b[8+at:]) }
+	out.SetPC(a, saved(frameBytes-8))
+	out.SetSP(a, frame+frameBytes)
+	out.SetFP(a, saved(frameSaved+24))
+	for _, r := range [...]struct {
+		reg procstate.Reg
+		at  int
+	}{{14, frameSaved}, {15, frameSaved + 8}, {3, frameSaved + 16}, {12, 0}, {13, -8}} {
+		if v, ok := in.Regs.Value(r.reg); !isEntered || r.at > 0 {
+			out.Regs.Set(r.reg, saved(r.at))
+		} else if ok {
+			out.Regs.Set(r.reg, v)
+		}
+	}
+	out.PCLocation = unwind.InMemory(frame + frameBytes - 8)
+	out.FPLocation = unwind.InMemory(frame + frameSaved + 24)
+	out.Regs.ThreadPointer = in.Regs.ThreadPointer
+	return unwind.Success, nil
+}
+
+// traceFrame returns the address of the frame of the interpreter that a trace runs in, or one that is being left: its
+// lua_State has it. ok is false where no trace runs, or where that is not known.
+func (vm *luajitVM) traceFrame(in *unwind.Frame, m *procstate.Mapping) (frame uint64, ok bool) {
+	dispatch, ok := in.Regs.Value(luajitDispatch)
+	if !ok || vm.luajitImage.traces == 0 || dispatch < vm.dispatch {
+		return 0, false
+	}
+	g := vm.globalAt(dispatch - vm.dispatch)
+	if g == nil || m.Image == nil && !vm.tracesOf(g).isIn(vm, g, m, in.LookupPC()) {
+		return 0, false
+	}
+	state, ok := vm.Word(g.at + vm.current)
+	if !ok {
+		vm.lack(g.at, 0)
+		return 0, false
+	}
+	frame, ok = vm.Word(state + ljCFrame)
+	if !ok {
+		vm.lack(g.at, state)
+		return 0, false
+	}
+	frame &^= ljFrameFlags
+	is, ok := vm.Word(frame + frameState)
+	return frame, ok && is == state && frame%8 == 0 && frame >= in.SP()
+}

@@ -1,0 +1,138 @@
+package python
+
+import "encoding/binary"
+
+// calls are the functions that run in one call of the interpreter's function, which has
+// a place on the C stack at an address: found[first:end], innermost first.
+type calls struct {
+	at         uint64
+	first, end int
+}
+
+// pythonFrame is a frame of a function.
+type pythonFrame struct{ code, instruction uint64 }
+
+// readThread finds out which functions the thread runs whose C stack sp is on.
+func (vm *machine) readThread(sp uint64) {
+	if !vm.readCalls(sp) && vm.list() {
+		vm.readCalls(sp)
+	}
+}
+
+// readCalls is readThread for the threads that are known.
+func (vm *machine) readCalls(sp uint64) bool {
+	vm.currents = vm.currents[:0]
+	for _, t := range vm.threads {
+		if current, ok := vm.Word(t.addr + vm.fields.current); ok {
+			vm.currents = append(vm.currents, current)
+		}
+	}
+	vm.lacks, vm.lacksFrame = vm.Captured != nil && len(vm.currents) == 0, false
+	if len(vm.currents) == 1 {
+		return vm.callsOf(vm.currents[0], sp, true)
+	}
+	best, at, looks := uint64(0), uint64(onStack), maxSearched
+	for _, current := range vm.currents {
+		if looks <= 0 { // which it is, nobody can tell
+			vm.calls = vm.calls[:0]
+			return false
+		}
+		if vm.callsOf(current, sp, false) && vm.lowest(sp) < at {
+			best, at = current, vm.lowest(sp) // stacks of others are above that
+		}
+		looks -= 1 + maxFrames - vm.left
+	}
+	return vm.callsOf(best, sp, false)
+}
+
+// maxSearched is how many frames are looked at in search of the thread, of all that were copied.
+const maxSearched = 1 << 18
+
+// onStack is how far above SP what the interpreter has on the C stack may be: it is in the
+// frame of its function, or of one that was called by others that it called.
+const onStack = 8 << 20
+
+// beforeFirst is how far below the first frame that is asked for there may be another, of a
+// call that begins.
+const beforeFirst = 16 << 10
+
+// lowest returns how far above sp the first of the calls is.
+func (vm *machine) lowest(sp uint64) uint64 {
+	for i := range vm.calls {
+		if at := vm.calls[i].at; at >= sp {
+			return at - sp
+		}
+	}
+	return onStack
+}
+
+// callsOf follows the frames of a thread from the one that runs. It returns whether the thread
+// may be the one whose C stack sp is on, as it is when it is alone.
+func (vm *machine) callsOf(current, sp uint64, alone bool) bool {
+	vm.calls, vm.found, vm.left = vm.calls[:0], vm.found[:0], maxFrames
+	f := vm.fields
+	above := sp - min(sp, beforeFirst)
+	if !f.hasCFrame {
+		for frame := current; frame != 0 && len(vm.calls) < maxCalls; {
+			first := len(vm.found)
+			at, next, ok := vm.call(frame)
+			if !ok && first == 0 && len(vm.found) > 0 && alone && vm.begun != vm.walk {
+				at, ok = sp, true // the first frame that is asked for is that of the call
+			}
+			if !ok || at < above || at-above >= onStack {
+				vm.found = vm.found[:first]
+				break
+			}
+			vm.calls = append(vm.calls, calls{at, first, len(vm.found)})
+			frame, above = next, at+1
+		}
+		return len(vm.calls) > 0
+	}
+	for at := current; at >= above && at-above < onStack && len(vm.calls) < maxCalls; {
+		frame, ok := vm.Word(at + f.cFrame)
+		if !ok {
+			break
+		}
+		first := len(vm.found)
+		vm.call(frame)
+		vm.calls = append(vm.calls, calls{at, first, len(vm.found)})
+		above = at + 1
+		at, _ = vm.Word(at + f.outerCFrame)
+	}
+	return len(vm.calls) > 0
+}
+
+// call finds the functions of one call of the interpreter's function, from the frame that
+// runs on. at is the address of the frame on the C stack that ends them, where it is one, and
+// next the frame that comes then. ok is false when there are others, which were not copied: then
+// the last one found stands for these.
+func (vm *machine) call(frame uint64) (at, next uint64, ok bool) {
+	f, first := vm.fields, len(vm.found)
+	var buf [maxFrameBytes]byte
+	b := buf[:f.frameBytes()]
+	for ; frame != 0 && vm.left > 0; vm.left-- {
+		if !vm.Read(frame, b) {
+			vm.lacksFrame = vm.Captured != nil
+			break
+		}
+		word := func(off uint64) uint64 { return binary.LittleEndian.Uint64(b[off:]) }
+		previous := word(f.previous)
+		if f.isEntry == 0 && b[f.owner] == ownedByCStack {
+			return frame, previous, true
+		}
+		vm.found = append(vm.found, pythonFrame{word(f.code) &^ tagBits, word(f.instruction)})
+		if f.isEntry != 0 && b[f.isEntry] != 0 {
+			return 0, previous, true
+		}
+		frame = previous
+	}
+	if vm.left == 0 {
+		vm.found = vm.found[:first] // in a circle
+	} else {
+		vm.found = append(vm.found, pythonFrame{notCopied, 0})
+	}
+	return 0, 0, false
+}
+
+// notCopied stands for the code object of frames that cannot be read.
+const notCopied = ^uint64(0)

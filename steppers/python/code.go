@@ -1,0 +1,229 @@
+package python
+
+import (
+	"encoding/binary"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// function is a code object.
+type function struct {
+	*unwind.CodeFunction
+	serial    uint32          // changes with it
+	head      [codeBytes]byte // of the object, as it was
+	lineTable []byte
+	checked   time.Time
+}
+
+// runtime is the CodeFunction.Runtime of Python.
+const runtime = "python"
+
+// pythonNotCopied is what stands for functions whose frames were not copied.
+var pythonNotCopied = function{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: runtime}}
+
+// codeBytes is as much of a code object as all fields are in.
+const codeBytes = 144
+
+// function returns what is known of a code object, nil when it is none.
+func (vm *machine) function(object uint64) *function {
+	fn, known := vm.known[object]
+	now := time.Now()
+	if known && fn != nil && now.Sub(fn.checked) < codeInterval {
+		return fn
+	}
+	var head [codeBytes]byte
+	if object%8 != 0 || !vm.ReadNow(object, head[:]) {
+		return fn // it has ended, or is none
+	}
+	if fn != nil && sameCode(vm.fields, &fn.head, &head) {
+		fn.checked = now
+		return fn
+	}
+	if len(vm.known) >= maxFunctions || vm.Kept >= vmread.MaxKept {
+		clear(vm.known)
+		vm.Kept = 0
+	}
+	fn = vm.readFunction(&head)
+	if fn != nil {
+		fn.checked = now
+	}
+	vm.known[object] = fn
+	return fn
+}
+
+// sameCode reports whether a code object is what it was.
+func sameCode(f *pythonFields, a, b *[codeBytes]byte) bool {
+	for _, at := range [...]uint64{8, f.fileName, f.qualName, f.lineTable} {
+		if [8]byte(a[at:]) != [8]byte(b[at:]) {
+			return false
+		}
+	}
+	return [4]byte(a[f.firstLine:]) == [4]byte(b[f.firstLine:])
+}
+
+// readFunction reads a code object, nil when it is none.
+func (vm *machine) readFunction(head *[codeBytes]byte) *function {
+	f, le := vm.fields, binary.LittleEndian
+	const typeOf = 8
+	if le.Uint64(head[typeOf:]) != vm.codeType {
+		return nil
+	}
+	name, ok := vm.text(le.Uint64(head[f.qualName:]))
+	if !ok || !vmread.IsPrintable(name) {
+		return nil
+	}
+	file, _ := vm.text(le.Uint64(head[f.fileName:]))
+	if !vmread.IsPrintable(file) {
+		file = ""
+	}
+	vm.serial++
+	fn := &function{serial: vm.serial, head: *head}
+	fn.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: int(int32(le.Uint32(head[f.firstLine:]))), Runtime: runtime}
+	if name == "<module>" && file != "" { // there is one in each file
+		fn.Name = "<module " + path.Base(file) + ">"
+	}
+	fn.lineTable = vm.bytes(le.Uint64(head[f.lineTable:]))
+	vm.Kept += len(name) + len(file) + len(fn.lineTable)
+	return fn
+}
+
+// bytes reads an object of the type bytes; nil when it is none.
+func (vm *machine) bytes(object uint64) []byte {
+	const size, data = 16, 32
+	n, ok := vm.WordNow(object + size)
+	if !ok || n > maxLines {
+		return nil
+	}
+	b := make([]byte, n)
+	if !vm.ReadNow(object+data, b) {
+		return nil
+	}
+	return b
+}
+
+// text reads an object of the type str. ok is false where it is none that is as usual.
+func (vm *machine) text(object uint64) (text string, ok bool) {
+	const length, state = 16, 32
+	f, le := vm.fields, binary.LittleEndian
+	var head [state + 4]byte
+	if object == 0 || !vm.ReadNow(object, head[:]) {
+		return "", false
+	}
+	n, is := le.Uint64(head[length:]), le.Uint32(head[state:])
+	kind, compact, ascii := uint64(is>>2&7), is>>5&1 != 0, is>>6&1 != 0
+	if n > maxName || !compact || kind != 1 && kind != 2 && kind != 4 {
+		return "", false
+	}
+	at := object + f.compactBytes
+	if ascii {
+		at = object + f.asciiBytes
+	}
+	b := make([]byte, n*kind)
+	if !vm.ReadNow(at, b) {
+		return "", false
+	}
+	if ascii {
+		return string(b), true
+	}
+	var out strings.Builder
+	for i := uint64(0); i < n; i++ {
+		switch kind {
+		case 1:
+			out.WriteRune(rune(b[i]))
+		case 2:
+			out.WriteRune(rune(le.Uint16(b[2*i:])))
+		case 4:
+			out.WriteRune(rune(le.Uint32(b[4*i:])))
+		}
+	}
+	return out.String(), true
+}
+
+// line returns the line of an instruction, at an offset in bytes, by a table of
+// locations (Objects/locations.md); 0 where it is in none. first is that of the function.
+func line(table []byte, first, instruction int) int {
+	const entryStart = 0x80
+	line, at := first, 0
+	for i := 0; i < len(table); {
+		kind, units := table[i]>>3&15, int(table[i]&7)+1
+		i++
+		rest := table[i:]
+		none := false
+		switch {
+		case kind == 15:
+			none = true
+		case kind >= 13: // with and without columns
+			delta, ok := varint(rest)
+			if !ok {
+				return 0
+			}
+			line += delta
+		case kind >= 10:
+			line += int(kind) - 10
+		}
+		if at += 2 * units; instruction < at {
+			if none || instruction < 0 {
+				return 0
+			}
+			return line
+		}
+		for i < len(table) && table[i]&entryStart == 0 {
+			i++
+		}
+	}
+	return 0
+}
+
+// varint reads a signed integer: six bits in each byte, the lowest first, of which the
+// lowest is the sign.
+func varint(b []byte) (v int, ok bool) {
+	u := 0
+	for i := 0; i < len(b) && i < 6; i++ {
+		u |= int(b[i]&63) << (6 * i)
+		if b[i]&64 == 0 {
+			if u&1 != 0 {
+				return -(u >> 1), true
+			}
+			return u >> 1, true
+		}
+	}
+	return 0, false
+}
+
+// lineOld is line for a table of 3.9 and earlier: how many bytes of code further on
+// the line is how many more.
+func lineOld(table []byte, first, instruction int) int {
+	line, at := first, 0
+	for ; len(table) >= 2 && instruction >= 0; table = table[2:] {
+		if at += int(table[0]); at > instruction {
+			break
+		}
+		line += int(int8(table[1]))
+	}
+	return line
+}
+
+// line310 is line for a table of 3.10: for how many bytes of code the line is how many
+// more, or none. Instructions are counted, two bytes each.
+func line310(table []byte, first, instruction int) int {
+	const none = -128
+	line, at := first, 0
+	for ; len(table) >= 2 && instruction >= 0; table = table[2:] {
+		at += int(table[0])
+		step := int(int8(table[1]))
+		if step != none {
+			line += step
+		}
+		if 2*instruction < at {
+			if step == none {
+				return 0
+			}
+			return line
+		}
+	}
+	return 0
+}

@@ -1,0 +1,103 @@
+package python
+
+// CPython keeps of each thread (pycore_pystate.h, pycore_frame.h):
+//
+//	PyThreadState         the frame that runs, or a _PyCFrame with it; and where the thread's
+//	                      stack of frames is, [datastack_chunk, datastack_top)
+//	_PyCFrame             on the C stack, one for each call of the interpreter's function; to 3.12
+//	_PyInterpreterFrame   the code object, the instruction, and the frame before: of functions, and
+//	                      from 3.12 on one on the C stack, for each call of the interpreter's function
+//
+// To 3.10 they are objects, see objects.go.
+
+// pythonFields are the offsets of fields in CPython's structures.
+type pythonFields struct {
+	interpreters             uint64 // of _PyRuntime, the first interpreter
+	nextInterpreter, threads uint64 // of a PyInterpreterState
+	debugOffsets             bool   // _PyRuntime tells these itself
+
+	gil     uint64 // of _PyRuntime, the lock of all interpreters, or
+	gilOf   uint64 // of a PyInterpreterState, what refers to its lock, or
+	gilTold uint64 // of _PyRuntime, where it tells that
+
+	nextThread          uint64 // of a PyThreadState
+	id                  uint64 // the kernel's number of the thread; with isObject its thread pointer
+	current             uint64 // its _PyCFrame or its frame,
+	chunk, top          uint64 // and its stack
+	threadBytes         uint64
+	hasCFrame           bool
+	cFrame, outerCFrame uint64 // of a _PyCFrame, its frame and the one before
+
+	code, instruction, previous uint64 // of a frame
+	owner                       uint64
+	isEntry                     uint64 // 0: there is none
+	isObject                    bool   // frames are objects, one for each call of the interpreter's function
+
+	fileName, qualName, firstLine uint64 // of a code object
+	lineTable, bytecode           uint64
+	lines                         func(table []byte, first, instruction int) int // reads the lineTable
+
+	asciiBytes, compactBytes uint64 // of a str, what is before its characters
+}
+
+// versions are the fields by version, major and minor in a byte each. Releases of a
+// version have the same but for those that debugOffsets is for.
+var versions = map[uint32]*pythonFields{
+	0x0307: ofObjects(pythonFields{interpreters: 24, gil: 1264, instruction: 104, fileName: 96, qualName: 104, firstLine: 36, lineTable: 112, lines: lineOld}),
+	0x0308: ofObjects(pythonFields{interpreters: 32, gil: 1152, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: lineOld}),
+	0x0309: ofObjects(pythonFields{interpreters: 32, gil: 352, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: lineOld}),
+	0x030a: ofObjects(pythonFields{interpreters: 32, gil: 352, instruction: 96, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: line310}),
+	0x030b: {
+		interpreters: 40, gil: 360, nextInterpreter: 0, threads: 16, nextThread: 8, id: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,
+		hasCFrame: true, cFrame: 8, outerCFrame: 16, code: 32, instruction: 56, previous: 48, isEntry: 68, owner: 69,
+		fileName: 112, qualName: 128, firstLine: 72, lineTable: 136, bytecode: 184, asciiBytes: 48, compactBytes: 72, lines: line,
+	},
+	0x030c: {
+		interpreters: 40, gilOf: 384, nextInterpreter: 0, threads: 72, nextThread: 8, id: 144, current: 56, chunk: 232, top: 240, threadBytes: 248,
+		hasCFrame: true, cFrame: 0, outerCFrame: 8, code: 0, instruction: 56, previous: 8, owner: 70,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 192, asciiBytes: 40, compactBytes: 56, lines: line,
+	},
+	0x030d: {
+		debugOffsets: true, gilTold: 112, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
+		code: 0, instruction: 56, previous: 8, owner: 70,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 200, asciiBytes: 40, compactBytes: 56, lines: line,
+	},
+	0x030e: {
+		debugOffsets: true, gilTold: 120, nextThread: 8, id: 160, current: 72, chunk: 232, top: 240, threadBytes: 248,
+		code: 0, instruction: 56, previous: 8, owner: 74,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 208, asciiBytes: 40, compactBytes: 56, lines: line,
+	},
+	0x030f: {
+		debugOffsets: true, gilTold: 120, nextThread: 8, id: 184, current: 72, chunk: 256, top: 264, threadBytes: 272,
+		code: 0, instruction: 56, previous: 8, owner: 74,
+		fileName: 112, qualName: 128, firstLine: 68, lineTable: 136, bytecode: 208, asciiBytes: 40, compactBytes: 56, lines: line,
+	},
+}
+
+// ofObjects completes the fields of a version, of which those that are the same in all
+// are left out.
+func ofObjects(f pythonFields) *pythonFields {
+	f.isObject, f.threads, f.nextThread, f.current, f.id, f.threadBytes = true, 8, 8, 24, 176, 184
+	f.previous, f.code, f.asciiBytes, f.compactBytes = 24, 32, 48, 72
+	return &f
+}
+
+// maxFrameBytes and objectBytes are as much of a frame as all fields are in, of any version.
+const (
+	maxFrameBytes = 80
+	objectBytes   = 112
+)
+
+// frameBytes is that of this version.
+func (f *pythonFields) frameBytes() int {
+	if f.isObject {
+		return objectBytes
+	}
+	return int(f.owner)&^7 + 8
+}
+
+// tagBits are the bits of a frame's pointer to its code object that are not part of it, from 3.14 on.
+const tagBits = 3
+
+// Owners of frames.
+const ownedByCStack = 3

@@ -1,0 +1,139 @@
+package python
+
+import (
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Lacked returns where the interpreter keeps the frames of a thread, if the last walk has
+// met the interpreter and the capture had not copied them, or not those that are in no stack, as
+// those of generators. It is the zero value when that cannot be found out yet.
+func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
+	vm, _ := w.Kept(s).(*machine)
+	if vm == nil || vm.walk != w.Walks() || !vm.lacks && !vm.lacksFrame {
+		return frames, false
+	}
+	follows, ask := vm.asked.Ask(tid, vm.lacks, vm.lacksFrame)
+	if !ask {
+		return frames, vm.lacks
+	}
+	f, id := vm.fields, vm.threadPointer
+	if !f.isObject {
+		id = uint64(procstate.ThreadInNamespace(tid))
+	}
+	for {
+		for _, t := range vm.threads {
+			if t.id != id {
+				continue
+			}
+			frames = procstate.ThreadFrames{Current: t.addr + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
+			if !f.isObject {
+				frames.Bounds, frames.High = t.addr+f.chunk, int(f.top-f.chunk)
+			}
+			if follows || f.isObject {
+				frames.Bytes = f.frameBytes()
+			}
+			return frames, true
+		}
+		if !vm.list() {
+			return frames, true
+		}
+	}
+}
+
+// Knows reports whether walks of a Walker have met the interpreter.
+func (s *Stepper) Knows(w *unwind.Walker) bool { return w.Kept(s) != nil }
+
+// Limits on what is copied of a process's threads.
+const (
+	maxStack  = 1 << 20 // bytes, of a thread
+	maxStacks = 32 << 20
+	maxChunks = 64      // of a stack
+	maxOthers = 1 << 12 // frames that are in no stack
+	maxLooks  = 1 << 16 // at frames and pieces of stacks
+)
+
+// Collector returns a Collector of what walks need of the interpreter, of all threads at
+// once; nil where none of the libraries of the process is one.
+func Collector(libs procstate.LibraryState) procstate.Collector {
+	fields, runtime := of(libs)
+	if fields == nil {
+		return nil
+	}
+	c := &collector{fields: fields, runtime: runtime}
+	return c.collect
+}
+
+// of returns the fields of the interpreter that is among some libraries, and where its _PyRuntime is; nil where
+// none is one.
+func of(libs procstate.LibraryState) (fields *pythonFields, runtime uint64) {
+	s := New(nil)
+	for _, lib := range libs.Libraries() {
+		if lib.Image == nil {
+			continue
+		}
+		if p := s.image(lib.Image); p.fields != nil {
+			return p.fields, p.runtime + lib.Bias
+		}
+	}
+	return nil, 0
+}
+
+type collector struct {
+	fields  *pythonFields
+	runtime uint64
+	done    bool
+}
+
+// collect is the Collector.
+func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, _ *procstate.Regs, add func(addr uint64, n int)) {
+	if c.done {
+		return
+	}
+	c.done = true
+	f, left, others, looks := c.fields, maxStacks, maxOthers, maxLooks
+	b := make([]byte, f.frameBytes())
+	for _, thread := range pythonThreads(f, c.runtime, m.ReadWord) {
+		t := thread.addr
+		add(t, int(f.threadBytes))
+		var chunk, top uint64
+		if !f.isObject {
+			chunk, _ = m.ReadWord(t + f.chunk)
+			top, _ = m.ReadWord(t + f.top)
+		}
+		var stacks []mcode.Range
+		for size := uint64(0); chunk != 0 && top-chunk < maxStack && size < maxStack && left > 0 && looks > 0 && len(stacks) < maxChunks; looks-- {
+			stacks = append(stacks, mcode.Range{Start: chunk, End: top})
+			add(chunk, int(top-chunk))
+			size += top - chunk
+			left -= int(top - chunk)
+			// A chunk begins with the one before; its top is a number of words of data behind three.
+			const chunkTop, chunkHead = 16, 24
+			if chunk, _ = m.ReadWord(chunk); chunk != 0 {
+				words, _ := m.ReadWord(chunk + chunkTop)
+				top = chunk + chunkHead + 8*words
+			}
+		}
+		frame, _ := m.ReadWord(t + f.current)
+		if f.hasCFrame {
+			frame, _ = m.ReadWord(frame + f.cFrame)
+		}
+		for n := 0; frame != 0 && n < maxFrames && others > 0 && looks > 0; n, looks = n+1, looks-1 {
+			if got, err := m.ReadMemory(frame, b); err != nil || got < len(b) {
+				break
+			}
+			inStack := false
+			for _, s := range stacks {
+				inStack = inStack || frame-s.Start < s.End-s.Start
+			}
+			if !inStack {
+				add(frame, len(b))
+				others--
+			}
+			frame = binary.LittleEndian.Uint64(b[f.previous:])
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package python
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// Lock is the lock that a thread has while it runs functions of an interpreter of CPython (the GIL).
+type Lock struct {
+	Start, End uint64 // its memory
+
+	// Holder is the thread that has it: the number that the process has for it from 3.11 on, else its thread
+	// pointer; 0 is none.
+	Holder    uint64
+	IsPointer bool // it is that
+}
+
+// Locks reads those of a process.
+type Locks struct {
+	fields  *pythonFields
+	runtime uint64
+}
+
+// NewLocks makes a Locks of a process with some libraries; nil where none is CPython.
+func NewLocks(libs procstate.LibraryState) *Locks {
+	fields, runtime := of(libs)
+	if fields == nil {
+		return nil
+	}
+	return &Locks{fields, runtime}
+}
+
+// Read reads the locks of all interpreters, of a process that stands still or a copy of it; none where there are
+// none, as in a build without.
+func (p *Locks) Read(mem procstate.Memory) (locks []Lock) {
+	// struct _gil_runtime_state (pycore_gil.h): how long another thread waits before it asks for the lock, in
+	// microseconds, who had it last, whether somebody has it, and what is waited for.
+	const (
+		atHolder, atLocked, size, maxWait = 8, 16, 256, 1 << 32
+		locked                            = 1
+	)
+	f := p.fields
+	threads := pythonThreads(f, p.runtime, mem.ReadWord)
+	for _, at := range p.addresses(mem) {
+		var b [24]byte
+		if n, err := mem.ReadMemory(at, b[:]); err != nil || n < len(b) {
+			continue
+		}
+		wait, last := binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[atHolder:])
+		i := slices.IndexFunc(threads, func(t pythonThread) bool { return t.addr == last })
+		switch state := binary.LittleEndian.Uint32(b[atLocked:]); {
+		case wait == 0 || wait >= maxWait || state > locked:
+			continue // it is something else
+		case state == locked && i >= 0:
+			locks = append(locks, Lock{at, at + size, threads[i].id, f.isObject})
+		default:
+			locks = append(locks, Lock{Start: at, End: at + size})
+		}
+	}
+	return locks
+}
+
+// maxLocks bounds the locks of a process, one for each interpreter at most.
+const maxLocks = 256
+
+// addresses returns where the locks are, each once.
+func (p *Locks) addresses(mem procstate.Memory) (all []uint64) {
+	f := p.fields
+	if f.gil != 0 {
+		return []uint64{p.runtime + f.gil} // one for all interpreters
+	}
+	refersTo := f.gilOf
+	if f.gilTold != 0 {
+		refersTo, _ = mem.ReadWord(p.runtime + f.gilTold)
+	}
+	eachInterpreter(f, p.runtime, mem.ReadWord, func(interpreter uint64) {
+		if at, ok := mem.ReadWord(interpreter + refersTo); ok && at != 0 && len(all) < maxLocks && !slices.Contains(all, at) {
+			all = append(all, at)
+		}
+	})
+	return all
+}

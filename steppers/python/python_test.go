@@ -1,0 +1,356 @@
+package python
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Tables of locations as Objects/locations.md of CPython has them.
+func TestPythonLine(t *testing.T) {
+	table := []byte{
+		0x80 | 0<<3 | 1, 0x00, // 2 units of the first line, short
+		0x80 | 11<<3, 4, 8, // 1 unit, a line further, with columns
+		0x80 | 13<<3 | 2, 2 * 5, // 3 units, 5 lines further
+		0x80 | 15<<3,             // 1 unit in no line
+		0x80 | 14<<3, 7, 1, 2, 3, // 1 unit, 3 lines back, with all
+		0x80 | 13<<3 | 7, 64, 2, // 8 units, 64 lines further: in two bytes
+	}
+	lines := []int{100, 100, 101, 106, 106, 106, 0, 103, 167, 167, 167, 167, 167, 167, 167, 167, 0}
+	for unit, want := range lines {
+		for off := 2 * unit; off < 2*unit+2; off++ {
+			if got := line(table, 100, off); got != want {
+				t.Errorf("instruction at %d: line %d, want %d", off, got, want)
+			}
+		}
+	}
+	if got := line(table, 100, -1); got != 0 {
+		t.Errorf("before the first instruction: line %d", got)
+	}
+	for n := range table {
+		for off := range 40 {
+			if got := line(table[:n], 100, off); got != 0 && got != lines[off/2] && n > 0 {
+				// A number that is cut short ends the table.
+				t.Errorf("cut to %d, at %d: line %d", n, off, got)
+			}
+		}
+	}
+	if _, ok := varint([]byte{64, 64, 64, 64, 64, 64, 1}); ok {
+		t.Error("a number without an end")
+	}
+}
+
+// memory is a process in which a thread runs two calls of the interpreter's function, as
+// a version of it has them, with sp below both.
+type memory struct {
+	procstate.Memory
+	b    []byte
+	vm   *machine
+	base uint64
+}
+
+const (
+	stack = 0x1000 // offsets in the memory of the C stack,
+	data  = 0x2000 // frames,
+	heap  = 0x3000 // and objects
+)
+
+func newMemory(version uint32) *memory {
+	const base = 0x7f0000000000
+	m := &memory{b: make([]byte, 0x4000), base: base}
+	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: base, Data: m.b}})
+	m.Memory = snap
+	m.vm = &machine{fields: versions[version], Memory: vmread.Memory{Mem: snap}, codeType: 77, known: map[uint64]*function{}, asked: vmread.FramesAsked{}}
+	f := m.vm.fields
+	const thread, frame = 0x100, 0x80
+	m.vm.threads = []pythonThread{{addr: base + thread}}
+	code := func(at int, name string, line int) {
+		m.put(at+8, 77)
+		m.put(at+int(f.qualName), base+uint64(at)+0xe0)
+		m.put(at+int(f.firstLine), uint64(line))
+		text := at + 0xe0
+		m.put(text+16, uint64(len(name)))
+		m.put(text+32, 1<<2|1<<5|1<<6)
+		copy(m.b[text+int(f.asciiBytes):], name)
+		m.put(at+int(f.lineTable), base+uint64(at)+0x160)
+		m.put(at+0x160+16, 3)
+		copy(m.b[at+0x160+32:], []byte{0x80 | 11<<3 | 7, 4, 8}) // 8 units of the line after the first
+	}
+	names := []string{"inner", "middle", "outer"}
+	for i, name := range names { // the first two in one call
+		code(heap+i*0x200, name, 10*(i+1))
+		at := data + i*frame
+		tag := uint64(0)
+		if version >= 0x030e {
+			tag = 1
+		}
+		m.put(at+int(f.code), base+uint64(heap+i*0x200)|tag)
+		m.put(at+int(f.instruction), base+uint64(heap+i*0x200)+f.bytecode+4)
+		if i < 2 {
+			m.put(at+int(f.previous), base+uint64(at+frame))
+		}
+		if f.isEntry != 0 && i > 0 {
+			m.b[at+int(f.isEntry)] = 1
+		}
+	}
+	current := uint64(base + data)
+	if f.isEntry == 0 { // what ends them is on the C stack
+		for i, at := range []int{stack + 0x40, stack + 0x240} {
+			m.b[at+int(f.owner)] = ownedByCStack
+			m.put(data+(i+1)*frame+int(f.previous), base+uint64(at))
+		}
+		m.put(stack+0x40+int(f.previous), base+data+2*frame)
+	}
+	if f.hasCFrame {
+		current = base + stack + 0x20
+		m.put(stack+0x20+int(f.cFrame), base+data)
+		m.put(stack+0x20+int(f.outerCFrame), base+stack+0x220)
+		m.put(stack+0x220+int(f.cFrame), base+data+2*frame)
+		m.put(stack+0x220+int(f.outerCFrame), base+thread+0x10)
+	}
+	m.put(thread+int(f.current), current)
+	return m
+}
+
+func (m *memory) snapshot() *procstate.Snapshot { return m.Memory.(*procstate.Snapshot) }
+
+func (m *memory) put(at int, v uint64) { binary.LittleEndian.PutUint64(m.b[at:], v) }
+
+// functions returns what runs in the C frames [0, 0x100), [0x100, 0x200) and [0x200, 0x300).
+func (m *memory) functions(w *unwind.Walker) (all [3][]string) {
+	for i := range all {
+		in := unwind.NewFrame(procstate.AMD64, 1, m.base+stack+uint64(i)*0x100, 0)
+		for code := m.vm.codeOf(w, &in, in.SP()+0x100); code != 0; code = w.Codes().Outer(code) {
+			for _, l := range w.Codes().Lines(code) {
+				all[i] = append(all[i], l.Name)
+				if l.Line != l.StartLine+1 {
+					all[i] = append(all[i], "in another line")
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (m *memory) walker() *unwind.Walker {
+	w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
+	_, _ = w.WalkPCs(nil, &procstate.Regs{}) // another walk
+	m.vm.Mem, m.vm.Captured = m.Memory, m.snapshot()
+	m.vm.listed = time.Now()
+	return w
+}
+
+// The frames of each version are found, and each C frame has its own; what does not fit has
+// none.
+func TestPythonFrames(t *testing.T) {
+	want := [3][]string{{"inner", "middle"}, nil, {"outer"}}
+	for version, fields := range versions {
+		if fields.isObject {
+			continue
+		}
+		m := newMemory(version)
+		if got := m.functions(m.walker()); !slices.EqualFunc(got[:], want[:], slices.Equal) {
+			t.Errorf("%x: %q, want %q", version, got, want)
+		}
+		m = newMemory(version)
+		m.put(heap+8, 78) // the innermost is no code object, as while a frame is made
+		if got := m.functions(m.walker()); !slices.Equal(got[0], []string{"middle"}) || !slices.Equal(got[2], want[2]) {
+			t.Errorf("%x: without the innermost %q", version, got)
+		}
+		m = newMemory(version)
+		w := m.walker()
+		m.functions(w)
+		copy(m.b[heap+0xe0+int(m.vm.fields.asciiBytes):], "other") // another in its place
+		m.put(heap+int(m.vm.fields.firstLine), 50)
+		for _, f := range m.vm.known {
+			f.checked = f.checked.Add(-2 * codeInterval)
+		}
+		if got := m.functions(w); !slices.Equal(got[0], []string{"other", "middle"}) {
+			t.Errorf("%x: after another came %q", version, got)
+		}
+		m = newMemory(version)
+		f := m.vm.fields
+		m.put(data+0x80+int(f.previous), m.base+data) // in a circle
+		m.b[data+0x80+int(f.isEntry)] = 0
+		if got := m.functions(m.walker()); got[0] != nil && f.isEntry == 0 || got[1] != nil {
+			t.Errorf("%x: in a circle %q", version, got)
+		}
+	}
+}
+
+func TestPythonText(t *testing.T) {
+	m := newMemory(0x030b)
+	const at = 0x3a00
+	text := func(kind, n, flags uint64, b string) (string, bool) {
+		m.put(at+16, n)
+		m.put(at+32, kind<<2|flags)
+		clear(m.b[at+48 : at+256])
+		head := 72
+		if flags&(1<<6) != 0 {
+			head = 48
+		}
+		copy(m.b[at+head:], b)
+		return m.vm.text(m.base + at)
+	}
+	const compact, ascii = 1 << 5, 1 << 6
+	for _, test := range []struct {
+		kind, n, flags uint64
+		b, want        string
+	}{
+		{1, 3, compact | ascii, "abc", "abc"},
+		{1, 2, compact, "\xe4b", "äb"},
+		{2, 2, compact, "\x42\x04b\x00", "тb"},
+		{4, 1, compact, "\x00\xf6\x01\x00", "😀"},
+	} {
+		if got, ok := text(test.kind, test.n, test.flags, test.b); !ok || got != test.want {
+			t.Errorf("kind %d: %q, %v, want %q", test.kind, got, ok, test.want)
+		}
+	}
+	for name, test := range map[string][3]uint64{"kind": {3, 1, compact}, "not compact": {1, 1, 0}, "long": {1, maxName + 1, compact}} {
+		if got, ok := text(test[0], test[1], test[2], ""); ok {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// To 3.10 each C frame has the function whose object's address is in it, or in what it calls; one
+// that begins may have none yet.
+func TestPythonObjects(t *testing.T) {
+	for version, fields := range versions {
+		if !fields.isObject {
+			continue
+		}
+		m := newMemory(version)
+		m.vm.threads[0].id = 0x5000
+		clear(m.b[stack:data])
+		const object = data // three of them
+		m.put(0x100+int(fields.current), m.base+object)
+		for i := range 3 {
+			m.put(object+i*0x80+int(fields.previous), 0)
+			if i < 2 {
+				m.put(object+i*0x80+int(fields.previous), m.base+uint64(object+(i+1)*0x80))
+			}
+			m.put(object+i*0x80+int(fields.code), m.base+uint64(heap+i*0x200))
+			m.put(object+i*0x80+int(fields.instruction), 4)
+			table := []byte{2, 1, 100, 0} // the line after the first, from 2 on
+			if version == 0x030a {
+				table = []byte{16, 1}
+			}
+			m.put(heap+i*0x200+0x160+16, uint64(len(table)))
+			copy(m.b[heap+i*0x200+0x160+32:], table)
+		}
+		m.put(stack-0x20, m.base+object)         // saved by what the first C frame calls
+		m.put(stack+0x180, m.base+object+0x80)   // in the second
+		m.put(stack+0x280, m.base+object+2*0x80) // in the third
+		m.put(stack+0x188, m.base+object+2*0x80) // and in the second, which has the one before
+		m.snapshot().Reset(1, &procstate.Regs{ThreadPointer: 0x5000}, m.snapshot().Regions())
+		want := [3][]string{{"inner"}, {"middle"}, {"outer"}}
+		if got := m.functions(m.walker()); !slices.EqualFunc(got[:], want[:], slices.Equal) {
+			t.Errorf("%x: %q, want %q", version, got, want)
+		}
+		m.put(stack-0x20, 0) // the first begins: it is not the thread's yet
+		m.put(0x100+int(fields.current), m.base+object+0x80)
+		want[0], m.vm.walk, m.vm.codes = nil, 0, nil
+		if got := m.functions(m.walker()); !slices.EqualFunc(got[:], want[:], slices.Equal) {
+			t.Errorf("%x: where one begins %q, want %q", version, got, want)
+		}
+	}
+}
+
+// Tables of lines before 3.11.
+func TestPythonOldLines(t *testing.T) {
+	old, of310 := []byte{6, 1, 4, 0xff, 255, 0, 1, 2}, []byte{6, 0, 4, 1, 2, 0x80, 4, 0xfe}
+	for i, want := range map[int][2]int{-1: {10, 0}, 0: {10, 10}, 5: {10, 10}, 6: {11, 11}, 9: {11, 11}, 10: {10, 0}, 11: {10, 0}, 12: {10, 9}, 15: {10, 9}, 16: {10, 0}, 264: {10, 0}, 266: {12, 0}} {
+		if got := lineOld(old, 10, i); got != want[0] {
+			t.Errorf("at %d: line %d, want %d", i, got, want[0])
+		}
+		if got := line310(of310, 10, i>>1); got != want[1] && i >= 0 {
+			t.Errorf("3.10, at %d: line %d, want %d", i, got, want[1])
+		}
+	}
+}
+
+// countedCapture counts what is read of a capture.
+type countedCapture struct {
+	procstate.CapturedMemory
+	reads int
+}
+
+func (c *countedCapture) ReadCaptured(addr uint64, buf []byte) bool {
+	c.reads++
+	return c.CapturedMemory.ReadCaptured(addr, buf)
+}
+
+// Threads whose frames lead in a circle, as many as there may be, do not take each walk for ever: which of
+// them is the one in question nobody can tell.
+func TestPythonCircles(t *testing.T) {
+	for version, fields := range versions {
+		if fields.isObject {
+			continue
+		}
+		m := newMemory(version)
+		m.put(data+int(fields.previous), m.base+data)
+		m.vm.threads = slices.Repeat(m.vm.threads, maxThreads)
+		w := m.walker()
+		counted := &countedCapture{CapturedMemory: m.snapshot()}
+		m.vm.Captured = counted
+		if got := m.functions(w); got[0] != nil {
+			t.Errorf("%x: %q", version, got)
+		}
+		if counted.reads > 2*maxSearched {
+			t.Errorf("%x: %d reads", version, counted.reads)
+		}
+	}
+}
+
+// FuzzPython has the interpreter's memory say anything.
+func FuzzPython(f *testing.F) {
+	versions := []uint32{0x030b, 0x030c, 0x030d, 0x0308, 0x030a, 0x030e, 0x030f}
+	for i, v := range versions {
+		f.Add(newMemory(v).b, uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, memory []byte, version uint8) {
+		m := newMemory(versions[int(version)%len(versions)])
+		clear(m.b[copy(m.b, memory):])
+		w := m.walker()
+		m.functions(w)
+		pythonThreads(m.vm.fields, m.base, m.vm.Word)
+		c := collector{fields: m.vm.fields, runtime: m.base}
+		total := 0
+		c.collect(m.Memory, 1, nil, func(_ uint64, n int) { total += n })
+		if total > maxStacks+maxStack+(maxOthers+maxThreads)*1024 {
+			t.Errorf("%d bytes are collected", total)
+		}
+	})
+}
+
+// TestPythonMinor: the minor version of the interpreter stands in the names of its files.
+func TestPythonMinor(t *testing.T) {
+	for name, want := range map[string]int{
+		"python3.9": 9, "libpython3.10.so.1.0": 10, "libpython3.8.so.1.0": 8, "python3.7m": 7,
+		"python3.x-python3.11": 11, "python3": -1, "python3.": -1, "python": -1, "": -1, "libpython3.so": -1,
+	} {
+		if minor, ok := pythonMinor(name); ok != (want >= 0) || ok && minor != want {
+			t.Errorf("%q: %d, %v", name, minor, ok)
+		}
+	}
+}
+
+// What is known of a file that is not kept goes, and nothing else does.
+func TestForgetImages(t *testing.T) {
+	var s Stepper
+	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
+	s.images.Put(gone, &image{})
+	s.images.Put(stays, &image{})
+	s.ForgetImages(func(index uint32) bool { return index == stays.Index })
+	if s.images.Get(gone) != nil || s.images.Get(stays) == nil {
+		t.Error("the wrong file was forgotten")
+	}
+	(&Stepper{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
+}

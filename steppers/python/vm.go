@@ -1,0 +1,171 @@
+package python
+
+import (
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// machine is what is known of the interpreter of a process.
+type machine struct {
+	image    *procstate.Image
+	bias     uint64
+	fields   *pythonFields
+	runtime  uint64
+	codeType uint64
+
+	vmread.Memory
+
+	threads []pythonThread
+	listed  time.Time // when they were
+
+	walk     uint64 // the calls are those of this walk
+	begun    uint64 // the last walk in which a call of the interpreter's function begins, which may have said so or not
+	calls    []calls
+	currents []uint64      // what of threads was copied that leads to the frames that run
+	found    []pythonFrame // frames of all calls
+	left     int           // frames that may still be read
+
+	objects       []uint64 // PyFrameObjects, those of found
+	next          int      // of these, the first that no frame on the C stack was found for yet
+	above         uint64   // where that frame ends which was found last
+	threadPointer uint64   // of the thread
+
+	lacks      bool // what the thread runs was not captured
+	lacksFrame bool // a frame was not
+	asked      vmread.FramesAsked
+
+	codes  map[code]uint32 // numbers in unwind.Codes
+	resets int             // of these
+	known  map[uint64]*function
+	serial uint32
+}
+
+// pythonThread is a PyThreadState, and which thread it is of.
+type pythonThread struct{ addr, id uint64 }
+
+// code is an instruction of a function, and the number of what that is called by.
+type code struct {
+	function    uint32
+	instruction int32
+	outer       uint32
+}
+
+// Limits on what is read.
+const (
+	maxThreads      = 1 << 14
+	maxFrames       = 1 << 14 // of a thread
+	maxCalls        = 1 << 12 // of the interpreter's function
+	maxFunctions    = 1 << 15
+	maxCodes        = 1 << 18
+	maxName         = 1 << 10 // characters
+	maxLines        = 1 << 20 // bytes of a table
+	threadsInterval = 100 * time.Millisecond
+	codeInterval    = time.Second // after which a code object is looked at again
+)
+
+func newVM(w *unwind.Walker, m *procstate.Mapping, p *image) *machine {
+	return &machine{
+		image: m.Image, bias: m.Bias, fields: p.fields, runtime: p.runtime + m.Bias, codeType: p.codeType + m.Bias,
+		Memory: vmread.MemoryOf(w), known: map[uint64]*function{}, asked: vmread.FramesAsked{},
+	}
+}
+
+// codeOf returns the number of the functions that run in a frame of the interpreter's
+// function, up to cfa on the C stack; 0 when that is not known.
+func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, cfa uint64) uint32 {
+	sp := in.SP()
+	codes := w.Codes()
+	if vm.codes == nil || vm.resets != codes.Resets() {
+		vm.codes, vm.resets = map[code]uint32{}, codes.Resets()
+	}
+	if vm.fields.isObject {
+		return vm.objectCode(w, in, cfa)
+	}
+	if vm.walk != w.Walks() {
+		vm.walk = w.Walks()
+		vm.readThread(sp)
+	}
+	for i := range vm.calls {
+		if c := &vm.calls[i]; c.at-sp < cfa-sp {
+			return vm.number(codes, vm.found[c.first:c.end])
+		}
+	}
+	return 0
+}
+
+// number returns the number of functions that call each other, innermost first.
+func (vm *machine) number(codes *unwind.Codes, frames []pythonFrame) (number uint32) {
+	for i := len(frames) - 1; i >= 0; i-- {
+		f := &frames[i]
+		fn := &pythonNotCopied
+		if f.code != notCopied {
+			fn = vm.function(f.code)
+		}
+		if fn == nil {
+			continue // a frame that is being made
+		}
+		key := code{fn.serial, -1, number}
+		if off := f.instruction - f.code - vm.fields.bytecode; off < 1<<30 {
+			key.instruction = int32(off)
+		}
+		n, ok := vm.codes[key]
+		if !ok && len(vm.codes) < maxCodes {
+			line := unwind.CodeLine{CodeFunction: fn.CodeFunction, Line: vm.fields.lines(fn.lineTable, fn.StartLine, int(key.instruction))}
+			n = codes.Add(0, []unwind.CodeLine{line}, number)
+			vm.codes[key] = n
+		}
+		if n == 0 {
+			return 0 // there is no room: rather none than some
+		}
+		number = n
+	}
+	return number
+}
+
+// list lists the threads, if that was not done just before.
+func (vm *machine) list() bool {
+	if time.Since(vm.listed) < threadsInterval {
+		return false
+	}
+	vm.threads, vm.listed = pythonThreads(vm.fields, vm.runtime, vm.WordNow), time.Now()
+	return true
+}
+
+// pythonThreads lists the PyThreadStates of all interpreters.
+func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool)) (threads []pythonThread) {
+	first := f.threads
+	if f.debugOffsets {
+		const toThreads = 72
+		first, _ = word(runtime + toThreads)
+	}
+	eachInterpreter(f, runtime, word, func(interpreter uint64) {
+		t, _ := word(interpreter + first)
+		for t != 0 && len(threads) < maxThreads {
+			id, _ := word(t + f.id)
+			threads = append(threads, pythonThread{t, id})
+			t, _ = word(t + f.nextThread)
+		}
+	})
+	return threads
+}
+
+// eachInterpreter calls what with each PyInterpreterState, of a build that has a lock for it.
+func eachInterpreter(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool), what func(interpreter uint64)) {
+	first, next := f.interpreters, f.nextInterpreter
+	if f.debugOffsets {
+		const toFreeThreaded, toHead, toNext = 16, 40, 64
+		free, ok := word(runtime + toFreeThreaded)
+		first, _ = word(runtime + toHead)
+		if next, _ = word(runtime + toNext); !ok || free != 0 {
+			return
+		}
+	}
+	interpreter, _ := word(runtime + first)
+	for n := 0; interpreter != 0 && n < maxThreads; n++ {
+		what(interpreter)
+		interpreter, _ = word(interpreter + next)
+	}
+}

@@ -1,0 +1,249 @@
+package ruby
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"time"
+	"unicode/utf8"
+
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// rubyFunction is a method, or a block of one, as Ruby calls it.
+type rubyFunction struct {
+	*unwind.CodeFunction
+	serial uint32 // changes with it
+	iseq   *iSeq
+}
+
+// iSeq is an rb_iseq_t.
+type iSeq struct {
+	rubyFunction
+	body      uint64
+	head      [rubyBodyBytes]byte // of the body, as it was
+	encoded   uint64              // its instructions begin here,
+	words     uint64              // and are so many words
+	lines     []byte              // a table of lines, of entries of
+	lineBytes int                 // bytes,
+	index     []byte              // and which instructions have another one than the one before
+	checked   time.Time
+	owned     map[*rubyEntry]*rubyFunction // it, as a method of others
+}
+
+// rubyRuntime is the CodeFunction.Runtime of Ruby.
+const rubyRuntime = "ruby"
+
+// notCopied is what stands for methods whose frames were not copied.
+var notCopied = rubyFunction{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: rubyRuntime}}
+
+// function returns what is known of the method of a control frame, nil where it is none.
+func (vm *machine) function(f *rubyFrame) *rubyFunction {
+	if f.env.flags&magic == cFunction {
+		return vm.cFunction(f.env.entry)
+	}
+	if f.iseq == 0 || f.pc == 0 && !f.isCompiled {
+		return nil
+	}
+	iseq := vm.iseq(f.iseq)
+	if iseq == nil || !f.isCompiled && !iseq.has(f.pc) {
+		return nil
+	}
+	if vm.fields.hasOwner {
+		if entry := vm.entryOf(f.env); entry != nil && vm.defines(entry, iseq) {
+			return vm.owned(iseq, entry)
+		}
+	}
+	return &iseq.rubyFunction
+}
+
+// has reports whether an instruction is one of an rb_iseq_t, or behind the last.
+func (is *iSeq) has(pc uint64) bool {
+	return pc >= is.encoded && pc-is.encoded <= 8*is.words && (pc-is.encoded)%8 == 0
+}
+
+// instruction returns which word of the method's code a frame is at; less than 0 where that is
+// not known.
+func (fn *rubyFunction) instruction(pc uint64) int {
+	if fn.iseq == nil || !fn.iseq.has(pc) {
+		return -1
+	}
+	return int(pc-fn.iseq.encoded) / 8
+}
+
+// iseq returns what is known of an rb_iseq_t, nil when it is none.
+func (vm *machine) iseq(addr uint64) *iSeq {
+	is, known := vm.known[addr]
+	now := vm.now
+	if known && is != nil && now.Sub(is.checked) < codeInterval {
+		return is
+	}
+	var head [rubyBodyBytes]byte
+	body, ok := vm.readBody(addr, &head)
+	if !ok {
+		return nil // it has ended, or is none
+	}
+	if is != nil && is.body == body && is.head == head {
+		is.checked = now
+		return is
+	}
+	if len(vm.known) >= maxFunctions || vm.Kept >= vmread.MaxKept {
+		clear(vm.known)
+		vm.Kept = 0
+	}
+	is = vm.readISeq(addr)
+	if is != nil {
+		is.checked = now
+	}
+	vm.known[addr] = is
+	return is
+}
+
+// readBody reads the body of an rb_iseq_t.
+func (vm *machine) readBody(addr uint64, head *[rubyBodyBytes]byte) (body uint64, ok bool) {
+	var object [rubyBody + 8]byte
+	le := binary.LittleEndian
+	if addr == 0 || addr%8 != 0 || !vm.ReadNow(addr, object[:]) {
+		return 0, false
+	}
+	if flags := le.Uint64(object[:]); flags&typeBits != rubyIsInternal || flags>>internalShift&internalBits != iSeqType {
+		return 0, false
+	}
+	body = le.Uint64(object[rubyBody:])
+	return body, body != 0 && body%8 == 0 && vm.ReadNow(body, head[:])
+}
+
+// readISeq reads an rb_iseq_t, nil when it is none.
+func (vm *machine) readISeq(addr uint64) *iSeq {
+	le, f := binary.LittleEndian, vm.fields
+	is := &iSeq{lineBytes: int(f.lineBytes)}
+	var ok bool
+	if is.body, ok = vm.readBody(addr, &is.head); !ok {
+		return nil
+	}
+	is.encoded, is.words = le.Uint64(is.head[rubyEncoded:]), uint64(le.Uint32(is.head[rubySize:]))
+	name, ok := vm.text(le.Uint64(is.head[rubyLabel:]))
+	if !ok || is.encoded == 0 {
+		return nil
+	}
+	file, _ := vm.path(le.Uint64(is.head[rubyPath:]))
+	first := int(int32(le.Uint32(is.head[rubyFirstLine:])))
+	if f.isLineValue {
+		first = int(int64(le.Uint64(is.head[rubyFirstLine:])) >> 1)
+	}
+	vm.serial++
+	is.rubyFunction = rubyFunction{serial: vm.serial, iseq: is}
+	is.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: first, Runtime: rubyRuntime}
+	vm.readLines(is)
+	vm.Kept += len(name) + len(file) + len(is.lines) + len(is.index)
+	return is
+}
+
+// readLines reads the tables of an rb_iseq_t's lines.
+func (vm *machine) readLines(is *iSeq) {
+	f, le := vm.fields, binary.LittleEndian
+	entries := uint64(le.Uint32(is.head[f.lines+rubyLineCount:]))
+	if entries > maxLines || is.words > maxLines {
+		return
+	}
+	lines := make([]byte, entries*f.lineBytes)
+	index := make([]byte, indexBytes(is.words))
+	if vm.ReadNow(le.Uint64(is.head[f.lines:]), lines) && (entries < 2 || vm.ReadNow(le.Uint64(is.head[f.lines+rubyLineIndex:]), index)) {
+		is.lines, is.index = lines, index
+	}
+}
+
+// A succ_index_table (iseq.c) tells of the word of an instruction how many entries of the lines
+// are for words up to it: of the first words in seven bits each, nine in eight bytes, and of others
+// in blocks, which have how many there are before them, how many before each of their words of bits
+// but for the first, in nine bits each, and those words, a bit for each entry.
+const (
+	immediate      = 54
+	immediateBytes = immediate / 9 * 8
+	block          = 512
+	blockBytes     = 16 + block/8
+)
+
+// indexBytes returns how large the table is for a number of words.
+func indexBytes(words uint64) uint64 {
+	if words <= immediate {
+		return immediateBytes
+	}
+	return immediateBytes + (words-immediate+block-1)/block*blockBytes
+}
+
+// index looks up a word in the table; 0 where it is in none.
+func index(table []byte, word int) int {
+	le := binary.LittleEndian
+	if word < immediate {
+		return int(le.Uint64(table[word/9*8:]) >> (word % 9 * 7) & 0x7f)
+	}
+	word -= immediate
+	at := immediateBytes + word/block*blockBytes
+	if at+blockBytes > len(table) {
+		return 0
+	}
+	b, small, bit := table[at:at+blockBytes], word%block/64, word%64
+	n := int(le.Uint32(b)) + bits.OnesCount64(le.Uint64(b[16+8*small:])<<(63-bit))
+	if small > 0 {
+		n += int(le.Uint64(b[8:]) >> ((small - 1) * 9) & 0x1ff)
+	}
+	return n
+}
+
+// line returns the line of a frame whose next instruction is at a word of the code; 0 where
+// it has none.
+func (fn *rubyFunction) line(word int) int {
+	is := fn.iseq
+	if is == nil || len(is.lines) == 0 || word < 0 {
+		return 0
+	}
+	if word == 0 {
+		return is.StartLine
+	}
+	entry, size := 0, is.lineBytes
+	if len(is.lines) > size {
+		entry = index(is.index, word-1) - 1
+	}
+	if entry < 0 || (entry+1)*size > len(is.lines) {
+		return 0
+	}
+	return int(int32(binary.LittleEndian.Uint32(is.lines[entry*size:])))
+}
+
+// text reads an object of the class String. ok is false where it is none that is a name.
+func (vm *machine) text(object uint64) (text string, ok bool) {
+	const length, pointer = 16, 24
+	le := binary.LittleEndian
+	var head [32]byte
+	if object == 0 || object%8 != 0 || !vm.ReadNow(object, head[:]) {
+		return "", false
+	}
+	flags, n, at := le.Uint64(head[:]), le.Uint64(head[length:]), le.Uint64(head[pointer:])
+	if flags&typeBits != isString {
+		return "", false
+	}
+	if flags&notEmbedded == 0 {
+		const lengthShift, lengthBits = 14, 31
+		at = object + vm.fields.embeddedBytes
+		if vm.fields.embeddedBytes == length {
+			n = flags >> lengthShift & lengthBits
+		}
+	}
+	if n > maxName {
+		return "", false
+	}
+	b := make([]byte, n)
+	if !vm.ReadNow(at, b) || !utf8.Valid(b) || !vmread.IsPrintable(string(b)) {
+		return "", false
+	}
+	return string(b), true
+}
+
+// path reads the path of an rb_iseq_t: a String, or an Array that begins with it.
+func (vm *machine) path(object uint64) (path string, ok bool) {
+	if first, ok := vm.element(object, 0); ok {
+		object = first
+	}
+	return vm.text(object)
+}

@@ -1,0 +1,210 @@
+package ruby
+
+import (
+	"encoding/binary"
+	"strings"
+	"time"
+
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// rubyEntry is an rb_method_entry_t: whose method a definition is.
+type rubyEntry struct {
+	isMethod bool   // else it is something else
+	iseq     uint64 // its definition's rb_iseq_t; 0: it has none
+	object   [rubyEntryBytes]byte
+	owner    string        // its class, and how that has it: "Array#", "File."; "" where there is none
+	function *rubyFunction // of C; nil: it is not
+	checked  time.Time
+}
+
+// entry returns what is known of an rb_method_entry_t.
+func (vm *machine) entry(addr uint64) *rubyEntry {
+	if addr == 0 || addr%8 != 0 {
+		return nil
+	}
+	is, known := vm.entries[addr]
+	now := vm.now
+	if known && (is.isMethod || is.checked.Equal(now)) && now.Sub(is.checked) < codeInterval {
+		return is // what is none can come and go with each call
+	}
+	var object [rubyEntryBytes]byte
+	if !vm.ReadNow(addr, object[:]) {
+		return nil
+	}
+	if known && is.object == object {
+		is.checked = now
+		return is
+	}
+	if len(vm.entries) >= maxFunctions {
+		clear(vm.entries)
+	}
+	le := binary.LittleEndian
+	is = &rubyEntry{object: object, checked: now, isMethod: isInternal(le.Uint64(object[:]), entryType)}
+	if is.isMethod {
+		vm.readMethod(is)
+	}
+	vm.entries[addr] = is
+	return is
+}
+
+// isInternal reports whether an object with some flags is an internal one of a type.
+func isInternal(flags, typ uint64) bool {
+	return flags&typeBits == rubyIsInternal && flags>>internalShift&internalBits == typ
+}
+
+// readMethod reads whose method one is, and its name where it is of C.
+func (vm *machine) readMethod(is *rubyEntry) {
+	le := binary.LittleEndian
+	if vm.fields.hasOwner {
+		is.owner = vm.ownerName(le.Uint64(is.object[rubyOwnedBy:]))
+	}
+	var definition [rubyDefinitionBytes]byte
+	if !vm.ReadNow(le.Uint64(is.object[rubyDefinition:]), definition[:]) {
+		return
+	}
+	switch definition[0] & methodBits {
+	default:
+		return
+	case methodOfRuby:
+		is.iseq = le.Uint64(definition[rubyDefinedBy:])
+		return
+	case methodOfC:
+	}
+	name, ok := vm.symbol(le.Uint64(definition[rubyOriginal:]))
+	if !ok {
+		return
+	}
+	vm.serial++
+	is.function = &rubyFunction{serial: vm.serial}
+	is.function.CodeFunction = &unwind.CodeFunction{Name: is.owner + name, SystemName: is.owner + name, Runtime: rubyRuntime}
+}
+
+// ownerName returns what Ruby puts before the names of a class's methods.
+func (vm *machine) ownerName(class uint64) string {
+	sign := "#"
+	var b [rubyClassBytes]byte
+	le := binary.LittleEndian
+	read := func() (flags uint64, ok bool) {
+		ok = class != 0 && class%8 == 0 && vm.ReadNow(class, b[:])
+		flags = le.Uint64(b[:])
+		return flags, ok && (flags&typeBits == isClass || flags&typeBits == isModule)
+	}
+	flags, ok := read()
+	if ok && flags&typeBits == isClass && flags&isSingleton != 0 {
+		class, sign = le.Uint64(b[rubyAttached:]), "."
+		_, ok = read()
+	}
+	if !ok || le.Uint64(b[rubyPermanent:])&isPermanent == 0 {
+		return ""
+	}
+	name, ok := vm.text(le.Uint64(b[rubyClassPath:]))
+	if !ok {
+		return ""
+	}
+	return name + sign
+}
+
+// cFunction returns what is known of a method of C.
+func (vm *machine) cFunction(entry uint64) *rubyFunction {
+	if is := vm.entry(entry); is != nil && is.isMethod {
+		return is.function
+	}
+	return nil
+}
+
+// maxScopes bounds the environments that are around each other.
+const maxScopes = 1 << 6
+
+// entryOf returns whose method a frame's is, nil where it is of none.
+func (vm *machine) entryOf(env rubyEnvironment) *rubyEntry {
+	const outerBits = 3
+	for range maxScopes {
+		is := vm.entry(env.entry)
+		switch {
+		case is != nil && is.isMethod:
+			return is
+		case env.flags&isLocal == 0:
+			var ok bool
+			if env, ok = vm.environment(env.outer&^outerBits, 0); !ok {
+				return nil
+			}
+			continue
+		case is != nil && isInternal(binary.LittleEndian.Uint64(is.object[:]), special):
+			if is = vm.entry(binary.LittleEndian.Uint64(is.object[8:])); is != nil && is.isMethod {
+				return is
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+// owned returns an rb_iseq_t as a method of others.
+func (vm *machine) owned(is *iSeq, entry *rubyEntry) *rubyFunction {
+	if fn := is.owned[entry]; fn != nil {
+		return fn
+	}
+	fn := &is.rubyFunction
+	if name := vm.label(is, entry.owner); name != is.CodeFunction.Name {
+		const about = 256 // bytes, with its place in the map
+		function := *is.CodeFunction
+		function.Name, function.SystemName = name, name
+		vm.serial++
+		fn = &rubyFunction{CodeFunction: &function, serial: vm.serial, iseq: is}
+		vm.Kept += about + len(name)
+	}
+	if is.owned == nil || len(is.owned) >= maxOwners {
+		is.owned = map[*rubyEntry]*rubyFunction{}
+	}
+	is.owned[entry] = fn
+	return fn
+}
+
+// defines reports whether a definition is of the method that an rb_iseq_t is in: an environment
+// that is read by now can be another's.
+func (vm *machine) defines(entry *rubyEntry, is *iSeq) bool {
+	return entry.iseq != 0 && entry.iseq == binary.LittleEndian.Uint64(is.head[vm.fields.lines+rubyLocal:])
+}
+
+// maxOwners bounds those of an rb_iseq_t.
+const maxOwners = 1 << 8
+
+// label returns how Ruby 3.4 calls an rb_iseq_t: a method after its owner, and what is in it
+// after that.
+func (vm *machine) label(is *iSeq, owner string) string {
+	le := binary.LittleEndian
+	around := func(is *iSeq, at uint64) *iSeq { return vm.iseq(le.Uint64(is.head[vm.fields.lines+at:])) }
+	plain := is.CodeFunction.Name
+	for range maxScopes {
+		switch le.Uint32(is.head[rubyType:]) {
+		case typeRescue, typeEnsure, typeEval:
+			if is = around(is, rubyParent); is == nil {
+				return plain
+			}
+			continue
+		}
+		break
+	}
+	name := is.CodeFunction.Name
+	if method := around(is, rubyLocal); method != nil && le.Uint32(method.head[rubyType:]) == typeMethod {
+		if in, ok := strings.CutSuffix(name, method.CodeFunction.Name); ok {
+			return in + owner + method.CodeFunction.Name
+		}
+	}
+	return name
+}
+
+// standsFor reports whether Ruby 3.4 tells of a frame in place of the one before it: it is of the
+// same method, where that rescues or ensures.
+func (vm *machine) standsFor(f *rubyFrame) bool {
+	if !vm.fields.hasOwner || f.pc == 0 && !f.isCompiled || f.env.flags&magic == cFunction {
+		return false
+	}
+	is := vm.iseq(f.iseq)
+	if is == nil {
+		return false
+	}
+	typ := binary.LittleEndian.Uint32(is.head[rubyType:])
+	return typ == typeRescue || typ == typeEnsure
+}
