@@ -6,7 +6,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
-	"github.com/swbpf/swbpf/steppers/v8"
+	v8 "github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 

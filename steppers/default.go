@@ -12,7 +12,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
-	"github.com/swbpf/swbpf/steppers/v8"
+	v8 "github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -62,5 +62,5 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
 		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(),
-		NewDebug(tables), NewJIT(), NewHotSpot(), clr.New(), NewHaskell(), frames, analysis, NewBadCall())
+		NewDebug(tables), NewJIT(), NewHotSpot(NewFrameAnalyzer()), clr.New(), NewHaskell(), frames, analysis, NewBadCall())
 }

@@ -33,17 +33,12 @@ func (s *Go) ForgetImages(isKept func(index uint32) bool) {
 func (s *FrameFunc) ForgetImages(isKept func(index uint32) bool) {
 	s.kept.images.KeepOnly(isKept)
 	if a, ok := s.helper.(*FrameAnalyzer); ok {
-		a.forgetImages(isKept)
+		a.ForgetImages(isKept)
 	}
 }
 
 // ForgetImages implements unwind.ImageForgetter.
-func (s *HotSpot) ForgetImages(isKept func(index uint32) bool) {
-	s.fields.KeepOnly(isKept)
-	s.analyzer.forgetImages(isKept)
-}
-
-func (a *FrameAnalyzer) forgetImages(isKept func(index uint32) bool) {
+func (a *FrameAnalyzer) ForgetImages(isKept func(index uint32) bool) {
 	for i, im := range a.images.Of {
 		if im != nil && !isKept(uint32(i)) {
 			a.kept -= im.kept
@@ -58,7 +53,7 @@ func (s *Wanderer) ForgetImages(isKept func(index uint32) bool) {
 		h.images.KeepOnly(isKept)
 	}
 	if a, ok := s.frames.(*FrameAnalyzer); ok {
-		a.forgetImages(isKept)
+		a.ForgetImages(isKept)
 	}
 }
 

@@ -61,16 +61,12 @@ func TestForgetImages(t *testing.T) {
 			case *DyninstInstr:
 				s.tramps.Put(im, &[]baseTramp{})
 				known["dyninst"] = func(im *procstate.Image) bool { return s.tramps.Get(im) != nil }
-			case *HotSpot:
-				s.fields.Put(im, &vmFields{})
-				s.analyzer.images.Put(im, &imageFrames{})
-				known["hotspot"] = func(im *procstate.Image) bool { return s.fields.Get(im) != nil && s.analyzer.images.Get(im) != nil }
 			}
 		}
 	}
 	before := tables.For(gone)
 	g.ForgetImages(func(index uint32) bool { return index == stays.Index })
-	if len(known) != 9 {
+	if len(known) != 8 {
 		t.Errorf("%d places where something is known", len(known))
 	}
 	for name, knows := range known {
@@ -84,7 +80,7 @@ func TestForgetImages(t *testing.T) {
 	if tables.For(gone) == before {
 		t.Error("the table of a file that is not kept is")
 	}
-	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &FrameFunc{}, &HotSpot{}, &Wanderer{}, &DyninstInstr{}} {
+	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &FrameFunc{}, &FrameAnalyzer{}, &Wanderer{}, &DyninstInstr{}} {
 		s.ForgetImages(func(uint32) bool { return false }) // and nothing is known
 	}
 }

@@ -473,3 +473,9 @@ func repushesReturn(a *procstate.Arch, code []byte) bool {
 	}
 	return false
 }
+
+// IsFrameSet implements FrameStates.
+func (a *FrameAnalyzer) IsFrameSet(w *unwind.Walker, f *unwind.Frame) (set, known bool) {
+	state := a.AllocatesFrame(w, f).State
+	return state == SetFrame, state != UnknownState
+}

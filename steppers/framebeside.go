@@ -87,7 +87,7 @@ func (b *besideCode) follow(code []byte, skip int) (whole bool) {
 	s := first
 	var in isa.Inst
 	for len(code) > 0 {
-		if !mcode.Decode(a, code, s.Pc, &in) {
+		if !mcode.Decode(a, code, s.PC, &in) {
 			return false
 		}
 		if in.Flow == isa.Return && size-len(code) >= skip && (skip > 0 || b.returns < 2) {
@@ -100,9 +100,9 @@ func (b *besideCode) follow(code []byte, skip int) (whole bool) {
 			b.returns++
 		}
 		s.Apply(a, &in)
-		s.Pc, code = s.Pc+uint64(in.Len), code[in.Len:]
+		s.PC, code = s.PC+uint64(in.Len), code[in.Len:]
 		if in.Ends() {
-			first.Pc = s.Pc
+			first.PC = s.PC
 			s = first
 		}
 	}

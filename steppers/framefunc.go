@@ -357,21 +357,3 @@ func codeAddress(w *unwind.Walker, pc uint64) uint64 {
 	}
 	return pc
 }
-
-// mayReturnTo reports whether pc lies in code, behind a call as far as can be
-// read, or where HotSpot goes on without. buf is for the code.
-func mayReturnTo(w *unwind.Walker, pc uint64, buf []byte) bool {
-	m := w.MappingAt(pc - 1)
-	if m == nil {
-		return isReturnTrampoline(w, pc)
-	}
-	n := min(mcode.MaxCallLen, pc-m.Start)
-	code := mcode.Read(w, m, pc-n, buf[:n])
-	if uint64(len(code)) < n {
-		return true
-	}
-	if _, _, ok := mcode.CallBefore(w.Arch(), code, pc); ok {
-		return true
-	}
-	return isReturnEntry(w, m, pc, buf) || goesOn(w, m, pc, buf)
-}

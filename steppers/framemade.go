@@ -288,8 +288,8 @@ func (k *madeFrames) setsCallersFrame(w *unwind.Walker, read codeReader, addr ui
 	if m.Image != nil {
 		key, hash, ok = addr-m.Bias, ^uint64(m.Image.Index), true
 	} else {
-		start := max(addr-min(addr, pathBefore), m.Start)
-		hash, ok = hashCode(w, start, min(addr+pathBehind, m.End)-start)
+		start := max(addr-min(addr, windowBefore), m.Start)
+		hash, ok = hashCode(w, start, min(addr+windowBehind, m.End)-start)
 	}
 	s := &k.callees[key*0x9e3779b97f4a7c15>>(64-calleeBits)]
 	if ok && s.addr == key && s.code == hash {
@@ -297,7 +297,7 @@ func (k *madeFrames) setsCallersFrame(w *unwind.Walker, read codeReader, addr ui
 	}
 	n := len(k.code)
 	sets := k.calls.setsCallersFrame(w.Arch(), read, addr)
-	if k.code = k.code[:n]; ok && len(k.calls.code) == 1 {
+	if k.code = k.code[:n]; ok && k.calls.code.pieces() == 1 {
 		*s = madeCallee{key, hash, sets}
 	}
 	return sets

@@ -60,8 +60,7 @@ const (
 // framePaths follows the paths from one instruction to returns.
 type framePaths struct {
 	arch *procstate.Arch
-	read codeReader
-	code []codeWindow
+	code codeWindows
 	seen mcode.AddrSet
 	path mcode.PathState   // the one that is followed
 	now  []mcode.PathState // paths that are still to be followed
@@ -91,27 +90,6 @@ type madeWays struct {
 	regs *procstate.Regs // what registers hold where the paths begin; nil: nothing is known
 }
 
-// codeReader returns what there is of the code at [start, end), which holds addr,
-// and where that begins.
-type codeReader func(start, addr, end uint64) (code []byte, from uint64)
-
-// codeWindow is a piece of code that was read.
-type codeWindow struct {
-	start uint64
-	bytes []byte
-	last  bool // nothing follows it
-}
-
-// The bytes that are read before and behind an address that is met, and how
-// often.
-const (
-	pathBefore = 512
-	pathBehind = 2 << 10
-	maxWindows = 8
-
-	maxMadeWindows = 32 // the same of code that is in no file
-)
-
 // layoutBehind finds the layout at an instruction by the code from there on;
 // returned tells that it is where a call returns to, which is under way. made is
 // for code in no file, else nil. With direct,
@@ -122,12 +100,13 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 	p.ended = p.leave
 	most := maxPathCalls
 	if made != nil {
+		p.code.most = maxMadeWindows
 		p.left, most = maxMadeInsts, maxMadeCalls
 	}
 	if direct {
 		most = 1
 	}
-	if returned && startsFunction(a, behindNop(p.nops, p.codeAt(pc))) {
+	if returned && startsFunction(a, behindNop(p.nops, p.code.at(pc))) {
 		return foundLayout{} // it does not return
 	}
 	if !returned && made != nil && p.lendsFrame(pc) {
@@ -164,16 +143,17 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 // begin makes p ready for paths of so many instructions.
 func (p *framePaths) begin(a *procstate.Arch, read codeReader, left int) {
 	p.seen.Clear()
-	*p = framePaths{arch: a, read: read, nops: p.nops, code: p.code[:0], seen: p.seen, now: p.now[:0], next: p.next[:0], left: left}
+	p.code.begin(read, maxWindows)
+	*p = framePaths{arch: a, nops: p.nops, code: p.code, seen: p.seen, now: p.now[:0], next: p.next[:0], left: left}
 }
 
 // lendsFrame reports whether an instruction is a call behind what may have set up the
 // frame of the function that is called.
 func (p *framePaths) lendsFrame(pc uint64) bool {
-	if p.codeAt(pc) == nil {
+	if p.code.at(pc) == nil {
 		return false
 	}
-	c := &p.code[len(p.code)-1]
+	c := p.code.last()
 	return callsWithFrame(p.arch, c.bytes, int(pc-c.start))
 }
 
@@ -183,7 +163,7 @@ func (p *framePaths) lendsFrame(pc uint64) bool {
 // empty, or was used before.
 func (p *framePaths) setsCallersFrame(a *procstate.Arch, read codeReader, addr uint64) (sets bool) {
 	const most = 128 // instructions
-	if p.code = p.code[:0]; a.LR != procstate.NoReg {
+	if a.LR != procstate.NoReg {
 		return false
 	}
 	own, fp := mcode.PathValue{Base: mcode.PathSP}, mcode.PathValue{Base: mcode.PathFP} // where the return address was, and what is to be there
@@ -207,7 +187,8 @@ func (p *framePaths) setsCallersFrame(a *procstate.Arch, read codeReader, addr u
 // a frame. It follows the code straight on.
 func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
 	a := w.Arch()
-	p := framePaths{arch: a, read: read}
+	var code codeWindows
+	code.begin(read, maxWindows)
 	fp := mcode.PathValue{Base: mcode.PathFP}
 	s := mcode.FirstPathState(a, pc)
 	if before, _ := read(pc-1, pc-1, pc); a == procstate.AMD64 && string(before) == "\x55" {
@@ -216,7 +197,7 @@ func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
 	back := false // in that code
 	var in isa.Inst
 	for range maxPathInsts {
-		if !mcode.Decode(a, p.codeAt(s.Pc), s.Pc, &in) {
+		if !mcode.Decode(a, code.at(s.PC), s.PC, &in) {
 			return false
 		}
 		to := in.Target
@@ -235,7 +216,7 @@ func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
 					s.Regs[a.SP] = mcode.PathValue{Base: mcode.PathAligned}
 				}
 			}
-			to = s.Pc + uint64(in.Len)
+			to = s.PC + uint64(in.Len)
 		}
 		if !back && (to < from || to >= end) {
 			if s.Regs[a.FP] != fp {
@@ -244,29 +225,9 @@ func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
 			back = true
 			s = mcode.FirstPathState(a, to)
 		}
-		s.Pc = to
+		s.PC = to
 	}
 	return false
-}
-
-// codeAt returns the code at an address, nil when it cannot be read.
-func (p *framePaths) codeAt(addr uint64) []byte {
-	const longest = 16 // bytes of an instruction
-	for i := range p.code {
-		c := &p.code[i]
-		if o := addr - c.start; addr >= c.start && o < uint64(len(c.bytes)) && (o+longest <= uint64(len(c.bytes)) || c.last) {
-			return c.bytes[o:]
-		}
-	}
-	if n := len(p.code); n >= maxMadeWindows || n >= maxWindows && p.made == nil {
-		return nil
-	}
-	b, start := p.read(addr-min(addr, pathBefore), addr, addr+pathBehind)
-	if addr < start || addr-start >= uint64(len(b)) {
-		return nil
-	}
-	p.code = append(p.code, codeWindow{start, b, start+uint64(len(b)) < addr+pathBehind})
-	return b[addr-start:]
 }
 
 // followLast follows the path that was put off last.
@@ -281,7 +242,7 @@ func (p *framePaths) follow(s *mcode.PathState) {
 	var in isa.Inst
 	for p.left > 0 && p.seen.Add(p.place(s)) {
 		p.left--
-		if !mcode.Decode(p.arch, p.codeAt(s.Pc), s.Pc, &in) {
+		if !mcode.Decode(p.arch, p.code.at(s.PC), s.PC, &in) {
 			return
 		}
 		p.readFor(s, &in)
@@ -290,7 +251,7 @@ func (p *framePaths) follow(s *mcode.PathState) {
 			to := p.jumpsTo(s, &in)
 			switch {
 			case to != 0:
-				s.Pc = to
+				s.PC = to
 				if p.inFile(s) {
 					return
 				}
@@ -317,16 +278,16 @@ func (p *framePaths) follow(s *mcode.PathState) {
 			return // perhaps with the frame of the function that is called, see lentFrame
 		}
 		s.Apply(p.arch, &in)
-		s.Pc += uint64(in.Len)
+		s.PC += uint64(in.Len)
 		switch in.Flow {
 		case isa.Jump:
-			s.Pc = in.Target
+			s.PC = in.Target
 			if p.inFile(s) {
 				return
 			}
 		case isa.CondJump:
 			taken := *s
-			taken.Pc = in.Target
+			taken.PC = in.Target
 			if !p.inFile(&taken) {
 				p.now = append(p.now, taken)
 			}
@@ -334,7 +295,7 @@ func (p *framePaths) follow(s *mcode.PathState) {
 			if p.arch == procstate.I386 && in.Flow != isa.Syscall && !in.Kernel {
 				s.Regs[p.arch.SP] = mcode.PathValue{} // the function may take its arguments off the stack
 			}
-			if code := p.codeAt(s.Pc); len(code) > 0 && !startsFunction(p.arch, behindNop(p.nops, code)) {
+			if code := p.code.at(s.PC); len(code) > 0 && !startsFunction(p.arch, behindNop(p.nops, code)) {
 				p.next = append(p.next, *s)
 			}
 			return
@@ -346,10 +307,10 @@ func (p *framePaths) follow(s *mcode.PathState) {
 // register holds that calls preserve, that with the registers that are known, and where SP is.
 func (p *framePaths) place(s *mcode.PathState) uint64 {
 	if p.made == nil {
-		return s.Pc
+		return s.PC
 	}
 	sp := s.Regs[p.arch.SP]
-	return s.Pc + (s.Has&p.arch.CalleeSaved+uint64(uint32(sp.Off))<<32+uint64(sp.Base))*0x9e3779b97f4a7c15
+	return s.PC + (s.Has&p.arch.CalleeSaved+uint64(uint32(sp.Off))<<32+uint64(sp.Base))*0x9e3779b97f4a7c15
 }
 
 // jumpsTo returns where an indirect jump leads, 0 when that is not known.
@@ -398,13 +359,13 @@ func (p *framePaths) inFile(s *mcode.PathState) bool {
 	if p.made == nil || p.made.rowAt == nil {
 		return false
 	}
-	_, end, ok := p.made.rowAt(s.Pc)
+	_, end, ok := p.made.rowAt(s.PC)
 	if !ok {
 		return false
 	}
 	const most = 16 // instructions
 	var in isa.Inst
-	for pc, n := s.Pc, 0; n < most && mcode.Decode(p.arch, p.codeAt(pc), pc, &in) && in.Flow == isa.Next; n++ {
+	for pc, n := s.PC, 0; n < most && mcode.Decode(p.arch, p.code.at(pc), pc, &in) && in.Flow == isa.Next; n++ {
 		if pc += uint64(in.Len); pc >= end {
 			break
 		}
@@ -422,7 +383,7 @@ func (p *framePaths) byRow(s *mcode.PathState) bool {
 	if p.made == nil || p.made.rowAt == nil {
 		return false
 	}
-	row, _, ok := p.made.rowAt(s.Pc)
+	row, _, ok := p.made.rowAt(s.PC)
 	if !ok || row.CFA.Kind != unwind.InReg || row.CFA.Reg >= procstate.MaxRegs || row.Signal {
 		return false
 	}

@@ -146,3 +146,21 @@ func (f *interpFrame) fits(mem procstate.Memory, sp, fp uint64) bool {
 	return ok1 && ok2 && locals >= fp+8 && locals-fp-8 <= maxInterpLocals &&
 		initial >= sp && initial <= fp-f.initialSP && (locals|initial)%8 == 0
 }
+
+// mayReturnTo reports whether pc lies in code, behind a call as far as can be
+// read, or where HotSpot goes on without. buf is for the code.
+func mayReturnTo(w *unwind.Walker, pc uint64, buf []byte) bool {
+	m := w.MappingAt(pc - 1)
+	if m == nil {
+		return isReturnTrampoline(w, pc)
+	}
+	n := min(mcode.MaxCallLen, pc-m.Start)
+	code := mcode.Read(w, m, pc-n, buf[:n])
+	if uint64(len(code)) < n {
+		return true
+	}
+	if _, _, ok := mcode.CallBefore(w.Arch(), code, pc); ok {
+		return true
+	}
+	return isReturnEntry(w, m, pc, buf) || goesOn(w, m, pc, buf)
+}

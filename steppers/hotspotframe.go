@@ -19,15 +19,41 @@ import (
 // are FrameFunc's. Which methods run in all these frames is noted (see unwind.Codes). What is known of a process is kept with its Walker, and found
 // anew when it has executed another program.
 type HotSpot struct {
-	fields   mcode.PerImage[vmFields] // of libjvm
-	buf      [128]byte
-	analyzer FrameAnalyzer
-	ways     hotspotWays
-	virtual  virtualWalk
+	fields  mcode.PerImage[vmFields] // of libjvm
+	buf     [128]byte
+	frames  FrameStates
+	ways    hotspotWays
+	virtual virtualWalk
 }
 
-// NewHotSpot makes a HotSpot.
-func NewHotSpot() *HotSpot { return &HotSpot{} }
+// FrameStates tells of functions whether they have set up their frames. It is asked of code of the interpreter, of
+// which HotSpot does not say that.
+type FrameStates interface {
+	// IsFrameSet reports whether the frame pointer points into the frame of the function that f is in, when
+	// execution has reached f's PC, and whether that is known.
+	IsFrameSet(w *unwind.Walker, f *unwind.Frame) (set, known bool)
+
+	unwind.ImageForgetter
+}
+
+// NewHotSpot makes a HotSpot. The frames may be nil: of none that is known, then.
+func NewHotSpot(frames FrameStates) *HotSpot { return &HotSpot{frames: frames} }
+
+// isFrameSet is FrameStates.IsFrameSet, where there is one.
+func (s *HotSpot) isFrameSet(w *unwind.Walker, f *unwind.Frame) (set, known bool) {
+	if s.frames == nil {
+		return false, false
+	}
+	return s.frames.IsFrameSet(w, f)
+}
+
+// ForgetImages implements unwind.ImageForgetter.
+func (s *HotSpot) ForgetImages(isKept func(index uint32) bool) {
+	s.fields.KeepOnly(isKept)
+	if s.frames != nil {
+		s.frames.ForgetImages(isKept)
+	}
+}
 
 // Name implements unwind.FrameStepper.
 func (s *HotSpot) Name() string { return "hotspot" }
@@ -127,8 +153,12 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	switch {
 	case b.interpreter:
 		return s.interpreted(w, vm, in, out)
-	case !walks && (in.Flags&unwind.Interrupted == 0 || s.analyzer.AllocatesFrame(w, in).State != UnknownState):
+	case !walks && in.Flags&unwind.Interrupted == 0:
 		return unwind.NotMe, nil
+	case !walks:
+		if _, known := s.isFrameSet(w, in); known {
+			return unwind.NotMe, nil
+		}
 	}
 	cfa, fpSaved := in.SP()+b.frame, true
 	switch {
@@ -202,7 +232,7 @@ func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 	arch, pc := w.Arch(), f.PC()
 	whole := b.begin + uint64(b.complete)
 	code := mcode.Read(w, m, pc, s.buf[:min(uint64(len(s.buf)), b.end-pc)])
-	at := mcode.PathState{Pc: pc}
+	at := mcode.PathState{PC: pc}
 	at.Regs[arch.SP] = mcode.PathValue{Base: mcode.PathSP}
 	at.Regs[arch.FP] = mcode.PathValue{Base: mcode.PathFP}
 	var in isa.Inst
@@ -217,13 +247,13 @@ func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 			return 0, false, false
 		}
 		steady.Off = max(steady.Off, sp.Off)
-		if pc < whole && at.Pc >= whole {
+		if pc < whole && at.PC >= whole {
 			return frameAt(&at, arch, sp.Plus(int64(b.frame)), f.SP())
 		}
 		if n >= maxWayOut && pc >= whole {
 			break
 		}
-		if !mcode.Decode(arch, code, at.Pc, &in) {
+		if !mcode.Decode(arch, code, at.PC, &in) {
 			if pc < whole || len(code) == 0 {
 				return 0, false, false
 			}
@@ -245,7 +275,7 @@ func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 			return frameAt(&at, arch, steady.Plus(int64(b.frame)), f.SP())
 		}
 		at.Apply(arch, &in)
-		at.Pc += uint64(in.Len)
+		at.PC += uint64(in.Len)
 		if after := at.Regs[arch.SP]; pc >= whole && after.Base == mcode.PathSP && after.Off > sp.Off+8 {
 			// The way out begins: the frame is whole before it.
 			return f.SP() + uint64(sp.Off) + b.frame, true, true
@@ -262,19 +292,19 @@ func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 		return 0, false, false
 	}
 	code := mcode.Read(w, m, b.begin, s.buf[:min(uint64(len(s.buf)), b.end-b.begin)])
-	at := mcode.PathState{Pc: b.begin}
+	at := mcode.PathState{PC: b.begin}
 	at.Regs[arch.SP] = mcode.PathValue{Base: mcode.PathSP}
 	at.Regs[arch.FP] = mcode.PathValue{Base: mcode.PathFP}
 	steady := mcode.PathValue{Base: mcode.PathSP, Off: 8 - int32(b.frame)}
 	whole, saved := false, false // the frame is; FP is, below the return address
 	var in isa.Inst
-	for at.Pc < pc {
-		if !mcode.Decode(arch, code, at.Pc, &in) {
+	for at.PC < pc {
+		if !mcode.Decode(arch, code, at.PC, &in) {
 			return 0, false, false
 		}
 		code = code[in.Len:]
 		at.Apply(arch, &in)
-		at.Pc += uint64(in.Len)
+		at.PC += uint64(in.Len)
 		sp := at.Regs[arch.SP]
 		if sp.Base != mcode.PathSP || sp.InMemory {
 			return 0, false, false
@@ -290,7 +320,7 @@ func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 		}
 	}
 	sp := at.Regs[arch.SP].Off
-	if at.Pc != pc || sp > 0 {
+	if at.PC != pc || sp > 0 {
 		return 0, false, false // or the return address is popped
 	}
 	return f.SP() + uint64(8-sp), saved && sp <= -8, true
@@ -332,7 +362,7 @@ func (s *HotSpot) interpreted(w *unwind.Walker, vm *hotspotVM, in, out *unwind.F
 	}
 	isWhole := fp-sp >= vm.fields.interp.initialSP
 	if in.Flags&unwind.Interrupted != 0 {
-		if isWhole || s.analyzer.AllocatesFrame(w, in).State != SetFrame {
+		if set, _ := s.isFrameSet(w, in); isWhole || !set {
 			return unwind.NotMe, nil
 		}
 	} else if _, _, ok := senderSP(w, sp, fp); ok || !isWhole {

@@ -43,7 +43,7 @@ func NewJavaHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *Ja
 	if libs == nil {
 		return nil
 	}
-	vm := NewHotSpot().machineIn(mem, libs)
+	vm := NewHotSpot(nil).machineIn(mem, libs)
 	if vm.fields == nil || vm.fields.object == nil {
 		return nil
 	}

@@ -176,8 +176,8 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, vm *hotspotVM, b *codeBlob
 // by the code, or where that does not tell by the register with the address of a bytecode, which is of the frame's
 // method.
 func (s *HotSpot) hasFrame(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) bool {
-	if state := s.analyzer.AllocatesFrame(w, f).State; state != UnknownState {
-		return state == SetFrame
+	if set, known := s.isFrameSet(w, f); known {
+		return set
 	}
 	bytecode, ok1 := f.Regs.Value(javaBytecodeReg)
 	method, ok2 := w.ProcessState().ReadWord(f.FP() - interpMethod)

@@ -4,11 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -179,13 +181,19 @@ func testJavaVersion(t *testing.T, java testenv.Program) {
 		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pid := startJava(t, java, test.flags...)
-			p, err := procstate.Attach(pid)
+			classes := testenv.CompileJava(t, java, filepath.Join("..", "testdata", "walk", "Busy.java"))
+			command := java.Command(append(test.flags, "-cp", classes, "Busy", "600000")...)
+			cmd := exec.Command(command[0], command[1:]...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			p, err := procstate.Attach(cmd.Process.Pid)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer p.Detach()
-			s, w := NewHotSpot(), unwind.NewWalker(p, Default(unwind.NewTables()), nil)
+			s, w := NewHotSpot(nil), unwind.NewWalker(p, unwind.NewGroup(), nil)
 			for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 				vm := s.findMachine(w)
 				if vm.fields == nil || vm.array == 0 {
@@ -204,7 +212,7 @@ func testJavaVersion(t *testing.T, java testenv.Program) {
 					}
 					continue // it has not looked at its arguments yet
 				}
-				command := java.Command("-version")
+				command = java.Command("-version")
 				out, _ := exec.Command(command[0], command[1:]...).CombinedOutput()
 				excluded, want := vm.compressed().excluded, fmt.Sprintf("(build %d", vm.names.version)
 				if vm.fields.oneHeap {
@@ -253,3 +261,73 @@ func TestScopesOfBusy(t *testing.T) {
 		}
 	}
 }
+
+// What such memory tells of a compiled method: its name, what was inlined, and lines.
+func TestMadeUpJava(t *testing.T) {
+	jvm := steptest.OpenImage(t, buildFakeJVM(t))
+	memory, _ := newFakeJVMHeap()
+	mem := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: fakeJVMHeap, Data: memory}})
+	read := func(addr uint64, buf []byte) bool {
+		n, err := mem.ReadMemory(addr, buf)
+		return err == nil && n == len(buf) || jvm.ReadVaddr(buf, addr) == nil
+	}
+	vm := &hotspotVM{mem: mem, fields: findVMFields(jvm, 0, read), image: jvm}
+	vm.heaps = []codeHeap{{low: fakeJVMHeap, high: fakeJVMHeap + 0x400, segments: fakeJVMHeap + 0x900, log2: 7}}
+	vm.names.version = 17
+	lines := func(pc uint64, interrupted bool) (out []string) {
+		b := vm.blobAt(fakeJVMHeap + pc)
+		if b == nil {
+			t.Fatal("no method")
+		}
+		for _, l := range vm.compiledLines(b, fakeJVMHeap+pc, interrupted) {
+			out = append(out, fmt.Sprintf("%s%s %s:%d", l.Name, l.Parameters, l.File, l.Line))
+		}
+		return out
+	}
+	const inner, outer, unknown = "p.A.run() p/A.java:10", "p.A.run() p/A.java:13", "p.A.run() p/A.java:0"
+	for _, test := range []struct {
+		pc          uint64
+		interrupted bool
+		want        []string
+	}{
+		{128 + 17, false, []string{inner, outer}},
+		{128 + 14, true, []string{inner, outer}}, // between two that say so
+		{128 + 17, true, []string{unknown}},      // there is none behind it
+		{128 + 14, false, []string{unknown}},     // no call returns there
+		{128 + 2, true, []string{unknown}},
+	} {
+		if got := lines(test.pc, test.interrupted); !slices.Equal(got, test.want) {
+			t.Errorf("at %d, interrupted %v: %q, want %q", test.pc-128, test.interrupted, got, test.want)
+		}
+	}
+	memory[0xb00]++ // a scope of another method is not believed,
+	vm.names.kept = [keptScopes]javaScopes{}
+	if got := lines(128+17, false); !slices.Equal(got, []string{unknown}) {
+		t.Errorf("with another method's scopes %q", got)
+	}
+	memory[16+40]++ // and this is none
+	if got := lines(128+17, false); got != nil {
+		t.Errorf("of what is no method %q", got)
+	}
+}
+
+// What is known of a file that is not kept goes, and nothing else does.
+func TestForgetImages2(t *testing.T) {
+	frames := &forgetful{}
+	s := NewHotSpot(frames)
+	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
+	s.fields.Put(gone, &vmFields{})
+	s.fields.Put(stays, &vmFields{})
+	s.ForgetImages(func(index uint32) bool { return index == stays.Index })
+	if s.fields.Get(gone) != nil || s.fields.Get(stays) == nil || frames.forgot != 1 {
+		t.Error("the wrong file was forgotten")
+	}
+	(&HotSpot{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
+}
+
+// forgetful counts how often it has been told to forget.
+type forgetful struct{ forgot int }
+
+func (f *forgetful) IsFrameSet(*unwind.Walker, *unwind.Frame) (set, known bool) { return false, false }
+func (f *forgetful) ForgetImages(func(uint32) bool)                             { f.forgot++ }

@@ -24,9 +24,12 @@ type hotspotWay struct {
 
 // hotspotWays finds such ways, and keeps some.
 type hotspotWays struct {
-	paths framePaths
-	code  []byte
-	kept  [256]hotspotWay
+	code codeWindows
+	seen mcode.AddrSet
+	now  []mcode.PathState // paths that are still to be followed
+	left int               // instructions that may still be looked at
+	buf  []byte            // of code
+	kept [256]hotspotWay
 }
 
 // maxWayInsts bounds the instructions that are followed: a digest takes two thousand.
@@ -59,7 +62,7 @@ func (h *hotspotWays) take(w *unwind.Walker, f *unwind.Frame, way *hotspotWay) (
 			return 0, false
 		}
 	}
-	var buf [followsCallLen]byte
+	var buf [mcode.MaxInstLen]byte
 	cfa = from + uint64(int64(way.off))
 	ra, ok := w.ProcessState().ReadWord(cfa - 8)
 	return cfa, ok && cfa > f.SP() && mayReturnTo(w, ra, buf[:])
@@ -68,18 +71,17 @@ func (h *hotspotWays) take(w *unwind.Walker, f *unwind.Frame, way *hotspotWay) (
 // follow looks for a way out that take is content with.
 func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob, way *hotspotWay) {
 	a := w.Arch()
-	p := &h.paths
-	h.code = h.code[:0]
-	p.begin(a, func(start, addr, end uint64) ([]byte, uint64) {
+	h.buf, h.now, h.left = h.buf[:0], h.now[:0], maxWayInsts
+	h.seen.Clear()
+	h.code.begin(func(start, addr, end uint64) ([]byte, uint64) {
 		start, end = max(start, b.begin), min(end, b.end)
-		n := len(h.code)
+		n := len(h.buf)
 		if addr < start || addr >= end {
 			return nil, 0
 		}
-		h.code = append(h.code, make([]byte, end-start)...)
-		return mcode.Read(w, m, start, h.code[n:]), start
-	}, maxWayInsts)
-	p.made = &madeWays{} // it may be long
+		h.buf = append(h.buf, make([]byte, end-start)...)
+		return mcode.Read(w, m, start, h.buf[n:]), start
+	}, maxMadeWindows)
 	first := mcode.FirstPathState(a, f.PC())
 	const most = 64
 	for r := range procstate.Reg(a.NumRegs) {
@@ -88,12 +90,12 @@ func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.F
 			first.Regs[r] = mcode.PathValue{Base: mcode.PathSP, Off: int32(v - f.SP())}
 		}
 	}
-	p.now = append(p.now, first)
-	for len(p.now) > 0 && p.left > 0 {
-		p.path = p.now[len(p.now)-1]
-		p.now = p.now[:len(p.now)-1]
+	h.now = append(h.now, first)
+	for len(h.now) > 0 && h.left > 0 {
+		path := h.now[len(h.now)-1]
+		h.now = h.now[:len(h.now)-1]
 		*way = hotspotWay{pc: way.pc, begin: way.begin}
-		if h.followOne(w, f, b, way, &p.path) {
+		if h.followOne(w, f, b, way, &path) {
 			return
 		}
 	}
@@ -103,12 +105,12 @@ func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.F
 // followOne follows a path to its end or to a fork. It reports whether it has come to
 // where the way is known.
 func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *hotspotWay, s *mcode.PathState) bool {
-	a, p := w.Arch(), &h.paths
+	a := w.Arch()
 	isMethod := b.fixed && b.frame >= 16 && b.complete >= 0 // its calls have the whole frame
 	var in isa.Inst
-	for p.left > 0 && p.seen.Add(s.Pc) {
-		p.left--
-		if s.Pc-b.begin >= b.end-b.begin || !mcode.Decode(a, p.codeAt(s.Pc), s.Pc, &in) {
+	for h.left > 0 && h.seen.Add(s.PC) {
+		h.left--
+		if s.PC-b.begin >= b.end-b.begin || !mcode.Decode(a, h.code.at(s.PC), s.PC, &in) {
 			return false
 		}
 		sp := s.Regs[a.SP]
@@ -138,14 +140,14 @@ func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, 
 		if isMethod && sp.Base == mcode.PathSP && s.Regs[a.SP] == held {
 			return h.found(w, f, way, held.Plus(int64(b.frame)), true)
 		}
-		s.Pc += uint64(in.Len)
+		s.PC += uint64(in.Len)
 		switch in.Flow {
 		case isa.Jump:
-			s.Pc = in.Target
+			s.PC = in.Target
 		case isa.CondJump:
 			taken := *s
-			taken.Pc = in.Target
-			p.now = append(p.now, taken)
+			taken.PC = in.Target
+			h.now = append(h.now, taken)
 		}
 	}
 	return false

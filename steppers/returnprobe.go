@@ -40,38 +40,6 @@ func (p *ReturnProbes) IsInstrumentation(w *unwind.Walker, f *unwind.Frame) (ins
 	return ins, true
 }
 
-var noProbes procstate.UserProbes // read only
-
-// minPage is the smallest page that there is.
-const minPage = 4096
-
-// inUprobesPage reports whether pc is in the trampoline, and how far behind
-// its start. Where the kernel was not asked, the page has a name.
-func inUprobesPage(w *unwind.Walker, probes *procstate.UserProbes, pc uint64) (offset uint64, ok bool) {
-	if probes.Trampoline != 0 {
-		offset = pc - probes.Trampoline
-		return offset, offset < trampolineBytes
-	}
-	if offset = pc % minPage; offset >= trampolineBytes {
-		return 0, false
-	}
-	m := w.MappingAt(pc)
-	return offset, m != nil && m.Path == procstate.UprobesMapping && m.Start == pc-offset
-}
-
-// userProbes returns what uretprobes have replaced in the stack that w
-// walks, nil when nothing is.
-func userProbes(w *unwind.Walker) *procstate.UserProbes {
-	p, ok := w.ProcessState().(procstate.ProbedState)
-	if !ok {
-		return nil
-	}
-	if r := p.UserProbes(); r.Trampoline|r.Breakpoint != 0 {
-		return r
-	}
-	return nil
-}
-
 // probedPC returns the PC that fits the other registers of a thread that the
 // kernel may have stopped at a uprobe. The kernel executes the probed
 // instruction in the thread's place, or lets the thread do so in a slot of the
@@ -133,17 +101,6 @@ func hasExecuted(w *unwind.Walker, f *unwind.Frame, code []byte) (n uint64, done
 	return n, ok && word == f.Regs.Raw(reg), true
 }
 
-// isReturnTrampoline reports whether pc is the address that functions under a
-// uretprobe return to.
-func isReturnTrampoline(w *unwind.Walker, pc uint64) bool {
-	probes := userProbes(w)
-	if probes == nil {
-		probes = &noProbes
-	}
-	offset, ok := inUprobesPage(w, probes, pc)
-	return ok && offset == 0
-}
-
 // entrySP returns SP at the entry of a function that has just returned: where
 // calls push the return address it has been popped since.
 func entrySP(arch *procstate.Arch, sp uint64) uint64 {
@@ -164,9 +121,6 @@ func returnFor(r *procstate.UserProbes, entry uint64) uint64 {
 	}
 	return 0
 }
-
-// trampolineBytes is more than the trampolines of all architectures.
-const trampolineBytes = 32
 
 // The trampoline was a breakpoint instruction alone, and is since Linux 6.11
 // for 64-bit programs on x86 (arch/x86/kernel/uprobes.c)

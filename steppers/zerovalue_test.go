@@ -18,7 +18,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
-	"github.com/swbpf/swbpf/steppers/v8"
+	v8 "github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -43,7 +43,7 @@ func TestZeroValues(t *testing.T) {
 		{&Go{}, NewGo()},
 		{&Debug{}, NewDebug(nil)},
 		{&JIT{}, NewJIT()},
-		{&HotSpot{}, NewHotSpot()},
+		{&HotSpot{}, NewHotSpot(nil)},
 		{&v8.Stepper{}, v8.New()},
 		{&jsc.Stepper{}, jsc.New()},
 		{&spidermonkey.Stepper{}, spidermonkey.New(nil)},

@@ -155,15 +155,15 @@ func (vm *machine) returnOnPath(w *unwind.Walker, start uint64, f *unwind.Frame)
 	var code []byte
 	state := mcode.FirstPathState(arch, start)
 	var in isa.Inst
-	for n := 0; state.Pc != f.PC(); n++ {
+	for n := 0; state.PC != f.PC(); n++ {
 		if code == nil {
-			m := w.MappingAt(state.Pc)
-			if m == nil || !vm.made.Holds(state.Pc) {
+			m := w.MappingAt(state.PC)
+			if m == nil || !vm.made.Holds(state.PC) {
 				return is, 0, false
 			}
-			code = mcode.Read(w, m, state.Pc, buf[:])
+			code = mcode.Read(w, m, state.PC, buf[:])
 		}
-		if n >= maxStubInsts || !mcode.Decode(arch, code, state.Pc, &in) {
+		if n >= maxStubInsts || !mcode.Decode(arch, code, state.PC, &in) {
 			return is, 0, false
 		}
 		code = code[in.Len:]
@@ -177,12 +177,12 @@ func (vm *machine) returnOnPath(w *unwind.Walker, start uint64, f *unwind.Frame)
 				}
 			}
 		case isa.Jump:
-			code, state.Pc = nil, in.Target
+			code, state.PC = nil, in.Target
 			continue
 		default:
 			return is, 0, false
 		}
-		state.Pc += uint64(in.Len)
+		state.PC += uint64(in.Len)
 	}
 	now := state.Regs[arch.SP]
 	if now.Base != mcode.PathSP || now.InMemory {

@@ -84,19 +84,19 @@ func (s *Stepper) unframed(w *unwind.Walker, m *procstate.Mapping, c *code, pc u
 	}
 	arch := w.Arch()
 	code := mcode.Read(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))])
-	at := mcode.PathState{Pc: c.start}
+	at := mcode.PathState{PC: c.start}
 	callerSP, callerFP := mcode.PathValue{Base: mcode.PathSP}, mcode.PathValue{Base: mcode.PathFP}
 	at.Regs[arch.SP], at.Regs[arch.FP] = callerSP, callerFP
 	var in isa.Inst
-	for at.Pc < pc {
-		if !mcode.Decode(arch, code, at.Pc, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
+	for at.PC < pc {
+		if !mcode.Decode(arch, code, at.PC, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
 			return unframed{}
 		}
 		code = code[in.Len:]
 		at.Apply(arch, &in)
-		at.Pc += uint64(in.Len)
+		at.PC += uint64(in.Len)
 	}
-	if at.Pc != pc || at.Regs[arch.FP] != callerFP {
+	if at.PC != pc || at.Regs[arch.FP] != callerFP {
 		return unframed{}
 	}
 	switch at.Regs[arch.SP] {

@@ -42,7 +42,7 @@ type PathStore struct{ At, Value PathValue }
 
 // PathState is what is known before an instruction of a path.
 type PathState struct {
-	Pc     uint64 // of the instruction
+	PC     uint64 // of the instruction
 	Regs   [procstate.MaxRegs]PathValue
 	Stores [12]PathStore
 	N      int
@@ -58,7 +58,7 @@ type PathState struct {
 
 // FirstPathState is what is known where a path begins.
 func FirstPathState(a *procstate.Arch, pc uint64) PathState {
-	s := PathState{Pc: pc, width: int32(a.AddressWidth)}
+	s := PathState{PC: pc, width: int32(a.AddressWidth)}
 	s.Regs[a.SP], s.Regs[a.FP] = PathValue{Base: PathSP}, PathValue{Base: PathFP}
 	return s
 }
