@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/steppers/lua"
 	"github.com/swbpf/swbpf/steppers/luajit"
 	"github.com/swbpf/swbpf/steppers/perl"
@@ -36,7 +36,7 @@ type ThreadStack struct {
 	Blocked bool
 
 	// Java is what Java knows of the thread, where it is in Java; else nil.
-	Java *steppers.JavaThread
+	Java *hotspot.Thread
 
 	// Walker has what belongs to Frames: names, libraries, steppers. It is nil
 	// where the thread could not be captured.
@@ -59,7 +59,7 @@ type ProcessStacks struct {
 
 	// VirtualThreads are those of Java; see WalkOptions. Walks of them are made by
 	// WalkVirtualThread and VirtualWalker, which is nil where none are known.
-	VirtualThreads steppers.VirtualThreads
+	VirtualThreads hotspot.VirtualThreads
 	VirtualWalker  *unwind.Walker
 
 	// PythonLocks are those of the interpreters of CPython.
@@ -145,11 +145,11 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	}
 	copts := procstate.CaptureOptions{Threads: opts.Threads, StackBytes: opts.StackBytes, Space: opts.Space,
 		Probes: opts.Probes, Goroutines: opts.Goroutines}
-	java := steppers.NewJavaHeap(pid, procstate.ProcessMemory(pid), opts.Space)
-	javaThreads := make(map[procstate.ThreadID]*steppers.JavaThread)
+	java := hotspot.NewHeap(pid, procstate.ProcessMemory(pid), opts.Space)
+	javaThreads := make(map[procstate.ThreadID]*hotspot.Thread)
 	var locks []python.Lock
 	copts.Collect = collector(pid, opts.Space, java, javaThreads, &locks)
-	var virtual *steppers.VirtualThreads
+	var virtual *hotspot.VirtualThreads
 	if opts.VirtualThreads && java != nil {
 		copts.CollectShared = func(m procstate.Memory, add func(addr uint64, n int)) { virtual = java.At(m).VirtualThreads(add) }
 	}
@@ -233,12 +233,12 @@ func isCut(at uint64, frames []unwind.Frame, also []uint64) bool {
 
 // collector picks what walks of a process need beside its stacks, and reads what Java knows of the threads, and the
 // locks of CPython when it runs first.
-func collector(pid int, space *procstate.AddressSpace, java *steppers.JavaHeap, threads map[procstate.ThreadID]*steppers.JavaThread,
+func collector(pid int, space *procstate.AddressSpace, java *hotspot.Heap, threads map[procstate.ThreadID]*hotspot.Thread,
 	locks *[]python.Lock) procstate.Collector {
 	var collectors []procstate.Collector
 	if java != nil {
 		var read procstate.Memory
-		var moment *steppers.JavaMoment
+		var moment *hotspot.Moment
 		collectors = append(collectors, func(m procstate.Memory, tid procstate.ThreadID, _ *procstate.Regs, add func(addr uint64, n int)) {
 			if read != m {
 				read, moment = m, java.At(m)
@@ -301,7 +301,7 @@ func (p *ProcessStacks) readGoroutines(w *unwind.Walker, maxFrames int) {
 }
 
 // takeVirtual takes over the virtual threads of a Walker's process.
-func (p *ProcessStacks) takeVirtual(w *unwind.Walker, threads *steppers.VirtualThreads, maxFrames int) {
+func (p *ProcessStacks) takeVirtual(w *unwind.Walker, threads *hotspot.VirtualThreads, maxFrames int) {
 	w.MaxFrames = maxFrames
 	p.VirtualThreads, p.VirtualWalker = *threads, w
 }

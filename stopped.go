@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 	"github.com/swbpf/swbpf/variables"
@@ -83,7 +83,7 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		ps.readGoroutines(w, opts.MaxFrames)
 	}
 	ps.PythonLocks = PythonLocks(p)
-	if heap := steppers.NewJavaHeap(pid, p, p.Libraries()); heap != nil {
+	if heap := hotspot.NewHeap(pid, p, p.Libraries()); heap != nil {
 		java := heap.At(p)
 		for i := range ps.Stacks {
 			ps.Stacks[i].Java = java.Thread(ps.Stacks[i].TID)

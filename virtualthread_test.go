@@ -12,7 +12,7 @@ import (
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -162,7 +162,7 @@ func testVirtualThreads(t *testing.T, tg *target) {
 }
 
 // checkVirtualCalls compares the calls of a virtual thread with Java's, which leaves out some of its own.
-func checkVirtualCalls(t *testing.T, v *steppers.VirtualThread, calls []string, want virtualStack) {
+func checkVirtualCalls(t *testing.T, v *hotspot.VirtualThread, calls []string, want virtualStack) {
 	own := func(calls []string) (own []string) {
 		for _, c := range calls {
 			if strings.HasPrefix(c, "VirtualStacks.") {

@@ -6,7 +6,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/dataflow"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
-	v8 "github.com/swbpf/swbpf/steppers/v8"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -447,7 +447,7 @@ func followsCall(w *unwind.Walker, pc uint64, calls *mcode.VaddrCache, buf []byt
 		if at := w.MappingAt(pc); at != nil && classifyTrampoline(w.Arch(), nil, mcode.Read(w, at, pc, buf)) != noTrampoline {
 			return true
 		}
-		return isReturnTrampoline(w, pc)
+		return mcode.IsReturnTrampoline(w, pc)
 	}
 	if m.Image != nil {
 		if fact, ok := calls.Get(m.Image, pc-m.Bias); ok {

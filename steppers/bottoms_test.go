@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
 // The first frame of a stack is recognised, whoever made the stack: the
 // kernel for a process, the C library for a thread, clone, makecontext.
 func TestBottoms(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	for _, cc := range [][]string{
 		{"gcc", "-O2", "-DCOROUTINE"}, {"gcc", "-O0", "-static", "-DCOROUTINE"}, {"gcc", "-O1", "-static-pie", "-DCOROUTINE"},
 		{"musl-gcc", "-O2"}, {"musl-gcc", "-O0", "-static"},

@@ -4,6 +4,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
 	"github.com/swbpf/swbpf/steppers/clr"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/steppers/jsc"
 	"github.com/swbpf/swbpf/steppers/lua"
 	"github.com/swbpf/swbpf/steppers/luajit"
@@ -12,7 +13,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
-	v8 "github.com/swbpf/swbpf/steppers/v8"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -62,5 +63,5 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
 		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(),
-		NewDebug(tables), NewJIT(), NewHotSpot(NewFrameAnalyzer()), clr.New(), NewHaskell(), frames, analysis, NewBadCall())
+		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), frames, analysis, NewBadCall())
 }

@@ -23,7 +23,7 @@
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the
 //     process has registered with debuggers, or with libgcc;
-//   - [HotSpot]: compiled Java, by what its virtual machine has noted; and which
+//   - package hotspot: compiled Java, by what its virtual machine has noted; and which
 //     methods run in all frames of Java;
 //   - package clr: code of .NET, by its virtual machine's unwind information, and which methods
 //     that is;

@@ -44,7 +44,7 @@ func TestReturnTrampoline(t *testing.T) {
 		{"arm64", procstate.ARM64, tramp, slot, slot, 0, unwind.Mended, slot, ra},
 		{"arm64, at its start", procstate.ARM64, tramp, slot, slot, top, unwind.Success, slot, ra},
 	} {
-		snap := madeUp(c.arch, noMapping, 0x400, 0x401, 0x402, 0x403)
+		snap := steptest.MadeUp(c.arch, steptest.NoMapping, 0x400, 0x401, 0x402, 0x403)
 		at := uint64(tramp)
 		if c.arch == procstate.I386 {
 			at = 0xffffd000
@@ -83,7 +83,7 @@ func TestReturnTrampoline(t *testing.T) {
 
 // A stepper that finds something to mend again and again ends the walk.
 func TestEndlessMending(t *testing.T) {
-	snap := madeUp(procstate.AMD64, noMapping)
+	snap := steptest.MadeUp(procstate.AMD64, steptest.NoMapping)
 	w := unwind.NewWalker(snap, unwind.NewGroup(NewDynamic(endless{})), nil)
 	in := unwind.NewFrame(procstate.AMD64, 0x1000, 0x7000, 0)
 	if v, err := w.Step(&in, new(unwind.Frame)); v != unwind.Failed || err != unwind.StepperFailed {
@@ -132,7 +132,7 @@ _start:	push %rbp
 		{"the program's own", 8, 9, 0, 0, 0, 9},
 		{"in no file", 0x100000, 0x100001, 0, 0, 0, 0x100001},
 	} {
-		snap := madeUp(procstate.AMD64, m, 0x400, 0x401)
+		snap := steptest.MadeUp(procstate.AMD64, m, 0x400, 0x401)
 		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 		f := unwind.NewFrame(procstate.AMD64, start+c.pc, 0x7008, c.rbp)
 		f.Regs.Set(12, c.r12)
@@ -153,7 +153,7 @@ func TestProbedInstructionElsewhere(t *testing.T) {
 		{slot, slot, probed}, {slot + 4, slot, probed + 4}, {slot + 15, slot, probed + 15}, {slot + 16, slot, 0},
 		{slot - 1, slot, 0}, {slot, 0, 0}, {slot, slot + 128, 0}, {0x402000, slot, 0},
 	} {
-		snap := madeUp(procstate.AMD64, noMapping, 0x400)
+		snap := steptest.MadeUp(procstate.AMD64, steptest.NoMapping, 0x400)
 		snap.SetUserProbes(procstate.UserProbes{Trampoline: tramp, Breakpoint: probed, Slot: c.slot})
 		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 		in := unwind.NewFrame(procstate.AMD64, c.pc, 0x7000, 0)
@@ -178,7 +178,7 @@ func TestInstFrame(t *testing.T) {
 		{"no frame pointer", []uint64{1, 0x7100, 0x401000, instFrameMark, 0x7080}, 0, unwind.NotMe},
 		{"askew", []uint64{1, 0x7100, 0x401000, instFrameMark, 0x7080}, 0x700c, unwind.NotMe},
 	} {
-		w := unwind.NewWalker(madeUp(procstate.AMD64, noMapping, c.words...), unwind.NewGroup(NewInstFrame()), nil)
+		w := unwind.NewWalker(steptest.MadeUp(procstate.AMD64, steptest.NoMapping, c.words...), unwind.NewGroup(NewInstFrame()), nil)
 		in := unwind.NewFrame(procstate.AMD64, 0x500000, 0x7000, c.fp)
 		var out unwind.Frame
 		v, _ := NewInstFrame().CallerFrame(w, &in, &out)
@@ -237,7 +237,7 @@ dyninstBT_4000_16_20:
 		{"one that has no end", start + 48, unwind.NotMe},
 		{"no file", 0x100, unwind.NotMe},
 	} {
-		w := unwind.NewWalker(madeUp(procstate.AMD64, m, 1, 0x7100, 0x401000), unwind.NewGroup(), nil)
+		w := unwind.NewWalker(steptest.MadeUp(procstate.AMD64, m, 1, 0x7100, 0x401000), unwind.NewGroup(), nil)
 		in := unwind.NewFrame(procstate.AMD64, c.pc, 0x7000, 0x7008)
 		in.Flags = unwind.Interrupted
 		var out unwind.Frame

@@ -30,8 +30,8 @@ type FrameAnalyzer struct {
 	// For the functions of files:
 	flow    frameFlow
 	paths   framePaths
-	windows [maxWindows][]byte // code that paths are in
-	before  []byte             // code that prologues are looked for in
+	windows [mcode.MaxWindows][]byte // code that paths are in
+	before  []byte                   // code that prologues are looked for in
 }
 
 // maxFramesKept bounds what is kept of all files, in bytes. Past it all is
@@ -276,7 +276,7 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 		a.paths.nops = im.nops
 		l = a.paths.layoutBehind(img.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
 			s, ok := segmentAt(img, addr)
-			if !ok || n == maxWindows {
+			if !ok || n == mcode.MaxWindows {
 				return nil, addr
 			}
 			start, end = max(start, s.Vaddr), min(end, s.Vaddr+s.Filesz)
@@ -474,7 +474,7 @@ func repushesReturn(a *procstate.Arch, code []byte) bool {
 	return false
 }
 
-// IsFrameSet implements FrameStates.
+// IsFrameSet implements hotspot.FrameStates.
 func (a *FrameAnalyzer) IsFrameSet(w *unwind.Walker, f *unwind.Frame) (set, known bool) {
 	state := a.AllocatesFrame(w, f).State
 	return state == SetFrame, state != UnknownState

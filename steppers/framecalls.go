@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -90,7 +91,7 @@ func (s *FrameFunc) behindStub(w *unwind.Walker, m *procstate.Mapping, f *unwind
 		return unknownLayout, false
 	}
 	ra, ok := w.ProcessState().ReadWord(f.SP())
-	return unknownLayout, ok && ra != 0 && mayReturnTo(w, ra, s.buf[:])
+	return unknownLayout, ok && ra != 0 && javacode.MayReturnTo(w, ra, s.buf[:])
 }
 
 // wordNow reads a word of memory, of a process that runs on as it is now where the

@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -83,7 +84,7 @@ type FrameFuncHelper interface {
 type FrameFunc struct {
 	helper FrameFuncHelper
 	saved  *Analysis              // what tells where registers are that calls preserve; may be nil
-	buf    [mcode.MaxInstLen]byte // of code; holds a call, a return entry and a deoptHandlerLen too
+	buf    [mcode.MaxInstLen]byte // of code; holds a call, a return entry and a javacode.DeoptHandlerLen too
 	led    led
 	kept   keptRegs
 	unset  unsetFrame
@@ -183,7 +184,7 @@ func (s *FrameFunc) walkKnown(w *unwind.Walker, m *procstate.Mapping, in, out *u
 	v, err := walkLayout(w, in, out, l)
 	if v == unwind.Success && l.State == SetFrame && m.Image == nil {
 		if fp, ok := in.Regs.Value(w.Arch().FP); ok {
-			if sp, _, ok := senderSP(w, in.SP(), fp); ok {
+			if sp, _, ok := javacode.SenderSP(w, in.SP(), fp); ok {
 				out.SetSP(w.Arch(), sp)
 			}
 		}
@@ -193,7 +194,7 @@ func (s *FrameFunc) walkKnown(w *unwind.Walker, m *procstate.Mapping, in, out *u
 	}
 	// A frame pointer proves itself. Where it is not set, the start of
 	// the function may have been guessed wrong, and any null be its return address.
-	if v == unwind.Success && l.State != SetFrame && !mayReturnTo(w, out.PC(), s.buf[:]) ||
+	if v == unwind.Success && l.State != SetFrame && !javacode.MayReturnTo(w, out.PC(), s.buf[:]) ||
 		v == unwind.StackBottom && l.State != SetFrame && m.Image == nil && l.RA != 0 {
 		return unwind.NotMe, nil
 	}
@@ -284,7 +285,7 @@ func walkLayout(w *unwind.Walker, in, out *unwind.Frame, l *FrameLayout) (unwind
 		return unwind.StackBottom, nil // the former is what the ABIs ask of a thread's start
 	}
 	pc = codeAddress(w, pc)
-	if w.MappingAt(pc-1) == nil && !isReturnTrampoline(w, pc) {
+	if w.MappingAt(pc-1) == nil && !mcode.IsReturnTrampoline(w, pc) {
 		return unwind.NotMe, nil
 	}
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
@@ -319,14 +320,14 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame, fp, ra ui
 		return unwind.StackBottom, nil
 	}
 	pc = codeAddress(w, pc)
-	sp, _, interpreted := senderSP(w, in.SP(), fp)
+	sp, _, interpreted := javacode.SenderSP(w, in.SP(), fp)
 	if !interpreted {
 		if callerFP != 0 && callerFP <= fp && !entersFile(w, in.LookupPC(), pc-1) {
 			return unwind.NotMe, nil
 		}
 		sp = fp + 2*width
 	}
-	if !mayReturnTo(w, pc, s.buf[:]) || !s.led.mayLead(w, pc, in.PC()) {
+	if !javacode.MayReturnTo(w, pc, s.buf[:]) || !s.led.mayLead(w, pc, in.PC()) {
 		return unwind.NotMe, nil
 	}
 	out.SetPC(arch, pc)
@@ -334,7 +335,7 @@ func (s *FrameFunc) walkChain(w *unwind.Walker, in, out *unwind.Frame, fp, ra ui
 	out.SetFP(arch, callerFP)
 	out.PCLocation, out.FPLocation = unwind.InMemory(ra), unwind.InMemory(fp)
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
-	if in.Flags&unwind.Interrupted != 0 || !isReturnEntry(w, w.MappingAt(in.LookupPC()), in.PC(), s.buf[:]) {
+	if in.Flags&unwind.Interrupted != 0 || !javacode.IsReturnEntry(w, w.MappingAt(in.LookupPC()), in.PC(), s.buf[:]) {
 		out.Flags |= unwind.Heuristic
 	}
 	return unwind.Success, nil

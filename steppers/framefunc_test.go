@@ -65,7 +65,7 @@ __asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall start\nhlt\n"
 // instruction from their first to their last.
 func TestFramePointersEveryInstruction(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	for _, tc := range []struct {
 		name  string
 		cc    []string
@@ -103,7 +103,7 @@ func TestFramePointersEveryInstruction(t *testing.T) {
 // A small file without unwind tables is looked through for the registers that its functions
 // save; a large one, which can take seconds, is not: its frame pointers are enough.
 func TestFramePointersOfLargeFile(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	for _, large := range []bool{false, true} {
 		source := frameProgram
 		if large {
@@ -361,7 +361,7 @@ __attribute__((noreturn, used)) void start(void) {
 // A frame pointer that is set behind a copy of the return address does not tell where the
 // caller's frame is.
 func TestRealignedStack(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the programs are for amd64")
 	}

@@ -68,7 +68,7 @@ __asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall start\nhlt\n"
 // tables that are compiled with it, and in these alone.
 func TestKeepsFrames(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	for _, tc := range []struct {
 		cc    string
 		keeps bool
@@ -101,7 +101,7 @@ func TestKeepsFrames(t *testing.T) {
 
 // The caller of the first function of such a file, of another one, keeps in the register what it likes.
 func TestKeepsFramesEntered(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.Needs(t, "gcc")
 	source := `__attribute__((noinline)) static void trap(void) { __asm__ volatile("int3; nop"); }` + "\n" +
 		strings.ReplaceAll(keptProgram(), "mul: ", "mul: trap(); ")
@@ -157,7 +157,7 @@ __asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall run\nmov $60,
 // A nop behind each call, as GraalVM puts there, is not the gap behind a function that does not
 // return, where all of a file's calls have one.
 func TestNopsBehindCalls(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.Needs(t, "gcc")
 	dir := t.TempDir()
 	c := filepath.Join(dir, "calls.c")

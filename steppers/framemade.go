@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -239,9 +240,9 @@ func (k *madeFrames) analyze(w *unwind.Walker, f *unwind.Frame, code []byte, fro
 // returns reports whether there is a return address where a layout has it.
 func returns(w *unwind.Walker, f *unwind.Frame, l *FrameLayout) bool {
 	var caller unwind.Frame
-	var buf [mcode.MaxCallLen + deoptHandlerLen]byte
+	var buf [mcode.MaxCallLen + javacode.DeoptHandlerLen]byte
 	v, _ := walkLayout(w, f, &caller, l)
-	return v == unwind.Success && mayReturnTo(w, caller.PC(), buf[:])
+	return v == unwind.Success && javacode.MayReturnTo(w, caller.PC(), buf[:])
 }
 
 // afterPrologue finds the layout at an address by the nearest prologue before it from
@@ -279,7 +280,7 @@ func (k *madeFrames) rowAt(w *unwind.Walker, pc uint64) (row unwind.Row, end uin
 
 // setsCallersFrame is framePaths.setsCallersFrame. The answer is kept where it follows
 // from the code in one piece around the address.
-func (k *madeFrames) setsCallersFrame(w *unwind.Walker, read codeReader, addr uint64) bool {
+func (k *madeFrames) setsCallersFrame(w *unwind.Walker, read mcode.Reader, addr uint64) bool {
 	m := w.MappingAt(addr)
 	if m == nil {
 		return false
@@ -288,8 +289,8 @@ func (k *madeFrames) setsCallersFrame(w *unwind.Walker, read codeReader, addr ui
 	if m.Image != nil {
 		key, hash, ok = addr-m.Bias, ^uint64(m.Image.Index), true
 	} else {
-		start := max(addr-min(addr, windowBefore), m.Start)
-		hash, ok = hashCode(w, start, min(addr+windowBehind, m.End)-start)
+		start := max(addr-min(addr, mcode.WindowBefore), m.Start)
+		hash, ok = hashCode(w, start, min(addr+mcode.WindowBehind, m.End)-start)
 	}
 	s := &k.callees[key*0x9e3779b97f4a7c15>>(64-calleeBits)]
 	if ok && s.addr == key && s.code == hash {
@@ -297,7 +298,7 @@ func (k *madeFrames) setsCallersFrame(w *unwind.Walker, read codeReader, addr ui
 	}
 	n := len(k.code)
 	sets := k.calls.setsCallersFrame(w.Arch(), read, addr)
-	if k.code = k.code[:n]; ok && k.calls.code.pieces() == 1 {
+	if k.code = k.code[:n]; ok && k.calls.code.Pieces() == 1 {
 		*s = madeCallee{key, hash, sets}
 	}
 	return sets

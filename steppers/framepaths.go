@@ -60,7 +60,7 @@ const (
 // framePaths follows the paths from one instruction to returns.
 type framePaths struct {
 	arch *procstate.Arch
-	code codeWindows
+	code mcode.Windows
 	seen mcode.AddrSet
 	path mcode.PathState   // the one that is followed
 	now  []mcode.PathState // paths that are still to be followed
@@ -94,19 +94,19 @@ type madeWays struct {
 // returned tells that it is where a call returns to, which is under way. made is
 // for code in no file, else nil. With direct,
 // only ways without a call count. p is empty, or was used for that before.
-func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64, returned bool, made *madeWays, direct bool) foundLayout {
+func (p *framePaths) layoutBehind(a *procstate.Arch, read mcode.Reader, pc uint64, returned bool, made *madeWays, direct bool) foundLayout {
 	p.begin(a, read, maxPathInsts)
 	p.made = made
 	p.ended = p.leave
 	most := maxPathCalls
 	if made != nil {
-		p.code.most = maxMadeWindows
+		p.code.Most = mcode.MaxMadeWindows
 		p.left, most = maxMadeInsts, maxMadeCalls
 	}
 	if direct {
 		most = 1
 	}
-	if returned && startsFunction(a, behindNop(p.nops, p.code.at(pc))) {
+	if returned && startsFunction(a, behindNop(p.nops, p.code.At(pc))) {
 		return foundLayout{} // it does not return
 	}
 	if !returned && made != nil && p.lendsFrame(pc) {
@@ -141,27 +141,27 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read codeReader, pc uint64,
 }
 
 // begin makes p ready for paths of so many instructions.
-func (p *framePaths) begin(a *procstate.Arch, read codeReader, left int) {
+func (p *framePaths) begin(a *procstate.Arch, read mcode.Reader, left int) {
 	p.seen.Clear()
-	p.code.begin(read, maxWindows)
+	p.code.Begin(read, mcode.MaxWindows)
 	*p = framePaths{arch: a, nops: p.nops, code: p.code, seen: p.seen, now: p.now[:0], next: p.next[:0], left: left}
 }
 
 // lendsFrame reports whether an instruction is a call behind what may have set up the
 // frame of the function that is called.
 func (p *framePaths) lendsFrame(pc uint64) bool {
-	if p.code.at(pc) == nil {
+	if p.code.At(pc) == nil {
 		return false
 	}
-	c := p.code.last()
-	return callsWithFrame(p.arch, c.bytes, int(pc-c.start))
+	c := p.code.Last()
+	return callsWithFrame(p.arch, c.Bytes, int(pc-c.Start))
 }
 
 // setsCallersFrame reports whether the function at an address sets up the frame of
 // the one that calls it, as V8's BaselineOutOfLinePrologue does: it pushes the
 // frame pointer where its return address was, has it point there, and returns. p is
 // empty, or was used before.
-func (p *framePaths) setsCallersFrame(a *procstate.Arch, read codeReader, addr uint64) (sets bool) {
+func (p *framePaths) setsCallersFrame(a *procstate.Arch, read mcode.Reader, addr uint64) (sets bool) {
 	const most = 128 // instructions
 	if a.LR != procstate.NoReg {
 		return false
@@ -185,10 +185,10 @@ func (p *framePaths) setsCallersFrame(a *procstate.Arch, read codeReader, addr u
 // frame pointer to the code that it goes back to, and that returns with it as it
 // is now: so does instrumentation that was put into a function before that has
 // a frame. It follows the code straight on.
-func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
+func lendsFP(w *unwind.Walker, read mcode.Reader, pc, from, end uint64) bool {
 	a := w.Arch()
-	var code codeWindows
-	code.begin(read, maxWindows)
+	var code mcode.Windows
+	code.Begin(read, mcode.MaxWindows)
 	fp := mcode.PathValue{Base: mcode.PathFP}
 	s := mcode.FirstPathState(a, pc)
 	if before, _ := read(pc-1, pc-1, pc); a == procstate.AMD64 && string(before) == "\x55" {
@@ -197,7 +197,7 @@ func lendsFP(w *unwind.Walker, read codeReader, pc, from, end uint64) bool {
 	back := false // in that code
 	var in isa.Inst
 	for range maxPathInsts {
-		if !mcode.Decode(a, code.at(s.PC), s.PC, &in) {
+		if !mcode.Decode(a, code.At(s.PC), s.PC, &in) {
 			return false
 		}
 		to := in.Target
@@ -242,7 +242,7 @@ func (p *framePaths) follow(s *mcode.PathState) {
 	var in isa.Inst
 	for p.left > 0 && p.seen.Add(p.place(s)) {
 		p.left--
-		if !mcode.Decode(p.arch, p.code.at(s.PC), s.PC, &in) {
+		if !mcode.Decode(p.arch, p.code.At(s.PC), s.PC, &in) {
 			return
 		}
 		p.readFor(s, &in)
@@ -295,7 +295,7 @@ func (p *framePaths) follow(s *mcode.PathState) {
 			if p.arch == procstate.I386 && in.Flow != isa.Syscall && !in.Kernel {
 				s.Regs[p.arch.SP] = mcode.PathValue{} // the function may take its arguments off the stack
 			}
-			if code := p.code.at(s.PC); len(code) > 0 && !startsFunction(p.arch, behindNop(p.nops, code)) {
+			if code := p.code.At(s.PC); len(code) > 0 && !startsFunction(p.arch, behindNop(p.nops, code)) {
 				p.next = append(p.next, *s)
 			}
 			return
@@ -365,7 +365,7 @@ func (p *framePaths) inFile(s *mcode.PathState) bool {
 	}
 	const most = 16 // instructions
 	var in isa.Inst
-	for pc, n := s.PC, 0; n < most && mcode.Decode(p.arch, p.code.at(pc), pc, &in) && in.Flow == isa.Next; n++ {
+	for pc, n := s.PC, 0; n < most && mcode.Decode(p.arch, p.code.At(pc), pc, &in) && in.Flow == isa.Next; n++ {
 		if pc += uint64(in.Len); pc >= end {
 			break
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -15,7 +16,7 @@ import (
 // with and without symbols. What runs on a thread's own stack for a goroutine ends where it
 // has changed over, with a reason and without a frame that is none.
 func TestGo386(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.Needs32Bit(t)
 	t.Setenv("GOARCH", "386")
 	t.Setenv("CGO_ENABLED", "0")

@@ -104,7 +104,7 @@ func randomSleep(most time.Duration) func() {
 // Threads of a Go program that collects garbage, stopped anywhere, have
 // whole stacks, each frame of which was called by the next.
 func TestGoStacksAreComplete(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	for _, flags := range [][]string{{}, {"-ldflags=-s -w"}, {"-buildmode=pie"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			p := steptest.Start(t, buildGo(t, "go", flags...))
@@ -140,7 +140,7 @@ func TestGoStacksAreComplete(t *testing.T) {
 
 // A callback from C is found through all of its calls on both stacks.
 func TestGoCallbacks(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.Needs(t, "gcc")
 	t.Setenv("CGO_ENABLED", "1")
 	p := steptest.Start(t, buildGo(t, "gocgo"))
@@ -193,7 +193,7 @@ var windowEnds = map[string]bool{
 
 // In windows of a program's execution, each instruction is walked right.
 func TestGoEveryInstruction(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	p := steptest.Start(t, buildGo(t, "go"))
 	w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
 	var n [steptest.NumResults]int
@@ -250,7 +250,7 @@ func TestGoEveryInstruction(t *testing.T) {
 // Of a goroutine whose stack was not copied, what is read later is that of another call from
 // the same place: it is left out.
 func TestGoNotReadLater(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	p := steptest.Start(t, buildGo(t, "go"))
 	w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
 	group := Default(unwind.NewTables())

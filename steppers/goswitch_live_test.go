@@ -115,7 +115,7 @@ func recordGoAt(t *testing.T, path string, pid int, at uint64, n int) (stacks []
 // A sample at any of the instructions that change from one stack to another
 // holds all that the walk needs, down to where the goroutine began.
 func TestGoSwitchesRecorded(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	path, pid := startGo(t, "goswitches")
 	im := steptest.OpenImage(t, path)
 	table, err := procstate.Pclntab(im)
@@ -176,7 +176,7 @@ func TestGoSwitchesRecorded(t *testing.T) {
 func TestGoRaceDetectorRecorded(t *testing.T) {
 	t.Parallel()
 	testenv.Needs(t, "gcc")
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the race detector of another machine keeps its return address elsewhere")
 	}

@@ -120,7 +120,7 @@ var i386Builds = []struct {
 // 32-bit programs without unwind tables are walked at every instruction.
 func TestI386EveryInstruction(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.Needs32Bit(t)
 	for _, b := range i386Builds {
 		if b.long && !testenv.Long() {

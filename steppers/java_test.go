@@ -16,6 +16,8 @@ import (
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/hotspot"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -47,14 +49,14 @@ func startJavaClass(t *testing.T, java testenv.Program, out io.Writer, args ...s
 // instruction. Where a method has gone before its frame was walked, the walk ends.
 func TestJavaFrames(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJavaFrames(t, java, "Busy") })
 }
 
 // While compiled code compares strings, it keeps a word on the stack beyond its frame.
 func TestJavaComparesStrings(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
 		t.Parallel()
 		testJavaFrames(t, java, "Compares")
@@ -64,7 +66,7 @@ func TestJavaComparesStrings(t *testing.T) {
 // Stubs that make digests align SP, and use the frame pointer for other things.
 func TestJavaDigests(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.SomeJava(t, testJavaDigests)
 }
 
@@ -131,7 +133,7 @@ func spaces(pid int) func() *procstate.AddressSpace {
 func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 	pid := startJavaClass(t, java, nil, "-XX:+PreserveFramePointer", class, "600000")
 	tables := unwind.NewTables()
-	noted := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewHotSpot(NewFrameAnalyzer()), NewFrameFunc(nil), NewAnalysis())
+	noted := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), hotspot.New(NewFrameAnalyzer()), NewFrameFunc(nil), NewAnalysis())
 	linked := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewFrameFunc(nil), NewAnalysis())
 	calls, interrupted, differ, gone, unsure, frames := 0, 0, 0, 0, 0, 0
 	mapped := spaces(pid)
@@ -201,7 +203,7 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 // frames are walked all the same.
 func TestJavaDeoptimized(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.SomeJava(t, testJavaDeoptimized)
 }
 
@@ -241,7 +243,7 @@ func testJavaDeoptimized(t *testing.T, java testenv.Program) {
 						}
 						n++
 						var code [16]byte
-						if k, _ := p.ReadMemory(stack[i].PC(), code[:]); isDeoptHandler(code[:k], stack[i].PC()) ||
+						if k, _ := p.ReadMemory(stack[i].PC(), code[:]); javacode.IsDeoptHandler(code[:k], stack[i].PC()) ||
 							bytes.HasPrefix(code[:k], []byte("\xeb\xf9")) { // from JDK 26 on behind a call, to which it jumps
 							handlers++
 						}
@@ -286,7 +288,7 @@ __attribute__((constructor)) static void catch(void) { signal(SIGUSR1, again); }
 // What is known of a virtual machine goes with it, when its process executes
 // another.
 func TestJavaExecutesJava(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	lib := steptest.Compile(t, []string{"gcc", "-shared", "-fPIC", "-O1"}, "again.c", execAgain)
 	t.Setenv("LD_PRELOAD", lib)
 	testenv.NeedsJava(t)
@@ -352,7 +354,7 @@ func TestJavaExecutesJava(t *testing.T) {
 // and nothing panics.
 func TestLyingVirtualThreads(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	found := false
 	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
 		classes := testenv.CompileJava(t, java, filepath.Join("..", "testdata", "walk", "VirtualStacks.java"))
@@ -374,16 +376,16 @@ func TestLyingVirtualThreads(t *testing.T) {
 		if err := p.Pause(procstate.DefaultThread); err != nil {
 			t.Fatal(err)
 		}
-		liar := &lyingProcess{ProcessState: p, rng: rand.New(rand.NewPCG(1, 2))}
+		liar := &steptest.Lying{ProcessState: p, Rand: rand.New(rand.NewPCG(1, 2))}
 		space := procstate.SpaceOfProcess(pid)
 		whole, read := 0, 0
 		for n := range 24 {
-			liar.rate = 0
-			h := NewJavaHeap(pid, liar, space)
+			liar.Rate = 0
+			h := hotspot.NewHeap(pid, liar, space)
 			w := unwind.NewWalker(liar, Default(unwind.NewTables()), nil)
 			w.MaxFrames = 10000
 			if n > 0 {
-				liar.rate = []int{10, 100, 1000, 10000}[n%4]
+				liar.Rate = []int{10, 100, 1000, 10000}[n%4]
 			}
 			begin := time.Now()
 			bytes := 0
@@ -394,7 +396,7 @@ func TestLyingVirtualThreads(t *testing.T) {
 					whole++
 				}
 				if time.Since(begin) > time.Minute {
-					t.Fatalf("%d of %d threads, with a lie in %d reads, took %v", i, len(vs.List), liar.rate, time.Since(begin))
+					t.Fatalf("%d of %d threads, with a lie in %d reads, took %v", i, len(vs.List), liar.Rate, time.Since(begin))
 				}
 			}
 			read += len(vs.List)
@@ -409,9 +411,9 @@ func TestLyingVirtualThreads(t *testing.T) {
 	}
 }
 
-func hotspotOf(w *unwind.Walker) *HotSpot {
+func hotspotOf(w *unwind.Walker) *hotspot.Stepper {
 	for _, s := range w.StepperGroup().Steppers() {
-		if s, ok := s.(*HotSpot); ok {
+		if s, ok := s.(*hotspot.Stepper); ok {
 			return s
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -25,12 +26,12 @@ type liarWorld struct {
 // Where a liarWorld has a stack, and code that is in no file.
 const (
 	liarStack = 0x7ff000000000
-	liarCode  = fakeJVMHeap
+	liarCode  = steptest.FakeJVMHeap
 )
 
 func newLiarWorld(t testing.TB) *liarWorld {
 	testenv.Needs(t, "gcc", "musl-gcc")
-	jvm := buildFakeJVM(t)
+	jvm := steptest.FakeJVM(t)
 	program := filepath.Join(t.TempDir(), "gocgo")
 	build := exec.Command("go", "build", "-o", program, "./testdata/gocgo")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1", "GOARCH=amd64")
@@ -110,7 +111,7 @@ const (
 // chooses: the memory, and the offsets of its fields.
 func FuzzHotSpot(f *testing.F) {
 	w := newLiarWorld(f)
-	memory, offsets := newFakeJVMHeap()
+	memory, offsets := steptest.NewFakeJVMHeap()
 	for _, pc := range []uint16{0x80, 0x87, 0x88, 0x8c, 0x91, 0x95, 0x9c} {
 		f.Add(memory, offsets, pc, uint64(pc))
 	}
@@ -133,7 +134,7 @@ func FuzzHotSpot(f *testing.F) {
 			copy(entry[40:48], offsets) // of one that is static
 		}
 		w.True = []procstate.Region{{Addr: liarCode, Data: memory}, {Addr: at, Data: table}}
-		group := unwind.NewGroup(NewHotSpot(NewFrameAnalyzer()), NewFrameFunc(nil))
+		group := unwind.NewGroup(hotspot.New(NewFrameAnalyzer()), NewFrameFunc(nil))
 		w.walk(t, group, seed%2 == 0, w.Begin(seed, liarCode+uint64(pc), liarStack))
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/steppers/jsc"
 	"github.com/swbpf/swbpf/steppers/lua"
 	"github.com/swbpf/swbpf/steppers/luajit"
@@ -14,7 +15,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
-	v8 "github.com/swbpf/swbpf/steppers/v8"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -43,7 +44,7 @@ func TestNotMeLeavesOutClear(t *testing.T) {
 			notMe := 0
 			group := unwind.NewGroup()
 			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), python.New(unwind.NewTables()), ruby.New(unwind.NewTables()), php.New(unwind.NewTables()), perl.New(unwind.NewTables()), lua.New(unwind.NewTables()), luajit.New(unwind.NewTables()), v8.New(), jsc.New(), spidermonkey.New(unwind.NewTables()), beam.New(), chez.New(), NewDebug(unwind.NewTables()),
-				NewJIT(), NewHotSpot(NewFrameAnalyzer()), NewFrameFunc(nil), NewAnalysis(), NewBadCall(), NewWanderer(nil, nil), NewDyninstInstr(), NewInstFrame()} {
+				NewJIT(), hotspot.New(NewFrameAnalyzer()), NewFrameFunc(nil), NewAnalysis(), NewBadCall(), NewWanderer(nil, nil), NewDyninstInstr(), NewInstFrame()} {
 				if s.Priority() == unwind.PriorityDebug && s.Name() == "debug" && name != "go" {
 					continue // which knows nearly all of these frames
 				}

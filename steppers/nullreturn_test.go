@@ -44,7 +44,7 @@ func (s guessStepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwi
 // and in a call: not where the frame pointer is another, the frame was interrupted, or a
 // frame on the way was guessed.
 func TestNullReturnAddress(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	path := steptest.Compile(t, []string{"gcc", "-O2", "-fno-optimize-sibling-calls", "-fcf-protection=none"}, "null.c", nullReturnProgram)
 	for _, c := range []struct {
 		how    string

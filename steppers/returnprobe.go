@@ -15,23 +15,23 @@ type ReturnProbes struct{}
 
 // IsInstrumentation implements DynamicHelper.
 func (p *ReturnProbes) IsInstrumentation(w *unwind.Walker, f *unwind.Frame) (ins Instrumentation, ok bool) {
-	probes := userProbes(w)
+	probes := mcode.UserProbes(w)
 	if probes == nil {
-		probes = &noProbes
+		probes = &mcode.NoProbes
 	}
 	if probes.Breakpoint != 0 && f.IsTop() {
 		if pc := probedPC(w, f, probes); pc != f.PC() {
 			return Instrumentation{OriginalPC: pc}, true
 		}
 	}
-	offset, ok := inUprobesPage(w, probes, f.PC())
+	offset, ok := mcode.InUprobesPage(w, probes, f.PC())
 	if !ok {
 		return ins, false
 	}
 	if f.Flags&unwind.Interrupted != 0 {
 		return inTrampoline(w, f, probes, offset), true
 	}
-	if probes == &noProbes {
+	if probes == &mcode.NoProbes {
 		return ins, false // another helper may know
 	}
 	if offset == 0 {

@@ -80,7 +80,7 @@ func callersOfLeaf(t *testing.T, path string, probed bool) []uint64 {
 // A process that is walked on demand has the same stack under nested
 // uretprobes as without: the kernel is asked for what it has replaced.
 func TestReturnProbesOnDemand(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	path := steptest.Compile(t, []string{"gcc", "-O2", "-no-pie", "-static"}, "resting.c", restingProgram)
 	want := callersOfLeaf(t, path, false)
 	im := steptest.OpenImage(t, path)

@@ -271,7 +271,7 @@ func (d *onlyLibraries) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (un
 // the program has, down to a recognised bottom, and the same PCs as without
 // the probes.
 func TestStacksUnderReturnProbes(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	event, err := loader.ParseEvent("raw_syscalls:sys_enter")
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +313,7 @@ func TestStacksUnderReturnProbes(t *testing.T) {
 // chain that the program has. Few may be short, as an original return address
 // is nowhere at times: Linux 6.18 lets samples that fall there be put off.
 func TestStacksWhileReturning(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	path := steptest.Compile(t, []string{"gcc", "-O2"}, "nested.c", nestedProgram)
 	event, err := loader.ParseEvent("cpu-clock")
 	if err != nil {
@@ -376,7 +376,7 @@ func (p *knownProbes) UserProbes() *procstate.UserProbes { return &p.known }
 // A stopped process under nested uretprobes is walked whole by one who knows
 // the return addresses: as the same program without probes.
 func TestReturnProbesOfCaller(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	path := steptest.Compile(t, []string{"gcc", "-O1", "-no-pie", "-static", "-fno-optimize-sibling-calls"}, "probed.c", probedProgram)
 	var probes knownProbes
 	group := Default(unwind.NewTables())

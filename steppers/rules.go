@@ -44,7 +44,7 @@ func (s *SigHandler) RuleAt(w *unwind.Walker, _ *procstate.Mapping, pc uint64, _
 // RulesHold implements unwind.RuleGuard: uretprobes replace return addresses.
 func (d *Dynamic) RulesHold(w *unwind.Walker) bool {
 	_, ok := d.helper.(*ReturnProbes)
-	return (ok || d.helper == nil) && userProbes(w) == nil
+	return (ok || d.helper == nil) && mcode.UserProbes(w) == nil
 }
 
 // RuleAt implements unwind.RuleStepper.

@@ -59,7 +59,7 @@ var alternateFunctions = []string{"thread", "victim", "first", "second"}
 // a recording, the frames that were interrupted included; also where the thread
 // is in the system call that ends a handler, which has the PC behind it.
 func TestAlternateStacksRecorded(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	event, err := loader.ParseEvent("raw_syscalls:sys_enter")
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
 // A handler's stack is walked through the signal frames down to main, with
 // and without unwind tables for the trampoline, on every kind of stack.
 func TestSignalHandlers(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	for _, cc := range [][]string{
 		{"gcc", "-O0"}, {"gcc", "-O2", "-fno-omit-frame-pointer"}, {"gcc", "-O2", "-static"},
 		{"musl-gcc", "-O0"}, {"musl-gcc", "-O2", "-static"},

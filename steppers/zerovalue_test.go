@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/steppers/jsc"
 	"github.com/swbpf/swbpf/steppers/lua"
 	"github.com/swbpf/swbpf/steppers/luajit"
@@ -18,14 +20,14 @@ import (
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
-	v8 "github.com/swbpf/swbpf/steppers/v8"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
 // A stepper that no constructor has made does the same as one that has been made
 // with what is nil left to it.
 func TestZeroValues(t *testing.T) {
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	cmd := exec.Command("sleep", "60")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -43,7 +45,7 @@ func TestZeroValues(t *testing.T) {
 		{&Go{}, NewGo()},
 		{&Debug{}, NewDebug(nil)},
 		{&JIT{}, NewJIT()},
-		{&HotSpot{}, NewHotSpot(nil)},
+		{&hotspot.Stepper{}, hotspot.New(nil)},
 		{&v8.Stepper{}, v8.New()},
 		{&jsc.Stepper{}, jsc.New()},
 		{&spidermonkey.Stepper{}, spidermonkey.New(nil)},

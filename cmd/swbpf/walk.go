@@ -13,14 +13,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-
 	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
+	"golang.org/x/sys/unix"
 )
 
 // Exit codes of walk beyond those of all verbs.
@@ -428,8 +427,8 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		core.Close()
 		return nil, err
 	}
-	var java *steppers.JavaMoment
-	if heap := steppers.NewJavaHeap(0, core, core.Libraries()); heap != nil {
+	var java *hotspot.Moment
+	if heap := hotspot.NewHeap(0, core, core.Libraries()); heap != nil {
 		java = heap.At(core)
 	}
 	for i, tid := range tids {

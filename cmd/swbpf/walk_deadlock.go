@@ -41,7 +41,7 @@ func (p *processWalk) findDeadlocks(reader *waitReader) {
 		}
 	}
 	for _, g := range p.virtual.groups {
-		if to, ok := javaOwner(&g.first.JavaThread); ok {
+		if to, ok := javaOwner(&g.first.Thread); ok {
 			for _, id := range g.ids {
 				add(party{virtual: int64(id)}, to)
 			}
@@ -177,7 +177,7 @@ func (p *processWalk) partyText(one party) string {
 	}
 	for _, g := range p.virtual.groups {
 		if i := slices.Index(g.ids, uint64(one.virtual)); i >= 0 {
-			return virtualText(one.virtual, g.names[i]) + " [" + printable(javaWait(&g.first.JavaThread)) + "]"
+			return virtualText(one.virtual, g.names[i]) + " [" + printable(javaWait(&g.first.Thread)) + "]"
 		}
 	}
 	return fmt.Sprint(one.tid)

@@ -5,22 +5,22 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 )
 
 // Deadlocks are circles of those that wait, and not what leads into one or ends.
 func TestFindDeadlocks(t *testing.T) {
 	holder := func(tid procstate.ThreadID) *wait { return &wait{call: "futex", holder: tid} }
-	java := func(state string, tid procstate.ThreadID, virtual int64) *steppers.JavaThread {
-		return &steppers.JavaThread{State: state, Owner: virtual, OwnerThread: tid}
+	java := func(state string, tid procstate.ThreadID, virtual int64) *hotspot.Thread {
+		return &hotspot.Thread{State: state, Owner: virtual, OwnerThread: tid}
 	}
 	timed := holder(1)
 	timed.args[3] = 0x7000
 	group := func(state string, tid procstate.ThreadID, owner int64, ids ...uint64) *virtualGroup {
-		return &virtualGroup{first: steppers.VirtualThread{JavaThread: *java(state, tid, owner)}, ids: ids, names: make([]string, len(ids))}
+		return &virtualGroup{first: hotspot.VirtualThread{Thread: *java(state, tid, owner)}, ids: ids, names: make([]string, len(ids))}
 	}
-	virtual := func(id int64) *steppers.VirtualThread {
-		return &steppers.VirtualThread{JavaThread: steppers.JavaThread{ID: id}}
+	virtual := func(id int64) *hotspot.VirtualThread {
+		return &hotspot.VirtualThread{Thread: hotspot.Thread{ID: id}}
 	}
 	for name, c := range map[string]struct {
 		threads []threadWalk

@@ -10,7 +10,7 @@ import (
 
 	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/symbols"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -53,11 +53,11 @@ type threadWalk struct {
 	name      string
 	state     string
 	blocked   bool
-	wait      *wait                   // the system call that it waits in; nil where that is not known
-	goroutine *procstate.Goroutine    // that is on it; nil where that is not known
-	virtual   *steppers.VirtualThread // the same
-	java      *steppers.JavaThread    // what Java knows of it; nil where it is not Java's
-	hasGIL    bool                    // it has the lock of an interpreter of CPython
+	wait      *wait                  // the system call that it waits in; nil where that is not known
+	goroutine *procstate.Goroutine   // that is on it; nil where that is not known
+	virtual   *hotspot.VirtualThread // the same
+	java      *hotspot.Thread        // what Java knows of it; nil where it is not Java's
+	hasGIL    bool                   // it has the lock of an interpreter of CPython
 }
 
 // walkFrame is a logical frame: a frame of the stack, or a call that was

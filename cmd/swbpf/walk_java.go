@@ -5,19 +5,19 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 )
 
 // takeJava takes over what Java knows of a thread, which may be nil. The system has no more than the first 15 bytes of
 // its name.
-func (t *threadWalk) takeJava(j *steppers.JavaThread) {
+func (t *threadWalk) takeJava(j *hotspot.Thread) {
 	if t.java = j; j != nil {
 		t.name = cmp.Or(j.Name, t.name)
 	}
 }
 
 // javaWait says what a thread of Java does, and what it waits for.
-func javaWait(t *steppers.JavaThread) string {
+func javaWait(t *hotspot.Thread) string {
 	s := t.State
 	if t.Blocker != "" {
 		s += " for " + t.Blocker
@@ -48,7 +48,7 @@ func javaNote(t *threadWalk) string {
 }
 
 // javaOwner returns which thread has what one of Java waits for, if it waits until that goes on.
-func javaOwner(t *steppers.JavaThread) (party, bool) {
+func javaOwner(t *hotspot.Thread) (party, bool) {
 	switch {
 	case strings.HasPrefix(t.State, "timed"):
 	case t.OwnerThread != 0:
@@ -68,6 +68,6 @@ func javaWaits(t *threadWalk) (party, bool) {
 }
 
 // blockerOf is what a thread of Java waits for in JSON.
-func blockerOf(t *steppers.JavaThread) jsonBlocker {
+func blockerOf(t *hotspot.Thread) jsonBlocker {
 	return jsonBlocker{Blocker: t.Blocker, Owner: t.Owner, OwnerTID: int32(t.OwnerThread), Joins: t.Joins}
 }

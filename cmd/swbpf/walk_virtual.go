@@ -10,7 +10,7 @@ import (
 
 	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -28,7 +28,7 @@ type virtualWalks struct {
 // virtualGroup are virtual threads with the same stack and state, that wait for the same.
 type virtualGroup struct {
 	stackWalk
-	first steppers.VirtualThread
+	first hotspot.VirtualThread
 	ids   []uint64
 	names []string
 }
@@ -38,14 +38,14 @@ func (o *walkOptions) wantsVirtual() bool { return o.virtual != "no" && len(o.ti
 
 // takeVirtual takes over the virtual threads of a process: it tells threads which is on them, and walks the others
 // until ctx is done.
-func (p *processWalk) takeVirtual(ctx context.Context, w *unwind.Walker, vs *steppers.VirtualThreads, o *walkOptions) {
+func (p *processWalk) takeVirtual(ctx context.Context, w *unwind.Walker, vs *hotspot.VirtualThreads, o *walkOptions) {
 	out := &p.virtual
 	out.total, out.unread, out.cut, out.untracked, out.err = len(vs.List), vs.Unread, vs.Cut, vs.Untracked, vs.Err
 	threads := make(map[procstate.ThreadID]*threadWalk, len(p.threads))
 	for i := range p.threads {
 		threads[p.threads[i].tid] = &p.threads[i]
 	}
-	slices.SortFunc(vs.List, func(a, b steppers.VirtualThread) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(vs.List, func(a, b hotspot.VirtualThread) int { return cmp.Compare(a.ID, b.ID) })
 	index := make(map[string]*virtualGroup)
 	keys := virtualKeys{functions: make(map[*unwind.CodeFunction]uint32)}
 	var frames []unwind.Frame
@@ -84,7 +84,7 @@ type virtualKeys struct {
 }
 
 // of returns what the virtual threads of a group have in common, until it is called again.
-func (k *virtualKeys) of(w *unwind.Walker, v *steppers.VirtualThread, frames []unwind.Frame, err error) []byte {
+func (k *virtualKeys) of(w *unwind.Walker, v *hotspot.VirtualThread, frames []unwind.Frame, err error) []byte {
 	name := replaceNumbers(v.Name, func(string) string { return "0" })
 	k.key = fmt.Appendf(k.key[:0], "%s\x00%s\x00%s\x00%d\x00%v\x00", name, v.State, v.Blocker, v.Owner, err)
 	number := func(f *unwind.CodeFunction) uint32 {
@@ -142,7 +142,7 @@ func (g *virtualGroup) head() string {
 			s += fmt.Sprintf(" %q", name)
 		}
 	}
-	return s + " [" + printable(cmp.Or(javaWait(&g.first.JavaThread), "unknown")) + "]: " + g.outcome()
+	return s + " [" + printable(cmp.Or(javaWait(&g.first.Thread), "unknown")) + "]: " + g.outcome()
 }
 
 // virtualText names a virtual thread: `virtual thread 25 "worker-1"`.
@@ -161,6 +161,6 @@ func (p *processWalk) jsonVirtual(out *jsonProcess) {
 	}
 	for _, g := range p.virtual.groups {
 		out.VirtualThreads = append(out.VirtualThreads, jsonVirtualThreads{IDs: g.ids, Names: g.names, State: g.first.State,
-			jsonBlocker: blockerOf(&g.first.JavaThread), Complete: g.complete(), Reason: g.reason()})
+			jsonBlocker: blockerOf(&g.first.Thread), Complete: g.complete(), Reason: g.reason()})
 	}
 }

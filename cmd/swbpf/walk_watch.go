@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/swbpf/swbpf/procstate"
+	"golang.org/x/sys/unix"
 )
 
 // watched remembers the stacks of the time before, to tell how long a thread
@@ -141,7 +140,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 		}
 	}
 	for _, g := range p.virtual.groups {
-		if err := line(fmt.Sprintf("%5d x [%s] virtual threads: %s", len(g.ids), javaWait(&g.first.JavaThread), foldStack(&g.stackWalk))); err != nil {
+		if err := line(fmt.Sprintf("%5d x [%s] virtual threads: %s", len(g.ids), javaWait(&g.first.Thread), foldStack(&g.stackWalk))); err != nil {
 			return err
 		}
 	}

@@ -1,9 +1,9 @@
-package steppers
+package hotspot
 
 import "github.com/swbpf/swbpf/procstate"
 
-// JavaThread is what a virtual machine of Java knows of a thread.
-type JavaThread struct {
+// Thread is what a virtual machine of Java knows of a thread.
+type Thread struct {
 	ID   int64  // Thread.threadId
 	Name string // "": none
 
@@ -46,7 +46,7 @@ type javaName struct {
 
 // Thread returns what Java knows of a thread; nil where it is none of its own, or nothing can be read of it. Where a
 // virtual thread on no thread has what it waits for, the next call of VirtualThreads may fill that in.
-func (m *JavaMoment) Thread(tid procstate.ThreadID) *JavaThread {
+func (m *Moment) Thread(tid procstate.ThreadID) *Thread {
 	defer m.begin()()
 	thread := m.h.javaThread(tid)
 	if thread == 0 || m.o.marked {
@@ -60,7 +60,7 @@ func (m *JavaMoment) Thread(tid procstate.ThreadID) *JavaThread {
 }
 
 // thread is Thread of a JavaThread.
-func (m *JavaMoment) thread(thread uint64) *JavaThread {
+func (m *Moment) thread(thread uint64) *Thread {
 	o, names := m.o, m.h.names
 	obj, ok := m.threadObject(thread)
 	known, isKnown := names[thread]
@@ -68,7 +68,7 @@ func (m *JavaMoment) thread(thread uint64) *JavaThread {
 		if !isKnown {
 			return nil
 		}
-		return &JavaThread{ID: known.id, Name: known.name} // it is being moved
+		return &Thread{ID: known.id, Name: known.name} // it is being moved
 	}
 	id, _ := obj.long("tid")
 	if ref := o.refTo(&obj, "name"); !isKnown || known.ref != ref || known.id != id || known.name == "" {
@@ -81,7 +81,7 @@ func (m *JavaMoment) thread(thread uint64) *JavaThread {
 		holder, _ := o.follow(&obj, "holder") // from JDK 19 on
 		status, _ = holder.int("threadStatus")
 	}
-	t := &JavaThread{ID: id, Name: known.name, State: javaState(status)}
+	t := &Thread{ID: id, Name: known.name, State: javaState(status)}
 	f := m.h.vm.fields.object.monitors
 	switch {
 	case t.State == "parked" || t.State == "timed parked":
@@ -98,7 +98,7 @@ func (m *JavaMoment) thread(thread uint64) *JavaThread {
 }
 
 // threadObject returns the Thread that is a JavaThread.
-func (m *JavaMoment) threadObject(thread uint64) (obj javaObject, ok bool) {
+func (m *Moment) threadObject(thread uint64) (obj javaObject, ok bool) {
 	f := m.h.vm.fields.object
 	addr := uint64(0)
 	if f.threadDirect {
@@ -139,7 +139,7 @@ func javaState(status int32) string {
 }
 
 // waitsFor fills in what a thread waits for. What it has itself it is just being given.
-func (t *JavaThread) waitsFor(b javaBlocker) {
+func (t *Thread) waitsFor(b javaBlocker) {
 	t.Blocker = b.class
 	if b.owner != t.ID {
 		t.Owner, t.OwnerThread, t.Joins, t.ownerless = b.owner, b.thread, b.joins, b.ownerless
@@ -147,7 +147,7 @@ func (t *JavaThread) waitsFor(b javaBlocker) {
 }
 
 // parkedFor returns what the thread that an object stands for has said that it parks for.
-func (m *JavaMoment) parkedFor(thread *javaObject) (b javaBlocker) {
+func (m *Moment) parkedFor(thread *javaObject) (b javaBlocker) {
 	addr := m.o.refTo(thread, "parkBlocker")
 	if addr == 0 {
 		return b
@@ -171,7 +171,7 @@ func (m *JavaMoment) parkedFor(thread *javaObject) (b javaBlocker) {
 }
 
 // owned fills in the Thread that has something.
-func (m *JavaMoment) owned(b *javaBlocker, owner *javaObject) {
+func (m *Moment) owned(b *javaBlocker, owner *javaObject) {
 	thread := m.threadOf(owner)
 	if thread != 0 || owner.class.extends(virtualThreadClass) {
 		b.owner, _ = owner.long("tid")
@@ -180,7 +180,7 @@ func (m *JavaMoment) owned(b *javaBlocker, owner *javaObject) {
 }
 
 // threadOf returns which thread of the system a Thread is; 0: none, as a virtual one.
-func (m *JavaMoment) threadOf(thread *javaObject) procstate.ThreadID {
+func (m *Moment) threadOf(thread *javaObject) procstate.ThreadID {
 	native, _ := thread.long("eetop")
 	return m.h.tids[uint64(native)]
 }

@@ -1,4 +1,4 @@
-package steppers
+package steptest
 
 import (
 	"encoding/binary"
@@ -10,9 +10,9 @@ import (
 	"github.com/swbpf/swbpf/internal/testenv"
 )
 
-// fakeJVM has the table of HotSpot's structures, the list of object files that are
+// fakeJVMSource has the table of HotSpot's structures, the list of object files that are
 // made at run time, and libgcc's lists of frames.
-const fakeJVM = `
+const fakeJVMSource = `
 struct entry { const char *type, *name, *text; int fixed; unsigned long offset; void *at; };
 void *heaps;
 int version = 17;
@@ -43,39 +43,39 @@ struct { unsigned version, action; void *relevant, *first; } __jit_debug_descrip
 void *_start(void) { return __jit_debug_descriptor.first; }
 `
 
-// fakeJVMHeap is where newFakeJVMHeap is, in a process that has a fakeJVM.
-const fakeJVMHeap = 0x7e0000000000
+// FakeJVMHeap is where NewFakeJVMHeap is, in a process that has a fakeJVMSource.
+const FakeJVMHeap = 0x7e0000000000
 
-// buildFakeJVM compiles a libjvm.so of fakeJVM, and returns its path.
-func buildFakeJVM(t testing.TB) string {
+// FakeJVM compiles a libjvm.so of fakeJVMSource, and returns its path.
+func FakeJVM(t testing.TB) string {
 	t.Helper()
 	testenv.Needs(t, "gcc")
 	jvm := filepath.Join(t.TempDir(), "libjvm.so")
 	build := exec.Command("gcc", "-x", "c", "-nostdlib", "-static", "-no-pie", "-fno-pie", "-O1", "-Wl,-Ttext-segment=0x60000000", "-o", jvm, "-")
-	build.Stdin = strings.NewReader(fakeJVM)
+	build.Stdin = strings.NewReader(fakeJVMSource)
 	if b, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, b)
 	}
 	return jvm
 }
 
-// newFakeJVMHeap is memory at fakeJVMHeap as HotSpot has it: a compiled method, what leads to
-// it and what it tells, and the offsets of the fields of all that, as fakeJVM has them.
-func newFakeJVMHeap() (memory, offsets []byte) {
+// NewFakeJVMHeap is memory at FakeJVMHeap as HotSpot has it: a compiled method, what leads to
+// it and what it tells, and the offsets of the fields of all that, as fakeJVMSource has them.
+func NewFakeJVMHeap() (memory, offsets []byte) {
 	const array, heap, segments, name = 0x808, 0x840, 0x900, 0xa00
 	const header, data, method, constant, pool, class, text = 16, 0xb00, 0xc00, 0xc40, 0xd00, 0xd80, 0xe00
 	memory = make([]byte, 0x1000)
 	for at, v := range map[int]uint64{
-		8: 1, header: 4 | 4<<32, 24: fakeJVMHeap + 128, 32: fakeJVMHeap + 0x400, 40: fakeJVMHeap + name, // the nmethod
-		header + 40: fakeJVMHeap + method, header + 48: 7 | (data-header)<<32, header + 56: data + 0x20 - header | (data+0x38-header)<<32,
-		header + 64: fakeJVMHeap + data + 16,
-		0x800:       fakeJVMHeap + array, array: 1, array + 8: fakeJVMHeap + 0x820, 0x820: fakeJVMHeap + heap,
-		heap: fakeJVMHeap, heap + 8: fakeJVMHeap + 0x400, heap + 32: fakeJVMHeap + segments, heap + 64: 7,
+		8: 1, header: 4 | 4<<32, 24: FakeJVMHeap + 128, 32: FakeJVMHeap + 0x400, 40: FakeJVMHeap + name, // the nmethod
+		header + 40: FakeJVMHeap + method, header + 48: 7 | (data-header)<<32, header + 56: data + 0x20 - header | (data+0x38-header)<<32,
+		header + 64: FakeJVMHeap + data + 16,
+		0x800:       FakeJVMHeap + array, array: 1, array + 8: FakeJVMHeap + 0x820, 0x820: FakeJVMHeap + heap,
+		heap: FakeJVMHeap, heap + 8: FakeJVMHeap + 0x400, heap + 32: FakeJVMHeap + segments, heap + 64: 7,
 		// Its scopes: in the method's bytecode 5 one of the same, in 3.
-		data: fakeJVMHeap + method, data + 16: 0x0004_0101_0601_0000, data + 0x20: 0xffffffff, data + 0x28: 12 | 4<<32, data + 0x30: 17 | 4<<32,
-		method: fakeJVMHeap + constant, constant: fakeJVMHeap + pool, constant + 8: 1 | 6<<32, constant + 16: 8 | 1<<16 | 2<<32,
-		pool: fakeJVMHeap + class, pool + 8: 4 | 3<<32, pool + 24: fakeJVMHeap + text, pool + 32: fakeJVMHeap + text + 0x20, pool + 40: fakeJVMHeap + text + 0x40,
-		class: fakeJVMHeap + text + 0x60,
+		data: FakeJVMHeap + method, data + 16: 0x0004_0101_0601_0000, data + 0x20: 0xffffffff, data + 0x28: 12 | 4<<32, data + 0x30: 17 | 4<<32,
+		method: FakeJVMHeap + constant, constant: FakeJVMHeap + pool, constant + 8: 1 | 6<<32, constant + 16: 8 | 1<<16 | 2<<32,
+		pool: FakeJVMHeap + class, pool + 8: 4 | 3<<32, pool + 24: FakeJVMHeap + text, pool + 32: FakeJVMHeap + text + 0x20, pool + 40: FakeJVMHeap + text + 0x40,
+		class: FakeJVMHeap + text + 0x60,
 	} {
 		binary.LittleEndian.PutUint64(memory[at:], v)
 	}
@@ -89,8 +89,8 @@ func newFakeJVMHeap() (memory, offsets []byte) {
 	}
 	copy(memory[name:], "nmethod")
 	for _, v := range []uint64{
-		fakeJVMHeap + 0x800, 0, 8, 0, 32, 64, 0, 8, 0, 4, 8, 16, 24,
-		40, 48, 52, 56, 60, 64, 0, 4, 0, 0, 8, 12, 16, 18, 20, 0, 8, 0, 0, 2, fakeJVMHeap + 0xff8, 12, 8,
+		FakeJVMHeap + 0x800, 0, 8, 0, 32, 64, 0, 8, 0, 4, 8, 16, 24,
+		40, 48, 52, 56, 60, 64, 0, 4, 0, 0, 8, 12, 16, 18, 20, 0, 8, 0, 0, 2, FakeJVMHeap + 0xff8, 12, 8,
 	} {
 		offsets = binary.LittleEndian.AppendUint64(offsets, v)
 	}

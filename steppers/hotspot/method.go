@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"encoding/binary"
@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
@@ -80,7 +81,7 @@ const (
 
 // codeOf returns the number of what f runs, which is in b, in w.Codes; 0 where there is no
 // telling.
-func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind.Frame) uint32 {
+func (s *Stepper) codeOf(w *unwind.Walker, vm *machine, b *codeBlob, f *unwind.Frame) uint32 {
 	n, codes := &vm.names, w.Codes()
 	if vm.fields.method == nil {
 		return 0
@@ -129,7 +130,7 @@ func (s *HotSpot) codeOf(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind
 }
 
 // notCopied returns the number of what stands for frames of a virtual thread that are in the heap.
-func (vm *hotspotVM) notCopied(w *unwind.Walker) uint32 {
+func (vm *machine) notCopied(w *unwind.Walker) uint32 {
 	n, codes := &vm.names, w.Codes()
 	if n.codes == nil || n.resets != codes.Resets() {
 		n.codes, n.resets = map[javaCode]uint32{}, codes.Resets()
@@ -145,7 +146,7 @@ func (vm *hotspotVM) notCopied(w *unwind.Walker) uint32 {
 // interpretedMethod returns the Method that f runs, which is in the interpreter, and where
 // its bytecode is. ok is false where f has no frame yet, or no whole one, or is called by the
 // interpreter itself, in the frame of a method.
-func (s *HotSpot) interpretedMethod(w *unwind.Walker, vm *hotspotVM, b *codeBlob, f *unwind.Frame) (method, bytecode uint64, ok bool) {
+func (s *Stepper) interpretedMethod(w *unwind.Walker, vm *machine, b *codeBlob, f *unwind.Frame) (method, bytecode uint64, ok bool) {
 	fp, known := f.Regs.Value(w.Arch().FP)
 	if !known {
 		return 0, 0, false
@@ -156,7 +157,7 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, vm *hotspotVM, b *codeBlob
 			return m.addr, m.bytecodes - 1, true
 		}
 	}
-	_, words, ok := senderSP(w, f.SP(), fp)
+	_, words, ok := javacode.SenderSP(w, f.SP(), fp)
 	switch {
 	case ok && s.inCallVM(w, b, f):
 		return 0, 0, false
@@ -164,8 +165,8 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, vm *hotspotVM, b *codeBlob
 		return 0, 0, false
 	}
 	mem := w.ProcessState()
-	method, ok = mem.ReadWord(fp - interpMethod)
-	bytecode, _ = mem.ReadWord(fp - words.bytecode)
+	method, ok = mem.ReadWord(fp - javacode.MethodWord)
+	bytecode, _ = mem.ReadWord(fp - words.Bytecode)
 	if interrupted {
 		bytecode, _ = f.Regs.Value(javaBytecodeReg)
 	}
@@ -175,12 +176,12 @@ func (s *HotSpot) interpretedMethod(w *unwind.Walker, vm *hotspotVM, b *codeBlob
 // hasFrame reports whether f, which was interrupted in the interpreter, has a frame that the frame pointer points into:
 // by the code, or where that does not tell by the register with the address of a bytecode, which is of the frame's
 // method.
-func (s *HotSpot) hasFrame(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) bool {
+func (s *Stepper) hasFrame(w *unwind.Walker, vm *machine, f *unwind.Frame) bool {
 	if set, known := s.isFrameSet(w, f); known {
 		return set
 	}
 	bytecode, ok1 := f.Regs.Value(javaBytecodeReg)
-	method, ok2 := w.ProcessState().ReadWord(f.FP() - interpMethod)
+	method, ok2 := w.ProcessState().ReadWord(f.FP() - javacode.MethodWord)
 	if !ok1 || !ok2 || vm.fields.method == nil {
 		return false
 	}
@@ -192,15 +193,15 @@ func (s *HotSpot) hasFrame(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) boo
 // yet, or not all of one, and its caller. Two registers have the address of the Method and the caller's SP, or when that
 // was pushed, where the Method has its bytecodes. The return address is on the stack, or in a register while the
 // arguments are made variables.
-func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) (m *javaMethod, caller javaRegs, ok bool) {
+func (s *Stepper) entered(w *unwind.Walker, vm *machine, f *unwind.Frame) (m *javaMethod, caller javaRegs, ok bool) {
 	method, ok1 := f.Regs.Value(javaMethodReg)
 	sp, ok2 := f.Regs.Value(javaBytecodeReg)
 	if f.Flags&unwind.Interrupted == 0 || !ok1 || !ok2 || vm.fields.method == nil {
 		return nil, caller, false
 	}
 	mem, at, fp := w.ProcessState(), f.SP(), f.FP()
-	isNear := sp-at < maxInterpLocals && sp%8 == 0
-	isBuilt := fp-at < vm.fields.interp.initialSP // the frame pointer points into the frame
+	isNear := sp-at < javacode.MaxLocals && sp%8 == 0
+	isBuilt := fp-at < vm.fields.interp.InitialSP // the frame pointer points into the frame
 	if !isNear && !isBuilt {
 		return nil, caller, false
 	}
@@ -212,8 +213,8 @@ func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) (m *
 	switch {
 	case isBuilt && (!isNear || fp < sp):
 		if !isNear {
-			sp, _ = mem.ReadWord(fp - interpSenderSP)
-			if fp == at || sp-fp-16 >= maxInterpLocals || sp%8 != 0 {
+			sp, _ = mem.ReadWord(fp - javacode.SenderWord)
+			if fp == at || sp-fp-16 >= javacode.MaxLocals || sp%8 != 0 {
 				return nil, caller, false
 			}
 		}
@@ -230,7 +231,7 @@ func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) (m *
 		mayBe = [...]javaRegs{{first, sp, fp, unwind.InMemory(at)}, {popped, sp, fp, unwind.InRegister(javaReturnReg)}}
 	}
 	for _, caller = range mayBe {
-		if vm.blobAt(caller.pc-1) != nil && mayReturnTo(w, caller.pc, s.buf[:]) {
+		if vm.blobAt(caller.pc-1) != nil && javacode.MayReturnTo(w, caller.pc, s.buf[:]) {
 			return m, caller, true
 		}
 	}
@@ -244,7 +245,7 @@ func (s *HotSpot) entered(w *unwind.Walker, vm *hotspotVM, f *unwind.Frame) (m *
 //	jmp  2f
 //	1: what sets out for the call, the call, and a return
 //	2:
-func (s *HotSpot) inCallVM(w *unwind.Walker, b *codeBlob, f *unwind.Frame) bool {
+func (s *Stepper) inCallVM(w *unwind.Walker, b *codeBlob, f *unwind.Frame) bool {
 	const most = 256 // bytes of that
 	mem, m := w.ProcessState(), w.MappingAt(f.LookupPC())
 	for at := f.SP(); at-f.SP() <= 8; at += 8 { // it aligns SP
@@ -261,7 +262,7 @@ func (s *HotSpot) inCallVM(w *unwind.Walker, b *codeBlob, f *unwind.Frame) bool 
 }
 
 // blobName returns the name of a stub.
-func (vm *hotspotVM) blobName(b *codeBlob) string {
+func (vm *machine) blobName(b *codeBlob) string {
 	var text [64]byte
 	if !vm.read(b.name, text[:]) {
 		return ""
@@ -277,7 +278,7 @@ func (vm *hotspotVM) blobName(b *codeBlob) string {
 const methodInterval = 100 * time.Millisecond
 
 // methodAt returns a Method, nil where there is none.
-func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
+func (vm *machine) methodAt(addr uint64) *javaMethod {
 	n, f, now := &vm.names, vm.fields.method, time.Now()
 	m := n.methods[addr]
 	if m == nil || now.Sub(m.checked) >= methodInterval {
@@ -310,13 +311,13 @@ func (vm *hotspotVM) methodAt(addr uint64) *javaMethod {
 }
 
 // hasEnded reports whether the process has ended, as nothing of it can be read: what is known stays so.
-func (vm *hotspotVM) hasEnded() bool {
+func (vm *machine) hasEnded() bool {
 	_, ok := vm.word(vm.fields.heaps + vm.bias)
 	return !ok
 }
 
 // readMethod reads what a ConstMethod says; nil where it is none.
-func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
+func (vm *machine) readMethod(constant uint64) *javaMethod {
 	f, le := vm.fields.method, binary.LittleEndian
 	head := make([]byte, f.constBytes+8)
 	if constant%8 != 0 || !vm.read(constant, head) {
@@ -377,7 +378,7 @@ func (vm *hotspotVM) readMethod(constant uint64) *javaMethod {
 }
 
 // symbol returns the text of a Symbol, "" where it is none.
-func (vm *hotspotVM) symbol(at uint64) string {
+func (vm *machine) symbol(at uint64) string {
 	f := vm.fields.method
 	const most = 64 // bytes of text that are read at once
 	head := vm.buf[:f.symbolBody+most]
@@ -491,7 +492,7 @@ const (
 )
 
 // compressed returns how the virtual machine stores integers.
-func (vm *hotspotVM) compressed() compressed {
+func (vm *machine) compressed() compressed {
 	if vm.release() >= 20 {
 		return compressed{1}
 	}
@@ -499,7 +500,7 @@ func (vm *hotspotVM) compressed() compressed {
 }
 
 // release returns the number of the release, 1 where it is not known.
-func (vm *hotspotVM) release() uint64 {
+func (vm *machine) release() uint64 {
 	if vm.names.version == 0 {
 		v, _ := vm.word(vm.fields.method.version + vm.bias)
 		vm.names.version = max(v&0xffffffff, 1)

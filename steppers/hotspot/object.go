@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"encoding/binary"
@@ -8,7 +8,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
-// Objects of Java are read by what the virtual machine tells debuggers of itself (see hotspotfields.go): an object
+// Objects of Java are read by what the virtual machine tells debuggers of itself (see fields.go): an object
 // has the address of its class in its header, and a class a list of its fields with where they are (fieldInfo.hpp).
 // Addresses are mostly stored in 32 bits.
 
@@ -114,7 +114,7 @@ const (
 
 // javaObjects reads objects of a virtual machine, for as long as it may.
 type javaObjects struct {
-	vm   *hotspotVM    // reads classes
+	vm   *machine      // reads classes
 	read vmread.Reader // reads objects
 	now  vmread.Reader // reads what else there is of them
 	*javaLayout
@@ -128,7 +128,7 @@ type javaObjects struct {
 // maxObjectTime is how long objects are read; a process may stand still meanwhile.
 const maxObjectTime = time.Second
 
-func newJavaObjects(vm *hotspotVM, l *javaLayout, mem procstate.Memory) *javaObjects {
+func newJavaObjects(vm *machine, l *javaLayout, mem procstate.Memory) *javaObjects {
 	read := readerOf(mem)
 	return &javaObjects{vm: vm, javaLayout: l, read: read, now: read, end: time.Now().Add(maxObjectTime)}
 }
@@ -161,7 +161,7 @@ type javaObject struct {
 }
 
 // newLayout returns how objects are laid out; nil where that is not known, or another than is known here.
-func (vm *hotspotVM) newLayout() *javaLayout {
+func (vm *machine) newLayout() *javaLayout {
 	if vm.fields == nil || vm.fields.object == nil || vm.fields.method == nil {
 		return nil
 	}
@@ -354,7 +354,7 @@ func (o *javaObjects) static(c *javaClassInfo, name string) uint64 {
 }
 
 // javaThreads returns the JavaThreads of a process, by the thread that each is.
-func (vm *hotspotVM) javaThreads() (threads map[procstate.ThreadID]uint64, list uint64) {
+func (vm *machine) javaThreads() (threads map[procstate.ThreadID]uint64, list uint64) {
 	f := vm.fields.object
 	list, _ = vm.word(f.threadList + vm.bias)
 	threads = make(map[procstate.ThreadID]uint64)

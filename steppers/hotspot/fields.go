@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 )
 
 // HotSpot, the Java virtual machine, describes its own structures in tables
@@ -37,7 +38,7 @@ type vmFields struct {
 
 	blockBytes, blockUsed, blockLength uint64 // of a HeapBlock, in which it is
 
-	interp *interpFrame
+	interp *javacode.Frame
 	method *methodFields // nil when one is missing
 	object *objectFields // the same
 }
@@ -150,7 +151,7 @@ func vmTablesAt(structs, types *uint64) func(s *procstate.ELFSymbol) (more bool)
 
 // blobFields finds the fields of the code cache; nil when one is missing.
 func (t *vmTables) blobFields(structs, types []byte) *vmFields {
-	f := &vmFields{interp: &interpFrame9}
+	f := &vmFields{interp: &javacode.Frame9}
 	var heap, codeOffset, dataOffset uint64
 	array := map[string]*uint64{"_len": &f.arrayLen, "_data": &f.arrayData}
 	has := t.fields(structs, map[string]map[string]*uint64{
@@ -166,7 +167,7 @@ func (t *vmTables) blobFields(structs, types []byte) *vmFields {
 	})
 	sized := t.sizes(types, map[string]*uint64{"HeapBlock": &f.blockBytes})
 	if f.oneHeap = has.all(&heap); f.oneHeap {
-		f.heaps, f.interp = heap, &interpFrame8
+		f.heaps, f.interp = heap, &javacode.Frame8
 	} else if !has.all(&f.heaps, &f.arrayLen, &f.arrayData) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"bufio"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -17,9 +18,9 @@ import (
 // there is an end to that, and nothing panics.
 func TestLyingJavaThreads(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
-		classes := testenv.CompileJava(t, java, filepath.Join("..", "testdata", "walk", "Locks.java"))
+		classes := testenv.CompileJava(t, java, filepath.Join("..", "..", "testdata", "walk", "Locks.java"))
 		command := java.Command("-Xint", "-cp", classes, "Locks", "300")
 		cmd := exec.Command(command[0], command[1:]...)
 		_, out := testenv.Start(t, cmd)
@@ -39,22 +40,22 @@ func TestLyingJavaThreads(t *testing.T) {
 			t.Fatal(err)
 		}
 		slices.Reverse(tids) // those that wait come before those that they wait for
-		liar := &lyingProcess{ProcessState: p, rng: rand.New(rand.NewPCG(3, 4))}
+		liar := &steptest.Lying{ProcessState: p, Rand: rand.New(rand.NewPCG(3, 4))}
 		space := procstate.SpaceOfProcess(pid)
 		states, read := map[string]int{}, 0
 		for n := range 40 {
 			begin := time.Now()
 			rate := []int{10, 100, 1000, 10000}[n/2%4]
-			liar.rate = 0
+			liar.Rate = 0
 			if n%2 == 1 {
-				liar.rate = rate
+				liar.Rate = rate
 			}
-			h := NewJavaHeap(pid, liar, space)
+			h := NewHeap(pid, liar, space)
 			if h == nil {
 				continue
 			}
 			if n > 0 {
-				liar.rate = rate
+				liar.Rate = rate
 			}
 			if n == 0 { // as if all had begun since
 				clear(h.names)
@@ -71,7 +72,7 @@ func TestLyingJavaThreads(t *testing.T) {
 			}
 			m.VirtualThreads(nil)
 			if took := time.Since(begin); took > 20*time.Second {
-				t.Errorf("with a lie in %d reads it took %v", liar.rate, took)
+				t.Errorf("with a lie in %d reads it took %v", liar.Rate, took)
 			}
 		}
 		if states["blocked"] < 5 || states["parked"] < 4 || states["timed parked"] != 1 || states["waiting"] != 1 || read < 300 {

@@ -1,10 +1,12 @@
-package steppers
+package hotspot
 
 import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -24,7 +26,7 @@ func (m *onesMemory) ReadWord(uint64) (uint64, bool) { return 0x0101010101010101
 // The map of a code heap may be the longest way there is; it takes few reads.
 func TestSegmentMap(t *testing.T) {
 	mem := &onesMemory{}
-	vm := &hotspotVM{mem: mem, fields: &vmFields{blobEnd: 64, blockBytes: 16, blockUsed: 8}, heaps: []codeHeap{{low: 1 << 32, high: 1 << 33, segments: 1 << 40, log2: 7}}}
+	vm := &machine{mem: mem, fields: &vmFields{blobEnd: 64, blockBytes: 16, blockUsed: 8}, heaps: []codeHeap{{low: 1 << 32, high: 1 << 33, segments: 1 << 40, log2: 7}}}
 	if b := vm.blobAt(1<<33 - 1); b != nil {
 		t.Errorf("%+v", b)
 	}
@@ -52,7 +54,7 @@ func TestFreedMethod(t *testing.T) {
 	segments := 2 << 10
 	mem := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: low, Data: heap}})
-	vm := &hotspotVM{mem: mem, fields: f, heaps: []codeHeap{{low: low, high: low + 1<<10, segments: low + uint64(segments), log2: 7}}}
+	vm := &machine{mem: mem, fields: f, heaps: []codeHeap{{low: low, high: low + 1<<10, segments: low + uint64(segments), log2: 7}}}
 	method(0, 128, 1024, 14)
 	for i := range 8 {
 		heap[segments+i] = byte(i)
@@ -90,7 +92,7 @@ func TestBlobOfEnded(t *testing.T) {
 	}
 	mem := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: low, Data: heap}})
-	vm := &hotspotVM{mem: mem, fields: f, heaps: []codeHeap{{low: low, high: low + end, segments: low + end, log2: 7}}}
+	vm := &machine{mem: mem, fields: f, heaps: []codeHeap{{low: low, high: low + end, segments: low + end, log2: 7}}}
 	for pc := uint64(low + stub + 128); pc < low+end; pc++ {
 		if b := vm.blobAt(pc); b == nil && (pc < low+method || pc >= low+method+128) {
 			t.Fatalf("nothing at %#x", pc)
@@ -128,7 +130,7 @@ func TestBlobKinds(t *testing.T) {
 		mem := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 		mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: addr, Data: text}})
 		b := codeBlob{name: addr, frame: 32}
-		(&hotspotVM{mem: mem}).classify(&b)
+		(&machine{mem: mem}).classify(&b)
 		if want.name, want.frame = addr, 32; b != want {
 			t.Errorf("%s: %+v", name, b)
 		}
@@ -141,13 +143,13 @@ func TestInterpretedFrame(t *testing.T) {
 	const fp, sender, ra, callerFP = 0x7048, 0x7090, 0x7f0011112222, 0x70d0
 	stack := make([]uint64, 0x140/8)
 	word := func(addr uint64) *uint64 { return &stack[(addr-0x7000)/8] }
-	*word(fp), *word(fp + 8), *word(fp - interpSenderSP) = callerFP, ra, sender
+	*word(fp), *word(fp + 8), *word(fp - javacode.SenderWord) = callerFP, ra, sender
 	walk := func(fp uint64) (unwind.Verdict, *unwind.Frame) {
-		snap := madeUp(procstate.AMD64, noMapping, stack...)
+		snap := steptest.MadeUp(procstate.AMD64, steptest.NoMapping, stack...)
 		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 		in := unwind.NewFrame(procstate.AMD64, 0x7f0011110000, 0x7000, fp)
 		var out unwind.Frame
-		v, err := NewHotSpot(nil).interpreted(w, &hotspotVM{mem: snap, fields: &vmFields{interp: &interpFrame9}}, &in, &out)
+		v, err := New(nil).interpreted(w, &machine{mem: snap, fields: &vmFields{interp: &javacode.Frame9}}, &in, &out)
 		if err != nil {
 			t.Error(err)
 		}
@@ -156,26 +158,26 @@ func TestInterpretedFrame(t *testing.T) {
 	if v, out := walk(fp); v != unwind.Success || out.PC() != ra || out.SP() != sender || out.FP() != callerFP {
 		t.Errorf("being made: verdict %d, PC %#x, SP %#x, FP %#x", v, out.PC(), out.SP(), out.FP())
 	}
-	for _, bad := range []uint64{0, fp + 8, sender + 4, fp + 16 + maxInterpLocals + 8} {
-		*word(fp - interpSenderSP) = bad
+	for _, bad := range []uint64{0, fp + 8, sender + 4, fp + 16 + javacode.MaxLocals + 8} {
+		*word(fp - javacode.SenderWord) = bad
 		if v, _ := walk(fp); v != unwind.NotMe {
 			t.Errorf("caller's SP %#x: verdict %d", bad, v)
 		}
 	}
-	*word(fp - interpSenderSP), *word(fp - interpFrame9.locals), *word(fp - interpFrame9.initialSP) = sender, sender-8, 0x7000
+	*word(fp - javacode.SenderWord), *word(fp - javacode.Frame9.Locals), *word(fp - javacode.Frame9.InitialSP) = sender, sender-8, 0x7000
 	if v, _ := walk(fp); v != unwind.NotMe {
 		t.Errorf("filled in: verdict %d", v)
 	}
 	below := int64(0x7000-fp) / 8
-	*word(fp - interpFrame9.locals), *word(fp - interpFrame9.initialSP) = (sender-8-fp)/8, uint64(below) // as from JDK 21 on
+	*word(fp - javacode.Frame9.Locals), *word(fp - javacode.Frame9.InitialSP) = (sender-8-fp)/8, uint64(below) // as from JDK 21 on
 	if v, _ := walk(fp); v != unwind.NotMe {
 		t.Errorf("filled in, in words: verdict %d", v)
 	}
-	*word(fp - interpFrame9.initialSP) = uint64(below - 1)
+	*word(fp - javacode.Frame9.InitialSP) = uint64(below - 1)
 	if v, _ := walk(fp); v != unwind.Success {
 		t.Errorf("below SP, in words: verdict %d", v)
 	}
-	*word(fp - interpFrame9.locals), *word(fp - interpFrame9.initialSP) = sender-8, 0x7000
+	*word(fp - javacode.Frame9.Locals), *word(fp - javacode.Frame9.InitialSP) = sender-8, 0x7000
 	if v, _ := walk(0x7040); v != unwind.NotMe {
 		t.Errorf("too short: verdict %d", v)
 	}
@@ -184,15 +186,15 @@ func TestInterpretedFrame(t *testing.T) {
 // Frames of the interpreter are told apart by where their words are: those of JDK 8 have one less.
 func TestInterpretedFrames(t *testing.T) {
 	const fp, sp, sender = 0x7080, 0x7000, 0x70b0
-	for _, words := range []*interpFrame{&interpFrame9, &interpFrame8} {
+	for _, words := range []*javacode.Frame{&javacode.Frame9, &javacode.Frame8} {
 		stack := make([]uint64, 0x100/8)
 		word := func(addr uint64) *uint64 { return &stack[(addr-sp)/8] }
-		*word(fp - interpSenderSP), *word(fp - words.locals), *word(fp - words.bytecode), *word(fp - words.initialSP) = sender, sender-8, 0x7f0000001234, fp-words.initialSP
-		w := unwind.NewWalker(madeUp(procstate.AMD64, noMapping, stack...), unwind.NewGroup(), nil)
-		if got, is, ok := senderSP(w, sp, fp); !ok || got != sender || is != words {
+		*word(fp - javacode.SenderWord), *word(fp - words.Locals), *word(fp - words.Bytecode), *word(fp - words.InitialSP) = sender, sender-8, 0x7f0000001234, fp-words.InitialSP
+		w := unwind.NewWalker(steptest.MadeUp(procstate.AMD64, steptest.NoMapping, stack...), unwind.NewGroup(), nil)
+		if got, is, ok := javacode.SenderSP(w, sp, fp); !ok || got != sender || is != words {
 			t.Errorf("%+v: caller's SP %#x of %+v, %v", words, got, is, ok)
 		}
-		if _, _, ok := senderSP(w, fp-words.initialSP+8, fp); ok {
+		if _, _, ok := javacode.SenderSP(w, fp-words.InitialSP+8, fp); ok {
 			t.Errorf("%+v: one that is too short", words)
 		}
 	}

@@ -1,7 +1,8 @@
-package steppers
+package hotspot
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -22,9 +23,9 @@ type hotspotWay struct {
 	fpSaved   bool // right below the return address
 }
 
-// hotspotWays finds such ways, and keeps some.
-type hotspotWays struct {
-	code codeWindows
+// ways finds such ways, and keeps some.
+type ways struct {
+	code mcode.Windows
 	seen mcode.AddrSet
 	now  []mcode.PathState // paths that are still to be followed
 	left int               // instructions that may still be looked at
@@ -37,7 +38,7 @@ const maxWayInsts = 4000
 
 // cfa finds the CFA of an interrupted frame in code of the virtual machine, and whether
 // the frame pointer is saved below it. The first place that a call may return to is it.
-func (h *hotspotWays) cfa(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
+func (h *ways) cfa(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
 	way := &h.kept[f.PC()*0x9e3779b97f4a7c15>>(64-8)]
 	if way.pc == f.PC() && way.begin == b.begin {
 		if cfa, ok = h.take(w, f, way); ok || !way.ok {
@@ -51,7 +52,7 @@ func (h *hotspotWays) cfa(w *unwind.Walker, m *procstate.Mapping, f *unwind.Fram
 }
 
 // take finds the CFA by a way, if there is what a call may return to.
-func (h *hotspotWays) take(w *unwind.Walker, f *unwind.Frame, way *hotspotWay) (cfa uint64, ok bool) {
+func (h *ways) take(w *unwind.Walker, f *unwind.Frame, way *hotspotWay) (cfa uint64, ok bool) {
 	const most = 4 << 10 // bytes that SP is moved by
 	from := f.SP()
 	if !way.ok {
@@ -65,15 +66,15 @@ func (h *hotspotWays) take(w *unwind.Walker, f *unwind.Frame, way *hotspotWay) (
 	var buf [mcode.MaxInstLen]byte
 	cfa = from + uint64(int64(way.off))
 	ra, ok := w.ProcessState().ReadWord(cfa - 8)
-	return cfa, ok && cfa > f.SP() && mayReturnTo(w, ra, buf[:])
+	return cfa, ok && cfa > f.SP() && javacode.MayReturnTo(w, ra, buf[:])
 }
 
 // follow looks for a way out that take is content with.
-func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob, way *hotspotWay) {
+func (h *ways) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob, way *hotspotWay) {
 	a := w.Arch()
 	h.buf, h.now, h.left = h.buf[:0], h.now[:0], maxWayInsts
 	h.seen.Clear()
-	h.code.begin(func(start, addr, end uint64) ([]byte, uint64) {
+	h.code.Begin(func(start, addr, end uint64) ([]byte, uint64) {
 		start, end = max(start, b.begin), min(end, b.end)
 		n := len(h.buf)
 		if addr < start || addr >= end {
@@ -81,7 +82,7 @@ func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.F
 		}
 		h.buf = append(h.buf, make([]byte, end-start)...)
 		return mcode.Read(w, m, start, h.buf[n:]), start
-	}, maxMadeWindows)
+	}, mcode.MaxMadeWindows)
 	first := mcode.FirstPathState(a, f.PC())
 	const most = 64
 	for r := range procstate.Reg(a.NumRegs) {
@@ -104,13 +105,13 @@ func (h *hotspotWays) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.F
 
 // followOne follows a path to its end or to a fork. It reports whether it has come to
 // where the way is known.
-func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *hotspotWay, s *mcode.PathState) bool {
+func (h *ways) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *hotspotWay, s *mcode.PathState) bool {
 	a := w.Arch()
 	isMethod := b.fixed && b.frame >= 16 && b.complete >= 0 // its calls have the whole frame
 	var in isa.Inst
 	for h.left > 0 && h.seen.Add(s.PC) {
 		h.left--
-		if s.PC-b.begin >= b.end-b.begin || !mcode.Decode(a, h.code.at(s.PC), s.PC, &in) {
+		if s.PC-b.begin >= b.end-b.begin || !mcode.Decode(a, h.code.At(s.PC), s.PC, &in) {
 			return false
 		}
 		sp := s.Regs[a.SP]
@@ -157,7 +158,7 @@ func (h *hotspotWays) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, 
 func isHeld(v mcode.PathValue) bool { return v.Base == mcode.PathSP && v.InMemory }
 
 // found completes a way to the CFA. It reports whether take is content with it.
-func (h *hotspotWays) found(w *unwind.Walker, f *unwind.Frame, way *hotspotWay, cfa mcode.PathValue, fpSaved bool) bool {
+func (h *ways) found(w *unwind.Walker, f *unwind.Frame, way *hotspotWay, cfa mcode.PathValue, fpSaved bool) bool {
 	if cfa.InMemory || cfa.Base != mcode.PathSP && (cfa.Base != mcode.PathAligned || !way.held) {
 		return false
 	}

@@ -1,4 +1,4 @@
-package steppers
+package javacode
 
 import (
 	"bytes"
@@ -32,9 +32,9 @@ var returnEntries = [][]byte{
 
 const returnDisp = 3
 
-// isReturnEntry reports whether the code at pc, which is in no file, can only
+// IsReturnEntry reports whether the code at pc, which is in no file, can only
 // be returned to with the frame pointer set. buf is for the code.
-func isReturnEntry(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte) bool {
+func IsReturnEntry(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte) bool {
 	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 || !m.Contains(pc) {
 		return false
 	}
@@ -59,7 +59,7 @@ func goesOn(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte) bool 
 		return false
 	}
 	code := mcode.Read(w, m, pc, buf)
-	return isPoll(code) || isDeoptHandler(code, pc)
+	return isPoll(code) || IsDeoptHandler(code, pc)
 }
 
 // isPoll reports whether code begins with test %eax, (register).
@@ -70,13 +70,13 @@ func isPoll(code []byte) bool {
 	return len(code) > 1 && code[0] == 0x85 && code[1] < 0xc0
 }
 
-// deoptHandlerLen is how much is looked at of the start of a deoptimisation handler.
-const deoptHandlerLen = 12
+// DeoptHandlerLen is how much is looked at of the start of a deoptimisation handler.
+const DeoptHandlerLen = 12
 
-// isDeoptHandler reports whether code at pc is what a method goes on with when it
+// IsDeoptHandler reports whether code at pc is what a method goes on with when it
 // was deoptimised while it called (emit_deopt_handler): it pushes its own address.
-func isDeoptHandler(code []byte, pc uint64) bool {
-	var own [deoptHandlerLen]byte // mov $pc,%r10; push %r10
+func IsDeoptHandler(code []byte, pc uint64) bool {
+	var own [DeoptHandlerLen]byte // mov $pc,%r10; push %r10
 	copy(own[:], "\x49\xba")
 	binary.LittleEndian.PutUint64(own[2:], pc)
 	copy(own[10:], "\x41\x52")
@@ -87,27 +87,27 @@ func isDeoptHandler(code []byte, pc uint64) bool {
 
 // Words of an interpreted frame, in bytes below the saved frame pointer.
 const (
-	interpSenderSP = 8  // the caller's SP
-	interpMethod   = 24 // the Method
+	SenderWord = 8  // the caller's SP
+	MethodWord = 24 // the Method
 
-	maxInterpLocals = 8 * (1<<16 + 2)
+	MaxLocals = 8 * (1<<16 + 2)
 )
 
-// interpFrame is where words of it are that were elsewhere in other releases.
-type interpFrame struct {
-	locals    uint64 // address of the first local variable
-	bytecode  uint64 // that of the bytecode, while the method calls
-	initialSP uint64 // address of the last monitor, or of this word: the last of them
+// Frame is where words of it are that were elsewhere in other releases.
+type Frame struct {
+	Locals    uint64 // address of the first local variable
+	Bytecode  uint64 // that of the bytecode, while the method calls
+	InitialSP uint64 // address of the last monitor, or of this word: the last of them
 }
 
 var (
-	interpFrame9 = interpFrame{locals: 56, bytecode: 64, initialSP: 72} // JDK 9 and later
-	interpFrame8 = interpFrame{locals: 48, bytecode: 56, initialSP: 64}
+	Frame9 = Frame{Locals: 56, Bytecode: 64, InitialSP: 72} // JDK 9 and later
+	Frame8 = Frame{Locals: 48, Bytecode: 56, InitialSP: 64}
 )
 
-// inFrame returns the address that a word of an interpreted frame tells, by itself or in words
+// InFrame returns the address that a word of an interpreted frame tells, by itself or in words
 // from the frame pointer.
-func inFrame(fp, word uint64) uint64 {
+func InFrame(fp, word uint64) uint64 {
 	const most = 1 << 12
 	if word+most < 2*most {
 		return fp + 8*word
@@ -115,19 +115,19 @@ func inFrame(fp, word uint64) uint64 {
 	return word
 }
 
-// senderSP returns the caller's SP of the interpreted method whose frame fp
+// SenderSP returns the caller's SP of the interpreted method whose frame fp
 // points to, and where its words are; ok is false when it does not look like one.
-func senderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, words *interpFrame, ok bool) {
-	if w.Arch() != procstate.AMD64 || fp < sp || fp-sp < interpFrame8.initialSP {
+func SenderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, words *Frame, ok bool) {
+	if w.Arch() != procstate.AMD64 || fp < sp || fp-sp < Frame8.InitialSP {
 		return 0, nil, false
 	}
 	above := fp + 16
-	sender, ok = w.ProcessState().ReadWord(fp - interpSenderSP)
-	sender = inFrame(fp, sender)
-	if !ok || sender < above || sender-above > maxInterpLocals || sender%8 != 0 {
+	sender, ok = w.ProcessState().ReadWord(fp - SenderWord)
+	sender = InFrame(fp, sender)
+	if !ok || sender < above || sender-above > MaxLocals || sender%8 != 0 {
 		return 0, nil, false
 	}
-	for _, words = range [...]*interpFrame{&interpFrame9, &interpFrame8} {
+	for _, words = range [...]*Frame{&Frame9, &Frame8} {
 		if words.fits(w.ProcessState(), sp, fp) {
 			return sender, words, true
 		}
@@ -136,23 +136,23 @@ func senderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, words *interpFram
 }
 
 // fits reports whether these may be the words of the frame that fp points to.
-func (f *interpFrame) fits(mem procstate.Memory, sp, fp uint64) bool {
-	if fp-sp < f.initialSP {
+func (f *Frame) fits(mem procstate.Memory, sp, fp uint64) bool {
+	if fp-sp < f.InitialSP {
 		return false
 	}
-	locals, ok1 := mem.ReadWord(fp - f.locals)
-	initial, ok2 := mem.ReadWord(fp - f.initialSP)
-	locals, initial = inFrame(fp, locals), inFrame(fp, initial)
-	return ok1 && ok2 && locals >= fp+8 && locals-fp-8 <= maxInterpLocals &&
-		initial >= sp && initial <= fp-f.initialSP && (locals|initial)%8 == 0
+	locals, ok1 := mem.ReadWord(fp - f.Locals)
+	initial, ok2 := mem.ReadWord(fp - f.InitialSP)
+	locals, initial = InFrame(fp, locals), InFrame(fp, initial)
+	return ok1 && ok2 && locals >= fp+8 && locals-fp-8 <= MaxLocals &&
+		initial >= sp && initial <= fp-f.InitialSP && (locals|initial)%8 == 0
 }
 
-// mayReturnTo reports whether pc lies in code, behind a call as far as can be
+// MayReturnTo reports whether pc lies in code, behind a call as far as can be
 // read, or where HotSpot goes on without. buf is for the code.
-func mayReturnTo(w *unwind.Walker, pc uint64, buf []byte) bool {
+func MayReturnTo(w *unwind.Walker, pc uint64, buf []byte) bool {
 	m := w.MappingAt(pc - 1)
 	if m == nil {
-		return isReturnTrampoline(w, pc)
+		return mcode.IsReturnTrampoline(w, pc)
 	}
 	n := min(mcode.MaxCallLen, pc-m.Start)
 	code := mcode.Read(w, m, pc-n, buf[:n])
@@ -162,5 +162,5 @@ func mayReturnTo(w *unwind.Walker, pc uint64, buf []byte) bool {
 	if _, _, ok := mcode.CallBefore(w.Arch(), code, pc); ok {
 		return true
 	}
-	return isReturnEntry(w, m, pc, buf) || goesOn(w, m, pc, buf)
+	return IsReturnEntry(w, m, pc, buf) || goesOn(w, m, pc, buf)
 }

@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"cmp"
@@ -7,10 +7,10 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// JavaHeap reads what walks need of the heap of Java: what its threads are called and wait for and, from JDK 21 on, the
+// Heap reads what walks need of the heap of Java: what its threads are called and wait for and, from JDK 21 on, the
 // stacks of virtual threads.
-type JavaHeap struct {
-	vm      *hotspotVM
+type Heap struct {
+	vm      *machine
 	layout  *javaLayout
 	system  map[string]*javaClassInfo
 	threads map[procstate.ThreadID]uint64 // JavaThreads, by the numbers that the process has for its threads
@@ -20,12 +20,12 @@ type JavaHeap struct {
 	names   map[uint64]javaName                       // the same, as they were
 	ids     map[int64]procstate.ThreadID              // the numbers here, by the IDs that Java has for its threads
 
-	ownerless []*JavaThread // that wait for a monitor which no JavaThread has
+	ownerless []*Thread // that wait for a monitor which no JavaThread has
 }
 
-// JavaMoment reads the heap of Java at one moment: of a process that stands still, or of a copy of it.
-type JavaMoment struct {
-	h *JavaHeap
+// Moment reads the heap of Java at one moment: of a process that stands still, or of a copy of it.
+type Moment struct {
+	h *Heap
 	o *javaObjects
 
 	blockers   map[uint64]javaBlocker // by what they were read of: an object, or an ObjectMonitor
@@ -36,18 +36,18 @@ type JavaMoment struct {
 	left       time.Duration          // that may be read
 }
 
-// NewJavaHeap makes a JavaHeap of a process with some libraries, and reads what can be read while it runs; nil where
+// NewHeap makes a Heap of a process with some libraries, and reads what can be read while it runs; nil where
 // there is no virtual machine of Java, or it is not known how it keeps objects. mem is the
 // process's as it is now; pid is 0 for one that does not run.
-func NewJavaHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *JavaHeap {
+func NewHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *Heap {
 	if libs == nil {
 		return nil
 	}
-	vm := NewHotSpot(nil).machineIn(mem, libs)
+	vm := New(nil).machineIn(mem, libs)
 	if vm.fields == nil || vm.fields.object == nil {
 		return nil
 	}
-	h := &JavaHeap{vm: vm, layout: vm.newLayout(), names: map[uint64]javaName{}, ids: map[int64]procstate.ThreadID{}}
+	h := &Heap{vm: vm, layout: vm.newLayout(), names: map[uint64]javaName{}, ids: map[int64]procstate.ThreadID{}}
 	if h.layout == nil {
 		return nil
 	}
@@ -74,23 +74,23 @@ func NewJavaHeap(pid int, mem procstate.Memory, libs procstate.LibraryState) *Ja
 
 // At returns what reads a process that stands still, for as long as it does, or a copy of it. All that it reads takes a
 // second at most.
-func (h *JavaHeap) At(mem procstate.Memory) *JavaMoment {
+func (h *Heap) At(mem procstate.Memory) *Moment {
 	h.readThreads()
 	if h.layout.z != nil {
 		h.layout.z.refresh(h.vm)
 	}
-	return &JavaMoment{h: h, o: newJavaObjects(h.vm, h.layout, mem), left: maxObjectTime, blockers: map[uint64]javaBlocker{}, locks: map[uint64]int64{}}
+	return &Moment{h: h, o: newJavaObjects(h.vm, h.layout, mem), left: maxObjectTime, blockers: map[uint64]javaBlocker{}, locks: map[uint64]int64{}}
 }
 
 // begin begins to read, and returns what ends that.
-func (m *JavaMoment) begin() (end func()) {
+func (m *Moment) begin() (end func()) {
 	begin := time.Now()
 	m.o.end = begin.Add(m.left)
 	return func() { m.left -= time.Since(begin) }
 }
 
 // readThreads reads which threads there are, unless they are the same.
-func (h *JavaHeap) readThreads() {
+func (h *Heap) readThreads() {
 	if list, _ := h.vm.word(h.vm.fields.object.threadList + h.vm.bias); h.threads != nil && list == h.list {
 		return
 	}
@@ -106,7 +106,7 @@ func (h *JavaHeap) readThreads() {
 }
 
 // javaThread returns the JavaThread that is a thread; 0: none.
-func (h *JavaHeap) javaThread(tid procstate.ThreadID) uint64 {
+func (h *Heap) javaThread(tid procstate.ThreadID) uint64 {
 	if own := h.own[tid]; own != 0 {
 		tid = own
 	}
@@ -114,7 +114,7 @@ func (h *JavaHeap) javaThread(tid procstate.ThreadID) uint64 {
 }
 
 // Collect adds what a virtual thread that is on a thread has of its stack in the heap.
-func (m *JavaMoment) Collect(tid procstate.ThreadID, add func(addr uint64, n int)) {
+func (m *Moment) Collect(tid procstate.ThreadID, add func(addr uint64, n int)) {
 	defer m.begin()()
 	v := m.h.vm.fields.object.virtual
 	if v == nil {

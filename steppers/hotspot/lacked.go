@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"encoding/binary"
@@ -25,8 +25,8 @@ type javaThreadAt struct {
 
 // Lacked returns where the virtual machine has the frames of a thread that are in the heap, if the last walk has lacked
 // them.
-func (s *HotSpot) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
-	vm, _ := w.Kept(s).(*hotspotVM)
+func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
+	vm, _ := w.Kept(s).(*machine)
 	if vm == nil || vm.fields == nil || vm.lacked.walk != w.Walks() || vm.live == nil {
 		return frames, false
 	}
@@ -48,13 +48,13 @@ func (s *HotSpot) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 }
 
 // Knows reports whether walks of a Walker have met a virtual machine.
-func (s *HotSpot) Knows(w *unwind.Walker) bool {
-	vm, _ := w.Kept(s).(*hotspotVM)
+func (s *Stepper) Knows(w *unwind.Walker) bool {
+	vm, _ := w.Kept(s).(*machine)
 	return vm != nil && vm.fields != nil
 }
 
 // layOutChunks finds out how StackChunks are to be copied, from the Continuation that was lacked, as it is now.
-func (vm *hotspotVM) layOutChunks() bool {
+func (vm *machine) layOutChunks() bool {
 	o := vm.objectsNow()
 	address, _ := o.read.Word(vm.lacked.entry + entryContinuation)
 	continuation, ok := o.object(address)
@@ -98,7 +98,7 @@ const (
 )
 
 // find looks for the field in the JavaThread of the last walk, which has lacked frames, and reports whether it is known.
-func (e *entryField) find(vm *hotspotVM) bool {
+func (e *entryField) find(vm *machine) bool {
 	if f := vm.fields.object; e.offset == 0 && f != nil && f.virtual != nil {
 		e.offset = f.virtual.continuationEntry
 	}
@@ -139,6 +139,6 @@ func (e *entryField) find(vm *hotspotVM) bool {
 }
 
 // objectsNow returns what reads objects as they are now.
-func (vm *hotspotVM) objectsNow() *javaObjects {
+func (vm *machine) objectsNow() *javaObjects {
 	return &javaObjects{vm: vm, javaLayout: vm.layout, read: vm.read, now: vm.read, end: time.Now().Add(maxObjectTime)}
 }

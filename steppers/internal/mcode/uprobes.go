@@ -1,18 +1,19 @@
-package steppers
+package mcode
 
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
 
-var noProbes procstate.UserProbes // read only
+// NoProbes is where there are none, or none that are known. It is read only.
+var NoProbes procstate.UserProbes
 
 // minPage is the smallest page that there is.
 const minPage = 4096
 
-// inUprobesPage reports whether pc is in the trampoline, and how far behind
+// InUprobesPage reports whether pc is in the trampoline, and how far behind
 // its start. Where the kernel was not asked, the page has a name.
-func inUprobesPage(w *unwind.Walker, probes *procstate.UserProbes, pc uint64) (offset uint64, ok bool) {
+func InUprobesPage(w *unwind.Walker, probes *procstate.UserProbes, pc uint64) (offset uint64, ok bool) {
 	if probes.Trampoline != 0 {
 		offset = pc - probes.Trampoline
 		return offset, offset < trampolineBytes
@@ -24,9 +25,9 @@ func inUprobesPage(w *unwind.Walker, probes *procstate.UserProbes, pc uint64) (o
 	return offset, m != nil && m.Path == procstate.UprobesMapping && m.Start == pc-offset
 }
 
-// userProbes returns what uretprobes have replaced in the stack that w
+// UserProbes returns what uretprobes have replaced in the stack that w
 // walks, nil when nothing is.
-func userProbes(w *unwind.Walker) *procstate.UserProbes {
+func UserProbes(w *unwind.Walker) *procstate.UserProbes {
 	p, ok := w.ProcessState().(procstate.ProbedState)
 	if !ok {
 		return nil
@@ -37,14 +38,14 @@ func userProbes(w *unwind.Walker) *procstate.UserProbes {
 	return nil
 }
 
-// isReturnTrampoline reports whether pc is the address that functions under a
+// IsReturnTrampoline reports whether pc is the address that functions under a
 // uretprobe return to.
-func isReturnTrampoline(w *unwind.Walker, pc uint64) bool {
-	probes := userProbes(w)
+func IsReturnTrampoline(w *unwind.Walker, pc uint64) bool {
+	probes := UserProbes(w)
 	if probes == nil {
-		probes = &noProbes
+		probes = &NoProbes
 	}
-	offset, ok := inUprobesPage(w, probes, pc)
+	offset, ok := InUprobesPage(w, probes, pc)
 	return ok && offset == 0
 }
 

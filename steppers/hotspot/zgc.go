@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"encoding/binary"
@@ -52,7 +52,7 @@ const (
 
 // findZGC finds how the ZGC of a virtual machine keeps addresses; nil where that is not known, as elsewhere than on
 // x86-64, where the marks have other places.
-func (vm *hotspotVM) findZGC(generational bool) *zgc {
+func (vm *machine) findZGC(generational bool) *zgc {
 	if vm.image.Arch() != procstate.AMD64 {
 		return nil
 	}
@@ -93,7 +93,7 @@ func (vm *hotspotVM) findZGC(generational bool) *zgc {
 }
 
 // refresh reads what changes with each collection.
-func (z *zgc) refresh(vm *hotspotVM) {
+func (z *zgc) refresh(vm *machine) {
 	f := &z.f
 	z.ok = true
 	number := func(field uint64) uint64 {
@@ -121,7 +121,7 @@ func (z *zgc) refresh(vm *hotspotVM) {
 
 // findTables finds the tables of both generations: each has, one after the other, the addresses of the heap's allocator
 // and table of pages, and the table, with its length first.
-func (z *zgc) findTables(vm *hotspotVM) {
+func (z *zgc) findTables(vm *machine) {
 	const step, atList = 4 << 10, 24
 	if 16+z.f.tableMap+z.f.mapList != atList {
 		return

@@ -1,4 +1,4 @@
-package steppers
+package steptest
 
 import (
 	"os/exec"
@@ -9,9 +9,9 @@ import (
 	"github.com/swbpf/swbpf/internal/testenv"
 )
 
-// needPtrace skips a test where programs cannot be traced, unless that is
+// NeedPtrace skips a test where programs cannot be traced, unless that is
 // said to be a failure.
-func needPtrace(t *testing.T) {
+func NeedPtrace(t *testing.T) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is for amd64")

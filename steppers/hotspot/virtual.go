@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"errors"
@@ -10,10 +10,10 @@ import (
 
 // VirtualThread is a virtual thread of Java, as its virtual machine has it in the heap.
 type VirtualThread struct {
-	JavaThread
+	Thread
 	Carrier procstate.ThreadID // that it is on; 0 is none
 
-	vm     *hotspotVM
+	vm     *machine
 	chunks []javaChunk
 	unread bool // its stack could not be read
 }
@@ -49,13 +49,13 @@ const (
 
 // VirtualThreads reads the virtual threads. add, which may be nil, gets the memory that a walk of one on no thread
 // reads.
-func (m *JavaMoment) VirtualThreads(add func(addr uint64, n int)) *VirtualThreads {
+func (m *Moment) VirtualThreads(add func(addr uint64, n int)) *VirtualThreads {
 	defer m.begin()()
 	return m.virtualThreads(add, maxVirtualThreads)
 }
 
 // virtualThreads is VirtualThreads of so many at most.
-func (m *JavaMoment) virtualThreads(add func(addr uint64, n int), most int) *VirtualThreads {
+func (m *Moment) virtualThreads(add func(addr uint64, n int), most int) *VirtualThreads {
 	h, o := m.h, m.o
 	out := &VirtualThreads{Untracked: h.system[countingContainer] != nil}
 	if h.vm.fields.object.virtual == nil {
@@ -128,7 +128,7 @@ func virtualStates(class *javaClassInfo) map[int32]string {
 }
 
 // virtualThread returns what an object tells of a virtual thread; ok is false where it has ended or not begun.
-func (m *JavaMoment) virtualThread(obj *javaObject, states map[int32]string, add func(addr uint64, n int)) (t VirtualThread, ok bool) {
+func (m *Moment) virtualThread(obj *javaObject, states map[int32]string, add func(addr uint64, n int)) (t VirtualThread, ok bool) {
 	const suspended = 1 << 8 // of a state
 	o := m.o
 	state, _ := obj.int("state")
@@ -227,10 +227,10 @@ func (o *javaObjects) eachInTable(table uint64, what func(addr uint64) bool, dep
 	return true
 }
 
-// WalkVirtualThread walks the stack of a virtual thread that JavaHeap.VirtualThreads has read of the Walker's process,
+// WalkVirtualThread walks the stack of a virtual thread that Heap.VirtualThreads has read of the Walker's process,
 // and appends its frames to dst, as WalkStack does for a thread. One that is on a thread has that thread's stack. The
 // process must stand still since it was read, or what was told of be in a copy of it.
-func (s *HotSpot) WalkVirtualThread(w *unwind.Walker, dst []unwind.Frame, t *VirtualThread) ([]unwind.Frame, error) {
+func (s *Stepper) WalkVirtualThread(w *unwind.Walker, dst []unwind.Frame, t *VirtualThread) ([]unwind.Frame, error) {
 	if t.Carrier != 0 {
 		return w.WalkStack(dst, t.Carrier)
 	}

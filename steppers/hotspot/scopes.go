@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"encoding/binary"
@@ -28,7 +28,7 @@ const (
 // first, and the method that was compiled. An interrupted frame is somewhere between two
 // addresses that are told of, and is known to be in those calls that both are in; and in
 // a line, where it is the same.
-func (vm *hotspotVM) compiledLines(b *codeBlob, pc uint64, interrupted bool) (lines []unwind.CodeLine) {
+func (vm *machine) compiledLines(b *codeBlob, pc uint64, interrupted bool) (lines []unwind.CodeLine) {
 	calls := vm.callsAt(b, pc, interrupted)
 	if len(calls) == 0 {
 		calls = []javaCall{{b.method, noBytecode, noBytecode}}
@@ -51,7 +51,7 @@ func (vm *hotspotVM) compiledLines(b *codeBlob, pc uint64, interrupted bool) (li
 const noBytecode = -2
 
 // callsAt returns the calls at pc, innermost first; none when there is no telling.
-func (vm *hotspotVM) callsAt(b *codeBlob, pc uint64, interrupted bool) []javaCall {
+func (vm *machine) callsAt(b *codeBlob, pc uint64, interrupted bool) []javaCall {
 	n, f := &vm.names, vm.fields.method
 	scopes, ok := vm.scopesOf(b)
 	if !ok {
@@ -126,7 +126,7 @@ const (
 )
 
 // scopesOf returns the scopes of an nmethod. ok is false where it is not the same any more.
-func (vm *hotspotVM) scopesOf(b *codeBlob) (s *javaScopes, ok bool) {
+func (vm *machine) scopesOf(b *codeBlob) (s *javaScopes, ok bool) {
 	n := &vm.names
 	kept := &n.kept[b.header>>6*0x9e3779b97f4a7c15>>(64-keptScopesBits)]
 	if kept.header == b.header && kept.id == b.id {
@@ -146,7 +146,7 @@ func (vm *hotspotVM) scopesOf(b *codeBlob) (s *javaScopes, ok bool) {
 
 // readScopes reads the scopes of an nmethod. It returns false where it is not the same any more, by what tells that:
 // other fields of its header change while it is used.
-func (vm *hotspotVM) readScopes(b *codeBlob, s *javaScopes) bool {
+func (vm *machine) readScopes(b *codeBlob, s *javaScopes) bool {
 	f, le := vm.fields.method, binary.LittleEndian
 	head, again := make([]byte, maxBlobHeader), make([]byte, maxBlobHeader)
 	if !vm.read(b.header, head) {
@@ -191,7 +191,7 @@ func (f *methodFields) rangesOf(header uint64, head []byte) scopeRanges {
 }
 
 // read reads all of it, and returns whether there is as much.
-func (r byteRange) read(vm *hotspotVM, to *[]byte) bool {
+func (r byteRange) read(vm *machine, to *[]byte) bool {
 	if r.begin > r.end || r.end-r.begin > maxScopesBytes {
 		return false
 	}
@@ -242,7 +242,7 @@ func (s *scopeReader) chain(dst []javaCall, at uint32) []javaCall {
 
 // tellsAll reports whether nmethods tell of all their code: whether the virtual machine's flag
 // DebugNonSafepoints is set.
-func (vm *hotspotVM) tellsAll() bool {
+func (vm *machine) tellsAll() bool {
 	tells := &vm.names.tells
 	if !tells.known {
 		const flag = "DebugNonSafepoints"
@@ -253,7 +253,7 @@ func (vm *hotspotVM) tellsAll() bool {
 }
 
 // flagsSet tells which of the virtual machine's flags of these names are set; nil where that cannot be read.
-func (vm *hotspotVM) flagsSet(names ...string) map[string]bool {
+func (vm *machine) flagsSet(names ...string) map[string]bool {
 	f := vm.fields.method
 	if f.flags == 0 || f.numFlags == 0 {
 		return nil

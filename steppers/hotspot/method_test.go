@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"encoding/binary"
@@ -159,7 +159,7 @@ func TestScopeRanges(t *testing.T) {
 	}
 	var b []byte
 	for _, r := range []byteRange{{2, 1}, {0, maxScopesBytes + 1}, {1 << 63, 1}} {
-		if r.read(&hotspotVM{mem: &onesMemory{}}, &b) {
+		if r.read(&machine{mem: &onesMemory{}}, &b) {
 			t.Errorf("%x was read", r)
 		}
 	}
@@ -168,7 +168,7 @@ func TestScopeRanges(t *testing.T) {
 // What the virtual machine tells of itself.
 func TestJavaVersion(t *testing.T) {
 	t.Parallel()
-	needPtrace(t)
+	steptest.NeedPtrace(t)
 	testenv.EachJava(t, testJavaVersion)
 }
 
@@ -181,7 +181,7 @@ func testJavaVersion(t *testing.T, java testenv.Program) {
 		"DebugNonSafepoints": {[]string{"-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			classes := testenv.CompileJava(t, java, filepath.Join("..", "testdata", "walk", "Busy.java"))
+			classes := testenv.CompileJava(t, java, filepath.Join("..", "..", "testdata", "walk", "Busy.java"))
 			command := java.Command(append(test.flags, "-cp", classes, "Busy", "600000")...)
 			cmd := exec.Command(command[0], command[1:]...)
 			if err := cmd.Start(); err != nil {
@@ -193,7 +193,7 @@ func testJavaVersion(t *testing.T, java testenv.Program) {
 				t.Fatal(err)
 			}
 			defer p.Detach()
-			s, w := NewHotSpot(nil), unwind.NewWalker(p, unwind.NewGroup(), nil)
+			s, w := New(nil), unwind.NewWalker(p, unwind.NewGroup(), nil)
 			for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 				vm := s.findMachine(w)
 				if vm.fields == nil || vm.array == 0 {
@@ -252,7 +252,7 @@ func TestScopesOfBusy(t *testing.T) {
 		b := &codeBlob{method: 1 << 20, id: 7}
 		binary.LittleEndian.PutUint64(mem.bytes[f.compiled:], b.method)
 		binary.LittleEndian.PutUint32(mem.bytes[f.compileID:], b.id)
-		vm := &hotspotVM{mem: mem, fields: &vmFields{method: f}}
+		vm := &machine{mem: mem, fields: &vmFields{method: f}}
 		var scopes javaScopes
 		if got := vm.readScopes(b, &scopes); got != want {
 			t.Errorf("byte %d changes: %v", word, got)
@@ -264,23 +264,23 @@ func TestScopesOfBusy(t *testing.T) {
 
 // What such memory tells of a compiled method: its name, what was inlined, and lines.
 func TestMadeUpJava(t *testing.T) {
-	jvm := steptest.OpenImage(t, buildFakeJVM(t))
-	memory, _ := newFakeJVMHeap()
+	jvm := steptest.OpenImage(t, steptest.FakeJVM(t))
+	memory, _ := steptest.NewFakeJVMHeap()
 	mem := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
-	mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: fakeJVMHeap, Data: memory}})
+	mem.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: steptest.FakeJVMHeap, Data: memory}})
 	read := func(addr uint64, buf []byte) bool {
 		n, err := mem.ReadMemory(addr, buf)
 		return err == nil && n == len(buf) || jvm.ReadVaddr(buf, addr) == nil
 	}
-	vm := &hotspotVM{mem: mem, fields: findVMFields(jvm, 0, read), image: jvm}
-	vm.heaps = []codeHeap{{low: fakeJVMHeap, high: fakeJVMHeap + 0x400, segments: fakeJVMHeap + 0x900, log2: 7}}
+	vm := &machine{mem: mem, fields: findVMFields(jvm, 0, read), image: jvm}
+	vm.heaps = []codeHeap{{low: steptest.FakeJVMHeap, high: steptest.FakeJVMHeap + 0x400, segments: steptest.FakeJVMHeap + 0x900, log2: 7}}
 	vm.names.version = 17
 	lines := func(pc uint64, interrupted bool) (out []string) {
-		b := vm.blobAt(fakeJVMHeap + pc)
+		b := vm.blobAt(steptest.FakeJVMHeap + pc)
 		if b == nil {
 			t.Fatal("no method")
 		}
-		for _, l := range vm.compiledLines(b, fakeJVMHeap+pc, interrupted) {
+		for _, l := range vm.compiledLines(b, steptest.FakeJVMHeap+pc, interrupted) {
 			out = append(out, fmt.Sprintf("%s%s %s:%d", l.Name, l.Parameters, l.File, l.Line))
 		}
 		return out
@@ -313,9 +313,9 @@ func TestMadeUpJava(t *testing.T) {
 }
 
 // What is known of a file that is not kept goes, and nothing else does.
-func TestForgetImages2(t *testing.T) {
+func TestForgetImages(t *testing.T) {
 	frames := &forgetful{}
-	s := NewHotSpot(frames)
+	s := New(frames)
 	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
 	s.fields.Put(gone, &vmFields{})
 	s.fields.Put(stays, &vmFields{})
@@ -323,7 +323,7 @@ func TestForgetImages2(t *testing.T) {
 	if s.fields.Get(gone) != nil || s.fields.Get(stays) == nil || frames.forgot != 1 {
 		t.Error("the wrong file was forgotten")
 	}
-	(&HotSpot{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
+	(&Stepper{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
 }
 
 // forgetful counts how often it has been told to forget.

@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"cmp"
@@ -38,7 +38,7 @@ const (
 )
 
 // readMonitor returns the object and the owner of an ObjectMonitor.
-func (m *JavaMoment) readMonitor(at uint64) (object, owner uint64, ok bool) {
+func (m *Moment) readMonitor(at uint64) (object, owner uint64, ok bool) {
 	const weakFrom = 16 // the first JDK in which it refers to what refers to the object
 	f := m.h.vm.fields.object.monitors
 	var b [maxMonitor]byte
@@ -54,7 +54,7 @@ func (m *JavaMoment) readMonitor(at uint64) (object, owner uint64, ok bool) {
 }
 
 // monitor returns what is told by an ObjectMonitor that a thread wants.
-func (m *JavaMoment) monitor(at uint64) javaBlocker {
+func (m *Moment) monitor(at uint64) javaBlocker {
 	b, known := m.blockers[at]
 	if known {
 		return b
@@ -81,7 +81,7 @@ func (m *JavaMoment) monitor(at uint64) javaBlocker {
 }
 
 // waitedIn returns what is told by an ObjectMonitor in which a thread waits: it has no owner then.
-func (m *JavaMoment) waitedIn(at uint64) (b javaBlocker) {
+func (m *Moment) waitedIn(at uint64) (b javaBlocker) {
 	object, _, ok := m.readMonitor(at)
 	if !ok {
 		return b
@@ -95,7 +95,7 @@ func (m *JavaMoment) waitedIn(at uint64) (b javaBlocker) {
 }
 
 // ownedBy fills in that a JavaThread has something, or the virtual thread on it.
-func (m *JavaMoment) ownedBy(b *javaBlocker, thread uint64) {
+func (m *Moment) ownedBy(b *javaBlocker, thread uint64) {
 	if m.h.tids[thread] == 0 {
 		return
 	}
@@ -111,7 +111,7 @@ func (m *JavaMoment) ownedBy(b *javaBlocker, thread uint64) {
 }
 
 // threadByID returns which thread of the system has an ID of Java's; 0: none, as of a virtual one.
-func (m *JavaMoment) threadByID(id int64) procstate.ThreadID {
+func (m *Moment) threadByID(id int64) procstate.ThreadID {
 	if tid := m.h.ids[id]; tid != 0 {
 		return tid
 	}
@@ -127,7 +127,7 @@ func (m *JavaMoment) threadByID(id int64) procstate.ThreadID {
 }
 
 // lockedBy returns the JavaThread that has the monitor of an object on its lock stack; 0: none.
-func (m *JavaMoment) lockedBy(object uint64) uint64 {
+func (m *Moment) lockedBy(object uint64) uint64 {
 	f := m.h.vm.fields.object.monitors
 	if m.lockStacks != nil || !f.hasLockStacks {
 		return m.lockStacks[object]
@@ -152,7 +152,7 @@ func (m *JavaMoment) lockedBy(object uint64) uint64 {
 type threadStack struct{ low, high, thread uint64 }
 
 // threadAt returns the JavaThread on whose stack an address is; 0: none.
-func (m *JavaMoment) threadAt(addr uint64) uint64 {
+func (m *Moment) threadAt(addr uint64) uint64 {
 	f := m.h.vm.fields.object.monitors
 	if m.stacks == nil && f.hasStacks {
 		m.stacks = []threadStack{}
@@ -171,7 +171,7 @@ func (m *JavaMoment) threadAt(addr uint64) uint64 {
 }
 
 // className returns what the class of an object is called, and "Shop.class" for a class itself.
-func (m *JavaMoment) className(addr uint64) string {
+func (m *Moment) className(addr uint64) string {
 	o := m.o
 	if addr == 0 || addr%8 != 0 || !o.may() || !o.read(addr, o.buf[:16]) {
 		return ""
@@ -196,7 +196,7 @@ func (m *JavaMoment) className(addr uint64) string {
 // awaited returns the ObjectMonitor for which a virtual thread waits that is on no thread, as from JDK 24 on; 0: not
 // known. Its object refers to what is in the monitor's queue, which refers to the monitor, and to that refers the
 // monitor's object in turn, unless the virtual machine has a table of these.
-func (m *JavaMoment) awaited(thread *javaObject) uint64 {
+func (m *Moment) awaited(thread *javaObject) uint64 {
 	const (
 		markMonitor = 2 // the two lowest bits of the header of an object that has one
 		waiterWords = 8 // of an ObjectWaiter that are looked at
@@ -226,7 +226,7 @@ func (m *JavaMoment) awaited(thread *javaObject) uint64 {
 }
 
 // isInUse reports whether an ObjectMonitor is in the list of these, which is where objects do not refer to theirs.
-func (m *JavaMoment) isInUse(monitor uint64) bool {
+func (m *Moment) isInUse(monitor uint64) bool {
 	const most = 1 << 16
 	if f := m.h.vm.fields.object.monitors; m.inUse == nil && f.hasList {
 		m.inUse = map[uint64]bool{}
@@ -239,7 +239,7 @@ func (m *JavaMoment) isInUse(monitor uint64) bool {
 }
 
 // takeLocks takes the monitors that a virtual thread has which is on no thread, as a StackChunk has them.
-func (m *JavaMoment) takeLocks(c *javaObject, id int64) {
+func (m *Moment) takeLocks(c *javaObject, id int64) {
 	const hasBitmap = 1 << 4 // of its flags
 	f := c.class.injected    // cont, flags, pc, maxThawingSize, lockStackSize from JDK 24 on
 	if len(f) != 5 || f[1].signature != f[4].signature || int(max(f[1].offset, f[4].offset)) >= len(c.data) {
@@ -261,7 +261,7 @@ func (m *JavaMoment) takeLocks(c *javaObject, id int64) {
 
 // findOwners fills in which virtual threads on no thread have what others wait for, some of them and those that were met
 // since the last time.
-func (m *JavaMoment) findOwners(some []VirtualThread) {
+func (m *Moment) findOwners(some []VirtualThread) {
 	for i := range some {
 		some[i].Owner = cmp.Or(some[i].Owner, m.locks[some[i].ownerless])
 	}

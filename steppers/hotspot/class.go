@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"encoding/binary"
@@ -113,7 +113,7 @@ func (o *javaObjects) readFieldShorts(c *javaClassInfo, pool uint64) bool {
 }
 
 // poolEntries returns what reads the entries of a ConstantPool.
-func (vm *hotspotVM) poolEntries(pool uint64) (entry func(i uint32) uint64, ok bool) {
+func (vm *machine) poolEntries(pool uint64) (entry func(i uint32) uint64, ok bool) {
 	m := vm.fields.method
 	n, ok := vm.word(pool + m.poolLen)
 	n &= 1<<32 - 1

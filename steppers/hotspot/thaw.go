@@ -1,9 +1,10 @@
-package steppers
+package hotspot
 
 import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -50,11 +51,11 @@ const (
 // thawed walks from the stubs that put frames of a virtual thread on the stack. From where the outermost one that is
 // there returns to it goes on in the heap, where that can be read, and else, as from a call in a stub, to the frame of
 // enterSpecial, below which they are put.
-func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (unwind.Verdict, error) {
+func (s *Stepper) thawed(w *unwind.Walker, vm *machine, in, out *unwind.Frame) (unwind.Verdict, error) {
 	if in.Flags&unwind.Interrupted != 0 {
 		return unwind.NotMe, nil
 	}
-	isBarrier := !mayReturnTo(w, in.PC(), s.buf[:])
+	isBarrier := !javacode.MayReturnTo(w, in.PC(), s.buf[:])
 	most := uint64(maxThawRoom)
 	if isBarrier {
 		most = maxThawArgs
@@ -77,7 +78,7 @@ func (s *HotSpot) thawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame)
 
 // enteredBy finds the frame of enterSpecial at most so many bytes above the SP of a frame, and which Continuation was
 // entered there.
-func (s *HotSpot) enteredBy(w *unwind.Walker, vm *hotspotVM, most uint64, in, out *unwind.Frame) (entry thawEntry, ok bool) {
+func (s *Stepper) enteredBy(w *unwind.Walker, vm *machine, most uint64, in, out *unwind.Frame) (entry thawEntry, ok bool) {
 	e := vm.enterSpecial()
 	if e == nil {
 		return entry, false
@@ -105,15 +106,15 @@ func (s *HotSpot) enteredBy(w *unwind.Walker, vm *hotspotVM, most uint64, in, ou
 
 // endsThawed walks from an interpreted method that is the outermost frame of a virtual thread on the stack, and others
 // are in the heap: what it returns to follows no call.
-func (s *HotSpot) endsThawed(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (ok bool) {
+func (s *Stepper) endsThawed(w *unwind.Walker, vm *machine, in, out *unwind.Frame) (ok bool) {
 	fp, arch, mem := in.FP(), w.Arch(), w.ProcessState()
-	sender, _, ok := senderSP(w, in.SP(), fp)
+	sender, _, ok := javacode.SenderSP(w, in.SP(), fp)
 	ra, read := mem.ReadWord(fp + 8)
 	callerFP, known := mem.ReadWord(fp)
 	if !ok || !read || !known {
 		return false
 	}
-	if b := vm.blobAt(ra); b == nil || !b.thaws || mayReturnTo(w, ra, s.buf[:]) ||
+	if b := vm.blobAt(ra); b == nil || !b.thaws || javacode.MayReturnTo(w, ra, s.buf[:]) ||
 		in.Flags&unwind.Interrupted != 0 && !s.hasFrame(w, vm, in) {
 		return false
 	}
@@ -139,13 +140,13 @@ func thawEntryAt(mem procstate.Memory, at uint64) (e thawEntry, ok bool) {
 
 // isRun reports whether a return address is in Continuation.run, which alone calls enterSpecial. Where it is interpreted
 // fp is its frame pointer.
-func (vm *hotspotVM) isRun(ra, fp uint64) bool {
+func (vm *machine) isRun(ra, fp uint64) bool {
 	b := vm.blobAt(ra - 1)
 	if b == nil {
 		return false
 	}
 	if b.interpreter {
-		method, _ := vm.mem.ReadWord(fp - interpMethod)
+		method, _ := vm.mem.ReadWord(fp - javacode.MethodWord)
 		return method != 0 && vm.isMethod(method, runContinuation)
 	}
 	if b.method == 0 {
@@ -159,13 +160,13 @@ func (vm *hotspotVM) isRun(ra, fp uint64) bool {
 }
 
 // isMethod reports whether a Method has a name.
-func (vm *hotspotVM) isMethod(method uint64, name string) bool {
+func (vm *machine) isMethod(method uint64, name string) bool {
 	m := vm.methodAt(method)
 	return m != nil && m.function.Name == name
 }
 
 // enterSpecial returns what is known of its frame, which stays as it is, nil where it is not found.
-func (vm *hotspotVM) enterSpecial() *thawFrame {
+func (vm *machine) enterSpecial() *thawFrame {
 	e := &vm.enters
 	if e.header != 0 {
 		return e
@@ -183,7 +184,7 @@ func (vm *hotspotVM) enterSpecial() *thawFrame {
 }
 
 // findEnterSpecial looks for it among the blocks of a heap of the code cache.
-func (vm *hotspotVM) findEnterSpecial(h *codeHeap) bool {
+func (vm *machine) findEnterSpecial(h *codeHeap) bool {
 	at := h.low
 	for range maxThawBlocks {
 		length, ok := vm.word(at + vm.fields.blockLength)
@@ -208,7 +209,7 @@ func (vm *hotspotVM) findEnterSpecial(h *codeHeap) bool {
 }
 
 // callsThaw returns where enterSpecial goes on behind its call of the stub that puts frames back; 0 where there is none.
-func (vm *hotspotVM) callsThaw(b *codeBlob) (back uint64) {
+func (vm *machine) callsThaw(b *codeBlob) (back uint64) {
 	code := make([]byte, min(b.end-b.begin, maxThawStub))
 	if n, _ := vm.mem.ReadMemory(b.begin, code); n < len(code) {
 		return 0

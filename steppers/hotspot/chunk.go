@@ -1,9 +1,10 @@
-package steppers
+package hotspot
 
 import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -98,13 +99,13 @@ func (s *javaStack) chunkAt(w *unwind.Walker, addr uint64) int {
 }
 
 // top returns the innermost frame of a StackChunk.
-func (vm *hotspotVM) top(mem procstate.Memory, c javaChunk) (f javaRegs, ok bool) {
+func (vm *machine) top(mem procstate.Memory, c javaChunk) (f javaRegs, ok bool) {
 	pc, ok := mem.ReadWord(c.sp - 8)
 	return javaRegs{pc, c.sp, vm.chunkFP(mem, c.sp-16, pc), unwind.InMemory(c.sp - 8)}, ok
 }
 
 // chunkFP returns the frame pointer that a word of a StackChunk has, of a frame with a PC; 0 where it is of no use.
-func (vm *hotspotVM) chunkFP(mem procstate.Memory, at, pc uint64) uint64 {
+func (vm *machine) chunkFP(mem procstate.Memory, at, pc uint64) uint64 {
 	if b := vm.blobAt(pc - 1); b == nil || !b.interpreter {
 		return 0
 	}
@@ -121,18 +122,18 @@ func readerOf(mem procstate.Memory) vmread.Reader {
 }
 
 // inChunk walks from a frame in the StackChunk of a number.
-func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number int, in, out *unwind.Frame) (unwind.Verdict, error) {
+func (s *Stepper) inChunk(w *unwind.Walker, vm *machine, b *codeBlob, number int, in, out *unwind.Frame) (unwind.Verdict, error) {
 	c, mem := vm.stack.chunks[number], w.ProcessState()
 	cfa, saved, end := in.SP()+b.frame, in.SP()+b.frame-16, in.SP()+b.frame
 	switch {
 	case b.interpreter:
 		fp := in.FP()
-		sender, words, ok := senderSP(w, in.SP(), fp)
+		sender, words, ok := javacode.SenderSP(w, in.SP(), fp)
 		if !ok || fp-c.sp >= c.end-c.sp {
 			return unwind.Failed, unwind.NoUnwindInfo
 		}
-		locals, _ := mem.ReadWord(fp - words.locals)
-		cfa, saved, end = sender, fp, inFrame(fp, locals)+8
+		locals, _ := mem.ReadWord(fp - words.Locals)
+		cfa, saved, end = sender, fp, javacode.InFrame(fp, locals)+8
 	case b.frame < 16:
 		return unwind.Failed, unwind.NoUnwindInfo
 	}
@@ -167,7 +168,7 @@ func (s *HotSpot) inChunk(w *unwind.Walker, vm *hotspotVM, b *codeBlob, number i
 }
 
 // layOut finds how objects are laid out; where that cannot be known it is said that they are not read.
-func (vm *hotspotVM) layOut() {
+func (vm *machine) layOut() {
 	if vm.layout == nil {
 		if vm.layout = vm.newLayout(); vm.layout == nil {
 			vm.layout = &javaLayout{marked: true}
@@ -176,7 +177,7 @@ func (vm *hotspotVM) layOut() {
 }
 
 // enterHeap makes of the frame of the stub that puts more frames on the stack the first of these, which are in the heap.
-func (vm *hotspotVM) enterHeap(w *unwind.Walker, continuation uint64, in, back *unwind.Frame) bool {
+func (vm *machine) enterHeap(w *unwind.Walker, continuation uint64, in, back *unwind.Frame) bool {
 	mem, o := w.ProcessState(), &vm.objects
 	if o.read == nil {
 		o.read, o.now, o.vm, o.room = readerOf(mem), vm.read, vm, make([]byte, 0, heapRoom)

@@ -1,4 +1,4 @@
-package steppers
+package hotspot
 
 import (
 	"bytes"
@@ -46,8 +46,8 @@ type codeBlob struct {
 	origPC uint32 // of an nmethod: bytes above SP where there is then where it would have gone on
 }
 
-// hotspotVM is what is known of a virtual machine.
-type hotspotVM struct {
+// machine is what is known of a virtual machine.
+type machine struct {
 	fields  *vmFields        // nil: there is none
 	image   *procstate.Image // libjvm
 	bias    uint64           // of libjvm
@@ -75,7 +75,7 @@ type hotspotVM struct {
 
 // stays reports whether the process still runs the virtual machine, or still none:
 // libjvm is where it was, and so is its list of heaps, if it can be read.
-func (vm *hotspotVM) stays(libs procstate.LibraryState) bool {
+func (vm *machine) stays(libs procstate.LibraryState) bool {
 	generation, ok := vmread.GenerationOf(libs)
 	if ok && generation == vm.generation {
 		return true
@@ -103,17 +103,17 @@ const (
 )
 
 // read reads memory of the process as it is now.
-func (vm *hotspotVM) read(addr uint64, buf []byte) bool {
+func (vm *machine) read(addr uint64, buf []byte) bool {
 	return vmread.ReadNow(vm.mem, vm.live, addr, buf)
 }
 
-func (vm *hotspotVM) word(addr uint64) (uint64, bool) {
+func (vm *machine) word(addr uint64) (uint64, bool) {
 	ok := vm.read(addr, vm.buf[:8])
 	return binary.LittleEndian.Uint64(vm.buf[:]), ok
 }
 
 // readHeaps reads where the heaps are: they grow.
-func (vm *hotspotVM) readHeaps() {
+func (vm *machine) readHeaps() {
 	f := vm.fields
 	vm.heaps = vm.heaps[:0]
 	n, data := uint64(1), f.heaps+vm.bias
@@ -138,7 +138,7 @@ func (vm *hotspotVM) readHeaps() {
 }
 
 // heapAt returns the heap that holds an address, nil when there is none.
-func (vm *hotspotVM) heapAt(addr uint64) *codeHeap {
+func (vm *machine) heapAt(addr uint64) *codeHeap {
 	for i := range vm.heaps {
 		if h := &vm.heaps[i]; addr-h.low < h.high-h.low {
 			return h
@@ -149,7 +149,7 @@ func (vm *hotspotVM) heapAt(addr uint64) *codeHeap {
 
 // blobAt returns what holds the code at pc, nil when nothing is known to. What
 // was found before is checked: the memory of code is used again.
-func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
+func (vm *machine) blobAt(pc uint64) *codeBlob {
 	set := &vm.blobs[pc*0x9e3779b97f4a7c15>>32%blobSets]
 	for i := range set {
 		b := &set[i]
@@ -207,7 +207,7 @@ func (vm *hotspotVM) blobAt(pc uint64) *codeBlob {
 // stub that C2 has compiled, those by which exceptions pass and by which methods are
 // given up for the interpreter, or those by which virtual methods are called. Other
 // stubs are written by hand and push before they call.
-func (vm *hotspotVM) classify(b *codeBlob) {
+func (vm *machine) classify(b *codeBlob) {
 	buf := vm.buf[:64]
 	if !vm.read(b.name, buf) {
 		clear(buf)
@@ -244,7 +244,7 @@ func isC2Stub(name []byte) bool {
 // readBlob reads a CodeBlob, if the block that it is in holds code: one that does
 // not still has the header of what it held, also when its end has been given to
 // another method.
-func (vm *hotspotVM) readBlob(header uint64) (b codeBlob, ok bool) {
+func (vm *machine) readBlob(header uint64) (b codeBlob, ok bool) {
 	f := vm.fields
 	buf := vm.buf[:f.blockBytes+f.blobEnd]
 	if n, err := vm.mem.ReadMemory(header-f.blockBytes, buf); err != nil || n < len(buf) || buf[f.blockUsed] != 1 {

@@ -1,16 +1,17 @@
-package steppers
+package hotspot
 
 import (
 	"path/filepath"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// HotSpot walks through the compiled code of Java's virtual machine, which
+// Stepper walks through the compiled code of Java's virtual machine, which
 // keeps no frame pointer, by the sizes of frames that the machine has noted.
 // They are read from the process while it runs, also for a Snapshot of it (see
 // procstate.LiveCode): by then a method can have given its place to another, with
@@ -18,11 +19,11 @@ import (
 // address that is returned to. Frames of the interpreter and of stubs without a size
 // are FrameFunc's. Which methods run in all these frames is noted (see unwind.Codes). What is known of a process is kept with its Walker, and found
 // anew when it has executed another program.
-type HotSpot struct {
+type Stepper struct {
 	fields  mcode.PerImage[vmFields] // of libjvm
 	buf     [128]byte
 	frames  FrameStates
-	ways    hotspotWays
+	ways    ways
 	virtual virtualWalk
 }
 
@@ -36,11 +37,11 @@ type FrameStates interface {
 	unwind.ImageForgetter
 }
 
-// NewHotSpot makes a HotSpot. The frames may be nil: of none that is known, then.
-func NewHotSpot(frames FrameStates) *HotSpot { return &HotSpot{frames: frames} }
+// New makes a Stepper. The frames may be nil: of none that is known, then.
+func New(frames FrameStates) *Stepper { return &Stepper{frames: frames} }
 
 // isFrameSet is FrameStates.IsFrameSet, where there is one.
-func (s *HotSpot) isFrameSet(w *unwind.Walker, f *unwind.Frame) (set, known bool) {
+func (s *Stepper) isFrameSet(w *unwind.Walker, f *unwind.Frame) (set, known bool) {
 	if s.frames == nil {
 		return false, false
 	}
@@ -48,7 +49,7 @@ func (s *HotSpot) isFrameSet(w *unwind.Walker, f *unwind.Frame) (set, known bool
 }
 
 // ForgetImages implements unwind.ImageForgetter.
-func (s *HotSpot) ForgetImages(isKept func(index uint32) bool) {
+func (s *Stepper) ForgetImages(isKept func(index uint32) bool) {
 	s.fields.KeepOnly(isKept)
 	if s.frames != nil {
 		s.frames.ForgetImages(isKept)
@@ -56,15 +57,15 @@ func (s *HotSpot) ForgetImages(isKept func(index uint32) bool) {
 }
 
 // Name implements unwind.FrameStepper.
-func (s *HotSpot) Name() string { return "hotspot" }
+func (s *Stepper) Name() string { return "hotspot" }
 
 // Priority implements unwind.FrameStepper.
-func (s *HotSpot) Priority() unwind.Priority { return unwind.PriorityFrame - 1 }
+func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityFrame - 1 }
 
 // machine returns the virtual machine of the process that w walks, nil when there
 // is none.
-func (s *HotSpot) machine(w *unwind.Walker) *hotspotVM {
-	vm, _ := w.Kept(s).(*hotspotVM)
+func (s *Stepper) machine(w *unwind.Walker) *machine {
+	vm, _ := w.Kept(s).(*machine)
 	if vm == nil || vm.walk != w.Walks() && !vm.stays(w.ProcessState().Libraries()) {
 		vm = s.findMachine(w)
 		w.Keep(s, vm)
@@ -77,13 +78,13 @@ func (s *HotSpot) machine(w *unwind.Walker) *hotspotVM {
 }
 
 // findMachine looks for libjvm. What it returns has no fields when there is none.
-func (s *HotSpot) findMachine(w *unwind.Walker) *hotspotVM {
+func (s *Stepper) findMachine(w *unwind.Walker) *machine {
 	return s.machineIn(w.ProcessState(), w.ProcessState().Libraries())
 }
 
 // machineIn is findMachine for a process with some memory and libraries.
-func (s *HotSpot) machineIn(mem procstate.Memory, libs procstate.LibraryState) *hotspotVM {
-	vm := &hotspotVM{mem: mem, asked: vmread.FramesAsked{}}
+func (s *Stepper) machineIn(mem procstate.Memory, libs procstate.LibraryState) *machine {
+	vm := &machine{mem: mem, asked: vmread.FramesAsked{}}
 	vm.live, _ = mem.(procstate.LiveMemory)
 	if libs == nil {
 		return vm
@@ -108,7 +109,7 @@ func (s *HotSpot) machineIn(mem procstate.Memory, libs procstate.LibraryState) *
 }
 
 // CallerFrame implements unwind.FrameStepper.
-func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	m := w.MappingAt(in.LookupPC())
 	if m == nil || m.Image != nil || procstate.HasFile(m.Path) || w.Arch() != procstate.AMD64 {
 		return unwind.NotMe, nil
@@ -133,7 +134,7 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	number := vm.stack.chunkAt(w, in.SP())
 	waits := number >= 0 && in.SP() == vm.stack.chunks[number].sp // a native method may go on behind no call
 	if walks && in.Flags&unwind.Interrupted == 0 && in.PC() != b.returned && !waits {
-		if !mayReturnTo(w, in.PC(), s.buf[:]) {
+		if !javacode.MayReturnTo(w, in.PC(), s.buf[:]) {
 			return unwind.Failed, unwind.NoUnwindInfo // other code has come into this place since
 		}
 		b.returned = in.PC()
@@ -219,16 +220,16 @@ func (s *HotSpot) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 
 // isReturn reports whether ra may be a return address, as far as it is in a file: of others
 // the next frame tells.
-func (s *HotSpot) isReturn(w *unwind.Walker, ra uint64) bool {
+func (s *Stepper) isReturn(w *unwind.Walker, ra uint64) bool {
 	to := w.MappingAt(ra - 1)
-	return to != nil && to.Image == nil || mayReturnTo(w, ra, s.buf[:])
+	return to != nil && to.Image == nil || javacode.MayReturnTo(w, ra, s.buf[:])
 }
 
 // interrupted finds the CFA of the frame of b in which a thread was interrupted,
 // which may not be whole, and whether the frame pointer is saved: what the
 // instructions up to the place where it is, or those up to a return that is
 // near, do to the stack.
-func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
+func (s *Stepper) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
 	arch, pc := w.Arch(), f.PC()
 	whole := b.begin + uint64(b.complete)
 	code := mcode.Read(w, m, pc, s.buf[:min(uint64(len(s.buf)), b.end-pc)])
@@ -286,7 +287,7 @@ func (s *HotSpot) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 
 // interruptedStub is interrupted for a stub of which it is not noted where its
 // frame is whole: it is followed from its start. Behind a way out it is whole.
-func (s *HotSpot) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
+func (s *Stepper) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
 	arch, pc := w.Arch(), f.PC()
 	if pc-b.begin >= uint64(len(s.buf)) {
 		return 0, false, false
@@ -344,35 +345,35 @@ func (r javaRegs) load(w *unwind.Walker, to *unwind.Frame) {
 }
 
 // interpreted walks from a frame of the interpreter in which there is the caller's SP
-// already, but not yet the rest of what senderSP looks at: from one that a thread was
+// already, but not yet the rest of what javacode.SenderSP looks at: from one that a thread was
 // building when it was interrupted, and from those that take the place of a compiled
 // method that is deoptimised, which are filled in later. Others are FrameFunc's.
-func (s *HotSpot) interpreted(w *unwind.Walker, vm *hotspotVM, in, out *unwind.Frame) (unwind.Verdict, error) {
+func (s *Stepper) interpreted(w *unwind.Walker, vm *machine, in, out *unwind.Frame) (unwind.Verdict, error) {
 	if _, caller, ok := s.entered(w, vm, in); ok {
 		caller.load(w, out)
 		out.Regs.ThreadPointer = in.Regs.ThreadPointer
 		return unwind.Success, nil
 	}
 	fp, sp := in.FP(), in.SP()
-	if fp < sp+interpSenderSP || fp%8 != 0 {
+	if fp < sp+javacode.SenderWord || fp%8 != 0 {
 		return unwind.NotMe, nil
 	}
 	if s.endsThawed(w, vm, in, out) {
 		return unwind.Success, nil
 	}
-	isWhole := fp-sp >= vm.fields.interp.initialSP
+	isWhole := fp-sp >= vm.fields.interp.InitialSP
 	if in.Flags&unwind.Interrupted != 0 {
 		if set, _ := s.isFrameSet(w, in); isWhole || !set {
 			return unwind.NotMe, nil
 		}
-	} else if _, _, ok := senderSP(w, sp, fp); ok || !isWhole {
+	} else if _, _, ok := javacode.SenderSP(w, sp, fp); ok || !isWhole {
 		return unwind.NotMe, nil
 	}
 	arch, mem, above := w.Arch(), w.ProcessState(), fp+16
 	callerFP, ok1 := mem.ReadWord(fp)
 	pc, ok2 := mem.ReadWord(fp + 8)
-	sender, ok3 := mem.ReadWord(fp - interpSenderSP)
-	if !ok1 || !ok2 || !ok3 || sender < above || sender-above > maxInterpLocals || sender%8 != 0 {
+	sender, ok3 := mem.ReadWord(fp - javacode.SenderWord)
+	if !ok1 || !ok2 || !ok3 || sender < above || sender-above > javacode.MaxLocals || sender%8 != 0 {
 		return unwind.NotMe, nil
 	}
 	out.SetPC(arch, pc)
@@ -400,6 +401,6 @@ func frameAt(at *mcode.PathState, arch *procstate.Arch, cfa mcode.PathValue, sp 
 }
 
 // RuleAt implements unwind.RuleStepper.
-func (s *HotSpot) RuleAt(_ *unwind.Walker, m *procstate.Mapping, _ uint64, _ bool) (*unwind.Rule, bool) {
+func (s *Stepper) RuleAt(_ *unwind.Walker, m *procstate.Mapping, _ uint64, _ bool) (*unwind.Rule, bool) {
 	return unwind.RuleNotMe, m.Image != nil
 }

@@ -1,4 +1,4 @@
-package steppers
+package steptest
 
 import (
 	"encoding/binary"
@@ -19,8 +19,8 @@ func (oneMapping) Libraries() []procstate.Library { return nil }
 func (oneMapping) Update() error                  { return nil }
 func (oneMapping) TrapAddress() uint64            { return 0 }
 
-// madeUp is a thread with a stack of given words at 0x7000 and a mapping.
-func madeUp(arch *procstate.Arch, m *procstate.Mapping, words ...uint64) *procstate.Snapshot {
+// MadeUp is a thread with a stack of given words at 0x7000 and a mapping.
+func MadeUp(arch *procstate.Arch, m *procstate.Mapping, words ...uint64) *procstate.Snapshot {
 	var stack []byte
 	for _, v := range words {
 		if arch.AddressWidth == 4 {
@@ -35,4 +35,4 @@ func madeUp(arch *procstate.Arch, m *procstate.Mapping, words ...uint64) *procst
 	return snap
 }
 
-var noMapping = &procstate.Mapping{}
+var NoMapping = &procstate.Mapping{}
