@@ -182,20 +182,3 @@ func TestInterpretedFrame(t *testing.T) {
 		t.Errorf("too short: verdict %d", v)
 	}
 }
-
-// Frames of the interpreter are told apart by where their words are: those of JDK 8 have one less.
-func TestInterpretedFrames(t *testing.T) {
-	const fp, sp, sender = 0x7080, 0x7000, 0x70b0
-	for _, words := range []*javacode.Frame{&javacode.Frame9, &javacode.Frame8} {
-		stack := make([]uint64, 0x100/8)
-		word := func(addr uint64) *uint64 { return &stack[(addr-sp)/8] }
-		*word(fp - javacode.SenderWord), *word(fp - words.Locals), *word(fp - words.Bytecode), *word(fp - words.InitialSP) = sender, sender-8, 0x7f0000001234, fp-words.InitialSP
-		w := unwind.NewWalker(steptest.MadeUp(procstate.AMD64, steptest.NoMapping, stack...), unwind.NewGroup(), nil)
-		if got, is, ok := javacode.SenderSP(w, sp, fp); !ok || got != sender || is != words {
-			t.Errorf("%+v: caller's SP %#x of %+v, %v", words, got, is, ok)
-		}
-		if _, _, ok := javacode.SenderSP(w, fp-words.InitialSP+8, fp); ok {
-			t.Errorf("%+v: one that is too short", words)
-		}
-	}
-}
