@@ -21,7 +21,7 @@ import (
 // its stack may hold anything, and its code tells. A [Collector] copies the stack of
 // the Erlang process where a function of C runs on the scheduler's, or the kernel side does (see [Stepper.Lacked]).
 type Stepper struct {
-	images mcode.PerImage[beamImage]
+	images mcode.PerImage[imageInfo]
 }
 
 // New makes a Stepper.
@@ -33,18 +33,18 @@ func (s *Stepper) Name() string { return "beam" }
 // Priority implements unwind.FrameStepper.
 func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
-// beamImage is what is known of a file that may be the runtime system: link-time addresses.
-type beamImage struct {
+// imageInfo is what is known of a file that may be the runtime system: link-time addresses.
+type imageInfo struct {
 	descriptor, schedulers, count uint64      // 0: it is none
 	main                          mcode.Range // of process_main
 }
 
 // image returns what is known of a file.
-func (s *Stepper) image(im *procstate.Image) *beamImage { return s.images.Known(im, findImage) }
+func (s *Stepper) image(im *procstate.Image) *imageInfo { return s.images.Known(im, findImage) }
 
 // findImage looks for the runtime system in a file. It exports all that it has to libraries of
 // functions for Erlang.
-func findImage(im *procstate.Image) (p beamImage) {
+func findImage(im *procstate.Image) (p imageInfo) {
 	if im.Arch() != procstate.AMD64 {
 		return p
 	}
@@ -57,7 +57,7 @@ func findImage(im *procstate.Image) (p beamImage) {
 	} {
 		sym, ok := im.ExportedSymbol(v.name)
 		if !ok {
-			return beamImage{}
+			return imageInfo{}
 		}
 		if *v.at = sym.Value; v.at == &p.main.Start {
 			p.main.End = sym.Value + sym.Size
@@ -92,8 +92,8 @@ type machine struct {
 
 // place is what was found out of an instruction of a module.
 type place struct {
-	module *beamModule
-	beamReturn
+	module *loadedModule
+	returnPlace
 }
 
 // Limits on what is kept of a process.
@@ -131,7 +131,7 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 }
 
 // rangeAt returns the code at an address.
-func (vm *machine) rangeAt(addr uint64) (m *beamModule, r *beamRange) {
+func (vm *machine) rangeAt(addr uint64) (m *loadedModule, r *codeRange) {
 	if m, r = vm.code.at(vm.now, addr); r != nil && vm.isLaidOut && time.Since(vm.updated) < interval {
 		return m, r
 	}
@@ -232,7 +232,7 @@ func (vm *machine) scan(sp uint64) (at uint64, ok bool) {
 }
 
 // follow returns where the return address is of a frame by its code.
-func (vm *machine) follow(w *unwind.Walker, in *unwind.Frame, module *beamModule) (at uint64, err error) {
+func (vm *machine) follow(w *unwind.Walker, in *unwind.Frame, module *loadedModule) (at uint64, err error) {
 	key := in.PC() << 1
 	if in.Flags&unwind.Interrupted != 0 {
 		key |= 1
@@ -407,7 +407,7 @@ func (vm *machine) addStack(w *unwind.Walker, from uint64) bool {
 }
 
 // codeOf returns the number of what runs in a frame.
-func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, r *beamRange) uint32 {
+func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, r *codeRange) uint32 {
 	codes := w.Codes()
 	if vm.codes == nil || vm.resets != codes.Resets() || len(vm.codes) >= maxCodes {
 		vm.codes, vm.funcs, vm.resets = map[uint64]uint32{}, map[string]*unwind.CodeFunction{}, codes.Resets()

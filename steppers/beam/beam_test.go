@@ -136,13 +136,13 @@ func TestBeam(t *testing.T) {
 	if file, line := r.lineAt(start + 4); file != "m.erl" || line != 7 {
 		t.Errorf("line %d of %s", line, file)
 	}
-	sp := func(n int32) beamReturn { return beamReturn{at: value{base: ofSP, off: n}, ok: true} }
-	guess := func(base beamBase) beamReturn {
-		return beamReturn{at: value{base: base}, ok: true, guesses: []value{{base: base, off: 16}}}
+	sp := func(n int32) returnPlace { return returnPlace{at: value{base: ofSP, off: n}, ok: true} }
+	guess := func(base relation) returnPlace {
+		return returnPlace{at: value{base: base}, ok: true, guesses: []value{{base: base, off: 16}}}
 	}
 	for _, c := range []struct {
 		at   uint64
-		want beamReturn
+		want returnPlace
 	}{{20, sp(16)}, {24, sp(0)}, {16, guess(ofSP)}, {4, guess(ofSP)}, {13, guess(ofFP)}} {
 		got := m.vm.paths.returnAddress(start + c.at)
 		if got.at != c.want.at || got.ok != c.want.ok || len(got.guesses) != len(c.want.guesses) || len(got.guesses) > 0 && got.guesses[0] != c.want.guesses[0] {
@@ -305,8 +305,8 @@ func TestBeamSchedulers(t *testing.T) {
 func TestForgetImages(t *testing.T) {
 	var s Stepper
 	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
-	s.images.Put(gone, &beamImage{})
-	s.images.Put(stays, &beamImage{})
+	s.images.Put(gone, &imageInfo{})
+	s.images.Put(stays, &imageInfo{})
 	s.ForgetImages(func(index uint32) bool { return index == stays.Index })
 	if s.images.Get(gone) != nil || s.images.Get(stays) == nil {
 		t.Error("the wrong file was forgotten")

@@ -42,19 +42,19 @@ const (
 	anew       = 10 * time.Second // which is not done again for so long
 )
 
-// beamModule is code that was made in one piece.
-type beamModule struct {
+// loadedModule is code that was made in one piece.
+type loadedModule struct {
 	start, end uint64 // run-time addresses
 	told       uint64 // address of what is told of it
 	size       uint64 // bytes of that
 	name       string
 
 	isRead bool
-	ranges []beamRange // in order of address, without overlaps; nil where they could not be read
+	ranges []codeRange // in order of address, without overlaps; nil where they could not be read
 }
 
-// beamRange is the code of a function, of a part of the runtime's own, or what stands before a function.
-type beamRange struct {
+// codeRange is the code of a function, of a part of the runtime's own, or what stands before a function.
+type codeRange struct {
 	start, end uint64
 	name       string // of the function, without what it has before it
 	isHead     bool   // the end of it is where the function is entered
@@ -73,10 +73,10 @@ const head = "-CodeInfoPrologue"
 
 // code is the code that a process has told of.
 type code struct {
-	modules []*beamModule // in order of address, without overlaps
-	first   uint64        // the entry that the list began with when it was read
-	kept    int           // bytes
-	anew    time.Time     // when all was read anew
+	modules []*loadedModule // in order of address, without overlaps
+	first   uint64          // the entry that the list began with when it was read
+	kept    int             // bytes
+	anew    time.Time       // when all was read anew
 
 	hasFramePointers bool
 	shared           uint64 // where the code begins that is the runtime's own; 0: not known
@@ -91,7 +91,7 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 	if !ok || first == c.first && !isFull {
 		return
 	}
-	known := map[uint64]*beamModule{}
+	known := map[uint64]*loadedModule{}
 	if !isFull {
 		for _, m := range c.modules {
 			known[m.told] = m
@@ -99,7 +99,7 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 	} else {
 		c.kept, c.anew = 0, time.Now()
 	}
-	var modules []*beamModule
+	var modules []*loadedModule
 	var entry [32]byte
 	le := binary.LittleEndian
 	for at, n := first, 0; at != 0 && n < maxModules && read(at, entry[:]); at, n = le.Uint64(entry[next:]), n+1 {
@@ -116,12 +116,12 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 }
 
 // isSame reports whether two modules are one, as far as their beginnings tell.
-func (m *beamModule) isSame(o *beamModule) bool {
+func (m *loadedModule) isSame(o *loadedModule) bool {
 	return m.start == o.start && m.end == o.end && m.size == o.size && m.name == o.name
 }
 
 // open reads what an entry begins with. It is nil where that is of no module.
-func (c *code) open(read vmread.Reader, told, size uint64) *beamModule {
+func (c *code) open(read vmread.Reader, told, size uint64) *loadedModule {
 	var b [infoBytes + 256]byte
 	le := binary.LittleEndian
 	if size < infoBytes || size > maxTold || !read(told, b[:min(size, uint64(len(b)))]) {
@@ -131,7 +131,7 @@ func (c *code) open(read vmread.Reader, told, size uint64) *beamModule {
 	case 0:
 		c.hasFramePointers, c.exit = le.Uint32(b[8:]) != 0, le.Uint64(b[16:])
 	case 1:
-		m := &beamModule{start: le.Uint64(b[8:]), told: told, size: size}
+		m := &loadedModule{start: le.Uint64(b[8:]), told: told, size: size}
 		m.end = m.start + uint64(le.Uint32(b[20:]))
 		n := uint64(le.Uint16(b[24:]))
 		if m.end <= m.start || n == 0 || infoBytes+n > min(size, uint64(len(b))) {
@@ -145,12 +145,12 @@ func (c *code) open(read vmread.Reader, told, size uint64) *beamModule {
 
 // newestModules puts modules in order of address, the newest of which come first. Of those that
 // overlap the newest is left: the others are no more.
-func newestModules(modules []*beamModule) []*beamModule {
-	age := map[*beamModule]int{}
+func newestModules(modules []*loadedModule) []*loadedModule {
+	age := map[*loadedModule]int{}
 	for i, m := range modules {
 		age[m] = i
 	}
-	slices.SortFunc(modules, func(a, b *beamModule) int {
+	slices.SortFunc(modules, func(a, b *loadedModule) int {
 		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(age[a], age[b]))
 	})
 	out := modules[:0]
@@ -166,7 +166,7 @@ func newestModules(modules []*beamModule) []*beamModule {
 }
 
 // at returns the module and the range with the code at an address, nil where there is none.
-func (c *code) at(read vmread.Reader, addr uint64) (*beamModule, *beamRange) {
+func (c *code) at(read vmread.Reader, addr uint64) (*loadedModule, *codeRange) {
 	i := sort.Search(len(c.modules), func(i int) bool { return c.modules[i].start > addr }) - 1
 	if i < 0 || addr >= c.modules[i].end {
 		return nil, nil
@@ -188,7 +188,7 @@ func (c *code) at(read vmread.Reader, addr uint64) (*beamModule, *beamRange) {
 }
 
 // parse takes apart what is told of a module; nil where it does not fit together.
-func (m *beamModule) parse(b []byte) []beamRange {
+func (m *loadedModule) parse(b []byte) []codeRange {
 	le := binary.LittleEndian
 	count, name := le.Uint32(b[16:]), uint64(le.Uint16(b[24:]))
 	if le.Uint32(b) != 1 || le.Uint64(b[8:]) != m.start || count > maxRanges || infoBytes+name > uint64(len(b)) {
@@ -197,7 +197,7 @@ func (m *beamModule) parse(b []byte) []beamRange {
 	b = b[infoBytes+name:]
 	files := map[string]string{}
 	size, lines := m.end-m.start, 0
-	var ranges []beamRange
+	var ranges []codeRange
 	for range count {
 		if len(b) < rangeBytes {
 			return nil
@@ -207,7 +207,7 @@ func (m *beamModule) parse(b []byte) []beamRange {
 		if start > end || end > size || n > len(b) {
 			return nil
 		}
-		r := beamRange{start: m.start + start, end: m.start + end}
+		r := codeRange{start: m.start + start, end: m.start + end}
 		r.name, r.isHead = strings.CutSuffix(string(bytes.TrimRight(b[rangeName:n-2], "\x00")), head)
 		b = b[n:]
 		if lines += left; left > len(b)/lineBytes || lines > maxLines {
@@ -232,7 +232,7 @@ func (m *beamModule) parse(b []byte) []beamRange {
 			ranges = append(ranges, r)
 		}
 	}
-	slices.SortFunc(ranges, func(a, b beamRange) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(ranges, func(a, b codeRange) int { return cmp.Compare(a.start, b.start) })
 	for i := 1; i < len(ranges); i++ {
 		if ranges[i-1].end > ranges[i].start {
 			return nil
@@ -242,8 +242,8 @@ func (m *beamModule) parse(b []byte) []beamRange {
 }
 
 // bytes returns how much memory the ranges take, without their names.
-func (m *beamModule) bytes() (n int) {
-	n = len(m.ranges) * int(unsafe.Sizeof(beamRange{}))
+func (m *loadedModule) bytes() (n int) {
+	n = len(m.ranges) * int(unsafe.Sizeof(codeRange{}))
 	for i := range m.ranges {
 		n += len(m.ranges[i].lines) * int(unsafe.Sizeof(line{}))
 	}
@@ -251,7 +251,7 @@ func (m *beamModule) bytes() (n int) {
 }
 
 // lineAt returns the line of the code at an address of a function, 0 where that is not known.
-func (r *beamRange) lineAt(addr uint64) (file string, line int) {
+func (r *codeRange) lineAt(addr uint64) (file string, line int) {
 	for i := range r.lines {
 		if l := &r.lines[i]; l.start <= addr {
 			file, line = l.file, int(l.line)
@@ -261,4 +261,4 @@ func (r *beamRange) lineAt(addr uint64) (file string, line int) {
 }
 
 // isShared reports whether code is the runtime's own, which functions of Erlang call and jump to.
-func (c *code) isShared(m *beamModule) bool { return m.start == c.shared }
+func (c *code) isShared(m *loadedModule) bool { return m.start == c.shared }

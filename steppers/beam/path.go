@@ -19,11 +19,11 @@ const (
 	beamProcess   procstate.Reg = 13
 )
 
-// beamBase is what a value on a path is relative to.
-type beamBase uint8
+// relation is what a value on a path is relative to.
+type relation uint8
 
 const (
-	unknown   beamBase = iota
+	unknown   relation = iota
 	ofSP               // RSP at the instruction in question
 	ofFP               // RBP there
 	ofProcess          // a word of the process structure
@@ -32,7 +32,7 @@ const (
 
 // value is what RSP or RBP holds on a path.
 type value struct {
-	base beamBase
+	base relation
 	off  int32 // from that, in bytes
 	word int32 // of ofProcess, the offset of the word
 }
@@ -63,9 +63,9 @@ const (
 	maxFrame   = 8 * (1024 + 16)
 )
 
-// beamPaths finds the return address at a place of code: by paths from there to where the function
+// pathFinder finds the return address at a place of code: by paths from there to where the function
 // returns, or goes on with another one.
-type beamPaths struct {
+type pathFinder struct {
 	code  *code
 	read  vmread.Reader
 	left  int // instructions
@@ -77,7 +77,7 @@ type beamPaths struct {
 }
 
 // codeAt returns the code at an address.
-func (p *beamPaths) codeAt(addr uint64) []byte {
+func (p *pathFinder) codeAt(addr uint64) []byte {
 	const longest, before = 16, 256
 	if o := addr - p.at; p.n > 0 && addr >= p.at && o < uint64(p.n) && uint64(p.n)-o >= longest {
 		return p.buf[o:p.n]
@@ -95,29 +95,29 @@ func (p *beamPaths) codeAt(addr uint64) []byte {
 	return p.buf[addr-p.at : p.n]
 }
 
-// beamReturn is where the return address is at an instruction: so far from what a value is relative to, or
+// returnPlace is where the return address is at an instruction: so far from what a value is relative to, or
 // with isAbove in the first word from there on that is no term. Where guesses are all that there is it is at
 // one of these, if that is the first such word of the stack. It is not ok where it is not known.
-type beamReturn struct {
+type returnPlace struct {
 	at          value
 	ok, isAbove bool
 	guesses     []value
 }
 
 // returnAddress returns where the return address is at an instruction.
-func (p *beamPaths) returnAddress(pc uint64) beamReturn {
+func (p *pathFinder) returnAddress(pc uint64) returnPlace {
 	p.left = maxInsts
 	e := p.explore(pc, 0)
 	for i, exits := range [...][]value{e.sure, e.waits} {
 		if len(exits) > 0 {
 			other := slices.ContainsFunc(exits, func(x value) bool { return x != exits[0] })
-			return beamReturn{at: exits[0], ok: !other, isAbove: i == 1}
+			return returnPlace{at: exits[0], ok: !other, isAbove: i == 1}
 		}
 	}
 	if len(e.weak) == 0 {
-		return beamReturn{}
+		return returnPlace{}
 	}
-	r := beamReturn{at: e.weak[0], ok: true}
+	r := returnPlace{at: e.weak[0], ok: true}
 	r.at.off = 0
 	for _, x := range e.weak {
 		if x.base == r.at.base && x.word == r.at.word && !slices.Contains(r.guesses, x) && len(r.guesses) < maxGuesses {
@@ -128,8 +128,8 @@ func (p *beamPaths) returnAddress(pc uint64) beamReturn {
 }
 
 // explore follows the paths from an instruction on.
-func (p *beamPaths) explore(pc uint64, depth int) *explorer {
-	e := &explorer{beamPaths: p, depth: depth, seen: map[uint64]bool{}}
+func (p *pathFinder) explore(pc uint64, depth int) *explorer {
+	e := &explorer{pathFinder: p, depth: depth, seen: map[uint64]bool{}}
 	if e.module, e.function = p.code.at(p.read, pc); e.function == nil {
 		return e
 	}
@@ -148,9 +148,9 @@ func (p *beamPaths) explore(pc uint64, depth int) *explorer {
 
 // explorer is a search for ends of paths, which are where SP is there.
 type explorer struct {
-	*beamPaths
-	module   *beamModule
-	function *beamRange
+	*pathFinder
+	module   *loadedModule
+	function *codeRange
 	depth    int
 	seen     map[uint64]bool
 	paths    []path // still to follow
@@ -275,7 +275,7 @@ func exit(exits []value, sp value) []value {
 }
 
 // returns reports whether what is called at an address may return: the runtime's code for exceptions does not.
-func (p *beamPaths) returns(addr uint64, depth int) bool {
+func (p *pathFinder) returns(addr uint64, depth int) bool {
 	m, r := p.code.at(p.read, addr)
 	if m == nil || r == nil || !p.code.isShared(m) || depth >= maxNested {
 		return true

@@ -16,7 +16,7 @@ import (
 // hold, where it is the only thing that fits.
 type runtime struct {
 	code       code
-	paths      beamPaths
+	paths      pathFinder
 	descriptor uint64      // __jit_debug_descriptor
 	schedulers uint64      // erts_aligned_scheduler_data
 	count      uint64      // erts_no_schedulers
@@ -62,7 +62,7 @@ const (
 // another stack and comes back.
 func (rt *runtime) layOut(read vmread.Reader) {
 	const shared, collects, most, mostCollects = "global", "global::garbage_collect", 16, 1 << 10 // instructions
-	var main, collect *beamRange
+	var main, collect *codeRange
 	for _, m := range rt.code.modules {
 		if m.name != shared { // there is a module of Erlang of that name, too
 			continue
@@ -205,7 +205,7 @@ func hasWord(b []byte, word uint64) bool {
 }
 
 // find returns the runtime system among libraries, nil where there is none.
-func find(libs procstate.LibraryState, image func(*procstate.Image) *beamImage) *runtime {
+func find(libs procstate.LibraryState, image func(*procstate.Image) *imageInfo) *runtime {
 	if libs == nil {
 		return nil
 	}

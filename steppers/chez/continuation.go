@@ -105,8 +105,8 @@ func (vm *machine) goOn(frame uint64) (ra, at uint64, ok bool) {
 	return ra, k.stack + k.size, true
 }
 
-// chezContinuation is what a continuation has.
-type chezContinuation struct {
+// continuationRecord is what a continuation has.
+type continuationRecord struct {
 	code  uint64 // of what goes on with it
 	stack uint64 // its segment of a stack
 	whole uint64 // bytes of that, a negative number when it is used up
@@ -116,24 +116,24 @@ type chezContinuation struct {
 }
 
 // isNone reports whether a continuation is that which has no frames.
-func (k *chezContinuation) isNone() bool { return k.stack == 0 && k.link == 0 && k.ra == 0 }
+func (k *continuationRecord) isNone() bool { return k.stack == 0 && k.link == 0 && k.ra == 0 }
 
 // read is a continuation as it was read from the running process.
 type read struct {
-	chezContinuation
+	continuationRecord
 	segment []byte
 	since   uint64 // ns of CLOCK_MONOTONIC, from which on it was the same whenever it was read
 }
 
 // readChez reads a continuation, without its segment.
-func readChez(read vmread.Reader, link uint64) (k chezContinuation, ok bool) {
+func readChez(read vmread.Reader, link uint64) (k continuationRecord, ok bool) {
 	const closure, tag = 7, 5
 	var b [6 * 8]byte
 	if link&closure != tag || !read(link+8-tag, b[:]) {
 		return k, false
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-	k = chezContinuation{code: word(0), stack: word(1), whole: word(2), size: word(3), link: word(4), ra: word(5)}
+	k = continuationRecord{code: word(0), stack: word(1), whole: word(2), size: word(3), link: word(4), ra: word(5)}
 	if k.isNone() {
 		k.size = 0
 		return k, true
@@ -144,7 +144,7 @@ func readChez(read vmread.Reader, link uint64) (k chezContinuation, ok bool) {
 // continuation returns what a continuation had at the moment of the capture, and its segment, valid until the next call.
 // Where it was not captured, garbage collection may have moved it since, and another be there: it has to be the same as
 // it was when it was read before that moment.
-func (vm *machine) continuation(link uint64) (k chezContinuation, segment []byte, ok bool) {
+func (vm *machine) continuation(link uint64) (k continuationRecord, segment []byte, ok bool) {
 	if k, ok = readChez(vm.Read, link); ok && vm.mayRead(&k) && (k.isNone() || vm.Read(k.stack, vm.segmentOf(&k))) {
 		return k, vm.segmentOf(&k), true
 	}
@@ -153,7 +153,7 @@ func (vm *machine) continuation(link uint64) (k chezContinuation, segment []byte
 	}
 	segment = vm.segmentOf(&k)
 	known := vm.reads[link]
-	if known == nil || known.chezContinuation != k || !bytes.Equal(known.segment, segment) {
+	if known == nil || known.continuationRecord != k || !bytes.Equal(known.segment, segment) {
 		if vm.keptReads += len(segment) + 128; vm.reads == nil || vm.keptReads > maxKept {
 			vm.reads, vm.keptReads = map[uint64]*read{}, len(segment)+128
 		}
@@ -172,7 +172,7 @@ func (vm *machine) taken() uint64 {
 }
 
 // mayRead reports whether the segment of a continuation may be read in this walk.
-func (vm *machine) mayRead(k *chezContinuation) bool {
+func (vm *machine) mayRead(k *continuationRecord) bool {
 	kind, ok := vm.codeObject(k.code-codeHead, k.code)
 	if !ok || kind&continuationCode == 0 || k.size > maxSegments-vm.segments {
 		return false
@@ -182,7 +182,7 @@ func (vm *machine) mayRead(k *chezContinuation) bool {
 }
 
 // segmentOf returns where the segment of a continuation is read to.
-func (vm *machine) segmentOf(k *chezContinuation) []byte {
+func (vm *machine) segmentOf(k *continuationRecord) []byte {
 	vm.buffer = slices.Grow(vm.buffer[:0], int(k.size))[:k.size]
 	return vm.buffer
 }

@@ -160,19 +160,19 @@ func (s *path) apply(in *isa.Inst) {
 				}
 				continue
 			}
-			if moves := op.Kind == isa.Set && op.Src == chezFrame; !moves || !chezMoves(&s.place.frame, op.Imm) {
+			if moves := op.Kind == isa.Set && op.Src == chezFrame; !moves || !movesBy(&s.place.frame, op.Imm) {
 				s.lost = true
 			}
 		case chezSP:
-			if moves := op.Kind == isa.Set && op.Src == chezSP; !moves || !chezMoves(&s.place.sp, op.Imm) {
+			if moves := op.Kind == isa.Set && op.Src == chezSP; !moves || !movesBy(&s.place.sp, op.Imm) {
 				s.lost = true
 			}
 		}
 	}
 }
 
-// chezMoves adds a number of bytes to a distance, if that is not too large.
-func chezMoves(d *int32, n int64) bool {
+// movesBy adds a number of bytes to a distance, if that is not too large.
+func movesBy(d *int32, n int64) bool {
 	if n > maxDist || n < -maxDist || *d > maxDist || *d < -maxDist {
 		return false
 	}

@@ -106,7 +106,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 				out.Flags |= unwind.Heuristic
 			}
 			out.Regs.Inherit(&in.Regs, w.Arch().CalleeSaved)
-			return clrReturn(w, in, out, in.SP()+at)
+			return returnFrom(w, in, out, in.SP()+at)
 		}
 	}
 	return unwind.NotMe, nil

@@ -160,12 +160,12 @@ func TestCLRStart(t *testing.T) {
 		}
 		vm := &machine{Memory: vmread.Memory{Mem: mem}, fields: &fields{quickMap: quick}}
 		for _, test := range []struct{ pc, start uint64 }{{0x10, 0x10}, {0x43, 0x10}, {0x44, 0x44}, {0x5f, 0x44}, {0x60, 0x60}, {0xfff, 0x60}, {0x1000, 0x1000}, {0x4800, 0x1000}, {0x5003, 0x1000}, {0x5fff, 0x5004}} {
-			start, ok := vm.startAt(&clrSection{heapBase: base, heapMap: at}, base+test.pc)
+			start, ok := vm.startAt(&codeSection{heapBase: base, heapMap: at}, base+test.pc)
 			if !ok || start != base+test.start {
 				t.Errorf("quick %v: %#x begins at %#x, %v", quick, test.pc, start-base, ok)
 			}
 		}
-		if start, ok := vm.startAt(&clrSection{heapBase: base, heapMap: at}, base+0xf); ok {
+		if start, ok := vm.startAt(&codeSection{heapBase: base, heapMap: at}, base+0xf); ok {
 			t.Errorf("%#x begins at %#x", 0xf, start)
 		}
 	}
@@ -335,8 +335,8 @@ func TestCLRLies(t *testing.T) {
 		if f := vm.functionAt(pc); f != nil {
 			vm.codeOf(&codes, f, &in)
 		}
-		for _, section := range []clrSection{{low: pc - 4096, high: pc + 4096, heapBase: pc - 1<<30, heapMap: 0x7f2000000000}, {low: pc - 4096, high: pc + 4096, module: 0x7f3000000000}} {
-			for _, find := range []func(*clrSection, uint64) *function{vm.madeFunction, vm.aheadFunction} {
+		for _, section := range []codeSection{{low: pc - 4096, high: pc + 4096, heapBase: pc - 1<<30, heapMap: 0x7f2000000000}, {low: pc - 4096, high: pc + 4096, module: 0x7f3000000000}} {
+			for _, find := range []func(*codeSection, uint64) *function{vm.madeFunction, vm.aheadFunction} {
 				if f := find(&section, pc); f != nil {
 					f.checked = time.Now()
 					vm.codeOf(&codes, f, &in)
@@ -369,7 +369,7 @@ func FuzzCLR(f *testing.F) {
 			}
 		}
 		fieldsIn(data, 24)
-		var u clrUnwind
+		var u unwindInfo
 		u.readUnwind(read, base, 0)
 		fn := function{begin: 0x5000, end: 0x5100}
 		fn.epilog(data[:min(len(data), codeBytes)], 0x5000)

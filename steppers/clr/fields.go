@@ -155,7 +155,7 @@ func fieldsIn(text []byte, pointers uint64) *fields {
 	bits, _ := number(told.Globals["MethodDescTokenRemainderBitCount"])
 	version, _ := number(told.Contracts["ExecutionManager"])
 	f.tokenBits, f.quickMap = uint(bits), version >= 2
-	index, ok := clrIndex(told.Globals["ExecutionManagerCodeRangeMapAddress"])
+	index, ok := indexOf(told.Globals["ExecutionManagerCodeRangeMapAddress"])
 	if !all || !ok || bits == 0 || bits >= clrTokenBits || index >= pointers {
 		return nil
 	}
@@ -181,9 +181,9 @@ func number(v any) (n uint64, ok bool) {
 	return 0, false
 }
 
-// clrIndex returns which of the addresses that go with a descriptor stands for something: a number in a
+// indexOf returns which of the addresses that go with a descriptor stands for something: a number in a
 // list of its own, with or without a type.
-func clrIndex(v any) (n uint64, ok bool) {
+func indexOf(v any) (n uint64, ok bool) {
 	list, _ := v.([]any)
 	if len(list) == 0 {
 		return 0, false

@@ -10,10 +10,10 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// clrUnwind is what the unwind information of a function says, which is that of Windows for x64, also on Linux
+// unwindInfo is what the unwind information of a function says, which is that of Windows for x64, also on Linux
 // (src/coreclr/inc/win64unwind.h): what the prologue does, last first. Epilogues it does not tell: they are known
 // by their code.
-type clrUnwind struct {
+type unwindInfo struct {
 	prolog uint32 // bytes
 	ops    []unwindOp
 	fp     procstate.Reg // that the frame is found by; NoReg: SP
@@ -60,8 +60,8 @@ const (
 )
 
 // readUnwind reads the unwind information at base+rva. ok is false where it is not understood.
-func (u *clrUnwind) readUnwind(read vmread.Reader, base, rva uint64) (ok bool) {
-	*u = clrUnwind{fp: procstate.NoReg}
+func (u *unwindInfo) readUnwind(read vmread.Reader, base, rva uint64) (ok bool) {
+	*u = unwindInfo{fp: procstate.NoReg}
 	le := binary.LittleEndian
 	for depth := 0; ; depth++ {
 		const flags = 3 // bits to shift
@@ -98,7 +98,7 @@ func (u *clrUnwind) readUnwind(read vmread.Reader, base, rva uint64) (ok bool) {
 }
 
 // addOps adds the operations of a prologue, or with done those of one that is over.
-func (u *clrUnwind) addOps(codes []byte, done bool) (ok bool) {
+func (u *unwindInfo) addOps(codes []byte, done bool) (ok bool) {
 	le := binary.LittleEndian
 	for len(codes) >= 2 {
 		op := unwindOp{from: uint32(codes[0]), reg: regs[codes[1]>>4]}
@@ -204,11 +204,11 @@ func (f *function) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 			}
 		}
 	}
-	return clrReturn(w, in, out, sp)
+	return returnFrom(w, in, out, sp)
 }
 
-// clrReturn completes the frame that called, by where its return address is.
-func clrReturn(w *unwind.Walker, in, out *unwind.Frame, at uint64) (unwind.Verdict, error) {
+// returnFrom completes the frame that called, by where its return address is.
+func returnFrom(w *unwind.Walker, in, out *unwind.Frame, at uint64) (unwind.Verdict, error) {
 	arch, mem := w.Arch(), w.ProcessState()
 	ra, ok := mem.ReadWord(at)
 	switch {
@@ -309,7 +309,7 @@ func (e *epilogue) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 		}
 		sp += 8
 	}
-	return clrReturn(w, in, out, sp)
+	return returnFrom(w, in, out, sp)
 }
 
 // thunk tells how far above SP the return address is in code that jumps on, by what it pushes and pops up to

@@ -23,7 +23,7 @@ type machine struct {
 	rangeMap  uint64 // address of the map of all code; 0: not known
 	lookAgain time.Time
 
-	sections  []clrSection // by where they begin
+	sections  []codeSection // by where they begin
 	missed    map[uint64]time.Time
 	functions map[uint64]*function // by where the code begins
 	at        map[uint64]*function // by address
@@ -34,8 +34,8 @@ type machine struct {
 	resets int               // of these
 }
 
-// clrSection is a part of the memory for code: a heap, or a module that was compiled ahead.
-type clrSection struct {
+// codeSection is a part of the memory for code: a heap, or a module that was compiled ahead.
+type codeSection struct {
 	low, high uint64
 	heapBase  uint64 // where the addresses begin that its map tells of,
 	heapMap   uint64 // which is here; 0: it is no heap
@@ -51,7 +51,7 @@ type function struct {
 	header     uint64 // of code made at run time, what stands before that; 0 of other
 	method     uint64 // its MethodDesc; 0: not known
 	checked    time.Time
-	clrUnwind
+	unwindInfo
 }
 
 // Limits on what is kept of a process, and on what is read of it.
@@ -147,7 +147,7 @@ func (vm *machine) wordAt(addr uint64) uint64 {
 }
 
 // sectionAt returns the section of code that holds an address, nil when there is none.
-func (vm *machine) sectionAt(addr uint64) *clrSection {
+func (vm *machine) sectionAt(addr uint64) *codeSection {
 	i := sort.Search(len(vm.sections), func(i int) bool { return vm.sections[i].high > addr })
 	if i < len(vm.sections) && vm.sections[i].low <= addr {
 		return &vm.sections[i]
@@ -156,7 +156,7 @@ func (vm *machine) sectionAt(addr uint64) *clrSection {
 	if !ok {
 		return nil
 	}
-	vm.sections = slices.DeleteFunc(vm.sections, func(o clrSection) bool { return o.low < s.high && s.low < o.high })
+	vm.sections = slices.DeleteFunc(vm.sections, func(o codeSection) bool { return o.low < s.high && s.low < o.high })
 	if len(vm.sections) >= maxSections {
 		vm.sections = vm.sections[:0]
 	}
@@ -173,7 +173,7 @@ func (vm *machine) isStub(pc uint64) bool {
 
 // findSection looks for a section in the map: five levels by bits of the address, then a list. The lowest bit of
 // a pointer tells that what is there can be unloaded.
-func (vm *machine) findSection(addr uint64) (s clrSection, ok bool) {
+func (vm *machine) findSection(addr uint64) (s codeSection, ok bool) {
 	const levels, bits, first = 5, 8, 17
 	at := vm.rangeMap
 	for level := levels - 1; level >= 0; level-- {
@@ -197,7 +197,7 @@ func (vm *machine) findSection(addr uint64) (s clrSection, ok bool) {
 }
 
 // readSection reads a RangeSection, which must hold addr.
-func (vm *machine) readSection(at, addr uint64) (s clrSection, ok bool) {
+func (vm *machine) readSection(at, addr uint64) (s codeSection, ok bool) {
 	f := vm.fields
 	s.low, s.high = vm.wordAt(at+clrSectionLow), vm.wordAt(at+clrSectionHigh)
 	if addr-s.low >= s.high-s.low {
@@ -275,7 +275,7 @@ func (vm *machine) stays(f *function, now time.Time) bool {
 }
 
 // madeFunction returns the function at pc of a heap, whose code was made at run time.
-func (vm *machine) madeFunction(s *clrSection, pc uint64) *function {
+func (vm *machine) madeFunction(s *codeSection, pc uint64) *function {
 	start, ok := vm.startAt(s, pc)
 	if !ok {
 		return nil
@@ -298,7 +298,7 @@ func (vm *machine) madeFunction(s *clrSection, pc uint64) *function {
 // startAt returns where the code begins that pc is in, by the map of a heap. That has four bits for each 32 bytes
 // of code: 0, or how many words of four bytes into these code begins, plus one. With quickMap a word of it, the
 // lowest bits of which are more than 8, is the distance of code that it is all within.
-func (vm *machine) startAt(s *clrSection, pc uint64) (start uint64, ok bool) {
+func (vm *machine) startAt(s *codeSection, pc uint64) (start uint64, ok bool) {
 	const (
 		covers, align = 32, 4
 		inWord        = 8
@@ -353,7 +353,7 @@ func (vm *machine) readFunction(f *function, base, at, pc uint64) bool {
 }
 
 // aheadFunction returns the function at pc of a module that was compiled ahead: its functions are sorted.
-func (vm *machine) aheadFunction(s *clrSection, pc uint64) *function {
+func (vm *machine) aheadFunction(s *codeSection, pc uint64) *function {
 	fields := vm.fields
 	functions, count := vm.wordAt(s.module+fields.functions), vm.wordAt(s.module+fields.count)&0xffffffff
 	begins := func(i int) uint64 {

@@ -23,7 +23,7 @@ type Stepper struct {
 	fields  mcode.PerImage[vmFields] // of libjvm
 	buf     [128]byte
 	frames  FrameStates
-	ways    ways
+	ways    waysOut
 	virtual virtualWalk
 }
 

@@ -14,23 +14,23 @@ import (
 // where SP was, which it pops into SP. Stubs for digests align SP and keep in their frame
 // where it was. How far down they are the way out tells.
 
-// hotspotWay is how the way out from an instruction gives SP its place: the CFA is off
+// wayOut is how the way out from an instruction gives SP its place: the CFA is off
 // beyond SP or, with held, beyond the word at such a distance from SP.
-type hotspotWay struct {
+type wayOut struct {
 	pc, begin uint64 // of the instruction, and of the code around it
 	at, off   int32
 	held, ok  bool
 	fpSaved   bool // right below the return address
 }
 
-// ways finds such ways, and keeps some.
-type ways struct {
+// waysOut finds such ways, and keeps some.
+type waysOut struct {
 	code mcode.Windows
 	seen mcode.AddrSet
 	now  []mcode.PathState // paths that are still to be followed
 	left int               // instructions that may still be looked at
 	buf  []byte            // of code
-	kept [256]hotspotWay
+	kept [256]wayOut
 }
 
 // maxWayInsts bounds the instructions that are followed: a digest takes two thousand.
@@ -38,21 +38,21 @@ const maxWayInsts = 4000
 
 // cfa finds the CFA of an interrupted frame in code of the virtual machine, and whether
 // the frame pointer is saved below it. The first place that a call may return to is it.
-func (h *ways) cfa(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
+func (h *waysOut) cfa(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
 	way := &h.kept[f.PC()*0x9e3779b97f4a7c15>>(64-8)]
 	if way.pc == f.PC() && way.begin == b.begin {
 		if cfa, ok = h.take(w, f, way); ok || !way.ok {
 			return cfa, way.fpSaved, ok
 		}
 	}
-	*way = hotspotWay{pc: f.PC(), begin: b.begin}
+	*way = wayOut{pc: f.PC(), begin: b.begin}
 	h.follow(w, m, f, b, way)
 	cfa, ok = h.take(w, f, way)
 	return cfa, way.fpSaved, ok
 }
 
 // take finds the CFA by a way, if there is what a call may return to.
-func (h *ways) take(w *unwind.Walker, f *unwind.Frame, way *hotspotWay) (cfa uint64, ok bool) {
+func (h *waysOut) take(w *unwind.Walker, f *unwind.Frame, way *wayOut) (cfa uint64, ok bool) {
 	const most = 4 << 10 // bytes that SP is moved by
 	from := f.SP()
 	if !way.ok {
@@ -70,7 +70,7 @@ func (h *ways) take(w *unwind.Walker, f *unwind.Frame, way *hotspotWay) (cfa uin
 }
 
 // follow looks for a way out that take is content with.
-func (h *ways) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob, way *hotspotWay) {
+func (h *waysOut) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob, way *wayOut) {
 	a := w.Arch()
 	h.buf, h.now, h.left = h.buf[:0], h.now[:0], maxWayInsts
 	h.seen.Clear()
@@ -95,17 +95,17 @@ func (h *ways) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b
 	for len(h.now) > 0 && h.left > 0 {
 		path := h.now[len(h.now)-1]
 		h.now = h.now[:len(h.now)-1]
-		*way = hotspotWay{pc: way.pc, begin: way.begin}
+		*way = wayOut{pc: way.pc, begin: way.begin}
 		if h.followOne(w, f, b, way, &path) {
 			return
 		}
 	}
-	*way = hotspotWay{pc: way.pc, begin: way.begin}
+	*way = wayOut{pc: way.pc, begin: way.begin}
 }
 
 // followOne follows a path to its end or to a fork. It reports whether it has come to
 // where the way is known.
-func (h *ways) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *hotspotWay, s *mcode.PathState) bool {
+func (h *waysOut) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *wayOut, s *mcode.PathState) bool {
 	a := w.Arch()
 	isMethod := b.fixed && b.frame >= 16 && b.complete >= 0 // its calls have the whole frame
 	var in isa.Inst
@@ -158,7 +158,7 @@ func (h *ways) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way *ho
 func isHeld(v mcode.PathValue) bool { return v.Base == mcode.PathSP && v.InMemory }
 
 // found completes a way to the CFA. It reports whether take is content with it.
-func (h *ways) found(w *unwind.Walker, f *unwind.Frame, way *hotspotWay, cfa mcode.PathValue, fpSaved bool) bool {
+func (h *waysOut) found(w *unwind.Walker, f *unwind.Frame, way *wayOut, cfa mcode.PathValue, fpSaved bool) bool {
 	if cfa.InMemory || cfa.Base != mcode.PathSP && (cfa.Base != mcode.PathAligned || !way.held) {
 		return false
 	}

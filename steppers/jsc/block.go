@@ -29,14 +29,14 @@ type blockIs struct {
 
 // code is a JITCode.
 type code struct {
-	tier         jscTier
+	tier         compilerTier
 	made         mcode.Range // what a compiler has made; the interpreter: a jump to it, which all functions have
 	entry, arity uint64      // run-time addresses
 	pool         uint64      // a CodeOriginPool; 0: it is code that nothing is inlined into
 }
 
 // runs reports whether the code may be at pc.
-func (c *code) runs(at *jscAt) bool {
+func (c *code) runs(at *framePoint) bool {
 	if at.interprets { // code of the baseline compiler takes the place of the interpreter's
 		return c.tier <= baseline
 	}
@@ -44,7 +44,7 @@ func (c *code) runs(at *jscAt) bool {
 }
 
 // inArity reports whether pc is where the code has no frame yet that is entered with too few arguments.
-func (c *code) inArity(w *unwind.Walker, at *jscAt) bool {
+func (c *code) inArity(w *unwind.Walker, at *framePoint) bool {
 	if at.interprets {
 		return false
 	}
@@ -62,7 +62,7 @@ func (c *code) inArity(w *unwind.Walker, at *jscAt) bool {
 func (c *code) isForLoop() bool { return c.tier == ftl && c.entry != c.made.Start }
 
 // hasFrame reports whether the frame is the code's at pc, which is in it, and has its CodeBlock.
-func (c *code) hasFrame(w *unwind.Walker, at *jscAt) bool {
+func (c *code) hasFrame(w *unwind.Walker, at *framePoint) bool {
 	forLoop := !at.interprets && c.isForLoop()
 	switch {
 	case forLoop && at.pc == c.entry+leaveBytes:
@@ -78,7 +78,7 @@ func (c *code) hasFrame(w *unwind.Walker, at *jscAt) bool {
 const leaveBytes = 3 + 1 // mov and pop
 
 // start is where the code begins, 0 in the interpreter.
-func (at *jscAt) start(c *code) uint64 {
+func (at *framePoint) start(c *code) uint64 {
 	if at.interprets {
 		return 0
 	}
@@ -135,7 +135,7 @@ func (vm *machine) classOfStructure(number uint32) class {
 
 // blockAt returns the CodeBlock at an address, nil where there is none or nothing else is known. What
 // does not run what it was to is looked at again.
-func (vm *machine) blockAt(cell uint64, at *jscAt) *block {
+func (vm *machine) blockAt(cell uint64, at *framePoint) *block {
 	if !isCell(cell) {
 		return nil
 	}
@@ -185,7 +185,7 @@ func (vm *machine) codeAt(addr uint64) (c code, ok bool) {
 		return c, false
 	}
 	le := binary.LittleEndian
-	c = code{tier: jscTier(raw[codeTier]), entry: le.Uint64(raw[codeEntry:])}
+	c = code{tier: compilerTier(raw[codeTier]), entry: le.Uint64(raw[codeEntry:])}
 	switch c.tier {
 	case interpreter:
 		c.arity = le.Uint64(raw[codeArity:])
@@ -284,7 +284,7 @@ const (
 
 // entered returns the function with this executable, if its code at pc is what sets up the frame, and the
 // code's address.
-func (vm *machine) entered(w *unwind.Walker, e uint64, at *jscAt) (f *function, start uint64) {
+func (vm *machine) entered(w *unwind.Walker, e uint64, at *framePoint) (f *function, start uint64) {
 	if vm.classOf(e) != functionExecutable {
 		return nil, 0
 	}
@@ -305,7 +305,7 @@ func (vm *machine) entered(w *unwind.Walker, e uint64, at *jscAt) (f *function, 
 }
 
 // enters reports whether the code at pc is what sets up the frame, and that is where it is then.
-func (c *code) enters(w *unwind.Walker, at *jscAt) bool {
+func (c *code) enters(w *unwind.Walker, at *framePoint) bool {
 	if c.tier == interpreter {
 		return at.state == jumps && (at.pc-c.entry < jumpBytes || at.pc-c.arity < jumpBytes)
 	}
@@ -335,7 +335,7 @@ func (c *code) enters(w *unwind.Walker, at *jscAt) bool {
 //	call that moves the frame
 //	push %rsi
 //	jmp  entry
-func (c *code) checksArity(w *unwind.Walker, pc uint64) (state jscState, reg procstate.Reg, ok bool) {
+func (c *code) checksArity(w *unwind.Walker, pc uint64) (state frameState, reg procstate.Reg, ok bool) {
 	if pc-c.arity >= arityBytes || c.arity == c.entry || !c.made.Holds(c.arity) {
 		return 0, 0, false
 	}

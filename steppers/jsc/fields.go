@@ -64,11 +64,11 @@ type unlinked struct {
 // unlinkeds are all that are known: those of Bun until 1.4.2, and from 1.4.3 on.
 var unlinkeds = [...]unlinked{{0x58, 0x38}, {0x50, 0x30}}
 
-// jscTier is who makes the code of a CodeBlock (JITType).
-type jscTier uint8
+// compilerTier is who makes the code of a CodeBlock (JITType).
+type compilerTier uint8
 
 const (
-	interpreter jscTier = 2 + iota
+	interpreter compilerTier = 2 + iota
 	baseline
 	dfg
 	ftl

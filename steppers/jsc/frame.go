@@ -7,28 +7,28 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// jscAt is where a frame is in its code.
-type jscAt struct {
+// framePoint is where a frame is in its code.
+type framePoint struct {
 	pc          uint64 // in the call, where it is in one
 	interprets  bool   // pc is in the interpreter
 	interrupted bool
 	calls       bool // it has called a function of JavaScript
 	enters      bool // it has yet to set up its frame
 	isPart      bool // pc is in a part of the function that is elsewhere
-	state       jscState
+	state       frameState
 	reg         procstate.Reg // that has the return address, with popped
 	frame       uint64        // where the caller's frame pointer is, or will be
 }
 
-// jscState tells how far a function has come in setting up its frame, or in leaving it.
-type jscState uint8
+// frameState tells how far a function has come in setting up its frame, or in leaving it.
+type frameState uint8
 
 const (
-	frameSet jscState = iota // the frame pointer is the function's
-	fpSaved                  // SP is where the frame pointer will be, or was
-	noFrame                  // SP is at the return address
-	jumps                    // so it is, and the code goes on elsewhere in the same way
-	popped                   // the same, but that the return address is in a register
+	frameSet frameState = iota // the frame pointer is the function's
+	fpSaved                    // SP is where the frame pointer will be, or was
+	noFrame                    // SP is at the return address
+	jumps                      // so it is, and the code goes on elsewhere in the same way
+	popped                     // the same, but that the return address is in a register
 )
 
 // Parts of a frame, by their distance from the frame pointer.
@@ -46,7 +46,7 @@ const (
 
 // find tells where the frame is from the code at an interrupted PC, which begins lookBefore before that, and
 // the stack pointer. All functions set up a frame first and leave it last.
-func (at *jscAt) find(code []byte, sp uint64) {
+func (at *framePoint) find(code []byte, sp uint64) {
 	if len(code) <= lookBefore {
 		return
 	}
@@ -77,7 +77,7 @@ func (at *jscAt) find(code []byte, sp uint64) {
 }
 
 // callerFrame walks from the frame, which is one of JavaScript.
-func (at *jscAt) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+func (at *framePoint) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	arch, mem := w.Arch(), w.ProcessState()
 	fp, ok := in.FP(), true
 	out.FPLocation = in.FPLocation
@@ -111,7 +111,7 @@ func (at *jscAt) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ve
 }
 
 // knows reports whether the frame is one of JavaScript, and notes what runs in it.
-func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
+func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *framePoint) bool {
 	mem := w.ProcessState()
 	cell, ok1 := mem.ReadWord(at.frame + jscCodeBlock)
 	callee, ok2 := mem.ReadWord(at.frame + jscCallee)
@@ -119,7 +119,7 @@ func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 		return false
 	}
 	if b := vm.blockAt(cell, at); b != nil && b.code.runs(at) && vm.isOf(b, callee) && b.code.hasFrame(w, at) {
-		place := jscPlace{serial: b.serial, start: at.start(&b.code)}
+		place := codePlace{serial: b.serial, start: at.start(&b.code)}
 		if at.calls && b.code.pool != 0 {
 			site, _ := mem.ReadWord(at.frame + jscArguments)
 			var ok bool
@@ -137,7 +137,7 @@ func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 	if at.interrupted { // it has yet to say in its frame what it runs
 		f, start := vm.entered(w, e, at)
 		if f != nil {
-			in.Code = vm.codeOf(w.Codes(), f, jscPlace{serial: f.serial, start: start}, !at.interprets)
+			in.Code = vm.codeOf(w.Codes(), f, codePlace{serial: f.serial, start: start}, !at.interprets)
 		}
 		return f != nil
 	}
@@ -149,13 +149,13 @@ func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *jscAt) bool {
 		return false
 	}
 	if f != nil {
-		in.Code = vm.codeOf(w.Codes(), f, jscPlace{serial: f.serial}, true)
+		in.Code = vm.codeOf(w.Codes(), f, codePlace{serial: f.serial}, true)
 	}
 	return f != nil
 }
 
 // isWithin reports whether the frame is one of code within that of its caller, which calls a native function so.
-func (vm *machine) isWithin(mem procstate.Memory, at *jscAt) bool {
+func (vm *machine) isWithin(mem procstate.Memory, at *framePoint) bool {
 	fp, ok1 := mem.ReadWord(at.frame)
 	pc, ok2 := mem.ReadWord(at.frame + jscReturn)
 	cell, ok3 := mem.ReadWord(fp + jscCodeBlock)

@@ -63,7 +63,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if vm == nil || interprets && !vm.interpreter.Holds(pc) || !interprets && !vm.made.Holds(pc) {
 		return unwind.NotMe, nil
 	}
-	at := jscAt{pc: pc, interprets: interprets, interrupted: in.Flags&unwind.Interrupted != 0}
+	at := framePoint{pc: pc, interprets: interprets, interrupted: in.Flags&unwind.Interrupted != 0}
 	at.calls = s.caller == caller{w.Walks(), in.PC(), in.SP()}
 	fp, fpKnown := in.Regs.Value(w.Arch().FP)
 	at.frame = fp

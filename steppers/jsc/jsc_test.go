@@ -84,7 +84,7 @@ func (m *test) function(e uint64) uint64 {
 }
 
 // block makes a CodeBlock.
-func (m *test) block(class string, e, unlinked uint64, tier jscTier, start, size uint64) uint64 {
+func (m *test) block(class string, e, unlinked uint64, tier compilerTier, start, size uint64) uint64 {
 	b, code, memory := m.cell(class), m.alloc(), m.alloc()
 	m.Words(b+blockUnlinked, unlinked, e)
 	m.Words(b+blockCode, code)
@@ -109,7 +109,7 @@ func (m *test) vm() *machine {
 }
 
 // names returns what the frame runs of which these are the CodeBlock and the function.
-func (m *test) names(vm *machine, block, callee uint64, at jscAt) (lines []unwind.CodeLine, ok bool) {
+func (m *test) names(vm *machine, block, callee uint64, at framePoint) (lines []unwind.CodeLine, ok bool) {
 	stack := make([]byte, 0x400)
 	put := func(addr, v uint64) { binary.LittleEndian.PutUint64(stack[addr-testStack:], v) }
 	put(testFrame, testFrame+0x100)
@@ -132,9 +132,9 @@ func newTest() *test {
 
 // Frames have the name of their function where all that they have fits together, in all layouts.
 func TestJSCNames(t *testing.T) {
-	interpreted, compiled := jscAt{pc: testLLInt + 0x10, interprets: true}, jscAt{pc: testMade + 0x5010}
+	interpreted, compiled := framePoint{pc: testLLInt + 0x10, interprets: true}, framePoint{pc: testMade + 0x5010}
 	for _, at := range unlinkeds {
-		for _, tier := range []jscTier{interpreter, baseline, dfg, ftl} {
+		for _, tier := range []compilerTier{interpreter, baseline, dfg, ftl} {
 			m := newTest()
 			noString := m.alloc()
 			m.Words(noString, 0x2a712345680, 0, 3)
@@ -154,7 +154,7 @@ func TestJSCNames(t *testing.T) {
 				vm := m.vm()
 				e, unlinked := m.executable(at, test.name, test.other)
 				b, callee := m.block("FunctionCodeBlock", e, unlinked, tier, testMade+0x5000, 0x100), m.function(e)
-				for _, at := range []jscAt{interpreted, compiled} {
+				for _, at := range []framePoint{interpreted, compiled} {
 					lines, ok := m.names(vm, b, callee, at)
 					mayRun := test.want != "" && (at.interprets && tier <= baseline || !at.interprets && tier >= baseline)
 					if ok != mayRun || ok && (lines[0].Name != test.want || lines[0].File != "/app/a.js" || lines[0].IsCompiled == at.interprets) {
@@ -186,25 +186,25 @@ func TestJSCDoubts(t *testing.T) {
 	module := m.block("ModuleProgramCodeBlock", file, 0, interpreter, 0, 0)
 	for name, test := range map[string]struct {
 		block, callee uint64
-		at            jscAt
+		at            framePoint
 		want          string
 	}{
-		"whole":                {b, callee, jscAt{pc: pc}, "sum"},
-		"rare data":            {b, withRare, jscAt{pc: pc}, "sum"},
-		"last byte":            {b, callee, jscAt{pc: testMade + 0x50ff}, "sum"},
-		"behind the code":      {b, callee, jscAt{pc: testMade + 0x5100}, ""},
-		"before the code":      {b, callee, jscAt{pc: testMade + 0x4fff}, ""},
-		"not in the region":    {stray, callee, jscAt{pc: testMade}, ""},
-		"another function":     {b, m.function(other), jscAt{pc: pc}, ""},
-		"no function":          {b, stranger, jscAt{pc: pc}, ""},
-		"no block":             {stranger, callee, jscAt{pc: pc}, ""},
-		"not a cell":           {b + 4, callee, jscAt{pc: pc}, ""},
-		"nothing":              {0, 0, jscAt{pc: pc}, ""},
-		"native":               {0, m.function(native), jscAt{pc: testMade + 0x9010}, "sort"},
-		"native, elsewhere":    {0, m.function(native), jscAt{pc: testMade + 0x9000 + nativeBytes}, ""},
-		"native, interrupted":  {0, m.function(native), jscAt{pc: testMade + 0x9010, interrupted: true}, ""},
-		"module":               {module, m.cell("Callee"), jscAt{pc: testLLInt, interprets: true}, "<module>"},
-		"module of a function": {module, callee, jscAt{pc: testLLInt, interprets: true}, ""},
+		"whole":                {b, callee, framePoint{pc: pc}, "sum"},
+		"rare data":            {b, withRare, framePoint{pc: pc}, "sum"},
+		"last byte":            {b, callee, framePoint{pc: testMade + 0x50ff}, "sum"},
+		"behind the code":      {b, callee, framePoint{pc: testMade + 0x5100}, ""},
+		"before the code":      {b, callee, framePoint{pc: testMade + 0x4fff}, ""},
+		"not in the region":    {stray, callee, framePoint{pc: testMade}, ""},
+		"another function":     {b, m.function(other), framePoint{pc: pc}, ""},
+		"no function":          {b, stranger, framePoint{pc: pc}, ""},
+		"no block":             {stranger, callee, framePoint{pc: pc}, ""},
+		"not a cell":           {b + 4, callee, framePoint{pc: pc}, ""},
+		"nothing":              {0, 0, framePoint{pc: pc}, ""},
+		"native":               {0, m.function(native), framePoint{pc: testMade + 0x9010}, "sort"},
+		"native, elsewhere":    {0, m.function(native), framePoint{pc: testMade + 0x9000 + nativeBytes}, ""},
+		"native, interrupted":  {0, m.function(native), framePoint{pc: testMade + 0x9010, interrupted: true}, ""},
+		"module":               {module, m.cell("Callee"), framePoint{pc: testLLInt, interprets: true}, "<module>"},
+		"module of a function": {module, callee, framePoint{pc: testLLInt, interprets: true}, ""},
 	} {
 		lines, ok := m.names(m.vm(), test.block, test.callee, test.at)
 		if ok != (test.want != "") || ok && lines[0].Name != test.want {
@@ -229,25 +229,25 @@ func TestJSCForLoop(t *testing.T) {
 	forLoop, forCall := block(start, entry, entry), block(start, start, entry)
 	for name, test := range map[string]struct {
 		block uint64
-		at    jscAt
+		at    framePoint
 		want  bool
 	}{
-		"first byte":          {forLoop, jscAt{pc: start, interrupted: true, state: noFrame, enters: true}, true},
-		"frame pointer saved": {forLoop, jscAt{pc: start + 1, interrupted: true, state: fpSaved, enters: true}, true},
-		"in the loop":         {forLoop, jscAt{pc: start + 0x20}, true},
-		"last byte":           {forLoop, jscAt{pc: start + size - 1}, true},
-		"behind the code":     {forLoop, jscAt{pc: start + size}, false},
-		"its entry":           {forLoop, jscAt{pc: entry, interrupted: true}, true},
-		"at pop":              {forLoop, jscAt{pc: entry + 3, interrupted: true, state: fpSaved}, true},
-		"at jmp, the caller":  {forLoop, jscAt{pc: entry + 4, interrupted: true}, false},
-		"at jmp":              {forLoop, jscAt{pc: entry + 4, interrupted: true, state: jumps, enters: true}, true},
-		"jumps elsewhere":     {forLoop, jscAt{pc: entry + 5, interrupted: true, state: jumps, enters: true}, false},
-		"return popped":       {forLoop, jscAt{pc: start + 0x20, interrupted: true, state: popped, enters: true}, false},
-		"for calls":           {forCall, jscAt{pc: start + 0x20}, true},
-		"for calls, enters":   {forCall, jscAt{pc: start + 0x20, interrupted: true, state: fpSaved, enters: true}, false},
-		"entered elsewhere":   {block(start, start+size, start+size), jscAt{pc: start + 0x20}, false},
-		"entered twice":       {block(start, entry, entry+8), jscAt{pc: start + 0x20}, false},
-		"in the interpreter":  {forLoop, jscAt{pc: testLLInt, interprets: true}, false},
+		"first byte":          {forLoop, framePoint{pc: start, interrupted: true, state: noFrame, enters: true}, true},
+		"frame pointer saved": {forLoop, framePoint{pc: start + 1, interrupted: true, state: fpSaved, enters: true}, true},
+		"in the loop":         {forLoop, framePoint{pc: start + 0x20}, true},
+		"last byte":           {forLoop, framePoint{pc: start + size - 1}, true},
+		"behind the code":     {forLoop, framePoint{pc: start + size}, false},
+		"its entry":           {forLoop, framePoint{pc: entry, interrupted: true}, true},
+		"at pop":              {forLoop, framePoint{pc: entry + 3, interrupted: true, state: fpSaved}, true},
+		"at jmp, the caller":  {forLoop, framePoint{pc: entry + 4, interrupted: true}, false},
+		"at jmp":              {forLoop, framePoint{pc: entry + 4, interrupted: true, state: jumps, enters: true}, true},
+		"jumps elsewhere":     {forLoop, framePoint{pc: entry + 5, interrupted: true, state: jumps, enters: true}, false},
+		"return popped":       {forLoop, framePoint{pc: start + 0x20, interrupted: true, state: popped, enters: true}, false},
+		"for calls":           {forCall, framePoint{pc: start + 0x20}, true},
+		"for calls, enters":   {forCall, framePoint{pc: start + 0x20, interrupted: true, state: fpSaved, enters: true}, false},
+		"entered elsewhere":   {block(start, start+size, start+size), framePoint{pc: start + 0x20}, false},
+		"entered twice":       {block(start, entry, entry+8), framePoint{pc: start + 0x20}, false},
+		"in the interpreter":  {forLoop, framePoint{pc: testLLInt, interprets: true}, false},
 	} {
 		if lines, ok := m.names(m.vm(), test.block, callee, test.at); ok != test.want || ok && lines[0].Name != "loops" {
 			t.Errorf("%s: %v, %v, want %v", name, ok, lines, test.want)
@@ -291,7 +291,7 @@ func TestJSCInlined(t *testing.T) {
 		"circle":   {circle, nil},
 	} {
 		m.Words(origins, 0, 0, test.origin)
-		lines, _ := m.names(m.vm(), b, m.function(e), jscAt{pc: testMade + 0x5010, calls: true})
+		lines, _ := m.names(m.vm(), b, m.function(e), framePoint{pc: testMade + 0x5010, calls: true})
 		ok := len(lines) == len(test.want)
 		for i := range lines {
 			ok = ok && lines[i].Name == test.want[i]
@@ -319,7 +319,7 @@ func TestJSCState(t *testing.T) {
 		"\x00":                     {fp, false},
 		"":                         {fp, false},
 	} {
-		at := jscAt{frame: fp}
+		at := framePoint{frame: fp}
 		at.find([]byte(code), sp)
 		if at.frame != want.frame || at.enters != want.enters {
 			t.Errorf("% x: frame %#x, %v", code, at.frame, at.enters)
@@ -385,7 +385,7 @@ func TestJSCLies(t *testing.T) {
 			vm.classes[uint32(seed)*16+uint32(n)] = n
 		}
 		w := unwind.NewWalker(liar, unwind.NewGroup(), nil)
-		for _, at := range []jscAt{{pc: pc}, {pc: pc, interrupted: true}, {pc: pc, calls: true}, {pc: testLLInt, interprets: true}} {
+		for _, at := range []framePoint{{pc: pc}, {pc: pc, interrupted: true}, {pc: pc, calls: true}, {pc: testLLInt, interprets: true}} {
 			at.frame = testStack + 8*seed
 			in, out := unwind.NewFrame(procstate.AMD64, pc, testStack, at.frame), unwind.Frame{}
 			if !vm.knows(w, &in, &at) {
@@ -419,7 +419,7 @@ func FuzzJSC(f *testing.F) {
 			m.Put(at, changes[2])
 		}
 		vm := m.vm()
-		m.names(vm, b, callee, jscAt{pc: testMade + 0x5010, calls: calls})
-		m.names(vm, b, callee, jscAt{pc: testLLInt, interprets: true, interrupted: !calls})
+		m.names(vm, b, callee, framePoint{pc: testMade + 0x5010, calls: calls})
+		m.names(vm, b, callee, framePoint{pc: testLLInt, interprets: true, interrupted: !calls})
 	})
 }

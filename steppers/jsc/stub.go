@@ -22,7 +22,7 @@ const (
 )
 
 // stubCaller walks from such code. It reports false where it knows none.
-func (vm *machine) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *jscAt) bool {
+func (vm *machine) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *framePoint) bool {
 	mem, arch := w.ProcessState(), w.Arch()
 	sp, fp := in.SP(), in.FP()
 	to := func(ra, sp uint64, from unwind.Location) bool {
@@ -81,8 +81,8 @@ func (vm *machine) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *jscAt
 	if !vm.goesBack(w, b, in.PC()) {
 		return false
 	}
-	in.Code = vm.codeOf(w.Codes(), b.function, jscPlace{serial: b.serial}, true)
-	part := jscAt{frame: fp}
+	in.Code = vm.codeOf(w.Codes(), b.function, codePlace{serial: b.serial}, true)
+	part := framePoint{frame: fp}
 	v, _ := part.callerFrame(w, in, out)
 	at.isPart = true
 	return v == unwind.Success
@@ -113,7 +113,7 @@ func (vm *machine) goesBack(w *unwind.Walker, b *block, pc uint64) bool {
 // calledDirectly returns the return address, what SP is then, and where that was, of code that other such code
 // has called by its address, as FTL does what saves registers around calls of C: it is where the code from there
 // to pc has put it.
-func (vm *machine) calledDirectly(w *unwind.Walker, in *unwind.Frame, at *jscAt) (ra, sp uint64, from unwind.Location, ok bool) {
+func (vm *machine) calledDirectly(w *unwind.Walker, in *unwind.Frame, at *framePoint) (ra, sp uint64, from unwind.Location, ok bool) {
 	const scratch procstate.Reg = 0 // %rax, into which it is popped first
 	try := func(from unwind.Location) bool {
 		if !vm.made.Holds(ra - 1) {

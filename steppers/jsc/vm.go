@@ -65,12 +65,12 @@ type machine struct {
 	functions map[uint64]*function // by executable
 	serial    uint32               // of the last function or CodeBlock
 
-	codes  map[jscPlace]uint32 // numbers in unwind.Codes
-	resets int                 // of these
+	codes  map[codePlace]uint32 // numbers in unwind.Codes
+	resets int                  // of these
 }
 
-// jscPlace is what a frame runs: a function, or a call in one that a compiler has inlined others into.
-type jscPlace struct {
+// codePlace is what a frame runs: a function, or a call in one that a compiler has inlined others into.
+type codePlace struct {
 	serial uint32 // of a function or block
 	start  uint64 // where its code begins; 0: it has none of its own
 	origin uint64 // of the call (CodeOrigin); 0: not known, or not inlined
@@ -228,9 +228,9 @@ func (vm *machine) readInterpreter() bool {
 const maxInterpreter = 4 << 20 // bytes of its code
 
 // codeOf returns the number of a place in a function, 0 where it is not known what was inlined there.
-func (vm *machine) codeOf(codes *unwind.Codes, f *function, at jscPlace, isCompiled bool) uint32 {
+func (vm *machine) codeOf(codes *unwind.Codes, f *function, at codePlace, isCompiled bool) uint32 {
 	if vm.codes == nil || vm.resets != codes.Resets() {
-		vm.codes, vm.resets = map[jscPlace]uint32{}, codes.Resets()
+		vm.codes, vm.resets = map[codePlace]uint32{}, codes.Resets()
 	}
 	n, known := vm.codes[at]
 	if !known && len(vm.codes) < maxCodes {

@@ -242,7 +242,7 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	isRare := again && runs != asked.state && asked.missed <= asked.had
 	isDue := !again || vm.now.Sub(asked.at) >= interval
 	if isDue {
-		asked = luaAsked{state: asked.state, at: vm.now}
+		asked = askedThread{state: asked.state, at: vm.now}
 	}
 	asks := vm.lacked == runs && isDue && !isRare
 	if asks {

@@ -21,7 +21,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 			continue
 		}
 		if p := s.image(lib.Image); p.fields != nil {
-			c.runs = append(c.runs, luaRuns{p.fields, mcode.Range{Start: p.execute.Start + lib.Bias, End: p.execute.End + lib.Bias}})
+			c.runs = append(c.runs, interpreterCode{p.fields, mcode.Range{Start: p.execute.Start + lib.Bias, End: p.execute.End + lib.Bias}})
 		}
 	}
 	if len(c.runs) == 0 {
@@ -31,12 +31,12 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 }
 
 type collector struct {
-	runs []luaRuns
+	runs []interpreterCode
 	pace vmread.Pace
 }
 
-// luaRuns is where a Lua of a process runs, by run-time addresses.
-type luaRuns struct {
+// interpreterCode is where a Lua of a process runs, by run-time addresses.
+type interpreterCode struct {
 	fields  *fields
 	execute mcode.Range
 }
@@ -53,7 +53,7 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 	a := procstate.AMD64
 	sp := regs.Raw(a.SP)
 	words := map[uint64]bool{}
-	var runs *luaRuns
+	var runs *interpreterCode
 	take := func(v uint64) {
 		for i := range c.runs {
 			if r := &c.runs[i]; v-r.execute.Start < r.execute.End-r.execute.Start {

@@ -10,19 +10,19 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// luaImage is what is known of a file that may have Lua's interpreter. Addresses are link-time
+// imageInfo is what is known of a file that may have Lua's interpreter. Addresses are link-time
 // addresses.
-type luaImage struct {
+type imageInfo struct {
 	fields  *fields     // nil: it has none
 	execute mcode.Range // luaV_execute
 	parts   mcode.FunctionParts
 	frame   unwind.RegRule // of the CFA in it,
 	others  []mcode.Range  // but for these parts, in which it has no frame yet or no more
-	places  []luaPlace     // where it keeps its first argument, the lua_State
+	places  []keptPlace    // where it keeps its first argument, the lua_State
 }
 
-// luaPlace is a register, or a word on the stack at a distance from the CFA.
-type luaPlace struct {
+// keptPlace is a register, or a word on the stack at a distance from the CFA.
+type keptPlace struct {
 	reg    procstate.Reg
 	isWord bool
 	offset int64
@@ -37,7 +37,7 @@ const (
 )
 
 // find looks for the interpreter in a file.
-func find(im *procstate.Image, tables *unwind.Tables) (p luaImage) {
+func find(im *procstate.Image, tables *unwind.Tables) (p imageInfo) {
 	if im.Arch() != procstate.AMD64 || !mayHaveLua(im) {
 		return p
 	}
@@ -181,7 +181,7 @@ func jumpsByLuaOp(im *procstate.Image, f mcode.Range, mask byte) bool {
 }
 
 // readFrame finds out where luaV_execute has its frame.
-func (p *luaImage) readFrame(t *unwind.Table) bool {
+func (p *imageInfo) readFrame(t *unwind.Table) bool {
 	const most = 1 << 10 // rows
 	type row struct {
 		cfa unwind.RegRule
@@ -210,7 +210,7 @@ func (p *luaImage) readFrame(t *unwind.Table) bool {
 }
 
 // findPlaces finds where luaV_execute puts its first argument, which is the lua_State.
-func (p *luaImage) findPlaces(im *procstate.Image, t *unwind.Table) {
+func (p *imageInfo) findPlaces(im *procstate.Image, t *unwind.Table) {
 	const most = 128 // bytes
 	const argument procstate.Reg = 5
 	var code [most]byte
@@ -232,7 +232,7 @@ func (p *luaImage) findPlaces(im *procstate.Image, t *unwind.Table) {
 					continue
 				}
 				if r, _, _, err := t.Row(at); err == nil && r.CFA.Kind == unwind.InReg && r.CFA.Reg == op.Dst {
-					p.places = append(p.places, luaPlace{isWord: true, offset: op.Imm - r.CFA.Offset})
+					p.places = append(p.places, keptPlace{isWord: true, offset: op.Imm - r.CFA.Offset})
 				}
 				continue
 			case isa.StoreIndexed, isa.Compare, isa.Scratch:
@@ -244,7 +244,7 @@ func (p *luaImage) findPlaces(im *procstate.Image, t *unwind.Table) {
 			if holds &^= 1 << op.Dst; op.Kind == isa.Set && op.Imm == 0 && has {
 				holds |= 1 << op.Dst
 				if im.Arch().CalleeSaved>>op.Dst&1 != 0 {
-					p.places = append(p.places, luaPlace{reg: op.Dst})
+					p.places = append(p.places, keptPlace{reg: op.Dst})
 				}
 			}
 		}
@@ -252,7 +252,7 @@ func (p *luaImage) findPlaces(im *procstate.Image, t *unwind.Table) {
 }
 
 // hasFrame reports whether luaV_execute has its frame where it was interrupted at a link-time address.
-func (p *luaImage) hasFrame(vaddr uint64) bool {
+func (p *imageInfo) hasFrame(vaddr uint64) bool {
 	for _, r := range p.others {
 		if vaddr-r.Start < r.End-r.Start {
 			return false

@@ -17,7 +17,7 @@ import (
 // that runs.
 type Stepper struct {
 	tables *unwind.Tables
-	images mcode.PerImage[luaImage]
+	images mcode.PerImage[imageInfo]
 }
 
 // New makes a Stepper. The tables tell where functions begin; nil are some of its own.
@@ -30,15 +30,15 @@ func (s *Stepper) Name() string { return "lua" }
 func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
 // image returns what is known of a file.
-func (s *Stepper) image(im *procstate.Image) *luaImage {
+func (s *Stepper) image(im *procstate.Image) *imageInfo {
 	if p := s.images.Get(im); p != nil {
 		return p
 	}
-	return s.images.Known(im, func(im *procstate.Image) luaImage { return find(im, mcode.MadeTables(&s.tables)) })
+	return s.images.Known(im, func(im *procstate.Image) imageInfo { return find(im, mcode.MadeTables(&s.tables)) })
 }
 
 // isExecute reports whether a link-time address of a file is in luaV_execute.
-func (s *Stepper) isExecute(im *procstate.Image, p *luaImage, vaddr uint64) bool {
+func (s *Stepper) isExecute(im *procstate.Image, p *imageInfo, vaddr uint64) bool {
 	return p.fields != nil && p.parts.Has(mcode.MadeTables(&s.tables), im, p.execute, vaddr)
 }
 

@@ -92,9 +92,9 @@ func functionsOf(f *fields, b, now []byte) (names []string) {
 	live.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: now}})
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 	vm := &machine{
-		luaImage: &luaImage{fields: f, frame: unwind.RegRule{Kind: unwind.InReg, Reg: procstate.AMD64.SP, Offset: 0x40}, places: []luaPlace{{reg: 3}}},
-		Memory:   vmread.Memory{Mem: live, Captured: snap}, asked: map[int]luaAsked{}, calls: map[uint64]bool{},
-		byConstants: map[uint64]*proto{}, ofConstants: map[luaPlace]int{},
+		imageInfo: &imageInfo{fields: f, frame: unwind.RegRule{Kind: unwind.InReg, Reg: procstate.AMD64.SP, Offset: 0x40}, places: []keptPlace{{reg: 3}}},
+		Memory:    vmread.Memory{Mem: live, Captured: snap}, asked: map[int]askedThread{}, calls: map[uint64]bool{},
+		byConstants: map[uint64]*proto{}, ofConstants: map[keptPlace]int{},
 	}
 	vm.begin(1)
 	in := unwind.NewFrame(procstate.AMD64, 1, testBase, testBase+testStack)

@@ -169,7 +169,7 @@ func (vm *machine) readProto(at uint64) *proto {
 		}
 	}
 	name := ""
-	name, p.File = luaSource(source)
+	name, p.File = sourceOf(source)
 	p.StartLine = line
 	if p.lines = vm.readLines(p); p.lines == nil {
 		p.StartLine = 0 // it has been stripped
@@ -188,8 +188,8 @@ func (vm *machine) readProto(at uint64) *proto {
 	return p
 }
 
-// luaSource returns how a source is called for short, and its file if it is one: it begins with what says so.
-func luaSource(source string) (name, file string) {
+// sourceOf returns how a source is called for short, and its file if it is one: it begins with what says so.
+func sourceOf(source string) (name, file string) {
 	switch {
 	case source == "":
 		return "?", ""

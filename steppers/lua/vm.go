@@ -13,7 +13,7 @@ import (
 
 // machine is what is known of Lua in a process.
 type machine struct {
-	*luaImage
+	*imageInfo
 	image *procstate.Image
 	bias  uint64
 	vmread.Memory
@@ -22,13 +22,13 @@ type machine struct {
 	now     time.Time
 	threads []thread
 	lacked  uint64 // the innermost lua_State that was not captured; 0: none
-	asked   map[int]luaAsked
+	asked   map[int]askedThread
 
 	codes       map[code]uint32   // numbers in unwind.Codes
 	resets      int               // of these
 	known       []*proto          // by where their instructions begin
 	byConstants map[uint64]*proto // and by where their constants are
-	ofConstants map[luaPlace]int  // where luaV_execute has these, and in how many
+	ofConstants map[keptPlace]int // where luaV_execute has these, and in how many
 	placed      int               // of so many frames
 	serial      uint32
 	calls       map[uint64]bool // whether instructions of 5.1 are calls,
@@ -47,8 +47,8 @@ type code struct {
 	outer    uint32
 }
 
-// luaAsked is which lua_State's calls are copied of a thread, and in how many walks that or another one ran since.
-type luaAsked struct {
+// askedThread is which lua_State's calls are copied of a thread, and in how many walks that or another one ran since.
+type askedThread struct {
 	state       uint64
 	at          time.Time
 	had, missed int
@@ -71,10 +71,10 @@ const (
 	maxCallSite = 1 << 14
 )
 
-func newVM(w *unwind.Walker, m *procstate.Mapping, p *luaImage) *machine {
+func newVM(w *unwind.Walker, m *procstate.Mapping, p *imageInfo) *machine {
 	return &machine{
-		luaImage: p, image: m.Image, bias: m.Bias, Memory: vmread.MemoryOf(w),
-		asked: map[int]luaAsked{}, calls: map[uint64]bool{}, byConstants: map[uint64]*proto{}, ofConstants: map[luaPlace]int{},
+		imageInfo: p, image: m.Image, bias: m.Bias, Memory: vmread.MemoryOf(w),
+		asked: map[int]askedThread{}, calls: map[uint64]bool{}, byConstants: map[uint64]*proto{}, ofConstants: map[keptPlace]int{},
 	}
 }
 
@@ -182,7 +182,7 @@ func (vm *machine) threadOf(in *unwind.Frame, cfa uint64) *thread {
 // register, or else on the stack of C in the frame; -1 when that is not known.
 func (vm *machine) find(t *thread, in *unwind.Frame, cfa uint64) int {
 	found, isOnly, hasReg := -1, true, false
-	vm.eachPlace(in, cfa, func(place luaPlace, v uint64) {
+	vm.eachPlace(in, cfa, func(place keptPlace, v uint64) {
 		if place.isWord && hasReg {
 			return
 		}
@@ -252,7 +252,7 @@ func (vm *machine) withoutConstants(in *unwind.Frame) (found *proto) {
 }
 
 // valueAt returns what is in a place of a frame of luaV_execute.
-func (vm *machine) valueAt(place luaPlace, in *unwind.Frame, cfa uint64) (uint64, bool) {
+func (vm *machine) valueAt(place keptPlace, in *unwind.Frame, cfa uint64) (uint64, bool) {
 	if place.isWord {
 		return vm.Word(cfa + uint64(place.offset))
 	}
@@ -265,24 +265,24 @@ func (vm *machine) learnPlaces(p *proto, in *unwind.Frame, cfa uint64) {
 	if vm.placed >= minPlaced || p.constants == 0 || in.Flags&unwind.Interrupted != 0 {
 		return
 	}
-	vm.eachPlace(in, cfa, func(place luaPlace, v uint64) {
+	vm.eachPlace(in, cfa, func(place keptPlace, v uint64) {
 		if v == p.constants {
 			vm.ofConstants[place]++
 		}
 	})
 	if vm.placed++; vm.placed == minPlaced {
 		const part = 8
-		maps.DeleteFunc(vm.ofConstants, func(_ luaPlace, n int) bool { return n < minPlaced-minPlaced/part })
+		maps.DeleteFunc(vm.ofConstants, func(_ keptPlace, n int) bool { return n < minPlaced-minPlaced/part })
 	}
 }
 
 // eachPlace visits the registers and the words on the stack of C that a frame of luaV_execute has.
-func (vm *machine) eachPlace(in *unwind.Frame, cfa uint64, visit func(place luaPlace, v uint64)) {
+func (vm *machine) eachPlace(in *unwind.Frame, cfa uint64, visit func(place keptPlace, v uint64)) {
 	a := procstate.AMD64
 	for saved := a.CalleeSaved &^ (1 << a.SP); saved != 0; saved &= saved - 1 {
 		reg := procstate.Reg(bits.TrailingZeros64(saved))
 		if v, ok := in.Regs.Value(reg); ok {
-			visit(luaPlace{reg: reg}, v)
+			visit(keptPlace{reg: reg}, v)
 		}
 	}
 	sp := in.SP()
@@ -294,7 +294,7 @@ func (vm *machine) eachPlace(in *unwind.Frame, cfa uint64, visit func(place luaP
 		return
 	}
 	for i := 0; i < len(b); i += 8 {
-		visit(luaPlace{isWord: true, offset: int64(sp + uint64(i) - cfa)}, binary.LittleEndian.Uint64(b[i:]))
+		visit(keptPlace{isWord: true, offset: int64(sp + uint64(i) - cfa)}, binary.LittleEndian.Uint64(b[i:]))
 	}
 }
 

@@ -19,7 +19,7 @@ const (
 // had not copied it. There is room for two: that of the lua_State that runs, and that of the main thread, which mostly
 // has resumed it.
 func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
-	vm, _ := w.Kept(s).(*luajitVM)
+	vm, _ := w.Kept(s).(*machine)
 	if vm == nil || vm.image == nil || vm.LastFound().Walk != w.Walks() || !vm.lacks {
 		return frames, false
 	}
@@ -60,7 +60,7 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 
 // Knows reports whether walks of a Walker have met LuaJIT.
 func (s *Stepper) Knows(w *unwind.Walker) bool {
-	vm, _ := w.Kept(s).(*luajitVM)
+	vm, _ := w.Kept(s).(*machine)
 	return vm != nil && vm.image != nil
 }
 
@@ -73,7 +73,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 			continue
 		}
 		if p := s.image(lib.Image); p.code.End != 0 {
-			c := &collector{luajitImage: p, seen: map[uint64]bool{}, left: maxCopied}
+			c := &collector{imageInfo: p, seen: map[uint64]bool{}, left: maxCopied}
 			return c.collect
 		}
 	}
@@ -81,7 +81,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 }
 
 type collector struct {
-	*luajitImage
+	*imageInfo
 	seen map[uint64]bool // what words lead to, be it a lua_State or not
 	left int
 }

@@ -27,8 +27,8 @@ const (
 // funcTag is the tag of a function, in the upper 17 bits of a value.
 const funcTag = 0x1fff7
 
-// luajitCall is a function that runs.
-type luajitCall struct {
+// runningCall is a function that runs.
+type runningCall struct {
 	function   uint64 // GCfunc; 0: not known
 	pc         uint64 // the instruction behind the one that runs; 0: not known
 	isExact    bool   // a link has told where that is
@@ -38,14 +38,14 @@ type luajitCall struct {
 	global     uint64
 }
 
-// luajitAt is where the innermost function of Lua is, by one of the places that may tell.
-type luajitAt struct {
+// innermostPlace is where the innermost function of Lua is, by one of the places that may tell.
+type innermostPlace struct {
 	base, pc uint64
 	sure     bool // no need to look whether they fit together
 }
 
 // codeOf returns the number of the functions that run in a frame of C, at an address; 0 where that is not known.
-func (vm *luajitVM) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isTrace bool) uint32 {
+func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isTrace bool) uint32 {
 	state, ok := vm.Word(frame + frameState)
 	if !ok || frame%8 != 0 {
 		return 0
@@ -67,7 +67,7 @@ func (vm *luajitVM) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isT
 		if g == nil && (in.Flags&unwind.Interrupted != 0 || !vm.isBegun || state%8 != 0 || state>>32 == 0) || !isNew || !vm.isKnown {
 			return 0
 		}
-		vm.subs = append(vm.subs, luajitCall{isAbsent: true})
+		vm.subs = append(vm.subs, runningCall{isAbsent: true})
 		return vm.number(w.Codes(), vm.subs)
 	case frame < t.frame:
 		return 0 // it is being entered, or left
@@ -93,7 +93,7 @@ func (vm *luajitVM) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isT
 }
 
 // pcOf returns where the bytecode goes on that runs in a frame of the interpreter which has called C.
-func (vm *luajitVM) pcOf(in *unwind.Frame, frame uint64) uint64 {
+func (vm *machine) pcOf(in *unwind.Frame, frame uint64) uint64 {
 	if pc, ok := in.Regs.Value(luajitPC); ok && pc%4 == 0 {
 		return pc
 	}
@@ -102,7 +102,7 @@ func (vm *luajitVM) pcOf(in *unwind.Frame, frame uint64) uint64 {
 }
 
 // begin finds the innermost frame of Lua, and where that goes on in its bytecode.
-func (vm *luajitVM) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *thread, frame uint64, isTrace bool) (pc uint64, ok bool) {
+func (vm *machine) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *thread, frame uint64, isTrace bool) (pc uint64, ok bool) {
 	base, ok := vm.Word(g.at + vm.jitBase)
 	current, ok2 := vm.Word(g.at + vm.current)
 	if !ok || !ok2 {
@@ -126,23 +126,23 @@ func (vm *luajitVM) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *thre
 	const helpers = 32 // bytes of return addresses
 	runs := frame-top.Raw(luajitSP) < helpers && vm.interprets(top.Raw(w.Arch().PC))
 	if !runs {
-		at := luajitAt{base: t.link + 8, pc: vm.pcOf(in, frame), sure: true}
+		at := innermostPlace{base: t.link + 8, pc: vm.pcOf(in, frame), sure: true}
 		if rb, ok := in.Regs.Value(luajitRB); ok && vm.keepsBase(in.PC()) {
-			at = luajitAt{base: rb, pc: at.pc}
+			at = innermostPlace{base: rb, pc: at.pc}
 		}
 		fits := vm.fits(g, t, &at)
 		if !at.sure && !fits {
 			return 0, false
 		}
 		t.link = at.base - 8
-		if saved := (luajitAt{base: at.base}); !fits { // the register is not set yet
+		if saved := (innermostPlace{base: at.base}); !fits { // the register is not set yet
 			if saved.pc, ok = vm.Word(frame + framePC); ok && vm.fits(g, t, &saved) {
 				return saved.pc, true
 			}
 		}
 		return at.pc, true
 	}
-	at := luajitAt{base: top.Raw(luajitBase), pc: top.Raw(luajitPC)}
+	at := innermostPlace{base: top.Raw(luajitBase), pc: top.Raw(luajitPC)}
 	switch kind := at.pc & ljLink; {
 	case at.pc%8 == 0 && at.pc > t.stack && at.pc <= at.base && at.base <= t.end+slack:
 		// It returns to C, and has in place of the address of an instruction that of the frame that goes on.
@@ -179,13 +179,13 @@ func (vm *luajitVM) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *thre
 }
 
 // interprets reports whether a run-time address is in the interpreter.
-func (vm *luajitVM) interprets(pc uint64) bool { return vm.luajitImage.code.Holds(pc - vm.bias) }
+func (vm *machine) interprets(pc uint64) bool { return vm.imageInfo.code.Holds(pc - vm.bias) }
 
 const look = 48 // bytes of code behind a call
 
 // keepsBase reports whether the interpreter has kept its base in RBP, over a call of C that returns to an address:
 // else it is in the lua_State. What it does then with the register tells.
-func (vm *luajitVM) keepsBase(ra uint64) bool {
+func (vm *machine) keepsBase(ra uint64) bool {
 	const kept, kept2, inState = "\x48\x89\xea", "\x48\x8b\xd5", "\x48\x8b\x55\x20" // mov %rbp, %rdx; mov 0x20(%rbp), %rdx
 	if vm.image.ReadVaddr(vm.code[:], ra-vm.bias) != nil {
 		return false
@@ -202,7 +202,7 @@ func (vm *luajitVM) keepsBase(ra uint64) bool {
 }
 
 // fits reports whether what may be the base of the innermost frame and where its function goes on fit together.
-func (vm *luajitVM) fits(g *global, t *thread, at *luajitAt) bool {
+func (vm *machine) fits(g *global, t *thread, at *innermostPlace) bool {
 	if at.base%8 != 0 || at.base <= t.stack+8 || at.base > t.end+slack {
 		return false
 	}
@@ -221,7 +221,7 @@ func (vm *luajitVM) fits(g *global, t *thread, at *luajitAt) bool {
 	if at.pc == link || at.pc < maxStack && at.pc^ljFromC == link {
 		return true // it is entered, or left
 	}
-	call := luajitCall{function: function &^ (funcTag << 47), pc: at.pc, global: g.at}
+	call := runningCall{function: function &^ (funcTag << 47), pc: at.pc, global: g.at}
 	p := vm.protoOf(&call)
 	if p == nil {
 		return false
@@ -236,7 +236,7 @@ func (vm *luajitVM) fits(g *global, t *thread, at *luajitAt) bool {
 const slack = 64 * 8
 
 // slot reads a word of a stack of Lua, or what a trace would put there.
-func (vm *luajitVM) slot(at uint64) (uint64, bool) {
+func (vm *machine) slot(at uint64) (uint64, bool) {
 	if vm.overlay.isSet {
 		if v, is := vm.overlay.word(at); is {
 			return v, true
@@ -247,7 +247,7 @@ func (vm *luajitVM) slot(at uint64) (uint64, bool) {
 
 // follow lists the functions that run in a frame of C, from the innermost one. It reports whether what is further out
 // is known.
-func (vm *luajitVM) follow(g *global, t *thread, frame, pc uint64, isTrace bool) bool {
+func (vm *machine) follow(g *global, t *thread, frame, pc uint64, isTrace bool) bool {
 	results, ok := vm.Word(frame + frameResults)
 	if !ok {
 		return false
@@ -265,7 +265,7 @@ func (vm *luajitVM) follow(g *global, t *thread, frame, pc uint64, isTrace bool)
 		link, ok2 := vm.slot(t.link)
 		if !ok1 || !ok2 {
 			vm.lack(g.at, t.at)
-			vm.subs = append(vm.subs, luajitCall{isAbsent: true})
+			vm.subs = append(vm.subs, runningCall{isAbsent: true})
 			return false
 		}
 		kind := link & ljLink
@@ -274,7 +274,7 @@ func (vm *luajitVM) follow(g *global, t *thread, frame, pc uint64, isTrace bool)
 		}
 		isFunction := function>>47 == funcTag
 		if !isVararg && (isFunction || vm.overlay.isSet && function == 0) {
-			call := luajitCall{function: function &^ (funcTag << 47), pc: pc, isExact: isExact, isEntered: pc == link, isCompiled: isTrace, global: g.at}
+			call := runningCall{function: function &^ (funcTag << 47), pc: pc, isExact: isExact, isEntered: pc == link, isCompiled: isTrace, global: g.at}
 			vm.subs = append(vm.subs, call)
 		}
 		if !isFunction && function != 0 && function&(1<<47-1) != t.at {
@@ -317,7 +317,7 @@ func (vm *luajitVM) follow(g *global, t *thread, frame, pc uint64, isTrace bool)
 
 // operandA returns the operand A of the instruction before an address in bytecode: of a call it is where that is in
 // the caller's frame.
-func (vm *luajitVM) operandA(pc uint64) (a byte, ok bool) {
+func (vm *machine) operandA(pc uint64) (a byte, ok bool) {
 	if p := vm.protoAt(pc); p != nil {
 		return p.code[pc-4-p.start+1], true
 	}
@@ -330,7 +330,7 @@ func (vm *luajitVM) operandA(pc uint64) (a byte, ok bool) {
 
 // leave walks from a trace, or from where one is left, to the caller of the frame of the interpreter that it runs in,
 // which is at an address. The trace has kept more registers there than the interpreter does, or is about to.
-func (vm *luajitVM) leave(w *unwind.Walker, frame uint64, in, out *unwind.Frame, isEntered bool) (unwind.Verdict, error) {
+func (vm *machine) leave(w *unwind.Walker, frame uint64, in, out *unwind.Frame, isEntered bool) (unwind.Verdict, error) {
 	var b [frameBytes + 8]byte
 	if !vm.Read(frame-8, b[:]) {
 		return unwind.NotMe, nil
@@ -358,9 +358,9 @@ func (vm *luajitVM) leave(w *unwind.Walker, frame uint64, in, out *unwind.Frame,
 
 // traceFrame returns the address of the frame of the interpreter that a trace runs in, or one that is being left: its
 // lua_State has it. ok is false where no trace runs, or where that is not known.
-func (vm *luajitVM) traceFrame(in *unwind.Frame, m *procstate.Mapping) (frame uint64, ok bool) {
+func (vm *machine) traceFrame(in *unwind.Frame, m *procstate.Mapping) (frame uint64, ok bool) {
 	dispatch, ok := in.Regs.Value(luajitDispatch)
-	if !ok || vm.luajitImage.traces == 0 || dispatch < vm.dispatch {
+	if !ok || vm.imageInfo.traces == 0 || dispatch < vm.dispatch {
 		return 0, false
 	}
 	g := vm.globalAt(dispatch - vm.dispatch)

@@ -117,7 +117,7 @@ func (p *proto) line(pc uint64) int {
 
 // functionOf returns what is known of the function of a frame, and the line that it is in, 0 where that is not known.
 // It is nil for one of C without a name.
-func (vm *luajitVM) functionOf(c *luajitCall) (*proto, int) {
+func (vm *machine) functionOf(c *runningCall) (*proto, int) {
 	if c.isAbsent {
 		return &notCopied, 0
 	}
@@ -141,7 +141,7 @@ func (vm *luajitVM) functionOf(c *luajitCall) (*proto, int) {
 }
 
 // protoOf returns the function of a frame, nil where that is gone.
-func (vm *luajitVM) protoOf(c *luajitCall) *proto {
+func (vm *machine) protoOf(c *runningCall) *proto {
 	if c.isExact || c.function == 0 {
 		if p := vm.protoAt(c.pc); p != nil {
 			return p
@@ -159,7 +159,7 @@ func (vm *luajitVM) protoOf(c *luajitCall) *proto {
 }
 
 // protoOfClosure returns the function that a GCfunc is of, nil where that is gone.
-func (vm *luajitVM) protoOfClosure(c *luajitCall) *proto {
+func (vm *machine) protoOfClosure(c *runningCall) *proto {
 	is, known := vm.functions[c.function]
 	for range 2 {
 		if !known || vm.now.Sub(is.checked) >= interval {
@@ -190,7 +190,7 @@ func (vm *luajitVM) protoOfClosure(c *luajitCall) *proto {
 }
 
 // readClosure reads a GCfunc.
-func (vm *luajitVM) readClosure(at uint64) (c closure, ok bool) {
+func (vm *machine) readClosure(at uint64) (c closure, ok bool) {
 	var b [ljFuncBytes]byte
 	if at%8 != 0 || !vm.ReadNow(at, b[:]) || b[ljKind] != ljFuncKind {
 		return c, false
@@ -209,7 +209,7 @@ func (vm *luajitVM) readClosure(at uint64) (c closure, ok bool) {
 }
 
 // protoAt returns the function that has an instruction before an address, nil where none is known.
-func (vm *luajitVM) protoAt(pc uint64) *proto {
+func (vm *machine) protoAt(pc uint64) *proto {
 	i, found := slices.BinarySearchFunc(vm.order, pc-4, func(p *proto, pc uint64) int {
 		switch {
 		case pc < p.start:
@@ -226,7 +226,7 @@ func (vm *luajitVM) protoAt(pc uint64) *proto {
 }
 
 // protoBy returns the prototype at an address, nil where there is none. global is 0 where it is known.
-func (vm *luajitVM) protoBy(global, at uint64) *proto {
+func (vm *machine) protoBy(global, at uint64) *proto {
 	p := vm.protos[at]
 	if p != nil && vm.now.Sub(p.checked) < interval {
 		return p
@@ -278,7 +278,7 @@ func (vm *luajitVM) protoBy(global, at uint64) *proto {
 }
 
 // forget lets go of a prototype.
-func (vm *luajitVM) forget(p *proto) {
+func (vm *machine) forget(p *proto) {
 	delete(vm.protos, p.at)
 	if i := slices.Index(vm.order, p); i >= 0 {
 		vm.order = slices.Delete(vm.order, i, i+1)
@@ -292,7 +292,7 @@ func isSameProto(a, b *[ljProtoBytes]byte) bool {
 }
 
 // readProto reads a prototype, whose head is known.
-func (vm *luajitVM) readProto(global, at uint64, head *[ljProtoBytes]byte) *proto {
+func (vm *machine) readProto(global, at uint64, head *[ljProtoBytes]byte) *proto {
 	le := binary.LittleEndian
 	n := le.Uint32(head[ljProtoBytecode:])
 	if n == 0 || n > maxBytecode {
@@ -321,7 +321,7 @@ func (vm *luajitVM) readProto(global, at uint64, head *[ljProtoBytes]byte) *prot
 	if !ok {
 		return nil
 	}
-	file, base := luajitFile(chunk)
+	file, base := fileOf(chunk)
 	vm.serial++
 	p.serial = vm.serial
 	name := ""
@@ -344,9 +344,9 @@ func (vm *luajitVM) readProto(global, at uint64, head *[ljProtoBytes]byte) *prot
 	return p
 }
 
-// luajitFile returns the file of a chunk by its name, and what that is called for short. The name of a text is the
+// fileOf returns the file of a chunk by its name, and what that is called for short. The name of a text is the
 // text, unless the program has given it one.
-func luajitFile(chunk string) (file, base string) {
+func fileOf(chunk string) (file, base string) {
 	switch {
 	case strings.HasPrefix(chunk, "@"):
 		return chunk[1:], path.Base(chunk[1:])
@@ -366,7 +366,7 @@ func luajitFile(chunk string) (file, base string) {
 }
 
 // stringAt reads a GCstr. Its length is in one of two places, by version: it ends with a zero.
-func (vm *luajitVM) stringAt(at uint64) (string, bool) {
+func (vm *machine) stringAt(at uint64) (string, bool) {
 	var head [ljStringBytes]byte
 	if at == 0 || at%8 != 0 || !vm.ReadNow(at, head[:]) {
 		return "", false

@@ -29,7 +29,7 @@ import (
 // the C stack must be of one moment. Functions are read from the process when they are first met.
 type Stepper struct {
 	tables *unwind.Tables
-	images mcode.PerImage[luajitImage]
+	images mcode.PerImage[imageInfo]
 }
 
 // New makes a Stepper. The tables tell where the interpreter is; nil are some of its own.
@@ -60,8 +60,8 @@ const (
 	luajitDispatch procstate.Reg = 14 // R14: some way behind the global_State; in traces too
 )
 
-// luajitImage is what is known of a file that may have LuaJIT: link-time addresses, and distances.
-type luajitImage struct {
+// imageInfo is what is known of a file that may have LuaJIT: link-time addresses, and distances.
+type imageInfo struct {
 	code  mcode.Range // the interpreter; empty: there is none
 	exit  mcode.Range // and of that where a trace is left, at first with a frame that is larger,
 	enter mcode.Range // or entered
@@ -72,8 +72,8 @@ type luajitImage struct {
 }
 
 // image returns what is known of a file.
-func (s *Stepper) image(im *procstate.Image) *luajitImage {
-	return s.images.Known(im, func(im *procstate.Image) luajitImage {
+func (s *Stepper) image(im *procstate.Image) *imageInfo {
+	return s.images.Known(im, func(im *procstate.Image) imageInfo {
 		return find(im, mcode.MadeTables(&s.tables))
 	})
 }
@@ -82,7 +82,7 @@ func (s *Stepper) image(im *procstate.Image) *luajitImage {
 const maxCode = 1 << 20
 
 // find looks for LuaJIT in a file.
-func find(im *procstate.Image, tables *unwind.Tables) (p luajitImage) {
+func find(im *procstate.Image, tables *unwind.Tables) (p imageInfo) {
 	if _, ok := im.ExportedSymbol("luaJIT_setmode"); !ok || im.Arch() != procstate.AMD64 {
 		return p
 	}
@@ -126,7 +126,7 @@ func find(im *procstate.Image, tables *unwind.Tables) (p luajitImage) {
 const maxText = 256 << 20
 
 // findFields learns from the interpreter's code where things are.
-func (p *luajitImage) findFields(code []byte) bool {
+func (p *imageInfo) findFields(code []byte) bool {
 	const (
 		saves    = "\x55\x53\x41\x57\x41\x56\x48\x83\xec\x28" // push %rbp, %rbx, %r15, %r14; sub $0x28, %rsp
 		enters   = "\x4c\x8b\x75\x10\x49\x81\xc6"             // mov 0x10(%rbp), %r14; add $n, %r14

@@ -48,7 +48,7 @@ func TestFindLuaJIT(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := 0; n < len(code); n += 61 { // of less code nothing is found, or the same
-		q := luajitImage{}
+		q := imageInfo{}
 		testenv.NoPanic(t, "code that is cut", func() {
 			if q.findFields(code[:n]) && (q.dispatch != p.dispatch || q.current != p.current) {
 				t.Errorf("%d bytes: %+v", n, q)
@@ -89,13 +89,13 @@ const (
 type memory struct {
 	b    []byte
 	snap *procstate.Snapshot
-	vm   *luajitVM
+	vm   *machine
 	w    *unwind.Walker
 }
 
 func newLJMemory() *memory {
 	m := &memory{b: make([]byte, testSize), snap: procstate.NewSnapshot(procstate.AMD64, 1, "", nil)}
-	p := &luajitImage{
+	p := &imageInfo{
 		code: mcode.Range{Start: testBase + testVM, End: testBase + testVM + 0x1000}, dispatch: 0x400,
 		current: testCurrent, jitBase: testCurrent + 8, traces: testJumps,
 	}
@@ -269,7 +269,7 @@ func FuzzLuaJIT(f *testing.F) {
 		if err := m.snap.Registers(1, &regs); err != nil {
 			t.Fatal(err)
 		}
-		c := &collector{luajitImage: m.vm.luajitImage, seen: map[uint64]bool{}, left: maxCopied}
+		c := &collector{imageInfo: m.vm.imageInfo, seen: map[uint64]bool{}, left: maxCopied}
 		c.collect(m.snap, 1, &regs, func(_ uint64, n int) { total += n })
 		if total > 2*maxCopied {
 			t.Errorf("%d bytes are collected", total)

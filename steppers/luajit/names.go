@@ -14,14 +14,14 @@ import (
 // makes a closure (FNEW) is in the function around it, and what follows puts it in a variable, a field or a local
 // variable. Where that function is not known, as of a module that was loaded, it is told by the fields of modules.
 
-// luajitName is what a function is called by where it is made, "" for none, and its head then.
-type luajitName struct {
+// madeName is what a function is called by where it is made, "" for none, and its head then.
+type madeName struct {
 	name string
 	head [8]byte // its lines
 }
 
 // nameOf returns what a function is called, "" where that is not known.
-func (vm *luajitVM) nameOf(global, at uint64, head *[ljProtoBytes]byte) string {
+func (vm *machine) nameOf(global, at uint64, head *[ljProtoBytes]byte) string {
 	if name := vm.madeAs(at, head); name != "" {
 		return name
 	}
@@ -33,7 +33,7 @@ func (vm *luajitVM) nameOf(global, at uint64, head *[ljProtoBytes]byte) string {
 }
 
 // madeAs returns what a function is called where it is made, "" where that is not known, or nothing.
-func (vm *luajitVM) madeAs(at uint64, head *[ljProtoBytes]byte) string {
+func (vm *machine) madeAs(at uint64, head *[ljProtoBytes]byte) string {
 	if is, ok := vm.made[at]; ok && bytes.Equal(is.head[:], head[ljProtoFirst:ljProtoFirst+8]) {
 		return is.name
 	}
@@ -42,7 +42,7 @@ func (vm *luajitVM) madeAs(at uint64, head *[ljProtoBytes]byte) string {
 
 // madeWith returns the function that has an instruction before an address, of those that are made by others; nil where
 // none of these does.
-func (vm *luajitVM) madeWith(global, pc uint64) *proto {
+func (vm *machine) madeWith(global, pc uint64) *proto {
 	at := uint64(0)
 	for made := range vm.made {
 		if made+ljProtoBytes < pc && made > at {
@@ -56,7 +56,7 @@ func (vm *luajitVM) madeWith(global, pc uint64) *proto {
 }
 
 // nameChildren notes what the functions are called that a function makes, and those that they make.
-func (vm *luajitVM) nameChildren(start uint64, code []byte, head *[ljProtoBytes]byte, depth int) {
+func (vm *machine) nameChildren(start uint64, code []byte, head *[ljProtoBytes]byte, depth int) {
 	const most = 16 // functions in one another
 	if head[ljProtoFlags]&ljHasChildren == 0 || depth == most || vm.children <= 0 {
 		return
@@ -119,7 +119,7 @@ func (vm *luajitVM) nameChildren(start uint64, code []byte, head *[ljProtoBytes]
 		if len(vm.made) >= maxFunctions {
 			clear(vm.made)
 		}
-		is := luajitName{name: name}
+		is := madeName{name: name}
 		copy(is.head[:], child[ljProtoFirst:])
 		vm.made[at] = is
 		vm.nameChildren(at+ljProtoBytes, nil, &child, depth+1)
@@ -133,7 +133,7 @@ func isLuaName(name string) bool {
 }
 
 // textsAt reads the names of a function's variables, as much of them as there is up to a bound.
-func (vm *luajitVM) textsAt(at uint64) []byte {
+func (vm *machine) textsAt(at uint64) []byte {
 	if at == 0 {
 		return []byte{}
 	}
@@ -209,7 +209,7 @@ func upvalue(b []byte, n int) string {
 
 // search looks for names from global variables and the modules that were loaded on.
 type search struct {
-	*luajitVM
+	*machine
 	todo   []found
 	seen   map[uint64]bool
 	fields map[uint64]string // by address of a prototype; "" where there are several
@@ -230,7 +230,7 @@ const loaded = "package.loaded"
 
 // readNames reads what functions are called by fields of global variables and of modules that were loaded, by the
 // variables that these functions have of the functions around them, and by the functions on the stacks.
-func (vm *luajitVM) readNames(global uint64) {
+func (vm *machine) readNames(global uint64) {
 	if vm.names != nil && vm.now.Before(vm.namesUntil) {
 		return
 	}
@@ -239,7 +239,7 @@ func (vm *luajitVM) readNames(global uint64) {
 	vm.called, vm.names = map[native]string{}, map[uint64]string{}
 	vm.children = maxFunctions
 	if g := vm.globalAt(global); g != nil {
-		s := search{luajitVM: vm, seen: map[uint64]bool{}, fields: map[uint64]string{}, locals: map[uint64]string{}, left: maxNodes}
+		s := search{machine: vm, seen: map[uint64]bool{}, fields: map[uint64]string{}, locals: map[uint64]string{}, left: maxNodes}
 		env, _ := vm.WordNow(g.main + ljStateEnv)
 		s.addStack(g.main)
 		for i := range vm.threads {
@@ -381,7 +381,7 @@ func (s *search) look(function uint64) {
 
 // eachField calls visit for the fields of a table that have a text as their key, and takes the nodes that there are off
 // those that may be looked at.
-func (vm *luajitVM) eachField(table uint64, left *int, visit func(key string, value uint64)) {
+func (vm *machine) eachField(table uint64, left *int, visit func(key string, value uint64)) {
 	var head [ljTableBytes]byte
 	le := binary.LittleEndian
 	if table%8 != 0 || !vm.ReadNow(table, head[:]) || head[ljKind] != ljTableKind {
@@ -408,7 +408,7 @@ func (vm *luajitVM) eachField(table uint64, left *int, visit func(key string, va
 }
 
 // nativeOf returns a function of C: it has a name where a field of a module has it.
-func (vm *luajitVM) nativeOf(global uint64, is *closure) *proto {
+func (vm *machine) nativeOf(global uint64, is *closure) *proto {
 	p, known := vm.natives[is.native]
 	if known && (p.CodeFunction != nil || vm.now.Sub(p.checked) < interval) {
 		return p

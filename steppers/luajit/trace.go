@@ -31,7 +31,7 @@ type trace struct {
 	head      [ljTraceBytes]byte
 	snapshots []snapshot // by where they begin to hold; nil: they are not known
 	isRead    bool
-	slots     []luajitSlot // of all snapshots
+	slots     []constantSlot // of all snapshots
 }
 
 // snapshot is where the frames of inlined calls are in a part of a trace.
@@ -43,9 +43,9 @@ type snapshot struct {
 	tail       bool // it is the last one
 }
 
-// luajitSlot is a slot of the stack that is a constant, by its number, of which 0 is the function that the trace began
+// constantSlot is a slot of the stack that is a constant, by its number, of which 0 is the function that the trace began
 // in. value is 0 where it is none.
-type luajitSlot struct {
+type constantSlot struct {
 	slot   uint64
 	value  uint64
 	isLink bool
@@ -82,7 +82,7 @@ const (
 )
 
 // tracesOf returns the traces of a global_State, which may be to be read yet.
-func (vm *luajitVM) tracesOf(g *global) *traces {
+func (vm *machine) tracesOf(g *global) *traces {
 	t := vm.traces[g.at]
 	if t == nil {
 		t = &traces{}
@@ -101,7 +101,7 @@ func (t *traces) find(pc uint64) *trace {
 }
 
 // isIn reports whether an address is in a trace, or in what there is between traces: code by which they are left.
-func (t *traces) isIn(vm *luajitVM, g *global, m *procstate.Mapping, pc uint64) bool {
+func (t *traces) isIn(vm *machine, g *global, m *procstate.Mapping, pc uint64) bool {
 	holds := func() bool {
 		if t.find(pc) != nil {
 			return true
@@ -118,11 +118,11 @@ func (t *traces) isIn(vm *luajitVM, g *global, m *procstate.Mapping, pc uint64) 
 }
 
 // read reads the traces that there are.
-func (t *traces) read(vm *luajitVM, g *global) {
+func (t *traces) read(vm *machine, g *global) {
 	t.checked = vm.now
 	var b [16]byte
 	le := binary.LittleEndian
-	if !vm.ReadNow(g.at+vm.luajitImage.traces, b[:]) {
+	if !vm.ReadNow(g.at+vm.imageInfo.traces, b[:]) {
 		return
 	}
 	n := le.Uint32(b[12:])
@@ -162,7 +162,7 @@ func (t *traces) read(vm *luajitVM, g *global) {
 
 // snapshotsAt returns the one that holds at an address of the trace, and the next one, nil where that is not known or
 // there is none.
-func (t *trace) snapshotsAt(vm *luajitVM, pc uint64) (at, next *snapshot) {
+func (t *trace) snapshotsAt(vm *machine, pc uint64) (at, next *snapshot) {
 	if !t.isRead {
 		t.isRead = true
 		if !t.readSnapshots(vm) {
@@ -181,7 +181,7 @@ func (t *trace) snapshotsAt(vm *luajitVM, pc uint64) (at, next *snapshot) {
 
 // common returns how many of the slots of a snapshot are the same in the one that follows, which of them is the link of
 // the innermost frame that both have, and where that goes on, 0 where that is not known.
-func (t *trace) common(s, next *snapshot) (slots []luajitSlot, link, pc uint64) {
+func (t *trace) common(s, next *snapshot) (slots []constantSlot, link, pc uint64) {
 	link, pc, slots = s.base/8+1, s.pc+4, t.slots[s.slots:s.end]
 	if next == nil {
 		return slots, link, pc
@@ -191,7 +191,7 @@ func (t *trace) common(s, next *snapshot) (slots []luajitSlot, link, pc uint64) 
 	for n < len(slots) && n < len(others) && (slots[n] == others[n] || slots[n].slot == 0 && others[n].slot == 0) {
 		n++
 	}
-	if n == len(slots) && (n == len(others) || !slices.ContainsFunc(others[n:], func(o luajitSlot) bool { return o.slot <= link })) {
+	if n == len(slots) && (n == len(others) || !slices.ContainsFunc(others[n:], func(o constantSlot) bool { return o.slot <= link })) {
 		return slots, link, pc
 	}
 	in := uint64(1)
@@ -217,7 +217,7 @@ func (t *trace) common(s, next *snapshot) (slots []luajitSlot, link, pc uint64) 
 
 // readSnapshots reads the snapshots. ok is false where they do not fit together, as in versions that do not tell where
 // they begin to hold.
-func (t *trace) readSnapshots(vm *luajitVM) (ok bool) {
+func (t *trace) readSnapshots(vm *machine) (ok bool) {
 	le := binary.LittleEndian
 	n, entries := int(le.Uint16(t.head[ljTraceSnaps:])), le.Uint32(t.head[ljTraceMapSize:])
 	lowest := le.Uint32(t.head[ljTraceLowest:])
@@ -259,13 +259,13 @@ func (t *trace) readSnapshots(vm *luajitVM) (ok bool) {
 			isFunction := slot == 0 || k+1 < count && entry(k+1)>>24 == e>>24+1 && entry(k+1)&ljSnapFrame != 0
 			switch {
 			case isFrame:
-				t.slots = append(t.slots, luajitSlot{slot, constant(ref), e&ljSnapLink != 0})
+				t.slots = append(t.slots, constantSlot{slot, constant(ref), e&ljSnapLink != 0})
 			case isFunction && slot == 0 && ref >= ljFirstIR: // it was loaded from there
 			case isFunction:
 				if v := constant(ref); v != 0 {
-					t.slots = append(t.slots, luajitSlot{slot, v | funcTag<<47, false})
+					t.slots = append(t.slots, constantSlot{slot, v | funcTag<<47, false})
 				} else {
-					t.slots = append(t.slots, luajitSlot{slot, 0, false})
+					t.slots = append(t.slots, constantSlot{slot, 0, false})
 				}
 			}
 		}
@@ -285,12 +285,12 @@ func (t *trace) readSnapshots(vm *luajitVM) (ok bool) {
 type overlay struct {
 	isSet bool
 	first uint64 // address of slot 0
-	slots []luajitSlot
+	slots []constantSlot
 }
 
 // begin finds the innermost function of a trace, or of one that is being left, and where it goes on in its bytecode, 0
 // where that is not known. The thread's link is then that of its frame.
-func (o *overlay) begin(vm *luajitVM, in *unwind.Frame, g *global, t *thread) (pc uint64) {
+func (o *overlay) begin(vm *machine, in *unwind.Frame, g *global, t *thread) (pc uint64) {
 	*o = overlay{isSet: true, first: t.link - 8}
 	trace := vm.tracesOf(g).find(in.LookupPC())
 	if trace == nil {
@@ -307,7 +307,7 @@ func (o *overlay) begin(vm *luajitVM, in *unwind.Frame, g *global, t *thread) (p
 
 // isMoved reports whether a trace has put down its frames already, at its end, and set the base for the one that
 // follows.
-func (o *overlay) isMoved(vm *luajitVM, t *trace, pc uint64) bool {
+func (o *overlay) isMoved(vm *machine, t *trace, pc uint64) bool {
 	code := make([]byte, t.code.End-pc)
 	if !vm.ReadNow(pc, code) {
 		return true

@@ -9,9 +9,9 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// luajitVM is what is known of LuaJIT in a process.
-type luajitVM struct {
-	*luajitImage
+// machine is what is known of LuaJIT in a process.
+type machine struct {
+	*imageInfo
 	image *procstate.Image // nil: there is none
 	bias  uint64
 	vmread.Memory
@@ -23,7 +23,7 @@ type luajitVM struct {
 	// Of the walk:
 	now     time.Time
 	threads []thread // whose frames were met
-	subs    []luajitCall
+	subs    []runningCall
 	isBegun bool // the innermost frame was looked for
 	isKnown bool // there are names
 	isGone  bool // the innermost closure is no more
@@ -38,11 +38,11 @@ type luajitVM struct {
 	protos     map[uint64]*proto
 	order      []*proto // by address
 	natives    map[native]*proto
-	made       map[uint64]luajitName // what prototypes are called by where closures of them are made
-	names      map[uint64]string     // and by fields of modules
-	called     map[native]string     // and functions of C
-	namesUntil time.Time             // for how long these two hold
-	children   int                   // that may still be looked at for what they are called
+	made       map[uint64]madeName // what prototypes are called by where closures of them are made
+	names      map[uint64]string   // and by fields of modules
+	called     map[native]string   // and functions of C
+	namesUntil time.Time           // for how long these two hold
+	children   int                 // that may still be looked at for what they are called
 	functions  map[uint64]closure
 	traces     map[uint64]*traces // of a global_State
 	serial     uint32
@@ -111,7 +111,7 @@ const (
 )
 
 // machine returns what is known of LuaJIT in the process that w walks, nil where there is none.
-func (s *Stepper) machine(w *unwind.Walker) *luajitVM {
+func (s *Stepper) machine(w *unwind.Walker) *machine {
 	vm, isNew := vmread.MachineOf(w, s, s.findMachine)
 	if vm.image == nil {
 		return nil
@@ -127,9 +127,9 @@ func (s *Stepper) machine(w *unwind.Walker) *luajitVM {
 }
 
 // findMachine looks for LuaJIT, which may be the one that is known. What it returns has no image where there is none.
-func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *luajitVM) *luajitVM {
+func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *machine) *machine {
 	if libs == nil {
-		return &luajitVM{}
+		return &machine{}
 	}
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil {
@@ -144,19 +144,19 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 		}
 		return newVM(p, lib.Image, lib.Bias, vmread.MemoryOf(w))
 	}
-	return &luajitVM{}
+	return &machine{}
 }
 
-func newVM(p *luajitImage, im *procstate.Image, bias uint64, m vmread.Memory) *luajitVM {
-	return &luajitVM{
-		luajitImage: p, image: im, bias: bias, Memory: m, asked: vmread.FramesAsked{}, serial: 1,
-		globals: map[uint64]*global{}, made: map[uint64]luajitName{}, protos: map[uint64]*proto{}, natives: map[native]*proto{},
+func newVM(p *imageInfo, im *procstate.Image, bias uint64, m vmread.Memory) *machine {
+	return &machine{
+		imageInfo: p, image: im, bias: bias, Memory: m, asked: vmread.FramesAsked{}, serial: 1,
+		globals: map[uint64]*global{}, made: map[uint64]madeName{}, protos: map[uint64]*proto{}, natives: map[native]*proto{},
 		functions: map[uint64]closure{}, traces: map[uint64]*traces{},
 	}
 }
 
 // globalAt returns the global_State at an address, nil where there is none.
-func (vm *luajitVM) globalAt(at uint64) *global {
+func (vm *machine) globalAt(at uint64) *global {
 	g, known := vm.globals[at]
 	if known && (g != nil && vm.now.Sub(g.checked) < interval) {
 		return g
@@ -197,7 +197,7 @@ func findMain(read vmread.Reader, global uint64) (main uint64, ok bool) {
 }
 
 // ofState returns the global_State of a lua_State, nil where that is none.
-func (vm *luajitVM) ofState(state uint64) *global {
+func (vm *machine) ofState(state uint64) *global {
 	if state == 0 || state%8 != 0 {
 		return nil
 	}
@@ -215,7 +215,7 @@ func (vm *luajitVM) ofState(state uint64) *global {
 
 // thread returns a lua_State as it was, and notes what was not captured of it; isNew tells that it was not met before
 // in the walk. It is nil where there are too many.
-func (vm *luajitVM) thread(g *global, at uint64) (t *thread, isNew bool) {
+func (vm *machine) thread(g *global, at uint64) (t *thread, isNew bool) {
 	for i := range vm.threads {
 		if vm.threads[i].at == at {
 			return &vm.threads[i], false
@@ -240,14 +240,14 @@ func (vm *luajitVM) thread(g *global, at uint64) (t *thread, isNew bool) {
 }
 
 // lack notes what was not captured.
-func (vm *luajitVM) lack(global, thread uint64) {
+func (vm *machine) lack(global, thread uint64) {
 	if vm.Captured != nil && !vm.lacks {
 		vm.lacks, vm.lacked = true, lacked{global, thread}
 	}
 }
 
 // number returns the number of functions that call each other, innermost first.
-func (vm *luajitVM) number(codes *unwind.Codes, calls []luajitCall) (number uint32) {
+func (vm *machine) number(codes *unwind.Codes, calls []runningCall) (number uint32) {
 	for i := len(calls) - 1; i >= 0; i-- {
 		c := &calls[i]
 		fn, line := vm.functionOf(c)

@@ -22,14 +22,14 @@ type function struct {
 // subHead is what a subroutine's name and place are told by.
 type subHead struct{ stash, start, root, name, file uint64 }
 
-// perlFile is what a file does itself, or evals of text in it.
-type perlFile struct {
+// fileBody is what a file does itself, or evals of text in it.
+type fileBody struct {
 	name   string
 	isText bool
 }
 
-// perlCop is a statement.
-type perlCop struct {
+// statement is a statement.
+type statement struct {
 	file    string
 	line    int
 	checked time.Time
@@ -52,9 +52,9 @@ func (vm *machine) functionOf(s *sub) (*function, int) {
 	cop := vm.copAt(s.cop)
 	if s.sub == 0 {
 		if cop == nil || s.mayBegin {
-			return vm.fileFunction(perlFile{"", s.isText}), 0
+			return vm.fileFunction(fileBody{"", s.isText}), 0
 		}
-		return vm.fileFunction(perlFile{cop.file, s.isText}), cop.line
+		return vm.fileFunction(fileBody{cop.file, s.isText}), cop.line
 	}
 	root, line := uint64(0), 0
 	if cop != nil {
@@ -108,7 +108,7 @@ func (vm *machine) rootOfStatement(cop uint64) uint64 {
 
 // closure returns what code is that no subroutine was seen of which is not gone: that of an
 // anonymous one, which is made of it for each time that it is needed.
-func (vm *machine) closure(root, at uint64, cop *perlCop) *function {
+func (vm *machine) closure(root, at uint64, cop *statement) *function {
 	stash, ok := vm.stashOf(at)
 	if !ok {
 		return &notRead
@@ -150,7 +150,7 @@ func (vm *machine) stashOf(cop uint64) (stash uint64, ok bool) {
 }
 
 // fileFunction returns what a file does itself.
-func (vm *machine) fileFunction(file perlFile) *function {
+func (vm *machine) fileFunction(file fileBody) *function {
 	fn := vm.files[file]
 	if fn == nil {
 		vm.makeRoom()
@@ -171,7 +171,7 @@ func (vm *machine) fileFunction(file perlFile) *function {
 }
 
 // copAt returns a statement, nil when it is none.
-func (vm *machine) copAt(addr uint64) *perlCop {
+func (vm *machine) copAt(addr uint64) *statement {
 	cop := vm.cops[addr]
 	if cop != nil && vm.now.Sub(cop.checked) < codeInterval {
 		return cop
@@ -196,7 +196,7 @@ func (vm *machine) copAt(addr uint64) *perlCop {
 	line := int(int32(le.Uint32(b[copLine:])))
 	known := cop
 	if cop == nil || cop.file != file || cop.line != line {
-		cop = &perlCop{file: file, line: line}
+		cop = &statement{file: file, line: line}
 	}
 	if file == evalFile || addr == vm.head.compiling {
 		return cop // another one may be in its place soon
@@ -245,8 +245,8 @@ func (vm *machine) cString(at uint64) (string, bool) {
 	return "", false
 }
 
-// perlRoot is the root of an op's tree: what a subroutine ends with.
-type perlRoot struct {
+// rootOp is the root of an op's tree: what a subroutine ends with.
+type rootOp struct {
 	root    uint64
 	isSub   bool          // whether it is that of a subroutine
 	op      [opBytes]byte // the op, as it was
@@ -286,7 +286,7 @@ func (vm *machine) keepRoot(op, root uint64) (uint64, bool) {
 	if is, known := vm.roots[op]; known && vm.now.Sub(is.checked) < codeInterval && is.root == root {
 		return root, true
 	}
-	is := perlRoot{root: root, checked: vm.now}
+	is := rootOp{root: root, checked: vm.now}
 	var b [opBytes]byte
 	if !vm.ReadNow(op, is.op[:]) || !vm.ReadNow(root, b[:]) {
 		return 0, false

@@ -49,7 +49,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 			continue
 		}
 		if p := s.image(lib.Image); p.fields != nil {
-			c := &collector{perlImage: p, bias: lib.Bias, seen: map[uint64]bool{}, left: maxCopied}
+			c := &collector{imageInfo: p, bias: lib.Bias, seen: map[uint64]bool{}, left: maxCopied}
 			return c.collect
 		}
 	}
@@ -57,7 +57,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 }
 
 type collector struct {
-	*perlImage
+	*imageInfo
 	bias uint64
 	seen map[uint64]bool // interpreters
 	left int

@@ -21,7 +21,7 @@ import (
 // runs.go.
 type Stepper struct {
 	tables *unwind.Tables
-	images mcode.PerImage[perlImage]
+	images mcode.PerImage[imageInfo]
 }
 
 // New makes a Stepper. The tables tell how its functions are left; nil are some of its own.
@@ -33,9 +33,9 @@ func (s *Stepper) Name() string { return "perl" }
 // Priority implements unwind.FrameStepper.
 func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
-// perlImage is what is known of a file that may be the interpreter. Addresses are link-time
+// imageInfo is what is known of a file that may be the interpreter. Addresses are link-time
 // addresses.
-type perlImage struct {
+type imageInfo struct {
 	fields *fields     // nil: it is none
 	loop   mcode.Range // Perl_runops_standard
 
@@ -55,10 +55,10 @@ type perlImage struct {
 }
 
 // image returns what is known of a file.
-func (s *Stepper) image(im *procstate.Image) *perlImage { return s.images.Known(im, find) }
+func (s *Stepper) image(im *procstate.Image) *imageInfo { return s.images.Known(im, find) }
 
 // find looks for the interpreter in a file.
-func find(im *procstate.Image) (p perlImage) {
+func find(im *procstate.Image) (p imageInfo) {
 	if im.Arch() != procstate.AMD64 || !strings.Contains(filepath.Base(im.Path), "perl") {
 		return p
 	}
@@ -156,7 +156,7 @@ const (
 )
 
 // place returns what code is at a link-time address.
-func (p *perlImage) place(vaddr uint64) place {
+func (p *imageInfo) place(vaddr uint64) place {
 	in := func(r mcode.Range) bool { return vaddr-r.Start < r.End-r.Start }
 	switch {
 	case p.fields == nil:

@@ -42,11 +42,11 @@ func newMemory(version uint8) *memory {
 	m.snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: base, Data: m.b}})
 	f := versions[version]
 	m.vm = &machine{
-		perlImage: &perlImage{fields: f, isThreaded: true}, Memory: vmread.Memory{Mem: m.snap, Captured: m.snap},
-		serial: 1, known: map[uint64]*function{}, files: map[perlFile]*function{}, cops: map[uint64]*perlCop{},
-		kinds: map[uint64]perlOpKind{}, roots: map[uint64]perlRoot{}, byRoot: map[uint64]*function{}, codes: map[code]uint32{}, asked: vmread.FramesAsked{},
+		imageInfo: &imageInfo{fields: f, isThreaded: true}, Memory: vmread.Memory{Mem: m.snap, Captured: m.snap},
+		serial: 1, known: map[uint64]*function{}, files: map[fileBody]*function{}, cops: map[uint64]*statement{},
+		kinds: map[uint64]opAction{}, roots: map[uint64]rootOp{}, byRoot: map[uint64]*function{}, codes: map[code]uint32{}, asked: vmread.FramesAsked{},
 	}
-	m.vm.head = perlHead{current: base + headAt + f.current, compiling: base + headAt + f.compiling}
+	m.vm.head = interpreterHead{current: base + headAt + f.current, compiling: base + headAt + f.compiling}
 	m.push(siMain)
 	return m
 }
@@ -157,7 +157,7 @@ func (m *memory) loops(op, cop int, kinds ...int) (all [][]string) {
 			all = append(all, []string{"lost"})
 			continue
 		}
-		first, end := vm.take(perlKind(max(kind, -kind)), kind < 0)
+		first, end := vm.take(loopKind(max(kind, -kind)), kind < 0)
 		var names []string
 		for code := vm.number(w.Codes(), vm.subs[first:end]); code != 0; code = w.Codes().Outer(code) {
 			for _, l := range w.Codes().Lines(code) {
@@ -290,7 +290,7 @@ func TestPerlAllocates(t *testing.T) {
 		if !vm.readHead() || !vm.readRuns(true) || !vm.isSettled(false) {
 			t.Fatal("nothing is known")
 		}
-		for _, kind := range []perlKind{perlOther, perlMain} {
+		for _, kind := range []loopKind{perlOther, perlMain} {
 			first, end := vm.take(kind, false)
 			if vm.number(codes, vm.subs[first:end]) != 0 {
 				numbers++
@@ -319,11 +319,11 @@ func TestPerlKept(t *testing.T) {
 	m.put(cop+copStash, index)
 	for what, keep := range map[string]func(){
 		"a subroutine": func() { vm.readFunction(m.base+uint64(sub), nil) },
-		"a closure":    func() { vm.closure(m.base+uint64(m.end), m.base+uint64(cop), &perlCop{file: long}) },
-		"a file":       func() { delete(vm.files, perlFile{name: long}); vm.fileFunction(perlFile{name: long}) },
+		"a closure":    func() { vm.closure(m.base+uint64(m.end), m.base+uint64(cop), &statement{file: long}) },
+		"a file":       func() { delete(vm.files, fileBody{name: long}); vm.fileFunction(fileBody{name: long}) },
 		"a statement":  func() { delete(vm.cops, m.base+uint64(file)); vm.copAt(m.base + uint64(file)) },
 	} {
-		vm.known[0], vm.byRoot[0], vm.cops[0] = first, first, &perlCop{}
+		vm.known[0], vm.byRoot[0], vm.cops[0] = first, first, &statement{}
 		vm.Kept = 0
 		keep()
 		one := vm.Kept
@@ -351,7 +351,7 @@ func TestPerlOfThread(t *testing.T) {
 			testenv.Run(t, exec.Command(cc, "-pthread", "-o", program, "testdata/perlkey.c"))
 			cmd := exec.Command(program)
 			_, out := testenv.Start(t, cmd)
-			c := collector{perlImage: &perlImage{}}
+			c := collector{imageInfo: &imageInfo{}}
 			if _, err := fmt.Fscan(out, &c.key); err != nil {
 				t.Fatal(err)
 			}
@@ -386,7 +386,7 @@ func FuzzPerl(f *testing.F) {
 		at := func(off int) int { return int(binary.LittleEndian.Uint16(m.b[off:])) &^ 7 }
 		m.loops(at(0), at(2), int(perlOther), -int(perlCalled), int(perlCalled), int(perlOverloaded), int(perlMain))
 		m.vm.readRuns(true)
-		c := collector{perlImage: m.vm.perlImage, seen: map[uint64]bool{}, left: maxCopied}
+		c := collector{imageInfo: m.vm.imageInfo, seen: map[uint64]bool{}, left: maxCopied}
 		total := 0
 		c.contexts(m.snap, m.vm.head.current, func(_ uint64, n int) { total += n })
 		if total > maxCopied+maxContexts*maxContextBytes+4096 {
@@ -399,8 +399,8 @@ func FuzzPerl(f *testing.F) {
 func TestForgetImages(t *testing.T) {
 	var s Stepper
 	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
-	s.images.Put(gone, &perlImage{})
-	s.images.Put(stays, &perlImage{})
+	s.images.Put(gone, &imageInfo{})
+	s.images.Put(stays, &imageInfo{})
 	s.ForgetImages(func(index uint32) bool { return index == stays.Index })
 	if s.images.Get(gone) != nil || s.images.Get(stays) == nil {
 		t.Error("the wrong file was forgotten")

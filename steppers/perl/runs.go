@@ -21,11 +21,11 @@ import (
 //
 // Where one of this is not so, no loop further out has functions.
 
-// perlKind is what a loop and its run are called by.
-type perlKind uint8
+// loopKind is what a loop and its run are called by.
+type loopKind uint8
 
 const (
-	perlUnknown perlKind = iota
+	perlUnknown loopKind = iota
 	perlMain
 	perlCalled
 	perlEvaluated
@@ -35,7 +35,7 @@ const (
 
 // run is what one call of the loop runs: subs[first:end], innermost first.
 type run struct {
-	kind       perlKind
+	kind       loopKind
 	first, end int
 	base       int    // its outermost context
 	cop        uint64 // where it was called
@@ -172,7 +172,7 @@ func (r *runReader) call(s sub, before uint64) {
 }
 
 // end ends a run, with its outermost context.
-func (r *runReader) end(kind perlKind, base int) {
+func (r *runReader) end(kind loopKind, base int) {
 	r.runs = append(r.runs, run{kind: kind, first: r.first, end: len(r.subs), base: base, cop: r.cop})
 	r.first = len(r.subs)
 }
@@ -289,7 +289,7 @@ func (vm *machine) isSettled(isPushing bool) bool {
 
 // take returns the subs of the run that the next loop has, further out than those before. goesOn
 // tells that the loop goes on for another one.
-func (vm *machine) take(kind perlKind, goesOn bool) (first, end int) {
+func (vm *machine) take(kind loopKind, goesOn bool) (first, end int) {
 	i := vm.next
 	isOther := func(i int) bool { return i < len(vm.runs) && vm.runs[i].kind == perlOther }
 	if kind != perlOther {
@@ -336,7 +336,7 @@ func (vm *machine) take(kind perlKind, goesOn bool) (first, end int) {
 
 // loopKind tells what a loop was called by, and whether it goes on for another: then it is what
 // that was called by.
-func (vm *machine) loopKind(w *unwind.Walker, in *unwind.Frame) (kind perlKind, goesOn bool) {
+func (vm *machine) loopKind(w *unwind.Walker, in *unwind.Frame) (kind loopKind, goesOn bool) {
 	const most = 8 // loops that go on for others
 	a, b := &vm.frames[0], &vm.frames[1]
 	*a = *in

@@ -11,14 +11,14 @@ import (
 
 // machine is what is known of the interpreter of a process.
 type machine struct {
-	*perlImage
+	*imageInfo
 	image  *procstate.Image
 	bias   uint64
 	tables *unwind.Tables
 	vmread.Memory
 
 	walk   uint64 // what follows is of this walk
-	head   perlHead
+	head   interpreterHead
 	isRead bool  // whether it is known what the thread runs
 	lost   bool  // which loop is whose is not known further out
 	runs   []run // innermost first
@@ -42,18 +42,18 @@ type machine struct {
 	codes  map[code]uint32 // numbers in unwind.Codes
 	resets int             // of these
 	known  map[uint64]*function
-	files  map[perlFile]*function
-	cops   map[uint64]*perlCop
-	kinds  map[uint64]perlOpKind // of ops
-	roots  map[uint64]perlRoot   // and of their trees
-	byRoot map[uint64]*function  // which had one
-	steps  int                   // that may still be made to such
-	now    time.Time             // of the walk
+	files  map[fileBody]*function
+	cops   map[uint64]*statement
+	kinds  map[uint64]opAction  // of ops
+	roots  map[uint64]rootOp    // and of their trees
+	byRoot map[uint64]*function // which had one
+	steps  int                  // that may still be made to such
+	now    time.Time            // of the walk
 	serial uint32
 }
 
-// perlHead is where an interpreter is, and what of it leads to all else.
-type perlHead struct {
+// interpreterHead is where an interpreter is, and what of it leads to all else.
+type interpreterHead struct {
 	current        uint64 // address of the word with the PERL_SI
 	op, curcop, si uint64
 	compiling      uint64 // a statement that is none yet
@@ -82,10 +82,10 @@ const (
 	codeInterval = time.Second // after which what is known of code is looked at again
 )
 
-func newVM(w *unwind.Walker, m *procstate.Mapping, p *perlImage, tables *unwind.Tables) *machine {
+func newVM(w *unwind.Walker, m *procstate.Mapping, p *imageInfo, tables *unwind.Tables) *machine {
 	return &machine{
-		perlImage: p, image: m.Image, bias: m.Bias, tables: tables, Memory: vmread.MemoryOf(w), asked: vmread.FramesAsked{},
-		serial: 1, known: map[uint64]*function{}, files: map[perlFile]*function{}, cops: map[uint64]*perlCop{}, kinds: map[uint64]perlOpKind{}, roots: map[uint64]perlRoot{}, byRoot: map[uint64]*function{},
+		imageInfo: p, image: m.Image, bias: m.Bias, tables: tables, Memory: vmread.MemoryOf(w), asked: vmread.FramesAsked{},
+		serial: 1, known: map[uint64]*function{}, files: map[fileBody]*function{}, cops: map[uint64]*statement{}, kinds: map[uint64]opAction{}, roots: map[uint64]rootOp{}, byRoot: map[uint64]*function{},
 	}
 }
 
@@ -130,21 +130,21 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame) uint32 {
 }
 
 // headOf tells where the interpreter is that runs in a frame of the loop.
-func (vm *machine) headOf(in *unwind.Frame) (head perlHead, ok bool) {
+func (vm *machine) headOf(in *unwind.Frame) (head interpreterHead, ok bool) {
 	if !vm.isThreaded {
-		return perlHead{current: vm.current + vm.bias}, true
+		return interpreterHead{current: vm.current + vm.bias}, true
 	}
 	if in.Flags&unwind.Interrupted != 0 && in.LookupPC()-vm.bias-vm.loop.Start < vm.regSet {
 		return head, false
 	}
 	interpreter, ok := in.Regs.Value(vm.reg)
-	return perlHead{current: interpreter + vm.fields.current, compiling: interpreter + vm.fields.compiling}, ok && interpreter%8 == 0 && interpreter != 0
+	return interpreterHead{current: interpreter + vm.fields.current, compiling: interpreter + vm.fields.compiling}, ok && interpreter%8 == 0 && interpreter != 0
 }
 
 // headAt returns where the words with the op and the statement are.
 func (vm *machine) headAt() (op, cop uint64) {
 	if !vm.isThreaded {
-		return vm.op + vm.bias, vm.perlImage.curcop + vm.bias
+		return vm.op + vm.bias, vm.imageInfo.curcop + vm.bias
 	}
 	interpreter := vm.head.current - vm.fields.current
 	return interpreter + perlOp, interpreter + vm.fields.curcop
@@ -183,8 +183,8 @@ func (vm *machine) number(codes *unwind.Codes, subs []sub) (number uint32) {
 	return number
 }
 
-// perlOpKind is what an op does, as it was.
-type perlOpKind struct {
+// opAction is what an op does, as it was.
+type opAction struct {
 	kind    uint32
 	checked time.Time
 }
@@ -205,7 +205,7 @@ func (vm *machine) opKindOf(op uint64) (kind uint32, ok bool) {
 	if len(vm.kinds) >= maxOps {
 		clear(vm.kinds)
 	}
-	is = perlOpKind{binary.LittleEndian.Uint32(b) & opKind, vm.now}
+	is = opAction{binary.LittleEndian.Uint32(b) & opKind, vm.now}
 	vm.kinds[op] = is
 	return is.kind, true
 }

@@ -9,8 +9,8 @@ type calls struct {
 	first, end int
 }
 
-// pythonFrame is a frame of a function.
-type pythonFrame struct{ code, instruction uint64 }
+// frameRef is a frame of a function.
+type frameRef struct{ code, instruction uint64 }
 
 // readThread finds out which functions the thread runs whose C stack sp is on.
 func (vm *machine) readThread(sp uint64) {
@@ -120,7 +120,7 @@ func (vm *machine) call(frame uint64) (at, next uint64, ok bool) {
 		if f.isEntry == 0 && b[f.owner] == ownedByCStack {
 			return frame, previous, true
 		}
-		vm.found = append(vm.found, pythonFrame{word(f.code) &^ tagBits, word(f.instruction)})
+		vm.found = append(vm.found, frameRef{word(f.code) &^ tagBits, word(f.instruction)})
 		if f.isEntry != 0 && b[f.isEntry] != 0 {
 			return 0, previous, true
 		}
@@ -129,7 +129,7 @@ func (vm *machine) call(frame uint64) (at, next uint64, ok bool) {
 	if vm.left == 0 {
 		vm.found = vm.found[:first] // in a circle
 	} else {
-		vm.found = append(vm.found, pythonFrame{notCopied, 0})
+		vm.found = append(vm.found, frameRef{notCopied, 0})
 	}
 	return 0, 0, false
 }

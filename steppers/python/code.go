@@ -56,7 +56,7 @@ func (vm *machine) function(object uint64) *function {
 }
 
 // sameCode reports whether a code object is what it was.
-func sameCode(f *pythonFields, a, b *[codeBytes]byte) bool {
+func sameCode(f *layout, a, b *[codeBytes]byte) bool {
 	for _, at := range [...]uint64{8, f.fileName, f.qualName, f.lineTable} {
 		if [8]byte(a[at:]) != [8]byte(b[at:]) {
 			return false

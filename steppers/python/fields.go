@@ -10,8 +10,8 @@ package python
 //
 // To 3.10 they are objects, see objects.go.
 
-// pythonFields are the offsets of fields in CPython's structures.
-type pythonFields struct {
+// layout is the offsets of fields in CPython's structures.
+type layout struct {
 	interpreters             uint64 // of _PyRuntime, the first interpreter
 	nextInterpreter, threads uint64 // of a PyInterpreterState
 	debugOffsets             bool   // _PyRuntime tells these itself
@@ -42,11 +42,11 @@ type pythonFields struct {
 
 // versions are the fields by version, major and minor in a byte each. Releases of a
 // version have the same but for those that debugOffsets is for.
-var versions = map[uint32]*pythonFields{
-	0x0307: ofObjects(pythonFields{interpreters: 24, gil: 1264, instruction: 104, fileName: 96, qualName: 104, firstLine: 36, lineTable: 112, lines: lineOld}),
-	0x0308: ofObjects(pythonFields{interpreters: 32, gil: 1152, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: lineOld}),
-	0x0309: ofObjects(pythonFields{interpreters: 32, gil: 352, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: lineOld}),
-	0x030a: ofObjects(pythonFields{interpreters: 32, gil: 352, instruction: 96, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: line310}),
+var versions = map[uint32]*layout{
+	0x0307: ofObjects(layout{interpreters: 24, gil: 1264, instruction: 104, fileName: 96, qualName: 104, firstLine: 36, lineTable: 112, lines: lineOld}),
+	0x0308: ofObjects(layout{interpreters: 32, gil: 1152, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: lineOld}),
+	0x0309: ofObjects(layout{interpreters: 32, gil: 352, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: lineOld}),
+	0x030a: ofObjects(layout{interpreters: 32, gil: 352, instruction: 96, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: line310}),
 	0x030b: {
 		interpreters: 40, gil: 360, nextInterpreter: 0, threads: 16, nextThread: 8, id: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,
 		hasCFrame: true, cFrame: 8, outerCFrame: 16, code: 32, instruction: 56, previous: 48, isEntry: 68, owner: 69,
@@ -76,7 +76,7 @@ var versions = map[uint32]*pythonFields{
 
 // ofObjects completes the fields of a version, of which those that are the same in all
 // are left out.
-func ofObjects(f pythonFields) *pythonFields {
+func ofObjects(f layout) *layout {
 	f.isObject, f.threads, f.nextThread, f.current, f.id, f.threadBytes = true, 8, 8, 24, 176, 184
 	f.previous, f.code, f.asciiBytes, f.compactBytes = 24, 32, 48, 72
 	return &f
@@ -89,7 +89,7 @@ const (
 )
 
 // frameBytes is that of this version.
-func (f *pythonFields) frameBytes() int {
+func (f *layout) frameBytes() int {
 	if f.isObject {
 		return objectBytes
 	}

@@ -69,7 +69,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 
 // of returns the fields of the interpreter that is among some libraries, and where its _PyRuntime is; nil where
 // none is one.
-func of(libs procstate.LibraryState) (fields *pythonFields, runtime uint64) {
+func of(libs procstate.LibraryState) (fields *layout, runtime uint64) {
 	s := New(nil)
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil {
@@ -83,7 +83,7 @@ func of(libs procstate.LibraryState) (fields *pythonFields, runtime uint64) {
 }
 
 type collector struct {
-	fields  *pythonFields
+	fields  *layout
 	runtime uint64
 	done    bool
 }
@@ -96,7 +96,7 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, _ *procsta
 	c.done = true
 	f, left, others, looks := c.fields, maxStacks, maxOthers, maxLooks
 	b := make([]byte, f.frameBytes())
-	for _, thread := range pythonThreads(f, c.runtime, m.ReadWord) {
+	for _, thread := range listThreads(f, c.runtime, m.ReadWord) {
 		t := thread.addr
 		add(t, int(f.threadBytes))
 		var chunk, top uint64

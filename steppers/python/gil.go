@@ -19,7 +19,7 @@ type Lock struct {
 
 // Locks reads those of a process.
 type Locks struct {
-	fields  *pythonFields
+	fields  *layout
 	runtime uint64
 }
 
@@ -42,14 +42,14 @@ func (p *Locks) Read(mem procstate.Memory) (locks []Lock) {
 		locked                            = 1
 	)
 	f := p.fields
-	threads := pythonThreads(f, p.runtime, mem.ReadWord)
+	threads := listThreads(f, p.runtime, mem.ReadWord)
 	for _, at := range p.addresses(mem) {
 		var b [24]byte
 		if n, err := mem.ReadMemory(at, b[:]); err != nil || n < len(b) {
 			continue
 		}
 		wait, last := binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[atHolder:])
-		i := slices.IndexFunc(threads, func(t pythonThread) bool { return t.addr == last })
+		i := slices.IndexFunc(threads, func(t threadState) bool { return t.addr == last })
 		switch state := binary.LittleEndian.Uint32(b[atLocked:]); {
 		case wait == 0 || wait >= maxWait || state > locked:
 			continue // it is something else

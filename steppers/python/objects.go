@@ -104,7 +104,7 @@ func (vm *machine) followObjects(thread uint64) {
 		le := binary.LittleEndian
 		code, last := le.Uint64(b[f.code:]), le.Uint32(b[f.instruction:])
 		vm.objects = append(vm.objects, object)
-		vm.found = append(vm.found, pythonFrame{code, code + uint64(int64(int32(last)))})
+		vm.found = append(vm.found, frameRef{code, code + uint64(int64(int32(last)))})
 		object = le.Uint64(b[f.previous:])
 	}
 }

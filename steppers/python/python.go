@@ -36,8 +36,8 @@ func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
 // image is what is known of a file that may be the interpreter.
 type image struct {
-	fields   *pythonFields // nil: it is none
-	eval     mcode.Range   // of _PyEval_EvalFrameDefault
+	fields   *layout     // nil: it is none
+	eval     mcode.Range // of _PyEval_EvalFrameDefault
 	parts    mcode.FunctionParts
 	runtime  uint64 // link-time addresses of _PyRuntime
 	codeType uint64 // and PyCode_Type
@@ -55,9 +55,9 @@ func evalEntry(a *procstate.Arch) uint64 {
 // image returns what is known of a file.
 func (s *Stepper) image(im *procstate.Image) *image { return s.images.Known(im, find) }
 
-// pythonMinor returns the minor version in the name of a file of the interpreter, as
+// minorOf returns the minor version in the name of a file of the interpreter, as
 // "libpython3.10.so.1.0", which before 3.11 has no other word of it.
-func pythonMinor(file string) (minor int, ok bool) {
+func minorOf(file string) (minor int, ok bool) {
 	for rest, found := file, true; found && !ok; {
 		if _, rest, found = strings.Cut(rest, "python3."); found {
 			n := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
@@ -100,7 +100,7 @@ func find(im *procstate.Image) (p image) {
 	if !isWhole() {
 		return p
 	}
-	switch minor, named := pythonMinor(filepath.Base(im.Path)); {
+	switch minor, named := minorOf(filepath.Base(im.Path)); {
 	case version != 0 && im.ReadVaddr(word[:], version) == nil:
 		p.fields = versions[binary.LittleEndian.Uint32(word[:])>>16]
 	case version == 0 && named:

@@ -69,7 +69,7 @@ func newMemory(version uint32) *memory {
 	m.vm = &machine{fields: versions[version], Memory: vmread.Memory{Mem: snap}, codeType: 77, known: map[uint64]*function{}, asked: vmread.FramesAsked{}}
 	f := m.vm.fields
 	const thread, frame = 0x100, 0x80
-	m.vm.threads = []pythonThread{{addr: base + thread}}
+	m.vm.threads = []threadState{{addr: base + thread}}
 	code := func(at int, name string, line int) {
 		m.put(at+8, 77)
 		m.put(at+int(f.qualName), base+uint64(at)+0xe0)
@@ -320,7 +320,7 @@ func FuzzPython(f *testing.F) {
 		clear(m.b[copy(m.b, memory):])
 		w := m.walker()
 		m.functions(w)
-		pythonThreads(m.vm.fields, m.base, m.vm.Word)
+		listThreads(m.vm.fields, m.base, m.vm.Word)
 		c := collector{fields: m.vm.fields, runtime: m.base}
 		total := 0
 		c.collect(m.Memory, 1, nil, func(_ uint64, n int) { total += n })
@@ -336,7 +336,7 @@ func TestPythonMinor(t *testing.T) {
 		"python3.9": 9, "libpython3.10.so.1.0": 10, "libpython3.8.so.1.0": 8, "python3.7m": 7,
 		"python3.x-python3.11": 11, "python3": -1, "python3.": -1, "python": -1, "": -1, "libpython3.so": -1,
 	} {
-		if minor, ok := pythonMinor(name); ok != (want >= 0) || ok && minor != want {
+		if minor, ok := minorOf(name); ok != (want >= 0) || ok && minor != want {
 			t.Errorf("%q: %d, %v", name, minor, ok)
 		}
 	}

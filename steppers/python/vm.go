@@ -12,21 +12,21 @@ import (
 type machine struct {
 	image    *procstate.Image
 	bias     uint64
-	fields   *pythonFields
+	fields   *layout
 	runtime  uint64
 	codeType uint64
 
 	vmread.Memory
 
-	threads []pythonThread
+	threads []threadState
 	listed  time.Time // when they were
 
 	walk     uint64 // the calls are those of this walk
 	begun    uint64 // the last walk in which a call of the interpreter's function begins, which may have said so or not
 	calls    []calls
-	currents []uint64      // what of threads was copied that leads to the frames that run
-	found    []pythonFrame // frames of all calls
-	left     int           // frames that may still be read
+	currents []uint64   // what of threads was copied that leads to the frames that run
+	found    []frameRef // frames of all calls
+	left     int        // frames that may still be read
 
 	objects       []uint64 // PyFrameObjects, those of found
 	next          int      // of these, the first that no frame on the C stack was found for yet
@@ -43,8 +43,8 @@ type machine struct {
 	serial uint32
 }
 
-// pythonThread is a PyThreadState, and which thread it is of.
-type pythonThread struct{ addr, id uint64 }
+// threadState is a PyThreadState, and which thread it is of.
+type threadState struct{ addr, id uint64 }
 
 // code is an instruction of a function, and the number of what that is called by.
 type code struct {
@@ -97,7 +97,7 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, cfa uint64) uint32
 }
 
 // number returns the number of functions that call each other, innermost first.
-func (vm *machine) number(codes *unwind.Codes, frames []pythonFrame) (number uint32) {
+func (vm *machine) number(codes *unwind.Codes, frames []frameRef) (number uint32) {
 	for i := len(frames) - 1; i >= 0; i-- {
 		f := &frames[i]
 		fn := &pythonNotCopied
@@ -130,12 +130,12 @@ func (vm *machine) list() bool {
 	if time.Since(vm.listed) < threadsInterval {
 		return false
 	}
-	vm.threads, vm.listed = pythonThreads(vm.fields, vm.runtime, vm.WordNow), time.Now()
+	vm.threads, vm.listed = listThreads(vm.fields, vm.runtime, vm.WordNow), time.Now()
 	return true
 }
 
-// pythonThreads lists the PyThreadStates of all interpreters.
-func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool)) (threads []pythonThread) {
+// listThreads lists the PyThreadStates of all interpreters.
+func listThreads(f *layout, runtime uint64, word func(addr uint64) (uint64, bool)) (threads []threadState) {
 	first := f.threads
 	if f.debugOffsets {
 		const toThreads = 72
@@ -145,7 +145,7 @@ func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint
 		t, _ := word(interpreter + first)
 		for t != 0 && len(threads) < maxThreads {
 			id, _ := word(t + f.id)
-			threads = append(threads, pythonThread{t, id})
+			threads = append(threads, threadState{t, id})
 			t, _ = word(t + f.nextThread)
 		}
 	})
@@ -153,7 +153,7 @@ func pythonThreads(f *pythonFields, runtime uint64, word func(addr uint64) (uint
 }
 
 // eachInterpreter calls what with each PyInterpreterState, of a build that has a lock for it.
-func eachInterpreter(f *pythonFields, runtime uint64, word func(addr uint64) (uint64, bool), what func(interpreter uint64)) {
+func eachInterpreter(f *layout, runtime uint64, word func(addr uint64) (uint64, bool), what func(interpreter uint64)) {
 	first, next := f.interpreters, f.nextInterpreter
 	if f.debugOffsets {
 		const toFreeThreaded, toHead, toNext = 16, 40, 64

@@ -10,8 +10,8 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// rubyFunction is a method, or a block of one, as Ruby calls it.
-type rubyFunction struct {
+// calledMethod is a method, or a block of one, as Ruby calls it.
+type calledMethod struct {
 	*unwind.CodeFunction
 	serial uint32 // changes with it
 	iseq   *iSeq
@@ -19,7 +19,7 @@ type rubyFunction struct {
 
 // iSeq is an rb_iseq_t.
 type iSeq struct {
-	rubyFunction
+	calledMethod
 	body      uint64
 	head      [rubyBodyBytes]byte // of the body, as it was
 	encoded   uint64              // its instructions begin here,
@@ -28,17 +28,17 @@ type iSeq struct {
 	lineBytes int                 // bytes,
 	index     []byte              // and which instructions have another one than the one before
 	checked   time.Time
-	owned     map[*rubyEntry]*rubyFunction // it, as a method of others
+	owned     map[*methodEntry]*calledMethod // it, as a method of others
 }
 
 // rubyRuntime is the CodeFunction.Runtime of Ruby.
 const rubyRuntime = "ruby"
 
 // notCopied is what stands for methods whose frames were not copied.
-var notCopied = rubyFunction{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: rubyRuntime}}
+var notCopied = calledMethod{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: rubyRuntime}}
 
 // function returns what is known of the method of a control frame, nil where it is none.
-func (vm *machine) function(f *rubyFrame) *rubyFunction {
+func (vm *machine) function(f *controlFrame) *calledMethod {
 	if f.env.flags&magic == cFunction {
 		return vm.cFunction(f.env.entry)
 	}
@@ -54,7 +54,7 @@ func (vm *machine) function(f *rubyFrame) *rubyFunction {
 			return vm.owned(iseq, entry)
 		}
 	}
-	return &iseq.rubyFunction
+	return &iseq.calledMethod
 }
 
 // has reports whether an instruction is one of an rb_iseq_t, or behind the last.
@@ -64,7 +64,7 @@ func (is *iSeq) has(pc uint64) bool {
 
 // instruction returns which word of the method's code a frame is at; less than 0 where that is
 // not known.
-func (fn *rubyFunction) instruction(pc uint64) int {
+func (fn *calledMethod) instruction(pc uint64) int {
 	if fn.iseq == nil || !fn.iseq.has(pc) {
 		return -1
 	}
@@ -132,7 +132,7 @@ func (vm *machine) readISeq(addr uint64) *iSeq {
 		first = int(int64(le.Uint64(is.head[rubyFirstLine:])) >> 1)
 	}
 	vm.serial++
-	is.rubyFunction = rubyFunction{serial: vm.serial, iseq: is}
+	is.calledMethod = calledMethod{serial: vm.serial, iseq: is}
 	is.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: first, Runtime: rubyRuntime}
 	vm.readLines(is)
 	vm.Kept += len(name) + len(file) + len(is.lines) + len(is.index)
@@ -193,7 +193,7 @@ func index(table []byte, word int) int {
 
 // line returns the line of a frame whose next instruction is at a word of the code; 0 where
 // it has none.
-func (fn *rubyFunction) line(word int) int {
+func (fn *calledMethod) line(word int) int {
 	is := fn.iseq
 	if is == nil || len(is.lines) == 0 || word < 0 {
 		return 0

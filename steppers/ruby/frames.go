@@ -8,19 +8,19 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// rubyFrame is a control frame.
-type rubyFrame struct {
+// controlFrame is a control frame.
+type controlFrame struct {
 	iseq, pc   uint64
-	env        rubyEnvironment
+	env        scopeEnvironment
 	isCompiled bool // compiled code may run it, which does not always tell the instruction
 }
 
-// rubyEnvironment is what a control frame's environment begins with: whose method it is, the
+// scopeEnvironment is what a control frame's environment begins with: whose method it is, the
 // environment around it and flags.
-type rubyEnvironment struct{ entry, outer, flags uint64 }
+type scopeEnvironment struct{ entry, outer, flags uint64 }
 
 // isLast reports whether the interpreter's function returns with the frame.
-func (f *rubyFrame) isLast() bool { return f.env.flags&isFinish != 0 }
+func (f *controlFrame) isLast() bool { return f.env.flags&isFinish != 0 }
 
 // find returns the index of the control frame at an address, and that of the first that runs in
 // the same call of the interpreter's function. ok is false where it is none, or was found before.
@@ -115,7 +115,7 @@ func (vm *machine) readFrames() {
 	f, le := vm.fields, binary.LittleEndian
 	b := vm.frameBytes[:f.frameBytes]
 	for at := vm.current; at < vm.end && len(vm.frames) < maxFrames && vm.Read(at, b); at += f.frameBytes {
-		frame := rubyFrame{iseq: le.Uint64(b[rubyCodeOf:]), pc: le.Uint64(b[rubyPC:])}
+		frame := controlFrame{iseq: le.Uint64(b[rubyCodeOf:]), pc: le.Uint64(b[rubyPC:])}
 		frame.isCompiled = f.jitReturn != 0 && le.Uint64(b[f.jitReturn:]) != 0
 		var ok bool
 		if frame.env, ok = vm.environment(le.Uint64(b[rubyEnv:]), frame.iseq); !ok {
@@ -127,7 +127,7 @@ func (vm *machine) readFrames() {
 
 // escaped is an environment that is an object.
 type escaped struct {
-	rubyEnvironment
+	scopeEnvironment
 	iseq    uint64
 	checked time.Time
 }
@@ -136,10 +136,10 @@ type escaped struct {
 const beforeFlags = 16
 
 // environment reads an environment, that of a frame where iseq is not 0.
-func (vm *machine) environment(at, iseq uint64) (env rubyEnvironment, ok bool) {
+func (vm *machine) environment(at, iseq uint64) (env scopeEnvironment, ok bool) {
 	b, le := &vm.envBytes, binary.LittleEndian
-	words := func() rubyEnvironment {
-		return rubyEnvironment{le.Uint64(b[:]), le.Uint64(b[8:]), le.Uint64(b[beforeFlags:])}
+	words := func() scopeEnvironment {
+		return scopeEnvironment{le.Uint64(b[:]), le.Uint64(b[8:]), le.Uint64(b[beforeFlags:])}
 	}
 	if ok = vm.Read(at-beforeFlags, b[:beforeFlags+8]); ok || vm.Live == nil {
 		return words(), ok
@@ -150,13 +150,13 @@ func (vm *machine) environment(at, iseq uint64) (env rubyEnvironment, ok bool) {
 	// It is an object, which stays what it is.
 	is, now := vm.escaped[at], vm.now
 	if (iseq == 0 || is.iseq == iseq) && now.Sub(is.checked) < interval {
-		return is.rubyEnvironment, true
+		return is.scopeEnvironment, true
 	}
 	var object [24]byte
 	if !vm.ReadNow(at-beforeFlags, b[:]) {
 		return env, false
 	}
-	is = escaped{rubyEnvironment: words(), checked: now}
+	is = escaped{scopeEnvironment: words(), checked: now}
 	if is.flags&isEscaped == 0 || !vm.ReadNow(le.Uint64(b[beforeFlags+8:]), object[:]) || le.Uint64(object[16:]) != at {
 		return env, false
 	}
@@ -167,7 +167,7 @@ func (vm *machine) environment(at, iseq uint64) (env rubyEnvironment, ok bool) {
 		clear(vm.escaped)
 	}
 	vm.escaped[at] = is
-	return is.rubyEnvironment, true
+	return is.scopeEnvironment, true
 }
 
 // Lacked returns where the interpreter keeps the frames of a thread, if the last walk has

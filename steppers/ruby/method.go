@@ -8,18 +8,18 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// rubyEntry is an rb_method_entry_t: whose method a definition is.
-type rubyEntry struct {
+// methodEntry is an rb_method_entry_t: whose method a definition is.
+type methodEntry struct {
 	isMethod bool   // else it is something else
 	iseq     uint64 // its definition's rb_iseq_t; 0: it has none
 	object   [rubyEntryBytes]byte
 	owner    string        // its class, and how that has it: "Array#", "File."; "" where there is none
-	function *rubyFunction // of C; nil: it is not
+	function *calledMethod // of C; nil: it is not
 	checked  time.Time
 }
 
 // entry returns what is known of an rb_method_entry_t.
-func (vm *machine) entry(addr uint64) *rubyEntry {
+func (vm *machine) entry(addr uint64) *methodEntry {
 	if addr == 0 || addr%8 != 0 {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (vm *machine) entry(addr uint64) *rubyEntry {
 		clear(vm.entries)
 	}
 	le := binary.LittleEndian
-	is = &rubyEntry{object: object, checked: now, isMethod: isInternal(le.Uint64(object[:]), entryType)}
+	is = &methodEntry{object: object, checked: now, isMethod: isInternal(le.Uint64(object[:]), entryType)}
 	if is.isMethod {
 		vm.readMethod(is)
 	}
@@ -54,7 +54,7 @@ func isInternal(flags, typ uint64) bool {
 }
 
 // readMethod reads whose method one is, and its name where it is of C.
-func (vm *machine) readMethod(is *rubyEntry) {
+func (vm *machine) readMethod(is *methodEntry) {
 	le := binary.LittleEndian
 	if vm.fields.hasOwner {
 		is.owner = vm.ownerName(le.Uint64(is.object[rubyOwnedBy:]))
@@ -76,7 +76,7 @@ func (vm *machine) readMethod(is *rubyEntry) {
 		return
 	}
 	vm.serial++
-	is.function = &rubyFunction{serial: vm.serial}
+	is.function = &calledMethod{serial: vm.serial}
 	is.function.CodeFunction = &unwind.CodeFunction{Name: is.owner + name, SystemName: is.owner + name, Runtime: rubyRuntime}
 }
 
@@ -106,7 +106,7 @@ func (vm *machine) ownerName(class uint64) string {
 }
 
 // cFunction returns what is known of a method of C.
-func (vm *machine) cFunction(entry uint64) *rubyFunction {
+func (vm *machine) cFunction(entry uint64) *calledMethod {
 	if is := vm.entry(entry); is != nil && is.isMethod {
 		return is.function
 	}
@@ -117,7 +117,7 @@ func (vm *machine) cFunction(entry uint64) *rubyFunction {
 const maxScopes = 1 << 6
 
 // entryOf returns whose method a frame's is, nil where it is of none.
-func (vm *machine) entryOf(env rubyEnvironment) *rubyEntry {
+func (vm *machine) entryOf(env scopeEnvironment) *methodEntry {
 	const outerBits = 3
 	for range maxScopes {
 		is := vm.entry(env.entry)
@@ -141,21 +141,21 @@ func (vm *machine) entryOf(env rubyEnvironment) *rubyEntry {
 }
 
 // owned returns an rb_iseq_t as a method of others.
-func (vm *machine) owned(is *iSeq, entry *rubyEntry) *rubyFunction {
+func (vm *machine) owned(is *iSeq, entry *methodEntry) *calledMethod {
 	if fn := is.owned[entry]; fn != nil {
 		return fn
 	}
-	fn := &is.rubyFunction
+	fn := &is.calledMethod
 	if name := vm.label(is, entry.owner); name != is.CodeFunction.Name {
 		const about = 256 // bytes, with its place in the map
 		function := *is.CodeFunction
 		function.Name, function.SystemName = name, name
 		vm.serial++
-		fn = &rubyFunction{CodeFunction: &function, serial: vm.serial, iseq: is}
+		fn = &calledMethod{CodeFunction: &function, serial: vm.serial, iseq: is}
 		vm.Kept += about + len(name)
 	}
 	if is.owned == nil || len(is.owned) >= maxOwners {
-		is.owned = map[*rubyEntry]*rubyFunction{}
+		is.owned = map[*methodEntry]*calledMethod{}
 	}
 	is.owned[entry] = fn
 	return fn
@@ -163,7 +163,7 @@ func (vm *machine) owned(is *iSeq, entry *rubyEntry) *rubyFunction {
 
 // defines reports whether a definition is of the method that an rb_iseq_t is in: an environment
 // that is read by now can be another's.
-func (vm *machine) defines(entry *rubyEntry, is *iSeq) bool {
+func (vm *machine) defines(entry *methodEntry, is *iSeq) bool {
 	return entry.iseq != 0 && entry.iseq == binary.LittleEndian.Uint64(is.head[vm.fields.lines+rubyLocal:])
 }
 
@@ -197,7 +197,7 @@ func (vm *machine) label(is *iSeq, owner string) string {
 
 // standsFor reports whether Ruby 3.4 tells of a frame in place of the one before it: it is of the
 // same method, where that rescues or ensures.
-func (vm *machine) standsFor(f *rubyFrame) bool {
+func (vm *machine) standsFor(f *controlFrame) bool {
 	if !vm.fields.hasOwner || f.pc == 0 && !f.isCompiled || f.env.flags&magic == cFunction {
 		return false
 	}

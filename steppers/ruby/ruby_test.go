@@ -51,7 +51,7 @@ func newMemory(version string) *memory {
 	m.vm = &machine{
 		image: &image{fields: f, symbols: []uint64{base + 0x10}}, fields: f, Memory: vmread.Memory{Mem: snap},
 		threads: map[uint64]uint64{pointer: base + threadAt}, owners: map[uint64]owner{}, asked: vmread.FramesAsked{},
-		known: map[uint64]*iSeq{}, escaped: map[uint64]escaped{}, entries: map[uint64]*rubyEntry{},
+		known: map[uint64]*iSeq{}, escaped: map[uint64]escaped{}, entries: map[uint64]*methodEntry{},
 	}
 	m.put(threadAt, base+contexts)
 	m.put(threadAt+0x40+int(f.threadID), pointer)
@@ -341,7 +341,7 @@ func TestRubyOwners(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	m.put(entry+0x40+rubyDefinedBy, m.base+heap) // by now it is another's
-	m.vm.entries = map[uint64]*rubyEntry{}
+	m.vm.entries = map[uint64]*methodEntry{}
 	want = [][]string{{"x in middle"}, {"A::#each", "middle", "outer"}}
 	if got := m.methods(m.frame(0), m.frame(2)); !same(got, want) {
 		t.Errorf("of another method %q, want %q", got, want)

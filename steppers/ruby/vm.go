@@ -22,14 +22,14 @@ type machine struct {
 	threads     map[uint64]uint64 // the variable's address by thread pointer
 	owners      map[uint64]owner
 
-	walk    uint64      // what follows is of this walk
-	now     time.Time   // when it began
-	at      uint64      // the variable's address, 0 where it is not known
-	context uint64      // the rb_execution_context_t of the thread
-	current uint64      // its control frames begin here
-	end     uint64      // and end here,
-	frames  []rubyFrame // as far as they were copied
-	next    int         // of these, the first that no frame on the C stack was found for yet
+	walk    uint64         // what follows is of this walk
+	now     time.Time      // when it began
+	at      uint64         // the variable's address, 0 where it is not known
+	context uint64         // the rb_execution_context_t of the thread
+	current uint64         // its control frames begin here
+	end     uint64         // and end here,
+	frames  []controlFrame // as far as they were copied
+	next    int            // of these, the first that no frame on the C stack was found for yet
 
 	isMaking bool // the innermost is not whole
 
@@ -40,7 +40,7 @@ type machine struct {
 	resets  int             // of these
 	known   map[uint64]*iSeq
 	escaped map[uint64]escaped
-	entries map[uint64]*rubyEntry
+	entries map[uint64]*methodEntry
 	symbols uint64 // the Array of all Symbols that are not collected; 0: not found yet
 	serial  uint32
 
@@ -81,7 +81,7 @@ func newVM(w *unwind.Walker, m *procstate.Mapping, p *image) *machine {
 	return &machine{
 		image: p, file: m.Image, bias: m.Bias, fields: p.fields, Memory: vmread.MemoryOf(w),
 		threads: map[uint64]uint64{}, owners: map[uint64]owner{}, asked: vmread.FramesAsked{},
-		known: map[uint64]*iSeq{}, escaped: map[uint64]escaped{}, entries: map[uint64]*rubyEntry{},
+		known: map[uint64]*iSeq{}, escaped: map[uint64]escaped{}, entries: map[uint64]*methodEntry{},
 	}
 }
 
@@ -152,7 +152,7 @@ func (vm *machine) hasFrames(w *unwind.Walker, tid procstate.ThreadID) bool {
 
 // number returns the number of methods that call each other, innermost first, in a frame of
 // compiled code or of the interpreter's function.
-func (vm *machine) number(codes *unwind.Codes, frames []rubyFrame, isCompiled bool) (number uint32) {
+func (vm *machine) number(codes *unwind.Codes, frames []controlFrame, isCompiled bool) (number uint32) {
 	if vm.next == len(vm.frames) && !frames[len(frames)-1].isLast() && vm.isCut() {
 		if number = vm.add(codes, &notCopied, -1, 0, isCompiled); number == 0 {
 			return 0
@@ -174,7 +174,7 @@ func (vm *machine) number(codes *unwind.Codes, frames []rubyFrame, isCompiled bo
 }
 
 // add numbers a method at an instruction.
-func (vm *machine) add(codes *unwind.Codes, fn *rubyFunction, instruction int, outer uint32, isCompiled bool) uint32 {
+func (vm *machine) add(codes *unwind.Codes, fn *calledMethod, instruction int, outer uint32, isCompiled bool) uint32 {
 	key := code{fn.serial, int32(instruction), outer, isCompiled}
 	n, ok := vm.codes[key]
 	if !ok && len(vm.codes) < maxCodes {

@@ -8,8 +8,8 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// smAt is a frame of code that SpiderMonkey has made.
-type smAt struct {
+// madeFrame is a frame of code that SpiderMonkey has made.
+type madeFrame struct {
 	vm          *machine
 	w           *unwind.Walker
 	m           *procstate.Mapping
@@ -20,28 +20,28 @@ type smAt struct {
 	frame uint64    // where its frame pointer is saved, or would be, if what it has called has told so; else 0
 	kind  frameType // that it is then
 
-	script *smScript // that it runs; nil: not known
-	err    error     // why the walk fails
+	script *scriptInfo // that it runs; nil: not known
+	err    error       // why the walk fails
 }
 
-// smHow is what code of a script runs in a frame.
-type smHow uint8
+// tier is what code of a script runs in a frame.
+type tier uint8
 
 const (
-	notRun smHow = iota
+	notRun tier = iota
 	interpreter
 	baseline
 	ion
 )
 
 // word reads a word of the stack.
-func (at *smAt) word(addr uint64) uint64 {
+func (at *madeFrame) word(addr uint64) uint64 {
 	v, _ := at.w.ProcessState().ReadWord(addr)
 	return v
 }
 
 // callerFrame walks from the frame, and notes what it runs.
-func (at *smAt) callerFrame(out *unwind.Frame) (unwind.Verdict, caller) {
+func (at *madeFrame) callerFrame(out *unwind.Frame) (unwind.Verdict, caller) {
 	if frame, s, how := at.find(); how != notRun {
 		at.script = s
 		at.name(frame, s, how)
@@ -59,7 +59,7 @@ func (at *smAt) callerFrame(out *unwind.Frame) (unwind.Verdict, caller) {
 }
 
 // find finds the frame, of which it can be told what it runs.
-func (at *smAt) find() (frame uint64, s *smScript, how smHow) {
+func (at *madeFrame) find() (frame uint64, s *scriptInfo, how tier) {
 	in := at.in
 	fp, fpKnown := in.Regs.Value(at.w.Arch().FP)
 	if !at.interrupted {
@@ -101,7 +101,7 @@ func (at *smAt) find() (frame uint64, s *smScript, how smHow) {
 }
 
 // made returns the code of a script.
-func (s *smScript) made(how smHow) smCode {
+func (s *scriptInfo) made(how tier) madeCode {
 	if how == baseline {
 		return s.baseline
 	}
@@ -109,7 +109,7 @@ func (s *smScript) made(how smHow) smCode {
 }
 
 // runs tells what runs in a frame with its frame pointer saved there, if that is sure.
-func (at *smAt) runs(frame uint64) (s *smScript, how smHow) {
+func (at *madeFrame) runs(frame uint64) (s *scriptInfo, how tier) {
 	if frame%8 != 0 || frame+8 < at.in.SP() || frame-at.in.SP() > maxFrame && frame+8 != at.in.SP() {
 		return nil, notRun
 	}
@@ -137,7 +137,7 @@ func (at *smAt) runs(frame uint64) (s *smScript, how smHow) {
 func below(frame uint64, off int64) uint64 { return frame + uint64(off) }
 
 // interprets reports whether the PC is in the baseline interpreter, in a frame that says so.
-func (at *smAt) interprets(frame uint64) bool {
+func (at *madeFrame) interprets(frame uint64) bool {
 	vm, pc := at.vm, at.in.LookupPC()
 	if vm.interpreter.End == 0 && at.frame == frame && at.kind == baselineFrame && vm.searches < maxSearches {
 		vm.searches++ // what it has called says that it is a function's, and the compiler has not made it
@@ -181,8 +181,8 @@ func (vm *machine) codeAround(pc uint64) mcode.Range {
 }
 
 // name notes what runs in the frame.
-func (at *smAt) name(frame uint64, s *smScript, how smHow) {
-	place := smPlace{serial: s.serial, isCompiled: how != interpreter}
+func (at *madeFrame) name(frame uint64, s *scriptInfo, how tier) {
+	place := framePlace{serial: s.serial, isCompiled: how != interpreter}
 	switch how {
 	case interpreter:
 		pc := at.word(below(frame, smFramePC))
@@ -203,7 +203,7 @@ func (at *smAt) name(frame uint64, s *smScript, how smHow) {
 }
 
 // learnFrames learns from the frame of a function what frames have.
-func (at *smAt) learnFrames(frame uint64) {
+func (at *madeFrame) learnFrames(frame uint64) {
 	vm := at.vm
 	descriptor := at.word(frame + smDescriptor)
 	if vm.frames != framesUnknown || at.word(frame+smToken)&smTokenScript != 0 {
@@ -220,7 +220,7 @@ func (at *smAt) learnFrames(frame uint64) {
 }
 
 // leave walks from a frame with its frame pointer saved there, or where that would be.
-func (at *smAt) leave(frame uint64, how smHow, out *unwind.Frame) (unwind.Verdict, caller) {
+func (at *madeFrame) leave(frame uint64, how tier, out *unwind.Frame) (unwind.Verdict, caller) {
 	arch, mem := at.w.Arch(), at.w.ProcessState()
 	pc, ok1 := mem.ReadWord(frame + smReturn)
 	descriptor, ok2 := mem.ReadWord(frame + smDescriptor)
@@ -271,11 +271,11 @@ func sized(frame, descriptor uint64) (next caller, ok bool) {
 }
 
 // unsaved reports whether the frame, which was interrupted, has not saved its caller's frame pointer yet, or no more.
-func (at *smAt) unsaved(frame uint64) bool { return at.interrupted && frame+8 == at.in.SP() }
+func (at *madeFrame) unsaved(frame uint64) bool { return at.interrupted && frame+8 == at.in.SP() }
 
 // findSized finds a frame of Ion where these have no frame pointer: its code tells how large they are, and what it may have
 // put on the stack since is little.
-func (at *smAt) findSized() (frame uint64, s *smScript, how smHow) {
+func (at *madeFrame) findSized() (frame uint64, s *scriptInfo, how tier) {
 	if at.vm.frames != framesSized && at.vm.frames != framesUnknown {
 		return 0, nil, notRun
 	}
@@ -308,7 +308,7 @@ const maxIonFrame = 64
 
 // frameSize returns by how much the code that begins at start makes room on the stack first, and where it goes on then. A
 // frame pointer is not saved before.
-func (at *smAt) frameSize(start uint64) (size, end uint64, ok bool) {
+func (at *madeFrame) frameSize(start uint64) (size, end uint64, ok bool) {
 	code := mcode.Read(at.w, at.m, start, at.buf)
 	return makesRoom(at.w.Arch(), code, start)
 }

@@ -69,7 +69,7 @@ func (vm *machine) findInterpret(tables *unwind.Table, im *procstate.Image, bias
 			if len(run) < operations {
 				continue
 			}
-			if parts := smParts(tables, run); parts != nil {
+			if parts := partsOf(tables, run); parts != nil {
 				return parts
 			}
 			if tries--; tries == 0 {
@@ -86,9 +86,9 @@ const (
 	maxParts     = 4
 )
 
-// smParts returns the functions that addresses are in, nil where these are many, or less than half of the addresses are in one.
+// partsOf returns the functions that addresses are in, nil where these are many, or less than half of the addresses are in one.
 // None is where a function begins.
-func smParts(tables *unwind.Table, addrs []uint64) (parts []mcode.Range) {
+func partsOf(tables *unwind.Table, addrs []uint64) (parts []mcode.Range) {
 	var counts [maxParts]int
 	most := 0
 	for _, v := range addrs {
@@ -129,7 +129,7 @@ type chain struct {
 
 // interprets notes what a frame of js::Interpret runs. inner is the script whose frame is next to it within code that was
 // made, nil where none is.
-func (s *Stepper) interprets(vm *machine, w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame, inner *smScript) {
+func (s *Stepper) interprets(vm *machine, w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame, inner *scriptInfo) {
 	rule := s.tables.For(m.Image).Rule(in.LookupPC() - m.Bias)
 	reg, off, ok := rule.CFA()
 	base, known := in.Regs.Value(reg)
@@ -174,7 +174,7 @@ func (s *Stepper) interprets(vm *machine, w *unwind.Walker, m *procstate.Mapping
 		if script == nil {
 			return
 		}
-		place := smPlace{serial: script.serial, outer: number}
+		place := framePlace{serial: script.serial, outer: number}
 		if i > 0 || in.Flags&unwind.Interrupted == 0 || f.inJIT { // else a register may have it that is further on
 			vm.readLines(script)
 			place.line = script.lineAt(uint32(f.pc - script.bytecode.Start))

@@ -30,8 +30,8 @@ func makesRoom(arch *procstate.Arch, code []byte, start uint64) (size, end uint6
 	return 0, 0, false
 }
 
-// smRegs are what registers have, as far as it is known, and what was stored in words of memory.
-type smRegs struct {
+// registerState is what registers have, as far as it is known, and what was stored in words of memory.
+type registerState struct {
 	value  [procstate.MaxRegs]uint64
 	has    uint64 // bit by bit
 	stores [maxStores]struct {
@@ -45,7 +45,7 @@ type smRegs struct {
 const maxStores = 32
 
 // store stores a word. It reports false where there is no room for more.
-func (r *smRegs) store(addr, v uint64, known bool) bool {
+func (r *registerState) store(addr, v uint64, known bool) bool {
 	if r.n == maxStores {
 		return false
 	}
@@ -55,7 +55,7 @@ func (r *smRegs) store(addr, v uint64, known bool) bool {
 }
 
 // load returns the word at an address, which is what was last stored there.
-func (r *smRegs) load(mem procstate.ProcessState, addr uint64) (v uint64, ok bool) {
+func (r *registerState) load(mem procstate.ProcessState, addr uint64) (v uint64, ok bool) {
 	for i := r.n - 1; i >= 0; i-- {
 		if s := &r.stores[i]; s.addr == addr {
 			return s.v, s.known
@@ -66,7 +66,7 @@ func (r *smRegs) load(mem procstate.ProcessState, addr uint64) (v uint64, ok boo
 	return mem.ReadWord(addr)
 }
 
-func (r *smRegs) set(reg procstate.Reg, v uint64, known bool) {
+func (r *registerState) set(reg procstate.Reg, v uint64, known bool) {
 	if reg >= procstate.MaxRegs {
 		return
 	}
@@ -76,7 +76,7 @@ func (r *smRegs) set(reg procstate.Reg, v uint64, known bool) {
 	}
 }
 
-func (r *smRegs) get(reg procstate.Reg) (uint64, bool) {
+func (r *registerState) get(reg procstate.Reg) (uint64, bool) {
 	if reg >= procstate.MaxRegs {
 		return 0, false
 	}
@@ -85,9 +85,9 @@ func (r *smRegs) get(reg procstate.Reg) (uint64, bool) {
 
 // leaveCode walks from code that is not a function's by what it does until it returns. It may call, and goes on behind jumps
 // that are not always taken, as those are that it takes when something has failed.
-func (at *smAt) leaveCode(out *unwind.Frame) (unwind.Verdict, caller) {
+func (at *madeFrame) leaveCode(out *unwind.Frame) (unwind.Verdict, caller) {
 	arch := at.w.Arch()
-	var regs smRegs
+	var regs registerState
 	for r := range procstate.Reg(arch.NumRegs) {
 		if v, ok := at.in.Regs.Value(r); ok && (at.interrupted || arch.CalleeSaved>>r&1 != 0 || r == arch.SP) {
 			regs.set(r, v, true)
@@ -124,7 +124,7 @@ func (at *smAt) leaveCode(out *unwind.Frame) (unwind.Verdict, caller) {
 }
 
 // isCaller reports whether a call stands before pc.
-func (at *smAt) isCaller(pc uint64) bool {
+func (at *madeFrame) isCaller(pc uint64) bool {
 	m := at.w.MappingAt(pc - 1)
 	if m == nil || pc-m.Start < mcode.MaxCallLen {
 		return false
@@ -138,7 +138,7 @@ func (at *smAt) isCaller(pc uint64) bool {
 }
 
 // returns follows the code to a return. It tells where the return address is, and how much is taken off the stack behind it.
-func (at *smAt) returns(regs *smRegs) (ra uint64, pop uint16, ok bool) {
+func (at *madeFrame) returns(regs *registerState) (ra uint64, pop uint16, ok bool) {
 	arch, mem := at.w.Arch(), at.w.ProcessState()
 	var in isa.Inst
 	var code []byte
@@ -194,7 +194,7 @@ func shifts(code []byte) (reg procstate.Reg, by uint8, ok bool) {
 }
 
 // apply executes an instruction. It reports false where that stores more than there is room for.
-func apply(arch *procstate.Arch, mem procstate.ProcessState, in *isa.Inst, regs *smRegs) bool {
+func apply(arch *procstate.Arch, mem procstate.ProcessState, in *isa.Inst, regs *registerState) bool {
 	if in.Flow == isa.Return || in.Flow == isa.Call || in.Flow == isa.IndirectCall {
 		return true
 	}

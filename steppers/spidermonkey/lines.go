@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// smLine is a line of the source that bytecode is of, from an offset on.
-type smLine struct {
+// sourceLine is a line of the source that bytecode is of, from an offset on.
+type sourceLine struct {
 	from uint32
 	line int32
 }
 
-// smNotes is how source notes are written (frontend/SourceNotes.h).
-type smNotes uint8
+// notesForm is how source notes are written (frontend/SourceNotes.h).
+type notesForm uint8
 
 const (
-	notesUnknown smNotes = iota
-	notesOlder           // as in mozjs 102: they end in 0
-	notesNewer           // as in Firefox 153: they may end in 0x80, and have a line together with a column
+	notesUnknown notesForm = iota
+	notesOlder             // as in mozjs 102: they end in 0
+	notesNewer             // as in Firefox 153: they may end in 0x80, and have a line together with a column
 	notesOther
 )
 
@@ -33,7 +33,7 @@ const (
 )
 
 // noteKinds are the notes of both ways to write them, by type, and how many operands these have.
-var noteKinds = map[smNotes][8]struct {
+var noteKinds = map[notesForm][8]struct {
 	does     note
 	operands int
 }{
@@ -45,15 +45,15 @@ var noteKinds = map[smNotes][8]struct {
 }
 
 // ends are what ends the notes.
-var ends = map[smNotes]byte{notesOlder: 0, notesNewer: 0x80}
+var ends = map[notesForm]byte{notesOlder: 0, notesNewer: 0x80}
 
 // readNotes takes source notes apart, of bytecode of so many bytes that begins with a line. ok is false where they are not
 // written so.
-func readNotes(notes []byte, how smNotes, length, first uint32) (lines []smLine, ok bool) {
+func readNotes(notes []byte, how notesForm, length, first uint32) (lines []sourceLine, ok bool) {
 	const isDelta, wide = 0x80, 0x80
 	kinds, end := noteKinds[how], ends[how]
 	at, line := uint32(0), first
-	lines = append(lines, smLine{0, int32(line)})
+	lines = append(lines, sourceLine{0, int32(line)})
 	for len(notes) > 0 {
 		b := notes[0]
 		if b == end {
@@ -101,7 +101,7 @@ func readNotes(notes []byte, how smNotes, length, first uint32) (lines []smLine,
 		if line > maxLine {
 			return nil, false
 		}
-		lines = append(lines, smLine{at, int32(line)})
+		lines = append(lines, sourceLine{at, int32(line)})
 	}
 	return lines, how != notesOlder && at <= length
 }
@@ -112,7 +112,7 @@ const (
 )
 
 // readLines reads the lines of a script, once it is known how they are written.
-func (vm *machine) readLines(s *smScript) {
+func (vm *machine) readLines(s *scriptInfo) {
 	if s.linesRead || vm.notes == notesOther {
 		return
 	}
@@ -156,7 +156,7 @@ func (vm *machine) readLines(s *smScript) {
 }
 
 // lineAt returns the line of an offset in the bytecode, 0 where that is not known.
-func (s *smScript) lineAt(off uint32) int32 {
+func (s *scriptInfo) lineAt(off uint32) int32 {
 	i := sort.Search(len(s.lines), func(i int) bool { return s.lines[i].from > off })
 	if i == 0 {
 		return 0
@@ -165,7 +165,7 @@ func (s *smScript) lineAt(off uint32) int32 {
 }
 
 // lineBetween returns the line that all bytecode has from one offset to another, 0 where there are several.
-func (s *smScript) lineBetween(from, to uint32) int32 {
+func (s *scriptInfo) lineBetween(from, to uint32) int32 {
 	line := s.lineAt(from)
 	i := sort.Search(len(s.lines), func(i int) bool { return s.lines[i].from > from })
 	for ; i < len(s.lines) && s.lines[i].from <= to; i++ {
@@ -178,7 +178,7 @@ func (s *smScript) lineBetween(from, to uint32) int32 {
 
 // baselineLine returns the line of a place in code of the baseline compiler, by the calls that it has: of a return address
 // it is that of the call, else the one of all bytecode from the last call to the next.
-func (s *smScript) baselineLine(pc uint64, interrupted bool) int32 {
+func (s *scriptInfo) baselineLine(pc uint64, interrupted bool) int32 {
 	off := uint32(pc - s.baseline.Start)
 	i := sort.Search(len(s.calls), func(i int) bool { return s.calls[i].returns >= off })
 	if !interrupted {

@@ -13,8 +13,8 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// smScript is a function, or what a file does itself.
-type smScript struct {
+// scriptInfo is a function, or what a file does itself.
+type scriptInfo struct {
 	function *unwind.CodeFunction
 	at       uint64
 	is       scriptIs
@@ -22,11 +22,11 @@ type smScript struct {
 	checked  time.Time // when it was seen to be that
 
 	bytecode  mcode.Range
-	lines     []smLine // of the bytecode, by where they begin; nil: not known
+	lines     []sourceLine // of the bytecode, by where they begin; nil: not known
 	linesRead bool
 
 	jit           uint64 // JitScript
-	baseline, ion smCode
+	baseline, ion madeCode
 	calls         []call // of the baseline compiler's code
 }
 
@@ -40,8 +40,8 @@ type scriptIs struct {
 // the line and column of the former.
 type extent struct{ start, end, textStart, textEnd, line, column uint32 }
 
-// smCode is code that was made of a script.
-type smCode struct {
+// madeCode is code that was made of a script.
+type madeCode struct {
 	mcode.Range        // empty: there is none
 	of          uint64 // the BaselineScript or IonScript
 }
@@ -49,8 +49,8 @@ type smCode struct {
 // call is where the baseline compiler's code has called, and for what.
 type call struct{ returns, bytecode uint32 }
 
-// smCallee is what a frame's token stands for.
-type smCallee struct {
+// calledScript is what a frame's token stands for.
+type calledScript struct {
 	script  uint64
 	checked time.Time
 }
@@ -63,7 +63,7 @@ type source struct {
 }
 
 // scriptOf returns the script of a frame's token, nil where there is none.
-func (vm *machine) scriptOf(token uint64) *smScript {
+func (vm *machine) scriptOf(token uint64) *scriptInfo {
 	at := token &^ smTokenMask
 	switch token & smTokenMask {
 	case smTokenMask:
@@ -74,7 +74,7 @@ func (vm *machine) scriptOf(token uint64) *smScript {
 	now := time.Now()
 	callee, known := vm.tokens[at]
 	if !known || now.Sub(callee.checked) >= interval {
-		callee = smCallee{vm.functionScript(at), now}
+		callee = calledScript{vm.functionScript(at), now}
 		if len(vm.tokens) >= maxTokens {
 			clear(vm.tokens)
 		}
@@ -101,7 +101,7 @@ func (vm *machine) functionScript(function uint64) uint64 {
 }
 
 // scriptAt returns a script, nil where there is none.
-func (vm *machine) scriptAt(at uint64) *smScript {
+func (vm *machine) scriptAt(at uint64) *scriptInfo {
 	s, now := vm.scripts[at], time.Now()
 	if s != nil && now.Sub(s.checked) < interval {
 		return s
@@ -126,14 +126,14 @@ func (vm *machine) scriptAt(at uint64) *smScript {
 }
 
 // readScript reads what a script is called, and where it is.
-func (vm *machine) readScript(at uint64, is scriptIs) *smScript {
+func (vm *machine) readScript(at uint64, is scriptIs) *scriptInfo {
 	if is.start > is.end || is.textStart > is.start || is.textEnd < is.end || is.line == 0 || vm.classOf(is.source) != sourceClass {
 		return nil
 	}
 	if is.function != 0 && vm.functionScript(is.function) != at {
 		return nil
 	}
-	s := &smScript{at: at, is: is, function: &unwind.CodeFunction{Runtime: vmread.JavaScript}}
+	s := &scriptInfo{at: at, is: is, function: &unwind.CodeFunction{Runtime: vmread.JavaScript}}
 	data, ok := vm.WordNow(is.shared + sharedData)
 	var head [8]byte
 	if !ok || !isCell(is.shared) || data%4 != 0 || !vm.ReadNow(data, head[:]) {
@@ -159,7 +159,7 @@ func (vm *machine) readScript(at uint64, is scriptIs) *smScript {
 const scriptKept = 512
 
 // nameScript finds out what a script is called. It reports false where it has a name that cannot be read yet.
-func (vm *machine) nameScript(s *smScript) bool {
+func (vm *machine) nameScript(s *scriptInfo) bool {
 	f, base, name := s.function, "", ""
 	f.File = vm.fileOf(s.is.source)
 	if f.File != "" {
@@ -249,8 +249,8 @@ func (vm *machine) sourceName(source uint64) (at uint64, name string) {
 }
 
 // readCode finds the code that was made of a script.
-func (vm *machine) readCode(s *smScript, jit uint64) {
-	s.baseline, s.ion = smCode{of: s.baseline.of}, smCode{of: s.ion.of}
+func (vm *machine) readCode(s *scriptInfo, jit uint64) {
+	s.baseline, s.ion = madeCode{of: s.baseline.of}, madeCode{of: s.ion.of}
 	if s.jit = jit; !isCell(jit) {
 		return
 	}
@@ -276,11 +276,11 @@ func (vm *machine) readCode(s *smScript, jit uint64) {
 		if s.baseline.of != baseline {
 			s.calls = nil
 		}
-		if s.baseline = (smCode{made, baseline}); s.calls == nil {
+		if s.baseline = (madeCode{made, baseline}); s.calls == nil {
 			s.calls = vm.readCalls(s)
 		}
 		if ion > lastMark {
-			s.ion = smCode{vm.ionCode(ion), ion}
+			s.ion = madeCode{vm.ionCode(ion), ion}
 		}
 		return
 	}
@@ -325,7 +325,7 @@ func (vm *machine) codeAt(cell uint64) mcode.Range {
 }
 
 // readCalls reads where code of the baseline compiler returns to, in order.
-func (vm *machine) readCalls(s *smScript) []call {
+func (vm *machine) readCalls(s *scriptInfo) []call {
 	var ends [8]byte
 	if !vm.ReadNow(s.baseline.of+baselineReturns, ends[:]) {
 		return nil

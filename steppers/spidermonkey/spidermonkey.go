@@ -25,7 +25,7 @@ type Stepper struct {
 	tables *unwind.Tables
 	images mcode.PerImage[image]
 	caller caller
-	inner  smInner
+	inner  innermost
 	buf    [codeLook]byte
 }
 
@@ -37,10 +37,10 @@ type caller struct {
 	kind   frameType
 }
 
-// smInner is the last script that a walk has met in code that was made.
-type smInner struct {
+// innermost is the last script that a walk has met in code that was made.
+type innermost struct {
 	walk   uint64
-	script *smScript
+	script *scriptInfo
 }
 
 // New makes a Stepper. The tables tell where functions begin; nil are some of its own.
@@ -69,7 +69,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if vm == nil {
 		return unwind.NotMe, nil
 	}
-	at := smAt{vm: vm, w: w, m: m, in: in, interrupted: in.Flags&unwind.Interrupted != 0, buf: s.buf[:]}
+	at := madeFrame{vm: vm, w: w, m: m, in: in, interrupted: in.Flags&unwind.Interrupted != 0, buf: s.buf[:]}
 	if c := &s.caller; c.walk == w.Walks() && c.pc == in.PC() && c.sp == in.SP() && !at.interrupted {
 		at.frame, at.kind = c.frame, c.kind
 	}
@@ -82,7 +82,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	next.pc, next.sp = out.PC(), out.SP()
 	s.caller = next
 	if at.script != nil {
-		s.inner = smInner{w.Walks(), at.script}
+		s.inner = innermost{w.Walks(), at.script}
 	}
 	return v, at.err
 }
@@ -104,12 +104,12 @@ func (s *Stepper) inInterpreter(w *unwind.Walker, m *procstate.Mapping, in *unwi
 	if !p.interprets(in.LookupPC() - m.Bias) {
 		return
 	}
-	var inner *smScript
+	var inner *scriptInfo
 	if s.inner.walk == w.Walks() {
 		inner = s.inner.script
 	}
 	s.interprets(vm, w, m, in, inner)
-	s.inner = smInner{}
+	s.inner = innermost{}
 }
 
 // RuleAt implements unwind.RuleStepper.

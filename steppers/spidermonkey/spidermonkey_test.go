@@ -100,7 +100,7 @@ func (m *test) walk(vm *machine, token, pc uint64, interrupted bool) []unwind.Co
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 	in, out := unwind.NewFrame(procstate.AMD64, pc, testFrame-0x40, testFrame), unwind.Frame{}
 	var buf [codeLook]byte
-	at := smAt{vm: vm, w: w, m: &procstate.Mapping{Start: testMade, End: testMade + 1<<30}, in: &in, interrupted: interrupted, buf: buf[:]}
+	at := madeFrame{vm: vm, w: w, m: &procstate.Mapping{Start: testMade, End: testMade + 1<<30}, in: &in, interrupted: interrupted, buf: buf[:]}
 	at.callerFrame(&out)
 	return w.Codes().Lines(in.Code)
 }

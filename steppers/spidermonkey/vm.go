@@ -47,14 +47,14 @@ type machine struct {
 
 	learned
 	classes map[uint64]class // by JSClass
-	scripts map[uint64]*smScript
-	tokens  map[uint64]smCallee
+	scripts map[uint64]*scriptInfo
+	tokens  map[uint64]calledScript
 	sources map[uint64]*source
 	chains  map[uint64]chain // by SP of js::Interpret
 	serial  uint32           // of the last script
 
-	codes  map[smPlace]uint32 // numbers in unwind.Codes
-	resets int                // of these
+	codes  map[framePlace]uint32 // numbers in unwind.Codes
+	resets int                   // of these
 }
 
 // learned is what differs between versions, as far as it has been seen.
@@ -63,7 +63,7 @@ type learned struct {
 	baseline    uint64      // of a JitScript: the BaselineScript; 0: not known
 	ion         uint64      // of an IonScript, and 1: the JitCode; 0: not known
 	name        uint64      // of a ScriptSource: the name of the file; 0: not known
-	notes       smNotes     // how source notes are written
+	notes       notesForm   // how source notes are written
 	frames      frames      // what frames have
 	interpreter mcode.Range // the baseline interpreter; empty: not known
 	searches    int         // for these
@@ -78,8 +78,8 @@ const (
 	framesSized          // their size, and only those of the baseline compiler a frame pointer
 )
 
-// smPlace is what a frame runs.
-type smPlace struct {
+// framePlace is what a frame runs.
+type framePlace struct {
 	serial     uint32
 	line       int32
 	start      uint64 // where its code begins; 0: it has none of its own
@@ -135,8 +135,8 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 
 // forget makes the process one of whose functions nothing is known.
 func (vm *machine) forget() {
-	vm.classes, vm.tokens = map[uint64]class{}, map[uint64]smCallee{}
-	vm.scripts, vm.sources = map[uint64]*smScript{}, map[uint64]*source{}
+	vm.classes, vm.tokens = map[uint64]class{}, map[uint64]calledScript{}
+	vm.scripts, vm.sources = map[uint64]*scriptInfo{}, map[uint64]*source{}
 	vm.chains = map[uint64]chain{}
 	vm.Kept, vm.codes = 0, nil
 }
@@ -150,9 +150,9 @@ func (vm *machine) keep(bytes int) {
 }
 
 // codeOf returns the number of a place in a script.
-func (vm *machine) codeOf(codes *unwind.Codes, script *smScript, at smPlace) uint32 {
+func (vm *machine) codeOf(codes *unwind.Codes, script *scriptInfo, at framePlace) uint32 {
 	if vm.codes == nil || vm.resets != codes.Resets() {
-		vm.codes, vm.resets = map[smPlace]uint32{}, codes.Resets()
+		vm.codes, vm.resets = map[framePlace]uint32{}, codes.Resets()
 	}
 	n, known := vm.codes[at]
 	if !known && len(vm.codes) < maxCodes {

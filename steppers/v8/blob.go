@@ -129,7 +129,7 @@ func findBlob(im *procstate.Image) *blob {
 func searchBlob(im *procstate.Image, isChromium bool) *blob {
 	b := &blob{}
 	buf := make([]byte, window)
-	var layouts [][]v8Layout
+	var layouts [][]builtinRange
 	var some uint64
 	for _, r := range constants(im) {
 		for at := r.Start; at < r.End; at += window - windowAgain {
@@ -140,7 +140,7 @@ func searchBlob(im *procstate.Image, isChromium bool) *blob {
 			if i := bytes.Index(data, []byte(someBuiltin)); i >= 0 {
 				some = at + uint64(i) + 1
 			}
-			layouts = append(layouts, v8Layouts(data)...)
+			layouts = append(layouts, findLayouts(data)...)
 			if b.sizes[0] == nil {
 				b.sizes = bytecodeSizes(data)
 			}
@@ -184,14 +184,14 @@ func (b *blob) at(vaddr uint64) *builtin {
 	return &b.builtins[i-1]
 }
 
-// v8Layout is where a function is in V8's own code.
-type v8Layout struct{ start, size uint32 }
+// builtinRange is where a function is in V8's own code.
+type builtinRange struct{ start, size uint32 }
 
 // end returns where the next one begins.
-func (l v8Layout) end(align uint32) uint32 { return (l.start + l.size + align) &^ (align - 1) }
+func (l builtinRange) end(align uint32) uint32 { return (l.start + l.size + align) &^ (align - 1) }
 
-// v8Layouts finds tables of functions in read-only data.
-func v8Layouts(data []byte) (found [][]v8Layout) {
+// findLayouts finds tables of functions in read-only data.
+func findLayouts(data []byte) (found [][]builtinRange) {
 	const word = 4
 	le := binary.LittleEndian
 	for phase := 0; phase < layoutBytes; phase += word {
@@ -215,11 +215,11 @@ func v8Layouts(data []byte) (found [][]v8Layout) {
 }
 
 // layoutIn returns the table that is in what looks like one, a few entries before or behind which may be of other things.
-func layoutIn(b []byte) []v8Layout {
+func layoutIn(b []byte) []builtinRange {
 	const others = 4
-	var all []v8Layout
+	var all []builtinRange
 	for ; len(b) >= layoutBytes; b = b[layoutBytes:] {
-		all = append(all, v8Layout{binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])})
+		all = append(all, builtinRange{binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])})
 	}
 	for before := range others {
 		for behind := range others {
@@ -232,12 +232,12 @@ func layoutIn(b []byte) []v8Layout {
 }
 
 // isLayout reports whether functions lie one behind the other, from 0 on.
-func isLayout(layout []v8Layout) bool {
+func isLayout(layout []builtinRange) bool {
 	sorted := slices.Clone(layout)
-	slices.SortFunc(sorted, func(a, b v8Layout) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(sorted, func(a, b builtinRange) int { return cmp.Compare(a.start, b.start) })
 	for align := uint32(blobAlign); align <= 2*blobAlign; align *= 2 {
 		next := uint32(0)
-		if !slices.ContainsFunc(sorted, func(l v8Layout) bool {
+		if !slices.ContainsFunc(sorted, func(l builtinRange) bool {
 			is := l.start == next
 			next = l.end(align)
 			return !is

@@ -107,7 +107,7 @@ func (vm *machine) bytecodeLines(b *bytecode, addr uint64, off int32) []unwind.C
 	position := int32(-1)
 	if off >= 0 {
 		table, _ := vm.field(addr, vm.fields.bytecodePositions)
-		if positions := v8Positions(vm.byteArray(table), vm.fields.positionFlags); !vm.fields.compressed || vm.fit(positions, addr) {
+		if positions := readPositions(vm.byteArray(table), vm.fields.positionFlags); !vm.fields.compressed || vm.fit(positions, addr) {
 			position = positionAt(positions, off).position
 		}
 	}
@@ -189,7 +189,7 @@ func (vm *machine) searchBytecode(addr uint64, now time.Time) *bytecode {
 type listed struct{ function, data, bytecode uint64 }
 
 // listFunctions lists the functions of a script with their bytecode.
-func (vm *machine) listFunctions(at uint64, script *v8Script) {
+func (vm *machine) listFunctions(at uint64, script *scriptFile) {
 	list, _ := vm.field(at, vm.fields.scriptFunctions)
 	n, ok := vm.lengthOf(list)
 	if typ, known := vm.typeOf(list); !known || typ != vm.fields.listType || !ok || n > maxListed {
@@ -204,7 +204,7 @@ func (vm *machine) listFunctions(at uint64, script *v8Script) {
 		vm.keep(len(script.listed) * int(unsafe.Sizeof(listed{})))
 	}
 	var new []*listed
-	block := &v8Block{vm: vm}
+	block := &blockReader{vm: vm}
 	for i := range script.listed {
 		const weak = 2 // set in the address
 		l := &script.listed[i]

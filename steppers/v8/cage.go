@@ -8,14 +8,14 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// v8Cage is where a V8 has its objects whose pointers are compressed, as in Chromium and Electron: a field has the lower
+// handleTable is where a V8 has its objects whose pointers are compressed, as in Chromium and Electron: a field has the lower
 // half of an object's address, the upper one is the same for all objects of a cage, or a small integer of 31 bits.
 //
 // What must not be changed by who can write to objects has a cage of its own: bytecode and what is known of compiled code.
 // Its objects refer to each other as others do, and to maps and functions, which are in the first cage. From the first
 // they are found by tables (v8/src/sandbox): a field has a handle, of which the upper bits are an index. An object of
 // the other cage has its own handle, too, by which it is told whether a function has it without the table being known.
-type v8Cage struct {
+type handleTable struct {
 	cage, trusted uint64 // upper halves, in place; 0: not known
 	codeCage      uint64 // of the objects that instructions are in
 
@@ -165,7 +165,7 @@ func (vm *machine) enter(f *unwind.Frame, function, fp uint64) bool {
 	if function&3 != 1 || function>>47 != 0 || function>>32 == 0 {
 		return false
 	}
-	vm.v8Cage = v8Cage{cage: function &^ v8Half, handles: map[uint32][]uint64{}, isolates: map[uint64]*isolate{}, r13: vm.r13, r13Of: vm.r13Of}
+	vm.handleTable = handleTable{cage: function &^ v8Half, handles: map[uint32][]uint64{}, isolates: map[uint64]*isolate{}, r13: vm.r13, r13Of: vm.r13Of}
 	vm.types = map[uint64]uint16{}
 	caller, _ := vm.mem.ReadWord(fp + 8)
 	vm.codeCage = caller &^ v8Half // as good as any guess, of which the code itself must lead back
@@ -415,7 +415,7 @@ func (vm *machine) learnKind(kind uint32, data uint64) {
 }
 
 // fit reports whether a table of positions is of the bytecode at an address: each but that of the entry is of a bytecode.
-func (vm *machine) fit(positions []v8Position, addr uint64) bool {
+func (vm *machine) fit(positions []positionEntry, addr uint64) bool {
 	code := vm.codeOf(addr)
 	at := int32(0)
 	for _, p := range positions {
@@ -441,7 +441,7 @@ func (c *code) fits() bool {
 		}
 	}
 	for _, in := range c.inlining {
-		if int(in.function) >= len(c.inlined) || int(in.v8Source.inlined) >= len(c.inlining) {
+		if int(in.function) >= len(c.inlined) || int(in.sourcePlace.inlined) >= len(c.inlining) {
 			return false
 		}
 	}
@@ -480,7 +480,7 @@ func (vm *machine) characters(object uint64, typ uint16) uint64 {
 
 // findTexts looks for the table of characters that are not in the heap, by a function whose source has it begin with its parameters,
 // behind its name, and end. If the name is such characters, too, it is read.
-func (vm *machine) findTexts(scope *v8Scope, script uint64) {
+func (vm *machine) findTexts(scope *scopeInfo, script uint64) {
 	in := vm.isolate
 	if !vm.fields.compressed || in == nil || in.texts != 0 || in.textTries >= maxV8Tries || scope.start <= 0 || scope.end <= scope.start {
 		return
@@ -517,7 +517,7 @@ func (vm *machine) findTexts(scope *v8Scope, script uint64) {
 }
 
 // begins reports whether a source has a function where its scope is said to be, and reads its name if that was not read.
-func (is *v8Scope) begins(vm *machine, source uint64) bool {
+func (is *scopeInfo) begins(vm *machine, source uint64) bool {
 	in, ok := vm.textAt(source)
 	at := func(i int32) byte {
 		if i < 0 || !ok || !vm.read(in.addr+uint64(i)*in.width, vm.small[:in.width]) || in.width == 2 && vm.small[1] != 0 {

@@ -26,7 +26,7 @@ type code struct {
 	function  uint64   // SharedFunctionInfo, of optimised code, else 0
 	inlined   []uint64 // the same, of functions that were inlined
 	inlining  []inlining
-	positions []v8Position
+	positions []positionEntry
 
 	// Where it goes on when it is given up while it calls: each place has exitBytes of code, from
 	// an offset on, and belongs to a return address.
@@ -42,17 +42,17 @@ const headerBytes = 16
 
 // inlining is where a function was inlined.
 type inlining struct {
-	v8Source
+	sourcePlace
 	function int32 // an index, -1: none of JavaScript
 }
 
-// v8Source is a place in the source: in a function that was inlined, by index, or -1.
-type v8Source struct{ position, inlined int32 }
+// sourcePlace is a place in the source: in a function that was inlined, by index, or -1.
+type sourcePlace struct{ position, inlined int32 }
 
-// v8Position tells the place in the source of code from an offset on.
-type v8Position struct {
+// positionEntry tells the place in the source of code from an offset on.
+type positionEntry struct {
 	off int32
-	v8Source
+	sourcePlace
 }
 
 // isJavaScript reports whether code is that of a function.
@@ -133,7 +133,7 @@ func (vm *machine) compiledLines(c *code, off int32) (lines []unwind.CodeLine) {
 			}
 			lines = append(lines, fn.at(at.position))
 		}
-		at = in.v8Source
+		at = in.sourcePlace
 	}
 	fn := vm.functionAt(c.function)
 	if fn == nil {
@@ -225,14 +225,14 @@ func (vm *machine) findCode(m *procstate.Mapping, pc uint64) *code {
 	if len(vm.missed) >= maxCompiled {
 		clear(vm.missed)
 	}
-	vm.missed[pc/codePage] = v8Miss{now, min(max(2*miss.wait, missedFirst), missedLast)}
+	vm.missed[pc/codePage] = missedPage{now, min(max(2*miss.wait, missedFirst), missedLast)}
 	return nil
 }
 
 // bytes returns how much memory the tables of code take.
 func (c *code) bytes() int {
 	return len(c.offsets) + 8*len(c.inlined) + 4*len(c.returns) +
-		len(c.inlining)*int(unsafe.Sizeof(inlining{})) + len(c.positions)*int(unsafe.Sizeof(v8Position{}))
+		len(c.inlining)*int(unsafe.Sizeof(inlining{})) + len(c.positions)*int(unsafe.Sizeof(positionEntry{}))
 }
 
 // keepCode puts code in the place of what was there.
@@ -318,7 +318,7 @@ func (vm *machine) readOptimized(c *code, data, positions uint64) {
 		c.inlined = append(c.inlined, fn)
 	}
 	c.inlining = inlinings(vm.byteArray(element(data, f.inlining)))
-	c.positions = v8Positions(vm.byteArray(positions), f.positionFlags)
+	c.positions = readPositions(vm.byteArray(positions), f.positionFlags)
 	if vm.readExits(c, data) && (!f.compressed || c.fits()) {
 		c.function = function
 	}
@@ -368,8 +368,8 @@ func (vm *machine) unwrapped(object uint64) (function uint64, ok bool) {
 }
 
 // sourceOf takes a SourcePosition apart.
-func sourceOf(v int64) v8Source {
-	return v8Source{int32(v>>1&(1<<30-1)) - 1, int32(v>>31&(1<<16-1)) - 1}
+func sourceOf(v int64) sourcePlace {
+	return sourcePlace{int32(v>>1&(1<<30-1)) - 1, int32(v>>31&(1<<16-1)) - 1}
 }
 
 // inlinings reads the table of where functions were inlined (InliningPosition).
@@ -382,10 +382,10 @@ func inlinings(b []byte) (table []inlining) {
 	return table
 }
 
-// v8Positions reads a table of places in the source (SourcePositionTableIterator): steps from one
+// readPositions reads a table of places in the source (SourcePositionTableIterator): steps from one
 // to the next. The first is from offset -1, which is that of the function's entry. A step of the
 // offset has some flags in its last bits: whether a statement begins there, and what is new in later versions.
-func v8Positions(b []byte, flags uint) (table []v8Position) {
+func readPositions(b []byte, flags uint) (table []positionEntry) {
 	off, position := int64(-1), int64(0)
 	for len(b) > 0 {
 		step, n := unsigned(b)
@@ -401,23 +401,23 @@ func v8Positions(b []byte, flags uint) (table []v8Position) {
 		if off > 1<<31-1 {
 			break
 		}
-		table = append(table, v8Position{int32(off), sourceOf(position)})
+		table = append(table, positionEntry{int32(off), sourceOf(position)})
 	}
 	return table
 }
 
 // positionAt returns the place in the source of an offset.
-func positionAt(table []v8Position, off int32) v8Source {
-	i, _ := slices.BinarySearchFunc(table, off, func(p v8Position, off int32) int {
+func positionAt(table []positionEntry, off int32) sourcePlace {
+	i, _ := slices.BinarySearchFunc(table, off, func(p positionEntry, off int32) int {
 		if p.off <= off {
 			return -1
 		}
 		return 1
 	})
 	if i == 0 {
-		return v8Source{-1, -1}
+		return sourcePlace{-1, -1}
 	}
-	return table[i-1].v8Source
+	return table[i-1].sourcePlace
 }
 
 // bytecodeOffset returns which bytecode some code of the baseline compiler is for, less than 0

@@ -23,11 +23,11 @@ const (
 type pair struct{ apart, gap uint32 }
 
 // lies is where functions are in V8's own code, by address.
-type lies []v8Layout
+type lies []builtinRange
 
-func newLies(layout []v8Layout) lies {
+func newLies(layout []builtinRange) lies {
 	sorted := slices.Clone(layout)
-	slices.SortFunc(sorted, func(a, b v8Layout) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(sorted, func(a, b builtinRange) int { return cmp.Compare(a.start, b.start) })
 	return sorted
 }
 
@@ -38,8 +38,8 @@ func (l lies) size() uint64 {
 }
 
 // pairs returns the functions that come second of pairs that are alike.
-func (l lies) pairs() map[pair][]v8Layout {
-	pairs := map[pair][]v8Layout{}
+func (l lies) pairs() map[pair][]builtinRange {
+	pairs := map[pair][]builtinRange{}
 	for i, second := range l[1:] {
 		first := l[i]
 		p := pair{second.start - first.start, second.start - first.start - first.size}
@@ -52,7 +52,7 @@ func (l lies) pairs() map[pair][]v8Layout {
 
 // fit reports whether a piece of code, at an offset in V8's own, has nothing but int3 between functions.
 func (l lies) fit(code []byte, off int64) bool {
-	i, _ := slices.BinarySearchFunc(l, off, func(f v8Layout, off int64) int { return cmp.Compare(int64(f.start), off) })
+	i, _ := slices.BinarySearchFunc(l, off, func(f builtinRange, off int64) int { return cmp.Compare(int64(f.start), off) })
 	for ; i < len(l); i++ {
 		if i == 0 {
 			continue
@@ -69,7 +69,7 @@ func (l lies) fit(code []byte, off int64) bool {
 }
 
 // embeddedCode finds the code of which a table tells.
-func embeddedCode(im *procstate.Image, layout []v8Layout) (code mcode.Range, ok bool) {
+func embeddedCode(im *procstate.Image, layout []builtinRange) (code mcode.Range, ok bool) {
 	lies := newLies(layout)
 	size, pairs := lies.size(), lies.pairs()
 	buf, left := make([]byte, v8Piece), maxV8Whole
@@ -92,7 +92,7 @@ func embeddedCode(im *procstate.Image, layout []v8Layout) (code mcode.Range, ok 
 }
 
 // around returns where the code begins that a piece at a link-time address is of, if it is of that.
-func (l lies) around(im *procstate.Image, s procstate.Segment, pairs map[pair][]v8Layout, piece []byte, at uint64, left *int) (start uint64, found bool) {
+func (l lies) around(im *procstate.Image, s procstate.Segment, pairs map[pair][]builtinRange, piece []byte, at uint64, left *int) (start uint64, found bool) {
 	before := uint32(0) // where the last function began
 	for i := uint32(blobAlign); int(i) < len(piece); i += blobAlign {
 		gap := uint32(0)

@@ -12,9 +12,9 @@ import (
 // function is a SharedFunctionInfo: a function as it is in the source.
 type function struct {
 	*unwind.CodeFunction
-	script  *v8Script // nil: not known
-	is      [2]uint64 // name, and script, as they were
-	checked time.Time // when it was seen to be that
+	script  *scriptFile // nil: not known
+	is      [2]uint64   // name, and script, as they were
+	checked time.Time   // when it was seen to be that
 }
 
 // functionAt returns what is known of a SharedFunctionInfo, nil where it is none.
@@ -50,7 +50,7 @@ func (vm *machine) functionAt(addr uint64) *function {
 
 // readFunction reads what a function is called and where it is, nil where its name cannot be read.
 func (vm *machine) readFunction(nameOrScope, script uint64) *function {
-	scope := v8Scope{start: -1}
+	scope := scopeInfo{start: -1}
 	if typ, ok := vm.typeOf(nameOrScope); ok && typ == vm.fields.scopeType {
 		scope = vm.readScope(nameOrScope)
 	} else if ok && isString(typ) {
@@ -100,8 +100,8 @@ const (
 	maxInlinedLocals = 75 // where there are as many they are in a table of their own
 )
 
-// v8Scope is what a ScopeInfo tells of a function.
-type v8Scope struct {
+// scopeInfo is what a ScopeInfo tells of a function.
+type scopeInfo struct {
 	name      string // or what was inferred to be one
 	start     int32  // where it begins in the script; -1: not known
 	end       int32  // and ends
@@ -110,15 +110,15 @@ type v8Scope struct {
 }
 
 // named makes a string the name.
-func (is *v8Scope) named(vm *machine, object uint64) {
+func (is *scopeInfo) named(vm *machine, object uint64) {
 	if is.name, is.unread = vm.text(object), 0; is.name == "" && vm.isUnread(object) {
 		is.unread = object
 	}
 }
 
 // readScope reads a ScopeInfo.
-func (vm *machine) readScope(scope uint64) v8Scope {
-	is := v8Scope{start: -1}
+func (vm *machine) readScope(scope uint64) scopeInfo {
+	is := scopeInfo{start: -1}
 	f := vm.fields
 	slot := func(index uint64) uint64 {
 		v, _ := vm.field(scope, f.at(v8ScopeFlags+8*index))

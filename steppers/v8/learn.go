@@ -80,7 +80,7 @@ func (vm *machine) learned(f *unwind.Frame) bool {
 		fp = caller
 	}
 	if vm.onFrame = 0; !known() {
-		vm.v8Cage = v8Cage{r13: vm.r13, r13Of: vm.r13Of}
+		vm.handleTable = handleTable{r13: vm.r13, r13Of: vm.r13Of}
 	}
 	return known()
 }

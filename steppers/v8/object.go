@@ -60,15 +60,15 @@ func (vm *machine) readType(addr uint64) (typ uint16, ok bool) {
 	return binary.LittleEndian.Uint16(vm.small[:]), ok
 }
 
-// v8Block reads memory by blocks, for what lies close together.
-type v8Block struct {
+// blockReader reads memory by blocks, for what lies close together.
+type blockReader struct {
 	vm   *machine
 	addr uint64
 	b    [16 << 10]byte
 }
 
 // field returns a field of an object, see machine.field.
-func (r *v8Block) field(object, at uint64) (uint64, bool) {
+func (r *blockReader) field(object, at uint64) (uint64, bool) {
 	addr := object - 1 + at
 	if addr%r.vm.fields.at(8) != 0 {
 		return 0, false
@@ -83,7 +83,7 @@ func (r *v8Block) field(object, at uint64) (uint64, bool) {
 }
 
 // typeOf returns the type of an object; ok is false where there is none.
-func (r *v8Block) typeOf(object uint64) (typ uint16, ok bool) {
+func (r *blockReader) typeOf(object uint64) (typ uint16, ok bool) {
 	if object&3 != 1 {
 		return 0, false
 	}

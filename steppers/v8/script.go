@@ -8,8 +8,8 @@ import (
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
-// v8Script is a file.
-type v8Script struct {
+// scriptFile is a file.
+type scriptFile struct {
 	name  string
 	is    [2]uint64 // name and source, as they were
 	first int       // the line before the first
@@ -20,7 +20,7 @@ type v8Script struct {
 }
 
 // scriptAt returns what is known of a Script, nil where it is none.
-func (vm *machine) scriptAt(addr uint64) *v8Script {
+func (vm *machine) scriptAt(addr uint64) *scriptFile {
 	if typ, ok := vm.typeOf(addr); !ok || typ != vm.fields.scriptType {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (vm *machine) scriptAt(addr uint64) *v8Script {
 	if s != nil && s.is == is {
 		return s
 	}
-	s = &v8Script{is: is}
+	s = &scriptFile{is: is}
 	s.name = vm.text(name)
 	if u, err := url.Parse(s.name); err == nil && u.Scheme == "file" {
 		s.name = u.Path
@@ -113,7 +113,7 @@ func (l *lines) share(ends []int32) []int32 {
 }
 
 // line returns the line of a position, 0 where that is not known.
-func (s *v8Script) line(position int32) int {
+func (s *scriptFile) line(position int32) int {
 	if position < 0 || len(s.ends) == 0 {
 		return 0
 	}

@@ -164,7 +164,7 @@ func (s *Stepper) ForgetImages(isKept func(index uint32) bool) { s.images.KeepOn
 type machine struct {
 	vmread.Found
 
-	v8Cage
+	handleTable
 
 	fields *fields          // nil: there is none
 	image  *procstate.Image // that has it
@@ -179,13 +179,13 @@ type machine struct {
 	types     map[uint64]uint16 // by map
 	sharedMap uint64            // that of SharedFunctionInfos; 0: none was met
 
-	compiled []*code           // by where they begin
-	tables   int               // bytes of their tables, about
-	missed   map[uint64]v8Miss // pages of code that is not V8's, or not such
+	compiled []*code               // by where they begin
+	tables   int                   // bytes of their tables, about
+	missed   map[uint64]missedPage // pages of code that is not V8's, or not such
 
 	bytecodes map[uint64]*bytecode
 	functions map[uint64]*function
-	scripts   map[uint64]*v8Script
+	scripts   map[uint64]*scriptFile
 	kept      int             // bytes of these, about
 	absent    map[uint64]bool // bytecode that none of the functions that are listed has
 	serial    uint32          // of the last function or code
@@ -228,8 +228,8 @@ const (
 	missedLast  = time.Second
 )
 
-// v8Miss is when a page of code was looked through in vain, and for how long it is not again.
-type v8Miss struct {
+// missedPage is when a page of code was looked through in vain, and for how long it is not again.
+type missedPage struct {
 	at   time.Time
 	wait time.Duration
 }
@@ -305,12 +305,12 @@ func (vm *machine) forget() {
 	vm.compiled, vm.codes, vm.sharedMap = nil, nil, 0
 	vm.tables, vm.kept = 0, 0
 	vm.types = map[uint64]uint16{}
-	vm.missed = map[uint64]v8Miss{}
+	vm.missed = map[uint64]missedPage{}
 	vm.bytecodes = map[uint64]*bytecode{}
 	vm.functions = map[uint64]*function{}
-	vm.scripts = map[uint64]*v8Script{}
+	vm.scripts = map[uint64]*scriptFile{}
 	vm.absent = map[uint64]bool{}
-	vm.v8Cage = v8Cage{}
+	vm.handleTable = handleTable{}
 }
 
 // number returns the number of a place in w.Codes, for which lines are asked when it is new.

@@ -20,9 +20,9 @@ func TestV8Positions(t *testing.T) {
 		2: {0<<2 | 3, 0xc8, 0x01, 14<<2 | 3, 54, 6<<2 | 2, 66, 4<<2 | 2, 7},
 		3: {0<<3 | 3, 0xc8, 0x01, 14<<3 | 3, 54, 6<<3 | 2, 66, 4<<3 | 2, 7},
 	} {
-		got := v8Positions(table, flags)
-		source := func(position int32) v8Source { return v8Source{position, -1} }
-		want := []v8Position{{-1, source(49)}, {13, source(62)}, {19, source(79)}, {23, source(77)}}
+		got := readPositions(table, flags)
+		source := func(position int32) sourcePlace { return sourcePlace{position, -1} }
+		want := []positionEntry{{-1, source(49)}, {13, source(62)}, {19, source(79)}, {23, source(77)}}
 		for i := range got {
 			if i < len(want) && got[i] != want[i] {
 				t.Errorf("flags %d: entry %d is %v, want %v", flags, i, got[i], want[i])
@@ -37,12 +37,12 @@ func TestV8Positions(t *testing.T) {
 			}
 		}
 		for n := range table { // one that is cut short
-			if cut := v8Positions(table[:n], flags); !slices.Equal(cut, got[:len(cut)]) {
+			if cut := readPositions(table[:n], flags); !slices.Equal(cut, got[:len(cut)]) {
 				t.Errorf("flags %d: %d bytes: %v", flags, n, cut)
 			}
 		}
 	}
-	if got := sourceOf(3<<31 | 8<<1); got != (v8Source{7, 2}) {
+	if got := sourceOf(3<<31 | 8<<1); got != (sourcePlace{7, 2}) {
 		t.Errorf("a place in what was inlined: %v", got)
 	}
 }
@@ -423,7 +423,7 @@ func TestV8Kept(t *testing.T) {
 	script := func(at uint64, lines int32) {
 		ends := make([]int32, lines)
 		ends[0] = int32(at)
-		s := &v8Script{ends: vm.lines.share(ends)}
+		s := &scriptFile{ends: vm.lines.share(ends)}
 		vm.keep(4 * len(ends))
 		vm.scripts[at], vm.functions[at] = s, &function{script: s}
 	}
