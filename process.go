@@ -9,16 +9,9 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
-	"github.com/swbpf/swbpf/steppers/beam"
-	"github.com/swbpf/swbpf/steppers/chez"
+	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/steppers/hotspot"
-	"github.com/swbpf/swbpf/steppers/lua"
-	"github.com/swbpf/swbpf/steppers/luajit"
-	"github.com/swbpf/swbpf/steppers/perl"
-	"github.com/swbpf/swbpf/steppers/php"
 	"github.com/swbpf/swbpf/steppers/python"
-	"github.com/swbpf/swbpf/steppers/ruby"
-	"github.com/swbpf/swbpf/steppers/spidermonkey"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -247,32 +240,15 @@ func collector(pid int, space *procstate.AddressSpace, java *hotspot.Heap, threa
 			threads[tid] = moment.Thread(tid)
 		})
 	}
-	if python := python.NewLocks(space); python != nil {
+	if of := python.NewLocks(space); of != nil {
 		done := false
 		collectors = append(collectors, func(m procstate.Memory, _ procstate.ThreadID, _ *procstate.Regs, _ func(addr uint64, n int)) {
 			if !done {
-				*locks, done = python.Read(m), true
+				*locks, done = of.Read(m), true
 			}
 		})
 	}
-	for _, c := range []procstate.Collector{
-		procstate.GoCollector(pid, space), python.Collector(space), ruby.Collector(space),
-		php.Collector(space), perl.Collector(space), beam.Collector(space),
-		chez.Collector(space), lua.Collector(space), luajit.Collector(space),
-		spidermonkey.Collector(space),
-	} {
-		if c != nil {
-			collectors = append(collectors, c)
-		}
-	}
-	if len(collectors) == 0 {
-		return nil
-	}
-	return func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
-		for _, collect := range collectors {
-			collect(m, tid, regs, add)
-		}
-	}
+	return procstate.JoinCollectors(append(collectors, steppers.Collector(pid, space))...)
 }
 
 // tracerLimit is how long a walk waits for another tracer to let the process go.

@@ -29,6 +29,23 @@ const (
 // the target, add asks for n bytes at addr to be copied.
 type Collector func(m Memory, tid ThreadID, regs *Regs, add func(addr uint64, n int))
 
+// JoinCollectors makes one Collector of several, which run in this order. Those that are nil are
+// left out; where all are, so is the result.
+func JoinCollectors(of ...Collector) Collector {
+	of = slices.DeleteFunc(slices.Clone(of), func(c Collector) bool { return c == nil })
+	switch len(of) {
+	case 0:
+		return nil
+	case 1:
+		return of[0]
+	}
+	return func(m Memory, tid ThreadID, regs *Regs, add func(addr uint64, n int)) {
+		for _, collect := range of {
+			collect(m, tid, regs, add)
+		}
+	}
+}
+
 // CaptureOptions say what a capture takes.
 type CaptureOptions struct {
 	// Threads are those to capture; empty means all, stopped together.

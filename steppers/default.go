@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
 	"github.com/swbpf/swbpf/steppers/clr"
@@ -13,7 +14,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
-	"github.com/swbpf/swbpf/steppers/v8"
+	v8 "github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -64,4 +65,13 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(),
 		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), frames, analysis, NewBadCall())
+}
+
+// Collector returns a Collector of what walks by these steppers need of a process besides the stacks
+// of its threads, but for Java's (see [hotspot.Moment.Collect]): what runtimes keep of their own frames.
+// It is nil where there is none of them.
+func Collector(pid int, libs *procstate.AddressSpace) procstate.Collector {
+	return procstate.JoinCollectors(procstate.GoCollector(pid, libs), python.Collector(libs), ruby.Collector(libs),
+		php.Collector(libs), perl.Collector(libs), beam.Collector(libs), chez.Collector(libs), lua.Collector(libs),
+		luajit.Collector(libs), spidermonkey.Collector(libs))
 }

@@ -55,7 +55,7 @@ type fields struct {
 	// DeoptimizationData, indices.
 	inlinedCount, literals, optimized, inlining uint64
 
-	// Pointers are compressed, and V8 has a sandbox, see v8Cage.
+	// Pointers are compressed, and V8 has a sandbox, see handleTable.
 	compressed     bool
 	feedback       uint64 // FeedbackVector: its SharedFunctionInfo
 	bytecodeLength uint64 // BytecodeArray: length
