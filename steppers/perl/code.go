@@ -182,7 +182,13 @@ func (vm *machine) copAt(addr uint64) *statement {
 	if addr == vm.head.compiling {
 		read = vm.Read // it goes on
 	}
-	if addr == 0 || addr%8 != 0 || !read(addr, b[:]) {
+	if addr == 0 || addr%8 != 0 {
+		return nil
+	}
+	if !read(addr, b[:]) {
+		if cop != nil && vm.hasEnded() {
+			return cop
+		}
 		return nil
 	}
 	const nulled = 0
@@ -262,10 +268,13 @@ func (vm *machine) rootOf(op uint64) (root uint64, ok bool) {
 			if vm.now.Sub(is.checked) < codeInterval {
 				return vm.keepRoot(op, is.root)
 			}
-			if vm.ReadNow(at, b[:]) && *b == is.op {
+			switch read := vm.ReadNow(at, b[:]); {
+			case read && *b == is.op:
 				is.checked = vm.now
 				vm.roots[at] = is
 				return vm.keepRoot(op, is.root)
+			case !read && vm.hasEnded():
+				return is.root, true
 			}
 		}
 		if !vm.ReadNow(at, b[:]) {
@@ -335,7 +344,13 @@ func (vm *machine) readFunction(sub uint64, known *function) *function {
 	var sv [svBytes]byte
 	var body [cvBytes]byte
 	le := binary.LittleEndian
-	if sub == 0 || sub%8 != 0 || !vm.ReadNow(sub, sv[:]) {
+	if sub == 0 || sub%8 != 0 {
+		return nil
+	}
+	if !vm.ReadNow(sub, sv[:]) {
+		if known != nil && vm.hasEnded() {
+			return known
+		}
 		return nil
 	}
 	kind, at := le.Uint32(sv[svFlags:])&svKind, le.Uint64(sv[svBody:])

@@ -407,3 +407,47 @@ func TestForgetImages(t *testing.T) {
 	}
 	(&Stepper{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
 }
+
+// What is known of a process that has ended stays so, for samples that are looked at later; what a
+// process has no more that goes on is forgotten.
+func TestPerlEnded(t *testing.T) {
+	const next = 8
+	for version := range versions {
+		m := newMemory(version)
+		m.vm.image = &procstate.Image{}
+		op := m.alloc(48)
+		start := m.cop(1, "dir/main.pl")
+		outer, inOuter := m.sub("main", "outer", 10)
+		callee, inCallee := m.sub("Some::Package", "callee", 20)
+		m.context(cxBlock, 0, 0, next)
+		m.context(cxSub, outer, start, next)
+		m.context(cxSub, callee, inOuter, 0)
+		runs := func() [][]string { return m.loops(op, inCallee, int(perlCalled), int(perlMain)) }
+		want := runs()
+		later := func(live steptest.OnlyCode) [][]string {
+			for _, is := range m.vm.known {
+				is.checked = is.checked.Add(-2 * codeInterval)
+			}
+			for _, is := range m.vm.cops {
+				is.checked = is.checked.Add(-2 * codeInterval)
+			}
+			for at, is := range m.vm.kinds {
+				is.checked = is.checked.Add(-2 * codeInterval)
+				m.vm.kinds[at] = is
+			}
+			for at, is := range m.vm.roots {
+				is.checked = is.checked.Add(-2 * codeInterval)
+				m.vm.roots[at] = is
+			}
+			m.vm.Live = live
+			return runs()
+		}
+		same := func(a, b [][]string) bool { return slices.EqualFunc(a, b, slices.Equal) }
+		if got := later(steptest.OnlyCode{HasEnded: true}); len(want[0]) == 0 || !same(got, want) {
+			t.Errorf("5.%d: %q when it has ended, %q before", version, got, want)
+		}
+		if got := later(steptest.OnlyCode{}); same(got, want) {
+			t.Errorf("5.%d: %q when it goes on without", version, got)
+		}
+	}
+}

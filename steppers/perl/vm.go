@@ -189,6 +189,9 @@ type opAction struct {
 	checked time.Time
 }
 
+// hasEnded reports whether the process has ended.
+func (vm *machine) hasEnded() bool { return vm.HasEnded(vm.image, vm.bias) }
+
 // opKindOf returns what an op does: one that C calls with is on its stack.
 func (vm *machine) opKindOf(op uint64) (kind uint32, ok bool) {
 	b := vm.Buf[:4]
@@ -200,7 +203,7 @@ func (vm *machine) opKindOf(op uint64) (kind uint32, ok bool) {
 		return is.kind, true
 	}
 	if !vm.ReadNow(op+opType, b) {
-		return 0, false
+		return is.kind, known && vm.hasEnded()
 	}
 	if len(vm.kinds) >= maxOps {
 		clear(vm.kinds)

@@ -80,10 +80,12 @@ func (vm *machine) iseq(addr uint64) *iSeq {
 	}
 	var head [rubyBodyBytes]byte
 	body, ok := vm.readBody(addr, &head)
-	if !ok {
-		return nil // it has ended, or is none
-	}
-	if is != nil && is.body == body && is.head == head {
+	switch {
+	case !ok && is != nil && vm.hasEnded():
+		return is
+	case !ok:
+		return nil
+	case is != nil && is.body == body && is.head == head:
 		is.checked = now
 		return is
 	}
@@ -98,6 +100,9 @@ func (vm *machine) iseq(addr uint64) *iSeq {
 	vm.known[addr] = is
 	return is
 }
+
+// hasEnded reports whether the process has ended.
+func (vm *machine) hasEnded() bool { return vm.HasEnded(vm.file, vm.bias) }
 
 // readBody reads the body of an rb_iseq_t.
 func (vm *machine) readBody(addr uint64, head *[rubyBodyBytes]byte) (body uint64, ok bool) {

@@ -103,7 +103,9 @@ func (vm *machine) isOf(context *[rubyContextBytes]byte, threadPointer uint64) b
 		if len(vm.owners) >= maxThreads {
 			clear(vm.owners)
 		}
-		is.threadPointer, _ = vm.WordNow(thread + f.threadID)
+		if pointer, ok := vm.WordNow(thread + f.threadID); ok || !vm.hasEnded() {
+			is.threadPointer = pointer
+		}
 		is.checked = now
 		vm.owners[thread] = is
 	}
@@ -154,6 +156,9 @@ func (vm *machine) environment(at, iseq uint64) (env scopeEnvironment, ok bool) 
 	}
 	var object [24]byte
 	if !vm.ReadNow(at-beforeFlags, b[:]) {
+		if is.iseq != 0 && (iseq == 0 || is.iseq == iseq) && vm.hasEnded() {
+			return is.scopeEnvironment, true
+		}
 		return env, false
 	}
 	is = escaped{scopeEnvironment: words(), checked: now}

@@ -30,6 +30,9 @@ func (vm *machine) entry(addr uint64) *methodEntry {
 	}
 	var object [rubyEntryBytes]byte
 	if !vm.ReadNow(addr, object[:]) {
+		if known && is.isMethod && vm.hasEnded() {
+			return is
+		}
 		return nil
 	}
 	if known && is.object == object {

@@ -525,3 +525,34 @@ func TestRubyVariable(t *testing.T) {
 		})
 	}
 }
+
+// What is known of a process that has ended stays so, for samples that are looked at later; what a
+// process has no more that goes on is forgotten.
+func TestRubyEnded(t *testing.T) {
+	for version := range versions {
+		m := newMemory(version)
+		m.vm.file = &procstate.Image{}
+		at := []uint64{m.frame(0), m.frame(2)}
+		want := m.methods(at...)
+		later := func(live steptest.OnlyCode) [][]string {
+			for _, is := range m.vm.known {
+				is.checked = is.checked.Add(-2 * codeInterval)
+			}
+			for _, is := range m.vm.entries {
+				is.checked = is.checked.Add(-2 * codeInterval)
+			}
+			for thread, is := range m.vm.owners {
+				is.checked = is.checked.Add(-2 * interval)
+				m.vm.owners[thread] = is
+			}
+			m.vm.Live = live
+			return m.methods(at...)
+		}
+		if got := later(steptest.OnlyCode{HasEnded: true}); len(want[0])+len(want[1]) < 4 || !same(got, want) {
+			t.Errorf("%s: %q when it has ended, %q before", version, got, want)
+		}
+		if got := later(steptest.OnlyCode{}); !same(got, [][]string{{}, {}}) {
+			t.Errorf("%s: %q when it goes on without", version, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -70,6 +71,13 @@ func (m *Memory) WordNow(addr uint64) (uint64, bool) {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(m.Buf[:]), true
+}
+
+// HasEnded reports whether the process has ended, as not even the code of a file that it has mapped can
+// be read any more: what is known of it stays so.
+func (m *Memory) HasEnded(im *procstate.Image, bias uint64) bool {
+	_, ok := m.WordNow(mcode.Begin(im) + bias)
+	return !ok
 }
 
 // Reader reads memory of a process.
