@@ -14,7 +14,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
-	v8 "github.com/swbpf/swbpf/steppers/v8"
+	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
 

@@ -17,8 +17,9 @@ import (
 // procstate.LiveCode): by then a method can have given its place to another, with
 // another frame. So a walk ends where no call stands, as it is now, before the
 // address that is returned to. Frames of the interpreter and of stubs without a size
-// are FrameFunc's. Which methods run in all these frames is noted (see unwind.Codes). What is known of a process is kept with its Walker, and found
-// anew when it has executed another program.
+// are FrameFunc's. Which methods run in all these frames is noted (see unwind.Codes).
+// What is known of a process is kept with its Walker, and found anew when it has
+// executed another program.
 type Stepper struct {
 	fields  mcode.PerImage[vmFields] // of libjvm
 	buf     [128]byte

@@ -3,6 +3,7 @@ package lua
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -34,12 +35,12 @@ func (s *Stepper) image(im *procstate.Image) *imageInfo {
 	if p := s.images.Get(im); p != nil {
 		return p
 	}
-	return s.images.Known(im, func(im *procstate.Image) imageInfo { return find(im, mcode.MadeTables(&s.tables)) })
+	return s.images.Known(im, func(im *procstate.Image) imageInfo { return find(im, vmread.MadeTables(&s.tables)) })
 }
 
 // isExecute reports whether a link-time address of a file is in luaV_execute.
 func (s *Stepper) isExecute(im *procstate.Image, p *imageInfo, vaddr uint64) bool {
-	return p.fields != nil && p.parts.Has(mcode.MadeTables(&s.tables), im, p.execute, vaddr)
+	return p.fields != nil && p.parts.Has(vmread.MadeTables(&s.tables), im, p.execute, vaddr)
 }
 
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.

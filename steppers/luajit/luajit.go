@@ -6,6 +6,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -74,7 +75,7 @@ type imageInfo struct {
 // image returns what is known of a file.
 func (s *Stepper) image(im *procstate.Image) *imageInfo {
 	return s.images.Known(im, func(im *procstate.Image) imageInfo {
-		return find(im, mcode.MadeTables(&s.tables))
+		return find(im, vmread.MadeTables(&s.tables))
 	})
 }
 

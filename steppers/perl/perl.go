@@ -7,6 +7,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -187,7 +188,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Ver
 	}
 	vm, _ := w.Kept(s).(*machine)
 	if vm == nil || vm.image != m.Image || vm.bias != m.Bias {
-		vm = newVM(w, m, p, mcode.MadeTables(&s.tables))
+		vm = newVM(w, m, p, vmread.MadeTables(&s.tables))
 		w.Keep(s, vm)
 	}
 	if vm.walk != w.Walks() {

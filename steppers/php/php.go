@@ -9,6 +9,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -192,7 +193,7 @@ func (s *Stepper) isExecute(im *procstate.Image, p *image, vaddr uint64) bool {
 	if p.fields == nil {
 		return false
 	}
-	return p.parts.Has(mcode.MadeTables(&s.tables), im, p.execute, vaddr)
+	return p.parts.Has(vmread.MadeTables(&s.tables), im, p.execute, vaddr)
 }
 
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -114,7 +115,7 @@ func find(im *procstate.Image) (p image) {
 
 // isEval reports whether a link-time address is in the interpreter's function.
 func (s *Stepper) isEval(im *procstate.Image, p *image, vaddr uint64) bool {
-	return p.fields != nil && p.parts.Has(mcode.MadeTables(&s.tables), im, p.eval, vaddr)
+	return p.fields != nil && p.parts.Has(vmread.MadeTables(&s.tables), im, p.eval, vaddr)
 }
 
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.
@@ -137,7 +138,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Ver
 		vm.begun = w.Walks()
 		return unwind.NotMe, nil
 	}
-	reg, bytes, ok := mcode.MadeTables(&s.tables).For(m.Image).Rule(vaddr).CFA()
+	reg, bytes, ok := vmread.MadeTables(&s.tables).For(m.Image).Rule(vaddr).CFA()
 	base, known := in.Regs.Value(reg)
 	if !ok || !known {
 		return unwind.NotMe, nil

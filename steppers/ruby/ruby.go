@@ -9,6 +9,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -182,7 +183,7 @@ func (s *Stepper) isExec(im *procstate.Image, p *image, vaddr uint64) bool {
 	fact, known := s.places.Get(im, vaddr)
 	if !known {
 		fact = isNot
-		if p.parts.Has(mcode.MadeTables(&s.tables), im, p.exec, vaddr) {
+		if p.parts.Has(vmread.MadeTables(&s.tables), im, p.exec, vaddr) {
 			fact = is
 		}
 		s.places.Put(im, vaddr, fact)
@@ -215,7 +216,7 @@ func (s *Stepper) findExec(w *unwind.Walker, vm *machine, m *procstate.Mapping, 
 		iseq, pc := le.Uint64(frame[rubyCodeOf:]), le.Uint64(frame[rubyPC:])
 		if fn := vm.readISeq(iseq); pc != 0 && fn != nil {
 			code, _ := vm.WordNow(fn.encoded)
-			start, end, ok := mcode.MadeTables(&s.tables).For(m.Image).FunctionAt(code - m.Bias)
+			start, end, ok := vmread.MadeTables(&s.tables).For(m.Image).FunctionAt(code - m.Bias)
 			if ok && end-start >= minExec {
 				p.exec = mcode.Range{Start: start, End: end}
 			}

@@ -3,6 +3,7 @@ package spidermonkey
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -99,7 +100,7 @@ func (s *Stepper) inInterpreter(w *unwind.Walker, m *procstate.Mapping, in *unwi
 	}
 	if !p.searched {
 		p.searched = true
-		p.interpret = vm.findInterpret(mcode.MadeTables(&s.tables).For(m.Image), m.Image, m.Bias)
+		p.interpret = vm.findInterpret(vmread.MadeTables(&s.tables).For(m.Image), m.Image, m.Bias)
 	}
 	if !p.interprets(in.LookupPC() - m.Bias) {
 		return

@@ -32,6 +32,7 @@ func (s *AddrSet) Add(addr uint64) bool {
 	return true
 }
 
+// Clear makes it empty; it keeps its room.
 func (s *AddrSet) Clear() {
 	clear(s.slots)
 	s.N = 0

@@ -35,14 +35,6 @@ func (p *FunctionParts) Has(tables *unwind.Tables, im *procstate.Image, function
 	return is
 }
 
-// MadeTables returns the tables of a stepper, which are made where there are none yet.
-func MadeTables(tables **unwind.Tables) *unwind.Tables {
-	if *tables == nil {
-		*tables = unwind.NewTables()
-	}
-	return *tables
-}
-
 // jumpsInto reports whether code [start, end) has a jump into the middle of a function.
 func jumpsInto(im *procstate.Image, start, end uint64, function Range) bool {
 	var in isa.Inst

@@ -59,11 +59,13 @@ func (c *VaddrCache) index(im *procstate.Image, vaddr uint64) int {
 	return int(h >> (64 - 9))
 }
 
+// Get returns the fact about a link-time address of an image, if it is remembered.
 func (c *VaddrCache) Get(im *procstate.Image, vaddr uint64) (fact uint8, ok bool) {
 	s := &c.slot[c.index(im, vaddr)]
 	return s.fact, s.image == im.Index+1 && s.vaddr == vaddr
 }
 
+// Put remembers a fact.
 func (c *VaddrCache) Put(im *procstate.Image, vaddr uint64, fact uint8) {
 	s := &c.slot[c.index(im, vaddr)]
 	s.vaddr, s.image, s.fact = vaddr, im.Index+1, fact

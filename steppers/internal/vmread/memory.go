@@ -11,8 +11,8 @@ import (
 // Memory is how what an interpreter keeps is read.
 type Memory struct {
 	Mem      procstate.Memory
-	Captured procstate.CapturedMemory // nil where mem is all there is
-	Live     procstate.LiveMemory     // nil where mem is live
+	Captured procstate.CapturedMemory // nil where Mem is all there is
+	Live     procstate.LiveMemory     // nil where Mem is live
 
 	Pace Pace
 	Kept int     // bytes, about, of functions; past MaxKept they are forgotten
@@ -23,6 +23,7 @@ type Memory struct {
 // as long as these.
 const MaxKept = 64 << 20
 
+// MemoryOf is the memory of the process that w walks.
 func MemoryOf(w *unwind.Walker) Memory {
 	m := Memory{Mem: w.ProcessState()}
 	m.Captured, _ = w.ProcessState().(procstate.CapturedMemory)
@@ -57,6 +58,7 @@ func ReadAll(mem procstate.Memory, addr uint64, buf []byte) bool {
 	return err == nil && n == len(buf)
 }
 
+// Word reads a word as Read does.
 func (m *Memory) Word(addr uint64) (uint64, bool) {
 	ok := m.Read(addr, m.Buf[:])
 	if !ok {
@@ -65,6 +67,7 @@ func (m *Memory) Word(addr uint64) (uint64, bool) {
 	return binary.LittleEndian.Uint64(m.Buf[:]), true
 }
 
+// WordNow reads a word as ReadNow does.
 func (m *Memory) WordNow(addr uint64) (uint64, bool) {
 	ok := m.ReadNow(addr, m.Buf[:])
 	if !ok {
@@ -74,15 +77,15 @@ func (m *Memory) WordNow(addr uint64) (uint64, bool) {
 }
 
 // HasEnded reports whether the process has ended, as not even the code of a file that it has mapped can
-// be read any more: what is known of it stays so.
+// be read any more: what is known of it stays so. That reading has taken too much time is no end.
 func (m *Memory) HasEnded(im *procstate.Image, bias uint64) bool {
-	_, ok := m.WordNow(mcode.Begin(im) + bias)
-	return !ok
+	return !ReadNow(m.Mem, m.Live, mcode.Begin(im)+bias, m.Buf[:])
 }
 
 // Reader reads memory of a process.
 type Reader func(addr uint64, buf []byte) bool
 
+// Word reads a word.
 func (r Reader) Word(addr uint64) (uint64, bool) {
 	var b [8]byte
 	if !r(addr, b[:]) {
