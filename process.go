@@ -55,8 +55,9 @@ type ProcessStacks struct {
 	VirtualThreads hotspot.VirtualThreads
 	VirtualWalker  *unwind.Walker
 
-	// PythonLocks are those of the interpreters of CPython.
+	// PythonLocks are those of the interpreters of CPython, and PythonTasks its tasks; see WalkOptions.
 	PythonLocks []PythonLock
+	PythonTasks PythonTaskList
 
 	// Stopped is for how long the process, or part of it, stood still.
 	Stopped time.Duration
@@ -86,6 +87,9 @@ type WalkOptions struct {
 	// VirtualThreads asks for those of Java (21 and later),
 	// whose stacks in the heap are copied while it stands. With Threads there are none.
 	VirtualThreads bool
+
+	// PythonTasks asks for the tasks of asyncio, which are read while the process stands. With Threads there are none.
+	PythonTasks bool
 
 	// Group makes the steppers; nil stands for DefaultGroup.
 	Group func() unwind.StepperGroup
@@ -143,8 +147,23 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	var locks []python.Lock
 	copts.Collect = collector(pid, opts.Space, java, javaThreads, &locks)
 	var virtual *hotspot.VirtualThreads
-	if opts.VirtualThreads && java != nil {
-		copts.CollectShared = func(m procstate.Memory, add func(addr uint64, n int)) { virtual = java.At(m).VirtualThreads(add) }
+	var tasks *python.TaskList
+	var taskReader *python.Tasks
+	if opts.PythonTasks && len(opts.Threads) == 0 {
+		if taskReader = python.NewTasks(opts.Space); taskReader != nil {
+			taskReader.Rehearse(procstate.ProcessMemory(pid))
+		}
+	}
+	wantsVirtual := opts.VirtualThreads && java != nil
+	if wantsVirtual || taskReader != nil {
+		copts.CollectShared = func(m procstate.Memory, add func(addr uint64, n int)) {
+			if wantsVirtual {
+				virtual = java.At(m).VirtualThreads(add)
+			}
+			if taskReader != nil {
+				tasks = taskReader.Read(m)
+			}
+		}
 	}
 	var c *procstate.Capture
 	capture := func() (err error) {
@@ -162,6 +181,9 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		stacks[t.TID] = &ps.Stacks[i]
 	}
 	ps.PythonLocks = pythonLocks(c, locks)
+	if tasks != nil {
+		ps.PythonTasks = *pythonTasks(c, tasks)
+	}
 	copts.Also = make(map[procstate.ThreadID][]uint64)
 	copts.Goroutines, copts.CollectShared = false, nil
 	copts.Space = nil // the process has gone on

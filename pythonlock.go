@@ -1,6 +1,8 @@
 package swbpf
 
 import (
+	"cmp"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/python"
 )
@@ -27,30 +29,36 @@ func pythonLocks(ps procstate.ProcessState, locks []python.Lock) []PythonLock {
 	if len(locks) == 0 {
 		return nil
 	}
-	tids, _ := ps.Threads()
-	var own map[procstate.ThreadID]procstate.ThreadID
-	if _, isCore := ps.(*procstate.Core); !isCore { // which has the process's own numbers
-		own = procstate.ThreadsInNamespace(ps.PID())
-	}
+	threads := pythonThreads(ps)
 	all := make([]PythonLock, len(locks))
 	for i, l := range locks {
-		all[i] = PythonLock{Start: l.Start, End: l.End}
-		for _, tid := range tids {
-			id := uint64(tid)
-			if own[tid] != 0 {
-				id = uint64(own[tid])
-			}
-			if l.IsPointer {
-				var regs procstate.Regs
-				if ps.Registers(tid, &regs) != nil {
-					continue
-				}
-				id = regs.ThreadPointer
-			}
-			if id == l.Holder && id != 0 {
-				all[i].Holder = tid
-			}
-		}
+		all[i] = PythonLock{l.Start, l.End, threads(l.Holder)}
 	}
 	return all
+}
+
+// pythonThreads tells which thread of a process CPython means; 0 is none.
+func pythonThreads(ps procstate.ProcessState) func(id python.ThreadID) procstate.ThreadID {
+	var known map[python.ThreadID]procstate.ThreadID
+	return func(id python.ThreadID) procstate.ThreadID {
+		if id == (python.ThreadID{}) {
+			return 0
+		}
+		if known == nil {
+			known = map[python.ThreadID]procstate.ThreadID{}
+			tids, _ := ps.Threads()
+			var own map[procstate.ThreadID]procstate.ThreadID
+			if _, isCore := ps.(*procstate.Core); !isCore { // which has the process's own numbers
+				own = procstate.ThreadsInNamespace(ps.PID())
+			}
+			for _, tid := range tids {
+				known[python.ThreadID{Number: uint64(cmp.Or(own[tid], tid))}] = tid
+				var regs procstate.Regs
+				if ps.Registers(tid, &regs) == nil {
+					known[python.ThreadID{Pointer: regs.ThreadPointer}] = tid
+				}
+			}
+		}
+		return known[id]
+	}
 }

@@ -83,6 +83,9 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		ps.readGoroutines(w, opts.MaxFrames)
 	}
 	ps.PythonLocks = PythonLocks(p)
+	if opts.PythonTasks && len(opts.Threads) == 0 {
+		ps.PythonTasks = *PythonTasks(p)
+	}
 	if heap := hotspot.NewHeap(pid, p, p.Libraries()); heap != nil {
 		java := heap.At(p)
 		for i := range ps.Stacks {

@@ -28,6 +28,7 @@ type processWalk struct {
 
 	goroutines goroutineWalks
 	virtual    virtualWalks
+	tasks      taskWalks
 	deadlocks  []deadlock
 	python     []stackwalk.PythonLock
 
@@ -53,11 +54,12 @@ type threadWalk struct {
 	name      string
 	state     string
 	blocked   bool
-	wait      *wait                  // the system call that it waits in; nil where that is not known
-	goroutine *procstate.Goroutine   // that is on it; nil where that is not known
-	virtual   *hotspot.VirtualThread // the same
-	java      *hotspot.Thread        // what Java knows of it; nil where it is not Java's
-	hasGIL    bool                   // it has the lock of an interpreter of CPython
+	wait      *wait                   // the system call that it waits in; nil where that is not known
+	goroutine *procstate.Goroutine    // that is on it; nil where that is not known
+	virtual   *hotspot.VirtualThread  // the same
+	java      *hotspot.Thread         // what Java knows of it; nil where it is not Java's
+	hasGIL    bool                    // it has the lock of an interpreter of CPython
+	tasks     []*stackwalk.PythonTask // of asyncio that are on it, innermost first
 }
 
 // walkFrame is a logical frame: a frame of the stack, or a call that was

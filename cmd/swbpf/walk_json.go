@@ -33,6 +33,11 @@ type (
 		VirtualUnread  int                  `json:"virtual_threads_unread,omitempty"` // that could not be read
 		VirtualCut     bool                 `json:"virtual_threads_cut,omitempty"`    // there are more
 		VirtualError   string               `json:"virtual_threads_error,omitempty"`  // why none are known
+
+		// Of one in Python:
+		Tasks       []jsonTasks `json:"tasks,omitempty"`
+		TasksUnread int         `json:"tasks_unread,omitempty"` // that could not be read
+		TasksCut    bool        `json:"tasks_cut,omitempty"`    // there are more
 	}
 
 	jsonThread struct {
@@ -48,7 +53,8 @@ type (
 		VirtualName string    `json:"virtual_thread_name,omitempty"`
 		Wait        *jsonWait `json:"wait,omitempty"`
 		Java        *jsonJava `json:"java,omitempty"`
-		GIL         bool      `json:"gil,omitempty"` // it has the lock of an interpreter of CPython
+		GIL         bool      `json:"gil,omitempty"`   // it has the lock of an interpreter of CPython
+		Tasks       []string  `json:"tasks,omitempty"` // IDs of those of asyncio that are on it, the innermost first
 	}
 
 	// jsonParty is a thread of a deadlock: its TID, or the ID of a virtual one of Java.
@@ -107,6 +113,19 @@ type (
 		Frames   []jsonFrame `json:"frames"`
 	}
 
+	// jsonTasks are tasks of asyncio that are not on a thread, with the same stack and state, that wait for the
+	// same; with --no-group one of them.
+	jsonTasks struct {
+		IDs      []string    `json:"ids"` // addresses of their objects
+		Names    []string    `json:"names"`
+		State    string      `json:"state"`
+		Blocker  string      `json:"blocker,omitempty"`   // the class of what they wait for
+		WaitsFor []string    `json:"waits_for,omitempty"` // IDs of tasks that they wait for
+		Complete bool        `json:"complete"`
+		Reason   string      `json:"reason"`
+		Frames   []jsonFrame `json:"frames"`
+	}
+
 	// jsonCreatedBy is the place of a go statement; PC is where it returned to.
 	jsonCreatedBy struct {
 		PC       string `json:"pc"`
@@ -152,7 +171,7 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 	for i := range p.threads {
 		t := &p.threads[i]
 		jt := jsonThread{TID: int32(t.tid), Name: t.name, State: t.state, Complete: t.complete(),
-			Reason: t.reason(), GIL: t.hasGIL}
+			Reason: t.reason(), GIL: t.hasGIL, Tasks: taskIDs(t.tasks)}
 		if t.goroutine != nil {
 			jt.Goroutine = t.goroutine.ID
 		}
@@ -170,6 +189,7 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 	out.Deadlocks = p.jsonDeadlocks()
 	p.jsonGoroutines(&out)
 	p.jsonVirtual(&out)
+	p.jsonTasks(&out)
 	text, err := json.Marshal(&out)
 	if err != nil {
 		return err
@@ -198,6 +218,9 @@ func (p *processWalk) jsonStacks() (stacks []*stackWalk) {
 		stacks = append(stacks, g.stackWalk)
 	}
 	for _, g := range p.virtual.groups {
+		stacks = append(stacks, &g.stackWalk)
+	}
+	for _, g := range p.tasks.groups {
 		stacks = append(stacks, &g.stackWalk)
 	}
 	return stacks

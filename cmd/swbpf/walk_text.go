@@ -27,6 +27,9 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	if n := p.virtual.total; n > 0 {
 		head += ", " + plural(n, "virtual thread")
 	}
+	if n := p.tasks.total; n > 0 {
+		head += ", " + plural(n, "task")
+	}
 	if p.live {
 		head += ", stopped for " + duration(p.stopped)
 	}
@@ -41,6 +44,7 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	}
 	p.writeGoroutines(w)
 	p.writeVirtual(w)
+	p.writeTasks(w)
 	return nil
 }
 
@@ -103,6 +107,9 @@ func groupThreads(p *processWalk, group bool) [][]*threadWalk {
 		}
 		if t.hasGIL {
 			key = append(key, 1)
+		}
+		for _, task := range t.tasks {
+			key = binary.LittleEndian.AppendUint64(key, task.Addr)
 		}
 		if t.java != nil {
 			key = append(key, javaWait(t.java)...)
@@ -169,6 +176,9 @@ func groupHead(g []*threadWalk) string {
 		b.WriteString(", " + virtualText(t.virtual.ID, t.virtual.Name))
 	default:
 		fmt.Fprintf(&b, ", virtual threads %s", ranges(virtual))
+	}
+	if len(g) == 1 && len(t.tasks) > 0 {
+		b.WriteString(", " + tasksText(t.tasks))
 	}
 	if t.hasGIL {
 		b.WriteString(", with the GIL")
@@ -327,6 +337,7 @@ func writeRun(w io.Writer, a *procstate.Arch, frames []walkFrame, r frameRun, di
 		column(strconv.Itoa(i), digits)
 		line = append(line, ' ')
 		switch addr := 2 + 2*a.AddressWidth; {
+		case f.isTask():
 		case f.inlined && f.bytecode: // one of several in the interpreter's frame
 			column("", addr)
 		case f.inlined:
@@ -338,7 +349,9 @@ func writeRun(w io.Writer, a *procstate.Arch, frames []walkFrame, r frameRun, di
 				line = append(line, "0123456789abcdef"[f.frame.PC()>>shift&15])
 			}
 		}
-		line = append(line, "  "...)
+		if !f.isTask() {
+			line = append(line, "  "...)
+		}
 		column(printable(f.label()), width)
 		if f.module != "" {
 			line = append(append(line, "  "...), printable(filepath.Base(f.module))...)
@@ -394,6 +407,9 @@ func (f *walkFrame) label() string {
 // note tells what is special about a frame.
 func (f *walkFrame) note() string {
 	var notes []string
+	if f.isTask() {
+		return ""
+	}
 	if f.bytecode && !f.compiled {
 		notes = append(notes, "interpreted")
 	} else if !f.bytecode && f.stepper != "" && f.stepper != "debug" {

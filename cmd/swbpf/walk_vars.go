@@ -277,7 +277,8 @@ func walkStoppedVariables(o *walkOptions, pid int, probes *userProbes, limit tim
 	defer cancel()
 	o.symbolizer.DeferTypes()
 	pw := &processWalk{pid: pid, live: true}
-	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, StopLimit: limit, Goroutines: o.wantsGoroutines(), VirtualThreads: o.wantsVirtual(), MaxFrames: maxWalkFrames}
+	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, StopLimit: limit, Goroutines: o.wantsGoroutines(), VirtualThreads: o.wantsVirtual(),
+		PythonTasks: o.wantsTasks(), MaxFrames: maxWalkFrames}
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {
 		end, _ := ctx.Deadline()
 		walking, enough := context.WithTimeout(ctx, time.Until(end)/2) // the rest is for values

@@ -59,24 +59,23 @@ const (
 // Collector returns a Collector of what walks need of the interpreter, of all threads at
 // once; nil where none of the libraries of the process is one.
 func Collector(libs procstate.LibraryState) procstate.Collector {
-	fields, runtime := of(libs)
-	if fields == nil {
+	p, bias := of(libs)
+	if p == nil {
 		return nil
 	}
-	c := &collector{fields: fields, runtime: runtime}
+	c := &collector{fields: p.fields, runtime: p.runtime + bias}
 	return c.collect
 }
 
-// of returns the fields of the interpreter that is among some libraries, and where its _PyRuntime is; nil where
-// none is one.
-func of(libs procstate.LibraryState) (fields *layout, runtime uint64) {
+// of returns the interpreter that is among some libraries, and where it is; nil where none is one.
+func of(libs procstate.LibraryState) (p *image, bias uint64) {
 	s := New(nil)
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil {
 			continue
 		}
 		if p := s.image(lib.Image); p.fields != nil {
-			return p.fields, p.runtime + lib.Bias
+			return p, lib.Bias
 		}
 	}
 	return nil, 0

@@ -9,12 +9,20 @@ import (
 
 // Lock is the lock that a thread has while it runs functions of an interpreter of CPython (the GIL).
 type Lock struct {
-	Start, End uint64 // its memory
+	Start, End uint64   // its memory
+	Holder     ThreadID // the thread that has it
+}
 
-	// Holder is the thread that has it: the number that the process has for it from 3.11 on, else its thread
-	// pointer; 0 is none.
-	Holder    uint64
-	IsPointer bool // it is that
+// ThreadID is a thread as CPython knows it: by the number that the process has for it from 3.11 on, else by its thread
+// pointer. The zero value is none.
+type ThreadID struct{ Number, Pointer uint64 }
+
+// threadID is that of a thread.
+func (f *layout) threadID(id uint64) ThreadID {
+	if f.isObject {
+		return ThreadID{Pointer: id}
+	}
+	return ThreadID{Number: id}
 }
 
 // Locks reads those of a process.
@@ -25,11 +33,11 @@ type Locks struct {
 
 // NewLocks makes a Locks of a process with some libraries; nil where none is CPython.
 func NewLocks(libs procstate.LibraryState) *Locks {
-	fields, runtime := of(libs)
-	if fields == nil {
+	p, bias := of(libs)
+	if p == nil {
 		return nil
 	}
-	return &Locks{fields, runtime}
+	return &Locks{p.fields, p.runtime + bias}
 }
 
 // Read reads the locks of all interpreters, of a process that stands still or a copy of it; none where there are
@@ -54,7 +62,7 @@ func (p *Locks) Read(mem procstate.Memory) (locks []Lock) {
 		case wait == 0 || wait >= maxWait || state > locked:
 			continue // it is something else
 		case state == locked && i >= 0:
-			locks = append(locks, Lock{at, at + size, threads[i].id, f.isObject})
+			locks = append(locks, Lock{at, at + size, f.threadID(threads[i].id)})
 		default:
 			locks = append(locks, Lock{Start: at, End: at + size})
 		}
