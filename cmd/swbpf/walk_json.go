@@ -120,7 +120,7 @@ type (
 		Names    []string    `json:"names"`
 		State    string      `json:"state"`
 		Blocker  string      `json:"blocker,omitempty"`   // the class of what they wait for
-		WaitsFor []string    `json:"waits_for,omitempty"` // IDs of tasks that they wait for
+		WaitsFor []string    `json:"waits_for,omitempty"` // IDs of all tasks that they wait for
 		Complete bool        `json:"complete"`
 		Reason   string      `json:"reason"`
 		Frames   []jsonFrame `json:"frames"`

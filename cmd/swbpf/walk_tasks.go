@@ -53,7 +53,7 @@ func (p *processWalk) takeTasks(list *stackwalk.PythonTaskList, o *walkOptions) 
 			t.tasks = append(t.tasks, task)
 			continue
 		}
-		key := taskKey(task)
+		key := out.key(task)
 		g := index[key]
 		if g == nil || o.noGroup {
 			g = &taskGroup{stackWalk: taskStack(task)}
@@ -70,16 +70,38 @@ func (p *processWalk) takeTasks(list *stackwalk.PythonTaskList, o *walkOptions) 
 
 // compareNumbered compares names, numbers in them by their values.
 func compareNumbered(a, b string) int {
-	na, nb := numbersOf(a), numbersOf(b)
-	byName := cmp.Compare(replaceNumbers(a, func(string) string { return "0" }), replaceNumbers(b, func(string) string { return "0" }))
-	return cmp.Or(byName, slices.CompareFunc(na, nb, func(x, y string) int { return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)) }))
+	isDigit := func(c byte) bool { return '0' <= c && c <= '9' }
+	number := func(s string) int {
+		n := 0
+		for n < len(s) && isDigit(s[n]) {
+			n++
+		}
+		return n
+	}
+	for a != "" && b != "" {
+		if !isDigit(a[0]) || !isDigit(b[0]) {
+			if a[0] != b[0] {
+				return cmp.Compare(a[0], b[0])
+			}
+			a, b = a[1:], b[1:]
+			continue
+		}
+		na, nb := number(a), number(b)
+		if c := cmp.Or(cmp.Compare(na, nb), cmp.Compare(a[:na], b[:nb])); c != 0 {
+			return c
+		}
+		a, b = a[na:], b[nb:]
+	}
+	return cmp.Compare(len(a), len(b))
 }
 
-// taskKey is what the tasks of a group have in common.
-func taskKey(t *stackwalk.PythonTask) string {
+// key is what the tasks of a group have in common.
+func (ts *taskWalks) key(t *stackwalk.PythonTask) string {
 	var key strings.Builder
-	name := replaceNumbers(t.Name, func(string) string { return "0" })
-	fmt.Fprintf(&key, "%s\x00%d\x00%s\x00%v\x00%v\x00", name, t.State, t.Blocker, t.WaitsFor, t.Err)
+	fmt.Fprintf(&key, "%s\x00%s\x00%v\x00", replaceNumbers(t.Name, noNumber), ts.wait(t), t.Err)
+	if len(t.WaitsFor) == 1 { // others of the same name are not the same
+		fmt.Fprintf(&key, "%d\x00", t.WaitsFor[0])
+	}
 	for _, l := range t.Stack {
 		fmt.Fprintf(&key, "%p\x00%d\x00", l.CodeFunction, l.Line)
 	}
@@ -102,7 +124,7 @@ func (f *walkFrame) isTask() bool { return f.bytecode && f.frame.PC() == 0 }
 func (p *processWalk) writeTasks(w io.Writer) {
 	ts := &p.tasks
 	for _, g := range ts.groups {
-		fmt.Fprintf(w, "\n%s [%s]: %s\n", printable(g.text()), printable(ts.wait(g)), printable(g.outcome()))
+		fmt.Fprintf(w, "\n%s [%s]: %s\n", printable(tasksText(g.tasks)), printable(ts.wait(g.tasks[0])), printable(g.outcome()))
 		p.writeStack(w, &g.stackWalk)
 	}
 	if ts.unread > 0 {
@@ -112,9 +134,6 @@ func (p *processWalk) writeTasks(w io.Writer) {
 		fmt.Fprintf(w, "\nthere are more tasks: they were too many, or took too long\n")
 	}
 }
-
-// text names the tasks of a group: `3 tasks "Task-*"`.
-func (g *taskGroup) text() string { return tasksText(g.tasks) }
 
 // tasksText names tasks: `task "fetch"`, `3 tasks "Task-*"`.
 func tasksText(tasks []*stackwalk.PythonTask) string {
@@ -131,20 +150,22 @@ func namesText(names []string) string {
 	if len(names) > 1 {
 		s = plural(len(names), s)
 	}
-	slices.SortFunc(names, compareNumbered)
 	const most = 3 // kinds of names that are written
-	kinds := slices.CompactFunc(slices.Clone(names), func(a, b string) bool { return replaceNumbers(a, noNumber) == replaceNumbers(b, noNumber) })
+	var kinds []string
+	same := make(map[string][]string)
+	for _, name := range names {
+		kind := replaceNumbers(name, noNumber)
+		if same[kind] == nil {
+			kinds = append(kinds, kind)
+		}
+		same[kind] = append(same[kind], name)
+	}
+	slices.Sort(kinds)
 	for i, kind := range kinds {
 		if i == most {
 			return s + " and others"
 		}
-		var same []string
-		for _, name := range names {
-			if replaceNumbers(name, noNumber) == replaceNumbers(kind, noNumber) {
-				same = append(same, name)
-			}
-		}
-		if name := commonName(same); name != "" {
+		if name := commonName(same[kind]); name != "" {
 			s += fmt.Sprintf(" %q", name)
 		}
 	}
@@ -153,9 +174,8 @@ func namesText(names []string) string {
 
 func noNumber(string) string { return "0" }
 
-// wait tells what the tasks of a group do: `ready`, `waiting for Future`, `waiting for task "fetch"`.
-func (ts *taskWalks) wait(g *taskGroup) string {
-	t := g.tasks[0]
+// wait tells what a task does: `ready`, `waiting for Future`, `waiting for task "fetch"`.
+func (ts *taskWalks) wait(t *stackwalk.PythonTask) string {
 	s := t.State.String()
 	switch {
 	case t.State != python.TaskWaiting:
@@ -188,7 +208,12 @@ func (p *processWalk) jsonTasks(out *jsonProcess) {
 		for _, one := range g.tasks {
 			j.Names = append(j.Names, one.Name)
 		}
-		for _, addr := range t.WaitsFor {
+		var others []uint64
+		for _, one := range g.tasks {
+			others = append(others, one.WaitsFor...)
+		}
+		slices.Sort(others)
+		for _, addr := range slices.Compact(others) {
 			j.WaitsFor = append(j.WaitsFor, hex(addr))
 		}
 		out.Tasks = append(out.Tasks, j)

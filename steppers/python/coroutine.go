@@ -48,6 +48,7 @@ type coroutines struct {
 // follow follows a task's coroutine to what it waits for.
 func (t *taskReader) follow(object uint64) (c coroutines, err error) {
 	const next = 16 // of what is ofNext
+	c.frames = t.buf[:0]
 	for range maxAwaits {
 		var buf [coroutineBytes]byte
 		class := t.object(object, buf[:next+8])
@@ -84,9 +85,10 @@ func (t *taskReader) suspended(c *coroutines, object uint64, buf *[coroutineByte
 		return 0, false, errCoroutine
 	}
 	if run, ok := t.running[at]; ok {
-		inner := slices.Clone(run.thread.frames[:run.index+1])
-		slices.Reverse(inner)
-		c.frames, c.thread = append(c.frames, inner...), run.thread
+		for _, inner := range slices.Backward(run.thread.frames[:run.index+1]) {
+			c.frames = append(c.frames, inner)
+		}
+		c.thread = run.thread
 		return 0, false, nil
 	}
 	ref := frameRef{le.Uint64(frame[f.code:]) &^ tagBits, le.Uint64(frame[f.instruction:])}

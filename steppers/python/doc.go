@@ -4,7 +4,7 @@
 //
 // A [Stepper] is what a Walker asks. What it needs of a process at the moment of a capture,
 // besides the stack of C, a [Collector] copies. [Locks] are for those who do not walk but look
-// for who waits for whom.
+// for who waits for whom, and [Tasks] for what those of asyncio are in, which is on no stack.
 //
 // A Stepper keeps no state of a process, and belongs to one goroutine at a time.
 package python

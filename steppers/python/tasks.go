@@ -182,7 +182,8 @@ type taskReader struct {
 	most    int
 	seen    map[uint64]bool
 	until   time.Time
-	frames  int
+	frames  int                     // of all tasks
+	buf     []frameRef              // of one
 	running map[uint64]runningFrame // by the address of a frame
 }
 
@@ -269,6 +270,8 @@ func (t *taskReader) take(object uint64) (more bool) {
 	} else {
 		t.waits(&task, le.Uint64(b[f.waiter:]), run.self)
 	}
+	t.buf = run.frames[:0]
+	task.Stack = make([]unwind.CodeLine, 0, len(run.frames))
 	for _, ref := range slices.Backward(run.frames) {
 		line, ok := t.line(&ref)
 		if !ok {
