@@ -48,9 +48,9 @@ func TestAccuracy(t *testing.T) {
 			switch { // the long form judges more
 			case testenv.Long():
 			case c.Table == tableTold:
-				c.Steps = 40000
-			case c.Table != tableARM64:
-				c.Steps = min(c.Steps, 20000)
+				c.Steps = 25000
+			default:
+				c.Steps = min(c.Steps, 12000)
 			}
 			r, err := RunCase(c, sources+"/testdata", t.TempDir())
 			var missing *loader.MissingError
