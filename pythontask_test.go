@@ -42,7 +42,7 @@ func TestPythonTasks(t *testing.T) {
 			}
 			want[told.Addr] = *told
 		}
-		if len(want) < 24 {
+		if len(want) < 27 {
 			t.Fatalf("Python tells of %d tasks", len(want))
 		}
 		check := func(how string, list *swbpf.PythonTaskList) {

@@ -112,9 +112,9 @@ object for each group: its "ids", "names", "state", "blocker", "owner",
 Tasks of asyncio in Python (CPython 3.7 to 3.15) come then, those that run the
 same lines, are in the same state and wait for the same together, most first:
 their coroutines, down to the future that they wait for, and which tasks, where
-that is one, a gather or a TaskGroup of some. One that a thread runs is named
-there. The process stands for some 8 us longer for each, and for a second at
-most. In JSON, "tasks" has an object for each group: its "ids", "names",
+that is one, or a gather, wait or TaskGroup of some. One that a thread runs is
+named there. The process stands for some 8 us longer for each, and for a second
+at most. In JSON, "tasks" has an object for each group: its "ids", "names",
 "state", "blocker", "waits_for", and the frames of the first.
 
 With --args or --locals the process stands still a second time, until the

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	stackwalk "github.com/swbpf/swbpf"
@@ -161,12 +162,14 @@ func namesText(names []string) string {
 		same[kind] = append(same[kind], name)
 	}
 	slices.Sort(kinds)
+	separator := " "
 	for i, kind := range kinds {
 		if i == most {
 			return s + " and others"
 		}
 		if name := commonName(same[kind]); name != "" {
-			s += fmt.Sprintf(" %q", name)
+			s += separator + strconv.Quote(name)
+			separator = ", "
 		}
 	}
 	return s

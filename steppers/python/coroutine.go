@@ -41,7 +41,7 @@ const (
 // coroutines are the frames of what a task runs, outermost first.
 type coroutines struct {
 	frames []frameRef
-	self   uint64        // the first variable of the innermost one, from 3.11 on; 0 is none
+	first  uint64        // the first variable of the innermost one; 0 is none
 	thread *threadFrames // that runs it; nil when none does
 }
 
@@ -113,9 +113,11 @@ func (t *taskReader) suspended(c *coroutines, object uint64, buf *[coroutineByte
 	default:
 		return 0, false, nil // it is done
 	}
-	if c.self = 0; !f.isObject {
-		c.self = t.word(at+g.words) &^ tagBits
+	variables := g.words
+	if f.isObject {
+		variables = g.variables
 	}
+	c.first = t.word(at+variables) &^ tagBits
 	switch {
 	case state == states.executing: // by a thread that was not found
 		return 0, false, errCoroutine

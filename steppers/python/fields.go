@@ -56,7 +56,8 @@ type asyncioLayout struct {
 	states     *frameStates
 	stackTop   uint64 // of a frame: where its stack ends, or
 	stackDepth uint64 // how many words are on it
-	words      uint64 // of a frame: its variables and, behind these, its stack; with isObject where that is told
+	words      uint64 // of a frame: its variables and, behind these, its stack; with isObject where its stack is told
+	variables  uint64 // of a frame object
 	awaited    uint64 // how far below its end is what a coroutine awaits, in words
 }
 
@@ -65,19 +66,19 @@ type asyncioLayout struct {
 var versions = map[uint32]*layout{
 	0x0307: ofObjects(layout{
 		interpreters: 24, gil: 1264, instruction: 104, fileName: 96, qualName: 104, firstLine: 36, lineTable: 112, lines: lineOld,
-		asyncio: asyncioLayout{modules: 40, state: 72, waiter: 104, coroutine: 112, stackTop: 72},
+		asyncio: asyncioLayout{modules: 40, state: 72, waiter: 104, coroutine: 112, stackTop: 72, variables: 360},
 	}),
 	0x0308: ofObjects(layout{
 		interpreters: 32, gil: 1152, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: lineOld,
-		asyncio: asyncioLayout{modules: 56, state: 72, waiter: 104, coroutine: 112, name: 120, stackTop: 72},
+		asyncio: asyncioLayout{modules: 56, state: 72, waiter: 104, coroutine: 112, name: 120, stackTop: 72, variables: 360},
 	}),
 	0x0309: ofObjects(layout{
 		interpreters: 32, gil: 352, instruction: 104, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: lineOld,
-		asyncio: asyncioLayout{modules: 856, state: 80, waiter: 144, coroutine: 152, name: 160, stackTop: 72},
+		asyncio: asyncioLayout{modules: 856, state: 80, waiter: 144, coroutine: 152, name: 160, stackTop: 72, variables: 360},
 	}),
 	0x030a: ofObjects(layout{
 		interpreters: 32, gil: 352, instruction: 96, fileName: 104, qualName: 112, firstLine: 40, lineTable: 120, lines: line310,
-		asyncio: asyncioLayout{modules: 856, state: 88, waiter: 152, coroutine: 160, name: 168, frameState: 108, stackDepth: 80, words: 64},
+		asyncio: asyncioLayout{modules: 856, state: 88, waiter: 152, coroutine: 160, name: 168, frameState: 108, stackDepth: 80, words: 64, variables: 352},
 	}),
 	0x030b: {
 		interpreters: 40, gil: 360, nextInterpreter: 0, threads: 16, nextThread: 8, id: 160, current: 56, chunk: 296, top: 304, threadBytes: 312,

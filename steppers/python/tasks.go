@@ -19,7 +19,7 @@ type Task struct {
 	State TaskState
 
 	// Blocker is the class of the future that it waits for, and WaitsFor the other tasks, where it is one, a gather
-	// or a TaskGroup of some: those that are not done.
+	// or a TaskGroup of some, or they are what asyncio.wait or wait_for has: those that are not done.
 	Blocker  string
 	WaitsFor []uint64 // their Addr
 
@@ -265,11 +265,6 @@ func (t *taskReader) take(object uint64) (more bool) {
 	}
 	run, err := t.follow(coroutine)
 	task.Err = err
-	if run.thread != nil {
-		task.State, task.Runs = TaskRunning, run.thread.id
-	} else {
-		t.waits(&task, le.Uint64(b[f.waiter:]), run.self)
-	}
 	t.buf = run.frames[:0]
 	task.Stack = make([]unwind.CodeLine, 0, len(run.frames))
 	for _, ref := range slices.Backward(run.frames) {
@@ -281,6 +276,11 @@ func (t *taskReader) take(object uint64) (more bool) {
 		task.Stack = append(task.Stack, line)
 	}
 	t.frames += len(task.Stack)
+	if run.thread != nil {
+		task.State, task.Runs = TaskRunning, run.thread.id
+	} else {
+		t.waits(&task, le.Uint64(b[f.waiter:]), run.first)
+	}
 	t.out.List = append(t.out.List, task)
 	return true
 }
@@ -323,8 +323,8 @@ func (t *taskReader) nameOf(object uint64) string {
 	return fmt.Sprintf("Task-%d", n)
 }
 
-// waits fills in what a task waits for: a future. self is the object whose method does so.
-func (t *taskReader) waits(task *Task, future, self uint64) {
+// waits fills in what a task waits for: a future. first is the first variable of the function that it waits in.
+func (t *taskReader) waits(task *Task, future, first uint64) {
 	const cFuture, cTask = "_asyncio.Future", "_asyncio.Task"
 	var head [16]byte
 	c := t.object(future, head[:])
@@ -335,22 +335,31 @@ func (t *taskReader) waits(task *Task, future, self uint64) {
 		return // its turn comes
 	}
 	task.State, task.Blocker = TaskWaiting, c.name[1+strings.LastIndexByte(c.name, '.'):]
-	add := func(child uint64) bool {
-		if c := t.object(child, head[:]); c.is(cTask) && t.isPending(child) {
-			task.WaitsFor = append(task.WaitsFor, child)
+	add := func(other uint64) bool {
+		if c := t.object(other, head[:]); c.is(cTask) && t.isPending(other) {
+			task.WaitsFor = append(task.WaitsFor, other)
 		}
 		return true
 	}
-	group := t.object(self, head[:])
+	of := t.object(first, head[:])
 	switch {
 	case c.is(cTask):
 		add(future)
 	case c.name == "_GatheringFuture":
 		t.eachOfList(t.attribute(future, "_children"), add)
-	case group != nil && group.name == "TaskGroup":
-		t.eachOfSet(t.attribute(self, "_tasks"), add)
+	case of != nil && of.name == "TaskGroup":
+		t.eachOfSet(t.attribute(first, "_tasks"), add)
+	case task.isIn("_wait"):
+		t.eachOfSet(first, add)
+	case task.isIn("wait_for"): // to 3.11
+		add(first)
 	}
 	slices.Sort(task.WaitsFor)
+}
+
+// isIn reports whether a task waits in a function of the module asyncio.tasks.
+func (task *Task) isIn(function string) bool {
+	return len(task.Stack) > 0 && task.Stack[0].Name == function && strings.HasSuffix(task.Stack[0].File, "/asyncio/tasks.py")
 }
 
 // isPending reports whether a future is not done.

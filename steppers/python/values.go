@@ -45,7 +45,6 @@ type objectReader struct {
 
 const (
 	maxClasses   = 1 << 14
-	maxBases     = 32
 	maxClassName = 64
 	typeOf       = 8 // of an object
 )
@@ -56,18 +55,18 @@ func (h *objectReader) class(addr uint64) *class {
 	if known || len(h.classes) >= maxClasses {
 		return c
 	}
-	h.classes[addr] = nil // of one that is derived from itself
-	c = h.readClass(addr, maxBases)
+	h.classes[addr] = nil // for one that is derived from itself
+	c = h.readClass(addr)
 	h.classes[addr] = c
 	return c
 }
 
-// readClass reads a class and so many of those that it is derived from.
-func (h *objectReader) readClass(addr uint64, bases int) *class {
+// readClass reads a class, and those that it is derived from.
+func (h *objectReader) readClass(addr uint64) *class {
 	// A PyTypeObject, the same in all versions.
 	const name, basicSize, flags, base, dictOffset, size = 24, 32, 168, 256, 288, 296
 	var b [size]byte
-	if addr == 0 || bases == 0 || !h.vm.ReadNow(addr, b[:]) {
+	if addr == 0 || !h.vm.ReadNow(addr, b[:]) {
 		return nil
 	}
 	le := binary.LittleEndian
@@ -81,7 +80,7 @@ func (h *objectReader) readClass(addr uint64, bases int) *class {
 		c.awaitable = ofFuture
 	}
 	if at := le.Uint64(b[base:]); at != 0 && c.flags&heapType != 0 {
-		c.base = h.readClass(at, bases-1)
+		c.base = h.class(at)
 	}
 	return c
 }

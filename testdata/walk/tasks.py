@@ -109,13 +109,17 @@ async def deep(n, forever):
 
 
 async def limited(forever):
-    await asyncio.wait_for(pause(forever), 10000)
+    await asyncio.wait_for(start(asyncio.get_running_loop(), pause(forever), "limit"), 10000)
+
+
+async def awaits_all(others):
+    await asyncio.wait(others)
 
 
 async def grouped(forever):
     async with asyncio.TaskGroup() as group:
         for i in range(2):
-            group.create_task(pause(forever)).set_name("member-%d" % i)
+            made["member-%d" % i] = group.create_task(pause(forever))
 
 
 class OwnTask(asyncio.Task):
@@ -134,8 +138,11 @@ async def never_run():
     pass
 
 
+made = {}  # tasks by their titles, which are their names from 3.8 on
+
+
 def start(loop, coroutine, title=None):
-    task = loop.create_task(coroutine)
+    task = made[title] = loop.create_task(coroutine)
     if title and hasattr(task, "set_name"):
         task.set_name(title)
     return task
@@ -159,6 +166,7 @@ async def main():
     start(loop, Derived.Method().method(forever), "méthod")
     start(loop, deep(100, forever), "deep")
     start(loop, limited(forever), "limited")
+    start(loop, awaits_all([start(loop, pause(forever), "one-%d" % i) for i in range(2)]), "all")
     start(loop, waits_for(asyncio.ensure_future(pause(forever))), "x" * 300)
     own = OwnTask(pause(forever))
     if hasattr(own, "set_name"):
@@ -198,8 +206,9 @@ def tell(*loops):
             state, calls = "waiting" if task._fut_waiter else "ready", chain(coroutine)[::-1]
         waits = task._fut_waiter
         others = [waits] if isinstance(waits, asyncio.Task) else getattr(waits, "_children", [])
-        if calls[0].startswith("TaskGroup."):
-            others = [t for t in asyncio.all_tasks() if name_of(t).startswith("member-")]
+        for function, title in ("TaskGroup.", "member-"), ("_wait ", "one-"), ("wait_for ", "limit"):
+            if calls[0].startswith(function):
+                others = [made[t] for t in made if t and t.startswith(title) and t != "limited"]
         print(json.dumps({"addr": id(task), "name": name_of(task), "state": state, "calls": calls,
             "blocker": type(waits).__name__ if waits else "", "others": sorted(id(t) for t in others)}))
     print("null")
