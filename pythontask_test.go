@@ -22,6 +22,7 @@ type toldTask struct {
 	Calls   []string
 	Blocker string
 	Others  []uint64
+	Socket  int
 }
 
 // TestPythonTasks compares the tasks of asyncio with what Python says of them: in a copy, in the process itself, and
@@ -42,7 +43,7 @@ func TestPythonTasks(t *testing.T) {
 			}
 			want[told.Addr] = *told
 		}
-		if len(want) < 27 {
+		if len(want) < 29 {
 			t.Fatalf("Python tells of %d tasks", len(want))
 		}
 		check := func(how string, list *swbpf.PythonTaskList) {
@@ -81,6 +82,9 @@ func checkTask(t *testing.T, how string, got *swbpf.PythonTask, want toldTask) {
 	t.Helper()
 	if got.Name != want.Name || got.State.String() != want.State || got.Blocker != want.Blocker || got.Err != nil {
 		t.Errorf("%s: task %q is %v for %q: %v; want %q, %s for %q", how, got.Name, got.State, got.Blocker, got.Err, want.Name, want.State, want.Blocker)
+	}
+	if got.Socket != want.Socket {
+		t.Errorf("%s: task %q waits for socket %d, want %d", how, got.Name, got.Socket, want.Socket)
 	}
 	if (got.State == python.TaskRunning) != (got.Thread != 0) {
 		t.Errorf("%s: task %q is %v, on thread %d", how, got.Name, got.State, got.Thread)

@@ -111,11 +111,12 @@ object for each group: its "ids", "names", "state", "blocker", "owner",
 
 Tasks of asyncio in Python (CPython 3.7 to 3.15) come then, those that run the
 same lines, are in the same state and wait for the same together, most first:
-their coroutines, down to the future that they wait for, and which tasks, where
-that is one, or a gather, wait or TaskGroup of some. One that a thread runs is
-named there. The process stands for some 8 us longer for each, and for a second
-at most. In JSON, "tasks" has an object for each group: its "ids", "names",
-"state", "blocker", "waits_for", and the frames of the first.
+their coroutines, down to the future that they wait for, which tasks, where that
+is one, or a gather, wait or TaskGroup of some, or which connection, of its
+streams. One that a thread runs is named there. The process stands for some 8 us
+longer for each, and for a second at most. In JSON, "tasks" has an object for
+each group: its "ids", "names", "state", "blocker", "waits_for", "sockets", and
+the frames of the first.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
@@ -389,11 +390,13 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 	opts := stackwalk.WalkOptions{Space: space, Threads: o.tids, Probes: probes.read, Goroutines: o.wantsGoroutines(), VirtualThreads: o.wantsVirtual(),
 		PythonTasks: o.wantsTasks(), MaxFrames: maxWalkFrames}
 	waits := readWaits(pid)
+	before := descriptorsBefore(pid, space)
 	ps, err := stackwalk.WalkProcess(pid, opts)
 	if err != nil {
 		return nil, err
 	}
 	pw := &processWalk{pid: pid, stopped: ps.Stopped, live: true}
+	pw.tasks.before = before
 	pw.take(context.Background(), ps, o)
 	pw.nameFrames(o.symbols != "no")
 	pw.takeWaits(waits, o.watch > 0)

@@ -121,6 +121,7 @@ type (
 		State    string      `json:"state"`
 		Blocker  string      `json:"blocker,omitempty"`   // the class of what they wait for
 		WaitsFor []string    `json:"waits_for,omitempty"` // IDs of all tasks that they wait for
+		Sockets  []string    `json:"sockets,omitempty"`   // that each waits for
 		Complete bool        `json:"complete"`
 		Reason   string      `json:"reason"`
 		Frames   []jsonFrame `json:"frames"`

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,9 @@ type taskWalks struct {
 	unread int  // could not be read
 	cut    bool // there are more
 	names  map[uint64]string
+
+	before  map[int]string                   // what descriptors of the process were before it was walked
+	sockets map[*stackwalk.PythonTask]string // what those are that tasks wait for
 }
 
 // taskGroup are tasks with the same stack and state, that wait for the same.
@@ -46,6 +51,9 @@ func (p *processWalk) takeTasks(list *stackwalk.PythonTaskList, o *walkOptions) 
 	})
 	for i := range list.List {
 		out.names[list.List[i].Addr] = list.List[i].Name
+	}
+	if p.live {
+		out.describeSockets(&waitReader{pid: p.pid}, list.List)
 	}
 	index := make(map[string]*taskGroup)
 	for i := range list.List {
@@ -99,7 +107,11 @@ func compareNumbered(a, b string) int {
 // key is what the tasks of a group have in common.
 func (ts *taskWalks) key(t *stackwalk.PythonTask) string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s\x00%s\x00%v\x00", replaceNumbers(t.Name, noNumber), ts.wait(t), t.Err)
+	wait := t.Blocker
+	if ts.sockets[t] == "" {
+		wait = ts.wait(t)
+	}
+	fmt.Fprintf(&key, "%s\x00%s\x00%v\x00", replaceNumbers(t.Name, noNumber), wait, t.Err)
 	if len(t.WaitsFor) == 1 { // others of the same name are not the same
 		fmt.Fprintf(&key, "%d\x00", t.WaitsFor[0])
 	}
@@ -125,7 +137,7 @@ func (f *walkFrame) isTask() bool { return f.bytecode && f.frame.PC() == 0 }
 func (p *processWalk) writeTasks(w io.Writer) {
 	ts := &p.tasks
 	for _, g := range ts.groups {
-		fmt.Fprintf(w, "\n%s [%s]: %s\n", printable(tasksText(g.tasks)), printable(ts.wait(g.tasks[0])), printable(g.outcome()))
+		fmt.Fprintf(w, "\n%s [%s]: %s\n", printable(tasksText(g.tasks)), printable(ts.waitOfAll(g)), printable(g.outcome()))
 		p.writeStack(w, &g.stackWalk)
 	}
 	if ts.unread > 0 {
@@ -188,10 +200,61 @@ func (ts *taskWalks) wait(t *stackwalk.PythonTask) string {
 			names[i] = ts.names[addr]
 		}
 		s += " for " + namesText(names)
+	case ts.sockets[t] != "":
+		s += " for " + ts.sockets[t]
 	case t.Blocker != "":
 		s += " for " + t.Blocker
 	}
 	return s
+}
+
+// waitOfAll tells what the tasks of a group do.
+func (ts *taskWalks) waitOfAll(g *taskGroup) string {
+	first := ts.sockets[g.tasks[0]]
+	differ := slices.ContainsFunc(g.tasks, func(t *stackwalk.PythonTask) bool { return ts.sockets[t] != first })
+	if !differ {
+		return ts.wait(g.tasks[0])
+	}
+	remote := func(t *stackwalk.PythonTask) string {
+		_, end, _ := strings.Cut(ts.sockets[t], " > ")
+		return end
+	}
+	s := fmt.Sprintf("%s for sockets", g.tasks[0].State)
+	end := remote(g.tasks[0])
+	if end != "" && !slices.ContainsFunc(g.tasks, func(t *stackwalk.PythonTask) bool { return remote(t) != end }) {
+		s += " to " + end
+	}
+	return s
+}
+
+// descriptorsBefore returns what the descriptors of a process are that has Python among its libraries; nil of another.
+func descriptorsBefore(pid int, space *procstate.AddressSpace) map[int]string {
+	if !slices.ContainsFunc(space.Mappings(), func(m *procstate.Mapping) bool { return strings.Contains(filepath.Base(m.Path), "python") }) {
+		return nil
+	}
+	links := make(map[int]string)
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil {
+			links[fd], _ = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
+		}
+	}
+	return links
+}
+
+// describeSockets finds what the sockets are that tasks wait for, those that are the same after the walk as before.
+func (ts *taskWalks) describeSockets(r *waitReader, list []stackwalk.PythonTask) {
+	ts.sockets = make(map[*stackwalk.PythonTask]string)
+	for i := range list {
+		t := &list[i]
+		if t.Socket < 0 || ts.before[t.Socket] == "" {
+			continue
+		}
+		text := r.file(int32(t.Socket))
+		if now, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", r.pid, t.Socket)); err == nil && now == ts.before[t.Socket] {
+			ts.sockets[t] = text
+		}
+	}
 }
 
 // taskIDs are the IDs of tasks in the JSON form.
@@ -210,6 +273,10 @@ func (p *processWalk) jsonTasks(out *jsonProcess) {
 		j := jsonTasks{IDs: taskIDs(g.tasks), State: t.State.String(), Blocker: t.Blocker, Complete: g.complete(), Reason: g.reason()}
 		for _, one := range g.tasks {
 			j.Names = append(j.Names, one.Name)
+			j.Sockets = append(j.Sockets, p.tasks.sockets[one])
+		}
+		if !slices.ContainsFunc(j.Sockets, func(s string) bool { return s != "" }) {
+			j.Sockets = nil
 		}
 		var others []uint64
 		for _, one := range g.tasks {

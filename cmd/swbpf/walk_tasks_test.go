@@ -48,6 +48,7 @@ func TestWalkTasks(t *testing.T) {
 				`\n3 tasks "sleeper-\*" \[waiting for Future\]: complete\n  #0   sleep    \S*/asyncio/tasks\.py:\d+\n  #1   sleeper  \S*/tasks\.py:\d+\n\n`,
 				`\ntask "parent" \[waiting for task "child"\]: complete\n  #0   waits_for  \S*/tasks\.py:\d+\n\n`,
 				`\ntask "whole" \[waiting for 3 tasks "part-\*"\]: complete\n  #0   gathers  `,
+				`\ntask "client" \[waiting for \d+ tcp 127\.0\.0\.1:\d+ > 127\.0\.0\.1:\d+\]: complete\n  #0   StreamReader\._wait_for_data  |\ntask "client" .*: complete\n  #0   _wait_for_data  `,
 				`\ntask "deep" \[waiting for Future\]: complete\n  #0   deep  \S+\n  #1   deep  \S+\n  \.\.\. 99 more of frame #1\n`,
 			)
 		}

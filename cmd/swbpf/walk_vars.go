@@ -277,6 +277,7 @@ func walkStoppedVariables(o *walkOptions, pid int, probes *userProbes, limit tim
 	defer cancel()
 	o.symbolizer.DeferTypes()
 	pw := &processWalk{pid: pid, live: true}
+	pw.tasks.before = descriptorsBefore(pid, procstate.SpaceOfProcess(pid))
 	opts := stackwalk.WalkOptions{Threads: o.tids, Probes: probes.read, StopLimit: limit, Goroutines: o.wantsGoroutines(), VirtualThreads: o.wantsVirtual(),
 		PythonTasks: o.wantsTasks(), MaxFrames: maxWalkFrames}
 	ps, err := stackwalk.WalkStopped(pid, opts, func(ps *stackwalk.ProcessStacks) {

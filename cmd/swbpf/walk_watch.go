@@ -148,7 +148,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 		}
 	}
 	for _, g := range p.tasks.groups {
-		if err := line(fmt.Sprintf("%5d x [%s] tasks: %s", len(g.tasks), p.tasks.wait(g.tasks[0]), foldStack(&g.stackWalk))); err != nil {
+		if err := line(fmt.Sprintf("%5d x [%s] tasks: %s", len(g.tasks), p.tasks.waitOfAll(g), foldStack(&g.stackWalk))); err != nil {
 			return err
 		}
 	}

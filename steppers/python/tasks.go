@@ -23,6 +23,10 @@ type Task struct {
 	Blocker  string
 	WaitsFor []uint64 // their Addr
 
+	// Socket is the descriptor of the connection by asyncio's streams that it waits for; -1: it waits for none that is
+	// known.
+	Socket int
+
 	Runs  ThreadID          // what runs it
 	Stack []unwind.CodeLine // the innermost first
 	Err   error             // why it is not complete; nil when it is
@@ -131,8 +135,12 @@ func (ts *Tasks) read(mem procstate.Memory, most int) *TaskList {
 	for _, set := range ts.sets {
 		t.eachOfSet(set.addr, func(object uint64) bool {
 			if set.weak {
-				const referent = 16
-				object = t.word(object + referent)
+				const referent, size = 16, 24
+				var b [size]byte
+				if c := t.object(object, b[:]); c == nil || !strings.HasPrefix(c.name, "weakref") {
+					return true // there was one
+				}
+				object = binary.LittleEndian.Uint64(b[referent:])
 			}
 			return t.take(object)
 		})
@@ -248,18 +256,20 @@ func (t *taskReader) take(object uint64) (more bool) {
 	f, le := &t.vm.fields.asyncio, binary.LittleEndian
 	var buf [192]byte
 	b := buf[:max(f.coroutine, f.name)+8]
-	c := t.object(object, b)
-	if c == nil || !c.is(cTask) {
-		if c == nil { // None is what a task that is no more has left
-			t.out.Unread++
-		}
+	const head = 16
+	c := t.object(object, b[:head]) // None is what a task that is no more has left
+	if c != nil && !c.is(cTask) {
+		return true
+	}
+	if c == nil || !t.vm.ReadNow(object, b) {
+		t.out.Unread++
 		return true
 	}
 	coroutine := le.Uint64(b[f.coroutine:])
 	if coroutine == 0 || !t.isPending(object) {
 		return true
 	}
-	task := Task{Addr: object}
+	task := Task{Addr: object, Socket: -1}
 	if f.name != 0 {
 		task.Name = t.nameOf(le.Uint64(b[f.name:]))
 	}
@@ -305,20 +315,14 @@ func (t *taskReader) line(ref *frameRef) (line unwind.CodeLine, ok bool) {
 
 // nameOf returns the name of a task, which is not made before it is asked for: till then it is a number.
 func (t *taskReader) nameOf(object uint64) string {
-	const tag, digit, size, sizeShift, mask, digitBits = 16, 24, 32, 3, 1<<30 - 1, 30
-	var b [size]byte
-	c := t.object(object, b[:])
-	if c == nil || c.flags&isInteger == 0 {
-		if c != nil && c.flags&isString != 0 {
-			text, _ := t.vm.text(object)
-			return text
-		}
-		return ""
+	var head [16]byte
+	if c := t.object(object, head[:]); c != nil && c.flags&isString != 0 {
+		text, _ := t.vm.text(object)
+		return text
 	}
-	digits := binary.LittleEndian.Uint64(b[digit:])
-	n := digits & mask
-	if binary.LittleEndian.Uint64(b[tag:])>>sizeShift > 1 {
-		n |= digits >> 32 & mask << digitBits
+	n, ok := t.integer(object)
+	if !ok {
+		return ""
 	}
 	return fmt.Sprintf("Task-%d", n)
 }
@@ -349,17 +353,32 @@ func (t *taskReader) waits(task *Task, future, first uint64) {
 		t.eachOfList(t.attribute(future, "_children"), add)
 	case of != nil && of.name == "TaskGroup":
 		t.eachOfSet(t.attribute(first, "_tasks"), add)
-	case task.isIn("_wait"):
+	case task.isIn("tasks") && task.Stack[0].Name == "_wait":
 		t.eachOfSet(first, add)
-	case task.isIn("wait_for"): // to 3.11
+	case task.isIn("tasks") && task.Stack[0].Name == "wait_for": // to 3.11
 		add(first)
+	case of != nil && task.isIn("streams") && (of.name == "StreamReader" || of.name == "StreamReaderProtocol"):
+		task.Socket = t.socketOf(t.attribute(first, "_transport"))
 	}
 	slices.Sort(task.WaitsFor)
 }
 
-// isIn reports whether a task waits in a function of the module asyncio.tasks.
-func (task *Task) isIn(function string) bool {
-	return len(task.Stack) > 0 && task.Stack[0].Name == function && strings.HasSuffix(task.Stack[0].File, "/asyncio/tasks.py")
+// isIn reports whether a task waits in a function of one of asyncio's modules.
+func (task *Task) isIn(module string) bool {
+	return len(task.Stack) > 0 && strings.HasSuffix(task.Stack[0].File, "/asyncio/"+module+".py")
+}
+
+// socketOf returns the descriptor of a transport, -1 where that is not known.
+func (t *taskReader) socketOf(transport uint64) int {
+	if encrypted := t.attribute(transport, "_ssl_protocol"); encrypted != 0 {
+		transport = t.attribute(encrypted, "_transport")
+	}
+	const most = 1 << 30
+	fd, ok := t.integer(t.attribute(transport, "_sock_fd"))
+	if !ok || fd >= most {
+		return -1
+	}
+	return int(fd)
 }
 
 // isPending reports whether a future is not done.

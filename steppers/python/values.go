@@ -262,3 +262,31 @@ func (h *objectReader) eachOfList(list uint64, what func(object uint64) (more bo
 	for ; len(all) > 0 && what(binary.LittleEndian.Uint64(all)); all = all[8:] {
 	}
 }
+
+// integer returns the value of an int that is not negative and not too large.
+func (h *objectReader) integer(object uint64) (n uint64, ok bool) {
+	const length, digit, size, digitBits, maxDigits, tagShift = 16, 24, 32, 30, 2, 3
+	var b [size]byte
+	c := h.object(object, b[:digit+4])
+	if c == nil || c.flags&isInteger == 0 {
+		return 0, false
+	}
+	le := binary.LittleEndian
+	digits := le.Uint64(b[length:])
+	if a := h.vm.fields.asyncio.attributes; a == insteadOfDict || a == inObject { // from 3.12 on, with the sign in lower bits
+		const negative = 2
+		if digits&negative != 0 {
+			return 0, false
+		}
+		digits >>= tagShift
+	}
+	switch {
+	case digits == 0:
+		return 0, true
+	case digits > maxDigits, digits > 1 && !h.vm.ReadNow(object, b[:]):
+		return 0, false
+	case digits == 1:
+		return uint64(le.Uint32(b[digit:])), true
+	}
+	return uint64(le.Uint32(b[digit:])) | uint64(le.Uint32(b[digit+4:]))<<digitBits, true
+}

@@ -122,6 +122,20 @@ async def grouped(forever):
             made["member-%d" % i] = group.create_task(pause(forever))
 
 
+sockets = {}  # that tasks wait for
+
+
+async def serves(reader, writer):
+    sockets[asyncio.current_task()] = writer.get_extra_info("socket").fileno()
+    await reader.read()
+
+
+async def connects(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    sockets[asyncio.current_task()] = writer.get_extra_info("socket").fileno()
+    await reader.readline()
+
+
 class OwnTask(asyncio.Task):
     pass
 
@@ -177,6 +191,8 @@ async def main():
         loop.set_task_factory(asyncio.eager_task_factory)
         start(loop, pause(forever), "eager")
         loop.set_task_factory(None)
+    server = await asyncio.start_server(serves, "127.0.0.1", 0)
+    start(loop, connects(server.sockets[0].getsockname()[1]), "client")
     other = asyncio.new_event_loop()
     threading.Thread(target=blocks, args=(other,), daemon=True).start()
     loop.call_later(0.5, tell, loop, other)
@@ -210,7 +226,7 @@ def tell(*loops):
             if calls[0].startswith(function):
                 others = [made[t] for t in made if t and t.startswith(title) and t != "limited"]
         print(json.dumps({"addr": id(task), "name": name_of(task), "state": state, "calls": calls,
-            "blocker": type(waits).__name__ if waits else "", "others": sorted(id(t) for t in others)}))
+            "socket": sockets.get(task, -1), "blocker": type(waits).__name__ if waits else "", "others": sorted(id(t) for t in others)}))
     print("null")
     sys.stdout.flush()
 
