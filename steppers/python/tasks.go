@@ -110,11 +110,18 @@ const (
 	maxTaskFrames  = 1 << 20 // of all
 	tasksLimit     = time.Second
 	rehearsedTasks = 64
+	findTries      = 3
 )
 
 // Rehearse reads some tasks of the process as it runs, so that Read takes less time while it stands, soon: where they
 // are, and what their functions are called, is known then.
-func (ts *Tasks) Rehearse(mem procstate.Memory) { ts.read(mem, rehearsedTasks) }
+func (ts *Tasks) Rehearse(mem procstate.Memory) {
+	ts.vm.Memory = vmread.Memory{Mem: mem}
+	for try := 0; try < findTries && len(ts.sets) == 0; try++ { // what is read may be changed just then
+		ts.find()
+	}
+	ts.read(mem, rehearsedTasks)
+}
 
 // Read reads the tasks of all interpreters, of a process that stands still or a copy of it.
 func (ts *Tasks) Read(mem procstate.Memory) *TaskList { return ts.read(mem, maxTasks) }
@@ -160,7 +167,7 @@ func (ts *Tasks) read(mem procstate.Memory, most int) *TaskList {
 // find finds the sets that the module asyncio.tasks refers to: those of all tasks with 3.13 and earlier.
 func (ts *Tasks) find() {
 	const dictionary = 16 // of a module
-	ts.found = true
+	ts.found, ts.sets, ts.interpreters = true, nil, nil
 	modules := ts.vm.fields.asyncio.modules
 	if told := ts.vm.fields.asyncio.modulesTold; told != 0 {
 		modules = ts.word(ts.runtime + told)
