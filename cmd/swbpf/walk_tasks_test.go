@@ -2,20 +2,26 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"net"
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
+	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/steppers/python"
 )
 
 // startTasks starts tasks.py, and waits until its tasks wait.
-func startTasks(t *testing.T, python testenv.Program) (pid string) {
+func startTasks(t *testing.T, py testenv.Program) (pid string) {
 	t.Helper()
-	command := python.Command(python.Script(t, walkSource("tasks.py")))
+	command := py.Command(py.Script(t, walkSource("tasks.py")))
 	cmd := exec.Command(command[0], command[1:]...)
 	_, stdout := testenv.Start(t, cmd)
 	out := bufio.NewReader(stdout)
@@ -32,8 +38,8 @@ func startTasks(t *testing.T, python testenv.Program) (pid string) {
 
 func TestWalkTasks(t *testing.T) {
 	t.Parallel()
-	testenv.SomePython(t, func(t *testing.T, python testenv.Program) {
-		pid := startTasks(t, python)
+	testenv.SomePython(t, func(t *testing.T, py testenv.Program) {
+		pid := startTasks(t, py)
 		out, stderr, code := runWalk(t, pid)
 		if code != exitOK {
 			t.Fatalf("exit %d: %s", code, stderr)
@@ -108,5 +114,50 @@ func testWalkTasksJSON(t *testing.T, pid string) {
 	}
 	if whole != 3 {
 		t.Errorf("a gather of three waits for %d", whole)
+	}
+}
+
+// What a socket is connected to is told where it is the same as before the walk.
+func TestTaskSockets(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	file, err := conn.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	fd := int(file.Fd())
+	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for before, want := range map[string]string{
+		link: fmt.Sprintf("%d tcp %s > %s", fd, conn.LocalAddr(), conn.RemoteAddr()), "socket:[1]": "", "": "",
+	} {
+		list := []stackwalk.PythonTask{{Task: python.Task{Socket: fd}}, {Task: python.Task{Socket: -1}}}
+		ts := taskWalks{before: map[int]string{fd: before}}
+		ts.describeSockets(&waitReader{pid: os.Getpid()}, list)
+		if got := ts.sockets[&list[0]]; got != want || len(ts.sockets) > 1 {
+			t.Errorf("of %s, before it was %s: %q, want %q", link, before, got, want)
+		}
+	}
+}
+
+func TestCompareNumbered(t *testing.T) {
+	sorted := []string{"", "a", "a1", "a2", "a2b", "a10", "a10b9", "a10b10", "b", "b1"}
+	for i, a := range sorted {
+		for j, b := range sorted {
+			if got := compareNumbered(a, b); got != cmp.Compare(i, j) {
+				t.Errorf("%q and %q: %d", a, b, got)
+			}
+		}
 	}
 }

@@ -116,7 +116,7 @@ const (
 // Rehearse reads some tasks of the process as it runs, so that Read takes less time while it stands, soon: where they
 // are, and what their functions are called, is known then.
 func (ts *Tasks) Rehearse(mem procstate.Memory) {
-	ts.vm.Memory = vmread.Memory{Mem: mem}
+	ts.vm.Memory = vmread.Memory{Mem: &limitedMemory{Memory: mem, end: time.Now().Add(tasksLimit)}}
 	for try := 0; try < findTries && len(ts.sets) == 0; try++ { // what is read may be changed just then
 		ts.find()
 	}
@@ -129,11 +129,13 @@ func (ts *Tasks) Read(mem procstate.Memory) *TaskList { return ts.read(mem, maxT
 // read is Read of so many at most.
 func (ts *Tasks) read(mem procstate.Memory, most int) *TaskList {
 	f := ts.vm.fields
-	ts.vm.Memory = vmread.Memory{Mem: mem}
+	limited := &limitedMemory{Memory: mem, end: time.Now().Add(tasksLimit)}
+	ts.vm.Memory = vmread.Memory{Mem: limited}
+	t := &taskReader{Tasks: ts, mem: limited, out: &TaskList{}, most: most, seen: map[uint64]bool{}}
+	defer func() { t.out.Cut = t.out.Cut || limited.late }()
 	if !ts.found {
 		ts.find()
 	}
-	t := &taskReader{Tasks: ts, out: &TaskList{}, most: most, seen: map[uint64]bool{}, until: time.Now().Add(tasksLimit)}
 	if len(ts.interpreters) == 0 {
 		return t.out
 	}
@@ -193,13 +195,33 @@ func (ts *Tasks) find() {
 // taskReader reads the tasks of a process once.
 type taskReader struct {
 	*Tasks
+	mem     *limitedMemory
 	out     *TaskList
 	most    int
 	seen    map[uint64]bool
-	until   time.Time
 	frames  int                     // of all tasks
 	buf     []frameRef              // of one
 	running map[uint64]runningFrame // by the address of a frame
+}
+
+// limitedMemory is that of a process up to some time, and after that none.
+type limitedMemory struct {
+	procstate.Memory
+	end   time.Time
+	reads int
+	late  bool // the end has come
+}
+
+// ReadMemory implements procstate.Memory.
+func (m *limitedMemory) ReadMemory(addr uint64, buf []byte) (int, error) {
+	const step = 64 // reads until the clock is looked at
+	if m.reads++; m.reads%step == 0 {
+		m.late = m.late || time.Now().After(m.end)
+	}
+	if m.late {
+		return 0, procstate.ErrUnreadable
+	}
+	return m.Memory.ReadMemory(addr, buf)
 }
 
 // threadFrames are the frames that a thread runs, innermost first.
@@ -256,7 +278,7 @@ func (t *taskReader) take(object uint64) (more bool) {
 	if t.seen[object] || object == 0 {
 		return true
 	}
-	if t.out.Cut = len(t.seen) >= t.most || t.frames > maxTaskFrames || time.Now().After(t.until); t.out.Cut {
+	if t.out.Cut = len(t.seen) >= t.most || t.frames > maxTaskFrames || t.mem.late; t.out.Cut {
 		return false
 	}
 	t.seen[object] = true
@@ -269,7 +291,9 @@ func (t *taskReader) take(object uint64) (more bool) {
 		return true
 	}
 	if c == nil || !t.vm.ReadNow(object, b) {
-		t.out.Unread++
+		if !t.mem.late {
+			t.out.Unread++
+		}
 		return true
 	}
 	coroutine := le.Uint64(b[f.coroutine:])
@@ -297,6 +321,9 @@ func (t *taskReader) take(object uint64) (more bool) {
 		task.State, task.Runs = TaskRunning, run.thread.id
 	} else {
 		t.waits(&task, le.Uint64(b[f.waiter:]), run.first)
+	}
+	if t.mem.late { // it is not whole
+		return false
 	}
 	t.out.List = append(t.out.List, task)
 	return true

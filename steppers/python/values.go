@@ -180,7 +180,7 @@ const maxKeys = 1 << 17
 
 // find finds a name among the keys of a dictionary, and the value that stands there with it. i is -1 when there is none.
 func (h *objectReader) find(keys uint64, name string) (i int, value uint64) {
-	const atLength, atCharacters = 16, 48
+	const atLength = 16
 	var entries, count, entry, key uint64
 	if h.vm.fields.asyncio.attributes == inDict {
 		const size, nentries, indices = 8, 32, 40
