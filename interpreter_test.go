@@ -3,6 +3,7 @@ package swbpf_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path"
@@ -188,6 +189,12 @@ func startWaiting[Calls any](t *testing.T, threads int, command ...string) (*exe
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd, awaitCalls[Calls](t, cmd.Process.Pid, threads, out)
+}
+
+// awaitCalls reads the calls that threads of a process write, and waits until all of them sleep.
+func awaitCalls[Calls any](t *testing.T, pid, threads int, out io.Reader) map[procstate.ThreadID]Calls {
+	t.Helper()
 	calls := map[procstate.ThreadID]Calls{}
 	for lines := json.NewDecoder(out); len(calls) < threads; {
 		var told struct {
@@ -200,7 +207,7 @@ func startWaiting[Calls any](t *testing.T, threads int, command ...string) (*exe
 		calls[told.TID] = told.Calls
 	}
 	eventually(t, "threads wait", func() bool {
-		infos, err := procstate.ProcessThreads(cmd.Process.Pid)
+		infos, err := procstate.ProcessThreads(pid)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,15 +219,22 @@ func startWaiting[Calls any](t *testing.T, threads int, command ...string) (*exe
 		}
 		return n == threads
 	})
-	return cmd, calls
+	return calls
 }
 
 func testPython(t *testing.T, python testenv.Program) {
-	const threads = 7
 	command := python.Command(python.Script(t, filepath.Join("testdata", "walk", "waits.py")))
-	cmd, want := startWaiting[[]string](t, threads, command...)
+	cmd, want := startWaiting[[]string](t, threadsOfPython, command...)
+	walkBothWays(t, cmd.Process.Pid, want, checkPython(t, want))
+}
+
+// threadsOfPython are those of waits.py.
+const threadsOfPython = 7
+
+// checkPython makes what compares a stack of waits.py with what that has written of it.
+func checkPython(t *testing.T, want map[procstate.ThreadID][]string) func(*unwind.Walker, procstate.ThreadID, []unwind.Frame) {
 	module := regexp.MustCompile(`^<module> (.*/)?([^/:]+):`)
-	check := func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+	return func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 		t.Helper()
 		got := toldCalls(w, frames)
 		expected := slices.Clone(want[tid])
@@ -233,7 +247,6 @@ func testPython(t *testing.T, python testenv.Program) {
 			t.Errorf("thread %d: calls\n%s\nwant\n%s", tid, strings.Join(got, "\n"), strings.Join(expected, "\n"))
 		}
 	}
-	walkBothWays(t, cmd.Process.Pid, want, check)
 }
 
 // toldCalls are the calls of frames of which a runtime tells what they run, with their lines.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/internal/emulated"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 )
@@ -29,19 +30,20 @@ func runEmulated(opt *Options) (*Report, error) {
 		return nil, fmt.Errorf("windows, threads and children of AArch64 programs: %w", procstate.ErrNotSupported)
 	}
 	began := time.Now()
-	e, err := startEmulator(opt.Args, opt.Env, opt.Dir, opt.Output)
+	e, err := emulated.Start(opt.Args, opt.Env, opt.Dir, opt.Output)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", opt.Args[0], err)
 	}
-	defer e.kill()
-	r := newRunner(opt, procstate.ARM64, e.pid, e.pid)
+	defer e.Kill()
+	r := newRunner(opt, procstate.ARM64, e.PID, e.PID)
+	r.emulated = e
 	defer r.images.Close()
 	if err := r.remap(); err != nil {
 		return nil, err
 	}
 	for _, m := range r.target.space.Mappings() {
 		if m.Path == opt.Args[0] && m.Image != nil {
-			if err := e.runTo(m.Bias + m.Image.Entry()); err != nil {
+			if err := e.RunTo(m.Bias + m.Image.Entry()); err != nil {
 				return nil, err
 			}
 			break
@@ -54,7 +56,7 @@ func runEmulated(opt *Options) (*Report, error) {
 	if err == nil {
 		err = r.stepsEmulated(e, opt.Steps)
 	}
-	if err != nil && err != errExited {
+	if err != nil && err != emulated.ErrEnded {
 		return nil, err
 	}
 	return r.finish(began), nil
@@ -63,24 +65,24 @@ func runEmulated(opt *Options) (*Report, error) {
 // toMark lets a Go program run until it asks who its parent is, and seeds the
 // shadow stack there. Other threads go on running meanwhile, and must get no
 // signals, which qemu would tell of as well.
-func (r *runner) toMark(e *emulator) error {
+func (r *runner) toMark(e *emulated.Program) error {
 	const getppid = 173
 	at, err := r.goSyscalls()
 	if err != nil {
 		return err
 	}
-	if err := e.runUntil(getppid, at); err != nil {
+	if err := e.RunToCall(getppid, at); err != nil {
 		return err
 	}
 	if r.opt.Unmonitored {
-		if err := e.freezeSleeper(); err != nil {
+		if err := e.FreezeSleeper(); err != nil {
 			return err
 		}
 	}
 	if err := r.remap(); err != nil {
 		return err
 	}
-	if err := e.registers(&r.target.regs); err != nil {
+	if err := e.Registers(&r.target.regs); err != nil {
 		return err
 	}
 	r.captureAt(r.target.regs.Raw(procstate.ARM64.SP), r.target.regs.Raw(procstate.ARM64.PC))
@@ -128,13 +130,13 @@ func (r *runner) goSyscalls() (at []uint64, err error) {
 }
 
 // stepsEmulated executes up to n instructions (0: all) and judges at each.
-func (r *runner) stepsEmulated(e *emulator, n int) error {
+func (r *runner) stepsEmulated(e *emulated.Program, n int) error {
 	const x8 = 8 // the number of a system call
 	arch := procstate.ARM64
 	var in isa.Inst
 	sig := unix.Signal(0)
 	for i := 0; n == 0 || i < n; i++ {
-		if err := e.registers(&r.target.regs); err != nil {
+		if err := e.Registers(&r.target.regs); err != nil {
 			return err
 		}
 		code := r.captureAt(r.target.regs.Raw(arch.SP), r.target.regs.Raw(arch.PC))
@@ -143,10 +145,10 @@ func (r *runner) stepsEmulated(e *emulator, n int) error {
 		r.judgeAll(!r.shadow.intactARM64(&r.target.regs, r.target.ReadWord))
 		delivered := sig
 		var err error
-		if sig, err = e.step(sig); err != nil {
+		if sig, err = e.Step(sig); err != nil {
 			return err
 		}
-		if err := e.registers(&r.target.regs); err != nil {
+		if err := e.Registers(&r.target.regs); err != nil {
 			return err
 		}
 		r.captureAt(r.target.regs.Raw(arch.SP), r.target.regs.Raw(arch.PC))
@@ -227,36 +229,4 @@ func (r *runner) signalledARM64(from, to moment) bool {
 		}
 	}
 	return false
-}
-
-// emulatedSpace returns the executable mappings of an AArch64 program under
-// qemu-user. For the host they are not executable: the headers of the files
-// tell.
-func (r *runner) emulatedSpace() (*procstate.AddressSpace, error) {
-	entries, err := procstate.ReadMaps(fmt.Sprintf("/proc/%d/maps", r.target.pid), false)
-	if err != nil {
-		return nil, err
-	}
-	space := &procstate.AddressSpace{}
-	for _, e := range entries {
-		ref := procstate.FileRef{PID: int32(r.target.pid), TID: int32(r.target.pid), Path: e.Path, Start: e.Start, End: e.End,
-			Dev: unix.Mkdev(e.Major, e.Minor), Inode: e.Inode}
-		if e.Path == "" && e.Prot&^procstate.ProtExec == procstate.ProtRead { // the signal trampoline
-			space.Insert(&procstate.Mapping{Start: e.Start, End: e.End})
-		}
-		if !procstate.HasFile(e.Path) {
-			continue
-		}
-		im, err := r.images.Open(&ref)
-		if err != nil || im.Arch() != procstate.ARM64 {
-			continue
-		}
-		for _, s := range im.Segments() {
-			if s.Flags&elf.PF_X != 0 && e.Offset < s.Off+s.Filesz && s.Off < e.Offset+e.End-e.Start {
-				space.Insert(procstate.NewFileMapping(&ref, e.Offset, im, nil))
-				break
-			}
-		}
-	}
-	return space, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/internal/emulated"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -73,17 +74,18 @@ type Options struct {
 
 // runner is a run in progress.
 type runner struct {
-	opt    *Options
-	t      *tracee
-	target *target
-	images *procstate.Images
-	judges []*judge
-	seeder *judge // all steppers, nothing hidden
-	shadow Shadow
-	report Report
-	code   [16]byte
-	end    uint64 // end of the stack mapping that SP was last found in
-	start  uint64
+	opt      *Options
+	t        *tracee
+	emulated *emulated.Program // in place of t
+	target   *target
+	images   *procstate.Images
+	judges   []*judge
+	seeder   *judge // all steppers, nothing hidden
+	shadow   Shadow
+	report   Report
+	code     [16]byte
+	end      uint64 // end of the stack mapping that SP was last found in
+	start    uint64
 }
 
 // Run runs a program and judges every instruction of it, or of windows.
@@ -178,8 +180,8 @@ func (r *runner) finish(began time.Time) *Report {
 func (r *runner) remap() error {
 	var space *procstate.AddressSpace
 	var err error
-	if r.target.arch == procstate.ARM64 {
-		space, err = r.emulatedSpace()
+	if r.emulated != nil {
+		space, err = r.emulated.Mappings(r.images)
 	} else {
 		space, err = r.images.LoadAddressSpace(int32(r.target.pid))
 	}

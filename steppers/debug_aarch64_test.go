@@ -3,107 +3,28 @@
 package steppers
 
 import (
-	"bufio"
 	"debug/elf"
 	"encoding/binary"
-	"encoding/hex"
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
+	"github.com/swbpf/swbpf/internal/emulated"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// gdbStub speaks GDB's remote protocol with qemu's emulation of a program.
-type gdbStub struct {
-	t    *testing.T
-	conn net.Conn
-	r    *bufio.Reader
-}
-
-func (g *gdbStub) ask(packet string) string {
-	g.t.Helper()
-	sum := byte(0)
-	for i := range len(packet) {
-		sum += packet[i]
-	}
-	fmt.Fprintf(g.conn, "+$%s#%02x", packet, sum)
-	if _, err := g.r.ReadString('$'); err != nil {
-		g.t.Fatalf("%s: %v", packet, err)
-	}
-	reply, err := g.r.ReadString('#')
-	if err != nil {
-		g.t.Fatalf("%s: %v", packet, err)
-	}
-	if _, err := g.r.Discard(2); err != nil {
-		g.t.Fatalf("%s: %v", packet, err)
-	}
-	return reply[:len(reply)-1]
-}
-
-// registers returns x0 to x30, SP and PC.
-func (g *gdbStub) registers() procstate.Regs {
-	g.t.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(g.ask("g")[:33*16], "x", "0"))
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	var regs procstate.Regs
-	for i := range 33 {
-		regs.Set(procstate.Reg(i), binary.LittleEndian.Uint64(b[8*i:]))
-	}
-	return regs
-}
-
-// memory reads memory; what cannot be read is left out at the end.
-func (g *gdbStub) memory(dst []byte, addr uint64, n int) []byte {
-	g.t.Helper()
-	for n > 0 {
-		size := min(n, 2000)
-		b, err := hex.DecodeString(g.ask(fmt.Sprintf("m%x,%x", addr, size)))
-		if err != nil || len(b) == 0 {
-			break
-		}
-		dst = append(dst, b...)
-		addr += uint64(len(b))
-		n -= len(b)
-	}
-	return dst
-}
-
-// startARM64 runs a program under qemu up to its main function.
-func startARM64(t *testing.T, path string) *gdbStub {
+// startARM64 runs a static program under qemu up to its main function.
+func startARM64(t *testing.T, path string) *emulated.Program {
 	t.Helper()
 	testenv.Needs(t, "qemu-aarch64")
-	socket := filepath.Join(t.TempDir(), "gdb")
-	cmd := exec.Command("qemu-aarch64", "-cpu", "max", "-g", socket, path)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	var conn net.Conn
-	var err error
-	for range 12000 {
-		if conn, err = net.Dial("unix", socket); err == nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	p, err := emulated.Start([]string{path}, nil, "", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
-	g := &gdbStub{t, conn, bufio.NewReader(conn)}
+	t.Cleanup(p.Kill)
 	f, err := elf.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -115,18 +36,14 @@ func startARM64(t *testing.T, path string) *gdbStub {
 	}
 	for _, s := range syms {
 		if s.Name == "main" {
-			at := fmt.Sprintf("0,%x,4", s.Value)
-			if r := g.ask("Z" + at); r != "OK" {
-				t.Fatalf("breakpoint: %q", r)
+			if err := p.RunTo(s.Value); err != nil {
+				t.Fatal(err)
 			}
-			g.ask("c")
-			g.ask("z" + at)
-			if regs := g.registers(); regs.Raw(procstate.ARM64.PC) != s.Value {
-				t.Fatalf("stopped at %#x", regs.Raw(procstate.ARM64.PC))
-			}
+			return p
 		}
 	}
-	return g
+	t.Fatal("no main")
+	return nil
 }
 
 // TestDebugEveryInstructionARM64 is TestDebugEveryInstruction for AArch64, in
@@ -167,16 +84,18 @@ func everyInstructionARM64(t *testing.T, path string) {
 		}
 	}
 	arch := procstate.ARM64
-	g := startARM64(t, path)
+	p := startARM64(t, path)
 	snap := procstate.NewSnapshot(arch, 1, path, space)
 	w := unwind.NewWalker(snap, unwind.NewGroup(NewDebug(unwind.NewTables())), nil)
-	var stack []byte
+	var stack [8000]byte
 	var regs procstate.Regs
 	capture := func() {
-		regs = g.registers()
+		if err := p.Registers(&regs); err != nil {
+			t.Fatal(err)
+		}
 		sp := regs.Raw(arch.SP)
-		stack = g.memory(stack[:0], sp, 8000)
-		snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack}})
+		n, _ := p.ReadMemory(sp, stack[:])
+		snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack[:n]}})
 	}
 	capture()
 	frames, err := w.WalkStack(nil, procstate.DefaultThread)
@@ -196,7 +115,9 @@ func everyInstructionARM64(t *testing.T, path string) {
 			t.Fatalf("code at %#x: %v", pc, err)
 		}
 		insn := binary.LittleEndian.Uint32(code)
-		g.ask("s")
+		if _, err := p.Step(0); err != nil {
+			t.Fatal(err)
+		}
 		capture()
 		now := regs.Raw(arch.PC)
 		switch {

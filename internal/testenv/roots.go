@@ -71,6 +71,27 @@ func (p Program) TempDir(t testing.TB) (dir, seen string) {
 	return dir, strings.TrimPrefix(dir, p.Root)
 }
 
+// EachAArch64 is for each program whose path matches one of the patterns in the file systems for AArch64
+// that SWBPF_AARCH64_ROOTS names, a list of directories.
+func EachAArch64(t *testing.T, test func(t *testing.T, program Program), patterns ...string) {
+	found := false
+	for _, root := range filepath.SplitList(os.Getenv("SWBPF_AARCH64_ROOTS")) {
+		for _, pattern := range patterns {
+			paths, _ := filepath.Glob(filepath.Join(root, pattern))
+			for _, path := range paths {
+				if real, err := filepath.EvalSymlinks(path); err == nil && real == path {
+					found = true
+					program := Program{strings.TrimPrefix(path, root), root}
+					t.Run(program.Name(), func(t *testing.T) { test(t, program) })
+				}
+			}
+		}
+	}
+	if !found {
+		t.Skipf("no %s for AArch64 in SWBPF_AARCH64_ROOTS", patterns[0])
+	}
+}
+
 // NeedsJava skips a test where this machine has no Java with a compiler. It is not among what
 // SWBPF_REQUIRE_KERNEL declares.
 func NeedsJava(t testing.TB) {

@@ -1,0 +1,65 @@
+package swbpf_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/emulated"
+	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// The tests here have runtimes for AArch64 run the programs that tests for this machine compare with what
+// the runtimes tell themselves. The emulated process stands while it is walked, and is read as it is.
+
+// startEmulated is startWaiting for a program for AArch64, which has stopped when this returns.
+func startEmulated[Calls any](t *testing.T, threads int, program testenv.Program, args ...string) (*unwind.Walker, map[procstate.ThreadID]Calls) {
+	t.Helper()
+	testenv.Needs(t, "qemu-aarch64")
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	path := filepath.Join(program.Root, program.Path)
+	p, err := emulated.Start(append([]string{path}, args...), []string{"QEMU_LD_PREFIX=" + program.Root}, "", in)
+	in.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	p.Run()
+	calls := awaitCalls[Calls](t, p.PID, threads, out)
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	images := procstate.NewImages(0)
+	t.Cleanup(func() { images.Close() })
+	state, err := p.State(images, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return swbpf.With(state, nil, nil), calls
+}
+
+// walkEmulated walks the threads that have told what to expect.
+func walkEmulated[Calls any](t *testing.T, w *unwind.Walker, want map[procstate.ThreadID]Calls, check func(*unwind.Walker, procstate.ThreadID, []unwind.Frame)) {
+	t.Helper()
+	for tid := range want {
+		frames, err := w.WalkStack(nil, tid)
+		if err != nil {
+			t.Errorf("thread %d: %v", tid, err)
+		}
+		check(w, tid, frames)
+	}
+}
+
+func TestPythonAArch64(t *testing.T) {
+	testenv.EachAArch64(t, func(t *testing.T, python testenv.Program) {
+		w, want := startEmulated[[]string](t, threadsOfPython, python, filepath.Join("testdata", "walk", "waits.py"))
+		walkEmulated(t, w, want, checkPython(t, want))
+	}, "usr/bin/python3.*")
+}
