@@ -2,6 +2,7 @@ package swbpf_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -25,7 +26,7 @@ func startEmulated[Calls any](t *testing.T, threads int, program testenv.Program
 	}
 	defer out.Close()
 	path := filepath.Join(program.Root, program.Path)
-	p, err := emulated.Start(append([]string{path}, args...), []string{"QEMU_LD_PREFIX=" + program.Root}, "", in)
+	p, err := emulated.Start(append([]string{path}, args...), []string{"QEMU_LD_PREFIX=" + program.Root, "LC_ALL=C"}, "", in)
 	in.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -62,4 +63,21 @@ func TestPythonAArch64(t *testing.T) {
 		w, want := startEmulated[[]string](t, threadsOfPython, python, filepath.Join("testdata", "walk", "waits.py"))
 		walkEmulated(t, w, want, checkPython(t, want))
 	}, "usr/bin/python3.*")
+}
+
+func TestPerlAArch64(t *testing.T) {
+	testenv.EachAArch64(t, func(t *testing.T, perl testenv.Program) {
+		script := filepath.Join(t.TempDir(), "waits.pl") // beside which a case writes
+		testenv.Run(t, exec.Command("cp", filepath.Join("testdata", "walk", "waits.pl"), script))
+		cases := casesOfPerl(t, "env", "LC_ALL=C", "qemu-aarch64", "-L", perl.Root, filepath.Join(perl.Root, perl.Path), script)
+		if !testenv.Long() {
+			cases = []string{"nested", "require", "tie"}
+		}
+		for _, name := range cases {
+			t.Run(name, func(t *testing.T) {
+				w, want := startEmulated[[]string](t, 1, perl, script, name)
+				walkEmulated(t, w, want, checkPerl(t, name, want))
+			})
+		}
+	}, "usr/bin/perl")
 }

@@ -494,9 +494,6 @@ func checkScriptEnds(t *testing.T, folded, name string, percent float64, execute
 // functions of C between them or not. Nothing runs beside it, as beside TestRecordJava: names are read from
 // what runs on.
 func TestRecordPerl(t *testing.T) {
-	if runtime.GOARCH != "amd64" {
-		t.Skip("Perl is known on amd64 alone")
-	}
 	testenv.EachPerl(t, testRecordPerl)
 }
 

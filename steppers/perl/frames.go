@@ -49,7 +49,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 			continue
 		}
 		if p := s.image(lib.Image); p.fields != nil {
-			c := &collector{imageInfo: p, bias: lib.Bias, seen: map[uint64]bool{}, left: maxCopied}
+			c := &collector{imageInfo: p, bias: lib.Bias, values: valuesOf(libs), seen: map[uint64]bool{}, left: maxCopied}
 			return c.collect
 		}
 	}
@@ -58,9 +58,10 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 
 type collector struct {
 	*imageInfo
-	bias uint64
-	seen map[uint64]bool // interpreters
-	left int
+	bias   uint64
+	values uint64          // of the first keys of a thread, from its thread pointer on; 0: not known
+	seen   map[uint64]bool // interpreters
+	left   int
 }
 
 // collect is the Collector.
@@ -84,22 +85,51 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 	}
 }
 
+// inPthread is where glibc has the values of the first 32 keys in its struct pthread of x86-64, at which the thread
+// pointer points.
+const inPthread = 0x310
+
+// valuesOf returns where a thread has the values of its first keys, counted from its thread pointer, by what the C library is.
+func valuesOf(libs procstate.LibraryState) uint64 {
+	const block = 32 * 16 // of values, right before what is told of
+	for _, lib := range libs.Libraries() {
+		switch {
+		case lib.Image == nil:
+		case lib.Image.Arch() == procstate.AMD64:
+			return inPthread
+		default: // struct pthread ends where the thread pointer points; glibc tells libthread_db of it
+			var size, specific [12]byte // of the second: bits, number, and place in the structure
+			at, ok := lib.Image.ExportedSymbol("_thread_db_sizeof_pthread")
+			if !ok || lib.Image.ReadVaddr(size[:4], at.Value) != nil {
+				continue
+			}
+			at, ok = lib.Image.ExportedSymbol("_thread_db_pthread_specific")
+			if !ok || lib.Image.ReadVaddr(specific[:], at.Value) != nil {
+				continue
+			}
+			le := binary.LittleEndian
+			return uint64(le.Uint32(specific[8:])) - block - uint64(le.Uint32(size[:]))
+		}
+	}
+	return 0
+}
+
 // ofThread returns what may be the interpreter of a thread: what the C library has under a key, if that
-// is glibc, or musl 1.2.
+// is glibc, or musl 1.2 of x86-64.
 func (c *collector) ofThread(m procstate.Memory, regs *procstate.Regs) (may [2]uint64) {
 	const (
-		values, size, most = 0x310, 16, 32 // of glibc: where those of a thread are, of which these are the first
-		pointer, mostMusl  = 0x80, 128     // of musl: where their address is
+		size, most        = 16, 32    // of glibc: of a value, and how many are the first
+		pointer, mostMusl = 0x80, 128 // of musl: where the address of a thread's is
 	)
 	var key [4]byte
 	if n, err := m.ReadMemory(c.key+c.bias, key[:]); err != nil || n < len(key) || regs.ThreadPointer == 0 {
 		return may
 	}
 	n := uint64(binary.LittleEndian.Uint32(key[:]))
-	if n < most {
-		may[0], _ = m.ReadWord(regs.ThreadPointer + values + size*n + 8)
+	if n < most && c.values != 0 {
+		may[0], _ = m.ReadWord(regs.ThreadPointer + c.values + size*n + 8)
 	}
-	if list, _ := m.ReadWord(regs.ThreadPointer + pointer); list != 0 && n < mostMusl {
+	if list, _ := m.ReadWord(regs.ThreadPointer + pointer); list != 0 && n < mostMusl && c.values == inPthread {
 		may[1], _ = m.ReadWord(list + 8*n)
 	}
 	return may

@@ -13,7 +13,7 @@ import (
 )
 
 // Stepper notes which subroutines of Perl run in the frames of its loop (see unwind.Codes), Perl
-// 5.30 to 5.42 on amd64. These are several in one frame, which call each other. It walks through
+// 5.30 to 5.42. These are several in one frame, which call each other. It walks through
 // no frame, and has all other steppers find them as they do.
 //
 // What a thread runs is in contexts, which are in no order with the C stack. A
@@ -60,7 +60,7 @@ func (s *Stepper) image(im *procstate.Image) *imageInfo { return s.images.Known(
 
 // find looks for the interpreter in a file.
 func find(im *procstate.Image) (p imageInfo) {
-	if im.Arch() != procstate.AMD64 || !strings.Contains(filepath.Base(im.Path), "perl") {
+	if im.Arch() != procstate.AMD64 && im.Arch() != procstate.ARM64 || !strings.Contains(filepath.Base(im.Path), "perl") {
 		return p
 	}
 	find := func(name string) mcode.Range {
@@ -130,17 +130,23 @@ func lastCallee(im *procstate.Image, caller mcode.Range) (callee mcode.Range) {
 // interpreterRegister finds the register in which the loop keeps the interpreter's address over
 // the calls that it makes, and how far into the loop it is set: from its first argument.
 func interpreterRegister(im *procstate.Image, loop mcode.Range) (reg procstate.Reg, set uint64, ok bool) {
+	const rdi, x0 = 5, 0
+	argument := procstate.Reg(rdi)
+	if im.Arch() == procstate.ARM64 {
+		argument = x0
+	}
 	var code [48]byte
 	b := code[:min(uint64(len(code)), loop.End-loop.Start)]
 	if im.ReadVaddr(b, loop.Start) != nil {
 		return 0, 0, false
 	}
-	for _, move := range [...]struct {
-		code string // mov %rdi,%reg
-		reg  procstate.Reg
-	}{{"\x48\x89\xfb", 3}, {"\x48\x89\xfd", 6}, {"\x49\x89\xfc", 12}, {"\x49\x89\xfd", 13}, {"\x49\x89\xfe", 14}, {"\x49\x89\xff", 15}} {
-		if at := bytes.Index(b, []byte(move.code)); at >= 0 {
-			return move.reg, uint64(at + len(move.code)), true
+	var in isa.Inst
+	for n := 0; mcode.Decode(im.Arch(), b[n:], loop.Start+uint64(n), &in) && in.Len > 0 && in.Flow == isa.Next; {
+		n += int(in.Len)
+		for _, op := range in.Ops[:in.NumOps] {
+			if op.Kind == isa.Set && op.Src == argument && op.Imm == 0 && im.Arch().CalleeSaved>>op.Dst&1 != 0 {
+				return op.Dst, uint64(n), true
+			}
 		}
 	}
 	return 0, 0, false
