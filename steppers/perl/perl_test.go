@@ -3,6 +3,7 @@ package perl
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/emulated"
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
@@ -351,7 +353,7 @@ func TestPerlOfThread(t *testing.T) {
 			testenv.Run(t, exec.Command(cc, "-pthread", "-o", program, "testdata/perlkey.c"))
 			cmd := exec.Command(program)
 			_, out := testenv.Start(t, cmd)
-			c := collector{imageInfo: &imageInfo{}}
+			c := collector{imageInfo: &imageInfo{}, values: inPthread}
 			if _, err := fmt.Fscan(out, &c.key); err != nil {
 				t.Fatal(err)
 			}
@@ -448,6 +450,45 @@ func TestPerlEnded(t *testing.T) {
 		}
 		if got := later(steptest.OnlyCode{}); same(got, want) {
 			t.Errorf("5.%d: %q when it goes on without", version, got)
+		}
+	}
+}
+
+// With glibc on AArch64, too.
+func TestPerlOfThreadAArch64(t *testing.T) {
+	testenv.Needs(t, "aarch64-linux-gnu-gcc", "qemu-aarch64")
+	program := filepath.Join(t.TempDir(), "perlkey")
+	testenv.Run(t, exec.Command("aarch64-linux-gnu-gcc", "-pthread", "-o", program, "testdata/perlkey.c"))
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p, err := emulated.Start([]string{program}, nil, "", in)
+	in.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Kill()
+	p.Run()
+	c := collector{imageInfo: &imageInfo{}}
+	if _, err := fmt.Fscan(out, &c.key); err != nil {
+		t.Fatal(err)
+	}
+	images := procstate.NewImages(0)
+	defer images.Close()
+	libs, err := p.Mappings(images)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.values = valuesOf(libs)
+	for range 2 {
+		var pointer, want uint64
+		if _, err := fmt.Fscan(out, &pointer, &want); err != nil {
+			t.Fatal(err)
+		}
+		if may := c.ofThread(p, &procstate.Regs{ThreadPointer: pointer}); may[0] != want {
+			t.Errorf("%#x, want %#x", may, want)
 		}
 	}
 }
