@@ -81,3 +81,10 @@ func TestPerlAArch64(t *testing.T) {
 		}
 	}, "usr/bin/perl")
 }
+
+func TestLuaAArch64(t *testing.T) {
+	testenv.EachAArch64(t, func(t *testing.T, lua testenv.Program) {
+		w, want := startEmulated[[]string](t, 1, lua, waitsLua(t)...)
+		walkEmulated(t, w, want, checkLua(t, want))
+	}, "usr/bin/lua5.*")
+}

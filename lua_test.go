@@ -19,7 +19,6 @@ import (
 
 // TestLua compares what Lua runs with what it has written of it.
 func TestLua(t *testing.T) {
-	amd64Only(t)
 	canTrace(t)
 	found := false
 	for _, version := range []string{"5.1", "5.2", "5.3", "5.4"} {
@@ -37,7 +36,6 @@ func TestLua(t *testing.T) {
 
 // Lua has its functions in a program that is linked statically and stripped, too.
 func TestLuaEmbedded(t *testing.T) {
-	amd64Only(t)
 	canTrace(t)
 	found := false
 	for _, version := range []string{"5.1", "5.4"} {
@@ -59,6 +57,13 @@ func TestLuaEmbedded(t *testing.T) {
 }
 
 func testLua(t *testing.T, program string) {
+	cmd, want := startWaiting[[]string](t, 1, append([]string{program}, waitsLua(t)...)...)
+	walkBothWays(t, cmd.Process.Pid, want, checkLua(t, want))
+}
+
+// waitsLua makes what waits.lua waits for, and returns the script with its arguments.
+func waitsLua(t *testing.T) (args []string) {
+	t.Helper()
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
@@ -67,35 +72,18 @@ func testLua(t *testing.T, program string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd, want := startWaiting[[]string](t, 1, program, script, fifo)
-	tid := procstate.ThreadID(cmd.Process.Pid)
-	check := func(w *unwind.Walker, frames []unwind.Frame) {
+	return []string{script, fifo}
+}
+
+// checkLua makes what compares the stack of waits.lua with what that has written of it.
+func checkLua(t *testing.T, want map[procstate.ThreadID][]string) func(*unwind.Walker, procstate.ThreadID, []unwind.Frame) {
+	return func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 		t.Helper()
 		got := luaCalls(w, frames)
 		if !slices.Equal(got, want[tid]) {
 			t.Errorf("calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want[tid], "\n"))
 		}
 	}
-	ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &ps.Stacks[0]
-	if s.Err != nil {
-		t.Error(s.Err)
-	}
-	check(s.Walker, s.Frames)
-	// The same of a process that is stopped, whose memory is as it is.
-	w, err := swbpf.ForPID(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer swbpf.Detach(w)
-	frames, err := w.WalkStack(nil, tid)
-	if err != nil {
-		t.Error(err)
-	}
-	check(w, frames)
 }
 
 // luaCalls returns the functions of Lua of a stack: where each is defined, and the line that runs.
@@ -116,7 +104,6 @@ func luaCalls(w *unwind.Walker, frames []unwind.Frame) (calls []string) {
 
 // The interpreter in Redis, which is linked into it, keeps less of a call in its frame than Lua's own programs.
 func TestLuaInRedis(t *testing.T) {
-	amd64Only(t)
 	canTrace(t)
 	testenv.Needs(t, "redis-server", "redis-cli")
 	socket := filepath.Join(t.TempDir(), "socket")

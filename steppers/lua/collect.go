@@ -21,7 +21,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 			continue
 		}
 		if p := s.image(lib.Image); p.fields != nil {
-			c.runs = append(c.runs, interpreterCode{p.fields, mcode.Range{Start: p.execute.Start + lib.Bias, End: p.execute.End + lib.Bias}})
+			c.runs = append(c.runs, interpreterCode{p.fields, p.arch, mcode.Range{Start: p.execute.Start + lib.Bias, End: p.execute.End + lib.Bias}})
 		}
 	}
 	if len(c.runs) == 0 {
@@ -38,6 +38,7 @@ type collector struct {
 // interpreterCode is where a Lua of a process runs, by run-time addresses.
 type interpreterCode struct {
 	fields  *fields
+	arch    *procstate.Arch
 	execute mcode.Range
 }
 
@@ -50,13 +51,13 @@ const (
 // collect is the Collector: it adds the calls of each lua_State to which a register or a word on the stack leads, of
 // threads that run luaV_execute.
 func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
-	a := procstate.AMD64
+	a := c.runs[0].arch
 	sp := regs.Raw(a.SP)
 	words := map[uint64]bool{}
 	var runs *interpreterCode
 	take := func(v uint64) {
 		for i := range c.runs {
-			if r := &c.runs[i]; v-r.execute.Start < r.execute.End-r.execute.Start {
+			if r := &c.runs[i]; v&a.CodeMask-r.execute.Start < r.execute.End-r.execute.Start {
 				runs = r
 				return
 			}
@@ -70,6 +71,9 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 		take(regs.Raw(procstate.Reg(bits.TrailingZeros64(saved))))
 	}
 	take(regs.Raw(a.PC))
+	if a.LR != procstate.NoReg {
+		take(regs.Raw(a.LR))
+	}
 	piece := make([]byte, luaPiece)
 	for at := sp; at-sp < luaCollected; at += luaPiece {
 		n, _ := m.ReadMemory(at, piece)

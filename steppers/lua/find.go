@@ -2,6 +2,7 @@ package lua
 
 import (
 	"bytes"
+	"encoding/binary"
 	"regexp"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -13,7 +14,8 @@ import (
 // imageInfo is what is known of a file that may have Lua's interpreter. Addresses are link-time
 // addresses.
 type imageInfo struct {
-	fields  *fields     // nil: it has none
+	fields  *fields // nil: it has none
+	arch    *procstate.Arch
 	execute mcode.Range // luaV_execute
 	parts   mcode.FunctionParts
 	frame   unwind.RegRule // of the CFA in it,
@@ -38,7 +40,7 @@ const (
 
 // find looks for the interpreter in a file.
 func find(im *procstate.Image, tables *unwind.Tables) (p imageInfo) {
-	if im.Arch() != procstate.AMD64 || !mayHaveLua(im) {
+	if im.Arch() != procstate.AMD64 && im.Arch() != procstate.ARM64 || !mayHaveLua(im) {
 		return p
 	}
 	fields := versions[version(im)]
@@ -49,7 +51,7 @@ func find(im *procstate.Image, tables *unwind.Tables) (p imageInfo) {
 		return p
 	}
 	if p.findPlaces(im, tables.For(im)); len(p.places) > 0 {
-		p.fields = fields
+		p.fields, p.arch = fields, im.Arch()
 	}
 	return p
 }
@@ -125,7 +127,7 @@ func execute(im *procstate.Image, t *unwind.Table, f *fields) (execute mcode.Ran
 		return execute
 	}
 	take := func(is mcode.Range) {
-		if n := is.End - is.Start; n >= max(minExecute, execute.End-execute.Start) && n <= maxExecute && jumpsByLuaOp(im, is, byte(1<<f.opBits-1)) {
+		if n := is.End - is.Start; n >= max(minExecute, execute.End-execute.Start) && n <= maxExecute && jumpsByLuaOp(im, is, f.opBits) {
 			execute = is
 		}
 	}
@@ -151,7 +153,7 @@ func execute(im *procstate.Image, t *unwind.Table, f *fields) (execute mcode.Ran
 
 // jumpsByLuaOp reports whether a function takes the lowest bits of a word and soon after jumps to an address that it
 // has computed.
-func jumpsByLuaOp(im *procstate.Image, f mcode.Range, mask byte) bool {
+func jumpsByLuaOp(im *procstate.Image, f mcode.Range, bits uint) bool {
 	const soon = 32 // instructions
 	code := make([]byte, f.End-f.Start)
 	if im.ReadVaddr(code, f.Start) != nil {
@@ -160,16 +162,11 @@ func jumpsByLuaOp(im *procstate.Image, f mcode.Range, mask byte) bool {
 	var in isa.Inst
 	left := 0
 	for n := 0; n < len(code); n += int(in.Len) {
-		if !mcode.Decode(procstate.AMD64, code[n:], f.Start+uint64(n), &in) || in.Len == 0 {
+		if !mcode.Decode(im.Arch(), code[n:], f.Start+uint64(n), &in) || in.Len == 0 {
 			return false
 		}
-		const group1, and, direct = 0x83, 0xe0, 0xf8
-		inst := code[n : n+int(in.Len)]
-		if inst[0]&0xf0 == 0x40 {
-			inst = inst[1:]
-		}
 		switch {
-		case len(inst) == 3 && inst[0] == group1 && inst[1]&direct == and && inst[2] == mask:
+		case takesLowest(im.Arch(), code[n:n+int(in.Len)], bits):
 			left = soon
 		case left > 0 && in.Flow == isa.IndirectJump:
 			return true
@@ -178,6 +175,19 @@ func jumpsByLuaOp(im *procstate.Image, f mcode.Range, mask byte) bool {
 		}
 	}
 	return false
+}
+
+// takesLowest reports whether an instruction is an and that leaves so many of the lowest bits of a register.
+func takesLowest(a *procstate.Arch, inst []byte, bits uint) bool {
+	if a == procstate.ARM64 {
+		const and, wide, place, registers = 0x12000000, 1<<31 | 1<<22, 10, 1<<10 - 1
+		return binary.LittleEndian.Uint32(inst)&^(wide|registers) == and|uint32(bits-1)<<place
+	}
+	const group1, and, direct = 0x83, 0xe0, 0xf8
+	if inst[0]&0xf0 == 0x40 {
+		inst = inst[1:]
+	}
+	return len(inst) == 3 && inst[0] == group1 && inst[1]&direct == and && inst[2] == 1<<bits-1
 }
 
 // readFrame finds out where luaV_execute has its frame.
@@ -212,7 +222,11 @@ func (p *imageInfo) readFrame(t *unwind.Table) bool {
 // findPlaces finds where luaV_execute puts its first argument, which is the lua_State.
 func (p *imageInfo) findPlaces(im *procstate.Image, t *unwind.Table) {
 	const most = 128 // bytes
-	const argument procstate.Reg = 5
+	const rdi, x0 = 5, 0
+	argument := procstate.Reg(rdi)
+	if im.Arch() == procstate.ARM64 {
+		argument = x0
+	}
 	var code [most]byte
 	if im.ReadVaddr(code[:], p.execute.Start) != nil {
 		return

@@ -92,7 +92,7 @@ func functionsOf(f *fields, b, now []byte) (names []string) {
 	live.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: now}})
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 	vm := &machine{
-		imageInfo: &imageInfo{fields: f, frame: unwind.RegRule{Kind: unwind.InReg, Reg: procstate.AMD64.SP, Offset: 0x40}, places: []keptPlace{{reg: 3}}},
+		imageInfo: &imageInfo{fields: f, arch: procstate.AMD64, frame: unwind.RegRule{Kind: unwind.InReg, Reg: procstate.AMD64.SP, Offset: 0x40}, places: []keptPlace{{reg: 3}}},
 		Memory:    vmread.Memory{Mem: live, Captured: snap}, asked: map[int]askedThread{}, calls: map[uint64]bool{},
 		byConstants: map[uint64]*proto{}, ofConstants: map[keptPlace]int{},
 	}

@@ -279,8 +279,7 @@ func (p *proto) line(next uint64) int {
 
 // lineNow returns the line that a frame of luaV_execute runs of the function, 0 when it is not known: it has the
 // address of the next instruction in a register, and maybe that of this one.
-func (p *proto) lineNow(in *unwind.Frame) int {
-	a := procstate.AMD64
+func (p *proto) lineNow(a *procstate.Arch, in *unwind.Frame) int {
 	low, high := ^uint64(0), uint64(0)
 	for saved := a.CalleeSaved &^ (1 << a.SP); saved != 0; saved &= saved - 1 {
 		if v, ok := in.Regs.Value(procstate.Reg(bits.TrailingZeros64(saved))); ok && p.has(v) {

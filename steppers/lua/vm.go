@@ -142,7 +142,7 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame) uint32 {
 			if i > 0 || vm.fields.hasNext {
 				line = p.line(c.next)
 			} else {
-				line = p.lineNow(in)
+				line = p.lineNow(vm.arch, in)
 			}
 		}
 		if number = vm.number(codes, fn, line, number); number == 0 {
@@ -230,13 +230,13 @@ func (vm *machine) innermost(codes *unwind.Codes, in *unwind.Frame, cfa uint64) 
 	if number == 0 {
 		return 0
 	}
-	return vm.number(codes, found, found.lineNow(in), number)
+	return vm.number(codes, found, found.lineNow(vm.arch, in), number)
 }
 
 // withoutConstants returns the function without constants of which an instruction is in a register, nil where there
 // is none.
 func (vm *machine) withoutConstants(in *unwind.Frame) (found *proto) {
-	a := procstate.AMD64
+	a := vm.arch
 	for saved := a.CalleeSaved &^ (1 << a.SP); saved != 0; saved &= saved - 1 {
 		v, ok := in.Regs.Value(procstate.Reg(bits.TrailingZeros64(saved)))
 		p := vm.knownAt(v)
@@ -278,7 +278,7 @@ func (vm *machine) learnPlaces(p *proto, in *unwind.Frame, cfa uint64) {
 
 // eachPlace visits the registers and the words on the stack of C that a frame of luaV_execute has.
 func (vm *machine) eachPlace(in *unwind.Frame, cfa uint64, visit func(place keptPlace, v uint64)) {
-	a := procstate.AMD64
+	a := vm.arch
 	for saved := a.CalleeSaved &^ (1 << a.SP); saved != 0; saved &= saved - 1 {
 		reg := procstate.Reg(bits.TrailingZeros64(saved))
 		if v, ok := in.Regs.Value(reg); ok {
