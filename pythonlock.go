@@ -39,26 +39,32 @@ func pythonLocks(ps procstate.ProcessState, locks []python.Lock) []PythonLock {
 
 // pythonThreads tells which thread of a process CPython means; 0 is none.
 func pythonThreads(ps procstate.ProcessState) func(id python.ThreadID) procstate.ThreadID {
-	var known map[python.ThreadID]procstate.ThreadID
+	type thread struct {
+		tid             procstate.ThreadID
+		number, pointer uint64
+	}
+	var threads []thread
 	return func(id python.ThreadID) procstate.ThreadID {
 		if id == (python.ThreadID{}) {
 			return 0
 		}
-		if known == nil {
-			known = map[python.ThreadID]procstate.ThreadID{}
+		if threads == nil {
 			tids, _ := ps.Threads()
 			var own map[procstate.ThreadID]procstate.ThreadID
 			if _, isCore := ps.(*procstate.Core); !isCore { // which has the process's own numbers
 				own = procstate.ThreadsInNamespace(ps.PID())
 			}
 			for _, tid := range tids {
-				known[python.ThreadID{Number: uint64(cmp.Or(own[tid], tid))}] = tid
 				var regs procstate.Regs
-				if ps.Registers(tid, &regs) == nil {
-					known[python.ThreadID{Pointer: regs.ThreadPointer}] = tid
-				}
+				_ = ps.Registers(tid, &regs) // without, a thread has its number alone
+				threads = append(threads, thread{tid, uint64(cmp.Or(own[tid], tid)), regs.ThreadPointer})
 			}
 		}
-		return known[id]
+		for _, t := range threads {
+			if id.Is(ps.Arch(), t.number, t.pointer) {
+				return t.tid
+			}
+		}
+		return 0
 	}
 }

@@ -42,8 +42,8 @@ func (r *waitReader) hasGILNow(holder procstate.ThreadID, addr uint64) bool {
 	for _, l := range locks.Read(procstate.ProcessMemory(r.pid)) {
 		switch {
 		case addr < l.Start || addr >= l.End:
-		case l.Holder.Pointer != 0:
-			return l.Holder.Pointer == r.pointers[holder]
+		case l.Holder.Pthread != 0:
+			return l.Holder.Is(r.arch, 0, r.pointers[holder])
 		default:
 			return r.other(0, uint32(l.Holder.Number)) == holder
 		}

@@ -20,13 +20,13 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	if !ask {
 		return frames, vm.lacks
 	}
-	f, id := vm.fields, vm.threadPointer
+	f, number := vm.fields, uint64(0)
 	if !f.isObject {
-		id = uint64(procstate.ThreadInNamespace(tid))
+		number = uint64(procstate.ThreadInNamespace(tid))
 	}
 	for {
 		for _, t := range vm.threads {
-			if t.id != id {
+			if f.isObject && !isPthread(w.Arch(), t.id, vm.threadPointer) || !f.isObject && t.id != number {
 				continue
 			}
 			frames = procstate.ThreadFrames{Current: t.addr + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}

@@ -13,14 +13,19 @@ type Lock struct {
 	Holder     ThreadID // the thread that has it
 }
 
-// ThreadID is a thread as CPython knows it: by the number that the process has for it from 3.11 on, else by its thread
-// pointer. The zero value is none.
-type ThreadID struct{ Number, Pointer uint64 }
+// ThreadID is a thread as CPython knows it: by the number that the process has for it from 3.11 on, else by what
+// pthread_self returns. The zero value is none.
+type ThreadID struct{ Number, Pthread uint64 }
+
+// Is reports whether it is the thread with a number in the process and a thread pointer.
+func (id ThreadID) Is(a *procstate.Arch, number, pointer uint64) bool {
+	return id.Number != 0 && id.Number == number || id.Pthread != 0 && isPthread(a, id.Pthread, pointer)
+}
 
 // threadID is that of a thread.
 func (f *layout) threadID(id uint64) ThreadID {
 	if f.isObject {
-		return ThreadID{Pointer: id}
+		return ThreadID{Pthread: id}
 	}
 	return ThreadID{Number: id}
 }

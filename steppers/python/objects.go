@@ -53,8 +53,8 @@ func (vm *machine) objectCode(w *unwind.Walker, in *unwind.Frame, cfa uint64) ui
 
 // inRegisters reports whether a register has a value in a frame.
 func inRegisters(a *procstate.Arch, in *unwind.Frame, value uint64) bool {
-	for r := range procstate.Reg(16) {
-		if v, known := in.Regs.Value(r); known && v == value && r != a.SP {
+	for r := range procstate.Reg(a.NumRegs) {
+		if v, known := in.Regs.Value(r); known && v == value && r != a.SP && r != a.PC {
 			return true
 		}
 	}
@@ -71,6 +71,17 @@ func hasWord(words []byte, value uint64) bool {
 	return false
 }
 
+// isPthread reports whether a number that CPython has for a thread is that of the one with a thread pointer:
+// pthread_self, where the thread's struct pthread is. On AArch64 this ends below what the thread pointer
+// points at: of 200 bytes with musl, and some 2 KB with glibc; those of two threads are further apart.
+func isPthread(a *procstate.Arch, id, pointer uint64) bool {
+	const most = 4 << 10
+	if a == procstate.ARM64 {
+		return id < pointer && pointer-id <= most
+	}
+	return id == pointer
+}
+
 // readObjects follows the PyFrameObjects of the thread that is walked.
 func (vm *machine) readObjects(w *unwind.Walker, tid procstate.ThreadID) {
 	var regs procstate.Regs
@@ -82,7 +93,7 @@ func (vm *machine) readObjects(w *unwind.Walker, tid procstate.ThreadID) {
 	vm.threadPointer = regs.ThreadPointer
 	for {
 		for _, t := range vm.threads {
-			if t.id == vm.threadPointer {
+			if isPthread(w.Arch(), t.id, vm.threadPointer) {
 				vm.followObjects(t.addr)
 				return
 			}

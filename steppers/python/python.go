@@ -107,9 +107,6 @@ func find(im *procstate.Image) (p image) {
 	case version == 0 && named:
 		p.fields = versions[uint32(0x0300|minor&0xff)]
 	}
-	if p.fields != nil && p.fields.isObject && im.Arch() != procstate.AMD64 {
-		p.fields = nil // how it tells threads apart is another
-	}
 	return p
 }
 

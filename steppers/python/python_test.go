@@ -354,3 +354,26 @@ func TestForgetImages(t *testing.T) {
 	}
 	(&Stepper{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
 }
+
+// To 3.10 threads have the number that pthread_self returns: on x86-64 it is the thread pointer, on AArch64 a little less.
+func TestThreadID(t *testing.T) {
+	const pointer = 0xffff87057700
+	for _, c := range []struct {
+		id   ThreadID
+		arch *procstate.Arch
+		want bool
+	}{
+		{ThreadID{Pthread: pointer}, procstate.AMD64, true},
+		{ThreadID{Pthread: pointer - 0x6f0}, procstate.AMD64, false},
+		{ThreadID{Pthread: pointer - 0x6f0}, procstate.ARM64, true},
+		{ThreadID{Pthread: pointer}, procstate.ARM64, false},
+		{ThreadID{Pthread: pointer - 0x810000}, procstate.ARM64, false}, // of the thread whose stack is below
+		{ThreadID{Number: 4711}, procstate.ARM64, true},
+		{ThreadID{Number: 4712}, procstate.ARM64, false},
+		{ThreadID{}, procstate.ARM64, false},
+	} {
+		if got := c.id.Is(c.arch, 4711, pointer); got != c.want {
+			t.Errorf("%+v on %s: %v", c.id, c.arch.Name, got)
+		}
+	}
+}
