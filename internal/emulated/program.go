@@ -41,18 +41,21 @@ type Program struct {
 // ErrEnded says that the program has ended.
 var ErrEnded = errors.New("the program has ended")
 
+// processor has all that qemu knows, with the way to sign return addresses that is quick to emulate.
+const processor = "max,pauth-impdef=on"
+
 // crossLibraries is where Debian has the libraries of AArch64.
 const crossLibraries = "/usr/aarch64-linux-gnu"
 
-// Start starts a program, stopped before its first instruction. Its processor has all
-// that qemu knows. Where its libraries are, QEMU_LD_PREFIX in the environment tells.
+// Start starts a program, stopped before its first instruction. Where its libraries are,
+// QEMU_LD_PREFIX in the environment tells.
 func Start(args, env []string, dir string, out io.Writer) (*Program, error) {
 	tmp, err := os.MkdirTemp("", "emulated")
 	if err != nil {
 		return nil, err
 	}
 	socket := filepath.Join(tmp, "gdb")
-	p := &Program{cmd: exec.Command("qemu-aarch64", append([]string{"-g", socket}, args...)...), dir: tmp}
+	p := &Program{cmd: exec.Command("qemu-aarch64", append([]string{"-cpu", processor, "-g", socket}, args...)...), dir: tmp}
 	p.cmd.Env = append(append([]string{"QEMU_LD_PREFIX=" + crossLibraries}, os.Environ()...), env...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, out, out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
