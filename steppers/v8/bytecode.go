@@ -6,7 +6,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -34,7 +33,7 @@ type frame struct{ callee, bytecode, offset, feedback uint64 }
 
 // frameOf reads the words of a frame.
 func (vm *machine) frameOf(f *unwind.Frame) (words frame) {
-	fp, known := f.Regs.Value(procstate.AMD64.FP)
+	fp, known := f.Regs.Value(vm.arch.FP)
 	if !known || fp%8 != 0 {
 		return words
 	}

@@ -60,14 +60,14 @@ func (c *code) isJavaScript(f *fields) bool {
 	return c.kind >= f.baseline-1 && c.kind <= f.baseline+2
 }
 
-// callerFrame walks from a frame in a call of code, which has a frame pointer by then, but for that of the baseline compiler:
-// what it calls first, before its first bytecode, sets up its frame. Until then its return address is at SP, where later no
+// callerFrame walks from a frame in a call of code, which has a frame pointer by then, but for that of the baseline compiler
+// where calls push: what it calls first, before its first bytecode, sets up its frame. Until then its return address is at SP, where later no
 // address of code is.
 func (c *code) callerFrame(f *fields, w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	if !c.isJavaScript(f) {
 		return unwind.NotMe, nil
 	}
-	if c.kind == f.baseline {
+	if c.kind == f.baseline && w.Arch().LR == procstate.NoReg {
 		before, n := unsigned(c.offsets)
 		if n == 0 {
 			return unwind.NotMe, nil

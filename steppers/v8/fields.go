@@ -17,6 +17,7 @@ type image struct {
 	blob      *blob       // where there are no symbols of that
 	builtins  mcode.Range // code that V8 has compiled when it was built
 	generator generator
+	linked    *linkedCode // of that, where calls leave the return address in a register
 
 	// Of each byte of the code that sets up frames for what the baseline compiler has made.
 	prologue      []unframed
@@ -108,18 +109,19 @@ const (
 const (
 	own         = "Builtins_"
 	interpreter = "Builtins_InterpreterEntryTrampoline"
+	enters      = "Builtins_InterpreterEnterAt"
 	resume      = "Builtins_ResumeGeneratorTrampoline"
 	prologue    = "Builtins_BaselineOutOfLinePrologue"
 
 	maxPrologue = 2 << 10 // bytes of it
 )
 
-var resumes = [...]string{"Builtins_InterpreterEnterAt", "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
+var resumes = [...]string{enters, "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
 
 // tellsOfV8 reports whether a file has V8 and exports what that tells debuggers, as Node does, and applications
 // that Node has been put into.
 func tellsOfV8(im *procstate.Image) bool {
-	if im.Arch() != procstate.AMD64 {
+	if beyond[im.Arch()] == 0 {
 		return false
 	}
 	_, ok := im.ExportedSymbol(v8Major)
@@ -180,6 +182,9 @@ func find(im *procstate.Image) (p image) {
 	if p.fields == nil {
 		return p
 	}
+	if im.Arch().LR != procstate.NoReg {
+		p.linked = &linkedCode{}
+	}
 	var sizes []byte
 	im.EachSymbolOf(".symtab", func(sym *procstate.ELFSymbol) bool {
 		if name := string(sym.Name); name != v8Sizes {
@@ -199,18 +204,23 @@ func find(im *procstate.Image) (p image) {
 
 // note notes one of V8's own functions, if it is one that frames are walked by.
 func (p *image) note(im *procstate.Image, name string, at mcode.Range) {
-	switch {
-	case strings.HasPrefix(name, interpreter):
-		p.interpreter = append(p.interpreter, at)
-	case name == prologue:
-		p.prologue, p.prologueStart = findPrologue(im.Arch(), mcode.ReadFile(im, at.Start, min(at.End, at.Start+maxPrologue)), at.Start), at.Start
-	case name == resume:
-		p.generator = findGenerator(im, at.Start, at.End)
-	case slices.ContainsFunc(resumes[:], func(prefix string) bool { return strings.HasPrefix(name, prefix) }):
+	if slices.ContainsFunc(resumes[:], func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 		if p.resumes == nil {
 			p.resumes = map[uint64]string{}
 		}
 		p.resumes[at.Start] = name
+	}
+	if p.linked != nil {
+		p.linked.note(name, at)
+	}
+	switch {
+	case strings.HasPrefix(name, interpreter), p.linked != nil && strings.HasPrefix(name, enters): // there it calls what runs bytecode
+		p.interpreter = append(p.interpreter, at)
+	case p.linked != nil:
+	case name == prologue:
+		p.prologue, p.prologueStart = findPrologue(im.Arch(), mcode.ReadFile(im, at.Start, min(at.End, at.Start+maxPrologue)), at.Start), at.Start
+	case name == resume:
+		p.generator = findGenerator(im, at.Start, at.End)
 	}
 }
 

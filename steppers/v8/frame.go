@@ -21,7 +21,7 @@ func byFramePointer(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, er
 	if !ok1 || !ok2 {
 		return unwind.Failed, unwind.ReadFailure(mem, fp)
 	}
-	out.SetPC(arch, pc)
+	out.SetPC(arch, w.CodeAddress(pc))
 	out.SetSP(arch, fp+16)
 	out.SetFP(arch, callerFP)
 	out.PCLocation, out.FPLocation = unwind.InMemory(fp+8), unwind.InMemory(fp)
@@ -79,10 +79,14 @@ func (at unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 // unframed tells where the return address is at pc, in compiled code that a thread was interrupted
 // in, where that is before its frame is set up, or behind.
 func (s *Stepper) unframed(w *unwind.Walker, m *procstate.Mapping, c *code, pc uint64) unframed {
-	if pc-c.start >= uint64(len(s.buf)) {
-		return leaves(mcode.Read(w, m, pc-dropBytes, s.buf[:min(c.start+c.size-pc+dropBytes, dropBytes+leaveBytes)]))
-	}
 	arch := w.Arch()
+	if linked := arch.LR != procstate.NoReg; linked || pc-c.start >= uint64(len(s.buf)) {
+		code := mcode.Read(w, m, pc-dropBytes, s.buf[:min(c.start+c.size-pc+dropBytes, dropBytes+leaveBytes)])
+		if linked {
+			return returns(code)
+		}
+		return leaves(code)
+	}
 	code := mcode.Read(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))])
 	at := mcode.PathState{PC: c.start}
 	callerSP, callerFP := mcode.PathValue{Base: mcode.PathSP}, mcode.PathValue{Base: mcode.PathFP}
@@ -173,11 +177,13 @@ func pushReturn(code []byte) (reg procstate.Reg, ok bool) {
 
 // inBuiltin tells the same of V8's own code.
 func (s *Stepper) inBuiltin(m *procstate.Mapping, pc uint64, interrupted bool) unframed {
-	if !interrupted {
-		return unframed{}
-	}
 	p, vaddr := s.image(m.Image), pc-m.Bias
-	if vaddr-p.builtins.Start >= p.builtins.End-p.builtins.Start {
+	switch {
+	case vaddr-p.builtins.Start >= p.builtins.End-p.builtins.Start:
+		return unframed{}
+	case p.linked != nil:
+		return p.linked.at(m.Image, vaddr, interrupted)
+	case !interrupted:
 		return unframed{}
 	}
 	if off := vaddr - p.prologueStart; off < uint64(len(p.prologue)) {

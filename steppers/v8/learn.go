@@ -3,7 +3,6 @@ package v8
 import (
 	"slices"
 
-	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -65,7 +64,7 @@ func (vm *machine) learned(f *unwind.Frame) bool {
 		return false
 	}
 	vm.tried = vm.Walk
-	fp, fpKnown := f.Regs.Value(procstate.AMD64.FP)
+	fp, fpKnown := f.Regs.Value(vm.arch.FP)
 	for range frames {
 		if known() || !fpKnown || fp%8 != 0 {
 			break

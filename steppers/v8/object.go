@@ -36,7 +36,7 @@ func (vm *machine) typeOf(object uint64) (typ uint16, ok bool) {
 // typeOfMap returns the type of the objects of a map. Those of the types that are asked for here
 // are never freed.
 func (vm *machine) typeOfMap(addr uint64) (typ uint16, ok bool) {
-	if addr&3 != 1 || addr>>47 != 0 || addr < codePage {
+	if addr&3 != 1 || addr&vm.beyond != 0 || addr < codePage {
 		return 0, false
 	}
 	if typ, ok = vm.types[addr]; ok {

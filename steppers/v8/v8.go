@@ -74,16 +74,15 @@ func (s *Stepper) returnsAnew(w *unwind.Walker, m *procstate.Mapping, in *unwind
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	pc := in.LookupPC()
 	m := w.MappingAt(pc)
-	if m == nil || w.Arch() != procstate.AMD64 {
+	if m == nil || beyond[w.Arch()] == 0 {
 		return unwind.NotMe, nil
 	}
 	interrupted := in.Flags&unwind.Interrupted != 0
+	var at unframed
 	switch {
 	case m.Image != nil:
 		s.noteBuiltin(w, m, in)
-		if at := s.inBuiltin(m, pc, interrupted); at.ok {
-			return at.callerFrame(w, in, out)
-		}
+		at = s.inBuiltin(m, pc, interrupted)
 		name, resumes := s.resumes(m, in.PC(), interrupted)
 		if !resumes && !s.interprets(m, pc, interrupted) {
 			break
@@ -123,10 +122,11 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		case !interrupted:
 			return c.callerFrame(vm.fields, w, in, out)
 		case c.isJavaScript(vm.fields):
-			if at := s.unframed(w, m, c, pc); at.ok {
-				return at.callerFrame(w, in, out)
-			}
+			at = s.unframed(w, m, c, pc)
 		}
+	}
+	if at.ok {
+		return at.callerFrame(w, in, out)
 	}
 	return unwind.NotMe, nil
 }
@@ -166,7 +166,9 @@ type machine struct {
 
 	handleTable
 
-	fields *fields          // nil: there is none
+	fields *fields // nil: there is none
+	arch   *procstate.Arch
+	beyond uint64           // bits that no address has
 	image  *procstate.Image // that has it
 	mem    procstate.Memory
 	live   procstate.LiveMemory // nil where mem is live
@@ -246,7 +248,7 @@ func (s *Stepper) machine(w *unwind.Walker) *machine {
 // findMachine looks for the virtual machine, which may be the one that is known. What it
 // returns has no fields when there is none.
 func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *machine) *machine {
-	vm := &machine{mem: w.ProcessState(), lines: &s.lines}
+	vm := &machine{arch: w.Arch(), beyond: beyond[w.Arch()], mem: w.ProcessState(), lines: &s.lines}
 	if libs == nil {
 		return vm
 	}

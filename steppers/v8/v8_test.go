@@ -202,7 +202,7 @@ func newMemory(b []byte) *memory {
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: base, Data: m.b}})
 	m.Memory = snap
-	m.vm = &machine{fields: fields136(), mem: snap, lines: &lines{}}
+	m.vm = &machine{arch: procstate.AMD64, beyond: beyond[procstate.AMD64], fields: fields136(), mem: snap, lines: &lines{}}
 	m.vm.forget()
 	return m
 }
