@@ -62,14 +62,17 @@ func runEmulated(opt *Options) (*Report, error) {
 	return r.finish(began), nil
 }
 
-// toMark lets a Go program run until it asks who its parent is, and seeds the
-// shadow stack there. Other threads go on running meanwhile, and must get no
+// toMark lets a program run until it asks who its parent is, in the C library or in code of
+// Go's, and seeds the shadow stack there. Other threads go on running meanwhile, and must get no
 // signals, which qemu would tell of as well.
 func (r *runner) toMark(e *emulated.Program) error {
 	const getppid = 173
-	at, err := r.goSyscalls()
-	if err != nil {
-		return err
+	at := r.asksForParent()
+	if at == nil {
+		var err error
+		if at, err = r.goSyscalls(); err != nil {
+			return err
+		}
 	}
 	if err := e.RunToCall(getppid, at); err != nil {
 		return err
@@ -91,6 +94,25 @@ func (r *runner) toMark(e *emulated.Program) error {
 		r.report.BadSeeds++
 	}
 	return nil
+}
+
+// asksForParent returns where the C library makes the system call getppid, nil where there is none.
+func (r *runner) asksForParent() (at []uint64) {
+	const longest = 64 // bytes of the function
+	var in isa.Inst
+	var code [4]byte
+	for _, m := range r.target.space.Mappings() {
+		if m.Image == nil || at != nil {
+			continue
+		}
+		sym, ok := m.Image.ExportedSymbol("getppid")
+		for a := sym.Value + m.Bias; ok && a < sym.Value+m.Bias+longest; a += 4 {
+			if r.target.read(a, code[:]) == 4 && isa.DecodeARM64(code[:], a, &in) && in.Flow == isa.Syscall {
+				at = append(at, a)
+			}
+		}
+	}
+	return at
 }
 
 // goSyscalls returns where a Go program that is not stripped makes system calls
@@ -138,6 +160,12 @@ func (r *runner) stepsEmulated(e *emulated.Program, n int) error {
 	for i := 0; n == 0 || i < n; i++ {
 		if err := e.Registers(&r.target.regs); err != nil {
 			return err
+		}
+		if r.target.space.MappingAt(r.target.regs.Raw(arch.PC)) == nil {
+			e.MakesCode = true
+			if err := r.remap(); err != nil {
+				return err
+			}
 		}
 		code := r.captureAt(r.target.regs.Raw(arch.SP), r.target.regs.Raw(arch.PC))
 		from, before := r.moment(), r.target.regs

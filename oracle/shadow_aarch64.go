@@ -25,6 +25,8 @@ func (s *Shadow) stepARM64(in *isa.Inst, from, to moment, regs *procstate.Regs, 
 		case top != nil && !top.signal && to.pc == top.pc && to.sp == top.sp:
 			s.recs = s.recs[:len(s.recs)-1]
 			s.lost = false
+		case in.Flow == isa.Return && !s.lost && top != nil && !top.signal && to.pc == top.pc && to.sp < top.sp && !far(to.sp, top.sp):
+			s.recs = s.recs[:len(s.recs)-1] // it leaves a frame to who has called it
 		case s.lost || in.Flow == isa.Return, top != nil && !top.signal && from.sp > top.sp && !far(from.sp, top.sp):
 			s.settle(to, word)
 		}

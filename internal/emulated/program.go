@@ -26,6 +26,10 @@ import (
 type Program struct {
 	PID int // of qemu
 
+	// MakesCode tells that the program makes code at run time: then memory of no file is executable as
+	// far as some around it has been executed.
+	MakesCode bool
+
 	cmd  *exec.Cmd
 	dir  string        // of the socket
 	done chan struct{} // closed when qemu has ended

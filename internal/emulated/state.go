@@ -16,6 +16,16 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
+// anonymous returns how many mappings lie one behind the other, from the first on, that are of no file, and whether
+// code in one of them has been executed: qemu lets nobody write to that.
+func anonymous(entries []procstate.MapsEntry) (n int, executed bool) {
+	for n < len(entries) && entries[n].Path == "" && (n == 0 || entries[n].Start == entries[n-1].End) {
+		executed = executed || entries[n].Prot&^procstate.ProtExec == procstate.ProtRead
+		n++
+	}
+	return n, executed
+}
+
 // Mappings returns the executable mappings of the program. For the host they are not
 // executable: the headers of the files tell. Images are opened by images and belong to it.
 func (p *Program) Mappings(images *procstate.Images) (*procstate.AddressSpace, error) {
@@ -24,10 +34,17 @@ func (p *Program) Mappings(images *procstate.Images) (*procstate.AddressSpace, e
 		return nil, err
 	}
 	space := &procstate.AddressSpace{}
+	for i := 0; p.MakesCode && i < len(entries); {
+		n, executed := anonymous(entries[i:])
+		if executed {
+			space.Insert(&procstate.Mapping{Start: entries[i].Start, End: entries[i+n-1].End})
+		}
+		i += max(n, 1)
+	}
 	for _, e := range entries {
 		ref := procstate.FileRef{PID: int32(p.PID), TID: int32(p.PID), Path: e.Path, Start: e.Start, End: e.End,
 			Dev: unix.Mkdev(e.Major, e.Minor), Inode: e.Inode}
-		if e.Path == "" && e.Prot&^procstate.ProtExec == procstate.ProtRead { // the signal trampoline
+		if e.Path == "" && e.Prot&^procstate.ProtExec == procstate.ProtRead && !p.MakesCode { // the signal trampoline
 			space.Insert(&procstate.Mapping{Start: e.Start, End: e.End})
 		}
 		if !procstate.HasFile(e.Path) {
