@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/swbpf/swbpf"
@@ -19,14 +20,19 @@ import (
 // startEmulated is startWaiting for a program for AArch64, which has stopped when this returns.
 func startEmulated[Calls any](t *testing.T, threads int, program testenv.Program, args ...string) (*unwind.Walker, map[procstate.ThreadID]Calls) {
 	t.Helper()
+	return startEmulatedFile[Calls](t, threads, filepath.Join(program.Root, program.Path), program.Root, false, args...)
+}
+
+// startEmulatedFile does the same with a file, whose libraries are in root. makesCode tells that the program makes code at run time.
+func startEmulatedFile[Calls any](t *testing.T, threads int, path, root string, makesCode bool, args ...string) (*unwind.Walker, map[procstate.ThreadID]Calls) {
+	t.Helper()
 	testenv.Needs(t, "qemu-aarch64")
 	out, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	path := filepath.Join(program.Root, program.Path)
-	p, err := emulated.Start(append([]string{path}, args...), []string{"QEMU_LD_PREFIX=" + program.Root, "LC_ALL=C"}, "", in)
+	p, err := emulated.Start(append([]string{path}, args...), []string{"QEMU_LD_PREFIX=" + root, "LC_ALL=C"}, "", in)
 	in.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -37,6 +43,7 @@ func startEmulated[Calls any](t *testing.T, threads int, program testenv.Program
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}
+	p.MakesCode = makesCode
 	images := procstate.NewImages(0)
 	t.Cleanup(func() { images.Close() })
 	state, err := p.State(images, path)
@@ -87,4 +94,26 @@ func TestLuaAArch64(t *testing.T) {
 		w, want := startEmulated[[]string](t, 1, lua, waitsLua(t)...)
 		walkEmulated(t, w, want, checkLua(t, want))
 	}, "usr/bin/lua5.*")
+}
+
+func TestJavaScriptAArch64(t *testing.T) {
+	script, err := filepath.Abs(filepath.Join("testdata", "walk", "waits.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, _, _ := strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
+	nodes := filepath.SplitList(os.Getenv("SWBPF_AARCH64_NODES"))
+	if root == "" || len(nodes) == 0 {
+		t.Skip("no Node for AArch64: SWBPF_AARCH64_NODES names none, or SWBPF_AARCH64_ROOTS no libraries")
+	}
+	for _, node := range testenv.Some(nodes) {
+		for name, flags := range waysOfNode("qemu-aarch64", "-L", root, node) {
+			t.Run(strings.Trim(filepath.Join(node, name), "/"), func(t *testing.T) {
+				w, want := startEmulatedFile[[]jsCall](t, 2, node, root, true, append(flags, script, "5000")...)
+				walkEmulated(t, w, want, func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+					checkJavaScript(t, name, &swbpf.ThreadStack{Thread: procstate.Thread{TID: tid}, Walker: w, Frames: frames}, want[tid])
+				})
+			})
+		}
+	}
 }

@@ -293,25 +293,29 @@ func walkBothWays(t *testing.T, pid int, want map[procstate.ThreadID][]string, c
 // TestJavaScript compares what threads of Node run with what they have written of it, by the
 // interpreter, the baseline compiler and the optimising ones.
 func TestJavaScript(t *testing.T) {
-	amd64Only(t)
 	canTrace(t)
 	script, err := filepath.Abs(filepath.Join("testdata", "walk", "waits.js"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	testenv.EachNode(t, func(t *testing.T, node string) {
-		withoutMaglev := []string{"--no-opt"}
-		if exec.Command(node, "--no-maglev", "--version").Run() == nil {
-			withoutMaglev = append(withoutMaglev, "--no-maglev")
-		}
-		for name, flags := range map[string][]string{
-			"interpreted": append([]string{"--no-sparkplug"}, withoutMaglev...),
-			"baseline":    append([]string{"--always-sparkplug"}, withoutMaglev...),
-			"mixed":       nil,
-		} {
+		for name, flags := range waysOfNode(node) {
 			t.Run(name, func(t *testing.T) { testJavaScript(t, name, append([]string{node}, flags...), script) })
 		}
 	})
+}
+
+// waysOfNode are flags that have Node run JavaScript in one way, or as it comes; command runs it.
+func waysOfNode(command ...string) map[string][]string {
+	withoutMaglev := []string{"--no-opt"}
+	if exec.Command(command[0], append(command[1:], "--no-maglev", "--version")...).Run() == nil {
+		withoutMaglev = append(withoutMaglev, "--no-maglev")
+	}
+	return map[string][]string{
+		"interpreted": append([]string{"--no-sparkplug"}, withoutMaglev...),
+		"baseline":    append([]string{"--always-sparkplug"}, withoutMaglev...),
+		"mixed":       nil,
+	}
 }
 
 // TestDeno does the same with Deno, whose V8 has no symbols.
@@ -360,25 +364,31 @@ func testJavaScript(t *testing.T, name string, command []string, script string) 
 			continue
 		}
 		seen++
-		got, compiled, inlined := jsCalls(s)
-		if s.Err != nil || len(got) != len(calls) {
-			t.Errorf("thread %d: %v, calls\n%v\nwant\n%v", s.TID, s.Err, got, calls)
-			continue
-		}
-		for i := range got {
-			if !got[i].is(calls[i]) {
-				t.Errorf("thread %d: call %d: %v, want %v", s.TID, i, got[i], calls[i])
-			}
-		}
-		if wantCompiled := name != "interpreted"; compiled > 0 != wantCompiled {
-			t.Errorf("%d frames of compiled code", compiled)
-		}
-		if name == "mixed" && inlined == 0 {
-			t.Error("nothing was inlined")
-		}
+		checkJavaScript(t, name, s, calls)
 	}
 	if seen != threads {
 		t.Errorf("%d threads that wait", seen)
+	}
+}
+
+// checkJavaScript compares the stack of a thread with what it has told of its calls.
+func checkJavaScript(t *testing.T, name string, s *swbpf.ThreadStack, calls []jsCall) {
+	t.Helper()
+	got, compiled, inlined := jsCalls(s)
+	if s.Err != nil || len(got) != len(calls) {
+		t.Errorf("thread %d: %v, calls\n%v\nwant\n%v", s.TID, s.Err, got, calls)
+		return
+	}
+	for i := range got {
+		if !got[i].is(calls[i]) {
+			t.Errorf("thread %d: call %d: %v, want %v", s.TID, i, got[i], calls[i])
+		}
+	}
+	if wantCompiled := name != "interpreted"; compiled > 0 != wantCompiled {
+		t.Errorf("%d frames of compiled code", compiled)
+	}
+	if name == "mixed" && inlined == 0 {
+		t.Error("nothing was inlined")
 	}
 }
 

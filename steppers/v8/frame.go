@@ -78,11 +78,15 @@ func (at unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 
 // unframed tells where the return address is at pc, in compiled code that a thread was interrupted
 // in, where that is before its frame is set up, or behind.
-func (s *Stepper) unframed(w *unwind.Walker, m *procstate.Mapping, c *code, pc uint64) unframed {
+func (s *Stepper) unframed(w *unwind.Walker, m *procstate.Mapping, c *code, isBaseline bool, pc uint64) unframed {
 	arch := w.Arch()
-	if linked := arch.LR != procstate.NoReg; linked || pc-c.start >= uint64(len(s.buf)) {
+	isLinked := arch.LR != procstate.NoReg
+	switch far := pc-c.start >= uint64(len(s.buf)); {
+	case isLinked && isBaseline:
+		return inBaseline(arch, mcode.Read(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))]), pc-c.start)
+	case isLinked || far:
 		code := mcode.Read(w, m, pc-dropBytes, s.buf[:min(c.start+c.size-pc+dropBytes, dropBytes+leaveBytes)])
-		if linked {
+		if isLinked {
 			return returns(code)
 		}
 		return leaves(code)

@@ -232,3 +232,18 @@ func isReturn(code []byte) bool {
 func returns(code []byte) unframed {
 	return unframed{ok: len(code) >= dropBytes && isReturn(code[dropBytes:]), inRegister: true, reg: procstate.ARM64.LR}
 }
+
+// inBaseline tells the same at an offset of code of the baseline compiler, by what that begins with: it makes its frame at once, and
+// leaves it by a jump to other code.
+func inBaseline(arch *procstate.Arch, code []byte, off uint64) unframed {
+	var in isa.Inst
+	for at := uint64(0); at < off; at += uint64(in.Len) {
+		switch {
+		case at >= uint64(len(code)) || !mcode.Decode(arch, code[at:], at, &in) || in.Flow != isa.Next:
+			return unframed{}
+		case setsFrame(arch, &in):
+			return unframed{ok: true, framed: true}
+		}
+	}
+	return unframed{ok: true, inRegister: true, reg: arch.LR}
+}

@@ -122,7 +122,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		case !interrupted:
 			return c.callerFrame(vm.fields, w, in, out)
 		case c.isJavaScript(vm.fields):
-			at = s.unframed(w, m, c, pc)
+			at = s.unframed(w, m, c, c.kind == vm.fields.baseline, pc)
 		}
 	}
 	if at.ok {
