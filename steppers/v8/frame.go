@@ -80,11 +80,14 @@ func (at unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 // in, where that is before its frame is set up, or behind.
 func (s *Stepper) unframed(w *unwind.Walker, m *procstate.Mapping, c *code, isBaseline bool, pc uint64) unframed {
 	arch := w.Arch()
-	isLinked := arch.LR != procstate.NoReg
-	switch far := pc-c.start >= uint64(len(s.buf)); {
-	case isLinked && isBaseline:
-		return inBaseline(arch, mcode.Read(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))]), pc-c.start)
-	case isLinked || far:
+	isLinked, far := arch.LR != procstate.NoReg, pc-c.start >= uint64(len(s.buf))
+	if isLinked && (isBaseline || !far) {
+		at := inCompiled(arch, mcode.Read(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))]), isBaseline, pc-c.start)
+		if at.ok || isBaseline {
+			return at
+		}
+	}
+	if isLinked || far {
 		code := mcode.Read(w, m, pc-dropBytes, s.buf[:min(c.start+c.size-pc+dropBytes, dropBytes+leaveBytes)])
 		if isLinked {
 			return returns(code)

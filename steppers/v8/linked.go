@@ -233,16 +233,18 @@ func returns(code []byte) unframed {
 	return unframed{ok: len(code) >= dropBytes && isReturn(code[dropBytes:]), inRegister: true, reg: procstate.ARM64.LR}
 }
 
-// inBaseline tells the same at an offset of code of the baseline compiler, by what that begins with: it makes its frame at once, and
-// leaves it by a jump to other code.
-func inBaseline(arch *procstate.Arch, code []byte, off uint64) unframed {
+// inCompiled tells the same at an offset of compiled code of a function, by what that begins with: it makes its frame at once, but
+// for looking whether it was given up. Code of the baseline compiler leaves it by a jump to other code.
+func inCompiled(arch *procstate.Arch, code []byte, isBaseline bool, off uint64) unframed {
 	var in isa.Inst
 	for at := uint64(0); at < off; at += uint64(in.Len) {
 		switch {
-		case at >= uint64(len(code)) || !mcode.Decode(arch, code[at:], at, &in) || in.Flow != isa.Next:
+		case at >= uint64(len(code)) || !mcode.Decode(arch, code[at:], at, &in):
 			return unframed{}
 		case setsFrame(arch, &in):
-			return unframed{ok: true, framed: true}
+			return unframed{ok: isBaseline, framed: true}
+		case in.Flow != isa.Next && in.Flow != isa.CondJump && in.Flow != isa.IndirectJump:
+			return unframed{}
 		}
 	}
 	return unframed{ok: true, inRegister: true, reg: arch.LR}

@@ -90,15 +90,22 @@ func TestV8Linked(t *testing.T) {
 	}
 }
 
-// What code of the baseline compiler begins with.
-func TestV8InBaseline(t *testing.T) {
-	const code = "\xfd\x7b\xbf\xa9" + "\xfd\x03\x00\x91" + "\x02\x14\x80\xd2" // stp x29, x30, [sp, #-16]!; mov x29, sp; mov x2, #0xa0
+// What compiled code begins with.
+func TestV8InCompiled(t *testing.T) {
+	const check = "\x50\x80\x5f\xf8" + "\x70\x00\x00\x36" + "\x71\x17\x00\x58" + "\x20\x02\x1f\xd6" // ldur x16, [x2, #-8]; tbz w16, #0, behind; ldr x17; br x17
+	const code = "\xfd\x7b\xbf\xa9" + "\xfd\x03\x00\x91" + "\x02\x14\x80\xd2"                       // stp x29, x30, [sp, #-16]!; mov x29, sp; mov x2, #0xa0
 	for off, want := range map[uint64]unframed{0: linkedInLR, 4: linkedInLR, 8: linkedFrame, 12: linkedFrame, 1000: linkedFrame} {
-		if got := inBaseline(procstate.ARM64, []byte(code), off); got != want {
-			t.Errorf("at %d: %+v, want %+v", off, got, want)
+		if got := inCompiled(procstate.ARM64, []byte(code), true, off); got != want {
+			t.Errorf("baseline at %d: %+v, want %+v", off, got, want)
 		}
 	}
-	if got := inBaseline(procstate.ARM64, []byte(code[:4]), 1000); got != (unframed{}) {
+	for off := uint64(0); off < uint64(len(check+code)); off += 4 {
+		got, isBefore := inCompiled(procstate.ARM64, []byte(check+code), false, off), off < uint64(len(check))+8
+		if got.ok != isBefore || isBefore && got != linkedInLR {
+			t.Errorf("optimised at %d: %+v", off, got)
+		}
+	}
+	if got := inCompiled(procstate.ARM64, []byte(code[:4]), true, 1000); got != (unframed{}) {
 		t.Errorf("code that cannot be read: %+v", got)
 	}
 	if !returns([]byte("\xff\x43\x00\x91\xc0\x03\x5f\xd6")).ok || returns([]byte("\xc0\x03\x5f\xd6\xff\x43\x00\x91")).ok || returns(nil).ok {
