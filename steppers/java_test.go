@@ -243,7 +243,7 @@ func testJavaDeoptimized(t *testing.T, java testenv.Program) {
 						}
 						n++
 						var code [16]byte
-						if k, _ := p.ReadMemory(stack[i].PC(), code[:]); javacode.IsDeoptHandler(code[:k], stack[i].PC()) ||
+						if k, _ := p.ReadMemory(stack[i].PC(), code[:]); javacode.IsDeoptHandler(procstate.AMD64, code[:k], stack[i].PC()) ||
 							bytes.HasPrefix(code[:k], []byte("\xeb\xf9")) { // from JDK 26 on behind a call, to which it jumps
 							handlers++
 						}

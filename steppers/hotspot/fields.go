@@ -151,7 +151,7 @@ func vmTablesAt(structs, types *uint64) func(s *procstate.ELFSymbol) (more bool)
 
 // blobFields finds the fields of the code cache; nil when one is missing.
 func (t *vmTables) blobFields(structs, types []byte) *vmFields {
-	f := &vmFields{interp: &javacode.Frame9}
+	f := &vmFields{interp: javacode.Frame9(t.im.Arch())}
 	var heap, codeOffset, dataOffset uint64
 	array := map[string]*uint64{"_len": &f.arrayLen, "_data": &f.arrayData}
 	has := t.fields(structs, map[string]map[string]*uint64{

@@ -25,6 +25,7 @@ type Stepper struct {
 	buf     [128]byte
 	frames  FrameStates
 	ways    waysOut
+	linked  [256]linkedPlace // of the interpreter, by a hash of the PC
 	virtual virtualWalk
 }
 
@@ -112,20 +113,20 @@ func (s *Stepper) machineIn(mem procstate.Memory, libs procstate.LibraryState) *
 // CallerFrame implements unwind.FrameStepper.
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	m := w.MappingAt(in.LookupPC())
-	if m == nil || m.Image != nil || procstate.HasFile(m.Path) || w.Arch() != procstate.AMD64 {
+	if m == nil || m.Image != nil || procstate.HasFile(m.Path) || codeRegsOf(w.Arch()) == nil {
 		return unwind.NotMe, nil
 	}
 	vm := s.machine(w)
 	if vm == nil {
 		return unwind.NotMe, nil
 	}
-	b := vm.blobAt(in.LookupPC())
+	arch, b := w.Arch(), vm.blobAt(in.LookupPC())
 	if b == nil {
 		return unwind.NotMe, nil
 	}
-	walks := b.jumps || b.fixed && b.frame >= 16
+	walks := b.jumps || b.fixed && b.frame >= 16 || isWholeStub(arch, b, in)
 	if in.Flags&unwind.Interrupted != 0 {
-		if thread, ok := in.Regs.Value(javaThreadReg); ok {
+		if thread, ok := in.Regs.Value(codeRegsOf(w.Arch()).thread); ok {
 			vm.thread = javaThreadAt{w.Walks(), thread}
 		}
 	}
@@ -152,9 +153,16 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 			return v, err
 		}
 	}
+	if b.adapts && in.Flags&unwind.Interrupted != 0 && arch.LR != procstate.NoReg {
+		if caller, ok := s.adapted(w, vm, b, in); ok {
+			caller.load(w, out)
+			out.Regs.ThreadPointer = in.Regs.ThreadPointer
+			return unwind.Success, nil
+		}
+	}
 	switch {
 	case b.interpreter:
-		return s.interpreted(w, vm, in, out)
+		return s.interpreted(w, vm, b, in, out)
 	case !walks && in.Flags&unwind.Interrupted == 0:
 		return unwind.NotMe, nil
 	case !walks:
@@ -163,6 +171,8 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		}
 	}
 	cfa, fpSaved := in.SP()+b.frame, true
+	own := *b
+	b = &own // what else is looked for may take its place
 	switch {
 	case !walks:
 		var ok bool
@@ -170,30 +180,35 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 			return unwind.NotMe, nil
 		}
 	case b.jumps:
-		cfa, fpSaved = in.SP()+8, false
+		cfa, fpSaved = in.SP()+uint64(returnBytes(arch)), false
+	case in.Flags&unwind.Interrupted == 0 && arch.LR != procstate.NoReg:
+		cfa += s.pushedForCall(w, m, in.PC())
 	case in.Flags&unwind.Interrupted != 0:
 		var ok bool
 		if b.complete < 0 {
 			cfa, fpSaved, ok = s.interruptedStub(w, m, in, b)
 		} else {
-			cfa, fpSaved, ok = s.interrupted(w, m, in, b)
+			cfa, fpSaved, ok = s.interrupted(w, vm, m, in, b)
+		}
+		if !ok && arch.LR != procstate.NoReg {
+			cfa, fpSaved, ok = s.ways.cfa(w, m, in, b)
 		}
 		if !ok {
 			return unwind.Failed, unwind.NoUnwindInfo
 		}
 	}
-	arch, mem := w.Arch(), w.ProcessState()
-	ra, ok := mem.ReadWord(cfa - 8)
+	mem := w.ProcessState()
+	ra, raAt, ok := returnOf(w, in, cfa, fpSaved)
 	if ok && in.Flags&unwind.Interrupted != 0 && walks && b.complete >= 0 && !s.isReturn(w, ra) {
 		if way, saved, known := s.ways.cfa(w, m, in, b); known {
 			cfa, fpSaved = way, saved
-			ra, ok = mem.ReadWord(cfa - 8)
+			ra, raAt, ok = returnOf(w, in, cfa, fpSaved)
 		}
 	}
 	if fp, known := in.Regs.Value(arch.FP); known && b.complete < 0 && fp-in.SP() < b.frame && fp%8 == 0 && !(ok && s.isReturn(w, ra)) {
 		// A stub that makes frames anew where a method is given up aligns SP before its call.
 		cfa, fpSaved = fp+16, true
-		ra, ok = mem.ReadWord(cfa - 8)
+		ra, raAt, ok = returnOf(w, in, cfa, fpSaved)
 	}
 	if !ok {
 		return unwind.Failed, unwind.ReadFailure(mem, cfa-8)
@@ -214,9 +229,35 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if fpKnown {
 		out.SetFP(arch, fp)
 	}
-	out.PCLocation = unwind.InMemory(cfa - 8)
+	out.PCLocation = raAt
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
 	return unwind.Success, nil
+}
+
+// isWholeStub reports whether a frame of a stub is whole while it calls: AArch64's have the frame pointer point to where
+// that and the link register are saved, which is where the size of the frame has them.
+func isWholeStub(a *procstate.Arch, b *codeBlob, f *unwind.Frame) bool {
+	fp, known := f.Regs.Value(a.FP)
+	return a.LR != procstate.NoReg && f.Flags&unwind.Interrupted == 0 && b.frame >= 16 && known && fp == f.SP()+b.frame-16
+}
+
+// returnBytes is how much of the stack a return takes.
+func returnBytes(a *procstate.Arch) int32 {
+	if a.LR != procstate.NoReg {
+		return 0
+	}
+	return int32(a.AddressWidth)
+}
+
+// returnOf returns where a frame with a CFA returns to, and where that is: in the word below the CFA, or on AArch64,
+// which saves both together, in the link register as long as the frame pointer is not saved.
+func returnOf(w *unwind.Walker, f *unwind.Frame, cfa uint64, fpSaved bool) (ra uint64, at unwind.Location, ok bool) {
+	if lr := w.Arch().LR; !fpSaved && lr != procstate.NoReg {
+		ra, ok = f.Regs.Value(lr)
+		return w.CodeAddress(ra), unwind.InRegister(lr), ok
+	}
+	ra, ok = w.ProcessState().ReadWord(cfa - 8)
+	return w.CodeAddress(ra), unwind.InMemory(cfa - 8), ok
 }
 
 // isReturn reports whether ra may be a return address, as far as it is in a file: of others
@@ -230,13 +271,12 @@ func (s *Stepper) isReturn(w *unwind.Walker, ra uint64) bool {
 // which may not be whole, and whether the frame pointer is saved: what the
 // instructions up to the place where it is, or those up to a return that is
 // near, do to the stack.
-func (s *Stepper) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
+func (s *Stepper) interrupted(w *unwind.Walker, vm *machine, m *procstate.Mapping, f *unwind.Frame, b *codeBlob) (cfa uint64, fpSaved, ok bool) {
 	arch, pc := w.Arch(), f.PC()
 	whole := b.begin + uint64(b.complete)
 	code := mcode.Read(w, m, pc, s.buf[:min(uint64(len(s.buf)), b.end-pc)])
-	at := mcode.PathState{PC: pc}
-	at.Regs[arch.SP] = mcode.PathValue{Base: mcode.PathSP}
-	at.Regs[arch.FP] = mcode.PathValue{Base: mcode.PathFP}
+	at := firstPathState(arch, pc)
+	ret := returnBytes(arch)
 	var in isa.Inst
 	steady := mcode.PathValue{Base: mcode.PathSP} // where SP is but for words that are moved by way of the stack
 	for n := 0; ; n++ {
@@ -250,7 +290,7 @@ func (s *Stepper) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 		}
 		steady.Off = max(steady.Off, sp.Off)
 		if pc < whole && at.PC >= whole {
-			return frameAt(&at, arch, sp.Plus(int64(b.frame)), f.SP())
+			return frameAt(&at, arch, sp.Plus(int64(b.frame)), f.SP(), false)
 		}
 		if n >= maxWayOut && pc >= whole {
 			break
@@ -264,26 +304,41 @@ func (s *Stepper) interrupted(w *unwind.Walker, m *procstate.Mapping, f *unwind.
 		code = code[in.Len:]
 		switch {
 		case in.Flow == isa.Return:
-			return frameAt(&at, arch, sp.Plus(8), f.SP())
+			return frameAt(&at, arch, sp.Plus(int64(ret)), f.SP(), true)
 		case in.Flow == isa.Jump && pc < whole && sp.Off == 0 && in.Target-b.begin >= b.end-b.begin:
-			return frameAt(&at, arch, sp.Plus(8), f.SP()) // the method is not to be entered any more
-		case in.Flow == isa.Jump && pc >= whole && at.Regs[arch.FP] == mcode.PathValue{Base: mcode.PathSP, InMemory: true, Off: sp.Off - 8}:
-			return frameAt(&at, arch, sp.Plus(8), f.SP()) // the frame has been taken down, FP last
+			return frameAt(&at, arch, sp.Plus(int64(ret)), f.SP(), true) // the method is not to be entered any more
+		case in.Flow == isa.Jump && pc >= whole && at.Regs[arch.FP] == mcode.PathValue{Base: mcode.PathSP, InMemory: true, Off: sp.Off + ret - 16}:
+			return frameAt(&at, arch, sp.Plus(int64(ret)), f.SP(), true) // the frame has been taken down, FP last
+		case ret == 0 && pc >= whole && vm.pollsAt(b, &in, &at):
+			return frameAt(&at, arch, sp, f.SP(), true)
 		case in.Flow == isa.IndirectJump, in.Flow == isa.Jump && in.Target-b.begin >= b.end-b.begin:
 			return 0, false, false // to other code, with or without this frame
+		case in.Flow == isa.Jump && pc < whole && in.Target-at.PC <= uint64(len(code)) && in.Target > at.PC && arch.LR != procstate.NoReg:
+			code = code[in.Target-at.PC-uint64(in.Len):] // over a word of the entry barrier
+			at.PC = in.Target
+			continue
 		case in.Flow == isa.Jump && pc < whole:
 			return 0, false, false
 		case pc >= whole && (in.Ends() || in.Flow == isa.Call || in.Flow == isa.IndirectCall):
-			return frameAt(&at, arch, steady.Plus(int64(b.frame)), f.SP())
+			return frameAt(&at, arch, steady.Plus(int64(b.frame)), f.SP(), false)
 		}
 		at.Apply(arch, &in)
 		at.PC += uint64(in.Len)
-		if after := at.Regs[arch.SP]; pc >= whole && after.Base == mcode.PathSP && after.Off > sp.Off+8 {
+		if after := at.Regs[arch.SP]; pc >= whole && after.Base == mcode.PathSP && after.Off > sp.Off+16-ret {
 			// The way out begins: the frame is whole before it.
 			return f.SP() + uint64(sp.Off) + b.frame, true, true
 		}
 	}
-	return frameAt(&at, arch, steady.Plus(int64(b.frame)), f.SP())
+	return frameAt(&at, arch, steady.Plus(int64(b.frame)), f.SP(), false)
+}
+
+// firstPathState is mcode.FirstPathState, with the link register where there is one.
+func firstPathState(a *procstate.Arch, pc uint64) mcode.PathState {
+	s := mcode.FirstPathState(a, pc)
+	if a.LR != procstate.NoReg {
+		s.Regs[a.LR] = mcode.PathValue{Base: mcode.PathLR}
+	}
+	return s
 }
 
 // interruptedStub is interrupted for a stub of which it is not noted where its
@@ -294,10 +349,9 @@ func (s *Stepper) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 		return 0, false, false
 	}
 	code := mcode.Read(w, m, b.begin, s.buf[:min(uint64(len(s.buf)), b.end-b.begin)])
-	at := mcode.PathState{PC: b.begin}
-	at.Regs[arch.SP] = mcode.PathValue{Base: mcode.PathSP}
-	at.Regs[arch.FP] = mcode.PathValue{Base: mcode.PathFP}
-	steady := mcode.PathValue{Base: mcode.PathSP, Off: 8 - int32(b.frame)}
+	at := mcode.FirstPathState(arch, b.begin)
+	ret := returnBytes(arch)
+	steady := mcode.PathValue{Base: mcode.PathSP, Off: ret - int32(b.frame)}
 	whole, saved := false, false // the frame is; FP is, below the return address
 	var in isa.Inst
 	for at.PC < pc {
@@ -311,7 +365,7 @@ func (s *Stepper) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 		if sp.Base != mcode.PathSP || sp.InMemory {
 			return 0, false, false
 		}
-		slot := at.WordAt(mcode.PathValue{Base: mcode.PathSP, Off: -8})
+		slot := at.WordAt(mcode.PathValue{Base: mcode.PathSP, Off: ret - 16})
 		saved = whole || slot.Base == mcode.PathFP && !slot.InMemory
 		whole = whole || saved && sp == steady
 		if in.Ends() {
@@ -325,7 +379,7 @@ func (s *Stepper) interruptedStub(w *unwind.Walker, m *procstate.Mapping, f *unw
 	if at.PC != pc || sp > 0 {
 		return 0, false, false // or the return address is popped
 	}
-	return f.SP() + uint64(8-sp), saved && sp <= -8, true
+	return f.SP() + uint64(ret-sp), saved && sp <= ret-16, true
 }
 
 // javaRegs are the registers of a frame that Java's code finds its own and its caller's by. fp is 0 where it is of no use.
@@ -349,8 +403,8 @@ func (r javaRegs) load(w *unwind.Walker, to *unwind.Frame) {
 // already, but not yet the rest of what javacode.SenderSP looks at: from one that a thread was
 // building when it was interrupted, and from those that take the place of a compiled
 // method that is deoptimised, which are filled in later. Others are FrameFunc's.
-func (s *Stepper) interpreted(w *unwind.Walker, vm *machine, in, out *unwind.Frame) (unwind.Verdict, error) {
-	if _, caller, ok := s.entered(w, vm, in); ok {
+func (s *Stepper) interpreted(w *unwind.Walker, vm *machine, b *codeBlob, in, out *unwind.Frame) (unwind.Verdict, error) {
+	if _, caller, ok := s.entered(w, vm, b, in); ok {
 		caller.load(w, out)
 		out.Regs.ThreadPointer = in.Regs.ThreadPointer
 		return unwind.Success, nil
@@ -370,14 +424,15 @@ func (s *Stepper) interpreted(w *unwind.Walker, vm *machine, in, out *unwind.Fra
 	} else if _, _, ok := javacode.SenderSP(w, sp, fp); ok || !isWhole {
 		return unwind.NotMe, nil
 	}
-	arch, mem, above := w.Arch(), w.ProcessState(), fp+16
+	arch, mem := w.Arch(), w.ProcessState()
 	callerFP, ok1 := mem.ReadWord(fp)
 	pc, ok2 := mem.ReadWord(fp + 8)
 	sender, ok3 := mem.ReadWord(fp - javacode.SenderWord)
-	if !ok1 || !ok2 || !ok3 || sender < above || sender-above > javacode.MaxLocals || sender%8 != 0 {
+	sender, ok := javacode.CallersSP(arch, fp, sender)
+	if !ok1 || !ok2 || !ok3 || !ok {
 		return unwind.NotMe, nil
 	}
-	out.SetPC(arch, pc)
+	out.SetPC(arch, w.CodeAddress(pc))
 	out.SetSP(arch, sender)
 	out.SetFP(arch, callerFP)
 	out.PCLocation, out.FPLocation = unwind.InMemory(fp+8), unwind.InMemory(fp)
@@ -389,10 +444,14 @@ func (s *Stepper) interpreted(w *unwind.Walker, vm *machine, in, out *unwind.Fra
 // any more.
 const maxWayOut = 12
 
-// frameAt finds the CFA from the state where it is known relative to SP.
-func frameAt(at *mcode.PathState, arch *procstate.Arch, cfa mcode.PathValue, sp uint64) (addr uint64, fpSaved, ok bool) {
-	if cfa.Base != mcode.PathSP || cfa.InMemory || cfa.Off < 8 {
+// frameAt finds the CFA from the state where it is known relative to SP; left tells that the frame is taken down there.
+func frameAt(at *mcode.PathState, arch *procstate.Arch, cfa mcode.PathValue, sp uint64, left bool) (addr uint64, fpSaved, ok bool) {
+	if cfa.Base != mcode.PathSP || cfa.InMemory || cfa.Off < returnBytes(arch) {
 		return 0, false, false
+	}
+	if lr := arch.LR; lr != procstate.NoReg {
+		link, pending := mcode.PathValue{Base: mcode.PathLR}, at.WordAt(cfa.Plus(-8)) // it will be saved
+		return sp + uint64(cfa.Off), pending != link && !(left && at.Regs[lr] == link), true
 	}
 	slot := at.WordAt(cfa.Plus(-16))
 	fp := at.Regs[arch.FP]

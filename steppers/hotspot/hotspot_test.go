@@ -149,7 +149,7 @@ func TestInterpretedFrame(t *testing.T) {
 		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
 		in := unwind.NewFrame(procstate.AMD64, 0x7f0011110000, 0x7000, fp)
 		var out unwind.Frame
-		v, err := New(nil).interpreted(w, &machine{mem: snap, fields: &vmFields{interp: &javacode.Frame9}}, &in, &out)
+		v, err := New(nil).interpreted(w, &machine{mem: snap, fields: &vmFields{interp: javacode.Frame9(procstate.AMD64)}}, &codeBlob{}, &in, &out)
 		if err != nil {
 			t.Error(err)
 		}
@@ -164,20 +164,20 @@ func TestInterpretedFrame(t *testing.T) {
 			t.Errorf("caller's SP %#x: verdict %d", bad, v)
 		}
 	}
-	*word(fp - javacode.SenderWord), *word(fp - javacode.Frame9.Locals), *word(fp - javacode.Frame9.InitialSP) = sender, sender-8, 0x7000
+	*word(fp - javacode.SenderWord), *word(fp - javacode.Frame9(procstate.AMD64).Locals), *word(fp - javacode.Frame9(procstate.AMD64).InitialSP) = sender, sender-8, 0x7000
 	if v, _ := walk(fp); v != unwind.NotMe {
 		t.Errorf("filled in: verdict %d", v)
 	}
 	below := int64(0x7000-fp) / 8
-	*word(fp - javacode.Frame9.Locals), *word(fp - javacode.Frame9.InitialSP) = (sender-8-fp)/8, uint64(below) // as from JDK 21 on
+	*word(fp - javacode.Frame9(procstate.AMD64).Locals), *word(fp - javacode.Frame9(procstate.AMD64).InitialSP) = (sender-8-fp)/8, uint64(below) // as from JDK 21 on
 	if v, _ := walk(fp); v != unwind.NotMe {
 		t.Errorf("filled in, in words: verdict %d", v)
 	}
-	*word(fp - javacode.Frame9.InitialSP) = uint64(below - 1)
+	*word(fp - javacode.Frame9(procstate.AMD64).InitialSP) = uint64(below - 1)
 	if v, _ := walk(fp); v != unwind.Success {
 		t.Errorf("below SP, in words: verdict %d", v)
 	}
-	*word(fp - javacode.Frame9.Locals), *word(fp - javacode.Frame9.InitialSP) = sender-8, 0x7000
+	*word(fp - javacode.Frame9(procstate.AMD64).Locals), *word(fp - javacode.Frame9(procstate.AMD64).InitialSP) = sender-8, 0x7000
 	if v, _ := walk(0x7040); v != unwind.NotMe {
 		t.Errorf("too short: verdict %d", v)
 	}

@@ -68,15 +68,11 @@ const javaRuntime = "java"
 
 // Limits on what is read of the names of methods.
 const (
-	maxJavaMethods  = 1 << 16
-	maxJavaCodes    = 1 << 18
-	maxLineTable    = 1 << 16 // bytes
-	maxJavaNames    = 1 << 14 // bytes that reading a method is counted for
-	hasLineTable    = 1       // ConstMethod::_flags
-	javaBytecodeReg = procstate.Reg(13)
-	javaMethodReg   = procstate.Reg(3) // RBX
-	javaReturnReg   = procstate.Reg(0) // RAX
-	javaThreadReg   = procstate.Reg(15)
+	maxJavaMethods = 1 << 16
+	maxJavaCodes   = 1 << 18
+	maxLineTable   = 1 << 16 // bytes
+	maxJavaNames   = 1 << 14 // bytes that reading a method is counted for
+	hasLineTable   = 1       // ConstMethod::_flags
 )
 
 // codeOf returns the number of what f runs, which is in b, in w.Codes; 0 where there is no
@@ -153,13 +149,16 @@ func (s *Stepper) interpretedMethod(w *unwind.Walker, vm *machine, b *codeBlob, 
 	}
 	interrupted := f.Flags&unwind.Interrupted != 0
 	if interrupted {
-		if m, _, ok := s.entered(w, vm, f); ok {
+		if m, _, ok := s.entered(w, vm, b, f); ok {
+			if m == nil {
+				return 0, 0, false
+			}
 			return m.addr, m.bytecodes - 1, true
 		}
 	}
 	_, words, ok := javacode.SenderSP(w, f.SP(), fp)
 	switch {
-	case ok && s.inCallVM(w, b, f):
+	case ok && w.Arch().LR == procstate.NoReg && s.inCallVM(w, b, f):
 		return 0, 0, false
 	case !ok, interrupted && !s.hasFrame(w, vm, f):
 		return 0, 0, false
@@ -168,7 +167,7 @@ func (s *Stepper) interpretedMethod(w *unwind.Walker, vm *machine, b *codeBlob, 
 	method, ok = mem.ReadWord(fp - javacode.MethodWord)
 	bytecode, _ = mem.ReadWord(fp - words.Bytecode)
 	if interrupted {
-		bytecode, _ = f.Regs.Value(javaBytecodeReg)
+		bytecode, _ = f.Regs.Value(codeRegsOf(w.Arch()).bytecode)
 	}
 	return method, bytecode, ok && method != 0
 }
@@ -180,7 +179,7 @@ func (s *Stepper) hasFrame(w *unwind.Walker, vm *machine, f *unwind.Frame) bool 
 	if set, known := s.isFrameSet(w, f); known {
 		return set
 	}
-	bytecode, ok1 := f.Regs.Value(javaBytecodeReg)
+	bytecode, ok1 := f.Regs.Value(codeRegsOf(w.Arch()).bytecode)
 	method, ok2 := w.ProcessState().ReadWord(f.FP() - javacode.MethodWord)
 	if !ok1 || !ok2 || vm.fields.method == nil {
 		return false
@@ -193,9 +192,13 @@ func (s *Stepper) hasFrame(w *unwind.Walker, vm *machine, f *unwind.Frame) bool 
 // yet, or not all of one, and its caller. Two registers have the address of the Method and the caller's SP, or when that
 // was pushed, where the Method has its bytecodes. The return address is on the stack, or in a register while the
 // arguments are made variables.
-func (s *Stepper) entered(w *unwind.Walker, vm *machine, f *unwind.Frame) (m *javaMethod, caller javaRegs, ok bool) {
-	method, ok1 := f.Regs.Value(javaMethodReg)
-	sp, ok2 := f.Regs.Value(javaBytecodeReg)
+func (s *Stepper) entered(w *unwind.Walker, vm *machine, b *codeBlob, f *unwind.Frame) (m *javaMethod, caller javaRegs, ok bool) {
+	if w.Arch().LR != procstate.NoReg {
+		return s.enteredByLink(w, vm, b, f)
+	}
+	regs := codeRegsOf(w.Arch())
+	method, ok1 := f.Regs.Value(regs.method)
+	sp, ok2 := f.Regs.Value(regs.bytecode)
 	if f.Flags&unwind.Interrupted == 0 || !ok1 || !ok2 || vm.fields.method == nil {
 		return nil, caller, false
 	}
@@ -227,8 +230,8 @@ func (s *Stepper) entered(w *unwind.Walker, vm *machine, f *unwind.Frame) (m *ja
 		second, _ := mem.ReadWord(at + 8)
 		mayBe[0] = javaRegs{second, sp, fp, unwind.InMemory(at + 8)}
 	default:
-		popped, _ := f.Regs.Value(javaReturnReg)
-		mayBe = [...]javaRegs{{first, sp, fp, unwind.InMemory(at)}, {popped, sp, fp, unwind.InRegister(javaReturnReg)}}
+		popped, _ := f.Regs.Value(regs.popped)
+		mayBe = [...]javaRegs{{first, sp, fp, unwind.InMemory(at)}, {popped, sp, fp, unwind.InRegister(regs.popped)}}
 	}
 	for _, caller = range mayBe {
 		if vm.blobAt(caller.pc-1) != nil && javacode.MayReturnTo(w, caller.pc, s.buf[:]) {

@@ -215,7 +215,7 @@ func (vm *machine) callsThaw(b *codeBlob) (back uint64) {
 		return 0
 	}
 	var in isa.Inst
-	for pc := b.begin; len(code) > 0 && mcode.Decode(procstate.AMD64, code, pc, &in) && in.Len > 0; code = code[in.Len:] {
+	for pc := b.begin; len(code) > 0 && mcode.Decode(vm.image.Arch(), code, pc, &in) && in.Len > 0; code = code[in.Len:] {
 		if pc += uint64(in.Len); in.Flow == isa.Call {
 			if to := vm.blobAt(in.Target); to != nil && to.thaws {
 				back = pc

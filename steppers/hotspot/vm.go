@@ -29,6 +29,8 @@ type codeBlob struct {
 	name       uint64 // address of what kind it is
 	// fixed says that SP stays where it is between prologue and epilogue.
 	fixed, interpreter bool
+	// adapts says that it is an adapter between interpreted and compiled methods.
+	adapts bool
 	// jumps says that it is jumps to other methods, which leave the stack and
 	// the frame pointer alone.
 	jumps bool
@@ -96,6 +98,9 @@ const (
 	blobWays = 4
 )
 
+// noFrameSize is what a stub has for the size of its frame that has none (Runtime1).
+const noFrameSize = 1<<32 - 1
+
 const (
 	maxHeaps       = 8
 	maxSegmentHops = 1 << 16
@@ -157,7 +162,7 @@ func (vm *machine) blobAt(pc uint64) *codeBlob {
 			continue
 		}
 		if now, ok := vm.readBlob(b.header); ok {
-			now.fixed, now.interpreter, now.jumps, now.thaws, now.yields, now.returned = b.fixed, b.interpreter, b.jumps, b.thaws, b.yields, b.returned
+			now.fixed, now.interpreter, now.adapts, now.jumps, now.thaws, now.yields, now.returned = b.fixed, b.interpreter, b.adapts, b.jumps, b.thaws, b.yields, b.returned
 			if b.method == 0 {
 				now.method, now.id, now.deopt, now.origPC = 0, 0, 0, 0
 			}
@@ -219,6 +224,8 @@ func (vm *machine) classify(b *codeBlob) {
 	switch {
 	case bytes.Equal(name, []byte("Interpreter")):
 		b.interpreter = true
+	case bytes.Equal(name, []byte("I2C/C2I adapters")):
+		b.adapts = true
 	case bytes.Equal(name, []byte("vtable chunks")):
 		b.jumps = true
 	case bytes.HasPrefix(name, []byte("StubRoutines (continuation")), bytes.HasPrefix(name, []byte("Stub Generator continuation")):
@@ -266,6 +273,9 @@ func (vm *machine) readBlob(header uint64) (b codeBlob, ok bool) {
 		b.begin, b.end = binary.LittleEndian.Uint64(buf[f.blobCodeBegin:]), binary.LittleEndian.Uint64(buf[f.blobCodeEnd:])
 	}
 	words := binary.LittleEndian.Uint32(buf[f.blobFrame:])
+	if words == noFrameSize && vm.image.Arch() == procstate.ARM64 {
+		words = 0
+	}
 	b.frame = 8 * uint64(words)
 	if m := f.method; m != nil {
 		b.method = binary.LittleEndian.Uint64(buf[m.compiled:])

@@ -65,8 +65,8 @@ func (h *waysOut) take(w *unwind.Walker, f *unwind.Frame, way *wayOut) (cfa uint
 	}
 	var buf [mcode.MaxInstLen]byte
 	cfa = from + uint64(int64(way.off))
-	ra, ok := w.ProcessState().ReadWord(cfa - 8)
-	return cfa, ok && cfa > f.SP() && javacode.MayReturnTo(w, ra, buf[:])
+	ra, _, ok := returnOf(w, f, cfa, way.fpSaved)
+	return cfa, ok && cfa >= f.SP()+uint64(returnBytes(w.Arch())) && javacode.MayReturnTo(w, ra, buf[:])
 }
 
 // follow looks for a way out that take is content with.
@@ -83,11 +83,11 @@ func (h *waysOut) follow(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame
 		h.buf = append(h.buf, make([]byte, end-start)...)
 		return mcode.Read(w, m, start, h.buf[n:]), start
 	}, mcode.MaxMadeWindows)
-	first := mcode.FirstPathState(a, f.PC())
+	first := firstPathState(a, f.PC())
 	const most = 64
 	for r := range procstate.Reg(a.NumRegs) {
 		// Where SP was may still be in a register.
-		if v, ok := f.Regs.Value(r); ok && v-f.SP() <= most && r != a.SP && r != a.FP && r != a.PC {
+		if v, ok := f.Regs.Value(r); ok && v-f.SP() <= most && r != a.SP && r != a.FP && r != a.LR && r != a.PC {
 			first.Regs[r] = mcode.PathValue{Base: mcode.PathSP, Off: int32(v - f.SP())}
 		}
 	}
@@ -118,9 +118,10 @@ func (h *waysOut) followOne(w *unwind.Walker, f *unwind.Frame, b *codeBlob, way 
 		isCall := in.Flow == isa.Call || in.Flow == isa.IndirectCall
 		switch {
 		case in.Flow == isa.Return:
-			fp := s.Regs[a.FP]
-			saved := fp == mcode.PathValue{Base: sp.Base, InMemory: true, Off: sp.Off - 8}
-			return (saved || fp == mcode.PathValue{Base: mcode.PathFP}) && h.found(w, f, way, sp.Plus(8), saved)
+			fp, ret := s.Regs[a.FP], returnBytes(a)
+			saved := fp == mcode.PathValue{Base: sp.Base, InMemory: true, Off: sp.Off + ret - 16}
+			linked := a.LR == procstate.NoReg || saved || s.Regs[a.LR] == mcode.PathValue{Base: mcode.PathLR}
+			return linked && (saved || fp == mcode.PathValue{Base: mcode.PathFP}) && h.found(w, f, way, sp.Plus(int64(ret)), saved)
 		case isCall && isMethod && h.found(w, f, way, sp.Plus(int64(b.frame)), true):
 			return true
 		case in.Ends() && in.Flow != isa.Jump:

@@ -1,88 +1,54 @@
 package javacode
 
 import (
-	"bytes"
-	"encoding/binary"
-
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
 // HotSpot's interpreter is made of code templates. It enters a method with a
-// jump, behind a return address that it has pushed itself: no call stands
+// jump, behind a return address that it has set itself: no call stands
 // before such an address. What stands there is as good: the code takes its
 // stack pointer from the frame that the frame pointer points to.
 //
-// The frame of an interpreted method (frame_x86.hpp) begins above the saved
+// The frame of an interpreted method (frame_x86.hpp, frame_aarch64.hpp) begins above the saved
 // frame pointer with the return address. From JDK 21 on what is in the frame is told in words
 // from the frame pointer. But that is not where the caller's
 // stack goes on: the arguments of compiled code are pushed in between, and so
 // are the method's own variables. The word below the saved frame pointer tells
-// what SP the caller had.
-
-// returnEntries are the ways in which the code begins that methods return to;
-// the displacement, at returnDisp, may be any that is negative.
-var returnEntries = [][]byte{
-	{0x48, 0x8b, 0x65, 0},                               // mov -n(%rbp),%rsp
-	{0x48, 0x8b, 0x4d, 0, 0x48, 0x8d, 0x64, 0xcd, 0x00}, // mov -n(%rbp),%rcx; lea (%rbp,%rcx,8),%rsp
-	{0x4c, 0x8b, 0x55, 0, 0x4a, 0x8d, 0x64, 0xd5, 0x00}, // the same by %r10
-	{0x48, 0xc7, 0x45, 0, 0x00, 0x00, 0x00, 0x00},       // movq $0,-n(%rbp)
-}
-
-const returnDisp = 3
+// what SP the caller had. On AArch64 an interpreted caller had room beneath its operands
+// then, where the frame is now.
 
 // IsReturnEntry reports whether the code at pc, which is in no file, can only
 // be returned to with the frame pointer set. buf is for the code.
 func IsReturnEntry(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte) bool {
-	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 || !m.Contains(pc) {
+	l := looksOf(w.Arch())
+	if m == nil || m.Image != nil || l == nil || !m.Contains(pc) {
 		return false
 	}
-	code := mcode.Read(w, m, pc, buf)
-	if len(code) <= returnDisp || code[returnDisp] < 0x80 {
-		return false
-	}
-	for _, e := range returnEntries {
-		if len(code) >= len(e) && bytes.Equal(code[:returnDisp], e[:returnDisp]) &&
-			bytes.Equal(code[returnDisp+1:len(e)], e[returnDisp+1:]) {
-			return true
-		}
-	}
-	return false
+	return l.isReturnEntry(mcode.Read(w, m, pc, buf))
 }
 
 // goesOn reports whether code at pc, which is in no file, is where a method of
 // HotSpot's goes on that has not called: where it polls for a safepoint, and where
 // it is deoptimised. buf is for the code.
 func goesOn(w *unwind.Walker, m *procstate.Mapping, pc uint64, buf []byte) bool {
-	if m.Image != nil || w.Arch() != procstate.AMD64 || !m.Contains(pc) {
+	l := looksOf(w.Arch())
+	if m.Image != nil || l == nil || !m.Contains(pc) {
 		return false
 	}
 	code := mcode.Read(w, m, pc, buf)
-	return isPoll(code) || IsDeoptHandler(code, pc)
-}
-
-// isPoll reports whether code begins with test %eax, (register).
-func isPoll(code []byte) bool {
-	if len(code) > 0 && code[0]&0xf0 == 0x40 {
-		code = code[1:]
-	}
-	return len(code) > 1 && code[0] == 0x85 && code[1] < 0xc0
+	return l.isPoll(code) || l.isDeoptHandler(code, pc)
 }
 
 // DeoptHandlerLen is how much is looked at of the start of a deoptimisation handler.
 const DeoptHandlerLen = 12
 
 // IsDeoptHandler reports whether code at pc is what a method goes on with when it
-// was deoptimised while it called (emit_deopt_handler): it pushes its own address.
-func IsDeoptHandler(code []byte, pc uint64) bool {
-	var own [DeoptHandlerLen]byte // mov $pc,%r10; push %r10
-	copy(own[:], "\x49\xba")
-	binary.LittleEndian.PutUint64(own[2:], pc)
-	copy(own[10:], "\x41\x52")
-	return bytes.HasPrefix(code, own[:]) ||
-		bytes.HasPrefix(code, []byte("\xe8\x00\x00\x00\x00\x48\x83\x2c\x24\x05")) || // call 1f; 1: subq $5,(%rsp)
-		bytes.HasPrefix(code, []byte("\x4c\x8d\x15\xf9\xff\xff\xff\x41\x52")) // lea 0(%rip)-7,%r10; push %r10
+// was deoptimised while it called (emit_deopt_handler): it passes on its own address.
+func IsDeoptHandler(a *procstate.Arch, code []byte, pc uint64) bool {
+	l := looksOf(a)
+	return l != nil && l.isDeoptHandler(code, pc)
 }
 
 // Words of an interpreted frame, in bytes below the saved frame pointer.
@@ -100,8 +66,19 @@ type Frame struct {
 	InitialSP uint64 // address of the last monitor, or of this word: the last of them
 }
 
+// Frame9 returns where words are in JDK 9 and later.
+func Frame9(a *procstate.Arch) *Frame {
+	if a == procstate.ARM64 {
+		return &frame9ARM64
+	}
+	return &frame9AMD64
+}
+
 var (
-	Frame9 = Frame{Locals: 56, Bytecode: 64, InitialSP: 72} // JDK 9 and later
+	frame9AMD64 = Frame{Locals: 56, Bytecode: 64, InitialSP: 72}
+	frame9ARM64 = Frame{Locals: 64, Bytecode: 72, InitialSP: 80}
+
+	// Frame8 is where words are in JDK 8.
 	Frame8 = Frame{Locals: 48, Bytecode: 56, InitialSP: 64}
 )
 
@@ -118,21 +95,29 @@ func InFrame(fp, word uint64) uint64 {
 // SenderSP returns the caller's SP of the interpreted method whose frame fp
 // points to, and where its words are; ok is false when it does not look like one.
 func SenderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, words *Frame, ok bool) {
-	if w.Arch() != procstate.AMD64 || fp < sp || fp-sp < Frame8.InitialSP {
+	if looksOf(w.Arch()) == nil || fp < sp || fp-sp < Frame8.InitialSP {
 		return 0, nil, false
 	}
-	above := fp + 16
-	sender, ok = w.ProcessState().ReadWord(fp - SenderWord)
-	sender = InFrame(fp, sender)
-	if !ok || sender < above || sender-above > MaxLocals || sender%8 != 0 {
+	noted, read := w.ProcessState().ReadWord(fp - SenderWord)
+	if sender, ok = CallersSP(w.Arch(), fp, InFrame(fp, noted)); !ok || !read {
 		return 0, nil, false
 	}
-	for _, words = range [...]*Frame{&Frame9, &Frame8} {
+	for _, words = range [...]*Frame{Frame9(w.Arch()), &Frame8} {
 		if words.fits(w.ProcessState(), sp, fp) {
 			return sender, words, true
 		}
 	}
 	return 0, nil, false
+}
+
+// CallersSP returns the SP that a frame is walked to with from an interpreted one, by what its caller had noted for
+// SP; ok is false where that cannot be.
+func CallersSP(a *procstate.Arch, fp, noted uint64) (sp uint64, ok bool) {
+	above := fp + 16
+	if a == procstate.ARM64 && above-noted <= MaxLocals && noted%16 == 0 {
+		return above, true // from the interpreter
+	}
+	return noted, noted >= above && noted-above <= MaxLocals && noted%8 == 0
 }
 
 // fits reports whether these may be the words of the frame that fp points to.
