@@ -419,7 +419,6 @@ func (c jsCall) is(told jsCall) bool {
 
 // TestRuby compares methods of Ruby with what it says itself of threads that wait.
 func TestRuby(t *testing.T) {
-	amd64Only(t)
 	canTrace(t)
 	testenv.EachRuby(t, testRuby)
 }

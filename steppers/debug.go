@@ -111,13 +111,25 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil // not there yet: the caller's frame is still the truth
 	}
-	if v == unwind.Success && out.PC() == 0 && d.endsStack(w, in, out) {
+	if v == unwind.Success && (out.PC() == 0 || d.returnsToItself(m, in, out)) && d.endsStack(w, in, out) {
 		return unwind.StackBottom, nil
 	}
 	return v, err
 }
 
-// endsStack reports whether a frame whose return address is null is the first of its
+// returnsToItself reports whether a frame's return address is where its function begins. Whoever switches
+// to a new stack by a return has the link register say so then, as coroutines of Ruby do from 3.3 on
+// (coroutine/arm64/Context.S).
+func (d *Debug) returnsToItself(m *procstate.Mapping, in, out *unwind.Frame) bool {
+	const far = 4 << 10
+	if m.Image.Arch().LR == procstate.NoReg || in.PC()-out.PC() > far {
+		return false
+	}
+	start, _, known := d.tables.For(m.Image).FunctionAt(in.LookupPC() - m.Bias)
+	return known && out.PC() == start+m.Bias
+}
+
+// endsStack reports whether a frame whose return address is null, or where it begins, is the first of its
 // stack, as the ABIs have it: whoever makes a stack, as valgrind does for its threads, puts
 // a null there and clears the frame pointer. Where a walk has gone astray there are many
 // nulls. So all frames up to there must be known by rule, and this one must be in a call,

@@ -14,8 +14,8 @@ package ruby
 type fields struct {
 	thread   uint64 // of an rb_execution_context_t, its rb_thread_t
 	context  uint64 // and of that its rb_execution_context_t
-	threadID uint64 // its thread pointer; 0: a variable of each thread leads to what it runs
-	threads  uint64 // of an rb_vm_t, where they are listed
+	threadID uint64 // its pthread_t; 0: a variable of each thread leads to what it runs
+	threads  uint64 // of an rb_vm_t, where they are listed, without the two locks that are before that
 
 	frameBytes uint64 // of an rb_control_frame_t
 	jitReturn  uint64 // where compiled code goes on; 0: there is none
@@ -29,7 +29,7 @@ type fields struct {
 
 // versions are the fields by version.
 var versions = map[string]*fields{
-	"2.7": {thread: 56, context: 32, threadID: 72, threads: 312, frameBytes: 56, lines: 120, lineBytes: 8, isLineValue: true, embeddedBytes: 16},
+	"2.7": {thread: 56, context: 32, threadID: 72, threads: 232, frameBytes: 56, lines: 120, lineBytes: 8, isLineValue: true, embeddedBytes: 16},
 	"3.0": {thread: 56, context: 40, frameBytes: 56, lines: 120, lineBytes: 8, isLineValue: true, embeddedBytes: 16},
 	"3.1": {thread: 48, context: 40, frameBytes: 64, jitReturn: 56, lines: 120, lineBytes: 12, isLineValue: true, embeddedBytes: 16},
 	"3.2": {thread: 48, context: 48, frameBytes: 64, jitReturn: 56, lines: 112, lineBytes: 12, embeddedBytes: 24},

@@ -103,13 +103,13 @@ func (vm *machine) isOf(context *[rubyContextBytes]byte, threadPointer uint64) b
 		if len(vm.owners) >= maxThreads {
 			clear(vm.owners)
 		}
-		if pointer, ok := vm.WordNow(thread + f.threadID); ok || !vm.hasEnded() {
-			is.threadPointer = pointer
+		if id, ok := vm.WordNow(thread + f.threadID); ok || !vm.hasEnded() {
+			is.id = id
 		}
 		is.checked = now
 		vm.owners[thread] = is
 	}
-	return is.threadPointer == threadPointer
+	return vm.isThread(is.id, threadPointer)
 }
 
 // readFrames reads the control frames.

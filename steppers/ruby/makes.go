@@ -13,7 +13,7 @@ import (
 // an environment in its innermost control frame: what was there before is in it still. Most code
 // enters a frame once it is whole; that of YJIT to 3.1 and of CRuby 2.7, as compilers have it, does not.
 func (vm *machine) makesFrame(w *unwind.Walker) bool {
-	pc, code := vm.regs.Raw(procstate.AMD64.PC), vm.code[:]
+	pc, code := vm.regs.Raw(vm.image.arch.PC), vm.code[:]
 	switch m := w.MappingAt(pc); {
 	case m == nil || !procstate.HasFile(m.Path):
 		if vm.fields.jitReturn == 0 || !vm.ReadNow(pc, code) {
@@ -22,22 +22,45 @@ func (vm *machine) makesFrame(w *unwind.Walker) bool {
 	case m.Image != vm.file || pc-m.Bias-vm.image.exec.Start < vm.image.exec.End-vm.image.exec.Start || m.Image.ReadVaddr(code, pc-m.Bias) != nil:
 		return false
 	}
+	a := vm.image.arch.Arch
 	var in isa.Inst
-	for len(code) > mcode.MaxInstLen && mcode.Decode(procstate.AMD64, code, pc, &in) && in.Len > 0 && !in.Ends() && in.Flow != isa.Call && in.Flow != isa.IndirectCall {
-		if base, off, bytes, ok := storeOf(code); ok {
+	makes := false
+	for len(code) > mcode.MaxInstLen && mcode.Decode(a, code, pc, &in) && in.Len > 0 && !in.Ends() && in.Flow != isa.Call && in.Flow != isa.IndirectCall {
+		eachStore(a, code, &in, func(base procstate.Reg, off, bytes uint64) {
 			addr, known := vm.regs.Value(base)
 			for _, field := range [...]uint64{rubyCodeOf, rubyEnv} {
-				if known && vm.current+field-(addr+off) < bytes {
-					return true
-				}
+				makes = makes || known && vm.current+field-(addr+off) < bytes
 			}
+		})
+		if makes {
+			return true
 		}
 		code, pc = code[in.Len:], pc+uint64(in.Len)
 	}
 	return false
 }
 
-// storeOf returns where an instruction at the beginning of code puts how many bytes: so far behind
+// eachStore calls what with where an instruction at the beginning of code puts words: so far behind what
+// is in a register, and so many bytes.
+func eachStore(a *procstate.Arch, code []byte, in *isa.Inst, what func(base procstate.Reg, off, bytes uint64)) {
+	if a == procstate.AMD64 {
+		if base, off, bytes, ok := storeOf(code); ok {
+			what(base, off, bytes)
+		}
+		return
+	}
+	const word = 8
+	for _, op := range in.Ops[:in.NumOps] {
+		switch {
+		case op.Kind == isa.Store:
+			what(op.Dst, uint64(op.Imm), word)
+		case op.Kind == isa.Scratch && op.Size >= word:
+			what(op.Dst, uint64(op.Imm), uint64(op.Size))
+		}
+	}
+}
+
+// storeOf returns where an instruction of x86-64 at the beginning of code puts how many bytes: so far behind
 // what is in a register. ok is false where it is none that does.
 func storeOf(code []byte) (base procstate.Reg, off, bytes uint64, ok bool) {
 	rex := byte(0)

@@ -14,8 +14,8 @@ import (
 )
 
 // Stepper notes which methods of Ruby run in the frames of its interpreter (see unwind.Codes), and
-// in those of what YJIT has compiled: CRuby 2.7 to 3.4, on x86-64. It walks through no frame, and
-// has all other steppers find them as they do.
+// in those of what YJIT has compiled on x86-64: CRuby 2.7 to 3.4, on x86-64 and AArch64. It walks through
+// no frame, and has all other steppers find them as they do.
 //
 // What a thread runs is in the control frames of its fiber. Those of one call of the interpreter's
 // function are up to one that is marked as such, and which of them that function is at is in a
@@ -39,33 +39,25 @@ func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 // image is what is known of a file that may be the interpreter. Addresses are link-time ones.
 type image struct {
 	fields *fields // nil: it is none
+	arch   *arch
 	parts  mcode.FunctionParts
 
 	exec     mcode.Range // of vm_exec_core, once a process has told it
 	lookedAt time.Time   // for that
 
-	machine  uint64 // of the variable that leads to all threads, where that is needed
-	module   uint64 // else of the word with the number of the file's thread-local storage,
-	below    uint64 // or how far below the thread pointer that is,
-	words    uint64 // how many words it has that may be the variable,
-	firstOne uint64 // and where in it the first of these is
+	machine  uint64  // of the variable that leads to all threads, where that is needed
+	storage  storage // else the file's thread-local storage,
+	words    uint64  // how many words it has that may be the variable,
+	firstOne uint64  // and where in it the first of these is
 
 	symbols []uint64 // variables that may lead to all Symbols
 }
 
 const (
-	// execEntry is how many bytes of the interpreter's function may be executed before it has its
-	// control frame in the register: 49 to 60 are.
-	execEntry = 96
 	// minExec is less than the interpreter's function has, in bytes.
 	minExec = 4 << 10
 	// maxWords bounds the words of thread-local storage that are looked at.
 	maxWords = 16
-
-	// frameRegister is where the interpreter's function has its control frame (vm_exec.c), and
-	// compiledRegister where compiled code has.
-	frameRegister    = 15
-	compiledRegister = 13
 )
 
 // image returns what is known of a file.
@@ -73,7 +65,8 @@ func (s *Stepper) image(im *procstate.Image) *image { return s.images.Known(im, 
 
 // find looks for the interpreter in a file.
 func find(im *procstate.Image) (p image) {
-	if im.Arch() != procstate.AMD64 || !strings.Contains(filepath.Base(im.Path), "ruby") {
+	a := archOf(im.Arch())
+	if a == nil || !strings.Contains(filepath.Base(im.Path), "ruby") {
 		return p
 	}
 	sym, ok := im.ExportedSymbol("ruby_version")
@@ -85,7 +78,7 @@ func find(im *procstate.Image) (p image) {
 	if fields == nil {
 		return p
 	}
-	p.symbols = findSymbols(im)
+	p.arch, p.symbols = a, findSymbols(im)
 	if fields.threadID != 0 {
 		if sym, ok := im.ExportedSymbol("ruby_current_vm_ptr"); ok {
 			p.fields, p.machine = fields, sym.Value
@@ -100,39 +93,14 @@ func find(im *procstate.Image) (p image) {
 	if sym, ok := im.ExportedSymbol("ruby_current_ec"); ok {
 		p.firstOne, p.words = sym.Value, 1
 	}
-	if _, isProgram := im.Prog(elf.PT_INTERP); isProgram {
-		p.below = (tls.Memsz + tls.Align - 1) &^ (max(tls.Align, 1) - 1)
-	} else if p.module = moduleNumber(im); p.module == 0 {
-		return p
+	if p.storage, ok = findStorage(im, a, tls); ok {
+		p.fields = fields
 	}
-	p.fields = fields
 	return p
-}
-
-// moduleNumber returns the link-time address of a word in which the loader puts the number of a
-// file's thread-local storage; 0 where there is none.
-func moduleNumber(im *procstate.Image) (at uint64) {
-	const relaBytes, limit = 24, 16 << 20
-	sec, ok := im.Section(".rela.dyn")
-	if !ok {
-		return 0
-	}
-	b, _ := im.SectionBytes(sec, limit)
-	le := binary.LittleEndian
-	for ; len(b) >= relaBytes; b = b[relaBytes:] {
-		info := le.Uint64(b[8:])
-		if elf.R_X86_64(info) == elf.R_X86_64_DTPMOD64 && info>>32 == 0 {
-			return le.Uint64(b)
-		}
-	}
-	return 0
 }
 
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
-	if w.Arch() != procstate.AMD64 {
-		return unwind.NotMe, nil
-	}
 	m := w.MappingAt(in.LookupPC())
 	if m == nil || m.Image == nil {
 		if vm, _ := w.Kept(s).(*machine); vm != nil && m != nil && !procstate.HasFile(m.Path) {
@@ -141,7 +109,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Ver
 		return unwind.NotMe, nil
 	}
 	p := s.image(m.Image)
-	if p.fields == nil {
+	if p.fields == nil || p.arch.Arch != w.Arch() {
 		return unwind.NotMe, nil
 	}
 	vm, _ := w.Kept(s).(*machine)
@@ -156,7 +124,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Ver
 	if !s.isExec(m.Image, p, vaddr) {
 		return unwind.NotMe, nil
 	}
-	if in.Flags&unwind.Interrupted == 0 || vaddr-p.exec.Start >= execEntry {
+	if in.Flags&unwind.Interrupted == 0 || vaddr-p.exec.Start >= p.arch.entry {
 		in.Code = vm.interpretedCode(w, in)
 	}
 	return unwind.NotMe, nil

@@ -41,20 +41,22 @@ const (
 // called that and what has called this.
 var names = []string{"block", "each", "middle", "outer"}
 
-func newMemory(version string) *memory {
+func newMemory(version string) *memory { return newMemoryOf(procstate.AMD64, version) }
+
+func newMemoryOf(of *procstate.Arch, version string) *memory {
 	const base = 0x7f0000000000
 	m := &memory{b: make([]byte, 0x4000), base: base}
-	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	snap := procstate.NewSnapshot(of, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{ThreadPointer: pointer}, []procstate.Region{{Addr: base, Data: m.b}})
 	m.Memory = snap
 	f := versions[version]
 	m.vm = &machine{
-		image: &image{fields: f, symbols: []uint64{base + 0x10}}, fields: f, Memory: vmread.Memory{Mem: snap},
+		image: &image{fields: f, arch: archOf(of), symbols: []uint64{base + 0x10}}, fields: f, Memory: vmread.Memory{Mem: snap},
 		threads: map[uint64]uint64{pointer: base + threadAt}, owners: map[uint64]owner{}, asked: vmread.FramesAsked{},
 		known: map[uint64]*iSeq{}, escaped: map[uint64]escaped{}, entries: map[uint64]*methodEntry{},
 	}
 	m.put(threadAt, base+contexts)
-	m.put(threadAt+0x40+int(f.threadID), pointer)
+	m.put(threadAt+0x40+int(f.threadID), pointer-m.vm.image.arch.handle)
 	m.put(contexts+int(f.thread), base+threadAt+0x40)
 	m.put(contexts+rubyStack, base+data)
 	m.put(contexts+rubyStackWords, (dataEnd-data)/8)
@@ -129,8 +131,8 @@ func (m *memory) methods(at ...uint64) (all [][]string) {
 	_, _ = w.WalkPCs(nil, &procstate.Regs{}) // another walk
 	m.vm.walk, m.vm.codes, m.vm.Captured = 0, nil, m.Memory.(*procstate.Snapshot)
 	for _, at := range at {
-		in := unwind.NewFrame(procstate.AMD64, 1, m.base, 0)
-		in.Regs.Set(frameRegister, at)
+		in := unwind.NewFrame(m.vm.image.arch.Arch, 1, m.base, 0)
+		in.Regs.Set(m.vm.image.arch.frame, at)
 		names := []string{}
 		for code := m.vm.interpretedCode(w, &in); code != 0; code = w.Codes().Outer(code) {
 			for _, l := range w.Codes().Lines(code) {
@@ -150,52 +152,60 @@ func same(a, b [][]string) bool { return slices.EqualFunc(a, b, slices.Equal) }
 // The control frames of each version are found, and each frame of the interpreter's function has its
 // own; what does not fit has none.
 func TestRubyFrames(t *testing.T) {
-	inner, outer := []string{"block"}, []string{"each", "middle", "outer"}
-	for version, f := range versions {
-		m := newMemory(version)
-		check := func(what string, want [][]string, at ...uint64) {
-			t.Helper()
-			if got := m.methods(at...); !same(got, want) {
-				t.Errorf("%s: %s: %q, want %q", version, what, got, want)
-			}
+	for _, of := range architectures {
+		for version := range versions {
+			testFrames(t, of, version)
 		}
-		none := []string{}
-		check("all", [][]string{inner, outer}, m.frame(0), m.frame(2))
-		check("the outer frame runs C", [][]string{inner, outer}, m.frame(0), m.frame(3))
-		check("the inner call begins", [][]string{outer}, m.frame(2))
-		check("again", [][]string{inner, none, outer}, m.frame(0), m.frame(0), m.frame(2))
-		check("turned around", [][]string{outer, none}, m.frame(2), m.frame(0))
-		check("not a frame", [][]string{none, none, none, inner}, m.frame(0)+8, m.frame(0)-f.frameBytes, m.frame(len(names)), m.frame(0))
-		m.put(heap, 0)
-		m.vm.known = map[uint64]*iSeq{}
-		check("the block is none", [][]string{none, outer}, m.frame(0), m.frame(2))
-		m = newMemory(version)
-		m.put(heap+0x280+16, maxName+1)
-		check("its name is too long", [][]string{none, outer}, m.frame(0), m.frame(2))
-		m = newMemory(version)
-		m.put(int(m.frame(0)-m.base)+rubyPC, m.base+heap+0x200+8*9)
-		check("its instruction is behind its code", [][]string{none, outer}, m.frame(0), m.frame(2))
-		m = newMemory(version)
-		m.put(heap+each+0x188, 0)
-		check("the Symbol is another", [][]string{inner, {"middle", "outer"}}, m.frame(0), m.frame(2))
-		m = newMemory(version)
-		m.methods(m.frame(0))
-		copy(m.b[heap+0x280+32:], "other") // another in its place
-		m.or(heap+0x40+16, 8)
-		for _, is := range m.vm.known {
-			is.checked = is.checked.Add(-2 * codeInterval)
-		}
-		check("another came", [][]string{{"other"}, outer}, m.frame(0), m.frame(2))
-		m.put(contexts+rubyCurrent, m.frame(0)+8)
-		check("out of step", [][]string{none, none}, m.frame(0), m.frame(2))
-		m = newMemory(version)
-		m.put(threadAt+0x40+int(f.threadID), pointer+1)
-		want := [][]string{inner, outer}
-		if f.threadID != 0 {
-			want = [][]string{none, none}
-		}
-		check("another thread", want, m.frame(0), m.frame(2))
 	}
+}
+
+func testFrames(t *testing.T, of *arch, version string) {
+	inner, outer := []string{"block"}, []string{"each", "middle", "outer"}
+	f := versions[version]
+	newMemory := func(version string) *memory { return newMemoryOf(of.Arch, version) }
+	m := newMemory(version)
+	check := func(what string, want [][]string, at ...uint64) {
+		t.Helper()
+		if got := m.methods(at...); !same(got, want) {
+			t.Errorf("%s %s: %s: %q, want %q", of.Name, version, what, got, want)
+		}
+	}
+	none := []string{}
+	check("all", [][]string{inner, outer}, m.frame(0), m.frame(2))
+	check("the outer frame runs C", [][]string{inner, outer}, m.frame(0), m.frame(3))
+	check("the inner call begins", [][]string{outer}, m.frame(2))
+	check("again", [][]string{inner, none, outer}, m.frame(0), m.frame(0), m.frame(2))
+	check("turned around", [][]string{outer, none}, m.frame(2), m.frame(0))
+	check("not a frame", [][]string{none, none, none, inner}, m.frame(0)+8, m.frame(0)-f.frameBytes, m.frame(len(names)), m.frame(0))
+	m.put(heap, 0)
+	m.vm.known = map[uint64]*iSeq{}
+	check("the block is none", [][]string{none, outer}, m.frame(0), m.frame(2))
+	m = newMemory(version)
+	m.put(heap+0x280+16, maxName+1)
+	check("its name is too long", [][]string{none, outer}, m.frame(0), m.frame(2))
+	m = newMemory(version)
+	m.put(int(m.frame(0)-m.base)+rubyPC, m.base+heap+0x200+8*9)
+	check("its instruction is behind its code", [][]string{none, outer}, m.frame(0), m.frame(2))
+	m = newMemory(version)
+	m.put(heap+each+0x188, 0)
+	check("the Symbol is another", [][]string{inner, {"middle", "outer"}}, m.frame(0), m.frame(2))
+	m = newMemory(version)
+	m.methods(m.frame(0))
+	copy(m.b[heap+0x280+32:], "other") // another in its place
+	m.or(heap+0x40+16, 8)
+	for _, is := range m.vm.known {
+		is.checked = is.checked.Add(-2 * codeInterval)
+	}
+	check("another came", [][]string{{"other"}, outer}, m.frame(0), m.frame(2))
+	m.put(contexts+rubyCurrent, m.frame(0)+8)
+	check("out of step", [][]string{none, none}, m.frame(0), m.frame(2))
+	m = newMemory(version)
+	m.put(threadAt+0x40+int(f.threadID), pointer+1)
+	want := [][]string{inner, outer}
+	if f.threadID != 0 {
+		want = [][]string{none, none}
+	}
+	check("another thread", want, m.frame(0), m.frame(2))
 }
 
 // What compiled code runs is told by its own register, up to what it was called by.
@@ -210,8 +220,8 @@ func TestRubyCompiled(t *testing.T) {
 	in := unwind.NewFrame(procstate.AMD64, 1, m.base, 0)
 	var got [][]string
 	for _, i := range []int{0, 2, 3} {
-		in.Regs.Set(compiledRegister, m.frame(i))
-		in.Regs.Set(frameRegister, m.frame(i))
+		in.Regs.Set(m.vm.image.arch.compiled, m.frame(i))
+		in.Regs.Set(m.vm.image.arch.frame, m.frame(i))
 		code := m.vm.compiledCode(w, &in)
 		if i == 3 && code == 0 {
 			code = m.vm.interpretedCode(w, &in)
@@ -239,15 +249,15 @@ func TestRubyInterrupted(t *testing.T) {
 	run := func(at int, isCompiled bool) (names []string) {
 		regs := procstate.Regs{ThreadPointer: pointer}
 		regs.Set(procstate.AMD64.PC, m.base+code)
-		regs.Set(compiledRegister, m.frame(at))
+		regs.Set(m.vm.image.arch.compiled, m.frame(at))
 		snap.Reset(1, &regs, snap.Regions())
 		m.methods()
 		w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
 		_, _ = w.WalkPCs(nil, &procstate.Regs{})
 		in := unwind.NewFrame(procstate.AMD64, m.base+code, m.base, 0)
 		in.Flags |= unwind.Interrupted
-		in.Regs.Set(compiledRegister, m.frame(at))
-		in.Regs.Set(frameRegister, m.frame(at))
+		in.Regs.Set(m.vm.image.arch.compiled, m.frame(at))
+		in.Regs.Set(m.vm.image.arch.frame, m.frame(at))
 		number := uint32(0)
 		if isCompiled {
 			number = m.vm.compiledCode(w, &in)
@@ -435,7 +445,7 @@ func FuzzRuby(f *testing.F) {
 		m.methods(at...)
 		m.vm.threads, m.vm.image.words = map[uint64]uint64{}, maxWords
 		m.vm.variable(m.base)
-		m.vm.image.module = m.base
+		m.vm.image.storage.word = m.base
 		m.vm.variable(m.base + 8)
 		total := 0
 		c := collector{vm: machine{image: m.vm.image, fields: m.vm.fields, threads: map[uint64]uint64{pointer: m.base + threadAt}}, left: maxStacks}
@@ -451,7 +461,7 @@ func TestRubyAllocations(t *testing.T) {
 	m := newMemory("3.4")
 	w := unwind.NewWalker(m.Memory.(*procstate.Snapshot), unwind.NewGroup(), nil)
 	in := unwind.NewFrame(procstate.AMD64, 1, m.base, 0)
-	in.Regs.Set(frameRegister, m.frame(0))
+	in.Regs.Set(m.vm.image.arch.frame, m.frame(0))
 	m.vm.Captured = m.Memory.(*procstate.Snapshot)
 	run := func() {
 		m.vm.walk--

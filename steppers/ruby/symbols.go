@@ -47,14 +47,54 @@ func findSymbols(im *procstate.Image) (candidates []uint64) {
 		if im.ReadVaddr(code[:], start) != nil {
 			continue
 		}
-		for n := 1; n+4 <= len(code); n++ {
-			to := start + uint64(n) + 4 + uint64(int64(int32(binary.LittleEndian.Uint32(code[n:]))))
+		addresses := relativeAddresses
+		if im.Arch() == procstate.ARM64 {
+			addresses = madeAddresses
+		}
+		addresses(code[:], start, func(to uint64) {
 			if to%8 == 0 && isVariable(im, to) {
 				candidates = append(candidates, to, to+symbolsBehind)
 			}
-		}
+		})
 	}
 	return candidates
+}
+
+// relativeAddresses calls what with each address that code at one may refer to, as code of x86-64 has
+// them: the distance from its end.
+func relativeAddresses(code []byte, at uint64, what func(to uint64)) {
+	for n := 1; n+4 <= len(code); n++ {
+		what(at + uint64(n) + 4 + uint64(int64(int32(binary.LittleEndian.Uint32(code[n:])))))
+	}
+}
+
+// madeAddresses is relativeAddresses of AArch64, where instructions make an address of its page and
+// what is in that.
+func madeAddresses(code []byte, at uint64, what func(to uint64)) {
+	var in isa.Inst
+	var made [procstate.MaxRegs]uint64
+	for n := 0; n < len(code) && mcode.Decode(procstate.ARM64, code[n:], at+uint64(n), &in) && in.Len > 0; n += int(in.Len) {
+		for i := range in.NumOps {
+			op := &in.Ops[i]
+			is := uint64(0)
+			switch op.Kind {
+			case isa.Const:
+				is = uint64(op.Imm)
+			case isa.Set:
+				if made[op.Src] != 0 {
+					is = made[op.Src] + uint64(op.Imm)
+					what(is)
+				}
+			case isa.Load:
+				if made[op.Src] != 0 {
+					what(made[op.Src] + uint64(op.Imm))
+				}
+			case isa.Store, isa.Scratch, isa.Compare:
+				continue
+			}
+			made[op.Dst] = is
+		}
+	}
 }
 
 // isVariable reports whether a link-time address is one of data that may be written.

@@ -27,10 +27,10 @@ func (vm *machine) variable(threadPointer uint64) uint64 {
 // threadOf is variable where it is one of the rb_thread_t, which are in a list.
 func (vm *machine) threadOf(threadPointer uint64) uint64 {
 	machine, _ := vm.WordNow(vm.image.machine + vm.bias)
-	list := machine + vm.fields.threads
+	list := machine + vm.fields.threads + 2*vm.image.arch.lock
 	thread, _ := vm.WordNow(list)
 	for n := 0; thread != 0 && thread != list && n < maxThreads; n++ {
-		if id, _ := vm.WordNow(thread + vm.fields.threadID); id == threadPointer {
+		if id, _ := vm.WordNow(thread + vm.fields.threadID); vm.isThread(id, threadPointer) {
 			return thread + vm.fields.context
 		}
 		thread, _ = vm.WordNow(thread)
@@ -38,16 +38,34 @@ func (vm *machine) threadOf(threadPointer uint64) uint64 {
 	return 0
 }
 
+// isThread reports whether a pthread_t is of the thread that has a thread pointer.
+func (vm *machine) isThread(id, threadPointer uint64) bool {
+	return threadPointer-id <= vm.image.arch.handle
+}
+
 // inStorage is variable where it is in thread-local storage.
 func (vm *machine) inStorage(threadPointer uint64) uint64 {
-	if vm.image.module == 0 {
-		return vm.inWords(threadPointer - vm.image.below)
+	s := &vm.image.storage
+	if s.word == 0 {
+		return vm.inWords(threadPointer + s.distance)
+	}
+	number, ok := vm.WordNow(s.word + vm.bias)
+	if !ok {
+		return 0
+	}
+	if vm.image.arch.isDescribed {
+		// It is the distance from the thread pointer, or the address of the number (Oliva and Araújo,
+		// Speeding Up Thread-Local Storage Access in Dynamic Libraries).
+		if at := vm.inWords(threadPointer + number - s.offset); at != 0 {
+			return at
+		}
+		number, _ = vm.WordNow(number)
 	}
 	for _, words := range [...]uint64{2, 1} {
 		if vm.vectorWords != 0 && words != vm.vectorWords {
 			continue
 		}
-		storage, ok := vm.storage(threadPointer, words)
+		storage, ok := vm.inVector(threadPointer, words, number)
 		if !ok {
 			continue
 		}
@@ -76,16 +94,14 @@ func (vm *machine) inWords(storage uint64) uint64 {
 	return 0
 }
 
-// storage returns where the file's thread-local storage of a thread is, as C libraries keep it:
-// the word behind the thread pointer leads to a vector with two words for each file in glibc, and one
-// in musl, the number of the files in the first.
-func (vm *machine) storage(threadPointer, words uint64) (addr uint64, ok bool) {
+// inVector returns where a thread has the storage with a number, as C libraries keep it: there is a
+// vector with two words for each file in glibc, and one in musl, the number of the files in the first.
+func (vm *machine) inVector(threadPointer, words, number uint64) (addr uint64, ok bool) {
 	const maxModules, none = 1 << 16, ^uint64(0)
-	number, ok := vm.WordNow(vm.image.module + vm.bias)
-	if !ok || number == 0 || number > maxModules {
+	if number == 0 || number > maxModules {
 		return 0, false
 	}
-	vector, _ := vm.WordNow(threadPointer + 8)
+	vector, _ := vm.WordNow(threadPointer + vm.image.arch.vectors[words])
 	if count, _ := vm.WordNow(vector); words == 1 && count < number {
 		return 0, false
 	}

@@ -59,10 +59,10 @@ type code struct {
 	isCompiled  bool
 }
 
-// owner is whose an rb_thread_t is.
+// owner is whose an rb_thread_t is, by its pthread_t.
 type owner struct {
-	threadPointer uint64
-	checked       time.Time
+	id      uint64
+	checked time.Time
 }
 
 // Limits on what is read.
@@ -88,7 +88,7 @@ func newVM(w *unwind.Walker, m *procstate.Mapping, p *image) *machine {
 // interpretedCode returns the number of the methods that run in a frame of the interpreter's
 // function; 0 when that is not known.
 func (vm *machine) interpretedCode(w *unwind.Walker, in *unwind.Frame) uint32 {
-	at, known := in.Regs.Value(frameRegister)
+	at, known := in.Regs.Value(vm.image.arch.frame)
 	if !known || !vm.hasFrames(w, in.Thread) {
 		return 0
 	}
@@ -110,7 +110,7 @@ func (vm *machine) interpretedCode(w *unwind.Walker, in *unwind.Frame) uint32 {
 // compiledCode is interpretedCode for a frame of compiled code: it has returned from, or
 // called, others of such code, and none that are interpreted.
 func (vm *machine) compiledCode(w *unwind.Walker, in *unwind.Frame) uint32 {
-	at, known := in.Regs.Value(compiledRegister)
+	at, known := in.Regs.Value(vm.image.arch.compiled)
 	if vm.fields.jitReturn == 0 || !known || !vm.hasFrames(w, in.Thread) {
 		return 0
 	}
