@@ -16,7 +16,6 @@ import (
 
 // TestPHP compares what PHP runs, interpreted and compiled, with what it has written of it.
 func TestPHP(t *testing.T) {
-	amd64Only(t)
 	canTrace(t)
 	testenv.EachPHP(t, func(t *testing.T, php testenv.PHP) {
 		script := php.Script(t, filepath.Join("testdata", "walk", "waits.php"))

@@ -30,7 +30,7 @@ func (vm *machine) frame(at uint64) (f frame, ok bool) {
 
 // readFrames follows the frames from the one that runs.
 func (vm *machine) readFrames() {
-	vm.frames, vm.next, vm.looks = vm.frames[:0], 0, maxLooks
+	vm.frames, vm.next, vm.looks, vm.inside, vm.before = vm.frames[:0], 0, maxLooks, 0, 0
 	at, ok := vm.Word(vm.globals.Start + vm.fields.current)
 	vm.lacks = vm.Captured != nil && !ok
 	waiting := maxWaiting
@@ -93,6 +93,24 @@ func (vm *machine) find(at uint64) int {
 	return -1
 }
 
+// frameOf returns the address of the frame that a frame of the C stack runs; 0 where it is not known. CFI
+// tells nothing of the register: where no function saves it that is called in between, it has what
+// it has in the frame before.
+func (vm *machine) frameOf(in *unwind.Frame) uint64 {
+	register := in.Regs.Raw(vm.arch.frame)
+	at := register
+	if vm.kept.reg != procstate.NoReg {
+		if register == vm.inside {
+			at = vm.before
+		}
+		vm.inside, vm.before = register, in.Regs.Raw(vm.kept.reg)
+		if vm.kept.inStack {
+			vm.before, _ = vm.Word(vm.before + vm.kept.off)
+		}
+	}
+	return at
+}
+
 // codeOf returns the number of the functions that run in a frame of execute_ex, or of code
 // that was compiled, which runs in its place; 0 when that is not known.
 func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, isCompiled bool) uint32 {
@@ -112,8 +130,8 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, isCompiled bool) u
 			vm.period++
 		}
 	}
-	at, known := in.Regs.Value(frameReg)
-	if !known || at == 0 {
+	at := vm.frameOf(in)
+	if at == 0 {
 		return 0
 	}
 	first, ends := vm.find(at), false
@@ -135,7 +153,7 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, isCompiled bool) u
 		last++
 	}
 	opline := uint64(0)
-	switch op, known := in.Regs.Value(opReg); {
+	switch op, known := in.Regs.Value(vm.arch.op); {
 	case first > 0 || ends:
 		opline = vm.frames[first].opline // it was put down before the call
 	case known && !isCompiled:

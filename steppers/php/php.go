@@ -1,7 +1,6 @@
 package php
 
 import (
-	"bytes"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -10,13 +9,12 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
-	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
 // Stepper notes which functions of PHP run in the frames of its interpreter and in those of code
-// that its compiler has made (see unwind.Codes), on x86-64: PHP 7.4 to 8.5, without threads (NTS) and
-// as GCC compiles it. Several are in one frame, which call each other; functions that are written in C
+// that its compiler has made (see unwind.Codes), on x86-64 and AArch64: PHP 7.4 to 8.5, without threads
+// (NTS) and as GCC compiles it. Several are in one frame, which call each other; functions that are written in C
 // stand in the frame of those that have called them. It walks through no frame, and has all other
 // steppers find them as they do.
 //
@@ -40,27 +38,22 @@ func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
 // image is what is known of a file that may be the interpreter.
 type image struct {
-	fields  *fields             // nil: it is none
+	fields  *fields // nil: it is none
+	arch    *arch
 	execute mcode.Range         // of execute_ex
 	parts   mcode.FunctionParts // and of that
-	entered uint64              // where in that the register has the frame that it is called for
-	leaves  []mcode.Range       // and where it has its caller's again
+	entry                       // how that has its frame in a register
 	globals mcode.Range         // executor_globals
 	sapi    uint64              // sapi_module
 }
-
-// What the registers are for that PHP's Zend/zend_execute.c has of its own on x86-64.
-const (
-	frameReg procstate.Reg = 14
-	opReg    procstate.Reg = 15
-)
 
 // image returns what is known of a file.
 func (s *Stepper) image(im *procstate.Image) *image { return s.images.Known(im, find) }
 
 // find looks for the interpreter in a file.
 func find(im *procstate.Image) (p image) {
-	if im.Arch() != procstate.AMD64 || !strings.Contains(filepath.Base(im.Path), "php") {
+	p.arch = archOf(im.Arch())
+	if p.arch == nil || !strings.Contains(filepath.Base(im.Path), "php") {
 		return p
 	}
 	take := func(sym *procstate.ELFSymbol) bool {
@@ -123,11 +116,9 @@ func api(im *procstate.Image) uint32 {
 // maxExecute is the most bytes that execute_ex has.
 const maxExecute = 4 << 20
 
-// findRegister finds out where execute_ex has its frame in the register: its beginning keeps
-// what its caller has there on the stack, and takes its argument. ok is false where it does not,
-// as with other compilers.
+// findRegister finds out where execute_ex has its frame in the register. ok is false where it has it in
+// no known way.
 func (p *image) findRegister(im *procstate.Image) (ok bool) {
-	const entry, epilogue = 128, 32 // most bytes of the one, and instructions of the other
 	f := p.execute
 	if f.End-f.Start > maxExecute {
 		return false
@@ -136,42 +127,8 @@ func (p *image) findRegister(im *procstate.Image) (ok bool) {
 	if im.ReadVaddr(code, f.Start) != nil {
 		return false
 	}
-	var in isa.Inst
-	var restore []byte // the instruction that gives it back
-	for n := 0; n < min(entry, len(code)) && p.entered == 0; n += int(in.Len) {
-		if !mcode.Decode(procstate.AMD64, code[n:], f.Start+uint64(n), &in) || in.Ends() {
-			return false
-		}
-		const rexWR, store, load = 0x4c, 0x89, 0x8b
-		switch inst := code[n : n+int(in.Len)]; {
-		case len(inst) > 3 && inst[0] == rexWR && inst[1] == store && inst[2]>>3&7 == 6 && inst[2]>>6 != 3: // mov %r14, its place
-			restore = append([]byte{rexWR, load}, inst[2:]...)
-		case restore != nil && bytes.Equal(inst, []byte{0x49, 0x89, 0xfe}): // mov %rdi, %r14
-			p.entered = f.Start + uint64(n) + uint64(in.Len)
-		}
-	}
-	if p.entered == 0 {
-		return false
-	}
-	for from := 0; ; {
-		i := bytes.Index(code[from:], restore)
-		if i < 0 {
-			return len(p.leaves) > 0
-		}
-		from += i
-		at := from
-		for range epilogue {
-			if !mcode.Decode(procstate.AMD64, code[at:], f.Start+uint64(at), &in) || in.Len == 0 {
-				break
-			}
-			at += int(in.Len)
-			if in.Ends() {
-				break
-			}
-		}
-		p.leaves = append(p.leaves, mcode.Range{Start: f.Start + uint64(from), End: f.Start + uint64(at)})
-		from += len(restore)
-	}
+	p.entry, ok = p.arch.find(code, f.Start)
+	return ok
 }
 
 // hasFrame reports whether a frame of execute_ex that was interrupted at a link-time address has
@@ -199,7 +156,7 @@ func (s *Stepper) isExecute(im *procstate.Image, p *image, vaddr uint64) bool {
 // CallerFrame implements unwind.FrameStepper. It is always NotMe.
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
 	m := w.MappingAt(in.LookupPC())
-	if m == nil || w.Arch() != procstate.AMD64 {
+	if m == nil || archOf(w.Arch()) == nil {
 		return unwind.NotMe, nil
 	}
 	isCompiled := m.Image == nil
@@ -209,7 +166,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Ver
 		}
 	} else {
 		p, vaddr := s.image(m.Image), in.LookupPC()-m.Bias
-		if !s.isExecute(m.Image, p, vaddr) || in.Flags&unwind.Interrupted != 0 && !p.hasFrame(vaddr) {
+		if m.Image.Arch() != w.Arch() || !s.isExecute(m.Image, p, vaddr) || in.Flags&unwind.Interrupted != 0 && !p.hasFrame(vaddr) {
 			return unwind.NotMe, nil
 		}
 	}

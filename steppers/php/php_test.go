@@ -52,13 +52,15 @@ func testOp(i, n int) uint64 {
 	return testBase + testOps + uint64(i)*0x100 + uint64(n)*phpOpSize
 }
 
-func newMemory(api uint32) *memory {
+func newMemory(api uint32) *memory { return newMemoryOf(procstate.AMD64, api) }
+
+func newMemoryOf(of *procstate.Arch, api uint32) *memory {
 	m := &memory{b: make([]byte, testSize), text: testTexts}
-	m.snap = procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	m.snap = procstate.NewSnapshot(of, 1, "", nil)
 	m.snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: m.b}})
 	m.w = unwind.NewWalker(m.snap, unwind.NewGroup(), nil)
 	m.vm = &machine{
-		fields: phpVersions[api], Memory: vmread.Memory{Mem: m.snap, Captured: m.snap}, once: true, isSampled: true,
+		arch: archOf(of), kept: kept{reg: procstate.NoReg}, fields: phpVersions[api], Memory: vmread.Memory{Mem: m.snap, Captured: m.snap}, once: true, isSampled: true,
 		globals: mcode.Range{Start: testBase + testGlobals, End: testBase + testGlobals + 0x400},
 		known:   map[uint64]*function{}, running: map[uint64]*function{}, asked: vmread.FramesAsked{},
 	}
@@ -115,9 +117,9 @@ func (m *memory) string(s string) uint64 {
 
 // functions returns what runs in a frame of the C stack that has registers.
 func (m *memory) functions(frame, op uint64, isCompiled bool) (all string) {
-	in := unwind.NewFrame(procstate.AMD64, 1, testBase, 0)
-	in.Regs.Set(frameReg, frame)
-	in.Regs.Set(opReg, op)
+	in := unwind.NewFrame(m.vm.arch.Arch, 1, testBase, 0)
+	in.Regs.Set(m.vm.arch.frame, frame)
+	in.Regs.Set(m.vm.arch.op, op)
 	for code := m.vm.codeOf(m.w, &in, isCompiled); code != 0; code = m.w.Codes().Outer(code) {
 		for _, l := range m.w.Codes().Lines(code) {
 			all += fmt.Sprintf("%s:%d ", l.Name, l.Line)
@@ -473,7 +475,7 @@ func TestPHPFields(t *testing.T) {
 func TestPHPAllocates(t *testing.T) {
 	m := newMemory(20220829)
 	in := unwind.NewFrame(procstate.AMD64, 1, testBase, 0)
-	in.Regs.Set(frameReg, testFrame(testInner))
+	in.Regs.Set(m.vm.arch.frame, testFrame(testInner))
 	var regs procstate.Regs
 	walk := func() {
 		for _, fn := range m.vm.known {

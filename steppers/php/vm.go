@@ -13,6 +13,8 @@ import (
 type machine struct {
 	fields  *fields // nil: there is none
 	image   *procstate.Image
+	arch    *arch
+	kept    kept // of execute_ex
 	bias    uint64
 	globals mcode.Range // where its executor_globals are
 	sapi    uint64      // and its sapi_module
@@ -26,6 +28,8 @@ type machine struct {
 	next   int       // of these, the first that no frame on the C stack has had yet
 	looks  int       // at functions that may still be had in it
 	lacks  bool      // what runs was not captured
+	inside uint64    // what the register had in the frame of the C stack before,
+	before uint64    // and what it had when that was entered
 	asked  vmread.FramesAsked
 
 	codes   map[code]uint32 // numbers in unwind.Codes
@@ -103,13 +107,13 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 			continue
 		}
 		p := s.image(lib.Image)
-		if p.fields == nil {
+		if p.fields == nil || p.arch.Arch != w.Arch() {
 			continue
 		}
 		if known != nil && known.image == lib.Image && known.bias == lib.Bias {
 			return known
 		}
-		vm.fields, vm.image, vm.bias = p.fields, lib.Image, lib.Bias
+		vm.fields, vm.image, vm.bias, vm.arch, vm.kept = p.fields, lib.Image, lib.Bias, p.arch, p.kept
 		start := variable(libs, lib, "executor_globals", p.globals.Start)
 		vm.globals, vm.sapi = mcode.Range{Start: start, End: start + p.globals.End - p.globals.Start}, variable(libs, lib, "sapi_module", p.sapi)
 		vm.once = vm.isOnce()
