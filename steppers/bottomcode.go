@@ -235,10 +235,21 @@ func inContextStart(a *procstate.Arch, code []byte, pc int) bool {
 //	hlt
 var startCoroutine = []byte{0x55, 0xff, 0xe3}
 
+// makeCoroutineARM64 is how on AArch64 the function ends that makes one, in front of where the coroutine's
+// function returns to.
+var makeCoroutineARM64 = []byte{
+	0x61, 0x00, 0x00, 0x10, // adr x1,.+12
+	0x01, 0x4c, 0x00, 0xf9, // str x1,[x0,#152]
+	0xc0, 0x03, 0x5f, 0xd6, // ret
+}
+
 // inCoroutineStart reports whether a PC, with the code before it and that from
 // it on, is where a coroutine begins: at one of the two instructions when it was
 // interrupted, behind them when it has called.
 func inCoroutineStart(a *procstate.Arch, before, at []byte, interrupted bool) bool {
+	if a == procstate.ARM64 {
+		return !interrupted && bytes.HasSuffix(before, makeCoroutineARM64)
+	}
 	if a != procstate.AMD64 {
 		return false
 	}
