@@ -75,10 +75,12 @@ func TestPHPKeptRegister(t *testing.T) {
 	m.vm.kept = kept{fp, 8, true}
 	m.put(stack+8, testFrame(testMap))
 	for _, c := range []struct{ register, want uint64 }{
-		{testFrame(testStrlen), testFrame(testStrlen)}, {testFrame(testStrlen), testFrame(testMap)}, {testFrame(testOuter), testFrame(testOuter)},
+		{testFrame(testStrlen), testFrame(testStrlen)}, {testFrame(testStrlen), testFrame(testMap)}, {0, testFrame(testMap)}, {testFrame(testOuter), testFrame(testOuter)},
 	} {
 		in := unwind.NewFrame(procstate.ARM64, 1, stack, 0)
-		in.Regs.Set(m.vm.arch.frame, c.register)
+		if c.register != 0 {
+			in.Regs.Set(m.vm.arch.frame, c.register)
+		}
 		in.Regs.Set(fp, stack)
 		if got := m.vm.frameOf(&in); got != c.want {
 			t.Errorf("%#x, want %#x", got, c.want)

@@ -94,13 +94,13 @@ func (vm *machine) find(at uint64) int {
 }
 
 // frameOf returns the address of the frame that a frame of the C stack runs; 0 where it is not known. CFI
-// tells nothing of the register: where no function saves it that is called in between, it has what
-// it has in the frame before.
+// tells nothing of the register: where no function in between has saved it, it is what it was when the frame
+// before was entered.
 func (vm *machine) frameOf(in *unwind.Frame) uint64 {
-	register := in.Regs.Raw(vm.arch.frame)
+	register, known := in.Regs.Value(vm.arch.frame)
 	at := register
 	if vm.kept.reg != procstate.NoReg {
-		if register == vm.inside {
+		if !known || register == vm.inside {
 			at = vm.before
 		}
 		vm.inside, vm.before = register, in.Regs.Raw(vm.kept.reg)
