@@ -94,7 +94,9 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	}
 	vaddr := mcode.LookupPC(pc, interrupted) - m.Bias
 	at := d.tables.For(m.Image).Look(vaddr, lookAhead(interrupted))
-	if !interrupted && !at.Inside && d.putThere(m, pc) || d.doubtAt(m.Image, vaddr, &at, interrupted) != doubtNone || d.mayMislead(m.Image, pc-m.Bias, interrupted) {
+	// A call that is the last of a function does not return, as that of a coroutine's first one: see returnsToItself.
+	isLast := !interrupted && !at.Inside
+	if isLast && (w.Arch().LR != procstate.NoReg || d.putThere(m, pc)) || d.doubtAt(m.Image, vaddr, &at, interrupted) != doubtNone || d.mayMislead(m.Image, pc-m.Bias, interrupted) {
 		return nil, false
 	}
 	return at.Rule, !at.Rule.Jumps(w.Arch())
