@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,4 +117,38 @@ func TestJavaScriptAArch64(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestRubyAArch64(t *testing.T) {
+	testenv.EachAArch64(t, func(t *testing.T, ruby testenv.Program) {
+		w, want := startEmulated[[]string](t, threadsOfRuby, ruby, "--disable-gems", filepath.Join("testdata", "walk", "waits.rb"))
+		walkEmulated(t, w, want, checkRuby(t, want))
+	}, "usr/bin/ruby[0-9].[0-9]")
+}
+
+// What PHP compiles is in memory that the emulator's maps do not tell of.
+func TestPHPAArch64(t *testing.T) {
+	testenv.EachAArch64(t, func(t *testing.T, php testenv.Program) {
+		script := testenv.Program{}.Script(t, filepath.Join("testdata", "walk", "waits.php")) // beside which it writes
+		interpreted := []string{"-n", "-d", "opcache.enable_cli=0"}
+		cases := map[string][]string{
+			"interpreted": interpreted, "interpreted in a fiber": interpreted,
+			"optimised": {"-n", "-d", "zend_extension=opcache", "-d", "opcache.enable_cli=1", "-d", "opcache.file_update_protection=0", "-d", "opcache.jit=off"},
+		}
+		if strings.Contains(php.Path, "php7") {
+			cases = map[string][]string{"interpreted": {"-n", "-d", "extension=json"}}
+		}
+		for name, flags := range cases {
+			t.Run(name, func(t *testing.T) {
+				args := append(slices.Clone(flags), script)
+				if strings.HasSuffix(name, "fiber") {
+					args = append(args, "fiber")
+				}
+				w, want := startEmulated[[]string](t, 1, php, args...)
+				walkEmulated(t, w, want, func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+					checkPHP(t, want[tid])(w, frames)
+				})
+			})
+		}
+	}, "usr/bin/php[78].[0-9]")
 }

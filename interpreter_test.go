@@ -423,11 +423,18 @@ func TestRuby(t *testing.T) {
 	testenv.EachRuby(t, testRuby)
 }
 
+// threadsOfRuby are how many threads waits.rb has.
+const threadsOfRuby = 20
+
 func testRuby(t *testing.T, ruby testenv.Program, flags ...string) {
-	const threads = 20
 	command := ruby.Command(append(flags, ruby.Script(t, filepath.Join("testdata", "walk", "waits.rb")))...)
-	cmd, want := startWaiting[[]string](t, threads, command...)
-	check := func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+	cmd, want := startWaiting[[]string](t, threadsOfRuby, command...)
+	walkBothWays(t, cmd.Process.Pid, want, checkRuby(t, want))
+}
+
+// checkRuby returns a check of the frames of a thread by what threads have told.
+func checkRuby(t *testing.T, want map[procstate.ThreadID][]string) func(*unwind.Walker, procstate.ThreadID, []unwind.Frame) {
+	return func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 		t.Helper()
 		var got []string
 		for i := range frames {
@@ -458,5 +465,4 @@ func testRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 			t.Errorf("thread %d: calls\n%s\nwant\n%s", tid, strings.Join(got, "\n"), strings.Join(expected, "\n"))
 		}
 	}
-	walkBothWays(t, cmd.Process.Pid, want, check)
 }

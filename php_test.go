@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,9 @@ func TestPHP(t *testing.T) {
 	testenv.EachPHP(t, func(t *testing.T, php testenv.PHP) {
 		script := php.Script(t, filepath.Join("testdata", "walk", "waits.php"))
 		for name, flags := range php.Modes() {
+			if name == "function" && runtime.GOARCH == "arm64" && php.Version >= 80300 {
+				continue // not all frames of its code are walked through
+			}
 			isCompiled := name == "tracing" || name == "function"
 			t.Run(name, func(t *testing.T) { testPHP(t, isCompiled, php.Command(append(flags, script)...)) })
 			if php.Version >= 80100 {
@@ -32,28 +36,7 @@ func TestPHP(t *testing.T) {
 func testPHP(t *testing.T, isCompiled bool, command []string) {
 	cmd, want := startWaiting[[]string](t, 1, command...)
 	tid := procstate.ThreadID(cmd.Process.Pid)
-	calls := want[tid]
-	if i := slices.Index(calls, "Fiber::resume :0"); i >= 0 {
-		calls = calls[:i] // the stack of the fiber ends there
-	}
-	check := func(w *unwind.Walker, frames []unwind.Frame) (compiled int) {
-		t.Helper()
-		var got []string
-		for i := range frames {
-			for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
-				for _, l := range w.Codes().Lines(code) {
-					got = append(got, fmt.Sprintf("%s %s:%d", l.Name, l.File, l.Line))
-					if lib, _, ok := w.Library(&frames[i]); ok && lib.Image == nil && l.IsCompiled {
-						compiled++
-					}
-				}
-			}
-		}
-		if !slices.Equal(got, calls) {
-			t.Errorf("calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(calls, "\n"))
-		}
-		return compiled
-	}
+	check := checkPHP(t, want[tid])
 	ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -76,6 +59,32 @@ func testPHP(t *testing.T, isCompiled bool, command []string) {
 		t.Error(err)
 	}
 	check(w, frames)
+}
+
+// checkPHP returns a check of frames by the calls that PHP has told, which returns how many of these are
+// of compiled code.
+func checkPHP(t *testing.T, calls []string) func(w *unwind.Walker, frames []unwind.Frame) (compiled int) {
+	if i := slices.Index(calls, "Fiber::resume :0"); i >= 0 {
+		calls = calls[:i] // the stack of the fiber ends there
+	}
+	return func(w *unwind.Walker, frames []unwind.Frame) (compiled int) {
+		t.Helper()
+		var got []string
+		for i := range frames {
+			for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
+				for _, l := range w.Codes().Lines(code) {
+					got = append(got, fmt.Sprintf("%s %s:%d", l.Name, l.File, l.Line))
+					if lib, _, ok := w.Library(&frames[i]); ok && lib.Image == nil && l.IsCompiled {
+						compiled++
+					}
+				}
+			}
+		}
+		if !slices.Equal(got, calls) {
+			t.Errorf("calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(calls, "\n"))
+		}
+		return compiled
+	}
 }
 
 // A program that has PHP in a library may have the library's variables itself.

@@ -185,6 +185,16 @@ func TestThreadStart(t *testing.T) {
 	}
 }
 
+// A coroutine's function on AArch64 returns to what stands behind that which makes coroutines.
+func TestCoroutineStartARM64(t *testing.T) {
+	code := append(append([]byte{}, makeCoroutineARM64...), 0, 0, 0x80, 0xd2) // mov x0,#0
+	n := len(makeCoroutineARM64)
+	if a := procstate.ARM64; !inCoroutineStart(a, code[:n], code[n:], false) || inCoroutineStart(a, code[:n], code[n:], true) ||
+		inCoroutineStart(a, code[:n-4], code[n-4:], false) || inCoroutineStart(procstate.AMD64, code[:n], code[n:], false) {
+		t.Error("it is not told from other code")
+	}
+}
+
 // Behind the system call that ends a thread is another way through the
 // function: glibc's clone, and musl's __clone.
 func TestThreadEnd(t *testing.T) {

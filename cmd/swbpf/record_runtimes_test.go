@@ -377,7 +377,7 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 func TestRecordPHP(t *testing.T) {
 	t.Parallel()
 	if runtime.GOARCH != "amd64" {
-		t.Skip("its functions have names on amd64 alone")
+		t.Skip("measured on amd64 alone")
 	}
 	testenv.EachPHP(t, func(t *testing.T, php testenv.PHP) {
 		script := php.Script(t, "testdata/targets/busy.php")
