@@ -1,6 +1,8 @@
 package swbpf_test
 
 import (
+	"bufio"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,40 +20,47 @@ import (
 // The tests here have runtimes for AArch64 run the programs that tests for this machine compare with what
 // the runtimes tell themselves. The emulated process stands while it is walked, and is read as it is.
 
-// startEmulated is startWaiting for a program for AArch64, which has stopped when this returns.
-func startEmulated[Calls any](t *testing.T, threads int, program testenv.Program, args ...string) (*unwind.Walker, map[procstate.ThreadID]Calls) {
-	t.Helper()
-	return startEmulatedFile[Calls](t, threads, filepath.Join(program.Root, program.Path), program.Root, false, args...)
-}
-
-// startEmulatedFile does the same with a file, whose libraries are in root. makesCode tells that the program makes code at run time.
-func startEmulatedFile[Calls any](t *testing.T, threads int, path, root string, makesCode bool, args ...string) (*unwind.Walker, map[procstate.ThreadID]Calls) {
+// runEmulated starts a file, whose libraries are in root, and lets it run.
+func runEmulated(t *testing.T, root, path string, args ...string) (p *emulated.Program, out io.Reader) {
 	t.Helper()
 	testenv.Needs(t, "qemu-aarch64")
-	out, in, err := os.Pipe()
+	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close()
-	p, err := emulated.Start(append([]string{path}, args...), []string{"QEMU_LD_PREFIX=" + root, "LC_ALL=C"}, "", in)
-	in.Close()
+	t.Cleanup(func() { r.Close() })
+	p, err = emulated.Start(append([]string{path}, args...), []string{"QEMU_LD_PREFIX=" + root, "LC_ALL=C"}, "", w)
+	w.Close()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Kill)
 	p.Run()
-	calls := awaitCalls[Calls](t, p.PID, threads, out)
+	return p, r
+}
+
+// stopEmulated stops the program, and makes a Walker of it as it is then.
+func stopEmulated(t *testing.T, p *emulated.Program, path string) *unwind.Walker {
+	t.Helper()
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	p.MakesCode = makesCode
 	images := procstate.NewImages(0)
 	t.Cleanup(func() { images.Close() })
 	state, err := p.State(images, path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return swbpf.With(state, nil, nil), calls
+	return swbpf.With(state, nil, nil)
+}
+
+// startEmulated is startWaiting for a program for AArch64, which has stopped when this returns.
+func startEmulated[Calls any](t *testing.T, threads int, program testenv.Program, args ...string) (*unwind.Walker, map[procstate.ThreadID]Calls) {
+	t.Helper()
+	path := filepath.Join(program.Root, program.Path)
+	p, out := runEmulated(t, program.Root, path, args...)
+	calls := awaitCalls[Calls](t, p.PID, threads, out)
+	return stopEmulated(t, p, path), calls
 }
 
 // walkEmulated walks the threads that have told what to expect.
@@ -109,8 +118,14 @@ func TestJavaScriptAArch64(t *testing.T) {
 	}
 	for _, node := range testenv.Some(nodes) {
 		for name, flags := range waysOfNode("qemu-aarch64", "-L", root, node) {
+			if name != "mixed" && !testenv.Long() {
+				continue
+			}
 			t.Run(strings.Trim(filepath.Join(node, name), "/"), func(t *testing.T) {
-				w, want := startEmulatedFile[[]jsCall](t, 2, node, root, true, append(flags, script, "5000")...)
+				p, out := runEmulated(t, root, node, append(flags, script, "5000")...)
+				p.MakesCode = true
+				want := awaitCalls[[]jsCall](t, p.PID, 2, out)
+				w := stopEmulated(t, p, node)
 				walkEmulated(t, w, want, func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 					checkJavaScript(t, name, &swbpf.ThreadStack{Thread: procstate.Thread{TID: tid}, Walker: w, Frames: frames}, want[tid])
 				})
@@ -151,4 +166,33 @@ func TestPHPAArch64(t *testing.T) {
 			})
 		}
 	}, "usr/bin/php[78].[0-9]")
+}
+
+// Java tells of its threads what threadDump has it tell.
+func TestJavaAArch64(t *testing.T) {
+	testenv.NeedsJava(t) // to compile the program
+	testenv.EachAArch64(t, func(t *testing.T, java testenv.Program) {
+		for name, flags := range waysOfJava {
+			if name == "inlined" && !testenv.Long() {
+				continue // it compiles all of Java's own methods: a minute
+			}
+			t.Run(name, func(t *testing.T) {
+				classes := testenv.CompileJava(t, testenv.Program{Path: "java"}, filepath.Join("testdata", "walk", "Waits.java"))
+				path := filepath.Join(java.Root, java.Path)
+				p, out := runEmulated(t, java.Root, path, append(slices.Clone(flags), "-cp", classes, "Waits")...)
+				p.MakesCode = true
+				tg := &target{pid: p.PID, out: bufio.NewReader(out)}
+				if line := tg.line(t); line != "ready" {
+					t.Fatalf("Java says %q", line)
+				}
+				want := awaitDump(t, tg)
+				w := stopEmulated(t, p, path)
+				walkEmulated(t, w, want, func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+					if got := javaCalls(&swbpf.ThreadStack{Walker: w, Frames: frames}); !slices.Equal(got, want[tid]) {
+						t.Errorf("thread %d: calls\n%s, by its dump\n%s", tid, strings.Join(got, "\n"), strings.Join(want[tid], "\n"))
+					}
+				})
+			})
+		}
+	}, "usr/lib/jvm/java-*/bin/java")
 }

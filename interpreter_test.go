@@ -119,24 +119,33 @@ func mainOf(calls map[procstate.ThreadID][]string) procstate.ThreadID {
 	return 0
 }
 
+// awaitDump has Java tell the calls of its threads when the first one sleeps.
+func awaitDump(t *testing.T, tg *target) (want map[procstate.ThreadID][]string) {
+	t.Helper()
+	eventually(t, "the first thread sleeps", func() bool {
+		before := want
+		want = threadDump(t, tg)
+		sleeps := slices.ContainsFunc(want[mainOf(want)], func(call string) bool { return strings.HasPrefix(call, "java.lang.Thread.sleep") })
+		return sleeps && slices.Equal(before[mainOf(before)], want[mainOf(want)]) // and not on its way there
+	})
+	return want
+}
+
+// waysOfJava are flags by how Java runs methods then.
+var waysOfJava = map[string][]string{
+	"interpreted": {"-Xint"},
+	"mixed":       {"-Xmixed"},
+	"compiled":    {"-Xcomp", "-XX:-Inline", "-XX:CompileCommand=quiet", "-XX:CompileCommand=compileonly,Waits.*"},
+	"inlined":     {"-Xcomp"},
+}
+
 func testJava(t *testing.T, java testenv.Program) {
 	classes := testenv.CompileJava(t, java, filepath.Join("testdata", "walk", "Waits.java"))
-	for name, flags := range map[string][]string{
-		"interpreted": {"-Xint"},
-		"mixed":       {"-Xmixed"},
-		"compiled":    {"-Xcomp", "-XX:-Inline", "-XX:CompileCommand=quiet", "-XX:CompileCommand=compileonly,Waits.*"},
-		"inlined":     {"-Xcomp"},
-	} {
+	for name, flags := range waysOfJava {
 		t.Run(name, func(t *testing.T) {
-			command := java.Command(append(flags, "-cp", classes, "Waits")...)
+			command := java.Command(append(slices.Clone(flags), "-cp", classes, "Waits")...)
 			tg := start(t, command[0], command[1:]...)
-			var want map[procstate.ThreadID][]string
-			eventually(t, "the first thread sleeps", func() bool {
-				before := want
-				want = threadDump(t, tg)
-				sleeps := slices.ContainsFunc(want[mainOf(want)], func(call string) bool { return strings.HasPrefix(call, "java.lang.Thread.sleep") })
-				return sleeps && slices.Equal(before[mainOf(before)], want[mainOf(want)]) // and not on its way there
-			})
+			want := awaitDump(t, tg)
 			ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{})
 			if err != nil {
 				t.Fatal(err)
