@@ -76,15 +76,15 @@ Java, of .NET (8 and 10) and of Ruby (CRuby 2.7 to 3.4), functions of Python
 (CPython 3.7 to 3.15), of PHP (7.4 to 8.5), of Lua (5.1 to 5.4, LuaJIT 2.1), of
 JavaScript (Node 18, 20 and 22 to 26, Deno 2, Chromium 141 to 156, Bun 1.2.21
 to 1.4, Firefox 153, gjs), of Erlang and of Scheme (Chez) and subroutines of
-Perl (5.30 to 5.42) stand where they run, all but those of Python on amd64
-alone, with their lines, which .NET, Bun and Scheme do not tell, and Chromium
-seldom: "interpreted" where it is not their own code that does, or where that
-is not known.
+Perl (5.30 to 5.42) stand where they run, with their lines, which .NET, Bun and
+Scheme do not tell, and Chromium seldom: "interpreted" where it is not their own
+code that does, or where that is not known. On arm64 it is those of Java,
+Python, Ruby, PHP, Perl, Lua (not LuaJIT) and Node.
 
 A thread that waits in a system call has that, and what it is about: a file, the
 ends of a socket, who has the other end of a pipe (not with --watch), a process,
 the thread that holds a lock (of glibc or musl, or one with priority
-inheritance), or whose end is waited for. A thread of Java (from JDK 8, amd64)
+inheritance), or whose end is waited for. A thread of Java (from JDK 8)
 has its whole name and, in brackets, what it does and waits for, and which
 thread has that: of monitors, locks, futures and Thread.join. Of CPython (3.7 to
 3.15) it is told which thread has the GIL, and which wait for it. A deadlock
