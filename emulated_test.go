@@ -173,8 +173,8 @@ func TestJavaAArch64(t *testing.T) {
 	testenv.NeedsJava(t) // to compile the program
 	testenv.EachAArch64(t, func(t *testing.T, java testenv.Program) {
 		for name, flags := range waysOfJava {
-			if name == "inlined" && !testenv.Long() {
-				continue // it compiles all of Java's own methods: a minute
+			if name != "mixed" && !testenv.Long() {
+				continue
 			}
 			t.Run(name, func(t *testing.T) {
 				classes := testenv.CompileJava(t, testenv.Program{Path: "java"}, filepath.Join("testdata", "walk", "Waits.java"))

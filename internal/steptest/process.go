@@ -34,12 +34,13 @@ type Process struct {
 }
 
 // Start runs a program until it has executed its first instruction, under
-// ptrace, and ends it with the test.
+// ptrace, and ends it with the test. It has a process group of its own, since all its
+// threads are waited for, and this thread may have started programs of others before.
 func Start(t testing.TB, path string, args ...string) *Process {
 	t.Helper()
 	runtime.LockOSThread()
 	cmd := exec.Command(path, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		runtime.UnlockOSThread()
 		t.Fatalf("start %s: %v", path, err)
@@ -88,7 +89,7 @@ func (p *Process) close() {
 	// for.
 	for {
 		var ws unix.WaitStatus
-		tid, err := unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil)
+		tid, err := unix.Wait4(-p.pid, &ws, unix.WALL|unix.WNOTHREAD, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -259,7 +260,7 @@ func (p *Process) stopStates() (s []bool) {
 // poll serves one event of any thread. While stopping, threads stay stopped.
 func (p *Process) poll(flags int, stopping bool) error {
 	var ws unix.WaitStatus
-	tid, err := unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD|flags, nil)
+	tid, err := unix.Wait4(-p.pid, &ws, unix.WALL|unix.WNOTHREAD|flags, nil)
 	if err != nil || tid <= 0 {
 		if errors.Is(err, unix.EINTR) {
 			return nil
@@ -323,7 +324,7 @@ func (p *Process) ContinueToTrap() (procstate.ThreadID, error) {
 	}
 	for !p.exited {
 		var ws unix.WaitStatus
-		tid, err := unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil)
+		tid, err := unix.Wait4(-p.pid, &ws, unix.WALL|unix.WNOTHREAD, nil)
 		if err != nil {
 			return 0, err
 		}
