@@ -72,7 +72,7 @@ func (p *Program) ReadMemory(addr uint64, buf []byte) (int, error) {
 	local := []unix.Iovec{{Base: &buf[0], Len: uint64(len(buf))}}
 	n, err := unix.ProcessVMReadv(p.PID, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(buf)}}, 0)
 	if n = max(n, 0); n < len(buf) {
-		return n, fmt.Errorf("%w: %w", procstate.ErrUnreadable, errors.Join(err))
+		return n, fmt.Errorf("%d of %d bytes at %#x (%v): %w", n, len(buf), addr, err, procstate.ErrUnreadable)
 	}
 	return n, nil
 }

@@ -2,6 +2,7 @@ package hotspot
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -134,6 +135,32 @@ func TestCompiledFrameARM64(t *testing.T) {
 			if !ok || cfa != stack+in.down || saved != in.saved {
 				t.Errorf("%s, instruction %d: CFA SP+%d, saved %v, %v; want %d, %v", name, i, cfa-stack, saved, ok, in.down, in.saved)
 			}
+		}
+	}
+}
+
+// Memory may hold anything by the time it is read, and end anywhere.
+func TestLinkedPlacesOfAnything(t *testing.T) {
+	const pc = 0x4000
+	known := armCode(armSavesLink, armSetsFrame, armNotesSender, armNotesSender21, 0xd65f03c0, 0xa8c17bfd, 0x910003bf)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200_000 {
+		code := make([]byte, r.IntN(64))
+		for i := range code {
+			code[i] = byte(r.Uint32())
+		}
+		for i := 0; i+4 <= len(code); i += 4 {
+			if r.IntN(2) == 0 {
+				copy(code[i:], known[4*r.IntN(len(known)/4):][:4])
+			}
+		}
+		switch state := linkedEntry(code, pc); state {
+		case linkedNot, linkedEntering, linkedBuilding:
+		default:
+			t.Fatalf("%x: %d at an entry", code, state)
+		}
+		if state, off := linkedWay(procstate.ARM64, code, pc); off < 0 || off != 0 && state != linkedLeaf {
+			t.Fatalf("%x: %d, %d bytes", code, state, off)
 		}
 	}
 }

@@ -222,11 +222,7 @@ func (p *imageInfo) readFrame(t *unwind.Table) bool {
 // findPlaces finds where luaV_execute puts its first argument, which is the lua_State.
 func (p *imageInfo) findPlaces(im *procstate.Image, t *unwind.Table) {
 	const most = 128 // bytes
-	const rdi, x0 = 5, 0
-	argument := procstate.Reg(rdi)
-	if im.Arch() == procstate.ARM64 {
-		argument = x0
-	}
+	argument := mcode.FirstArgument(im.Arch())
 	var code [most]byte
 	if im.ReadVaddr(code[:], p.execute.Start) != nil {
 		return

@@ -130,11 +130,7 @@ func lastCallee(im *procstate.Image, caller mcode.Range) (callee mcode.Range) {
 // interpreterRegister finds the register in which the loop keeps the interpreter's address over
 // the calls that it makes, and how far into the loop it is set: from its first argument.
 func interpreterRegister(im *procstate.Image, loop mcode.Range) (reg procstate.Reg, set uint64, ok bool) {
-	const rdi, x0 = 5, 0
-	argument := procstate.Reg(rdi)
-	if im.Arch() == procstate.ARM64 {
-		argument = x0
-	}
+	argument := mcode.FirstArgument(im.Arch())
 	var code [48]byte
 	b := code[:min(uint64(len(code)), loop.End-loop.Start)]
 	if im.ReadVaddr(b, loop.Start) != nil {

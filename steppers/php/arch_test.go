@@ -2,6 +2,7 @@ package php
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -84,6 +85,22 @@ func TestPHPKeptRegister(t *testing.T) {
 		in.Regs.Set(fp, stack)
 		if got := m.vm.frameOf(&in); got != c.want {
 			t.Errorf("%#x, want %#x", got, c.want)
+		}
+	}
+}
+
+// Code that is none of execute_ex's is not taken for that, wherever it ends.
+func TestPHPRegisterOfAnything(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200_000 {
+		code := make([]byte, r.IntN(64))
+		for i := range code {
+			code[i] = byte(r.Uint32())
+		}
+		for _, a := range architectures {
+			if e, ok := a.find(code, 0x1000); ok && (e.entered <= 0x1000 || len(e.leaves) == 0) {
+				t.Fatalf("%s, %x: %+v", a.Name, code, e)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package v8
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -110,5 +111,22 @@ func TestV8InCompiled(t *testing.T) {
 	}
 	if !returns([]byte("\xff\x43\x00\x91\xc0\x03\x5f\xd6")).ok || returns([]byte("\xc0\x03\x5f\xd6\xff\x43\x00\x91")).ok || returns(nil).ok {
 		t.Error("a return is not seen, or another instruction is one")
+	}
+}
+
+// Code may be anything, jump anywhere and end in the middle of an instruction: there is an end, and an answer for each.
+func TestV8LinkedOfAnything(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for n := range 20_000 {
+		code := make([]byte, r.IntN(128))
+		for i := range code {
+			code[i] = byte(r.Uint32())
+			if i%4 == 3 && r.IntN(2) == 0 {
+				code[i-2], code[i-1], code[i] = byte(-r.IntN(2)), byte(-r.IntN(2)), 0x14|byte(r.IntN(2))*0x40 // b or b.cond to near by, or far away
+			}
+		}
+		if places := findLinked(procstate.ARM64, code, 0x1000, n%2 == 0); len(places) != len(code)/4 {
+			t.Fatalf("%x: %d places", code, len(places))
+		}
 	}
 }

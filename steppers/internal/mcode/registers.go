@@ -27,3 +27,12 @@ func OneRegister(code []byte) (op byte, reg procstate.Reg) {
 	}
 	return 0, 0
 }
+
+// FirstArgument is the register in which functions of C take their first argument, by the ABIs for 64 bits.
+func FirstArgument(a *procstate.Arch) procstate.Reg {
+	const rdi, x0 = 5, 0
+	if a == procstate.ARM64 {
+		return x0
+	}
+	return rdi
+}
