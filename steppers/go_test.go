@@ -77,7 +77,7 @@ func checkLinks(p procstate.ProcessState, frames []unwind.Frame) error {
 		case called == callee:
 		case called == "runtime.systemstack": // jumps when on g0 already
 		case called == "runtime.morestack_noctxt", strings.HasPrefix(called, "runtime.gcWriteBarrier"):
-		case called == "gogo" || called == "C":
+		case called == "gogo" || called == "C" || called == "runtime.gogo" && callee == "gogo": // which it jumps to
 		case strings.Contains(called, "/atomic.") && strings.Contains(callee, "/atomic."): // on i386 one jumps to another
 		case strings.HasSuffix(callee, "body"): // of assembly: bytealg's functions jump to what they share
 		default:
