@@ -82,7 +82,8 @@ func javaCalls(s *swbpf.ThreadStack) (calls []string) {
 func TestJava(t *testing.T) {
 	amd64Only(t)
 	canTrace(t)
-	testenv.EachJava(t, testJava)
+	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJava(t, java, "interpreted", "mixed", "compiled") })
+	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) { testJava(t, java, "inlined") })
 }
 
 // threadDump has Java tell the calls of its threads.
@@ -139,11 +140,11 @@ var waysOfJava = map[string][]string{
 	"inlined":     {"-Xcomp"},
 }
 
-func testJava(t *testing.T, java testenv.Program) {
+func testJava(t *testing.T, java testenv.Program, ways ...string) {
 	classes := testenv.CompileJava(t, java, filepath.Join("testdata", "walk", "Waits.java"))
-	for name, flags := range waysOfJava {
+	for _, name := range ways {
 		t.Run(name, func(t *testing.T) {
-			command := java.Command(append(slices.Clone(flags), "-cp", classes, "Waits")...)
+			command := java.Command(append(slices.Clone(waysOfJava[name]), "-cp", classes, "Waits")...)
 			tg := start(t, command[0], command[1:]...)
 			want := awaitDump(t, tg)
 			ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{})

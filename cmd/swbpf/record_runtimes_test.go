@@ -325,7 +325,7 @@ func testRecordPython(t *testing.T, python testenv.Program) {
 		"more": {"<genexpr>"}, "helper": {"key"}, "fib": {"fib"}, "key": nil, "<genexpr>": nil,
 	}
 	within := regexp.MustCompile(`^(Shape\.|more\.<locals>\.)+`)
-	command := python.Command(python.Script(t, "testdata/targets/busy.py"), "4")
+	command := python.Command(python.Script(t, "testdata/targets/busy.py"), "3")
 	r := recordCommand(t, 0, command...)
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
 	var named, native, lacking uint64
@@ -385,7 +385,7 @@ func TestRecordPHP(t *testing.T) {
 			if name == "optimised" {
 				continue // differs in what the instructions are alone
 			}
-			t.Run(name, func(t *testing.T) { testRecordPHP(t, php.Command(append(flags, script, "3")...)) })
+			t.Run(name, func(t *testing.T) { testRecordPHP(t, php.Command(append(flags, script, "2")...)) })
 		}
 	})
 }
@@ -623,7 +623,7 @@ func TestRecordJavaScriptKilled(t *testing.T) {
 		t.Skip("measured on amd64 alone")
 	}
 	const spin = "function spin() { while (process.cpuUsage().user < 1e6) for (const end = Date.now() + 10; Date.now() < end;); }; spin(); process.kill(process.pid, 'SIGKILL')"
-	testenv.EachNode(t, func(t *testing.T, node string) {
+	testenv.SomeNode(t, func(t *testing.T, node string) {
 		t.Parallel()
 		app := filepath.Join(t.TempDir(), "app") // applications of one file have Node in them
 		testenv.Run(t, exec.Command("cp", node, app))
@@ -780,7 +780,7 @@ func testRecordRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 		"block (2 levels) in numbers": {"fib"}, "square": nil, "key": nil,
 	}
 	within := regexp.MustCompile(`(Object|Shape)#`) // 3.4 has that
-	command := ruby.Command(append(flags, ruby.Script(t, "testdata/targets/busy.rb"), "3")...)
+	command := ruby.Command(append(flags, ruby.Script(t, "testdata/targets/busy.rb"), "2")...)
 	r := recordCommand(t, 0, command...)
 	var named uint64
 	check := callCheck{calls: calls}

@@ -247,16 +247,31 @@ func EachPerl(t *testing.T, test func(t *testing.T, perl Program)) {
 	}
 }
 
-// EachNode runs a test with each Node that there is: this machine's, and those that SWBPF_NODES
-// lists, as PATH does directories.
+// EachNode runs a test with each version of Node: those that SWBPF_NODES lists, as PATH does directories, and the
+// machine's.
 func EachNode(t *testing.T, test func(t *testing.T, node string)) {
 	t.Helper()
-	nodes := filepath.SplitList(os.Getenv("SWBPF_NODES"))
+	for _, node := range nodes(t) {
+		t.Run(node.version, func(t *testing.T) { test(t, node.Path) })
+	}
+}
+
+// SomeNode is EachNode of what differs little between them: see Some.
+func SomeNode(t *testing.T, test func(t *testing.T, node string)) {
+	t.Helper()
+	for _, node := range Some(nodes(t)) {
+		t.Run(node.version, func(t *testing.T) { test(t, node.Path) })
+	}
+}
+
+func nodes(t *testing.T) (found []versionedProgram) {
+	t.Helper()
+	paths := filepath.SplitList(os.Getenv("SWBPF_NODES"))
 	if path, err := exec.LookPath("node"); err == nil {
-		nodes = append(nodes, path)
+		paths = append(paths, path)
 	}
 	seen := map[string]bool{}
-	for _, node := range nodes {
+	for _, node := range paths {
 		out, err := exec.Command(node, "--version").Output()
 		if err != nil {
 			t.Errorf("%s: %v", node, err)
@@ -267,11 +282,12 @@ func EachNode(t *testing.T, test func(t *testing.T, node string)) {
 			continue
 		}
 		seen[version] = true
-		t.Run(version, func(t *testing.T) { test(t, node) })
+		found = append(found, versionedProgram{Program{Path: node}, version})
 	}
-	if len(seen) == 0 {
+	if len(found) == 0 {
 		t.Skip("no Node of a version that is known here")
 	}
+	return found
 }
 
 // EachDeno runs a test with each Deno that SWBPF_DENO lists, as PATH does directories.

@@ -28,6 +28,9 @@ func TestAloneAgainstCFI(t *testing.T) {
 			if _, err := os.Stat(c.path); err != nil {
 				testenv.Lacks(t, "%v", err)
 			}
+			if strings.Contains(c.path, "libcrypto") && !testenv.Long() {
+				t.Skip("takes as long as all others")
+			}
 			im := hiding(t, c.path)
 			whole, err := New(im)
 			if err != nil {
