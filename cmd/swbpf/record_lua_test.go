@@ -45,7 +45,7 @@ func TestRecordLua(t *testing.T) {
 					case callee == "[not copied]":
 						cut += count
 						caller = ""
-					case callee == "[gone]":
+					case callee == "[not read]":
 						caller = ""
 					case known:
 						check.call(t, caller, callee, stack, count)

@@ -410,7 +410,7 @@ func testRecordPHP(t *testing.T, command []string) {
 			if !is || strings.HasPrefix(f, "[jit") {
 				continue
 			}
-			gone = gone || callee == "[gone]" || callee == "[not copied]"
+			gone = gone || callee == "[not read]" || callee == "[not copied]"
 			if gone {
 				caller = "" // whatever that is
 			}
@@ -712,6 +712,50 @@ func recordCommand(t *testing.T, exit int, command ...string) *recording {
 	return r
 }
 
+// Functions that are gone before their names are read, as what programs make of text while they run, are in the stacks
+// without names: nothing calls what it does not call.
+func TestRecordMadeCode(t *testing.T) {
+	t.Parallel()
+	between := func(t *testing.T, command []string, from string, want ...string) {
+		path := regexp.MustCompile(`^((` + strings.Join(want, `|\[not read\]);(`) + `|\[not read\]))$`)
+		r := recordCommand(t, 0, command...)
+		var total, wrong uint64
+		for stack, count := range foldedStacks(t, r.folded) {
+			var names []string
+			for f := range strings.SplitSeq(stack, ";") {
+				if name, is := strings.CutSuffix(f, "_[j]"); is {
+					names = append(names, name)
+				}
+			}
+			first, end := slices.Index(names, from), slices.Index(names, "helper")
+			if first < 0 || end < first {
+				continue
+			}
+			if total += count; !path.MatchString(strings.Join(names[first+1:end], ";")) {
+				wrong += count
+				t.Logf("%d of %s", count, stack)
+			}
+		}
+		wantShare(t, "in helper", total, r.stats.UserSamples, 60)
+		if wrong > 0 {
+			t.Errorf("%d of %d samples lack a function", wrong, total)
+		}
+	}
+	t.Run("python", func(t *testing.T) {
+		testenv.SomePython(t, func(t *testing.T, python testenv.Program) {
+			between(t, python.Command(python.Script(t, "testdata/targets/made.py"), "2"), "work", "<module <made>>", `g\d+`)
+		})
+	})
+	t.Run("ruby", func(t *testing.T) {
+		testenv.EachRuby(t, func(t *testing.T, ruby testenv.Program, flags ...string) {
+			if len(flags) > 0 {
+				t.Skip("compiled code tells no more")
+			}
+			between(t, ruby.Command(ruby.Script(t, "testdata/targets/made.rb"), "2"), "eval", "block in work", `g\d+`, "times", `block in g\d+`)
+		})
+	})
+}
+
 // callCheck checks what calls what in stacks by what does in the source.
 type callCheck struct {
 	calls map[string][]string // what each function calls
@@ -780,7 +824,7 @@ func testRecordRuby(t *testing.T, ruby testenv.Program, flags ...string) {
 		"block (2 levels) in numbers": {"fib"}, "square": nil, "key": nil,
 	}
 	within := regexp.MustCompile(`(Object|Shape)#`) // 3.4 has that
-	command := ruby.Command(append(flags, ruby.Script(t, "testdata/targets/busy.rb"), "2")...)
+	command := ruby.Command(append(flags, ruby.Script(t, "testdata/targets/busy.rb"), "3")...)
 	r := recordCommand(t, 0, command...)
 	var named uint64
 	check := callCheck{calls: calls}

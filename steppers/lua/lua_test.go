@@ -139,7 +139,7 @@ func TestLuaLearns(t *testing.T) {
 			t.Errorf("%d: %q", version, got)
 		}
 		clear(now[testState:][:f.state])
-		if got := functionsOf(f, then, now); len(got) != 2 || got[0] != "[gone]" || got[1] != got[0] {
+		if got := functionsOf(f, then, now); len(got) != 2 || got[0] != "[not read]" || got[1] != got[0] {
 			t.Errorf("%d, without its lua_State: %q", version, got)
 		}
 	}

@@ -28,11 +28,11 @@ type proto struct {
 	checked   time.Time
 }
 
-// others is what stands for calls that were not copied, and gone for a function that was gone before it was
+// others is what stands for calls that were not copied, and notRead for a function that was gone before it was
 // looked at.
 var (
-	others = proto{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: runtime}}
-	gone   = proto{CodeFunction: &unwind.CodeFunction{Name: "[gone]", SystemName: "[gone]", Runtime: runtime}, serial: 1}
+	others  = proto{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: runtime}}
+	notRead = proto{CodeFunction: &unwind.CodeFunction{Name: "[not read]", SystemName: "[not read]", Runtime: runtime}, serial: 1}
 )
 
 // functionOf returns the function of a call, nil when it is not known any more: what the call's function is now has
@@ -183,7 +183,7 @@ func (vm *machine) readProto(at uint64) *proto {
 		p.Name = fmt.Sprintf("%s:%d", name, line)
 	}
 	p.SystemName = p.Name
-	vm.serial = max(vm.serial, gone.serial) + 1
+	vm.serial = max(vm.serial, notRead.serial) + 1
 	p.serial = vm.serial
 	return p
 }

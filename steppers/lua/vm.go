@@ -129,7 +129,7 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame) uint32 {
 	}
 	t.next = last + 1
 	for i := last; i >= first; i-- {
-		c, fn, line := &t.calls[i], &gone, 0
+		c, fn, line := &t.calls[i], &notRead, 0
 		p := vm.functionOf(c)
 		if p == nil && vm.learn(t.at) {
 			p = vm.knownAt(c.next)

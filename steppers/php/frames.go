@@ -172,7 +172,7 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, isCompiled bool) u
 			case fn == nil && (i == first || f.function == 0):
 				continue // it begins or ends; or stands for those that wait
 			case fn == nil:
-				fn = &gone
+				fn = &notRead
 			}
 			r.fn, r.number = fn, vm.number(codes, fn, at, number, isCompiled)
 		}
@@ -187,7 +187,7 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, isCompiled bool) u
 		}
 		fn := vm.functionOf(f, 0)
 		if fn == nil {
-			fn = &gone
+			fn = &notRead
 		}
 		if fn.isUser {
 			break

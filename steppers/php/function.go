@@ -32,11 +32,11 @@ type function struct {
 // runtime is the CodeFunction.Runtime of PHP.
 const runtime = "php"
 
-// others is what stands for functions whose frames were not copied, and gone for one that was
+// others is what stands for functions whose frames were not copied, and notRead for one that was
 // gone before it was looked at.
 var (
-	others = function{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: runtime}}
-	gone   = function{CodeFunction: &unwind.CodeFunction{Name: "[gone]", SystemName: "[gone]", Runtime: runtime}, serial: 1}
+	others  = function{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: runtime}}
+	notRead = function{CodeFunction: &unwind.CodeFunction{Name: "[not read]", SystemName: "[not read]", Runtime: runtime}, serial: 1}
 )
 
 // functionOf returns what is known of the function of a frame, which runs an instruction of it, or
@@ -270,7 +270,7 @@ func (vm *machine) readFunction(head *[phpHead]byte) *function {
 	if name == "" {
 		name = fileName(fn.File)
 	}
-	vm.serial = max(vm.serial, gone.serial) + 1
+	vm.serial = max(vm.serial, notRead.serial) + 1
 	fn.serial, fn.Name, fn.SystemName = vm.serial, name, name
 	return fn
 }

@@ -270,16 +270,16 @@ func TestPHPRequests(t *testing.T) {
 			return m.functions(testFrame(testInner), testOp(testInner, 1), false)
 		}
 		for range 3 {
-			if got := look(); got != "[gone]:0" {
+			if got := look(); got != "[not read]:0" {
 				t.Errorf("%d: at first %q", api, got)
 			}
 		}
-		if got := look(); got != "Shape::inner:11 [gone]:0" { // closures come and go
+		if got := look(); got != "Shape::inner:11 [not read]:0" { // closures come and go
 			t.Errorf("%d: then %q", api, got)
 		}
 		m.put(testFunction(testInner)+phpName, m.string("other"))
 		for range 10 {
-			if got := look(); got != "[gone]:0" {
+			if got := look(); got != "[not read]:0" {
 				t.Errorf("%d: after another came %q", api, got)
 			}
 		}
@@ -305,7 +305,7 @@ func TestPHPClosures(t *testing.T) {
 		gone := testBase + uint64(0x7000)
 		m.put(testFrame(testClosure)+phpFunc, gone)
 		m.put(testFrame(testInner)+phpOpline, testOp(testInner, 2))
-		for i, want := range []string{"strlen:0 Shape::inner:12 [gone]:0", "strlen:0 Shape::inner:12 Shape::{closure}:22"} {
+		for i, want := range []string{"strlen:0 Shape::inner:12 [not read]:0", "strlen:0 Shape::inner:12 Shape::{closure}:22"} {
 			m.walk()
 			if got := m.functions(testFrame(testInner), 0, false); got != want {
 				t.Errorf("%d: in walk %d %q, want %q", api, i, got, want)

@@ -1,10 +1,10 @@
 package python
 
 import (
+	"bytes"
 	"encoding/binary"
 	"path"
 	"strings"
-	"time"
 
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
@@ -16,7 +16,7 @@ type function struct {
 	serial    uint32          // changes with it
 	head      [codeBytes]byte // of the object, as it was
 	lineTable []byte
-	checked   time.Time
+	valid     vmread.Valid
 }
 
 // runtime is the CodeFunction.Runtime of Python.
@@ -25,44 +25,91 @@ const runtime = "python"
 // pythonNotCopied is what stands for functions whose frames were not copied.
 var pythonNotCopied = function{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: runtime}}
 
+// notRead is what stands for functions that were gone before they were read, as what exec has made can be.
+var notRead = function{CodeFunction: &unwind.CodeFunction{Name: "[not read]", SystemName: "[not read]", Runtime: runtime}, serial: 1}
+
+// firstSerial is more than those of what stands for functions.
+const firstSerial = 1
+
 // codeBytes is as much of a code object as all fields are in.
 const codeBytes = 144
 
 // function returns what is known of a code object, nil when it is none.
 func (vm *machine) function(object uint64) *function {
-	fn, known := vm.known[object]
-	now := time.Now()
-	if known && fn != nil && now.Sub(fn.checked) < codeInterval {
-		return fn
+	fn := vm.known[object]
+	if fn != nil && !fn.valid.IsDue(&vm.Memory) {
+		return fn.there()
 	}
 	var head [codeBytes]byte
 	if object%8 != 0 || !vm.ReadNow(object, head[:]) {
-		return fn // it has ended, or is none
+		switch {
+		case fn == nil:
+			return nil
+		case !fn.valid.Holds(&vm.Memory):
+			return &notRead
+		}
+		return fn.there() // it has ended
 	}
-	if fn != nil && sameCode(vm.fields, &fn.head, &head) {
-		fn.checked = now
-		return fn
+	if fn != nil && vm.isStill(fn, &head) {
+		if !fn.valid.Read(&vm.Memory, true) {
+			return &notRead
+		}
+		return fn.there()
 	}
 	if len(vm.known) >= maxFunctions || vm.Kept >= vmread.MaxKept {
 		clear(vm.known)
 		vm.Kept = 0
 	}
-	fn = vm.readFunction(&head)
-	if fn != nil {
-		fn.checked = now
+	is := vm.readFunction(&head)
+	if is == nil {
+		if fn == nil {
+			return nil
+		}
+		is = &function{head: head} // whatever that is
 	}
-	vm.known[object] = fn
+	alike := fn != nil && fn.isLike(is)
+	if alike { // as what is compiled again and again
+		fn.head = head
+		is = fn
+	} else if fn != nil {
+		is.valid = fn.valid
+	}
+	vm.known[object] = is
+	if !is.valid.Read(&vm.Memory, alike) {
+		return &notRead
+	}
+	return is.there()
+}
+
+// isLike reports whether there is no telling two functions apart.
+func (fn *function) isLike(other *function) bool {
+	a, b := fn.there(), other.there()
+	return a != nil && b != nil && a.Name == b.Name && a.SystemName == b.SystemName && a.File == b.File && a.StartLine == b.StartLine && bytes.Equal(a.lineTable, b.lineTable)
+}
+
+// there returns a function, nil where it is none.
+func (fn *function) there() *function {
+	if fn.CodeFunction == nil {
+		return nil
+	}
 	return fn
 }
 
-// sameCode reports whether a code object is what it was.
-func sameCode(f *layout, a, b *[codeBytes]byte) bool {
-	for _, at := range [...]uint64{8, f.fileName, f.qualName, f.lineTable} {
-		if [8]byte(a[at:]) != [8]byte(b[at:]) {
+// isStill reports whether a code object is what it was, by its head as it is now.
+func (vm *machine) isStill(fn *function, now *[codeBytes]byte) bool {
+	const typeOf = 8
+	f := vm.fields
+	for _, at := range [...]uint64{typeOf, f.fileName, f.qualName, f.lineTable} {
+		if [8]byte(fn.head[at:]) != [8]byte(now[at:]) {
 			return false
 		}
 	}
-	return [4]byte(a[f.firstLine:]) == [4]byte(b[f.firstLine:])
+	if fn.CodeFunction == nil || [4]byte(fn.head[f.firstLine:]) != [4]byte(now[f.firstLine:]) {
+		return fn.CodeFunction == nil
+	}
+	// Another one has its name where that of this was, too.
+	name, ok := vm.text(binary.LittleEndian.Uint64(now[f.qualName:]))
+	return ok && name == fn.SystemName
 }
 
 // readFunction reads a code object, nil when it is none.
@@ -81,7 +128,7 @@ func (vm *machine) readFunction(head *[codeBytes]byte) *function {
 		file = ""
 	}
 	vm.serial++
-	fn := &function{serial: vm.serial, head: *head}
+	fn := &function{serial: firstSerial + vm.serial, head: *head}
 	fn.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: int(int32(le.Uint32(head[f.firstLine:]))), Runtime: runtime}
 	if name == "<module>" && file != "" { // there is one in each file
 		fn.Name = "<module " + path.Base(file) + ">"

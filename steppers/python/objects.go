@@ -45,7 +45,7 @@ func (vm *machine) objectCode(w *unwind.Walker, in *unwind.Frame, cfa uint64) ui
 	for i := vm.next; i < min(len(vm.objects), vm.next+maxObjectsAhead); i++ {
 		if inRegisters(w.Arch(), in, vm.objects[i]) || hasWord(words, vm.objects[i]) {
 			vm.next, vm.above = i+1, cfa
-			return vm.number(w.Codes(), vm.found[i:i+1])
+			return vm.number(w.Codes(), i, i+1)
 		}
 	}
 	return 0

@@ -129,7 +129,7 @@ func (m *memory) functions(w *unwind.Walker) (all [3][]string) {
 		for code := m.vm.codeOf(w, &in, in.SP()+0x100); code != 0; code = w.Codes().Outer(code) {
 			for _, l := range w.Codes().Lines(code) {
 				all[i] = append(all[i], l.Name)
-				if l.Line != l.StartLine+1 {
+				if l.Line != l.StartLine+1 && l.Name != notRead.Name {
 					all[i] = append(all[i], "in another line")
 				}
 			}
@@ -167,12 +167,31 @@ func TestPythonFrames(t *testing.T) {
 		w := m.walker()
 		m.functions(w)
 		copy(m.b[heap+0xe0+int(m.vm.fields.asciiBytes):], "other") // another in its place
-		m.put(heap+int(m.vm.fields.firstLine), 50)
-		for _, f := range m.vm.known {
-			f.checked = f.checked.Add(-2 * codeInterval)
+		time.Sleep(5 * time.Millisecond)
+		between := procstate.Monotonic()
+		for _, step := range []struct {
+			taken uint64
+			want  string
+		}{
+			{between, "[not read]"}, // one or the other
+			{0, "other"},            // now
+			{between, "[not read]"},
+			{between - uint64(time.Hour), "[not read]"},
+		} {
+			m.snapshot().SetTime(step.taken)
+			if got := m.functions(w); !slices.Equal(got[0], []string{step.want, "middle"}) {
+				t.Errorf("%x: after another came %q, want %s", version, got, step.want)
+			}
 		}
-		if got := m.functions(w); !slices.Equal(got[0], []string{"other", "middle"}) {
-			t.Errorf("%x: after another came %q", version, got)
+		m.put(heap+8, 78) // none any more
+		m.snapshot().SetTime(procstate.Monotonic())
+		time.Sleep(time.Millisecond)
+		if got := m.functions(w); !slices.Equal(got[0], []string{"[not read]", "middle"}) {
+			t.Errorf("%x: after it went %q", version, got)
+		}
+		m.snapshot().SetTime(0)
+		if got := m.functions(w); !slices.Equal(got[0], []string{"middle"}) {
+			t.Errorf("%x: where there is none %q", version, got)
 		}
 		m = newMemory(version)
 		f := m.vm.fields

@@ -333,7 +333,7 @@ func (t *taskReader) take(object uint64) (more bool) {
 func (t *taskReader) line(ref *frameRef) (line unwind.CodeLine, ok bool) {
 	f := t.vm.fields
 	fn := t.vm.function(ref.code)
-	if fn == nil {
+	if fn == nil || fn == &notRead {
 		return line, false
 	}
 	at := -1 // it has not begun

@@ -63,7 +63,6 @@ const (
 	maxName         = 1 << 10 // characters
 	maxLines        = 1 << 20 // bytes of a table
 	threadsInterval = 100 * time.Millisecond
-	codeInterval    = time.Second // after which a code object is looked at again
 )
 
 func newVM(w *unwind.Walker, m *procstate.Mapping, p *image) *machine {
@@ -90,22 +89,25 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, cfa uint64) uint32
 	}
 	for i := range vm.calls {
 		if c := &vm.calls[i]; c.at-sp < cfa-sp {
-			return vm.number(codes, vm.found[c.first:c.end])
+			return vm.number(codes, c.first, c.end)
 		}
 	}
 	return 0
 }
 
-// number returns the number of functions that call each other, innermost first.
-func (vm *machine) number(codes *unwind.Codes, frames []frameRef) (number uint32) {
-	for i := len(frames) - 1; i >= 0; i-- {
-		f := &frames[i]
+// number returns the number of the functions of some of the found frames, innermost first.
+func (vm *machine) number(codes *unwind.Codes, first, end int) (number uint32) {
+	for i := end - 1; i >= first; i-- {
+		f := &vm.found[i]
 		fn := &pythonNotCopied
 		if f.code != notCopied {
 			fn = vm.function(f.code)
 		}
-		if fn == nil {
-			continue // a frame that is being made
+		switch {
+		case fn == nil && i == 0:
+			continue // it is being made
+		case fn == nil:
+			fn = &notRead
 		}
 		key := code{fn.serial, -1, number}
 		if off := f.instruction - f.code - vm.fields.bytecode; off < 1<<30 {

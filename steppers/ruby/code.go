@@ -3,7 +3,6 @@ package ruby
 import (
 	"encoding/binary"
 	"math/bits"
-	"time"
 	"unicode/utf8"
 
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
@@ -27,7 +26,7 @@ type iSeq struct {
 	lines     []byte              // a table of lines, of entries of
 	lineBytes int                 // bytes,
 	index     []byte              // and which instructions have another one than the one before
-	checked   time.Time
+	valid     vmread.Valid
 	owned     map[*methodEntry]*calledMethod // it, as a method of others
 }
 
@@ -37,17 +36,31 @@ const rubyRuntime = "ruby"
 // notCopied is what stands for methods whose frames were not copied.
 var notCopied = calledMethod{CodeFunction: &unwind.CodeFunction{Name: "[not copied]", SystemName: "[not copied]", Runtime: rubyRuntime}}
 
-// function returns what is known of the method of a control frame, nil where it is none.
+// notRead is what stands for methods that were gone before they were read, as what eval has made can be.
+var notRead = calledMethod{CodeFunction: &unwind.CodeFunction{Name: "[not read]", SystemName: "[not read]", Runtime: rubyRuntime}, serial: 1}
+
+// firstSerial is more than those of what stands for methods.
+const firstSerial = 1
+
+// function returns what is known of the method of a control frame, nil where it is none that Ruby would tell of.
 func (vm *machine) function(f *controlFrame) *calledMethod {
+	unknown := &notRead
+	if f == &vm.frames[0] {
+		unknown = nil // it may be being made
+	}
 	if f.env.flags&magic == cFunction {
-		return vm.cFunction(f.env.entry)
+		is := vm.entry(f.env.entry)
+		if is == nil || !is.isMethod || is.isOfC && is.function == nil {
+			return unknown
+		}
+		return is.function
 	}
 	if f.iseq == 0 || f.pc == 0 && !f.isCompiled {
 		return nil
 	}
 	iseq := vm.iseq(f.iseq)
 	if iseq == nil || !f.isCompiled && !iseq.has(f.pc) {
-		return nil
+		return unknown
 	}
 	if vm.fields.hasOwner {
 		if entry := vm.entryOf(f.env); entry != nil && vm.defines(entry, iseq) {
@@ -71,34 +84,65 @@ func (fn *calledMethod) instruction(pc uint64) int {
 	return int(pc-fn.iseq.encoded) / 8
 }
 
-// iseq returns what is known of an rb_iseq_t, nil when it is none.
+// iseq returns what is known of an rb_iseq_t, nil when it is none, or was another at the time of the walk.
 func (vm *machine) iseq(addr uint64) *iSeq {
-	is, known := vm.known[addr]
-	now := vm.now
-	if known && is != nil && now.Sub(is.checked) < codeInterval {
-		return is
+	is := vm.known[addr]
+	if is != nil && !is.valid.IsDue(&vm.Memory) {
+		return is.there()
 	}
 	var head [rubyBodyBytes]byte
 	body, ok := vm.readBody(addr, &head)
 	switch {
 	case !ok && is != nil && vm.hasEnded():
-		return is
-	case !ok:
+		if is.valid.Holds(&vm.Memory) {
+			return is.there()
+		}
 		return nil
-	case is != nil && is.body == body && is.head == head:
-		is.checked = now
-		return is
+	case !ok && is == nil:
+		return nil
+	case ok && is != nil && vm.isStill(is, body, &head):
+		if !is.valid.Read(&vm.Memory, true) {
+			return nil
+		}
+		return is.there()
 	}
 	if len(vm.known) >= maxFunctions || vm.Kept >= vmread.MaxKept {
 		clear(vm.known)
 		vm.Kept = 0
 	}
-	is = vm.readISeq(addr)
-	if is != nil {
-		is.checked = now
+	now := vm.readISeq(addr)
+	if now == nil {
+		if is == nil {
+			return nil
+		}
+		now = &iSeq{} // whatever that is
 	}
-	vm.known[addr] = is
+	if is != nil {
+		now.valid = is.valid
+	}
+	vm.known[addr] = now
+	if !now.valid.Read(&vm.Memory, false) {
+		return nil
+	}
+	return now.there()
+}
+
+// there returns an rb_iseq_t, nil where it is none.
+func (is *iSeq) there() *iSeq {
+	if is.CodeFunction == nil {
+		return nil
+	}
 	return is
+}
+
+// isStill reports whether an rb_iseq_t is what it was, by its body as that is now.
+func (vm *machine) isStill(is *iSeq, body uint64, head *[rubyBodyBytes]byte) bool {
+	if is.CodeFunction == nil || is.body != body || is.head != *head {
+		return false
+	}
+	// Another one has its name where that of this was, too.
+	name, ok := vm.text(binary.LittleEndian.Uint64(head[rubyLabel:]))
+	return ok && name == is.SystemName
 }
 
 // hasEnded reports whether the process has ended.
@@ -137,7 +181,7 @@ func (vm *machine) readISeq(addr uint64) *iSeq {
 		first = int(int64(le.Uint64(is.head[rubyFirstLine:])) >> 1)
 	}
 	vm.serial++
-	is.calledMethod = calledMethod{serial: vm.serial, iseq: is}
+	is.calledMethod = calledMethod{serial: firstSerial + vm.serial, iseq: is}
 	is.CodeFunction = &unwind.CodeFunction{Name: name, SystemName: name, File: file, StartLine: first, Runtime: rubyRuntime}
 	vm.readLines(is)
 	vm.Kept += len(name) + len(file) + len(is.lines) + len(is.index)

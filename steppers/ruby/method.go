@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -13,41 +14,54 @@ type methodEntry struct {
 	isMethod bool   // else it is something else
 	iseq     uint64 // its definition's rb_iseq_t; 0: it has none
 	object   [rubyEntryBytes]byte
-	owner    string        // its class, and how that has it: "Array#", "File."; "" where there is none
-	function *calledMethod // of C; nil: it is not
-	checked  time.Time
+	owner    string // its class, and how that has it: "Array#", "File."; "" where there is none
+	isOfC    bool
+	function *calledMethod // of C; nil: it is not, or has a name that cannot be read
+	valid    vmread.Valid
+	looked   time.Time // the walk in which it was read last
 }
 
-// entry returns what is known of an rb_method_entry_t.
+// entry returns what is known of an rb_method_entry_t, nil when it cannot be read, or was another at the time of the walk.
 func (vm *machine) entry(addr uint64) *methodEntry {
 	if addr == 0 || addr%8 != 0 {
 		return nil
 	}
 	is, known := vm.entries[addr]
 	now := vm.now
-	if known && (is.isMethod || is.checked.Equal(now)) && now.Sub(is.checked) < codeInterval {
+	if known && (is.isMethod && !is.valid.IsDue(&vm.Memory) || !is.isMethod && is.looked.Equal(now)) {
 		return is // what is none can come and go with each call
 	}
 	var object [rubyEntryBytes]byte
 	if !vm.ReadNow(addr, object[:]) {
-		if known && is.isMethod && vm.hasEnded() {
+		if known && is.isMethod && is.valid.Holds(&vm.Memory) && vm.hasEnded() {
 			return is
 		}
 		return nil
 	}
 	if known && is.object == object {
-		is.checked = now
+		is.looked = now
+		if is.isMethod && !is.valid.Read(&vm.Memory, true) {
+			return nil
+		}
 		return is
 	}
 	if len(vm.entries) >= maxFunctions {
 		clear(vm.entries)
 	}
 	le := binary.LittleEndian
-	is = &methodEntry{object: object, checked: now, isMethod: isInternal(le.Uint64(object[:]), entryType)}
-	if is.isMethod {
-		vm.readMethod(is)
-	}
+	before := is
+	is = &methodEntry{object: object, looked: now, isMethod: isInternal(le.Uint64(object[:]), entryType)}
 	vm.entries[addr] = is
+	if !is.isMethod {
+		return is
+	}
+	vm.readMethod(is)
+	if known && before.isMethod {
+		is.valid = before.valid
+	}
+	if !is.valid.Read(&vm.Memory, false) {
+		return nil
+	}
 	return is
 }
 
@@ -73,13 +87,14 @@ func (vm *machine) readMethod(is *methodEntry) {
 		is.iseq = le.Uint64(definition[rubyDefinedBy:])
 		return
 	case methodOfC:
+		is.isOfC = true
 	}
 	name, ok := vm.symbol(le.Uint64(definition[rubyOriginal:]))
 	if !ok {
 		return
 	}
 	vm.serial++
-	is.function = &calledMethod{serial: vm.serial}
+	is.function = &calledMethod{serial: firstSerial + vm.serial}
 	is.function.CodeFunction = &unwind.CodeFunction{Name: is.owner + name, SystemName: is.owner + name, Runtime: rubyRuntime}
 }
 
@@ -106,14 +121,6 @@ func (vm *machine) ownerName(class uint64) string {
 		return ""
 	}
 	return name + sign
-}
-
-// cFunction returns what is known of a method of C.
-func (vm *machine) cFunction(entry uint64) *calledMethod {
-	if is := vm.entry(entry); is != nil && is.isMethod {
-		return is.function
-	}
-	return nil
 }
 
 // maxScopes bounds the environments that are around each other.
@@ -154,7 +161,7 @@ func (vm *machine) owned(is *iSeq, entry *methodEntry) *calledMethod {
 		function := *is.CodeFunction
 		function.Name, function.SystemName = name, name
 		vm.serial++
-		fn = &calledMethod{CodeFunction: &function, serial: vm.serial, iseq: is}
+		fn = &calledMethod{CodeFunction: &function, serial: firstSerial + vm.serial, iseq: is}
 		vm.Kept += about + len(name)
 	}
 	if is.owned == nil || len(is.owned) >= maxOwners {

@@ -74,7 +74,6 @@ const (
 	maxName      = 1 << 10 // bytes
 	maxLines     = 1 << 16 // entries of a table
 	interval     = 100 * time.Millisecond
-	codeInterval = time.Second // after which an rb_iseq_t is looked at again
 )
 
 func newVM(w *unwind.Walker, m *procstate.Mapping, p *image) *machine {
