@@ -33,7 +33,8 @@ type runningCall struct {
 	pc         uint64 // the instruction behind the one that runs; 0: not known
 	isExact    bool   // a link has told where that is
 	isEntered  bool   // it runs none yet, or none any more
-	isAbsent   bool   // it stands for what was not copied
+	isAbsent   bool   // it stands for what was not copied,
+	isUnread   bool   // or for what cannot be told, as code is gone by which it is found
 	isCompiled bool
 	global     uint64
 }
@@ -86,6 +87,9 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isTr
 	}
 	if t.frame, ok = vm.Word(frame + frameBefore); !ok || !vm.follow(g, t, frame, pc, isTrace) {
 		t.isLost = true
+		if n := len(vm.subs); n > 0 && !vm.subs[n-1].isAbsent {
+			vm.subs = append(vm.subs, runningCall{isUnread: true})
+		}
 	}
 	t.frame &^= ljFrameFlags
 	vm.isKnown = vm.isKnown || len(vm.subs) > 0

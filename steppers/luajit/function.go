@@ -121,6 +121,9 @@ func (vm *machine) functionOf(c *runningCall) (*proto, int) {
 	if c.isAbsent {
 		return &notCopied, 0
 	}
+	if c.isUnread {
+		return &notRead, 0
+	}
 	p := vm.protoOf(c)
 	switch {
 	case p == nil:
