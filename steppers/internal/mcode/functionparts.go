@@ -1,6 +1,9 @@
 package mcode
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
@@ -9,7 +12,13 @@ import (
 // FunctionParts tells which code of a file is of one function: that, and what is seldom executed
 // of it and lies elsewhere, from where jumps lead back.
 type FunctionParts struct {
-	known map[uint64]bool // functions, by where they begin, and whether they are part of that
+	known []knownFunction // by where they begin
+}
+
+// knownFunction is the code of a function, and whether it is part of another one.
+type knownFunction struct {
+	Range
+	is bool
 }
 
 // maxFunctionParts bounds the functions that are remembered.
@@ -17,22 +26,23 @@ const maxFunctionParts = 1 << 14
 
 // Has reports whether a link-time address is in the function, or in such a part of it.
 func (p *FunctionParts) Has(tables *unwind.Tables, im *procstate.Image, function Range, vaddr uint64) bool {
-	if vaddr-function.Start < function.End-function.Start {
+	if function.Holds(vaddr) {
 		return true
+	}
+	i, _ := slices.BinarySearchFunc(p.known, vaddr, func(f knownFunction, vaddr uint64) int { return cmp.Compare(f.Start, vaddr+1) })
+	if i > 0 && p.known[i-1].Holds(vaddr) {
+		return p.known[i-1].is
 	}
 	start, end, ok := tables.For(im).FunctionAt(vaddr)
 	if !ok {
 		return false
 	}
-	is, known := p.known[start]
-	if !known && len(p.known) < maxFunctionParts {
-		is = jumpsInto(im, start, end, function)
-		if p.known == nil {
-			p.known = map[uint64]bool{}
-		}
-		p.known[start] = is
+	f := knownFunction{Range: Range{Start: start, End: end}}
+	if len(p.known) < maxFunctionParts {
+		f.is = jumpsInto(im, start, end, function)
+		p.known = slices.Insert(p.known, i, f)
 	}
-	return is
+	return f.is
 }
 
 // jumpsInto reports whether code [start, end) has a jump into the middle of a function.
