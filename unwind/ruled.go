@@ -1,7 +1,7 @@
 package unwind
 
 import (
-	"math"
+	"math/bits"
 
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -65,7 +65,7 @@ func (r *Rule) Noted() *Rule {
 type ruledFrames struct {
 	slots    [2 << ruledSetBits]ruledFrame
 	none     ruledFrame    // the callee of a frame where a walk begins
-	steppers []RuleStepper // the first ones of the group; nil is one that makes no rules
+	steppers []RuleStepper // those of the group; nil is one that makes no rules
 	guards   []RuleGuard
 	trail    [maxTrail]memoFrame // Walker.trail of the walk that goes on
 }
@@ -87,8 +87,7 @@ type ruledFrame struct {
 	key uint64 // 0 when the slot is empty
 	cfa int16  // CFA minus SP or FP, in words
 	// Where the return address and the caller's FP are, as offsets from the CFA
-	// in words. fp is 0 when FP is unchanged. For ruledNot, ra is the index of
-	// the first stepper that may know the frame.
+	// in words. fp is 0 when FP is unchanged.
 	ra, fp int8
 	how    ruledHow
 	only   ruledOnly
@@ -115,6 +114,10 @@ const (
 	ruledLinked                       // FP is unchanged when it does not point to where it is saved
 	ruledPlain                        // no other registers are known in the caller
 	ruledNoted                        // Walker.Noted is true from here on
+
+	// With them is the index of the stepper whose rule it is, or the last that there is room for.
+	makerShift = 4
+	lastMaker  = 15
 )
 
 // imageKey returns the key of link-time address 0 of a mapping's image. ok is
@@ -149,9 +152,7 @@ func newRuledFrames(members []member) *ruledFrames {
 	c := &ruledFrames{}
 	for _, m := range members {
 		s, _ := m.stepper.(RuleStepper)
-		if c.steppers = append(c.steppers, s); s == nil {
-			break
-		}
+		c.steppers = append(c.steppers, s)
 	}
 	for _, m := range members {
 		if g, ok := m.stepper.(RuleGuard); ok {
@@ -179,20 +180,65 @@ func (s *ruledFrame) fill(w *Walker, key, pc uint64, interrupted bool) {
 		lookup--
 	}
 	m := w.MappingAt(lookup)
+	may := allSteppers
 	for i, stepper := range w.ranged.ruled.steppers {
-		s.ra = int8(min(i, math.MaxInt8))
 		if stepper == nil {
-			return
+			continue
 		}
 		r, ok := stepper.RuleAt(w, m, pc, interrupted)
 		switch {
 		case !ok:
-			return
-		case r.why != NoUnwindInfo:
-			s.set(w.arch, r)
+		case r.why == NoUnwindInfo:
+			may = may.without(i)
+		default:
+			if may.first() == i {
+				s.set(w.arch, r)
+			}
+			if s.how == ruledNot {
+				s.keep(may)
+			}
+			s.only |= ruledOnly(min(i, lastMaker)) << makerShift
 			return
 		}
 	}
+	s.keep(may)
+}
+
+// stepperMask is a set of the steppers of a group, by their indices in it: of the first ones, those that it has, and all others.
+type stepperMask uint32
+
+const (
+	allSteppers = ^stepperMask(0)
+	maskBits    = 32
+)
+
+func (m stepperMask) has(i int) bool            { return i >= maskBits || m>>i&1 != 0 }
+func (m stepperMask) without(i int) stepperMask { return m &^ (1 << i) }
+func (m stepperMask) first() int                { return bits.TrailingZeros32(uint32(m)) }
+
+// keep stores which steppers may know a frame that is not ruled, in the place of the rule.
+func (s *ruledFrame) keep(may stepperMask) {
+	s.cfa, s.ra, s.fp = int16(may), int8(may>>16), int8(may>>24)
+}
+
+// mayKnow returns the steppers that may know a frame: others say that they do not, by rule.
+func (w *Walker) mayKnow(f *Frame) stepperMask {
+	if w.rules == nil || f.Flags&^(Top|Interrupted|StackSwitched) != 0 {
+		return allSteppers
+	}
+	interrupted := f.Flags&Interrupted != 0
+	if !w.ruledMapping(f.pc, interrupted) {
+		return allSteppers
+	}
+	key := f.pc + w.run.toKey
+	s := &w.rules.slots[w.rules.find(key)&(2<<ruledSetBits-1)]
+	if s.key == 0 {
+		s.fill(w, key, f.pc, interrupted)
+	}
+	if s.how != ruledNot {
+		return allSteppers << (s.only >> makerShift)
+	}
+	return stepperMask(uint16(s.cfa)) | stepperMask(uint8(s.ra))<<16 | stepperMask(uint8(s.fp))<<24
 }
 
 // set stores what a rule says of PC, SP and FP, if the slot can hold it.

@@ -17,7 +17,6 @@ type place struct {
 	fpKnown     bool
 	interrupted bool
 	plain       bool   // no other register is known
-	ask         int    // index of the first stepper that may know the frame
 	why         Reason // why the walk has failed
 }
 
@@ -56,7 +55,6 @@ func (w *Walker) ruledFrames() *ruledFrames {
 // memo may be nil.
 func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, limit int) ([]PC, Verdict) {
 	pc, sp, fp, fpKnown, interrupted := at.pc, at.sp, at.fp, at.fpKnown, at.interrupted
-	at.ask = 0
 	stack := w.regionAt(sp)
 	run := &w.run
 	run.last, run.low, run.stack, run.start, run.size, run.align = &rules.none, stack.Addr, stack.Data, 0, 0, w.arch.PCAlign-1
@@ -115,9 +113,6 @@ func (w *Walker) walkRuled(dst []PC, at *place, rules *ruledFrames, memo *Memo, 
 				break
 			}
 			if r.how != ruledByFP || !fpKnown {
-				if r.how == ruledNot {
-					at.ask = int(r.ra)
-				}
 				verdict = NotMe
 				break
 			}
@@ -314,7 +309,7 @@ func (w *Walker) frameAt(p *place, f *Frame, regs *procstate.Regs, n int) *Frame
 	}
 	for range n {
 		out := w.other(f)
-		w.step(f, out, 0)
+		w.step(f, out)
 		f = out
 	}
 	return f

@@ -35,8 +35,9 @@ type Walker struct {
 	captured *procstate.Snapshot // proc, when it is one
 	at       place               // where WalkPCs is
 	run      ruledRun
-	trail    []memoFrame // the last frames of WalkPCs, as far as rules led through all of them; the group's
-	noted    bool        // see Noted
+	rules    *ruledFrames // of the walk that goes on; nil where all steppers are asked for each frame
+	trail    []memoFrame  // the last frames of WalkPCs, as far as rules led through all of them; the group's
+	noted    bool         // see Noted
 
 	otherStack bool // another stack was added to captured in this walk
 	guessed    bool // see Guessed
@@ -189,7 +190,7 @@ func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 		}
 		out := &dst[:len(dst)+1][len(dst)]
 		in := &dst[len(dst)-1]
-		v, err := w.step(in, out, 0)
+		v, err := w.step(in, out)
 		switch v {
 		case Success:
 			dst = dst[:len(dst)+1]
@@ -210,7 +211,7 @@ func (w *Walker) begin(another bool) {
 		w.guessed = false
 	}
 	w.libs = w.proc.Libraries()
-	w.mappings = [2]*procstate.Mapping{}
+	w.mappings, w.rules = [2]*procstate.Mapping{}, nil
 	w.noted, w.otherStack = false, false
 	w.trail = w.trail[:0]
 	w.codeMask = w.arch.CodeMask
@@ -330,7 +331,7 @@ func (w *Walker) Step(in, out *Frame) (Verdict, error) {
 	v := Failed
 	err := w.still(in.Thread, func() (err error) {
 		w.begin(in.Flags&Top != 0)
-		v, err = w.step(in, out, 0)
+		v, err = w.step(in, out)
 		return err
 	})
 	if err != nil {
@@ -352,13 +353,13 @@ func (w *Walker) maxFrames() int {
 // step asks the steppers in turn, and once more when one has mended the
 // frame. Those before the first of a group for all addresses are known not to
 // know the frame.
-func (w *Walker) step(in, out *Frame, first int) (Verdict, error) {
-	v, err := w.ask(in, out, first)
+func (w *Walker) step(in, out *Frame) (Verdict, error) {
+	v, err := w.ask(in, out)
 	if v == Mended {
-		v, err = w.ask(in, out, 0)
+		v, err = w.ask(in, out)
 	}
 	if v == Failed && err == MemoryUnreadable && w.addOtherStack(in) {
-		v, err = w.ask(in, out, 0)
+		v, err = w.ask(in, out)
 		if v == Success && w.MappingAt(out.LookupPC()) == nil {
 			return Failed, MemoryUnreadable
 		}
@@ -386,12 +387,16 @@ func (w *Walker) addOtherStack(in *Frame) bool {
 // or which is not the frame's, as those that the unwinder of exceptions is
 // about to change, so that the caller would not be further down the stack,
 // may be followed by one that does without it.
-func (w *Walker) ask(in, out *Frame, first int) (Verdict, error) {
+func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 	addr := in.LookupPC()
 	*out = Frame{}
 	var why error // of the first of them that failed
 	if w.ranged != nil {
-		for _, m := range w.ranged.members(addr)[first:] {
+		may := w.mayKnow(in)
+		for i, m := range w.ranged.members(addr) {
+			if !may.has(i) {
+				continue
+			}
 			v, err := m.stepper.CallerFrame(w, in, out)
 			if v == NotMe {
 				continue

@@ -44,6 +44,7 @@ func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo, from u
 
 // walkPCs is WalkPCs by rules, which may be nil, as may memo.
 func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, memo *Memo) ([]PC, error) {
+	w.rules = rules
 	at := &w.at
 	at.setTop(w.arch, regs)
 	var in *Frame // nil for the top frame by rules: most walks need no other
@@ -54,7 +55,6 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 	w.last = at.sp
 	dst = append(dst, PC{Addr: at.pc, Flags: Top | Interrupted})
 	for left := w.maxFrames() - 1; left > 0; left-- {
-		first := 0 // of the steppers to ask
 		if rules != nil && (in == nil || in.Flags&^(Top|Interrupted|StackSwitched) == 0) {
 			if in != nil {
 				at.setFrame(w.arch, in)
@@ -77,11 +77,10 @@ func (w *Walker) walkPCs(dst []PC, regs *procstate.Regs, rules *ruledFrames, mem
 			n := len(dst) - before
 			left -= n
 			in = w.frameAt(at, in, regs, n)
-			first = at.ask
 		}
 		w.trail = w.trail[:0]
 		out := w.other(in)
-		v, err := w.step(in, out, first)
+		v, err := w.step(in, out)
 		dst[len(dst)-1] = PC{in.LookupPC(), in.Flags, in.Code}
 		if w.otherStack {
 			memo = nil // it was not captured then
