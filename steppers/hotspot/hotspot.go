@@ -23,6 +23,7 @@ import (
 type Stepper struct {
 	fields  mcode.PerImage[vmFields] // of libjvm
 	buf     [128]byte
+	own     codeBlob // of the frame that is walked from
 	frames  FrameStates
 	ways    waysOut
 	linked  [256]linkedPlace // of the interpreter, by a hash of the PC
@@ -171,8 +172,8 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		}
 	}
 	cfa, fpSaved := in.SP()+b.frame, true
-	own := *b
-	b = &own // what else is looked for may take its place
+	s.own = *b
+	b = &s.own // what else is looked for may take its place
 	switch {
 	case !walks:
 		var ok bool
