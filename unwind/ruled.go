@@ -8,9 +8,9 @@ import (
 
 // RuleStepper is a FrameStepper that can say beforehand what it will answer at
 // a code address. WalkPCs keeps such answers and walks through most frames by
-// them, without asking the steppers one by one. A frame that a stepper before
-// has not claimed by rule, and that comes to one that is no RuleStepper, is
-// asked about each time.
+// them, without asking the steppers one by one. About other frames, as those that
+// come to a stepper that is no RuleStepper before one has claimed them by rule, all are
+// asked each time but those whose rule is RuleNotMe.
 type RuleStepper interface {
 	FrameStepper
 
