@@ -235,6 +235,11 @@ func (w *Walker) mayKnow(f *Frame) stepperMask {
 	if s.key == 0 {
 		s.fill(w, key, f.pc, interrupted)
 	}
+	return s.mayKnow()
+}
+
+// mayKnow returns the steppers that may know the frame: from that on whose rule it is, or those that were kept.
+func (s *ruledFrame) mayKnow() stepperMask {
 	if s.how != ruledNot {
 		return allSteppers << (s.only >> makerShift)
 	}

@@ -2,6 +2,8 @@ package unwind
 
 import (
 	"encoding/binary"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -38,6 +40,61 @@ func TestRuledFrameHolds(t *testing.T) {
 		var s ruledFrame
 		if s.set(a, &c.r); s.how != c.want {
 			t.Errorf("%s: %d, want %d", name, s.how, c.want)
+		}
+	}
+}
+
+// ruler is a stepper with one rule for all addresses; nil: its answers depend on more.
+type ruler struct {
+	FrameStepper
+	rule *Rule
+}
+
+func (r *ruler) Name() string       { return "ruler" }
+func (r *ruler) Priority() Priority { return PriorityFrame }
+func (r *ruler) RuleAt(*Walker, *procstate.Mapping, uint64, bool) (*Rule, bool) {
+	return r.rule, r.rule != nil
+}
+
+// unruled is a stepper without rules.
+type unruled struct{ FrameStepper }
+
+func (unruled) Name() string       { return "unruled" }
+func (unruled) Priority() Priority { return PriorityFrame }
+
+// All steppers are asked about a frame but those that have ruled it out, and those before the one that has claimed it.
+func TestRuledAsks(t *testing.T) {
+	const not, depends, plain, none, many = 'n', 'd', 'p', 'u', 40
+	all := func(s string) string { return strings.Repeat("n", many) + s }
+	for kinds, want := range map[string][]int{
+		"nnp": {2}, "nnpn": {2, 3}, "pd": {0, 1}, "dn": {0}, "ndnn": {1}, "nunn": {1}, "ndnpn": {1, 3, 4}, "nundnn": {1, 3},
+		all("d"): {32, 33, 34, 35, 36, 37, 38, 39, 40},
+	} {
+		var members []member
+		rule := PlainRule(procstate.AMD64, 16, 0, false)
+		for _, kind := range kinds {
+			switch kind {
+			case not:
+				members = append(members, member{stepper: &ruler{rule: RuleNotMe}})
+			case depends:
+				members = append(members, member{stepper: &ruler{}})
+			case plain:
+				members = append(members, member{stepper: &ruler{rule: rule}})
+			case none:
+				members = append(members, member{stepper: unruled{}})
+			}
+		}
+		w := NewWalker(procstate.NewSnapshot(procstate.AMD64, 1, "", nil), &AddressRangeGroup{ruled: newRuledFrames(members)}, nil)
+		var s ruledFrame
+		s.fill(w, 1, 0x1000, true)
+		var got []int
+		for i := range members {
+			if s.mayKnow().has(i) {
+				got = append(got, i)
+			}
+		}
+		if !slices.Equal(got, want) || (s.how == ruledBySP) != (strings.TrimLeft(kinds, "n")[0] == plain) {
+			t.Errorf("%s: %v are asked, want %v; how %d", kinds, got, want, s.how)
 		}
 	}
 }
