@@ -223,7 +223,7 @@ func (s *ruledFrame) keep(may stepperMask) {
 
 // mayKnow returns the steppers that may know a frame: others say that they do not, by rule.
 func (w *Walker) mayKnow(f *Frame) stepperMask {
-	if w.rules == nil || f.Flags&^(Top|Interrupted|StackSwitched) != 0 {
+	if g := w.ranged; w.rules == nil || w.rules != g.ruled || len(g.ranges) > 0 || f.Flags&^(Top|Interrupted|StackSwitched) != 0 {
 		return allSteppers
 	}
 	interrupted := f.Flags&Interrupted != 0

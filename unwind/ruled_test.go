@@ -93,6 +93,9 @@ func TestRuledAsks(t *testing.T) {
 				got = append(got, i)
 			}
 		}
+		if w.rules = w.ranged.ruled; w.mayKnow(&Frame{}) != allSteppers {
+			t.Errorf("%s: of an address without a file", kinds)
+		}
 		if !slices.Equal(got, want) || (s.how == ruledBySP) != (strings.TrimLeft(kinds, "n")[0] == plain) {
 			t.Errorf("%s: %v are asked, want %v; how %d", kinds, got, want, s.how)
 		}

@@ -31,6 +31,30 @@ var luajitCalls = map[string][]string{
 	"deep": {"deep", "spin"}, "iterate": {"pairs", "next", "ipairs"},
 }
 
+// What has called a function is in its stacks without a name where the code by which it would be found is gone.
+func TestRecordLuaJITMade(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("LuaJIT is known on amd64 alone")
+	}
+	testenv.Needs(t, "luajit")
+	r := recordCommand(t, 0, "luajit", "testdata/targets/made.lua", "1.5")
+	var total, wrong uint64
+	for stack, count := range foldedStacks(t, r.folded) {
+		for f := range strings.SplitSeq(stack, ";") {
+			if name, is := strings.CutSuffix(f, "_[j]"); is { // the outermost
+				if total += count; name == "helper" {
+					wrong += count
+				}
+				break
+			}
+		}
+	}
+	wantShare(t, "with functions of Lua", total, r.stats.UserSamples, 60)
+	if wrong > total/1000 { // what is read in that code's place may be a call, too: none of 10,425 samples
+		t.Errorf("nothing has called helper in %d of %d samples", wrong, total)
+	}
+}
+
 // Functions of Lua have their names in LuaJIT, interpreted and in traces: each calls only what it calls in the source, with
 // functions of C between them or not. Nothing runs beside it, as beside TestRecordPerl.
 func TestRecordLuaJIT(t *testing.T) {

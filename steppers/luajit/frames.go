@@ -319,7 +319,7 @@ func (vm *machine) follow(g *global, t *thread, frame, pc uint64, isTrace bool) 
 	return false
 }
 
-// operandA returns the operand A of the instruction before an address in bytecode: of a call it is where that is in
+// operandA returns the operand A of the call before an address in bytecode: where it is in
 // the caller's frame.
 func (vm *machine) operandA(pc uint64) (a byte, ok bool) {
 	if p := vm.protoAt(pc); p != nil {
@@ -329,8 +329,20 @@ func (vm *machine) operandA(pc uint64) (a byte, ok bool) {
 	if pc%4 != 0 || !vm.ReadNow(pc-4, b[:]) {
 		return 0, false
 	}
-	return b[1], true
+	switch b[0] {
+	case bcCallM, bcCall, bcIterC, bcIterN:
+		return b[1], true
+	}
+	return 0, false // the function is gone
 }
+
+// Instructions of 2.1 that functions return behind.
+const (
+	bcCallM = 0x41
+	bcCall  = 0x42
+	bcIterC = 0x45
+	bcIterN = 0x46
+)
 
 // leave walks from a trace, or from where one is left, to the caller of the frame of the interpreter that it runs in,
 // which is at an address. The trace has kept more registers there than the interpreter does, or is about to.

@@ -37,21 +37,15 @@ const codeBytes = 144
 // function returns what is known of a code object, nil when it is none.
 func (vm *machine) function(object uint64) *function {
 	fn := vm.known[object]
-	if fn != nil && !fn.valid.IsDue(&vm.Memory) {
+	if fn != nil && !fn.valid.IsDue(vm.Times()) {
 		return fn.there()
 	}
 	var head [codeBytes]byte
 	if object%8 != 0 || !vm.ReadNow(object, head[:]) {
-		switch {
-		case fn == nil:
-			return nil
-		case !fn.valid.Holds(&vm.Memory):
-			return &notRead
-		}
-		return fn.there() // it has ended
+		return vm.unread(fn)
 	}
 	if fn != nil && vm.isStill(fn, &head) {
-		if !fn.valid.Read(&vm.Memory, true) {
+		if !fn.valid.Read(vm.Times(), true) {
 			return &notRead
 		}
 		return fn.there()
@@ -61,10 +55,10 @@ func (vm *machine) function(object uint64) *function {
 		vm.Kept = 0
 	}
 	is := vm.readFunction(&head)
-	if is == nil {
-		if fn == nil {
-			return nil
-		}
+	switch {
+	case is == nil && (fn == nil || vm.isCode(&head)):
+		return vm.unread(fn) // it may be what it was
+	case is == nil:
 		is = &function{head: head} // whatever that is
 	}
 	alike := fn != nil && fn.isLike(is)
@@ -75,10 +69,27 @@ func (vm *machine) function(object uint64) *function {
 		is.valid = fn.valid
 	}
 	vm.known[object] = is
-	if !is.valid.Read(&vm.Memory, alike) {
+	if !is.valid.Read(vm.Times(), alike) {
 		return &notRead
 	}
 	return is.there()
+}
+
+// unread returns a function that cannot be read now, as where the process has ended, as far as it is known; nil where it is
+// not, or none.
+func (vm *machine) unread(fn *function) *function {
+	switch {
+	case fn == nil:
+		return nil
+	case !fn.valid.Holds(vm.Times()):
+		return &notRead
+	}
+	return fn.there()
+}
+
+// isCode reports whether that is the head of a code object.
+func (vm *machine) isCode(head *[codeBytes]byte) bool {
+	return binary.LittleEndian.Uint64(head[typeOf:]) == vm.codeType
 }
 
 // isLike reports whether there is no telling two functions apart.
@@ -97,7 +108,6 @@ func (fn *function) there() *function {
 
 // isStill reports whether a code object is what it was, by its head as it is now.
 func (vm *machine) isStill(fn *function, now *[codeBytes]byte) bool {
-	const typeOf = 8
 	f := vm.fields
 	for _, at := range [...]uint64{typeOf, f.fileName, f.qualName, f.lineTable} {
 		if [8]byte(fn.head[at:]) != [8]byte(now[at:]) {
@@ -115,8 +125,7 @@ func (vm *machine) isStill(fn *function, now *[codeBytes]byte) bool {
 // readFunction reads a code object, nil when it is none.
 func (vm *machine) readFunction(head *[codeBytes]byte) *function {
 	f, le := vm.fields, binary.LittleEndian
-	const typeOf = 8
-	if le.Uint64(head[typeOf:]) != vm.codeType {
+	if !vm.isCode(head) {
 		return nil
 	}
 	name, ok := vm.text(le.Uint64(head[f.qualName:]))

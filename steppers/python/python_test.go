@@ -194,6 +194,20 @@ func TestPythonFrames(t *testing.T) {
 			t.Errorf("%x: where there is none %q", version, got)
 		}
 		m = newMemory(version)
+		w = m.walker()
+		m.functions(w)
+		name := m.vm.fields.qualName
+		was := binary.LittleEndian.Uint64(m.b[heap+int(name):])
+		time.Sleep(5 * time.Millisecond)
+		m.put(heap+int(name), 0) // as where the process ends while it is read
+		if got := m.functions(w); !slices.Equal(got[0], []string{"inner", "middle"}) {
+			t.Errorf("%x: without its name %q", version, got)
+		}
+		m.put(heap+int(name), was)
+		if got := m.functions(w); !slices.Equal(got[0], []string{"inner", "middle"}) {
+			t.Errorf("%x: with its name again %q", version, got)
+		}
+		m = newMemory(version)
 		f := m.vm.fields
 		m.put(data+0x80+int(f.previous), m.base+data) // in a circle
 		m.b[data+0x80+int(f.isEntry)] = 0

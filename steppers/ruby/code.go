@@ -87,21 +87,18 @@ func (fn *calledMethod) instruction(pc uint64) int {
 // iseq returns what is known of an rb_iseq_t, nil when it is none, or was another at the time of the walk.
 func (vm *machine) iseq(addr uint64) *iSeq {
 	is := vm.known[addr]
-	if is != nil && !is.valid.IsDue(&vm.Memory) {
+	if is != nil && !is.valid.IsDue(vm.Times()) {
 		return is.there()
 	}
 	var head [rubyBodyBytes]byte
-	body, ok := vm.readBody(addr, &head)
+	body, isOne, ok := vm.readBody(addr, &head)
 	switch {
-	case !ok && is != nil && vm.hasEnded():
-		if is.valid.Holds(&vm.Memory) {
-			return is.there()
-		}
+	case !ok:
+		return vm.unread(is)
+	case !isOne && is == nil:
 		return nil
-	case !ok && is == nil:
-		return nil
-	case ok && is != nil && vm.isStill(is, body, &head):
-		if !is.valid.Read(&vm.Memory, true) {
+	case isOne && is != nil && vm.isStill(is, body, &head):
+		if !is.valid.Read(vm.Times(), true) {
 			return nil
 		}
 		return is.there()
@@ -111,20 +108,29 @@ func (vm *machine) iseq(addr uint64) *iSeq {
 		vm.Kept = 0
 	}
 	now := vm.readISeq(addr)
-	if now == nil {
-		if is == nil {
-			return nil
-		}
+	switch {
+	case now == nil && (is == nil || isOne):
+		return vm.unread(is) // it may be what it was
+	case now == nil:
 		now = &iSeq{} // whatever that is
 	}
 	if is != nil {
 		now.valid = is.valid
 	}
 	vm.known[addr] = now
-	if !now.valid.Read(&vm.Memory, false) {
+	if !now.valid.Read(vm.Times(), false) {
 		return nil
 	}
 	return now.there()
+}
+
+// unread returns an rb_iseq_t that cannot be read now, nil where it is not known to be what it was: where the process goes on
+// it may be gone.
+func (vm *machine) unread(is *iSeq) *iSeq {
+	if is == nil || !is.valid.Holds(vm.Times()) || !vm.hasEnded() {
+		return nil
+	}
+	return is.there()
 }
 
 // there returns an rb_iseq_t, nil where it is none.
@@ -148,26 +154,27 @@ func (vm *machine) isStill(is *iSeq, body uint64, head *[rubyBodyBytes]byte) boo
 // hasEnded reports whether the process has ended.
 func (vm *machine) hasEnded() bool { return vm.HasEnded(vm.file, vm.bias) }
 
-// readBody reads the body of an rb_iseq_t.
-func (vm *machine) readBody(addr uint64, head *[rubyBodyBytes]byte) (body uint64, ok bool) {
+// readBody reads the body of what may be an rb_iseq_t, and whether it is one. ok is false where that cannot be read.
+func (vm *machine) readBody(addr uint64, head *[rubyBodyBytes]byte) (body uint64, isOne, ok bool) {
 	var object [rubyBody + 8]byte
 	le := binary.LittleEndian
 	if addr == 0 || addr%8 != 0 || !vm.ReadNow(addr, object[:]) {
-		return 0, false
-	}
-	if flags := le.Uint64(object[:]); flags&typeBits != rubyIsInternal || flags>>internalShift&internalBits != iSeqType {
-		return 0, false
+		return 0, false, false
 	}
 	body = le.Uint64(object[rubyBody:])
-	return body, body != 0 && body%8 == 0 && vm.ReadNow(body, head[:])
+	if !isInternal(le.Uint64(object[:]), iSeqType) || body == 0 || body%8 != 0 {
+		return 0, false, true
+	}
+	ok = vm.ReadNow(body, head[:])
+	return body, ok, ok
 }
 
 // readISeq reads an rb_iseq_t, nil when it is none.
 func (vm *machine) readISeq(addr uint64) *iSeq {
 	le, f := binary.LittleEndian, vm.fields
 	is := &iSeq{lineBytes: int(f.lineBytes)}
-	var ok bool
-	if is.body, ok = vm.readBody(addr, &is.head); !ok {
+	var isOne bool
+	if is.body, isOne, _ = vm.readBody(addr, &is.head); !isOne {
 		return nil
 	}
 	is.encoded, is.words = le.Uint64(is.head[rubyEncoded:]), uint64(le.Uint32(is.head[rubySize:]))

@@ -28,19 +28,19 @@ func (vm *machine) entry(addr uint64) *methodEntry {
 	}
 	is, known := vm.entries[addr]
 	now := vm.now
-	if known && (is.isMethod && !is.valid.IsDue(&vm.Memory) || !is.isMethod && is.looked.Equal(now)) {
+	if known && (is.isMethod && !is.valid.IsDue(vm.Times()) || !is.isMethod && is.looked.Equal(now)) {
 		return is // what is none can come and go with each call
 	}
 	var object [rubyEntryBytes]byte
 	if !vm.ReadNow(addr, object[:]) {
-		if known && is.isMethod && is.valid.Holds(&vm.Memory) && vm.hasEnded() {
+		if known && is.isMethod && is.valid.Holds(vm.Times()) && vm.hasEnded() {
 			return is
 		}
 		return nil
 	}
 	if known && is.object == object {
 		is.looked = now
-		if is.isMethod && !is.valid.Read(&vm.Memory, true) {
+		if is.isMethod && !is.valid.Read(vm.Times(), true) {
 			return nil
 		}
 		return is
@@ -59,7 +59,7 @@ func (vm *machine) entry(addr uint64) *methodEntry {
 	if known && before.isMethod {
 		is.valid = before.valid
 	}
-	if !is.valid.Read(&vm.Memory, false) {
+	if !is.valid.Read(vm.Times(), false) {
 		return nil
 	}
 	return is

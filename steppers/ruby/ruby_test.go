@@ -202,6 +202,15 @@ func testFrames(t *testing.T, of *arch, version string) {
 	}
 	m.Memory.(*procstate.Snapshot).SetTime(0)
 	check("another is there now", [][]string{{"other"}, outer}, m.frame(0), m.frame(2))
+	time.Sleep(5 * time.Millisecond)
+	label := binary.LittleEndian.Uint64(m.b[heap+0x40+rubyLabel:])
+	m.put(heap+0x40+rubyLabel, 0) // as where the process ends while it is read
+	check("its name is unreadable", [][]string{none, outer}, m.frame(0), m.frame(2))
+	m.put(heap+0x40+rubyLabel, label)
+	m.Memory.(*procstate.Snapshot).SetTime(procstate.Monotonic())
+	time.Sleep(5 * time.Millisecond)
+	check("and is readable again", [][]string{{"other"}, outer}, m.frame(0), m.frame(2))
+	m.Memory.(*procstate.Snapshot).SetTime(0)
 	m.put(contexts+rubyCurrent, m.frame(0)+8)
 	check("out of step", [][]string{none, none}, m.frame(0), m.frame(2))
 	m = newMemory(version)

@@ -37,6 +37,11 @@ func (p *FunctionParts) Has(tables *unwind.Tables, im *procstate.Image, function
 	if !ok {
 		return false
 	}
+	// Tables may contradict each other: what holds the address may begin before others that do not.
+	i, found := slices.BinarySearchFunc(p.known, start, func(f knownFunction, start uint64) int { return cmp.Compare(f.Start, start) })
+	if found {
+		return p.known[i].is
+	}
 	f := knownFunction{Range: Range{Start: start, End: end}}
 	if len(p.known) < maxFunctionParts {
 		f.is = jumpsInto(im, start, end, function)

@@ -1,6 +1,7 @@
 package vmread
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -22,49 +23,44 @@ const (
 	mostTrust  = uint64(time.Second)
 )
 
-// IsDue reports whether the object has to be read before it counts for what m has, a sample or what stands still.
-func (v *Valid) IsDue(m *Memory) bool {
-	taken, now := m.Times()
-	if v.covers(taken) {
+// IsDue reports whether the object has to be read before it counts at a time.
+func (v *Valid) IsDue(at Times) bool {
+	if v.covers(at) {
 		return false
 	}
-	return v.changes || now-v.last >= min(max((v.last-v.first)/2, leastTrust), mostTrust)
+	return v.changes || at.Now-v.last >= min(max((v.last-v.first)/2, leastTrust), mostTrust)
 }
 
 // Read takes note that the object was read now, and whether it was the same as before. It reports whether that is what it was
-// at the time of m.
-func (v *Valid) Read(m *Memory, isSame bool) bool {
-	taken, now := m.Times()
+// at a time.
+func (v *Valid) Read(at Times, isSame bool) bool {
 	switch {
 	case v.first == 0: // for the first time: there is no telling
-		v.first, v.last = now, now
+		v.first, v.last = at.Now, at.Now
 		return true
 	case !isSame:
-		*v = Valid{first: now, last: now, changes: true}
+		*v = Valid{first: at.Now, last: at.Now, changes: true}
 	default:
-		v.last = now
+		v.last = at.Now
 	}
-	return !v.changes || v.covers(taken)
+	return v.Holds(at)
 }
 
-// Holds reports whether the object was what was read of it at the time of m, as far as is known where it cannot be read any
-// more.
-func (v *Valid) Holds(m *Memory) bool {
-	taken, _ := m.Times()
-	return v.first != 0 && (!v.changes || v.covers(taken))
-}
+// Holds reports whether the object was what was read of it at a time, as far as is known where it cannot be read any more.
+func (v *Valid) Holds(at Times) bool { return v.first != 0 && (!v.changes || v.covers(at)) }
 
-func (v *Valid) covers(taken uint64) bool { return v.first != 0 && taken-v.first <= v.last-v.first }
+func (v *Valid) covers(at Times) bool { return v.first != 0 && at.Taken-v.first <= v.last-v.first }
 
-// Times returns when what is read as captured was so, and the present, in ns of CLOCK_MONOTONIC: both are the same for what
-// stands still, or where it is not known.
-func (m *Memory) Times() (taken, now uint64) {
-	now = procstate.Monotonic()
+// Times are when memory was captured, and the present, in ns of CLOCK_MONOTONIC: both are the same for what stands still, or
+// where the first is not known.
+type Times struct{ Taken, Now uint64 }
+
+// Times returns those of the memory.
+func (m *Memory) Times() Times {
+	at := Times{Now: procstate.Monotonic()}
 	if sample, ok := m.Mem.(*procstate.Snapshot); ok {
-		taken = sample.Taken()
+		at.Taken = sample.Taken()
 	}
-	if taken == 0 {
-		taken = now
-	}
-	return taken, now
+	at.Taken = cmp.Or(at.Taken, at.Now)
+	return at
 }
