@@ -11,10 +11,11 @@ import (
 type thread struct {
 	at       uint64
 	calls    []call
-	next     int  // the first that no frame has had yet
-	isCopied bool // else nothing is known of it
-	isCut    bool // further ones were not copied
-	isLost   bool // it is not known what runs in further frames
+	next     int    // the first that no frame has had yet
+	isCopied bool   // else nothing is known of it
+	isCut    bool   // further ones were not copied
+	isLost   bool   // it is not known what runs in further frames
+	entries  uint64 // of its array of calls in 5.1 that are in use
 }
 
 // call is a CallInfo.
@@ -127,6 +128,7 @@ func (vm *machine) readOldCalls(t *thread, head []byte) {
 		return
 	}
 	next := le.Uint64(head[luaNextNow:])
+	t.entries = (at-begin)/f.callBytes + 1
 	for ; at > begin; at -= f.callBytes {
 		if !vm.Read(at, b) {
 			t.isCut = true
@@ -230,55 +232,54 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	if vm == nil || vm.walk != w.Walks() || len(vm.threads) == 0 {
 		return frames, false
 	}
-	runs := vm.threads[0].at
-	asked, again := vm.asked[tid]
+	t, asked := &vm.threads[0], vm.asked[tid]
+	isFirst, isSame := asked.state == 0, t.at == asked.state
 	switch {
-	case !again:
-	case runs == asked.state:
+	case isFirst:
+	case isSame:
 		asked.had++
 	default:
 		asked.missed++
 	}
-	isRare := again && runs != asked.state && asked.missed <= asked.had
-	isDue := !again || vm.now.Sub(asked.at) >= interval
+	isRare := asked.missed <= asked.had
+	isDue := vm.now.Sub(asked.since) >= interval
 	if isDue {
-		asked = askedThread{state: asked.state, at: vm.now}
+		asked.since, asked.had, asked.missed = vm.now, 0, 0
 	}
-	asks := vm.lacked == runs && isDue && !isRare
-	if asks {
-		asked.state = runs
+	lacks = vm.lacked != 0
+	if vm.lacked == t.at && (isFirst || isSame && vm.now.Sub(asked.at) >= interval || !isSame && isDue && !isRare) {
+		asked.state, asked.at = t.at, vm.now
+		frames = vm.framesOf(t)
 	}
-	if again || asks {
-		if len(vm.asked) >= maxThreads {
+	if asked.state != 0 {
+		if isFirst && len(vm.asked) >= maxThreads {
 			clear(vm.asked)
 		}
 		vm.asked[tid] = asked
 	}
-	if asks {
-		frames = vm.framesOf(runs)
-	}
-	return frames, vm.lacked != 0
+	return frames, lacks
 }
 
 // framesOf tells the kernel side where the calls of a lua_State are.
-func (vm *machine) framesOf(state uint64) procstate.ThreadFrames {
-	f := vm.fields
+func (vm *machine) framesOf(t *thread) procstate.ThreadFrames {
+	f, state := vm.fields, t.at
 	if f.previous != 0 {
 		return procstate.ThreadFrames{
 			Current: state + f.ci, Before: int(f.ci), IsFrame: true, Previous: int(f.previous), Bytes: int(f.callBytes),
 		}
 	}
 	// The array with the calls is copied as the frame that runs, from where it begins, and the values are the stack.
+	// It has to be as much as the walk has lacked, however few calls there are by now.
 	const room, most = 16, 16 << 10 / 40 // calls
-	n := uint64(room)
+	n := max(room, t.entries)
 	begin, ok1 := vm.WordNow(state + luaCallBegin)
 	now, ok2 := vm.WordNow(state + f.ci)
 	if end, ok := vm.WordNow(state + luaCallEnd); ok && ok1 && ok2 && begin <= now && now <= end {
-		n = min(2*((now-begin)/f.callBytes)+room, (end-begin)/f.callBytes, most)
+		n = max(n, min(2*((now-begin)/f.callBytes)+room, (end-begin)/f.callBytes))
 	}
 	return procstate.ThreadFrames{
 		Current: state + luaCallBegin, Before: luaCallBegin, After: int(f.state - luaCallBegin - 8), IsFrame: true,
-		Bounds: state, Low: luaStack, High: int(f.top), Bytes: int(n * f.callBytes), Previous: int(f.next), // of the first that is 0
+		Bounds: state, Low: luaStack, High: int(f.top), Bytes: int(min(n, most) * f.callBytes), Previous: int(f.next), // of the first that is 0
 	}
 }
 

@@ -47,10 +47,12 @@ type code struct {
 	outer    uint32
 }
 
-// askedThread is which lua_State's calls are copied of a thread, and in how many walks that or another one ran since.
+// askedThread is which lua_State's calls are copied of a thread, since when, and in how many walks of the last time
+// that or another one ran.
 type askedThread struct {
 	state       uint64
 	at          time.Time
+	since       time.Time
 	had, missed int
 }
 
