@@ -101,7 +101,7 @@ func TestPerlAArch64(t *testing.T) {
 
 func TestLuaAArch64(t *testing.T) {
 	testenv.EachAArch64(t, func(t *testing.T, lua testenv.Program) {
-		w, want := startEmulated[[]string](t, 1, lua, waitsLua(t)...)
+		w, want := startEmulated[[]string](t, 1, lua, waitsLua(t, testenv.Program{})...)
 		walkEmulated(t, w, want, checkLua(t, want))
 	}, "usr/bin/lua5.*")
 }

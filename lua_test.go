@@ -20,18 +20,7 @@ import (
 // TestLua compares what Lua runs with what it has written of it.
 func TestLua(t *testing.T) {
 	canTrace(t)
-	found := false
-	for _, version := range []string{"5.1", "5.2", "5.3", "5.4"} {
-		lua, err := exec.LookPath("lua" + version)
-		if err != nil {
-			continue
-		}
-		found = true
-		t.Run(version, func(t *testing.T) { testLua(t, lua) })
-	}
-	if !found {
-		testenv.Lacks(t, "no Lua of a version that is known here")
-	}
+	testenv.EachLua(t, testLua)
 }
 
 // Lua has its functions in a program that is linked statically and stripped, too.
@@ -48,7 +37,7 @@ func TestLuaEmbedded(t *testing.T) {
 			program := filepath.Join(t.TempDir(), "embeds")
 			testenv.Run(t, exec.Command("gcc", "-static", "-s", "-w", "-I/usr/include/lua"+version, "-o", program,
 				filepath.Join("testdata", "walk", "embedslua.c"), libraries[0], "-lm", "-ldl"))
-			testLua(t, program)
+			testLua(t, testenv.Program{Path: program})
 		})
 	}
 	if !found {
@@ -56,23 +45,19 @@ func TestLuaEmbedded(t *testing.T) {
 	}
 }
 
-func testLua(t *testing.T, program string) {
-	cmd, want := startWaiting[[]string](t, 1, append([]string{program}, waitsLua(t)...)...)
+func testLua(t *testing.T, lua testenv.Program) {
+	cmd, want := startWaiting[[]string](t, 1, lua.Command(waitsLua(t, lua)...)...)
 	walkBothWays(t, cmd.Process.Pid, want, checkLua(t, want))
 }
 
 // waitsLua makes what waits.lua waits for, and returns the script with its arguments.
-func waitsLua(t *testing.T) (args []string) {
+func waitsLua(t *testing.T, lua testenv.Program) (args []string) {
 	t.Helper()
-	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+	dir, seen := lua.TempDir(t)
+	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	script, err := filepath.Abs(filepath.Join("testdata", "walk", "waits.lua"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return []string{script, fifo}
+	return []string{lua.Script(t, filepath.Join("testdata", "walk", "waits.lua")), filepath.Join(seen, "fifo")}
 }
 
 // checkLua makes what compares the stack of waits.lua with what that has written of it.

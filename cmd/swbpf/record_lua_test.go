@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -24,49 +23,38 @@ var luaCalls = map[string][]string{
 // between them or not. What a coroutine runs that is new each time has none further out. Nothing runs
 // beside it: how soon names begin depends on when the recorder gets a CPU.
 func TestRecordLua(t *testing.T) {
-	found := false
-	for _, version := range []string{"5.1", "5.2", "5.3", "5.4"} {
-		lua, err := exec.LookPath("lua" + version)
-		if err != nil {
-			continue
+	testenv.EachLua(t, func(t *testing.T, lua testenv.Program) {
+		r := recordCommand(t, 0, lua.Command(lua.Script(t, "testdata/targets/calls.lua"), "2")...)
+		wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
+		var named, cut uint64
+		check := callCheck{calls: luaCalls}
+		for stack, count := range foldedStacks(t, r.folded) {
+			caller, isNamed := "", false
+			for f := range strings.SplitSeq(stack, ";") {
+				callee, is := strings.CutSuffix(f, "_[j]")
+				switch _, known := luaCalls[callee]; {
+				case !is:
+				case callee == "[not copied]":
+					cut += count
+					caller = ""
+				case callee == "[not read]":
+					caller = ""
+				case known:
+					check.call(t, caller, callee, stack, count)
+					caller, isNamed = callee, true
+				default:
+					t.Errorf("%s is no function of the program", callee)
+				}
+			}
+			if isNamed {
+				named += count
+			}
 		}
-		found = true
-		t.Run(version, func(t *testing.T) {
-			r := recordCommand(t, 0, lua, "testdata/targets/calls.lua", "2")
-			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)
-			var named, cut uint64
-			check := callCheck{calls: luaCalls}
-			for stack, count := range foldedStacks(t, r.folded) {
-				caller, isNamed := "", false
-				for f := range strings.SplitSeq(stack, ";") {
-					callee, is := strings.CutSuffix(f, "_[j]")
-					switch _, known := luaCalls[callee]; {
-					case !is:
-					case callee == "[not copied]":
-						cut += count
-						caller = ""
-					case callee == "[not read]":
-						caller = ""
-					case known:
-						check.call(t, caller, callee, stack, count)
-						caller, isNamed = callee, true
-					default:
-						t.Errorf("%s is no function of the program", callee)
-					}
-				}
-				if isNamed {
-					named += count
-				}
-			}
-			wantShare(t, "named", named, r.stats.UserSamples, 90)
-			if cut*8 > named { // 4 to 6 %
-				t.Errorf("%d of %d samples lack what is further out", cut, named)
-			}
-			// Where one call ends and the next one begins, one of 100,000 was seen to be another's.
-			check.end(t, 1, "calls.lua:15", "calls.lua:16", "calls.lua:9", "calls.lua:8") // which take little time
-		})
-	}
-	if !found {
-		testenv.Lacks(t, "no Lua of a version that is known here")
-	}
+		wantShare(t, "named", named, r.stats.UserSamples, 90)
+		if cut*8 > named { // 4 to 6 %
+			t.Errorf("%d of %d samples lack what is further out", cut, named)
+		}
+		// Where one call ends and the next one begins, one of 100,000 was seen to be another's.
+		check.end(t, 1, "calls.lua:15", "calls.lua:16", "calls.lua:9", "calls.lua:8") // which take little time
+	})
 }

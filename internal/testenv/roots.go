@@ -247,6 +247,25 @@ func EachPerl(t *testing.T, test func(t *testing.T, perl Program)) {
 	}
 }
 
+// EachLua runs a test with each Lua that there is of a version that is known. It is not among what has to be in other
+// file systems.
+func EachLua(t *testing.T, test func(t *testing.T, lua Program)) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, version := range []string{"5.1", "5.2", "5.3", "5.4", "5.5"} {
+		for _, lua := range Programs("lua"+version, "usr/bin/lua"+version) {
+			if seen[version] && !Long() {
+				continue
+			}
+			seen[version] = true
+			t.Run(filepath.Join(version, lua.Name()), func(t *testing.T) { test(t, lua) })
+		}
+	}
+	if len(seen) == 0 {
+		Lacks(t, "no Lua of a version that is known here")
+	}
+}
+
 // EachNode runs a test with each version of Node: those that SWBPF_NODES lists, as PATH does directories, and the
 // machine's.
 func EachNode(t *testing.T, test func(t *testing.T, node string)) {

@@ -106,7 +106,7 @@ func (vm *machine) readCalls(t *thread, at uint64) {
 			t.isLost = len(t.calls) == 0
 			return
 		}
-		previous, status := le.Uint64(b[f.previous:]), b[f.status]
+		previous, status := le.Uint64(b[f.previous:]), le.Uint16(b[f.status:])
 		if previous != 0 { // else it is where C has begun
 			t.calls = append(t.calls, call{
 				key: at, function: le.Uint64(b), next: le.Uint64(b[f.next:]),

@@ -22,8 +22,8 @@ type fields struct {
 	function         uint64
 	previous         uint64 // 0: they are in an array
 	status           uint64
-	isC, isLua       byte // bits in status: one is 0, and not asked for
-	isFresh, isInner byte // the same: whether a luaV_execute begins with the call
+	isC, isLua       uint16 // bits in status: one is 0, and not asked for
+	isFresh, isInner uint16 // the same: whether a luaV_execute begins with the call
 	next             uint64
 	hasNext          bool // next is right while an instruction runs, too
 
@@ -68,6 +68,12 @@ var versions = map[int]*fields{
 		constants: 56, constantCount: 20, locals: 104, localCount: 36, upvalues: 80, upvalueCount: 16, upvalueBytes: 16,
 		opBits: 7, opCall: 68, opTail: 69, opClosure: 79,
 	},
+	55: {
+		version: 55, state: 40, global: 24, ci: 32, top: 16, callBytes: 64, previous: 16, status: 61, isC: 1 << 7, isFresh: 1 << 8, next: 32,
+		proto: 24, protoType: 10, source: 112, code: 64, lines: 88, absolute: 96, codeCount: 24, lineCount: 28, absoluteNum: 40, lineDefined: 44, protos: 72, protoCount: 32,
+		constants: 56, constantCount: 20, locals: 104, localCount: 36, upvalues: 80, upvalueCount: 16, upvalueBytes: 16,
+		opBits: 7, opCall: 68, opTail: 69, opClosure: 79,
+	},
 }
 
 // Offsets that all versions have.
@@ -93,6 +99,7 @@ const (
 	luaStringSize = 16
 	luaStringData = 24
 	luaShortSize  = 11 // in 5.3 and later, of short ones
+	luaLongData   = 24 // in 5.5, of long ones: the address of what they hold
 
 	maxLuaProto   = 120 // bytes that all fields of a Proto are in
 	maxLuaCall    = 72  // and of a CallInfo

@@ -76,8 +76,8 @@ func mayHaveLua(im *procstate.Image) bool {
 
 // ident is how Lua says which release it is, and name what _VERSION is in a program without that.
 var (
-	ident = regexp.MustCompile(`\$Lua(?:Version)?: Lua 5\.([1-4])\.([0-9]+) `)
-	name  = regexp.MustCompile(`\x00Lua 5\.([1-4])\x00`)
+	ident = regexp.MustCompile(`\$Lua(?:Version)?: Lua 5\.([1-5])\.([0-9]+) `)
+	name  = regexp.MustCompile(`\x00Lua 5\.([1-5])\x00`)
 )
 
 // version returns the version of Lua in a file, 0 where there is none.

@@ -8,7 +8,7 @@ import (
 )
 
 // Stepper notes which functions of Lua run in the frames of its interpreter (see unwind.Codes), on x86-64: Lua 5.1
-// to 5.4, from 5.3.3 on of that, in a library or linked into a program, stripped or not. Several are in one
+// to 5.5, from 5.3.3 on of that, in a library or linked into a program, stripped or not. Several are in one
 // frame, which call each other. It walks through no frame, and has all other steppers find them as they do.
 //
 // What runs is in a list of calls of each coroutine. A [Collector] copies them, or the kernel side does, of one

@@ -45,11 +45,11 @@ func newMemory(f *fields) []byte {
 		switch {
 		case f.previous == 0:
 		case i == 0:
-			b[at+f.status] = f.isC
+			le.PutUint16(b[at+f.status:], f.isC)
 		case i == 1:
-			b[at+f.status] = f.isLua | f.isFresh
+			le.PutUint16(b[at+f.status:], f.isLua|f.isFresh)
 		default:
-			b[at+f.status] = f.isLua | f.isInner
+			le.PutUint16(b[at+f.status:], f.isLua|f.isInner)
 		}
 		put(testState+f.ci, testBase+at)
 		if i > 0 {

@@ -220,8 +220,14 @@ func (vm *machine) text(at uint64) (text string, ok bool) {
 	if vm.fields.version >= 53 && head[luaType] == luaStringType {
 		n = uint64(head[luaShortSize])
 	}
+	data := at + luaStringData
+	if vm.fields.version >= 55 && head[luaType] != luaStringType {
+		if data, ok = vm.WordNow(at + luaLongData); !ok {
+			return "", false
+		}
+	}
 	b := make([]byte, min(n, maxName))
-	if n == 0 || !vm.ReadNow(at+luaStringData, b) {
+	if n == 0 || !vm.ReadNow(data, b) {
 		return "", n == 0
 	}
 	text = vmread.ValidText(b)
