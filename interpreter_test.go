@@ -315,6 +315,22 @@ func TestJavaScript(t *testing.T) {
 	})
 }
 
+// V8's own code is found where Node has no symbols of it.
+func TestStrippedJavaScript(t *testing.T) {
+	amd64Only(t)
+	canTrace(t)
+	script, err := filepath.Abs(filepath.Join("testdata", "walk", "waits.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.SomeNode(t, func(t *testing.T, node string) {
+		node = testenv.StrippedNode(t, node)
+		for name, flags := range waysOfNode(node) {
+			t.Run(name, func(t *testing.T) { testJavaScript(t, name, append([]string{node}, flags...), script) })
+		}
+	})
+}
+
 // waysOfNode are flags that have Node run JavaScript in one way, or as it comes; command runs it.
 func waysOfNode(command ...string) map[string][]string {
 	withoutMaglev := []string{"--no-opt"}

@@ -574,7 +574,11 @@ func TestRecordJavaScript(t *testing.T) {
 		}
 		if delete(ways, "moved"); !testenv.Long() { // of one version
 			delete(ways, "interpreted")
+			return
 		}
+		t.Run("stripped", func(t *testing.T) {
+			testRecordJavaScript(t, []string{testenv.StrippedNode(t, node)}, busyCalls)
+		})
 	})
 }
 
@@ -616,7 +620,7 @@ func TestRecordScriptsEnd(t *testing.T) {
 	}
 }
 
-// A process of JavaScript that is killed has had their names until then.
+// A process of JavaScript that is killed has had their names until then, also where it has no symbols of its own.
 func TestRecordJavaScriptKilled(t *testing.T) {
 	t.Parallel()
 	if runtime.GOARCH != "amd64" {
@@ -625,9 +629,8 @@ func TestRecordJavaScriptKilled(t *testing.T) {
 	const spin = "function spin() { while (process.cpuUsage().user < 1e6) for (const end = Date.now() + 10; Date.now() < end;); }; spin(); process.kill(process.pid, 'SIGKILL')"
 	testenv.SomeNode(t, func(t *testing.T, node string) {
 		t.Parallel()
-		app := filepath.Join(t.TempDir(), "app") // applications of one file have Node in them
-		testenv.Run(t, exec.Command("cp", node, app))
-		r := recordCommand(t, 128+9, app, "-e", spin)
+		r := recordCommand(t, 128+9, testenv.StrippedNode(t, node), "-e", spin)
+		wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 96)
 		var named uint64
 		for stack, count := range foldedStacks(t, r.folded) {
 			if strings.Contains(stack, ";spin_[") {

@@ -283,6 +283,15 @@ func SomeNode(t *testing.T, test func(t *testing.T, node string)) {
 	}
 }
 
+// StrippedNode makes a Node without symbols, as Debian's is, of another one.
+func StrippedNode(t *testing.T, node string) string {
+	t.Helper()
+	Needs(t, "strip")
+	stripped := filepath.Join(t.TempDir(), "app") // applications of one file have Node in them
+	Run(t, exec.Command("strip", "-o", stripped, node))
+	return stripped
+}
+
 func nodes(t *testing.T) (found []versionedProgram) {
 	t.Helper()
 	paths := filepath.SplitList(os.Getenv("SWBPF_NODES"))

@@ -12,13 +12,16 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
-// blob is V8's own code in a file that has no symbols of it, as Deno is: the code is embedded in one piece,
+// blob is V8's own code in a file that has no symbols of it, as Deno is and a Node that was stripped: the code is embedded in one piece,
 // and read-only data say where in it each function is (EmbeddedData in V8's embedded-data.h).
 type blob struct {
 	code     mcode.Range
 	builtins []builtin // by address
+	names    []string  // of them, by number; nil: the file does not have all
+	named    uint64    // where the table of names has that of one of them; 0: that is not known either
 	sizes    [3][]byte // of bytecodes, see fields
 	version  [2]int    // of V8, major and minor; not of Chromium's
 
@@ -28,7 +31,7 @@ type blob struct {
 // builtin is one of V8's own functions.
 type builtin struct {
 	mcode.Range
-	name string // as symbols have it
+	number int
 }
 
 // What a file is that may hold V8 without symbols. The dynamic linker of Deno is asked for one of V8's thread-local
@@ -40,21 +43,23 @@ const (
 	minChromium  = 32 << 20 // bytes of code
 	maxEmbedding = 1 << 29  // bytes of a segment that is looked through
 
-	window      = 1 << 20                   // bytes that are read of it at a time
-	windowAgain = maxBuiltins * layoutBytes // of them are read again with the next ones
+	window      = 1 << 20                     // bytes that are read of it at a time
+	windowAgain = maxBuiltins * layoutBytes11 // of them are read again with the next ones
 )
 
 var chromiumSections = [...]string{"protected_memory", "malloc_hook"}
 
-// Of the table of functions, in order of their numbers, each 12 bytes: where it begins, how long it
-// is, and something else.
+// Of the table of functions, in order of their numbers: of each where it begins, how long it
+// is, and something else, of which there was more before V8 12.
 const (
-	layoutBytes  = 12
-	layoutHashes = 24 // bytes before it
-	minBuiltins  = 1 << 10
-	maxBuiltins  = 1 << 13
-	maxEmbedded  = 16 << 20 // bytes of code
-	blobAlign    = 32       // of functions, or twice that; what is between them is filled with int3
+	layoutBytes   = 12
+	layoutBytes10 = 28
+	layoutBytes11 = 32
+	layoutHashes  = 24 // bytes before it
+	minBuiltins   = 1 << 10
+	maxBuiltins   = 1 << 13
+	maxEmbedded   = 16 << 20 // bytes of code
+	blobAlign     = 32       // of functions, or twice that; what is between them is filled with int3
 )
 
 // Of the table of what functions are called (BuiltinMetadata in builtins.cc), in the same order.
@@ -69,6 +74,9 @@ const (
 func mayEmbedV8(im *procstate.Image) (may, isChromium bool) {
 	if im.Arch() != procstate.AMD64 {
 		return false, false
+	}
+	if tellsOfV8(im) {
+		return !hasOwnSymbols(im), false
 	}
 	if mcode.Size(im) >= minChromium {
 		for _, name := range chromiumSections {
@@ -107,6 +115,7 @@ var blobs struct {
 const maxBlobs = 1 << 4
 
 // findBlob looks for V8's own code in a file, once; nil where that is not there, or not all that is said of it fits.
+// What functions are called may be missing where the file tells debuggers of V8.
 func findBlob(im *procstate.Image) *blob {
 	may, isChromium := mayEmbedV8(im)
 	if !may {
@@ -127,7 +136,14 @@ func findBlob(im *procstate.Image) *blob {
 }
 
 func searchBlob(im *procstate.Image, isChromium bool) *blob {
-	b := &blob{}
+	b, entry := &blob{}, layoutBytes
+	major := toldMajor(im)
+	switch major {
+	case 10:
+		entry = layoutBytes10
+	case 11:
+		entry = layoutBytes11
+	}
 	buf := make([]byte, window)
 	var layouts [][]builtinRange
 	var some uint64
@@ -140,25 +156,31 @@ func searchBlob(im *procstate.Image, isChromium bool) *blob {
 			if i := bytes.Index(data, []byte(someBuiltin)); i >= 0 {
 				some = at + uint64(i) + 1
 			}
-			layouts = append(layouts, findLayouts(data)...)
+			if layouts == nil || major == 0 {
+				layouts = append(layouts, findLayouts(data, entry)...)
+			}
 			if b.sizes[0] == nil {
 				b.sizes = bytecodeSizes(data)
 			}
-			if b.version[0] == 0 {
+			if major == 0 && b.version[0] == 0 {
 				b.version = versionIn(data)
+			}
+			if major != 0 && some != 0 && layouts != nil && b.sizes[0] != nil {
+				break
 			}
 		}
 	}
 	b.compressed = isChromium && b.version[0] == 0
+	b.named = placeOf(im, some)
 	for _, layout := range layouts {
-		names := builtinNames(im, some, len(layout))
+		b.names = builtinNames(im, b.named, len(layout))
 		code, ok := embeddedCode(im, layout)
-		if names == nil || !ok {
+		if b.names == nil && major == 0 || !ok {
 			continue
 		}
 		for i, l := range layout {
 			start := code.Start + uint64(l.start)
-			b.builtins = append(b.builtins, builtin{mcode.Range{Start: start, End: start + uint64(l.size)}, own + names[i]})
+			b.builtins = append(b.builtins, builtin{mcode.Range{Start: start, End: start + uint64(l.size)}, i})
 		}
 		slices.SortFunc(b.builtins, func(a, b builtin) int { return cmp.Compare(a.Start, b.Start) })
 		b.code = code
@@ -167,9 +189,12 @@ func searchBlob(im *procstate.Image, isChromium bool) *blob {
 	return nil
 }
 
+// holds reports whether a link-time address is in it.
+func (b *blob) holds(vaddr uint64) bool { return b != nil && b.code.Holds(vaddr) }
+
 // at returns the function at a link-time address, nil where there is none.
 func (b *blob) at(vaddr uint64) *builtin {
-	if b == nil || vaddr-b.code.Start >= b.code.End-b.code.Start {
+	if !b.holds(vaddr) {
 		return nil
 	}
 	i, _ := slices.BinarySearchFunc(b.builtins, vaddr, func(f builtin, vaddr uint64) int {
@@ -190,23 +215,23 @@ type builtinRange struct{ start, size uint32 }
 // end returns where the next one begins.
 func (l builtinRange) end(align uint32) uint32 { return (l.start + l.size + align) &^ (align - 1) }
 
-// findLayouts finds tables of functions in read-only data.
-func findLayouts(data []byte) (found [][]builtinRange) {
+// findLayouts finds tables of functions in read-only data, with entries of so many bytes.
+func findLayouts(data []byte, entry int) (found [][]builtinRange) {
 	const word = 4
 	le := binary.LittleEndian
-	for phase := 0; phase < layoutBytes; phase += word {
+	for phase := 0; phase < entry; phase += word {
 		run := 0
-		for at := phase; ; at += layoutBytes {
-			if at+layoutBytes <= len(data) && le.Uint32(data[at:])%blobAlign == 0 && le.Uint32(data[at:]) < maxEmbedded && le.Uint32(data[at+word:])-1 < maxEmbedded {
+		for at := phase; ; at += entry {
+			if at+entry <= len(data) && le.Uint32(data[at:])%blobAlign == 0 && le.Uint32(data[at:]) < maxEmbedded && le.Uint32(data[at+word:])-1 < maxEmbedded {
 				run++
 				continue
 			}
 			if run >= minBuiltins && run <= maxBuiltins {
-				if layout := layoutIn(data[at-run*layoutBytes : at]); layout != nil {
+				if layout := layoutIn(data[at-run*entry:at], entry); layout != nil {
 					found = append(found, layout)
 				}
 			}
-			if run = 0; at+layoutBytes > len(data) {
+			if run = 0; at+entry > len(data) {
 				break
 			}
 		}
@@ -215,10 +240,10 @@ func findLayouts(data []byte) (found [][]builtinRange) {
 }
 
 // layoutIn returns the table that is in what looks like one, a few entries before or behind which may be of other things.
-func layoutIn(b []byte) []builtinRange {
+func layoutIn(b []byte, entry int) []builtinRange {
 	const others = 4
 	var all []builtinRange
-	for ; len(b) >= layoutBytes; b = b[layoutBytes:] {
+	for ; len(b) >= entry; b = b[entry:] {
 		all = append(all, builtinRange{binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])})
 	}
 	for before := range others {
@@ -258,28 +283,58 @@ func isFilled(code []byte) bool {
 	return true
 }
 
-// builtinNames returns what n functions are called, in order of their numbers, nil where that is not
-// known. some is the link-time address of one of the names.
-func builtinNames(im *procstate.Image, some uint64, n int) []string {
-	if some == 0 {
-		return nil
+// placeOf returns where a file has the link-time address of a name, 0 where it has not.
+func placeOf(im *procstate.Image, name uint64) (place uint64) {
+	if name != 0 {
+		eachRelative(im, func(vaddr, value uint64) {
+			if value == name {
+				place = vaddr
+			}
+		})
 	}
-	var place uint64
-	eachRelative(im, func(vaddr, value uint64) {
-		if value == some {
-			place = vaddr
-		}
-	})
-	if place == 0 {
+	return place
+}
+
+// builtinNames returns what n functions are called, in order of their numbers, nil where the file does not have that:
+// GCC may have the table made when V8 begins. named is where the table has the address of one of the names.
+func builtinNames(im *procstate.Image, named uint64, n int) []string {
+	switch {
+	case named == 0:
 		return nil
+	case im.Type() == elf.ET_EXEC: // in which it is as it will be
+		return builtinNamesNow(im, 0, named, n, func(vaddr uint64, b []byte) bool { return im.ReadVaddr(b, vaddr) == nil })
 	}
-	all := make([]uint64, 2*n) // addresses of names, that of some in the middle
-	first := place - uint64(n)*metadataBytes
+	all := make([]uint64, 2*n)
+	first := named - uint64(n)*metadataBytes
 	eachRelative(im, func(vaddr, value uint64) {
 		if i := (vaddr - first) / metadataBytes; (vaddr-first)%metadataBytes == metadataName && i < uint64(len(all)) {
 			all[i] = value
 		}
 	})
+	return namesAt(im, all)
+}
+
+// builtinNamesNow is builtinNames of a process, which has the file with a bias.
+func builtinNamesNow(im *procstate.Image, bias, named uint64, n int, read vmread.Reader) []string {
+	const page = 4 << 10
+	table := make([]byte, 2*n*metadataBytes)
+	first := bias + named - uint64(n)*metadataBytes
+	for at := first; at < first+uint64(len(table)); {
+		end := min(at&^(page-1)+page, first+uint64(len(table)))
+		read(at, table[at-first:end-first]) // what cannot be read is not of the table
+		at = end
+	}
+	all := make([]uint64, 2*n)
+	for i := range all {
+		all[i] = binary.LittleEndian.Uint64(table[i*metadataBytes+metadataName:]) - bias
+	}
+	return namesAt(im, all)
+}
+
+// namesAt returns the half of the names at link-time addresses, in order, that are those of V8's own functions: one of these is in the
+// middle. It is nil where that is not so.
+func namesAt(im *procstate.Image, all []uint64) []string {
+	n := len(all) / 2
 	names := make([]string, len(all))
 	for i, vaddr := range all {
 		names[i] = builtinName(im, vaddr)
@@ -310,8 +365,13 @@ func builtinName(im *procstate.Image, vaddr uint64) string {
 	return string(b[:max(n, 0)])
 }
 
-// eachRelative calls visit for each word of a file that is relocated: its link-time address, and the link-time address that it is to have.
+// eachRelative calls visit for each word of a file that may be the address of something in it: its link-time address,
+// and the link-time address that it is to have. Where a file is loaded at any address that is told of such words.
 func eachRelative(im *procstate.Image, visit func(vaddr, value uint64)) {
+	if im.Type() == elf.ET_EXEC {
+		eachWord(im, visit)
+		return
+	}
 	s, ok := im.Section(".rela.dyn")
 	if !ok {
 		return
@@ -324,6 +384,23 @@ func eachRelative(im *procstate.Image, visit func(vaddr, value uint64)) {
 			}
 		}
 	})
+}
+
+// eachWord calls visit for each word of data of a file.
+func eachWord(im *procstate.Image, visit func(vaddr, value uint64)) {
+	const word = 8
+	for _, name := range [...]string{".rodata", ".data.rel.ro"} {
+		s, ok := im.Section(name)
+		if !ok {
+			continue
+		}
+		at := s.Vaddr
+		_ = im.SectionParts(s, maxEmbedding, func(b []byte) { // damaged: what could be read
+			for ; len(b) >= word; b, at = b[word:], at+word {
+				visit(at, binary.LittleEndian.Uint64(b))
+			}
+		})
+	}
 }
 
 // bytecodeSizes finds how long bytecodes are: three tables, one behind the other, which begin

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
@@ -14,7 +15,9 @@ type image struct {
 	fields      *fields       // nil: it does not
 	interpreter []mcode.Range // the code that runs bytecode
 
-	blob      *blob       // where there are no symbols of that
+	blob      *blob       // where there are no symbols of that,
+	names     []string    // what that has, by number; nil: that is not known yet,
+	asked     time.Time   // and was asked then
 	builtins  mcode.Range // code that V8 has compiled when it was built
 	generator generator
 	linked    *linkedCode // of that, where calls leave the return address in a register
@@ -128,6 +131,24 @@ func tellsOfV8(im *procstate.Image) bool {
 	return ok
 }
 
+// toldMajor returns the major version of the V8 in a file that exports it, 0 where none does.
+func toldMajor(im *procstate.Image) uint32 {
+	var b [4]byte
+	if sym, ok := im.ExportedSymbol(v8Major); !ok || im.ReadVaddr(b[:], sym.Value) != nil {
+		return 0
+	}
+	return binary.LittleEndian.Uint32(b[:])
+}
+
+// hasOwnSymbols reports whether a file has symbols of V8's own code.
+func hasOwnSymbols(im *procstate.Image) (has bool) {
+	im.EachSymbolOf(".symtab", func(*procstate.ELFSymbol) bool {
+		has = true
+		return false
+	}, interpreter)
+	return has
+}
+
 // Builtins returns the code that V8 has compiled when it was built, which is entered where functions
 // begin only: at starts, where the file does not tell that itself.
 func Builtins(im *procstate.Image) (r mcode.Range, starts []uint64) {
@@ -152,33 +173,24 @@ func Builtins(im *procstate.Image) (r mcode.Range, starts []uint64) {
 
 // find looks for V8 in a file.
 func find(im *procstate.Image) (p image) {
-	if p.blob = findBlob(im); p.blob != nil {
-		if p.blob.compressed {
-			p.fields = compressedFields(p.blob.sizes)
-		} else {
-			p.fields = embeddedFields(p.blob.version, p.blob.sizes)
-		}
+	p.blob = findBlob(im)
+	switch {
+	case tellsOfV8(im):
+		p.fields = toldFields(im)
+	case p.blob == nil:
+	case p.blob.compressed:
+		p.fields = compressedFields(p.blob.sizes)
+	default:
+		p.fields = embeddedFields(p.blob.version, p.blob.sizes)
+	}
+	if p.blob != nil {
 		p.builtins = p.blob.code
-		for _, b := range p.blob.builtins {
-			p.note(im, b.name, b.Range)
+		p.name(im, p.blob.names)
+		if p.fields != nil {
+			p.fields.sizes = p.blob.sizes
 		}
 		return p
 	}
-	if !tellsOfV8(im) {
-		return p
-	}
-	told := map[string]uint64{} // by which names V8 tells something, and where
-	im.EachSymbolOf(".dynsym", func(sym *procstate.ELFSymbol) bool {
-		told[strings.TrimPrefix(string(sym.Name), v8Tells)] = sym.Value
-		return true
-	}, v8Tells, v8Major)
-	p.fields = fieldsOf(told, func(vaddr uint64) uint64 {
-		var b [4]byte
-		if im.ReadVaddr(b[:], vaddr) != nil {
-			return 0 // it is in .bss
-		}
-		return uint64(binary.LittleEndian.Uint32(b[:]))
-	})
 	if p.fields == nil {
 		return p
 	}
@@ -200,6 +212,33 @@ func find(im *procstate.Image) (p image) {
 		p.fields.sizes[i] = sizes[i*n : (i+1)*n]
 	}
 	return p
+}
+
+// toldFields finds the fields by what V8 tells debuggers, nil where that is not all.
+func toldFields(im *procstate.Image) *fields {
+	told := map[string]uint64{} // by which names V8 tells something, and where
+	im.EachSymbolOf(".dynsym", func(sym *procstate.ELFSymbol) bool {
+		told[strings.TrimPrefix(string(sym.Name), v8Tells)] = sym.Value
+		return true
+	}, v8Tells, v8Major)
+	return fieldsOf(told, func(vaddr uint64) uint64 {
+		var b [4]byte
+		if im.ReadVaddr(b[:], vaddr) != nil {
+			return 0 // it is in .bss
+		}
+		return uint64(binary.LittleEndian.Uint32(b[:]))
+	})
+}
+
+// name notes what V8's own functions are called, by number.
+func (p *image) name(im *procstate.Image, names []string) {
+	if names == nil {
+		return
+	}
+	p.names = names
+	for _, b := range p.blob.builtins {
+		p.note(im, own+names[b.number], b.Range)
+	}
 }
 
 // note notes one of V8's own functions, if it is one that frames are walked by.

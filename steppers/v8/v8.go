@@ -141,18 +141,20 @@ func (s *Stepper) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, inte
 	}
 	_, resumes := s.resumes(m, pc, interrupted)
 	pc = mcode.LookupPC(pc, interrupted)
-	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted) && !s.inBuiltin(m, pc, interrupted).ok && s.image(m.Image).blob.at(pc-m.Bias) == nil
+	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted) && !s.inBuiltin(m, pc, interrupted).ok && !s.image(m.Image).blob.holds(pc-m.Bias)
 }
 
 // noteBuiltin notes which of V8's own functions a frame is in, where the file has no symbols of them.
 func (s *Stepper) noteBuiltin(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) {
-	b := s.image(m.Image).blob.at(f.LookupPC() - m.Bias)
+	p := s.image(m.Image)
+	b := p.blob.at(f.LookupPC() - m.Bias)
 	if b == nil {
 		return
 	}
 	if vm := s.machine(w); vm != nil {
-		vm.noteRegisters(f)
-		f.Code = vm.ownCode(w.Codes(), b.name, b.Start)
+		if vm.noteRegisters(f); vm.knowsNames(p) {
+			f.Code = vm.ownCode(w.Codes(), own+p.names[b.number], b.Start)
+		}
 	}
 }
 
@@ -170,6 +172,7 @@ type machine struct {
 	arch   *procstate.Arch
 	beyond uint64           // bits that no address has
 	image  *procstate.Image // that has it
+	bias   uint64           // of that
 	mem    procstate.Memory
 	live   procstate.LiveMemory // nil where mem is live
 	pace   vmread.Pace
@@ -267,10 +270,11 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 			if !known.stays() {
 				known.forget()
 			}
+			known.bias = lib.Bias
 			return known
 		}
 		fields := *p.fields // of which some may be learned from the process
-		vm.fields, vm.image = &fields, lib.Image
+		vm.fields, vm.image, vm.bias = &fields, lib.Image, lib.Bias
 		vm.live, _ = w.ProcessState().(procstate.LiveMemory)
 		vm.forget()
 		break
@@ -281,6 +285,19 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 // unknown says that functions of JavaScript have no names, as it is not known where a V8 has what.
 func unknown(im *procstate.Image) string {
 	return im.Path + ": functions of JavaScript have no names: it is not known where this version of V8 has what it knows of them"
+}
+
+// knowsNames reports whether it is known what V8's own functions are called that a file has without symbols. It may be
+// that the process alone has that.
+func (vm *machine) knowsNames(p *image) bool {
+	if p.names != nil || p.blob.named == 0 {
+		return p.names != nil
+	}
+	if now := time.Now(); now.Sub(p.asked) >= interval {
+		p.asked = now
+		p.name(vm.image, builtinNamesNow(vm.image, vm.bias, p.blob.named, len(p.blob.builtins), vm.read))
+	}
+	return p.names != nil
 }
 
 // ownCode returns the number of code of V8's own that begins at a link-time address, which is where a
