@@ -72,11 +72,11 @@ const (
 
 // mayEmbedV8 tells by its tables whether a file may hold V8 without symbols, and whether it may be Chromium.
 func mayEmbedV8(im *procstate.Image) (may, isChromium bool) {
-	if im.Arch() != procstate.AMD64 {
-		return false, false
-	}
-	if tellsOfV8(im) {
+	switch {
+	case tellsOfV8(im):
 		return !hasOwnSymbols(im), false
+	case im.Arch() != procstate.AMD64:
+		return false, false
 	}
 	if mcode.Size(im) >= minChromium {
 		for _, name := range chromiumSections {
@@ -157,7 +157,7 @@ func searchBlob(im *procstate.Image, isChromium bool) *blob {
 				some = at + uint64(i) + 1
 			}
 			if layouts == nil || major == 0 {
-				layouts = append(layouts, findLayouts(data, entry)...)
+				layouts = append(layouts, findLayouts(data, entry, at+window < r.End)...)
 			}
 			if b.sizes[0] == nil {
 				b.sizes = bytecodeSizes(data)
@@ -215,8 +215,9 @@ type builtinRange struct{ start, size uint32 }
 // end returns where the next one begins.
 func (l builtinRange) end(align uint32) uint32 { return (l.start + l.size + align) &^ (align - 1) }
 
-// findLayouts finds tables of functions in read-only data, with entries of so many bytes.
-func findLayouts(data []byte, entry int) (found [][]builtinRange) {
+// findLayouts finds tables of functions in read-only data, with entries of so many bytes. One that may go on behind the
+// data is none where there is more.
+func findLayouts(data []byte, entry int, isMore bool) (found [][]builtinRange) {
 	const word = 4
 	le := binary.LittleEndian
 	for phase := 0; phase < entry; phase += word {
@@ -226,7 +227,7 @@ func findLayouts(data []byte, entry int) (found [][]builtinRange) {
 				run++
 				continue
 			}
-			if run >= minBuiltins && run <= maxBuiltins {
+			if run >= minBuiltins && run <= maxBuiltins && !(isMore && at+entry > len(data)) {
 				if layout := layoutIn(data[at-run*entry:at], entry); layout != nil {
 					found = append(found, layout)
 				}
@@ -365,6 +366,12 @@ func builtinName(im *procstate.Image, vaddr uint64) string {
 	return string(b[:max(n, 0)])
 }
 
+// relativeOf are the types of relocations that add where a file was loaded.
+var relativeOf = map[*procstate.Arch]uint64{
+	procstate.AMD64: uint64(elf.R_X86_64_RELATIVE),
+	procstate.ARM64: uint64(elf.R_AARCH64_RELATIVE),
+}
+
 // eachRelative calls visit for each word of a file that may be the address of something in it: its link-time address,
 // and the link-time address that it is to have. Where a file is loaded at any address that is told of such words.
 func eachRelative(im *procstate.Image, visit func(vaddr, value uint64)) {
@@ -373,13 +380,14 @@ func eachRelative(im *procstate.Image, visit func(vaddr, value uint64)) {
 		return
 	}
 	s, ok := im.Section(".rela.dyn")
-	if !ok {
+	relative, known := relativeOf[im.Arch()]
+	if !ok || !known {
 		return
 	}
 	_ = im.SectionParts(s, maxEmbedding, func(b []byte) { // damaged: what could be read
 		le := binary.LittleEndian
 		for ; len(b) >= 24; b = b[24:] {
-			if le.Uint64(b[8:]) == uint64(elf.R_X86_64_RELATIVE) {
+			if le.Uint64(b[8:]) == relative {
 				visit(le.Uint64(b), le.Uint64(b[16:]))
 			}
 		}

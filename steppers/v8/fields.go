@@ -183,6 +183,12 @@ func find(im *procstate.Image) (p image) {
 	default:
 		p.fields = embeddedFields(p.blob.version, p.blob.sizes)
 	}
+	if p.blob == nil && p.fields == nil {
+		return p
+	}
+	if im.Arch().LR != procstate.NoReg {
+		p.linked = &linkedCode{}
+	}
 	if p.blob != nil {
 		p.builtins = p.blob.code
 		p.name(im, p.blob.names)
@@ -190,12 +196,6 @@ func find(im *procstate.Image) (p image) {
 			p.fields.sizes = p.blob.sizes
 		}
 		return p
-	}
-	if p.fields == nil {
-		return p
-	}
-	if im.Arch().LR != procstate.NoReg {
-		p.linked = &linkedCode{}
 	}
 	var sizes []byte
 	im.EachSymbolOf(".symtab", func(sym *procstate.ELFSymbol) bool {

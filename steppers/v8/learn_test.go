@@ -87,15 +87,21 @@ func TestV8Blob(t *testing.T) {
 		table = binary.LittleEndian.AppendUint32(table, uint32(7*i))
 	}
 	data := slices.Concat([]byte("is_iterable()\x00-rusty\x00"), bytes.Repeat([]byte{1}, 15), table, bytes.Repeat([]byte{0xff}, 40), []byte("\x0015.0.245.2-rusty\x00"))
-	found := findLayouts(data, layoutBytes)
+	found := findLayouts(data, layoutBytes, true)
 	if len(found) != 1 || !slices.Equal(found[0], want) {
 		t.Errorf("%d tables", len(found))
+	}
+	cut := data[:bytes.Index(data, table)+(minBuiltins+2)*layoutBytes+4]
+	for isMore, want := range map[bool]int{true: 0, false: 1} {
+		if found := findLayouts(cut, layoutBytes, isMore); len(found) != want {
+			t.Errorf("table that the data end in, with more behind %v: %d tables", isMore, len(found))
+		}
 	}
 	if got := versionIn(data); got != [2]int{15, 0} {
 		t.Errorf("version %v", got)
 	}
 	binary.LittleEndian.PutUint32(data[bytes.Index(data, table)+layoutBytes*n/2+4:], 1<<10)
-	if found := findLayouts(data, layoutBytes); len(found) != 0 {
+	if found := findLayouts(data, layoutBytes, true); len(found) != 0 {
 		t.Errorf("functions that lie on each other: %d tables", len(found))
 	}
 	sizes := [3][]byte{{1, 1, 1, 1, 1, 2, 3, 4, 5, 5, 6, 9}, {1, 1, 1, 1, 1, 3, 5, 7, 9, 7, 9, 8}, {1, 1, 1, 1, 1, 5, 9, 13, 17, 11, 15, 7}}
