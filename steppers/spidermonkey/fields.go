@@ -50,7 +50,8 @@ const (
 // comes next. (jit/JitFrames.h, jit/BaselineFrame.h.)
 const (
 	smReturn     = 8
-	smDescriptor = 16 // what kind of frame the caller has
+	smDescriptor = 16 // what kind of frame the caller has,
+	smPopped     = 8  // which code that returns may have taken off the stack
 	smToken      = 24 // the function, or the script with a bit set
 	smArguments  = 32 // their number, in frames of known size
 

@@ -42,6 +42,7 @@ func (at *madeFrame) word(addr uint64) uint64 {
 
 // callerFrame walks from the frame, and notes what it runs.
 func (at *madeFrame) callerFrame(out *unwind.Frame) (unwind.Verdict, caller) {
+	at.learnAhead()
 	if frame, s, how := at.find(); how != notRun {
 		at.script = s
 		at.name(frame, s, how)
@@ -216,6 +217,31 @@ func (at *madeFrame) learnFrames(frame uint64) {
 		vm.frames = framesSized
 	case descriptor < 1<<32 && caller > frame && caller%8 == 0 && at.w.MappingAt(at.word(caller+smReturn)) != nil:
 		vm.frames = framesLinked
+	}
+}
+
+// learnAhead learns from frames further out, as far as frame pointers lead there, what frames have and where the baseline
+// interpreter is, for what this one and others before these have in common with them.
+func (at *madeFrame) learnAhead() {
+	vm := at.vm
+	fp, ok := at.in.Regs.Value(at.w.Arch().FP)
+	if vm.frames != framesUnknown || !ok || vm.looks >= maxSearches {
+		return
+	}
+	vm.looks++
+	const most = 64
+	for range most {
+		caller := at.word(fp)
+		if fp%8 != 0 || caller <= fp || caller-fp > maxFrame {
+			return
+		}
+		if token := at.word(fp + smToken); token >= 1<<12 && token < maxAddress && vm.scriptOf(token) != nil {
+			at.learnFrames(fp)
+		}
+		if vm.frames != framesUnknown {
+			return
+		}
+		fp = caller
 	}
 }
 

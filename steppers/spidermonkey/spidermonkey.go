@@ -9,7 +9,7 @@ import (
 
 // Stepper notes which functions of JavaScript run in frames of code that SpiderMonkey has made (see unwind.Codes), the
 // virtual machine of Firefox, of Thunderbird, and of what has libmozjs, as GNOME's gjs; and it walks from these frames, on x86-64:
-// those of its baseline interpreter, its baseline compiler and of the optimising one (Ion). mozjs 102 and Firefox 153 were tried.
+// those of its baseline interpreter, its baseline compiler and of the optimising one (Ion). mozjs 102, 128 and 140 and Firefox 153 were tried.
 //
 // Above its return address a frame has what it runs:
 //
@@ -71,7 +71,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	at := madeFrame{vm: vm, w: w, m: m, in: in, interrupted: in.Flags&unwind.Interrupted != 0, buf: s.buf[:]}
-	if c := &s.caller; c.walk == w.Walks() && c.pc == in.PC() && c.sp == in.SP() && !at.interrupted {
+	if c := &s.caller; c.walk == w.Walks() && c.pc == in.PC() && in.SP()-c.sp <= smPopped && !at.interrupted {
 		at.frame, at.kind = c.frame, c.kind
 	}
 	v, next := at.callerFrame(out)

@@ -67,6 +67,7 @@ type learned struct {
 	frames      frames      // what frames have
 	interpreter mcode.Range // the baseline interpreter; empty: not known
 	searches    int         // for these
+	looks       int         // at frames further out
 }
 
 // frames is what frames of the virtual machine have.
