@@ -287,3 +287,11 @@ func FuzzChez(f *testing.F) {
 		}
 	})
 }
+
+func TestPlainName(t *testing.T) {
+	for name, want := range map[string]string{"": "", "map": "map", "[/home/me/app.rkt:4:0": "/home/me/app.rkt:4:0", "][x": "[x", "[": "["} {
+		if got := plainName(name); got != want {
+			t.Errorf("%q is %q, want %q", name, got, want)
+		}
+	}
+}

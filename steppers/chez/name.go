@@ -29,7 +29,7 @@ func (vm *machine) codeOf(w *unwind.Walker, pc, object uint64) uint32 {
 		return n.number
 	}
 	n = name{object: object, name: at}
-	if name := vm.stringAt(at); name != "" {
+	if name := plainName(vm.stringAt(at)); name != "" {
 		f := vm.funcs[name]
 		if f == nil {
 			f = &unwind.CodeFunction{Name: name, SystemName: name, Runtime: runtime}
@@ -39,6 +39,15 @@ func (vm *machine) codeOf(w *unwind.Walker, pc, object uint64) uint32 {
 	}
 	vm.codes[pc] = n
 	return n.number
+}
+
+// plainName returns a name as Racket shows it, which marks with a bracket one that tells where a function without a name
+// is, and one that begins with a bracket itself (schemify/infer-name.rkt).
+func plainName(name string) string {
+	if len(name) > 1 && (name[0] == '[' || name[0] == ']') {
+		return name[1:]
+	}
+	return name
 }
 
 // stringAt returns a string of Scheme, "" where there is none.
