@@ -100,3 +100,49 @@ func TestAddOtherStack(t *testing.T) {
 		t.Error("a call that returns elsewhere, when the process has ended")
 	}
 }
+
+// A stack that was read may have been called on a third: that is read, too, as long as all calls are under way.
+func TestAddOtherStacks(t *testing.T) {
+	var pin runtime.Pinner // a goroutine's stack moves
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Skip(err)
+	}
+	const far = maxOtherStack + 2*codePage // from one stack to the next
+	memory := make([]byte, (maxOtherStacks+2)*far)
+	pin.Pin(&memory[0])
+	defer pin.Unpin()
+	at := func(off int) uint64 { return uint64(uintptr(unsafe.Pointer(&memory[off]))) }
+	var space AddressSpace
+	live := NewLiveCode(os.Getpid(), exe)
+	s := NewSnapshot(AMD64, os.Getpid(), exe, &space)
+	s.SetLiveCode(live)
+	defer func() { live.mem.Close() }()
+	first := append([]byte(nil), memory[:callProof]...)
+	// add has the n-th stack added, as one that was called on by the one before.
+	add := func(n int) bool {
+		if _, ok := s.ReadWord(at(n * far)); ok {
+			t.Fatalf("stack %d was captured", n)
+		}
+		return s.AddOtherStack(at((n-1)*far + 8))
+	}
+	for range 2 { // again with the same Snapshot
+		s.Reset(1, new(Regs), []Region{{at(0), first}})
+		for n := 1; n <= maxOtherStacks; n++ {
+			if !add(n) {
+				t.Errorf("stack %d was not added", n)
+			}
+		}
+		if add(maxOtherStacks + 1) {
+			t.Error("there is no end")
+		}
+	}
+	s.Reset(1, new(Regs), []Region{{at(0), first}})
+	if !add(1) {
+		t.Fatal("the first call is under way")
+	}
+	memory[16]++ // in the frame that has called the first
+	if add(2) {
+		t.Error("the first call has returned before the second stack was read")
+	}
+}

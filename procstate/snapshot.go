@@ -33,8 +33,9 @@ type Snapshot struct {
 	regions []Region
 	probes  UserProbes
 	live    *LiveCode
-	taken   uint64      // of SetTime; 0 where that is not known
-	other   *otherStack // of AddOtherStack, nil before
+	taken   uint64        // of SetTime; 0 where that is not known
+	other   []*otherStack // of AddOtherStack: the first others of them are in regions
+	others  int
 
 	// The region of the last hit: nearly all reads are of one stack.
 	hot Region
@@ -59,6 +60,7 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 	s.tid = tid
 	s.regs = *regs
 	s.regions = append(s.regions[:0], regions...)
+	s.others = 0
 	s.hot = Region{}
 	if len(regions) > 0 {
 		s.hot = regions[0]

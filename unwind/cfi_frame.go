@@ -83,8 +83,12 @@ func (r *Rule) CallerFrame(w *Walker, in, out *Frame) (Verdict, error) {
 	out.SetPC(a, ra)
 	out.SetSP(a, cfa)
 	out.fp = out.Regs.Raw(a.FP)
-	if r.flags&ruleSignal != 0 {
+	switch {
+	case r.flags&ruleSignal != 0:
 		crossSignal(in, out)
+	case r.cfaReg != a.SP && r.cfaReg != a.FP && out.sp < in.sp && in.sp-out.sp >= sameStack && w.MappingAt(out.LookupPC()) != nil:
+		// A call with another stack, as OCaml's of C, leaves SP in a register that is preserved.
+		out.Flags |= StackSwitched
 	}
 	return Success, nil
 }

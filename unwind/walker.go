@@ -374,13 +374,13 @@ func (w *Walker) step(in, out *Frame) (Verdict, error) {
 }
 
 // addOtherStack has the rest of the stack captured that a frame was called on, if
-// that is another than the one that it has called on itself. A walk does that once.
+// that is another than the one that it has called on itself.
 func (w *Walker) addOtherStack(in *Frame) bool {
-	if w.captured == nil || w.otherStack || in.Flags&Interrupted != 0 {
+	if w.captured == nil || in.Flags&Interrupted != 0 || !w.captured.AddOtherStack(in.SP()) {
 		return false
 	}
-	w.otherStack = w.captured.AddOtherStack(in.SP())
-	return w.otherStack
+	w.otherStack = true
+	return true
 }
 
 // ask asks the steppers in turn. One that needs a register which is not known,

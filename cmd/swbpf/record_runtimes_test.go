@@ -47,6 +47,33 @@ func TestRecordOtherStack(t *testing.T) {
 	}
 }
 
+// What OCaml 5 has on a stack of its own while it calls C is copied with the stack of C, where such calls
+// have returned by the time that the samples are looked at.
+func TestRecordOCamlStack(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the program is for amd64")
+	}
+	testenv.Needs(t, "gcc")
+	prog := build(t, "ocamlstack", "gcc", "-O1", "-fno-optimize-sibling-calls", "-o", "OUT", "testdata/targets/ocamlstack.c")
+	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "3")
+	if r.exit != 0 {
+		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 90)
+	whole := regexp.MustCompile(`;main;with_stack;program(?:;ocaml){1,7};(call_c|call_direct);on_c `)
+	called := map[string]int{}
+	for line := range strings.Lines(r.folded) {
+		if m := whole.FindStringSubmatch(line); m != nil {
+			called[m[1]]++
+		} else if strings.Contains(line, ";on_c ") && !strings.Contains(line, "[truncated") {
+			t.Errorf("a stack with other functions: %s", line)
+		}
+	}
+	if called["call_c"] == 0 || called["call_direct"] == 0 {
+		t.Errorf("stacks that span both, by how C is called: %v\n%.3000s", called, r.folded)
+	}
+}
+
 // Where a walk has to look above the SP of a thread's outermost frame, that is copied once it
 // was lacked.
 func TestRecordNullEnd(t *testing.T) {

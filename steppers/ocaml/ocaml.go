@@ -1,0 +1,173 @@
+package ocaml
+
+import (
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// Stepper knows those functions of OCaml's runtime for x86-64 that call C: they leave the stack of the code in
+// OCaml, and note where. It walks through nothing, and has the kernel side copy that stack (see [Stepper.Lacked]).
+type Stepper struct {
+	switches mcode.VaddrCache // where in the state of a domain the current stack is, in words, by return address; 0: no switch
+	code     [maxSwitch + mcode.MaxCallLen]byte
+}
+
+// New makes a Stepper.
+func New() *Stepper { return &Stepper{} }
+
+// Name implements unwind.FrameStepper.
+func (s *Stepper) Name() string { return "ocaml" }
+
+// Priority implements unwind.FrameStepper.
+func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
+
+// maxSwitch is how far behind the switch the call of C is, at most, in bytes: arguments may be copied in between.
+const maxSwitch = 96
+
+// switchCode is how the runtime goes over to the stack of C (SWITCH_OCAML_TO_C in runtime/amd64.S), -1 a byte that
+// depends on the version:
+//
+//	mov current_stack(%r14), %r10
+//	mov %rsp, (%r10)
+//	mov c_stack(%r14), %r11
+//	mov %rsp, 8(%r11)
+//	mov %r10, (%r11)
+//	mov %r11, %rsp
+var switchCode = [...]int{
+	0x4d, 0x8b, 0x56, -1,
+	0x49, 0x89, 0x22,
+	0x4d, 0x8b, 0x5e, -1,
+	0x49, 0x89, 0x63, 0x08,
+	0x4d, 0x89, 0x13,
+	0x4c, 0x89, 0xdc,
+}
+
+// currentStack is where in switchCode the offset of the current stack is.
+const currentStack = 3
+
+const (
+	domainState = procstate.Reg(14) // the state of the domain that a thread runs, in all code of OCaml
+
+	// What C is called with at SP (struct c_stack_link), and a stack of OCaml (struct stack_info), in
+	// runtime/caml/fiber.h.
+	linkSP       = 8
+	stackSP      = 0
+	stackHandler = 16 // which lies where the stack ends
+	stackHead    = 24
+
+	// SP in struct stack_info is that of the last call by the runtime: it is not noted where code calls C without it.
+	below = 1 << 10
+)
+
+// process is what is kept of a process.
+type process struct {
+	vmread.Found
+	image   *procstate.Image // with the runtime; nil: none was met
+	asked   vmread.FramesAsked
+	mem     vmread.Memory
+	walk    uint64 // in which current was found
+	current uint64 // address of the word with the current stack of the thread that was walked
+	lacks   bool   // and whether that was not captured
+}
+
+// CallerFrame implements unwind.FrameStepper.
+func (s *Stepper) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdict, error) {
+	m := w.MappingAt(in.LookupPC())
+	if m == nil || m.Image == nil || in.Flags&unwind.Interrupted != 0 || w.Arch() != procstate.AMD64 {
+		return unwind.NotMe, nil
+	}
+	at := s.switchAt(w, m, in.PC())
+	state, ok := in.Regs.Value(domainState)
+	if at == 0 || !ok {
+		return unwind.NotMe, nil
+	}
+	p, _ := vmread.MachineOf(w, s, find)
+	p.image, p.walk, p.current, p.lacks = m.Image, w.Walks(), state+at, true
+	if sp, ok := p.mem.Word(in.SP() + linkSP); ok {
+		_, ok = p.mem.Word(sp)
+		p.lacks = !ok
+	}
+	return unwind.NotMe, nil
+}
+
+// find returns what is kept of the process that w walks: what is known, unless it executes another program since.
+func find(w *unwind.Walker, libs procstate.LibraryState, known *process) *process {
+	if known != nil && libs != nil {
+		for _, lib := range libs.Libraries() {
+			if lib.Image != nil && lib.Image == known.image {
+				return known
+			}
+		}
+	}
+	return &process{asked: vmread.FramesAsked{}, mem: vmread.MemoryOf(w)}
+}
+
+// switchAt returns where the state of a domain has its current stack, if the code before a return address goes over from that
+// to the stack of C; else 0.
+func (s *Stepper) switchAt(w *unwind.Walker, m *procstate.Mapping, pc uint64) (offset uint64) {
+	const word = 8
+	vaddr := pc - m.Bias
+	if fact, ok := s.switches.Get(m.Image, vaddr); ok {
+		return uint64(fact) * word
+	}
+	code := s.code[:min(uint64(len(s.code)), pc-m.Start)]
+	code = mcode.Read(w, m, pc-uint64(len(code)), code)
+	fact := uint8(0)
+	for i := len(code) - len(switchCode); i >= 0; i-- {
+		if isSwitch(code[i:]) {
+			fact = code[i+currentStack] / word
+			break
+		}
+	}
+	s.switches.Put(m.Image, vaddr, fact)
+	return uint64(fact) * word
+}
+
+// isSwitch reports whether code begins with the switch to the stack of C.
+func isSwitch(code []byte) bool {
+	for i, b := range switchCode {
+		if b >= 0 && code[i] != byte(b) {
+			return false
+		}
+	}
+	return true
+}
+
+// RuleAt implements unwind.RuleStepper.
+func (s *Stepper) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interrupted bool) (*unwind.Rule, bool) {
+	none := m == nil || m.Image == nil || interrupted || w.Arch() != procstate.AMD64 || s.switchAt(w, m, pc) == 0
+	return unwind.RuleNotMe, none
+}
+
+// Lacked returns where the current stack of OCaml is of a thread, if the last walk has come to it from C and the capture had
+// not copied it.
+func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
+	p, _ := w.Kept(s).(*process)
+	if p == nil || p.walk != w.Walks() || !p.lacks {
+		return frames, false
+	}
+	stack, ok1 := p.mem.WordNow(p.current)
+	sp, ok2 := p.mem.WordNow(stack + stackSP)
+	handler, ok3 := p.mem.WordNow(stack + stackHandler)
+	if !ok1 || !ok2 || !ok3 || sp <= stack || handler <= sp {
+		return frames, true
+	}
+	if _, ask := p.asked.Ask(tid, true, false); !ask {
+		return frames, true
+	}
+	return procstate.ThreadFrames{
+		Current: p.current, Head: stackHead, IsFrame: true,
+		Low: stackSP, High: stackHandler, IsDown: true, Below: below,
+	}, true
+}
+
+// Knows reports whether walks of a Walker have met OCaml's runtime.
+func (s *Stepper) Knows(w *unwind.Walker) bool {
+	if w.Kept(s) == nil {
+		return false
+	}
+	p, _ := vmread.MachineOf(w, s, find)
+	return p.image != nil
+}
