@@ -35,6 +35,8 @@ const maxSwitch = 96
 //	mov %rsp, 8(%r11)
 //	mov %r10, (%r11)
 //	mov %r11, %rsp
+//	...
+//	call *%rax
 var switchCode = [...]int{
 	0x4d, 0x8b, 0x56, -1,
 	0x49, 0x89, 0x22,
@@ -108,7 +110,12 @@ func find(w *unwind.Walker, libs procstate.LibraryState, known *process) *proces
 // to the stack of C; else 0.
 func (s *Stepper) switchAt(w *unwind.Walker, m *procstate.Mapping, pc uint64) (offset uint64) {
 	const word = 8
+	const call, rax = 0xff, 0xd0
 	vaddr := pc - m.Bias
+	last := s.code[:2]
+	if m.Image.ReadVaddr(last, vaddr-uint64(len(last))) != nil || last[0] != call || last[1] != rax {
+		return 0 // which is nearly all code
+	}
 	if fact, ok := s.switches.Get(m.Image, vaddr); ok {
 		return uint64(fact) * word
 	}

@@ -75,7 +75,8 @@ __asm__(
     "mov %r11,%rsp\n"
     ".cfi_remember_state\n"
     ".cfi_escape 0x0f,5,0x77,8,6,0x23,8\n" // CFA: the word at SP+8, plus 8
-    "call on_c\n"
+    "lea on_c(%rip),%rax\n"
+    "call *%rax\n"
     "mov 8(%rsp),%rsp\n"
     ".cfi_restore_state\n"
     "ret\n"
