@@ -143,7 +143,7 @@ func TestBeam(t *testing.T) {
 	for _, c := range []struct {
 		at   uint64
 		want returnPlace
-	}{{20, sp(16)}, {24, sp(0)}, {16, guess(ofSP)}, {4, guess(ofSP)}, {13, guess(ofFP)}} {
+	}{{20, sp(16)}, {24, sp(0)}, {16, sp(16)}, {4, sp(16)}, {13, guess(ofFP)}} {
 		got := m.vm.paths.returnAddress(start + c.at)
 		if got.at != c.want.at || got.ok != c.want.ok || len(got.guesses) != len(c.want.guesses) || len(got.guesses) > 0 && got.guesses[0] != c.want.guesses[0] {
 			t.Errorf("at %d: %+v, want %+v", c.at, got, c.want)

@@ -114,6 +114,11 @@ func (p *pathFinder) returnAddress(pc uint64) returnPlace {
 			return returnPlace{at: exits[0], ok: !other, isAbove: i == 1}
 		}
 	}
+	if e.function != nil && !p.code.isShared(e.module) {
+		if at, ok := p.fromStart(e.function, pc); ok {
+			return returnPlace{at: at, ok: true}
+		}
+	}
 	if len(e.weak) == 0 {
 		return returnPlace{}
 	}
@@ -139,11 +144,48 @@ func (p *pathFinder) explore(pc uint64, depth int) *explorer {
 	}
 	e.paths = append(e.paths, path{pc: pc, sp: value{base: ofSP}, fp: value{base: ofFP}})
 	for len(e.paths) > 0 && len(e.sure) < maxExits {
-		last := e.paths[len(e.paths)-1]
-		e.paths = e.paths[:len(e.paths)-1]
-		e.follow(&last)
+		e.followLast()
 	}
 	return e
+}
+
+// followLast follows the path that was put off last.
+func (e *explorer) followLast() {
+	last := e.paths[len(e.paths)-1]
+	e.paths = e.paths[:len(e.paths)-1]
+	e.follow(&last)
+}
+
+// fromStart returns where the return address is at an instruction by how a function comes to it without calls of
+// others, which may not return: where it is entered that is at SP, and where it has made its frame above that. It
+// makes none where it has one (erts/emulator/beam/jit/x86/instr_call.cpp, emit_allocate).
+func (p *pathFinder) fromStart(r *codeRange, pc uint64) (at value, ok bool) {
+	e := &explorer{pathFinder: p, seen: map[uint64]bool{}, target: pc}
+	e.module, e.function = p.code.at(p.read, pc)
+	e.paths = append(e.paths, path{pc: r.start, sp: value{base: ofSP}, fp: value{base: ofFP}})
+	p.left = maxInsts
+	entered := value{base: ofSP} // SP where a frame is made
+	if p.code.hasFramePointers {
+		entered.off = -8
+	}
+	var in isa.Inst
+	for at := r.start; at < pc && p.left > 0 && isa.DecodeAMD64(p.codeAt(at), at, &in); p.left-- {
+		at += uint64(in.Len)
+		if op := &in.Ops[0]; in.NumOps == 1 && op.Kind == isa.Set && op.Dst == beamSP && op.Src == beamSP && op.Imm < 0 && op.Imm >= -maxFrame {
+			e.paths = append(e.paths, path{pc: at, sp: entered.plus(op.Imm), fp: value{base: ofFP}}) // not of a push, which stores, too
+		}
+	}
+	p.left = maxInsts
+	for len(e.paths) > 0 && len(e.targets) < maxExits {
+		e.followLast()
+		for _, sp := range e.targets {
+			if sp.base != ofSP || sp != e.targets[0] {
+				return value{}, false
+			}
+			at, ok = value{base: ofSP, off: -sp.off}, true
+		}
+	}
+	return at, ok
 }
 
 // explorer is a search for ends of paths, which are where SP is there.
@@ -158,12 +200,19 @@ type explorer struct {
 	sure  []value // where the return address is at SP
 	waits []value // where a function waits for messages, with its frame
 	weak  []value // where the return address may be at SP
+
+	target  uint64  // an instruction, at which paths end, too
+	targets []value // SP there, of paths without calls of functions of Erlang
 }
 
 // follow follows a path to its end, and puts off those that branch off.
 func (e *explorer) follow(s *path) {
 	var in isa.Inst
 	for !e.seen[s.pc] && e.left > 0 {
+		if s.pc == e.target && !s.called {
+			e.targets = append(e.targets, s.sp)
+			return
+		}
 		e.seen[s.pc] = true
 		e.left--
 		code := e.codeAt(s.pc)
