@@ -1,6 +1,7 @@
 package beam
 
 import (
+	"debug/elf"
 	"slices"
 	"time"
 
@@ -33,20 +34,34 @@ func (s *Stepper) Name() string { return "beam" }
 // Priority implements unwind.FrameStepper.
 func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
-// imageInfo is what is known of a file that may be the runtime system: link-time addresses.
+// imageInfo is what is known of a file that may be the runtime system: link-time addresses, 0 where they are not exported.
 type imageInfo struct {
-	descriptor, schedulers, count uint64      // 0: it is none
+	descriptor, schedulers, count uint64
 	main                          mcode.Range // of process_main
+	code, data                    mcode.Range // none: it is not the runtime system
 }
 
 // image returns what is known of a file.
 func (s *Stepper) image(im *procstate.Image) *imageInfo { return s.images.Known(im, findImage) }
 
 // findImage looks for the runtime system in a file. It exports all that it has to libraries of
-// functions for Erlang.
+// functions for Erlang; since OTP 28 no more than they are meant to use (erts/emulator/Makefile.in).
 func findImage(im *procstate.Image) (p imageInfo) {
 	if im.Arch() != procstate.AMD64 {
 		return p
+	}
+	for _, name := range []string{"enif_self", "driver_output", "erl_drv_thread_create"} {
+		if _, ok := im.ExportedSymbol(name); !ok {
+			return p
+		}
+	}
+	for _, seg := range im.Segments() {
+		switch segment := (mcode.Range{Start: seg.Vaddr, End: seg.Vaddr + seg.Memsz}); {
+		case seg.Flags&elf.PF_X != 0:
+			p.code = segment
+		case seg.Flags&elf.PF_W != 0 && seg.Memsz <= maxData:
+			p.data = segment
+		}
 	}
 	for _, v := range []struct {
 		name string
@@ -55,12 +70,10 @@ func findImage(im *procstate.Image) (p imageInfo) {
 		{"process_main", &p.main.Start}, {"erts_aligned_scheduler_data", &p.schedulers},
 		{"erts_no_schedulers", &p.count}, {"__jit_debug_descriptor", &p.descriptor},
 	} {
-		sym, ok := im.ExportedSymbol(v.name)
-		if !ok {
-			return imageInfo{}
-		}
-		if *v.at = sym.Value; v.at == &p.main.Start {
-			p.main.End = sym.Value + sym.Size
+		if sym, ok := im.ExportedSymbol(v.name); ok {
+			if *v.at = sym.Value; v.at == &p.main.Start {
+				p.main.End = sym.Value + sym.Size
+			}
 		}
 	}
 	return p
@@ -122,7 +135,7 @@ func (s *Stepper) machine(w *unwind.Walker) *machine {
 // findMachine looks for the runtime system, which may be the one that is known.
 func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *machine) *machine {
 	rt := find(libs, s.image)
-	if known != nil && known.runtime != nil && rt != nil && rt.descriptor == known.descriptor && known.Captured != nil {
+	if known != nil && known.runtime != nil && rt != nil && rt.data == known.data && known.Captured != nil {
 		return known
 	}
 	vm := &machine{runtime: rt, Memory: vmread.MemoryOf(w), asked: vmread.FramesAsked{}, scheds: map[uint64][]byte{}, returns: map[uint64]place{}}
@@ -346,6 +359,9 @@ func (vm *machine) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ve
 		return unwind.Failed, unwind.NoUnwindInfo
 	}
 	from := stack + vm.frame
+	if vm.main.Start == 0 {
+		vm.findSchedulers(vm.now)
+	}
 	if !vm.addStack(w, from) {
 		return unwind.Failed, unwind.MemoryUnreadable
 	}

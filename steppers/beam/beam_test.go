@@ -3,8 +3,10 @@ package beam
 import (
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -52,7 +54,7 @@ func newMemory() *memory {
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: m.b}})
 	m.w = unwind.NewWalker(snap, unwind.NewGroup(), nil)
-	rt := &runtime{descriptor: testBase, schedulers: testBase + 0x40, count: testBase + 0x48}
+	rt := &runtime{descriptor: testBase, schedulers: testBase + 0x40, count: testBase + 0x48, main: mcode.Range{Start: 1, End: 2}}
 	rt.paths.known = map[uint64]bool{}
 	m.vm = &machine{runtime: rt, Memory: vmread.Memory{Mem: snap, Captured: snap}, asked: vmread.FramesAsked{}, returns: map[uint64]place{}}
 	m.vm.now = m.vm.ReadNow
@@ -179,6 +181,40 @@ func TestBeam(t *testing.T) {
 	}
 }
 
+// What is not exported is found: the list of code, the schedulers, and process_main.
+func TestBeamSearch(t *testing.T) {
+	const list, array, text = 0x60, 0x98, 0xc00
+	// A function of C that calls: call *(%rax); call 0x16 bytes on; hlt. And these: jmp *(%rip); push %rbx; jmp *(%rax).
+	const code = "\xff\x10\xe8\x09\x00\x00\x00\xe8\x0a\x00\x00\x00\xf4\x90\x90\x90" + "\xff\x25\x00\x00\x00\x00" + "\x53\xff\x20"
+	m := newMemory()
+	rt := m.vm.runtime
+	rt.descriptor, rt.schedulers, rt.count, rt.main = 0, 0, 0, mcode.Range{}
+	rt.data = mcode.Range{Start: testBase, End: testBase + testEntries}
+	rt.text = mcode.Range{Start: testBase + text, End: testBase + text + uint64(len(code))}
+	copy(m.b[text:], code)
+	m.put(list, 1)
+	m.put(list+0x10, testBase+testEntries)
+	m.put(testEntries+0x20+8, testBase+testEntries)
+	m.put(array-8, testBase+testProcess&^0x3f) // of something else
+	m.put(array, testBase+testScheduler)
+	const stack = 0x8000
+	ret := func(at, to int) { m.put(stack+0x4110+8+16*at, testBase+text+uint64(to)) }
+	ret(0, 7) // behind a call that goes by the PLT
+	ret(2, 12)
+	if !rt.update(m.vm.ReadNow) || rt.descriptor != testBase+list {
+		t.Fatalf("the list is at %#x", rt.descriptor)
+	}
+	rt.findSchedulers(m.vm.ReadNow)
+	if len(rt.byStack) != 1 || rt.byStack[testBase+stack] != testBase+testScheduler || rt.main.Start != testBase+text+22 {
+		t.Errorf("schedulers %#x, process_main %#x", rt.byStack, rt.main)
+	}
+	rt.byStack, rt.searched = nil, time.Time{}
+	ret(1, 12)
+	if rt.findSchedulers(m.vm.ReadNow); rt.byStack != nil {
+		t.Error("which of two has called is not known")
+	}
+}
+
 func FuzzBeam(f *testing.F) {
 	f.Add(newMemory().b, uint16(4), true)
 	f.Fuzz(func(t *testing.T, memory []byte, at uint16, interrupted bool) {
@@ -249,7 +285,7 @@ func TestBeamBounds(t *testing.T) {
 		}
 		return true
 	})
-	rt := &runtime{}
+	rt := &runtime{descriptor: 8}
 	rt.paths.known = map[uint64]bool{}
 	for range 3 {
 		if rt.update(read) {
@@ -270,7 +306,7 @@ func TestBeamBounds(t *testing.T) {
 // Where each word looks like a scheduler's there are no more than some, and which one is near is found by order.
 func TestBeamSchedulers(t *testing.T) {
 	const first, count = 0x1000_0000, 0x48
-	rt := &runtime{schedulers: 0x40, count: count}
+	rt := &runtime{schedulers: 0x40, count: count, main: mcode.Range{Start: 1, End: 2}}
 	read := vmread.Reader(func(addr uint64, b []byte) bool {
 		le := binary.LittleEndian
 		switch {

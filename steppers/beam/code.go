@@ -115,6 +115,18 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 	c.first, c.modules = first, newestModules(modules)
 }
 
+// isList reports whether the list of code begins at an address: with an entry that is the first, and before the next.
+func (c *code) isList(read vmread.Reader, first uint64) bool {
+	const previous = 8
+	var entry [32]byte
+	le := binary.LittleEndian
+	if !read(first, entry[:]) || le.Uint64(entry[previous:]) != 0 || c.open(read, le.Uint64(entry[16:]), le.Uint64(entry[24:])) == nil {
+		return false
+	}
+	second := le.Uint64(entry[:])
+	return second != 0 && read(second, entry[:]) && le.Uint64(entry[previous:]) == first
+}
+
 // isSame reports whether two modules are one, as far as their beginnings tell.
 func (m *loadedModule) isSame(o *loadedModule) bool {
 	return m.start == o.start && m.end == o.end && m.size == o.size && m.name == o.name

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
@@ -17,10 +18,11 @@ import (
 type runtime struct {
 	code       code
 	paths      pathFinder
-	descriptor uint64      // __jit_debug_descriptor
-	schedulers uint64      // erts_aligned_scheduler_data
-	count      uint64      // erts_no_schedulers
-	main       mcode.Range // of the function of C process_main
+	descriptor uint64      // __jit_debug_descriptor; 0: not known yet
+	schedulers uint64      // erts_aligned_scheduler_data, 0: not known
+	count      uint64      // erts_no_schedulers, 0: not known
+	main       mcode.Range // of the function of C process_main; 0: not known yet
+	text, data mcode.Range // the file's code, and what it writes to
 
 	isLaidOut bool
 	looked    uint64 // the entry that the list began with when that was looked for
@@ -35,12 +37,15 @@ type runtime struct {
 	byStack map[uint64]uint64 // the structures of schedulers by where their stacks go on,
 	stacks  []uint64          // and these, in order
 
+	searched time.Time // when schedulers were last looked for that are not known
+
 	pace vmread.Pace // of what is read for a Collector
 }
 
 const (
 	align = 64
 
+	maxData       = 8 << 20 // bytes of what the runtime system writes to
 	maxSchedulers = 1024
 	maxScheduler  = 64 << 10 // bytes of the structure of one
 	maxSearched   = 16 << 20 // bytes of all
@@ -120,6 +125,9 @@ func (rt *runtime) layOut(read vmread.Reader) {
 
 // update looks at what the process tells of its code. It reports whether all is known that walks need.
 func (rt *runtime) update(read vmread.Reader) bool {
+	if rt.descriptor == 0 && !rt.findDescriptor(read) {
+		return false
+	}
 	rt.code.update(read, rt.descriptor)
 	rt.paths.code, rt.paths.read = &rt.code, read
 	if !rt.isLaidOut && rt.looked != rt.code.first {
@@ -133,6 +141,10 @@ func (rt *runtime) update(read vmread.Reader) bool {
 // goes on below Erlang's registers.
 func (rt *runtime) findSchedulers(read vmread.Reader) {
 	if rt.byStack != nil {
+		return
+	}
+	if rt.schedulers == 0 || rt.count == 0 || rt.main.Start == 0 {
+		rt.searchSchedulers(read)
 		return
 	}
 	var n [4]byte
@@ -154,6 +166,103 @@ func (rt *runtime) findSchedulers(read vmread.Reader) {
 		}
 	}
 	rt.stacks = slices.Sorted(maps.Keys(rt.byStack))
+}
+
+// findDescriptor looks for where the list of code begins, which is told by its first two entries, among what the file
+// writes to.
+func (rt *runtime) findDescriptor(read vmread.Reader) bool {
+	const version, actions, first, size = 1, 3, 16, 24
+	le := binary.LittleEndian
+	buf := make([]byte, rt.data.End-rt.data.Start)
+	if !read(rt.data.Start, buf) {
+		return false
+	}
+	for i := 0; i+size <= len(buf); i += 8 {
+		if at := le.Uint64(buf[i+first:]); at != 0 && at%8 == 0 && le.Uint32(buf[i:]) == version && le.Uint32(buf[i+4:]) < actions && rt.code.isList(read, at) {
+			rt.descriptor = rt.data.Start + uint64(i)
+			return true
+		}
+	}
+	return false
+}
+
+// searchSchedulers looks for the structures of schedulers where they are not exported, among what the file has
+// addresses of; and for process_main, which all of them have called.
+func (rt *runtime) searchSchedulers(read vmread.Reader) {
+	if !rt.isLaidOut || time.Since(rt.searched) < interval {
+		return
+	}
+	rt.searched = time.Now()
+	le := binary.LittleEndian
+	buf := make([]byte, rt.data.End-rt.data.Start)
+	if !read(rt.data.Start, buf) {
+		return
+	}
+	first, main := uint64(0), uint64(0)
+	for i := 0; i+8 <= len(buf); i += 8 {
+		at := le.Uint64(buf[i:])
+		if at == 0 || at%align != 0 || at == first {
+			continue
+		}
+		if target := rt.calledFrom(read, at); target != 0 {
+			if first != 0 {
+				return
+			}
+			first, main = at, target
+		}
+	}
+	if first == 0 {
+		return
+	}
+	rt.main, rt.byStack = mcode.Range{Start: main, End: main + 1}, map[uint64]uint64{}
+	for at, last := first, first; at-last < maxScheduler && len(rt.byStack) < maxSchedulers; at += align {
+		if rt.calledFrom(read, at) == main {
+			stack, _ := read.Word(at)
+			rt.byStack[stack], last = at, at
+		}
+	}
+	rt.stacks = slices.Sorted(maps.Keys(rt.byStack))
+}
+
+// calledFrom returns which function of C like process_main has been called where the stack goes on by the structure of a
+// scheduler; 0 where it is none, or there are several that may be.
+func (rt *runtime) calledFrom(read vmread.Reader, scheduler uint64) (target uint64) {
+	stack, ok := read.Word(scheduler)
+	if !ok || stack == 0 || stack%align != 0 {
+		return 0
+	}
+	var code [mcode.MaxCallLen]byte
+	for at := stack + rt.frame + 8; at < stack+rt.frame+align; at += 16 {
+		ra, ok := read.Word(at)
+		if !ok || !rt.text.Holds(ra-mcode.MaxCallLen) || !read(ra-mcode.MaxCallLen, code[:]) {
+			continue
+		}
+		if to, direct, ok := mcode.CallBefore(procstate.AMD64, code[:], ra); ok && direct && rt.text.Holds(to) && jumpsOn(read, to) {
+			if target != 0 {
+				return 0
+			}
+			target = to
+		}
+	}
+	return target
+}
+
+// jumpsOn reports whether a function of C ends with a jump to where it has found out, as process_main does to the code
+// that BeamAsm has made (erts/emulator/beam/jit/beam_jit_main.cpp).
+func jumpsOn(read vmread.Reader, at uint64) bool {
+	const most = 32 // instructions
+	var code [16 * most]byte
+	if !read(at, code[:]) {
+		return false
+	}
+	var in isa.Inst
+	for b, n := code[:], 0; n < most && isa.DecodeAMD64(b, at, &in); n++ {
+		if in.Flow != isa.Next && in.Flow != isa.Call {
+			return in.Flow == isa.IndirectJump && in.Target == 0 // that of a PLT has one
+		}
+		b, at = b[in.Len:], at+uint64(in.Len)
+	}
+	return false
 }
 
 // knowsFields reports whether it is known where a scheduler has the process that runs, and that its stack.
@@ -213,9 +322,18 @@ func find(libs procstate.LibraryState, image func(*procstate.Image) *imageInfo) 
 		if lib.Image == nil {
 			continue
 		}
-		if p := image(lib.Image); p.descriptor != 0 {
-			rt := &runtime{descriptor: p.descriptor + lib.Bias, schedulers: p.schedulers + lib.Bias, count: p.count + lib.Bias}
-			rt.main = mcode.Range{Start: p.main.Start + lib.Bias, End: p.main.End + lib.Bias}
+		if p := image(lib.Image); p.data != (mcode.Range{}) {
+			run := func(vaddr uint64) uint64 {
+				if vaddr == 0 {
+					return 0
+				}
+				return vaddr + lib.Bias
+			}
+			area := func(r mcode.Range) mcode.Range { return mcode.Range{Start: run(r.Start), End: run(r.End)} }
+			rt := &runtime{
+				descriptor: run(p.descriptor), schedulers: run(p.schedulers), count: run(p.count),
+				main: area(p.main), text: area(p.code), data: area(p.data),
+			}
 			rt.paths.known = map[uint64]bool{}
 			return rt
 		}
