@@ -45,7 +45,7 @@ type imageInfo struct {
 func (s *Stepper) image(im *procstate.Image) *imageInfo { return s.images.Known(im, findImage) }
 
 // findImage looks for the runtime system in a file. It exports all that it has to libraries of
-// functions for Erlang; since OTP 28 no more than they are meant to use (erts/emulator/Makefile.in).
+// functions for Erlang; that of OTP 29 no more than these are meant to use.
 func findImage(im *procstate.Image) (p imageInfo) {
 	if im.Arch() != procstate.AMD64 {
 		return p
@@ -98,7 +98,8 @@ type machine struct {
 	returns map[uint64]place  // by PC
 	codes   map[uint64]uint32 // numbers in unwind.Codes, by PC
 	funcs   map[string]*unwind.CodeFunction
-	resets  int
+	resets  int // of unwind.Codes, when these began
+	gone    int // of the code
 
 	call [mcode.MaxCallLen]byte // code before a return address
 }
@@ -425,8 +426,9 @@ func (vm *machine) addStack(w *unwind.Walker, from uint64) bool {
 // codeOf returns the number of what runs in a frame.
 func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, r *codeRange) uint32 {
 	codes := w.Codes()
-	if vm.codes == nil || vm.resets != codes.Resets() || len(vm.codes) >= maxCodes {
-		vm.codes, vm.funcs, vm.resets = map[uint64]uint32{}, map[string]*unwind.CodeFunction{}, codes.Resets()
+	if vm.codes == nil || vm.resets != codes.Resets() || vm.gone != vm.code.gone || len(vm.codes) >= maxCodes {
+		vm.codes, vm.funcs = map[uint64]uint32{}, map[string]*unwind.CodeFunction{}
+		vm.resets, vm.gone = codes.Resets(), vm.code.gone
 	}
 	pc := in.LookupPC()
 	n, known := vm.codes[pc]

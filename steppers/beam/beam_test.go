@@ -181,6 +181,35 @@ func TestBeam(t *testing.T) {
 	}
 }
 
+// Of a module that was unloaded what is told may be freed, and another told of in its place, of as many bytes: the list
+// begins as before.
+func TestBeamReloaded(t *testing.T) {
+	m := newMemory()
+	name := func() string {
+		m.vm.update(m.vm.ReadNow)
+		if _, r := m.vm.code.at(m.vm.ReadNow, testBase+testModule+5); r != nil {
+			return r.name
+		}
+		return ""
+	}
+	if n := name(); n != "m:new/1" {
+		t.Fatalf("%q", n)
+	}
+	gone := m.vm.code.gone
+	for _, other := range []string{"m:nev/1", "m:new/1"} {
+		m.module(0, testTold, testModule, "m", testRange{other + head, "\xf4", 0}, testRange{other, testCode, 9})
+		if n := name(); n != other {
+			t.Errorf("%q, want %q", n, other)
+		}
+		if gone++; m.vm.code.gone != gone {
+			t.Errorf("%d of %d times", m.vm.code.gone, gone)
+		}
+	}
+	if name(); m.vm.code.gone != gone {
+		t.Error("what is the same is told anew")
+	}
+}
+
 // What is not exported is found: the list of code, the schedulers, and process_main.
 func TestBeamSearch(t *testing.T) {
 	const list, array, text = 0x60, 0x98, 0xc00

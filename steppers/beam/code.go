@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"hash/crc32"
 	"slices"
 	"sort"
 	"strings"
@@ -15,8 +16,9 @@ import (
 
 // What BeamAsm, the compiler of Erlang's runtime system, tells debuggers of the code that it has made
 // (erts/emulator/beam/jit/beam_jit_metadata.cpp) is in the list of GDB's JIT interface. The entries are
-// no object files: one tells how frames are laid out, and the others of a module each. Modules that were
-// unloaded stay in the list, which has the newest first.
+// no object files: one tells how frames are laid out, and the others of a module each. The list has the newest
+// first. Up to OTP 25 modules that were unloaded stay in it; later ones are taken from it, and what is told of
+// them is freed, so that the next may be told of in the same place.
 //
 //	4 bytes  0: of all code   8: whether there are frame pointers, 16: where the first function returns to
 //	         1: of a module   8: where its code is, 16: of how many ranges it tells, 20: bytes of code,
@@ -39,6 +41,7 @@ const (
 	maxLines   = 1 << 18  // of a module
 	maxKept    = 64 << 20 // bytes of what was read of modules, until all is read anew,
 	maxMost    = 2 * maxKept
+	maxAgain   = 16               // modules that are compared again, the newest, where the list has changed
 	anew       = 10 * time.Second // which is not done again for so long
 )
 
@@ -50,6 +53,7 @@ type loadedModule struct {
 	name       string
 
 	isRead bool
+	sum    uint32      // of what is told of it
 	ranges []codeRange // in order of address, without overlaps; nil where they could not be read
 }
 
@@ -74,7 +78,9 @@ const head = "-CodeInfoPrologue"
 // code is the code that a process has told of.
 type code struct {
 	modules []*loadedModule // in order of address, without overlaps
-	first   uint64          // the entry that the list began with when it was read
+	first   uint64          // the entry that the list began with when it was read; 0: it was not read to its end
+	newest  *loadedModule   // what that told of; nil: of no module
+	gone    int             // how often modules were no longer told of
 	kept    int             // bytes
 	anew    time.Time       // when all was read anew
 
@@ -88,7 +94,7 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 	const head, next, what = 16, 0, 16
 	first, ok := read.Word(descriptor + head)
 	isFull := c.kept >= maxKept && time.Since(c.anew) >= anew
-	if !ok || first == c.first && !isFull {
+	if !ok || first == c.first && !isFull && (c.newest == nil || c.isTold(read, c.newest)) {
 		return
 	}
 	known := map[uint64]*loadedModule{}
@@ -99,20 +105,49 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 	} else {
 		c.kept, c.anew = 0, time.Now()
 	}
+	c.first, c.newest = first, nil
 	var modules []*loadedModule
 	var entry [32]byte
 	le := binary.LittleEndian
-	for at, n := first, 0; at != 0 && n < maxModules && read(at, entry[:]); at, n = le.Uint64(entry[next:]), n+1 {
+	again := maxAgain // older ones are in the list for as long as these
+	left := len(known)
+	for at, n := first, 0; at != 0 && n < maxModules; at, n = le.Uint64(entry[next:]), n+1 {
+		if !read(at, entry[:]) {
+			c.first = 0
+			break
+		}
 		m := c.open(read, le.Uint64(entry[what:]), le.Uint64(entry[what+8:]))
 		if m == nil {
 			continue
 		}
 		if k := known[m.told]; k != nil && k.isSame(m) && (!k.isRead || k.ranges != nil) {
-			m = k
+			if k.isRead {
+				again--
+			}
+			if again < 0 || !k.isRead || c.isTold(read, k) {
+				m = k
+				left--
+			}
+		}
+		if n == 0 {
+			c.newest = m
 		}
 		modules = append(modules, m)
 	}
-	c.first, c.modules = first, newestModules(modules)
+	c.modules = newestModules(modules)
+	if left > 0 {
+		c.gone++
+	}
+}
+
+// isTold reports whether the same is told of a module as when the list was read.
+func (c *code) isTold(read vmread.Reader, m *loadedModule) bool {
+	if !m.isRead {
+		now := c.open(read, m.told, m.size)
+		return now != nil && now.isSame(m)
+	}
+	b := make([]byte, m.size)
+	return read(m.told, b) && crc32.ChecksumIEEE(b) == m.sum
 }
 
 // isList reports whether the list of code begins at an address: with an entry that is the first, and before the next.
@@ -188,7 +223,7 @@ func (c *code) at(read vmread.Reader, addr uint64) (*loadedModule, *codeRange) {
 		m.isRead = true
 		b := make([]byte, m.size)
 		if read(m.told, b) {
-			m.ranges = m.parse(b)
+			m.ranges, m.sum = m.parse(b), crc32.ChecksumIEEE(b)
 		}
 		c.kept += len(b) + m.bytes()
 	}

@@ -106,7 +106,7 @@ type returnPlace struct {
 
 // returnAddress returns where the return address is at an instruction.
 func (p *pathFinder) returnAddress(pc uint64) returnPlace {
-	p.left = maxInsts
+	p.left, p.n = maxInsts, 0 // code may have changed
 	e := p.explore(pc, 0)
 	for i, exits := range [...][]value{e.sure, e.waits} {
 		if len(exits) > 0 {
