@@ -159,6 +159,18 @@ func (vm *machine) rangeAt(addr uint64) (m *loadedModule, r *codeRange) {
 	return m, r
 }
 
+// wasThere reports whether the code in the place of a module, where another was before, was that module's at the time that
+// is walked.
+func (vm *machine) wasThere(m *loadedModule) bool {
+	at := vm.Times()
+	if m.valid.IsDue(at) && vm.update(vm.now) {
+		if now, _ := vm.code.at(vm.now, m.start); now == m && vm.code.isTold(vm.now, m) {
+			m.valid.Read(at, true)
+		}
+	}
+	return m.valid.Holds(at)
+}
+
 // CallerFrame implements unwind.FrameStepper.
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	pc := in.LookupPC()
@@ -174,12 +186,19 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if function == nil {
 		return unwind.NotMe, nil
 	}
-	in.Code = vm.codeOf(w, in, function)
+	isCalled := in.Flags&unwind.Interrupted == 0 && vm.calledPC == in.PC() && vm.calledSP == in.SP()
+	if module.replaces && !vm.wasThere(module) {
+		if in.Code = vm.codeOf(w, in, &notRead); !isCalled {
+			return unwind.Failed, unwind.NoUnwindInfo
+		}
+	} else {
+		in.Code = vm.codeOf(w, in, function)
+	}
 	if function.name == processMain {
 		return vm.scheduler(w, in, out)
 	}
 	at, ok := uint64(0), false
-	if in.Flags&unwind.Interrupted == 0 && vm.calledPC == in.PC() && vm.calledSP == in.SP() {
+	if isCalled {
 		at, ok = vm.scan(in.SP())
 	} else {
 		var err error
@@ -431,7 +450,11 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, r *codeRange) uint
 		vm.resets, vm.gone = codes.Resets(), vm.code.gone
 	}
 	pc := in.LookupPC()
-	n, known := vm.codes[pc]
+	key := pc
+	if r == &notRead {
+		key = ^pc
+	}
+	n, known := vm.codes[key]
 	if known {
 		if lines := codes.Lines(n); len(lines) > 0 && lines[0].SystemName == r.name {
 			return n
@@ -443,8 +466,8 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, r *codeRange) uint
 		f = &unwind.CodeFunction{Name: r.name, SystemName: r.name, File: file, Runtime: erlang}
 		vm.funcs[r.name] = f
 	}
-	n = codes.Add(r.start, []unwind.CodeLine{{CodeFunction: f, Line: line, IsCompiled: true}}, 0)
-	vm.codes[pc] = n
+	n = codes.Add(r.start, []unwind.CodeLine{{CodeFunction: f, Line: line, IsCompiled: r != &notRead}}, 0)
+	vm.codes[key] = n
 	return n
 }
 

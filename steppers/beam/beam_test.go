@@ -205,6 +205,10 @@ func TestBeamReloaded(t *testing.T) {
 			t.Errorf("%d of %d times", m.vm.code.gone, gone)
 		}
 	}
+	module, _ := m.vm.code.at(m.vm.ReadNow, testBase+testModule+5)
+	if !module.replaces || !m.vm.wasThere(module) {
+		t.Error("there was no other")
+	}
 	if name(); m.vm.code.gone != gone {
 		t.Error("what is the same is told anew")
 	}

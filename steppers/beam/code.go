@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
@@ -41,6 +42,7 @@ const (
 	maxLines   = 1 << 18  // of a module
 	maxKept    = 64 << 20 // bytes of what was read of modules, until all is read anew,
 	maxMost    = 2 * maxKept
+	maxPast    = 1 << 10          // modules that are no more
 	maxAgain   = 16               // modules that are compared again, the newest, where the list has changed
 	anew       = 10 * time.Second // which is not done again for so long
 )
@@ -55,6 +57,9 @@ type loadedModule struct {
 	isRead bool
 	sum    uint32      // of what is told of it
 	ranges []codeRange // in order of address, without overlaps; nil where they could not be read
+
+	replaces bool         // there was another module in this place: when it was this one's
+	valid    vmread.Valid // is known by this
 }
 
 // codeRange is the code of a function, of a part of the runtime's own, or what stands before a function.
@@ -72,6 +77,9 @@ type line struct {
 	file  string
 }
 
+// notRead stands for functions of which it is not known whether they were there.
+var notRead = codeRange{name: "[not read]"}
+
 // head is what BeamAsm adds to the name of a function for what stands before it.
 const head = "-CodeInfoPrologue"
 
@@ -80,7 +88,8 @@ type code struct {
 	modules []*loadedModule // in order of address, without overlaps
 	first   uint64          // the entry that the list began with when it was read; 0: it was not read to its end
 	newest  *loadedModule   // what that told of; nil: of no module
-	gone    int             // how often modules were no longer told of
+	past    []*loadedModule // the last that were no longer told of,
+	gone    int             // and how many there were
 	kept    int             // bytes
 	anew    time.Time       // when all was read anew
 
@@ -110,7 +119,6 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 	var entry [32]byte
 	le := binary.LittleEndian
 	again := maxAgain // older ones are in the list for as long as these
-	left := len(known)
 	for at, n := first, 0; at != 0 && n < maxModules; at, n = le.Uint64(entry[next:]), n+1 {
 		if !read(at, entry[:]) {
 			c.first = 0
@@ -126,7 +134,6 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 			}
 			if again < 0 || !k.isRead || c.isTold(read, k) {
 				m = k
-				left--
 			}
 		}
 		if n == 0 {
@@ -134,9 +141,35 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 		}
 		modules = append(modules, m)
 	}
-	c.modules = newestModules(modules)
-	if left > 0 {
+	was := c.modules
+	if c.modules = newestModules(modules); isFull {
 		c.gone++
+		return
+	}
+	isNew := map[*loadedModule]bool{}
+	for _, m := range c.modules {
+		isNew[m] = true
+	}
+	for _, m := range was {
+		if !isNew[m] {
+			c.gone++
+			c.past = append(c.past[max(0, len(c.past)+1-maxPast):], m)
+		}
+		delete(isNew, m)
+	}
+	for m := range isNew {
+		if slices.ContainsFunc(c.past, func(o *loadedModule) bool { return o.start < m.end && m.start < o.end }) {
+			m.replace()
+		}
+	}
+}
+
+// replace takes note that another module was in this place, and that this one is now.
+func (m *loadedModule) replace() {
+	at := procstate.Monotonic()
+	m.replaces = true
+	for _, isSame := range []bool{true, false} {
+		m.valid.Read(vmread.Times{Taken: at, Now: at}, isSame)
 	}
 }
 
