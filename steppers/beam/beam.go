@@ -202,7 +202,10 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		at, ok = vm.scan(in.SP())
 	} else {
 		var err error
-		if at, err = vm.follow(w, in, module); err != nil {
+		if at, err = vm.follow(w, in, module); err == unwind.NoUnwindInfo && vm.isEntered(in, module, function) {
+			at, err = in.SP(), nil
+		}
+		if err != nil {
 			return unwind.Failed, err
 		}
 		ok = true
@@ -327,6 +330,17 @@ func (vm *machine) follow(w *unwind.Walker, in *unwind.Frame, module *loadedModu
 		return 0, unwind.NoUnwindInfo
 	}
 	return at, nil
+}
+
+// isEntered reports whether code of the runtime's own has on top of the stack where it returns to: behind a call of it. It
+// may be about to take that away, and go on elsewhere.
+func (vm *machine) isEntered(in *unwind.Frame, module *loadedModule, r *codeRange) bool {
+	ra, ok := vm.Word(in.SP())
+	if !ok || !vm.code.isShared(module) || vm.code.hasFramePointers || !vm.now(ra-mcode.MaxCallLen, vm.call[:]) {
+		return false
+	}
+	target, direct, ok := mcode.CallBefore(procstate.AMD64, vm.call[:], ra)
+	return ok && direct && target == r.start
 }
 
 // missing tells why a word was not read that is not in what was captured, and has the capture know of it.
