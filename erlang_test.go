@@ -19,38 +19,37 @@ import (
 func TestErlang(t *testing.T) {
 	canTrace(t)
 	amd64Only(t)
-	testenv.Needs(t, "erl", "erlc")
-	dir := t.TempDir()
-	if out, err := exec.Command("erlc", "-o", dir, filepath.Join("testdata", "walk", "stuck.erl")).CombinedOutput(); err != nil {
-		t.Fatalf("erlc: %v\n%s", err, out)
-	}
-	for _, mode := range []string{"false", "true"} { // with frame pointers, where perf is supported
-		t.Run("perf "+mode, func(t *testing.T) {
-			cmd := exec.Command("erl", "-noshell", "-noinput", "+S", "1:1", "+JPperf", mode, "-pa", dir, "-eval", "stuck:main().")
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				_ = cmd.Process.Kill()
-				_ = cmd.Wait()
-				for _, left := range []string{"/tmp/perf-%d.map", "/tmp/jit-%d.dump"} {
-					_ = os.Remove(fmt.Sprintf(left, cmd.Process.Pid))
+	testenv.EachErlang(t, func(t *testing.T, erl testenv.Erlang) {
+		seen := erl.Compile(t, filepath.Join("testdata", "walk", "stuck.erl"))
+		for _, mode := range []string{"false", "true"} { // with frame pointers, where perf is supported
+			t.Run("perf "+mode, func(t *testing.T) {
+				args := erl.Command("+S", "1:1", "+JPperf", mode, "-pa", seen, "-eval", "stuck:main().")
+				cmd := exec.Command(args[0], args[1:]...)
+				out, err := cmd.StdoutPipe()
+				if err != nil {
+					t.Fatal(err)
 				}
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					_ = cmd.Process.Kill()
+					_ = cmd.Wait()
+					for _, left := range []string{"/tmp/perf-%d.map", "/tmp/jit-%d.dump"} {
+						_ = os.Remove(erl.Root + fmt.Sprintf(left, cmd.Process.Pid))
+					}
+				})
+				var want []string
+				for s := bufio.NewScanner(out); s.Scan() && s.Text() != ""; {
+					want = append(want, s.Text())
+				}
+				if len(want) < 5 {
+					t.Fatalf("Erlang says %q", want)
+				}
+				testErlang(t, cmd.Process.Pid, want)
 			})
-			var want []string
-			for s := bufio.NewScanner(out); s.Scan() && s.Text() != ""; {
-				want = append(want, s.Text())
-			}
-			if len(want) < 5 {
-				t.Fatalf("Erlang says %q", want)
-			}
-			testErlang(t, cmd.Process.Pid, want)
-		})
-	}
+		}
+	})
 }
 
 func testErlang(t *testing.T, pid int, want []string) {

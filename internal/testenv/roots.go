@@ -228,6 +228,49 @@ func EachRuby(t *testing.T, test func(t *testing.T, ruby Program, flags ...strin
 	}
 }
 
+// Erlang is a runtime system of Erlang: the program that the script erl runs, which needs others itself.
+type Erlang struct{ Program }
+
+// Command is the runtime system with arguments.
+func (e Erlang) Command(args ...string) []string {
+	environment := []string{"env", "ROOTDIR=/usr/lib/erlang", "BINDIR=" + filepath.Dir(e.Path), "EMU=beam", "PROGNAME=erl"}
+	return append(environment, e.Program.Command(append([]string{"-noshell", "-noinput"}, args...)...)...)
+}
+
+// EachErlang runs a test with each version of Erlang that there is.
+func EachErlang(t *testing.T, test func(t *testing.T, erlang Erlang)) {
+	t.Helper()
+	const path = "usr/lib/erlang/erts-*/bin/erlexec"
+	var here string
+	if paths, _ := filepath.Glob("/" + path); len(paths) > 0 {
+		here = paths[0]
+	}
+	programs := Programs(here, path)
+	if len(programs) == 0 {
+		t.Skip("no Erlang here")
+	}
+	for _, program := range programs {
+		t.Run(program.Name(), func(t *testing.T) { test(t, Erlang{program}) })
+	}
+}
+
+// Compile compiles a source. It returns the directory of the module, as the runtime system sees it.
+func (e Erlang) Compile(t *testing.T, source string) (dir string) {
+	t.Helper()
+	code, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside, dir := e.TempDir(t)
+	name := filepath.Base(source)
+	if err := os.WriteFile(filepath.Join(outside, name), code, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	command := e.Command("-eval", fmt.Sprintf(`{ok, _} = compile:file("%s/%s", [{outdir, "%[1]s"}]), halt().`, dir, name))
+	Run(t, exec.Command(command[0], command[1:]...))
+	return dir
+}
+
 // EachPerl runs a test with each Perl that there is.
 func EachPerl(t *testing.T, test func(t *testing.T, perl Program)) {
 	t.Helper()

@@ -28,7 +28,7 @@ inner(X, L) ->
 told({current_stacktrace, Calls}, L) ->
     [io:format("~w:~w/~w ~s:~w~n", [M, F, A, proplists:get_value(file, I, ""), proplists:get_value(line, I, 0)]) || {M, F, A, I} <- Calls],
     io:format("~n"),
-    spin(0, L).
+    spin(length(L) - 200, L). % 0, of which the compiler does not know that it never comes to -1
 
 spin(-1, _) -> 0;
 spin(N, L) when N rem 4 =:= 0 -> spin(N + length(L) + 1, L);
