@@ -21,7 +21,7 @@ func TestRecordErlang(t *testing.T) {
 		seen := erl.Compile(t, filepath.Join("..", "..", "testdata", "walk", "stuck.erl"))
 		for _, perf := range []string{"false", "true"} { // with frame pointers, where perf is supported
 			t.Run("perf "+perf, func(t *testing.T) {
-				command := erl.Command("+S", "1:1", "+JPperf", perf, "-pa", seen, "-eval", "timer:apply_after(2000, erlang, halt, []), stuck:main().")
+				command := erl.Command("+S", "1:1", "+JPperf", perf, "-pa", seen, "-eval", "timer:apply_after(1500, erlang, halt, []), stuck:main().")
 				r := recordCommand(t, 0, append([]string{"sh", "-c", `"$@" & wait; rm -f "$0"/tmp/perf-$!.map "$0"/tmp/jit-$!.dump`, erl.Root}, command...)...)
 				// Those of the first tenths of a second are not, until the kernel side knows where to look: where
 				// the machine is busy 89 % are complete, else 98.

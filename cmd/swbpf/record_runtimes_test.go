@@ -55,7 +55,7 @@ func TestRecordOCamlStack(t *testing.T) {
 	}
 	testenv.Needs(t, "gcc")
 	prog := build(t, "ocamlstack", "gcc", "-O1", "-fno-optimize-sibling-calls", "-o", "OUT", "testdata/targets/ocamlstack.c")
-	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "3")
+	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "1.5")
 	if r.exit != 0 {
 		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
 	}
@@ -83,7 +83,7 @@ func TestRecordNullEnd(t *testing.T) {
 	}
 	testenv.Needs(t, "gcc")
 	prog := build(t, "nullend", "gcc", "-O2", "-fno-optimize-sibling-calls", "-o", "OUT", "testdata/targets/nullend.c")
-	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "3")
+	r := runRecord(t, "-F", "997", "--no-kernel", "--", prog, "1.5")
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 90)
 	if !strings.Contains(r.folded, ";outer;inner;leaf ") {
 		t.Errorf("no stack of its functions\n%.3000s", r.folded)

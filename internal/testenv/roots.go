@@ -247,7 +247,7 @@ func EachErlang(t *testing.T, test func(t *testing.T, erlang Erlang)) {
 	}
 	programs := Programs(here, path)
 	if len(programs) == 0 {
-		t.Skip("no Erlang here")
+		Lacks(t, "no Erlang here")
 	}
 	for _, program := range programs {
 		t.Run(program.Name(), func(t *testing.T) { test(t, Erlang{program}) })
