@@ -8,6 +8,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -332,15 +333,23 @@ func (vm *machine) follow(w *unwind.Walker, in *unwind.Frame, module *loadedModu
 	return at, nil
 }
 
-// isEntered reports whether code of the runtime's own has on top of the stack where it returns to: behind a call of it. It
-// may be about to take that away, and go on elsewhere.
+// isEntered reports whether code has on top of the stack where it returns to: behind a call of the very instruction that comes
+// next, as is a jump to code of the runtime's own at the end of a module, or behind a call of such code, maybe by such a
+// jump, which may be about to take that away, and go on elsewhere.
 func (vm *machine) isEntered(in *unwind.Frame, module *loadedModule, r *codeRange) bool {
 	ra, ok := vm.Word(in.SP())
-	if !ok || !vm.code.isShared(module) || vm.code.hasFramePointers || !vm.now(ra-mcode.MaxCallLen, vm.call[:]) {
+	if !ok || !vm.now(ra-mcode.MaxCallLen, vm.call[:]) {
 		return false
 	}
 	target, direct, ok := mcode.CallBefore(procstate.AMD64, vm.call[:], ra)
-	return ok && direct && target == r.start
+	if !ok || !direct {
+		return false
+	}
+	var jump isa.Inst
+	if target != in.PC() && isa.DecodeAMD64(vm.paths.codeAt(target), target, &jump) && jump.Flow == isa.Jump {
+		target = jump.Target
+	}
+	return target == in.PC() || target == r.start && vm.code.isShared(module) && !vm.code.hasFramePointers
 }
 
 // missing tells why a word was not read that is not in what was captured, and has the capture know of it.
