@@ -96,6 +96,10 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil
 	}
+	if v == unwind.Success && in.Flags&unwind.Signal != 0 && d.wasCalled(w, m, in, out.PC()) {
+		in.Flags &^= unwind.Signal
+		out.Flags &^= unwind.Interrupted
+	}
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
 		d.carry(w, in, out)
 	}
@@ -115,6 +119,18 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return unwind.StackBottom, nil
 	}
 	return v, err
+}
+
+// wasCalled reports whether a return address is behind a call of the function that a frame runs. No trampoline of a signal is
+// called: OCaml 5 marks all assembly of its runtime as such (runtime/amd64.S), so that debuggers expect other stacks there.
+func (d *Debug) wasCalled(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame, ra uint64) bool {
+	from := w.MappingAt(ra - 1)
+	if from == nil || from.Image == nil || from.Image.ReadVaddr(d.buf[:], ra-from.Bias-mcode.MaxCallLen) != nil {
+		return false
+	}
+	target, direct, ok := mcode.CallBefore(w.Arch(), d.buf[:], ra)
+	start, _, known := d.tables.For(m.Image).FunctionAt(in.LookupPC() - m.Bias)
+	return ok && direct && known && target == start+m.Bias
 }
 
 // returnsToItself reports whether a frame's return address is where its function begins. Whoever switches

@@ -74,6 +74,31 @@ func TestRecordOCamlStack(t *testing.T) {
 	}
 }
 
+// A function whose CFI says that it is a signal's trampoline is none where it was called.
+func TestWalkOCamlStack(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the program is for amd64")
+	}
+	testenv.Needs(t, "gcc")
+	prog := build(t, "ocamlstack", "gcc", "-O1", "-fno-optimize-sibling-calls", "-o", "OUT", "testdata/targets/ocamlstack.c")
+	cmd := exec.Command(prog, "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	called := regexp.MustCompile(`\s(call_c\+.*)\n.*\s(ocaml\+.*)`)
+	for range 200 {
+		out, _, _ := runSwbpf(t, "", "walk", strconv.Itoa(cmd.Process.Pid))
+		if m := called.FindStringSubmatch(out); m != nil {
+			if strings.Contains(m[1], "[signal frame") || strings.Contains(m[2], "interrupted") {
+				t.Errorf("a signal:\n%s", out)
+			}
+			return
+		}
+	}
+	t.Error("no walk has met a call of C")
+}
+
 // Where a walk has to look above the SP of a thread's outermost frame, that is copied once it
 // was lacked.
 func TestRecordNullEnd(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 )
 
 // Stepper notes which functions of JavaScript run in frames of V8, the virtual machine of Node
-// (see unwind.Codes), on x86-64: V8 10.2, 11.3 and 12.4 to 14.6, of Node 18, 20 and 22 to 26, and, without
-// symbols, 12.9 to 15.0 of Deno 2.0 to 2.9 and 14.1 to 15.6 of Chromium 141 to 156. And it
+// (see unwind.Codes): V8 10.2, 11.3 and 12.4 to 14.6, of Node 18, 20 and 22 to 26, with symbols or without, and on x86-64
+// 12.9 to 15.0 of Deno 2.0 to 2.9 and 14.1 to 15.6 of Chromium 141 to 156, which have none. And it
 // walks from frames in calls of code that V8 has compiled, and from those that V8 makes anew when it
 // gives up such code: that puts other return addresses in their places, before which no call
 // stands. All other frames are found by others.
