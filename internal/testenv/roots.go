@@ -294,19 +294,33 @@ func EachPerl(t *testing.T, test func(t *testing.T, perl Program)) {
 // file systems.
 func EachLua(t *testing.T, test func(t *testing.T, lua Program)) {
 	t.Helper()
-	seen := map[string]bool{}
+	for _, lua := range luas(t) {
+		t.Run(lua.version, func(t *testing.T) { test(t, lua.Program) })
+	}
+}
+
+// SomeLua is EachLua of what differs little between them, but for the first: that and, see Some, another one.
+func SomeLua(t *testing.T, test func(t *testing.T, lua Program)) {
+	t.Helper()
+	all := luas(t)
+	for _, lua := range append(all[:1:1], Some(all[1:])...) {
+		t.Run(lua.version, func(t *testing.T) { test(t, lua.Program) })
+	}
+}
+
+func luas(t *testing.T) (found []versionedProgram) {
+	t.Helper()
 	for _, version := range []string{"5.1", "5.2", "5.3", "5.4", "5.5"} {
-		for _, lua := range Programs("lua"+version, "usr/bin/lua"+version) {
-			if seen[version] && !Long() {
-				continue
+		for i, lua := range Programs("lua"+version, "usr/bin/lua"+version) {
+			if i == 0 || Long() {
+				found = append(found, versionedProgram{lua, filepath.Join(version, lua.Name())})
 			}
-			seen[version] = true
-			t.Run(filepath.Join(version, lua.Name()), func(t *testing.T) { test(t, lua) })
 		}
 	}
-	if len(seen) == 0 {
+	if len(found) == 0 {
 		Lacks(t, "no Lua of a version that is known here")
 	}
+	return found
 }
 
 // EachNode runs a test with each version of Node: those that SWBPF_NODES lists, as PATH does directories, and the
