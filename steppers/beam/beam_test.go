@@ -234,6 +234,15 @@ func TestBeamSearch(t *testing.T) {
 	ret := func(at, to int) { m.put(stack+0x4110+8+16*at, testBase+text+uint64(to)) }
 	ret(0, 7) // behind a call that goes by the PLT
 	ret(2, 12)
+	m.put(list, 0)
+	if rt.update(m.vm.ReadNow) {
+		t.Fatal("there is no list yet")
+	}
+	m.put(list, 1)
+	if rt.update(m.vm.ReadNow) {
+		t.Error("it is looked for again at once")
+	}
+	rt.sought = time.Time{}
 	if !rt.update(m.vm.ReadNow) || rt.descriptor != testBase+list {
 		t.Fatalf("the list is at %#x", rt.descriptor)
 	}

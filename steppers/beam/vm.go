@@ -37,7 +37,8 @@ type runtime struct {
 	byStack map[uint64]uint64 // the structures of schedulers by where their stacks go on,
 	stacks  []uint64          // and these, in order
 
-	searched time.Time // when schedulers were last looked for that are not known
+	sought   time.Time // when the list of code was last looked for that is not known,
+	searched time.Time // and schedulers
 
 	pace vmread.Pace // of what is read for a Collector
 }
@@ -172,6 +173,10 @@ func (rt *runtime) findSchedulers(read vmread.Reader) {
 // writes to.
 func (rt *runtime) findDescriptor(read vmread.Reader) bool {
 	const version, actions, first, size = 1, 3, 16, 24
+	if time.Since(rt.sought) < interval {
+		return false
+	}
+	rt.sought = time.Now()
 	le := binary.LittleEndian
 	buf := make([]byte, rt.data.End-rt.data.Start)
 	if !read(rt.data.Start, buf) {

@@ -7,7 +7,7 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// Stepper notes which functions of Lua run in the frames of its interpreter (see unwind.Codes), on x86-64: Lua 5.1
+// Stepper notes which functions of Lua run in the frames of its interpreter (see unwind.Codes): Lua 5.1
 // to 5.5, from 5.3.3 on of that, in a library or linked into a program, stripped or not. Several are in one
 // frame, which call each other. It walks through no frame, and has all other steppers find them as they do.
 //
