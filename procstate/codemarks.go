@@ -6,7 +6,7 @@ import (
 )
 
 // MarkFunc appends the marks in a page of code to marks: an offset each, plus MarkKind times
-// the kind, of which there are 16. What may go on before the page, or behind it, it has to mark
+// the kind, of which there are 16, in order of the kinds. What may go on before the page, or behind it, it has to mark
 // as well.
 type MarkFunc func(a *Arch, code []byte, marks []uint16) []uint16
 
@@ -89,6 +89,9 @@ func (im *Image) pageHasMark(page uint64, from, to int, kind uint16, find MarkFu
 	for _, at := range kept[1:][:kept[0]] {
 		if at-first <= n {
 			return true
+		}
+		if at/MarkKind > kind {
+			break
 		}
 	}
 	return false

@@ -63,7 +63,7 @@ func benchmarkColdFrame(b *testing.B, interrupted bool) {
 	snap.Reset(1, &procstate.Regs{}, nil)
 	members := func() []unwind.RuleStepper {
 		tables := unwind.NewTables()
-		return []unwind.RuleStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewDebug(tables)}
+		return []unwind.RuleStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), NewOCaml(), NewDebug(tables)}
 	}
 	all := members()
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)

@@ -68,7 +68,7 @@ func raiseEnding(code []byte) string {
 // raising tells where the handler's address is if the instruction at a link-time address is
 // one of those, the first one aside.
 func (d *Debug) raising(im *procstate.Image, vaddr uint64) int {
-	if im.Arch() != procstate.AMD64 {
+	if im.Arch() != procstate.AMD64 || !im.HasMark(vaddr, raiseOpcodeAt-raiseLen, raiseOpcodeAt-raisePopAt, raiseMark, findMarks) {
 		return raisesNothing
 	}
 	for _, at := range [...]struct {

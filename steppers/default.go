@@ -9,7 +9,6 @@ import (
 	"github.com/swbpf/swbpf/steppers/jsc"
 	"github.com/swbpf/swbpf/steppers/lua"
 	"github.com/swbpf/swbpf/steppers/luajit"
-	"github.com/swbpf/swbpf/steppers/ocaml"
 	"github.com/swbpf/swbpf/steppers/perl"
 	"github.com/swbpf/swbpf/steppers/php"
 	"github.com/swbpf/swbpf/steppers/python"
@@ -65,7 +64,7 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
 		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables),
-		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), ocaml.New(),
+		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), NewOCaml(),
 		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), frames, analysis, NewBadCall())
 }
 
