@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"math/bits"
 	"slices"
 
@@ -273,6 +274,17 @@ func (w *Walker) Kept(s FrameStepper) any {
 		}
 	}
 	return nil
+}
+
+// Keepers are the steppers that have stored something with Keep.
+func (w *Walker) Keepers() iter.Seq[FrameStepper] {
+	return func(yield func(FrameStepper) bool) {
+		for i := range w.kept {
+			if !yield(w.kept[i].stepper) {
+				return
+			}
+		}
+	}
 }
 
 // Codes returns what runtimes of the process say of the code of frames: those that were

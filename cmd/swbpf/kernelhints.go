@@ -278,7 +278,8 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 	}
 }
 
-// framesKeeper is a stepper for a runtime that keeps frames of its own.
+// framesKeeper is a stepper for a runtime that keeps frames of its own, which stores what it knows of
+// a process with its Walker.
 type framesKeeper interface {
 	// Lacked returns where those of a thread are, if the last walk has lacked them.
 	Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool)
@@ -290,7 +291,11 @@ type framesKeeper interface {
 // keeps of it, where the walk has lacked them.
 func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
 	known := false
-	for _, keeper := range p.keepers {
+	for stepper := range wp.walker.Keepers() {
+		keeper, ok := stepper.(framesKeeper)
+		if !ok {
+			continue
+		}
 		f, lacks := keeper.Lacked(wp.walker, int(s.TID))
 		if f.Current != 0 {
 			p.kernel.SetThreadFrames(int(s.PID), int(s.TID), f) // without it functions have no names

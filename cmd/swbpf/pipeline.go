@@ -19,7 +19,6 @@ type pipeline struct {
 	procs   *loader.Processes
 	kernel  kernelHints // nil before connect
 	group   *unwind.AddressRangeGroup
-	keepers []framesKeeper // of the group
 	builder *profile.Builder
 	sink    sampleSink // counts the stacks: builder, unless another is set
 	modules *modules
@@ -122,11 +121,6 @@ func newPipeline(names symbols.Options) *pipeline {
 		goPIDs:  map[int32]loader.GoOffsets{}, forgetGo: maxEnded,
 
 		notSampled: b.Marker("[not sampled]"),
-	}
-	for _, s := range p.group.Steppers() {
-		if keeper, ok := s.(framesKeeper); ok {
-			p.keepers = append(p.keepers, keeper)
-		}
 	}
 	for state := range p.states {
 		p.states[state] = b.Marker("[" + loader.Blocked(state).String() + "]")
