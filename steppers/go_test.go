@@ -23,7 +23,9 @@ func buildGo(t *testing.T, dir string, flags ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), dir)
 	args := append(append([]string{"build"}, flags...), "-o", out, "./testdata/"+dir)
-	testenv.Run(t, exec.Command("go", args...))
+	build := exec.Command("go", args...)
+	build.Env = append(build.Environ(), "CGO_ENABLED=1")
+	testenv.Run(t, build)
 	return out
 }
 
