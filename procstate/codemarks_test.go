@@ -33,12 +33,15 @@ func TestHasMark(t *testing.T) {
 		if asked++; a != im.Arch() {
 			t.Errorf("asked about code of %v", a)
 		}
-		for at := len(code); ; { // in no order
-			if at = bytes.LastIndex(code[:at], pattern); at < 0 {
-				return marks
+		for _, kind := range []uint16{0, 3} {
+			for at := len(code); ; { // in no order
+				if at = bytes.LastIndex(code[:at], pattern); at < 0 {
+					break
+				}
+				marks = append(marks, uint16(at)+kind/3*2+kind*MarkKind)
 			}
-			marks = append(marks, uint16(at), uint16(at+2)+3*MarkKind) // two kinds
 		}
+		return marks
 	}
 	// Marks on the third of five pages, at both ends and in the middle.
 	first := (text.Off + 8*markPage) &^ (markPage - 1)

@@ -29,7 +29,7 @@ func TestRecordWorkloads(t *testing.T) {
 	brief := build(t, "briefthreads", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/briefthreads.c")
 	mixedThreads := build(t, "mixedthreads", "gcc", "-O2", "-pthread", "-o", "OUT", "testdata/targets/mixedthreads.c")
 	random := filepath.Join(t.TempDir(), "random")
-	writeCompressible(t, random, 4<<20)
+	writeCompressible(t, random, 2<<20)
 	for _, tc := range []struct {
 		name     string
 		hz       []int
@@ -37,9 +37,9 @@ func TestRecordWorkloads(t *testing.T) {
 		alone    bool    // must be looked at soon
 		command  []string
 	}{
-		{"go-gc", []int{99, 997}, 99.5, false, []string{gogc, "4"}},
+		{"go-gc", []int{99, 997}, 99.5, false, []string{gogc, "2"}},
 		// One stack in sixty is longer than 64 KiB...
-		{"cc1plus", []int{99, 997}, 99.5, false, []string{"g++", "-O2", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
+		{"cc1plus", []int{99, 997}, 99.5, false, []string{"g++", "-O1", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
 		// ...and nearly all are of this, in a thread.
 		{"deep-thread", []int{997}, 99.5, false, []string{deepThread, "1"}},
 		// Thirty pieces of each stack are not there.
@@ -51,7 +51,7 @@ func TestRecordWorkloads(t *testing.T) {
 		{"brief-threads/untouched", []int{99, 997}, 99, true, []string{brief, "50", "-"}},
 		// Its last thread's samples end where others' do, until that is known to be wrong.
 		{"mixed-threads", []int{99, 997}, 80, true, []string{mixedThreads, "2"}},
-		{"python3", []int{997}, 99.5, false, []string{"python3", "-c", "s = 0\nfor i in range(15000000): s += i * i"}},
+		{"python3", []int{997}, 99.5, false, []string{"python3", "-c", "s = 0\nfor i in range(8000000): s += i * i"}},
 		{"xz", []int{997}, 99.5, false, []string{"xz", "-k", "-c", "-9", random}},
 		{"short-lived", []int{99, 997}, 97, true, []string{"sh", "testdata/targets/shortlived.sh", "60"}},
 		{"exec-chain", []int{99, 997}, 97, true, []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sh testdata/targets/execchain.sh; done; true"}},

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/fstest"
 )
 
 // Program is a program of this machine, or of the file system of another release that
@@ -144,9 +146,44 @@ func wantElsewhere(t *testing.T, programs []Program) {
 // CompileJava compiles a source for a virtual machine. It returns its class path, as that sees it.
 func CompileJava(t *testing.T, java Program, source string) (classPath string) {
 	t.Helper()
+	compiled, _ := compiledJava.LoadOrStore(source, sync.OnceValues(func() (fstest.MapFS, error) { return compileJava(source) }))
+	classes, err := compiled.(func() (fstest.MapFS, error))()
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir, seen := java.TempDir(t)
-	Run(t, exec.Command("javac", "--release", "8", "-Xlint:-options", "-d", dir, source))
+	if err := os.CopyFS(dir, classes); err != nil {
+		t.Fatal(err)
+	}
 	return seen
+}
+
+// compiledJava has what compileJava returns, by source: all virtual machines take the same.
+var compiledJava sync.Map
+
+func compileJava(source string) (fstest.MapFS, error) {
+	dir, err := os.MkdirTemp("", "classes")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	javac := exec.Command("javac", "-J-XX:TieredStopAtLevel=1", "--release", "8", "-Xlint:-options", "-d", dir, source)
+	if out, err := javac.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%v: %w\n%s", javac, err, out)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	classes := fstest.MapFS{}
+	for _, f := range files {
+		class, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			return nil, err
+		}
+		classes[f.Name()] = &fstest.MapFile{Data: class, Mode: 0o644}
+	}
+	return classes, nil
 }
 
 // EachPython runs a test with each version of Python that there is and that is known, and with all of
