@@ -168,7 +168,28 @@ func (a *FrameAnalyzer) layout(im *imageFrames, img *procstate.Image, pc uint64,
 // begins by what stands before: linkers fill the room up to an aligned address with
 // int3.
 func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok bool) {
-	const most, align = 1 << 10, 16 // bytes
+	return beginsBehind(img, lowest, vaddr, func(before []byte, first byte) bool {
+		n := len(before)
+		return n >= 2 && isFill(img.Arch(), before[n-2:]) && first != mcode.BreakpointAMD64
+	})
+}
+
+// afterZeros is afterFill of Free Pascal, whose assembler fills that room with zeros, behind a return.
+func afterZeros(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok bool) {
+	return beginsBehind(img, lowest, vaddr, func(before []byte, first byte) bool {
+		code := bytes.TrimRight(before, "\x00")
+		zeros := len(before) - len(code)
+		return zeros > 0 && zeros < codeAlign && isReturn(code[max(len(code)-1, 0):]) && first != 0
+	})
+}
+
+// codeAlign is what compilers align functions of x86 to, in bytes.
+const codeAlign = 16
+
+// beginsBehind returns the nearest aligned address between lowest and vaddr at which a function begins, by the code
+// before it and its first byte.
+func beginsBehind(img *procstate.Image, lowest, vaddr uint64, begins func(before []byte, first byte) bool) (start uint64, ok bool) {
+	const most = 1 << 10 // bytes
 	s, ok := segmentAt(img, vaddr)
 	if !ok || !x86Prologues(img.Arch()) {
 		return 0, false
@@ -179,8 +200,8 @@ func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok boo
 	if img.ReadVaddr(code, from) != nil {
 		return 0, false
 	}
-	for at := vaddr &^ (align - 1); at >= from+2; at -= align {
-		if i := at - from; isFill(img.Arch(), code[i-2:i]) && code[i] != mcode.BreakpointAMD64 {
+	for at := vaddr &^ (codeAlign - 1); at > from; at -= codeAlign {
+		if i := at - from; begins(code[:i], code[i]) {
 			return at, true
 		}
 	}
@@ -218,8 +239,11 @@ func (a *FrameAnalyzer) FunctionStart(img *procstate.Image, vaddr uint64) (start
 		tried++
 		return !ok && tried < manyPrologues
 	})
-	if !ok {
-		if start, ok = afterFill(img, lowest, vaddr); ok {
+	for _, after := range []func(*procstate.Image, uint64, uint64) (uint64, bool){afterFill, afterZeros} {
+		if ok {
+			break
+		}
+		if start, ok = after(img, lowest, vaddr); ok {
 			ok = a.function(im, img, start, end).guessedAt(vaddr).ok
 		}
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/swbpf/swbpf/symbols"
 )
 
-// nameless has a function with unwind tables, and behind it two without, and code
-// that is told by nothing.
+// nameless has a function with unwind tables, and behind it some without, of which one is
+// as Free Pascal makes it, and code that is told by nothing.
 const nameless = `
-	.globl _start, inside, first, second, bare, nowhere
+	.globl _start, inside, first, second, pascal, immediate, zeros, bare, nowhere
 	.p2align 4, 0xcc
 _start:	.cfi_startproc
 	sub $8, %rsp
@@ -42,6 +42,17 @@ second:	push %rbp
 	.endr
 	pop %rbp
 	ret
+	.p2align 4, 0
+pascal:	push %rbx
+	lea -8(%rsp), %rsp
+	mov $0xc3000000, %ebx
+	lea 8(%rsp), %rsp
+	pop %rbx
+	ret
+	.p2align 4, 0xcc
+immediate: mov $0xc3, %eax
+	.p2align 4, 0
+zeros:	jmp zeros
 	.p2align 4, 0xcc
 bare:	xor %eax, %eax
 1:	jmp 1b
@@ -70,6 +81,10 @@ func TestFunctionStart(t *testing.T) {
 		{at["first"], at["first"]},
 		{at["first"] + 6, at["first"]},
 		{at["second"] + 5000, at["second"]},
+		{at["pascal"], at["pascal"]},
+		{at["pascal"] + 1, at["pascal"]},
+		{at["pascal"] + 15, at["pascal"]},
+		{at["zeros"], at["immediate"]},
 		{at["bare"], at["bare"]},
 		{at["bare"] + 2, at["bare"]},
 		{at["nowhere"], 0},
