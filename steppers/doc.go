@@ -20,6 +20,7 @@
 //   - package beam: code by Erlang's compiler, and from a process of Erlang to its scheduler;
 //   - package chez: code by the compiler of Chez Scheme, which Racket has too, and on to the function of C that has
 //     called it;
+//   - [OCaml]: where code in OCaml 5 has left its stack to call C, so that the stack is copied, too;
 //   - [Debug]: code with DWARF call frame information;
 //   - [JIT]: code made at run time, with the call frame information that the
 //     process has registered with debuggers, or with libgcc;
@@ -28,6 +29,7 @@
 //   - package clr: code of .NET, by its virtual machine's unwind information, and which methods
 //     that is;
 //   - [Haskell]: code by GHC, which runs in the frame of what has jumped there;
+//   - [Guile]: code by Guile 3, which does, too;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
 //   - [Analysis]: optimised code with neither;
 //   - [BadCall]: calls to where no code is, through a null pointer.

@@ -141,6 +141,11 @@ func stepAll(t *testing.T, p *steptest.Process, w *unwind.Walker, limit int) (n 
 	var frames []unwind.Frame
 	shown := 0
 	for i := 0; limit == 0 || i < limit; i++ {
+		if p.Libraries().MappingAt(regs.Raw(p.Arch().PC)) == nil { // mapped since
+			if err := p.UpdateMappings(); err != nil {
+				t.Fatal(err)
+			}
+		}
 		var top unwind.Frame
 		top.Load(p.Arch(), &regs)
 		var err error

@@ -144,6 +144,15 @@ while time.time() < end:
     fib(24)
     sorted([i * 7919 % 10007 for i in range(20000)])
 `},
+		{name: "guile", source: "b.scm", percent: 99, command: []string{"guile", "--no-auto-compile", "SRC"}, text: `
+(define (fib n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2)))))
+(define end (+ (get-internal-real-time) (* 2 internal-time-units-per-second)))
+(let loop ()
+  (when (< (get-internal-real-time) end)
+    (fib 18)
+    (sort (map (lambda (i) (modulo (* i 7919) 10007)) (iota 2000)) <)
+    (loop)))
+`},
 		{name: "mono", source: "b.cs", percent: 75, build: []string{"mcs", "-out:SRC.exe", "SRC"}, command: []string{"mono", "SRC.exe"}, text: `
 using System.Collections.Generic; using System.Diagnostics;
 class B {
