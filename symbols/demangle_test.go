@@ -62,6 +62,20 @@ func TestDemangle(t *testing.T) {
 		{"camlProg__$2_516", "camlProg__$2_516", "camlProg__$2_516"},
 		{"camlIdl_12", "camlIdl_12", "camlIdl_12"},
 		{"shapes__show__2", "shapes__show__2", "shapes__show__2"},
+		{"P$FIBP_$$_MAKE$LONGINT$$TNODE", "FIBP.MAKE", "FIBP.MAKE"},
+		{"SYSTEM_$$_$assign$TDATETIME$$OLEVARIANT", "SYSTEM.assign", "SYSTEM.assign"},
+		{"SYSUTILS$_$TENCODING_$__$$_GETANSIBYTES$PCHAR$LONGINT$$TBYTES", "SYSUTILS.TENCODING.GETANSIBYTES", "SYSUTILS.TENCODING.GETANSIBYTES"},
+		{"P$NESTED$_$TOUTER_$_TINNER_$__$$_GO$LONGINT", "NESTED.TOUTER.TINNER.GO", "NESTED.TOUTER.TINNER.GO"},
+		{"P$NESTED$_$TBOX$1$CRC9F312717_$__$$_PUT$LONGINT", "NESTED.TBOX.PUT", "NESTED.TBOX.PUT"},
+		{"P$NESTED$_$TREC_$__$$_$plus$TREC$TREC$$TREC", "NESTED.TREC.plus", "NESTED.TREC.plus"},
+		{"P$NESTED$_$PLAIN$LONGINT$LONGINT$$LONGINT_$$_SUB", "NESTED.PLAIN.SUB", "NESTED.PLAIN.SUB"},
+		{"P$NESTED$_$TOUTER_$_RUN$SHORTSTRING$LONGINT_$$_HELPER$LONGINT", "NESTED.TOUTER.RUN.HELPER", "NESTED.TOUTER.RUN.HELPER"},
+		// A procedure in a procedure in one: where the second begins does not follow.
+		{"P$N$_$T_$_RUN$LONGINT_HELPER$LONGINT_$$_DEEP$LONGINT", "P$N$_$T_$_RUN$LONGINT_HELPER$LONGINT_$$_DEEP$LONGINT", "P$N$_$T_$_RUN$LONGINT_HELPER$LONGINT_$$_DEEP$LONGINT"},
+		{"SYSTEM_$$_", "SYSTEM_$$_", "SYSTEM_$$_"},
+		{"_$$_A", "_$$_A", "_$$_A"},
+		{"system_$$_A", "system_$$_A", "system_$$_A"},
+		{"U$_$_$__$$_A", "U$_$_$__$$_A", "U$_$_$__$$_A"},
 		{"_Z", "_Z", "_Z"},
 		{"_ZN", "_ZN", "_ZN"},
 		{"", "", ""},
@@ -176,7 +190,8 @@ func TestParseDemangleMode(t *testing.T) {
 
 func FuzzDemangle(f *testing.F) {
 	for _, s := range []string{"_Z3fooi.cold", "_ZNSt6vectorIiSaIiEE9push_backERKi@plt", "_RNvNtCs1234_7mycrate3foo3bar", "_ZN4core3fmt9Formatter3pad17h0123456789abcdefE.llvm.1",
-		"_D3std5array__T8AppenderTAyaZQo3putMFAyaZv", "_D3app__T3tplSQm4mainFAAyaZ10__lambda16VQra4_6865226cVde0CP1VAiA2i1i2TiTQBxZQCpMFNaNbNiNfiQCpZi", "camlProg__f$27_516", "shapes__lock__seize_E6s"} {
+		"_D3std5array__T8AppenderTAyaZQo3putMFAyaZv", "_D3app__T3tplSQm4mainFAAyaZ10__lambda16VQra4_6865226cVde0CP1VAiA2i1i2TiTQBxZQCpMFNaNbNiNfiQCpZi", "camlProg__f$27_516", "shapes__lock__seize_E6s",
+		"P$N$_$TBOX$1$CRC9F312717_$__$$_PUT$LONGINT"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
