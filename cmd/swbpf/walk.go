@@ -150,6 +150,7 @@ or not walked.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
+	f.VarP((*pidsValue)(&o.pids), "pid", "p", "walk these processes, as without the flag")
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "walk the processes that are in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
 	f.Var(&o.tids, "tid", "walk these threads only")
 	f.BoolVar(&o.json, "json", false, "write one JSON object per process")
@@ -179,7 +180,9 @@ func (o *walkOptions) check(args []string) error {
 			}
 			return err
 		}
-		o.pids = append(o.pids, pid)
+		if !slices.Contains(o.pids, pid) {
+			o.pids = append(o.pids, pid)
+		}
 	}
 	switch {
 	case o.symbols != "yes" && o.symbols != "functions" && o.symbols != "no":

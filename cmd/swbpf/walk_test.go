@@ -395,6 +395,7 @@ func TestWalkExit(t *testing.T) {
 	}{
 		{nil, exitCannot, "which process?"},
 		{[]string{"abc"}, exitCannot, `"abc" is not a process ID`},
+		{[]string{"-p", "abc"}, exitCannot, `"abc" is not a process ID`},
 		{[]string{"/dev/null"}, exitCannot, "a core file is given as --core /dev/null"},
 		{[]string{"--symbols=maybe", pid}, exitCannot, "yes, functions or no"},
 		{[]string{"--tid=x", pid}, exitCannot, `"x" is not a thread ID`},
@@ -413,10 +414,12 @@ func TestWalkExit(t *testing.T) {
 			t.Errorf("walk %v: exit %d, %q; want %d, %q", c.args, code, stderr, c.code, c.says)
 		}
 	}
-	// Of several processes, those that can be walked are.
-	out, stderr, code := runWalk(t, "4194304", pid)
-	if code != exitNoProcess || !strings.Contains(out, "process "+pid) || !strings.Contains(stderr, "no such process") {
-		t.Errorf("one of two: exit %d, %q\n%s", code, stderr, out)
+	// Of several processes, those that can be walked are, each once.
+	for _, args := range [][]string{{"4194304", pid}, {"-p", "4194304," + pid, pid}} {
+		out, stderr, code := runWalk(t, args...)
+		if code != exitNoProcess || strings.Count(out, "process "+pid) != 1 || !strings.Contains(stderr, "no such process") {
+			t.Errorf("one of two: walk %v: exit %d, %q\n%s", args, code, stderr, out)
+		}
 	}
 }
 
