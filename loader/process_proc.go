@@ -130,8 +130,9 @@ func (p *Process) replace(fresh *Process) {
 }
 
 // Refresh looks in /proc for executable mappings of a process at addresses
-// where none is known: of moved memory (mremap), nothing else tells. It is
-// meant for when a sample's PC is in no mapping; within a second of the last
+// where none is known, as of moved memory (mremap), and for programs that were unpacked
+// into anonymous memory: nothing else tells. It is meant for when a sample's PC is in no
+// mapping, or there is code of no file; within a second of the last
 // time it does nothing. It reports whether mappings were added.
 func (p *Processes) Refresh(proc *Process) bool {
 	began := monotonic()
@@ -148,7 +149,9 @@ func (p *Processes) Refresh(proc *Process) bool {
 	}
 	added := false
 	for _, m := range space.Mappings() {
-		if proc.Space.Overlaps(m.Start, m.End) {
+		known := proc.Space.MappingAt(m.Start)
+		isUnpacked := m.Image != nil && known != nil && known.Image == nil && known.ImageErr == nil
+		if !isUnpacked && proc.Space.Overlaps(m.Start, m.End) {
 			continue
 		}
 		p.announce(proc.PID, m.Image, m.Start, m.Offset)

@@ -248,7 +248,7 @@ func goProgramOf(libs LibraryState, exe string, runtimeOf func(*Image) (*GoRunti
 		if l.Image == nil {
 			continue
 		}
-		if _, ok := l.Image.Section(".go.buildinfo"); !ok && l.Path != exe {
+		if _, ok := l.Image.Section(".go.buildinfo"); !ok && strings.TrimSuffix(l.Path, unpackedSuffix) != exe {
 			continue
 		}
 		rt, err := runtimeOf(l.Image)

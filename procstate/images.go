@@ -44,13 +44,14 @@ var ErrFileGone = errors.New("mapped file cannot be reached")
 type Images struct {
 	limit int
 
-	mu     sync.Mutex
-	files  map[fileKey]*imageEntry
-	builds map[string][]*imageEntry // by build ID
-	vdsos  vdsoCache
-	roots  imageRoots
-	stats  ImagesStats
-	idle   uint64 // the clock at the last CloseIdle
+	mu       sync.Mutex
+	files    map[fileKey]*imageEntry
+	builds   map[string][]*imageEntry // by build ID
+	vdsos    vdsoCache
+	unpacked unpackedImages
+	roots    imageRoots
+	stats    ImagesStats
+	idle     uint64 // the clock at the last CloseIdle
 
 	blocks fileBlocks    // of all files
 	clock  atomic.Uint64 // counts uses, for the order of eviction
@@ -380,7 +381,7 @@ const MaxLoaded = 8192
 // the lowest and those of the highest addresses.
 func (c *Images) LoadAddressSpace(pid int32) (*AddressSpace, error) {
 	dir := filepath.Join("/proc", fmt.Sprint(pid))
-	entries, err := ReadMaps(filepath.Join(dir, "maps"), true)
+	entries, below, err := readMaps(filepath.Join(dir, "maps"), true)
 	if err != nil {
 		return new(AddressSpace), err
 	}
@@ -389,7 +390,7 @@ func (c *Images) LoadAddressSpace(pid int32) (*AddressSpace, error) {
 		// The initial thread may be gone before the others.
 		tasks, _ := os.ReadDir(filepath.Join(dir, "task"))
 		for _, task := range tasks {
-			entries, _ = ReadMaps(filepath.Join(dir, "task", task.Name(), "maps"), true)
+			entries, below, _ = readMaps(filepath.Join(dir, "task", task.Name(), "maps"), true)
 			if len(entries) > 0 {
 				fmt.Sscan(task.Name(), &tid)
 				break
@@ -397,14 +398,16 @@ func (c *Images) LoadAddressSpace(pid int32) (*AddressSpace, error) {
 		}
 	}
 	if len(entries) > MaxLoaded {
-		entries = slices.Delete(entries, MaxLoaded/2, len(entries)-MaxLoaded/2)
+		n := len(entries) - MaxLoaded/2
+		entries, below = slices.Delete(entries, MaxLoaded/2, n), slices.Delete(below, MaxLoaded/2, n)
 	}
 	s := new(AddressSpace)
+	tries := 0
 	for i := range entries {
 		e := &entries[i]
 		ref := FileRef{PID: pid, TID: tid, Path: e.Path, Start: e.Start, End: e.End,
 			Dev: unix.Mkdev(e.Major, e.Minor), Inode: e.Inode}
-		s.Insert(c.NewMapping(s, &ref, e.Offset))
+		s.Insert(c.mappingOfMaps(s, &ref, e.Offset, below[i], &tries))
 	}
 	return s, nil
 }
@@ -423,6 +426,17 @@ func (c *Images) NewMapping(s *AddressSpace, ref *FileRef, off uint64) *Mapping 
 	}
 	m := &Mapping{Start: ref.Start, End: ref.End, Path: ref.Path}
 	c.findCopiedText(s, ref.PID, m)
+	return m
+}
+
+// mappingOfMaps is NewMapping of an entry of a maps file, below which anonymous memory begins: it is read when the program
+// runs, which may have been unpacked. tries counts where that was looked for.
+func (c *Images) mappingOfMaps(s *AddressSpace, ref *FileRef, off, below uint64, tries *int) *Mapping {
+	m := c.NewMapping(s, ref, off)
+	if m.Image == nil && ref.Path == "" && *tries < maxUnpackedTries {
+		*tries++
+		c.findUnpacked(ref, below, m)
+	}
 	return m
 }
 

@@ -40,30 +40,55 @@ var errBadMaps = errors.New("malformed maps line")
 // thread has no mappings, which is no error. A line that cannot be parsed is
 // left out.
 func ReadMaps(name string, execOnly bool) ([]MapsEntry, error) {
+	entries, _, err := readMaps(name, execOnly)
+	return entries, err
+}
+
+// readMaps is ReadMaps, with where the anonymous memory begins that ends where an entry does begin, 0 where none does.
+func readMaps(name string, execOnly bool) (entries []MapsEntry, below []uint64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxMaps))
 	if err != nil {
 		// The process exited between two reads: what came is still true.
 		if len(b) == 0 {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	var entries []MapsEntry
+	var last anonMemory
 	for len(b) > 0 {
 		var line []byte
 		line, b, _ = bytes.Cut(b, []byte{'\n'})
 		e, path, err := parseMapsLine(line)
-		if err != nil || (execOnly && e.Prot&ProtExec == 0) {
+		if err != nil {
+			continue
+		}
+		from := last.below(&e, len(path) == 0)
+		if execOnly && e.Prot&ProtExec == 0 {
 			continue
 		}
 		e.Path = unescapeMaps(path)
-		entries = append(entries, e)
+		entries, below = append(entries, e), append(below, from)
 	}
-	return entries, nil
+	return entries, below, nil
+}
+
+// anonMemory is the anonymous memory that the last entry of a maps file told of.
+type anonMemory struct{ start, end uint64 }
+
+// below returns where that begins if it ends where the next entry begins, else 0, and goes on to that.
+func (a *anonMemory) below(e *MapsEntry, anonymous bool) (start uint64) {
+	if a.end == e.Start {
+		start = a.start
+	}
+	*a = anonMemory{}
+	if anonymous {
+		*a = anonMemory{e.Start, e.End}
+	}
+	return start
 }
 
 // ParseMapsLine parses one line of a maps file, without its line end.

@@ -72,16 +72,22 @@ var sharedImages = sync.OnceValue(func() *Images { return NewImages(0) })
 func spaceFromMaps(pid int, tid ThreadID, text []byte) *AddressSpace {
 	images := SharedImages()
 	s := new(AddressSpace)
+	tries := 0
+	var last anonMemory
 	for len(text) > 0 {
 		var line []byte
 		line, text, _ = bytes.Cut(text, []byte{'\n'})
 		e, err := ParseMapsLine(line)
-		if err != nil || e.Prot&ProtExec == 0 {
+		if err != nil {
+			continue
+		}
+		below := last.below(&e, e.Path == "")
+		if e.Prot&ProtExec == 0 {
 			continue
 		}
 		ref := FileRef{PID: int32(pid), TID: int32(tid), Path: e.Path, Start: e.Start, End: e.End,
 			Dev: unix.Mkdev(e.Major, e.Minor), Inode: e.Inode}
-		s.Insert(images.NewMapping(s, &ref, e.Offset))
+		s.Insert(images.mappingOfMaps(s, &ref, e.Offset, below, &tries))
 	}
 	return s
 }

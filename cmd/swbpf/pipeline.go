@@ -106,6 +106,9 @@ type walkedProcess struct {
 	above      bool   // the kernel side was told that the main thread's first frame is
 	slack      uint64 // what is needed above the SP of threads' outermost frames
 	forget     int    // size of ends or parts at which threads that have ended are forgotten
+
+	unpackLooks int    // that were made for a program that was unpacked into memory
+	unpackNext  uint64 // when the next one may be, CLOCK_MONOTONIC ns
 }
 
 func newPipeline(names symbols.Options) *pipeline {
@@ -253,6 +256,9 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	if err == nil {
 		p.stats.addLive(s, inner, wp.walker.LastSP())
 	}
+	if wp.jit != 0 {
+		p.lookUnpacked(wp, s)
+	}
 	p.learnStackEnd(wp, s, err)
 	p.learnFrames(wp, s)
 	reason := reasonOfEnd(wp.snapshot, s, err)
@@ -313,11 +319,34 @@ func (p *pipeline) process(s *loader.Sample) *walkedProcess {
 	wp.snapshot.SetLiveCode(procstate.NewLiveCode(int(s.PID), proc.Exe))
 	wp.walker = unwind.NewWalker(wp.snapshot, p.group, nil)
 	wp.walker.ShareCodes(&p.modules.codes)
-	for _, m := range proc.Space.Mappings() {
-		wp.isGo = wp.isGo || isGoProgram(m.Image)
-	}
+	wp.setGo()
 	proc.Data = wp
 	return wp
+}
+
+func (wp *walkedProcess) setGo() {
+	for _, m := range wp.space.Mappings() {
+		wp.isGo = wp.isGo || isGoProgram(m.Image)
+	}
+}
+
+// Code of no file may be a program's that a packer has unpacked, which is looked for so many times, so far apart, in ns.
+const (
+	maxUnpackLooks = 3
+	unpackEvery    = 1_100_000_000
+)
+
+// lookUnpacked looks whether the process of a sample, in which there is code of no file, is a program that was unpacked
+// into memory.
+func (p *pipeline) lookUnpacked(wp *walkedProcess, s *loader.Sample) {
+	if wp.unpackLooks >= maxUnpackLooks || s.Time < wp.unpackNext {
+		return
+	}
+	wp.unpackLooks++
+	wp.unpackNext = s.Time + unpackEvery
+	if proc := p.procs.Process(s.PID); proc != nil && p.procs.Refresh(proc) {
+		wp.setGo()
+	}
 }
 
 // refresh reads the mappings of a sample's process anew, since the sample is in

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -91,6 +92,32 @@ func TestRecordGivenUpCode(t *testing.T) {
 	givenUp := build(t, "givenup", "gcc", "-O2", "-o", "OUT", "testdata/targets/givenup.c")
 	r := runRecord(t, "-F", "997", "--", givenUp, "10")
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97)
+}
+
+// A program that was packed, and has unpacked itself into memory, has its functions and its unwind tables there.
+func TestRecordUnpacked(t *testing.T) {
+	t.Parallel()
+	unpacked := build(t, "unpacked", "gcc", "-O2", "-fomit-frame-pointer", "-pie", "-fPIE", "-o", "OUT", "testdata/targets/unpacked.c")
+	r := runRecord(t, "-F", "499", "--no-kernel", "--", unpacked, "2")
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 95)
+	whole := regexp.MustCompile(`;main(?:;unpacked \(unpacked\)\+0x[0-9a-f]+){22} (\d+)\n`)
+	known := uint64(0)
+	for line := range strings.Lines(r.folded) {
+		if m := whole.FindStringSubmatch(line); m != nil {
+			n, _ := strconv.ParseUint(m[1], 10, 64)
+			known += n
+		}
+	}
+	wantShare(t, "known as its own", known, r.stats.UserSamples, 60) // from when it is looked at
+	cmd := exec.Command(unpacked, "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	waitFor(t, "its own code", func() bool {
+		out, _, _ := runWalk(t, strconv.Itoa(cmd.Process.Pid))
+		return strings.Contains(out, "unpacked (unpacked)") && strings.Contains(out, ": complete") && strings.Contains(out, " main+0x")
+	})
 }
 
 // Functions without unwind tables in a large file: nothing waits for that to be looked through.
