@@ -185,10 +185,11 @@ func difference(a, b string) (string, string) {
 // TestStops compares the variables at random instructions of optimised code
 // with what gdb says of them there: none may be another.
 func TestStops(t *testing.T) {
-	for i, command := range []string{
-		"g++ -gdwarf-5 -O2 -std=c++17", "g++ -gdwarf-4 -O1 -std=c++17", "g++ -g -O2 -m32 -std=c++17",
-		"clang++-19 -gdwarf-5 -O2 -std=c++17 -Wno-vla-cxx-extension",
-	} {
+	commands := []string{"g++ -gdwarf-5 -O2 -std=c++17", "g++ -g -O2 -m32 -std=c++17", "clang++-19 -gdwarf-5 -O2 -std=c++17 -Wno-vla-cxx-extension"}
+	if testenv.Long() {
+		commands = append(commands, "g++ -gdwarf-4 -O1 -std=c++17")
+	}
+	for i, command := range commands {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			if strings.Contains(command, "-m32") {
 				testenv.Needs32Bit(t)

@@ -427,6 +427,9 @@ func TestPackages(t *testing.T) {
 		{"g++ -gdwarf-5 -O2", "llvm-dwp-19"},
 		{"clang++-19 -gdwarf-5 -O0", "llvm-dwp-19"},
 	} {
+		if strings.HasPrefix(c.command, "g++") && c.pack != "dwp" && !testenv.Long() {
+			continue
+		}
 		t.Run(strings.ReplaceAll(c.command+" "+c.pack, " ", "_"), func(t *testing.T) {
 			testenv.Needs(t, c.pack)
 			whole := compile(t, "vars.cc", c.command)

@@ -77,9 +77,9 @@ func compareTexts(t *testing.T, frames []gdbFrame, function string, want map[str
 
 // TestStandardTypes compares values of types of C++'s libraries with the source.
 func TestStandardTypes(t *testing.T) {
-	commands := []string{"g++ -std=c++17 -gdwarf-4 -fdebug-types-section -O0", "clang++-19 -std=c++17 -g -O0", "clang++-19 -std=c++17 -g -O0 -stdlib=libc++ -fstandalone-debug"}
+	commands := []string{"g++ -std=c++17 -gdwarf-4 -fdebug-types-section -O0", "clang++-19 -std=c++17 -g -O0 -stdlib=libc++ -fstandalone-debug"}
 	if testenv.Long() {
-		commands = append(commands, "g++ -std=c++17 -g -O0", "clang++-19 -std=c++17 -g -O0 -fstandalone-debug")
+		commands = append(commands, "g++ -std=c++17 -g -O0", "clang++-19 -std=c++17 -g -O0", "clang++-19 -std=c++17 -g -O0 -fstandalone-debug")
 	}
 	for _, command := range commands {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {

@@ -19,7 +19,7 @@ func TestRecordAsOnLinux58(t *testing.T) {
 	for _, flags := range []string{"-F 99", "-F 997", "-F 997 --stack-bytes 1M --no-kernel"} {
 		t.Run(flags, func(t *testing.T) {
 			t.Parallel()
-			r := runRecordBy(t, program, append(strings.Fields(flags), "--", target, "2")...)
+			r := runRecordBy(t, program, append(strings.Fields(flags), "--", target, "1")...)
 			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
 			r.wantChain(t, "depth30", checkDepth30)
 			if r.stats.Lost != 0 {

@@ -133,7 +133,7 @@ func TestRecordHandWritten(t *testing.T) {
 // Programs in Go that live for a few milliseconds: of all but the first the kernel
 // side knows what they are before they run.
 func TestRecordShortGo(t *testing.T) {
-	for _, mode := range []string{"exe", "pie"} {
+	for _, mode := range testenv.Some([]string{"exe", "pie"}) {
 		t.Run(mode, func(t *testing.T) {
 			gogc := build(t, "gogc-"+mode, "go", "build", "-buildmode", mode, "-ldflags", "-s -w", "-o", "OUT", "./testdata/targets/gogc")
 			r := runRecord(t, "-F", "1997", "--", "sh", "-c", "$0 0; sleep 0.5; for i in $(seq 80); do $0 0; done", gogc)
@@ -304,7 +304,7 @@ func TestRecordMachine(t *testing.T) {
 		defer c.Wait()
 		defer syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
 	}
-	r := runRecord(t, "-a", "-d", "3")
+	r := runRecord(t, "-a", "-d", "2")
 	if r.stats.FrequencyHz != defaultFrequency {
 		t.Errorf("default frequency is %d", r.stats.FrequencyHz)
 	}
