@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"bytes"
 	"debug/elf"
 	"fmt"
 	"io"
@@ -43,30 +44,33 @@ func (c *Images) findUnpacked(ref *FileRef, below uint64, m *Mapping) {
 	if err != nil || string(header[:len(elf.ELFMAG)]) != elf.ELFMAG {
 		return
 	}
+	key := string(header)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	u := &c.unpacked
-	im, known := u.byHeader[string(header)]
-	if !known {
-		im = newUnpacked(ref, at, header)
+	im, size := c.unpacked.byHeader[key], c.unpacked.size
+	c.mu.Unlock()
+	var off, bias uint64
+	ok := false
+	if im != nil {
+		if off, bias, ok = im.unpackedAt(at, m.Start); ok {
+			im.r.(*unpackedProgram).isOf(ref.PID, bias)
+			ok = sameText(im, ref.PID, m, bias)
+		}
 	}
-	if im == nil {
-		return
-	}
-	off, bias, ok := im.unpackedAt(at, m.Start)
-	if !ok {
-		return
-	}
-	im.r.(*unpackedProgram).isOf(ref.PID, bias)
-	if !known {
-		if u.size+uint64(im.size) > maxUnpackedSize {
+	if !ok { // or it is another program with the same first bytes
+		if im = newUnpacked(ref, at, header); im == nil || size+uint64(im.size) > maxUnpackedSize {
 			return
 		}
-		if u.byHeader == nil {
-			u.byHeader = map[string]*Image{}
+		if off, bias, ok = im.unpackedAt(at, m.Start); !ok {
+			return
 		}
-		u.byHeader[string(header)] = im
-		u.size += uint64(im.size)
+		im.r.(*unpackedProgram).isOf(ref.PID, bias)
+		c.mu.Lock()
+		if c.unpacked.byHeader == nil {
+			c.unpacked.byHeader = map[string]*Image{}
+		}
+		c.unpacked.byHeader[key] = im
+		c.unpacked.size += uint64(im.size)
+		c.mu.Unlock()
 	}
 	named := *ref
 	named.Path = im.Path
@@ -151,11 +155,14 @@ type unpackedProgram struct {
 	err  error  // why it could not be
 }
 
-// isOf says that another process runs the program, too.
+// isOf says that another process runs the program, too, from which it is read where the one before is gone.
 func (p *unpackedProgram) isOf(pid int32, bias uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.file == nil {
+	if p.pid != 0 {
+		p.load()
+	}
+	if p.pid == 0 || p.err != nil {
 		p.pid, p.bias, p.err = pid, bias, nil
 	}
 }
@@ -164,8 +171,12 @@ func (p *unpackedProgram) isOf(pid int32, bias uint64) {
 func (p *unpackedProgram) ReadAt(b []byte, off int64) (int, error) {
 	file := p.header
 	if off > int64(len(file)-len(b)) {
+		p.mu.Lock()
+		p.load()
 		var err error
-		if file, err = p.load(); err != nil {
+		file, err = p.file, p.err
+		p.mu.Unlock()
+		if err != nil {
 			return 0, err
 		}
 	}
@@ -179,21 +190,21 @@ func (p *unpackedProgram) ReadAt(b []byte, off int64) (int, error) {
 	return n, nil
 }
 
-func (p *unpackedProgram) load() ([]byte, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// load reads file, with the lock held.
+func (p *unpackedProgram) load() {
 	if p.file != nil || p.err != nil || p.segments == nil {
-		return p.file, p.err
+		return
 	}
 	file := make([]byte, p.size)
 	for _, s := range p.segments {
-		b, err := readProcMem(p.pid, s.Vaddr+p.bias, s.Filesz)
-		if err != nil {
+		if err := readProcMemTo(p.pid, s.Vaddr+p.bias, file[s.Off:][:s.Filesz]); err != nil {
 			p.err = fmt.Errorf("program that process %d has unpacked: %w", p.pid, err)
-			return nil, p.err
+			return
 		}
-		copy(file[s.Off:], b)
+	}
+	if n := min(len(file), len(p.header)); !bytes.Equal(file[:n], p.header[:n]) { // the process executes another since
+		p.err = fmt.Errorf("program that process %d has unpacked: %w", p.pid, errFileChanged)
+		return
 	}
 	p.file = file
-	return file, nil
 }

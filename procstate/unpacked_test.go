@@ -15,10 +15,9 @@ import (
 )
 
 // unpackHere puts headers with segments, and code, into anonymous memory of this process, as a packer does.
-func unpackHere(t *testing.T, typ elf.Type, segs []elf.Prog64, prot int) (start uint64, size int) {
+func unpackHere(t *testing.T, typ elf.Type, segs []elf.Prog64, prot int) (mem []byte, start uint64) {
 	t.Helper()
-	size = 4 * os.Getpagesize()
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	mem, err := unix.Mmap(-1, 0, 4*os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +32,7 @@ func unpackHere(t *testing.T, typ elf.Type, segs []elf.Prog64, prot int) (start 
 	if err := unix.Mprotect(mem, prot); err != nil {
 		t.Fatal(err)
 	}
-	return uint64(uintptr(unsafe.Pointer(&mem[0]))), size
+	return mem, uint64(uintptr(unsafe.Pointer(&mem[0])))
 }
 
 // A program in anonymous memory is known by its headers, whatever those say, and each once.
@@ -60,14 +59,14 @@ func TestFindUnpacked(t *testing.T) {
 		{"whose code is elsewhere", elf.ET_DYN, []elf.Prog64{{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R), Filesz: 4 * page, Memsz: 4 * page}}, done, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			start, size := unpackHere(t, c.typ, c.segs, c.prot)
+			mem, start := unpackHere(t, c.typ, c.segs, c.prot)
 			images := NewImages(0)
 			defer images.Close()
 			space, err := images.LoadAddressSpace(int32(os.Getpid()))
 			if err != nil {
 				t.Fatal(err)
 			}
-			ref := FileRef{PID: int32(os.Getpid()), Start: start, End: start + uint64(size)}
+			ref := FileRef{PID: int32(os.Getpid()), Start: start, End: start + uint64(len(mem))}
 			find := func() *Mapping {
 				tries := 0
 				return images.mappingOfMaps(space, &ref, 0, 0, &tries)
@@ -92,8 +91,9 @@ func TestFindUnpacked(t *testing.T) {
 			if again := find(); again.Image != m.Image {
 				t.Error("the same program is another Image")
 			}
+			// What was read stays, whatever another process says.
 			unread := find().Image.r.(*unpackedProgram)
-			unread.isOf(1<<30, 0) // what was read stays
+			unread.isOf(1<<30, 0)
 			if err := m.Image.ReadVaddr(b[:], at-m.Bias); err != nil {
 				t.Error(err)
 			}
@@ -101,17 +101,53 @@ func TestFindUnpacked(t *testing.T) {
 	}
 }
 
+// Programs with the same first bytes and other code are not taken for each other.
+func TestUnpackedOthers(t *testing.T) {
+	page := uint64(os.Getpagesize())
+	segs := []elf.Prog64{{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Filesz: 4 * page, Memsz: 4 * page}}
+	images := NewImages(0)
+	defer images.Close()
+	var found [2]*Image
+	for i := range found {
+		mem, start := unpackHere(t, elf.ET_DYN, segs, unix.PROT_READ|unix.PROT_WRITE)
+		for at := range mem[page:] {
+			mem[int(page)+at] = byte(i + 1)
+		}
+		if err := unix.Mprotect(mem, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+			t.Fatal(err)
+		}
+		ref := FileRef{PID: int32(os.Getpid()), Start: start, End: start + uint64(len(mem))}
+		m := &Mapping{Start: ref.Start, End: ref.End}
+		images.findUnpacked(&ref, 0, m)
+		if m.Image == nil {
+			t.Fatal("no program")
+		}
+		found[i] = m.Image // which nobody has read
+	}
+	for i, im := range found {
+		var b [1]byte
+		if err := im.ReadVaddr(b[:], 2*page); err != nil || b[0] != byte(i+1) {
+			t.Errorf("program %d has the code of %d, %v", i+1, b[0], err)
+		}
+	}
+}
+
 // Of a program whose process is gone before it was read, another process tells.
 func TestUnpackedOfAnother(t *testing.T) {
 	page := uint64(os.Getpagesize())
-	start, _ := unpackHere(t, elf.ET_DYN, []elf.Prog64{{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Filesz: 4 * page, Memsz: 4 * page}}, unix.PROT_READ|unix.PROT_EXEC)
-	p := &unpackedProgram{header: make([]byte, unpackedHeader), segments: []Segment{{Filesz: 4 * page, Memsz: 4 * page}}, size: 4 * page}
+	mem, start := unpackHere(t, elf.ET_DYN, []elf.Prog64{{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Filesz: 4 * page, Memsz: 4 * page}}, unix.PROT_READ|unix.PROT_EXEC)
+	_, other := unpackHere(t, elf.ET_EXEC, nil, unix.PROT_READ)
+	p := &unpackedProgram{header: mem[:unpackedHeader], segments: []Segment{{Filesz: 4 * page, Memsz: 4 * page}}, size: 4 * page}
 	p.isOf(1<<30, start)
 	var b [8]byte
 	for range 2 {
 		if n, err := p.ReadAt(b[:], int64(2*page)); err == nil {
 			t.Fatalf("%d bytes of no process", n)
 		}
+	}
+	p.isOf(int32(os.Getpid()), other) // which executes another program by now
+	if n, err := p.ReadAt(b[:], int64(2*page)); err == nil {
+		t.Fatalf("%d bytes of another program", n)
 	}
 	p.isOf(int32(os.Getpid()), start)
 	if _, err := p.ReadAt(b[:], int64(2*page)); err != nil || string(b[:]) != "the code" {

@@ -88,19 +88,27 @@ func readOwnVDSO() *vdsoImage {
 // readProcMem reads n bytes of the memory of a live process, whose first thread
 // may have ended.
 func readProcMem(pid int32, addr, n uint64) ([]byte, error) {
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", readableTask(int(pid))), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	b := make([]byte, n)
+	if err := readProcMemTo(pid, addr, b); err != nil {
 		return nil, err
 	}
+	return b, nil
+}
+
+// readProcMemTo is readProcMem into b, all of it.
+func readProcMemTo(pid int32, addr uint64, b []byte) error {
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", readableTask(int(pid))), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
 	defer unix.Close(fd)
-	b := make([]byte, n)
 	if m, err := unix.Pread(fd, b, int64(addr)); m < len(b) {
 		if err == nil {
 			err = ErrUnreadable
 		}
-		return nil, err
+		return err
 	}
-	return b, nil
+	return nil
 }
 
 // copiedTextSamples is the number of places, 64 bytes each, at which copied
