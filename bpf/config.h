@@ -170,6 +170,7 @@ struct frames {
 	u32 bytes, previous; /* see struct thread_frames */
 	u32 entry, last, entries;
 	u32 room; /* bytes that entries elsewhere may still take */
+	u32 object, object_word;
 };
 
 /*

@@ -290,6 +290,8 @@ struct thread_frames {
 	u16 chunk_low;   /* and where in it are the number of the first of these that is in use, */
 	u16 chunk_words; /* how many there are, */
 	u16 chunk_outer; /* and the address of the object with what is further out */
+	u16 object;      /* where in a frame the address of an object is, of which a word is copied; 0: none is */
+	u16 object_word; /* where that is in the object */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

@@ -467,7 +467,7 @@ GLOBAL int add_entries(u32 cpu)
 
 /*
  * Follows the frames of a runtime: adds the one under way, if it is in no stack that is
- * copied, and goes on to the one before. Returns whether there is one.
+ * copied, and a word of an object that it refers to, and goes on to the one before. Returns whether there is one.
  */
 GLOBAL int add_frame(u32 cpu)
 {
@@ -475,13 +475,15 @@ GLOBAL int add_frame(u32 cpu)
 	struct frames *f = r ? &r->frames : NULL;
 	struct sample_header *h = r ? in_record(r, 0) : NULL;
 
-	if (!h || r->regions >= MAX_FRAME_REGIONS - (f->entry != 0))
+	if (!h || r->regions >= MAX_FRAME_REGIONS - (f->entry || f->object))
 		return 0;
-	u64 frame = f->frame;
+	u64 frame = f->frame, object;
 	if (frame - f->low >= f->high - f->low && frame - stack_pointer(&h->regs) >= h->live)
 		add_bytes(cpu, frame, f->bytes);
 	if (f->entry)
 		add_entries(cpu);
+	if (f->object && !bpf_probe_read_user(&object, sizeof(u64), (void *)(frame + f->object)))
+		add_bytes(cpu, object + f->object_word, sizeof(u64));
 	return !bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(frame + f->previous)) && f->frame;
 }
 
@@ -605,7 +607,9 @@ GLOBAL int add_frames(u32 cpu)
 		h->frames = r->regions - h->frames;
 		return 0;
 	}
-	if (find_frame_stack(cpu) && copy_at_once(cpu) && find_frame_values(cpu))
+	if (!find_frame_stack(cpu) || !copy_at_once(cpu))
+		f->low = f->high = 0; /* then each frame is by itself */
+	else if (find_frame_values(cpu))
 		copy_at_once(cpu);
 	f->bytes = t->bytes;
 	f->previous = t->previous;
@@ -613,6 +617,8 @@ GLOBAL int add_frames(u32 cpu)
 	f->entries = t->low;
 	f->last = t->last;
 	f->room = CHUNK;
+	f->object = t->object;
+	f->object_word = t->object_word;
 	if (f->bytes && f->frame && !t->is_frame && bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(f->frame + t->first)))
 		f->frame = 0;
 	for (u64 i = 0; f->bytes && f->frame && i < MAX_FRAMES && add_frame(cpu); i++)

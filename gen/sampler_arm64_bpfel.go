@@ -119,16 +119,18 @@ type SamplerCpuRing struct {
 		Sp        uint64
 	}
 	Frames struct {
-		_        structs.HostLayout
-		Frame    uint64
-		Low      uint64
-		High     uint64
-		Bytes    uint32
-		Previous uint32
-		Entry    uint32
-		Last     uint32
-		Entries  uint32
-		Room     uint32
+		_          structs.HostLayout
+		Frame      uint64
+		Low        uint64
+		High       uint64
+		Bytes      uint32
+		Previous   uint32
+		Entry      uint32
+		Last       uint32
+		Entries    uint32
+		Room       uint32
+		Object     uint32
+		ObjectWord uint32
 	}
 }
 
@@ -375,7 +377,9 @@ type SamplerThreadFrames struct {
 	ChunkLow   uint16
 	ChunkWords uint16
 	ChunkOuter uint16
-	_          [6]byte
+	Object     uint16
+	ObjectWord uint16
+	_          [2]byte
 }
 
 type SamplerThreadTimes struct {

@@ -194,6 +194,7 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 		Entry: uint16(f.Entry), Last: uint16(f.Last), Before: uint16(f.Before), After: uint16(f.After), Below: uint16(f.Below),
 		Chunk: uint16(f.Chunk), ChunkBase: f.Chunks.Base, ChunkShift: uint8(f.Chunks.Shift), IsWide: bit(f.Chunks.Wide),
 		ChunkHead: uint16(f.Chunks.Head), ChunkLow: uint16(f.Chunks.Low), ChunkWords: uint16(f.Chunks.Words), ChunkOuter: uint16(f.Chunks.Outer),
+		Object: uint16(f.Object), ObjectWord: uint16(f.ObjectWord),
 	}
 	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
 		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)

@@ -27,6 +27,10 @@ type ThreadFrames struct {
 	IsFrame         bool
 	First, Previous int
 
+	// Object is not 0 where each frame has the address of an object there, of which the word at
+	// ObjectWord is copied.
+	Object, ObjectWord int
+
 	// Entry is not 0 where the frame that runs, and each before it, has a stack of entries of so many
 	// bytes, which begins at the word at Low; at Last is the number of the last entry, of 32 bits. One
 	// more is copied. Before and After are the bytes around the word at Current that are copied with it.

@@ -31,7 +31,7 @@ func (k Kind) String() string {
 var userBrackets = map[string]Kind{
 	"[unknown]": Unknown, "[vdso]": Native, "[vsyscall]": Native, "[uprobes]": Native,
 	"[heap]": JIT, "[stack]": JIT, "[jit]": JIT, "[anon]": JIT,
-	"[java]": JIT, "[python]": JIT, "[ruby]": JIT, "[php]": JIT, "[perl]": JIT, "[lua]": JIT, "[javascript]": JIT, "[erlang]": JIT, "[dotnet]": JIT, "[scheme]": JIT,
+	"[java]": JIT, "[python]": JIT, "[ruby]": JIT, "[php]": JIT, "[perl]": JIT, "[lua]": JIT, "[r]": JIT, "[javascript]": JIT, "[erlang]": JIT, "[dotnet]": JIT, "[scheme]": JIT,
 }
 
 // kindOfPath tells from a module's path what code is in it.

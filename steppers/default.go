@@ -5,6 +5,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
 	"github.com/swbpf/swbpf/steppers/clr"
+	"github.com/swbpf/swbpf/steppers/gnur"
 	"github.com/swbpf/swbpf/steppers/hotspot"
 	"github.com/swbpf/swbpf/steppers/jsc"
 	"github.com/swbpf/swbpf/steppers/lua"
@@ -64,7 +65,7 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
-		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables),
+		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), NewOCaml(),
 		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), NewGuile(), frames, analysis, NewBadCall())
 }
@@ -75,5 +76,5 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 func Collector(pid int, libs *procstate.AddressSpace) procstate.Collector {
 	return procstate.JoinCollectors(procstate.GoCollector(pid, libs), python.Collector(libs), ruby.Collector(libs),
 		php.Collector(libs), perl.Collector(libs), beam.Collector(libs), chez.Collector(libs), lua.Collector(libs),
-		luajit.Collector(libs), spidermonkey.Collector(libs))
+		luajit.Collector(libs), gnur.Collector(libs), spidermonkey.Collector(libs))
 }

@@ -360,6 +360,18 @@ func luas(t *testing.T) (found []versionedProgram) {
 	return found
 }
 
+// EachR runs a test with each R that there is.
+func EachR(t *testing.T, test func(t *testing.T, rscript Program)) {
+	t.Helper()
+	all := Programs("Rscript", "usr/bin/Rscript")
+	for _, rscript := range all {
+		t.Run(rscript.Name(), func(t *testing.T) { test(t, rscript) })
+	}
+	if len(all) == 0 {
+		Lacks(t, "no R here")
+	}
+}
+
 // EachNode runs a test with each version of Node: those that SWBPF_NODES lists, as PATH does directories, and the
 // machine's.
 func EachNode(t *testing.T, test func(t *testing.T, node string)) {
