@@ -171,6 +171,7 @@ struct frames {
 	u32 entry, last, entries;
 	u32 room; /* bytes that entries elsewhere may still take */
 	u32 object, object_word;
+	u32 objects; /* of which the word may still be copied */
 };
 
 /*

@@ -146,7 +146,8 @@ enum limits {
 	STACK_PART = 16 << 10,   /* ...of bytes each, at most */
 	OUTER_PARTS = 4,         /* its last ones, where none are asked for */
 	MAX_FRAMES = 256,        /* of a runtime's that are followed */
-	MAX_FRAME_REGIONS = 64,  /* of a runtime's */
+	MAX_FRAME_REGIONS = 128, /* of a runtime's */
+	MAX_OBJECTS = 32,        /* that frames refer to, of which a word is copied */
 	FRAME_LINK = 2,          /* words of a frame below it: where it returns to, and the frame pointer */
 	MAX_CHUNKS = 6,          /* objects with frames of a stack, of which they have the inner ones */
 	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack; in

@@ -482,8 +482,10 @@ GLOBAL int add_frame(u32 cpu)
 		add_bytes(cpu, frame, f->bytes);
 	if (f->entry)
 		add_entries(cpu);
-	if (f->object && !bpf_probe_read_user(&object, sizeof(u64), (void *)(frame + f->object)))
+	if (f->objects && f->object && !bpf_probe_read_user(&object, sizeof(u64), (void *)(frame + f->object))) {
+		f->objects--;
 		add_bytes(cpu, object + f->object_word, sizeof(u64));
+	}
 	return !bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(frame + f->previous)) && f->frame;
 }
 
@@ -619,6 +621,7 @@ GLOBAL int add_frames(u32 cpu)
 	f->room = CHUNK;
 	f->object = t->object;
 	f->object_word = t->object_word;
+	f->objects = MAX_OBJECTS;
 	if (f->bytes && f->frame && !t->is_frame && bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(f->frame + t->first)))
 		f->frame = 0;
 	for (u64 i = 0; f->bytes && f->frame && i < MAX_FRAMES && add_frame(cpu); i++)

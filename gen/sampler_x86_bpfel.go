@@ -131,6 +131,8 @@ type SamplerCpuRing struct {
 		Room       uint32
 		Object     uint32
 		ObjectWord uint32
+		Objects    uint32
+		_          [4]byte
 	}
 }
 
@@ -215,7 +217,8 @@ const (
 	SamplerLimitsSTACK_PART        SamplerLimits = 16384
 	SamplerLimitsOUTER_PARTS       SamplerLimits = 4
 	SamplerLimitsMAX_FRAMES        SamplerLimits = 256
-	SamplerLimitsMAX_FRAME_REGIONS SamplerLimits = 64
+	SamplerLimitsMAX_FRAME_REGIONS SamplerLimits = 128
+	SamplerLimitsMAX_OBJECTS       SamplerLimits = 32
 	SamplerLimitsFRAME_LINK        SamplerLimits = 2
 	SamplerLimitsMAX_CHUNKS        SamplerLimits = 6
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249

@@ -150,7 +150,7 @@ func (c *Config) ringBytes(cpus int) int {
 // and each stack blocks that it shares with others.
 func (c *Config) recordLimit() int {
 	const (
-		beside = 32 << 10 // more than all that is not user stack
+		beside = 64 << 10 // more than all that is not user stack
 		stacks = 3
 	)
 	region := int(unsafe.Sizeof(regionHeader{})) + 2*8

@@ -10,20 +10,24 @@ import (
 )
 
 // Frames that a runtime keeps of a thread are in its samples: the word that leads to them, their
-// stack, or the end of it that runs, and, where they are asked for, those elsewhere.
+// stack, or the end of it that runs, and, where they are asked for, those elsewhere and a word of what each refers to.
 func TestThreadFrames(t *testing.T) {
-	const frameSize, previous, most, head, below, page = 72, 8, 16<<10 - 128, 32, 64, 4 << 10
+	const frameSize, previous, most, head, below, page, objectWord = 72, 8, 16<<10 - 128, 32, 64, 4 << 10, 24
 	path := build(t, "frames.c", "-O1", "-static", "-no-pie")
 	state := symbolValue(t, path, "thread_frames")
 	for _, c := range []struct {
 		count                     int
 		follow, is, down, changes bool
 		moves                     bool // the stack does, and what has its bounds is out of date
+		object                    bool // words of what frames refer to are asked for
+		large                     bool // there is no room for the stack
 	}{
-		{20, false, true, false, false, false}, {20, true, true, false, false, false}, {20, true, false, false, true, false},
-		{20, true, true, true, true, false}, {20, false, true, true, true, true},
-		{700, true, true, false, false, false}, {700, false, true, true, true, false}, {700, true, false, true, false, false},
-		{700, false, false, true, true, false}, {700, false, true, true, false, true},
+		{20, false, true, false, false, false, false, false}, {20, true, true, false, false, false, false, false}, {20, true, false, false, true, false, false, false},
+		{20, true, true, true, true, false, false, false}, {20, false, true, true, true, true, false, false},
+		{700, true, true, false, false, false, false, false}, {700, false, true, true, true, false, false, false}, {700, true, false, true, false, false, false, false},
+		{700, false, false, true, true, false, false, false}, {700, false, true, true, false, true, false, false},
+		{20, true, true, false, false, false, true, false}, {700, true, true, false, false, false, true, false},
+		{700, true, true, false, false, false, true, true}, {700, true, true, true, true, false, false, true},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			p := startTarget(t, path, strconv.Itoa(c.count))
@@ -45,7 +49,12 @@ func TestThreadFrames(t *testing.T) {
 			} else {
 				low = max(low, high-min(high, most))
 			}
-			want = append(want, low)
+			config := Config{Frequency: 997, PIDs: []int{p.pid}, Changes: c.changes}
+			if c.large {
+				config.StackBytes, low, high = page, 0, 0
+			} else {
+				want = append(want, low)
+			}
 			values, valuesEnd := uint64(0), uint64(0)
 			if !c.is && c.down { // what runs, in stack[0], has where its values end
 				const at, more = 32, 16
@@ -57,20 +66,29 @@ func TestThreadFrames(t *testing.T) {
 				}
 				want = append(want, values)
 			}
-			s := startSession(t, Config{Frequency: 997, PIDs: []int{p.pid}, Changes: c.changes})
+			s := startSession(t, config)
 			if c.follow {
 				frames.Bytes = frameSize
 			}
-			if err := s.SetThreadFrames(p.pid, p.pid, frames); err != nil {
-				t.Fatal(err)
-			}
-			if c.follow { // what is not within [low, high), of the first frames
-				for frame, n := word(0), 0; frame != 0 && n < 256 && len(want) < 63; n++ {
+			isObject := map[int]bool{} // by index in want
+			if c.follow {              // what is not within [low, high), of the first frames
+				room, objects := 127, 0
+				if c.object {
+					frames.Object, frames.ObjectWord, room = previous, objectWord, 126
+				}
+				for frame, n := word(0), 0; frame != 0 && n < 256 && len(want) < room; n++ {
 					if frame-low >= high-low {
 						want = append(want, frame)
 					}
 					frame = binary.LittleEndian.Uint64(p.memory(t, frame+previous, 8))
+					if objects++; c.object && objects <= 32 && frame != 0 {
+						isObject[len(want)] = true
+						want = append(want, frame+objectWord)
+					}
 				}
+			}
+			if err := s.SetThreadFrames(p.pid, p.pid, frames); err != nil {
+				t.Fatal(err)
 			}
 			seen, usual := 0, 0
 			readUntil(t, s, func(smp *Sample) bool {
@@ -84,13 +102,13 @@ func TestThreadFrames(t *testing.T) {
 					got = append(got, r.Addr)
 					n := uint64(frameSize)
 					switch {
-					case i == 0:
+					case i == 0, isObject[i]:
 						n = 8
 					case r.Addr == low:
 						n = high - low
 					case r.Addr == values:
 						n = valuesEnd - values
-					case i == 1:
+					case i == 1 && !c.is:
 						n = head
 					}
 					if uint64(len(r.Data)) != n {

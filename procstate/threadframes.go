@@ -28,7 +28,7 @@ type ThreadFrames struct {
 	First, Previous int
 
 	// Object is not 0 where each frame has the address of an object there, of which the word at
-	// ObjectWord is copied.
+	// ObjectWord is copied: of the innermost of them.
 	Object, ObjectWord int
 
 	// Entry is not 0 where the frame that runs, and each before it, has a stack of entries of so many

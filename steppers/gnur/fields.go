@@ -51,6 +51,8 @@ const (
 	typeClosure     = 3
 	typeEnvironment = 4
 	typeCall        = 6
+	typeSpecial     = 7
+	typeBuiltin     = 8
 	typeCharacters  = 9
 	typeIntegers    = 13
 	typeStrings     = 16

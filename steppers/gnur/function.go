@@ -36,7 +36,7 @@ const isUnread = 64
 
 // functionOf returns the function of a context, nil when it is not known any more.
 func (vm *machine) functionOf(c *context) *function {
-	name := vm.nameOf(c.call)
+	name := vm.nameOf(c)
 	if name == "" {
 		return nil
 	}
@@ -56,15 +56,16 @@ func (vm *machine) functionOf(c *context) *function {
 // nameOf returns what a function is called in a call, as R's own profiler names it; "" when it is not known any more. Many
 // calls are made when a function is called and let go of at once, so that what they call is copied with the stack: mostly a
 // symbol, which stays.
-func (vm *machine) nameOf(call uint64) string {
-	value, isCopied := vm.Word(call + listValue)
+func (vm *machine) nameOf(c *context) string {
+	at := c.call
+	value, isCopied := vm.Word(c.call + listValue)
 	if isCopied {
+		if value == c.function {
+			return anonymous
+		}
 		if name, ok := vm.symbols[value]; ok {
 			return name
 		}
-	}
-	at := call
-	if isCopied {
 		at = value
 	}
 	known := vm.objects[at]
@@ -78,7 +79,7 @@ func (vm *machine) nameOf(call uint64) string {
 	if known.valid.IsDue(vm.times) {
 		name, ok := "", isCopied
 		if !isCopied {
-			value, _, ok = vm.list(call, typeCall)
+			value, _, ok = vm.list(c.call, typeCall)
 		}
 		if ok {
 			name = vm.called(value, maxDepth)
@@ -148,10 +149,10 @@ func (vm *machine) called(object uint64, depth int) string {
 			return ""
 		}
 		return of + op + member
-	case noType:
-		return ""
+	case typeClosure, typeSpecial, typeBuiltin:
+		return anonymous
 	}
-	return anonymous
+	return ""
 }
 
 // noType is the type of what is no object.
