@@ -12,7 +12,7 @@ import (
 var rCalls = map[string][]string{
 	"main": {
 		"fib", "applies", "maps", "calls", "callsValue", "parses", "area", "caught", "adds", "forces", "reduces", "stats::median",
-		"<Anonymous>", "[[", "sum", "[",
+		"<Anonymous>", "[[", "sum", "[", "commandArgs", "::", // these two are functions of R in 4.0
 	},
 	"work": {"$"}, "allocate": {"work", "$"}, "fib": {"fib"},
 	"applies": {"lapply"}, "lapply": {"FUN", "match.fun"}, "FUN": {"work"},

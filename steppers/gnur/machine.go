@@ -57,7 +57,7 @@ type code struct {
 
 // Limits on what is read.
 const (
-	maxContexts  = 1 << 15
+	maxContexts  = 1 << 13
 	maxCodes     = 1 << 18
 	maxObjects   = 1 << 16
 	maxSymbols   = 1 << 16
@@ -101,7 +101,11 @@ func (vm *machine) readContexts() {
 	at, ok := vm.Word(vm.context)
 	vm.lacks = vm.Captured != nil && !ok
 	le := binary.LittleEndian
-	for n := 0; ok && at != 0 && n < maxContexts; n++ {
+	for n := 0; ok && at != 0; n++ {
+		if n == maxContexts { // in a circle, or without an end
+			vm.contexts = vm.contexts[:0]
+			return
+		}
 		if ok = at%8 == 0 && vm.Read(at, vm.ends[:]) && vm.Read(at+contextFixed, vm.rest[:]); !ok {
 			vm.isCut, vm.lacks = true, vm.Captured != nil
 			return
