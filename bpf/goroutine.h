@@ -47,6 +47,12 @@ INLINE u64 read_user_word(u64 addr)
 	return word;
 }
 
+/* Where the labels of a g are; 0 when it has none. */
+INLINE u64 labels_of(const struct go_process *p, u64 g)
+{
+	return p->g_labels && g ? read_user_word(g + p->g_labels) : 0;
+}
+
 /*
  * The g that the thread has; 0 when it is not known. On arm64 it is in a
  * register, and in programs with C, which may use that, also in the thread's
@@ -71,6 +77,7 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 	const struct go_process *p = bpf_map_lookup_elem(&go_processes, &tgid);
 
 	t->g = 0;
+	t->labels = 0;
 	if (!p)
 		return;
 	t->signalled = false;
@@ -85,6 +92,7 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 	t->curg_stack = t->stack;
 	if (t->curg != g && bpf_probe_read_user(&t->curg_stack, sizeof(t->curg_stack), (void *)(t->curg + p->g_stack)))
 		t->curg = 0;
+	t->labels = labels_of(p, t->curg);
 }
 
 /* While the runtime moves a stack, hi may be below lo. */
@@ -151,7 +159,10 @@ GLOBAL u64 goroutine_end(u32 cpu, u32 tgid, u64 sp)
 	if (!g || points_to == g + p->g_sched_sp /* see add_switch */ ||
 	    bpf_probe_read_user(&stack, sizeof(stack), (void *)(g + p->g_stack)) || !on_stack(&stack, sp))
 		return 0;
-	return read_user_word(read_user_word(g + p->g_m) + p->m_curg) == g ? stack.hi : 0;
+	if (read_user_word(read_user_word(g + p->g_m) + p->m_curg) != g)
+		return 0;
+	r->go.labels = labels_of(p, g);
+	return stack.hi;
 }
 
 /*
@@ -317,6 +328,42 @@ INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, 
 		add_bytes(h->cpu, t->g0, p->g_head);
 	if (has_g0)
 		add_other_stack(r, h, &g0);
+}
+
+/* A string and a slice of Go, but for its room. */
+struct go_string {
+	u64 data, bytes;
+};
+
+/* Adds what a string of a goroutine's labels is, or its beginning. */
+GLOBAL int add_label(u32 cpu, u64 at)
+{
+	struct go_string s;
+
+	if (!bpf_probe_read_user(&s, sizeof(s), (void *)at) && s.bytes)
+		add_bytes(cpu, s.data, s.bytes < MAX_LABEL ? s.bytes : MAX_LABEL);
+	return 0;
+}
+
+/* Adds the labels of the goroutine that runs, if it has any: they are immutable, but gone soon. */
+GLOBAL int add_labels(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	struct go_string labels; /* pairs of strings */
+
+	if (!h || !r->go.labels || r->regions > MAX_REGIONS - 2 - 2 * MAX_LABELS ||
+	    bpf_probe_read_user(&labels, sizeof(labels), (void *)r->go.labels))
+		return 0;
+	u64 n = labels.bytes < MAX_LABELS ? labels.bytes : MAX_LABELS;
+	if (!n)
+		return 0;
+	h->labels = r->regions;
+	add_bytes(cpu, labels.data, n * 2 * sizeof(struct go_string));
+	for (u64 i = 0; i < 2 * MAX_LABELS && i < 2 * n; i++)
+		add_label(cpu, labels.data + i * sizeof(struct go_string));
+	h->labels = r->regions - h->labels;
+	return 0;
 }
 
 #endif

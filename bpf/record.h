@@ -77,6 +77,9 @@ struct sample_header {
 	u8 frames;          /* how many of the regions, the last, are those of struct thread_frames */
 	u64 breakpoint;     /* address of one at or right before PC, seen in the kernel; or 0 */
 	u64 slot;           /* where the instruction of the breakpoint is executed in its place; or 0 */
+	u8 labels;          /* how many of the regions, the last of all, are the labels of the goroutine that
+			       runs: their strings, and then what these are */
+	u8 unused[7];
 	u8 comm[16];
 	struct user_regs regs;
 };
@@ -147,6 +150,8 @@ enum limits {
 	OUTER_PARTS = 4,         /* its last ones, where none are asked for */
 	MAX_FRAMES = 256,        /* of a runtime's that are followed */
 	MAX_FRAME_REGIONS = 128, /* of a runtime's */
+	MAX_LABELS = 16,         /* of a goroutine */
+	MAX_LABEL = 128,         /* bytes of a string of those */
 	MAX_OBJECTS = 32,        /* that frames refer to, of which a word is copied */
 	FRAME_LINK = 2,          /* words of a frame below it: where it returns to, and the frame pointer */
 	MAX_CHUNKS = 6,          /* objects with frames of a stack, of which they have the inner ones */
@@ -309,6 +314,8 @@ struct go_process {
 	u16 g_head;    /* bytes to copy of a g, at most MAX_GO_HEAD */
 	u16 m_head;    /* bytes to copy of an m, at most MAX_GO_HEAD */
 	u16 calls_c;   /* whether it has cgo, so that C may call Go */
+	u16 g_labels;  /* where a g has the address of its labels; 0: there are none */
+	u16 unused[3];
 };
 
 #endif

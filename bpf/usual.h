@@ -31,6 +31,7 @@ INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 
 	h->off_cpu = OFF_CPU_NOT;
 	h->breakpoint = 0;
 	h->slot = 0;
+	h->labels = 0;
 	copy_comm(h->comm, task);
 }
 
@@ -105,6 +106,8 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 		taken = add_whole_stack(r, cpu, end + tgid, stack_start(sp, with_below), end);
 	}
 	if (taken) {
+		if (unlikely(is_go) && r->go.labels)
+			add_labels(cpu);
 		h->user = user_state_of(task, h);
 		h->live = end - sp;
 		h->stack_end = STACK_END_BOTTOM;

@@ -117,6 +117,7 @@ type SamplerCpuRing struct {
 		Signalled bool
 		_         [7]byte
 		Sp        uint64
+		Labels    uint64
 	}
 	Frames struct {
 		_          structs.HostLayout
@@ -162,6 +163,8 @@ type SamplerGoProcess struct {
 	G_head    uint16
 	M_head    uint16
 	CallsC    uint16
+	G_labels  uint16
+	Unused    [3]uint16
 	_         [4]byte
 }
 
@@ -218,6 +221,8 @@ const (
 	SamplerLimitsOUTER_PARTS       SamplerLimits = 4
 	SamplerLimitsMAX_FRAMES        SamplerLimits = 256
 	SamplerLimitsMAX_FRAME_REGIONS SamplerLimits = 128
+	SamplerLimitsMAX_LABELS        SamplerLimits = 16
+	SamplerLimitsMAX_LABEL         SamplerLimits = 128
 	SamplerLimitsMAX_OBJECTS       SamplerLimits = 32
 	SamplerLimitsFRAME_LINK        SamplerLimits = 2
 	SamplerLimitsMAX_CHUNKS        SamplerLimits = 6
@@ -318,6 +323,8 @@ type SamplerSampleHeader struct {
 	Frames        uint8
 	Breakpoint    uint64
 	Slot          uint64
+	Labels        uint8
+	Unused        [7]uint8
 	Comm          [16]uint8
 	Regs          struct {
 		_      structs.HostLayout

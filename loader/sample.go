@@ -122,6 +122,8 @@ type Sample struct {
 	// FrameRegions is how many of the regions, the last of all, are what SetThreadFrames is
 	// for: the word, the stack of frames, or the last 16 KiB of it, and frames elsewhere.
 	FrameRegions int
+	// LabelRegions is how many regions, behind those, are labels of a goroutine: see Labels.
+	LabelRegions int
 
 	// Number is that of the sample among those of which only changes were sent,
 	// of one region of stack each; 0 for others. The region is from SameFrom on as it was in
@@ -169,7 +171,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		clear(s.Comm[end:])
 	}
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
-	s.StackParts, s.FrameRegions = int(h.Parts), int(h.Frames)
+	s.StackParts, s.FrameRegions, s.LabelRegions = int(h.Parts), int(h.Frames), int(h.Labels)
 	s.Cgroup = h.Cgroup
 	s.Blocked, s.Continued, s.Unsampled = Blocked(h.OffCpu), false, false
 	s.Arch, s.Regs = nil, procstate.Regs{}
@@ -206,8 +208,8 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		rest = rest[n*int(unsafe.Sizeof(replacedReturn{})):]
 	}
 
-	if int(h.Parts)+int(h.Frames) > int(h.Regions) {
-		return fmt.Errorf("%w: %d parts of stacks and %d of frames in %d regions", errBadRecord, h.Parts, h.Frames, h.Regions)
+	if int(h.Parts)+int(h.Frames)+int(h.Labels) > int(h.Regions) {
+		return fmt.Errorf("%w: %d parts of stacks, %d of frames and %d of labels in %d regions", errBadRecord, h.Parts, h.Frames, h.Labels, h.Regions)
 	}
 	return s.decodeRegions(h, rest, m)
 }
@@ -237,7 +239,7 @@ func (s *Sample) decodeRegions(h *sampleHeader, rest []byte, m *mirror) error {
 			}
 			s.Regions = append(s.Regions, procstate.Region{Addr: r.Addr, Data: data})
 			rest = rest[n:]
-			switch ofStack := h.Regions - h.Frames; {
+			switch ofStack := h.Regions - h.Frames - h.Labels; {
 			case ofStack == 1 && len(s.Regions) == 1:
 				s.Number, s.SameFrom = uint64(s.CPU)<<32|uint64(h.Changes), m.follow(r)
 			case ofStack != 1 || len(m.saved) > 0: // or what is in the mirror is another's

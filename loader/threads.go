@@ -22,6 +22,7 @@ type GoOffsets struct {
 	MCurg              uint16 // of curg in runtime.m
 	MGsignal           uint16 // of gsignal in runtime.m
 	MVDSOSP            uint16 // of vdsoSP in runtime.m
+	GLabels            uint16 // of labels in runtime.g; 0: they are not to be copied
 	CallsC             bool   // whether the program has cgo, and C may call Go
 }
 
@@ -32,6 +33,7 @@ func GoOffsetsOf(rt *procstate.GoRuntime, bias uint64) GoOffsets {
 	o := GoOffsets{
 		GFromThreadPointer: rt.TLSOffset, GStack: uint16(rt.StackLo), GM: uint16(rt.M), GSchedSP: uint16(rt.SchedSP),
 		MG0: uint16(rt.G0), MCurg: uint16(rt.CurG), MGsignal: uint16(rt.GSignal), MVDSOSP: uint16(rt.VDSOSP), CallsC: rt.CallsC,
+		GLabels: uint16(rt.Labels),
 	}
 	if rt.TLSSlot != 0 {
 		o.GSlot = bias + rt.TLSSlot
@@ -53,7 +55,7 @@ func (o *GoOffsets) inKernel() (p goProcess, ok bool) {
 	p = goProcess{
 		G_fromTp: o.GFromThreadPointer, G_slot: o.GSlot, G_stack: o.GStack, G_m: o.GM, G_schedSp: o.GSchedSP,
 		M_g0: o.MG0, M_curg: o.MCurg, M_gsignal: o.MGsignal, M_vdsoSp: o.MVDSOSP,
-		G_head: uint16(gHead), M_head: uint16(mHead),
+		G_head: uint16(gHead), M_head: uint16(mHead), G_labels: o.GLabels,
 	}
 	if o.CallsC {
 		p.CallsC = 1

@@ -55,6 +55,7 @@ type GoRuntime struct {
 	ParentID   uint32 // in g: goid of the goroutine that created it; 0 where g has no such field
 	GoPC       uint32 // in g: return address of the go statement that created it
 	StartPC    uint32 // in g: its function
+	Labels     uint32 // in g: its labels, a slice of pairs of strings; 0 where the program sets none, or they are kept in another way
 }
 
 // goLayouts are the layouts by minor version, for 64-bit machines: those of
@@ -86,6 +87,11 @@ func goLayout(gsignal, curg, vdsoSP, lr, status, lockedM, parent, goPC uint32) G
 		LockedM: lockedM, ParentID: parent, GoPC: goPC, StartPC: goPC + 16,
 	}
 }
+
+const (
+	goLabelsBehindPC = 64 // bytes in g from gopc to labels, in all versions
+	goLabelSlice     = 24 // the minor version from which on labels are a slice; before that they are a map
+)
 
 type goRuntimeCache struct {
 	once sync.Once
@@ -130,6 +136,9 @@ func findGoRuntime(im *Image) (*GoRuntime, error) {
 		if minor >= l.first && minor <= l.last {
 			rt := l.layout
 			rt.find(im, t, version)
+			if minor >= goLabelSlice && t.hasName("runtime/pprof.runtime_setProfLabel") {
+				rt.Labels = rt.GoPC + goLabelsBehindPC
+			}
 			return &rt, nil
 		}
 	}
@@ -332,6 +341,24 @@ func goTLSLoadARM64(code []byte, vaddr uint64) (offset int64, slot uint64, ok bo
 		return 0, (vaddr+uint64(at)+4)&^0xfff + uint64(pages<<12) + uint64(second>>10&0xfff*8), true
 	}
 	return 0, 0, false
+}
+
+// hasName reports whether a function of the program has a name.
+func (t *GoTable) hasName(name string) bool {
+	sought := []byte("\x00" + name + "\x00")
+	names := newWindow(t.data)
+	for at := t.funcNames; at < t.cutab; {
+		b := names.from(at)
+		b = b[:min(uint64(len(b)), t.cutab-at)]
+		if bytes.Contains(b, sought) {
+			return true
+		}
+		if len(b) < len(sought) {
+			break
+		}
+		at += uint64(len(b) - len(sought) + 1)
+	}
+	return false
 }
 
 // asmFuncs finds the link-time addresses of functions of the runtime that are

@@ -50,6 +50,9 @@ func TestGoRuntimeAgainstDWARF(t *testing.T) {
 						t.Errorf("%s at %d, want %d", name, got, want[name])
 					}
 				}
+				if labels := want["runtime.g.labels"]; labels != int64(rt.GoPC)+goLabelsBehindPC || rt.Labels != 0 {
+					t.Errorf("labels of g at %d, gopc at %d; of a program that sets none at %d", labels, rt.GoPC, rt.Labels)
+				}
 				for name, got := range map[string]uint32{"sp": rt.SchedSP, "pc": rt.SchedPC, "lr": rt.SchedLR, "bp": rt.SchedBP} {
 					if sched+want["runtime.gobuf."+name] != int64(got) {
 						t.Errorf("sched.%s at %d, want %d", name, got, sched+want["runtime.gobuf."+name])

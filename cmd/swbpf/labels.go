@@ -57,6 +57,10 @@ type labeller struct {
 
 	forgetAt int // size of byPID at which the old are forgotten
 
+	goroutines map[string]uint32 // numbers, from 1 on, of the labels of goroutines
+	lacks      bool              // there were more
+	buf        []byte
+
 	sets    map[labelKey]uint32
 	last    labelKey // of the sample before
 	lastSet uint32
@@ -68,6 +72,8 @@ type labelKey struct {
 	path   string // of a cgroup of the first version
 	cpu    uint32
 	state  loader.Blocked
+
+	goroutine uint32 // in goroutines; 0: it has no labels
 }
 
 // processCgroup is what /proc said of a process.
@@ -89,7 +95,7 @@ const (
 const maxCgroups = 1 << 10
 
 func newLabeller(b *profile.Builder) *labeller {
-	l := &labeller{builder: b, byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, sets: map[labelKey]uint32{}}
+	l := &labeller{builder: b, byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, goroutines: map[string]uint32{}, sets: map[labelKey]uint32{}}
 	l.cgroups, _ = loader.OpenCgroups() // doctor says why there are none
 	l.old = loader.HasOldCgroups()
 	return l
@@ -106,6 +112,8 @@ func (l *labeller) close() {
 // sample since the call before.
 func (l *labeller) forget() {
 	clear(l.sets)
+	clear(l.goroutines)
+	l.lacks = false
 	clear(l.paths)
 	for _, c := range l.byPID {
 		l.paths[c.path] = c.path
@@ -127,6 +135,9 @@ func (l *labeller) of(s *loader.Sample) uint32 {
 	if l.old {
 		key.path = l.ofProcess(s.PID, s.Time)
 	}
+	if s.LabelRegions > 0 && !s.Unsampled {
+		key.goroutine = l.ofGoroutine(s)
+	}
 	if key == l.last && len(l.sets) > 0 {
 		return l.lastSet
 	}
@@ -137,6 +148,39 @@ func (l *labeller) of(s *loader.Sample) uint32 {
 	}
 	l.last, l.lastSet = key, set
 	return set
+}
+
+// maxGoroutineLabels bounds the different labels of goroutines, each of which is a thread of its own to the profile.
+const maxGoroutineLabels = 1 << 14
+
+// ofGoroutine returns the number of the labels of a sample's goroutine.
+func (l *labeller) ofGoroutine(s *loader.Sample) uint32 {
+	l.buf = l.buf[:0]
+	for key, value := range s.GoLabels() {
+		l.buf = append(append(l.buf, key...), 0)
+		l.buf = append(append(l.buf, value...), 0)
+	}
+	if len(l.buf) == 0 {
+		return 0
+	}
+	n, ok := l.goroutines[string(l.buf)]
+	if !ok {
+		if len(l.goroutines) >= maxGoroutineLabels {
+			l.lacks = true
+			return 0
+		}
+		n = uint32(len(l.goroutines) + 1)
+		l.goroutines[string(l.buf)] = n
+	}
+	return n
+}
+
+// notes tells what labels are missing.
+func (l *labeller) notes() []string {
+	if !l.lacks {
+		return nil
+	}
+	return []string{fmt.Sprintf("samples lack labels of their goroutines, of which there are more than %d different ones", maxGoroutineLabels)}
 }
 
 // ofProcess returns the cgroup of a process by /proc, where the unified
@@ -189,5 +233,28 @@ func (l *labeller) labels(key labelKey, s *loader.Sample) []profile.Label {
 	if l.withState {
 		add("state", key.state.String())
 	}
+	if key.goroutine != 0 {
+		for key, value := range s.GoLabels() {
+			add(l.keyOfGoroutine(string(key)), goLabelText(value))
+		}
+	}
 	return labels
+}
+
+// keyOfGoroutine returns the key of a goroutine's label: others than it has are as they are.
+func (l *labeller) keyOfGoroutine(key string) string {
+	key = strings.ToValidUTF8(key, "\ufffd")
+	if slices.Contains(ownLabels, key) || slices.ContainsFunc(l.fixed, func(l profile.Label) bool { return l.Key == key }) {
+		return "go." + key
+	}
+	return key
+}
+
+// goLabelText returns a value as it is shown: with dots where it was cut.
+func goLabelText(value []byte) string {
+	text := strings.ToValidUTF8(string(value), "\ufffd")
+	if len(value) == loader.MaxGoLabelBytes {
+		text += "..."
+	}
+	return text
 }

@@ -87,7 +87,8 @@ any time of the recording.
 
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
-where there are; cpu, with --sample-cpu; and those of --label.
+where there are; cpu, with --sample-cpu; those that a goroutine has given itself
+(pprof.Do, from Go 1.24 on), 16 at most; and those of --label.
 
 ` + formatHelp + `
 With -o - what CMD prints goes to standard error.

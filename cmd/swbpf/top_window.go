@@ -101,6 +101,7 @@ func newTopSlot(p *topPlaces, begin time.Time) *topSlot {
 
 // AddAlong implements sampleSink.
 func (w *topWindow) AddAlong(_ *profile.Path, t profile.Thread, stack []profile.Loc, _ int, truncated string, count, value int64) {
+	t.Labels = 0 // which are not shown
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.slots[len(w.slots)-1]
