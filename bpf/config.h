@@ -161,7 +161,7 @@ struct go_thread {
 	struct go_stack curg_stack;
 	bool signalled; /* on the stack for signals */
 	u64 sp; /* what it is, or, when signalled, was before; 0: not known */
-	u64 labels; /* address of curg's; 0: it has none */
+	u64 labels; /* address of those of curg, for add_labels */
 };
 
 /* The frames that a runtime keeps of a thread, as they are followed (stack.h). */

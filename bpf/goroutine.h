@@ -50,7 +50,7 @@ INLINE u64 read_user_word(u64 addr)
 /* Where the labels of a g are; 0 when it has none. */
 INLINE u64 labels_of(const struct go_process *p, u64 g)
 {
-	return p->g_labels && g ? read_user_word(g + p->g_labels) : 0;
+	return p->g_labels ? read_user_word(g + p->g_labels) : 0;
 }
 
 /*
@@ -77,7 +77,6 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 	const struct go_process *p = bpf_map_lookup_elem(&go_processes, &tgid);
 
 	t->g = 0;
-	t->labels = 0;
 	if (!p)
 		return;
 	t->signalled = false;
@@ -92,7 +91,6 @@ INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_he
 	t->curg_stack = t->stack;
 	if (t->curg != g && bpf_probe_read_user(&t->curg_stack, sizeof(t->curg_stack), (void *)(t->curg + p->g_stack)))
 		t->curg = 0;
-	t->labels = labels_of(p, t->curg);
 }
 
 /* While the runtime moves a stack, hi may be below lo. */
@@ -335,34 +333,38 @@ struct go_string {
 	u64 data, bytes;
 };
 
-/* Adds what a string of a goroutine's labels is, or its beginning. */
-GLOBAL int add_label(u32 cpu, u64 at)
-{
-	struct go_string s;
-
-	if (!bpf_probe_read_user(&s, sizeof(s), (void *)at) && s.bytes)
-		add_bytes(cpu, s.data, s.bytes < MAX_LABEL ? s.bytes : MAX_LABEL);
-	return 0;
-}
-
-/* Adds the labels of the goroutine that runs, if it has any: they are immutable, but gone soon. */
+/* Adds the labels of the goroutine that runs, if it has any, or as much as there is room for: they are
+ * immutable, but gone soon. */
 GLOBAL int add_labels(u32 cpu)
 {
 	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
 	struct sample_header *h = r ? in_record(r, 0) : NULL;
-	struct go_string labels; /* pairs of strings */
+	struct go_string s; /* pairs of strings, and then each of these */
 
 	if (!h || !r->go.labels || r->regions > MAX_REGIONS - 2 - 2 * MAX_LABELS ||
-	    bpf_probe_read_user(&labels, sizeof(labels), (void *)r->go.labels))
+	    bpf_probe_read_user(&s, sizeof(s), (void *)r->go.labels) || !s.bytes)
 		return 0;
-	u64 n = labels.bytes < MAX_LABELS ? labels.bytes : MAX_LABELS;
-	if (!n)
-		return 0;
+	u64 at = s.data, end = at + (s.bytes < MAX_LABELS ? s.bytes : MAX_LABELS) * 2 * sizeof(s);
 	h->labels = r->regions;
-	add_bytes(cpu, labels.data, n * 2 * sizeof(struct go_string));
-	for (u64 i = 0; i < 2 * MAX_LABELS && i < 2 * n; i++)
-		add_label(cpu, labels.data + i * sizeof(struct go_string));
+	add_bytes(cpu, at, end - at);
+	for (u64 i = 0; i < 2 * MAX_LABELS && at < end; i++, at += sizeof(s)) {
+		if (!bpf_probe_read_user(&s, sizeof(s), (void *)at) && s.bytes)
+			add_bytes(cpu, s.data, s.bytes < MAX_LABEL ? s.bytes : MAX_LABEL);
+	}
 	h->labels = r->regions - h->labels;
+	return 0;
+}
+
+/* Adds what the thread's runtime keeps besides stacks: frames of its own, or a goroutine's labels. */
+GLOBAL int add_kept(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+
+	add_frames(cpu);
+	if (r && r->go.g && r->go.curg) {
+		r->go.labels = labels_of(&r->go.process, r->go.curg);
+		add_labels(cpu);
+	}
 	return 0;
 }
 

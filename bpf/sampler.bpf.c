@@ -82,10 +82,8 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 		add_other_stacks(r, h, go);
 	else if (signal.met)
 		add_interrupted_stack(r, h, signal.met);
-	if (flags & PROCESS_HAS_FRAMES)
-		add_frames(h->cpu);
-	if (go->g && go->labels)
-		add_labels(h->cpu);
+	if (flags & (PROCESS_HAS_FRAMES | PROCESS_IS_GO))
+		add_kept(h->cpu);
 }
 
 /* The same for the current task in a function of its own, which is there once. */

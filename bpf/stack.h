@@ -580,7 +580,7 @@ GLOBAL int find_chunk(u32 cpu)
  * Adds the frames that a runtime keeps of the thread: the word that leads to the one that
  * runs, what there is of their stack, and those elsewhere if they are asked for.
  */
-GLOBAL int add_frames(u32 cpu)
+INLINE int add_frames(u32 cpu)
 {
 	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
 	struct sample_header *h = r ? in_record(r, 0) : NULL;
