@@ -78,6 +78,8 @@ type Goroutine struct {
 	PC, SP, BP, LR   uint64
 	PCAt, SPAt, BPAt uint64
 
+	Labels []GoLabel // that it has given itself, in order of their keys; from Go 1.24 on
+
 	threadPointer uint64 // of the thread that it is locked to
 }
 
@@ -206,6 +208,8 @@ type goroutineReader struct {
 	threads map[uint64]goThread // by m
 	starts  map[uint64]goStart  // by StartPC
 
+	labels map[uint64][]GoLabel // by address: goroutines have those of their creators
+
 	reasonsAt uint64 // of runtime.waitReasonStrings; 0 is not known
 	reasons   map[byte]string
 }
@@ -251,7 +255,7 @@ func (r *goroutineReader) findThreads() error {
 
 // gHeadSize is what is read of each g, in bytes.
 func (rt *GoRuntime) gHeadSize() uint64 {
-	return uint64(max(rt.StackHi, rt.M, rt.SchedLR, rt.SchedBP, rt.WaitReason, rt.LockedM, rt.ParentID, rt.StartPC)) + 8
+	return uint64(max(rt.StackHi, rt.M, rt.SchedLR, rt.SchedBP, rt.WaitReason, rt.LockedM, rt.ParentID, rt.StartPC, rt.Labels)) + 8
 }
 
 // read reads the g at a run-time address; ok is false when it cannot be one.
@@ -292,8 +296,23 @@ func (r *goroutineReader) read(addr uint64) (g Goroutine, ok bool) {
 	if locked := word(rt.LockedM); locked != 0 {
 		g.Locked, g.threadPointer = true, r.threads[locked].threadPointer
 	}
+	if rt.Labels != 0 && word(rt.Labels) != 0 {
+		g.Labels = r.labelsAt(word(rt.Labels))
+	}
 	g.System = systemGoroutine(start.name, g.WaitReason)
 	return g, true
+}
+
+// labelsAt reads the labels at an address.
+func (r *goroutineReader) labelsAt(at uint64) []GoLabel {
+	labels, ok := r.labels[at]
+	if !ok {
+		if labels = readGoLabels(r.p, at); r.labels == nil {
+			r.labels = map[uint64][]GoLabel{}
+		}
+		r.labels[at] = labels
+	}
+	return labels
 }
 
 // systemGoroutine reports whether a goroutine is the runtime's own, by the

@@ -21,6 +21,8 @@ type goroutineCopy struct {
 
 	stackLimit uint64 // bytes of one stack
 
+	labels map[uint64]bool // addresses of labels
+
 	arena  *arena
 	batch  vmBatch
 	stacks []area    // to be copied
@@ -51,7 +53,7 @@ func newGoroutineCopy(pid int, space *AddressSpace, stackBytes int) *goroutineCo
 	if err != nil {
 		return nil
 	}
-	c := &goroutineCopy{rt: rt, allgs: lib.Bias + lists.allgs, stackLimit: uint64(cmp.Or(stackBytes, goroutineBudget))}
+	c := &goroutineCopy{rt: rt, labels: map[uint64]bool{}, allgs: lib.Bias + lists.allgs, stackLimit: uint64(cmp.Or(stackBytes, goroutineBudget))}
 	for _, at := range lists.reasons {
 		c.reasons = append(c.reasons, lib.Bias+at)
 	}
@@ -71,7 +73,9 @@ func newGoroutineCopy(pid int, space *AddressSpace, stackBytes int) *goroutineCo
 	}
 	_, stacks := c.room()
 	size += int(stacks)
+	size += len(c.labels) * (goSliceHead + 4*goLabelBytes) // and some strings
 	c.batch.reset()
+	clear(c.labels)
 	c.stacks, c.out.regions = c.stacks[:0], slices.Grow(c.out.regions[:0], len(c.out.regions)+len(c.stacks))
 	c.arena = newArena(size + size/8 + 16*c.listed + 64<<10)
 	return c
@@ -96,6 +100,7 @@ func (c *goroutineCopy) take(task ThreadID, width int) []Region {
 		c.heads(younger)
 	}
 	c.copyStacks()
+	c.copyLabels()
 	return c.out.regions
 }
 
@@ -124,10 +129,26 @@ func (c *goroutineCopy) heads(gs []uint64) {
 		if len(pieces) == 0 || g < pieces[0].Addr || g-pieces[0].Addr+size > uint64(len(pieces[0].Data)) {
 			continue // it could not be read
 		}
-		if s, ok := c.rt.parkedStack(pieces[0].Data[g-pieces[0].Addr:]); ok {
+		head := pieces[0].Data[g-pieces[0].Addr:]
+		if s, ok := c.rt.parkedStack(head); ok {
 			c.stacks = append(c.stacks, s)
 		}
+		if at := c.rt.labelsOf(head); at != 0 && len(c.labels) < maxLabelled {
+			c.labels[at] = true
+		}
 	}
+}
+
+// labelsOf returns where the labels of a goroutine are, given the head of its g; 0 when it has none.
+func (rt *GoRuntime) labelsOf(g []byte) uint64 {
+	switch GoStatus(binary.LittleEndian.Uint32(g[rt.Status:]) &^ goScan) {
+	case GoIdle, GoDead, GoDeadExtra:
+		return 0
+	}
+	if rt.Labels == 0 {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(g[rt.Labels:])
 }
 
 // parkedStack returns what is in use of a goroutine's stack, given the head of

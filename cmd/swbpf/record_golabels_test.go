@@ -1,6 +1,9 @@
 package main
 
 import (
+	"encoding/json"
+	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,4 +61,65 @@ func label(s *pprof.Sample, key string) string {
 		return values[0]
 	}
 	return ""
+}
+
+// A walk shows the labels that goroutines had at that moment: on threads, and those that all of a group have.
+func TestWalkGoLabels(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(build(t, "golabels", "go", "build", "-o", "OUT", "./testdata/targets/golabels"), "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	seen := map[string]int{}
+	for n := 0; n < 200 && (seen["even"] < 3 || seen["odd"] < 3 || seen["unlabelled"] < 3); n++ {
+		out, stderr, code := runWalk(t, "--json", strconv.Itoa(cmd.Process.Pid))
+		if code != exitOK {
+			t.Fatalf("exit %d: %s", code, stderr)
+		}
+		var p jsonProcess
+		if err := json.Unmarshal([]byte(out), &p); err != nil {
+			t.Fatal(err)
+		}
+		for _, th := range p.Threads {
+			for _, f := range th.Frames {
+				in, _ := strings.CutPrefix(f.Function, "main.")
+				switch in {
+				default:
+					continue
+				case "even", "odd":
+					if th.GoLabels["function"] != in || len(th.GoLabels["text"]) != 500 || th.GoLabels["pid"] != "mine" {
+						t.Errorf("%s has %v", in, th.GoLabels)
+					}
+				case "unlabelled":
+					if len(th.GoLabels) > 0 {
+						t.Errorf("%s has %v", in, th.GoLabels)
+					}
+				}
+				seen[in]++
+				break
+			}
+		}
+		waits := 0
+		for _, g := range p.Goroutines {
+			if g.Labels["group"] == "waits" {
+				if waits += len(g.IDs); len(g.IDs) > 1 && len(g.Labels) != 1 {
+					t.Errorf("goroutines %d have %v", g.IDs, g.Labels)
+				}
+			}
+		}
+		if waits != 3 {
+			continue // they have not all begun
+		}
+		seen["waits"]++
+	}
+	for _, what := range []string{"even", "odd", "unlabelled", "waits"} {
+		if seen[what] < 3 {
+			t.Errorf("%s were seen %d times", what, seen[what])
+		}
+	}
+	out, _, _ := runWalk(t, strconv.Itoa(cmd.Process.Pid))
+	if want := `\n3 goroutines [-\d, ]+ \[select \(no cases\)(, \d+s)?\] \{"group": "waits"\}: complete\n`; !regexp.MustCompile(want).MatchString(out) {
+		t.Errorf("no %s in\n%s", want, out)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	stackwalk "github.com/swbpf/swbpf"
@@ -36,7 +37,8 @@ type goroutineGroup struct {
 	created *nameAt // of the go statement
 	ids     []uint64
 	parents []uint64
-	waiting []time.Duration // at least; 0 is not known
+	waiting []time.Duration     // at least; 0 is not known
+	labels  []procstate.GoLabel // that all of them have
 }
 
 // wantsGoroutines tells whether goroutines are to be read.
@@ -90,7 +92,7 @@ func (p *processWalk) takeGoroutines(ctx context.Context, w *unwind.Walker, gs *
 				out.stacks = append(out.stacks, stack)
 				p.frames.Keep(len(frames))
 			}
-			group = &goroutineGroup{first: g, stackWalk: stack}
+			group = &goroutineGroup{first: g, stackWalk: stack, labels: g.Labels}
 			index[string(key)] = group
 			out.groups = append(out.groups, group)
 		}
@@ -98,6 +100,7 @@ func (p *processWalk) takeGoroutines(ctx context.Context, w *unwind.Walker, gs *
 		if g.WaitSince > 0 && now > g.WaitSince {
 			waiting = time.Duration(now - g.WaitSince)
 		}
+		group.labels = commonLabels(group.labels, g.Labels)
 		group.ids = append(group.ids, g.ID)
 		group.parents = append(group.parents, g.Parent)
 		group.waiting = append(group.waiting, waiting)
@@ -176,7 +179,36 @@ func (g *goroutineGroup) head() string {
 	if n := len(g.ids); n > 1 {
 		s = fmt.Sprintf("%d goroutines %s", n, ranges(slices.Clone(g.ids)))
 	}
-	return s + " [" + g.state() + "]: " + g.outcome()
+	return s + " [" + g.state() + "]" + labelsText(g.labels) + ": " + g.outcome()
+}
+
+// commonLabels returns the labels that are in both.
+func commonLabels(a, b []procstate.GoLabel) []procstate.GoLabel {
+	if slices.Equal(a, b) {
+		return a
+	}
+	return slices.DeleteFunc(slices.Clone(a), func(l procstate.GoLabel) bool { return !slices.Contains(b, l) })
+}
+
+// labelsText shows labels as Go's own tracebacks do: ` {"endpoint": "/buy"}`.
+func labelsText(labels []procstate.GoLabel) string {
+	if len(labels) == 0 {
+		return ""
+	}
+	var parts []string
+	for _, l := range labels {
+		parts = append(parts, strconv.Quote(l.Key)+": "+strconv.Quote(l.Value))
+	}
+	return " {" + strings.Join(parts, ", ") + "}"
+}
+
+// labelsMap is for JSON.
+func labelsMap(labels []procstate.GoLabel) map[string]string {
+	m := make(map[string]string, len(labels))
+	for _, l := range labels {
+		m[l.Key] = l.Value
+	}
+	return m
 }
 
 // state is what Go's own tracebacks have in brackets.
@@ -228,7 +260,7 @@ func (p *processWalk) jsonGoroutines(out *jsonProcess) {
 	}
 	for _, g := range p.goroutines.groups {
 		j := jsonGoroutines{IDs: g.ids, Parents: g.parents, State: g.first.State(), Locked: g.first.Locked, System: g.first.System,
-			CreatedBy: jsonCreatedBy{PC: hex(g.first.CreatedPC)}, Complete: g.complete(), Reason: g.reason()}
+			CreatedBy: jsonCreatedBy{PC: hex(g.first.CreatedPC)}, Complete: g.complete(), Reason: g.reason(), Labels: labelsMap(g.labels)}
 		for _, d := range g.waiting {
 			j.WaitingNs = append(j.WaitingNs, d.Nanoseconds())
 		}

@@ -48,13 +48,14 @@ type (
 		Reason   string      `json:"reason"`
 		Frames   []jsonFrame `json:"frames"`
 
-		Goroutine   uint64    `json:"goroutine,omitempty"`      // ID of that which is on it
-		Virtual     int64     `json:"virtual_thread,omitempty"` // the same
-		VirtualName string    `json:"virtual_thread_name,omitempty"`
-		Wait        *jsonWait `json:"wait,omitempty"`
-		Java        *jsonJava `json:"java,omitempty"`
-		GIL         bool      `json:"gil,omitempty"`   // it has the lock of an interpreter of CPython
-		Tasks       []string  `json:"tasks,omitempty"` // IDs of those of asyncio that are on it, the innermost first
+		Goroutine   uint64            `json:"goroutine,omitempty"`        // ID of that which is on it
+		GoLabels    map[string]string `json:"goroutine_labels,omitempty"` // of that
+		Virtual     int64             `json:"virtual_thread,omitempty"`   // the same
+		VirtualName string            `json:"virtual_thread_name,omitempty"`
+		Wait        *jsonWait         `json:"wait,omitempty"`
+		Java        *jsonJava         `json:"java,omitempty"`
+		GIL         bool              `json:"gil,omitempty"`   // it has the lock of an interpreter of CPython
+		Tasks       []string          `json:"tasks,omitempty"` // IDs of those of asyncio that are on it, the innermost first
 	}
 
 	// jsonParty is a thread of a deadlock: its TID, or the ID of a virtual one of Java.
@@ -96,9 +97,11 @@ type (
 		Locked    bool          `json:"locked"` // to a thread
 		System    bool          `json:"system"` // of the runtime
 		CreatedBy jsonCreatedBy `json:"created_by"`
-		Complete  bool          `json:"complete"`
-		Reason    string        `json:"reason"`
-		Frames    []jsonFrame   `json:"frames"`
+
+		Labels   map[string]string `json:"labels,omitempty"` // that all of them have given themselves
+		Complete bool              `json:"complete"`
+		Reason   string            `json:"reason"`
+		Frames   []jsonFrame       `json:"frames"`
 	}
 
 	// jsonVirtualThreads are virtual threads of Java without a thread that have the same stack and
@@ -174,7 +177,7 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 		jt := jsonThread{TID: int32(t.tid), Name: t.name, State: t.state, Complete: t.complete(),
 			Reason: t.reason(), GIL: t.hasGIL, Tasks: taskIDs(t.tasks)}
 		if t.goroutine != nil {
-			jt.Goroutine = t.goroutine.ID
+			jt.Goroutine, jt.GoLabels = t.goroutine.ID, labelsMap(t.goroutine.Labels)
 		}
 		if t.virtual != nil {
 			jt.Virtual, jt.VirtualName = t.virtual.ID, t.virtual.Name

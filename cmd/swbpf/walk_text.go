@@ -152,9 +152,13 @@ func groupHead(g []*threadWalk) string {
 	b.WriteString(" " + t.state)
 	b.WriteString(groupWait(g))
 	var ids []uint64
+	var labels []procstate.GoLabel // that all of them have
 	for _, t := range g {
 		if t.goroutine != nil {
-			ids = append(ids, t.goroutine.ID)
+			if ids = append(ids, t.goroutine.ID); len(ids) == 1 {
+				labels = t.goroutine.Labels
+			}
+			labels = commonLabels(labels, t.goroutine.Labels)
 		}
 	}
 	switch len(ids) {
@@ -164,6 +168,7 @@ func groupHead(g []*threadWalk) string {
 	default:
 		fmt.Fprintf(&b, ", goroutines %s", ranges(ids))
 	}
+	b.WriteString(labelsText(labels))
 	var virtual []uint64
 	for _, t := range g {
 		if t.virtual != nil {

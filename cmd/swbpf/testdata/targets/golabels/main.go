@@ -52,6 +52,10 @@ func cpuTime() time.Duration {
 func main() {
 	seconds, _ := strconv.ParseFloat(os.Args[1], 64)
 	long := strings.Repeat("long ", 100)
+	for n := range 3 { // which have one label in common
+		labels := pprof.Labels("group", "waits", "number", strconv.Itoa(n))
+		go pprof.Do(context.Background(), labels, func(context.Context) { select {} })
+	}
 	var wg sync.WaitGroup
 	for worker := range keep {
 		wg.Go(func() {
