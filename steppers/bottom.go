@@ -1,8 +1,11 @@
 package steppers
 
 import (
+	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"path/filepath"
+	"strings"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
@@ -81,15 +84,32 @@ func (b *Bottom) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verd
 }
 
 // isEntry reports whether a link-time address is in the code at the entry
-// point of a file.
+// point of a file, or in what runs a greenlet.
 func (b *Bottom) isEntry(im *procstate.Image, vaddr uint64) bool {
 	e := b.entries.Get(im)
 	if e == nil {
 		e = new(mcode.Range)
-		*e = entryRange(im)
+		if strings.Contains(filepath.Base(im.Path), "greenlet") {
+			*e = greenletStart(im)
+		} else {
+			*e = entryRange(im)
+		}
 		b.entries.Put(im, e)
 	}
 	return vaddr-e.Start < e.End-e.Start
+}
+
+// greenletStart returns the function that runs a greenlet in the module of that name, from 2.0 on. A greenlet is on its
+// thread's stack from there on: what is further out belongs to others, and is what the last one of these has left there.
+func greenletStart(im *procstate.Image) (r mcode.Range) {
+	im.EachSymbol(func(sym *procstate.ELFSymbol) bool {
+		if sym.Size == 0 || !bytes.HasPrefix(sym.Name, []byte("_ZN8greenlet12UserGreenlet15inner_bootstrapE")) || bytes.HasSuffix(sym.Name, []byte(".cold")) {
+			return true
+		}
+		r = mcode.Range{Start: sym.Value, End: sym.Value + sym.Size}
+		return false
+	})
+	return r
 }
 
 // entryRange returns where the code at the entry point of a file lies; it is
