@@ -76,6 +76,7 @@ enum {
 	/* The piece in which user memory is read... */
 	CHUNK = 16 << 10,
 	FRAMES_STACK = CHUNK - 2 * BLOCK, /* bytes copied of a stack of frames of a runtime, at its end that runs */
+	FRAMES_ROOM = 2 * CHUNK, /* for these, and values of frames, whatever the stacks before have taken */
 	/* ...and the one near memory that cannot be read, as a read that meets
 	 * an unmapped page fails whole. It divides all page sizes. */
 	PAGE = 4096,
@@ -116,6 +117,7 @@ struct copy {
 	u64 size;  /* of the piece to read next, up to a multiple of it */
 	u64 next;  /* size after a success */
 	u64 end;   /* where the copy shall end */
+	u64 most;  /* bytes of a sample's stacks with it */
 	/* Where changes are sent: */
 	u64 first; /* what was asked for begins here... */
 	u64 last;  /* ...and this may be had now; blocks may hold more */
@@ -173,6 +175,7 @@ struct frames {
 	u32 room; /* bytes that entries elsewhere may still take */
 	u32 object, object_word;
 	u32 objects; /* of which the word may still be copied */
+	u64 most; /* bytes of a sample's stacks, with those of frames */
 };
 
 /*

@@ -212,7 +212,7 @@ GLOBAL int copy_at_once(u32 cpu)
 		c->addr = (c->end + BLOCK - 1) & ~(BLOCK - 1ULL);
 	}
 	c->room = room_for_masks(c->addr - c->from);
-	if (r->copied + (c->end - c->sp) > stack_limit || c->from >= c->addr ||
+	if (r->copied + (c->end - c->sp) > c->most || c->from >= c->addr ||
 	    !copy_piece(r, r->end + sizeof(struct region_header) + c->room, c->from, c->addr - c->from))
 		return 0;
 	close_stack_region(r, cpu);
@@ -319,6 +319,7 @@ INLINE void set_out(struct cpu_ring *r, u64 key, u64 from, u64 sp, u64 end, u64 
 	c->sp = sp;
 	c->end = end;
 	c->gaps = gaps;
+	c->most = stack_limit;
 	if (send_changes)
 		c->key = key;
 }
@@ -489,6 +490,13 @@ GLOBAL int add_frame(u32 cpu)
 	return !bpf_probe_read_user(&f->frame, sizeof(u64), (void *)(frame + f->previous)) && f->frame;
 }
 
+/* The same of frames of a runtime, which have room of their own. */
+INLINE void set_out_frames(struct cpu_ring *r, u64 key, u64 from, u64 end)
+{
+	set_out(r, key, from, from, end, 0);
+	r->copy.most = r->frames.most;
+}
+
 /* Sets out for a copy of the thread's stack of frames, or as much of it as there is room for:
  * what runs. Returns whether there is one. */
 GLOBAL int find_frame_stack(u32 cpu)
@@ -521,7 +529,7 @@ GLOBAL int find_frame_stack(u32 cpu)
 		else
 			f->low = f->high - FRAMES_STACK;
 	}
-	set_out(r, (t->bounds ? t->bounds : t->current) + h->tgid, f->low, f->low, f->high, 0);
+	set_out_frames(r, (t->bounds ? t->bounds : t->current) + h->tgid, f->low, f->high);
 	return f->high > f->low;
 }
 
@@ -541,7 +549,7 @@ GLOBAL int find_frame_values(u32 cpu)
 		return 0;
 	if (f->high > f->low && f->high - f->low > FRAMES_STACK)
 		f->low = f->high - FRAMES_STACK;
-	set_out(r, t->current + 1 + h->tgid, f->low, f->low, f->high, 0);
+	set_out_frames(r, t->current + 1 + h->tgid, f->low, f->high);
 	return f->high > f->low;
 }
 
@@ -572,7 +580,7 @@ GLOBAL int find_chunk(u32 cpu)
 	if (low < FRAME_LINK || low >= words)
 		return EMPTY_CHUNK;
 	u64 from = object + t->chunk_head + (low - FRAME_LINK) * sizeof(u64), n = (words - low + FRAME_LINK) * sizeof(u64);
-	set_out(r, object + h->tgid, from, from, from + (n < FRAMES_STACK ? n : FRAMES_STACK), 0);
+	set_out_frames(r, object + h->tgid, from, from + (n < FRAMES_STACK ? n : FRAMES_STACK));
 	return CHUNK_WITH_FRAMES;
 }
 
@@ -590,6 +598,7 @@ INLINE int add_frames(u32 cpu)
 		return 0;
 	struct frames *f = &r->frames;
 	h->frames = r->regions;
+	f->most = r->copied + FRAMES_ROOM > stack_limit ? r->copied + FRAMES_ROOM : stack_limit;
 	add_bytes(cpu, t->current - t->before, t->before + sizeof(u64) + t->after);
 	if (bpf_probe_read_user(&f->frame, sizeof(u64), (void *)t->current) ||
 	    (t->chunk && (f->frame < stack_pointer(&h->regs) ||

@@ -70,6 +70,7 @@ type SamplerCpuRing struct {
 		Size   uint64
 		Next   uint64
 		End    uint64
+		Most   uint64
 		First  uint64
 		Last   uint64
 		Key    uint64
@@ -134,6 +135,7 @@ type SamplerCpuRing struct {
 		ObjectWord uint32
 		Objects    uint32
 		_          [4]byte
+		Most       uint64
 	}
 }
 

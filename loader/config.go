@@ -150,11 +150,12 @@ func (c *Config) ringBytes(cpus int) int {
 // and each stack blocks that it shares with others.
 func (c *Config) recordLimit() int {
 	const (
-		beside = 64 << 10 // more than all that is not user stack
-		stacks = 3
+		beside = 64 << 10      // more than all that is not user stack
+		frames = 2 * copyChunk // FRAMES_ROOM of bpf/config.h
+		stacks = 5
 	)
 	region := int(unsafe.Sizeof(regionHeader{})) + 2*8
-	return beside + c.StackBytes + stacks*(c.maskRoom()+2*mirrorBlock) + int(gen.SamplerLimitsMAX_REGIONS)*region
+	return beside + frames + c.StackBytes + stacks*(c.maskRoom()+2*mirrorBlock) + int(gen.SamplerLimitsMAX_REGIONS)*region
 }
 
 // maskRoom is what the masks of the longest region take.

@@ -379,6 +379,35 @@ spin()
 	})
 }
 
+// Functions of Python have their names also where the stack of C is longer than what is copied of each.
+func TestRecordPythonLongStack(t *testing.T) {
+	t.Parallel()
+	const levels, script = 40, `
+import time
+end = time.process_time() + 0.7
+def down(n):
+    if n: return sorted([n - 1], key=down)
+    while time.process_time() < end: pass
+    return 0
+down(40)
+`
+	testenv.SomePython(t, func(t *testing.T, python testenv.Program) {
+		r := recordCommand(t, 0, python.Command("-c", script)...)
+		var in, whole uint64
+		for stack, count := range foldedStacks(t, r.folded) {
+			switch strings.Count(stack, ";down_[j]") {
+			case 0:
+				continue
+			case levels + 1:
+				whole += count
+			}
+			in += count
+		}
+		wantShare(t, "in the innermost function", in, r.stats.UserSamples, 60)
+		wantShare(t, "with all functions", whole, in, 95)
+	})
+}
+
 func testRecordPython(t *testing.T, python testenv.Program) {
 	t.Parallel()
 	calls := map[string][]string{ // the names before 3.11 are without those of what they are in
