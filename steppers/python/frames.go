@@ -16,7 +16,8 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	if vm == nil || vm.walk != w.Walks() || !vm.lacks && !vm.lacksFrame {
 		return frames, false
 	}
-	follows, ask := vm.asked.Ask(tid, vm.lacks, vm.lacksFrame)
+	follows, ask := vm.asked.Ask(tid, vm.lacks, vm.lacksFrame || vm.follows)
+	vm.follows = vm.follows || follows
 	if !ask {
 		return frames, vm.lacks
 	}

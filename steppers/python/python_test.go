@@ -410,3 +410,20 @@ func TestThreadID(t *testing.T) {
 		}
 	}
 }
+
+// Once a thread has frames that are in no stack, those of all threads are asked for that have such.
+func TestLackedOfAll(t *testing.T) {
+	m := newMemory(0x030d)
+	s := New(nil)
+	w := unwind.NewWalker(m.snapshot(), unwind.NewGroup(), nil)
+	w.Keep(s, m.vm)
+	m.vm.walk = w.Walks()
+	m.vm.threads = []threadState{{m.base, 1}, {m.base + 0x100, 2}, {m.base + 0x200, 3}}
+	for tid, lacksFrame := range []bool{false, true, false} {
+		m.vm.lacks, m.vm.lacksFrame = true, lacksFrame
+		frames, lacks := s.Lacked(w, tid+1)
+		if wants := frames.Bytes != 0; !lacks || wants != (tid > 0) {
+			t.Errorf("thread %d: lacks %v, %+v", tid+1, lacks, frames)
+		}
+	}
+}

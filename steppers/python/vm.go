@@ -36,6 +36,7 @@ type machine struct {
 	lacks      bool // what the thread runs was not captured
 	lacksFrame bool // a frame was not
 	asked      vmread.FramesAsked
+	follows    bool // frames of some thread that are in no stack were wanted: others will have such, too
 
 	codes  map[code]uint32 // numbers in unwind.Codes
 	resets int             // of these
