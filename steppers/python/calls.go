@@ -23,26 +23,59 @@ func (vm *machine) readThread(sp uint64) {
 func (vm *machine) readCalls(sp uint64) bool {
 	vm.currents = vm.currents[:0]
 	for _, t := range vm.threads {
-		if current, ok := vm.Word(t.addr + vm.fields.current); ok {
-			vm.currents = append(vm.currents, current)
+		if word, ok := vm.Word(t.addr + vm.fields.current); ok {
+			vm.currents = append(vm.currents, current{word, t.id})
 		}
 	}
 	vm.lacks, vm.lacksFrame = vm.Captured != nil && len(vm.currents) == 0, false
 	if len(vm.currents) == 1 {
-		return vm.callsOf(vm.currents[0], sp, true)
+		found := vm.callsOf(vm.currents[0].word, sp, true)
+		vm.runsOther = vm.Captured != nil && !found
+		return found
 	}
-	best, at, looks := uint64(0), uint64(onStack), maxSearched
-	for _, current := range vm.currents {
+	best, at, looks := -1, uint64(onStack), maxSearched
+	for i, c := range vm.currents {
 		if looks <= 0 { // which it is, nobody can tell
 			vm.calls = vm.calls[:0]
 			return false
 		}
-		if vm.callsOf(current, sp, false) && vm.lowest(sp) < at {
-			best, at = current, vm.lowest(sp) // stacks of others are above that
+		if vm.callsOf(c.word, sp, false) && vm.lowest(sp) < at {
+			best, at = i, vm.lowest(sp) // stacks of others are above that
 		}
 		looks -= 1 + maxFrames - vm.left
 	}
-	return vm.callsOf(best, sp, false)
+	if best < 0 {
+		vm.calls = vm.calls[:0]
+		return false
+	}
+	vm.callsOf(vm.currents[best].word, sp, false)
+	for vm.addOuter(vm.currents[best].thread) {
+	}
+	return true
+}
+
+// current is what leads to the frame that runs, and of which thread: one that runs several interpreters, of which one
+// has called the other, has one for each.
+type current struct{ word, thread uint64 }
+
+// addOuter adds the calls of the interpreter of a thread that has called what was found. It returns whether there is one.
+func (vm *machine) addOuter(thread uint64) bool {
+	calls, found := len(vm.calls), len(vm.found)
+	above, nearest, at := vm.calls[calls-1].at+1, -1, uint64(onStack)
+	for i, c := range vm.currents {
+		if c.thread != thread || thread == 0 {
+			continue
+		}
+		if vm.follow(c.word, above, false); len(vm.calls) > calls && vm.calls[calls].at-above < at {
+			nearest, at = i, vm.calls[calls].at-above
+		}
+		vm.calls, vm.found = vm.calls[:calls], vm.found[:found]
+	}
+	if nearest < 0 {
+		return false
+	}
+	vm.follow(vm.currents[nearest].word, above, false)
+	return true
 }
 
 // maxSearched is how many frames are looked at in search of the thread, of all that were copied.
@@ -70,14 +103,19 @@ func (vm *machine) lowest(sp uint64) uint64 {
 // may be the one whose C stack sp is on, as it is when it is alone.
 func (vm *machine) callsOf(current, sp uint64, alone bool) bool {
 	vm.calls, vm.found, vm.left = vm.calls[:0], vm.found[:0], maxFrames
+	vm.follow(current, sp-min(sp, beforeFirst), alone)
+	return len(vm.calls) > 0
+}
+
+// follow adds the calls that are above an address on the C stack.
+func (vm *machine) follow(current, above uint64, alone bool) {
 	f := vm.fields
-	above := sp - min(sp, beforeFirst)
 	if !f.hasCFrame {
 		for frame := current; frame != 0 && len(vm.calls) < maxCalls; {
 			first := len(vm.found)
 			at, next, ok := vm.call(frame)
 			if !ok && first == 0 && len(vm.found) > 0 && alone && vm.begun != vm.walk {
-				at, ok = sp, true // the first frame that is asked for is that of the call
+				at, ok = above+beforeFirst, true // the first frame that is asked for is that of the call
 			}
 			if !ok || at < above || at-above >= onStack {
 				vm.found = vm.found[:first]
@@ -86,7 +124,7 @@ func (vm *machine) callsOf(current, sp uint64, alone bool) bool {
 			vm.calls = append(vm.calls, calls{at, first, len(vm.found)})
 			frame, above = next, at+1
 		}
-		return len(vm.calls) > 0
+		return
 	}
 	for at := current; at >= above && at-above < onStack && len(vm.calls) < maxCalls; {
 		frame, ok := vm.Word(at + f.cFrame)
@@ -99,7 +137,6 @@ func (vm *machine) callsOf(current, sp uint64, alone bool) bool {
 		above = at + 1
 		at, _ = vm.Word(at + f.outerCFrame)
 	}
-	return len(vm.calls) > 0
 }
 
 // call finds the functions of one call of the interpreter's function, from the frame that

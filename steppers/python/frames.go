@@ -13,10 +13,10 @@ import (
 // those of generators. It is the zero value when that cannot be found out yet.
 func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
 	vm, _ := w.Kept(s).(*machine)
-	if vm == nil || vm.walk != w.Walks() || !vm.lacks && !vm.lacksFrame {
+	if vm == nil || vm.walk != w.Walks() || !vm.lacks && !vm.lacksFrame && !vm.runsOther {
 		return frames, false
 	}
-	follows, ask := vm.asked.Ask(tid, vm.lacks, vm.lacksFrame || vm.follows)
+	follows, ask := vm.asked.Ask(tid, vm.lacks || vm.runsOther, vm.lacksFrame || vm.follows)
 	vm.follows = vm.follows || follows
 	if !ask {
 		return frames, vm.lacks
@@ -26,23 +26,37 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 		number = uint64(procstate.ThreadInNamespace(tid))
 	}
 	for {
-		for _, t := range vm.threads {
+		best := -1
+		for i, t := range vm.threads {
 			if f.isObject && !isPthread(w.Arch(), t.id, vm.threadPointer) || !f.isObject && t.id != number {
 				continue
 			}
-			frames = procstate.ThreadFrames{Current: t.addr + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
+			if best < 0 || !vm.isIdle(t) && vm.isIdle(vm.threads[best]) {
+				best = i
+			}
+		}
+		if best >= 0 {
+			t := vm.threads[best].addr
+			frames = procstate.ThreadFrames{Current: t + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
 			if !f.isObject {
-				frames.Bounds, frames.High = t.addr+f.chunk, int(f.top-f.chunk)
+				frames.Bounds, frames.High = t+f.chunk, int(f.top-f.chunk)
 			}
 			if follows || f.isObject {
 				frames.Bytes = f.frameBytes()
 			}
-			return frames, true
+			return frames, vm.lacks || vm.lacksFrame
 		}
 		if !vm.list() {
-			return frames, true
+			return frames, vm.lacks || vm.lacksFrame
 		}
 	}
+}
+
+// isIdle reports whether a thread runs nothing in an interpreter, as it is now; it may do so in another.
+func (vm *machine) isIdle(t threadState) bool {
+	const within = 4 << 10 // the _PyCFrame of a thread that runs nothing is in its PyThreadState
+	current, ok := vm.WordNow(t.addr + vm.fields.current)
+	return !ok || current == 0 || vm.fields.hasCFrame && current-t.addr < within
 }
 
 // Knows reports whether walks of a Walker have met the interpreter.

@@ -427,3 +427,46 @@ func TestLackedOfAll(t *testing.T) {
 		}
 	}
 }
+
+// A thread that runs two interpreters, of which one has called the other, has the functions of both, and another thread
+// has no part in it. Where the one was copied that runs nothing the other is asked for.
+func TestTwoInterpreters(t *testing.T) {
+	const second, frame = 0x800, 0x80
+	for version, f := range versions {
+		if f.isObject {
+			continue
+		}
+		start := func(id uint64) *memory {
+			m := newMemory(version)
+			m.put(stack+0x40+int(f.previous), 0)
+			outermost := m.base + data + 2*frame
+			if f.hasCFrame {
+				m.put(stack+0x20+int(f.outerCFrame), m.base+0x110)
+				outermost = m.base + stack + 0x220
+			}
+			m.put(second+int(f.current), outermost)
+			m.vm.threads = []threadState{{m.base + second, id}, {m.base + 0x100, 1}}
+			return m
+		}
+		for id, want := range map[uint64][]string{1: {"outer"}, 2: nil} {
+			m := start(id)
+			if got := m.functions(m.walker()); !slices.Equal(got[0], []string{"inner", "middle"}) || !slices.Equal(got[2], want) {
+				t.Errorf("%x: thread %d: %q", version, id, got)
+			}
+		}
+		if f.hasCFrame { // what runs nothing has no place far from the stack here
+			continue
+		}
+		m := start(1)
+		w, s := m.walker(), New(nil)
+		w.Keep(s, m.vm)
+		m.put(second+int(f.current), 0)
+		threads := m.vm.threads
+		m.vm.threads = threads[:1]
+		m.functions(w)
+		m.vm.threads = threads
+		if frames, _ := s.Lacked(w, 1); frames.Current != m.base+0x100+f.current {
+			t.Errorf("%x: asks for what is at %#x", version, frames.Current)
+		}
+	}
+}

@@ -24,7 +24,7 @@ type machine struct {
 	walk     uint64 // the calls are those of this walk
 	begun    uint64 // the last walk in which a call of the interpreter's function begins, which may have said so or not
 	calls    []calls
-	currents []uint64   // what of threads was copied that leads to the frames that run
+	currents []current  // what was copied that leads to the frames that run
 	found    []frameRef // frames of all calls
 	left     int        // frames that may still be read
 
@@ -35,6 +35,7 @@ type machine struct {
 
 	lacks      bool // what the thread runs was not captured
 	lacksFrame bool // a frame was not
+	runsOther  bool // what was captured is of none that it runs: it may run another interpreter
 	asked      vmread.FramesAsked
 	follows    bool // frames of some thread that are in no stack were wanted: others will have such, too
 
