@@ -88,7 +88,8 @@ type WalkOptions struct {
 	// whose stacks in the heap are copied while it stands. With Threads there are none.
 	VirtualThreads bool
 
-	// PythonTasks asks for the tasks of asyncio, which are read while the process stands. With Threads there are none.
+	// PythonTasks asks for the tasks of asyncio, and greenlets, which are read while the process stands. With Threads
+	// there are none.
 	PythonTasks bool
 
 	// Group makes the steppers; nil stands for DefaultGroup.

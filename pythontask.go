@@ -5,7 +5,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/python"
 )
 
-// PythonTask is a task of asyncio, and the thread that runs it, 0 for none.
+// PythonTask is a task of asyncio, and the thread that runs it, 0 for none; or a greenlet that is on no thread.
 type PythonTask struct {
 	python.Task
 	Thread procstate.ThreadID
@@ -18,7 +18,7 @@ type PythonTaskList struct {
 	Cut    bool         // there are more: they were too many, or took too long
 }
 
-// PythonTasks reads the tasks of asyncio in CPython, as those of WalkProcess, of a process that is paused or of a core
+// PythonTasks reads the tasks of asyncio in CPython, and greenlets, as those of WalkProcess, of a process that is paused or of a core
 // file.
 func PythonTasks(ps procstate.ProcessState) *PythonTaskList {
 	p := python.NewTasks(ps.Libraries())

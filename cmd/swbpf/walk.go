@@ -48,7 +48,7 @@ type walkOptions struct {
 	noGroup bool
 	goes    string // goroutines
 	virtual string // virtual threads
-	tasks   string // of asyncio
+	tasks   string // of asyncio, and greenlets
 	args    bool
 	locals  bool
 	stop    durationValue // the limit; 0 when not given
@@ -113,10 +113,13 @@ Tasks of asyncio in Python (CPython 3.7 to 3.15) come then, those that run the
 same lines, are in the same state and wait for the same together, most first:
 their coroutines, down to the future that they wait for, which tasks, where that
 is one, or a gather, wait or TaskGroup of some, or which connection, of its
-streams. One that a thread runs is named there. The process stands for some 8 us
-longer for each, and for a second at most. In JSON, "tasks" has an object for
-each group: its "ids", "names", "state", "blocker", "waits_for", "sockets", and
-the frames of the first.
+streams. One that a thread runs is named there. Greenlets that are on no thread
+(greenlet 2.0 and later), those of gevent and eventlet too, are among them by
+their class, with their functions of Python; "main" is what their thread has
+begun with. The process stands for some 8 us longer for each, and for a second
+at most. In JSON, "tasks" has an object for each group: its "kind", which is
+"task" or "greenlet", "ids", "names", "state", "blocker", "waits_for",
+"sockets", and the frames of the first.
 
 With --args or --locals the process stands still a second time, until the
 values are read, so that they belong to the stacks; what that needs of the
@@ -161,7 +164,7 @@ or not walked.`,
 	f.BoolVar(&o.noGroup, "no-group", false, "show each thread and goroutine by itself, and each frame of a recursion")
 	f.StringVar(&o.goes, "goroutines", "yes", "`which` goroutines of a Go program to show: yes, all (those of the runtime too) or no")
 	f.StringVar(&o.virtual, "virtual-threads", "yes", "whether to show virtual threads of Java that are on no thread: yes or no")
-	f.StringVar(&o.tasks, "tasks", "yes", "whether to show tasks of Python's asyncio: yes or no")
+	f.StringVar(&o.tasks, "tasks", "yes", "whether to show tasks of Python's asyncio, and greenlets: yes or no")
 	f.BoolVar(&o.args, "args", false, "show the parameters of each function")
 	f.BoolVar(&o.locals, "locals", false, "show parameters and local variables; the process stands until they are read")
 	f.Var(&o.stop, "stop-limit", "how long the process may stand for --args and --locals (default 1s), without the time to stop it and to set it going; looked at between reads: what is not read by then says so")

@@ -117,8 +117,9 @@ type (
 	}
 
 	// jsonTasks are tasks of asyncio that are not on a thread, with the same stack and state, that wait for the
-	// same; with --no-group one of them.
+	// same; with --no-group one of them. Kind is "task" or, of greenlets, "greenlet".
 	jsonTasks struct {
+		Kind     string      `json:"kind"`
 		IDs      []string    `json:"ids"` // addresses of their objects
 		Names    []string    `json:"names"`
 		State    string      `json:"state"`

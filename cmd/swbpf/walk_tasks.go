@@ -17,9 +17,10 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// taskWalks are the tasks of asyncio of a process that are on no thread.
+// taskWalks are the tasks of asyncio of a process, and greenlets, that are on no thread.
 type taskWalks struct {
 	total  int // with those on threads
+	greens int // greenlets
 	groups []*taskGroup
 	unread int  // could not be read
 	cut    bool // there are more
@@ -41,7 +42,7 @@ func (o *walkOptions) wantsTasks() bool { return o.tasks != "no" && len(o.tids) 
 // takeTasks takes over the tasks of a process: it tells threads which are on them.
 func (p *processWalk) takeTasks(list *stackwalk.PythonTaskList, o *walkOptions) {
 	out := &p.tasks
-	out.total, out.unread, out.cut, out.names = len(list.List), list.Unread, list.Cut, make(map[uint64]string)
+	out.unread, out.cut, out.names = list.Unread, list.Cut, make(map[uint64]string)
 	threads := make(map[procstate.ThreadID]*threadWalk, len(p.threads))
 	for i := range p.threads {
 		threads[p.threads[i].tid] = &p.threads[i]
@@ -51,6 +52,11 @@ func (p *processWalk) takeTasks(list *stackwalk.PythonTaskList, o *walkOptions) 
 	})
 	for i := range list.List {
 		out.names[list.List[i].Addr] = list.List[i].Name
+		if list.List[i].IsGreenlet {
+			out.greens++
+		} else {
+			out.total++
+		}
 	}
 	if p.live {
 		out.describeSockets(&waitReader{pid: p.pid}, list.List)
@@ -111,7 +117,7 @@ func (ts *taskWalks) key(t *stackwalk.PythonTask) string {
 	if ts.sockets[t] == "" {
 		wait = ts.wait(t)
 	}
-	fmt.Fprintf(&key, "%s\x00%s\x00%v\x00", replaceNumbers(t.Name, noNumber), wait, t.Err)
+	fmt.Fprintf(&key, "%v\x00%s\x00%s\x00%v\x00", t.IsGreenlet, replaceNumbers(t.Name, noNumber), wait, t.Err)
 	if len(t.WaitsFor) == 1 { // others of the same name are not the same
 		fmt.Fprintf(&key, "%d\x00", t.WaitsFor[0])
 	}
@@ -148,18 +154,36 @@ func (p *processWalk) writeTasks(w io.Writer) {
 	}
 }
 
-// tasksText names tasks: `task "fetch"`, `3 tasks "Task-*"`.
+// tasksText names tasks: `task "fetch"`, `3 tasks "Task-*"`, `3 greenlets "Greenlet"`.
 func tasksText(tasks []*stackwalk.PythonTask) string {
 	names := make([]string, len(tasks))
 	for i, t := range tasks {
 		names[i] = t.Name
 	}
-	return namesText(names)
+	return namesText(taskNoun(tasks), names)
+}
+
+// taskNoun is what the tasks of a group are.
+func taskNoun(tasks []*stackwalk.PythonTask) string {
+	if tasks[0].IsGreenlet {
+		return "greenlet"
+	}
+	return "task"
+}
+
+// text counts tasks and greenlets, behind a comma each.
+func (ts *taskWalks) text() (text string) {
+	if ts.total > 0 {
+		text = ", " + plural(ts.total, "task")
+	}
+	if ts.greens > 0 {
+		text += ", " + plural(ts.greens, "greenlet")
+	}
+	return text
 }
 
 // namesText is tasksText of those that have these names.
-func namesText(names []string) string {
-	s := "task"
+func namesText(s string, names []string) string {
 	if len(names) > 1 {
 		s = plural(len(names), s)
 	}
@@ -199,7 +223,7 @@ func (ts *taskWalks) wait(t *stackwalk.PythonTask) string {
 		for i, addr := range t.WaitsFor {
 			names[i] = ts.names[addr]
 		}
-		s += " for " + namesText(names)
+		s += " for " + namesText("task", names)
 	case ts.sockets[t] != "":
 		s += " for " + ts.sockets[t]
 	case t.Blocker != "":
@@ -270,7 +294,7 @@ func (p *processWalk) jsonTasks(out *jsonProcess) {
 	out.TasksUnread, out.TasksCut = p.tasks.unread, p.tasks.cut
 	for _, g := range p.tasks.groups {
 		t := g.tasks[0]
-		j := jsonTasks{IDs: taskIDs(g.tasks), State: t.State.String(), Blocker: t.Blocker, Complete: g.complete(), Reason: g.reason()}
+		j := jsonTasks{Kind: taskNoun(g.tasks), IDs: taskIDs(g.tasks), State: t.State.String(), Blocker: t.Blocker, Complete: g.complete(), Reason: g.reason()}
 		for _, one := range g.tasks {
 			j.Names = append(j.Names, one.Name)
 			j.Sockets = append(j.Sockets, p.tasks.sockets[one])

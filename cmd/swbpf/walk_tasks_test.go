@@ -15,7 +15,9 @@ import (
 
 	stackwalk "github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/python"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // startTasks starts tasks.py, and waits until its tasks wait.
@@ -159,5 +161,41 @@ func TestCompareNumbered(t *testing.T) {
 				t.Errorf("%q and %q: %d", a, b, got)
 			}
 		}
+	}
+}
+
+// Greenlets are told apart from tasks, and those that run the same are together.
+func TestWalkGreenlets(t *testing.T) {
+	fn := &unwind.CodeFunction{Name: "wait", File: "app.py"}
+	green := func(name string, state python.TaskState, line int) stackwalk.PythonTask {
+		task := stackwalk.PythonTask{Task: python.Task{Name: name, IsGreenlet: true, State: state, Socket: -1}}
+		if line > 0 {
+			task.Stack = []unwind.CodeLine{{CodeFunction: fn, Line: line}}
+		}
+		return task
+	}
+	list := []stackwalk.PythonTask{
+		green("Greenlet", python.TaskSuspended, 3), green("Greenlet", python.TaskCreated, 0), green("Greenlet", python.TaskSuspended, 3),
+		{Task: python.Task{Name: "Greenlet", Socket: -1}},
+	}
+	for i := range list {
+		list[i].Addr = uint64(i + 1)
+	}
+	p := &processWalk{arch: procstate.AMD64}
+	p.takeTasks(&stackwalk.PythonTaskList{List: list}, &walkOptions{})
+	var out strings.Builder
+	p.writeTasks(&out)
+	for _, want := range []string{"\n2 greenlets \"Greenlet\" [suspended]: complete\n  #0   wait  app.py:3\n", "\ngreenlet \"Greenlet\" [not begun]", "\ntask \"Greenlet\" [ready]"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+	if got, want := p.tasks.text(), ", 1 task, 3 greenlets"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	var j jsonProcess
+	p.jsonTasks(&j)
+	if len(j.Tasks) != 3 || j.Tasks[0].Kind != "greenlet" || len(j.Tasks[0].IDs) != 2 {
+		t.Errorf("%+v", j.Tasks)
 	}
 }

@@ -27,9 +27,7 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	if n := p.virtual.total; n > 0 {
 		head += ", " + plural(n, "virtual thread")
 	}
-	if n := p.tasks.total; n > 0 {
-		head += ", " + plural(n, "task")
-	}
+	head += p.tasks.text()
 	if p.live {
 		head += ", stopped for " + duration(p.stopped)
 	}

@@ -99,9 +99,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 	if n := p.virtual.total; n > 0 {
 		what += ", " + plural(n, "virtual thread")
 	}
-	if n := p.tasks.total; n > 0 {
-		what += ", " + plural(n, "task")
-	}
+	what += p.tasks.text()
 	fmt.Fprintf(w, "%s  process %d  %s, stopped for %s\n", now.Format("15:04:05.000"), p.pid, what, duration(p.stopped))
 	before := s.since
 	s.since = make(map[string]time.Time)
@@ -148,7 +146,7 @@ func (s *watched) write(w io.Writer, p *processWalk, now time.Time) error {
 		}
 	}
 	for _, g := range p.tasks.groups {
-		if err := line(fmt.Sprintf("%5d x [%s] tasks: %s", len(g.tasks), p.tasks.waitOfAll(g), foldStack(&g.stackWalk))); err != nil {
+		if err := line(fmt.Sprintf("%5d x [%s] %ss: %s", len(g.tasks), p.tasks.waitOfAll(g), taskNoun(g.tasks), foldStack(&g.stackWalk))); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package python
 import (
 	"encoding/binary"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -12,11 +13,14 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// Task is a task of asyncio that is not done, of C's implementation, which is the usual one.
+// Task is a task of asyncio that is not done, of C's implementation, which is the usual one; or a greenlet that is neither
+// done nor on a thread.
 type Task struct {
 	Addr  uint64 // of its object: no other has the same
-	Name  string // "" with 3.7
+	Name  string // "" with 3.7; of a greenlet its class, and of the one that a thread has begun with "main"
 	State TaskState
+
+	IsGreenlet bool // of which what follows but for the Stack is not known
 
 	// Blocker is the class of the future that it waits for, and WaitsFor the other tasks, where it is one, a gather
 	// or a TaskGroup of some, or they are what asyncio.wait or wait_for has: those that are not done.
@@ -37,9 +41,11 @@ type TaskState uint8
 
 // States of tasks.
 const (
-	TaskReady   TaskState = iota // to run when its turn comes
-	TaskWaiting                  // for a future
-	TaskRunning                  // on a thread
+	TaskReady     TaskState = iota // to run when its turn comes
+	TaskWaiting                    // for a future
+	TaskRunning                    // on a thread
+	TaskCreated                    // of a greenlet: nothing yet
+	TaskSuspended                  // of a greenlet: nothing until it is switched to
 )
 
 // String names the state in lower case.
@@ -51,6 +57,10 @@ func (s TaskState) String() string {
 		return "waiting"
 	case TaskRunning:
 		return "running"
+	case TaskCreated:
+		return "not begun"
+	case TaskSuspended:
+		return "suspended"
 	}
 	return fmt.Sprintf("TaskState(%d)", uint8(s))
 }
@@ -70,6 +80,9 @@ type Tasks struct {
 	found        bool // what follows has been looked for
 	sets         []taskSet
 	interpreters []uint64 // with asyncio
+
+	hasGreenlets bool // the module is there
+	greenlets    *greenlets
 }
 
 // asyncioOffsets are what asyncio's module tells of itself from 3.14 on.
@@ -93,6 +106,7 @@ func NewTasks(libs procstate.LibraryState) *Tasks {
 		if lib.Image == nil {
 			continue
 		}
+		ts.hasGreenlets = ts.hasGreenlets || strings.Contains(path.Base(lib.Image.Path), "greenlet")
 		if sec, ok := lib.Image.Section(".AsyncioDebug"); ok {
 			const node, ofInterpreter, ofThread, size = 48, 64, 96, 104
 			if b, err := lib.Image.SectionBytes(sec, 1<<12); err == nil && len(b) >= size {
@@ -120,6 +134,9 @@ func (ts *Tasks) Rehearse(mem procstate.Memory) {
 	for try := 0; try < findTries && len(ts.sets) == 0; try++ { // what is read may be changed just then
 		ts.find()
 	}
+	if ts.hasGreenlets {
+		ts.findGreenlets(ts.vm.Mem)
+	}
 	ts.read(mem, rehearsedTasks)
 }
 
@@ -128,7 +145,6 @@ func (ts *Tasks) Read(mem procstate.Memory) *TaskList { return ts.read(mem, maxT
 
 // read is Read of so many at most.
 func (ts *Tasks) read(mem procstate.Memory, most int) *TaskList {
-	f := ts.vm.fields
 	limited := &limitedMemory{Memory: mem, end: time.Now().Add(tasksLimit)}
 	ts.vm.Memory = vmread.Memory{Mem: limited}
 	t := &taskReader{Tasks: ts, mem: limited, out: &TaskList{}, most: most, seen: map[uint64]bool{}}
@@ -136,10 +152,19 @@ func (ts *Tasks) read(mem procstate.Memory, most int) *TaskList {
 	if !ts.found {
 		ts.find()
 	}
-	if len(ts.interpreters) == 0 {
-		return t.out
+	if len(ts.interpreters) > 0 {
+		t.takeTasks()
 	}
-	threads := listThreads(f, ts.runtime, ts.vm.WordNow)
+	if ts.hasGreenlets {
+		t.takeGreenlets()
+	}
+	return t.out
+}
+
+// takeTasks takes the tasks of asyncio.
+func (t *taskReader) takeTasks() {
+	ts := t.Tasks
+	threads := listThreads(ts.vm.fields, ts.runtime, ts.vm.WordNow)
 	t.findRunning(threads)
 	for _, set := range ts.sets {
 		t.eachOfSet(set.addr, func(object uint64) bool {
@@ -155,7 +180,7 @@ func (ts *Tasks) read(mem procstate.Memory, most int) *TaskList {
 		})
 	}
 	if ts.offsets.node == 0 {
-		return t.out
+		return
 	}
 	for _, interpreter := range ts.interpreters {
 		t.takeNodes(interpreter + ts.offsets.ofInterpreter)
@@ -163,7 +188,6 @@ func (ts *Tasks) read(mem procstate.Memory, most int) *TaskList {
 	for _, th := range threads {
 		t.takeNodes(th.addr + ts.offsets.ofThread)
 	}
-	return t.out
 }
 
 // find finds the sets that the module asyncio.tasks refers to: those of all tasks with 3.13 and earlier.

@@ -79,7 +79,7 @@ func (h *objectReader) readClass(addr uint64) *class {
 	} else if c.name == futureIter { // from 3.12 on
 		c.awaitable = ofFuture
 	}
-	if at := le.Uint64(b[base:]); at != 0 && c.flags&heapType != 0 {
+	if at := le.Uint64(b[base:]); at != 0 {
 		c.base = h.class(at)
 	}
 	return c
