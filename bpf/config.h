@@ -176,6 +176,7 @@ struct frames {
 	u32 object, object_word;
 	u32 objects; /* of which the word may still be copied */
 	u64 most; /* bytes of a sample's stacks, with those of frames */
+	struct thread_frames first; /* of a thread that is met for the first time */
 };
 
 /*
@@ -319,7 +320,7 @@ struct {
 	MAP_TYPE(value, struct stack_parts);
 } stack_parts SEC(".maps");
 
-/* Where the frames of a thread are, by tid. */
+/* Where the frames of a thread are, by tid; and how to find them, by tgid and FRAMES_OF_PROCESS. */
 struct {
 	MAP_UINT(type, MAP_LRU_HASH);
 	MAP_UINT(max_entries, 4096);

@@ -153,6 +153,7 @@ enum limits {
 	MAX_LABELS = 16,         /* of a goroutine */
 	MAX_LABEL = 128,         /* bytes of a string of those */
 	MAX_OBJECTS = 32,        /* that frames refer to, of which a word is copied */
+	FRAMES_OF_PROCESS = 1 << 30, /* no tid is as large */
 	FRAME_LINK = 2,          /* words of a frame below it: where it returns to, and the frame pointer */
 	MAX_CHUNKS = 6,          /* objects with frames of a stack, of which they have the inner ones */
 	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack; in
@@ -298,6 +299,9 @@ struct thread_frames {
 	u16 chunk_outer; /* and the address of the object with what is further out */
 	u16 object;      /* where in a frame the address of an object is, of which a word is copied; 0: none is */
 	u16 object_word; /* where that is in the object */
+	u16 unused;
+	s64 from_tp; /* of a process, for threads that are met for the first time: where from the thread pointer on
+			there is the address that current and bounds, which are not 0, are counted from */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

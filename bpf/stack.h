@@ -584,6 +584,27 @@ GLOBAL int find_chunk(u32 cpu)
 	return CHUNK_WITH_FRAMES;
 }
 
+/* Finds out where the frames of a thread are that is met for the first time. Returns whether that is known. */
+GLOBAL int find_frames(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	u32 process;
+	u64 own = 0;
+
+	if (!h)
+		return 0;
+	process = h->tgid | FRAMES_OF_PROCESS;
+	struct thread_frames *of_process = bpf_map_lookup_elem(&thread_frames, &process);
+	if (!of_process || bpf_probe_read_user(&own, sizeof(own), (void *)(h->thread_pointer + of_process->from_tp)) || !own)
+		return 0;
+	struct thread_frames *t = &r->frames.first;
+	__builtin_memcpy(t, of_process, sizeof(*t));
+	t->current += own;
+	t->bounds += own;
+	return !bpf_map_update_elem(&thread_frames, &h->tid, t, 0);
+}
+
 /*
  * Adds the frames that a runtime keeps of the thread: the word that leads to the one that
  * runs, what there is of their stack, and those elsewhere if they are asked for.
@@ -594,6 +615,8 @@ INLINE int add_frames(u32 cpu)
 	struct sample_header *h = r ? in_record(r, 0) : NULL;
 	struct thread_frames *t = h ? bpf_map_lookup_elem(&thread_frames, &h->tid) : NULL;
 
+	if (!t && h && find_frames(cpu))
+		t = bpf_map_lookup_elem(&thread_frames, &h->tid);
 	if (!t)
 		return 0;
 	struct frames *f = &r->frames;

@@ -136,6 +136,7 @@ type SamplerCpuRing struct {
 		Objects    uint32
 		_          [4]byte
 		Most       uint64
+		First      SamplerThreadFrames
 	}
 }
 
@@ -226,6 +227,7 @@ const (
 	SamplerLimitsMAX_LABELS        SamplerLimits = 16
 	SamplerLimitsMAX_LABEL         SamplerLimits = 128
 	SamplerLimitsMAX_OBJECTS       SamplerLimits = 32
+	SamplerLimitsFRAMES_OF_PROCESS SamplerLimits = 1073741824
 	SamplerLimitsFRAME_LINK        SamplerLimits = 2
 	SamplerLimitsMAX_CHUNKS        SamplerLimits = 6
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249
@@ -391,7 +393,8 @@ type SamplerThreadFrames struct {
 	ChunkOuter uint16
 	Object     uint16
 	ObjectWord uint16
-	_          [2]byte
+	Unused     uint16
+	FromTp     int64
 }
 
 type SamplerThreadTimes struct {

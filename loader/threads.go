@@ -181,6 +181,7 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.flags.clear(pid, processHasFrames)
+		_ = s.maps.ThreadFrames.Delete(framesOfProcess(pid))
 		return ignoreMissing(s.maps.ThreadFrames.Delete(uint32(tid)))
 	}
 	bit := func(is bool) uint8 {
@@ -201,6 +202,12 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
 		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)
 	}
+	if f.Own != 0 {
+		v.Current, v.Bounds, v.FromTp = f.Current-f.Own, f.Bounds-f.Own, f.FromThreadPointer
+		if err := s.maps.ThreadFrames.Put(framesOfProcess(pid), &v); err != nil {
+			return fmt.Errorf("process %d: tell the kernel where frames are: %w", pid, err)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.flags.set(pid, processHasFrames)
@@ -212,3 +219,6 @@ func ignoreMissing(err error) error {
 	}
 	return err
 }
+
+// framesOfProcess is the key of what leads to the frames of each thread of a process.
+func framesOfProcess(pid int) uint32 { return uint32(pid) | uint32(gen.SamplerLimitsFRAMES_OF_PROCESS) }

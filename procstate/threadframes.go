@@ -41,6 +41,12 @@ type ThreadFrames struct {
 	// first of these.
 	Chunk  int
 	Chunks FrameChunks
+
+	// Own is not 0 where other threads of the process have their frames in the same way: the address that Current and
+	// Bounds of each are counted from is in a word FromThreadPointer bytes behind its thread pointer, and this thread's is
+	// Own. Then a thread has them with its first sample.
+	Own               uint64
+	FromThreadPointer int64
 }
 
 // FrameChunks is how objects have frames of a stack, and refer to each other.

@@ -408,6 +408,36 @@ down(40)
 	})
 }
 
+// Threads that live for less time than it takes to see that they are there have functions, too.
+func TestRecordPythonShortThreads(t *testing.T) {
+	t.Parallel()
+	const script = `
+import threading, time
+def spin():
+    end = time.thread_time() + 0.03
+    while time.thread_time() < end: pass
+end = time.process_time() + 1
+while time.process_time() < end:
+    t = threading.Thread(target=spin)
+    t.start()
+    t.join()
+`
+	testenv.SomePython(t, func(t *testing.T, python testenv.Program) {
+		command := python.Command("-c", "import sys; sys.exit(sys.version_info < (3, 11))")
+		if exec.Command(command[0], command[1:]...).Run() != nil {
+			t.Skip("its threads are found one by one")
+		}
+		r := recordCommand(t, 0, python.Command("-c", script)...)
+		var named uint64
+		for stack, count := range foldedStacks(t, r.folded) {
+			if strings.Contains(stack, ";Thread._bootstrap_[j];") && strings.Contains(stack, ";spin_[j]") {
+				named += count
+			}
+		}
+		wantShare(t, "in functions of short threads", named, r.stats.UserSamples, 50)
+	})
+}
+
 func testRecordPython(t *testing.T, python testenv.Program) {
 	t.Parallel()
 	calls := map[string][]string{ // the names before 3.11 are without those of what they are in

@@ -1,6 +1,10 @@
 package python
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/swbpf/swbpf/procstate"
+)
 
 // calls are the functions that run in one call of the interpreter's function, which has
 // a place on the C stack at an address: found[first:end], innermost first.
@@ -21,11 +25,14 @@ func (vm *machine) readThread(sp uint64) {
 
 // readCalls is readThread for the threads that are known.
 func (vm *machine) readCalls(sp uint64) bool {
-	vm.currents = vm.currents[:0]
+	vm.currents, vm.own = vm.currents[:0], 0
 	for _, t := range vm.threads {
 		if word, ok := vm.Word(t.addr + vm.fields.current); ok {
 			vm.currents = append(vm.currents, current{word, t.id})
 		}
+	}
+	if len(vm.currents) == 0 && vm.ownFrom != 0 {
+		vm.takeCurrent()
 	}
 	vm.lacks, vm.lacksFrame = vm.Captured != nil && len(vm.currents) == 0, false
 	if len(vm.currents) == 1 {
@@ -52,6 +59,21 @@ func (vm *machine) readCalls(sp uint64) bool {
 	for vm.addOuter(vm.currents[best].thread) {
 	}
 	return true
+}
+
+// takeCurrent takes what the kernel side has copied of a thread that is not known, as it has begun just before: a word.
+func (vm *machine) takeCurrent() {
+	const word = 8
+	sample, ok := vm.Mem.(*procstate.Snapshot)
+	if !ok {
+		return
+	}
+	for _, r := range sample.Regions() {
+		if len(r.Data) == word {
+			vm.currents = append(vm.currents, current{word: binary.LittleEndian.Uint64(r.Data)})
+			vm.own = r.Addr - vm.fields.current
+		}
+	}
 }
 
 // current is what leads to the frame that runs, and of which thread: one that runs several interpreters, of which one

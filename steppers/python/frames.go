@@ -26,7 +26,7 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 		number = uint64(procstate.ThreadInNamespace(tid))
 	}
 	for {
-		best := -1
+		threadState, best := vm.own, -1
 		for i, t := range vm.threads {
 			if f.isObject && !isPthread(w.Arch(), t.id, vm.threadPointer) || !f.isObject && t.id != number {
 				continue
@@ -36,7 +36,9 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 			}
 		}
 		if best >= 0 {
-			t := vm.threads[best].addr
+			threadState = vm.threads[best].addr
+		}
+		if t := threadState; t != 0 {
 			frames = procstate.ThreadFrames{Current: t + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
 			if !f.isObject {
 				frames.Bounds, frames.High = t+f.chunk, int(f.top-f.chunk)
@@ -44,12 +46,42 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 			if follows || f.isObject {
 				frames.Bytes = f.frameBytes()
 			}
+			if from, ok := vm.fromThreadPointer(w, t); ok && !f.isObject {
+				frames.Own, frames.FromThreadPointer = t, from
+			}
 			return frames, vm.lacks || vm.lacksFrame
 		}
 		if !vm.list() {
 			return frames, vm.lacks || vm.lacksFrame
 		}
 	}
+}
+
+// fromThreadPointer looks for a word with the address of a PyThreadState near the thread pointer of the thread that was
+// walked, where thread-local variables and values of keys are: from 3.12 on CPython has one there, and to 3.11 a key. A
+// word that has it by chance leads to nothing with other threads.
+func (vm *machine) fromThreadPointer(w *unwind.Walker, threadState uint64) (from int64, ok bool) {
+	const below, above, piece = 4 << 10, 2 << 10, 512
+	if vm.ownFrom != 0 {
+		return vm.ownFrom, true
+	}
+	var regs procstate.Regs
+	if w.ProcessState().Registers(procstate.DefaultThread, &regs) != nil || regs.ThreadPointer == 0 {
+		return 0, false
+	}
+	var buf [piece]byte
+	for from = -below; from < above; from += piece {
+		if !vm.ReadNow(regs.ThreadPointer+uint64(from), buf[:]) {
+			continue
+		}
+		for at := 0; at < piece; at += 8 {
+			if binary.LittleEndian.Uint64(buf[at:]) == threadState {
+				vm.ownFrom = from + int64(at)
+				return vm.ownFrom, true
+			}
+		}
+	}
+	return 0, false
 }
 
 // isIdle reports whether a thread runs nothing in an interpreter, as it is now; it may do so in another.

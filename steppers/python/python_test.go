@@ -470,3 +470,36 @@ func TestTwoInterpreters(t *testing.T) {
 		}
 	}
 }
+
+// Where the address of a PyThreadState is near the thread pointer, other threads are found by it: what was copied of one
+// that is not known yet is of that.
+func TestNewThread(t *testing.T) {
+	const version, pointer, thread, from = 0x030d, 0x1800, 0x100, -0x28
+	m := newMemory(version)
+	f := m.vm.fields
+	m.put(pointer+from, m.base+thread)
+	s := New(nil)
+	start := func(regions ...procstate.Region) *unwind.Walker {
+		m.snapshot().Reset(1, &procstate.Regs{ThreadPointer: m.base + pointer}, regions)
+		w := m.walker()
+		w.Keep(s, m.vm)
+		return w
+	}
+	all := procstate.Region{Addr: m.base, Data: m.b}
+	w := start(all)
+	m.vm.walk, m.vm.lacks, m.vm.threads = w.Walks(), true, []threadState{{m.base + thread, 1}}
+	if frames, _ := s.Lacked(w, 1); frames.Own != m.base+thread || frames.FromThreadPointer != from {
+		t.Errorf("%+v", frames)
+	}
+	at := thread + int(f.current)
+	word := procstate.Region{Addr: m.base + uint64(at), Data: m.b[at : at+8]}
+	w = start(word, procstate.Region{Addr: m.base + stack, Data: m.b[stack:]})
+	m.vm.threads, m.vm.walk, m.vm.codes = nil, 0, nil
+	if got := m.functions(w); !slices.Equal(got[0], []string{"inner", "middle"}) || !slices.Equal(got[2], []string{"outer"}) {
+		t.Errorf("it runs %q", got)
+	}
+	m.vm.lacksFrame = true
+	if frames, _ := s.Lacked(w, 2); frames.Current != word.Addr || frames.Own != m.base+thread || frames.Bytes == 0 {
+		t.Errorf("of a thread that is not known it asks %+v", frames)
+	}
+}

@@ -37,7 +37,9 @@ type machine struct {
 	lacksFrame bool // a frame was not
 	runsOther  bool // what was captured is of none that it runs: it may run another interpreter
 	asked      vmread.FramesAsked
-	follows    bool // frames of some thread that are in no stack were wanted: others will have such, too
+	own        uint64 // the PyThreadState of the thread, where the kernel side has found it
+	ownFrom    int64  // where from a thread pointer on there is the address of the PyThreadState; 0: not known
+	follows    bool   // frames of some thread that are in no stack were wanted: others will have such, too
 
 	codes  map[code]uint32 // numbers in unwind.Codes
 	resets int             // of these
