@@ -290,9 +290,12 @@ struct thread_frames {
 			at low and high are out of date at times; such a stack that ends first is being moved */
 	u16 chunk;   /* where in an object that first leads to the address of another one is, with frames of a stack;
 			0: there are none. The word at current is an address on the thread's stack. */
+	u64 beside;      /* address of a word that tells of such addresses, and is copied as well; or 0 */
 	u64 chunk_base;  /* that is added to such an address, */
 	u8 chunk_shift;  /* when it has been shifted by so much, */
-	u8 is_wide;      /* and has 64 bits: else 32 */
+	u8 is_wide;      /* and has 64 bits: else 32; */
+	u8 chunk_mark;   /* or 0, or the lowest of four bits of such an address of which one is set, behind which
+			    it begins */
 	u16 chunk_head;  /* bytes of an object before the words of its frames, */
 	u16 chunk_low;   /* and where in it are the number of the first of these that is in use, */
 	u16 chunk_words; /* how many there are, */

@@ -559,6 +559,16 @@ enum chunk {
 	CHUNK_WITH_FRAMES, /* that are to be copied */
 };
 
+/* The address without the bits up to the one that is set of the four from mark on; 0 where there is no such one. */
+INLINE u64 above_mark(u64 address, u32 mark)
+{
+	u32 bits = address >> (mark & 63) & 15;
+
+	if (!bits || bits & (bits - 1))
+		return 0;
+	return address >> ((mark + 1 + (bits > 1) + (bits > 2) + (bits > 4)) & 63);
+}
+
 /* Adds an object that has frames of a stack, whose address is at another one, goes on to where the address is
  * of the one further out, and sets out for a copy of the frames' words, or as many as there is room for. */
 GLOBAL int find_chunk(u32 cpu)
@@ -569,7 +579,11 @@ GLOBAL int find_chunk(u32 cpu)
 	u64 object = 0;
 	u32 low, words;
 
-	if (!t || bpf_probe_read_user(&object, t->is_wide ? sizeof(u64) : sizeof(u32), (void *)r->frames.frame) || !object)
+	if (!t || bpf_probe_read_user(&object, t->is_wide ? sizeof(u64) : sizeof(u32), (void *)r->frames.frame))
+		return NO_CHUNK;
+	if (t->chunk_mark)
+		object = above_mark(object, t->chunk_mark);
+	if (!object)
 		return NO_CHUNK;
 	object = t->chunk_base + (object << (t->chunk_shift & 63));
 	if (bpf_probe_read_user(&low, sizeof(low), (void *)(object + t->chunk_low)) ||
@@ -630,6 +644,8 @@ INLINE int add_frames(u32 cpu)
 	if (f->frame && t->head)
 		add_bytes(cpu, f->frame, t->head);
 	if (t->chunk) {
+		if (t->beside)
+			add_bytes(cpu, t->beside, sizeof(u64));
 		f->frame += t->chunk;
 		for (u64 i = 0; f->frame != t->chunk && i < MAX_CHUNKS; i++) {
 			int chunk = find_chunk(cpu);

@@ -401,9 +401,12 @@ type SamplerThreadFrames struct {
 	Below      uint16
 	Chunk      uint16
 	_          [6]byte
+	Beside     uint64
 	ChunkBase  uint64
 	ChunkShift uint8
 	IsWide     uint8
+	ChunkMark  uint8
+	_          [1]byte
 	ChunkHead  uint16
 	ChunkLow   uint16
 	ChunkWords uint16
@@ -411,6 +414,7 @@ type SamplerThreadFrames struct {
 	Object     uint16
 	ObjectWord uint16
 	Unused     uint16
+	_          [6]byte
 	FromTp     int64
 }
 

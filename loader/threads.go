@@ -195,7 +195,7 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 		First: uint16(f.First), Previous: uint16(f.Previous), IsFrame: bit(f.IsFrame), IsCounted: bit(f.IsCounted), IsDown: bit(f.IsDown),
 		HasValues: bit(f.HasValues), Values: uint16(f.Values), ValuesEnd: uint16(f.ValuesEnd),
 		Entry: uint16(f.Entry), Last: uint16(f.Last), Before: uint16(f.Before), After: uint16(f.After), Below: uint16(f.Below),
-		Chunk: uint16(f.Chunk), ChunkBase: f.Chunks.Base, ChunkShift: uint8(f.Chunks.Shift), IsWide: bit(f.Chunks.Wide),
+		Chunk: uint16(f.Chunk), Beside: f.Chunks.Beside, ChunkBase: f.Chunks.Base, ChunkShift: uint8(f.Chunks.Shift), IsWide: bit(f.Chunks.Wide), ChunkMark: uint8(f.Chunks.Mark),
 		ChunkHead: uint16(f.Chunks.Head), ChunkLow: uint16(f.Chunks.Low), ChunkWords: uint16(f.Chunks.Words), ChunkOuter: uint16(f.Chunks.Outer),
 		Object: uint16(f.Object), ObjectWord: uint16(f.ObjectWord),
 	}

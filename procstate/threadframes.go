@@ -53,7 +53,10 @@ type ThreadFrames struct {
 type FrameChunks struct {
 	Base  uint64 // that is added to the address of one,
 	Shift int    // when it has been shifted by so much,
-	Wide  bool   // and has 64 bits: else 32
+	Wide  bool   // and has 64 bits: else 32;
+	Mark  int    // or 0, or the lowest of four bits of it of which one is set, and behind which it begins
+
+	Beside uint64 // address of a word that tells of such addresses, and is copied as well; 0: none
 
 	Head       int // bytes before the words of frames
 	Low, Words int // where in an object the number of the first word in use is, and how many words there are,

@@ -32,9 +32,10 @@ func TestRecordVirtualThreads(t *testing.T) {
 			t.Skip("no virtual threads here")
 		}
 		found = true
-		for _, mode := range testenv.Some([]string{"-Xint", "-Xmixed"}) {
+		for _, mode := range testenv.Some([]string{"-Xint", "-XX:+UseZGC", "-XX:+UseZGC -XX:+ZGenerational", "-Xmixed"}) {
 			t.Run(mode, func(t *testing.T) {
-				r := recordCommand(t, 0, java.Command(mode, "-cp", classes, "Virtual", "2000")...)
+				args := append(strings.Fields(mode), "-XX:+IgnoreUnrecognizedVMOptions", "-cp", classes, "Virtual", "2000")
+				r := recordCommand(t, 0, java.Command(args...)...)
 				wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 97) // 99.2 to 99.9
 				check := callCheck{calls: virtualCalls}
 				var mounted, whole, samples uint64

@@ -192,7 +192,9 @@ func (vm *machine) enterHeap(w *unwind.Walker, continuation uint64, in, back *un
 	}
 	o.javaLayout, o.room, o.late, o.end = vm.layout, o.room[:0], false, time.Now().Add(maxObjectTime)
 	if z := vm.layout.z; z != nil {
-		if z.refresh(vm); !isThere {
+		z.refresh(vm)
+		z.asCaptured(o.read)
+		if !isThere {
 			// The stack has it as it was before it was moved, until the thread looks at that frame itself.
 			if continuation = z.movedFrom(o.now, continuation); !o.read(continuation, o.buf[:16]) {
 				return false

@@ -30,17 +30,17 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	if vm == nil || vm.fields == nil || vm.lacked.walk != w.Walks() || vm.live == nil {
 		return frames, false
 	}
-	if vm.layOut(); vm.layout.marked || vm.layout.z != nil && vm.layout.z.f.generational {
+	if vm.layOut(); vm.layout.marked {
 		return frames, false // nothing could be done with them
 	}
 	if vm.thread.walk != w.Walks() || !vm.entryField.find(vm) {
 		return frames, true
 	}
-	if _, ask := vm.asked.Ask(tid, true, false); !ask {
+	if vm.chunkFrames.Chunk == 0 && !vm.layOutChunks() {
 		return frames, true
 	}
-	if vm.chunkFrames.Chunk == 0 && !vm.layOutChunks() {
-		return frames, false
+	if _, ask := vm.asked.Ask(tid, true, false); !ask {
+		return frames, true
 	}
 	frames = vm.chunkFrames
 	frames.Current = vm.thread.addr + vm.entryField.offset
@@ -73,6 +73,12 @@ func (vm *machine) layOutChunks() bool {
 	frames.Chunks = procstate.FrameChunks{Wide: !o.narrowOops, Head: len(chunk.data), Low: int(low.offset), Words: int(words.offset), Outer: int(outer.offset)}
 	if o.narrowOops {
 		frames.Chunks.Base, frames.Chunks.Shift = o.oopBase, int(o.oopShift)
+	}
+	if z := o.z; z != nil {
+		frames.Chunks.Beside = z.badAt
+		if z.f.generational {
+			frames.Chunks.Mark = zFirstRemapped
+		}
 	}
 	const most = 1 << 10
 	if max(tail.offset, low.offset, words.offset, outer.offset) > most || frames.Head > most || frames.Chunks.Head > most {
@@ -140,5 +146,8 @@ func (e *entryField) find(vm *machine) bool {
 
 // objectsNow returns what reads objects as they are now.
 func (vm *machine) objectsNow() *javaObjects {
+	if z := vm.layout.z; z != nil {
+		z.refresh(vm)
+	}
 	return &javaObjects{vm: vm, javaLayout: vm.layout, read: vm.read, now: vm.read, end: time.Now().Add(maxObjectTime)}
 }

@@ -17,11 +17,13 @@ type zgc struct {
 	f    zgcFields
 	heap uint64 // address of the ZHeap
 
-	// As they are at one moment: the bits that mark an address as one of before, the part of addresses that counts, how
-	// far it is shifted, the mark of good ones where that is part of the address, and the tables.
-	bad, offsets, shift, good uint64
+	// As they are at one moment: the bits that mark an address as one of before, and where these are, the part of
+	// addresses that counts, the mark of good ones where that is part of the address, and the tables.
+	bad, badAt, offsets, good uint64
 	tables                    []zTable
 	ok                        bool
+
+	asStored bool // an address that is none of before is what memory has it by as it is
 }
 
 // zTable is a list of ZForwardings by the part of memory that they are of.
@@ -32,8 +34,8 @@ type zgcFields struct {
 	generational bool // as in JDK 21 where it was asked for, and from 23 on
 
 	globals                         uint64 // a struct of what refers to numbers
-	offsets, bad, weakBad, shift    uint64 // of it
-	good                            uint64
+	offsets, bad, weakBad, good     uint64 // of it
+	shift                           uint64
 	universe, heap                  uint64 // Universe::_collectedHeap, and of what that refers to the ZHeap
 	forwardingTable                 uint64 // of a ZHeap
 	pageAllocator, pageTable        uint64 // the same, where the generations have tables of their own
@@ -48,6 +50,8 @@ const (
 	maxZHeap     = 256 << 10
 	maxZEntries  = 1 << 22
 	zGenerations = 2
+
+	zFirstRemapped, zRemapped = 12, 4 // bits of a stored address, of which one is set, beneath the address
 )
 
 // findZGC finds how the ZGC of a virtual machine keeps addresses; nil where that is not known, as elsewhere than on
@@ -92,30 +96,44 @@ func (vm *machine) findZGC(generational bool) *zgc {
 	return z
 }
 
-// refresh reads what changes with each collection.
+// refresh reads what changes with each collection. Of a process that is no more it stays what it was.
 func (z *zgc) refresh(vm *machine) {
 	f := &z.f
-	z.ok = true
-	number := func(field uint64) uint64 {
+	z.ok, z.asStored = true, false
+	number := func(field uint64, to *uint64) (at uint64) {
 		globals, ok1 := vm.word(f.globals + vm.bias)
 		at, ok2 := vm.word(globals + field)
 		v, ok3 := vm.word(at)
-		z.ok = z.ok && ok1 && ok2 && ok3
-		return v
+		if !ok1 || !ok2 || !ok3 {
+			z.ok = false
+			return z.badAt
+		}
+		*to = v
+		return at
 	}
-	z.offsets = number(f.offsets)
+	number(f.offsets, &z.offsets)
 	if f.generational {
-		z.bad, z.shift = number(f.bad), number(f.shift)
+		z.badAt = number(f.bad, &z.bad)
 		if z.tables == nil {
 			z.findTables(vm)
 		}
 		return
 	}
-	z.bad, z.good = number(f.weakBad), number(f.good)
+	z.badAt = number(f.weakBad, &z.bad)
+	number(f.good, &z.good)
 	if z.tables == nil {
 		if list, ok := vm.word(z.heap + f.forwardingTable + f.tableMap + f.mapList); ok {
 			z.tables = []zTable{{list, (z.offsets + 1) >> zGranule}}
 		}
+	}
+}
+
+// asCaptured has addresses read as they were marked at the moment of a capture, if it has what tells that: it has objects
+// by the addresses that were stored. Where one of before has gone is told as it is now.
+func (z *zgc) asCaptured(captured vmread.Reader) {
+	var b [8]byte
+	if z.badAt != 0 && captured(z.badAt, b[:]) {
+		z.bad, z.asStored, z.ok = binary.LittleEndian.Uint64(b[:]), true, true
 	}
 }
 
@@ -148,16 +166,11 @@ func (z *zgc) address(read vmread.Reader, stored uint64) uint64 {
 		return 0
 	}
 	if z.f.generational {
-		const firstRemapped, remapped = 12, 4 // bits, of which an address has one, beneath it
-		shift := z.shift & 63
-		if stored&z.bad != 0 {
-			mark := stored >> firstRemapped & (1<<remapped - 1)
-			if bits.OnesCount64(mark) != 1 {
-				return 0
-			}
-			shift = firstRemapped + uint64(bits.Len64(mark))
+		mark := stored >> zFirstRemapped & (1<<zRemapped - 1)
+		if bits.OnesCount64(mark) != 1 {
+			return 0
 		}
-		addr := stored >> shift
+		addr := stored >> (zFirstRemapped + bits.Len64(mark))
 		if addr == 0 || stored&z.bad == 0 {
 			return addr
 		}
@@ -169,7 +182,11 @@ func (z *zgc) address(read vmread.Reader, stored uint64) uint64 {
 		return addr
 	}
 	addr := stored&z.offsets | z.good
-	if stored&z.bad == 0 {
+	switch {
+	case stored&z.bad != 0:
+	case z.asStored:
+		return stored
+	default:
 		return addr
 	}
 	return z.moved(read, z.tables[0], addr)

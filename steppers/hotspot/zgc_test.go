@@ -38,7 +38,7 @@ func TestZGCAddresses(t *testing.T) {
 	})
 	for _, table := range []zTable{{list, 16}, {list, 4}} {
 		// The mark of bit 13 is good, and that of bit 12 one of before.
-		young := &zgc{f: f, bad: 1 << 12, offsets: offsets, shift: 14, tables: []zTable{table}, ok: true}
+		young := &zgc{f: f, bad: 1 << 12, offsets: offsets, tables: []zTable{table}, ok: true}
 		young.f.generational = true
 		single := &zgc{f: f, bad: 1 << 43, good: 1 << 42, offsets: offsets, tables: []zTable{table}, ok: true}
 		for offset, want := range map[uint64]uint64{
@@ -66,6 +66,38 @@ func TestZGCAddresses(t *testing.T) {
 			if got := single.address(read, offset|1<<43); got != want {
 				t.Errorf("of before, %#x is %#x, want %#x", offset, got, want)
 			}
+		}
+	}
+}
+
+// In what was captured addresses are read by the marks that were good then.
+func TestZGCAsCaptured(t *testing.T) {
+	const base, offset, at = uint64(1) << 42, uint64(0x40), 0x1000
+	read := vmread.Reader(func(uint64, []byte) bool { return false }) // there are no tables
+	captured := func(bad uint64) vmread.Reader {
+		return func(addr uint64, buf []byte) bool {
+			binary.LittleEndian.PutUint64(buf, bad)
+			return addr == at && bad != 0
+		}
+	}
+	tables := []zTable{{0x2000, 1}}
+	for _, c := range []struct {
+		generational            bool
+		bad, then, good, stored uint64
+		want                    uint64
+	}{
+		{true, 1 << 13, 1 << 12, 0, (base|offset)<<14 | 1<<13, base | offset}, // good then
+		{true, 1 << 12, 1 << 13, 0, (base|offset)<<14 | 1<<13, 0},             // good now
+		{true, 1 << 13, 0, 0, (base|offset)<<14 | 1<<13, 0},                   // not captured: as it is now
+		{false, 1 << 43, 1 << 42, 1 << 42, offset | 1<<43, offset | 1<<43},
+		{false, 1 << 42, 1 << 43, 1 << 43, offset | 1<<43, 0},
+		{false, 1 << 42, 0, 1 << 43, offset | 1<<43, offset | 1<<43},
+	} {
+		z := &zgc{bad: c.bad, badAt: at, offsets: base - 1, good: c.good, tables: tables, ok: c.then == 0}
+		z.f.generational = c.generational
+		z.asCaptured(captured(c.then))
+		if got := z.address(read, c.stored); got != c.want {
+			t.Errorf("%+v: %#x", c, got)
 		}
 	}
 }
