@@ -27,6 +27,7 @@ type Stepper struct {
 	frames  FrameStates
 	ways    waysOut
 	linked  [256]linkedPlace // of the interpreter, by a hash of the PC
+	stored  [256]storedPlace // of compiled methods, the same
 	virtual virtualWalk
 }
 
@@ -164,6 +165,8 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	switch {
 	case b.interpreter:
 		return s.interpreted(w, vm, b, in, out)
+	case !walks && in.Flags&unwind.Interrupted == 0 && s.inEntryBarrier(w, b, in, out):
+		return unwind.Success, nil
 	case !walks && in.Flags&unwind.Interrupted == 0:
 		return unwind.NotMe, nil
 	case !walks:
@@ -184,6 +187,8 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		cfa, fpSaved = in.SP()+uint64(returnBytes(arch)), false
 	case in.Flags&unwind.Interrupted == 0 && arch.LR != procstate.NoReg:
 		cfa += s.pushedForCall(w, m, in.PC())
+	case in.Flags&unwind.Interrupted == 0 && b.method != 0:
+		cfa += s.storedForBarrier(w, m, b, in.PC())
 	case in.Flags&unwind.Interrupted != 0:
 		var ok bool
 		if b.complete < 0 {
@@ -191,7 +196,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		} else {
 			cfa, fpSaved, ok = s.interrupted(w, vm, m, in, b)
 		}
-		if !ok && arch.LR != procstate.NoReg {
+		if !ok && (arch.LR != procstate.NoReg || b.complete >= 0) {
 			cfa, fpSaved, ok = s.ways.cfa(w, m, in, b)
 		}
 		if !ok {
