@@ -188,7 +188,11 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	case in.Flags&unwind.Interrupted == 0 && arch.LR != procstate.NoReg:
 		cfa += s.pushedForCall(w, m, in.PC())
 	case in.Flags&unwind.Interrupted == 0 && b.method != 0:
-		cfa += s.storedForBarrier(w, m, b, in.PC())
+		if stored := s.storedForBarrier(w, m, b, in.PC()); stored != 0 {
+			if ra, _, ok := returnOf(w, in, cfa+stored, fpSaved); ok && s.isReturn(w, ra) {
+				cfa += stored
+			}
+		}
 	case in.Flags&unwind.Interrupted != 0:
 		var ok bool
 		if b.complete < 0 {
