@@ -158,7 +158,7 @@ func TestInterpretedFrame(t *testing.T) {
 	if v, out := walk(fp); v != unwind.Success || out.PC() != ra || out.SP() != sender || out.FP() != callerFP {
 		t.Errorf("being made: verdict %d, PC %#x, SP %#x, FP %#x", v, out.PC(), out.SP(), out.FP())
 	}
-	for _, bad := range []uint64{0, fp + 8, sender + 4, fp + 16 + javacode.MaxLocals + 8} {
+	for _, bad := range []uint64{0, fp, sender + 4, fp + 16 + javacode.MaxLocals + 8} {
 		*word(fp - javacode.SenderWord) = bad
 		if v, _ := walk(fp); v != unwind.NotMe {
 			t.Errorf("caller's SP %#x: verdict %d", bad, v)

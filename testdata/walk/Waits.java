@@ -1,6 +1,29 @@
-// Threads that wait some calls deep, each two calls deeper than the one before.
+import java.lang.invoke.MethodHandle;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+
+// Threads that wait some calls deep, each two calls deeper than the one before. Some of the calls are by a method handle.
 public class Waits {
-    static void deep(int n, Object lock) throws InterruptedException {
+    static final MethodHandle handle;
+
+    static {
+        try {
+            handle = MethodHandles.lookup().findStatic(Waits.class, "further", MethodType.methodType(void.class, int.class, Object.class));
+        } catch (ReflectiveOperationException e) {
+            throw new Error(e);
+        }
+    }
+
+    // It has no variables but its arguments.
+    static void further(int n, Object lock) throws Throwable {
+        deep(n, lock);
+    }
+
+    static void deep(int n, Object lock) throws Throwable {
+        if (n % 4 == 3) {
+            handle.invokeExact(n - 1, lock);
+            return;
+        }
         if (n > 0) {
             deep(n - 1, lock);
             return;
@@ -16,7 +39,7 @@ public class Waits {
             Thread t = new Thread(() -> {
                 try {
                     deep(n, new Object());
-                } catch (InterruptedException e) {
+                } catch (Throwable e) {
                     throw new Error(e);
                 }
             }, "waits" + i);

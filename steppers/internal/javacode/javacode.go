@@ -111,9 +111,14 @@ func SenderSP(w *unwind.Walker, sp, fp uint64) (sender uint64, words *Frame, ok 
 }
 
 // CallersSP returns the SP that a frame is walked to with from an interpreted one, by what its caller had noted for
-// SP; ok is false where that cannot be.
+// SP; ok is false where that cannot be. MethodHandle.linkToStatic and its like take their last argument from beneath the
+// return address when that has been noted, which is then a word below where the caller's stack ends.
 func CallersSP(a *procstate.Arch, fp, noted uint64) (sp uint64, ok bool) {
+	const argument = 8
 	above := fp + 16
+	if a == procstate.AMD64 && noted == above-argument {
+		return above, true
+	}
 	if a == procstate.ARM64 && above-noted <= MaxLocals && noted%16 == 0 {
 		return above, true // from the interpreter
 	}

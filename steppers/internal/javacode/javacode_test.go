@@ -22,6 +22,13 @@ func TestSenderSP(t *testing.T) {
 		if _, _, ok := SenderSP(w, fp-words.InitialSP+8, fp); ok {
 			t.Errorf("%+v: one that is too short", words)
 		}
+		for noted, want := range map[uint64]uint64{fp + 16: fp + 16, fp + 8: fp + 16, fp: 0} { // an argument may have been taken off
+			*word(fp - SenderWord) = noted
+			w := unwind.NewWalker(steptest.MadeUp(procstate.AMD64, steptest.NoMapping, stack...), unwind.NewGroup(), nil)
+			if got, _, ok := SenderSP(w, sp, fp); ok != (want != 0) || got != want {
+				t.Errorf("noted %#x: caller's SP %#x, %v", noted, got, ok)
+			}
+		}
 	}
 }
 
