@@ -67,6 +67,14 @@ func TestFreedMethod(t *testing.T) {
 	if b := vm.blobAt(pc); b != nil {
 		t.Errorf("of a free block %+v", b)
 	}
+	method(0, 128, 1024, noFrameSize)
+	if b := vm.blobAt(pc); b == nil || b.frame != 0 {
+		t.Errorf("without a frame %+v", b)
+	}
+	method(0, 128, 1024, 1<<20)
+	if b := vm.blobAt(pc); b != nil {
+		t.Errorf("with a frame that is too large %+v", b)
+	}
 	method(512, 640, 1024, 21) // and its end another method's
 	for i := range 4 {
 		heap[segments+4+i] = byte(i)

@@ -273,7 +273,7 @@ func (vm *machine) readBlob(header uint64) (b codeBlob, ok bool) {
 		b.begin, b.end = binary.LittleEndian.Uint64(buf[f.blobCodeBegin:]), binary.LittleEndian.Uint64(buf[f.blobCodeEnd:])
 	}
 	words := binary.LittleEndian.Uint32(buf[f.blobFrame:])
-	if words == noFrameSize && vm.image.Arch() == procstate.ARM64 {
+	if words == noFrameSize {
 		words = 0
 	}
 	b.frame = 8 * uint64(words)
