@@ -155,8 +155,12 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 			return v, err
 		}
 	}
-	if b.adapts && in.Flags&unwind.Interrupted != 0 && arch.LR != procstate.NoReg {
-		if caller, ok := s.adapted(w, vm, b, in); ok {
+	if in.Flags&unwind.Interrupted != 0 && (b.adapts || b.links && arch.LR == procstate.NoReg) {
+		adapted := s.adapted
+		if arch.LR == procstate.NoReg {
+			adapted = s.adaptedByWord
+		}
+		if caller, ok := adapted(w, vm, b, in); ok {
 			caller.load(w, out)
 			out.Regs.ThreadPointer = in.Regs.ThreadPointer
 			return unwind.Success, nil

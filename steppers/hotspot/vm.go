@@ -29,8 +29,9 @@ type codeBlob struct {
 	name       uint64 // address of what kind it is
 	// fixed says that SP stays where it is between prologue and epilogue.
 	fixed, interpreter bool
-	// adapts says that it is an adapter between interpreted and compiled methods.
-	adapts bool
+	// adapts says that it is an adapter between interpreted and compiled methods, and links that it is how the interpreter
+	// goes on from a method handle to what that calls.
+	adapts, links bool
 	// jumps says that it is jumps to other methods, which leave the stack and
 	// the frame pointer alone.
 	jumps bool
@@ -162,7 +163,7 @@ func (vm *machine) blobAt(pc uint64) *codeBlob {
 			continue
 		}
 		if now, ok := vm.readBlob(b.header); ok {
-			now.fixed, now.interpreter, now.adapts, now.jumps, now.thaws, now.yields, now.returned = b.fixed, b.interpreter, b.adapts, b.jumps, b.thaws, b.yields, b.returned
+			now.fixed, now.interpreter, now.adapts, now.links, now.jumps, now.thaws, now.yields, now.returned = b.fixed, b.interpreter, b.adapts, b.links, b.jumps, b.thaws, b.yields, b.returned
 			if b.method == 0 {
 				now.method, now.id, now.deopt, now.origPC = 0, 0, 0, 0
 			}
@@ -226,6 +227,8 @@ func (vm *machine) classify(b *codeBlob) {
 		b.interpreter = true
 	case bytes.Equal(name, []byte("I2C/C2I adapters")):
 		b.adapts = true
+	case bytes.Equal(name, []byte("MethodHandles adapters")):
+		b.links = true
 	case bytes.Equal(name, []byte("vtable chunks")):
 		b.jumps = true
 	case bytes.HasPrefix(name, []byte("StubRoutines (continuation")), bytes.HasPrefix(name, []byte("Stub Generator continuation")):
