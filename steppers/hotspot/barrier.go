@@ -12,7 +12,8 @@ import (
 
 // Barriers are what code does for a garbage collector where it reads or stores the address of an object, and where a method
 // is entered. When there is more to do it calls functions of C, from behind the end of a method, below what it has stored of
-// registers (SaveLiveRegisters), or from a stub, below a word that takes another SP (generate_method_entry_barrier).
+// registers (SaveLiveRegisters), or from a stub, below a word that takes another SP (generate_method_entry_barrier). C1 pushes
+// what it asks a stub about types (Runtime1::slow_subtype_check).
 
 // storedPlace is how many bytes of the stack a compiled method has taken beneath its frame where a call returns to.
 type storedPlace struct {
@@ -23,8 +24,8 @@ type storedPlace struct {
 
 const maxBarrierInsts = 128 // that load registers
 
-// storedForBarrier returns how many bytes of the stack there are beneath the frame of a method where it calls a function
-// of C for a barrier: on its way back, which is a jump with no fork before it, it gives them up, and the frame stays.
+// storedForBarrier returns how many bytes of the stack there are beneath the frame of a method where it calls for a barrier,
+// or with words that it has pushed: before it jumps, forks or calls again it gives them up, and the frame stays.
 func (s *Stepper) storedForBarrier(w *unwind.Walker, m *procstate.Mapping, b *codeBlob, pc uint64) uint64 {
 	place := &s.stored[pc*0x9e3779b97f4a7c15>>(64-8)]
 	if *place != (storedPlace{pc, b.begin, b.id, place.bytes}) {
@@ -42,10 +43,10 @@ func storedBytes(a *procstate.Arch, code []byte, pc uint64, b *codeBlob) uint32 
 	for n := 0; n < maxBarrierInsts && mcode.Decode(a, code, at.PC, &in); n++ {
 		switch in.Flow {
 		case isa.Next:
-		case isa.Jump:
+		case isa.Jump, isa.CondJump, isa.Call:
 			sp, fp := at.Regs[a.SP], at.Regs[a.FP]
 			if sp.Base == mcode.PathSP && !sp.InMemory && sp.Off > 0 && sp.Off%8 == 0 && fp == (mcode.PathValue{Base: mcode.PathFP}) &&
-				in.Target-b.begin < b.end-b.begin {
+				(in.Flow == isa.Call || in.Target-b.begin < b.end-b.begin) {
 				return uint32(sp.Off)
 			}
 			return 0

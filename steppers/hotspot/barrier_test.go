@@ -37,6 +37,8 @@ func TestStoredForBarrier(t *testing.T) {
 		"calls again":       {code(load, []byte{0xe8, 0, 0, 0, 0}, []byte{0x48, 0x83, 0xc4, 0x50}, back), 0},       // call
 		"takes more":        {code(load, []byte{0x48, 0x83, 0xec, 0x50}, back), 0},                                 // sub rsp,80
 		"pops":              {code(load, []byte{0x58, 0x59}, back), 16},                                            // pop rax; pop rcx
+		"asked of types":    {code([]byte{0x58, 0x59, 0x85, 0xc9, 0x74, 0x02}), 16},                                // pop rax; pop rcx; test ecx,ecx; je
+		"calls with less":   {code([]byte{0x58, 0x59, 0xe8, 0, 0, 0, 0}), 16},                                      // pop rax; pop rcx; call
 		"cut":               {code(load)[:7], 0},
 	} {
 		b := &codeBlob{begin: 0x800, end: 0x1100}
