@@ -248,11 +248,11 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	return unwind.Success, nil
 }
 
-// isWholeStub reports whether a frame of a stub is whole while it calls: AArch64's have the frame pointer point to where
-// that and the link register are saved, which is where the size of the frame has them.
+// isWholeStub reports whether a frame of a stub is whole while it calls: the frame pointer points to where that and the
+// return address are saved, which is where the size of the frame has them.
 func isWholeStub(a *procstate.Arch, b *codeBlob, f *unwind.Frame) bool {
 	fp, known := f.Regs.Value(a.FP)
-	return a.LR != procstate.NoReg && f.Flags&unwind.Interrupted == 0 && b.frame >= 16 && known && fp == f.SP()+b.frame-16
+	return f.Flags&unwind.Interrupted == 0 && b.frame >= 16 && known && fp == f.SP()+b.frame-16
 }
 
 // returnBytes is how much of the stack a return takes.

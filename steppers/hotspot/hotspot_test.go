@@ -190,3 +190,25 @@ func TestInterpretedFrame(t *testing.T) {
 		t.Errorf("too short: verdict %d", v)
 	}
 }
+
+// Where a stub calls its frame is whole if the frame pointer points to where that is saved.
+func TestWholeStub(t *testing.T) {
+	const pc, sp, size = 0x7f0011110000, 0x7000, 48
+	for name, c := range map[string]struct {
+		frame, fp uint64
+		flags     unwind.FrameFlags
+		want      bool
+	}{
+		"whole":       {size, sp + size - 16, 0, true},
+		"the least":   {16, sp, 0, true},
+		"no frame":    {0, sp - 16, 0, false},
+		"other frame": {size, sp + size, 0, false},
+		"interrupted": {size, sp + size - 16, unwind.Interrupted, false},
+	} {
+		f := unwind.NewFrame(procstate.AMD64, pc, sp, c.fp)
+		f.Flags = c.flags
+		if got := isWholeStub(procstate.AMD64, &codeBlob{frame: c.frame}, &f); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
