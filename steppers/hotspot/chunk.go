@@ -196,7 +196,7 @@ func (vm *machine) enterHeap(w *unwind.Walker, continuation uint64, in, back *un
 		z.asCaptured(o.read)
 		if !isThere {
 			// The stack has it as it was before it was moved, until the thread looks at that frame itself.
-			if continuation = z.movedFrom(o.now, continuation); !o.read(continuation, o.buf[:16]) {
+			if continuation = z.whereCaptured(o.read, z.movedFrom(o.now, continuation)); continuation == 0 {
 				return false
 			}
 		}

@@ -120,6 +120,11 @@ func (m *Moment) Collect(tid procstate.ThreadID, add func(addr uint64, n int)) {
 	if v == nil {
 		return
 	}
+	if z := m.h.layout.z; z != nil {
+		add(z.badAt, 8) // as the kernel side does
+		z.asStored = true
+		defer func() { z.asStored = false }()
+	}
 	thread, o := m.h.javaThread(tid), m.o
 	if thread == 0 {
 		return

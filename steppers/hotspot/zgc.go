@@ -205,6 +205,20 @@ func (z *zgc) movedFrom(read vmread.Reader, addr uint64) uint64 {
 	return addr
 }
 
+// whereCaptured returns an address by which a capture has the object at another, which may differ in marks; 0: none.
+func (z *zgc) whereCaptured(captured vmread.Reader, addr uint64) uint64 {
+	var head [16]byte
+	if addr == 0 || captured(addr, head[:]) {
+		return addr
+	}
+	for mark := z.offsets + 1; !z.f.generational && mark != 0 && mark <= (z.offsets+1)<<2; mark <<= 1 {
+		if at := addr&z.offsets | mark; captured(at, head[:]) {
+			return at
+		}
+	}
+	return 0
+}
+
 // moved returns where an object has gone by a table; 0 where it is nowhere any more.
 func (z *zgc) moved(read vmread.Reader, table zTable, addr uint64) uint64 {
 	f, i := &z.f, addr&z.offsets>>zGranule

@@ -101,3 +101,25 @@ func TestZGCAsCaptured(t *testing.T) {
 		}
 	}
 }
+
+// What a capture has by an address with other marks is found by it.
+func TestZGCWhereCaptured(t *testing.T) {
+	const offset, mark = uint64(0x4000), uint64(1) << 42
+	for _, c := range []struct {
+		generational       bool
+		has, address, want uint64
+	}{
+		{false, offset | mark<<2, offset | mark, offset | mark<<2},
+		{false, offset | mark, offset | mark<<2, offset | mark},
+		{false, offset | mark<<3, offset | mark, 0},
+		{false, offset | mark, 0, 0},
+		{true, offset | mark, offset | mark, offset | mark},
+		{true, offset | mark<<2, offset | mark, 0},
+	} {
+		z := &zgc{offsets: mark - 1, f: zgcFields{generational: c.generational}}
+		got := z.whereCaptured(func(addr uint64, _ []byte) bool { return addr == c.has }, c.address)
+		if got != c.want {
+			t.Errorf("%+v: %#x", c, got)
+		}
+	}
+}
