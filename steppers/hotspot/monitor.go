@@ -241,8 +241,8 @@ func (m *Moment) isInUse(monitor uint64) bool {
 // takeLocks takes the monitors that a virtual thread has which is on no thread, as a StackChunk has them.
 func (m *Moment) takeLocks(c *javaObject, id int64) {
 	const hasBitmap = 1 << 4 // of its flags
-	f := c.class.injected    // cont, flags, pc, maxThawingSize, lockStackSize from JDK 24 on
-	if len(f) != 5 || f[1].signature != f[4].signature || int(max(f[1].offset, f[4].offset)) >= len(c.data) {
+	f := c.class.injected    // cont, flags, pc, maxThawingSize, lockStackSize from JDK 24 on, and two more from JDK 26 on
+	if len(f) != 5 && len(f) != 7 || f[1].signature != f[4].signature || int(max(f[1].offset, f[4].offset)) >= len(c.data) {
 		return
 	}
 	n, flags := int(c.data[f[4].offset]), c.data[f[1].offset]
