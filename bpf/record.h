@@ -302,7 +302,6 @@ struct thread_frames {
 	u16 chunk_outer; /* and the address of the object with what is further out */
 	u16 object;      /* where in a frame the address of an object is, of which a word is copied; 0: none is */
 	u16 object_word; /* where that is in the object */
-	u16 unused;
 	s64 from_tp; /* of a process, for threads that are met for the first time: where from the thread pointer on
 			there is the address that current and bounds, which are not 0, are counted from */
 };

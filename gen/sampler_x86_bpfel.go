@@ -413,8 +413,6 @@ type SamplerThreadFrames struct {
 	ChunkOuter uint16
 	Object     uint16
 	ObjectWord uint16
-	Unused     uint16
-	_          [6]byte
 	FromTp     int64
 }
 
