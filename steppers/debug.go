@@ -111,9 +111,9 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	case d.resuming.at(m, in.PC()):
 		d.resuming.distrust(w, d, in, out)
 	}
-	if v == unwind.Success && r.Jumps(w.Arch()) && out.SP()-in.SP() > uint64(w.Arch().AddressWidth) {
+	if r.Jumps(w.Arch()) && (err == unwind.MemoryUnreadable || v == unwind.Success && out.SP()-in.SP() > uint64(w.Arch().AddressWidth)) {
 		*out = unwind.Frame{}
-		return unwind.NotMe, nil // not there yet: the caller's frame is still the truth
+		return unwind.NotMe, nil // not there yet, or not on this stack, as code by GHC: the frame that SP is in is still the truth
 	}
 	if v == unwind.Success && (out.PC() == 0 || d.returnsToItself(m, in, out)) && d.endsStack(w, in, out) {
 		return unwind.StackBottom, nil

@@ -12,9 +12,10 @@ import (
 )
 
 // StgRun of GHC 9.0 with its CFI, a function of the runtime that calls it, one that calls
-// something else, and code by GHC.
+// something else, and code by GHC, once with what its -g tells: the return address is on
+// the stack in RBP.
 const haskellCode = `
-	.globl run, runs, other, evaluates, c_call
+	.globl run, runs, other, evaluates, c_call, debugged
 	.type run, @function
 run:	.cfi_startproc
 	sub $48, %rsp
@@ -52,6 +53,21 @@ evaluates:
 	call schedule
 c_call:	add $8, %rsp
 	jmp *(%rbp)
+	.type debugged, @function
+debugged:
+	.cfi_startproc
+	.cfi_def_cfa rbp, 0
+	.cfi_offset rip, 0
+	.cfi_same_value rsp
+	.cfi_escape 0x14, 0x06, 0x00
+	add $16, %r12
+	sub $8, %rsp
+	.cfi_escape 0x16, 0x07, 0x02, 0x77, 0x08
+	call schedule
+	add $8, %rsp
+	.cfi_same_value rsp
+	jmp *(%rbp)
+	.cfi_endproc
 `
 
 // Code by GHC is left to what has called StgRun, and nothing else is.
@@ -59,6 +75,7 @@ func TestHaskell(t *testing.T) {
 	const sp = 0x7ffe00001000
 	code := steptest.NewCode(t, haskellCode)
 	im, space, at := code.Im, code.Space, code.At
+	const haskellStack = 0x4200105000 // not in the copy
 	const saved, ra = 16384, 16384 + 48
 	for _, c := range []struct {
 		name   string
@@ -74,6 +91,9 @@ func TestHaskell(t *testing.T) {
 		{"behind another call", at["evaluates"], false, map[int]string{ra: "other"}, 0},
 		{"elsewhere", at["evaluates"], false, map[int]string{ra - 8: "runs", ra + 16: "runs"}, 0},
 		{"at two places", at["evaluates"], false, map[int]string{ra: "runs", ra + 8: "runs"}, 0},
+		{"with CFI", at["debugged"], false, map[int]string{ra: "runs"}, ra + 8},
+		{"with CFI, about to call C", at["debugged"] + 8, false, map[int]string{ra + 8: "runs"}, ra + 16},
+		{"with CFI, in C", at["debugged"] + 13, true, map[int]string{ra + 8: "runs"}, ra + 16},
 		{"in StgRun", at["run"] + 4, false, map[int]string{48: "runs"}, 56},
 		{"where the next row is another's", at["run"] + 14, false, map[int]string{ra: "runs"}, ra + 8},
 		{"about to jump", at["run"] + 43, false, map[int]string{ra: "runs"}, ra + 8},
@@ -99,9 +119,10 @@ func TestHaskell(t *testing.T) {
 			var regs procstate.Regs
 			regs.Set(im.Arch().PC, c.pc)
 			regs.Set(im.Arch().SP, sp)
+			regs.Set(im.Arch().FP, haskellStack)
 			snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack}})
 			w := unwind.NewWalker(snap, Default(nil), nil)
-			in, out := unwind.NewFrame(im.Arch(), c.pc, sp, 0), unwind.Frame{}
+			in, out := unwind.NewFrame(im.Arch(), c.pc, sp, haskellStack), unwind.Frame{}
 			in.Flags = unwind.Interrupted
 			if c.called {
 				in.Flags = 0
