@@ -39,7 +39,8 @@ type JITObject struct {
 	code  []jitRange
 	parts []jitPart // what sum is of
 	sum   uint64
-	size  int // of what is kept, in bytes
+	size  int    // of what is kept, in bytes
+	there uint64 // when it was seen to be registered last, in ns of CLOCK_MONOTONIC; 0 where memory does not change
 }
 
 // Holds reports whether the object file is of the code at a run-time address.

@@ -25,6 +25,7 @@ const (
 	jitTrusted = 10 * time.Millisecond // what was seen to be so is believed for so long
 	jitShare   = 20                    // its lists are read for one part in so many of the time, if that takes long
 	jitShort   = 100 * time.Microsecond
+	jitLately  = 100 * time.Millisecond // so long before code ran that is no more it was seen to be there
 )
 
 // JITObjects are the object files that a process has registered with debuggers, and
@@ -186,16 +187,28 @@ func (j *JITObjects) listedAt(addr uint64) *JITObject {
 }
 
 // wasAt returns the object file of code that is no more, nor anything else in its place:
-// who asks has seen it run a moment ago.
+// who asks has seen it run a moment ago. Where there may be something else, of which nobody
+// tells, it has to have been there nearly until then.
 func (j *JITObjects) wasAt(addr uint64) *JITObject {
 	if j.live == nil {
 		return nil
 	}
 	i := slices.IndexFunc(j.gone, func(o *JITObject) bool { return o.Holds(addr) })
-	if i < 0 || j.readMemory(addr, j.word[:1]) {
+	if i < 0 {
 		return nil
 	}
-	return j.gone[i]
+	o := j.gone[i]
+	if s, ok := j.ps.(*Snapshot); ok && s.taken != 0 && s.taken < o.there+uint64(jitLately) || !j.readMemory(addr, j.word[:1]) {
+		return o
+	}
+	return nil
+}
+
+// isThere takes note that an object file is registered now.
+func (j *JITObjects) isThere(o *JITObject) {
+	if j.live != nil && o != nil {
+		o.there = Monotonic()
+	}
 }
 
 // leave takes note that an object file is not registered any more.
@@ -348,6 +361,7 @@ func (j *JITObjects) stands(o *JITObject) bool {
 	}
 	link.epoch = j.epoch
 	j.links[o.at] = link
+	j.isThere(o)
 	return true
 }
 
@@ -387,6 +401,7 @@ func (j *JITObjects) update() bool {
 			}
 			objects[at] = o
 			for ; o != nil; o = o.more {
+				j.isThere(o)
 				for _, c := range o.code {
 					c.order = len(links)
 					j.code = append(j.code, c)

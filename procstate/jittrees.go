@@ -111,6 +111,7 @@ func (j *JITObjects) treeObject(tree *jitTree, at, addr uint64) *JITObject {
 		}
 		if part.same(j.readMemory) {
 			t.seen[part] = j.epoch
+			j.isThere(part)
 			return part
 		}
 	}
@@ -129,6 +130,7 @@ func (j *JITObjects) treeObject(tree *jitTree, at, addr uint64) *JITObject {
 	t.spent += time.Since(began)
 	if o = o.holder(addr); o != nil {
 		t.seen[o] = j.epoch
+		j.isThere(o)
 	}
 	return o
 }

@@ -377,6 +377,37 @@ func TestJITTreeGone(t *testing.T) {
 	}
 }
 
+// Where other memory is in the place of code that is no more, it was that code which a sample
+// has met if it was there shortly before.
+func TestJITTreeGoneLately(t *testing.T) {
+	frames, framesAt, code := frameFixture(t, "rtdyld.o")
+	m := newJITMemory()
+	m.files[framesAt] = frames
+	m.object(jitTestHeap, framesAt, 0x7f8)
+	m.tree([]treeEntry{{code, 16, jitTestHeap}}, 10, 15)
+	process := jitProcessOf(t, m.read)
+	process.setRoots(frameRoots{tree: treeTestRoot})
+	snap := NewSnapshot(AMD64, 1, "", process.Libraries())
+	j := newJITObjects(snap)
+	j.live = liveJITProcess{process}
+	o := j.At(code)
+	if o == nil {
+		t.Fatal("it is not there")
+	}
+	m.words[treeTestRoot], m.words[code] = 0, 0
+	for _, sample := range []struct {
+		late uint64 // after it was seen, in ns
+		want *JITObject
+	}{{0, o}, {uint64(jitLately) - 1, o}, {uint64(jitLately), nil}} {
+		snap.SetTime(o.there + sample.late)
+		j.Begin()
+		j.epoch++
+		if was := j.At(code); was != sample.want {
+			t.Errorf("%d ns later: %v, want %v", sample.late, was, sample.want)
+		}
+	}
+}
+
 // The memory of a process may hold anything: its tree is at the start, and addresses in
 // it count from there.
 func FuzzJITTree(f *testing.F) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/javacode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -62,6 +63,10 @@ func (s *JIT) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdi
 	if v == unwind.Failed && errors.Is(err, unwind.BadUnwindInfo) {
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil // LuaJIT registers its code, and tells nothing of its frames
+	}
+	if v == unwind.Success && out.Flags&unwind.Interrupted == 0 && !javacode.MayReturnTo(w, out.PC(), s.buf[:]) {
+		*out = unwind.Frame{}
+		return unwind.NotMe, nil // it was of other code at the same place, before or after the sample
 	}
 	return v, err
 }

@@ -82,6 +82,15 @@ func TestGeneratedCodePushes(t *testing.T) {
 	if name, _ := w.Name(caller); name.Name != "main" || caller.SP() != frames[0].SP()+8+frameSize || w.Stepper(caller).Name() != "jit" {
 		t.Errorf("the caller is %s, SP %#x above, by %s", name.Name, caller.SP()-frames[0].SP(), w.Stepper(caller).Name())
 	}
+	// Where code had another frame than is told, what is found in place of a return address is none.
+	for _, above := range []uint64{0, 24, 32, 64} {
+		in, out := frames[0], unwind.Frame{}
+		in.SetSP(procstate.AMD64, in.SP()+above)
+		v, _ := w.Step(&in, &out)
+		if found := v == unwind.Success && w.Stepper(&out).Name() == "jit"; found != (above == 0) {
+			t.Errorf("with SP %d bytes higher: %v, %#x", above, v, out.PC())
+		}
+	}
 }
 
 // What gdb says of a process that is about to throw from registered code, is what
