@@ -40,7 +40,7 @@ const maxMangled = 1 << 14
 // demangledLimit bounds a demangled name to 2^16 bytes.
 const demangledLimit = 16
 
-// Demangle makes a name of C++, Rust, D, OCaml or Free Pascal readable, the latter three without
+// Demangle makes a name of C++, Rust, D, OCaml, Free Pascal, Swift or Haskell readable, the latter five without
 // parameters in any mode. Names of other languages, and damaged ones, are returned
 // unchanged, but for LLVM's number of a module.
 func Demangle(name string, mode DemangleMode) string {
@@ -49,7 +49,7 @@ func Demangle(name string, mode DemangleMode) string {
 	}
 	name = withoutModule(name)
 	if !mangled(name) {
-		for _, demangle := range []func(string) (string, bool){demangleD, demangleOCaml, demanglePascal} {
+		for _, demangle := range []func(string) (string, bool){demangleD, demangleOCaml, demanglePascal, demangleSwift, demangleHaskell} {
 			if out, ok := demangle(name); ok {
 				return out
 			}

@@ -96,6 +96,93 @@ func TestDemangle(t *testing.T) {
 	}
 }
 
+// TestDemangleSwift has names by Swift 6.2 that say what its swift-demangle does, without parameters and so on.
+func TestDemangleSwift(t *testing.T) {
+	for _, tc := range []struct{ name, want string }{
+		{"$s2aO4burnyS2iF", "aO.burn"},
+		{"_$s2aO4burnyS2iF.llvm.12", "aO.burn"},
+		{"$s2aO7CounterC3addyS2iF", "aO.Counter.add"},
+		{"$s2aO4leafyS2iYaFTY1_", "aO.leaf"},
+		{"$s2aO2SqVyxGAA5ShapeA2aEP7computeyS2iYaKFTWTQ0_", "protocol witness for aO.Shape.compute in conformance aO.Sq : aO.Shape"},
+		{"$sSa2aOSiRszlE3hotSiyF", "Swift.Array.hot"},
+		{"$s2aO3DerC1myS2iFSbSi_SitXEfU_", "closure #1 in aO.Der.m"},
+		{"$s2aO3DerC1myS2iFS2i_Sitcfu_", "implicit closure #1 in aO.Der.m"},
+		{"$s2aO4MainV4mainyyYaKFZSiScgySis5Error_pGzYaKXEfU_SiyYacfU1_TY0_", "closure #3 in closure #1 in aO.Main.main"},
+		{"$sSMsSkRzrlE4sort2byySb7ElementSTQz_ADtKXE_tKFs15ContiguousArrayVySiG_Tg530$s2aO3DerC1myS2iFSbSi_SitXEfU_Tf1cn_n", "Swift.MutableCollection.sort"},
+		{"$s2aO4BaseCACycfc", "aO.Base.init"},
+		{"$s2aO4BaseCACycfC", "aO.Base.__allocating_init"},
+		{"$sS2SycfC", "Swift.String.init"},
+		{"$sScMfD", "Swift.MainActor.__deallocating_deinit"},
+		{"$sScT5valuexvgTY0_", "Swift.Task.value.getter"},
+		{"$sSPyxSicig", "Swift.UnsafePointer.subscript.getter"},
+		{"$sSd2piSdvgZ", "Swift.Double.pi.getter"},
+		{"$sSJ4_strSSvM.resume.0", "Swift.Character._str.modify.resume.0"},
+		{"$sSb1nopyS2bFZ", "Swift.Bool.!"},
+		{"$s10Foundation10NSCalendarC10IdentifierV1loiySbAE_AEtFZ", "Foundation.NSCalendar.Identifier.<"},
+		{"$sScS_15bufferingPolicy_ScSyxGxm_ScS12ContinuationV09BufferingB0Oyx__GyADyx_GXEtcfcfA_", "default argument 0 of Swift.AsyncStream.init"},
+		{"$s2aO7CounterC1vSivpfi", "variable initialization expression of aO.Counter.v"},
+		{"$ss8_UInt128VSjs9MagnitudeSj_SLWT", "associated type witness table accessor for Swift.Comparable in Swift._UInt128 : Swift.Numeric"},
+		{"$sScM6shared_WZ", "one-time initialization function for Swift.MainActor.shared"},
+		{"$sIetH_yts5Error_pIegHrzo_TRTA", "partial apply for reabstraction thunk"},
+		{"$sxSbRi_zRi0_zly7ElementQzIsegHnd_SgSciRzlWOy", "outlined copy of Swift.Optional"},
+		{"$sypWOb", "outlined init with take of Any"},
+		{"$sSIwCP", "initializeBufferWithCopyOfBuffer value witness for Swift.DefaultIndices"},
+		{"$sSDMa", "type metadata accessor for Swift.Dictionary"},
+		{"$sS2SSKsWl", "lazy protocol witness table accessor for type Swift.String and conformance Swift.String : Swift.BidirectionalCollection"},
+		{"$sSmxycfCTj", "dispatch thunk of Swift.RangeReplaceableCollection.init"},
+		{"$s5Glibc3powyS2f_SftFTJfSSpSr", "derivative of Glibc.pow"},
+		{"$ss20_adHocPrint_unlocked___07isDebugC0yx_s6MirrorVq_zSbts16TextOutputStreamR_r0_lF13printTypeNameL_yyypXpsAER_r0_lF", "Swift._adHocPrint_unlocked.printTypeName"},
+		{"$s54_swift_se0349_UnsafeMutableRawBufferPointer_storeBytesSi_Tt1g5Tm", "_swift_se0349_UnsafeMutableRawBufferPointer_storeBytes"},
+		// Not names, or damaged ones.
+		{"$s", "$s"},
+		{"$s2aO", "$s2aO"},
+		{"$s2aO4burnyS2i", "$s2aO4burnyS2i"},
+		{"$s2aO4burnyS2iFF", "$s2aO4burnyS2iFF"},
+		{"$s2aO9burnyS2iF", "$s2aO9burnyS2iF"},
+		{"$sA_", "$sA_"},
+		{"$s2aO4burnyS2iFTf1", "$s2aO4burnyS2iFTf1"},
+		{"$start", "$start"},
+	} {
+		if got := Demangle(tc.name, DemangleSimple); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+	}
+	// Names of names of names take no more than they may.
+	if long := "$s4000" + strings.Repeat("a", 4000) + strings.Repeat("AAVAAC", 1500); Demangle(long, DemangleSimple) != long {
+		t.Error("a name that is as long as it can be made was demangled")
+	}
+}
+
+// TestDemangleHaskell has names by GHC 9.10.
+func TestDemangleHaskell(t *testing.T) {
+	for _, tc := range []struct{ name, want string }{
+		{"Main_nfib_info", "Main.nfib"},
+		{"Main_zdwburn_info", "Main.$wburn"},
+		{"Main_zdsfromListzuzdszdwpolyzugo8_slow", "Main.$sfromList_$s$wpoly_go8"},
+		{"containerszm0zi7zminplace_DataziMapziInternal_foldlzq_info", "Data.Map.Internal.foldl'"},
+		{"containerszm0zi7zminplace_DataziMapziInternal_Bin_con_info", "Data.Map.Internal.Bin"},
+		{"ghczminternal_GHCziInternalziNum_zm_info", "GHC.Internal.Num.-"},
+		{"ghczmprim_GHCziTupleziPrim_Z2T_con_info", "GHC.Tuple.Prim.(,)"},
+		{"ghczmprim_GHCziTypes_ZC_con_info", "GHC.Types.:"},
+		{"base_GHCziBase_z20acU_info", "GHC.Base.€"},
+		// Names of C, of the runtime and damaged ones.
+		{"Curl_get_info", "Curl_get_info"},
+		{"stg_upd_frame_info", "stg_upd_frame_info"},
+		{"s27E_info", "s27E_info"},
+		{"Main_nfib", "Main_nfib"},
+		{"Main__info", "Main__info"},
+		{"Main_z_info", "Main_z_info"},
+		{"Main_zk_info", "Main_zk_info"},
+		{"Main_Z99999T_info", "Main_Z99999T_info"},
+		{"Main_z110000U_info", "Main_z110000U_info"},
+		{"GHCziBase_a_b_c_info", "GHCziBase_a_b_c_info"},
+	} {
+		if got := Demangle(tc.name, DemangleSimple); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
 // TestDemangleAda has names by GNAT 12 with what "c++filt -s gnat" makes of them,
 // where it knows them.
 func TestDemangleAda(t *testing.T) {

@@ -26,7 +26,7 @@ const fromEnvironment = "$DEBUGINFOD_URLS"
 
 func (s *symbolFlags) add(f *pflag.FlagSet) {
 	s.demangle, s.memory = "simple", symbols.DefaultMemory
-	f.StringVar(&s.demangle, "demangle", s.demangle, "`how` to show mangled names, of C++, Rust, D, Ada, OCaml and Free Pascal: full, simple (no parameters, as always with the latter four) or none")
+	f.StringVar(&s.demangle, "demangle", s.demangle, "`how` to show mangled names, of C++, Rust, D, Ada, OCaml, Free Pascal, Swift and Haskell: full, simple (no parameters, as always with the latter six) or none")
 	f.StringArrayVar(&s.debugDirs, "debug-dir", nil, "look for separate debug files in this `directory`, before "+symbols.DefaultDebugDir+"; may be repeated")
 	f.StringVar(&s.debuginfod, "debuginfod", "", "fetch debug files that are missing here from these `servers`")
 	f.Lookup("debuginfod").NoOptDefVal = fromEnvironment
