@@ -168,7 +168,7 @@ func (a *FrameAnalyzer) layout(im *imageFrames, img *procstate.Image, pc uint64,
 // begins by what stands before: linkers fill the room up to an aligned address with
 // int3.
 func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok bool) {
-	return beginsBehind(img, lowest, vaddr, func(before []byte, first byte) bool {
+	return beginsBehind(img, codeAlign, lowest, vaddr, func(before []byte, first byte) bool {
 		n := len(before)
 		return n >= 2 && isFill(img.Arch(), before[n-2:]) && first != mcode.BreakpointAMD64
 	})
@@ -176,11 +176,53 @@ func afterFill(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok boo
 
 // afterZeros is afterFill of Free Pascal, whose assembler fills that room with zeros, behind a return.
 func afterZeros(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok bool) {
-	return beginsBehind(img, lowest, vaddr, func(before []byte, first byte) bool {
+	return beginsBehind(img, codeAlign, lowest, vaddr, func(before []byte, first byte) bool {
 		code := bytes.TrimRight(before, "\x00")
 		zeros := len(before) - len(code)
 		return zeros > 0 && zeros < codeAlign && isReturn(code[max(len(code)-1, 0):]) && first != 0
 	})
+}
+
+// afterTable is afterFill of GHC, whose code has a table before it: of functions, how they are called, then how the
+// closure is laid out, of which kind it is and what it refers to (InfoTables.h). Before that is a jump, with which all
+// code of GHC ends, or what assemblers fill room with. Local functions have no symbols.
+func afterTable(img *procstate.Image, lowest, vaddr uint64) (start uint64, ok bool) {
+	const (
+		functions, thunks, end = 7, 15, 64 // kinds
+		large                  = 1 << 16   // more words than a closure has
+	)
+	return beginsBehind(img, 8, lowest, vaddr, func(before []byte, first byte) bool {
+		at := len(before) - 16
+		if at < 8 || first == 0 {
+			return false
+		}
+		le := binary.LittleEndian
+		layout, kind := le.Uint64(before[at:]), le.Uint32(before[at+8:])
+		if layout>>32 >= large || kind < functions || kind >= end {
+			return false
+		}
+		if kind < thunks {
+			if at -= 8; le.Uint32(before[at:]) >= end || le.Uint32(before[at+4:]) >= end {
+				return false
+			}
+		}
+		return endsInJump(before[:at])
+	})
+}
+
+// endsInJump reports whether code ends with a jump or an instruction that does nothing, by the bytes that these may be.
+func endsInJump(code []byte) bool {
+	for _, nop := range []string{"\x90", "\x0f\x1f\x00", "\x0f\x1f\x40\x00", "\x0f\x1f\x44\x00\x00", "\x0f\x1f\x80\x00\x00\x00\x00", "\x0f\x1f\x84\x00\x00\x00\x00\x00"} {
+		if bytes.HasSuffix(code, []byte(nop)) {
+			return true
+		}
+	}
+	n := len(code)
+	jumps := func(operand int, by byte) bool { // by way of a register, or what it points to
+		i := n - operand - 2
+		return i >= 0 && code[i] == 0xff && code[i+1]&^7 == by
+	}
+	return n > 6 && (code[n-5] == 0xe9 || code[n-2] == 0xeb) || jumps(0, 0xe0) || jumps(0, 0x20) || jumps(1, 0x60) || jumps(4, 0xa0)
 }
 
 // codeAlign is what compilers align functions of x86 to, in bytes.
@@ -188,7 +230,7 @@ const codeAlign = 16
 
 // beginsBehind returns the nearest aligned address between lowest and vaddr at which a function begins, by the code
 // before it and its first byte.
-func beginsBehind(img *procstate.Image, lowest, vaddr uint64, begins func(before []byte, first byte) bool) (start uint64, ok bool) {
+func beginsBehind(img *procstate.Image, align, lowest, vaddr uint64, begins func(before []byte, first byte) bool) (start uint64, ok bool) {
 	const most = 1 << 10 // bytes
 	s, ok := segmentAt(img, vaddr)
 	if !ok || !x86Prologues(img.Arch()) {
@@ -200,7 +242,7 @@ func beginsBehind(img *procstate.Image, lowest, vaddr uint64, begins func(before
 	if img.ReadVaddr(code, from) != nil {
 		return 0, false
 	}
-	for at := vaddr &^ (codeAlign - 1); at > from; at -= codeAlign {
+	for at := vaddr &^ (align - 1); at > from; at -= align {
 		if i := at - from; begins(code[:i], code[i]) {
 			return at, true
 		}
@@ -222,7 +264,7 @@ func (a *FrameAnalyzer) afterPrologue(im *imageFrames, img *procstate.Image, low
 
 // FunctionStart returns where the function at a link-time address of a file begins:
 // where the file says so, or else at the nearest prologue or behind what linkers fill
-// gaps with, if paths lead from there to the address.
+// gaps with or GHC's tables, if paths lead from there to the address.
 func (a *FrameAnalyzer) FunctionStart(img *procstate.Image, vaddr uint64) (start uint64, ok bool) {
 	if isa.DecoderFor(img.Arch()) == nil {
 		return 0, false
@@ -239,7 +281,7 @@ func (a *FrameAnalyzer) FunctionStart(img *procstate.Image, vaddr uint64) (start
 		tried++
 		return !ok && tried < manyPrologues
 	})
-	for _, after := range []func(*procstate.Image, uint64, uint64) (uint64, bool){afterFill, afterZeros} {
+	for _, after := range []func(*procstate.Image, uint64, uint64) (uint64, bool){afterFill, afterZeros, afterTable} {
 		if ok {
 			break
 		}

@@ -18,9 +18,9 @@ import (
 )
 
 // nameless has a function with unwind tables, and behind it some without, of which one is
-// as Free Pascal makes it, and code that is told by nothing.
+// as Free Pascal makes it and one as GHC does, and code that is told by nothing.
 const nameless = `
-	.globl _start, inside, first, second, pascal, immediate, zeros, bare, nowhere
+	.globl _start, inside, first, second, pascal, immediate, zeros, haskell, returns, bare, nowhere
 	.p2align 4, 0xcc
 _start:	.cfi_startproc
 	sub $8, %rsp
@@ -53,6 +53,21 @@ pascal:	push %rbx
 immediate: mov $0xc3, %eax
 	.p2align 4, 0
 zeros:	jmp zeros
+	.p2align 3
+	.long 12, 2
+	.quad 0
+	.long 14, 0
+haskell: mov %r14, %rbx
+1:	inc %rbx
+	cmp $0x4e20, %rbx
+	jne 1b
+	jmp *(%rbp)
+	.p2align 3
+	.quad 64
+	.long 30, 0
+returns: add $8, %rbp
+	jmp *(%rbp)
+	.word 0xcccc
 	.p2align 4, 0xcc
 bare:	xor %eax, %eax
 1:	jmp 1b
@@ -85,6 +100,9 @@ func TestFunctionStart(t *testing.T) {
 		{at["pascal"] + 1, at["pascal"]},
 		{at["pascal"] + 15, at["pascal"]},
 		{at["zeros"], at["immediate"]},
+		{at["haskell"], at["haskell"]},
+		{at["haskell"] + 6, at["haskell"]},
+		{at["returns"] + 4, at["returns"]},
 		{at["bare"], at["bare"]},
 		{at["bare"] + 2, at["bare"]},
 		{at["nowhere"], 0},
