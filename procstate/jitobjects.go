@@ -49,6 +49,7 @@ type JITObjects struct {
 	ps   ProcessState
 	live LiveMemory // nil where memory is what it was when the process was stopped
 
+	unnamed     jitSearch
 	looked      uint64 // the epoch in which descriptors were looked for,
 	generation  uint32 // and that of the mappings then
 	descriptors []jitDescriptor
@@ -155,6 +156,15 @@ func (j *JITObjects) Begin() {
 // At returns the object file of the code at a run-time address, nil when none is
 // registered.
 func (j *JITObjects) At(addr uint64) *JITObject {
+	o := j.foundAt(addr)
+	if o == nil && j.search() {
+		o = j.foundAt(addr)
+	}
+	return o
+}
+
+// foundAt is At by the descriptors and trees that are known.
+func (j *JITObjects) foundAt(addr uint64) *JITObject {
 	if !j.find() {
 		return nil
 	}
@@ -292,6 +302,9 @@ func (j *JITObjects) find() bool {
 		if roots.tree != 0 {
 			j.trees.all = append(j.trees.all, jitTree{addr: roots.tree + lib.Bias, arch: lib.Image.arch})
 		}
+	}
+	for _, addr := range j.unnamed.found {
+		j.descriptors = append(j.descriptors, jitDescriptor{addr: addr, layout: &jitOfGDB})
 	}
 	for n := range j.descriptors {
 		if i := slices.IndexFunc(before, func(b jitDescriptor) bool { return b.addr == j.descriptors[n].addr }); i >= 0 {

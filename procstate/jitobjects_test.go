@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -259,6 +260,54 @@ func TestJITObjectsGone(t *testing.T) {
 		j.took = 0
 		if was := j.At(code); was != nil {
 			t.Errorf("live %v: there is something else, and still %v", live, was)
+		}
+	}
+}
+
+// Of a program without symbols the descriptor is found by what it leads to, in its data, once
+// it leads there; what looks like one and does not is none.
+func TestJITDescriptorUnnamed(t *testing.T) {
+	file := jitFixture(t, "rtdyld.o")
+	linked, err := LinkJITObject(bytes.Clone(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := linked.Segments()[0].Vaddr
+	for _, symbols := range []bool{false, true} {
+		m := newJITMemory()
+		const data, size = 0x1f00, 0x300
+		for at := uint64(data); at < data+size; at += 8 {
+			if at < jitTestDescriptor || at > jitTestDescriptor+16 {
+				m.words[at] = 1
+			}
+		}
+		m.words[data+8], m.words[data+16], m.words[data+24] = 1|jitRegister<<32, jitTestHeap+0x100, jitTestHeap+0x100
+		m.words[jitTestHeap+0x100], m.words[jitTestHeap+0x108], m.words[jitTestHeap+0x110], m.words[jitTestHeap+0x118] = 0, 0, data, size
+		process := jitProcessOf(t, m.read)
+		im := process.Libraries().Libraries()[0].Image
+		im.jit.vaddr = 0
+		im.segs = append(im.segs, Segment{Vaddr: data, Filesz: size, Memsz: size, Flags: elf.PF_R | elf.PF_W})
+		if symbols {
+			im.sections = []Section{{Name: ".symtab"}}
+		}
+		j := JITObjectsOf(liveJITProcess{process})
+		if o := j.At(code); o != nil || len(j.unnamed.found) != 0 {
+			t.Errorf("symbols %v: %v and %#x before there is any", symbols, o, j.unnamed.found)
+		}
+		m.entry(jitTestHeap, 2*jitTestHeap, file)
+		m.list(jitRegister, jitTestHeap, jitTestHeap)
+		reads := m.reads
+		if j.Begin(); j.At(code) != nil || m.reads > reads+2 {
+			t.Errorf("symbols %v: searched for again at once", symbols)
+		}
+		j.unnamed.last = j.unnamed.last.Add(-jitSearchLast)
+		j.Begin()
+		j.epoch++
+		if o := j.At(code); (o != nil) == symbols {
+			t.Errorf("symbols %v: %v", symbols, o)
+		}
+		if found := j.unnamed.found; !symbols && !slices.Equal(found, []uint64{jitTestDescriptor}) {
+			t.Errorf("found at %#x", found)
 		}
 	}
 }
