@@ -245,6 +245,7 @@ func (j *JITObjects) Above(addr, within uint64) (start uint64, ok bool) {
 // Before the first call none are kept. Some of those that a process has registered
 // for a short time only will be missing.
 func (j *JITObjects) Linked() []*Image {
+	j.search()
 	if !j.names {
 		j.names, j.objects, j.took = true, nil, 0 // of those there are the names are not known
 		if j.find() && len(j.descriptors) > 0 {

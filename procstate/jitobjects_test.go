@@ -306,6 +306,9 @@ func TestJITDescriptorUnnamed(t *testing.T) {
 		if o := j.At(code); (o != nil) == symbols {
 			t.Errorf("symbols %v: %v", symbols, o)
 		}
+		if named := JITObjectsOf(liveJITProcess{process}).Linked(); (len(named) == 1) == symbols {
+			t.Errorf("symbols %v: %d object files for names", symbols, len(named))
+		}
 		if found := j.unnamed.found; !symbols && !slices.Equal(found, []uint64{jitTestDescriptor}) {
 			t.Errorf("found at %#x", found)
 		}
