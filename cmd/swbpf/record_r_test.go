@@ -33,7 +33,7 @@ func TestRecordR(t *testing.T) {
 		t.Skip("R is known on amd64 alone")
 	}
 	testenv.EachR(t, func(t *testing.T, rscript testenv.Program) {
-		for _, jit := range testenv.Some([]string{"3", "0"}) {
+		for _, jit := range testenv.Some([]string{"0", "3"}) {
 			t.Run("R_ENABLE_JIT="+jit, func(t *testing.T) {
 				t.Parallel()
 				command := append([]string{"env", "R_ENABLE_JIT=" + jit}, rscript.Command(rscript.Script(t, "testdata/targets/calls.R"), "1.5")...)
