@@ -160,13 +160,29 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 			// Before a function has its frame, frame pointers lead past its caller.
 			entered := err == nil && len(got) == len(want)+1 && got[1].SP() == got[0].SP()+8 &&
 				slices.EqualFunc(slices.Delete(slices.Clone(got), 1, 2), want, samePC)
+			// So do they from a stub without one that calls the virtual machine, as for a barrier.
+			const stubFrame = 128
+			passed := false
+			if err == nil && len(got) == len(want)+1 {
+				i := 1
+				for i < len(want) && samePC(got[i], want[i]) {
+					i++
+				}
+				stub := wn.MappingAt(got[i-1].PC())
+				for i > 1 && samePC(got[i], got[i-1]) { // of a recursion it is the innermost
+					i--
+					stub = wn.MappingAt(got[i-1].PC())
+				}
+				passed = stub != nil && stub.Image == nil && got[i].SP()-got[i-1].SP() < stubFrame &&
+					slices.EqualFunc(slices.Delete(slices.Clone(got), i, i+1), want, samePC)
+			}
 			m := wn.MappingAt(want[0].PC())
 			switch inCall := m == nil || m.Image != nil; {
 			case inCall && begins && err == unwind.NoUnwindInfo:
 				gone++
 			case inCall && !same && heuristic:
 				unsure++
-			case inCall && !same:
+			case inCall && !same && !passed:
 				t.Errorf("thread %d: %d frames and %v, want %d", tid, len(got), err, len(want))
 			case inCall:
 				calls++
