@@ -4,7 +4,7 @@ package gnur
 //
 //	R_GlobalContext   the innermost context, and each has the address of the one further out
 //	RCNTXT            a context: of a function of R that runs (CTXT_FUNCTION), of a loop, of a builtin function.
-//	                  It is on the stack of C, or from 4.4 on, where the interpreter of bytecode goes
+//	                  It is on the stack of C, or from 4.5 on, if not before, where the interpreter of bytecode goes
 //	                  on in its own frame with a function that it calls, on the stack of nodes
 //	R_BCNodeStackTop  where the stack of nodes ends, which are values of the interpreter of bytecode;
 //	                  right before R_BCNodeStackEnd is the word with where it begins

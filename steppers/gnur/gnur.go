@@ -10,7 +10,7 @@ import (
 )
 
 // Stepper notes which functions of R run in the frames of its interpreter (see unwind.Codes), on x86-64, R 4.0 to
-// 4.6. From 4.4 on several are in one frame, which call each other. It walks through no frame, and has
+// 4.6. In 4.5 and later several are in one frame, which call each other. It walks through no frame, and has
 // all other steppers find them as they do.
 //
 // What runs is in a list of contexts. Each is in the frame of C that it belongs to, or tells of a variable there. A
