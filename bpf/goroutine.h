@@ -347,6 +347,10 @@ GLOBAL int add_labels(u32 cpu)
 	u64 at = s.data, end = at + (s.bytes < MAX_LABELS ? s.bytes : MAX_LABELS) * 2 * sizeof(s);
 	h->labels = r->regions;
 	add_bytes(cpu, at, end - at);
+	if (r->regions == h->labels) { /* it could not be read */
+		h->labels = 0;
+		return 0;
+	}
 	for (u64 i = 0; i < 2 * MAX_LABELS && at < end; i++, at += sizeof(s)) {
 		if (!bpf_probe_read_user(&s, sizeof(s), (void *)at) && s.bytes)
 			add_bytes(cpu, s.data, s.bytes < MAX_LABEL ? s.bytes : MAX_LABEL);

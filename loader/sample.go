@@ -119,10 +119,10 @@ type Sample struct {
 	// StackParts is how many of the stack's regions, the last of them, are such
 	// of Session.SetStackParts, or what is there in place of them.
 	StackParts int
-	// FrameRegions is how many of the regions, the last of all, are what SetThreadFrames is
+	// FrameRegions is how many of the regions, behind those of stacks, are what SetThreadFrames is
 	// for: the word, the stack of frames, or the last 16 KiB of it, and frames elsewhere.
 	FrameRegions int
-	// LabelRegions is how many regions, behind those, are labels of a goroutine: see Labels.
+	// LabelRegions is how many regions, the last of all, are labels of a goroutine: see GoLabels.
 	LabelRegions int
 
 	// Number is that of the sample among those of which only changes were sent,
@@ -135,6 +135,11 @@ type Sample struct {
 	kernelRegs  *gen.SamplerKernelRegs
 	kernelStack []uint64
 	irqWords    int // of kernelStack, on the CPU's stack for interrupts
+}
+
+// StackRegions are the regions of stacks, and of what tells where these are.
+func (s *Sample) StackRegions() []procstate.Region {
+	return s.Regions[:len(s.Regions)-s.FrameRegions-s.LabelRegions]
 }
 
 // HasUser reports whether the sample has user registers of an architecture

@@ -155,6 +155,9 @@ func FuzzDecode(f *testing.F) {
 	(*sampleHeader)(unsafe.Pointer(&kernel[0])).KernelBytes = 16
 	kernel[len(kernel)-16] = 3 // a mask of both words, and these
 	f.Add(kernel)
+	labelled := testRecord(0, testRegion{0x7000, 100}, testRegion{0x8000, 64}, testRegion{0x9000, 3})
+	(*sampleHeader)(unsafe.Pointer(&labelled[0])).Labels = 2
+	f.Add(labelled)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		rec := make([]uint64, len(data)/8+1) // aligned, as in the ring
 		b := unsafe.Slice((*byte)(unsafe.Pointer(&rec[0])), len(rec)*8)[:len(data):len(data)]
@@ -164,7 +167,12 @@ func FuzzDecode(f *testing.F) {
 		if err := s.decode(b, m); err != nil {
 			return
 		}
-		if s.StackParts > len(s.Regions) {
+		for label := range s.GoLabels() {
+			if len(label.Key) > MaxGoLabelBytes || len(label.Value) > MaxGoLabelBytes {
+				t.Errorf("label %q of %d and %d bytes", label.Key, len(label.Key), len(label.Value))
+			}
+		}
+		if s.StackParts > len(s.StackRegions()) {
 			t.Errorf("%d parts of stacks in %d regions", s.StackParts, len(s.Regions))
 		}
 		total := uintptr(len(s.Kernel) * 8)

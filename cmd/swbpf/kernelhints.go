@@ -249,7 +249,7 @@ func (p *pipeline) learnStackParts(wp *walkedProcess, s *loader.Sample, walk err
 	}
 	if parts == nil && s.StackParts > 0 {
 		parts, learned = wp.newParts(s.TID), true // none at least
-		end := len(regions) - s.FrameRegions
+		end := len(s.StackRegions())
 		regions = slices.Concat(regions[:end-s.StackParts], regions[end:])
 		again()
 	}

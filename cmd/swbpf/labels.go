@@ -156,9 +156,9 @@ const maxGoroutineLabels = 1 << 14
 // ofGoroutine returns the number of the labels of a sample's goroutine.
 func (l *labeller) ofGoroutine(s *loader.Sample) uint32 {
 	l.buf = l.buf[:0]
-	for key, value := range s.GoLabels() {
-		l.buf = append(append(l.buf, key...), 0)
-		l.buf = append(append(l.buf, value...), 0)
+	for label := range s.GoLabels() {
+		l.buf = append(append(l.buf, label.Key...), 0)
+		l.buf = append(append(l.buf, label.Value...), 0)
 	}
 	if len(l.buf) == 0 {
 		return 0
@@ -234,8 +234,8 @@ func (l *labeller) labels(key labelKey, s *loader.Sample) []profile.Label {
 		add("state", key.state.String())
 	}
 	if key.goroutine != 0 {
-		for key, value := range s.GoLabels() {
-			add(l.keyOfGoroutine(string(key)), goLabelText(value))
+		for label := range s.GoLabels() {
+			add(l.keyOfGoroutine(string(label.Key)), goLabelText(&label))
 		}
 	}
 	return labels
@@ -250,11 +250,10 @@ func (l *labeller) keyOfGoroutine(key string) string {
 	return key
 }
 
-// goLabelText returns a value as it is shown: with dots where it was cut.
-func goLabelText(value []byte) string {
-	text := strings.ToValidUTF8(string(value), "\ufffd")
-	if len(value) == loader.MaxGoLabelBytes {
-		text += "..."
+// goLabelText returns a value as it is shown: with dots where it was cut, perhaps in the middle of a character.
+func goLabelText(label *loader.GoLabel) string {
+	if label.IsCut {
+		return strings.ToValidUTF8(string(label.Value), "") + "..."
 	}
-	return text
+	return strings.ToValidUTF8(string(label.Value), "\ufffd")
 }

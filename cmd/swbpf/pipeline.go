@@ -291,7 +291,7 @@ func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, err error) error {
 // copiedTo returns where the copy of the stack ends, the parts of it that were asked
 // for left out.
 func copiedTo(s *loader.Sample) uint64 {
-	n := len(s.Regions) - s.FrameRegions - s.StackParts
+	n := len(s.StackRegions()) - s.StackParts
 	if n <= 0 {
 		return math.MaxUint64
 	}

@@ -11,6 +11,7 @@ import (
 	pprof "github.com/google/pprof/profile"
 
 	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // Samples have the labels that their goroutine had at that moment, also where each request has its own.
@@ -121,5 +122,16 @@ func TestWalkGoLabels(t *testing.T) {
 	out, _, _ := runWalk(t, strconv.Itoa(cmd.Process.Pid))
 	if want := `\n3 goroutines [-\d, ]+ \[select \(no cases\)(, \d+s)?\] \{"group": "waits"\}: complete\n`; !regexp.MustCompile(want).MatchString(out) {
 		t.Errorf("no %s in\n%s", want, out)
+	}
+}
+
+// Where the copy of a stack ends has nothing to do with the labels and frames that were copied with it.
+func TestCopiedTo(t *testing.T) {
+	s := loader.Sample{
+		Regions:      []procstate.Region{{Addr: 0x1000, Data: make([]byte, 64)}, {Addr: 0x9000, Data: make([]byte, 8)}, {Addr: 0x5000, Data: make([]byte, 8)}},
+		FrameRegions: 1, LabelRegions: 1,
+	}
+	if to := copiedTo(&s); to != 0x1040 {
+		t.Errorf("%#x", to)
 	}
 }

@@ -92,8 +92,8 @@ func (s *recordStats) addLive(sample *loader.Sample, pcs []unwind.PC, sp uint64)
 		}
 	}
 	s.LiveBytes += sp - sample.Regs.Raw(sample.Arch.SP)
-	for i := range sample.Regions[:len(sample.Regions)-sample.FrameRegions] {
-		s.LiveBytesCopied += uint64(len(sample.Regions[i].Data))
+	for _, r := range sample.StackRegions() {
+		s.LiveBytesCopied += uint64(len(r.Data))
 	}
 }
 
