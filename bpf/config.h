@@ -166,7 +166,7 @@ struct go_thread {
 	u64 labels; /* address of those of curg, for add_labels */
 };
 
-/* The frames that a runtime keeps of a thread, as they are followed (stack.h). */
+/* The frames that a runtime keeps of a thread, as they are followed (frames.h). */
 struct frames {
 	u64 frame;     /* the one under way */
 	u64 low, high; /* what is copied of their stack */

@@ -9,6 +9,7 @@
 #ifndef SWBPF_GOROUTINE_H
 #define SWBPF_GOROUTINE_H
 
+#include "frames.h"
 #include "signal.h"
 #include "stack.h"
 
