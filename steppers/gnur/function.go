@@ -2,7 +2,6 @@ package gnur
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
@@ -31,8 +30,9 @@ type closure struct {
 	valid vmread.Valid
 }
 
-// isUnread is how many calls must not be readable, and none be, for a version of R that has contexts of another kind.
-const isUnread = 64
+// maxUnread is how many calls may be unreadable before one was read: from then on R is taken for a version that has contexts
+// of another kind.
+const maxUnread = 64
 
 // functionOf returns the function of a context, nil when it is not known any more.
 func (vm *machine) functionOf(c *context) *function {
@@ -218,7 +218,7 @@ func (vm *machine) text(object uint64) string {
 	if !vmread.IsPrintable(text) {
 		return ""
 	}
-	return strings.Clone(text)
+	return text
 }
 
 // source returns where a closure is defined; a file of "" where R has not kept that.

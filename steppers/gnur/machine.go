@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -40,7 +41,7 @@ type machine struct {
 // imageInProcess is an image by run-time addresses.
 type imageInProcess struct {
 	context, nodesEnd, nodesTop uint64
-	nodes                       [2]uint64 // where the stack of nodes begins and ends; it has no bytes where that is not known
+	nodes                       mcode.Range // the stack of nodes; it has no bytes where that is not known
 }
 
 // context is an RCNTXT of a function of R.
@@ -85,17 +86,17 @@ func (p *imageInProcess) findNodes(read vmread.Reader) {
 	end, ok2 := read.Word(p.nodesEnd)
 	top, ok3 := read.Word(p.nodesTop)
 	if ok1 && ok2 && ok3 && begin != 0 && begin <= top && top <= end && end-begin <= maxNodes && (end-begin)%nodeBytes == 0 {
-		p.nodes = [2]uint64{begin, end}
+		p.nodes = mcode.Range{Start: begin, End: end}
 	}
 }
 
 // onNodes reports whether an address is on the stack of nodes.
-func (p *imageInProcess) onNodes(at uint64) bool { return at-p.nodes[0] < p.nodes[1]-p.nodes[0] }
+func (p *imageInProcess) onNodes(at uint64) bool { return at-p.nodes.Start < p.nodes.End-p.nodes.Start }
 
 // readContexts follows the contexts from the innermost one.
 func (vm *machine) readContexts() {
 	vm.contexts, vm.next, vm.isCut = vm.contexts[:0], 0, false
-	if vm.nodes[1] == 0 {
+	if vm.nodes.End == 0 {
 		vm.findNodes(vm.ReadNow)
 	}
 	at, ok := vm.Word(vm.context)
@@ -128,7 +129,7 @@ func (vm *machine) codeOf(w *unwind.Walker, sp, cfa uint64) uint32 {
 	if vm.codes == nil || vm.resets != codes.Resets() {
 		vm.codes, vm.resets = map[code]uint32{}, codes.Resets()
 	}
-	if vm.unread >= isUnread {
+	if vm.unread >= maxUnread {
 		return 0
 	}
 	if vm.walk != w.Walks() {
