@@ -315,6 +315,23 @@ func TestJITDescriptorUnnamed(t *testing.T) {
 	}
 }
 
+// Data full of what looks like a descriptor is not looked through to its end.
+func TestJITDescriptorsWithoutEnd(t *testing.T) {
+	m := newJITMemory()
+	const data, size = 0x100000, 24 * 20 * maxJITTries
+	for at := uint64(data); at < data+size; at += 24 {
+		m.words[at], m.words[at+8], m.words[at+16] = 1|jitRegister<<32, jitTestHeap, jitTestHeap
+	}
+	process := jitProcessOf(t, m.read)
+	im := process.Libraries().Libraries()[0].Image
+	im.jit.vaddr = 0
+	im.segs = append(im.segs, Segment{Vaddr: data, Filesz: size, Memsz: size, Flags: elf.PF_R | elf.PF_W})
+	j := JITObjectsOf(liveJITProcess{process})
+	if o := j.At(jitTestHeap); o != nil || m.reads < maxJITTries || m.reads > 2*maxJITTries {
+		t.Errorf("%v after %d reads", o, m.reads)
+	}
+}
+
 // Two object files are registered for the same code: the newer one counts.
 func TestJITObjectsOverlap(t *testing.T) {
 	m := newJITMemory()

@@ -11,7 +11,9 @@ import (
 // descriptor is. It is told by what it leads to: an entry that is the first of its list, and an
 // object file. It has a value when the program starts, so that it is in the data of the file.
 const (
-	maxJITData     = 16 << 20 // bytes of data that are searched
+	maxJITData     = 16 << 20 // bytes of a segment that is searched
+	maxJITTries    = 1 << 10  // words of all that may be a descriptor, and are looked at
+	maxJITFound    = 16
 	jitSearchFirst = 400 * time.Millisecond
 	jitSearchLast  = time.Minute
 )
@@ -19,6 +21,7 @@ const (
 // jitSearch is what has come of looking for descriptors that no symbol tells of.
 type jitSearch struct {
 	found []uint64 // their addresses
+	tries int      // that are left
 	last  time.Time
 	wait  time.Duration // from then until the next time
 	buf   []byte
@@ -35,7 +38,7 @@ func (j *JITObjects) search() bool {
 	if libs == nil {
 		return false
 	}
-	s.wait = max(jitSearchFirst, min(4*s.wait, jitSearchLast))
+	s.wait, s.tries = max(jitSearchFirst, min(4*s.wait, jitSearchLast)), maxJITTries
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil || lib.Image.arch.AddressWidth != 8 || !lib.Image.isNameless() {
 			continue
@@ -74,7 +77,13 @@ func (j *JITObjects) searchData(from, size uint64) {
 		for off := 0; off+24 <= len(s.buf) && off < piece; off += 8 {
 			d := s.buf[off:]
 			said, relevant, first := le.Uint64(d), le.Uint64(d[8:]), le.Uint64(d[16:])
-			if (said == 1|register || said == 1|unregister) && isEntry(relevant) && isEntry(first) && j.leadsToObject(first) {
+			if said != 1|register && said != 1|unregister || !isEntry(relevant) || !isEntry(first) {
+				continue
+			}
+			if s.tries--; s.tries < 0 || len(s.found) == maxJITFound {
+				return // it does not want to be found
+			}
+			if j.leadsToObject(first) {
 				s.found = append(s.found, at+uint64(off))
 			}
 		}
