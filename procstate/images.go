@@ -79,7 +79,15 @@ type imageEntry struct {
 	gen    uint64
 	hasGen bool
 	err    error
+	of     fileUse   // that met err
 	until  time.Time // when err is to be tried again
+}
+
+// fileUse is who maps a file, by which name. That it cannot be opened says nothing of others, who may see it
+// elsewhere, nor of another file that was given the number of an inode which is gone.
+type fileUse struct {
+	pid  int32
+	path string
 }
 
 // retryAfter is how long a failure to open a file is remembered: programs
@@ -163,7 +171,7 @@ func (c *Images) Open(ref *FileRef) (*Image, error) {
 	known := c.files[key]
 	if known != nil && known.fits(ref) {
 		switch {
-		case known.err != nil && time.Now().Before(known.until):
+		case known.err != nil && known.of == fileUse{ref.PID, ref.Path} && time.Now().Before(known.until):
 			c.stats.FailedAgain++
 			return nil, known.err
 		case known.err == nil && known.file.unchanged(ref.Mapped):
@@ -195,7 +203,7 @@ func (e *imageEntry) fits(ref *FileRef) bool {
 
 // openFile finds, opens and parses a file.
 func (c *Images) openFile(ref *FileRef) *imageEntry {
-	e := &imageEntry{gen: ref.Gen, hasGen: ref.HasGen, until: time.Now().Add(retryAfter)}
+	e := &imageEntry{gen: ref.Gen, hasGen: ref.HasGen, of: fileUse{ref.PID, ref.Path}, until: time.Now().Add(retryAfter)}
 	fd, st, err := findFile(ref, c.roots)
 	if errors.Is(err, unix.EMFILE) && c.stats.OpenNow > 0 {
 		c.limit = max(c.stats.OpenNow/2, 1) // the rest is for others, and for reads of what is evicted

@@ -485,3 +485,23 @@ func TestImagesTooManyOpen(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// An inode that could not be opened by one name can by another: its number was given to a new file, or it is seen elsewhere.
+func TestImagesOfInodeAgain(t *testing.T) {
+	path := copyFile(t, "/bin/sh", filepath.Join(t.TempDir(), "x"))
+	images := NewImages(0)
+	defer images.Close()
+	ref := refTo(t, path)
+	ref.Path += " (deleted)"
+	for range 2 {
+		if _, err := images.Open(ref); !errors.Is(err, ErrFileGone) {
+			t.Errorf("error %v", err)
+		}
+	}
+	if s := images.Stats(); s.Failed != 1 || s.FailedAgain != 1 {
+		t.Errorf("%+v", s)
+	}
+	if _, err := images.Open(refTo(t, path)); err != nil {
+		t.Error(err)
+	}
+}

@@ -2,11 +2,13 @@ package procstate
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,7 +45,8 @@ type liveLibraries struct {
 	exe   *Image      // stands in for a program file that cannot be reached; or nil
 
 	updating sync.Mutex
-	text     []byte // of the maps file that space was made of
+	text     []byte    // of the maps file that space was made of
+	retry    time.Time // when files that could not be reached are looked for again; zero without any
 
 	told *AddressSpace // that listeners know of; nil before there was any. Changes between walks
 
@@ -130,11 +133,15 @@ func (l *liveLibraries) Update() error {
 	if len(text) == 0 {
 		return fmt.Errorf("mappings of process %d: %w", l.pid, ErrTerminated)
 	}
-	if !bytes.Equal(text, l.text) {
+	if now := time.Now(); !bytes.Equal(text, l.text) || !l.retry.IsZero() && now.After(l.retry) {
 		space := spaceFromMaps(l.pid, tid, text)
 		l.standIn(space)
 		l.space.Store(space)
 		l.text = bytes.Clone(text) // the buffer is far larger
+		l.retry = time.Time{}
+		if slices.ContainsFunc(space.Mappings(), func(m *Mapping) bool { return errors.Is(m.ImageErr, ErrFileGone) }) {
+			l.retry = now.Add(retryAfter)
+		}
 	}
 	return nil
 }
