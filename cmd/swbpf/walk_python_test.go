@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"regexp"
 	"runtime"
@@ -25,6 +26,7 @@ func TestWalkPythonLocks(t *testing.T) {
 		start := func(args ...string) (pid string, threads func() []jsonThread) {
 			command := python.Command(append([]string{script}, args...)...)
 			cmd := exec.Command(command[0], command[1:]...)
+			cmd.Env = append(os.Environ(), "PYTHON_GIL=1") // where it is built without, too
 			_, out := testenv.Start(t, cmd)
 			if lines := bufio.NewScanner(out); !lines.Scan() {
 				t.Skip("this Python does not run it")

@@ -211,8 +211,8 @@ type versionedProgram struct {
 
 func pythons(t *testing.T) (found []versionedProgram) {
 	t.Helper()
-	programs := append(Programs("/usr/bin/python3"), Programs("python3", "usr/bin/python3.[0-9]", "usr/bin/python3.[0-9][0-9]")...)
-	versions := []string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"}
+	programs := append(Programs("/usr/bin/python3"), Programs("python3", "usr/bin/python3.[0-9]", "usr/bin/python3.[0-9][0-9]", "usr/bin/python3.[0-9][0-9]t")...)
+	versions := []string{"3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t"} // t: without a global lock
 	for _, version := range versions {
 		if path, err := exec.LookPath("python" + version); err == nil {
 			programs = append(programs, Program{Path: path})
@@ -221,7 +221,7 @@ func pythons(t *testing.T) (found []versionedProgram) {
 	wantElsewhere(t, programs)
 	seen := map[string]bool{}
 	for _, python := range programs {
-		command := python.Command("-c", "import os, sys; print('%d.%d' % sys.version_info[:2], os.path.realpath(sys.executable))")
+		command := python.Command("-c", "import os, sys; print('%d.%d' % sys.version_info[:2] + 't' * ('t' in sys.abiflags), os.path.realpath(sys.executable))")
 		out, err := exec.Command(command[0], command[1:]...).Output()
 		version, _, _ := strings.Cut(string(out), " ")
 		is := python.Root + string(out)

@@ -16,6 +16,8 @@ type function struct {
 	serial    uint32          // changes with it
 	head      [codeBytes]byte // of the object, as it was
 	lineTable []byte
+	codeBytes uint64   // of the code, where threads have copies of it,
+	copies    []uint64 // and where these are
 	valid     vmread.Valid
 }
 
@@ -32,7 +34,7 @@ var notRead = function{CodeFunction: &unwind.CodeFunction{Name: "[not read]", Sy
 const firstSerial = 1
 
 // codeBytes is as much of a code object as all fields are in.
-const codeBytes = 144
+const codeBytes = 160
 
 // function returns what is known of a code object, nil when it is none.
 func (vm *machine) function(object uint64) *function {
@@ -89,7 +91,7 @@ func (vm *machine) unread(fn *function) *function {
 
 // isCode reports whether that is the head of a code object.
 func (vm *machine) isCode(head *[codeBytes]byte) bool {
-	return binary.LittleEndian.Uint64(head[typeOf:]) == vm.codeType
+	return binary.LittleEndian.Uint64(head[vm.fields.typeOf():]) == vm.codeType
 }
 
 // isLike reports whether there is no telling two functions apart.
@@ -109,7 +111,7 @@ func (fn *function) there() *function {
 // isStill reports whether a code object is what it was, by its head as it is now.
 func (vm *machine) isStill(fn *function, now *[codeBytes]byte) bool {
 	f := vm.fields
-	for _, at := range [...]uint64{typeOf, f.fileName, f.qualName, f.lineTable} {
+	for _, at := range [...]uint64{f.typeOf(), f.fileName, f.qualName, f.lineTable} {
 		if [8]byte(fn.head[at:]) != [8]byte(now[at:]) {
 			return false
 		}
@@ -142,14 +144,65 @@ func (vm *machine) readFunction(head *[codeBytes]byte) *function {
 	if name == "<module>" && file != "" { // there is one in each file
 		fn.Name = "<module " + path.Base(file) + ">"
 	}
+	if f.copies != 0 {
+		const units, unit = 16, 2
+		fn.codeBytes = unit * le.Uint64(head[units+f.more:])
+	}
 	fn.lineTable = vm.bytes(le.Uint64(head[f.lineTable:]))
 	vm.Kept += len(name) + len(file) + len(fn.lineTable)
 	return fn
 }
 
+// offset returns how far into the code of a function the instruction of a frame is, -1 where it is not in it. Where threads
+// have copies of the code, which they change as they run it, it is in one of these.
+func (vm *machine) offset(fn *function, ref *frameRef) int {
+	const most = 1 << 30
+	f := vm.fields
+	off := ref.instruction - ref.code - f.bytecode
+	if f.copies == 0 || off < fn.codeBytes {
+		if off < most {
+			return int(off)
+		}
+		return -1
+	}
+	for _, isAnew := range []bool{false, true} {
+		if isAnew && !vm.readCopies(fn, ref.code) {
+			break
+		}
+		for _, at := range fn.copies {
+			if off := ref.instruction - at; off < fn.codeBytes {
+				return int(off)
+			}
+		}
+	}
+	return -1
+}
+
+// readCopies reads where the copies of a function's code are, of which there is one for each thread that has run it.
+func (vm *machine) readCopies(fn *function, object uint64) bool {
+	const maxCopies = 1 << 10
+	array, _ := vm.WordNow(object + vm.fields.copies)
+	n, ok := vm.WordNow(array)
+	if fn.CodeFunction == nil || !ok || n > maxCopies {
+		return false
+	}
+	b := make([]byte, 8*n)
+	if !vm.ReadNow(array+8, b) {
+		return false
+	}
+	fn.copies = fn.copies[:0]
+	for ; len(b) > 0; b = b[8:] {
+		if at := binary.LittleEndian.Uint64(b); at != 0 {
+			fn.copies = append(fn.copies, at)
+		}
+	}
+	return true
+}
+
 // bytes reads an object of the type bytes; nil when it is none.
 func (vm *machine) bytes(object uint64) []byte {
 	const size, data = 16, 32
+	object += vm.fields.more
 	n, ok := vm.WordNow(object + size)
 	if !ok || n > maxLines {
 		return nil
@@ -166,7 +219,7 @@ func (vm *machine) text(object uint64) (text string, ok bool) {
 	const length, state = 16, 32
 	f, le := vm.fields, binary.LittleEndian
 	var head [state + 4]byte
-	if object == 0 || !vm.ReadNow(object, head[:]) {
+	if object == 0 || !vm.ReadNow(object+f.more, head[:]) {
 		return "", false
 	}
 	n, is := le.Uint64(head[length:]), le.Uint32(head[state:])

@@ -35,7 +35,7 @@ var errCoroutine = errors.New("a coroutine could not be read")
 
 const (
 	maxAwaits      = 1 << 12 // of a task
-	coroutineBytes = 160     // of a coroutine, with its frame up to the variables, in all versions
+	coroutineBytes = 184     // of a coroutine, with its frame up to the variables, in all versions
 )
 
 // coroutines are the frames of what a task runs, outermost first.
@@ -47,7 +47,7 @@ type coroutines struct {
 
 // follow follows a task's coroutine to what it waits for.
 func (t *taskReader) follow(object uint64) (c coroutines, err error) {
-	const next = 16 // of what is ofNext
+	next := 16 + t.vm.fields.more // of what is ofNext
 	c.frames = t.buf[:0]
 	for range maxAwaits {
 		var buf [coroutineBytes]byte

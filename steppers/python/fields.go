@@ -15,6 +15,8 @@ type layout struct {
 	interpreters             uint64 // of _PyRuntime, the first interpreter
 	nextInterpreter, threads uint64 // of a PyInterpreterState
 	debugOffsets             bool   // _PyRuntime tells these itself
+	isFree                   bool   // built without the lock of all interpreters
+	more                     uint64 // what objects begin with beside the 16 bytes that are usual
 
 	gil     uint64 // of _PyRuntime, the lock of all interpreters, or
 	gilOf   uint64 // of a PyInterpreterState, what refers to its lock, or
@@ -35,6 +37,7 @@ type layout struct {
 
 	fileName, qualName, firstLine uint64 // of a code object
 	lineTable, bytecode           uint64
+	copies                        uint64                                         // of a code object, where threads' copies of its code are told; 0: they have none
 	lines                         func(table []byte, first, instruction int) int // reads the lineTable
 
 	asciiBytes, compactBytes uint64 // of a str, what is before its characters
@@ -112,6 +115,27 @@ var versions = map[uint32]*layout{
 	},
 }
 
+// freeThreaded returns the fields of a version that was built without the lock of all interpreters: objects have an
+// owner, a lock and two counts of references, and from 3.14 on each thread a copy of the code that it runs.
+func freeThreaded(f layout) *layout {
+	const more, copies, index = 16, 8, 4
+	f.isFree, f.more = true, more
+	hasCopies := f.asyncio.stackTop != 0
+	for _, field := range []*uint64{
+		&f.fileName, &f.qualName, &f.firstLine, &f.lineTable, &f.bytecode, &f.asciiBytes, &f.compactBytes,
+		&f.asyncio.cachedKeys, &f.asyncio.state, &f.asyncio.waiter, &f.asyncio.coroutine, &f.asyncio.name,
+		&f.asyncio.frame, &f.asyncio.frameState,
+	} {
+		*field += more
+	}
+	if hasCopies {
+		f.copies = f.bytecode
+		f.bytecode += copies
+		f.owner += index // of the thread's copy
+	}
+	return &f
+}
+
 // ofObjects completes the fields of a version, of which those that are the same in all
 // are left out.
 func ofObjects(f layout) *layout {
@@ -134,6 +158,12 @@ func (f *layout) frameBytes() int {
 	}
 	return int(f.owner)&^7 + 8
 }
+
+// typeOf is where an object refers to its class.
+func (f *layout) typeOf() uint64 { return 8 + f.more }
+
+// headBytes is as much of an object as that is in, of any version.
+const headBytes = 32
 
 // tagBits are the bits of a frame's pointer to its code object that are not part of it, from 3.14 on.
 const tagBits = 3

@@ -46,7 +46,7 @@ func NewLocks(libs procstate.LibraryState) *Locks {
 }
 
 // Read reads the locks of all interpreters, of a process that stands still or a copy of it; none where there are
-// none, as in a build without.
+// none, as mostly in a build without.
 func (p *Locks) Read(mem procstate.Memory) (locks []Lock) {
 	// struct _gil_runtime_state (pycore_gil.h): how long another thread waits before it asks for the lock, in
 	// microseconds, who had it last, whether somebody has it, and what is waited for.
@@ -57,6 +57,14 @@ func (p *Locks) Read(mem procstate.Memory) (locks []Lock) {
 	f := p.fields
 	threads := listThreads(f, p.runtime, mem.ReadWord)
 	for _, at := range p.addresses(mem) {
+		if f.isFree {
+			// It is preceded by whether it is there, as it is for modules that need it.
+			var enabled [4]byte
+			if n, err := mem.ReadMemory(at, enabled[:]); err != nil || n < len(enabled) || enabled == [4]byte{} {
+				continue
+			}
+			at += 8
+		}
 		var b [24]byte
 		if n, err := mem.ReadMemory(at, b[:]); err != nil || n < len(b) {
 			continue

@@ -135,7 +135,7 @@ func (ts *Tasks) eachTracked(pages *pagedMemory, head uint64, backward bool, mos
 	if backward {
 		link = 8
 	}
-	var b [trackedHead + 16]byte
+	var b [trackedHead + headBytes]byte
 	le := binary.LittleEndian
 	if !pages.read(head, trackedHead, b[:]) {
 		return false
@@ -144,7 +144,7 @@ func (ts *Tasks) eachTracked(pages *pagedMemory, head uint64, backward bool, mos
 		if most == 0 || at < pageSize || !pages.read(at, uint64(len(b)), b[:]) {
 			return false
 		}
-		if ts.isGreenlet(le.Uint64(b[trackedHead+typeOf:])) {
+		if ts.isGreenlet(le.Uint64(b[trackedHead+ts.vm.fields.typeOf():])) {
 			what(at + trackedHead)
 		}
 		at = le.Uint64(b[link:]) &^ trackedFlags
@@ -212,8 +212,8 @@ func (g *greenlet) isMain() bool { return g != nil && g.end == ^uint64(0) }
 
 // greenlet reads a greenlet, nil where there is none.
 func (t *taskReader) greenlet(object uint64) *greenlet {
-	var head [16]byte
-	if t.object(object, head[:]) == nil || !t.isGreenlet(binary.LittleEndian.Uint64(head[typeOf:])) {
+	var head [headBytes]byte
+	if t.object(object, head[:]) == nil || !t.isGreenlet(binary.LittleEndian.Uint64(head[t.vm.fields.typeOf():])) {
 		return nil // there was one
 	}
 	// Before that there are the table of functions, since 3.0 the greenlet, what is done about exceptions, and arguments;
@@ -258,7 +258,7 @@ func (t *taskReader) takeGreenlet(object uint64, running map[uint64]bool) (more 
 		return true
 	}
 	task := Task{Addr: object, IsGreenlet: true, Socket: -1, State: TaskSuspended}
-	switch class := t.class(t.word(object + typeOf)); {
+	switch class := t.class(t.word(object + t.vm.fields.typeOf())); {
 	case g.isMain():
 		task.Name = "main"
 	case class != nil:

@@ -45,7 +45,7 @@ func greenletMemory(version uint32) (m *memory, ts *Tasks) {
 		object, cpp := node+trackedHead, impl+i*0x90
 		m.put(before, m.base+uint64(node)|1)
 		m.put(node+8, m.base+uint64(before)|2)
-		m.put(object+typeOf, m.base+uint64(o.class))
+		m.put(object+int(m.vm.fields.typeOf()), m.base+uint64(o.class))
 		m.put(object+greenletImpl, m.base+uint64(cpp))
 		at := cpp + 48
 		if o.self {

@@ -107,7 +107,58 @@ func find(im *procstate.Image) (p image) {
 	case version == 0 && named:
 		p.fields = versions[uint32(0x0300|minor&0xff)]
 	}
+	if p.fields != nil && p.fields.debugOffsets {
+		p.fields = told(im, p.runtime, p.fields)
+	}
 	return p
+}
+
+// told returns the fields of an interpreter whose _PyRuntime tells them, by those of its version: as they are when it was built
+// without the lock of all interpreters, where it was, and nil where others are told.
+func told(im *procstate.Image, runtime uint64, f *layout) *layout {
+	const toFree, bytes = 16, 1 << 10
+	var table [bytes]byte
+	if im.ReadVaddr(table[:], runtime) != nil {
+		return nil
+	}
+	if binary.LittleEndian.Uint64(table[toFree:]) != 0 {
+		f = freeThreaded(*f)
+	}
+	for _, fields := range f.told() {
+		if !hasFields(table[:], fields) {
+			return nil
+		}
+	}
+	return f
+}
+
+// anywhere stands for a field whose place does not matter.
+const anywhere = ^uint64(0)
+
+// told returns fields that _PyRuntime tells one after the other, of a thread, a frame and a code object.
+func (f *layout) told() [][]uint64 {
+	code := []uint64{f.bytecode}
+	if f.copies != 0 {
+		code = append(code, f.copies)
+	}
+	return [][]uint64{
+		{f.nextThread, anywhere, f.current}, {f.id, f.chunk}, {f.previous, f.code, f.instruction, anywhere, f.owner},
+		{f.fileName, anywhere, f.qualName, f.lineTable, f.firstLine}, code,
+	}
+}
+
+// hasFields reports whether a table has some fields one after the other.
+func hasFields(table []byte, fields []uint64) bool {
+	for ; len(table) >= 8*len(fields); table = table[8:] {
+		is := true
+		for i, field := range fields {
+			is = is && (field == anywhere || field == binary.LittleEndian.Uint64(table[8*i:]))
+		}
+		if is {
+			return true
+		}
+	}
+	return false
 }
 
 // isEval reports whether a link-time address is in the interpreter's function.

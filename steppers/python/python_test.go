@@ -2,6 +2,7 @@ package python
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -60,34 +61,49 @@ const (
 	heap  = 0x3000 // and objects
 )
 
-func newMemory(version uint32) *memory {
+// layouts are the fields of all versions, and of those that there are without a global lock.
+func layouts() map[string]*layout {
+	all := map[string]*layout{}
+	for version, f := range versions {
+		all[fmt.Sprintf("%x", version)] = f
+		if f.debugOffsets {
+			all[fmt.Sprintf("%xt", version)] = freeThreaded(*f)
+		}
+	}
+	return all
+}
+
+func newMemory(version uint32) *memory { return newMemoryOf(versions[version]) }
+
+func newMemoryOf(f *layout) *memory {
 	const base = 0x7f0000000000
 	m := &memory{b: make([]byte, 0x4000), base: base}
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: base, Data: m.b}})
 	m.Memory = snap
-	m.vm = &machine{fields: versions[version], Memory: vmread.Memory{Mem: snap}, codeType: 77, known: map[uint64]*function{}, asked: vmread.FramesAsked{}}
-	f := m.vm.fields
+	m.vm = &machine{fields: f, Memory: vmread.Memory{Mem: snap}, codeType: 77, known: map[uint64]*function{}, asked: vmread.FramesAsked{}}
 	const thread, frame = 0x100, 0x80
 	m.vm.threads = []threadState{{addr: base + thread}}
 	code := func(at int, name string, line int) {
-		m.put(at+8, 77)
+		m.put(at+int(f.typeOf()), 77)
 		m.put(at+int(f.qualName), base+uint64(at)+0xe0)
 		m.put(at+int(f.firstLine), uint64(line))
 		text := at + 0xe0
-		m.put(text+16, uint64(len(name)))
-		m.put(text+32, 1<<2|1<<5|1<<6)
+		more := int(f.more)
+		m.put(text+more+16, uint64(len(name)))
+		m.put(text+more+32, 1<<2|1<<5|1<<6)
 		copy(m.b[text+int(f.asciiBytes):], name)
 		m.put(at+int(f.lineTable), base+uint64(at)+0x160)
-		m.put(at+0x160+16, 3)
-		copy(m.b[at+0x160+32:], []byte{0x80 | 11<<3 | 7, 4, 8}) // 8 units of the line after the first
+		m.put(at+more+16, 8) // units of code
+		m.put(at+0x160+more+16, 3)
+		copy(m.b[at+0x160+more+32:], []byte{0x80 | 11<<3 | 7, 4, 8}) // 8 units of the line after the first
 	}
 	names := []string{"inner", "middle", "outer"}
 	for i, name := range names { // the first two in one call
 		code(heap+i*0x200, name, 10*(i+1))
 		at := data + i*frame
 		tag := uint64(0)
-		if version >= 0x030e {
+		if f.asyncio.stackTop != 0 { // 3.14 and later
 			tag = 1
 		}
 		m.put(at+int(f.code), base+uint64(heap+i*0x200)|tag)
@@ -150,20 +166,20 @@ func (m *memory) walker() *unwind.Walker {
 // none.
 func TestPythonFrames(t *testing.T) {
 	want := [3][]string{{"inner", "middle"}, nil, {"outer"}}
-	for version, fields := range versions {
+	for version, fields := range layouts() {
 		if fields.isObject {
 			continue
 		}
-		m := newMemory(version)
+		m := newMemoryOf(fields)
 		if got := m.functions(m.walker()); !slices.EqualFunc(got[:], want[:], slices.Equal) {
-			t.Errorf("%x: %q, want %q", version, got, want)
+			t.Errorf("%s: %q, want %q", version, got, want)
 		}
-		m = newMemory(version)
-		m.put(heap+8, 78) // the innermost is no code object, as while a frame is made
+		m = newMemoryOf(fields)
+		m.put(heap+int(fields.typeOf()), 78) // the innermost is no code object, as while a frame is made
 		if got := m.functions(m.walker()); !slices.Equal(got[0], []string{"middle"}) || !slices.Equal(got[2], want[2]) {
-			t.Errorf("%x: without the innermost %q", version, got)
+			t.Errorf("%s: without the innermost %q", version, got)
 		}
-		m = newMemory(version)
+		m = newMemoryOf(fields)
 		w := m.walker()
 		m.functions(w)
 		copy(m.b[heap+0xe0+int(m.vm.fields.asciiBytes):], "other") // another in its place
@@ -180,20 +196,20 @@ func TestPythonFrames(t *testing.T) {
 		} {
 			m.snapshot().SetTime(step.taken)
 			if got := m.functions(w); !slices.Equal(got[0], []string{step.want, "middle"}) {
-				t.Errorf("%x: after another came %q, want %s", version, got, step.want)
+				t.Errorf("%s: after another came %q, want %s", version, got, step.want)
 			}
 		}
-		m.put(heap+8, 78) // none any more
+		m.put(heap+int(fields.typeOf()), 78) // none any more
 		m.snapshot().SetTime(procstate.Monotonic())
 		time.Sleep(time.Millisecond)
 		if got := m.functions(w); !slices.Equal(got[0], []string{"[not read]", "middle"}) {
-			t.Errorf("%x: after it went %q", version, got)
+			t.Errorf("%s: after it went %q", version, got)
 		}
 		m.snapshot().SetTime(0)
 		if got := m.functions(w); !slices.Equal(got[0], []string{"middle"}) {
-			t.Errorf("%x: where there is none %q", version, got)
+			t.Errorf("%s: where there is none %q", version, got)
 		}
-		m = newMemory(version)
+		m = newMemoryOf(fields)
 		w = m.walker()
 		m.functions(w)
 		name := m.vm.fields.qualName
@@ -201,18 +217,81 @@ func TestPythonFrames(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		m.put(heap+int(name), 0) // as where the process ends while it is read
 		if got := m.functions(w); !slices.Equal(got[0], []string{"inner", "middle"}) {
-			t.Errorf("%x: without its name %q", version, got)
+			t.Errorf("%s: without its name %q", version, got)
 		}
 		m.put(heap+int(name), was)
 		if got := m.functions(w); !slices.Equal(got[0], []string{"inner", "middle"}) {
-			t.Errorf("%x: with its name again %q", version, got)
+			t.Errorf("%s: with its name again %q", version, got)
 		}
-		m = newMemory(version)
+		m = newMemoryOf(fields)
 		f := m.vm.fields
 		m.put(data+0x80+int(f.previous), m.base+data) // in a circle
 		m.b[data+0x80+int(f.isEntry)] = 0
 		if got := m.functions(m.walker()); got[0] != nil && f.isEntry == 0 || got[1] != nil {
-			t.Errorf("%x: in a circle %q", version, got)
+			t.Errorf("%s: in a circle %q", version, got)
+		}
+	}
+}
+
+// Without a global lock threads run copies of a function's code from 3.14 on: the instruction is in one of these.
+func TestPythonCopies(t *testing.T) {
+	f := freeThreaded(*versions[0x030e])
+	m := newMemoryOf(f)
+	w := m.walker()
+	const array, other = 0x3800, 0x3900
+	line := func(instruction uint64) int {
+		m.put(data+int(f.instruction), instruction)
+		in := unwind.NewFrame(procstate.AMD64, 1, m.base+stack, 0)
+		m.vm.readThread(in.SP())
+		code := m.vm.codeOf(w, &in, in.SP()+0x100)
+		if name := w.Codes().Lines(code)[0].Name; name != "inner" {
+			t.Errorf("%s at %#x", name, instruction)
+		}
+		return w.Codes().Lines(code)[0].Line
+	}
+	own := m.base + heap + f.bytecode + 4
+	want := line(own)
+	if want == 0 {
+		t.Error("no line in the code itself")
+	}
+	if got := line(m.base + other + 4); got != 0 {
+		t.Errorf("line %d outside of all copies", got)
+	}
+	m.put(heap+int(f.copies), m.base+array)
+	m.put(array, 3) // the second is of a thread that has not run it
+	m.put(array+8, m.base+heap+f.bytecode)
+	m.put(array+24, m.base+other)
+	for _, at := range []uint64{own, m.base + other + 4} {
+		if got := line(at); got != want {
+			t.Errorf("line %d at %#x, want %d", got, at, want)
+		}
+	}
+	if got := line(m.base + other + 0x100); got != 0 {
+		t.Errorf("line %d behind the copy", got)
+	}
+	m.put(array, 1<<40)
+	m.put(data+int(f.instruction), m.base+other+0x100)
+	if got := line(m.base + other + 0x100); got != 0 {
+		t.Errorf("line %d with copies without end", got)
+	}
+}
+
+// The fields of a version are those that an interpreter tells, or it is not known: some of 3.15.0 beside those of other versions.
+func TestPythonTold(t *testing.T) {
+	var table []byte
+	for _, word := range []uint64{
+		7736, 0, 7752, 7744, 7944, 0, 888, 0, 8, 16, 72, 80, 88, 96, 176, 184, 256, 256, 32, 36, 40, 136, 288, 0,
+		88, 8, 0, 56, 80, 74, 64, 0, 216, 112, 120, 128, 136, 68, 52, 96, 104, 208, 0, 16, 8,
+	} {
+		table = binary.LittleEndian.AppendUint64(table, word)
+	}
+	for version, f := range layouts() {
+		if !f.debugOffsets {
+			continue
+		}
+		is := !slices.ContainsFunc(f.told(), func(fields []uint64) bool { return !hasFields(table, fields) })
+		if want := version == "30f"; is != want {
+			t.Errorf("%s: told %v, want %v", version, is, want)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func NewTasks(libs procstate.LibraryState) *Tasks {
 		if lib.Image == nil {
 			continue
 		}
-		ts.hasGreenlets = ts.hasGreenlets || strings.Contains(path.Base(lib.Image.Path), "greenlet")
+		ts.hasGreenlets = ts.hasGreenlets || !p.fields.isFree && strings.Contains(path.Base(lib.Image.Path), "greenlet")
 		if sec, ok := lib.Image.Section(".AsyncioDebug"); ok {
 			const node, ofInterpreter, ofThread, size = 48, 64, 96, 104
 			if b, err := lib.Image.SectionBytes(sec, 1<<12); err == nil && len(b) >= size {
@@ -169,12 +169,12 @@ func (t *taskReader) takeTasks() {
 	for _, set := range ts.sets {
 		t.eachOfSet(set.addr, func(object uint64) bool {
 			if set.weak {
-				const referent, size = 16, 24
-				var b [size]byte
+				const referent = 16
+				var b [headBytes + 8]byte
 				if c := t.object(object, b[:]); c == nil || !strings.HasPrefix(c.name, "weakref") {
 					return true // there was one
 				}
-				object = binary.LittleEndian.Uint64(b[referent:])
+				object = binary.LittleEndian.Uint64(b[referent+ts.vm.fields.more:])
 			}
 			return t.take(object)
 		})
@@ -192,7 +192,7 @@ func (t *taskReader) takeTasks() {
 
 // find finds the sets that the module asyncio.tasks refers to: those of all tasks with 3.13 and earlier.
 func (ts *Tasks) find() {
-	const dictionary = 16 // of a module
+	dictionary := 16 + ts.vm.fields.more // of a module
 	ts.found, ts.sets, ts.interpreters = true, nil, nil
 	modules := ts.vm.fields.asyncio.modules
 	if told := ts.vm.fields.asyncio.modulesTold; told != 0 {
@@ -309,8 +309,7 @@ func (t *taskReader) take(object uint64) (more bool) {
 	f, le := &t.vm.fields.asyncio, binary.LittleEndian
 	var buf [192]byte
 	b := buf[:max(f.coroutine, f.name)+8]
-	const head = 16
-	c := t.object(object, b[:head]) // None is what a task that is no more has left
+	c := t.object(object, b[:headBytes]) // None is what a task that is no more has left
 	if c != nil && !c.is(cTask) {
 		return true
 	}
@@ -360,12 +359,9 @@ func (t *taskReader) line(ref *frameRef) (line unwind.CodeLine, ok bool) {
 	if fn == nil || fn == &notRead {
 		return line, false
 	}
-	at := -1 // it has not begun
-	if off := ref.instruction - ref.code - f.bytecode; off < 1<<30 {
-		at = int(off)
-	}
+	at := t.vm.offset(fn, ref)
 	n := f.lines(fn.lineTable, fn.StartLine, at)
-	if at < 0 {
+	if at < 0 { // it has not begun
 		n = fn.StartLine
 	}
 	return unwind.CodeLine{CodeFunction: fn.CodeFunction, Line: n}, true
@@ -373,7 +369,7 @@ func (t *taskReader) line(ref *frameRef) (line unwind.CodeLine, ok bool) {
 
 // nameOf returns the name of a task, which is not made before it is asked for: till then it is a number.
 func (t *taskReader) nameOf(object uint64) string {
-	var head [16]byte
+	var head [headBytes]byte
 	if c := t.object(object, head[:]); c != nil && c.flags&isString != 0 {
 		text, _ := t.vm.text(object)
 		return text
@@ -388,7 +384,7 @@ func (t *taskReader) nameOf(object uint64) string {
 // waits fills in what a task waits for: a future. first is the first variable of the function that it waits in.
 func (t *taskReader) waits(task *Task, future, first uint64) {
 	const cFuture, cTask = "_asyncio.Future", "_asyncio.Task"
-	var head [16]byte
+	var head [headBytes]byte
 	c := t.object(future, head[:])
 	if c == nil || c.name == "NoneType" {
 		return

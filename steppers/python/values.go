@@ -46,7 +46,6 @@ type objectReader struct {
 const (
 	maxClasses   = 1 << 14
 	maxClassName = 64
-	typeOf       = 8 // of an object
 )
 
 // class returns that at an address, nil when there is none.
@@ -66,7 +65,7 @@ func (h *objectReader) readClass(addr uint64) *class {
 	// A PyTypeObject, the same in all versions.
 	const name, basicSize, flags, base, dictOffset, size = 24, 32, 168, 256, 288, 296
 	var b [size]byte
-	if addr == 0 || !h.vm.ReadNow(addr, b[:]) {
+	if addr == 0 || !h.vm.ReadNow(addr+h.vm.fields.more, b[:]) {
 		return nil
 	}
 	le := binary.LittleEndian
@@ -109,7 +108,7 @@ func (h *objectReader) object(addr uint64, buf []byte) *class {
 	if addr == 0 || addr%8 != 0 || !h.vm.ReadNow(addr, buf) {
 		return nil
 	}
-	return h.class(binary.LittleEndian.Uint64(buf[typeOf:]))
+	return h.class(binary.LittleEndian.Uint64(buf[h.vm.fields.typeOf():]))
 }
 
 // word reads a word, 0 where that cannot be done.
@@ -123,13 +122,16 @@ const valuesHead = 8
 
 // attribute returns what an object that has a dictionary has by a name; 0 is nothing.
 func (h *objectReader) attribute(object uint64, name string) uint64 {
-	var b [16]byte
+	var b [headBytes]byte
 	c := h.object(object, b[:])
 	if c == nil {
 		return 0
 	}
 	var dict, values uint64
-	const beforeObject = 24 // where a managed dictionary is
+	beforeObject := uint64(24) // where a managed dictionary is
+	if h.vm.fields.isFree {
+		beforeObject = 8
+	}
 	how := h.vm.fields.asyncio.attributes
 	switch {
 	case c.flags&managedDict == 0 && c.dictOffset > 0:
@@ -154,7 +156,7 @@ func (h *objectReader) attribute(object uint64, name string) uint64 {
 	if values == 0 {
 		return 0
 	}
-	i, _ := h.find(h.word(binary.LittleEndian.Uint64(b[typeOf:])+h.vm.fields.asyncio.cachedKeys), name)
+	i, _ := h.find(h.word(binary.LittleEndian.Uint64(b[h.vm.fields.typeOf():])+h.vm.fields.asyncio.cachedKeys), name)
 	if i < 0 {
 		return 0
 	}
@@ -164,6 +166,7 @@ func (h *objectReader) attribute(object uint64, name string) uint64 {
 // item returns the value of a key of a dictionary; 0 is none.
 func (h *objectReader) item(dict uint64, name string) uint64 {
 	const atKeys, atValues = 32, 40
+	dict += h.vm.fields.more
 	i, value := h.find(h.word(dict+atKeys), name)
 	values := h.word(dict + atValues)
 	if i < 0 || values == 0 {
@@ -180,7 +183,7 @@ const maxKeys = 1 << 17
 
 // find finds a name among the keys of a dictionary, and the value that stands there with it. i is -1 when there is none.
 func (h *objectReader) find(keys uint64, name string) (i int, value uint64) {
-	const atLength = 16
+	atLength := 16 + h.vm.fields.more
 	var entries, count, entry, key uint64
 	if h.vm.fields.asyncio.attributes == inDict {
 		const size, nentries, indices = 8, 32, 40
@@ -226,10 +229,11 @@ func (h *objectReader) find(keys uint64, name string) (i int, value uint64) {
 // eachOfSet calls what with each object of a set, until it returns false.
 func (h *objectReader) eachOfSet(set uint64, what func(object uint64) (more bool)) {
 	const mask, table, size, entry = 32, 40, 48, 16
-	var b [size]byte
-	if c := h.object(set, b[:]); c == nil || c.name != "set" {
+	b := make([]byte, size+h.vm.fields.more)
+	if c := h.object(set, b); c == nil || c.name != "set" {
 		return
 	}
+	b = b[h.vm.fields.more:]
 	slots, at := binary.LittleEndian.Uint64(b[mask:])+1, binary.LittleEndian.Uint64(b[table:])
 	var part [entry << 8]byte
 	for slots > 0 {
@@ -250,11 +254,12 @@ func (h *objectReader) eachOfSet(set uint64, what func(object uint64) (more bool
 // eachOfList calls what with each object of a list, until it returns false.
 func (h *objectReader) eachOfList(list uint64, what func(object uint64) (more bool)) {
 	const length, items, size, most = 16, 24, 32, 1 << 16
-	var b [size]byte
-	c := h.object(list, b[:])
+	b := make([]byte, size+h.vm.fields.more)
+	c := h.object(list, b)
 	if c == nil || c.flags&isList == 0 {
 		return
 	}
+	b = b[h.vm.fields.more:]
 	all := make([]byte, 8*min(binary.LittleEndian.Uint64(b[length:]), most))
 	if !h.vm.ReadNow(binary.LittleEndian.Uint64(b[items:]), all) {
 		return
@@ -266,8 +271,10 @@ func (h *objectReader) eachOfList(list uint64, what func(object uint64) (more bo
 // integer returns the value of an int that is not negative and not too large.
 func (h *objectReader) integer(object uint64) (n uint64, ok bool) {
 	const length, digit, size, digitBits, maxDigits, tagShift = 16, 24, 32, 30, 2, 3
-	var b [size]byte
-	c := h.object(object, b[:digit+4])
+	var buf [size + headBytes]byte
+	more := h.vm.fields.more
+	b := buf[more : more+size]
+	c := h.object(object, buf[:more+digit+4])
 	if c == nil || c.flags&isInteger == 0 {
 		return 0, false
 	}
@@ -283,7 +290,7 @@ func (h *objectReader) integer(object uint64) (n uint64, ok bool) {
 	switch {
 	case digits == 0:
 		return 0, true
-	case digits > maxDigits, digits > 1 && !h.vm.ReadNow(object, b[:]):
+	case digits > maxDigits, digits > 1 && !h.vm.ReadNow(object+more, b):
 		return 0, false
 	case digits == 1:
 		return uint64(le.Uint32(b[digit:])), true

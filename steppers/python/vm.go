@@ -113,10 +113,7 @@ func (vm *machine) number(codes *unwind.Codes, first, end int) (number uint32) {
 		case fn == nil:
 			fn = &notRead
 		}
-		key := code{fn.serial, -1, number}
-		if off := f.instruction - f.code - vm.fields.bytecode; off < 1<<30 {
-			key.instruction = int32(off)
-		}
+		key := code{fn.serial, int32(vm.offset(fn, f)), number}
 		n, ok := vm.codes[key]
 		if !ok && len(vm.codes) < maxCodes {
 			line := unwind.CodeLine{CodeFunction: fn.CodeFunction, Line: vm.fields.lines(fn.lineTable, fn.StartLine, int(key.instruction))}
@@ -158,16 +155,13 @@ func listThreads(f *layout, runtime uint64, word func(addr uint64) (uint64, bool
 	return threads
 }
 
-// eachInterpreter calls what with each PyInterpreterState, of a build that has a lock for it.
+// eachInterpreter calls what with each PyInterpreterState.
 func eachInterpreter(f *layout, runtime uint64, word func(addr uint64) (uint64, bool), what func(interpreter uint64)) {
 	first, next := f.interpreters, f.nextInterpreter
 	if f.debugOffsets {
-		const toFreeThreaded, toHead, toNext = 16, 40, 64
-		free, ok := word(runtime + toFreeThreaded)
+		const toHead, toNext = 40, 64
 		first, _ = word(runtime + toHead)
-		if next, _ = word(runtime + toNext); !ok || free != 0 {
-			return
-		}
+		next, _ = word(runtime + toNext)
 	}
 	interpreter, _ := word(runtime + first)
 	for n := 0; interpreter != 0 && n < maxThreads; n++ {
