@@ -438,6 +438,36 @@ while time.process_time() < end:
 	})
 }
 
+// A process that C has forked, as uWSGI does its workers, has functions, too: Python takes its thread for that of the parent.
+func TestRecordPythonForkedByC(t *testing.T) {
+	t.Parallel()
+	const script = `
+import ctypes, os, time
+def spin():
+    end = time.process_time() + 0.7
+    while time.process_time() < end: pass
+child = ctypes.PyDLL(None).fork()
+if child == 0:
+    spin()
+    os._exit(0)
+os.waitpid(child, 0)
+`
+	testenv.SomePython(t, func(t *testing.T, python testenv.Program) {
+		command := python.Command("-c", "import ctypes")
+		if exec.Command(command[0], command[1:]...).Run() != nil {
+			t.Skip("it has no ctypes")
+		}
+		r := recordCommand(t, 0, python.Command("-c", script)...)
+		var in uint64
+		for stack, count := range foldedStacks(t, r.folded) {
+			if strings.Contains(stack, ";spin_[j]") {
+				in += count
+			}
+		}
+		wantShare(t, "in the function of the child", in, r.stats.UserSamples, 60)
+	})
+}
+
 func testRecordPython(t *testing.T, python testenv.Program) {
 	t.Parallel()
 	calls := map[string][]string{ // the names before 3.11 are without those of what they are in

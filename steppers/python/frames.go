@@ -5,6 +5,7 @@ import (
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -35,25 +36,30 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 				best = i
 			}
 		}
-		if best >= 0 {
+		isListed := best < 0 && vm.list()
+		switch {
+		case best >= 0:
 			threadState = vm.threads[best].addr
+		case isListed:
+			continue
+		case threadState == 0 && !f.isObject:
+			threadState = vm.besideThreadPointer(w)
 		}
-		if t := threadState; t != 0 {
-			frames = procstate.ThreadFrames{Current: t + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
-			if !f.isObject {
-				frames.Bounds, frames.High = t+f.chunk, int(f.top-f.chunk)
-			}
-			if follows || f.isObject {
-				frames.Bytes = f.frameBytes()
-			}
-			if from, ok := vm.fromThreadPointer(w, t); ok && !f.isObject {
-				frames.Own, frames.FromThreadPointer = t, from
-			}
+		t := threadState
+		if t == 0 {
 			return frames, vm.lacks || vm.lacksFrame
 		}
-		if !vm.list() {
-			return frames, vm.lacks || vm.lacksFrame
+		frames = procstate.ThreadFrames{Current: t + f.current, IsFrame: !f.hasCFrame, First: int(f.cFrame), Previous: int(f.previous)}
+		if !f.isObject {
+			frames.Bounds, frames.High = t+f.chunk, int(f.top-f.chunk)
 		}
+		if follows || f.isObject {
+			frames.Bytes = f.frameBytes()
+		}
+		if from, ok := vm.fromThreadPointer(w, t); ok && !f.isObject {
+			frames.Own, frames.FromThreadPointer = t, from
+		}
+		return frames, vm.lacks || vm.lacksFrame
 	}
 }
 
@@ -61,27 +67,50 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 // walked, where thread-local variables and values of keys are: from 3.12 on CPython has one there, and to 3.11 a key. A
 // word that has it by chance leads to nothing with other threads.
 func (vm *machine) fromThreadPointer(w *unwind.Walker, threadState uint64) (from int64, ok bool) {
-	const below, above, piece = 4 << 10, 2 << 10, 512
-	if vm.ownFrom != 0 {
-		return vm.ownFrom, true
+	if vm.ownFrom == 0 {
+		eachBesideThreadPointer(w, vm.ReadNow, func(from int64, word uint64) (more bool) {
+			if word == threadState {
+				vm.ownFrom = from
+			}
+			return vm.ownFrom == 0
+		})
 	}
+	return vm.ownFrom, vm.ownFrom != 0
+}
+
+// besideThreadPointer returns the PyThreadState of the thread that was walked where none has its number, as in a process
+// that C has forked, which CPython knows nothing of; 0 where there is none. It looks where fromThreadPointer does.
+func (vm *machine) besideThreadPointer(w *unwind.Walker) (threadState uint64) {
+	eachBesideThreadPointer(w, vm.ReadNow, func(_ int64, word uint64) (more bool) {
+		for _, t := range vm.threads {
+			if t.addr == word && (threadState == 0 || !vm.isIdle(t)) {
+				threadState = word
+			}
+		}
+		return true
+	})
+	return threadState
+}
+
+// eachBesideThreadPointer calls what with each word near the thread pointer of the thread that was walked, and how far
+// from it that is, until it returns false.
+func eachBesideThreadPointer(w *unwind.Walker, read vmread.Reader, what func(from int64, word uint64) (more bool)) {
+	const below, above, piece = 4 << 10, 2 << 10, 512
 	var regs procstate.Regs
 	if w.ProcessState().Registers(procstate.DefaultThread, &regs) != nil || regs.ThreadPointer == 0 {
-		return 0, false
+		return
 	}
 	var buf [piece]byte
-	for from = -below; from < above; from += piece {
-		if !vm.ReadNow(regs.ThreadPointer+uint64(from), buf[:]) {
+	for from := int64(-below); from < above; from += piece {
+		if !read(regs.ThreadPointer+uint64(from), buf[:]) {
 			continue
 		}
 		for at := 0; at < piece; at += 8 {
-			if binary.LittleEndian.Uint64(buf[at:]) == threadState {
-				vm.ownFrom = from + int64(at)
-				return vm.ownFrom, true
+			if !what(from+int64(at), binary.LittleEndian.Uint64(buf[at:])) {
+				return
 			}
 		}
 	}
-	return 0, false
 }
 
 // isIdle reports whether a thread runs nothing in an interpreter, as it is now; it may do so in another.
