@@ -66,6 +66,9 @@ func (vm *machine) functionOf(f *frame, opline uint64) *function {
 			if runs != nil && now.Sub(runs.checked) < runningInterval && vm.stays(runs) {
 				return runs
 			}
+			if is := vm.sharedAt(opline); is != nil && is.has(f.opline) {
+				return is
+			}
 			return nil
 		}
 	}
@@ -170,6 +173,7 @@ func (vm *machine) addInner(fn *function) {
 	if fn.isUser && fn.isFile && !fn.ofRequest && len(vm.inner) < maxInner {
 		if i, known := slices.BinarySearchFunc(vm.inner, fn.opcodes.Start, byOpcodes); !known {
 			vm.inner = slices.Insert(vm.inner, i, fn)
+			vm.share(fn)
 		}
 	}
 	if f.closures == 0 || !fn.isUser || fn.head[phpType] == eval || fn.ofRequest && (!vm.once || fn.isClosure || fn.isFile) {
@@ -270,9 +274,14 @@ func (vm *machine) readFunction(head *[phpHead]byte) *function {
 	if name == "" {
 		name = fileName(fn.File)
 	}
-	vm.serial = max(vm.serial, notRead.serial) + 1
-	fn.serial, fn.Name, fn.SystemName = vm.serial, name, name
+	fn.serial, fn.Name, fn.SystemName = vm.nextSerial(), name, name
 	return fn
+}
+
+// nextSerial returns a number for another function.
+func (vm *machine) nextSerial() uint32 {
+	vm.serial = max(vm.serial, notRead.serial) + 1
+	return vm.serial
 }
 
 // fileName is the name of what a file does itself, or the text that is given to eval in one.

@@ -25,6 +25,7 @@ import (
 type Stepper struct {
 	tables *unwind.Tables
 	images mcode.PerImage[image]
+	shared sharedFiles
 }
 
 // New makes a Stepper. The tables tell where functions begin; nil are some of its own.

@@ -329,6 +329,50 @@ func TestPHPClosures(t *testing.T) {
 	}
 }
 
+// What a file does itself is known where its function is gone, if another process has the same instructions in that place.
+func TestPHPShared(t *testing.T) {
+	for api, f := range phpVersions {
+		shared := new(sharedFiles)
+		functions := func(change func(m *memory)) string {
+			m := newMemory(api)
+			m.vm.shared = shared
+			change(m)
+			m.walk()
+			return m.functions(testFrame(testOuter), 0, false)
+		}
+		gone := func(m *memory) { m.put(testFrame(testOuter)+phpFunc, testBase+0x7000) }
+		const known, unknown = "array_map:0 <file app.php>:42", "array_map:0" // what cannot be known of the innermost one is left out
+		for _, step := range []struct {
+			name, want string
+			change     func(m *memory)
+		}{
+			{"met by none", unknown, gone},
+			{"there", known, func(*memory) {}},
+			{"gone", known, gone},
+			{"with other instructions", unknown, func(m *memory) {
+				gone(m)
+				m.put(testOp(testOuter, 1)+phpOpLine, 4711)
+			}},
+			{"of another file", unknown, func(m *memory) {
+				gone(m)
+				file := binary.LittleEndian.Uint64(m.b[testFunction(testOuter)+f.fileName-testBase:])
+				copy(m.b[file+phpStringData-testBase:], "/new.php")
+			}},
+			{"executed otherwise", known, func(m *memory) {
+				gone(m)
+				m.put(testOp(testOuter, 1), 4711)
+			}},
+		} {
+			if got := functions(step.change); got != step.want {
+				t.Errorf("%d: %s: %q, want %q", api, step.name, got, step.want)
+			}
+		}
+		if len(shared.list) != 1 {
+			t.Errorf("%d: %d files are shared", api, len(shared.list))
+		}
+	}
+}
+
 // What is kept of functions comes to an end, by their names too, and not only how many of them there are.
 func TestPHPKept(t *testing.T) {
 	for api := range phpVersions {

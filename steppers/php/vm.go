@@ -36,6 +36,7 @@ type machine struct {
 	resets  int             // of these
 	recent  [1 << recentBits]recent
 	known   map[uint64]*function
+	shared  *sharedFiles
 	inner   []*function          // closures and what files do themselves, by their instructions
 	period  uint64               // the number of the time in which these hold
 	began   time.Time            // when that did
@@ -98,7 +99,7 @@ func (s *Stepper) machine(w *unwind.Walker) *machine {
 // findMachine looks for the interpreter, which may be the one that is known. What it returns has
 // no fields when there is none.
 func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *machine) *machine {
-	vm := &machine{Memory: vmread.MemoryOf(w)}
+	vm := &machine{Memory: vmread.MemoryOf(w), shared: &s.shared}
 	if libs == nil {
 		return vm
 	}
