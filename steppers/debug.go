@@ -3,6 +3,7 @@ package steppers
 import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/isa"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -88,6 +89,9 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return d.leaveRaise(w, m, in, out)
 	}
 	v, err := r.CallerFrame(w, in, out)
+	if err == unwind.NoRegister && d.takeSP(w, m, r, in) {
+		v, err = r.CallerFrame(w, in, out)
+	}
 	if doubt == doubtSilent && v != unwind.StackBottom || v == unwind.Success && !d.mend(w, m.Image, addr-m.Bias, doubt, r, in, out) {
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil
@@ -102,6 +106,9 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 	}
 	if v == unwind.Success && in.Flags&unwind.Interrupted != 0 {
 		d.carry(w, in, out)
+	}
+	if v == unwind.Success && r.SwitchesStack(w.Arch()) {
+		out.Flags |= unwind.StackSwitched
 	}
 	switch {
 	case v != unwind.Success || !r.SavesResults():
@@ -119,6 +126,24 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return unwind.StackBottom, nil
 	}
 	return v, err
+}
+
+// takeSP gives a frame in a call the register that the next instruction makes of SP, which the call does not preserve, if its rule is
+// then the same: as in Wine's dispatcher of calls, it is the same before the call, where SP was made of it.
+func (d *Debug) takeSP(w *unwind.Walker, m *procstate.Mapping, r *unwind.Rule, in *unwind.Frame) bool {
+	var next isa.Inst
+	if in.Flags&unwind.Interrupted != 0 || m.Image.ReadVaddr(d.buf[:], in.PC()-m.Bias) != nil || !mcode.Decode(w.Arch(), d.buf[:], in.PC(), &next) {
+		return false
+	}
+	op := &next.Ops[0]
+	if next.NumOps != 1 || op.Kind != isa.Set || op.Src != w.Arch().SP || op.Dst == w.Arch().SP || d.rule(m.Image, in.PC()+uint64(next.Len)-m.Bias) != r {
+		return false
+	}
+	if _, known := in.Regs.Value(op.Dst); known {
+		return false
+	}
+	in.Regs.Set(op.Dst, in.SP()+uint64(op.Imm))
+	return true
 }
 
 // wasCalled reports whether a return address is behind a call of the function that a frame runs. No trampoline of a signal is

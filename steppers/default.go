@@ -10,6 +10,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/jsc"
 	"github.com/swbpf/swbpf/steppers/lua"
 	"github.com/swbpf/swbpf/steppers/luajit"
+	"github.com/swbpf/swbpf/steppers/pe"
 	"github.com/swbpf/swbpf/steppers/perl"
 	"github.com/swbpf/swbpf/steppers/php"
 	"github.com/swbpf/swbpf/steppers/python"
@@ -41,6 +42,7 @@ import (
 //	SpiderMonkey JavaScript of Firefox and gjs, in frames of its virtual machine
 //	Beam        functions of Erlang, on the stacks of its processes
 //	Chez        code by Chez Scheme, Racket's too, on a stack of its own
+//	PE          code of Windows programs that Wine runs
 //	OCaml       where code in OCaml 5 has left its stack to call C; walks through nothing
 //	Debug       CFI
 //	JIT         CFI of code made at run time, which the process tells of
@@ -66,7 +68,7 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
 		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables),
-		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), NewOCaml(),
+		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), pe.New(), NewOCaml(),
 		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), NewGuile(), frames, analysis, NewBadCall())
 }
 

@@ -99,5 +99,5 @@ func (d *Debug) RuleAt(w *unwind.Walker, m *procstate.Mapping, pc uint64, interr
 	if isLast && (w.Arch().LR != procstate.NoReg || d.putThere(m, pc)) || d.doubtAt(m.Image, vaddr, &at, interrupted) != doubtNone || d.mayMislead(m.Image, pc-m.Bias, interrupted) {
 		return nil, false
 	}
-	return at.Rule, !at.Rule.Jumps(w.Arch())
+	return at.Rule, !at.Rule.Jumps(w.Arch()) && !at.Rule.SwitchesStack(w.Arch())
 }

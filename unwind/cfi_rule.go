@@ -127,6 +127,18 @@ func (r *Rule) SavesResults() bool {
 	return r.row != nil && !r.row.Signal && r.row.Regs[result].Kind == AtOffset
 }
 
+// SwitchesStack reports whether the rule, for code of architecture a, tells of a caller on another
+// stack, as those of Wine do where a function of Windows has called the system: the caller's SP is
+// in a place of its own, and is the CFA.
+func (r *Rule) SwitchesStack(a *procstate.Arch) bool {
+	const deref = "\x06" // DW_OP_deref
+	if r.row == nil {
+		return false
+	}
+	at := r.row.Regs[a.SP]
+	return at.Kind == AtExpression && r.row.CFA.isExpression() && r.row.Expression(r.row.CFA) == r.row.Expression(at)+deref
+}
+
 // Jumps reports whether the rule, for code of architecture a, tells of where
 // the code is about to jump to and not of its caller, as the tables of longjmp
 // and setcontext do: the caller's SP is not the CFA but is kept in a place of
@@ -135,7 +147,7 @@ func (r *Rule) SavesResults() bool {
 func (r *Rule) Jumps(a *procstate.Arch) bool {
 	if r.row != nil {
 		ra := &r.row.Regs[r.row.RA]
-		return !r.row.Signal && (r.row.recovers(a, a.SP) || ra.Kind == AtOffset && ra.Offset >= 0)
+		return !r.row.Signal && (r.row.recovers(a, a.SP) && !r.SwitchesStack(a) || ra.Kind == AtOffset && ra.Offset >= 0)
 	}
 	return r.why == ReasonNone && r.flags&(ruleRAInReg|ruleRAUndefined|ruleSignal) == 0 && r.raOff >= 0
 }

@@ -145,6 +145,13 @@ func TestJumps(t *testing.T) {
 		r.Regs[a.PC] = ra
 		return r
 	}
+	saved := func(cfa, sp string) *Row {
+		r := row(RegRule{Kind: AtExpression, Offset: int64(len(cfa)), size: uint32(len(sp))})
+		r.CFA = RegRule{Kind: ValExpression, size: uint32(len(cfa))}
+		r.Regs[a.SP] = r.Regs[a.PC]
+		r.code = cfa + sp
+		return r
+	}
 	for name, c := range map[string]struct {
 		r    Rule
 		want bool
@@ -156,6 +163,8 @@ func TestJumps(t *testing.T) {
 		"of a whole row, at the CFA":          {Rule{row: row(RegRule{Kind: AtOffset})}, true},
 		"of a whole row, in another register": {Rule{row: row(RegRule{Kind: InReg, Reg: 2})}, false},
 		"without call frame information":      {*ruleNone, false},
+		"SP in a place of its own":            {Rule{row: saved("\x76\x68", "\x76\x70")}, true},
+		"where the CFA is":                    {Rule{row: saved("\x76\x70\x06", "\x76\x70")}, false},
 	} {
 		if got := c.r.Jumps(a); got != c.want {
 			t.Errorf("%s: %t", name, got)

@@ -1,0 +1,194 @@
+package pe
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+)
+
+// image is a program or a library, as it is in memory.
+type image struct {
+	start, end uint64 // run-time addresses
+	name       string
+	functions  []function        // in order of address
+	names      map[uint32]string // of functions, by where they begin
+	named      []uint32          // these, in order
+	infos      map[uint32]*info  // by where they are
+}
+
+// function is an entry of the table of functions: offsets from where the image begins.
+type function struct{ start, end, info uint32 }
+
+// Limits on what is read of an image.
+const (
+	granularity  = 64 << 10 // of where images begin
+	maxImage     = 1 << 31
+	maxSearch    = 512 << 20 // from where a mapping begins down to its image
+	maxFunctions = 1 << 21
+	maxExports   = 1 << 16
+	maxName      = 256
+	entryBytes   = 12
+	pieceBytes   = 64 << 10 // that are read at once
+)
+
+// imageAt returns the image that an address in a mapping is in, nil when there is none.
+func (vm *machine) imageAt(m *procstate.Mapping, addr uint64) *image {
+	i := sort.Search(len(vm.images), func(i int) bool { return vm.images[i].end > addr })
+	if i < len(vm.images) && vm.images[i].start <= addr {
+		return vm.images[i]
+	}
+	if at, seen := vm.none[m.Start]; seen && time.Since(at) < lookedAgain {
+		return nil
+	}
+	im := vm.findImage(m, addr)
+	if im == nil || len(vm.images) >= maxImages {
+		if len(vm.none) >= maxNone {
+			clear(vm.none)
+		}
+		vm.none[m.Start] = time.Now()
+		return nil
+	}
+	vm.images = slices.DeleteFunc(vm.images, func(o *image) bool { return o.start < im.end && im.start < o.end })
+	i = sort.Search(len(vm.images), func(i int) bool { return vm.images[i].start > im.start })
+	vm.images = slices.Insert(vm.images, i, im)
+	return im
+}
+
+// findImage looks for the image that an address in a mapping is in.
+func (vm *machine) findImage(m *procstate.Mapping, addr uint64) *image {
+	read := vmread.Reader(vm.ReadNow)
+	var head [2]byte
+	for start := m.Start &^ (granularity - 1); m.Start-start <= maxSearch; start -= granularity {
+		if read(start, head[:]) && string(head[:]) == "MZ" {
+			if im := openImage(read, start); im != nil {
+				if addr-im.start >= im.end-im.start {
+					return nil
+				}
+				im.nameFile(vm.pid)
+				return im
+			}
+		}
+		if start < granularity {
+			break
+		}
+	}
+	return nil
+}
+
+// openImage reads the image that begins at an address, nil when it is none for x86-64.
+func openImage(read vmread.Reader, start uint64) *image {
+	const (
+		toHeader, machineAMD64, optional64   = 0x3c, 0x8664, 0x20b
+		sizeOfImage, countOfTables           = 24 + 56, 24 + 108
+		exportTable, exceptionTable, headLen = 24 + 112, 24 + 112 + 3*8, 24 + 112 + 4*8
+	)
+	le := binary.LittleEndian
+	var offset [4]byte
+	if !read(start+toHeader, offset[:]) || le.Uint32(offset[:]) >= 1<<16 {
+		return nil
+	}
+	var head [headLen]byte
+	if !read(start+uint64(le.Uint32(offset[:])), head[:]) || string(head[:4]) != "PE\x00\x00" ||
+		le.Uint16(head[4:]) != machineAMD64 || le.Uint16(head[24:]) != optional64 {
+		return nil
+	}
+	size := le.Uint32(head[sizeOfImage:])
+	if size == 0 || size > maxImage {
+		return nil
+	}
+	im := &image{start: start, end: start + uint64(size), infos: map[uint32]*info{}, names: map[uint32]string{}}
+	tables := le.Uint32(head[countOfTables:])
+	if at, n := le.Uint32(head[exceptionTable:]), le.Uint32(head[exceptionTable+4:]); tables > 3 && n/entryBytes <= maxFunctions && at < size && n <= size-at && !im.readFunctions(read, at, n) {
+		return nil // perhaps later
+	}
+	if at := le.Uint32(head[exportTable:]); tables > 0 && at != 0 && at < size {
+		im.readExports(read, at)
+	}
+	return im
+}
+
+// readFunctions reads the table of functions.
+func (im *image) readFunctions(read vmread.Reader, at, size uint32) bool {
+	b := make([]byte, size/entryBytes*entryBytes)
+	for from := 0; from < len(b); from += pieceBytes {
+		if !read(im.start+uint64(at)+uint64(from), b[from:min(from+pieceBytes, len(b))]) {
+			return false
+		}
+	}
+	le := binary.LittleEndian
+	im.functions = make([]function, 0, len(b)/entryBytes)
+	for ; len(b) >= entryBytes; b = b[entryBytes:] {
+		if f := (function{le.Uint32(b), le.Uint32(b[4:]), le.Uint32(b[8:])}); f.start < f.end {
+			im.functions = append(im.functions, f)
+		}
+	}
+	slices.SortFunc(im.functions, func(a, b function) int { return cmp.Compare(a.start, b.start) })
+	return true
+}
+
+// readExports reads the names of what the image exports, and its own.
+func (im *image) readExports(read vmread.Reader, at uint32) {
+	const name, addresses, names, toAddresses, toNames, toOrdinals, headLen = 12, 20, 24, 28, 32, 36, 40
+	le := binary.LittleEndian
+	var head [headLen]byte
+	if !read(im.start+uint64(at), head[:]) {
+		return
+	}
+	im.name = im.text(read, le.Uint32(head[name:]))
+	n, all := min(le.Uint32(head[names:]), maxExports), min(le.Uint32(head[addresses:]), maxExports)
+	table := func(at uint32, size uint32) []byte {
+		b := make([]byte, size)
+		if !read(im.start+uint64(le.Uint32(head[at:])), b) {
+			return nil
+		}
+		return b
+	}
+	starts, texts, ordinals := table(toAddresses, 4*all), table(toNames, 4*n), table(toOrdinals, 2*n)
+	if starts == nil || texts == nil || ordinals == nil {
+		return
+	}
+	for i := range n {
+		if o := uint32(le.Uint16(ordinals[2*i:])); o < all {
+			if text := im.text(read, le.Uint32(texts[4*i:])); text != "" {
+				start := le.Uint32(starts[4*o:])
+				if known := im.names[start]; known == "" || len(text) < len(known) {
+					im.names[start] = text
+				}
+			}
+		}
+	}
+}
+
+// text reads a text that ends with a zero; "" when there is none.
+func (im *image) text(read vmread.Reader, at uint32) string {
+	const page = 4096
+	var b [maxName]byte
+	n := len(b)
+	addr := im.start + uint64(at)
+	if rest := page - int(addr%page); rest < n && !read(addr, b[:]) {
+		n = rest
+	}
+	if at == 0 || !read(addr, b[:n]) {
+		return ""
+	}
+	end := bytes.IndexByte(b[:n], 0)
+	if end <= 0 || !vmread.IsPrintable(string(b[:end])) {
+		return ""
+	}
+	return string(b[:end])
+}
+
+// functionAt returns the function with the code at an offset, nil when there is none.
+func (im *image) functionAt(rva uint32) *function {
+	i := sort.Search(len(im.functions), func(i int) bool { return im.functions[i].start > rva }) - 1
+	if i < 0 || rva >= im.functions[i].end {
+		return nil
+	}
+	return &im.functions[i]
+}
