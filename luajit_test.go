@@ -18,29 +18,40 @@ func TestLuaJIT(t *testing.T) {
 	canTrace(t)
 	amd64Only(t)
 	testenv.Needs(t, "luajit")
+	for _, command := range waysOfLuaJIT(t, "luajit") {
+		t.Run(command[0], func(t *testing.T) {
+			cmd, want := startWaiting[[]string](t, 1, append([]string{"luajit"}, command...)...)
+			walkBothWays(t, cmd.Process.Pid, want, checkLuaJIT(t, want))
+		})
+	}
+}
+
+// waysOfLuaJIT returns arguments with which a LuaJIT calls in all ways there are, and waits.
+func waysOfLuaJIT(t *testing.T, luajit ...string) [][]string {
+	t.Helper()
 	script := filepath.Join("testdata", "walk", "waitsinluajit.lua")
-	out, err := exec.Command("luajit", script).Output()
+	out, err := exec.Command(luajit[0], append(luajit[1:], script)...).Output()
 	ways := strings.Fields(string(out))
 	if err != nil || len(ways) < 20 {
 		t.Fatalf("ways to call %q, %v", ways, err)
 	}
 	slices.Sort(ways)
 	large := slices.Index(ways, "large")
-	for _, command := range [][]string{
+	return [][]string{
 		append([]string{"-joff", script}, slices.Delete(slices.Clone(ways), large, large+1)...),
 		{script, "large", "coroutines"},
-	} {
-		t.Run(command[0], func(t *testing.T) {
-			cmd, want := startWaiting[[]string](t, 1, append([]string{"luajit"}, command...)...)
-			walkBothWays(t, cmd.Process.Pid, want, func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
-				if len(want[tid]) < 100 {
-					t.Errorf("%d calls are told", len(want[tid]))
-				}
-				if got := toldCalls(w, frames); !slices.Equal(got, want[tid]) {
-					t.Errorf("calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want[tid], "\n"))
-				}
-			})
-		})
+	}
+}
+
+// checkLuaJIT compares calls with those that are told.
+func checkLuaJIT(t *testing.T, want map[procstate.ThreadID][]string) func(*unwind.Walker, procstate.ThreadID, []unwind.Frame) {
+	return func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+		if len(want[tid]) < 100 {
+			t.Errorf("%d calls are told", len(want[tid]))
+		}
+		if got := toldCalls(w, frames); !slices.Equal(got, want[tid]) {
+			t.Errorf("calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want[tid], "\n"))
+		}
 	}
 }
 
@@ -63,13 +74,25 @@ func TestLuaJITTrace(t *testing.T) {
 	canTrace(t)
 	amd64Only(t)
 	testenv.Needs(t, "luajit")
-	script := filepath.Join(t.TempDir(), "trace.lua")
+	script := traceOfLuaJIT(t)
+	cmd, told := startWaiting[[]string](t, 1, "luajit", script)
+	walkBothWays(t, cmd.Process.Pid, told, checkLuaJITTrace(t, script))
+}
+
+// traceOfLuaJIT writes luajitTrace to a file.
+func traceOfLuaJIT(t *testing.T) (script string) {
+	t.Helper()
+	script = filepath.Join(t.TempDir(), "trace.lua")
 	if err := os.WriteFile(script, []byte(luajitTrace), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd, told := startWaiting[[]string](t, 1, "luajit", script)
+	return script
+}
+
+// checkLuaJITTrace checks the calls of luajitTrace, and that they are in a trace.
+func checkLuaJITTrace(t *testing.T, script string) func(*unwind.Walker, procstate.ThreadID, []unwind.Frame) {
 	want := []string{"leaf " + script + ":6", "middle " + script + ":7", "outer " + script + ":8", "<chunk trace.lua> " + script + ":10"}
-	walkBothWays(t, cmd.Process.Pid, told, func(w *unwind.Walker, _ procstate.ThreadID, frames []unwind.Frame) {
+	return func(w *unwind.Walker, _ procstate.ThreadID, frames []unwind.Frame) {
 		if got := toldCalls(w, frames); !slices.Equal(got, want) {
 			t.Errorf("calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
@@ -78,5 +101,5 @@ func TestLuaJITTrace(t *testing.T) {
 				t.Errorf("%s is not in a trace", lines[0].Name)
 			}
 		}
-	})
+	}
 }

@@ -89,11 +89,11 @@ type collector struct {
 // collect is the Collector: frames of the interpreter on the stack of C have the address of a lua_State.
 func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
 	read := vmread.Reader(func(addr uint64, buf []byte) bool { return vmread.ReadAll(m, addr, buf) })
-	if dispatch, ok := regs.Value(luajitDispatch); ok && dispatch%8 == 0 {
+	if dispatch, ok := regs.Value(c.arch.dispatch); ok && dispatch%8 == 0 {
 		c.global(read, dispatch-c.dispatch, add)
 	}
 	var b [4 << 10]byte
-	sp := regs.Raw(luajitSP) &^ 7
+	sp := regs.Raw(c.arch.SP) &^ 7
 	looks := maxLooks
 	for n := uint64(0); n < maxLooked; {
 		part := b[:uint64(len(b))-(sp+n)%uint64(len(b))]

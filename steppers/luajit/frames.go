@@ -1,9 +1,6 @@
 package luajit
 
 import (
-	"bytes"
-	"encoding/binary"
-
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -47,7 +44,7 @@ type innermostPlace struct {
 
 // codeOf returns the number of the functions that run in a frame of C, at an address; 0 where that is not known.
 func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isTrace bool) uint32 {
-	state, ok := vm.Word(frame + frameState)
+	state, ok := vm.Word(frame + uint64(vm.arch.state))
 	if !ok || frame%8 != 0 {
 		return 0
 	}
@@ -85,7 +82,7 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isTr
 	default:
 		pc = vm.pcOf(in, frame)
 	}
-	if t.frame, ok = vm.Word(frame + frameBefore); !ok || !vm.follow(g, t, frame, pc, isTrace) {
+	if t.frame, ok = vm.Word(frame + uint64(vm.arch.outer)); !ok || !vm.follow(g, t, frame, pc, isTrace) {
 		t.isLost = true
 		if n := len(vm.subs); n > 0 && !vm.subs[n-1].isAbsent {
 			vm.subs = append(vm.subs, runningCall{isUnread: true})
@@ -98,10 +95,10 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, frame uint64, isTr
 
 // pcOf returns where the bytecode goes on that runs in a frame of the interpreter which has called C.
 func (vm *machine) pcOf(in *unwind.Frame, frame uint64) uint64 {
-	if pc, ok := in.Regs.Value(luajitPC); ok && pc%4 == 0 {
+	if pc, ok := in.Regs.Value(vm.arch.pc); ok && pc%4 == 0 {
 		return pc
 	}
-	pc, _ := vm.Word(frame + framePC)
+	pc, _ := vm.Word(frame + uint64(vm.arch.next))
 	return pc
 }
 
@@ -128,11 +125,14 @@ func (vm *machine) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *threa
 		return 0, false
 	}
 	const helpers = 32 // bytes of return addresses
-	runs := frame-top.Raw(luajitSP) < helpers && vm.interprets(top.Raw(w.Arch().PC))
+	runs := frame-top.Raw(vm.arch.SP) < helpers && vm.interprets(top.Raw(w.Arch().PC))
 	if !runs {
 		at := innermostPlace{base: t.link + 8, pc: vm.pcOf(in, frame), sure: true}
-		if rb, ok := in.Regs.Value(luajitRB); ok && vm.keepsBase(in.PC()) {
-			at = innermostPlace{base: rb, pc: at.pc}
+		if kept, ok := in.Regs.Value(vm.arch.kept); ok && vm.keepsBase(in.PC()) {
+			is := innermostPlace{base: kept, pc: at.pc}
+			if vm.arch.kept != vm.arch.base || vm.fits(g, t, &is) { // or it is that of a frame that is not begun
+				at = is
+			}
 		}
 		fits := vm.fits(g, t, &at)
 		if !at.sure && !fits {
@@ -140,22 +140,23 @@ func (vm *machine) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *threa
 		}
 		t.link = at.base - 8
 		if saved := (innermostPlace{base: at.base}); !fits { // the register is not set yet
-			if saved.pc, ok = vm.Word(frame + framePC); ok && vm.fits(g, t, &saved) {
+			if saved.pc, ok = vm.Word(frame + uint64(vm.arch.next)); ok && vm.fits(g, t, &saved) {
 				return saved.pc, true
 			}
 		}
 		return at.pc, true
 	}
-	at := innermostPlace{base: top.Raw(luajitBase), pc: top.Raw(luajitPC)}
+	at := innermostPlace{base: top.Raw(vm.arch.base), pc: top.Raw(vm.arch.pc)}
+	before := top.Raw(vm.arch.before)
 	switch kind := at.pc & ljLink; {
 	case at.pc%8 == 0 && at.pc > t.stack && at.pc <= at.base && at.base <= t.end+slack:
 		// It returns to C, and has in place of the address of an instruction that of the frame that goes on.
 		t.link = at.pc - 8
 		return 0, true
-	case at.pc < maxStack && (kind == ljFromC || kind == ljFromCP) && at.base == t.link+8:
-		return 0, true // C has called it, and there is no frame yet
+	case at.pc < maxStack && (kind == ljFromC || kind == ljFromCP) && (at.base == t.link+8 || vm.arch.returnsByLink && before == t.link+8):
+		return 0, true // C has called it, and there is no frame yet, or no more
 	}
-	for _, base := range [...]uint64{at.base, top.Raw(luajitRB), t.link + 8} {
+	for _, base := range [...]uint64{at.base, before, t.link + 8} {
 		if at.base = base; !vm.fits(g, t, &at) {
 			continue
 		}
@@ -170,7 +171,7 @@ func (vm *machine) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *threa
 		return at.pc, true
 	}
 	// Of a closure that is gone the registers tell.
-	at.base = top.Raw(luajitBase)
+	at.base = top.Raw(vm.arch.base)
 	if at.base%8 != 0 || at.base <= t.stack+8 || at.base > t.end+slack || vm.protoAt(at.pc) == nil {
 		return 0, false
 	}
@@ -187,22 +188,10 @@ func (vm *machine) interprets(pc uint64) bool { return vm.imageInfo.code.Holds(p
 
 const look = 48 // bytes of code behind a call
 
-// keepsBase reports whether the interpreter has kept its base in RBP, over a call of C that returns to an address:
-// else it is in the lua_State. What it does then with the register tells.
+// keepsBase reports whether the interpreter has its base in the register for that, or where it keeps it over a call of C
+// that returns to an address: else it is in the lua_State.
 func (vm *machine) keepsBase(ra uint64) bool {
-	const kept, kept2, inState = "\x48\x89\xea", "\x48\x8b\xd5", "\x48\x8b\x55\x20" // mov %rbp, %rdx; mov 0x20(%rbp), %rdx
-	if vm.image.ReadVaddr(vm.code[:], ra-vm.bias) != nil {
-		return false
-	}
-	first := len(vm.code)
-	at := func(s string) int {
-		if i := bytes.Index(vm.code[:], []byte(s)); i >= 0 {
-			return i
-		}
-		return first
-	}
-	is := min(at(kept), at(kept2))
-	return is < first && is < at(inState)
+	return vm.image.ReadVaddr(vm.code[:], ra-vm.bias) == nil && vm.arch.keepsBase(vm.code[:])
 }
 
 // fits reports whether what may be the base of the innermost frame and where its function goes on fit together.
@@ -252,7 +241,7 @@ func (vm *machine) slot(at uint64) (uint64, bool) {
 // follow lists the functions that run in a frame of C, from the innermost one. It reports whether what is further out
 // is known.
 func (vm *machine) follow(g *global, t *thread, frame, pc uint64, isTrace bool) bool {
-	results, ok := vm.Word(frame + frameResults)
+	results, ok := vm.Word(frame + uint64(vm.arch.results))
 	if !ok {
 		return false
 	}
@@ -344,38 +333,10 @@ const (
 	bcIterN = 0x46
 )
 
-// leave walks from a trace, or from where one is left, to the caller of the frame of the interpreter that it runs in,
-// which is at an address. The trace has kept more registers there than the interpreter does, or is about to.
-func (vm *machine) leave(w *unwind.Walker, frame uint64, in, out *unwind.Frame, isEntered bool) (unwind.Verdict, error) {
-	var b [frameBytes + 8]byte
-	if !vm.Read(frame-8, b[:]) {
-		return unwind.NotMe, nil
-	}
-	a := w.Arch()
-	saved := func(at int) uint64 { return binary.LittleEndian.Uint64(b[8+at:]) }
-	out.SetPC(a, saved(frameBytes-8))
-	out.SetSP(a, frame+frameBytes)
-	out.SetFP(a, saved(frameSaved+24))
-	for _, r := range [...]struct {
-		reg procstate.Reg
-		at  int
-	}{{14, frameSaved}, {15, frameSaved + 8}, {3, frameSaved + 16}, {12, 0}, {13, -8}} {
-		if v, ok := in.Regs.Value(r.reg); !isEntered || r.at > 0 {
-			out.Regs.Set(r.reg, saved(r.at))
-		} else if ok {
-			out.Regs.Set(r.reg, v)
-		}
-	}
-	out.PCLocation = unwind.InMemory(frame + frameBytes - 8)
-	out.FPLocation = unwind.InMemory(frame + frameSaved + 24)
-	out.Regs.ThreadPointer = in.Regs.ThreadPointer
-	return unwind.Success, nil
-}
-
 // traceFrame returns the address of the frame of the interpreter that a trace runs in, or one that is being left: its
 // lua_State has it. ok is false where no trace runs, or where that is not known.
 func (vm *machine) traceFrame(in *unwind.Frame, m *procstate.Mapping) (frame uint64, ok bool) {
-	dispatch, ok := in.Regs.Value(luajitDispatch)
+	dispatch, ok := in.Regs.Value(vm.arch.dispatch)
 	if !ok || vm.imageInfo.traces == 0 || dispatch < vm.dispatch {
 		return 0, false
 	}
@@ -394,6 +355,6 @@ func (vm *machine) traceFrame(in *unwind.Frame, m *procstate.Mapping) (frame uin
 		return 0, false
 	}
 	frame &^= ljFrameFlags
-	is, ok := vm.Word(frame + frameState)
+	is, ok := vm.Word(frame + uint64(vm.arch.state))
 	return frame, ok && is == state && frame%8 == 0 && frame >= in.SP()
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,10 +20,20 @@ import (
 // Where things are comes from the code of the interpreter, and all of it has to be found.
 func TestFindLuaJIT(t *testing.T) {
 	testenv.Needs(t, "luajit")
-	file, err := exec.LookPath("luajit")
+	here, err := exec.LookPath("luajit")
 	if err != nil {
 		t.Fatal(err)
 	}
+	files := []string{here}
+	for _, root := range filepath.SplitList(os.Getenv("SWBPF_AARCH64_ROOTS")) {
+		files = append(files, filepath.Join(root, "usr/bin/luajit"))
+	}
+	for _, file := range files {
+		t.Run(file, func(t *testing.T) { testFindLuaJIT(t, file) })
+	}
+}
+
+func testFindLuaJIT(t *testing.T, file string) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -30,9 +41,6 @@ func TestFindLuaJIT(t *testing.T) {
 	im, err := procstate.NewImageBytes(raw, file)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if im.Arch() != procstate.AMD64 {
-		t.Skip("LuaJIT is known on amd64 alone")
 	}
 	p := find(im, unwind.NewTables())
 	if p.code.End <= p.code.Start || p.traces <= p.jitBase || p.jitBase != p.current+8 {
@@ -48,9 +56,9 @@ func TestFindLuaJIT(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := 0; n < len(code); n += 61 { // of less code nothing is found, or the same
-		q := imageInfo{}
+		q := imageInfo{arch: p.arch}
 		testenv.NoPanic(t, "code that is cut", func() {
-			if q.findFields(code[:n]) && (q.dispatch != p.dispatch || q.current != p.current) {
+			if p.arch.find(&q, code[:n]) && (q.dispatch != p.dispatch || q.current != p.current) {
 				t.Errorf("%d bytes: %+v", n, q)
 			}
 		})
@@ -96,6 +104,7 @@ type memory struct {
 func newLJMemory() *memory {
 	m := &memory{b: make([]byte, testSize), snap: procstate.NewSnapshot(procstate.AMD64, 1, "", nil)}
 	p := &imageInfo{
+		arch: amd64,
 		code: mcode.Range{Start: testBase + testVM, End: testBase + testVM + 0x1000}, dispatch: 0x400,
 		current: testCurrent, jitBase: testCurrent + 8, traces: testJumps,
 	}
@@ -111,10 +120,10 @@ func newLJMemory() *memory {
 func (m *memory) load(pc, base, next uint64) {
 	var regs procstate.Regs
 	regs.Set(16, pc)
-	regs.Set(luajitSP, testBase+testFrame)
-	regs.Set(luajitBase, base)
-	regs.Set(luajitPC, next)
-	regs.Set(luajitDispatch, testBase+testGlobal+0x400)
+	regs.Set(procstate.AMD64.SP, testBase+testFrame)
+	regs.Set(amd64.base, base)
+	regs.Set(amd64.pc, next)
+	regs.Set(amd64.dispatch, testBase+testGlobal+0x400)
 	m.snap.Reset(1, &regs, []procstate.Region{{Addr: testBase, Data: m.b}})
 }
 
@@ -171,8 +180,8 @@ func (m *memory) fill() {
 	m.put(outer-16, chunk, outer-testStack-16|ljFromC)
 	m.put(within-16, inner, goesOn)
 	m.put(testGlobal+testCurrent, testBase+testMain)
-	m.put(testFrame+frameState, testBase+testMain)
-	m.put(testFrame+frameBytes-8, testBase+0x100)
+	m.put(testFrame+amd64.state, testBase+testMain)
+	m.put(testFrame+amd64.bytes-8, testBase+0x100)
 
 	m.put(testGlobal+testJumps, testBase+testTraces, 2<<32)
 	m.put(testTraces+8, testBase+testTrace)
@@ -239,7 +248,7 @@ func FuzzLuaJIT(f *testing.F) {
 		f.Fatalf("in a trace %q are called %q, in a frame at %#x", want, got, frame)
 	}
 	var out unwind.Frame
-	if v, _ := seed.vm.leave(seed.w, frame, in, &out, false); v != unwind.Success || out.PC() != testBase+0x100 || out.SP() != frame+frameBytes {
+	if v, _ := seed.vm.leave(seed.w, frame, in, &out, false); v != unwind.Success || out.PC() != testBase+0x100 || out.SP() != frame+uint64(amd64.bytes) {
 		f.Fatalf("the trace is left to %#x, %v", out.PC(), v)
 	}
 	f.Add(slices.Clone(seed.b), uint16(testCode+0x20), uint16(base), uint16(next))

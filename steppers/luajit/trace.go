@@ -243,7 +243,7 @@ func (t *trace) readSnapshots(vm *machine) (ok bool) {
 	for i := range n {
 		b := snaps[i*ljSnapBytes:]
 		first, count := le.Uint32(b[ljSnapMap:]), uint32(b[ljSnapCount])
-		s := snapshot{from: uint32(le.Uint16(b[ljSnapFrom:])), slots: len(t.slots), tail: i == n-1}
+		s := snapshot{from: uint32(le.Uint16(b[ljSnapFrom:])) * uint32(vm.arch.instruction), slots: len(t.slots), tail: i == n-1}
 		if first < last || i == 0 && (first != 0 || s.from != 0) || s.from < before.from || uint64(s.from) > t.code.End-t.code.Start || first+count+2 > entries || first+count+2 < first {
 			return false
 		}
@@ -312,7 +312,7 @@ func (o *overlay) isMoved(vm *machine, t *trace, pc uint64) bool {
 	if !vm.ReadNow(pc, code) {
 		return true
 	}
-	sets := binary.LittleEndian.AppendUint32([]byte("\x49\x89\x96"), uint32(vm.jitBase-vm.dispatch)) // mov %rdx, n(%r14)
+	sets := vm.arch.setsBase(vm.imageInfo)
 	if bytes.Contains(code, sets) {
 		return false
 	}
