@@ -45,6 +45,9 @@ type arch struct {
 	find   func(p *imageInfo, code []byte) bool
 	// keepsBase is for code behind a call of a function of C: it reports whether the interpreter has its base in the register.
 	keepsBase func(code []byte) bool
+	// isOutside is for an instruction of the interpreter: it reports whether its frame is not there yet, or no more, with
+	// the caller's registers, and how many bytes of it are on the stack. nil: tables tell of those.
+	isOutside func(code []byte) (bytes int, is bool)
 	// setsBase is what a trace sets the base by that is in the global_State.
 	setsBase func(p *imageInfo) []byte
 }
@@ -75,7 +78,7 @@ var arm64 = &arch{
 
 // The functions know the registers.
 func init() {
-	arm64.find, arm64.keepsBase, arm64.setsBase = findARM64, keepsBaseARM64, setsBaseARM64
+	arm64.find, arm64.keepsBase, arm64.setsBase, arm64.isOutside = findARM64, keepsBaseARM64, setsBaseARM64, isOutsideARM64
 }
 
 // archOf returns what is known of an architecture, nil where LuaJIT is not known on it.
@@ -195,6 +198,26 @@ func keepsBaseARM64(code []byte) bool {
 	return true
 }
 
+// isOutsideARM64 is arch.isOutside: the return address is in the link register then.
+func isOutsideARM64(code []byte) (bytes int, is bool) {
+	const (
+		lowers = 0xd10343ff // sub sp, sp, #208
+		saves  = 0xa90c7bfd // stp x29, x30, [sp, #192]
+		frames = 0x910303fd // add x29, sp, #192
+		raises = 0x910343ff // add sp, sp, #208
+		ret    = 0xd65f03c0
+	)
+	switch le := binary.LittleEndian; le.Uint32(code[look:]) {
+	case lowers:
+		return 0, true
+	case saves, frames, raises:
+		return arm64.bytes, true
+	case ret:
+		return 0, le.Uint32(code[look-4:]) == raises
+	}
+	return 0, false
+}
+
 // setsBaseAMD64 is arch.setsBase: mov %rdx, n(%r14).
 func setsBaseAMD64(p *imageInfo) []byte {
 	return binary.LittleEndian.AppendUint32([]byte("\x49\x89\x96"), uint32(p.jitBase-p.dispatch))
@@ -289,6 +312,28 @@ func (p *imageInfo) findExitARM64(code []byte) {
 	if end := bytes.Index(code[leave:min(leave+far, len(code))], []byte("\x20\x02\x1f\xd6")); end >= 0 {
 		p.exit = mcode.Range{Start: uint64(leave), End: uint64(leave + end + size)}
 	}
+}
+
+// outside walks from where the interpreter is entered, or left, and has no frame. ok is false anywhere else.
+func (vm *machine) outside(w *unwind.Walker, in, out *unwind.Frame) (v unwind.Verdict, ok bool) {
+	var code [look + 4]byte
+	if vm.image.ReadVaddr(code[:], in.PC()-vm.bias-look) != nil {
+		return unwind.NotMe, false
+	}
+	a := vm.arch
+	bytes, is := a.isOutside(code[:])
+	ra, known := in.Regs.Value(a.LR)
+	if !is || !known {
+		return unwind.NotMe, false
+	}
+	out.Regs = in.Regs
+	out.SetPC(a.Arch, ra&a.CodeMask)
+	out.SetSP(a.Arch, in.SP()+uint64(bytes))
+	out.SetFP(a.Arch, in.FP())
+	if out.FPLocation = in.FPLocation; in.IsTop() {
+		out.PCLocation = unwind.InRegister(a.LR)
+	}
+	return unwind.Success, true
 }
 
 // leave walks from a trace, or from where one is left, to the caller of the frame of the interpreter that it runs in,

@@ -156,6 +156,13 @@ func (vm *machine) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *threa
 	case at.pc < maxStack && (kind == ljFromC || kind == ljFromCP) && (at.base == t.link+8 || vm.arch.returnsByLink && before == t.link+8):
 		return 0, true // C has called it, and there is no frame yet, or no more
 	}
+	if pc, ok := vm.beginsMeta(g, t, &at); ok {
+		return pc, true
+	}
+	if caller := (innermostPlace{base: before, pc: at.pc}); vm.begins(&at, before) && vm.fits(g, t, &caller) {
+		t.link = before - 8
+		return at.pc, true
+	}
 	for _, base := range [...]uint64{at.base, before, t.link + 8} {
 		if at.base = base; !vm.fits(g, t, &at) {
 			continue
@@ -170,6 +177,9 @@ func (vm *machine) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *threa
 		}
 		return at.pc, true
 	}
+	if results, ok := vm.Word(frame + uint64(vm.arch.results)); ok && int32(results) < 0 {
+		return 0, true // no function is called yet
+	}
 	// Of a closure that is gone the registers tell.
 	at.base = top.Raw(vm.arch.base)
 	if at.base%8 != 0 || at.base <= t.stack+8 || at.base > t.end+slack || vm.protoAt(at.pc) == nil {
@@ -181,6 +191,32 @@ func (vm *machine) begin(w *unwind.Walker, in *unwind.Frame, g *global, t *threa
 	}
 	t.link, vm.isGone = at.base-8, true
 	return at.pc, true
+}
+
+// begins reports whether what is at the base is called by what is at the one before, and has no link yet: it may look like
+// the caller, where that calls itself.
+func (vm *machine) begins(at *innermostPlace, before uint64) bool {
+	a, ok := vm.operandA(at.pc)
+	link, _ := vm.Word(at.base - 8)
+	return ok && link != at.pc && at.base == before+8*(2+uint64(a))
+}
+
+// beginsMeta finds the function that calls a metamethod, whose frame has no link yet, or which has just returned: how far
+// its frame is from the caller's is in place of the next instruction, which is in that frame.
+func (vm *machine) beginsMeta(g *global, t *thread, at *innermostPlace) (pc uint64, ok bool) {
+	const next = 24 // bytes below a base
+	if at.pc >= maxStack || at.pc&ljLink != ljContinuation {
+		return 0, false
+	}
+	distance := at.pc &^ ljLink
+	for _, base := range [...]uint64{at.base - distance, at.base} {
+		caller := innermostPlace{base: base}
+		if caller.pc, ok = vm.Word(base + distance - next); ok && vm.fits(g, t, &caller) {
+			t.link = base - 8
+			return caller.pc, true
+		}
+	}
+	return 0, false
 }
 
 // interprets reports whether a run-time address is in the interpreter.

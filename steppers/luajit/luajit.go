@@ -121,6 +121,11 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if vm == nil || m.Image != nil && (m.Image != vm.image || m.Bias != vm.bias) {
 		return unwind.NotMe, nil
 	}
+	if m.Image != nil && vm.arch.isOutside != nil && in.Flags&unwind.Interrupted != 0 {
+		if v, ok := vm.outside(w, in, out); ok {
+			return v, nil
+		}
+	}
 	isEntered := m.Image != nil && vm.enter.Holds(pc-m.Bias)
 	if m.Image != nil && !isEntered && !vm.exit.Holds(pc-m.Bias) {
 		in.Code = vm.codeOf(w, in, in.SP(), false)
