@@ -95,16 +95,17 @@ const (
 
 // memory is captured memory of a thread that runs LuaJIT.
 type memory struct {
+	*arch
 	b    []byte
 	snap *procstate.Snapshot
 	vm   *machine
 	w    *unwind.Walker
 }
 
-func newLJMemory() *memory {
-	m := &memory{b: make([]byte, testSize), snap: procstate.NewSnapshot(procstate.AMD64, 1, "", nil)}
+func newLJMemory(a *arch) *memory {
+	m := &memory{arch: a, b: make([]byte, testSize), snap: procstate.NewSnapshot(a.Arch, 1, "", nil)}
 	p := &imageInfo{
-		arch: amd64,
+		arch: a,
 		code: mcode.Range{Start: testBase + testVM, End: testBase + testVM + 0x1000}, dispatch: 0x400,
 		current: testCurrent, jitBase: testCurrent + 8, traces: testJumps,
 	}
@@ -119,11 +120,11 @@ func newLJMemory() *memory {
 // load captures the memory with registers.
 func (m *memory) load(pc, base, next uint64) {
 	var regs procstate.Regs
-	regs.Set(16, pc)
-	regs.Set(procstate.AMD64.SP, testBase+testFrame)
-	regs.Set(amd64.base, base)
-	regs.Set(amd64.pc, next)
-	regs.Set(amd64.dispatch, testBase+testGlobal+0x400)
+	regs.Set(m.PC, pc)
+	regs.Set(m.SP, testBase+testFrame)
+	regs.Set(m.base, base)
+	regs.Set(m.pc, next)
+	regs.Set(m.arch.dispatch, testBase+testGlobal+0x400)
 	m.snap.Reset(1, &regs, []procstate.Region{{Addr: testBase, Data: m.b}})
 }
 
@@ -180,8 +181,8 @@ func (m *memory) fill() {
 	m.put(outer-16, chunk, outer-testStack-16|ljFromC)
 	m.put(within-16, inner, goesOn)
 	m.put(testGlobal+testCurrent, testBase+testMain)
-	m.put(testFrame+amd64.state, testBase+testMain)
-	m.put(testFrame+amd64.bytes-8, testBase+0x100)
+	m.put(testFrame+m.state, testBase+testMain)
+	m.put(testFrame+m.saved[0].at, testBase+0x100)
 
 	m.put(testGlobal+testJumps, testBase+testTraces, 2<<32)
 	m.put(testTraces+8, testBase+testTrace)
@@ -198,7 +199,7 @@ func (m *memory) fill() {
 	m.put(testIR+8, testBase+testFunc, 0, goesOn) // constants lowest and lowest+2
 	for i := range 2 {
 		m.half(testSnaps+ljSnapBytes*i, uint32(4*i))
-		m.b[testSnaps+ljSnapBytes*i+ljSnapFrom] = byte(0x40 * i)
+		m.b[testSnaps+ljSnapBytes*i+ljSnapFrom] = byte(0x40 / m.instruction * i)
 		m.b[testSnaps+ljSnapBytes*i+ljSnapCount] = 2
 		m.half(testMap+16*i, (slot+2)<<24|lowest)
 		m.half(testMap+16*i+4, (slot+3)<<24|ljSnapLink|(lowest+2))
@@ -222,38 +223,85 @@ func (m *memory) frame(pc uint64) *unwind.Frame {
 	var in unwind.Frame
 	var regs procstate.Regs
 	if m.snap.Registers(1, &regs) == nil {
-		in.Load(procstate.AMD64, &regs)
+		in.Load(m.Arch, &regs)
 	}
-	in.SetPC(procstate.AMD64, pc)
+	in.SetPC(m.Arch, pc)
 	in.Thread = 1
 	return &in
 }
 
+// Places in the code that the memory is captured in.
+const (
+	testPC    = testVM + 0x10
+	testInner = testStack + 0x48
+	testNext  = testProto + ljProtoBytes + 8
+)
+
+// The functions that run in a frame of the interpreter, and in that of a trace, have their names, and the trace is left to
+// what has called the interpreter.
+func TestLuaJITFrames(t *testing.T) {
+	for _, a := range []*arch{amd64, arm64} {
+		t.Run(a.Name, func(t *testing.T) {
+			m := newLJMemory(a)
+			m.fill()
+			m.load(testBase+testPC, testBase+testInner, testBase+testNext)
+			want := []string{"inner dir/app.lua:5", "<chunk app.lua> dir/app.lua:2"}
+			if got := m.names(m.frame(testBase+testPC), testBase+testFrame, false); !slices.Equal(got, want) {
+				t.Fatalf("%q are called %q", want, got)
+			}
+			m.put(testGlobal+testCurrent+8, testBase+testStack+0x20) // a trace of the chunk
+			m.load(testBase+testCode+0x20, 0, 0)
+			in := m.frame(testBase + testCode + 0x20)
+			frame, ok := m.vm.traceFrame(in, &testMapping)
+			if got := m.names(in, frame, true); !ok || !slices.Equal(got, want) {
+				t.Fatalf("in a trace %q are called %q, in a frame at %#x", want, got, frame)
+			}
+			m.put(testFrame+m.saved[2].at, 0x1234)
+			var out unwind.Frame
+			v, _ := m.vm.leave(m.w, frame, in, &out, false)
+			if reg := out.Regs.Raw(m.saved[2].reg); v != unwind.Success || out.PC() != testBase+0x100 || out.SP() != frame+uint64(a.bytes) || reg != 0x1234 {
+				t.Fatalf("the trace is left to %#x, %v; a register is %#x", out.PC(), v, reg)
+			}
+		})
+	}
+}
+
+// testMapping is where traces are.
+var testMapping = procstate.Mapping{Start: testBase + testCode, End: testBase + testSize}
+
+// Where the interpreter for AArch64 has no frame yet, or no more, is told by its instructions.
+func TestLuaJITOutside(t *testing.T) {
+	code := make([]byte, look+4)
+	for _, c := range []struct {
+		before, is uint32
+		bytes      int
+		outside    bool
+	}{
+		{0, 0xd10343ff, 0, true}, {0xd10343ff, 0xa90c7bfd, 208, true}, {0xa90c7bfd, 0x910303fd, 208, true}, {0x910303fd, 0xa90b4ff4, 0, false},
+		{0xa94c7bfd, 0x910343ff, 208, true}, {0x910343ff, 0xd65f03c0, 0, true}, {0, 0xd65f03c0, 0, false},
+	} {
+		binary.LittleEndian.PutUint32(code[look-4:], c.before)
+		binary.LittleEndian.PutUint32(code[look:], c.is)
+		if bytes, outside := isOutsideARM64(code); bytes != c.bytes || outside != c.outside {
+			t.Errorf("%#x: %d bytes, %v", c.is, bytes, outside)
+		}
+	}
+}
+
 func FuzzLuaJIT(f *testing.F) {
-	seed := newLJMemory()
-	seed.fill()
-	const pc, base, next = testVM + 0x10, testStack + 0x48, testProto + ljProtoBytes + 8
-	seed.load(testBase+pc, testBase+base, testBase+next)
-	want := []string{"inner dir/app.lua:5", "<chunk app.lua> dir/app.lua:2"}
-	if got := seed.names(seed.frame(testBase+pc), testBase+testFrame, false); !slices.Equal(got, want) {
-		f.Fatalf("%q are called %q", want, got)
+	for i, a := range []*arch{amd64, arm64} {
+		seed := newLJMemory(a)
+		seed.fill()
+		f.Add(slices.Clone(seed.b), uint16(testPC), uint16(testInner), uint16(testNext), i == 1)
+		seed.put(testGlobal+testCurrent+8, testBase+testStack+0x20)
+		f.Add(slices.Clone(seed.b), uint16(testCode+0x20), uint16(testInner), uint16(testNext), i == 1)
 	}
-	f.Add(slices.Clone(seed.b), uint16(pc), uint16(base), uint16(next))
-	seed.put(testGlobal+testCurrent+8, testBase+testStack+0x20) // a trace of the chunk
-	seed.load(testBase+testCode+0x20, 0, 0)
-	mapped := procstate.Mapping{Start: testBase + testCode, End: testBase + testSize}
-	in := seed.frame(testBase + testCode + 0x20)
-	frame, ok := seed.vm.traceFrame(in, &mapped)
-	if got := seed.names(in, frame, true); !ok || !slices.Equal(got, want) {
-		f.Fatalf("in a trace %q are called %q, in a frame at %#x", want, got, frame)
-	}
-	var out unwind.Frame
-	if v, _ := seed.vm.leave(seed.w, frame, in, &out, false); v != unwind.Success || out.PC() != testBase+0x100 || out.SP() != frame+uint64(amd64.bytes) {
-		f.Fatalf("the trace is left to %#x, %v", out.PC(), v)
-	}
-	f.Add(slices.Clone(seed.b), uint16(testCode+0x20), uint16(base), uint16(next))
-	f.Fuzz(func(t *testing.T, memory []byte, pc, base, next uint16) {
-		m := newLJMemory()
+	f.Fuzz(func(t *testing.T, memory []byte, pc, base, next uint16, isARM64 bool) {
+		a := amd64
+		if isARM64 {
+			a = arm64
+		}
+		m := newLJMemory(a)
 		clear(m.b[copy(m.b, memory):])
 		at := func(offset uint16) uint64 { return testBase + uint64(offset) }
 		m.load(at(pc), at(base), at(next))
@@ -261,7 +309,7 @@ func FuzzLuaJIT(f *testing.F) {
 		names := m.names(in, testBase+testFrame, false)
 		in.Flags = 0
 		names = append(names, m.names(in, testBase+testFrame, false)...)
-		if frame, ok := m.vm.traceFrame(in, &mapped); ok {
+		if frame, ok := m.vm.traceFrame(in, &testMapping); ok {
 			names = append(names, m.names(in, frame, true)...)
 			m.vm.leave(m.w, frame, in, &unwind.Frame{}, false)
 		}
