@@ -2,6 +2,7 @@ package swbpf_test
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/emulated"
@@ -23,13 +25,19 @@ import (
 // runEmulated starts a file, whose libraries are in root, and lets it run.
 func runEmulated(t *testing.T, root, path string, args ...string) (p *emulated.Program, out io.Reader) {
 	t.Helper()
+	return runEmulatedIn(t, root, nil, append([]string{path}, args...)...)
+}
+
+// runEmulatedIn is runEmulated with more in its environment.
+func runEmulatedIn(t *testing.T, root string, environment []string, command ...string) (p *emulated.Program, out io.Reader) {
+	t.Helper()
 	testenv.Needs(t, "qemu-aarch64")
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.Close() })
-	p, err = emulated.Start(append([]string{path}, args...), []string{"QEMU_LD_PREFIX=" + root, "LC_ALL=C"}, "", w)
+	p, err = emulated.Start(command, append([]string{"QEMU_LD_PREFIX=" + root, "LC_ALL=C"}, environment...), "", w)
 	w.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -195,4 +203,94 @@ func TestJavaAArch64(t *testing.T) {
 			})
 		}
 	}, "usr/lib/jvm/java-*/bin/java")
+}
+
+func TestLuaJITAArch64(t *testing.T) {
+	testenv.EachAArch64(t, func(t *testing.T, luajit testenv.Program) {
+		for _, args := range waysOfLuaJIT(t, "qemu-aarch64", "-L", luajit.Root, filepath.Join(luajit.Root, luajit.Path)) {
+			t.Run(args[0], func(t *testing.T) {
+				w, want := startEmulated[[]string](t, 1, luajit, args...)
+				walkEmulated(t, w, want, checkLuaJIT(t, want))
+			})
+		}
+		t.Run("trace", func(t *testing.T) {
+			script := traceOfLuaJIT(t)
+			w, want := startEmulated[[]string](t, 1, luajit, script)
+			walkEmulated(t, w, want, checkLuaJITTrace(t, script))
+		})
+	}, "usr/bin/luajit")
+}
+
+// TestErlangAArch64 walks the scheduler of Erlang's process that spins, at each of its instructions for some time, from
+// several places on.
+func TestErlangAArch64(t *testing.T) {
+	if !testenv.Long() {
+		t.Skip("takes a minute: SWBPF_LONG is not set")
+	}
+	testenv.EachAArch64(t, func(t *testing.T, program testenv.Program) {
+		erl := testenv.Erlang{Program: program}
+		source := testenv.Program{}.Script(t, filepath.Join("testdata", "walk", "stuck.erl"))
+		dir := filepath.Dir(source)
+		compiler, environment := erl.Emulated(t, "-eval", fmt.Sprintf(`{ok, _} = compile:file("%s", [{outdir, "%s"}]), halt().`, source, dir))
+		compiles := exec.Command("qemu-aarch64", append([]string{"-L", erl.Root}, compiler...)...)
+		compiles.Env = append(os.Environ(), environment...)
+		testenv.Run(t, compiles)
+		command, environment := erl.Emulated(t, "+S", "1:1", "-pa", dir, "-eval", "stuck:main().")
+		p, out := runEmulatedIn(t, erl.Root, environment, command...)
+		p.MakesCode = true
+		want := erlangTells(t, out)
+		count := map[erlangDoes]int{}
+		for range 4 {
+			stepErlang(t, p, command[0], want, count)
+			p.Run()
+		}
+		if count[erlangRuns] < 20 || count[erlangCalls] < 1000 {
+			t.Errorf("%v", count)
+		}
+		t.Logf("%d stacks in code of Erlang, and %d in C", count[erlangRuns], count[erlangCalls])
+	}, "usr/lib/erlang/erts-*/bin/erlexec")
+}
+
+// stepErlang stops the program, and checks the stack of the thread with the process that spins at its next instructions.
+func stepErlang(t *testing.T, p *emulated.Program, path string, want []string, count map[erlangDoes]int) {
+	t.Helper()
+	images := procstate.NewImages(0)
+	defer images.Close()
+	var state *emulated.State
+	var w *unwind.Walker
+	scheduler, wrong := procstate.ThreadID(0), 0
+	eventually(t, "the scheduler is met", func() bool {
+		time.Sleep(20 * time.Millisecond)
+		err := p.Stop()
+		if err == nil {
+			state, err = p.State(images, path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w = swbpf.With(state, nil, nil)
+		threads, _ := state.Threads()
+		for _, tid := range threads {
+			frames, _ := w.WalkStack(nil, tid) // it goes on meanwhile
+			if is, _ := checkErlang(w, frames, nil, want); is != erlangIdles {
+				scheduler = tid
+			}
+		}
+		if scheduler == 0 {
+			p.Run()
+		}
+		return scheduler != 0
+	})
+	for range 2000 {
+		if err := state.StepThread(scheduler); err != nil {
+			t.Fatal(err)
+		}
+		frames, err := w.WalkStack(nil, scheduler)
+		is, problem := checkErlang(w, frames, err, want)
+		if count[is]++; problem != "" {
+			if wrong++; wrong < 3 {
+				t.Errorf("at %#x: %s", frames[0].PC(), problem)
+			}
+		}
+	}
 }

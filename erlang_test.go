@@ -3,6 +3,7 @@ package swbpf_test
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // TestErlang compares the calls of an Erlang process that runs for ever with what Erlang says of them, at
@@ -39,17 +41,22 @@ func TestErlang(t *testing.T) {
 						_ = os.Remove(erl.Root + fmt.Sprintf(left, cmd.Process.Pid))
 					}
 				})
-				var want []string
-				for s := bufio.NewScanner(out); s.Scan() && s.Text() != ""; {
-					want = append(want, s.Text())
-				}
-				if len(want) < 5 {
-					t.Fatalf("Erlang says %q", want)
-				}
-				testErlang(t, cmd.Process.Pid, want)
+				testErlang(t, cmd.Process.Pid, erlangTells(t, out))
 			})
 		}
 	})
+}
+
+// erlangTells reads what Erlang says of its calls.
+func erlangTells(t *testing.T, out io.Reader) (calls []string) {
+	t.Helper()
+	for s := bufio.NewScanner(out); s.Scan() && s.Text() != ""; {
+		calls = append(calls, s.Text())
+	}
+	if len(calls) < 5 {
+		t.Fatalf("Erlang says %q", calls)
+	}
+	return calls
 }
 
 func testErlang(t *testing.T, pid int, want []string) {
@@ -60,34 +67,15 @@ func testErlang(t *testing.T, pid int, want []string) {
 			t.Fatal(err)
 		}
 		for _, s := range ps.Stacks {
-			var got []string
-			var native int
-			for i := range s.Frames {
-				lines := s.Walker.Codes().Lines(s.Frames[i].Code)
-				if len(lines) == 0 {
-					native++ // since the last one of Erlang
-					continue
-				}
-				if native = 0; !strings.HasPrefix(lines[0].Name, "global::") {
-					got = append(got, fmt.Sprintf("%s %s:%d", lines[0].Name, lines[0].File, lines[0].Line))
-				}
-			}
-			first := slices.IndexFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:inner/2 ") })
-			if first < 0 {
-				if spins := slices.ContainsFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:spin/2 ") }); spins || s.Err != nil {
-					t.Errorf("%v, and calls\n%s", s.Err, strings.Join(got, "\n")) // also while garbage is collected
-				}
-				continue // another process, or none
-			}
-			if s.Frames[0].Code != 0 {
-				inErlang++
-			} else {
-				inC++
-			}
-			if !slices.Equal(got[first:], want) || s.Err != nil || native < 3 {
+			switch is, problem := checkErlang(s.Walker, s.Frames, s.Err, want); {
+			case problem != "":
 				if wrong++; wrong < 3 {
-					t.Errorf("%d functions of C, %v, and calls\n%s\nwant\n%s", native, s.Err, strings.Join(got[first:], "\n"), strings.Join(want, "\n"))
+					t.Error(problem)
 				}
+			case is == erlangRuns:
+				inErlang++
+			case is == erlangCalls:
+				inC++
 			}
 		}
 	}
@@ -95,4 +83,43 @@ func testErlang(t *testing.T, pid int, want []string) {
 		t.Errorf("%d stacks in code of Erlang, and %d in C", inErlang, inC)
 	}
 	t.Logf("%d stacks in code of Erlang, and %d in C", inErlang, inC)
+}
+
+// What a thread does in Erlang.
+type erlangDoes int
+
+const (
+	erlangIdles erlangDoes = iota // or runs another process
+	erlangRuns
+	erlangCalls // functions of C
+)
+
+// checkErlang compares the calls of a thread with those that Erlang has told of the process that spins.
+func checkErlang(w *unwind.Walker, frames []unwind.Frame, err error, want []string) (is erlangDoes, problem string) {
+	var got []string
+	var native int
+	for i := range frames {
+		lines := w.Codes().Lines(frames[i].Code)
+		if len(lines) == 0 {
+			native++ // since the last one of Erlang
+			continue
+		}
+		if native = 0; !strings.HasPrefix(lines[0].Name, "global::") {
+			got = append(got, fmt.Sprintf("%s %s:%d", lines[0].Name, lines[0].File, lines[0].Line))
+		}
+	}
+	first := slices.IndexFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:inner/2 ") })
+	if first < 0 {
+		if spins := slices.ContainsFunc(got, func(c string) bool { return strings.HasPrefix(c, "stuck:spin/2 ") }); spins || err != nil {
+			problem = fmt.Sprintf("%v, and calls\n%s", err, strings.Join(got, "\n")) // also while garbage is collected
+		}
+		return erlangIdles, problem // another process, or none
+	}
+	if is = erlangCalls; frames[0].Code != 0 {
+		is = erlangRuns
+	}
+	if !slices.Equal(got[first:], want) || err != nil || native < 3 {
+		problem = fmt.Sprintf("%d functions of C, %v, and calls\n%s\nwant\n%s", native, err, strings.Join(got[first:], "\n"), strings.Join(want, "\n"))
+	}
+	return is, problem
 }

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,10 @@ func (p *Program) Mappings(images *procstate.Images) (*procstate.AddressSpace, e
 			Dev: unix.Mkdev(e.Major, e.Minor), Inode: e.Inode}
 		if e.Path == "" && e.Prot&^procstate.ProtExec == procstate.ProtRead && !p.MakesCode { // the signal trampoline
 			space.Insert(&procstate.Mapping{Start: e.Start, End: e.End})
+		}
+		if p.MakesCode && strings.HasPrefix(e.Path, "/memfd:") && e.Prot&^procstate.ProtExec == procstate.ProtRead { // it is written elsewhere
+			space.Insert(&procstate.Mapping{Start: e.Start, End: e.End, Path: e.Path})
+			continue
 		}
 		if !procstate.HasFile(e.Path) {
 			continue
@@ -123,6 +128,7 @@ type State struct {
 	*Program
 	path    string
 	threads []procstate.ThreadID
+	names   map[procstate.ThreadID]string // that qemu has for them
 	regs    map[procstate.ThreadID]procstate.Regs
 	space   *procstate.AddressSpace
 }
@@ -137,7 +143,7 @@ func (p *Program) State(images *procstate.Images, path string) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &State{Program: p, path: path, regs: map[procstate.ThreadID]procstate.Regs{}, space: space}
+	s := &State{Program: p, path: path, names: threads, regs: map[procstate.ThreadID]procstate.Regs{}, space: space}
 	s.threads = slices.Sorted(maps.Keys(threads)) // the main one has the lowest
 	for tid, name := range threads {
 		var regs procstate.Regs
@@ -153,6 +159,24 @@ func (p *Program) State(images *procstate.Images, path string) (*State, error) {
 		s.regs[tid] = regs
 	}
 	return s, nil
+}
+
+// StepThread executes an instruction of a thread, and reads its registers. Others run meanwhile, and where the program was
+// stopped by Stop alone: that holds the thread which has got the signal.
+func (s *State) StepThread(tid procstate.ThreadID) error {
+	s.thread = s.names[tid]
+	if sig, err := s.Step(0); err != nil || sig != unix.SIGTRAP {
+		return fmt.Errorf("a step of thread %d: signal %d, %w", tid, sig, err)
+	}
+	regs := s.regs[tid]
+	if err := s.follow(s.thread); err != nil {
+		return err
+	}
+	if err := s.Program.Registers(&regs); err != nil {
+		return err
+	}
+	s.regs[tid] = regs
+	return nil
 }
 
 // Arch implements procstate.ProcessState.

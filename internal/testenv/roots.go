@@ -274,6 +274,28 @@ func (e Erlang) Command(args ...string) []string {
 	return append(environment, e.Program.Command(append([]string{"-noshell", "-noinput"}, args...)...)...)
 }
 
+// Emulated is the runtime system for AArch64 with arguments, to be started under an emulator: the program that what Command
+// runs executes in the end, and its environment. What that executes itself has to be under the emulator as well.
+func (e Erlang) Emulated(t *testing.T, args ...string) (command, environment []string) {
+	t.Helper()
+	bin := t.TempDir()
+	for _, name := range []string{"erl_child_setup", "inet_gethost"} {
+		helper := fmt.Sprintf("#!/bin/sh\nexec qemu-aarch64 -L '%s' '%s' \"$@\"\n", e.Root, filepath.Join(e.Root, filepath.Dir(e.Path), name))
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(helper), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := filepath.Join(e.Root, "usr/lib/erlang")
+	var flags []string
+	for len(args) > 1 && strings.HasPrefix(args[0], "+") {
+		flags = append(flags, "-"+args[0][1:], args[1])
+		args = args[2:]
+	}
+	command = append([]string{filepath.Join(e.Root, filepath.Dir(e.Path), "beam.smp")}, flags...)
+	command = append(command, "--", "-root", root, "-bindir", bin, "-progname", "erl", "--", "-home", bin, "--", "-noshell", "-noinput")
+	return append(command, args...), []string{"ROOTDIR=" + root, "BINDIR=" + bin, "EMU=beam", "PROGNAME=erl"}
+}
+
 // EachErlang runs a test with each version of Erlang that there is.
 func EachErlang(t *testing.T, test func(t *testing.T, erlang Erlang)) {
 	t.Helper()

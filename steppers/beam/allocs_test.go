@@ -43,8 +43,8 @@ returns: hlt
 	m.vm.updated = time.Now().Add(time.Hour) // the list is not looked at again
 	const start = testBase + testModule + 1
 	in, out := unwind.NewFrame(procstate.AMD64, start, testBase+testStack, 0), unwind.Frame{}
-	in.Regs.Set(beamRegisters, testBase+0x8080)
-	in.Regs.Set(beamFP, testBase+testStack)
+	in.Regs.Set(amd64.registers, testBase+0x8080)
+	in.Regs.Set(procstate.AMD64.FP, testBase+testStack)
 	walk := func() {
 		for _, flags := range [...]unwind.FrameFlags{0, unwind.Interrupted} {
 			for _, at := range [...]uint64{4, 16, 20, 24} {

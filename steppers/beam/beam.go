@@ -3,6 +3,7 @@ package beam
 import (
 	"debug/elf"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -13,7 +14,7 @@ import (
 )
 
 // Stepper walks from functions of Erlang that BeamAsm, the compiler in Erlang's runtime system, has made, on
-// x86-64, and notes which they are (see unwind.Codes). They run on the stack of their Erlang process, which
+// x86-64 and AArch64, and notes which they are (see unwind.Codes). They run on the stack of their Erlang process, which
 // lies at the end of its heap. The first of them is run by the scheduler, whose own stack goes on where its
 // thread has left it.
 //
@@ -48,7 +49,7 @@ func (s *Stepper) image(im *procstate.Image) *imageInfo { return s.images.Known(
 // findImage looks for the runtime system in a file. It exports all that it has to libraries of
 // functions for Erlang; that of OTP 29 no more than these are meant to use.
 func findImage(im *procstate.Image) (p imageInfo) {
-	if im.Arch() != procstate.AMD64 {
+	if archOf(im.Arch()) == nil {
 		return p
 	}
 	for _, name := range []string{"enif_self", "driver_output", "erl_drv_thread_create"} {
@@ -119,6 +120,7 @@ const (
 
 	interval   = 100 * time.Millisecond // after which the list of code is looked at again
 	stackBytes = 4 << 10                // that schedulers have on their stacks at most, before they run Erlang
+	mostWay    = 16                     // bytes of a way to what is far
 	erlang     = "erlang"
 )
 
@@ -176,7 +178,7 @@ func (vm *machine) wasThere(m *loadedModule) bool {
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	pc := in.LookupPC()
 	m := w.MappingAt(pc)
-	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 {
+	if m == nil || m.Image != nil || archOf(w.Arch()) == nil {
 		return unwind.NotMe, nil
 	}
 	vm := s.machine(w)
@@ -198,31 +200,36 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if function.name == processMain {
 		return vm.scheduler(w, in, out)
 	}
-	at, ok := uint64(0), false
+	var back back
 	if isCalled {
-		at, ok = vm.scan(in.SP())
+		at, ok := vm.scan(vm.stackPointer(in))
+		if !ok {
+			return unwind.Failed, vm.missing(w, at)
+		}
+		back.found(at)
 	} else {
 		var err error
-		if at, err = vm.follow(w, in, module); err == unwind.NoUnwindInfo && vm.isEntered(in, module, function) {
-			at, err = in.SP(), nil
+		if back, err = vm.follow(w, in, module); err == unwind.NoUnwindInfo && vm.isEntered(in, module, function) {
+			back, err = vm.atEntry(in), nil
 		}
 		if err != nil {
 			return unwind.Failed, err
 		}
-		ok = true
+	}
+	ra, ok := uint64(0), true
+	if back.isInRegister {
+		ra, ok = in.Regs.Value(back.reg)
+	} else if ra, ok = vm.Word(back.at); !ok {
+		return unwind.Failed, vm.missing(w, back.at)
 	}
 	if !ok {
-		return unwind.Failed, vm.missing(w, at)
-	}
-	ra, ok := vm.Word(at)
-	if !ok {
-		return unwind.Failed, vm.missing(w, at)
+		return unwind.Failed, unwind.NoUnwindInfo
 	}
 	if ra == vm.code.exit {
 		return vm.scheduler(w, in, out)
 	}
 	if _, r := vm.rangeAt(ra - 1); r == nil {
-		if vm.isLast(in, at) {
+		if vm.isLast(in, back.at) {
 			return vm.scheduler(w, in, out)
 		}
 		return unwind.Failed, unwind.BadPC
@@ -230,9 +237,15 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	arch := w.Arch()
 	out.Regs = in.Regs
 	out.SetPC(arch, ra)
-	out.SetSP(arch, at+8)
-	out.PCLocation = unwind.InMemory(at)
-	if vm.code.hasFramePointers && (in.Flags&unwind.Interrupted == 0 || in.FP() == at-8) { // else there is no frame: not yet, or no more
+	out.SetSP(arch, back.sp)
+	out.PCLocation = unwind.InMemory(back.at)
+	if back.isInRegister {
+		out.PCLocation = unwind.Location{}
+		if in.IsTop() {
+			out.PCLocation = unwind.InRegister(back.reg)
+		}
+	}
+	if at := back.at; vm.code.hasFramePointers && (in.Flags&unwind.Interrupted == 0 || in.FP() == at-8) { // else there is no frame: not yet, or no more
 		fp, ok := vm.Word(at - 8)
 		if !ok {
 			return unwind.Failed, unwind.ReadFailure(w.ProcessState(), at-8)
@@ -240,13 +253,56 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		out.SetFP(arch, fp)
 		out.FPLocation = unwind.InMemory(at - 8)
 	}
-	if at < in.SP() || at-in.SP() > maxFrame {
+	if back.sp <= in.SP() || back.sp-in.SP() > maxFrame {
 		out.Flags |= unwind.StackSwitched
 	}
+	if vm.arch.isLinked {
+		vm.setRegisters(in, out, back.sp)
+	}
 	if !vm.code.isShared(module) {
-		vm.calledPC, vm.calledSP = ra, at+8
+		vm.calledPC, vm.calledSP = ra, back.sp
 	}
 	return unwind.Success, nil
+}
+
+// back is where a frame returns to: where it has the address of that, and the process's stack pointer then.
+type back struct {
+	at, sp       uint64
+	reg          procstate.Reg
+	isInRegister bool
+}
+
+// found sets where the return address is on the process's stack.
+func (b *back) found(at uint64) { b.at, b.sp = at, at+8 }
+
+// atEntry is the back of a function that has just been called.
+func (vm *machine) atEntry(in *unwind.Frame) (b back) {
+	if sp := vm.stackPointer(in); !vm.arch.isLinked {
+		b.found(sp)
+	} else {
+		b = back{sp: sp, reg: vm.arch.LR, isInRegister: true}
+	}
+	return b
+}
+
+// stackPointer returns the process's stack pointer.
+func (vm *machine) stackPointer(in *unwind.Frame) uint64 {
+	if vm.arch.stack == vm.arch.SP {
+		return in.SP()
+	}
+	return in.Regs.Raw(vm.arch.stack)
+}
+
+// setRegisters sets the registers of a frame with a stack pointer of its own besides that of the process, by which
+// it is told from others: its own is where the scheduler's stack goes on, and so is the frame pointer.
+func (vm *machine) setRegisters(in, out *unwind.Frame, sp uint64) {
+	out.Regs.Set(vm.arch.stack, sp)
+	registers, ok := in.Regs.Value(vm.arch.registers)
+	if !ok {
+		return
+	}
+	out.SetFP(vm.arch.Arch, registers-vm.registers)
+	out.Regs.Set(vm.arch.SP, registers-vm.registers)
 }
 
 // scan returns where the return address is of a function of Erlang that has called another, with the
@@ -258,7 +314,7 @@ func (vm *machine) scan(sp uint64) (at uint64, ok bool) {
 		if !ok {
 			return at, false
 		}
-		if word&tag == 0 {
+		if word&tag == 0 && (word != 0 || vm.code.hasFramePointers) { // in place of the address of what has raised an exception there may be none
 			if vm.code.hasFramePointers {
 				at += 8
 			}
@@ -268,8 +324,8 @@ func (vm *machine) scan(sp uint64) (at uint64, ok bool) {
 	return at, false
 }
 
-// follow returns where the return address is of a frame by its code.
-func (vm *machine) follow(w *unwind.Walker, in *unwind.Frame, module *loadedModule) (at uint64, err error) {
+// follow returns where a frame returns to by its code.
+func (vm *machine) follow(w *unwind.Walker, in *unwind.Frame, module *loadedModule) (b back, err error) {
 	key := in.PC() << 1
 	if in.Flags&unwind.Interrupted != 0 {
 		key |= 1
@@ -283,71 +339,108 @@ func (vm *machine) follow(w *unwind.Walker, in *unwind.Frame, module *loadedModu
 		vm.returns[key] = r
 	}
 	if !r.ok {
-		return 0, unwind.NoUnwindInfo
+		return b, unwind.NoUnwindInfo
 	}
 	switch r.at.base {
-	case ofSP:
-		at = in.SP()
-	case ofFP:
-		fp, ok := in.Regs.Value(beamFP)
-		if !ok {
-			return 0, unwind.NoUnwindInfo
+	case ofLink, ofKept:
+		b.isInRegister, b.reg = true, vm.arch.LR
+		if r.at.base == ofKept {
+			b.reg = linkedKept
+		} else if in.Flags&unwind.Interrupted == 0 { // what it has called is in the register
+			return b, unwind.NoUnwindInfo
 		}
-		at = fp
-		if in.Flags&unwind.Interrupted == 0 && vm.isBeingMoved(in, fp) {
-			if scanned, ok := vm.scan(in.SP()); ok {
-				return scanned, nil
+		b.sp, err = vm.valueOf(w, in, r.sp)
+		return b, err
+	case ofFP:
+		fp, ok := in.Regs.Value(vm.arch.FP)
+		if ok && !vm.arch.isLinked && in.Flags&unwind.Interrupted == 0 && vm.isBeingMoved(in, fp) {
+			if at, ok := vm.scan(in.SP()); ok {
+				b.found(at)
+				return b, nil
 			}
 		}
-	case ofProcess:
-		p, ok := in.Regs.Value(beamProcess)
-		if !ok {
-			return 0, unwind.NoUnwindInfo
-		}
-		word := p + uint64(int64(r.at.word))
-		if at, ok = vm.Word(word); !ok {
-			vm.noteStack(in)
-			return 0, vm.missing(w, word)
-		}
 	}
-	from := at
-	at += uint64(int64(r.at.off))
+	at, err := vm.valueOf(w, in, r.at)
+	if err != nil {
+		return b, err
+	}
 	if at%8 != 0 {
-		return 0, unwind.BadPC
+		return b, unwind.BadPC
 	}
 	vm.noteStack(in)
-	if !r.isAbove && len(r.guesses) == 0 {
-		return at, nil
+	if b.found(at); r.sp.base != unknown {
+		b.sp, err = vm.valueOf(w, in, r.sp)
+		return b, err
 	}
+	if !r.isAbove && len(r.guesses) == 0 {
+		return b, nil
+	}
+	from := at - uint64(int64(r.at.off))
 	at, ok := vm.scan(at)
 	if !ok {
-		return 0, vm.missing(w, at)
+		return b, vm.missing(w, at)
 	}
 	isGuessed := func(v value) bool {
 		guess := from + uint64(int64(v.off))
 		return guess == at || vm.code.hasFramePointers && guess == at-8 // where it goes on elsewhere with its frame
 	}
 	if !r.isAbove && !slices.ContainsFunc(r.guesses, isGuessed) {
+		return b, unwind.NoUnwindInfo
+	}
+	b.found(at)
+	return b, nil
+}
+
+// valueOf returns what a value is in a frame.
+func (vm *machine) valueOf(w *unwind.Walker, in *unwind.Frame, v value) (at uint64, err error) {
+	ok := false
+	switch v.base {
+	case ofSP:
+		at, ok = vm.stackPointer(in), true
+	case ofNative:
+		at, ok = in.Regs.Value(vm.arch.SP)
+	case ofFP:
+		at, ok = in.Regs.Value(vm.arch.FP)
+	case ofProcess:
+		p, known := in.Regs.Value(vm.arch.process)
+		if !known {
+			break
+		}
+		word := p + uint64(int64(v.word))
+		if at, ok = vm.Word(word); !ok {
+			vm.noteStack(in)
+			return 0, vm.missing(w, word)
+		}
+	}
+	if !ok {
 		return 0, unwind.NoUnwindInfo
 	}
-	return at, nil
+	return at + uint64(int64(v.off)), nil
 }
 
 // isEntered reports whether code has on top of the stack where it returns to: behind a call of the very instruction that comes
 // next, as is a jump to code of the runtime's own at the end of a module, or behind a call of such code, maybe by such a
 // jump, which may be about to take that away, and go on elsewhere.
 func (vm *machine) isEntered(in *unwind.Frame, module *loadedModule, r *codeRange) bool {
-	ra, ok := vm.Word(in.SP())
+	ra, ok := uint64(0), false
+	if vm.arch.isLinked {
+		ra, ok = in.Regs.Value(vm.arch.LR)
+	} else {
+		ra, ok = vm.Word(in.SP())
+	}
 	if !ok || !vm.now(ra-mcode.MaxCallLen, vm.call[:]) {
 		return false
 	}
-	target, direct, ok := mcode.CallBefore(procstate.AMD64, vm.call[:], ra)
+	target, direct, ok := mcode.CallBefore(vm.arch.Arch, vm.call[:], ra)
 	if !ok || !direct {
 		return false
 	}
 	var jump isa.Inst
-	if target != in.PC() && isa.DecodeAMD64(vm.paths.codeAt(target), target, &jump) && jump.Flow == isa.Jump {
+	if target != in.PC() && mcode.Decode(vm.arch.Arch, vm.paths.codeAt(target), target, &jump) && jump.Flow == isa.Jump {
 		target = jump.Target
+	}
+	if vm.arch.isLinked && strings.HasSuffix(r.name, footer) && in.PC()-target < mostWay {
+		return true
 	}
 	return target == in.PC() || target == r.start && vm.code.isShared(module) && !vm.code.hasFramePointers
 }
@@ -362,8 +455,8 @@ func (vm *machine) missing(w *unwind.Walker, at uint64) error {
 // isLast reports whether a word is the last of an Erlang process's stack, where the first function called returns to.
 // When a heap has been given up, and the process still has the bounds of it, something else may be there already.
 func (vm *machine) isLast(in *unwind.Frame, at uint64) bool {
-	process, ok1 := in.Regs.Value(beamProcess)
-	registers, ok2 := in.Regs.Value(beamRegisters)
+	process, ok1 := in.Regs.Value(vm.arch.process)
+	registers, ok2 := in.Regs.Value(vm.arch.registers)
 	if !ok1 || !ok2 {
 		return false
 	}
@@ -379,7 +472,7 @@ func (vm *machine) isLast(in *unwind.Frame, at uint64) bool {
 // isBeingMoved reports whether a frame on the stack of the Erlang process has a frame pointer that belongs to
 // no frame there: the stack has just been moved to another heap, and the frame pointers on it are not right yet.
 func (vm *machine) isBeingMoved(in *unwind.Frame, fp uint64) bool {
-	p, _ := in.Regs.Value(beamProcess)
+	p, _ := in.Regs.Value(vm.arch.process)
 	stop, ok := vm.Word(p + vm.stop)
 	sp := in.SP()
 	return ok && stop <= sp && sp-stop < maxStack && fp-sp >= maxFrame
@@ -387,7 +480,7 @@ func (vm *machine) isBeingMoved(in *unwind.Frame, fp uint64) bool {
 
 // noteStack takes note of where the stack of the scheduler goes on.
 func (vm *machine) noteStack(in *unwind.Frame) {
-	if r, ok := in.Regs.Value(beamRegisters); ok {
+	if r, ok := in.Regs.Value(vm.arch.registers); ok {
 		vm.stack = r - vm.registers
 	}
 }
@@ -396,7 +489,7 @@ func (vm *machine) noteStack(in *unwind.Frame) {
 // code begins by aligning the stack: the return address is in one of four places. It is behind a call in the
 // function of C of that name, to where that does not know, or behind one of that function, which has jumped on.
 func (vm *machine) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
-	registers, ok := in.Regs.Value(beamRegisters)
+	registers, ok := in.Regs.Value(vm.arch.registers)
 	stack := registers - vm.registers
 	if !ok || stack%align != 0 {
 		return unwind.Failed, unwind.NoUnwindInfo
@@ -422,7 +515,7 @@ func (vm *machine) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ve
 		if !ok || direct != (target == vm.main.Start) || !direct && ra-vm.main.Start >= vm.main.End-vm.main.Start {
 			continue
 		}
-		if found != 0 {
+		if found != 0 && (found != ra || !vm.arch.isLinked) { // the function of C may have had it below, before it has jumped on
 			return unwind.Failed, unwind.BadPC
 		}
 		found, at = ra, a
@@ -434,6 +527,12 @@ func (vm *machine) scheduler(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ve
 	out.SetPC(arch, found)
 	out.SetSP(arch, at+8)
 	out.PCLocation = unwind.InMemory(at)
+	if vm.arch.isLinked { // with the frame pointer below
+		if fp, ok := vm.Word(at - 8); ok {
+			out.SetFP(arch, fp)
+			out.FPLocation = unwind.InMemory(at - 8)
+		}
+	}
 	out.Regs.ThreadPointer = in.Regs.ThreadPointer
 	out.Flags |= unwind.StackSwitched
 	return unwind.Success, nil

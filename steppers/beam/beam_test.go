@@ -54,7 +54,7 @@ func newMemory() *memory {
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: m.b}})
 	m.w = unwind.NewWalker(snap, unwind.NewGroup(), nil)
-	rt := &runtime{descriptor: testBase, schedulers: testBase + 0x40, count: testBase + 0x48, main: mcode.Range{Start: 1, End: 2}}
+	rt := &runtime{arch: amd64, descriptor: testBase, schedulers: testBase + 0x40, count: testBase + 0x48, main: mcode.Range{Start: 1, End: 2}}
 	rt.paths.known = map[uint64]bool{}
 	m.vm = &machine{runtime: rt, Memory: vmread.Memory{Mem: snap, Captured: snap}, asked: vmread.FramesAsked{}, returns: map[uint64]place{}}
 	m.vm.now = m.vm.ReadNow
@@ -138,9 +138,9 @@ func TestBeam(t *testing.T) {
 	if file, line := r.lineAt(start + 4); file != "m.erl" || line != 7 {
 		t.Errorf("line %d of %s", line, file)
 	}
-	sp := func(n int32) returnPlace { return returnPlace{at: value{base: ofSP, off: n}, ok: true} }
+	sp := func(n int32) returnPlace { return returnPlace{end: end{at: value{base: ofSP, off: n}}, ok: true} }
 	guess := func(base relation) returnPlace {
-		return returnPlace{at: value{base: base}, ok: true, guesses: []value{{base: base, off: 16}}}
+		return returnPlace{end: end{at: value{base: base}}, ok: true, guesses: []value{{base: base, off: 16}}}
 	}
 	for _, c := range []struct {
 		at   uint64
@@ -170,11 +170,11 @@ func TestBeam(t *testing.T) {
 	in := unwind.NewFrame(procstate.AMD64, start+4, testBase+testStack, testBase+testStack)
 	in.Flags = unwind.Top | unwind.Interrupted
 	module, _ := m.vm.rangeAt(in.PC())
-	if at, err := m.vm.follow(m.w, &in, module); at != testBase+testStack+24 || err != nil {
-		t.Errorf("the return address of a frame at %#x, %v", at, err)
+	if b, err := m.vm.follow(m.w, &in, module); b.at != testBase+testStack+24 || err != nil {
+		t.Errorf("the return address of a frame at %#x, %v", b.at, err)
 	}
-	in.Regs.Set(beamProcess, testBase+testProcess)
-	in.Regs.Set(beamRegisters, testBase+0x8080)
+	in.Regs.Set(amd64.process, testBase+testProcess)
+	in.Regs.Set(amd64.registers, testBase+0x8080)
 	const last = testBase + testStack + 0x100 - 8
 	if !m.vm.isLast(&in, last) || m.vm.isLast(&in, last-8) {
 		t.Error("the last word of the stack is not known")
@@ -258,24 +258,29 @@ func TestBeamSearch(t *testing.T) {
 }
 
 func FuzzBeam(f *testing.F) {
-	f.Add(newMemory().b, uint16(4), true)
-	f.Fuzz(func(t *testing.T, memory []byte, at uint16, interrupted bool) {
+	f.Add(newMemory().b, uint16(4), true, false)
+	f.Add(newLinkedMemory().b, uint16(32), true, true)
+	f.Fuzz(func(t *testing.T, memory []byte, at uint16, interrupted, linked bool) {
 		m := newMemory()
+		if linked {
+			m = newLinkedMemory()
+		}
 		clear(m.b[copy(m.b, memory):])
 		if !m.vm.update(m.vm.ReadNow) {
 			return
 		}
 		pc := testBase + testModule + uint64(at)%0x100
-		in := unwind.NewFrame(procstate.AMD64, pc, testBase+testStack, testBase+testStack)
-		in.Regs.Set(beamRegisters, testBase+0x8080)
-		in.Regs.Set(beamProcess, testBase+testProcess)
+		in := unwind.NewFrame(m.vm.arch.Arch, pc, testBase+testStack, testBase+testStack)
+		in.Regs.Set(m.vm.arch.registers, testBase+0x8000+m.vm.registers)
+		in.Regs.Set(m.vm.arch.process, testBase+testProcess)
+		in.Regs.Set(m.vm.arch.stack, testBase+testStack)
 		if interrupted {
 			in.Flags = unwind.Top | unwind.Interrupted
 		}
 		if module, r := m.vm.rangeAt(pc); r != nil {
 			m.vm.codeOf(m.w, &in, r)
-			if ra, err := m.vm.follow(m.w, &in, module); err == nil && ra%8 != 0 {
-				t.Errorf("a return address at %#x", ra)
+			if b, err := m.vm.follow(m.w, &in, module); err == nil && b.at%8 != 0 {
+				t.Errorf("a return address at %#x", b.at)
 			}
 		}
 		var out unwind.Frame
@@ -327,7 +332,7 @@ func TestBeamBounds(t *testing.T) {
 		}
 		return true
 	})
-	rt := &runtime{descriptor: 8}
+	rt := &runtime{arch: amd64, descriptor: 8}
 	rt.paths.known = map[uint64]bool{}
 	for range 3 {
 		if rt.update(read) {
@@ -348,7 +353,7 @@ func TestBeamBounds(t *testing.T) {
 // Where each word looks like a scheduler's there are no more than some, and which one is near is found by order.
 func TestBeamSchedulers(t *testing.T) {
 	const first, count = 0x1000_0000, 0x48
-	rt := &runtime{schedulers: 0x40, count: count, main: mcode.Range{Start: 1, End: 2}}
+	rt := &runtime{arch: amd64, schedulers: 0x40, count: count, main: mcode.Range{Start: 1, End: 2}}
 	read := vmread.Reader(func(addr uint64, b []byte) bool {
 		le := binary.LittleEndian
 		switch {
@@ -372,7 +377,7 @@ func TestBeamSchedulers(t *testing.T) {
 		{rt.stacks[1], rt.stacks[1]}, {rt.stacks[1] + 1, rt.stacks[2]}, {rt.stacks[0] - 1, rt.stacks[0]},
 		{rt.stacks[0] - 1<<20, 0}, {rt.stacks[maxStacks-1] + 8, 0},
 	} {
-		regs.Set(beamSP, c.sp)
+		regs.Set(amd64.stack, c.sp)
 		if got := rt.stackOf(&regs); got != c.want {
 			t.Errorf("%#x: %#x, want %#x", c.sp, got, c.want)
 		}

@@ -25,7 +25,7 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	}
 	return procstate.ThreadFrames{
 		Current: scheduler + vm.current, Head: processHead, IsFrame: true,
-		Low: int(vm.stop), High: int(vm.end), IsDown: true, Below: below,
+		Low: int(vm.stop), High: int(vm.end), IsDown: true, Below: vm.arch.below,
 	}, true
 }
 
@@ -83,14 +83,14 @@ func (rt *runtime) collect(m procstate.Memory, _ procstate.ThreadID, regs *procs
 	}
 }
 
-// stackOf returns where the stack of a thread goes on that is a scheduler's: in a function of Erlang RBX
+// stackOf returns where the stack of a thread goes on that is a scheduler's: in a function of Erlang a register
 // tells, else it is not far.
 func (rt *runtime) stackOf(regs *procstate.Regs) (stack uint64) {
 	const far = 256 << 10
-	if stack = regs.Raw(beamRegisters) - rt.registers; rt.byStack[stack] != 0 {
+	if stack = regs.Raw(rt.arch.registers) - rt.registers; rt.byStack[stack] != 0 {
 		return stack
 	}
-	sp := regs.Raw(beamSP)
+	sp := regs.Raw(rt.arch.SP)
 	if i, _ := slices.BinarySearch(rt.stacks, sp); i < len(rt.stacks) && rt.stacks[i]-sp < far {
 		return rt.stacks[i]
 	}

@@ -16,6 +16,7 @@ import (
 // in all releases: what is needed of them is taken from the code that BeamAsm makes, and from what they
 // hold, where it is the only thing that fits.
 type runtime struct {
+	arch       *arch
 	code       code
 	paths      pathFinder
 	descriptor uint64      // __jit_debug_descriptor; 0: not known yet
@@ -54,7 +55,6 @@ const (
 	structBytes   = 1 << 10  // of structures, where fields are
 	processHead   = 256      // of a process, with all that walks need
 	maxStack      = 1 << 20  // bytes of an Erlang stack that are copied
-	below         = 256      // and so many below where the process has its stack pointer, which it updates at times
 )
 
 // layOut finds out how process_main sets up its frame:
@@ -63,6 +63,16 @@ const (
 //	and $-64,%rsp
 //	mov %rsp,(%rdi)
 //	lea n(%rsp),%rbx
+//
+// or, where the return address is put down first:
+//
+//	stp x29, x30, [sp, #-16]!
+//	mov x8, sp
+//	sub x8, x8, #n
+//	and x8, x8, #-64
+//	mov sp, x8
+//	str x8, [x0]
+//	add x19, sp, #n
 //
 // and where a process has its stack pointer: by the code that collects garbage, which goes over to
 // another stack and comes back.
@@ -87,35 +97,47 @@ func (rt *runtime) layOut(read vmread.Reader) {
 		return
 	}
 	var in isa.Inst
-	aligned := false
-	for pc, n := main.start, 0; n < most && rt.registers == 0; n++ {
+	var offsets, aligned [procstate.MaxRegs]uint64 // from the stack pointer at first, and where the stack goes on, with 1 for being known
+	a := rt.arch
+	offsets[a.SP] = 1
+	found := false
+	for pc, n := main.start, 0; n < most && !found; n++ {
 		code := rt.paths.codeAt(pc)
-		if !isa.DecodeAMD64(code, pc, &in) || in.Flow != isa.Next {
+		if !mcode.Decode(a.Arch, code, pc, &in) || in.Flow != isa.Next {
 			return
 		}
 		for _, op := range in.Ops[:in.NumOps] {
 			switch {
-			case op.Kind == isa.Set && op.Dst == beamSP && op.Src == beamSP:
-				rt.frame = uint64(-op.Imm)
-			case op.Kind == isa.Align && op.Dst == beamSP:
-				aligned = op.Imm == -align
-			case op.Kind == isa.Set && op.Dst == beamRegisters && op.Src == beamSP:
-				rt.registers = uint64(op.Imm)
+			case op.Kind == isa.Align && op.Imm == -align && offsets[op.Dst] != 0:
+				rt.frame = -(offsets[op.Dst] - 1)
+				offsets, aligned = [procstate.MaxRegs]uint64{}, [procstate.MaxRegs]uint64{}
+				aligned[op.Dst] = 1
+			case op.Kind == isa.Set && op.Dst == a.registers && aligned[op.Src] != 0:
+				rt.registers, found = aligned[op.Src]-1+uint64(op.Imm), true
+			case op.Kind == isa.Set:
+				for _, from := range []*[procstate.MaxRegs]uint64{&offsets, &aligned} {
+					if from[op.Dst] = from[op.Src]; from[op.Src] != 0 {
+						from[op.Dst] += uint64(op.Imm)
+					}
+				}
 			}
+		}
+		if slices.ContainsFunc(in.Ops[:in.NumOps], func(op isa.Op) bool { return op.Kind == isa.Store }) && offsets[a.SP] != 0 {
+			offsets[a.SP] = 1 // what is put there with the return address does not count
 		}
 		pc += uint64(in.Len)
 	}
 	const plausible = 1 << 17
-	if !aligned || rt.registers == 0 || rt.registers >= plausible || rt.frame <= rt.registers || rt.frame >= plausible {
+	if !found || rt.registers >= plausible || rt.frame <= rt.registers || rt.frame >= plausible {
 		return
 	}
 	for pc, n := collect.start, 0; pc < collect.end && n < mostCollects; n++ {
 		code := rt.paths.codeAt(pc)
-		if !isa.DecodeAMD64(code, pc, &in) {
+		if !mcode.Decode(a.Arch, code, pc, &in) {
 			return
 		}
 		for _, op := range in.Ops[:in.NumOps] {
-			if op.Kind == isa.Load && op.Dst == beamSP && op.Src == beamProcess && op.Imm > 0 && op.Imm < processHead/2 {
+			if op.Kind == isa.Load && op.Dst == a.stack && op.Src == a.process && op.Imm > 0 && op.Imm < processHead/2 {
 				rt.stop, rt.isLaidOut = uint64(op.Imm), true
 				return
 			}
@@ -130,7 +152,7 @@ func (rt *runtime) update(read vmread.Reader) bool {
 		return false
 	}
 	rt.code.update(read, rt.descriptor)
-	rt.paths.code, rt.paths.read = &rt.code, read
+	rt.paths.arch, rt.paths.code, rt.paths.read = rt.arch, &rt.code, read
 	if !rt.isLaidOut && rt.looked != rt.code.first {
 		rt.looked = rt.code.first
 		rt.layOut(read)
@@ -242,7 +264,7 @@ func (rt *runtime) calledFrom(read vmread.Reader, scheduler uint64) (target uint
 		if !ok || !rt.text.Holds(ra-mcode.MaxCallLen) || !read(ra-mcode.MaxCallLen, code[:]) {
 			continue
 		}
-		if to, direct, ok := mcode.CallBefore(procstate.AMD64, code[:], ra); ok && direct && rt.text.Holds(to) && jumpsOn(read, to) {
+		if to, direct, ok := mcode.CallBefore(rt.arch.Arch, code[:], ra); ok && direct && rt.text.Holds(to) && rt.jumpsOn(read, to) {
 			if target != 0 {
 				return 0
 			}
@@ -254,16 +276,17 @@ func (rt *runtime) calledFrom(read vmread.Reader, scheduler uint64) (target uint
 
 // jumpsOn reports whether a function of C ends with a jump to where it has found out, as process_main does to the code
 // that BeamAsm has made (erts/emulator/beam/jit/beam_jit_main.cpp).
-func jumpsOn(read vmread.Reader, at uint64) bool {
-	const most = 32 // instructions
+func (rt *runtime) jumpsOn(read vmread.Reader, at uint64) bool {
+	const most, ofPLT = 32, 17 // instructions; and what AArch64's PLT jumps by
 	var code [16 * most]byte
 	if !read(at, code[:]) {
 		return false
 	}
 	var in isa.Inst
-	for b, n := code[:], 0; n < most && isa.DecodeAMD64(b, at, &in); n++ {
+	for b, n := code[:], 0; n < most && mcode.Decode(rt.arch.Arch, b, at, &in); n++ {
 		if in.Flow != isa.Next && in.Flow != isa.Call {
-			return in.Flow == isa.IndirectJump && in.Target == 0 // that of a PLT has one
+			isPLT := in.Target != 0 || rt.arch.isLinked && in.Reg == ofPLT
+			return in.Flow == isa.IndirectJump && !isPLT
 		}
 		b, at = b[in.Len:], at+uint64(in.Len)
 	}
@@ -336,6 +359,7 @@ func find(libs procstate.LibraryState, image func(*procstate.Image) *imageInfo) 
 			}
 			area := func(r mcode.Range) mcode.Range { return mcode.Range{Start: run(r.Start), End: run(r.End)} }
 			rt := &runtime{
+				arch:       archOf(lib.Image.Arch()),
 				descriptor: run(p.descriptor), schedulers: run(p.schedulers), count: run(p.count),
 				main: area(p.main), text: area(p.code), data: area(p.data),
 			}
