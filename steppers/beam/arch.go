@@ -22,14 +22,14 @@ type arch struct {
 	*procstate.Arch
 	registers, process, stack procstate.Reg // of Erlang's machine, of the process structure, and the process's stack pointer
 	isLinked                  bool          // calls leave the return address in a register
-	entry                     uint64        // how far a function is entered before the end of what stands before it: a jump over what tracing puts there, and what puts down the link register
+	entry                     uint64        // how far a function is entered before the end of what stands before it; see pathFinder.entry
 	below                     int           // bytes below where a process has its stack pointer that may be in its stack: it is updated at times
 	apply                     func(s *path, in *isa.Inst, inst []byte)
 }
 
 var amd64 = &arch{Arch: procstate.AMD64, registers: 3, process: 13, stack: 7, entry: 8, below: 256}
 
-var arm64 = &arch{Arch: procstate.ARM64, registers: 19, process: 21, stack: linkedStack, isLinked: true, entry: 12, below: 4096}
+var arm64 = &arch{Arch: procstate.ARM64, registers: 19, process: 21, stack: linkedStack, isLinked: true, below: 4096}
 
 func init() { amd64.apply, arm64.apply = applyAMD64, applyARM64 }
 

@@ -42,17 +42,17 @@ var (
 		branch(opB, -4*(10+8+2+4))) // b process_main, to give way
 )
 
-// newLinkedMemory is a process whose module has one function, entered 12 bytes before it:
+// newLinkedMemory is a process whose module has one function, entered some bytes before it:
 //
 //	bl i_func_info_shared           // and what the function is called
-//	str x30, [x20, #-8]!; b 8; bl 0 // where it is entered, and what tracing jumps to
+//	str x30, [x20, #-8]!; b 8; bl 0 // where it is entered, and what tracing jumps to: other releases have more of that
 //	sub x20, x20, #16; str x25, [x20]; bl the way to garbage_collect
 //	ldr x0, n; ldr x8, [x0, x24, lsl #3]; blr x8
 //	add x20, x20, #16; ldr x30, [x20], #8; subs w22, w22, #1; b.mi the way to dispatch_return; ret
 //	ldr x14, [x0, x24, lsl #3]; br x14
 //
 // and the ways to what is far: mov x14, #n; movk x14, #n, lsl #16; movk x14, #n, lsl #32; br x14.
-func newLinkedMemory() *memory {
+func newLinkedMemory(more ...uint32) *memory {
 	m := newMemory()
 	m.vm.arch = arm64
 	snap := procstate.NewSnapshot(procstate.ARM64, 1, "", nil)
@@ -66,13 +66,13 @@ func newLinkedMemory() *memory {
 		half := func(i int) uint32 { return uint32(at>>(16*i)) & 0xffff << 5 }
 		return words(mov|half(0), movk|half(1), movk+1<<21|half(2), 0xd61f01c0)
 	}
-	const head, body = 7 * 4, 14 * 4
+	const body = 14 * 4
 	code := words(
 		0xd1004294, 0xf9000299, branch(opBL, body-8),
 		0x58000060, 0xf8787808, 0xd63f0100,
 		0x91004294, 0xf840869e, 0x710006d6, 0x54000004|uint32(body+16-9*4)/4<<5, 0xd65f03c0,
 		0xf878780e, 0xd61f01c0, 0xd503201f)
-	info := words(branch(opBL, 0), 0, 0, 0, 0xf81f8e9e, branch(opB, 8), branch(opBL, 0))
+	info := words(branch(opBL, 0), 0, 0, 0, 0xf81f8e9e, branch(opB, 8+4*len(more))) + words(append(more, branch(opBL, 0))...)
 	told := m.module(0, testTold, testModule, "m", testRange{"m:f/1" + "-CodeInfoPrologue", info, 0}, testRange{"m:f/1", code, 7},
 		testRange{"m:" + footer, way(collect) + way(dispatch), 0})
 	told = m.module(1, told, testShared, "global", testRange{processMain, linkedMain, 0}, testRange{"global::garbage_collect", linkedCollect, 0},
@@ -91,14 +91,21 @@ func newLinkedMemory() *memory {
 // On AArch64 the return address is in the link register where a function is entered or left, in that where code of the
 // runtime's own keeps it, on the stack of C where that has a frame, and else on the process's stack.
 func TestBeamLinked(t *testing.T) {
-	m := newLinkedMemory()
+	for name, more := range map[string][]uint32{"27": nil, "25": {0xd2800000}} { // mov x0, #0
+		t.Run(name, func(t *testing.T) { testBeamLinked(t, more...) })
+	}
+}
+
+func testBeamLinked(t *testing.T, more ...uint32) {
+	m := newLinkedMemory(more...)
 	if !m.vm.update(m.vm.ReadNow) {
 		t.Fatalf("%d modules, process_main %#x bytes, %#x", len(m.vm.code.modules), m.vm.frame, m.vm.registers)
 	}
 	if m.vm.frame != 0x4080 || m.vm.registers != 0 || m.vm.stop != 0x58 {
 		t.Errorf("process_main takes %#x, registers %#x behind, the stack pointer at %#x", m.vm.frame, m.vm.registers, m.vm.stop)
 	}
-	const entry, start = testModule + 4*4, testModule + 7*4
+	const entry = testModule + 4*4
+	start := testModule + 4*(7+len(more))
 	ways := start + 14*4
 	collect := testShared + len(linkedMain)
 	dispatch := collect + len(linkedCollect)

@@ -146,7 +146,7 @@ func (p *pathFinder) explore(pc uint64, depth int) *explorer {
 	if e.module, e.function = p.code.at(p.read, pc); e.function == nil {
 		return e
 	}
-	if entry := e.function.end - p.arch.entry; e.function.isHead && (p.arch.isLinked || pc < entry) {
+	if entry := p.entry(e.function); e.function.isHead && (p.arch.isLinked || pc < entry) {
 		if e.sure = []end{{at: value{base: ofSP}}}; pc == entry {
 			e.sure[0] = p.back()
 		}
@@ -165,6 +165,22 @@ func (p *pathFinder) explore(pc uint64, depth int) *explorer {
 		e.followLast()
 	}
 	return e
+}
+
+// entry returns where a function is entered, by what stands before it: before a jump over what tracing puts there, which is
+// of more than one length where the link register is put down first.
+func (p *pathFinder) entry(head *codeRange) uint64 {
+	const pushes, most, size = 0xf81f8e9e, 24, 4 // str x30, [x20, #-8]!
+	if !p.arch.isLinked {
+		return head.end - p.arch.entry
+	}
+	var code [size]byte
+	for n := uint64(size); n <= min(most, head.end-head.start); n += size {
+		if p.read(head.end-n, code[:]) && binary.LittleEndian.Uint32(code[:]) == pushes {
+			return head.end - n
+		}
+	}
+	return head.end
 }
 
 // begin is what is known at an instruction where paths begin.
@@ -393,7 +409,7 @@ func (e *explorer) leads(s *path, to uint64) bool {
 	case r == nil:
 		return false
 	case r.isHead:
-		if to+e.arch.entry == r.end {
+		if to == e.entry(r) {
 			e.exit(s, e.arch.LR)
 		}
 		return false
