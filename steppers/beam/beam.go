@@ -418,13 +418,14 @@ func (vm *machine) valueOf(w *unwind.Walker, in *unwind.Frame, v value) (at uint
 	return at + uint64(int64(v.off)), nil
 }
 
-// isEntered reports whether code has on top of the stack where it returns to: behind a call of the very instruction that comes
-// next, as is a jump to code of the runtime's own at the end of a module, or behind a call of such code, maybe by such a
-// jump, which may be about to take that away, and go on elsewhere.
+// isEntered reports whether code has on top of the stack, or in the link register, where it returns to: behind a call of
+// the very instruction that comes next, as is a jump to code of the runtime's own at the end of a module, or behind a call
+// of such code, maybe by such a jump, which may be about to take that away, and go on elsewhere.
 func (vm *machine) isEntered(in *unwind.Frame, module *loadedModule, r *codeRange) bool {
 	ra, ok := uint64(0), false
 	if vm.arch.isLinked {
 		ra, ok = in.Regs.Value(vm.arch.LR)
+		ok = ok && in.Flags&unwind.Interrupted != 0
 	} else {
 		ra, ok = vm.Word(in.SP())
 	}
@@ -436,11 +437,15 @@ func (vm *machine) isEntered(in *unwind.Frame, module *loadedModule, r *codeRang
 		return false
 	}
 	var jump isa.Inst
-	if target != in.PC() && mcode.Decode(vm.arch.Arch, vm.paths.codeAt(target), target, &jump) && jump.Flow == isa.Jump {
+	switch {
+	case vm.arch.isLinked:
+		if strings.HasSuffix(r.name, footer) && in.PC()-target < mostWay {
+			return true
+		}
+		e := explorer{pathFinder: &vm.paths}
+		target = e.through(target)
+	case target != in.PC() && isa.DecodeAMD64(vm.paths.codeAt(target), target, &jump) && jump.Flow == isa.Jump:
 		target = jump.Target
-	}
-	if vm.arch.isLinked && strings.HasSuffix(r.name, footer) && in.PC()-target < mostWay {
-		return true
 	}
 	return target == in.PC() || target == r.start && vm.code.isShared(module) && !vm.code.hasFramePointers
 }

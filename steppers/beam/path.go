@@ -60,9 +60,10 @@ type end struct{ at, sp value }
 const (
 	maxPaths   = 64   // that wait to be followed
 	maxInsts   = 4096 // of all paths from a place
-	maxExits   = 4    // that have to agree; more are not looked for
-	maxGuesses = 16   // of different ends
-	maxNested  = 3    // calls within each other that are looked into
+	maxScanned = 4 * maxInsts
+	maxExits   = 4  // that have to agree; more are not looked for
+	maxGuesses = 16 // of different ends
+	maxNested  = 3  // calls within each other that are looked into
 	maxFrame   = 8 * (1024 + 16)
 )
 
@@ -205,7 +206,7 @@ func (e *explorer) followLast() {
 func (p *pathFinder) fromStart(r *codeRange, pc uint64) (back end, ok bool) {
 	e := &explorer{pathFinder: p, seen: map[uint64]bool{}, target: pc}
 	e.module, e.function = p.code.at(p.read, pc)
-	p.left = maxInsts
+	p.left = maxScanned
 	entered := value{base: ofSP} // SP where a frame is made
 	first := p.begin(r.start)
 	if p.arch.isLinked {
