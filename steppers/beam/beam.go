@@ -197,7 +197,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	} else {
 		in.Code = vm.codeOf(w, in, function)
 	}
-	if function.name == processMain {
+	if function.name == processMain || vm.isExit(function) {
 		return vm.scheduler(w, in, out)
 	}
 	var back back
@@ -263,6 +263,13 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		vm.calledPC, vm.calledSP = ra, back.sp
 	}
 	return unwind.Success, nil
+}
+
+// isExit reports whether code is what the first function of an Erlang process returns to, in which that ends, with
+// nothing on its stack.
+func (vm *machine) isExit(r *codeRange) bool {
+	_, exit := vm.code.at(vm.now, vm.code.exit)
+	return exit != nil && exit.name == r.name
 }
 
 // back is where a frame returns to: where it has the address of that, and the process's stack pointer then.

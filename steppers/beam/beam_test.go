@@ -214,6 +214,26 @@ func TestBeamReloaded(t *testing.T) {
 	}
 }
 
+// What ends an Erlang process is told from other functions: nothing on the process's stack tells where that goes on.
+func TestBeamExit(t *testing.T) {
+	m := newMemory()
+	const start = testBase + testModule + 1
+	told := int(binary.LittleEndian.Uint64(m.b[testEntries+3*0x20+0x10:]) - testBase)
+	m.put(told+16, start+4)
+	if !m.vm.update(m.vm.ReadNow) {
+		t.Fatal("not all is known")
+	}
+	for at, want := range map[uint64]bool{start: true, start + 20: true, start - 1: true, testBase + testShared: false} {
+		if _, r := m.vm.rangeAt(at); r == nil || m.vm.isExit(r) != want {
+			t.Errorf("at %#x: %+v, which is %v", at, r, !want)
+		}
+	}
+	m.vm.code.exit = 0x1234 // in no module
+	if _, r := m.vm.rangeAt(start); m.vm.isExit(r) {
+		t.Error("another function ends processes")
+	}
+}
+
 // What is not exported is found: the list of code, the schedulers, and process_main.
 func TestBeamSearch(t *testing.T) {
 	const list, array, text = 0x60, 0x98, 0xc00
