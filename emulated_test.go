@@ -28,8 +28,8 @@ func runEmulated(t *testing.T, root, path string, args ...string) (p *emulated.P
 	return runEmulatedIn(t, root, nil, append([]string{path}, args...)...)
 }
 
-// runEmulatedIn is runEmulated with more in its environment.
-func runEmulatedIn(t *testing.T, root string, environment []string, command ...string) (p *emulated.Program, out io.Reader) {
+// runEmulatedIn is runEmulated with variables in the environment that the emulator itself does not see.
+func runEmulatedIn(t *testing.T, root string, env []string, command ...string) (p *emulated.Program, out io.Reader) {
 	t.Helper()
 	testenv.Needs(t, "qemu-aarch64")
 	r, w, err := os.Pipe()
@@ -37,7 +37,7 @@ func runEmulatedIn(t *testing.T, root string, environment []string, command ...s
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.Close() })
-	p, err = emulated.Start(command, append([]string{"QEMU_LD_PREFIX=" + root, "LC_ALL=C"}, environment...), "", w)
+	p, err = emulated.Start(command, []string{"QEMU_LD_PREFIX=" + root, "QEMU_SET_ENV=" + strings.Join(append(slices.Clone(env), "LC_ALL=C"), ",")}, "", w)
 	w.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -293,4 +293,23 @@ func stepErlang(t *testing.T, p *emulated.Program, path string, want []string, c
 			}
 		}
 	}
+}
+
+// R has no names of a shell around it here, which makes its environment, nor what chooses among libraries of algebra.
+func TestRAArch64(t *testing.T) {
+	if !testenv.Long() {
+		t.Skip("R under an emulator takes long: SWBPF_LONG is not set")
+	}
+	const libraries = "LD_LIBRARY_PATH=/usr/lib/R/lib:/usr/lib/aarch64-linux-gnu/blas:/usr/lib/aarch64-linux-gnu/lapack"
+	testenv.EachAArch64(t, func(t *testing.T, r testenv.Program) {
+		for _, jit := range []string{"0", "3"} {
+			t.Run("R_ENABLE_JIT="+jit, func(t *testing.T) {
+				path := filepath.Join(r.Root, r.Path)
+				p, out := runEmulatedIn(t, r.Root, []string{"R_HOME=/usr/lib/R", libraries, "R_ENABLE_JIT=" + jit},
+					path, "--vanilla", "--no-echo", "--file="+filepath.Join("testdata", "walk", "waits.R"))
+				want := awaitCalls[[]string](t, p.PID, 1, out)
+				walkEmulated(t, stopEmulated(t, p, path), want, checkR(t, want))
+			})
+		}
+	}, "usr/lib/R/bin/exec/R")
 }

@@ -1,5 +1,7 @@
 package gnur
 
+import "github.com/swbpf/swbpf/procstate"
+
 // R keeps of what it runs (src/include/Defn.h, src/main/context.c):
 //
 //	R_GlobalContext   the innermost context, and each has the address of the one further out
@@ -13,20 +15,42 @@ package gnur
 // A context also has the address of the variable in which the interpreter of bytecode had its place when the context
 // began (R_BCpc): that is in its frame on the stack of C.
 
-// Offsets in a context, in 4.0 to 4.6 on x86-64. From cjmpbuf to cstacktop it has a sigjmp_buf of 200 bytes.
+// Offsets in a context, in 4.0 to 4.6.
 const (
-	contextNext     = 0   // the one further out
-	contextFlags    = 8   // int
-	contextFunction = 232 // callfun
-	contextCall     = 248
-	contextEnv      = 256 // cloenv
-	contextPlace    = 320 // bcpc
-	contextBytes    = 328 // up to here
-
-	contextFixed = contextFunction // from here on is what is read with the first two
+	contextNext  = 0 // the one further out
+	contextFlags = 8 // int
 
 	functionContext = 4 // in contextFlags
 )
+
+// What is behind the function in a context (callfun).
+const (
+	behindCall  = 16
+	behindPlace = 88 // bcpc
+	behindBytes = 96 // up to here
+)
+
+// arch is what of R is not the same on all architectures.
+type arch struct {
+	*procstate.Arch
+	function uint64 // offset in a context: before it there are a sigjmp_buf of C and 32 bytes
+}
+
+// architectures are those on which R is known.
+var architectures = [...]arch{{procstate.AMD64, 200 + 32}, {procstate.ARM64, 312 + 32}}
+
+// archOf returns what is known of an architecture, nil where R is not known on it.
+func archOf(a *procstate.Arch) *arch {
+	for i := range architectures {
+		if is := &architectures[i]; is.Arch == a {
+			return is
+		}
+	}
+	return nil
+}
+
+// contextBytes is what is of interest of a context.
+func (a *arch) contextBytes() int { return int(a.function + behindBytes) }
 
 // Offsets in an object, and what it is.
 const (

@@ -9,8 +9,8 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// Stepper notes which functions of R run in the frames of its interpreter (see unwind.Codes), on x86-64, R 4.0 to
-// 4.6. In 4.5 and later several are in one frame, which call each other. It walks through no frame, and has
+// Stepper notes which functions of R run in the frames of its interpreter (see unwind.Codes), on x86-64 and AArch64,
+// R 4.0 to 4.6. In 4.5 and later several are in one frame, which call each other. It walks through no frame, and has
 // all other steppers find them as they do.
 //
 // What runs is in a list of contexts. Each is in the frame of C that it belongs to, or tells of a variable there. A
@@ -32,6 +32,7 @@ func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 
 // image is what is known of a file that may have the interpreter, by link-time addresses.
 type image struct {
+	arch               *arch
 	context            uint64 // R_GlobalContext; 0: it has none
 	nodesEnd, nodesTop uint64 // R_BCNodeStackEnd and R_BCNodeStackTop
 }
@@ -41,10 +42,10 @@ func (s *Stepper) image(im *procstate.Image) *image { return s.images.Known(im, 
 
 // find looks for the interpreter in a file.
 func find(im *procstate.Image) (p image) {
-	if base := filepath.Base(im.Path); im.Arch() != procstate.AMD64 || base != "libR.so" && base != "R" {
+	if base := filepath.Base(im.Path); archOf(im.Arch()) == nil || base != "libR.so" && base != "R" {
 		return p
 	}
-	found := image{}
+	found := image{arch: archOf(im.Arch())}
 	for name, at := range map[string]*uint64{
 		"R_GlobalContext": &found.context, "R_BCNodeStackEnd": &found.nodesEnd, "R_BCNodeStackTop": &found.nodesTop,
 	} {

@@ -35,11 +35,12 @@ type machine struct {
 
 	head [objectHead]byte // what is read
 	ends [16]byte
-	rest [contextBytes - contextFixed]byte
+	rest [behindBytes]byte
 }
 
 // imageInProcess is an image by run-time addresses.
 type imageInProcess struct {
+	arch                        *arch
 	context, nodesEnd, nodesTop uint64
 	nodes                       mcode.Range // the stack of nodes; it has no bytes where that is not known
 }
@@ -77,7 +78,7 @@ func newMachine(w *unwind.Walker, m *procstate.Mapping, p *image) *machine {
 
 // in returns the image in a process.
 func (p *image) in(bias uint64) *imageInProcess {
-	return &imageInProcess{context: p.context + bias, nodesEnd: p.nodesEnd + bias, nodesTop: p.nodesTop + bias}
+	return &imageInProcess{arch: p.arch, context: p.context + bias, nodesEnd: p.nodesEnd + bias, nodesTop: p.nodesTop + bias}
 }
 
 // findNodes reads where the stack of nodes is: the interpreter makes it before it has a context.
@@ -107,13 +108,13 @@ func (vm *machine) readContexts() {
 			vm.contexts = vm.contexts[:0]
 			return
 		}
-		if ok = at%8 == 0 && vm.Read(at, vm.ends[:]) && vm.Read(at+contextFixed, vm.rest[:]); !ok {
+		if ok = at%8 == 0 && vm.Read(at, vm.ends[:]) && vm.Read(at+vm.arch.function, vm.rest[:]); !ok {
 			vm.isCut, vm.lacks = true, vm.Captured != nil
 			return
 		}
-		c := context{place: at, call: le.Uint64(vm.rest[contextCall-contextFixed:]), function: le.Uint64(vm.rest[contextFunction-contextFixed:])}
+		c := context{place: at, call: le.Uint64(vm.rest[behindCall:]), function: le.Uint64(vm.rest[:])}
 		if vm.onNodes(at) {
-			c.place = le.Uint64(vm.rest[contextPlace-contextFixed:])
+			c.place = le.Uint64(vm.rest[behindPlace:])
 		}
 		if le.Uint32(vm.ends[contextFlags:])&functionContext != 0 {
 			vm.contexts = append(vm.contexts, c)
@@ -186,9 +187,9 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	}
 	bounds := min(vm.nodesEnd-8, vm.nodesTop)
 	return procstate.ThreadFrames{
-		Current: vm.context, IsFrame: true, Previous: contextNext, Bytes: contextBytes,
+		Current: vm.context, IsFrame: true, Previous: contextNext, Bytes: vm.arch.contextBytes(),
 		Bounds: bounds, Low: int(vm.nodesEnd - 8 - bounds), High: int(vm.nodesTop - bounds),
-		Object: contextCall, ObjectWord: listValue,
+		Object: int(vm.arch.function + behindCall), ObjectWord: listValue,
 	}, true
 }
 
@@ -226,16 +227,16 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 		return
 	}
 	c.done = true
-	sp := regs.Raw(procstate.AMD64.SP)
+	sp := regs.Raw(c.arch.SP)
 	read := func(addr uint64, b []byte) bool { return vmread.ReadAll(m, addr, b) }
 	c.findNodes(read)
 	add(c.context, 8)
 	at, ok := vmread.Reader(read).Word(c.context)
 	for n := 0; ok && at != 0 && at%8 == 0 && n < maxContexts; n++ {
 		if c.onNodes(at) || at-sp >= maxStack {
-			add(at, contextBytes)
+			add(at, c.arch.contextBytes())
 		}
-		if call, ok := vmread.Reader(read).Word(at + contextCall); ok {
+		if call, ok := vmread.Reader(read).Word(at + c.arch.function + behindCall); ok {
 			add(call+listValue, 8)
 		}
 		at, ok = vmread.Reader(read).Word(at + contextNext)
