@@ -313,3 +313,60 @@ func TestRAArch64(t *testing.T) {
 		}
 	}, "usr/lib/R/bin/exec/R")
 }
+
+// awaitSaid waits until a program that testdata has for a virtual machine of JavaScript has written its stack to a file.
+func awaitSaid(t *testing.T, file string) (said string) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(said, "\nend"); time.Sleep(20 * time.Millisecond) {
+		b, _ := os.ReadFile(file)
+		if said = string(b); time.Now().After(deadline) {
+			t.Fatalf("it says nothing: %s", said)
+		}
+	}
+	return said
+}
+
+// calledBy are the functions that runtimes tell of frames, by name, and their lines where these are known.
+func calledBy(w *unwind.Walker, frames []unwind.Frame) (names []string, lines []int) {
+	for i := range frames {
+		for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
+			for _, l := range w.Codes().Lines(code) {
+				names, lines = append(names, l.Name), append(lines, l.Line)
+			}
+		}
+	}
+	return names, lines
+}
+
+// What the program says is interpreted in its first turn, compiled with calls that were inlined in a later one, and in a loop
+// that was entered before it was compiled.
+func TestBunAArch64(t *testing.T) {
+	root, _, _ := strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
+	buns := filepath.SplitList(os.Getenv("SWBPF_AARCH64_BUN"))
+	if root == "" || len(buns) == 0 {
+		t.Skip("no Bun for AArch64: SWBPF_AARCH64_BUN names none, or SWBPF_AARCH64_ROOTS no libraries")
+	}
+	for _, bun := range testenv.Some(buns) {
+		for _, turn := range []string{"1", "300", "4000", "-1"} {
+			t.Run(strings.Trim(filepath.Join(bun, turn), "/"), func(t *testing.T) {
+				file := filepath.Join(t.TempDir(), "said")
+				p, _ := runEmulated(t, root, bun, filepath.Join("testdata", "walk", "callsinbun.js"), turn, file)
+				p.MakesCode = true
+				var want []string
+				for line := range strings.Lines(awaitSaid(t, file)) {
+					if name, ok := strings.CutPrefix(strings.TrimSpace(line), "at "); ok && !strings.HasPrefix(name, "async ") { // which are on no stack
+						name, _, _ = strings.Cut(name, " (")
+						want = append(want, strings.TrimPrefix(name, "new "))
+					}
+				}
+				w := stopEmulated(t, p, bun)
+				frames, err := w.WalkStack(nil, procstate.DefaultThread)
+				got, _ := calledBy(w, frames)
+				at := slices.Index(got, "leaf")
+				if err != nil || len(want) < 4 || at < 0 || len(got) < at+len(want) || !slices.Equal(got[at:at+len(want)], want) {
+					t.Errorf("%v: %q, it says %q", err, got, want)
+				}
+			})
+		}
+	}
+}

@@ -14,59 +14,6 @@ import (
 	"github.com/swbpf/swbpf/internal/testenv"
 )
 
-// bunProgram calls itself in many ways: methods, accessors, closures, generators, callbacks of functions of the
-// language, with too few arguments, and by functions that wait. In turn number process.argv[2] it writes what its
-// stack is to the file process.argv[3], and waits. No function ends in a call: it would have no frame then. If it is to be
-// in turn -1, it waits in a loop that was entered once and has been compiled since. It calls too many functions from one
-// place for any to be inlined, as a call of one that was not expected would go back to the interpreter.
-const bunProgram = `let turn = 0;
-function leaf(x, y) {
-  if (turn === +process.argv[2]) {
-    turn++;
-    require("fs").writeFileSync(process.argv[3], new Error("here").stack + "\nend");
-    Bun.sleepSync(60000);
-  }
-  let s = y === undefined ? 0 : 1;
-  for (let i = 0; i < 30; i++) s += i ^ x;
-  return s;
-}
-class Shape {
-  constructor(n) { this.n = n; this.n += this.size; }
-  get size() { const s = leaf(this.n); return s + 1; }
-  area() { const s = this.helper(2); return s + 1; }
-  helper(k) { const s = leaf(this.n * k, 1) + this.n; return s; }
-  static make(n) { const s = new Shape(n); s.made = n; return s; }
-}
-function* numbers(n) { for (let i = 0; i < n; i++) { leaf(i); yield i; } }
-const arrow = (a) => { const s = a.map(function inner(v) { const s = Shape.make(v).area(); return s + 1; }); return s.length; };
-function sorter() {
-  const s = [3, 1, 2].sort(function compare(x, y) { const d = arrow([x]); return x - y + d - d; });
-  return s[0];
-}
-async function later(n) {
-  await null;
-  if (process.argv[2] === "-1") spin(1000);
-  let s = sorter();
-  for (const x of numbers(3)) s += x;
-  return s;
-}
-const calls = Array.from({ length: 10 }, (_, i) => eval("(function call" + i + "(x) { const s = x + " + i + "; return s; })"));
-calls.push(function last(x) { turn = -1; const s = leaf(x); return s; });
-function step(done, n) { const s = calls[done * 10 + (1 - done) * (n % 10)](n); return s & 1; }
-function spin(ms) {
-  let s = 0;
-  for (let done = 0, n = 0, end = Date.now() + ms; !done; n = (n + 1) % 1000) {
-    done = +(Date.now() >= end);
-    s += step(done, n);
-  }
-  return s;
-}
-async function main() {
-  for (;;) { turn++; await later(turn); }
-}
-main();
-`
-
 // buns are programs of Bun of other versions. SWBPF_BUN names them.
 func buns(t *testing.T) []string {
 	t.Helper()
@@ -77,12 +24,16 @@ func buns(t *testing.T) []string {
 	return filepath.SplitList(list)
 }
 
-// startCalls has a program run JavaScript, which writes to the file said.
+// startCalls has a program run JavaScript of testdata, which writes to the file said.
 func startCalls(t *testing.T, program, source, turn string) (cmd *exec.Cmd, said string) {
 	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "..", "testdata", "walk", source))
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "calls.js")
-	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
+	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	said = filepath.Join(dir, "said")
@@ -97,7 +48,7 @@ func TestWalkBun(t *testing.T) {
 	t.Parallel()
 	for _, bun := range buns(t) {
 		for _, turn := range []string{"1", "300", "4000", "-1"} {
-			cmd, file := startCalls(t, bun, bunProgram, turn)
+			cmd, file := startCalls(t, bun, "callsinbun.js", turn)
 			said := ""
 			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(said, "\nend"); time.Sleep(10 * time.Millisecond) {
 				b, _ := os.ReadFile(file)
@@ -150,7 +101,7 @@ func TestRecordBun(t *testing.T) {
 		"size": {"Shape"}, "leaf": {"size", "helper", "numbers"},
 	}
 	for _, bun := range buns(t) {
-		cmd, _ := startCalls(t, bun, bunProgram, "0")
+		cmd, _ := startCalls(t, bun, "callsinbun.js", "0")
 		r := runRecord(t, "-F", "1997", "--no-kernel", "-p", strconv.Itoa(cmd.Process.Pid), "-d", "1")
 		_ = cmd.Process.Kill()
 		if r.exit != 0 {

@@ -14,72 +14,14 @@ import (
 	"github.com/swbpf/swbpf/internal/testenv"
 )
 
-// gjsProgram calls itself in many ways. In turn number ARGV[0] it writes what its stack is to the file ARGV[1], and waits; in turn 0
-// it never does.
-const gjsProgram = `const { GLib } = imports.gi;
-let turn = 0;
-function leaf(x, y) {
-  if (turn === +ARGV[0]) {
-    GLib.file_set_contents(ARGV[1], new Error("here").stack + "\nend"), GLib.usleep(60000000);
-  }
-  let s = y === undefined ? 0 : 1;
-  for (let i = 0; i < 30; i++)
-    s += i ^ x;
-  return s;
-}
-class Shape {
-  constructor(n) {
-    this.n = n;
-    this.n +=
-      this.size;
-  }
-  get size() {
-    return leaf(this.n);
-  }
-  area() {
-
-    return this.helper(2);
-  }
-  helper(k) { return leaf(this.n * k, 1) + this.n; }
-  static make(n) { return new Shape(n); }
-}
-function* numbers(n) {
-  for (let i = 0; i < n; i++) {
-    leaf(i);
-    yield i;
-  }
-}
-const arrow = (a) => a.map(function inner(v) {
-  const s = Shape.make(v);
-  return s.area();
-});
-function sorter() {
-  return [3, 1, 2].sort(function compare(x, y) {
-    arrow([x]);
-    return x - y;
-  });
-}
-function main() {
-  for (turn = 1; ; turn++) {
-    sorter();
-    if (turn === 100)
-      GLib.file_set_contents(ARGV[1] + ".begun", "");
-    for (const x of numbers(3))
-      if (x > 3)
-        break;
-  }
-}
-main();
-`
-
-// startGJS has gjs run gjsProgram, which writes to the file said.
+// startGJS has gjs run callsingjs.js, which writes to the file said.
 func startGJS(t *testing.T, turn string) (cmd *exec.Cmd, said string) {
 	t.Helper()
 	gjs, err := exec.LookPath("gjs")
 	if err != nil || runtime.GOARCH != "amd64" {
 		testenv.Lacks(t, "needs gjs on amd64")
 	}
-	return startCalls(t, gjs, gjsProgram, turn)
+	return startCalls(t, gjs, "callsingjs.js", turn)
 }
 
 // The stack of a program of gjs has the functions and lines that the program itself says it has: interpreted in C++ in its first

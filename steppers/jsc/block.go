@@ -44,11 +44,11 @@ func (c *code) runs(at *framePoint) bool {
 }
 
 // inArity reports whether pc is where the code has no frame yet that is entered with too few arguments.
-func (c *code) inArity(w *unwind.Walker, at *framePoint) bool {
+func (c *code) inArity(w *unwind.Walker, a *arch, at *framePoint) bool {
 	if at.interprets {
 		return false
 	}
-	_, _, ok := c.checksArity(w, at.pc)
+	_, _, ok := c.checksArity(w, a, at.pc)
 	return ok
 }
 
@@ -59,23 +59,25 @@ func (c *code) inArity(w *unwind.Walker, at *framePoint) bool {
 //	mov %rbp,%rsp
 //	pop %rbp
 //	jmp start
+//
+//	mov sp, x29
+//	ldp x29, x30, [sp], #16
+//	b   start
 func (c *code) isForLoop() bool { return c.tier == ftl && c.entry != c.made.Start }
 
 // hasFrame reports whether the frame is the code's at pc, which is in it, and has its CodeBlock.
-func (c *code) hasFrame(w *unwind.Walker, at *framePoint) bool {
+func (c *code) hasFrame(w *unwind.Walker, a *arch, at *framePoint) bool {
 	forLoop := !at.interprets && c.isForLoop()
 	switch {
-	case forLoop && at.pc == c.entry+leaveBytes:
+	case forLoop && at.pc == c.entry+a.leave():
 		return at.state == jumps
 	case at.state == jumps || at.state == popped:
 		return false
 	case at.enters:
 		return forLoop
 	}
-	return !c.inArity(w, at)
+	return !c.inArity(w, a, at)
 }
-
-const leaveBytes = 3 + 1 // mov and pop
 
 // start is where the code begins, 0 in the interpreter.
 func (at *framePoint) start(c *code) uint64 {
@@ -276,7 +278,6 @@ func (vm *machine) executableOf(function uint64) uint64 {
 // Bytes of code: where functions begin that have not set up their frames, jumps to the interpreter, and what
 // calls native functions.
 const (
-	prologue    = 1 + 3 // push and mov
 	entryBytes  = 128
 	jumpBytes   = 16
 	nativeBytes = 512
@@ -297,7 +298,7 @@ func (vm *machine) entered(w *unwind.Walker, e uint64, at *framePoint) (f *funct
 	for _, which := range [...]uint64{forCall, forNew} {
 		addr, _ := vm.WordNow(e + which)
 		c, ok := vm.codeAt(addr)
-		if ok && c.enters(w, at) {
+		if ok && c.enters(w, vm.arch, at) {
 			return vm.functionAt(e, 0), c.made.Start
 		}
 	}
@@ -305,7 +306,7 @@ func (vm *machine) entered(w *unwind.Walker, e uint64, at *framePoint) (f *funct
 }
 
 // enters reports whether the code at pc is what sets up the frame, and that is where it is then.
-func (c *code) enters(w *unwind.Walker, at *framePoint) bool {
+func (c *code) enters(w *unwind.Walker, a *arch, at *framePoint) bool {
 	if c.tier == interpreter {
 		return at.state == jumps && (at.pc-c.entry < jumpBytes || at.pc-c.arity < jumpBytes)
 	}
@@ -314,14 +315,14 @@ func (c *code) enters(w *unwind.Walker, at *framePoint) bool {
 	}
 	switch at.state {
 	case jumps, popped:
-		state, reg, ok := c.checksArity(w, at.pc)
+		state, reg, ok := c.checksArity(w, a, at.pc)
 		at.reg = reg
 		return ok && state == at.state
 	case frameSet:
 		n := at.pc - c.entry
-		return n >= prologue && n < entryBytes
+		return n >= a.prologue() && n < entryBytes
 	}
-	return at.pc-c.entry <= prologue
+	return at.pc-c.entry <= a.prologue()
 }
 
 // checksArity tells whether pc is in the code that adds arguments when there are too few, before it goes on where
@@ -331,11 +332,11 @@ func (c *code) enters(w *unwind.Walker, at *framePoint) bool {
 //	cmp  $parameters,%edx
 //	jae  entry
 //	...
-//	pop  %rsi
+//	pop  %rsi		mov x1, x30
 //	call that moves the frame
-//	push %rsi
+//	push %rsi		mov x30, x1
 //	jmp  entry
-func (c *code) checksArity(w *unwind.Walker, pc uint64) (state frameState, reg procstate.Reg, ok bool) {
+func (c *code) checksArity(w *unwind.Walker, a *arch, pc uint64) (state frameState, reg procstate.Reg, ok bool) {
 	if pc-c.arity >= arityBytes || c.arity == c.entry || !c.made.Holds(c.arity) {
 		return 0, 0, false
 	}
@@ -351,10 +352,11 @@ func (c *code) checksArity(w *unwind.Walker, pc uint64) (state frameState, reg p
 		if at == pc {
 			return state, reg, true
 		}
-		if op, r := mcode.OneRegister(code[:in.Len]); op == mcode.PopAMD64 {
-			state, reg = popped, r
-		} else if op == mcode.PushAMD64 {
-			state = jumps
+		switch inst := code[:in.Len]; {
+		case bytes.Equal(inst, a.take):
+			state, reg = popped, a.arity
+		case bytes.Equal(inst, a.give):
+			state, reg = jumps, 0
 		}
 		if in.Flow != isa.Next && in.Flow != isa.CondJump && in.Flow != isa.Call {
 			break

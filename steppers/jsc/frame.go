@@ -1,8 +1,6 @@
 package jsc
 
 import (
-	"bytes"
-
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -16,7 +14,7 @@ type framePoint struct {
 	enters      bool // it has yet to set up its frame
 	isPart      bool // pc is in a part of the function that is elsewhere
 	state       frameState
-	reg         procstate.Reg // that has the return address, with popped
+	reg         procstate.Reg // that has the return address, with popped; else not set
 	frame       uint64        // where the caller's frame pointer is, or will be
 }
 
@@ -25,10 +23,10 @@ type frameState uint8
 
 const (
 	frameSet frameState = iota // the frame pointer is the function's
-	fpSaved                    // SP is where the frame pointer will be, or was
-	noFrame                    // SP is at the return address
+	fpSaved                    // SP is where the frame pointer is saved that will be set, or was
+	noFrame                    // the return address is where the call has left it
 	jumps                      // so it is, and the code goes on elsewhere in the same way
-	popped                     // the same, but that the return address is in a register
+	popped                     // the same, but that the return address is in another register
 )
 
 // Parts of a frame, by their distance from the frame pointer.
@@ -40,37 +38,15 @@ const (
 )
 
 const (
-	lookBefore = 1 // bytes of the code before the PC that are looked at,
-	look       = 6 // and of all
+	lookBefore = 4 // bytes of the code before the PC that are looked at, at most,
+	lookBehind = 12
 )
 
-// find tells where the frame is from the code at an interrupted PC, which begins lookBefore before that, and
-// the stack pointer. All functions set up a frame first and leave it last.
-func (at *framePoint) find(code []byte, sp uint64) {
-	if len(code) <= lookBefore {
-		return
-	}
-	const push, pop, ret, nop = 0x55, 0x5d, 0xc3, 0x90 // of %rbp
-	set := []byte{0x48, 0x89, 0xe5}                    // mov %rsp, %rbp
-	before, code := code[lookBefore-1], code[lookBefore:]
-	switch {
-	case code[0] == ret:
-		at.state = noFrame
-	case code[0] == pop:
-		at.state = fpSaved
-	case before == push && bytes.HasPrefix(code, set):
-		at.state, at.enters = fpSaved, true
-	default:
-		if code[0] == nop { // to be overwritten by a jump
-			code = code[1:]
-		}
-		if len(code) > 0 && code[0] == push && bytes.HasPrefix(code[1:], set) {
-			at.state, at.enters = noFrame, true
-		}
-	}
-	switch at.state {
+// find tells where the frame is from the code around an interrupted PC, and the stack pointer.
+func (at *framePoint) find(a *arch, before, code []byte, sp uint64) {
+	switch at.state, at.enters = a.state(before, code); at.state {
 	case noFrame:
-		at.frame = sp - 8
+		at.frame = a.frameOf(sp)
 	case fpSaved:
 		at.frame = sp
 	}
@@ -81,15 +57,19 @@ func (at *framePoint) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwi
 	arch, mem := w.Arch(), w.ProcessState()
 	fp, ok := in.FP(), true
 	out.FPLocation = in.FPLocation
-	if at.state == popped {
-		pc, ok := in.Regs.Value(at.reg)
+	reg := at.reg
+	if at.state == noFrame || at.state == jumps {
+		reg = arch.LR
+	}
+	if at.state >= noFrame && reg != procstate.NoReg {
+		pc, ok := in.Regs.Value(reg)
 		if !ok {
 			return unwind.NotMe, nil
 		}
 		out.SetPC(arch, pc)
 		out.SetSP(arch, in.SP())
 		out.SetFP(arch, fp)
-		out.PCLocation = unwind.InRegister(at.reg)
+		out.PCLocation = unwind.InRegister(reg)
 		out.Regs.ThreadPointer = in.Regs.ThreadPointer
 		return unwind.Success, nil
 	}
@@ -102,7 +82,7 @@ func (at *framePoint) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwi
 		*out = unwind.Frame{}
 		return unwind.Failed, unwind.ReadFailure(mem, at.frame)
 	}
-	out.SetPC(arch, pc)
+	out.SetPC(arch, w.CodeAddress(pc))
 	out.SetSP(arch, at.frame+jscCodeBlock)
 	out.SetFP(arch, fp)
 	out.PCLocation = unwind.InMemory(at.frame + jscReturn)
@@ -118,7 +98,7 @@ func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *framePoint) boo
 	if !ok1 || !ok2 {
 		return false
 	}
-	if b := vm.blockAt(cell, at); b != nil && b.code.runs(at) && vm.isOf(b, callee) && b.code.hasFrame(w, at) {
+	if b := vm.blockAt(cell, at); b != nil && b.code.runs(at) && vm.isOf(b, callee) && b.code.hasFrame(w, vm.arch, at) {
 		place := codePlace{serial: b.serial, start: at.start(&b.code)}
 		if at.calls && b.code.pool != 0 {
 			site, _ := mem.ReadWord(at.frame + jscArguments)

@@ -7,8 +7,8 @@ import (
 )
 
 // Stepper notes which functions of JavaScript run in frames of JavaScriptCore, the virtual machine of
-// Bun (see unwind.Codes), on x86-64, in programs of Bun from 1.2.21 on (1.4.5 is the last that was tried); and it walks from these frames. They are
-// those of its interpreter (LLInt), which is a part of the program's code, and of what its compilers
+// Bun (see unwind.Codes), on x86-64 and AArch64, in programs of Bun from 1.2.21 on (1.4.5 is the last that was tried); and it walks
+// from these frames. They are those of its interpreter (LLInt), which is a part of the program's code, and of what its compilers
 // have made (Baseline, DFG, FTL), in one range of memory for that alone.
 //
 // Every frame has a frame pointer. Above the return address it has what it runs, a CodeBlock, and the
@@ -26,7 +26,7 @@ import (
 type Stepper struct {
 	images mcode.PerImage[image]
 	caller caller
-	buf    [look]byte
+	buf    [lookBefore + lookBehind]byte
 }
 
 // caller is the frame that the last one of JavaScript has returned to, or will. Only calls of such note in the
@@ -52,7 +52,7 @@ func (s *Stepper) image(im *procstate.Image) *image { return s.images.Known(im, 
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	pc := in.LookupPC()
 	m := w.MappingAt(pc)
-	if m == nil || w.Arch() != procstate.AMD64 {
+	if m == nil || archOf(w.Arch()) == nil {
 		return unwind.NotMe, nil
 	}
 	interprets := m.Image != nil
@@ -68,15 +68,23 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	fp, fpKnown := in.Regs.Value(w.Arch().FP)
 	at.frame = fp
 	if at.interrupted {
-		at.find(mcode.Read(w, m, pc-lookBefore, s.buf[:]), in.SP())
+		before := mcode.Read(w, m, pc-lookBefore, s.buf[:])
+		n := min(lookBefore, len(before))
+		at.find(vm.arch, before[:n], before[n:], in.SP())
 	}
 	if !fpKnown || at.frame+8 < in.SP() || at.frame%8 != 0 {
 		return unwind.NotMe, nil
 	}
 	known := vm.knows(w, in, &at)
-	for state, frame := jumps, in.SP()-8; !known && state <= popped && at.interrupted && !interprets && !at.enters; state, frame = state+1, frame-8 {
+	for _, state := range [...]frameState{jumps, popped} {
+		if known || !at.interrupted || interprets || at.enters {
+			break
+		}
 		try := at
-		try.state, try.frame, try.enters = state, frame, true
+		try.state, try.frame, try.enters = state, vm.arch.frameOf(in.SP()), true
+		if state == popped {
+			try.frame = in.SP() - jscCodeBlock
+		}
 		if known = vm.knows(w, in, &try); known {
 			at = try
 		}

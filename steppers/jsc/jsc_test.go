@@ -25,6 +25,7 @@ const (
 // test makes the memory of a process.
 type test struct {
 	steptest.Memory
+	arch       *arch
 	structures map[string]uint64
 	next       uint64 // in the heap
 }
@@ -100,7 +101,7 @@ func (m *test) block(class string, e, unlinked uint64, tier compilerTier, start,
 // vm makes what reads the memory.
 func (m *test) vm() *machine {
 	vm := &machine{
-		Memory: vmread.Memory{Mem: m}, structures: testStructures, classes: map[uint32]class{},
+		Memory: vmread.Memory{Mem: m}, arch: m.arch, structures: testStructures, classes: map[uint32]class{},
 		file: mcode.Range{Start: testFile, End: testLLInt}, interpreter: mcode.Range{Start: testLLInt, End: testLLInt + 0x1000},
 		made: mcode.Range{Start: testMade, End: testMade + 1<<20},
 	}
@@ -117,17 +118,19 @@ func (m *test) names(vm *machine, block, callee uint64, at framePoint) (lines []
 	put(testFrame+jscCodeBlock, block)
 	put(testFrame+jscCallee, callee)
 	put(testFrame+jscArguments, 1|2<<32)
-	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", new(procstate.AddressSpace))
+	snap := procstate.NewSnapshot(m.arch.Arch, 1, "", new(procstate.AddressSpace))
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testStack, Data: stack}})
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
-	in := unwind.NewFrame(procstate.AMD64, at.pc, testFrame-0x40, testFrame)
+	in := unwind.NewFrame(m.arch.Arch, at.pc, testFrame-0x40, testFrame)
 	at.frame = testFrame
 	ok = vm.knows(w, &in, &at)
 	return w.Codes().Lines(in.Code), ok
 }
 
-func newTest() *test {
-	return &test{steptest.Memory{}, map[string]uint64{}, testHeap}
+func newTest() *test { return newTestOf(archOf(procstate.AMD64)) }
+
+func newTestOf(a *arch) *test {
+	return &test{steptest.Memory{}, a, map[string]uint64{}, testHeap}
 }
 
 // Frames have the name of their function where all that they have fits together, in all layouts.
@@ -215,8 +218,14 @@ func TestJSCDoubts(t *testing.T) {
 
 // Code that is entered in a loop has its name from where it has left the frame of the code before.
 func TestJSCForLoop(t *testing.T) {
+	for _, a := range architectures {
+		t.Run(a.Name, func(t *testing.T) { testForLoop(t, a) })
+	}
+}
+
+func testForLoop(t *testing.T, a *arch) {
 	const start, entry, size = testMade + 0x5000, testMade + 0x5080, 0x100
-	m := newTest()
+	m := newTestOf(a)
 	e, unlinked := m.executable(unlinkeds[0], m.atom("loops"), 0)
 	callee := m.function(e)
 	block := func(start, entry, arity uint64) uint64 {
@@ -233,15 +242,15 @@ func TestJSCForLoop(t *testing.T) {
 		want  bool
 	}{
 		"first byte":          {forLoop, framePoint{pc: start, interrupted: true, state: noFrame, enters: true}, true},
-		"frame pointer saved": {forLoop, framePoint{pc: start + 1, interrupted: true, state: fpSaved, enters: true}, true},
+		"frame pointer saved": {forLoop, framePoint{pc: start + uint64(len(a.save)), interrupted: true, state: fpSaved, enters: true}, true},
 		"in the loop":         {forLoop, framePoint{pc: start + 0x20}, true},
 		"last byte":           {forLoop, framePoint{pc: start + size - 1}, true},
 		"behind the code":     {forLoop, framePoint{pc: start + size}, false},
 		"its entry":           {forLoop, framePoint{pc: entry, interrupted: true}, true},
-		"at pop":              {forLoop, framePoint{pc: entry + 3, interrupted: true, state: fpSaved}, true},
-		"at jmp, the caller":  {forLoop, framePoint{pc: entry + 4, interrupted: true}, false},
-		"at jmp":              {forLoop, framePoint{pc: entry + 4, interrupted: true, state: jumps, enters: true}, true},
-		"jumps elsewhere":     {forLoop, framePoint{pc: entry + 5, interrupted: true, state: jumps, enters: true}, false},
+		"at pop":              {forLoop, framePoint{pc: entry + a.reset, interrupted: true, state: fpSaved}, true},
+		"at jmp, the caller":  {forLoop, framePoint{pc: entry + a.leave(), interrupted: true}, false},
+		"at jmp":              {forLoop, framePoint{pc: entry + a.leave(), interrupted: true, state: jumps, enters: true}, true},
+		"jumps elsewhere":     {forLoop, framePoint{pc: entry + a.leave() + a.PCAlign, interrupted: true, state: jumps, enters: true}, false},
 		"return popped":       {forLoop, framePoint{pc: start + 0x20, interrupted: true, state: popped, enters: true}, false},
 		"for calls":           {forCall, framePoint{pc: start + 0x20}, true},
 		"for calls, enters":   {forCall, framePoint{pc: start + 0x20, interrupted: true, state: fpSaved, enters: true}, false},
@@ -305,42 +314,156 @@ func TestJSCInlined(t *testing.T) {
 // Where a frame is that is being set up or left is told by the code.
 func TestJSCState(t *testing.T) {
 	const sp, fp = testStack + 0x40, testStack + 0x100
-	for code, want := range map[string]struct {
+	const save, set, leave, restore, ret, nop = "\xfd\x7b\xbf\xa9", "\xfd\x03\x00\x91", "\xbf\x03\x00\x91", "\xfd\x7b\xc1\xa8", "\xc0\x03\x5f\xd6", "\x1f\x20\x03\xd5"
+	type want struct {
 		frame  uint64
 		enters bool
-	}{
-		"\x00\x55\x48\x89\xe5\x90": {sp - 8, true},
-		"\x00\x90\x55\x48\x89\xe5": {sp - 8, true},
-		"\x55\x48\x89\xe5\x90\x90": {sp, true},
-		"\xe5\x48\x8d\x75\x90\x49": {fp, false},
-		"\xec\x5d\xc3\x00\x00\x00": {sp, false},
-		"\x5d\xc3":                 {sp - 8, false},
-		"\x00\x55\x41\x54\x00\x00": {fp, false},
-		"\x00":                     {fp, false},
-		"":                         {fp, false},
+	}
+	for a, tests := range map[*procstate.Arch]map[[2]string]want{
+		procstate.AMD64: {
+			{"\x00", "\x55\x48\x89\xe5\x90"}: {sp - 8, true},
+			{"\x00", "\x90\x55\x48\x89\xe5"}: {sp - 8, true},
+			{"\x55", "\x48\x89\xe5\x90\x90"}: {sp, true},
+			{"\xe5", "\x48\x8d\x75\x90\x49"}: {fp, false},
+			{"\xec", "\x5d\xc3\x00\x00\x00"}: {sp, false},
+			{"\x5d", "\xc3"}:                 {sp - 8, false},
+			{"\x00", "\x55\x41\x54\x00\x00"}: {fp, false},
+			{"\x00", ""}:                     {fp, false},
+			{"", ""}:                         {fp, false},
+		},
+		procstate.ARM64: {
+			{nop, save + set + nop}:      {sp - 16, true},
+			{ret, nop + save + set}:      {sp - 16, true},
+			{save, set + nop + nop}:      {sp, true},
+			{set, nop + nop + nop}:       {fp, false},
+			{nop, leave + restore + ret}: {fp, false},
+			{leave, restore + ret}:       {sp, false},
+			{restore, ret}:               {sp - 16, false},
+			{nop, save + nop + nop}:      {fp, false}, // what runs in the frame of another
+			{nop, save}:                  {fp, false},
+			{nop, ""}:                    {fp, false},
+			{"", ""}:                     {fp, false},
+		},
 	} {
-		at := framePoint{frame: fp}
-		at.find([]byte(code), sp)
-		if at.frame != want.frame || at.enters != want.enters {
-			t.Errorf("% x: frame %#x, %v", code, at.frame, at.enters)
+		for code, want := range tests {
+			at := framePoint{frame: fp}
+			at.find(archOf(a), []byte(code[0]), []byte(code[1]), sp)
+			if at.frame != want.frame || at.enters != want.enters {
+				t.Errorf("%s: % x: frame %#x, %v", a.Name, code, at.frame, at.enters)
+			}
 		}
 	}
 }
 
 // Where a call goes to by a register is told by what was put into that before.
 func TestJSCFarCall(t *testing.T) {
-	for code, want := range map[string]uint64{
-		"\x90\x48\xb8\x01\x02\x00\x00\x00\x00\x00\x00\xff\xd0": 0x201,
-		"\x48\xb9\x01\x02\x00\x00\x00\x00\x00\x00\xff\xd1":     0x201,
-		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x41\xff\xd3": 0x201,
-		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x41\xff\xd2": 0, // another register
-		"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x90\xff\xd3": 0,
-		"\x48\xb8\x01\x02\x00\x00\x00\x00\x00\x00\xff\xe0":     0, // a jump
-		"\xff\xd0": 0,
-		"":         0,
+	for a, tests := range map[*procstate.Arch]map[string]uint64{
+		procstate.AMD64: {
+			"\x90\x48\xb8\x01\x02\x00\x00\x00\x00\x00\x00\xff\xd0": 0x201,
+			"\x48\xb9\x01\x02\x00\x00\x00\x00\x00\x00\xff\xd1":     0x201,
+			"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x41\xff\xd3": 0x201,
+			"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x41\xff\xd2": 0, // another register
+			"\x49\xbb\x01\x02\x00\x00\x00\x00\x00\x00\x90\xff\xd3": 0,
+			"\x48\xb8\x01\x02\x00\x00\x00\x00\x00\x00\xff\xe0":     0, // a jump
+			"\xff\xd0": 0,
+			"":         0,
+		},
+		procstate.ARM64: {
+			code4(0xd503201f, 0xd2824690, 0xf2b579b0, 0xf2dfff30, 0xd63f0200): 0xfff9abcd1234, // movz, movk and movk of x16, blr x16
+			code4(0xd2824690, 0xd63f0200):                                     0x1234,
+			code4(0xd2824690, 0xf2b579b0, 0xf2dfff31, 0xd63f0200):             0, // another register
+			code4(0xd2824690, 0xf2b579b0, 0xf2b579b0, 0xd63f0200):             0, // the same half twice
+			code4(0xd2824690, 0xf2b579b0, 0xf2dfff30, 0xd61f0200):             0, // a jump
+			code4(0xf2b579b0, 0xf2dfff30, 0xd63f0200):                         0, // of what was there
+			code4(0xd63f0200): 0,
+			"":                0,
+		},
 	} {
-		if got, ok := farTarget([]byte(code)); got != want || ok != (want != 0) {
-			t.Errorf("% x: %#x, %v", code, got, ok)
+		for code, want := range tests {
+			if got, ok := archOf(a).farTarget([]byte(code)); got != want || ok != (want != 0) {
+				t.Errorf("%s: % x: %#x, %v", a.Name, code, got, ok)
+			}
+		}
+	}
+}
+
+// code4 is instructions of AArch64.
+func code4(insts ...uint32) (s string) {
+	for _, inst := range insts {
+		s += string(word(inst))
+	}
+	return s
+}
+
+// Code that has arguments added which lack calls what moves its frame, in which its own return address is in a register.
+func TestJSCArity(t *testing.T) {
+	const entry, arity, mover, returns = testMade + 0x5000, testMade + 0x5040, testMade + 0x5100, testMade + 0x9000
+	for a, made := range map[*procstate.Arch]string{
+		// cmp, jae entry, pop, call mover, push, jmp entry
+		procstate.AMD64: "\x83\xfa\x02\x73\xbb\x5e\xe8\xb5\x00\x00\x00\x56\xe9\xae\xff\xff\xff",
+		// cmp, b.hs entry, mov, bl mover, mov, b entry
+		procstate.ARM64: code4(0x7100085f, 0x54fffde2, 0xaa1e03e1, 0x9400002d, 0xaa0103fe, 0x17ffffeb),
+	} {
+		arch, m := archOf(a), newTestOf(archOf(a))
+		take := uint64(5) // where that is, from arity
+		if a == procstate.ARM64 {
+			take = 8
+		}
+		called := arity + take + uint64(len(arch.take)) + arch.call
+		e, unlinked := m.executable(unlinkeds[0], m.atom("lacks"), 0)
+		b, callee := m.block("FunctionCodeBlock", e, unlinked, baseline, entry, 0x80), m.function(e)
+		code, _ := m.ReadWord(b + blockCode)
+		m.Words(code+codeArity, arity)
+		m.Words(e+forCall, code)
+		space := &procstate.AddressSpace{}
+		space.Insert(&procstate.Mapping{Start: testMade, End: testMade + 1<<20})
+		stack, text := make([]byte, 0x400), make([]byte, 0x100)
+		copy(text[arity-entry:], made)
+		put := func(addr, v uint64) { binary.LittleEndian.PutUint64(stack[addr-testStack:], v) }
+		snap := procstate.NewSnapshot(a, 1, "", space)
+		snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: entry, Data: text}, {Addr: testStack, Data: stack}})
+		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+		vm := m.vm()
+		vm.functionAt(e, unlinked) // which tells how functions of this version look
+		for name, test := range map[string]struct {
+			pc, sp uint64
+			state  frameState
+			known  bool
+		}{
+			"at the first instruction": {arity, testFrame, jumps, true},
+			"return address taken":     {arity + take + uint64(len(arch.take)), testFrame + arch.pushed, popped, true},
+			"given back":               {called + uint64(len(arch.give)), testFrame, jumps, true},
+			"not where it is":          {arity + take + uint64(len(arch.take)), testFrame, jumps, false},
+			"in the function":          {entry + 0x20, testFrame, jumps, false},
+		} {
+			frame := arch.frameOf(test.sp)
+			if test.state == popped {
+				frame = test.sp - jscCodeBlock
+			}
+			clear(stack)
+			put(frame+jscCallee, callee)
+			put(frame+jscReturn, returns)
+			in, out := unwind.NewFrame(a, test.pc, test.sp, testFrame+0x100), unwind.Frame{}
+			in.Regs.Set(arch.arity, returns)
+			if a.LR != procstate.NoReg {
+				in.Regs.Set(a.LR, returns)
+			}
+			at := framePoint{pc: test.pc, interrupted: true, state: test.state, frame: frame, enters: true}
+			known := vm.knows(w, &in, &at)
+			if known != test.known {
+				t.Errorf("%s, %s: known %v", a.Name, name, known)
+			} else if known {
+				at.callerFrame(w, &in, &out)
+				if out.PC() != returns || out.SP() != frame+jscCodeBlock || out.FP() != in.FP() {
+					t.Errorf("%s, %s: pc %#x, sp %#x, fp %#x", a.Name, name, out.PC(), out.SP(), out.FP())
+				}
+			}
+		}
+		if !vm.movesFrame(w, called, mover) || !vm.movesFrame(w, called, 0) {
+			t.Errorf("%s: what moves the frame is not known", a.Name)
+		}
+		if vm.movesFrame(w, called, mover-4) || vm.movesFrame(w, called, mover+maxMover) || vm.movesFrame(w, called-arch.call, mover) {
+			t.Errorf("%s: what does not move the frame is taken for that", a.Name)
 		}
 	}
 }
@@ -375,11 +498,17 @@ func TestJSCConfig(t *testing.T) {
 
 // Whatever a process tells, reading it has an end, and an early one.
 func TestJSCLies(t *testing.T) {
-	liar := steptest.NewLiar(procstate.AMD64, new(procstate.AddressSpace), "")
+	for _, a := range architectures {
+		testLies(t, a)
+	}
+}
+
+func testLies(t *testing.T, a *arch) {
+	liar := steptest.NewLiar(a.Arch, new(procstate.AddressSpace), "")
 	for seed := range uint64(200) {
 		pc := testMade + seed<<12
 		liar.Begin(seed, pc, testStack)
-		vm := newTest().vm()
+		vm := newTestOf(a).vm()
 		vm.Mem, vm.file = liar, mcode.Range{Start: 0, End: maxAddress}
 		for n := range unlinkedBlock + 1 {
 			vm.classes[uint32(seed)*16+uint32(n)] = n
@@ -387,7 +516,7 @@ func TestJSCLies(t *testing.T) {
 		w := unwind.NewWalker(liar, unwind.NewGroup(), nil)
 		for _, at := range []framePoint{{pc: pc}, {pc: pc, interrupted: true}, {pc: pc, calls: true}, {pc: testLLInt, interprets: true}} {
 			at.frame = testStack + 8*seed
-			in, out := unwind.NewFrame(procstate.AMD64, pc, testStack, at.frame), unwind.Frame{}
+			in, out := unwind.NewFrame(a.Arch, pc, testStack, at.frame), unwind.Frame{}
 			if !vm.knows(w, &in, &at) {
 				vm.stubCaller(w, &in, &out, &at)
 			}

@@ -2,7 +2,6 @@ package jsc
 
 import (
 	"bytes"
-	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
@@ -16,9 +15,8 @@ const (
 	maxStubInsts = 64  // instructions up to where it is,
 	maxStubWords = 32  // and words on its stack that are looked at
 	maxMover     = 128 // bytes of the code that moves a frame to make room for arguments that are missing
-
-	moverReturn procstate.Reg = 8 // where that has its return address,
-	arityReturn procstate.Reg = 4 // and the code that calls it: %rsi
+	maxAround    = 16  // and of the instructions around the call of that
+	maxFarCall   = 20  // bytes of a call by a register, with those that set it
 )
 
 // stubCaller walks from such code. It reports false where it knows none.
@@ -33,20 +31,26 @@ func (vm *machine) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *frame
 		out.Regs.ThreadPointer = in.Regs.ThreadPointer
 		return true
 	}
-	arity, arityKnown := in.Regs.Value(arityReturn)
-	top, ok := mem.ReadWord(sp)
+	arity, arityKnown := in.Regs.Value(vm.arch.arity)
+	called, ok := in.Regs.Value(arch.LR) // where this code has been called, if it has put nothing on the stack since
+	calledAt := unwind.InRegister(arch.LR)
+	if arch.LR == procstate.NoReg {
+		called, ok = mem.ReadWord(sp)
+		calledAt = unwind.InMemory(sp)
+	}
+	callerSP := sp + vm.arch.pushed
 	if at.interrupted {
-		if ra, known := in.Regs.Value(moverReturn); known && vm.movesFrame(w, ra, at.pc) {
-			to(ra, sp, unwind.InRegister(moverReturn))
+		if ra, known := in.Regs.Value(vm.arch.mover); known && vm.movesFrame(w, ra, at.pc) {
+			to(ra, sp, unwind.InRegister(vm.arch.mover))
 			return vm.keepArity(out, arity, arityKnown)
 		}
-		if ok && vm.movesFrame(w, top, at.pc) {
-			to(top, sp+8, unwind.InMemory(sp))
+		if ok && vm.movesFrame(w, called, at.pc) {
+			to(called, callerSP, calledAt)
 			return vm.keepArity(out, arity, arityKnown)
 		}
 	} else if vm.movesFrame(w, in.PC(), 0) {
 		// Where SP is in the caller is not known, nor does it need that; it must be further on.
-		return arityKnown && to(arity, sp+8, unwind.InRegister(arityReturn))
+		return arityKnown && to(arity, sp+8, unwind.InRegister(vm.arch.arity))
 	}
 	// The frame pointer is that of the function that has called.
 	cell, ok1 := mem.ReadWord(fp + jscCodeBlock)
@@ -62,11 +66,11 @@ func (vm *machine) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *frame
 		return to(ra, sp, from)
 	}
 	least := vm.leastSP(cell, b, fp)
-	if at.interrupted && ok && vm.calls(w, b, top) {
+	if at.interrupted && ok && vm.calls(w, b, called) && (arch.LR == procstate.NoReg || !vm.goesBack(w, b, in.PC())) {
 		// It is called with the least SP of the function, or on the way to another.
-		next, _ := mem.ReadWord(sp - 8 + jscCallee)
-		if sp+8 == least || vm.classOf(next) == functionCell {
-			return to(top, sp+8, unwind.InMemory(sp))
+		next, _ := mem.ReadWord(vm.arch.frameOf(sp) + jscCallee)
+		if callerSP == least || vm.classOf(next) == functionCell {
+			return to(called, callerSP, calledAt)
 		}
 	}
 	if saved := least - 16; saved >= sp && saved < fp { // where the frame pointer is, if it has saved that
@@ -114,7 +118,6 @@ func (vm *machine) goesBack(w *unwind.Walker, b *block, pc uint64) bool {
 // has called by its address, as FTL does what saves registers around calls of C: it is where the code from there
 // to pc has put it.
 func (vm *machine) calledDirectly(w *unwind.Walker, in *unwind.Frame, at *framePoint) (ra, sp uint64, from unwind.Location, ok bool) {
-	const scratch procstate.Reg = 0 // %rax, into which it is popped first
 	try := func(from unwind.Location) bool {
 		if !vm.made.Holds(ra - 1) {
 			return false
@@ -128,8 +131,8 @@ func (vm *machine) calledDirectly(w *unwind.Walker, in *unwind.Frame, at *frameP
 		return ok && is == from
 	}
 	if at.interrupted {
-		if ra, ok = in.Regs.Value(scratch); ok && try(unwind.InRegister(scratch)) {
-			return ra, sp, unwind.InRegister(scratch), true
+		if ra, ok = in.Regs.Value(vm.arch.scratch); ok && try(unwind.InRegister(vm.arch.scratch)) {
+			return ra, sp, unwind.InRegister(vm.arch.scratch), true
 		}
 	}
 	for n := range uint64(maxStubWords) {
@@ -154,6 +157,11 @@ func (vm *machine) returnOnPath(w *unwind.Walker, start uint64, f *unwind.Frame)
 	var buf [maxStub]byte
 	var code []byte
 	state := mcode.FirstPathState(arch, start)
+	returns := mcode.PathValue{Base: mcode.PathSP, InMemory: true}
+	if arch.LR != procstate.NoReg {
+		returns = mcode.PathValue{Base: mcode.PathLR}
+		state.Regs[arch.LR] = returns
+	}
 	var in isa.Inst
 	for n := 0; state.PC != f.PC(); n++ {
 		if code == nil {
@@ -189,18 +197,18 @@ func (vm *machine) returnOnPath(w *unwind.Walker, start uint64, f *unwind.Frame)
 		return is, 0, false
 	}
 	first := f.SP() - uint64(int64(now.Off)) // SP when it was called
-	returns := mcode.PathValue{Base: mcode.PathSP, InMemory: true}
+	sp = first + vm.arch.pushed
 	for i := range state.Stores[:state.N] {
 		if t := &state.Stores[i]; t.Value == returns && t.At.Base == mcode.PathSP && t.At.Off >= now.Off {
-			return unwind.InMemory(first + uint64(int64(t.At.Off))), first + 8, true
+			return unwind.InMemory(first + uint64(int64(t.At.Off))), sp, true
 		}
 	}
 	if now.Off <= 0 && state.WordAt(mcode.PathValue{Base: mcode.PathSP}) == returns {
-		return unwind.InMemory(first), first + 8, true
+		return unwind.InMemory(first), sp, true
 	}
 	for reg := range state.Regs {
 		if state.Regs[reg] == returns {
-			return unwind.InRegister(procstate.Reg(reg)), first + 8, true
+			return unwind.InRegister(procstate.Reg(reg)), sp, true
 		}
 	}
 	return is, 0, false
@@ -222,7 +230,7 @@ func (vm *machine) leastSP(cell uint64, b *block, fp uint64) uint64 {
 // keepArity keeps the register that code leaves alone which moves a frame.
 func (vm *machine) keepArity(out *unwind.Frame, v uint64, known bool) bool {
 	if known {
-		out.Regs.Set(arityReturn, v)
+		out.Regs.Set(vm.arch.arity, v)
 	}
 	return true
 }
@@ -242,49 +250,28 @@ func (vm *machine) callBefore(w *unwind.Walker, ra uint64) (target uint64, direc
 	if m == nil {
 		return 0, false, false
 	}
-	var buf [farCall + 1]byte
+	var buf [maxFarCall]byte
 	n := min(uint64(len(buf)), ra-m.Start)
 	code := mcode.Read(w, m, ra-n, buf[:n])
 	if uint64(len(code)) < n {
 		return 0, false, false
 	}
-	if target, ok := farTarget(code); ok {
+	if target, ok := vm.arch.farTarget(code); ok {
 		return target, true, true
 	}
 	return mcode.CallBefore(w.Arch(), code[max(len(code), mcode.MaxCallLen)-mcode.MaxCallLen:], ra)
 }
 
-// farCall is how long movabs and call are together, of the first eight registers.
-const farCall = 12
-
-// farTarget returns where a call goes to that code ends with: movabs $..., %reg; call *%reg.
-func farTarget(code []byte) (target uint64, ok bool) {
-	const rex, rexB, mov, call, modRM, extended = 0x48, 0x49, 0xb8, 0xff, 0xd0, 0x41
-	n := len(code)
-	if n < farCall || code[n-2] != call || code[n-1]&^7 != modRM {
-		return 0, false
-	}
-	reg := code[n-1] & 7
-	if at := code[n-farCall:]; at[0] == rex && at[1] == mov|reg {
-		return binary.LittleEndian.Uint64(at[2:]), true
-	}
-	if n > farCall {
-		if at := code[n-farCall-1:]; at[0] == rexB && at[1] == mov|reg && at[10] == extended {
-			return binary.LittleEndian.Uint64(at[2:]), true
-		}
-	}
-	return 0, false
-}
-
 // movesFrame reports whether the code at ra has called, to have arguments added, what pc is in, by
 // what stands around it; with 0 for pc anything.
 //
-//	pop  %rsi
+//	pop  %rsi	mov x1, x30
 //	call ...
-//	push %rsi
+//	push %rsi	mov x30, x1
 //	jmp  ...
 func (vm *machine) movesFrame(w *unwind.Walker, ra, pc uint64) bool {
-	const before = 6
+	a := vm.arch
+	before := a.call + uint64(len(a.take))
 	if !vm.made.Holds(ra-before) || !vm.made.Holds(ra) {
 		return false
 	}
@@ -292,9 +279,13 @@ func (vm *machine) movesFrame(w *unwind.Walker, ra, pc uint64) bool {
 	if m == nil {
 		return false
 	}
-	var buf [before + 2]byte
+	var buf [maxAround]byte
 	code := mcode.Read(w, m, ra-before, buf[:])
-	if !bytes.HasPrefix(code, []byte{0x5e, 0xe8}) || !bytes.HasSuffix(code, []byte{0x56, 0xe9}) || len(code) < len(buf) {
+	if uint64(len(code)) < before || !bytes.HasPrefix(code, a.take) || !bytes.HasPrefix(code[before:], a.give) {
+		return false
+	}
+	var in isa.Inst
+	if !mcode.Decode(a.Arch, code[before:][len(a.give):], ra+uint64(len(a.give)), &in) || in.Flow != isa.Jump {
 		return false
 	}
 	target, direct, ok := vm.callBefore(w, ra)

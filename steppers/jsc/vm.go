@@ -31,7 +31,7 @@ func find(im *procstate.Image) (p image) {
 	config, ok1 := im.Section(configSection)
 	opcodes, ok2 := im.Section(opcodesSection)
 	text, ok3 := im.Section(".text")
-	if !ok1 || !ok2 || !ok3 || im.Arch() != procstate.AMD64 {
+	if !ok1 || !ok2 || !ok3 || archOf(im.Arch()) == nil {
 		return p
 	}
 	within := func(s procstate.Section, most uint64) mcode.Range {
@@ -50,6 +50,7 @@ type machine struct {
 	vmread.Found
 
 	vmread.Memory
+	arch      *arch
 	image     *image // nil: there is none
 	of        *procstate.Mapping
 	file      mcode.Range // run-time addresses of the program's constants and code
@@ -120,7 +121,7 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 		if known != nil && known.of == of && known.image == p {
 			return known
 		}
-		vm := &machine{Memory: vmread.MemoryOf(w), image: p, of: of, classes: map[uint32]class{}}
+		vm := &machine{Memory: vmread.MemoryOf(w), arch: archOf(w.Arch()), image: p, of: of, classes: map[uint32]class{}}
 		vm.file = mcode.Range{Start: lib.Bias, End: lib.Bias}
 		for _, s := range lib.Image.Segments() {
 			vm.file.End = max(vm.file.End, lib.Bias+s.Vaddr+s.Memsz)
@@ -212,7 +213,7 @@ func (vm *machine) readInterpreter() bool {
 	}
 	// The last operation ends before what follows is aligned.
 	behind := mcode.ReadFile(vm.of.Image, last, min(last+maxLastOp, vm.image.text.End))
-	end := bytes.Index(behind, bytes.Repeat([]byte{mcode.BreakpointAMD64}, 8))
+	end := bytes.Index(behind, vm.arch.padding)
 	if end < 0 {
 		return false
 	}
