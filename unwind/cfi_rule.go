@@ -168,10 +168,15 @@ func (r *Row) raiseCFA(up int64) {
 // pushed returns by how much the CFA of a row is too low, in bytes: that of one
 // that is found from SP with the return address at or above it, as glibc's tables
 // of _dl_runtime_resolve for AArch64 have it. They leave out the two words that
-// the procedure linkage table pushes.
+// the procedure linkage table pushes. Where a frame record of AArch64 is at the CFA, in
+// libffi from 3.4.7 on, it is taken to be before that.
 func (r *Row) pushed(a *procstate.Arch) int64 {
 	const most = 256
 	ra := &r.Regs[r.RA]
+	if fp := &r.Regs[a.FP]; a.LR != procstate.NoReg && !r.Signal && r.CFA.Kind == InReg && r.CFA.Reg != a.SP && !r.recovers(a, a.SP) &&
+		fp.Kind == AtOffset && fp.Offset == 0 && ra.Kind == AtOffset && ra.Offset == int64(a.AddressWidth) {
+		return 2 * int64(a.AddressWidth)
+	}
 	if r.Signal || ra.Kind != AtOffset || ra.Offset < 0 || ra.Offset > most || r.CFA.Kind != InReg || r.CFA.Reg != a.SP || r.recovers(a, a.SP) {
 		return 0
 	}

@@ -172,6 +172,32 @@ func TestJumps(t *testing.T) {
 	}
 }
 
+// A row whose CFA is too low for what is saved is told by where that is.
+func TestPushed(t *testing.T) {
+	const fp, lr, x0 = 29, 30, 0
+	row := func(cfa procstate.Reg, fpAt, raAt int64) *Row {
+		r := &Row{RA: lr, CFA: RegRule{Kind: InReg, Reg: cfa}}
+		r.Regs[fp] = RegRule{Kind: AtOffset, Offset: fpAt}
+		r.Regs[lr] = RegRule{Kind: AtOffset, Offset: raAt}
+		return r
+	}
+	for name, c := range map[string]struct {
+		row  *Row
+		want int64
+	}{
+		"as usual":                         {row(fp, -16, -8), 0},
+		"a frame record at the CFA":        {row(fp, 0, 8), 16}, // libffi 3.4.8
+		"the same by an argument":          {row(x0, 0, 8), 16},
+		"longjmp":                          {row(x0, 80, 88), 0},
+		"a return address alone":           {row(fp, -16, 8), 0},
+		"above SP, as _dl_runtime_resolve": {row(procstate.ARM64.SP, -16, 8), 16},
+	} {
+		if got := c.row.pushed(procstate.ARM64); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
 // A rule is raised if the next one differs from it in the CFA alone, and its CFA is no word
 // in memory.
 func TestRaised(t *testing.T) {

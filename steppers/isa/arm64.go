@@ -145,6 +145,9 @@ func armBranch(w uint32, pc uint64, in *Inst) bool {
 	case w>>25&0x3f == 0x1a, w>>24 == 0x54: // cbz, cbnz; b.cond, bc.cond
 		in.Flow, in.Target = CondJump, pc+uint64(signedBits(w, 5, 19)<<2)
 		in.Equal = w>>24 == 0x54 && w&15 == 1
+		if w>>24 == 0x54 && w&15 >= 14 { // always
+			in.Flow = Jump
+		}
 	case w>>25&0x3f == 0x1b: // tbz, tbnz
 		in.Flow, in.Target = CondJump, pc+uint64(signedBits(w, 5, 14)<<2)
 	case w>>25 == 0x6b: // to a register

@@ -60,6 +60,8 @@ func TestARM64(t *testing.T) {
 		{0xf8201e93, "ldraa x19, [x20, #8]!", Next, []procstate.Reg{19, 20}, 0},
 		{0xd65f0bff, "retaa", Return, nil, 0},
 		{0x5500001f, "retaasppc 0", Return, nil, 0},
+		{0x5400006e, "b.al 12", Jump, nil, 0},
+		{0x5400006d, "b.le 12", CondJump, nil, 0},
 		{0xd71f0a74, "braa x19, x20", IndirectJump, nil, 0},
 		{0xd4000001, "svc #0", Syscall, []procstate.Reg{0}, 0},
 	} {
