@@ -370,3 +370,76 @@ func TestBunAArch64(t *testing.T) {
 		}
 	}
 }
+
+// A program of .NET is walked while it starts, by its main thread, and compared with what .NET writes for perf: which method it
+// has compiled to where. SWBPF_AARCH64_DOTNET names it; its arguments are those of azmcp.
+func TestDotnetAArch64(t *testing.T) {
+	root, _, _ := strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
+	program := os.Getenv("SWBPF_AARCH64_DOTNET")
+	if root == "" || program == "" {
+		t.Skip("no program of .NET for AArch64: SWBPF_AARCH64_DOTNET names none, or SWBPF_AARCH64_ROOTS no libraries")
+	}
+	dir := t.TempDir()
+	for name, value := range map[string]string{
+		"DOTNET_SYSTEM_GLOBALIZATION_INVARIANT": "1", "DOTNET_PerfMapEnabled": "3", "DOTNET_PerfMapJitDumpPath": dir, "HOME": dir,
+	} {
+		t.Setenv(name, value)
+	}
+	p, out := runEmulated(t, root, program, "server", "start")
+	p.MakesCode = true
+	go io.Copy(io.Discard, out)
+	const fewest = 10 // frames of methods
+	walks := 5
+	if testenv.Long() {
+		walks = 40
+	}
+	for walked, deadline := 0, time.Now().Add(2*time.Minute); walked < walks; p.Run() {
+		if time.Now().After(deadline) {
+			t.Fatalf("methods call each other in %d of %d walks", walked, walks)
+		}
+		time.Sleep(300 * time.Millisecond)
+		w := stopEmulated(t, p, program)
+		frames, err := w.WalkStack(nil, procstate.ThreadID(p.PID))
+		b, _ := os.ReadFile(filepath.Join(dir, fmt.Sprintf("perf-%d.map", p.PID)))
+		told, methods := perfMap(string(b)), 0
+		for i := range frames {
+			want, got := told.at(frames[i].LookupPC()), ""
+			if lines := w.Codes().Lines(frames[i].Code); len(lines) > 0 {
+				got = lines[0].Name
+				methods++
+			}
+			if got != want {
+				t.Errorf("%#x is in %q, not %q", frames[i].PC(), want, got)
+			}
+		}
+		if methods < fewest {
+			continue
+		}
+		if walked++; err != nil {
+			t.Errorf("%d frames, of which %d of methods: %v", len(frames), methods, err)
+		}
+	}
+}
+
+// perfMap is what is in a file that tells perf where which code is.
+type perfMap string
+
+// at returns the method at an address as it is called in .NET's own traces, "" where there is none.
+func (m perfMap) at(pc uint64) (name string) {
+	for line := range strings.SplitSeq(string(m), "\n") { // the last one is there now
+		var begin, size uint64
+		if n, _ := fmt.Sscanf(line, "%v %x", &begin, &size); n != 2 || pc-begin >= size {
+			continue
+		}
+		typ, method, isMethod := strings.Cut(line, "::")
+		if name = ""; !isMethod {
+			continue
+		}
+		typ = typ[strings.LastIndex(typ, "] ")+1:]           // behind the module
+		typ, _, _ = strings.Cut(strings.TrimSpace(typ), "[") // what it is made of
+		method, _, _ = strings.Cut(method, "(")
+		method, _, _ = strings.Cut(method, "[")
+		name = strings.TrimPrefix(strings.NewReplacer("/", ".", "+", ".").Replace(typ)+"."+method, "dynamicClass.") // which is no type
+	}
+	return name
+}

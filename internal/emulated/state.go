@@ -48,8 +48,8 @@ func (p *Program) Mappings(images *procstate.Images) (*procstate.AddressSpace, e
 		if e.Path == "" && e.Prot&^procstate.ProtExec == procstate.ProtRead && !p.MakesCode { // the signal trampoline
 			space.Insert(&procstate.Mapping{Start: e.Start, End: e.End})
 		}
-		if p.MakesCode && strings.HasPrefix(e.Path, "/memfd:") && e.Prot&^procstate.ProtExec == procstate.ProtRead { // it is written elsewhere
-			space.Insert(&procstate.Mapping{Start: e.Start, End: e.End, Path: e.Path})
+		if p.MakesCode && strings.HasPrefix(e.Path, "/memfd:") && e.Prot&^procstate.ProtExec == procstate.ProtRead {
+			space.Insert(&procstate.Mapping{Start: e.Start, End: e.End, Offset: e.Offset, Path: e.Path}) // to which code is written elsewhere
 			continue
 		}
 		if !procstate.HasFile(e.Path) {

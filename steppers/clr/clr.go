@@ -10,8 +10,8 @@ import (
 )
 
 // Stepper walks from code of .NET, which its virtual machine has compiled while the program runs, or its
-// compiler ahead of time (ReadyToRun), on x86-64, by the unwind information that the machine keeps of each
-// function; and it notes which methods these are (see unwind.Codes). Of CoreCLR 8 it is known where that has
+// compiler ahead of time (ReadyToRun), by the unwind information that the machine keeps of each
+// function; and it notes which methods these are (see unwind.Codes). Of CoreCLR 8 on x86-64 it is known where that has
 // what, and from 10 on the machine says so itself; other versions are left to other steppers, and so is
 // what is compiled ahead into a program of its own (NativeAOT), which has no such machine.
 //
@@ -56,7 +56,8 @@ func (s *Stepper) image(im *procstate.Image) *image { return s.images.Known(im, 
 // find looks for the virtual machine in a file.
 func find(im *procstate.Image) (p image) {
 	table, ok := im.ExportedSymbol(clrTable)
-	if !ok || im.Arch() != procstate.AMD64 {
+	arch := archs[im.Arch()]
+	if !ok || arch == nil {
 		return p
 	}
 	p.table = table.Value
@@ -72,7 +73,7 @@ func find(im *procstate.Image) (p image) {
 	b := mcode.ReadFile(im, data.Vaddr, data.Vaddr+min(data.Size, most))
 	if _, version, ok := bytes.Cut(b, []byte(clrVersion)); ok {
 		major, _, _ := bytes.Cut(version[:min(len(version), 4)], []byte("."))
-		p.fields = fieldsOf[string(major)]
+		p.fields = arch.fieldsOf[string(major)]
 	}
 	return p
 }
@@ -81,7 +82,7 @@ func find(im *procstate.Image) (p image) {
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	pc := in.LookupPC()
 	m := w.MappingAt(pc)
-	if m == nil || m.Image != nil || w.Arch() != procstate.AMD64 {
+	if m == nil || m.Image != nil || archs[w.Arch()] == nil {
 		return unwind.NotMe, nil
 	}
 	vm := s.machine(w)
@@ -92,8 +93,8 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	f := vm.functionAt(pc)
 	if f != nil {
 		in.Code = vm.codeOf(w.Codes(), f, in)
-		if interrupted && uint32(pc-f.begin) >= f.prolog {
-			if e := f.epilog(mcode.Read(w, m, pc, s.code[:]), pc); e.ok {
+		if epilog := vm.arch.epilog; epilog != nil && interrupted && uint32(pc-f.begin) >= f.prolog {
+			if e := epilog(f, mcode.Read(w, m, pc, s.code[:]), pc); e.ok {
 				return e.callerFrame(w, in, out)
 			}
 		}
@@ -101,12 +102,12 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	}
 	isStub := vm.isStub(pc) || strings.HasPrefix(m.Path, clrMemory)
 	if interrupted && (isStub || !procstate.HasFile(m.Path)) {
-		if at, ok := thunk(mcode.Read(w, m, pc, s.code[:]), pc); ok {
+		if at, ok := thunk(w.Arch(), mcode.Read(w, m, pc, s.code[:]), pc); ok {
 			if !isStub { // whose else should it be?
 				out.Flags |= unwind.Heuristic
 			}
 			out.Regs.Inherit(&in.Regs, w.Arch().CalleeSaved)
-			return returnFrom(w, in, out, in.SP()+at)
+			return returnFrom(w, in, out, in.SP()+at, linkOf(w, in))
 		}
 	}
 	return unwind.NotMe, nil

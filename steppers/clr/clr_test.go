@@ -33,7 +33,7 @@ func TestCLRUnwind(t *testing.T) {
 	// push rbp; push r15; push rbx; sub $0x28, rsp; lea 0x20(rsp), rbp
 	mem.Put(base+0x80, 1|3<<3, 13, 5, 5|2<<4, 13, 3, 8, 4<<4|2, 4, 3<<4, 3, 15<<4, 1, 5<<4, 0, 0)
 	f := function{begin: 0x5000, end: 0x5100}
-	if !f.readUnwind(mem.Read, base, 0x80) {
+	if !f.readUnwindAMD64(mem.Read, base, 0x80) {
 		t.Fatal("not understood")
 	}
 	for _, test := range []struct {
@@ -73,7 +73,7 @@ func TestCLRUnwind(t *testing.T) {
 	for _, damaged := range [][]byte{{2, 1, 1, 0, 1, 5 << 4}, {1, 1, 1, 0, 1, 1}, {1, 1, 1, 0, 1, 12}, {1}, {1 | 4<<3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0}} {
 		mem := steptest.Memory{}
 		mem.Put(base+0x80, damaged...)
-		if f.readUnwind(mem.Read, base, 0x80) {
+		if f.readUnwindAMD64(mem.Read, base, 0x80) {
 			t.Errorf("%x is understood", damaged)
 		}
 	}
@@ -131,7 +131,7 @@ func TestCLRThunk(t *testing.T) {
 		"\x48\x8b\x05":                                                             -1,
 		"\x50\xc3":                                                                 -1,
 	} {
-		at, ok := thunk([]byte(code), 0x5000)
+		at, ok := thunk(procstate.AMD64, []byte(code), 0x5000)
 		if ok != (want >= 0) || ok && at != uint64(want) {
 			t.Errorf("% x: %d, %v", code, at, ok)
 		}
@@ -224,7 +224,7 @@ const descriptorText10 = `{"version":0,"baseline":"empty","types":{"Module":{"PE
 
 // What a descriptor tells is taken from it, or nothing where something lacks or is otherwise.
 func TestCLRFields(t *testing.T) {
-	f := fieldsIn([]byte(descriptorText10), 24)
+	f := fieldsIn([]byte(descriptorText10), 24, bytesAMD64)
 	if f == nil {
 		t.Fatal("not understood")
 	}
@@ -232,7 +232,7 @@ func TestCLRFields(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	for _, change := range [][2]string{{`"PEImage":8`, `"PEImage":-8`}, {`"Module":24`, `"Modul":24`}, {`"MapBase":32`, `"MapBase":48`}, {`"0xc"`, `"0x40"`}, {`[[20]`, `[[24]`}, {`[[20]`, `[[]`}, {`}`, ``}} {
-		if fieldsIn([]byte(strings.Replace(descriptorText10, change[0], change[1], 1)), 24) != nil {
+		if fieldsIn([]byte(strings.Replace(descriptorText10, change[0], change[1], 1)), 24, bytesAMD64) != nil {
 			t.Errorf("%s for %s is understood", change[1], change[0])
 		}
 	}
@@ -323,29 +323,31 @@ func TestCLRMetadata(t *testing.T) {
 
 // Whatever a process tells, reading it has an end, and an early one.
 func TestCLRLies(t *testing.T) {
-	liar := steptest.NewLiar(procstate.AMD64, new(procstate.AddressSpace), "")
-	for seed := range uint64(200) {
-		pc := 0x7f0000000000 + seed<<12
-		liar.Begin(seed, pc, 0x7fff00000000)
-		vm := &machine{Memory: vmread.Memory{Mem: liar}, image: &image{table: 1}, fields: &fields8, rangeMap: 0x7f1000000000}
-		vm.forget()
-		vm.rangeMap = 0x7f1000000000
-		var codes unwind.Codes
-		in := unwind.NewFrame(procstate.AMD64, pc, 0x7fff00000000, 0)
-		if f := vm.functionAt(pc); f != nil {
-			vm.codeOf(&codes, f, &in)
-		}
-		for _, section := range []codeSection{{low: pc - 4096, high: pc + 4096, heapBase: pc - 1<<30, heapMap: 0x7f2000000000}, {low: pc - 4096, high: pc + 4096, module: 0x7f3000000000}} {
-			for _, find := range []func(*codeSection, uint64) *function{vm.madeFunction, vm.aheadFunction} {
-				if f := find(&section, pc); f != nil {
-					f.checked = time.Now()
-					vm.codeOf(&codes, f, &in)
+	for of, arch := range archs {
+		liar := steptest.NewLiar(of, new(procstate.AddressSpace), "")
+		for seed := range uint64(200) {
+			pc := 0x7f0000000000 + seed<<12
+			liar.Begin(seed, pc, 0x7fff00000000)
+			vm := &machine{Memory: vmread.Memory{Mem: liar}, image: &image{table: 1}, arch: arch, fields: &fields8}
+			vm.forget()
+			vm.rangeMap = 0x7f1000000000
+			var codes unwind.Codes
+			in := unwind.NewFrame(of, pc, 0x7fff00000000, 0)
+			if f := vm.functionAt(pc); f != nil {
+				vm.codeOf(&codes, f, &in)
+			}
+			for _, section := range []codeSection{{low: pc - 4096, high: pc + 4096, heapBase: pc - 1<<30, heapMap: 0x7f2000000000}, {low: pc - 4096, high: pc + 4096, module: 0x7f3000000000}} {
+				for _, find := range []func(*codeSection, uint64) *function{vm.madeFunction, vm.aheadFunction} {
+					if f := find(&section, pc); f != nil {
+						f.checked = time.Now()
+						vm.codeOf(&codes, f, &in)
+					}
 				}
 			}
-		}
-		readFields(vm.ReadNow, pc)
-		if liar.Reads > 1<<20 {
-			t.Fatalf("seed %d: %d reads", seed, liar.Reads)
+			readFields(vm.ReadNow, pc, arch.functionBytes)
+			if liar.Reads > 1<<20 {
+				t.Fatalf("%s, seed %d: %d reads", of.Name, seed, liar.Reads)
+			}
 		}
 	}
 }
@@ -368,11 +370,15 @@ func FuzzCLR(f *testing.F) {
 				m.method(n)
 			}
 		}
-		fieldsIn(data, 24)
+		fieldsIn(data, 24, bytesAMD64)
 		var u unwindInfo
-		u.readUnwind(read, base, 0)
+		u.readUnwindAMD64(read, base, 0)
 		fn := function{begin: 0x5000, end: 0x5100}
 		fn.epilog(data[:min(len(data), codeBytes)], 0x5000)
-		thunk(data[:min(len(data), codeBytes)], 0x5000)
+		for of, arch := range archs {
+			thunk(of, data[:min(len(data), codeBytes)], 0x5000)
+			arch.readUnwind(&fn, read, base, append(make([]byte, arch.functionBytes-4), 4, 0, 0, 0))
+			fn.undone(8)
+		}
 	})
 }

@@ -46,8 +46,7 @@ const (
 	clrHeaderBytes    = 36 // RealCodeHeader, up to where its functions are
 	clrHeaderMethod   = 24
 	clrHeaderCount    = 32
-	clrFunctionBytes  = 12 // RUNTIME_FUNCTION: where it begins and ends, and its unwind information
-	clrMethodBytes    = 8  // MethodDesc, the part that is read
+	clrMethodBytes    = 8 // MethodDesc, the part that is read
 	clrMethodChunk    = 2
 	clrMethodFlags    = 6
 	clrMethodKinds    = 7 // of the flags
@@ -65,9 +64,7 @@ const (
 	clrSectionIsStubs = 4
 )
 
-// fieldsOf are the fields of versions that do not tell them.
-var fieldsOf = map[string]*fields{"8": &fields8}
-
+// fields8 are those of .NET 8 on x86-64.
 var fields8 = fields{
 	tokenBits:    12,
 	sectionFlags: 16, sectionHeap: 40, sectionModule: 32,
@@ -87,8 +84,8 @@ const (
 )
 
 // readFields reads what the descriptor at an address says; nil where that is not all. It reports whether the
-// descriptor could be read.
-func readFields(read vmread.Reader, at uint64) (f *fields, ok bool) {
+// descriptor could be read. A RUNTIME_FUNCTION has so many bytes.
+func readFields(read vmread.Reader, at, functionBytes uint64) (f *fields, ok bool) {
 	var head [descriptorBytes]byte
 	le := binary.LittleEndian
 	if !read(at, head[:]) || string(head[:8]) != descriptorIs {
@@ -98,12 +95,12 @@ func readFields(read vmread.Reader, at uint64) (f *fields, ok bool) {
 	if !read(le.Uint64(head[descriptorText:]), text) {
 		return nil, false
 	}
-	return fieldsIn(text, uint64(le.Uint32(head[24:]))), true
+	return fieldsIn(text, uint64(le.Uint32(head[24:])), functionBytes), true
 }
 
 // fieldsIn takes the fields from the text of a descriptor with so many addresses; nil where they are not all
 // there.
-func fieldsIn(text []byte, pointers uint64) *fields {
+func fieldsIn(text []byte, pointers, functionBytes uint64) *fields {
 	var told struct {
 		Types     map[string]map[string]any `json:"types"`
 		Globals   map[string]any            `json:"globals"`
@@ -142,7 +139,7 @@ func fieldsIn(text []byte, pointers uint64) *fields {
 	same("RealCodeHeader", "MethodDesc", clrHeaderMethod)
 	same("RealCodeHeader", "NumUnwindInfos", clrHeaderCount)
 	same("RealCodeHeader", "UnwindInfos", clrHeaderBytes)
-	same("RuntimeFunction", "!", clrFunctionBytes)
+	same("RuntimeFunction", "!", functionBytes)
 	same("MethodDesc", "Flags3AndTokenRemainder", 0)
 	same("MethodDesc", "ChunkIndex", clrMethodChunk)
 	same("MethodDesc", "Flags", clrMethodFlags)

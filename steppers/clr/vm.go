@@ -17,6 +17,7 @@ type machine struct {
 	vmread.Memory
 	vmread.Found
 	image     *image // nil: there is none
+	arch      *arch
 	fields    *fields
 	of        *procstate.Mapping // of its code: another once the process has executed a program
 	bias      uint64
@@ -98,7 +99,7 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 			if known != nil && known.of == of && known.image == p {
 				return known
 			}
-			vm := &machine{Memory: vmread.MemoryOf(w), image: p, of: of, bias: lib.Bias}
+			vm := &machine{Memory: vmread.MemoryOf(w), image: p, arch: archs[w.Arch()], of: of, bias: lib.Bias}
 			vm.forget()
 			return vm
 		}
@@ -127,7 +128,7 @@ func (vm *machine) begin() bool {
 	vm.lookAgain = now
 	p := vm.image
 	if p.fields == nil && !p.isAsked {
-		p.fields, p.isAsked = readFields(vm.ReadNow, p.descriptor+vm.bias)
+		p.fields, p.isAsked = readFields(vm.ReadNow, p.descriptor+vm.bias, vm.arch.functionBytes)
 	}
 	if vm.fields = p.fields; vm.fields == nil {
 		return false
@@ -288,7 +289,7 @@ func (vm *machine) madeFunction(s *codeSection, pc uint64) *function {
 	le := binary.LittleEndian
 	f := &function{start: start, header: header, method: le.Uint64(head[clrHeaderMethod:])}
 	for i := range min(le.Uint32(head[clrHeaderCount:]), maxParts) {
-		if vm.readFunction(f, s.low, header+clrHeaderBytes+clrFunctionBytes*uint64(i), pc) {
+		if vm.readFunction(f, s.low, header+clrHeaderBytes+vm.arch.functionBytes*uint64(i), pc) {
 			return f
 		}
 	}
@@ -343,13 +344,9 @@ func (vm *machine) startAt(s *codeSection, pc uint64) (start uint64, ok bool) {
 // readFunction reads a RUNTIME_FUNCTION, whose addresses count from base, and its unwind information into f. It
 // reports whether pc is in it.
 func (vm *machine) readFunction(f *function, base, at, pc uint64) bool {
-	var b [clrFunctionBytes]byte
-	if !vm.ReadNow(at, b[:]) {
-		return false
-	}
-	le := binary.LittleEndian
-	f.begin, f.end = base+uint64(le.Uint32(b[:])), base+uint64(le.Uint32(b[4:]))
-	return pc-f.begin < f.end-f.begin && f.readUnwind(vm.ReadNow, base, uint64(le.Uint32(b[8:])))
+	var buf [maxFunctionBytes]byte
+	b := buf[:vm.arch.functionBytes]
+	return vm.ReadNow(at, b) && vm.arch.readUnwind(f, vm.ReadNow, base, b) && pc-f.begin < f.end-f.begin
 }
 
 // aheadFunction returns the function at pc of a module that was compiled ahead: its functions are sorted.
@@ -358,14 +355,14 @@ func (vm *machine) aheadFunction(s *codeSection, pc uint64) *function {
 	functions, count := vm.wordAt(s.module+fields.functions), vm.wordAt(s.module+fields.count)&0xffffffff
 	begins := func(i int) uint64 {
 		var b [4]byte
-		if !vm.ReadNow(functions+clrFunctionBytes*uint64(i), b[:]) {
+		if !vm.ReadNow(functions+vm.arch.functionBytes*uint64(i), b[:]) {
 			return 0
 		}
 		return s.low + uint64(binary.LittleEndian.Uint32(b[:]))
 	}
 	n := sort.Search(int(count), func(i int) bool { return begins(i) > pc }) - 1
 	f := &function{}
-	if n < 0 || !vm.readFunction(f, s.low, functions+clrFunctionBytes*uint64(n), pc) {
+	if n < 0 || !vm.readFunction(f, s.low, functions+vm.arch.functionBytes*uint64(n), pc) {
 		return nil
 	}
 	// Which method it is tells a map of where methods begin that were called. What handles
