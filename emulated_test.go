@@ -443,3 +443,54 @@ func (m perfMap) at(pc uint64) (name string) {
 	}
 	return name
 }
+
+// The program is interpreted in C++ in its first turn, by the baseline interpreter in the tenth, compiled in others. Of what is
+// optimised then calls that were inlined lack, and lines.
+func TestGJSAArch64(t *testing.T) {
+	if !testenv.Long() {
+		t.Skip("gjs under an emulator takes long: SWBPF_LONG is not set")
+	}
+	testenv.EachAArch64(t, func(t *testing.T, gjs testenv.Program) {
+		for _, turn := range []string{"1", "10", "60", "1000"} {
+			t.Run(turn, func(t *testing.T) {
+				file, path := filepath.Join(t.TempDir(), "said"), filepath.Join(gjs.Root, gjs.Path)
+				p, _ := runEmulated(t, gjs.Root, path, filepath.Join("testdata", "walk", "callsingjs.js"), turn, file)
+				p.MakesCode = true
+				var want []string // name and line
+				for line := range strings.Lines(awaitSaid(t, file)) {
+					name, at, ok := strings.Cut(line, "@")
+					if f := strings.Split(strings.TrimSpace(at), ":"); ok && len(f) == 3 {
+						want = append(want, name+":"+f[1])
+					}
+				}
+				w := stopEmulated(t, p, path)
+				frames, err := w.WalkStack(nil, procstate.DefaultThread)
+				var got []string
+				for i := range frames {
+					for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
+						for _, l := range w.Codes().Lines(code) {
+							if name := l.Name; strings.HasSuffix(l.File, "/callsingjs.js") {
+								if strings.HasPrefix(name, "<module ") {
+									name = ""
+								}
+								got = append(got, fmt.Sprintf("%s:%d", name, l.Line))
+							}
+						}
+					}
+				}
+				if err != nil || len(want) < 5 || len(got) == 0 || turn != "1000" && !slices.Equal(got, want) {
+					t.Errorf("%v: %q, it says %q", err, got, want)
+				}
+				for rest := want; len(got) > 0; got = got[1:] {
+					name, line, _ := strings.Cut(got[0], ":")
+					i := slices.IndexFunc(rest, func(w string) bool { return w == got[0] || line == "0" && strings.HasPrefix(w, name+":") })
+					if i < 0 {
+						t.Errorf("%s is not where the program says: %q", got[0], want)
+						break
+					}
+					rest = rest[i+1:]
+				}
+			})
+		}
+	}, "usr/bin/gjs-console")
+}

@@ -11,6 +11,7 @@ const (
 	hasScript      = 1 << 5     // in the flags: that is its script
 	smallInteger   = 0xfff88000 // in the upper half of a value: the lower is one
 	stringTag      = 0x1fff6    // above the 47 bits of a value's address: it is a string
+	addressInValue = 1<<47 - 1  // these bits
 
 	scriptWarmUp   = 0x08 // of a BaseScript: the JitScript, or with a bit set something else,
 	scriptFunction = 0x10 // the function that it is of, or 0,
@@ -62,8 +63,6 @@ const (
 	smFramePC     = -64 // where it is in its bytecode,
 	smFrameFlags  = -16
 	smInterpreted = 1 << 1 // in the flags: it runs there
-
-	smPCReg = 14 // where the interpreter has it meanwhile
 )
 
 // frameType is what kind of frame a caller has (jit::FrameType).

@@ -16,6 +16,8 @@ type madeFrame struct {
 	in          *unwind.Frame
 	interrupted bool
 	buf         []byte
+	pc, sp      uint64 // of the frame: pc in the call, where it is in one, and the stack pointer as the code has it
+	linked      bool   // the return address is in the link register: the frame is not there
 
 	frame uint64    // where its frame pointer is saved, or would be, if what it has called has told so; else 0
 	kind  frameType // that it is then
@@ -42,6 +44,10 @@ func (at *madeFrame) word(addr uint64) uint64 {
 
 // callerFrame walks from the frame, and notes what it runs.
 func (at *madeFrame) callerFrame(out *unwind.Frame) (unwind.Verdict, caller) {
+	at.pc = at.in.LookupPC()
+	if at.sp = at.in.SP(); at.interrupted {
+		at.sp = at.vm.arch.stackPointer(at.in)
+	}
 	at.learnAhead()
 	if frame, s, how := at.find(); how != notRun {
 		at.script = s
@@ -76,20 +82,19 @@ func (at *madeFrame) find() (frame uint64, s *scriptInfo, how tier) {
 		}
 		return at.findSized()
 	}
-	const push, pop, ret, retN = 0x55, 0x5d, 0xc3, 0xc2 // of %rbp
-	op := byte(0)
-	if code := mcode.Read(at.w, at.m, in.PC(), at.buf[:1]); len(code) > 0 {
-		op = code[0]
-	}
-	pc := in.PC()
-	if op == ret || op == retN || op == push {
-		if s, how = at.runs(in.SP() - 8); how >= baseline && (op != push || pc == s.made(how).Start) {
-			return in.SP() - 8, s, how
+	code := mcode.Read(at.w, at.m, in.PC()-stageBefore, at.buf[:stageBefore+stageBehind])
+	before := code[:min(stageBefore, len(code))]
+	code = code[len(before):]
+	for _, stage := range [...]stage{onlyCalled, returnPushed, framePushed} {
+		if at.linked = stage == onlyCalled; at.linked && at.w.Arch().LR == procstate.NoReg {
+			continue
+		}
+		frame = at.sp - stage.below()
+		if s, how = at.runs(frame); how >= baseline && at.vm.arch.stage(before, code, in.PC()-s.made(how).Start) == stage {
+			return frame, s, how
 		}
 	}
-	if s, how = at.runs(in.SP()); how >= baseline && (op == pop || pc == s.made(how).Start+1) {
-		return in.SP(), s, how
-	}
+	at.linked = false
 	if frame, s, how = at.findSized(); how != notRun {
 		return frame, s, how
 	}
@@ -111,7 +116,11 @@ func (s *scriptInfo) made(how tier) madeCode {
 
 // runs tells what runs in a frame with its frame pointer saved there, if that is sure.
 func (at *madeFrame) runs(frame uint64) (s *scriptInfo, how tier) {
-	if frame%8 != 0 || frame+8 < at.in.SP() || frame-at.in.SP() > maxFrame && frame+8 != at.in.SP() {
+	from := at.sp - returnPushed.below()
+	if at.linked {
+		from = at.sp - onlyCalled.below()
+	}
+	if frame%8 != 0 || frame-from > maxFrame {
 		return nil, notRun
 	}
 	token, ok := at.w.ProcessState().ReadWord(frame + smToken)
@@ -121,11 +130,10 @@ func (at *madeFrame) runs(frame uint64) (s *scriptInfo, how tier) {
 	if s = at.vm.scriptOf(token); s == nil {
 		return nil, notRun
 	}
-	pc := at.in.LookupPC()
 	switch {
-	case s.baseline.Holds(pc):
+	case s.baseline.Holds(at.pc):
 		return s, baseline
-	case s.ion.Holds(pc):
+	case s.ion.Holds(at.pc):
 		return s, ion
 	case at.word(below(frame, smFrameScript)) == s.at && at.word(below(frame, smFrameFlags))&smInterpreted != 0 &&
 		s.bytecode.Holds(at.word(below(frame, smFramePC))) && at.interprets(frame):
@@ -139,7 +147,7 @@ func below(frame uint64, off int64) uint64 { return frame + uint64(off) }
 
 // interprets reports whether the PC is in the baseline interpreter, in a frame that says so.
 func (at *madeFrame) interprets(frame uint64) bool {
-	vm, pc := at.vm, at.in.LookupPC()
+	vm, pc := at.vm, at.pc
 	if vm.interpreter.End == 0 && at.frame == frame && at.kind == baselineFrame && vm.searches < maxSearches {
 		vm.searches++ // what it has called says that it is a function's, and the compiler has not made it
 		if code := vm.codeAround(pc); code.End-code.Start >= interpreterBytes {
@@ -188,7 +196,7 @@ func (at *madeFrame) name(frame uint64, s *scriptInfo, how tier) {
 	case interpreter:
 		pc := at.word(below(frame, smFramePC))
 		if at.interrupted {
-			pc, _ = at.in.Regs.Value(smPCReg)
+			pc, _ = at.in.Regs.Value(at.vm.arch.pc)
 		}
 		if s.bytecode.Holds(pc) {
 			at.vm.readLines(s)
@@ -248,10 +256,16 @@ func (at *madeFrame) learnAhead() {
 // leave walks from a frame with its frame pointer saved there, or where that would be.
 func (at *madeFrame) leave(frame uint64, how tier, out *unwind.Frame) (unwind.Verdict, caller) {
 	arch, mem := at.w.Arch(), at.w.ProcessState()
-	pc, ok1 := mem.ReadWord(frame + smReturn)
+	pc, ok1 := uint64(0), false
+	if out.PCLocation = unwind.InMemory(frame + smReturn); at.linked {
+		pc, ok1 = at.in.Regs.Value(arch.LR)
+		out.PCLocation = unwind.InRegister(arch.LR)
+	} else {
+		pc, ok1 = mem.ReadWord(frame + smReturn)
+	}
 	descriptor, ok2 := mem.ReadWord(frame + smDescriptor)
 	saved, ok3 := mem.ReadWord(frame)
-	if !ok1 || !ok2 || !ok3 && at.vm.frames == framesLinked {
+	if !ok1 || !ok2 || !ok3 && !at.linked && at.vm.frames == framesLinked {
 		at.err = unwind.ReadFailure(mem, frame+smReturn)
 		*out = unwind.Frame{}
 		return unwind.Failed, caller{}
@@ -280,7 +294,6 @@ func (at *madeFrame) leave(frame uint64, how tier, out *unwind.Frame) (unwind.Ve
 	}
 	out.SetPC(arch, pc)
 	out.SetSP(arch, frame+smDescriptor)
-	out.PCLocation = unwind.InMemory(frame + smReturn)
 	out.Regs.ThreadPointer = at.in.Regs.ThreadPointer
 	return unwind.Success, next
 }
@@ -297,7 +310,9 @@ func sized(frame, descriptor uint64) (next caller, ok bool) {
 }
 
 // unsaved reports whether the frame, which was interrupted, has not saved its caller's frame pointer yet, or no more.
-func (at *madeFrame) unsaved(frame uint64) bool { return at.interrupted && frame+8 == at.in.SP() }
+func (at *madeFrame) unsaved(frame uint64) bool {
+	return at.interrupted && (at.linked || frame == at.sp-returnPushed.below())
+}
 
 // findSized finds a frame of Ion where these have no frame pointer: its code tells how large they are, and what it may have
 // put on the stack since is little.
@@ -307,7 +322,7 @@ func (at *madeFrame) findSized() (frame uint64, s *scriptInfo, how tier) {
 	}
 	const most = 24 // words
 	for n := range uint64(maxIonFrame) {
-		frame := at.in.SP() - 8 + 8*n
+		frame := at.sp - 8 + 8*n
 		if s, how := at.runs(frame); how == ion {
 			size, end, ok := at.frameSize(s.ion.Start)
 			if !ok {
@@ -316,7 +331,7 @@ func (at *madeFrame) findSized() (frame uint64, s *scriptInfo, how tier) {
 			if at.interrupted && at.in.PC() < end {
 				size = 0
 			}
-			above := frame + 8 - at.in.SP()
+			above := frame + 8 - at.sp
 			if above < size {
 				continue // an older frame, in this one
 			}
@@ -336,5 +351,5 @@ const maxIonFrame = 64
 // frame pointer is not saved before.
 func (at *madeFrame) frameSize(start uint64) (size, end uint64, ok bool) {
 	code := mcode.Read(at.w, at.m, start, at.buf)
-	return makesRoom(at.w.Arch(), code, start)
+	return at.vm.arch.makesRoom(code, start)
 }

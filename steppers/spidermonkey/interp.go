@@ -241,7 +241,7 @@ const maxChains = 1 << 8
 func Collector(libs procstate.LibraryState) procstate.Collector {
 	for _, lib := range libs.Libraries() {
 		if lib.Image != nil && find(lib.Image).is {
-			return collect
+			return collector{lib.Image.Arch()}.collect
 		}
 	}
 	return nil
@@ -252,9 +252,11 @@ const (
 	maxFollowed  = 256       // and frames of the interpreter that are copied
 )
 
+type collector struct{ arch *procstate.Arch }
+
 // collect is the Collector.
-func collect(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
-	sp := regs.Raw(procstate.AMD64.SP)
+func (c collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
+	sp := regs.Raw(c.arch.SP)
 	left := maxFollowed
 	var buf [16 << 10]byte
 	for end := sp + maxCollected; sp < end && left > 0; {

@@ -1,6 +1,8 @@
 package spidermonkey
 
 import (
+	"bytes"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
@@ -12,28 +14,11 @@ const (
 	maxLeave = 96  // instructions up to a return
 )
 
-// makesRoom returns by how much code that begins at start lowers SP by a constant first, and where it goes on then.
-func makesRoom(arch *procstate.Arch, code []byte, start uint64) (size, end uint64, ok bool) {
-	var in isa.Inst
-	for at := start; mcode.Decode(arch, code, at, &in) && (in.Flow == isa.Next || in.Flow == isa.CondJump); at += uint64(in.Len) {
-		for i := range in.Ops[:in.NumOps] {
-			op := &in.Ops[i]
-			if op.Kind == isa.Set && op.Dst == arch.SP && op.Src == arch.SP && op.Imm < 0 && in.NumOps == 1 {
-				return uint64(-op.Imm), at + uint64(in.Len), true
-			}
-			if op.Dst == arch.SP && op.Kind != isa.Store && op.Kind != isa.Compare {
-				return 0, 0, false
-			}
-		}
-		code = code[in.Len:]
-	}
-	return 0, 0, false
-}
-
 // registerState is what registers have, as far as it is known, and what was stored in words of memory.
 type registerState struct {
 	value  [procstate.MaxRegs]uint64
-	has    uint64 // bit by bit
+	has    uint64                    // bit by bit
+	from   [procstate.MaxRegs]uint64 // where a value was loaded from, 0 for others
 	stores [maxStores]struct {
 		addr, v uint64
 		known   bool
@@ -70,7 +55,7 @@ func (r *registerState) set(reg procstate.Reg, v uint64, known bool) {
 	if reg >= procstate.MaxRegs {
 		return
 	}
-	r.value[reg] = v
+	r.value[reg], r.from[reg] = v, 0
 	if r.has &^= 1 << reg; known {
 		r.has |= 1 << reg
 	}
@@ -93,14 +78,25 @@ func (at *madeFrame) leaveCode(out *unwind.Frame) (unwind.Verdict, caller) {
 			regs.set(r, v, true)
 		}
 	}
-	ra, pop, ok := at.returns(&regs)
-	if !ok {
+	if pseudo := at.vm.arch.pseudoSP; regs.has>>pseudo&1 == 0 {
+		regs.set(pseudo, at.in.SP(), true) // where calls return
+	}
+	if at.vm.frames == framesSized && at.interrupted {
+		if next, ok := at.leaveStub(out); ok {
+			return unwind.Success, next
+		}
+	}
+	ret, ok := at.returns(&regs)
+	if !ok || !at.isCaller(ret.pc) {
+		if next, ok := at.leaveCalled(out); ok {
+			return unwind.Success, next
+		}
+		if at.leaveEntry(out) {
+			return unwind.Success, caller{}
+		}
 		return unwind.NotMe, caller{}
 	}
-	pc, ok := at.w.ProcessState().ReadWord(ra)
-	if !ok || !at.isCaller(pc) {
-		return unwind.NotMe, caller{}
-	}
+	ra := ret.at
 	var next caller
 	if at.vm.frames != framesLinked && at.frame == 0 {
 		next, _ = sized(ra-8, at.word(ra+8))
@@ -116,12 +112,113 @@ func (at *madeFrame) leaveCode(out *unwind.Frame) (unwind.Verdict, caller) {
 	if next.kind == baselineFrame && next.frame != 0 {
 		out.SetFP(arch, next.frame)
 	}
-	out.SetPC(arch, pc)
-	out.SetSP(arch, ra+8+uint64(pop))
-	out.PCLocation = unwind.InMemory(ra)
+	out.SetPC(arch, ret.pc)
+	out.SetSP(arch, ret.sp)
+	if out.PCLocation = unwind.InMemory(ra); ret.inRegister {
+		out.PCLocation = unwind.InRegister(arch.LR)
+	}
 	out.Regs.ThreadPointer = at.in.Regs.ThreadPointer
 	return unwind.Success, next
 }
+
+// leaveStub walks from code that serves one operation of a function in a frame of its own, as it is where frames have sizes:
+// above its caller's frame pointer and the stub there are the return address and the descriptor, which must lead to that frame.
+func (at *madeFrame) leaveStub(out *unwind.Frame) (next caller, ok bool) {
+	arch := at.w.Arch()
+	fp, ok := at.in.Regs.Value(arch.FP)
+	if !ok || fp%8 != 0 || fp-at.in.SP() > maxFrame {
+		return next, false
+	}
+	pc, saved := at.word(fp+stubReturn), at.word(fp)
+	next, ok = sized(fp+stubReturn-smReturn, at.word(fp+stubReturn+8))
+	if !ok || next.kind != baselineFrame || next.frame != saved || !at.isCaller(pc) {
+		return caller{}, false
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, fp+stubReturn+8)
+	out.SetFP(arch, saved)
+	out.PCLocation, out.FPLocation = unwind.InMemory(fp+stubReturn), unwind.InMemory(fp)
+	out.Regs.ThreadPointer = at.in.Regs.ThreadPointer
+	return next, true
+}
+
+// stubReturn is where a stub's frame has its return address, from its frame pointer.
+const stubReturn = 16
+
+// leaveCalled walks from code that has no frame, by the link register: the function whose frame the frame pointer tells has
+// called it, in code of the baseline compiler or interpreter, which calls nothing else so.
+func (at *madeFrame) leaveCalled(out *unwind.Frame) (next caller, ok bool) {
+	arch := at.w.Arch()
+	pc, ok1 := at.in.Regs.Value(arch.LR)
+	fp, ok2 := at.in.Regs.Value(arch.FP)
+	if !at.interrupted || !ok1 || !ok2 || !at.isCaller(pc) {
+		return next, false
+	}
+	by := *at
+	by.pc = pc - 1
+	if _, how := by.runs(fp); how != baseline && how != interpreter {
+		return next, false
+	}
+	out.SetPC(arch, pc)
+	out.SetSP(arch, at.sp)
+	out.SetFP(arch, fp)
+	out.PCLocation, out.FPLocation = unwind.InRegister(arch.LR), at.in.FPLocation
+	out.Regs.ThreadPointer = at.in.Regs.ThreadPointer
+	return caller{frame: fp, kind: baselineFrame}, true
+}
+
+// leaveEntry walks from the code by which functions of C++ call those of JavaScript, before that has done so: on AArch64 the
+// return address is below the frame pointer there, so that others take one for the other.
+func (at *madeFrame) leaveEntry(out *unwind.Frame) bool {
+	entry, arch, mem := at.vm.arch.entry, at.w.Arch(), at.w.ProcessState()
+	if len(entry) == 0 || !at.interrupted {
+		return false
+	}
+	var buf [maxEntry]byte
+	pc := at.in.PC()
+	from := max(at.m.Start, pc-min(pc, maxEntry-uint64(len(entry))))
+	code := mcode.Read(at.w, at.m, from, buf[:pc-from+uint64(len(entry))])
+	n := bytes.LastIndex(code, entry)
+	if n < 0 {
+		return false
+	}
+	state := mcode.FirstPathState(arch, from+uint64(n))
+	var in isa.Inst
+	for code = code[n:]; state.PC < pc; code = code[in.Len:] {
+		if !mcode.Decode(arch, code, state.PC, &in) || in.Flow == isa.Return || in.Flow == isa.Trap {
+			return false
+		}
+		if state.Apply(arch, &in); in.Flow == isa.Call || in.Flow == isa.IndirectCall {
+			state.Regs[arch.FP] = mcode.PathValue{} // which is not what it was
+		}
+		state.PC += uint64(in.Len)
+	}
+	first := at.in.SP() // as it was when this was called
+	fp, ok := at.in.Regs.Value(arch.FP)
+	ra, ok2 := at.in.Regs.Value(arch.LR)
+	out.PCLocation, out.FPLocation = unwind.InRegister(arch.LR), at.in.FPLocation
+	if own, sp := state.Regs[arch.FP], state.Regs[arch.SP]; own.Base == mcode.PathSP || sp.Base == mcode.PathSP && sp.Off != 0 {
+		if first -= uint64(int64(sp.Off)); own.Base == mcode.PathSP {
+			first = fp - uint64(int64(own.Off))
+		}
+		ra, ok2 = mem.ReadWord(first - 16)
+		fp, ok = mem.ReadWord(first - 8)
+		out.PCLocation, out.FPLocation = unwind.InMemory(first-16), unwind.InMemory(first-8)
+	} else if state.PC != from+uint64(n) {
+		ok = false
+	}
+	if ra = at.w.CodeAddress(ra); !ok || !ok2 || !at.isCaller(ra) {
+		*out = unwind.Frame{}
+		return false
+	}
+	out.SetPC(arch, ra)
+	out.SetSP(arch, first)
+	out.SetFP(arch, fp)
+	out.Regs.ThreadPointer = at.in.Regs.ThreadPointer
+	return true
+}
+
+const maxEntry = 1 << 10 // bytes of that code
 
 // isCaller reports whether a call stands before pc.
 func (at *madeFrame) isCaller(pc uint64) bool {
@@ -137,8 +234,15 @@ func (at *madeFrame) isCaller(pc uint64) bool {
 	return ok
 }
 
-// returns follows the code to a return. It tells where the return address is, and how much is taken off the stack behind it.
-func (at *madeFrame) returns(regs *registerState) (ra uint64, pop uint16, ok bool) {
+// returned is where code returns to.
+type returned struct {
+	pc, sp     uint64
+	at         uint64 // where the return address is on the stack, or would be
+	inRegister bool   // it is in the link register yet
+}
+
+// returns follows the code to a return.
+func (at *madeFrame) returns(regs *registerState) (ret returned, ok bool) {
 	arch, mem := at.w.Arch(), at.w.ProcessState()
 	var in isa.Inst
 	var code []byte
@@ -147,22 +251,19 @@ func (at *madeFrame) returns(regs *registerState) (ra uint64, pop uint16, ok boo
 		if len(code) < mcode.MaxInstLen {
 			m := at.w.MappingAt(pc)
 			if m == nil || m.Image != nil || procstate.HasFile(m.Path) {
-				return 0, 0, false
+				return ret, false
 			}
 			code = mcode.Read(at.w, m, pc, at.buf)
 		}
 		if !mcode.Decode(arch, code, pc, &in) {
-			return 0, 0, false
+			return ret, false
 		}
-		if reg, by, ok := shifts(code); ok {
-			v, known := regs.get(reg)
-			regs.set(reg, v>>by, known)
-		} else if !apply(arch, mem, &in, regs) {
-			return 0, 0, false
+		if !at.vm.arch.shifts(code, regs) && !apply(arch, mem, &in, regs) {
+			return ret, false
 		}
 		sp, known := regs.get(arch.SP)
 		if !known || sp-first+maxFrame > 2*maxFrame {
-			return 0, 0, false
+			return ret, false
 		}
 		code = code[in.Len:]
 		pc += uint64(in.Len)
@@ -172,25 +273,33 @@ func (at *madeFrame) returns(regs *registerState) (ra uint64, pop uint16, ok boo
 			regs.has &= arch.CalleeSaved | 1<<arch.SP
 		case isa.Jump:
 			pc, code = in.Target, nil
+		case isa.IndirectJump: // to another function, if it has taken the return address off the stack
+			if arch.LR == procstate.NoReg || regs.from[arch.LR] == 0 {
+				return ret, false
+			}
+			in.Reg = arch.LR
+			fallthrough
 		case isa.Return:
-			return sp, in.Pop, sp%8 == 0 && sp >= first
+			if sp%8 != 0 || sp < first {
+				return ret, false
+			}
+			if arch.LR == procstate.NoReg {
+				ret.at, ret.sp = sp, sp+8+uint64(in.Pop)
+				ret.pc, ok = mem.ReadWord(sp)
+				return ret, ok
+			}
+			if ret.pc, ok = regs.get(in.Reg); !ok {
+				return ret, false
+			}
+			if ret.sp, ret.at = sp, regs.from[in.Reg]; ret.at == 0 {
+				ret.at, ret.inRegister = sp-8, true
+			}
+			return ret, true
 		default:
-			return 0, 0, false
+			return ret, false
 		}
 	}
-	return 0, 0, false
-}
-
-// shifts reports whether code begins with a shift of a register of 64 bits to the right: shr $by, %reg.
-func shifts(code []byte) (reg procstate.Reg, by uint8, ok bool) {
-	const rexW, rexWB, shift, right = 0x48, 0x49, 0xc1, 0xe8
-	if len(code) < 4 || code[0]&^1 != rexW || code[1] != shift || code[2]&^7 != right || code[3] > 63 {
-		return 0, 0, false
-	}
-	if code[0] == rexWB {
-		return procstate.Reg(8 + code[2]&7), code[3], true
-	}
-	return mcode.RegisterX86(procstate.AMD64, code[2]&7), code[3], true
+	return ret, false
 }
 
 // apply executes an instruction. It reports false where that stores more than there is room for.
@@ -212,7 +321,9 @@ func apply(arch *procstate.Arch, mem procstate.ProcessState, in *isa.Inst, regs 
 			if srcKnown {
 				v, ok = regs.load(mem, src+uint64(op.Imm))
 			}
-			regs.set(op.Dst, v, ok)
+			if regs.set(op.Dst, v, ok); ok && op.Dst < procstate.MaxRegs {
+				regs.from[op.Dst] = src + uint64(op.Imm)
+			}
 		case isa.Add:
 			regs.set(op.Dst, dst+src, dstKnown && srcKnown)
 		case isa.Sub:

@@ -168,7 +168,7 @@ func (vm *machine) nameScript(s *scriptInfo) bool {
 	}
 	if s.is.function != 0 {
 		if atom, ok := vm.WordNow(s.is.function + functionAtom); ok && atom>>47 == stringTag {
-			if name = vm.text(atom & (maxAddress - 1)); name == "" && vm.latin1 == 0 {
+			if name = vm.text(atom & addressInValue); name == "" && vm.latin1 == 0 {
 				return false
 			}
 		}

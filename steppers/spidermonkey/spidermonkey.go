@@ -8,8 +8,8 @@ import (
 )
 
 // Stepper notes which functions of JavaScript run in frames of code that SpiderMonkey has made (see unwind.Codes), the
-// virtual machine of Firefox, of Thunderbird, and of what has libmozjs, as GNOME's gjs; and it walks from these frames, on x86-64:
-// those of its baseline interpreter, its baseline compiler and of the optimising one (Ion). mozjs 102, 128 and 140 and Firefox 153 were tried.
+// virtual machine of Firefox, of Thunderbird, and of what has libmozjs, as GNOME's gjs; and it walks from these frames, on x86-64 and
+// AArch64: those of its baseline interpreter, its baseline compiler and of the optimising one (Ion). mozjs 102, 128 and 140 and Firefox 153 were tried.
 //
 // Above its return address a frame has what it runs:
 //
@@ -56,7 +56,7 @@ func (s *Stepper) Priority() unwind.Priority { return unwind.PriorityDebug - 1 }
 // CallerFrame implements unwind.FrameStepper.
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	m := w.MappingAt(in.LookupPC())
-	if m == nil || w.Arch() != procstate.AMD64 {
+	if m == nil || archOf(w.Arch()) == nil {
 		return unwind.NotMe, nil
 	}
 	if m.Image != nil {

@@ -23,6 +23,7 @@ const (
 // test makes the memory of a process.
 type test struct {
 	steptest.Memory
+	arch *arch
 	next uint64 // in the heap
 }
 
@@ -75,11 +76,13 @@ func (m *test) function(name string, notes ...byte) (function, script uint64) {
 	return function, script
 }
 
-func newTest() *test { return &test{steptest.Memory{}, testHeap} }
+func newTest() *test { return newTestOf(archOf(procstate.AMD64)) }
+
+func newTestOf(a *arch) *test { return &test{steptest.Memory{}, a, testHeap} }
 
 // vm makes what reads the memory.
 func (m *test) vm() *machine {
-	vm := &machine{Memory: vmread.Memory{Mem: m}, file: mcode.Range{Start: testFile, End: testFile + 1<<20}}
+	vm := &machine{Memory: vmread.Memory{Mem: m}, arch: m.arch, file: mcode.Range{Start: testFile, End: testFile + 1<<20}}
 	vm.forget()
 	return vm
 }
@@ -95,10 +98,10 @@ func (m *test) walk(vm *machine, token, pc uint64, interrupted bool) []unwind.Co
 	put(testFrame+smReturn, testMade+1)
 	put(testFrame+smDescriptor, 0x41)
 	put(testFrame+smToken, token)
-	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", new(procstate.AddressSpace))
+	snap := procstate.NewSnapshot(m.arch.Arch, 1, "", new(procstate.AddressSpace))
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testStack, Data: stack}})
 	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
-	in, out := unwind.NewFrame(procstate.AMD64, pc, testFrame-0x40, testFrame), unwind.Frame{}
+	in, out := unwind.NewFrame(m.arch.Arch, pc, testFrame-0x40, testFrame), unwind.Frame{}
 	var buf [codeLook]byte
 	at := madeFrame{vm: vm, w: w, m: &procstate.Mapping{Start: testMade, End: testMade + 1<<30}, in: &in, interrupted: interrupted, buf: buf[:]}
 	at.callerFrame(&out)
@@ -107,8 +110,14 @@ func (m *test) walk(vm *machine, token, pc uint64, interrupted bool) []unwind.Co
 
 // Frames have the name of their function, and the line of the call, where all that they have fits together.
 func TestSpiderMonkeyNames(t *testing.T) {
+	for _, a := range architectures {
+		t.Run(a.Name, func(t *testing.T) { testNames(t, a) })
+	}
+}
+
+func testNames(t *testing.T, a *arch) {
 	for i, notes := range testNotes {
-		m := newTest()
+		m := newTestOf(a)
 		function, script := m.function("total", notes...)
 		start := m.vm().scriptAt(script).baseline.Start
 		for name, test := range map[string]struct {
@@ -165,19 +174,148 @@ func TestSpiderMonkeyNotes(t *testing.T) {
 
 // Whatever a process tells, reading it has an end, and an early one.
 func TestSpiderMonkeyLies(t *testing.T) {
-	liar := steptest.NewLiar(procstate.AMD64, new(procstate.AddressSpace), "")
+	for _, a := range architectures {
+		testLies(t, a)
+	}
+}
+
+func testLies(t *testing.T, a *arch) {
+	liar := steptest.NewLiar(a.Arch, new(procstate.AddressSpace), "")
 	for seed := range uint64(200) {
 		liar.Begin(seed, testMade, testStack)
-		vm := newTest().vm()
+		vm := newTestOf(a).vm()
 		vm.Mem, vm.file = liar, mcode.Range{Start: 0, End: maxAddress}
 		vm.scriptAt(seed << 12)
 		vm.scriptOf(seed<<12 | smTokenScript)
 		vm.text(seed << 12)
 		vm.interpreted(seed<<12, seed<<13, seed<<14)
 		vm.codeAround(seed << 12)
-		collect(liar, 0, &procstate.Regs{}, func(uint64, int) {})
+		collector{a.Arch}.collect(liar, 0, &procstate.Regs{}, func(uint64, int) {})
 		if liar.Reads > 1<<18 {
 			t.Fatalf("seed %d: %d reads", seed, liar.Reads)
+		}
+	}
+}
+
+// code4 is instructions of AArch64.
+func code4(insts ...uint32) (b []byte) {
+	for _, inst := range insts {
+		b = binary.LittleEndian.AppendUint32(b, inst)
+	}
+	return b
+}
+
+// How far a function has come is told by its code, as mozjs 102 and 128 make it.
+func TestSpiderMonkeyStage(t *testing.T) {
+	const sub = 0xd101c39c // sub x28, x28, #0x70
+	begins := code4(lowerSP, pushLR, lowerSP, pushFP, setFP, sub, syncSP)
+	older := code4(lowerSP, pushLR, sub, syncSP)
+	ends := code4(0xaa1d03fc, syncSP, popFP, 0x5400006e, syncSP, 0x14000000, popLR, syncSP, returnLR) // mov x28, x29; ...; b.al; mov, b
+	for name, test := range map[string]struct {
+		code  []byte
+		off   uint64 // of the first of these
+		wants []stage
+	}{
+		"begins":        {begins, 0, []stage{onlyCalled, onlyCalled, returnPushed, returnPushed, framePushed, frameThere, frameThere}},
+		"begins, older": {older, 0, []stage{onlyCalled, onlyCalled, frameThere, frameThere}},
+		"ends": {ends, 0x100, []stage{frameThere, framePushed, framePushed, returnPushed, frameThere, frameThere,
+			returnPushed, onlyCalled, onlyCalled}},
+		"pushes": {begins, 0x100, []stage{frameThere, frameThere, frameThere, frameThere, frameThere}},
+	} {
+		for i, want := range test.wants {
+			at := 4 * i
+			if got := stageARM64(test.code[max(at, 4)-4:at], test.code[at:], test.off+uint64(at)); got != want {
+				t.Errorf("%s: %d: %d, want %d", name, i, got, want)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		code      []byte
+		size, end uint64
+		ok        bool
+	}{
+		"room":        {older, 0x70, 12, true},
+		"none":        {code4(lowerSP, pushLR, 0xd2934d11, sub), 0, 8, true},
+		"no return":   {code4(lowerSP, pushFP, sub), 0, 0, false},
+		"cut":         {code4(lowerSP, pushLR), 0, 0, false},
+		"moves first": {code4(0xaa1d03fc, pushLR, sub), 0, 0, false},
+	} {
+		size, end, ok := archOf(procstate.ARM64).makesRoom(test.code, 0)
+		if size != test.size || end != test.end || ok != test.ok {
+			t.Errorf("%s: %#x, %d, %v", name, size, end, ok)
+		}
+	}
+}
+
+// Code that has no name is left by what it does, and by where it was called.
+func TestSpiderMonkeyLeaves(t *testing.T) {
+	const (
+		code, sp    = testMade + 0x800000, testStack + 0x100
+		returns     = testMade + 0x900004 // behind a call
+		blr         = 0xd63f0000
+		enterRecord = 0xa9bf77fe // stp x30, x29, [sp, #-16]!
+		enterFP     = 0x910003fd // mov x29, sp
+	)
+	m := newTestOf(archOf(procstate.ARM64))
+	function, script := m.function("total", testNotes[1]...)
+	called := m.vm().scriptAt(script).baseline.Start + 0x20
+	for name, test := range map[string]struct {
+		code  []byte
+		at    uint64 // of these, that it is interrupted before
+		regs  map[procstate.Reg]uint64
+		stack map[uint64]uint64
+		sized bool
+		pc    uint64 // 0: it is not left
+		sp    uint64
+	}{
+		"returns":       {code: code4(syncSP, returnLR), regs: map[procstate.Reg]uint64{28: sp, 30: returns}, pc: returns, sp: sp},
+		"takes off":     {code: code4(popLR, syncSP, returnLR), regs: map[procstate.Reg]uint64{28: sp}, stack: map[uint64]uint64{sp: returns}, pc: returns, sp: sp + 8},
+		"and arguments": {code: code4(0xf8430790, syncSP, 0xd65f0200), regs: map[procstate.Reg]uint64{28: sp}, stack: map[uint64]uint64{sp: returns}, pc: returns, sp: sp + 48}, // ldr x16, [x28], #48; ret x16
+		"by a size": {code: code4(0xf8408790, 0xd348fe10, 0x8b10039c, popLR, syncSP, returnLR), regs: map[procstate.Reg]uint64{28: sp}, // lsr x16, x16, #8; add x28, x28, x16
+			stack: map[uint64]uint64{sp: 0x2041, sp + 0x28: returns}, pc: returns, sp: sp + 0x30},
+		"by a size at once": {code: code4(0xf8408793, 0x8b53239c, popLR, syncSP, returnLR), regs: map[procstate.Reg]uint64{28: sp}, // add x28, x28, x19, lsr #8
+			stack: map[uint64]uint64{sp: 0x2041, sp + 0x28: returns}, pc: returns, sp: sp + 0x30},
+		"jumps, returning":        {code: code4(popLR, syncSP, 0xd61f0000), regs: map[procstate.Reg]uint64{28: sp}, stack: map[uint64]uint64{sp: returns}, pc: returns, sp: sp + 8},
+		"jumps":                   {code: code4(syncSP, 0xd61f0000), regs: map[procstate.Reg]uint64{28: sp, 30: returns}},
+		"to no call":              {code: code4(syncSP, returnLR), regs: map[procstate.Reg]uint64{28: sp, 30: returns + 4}},
+		"called by the function":  {code: code4(syncSP, 0xd61f0000), regs: map[procstate.Reg]uint64{28: sp, 29: testFrame, 30: called}, pc: called, sp: sp},
+		"entry, first":            {code: code4(enterRecord, enterFP, 0xd61f0000), regs: map[procstate.Reg]uint64{28: 1, 29: 7, 30: returns}, pc: returns, sp: sp},
+		"entry, saved":            {code: code4(enterRecord, enterFP, 0xd61f0000), at: 1, regs: map[procstate.Reg]uint64{28: 1, 29: 7, 30: 1}, stack: map[uint64]uint64{sp: returns, sp + 8: 7}, pc: returns, sp: sp + 16},
+		"entry, later":            {code: code4(enterRecord, enterFP, 0xd10083ff, 0x910003fc, 0xaa1c03fd, 0xd61f0000), at: 5, regs: map[procstate.Reg]uint64{28: sp - 0x80, 29: sp, 30: 1}, stack: map[uint64]uint64{sp + 0x20: returns, sp + 0x28: 7}, pc: returns, sp: sp + 0x30}, // sub sp, sp, #0x20; mov x28, sp; mov x29, x28
+		"entry, behind its call":  {code: code4(enterRecord, enterFP, blr, 0xd61f0000), at: 3, regs: map[procstate.Reg]uint64{28: sp, 29: sp, 30: 1}, stack: map[uint64]uint64{sp: 1}},
+		"behind the entry":        {code: code4(enterRecord, enterFP, returnLR, 0xd61f0000), at: 3, regs: map[procstate.Reg]uint64{28: sp, 29: sp, 30: 1}, stack: map[uint64]uint64{sp: returns, sp + 8: 7}},
+		"stub's frame":            {code: code4(0xd61f0000), regs: map[procstate.Reg]uint64{28: sp, 29: sp + 8, 30: 1}, stack: map[uint64]uint64{sp + 8: sp + 0x40, sp + 0x18: returns, sp + 0x20: 0x2021}, sized: true, pc: returns, sp: sp + 0x20},
+		"stub's frame, elsewhere": {code: code4(0xd61f0000), regs: map[procstate.Reg]uint64{28: sp, 29: sp + 8, 30: 1}, stack: map[uint64]uint64{sp + 8: sp + 0x48, sp + 0x18: returns, sp + 0x20: 0x2021}, sized: true},
+	} {
+		stack, made := make([]byte, 0x400), make([]byte, maxEntry+codeLook)
+		put := func(addr, v uint64) { binary.LittleEndian.PutUint64(stack[addr-testStack:], v) }
+		put(testFrame+smToken, function)
+		for addr, v := range test.stack {
+			put(addr, v)
+		}
+		copy(made[maxEntry:], test.code)
+		space := &procstate.AddressSpace{}
+		space.Insert(&procstate.Mapping{Start: testMade, End: testMade + 1<<24})
+		snap := procstate.NewSnapshot(procstate.ARM64, 1, "", space)
+		calls := code4(blr, blr&^(1<<21), 0, 0) // the other is a jump
+		snap.Reset(1, &procstate.Regs{}, []procstate.Region{
+			{Addr: called - 12, Data: append(make([]byte, 8), calls...)}, {Addr: code - maxEntry, Data: made},
+			{Addr: returns - 12, Data: append(make([]byte, 8), calls...)}, {Addr: testStack, Data: stack},
+		})
+		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+		in, out := unwind.NewFrame(procstate.ARM64, code+4*test.at, sp, 0), unwind.Frame{}
+		in.Flags |= unwind.Interrupted
+		for reg, v := range test.regs {
+			in.Regs.Set(reg, v)
+		}
+		vm, buf := m.vm(), [codeLook]byte{}
+		if vm.frames = framesLinked; test.sized {
+			vm.frames = framesSized
+		}
+		at := madeFrame{vm: vm, w: w, m: w.MappingAt(code), in: &in, interrupted: true, buf: buf[:]}
+		v, _ := at.callerFrame(&out)
+		if ok := v == unwind.Success; ok != (test.pc != 0) || ok && (out.PC() != test.pc || out.SP() != test.sp) {
+			t.Errorf("%s: %v, pc %#x, sp %#x, want %#x, %#x", name, v, out.PC(), out.SP(), test.pc, test.sp)
 		}
 	}
 }

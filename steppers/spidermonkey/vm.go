@@ -33,7 +33,7 @@ func (p *image) interprets(vaddr uint64) bool {
 // find looks for the virtual machine in a file: by its name, as it has no symbols.
 func find(im *procstate.Image) (p image) {
 	name := filepath.Base(im.Path)
-	p.is = im.Arch() == procstate.AMD64 && (name == "libxul.so" || strings.HasPrefix(name, "libmozjs"))
+	p.is = archOf(im.Arch()) != nil && (name == "libxul.so" || strings.HasPrefix(name, "libmozjs"))
 	return p
 }
 
@@ -42,6 +42,7 @@ type machine struct {
 	vmread.Found
 	vmread.Memory
 
+	arch  *arch
 	image *procstate.Image // nil: there is none
 	file  mcode.Range      // run-time addresses
 
@@ -124,7 +125,7 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 		if known != nil && known.image == lib.Image && known.file.Start == lib.Bias {
 			return known
 		}
-		vm := &machine{Memory: vmread.MemoryOf(w), image: lib.Image, file: mcode.Range{Start: lib.Bias, End: lib.Bias}}
+		vm := &machine{Memory: vmread.MemoryOf(w), arch: archOf(w.Arch()), image: lib.Image, file: mcode.Range{Start: lib.Bias, End: lib.Bias}}
 		for _, s := range lib.Image.Segments() {
 			vm.file.End = max(vm.file.End, lib.Bias+s.Vaddr+s.Memsz)
 		}
@@ -166,8 +167,9 @@ func (vm *machine) codeOf(codes *unwind.Codes, script *scriptInfo, at framePlace
 // isCell reports whether an address may be that of an object.
 func isCell(addr uint64) bool { return addr%8 == 0 && addr >= 1<<12 && addr < maxAddress }
 
-// maxAddress is more than any address that an object has.
-const maxAddress = 1 << 47
+// maxAddress is more than any address that memory has: on AArch64 libraries and what malloc gives are up there. Objects that
+// values refer to are lower.
+const maxAddress = 1 << 48
 
 // classOf returns what an object is, by its class, which is in the file.
 func (vm *machine) classOf(object uint64) class {
