@@ -43,7 +43,8 @@ func (vm *machine) imageAt(m *procstate.Mapping, addr uint64) *image {
 	if i < len(vm.images) && vm.images[i].start <= addr {
 		return vm.images[i]
 	}
-	if at, seen := vm.none[m.Start]; seen && time.Since(at) < lookedAgain {
+	missed, seen := vm.none[m.Start]
+	if seen && time.Since(missed.at) < missed.last {
 		return nil
 	}
 	im := vm.findImage(m, addr)
@@ -51,7 +52,7 @@ func (vm *machine) imageAt(m *procstate.Mapping, addr uint64) *image {
 		if len(vm.none) >= maxNone {
 			clear(vm.none)
 		}
-		vm.none[m.Start] = time.Now()
+		vm.none[m.Start] = miss{time.Now(), min(max(2*missed.last, firstMiss), longMiss)}
 		return nil
 	}
 	vm.images = slices.DeleteFunc(vm.images, func(o *image) bool { return o.start < im.end && im.start < o.end })

@@ -31,20 +31,28 @@ type machine struct {
 
 	pid    int
 	isWine bool
-	images []*image             // in order of address
-	none   map[uint64]time.Time // where mappings begin that are of no image, and when that was seen
+	images []*image        // in order of address
+	none   map[uint64]miss // where mappings begin that are of no image
 	code   [codeBefore + codeAfter]byte
 
 	numbers map[uint64]uint32 // in unwind.Codes, by where functions begin
 	resets  int               // of these
 }
 
+// miss is when a mapping was of no image, and how long it is taken for that: ever longer, as what is made at run time is looked for
+// far below.
+type miss struct {
+	at   time.Time
+	last time.Duration
+}
+
 // Limits on what is kept of a process.
 const (
-	maxNone     = 1 << 10
-	maxImages   = 1 << 12
-	maxNumbers  = 1 << 16
-	lookedAgain = time.Second // after which a mapping of no image is looked at again
+	maxNone    = 1 << 10
+	maxImages  = 1 << 12
+	maxNumbers = 1 << 16
+	firstMiss  = time.Second // for which a mapping is taken to be of no image
+	longMiss   = time.Minute
 )
 
 // runtime is the CodeFunction.Runtime of what runs.
@@ -65,10 +73,9 @@ func (s *Stepper) find(w *unwind.Walker, libs procstate.LibraryState, known *mac
 		}
 	}
 	if known != nil && known.isWine == is {
-		clear(known.none)
 		return known
 	}
-	return &machine{Memory: vmread.MemoryOf(w), pid: w.ProcessState().PID(), isWine: is, none: map[uint64]time.Time{}}
+	return &machine{Memory: vmread.MemoryOf(w), pid: w.ProcessState().PID(), isWine: is, none: map[uint64]miss{}}
 }
 
 // CallerFrame implements unwind.FrameStepper.

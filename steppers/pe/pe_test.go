@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
-	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
@@ -106,7 +105,7 @@ func newMemory() *memory {
 	m.snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testStack, Data: m.stack}, {Addr: testImage, Data: m.image}})
 	m.w = unwind.NewWalker(m.snap, unwind.NewGroup(), nil)
 	m.s = New()
-	m.vm = &machine{Memory: vmread.Memory{Mem: m.snap, Captured: m.snap}, isWine: true, none: map[uint64]time.Time{}}
+	m.vm = &machine{Memory: vmread.Memory{Mem: m.snap, Captured: m.snap}, isWine: true, none: map[uint64]miss{}}
 	m.vm.Walk = m.w.Walks()
 	m.w.Keep(m.s, m.vm)
 	return m
