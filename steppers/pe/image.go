@@ -14,7 +14,9 @@ import (
 
 // image is a program or a library, as it is in memory.
 type image struct {
-	start, end uint64 // run-time addresses
+	start, end uint64          // run-time addresses
+	header     uint64          // where its header is,
+	head       [headBytes]byte // and what that begins with
 	name       string
 	functions  []function        // in order of address
 	names      map[uint32]string // of functions, by where they begin
@@ -33,6 +35,7 @@ const (
 	maxFunctions = 1 << 21
 	maxExports   = 1 << 16
 	maxName      = 256
+	headBytes    = 24 + 112 + 4*8 // of a header: up to the table of functions
 	entryBytes   = 12
 	pieceBytes   = 64 << 10 // that are read at once
 )
@@ -82,20 +85,27 @@ func (vm *machine) findImage(m *procstate.Mapping, addr uint64) *image {
 	return nil
 }
 
+// isStill reports whether the image is still there, or cannot be read any more.
+func (im *image) isStill(read vmread.Reader) bool {
+	var head [headBytes]byte
+	return !read(im.header, head[:]) || head == im.head
+}
+
 // openImage reads the image that begins at an address, nil when it is none for x86-64.
 func openImage(read vmread.Reader, start uint64) *image {
 	const (
-		toHeader, machineAMD64, optional64   = 0x3c, 0x8664, 0x20b
-		sizeOfImage, countOfTables           = 24 + 56, 24 + 108
-		exportTable, exceptionTable, headLen = 24 + 112, 24 + 112 + 3*8, 24 + 112 + 4*8
+		toHeader, machineAMD64, optional64 = 0x3c, 0x8664, 0x20b
+		sizeOfImage, countOfTables         = 24 + 56, 24 + 108
+		exportTable, exceptionTable        = 24 + 112, 24 + 112 + 3*8
 	)
 	le := binary.LittleEndian
 	var offset [4]byte
 	if !read(start+toHeader, offset[:]) || le.Uint32(offset[:]) >= 1<<16 {
 		return nil
 	}
-	var head [headLen]byte
-	if !read(start+uint64(le.Uint32(offset[:])), head[:]) || string(head[:4]) != "PE\x00\x00" ||
+	header := start + uint64(le.Uint32(offset[:]))
+	var head [headBytes]byte
+	if !read(header, head[:]) || string(head[:4]) != "PE\x00\x00" ||
 		le.Uint16(head[4:]) != machineAMD64 || le.Uint16(head[24:]) != optional64 {
 		return nil
 	}
@@ -103,7 +113,7 @@ func openImage(read vmread.Reader, start uint64) *image {
 	if size == 0 || size > maxImage {
 		return nil
 	}
-	im := &image{start: start, end: start + uint64(size), infos: map[uint32]*info{}, names: map[uint32]string{}}
+	im := &image{start: start, end: start + uint64(size), header: header, head: head, infos: map[uint32]*info{}, names: map[uint32]string{}}
 	tables := le.Uint32(head[countOfTables:])
 	if at, n := le.Uint32(head[exceptionTable:]), le.Uint32(head[exceptionTable+4:]); tables > 3 && n/entryBytes <= maxFunctions && at < size && n <= size-at && !im.readFunctions(read, at, n) {
 		return nil // perhaps later

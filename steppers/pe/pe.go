@@ -1,6 +1,7 @@
 package pe
 
 import (
+	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -73,6 +74,13 @@ func (s *Stepper) find(w *unwind.Walker, libs procstate.LibraryState, known *mac
 		}
 	}
 	if known != nil && known.isWine == is {
+		known.images = slices.DeleteFunc(known.images, func(im *image) bool {
+			isGone := !im.isStill(known.ReadNow)
+			if isGone {
+				known.numbers = nil
+			}
+			return isGone
+		})
 		return known
 	}
 	return &machine{Memory: vmread.MemoryOf(w), pid: w.ProcessState().PID(), isWine: is, none: map[uint64]miss{}}

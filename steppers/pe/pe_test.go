@@ -240,6 +240,31 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// Another image in the place of one that is known is read anew.
+func TestAnotherImage(t *testing.T) {
+	m := newMemory()
+	name := func() string {
+		in, out := m.frame(0, 8, unwind.Interrupted, nil, nil), unwind.Frame{}
+		_, _ = m.s.CallerFrame(m.w, &in, &out)
+		return m.w.Codes().Lines(in.Code)[0].Name
+	}
+	if got := name(); got != "first" {
+		t.Error(got)
+	}
+	copy(m.image[testExport+0x120:], "other")
+	for _, want := range []string{"first", "other"} {
+		m.vm.isWine = false // as find sees it here
+		if vm := m.s.find(m.w, nil, m.vm); vm != m.vm {
+			t.Fatal("another machine")
+		}
+		m.vm.isWine = true
+		if got := name(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		m.image[0x80+8]++ // it was made at another time
+	}
+}
+
 // Whatever is in memory, walks end.
 func FuzzPE(f *testing.F) {
 	f.Add([]byte{}, uint16(0), uint16(8))
