@@ -27,22 +27,14 @@ func TestWine(t *testing.T) {
 	prefix := t.TempDir()
 	cmd := exec.Command(wine, program)
 	cmd.Env = append(os.Environ(), "WINEPREFIX="+prefix, "WINEDEBUG=-all")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
 		stop := exec.Command("/usr/lib/wine/wineserver64", "-k", "-w") // which else writes to the directory that is removed
 		stop.Env = cmd.Env
 		_ = stop.Run()
 	})
+	_, out := testenv.Start(t, cmd)
 	if s := bufio.NewScanner(out); !s.Scan() || strings.TrimSpace(s.Text()) != "ready" {
-		t.Skipf("Wine does not run it: %q", s.Text())
+		t.Fatalf("Wine does not run it: %q", s.Text())
 	}
 	want := []string{"main", "__tmainCRTStartup", "mainCRTStartup", "BaseThreadInitThunk", "RtlUserThreadStart"}
 	seen := map[string]int{}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"path"
 	"slices"
 	"sort"
 	"time"
@@ -14,14 +15,26 @@ import (
 
 // image is a program or a library, as it is in memory.
 type image struct {
-	start, end uint64          // run-time addresses
-	header     uint64          // where its header is,
-	head       [headBytes]byte // and what that begins with
-	name       string
-	functions  []function        // in order of address
-	names      map[uint32]string // of functions, by where they begin
-	named      []uint32          // these, in order
-	infos      map[uint32]*info  // by where they are
+	start, end uint64           // run-time addresses
+	header     uint64           // where its header is,
+	head       [headBytes]byte  // and what that begins with
+	infos      map[uint32]*info // what is told of functions, by where that is
+	*contents
+}
+
+// contents is what is known of a program or a library wherever it is loaded. Places are offsets from where it begins.
+type contents struct {
+	name      string
+	functions []function        // in order of address
+	names     map[uint32]string // of functions, by where they begin
+	named     []uint32          // these, in order
+}
+
+// contentsKey tells contents apart: by their file, and what their header begins with but for where they are loaded.
+type contentsKey struct {
+	major, minor uint32
+	inode        uint64
+	head         [headBytes]byte
 }
 
 // function is an entry of the table of functions: offsets from where the image begins.
@@ -35,7 +48,7 @@ const (
 	maxFunctions = 1 << 21
 	maxExports   = 1 << 16
 	maxName      = 256
-	headBytes    = 24 + 112 + 4*8 // of a header: up to the table of functions
+	maxShared    = 256 // contents
 	entryBytes   = 12
 	pieceBytes   = 64 << 10 // that are read at once
 )
@@ -71,10 +84,9 @@ func (vm *machine) findImage(m *procstate.Mapping, addr uint64) *image {
 	for start := m.Start &^ (granularity - 1); m.Start-start <= maxSearch; start -= granularity {
 		if read(start, head[:]) && string(head[:]) == "MZ" {
 			if im := openImage(read, start); im != nil {
-				if addr-im.start >= im.end-im.start {
+				if addr-im.start >= im.end-im.start || !vm.fill(im, read) {
 					return nil
 				}
-				im.nameFile(vm.pid)
 				return im
 			}
 		}
@@ -91,12 +103,50 @@ func (im *image) isStill(read vmread.Reader) bool {
 	return !read(im.header, head[:]) || head == im.head
 }
 
-// openImage reads the image that begins at an address, nil when it is none for x86-64.
+// fill takes the contents of an image, which are read once from its file for all processes that have it, and from memory where there is
+// no such file. It returns false where they cannot be read now.
+func (vm *machine) fill(im *image, read vmread.Reader) bool {
+	im.infos = map[uint32]*info{}
+	entry, isFile := fileAt(vm.pid, im.start)
+	key := contentsKey{entry.Major, entry.Minor, entry.Inode, withoutBase(im.head)}
+	if c := vm.shared[key]; isFile && c != nil {
+		im.contents = c
+		return true
+	}
+	im.contents = &contents{names: map[uint32]string{}}
+	if isFile {
+		im.name = path.Base(entry.Path)
+		if im.readFile(vm.pid, &entry) {
+			if len(vm.shared) >= maxShared {
+				clear(vm.shared)
+			}
+			vm.shared[key] = im.contents
+			return true
+		}
+	}
+	return im.readTables(read)
+}
+
+// withoutBase returns a header without where the image was loaded.
+func withoutBase(head [headBytes]byte) [headBytes]byte {
+	clear(head[toImageBase : toImageBase+8])
+	return head
+}
+
+// Places in a header, from where it begins.
+const (
+	toImageBase    = 24 + 24
+	sizeOfImage    = 24 + 56
+	countOfTables  = 24 + 108
+	exportTable    = 24 + 112
+	exceptionTable = exportTable + 3*8
+	headBytes      = exportTable + 4*8 // of a header: up to the table of functions
+)
+
+// openImage reads where the image is that begins at an address, nil when it is none for x86-64.
 func openImage(read vmread.Reader, start uint64) *image {
 	const (
 		toHeader, machineAMD64, optional64 = 0x3c, 0x8664, 0x20b
-		sizeOfImage, countOfTables         = 24 + 56, 24 + 108
-		exportTable, exceptionTable        = 24 + 112, 24 + 112 + 3*8
 	)
 	le := binary.LittleEndian
 	var offset [4]byte
@@ -113,15 +163,20 @@ func openImage(read vmread.Reader, start uint64) *image {
 	if size == 0 || size > maxImage {
 		return nil
 	}
-	im := &image{start: start, end: start + uint64(size), header: header, head: head, infos: map[uint32]*info{}, names: map[uint32]string{}}
-	tables := le.Uint32(head[countOfTables:])
-	if at, n := le.Uint32(head[exceptionTable:]), le.Uint32(head[exceptionTable+4:]); tables > 3 && n/entryBytes <= maxFunctions && at < size && n <= size-at && !im.readFunctions(read, at, n) {
-		return nil // perhaps later
+	return &image{start: start, end: start + uint64(size), header: header, head: head}
+}
+
+// readTables reads the functions, and the names of those that are exported.
+func (im *image) readTables(read vmread.Reader) bool {
+	le, size := binary.LittleEndian, uint32(im.end-im.start)
+	tables := le.Uint32(im.head[countOfTables:])
+	if at, n := le.Uint32(im.head[exceptionTable:]), le.Uint32(im.head[exceptionTable+4:]); tables > 3 && n/entryBytes <= maxFunctions && at < size && n <= size-at && !im.readFunctions(read, at, n) {
+		return false
 	}
-	if at := le.Uint32(head[exportTable:]); tables > 0 && at != 0 && at < size {
+	if at := le.Uint32(im.head[exportTable:]); tables > 0 && at != 0 && at < size {
 		im.readExports(read, at)
 	}
-	return im
+	return true
 }
 
 // readFunctions reads the table of functions.
@@ -151,7 +206,9 @@ func (im *image) readExports(read vmread.Reader, at uint32) {
 	if !read(im.start+uint64(at), head[:]) {
 		return
 	}
-	im.name = im.text(read, le.Uint32(head[name:]))
+	if text := im.text(read, le.Uint32(head[name:])); text != "" {
+		im.name = text
+	}
 	n, all := min(le.Uint32(head[names:]), maxExports), min(le.Uint32(head[addresses:]), maxExports)
 	table := func(at uint32, size uint32) []byte {
 		b := make([]byte, size)
@@ -178,14 +235,12 @@ func (im *image) readExports(read vmread.Reader, at uint32) {
 
 // text reads a text that ends with a zero; "" when there is none.
 func (im *image) text(read vmread.Reader, at uint32) string {
-	const page = 4096
 	var b [maxName]byte
 	n := len(b)
-	addr := im.start + uint64(at)
-	if rest := page - int(addr%page); rest < n && !read(addr, b[:]) {
-		n = rest
+	for n > 0 && !read(im.start+uint64(at), b[:n]) {
+		n /= 2 // it is at the end of what can be read
 	}
-	if at == 0 || !read(addr, b[:n]) {
+	if at == 0 {
 		return ""
 	}
 	end := bytes.IndexByte(b[:n], 0)

@@ -13,7 +13,8 @@ import (
 // Stepper walks from functions of Windows programs, and notes which they are (see unwind.Codes). From their calls of the system
 // it is CFI of Wine's that leads back to them.
 type Stepper struct {
-	wine mcode.PerImage[bool] // whether a library is Wine's
+	wine   mcode.PerImage[bool] // whether a library is Wine's
+	shared map[contentsKey]*contents
 }
 
 // New makes a Stepper.
@@ -32,6 +33,7 @@ type machine struct {
 
 	pid    int
 	isWine bool
+	shared map[contentsKey]*contents
 	images []*image        // in order of address
 	none   map[uint64]miss // where mappings begin that are of no image
 	code   [codeBefore + codeAfter]byte
@@ -83,7 +85,10 @@ func (s *Stepper) find(w *unwind.Walker, libs procstate.LibraryState, known *mac
 		})
 		return known
 	}
-	return &machine{Memory: vmread.MemoryOf(w), pid: w.ProcessState().PID(), isWine: is, none: map[uint64]miss{}}
+	if s.shared == nil {
+		s.shared = map[contentsKey]*contents{}
+	}
+	return &machine{Memory: vmread.MemoryOf(w), pid: w.ProcessState().PID(), isWine: is, shared: s.shared, none: map[uint64]miss{}}
 }
 
 // CallerFrame implements unwind.FrameStepper.

@@ -3,7 +3,12 @@ package pe
 import (
 	"bytes"
 	"encoding/binary"
+	"os"
+	"path/filepath"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
@@ -68,7 +73,13 @@ func newMemory() *memory {
 	copy(m.image, "MZ")
 	put(0x3c, header)
 	copy(m.image[header:], "PE\x00\x00\x64\x86")
+	copy(m.image[header+6:], "\x01\x00") // a section, behind the rest of the header
+	copy(m.image[header+20:], "\xf0\x00")
 	copy(m.image[header+24:], "\x0b\x02")
+	put(header+24+240+8, testSize-testCode)
+	put(header+24+240+12, testCode)
+	put(header+24+240+16, testSize-testCode)
+	put(header+24+240+20, testCode)
 	put(header+24+56, testSize)
 	put(header+24+108, 16)
 	put(header+24+112, testExport)
@@ -262,6 +273,56 @@ func TestAnotherImage(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 		m.image[0x80+8]++ // it was made at another time
+	}
+}
+
+// What is known of a file serves all processes that have it, and no other file's; one with more symbols than may be read has none.
+func TestSharedContents(t *testing.T) {
+	m := newMemory()
+	file := filepath.Join(t.TempDir(), "test.dll")
+	if err := os.WriteFile(file, m.image, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	mapped, err := unix.Mmap(int(f.Fd()), 0, testSize, unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mapped)
+	m.vm.pid, m.vm.shared = os.Getpid(), map[contentsKey]*contents{}
+	start := uint64(uintptr(unsafe.Pointer(&mapped[0])))
+	changed := bytes.Clone(m.image) // what a process has in memory need not be what its file has
+	clear(changed[testTable : testTable+0x100])
+	images := [3]*image{}
+	for i := range images {
+		if i == 2 {
+			changed[0x80+8]++ // another file, made at another time
+		}
+		read := func(addr uint64, b []byte) bool { return copy(b, changed[addr-start:]) == len(b) }
+		images[i] = openImage(read, start)
+		if images[i] == nil || !m.vm.fill(images[i], read) {
+			t.Fatal("no image")
+		}
+	}
+	if images[0].contents != images[1].contents || images[0].name != "test.dll" || len(images[0].functions) != len(testFunctions) || images[0].names[testCode] != "first" {
+		t.Errorf("contents are not those of the file: %+v", images[0].contents)
+	}
+	if images[2].contents == images[0].contents || len(images[2].functions) != 0 {
+		t.Error("of what is no file any more it is not memory that tells")
+	}
+	if !hasFewSymbols(bytes.NewReader(m.image)) {
+		t.Error("a file without symbols")
+	}
+	binary.LittleEndian.PutUint32(m.image[0x80+16:], maxSymbols+1)
+	if hasFewSymbols(bytes.NewReader(m.image)) {
+		t.Error("too many symbols")
+	}
+	if hasFewSymbols(bytes.NewReader(m.image[:0x40])) {
+		t.Error("a file that was cut")
 	}
 }
 
