@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -194,4 +195,38 @@ func libcUser(t *testing.T) int {
 	cmd := exec.Command("cat")
 	startCat(t, cmd)
 	return cmd.Process.Pid
+}
+
+// A file that could not be reached is looked for again after a time, though nothing was mapped since.
+func TestUnreachedFileAgain(t *testing.T) {
+	cmd := exec.Command("cat") // waits for what it is to read, and maps nothing more
+	in, out := testenv.Start(t, cmd)
+	fmt.Fprintln(in, "ready")
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	l := liveLibraries{pid: cmd.Process.Pid}
+	if err := l.Update(); err != nil || !l.retry.IsZero() || len(l.Mappings()) == 0 {
+		t.Fatalf("%v, %d mappings, some of files out of reach: %v", err, len(l.Mappings()), !l.retry.IsZero())
+	}
+	own := l.Mappings()[0]
+	space, unreached := l.published().Clone(), *own
+	unreached.Image, unreached.ImageErr = nil, ErrFileGone
+	space.Insert(&unreached)
+	for _, c := range []struct {
+		retry  time.Duration // from now on
+		isOpen bool
+	}{{time.Hour, false}, {-time.Second, true}} {
+		l.space.Store(space)
+		l.retry = time.Now().Add(c.retry)
+		if err := l.Update(); err != nil {
+			t.Fatal(err)
+		}
+		if isOpen := l.MappingAt(own.Start).Image != nil; isOpen != c.isOpen {
+			t.Errorf("open %v when it is to be looked for in %v", isOpen, c.retry)
+		}
+	}
+	if !l.retry.IsZero() {
+		t.Error("it is looked for again and again")
+	}
 }
