@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Room for blocks of files: 1 MB, which is taken as they are read.
+// Room for blocks of files: 2 MB, which is taken as they are read.
 const (
 	blockBytes = 4 << 10
 	blockSets  = 128

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -173,10 +174,22 @@ func (p *pipeline) add(s *loader.Sample) {
 	}
 	p.builder.SetTime(int64(s.Time))
 	thread := profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm, Labels: p.labels.of(s)}
+	if thread.Comm[0] == 0 {
+		thread.Comm = p.programOf(s)
+	}
 	p.sink.AddAlong(p.path, thread, p.stack, p.same, p.truncated, count, int64(s.Weight))
 	if p.path == &p.otherPath {
 		p.other = p.stack
 	}
+}
+
+// programOf returns the name of the program of a sample's thread, which has taken its own
+// away, as mod_perl does: it is what the thread would be called by itself.
+func (p *pipeline) programOf(s *loader.Sample) (name [16]byte) {
+	if proc := p.procs.Process(s.PID); proc != nil && proc.Exe != "" {
+		name = profile.Comm(filepath.Base(proc.Exe))
+	}
+	return name
 }
 
 // begin begins a stack that has nothing to do with another.

@@ -74,3 +74,19 @@ func TestRecordHostileNames(t *testing.T) {
 		}
 	}
 }
+
+// TestRecordWithoutName checks that a thread that has taken its name away has that of its
+// program.
+func TestRecordWithoutName(t *testing.T) {
+	needRecord(t)
+	testenv.Needs(t, "gcc")
+	program := strings.Replace(namesProgram, `"\x1b[31m<b>\n]0;x\x07"`, `""`, 1)
+	target := build(t, "nameless", "sh", "-c", "printf '%s' \"$1\" | gcc -O1 -g -xc -o OUT -", "sh", program)
+	stdout, stderr, status := runSwbpf(t, t.TempDir(), "record", "-F", "499", "-o", "-", "--format", "folded", "--", target)
+	if want := filepath.Base(target) + ";_start;"; status != 0 || !strings.Contains(stdout, want) {
+		t.Errorf("status %d, %q is not in %q; %s", status, want, stdout, stderr)
+	}
+	if strings.Contains(stdout, "[unknown];") {
+		t.Errorf("a thread has no name in %q", stdout)
+	}
+}
