@@ -27,7 +27,7 @@ type format struct {
 }
 
 var formats = []format{
-	{"pprof", []string{".pb.gz", ".pprof", ".prof"}, (*profile.Profile).WritePprof, "go tool pprof %s", false},
+	{"pprof", []string{".pb.gz", ".pprof", ".prof", ".pgo"}, (*profile.Profile).WritePprof, "go tool pprof %s", false},
 	{"folded", []string{".folded", ".collapsed"}, (*profile.Profile).WriteFolded, "less %s", false},
 	{"html", []string{".html", ".htm"}, (*profile.Profile).WriteHTML, "xdg-open %s", false},
 	{"svg", []string{".svg"}, (*profile.Profile).WriteSVG, "xdg-open %s", false},
@@ -39,7 +39,7 @@ var formats = []format{
 // formatHelp lists the formats, for the help of verbs that write them.
 const formatHelp = `The extension of each -o tells its format, or --format does for all of them:
 
-  pprof        .pb.gz            for go tool pprof and 'swbpf view'
+  pprof        .pb.gz, .pgo      for go tool pprof, 'swbpf view', go build -pgo
   html         .html             an interactive flame graph in one file
   svg          .svg              a flame graph for documents
   folded       .folded           a line for each distinct stack, and its count
