@@ -119,11 +119,7 @@ func TestJavaScriptAArch64(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, _, _ := strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
-	nodes := filepath.SplitList(os.Getenv("SWBPF_AARCH64_NODES"))
-	if root == "" || len(nodes) == 0 {
-		t.Skip("no Node for AArch64: SWBPF_AARCH64_NODES names none, or SWBPF_AARCH64_ROOTS no libraries")
-	}
+	root, nodes := nodesForAArch64(t)
 	for _, node := range testenv.Some(nodes) {
 		for name, flags := range waysOfNode("qemu-aarch64", "-L", root, node) {
 			if name != "mixed" && !testenv.Long() {
@@ -140,6 +136,34 @@ func TestJavaScriptAArch64(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestWebAssemblyAArch64(t *testing.T) {
+	script, err := filepath.Abs(filepath.Join("testdata", "walk", "wasm.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, nodes := nodesForAArch64(t)
+	for _, node := range testenv.Some(nodes) {
+		t.Run(strings.Trim(node, "/"), func(t *testing.T) {
+			// Where code is written last on a page, as the other compiler does late, the emulator does not tell that it is code.
+			p, out := runEmulated(t, root, node, "--liftoff-only", script, "200000")
+			p.MakesCode = true
+			want := awaitCalls[[]string](t, p.PID, 1, out)
+			walkEmulated(t, stopEmulated(t, p, node), want, checkWebAssembly(t, want))
+		})
+	}
+}
+
+// nodesForAArch64 returns Nodes, and where the libraries are that they need.
+func nodesForAArch64(t *testing.T) (root string, nodes []string) {
+	t.Helper()
+	root, _, _ = strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
+	nodes = filepath.SplitList(os.Getenv("SWBPF_AARCH64_NODES"))
+	if root == "" || len(nodes) == 0 {
+		t.Skip("no Node for AArch64: SWBPF_AARCH64_NODES names none, or SWBPF_AARCH64_ROOTS no libraries")
+	}
+	return root, nodes
 }
 
 func TestRubyAArch64(t *testing.T) {

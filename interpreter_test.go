@@ -443,6 +443,49 @@ func (c jsCall) is(told jsCall) bool {
 	return (told.Name == "" || strings.HasPrefix(told.Name, "[nodejs.") || told.Name == c.Name) && c.File == told.File && (c.Line == told.Line || c.Line == 0 && told.Line == 1)
 }
 
+// TestWebAssembly compares functions of WebAssembly with what V8 says of them.
+func TestWebAssembly(t *testing.T) {
+	canTrace(t)
+	script, err := filepath.Abs(filepath.Join("testdata", "walk", "wasm.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.EachNode(t, func(t *testing.T, node string) {
+		for name, flags := range map[string][]string{"baseline": {"--liftoff-only"}, "optimized": {"--no-liftoff"}, "mixed": nil} {
+			t.Run(name, func(t *testing.T) {
+				cmd, want := startWaiting[[]string](t, 1, append(append([]string{node}, flags...), script, "2000000")...)
+				walkBothWays(t, cmd.Process.Pid, want, checkWebAssembly(t, want))
+			})
+		}
+	})
+}
+
+// checkWebAssembly returns a check of the frames of a thread by what threads have told: functions by their names, "" where
+// those are given by others, and "-" for what is none of WebAssembly.
+func checkWebAssembly(t *testing.T, want map[procstate.ThreadID][]string) func(*unwind.Walker, procstate.ThreadID, []unwind.Frame) {
+	others := []string{"exported", "wasm-function[3]"}
+	return func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+		t.Helper()
+		var got []string
+		for i := range frames {
+			for _, l := range w.Codes().Lines(frames[i].Code) {
+				switch {
+				case strings.HasPrefix(l.Name, "Builtins_"):
+				case l.File != "":
+					got = append(got, "-")
+				case slices.Contains(others, l.Name):
+					got = append(got, "")
+				default:
+					got = append(got, l.Name)
+				}
+			}
+		}
+		if !slices.Equal(got, want[tid]) {
+			t.Errorf("thread %d: calls\n%q\nwant\n%q", tid, got, want[tid])
+		}
+	}
+}
+
 // TestRuby compares methods of Ruby with what it says itself of threads that wait.
 func TestRuby(t *testing.T) {
 	canTrace(t)

@@ -732,6 +732,32 @@ func TestRecordJavaScript(t *testing.T) {
 	})
 }
 
+// Functions of WebAssembly have names, also that of code that the next compiler has replaced while it runs.
+func TestRecordWebAssembly(t *testing.T) {
+	t.Parallel()
+	testenv.EachNode(t, func(t *testing.T, node string) {
+		t.Parallel()
+		r := recordCommand(t, 0, node, "../../testdata/walk/wasm.js", "200000000", "1")
+		calls := regexp.MustCompile(`^(;exported_\[[ij]\](;wasm-function\[3\]_\[[ij]\](;straße_\[[ij]\])?)?)?(;wasm-stub_\[j\])?(;Builtins_.*|;callback.*)?$`)
+		var within, named uint64
+		for stack, count := range foldedStacks(t, r.folded) {
+			_, called, is := strings.Cut(stack, ";spaced::outer(int)_[j]")
+			if !is {
+				continue
+			}
+			within += count
+			if calls.MatchString(called) {
+				named += count
+			} else {
+				t.Logf("%d %s", count, called)
+			}
+		}
+		wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 98)
+		wantShare(t, "in WebAssembly", within, r.stats.UserSamples, 40)
+		wantShare(t, "named", named, within, 99)
+	})
+}
+
 // The same of Deno, whose V8 has no symbols; but for what was inlined, which it does not keep unless it is asked to.
 func TestRecordDeno(t *testing.T) {
 	if runtime.GOARCH != "amd64" {

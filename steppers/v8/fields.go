@@ -69,6 +69,8 @@ type fields struct {
 	bytecodeData      uint64
 	sizes             [3][]byte // of bytecodes: as they are, with wider operands, with still wider ones
 
+	wasm wasmFields
+
 	// ScopeInfo, indices.
 	locals, firstLocal uint64
 	moduleScope        uint64 // kind of scope
@@ -293,6 +295,7 @@ func fieldsOf(told map[string]uint64, read func(vaddr uint64) uint64) *fields {
 	f.feedback, f.bytecodeLength = feedbackShared, v8Length
 	f.scriptFunctions = 88
 	f.positionFlags = 1
+	f.wasm = wasmFieldsOf(major)
 	if major >= flagged {
 		f.positionFlags = 2
 	}

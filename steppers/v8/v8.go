@@ -113,8 +113,14 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		if vm.noteRegisters(in); !vm.learned(in) {
 			break
 		}
-		c := vm.codeAt(m, pc)
+		var c *code
+		if vm.knownWasm(pc) == nil {
+			c = vm.codeAt(m, pc)
+		}
 		if c == nil {
+			if in.Code = vm.wasmCode(w.Codes(), in); in.Code != 0 && !interrupted {
+				return byFramePointer(w, in, out) // whatever of it calls has one
+			}
 			break
 		}
 		in.Code = vm.compiledCode(w.Codes(), c, in)
@@ -194,6 +200,8 @@ type machine struct {
 	kept      int             // bytes of these, about
 	absent    map[uint64]bool // bytecode that none of the functions that are listed has
 	serial    uint32          // of the last function or code
+
+	wasm wasm
 
 	codes  map[place]uint32 // numbers in unwind.Codes
 	resets int              // of these
@@ -330,6 +338,7 @@ func (vm *machine) forget() {
 	vm.scripts = map[uint64]*scriptFile{}
 	vm.absent = map[uint64]bool{}
 	vm.handleTable = handleTable{}
+	vm.wasm = wasm{}
 }
 
 // number returns the number of a place in w.Codes, for which lines are asked when it is new.
