@@ -758,6 +758,29 @@ func TestRecordWebAssembly(t *testing.T) {
 	})
 }
 
+// Code of regular expressions is that, of whichever.
+func TestRecordRegExp(t *testing.T) {
+	t.Parallel()
+	const scan = `const text = ('foo bar 12345 '.repeat(50) + 'x@y.org ').repeat(10); let n = 0
+function scan() { for (const m of text.matchAll(/([a-z0-9._-]+)@([a-z0-9.-]+)\.(org|com)/g)) n += m.length }
+while (process.cpuUsage().user < 1e6) scan()`
+	testenv.EachNode(t, func(t *testing.T, node string) {
+		t.Parallel()
+		r := recordCommand(t, 0, node, "-e", scan)
+		var within, named uint64
+		for stack, count := range foldedStacks(t, r.folded) {
+			if strings.Contains(stack, ";scan_[") {
+				within += count
+				if strings.HasSuffix(stack, ";RegExp_[j]") {
+					named += count
+				}
+			}
+		}
+		wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 98)
+		wantShare(t, "in regular expressions", named, within, 70)
+	})
+}
+
 // The same of Deno, whose V8 has no symbols; but for what was inlined, which it does not keep unless it is asked to.
 func TestRecordDeno(t *testing.T) {
 	if runtime.GOARCH != "amd64" {

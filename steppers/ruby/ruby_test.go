@@ -52,7 +52,7 @@ func newMemoryOf(of *procstate.Arch, version string) *memory {
 	m.Memory = snap
 	f := versions[version]
 	m.vm = &machine{
-		image: &image{fields: f, arch: archOf(of), symbols: []uint64{base + 0x10}}, fields: f, Memory: vmread.Memory{Mem: snap},
+		image: &image{fields: f, arch: archOf(of), symbols: []uint64{base + 0x10}}, file: new(procstate.Image), fields: f, Memory: vmread.Memory{Mem: snap},
 		threads: map[uint64]uint64{pointer: base + threadAt}, owners: map[uint64]owner{}, asked: vmread.FramesAsked{},
 		known: map[uint64]*iSeq{}, escaped: map[uint64]escaped{}, entries: map[uint64]*methodEntry{},
 	}

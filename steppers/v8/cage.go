@@ -77,7 +77,7 @@ func compressedFields(sizes [3][]byte) *fields {
 		shared: 16, name: 12, script: 20, feedback: 16,
 		sharedType: noType, bytecodeType: noType, codeType: noType, streamType: noType, scopeType: noType,
 		scriptType: noType, listType: noType, arrayType: noType, interpreterDataType: noType,
-		compressed: true, split: true, header: 16, codeSize: 32, codeFlags: 28, codeData: 8, positions: 12, baseline: 11,
+		compressed: true, split: true, header: 16, codeSize: 32, codeFlags: 28, codeData: 8, positions: 12, baseline: 11, regExp: lateRegExp,
 		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8,
 		positionFlags: 2, bytecodeLength: 8, bytecodePositions: 16, bytecodeData: 40, sizes: sizes,
 		locals: 2, firstLocal: v8LateLocals, moduleScope: 5,

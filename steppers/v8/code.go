@@ -93,13 +93,29 @@ func (vm *machine) compiledCode(codes *unwind.Codes, c *code, f *unwind.Frame) u
 	case c.bytecode != 0:
 		return vm.baselineCode(codes, c, f)
 	case c.function == 0:
-		return 0
+		return vm.codeOfKind(codes, c)
 	}
 	off, ok := c.called(f.PC(), f.LookupPC())
 	if !ok {
 		return 0
 	}
 	return vm.number(codes, place{c.serial, off}, c.start, func() []unwind.CodeLine { return vm.compiledLines(c, off) })
+}
+
+// codeOfKind returns the number of code that is of no function, by its kind; 0 where that tells nothing.
+func (vm *machine) codeOfKind(codes *unwind.Codes, c *code) uint32 {
+	name := ""
+	switch before := vm.fields.baseline - c.kind; {
+	case before == vm.fields.regExp:
+		name = "RegExp"
+	case before > 1 && before < vm.fields.regExp-1: // what calls WebAssembly, from C++ or JavaScript, and what that calls, in either
+		name = wasmStub
+	default:
+		return 0
+	}
+	return vm.number(codes, place{c.serial, 0}, c.start, func() []unwind.CodeLine {
+		return []unwind.CodeLine{{CodeFunction: &unwind.CodeFunction{Name: name, SystemName: name, Runtime: vmread.JavaScript}}}
+	})
 }
 
 // called returns the offset of the instruction that a frame is at. Where the code has been given up,

@@ -18,17 +18,22 @@ type image struct {
 	blob      *blob       // where there are no symbols of that,
 	names     []string    // what that has, by number; nil: that is not known yet,
 	asked     time.Time   // and was asked then
+	lazy      mcode.Range // of these, what has functions of WebAssembly compiled when they are called: it takes a word off the stack first
 	builtins  mcode.Range // code that V8 has compiled when it was built
 	generator generator
 	linked    *linkedCode // of that, where calls leave the return address in a register
 
-	// Of each byte of the code that sets up frames for what the baseline compiler has made.
-	prologue      []unframed
-	prologueStart uint64
+	prologues []setup // that set up frames for what the baseline compilers have made, of JavaScript and of WebAssembly
 
 	// Where frames go on that were made anew as their optimised code was given up: code that
 	// begins there, by what it is called.
 	resumes map[uint64]string
+}
+
+// setup is code that sets up the frame of what has called it, and what is known of each byte of that.
+type setup struct {
+	start  uint64
+	places []unframed
 }
 
 // fields are where V8 has what is read of it: offsets in bytes, unless something else is
@@ -55,6 +60,7 @@ type fields struct {
 	codeData  uint64 // its DeoptimizationData or, of baseline code, bytecode
 	positions uint64 // its table of source positions
 	baseline  uint32 // kind of code of the baseline compiler; the next two are of the optimising ones
+	regExp    uint32 // how far before that the kind of regular expressions is
 
 	// DeoptimizationData, indices.
 	inlinedCount, literals, optimized, inlining uint64
@@ -93,6 +99,7 @@ const (
 	v8ScriptLineEnds   = 56
 
 	v8CodeKindMask = 15
+	lateRegExp     = 7  // regExp from V8 12 on
 	v8CodeBytes    = 72 // of Code that all fields are in
 	v8ScopeFlags   = 8
 
@@ -117,6 +124,8 @@ const (
 	enters      = "Builtins_InterpreterEnterAt"
 	resume      = "Builtins_ResumeGeneratorTrampoline"
 	prologue    = "Builtins_BaselineOutOfLinePrologue"
+	lazy        = "Builtins_WasmCompileLazy"
+	liftoff     = "Builtins_WasmLiftoffFrameSetup"
 
 	maxPrologue = 2 << 10 // bytes of it
 )
@@ -258,8 +267,11 @@ func (p *image) note(im *procstate.Image, name string, at mcode.Range) {
 	case strings.HasPrefix(name, interpreter), p.linked != nil && strings.HasPrefix(name, enters): // there it calls what runs bytecode
 		p.interpreter = append(p.interpreter, at)
 	case p.linked != nil:
-	case name == prologue:
-		p.prologue, p.prologueStart = findPrologue(im.Arch(), mcode.ReadFile(im, at.Start, min(at.End, at.Start+maxPrologue)), at.Start), at.Start
+	case name == prologue || name == liftoff:
+		code := mcode.ReadFile(im, at.Start, min(at.End, at.Start+maxPrologue))
+		p.prologues = append(p.prologues, setup{at.Start, findPrologue(im.Arch(), code, at.Start)})
+	case name == lazy:
+		p.lazy = at
 	case name == resume:
 		p.generator = findGenerator(im, at.Start, at.End)
 	}
@@ -296,6 +308,9 @@ func fieldsOf(told map[string]uint64, read func(vaddr uint64) uint64) *fields {
 	f.scriptFunctions = 88
 	f.positionFlags = 1
 	f.wasm = wasmFieldsOf(major)
+	if f.regExp = lateRegExp; major < 12 {
+		f.regExp++ // and JS_TO_JS_FUNCTION is between them
+	}
 	if major >= flagged {
 		f.positionFlags = 2
 	}

@@ -193,8 +193,10 @@ func (s *Stepper) inBuiltin(m *procstate.Mapping, pc uint64, interrupted bool) u
 	case !interrupted:
 		return unframed{}
 	}
-	if off := vaddr - p.prologueStart; off < uint64(len(p.prologue)) {
-		return p.prologue[off]
+	for _, c := range p.prologues {
+		if off := vaddr - c.start; off < uint64(len(c.places)) {
+			return c.places[off]
+		}
 	}
 	if g := &p.generator; vaddr-g.popped < g.left-g.popped {
 		return unframed{ok: true, inRegister: vaddr <= g.pushed, reg: g.reg}

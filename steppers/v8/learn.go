@@ -27,7 +27,7 @@ func embeddedFields(version [2]int, sizes [3][]byte) *fields {
 		shared: 32, name: 24, script: 40,
 		sharedType: noType, bytecodeType: noType, codeType: noType, streamType: noType, scopeType: noType,
 		scriptType: noType, listType: noType, arrayType: noType, interpreterDataType: noType,
-		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 11,
+		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 11, regExp: lateRegExp,
 		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8,
 		positionFlags: 1, bytecodePositions: 24, bytecodeData: 64, sizes: sizes,
 		locals: 2, firstLocal: v8LateLocals, moduleScope: 5,

@@ -62,6 +62,12 @@ func (s *Stepper) resumes(m *procstate.Mapping, pc uint64, interrupted bool) (na
 	return name, ok
 }
 
+// compilesLazily reports whether pc, in m, is in the code that has functions of WebAssembly compiled, which has called.
+func (s *Stepper) compilesLazily(m *procstate.Mapping, pc uint64, interrupted bool) bool {
+	r := s.image(m.Image).lazy
+	return !interrupted && pc-m.Bias-r.Start < r.End-r.Start
+}
+
 // returnsAnew reports whether a frame of a function that is known returns to one that was made anew: before that no call stands.
 func (s *Stepper) returnsAnew(w *unwind.Walker, m *procstate.Mapping, in *unwind.Frame) bool {
 	fp, known := in.Regs.Value(w.Arch().FP)
@@ -82,6 +88,9 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	switch {
 	case m.Image != nil:
 		s.noteBuiltin(w, m, in)
+		if s.compilesLazily(m, pc, interrupted) {
+			return byFramePointer(w, in, out)
+		}
 		at = s.inBuiltin(m, pc, interrupted)
 		name, resumes := s.resumes(m, in.PC(), interrupted)
 		if !resumes && !s.interprets(m, pc, interrupted) {
@@ -118,8 +127,9 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 			c = vm.codeAt(m, pc)
 		}
 		if c == nil {
-			if in.Code = vm.wasmCode(w.Codes(), in); in.Code != 0 && !interrupted {
-				return byFramePointer(w, in, out) // whatever of it calls has one
+			wasm := vm.wasmAt(in)
+			if in.Code = vm.wasmCode(w.Codes(), wasm, in); in.Code != 0 && !interrupted {
+				return vm.wasmCaller(w, wasm, in, out)
 			}
 			break
 		}
@@ -147,7 +157,7 @@ func (s *Stepper) RuleAt(_ *unwind.Walker, m *procstate.Mapping, pc uint64, inte
 	}
 	_, resumes := s.resumes(m, pc, interrupted)
 	pc = mcode.LookupPC(pc, interrupted)
-	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted) && !s.inBuiltin(m, pc, interrupted).ok && !s.image(m.Image).blob.holds(pc-m.Bias)
+	return unwind.RuleNotMe, !resumes && !s.interprets(m, pc, interrupted) && !s.compilesLazily(m, pc, interrupted) && !s.inBuiltin(m, pc, interrupted).ok && !s.image(m.Image).blob.holds(pc-m.Bias)
 }
 
 // noteBuiltin notes which of V8's own functions a frame is in, where the file has no symbols of them.

@@ -190,7 +190,7 @@ func fields136() *fields {
 		shared: 32, name: 24, script: 40, scriptFunctions: 88,
 		sharedType: 282, bytecodeType: 186, codeType: 187, streamType: 192, scopeType: 280, scriptType: 167,
 		listType: 256, arrayType: 205, interpreterDataType: 188,
-		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 10,
+		split: true, header: 32, codeStart: 40, codeSize: 56, codeFlags: 52, codeData: 8, positions: 16, baseline: 10, regExp: lateRegExp, wasm: wasmFieldsOf(13),
 		inlinedCount: 1, literals: 3, optimized: 7, inlining: 8, positionFlags: 1,
 		feedback: feedbackShared, bytecodeLength: v8Length, bytecodePositions: 24, bytecodeData: 64, locals: 2, firstLocal: v8LateLocals, moduleScope: 5,
 		sizes: [3][]byte{{1, 1, 1, 1, 2, 4}, {1, 1, 1, 1, 3, 7}, {1, 1, 1, 1, 5, 13}},

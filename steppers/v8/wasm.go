@@ -7,6 +7,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -20,6 +21,7 @@ type wasm struct {
 	steps   []uint64 // offsets of the fields from an instance to what holds its module; nil: not known
 	bytes   uint64   // NativeModule: its bytes
 	root    uint64   // that of the tree of its code, behind which is a list of new code; 0: not known
+	kind    uint64   // of frames of functions; 0: not known
 	modules []*wasmModule
 	codes   []*wasmCode           // by where they begin
 	kept    int                   // bytes of these, about
@@ -79,6 +81,8 @@ const (
 	wasmFrameKind     = 8
 	wasmFrameInstance = 16
 	maxFrameKind      = 128
+
+	toJavaScript = 2 // how far the kind of frames that call what is imported is behind that of functions
 )
 
 // Offsets that are the same in all versions, and that of the list from the tree's root, as they are in libstdc++.
@@ -115,17 +119,28 @@ const (
 
 const wasmMagic = "\x00asm\x01\x00\x00\x00"
 
-// wasmCode returns the number of what a frame runs, 0 where that is no function of WebAssembly that is known.
-func (vm *machine) wasmCode(codes *unwind.Codes, f *unwind.Frame) uint32 {
+// wasmAt returns the code that a frame runs, nil where that is no function of WebAssembly that is known.
+func (vm *machine) wasmAt(f *unwind.Frame) *wasmCode {
 	if vm.fields.wasm.size == 0 || vm.fields.compressed {
-		return 0
+		return nil
 	}
-	c := vm.knownWasm(f.LookupPC())
-	if c == nil {
-		c = vm.findWasm(f)
+	if c := vm.knownWasm(f.LookupPC()); c != nil {
+		return c
 	}
+	return vm.findWasm(f)
+}
+
+// wasmCode returns the number of what a frame runs, which is c; 0 where there is no telling. Code that calls what is imported
+// may be of no module, and is told by the kind of its frame.
+func (vm *machine) wasmCode(codes *unwind.Codes, c *wasmCode, f *unwind.Frame) uint32 {
 	if c == nil {
-		return 0
+		if vm.wasm.kind == 0 || f.Flags&unwind.Interrupted != 0 {
+			return 0
+		}
+		if _, kind := vm.wasmFrame(f); kind != vm.wasm.kind+toJavaScript {
+			return 0
+		}
+		return vm.ownCode(codes, wasmStub, 0)
 	}
 	off := int32(0) // that of the function
 	if f.Flags&unwind.Interrupted == 0 && c.positions != nil {
@@ -147,6 +162,28 @@ func (c *wasmCode) lines(off int32) (lines []unwind.CodeLine) {
 	}
 	add(c.index)
 	return lines
+}
+
+// wasmCaller walks from a frame in a call of code, which has a frame pointer by then, but where the baseline compiler's
+// code has what it calls first set up its frame: then its return address is at SP, where later no address of code is.
+func (vm *machine) wasmCaller(w *unwind.Walker, c *wasmCode, in, out *unwind.Frame) (unwind.Verdict, error) {
+	const first = 14         // bytes up to behind that call
+	const index = "\x41\xbc" // mov $index,%r12d
+	b := vm.small[:len(index)]
+	if c == nil || vm.arch.LR != procstate.NoReg || in.PC()-c.start > first {
+		return byFramePointer(w, in, out)
+	}
+	if n, _ := vm.mem.ReadMemory(c.start, b); n < len(b) || string(b) != index {
+		return byFramePointer(w, in, out)
+	}
+	word, ok := w.ProcessState().ReadWord(in.SP())
+	switch {
+	case !ok:
+		return unwind.Failed, unwind.ReadFailure(w.ProcessState(), in.SP())
+	case w.MappingAt(word) != nil:
+		return unframed{ok: true}.callerFrame(w, in, out)
+	}
+	return byFramePointer(w, in, out)
 }
 
 // knownWasm returns the code at pc, nil where none is known to be.
@@ -196,10 +233,11 @@ func (vm *machine) findWasm(f *unwind.Frame) *wasmCode {
 			return vm.keepWasm(c)
 		}
 	}
-	if instance, ok := vm.instanceOf(f); ok && s.mayFind(instance) {
+	if instance, kind := vm.wasmFrame(f); kind != 0 && s.mayFind(instance) {
 		if m := vm.moduleOf(instance); m == nil {
 			s.miss(instance)
 		} else if c := vm.codeOfModule(m, pc); c != nil {
+			s.kind = kind
 			return vm.keepWasm(c)
 		}
 	}
@@ -246,15 +284,19 @@ func (vm *machine) keepWasm(c *wasmCode) *wasmCode {
 	return c
 }
 
-// instanceOf returns the instance that a frame of WebAssembly has.
-func (vm *machine) instanceOf(f *unwind.Frame) (instance uint64, ok bool) {
+// wasmFrame returns what kind of frame one is, which V8 notes in those that are not of JavaScript, 0 where it may not be
+// such, and the instance that it has if it is of WebAssembly.
+func (vm *machine) wasmFrame(f *unwind.Frame) (instance, kind uint64) {
 	fp, known := f.Regs.Value(vm.arch.FP)
 	b := vm.buf[:wasmFrameInstance]
 	if n, _ := vm.mem.ReadMemory(fp-wasmFrameInstance, b); !known || fp%8 != 0 || n < len(b) {
-		return 0, false
+		return 0, 0
 	}
-	instance, kind := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[wasmFrameInstance-wasmFrameKind:])
-	return instance, vm.mayBeObject(instance) && kind%2 == 0 && kind < maxFrameKind
+	instance, kind = binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[wasmFrameInstance-wasmFrameKind:])
+	if !vm.mayBeObject(instance) || kind%2 != 0 || kind >= maxFrameKind {
+		return 0, 0
+	}
+	return instance, kind
 }
 
 // mayBeObject reports whether a word may be the address of an object.
@@ -551,10 +593,13 @@ func (m *wasmModule) function(index uint32) *unwind.CodeFunction {
 // noFunction is the index of code of a module that is of no function: what jumps to these, or calls what is imported.
 const noFunction = 1<<32 - 1
 
+// wasmStub is what such code is called.
+const wasmStub = "wasm-stub"
+
 // nameOf returns what a function is called: as the module says, or as it is exported, or by its index, as V8 does.
 func (m *wasmModule) nameOf(index uint32) string {
 	if index == noFunction {
-		return "wasm-stub"
+		return wasmStub
 	}
 	r := wasmReader{b: m.names}
 	for n := r.number(); n > 0 && !r.bad; n-- {
