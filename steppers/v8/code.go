@@ -60,6 +60,12 @@ func (c *code) isJavaScript(f *fields) bool {
 	return c.kind >= f.baseline-1 && c.kind <= f.baseline+2
 }
 
+// isWasmStub reports whether code is what calls WebAssembly, from C++ or JavaScript, or what that calls, in either.
+func (c *code) isWasmStub(f *fields) bool {
+	before := f.baseline - c.kind
+	return before > 1 && before < f.regExp-1
+}
+
 // callerFrame walks from a frame in a call of code, which has a frame pointer by then, but for that of the baseline compiler
 // where calls push: what it calls first, before its first bytecode, sets up its frame. Until then its return address is at SP, where later no
 // address of code is.
@@ -105,10 +111,10 @@ func (vm *machine) compiledCode(codes *unwind.Codes, c *code, f *unwind.Frame) u
 // codeOfKind returns the number of code that is of no function, by its kind; 0 where that tells nothing.
 func (vm *machine) codeOfKind(codes *unwind.Codes, c *code) uint32 {
 	name := ""
-	switch before := vm.fields.baseline - c.kind; {
-	case before == vm.fields.regExp:
+	switch {
+	case vm.fields.baseline-c.kind == vm.fields.regExp:
 		name = "RegExp"
-	case before > 1 && before < vm.fields.regExp-1: // what calls WebAssembly, from C++ or JavaScript, and what that calls, in either
+	case c.isWasmStub(vm.fields):
 		name = wasmStub
 	default:
 		return 0

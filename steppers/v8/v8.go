@@ -128,8 +128,12 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		}
 		if c == nil {
 			wasm := vm.wasmAt(in)
-			if in.Code = vm.wasmCode(w.Codes(), wasm, in); in.Code != 0 && !interrupted {
+			in.Code = vm.wasmCode(w.Codes(), wasm, in)
+			switch {
+			case in.Code != 0 && !interrupted:
 				return vm.wasmCaller(w, wasm, in, out)
+			case interrupted && wasm != nil:
+				at = s.unframedWasm(w, m, wasm, in.SP(), pc)
 			}
 			break
 		}
@@ -137,7 +141,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		switch {
 		case !interrupted:
 			return c.callerFrame(vm.fields, w, in, out)
-		case c.isJavaScript(vm.fields):
+		case c.isJavaScript(vm.fields) || c.isWasmStub(vm.fields):
 			at = s.unframed(w, m, c, c.kind == vm.fields.baseline, pc)
 		}
 	}

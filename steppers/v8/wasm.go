@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -184,6 +185,33 @@ func (vm *machine) wasmCaller(w *unwind.Walker, c *wasmCode, in, out *unwind.Fra
 		return unframed{ok: true}.callerFrame(w, in, out)
 	}
 	return byFramePointer(w, in, out)
+}
+
+// unframedWasm tells where the return address is at pc, in code that a thread was interrupted in, where that is before its frame is
+// set up: in a function, or in a table of jumps, to functions, which are called by that, or to code that is far away.
+func (s *Stepper) unframedWasm(w *unwind.Walker, m *procstate.Mapping, c *wasmCode, sp, pc uint64) unframed {
+	if c.index != noFunction {
+		return s.unframed(w, m, &code{start: c.start, size: c.size}, false, pc)
+	}
+	const before = 5
+	if w.Arch() != procstate.AMD64 || pc-c.start < before || !isWasmJump(mcode.Read(w, m, pc-before, s.buf[:before+len(wasmFarJump)]), before) {
+		return unframed{}
+	}
+	ra, ok := w.ProcessState().ReadWord(sp) // or what it jumps to takes, which is no address
+	return unframed{ok: ok && w.MappingAt(ra) != nil}
+}
+
+// wasmFarJump is jmp *2(%rip); xchg %ax,%ax, of 8 bytes, with the address behind.
+const wasmFarJump = "\xff\x25\x02\x00\x00\x00\x66\x90"
+
+// isWasmJump reports whether there is a jump of such tables at a place in code: right behind another one, or
+// behind what fills the gap between two, where it is a near one.
+func isWasmJump(b []byte, at int) bool {
+	const jump, trap = 0xe9, 0xcc
+	if len(b) < at+len(wasmFarJump) {
+		return false
+	}
+	return string(b[at:]) == wasmFarJump || b[at] == jump && (b[at-5] == jump || b[at-1] == trap)
 }
 
 // knownWasm returns the code at pc, nil where none is known to be.
