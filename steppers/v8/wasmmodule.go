@@ -2,6 +2,7 @@ package v8
 
 import (
 	"fmt"
+
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
