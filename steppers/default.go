@@ -13,6 +13,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/pe"
 	"github.com/swbpf/swbpf/steppers/perl"
 	"github.com/swbpf/swbpf/steppers/php"
+	"github.com/swbpf/swbpf/steppers/pypy"
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
@@ -32,7 +33,8 @@ import (
 //	            the kernel's frame
 //	Go          its table beats .debug_frame, see Go
 //	Python      what functions its interpreter runs; walks through nothing
-//	Ruby        the same for Ruby,
+//	PyPy        the same for PyPy, and walks from its compiled code
+//	Ruby        for Ruby,
 //	PHP         for PHP,
 //	Perl        for Perl,
 //	Lua         for Lua,
@@ -67,7 +69,7 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
-		python.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables),
+		python.New(tables), pypy.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), pe.New(), NewOCaml(),
 		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), NewGuile(), frames, analysis, NewBadCall())
 }
