@@ -237,6 +237,25 @@ func pythons(t *testing.T) (found []versionedProgram) {
 	return found
 }
 
+// EachPyPy runs a test with each PyPy that there is. It is not among what has to be in other file systems.
+func EachPyPy(t *testing.T, test func(t *testing.T, pypy Program)) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, pypy := range Programs("pypy3", "usr/bin/pypy3.[0-9]*") {
+		command := pypy.Command("-c", "import sys; print('%d.%d.%d' % sys.pypy_version_info[:3])")
+		out, err := exec.Command(command[0], command[1:]...).Output()
+		version := strings.TrimSpace(string(out))
+		if err != nil || seen[version] {
+			continue
+		}
+		seen[version] = true
+		t.Run(version, func(t *testing.T) { test(t, pypy) })
+	}
+	if len(seen) == 0 {
+		t.Skip("no PyPy here")
+	}
+}
+
 // EachRuby runs a test with each Ruby that there is of a version that is known, and with the flags
 // by which all is compiled, where it can.
 func EachRuby(t *testing.T, test func(t *testing.T, ruby Program, flags ...string)) {

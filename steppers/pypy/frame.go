@@ -94,8 +94,9 @@ func (vm *machine) place(w *unwind.Walker, m *procstate.Mapping, in *unwind.Fram
 		if b != nil || at == sp {
 			return place{at: at}, true
 		}
-		ra, _ := vm.Word(at - word)
-		return place{at: at, isHelper: true}, vm.isBehindCall(w, ra)
+		// Where code is left by a jump there are other words: the frame is still that of the code.
+		ra, ok := vm.Word(at - word)
+		return place{at: at, isHelper: vm.isBehindCall(w, ra)}, ok
 	}
 	return p, false
 }

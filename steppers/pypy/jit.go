@@ -40,21 +40,18 @@ type block struct {
 	valid  vmread.Valid
 }
 
-// calls returns the functions that run at an address of the block: their numbers, outermost first, and where in what is
-// noted the innermost is.
+// calls returns the functions that are known to run at an address of the block: their numbers, outermost first, and
+// where in what is noted the innermost is.
+//
+// Where code was made for what a guard of other code does not let pass, it is noted to begin with the functions that
+// were inlined there; but it may go on from an earlier guard, with others. The outermost is the same, and those that
+// are inlined in the code itself are; what is between these is part of the outermost.
 func (b *block) calls(dst []uint64, addr uint64) (calls []uint64, place int) {
-	for at, rel := 0, addr-b.Start; at+partWords <= len(b.words); {
-		part := b.words[at : at+partWords]
-		switch next := part[3]; {
-		case part[1] > rel:
-			return dst, place
-		case part[2] > rel:
-			dst, place = append(dst, part[0]), at
-			at += partWords
-		case next <= uint64(at) || next > uint64(len(b.words)):
-			return dst, place
-		default:
-			at = int(next)
+	rel := addr - b.Start
+	for at := 0; at < len(b.words); at += partWords {
+		switch number, start, end := b.words[at], b.words[at+1], b.words[at+2]; {
+		case start == 0 && at == 0, start != 0 && start <= rel && rel < end:
+			dst, place = append(dst, number), at
 		}
 	}
 	return dst, place

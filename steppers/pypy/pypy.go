@@ -79,8 +79,8 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 // it is not known.
 //
 // The outermost is the caller's, too, where that is the interpreter, which has begun a function and goes on with it in
-// compiled code, and where it is code that has begun to inline a function, and found it compiled. Where a function
-// calls itself in the latter way, which of these it is nobody can tell, and it is left out.
+// compiled code, and where it is code that has begun to inline a function, and found it compiled. Where an inlined
+// function calls itself in the latter way, nobody can tell these apart, and it is left out.
 func (s *Stepper) compiled(w *unwind.Walker, vm *machine, pc uint64, caller *unwind.Frame) uint32 {
 	b := vm.block(pc)
 	if b == nil {
@@ -91,15 +91,13 @@ func (s *Stepper) compiled(w *unwind.Walker, vm *machine, pc uint64, caller *unw
 	if len(calls) == 0 {
 		return 0
 	}
-	first := calls[0]
 	isCallers := false
 	if m := w.MappingAt(caller.LookupPC()); m != nil && m.Image == vm.module.Image {
-		isCallers = s.isBegunBy(w, vm, m, caller, first)
-	} else if isGenerated(m) {
-		if outer := vm.block(caller.LookupPC()); outer != nil {
-			vm.outer, _ = outer.calls(vm.outer[:0], caller.LookupPC())
-			isCallers = len(vm.outer) > 0 && vm.outer[len(vm.outer)-1] == first
-		}
+		isCallers = s.isBegunBy(w, vm, m, caller, calls[0])
+	} else if outer := vm.block(caller.LookupPC()); outer != nil {
+		is, inlined := outer.calls(vm.outer[:0], caller.LookupPC())
+		vm.outer = is
+		isCallers = inlined > 0 && is[len(is)-1] == calls[0]
 	}
 	if isCallers {
 		calls = calls[1:]
