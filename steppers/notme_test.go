@@ -12,6 +12,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/luajit"
 	"github.com/swbpf/swbpf/steppers/perl"
 	"github.com/swbpf/swbpf/steppers/php"
+	"github.com/swbpf/swbpf/steppers/pypy"
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
@@ -43,7 +44,7 @@ func TestNotMeLeavesOutClear(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			notMe := 0
 			group := unwind.NewGroup()
-			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), python.New(unwind.NewTables()), ruby.New(unwind.NewTables()), php.New(unwind.NewTables()), perl.New(unwind.NewTables()), lua.New(unwind.NewTables()), luajit.New(unwind.NewTables()), v8.New(), jsc.New(), spidermonkey.New(unwind.NewTables()), beam.New(), chez.New(), NewDebug(unwind.NewTables()),
+			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), python.New(unwind.NewTables()), pypy.New(unwind.NewTables()), ruby.New(unwind.NewTables()), php.New(unwind.NewTables()), perl.New(unwind.NewTables()), lua.New(unwind.NewTables()), luajit.New(unwind.NewTables()), v8.New(), jsc.New(), spidermonkey.New(unwind.NewTables()), beam.New(), chez.New(), NewDebug(unwind.NewTables()),
 				NewJIT(), hotspot.New(NewFrameAnalyzer()), NewFrameFunc(nil), NewAnalysis(), NewBadCall(), NewWanderer(nil, nil), NewDyninstInstr(), NewInstFrame()} {
 				if s.Priority() == unwind.PriorityDebug && s.Name() == "debug" && name != "go" {
 					continue // which knows nearly all of these frames

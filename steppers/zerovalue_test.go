@@ -17,6 +17,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/luajit"
 	"github.com/swbpf/swbpf/steppers/perl"
 	"github.com/swbpf/swbpf/steppers/php"
+	"github.com/swbpf/swbpf/steppers/pypy"
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
@@ -52,6 +53,7 @@ func TestZeroValues(t *testing.T) {
 		{&beam.Stepper{}, beam.New()},
 		{&chez.Stepper{}, chez.New()},
 		{&python.Stepper{}, python.New(nil)},
+		{&pypy.Stepper{}, pypy.New(nil)},
 		{&ruby.Stepper{}, ruby.New(nil)},
 		{&php.Stepper{}, php.New(nil)},
 		{&perl.Stepper{}, perl.New(nil)},

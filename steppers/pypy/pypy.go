@@ -55,9 +55,11 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 			return unwind.NotMe, nil
 		}
 		number, ok := in.Regs.Value(e.number)
-		if vm := s.machine(w); ok && vm != nil && vm.module.Image == m.Image && vm.module.Bias == m.Bias {
-			in.Code = vm.interpreted(w.Codes(), number)
+		vm := s.machine(w)
+		if !ok || vm == nil || vm.module.Image != m.Image || vm.module.Bias != m.Bias || vm.isShown(w, in) {
+			return unwind.NotMe, nil
 		}
+		in.Code = vm.interpreted(w.Codes(), number)
 		return unwind.NotMe, nil
 	}
 	vm := s.machine(w)
@@ -79,8 +81,8 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 // it is not known.
 //
 // The outermost is the caller's, too, where that is the interpreter, which has begun a function and goes on with it in
-// compiled code, and where it is code that has begun to inline a function, and found it compiled. Where an inlined
-// function calls itself in the latter way, nobody can tell these apart, and it is left out.
+// compiled code: that belongs to the code. So it is where code has begun to inline a function, and found it compiled; where
+// an inlined function calls itself in the same way, nobody can tell these apart, and it is left out.
 func (s *Stepper) compiled(w *unwind.Walker, vm *machine, pc uint64, caller *unwind.Frame) uint32 {
 	b := vm.block(pc)
 	if b == nil {
@@ -93,7 +95,9 @@ func (s *Stepper) compiled(w *unwind.Walker, vm *machine, pc uint64, caller *unw
 	}
 	isCallers := false
 	if m := w.MappingAt(caller.LookupPC()); m != nil && m.Image == vm.module.Image {
-		isCallers = s.isBegunBy(w, vm, m, caller, calls[0])
+		if sp, ok := s.begunBy(w, vm, m, caller, calls[0]); ok {
+			vm.shownIn, vm.shownAt = w.Walks(), sp
+		}
 	} else if outer := vm.block(caller.LookupPC()); outer != nil {
 		is, inlined := outer.calls(vm.outer[:0], caller.LookupPC())
 		vm.outer = is
@@ -105,29 +109,37 @@ func (s *Stepper) compiled(w *unwind.Walker, vm *machine, pc uint64, caller *unw
 	return vm.inlined(w.Codes(), calls, code{block: b.serial, place: place, isWithout: isCallers}, b.Start)
 }
 
-// isBegunBy reports whether the interpreter runs a function in compiled code that it has called just there: the frames
-// up to where it has begun that are of functions that do not call each other again, as they do where it goes on in the
-// function by other means and calls others.
-func (s *Stepper) isBegunBy(w *unwind.Walker, vm *machine, m *procstate.Mapping, caller *unwind.Frame, number uint64) bool {
+// begunBy returns SP of the interpreter's frame for a function that it has begun, and goes on with in the compiled code
+// that it has called: the frames up to there are of functions that do not call each other again, as they do
+// where it goes on by other means, and calls others.
+func (s *Stepper) begunBy(w *unwind.Walker, vm *machine, m *procstate.Mapping, caller *unwind.Frame, number uint64) (sp uint64, ok bool) {
 	const most = 8
 	table := vmread.MadeTables(&s.tables).For(m.Image)
-	frames := [2]unwind.Frame{*caller}
+	vm.ahead[0] = *caller
 	entry, _, ok := table.FunctionAt(caller.LookupPC() - m.Bias)
+	if !ok {
+		return 0, false
+	}
 	for i := range most {
-		in, out := &frames[i%2], &frames[(i+1)%2]
+		in, out := &vm.ahead[i%2], &vm.ahead[(i+1)%2]
 		if e := vm.entering(in.LookupPC() - m.Bias); e != nil {
 			is, known := in.Regs.Value(e.number)
-			return ok && known && is == number
+			return in.SP(), known && is == number
 		}
 		*out = unwind.Frame{}
 		if v, _ := table.Rule(in.LookupPC()-m.Bias).CallerFrame(w, in, out); v != unwind.Success || !m.Contains(out.LookupPC()) {
-			return false
+			return 0, false
 		}
 		if start, _, found := table.FunctionAt(out.LookupPC() - m.Bias); !found || start == entry {
-			return false
+			return 0, false
 		}
 	}
-	return false
+	return 0, false
+}
+
+// isShown reports whether the function that the interpreter runs in a frame is shown with compiled code that goes on with it.
+func (vm *machine) isShown(w *unwind.Walker, in *unwind.Frame) bool {
+	return vm.shownIn == w.Walks() && vm.shownAt == in.SP()
 }
 
 // RuleAt implements unwind.RuleStepper.

@@ -176,10 +176,11 @@ func (t *types) layoutOf() *layout {
 		weakref:   t.number("GcStruct weakref { weakptr }"),
 		str:       t.number("GcStruct rpy_string { hash, chars }"),
 	}
+	name := t.place(codeBase, "inst_co_name", 0)
 	if f.name == 0 {
-		f.name = t.place(codeBase, "inst_co_name", 0)
+		f.name = name
 	}
-	for _, at := range []uint64{f.frameCode, f.uniqueID, f.name, f.fileName, f.firstLine, f.handles} {
+	for _, at := range []uint64{name, f.frameCode, f.uniqueID, f.name, f.fileName, f.firstLine, f.handles} {
 		if at == 0 {
 			return nil
 		}

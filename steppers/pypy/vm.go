@@ -34,6 +34,10 @@ type machine struct {
 	searched time.Time            // when that was looked for
 
 	calls, outer []uint64 // for block.calls
+	ahead        [2]unwind.Frame
+
+	// SP of the last frame of the interpreter whose function compiled code goes on with, and in which walk.
+	shownAt, shownIn uint64
 }
 
 // code is what a frame runs: a function of the interpreter by its number, or what compiled code has at a place.
