@@ -9,6 +9,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/clr"
 	"github.com/swbpf/swbpf/steppers/jsc"
 	"github.com/swbpf/swbpf/steppers/pe"
+	"github.com/swbpf/swbpf/steppers/pypy"
 	"github.com/swbpf/swbpf/steppers/v8"
 	"github.com/swbpf/swbpf/unwind"
 )
@@ -34,6 +35,7 @@ var makers = map[string]func() unwind.FrameStepper{
 	"jsc":           func() unwind.FrameStepper { return jsc.New() },
 	"clr":           func() unwind.FrameStepper { return clr.New() },
 	"pe":            func() unwind.FrameStepper { return pe.New() },
+	"pypy":          func() unwind.FrameStepper { return pypy.New(unwind.NewTables()) },
 	"wanderer":      func() unwind.FrameStepper { return steppers.NewWanderer(nil, nil) },
 	"frame-pointer": func() unwind.FrameStepper { return steppers.NewFrameFunc(nil) },
 }
@@ -50,7 +52,7 @@ func StepperNames() []string {
 
 // Configs are the configurations that have a name.
 var Configs = []Config{
-	{Name: "all", Steppers: []string{"bottom", "uretprobe", "signal", "go", "v8", "jsc", "pe", "debug", "jit", "clr", "haskell", "frame-pointer", "analysis"}},
+	{Name: "all", Steppers: []string{"bottom", "uretprobe", "signal", "go", "v8", "jsc", "pe", "pypy", "debug", "jit", "clr", "haskell", "frame-pointer", "analysis"}},
 	{Name: "debug", Steppers: []string{"bottom", "uretprobe", "signal", "debug", "jit"}},
 	{Name: "analysis", Steppers: []string{"bottom", "uretprobe", "signal", "analysis"},
 		Hide: append(slices.Clone(UnwindSections), SymbolSections...)},
