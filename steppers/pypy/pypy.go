@@ -72,41 +72,42 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	}
 	v := vm.leave(p, in, out)
 	if v == unwind.Success && !p.isHelper {
-		in.Code = s.compiled(w, vm, pc, out)
+		in.Code = s.compiled(w, vm, in, out)
 	}
 	return v, nil
 }
 
-// compiled returns the number in codes of the functions that run at an address of compiled code with a caller; 0 where
-// it is not known.
+// compiled returns the number in codes of the functions that run in a frame of compiled code with a caller; 0 where it is
+// not known.
 //
-// The outermost is the caller's, too, where that is the interpreter, which has begun a function and goes on with it in
-// compiled code: that belongs to the code. So it is where code has begun to inline a function, and found it compiled; where
-// an inlined function calls itself in the same way, nobody can tell these apart, and it is left out.
-func (s *Stepper) compiled(w *unwind.Walker, vm *machine, pc uint64, caller *unwind.Frame) uint32 {
-	b := vm.block(pc)
+// The outermost is the caller's innermost, too, where that is the interpreter, which has begun a function and goes on
+// with it in compiled code, and where it is code that has begun to inline a function, and found it compiled: it is shown
+// here alone. Where an inlined function calls itself in the latter way, nobody can tell these apart, and it is shown once.
+func (s *Stepper) compiled(w *unwind.Walker, vm *machine, in, caller *unwind.Frame) uint32 {
+	b := vm.block(in.LookupPC())
 	if b == nil {
 		return 0
 	}
-	calls, place := b.calls(vm.calls[:0], pc)
+	calls, place := b.calls(vm.calls[:0], in.LookupPC())
 	vm.calls = calls
+	isWithout := place > 0 && vm.isShown(w, in)
+	if isWithout {
+		calls = calls[:len(calls)-1]
+	}
 	if len(calls) == 0 {
 		return 0
 	}
-	isCallers := false
 	if m := w.MappingAt(caller.LookupPC()); m != nil && m.Image == vm.module.Image {
 		if sp, ok := s.begunBy(w, vm, m, caller, calls[0]); ok {
 			vm.shownIn, vm.shownAt = w.Walks(), sp
 		}
 	} else if outer := vm.block(caller.LookupPC()); outer != nil {
 		is, inlined := outer.calls(vm.outer[:0], caller.LookupPC())
-		vm.outer = is
-		isCallers = inlined > 0 && is[len(is)-1] == calls[0]
+		if vm.outer = is; inlined > 0 && is[len(is)-1] == calls[0] {
+			vm.shownIn, vm.shownAt = w.Walks(), caller.SP()
+		}
 	}
-	if isCallers {
-		calls = calls[1:]
-	}
-	return vm.inlined(w.Codes(), calls, code{block: b.serial, place: place, isWithout: isCallers}, b.Start)
+	return vm.inlined(w.Codes(), calls, code{block: b.serial, place: place, isWithout: isWithout}, b.Start)
 }
 
 // begunBy returns SP of the interpreter's frame for a function that it has begun, and goes on with in the compiled code
@@ -137,7 +138,7 @@ func (s *Stepper) begunBy(w *unwind.Walker, vm *machine, m *procstate.Mapping, c
 	return 0, false
 }
 
-// isShown reports whether the function that the interpreter runs in a frame is shown with compiled code that goes on with it.
+// isShown reports whether the innermost function of a frame is shown with compiled code that it has called, which goes on with it.
 func (vm *machine) isShown(w *unwind.Walker, in *unwind.Frame) bool {
 	return vm.shownIn == w.Walks() && vm.shownAt == in.SP()
 }

@@ -36,7 +36,7 @@ type machine struct {
 	calls, outer []uint64 // for block.calls
 	ahead        [2]unwind.Frame
 
-	// SP of the last frame of the interpreter whose function compiled code goes on with, and in which walk.
+	// SP of the last frame whose innermost function is shown with what it has called, and in which walk.
 	shownAt, shownIn uint64
 }
 
@@ -45,7 +45,7 @@ type code struct {
 	function  uint64
 	block     uint32 // its serial; 0: it is that function
 	place     int
-	isWithout bool // the outermost one
+	isWithout bool // the innermost one
 }
 
 const (
