@@ -63,10 +63,7 @@ func find(im *procstate.Image, tables *unwind.Tables) (p image) {
 			p.lists = append(p.lists, section.Vaddr+uint64(at))
 		}
 	}
-	p.enters = findEntering(im, tables, text, f)
-	if len(p.enters) == 0 {
-		return p
-	}
+	p.enters = findEntering(im, tables, text, f) // where there are none compiled code may have names still
 	p.layout = f
 	for _, segment := range im.Segments() {
 		if end := segment.Vaddr + segment.Memsz; section.Vaddr-segment.Vaddr < segment.Memsz {

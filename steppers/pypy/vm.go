@@ -19,10 +19,15 @@ type machine struct {
 	*image // nil: there is none
 	module procstate.Library
 
-	known   map[uint64]*unwind.CodeFunction // by number; nil: it cannot be read
-	objects map[uint64]uint64               // PyCodes by number, as they were listed
-	listed  []uint64                        // the weak references that were looked at
-	at      time.Time                       // when that was done
+	known    map[uint64]*unwind.CodeFunction // by number
+	objects  map[uint64]object               // PyCodes by number, as they were listed
+	listed   []uint64                        // the weak references that were looked at
+	at       time.Time                       // when that was done,
+	wholeAt  time.Time                       // and when with all of them,
+	wait     time.Duration                   // and how long not to do it again
+	unlisted []code                          // keys of numbers for what lacks functions, which may be found yet,
+	retried  time.Time                       // when they were looked for again,
+	misses   map[uint64]int                  // and how often each was not found
 
 	numbers map[code]uint32 // numbers in unwind.Codes
 	resets  int             // of unwind.Codes, when these began
@@ -40,6 +45,12 @@ type machine struct {
 	shownAt, shownIn uint64
 }
 
+// object is a code object, which one of the weak references is to.
+type object struct {
+	at  uint64
+	ref int
+}
+
 // code is what a frame runs: a function of the interpreter by its number, or what compiled code has at a place.
 type code struct {
 	function  uint64
@@ -54,8 +65,14 @@ const (
 	maxHandles   = 1 << 20
 	maxString    = 1 << 12
 
-	// listInterval is how long the list of code objects, and of compiled code, counts as being still the same.
+	// How long the list of code objects counts as being still the same, and weak references that were looked at, at least
+	// and at most.
 	listInterval = 100 * time.Millisecond
+	leastWait    = time.Second
+	mostWait     = time.Minute
+	// How often functions that are not found are looked for again.
+	missInterval = 200 * time.Millisecond
+	maxMisses    = 10
 )
 
 // findMachine looks for PyPy, which may be the one that is known. What it returns has no image where there is none.
@@ -76,7 +93,7 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 		}
 		return &machine{
 			Memory: vmread.MemoryOf(w), image: p, module: lib, known: map[uint64]*unwind.CodeFunction{},
-			objects: map[uint64]uint64{}, others: map[uint64]time.Time{},
+			objects: map[uint64]object{}, misses: map[uint64]int{}, wait: leastWait, others: map[uint64]time.Time{},
 		}
 	}
 	return &machine{}
@@ -90,6 +107,12 @@ func (s *Stepper) machine(w *unwind.Walker) *machine {
 	}
 	if codes := w.Codes(); vm.numbers == nil || vm.resets != codes.Resets() {
 		vm.numbers, vm.resets = map[code]uint32{}, codes.Resets()
+	}
+	if len(vm.unlisted) > 0 && time.Since(vm.retried) >= missInterval {
+		for _, key := range vm.unlisted {
+			delete(vm.numbers, key)
+		}
+		vm.unlisted, vm.retried = vm.unlisted[:0], time.Now()
 	}
 	return vm
 }
@@ -105,37 +128,29 @@ func (vm *machine) interpreted(codes *unwind.Codes, number uint64) uint32 {
 	if !isNumber(number) {
 		return 0
 	}
-	key := code{function: number}
-	n, ok := vm.numbers[key]
-	if !ok && len(vm.numbers) < maxCodes {
-		fn := vm.function(number)
-		n = codes.Add(0, []unwind.CodeLine{{CodeFunction: fn}}, 0)
-		if fn != notRead {
-			vm.numbers[key] = n
-		}
-	}
-	return n
+	return vm.inlined(codes, []uint64{number}, code{function: number}, 0)
 }
 
 // inlined returns the number in codes of the functions that run in compiled code, outermost first, whose
-// code begins at an address.
+// code begins at an address; of that of the interpreter, which has none, it is one function.
 func (vm *machine) inlined(codes *unwind.Codes, calls []uint64, key code, start uint64) uint32 {
 	n, ok := vm.numbers[key]
 	if ok || len(vm.numbers) >= maxCodes {
 		return n
 	}
 	var lines []unwind.CodeLine
-	isWhole := true
+	isFinal := true
 	for _, number := range slices.Backward(calls) {
 		if number == 0 {
 			continue // what is written in RPython, and calls Python
 		}
 		fn := vm.function(number)
-		isWhole = isWhole && fn != notRead
-		lines = append(lines, unwind.CodeLine{CodeFunction: fn, IsCompiled: true})
+		isFinal = isFinal && (fn != notRead || vm.misses[number] >= maxMisses)
+		lines = append(lines, unwind.CodeLine{CodeFunction: fn, IsCompiled: key.block != 0})
 	}
-	if n = codes.Add(start, lines, 0); isWhole {
-		vm.numbers[key] = n
+	n = codes.Add(start, lines, 0)
+	if vm.numbers[key] = n; !isFinal {
+		vm.unlisted = append(vm.unlisted, key)
 	}
 	return n
 }
@@ -151,12 +166,20 @@ func (vm *machine) function(number uint64) *unwind.CodeFunction {
 	if fn := vm.known[number]; fn != nil {
 		return fn
 	}
-	if vm.objects[number] == 0 {
-		vm.list()
+	if vm.objects[number].at == 0 {
+		vm.list(number)
 	}
-	fn := vm.readFunction(vm.objects[number], number)
+	is := vm.objects[number]
+	fn := vm.readFunction(is.at, number)
 	if fn == nil {
-		delete(vm.objects, number) // it has moved, or is no more
+		if is.at != 0 { // it has moved, or is no more
+			vm.listed[is.ref] = 0
+			delete(vm.objects, number)
+		}
+		if len(vm.misses) >= maxFunctions {
+			clear(vm.misses)
+		}
+		vm.misses[number]++
 		return notRead
 	}
 	if len(vm.known) >= maxFunctions || vm.Kept >= vmread.MaxKept {
@@ -168,21 +191,31 @@ func (vm *machine) function(number uint64) *unwind.CodeFunction {
 	return fn
 }
 
-// list looks for code objects that are not known yet, unless that was done just before. The list is an array of
-// weak references, which are new ones where they are others; the garbage collector moves both in the meantime.
-func (vm *machine) list() {
+// list looks for code objects that are not known yet, one above all, unless that was done just before. The list is an
+// array of weak references, which are mostly new ones where they are to others; the garbage collector moves both in the
+// meantime.
+func (vm *machine) list(number uint64) {
 	if time.Since(vm.at) < listInterval {
 		return
 	}
+	vm.listArrays()
+	if vm.objects[number].at == 0 && time.Since(vm.wholeAt) >= vm.wait {
+		vm.wholeAt, vm.wait = time.Now(), min(2*vm.wait, mostWait)
+		clear(vm.listed)
+		vm.listArrays()
+	}
 	vm.at = time.Now()
+}
+
+// listArrays looks at all arrays of weak references that there are: one, but for what looks like it.
+func (vm *machine) listArrays() {
 	for _, list := range vm.lists {
 		head, _ := vm.WordNow(list + vm.module.Bias)
 		array, _ := vm.WordNow(list + vm.module.Bias + vm.handles)
 		n, ok := vm.WordNow(array + objectHead)
-		if uint32(head) != vm.layout.codes || array == 0 || !ok || n > maxHandles {
-			continue
+		if uint32(head) == vm.layout.codes && array != 0 && ok && n <= maxHandles {
+			vm.listArray(array+2*word, int(n))
 		}
-		vm.listArray(array+2*word, int(n))
 	}
 }
 
@@ -202,24 +235,24 @@ func (vm *machine) listArray(at uint64, n int) {
 		if ref == 0 || ref == vm.listed[i] || !vm.ReadNow(ref, b[:]) || le.Uint32(b[:]) != vm.weakref {
 			continue
 		}
-		object := le.Uint64(b[word:])
-		head, ok := vm.WordNow(object)
-		number, ok2 := vm.WordNow(object + vm.uniqueID)
-		if object == 0 || !ok || !ok2 || uint32(head) != vm.code {
+		at := le.Uint64(b[word:])
+		head, ok := vm.WordNow(at)
+		number, ok2 := vm.WordNow(at + vm.uniqueID)
+		if at == 0 || !ok || !ok2 || uint32(head) != vm.code {
 			continue
 		}
 		vm.listed[i] = ref
 		if isNumber(number) {
-			vm.objects[number] = object
+			vm.objects[number] = object{at, i}
 		}
 	}
 }
 
 // readFunction reads a code object that has a number; nil where there is none.
-func (vm *machine) readFunction(object, number uint64) *unwind.CodeFunction {
+func (vm *machine) readFunction(at, number uint64) *unwind.CodeFunction {
 	b := make([]byte, vm.codeBytes)
 	le := binary.LittleEndian
-	if object == 0 || !vm.ReadNow(object, b) || le.Uint32(b) != vm.code || le.Uint64(b[vm.uniqueID:]) != number {
+	if at == 0 || !vm.ReadNow(at, b) || le.Uint32(b) != vm.code || le.Uint64(b[vm.uniqueID:]) != number {
 		return nil
 	}
 	name, ok := vm.text(le.Uint64(b[vm.name:]))
