@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
@@ -247,4 +248,95 @@ func FuzzBlocks(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A frame of compiled code is left at each instruction of its begin and its end, in what it calls, and where a helper
+// runs that it has called or gone on with.
+func TestFrames(t *testing.T) {
+	const (
+		codeAt, stackAt = testBase + 0x1000, testBase + 0x8000
+		frame           = stackAt + 0x200
+		bodyAt          = codeAt + beginBytes
+		helperAt        = codeAt + 0x200
+		returnAt        = codeAt + 0x300 // of the caller
+	)
+	memory := make([]byte, 0x9000)
+	code, stack := memory[0x1000:0x1400], memory[0x8000:]
+	copy(code, beginsBy+beginNode)
+	for i := len(beginsBy + beginNode); i < len(code); i++ {
+		code[i] = mcode.NopAMD64
+	}
+	copy(code[beginBytes+0x10:], "\xe8\x00\x00\x00\x00") // call
+	endAt := copy(code[beginBytes+0x40:], ends+endRet) + beginBytes + 0x40 - 1
+	put := func(addr, value uint64) { binary.LittleEndian.PutUint64(stack[addr-stackAt:], value) }
+	saved := map[procstate.Reg]uint64{}
+	for i, reg := range savedRegs {
+		saved[reg] = uint64(0x100 + i)
+		put(frame+frameSaved+uint64(i)*word, saved[reg])
+	}
+	put(frame+frameNode+nodeNumber, frame)
+	put(frame+frameNode+nodeKind, isCompiled)
+	put(frame+frameReturn, returnAt)
+	const called = bodyAt + 0x15 // behind the call
+	for _, test := range []struct {
+		name   string
+		pc, sp uint64
+		isCall bool
+		below  uint64 // a word below the frame
+		inRegs bool   // registers are the caller's
+		want   uint64 // the return address
+	}{
+		{name: "begin", pc: codeAt, sp: frame + frameReturn, inRegs: true, want: returnAt},
+		{name: "frame", pc: codeAt + beginFrameAt, sp: frame, inRegs: true, want: returnAt},
+		{name: "node", pc: codeAt + uint64(beginNodeAt), sp: frame, inRegs: true, want: returnAt},
+		{name: "last of the begin", pc: codeAt + beginBytes - 1, sp: frame, inRegs: true, want: returnAt},
+		{name: "body", pc: bodyAt, sp: frame, want: returnAt},
+		{name: "call", pc: called, sp: frame, isCall: true, want: returnAt},
+		{name: "return", pc: codeAt + uint64(endAt), sp: frame + frameReturn, inRegs: true, want: returnAt},
+		{name: "helper", pc: helperAt, sp: frame - word, below: called, want: called},
+		{name: "helper that calls", pc: helperAt + 8, sp: frame - 4*word, isCall: true, below: called, want: called},
+		{name: "helper that was jumped to", pc: helperAt, sp: frame - word, below: 0x1234, want: returnAt},
+	} {
+		put(frame-word, test.below)
+		var regs procstate.Regs
+		for reg, value := range saved {
+			if !test.inRegs {
+				value = 0xdead
+			}
+			regs.Set(reg, value)
+		}
+		regs.Set(procstate.AMD64.PC, test.pc)
+		regs.Set(procstate.AMD64.SP, test.sp)
+		var space procstate.AddressSpace
+		m := &procstate.Mapping{Start: codeAt, End: codeAt + uint64(len(code))}
+		space.Insert(m)
+		snap := procstate.NewSnapshot(procstate.AMD64, 1, "", &space)
+		snap.Reset(1, &regs, []procstate.Region{{Addr: testBase, Data: memory}})
+		w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+		vm := &machine{Memory: vmread.Memory{Mem: snap}, image: &image{}, others: map[uint64]time.Time{}}
+		var in, out unwind.Frame
+		in.Load(procstate.AMD64, &regs)
+		if test.isCall {
+			in.Flags &^= unwind.Interrupted
+		}
+		p, ok := vm.place(w, m, &in)
+		if !ok || vm.leave(p, &in, &out) != unwind.Success || out.PC() != test.want {
+			t.Errorf("%s: %t, %+v, caller at %#x, want %#x", test.name, ok, p, out.PC(), test.want)
+			continue
+		}
+		if test.want == called {
+			if out.SP() != frame {
+				t.Errorf("%s: SP %#x", test.name, out.SP())
+			}
+			continue
+		}
+		if out.SP() != frame+frameBytes {
+			t.Errorf("%s: SP %#x", test.name, out.SP())
+		}
+		for reg, want := range saved {
+			if got, known := out.Regs.Value(reg); !known || got != want {
+				t.Errorf("%s: register %d is %#x, %t, want %#x", test.name, reg, got, known, want)
+			}
+		}
+	}
 }
