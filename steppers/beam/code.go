@@ -168,9 +168,7 @@ func (c *code) update(read vmread.Reader, descriptor uint64) {
 func (m *loadedModule) replace() {
 	at := procstate.Monotonic()
 	m.replaces = true
-	for _, isSame := range []bool{true, false} {
-		m.valid.Read(vmread.Times{Taken: at, Now: at}, isSame)
-	}
+	m.valid.Differs(vmread.Times{Taken: at, Now: at})
 }
 
 // isTold reports whether the same is told of a module as when the list was read.

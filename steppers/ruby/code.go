@@ -3,6 +3,7 @@ package ruby
 import (
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
@@ -59,7 +60,13 @@ func (vm *machine) function(f *controlFrame) *calledMethod {
 		return nil
 	}
 	iseq := vm.iseq(f.iseq)
-	if iseq == nil || !f.isCompiled && !iseq.has(f.pc) {
+	if iseq == nil {
+		return unknown
+	}
+	if !iseq.isKindOf(f.env.flags) || !f.isCompiled && !iseq.has(f.pc) {
+		if unknown != nil {
+			iseq.valid.Differs(vm.Times())
+		}
 		return unknown
 	}
 	if vm.fields.hasOwner {
@@ -68,6 +75,23 @@ func (vm *machine) function(f *controlFrame) *calledMethod {
 		}
 	}
 	return &iseq.calledMethod
+}
+
+// isKindOf reports whether an rb_iseq_t is of the kind that the environment of a frame that runs it tells: methods, blocks,
+// and what rescues or ensures, have frames of their own.
+func (is *iSeq) isKindOf(flags uint64) bool {
+	var kind uint64
+	switch binary.LittleEndian.Uint32(is.head[rubyType:]) {
+	case typeMethod:
+		kind = methodFrame
+	case typeBlock, typePlain: // which runs once
+		kind = blockFrame
+	case typeRescue, typeEnsure:
+		kind = rescueFrame
+	default:
+		return !slices.Contains([]uint64{methodFrame, blockFrame, rescueFrame}, flags&magic)
+	}
+	return flags&magic == kind
 }
 
 // has reports whether an instruction is one of an rb_iseq_t, or behind the last.
@@ -93,10 +117,8 @@ func (vm *machine) iseq(addr uint64) *iSeq {
 	var head [rubyBodyBytes]byte
 	body, isOne, ok := vm.readBody(addr, &head)
 	switch {
-	case !ok:
+	case !ok && is != nil:
 		return vm.unread(is)
-	case !isOne && is == nil:
-		return nil
 	case isOne && is != nil && vm.isStill(is, body, &head):
 		if !is.valid.Read(vm.Times(), true) {
 			return nil
@@ -107,12 +129,15 @@ func (vm *machine) iseq(addr uint64) *iSeq {
 		clear(vm.known)
 		vm.Kept = 0
 	}
+	if !isOne {
+		is = &iSeq{} // whatever that is
+		is.valid.Differs(vm.Times())
+		vm.known[addr] = is
+		return nil
+	}
 	now := vm.readISeq(addr)
-	switch {
-	case now == nil && (is == nil || isOne):
+	if now == nil {
 		return vm.unread(is) // it may be what it was
-	case now == nil:
-		now = &iSeq{} // whatever that is
 	}
 	if is != nil {
 		now.valid = is.valid

@@ -61,12 +61,15 @@ const (
 
 // Bits of the flags in an environment.
 const (
-	isFinish  = 0x20 // the interpreter's function returns with the frame
-	isCFrame  = 0x80
-	isLocal   = 2
-	isEscaped = 4
-	magic     = 0x7fff0001
-	cFunction = 0x55550001
+	isFinish    = 0x20 // the interpreter's function returns with the frame
+	isCFrame    = 0x80
+	isLocal     = 2
+	isEscaped   = 4
+	magic       = 0x7fff0001
+	methodFrame = 0x11110001
+	blockFrame  = 0x22220001
+	cFunction   = 0x55550001
+	rescueFrame = 0x78880001
 )
 
 // Bits of the flags of an object, and in an RClass.
@@ -85,7 +88,7 @@ const (
 
 // Types of an rb_iseq_t, and of an rb_method_definition_t.
 const (
-	typeMethod                       = 1
+	typeMethod, typeBlock, typePlain = 1, 2, 8
 	typeRescue, typeEnsure, typeEval = 4, 5, 6
 
 	methodBits, methodOfRuby, methodOfC = 15, 0, 1

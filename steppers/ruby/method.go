@@ -56,8 +56,11 @@ func (vm *machine) entry(addr uint64) *methodEntry {
 		return is
 	}
 	vm.readMethod(is)
-	if known && before.isMethod {
+	switch {
+	case known && before.isMethod:
 		is.valid = before.valid
+	case known:
+		is.valid.Differs(vm.Times())
 	}
 	if !is.valid.Read(vm.Times(), false) {
 		return nil
@@ -208,13 +211,5 @@ func (vm *machine) label(is *iSeq, owner string) string {
 // standsFor reports whether Ruby 3.4 tells of a frame in place of the one before it: it is of the
 // same method, where that rescues or ensures.
 func (vm *machine) standsFor(f *controlFrame) bool {
-	if !vm.fields.hasOwner || f.pc == 0 && !f.isCompiled || f.env.flags&magic == cFunction {
-		return false
-	}
-	is := vm.iseq(f.iseq)
-	if is == nil {
-		return false
-	}
-	typ := binary.LittleEndian.Uint32(is.head[rubyType:])
-	return typ == typeRescue || typ == typeEnsure
+	return vm.fields.hasOwner && f.env.flags&magic == rescueFrame && (f.pc != 0 || f.isCompiled)
 }

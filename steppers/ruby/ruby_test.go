@@ -69,7 +69,8 @@ func newMemoryOf(of *procstate.Arch, version string) *memory {
 		copy(m.b[at+32:], s)
 		return base + uint64(at)
 	}
-	flags := []uint64{0x22220001 | isFinish, cFunction | isCFrame | isLocal, 0x11110001 | isLocal, 0x11110001 | isLocal | isFinish}
+	flags := []uint64{blockFrame | isFinish, cFunction | isCFrame | isLocal, methodFrame | isLocal, methodFrame | isLocal | isFinish}
+	types := []uint64{typeBlock, 0, typeMethod, typeMethod}
 	for i, name := range names {
 		frame, object, env := int(m.frame(i)-base), heap+i*each, data+0x40*(len(names)-i)
 		m.put(frame+rubyEnv, base+uint64(env))
@@ -97,7 +98,7 @@ func newMemoryOf(of *procstate.Arch, version string) *memory {
 		m.put(frame+rubyPC, base+uint64(object)+0x200+8*3)
 		m.put(object, rubyIsInternal|iSeqType<<internalShift)
 		m.put(object+rubyBody, base+uint64(body))
-		m.put(body+rubySize-4, 8<<32) // words
+		m.put(body+rubyType, types[i]|8<<32) // and words
 		m.put(body+rubyEncoded, base+uint64(object)+0x200)
 		m.put(body+rubyLabel, text(object+0x280, name))
 		first := uint64(10 * (i + 1))
@@ -187,6 +188,53 @@ func testFrames(t *testing.T, of *arch, version string) {
 	m = newMemory(version)
 	m.put(int(m.frame(0)-m.base)+rubyPC, m.base+heap+0x200+8*9)
 	check("its instruction is behind its code", [][]string{none, outer}, m.frame(0), m.frame(2))
+	const evalFrame, typeMain = 0x77770001, 7
+	for frame, types := range map[uint64][]uint64{
+		methodFrame: {typeMethod}, blockFrame: {typeBlock, typePlain}, rescueFrame: {typeRescue, typeEnsure}, evalFrame: {0, 3, typeEval, typeMain},
+	} {
+		for typ := range uint64(typePlain + 1) {
+			m = newMemory(version)
+			m.put(heap+2*each+0x40+rubyType, typ|8<<32)
+			m.put(data+0x40*2, frame|isLocal)
+			want := []string{"each", "[not read]", "outer"}
+			if slices.Contains(types, typ) {
+				want[1] = "middle"
+			}
+			if frame == rescueFrame && f.hasOwner {
+				want = want[:2] // it stands for that
+			}
+			check(fmt.Sprintf("a frame of kind %#x runs what is of type %d", frame, typ), [][]string{inner, want}, m.frame(0), m.frame(2))
+		}
+	}
+	for _, flags := range []uint64{0, rubyIsInternal | special<<internalShift} {
+		m = newMemory(version)
+		m.put(heap+each, flags)
+		m.methods(m.frame(2))
+		m.put(heap+each, rubyIsInternal|entryType<<internalShift) // comes where there was none
+		time.Sleep(5 * time.Millisecond)
+		m.Memory.(*procstate.Snapshot).SetTime(procstate.Monotonic())
+		check("a method of C came", [][]string{inner, {"[not read]", "middle", "outer"}}, m.frame(0), m.frame(2))
+		m.Memory.(*procstate.Snapshot).SetTime(procstate.Monotonic())
+		time.Sleep(5 * time.Millisecond)
+		check("and has been there since", [][]string{inner, outer}, m.frame(0), m.frame(2))
+	}
+	m = newMemory(version)
+	m.put(heap+2*each, 0)
+	m.methods(m.frame(2))
+	m.put(heap+2*each, rubyIsInternal|iSeqType<<internalShift) // comes where there was none
+	time.Sleep(5 * time.Millisecond)
+	m.Memory.(*procstate.Snapshot).SetTime(procstate.Monotonic())
+	unread := []string{"each", "[not read]", "outer"}
+	check("a method came", [][]string{inner, unread}, m.frame(0), m.frame(2)) // before, or after
+	m.Memory.(*procstate.Snapshot).SetTime(procstate.Monotonic())
+	time.Sleep(5 * time.Millisecond)
+	check("and has been there since", [][]string{inner, outer}, m.frame(0), m.frame(2))
+	m.put(int(m.frame(2)-m.base)+rubyPC, m.base+heap) // of another one
+	m.Memory.(*procstate.Snapshot).SetTime(procstate.Monotonic())
+	time.Sleep(5 * time.Millisecond)
+	check("a frame was another's", [][]string{inner, unread}, m.frame(0), m.frame(2))
+	m.put(int(m.frame(2)-m.base)+rubyPC, m.base+heap+2*each+0x200+8*3)
+	check("which does not tell of that time", [][]string{inner, unread}, m.frame(0), m.frame(2))
 	m = newMemory(version)
 	m.put(heap+each+0x188, 0)
 	check("the Symbol is another", [][]string{inner, {"[not read]", "middle", "outer"}}, m.frame(0), m.frame(2))
@@ -352,10 +400,8 @@ func TestRubyOwners(t *testing.T) {
 	m.put(entry+rubyDefinition, m.base+entry+0x40)
 	m.put(entry+0x40+rubyDefinedBy, m.base+heap+2*each)
 	m.put(data+0x40*2-16, m.base+entry) // middle's environment
-	body := heap + 2*each + 0x40
-	m.or(body+rubyType, typeMethod)
 	local := int(m.vm.fields.lines) + rubyLocal
-	m.put(body+local, m.base+heap+2*each)
+	m.put(heap+2*each+0x40+local, m.base+heap+2*each)
 	m.put(heap+0x40+local, m.base+heap+2*each)
 	copy(m.b[heap+0x280+32:], "x in middle")
 	m.put(heap+0x280+16, 11)
@@ -379,7 +425,8 @@ func TestRubyOwners(t *testing.T) {
 	if got := m.vm.ownerName(m.base + class); got != "" {
 		t.Errorf("a class without a name is %q", got)
 	}
-	m.put(heap+2*each+0x40, typeRescue)
+	m.put(heap+2*each+0x40+rubyType, typeRescue|8<<32)
+	m.put(data+0x40*2, rescueFrame|isLocal)
 	m.vm.known = map[uint64]*iSeq{}
 	if got := m.methods(m.frame(2)); len(got[0]) == 0 || slices.Contains(got[0], "outer") {
 		t.Errorf("what rescues does not stand for its method: %q", got)

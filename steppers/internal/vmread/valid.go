@@ -39,12 +39,15 @@ func (v *Valid) Read(at Times, isSame bool) bool {
 		v.first, v.last = at.Now, at.Now
 		return true
 	case !isSame:
-		*v = Valid{first: at.Now, last: at.Now, changes: true}
+		v.Differs(at)
 	default:
 		v.last = at.Now
 	}
 	return v.Holds(at)
 }
+
+// Differs takes note that the object was another before now, or none.
+func (v *Valid) Differs(at Times) { *v = Valid{first: at.Now, last: at.Now, changes: true} }
 
 // Holds reports whether the object was what was read of it at a time, as far as is known where it cannot be read any more.
 func (v *Valid) Holds(at Times) bool { return v.first != 0 && (!v.changes || v.covers(at)) }

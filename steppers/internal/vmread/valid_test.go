@@ -37,6 +37,14 @@ func TestValid(t *testing.T) {
 	if at := (Times{500 * ms, 500 * ms}); !v.Read(at, true) {
 		t.Error("what stands still is as it is now")
 	}
+	v = Valid{}
+	v.Differs(Times{600 * ms, 601 * ms})
+	if at := (Times{602 * ms, 701 * ms}); !v.IsDue(at) || v.Read(at, false) || v.Holds(at) {
+		t.Error("what came after another was there all the time")
+	}
+	if at := (Times{702 * ms, 801 * ms}); !v.IsDue(at) || !v.Read(at, true) || v.IsDue(at) {
+		t.Error("what came after another is not known")
+	}
 	v = Valid{first: 1, last: 1 + 10*mostTrust}
 	if now := v.last + mostTrust; !v.IsDue(Times{now, now}) || v.IsDue(Times{now - 1, now - 1}) {
 		t.Error("it is trusted for less, or for more, than the most")
