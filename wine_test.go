@@ -17,10 +17,11 @@ import (
 func TestWine(t *testing.T) {
 	canTrace(t)
 	amd64Only(t)
-	testenv.Needs(t, "x86_64-w64-mingw32-gcc")
 	wine := "/usr/lib/wine/wine64"
-	if _, err := os.Stat(wine); err != nil {
-		t.Skip(err)
+	for _, program := range []string{wine, "x86_64-w64-mingw32-gcc"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
 	}
 	program := filepath.Join(t.TempDir(), "windows.exe")
 	testenv.Run(t, exec.Command("x86_64-w64-mingw32-gcc", "-O2", "-o", program, filepath.Join("testdata", "walk", "windows.c")))
