@@ -520,8 +520,9 @@ func TestNode(t *testing.T) {
 	needs(t, "node")
 	dir := t.TempDir()
 	write(t, dir, "a.js", `function fibonacci(n) { return n < 2 ? n : fibonacci(n-1) + fibonacci(n-2); }
-let s = 0; const t = Date.now(); while (Date.now() - t < 300) s += fibonacci(18);
-console.log(s); setTimeout(() => {}, 60000);`)
+let s = 0; while (process.cpuUsage().user < 400e3) s += fibonacci(18);
+for (let i = 0; i < 200; i++) for (let n = 0; n < 3; n++) new RegExp("a{" + i + "}b").test("b");
+console.log(s); setTimeout(() => {}, 60000);`) // the dump is written behind, as more code is made
 	cmd := startProgram(t, dir, "node", "--perf-basic-prof", "--perf-prof", "a.js")
 	pid := cmd.Process.Pid
 	path := fmt.Sprintf("/tmp/perf-%d.map", pid)
