@@ -87,6 +87,12 @@ func (d *Debug) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Ver
 		return d.leaveLeaf(w, in, out)
 	case doubtRaises:
 		return d.leaveRaise(w, m, in, out)
+	case doubtLeaves:
+		off, ok := d.takenOff(m.Image, addr-m.Bias, r)
+		if !ok {
+			return unwind.NotMe, nil
+		}
+		r = off
 	}
 	v, err := r.CallerFrame(w, in, out)
 	if err == unwind.NoRegister && d.takeSP(w, m, r, in) {

@@ -43,6 +43,7 @@ const (
 	doubtOneRow        // there is one row for all around it
 	doubtRaises        // it leaves frames for the handler of an exception of OCaml's
 	doubtAside         // jumps to it, or from it, are at another distance from the CFA
+	doubtLeaves        // it has taken some of its frame off, or is about to, and the row does not know
 )
 
 // doubt returns what there is against the rule r for a link-time address, where
@@ -74,11 +75,16 @@ func lookAhead(interrupted bool) uint64 {
 
 // mayDoubt reports whether there may be anything against a rule.
 func mayDoubt(a *procstate.Arch, r *unwind.Rule, interrupted bool) bool {
-	return a != procstate.ARM64 && r.Reason() == unwind.ReasonNone && (interrupted || isAtEntry(a, r) || maySkip(a, r))
+	return r.Reason() == unwind.ReasonNone && (interrupted || x86Prologues(a) && (isAtEntry(a, r) || maySkip(a, r)))
 }
 
 // isAtEntry reports whether a rule is that of where functions begin.
-func isAtEntry(a *procstate.Arch, r *unwind.Rule) bool { return r.CFAIs(a.SP, int64(a.AddressWidth)) }
+func isAtEntry(a *procstate.Arch, r *unwind.Rule) bool {
+	if a.LR != procstate.NoReg {
+		return r.CFAIs(a.SP, 0)
+	}
+	return r.CFAIs(a.SP, int64(a.AddressWidth))
+}
 
 // maySkip reports whether a rule has a word more above the frame pointer than there is.
 func maySkip(a *procstate.Arch, r *unwind.Rule) bool { return r.CFAIs(a.FP, 3*int64(a.AddressWidth)) }
@@ -91,6 +97,9 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 			return doubtAside
 		}
 		return doubtNone
+	}
+	if a == procstate.ARM64 {
+		return d.doubtLate(im, vaddr, at.Rule)
 	}
 	if d.skips(im, vaddr, at.Rule) {
 		return doubtSkips
@@ -126,7 +135,7 @@ func (d *Debug) doubtAt(im *procstate.Image, vaddr uint64, at *unwind.Place, int
 	if d.isAside(im, vaddr, at.Rule, interrupted) {
 		return doubtAside
 	}
-	if !atEntry || !x86Prologues(a) {
+	if !atEntry {
 		return doubtNone
 	}
 	start, end, only, ok := d.tables.For(im).FirstRule(vaddr)
@@ -314,6 +323,7 @@ func (d *Debug) mend(w *unwind.Walker, im *procstate.Image, vaddr uint64, doubt 
 		}
 		*out = unwind.Frame{}
 		v, _ := raised.CallerFrame(w, in, out)
+		out.SetPC(w.Arch(), codeAddress(w, out.PC())) // which the row may not tell to be signed either
 		return v == unwind.Success && behindCall(w, d.buf[:], out.PC())
 	case doubtPaths:
 		var other unwind.Frame
@@ -473,7 +483,7 @@ func changeOf(a *procstate.Arch, code []byte, vaddr uint64, reg procstate.Reg) (
 }
 
 // pushed returns how many bytes the function at start has on the stack, its return
-// address aside, at vaddr, an instruction or the last byte of a call. ok is false
+// address aside, which is where it was, at vaddr, an instruction or the last byte of a call. ok is false
 // where the code does not go straight on to there, or writes what the caller
 // needs.
 func (d *Debug) pushed(im *procstate.Image, start, vaddr uint64, interrupted bool) (bytes int64, ok bool) {
@@ -485,18 +495,22 @@ func (d *Debug) pushed(im *procstate.Image, start, vaddr uint64, interrupted boo
 		return 0, false
 	}
 	a, code := im.Arch(), d.code[:end-start]
+	needed := a.CalleeSaved | 1<<a.SP
+	if a.LR != procstate.NoReg {
+		needed |= 1 << a.LR
+	}
 	var in isa.Inst
 	for at := start; at < end; at += uint64(in.Len) {
 		if !mcode.Decode(a, code[at-start:], at, &in) || at+uint64(in.Len) > end {
 			return 0, false
 		}
 		switch {
-		case in.Ends(), in.Flow == isa.Call && in.Target-start < end-start:
+		case in.Ends(), in.Flow == isa.Call && in.Target-start < end-start, a.LR != procstate.NoReg && (in.Flow == isa.Call || in.Flow == isa.IndirectCall):
 			return 0, false
 		}
 		for _, op := range in.Ops[:in.NumOps] {
 			switch op.Kind {
-			case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare:
+			case isa.Store, isa.StoreIndexed, isa.Scratch, isa.Compare, isa.Sign:
 				continue
 			case isa.Swap:
 				if a.CalleeSaved>>op.Src&1 != 0 {
@@ -508,7 +522,7 @@ func (d *Debug) pushed(im *procstate.Image, start, vaddr uint64, interrupted boo
 					continue
 				}
 			}
-			if (a.CalleeSaved|1<<a.SP)>>op.Dst&1 != 0 {
+			if needed>>op.Dst&1 != 0 {
 				return 0, false
 			}
 		}

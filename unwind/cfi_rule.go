@@ -116,6 +116,40 @@ func (r *Rule) Raised(bytes int64, next *Rule) (raised *Rule, ok bool) {
 	return &a, a == b && int64(a.cfaOff) == int64(r.cfaOff)+bytes && a.row == nil && a.flags&(ruleDeref|ruleSavedByReg) == 0
 }
 
+// TakenOff returns the rule where code of architecture a takes the frame off: the CFA is so many
+// bytes above SP, and with inLR the return address is back in the link register. ok is false where
+// the rule has the CFA or registers in other ways.
+func (r *Rule) TakenOff(a *procstate.Arch, bytes int64, inLR bool) (off *Rule, ok bool) {
+	const other = ruleDeref | ruleSavedByReg | ruleRAUndefined | ruleSignal
+	if r.why != ReasonNone || r.row != nil || r.flags&other != 0 || int64(int32(bytes)) != bytes {
+		return nil, false
+	}
+	o := *r
+	o.cfaReg, o.cfaOff = a.SP, int32(bytes)
+	if inLR {
+		o.flags |= ruleRAInReg
+		o.raReg, o.raOff = a.LR, 0
+	}
+	return &o, true
+}
+
+// SavedAt returns where a callee-saved register or, for the link register of architecture a, the return
+// address is saved, in bytes from the CFA. ok is false when it is elsewhere.
+func (r *Rule) SavedAt(a *procstate.Arch, reg procstate.Reg) (bytes int64, ok bool) {
+	if r.why != ReasonNone || r.row != nil || r.flags&ruleSavedByReg != 0 {
+		return 0, false
+	}
+	if reg == a.LR {
+		return int64(r.raOff), r.flags&(ruleRAInReg|ruleRAUndefined) == 0
+	}
+	for i, saved := range r.reg[:r.n] {
+		if saved == reg {
+			return int64(r.off[i]), true
+		}
+	}
+	return 0, false
+}
+
 // SavesNone reports whether no register of the caller's is in the frame but the return address.
 func (r *Rule) SavesNone() bool { return r.why == ReasonNone && r.row == nil && r.n == 0 }
 

@@ -152,7 +152,7 @@ func TestZeroValues(t *testing.T) {
 	set.Remove(none)
 	set.Remove(&Walker{})
 	testenv.KnowsNothing(t, zero[Memo], nil)
-	testenv.KnowsNothing(t, zero[Rule], []string{"CFA", "CFAIs", "Jumps", "Raised", "SavesNone"}, procstate.AMD64)
+	testenv.KnowsNothing(t, zero[Rule], []string{"CFA", "CFAIs", "Jumps", "Raised", "SavesNone", "TakenOff"}, procstate.AMD64)
 	testenv.KnowsNothing(t, zero[Row], nil)
 	testenv.KnowsNothing(t, zero[Table], nil)
 	if r := NewTable(nil).Rule(0); r.Reason() == 0 {
