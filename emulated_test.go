@@ -395,6 +395,33 @@ func TestBunAArch64(t *testing.T) {
 	}
 }
 
+// Deno's threads wait in calls of JavaScript, as TestDeno has them do.
+func TestDenoAArch64(t *testing.T) {
+	root, _, _ := strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
+	denos := filepath.SplitList(os.Getenv("SWBPF_AARCH64_DENO"))
+	if root == "" || len(denos) == 0 {
+		t.Skip("no Deno for AArch64: SWBPF_AARCH64_DENO names none, or SWBPF_AARCH64_ROOTS no libraries")
+	}
+	t.Setenv("DENO_NO_UPDATE_CHECK", "1")
+	script := scriptOfDeno(t)
+	for _, deno := range testenv.Some(denos) {
+		for name, flags := range waysOfDeno {
+			if name != "mixed" && !testenv.Long() {
+				continue
+			}
+			t.Run(strings.Trim(filepath.Join(deno, name), "/"), func(t *testing.T) {
+				p, out := runEmulated(t, root, deno, "run", "-A", "--v8-flags="+flags, script, "5000")
+				p.MakesCode = true
+				want := awaitCalls[[]jsCall](t, p.PID, 2, out)
+				w := stopEmulated(t, p, deno)
+				walkEmulated(t, w, want, func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+					checkJavaScript(t, name, &swbpf.ThreadStack{Thread: procstate.Thread{TID: tid}, Walker: w, Frames: frames}, want[tid])
+				})
+			})
+		}
+	}
+}
+
 // A program of .NET is walked while it starts, by its main thread, and compared with what .NET writes for perf: which method it
 // has compiled to where. SWBPF_AARCH64_DOTNET names it; its arguments are those of azmcp.
 func TestDotnetAArch64(t *testing.T) {

@@ -348,25 +348,35 @@ func waysOfNode(command ...string) map[string][]string {
 func TestDeno(t *testing.T) {
 	amd64Only(t)
 	canTrace(t)
-	source, err := os.ReadFile(filepath.Join("testdata", "walk", "waits.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := filepath.Join(t.TempDir(), "waits.cjs") // the name says that it is no module
-	if err := os.WriteFile(script, source, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	script := scriptOfDeno(t)
 	testenv.EachDeno(t, func(t *testing.T, deno string) {
-		for name, flags := range map[string]string{
-			"interpreted": "--no-sparkplug,--no-opt,--no-maglev",
-			"baseline":    "--always-sparkplug,--no-opt,--no-maglev",
-			"mixed":       "--no-enable-lazy-source-positions,--detailed-line-info", // else nothing tells what was inlined where
-		} {
+		for name, flags := range waysOfDeno {
 			t.Run(name, func(t *testing.T) {
 				testJavaScript(t, name, []string{deno, "run", "-A", "--v8-flags=" + flags}, script)
 			})
 		}
 	})
+}
+
+// waysOfDeno are flags of V8 that have Deno run JavaScript in one way, or as it comes.
+var waysOfDeno = map[string]string{
+	"interpreted": "--no-sparkplug,--no-opt,--no-maglev",
+	"baseline":    "--always-sparkplug,--no-opt,--no-maglev",
+	"mixed":       "--no-enable-lazy-source-positions,--detailed-line-info", // else nothing tells what was inlined where
+}
+
+// scriptOfDeno makes waits.js a file whose name says that it is no module.
+func scriptOfDeno(t *testing.T) string {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join("testdata", "walk", "waits.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), "waits.cjs")
+	if err := os.WriteFile(script, source, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return script
 }
 
 // jsCall is a call as waits.js tells it.

@@ -57,12 +57,15 @@ func TestDebugEveryInstructionARM64(t *testing.T) {
 			cmd := exec.Command("aarch64-linux-gnu-gcc", "-O2", "-fomit-frame-pointer", "-static",
 				"-mbranch-protection="+protection, "testdata/debug/arm64.c", "-o", path)
 			testenv.Run(t, cmd)
-			everyInstructionARM64(t, path)
+			everyInstructionARM64(t, path, false, NewDebug(nil))
 		})
 	}
 }
 
-func everyInstructionARM64(t *testing.T, path string) {
+// everyInstructionARM64 has steppers walk at each instruction of a program. With movesSP functions may return with another SP than
+// they were called with.
+func everyInstructionARM64(t *testing.T, path string, movesSP bool, steppers ...unwind.FrameStepper) {
+	t.Helper()
 	file, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +89,7 @@ func everyInstructionARM64(t *testing.T, path string) {
 	arch := procstate.ARM64
 	p := startARM64(t, path)
 	snap := procstate.NewSnapshot(arch, 1, path, space)
-	w := unwind.NewWalker(snap, unwind.NewGroup(NewDebug(unwind.NewTables())), nil)
+	w := unwind.NewWalker(snap, unwind.NewGroup(steppers...), nil)
 	var stack [8000]byte
 	var regs procstate.Regs
 	capture := func() {
@@ -125,7 +128,7 @@ func everyInstructionARM64(t *testing.T, path string) {
 			shadow = append(shadow, shadowEntry{ra: pc + 4, cfa: sp})
 			calls++
 		case insn&0xfffffc1f == 0xd65f0000 || insn&0xfffffbff == 0xd65f0bff: // ret, retaa, retab
-			if last := shadow[len(shadow)-1]; now == last.ra && regs.Raw(arch.SP) == last.cfa {
+			if last := shadow[len(shadow)-1]; now == last.ra && (movesSP || regs.Raw(arch.SP) == last.cfa) {
 				shadow = shadow[:len(shadow)-1]
 			} else {
 				t.Fatalf("%#x returns to %#x, not to %#x", pc, now, last.ra)
@@ -139,6 +142,9 @@ func everyInstructionARM64(t *testing.T, path string) {
 				t.Errorf("at %#x, in the linkage table: %v", now, err)
 			}
 			continue
+		}
+		if movesSP && len(frames) > 1 && len(shadow) > 0 { // as it will be, where the function is about to raise it
+			frames[1].SetSP(arch, shadow[len(shadow)-1].cfa)
 		}
 		if err != nil || !sameChain(frames, shadow) {
 			if bad++; bad <= 10 {

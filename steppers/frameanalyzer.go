@@ -107,7 +107,7 @@ func (a *FrameAnalyzer) framesOf(img *procstate.Image) *imageFrames {
 	im := a.images.Get(img)
 	if im == nil {
 		whole := hasAllSymbols(img)
-		im = &imageFrames{img: img, whole: whole, funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}}
+		im = &imageFrames{img: img, whole: whole, funcs: map[uint64]*funcFrames{}, behind: map[uint64]foundLayout{}, fragments: fragments{img: img}}
 		if !whole && !hasTables(img) {
 			im.nops, im.rare = dataflow.NopsBehindCalls(img), framesAreRare(img)
 		}
@@ -143,6 +143,9 @@ func (a *FrameAnalyzer) layout(im *imageFrames, img *procstate.Image, pc uint64,
 	vaddr := pc
 	if returned {
 		vaddr--
+		if im.fragments.isCalled(pc) {
+			vaddr = im.fragments.state(pc)
+		}
 	}
 	start, end := im.bounds(vaddr)
 	var before foundLayout
@@ -338,8 +341,11 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 	}
 	l, ok := im.behind[key]
 	if !ok {
-		n := 0
-		a.paths.nops = im.nops
+		n, at := 0, pc
+		if returned {
+			at = im.fragments.state(pc)
+		}
+		a.paths.nops, a.paths.fragments = im.nops, &im.fragments
 		l = a.paths.layoutBehind(img.Arch(), func(start, addr, end uint64) ([]byte, uint64) {
 			s, ok := segmentAt(img, addr)
 			if !ok || n == mcode.MaxWindows {
@@ -352,7 +358,7 @@ func (a *FrameAnalyzer) forward(im *imageFrames, img *procstate.Image, pc uint64
 			}
 			n++
 			return a.windows[n-1], start
-		}, pc, returned, nil, false)
+		}, at, returned, nil, false)
 		im.behind[key] = l
 		im.kept += 64
 	}
@@ -381,7 +387,7 @@ func (a *FrameAnalyzer) function(im *imageFrames, img *procstate.Image, start, e
 		}
 	}
 	a.flow.code.ofFile(img, start, end)
-	a.flow.nops = im.nops
+	a.flow.nops, a.flow.fragments = im.nops, &im.fragments
 	f := a.flow.analyze(img.Arch(), start, entry, im.whole)
 	if im.cold == nil || len(im.cold) > 0 {
 		f.exits = slices.Clone(a.flow.exits)

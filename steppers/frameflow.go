@@ -86,6 +86,8 @@ type frameFlow struct {
 	code  flowCode
 	start uint64
 
+	fragments *fragments // of the file; nil where code is of none
+
 	whole bool // code is the function and nothing else
 
 	layouts    *layoutSet
@@ -136,6 +138,9 @@ func (w *frameFlow) analyze(a *procstate.Arch, start uint64, entry frameState, w
 		switch i := w.insn(off); {
 		case i != nil:
 			off = uint64(i.end)
+			continue
+		case !whole && isEntered(a, w.code.at(off)):
+			off = max(off, w.high) // the rest is of other functions
 			continue
 		case !whole && isFill(a, w.code.at(off)): // up to the next function
 			for off++; off < w.high && w.insn(off) == nil; off++ {
@@ -229,9 +234,11 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 	switch in.Flow {
 	case isa.Jump, isa.CondJump:
 		to := frameVisit{in.Target - w.start, v.state, v.passes}
-		if to.off < w.code.size {
+		switch {
+		case in.Flow == isa.CondJump && isEntered(w.arch, w.code.at(to.off)):
+		case to.off < w.code.size:
 			w.work = append(w.work, to)
-		} else {
+		default:
 			w.exits = append(w.exits, to)
 		}
 	case isa.IndirectJump:
@@ -239,6 +246,14 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 			w.tables = append(w.tables, *v)
 		}
 	case isa.Call, isa.IndirectCall:
+		if code := w.fragments.at(&in); len(code) > 0 {
+			for ; len(code) > 0; code = code[in.Len:] {
+				mcode.Decode(w.arch, code, 0, &in)
+				v.state.apply(w.arch, &in)
+			}
+			w.standard = w.standard || v.state.fp == fpFrame
+			return true
+		}
 		if w.arch == procstate.I386 && !in.Kernel {
 			v.state.sp = -1 // the function may take its arguments off the stack
 		}
@@ -258,7 +273,7 @@ func (w *frameFlow) visit(v *frameVisit) bool {
 // first instruction of a function.
 func startsFunction(a *procstate.Arch, code []byte) bool {
 	if !x86Prologues(a) || len(code) < 4 {
-		return len(code) == 0
+		return len(code) == 0 || isEntered(a, code)
 	}
 	switch {
 	case code[0] == 0xcc, code[0] == 0x55 && (a == procstate.AMD64 || beginsFrame(a, code[1:])), code[0] == mcode.NopAMD64,

@@ -125,6 +125,9 @@ func (s *FrameFunc) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind
 	if s.helper == nil {
 		s.helper = NewFrameAnalyzer()
 	}
+	if s.leaveFragment(w, m, in, out) {
+		return unwind.Success, nil
+	}
 	fp, fpKnown := in.Regs.Value(w.Arch().FP)
 	saved, ra, begun, lent := lentFrame(w, m, in, fp)
 	if fpKnown && begun {

@@ -17,6 +17,9 @@ func (s *FrameFunc) keepsFrame(w *unwind.Walker, m *procstate.Mapping, f *unwind
 	if !*s.keepers.Known(m.Image, keepsFrames) {
 		return false
 	}
+	if a, ok := s.helper.(*FrameAnalyzer); ok && f.Flags&unwind.Interrupted == 0 && a.framesOf(m.Image).fragments.isCalled(f.PC()-m.Bias) {
+		return false // which may have set it, or not yet
+	}
 	return f.Flags&unwind.Interrupted == 0 || s.usesFrame(w, m, f.PC())
 }
 

@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"encoding/binary"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
@@ -67,6 +69,8 @@ type framePaths struct {
 	next []mcode.PathState // those that pass one more call, which may not return
 	left int               // instructions that may still be looked at
 	nops bool              // see dataflow.NopsBehindCalls; kept from one address to the next
+
+	fragments *fragments // of the file; nil where code is of none
 
 	ended func(*mcode.PathState) // called at returns
 	made  *madeWays              // nil for code of files
@@ -144,7 +148,7 @@ func (p *framePaths) layoutBehind(a *procstate.Arch, read mcode.Reader, pc uint6
 func (p *framePaths) begin(a *procstate.Arch, read mcode.Reader, left int) {
 	p.seen.Clear()
 	p.code.Begin(read, mcode.MaxWindows)
-	*p = framePaths{arch: a, nops: p.nops, code: p.code, seen: p.seen, now: p.now[:0], next: p.next[:0], left: left}
+	*p = framePaths{arch: a, nops: p.nops, code: p.code, seen: p.seen, now: p.now[:0], next: p.next[:0], left: left, fragments: p.fragments}
 }
 
 // lendsFrame reports whether an instruction is a call behind what may have set up the
@@ -288,10 +292,17 @@ func (p *framePaths) follow(s *mcode.PathState) {
 		case isa.CondJump:
 			taken := *s
 			taken.PC = in.Target
-			if !p.inFile(&taken) {
+			if !p.inFile(&taken) && !isEntered(p.arch, p.code.Near(in.Target)) {
 				p.now = append(p.now, taken)
 			}
 		case isa.Call, isa.IndirectCall, isa.Syscall:
+			if code := p.fragments.at(&in); len(code) > 0 {
+				for ; len(code) > 0; code = code[in.Len:] {
+					mcode.Decode(p.arch, code, 0, &in)
+					s.Apply(p.arch, &in)
+				}
+				continue
+			}
 			if p.arch == procstate.I386 && in.Flow != isa.Syscall && !in.Kernel {
 				s.Regs[p.arch.SP] = mcode.PathValue{} // the function may take its arguments off the stack
 			}
@@ -301,6 +312,13 @@ func (p *framePaths) follow(s *mcode.PathState) {
 			return
 		}
 	}
+}
+
+// isEntered reports whether a function begins with code that may be called by way of a register (bti c of AArch64). A
+// conditional jump there is never taken: clang leaves such where a value is said to be one of a few.
+func isEntered(a *procstate.Arch, code []byte) bool {
+	const btiC = 0xd503245f
+	return a == procstate.ARM64 && len(code) >= 4 && binary.LittleEndian.Uint32(code) == btiC
 }
 
 // place is what a path comes to once: an instruction or, where a jump may lead on by what a

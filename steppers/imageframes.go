@@ -23,6 +23,8 @@ type imageFrames struct {
 	funcs   map[uint64]*funcFrames
 	behind  map[uint64]foundLayout // what layoutBehind found
 
+	fragments fragments
+
 	kept int // bytes, about
 }
 

@@ -75,7 +75,7 @@ func mayEmbedV8(im *procstate.Image) (may, isChromium bool) {
 	switch {
 	case tellsOfV8(im):
 		return !hasOwnSymbols(im), false
-	case im.Arch() != procstate.AMD64:
+	case beyond[im.Arch()] == 0:
 		return false, false
 	}
 	if mcode.Size(im) >= minChromium {

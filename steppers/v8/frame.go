@@ -60,6 +60,7 @@ func (at unframed) callerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.
 	} else {
 		return unwind.Failed, unwind.ReadFailure(mem, ra)
 	}
+	pc = w.CodeAddress(pc) // V8 may be built to sign it
 	out.FPLocation = in.FPLocation
 	if at.above != 0 {
 		if fp, fpKnown = mem.ReadWord(in.SP()); !fpKnown {

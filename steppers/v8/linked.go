@@ -171,7 +171,7 @@ func (s linkage) after(arch *procstate.Arch, in *isa.Inst, first bool) linkage {
 	for i := range in.Ops[:in.NumOps] {
 		op := &in.Ops[i]
 		switch op.Kind {
-		case isa.Store, isa.Scratch, isa.StoreIndexed, isa.Compare:
+		case isa.Store, isa.Scratch, isa.StoreIndexed, isa.Compare, isa.Sign:
 			continue
 		}
 		switch op.Dst {

@@ -67,6 +67,16 @@ func TestV8Linked(t *testing.T) {
 			{"\xff\x7b\x2b\xf8", linkedInLR},   // str xzr, [sp, x11, lsl #3]
 			{"\x20\x02\x1f\xd6", linkedInLR},   // br x17
 		}},
+		"ResumeGeneratorTrampoline, with a signed address": {false, []linkedStep{
+			{"\x7f\x23\x03\xd5", linkedOthers}, // pacibsp
+			{"\xfe\x7f\xbf\xa9", linkedOthers}, // stp x30, xzr, [sp, #-16]!
+			{"\xf6\xd8\xff\x97", linkedOthers}, // bl
+			{"\xfe\x7f\xc1\xa8", linkedOthers}, // ldp x30, xzr, [sp], #16
+			{"\xff\x23\x03\xd5", linkedOthers}, // autibsp
+			{"\xff\x6f\x2b\xcb", linkedOthers}, // sub sp, sp, x11, lsl #3
+			{"\xff\x7b\x2b\xf8", linkedInLR},   // str xzr, [sp, x11, lsl #3]
+			{"\x20\x02\x1f\xd6", linkedInLR},   // br x17
+		}},
 		"InterpreterOnStackReplacement": {false, []linkedStep{
 			{"\xbf\x03\x00\x91", linkedOthers}, // mov sp, x29
 			{"\xfd\x7b\xc1\xa8", linkedOthers}, // ldp x29, x30, [sp], #16

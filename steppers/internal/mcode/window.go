@@ -52,6 +52,16 @@ func (c *Windows) At(addr uint64) []byte {
 	return b[addr-start:]
 }
 
+// Near returns the code at an address if it has been read, nil where it has not.
+func (c *Windows) Near(addr uint64) []byte {
+	for i := range c.windows {
+		if w := &c.windows[i]; addr >= w.Start && addr-w.Start < uint64(len(w.Bytes)) {
+			return w.Bytes[addr-w.Start:]
+		}
+	}
+	return nil
+}
+
 // Last returns the piece that was read last.
 func (c *Windows) Last() *Window { return &c.windows[len(c.windows)-1] }
 
