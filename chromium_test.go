@@ -33,19 +33,49 @@ func TestChromium(t *testing.T) {
 		programs = []string{path}
 	}
 	for _, program := range programs {
-		for name, flags := range map[string]string{
-			"interpreted": "--no-sparkplug,--no-opt,--no-maglev",
-			"baseline":    "--always-sparkplug,--no-opt,--no-maglev",
-			"mixed":       "", // with what V8 keeps of bytecode, and of optimised code, when asked to
-		} {
+		for name, flags := range waysOfChromium {
 			t.Run(name, func(t *testing.T) { testChromium(t, name, program, flags) })
 		}
 	}
 }
 
+// waysOfChromium are flags of V8 that have Chromium run JavaScript in one way, or as it comes.
+var waysOfChromium = map[string]string{
+	"interpreted": "--no-sparkplug,--no-opt,--no-maglev",
+	"baseline":    "--always-sparkplug,--no-opt,--no-maglev",
+	"mixed":       "", // with what V8 keeps of bytecode, and of optimised code, when asked to
+}
+
 func testChromium(t *testing.T, name, program, flags string) {
-	const isolates = 2
-	told, walked := make(chan []jsCall, isolates), make(chan struct{})
+	page := serveWaits(t)
+	cmd := exec.Command(program, append(flagsOfChromium(t, flags), page.URL+"/#20000")...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	want := page.await(t, time.Minute)
+	page.check(t, name, renderersOf(t, cmd.Process.Pid), want)
+}
+
+// flagsOfChromium are the arguments of a headless Chromium, with flags of V8.
+func flagsOfChromium(t *testing.T, flags string) []string {
+	return []string{"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0", "--user-data-dir=" + t.TempDir(),
+		"--js-flags=--no-enable-lazy-source-positions,--detailed-line-info," + flags}
+}
+
+// waitsPage serves a page that waits, with its worker, until the test ends, when both have told their calls.
+type waitsPage struct {
+	*httptest.Server
+	told chan []jsCall
+}
+
+const isolatesOfPage = 2
+
+func serveWaits(t *testing.T) *waitsPage {
+	told, walked := make(chan []jsCall, isolatesOfPage), make(chan struct{})
 	isPagesTurn := make(chan struct{})
 	turn := sync.OnceFunc(func() { close(isPagesTurn) })
 	mux := http.NewServeMux()
@@ -75,32 +105,34 @@ func testChromium(t *testing.T, name, program, flags string) {
 		}
 	})
 	server := httptest.NewServer(mux)
-	defer server.Close()
-	defer close(walked)
+	t.Cleanup(func() {
+		close(walked)
+		server.Close()
+	})
+	return &waitsPage{server, told}
+}
 
-	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0", "--user-data-dir="+t.TempDir(),
-		"--js-flags=--no-enable-lazy-source-positions,--detailed-line-info,"+flags, server.URL+"/#20000")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Wait()
-	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-
-	var want [][]jsCall
-	for range isolates {
+// await returns what both have told.
+func (p *waitsPage) await(t *testing.T, longest time.Duration) (want [][]jsCall) {
+	t.Helper()
+	for range isolatesOfPage {
 		select {
-		case calls := <-told:
+		case calls := <-p.told:
 			want = append(want, calls)
-		case <-time.After(time.Minute):
-			t.Fatalf("%d of %d isolates have told their calls", len(want), isolates)
+		case <-time.After(longest):
+			t.Fatalf("%d of %d isolates have told their calls", len(want), isolatesOfPage)
 		}
 	}
+	return want
+}
+
+// check compares stacks that have functions of the page with what it has told.
+func (p *waitsPage) check(t *testing.T, name string, stacks []swbpf.ThreadStack, want [][]jsCall) {
+	t.Helper()
 	compiledFrames, inlinedCalls := 0, 0
-	for _, s := range renderersOf(t, cmd.Process.Pid) {
+	for _, s := range stacks {
 		got, compiled, inlined := jsCalls(&s)
-		if len(got) == 0 || !strings.HasPrefix(got[0].File, server.URL) {
+		if len(got) == 0 || !strings.HasPrefix(got[0].File, p.URL) {
 			continue
 		}
 		compiledFrames, inlinedCalls = compiledFrames+compiled, inlinedCalls+inlined

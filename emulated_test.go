@@ -545,3 +545,41 @@ func TestGJSAArch64(t *testing.T) {
 		}
 	}, "usr/bin/gjs-console")
 }
+
+// A Chromium that is one process has its page and worker in it. It has to load them within minutes.
+func TestChromiumAArch64(t *testing.T) {
+	if !testenv.Long() {
+		t.Skip("Chromium under an emulator takes long: SWBPF_LONG is not set")
+	}
+	found := false
+	for _, root := range filepath.SplitList(os.Getenv("SWBPF_AARCH64_ROOTS")) {
+		paths, _ := filepath.Glob(filepath.Join(root, "usr/lib/chromium/chromium-headless-shell"))
+		for _, path := range paths {
+			found = true
+			for name, flags := range waysOfChromium {
+				t.Run(strings.Trim(filepath.Join(root, name), "/"), func(t *testing.T) {
+					page := serveWaits(t)
+					args := append([]string{path, "--single-process", "--no-zygote", "--disable-crash-reporter"}, flagsOfChromium(t, flags)...)
+					p, out := runEmulatedIn(t, root, []string{"HOME=" + t.TempDir()}, append(args, page.URL+"/#2000")...)
+					p.MakesCode = true
+					go io.Copy(io.Discard, out)
+					want := page.await(t, 4*time.Minute)
+					w := stopEmulated(t, p, path)
+					threads, err := w.Threads()
+					if err != nil {
+						t.Fatal(err)
+					}
+					var stacks []swbpf.ThreadStack
+					for _, tid := range threads {
+						frames, err := w.WalkStack(nil, tid)
+						stacks = append(stacks, swbpf.ThreadStack{Thread: procstate.Thread{TID: tid}, Walker: w, Frames: frames, Err: err})
+					}
+					page.check(t, name, stacks, want)
+				})
+			}
+		}
+	}
+	if !found {
+		t.Skip("no Chromium for AArch64: SWBPF_AARCH64_ROOTS has none")
+	}
+}

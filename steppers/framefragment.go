@@ -34,7 +34,7 @@ type fragments struct {
 // at returns the code of the fragment that a call leads to at a link-time address, nil where there is none. It
 // is valid until the next call.
 func (f *fragments) at(in *isa.Inst) []byte {
-	const most = 1 << 14
+	const most = 1 << 12
 	if f == nil || in.Flow != isa.Call || f.img.Arch().LR == procstate.NoReg {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -19,8 +20,8 @@ type handleTable struct {
 	cage, trusted uint64 // upper halves, in place; 0: not known
 	codeCage      uint64 // of the objects that instructions are in
 
-	r13   uint64 // where code of V8 was interrupted,
-	r13Of uint64 // in this walk
+	root   uint64 // what is in the register for that where code of V8 was interrupted, see rootPointers,
+	rootOf uint64 // in this walk
 
 	onFrame uint64 // bytecode of the frame that types are learned from; 0: none
 
@@ -33,7 +34,7 @@ type handleTable struct {
 
 // isolate is one of the virtual machines of a process, as each worker has one: its tables are its own.
 type isolate struct {
-	root        uint64    // the register R13 while its code runs, see isRoot
+	root        uint64    // what is in the register while its code runs, see isRoot
 	checked     time.Time // when it was seen to be that
 	objects     uint64    // table of objects of the other cage; 0: not known
 	texts       uint64    // table of characters that are not in the heap; 0: not known
@@ -59,14 +60,22 @@ const (
 	v8EntryTag    = 1<<63 - 1<<48
 	maxV8Tries    = 1 << 8
 	maxV8Isolates = 1 << 10
-	maxV8Isolate  = 1 << 10 // bytes from R13 on that are looked through
-
-	// What an isolate begins with, below R13: the cage, and its own address.
-	v8RootBias = 0x80
-	v8Root     = 13 // the register
+	maxV8Isolate  = 1 << 10 // bytes from there on that are looked through
 
 	v8Saved = 256 * 8 // bytes of the stack below a frame's in which what it has called may have saved registers
 )
+
+// rootPointer is the register that points into the isolate while code of V8 runs, and how far behind where that begins, in bytes: with
+// the cage, and its own address.
+type rootPointer struct {
+	reg  procstate.Reg
+	bias uint64
+}
+
+var rootPointers = map[*procstate.Arch]rootPointer{
+	procstate.AMD64: {13, 0x80},
+	procstate.ARM64: {26, 0x100},
+}
 
 // compressedFields returns the fields of Chromium's V8 14.1 to 15.6, as far as they are the same in these. No types are known.
 func compressedFields(sizes [3][]byte) *fields {
@@ -162,15 +171,15 @@ func (vm *machine) elements(array, from, n, base uint64) []uint64 {
 // enter tries the cages of what may be a function of a frame, and of the bytecode there. Where there is none the other
 // cage is known by the isolate.
 func (vm *machine) enter(f *unwind.Frame, function, fp uint64) bool {
-	if function&3 != 1 || function>>47 != 0 || function>>32 == 0 {
+	if function&3 != 1 || function&vm.beyond != 0 || function>>32 == 0 {
 		return false
 	}
-	vm.handleTable = handleTable{cage: function &^ v8Half, handles: map[uint32][]uint64{}, isolates: map[uint64]*isolate{}, r13: vm.r13, r13Of: vm.r13Of}
+	vm.handleTable = handleTable{cage: function &^ v8Half, handles: map[uint32][]uint64{}, isolates: map[uint64]*isolate{}, root: vm.root, rootOf: vm.rootOf}
 	vm.types = map[uint64]uint16{}
 	caller, _ := vm.mem.ReadWord(fp + 8)
 	vm.codeCage = caller &^ v8Half // as good as any guess, of which the code itself must lead back
 	vm.findIsolate(f)
-	if code, ok := vm.mem.ReadWord(fp - v8Bytecodes); ok && code&3 == 1 && code>>47 == 0 && code>>32 != 0 && code&^v8Half != vm.cage {
+	if code, ok := vm.mem.ReadWord(fp - v8Bytecodes); ok && code&3 == 1 && code&vm.beyond == 0 && code>>32 != 0 && code&^v8Half != vm.cage {
 		vm.onFrame = code
 		if vm.trusted == 0 {
 			vm.trusted = code &^ v8Half
@@ -179,22 +188,22 @@ func (vm *machine) enter(f *unwind.Frame, function, fp uint64) bool {
 	return vm.trusted != 0
 }
 
-// noteRegisters looks for the isolate where V8's code was interrupted: it is in R13.
+// noteRegisters looks for the isolate where V8's code was interrupted: a register points to it.
 func (vm *machine) noteRegisters(f *unwind.Frame) {
-	if r13, known := f.Regs.Value(v8Root); known && vm.fields.compressed && f.Flags&unwind.Interrupted != 0 {
-		vm.r13, vm.r13Of = r13, vm.Walk
+	if root, known := f.Regs.Value(vm.pointer.reg); known && vm.fields.compressed && f.Flags&unwind.Interrupted != 0 {
+		vm.root, vm.rootOf = root, vm.Walk
 	}
 }
 
-// findIsolate looks for the isolate of a stack, once a walk: by R13 where V8's code was interrupted, or where what the frame has called
+// findIsolate looks for the isolate of a stack, once a walk: by the register where V8's code was interrupted, or where what the frame has called
 // has saved that.
 func (vm *machine) findIsolate(f *unwind.Frame) {
 	if vm.isolateOf == vm.Walk {
 		return
 	}
 	vm.isolate, vm.isolateOf = nil, vm.Walk
-	if vm.r13Of == vm.Walk {
-		vm.isolate = vm.isolateAt(vm.r13)
+	if vm.rootOf == vm.Walk {
+		vm.isolate = vm.isolateAt(vm.root)
 	}
 	var saved [v8Saved]byte
 	for n := uint64(v8Saved); vm.isolate == nil && n >= v8Saved/8; n /= 2 {
@@ -206,8 +215,8 @@ func (vm *machine) findIsolate(f *unwind.Frame) {
 			// What calls into C++ for JavaScript passes the isolate, which is in whole pages.
 			switch word := binary.LittleEndian.Uint64(b); word % codePage {
 			case 0:
-				vm.isolate = vm.isolateAt(word + v8RootBias)
-			case v8RootBias:
+				vm.isolate = vm.isolateAt(word + vm.pointer.bias)
+			case vm.pointer.bias:
 				vm.isolate = vm.isolateAt(word)
 			}
 		}
@@ -224,36 +233,36 @@ func (vm *machine) findIsolate(f *unwind.Frame) {
 	})
 }
 
-// isolateAt returns the isolate with which V8's code may run with this in R13, nil where there is none.
-func (vm *machine) isolateAt(r13 uint64) *isolate {
+// isolateAt returns the isolate with which V8's code may run with this in the register, nil where there is none.
+func (vm *machine) isolateAt(root uint64) *isolate {
 	now := time.Now()
-	known := vm.isolates[r13]
+	known := vm.isolates[root]
 	if known != nil && now.Sub(known.checked) < interval {
 		return known
 	}
-	if !vm.isRoot(r13) {
-		delete(vm.isolates, r13)
+	if !vm.isRoot(root) {
+		delete(vm.isolates, root)
 		return nil
 	}
 	if known == nil {
 		if len(vm.isolates) >= maxV8Isolates {
 			clear(vm.isolates)
 		}
-		known = &isolate{root: r13}
-		vm.isolates[r13] = known
+		known = &isolate{root: root}
+		vm.isolates[root] = known
 	}
 	known.checked = now
 	return known
 }
 
-// isRoot reports whether V8's code may run with this in R13: an isolate begins v8RootBias before, with the cage and its own address.
-func (vm *machine) isRoot(r13 uint64) bool {
-	if r13%8 != 0 || r13>>47 != 0 || r13>>32 == 0 {
+// isRoot reports whether V8's code may run with this in the register: an isolate begins so far before, with the cage and its own address.
+func (vm *machine) isRoot(root uint64) bool {
+	if root%8 != 0 || root&vm.beyond != 0 || root>>32 == 0 {
 		return false
 	}
-	cage, ok1 := vm.word(r13 - v8RootBias)
-	self, ok2 := vm.word(r13 - v8RootBias + 8)
-	return ok1 && ok2 && cage == vm.cage && self == r13-v8RootBias
+	cage, ok1 := vm.word(root - vm.pointer.bias)
+	self, ok2 := vm.word(root - vm.pointer.bias + 8)
+	return ok1 && ok2 && cage == vm.cage && self == root-vm.pointer.bias
 }
 
 // eachTable calls visit for what may be the address of a table, or of what begins with that, in what an isolate has, until it returns true.
@@ -264,7 +273,7 @@ func (vm *machine) eachTable(visit func(word uint64) bool) bool {
 	}
 	for b := words[:]; len(b) > 0; b = b[8:] {
 		word := binary.LittleEndian.Uint64(b)
-		if word%8 == 0 && word>>47 == 0 && word>>32 != 0 && visit(word) {
+		if word%8 == 0 && word&vm.beyond == 0 && word>>32 != 0 && visit(word) {
 			return true
 		}
 	}
@@ -381,7 +390,7 @@ func (vm *machine) learnCompressed(object uint64, typ uint16) bool {
 	}
 	start, ok := vm.word(object - 1 + v8CodeEntry)
 	at := vm.codeCage | uint64(stream)
-	isEntry := ok && start&v8Half == uint64(stream)-1+f.header && start>>47 == 0
+	isEntry := ok && start&v8Half == uint64(stream)-1+f.header && start&vm.beyond == 0
 	if isEntry {
 		at = start&^v8Half | uint64(stream)
 	}
@@ -512,7 +521,7 @@ func (vm *machine) findTexts(scope *scopeInfo, script uint64) {
 			return true
 		}
 		table, ok := vm.word(word)
-		return ok && table%codePage == 0 && table>>47 == 0 && table >= codePage && is(table)
+		return ok && table%codePage == 0 && table&vm.beyond == 0 && table >= codePage && is(table)
 	})
 }
 

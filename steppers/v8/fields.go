@@ -21,7 +21,8 @@ type image struct {
 	lazy      mcode.Range // of these, what has functions of WebAssembly compiled when they are called: it takes a word off the stack first
 	builtins  mcode.Range // code that V8 has compiled when it was built
 	generator generator
-	linked    *linkedCode // of that, where calls leave the return address in a register
+	linked    *linkedCode // of that, where calls leave the return address in a register,
+	entries   []entry     // and without symbols: what calls JavaScript from C++
 
 	prologues []setup // that set up frames for what the baseline compilers have made, of JavaScript and of WebAssembly
 
@@ -112,9 +113,10 @@ const (
 // Names of variables: what those by which V8 tells something begin with, V8's major version, and
 // how long its bytecodes are.
 const (
-	v8Tells = "v8dbg_"
-	v8Major = "_ZN2v88internal7Version6major_E"
-	v8Sizes = "_ZN2v88internal11interpreter9Bytecodes14kBytecodeSizesE"
+	v8Tells  = "v8dbg_"
+	toldKind = "CodeKindBaseline" // which all tell
+	v8Major  = "_ZN2v88internal7Version6major_E"
+	v8Sizes  = "_ZN2v88internal11interpreter9Bytecodes14kBytecodeSizesE"
 )
 
 // Names of code of V8 itself: what runs bytecode, and where frames go on that were made anew.
@@ -133,13 +135,14 @@ const (
 var resumes = [...]string{enters, "Builtins_BaselineOrInterpreterEnterAt", "Builtins_ContinueTo", "Builtins_RestartFrameTrampoline"}
 
 // tellsOfV8 reports whether a file has V8 and exports what that tells debuggers, as Node does, and applications
-// that Node has been put into.
+// that Node has been put into. Debian's chromium-headless-shell exports V8, but not that.
 func tellsOfV8(im *procstate.Image) bool {
 	if beyond[im.Arch()] == 0 {
 		return false
 	}
-	_, ok := im.ExportedSymbol(v8Major)
-	return ok
+	_, exports := im.ExportedSymbol(v8Major)
+	_, tells := im.ExportedSymbol(v8Tells + toldKind)
+	return exports && tells
 }
 
 // toldMajor returns the major version of the V8 in a file that exports it, 0 where none does.
@@ -262,6 +265,9 @@ func (p *image) note(im *procstate.Image, name string, at mcode.Range) {
 	}
 	if p.linked != nil {
 		p.linked.note(name, at)
+		if slices.Contains(entryNames[:], name) && p.blob != nil {
+			p.entries = append(p.entries, entry{at, entryAbove(im.Arch(), mcode.ReadFile(im, at.Start, min(at.End, at.Start+maxLinkedBytes)))})
+		}
 	}
 	switch {
 	case strings.HasPrefix(name, interpreter), p.linked != nil && strings.HasPrefix(name, enters): // there it calls what runs bytecode
@@ -329,7 +335,7 @@ func fieldsOf(told map[string]uint64, read func(vaddr uint64) uint64) *fields {
 	} {
 		*to = uint16(must("type_" + name))
 	}
-	f.baseline = uint32(must("CodeKindBaseline"))
+	f.baseline = uint32(must(toldKind))
 	f.locals, f.firstLocal = must("scopeinfo_idx_ncontextlocals"), must("scopeinfo_idx_first_vars")
 	f.moduleScope = 3
 	if f.firstLocal == v8LateLocals {

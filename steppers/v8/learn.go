@@ -79,7 +79,7 @@ func (vm *machine) learned(f *unwind.Frame) bool {
 		fp = caller
 	}
 	if vm.onFrame = 0; !known() {
-		vm.handleTable = handleTable{r13: vm.r13, r13Of: vm.r13Of}
+		vm.handleTable = handleTable{root: vm.root, rootOf: vm.rootOf}
 	}
 	return known()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/steppers/isa"
+	"github.com/swbpf/swbpf/unwind"
 )
 
 // beyond are the bits that no address of an object has, of the architectures whose V8 is known. Frames hold the same on
@@ -214,6 +215,52 @@ func (s linkage) making() linkageKind {
 		return within
 	}
 	return elsewhere
+}
+
+// entry is a function that calls JavaScript from C++. Its CFI, if it has any, has the caller's SP right above what the frame pointer
+// points to, where it saves all registers that calls preserve before it has a frame; nor does it tell that the return address is signed.
+type entry struct {
+	mcode.Range
+	above uint64 // from the frame pointer to the caller's SP, in bytes; 0: not known
+}
+
+var entryNames = [...]string{"Builtins_JSEntry", "Builtins_JSConstructEntry", "Builtins_JSRunMicrotasksEntry"}
+
+// entryAbove finds how far above by what such a function loads from where it loads the frame pointer on, straight to its return.
+func entryAbove(arch *procstate.Arch, code []byte) (above uint64) {
+	loaded := false
+	var in isa.Inst
+	for ; mcode.Decode(arch, code, 0, &in); code = code[in.Len:] {
+		switch {
+		case in.Flow == isa.Return && loaded:
+			return above
+		case in.Flow != isa.Next:
+			loaded = false
+		}
+		for _, op := range in.Ops[:in.NumOps] {
+			switch {
+			case op.Kind == isa.Load && op.Dst == arch.FP && op.Src == arch.SP && op.Imm == 0:
+				loaded, above = true, 0
+			case op.Kind == isa.Set && op.Dst == arch.SP && op.Src == arch.SP && loaded:
+				above += uint64(op.Imm)
+			}
+		}
+	}
+	return 0
+}
+
+// leaveEntry sets out to the C++ that has called JavaScript by such a function, which is in a call.
+func (p *image) leaveEntry(w *unwind.Walker, vaddr uint64, in, out *unwind.Frame) (unwind.Verdict, error) {
+	for i := range p.entries {
+		if e := &p.entries[i]; e.Holds(vaddr) && e.above != 0 {
+			v, err := byFramePointer(w, in, out)
+			if v == unwind.Success {
+				out.SetSP(w.Arch(), in.FP()+e.above)
+			}
+			return v, err
+		}
+	}
+	return unwind.NotMe, nil
 }
 
 // setsFrame reports whether an instruction sets the frame pointer.

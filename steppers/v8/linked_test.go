@@ -124,6 +124,26 @@ func TestV8InCompiled(t *testing.T) {
 	}
 }
 
+// What calls JavaScript from C++ loads more than its frame in the end.
+func TestV8Entry(t *testing.T) {
+	const (
+		enter  = "\x7f\x23\x03\xd5" + "\xfd\x7b\xbf\xa9" + "\xfd\x03\x00\x91" // pacibsp; stp x29, x30, [sp, #-16]!; mov x29, sp
+		called = "\xf6\xd8\xff\x97" + "\xff\x83\x00\x91"                      // bl; add sp, sp, #32
+		frame  = "\xfd\x7b\xc1\xa8" + "\xff\x23\x03\xd5"                      // ldp x29, x30, [sp], #16; autibsp
+		saved  = "\xf3\x53\xc1\xa8" + "\xe8\x27\xc1\x6c"                      // ldp x19, x20, [sp], #16; ldp d8, d9, [sp], #16
+		ret    = "\xc0\x03\x5f\xd6"
+		jump   = "\x02\x00\x00\x14"
+	)
+	for code, want := range map[string]uint64{
+		enter + called + frame + saved + ret: 48, enter + called + frame + ret: 16,
+		enter + called + frame + saved: 0, enter + called + frame + jump + saved + ret: 0, enter + called + ret: 0,
+	} {
+		if got := entryAbove(procstate.ARM64, []byte(code)); got != want {
+			t.Errorf("%x: %d bytes, want %d", code, got, want)
+		}
+	}
+}
+
 // Code may be anything, jump anywhere and end in the middle of an instruction: there is an end, and an answer for each.
 func TestV8LinkedOfAnything(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))

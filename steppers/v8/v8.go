@@ -10,8 +10,8 @@ import (
 )
 
 // Stepper notes which functions of JavaScript run in frames of V8, the virtual machine of Node
-// (see unwind.Codes): V8 10.2, 11.3 and 12.4 to 14.6, of Node 18, 20 and 22 to 26, with symbols or without, and on x86-64
-// 12.9 to 15.0 of Deno 2.0 to 2.9 and 14.1 to 15.6 of Chromium 141 to 156, which have none. And it
+// (see unwind.Codes): V8 10.2, 11.3 and 12.4 to 14.6, of Node 18, 20 and 22 to 26, with symbols or without,
+// 12.9 to 15.0 of Deno 2.0 to 2.9, and 14.1 to 15.6 of Chromium 141 to 156, which have none. And it
 // walks from frames in calls of code that V8 has compiled, and from those that V8 makes anew when it
 // gives up such code: that puts other return addresses in their places, before which no call
 // stands. All other frames are found by others.
@@ -90,6 +90,11 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		s.noteBuiltin(w, m, in)
 		if s.compilesLazily(m, pc, interrupted) {
 			return byFramePointer(w, in, out)
+		}
+		if !interrupted {
+			if v, err := s.image(m.Image).leaveEntry(w, pc-m.Bias, in, out); v != unwind.NotMe {
+				return v, err
+			}
 		}
 		at = s.inBuiltin(m, pc, interrupted)
 		name, resumes := s.resumes(m, in.PC(), interrupted)
@@ -188,15 +193,16 @@ type machine struct {
 
 	handleTable
 
-	fields *fields // nil: there is none
-	arch   *procstate.Arch
-	beyond uint64           // bits that no address has
-	image  *procstate.Image // that has it
-	bias   uint64           // of that
-	mem    procstate.Memory
-	live   procstate.LiveMemory // nil where mem is live
-	pace   vmread.Pace
-	lines  *lines // of all processes
+	fields  *fields // nil: there is none
+	arch    *procstate.Arch
+	beyond  uint64 // bits that no address has
+	pointer rootPointer
+	image   *procstate.Image // that has it
+	bias    uint64           // of that
+	mem     procstate.Memory
+	live    procstate.LiveMemory // nil where mem is live
+	pace    vmread.Pace
+	lines   *lines // of all processes
 
 	tried uint64 // the last walk that types were looked for in
 	tries int    // frames that bytecode runs in by which nothing was learned
@@ -273,7 +279,7 @@ func (s *Stepper) machine(w *unwind.Walker) *machine {
 // findMachine looks for the virtual machine, which may be the one that is known. What it
 // returns has no fields when there is none.
 func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *machine) *machine {
-	vm := &machine{arch: w.Arch(), beyond: beyond[w.Arch()], mem: w.ProcessState(), lines: &s.lines}
+	vm := &machine{arch: w.Arch(), beyond: beyond[w.Arch()], pointer: rootPointers[w.Arch()], mem: w.ProcessState(), lines: &s.lines}
 	if libs == nil {
 		return vm
 	}
