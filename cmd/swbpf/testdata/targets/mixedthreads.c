@@ -1,5 +1,5 @@
 // Threads of the C library, then one under 2 KB of stack whose thread pointer is nearer
-// to its stack's end than theirs. Usage: mixedthreads SECONDS
+// to its stack's end than theirs. Usage: mixedthreads SECONDS, of the CPU
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -19,8 +19,8 @@ static double now(clockid_t clock) {
 
 __attribute__((noinline)) static long spin(double s) {
   volatile long sum = 0;
-  for (double end = now(CLOCK_MONOTONIC) + s; now(CLOCK_MONOTONIC) < end;)
-    for (int i = 0; i < 10000; i++)
+  for (double end = now(CLOCK_THREAD_CPUTIME_ID) + s; now(CLOCK_THREAD_CPUTIME_ID) < end;)
+    for (int i = 0; i < 100000; i++)
       sum += i;
   return sum;
 }
