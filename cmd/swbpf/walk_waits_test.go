@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,7 +48,11 @@ func testWalkWaits(t *testing.T, attr *syscall.SysProcAttr) {
 	})
 	pid := strconv.Itoa(cmd.Process.Pid)
 	child := childOf(t, cmd.Process.Pid)
-	pipe := fmt.Sprintf("3 pipe:[N] from processes %s (walk-stuck), %s (child)", pid, child)
+	holders := []string{pid + " (walk-stuck)", child + " (child)"}
+	if n, err := strconv.Atoi(child); err == nil && n < cmd.Process.Pid { // PIDs have begun anew
+		slices.Reverse(holders)
+	}
+	pipe := "3 pipe:[N] from processes " + strings.Join(holders, ", ")
 	var was map[string]jsonWait
 	for range 2 {
 		stdout, stderr, code := runWalk(t, "--json", pid)

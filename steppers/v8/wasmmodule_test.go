@@ -46,7 +46,7 @@ func TestWasmNames(t *testing.T) {
 			t.Errorf("function %d is %q, want %q", index, got, want)
 		}
 	}
-	if m.function(1) != m.function(1) {
+	if first := m.function(1); m.function(1) != first {
 		t.Error("a function is made twice")
 	}
 }
