@@ -250,7 +250,9 @@ func (vm *machine) findWasm(f *unwind.Frame) *wasmCode {
 		if m := vm.moduleOf(instance); m == nil {
 			s.miss(instance)
 		} else if c := vm.codeOfModule(m, pc); c != nil {
-			s.kind = kind
+			if f.Flags&unwind.Interrupted == 0 { // else it may be its caller's frame
+				s.kind = kind
+			}
 			return vm.keepWasm(c)
 		}
 	}
